@@ -1,0 +1,38 @@
+# make test   all tests; needs Go alone (parts that need more skip and say so)
+# make lint   vet, gofmt, staticcheck
+# make cross  builds for the other supported systems
+# make bench  short standard benchmarks
+# make results  regenerates docs/results.md (minutes)
+
+GO          ?= go
+TESTFLAGS   ?=
+STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.1
+
+export CGO_ENABLED = 0
+
+.PHONY: all test lint cross bench results build
+
+all: lint test
+
+build:
+	$(GO) build -o bin/lukv ./cmd/lukv
+
+test:
+	$(GO) test $(TESTFLAGS) ./...
+
+lint:
+	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not gofmt-clean:"; echo "$$bad"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+cross:
+	GOOS=linux GOARCH=arm64 $(GO) build ./...
+	GOOS=darwin GOARCH=arm64 $(GO) build ./...
+	GOOS=windows GOARCH=amd64 $(GO) build ./...
+	$(GO) build -tags purego ./...
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchtime 200ms ./kernels ./kvcache ./lukv ./tokenizer
+
+results:
+	$(GO) run ./cmd/lukv results -o docs/results.md

@@ -1,0 +1,92 @@
+package eval
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Item is one question about one context.
+type Item struct {
+	Task         string   `json:"task"`
+	Context      string   `json:"context"`
+	Question     string   `json:"question"`
+	AnswerPrefix string   `json:"answer_prefix"`
+	Answers      []string `json:"answers"`
+	MaxNewTokens int      `json:"max_new_tokens"` // 0: the run's default
+
+	Line int `json:"-"` // line of the file, from 1
+}
+
+// maxLine bounds a line of a data file; contexts of 128k tokens take about 1 MB.
+const maxLine = 256 << 20
+
+// ReadItems reads items from JSON Lines; blank lines are skipped and unknown
+// fields ignored. The answers may also stand under "answer", and be one string
+// instead of a list. name appears in errors, which name the line.
+func ReadItems(r io.Reader, name string) ([]Item, error) {
+	var items []Item
+	sc := bufio.NewScanner(r)
+	sc.Buffer(nil, maxLine)
+	for line := 1; sc.Scan(); line++ {
+		text := bytes.TrimSpace(sc.Bytes())
+		if line == 1 {
+			text = bytes.TrimPrefix(text, []byte("\ufeff"))
+		}
+		if len(text) == 0 {
+			continue
+		}
+		it, err := parseItem(text)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: line %d: %w", name, line, err)
+		}
+		it.Line = line
+		items = append(items, it)
+	}
+	if err := sc.Err(); err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if len(items) == 0 {
+		return nil, fmt.Errorf("read %s: no items", name)
+	}
+	return items, nil
+}
+
+func parseItem(text []byte) (Item, error) {
+	var raw struct {
+		Item
+		Answers json.RawMessage `json:"answers"`
+		Answer  json.RawMessage `json:"answer"`
+	}
+	if err := json.Unmarshal(text, &raw); err != nil {
+		return Item{}, err
+	}
+	it := raw.Item
+	if raw.Answers == nil {
+		raw.Answers = raw.Answer
+	}
+	if raw.Answers == nil {
+		return Item{}, errors.New(`no "answers"`)
+	}
+	var one string
+	if json.Unmarshal(raw.Answers, &one) == nil {
+		it.Answers = []string{one}
+	} else if err := json.Unmarshal(raw.Answers, &it.Answers); err != nil {
+		return Item{}, fmt.Errorf("answers: want a list of strings: %w", err)
+	}
+	switch {
+	case len(it.Answers) == 0:
+		return Item{}, errors.New("answers: the list is empty")
+	case it.Context == "":
+		return Item{}, errors.New(`no "context"`)
+	case it.MaxNewTokens < 0:
+		return Item{}, fmt.Errorf("max_new_tokens is %d, want 0 or more", it.MaxNewTokens)
+	}
+	if it.Task == "" {
+		it.Task = "default"
+	}
+	return it, nil
+}

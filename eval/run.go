@@ -1,0 +1,277 @@
+package eval
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// Framing is the text around context and question in a prompt:
+//
+//	Before + context | Between + question + After + answer prefix
+//
+// The bar is where compression happens. Special tokens stand as text.
+type Framing struct {
+	Before, Between, After string
+}
+
+// Parts returns the two parts of an item's prompt.
+func (f Framing) Parts(it Item) (head, tail string) {
+	return f.Before + it.Context, f.Between + it.Question + f.After + it.AnswerPrefix
+}
+
+// Method is one way of keeping the cache: a name for reports and a policy, nil
+// for the full cache.
+type Method struct {
+	Name   string
+	Policy *lukv.Policy
+}
+
+// Options configure a run.
+type Options struct {
+	Framing      Framing
+	Match        Match
+	MaxNewTokens int // for items that do not say; 64 if 0
+
+	// Session holds the options of all sessions; its Compression is replaced.
+	Session model.SessionOptions
+
+	// SharePrefill derives all methods from one prefill with the full cache.
+	// Answers are the same and a sweep is much faster, but peaks are not
+	// measured. Methods that compress while decoding get their own prefill.
+	SharePrefill bool
+
+	// QueryAware puts the question into the context before it is compressed.
+	// Such results are not comparable with the default.
+	QueryAware bool
+
+	// Progress, if not nil, is called after every answer.
+	Progress func(done, total int)
+}
+
+// Answer is the outcome of one item under one method.
+type Answer struct {
+	Item       int      `json:"item"` // index into the run's items
+	Task       string   `json:"task"`
+	Method     string   `json:"method"`
+	Metric     string   `json:"metric,omitempty"`
+	Allocator  string   `json:"allocator,omitempty"`
+	Ratio      float64  `json:"ratio"`
+	Prediction string   `json:"prediction"`
+	References []string `json:"references"`
+	Score      float64  `json:"score"`
+
+	ContextTokens int           `json:"context_tokens"`
+	NewTokens     int           `json:"new_tokens"`
+	Stop          string        `json:"stop"` // "stop" or "length"
+	KeptEntries   int64         `json:"kept_entries"`
+	RatioAchieved float64       `json:"ratio_achieved"`
+	CacheBytes    int64         `json:"cache_bytes"` // after compression, before the question
+	PeakBytes     int64         `json:"peak_bytes,omitempty"`
+	FullBytes     int64         `json:"full_bytes"`
+	Time          time.Duration `json:"time_ns"` // question and answer, and the item's share of the prefill
+}
+
+// Run answers every item under every method and hands each answer to emit, in
+// order of contexts, then methods, then items. An error of emit ends the run.
+func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o Options, emit func(Answer) error) error {
+	tok, err := m.Tokenizer()
+	if err != nil {
+		return fmt.Errorf("evaluate: %w", err)
+	}
+	if o.MaxNewTokens == 0 {
+		o.MaxNewTokens = 64
+	}
+	r := &runner{m: m, tok: tok, o: o, items: items, methods: methods, emit: emit}
+	for _, group := range r.groups() {
+		if err := r.group(ctx, group); err != nil {
+			return fmt.Errorf("evaluate item %d (%s): %w", group[0], items[group[0]].Task, err)
+		}
+	}
+	return nil
+}
+
+type runner struct {
+	m       *model.Model
+	tok     *tokenizer.Tokenizer
+	o       Options
+	items   []Item
+	methods []Method
+	emit    func(Answer) error
+	done    int
+}
+
+// groups returns the indices of items with equal contexts, in order of first
+// appearance.
+func (r *runner) groups() [][]int {
+	at := map[string]int{}
+	var out [][]int
+	for i, it := range r.items {
+		key := it.Context
+		if r.o.QueryAware {
+			key = fmt.Sprintf("%d", i)
+		}
+		g, ok := at[key]
+		if !ok {
+			g = len(out)
+			at[key] = g
+			out = append(out, nil)
+		}
+		out[g] = append(out[g], i)
+	}
+	return out
+}
+
+// parts returns the tokens before and behind the point of compression.
+func (r *runner) parts(i int) (head, tail []int32) {
+	it := r.items[i]
+	if r.o.QueryAware {
+		it.Context += r.o.Framing.Between + it.Question
+		it.Question = ""
+	}
+	a, b := r.o.Framing.Parts(it)
+	if r.o.QueryAware {
+		b = strings.TrimPrefix(b, r.o.Framing.Between)
+	}
+	text := tokenizer.EncodeOptions{}
+	return r.tok.Encode(a, text), r.tok.Encode(b, text)
+}
+
+// group answers the items of one context.
+func (r *runner) group(ctx context.Context, group []int) error {
+	head, _ := r.parts(group[0])
+	var shared *model.Observation
+	if r.o.SharePrefill {
+		metrics, err := r.metrics()
+		if err != nil {
+			return err
+		}
+		if shared, err = r.m.Observe(ctx, head, r.o.Session, metrics...); err != nil {
+			return err
+		}
+		defer shared.Close()
+	}
+	for _, method := range r.methods {
+		start := time.Now()
+		s, err := r.session(ctx, method, head, shared)
+		if err != nil {
+			return fmt.Errorf("method %s: %w", method.Name, err)
+		}
+		share := time.Since(start) / time.Duration(len(group))
+		err = r.answers(ctx, method, s, group, share, shared == nil)
+		s.Close()
+		if err != nil {
+			return fmt.Errorf("method %s: %w", method.Name, err)
+		}
+	}
+	return nil
+}
+
+// metrics returns the metrics of all methods, each once.
+func (r *runner) metrics() ([]lukv.Metric, error) {
+	var out []lukv.Metric
+	seen := map[string]bool{}
+	for _, m := range r.methods {
+		if m.Policy == nil {
+			continue
+		}
+		cfg := m.Policy.Metric
+		if cfg.Name == "" {
+			cfg.Name = "snapkv"
+		}
+		metric, err := lukv.NewMetric(cfg)
+		if err != nil {
+			return nil, err
+		}
+		if id := metric.Config().String(); !seen[id] {
+			seen[id] = true
+			out = append(out, metric)
+		}
+	}
+	return out, nil
+}
+
+// session returns a session that holds the context under a method.
+func (r *runner) session(ctx context.Context, method Method, head []int32, shared *model.Observation) (*model.Session, error) {
+	if shared != nil && (method.Policy == nil || !method.Policy.Decode.Enabled()) {
+		if method.Policy == nil {
+			return shared.Session().Fork()
+		}
+		return shared.Compress(ctx, method.Policy)
+	}
+	o := r.o.Session
+	o.Compression = method.Policy
+	s, err := r.m.NewSession(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Prefill(ctx, head); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (r *runner) answers(ctx context.Context, method Method, s *model.Session, group []int, share time.Duration, peak bool) error {
+	st := s.Stats()
+	for _, i := range group {
+		start := time.Now()
+		it := r.items[i]
+		_, tail := r.parts(i)
+		a := Answer{
+			Item: i, Task: it.Task, Method: method.Name, References: it.Answers,
+			ContextTokens: s.Len(), KeptEntries: st.Entries, RatioAchieved: st.Ratio,
+			CacheBytes: st.CacheBytes, FullBytes: st.FullBytes,
+		}
+		if peak {
+			a.PeakBytes = st.PeakBytes
+		}
+		if p := method.Policy; p != nil {
+			a.Metric, a.Allocator, a.Ratio = p.Metric.Name, p.Allocator.Name, p.Ratio
+		}
+		if err := r.answer(ctx, s, tail, it, &a); err != nil {
+			return err
+		}
+		a.Score = Score(r.o.Match, it.Task, a.Prediction, it.Answers)
+		a.Time = time.Since(start) + share
+		if err := r.emit(a); err != nil {
+			return err
+		}
+		r.done++
+		if r.o.Progress != nil {
+			r.o.Progress(r.done, len(r.items)*len(r.methods))
+		}
+	}
+	return nil
+}
+
+// answer asks one question on a fork of the compressed session.
+func (r *runner) answer(ctx context.Context, s *model.Session, tail []int32, it Item, a *Answer) error {
+	f, err := s.Fork()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := f.Prefill(ctx, tail); err != nil {
+		return err
+	}
+	n := it.MaxNewTokens
+	if n == 0 {
+		n = r.o.MaxNewTokens
+	}
+	var ids []int32
+	for t, err := range f.Generate(ctx, model.Sampling{MaxTokens: n}) {
+		if err != nil {
+			return err
+		}
+		ids = append(ids, t.ID)
+	}
+	a.Prediction = r.tok.Decode(ids, true)
+	a.NewTokens, a.Stop = len(ids), string(f.FinishReason())
+	return nil
+}

@@ -1,0 +1,5 @@
+//go:build !(linux || darwin || dragonfly || freebsd || netbsd || openbsd)
+
+package arena
+
+var systemMemory = heapMemory

@@ -1,0 +1,17 @@
+// Package mapfile gives read-only access to whole files as byte slices, mapped
+// into memory where the system can do that and read into memory elsewhere.
+//
+// A File's bytes stay valid until Close and must never be written: on mapped
+// files a write faults. After Close any access faults, so the owner must make
+// sure that no slice of the bytes is used any more. A file that another process
+// shortens while it is mapped makes reads beyond its new end fault as well; the
+// system offers no protection from that. Replacing a file by renaming another
+// over it is safe.
+//
+// Bytes may be read from any number of goroutines. Close may be called at any
+// time, by several goroutines, any number of times.
+//
+// Only regular files can be opened: a directory, pipe or device is an error.
+// Mapped bytes start at a page boundary. Files larger than the address space
+// are an error.
+package mapfile

@@ -1,0 +1,6 @@
+//go:build (amd64 || arm64) && !purego
+
+package workers
+
+// pause tells the processor that the thread spins.
+func pause()

@@ -1,0 +1,337 @@
+package workers
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	cacheLine = 128 // two lines of 64 bytes: processors fetch them in pairs
+
+	// burst is the number of looks at a flag between two points at which the
+	// garbage collector can stop a spinning worker, yieldBursts the number of
+	// bursts between two yields to other goroutines.
+	burst       = 32
+	yieldBursts = 32
+
+	// idleSpin is how long a helper spins before it blocks.
+	idleSpin = 200 * time.Microsecond
+)
+
+// Task is the work of one region. Run computes the items [lo, hi); worker is
+// below the pool's number of threads and distinct for calls of one region that
+// run at the same time, so that it can select scratch memory. Concurrent regions
+// use the same worker numbers: scratch belongs to whoever calls Pool.Run.
+//
+// A Task should be a pointer; storing another type in the interface may allocate.
+type Task interface {
+	Run(lo, hi, worker int)
+}
+
+// Panic is what Run panics with when a task panicked on a helper's goroutine.
+type Panic struct {
+	Value any    // what the task panicked with
+	Stack []byte // of the helper
+}
+
+// Error returns the value and the helper's stack.
+func (p *Panic) Error() string {
+	return fmt.Sprintf("task on a worker goroutine: %v\n%s", p.Value, p.Stack)
+}
+
+// Unwrap returns the value if it is an error.
+func (p *Panic) Unwrap() error {
+	err, _ := p.Value.(error)
+	return err
+}
+
+// Pool is a set of workers. All methods are safe for concurrent use.
+type Pool struct {
+	threads int
+	start   sync.Once
+	helpers []helper // worker i is helpers[i-1]
+	wg      sync.WaitGroup
+	closed  atomic.Bool
+	calls   atomic.Int32 // Run calls in progress
+	owned   atomic.Bool  // a Run has the helpers
+	asleep  atomic.Int32 // helpers blocked or about to block
+	failure atomic.Pointer[Panic]
+
+	_ [cacheLine]byte
+
+	// gate is epoch<<32 | open<<31 | number of helpers inside. The other fields
+	// of the region are written only while it is closed and empty, and read by
+	// helpers only while they are inside.
+	gate   atomic.Uint64
+	task   Task
+	n      int
+	grain  int
+	spread int // workers that own a span
+
+	_ [cacheLine]byte
+
+	spans []span // of each worker
+}
+
+const (
+	gateOpen  = 1 << 31
+	gateEpoch = 0xffffffff << 32
+)
+
+// span is the run of chunks [lo, hi) that a worker has not yet begun: hi<<32 | lo.
+type span struct {
+	atomic.Uint64
+	_ [cacheLine - 8]byte
+}
+
+func (s *span) set(lo, hi int) { s.Store(uint64(hi)<<32 | uint64(lo)) }
+
+// front takes the first chunk.
+func (s *span) front() (chunk int, ok bool) {
+	for {
+		v := s.Load()
+		lo, hi := uint32(v), uint32(v>>32)
+		if lo >= hi {
+			return 0, false
+		}
+		if s.CompareAndSwap(v, v+1) {
+			return int(lo), true
+		}
+	}
+}
+
+// back takes the last chunk.
+func (s *span) back() (chunk int, ok bool) {
+	for {
+		v := s.Load()
+		lo, hi := uint32(v), uint32(v>>32)
+		if lo >= hi {
+			return 0, false
+		}
+		if s.CompareAndSwap(v, v-1<<32) {
+			return int(hi - 1), true
+		}
+	}
+}
+
+type helper struct {
+	asleep atomic.Bool
+	wake   chan struct{} // capacity 1; receives when asleep is taken back
+	_      [cacheLine - 16]byte
+}
+
+// New returns a pool of n threads, the caller of Run included. n below 1 counts as 1.
+// More threads than processors are allowed and slow.
+func New(n int) *Pool { return &Pool{threads: max(1, n)} }
+
+// Threads returns the number of threads.
+func (p *Pool) Threads() int { return p.threads }
+
+// Run executes t over the items [0, n) in pieces of at most grain neighbouring
+// items (below 1 counts as 1) and returns when all are done. If a piece panics,
+// pieces not yet begun may be left out, and Run panics once no worker runs t any
+// more. Run does not allocate. On a closed pool, and inside a task of the same
+// pool, it executes t in the calling goroutine.
+func (p *Pool) Run(n, grain int, t Task) {
+	if n <= 0 {
+		return
+	}
+	grain = max(1, grain, n/math.MaxInt32+1)
+	chunks := (n-1)/grain + 1
+	calls := p.calls.Add(1)
+	defer p.calls.Add(-1)
+	spread := min(p.threads-int(calls)+1, chunks)
+	if spread <= 1 || p.closed.Load() || !p.owned.CompareAndSwap(false, true) {
+		alone(n, grain, t)
+		return
+	}
+	defer p.owned.Store(false)
+	if p.start.Do(p.startHelpers); p.spans == nil { // closed before they started
+		alone(n, grain, t)
+		return
+	}
+	p.task, p.n, p.grain, p.spread = t, n, grain, spread
+	for i := range spread {
+		p.spans[i].set(chunks*i/spread, chunks*(i+1)/spread)
+	}
+	p.gate.Store((p.gate.Load()>>32+1)<<32 | gateOpen)
+	if p.asleep.Load() > 0 {
+		p.wake(spread - 1)
+	}
+	defer p.join()
+	p.work(0)
+}
+
+func alone(n, grain int, t Task) {
+	for lo := 0; lo < n; lo += grain {
+		t.Run(lo, min(n, lo+grain), 0)
+	}
+}
+
+// join ends the region: it waits for the helpers inside and passes on their panic.
+func (p *Pool) join() {
+	// Nothing is left here unless the task panicked.
+	p.drain()
+	p.gate.And(^uint64(gateOpen))
+	for i := 1; ; i++ {
+		g := p.gate.Load()
+		if uint32(g) == 0 {
+			break
+		}
+		p.spin(math.MaxUint64, g)
+		if i%yieldBursts == 0 {
+			runtime.Gosched()
+		}
+	}
+	p.task = nil
+	if f := p.failure.Swap(nil); f != nil {
+		panic(f)
+	}
+}
+
+func (p *Pool) drain() {
+	for i := range p.spread {
+		p.spans[i].Store(0)
+	}
+}
+
+// work executes the worker's own chunks, then those of others.
+func (p *Pool) work(id int) {
+	t, n, grain := p.task, p.n, p.grain
+	for own := &p.spans[id]; ; {
+		c, ok := own.front()
+		if !ok {
+			break
+		}
+		t.Run(c*grain, min(n, c*grain+grain), id)
+	}
+	for i := 1; i < p.spread; i++ {
+		for s := &p.spans[(id+i)%p.spread]; ; {
+			c, ok := s.back()
+			if !ok {
+				break
+			}
+			t.Run(c*grain, min(n, c*grain+grain), id)
+		}
+	}
+}
+
+func (p *Pool) startHelpers() {
+	p.spans = make([]span, p.threads)
+	p.helpers = make([]helper, p.threads-1)
+	p.wg.Add(len(p.helpers))
+	for i := range p.helpers {
+		p.helpers[i].wake = make(chan struct{}, 1)
+		go p.serve(i + 1)
+	}
+}
+
+// serve is the life of helper id.
+func (p *Pool) serve(id int) {
+	defer p.wg.Done()
+	for seen := uint64(0); ; {
+		seen = p.await(&p.helpers[id-1], seen)
+		if p.closed.Load() {
+			return
+		}
+		p.help(id)
+	}
+}
+
+// await returns the gate's epoch, as the gate holds it, once it differs from seen
+// or the pool is closed.
+func (p *Pool) await(h *helper, seen uint64) uint64 {
+	var since time.Time
+	for i := 1; ; i++ {
+		if g := p.spin(gateEpoch, seen) & gateEpoch; g != seen || p.closed.Load() {
+			return g
+		}
+		if i%yieldBursts != 0 {
+			continue
+		}
+		runtime.Gosched()
+		switch now := time.Now(); {
+		case since.IsZero():
+			since = now
+		case now.Sub(since) > idleSpin:
+			p.sleep(h, seen)
+			since = time.Time{}
+		}
+	}
+}
+
+// spin looks at the gate until the bits of mask differ from seen, at most burst
+// times. As a call with a frame it is a point at which the goroutine can be stopped.
+//
+//go:noinline
+func (p *Pool) spin(mask, seen uint64) uint64 {
+	g := p.gate.Load()
+	for i := 0; i < burst && g&mask == seen; i++ {
+		pause()
+		g = p.gate.Load()
+	}
+	return g
+}
+
+// sleep blocks until wake, unless there is something to do.
+func (p *Pool) sleep(h *helper, seen uint64) {
+	p.asleep.Add(1)
+	h.asleep.Store(true)
+	// A region opened before this load is seen here; one opened later finds asleep set.
+	if (p.gate.Load()&gateEpoch != seen || p.closed.Load()) && h.asleep.CompareAndSwap(true, false) {
+		p.asleep.Add(-1)
+		return
+	}
+	<-h.wake
+}
+
+// wake wakes the first n helpers, as far as they sleep.
+func (p *Pool) wake(n int) {
+	for i := range p.helpers[:n] {
+		if h := &p.helpers[i]; h.asleep.CompareAndSwap(true, false) {
+			p.asleep.Add(-1)
+			h.wake <- struct{}{}
+		}
+	}
+}
+
+// help enters the open region, if there is one, and works.
+func (p *Pool) help(id int) {
+	for {
+		g := p.gate.Load()
+		if g&gateOpen == 0 {
+			return
+		}
+		if p.gate.CompareAndSwap(g, g+1) {
+			break
+		}
+	}
+	defer p.leave()
+	if id < p.spread {
+		p.work(id)
+	}
+}
+
+func (p *Pool) leave() {
+	if v := recover(); v != nil {
+		p.failure.CompareAndSwap(nil, &Panic{Value: v, Stack: debug.Stack()})
+		p.drain()
+	}
+	p.gate.Add(^uint64(0))
+}
+
+// Close ends the helpers and waits for them. Regions in progress are completed.
+// It must not be called from a task of the pool. Close returns nil, however
+// often it is called.
+func (p *Pool) Close() error {
+	p.closed.Store(true)
+	p.start.Do(func() {}) // helpers that have not started never will
+	p.wake(len(p.helpers))
+	p.wg.Wait()
+	return nil
+}

@@ -1,0 +1,226 @@
+package kernels
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+const (
+	// TileEntries is the number of cache entries in a key tile. Inside a tile
+	// the keys lie transposed, [HeadDim][TileEntries], so that a vector register
+	// holds the same component of 16 keys.
+	TileEntries = 16
+
+	// BlockEntries is the number of logical slots after which the online softmax
+	// starts a new partial sum; blocks end at its absolute multiples.
+	BlockEntries = 256
+)
+
+// Page is one page of a KV head's entries: K points to key tiles
+// [PageEntries/16][HeadDim][16], V to values [PageEntries][HeadDim], both of the
+// cache's element type. Slots that hold no entry are finite.
+type Page struct {
+	K, V unsafe.Pointer
+}
+
+// KV is the view of one KV head that attention reads. It is a value and holds no copy.
+type KV struct {
+	Type        tensor.Type // F32, F16 or BF16
+	HeadDim     int
+	PageEntries int // multiple of 16
+	Base        int // logical slot of the first entry of Pages[0]; a multiple of PageEntries
+	Pages       []Page
+}
+
+// Softmax is what attention leaves behind for one query and head, in units of
+// base 2: Max is the largest scaled score, Sum the sum of exp2(score - Max).
+type Softmax struct {
+	Max, Sum float32
+}
+
+// AttentionScratch holds what one running attention call needs, at most 300 KiB.
+// The zero value is ready; it grows with the largest call and then stays.
+// It belongs to one goroutine at a time.
+type AttentionScratch struct {
+	rows int
+
+	// Rows lie attentionStride elements apart.
+	q   []float32 // [rows][HeadDim] queries
+	p   []float32 // [rows][BlockEntries] scores of a block, then weights
+	acc []float32 // [rows][HeadDim] weighted values of a block
+	out []float32 // [rows][HeadDim] weighted values of the blocks before
+
+	lo, hi    []int     // [rows] slots that a row sees in a block, counted from its start
+	part, all []Softmax // [rows] of the block, of the blocks before
+}
+
+// attentionStride is the distance between rows in the scratch (known to the
+// assembly as well). It holds a block of weights or the longest head, and is no
+// power of two, so that rows do not share cache sets.
+const attentionStride = 272
+
+func (s *AttentionScratch) grow(rows, headDim int) {
+	if s.rows >= rows && cap(s.acc) >= headDim {
+		return
+	}
+	s.rows = max(s.rows, rows)
+	n := max(s.rows*attentionStride, headDim)
+	s.q, s.p, s.acc, s.out = make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
+	s.lo, s.hi = make([]int, s.rows), make([]int, s.rows)
+	s.part, s.all = make([]Softmax, s.rows), make([]Softmax, s.rows)
+}
+
+// AttentionArgs describes the attention of n consecutive tokens of one sequence
+// over one KV head, for the group of query heads that read it.
+type AttentionArgs struct {
+	Out, Q   []float32 // token i, head g of the group: [i*Stride + g*HeadDim : … + HeadDim]
+	Stride   int       // row distance between tokens
+	N, Group int       // tokens; query heads of the group
+	End      int       // logical slots that token 0 sees: [0, End); token i sees [0, End+i)
+	Window   int       // if positive, a token sees only the last Window of these slots
+	Scale    float32   // factor of the scores, log2 e included
+	KV       KV
+	Stats    []Softmax // [N*Group] or nil: receives the softmax statistics
+}
+
+var minusInf = float32(math.Inf(-1))
+
+// AttentionScale returns the Scale of a head dimension: log2(e)/√HeadDim.
+func AttentionScale(headDim int) float32 {
+	return float32(log2e / math.Sqrt(float64(headDim)))
+}
+
+func (a *AttentionArgs) slots(i int) (lo, hi int) {
+	hi = a.End + i
+	if a.Window > 0 {
+		lo = max(0, hi-a.Window)
+	}
+	return lo, hi
+}
+
+// Attention computes causal softmax attention of the queries over the cache as
+// the package comment defines it. A token that sees no slot gets zeros.
+func (c CPU) Attention(a *AttentionArgs, s *AttentionScratch) {
+	if c.attentionAsm(a, s) {
+		return
+	}
+	attentionPortable(a, s)
+}
+
+func attentionPortable(a *AttentionArgs, s *AttentionScratch) {
+	d := a.KV.HeadDim
+	s.grow(1, d)
+	for i := range a.N {
+		lo, hi := a.slots(i)
+		for g := range a.Group {
+			off := i*a.Stride + g*d
+			st := attendPortable(a.Out[off:off+d], a.Q[off:off+d], &a.KV, lo, hi, a.Scale, s)
+			if a.Stats != nil {
+				a.Stats[i*a.Group+g] = st
+			}
+		}
+	}
+}
+
+// attendPortable is attention of one query over the logical slots [lo, hi).
+func attendPortable(out, q []float32, kv *KV, lo, hi int, scale float32, s *AttentionScratch) Softmax {
+	all := Softmax{Max: minusInf}
+	clear(out)
+	for at := lo; at < hi; {
+		end := min(hi, (at/BlockEntries+1)*BlockEntries)
+		acc := s.acc[:len(out)]
+		b := blockPortable(acc, s.p[:end-at], q, kv, at, scale)
+		all = mergePortable(out, acc, all, b)
+		at = end
+	}
+	finishPortable(out, all.Sum)
+	return all
+}
+
+// blockPortable sets acc to the weighted sum of the values of the logical slots
+// from … from+len(p)-1, which lie in one block, relative to the block's own
+// maximum. p is scratch.
+func blockPortable(acc, p, q []float32, kv *KV, from int, scale float32) Softmax {
+	scoresPortable(p, q, kv, from, scale)
+	m := minusInf
+	for _, t := range p {
+		if t > m {
+			m = t
+		}
+	}
+	m += 0 // which of two zeros came first must not show
+	var sum [Lanes]float32
+	for j := range p {
+		p[j] = Exp2(p[j] - m)
+		sum[(from+j)%Lanes] += p[j]
+	}
+	clear(acc)
+	valuesPortable(acc, p, kv, from)
+	return Softmax{Max: m, Sum: sumLanes(&sum)}
+}
+
+// mergePortable adds block b with its values acc to what out holds of the blocks before it.
+func mergePortable(out, acc []float32, a, b Softmax) Softmax {
+	m := max(a.Max, b.Max)
+	ra, rb := Exp2(a.Max-m), Exp2(b.Max-m)
+	for i := range out {
+		out[i] = float32(out[i]*ra) + float32(acc[i]*rb)
+	}
+	return Softmax{Max: m, Sum: float32(a.Sum*ra) + float32(b.Sum*rb)}
+}
+
+// finishPortable divides by the denominator; adding zero leaves no negative zeros.
+func finishPortable(out []float32, sum float32) {
+	if sum == 0 {
+		return
+	}
+	for i := range out {
+		out[i] = out[i]/sum + 0
+	}
+}
+
+// scoresPortable sets p[j] to the scaled score of q with logical slot from+j.
+func scoresPortable(p, q []float32, kv *KV, from int, scale float32) {
+	for j := range p {
+		slot := from + j - kv.Base
+		page, e := &kv.Pages[slot/kv.PageEntries], slot%kv.PageEntries
+		tile := e / TileEntries * kv.HeadDim * TileEntries
+		var t float32
+		for d, x := range q {
+			t = fma32(x, load(page.K, kv.Type, tile+d*TileEntries+e%TileEntries), t)
+		}
+		p[j] = t * scale
+	}
+}
+
+// valuesPortable adds the values of the logical slots from, from+1, …, weighted by p, to acc.
+func valuesPortable(acc, p []float32, kv *KV, from int) {
+	for j, w := range p {
+		slot := from + j - kv.Base
+		page, e := &kv.Pages[slot/kv.PageEntries], slot%kv.PageEntries
+		for d := range acc {
+			acc[d] = fma32(w, load(page.V, kv.Type, e*kv.HeadDim+d), acc[d])
+		}
+	}
+}
+
+// AttentionWeights sets dst[j] to the attention probability of query q [HeadDim]
+// on logical slot from+j, exp2(score - st.Max)/st.Sum, given the statistics that
+// Attention left for this query.
+func (c CPU) AttentionWeights(dst, q []float32, kv *KV, from int, scale float32, st Softmax) {
+	c.attentionScores(dst, q, kv, from, scale)
+	c.softmaxWeights(dst, st)
+}
+
+func softmaxWeightsPortable(dst []float32, st Softmax) {
+	for j, t := range dst {
+		dst[j] = Exp2(t-st.Max) / st.Sum
+	}
+}
+
+// AttentionScores sets dst[j] to the scaled score (base 2) of q with logical slot from+j.
+func (c CPU) AttentionScores(dst, q []float32, kv *KV, from int, scale float32) {
+	c.attentionScores(dst, q, kv, from, scale)
+}

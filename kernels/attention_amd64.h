@@ -1,0 +1,435 @@
+// Bodies of the attention kernels, for each element type of the cache.
+
+// Rows of queries, weights and accumulators lie ROW bytes apart: attentionStride
+// elements, not a power of two, so that rows do not share cache sets.
+#define ROW 1088
+
+// Loads of 16 (AVX2) elements and of 16 (AVX-512) elements, widened.
+#define LOAD_F32(at, y0, y1) \
+	VMOVUPS (at), y0; \
+	VMOVUPS 32(at), y1
+
+#define LOAD_F16(at, y0, y1) \
+	VCVTPH2PS (at), y0; \
+	VCVTPH2PS 16(at), y1
+
+#define LOAD_BF16(at, y0, y1) \
+	VPMOVZXWD (at), y0; \
+	VPMOVZXWD 16(at), y1; \
+	VPSLLD $16, y0, y0; \
+	VPSLLD $16, y1, y1
+
+#define LOADZ_F32(at, z) VMOVUPS at, z
+
+#define LOADZ_F16(at, z) VCVTPH2PS at, z
+
+#define LOADZ_BF16(at, z) \
+	VPMOVZXWD at, z; \
+	VPSLLD $16, z, z
+
+// Scores of 4 queries with the 16 keys of each of n neighbouring tiles.
+//
+//	for i < n, r < 4, j < 16:
+//		t = fma chain over c < d of q[r][c]·k[i][c][j] from +0
+//		p[r][16i+j] = t·scale
+//
+#define SCORES4_AVX2(LOAD, SIZE) \
+	MOVQ p+0(FP), DI; \
+	MOVQ q+8(FP), SI; \
+	MOVQ k+16(FP), DX; \
+	MOVQ d+24(FP), CX; \
+	MOVQ n+32(FP), R8; \
+	VBROADCASTSS scale+40(FP), Y15; \
+tile: \
+	VXORPS Y0, Y0, Y0; \
+	VXORPS Y1, Y1, Y1; \
+	VXORPS Y2, Y2, Y2; \
+	VXORPS Y3, Y3, Y3; \
+	VXORPS Y4, Y4, Y4; \
+	VXORPS Y5, Y5, Y5; \
+	VXORPS Y6, Y6, Y6; \
+	VXORPS Y7, Y7, Y7; \
+	MOVQ SI, R9; \
+	MOVQ CX, R10; \
+component: \
+	LOAD(DX, Y8, Y9); \
+	VBROADCASTSS (R9), Y10; \
+	VBROADCASTSS ROW(R9), Y11; \
+	VBROADCASTSS (2*ROW)(R9), Y12; \
+	VBROADCASTSS (3*ROW)(R9), Y13; \
+	VFMADD231PS Y8, Y10, Y0; \
+	VFMADD231PS Y9, Y10, Y1; \
+	VFMADD231PS Y8, Y11, Y2; \
+	VFMADD231PS Y9, Y11, Y3; \
+	VFMADD231PS Y8, Y12, Y4; \
+	VFMADD231PS Y9, Y12, Y5; \
+	VFMADD231PS Y8, Y13, Y6; \
+	VFMADD231PS Y9, Y13, Y7; \
+	ADDQ $(16*SIZE), DX; \
+	ADDQ $4, R9; \
+	DECQ R10; \
+	JNZ component; \
+	VMULPS Y15, Y0, Y0; \
+	VMULPS Y15, Y1, Y1; \
+	VMULPS Y15, Y2, Y2; \
+	VMULPS Y15, Y3, Y3; \
+	VMULPS Y15, Y4, Y4; \
+	VMULPS Y15, Y5, Y5; \
+	VMULPS Y15, Y6, Y6; \
+	VMULPS Y15, Y7, Y7; \
+	VMOVUPS Y0, (DI); \
+	VMOVUPS Y1, 32(DI); \
+	VMOVUPS Y2, ROW(DI); \
+	VMOVUPS Y3, (ROW+32)(DI); \
+	VMOVUPS Y4, (2*ROW)(DI); \
+	VMOVUPS Y5, (2*ROW+32)(DI); \
+	VMOVUPS Y6, (3*ROW)(DI); \
+	VMOVUPS Y7, (3*ROW+32)(DI); \
+	ADDQ $64, DI; \
+	DECQ R8; \
+	JNZ tile; \
+	VZEROUPPER; \
+	RET
+
+// The same for one query, p contiguous.
+#define SCORES1_AVX2(LOAD, SIZE) \
+	MOVQ p+0(FP), DI; \
+	MOVQ q+8(FP), SI; \
+	MOVQ k+16(FP), DX; \
+	MOVQ d+24(FP), CX; \
+	MOVQ n+32(FP), R8; \
+	VBROADCASTSS scale+40(FP), Y15; \
+	MOVQ CX, R11; \
+	IMULQ $(16*SIZE), R11; \
+	JMP pairs; \
+pair: \
+	VXORPS Y0, Y0, Y0; \
+	VXORPS Y1, Y1, Y1; \
+	VXORPS Y2, Y2, Y2; \
+	VXORPS Y3, Y3, Y3; \
+	MOVQ SI, R9; \
+	MOVQ CX, R10; \
+	LEAQ (DX)(R11*1), R12; \
+component2: \
+	LOAD(DX, Y8, Y9); \
+	LOAD(R12, Y11, Y12); \
+	VBROADCASTSS (R9), Y10; \
+	VFMADD231PS Y8, Y10, Y0; \
+	VFMADD231PS Y9, Y10, Y1; \
+	VFMADD231PS Y11, Y10, Y2; \
+	VFMADD231PS Y12, Y10, Y3; \
+	ADDQ $(16*SIZE), DX; \
+	ADDQ $(16*SIZE), R12; \
+	ADDQ $4, R9; \
+	DECQ R10; \
+	JNZ component2; \
+	MOVQ R12, DX; \
+	VMULPS Y15, Y0, Y0; \
+	VMULPS Y15, Y1, Y1; \
+	VMULPS Y15, Y2, Y2; \
+	VMULPS Y15, Y3, Y3; \
+	VMOVUPS Y0, (DI); \
+	VMOVUPS Y1, 32(DI); \
+	VMOVUPS Y2, 64(DI); \
+	VMOVUPS Y3, 96(DI); \
+	ADDQ $128, DI; \
+pairs: \
+	SUBQ $2, R8; \
+	JGE pair; \
+	ADDQ $2, R8; \
+	JZ done; \
+	VXORPS Y0, Y0, Y0; \
+	VXORPS Y1, Y1, Y1; \
+component1: \
+	LOAD(DX, Y8, Y9); \
+	VBROADCASTSS (SI), Y10; \
+	VFMADD231PS Y8, Y10, Y0; \
+	VFMADD231PS Y9, Y10, Y1; \
+	ADDQ $(16*SIZE), DX; \
+	ADDQ $4, SI; \
+	DECQ CX; \
+	JNZ component1; \
+	VMULPS Y15, Y0, Y0; \
+	VMULPS Y15, Y1, Y1; \
+	VMOVUPS Y0, (DI); \
+	VMOVUPS Y1, 32(DI); \
+done: \
+	VZEROUPPER; \
+	RET
+
+// The same for 4 queries and n groups of 4 neighbouring tiles.
+#define SCORES4_AVX512(LOADZ, SIZE) \
+	MOVQ p+0(FP), DI; \
+	MOVQ q+8(FP), SI; \
+	MOVQ k+16(FP), DX; \
+	MOVQ d+24(FP), CX; \
+	MOVQ n+32(FP), R8; \
+	VBROADCASTSS scale+40(FP), Z31; \
+	MOVQ CX, R11; \
+	IMULQ $(16*SIZE), R11; \
+	LEAQ (R11)(R11*2), R12; \
+quad: \
+	VPXORD Z0, Z0, Z0; \
+	VPXORD Z1, Z1, Z1; \
+	VPXORD Z2, Z2, Z2; \
+	VPXORD Z3, Z3, Z3; \
+	VPXORD Z4, Z4, Z4; \
+	VPXORD Z5, Z5, Z5; \
+	VPXORD Z6, Z6, Z6; \
+	VPXORD Z7, Z7, Z7; \
+	VPXORD Z8, Z8, Z8; \
+	VPXORD Z9, Z9, Z9; \
+	VPXORD Z10, Z10, Z10; \
+	VPXORD Z11, Z11, Z11; \
+	VPXORD Z12, Z12, Z12; \
+	VPXORD Z13, Z13, Z13; \
+	VPXORD Z14, Z14, Z14; \
+	VPXORD Z15, Z15, Z15; \
+	MOVQ SI, R9; \
+	MOVQ CX, R10; \
+component: \
+	LOADZ((DX), Z16); \
+	LOADZ((DX)(R11*1), Z17); \
+	LOADZ((DX)(R11*2), Z18); \
+	LOADZ((DX)(R12*1), Z19); \
+	VBROADCASTSS (R9), Z20; \
+	VBROADCASTSS ROW(R9), Z21; \
+	VBROADCASTSS (2*ROW)(R9), Z22; \
+	VBROADCASTSS (3*ROW)(R9), Z23; \
+	VFMADD231PS Z16, Z20, Z0; \
+	VFMADD231PS Z16, Z21, Z4; \
+	VFMADD231PS Z16, Z22, Z8; \
+	VFMADD231PS Z16, Z23, Z12; \
+	VFMADD231PS Z17, Z20, Z1; \
+	VFMADD231PS Z17, Z21, Z5; \
+	VFMADD231PS Z17, Z22, Z9; \
+	VFMADD231PS Z17, Z23, Z13; \
+	VFMADD231PS Z18, Z20, Z2; \
+	VFMADD231PS Z18, Z21, Z6; \
+	VFMADD231PS Z18, Z22, Z10; \
+	VFMADD231PS Z18, Z23, Z14; \
+	VFMADD231PS Z19, Z20, Z3; \
+	VFMADD231PS Z19, Z21, Z7; \
+	VFMADD231PS Z19, Z22, Z11; \
+	VFMADD231PS Z19, Z23, Z15; \
+	ADDQ $(16*SIZE), DX; \
+	ADDQ $4, R9; \
+	DECQ R10; \
+	JNZ component; \
+	ADDQ R12, DX; \
+	VMULPS Z31, Z0, Z0; \
+	VMULPS Z31, Z1, Z1; \
+	VMULPS Z31, Z2, Z2; \
+	VMULPS Z31, Z3, Z3; \
+	VMULPS Z31, Z4, Z4; \
+	VMULPS Z31, Z5, Z5; \
+	VMULPS Z31, Z6, Z6; \
+	VMULPS Z31, Z7, Z7; \
+	VMULPS Z31, Z8, Z8; \
+	VMULPS Z31, Z9, Z9; \
+	VMULPS Z31, Z10, Z10; \
+	VMULPS Z31, Z11, Z11; \
+	VMULPS Z31, Z12, Z12; \
+	VMULPS Z31, Z13, Z13; \
+	VMULPS Z31, Z14, Z14; \
+	VMULPS Z31, Z15, Z15; \
+	VMOVUPS Z0, (DI); \
+	VMOVUPS Z1, 64(DI); \
+	VMOVUPS Z2, 128(DI); \
+	VMOVUPS Z3, 192(DI); \
+	VMOVUPS Z4, ROW(DI); \
+	VMOVUPS Z5, (ROW+64)(DI); \
+	VMOVUPS Z6, (ROW+128)(DI); \
+	VMOVUPS Z7, (ROW+192)(DI); \
+	VMOVUPS Z8, (2*ROW)(DI); \
+	VMOVUPS Z9, (2*ROW+64)(DI); \
+	VMOVUPS Z10, (2*ROW+128)(DI); \
+	VMOVUPS Z11, (2*ROW+192)(DI); \
+	VMOVUPS Z12, (3*ROW)(DI); \
+	VMOVUPS Z13, (3*ROW+64)(DI); \
+	VMOVUPS Z14, (3*ROW+128)(DI); \
+	VMOVUPS Z15, (3*ROW+192)(DI); \
+	ADDQ $256, DI; \
+	DECQ R8; \
+	JNZ quad; \
+	VZEROUPPER; \
+	RET
+
+// Weighted values of n slots for 4 rows, columns c < cols, cols a multiple of 16;
+// the rows of v are stride bytes apart.
+//
+//	for j < n, r < 4, c < cols: acc[r][c] = fma(p[r][j], v[j][c], acc[r][c])
+//
+#define VALUES4_AVX2(LOAD, SIZE) \
+	MOVQ acc+0(FP), DI; \
+	MOVQ p+8(FP), SI; \
+	MOVQ v+16(FP), DX; \
+	MOVQ stride+24(FP), R11; \
+	MOVQ n+32(FP), R8; \
+	MOVQ cols+40(FP), CX; \
+column: \
+	VMOVUPS (DI), Y0; \
+	VMOVUPS 32(DI), Y1; \
+	VMOVUPS ROW(DI), Y2; \
+	VMOVUPS (ROW+32)(DI), Y3; \
+	VMOVUPS (2*ROW)(DI), Y4; \
+	VMOVUPS (2*ROW+32)(DI), Y5; \
+	VMOVUPS (3*ROW)(DI), Y6; \
+	VMOVUPS (3*ROW+32)(DI), Y7; \
+	MOVQ SI, R9; \
+	MOVQ DX, R12; \
+	MOVQ R8, R10; \
+slot: \
+	LOAD(R12, Y8, Y9); \
+	VBROADCASTSS (R9), Y10; \
+	VBROADCASTSS ROW(R9), Y11; \
+	VBROADCASTSS (2*ROW)(R9), Y12; \
+	VBROADCASTSS (3*ROW)(R9), Y13; \
+	VFMADD231PS Y8, Y10, Y0; \
+	VFMADD231PS Y9, Y10, Y1; \
+	VFMADD231PS Y8, Y11, Y2; \
+	VFMADD231PS Y9, Y11, Y3; \
+	VFMADD231PS Y8, Y12, Y4; \
+	VFMADD231PS Y9, Y12, Y5; \
+	VFMADD231PS Y8, Y13, Y6; \
+	VFMADD231PS Y9, Y13, Y7; \
+	ADDQ R11, R12; \
+	ADDQ $4, R9; \
+	DECQ R10; \
+	JNZ slot; \
+	VMOVUPS Y0, (DI); \
+	VMOVUPS Y1, 32(DI); \
+	VMOVUPS Y2, ROW(DI); \
+	VMOVUPS Y3, (ROW+32)(DI); \
+	VMOVUPS Y4, (2*ROW)(DI); \
+	VMOVUPS Y5, (2*ROW+32)(DI); \
+	VMOVUPS Y6, (3*ROW)(DI); \
+	VMOVUPS Y7, (3*ROW+32)(DI); \
+	ADDQ $64, DI; \
+	ADDQ $(16*SIZE), DX; \
+	SUBQ $16, CX; \
+	JNZ column; \
+	VZEROUPPER; \
+	RET
+
+// The same for one row.
+#define VALUES1_AVX2(LOAD, SIZE) \
+	MOVQ acc+0(FP), DI; \
+	MOVQ p+8(FP), SI; \
+	MOVQ v+16(FP), DX; \
+	MOVQ stride+24(FP), R11; \
+	MOVQ n+32(FP), R8; \
+	MOVQ cols+40(FP), CX; \
+column: \
+	VMOVUPS (DI), Y0; \
+	VMOVUPS 32(DI), Y1; \
+	MOVQ SI, R9; \
+	MOVQ DX, R12; \
+	MOVQ R8, R10; \
+slot: \
+	LOAD(R12, Y8, Y9); \
+	VBROADCASTSS (R9), Y10; \
+	VFMADD231PS Y8, Y10, Y0; \
+	VFMADD231PS Y9, Y10, Y1; \
+	ADDQ R11, R12; \
+	ADDQ $4, R9; \
+	DECQ R10; \
+	JNZ slot; \
+	VMOVUPS Y0, (DI); \
+	VMOVUPS Y1, 32(DI); \
+	ADDQ $64, DI; \
+	ADDQ $(16*SIZE), DX; \
+	SUBQ $16, CX; \
+	JNZ column; \
+	VZEROUPPER; \
+	RET
+
+// The same for 4 rows, cols a multiple of 64.
+#define VALUES4_AVX512(LOADZ, SIZE) \
+	MOVQ acc+0(FP), DI; \
+	MOVQ p+8(FP), SI; \
+	MOVQ v+16(FP), DX; \
+	MOVQ stride+24(FP), R11; \
+	MOVQ n+32(FP), R8; \
+	MOVQ cols+40(FP), CX; \
+column: \
+	VMOVUPS (DI), Z0; \
+	VMOVUPS 64(DI), Z1; \
+	VMOVUPS 128(DI), Z2; \
+	VMOVUPS 192(DI), Z3; \
+	VMOVUPS ROW(DI), Z4; \
+	VMOVUPS (ROW+64)(DI), Z5; \
+	VMOVUPS (ROW+128)(DI), Z6; \
+	VMOVUPS (ROW+192)(DI), Z7; \
+	VMOVUPS (2*ROW)(DI), Z8; \
+	VMOVUPS (2*ROW+64)(DI), Z9; \
+	VMOVUPS (2*ROW+128)(DI), Z10; \
+	VMOVUPS (2*ROW+192)(DI), Z11; \
+	VMOVUPS (3*ROW)(DI), Z12; \
+	VMOVUPS (3*ROW+64)(DI), Z13; \
+	VMOVUPS (3*ROW+128)(DI), Z14; \
+	VMOVUPS (3*ROW+192)(DI), Z15; \
+	MOVQ SI, R9; \
+	MOVQ DX, R12; \
+	MOVQ R8, R10; \
+slot: \
+	LOADZ((R12), Z16); \
+	LOADZ((16*SIZE)(R12), Z17); \
+	LOADZ((32*SIZE)(R12), Z18); \
+	LOADZ((48*SIZE)(R12), Z19); \
+	VBROADCASTSS (R9), Z20; \
+	VBROADCASTSS ROW(R9), Z21; \
+	VBROADCASTSS (2*ROW)(R9), Z22; \
+	VBROADCASTSS (3*ROW)(R9), Z23; \
+	VFMADD231PS Z16, Z20, Z0; \
+	VFMADD231PS Z16, Z21, Z4; \
+	VFMADD231PS Z16, Z22, Z8; \
+	VFMADD231PS Z16, Z23, Z12; \
+	VFMADD231PS Z17, Z20, Z1; \
+	VFMADD231PS Z17, Z21, Z5; \
+	VFMADD231PS Z17, Z22, Z9; \
+	VFMADD231PS Z17, Z23, Z13; \
+	VFMADD231PS Z18, Z20, Z2; \
+	VFMADD231PS Z18, Z21, Z6; \
+	VFMADD231PS Z18, Z22, Z10; \
+	VFMADD231PS Z18, Z23, Z14; \
+	VFMADD231PS Z19, Z20, Z3; \
+	VFMADD231PS Z19, Z21, Z7; \
+	VFMADD231PS Z19, Z22, Z11; \
+	VFMADD231PS Z19, Z23, Z15; \
+	ADDQ R11, R12; \
+	ADDQ $4, R9; \
+	DECQ R10; \
+	JNZ slot; \
+	VMOVUPS Z0, (DI); \
+	VMOVUPS Z1, 64(DI); \
+	VMOVUPS Z2, 128(DI); \
+	VMOVUPS Z3, 192(DI); \
+	VMOVUPS Z4, ROW(DI); \
+	VMOVUPS Z5, (ROW+64)(DI); \
+	VMOVUPS Z6, (ROW+128)(DI); \
+	VMOVUPS Z7, (ROW+192)(DI); \
+	VMOVUPS Z8, (2*ROW)(DI); \
+	VMOVUPS Z9, (2*ROW+64)(DI); \
+	VMOVUPS Z10, (2*ROW+128)(DI); \
+	VMOVUPS Z11, (2*ROW+192)(DI); \
+	VMOVUPS Z12, (3*ROW)(DI); \
+	VMOVUPS Z13, (3*ROW+64)(DI); \
+	VMOVUPS Z14, (3*ROW+128)(DI); \
+	VMOVUPS Z15, (3*ROW+192)(DI); \
+	ADDQ $256, DI; \
+	ADDQ $(64*SIZE), DX; \
+	SUBQ $64, CX; \
+	JNZ column; \
+	VZEROUPPER; \
+	RET
+
+// The lanes of a denominator, joined by the fixed tree into lane 0 of the lower half.
+#define SUM_LANES(ylo, yhi, xlo, xhi) \
+	VADDPS yhi, ylo, ylo; \
+	VEXTRACTF128 $1, ylo, xhi; \
+	VADDPS xhi, xlo, xlo; \
+	VPERMILPS $0x4e, xlo, xhi; \
+	VADDPS xhi, xlo, xlo; \
+	VPERMILPS $0xb1, xlo, xhi; \
+	VADDPS xhi, xlo, xlo

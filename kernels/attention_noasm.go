@@ -1,0 +1,11 @@
+//go:build !amd64 || purego
+
+package kernels
+
+func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool { return false }
+
+func (c CPU) attentionScores(dst, q []float32, kv *KV, from int, scale float32) {
+	scoresPortable(dst, q, kv, from, scale)
+}
+
+func (c CPU) softmaxWeights(dst []float32, st Softmax) { softmaxWeightsPortable(dst, st) }

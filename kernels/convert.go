@@ -1,0 +1,105 @@
+package kernels
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/x448/float16"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
+
+// Widen sets dst[i] to element i of src, which holds len(dst) little-endian
+// elements of type F32, F16 or BF16. The conversion is exact.
+func (c CPU) Widen(dst []float32, src []byte, t tensor.Type) {
+	widenPortable(dst, src, t)
+}
+
+func widenPortable(dst []float32, src []byte, t tensor.Type) {
+	switch t {
+	case tensor.F32:
+		src = src[:4*len(dst)]
+		for i := range dst {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
+		}
+	case tensor.F16:
+		src = src[:2*len(dst)]
+		for i := range dst {
+			dst[i] = widenF16(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	case tensor.BF16:
+		src = src[:2*len(dst)]
+		for i := range dst {
+			dst[i] = bf16(binary.LittleEndian.Uint16(src[2*i:]))
+		}
+	default:
+		panic(fmt.Sprintf("kernels: cannot widen %v", t))
+	}
+}
+
+// widenF16 widens a binary16 value exactly: shift exponent and significand into
+// place and scale by 2^112, which also normalises subnormals.
+func widenF16(h uint16) float32 {
+	s := uint32(h&0x8000) << 16
+	u := uint32(h&0x7fff) << 13
+	if h&0x7c00 == 0x7c00 { // infinity and NaN keep an all-ones exponent
+		return math.Float32frombits(s | 0x7f800000 | u&0x007fffff)
+	}
+	return math.Float32frombits(s | math.Float32bits(math.Float32frombits(u)*0x1p112))
+}
+
+// RoundBF16 sets dst[i] to src[i] rounded to bf16 (nearest, ties to even).
+// Subnormal numbers become zeros of their sign, NaN stays NaN. dst and src have
+// the same length.
+func (c CPU) RoundBF16(dst []uint16, src []float32) {
+	n := c.roundBF16Asm(dst, src)
+	dst = dst[n:len(src)]
+	for i, x := range src[n:] {
+		dst[i] = roundBF16(x)
+	}
+}
+
+func roundBF16(x float32) uint16 {
+	b := math.Float32bits(x)
+	switch {
+	case b&0x7f800000 == 0:
+		return uint16(b >> 16 & 0x8000)
+	case x != x:
+		return uint16(b>>16) | 0x40
+	}
+	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}
+
+// RoundTo returns x rounded to t (F32, F16 or BF16; nearest, ties to even) as
+// the stored bits. Unlike RoundBF16 it keeps subnormal bf16 numbers.
+func RoundTo(t tensor.Type, x float32) uint32 {
+	b := math.Float32bits(x)
+	switch t {
+	case tensor.F32:
+		return b
+	case tensor.F16:
+		return uint32(float16.Fromfloat32(x))
+	case tensor.BF16:
+		if x != x {
+			return b>>16 | 0x40
+		}
+		return (b + 0x7fff + b>>16&1) >> 16
+	}
+	panic(fmt.Sprintf("kernels: cannot round to %v", t))
+}
+
+// load returns element i of an array of type t at p, widened.
+func load(p unsafe.Pointer, t tensor.Type, i int) float32 {
+	switch t {
+	case tensor.F32:
+		return *(*float32)(unsafe.Add(p, 4*i))
+	case tensor.F16:
+		return widenF16(*(*uint16)(unsafe.Add(p, 2*i)))
+	default:
+		return bf16(*(*uint16)(unsafe.Add(p, 2*i)))
+	}
+}

@@ -1,0 +1,86 @@
+package kernels
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+)
+
+// CPU is the set of instruction-set extensions that operations may use. The
+// zero CPU is portable Go. Fields can be cleared freely to force a narrower
+// set; setting one that the processor lacks makes operations fault.
+type CPU struct {
+	AVX2       bool // with FMA and F16C
+	AVX512     bool // F, BW, DQ, VL
+	AVX512BF16 bool
+	NEON       bool
+}
+
+// Detect returns what this processor offers, narrowed by the environment
+// variable LUKV_CPU if it is set to a name that [ParseCPU] knows.
+func Detect() CPU { return detectOnce() }
+
+var detectOnce = sync.OnceValue(func() CPU {
+	c := detect()
+	if name := os.Getenv("LUKV_CPU"); name != "" {
+		if forced, err := ParseCPU(name); err == nil {
+			return forced
+		}
+	}
+	return c
+})
+
+// ParseCPU returns the instruction set with the given name: "portable", "avx2",
+// "avx512", "avx512bf16", "neon" or "auto". A name beyond what the processor
+// offers is an error.
+func ParseCPU(name string) (CPU, error) {
+	have := detect()
+	var c CPU
+	switch strings.ToLower(name) {
+	case "auto":
+		return have, nil
+	case "portable":
+		return CPU{}, nil
+	case "avx2":
+		c = CPU{AVX2: true}
+	case "avx512":
+		c = CPU{AVX2: true, AVX512: true}
+	case "avx512bf16":
+		c = CPU{AVX2: true, AVX512: true, AVX512BF16: true}
+	case "neon":
+		c = CPU{NEON: true}
+	default:
+		return CPU{}, fmt.Errorf("instruction set %q: want auto, portable, avx2, avx512, avx512bf16 or neon", name)
+	}
+	if c.AVX2 && !have.AVX2 || c.AVX512 && !have.AVX512 || c.AVX512BF16 && !have.AVX512BF16 || c.NEON && !have.NEON {
+		return CPU{}, fmt.Errorf("instruction set %q: this processor offers %s", name, have)
+	}
+	return c, nil
+}
+
+// Variants returns every distinct instruction set that this processor offers, portable first.
+func Variants() []CPU {
+	var out []CPU
+	for _, name := range []string{"portable", "avx2", "avx512", "avx512bf16", "neon"} {
+		if c, err := ParseCPU(name); err == nil {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// String returns the name of the widest set, as ParseCPU reads it.
+func (c CPU) String() string {
+	switch {
+	case c.AVX512BF16:
+		return "avx512bf16"
+	case c.AVX512:
+		return "avx512"
+	case c.AVX2:
+		return "avx2"
+	case c.NEON:
+		return "neon"
+	}
+	return "portable"
+}

@@ -1,0 +1,66 @@
+// Package kernels states the operations of the transformer runtime and their
+// arithmetic, and implements them in portable Go and, where the processor
+// allows, in assembly.
+//
+// # The arithmetic contract
+//
+// Every element of every result has one fixed order of operations. It does not
+// depend on the number of threads, on how many rows are computed in one call,
+// on tile sizes, or on the instruction set: portable Go, AVX2, AVX-512,
+// AVX512_BF16 and NEON give the same bits. The portable functions are the
+// definition; everything else is an optimisation of them. All arithmetic is
+// IEEE 754 binary32 with round to nearest even. "fma" is one fused operation
+// with one rounding. Subnormal numbers are kept, except in products of bf16
+// with bf16 (below). The sign of a NaN and its payload are not part of the contract.
+//
+// Lanes. Sums over a long axis run in 16 lanes. They are joined by the fixed
+// tree s[i] += s[i+8] for i < 8, then s[i] += s[i+4], s[i+2], s[i+1]; the
+// result is s[0]. An axis whose length is not a multiple of the group below
+// behaves as if it were padded with zeros.
+//
+// Matrix products (MatMul, MatMulBF16) compute y[r][o] = sum over k of
+// x[r][k]·w[o][k]. The axis k is cut into blocks of 2048. Within a block,
+// starting from lanes of +0:
+//
+//   - f32 activations, weights of any type widened exactly: for each group g of
+//     16 elements, lane i becomes fma(x[16g+i], w[16g+i], lane i).
+//   - bf16 activations with bf16 weights: for each group g of 32 elements,
+//     lane i becomes fma(x[32g+2i+1], w[32g+2i+1], lane i) and then
+//     fma(x[32g+2i], w[32g+2i], lane i), odd element first. In both steps
+//     subnormal operands count as zeros of their sign, and a result that is
+//     smaller than 2^-126 after rounding to 24 bits with unbounded exponent
+//     becomes a zero of its sign. This is what the VDPBF16PS instruction does.
+//
+// The lanes of a block are joined by the tree, and the blocks are added in
+// ascending order: y = ((b0 + b1) + b2) + …
+//
+// Attention runs per query over the logical slots of one KV head. A score is
+// the fma chain over d = 0 … D-1 of q[d]·k[d] starting from +0, multiplied by
+// the scale (which includes log2 e). Slots are visited in blocks that end at
+// absolute multiples of 256. Each block is computed on its own, so that blocks
+// may be spread over threads: m is the block's largest score, a slot's weight is
+// p = exp2(score - m), the weights are summed in 16 lanes (lane = slot mod 16,
+// starting from +0, joined by the tree), and each output component is the chain
+// acc = fma(p, v, acc) over ascending slots, starting from +0. The blocks are
+// merged in ascending order into a running (M, S, O), at first (-Inf, 0, 0):
+// with M' = max(M, m), a = exp2(M - M'), b = exp2(m - M'), S becomes S·a + s·b
+// and O becomes O·a + acc·b, both products rounded. The result is O/S + 0.
+//
+// Exp2 and Exp are polynomials defined in exp.go. RMSNorm sums squares in 16
+// lanes without blocks; the scale 1/√(mean + ε) is computed in binary64 and
+// rounded once. RoPE, SwiGLU, sums of vectors and conversions are element-wise,
+// one rounding per written operation.
+//
+// # Choosing an instruction set
+//
+// All operations are methods of [CPU], a plain set of feature flags. Detect
+// returns what the processor offers; a test, or the LUKV_CPU variable, can
+// force less. The zero CPU is portable Go.
+//
+// # Rules for callers
+//
+// Kernels check nothing that costs time: wrong lengths panic (index out of
+// range), which is a programmer's error. Slices are neither kept nor written
+// beyond what a function's comment says. All methods are safe for concurrent
+// use on distinct destinations. Nothing here allocates.
+package kernels

@@ -1,0 +1,212 @@
+package kernels
+
+import (
+	"math"
+	"unsafe"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+// blockK is the length of the blocks into which the reduction axis of a matrix
+// product is cut.
+const blockK = 2048
+
+// Matrix is a weight matrix [Rows, Cols], row-major, little-endian, of type F32,
+// F16 or BF16. Data is read in place and need not be aligned beyond its element size.
+type Matrix struct {
+	Type       tensor.Type
+	Rows, Cols int
+	Data       []byte
+}
+
+// rowBytes returns the stored bytes of row o.
+func (w *Matrix) rowBytes(o int) []byte {
+	n := w.Cols * w.Type.Size()
+	return w.Data[o*n : (o+1)*n]
+}
+
+// MatMul computes, for r < n and lo ≤ o < hi,
+//
+//	dst[r*ldd+o] = Σ_k x[r*ldx+k]·w[o][k]
+//
+// with f32 activations x [n, w.Cols] of row distance ldx, in the order that the
+// package comment gives. Weights of any type are widened exactly.
+func (c CPU) MatMul(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, lo, hi int) {
+	if n <= 0 || lo >= hi {
+		return
+	}
+	if w.Type != tensor.F32 && w.Type != tensor.F16 && w.Type != tensor.BF16 {
+		panic("kernels: MatMul with weights of type " + w.Type.String())
+	}
+	if c.tileRows() == 0 || w.Cols%Lanes != 0 || w.Cols == 0 {
+		matMulPortable(dst, ldd, x, ldx, n, w, lo, hi)
+		return
+	}
+	x = x[:(n-1)*ldx+w.Cols]
+	c.matMulTiles(dst, ldd, unsafe.Pointer(unsafe.SliceData(x)), 4, ldx, n, w, lo, hi)
+}
+
+// MatMulBF16 is MatMul with activations already rounded to bf16 and bf16 weights.
+func (c CPU) MatMulBF16(dst []float32, ldd int, x []uint16, ldx, n int, w *Matrix, lo, hi int) {
+	if n <= 0 || lo >= hi {
+		return
+	}
+	if w.Type != tensor.BF16 {
+		panic("kernels: MatMulBF16 with weights of type " + w.Type.String())
+	}
+	if c.tileRows() == 0 || w.Cols%(2*Lanes) != 0 || w.Cols == 0 {
+		matMulBF16Portable(dst, ldd, x, ldx, n, w, lo, hi)
+		return
+	}
+	x = x[:(n-1)*ldx+w.Cols]
+	c.matMulTiles(dst, ldd, unsafe.Pointer(unsafe.SliceData(x)), 2, ldx, n, w, lo, hi)
+}
+
+// tile is the argument of the assembly routines: one block of the reduction
+// axis, rows of x by cols of w. The sums are added to dst. Distances are in bytes.
+type tile struct {
+	x    unsafe.Pointer // [rows][steps·16] f32 or [rows][steps·32] bf16
+	ldx  uintptr
+	w    unsafe.Pointer // [cols][as x]
+	ldw  uintptr
+	dst  unsafe.Pointer // [rows][cols] f32
+	ldd  uintptr
+	rows int // 1 … CPU.tileRows
+	cols int // at least 1
+	step int // groups of 16 or 32 elements; at least 1
+}
+
+// panelBytes is how much of the weights should stay in the second-level cache
+// while the rows of x pass by.
+const panelBytes = 256 << 10
+
+// matMulTiles computes a product by tiles. size is that of an element of x: 4
+// for f32, 2 for bf16 with bf16 weights.
+func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n int, w *Matrix, lo, hi int) {
+	dst = dst[:(n-1)*ldd+hi]
+	wsize := w.Type.Size()
+	data := w.Data[lo*w.Cols*wsize : hi*w.Cols*wsize]
+	group := Lanes
+	if size == 2 {
+		group = 2 * Lanes
+	}
+	panel := max(1, panelBytes/(4*wsize*min(w.Cols, blockK))) * 4
+	t := tile{ldx: uintptr(ldx * size), ldw: uintptr(w.Cols * wsize), ldd: uintptr(4 * ldd)}
+	rows := c.tileRows()
+	for o := lo; o < hi; o += panel {
+		t.cols = min(panel, hi-o)
+		for r := range n {
+			// Negative zero is the neutral element of addition.
+			fill(dst[r*ldd+o:r*ldd+o+t.cols], float32(math.Copysign(0, -1)))
+		}
+		for k := 0; k < w.Cols; k += blockK {
+			t.step = min(blockK, w.Cols-k) / group
+			t.w = unsafe.Pointer(&data[((o-lo)*w.Cols+k)*wsize])
+			for r := 0; r < n; r += rows {
+				t.rows = min(rows, n-r)
+				t.x = unsafe.Add(x, (r*ldx+k)*size)
+				t.dst = unsafe.Pointer(&dst[r*ldd+o])
+				if size == 2 {
+					c.tileDot(&t)
+				} else {
+					c.tileF32(&t, w.Type)
+				}
+			}
+		}
+	}
+}
+
+func fill(x []float32, v float32) {
+	for i := range x {
+		x[i] = v
+	}
+}
+
+func matMulPortable(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, lo, hi int) {
+	var buf [blockK]float32
+	for o := lo; o < hi; o++ {
+		row := w.rowBytes(o)
+		for k := 0; k < w.Cols; k += blockK {
+			e := min(k+blockK, w.Cols)
+			size := w.Type.Size()
+			wb := widenBytes(buf[:e-k], row[k*size:e*size], w.Type)
+			for r := range n {
+				s := dotF32(x[r*ldx+k:r*ldx+e], wb)
+				if k > 0 {
+					s = dst[r*ldd+o] + s
+				}
+				dst[r*ldd+o] = s
+			}
+		}
+	}
+}
+
+// dotF32 is one block of a product with f32 activations.
+func dotF32(x, w []float32) float32 {
+	var s [Lanes]float32
+	w = w[:len(x)]
+	k := 0
+	for ; k+Lanes <= len(x); k += Lanes {
+		a, b := (*[Lanes]float32)(x[k:]), (*[Lanes]float32)(w[k:])
+		for i := range s {
+			s[i] = fma32(a[i], b[i], s[i])
+		}
+	}
+	for i := 0; k < len(x); i, k = i+1, k+1 {
+		s[i] = fma32(x[k], w[k], s[i])
+	}
+	return sumLanes(&s)
+}
+
+func matMulBF16Portable(dst []float32, ldd int, x []uint16, ldx, n int, w *Matrix, lo, hi int) {
+	for o := lo; o < hi; o++ {
+		row := w.rowBytes(o)
+		for k := 0; k < w.Cols; k += blockK {
+			e := min(k+blockK, w.Cols)
+			for r := range n {
+				s := dotBF16(x[r*ldx+k:r*ldx+e], row[2*k:2*e])
+				if k > 0 {
+					s = dst[r*ldd+o] + s
+				}
+				dst[r*ldd+o] = s
+			}
+		}
+	}
+}
+
+// dotBF16 is one block of a product of bf16 with bf16. w holds len(x) bf16 values.
+func dotBF16(x []uint16, w []byte) float32 {
+	var s [Lanes]float32
+	k := 0
+	for ; k+2*Lanes <= len(x); k += 2 * Lanes {
+		a, b := (*[2 * Lanes]uint16)(x[k:]), (*[4 * Lanes]byte)(w[2*k:])
+		for i := range s {
+			t := fmaFlush(bf16(a[2*i+1]), bf16le(b[4*i+2], b[4*i+3]), s[i])
+			s[i] = fmaFlush(bf16(a[2*i]), bf16le(b[4*i], b[4*i+1]), t)
+		}
+	}
+	for i := 0; k < len(x); i, k = i+1, k+2 {
+		if k+1 < len(x) {
+			s[i] = fmaFlush(bf16(x[k+1]), bf16le(w[2*k+2], w[2*k+3]), s[i])
+		}
+		s[i] = fmaFlush(bf16(x[k]), bf16le(w[2*k], w[2*k+1]), s[i])
+	}
+	return sumLanes(&s)
+}
+
+// bf16 widens a bf16 value.
+func bf16(x uint16) float32 { return math.Float32frombits(uint32(x) << 16) }
+
+func bf16le(lo, hi byte) float32 {
+	return math.Float32frombits(uint32(lo)<<16 | uint32(hi)<<24)
+}
+
+// widenBytes returns the elements of src, stored with type t, as float32. It
+// uses buf (of as many elements) unless src is aligned f32 already.
+func widenBytes(buf []float32, src []byte, t tensor.Type) []float32 {
+	if t == tensor.F32 && littleEndian && uintptr(unsafe.Pointer(unsafe.SliceData(src)))%4 == 0 {
+		return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(src))), len(buf))
+	}
+	widenPortable(buf, src, t)
+	return buf
+}

@@ -1,0 +1,73 @@
+// Matrix-product tiles for AVX-512, included once per weight type by
+// matmul_avx512_amd64.s. The including file defines
+//
+//	NAME           the symbol
+//	XSTEP, WSTEP   bytes of a group in a row of x, of w
+//	STEP(G)        one group, by G = G<R><C>, of R rows of x times C rows of w
+//	FLUSH, KEEP    switch the treatment of subnormal numbers around the loops
+//	CONSTANT       sets Z30
+//
+// A tile has up to 6 × 4 outputs, one register of 16 lanes each: enough
+// accumulators to hide the latency of every multiply-add in use. Rows of w
+// beyond the last multiple of four go one at a time.
+//
+// Registers
+//	SI  x, row 0      R8  row distance of x, R9 three, R10 five times that
+//	DI  w, row 0      R11 row distance of w, R12 three times that
+//	DX  dst           R13 row distance of dst   AX dst of the row being stored
+//	BX  rows of w left    CX  groups left of the block
+//	Z0–Z23 sums, row r of x and row c of w in 4r+c; Z24–Z27 w; Z28, Z29 x; Z30 constant
+//	K1  lanes 0, 4, 8, 12; Z28, Z29, Z31 are scratch in between
+//	0(SP) groups, 8(SP), 16(SP) bytes of the block in a row of x, of w; 24(SP), 28(SP) MXCSR flushing, as found
+
+TEXT NAME, NOSPLIT, $32-8
+	MOVQ    a+0(FP), AX
+	MOVQ    tile_x(AX), SI
+	MOVQ    tile_ldx(AX), R8
+	MOVQ    tile_w(AX), DI
+	MOVQ    tile_ldw(AX), R11
+	MOVQ    tile_dst(AX), DX
+	MOVQ    tile_ldd(AX), R13
+	MOVQ    tile_cols(AX), BX
+	MOVQ    tile_step(AX), CX
+	MOVQ    tile_rows(AX), AX
+	LEAQ    (R8)(R8*2), R9
+	LEAQ    (R8)(R8*4), R10
+	LEAQ    (R11)(R11*2), R12
+	MOVQ    CX, 0(SP)
+	IMUL3Q  $XSTEP, CX, CX
+	MOVQ    CX, 8(SP)
+	MOVQ    0(SP), CX
+	IMUL3Q  $WSTEP, CX, CX
+	MOVQ    CX, 16(SP)
+	STMXCSR 28(SP)
+	MOVL    28(SP), CX
+	ORL     $0x8040, CX        // flush to zero, denormals are zero
+	MOVL    CX, 24(SP)
+	MOVL    $0x1111, CX
+	KMOVW   CX, K1
+	CONSTANT
+	CMPQ    AX, $2
+	JLT     one
+	JEQ     two
+	CMPQ    AX, $4
+	JLT     three
+	JEQ     four
+	CMPQ    AX, $6
+	JLT     five
+
+	ROWS(six, six4, CLEAR64, G64, STORE64, sixone, six1, CLEAR61, G61, STORE61)
+five:
+	ROWS(five0, five4, CLEAR54, G54, STORE54, fiveone, five1, CLEAR51, G51, STORE51)
+four:
+	ROWS(four0, four4, CLEAR44, G44, STORE44, fourone, four1, CLEAR41, G41, STORE41)
+three:
+	ROWS(three0, three4, CLEAR34, G34, STORE34, threeone, three1, CLEAR31, G31, STORE31)
+two:
+	ROWS(two0, two4, CLEAR24, G24, STORE24, twoone, two1, CLEAR21, G21, STORE21)
+one:
+	ROWS(one0, one4, CLEAR14, G14, STORE14, oneone, one1, CLEAR11, G11, STORE11)
+
+done:
+	VZEROUPPER
+	RET

@@ -1,0 +1,275 @@
+//go:build !purego
+
+#include "go_asm.h"
+#include "textflag.h"
+
+// Tiles of matrix products for AVX-512 (F, BW, DQ, VL; one of them also BF16).
+// The skeleton is in matmul_avx512_amd64.h; here are the inner steps and, per
+// weight type, how a group is loaded and multiplied.
+
+#define ZERO(z) VPXORQ z, z, z
+#define ZERO4(a, b, c, d) ZERO(a); ZERO(b); ZERO(c); ZERO(d)
+#define CLEAR14 ZERO4(Z0, Z1, Z2, Z3)
+#define CLEAR24 CLEAR14; ZERO4(Z4, Z5, Z6, Z7)
+#define CLEAR34 CLEAR24; ZERO4(Z8, Z9, Z10, Z11)
+#define CLEAR44 CLEAR34; ZERO4(Z12, Z13, Z14, Z15)
+#define CLEAR54 CLEAR44; ZERO4(Z16, Z17, Z18, Z19)
+#define CLEAR64 CLEAR54; ZERO4(Z20, Z21, Z22, Z23)
+#define CLEAR11 ZERO(Z0)
+#define CLEAR21 CLEAR11; ZERO(Z4)
+#define CLEAR31 CLEAR21; ZERO(Z8)
+#define CLEAR41 CLEAR31; ZERO(Z12)
+#define CLEAR51 CLEAR41; ZERO(Z16)
+#define CLEAR61 CLEAR51; ZERO(Z20)
+
+// G<R><C> is one group of R rows of x times C rows of w: LW loads the rows of w
+// to Z24–Z27, LX a row of x to Z28, ROW<r><C> multiplies it with those of w.
+#define W4(LW) \
+	LW((DI), Z24);         \
+	LW((DI)(R11*1), Z25);  \
+	LW((DI)(R11*2), Z26);  \
+	LW((DI)(R12*1), Z27)
+#define G14(LX, LW) W4(LW); LX((SI), Z28); ROW14
+#define G24(LX, LW) G14(LX, LW); LX((SI)(R8*1), Z28); ROW24
+#define G34(LX, LW) G24(LX, LW); LX((SI)(R8*2), Z28); ROW34
+#define G44(LX, LW) G34(LX, LW); LX((SI)(R9*1), Z28); ROW44
+#define G54(LX, LW) G44(LX, LW); LX((SI)(R8*4), Z28); ROW54
+#define G64(LX, LW) G54(LX, LW); LX((SI)(R10*1), Z28); ROW64
+#define G11(LX, LW) LW((DI), Z24); LX((SI), Z28); ROW11
+#define G21(LX, LW) G11(LX, LW); LX((SI)(R8*1), Z28); ROW21
+#define G31(LX, LW) G21(LX, LW); LX((SI)(R8*2), Z28); ROW31
+#define G41(LX, LW) G31(LX, LW); LX((SI)(R9*1), Z28); ROW41
+#define G51(LX, LW) G41(LX, LW); LX((SI)(R8*4), Z28); ROW51
+#define G61(LX, LW) G51(LX, LW); LX((SI)(R10*1), Z28); ROW61
+
+// The fixed tree for four sums of one row, added to dst at AX.
+#define REDUCE4(a, b, c, d) \
+	VSHUFF64X2  $0x44, b, a, Z28;   \
+	VSHUFF64X2  $0xEE, b, a, Z29;   \
+	VADDPS      Z29, Z28, Z28;      \ // eight lanes of a, of b
+	VSHUFF64X2  $0x44, d, c, Z29;   \
+	VSHUFF64X2  $0xEE, d, c, Z31;   \
+	VADDPS      Z31, Z29, Z29;      \ // eight lanes of c, of d
+	VSHUFF32X4  $0x88, Z29, Z28, Z31; \
+	VSHUFF32X4  $0xDD, Z29, Z28, Z28; \
+	VADDPS      Z31, Z28, Z28;      \ // four lanes each of a, b, c, d
+	VPERMILPS   $0x4E, Z28, Z29;    \
+	VADDPS      Z29, Z28, Z28;      \
+	VPERMILPS   $0xB1, Z28, Z29;    \
+	VADDPS      Z29, Z28, Z28;      \ // the sums, each four times
+	VCOMPRESSPS Z28, K1, Z28;       \
+	VADDPS      (AX), X28, X28;     \
+	VMOVUPS     X28, (AX);          \
+	ADDQ        R13, AX
+
+// The same for one sum.
+#define REDUCE1(a) \
+	VSHUFF64X2  $0xEE, a, a, Z28;   \
+	VADDPS      a, Z28, Z28;        \
+	VSHUFF32X4  $0x55, Z28, Z28, Z29; \
+	VADDPS      Z29, Z28, Z28;      \
+	VPERMILPS   $0x4E, Z28, Z29;    \
+	VADDPS      Z29, Z28, Z28;      \
+	VPERMILPS   $0xB1, Z28, Z29;    \
+	VADDPS      Z29, Z28, Z28;      \
+	VADDSS      (AX), X28, X28;     \
+	VMOVSS      X28, (AX);          \
+	ADDQ        R13, AX
+
+#define STORE14 REDUCE4(Z0, Z1, Z2, Z3)
+#define STORE24 STORE14; REDUCE4(Z4, Z5, Z6, Z7)
+#define STORE34 STORE24; REDUCE4(Z8, Z9, Z10, Z11)
+#define STORE44 STORE34; REDUCE4(Z12, Z13, Z14, Z15)
+#define STORE54 STORE44; REDUCE4(Z16, Z17, Z18, Z19)
+#define STORE64 STORE54; REDUCE4(Z20, Z21, Z22, Z23)
+#define STORE11 REDUCE1(Z0)
+#define STORE21 STORE11; REDUCE1(Z4)
+#define STORE31 STORE21; REDUCE1(Z8)
+#define STORE41 STORE31; REDUCE1(Z12)
+#define STORE51 STORE41; REDUCE1(Z16)
+#define STORE61 STORE51; REDUCE1(Z20)
+
+#define LOAD(mem, z) VMOVUPS mem, z
+#define WIDENBF16(mem, z) VPMOVZXWD mem, z; VPSLLD $16, z, z
+#define WIDENF16(mem, z) VCVTPH2PS mem, z
+// The odd elements of 32 bf16 (upper halves), the even ones.
+#define ODD(mem, z) VPANDD mem, Z30, z
+#define EVEN(mem, z) VPSLLD $16, mem, z
+
+// ROWS emits the loops for one number of rows: quads of rows of w, then single ones.
+#define ROWS(quad, loop4, ZERO4, G4, STORE4, single, loop1, ZERO1, G1, STORE1) \
+quad:                      \
+	CMPQ BX, $4;           \
+	JLT  single;           \
+	ZERO4;                 \
+	MOVQ 0(SP), CX;        \
+	FLUSH;                 \
+loop4:                     \
+	STEP(G4);              \
+	ADDQ $XSTEP, SI;       \
+	ADDQ $WSTEP, DI;       \
+	DECQ CX;               \
+	JNZ  loop4;            \
+	KEEP;                  \
+	SUBQ 8(SP), SI;        \
+	SUBQ 16(SP), DI;       \
+	LEAQ (DI)(R11*4), DI;  \
+	MOVQ DX, AX;           \
+	STORE4;                \
+	ADDQ $16, DX;          \
+	SUBQ $4, BX;           \
+	JMP  quad;             \
+single:                    \
+	TESTQ BX, BX;          \
+	JZ   done;             \
+	ZERO1;                 \
+	MOVQ 0(SP), CX;        \
+	FLUSH;                 \
+loop1:                     \
+	STEP(G1);              \
+	ADDQ $XSTEP, SI;       \
+	ADDQ $WSTEP, DI;       \
+	DECQ CX;               \
+	JNZ  loop1;            \
+	KEEP;                  \
+	SUBQ 8(SP), SI;        \
+	SUBQ 16(SP), DI;       \
+	ADDQ R11, DI;          \
+	MOVQ DX, AX;           \
+	STORE1;                \
+	ADDQ $4, DX;           \
+	DECQ BX;               \
+	JMP  single
+
+#define XSTEP 64
+
+#define FLUSH
+#define KEEP
+#define CONSTANT
+#define FMA4(a, b, c, d) \
+	VFMADD231PS Z28, Z24, a; \
+	VFMADD231PS Z28, Z25, b; \
+	VFMADD231PS Z28, Z26, c; \
+	VFMADD231PS Z28, Z27, d
+#define ROW14 FMA4(Z0, Z1, Z2, Z3)
+#define ROW24 FMA4(Z4, Z5, Z6, Z7)
+#define ROW34 FMA4(Z8, Z9, Z10, Z11)
+#define ROW44 FMA4(Z12, Z13, Z14, Z15)
+#define ROW54 FMA4(Z16, Z17, Z18, Z19)
+#define ROW64 FMA4(Z20, Z21, Z22, Z23)
+#define ROW11 VFMADD231PS Z28, Z24, Z0
+#define ROW21 VFMADD231PS Z28, Z24, Z4
+#define ROW31 VFMADD231PS Z28, Z24, Z8
+#define ROW41 VFMADD231PS Z28, Z24, Z12
+#define ROW51 VFMADD231PS Z28, Z24, Z16
+#define ROW61 VFMADD231PS Z28, Z24, Z20
+
+// func tileF32AVX512(a *tile)
+#define NAME ·tileF32AVX512(SB)
+#define WSTEP 64
+#define STEP(G) G(LOAD, LOAD)
+#include "matmul_avx512_amd64.h"
+#undef NAME
+#undef WSTEP
+#undef STEP
+
+// func tileBF16AVX512(a *tile)
+#define NAME ·tileBF16AVX512(SB)
+#define WSTEP 32
+#define STEP(G) G(LOAD, WIDENBF16)
+#include "matmul_avx512_amd64.h"
+#undef NAME
+#undef WSTEP
+#undef STEP
+
+// func tileF16AVX512(a *tile)
+#define NAME ·tileF16AVX512(SB)
+#define WSTEP 32
+#define STEP(G) G(LOAD, WIDENF16)
+#include "matmul_avx512_amd64.h"
+#undef NAME
+#undef WSTEP
+#undef STEP
+
+#undef FLUSH
+#undef KEEP
+#undef CONSTANT
+#define FLUSH LDMXCSR 24(SP)
+#define KEEP LDMXCSR 28(SP)
+#define CONSTANT MOVL $0xFFFF0000, CX; VPBROADCASTD CX, Z30
+
+// func tileDotAVX512(a *tile)
+#define NAME ·tileDotAVX512(SB)
+#define WSTEP 64
+#define STEP(G) G(ODD, ODD); G(EVEN, EVEN)
+#include "matmul_avx512_amd64.h"
+#undef NAME
+#undef WSTEP
+#undef STEP
+
+#undef FLUSH
+#undef KEEP
+#undef CONSTANT
+#undef ROW14
+#undef ROW24
+#undef ROW34
+#undef ROW44
+#undef ROW54
+#undef ROW64
+#undef ROW11
+#undef ROW21
+#undef ROW31
+#undef ROW41
+#undef ROW51
+#undef ROW61
+#define FLUSH
+#define KEEP
+#define CONSTANT
+
+// VDPBF16PS Z28, w, sum, which the assembler does not know: both steps of the
+// contract for 32 elements, flushing whatever MXCSR says.
+#define DOT0 BYTE $0x62; LONG $0x52403E92; BYTE $0xC4 // Z28, Z24, Z0
+#define DOT1 BYTE $0x62; LONG $0x52403692; BYTE $0xCC // Z28, Z25, Z1
+#define DOT2 BYTE $0x62; LONG $0x52402E92; BYTE $0xD4 // Z28, Z26, Z2
+#define DOT3 BYTE $0x62; LONG $0x52402692; BYTE $0xDC // Z28, Z27, Z3
+#define DOT4 BYTE $0x62; LONG $0x52403E92; BYTE $0xE4 // Z28, Z24, Z4
+#define DOT5 BYTE $0x62; LONG $0x52403692; BYTE $0xEC // Z28, Z25, Z5
+#define DOT6 BYTE $0x62; LONG $0x52402E92; BYTE $0xF4 // Z28, Z26, Z6
+#define DOT7 BYTE $0x62; LONG $0x52402692; BYTE $0xFC // Z28, Z27, Z7
+#define DOT8 BYTE $0x62; LONG $0x52403E12; BYTE $0xC4 // Z28, Z24, Z8
+#define DOT9 BYTE $0x62; LONG $0x52403612; BYTE $0xCC // Z28, Z25, Z9
+#define DOT10 BYTE $0x62; LONG $0x52402E12; BYTE $0xD4 // Z28, Z26, Z10
+#define DOT11 BYTE $0x62; LONG $0x52402612; BYTE $0xDC // Z28, Z27, Z11
+#define DOT12 BYTE $0x62; LONG $0x52403E12; BYTE $0xE4 // Z28, Z24, Z12
+#define DOT13 BYTE $0x62; LONG $0x52403612; BYTE $0xEC // Z28, Z25, Z13
+#define DOT14 BYTE $0x62; LONG $0x52402E12; BYTE $0xF4 // Z28, Z26, Z14
+#define DOT15 BYTE $0x62; LONG $0x52402612; BYTE $0xFC // Z28, Z27, Z15
+#define DOT16 BYTE $0x62; LONG $0x52403E82; BYTE $0xC4 // Z28, Z24, Z16
+#define DOT17 BYTE $0x62; LONG $0x52403682; BYTE $0xCC // Z28, Z25, Z17
+#define DOT18 BYTE $0x62; LONG $0x52402E82; BYTE $0xD4 // Z28, Z26, Z18
+#define DOT19 BYTE $0x62; LONG $0x52402682; BYTE $0xDC // Z28, Z27, Z19
+#define DOT20 BYTE $0x62; LONG $0x52403E82; BYTE $0xE4 // Z28, Z24, Z20
+#define DOT21 BYTE $0x62; LONG $0x52403682; BYTE $0xEC // Z28, Z25, Z21
+#define DOT22 BYTE $0x62; LONG $0x52402E82; BYTE $0xF4 // Z28, Z26, Z22
+#define DOT23 BYTE $0x62; LONG $0x52402682; BYTE $0xFC // Z28, Z27, Z23
+#define ROW14 DOT0; DOT1; DOT2; DOT3
+#define ROW24 DOT4; DOT5; DOT6; DOT7
+#define ROW34 DOT8; DOT9; DOT10; DOT11
+#define ROW44 DOT12; DOT13; DOT14; DOT15
+#define ROW54 DOT16; DOT17; DOT18; DOT19
+#define ROW64 DOT20; DOT21; DOT22; DOT23
+#define ROW11 DOT0
+#define ROW21 DOT4
+#define ROW31 DOT8
+#define ROW41 DOT12
+#define ROW51 DOT16
+#define ROW61 DOT20
+
+// func tileDotAVX512BF16(a *tile)
+#define NAME ·tileDotAVX512BF16(SB)
+#define WSTEP 64
+#define STEP(G) G(LOAD, LOAD)
+#include "matmul_avx512_amd64.h"
+#undef NAME
+#undef WSTEP
+#undef STEP

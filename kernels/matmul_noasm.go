@@ -1,0 +1,9 @@
+//go:build !amd64 || purego
+
+package kernels
+
+import "github.com/lukv/lukv/tensor"
+
+func (c CPU) tileRows() int                  { return 0 }
+func (c CPU) tileF32(a *tile, t tensor.Type) { panic("kernels: no assembly") }
+func (c CPU) tileDot(a *tile)                { panic("kernels: no assembly") }

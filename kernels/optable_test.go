@@ -1,0 +1,363 @@
+package kernels
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/testmem"
+	"github.com/lukv/lukv/tensor"
+)
+
+// The operation table. Each operation states its operands and one or more ways
+// to compute the same thing (whole, in slices of rows, token by token, …). The
+// first way on the portable CPU is the definition. TestOpTable requires its bits
+//
+//   - of every way on every instruction set of this machine,
+//   - with operands between guard bytes and flush against unreadable pages,
+//   - for plain data and for data full of subnormal, huge and special numbers,
+//   - and those recorded in testdata/optable.golden, by whatever processor.
+//
+// A group of operations adds its rows in a file of its own: optable_<group>_test.go
+// with a func init that calls register.
+
+// op is one operation with one shape.
+type op struct {
+	name     string // "group/shape", unique
+	operands []operand
+	ways     []way
+	styles   []style // nil: all
+}
+
+type operand struct {
+	name string
+	elem tensor.Type // element type, for filling and for comparing
+	n    int         // elements
+	role role
+}
+
+type role int
+
+const (
+	in    role = iota // must come back unchanged
+	out               // starts with a recognisable pattern; compared whole, what is not written included
+	inout             // filled like in, compared like out
+)
+
+// way computes the operation on buffers given in the order of the operands.
+type way struct {
+	name string
+	run  func(c CPU, b []mem)
+}
+
+// mem is an operand's memory.
+type mem []byte
+
+func (m mem) f32() []float32 { return view[float32](m) }
+func (m mem) u16() []uint16  { return view[uint16](m) }
+
+func view[T any](m mem) []T {
+	var t T
+	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(m))), len(m)/int(unsafe.Sizeof(t)))
+}
+
+var opTable []op
+
+func register(ops ...op) { opTable = append(opTable, ops...) }
+
+// style is a kind of data.
+type style int
+
+const (
+	plain   style = iota // of order one
+	hard                 // subnormal, tiny, huge, zeros, ties
+	special              // hard, with infinities and NaN
+)
+
+var styleNames = [...]string{"plain", "hard", "special"}
+
+var updateOps = flag.Bool("update-optable", false, "rewrite testdata/optable.golden from the portable functions")
+
+func TestOpTable(t *testing.T) {
+	const file = "testdata/optable.golden"
+	golden := map[string]string{}
+	if !*updateOps {
+		golden = readHashes(t, file)
+	}
+	seen := map[string]string{}
+	checks := 0
+	for _, o := range opTable {
+		t.Run(o.name, func(t *testing.T) {
+			styles := o.styles
+			if styles == nil {
+				styles = []style{plain, hard, special}
+			}
+			for _, st := range styles {
+				key := o.name + " " + styleNames[st]
+				_, dup := seen[key]
+				require.False(t, dup, "operation %q stands twice in the table", key)
+				data := make([]mem, len(o.operands))
+				r := rand.New(rand.NewPCG(hashString(key), 1))
+				for i, a := range o.operands {
+					data[i] = newMem(a.n * a.elem.Size())
+					fillRandom(r, data[i], a, st)
+				}
+				want := make([]mem, len(data))
+				for i := range data {
+					want[i] = newMem(len(data[i]))
+					copy(want[i], data[i])
+				}
+				o.ways[0].run(CPU{}, want)
+				seen[key] = hashOutputs(o.operands, want)
+				if g, ok := golden[key]; !*updateOps {
+					require.True(t, ok, "%s: no recorded result; run go test -run TestOpTable -update-optable where the portable functions are known to be right", key)
+					require.Equal(t, g, seen[key], "%s: the portable result differs from the recorded one", key)
+				}
+				for _, c := range Variants() {
+					for wi, w := range o.ways {
+						places := testmem.Places
+						if wi > 0 {
+							places = places[:1]
+						}
+						for _, p := range places {
+							checks++
+							where := fmt.Sprintf("%s on %v, %s, %s data, %v", o.name, c, w.name, styleNames[st], p)
+							runOp(t, where, o.operands, data, want, p, wi, func(b []mem) { w.run(c, b) })
+						}
+					}
+				}
+			}
+		})
+	}
+	if *updateOps {
+		writeHashes(t, file, seen)
+	}
+	if !testing.Short() && checks == 0 {
+		t.Fatal("the operation table is empty")
+	}
+	msg := fmt.Sprintf("operation table: %d operations, %d checks on %v", len(opTable), checks, Variants())
+	t.Log(msg)
+	fmt.Println(msg)
+}
+
+func runOp(t *testing.T, where string, args []operand, data, want []mem, p testmem.Place, offset int, run func([]mem)) {
+	t.Helper()
+	bufs := make([]*testmem.Buffer, len(data))
+	got := make([]mem, len(data))
+	for i := range data {
+		// An offset from 64 bytes, but never off the element's own alignment.
+		bufs[i] = testmem.New(t, len(data[i]), p, (offset+i+1)*args[i].elem.Size())
+		got[i] = bufs[i].Bytes
+		copy(got[i], data[i])
+	}
+	run(got)
+	for i, a := range args {
+		if err := bufs[i].Check(); err != nil {
+			t.Errorf("%s: operand %s: %v", where, a.name, err)
+		}
+		ref := want[i]
+		if a.role == in {
+			ref = data[i]
+		}
+		if d := diff(a.elem, ref, got[i]); d != "" {
+			t.Errorf("%s: operand %s: %s", where, a.name, d)
+		}
+	}
+}
+
+// diff describes how got differs from want, "" if all elements have the same
+// bits (any NaN equals any other).
+func diff(t tensor.Type, want, got mem) string {
+	var lines []string
+	bad, n := 0, len(want)/t.Size()
+	for i := range n {
+		w, g := bitsAt(t, want, i), bitsAt(t, got, i)
+		if w == g {
+			continue
+		}
+		if bad++; bad <= 4 {
+			lines = append(lines, fmt.Sprintf("  [%d] want %s, got %s", i, showBits(t, w), showBits(t, g)))
+		}
+	}
+	if bad == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d elements differ\n%s", bad, n, strings.Join(lines, "\n"))
+}
+
+// bitsAt returns element i with every NaN made the same.
+func bitsAt(t tensor.Type, m mem, i int) uint64 {
+	switch t {
+	case tensor.F32:
+		b := binary.LittleEndian.Uint32(m[4*i:])
+		if b&0x7fffffff > 0x7f800000 {
+			b = 0x7fc00000
+		}
+		return uint64(b)
+	case tensor.BF16:
+		b := binary.LittleEndian.Uint16(m[2*i:])
+		if b&0x7fff > 0x7f80 {
+			b = 0x7fc0
+		}
+		return uint64(b)
+	case tensor.F16:
+		b := binary.LittleEndian.Uint16(m[2*i:])
+		if b&0x7fff > 0x7c00 {
+			b = 0x7e00
+		}
+		return uint64(b)
+	case tensor.I64:
+		return binary.LittleEndian.Uint64(m[8*i:])
+	case tensor.I32:
+		return uint64(binary.LittleEndian.Uint32(m[4*i:]))
+	}
+	panic("no comparison for type " + t.String())
+}
+
+func showBits(t tensor.Type, b uint64) string {
+	var v float64
+	switch t {
+	case tensor.F32:
+		v = float64(math.Float32frombits(uint32(b)))
+	case tensor.BF16:
+		v = float64(bf16(uint16(b)))
+	case tensor.F16:
+		v = float64(widenF16(uint16(b)))
+	default:
+		return fmt.Sprint(int64(b))
+	}
+	return fmt.Sprintf("%#x (%g)", b, v)
+}
+
+func newMem(n int) mem {
+	// Aligned for every element type.
+	s := make([]uint64, (n+7)/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), n)
+}
+
+func fillRandom(r *rand.Rand, m mem, a operand, st style) {
+	for i := range a.n {
+		if a.role == out {
+			for j := range a.elem.Size() {
+				m[i*a.elem.Size()+j] = byte(0xC0 + j)
+			}
+			continue
+		}
+		switch a.elem {
+		case tensor.F32:
+			binary.LittleEndian.PutUint32(m[4*i:], randomBits(r, st, a.elem))
+		case tensor.F16, tensor.BF16:
+			binary.LittleEndian.PutUint16(m[2*i:], uint16(randomBits(r, st, a.elem)))
+		case tensor.I64:
+			binary.LittleEndian.PutUint64(m[8*i:], r.Uint64())
+		case tensor.I32:
+			binary.LittleEndian.PutUint32(m[4*i:], r.Uint32())
+		}
+	}
+}
+
+// randomBits returns a random element. It uses no function that differs between
+// processors.
+func randomBits(r *rand.Rand, st style, t tensor.Type) uint32 {
+	bits, exp, man := uint32(32), uint32(8), uint32(23)
+	switch t {
+	case tensor.F16:
+		bits, exp, man = 16, 5, 10
+	case tensor.BF16:
+		bits, exp, man = 16, 8, 7
+	}
+	bias := uint32(1)<<(exp-1) - 1
+	sign := uint32(r.Uint64()>>63) << (bits - 1)
+	frac := uint32(r.Uint64()) & (1<<man - 1)
+	e := bias - uint32(r.Uint64()%8) // 2^-7 … 2
+	if st != plain {
+		switch k := r.Uint64() % 32; {
+		case k < 3:
+			e = 0 // zero or subnormal
+			frac >>= r.Uint64() % uint64(man+1)
+		case k < 6:
+			e = 1 + uint32(r.Uint64()%3) // smallest normal
+		case k < 8:
+			frac = 0 // powers of two make ties and cancel
+		case k < 9:
+			e, frac = 0, 0
+		case k < 10 && t != tensor.F16:
+			e = bias/2 + uint32(r.Uint64()%4) // squares underflow
+		case k < 11 && t != tensor.F16:
+			e = bias/2 - 1 - uint32(r.Uint64()%12)
+		case k == 11 && r.Uint64()%4 == 0:
+			e = 2*bias - uint32(r.Uint64()%uint64(bias/2)) // large
+		}
+	}
+	if st == special && r.Uint64()%256 == 0 {
+		e = 2*bias + 1
+		if r.Uint64()%2 == 0 {
+			frac = 0
+		}
+	}
+	return sign | e<<man | frac
+}
+
+func hashString(s string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(s))
+	return h.Sum64()
+}
+
+// hashOutputs returns a short hash of everything an operation wrote.
+func hashOutputs(args []operand, b []mem) string {
+	h := sha256.New()
+	var w [8]byte
+	for i, a := range args {
+		if a.role == in {
+			continue
+		}
+		for j := range a.n {
+			binary.LittleEndian.PutUint64(w[:], bitsAt(a.elem, b[i], j))
+			h.Write(w[:])
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+func readHashes(t *testing.T, file string) map[string]string {
+	t.Helper()
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	defer f.Close()
+	m := map[string]string{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if line := s.Text(); line != "" && line[0] != '#' {
+			i := strings.LastIndexByte(line, ' ')
+			m[line[:i]] = line[i+1:]
+		}
+	}
+	return m
+}
+
+func writeHashes(t *testing.T, file string, m map[string]string) {
+	t.Helper()
+	lines := make([]string, 0, len(m))
+	for k, v := range m {
+		lines = append(lines, k+" "+v)
+	}
+	sort.Strings(lines)
+	text := "# Results of the portable functions: operation, data, hash. Made by go test -run TestOpTable -update-optable.\n" +
+		strings.Join(lines, "\n") + "\n"
+	require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+}

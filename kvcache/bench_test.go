@@ -1,0 +1,118 @@
+package kvcache
+
+import (
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+const benchDim = 128
+
+func benchTypes(b *testing.B, run func(b *testing.B, c *Cache)) {
+	for _, typ := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
+		b.Run(typ.String(), func(b *testing.B) {
+			checking = false
+			defer func() { checking = true }()
+			run(b, open(b, Options{Layers: 1, KVHeads: 1, HeadDim: benchDim, Type: typ}))
+		})
+	}
+}
+
+// bytesPer returns the bytes of n entries' keys and values.
+func bytesPer(c *Cache, n int) int64 { return int64(n * 2 * benchDim * c.Options().Type.Size()) }
+
+func BenchmarkAppend(b *testing.B) {
+	for _, n := range []int{1, 512} {
+		b.Run(fmt.Sprintf("entries=%d", n), func(b *testing.B) {
+			benchTypes(b, func(b *testing.B, c *Cache) {
+				pos := span(0, int32(n))
+				k, v := rows(pos, benchDim, benchDim)
+				b.SetBytes(bytesPer(c, n))
+				b.ReportAllocs()
+				for b.Loop() {
+					if c.Len(0, 0) >= 16384 {
+						b.StopTimer()
+						require.NoError(b, c.TruncateTo(0))
+						for i := range pos {
+							pos[i] = int32(i)
+						}
+						b.StartTimer()
+					}
+					if err := c.Append(0, 0, pos, k, v, benchDim); err != nil {
+						b.Fatal(err)
+					}
+					for i := range pos {
+						pos[i] += int32(n)
+					}
+				}
+			})
+		})
+	}
+}
+
+// BenchmarkKeep keeps every fifth of 16384 entries.
+func BenchmarkKeep(b *testing.B) {
+	const n = 16384
+	for _, shared := range []bool{false, true} {
+		b.Run(fmt.Sprintf("shared=%t", shared), func(b *testing.B) {
+			benchTypes(b, func(b *testing.B, c *Cache) {
+				pos := span(0, n)
+				k, v := rows(pos, benchDim, benchDim)
+				var slots []int32
+				for i := int32(0); i < n; i += 5 {
+					slots = append(slots, i)
+				}
+				b.SetBytes(bytesPer(c, len(slots)))
+				for b.Loop() {
+					b.StopTimer()
+					require.NoError(b, c.TruncateTo(0))
+					require.NoError(b, c.Append(0, 0, pos, k, v, benchDim))
+					cut, err := c.Fork()
+					require.NoError(b, err)
+					if !shared {
+						require.NoError(b, c.TruncateTo(0))
+					}
+					b.StartTimer()
+					if err := cut.Keep(0, 0, slots); err != nil {
+						b.Fatal(err)
+					}
+					b.StopTimer()
+					require.NoError(b, cut.Close())
+					b.StartTimer()
+				}
+			})
+		})
+	}
+}
+
+func BenchmarkKeys(b *testing.B) {
+	const n = 4096
+	benchTypes(b, func(b *testing.B, c *Cache) {
+		pos := span(0, n)
+		k, v := rows(pos, benchDim, benchDim)
+		require.NoError(b, c.Append(0, 0, pos, k, v, benchDim))
+		dst := make([]float32, n*benchDim)
+		b.SetBytes(n * benchDim * 4)
+		b.ReportAllocs()
+		for b.Loop() {
+			c.Keys(0, 0, 0, n, dst)
+		}
+	})
+}
+
+func BenchmarkSave(b *testing.B) {
+	const n = 16384
+	benchTypes(b, func(b *testing.B, c *Cache) {
+		pos := span(0, n)
+		k, v := rows(pos, benchDim, benchDim)
+		require.NoError(b, c.Append(0, 0, pos, k, v, benchDim))
+		b.SetBytes(bytesPer(c, n))
+		for b.Loop() {
+			require.NoError(b, c.Save(io.Discard, nil))
+		}
+	})
+}

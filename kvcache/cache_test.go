@@ -1,0 +1,573 @@
+package kvcache
+
+import (
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+func open(t testing.TB, o Options) *Cache {
+	t.Helper()
+	c, err := New(o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// element returns a number that differs between keys and values, positions and
+// elements and is exact in every element type: bf16 has 8 significant bits.
+func element(value bool, pos int32, d int) float32 {
+	x := float32((int(pos)*31+d*7)%127 + 1)
+	if value {
+		return -x
+	}
+	return x
+}
+
+// rows returns the keys and values of the given positions, with a stride.
+func rows(pos []int32, dim, stride int) (k, v []float32) {
+	nan := float32(math.NaN())
+	k, v = make([]float32, len(pos)*stride), make([]float32, len(pos)*stride)
+	for i := range k {
+		k[i], v[i] = nan, nan // between rows: must not be read
+	}
+	for i, x := range pos {
+		for d := range dim {
+			k[i*stride+d], v[i*stride+d] = element(false, x, d), element(true, x, d)
+		}
+	}
+	return k, v
+}
+
+// add appends the positions [from, to) to a pair.
+func add(t testing.TB, c *Cache, layer, head int, from, to int32) {
+	t.Helper()
+	require.NoError(t, addErr(c, layer, head, from, to))
+}
+
+func addErr(c *Cache, layer, head int, from, to int32) error {
+	pos := span(from, to)
+	dim := c.Options().HeadDim
+	k, v := rows(pos, dim, dim+3)
+	return c.Append(layer, head, pos, k, v, dim+3)
+}
+
+func span(from, to int32) []int32 {
+	pos := make([]int32, 0, to-from)
+	for x := from; x < to; x++ {
+		pos = append(pos, x)
+	}
+	return pos
+}
+
+// wantPair compares a pair with the entries that the positions imply, through
+// both ways of reading.
+func wantPair(t testing.TB, c *Cache, layer, head, base int, want []int32) {
+	t.Helper()
+	dim := c.Options().HeadDim
+	got := c.Positions(layer, head, nil)
+	require.Equal(t, append([]int32{}, want...), append([]int32{}, got...), "positions")
+	require.Equal(t, len(want), c.Len(layer, head))
+	require.Equal(t, base, c.Base(layer, head), "base")
+	k, v := rows(want, dim, dim)
+	require.Equal(t, k, append([]float32{}, c.Keys(layer, head, 0, len(want), nil)...), "keys")
+	require.Equal(t, v, append([]float32{}, c.Values(layer, head, 0, len(want), nil)...), "values")
+	wantPages(t, c, layer, head, k, v)
+}
+
+// wantPages reads the pages as a kernel does, by the layout's own formula.
+func wantPages(t testing.TB, c *Cache, layer, head int, k, v []float32) {
+	t.Helper()
+	o := c.Options()
+	at := func(p unsafe.Pointer, i int) float32 {
+		switch p = unsafe.Add(p, i*o.Type.Size()); o.Type {
+		case tensor.F32:
+			return *(*float32)(p)
+		case tensor.F16:
+			return tensor.F16ToF32(*(*uint16)(p))
+		}
+		return tensor.BF16ToF32(*(*uint16)(p))
+	}
+	pages, n := c.Pages(layer, head), c.Len(layer, head)
+	require.Len(t, pages, (n+o.PageEntries-1)/o.PageEntries)
+	for j, p := range pages {
+		require.Zero(t, uintptr(p.K)%64, "key alignment")
+		require.Zero(t, uintptr(p.V)%64, "value alignment")
+		for e := range o.PageEntries {
+			for d := range o.HeadDim {
+				gk, gv := at(p.K, e/16*o.HeadDim*16+d*16+e%16), at(p.V, e*o.HeadDim+d)
+				if i := j*o.PageEntries + e; i < n {
+					if wk, wv := k[i*o.HeadDim+d], v[i*o.HeadDim+d]; gk != wk || gv != wv {
+						t.Fatalf("entry %d element %d: got key %v value %v, want %v %v", i, d, gk, gv, wk, wv)
+					}
+				} else if math.Abs(float64(gk)) > 127 || math.Abs(float64(gv)) > 127 {
+					t.Fatalf("empty slot %d element %d: got key %v value %v, want what was stored or zero", i, d, gk, gv)
+				}
+			}
+		}
+	}
+}
+
+func TestAppendByHand(t *testing.T) {
+	for _, typ := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
+		for _, dim := range []int{2, 6, 64} {
+			c := open(t, Options{Layers: 2, KVHeads: 3, HeadDim: dim, Type: typ, PageEntries: 16})
+			page := int64(2*16*dim*typ.Size() + 16*4)
+			wantPair(t, c, 1, 2, 0, nil)
+			require.Zero(t, c.Bytes())
+			require.EqualValues(t, -1, c.LastPosition(1, 2))
+
+			add(t, c, 1, 2, 0, 1)
+			wantPair(t, c, 1, 2, 0, span(0, 1))
+			require.Equal(t, page, c.Bytes())
+
+			add(t, c, 1, 2, 1, 16)
+			wantPair(t, c, 1, 2, 0, span(0, 16))
+			require.Equal(t, page, c.Bytes(), "16 entries fill one page")
+
+			add(t, c, 1, 2, 16, 17)
+			wantPair(t, c, 1, 2, 0, span(0, 17))
+			require.Equal(t, 2*page, c.Bytes())
+
+			add(t, c, 1, 2, 40, 100) // positions may have gaps
+			wantPair(t, c, 1, 2, 0, append(span(0, 17), span(40, 100)...))
+			require.Equal(t, 5*page, c.Bytes())
+			require.EqualValues(t, 99, c.LastPosition(1, 2))
+
+			wantPair(t, c, 1, 1, 0, nil)
+			wantPair(t, c, 0, 2, 0, nil)
+			s := c.Stats()
+			require.Equal(t, Stats{Entries: 77, Pages: 5, PageBytes: page, Bytes: 5 * page, SlackBytes: 3 * page / 16, TableBytes: s.TableBytes, HighWater: 5 * page}, s)
+			require.Equal(t, PoolStats{Caches: 1, Bytes: 5 * page, HighWater: 5 * page}, c.PoolStats())
+
+			got := c.Keys(1, 2, 15, 18, make([]float32, 1, 1000))
+			k, _ := rows([]int32{15, 16, 40}, dim, dim)
+			require.Equal(t, k, got)
+			require.Equal(t, 1000, cap(got), "dst is used")
+		}
+	}
+}
+
+func TestRounding(t *testing.T) {
+	in := []float32{1 + 0x1p-8, 1 + 0x3p-8, 1 + 0x1p-11, 1 + 0x3p-11, 0x1p-149, 70000, float32(math.Inf(-1)), -0.1}
+	for typ, round := range map[tensor.Type]func(float32) float32{
+		tensor.F32:  func(x float32) float32 { return x },
+		tensor.F16:  func(x float32) float32 { return tensor.F16ToF32(tensor.F32ToF16(x)) },
+		tensor.BF16: func(x float32) float32 { return tensor.BF16ToF32(tensor.F32ToBF16(x)) },
+	} {
+		c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: len(in), Type: typ})
+		require.NoError(t, c.Append(0, 0, []int32{0}, in, in, len(in)))
+		for d, x := range in {
+			require.Equal(t, round(x), c.Keys(0, 0, 0, 1, nil)[d], "%v key %v", typ, x)
+			require.Equal(t, round(x), c.Values(0, 0, 0, 1, nil)[d], "%v value %v", typ, x)
+		}
+	}
+}
+
+func TestKeepByHand(t *testing.T) {
+	c := open(t, Options{Layers: 1, KVHeads: 2, HeadDim: 4, PageEntries: 16})
+	page := c.Stats().PageBytes
+	add(t, c, 0, 0, 0, 50)
+	add(t, c, 0, 1, 0, 50)
+	require.NoError(t, c.Keep(0, 0, span(0, 50)))
+	wantPair(t, c, 0, 0, 0, span(0, 50))
+	require.NoError(t, c.Keep(0, 0, []int32{0, 1, 2, 20, 33, 34, 49}))
+	kept := []int32{0, 1, 2, 20, 33, 34, 49}
+	wantPair(t, c, 0, 0, 0, kept)
+	wantPair(t, c, 0, 1, 0, span(0, 50))
+	require.Equal(t, 5*page, c.Bytes())
+	require.Equal(t, 8*page, c.HighWater())
+
+	// Slots are not positions: slot 3 holds position 20.
+	require.NoError(t, c.Keep(0, 0, []int32{1, 3, 6}))
+	wantPair(t, c, 0, 0, 0, []int32{1, 20, 49})
+	add(t, c, 0, 0, 50, 70)
+	wantPair(t, c, 0, 0, 0, append([]int32{1, 20, 49}, span(50, 70)...))
+	require.NoError(t, c.Keep(0, 0, nil))
+	wantPair(t, c, 0, 0, 0, nil)
+	require.Equal(t, 4*page, c.Bytes())
+	add(t, c, 0, 0, 70, 71)
+	wantPair(t, c, 0, 0, 0, span(70, 71))
+	c.ResetHighWater()
+	require.Equal(t, 5*page, c.HighWater())
+	require.Equal(t, 8*page, c.PoolStats().HighWater)
+	c.ResetPoolHighWater()
+	require.Equal(t, 5*page, c.PoolStats().HighWater)
+
+	for _, bad := range [][]int32{{1}, {-1}, {0, 0}} {
+		require.Error(t, c.Keep(0, 0, bad))
+	}
+	require.Error(t, c.Keep(0, 1, []int32{3, 2}))
+	require.Error(t, c.Keep(1, 0, nil))
+	wantPair(t, c, 0, 1, 0, span(0, 50))
+}
+
+func TestForkCopiesOnWrite(t *testing.T) {
+	c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 8, PageEntries: 16})
+	page := c.Stats().PageBytes
+	add(t, c, 0, 0, 0, 40)
+	f, err := c.Fork()
+	require.NoError(t, err)
+	defer f.Close()
+	want := func(pool, shared int64) {
+		t.Helper()
+		require.Equal(t, pool*page, c.PoolStats().Bytes, "pages of the family")
+		require.Equal(t, shared*page, c.Stats().SharedBytes, "shared pages")
+		require.Equal(t, shared*page, f.Stats().SharedBytes, "shared pages of the fork")
+	}
+	want(3, 3)
+	require.Equal(t, 3*page, f.Bytes())
+	require.Equal(t, c.Pages(0, 0), f.Pages(0, 0))
+
+	add(t, f, 0, 0, 40, 41) // into a shared partial page
+	want(4, 2)
+	wantPair(t, c, 0, 0, 0, span(0, 40))
+	wantPair(t, f, 0, 0, 0, span(0, 41))
+
+	add(t, c, 0, 0, 60, 61) // now its own page
+	want(4, 2)
+	wantPair(t, c, 0, 0, 0, append(span(0, 40), 60))
+	wantPair(t, f, 0, 0, 0, span(0, 41))
+
+	require.NoError(t, f.Keep(0, 0, []int32{0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 40}))
+	want(5, 0)
+	wantPair(t, c, 0, 0, 0, append(span(0, 40), 60))
+	wantPair(t, f, 0, 0, 0, append(append([]int32{0, 1}, span(5, 21)...), 40))
+
+	g, err := f.Fork()
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	wantPair(t, g, 0, 0, 0, append(append([]int32{0, 1}, span(5, 21)...), 40))
+	require.Equal(t, int64(2), c.PoolStats().Caches)
+	// The first page's survivors stay where they are: it need not be copied.
+	h, err := g.Fork()
+	require.NoError(t, err)
+	require.NoError(t, h.Keep(0, 0, append(span(0, 16), 18)))
+	require.Equal(t, page, h.Stats().SharedBytes)
+	require.NoError(t, h.TruncateTo(3))
+	wantPair(t, h, 0, 0, 0, []int32{0, 1})
+	add(t, h, 0, 0, 30, 32)
+	wantPair(t, h, 0, 0, 0, []int32{0, 1, 30, 31})
+	wantPair(t, g, 0, 0, 0, append(append([]int32{0, 1}, span(5, 21)...), 40))
+	require.NoError(t, h.Close())
+	require.NoError(t, g.Close())
+	require.Equal(t, 3*page, c.PoolStats().Bytes)
+}
+
+func TestWindow(t *testing.T) {
+	c := open(t, Options{Layers: 2, KVHeads: 1, HeadDim: 4, PageEntries: 16, Windows: []int{0, 20}})
+	for l := range 2 {
+		add(t, c, l, 0, 0, 50)
+	}
+	c.DropBefore(0, 40)
+	wantPair(t, c, 0, 0, 0, span(0, 50))
+	c.DropBefore(1, 15)
+	wantPair(t, c, 1, 0, 0, span(0, 50))
+	c.DropBefore(1, 31) // position 31 is in the second page
+	wantPair(t, c, 1, 0, 16, span(16, 50))
+	c.DropBefore(1, 32)
+	wantPair(t, c, 1, 0, 32, span(32, 50))
+	add(t, c, 1, 0, 50, 64)
+	c.DropBefore(1, 1000)
+	wantPair(t, c, 1, 0, 64, nil)
+	require.EqualValues(t, 63, c.LastPosition(1, 0))
+	require.Error(t, addErr(c, 1, 0, 63, 64))
+	add(t, c, 1, 0, 64, 90)
+	wantPair(t, c, 1, 0, 64, span(64, 90))
+	require.NoError(t, c.Keep(1, 0, []int32{0, 25}))
+	wantPair(t, c, 1, 0, 0, []int32{64, 89})
+}
+
+func TestMarks(t *testing.T) {
+	o := Options{Layers: 2, KVHeads: 2, HeadDim: 4, PageEntries: 16, Windows: []int{0, 32}}
+	all := func(c *Cache, from, to int32) {
+		for l := range 2 {
+			for h := range 2 {
+				add(t, c, l, h, from, to)
+			}
+		}
+	}
+	t.Run("lengths per head", func(t *testing.T) {
+		c := open(t, o)
+		all(c, 0, 20)
+		a := c.Mark()
+		add(t, c, 0, 0, 20, 30)
+		b := c.Mark()
+		require.Equal(t, b, c.Mark(), "same state, same mark")
+		all(c, 30, 70)
+		require.NoError(t, c.Truncate(b))
+		wantPair(t, c, 0, 0, 0, span(0, 30))
+		wantPair(t, c, 1, 1, 0, span(0, 20))
+		all(c, 30, 35)
+		require.NoError(t, c.Truncate(b), "a mark may be used again")
+		require.NoError(t, c.Truncate(a))
+		wantPair(t, c, 0, 0, 0, span(0, 20))
+		require.Equal(t, 8*c.Stats().PageBytes, c.Bytes())
+		all(c, 40, 70)
+		require.ErrorContains(t, c.Truncate(b), "mark", "b lay above a")
+		wantPair(t, c, 1, 0, 0, append(span(0, 20), span(40, 70)...))
+		require.Error(t, c.Truncate(Mark{}))
+	})
+	t.Run("below a mark", func(t *testing.T) {
+		c := open(t, o)
+		all(c, 0, 20)
+		a := c.Mark()
+		require.NoError(t, c.TruncateTo(20))
+		require.NoError(t, c.TruncateTo(math.MaxInt32))
+		require.NoError(t, c.Truncate(a))
+		require.NoError(t, c.TruncateTo(19))
+		all(c, 19, 20)
+		require.Error(t, c.Truncate(a))
+		require.NoError(t, c.TruncateTo(math.MinInt32))
+		require.Zero(t, c.Bytes())
+		all(c, 0, 1)
+	})
+	t.Run("keep", func(t *testing.T) {
+		c := open(t, o)
+		all(c, 0, 20)
+		a := c.Mark()
+		require.NoError(t, c.Keep(0, 0, span(0, 20)))
+		require.NoError(t, c.Truncate(a))
+		require.NoError(t, c.Keep(0, 0, span(0, 19)))
+		require.Error(t, c.Truncate(a))
+	})
+	t.Run("fork", func(t *testing.T) {
+		c := open(t, o)
+		all(c, 0, 20)
+		a := c.Mark()
+		all(c, 20, 40)
+		f, err := c.Fork()
+		require.NoError(t, err)
+		defer f.Close()
+		require.NoError(t, f.Truncate(a))
+		b := f.Mark()
+		all(f, 20, 25)
+		d := f.Mark()
+		require.Equal(t, a, b)
+		require.NoError(t, c.Truncate(a))
+		require.Error(t, c.Truncate(d), "a fork's later mark")
+		wantPair(t, f, 0, 0, 0, span(0, 25))
+	})
+	t.Run("window", func(t *testing.T) {
+		c := open(t, o)
+		all(c, 0, 48)
+		a := c.Mark() // the next token, 48, reads 17 and above
+		all(c, 48, 80)
+		c.DropBefore(1, 17)
+		require.NoError(t, c.Truncate(a))
+		wantPair(t, c, 1, 1, 16, span(16, 48))
+		all(c, 48, 80)
+		c.DropBefore(1, 49)
+		wantPair(t, c, 1, 1, 48, span(48, 80))
+		require.Error(t, c.Truncate(a))
+		// Token 79 reads 48 and above, token 78 reads 47, which is gone.
+		require.ErrorContains(t, c.TruncateTo(78), "window")
+		wantPair(t, c, 0, 0, 0, span(0, 80))
+		require.NoError(t, c.TruncateTo(79))
+		wantPair(t, c, 0, 0, 0, span(0, 79))
+		wantPair(t, c, 1, 1, 48, span(48, 79))
+	})
+}
+
+func TestFull(t *testing.T) {
+	page := int64(2*16*4*4 + 16*4)
+	c := open(t, Options{Layers: 1, KVHeads: 2, HeadDim: 4, PageEntries: 16, MaxBytes: 4*page + page/2})
+	add(t, c, 0, 0, 0, 40)
+	require.ErrorIs(t, addErr(c, 0, 1, 0, 17), ErrFull)
+	wantPair(t, c, 0, 1, 0, nil)
+	add(t, c, 0, 1, 0, 16)
+	require.ErrorIs(t, addErr(c, 0, 1, 16, 17), ErrFull)
+	wantPair(t, c, 0, 1, 0, span(0, 16))
+	require.NoError(t, c.Check())
+	add(t, c, 0, 0, 40, 48)
+	f, err := c.Fork()
+	require.NoError(t, err)
+	defer f.Close()
+	// Copying shared pages takes no more pages than the limit allows.
+	require.NoError(t, f.Keep(0, 0, span(1, 48)))
+	require.NoError(t, f.Keep(0, 0, span(1, 30)))
+	add(t, f, 0, 1, 16, 17)
+	require.ErrorIs(t, addErr(f, 0, 1, 17, 33), ErrFull)
+	require.Equal(t, 4*page, f.HighWater())
+}
+
+func TestArguments(t *testing.T) {
+	c := open(t, Options{Layers: 2, KVHeads: 1, HeadDim: 4})
+	x := make([]float32, 8)
+	for name, err := range map[string]error{
+		"no layer 2":      c.Append(2, 0, []int32{0}, x, x, 4),
+		"no layer 0 head": c.Append(0, 1, []int32{0}, x, x, 4),
+		"no layer -1":     c.Append(-1, 0, nil, x, x, 4),
+		"stride 3":        c.Append(0, 0, []int32{0}, x, x, 3),
+		"7 key":           c.Append(0, 0, []int32{0, 1}, x[:7], x, 4),
+		"7 value":         c.Append(0, 0, []int32{0, 1}, x, x[:7], 4),
+		"0 key":           c.Append(0, 0, []int32{0}, nil, nil, 4),
+		"elements":        c.Append(0, 0, []int32{0, 1}, x, x, math.MaxInt),
+		"position -1":     c.Append(0, 0, []int32{-1}, x, x, 4),
+		"position 3":      c.Append(0, 0, []int32{3, 3}, x, x, 4),
+	} {
+		require.ErrorContains(t, err, name)
+	}
+	wantPair(t, c, 0, 0, 0, nil)
+	require.NoError(t, c.Append(0, 0, nil, nil, nil, 4))
+	require.NoError(t, c.Append(0, 0, []int32{math.MaxInt32 - 1, math.MaxInt32}, x, x, 4))
+	require.Panics(t, func() { c.Len(0, 1) })
+	require.Panics(t, func() { c.Keys(0, 0, 1, 3, nil) })
+	require.Panics(t, func() { c.Values(0, 0, -1, 1, nil) })
+
+	ok := Options{Layers: 2, KVHeads: 2, HeadDim: 4}
+	for want, change := range map[string]func(*Options){
+		"layers":         func(o *Options) { o.Layers = 0 },
+		"KV heads":       func(o *Options) { o.KVHeads = -1 },
+		"pairs":          func(o *Options) { o.Layers, o.KVHeads = 1<<30, 1<<30 },
+		"head dimension": func(o *Options) { o.HeadDim = 3 },
+		"dimension 514":  func(o *Options) { o.HeadDim = 514 },
+		"element type":   func(o *Options) { o.Type = tensor.F64 },
+		"per page":       func(o *Options) { o.PageEntries = 48 },
+		"8 entries":      func(o *Options) { o.PageEntries = 8 },
+		"windows":        func(o *Options) { o.Windows = []int{1} },
+		"window -1":      func(o *Options) { o.Windows = []int{1, -1} },
+		"limit":          func(o *Options) { o.MaxBytes = -1 },
+	} {
+		o := ok
+		change(&o)
+		_, err := New(o)
+		require.ErrorContains(t, err, want)
+		require.True(t, strings.HasPrefix(err.Error(), "make a cache: "), err)
+	}
+}
+
+func TestClosed(t *testing.T) {
+	c, err := New(Options{Layers: 1, KVHeads: 1, HeadDim: 4, Windows: []int{16}})
+	require.NoError(t, err)
+	add(t, c, 0, 0, 0, 100)
+	m := c.Mark()
+	require.NoError(t, c.Close())
+	require.NoError(t, c.Close())
+	require.NoError(t, c.Check())
+	require.ErrorIs(t, addErr(c, 0, 0, 100, 101), ErrClosed)
+	require.ErrorIs(t, c.Keep(0, 0, nil), ErrClosed)
+	require.ErrorIs(t, c.Truncate(m), ErrClosed)
+	require.ErrorIs(t, c.TruncateTo(0), ErrClosed)
+	require.ErrorIs(t, c.Save(nil, nil), ErrClosed)
+	_, err = c.Fork()
+	require.ErrorIs(t, err, ErrClosed)
+	c.DropBefore(0, 100)
+	c.Mark()
+	require.Zero(t, c.Len(0, 0))
+	require.Zero(t, c.Bytes())
+	require.Empty(t, c.Positions(0, 0, nil))
+	require.Empty(t, c.Pages(0, 0))
+}
+
+// TestCheckFinds damages a cache in ways that Check must notice.
+func TestCheckFinds(t *testing.T) {
+	for want, damage := range map[string]func(c *Cache){
+		"position 7":     func(c *Cache) { c.positions(c.pairs[0].pages[0])[8] = 7 },
+		"have":           func(c *Cache) { c.pairs[1].n += 16 },
+		"booked":         func(c *Cache) { c.pages.Add(-1) },
+		"same page":      func(c *Cache) { c.pairs[0].blocks[0], c.pairs[0].pages[0] = c.pairs[1].blocks[0], c.pairs[1].pages[0] },
+		"not where":      func(c *Cache) { c.pairs[0].pages[1].K = c.pairs[0].pages[0].K },
+		"base 8":         func(c *Cache) { c.pairs[0].base = 8 },
+		"mark 0":         func(c *Cache) { c.pairs[0].n--; c.pairs[1].n -= 2 },
+		"dropped":        func(c *Cache) { c.pairs[0].base = 16 },
+		"not above 1000": func(c *Cache) { c.pairs[0].dropped = 1000 },
+	} {
+		c := open(t, Options{Layers: 1, KVHeads: 2, HeadDim: 4, PageEntries: 16})
+		add(t, c, 0, 0, 0, 40)
+		add(t, c, 0, 1, 0, 40)
+		c.Mark()
+		require.NoError(t, c.Check())
+		pairs := []pair{c.pairs[0], c.pairs[1]}
+		for i := range pairs {
+			pairs[i].blocks = append(pairs[i].blocks[:0:0], pairs[i].blocks...)
+			pairs[i].pages = append(pairs[i].pages[:0:0], pairs[i].pages...)
+		}
+		damage(c)
+		require.ErrorContains(t, c.Check(), want)
+		c.pairs = pairs // whole again, to be closed
+		c.pages.Store(6)
+	}
+}
+
+// TestConcurrentHeads lets one goroutine per head append and evict, in two forks
+// at once.
+func TestConcurrentHeads(t *testing.T) {
+	const heads, steps = 6, 40
+	c := open(t, Options{Layers: 1, KVHeads: heads, HeadDim: 8, PageEntries: 16, Type: tensor.BF16})
+	for h := range heads {
+		add(t, c, 0, h, 0, 20)
+	}
+	f, err := c.Fork()
+	require.NoError(t, err)
+	defer f.Close()
+	var wg sync.WaitGroup
+	for i, cache := range []*Cache{c, f} {
+		for h := range heads {
+			wg.Go(func() {
+				for s := range int32(steps) {
+					from := 20 + s*11
+					if err := addErr(cache, 0, h, from, from+int32(h+i+1)); err != nil {
+						t.Error(err)
+					}
+					if n := cache.Len(0, h); s%8 == 7 {
+						if err := cache.Keep(0, h, span(int32(n/2), int32(n))); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	for i, cache := range []*Cache{c, f} {
+		require.NoError(t, cache.Check())
+		for h := range heads {
+			want := span(0, 20)
+			for s := range int32(steps) {
+				want = append(want, span(20+s*11, 20+s*11+int32(h+i+1))...)
+				if s%8 == 7 {
+					want = want[len(want)/2:]
+				}
+			}
+			wantPair(t, cache, 0, h, 0, want)
+		}
+	}
+	require.Zero(t, c.Stats().SharedBytes)
+}
+
+func TestSteadyAppendAllocatesNothing(t *testing.T) {
+	checking = false
+	defer func() { checking = true }()
+	for _, typ := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
+		c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 64, PageEntries: 16, Type: typ, Windows: []int{100}})
+		pos := []int32{0}
+		k, v := rows(pos, 64, 64)
+		step := func() {
+			for range 64 { // several new pages, dropped again
+				if err := c.Append(0, 0, pos, k, v, 64); err != nil {
+					t.Fatal(err)
+				}
+				pos[0]++
+				c.DropBefore(0, pos[0]-100)
+			}
+		}
+		step()
+		step()
+		step()
+		require.Zero(t, testing.AllocsPerRun(50, step))
+		dst, at := make([]float32, 64), make([]int32, 0, 200)
+		require.Zero(t, testing.AllocsPerRun(50, func() {
+			c.Keys(0, 0, 3, 4, dst)
+			c.Values(0, 0, 3, 4, dst)
+			c.Positions(0, 0, at)
+			c.Pages(0, 0)
+		}))
+	}
+}

@@ -1,0 +1,95 @@
+package kvcache
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/lukv/lukv/internal/arena"
+)
+
+// checking says whether every change is followed by a check.
+var checking = os.Getenv("LUKV_CHECK") == "1"
+
+// checkAfter checks a pair that was changed, if checks are on. A contradiction
+// is an error in this package or in a kernel that writes where it must not.
+func (c *Cache) checkAfter(layer, head int) {
+	if checking {
+		if err := c.checkOne(layer*c.o.KVHeads + head); err != nil {
+			panic("kvcache: " + err.Error())
+		}
+	}
+}
+
+func (c *Cache) checkAll() {
+	if checking {
+		if err := c.Check(); err != nil {
+			panic("kvcache: " + err.Error())
+		}
+	}
+}
+
+// Check verifies that the structure of the cache is sound: page counts fit
+// lengths, positions ascend, no page is used twice, books and tables agree. It
+// returns the first contradiction. It reads all positions, not the elements.
+func (c *Cache) Check() error {
+	var pages int64
+	seen := make(map[arena.Block]int)
+	for i := range c.pairs {
+		if err := c.checkOne(i); err != nil {
+			return err
+		}
+		for _, b := range c.pairs[i].blocks {
+			if j, ok := seen[b]; ok {
+				return fmt.Errorf("check a cache: pairs %d and %d use the same page", j, i)
+			}
+			seen[b] = i
+			pages++
+		}
+	}
+	if n, high := c.pages.Load(), c.high.Load(); n != pages || high < n || n > c.maxPages {
+		return fmt.Errorf("check a cache: %d pages are booked, high-water %d, limit %d; found %d", n, high, c.maxPages, pages)
+	}
+	c.markMu.Lock()
+	defer c.markMu.Unlock()
+	for at, m := range c.marks {
+		for i, end := range m.ends {
+			p := &c.pairs[i]
+			if end < p.base || end > p.base+p.n || at > 0 && end < c.marks[at-1].ends[i] {
+				return fmt.Errorf("check a cache: mark %d of pair %d lies at logical slot %d, the entries are %d … %d", at, i, end, p.base, p.base+p.n)
+			}
+		}
+	}
+	if c.closed {
+		return nil
+	}
+	return c.pool.arena.Check()
+}
+
+func (c *Cache) checkOne(i int) error {
+	p, size := &c.pairs[i], c.o.PageEntries
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("check layer %d head %d of a cache: %w", i/c.o.KVHeads, i%c.o.KVHeads, fmt.Errorf(format, args...))
+	}
+	if n := pagesFor(p.n, size); len(p.pages) != n || len(p.blocks) != n {
+		return fail("%d entries have %d pages in %d blocks, expected %d", p.n, len(p.pages), len(p.blocks), n)
+	}
+	if p.base < 0 || p.base%size != 0 || p.base > int(p.dropped)+1 {
+		return fail("base %d is no multiple of %d entries per page or exceeds what lies below dropped position %d", p.base, size, p.dropped)
+	}
+	before := p.dropped
+	for j, page := range p.pages {
+		if page != c.page(p.blocks[j]) {
+			return fail("page %d is not where its block lies", j)
+		}
+		if p.blocks[j].Refs() < 1 {
+			return fail("page %d is free", j)
+		}
+		for e, x := range c.positions(page)[:min(size, p.n-j*size)] {
+			if x <= before {
+				return fail("position %d of entry %d is not above %d", x, j*size+e, before)
+			}
+			before = x
+		}
+	}
+	return nil
+}

@@ -1,0 +1,69 @@
+// Package kvcache holds the keys and values of a transformer's attention: a
+// cache in which every pair of a layer and a KV head has exactly its own
+// number of entries.
+//
+// # What it is
+//
+// A [Cache] has Layers × KVHeads pairs. Each pair is a list of pages of
+// [Options.PageEntries] entries; an entry is a key (after RoPE), a value and
+// the position of its token in the text. Positions ascend within a pair and
+// never change: what was evicted leaves a gap in the positions, not in memory.
+//
+//   - [Cache.Append] adds entries at the end.
+//   - [Cache.Keep] evicts: survivors move together, pages that become empty are
+//     free at once.
+//   - [Cache.DropBefore] forgets what a sliding window has passed.
+//   - [Cache.Mark], [Cache.Truncate] and [Cache.TruncateTo] go back.
+//   - [Cache.Fork] makes a second cache that shares all pages until one of the
+//     two changes them.
+//   - [Cache.Save] and [Load] keep a cache in one checksummed file, [SaveFile]
+//     and [LoadFile] by name.
+//
+// Kernels read pages in place ([Cache.Pages]); everybody else reads copies in
+// float32 ([Cache.Keys], [Cache.Values], [Cache.Positions]).
+//
+// # Slots
+//
+// The entries of a pair are numbered 0 … Len-1 in order; Keys, Values and Keep
+// use these numbers. Attention kernels cut their sums at multiples of a block
+// of logical slots, which must not depend on whether a window's old entries
+// are still there: entry 0 has the logical slot [Cache.Base], the number of
+// entries that DropBefore removed in front of it. A Keep that removes anything
+// numbers logical slots anew from 0.
+//
+// # Memory
+//
+// Pages lie outside the Go heap and are shared by a family: a cache made by
+// New or Load and all its forks. The bytes that [Cache.Bytes] reports are
+// whole pages, positions included. Freed pages go back to the operating system
+// except for a reserve of at most 1 MiB per family. [Cache.Close] returns
+// everything; a cache that is not closed leaks its pages, since the garbage
+// collector does not see them. Page tables (24 bytes a page) are on the Go heap
+// and not counted, see [Stats].
+//
+// # Concurrency
+//
+// A cache belongs to one goroutine at a time, with two exceptions: Append and
+// Keep of different pairs may run at the same time, and so may any number of
+// reading methods and Fork while nothing changes. Bytes, HighWater and
+// PoolStats may be called at any time. The caches of one family do not disturb
+// each other and may be used from different goroutines.
+//
+// Slices that a method returns belong to the caller, except that of Pages.
+// Methods that take a layer and a head and return no error panic when one of
+// them is out of range, as an index does.
+//
+// # Checks
+//
+// [Cache.Check] verifies the structure of a cache. With the environment
+// variable LUKV_CHECK set to 1 when the program starts, every change is checked
+// and a contradiction panics. That costs time in proportion to the length.
+//
+// # Limits
+//
+// Element types F32, F16 and BF16. HeadDim even, 2 to 512. Positions are below
+// 2³¹. Values beyond the range of F16 become infinities; a kernel that reads
+// them gets what IEEE arithmetic makes of it. On systems other than Linux,
+// macOS and the BSDs, pages come from the Go heap in slabs and freed memory
+// leaves the process only when the garbage collector returns it.
+package kvcache

@@ -1,0 +1,423 @@
+package kvcache
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/lukv/lukv/internal/mapfile"
+	"github.com/lukv/lukv/safetensors"
+	"github.com/lukv/lukv/tensor"
+)
+
+// A saved cache is a safetensors file. Its metadata are the caller's and
+// formatKey. L layers, K KV heads, D elements, n entries of a pair; T is the
+// type of the cache:
+//
+//	options                   I64 [4]        L, K, D, entries per page
+//	windows                   I64 [L]        0: none
+//	pairs                     I64 [L, K, 3]  n, base, highest dropped position (-1: none)
+//	layer.<l>.head.<h>.positions  I32 [n]
+//	layer.<l>.head.<h>.keys       T [n, D]
+//	layer.<l>.head.<h>.values     T [n, D]
+//	sha256                    U8 [32]        of all bytes of the file before these
+//
+// The checksum is the last tensor, so that it covers the header, too, and the
+// file can be written in one pass.
+const (
+	formatKey     = "lukv_cache"
+	formatVersion = "1"
+	sumName       = "sha256"
+)
+
+// parts are the tensors of a pair in the order of the file.
+var parts = [...]string{"positions", "keys", "values"}
+
+func partName(pair, heads int, part string) string {
+	return fmt.Sprintf("layer.%d.head.%d.%s", pair/heads, pair%heads, part)
+}
+
+func (c *Cache) partType(part string, n int) tensor.Tensor {
+	if part == "positions" {
+		return tensor.Tensor{Type: tensor.I32, Shape: []int{n}}
+	}
+	return tensor.Tensor{Type: c.o.Type, Shape: []int{n, c.o.HeadDim}}
+}
+
+// Save writes the cache to w: options, entries and meta, which is for the
+// caller to say what the entries belong to (model, metric, ratio and so on).
+// The key "lukv_cache" is reserved. Equal caches give equal bytes. Save needs
+// little memory, whatever the size of the cache; marks are not saved.
+func (c *Cache) Save(w io.Writer, meta map[string]string) error {
+	if err := c.save(w, meta); err != nil {
+		return fmt.Errorf("save a cache: %w", err)
+	}
+	return nil
+}
+
+func (c *Cache) save(w io.Writer, meta map[string]string) error {
+	if c.closed {
+		return ErrClosed
+	}
+	if _, ok := meta[formatKey]; ok {
+		return fmt.Errorf("metadata key %q is reserved", formatKey)
+	}
+	all := map[string]string{formatKey: formatVersion}
+	maps.Copy(all, meta)
+	sources, sum := c.sources()
+	bw := bufio.NewWriterSize(w, 1<<18)
+	if err := safetensors.Write(io.MultiWriter(bw, sum), sources, all); err != nil {
+		return err
+	}
+	return bw.Flush()
+}
+
+// sources returns the tensors of the file and the hash that everything written
+// has to pass.
+func (c *Cache) sources() ([]safetensors.Named, hash.Hash) {
+	windows, pairs := make([]int64, c.o.Layers), make([]int64, 0, 3*len(c.pairs))
+	for l := range windows {
+		windows[l] = int64(c.window(l))
+	}
+	for i := range c.pairs {
+		p := &c.pairs[i]
+		pairs = append(pairs, int64(p.n), int64(p.base), int64(p.dropped))
+	}
+	options := []int64{int64(c.o.Layers), int64(c.o.KVHeads), int64(c.o.HeadDim), int64(c.o.PageEntries)}
+	s := []safetensors.Named{
+		{Name: "options", Tensor: tensor.FromI64s(options, 4)},
+		{Name: "windows", Tensor: tensor.FromI64s(windows, c.o.Layers)},
+		{Name: "pairs", Tensor: tensor.FromI64s(pairs, c.o.Layers, c.o.KVHeads, 3)},
+	}
+	var buf []byte // streams run one after the other
+	for i := range c.pairs {
+		for _, part := range parts {
+			s = append(s, safetensors.Named{
+				Name:   partName(i, c.o.KVHeads, part),
+				Tensor: c.partType(part, c.pairs[i].n),
+				Stream: func(w io.Writer) error { return c.writePart(w, &c.pairs[i], part, &buf) },
+			})
+		}
+	}
+	sum := sha256.New()
+	s = append(s, safetensors.Named{
+		Name:   sumName,
+		Tensor: tensor.Tensor{Type: tensor.U8, Shape: []int{sha256.Size}},
+		Stream: func(w io.Writer) error {
+			_, err := w.Write(sum.Sum(nil))
+			return err
+		},
+	})
+	return s, sum
+}
+
+// writePart writes one tensor of a pair, a page at a time.
+func (c *Cache) writePart(w io.Writer, p *pair, part string, buf *[]byte) error {
+	for j, page := range p.pages {
+		b := (*buf)[:0]
+		for e := range min(c.o.PageEntries, p.n-j*c.o.PageEntries) {
+			switch part {
+			case "positions":
+				b = appendElems[uint32](b, page.K, int(c.posOff)/4+e, 1, 1)
+			case "keys":
+				b = c.appendStored(b, page.K, c.keyIndex(e), c.keySpan(), tileEntries)
+			case "values":
+				b = c.appendStored(b, page.V, e*c.o.HeadDim, c.o.HeadDim, 1)
+			}
+		}
+		if _, err := w.Write(b); err != nil {
+			return err
+		}
+		*buf = b
+	}
+	return nil
+}
+
+// SaveFile saves the cache to a file, see Save. The file appears under its name
+// only when it is complete and on disk, replacing an older one; on failure
+// nothing is left behind and an older file stays. Only its owner may read the
+// file, as it tells what the context said.
+func (c *Cache) SaveFile(path string, meta map[string]string) error {
+	if err := c.saveFile(path, meta); err != nil {
+		return fmt.Errorf("save a cache to %q: %w", path, err)
+	}
+	return nil
+}
+
+func (c *Cache) saveFile(path string, meta map[string]string) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close() // closed already if the rename failed
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	if err := c.save(f, meta); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// LoadFile loads a cache that SaveFile wrote, see Load.
+func LoadFile(path string, o Options) (c *Cache, meta map[string]string, err error) {
+	m, err := mapfile.Open(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("load a cache: %w", err)
+	}
+	c, meta, err = Load(path, m.Bytes(), o)
+	if err2 := m.Close(); err == nil && err2 != nil {
+		c.Close()
+		return nil, nil, fmt.Errorf("load a cache: %w", err2)
+	}
+	return c, meta, err
+}
+
+// Load returns the cache that Save wrote as data, and the metadata given to
+// Save. The name is for messages; data is not kept.
+//
+// The zero Options take everything from the file. What o sets has to agree with
+// it: Layers, KVHeads, HeadDim, Type, Windows. PageEntries may differ, except
+// that the entries dropped in front of a pair (Base) must be whole pages.
+// MaxBytes is o's; a file beyond it fails with ErrFull. A file that is cut
+// short, altered, of another version or no cache at all is an error, and then
+// no memory is held.
+func Load(name string, data []byte, o Options) (*Cache, map[string]string, error) {
+	c, meta, err := load(name, data, o)
+	if err != nil {
+		return nil, nil, fmt.Errorf("load cache %q: %w", name, err)
+	}
+	c.checkAll()
+	return c, meta, nil
+}
+
+func load(name string, data []byte, o Options) (*Cache, map[string]string, error) {
+	f, err := safetensors.Parse(name, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	meta := f.Metadata()
+	switch version, ok := meta[formatKey]; {
+	case !ok:
+		return nil, nil, fmt.Errorf("metadata %q is missing: not a saved cache", formatKey)
+	case version != formatVersion:
+		return nil, nil, fmt.Errorf("format version %.20q, expected %q: save the cache again with this version", version, formatVersion)
+	}
+	delete(meta, formatKey)
+	o, err = savedOptions(f, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := New(o)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := c.fill(f, data); err != nil {
+		return nil, nil, errors.Join(err, c.Close())
+	}
+	return c, meta, nil
+}
+
+// savedOptions returns the options of the saved cache, with o's MaxBytes and
+// PageEntries. Whatever else o sets has to agree.
+func savedOptions(f *safetensors.File, o Options) (Options, error) {
+	v, err := integers(f, "options", 4)
+	if err != nil {
+		return o, err
+	}
+	windows, err := integers(f, "windows", -1)
+	if err != nil {
+		return o, err
+	}
+	for _, x := range []struct {
+		what  string
+		found int64
+		want  *int
+	}{
+		{"layers", v[0], &o.Layers},
+		{"KV heads", v[1], &o.KVHeads},
+		{"head dimension", v[2], &o.HeadDim},
+	} {
+		if x.found < 1 || x.found > maxPairs {
+			return o, fmt.Errorf("%s: found %d, expected 1 to %d", x.what, x.found, maxPairs)
+		}
+		if *x.want != 0 && int64(*x.want) != x.found {
+			return o, fmt.Errorf("%s: found %d, expected %d", x.what, x.found, *x.want)
+		}
+		*x.want = int(x.found)
+	}
+	if o.PageEntries == 0 {
+		if v[3] < 16 || v[3] > 1024 {
+			return o, fmt.Errorf("entries per page: found %d, expected 16 to 1024", v[3])
+		}
+		o.PageEntries = int(v[3])
+	}
+	if len(windows) != o.Layers {
+		return o, fmt.Errorf("found %d windows for %d layers", len(windows), o.Layers)
+	}
+	found := make([]int, o.Layers)
+	for l, w := range windows {
+		if w < 0 || w > math.MaxInt32 {
+			return o, fmt.Errorf("window of layer %d: found %d, expected 0 to %d", l, w, math.MaxInt32)
+		}
+		found[l] = int(w)
+		if o.Windows != nil && (len(o.Windows) != o.Layers || o.Windows[l] != found[l]) {
+			return o, fmt.Errorf("windows: found %d in layer %d, expected windows %d", found[l], l, o.Windows)
+		}
+	}
+	o.Windows = found
+	// One row per pair: a cache takes no more memory than the file is long.
+	table, ok := f.Tensor("pairs")
+	if !ok || table.Type != tensor.I64 || !table.HasShape(o.Layers, o.KVHeads, 3) {
+		return o, fmt.Errorf("tensor \"pairs\": found %v, expected I64[%d, %d, 3]", table, o.Layers, o.KVHeads)
+	}
+	keys, ok := f.Tensor(partName(0, o.KVHeads, "keys"))
+	if !ok {
+		return o, fmt.Errorf("tensor %q is missing", partName(0, o.KVHeads, "keys"))
+	}
+	if o.Type != 0 && o.Type != keys.Type {
+		return o, fmt.Errorf("element type: found %v, expected %v", keys.Type, o.Type)
+	}
+	o.Type = keys.Type
+	return o, nil
+}
+
+// integers returns an I64 tensor of n elements, of any one dimension if n is -1.
+func integers(f *safetensors.File, name string, n int) ([]int64, error) {
+	t, ok := f.Tensor(name)
+	if !ok {
+		return nil, fmt.Errorf("tensor %q is missing", name)
+	}
+	if t.Type != tensor.I64 || len(t.Shape) != 1 || n >= 0 && t.Shape[0] != n {
+		return nil, fmt.Errorf("tensor %q: found %v, expected I64 with one dimension", name, t)
+	}
+	return t.Int64s(nil), nil
+}
+
+// slot is where a tensor of the file goes.
+type slot struct {
+	pair int
+	part string
+}
+
+// fill reads the entries of all pairs and verifies the checksum. The empty cache
+// has the options of the file.
+func (c *Cache) fill(f *safetensors.File, data []byte) error {
+	if sum, ok := f.Tensor(sumName); !ok || sum.Type != tensor.U8 || !sum.HasShape(sha256.Size) {
+		return fmt.Errorf("tensor %q: found %v, expected U8[%d]", sumName, sum, sha256.Size)
+	}
+	// Shapes before memory: what is allocated is in the file.
+	table, _ := f.Tensor("pairs")
+	numbers := table.Int64s(nil) // [Layers, KVHeads, 3], checked with the options
+	slots := make(map[string]slot, 3*len(c.pairs))
+	for i := range c.pairs {
+		n, base, dropped := numbers[3*i], numbers[3*i+1], numbers[3*i+2]
+		if err := c.checkSaved(i, n, base, dropped); err != nil {
+			return fmt.Errorf("layer %d head %d: %w", i/c.o.KVHeads, i%c.o.KVHeads, err)
+		}
+		for _, part := range parts {
+			name := partName(i, c.o.KVHeads, part)
+			t, ok := f.Tensor(name)
+			want := c.partType(part, int(n))
+			if !ok || t.Type != want.Type || !slices.Equal(t.Shape, want.Shape) {
+				return fmt.Errorf("tensor %q: found %v, expected %v", name, t, want)
+			}
+			slots[name] = slot{i, part}
+		}
+	}
+	if f.Len() != len(slots)+4 {
+		return fmt.Errorf("found %d tensors, expected %d", f.Len(), len(slots)+4)
+	}
+	for i := range c.pairs {
+		p := &c.pairs[i]
+		n := int(numbers[3*i])
+		if err := c.grow(p, n); err != nil {
+			return err
+		}
+		p.n, p.base, p.dropped = n, int(numbers[3*i+1]), int32(numbers[3*i+2])
+	}
+	return c.read(f, data, slots)
+}
+
+// checkSaved checks the numbers of a pair: entries, base, dropped position.
+func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
+	switch {
+	case n < 0 || n > math.MaxInt32:
+		return fmt.Errorf("found %d entries, expected 0 to %d", n, math.MaxInt32)
+	case dropped < -1 || dropped > math.MaxInt32 || base < 0 || base > dropped+1:
+		return fmt.Errorf("found %d entries dropped up to position %d", base, dropped)
+	case dropped >= 0 && c.window(i/c.o.KVHeads) == 0:
+		return fmt.Errorf("found entries dropped up to position %d in a layer without a window", dropped)
+	case base%int64(c.o.PageEntries) != 0:
+		return fmt.Errorf("found %d entries dropped, which are not whole pages of %d: load with smaller pages", base, c.o.PageEntries)
+	}
+	return nil
+}
+
+// read copies the tensors, in the order of the file, to their pairs and compares
+// the checksum.
+func (c *Cache) read(f *safetensors.File, data []byte, slots map[string]slot) error {
+	size := 0
+	for _, t := range f.All() {
+		size += len(t.Data)
+	}
+	sum := sha256.New()
+	sum.Write(data[:len(data)-size])
+	var found []byte
+	for name, t := range f.All() {
+		if found != nil && len(t.Data) > 0 {
+			return fmt.Errorf("tensor %q follows the checksum", name)
+		}
+		if name == sumName {
+			found = t.Data
+			continue
+		}
+		sum.Write(t.Data)
+		if s, ok := slots[name]; ok {
+			c.readPart(&c.pairs[s.pair], s.part, t.Data)
+		}
+	}
+	if want := sum.Sum(nil); !bytes.Equal(found, want) {
+		return fmt.Errorf("checksum: found %x, expected %x: the file was altered", found, want)
+	}
+	for i := range c.pairs {
+		// A correct checksum does not make the positions ascend.
+		if err := c.checkOne(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readPart is the inverse of writePart.
+func (c *Cache) readPart(p *pair, part string, b []byte) {
+	for j, page := range p.pages {
+		for e := range min(c.o.PageEntries, p.n-j*c.o.PageEntries) {
+			switch part {
+			case "positions":
+				b = takeElems[uint32](b, page.K, int(c.posOff)/4+e, 1, 1)
+			case "keys":
+				b = c.takeStored(b, page.K, c.keyIndex(e), c.keySpan(), tileEntries)
+			case "values":
+				b = c.takeStored(b, page.V, e*c.o.HeadDim, c.o.HeadDim, 1)
+			}
+		}
+	}
+}

@@ -1,0 +1,349 @@
+package kvcache
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/arena"
+	"github.com/lukv/lukv/safetensors"
+	"github.com/lukv/lukv/tensor"
+)
+
+// sample returns a ragged cache: a window with dropped entries, an evicted
+// pair, an empty one.
+func sample(t testing.TB, typ tensor.Type) *Cache {
+	c := open(t, Options{Layers: 2, KVHeads: 2, HeadDim: 6, Type: typ, PageEntries: 16, Windows: []int{0, 24}})
+	add(t, c, 0, 0, 0, 50)
+	require.NoError(t, c.Keep(0, 0, []int32{0, 7, 8, 30, 49}))
+	add(t, c, 1, 0, 0, 50)
+	add(t, c, 1, 1, 0, 32)
+	c.DropBefore(1, 32)
+	return c
+}
+
+func wantSample(t testing.TB, c *Cache) {
+	wantPair(t, c, 0, 0, 0, []int32{0, 7, 8, 30, 49})
+	wantPair(t, c, 0, 1, 0, nil)
+	wantPair(t, c, 1, 0, 32, span(32, 50))
+	wantPair(t, c, 1, 1, 32, nil)
+	require.EqualValues(t, 31, c.LastPosition(1, 1))
+	require.NoError(t, c.Check())
+}
+
+func saved(t testing.TB, c *Cache, meta map[string]string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	require.NoError(t, c.Save(&b, meta))
+	return b.Bytes()
+}
+
+func TestSaveLoad(t *testing.T) {
+	meta := map[string]string{"model": "m", "ratio": "0.8", "note": "ä\n\"\x01"}
+	for _, typ := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
+		file := saved(t, sample(t, typ), meta)
+		for _, pages := range []int{0, 16, 32} {
+			c, got, err := Load("x", file, Options{PageEntries: pages})
+			require.NoError(t, err)
+			require.Equal(t, meta, got)
+			wantSample(t, c)
+			o := c.Options()
+			require.Equal(t, Options{Layers: 2, KVHeads: 2, HeadDim: 6, Type: typ, PageEntries: max(16, pages), Windows: []int{0, 24}}, o)
+			add(t, c, 1, 1, 32, 60)
+			wantPair(t, c, 1, 1, 32, span(32, 60))
+			require.NoError(t, c.Close())
+			same, _, err := Load("x", file, o)
+			require.NoError(t, err, "the options of a loaded cache fit")
+			require.NoError(t, same.Close())
+		}
+		_, _, err := Load("x", file, Options{PageEntries: 64})
+		require.ErrorContains(t, err, "whole pages of 64")
+		_, _, err = Load("x", file, Options{MaxBytes: 100})
+		require.ErrorIs(t, err, ErrFull)
+		// Data aligned for nothing in particular loads as well.
+		c, _, err := Load("x", append([]byte{0}, file...)[1:], Options{})
+		require.NoError(t, err)
+		wantSample(t, c)
+		require.NoError(t, c.Close())
+	}
+}
+
+func TestLoadRefusesOtherShapes(t *testing.T) {
+	file := saved(t, sample(t, tensor.F16), nil)
+	for want, o := range map[string]Options{
+		"layers: found 2, expected 3":                      {Layers: 3},
+		"KV heads: found 2, expected 1":                    {KVHeads: 1},
+		"head dimension: found 6, expected 8":              {HeadDim: 8},
+		"element type: found F16, expected BF16":           {Type: tensor.BF16},
+		"found 24 in layer 1, expected windows [0 0]":      {Windows: []int{0, 0}},
+		"found 0 in layer 0, expected windows [1]":         {Windows: []int{1}},
+		"8 entries per page, expected a power of two from": {PageEntries: 8},
+	} {
+		_, _, err := Load("some.cache", file, o)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, `"some.cache"`)
+	}
+}
+
+// TestDamage alters every byte of a file, and cuts it at every length.
+func TestDamage(t *testing.T) {
+	file := saved(t, sample(t, tensor.BF16), map[string]string{"k": "v"})
+	live := arena.Live()
+	refused := 0
+	try := func(b []byte, what string, at int) {
+		c, _, err := Load("x", b, Options{})
+		if err == nil {
+			require.NoError(t, c.Close())
+			t.Fatalf("%s at %d of %d: loaded", what, at, len(file))
+		}
+		refused++
+	}
+	b := bytes.Clone(file)
+	for i := range b {
+		for _, bit := range []byte{0x01, 0x04, 0x20, 0x80} {
+			b[i] ^= bit
+			try(b, "flipped bit", i)
+			b[i] ^= bit
+		}
+		try(b[:i], "cut", i)
+	}
+	try(append(b, 0), "longer", len(b))
+	require.Equal(t, live, arena.Live(), "memory after refused files")
+	require.Equal(t, 5*len(file)+1, refused)
+	t.Logf("%d damaged files refused", refused)
+}
+
+// forge writes a file as Save does, correct checksum included, after a change.
+func forge(t testing.TB, c *Cache, change func(s []safetensors.Named) []safetensors.Named, meta map[string]string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	s, sum := c.sources()
+	require.NoError(t, safetensors.Write(io.MultiWriter(&b, sum), change(s), meta))
+	return b.Bytes()
+}
+
+func TestLoadRefusesContradictions(t *testing.T) {
+	c := sample(t, tensor.F32)
+	at := func(s []safetensors.Named, name string) *safetensors.Named {
+		i := slices.IndexFunc(s, func(n safetensors.Named) bool { return n.Name == name })
+		require.GreaterOrEqual(t, i, 0, name)
+		return &s[i]
+	}
+	type sources = []safetensors.Named
+	i64 := func(name string, i int, v int64) func(sources) sources {
+		return func(s sources) sources {
+			binary.LittleEndian.PutUint64(at(s, name).Tensor.Data[8*i:], uint64(v))
+			return s
+		}
+	}
+	drop := func(name string) func(sources) sources {
+		return func(s sources) sources {
+			return slices.DeleteFunc(s, func(n safetensors.Named) bool { return n.Name == name })
+		}
+	}
+	reshape := func(name string, typ tensor.Type, shape ...int) func(sources) sources {
+		return func(s sources) sources {
+			*at(s, name) = safetensors.Named{Name: name, Tensor: tensor.Make(typ, shape...)}
+			return s
+		}
+	}
+	positions := func(v ...uint32) func(sources) sources {
+		return func(s sources) sources {
+			x := tensor.Make(tensor.I32, len(v))
+			for i, p := range v {
+				binary.LittleEndian.PutUint32(x.Data[4*i:], p)
+			}
+			*at(s, "layer.0.head.0.positions") = safetensors.Named{Name: "layer.0.head.0.positions", Tensor: x}
+			return s
+		}
+	}
+	good := map[string]string{formatKey: formatVersion}
+	for _, x := range []struct {
+		want   string
+		change func(sources) sources
+	}{
+		{"layers: found 0", i64("options", 0, 0)},
+		{"layers: found -1", i64("options", 0, -1)},
+		{"2 windows for 3 layers", i64("options", 0, 3)},
+		{"KV heads: found 4611686018427387904", i64("options", 1, 1<<62)},
+		{"pairs", i64("options", 1, 1)},
+		{"head dimension 7", i64("options", 2, 7)},
+		{"expected F32[5, 4]", i64("options", 2, 4)},
+		{"entries per page: found 5", i64("options", 3, 5)},
+		{"entries per page, expected a power of two", i64("options", 3, 17)},
+		{"window of layer 0: found -1", i64("windows", 0, -1)},
+		{"without a window", i64("windows", 1, 0)},
+		{"found -1 entries", i64("pairs", 0, -1)},
+		{"expected I32[6]", i64("pairs", 0, 6)},
+		{"expected I32[1000000000]", i64("pairs", 0, 1e9)},
+		{"33 entries dropped up to position 31", i64("pairs", 7, 33)},
+		{"whole pages", i64("pairs", 7, 8)},
+		{"-16 entries dropped", i64("pairs", 7, -16)},
+		{"up to position -2", i64("pairs", 8, -2)},
+		{"position 32 of entry 0 is not above 40", i64("pairs", 8, 40)},
+		{`tensor "options" is missing`, drop("options")},
+		{`tensor "windows" is missing`, drop("windows")},
+		{`tensor "pairs"`, drop("pairs")},
+		{`tensor "sha256"`, drop("sha256")},
+		{`layer.0.head.0.keys" is missing`, drop("layer.0.head.0.keys")},
+		{"layer.1.head.0.values", drop("layer.1.head.0.values")},
+		{"expected I64 with one dimension", reshape("options", tensor.I64, 2, 2)},
+		{"expected I64 with one dimension", reshape("options", tensor.I32, 4)},
+		{"element type I16", reshape("layer.0.head.0.keys", tensor.I16, 5, 6)},
+		{"expected F32[5, 6]", reshape("layer.0.head.0.values", tensor.F16, 5, 6)},
+		{"expected F32[5, 6]", reshape("layer.0.head.0.values", tensor.F32, 6, 5)},
+		{"expected U8[32]", reshape("sha256", tensor.U8, 31)},
+		{"checksum", reshape("sha256", tensor.U8, 32)},
+		{"found 17 tensors, expected 16", func(s sources) sources {
+			return append(sources{{Name: "more", Tensor: tensor.Make(tensor.I64, 1)}}, s...)
+		}},
+		{"position 7 of entry 2 is not above 7", positions(0, 7, 7, 30, 49)},
+		{"position -1 of entry 4", positions(0, 7, 8, 30, 0xffffffff)},
+	} {
+		live := arena.Live()
+		_, _, err := Load("x", forge(t, c, x.change, good), Options{})
+		require.ErrorContains(t, err, x.want)
+		require.Equal(t, live, arena.Live())
+	}
+	same := func(s sources) sources { return s }
+	for want, meta := range map[string]map[string]string{
+		"not a saved cache":                {"a": "b"},
+		`format version "2", expected "1"`: {formatKey: "2"},
+	} {
+		_, _, err := Load("x", forge(t, c, same, meta), Options{})
+		require.ErrorContains(t, err, want)
+	}
+	loaded, _, err := Load("x", forge(t, c, same, good), Options{})
+	require.NoError(t, err)
+	wantSample(t, loaded)
+	require.NoError(t, loaded.Close())
+	require.ErrorContains(t, c.Save(io.Discard, good), "reserved")
+}
+
+// TestChecksumComesLast puts the checksum in front of what it covers.
+func TestChecksumComesLast(t *testing.T) {
+	f, err := safetensors.Parse("x", saved(t, sample(t, tensor.F32), nil))
+	require.NoError(t, err)
+	type entry struct {
+		Type    string `json:"dtype"`
+		Shape   []int  `json:"shape"`
+		Offsets [2]int `json:"data_offsets"`
+	}
+	header := map[string]any{"__metadata__": f.Metadata()}
+	var data []byte
+	put := func(name string, x tensor.Tensor) {
+		header[name] = entry{x.Type.String(), x.Shape, [2]int{len(data), len(data) + len(x.Data)}}
+		data = append(data, x.Data...)
+	}
+	sum, _ := f.Tensor(sumName)
+	put(sumName, sum)
+	for name, x := range f.All() {
+		if name != sumName {
+			put(name, x)
+		}
+	}
+	text, err := json.Marshal(header)
+	require.NoError(t, err)
+	file := binary.LittleEndian.AppendUint64(nil, uint64(len(text)))
+	_, _, err = Load("x", append(append(file, text...), data...), Options{})
+	require.ErrorContains(t, err, "follows the checksum")
+}
+
+type failingWriter struct{ left int }
+
+func (w *failingWriter) Write(p []byte) (int, error) {
+	if w.left -= len(p); w.left < 0 {
+		return 0, errors.New("disk full")
+	}
+	return len(p), nil
+}
+
+func TestSaveFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.cache")
+	c := sample(t, tensor.F32)
+	require.NoError(t, c.SaveFile(path, map[string]string{"n": "1"}))
+	loaded, meta, err := LoadFile(path, Options{})
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"n": "1"}, meta)
+	wantSample(t, loaded)
+
+	// A failure leaves the old file, and no other.
+	require.ErrorContains(t, loaded.SaveFile(path, map[string]string{"n": "\xff"}), path)
+	require.NoError(t, loaded.SaveFile(path, map[string]string{"n": "2"}))
+	require.Error(t, loaded.SaveFile(filepath.Join(dir, "none", "a.cache"), nil))
+	require.NoError(t, loaded.Close())
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	_, meta, err = LoadFile(path, Options{MaxBytes: 1})
+	require.ErrorIs(t, err, ErrFull)
+	require.Nil(t, meta)
+	_, _, err = LoadFile(filepath.Join(dir, "none"), Options{})
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	_, _, err = LoadFile(path, Options{})
+	require.ErrorContains(t, err, path)
+
+	size := len(saved(t, c, nil))
+	for _, n := range []int{0, size / 2, size - 1} {
+		require.ErrorContains(t, c.Save(&failingWriter{n}, nil), "disk full")
+	}
+	require.NoError(t, c.Save(&failingWriter{size}, nil))
+}
+
+// TestSaveStreams checks that saving does not copy the cache.
+func TestSaveStreams(t *testing.T) {
+	c := open(t, Options{Layers: 4, KVHeads: 4, HeadDim: 64})
+	for i := range 16 {
+		add(t, c, i/4, i%4, 0, 1024)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	require.NoError(t, c.Save(io.Discard, nil))
+	runtime.ReadMemStats(&after)
+	require.Greater(t, c.Bytes(), int64(8<<20))
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<20), "bytes allocated by Save")
+}
+
+func FuzzLoad(f *testing.F) {
+	for _, typ := range []tensor.Type{tensor.F32, tensor.BF16} {
+		c := sample(f, typ)
+		file := saved(f, c, map[string]string{"model": "m"})
+		f.Add(file)
+		f.Add(file[:len(file)/2])
+		f.Add(forge(f, c, func(s []safetensors.Named) []safetensors.Named { return s[1:] }, nil))
+	}
+	f.Fuzz(func(t *testing.T, file []byte) {
+		if len(file) > sha256.Size {
+			// Sign what the fuzzer made, or nothing behind the checksum is reached.
+			file = bytes.Clone(file)
+			sum := sha256.Sum256(file[:len(file)-sha256.Size])
+			copy(file[len(file)-sha256.Size:], sum[:])
+		}
+		live := arena.Live()
+		c, meta, err := Load("fuzz", file, Options{MaxBytes: 1 << 24})
+		if err != nil {
+			require.Nil(t, c)
+			require.Equal(t, live, arena.Live())
+			return
+		}
+		defer c.Close()
+		require.NoError(t, c.Check())
+		again := saved(t, c, meta)
+		d, _, err := Load("again", again, Options{})
+		require.NoError(t, err)
+		defer d.Close()
+		require.True(t, bytes.Equal(again, saved(t, d, meta)))
+	})
+}

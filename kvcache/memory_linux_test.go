@@ -1,0 +1,79 @@
+package kvcache
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+// resident returns the bytes of the process that are in memory. The sum over its
+// mappings is exact; the counter in /proc/self/status lags.
+func resident(t *testing.T) int64 {
+	t.Helper()
+	debug.FreeOSMemory()
+	text, err := os.ReadFile("/proc/self/smaps_rollup")
+	require.NoError(t, err)
+	_, after, ok := bytes.Cut(text, []byte("\nRss:"))
+	require.True(t, ok, "no Rss in %s", text)
+	var kib int64
+	_, err = fmt.Sscan(string(after), &kib)
+	require.NoError(t, err)
+	return kib << 10
+}
+
+// TestBytesAreResident compares what a cache reports with what the process
+// grows by: 16k tokens in 12 layers, and then a fifth of them, at random.
+func TestBytesAreResident(t *testing.T) {
+	const layers, heads, dim, tokens, chunk = 12, 4, 64, 16384, 512
+	k, v := make([]float32, chunk*dim), make([]float32, chunk*dim)
+	for i := range k {
+		k[i], v[i] = float32(i%251), float32(i%241)
+	}
+	slots := make([]int32, 0, tokens)
+	for i := range int32(tokens) {
+		if uint32(i)*2654435761>>16&1023 < 205 {
+			slots = append(slots, i)
+		}
+	}
+	before := resident(t)
+	c := open(t, Options{Layers: layers, KVHeads: heads, HeadDim: dim, Type: tensor.BF16})
+	slack := layers * heads * c.Stats().PageBytes
+	want := func(what string, entries int) {
+		t.Helper()
+		grown, held, free := resident(t)-before, c.Bytes(), c.PoolStats().FreeBytes
+		t.Logf("%s: process grew by %d bytes, cache holds %d, %d free for reuse", what, grown, held, free)
+		require.InDelta(t, int64(entries)*(2*dim*2+4), held, float64(slack), "bytes and entries")
+		// One MiB for tables and what else the Go heap does.
+		require.InDelta(t, grown, held+free, float64(slack+1<<20), "bytes held and growth of the process")
+		require.NoError(t, c.Check())
+	}
+	for from := int32(0); from < tokens; from += chunk {
+		for l := range layers {
+			for h := range heads {
+				require.NoError(t, c.Append(l, h, span(from, from+chunk), k, v, dim))
+			}
+		}
+	}
+	want("full", layers*heads*tokens)
+	for l := range layers {
+		for h := range heads {
+			require.NoError(t, c.Keep(l, h, slots))
+		}
+	}
+	want("after eviction", layers*heads*len(slots))
+	require.InDelta(t, tokens/5, len(slots), tokens/100)
+
+	// A fork costs nothing until it changes.
+	f, err := c.Fork()
+	require.NoError(t, err)
+	want("forked", layers*heads*len(slots))
+	require.NoError(t, f.Close())
+	require.NoError(t, c.TruncateTo(0))
+	want("empty", 0)
+}

@@ -1,0 +1,325 @@
+package kvcache
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/lukv/lukv/internal/arena"
+	"github.com/lukv/lukv/tensor"
+)
+
+// The simulation runs the cache against the simplest thing that could be one:
+// per pair a slice of entries, copied on fork. An entry is its position and a
+// number from which key and value follow, so that stale data does not pass for
+// the entry that belongs there.
+type naiveEntry struct {
+	pos  int32
+	seed int32
+}
+
+type naiveCache struct {
+	pairs [][]naiveEntry
+	base  []int
+	drop  []int32
+	marks []naiveMark
+}
+
+type naiveMark struct {
+	mark  Mark
+	pairs [][]naiveEntry // what the pairs held
+	base  []int          // and their first logical slots
+	drop  []int32        // and the highest dropped positions
+}
+
+// sim is the state machine: all living caches of one family.
+type sim struct {
+	o      Options
+	caches []*Cache
+	naive  []*naiveCache
+	seed   int32
+}
+
+func (n *naiveCache) clone() *naiveCache {
+	c := &naiveCache{base: slices.Clone(n.base), drop: slices.Clone(n.drop), marks: slices.Clone(n.marks)}
+	for _, p := range n.pairs {
+		c.pairs = append(c.pairs, slices.Clone(p))
+	}
+	return c
+}
+
+func (n *naiveCache) last(i int) int32 {
+	if p := n.pairs[i]; len(p) > 0 {
+		return p[len(p)-1].pos
+	}
+	return n.drop[i]
+}
+
+// forget removes the marks that void says are no longer good.
+func (n *naiveCache) forget(void func(m naiveMark) bool) { n.marks = slices.DeleteFunc(n.marks, void) }
+
+func simRows(seeds []int32, dim int) (k, v []float32) {
+	k, v = make([]float32, 0, len(seeds)*dim), make([]float32, 0, len(seeds)*dim)
+	for _, s := range seeds {
+		for d := range dim {
+			k, v = append(k, element(false, s, d)), append(v, element(true, s, d))
+		}
+	}
+	return k, v
+}
+
+func (s *sim) pick(t *rapid.T) int { return rapid.IntRange(0, len(s.caches)-1).Draw(t, "cache") }
+
+func (s *sim) pair(t *rapid.T) (i, layer, head int) {
+	i = rapid.IntRange(0, s.o.Layers*s.o.KVHeads-1).Draw(t, "pair")
+	return i, i / s.o.KVHeads, i % s.o.KVHeads
+}
+
+func (s *sim) window(i int) int { return s.o.Windows[i/s.o.KVHeads] }
+
+func (s *sim) appendTo(t *rapid.T, c *Cache, n *naiveCache, i, count int) error {
+	dim := s.o.HeadDim
+	pos, seeds := make([]int32, count), make([]int32, count)
+	x := n.last(i)
+	for j := range pos {
+		x += int32(rapid.SampledFrom([]int{1, 1, 1, 1, 2, 9}).Draw(t, "gap"))
+		s.seed++
+		pos[j], seeds[j] = x, s.seed
+		n.pairs[i] = append(n.pairs[i], naiveEntry{x, s.seed})
+	}
+	k, v := simRows(seeds, dim)
+	return c.Append(i/s.o.KVHeads, i%s.o.KVHeads, pos, k, v, dim)
+}
+
+func (s *sim) Append(t *rapid.T) {
+	at := s.pick(t)
+	i, _, _ := s.pair(t)
+	require.NoError(t, s.appendTo(t, s.caches[at], s.naive[at], i, rapid.IntRange(0, 40).Draw(t, "count")))
+}
+
+// AppendAll appends to all pairs at once, each from a goroutine of its own.
+func (s *sim) AppendAll(t *rapid.T) {
+	at := s.pick(t)
+	c, n := s.caches[at], s.naive[at]
+	count := rapid.IntRange(1, 20).Draw(t, "count")
+	errs := make(chan error, len(n.pairs))
+	for i := range n.pairs {
+		pos, seeds := make([]int32, count), make([]int32, count)
+		for j := range pos {
+			s.seed++
+			pos[j], seeds[j] = n.last(i)+1, s.seed
+			n.pairs[i] = append(n.pairs[i], naiveEntry{pos[j], s.seed})
+		}
+		k, v := simRows(seeds, s.o.HeadDim)
+		go func() { errs <- c.Append(i/s.o.KVHeads, i%s.o.KVHeads, pos, k, v, s.o.HeadDim) }()
+	}
+	for range n.pairs {
+		require.NoError(t, <-errs)
+	}
+}
+
+func (s *sim) Keep(t *rapid.T) {
+	at := s.pick(t)
+	i, layer, head := s.pair(t)
+	n := s.naive[at]
+	percent := rapid.SampledFrom([]int{0, 20, 50, 95, 100}).Draw(t, "percent")
+	slots, kept := []int32{}, []naiveEntry{}
+	for j, e := range n.pairs[i] {
+		if rapid.IntRange(0, 99).Draw(t, "keep") < percent {
+			slots, kept = append(slots, int32(j)), append(kept, e)
+		}
+	}
+	require.NoError(t, s.caches[at].Keep(layer, head, slots))
+	if len(kept) < len(n.pairs[i]) {
+		n.pairs[i], n.base[i], n.marks = kept, 0, nil
+	}
+}
+
+func (s *sim) Drop(t *rapid.T) {
+	at := s.pick(t)
+	n := s.naive[at]
+	layer := rapid.IntRange(0, s.o.Layers-1).Draw(t, "layer")
+	pos := int32(rapid.IntRange(0, 200).Draw(t, "position"))
+	s.caches[at].DropBefore(layer, pos)
+	w := s.o.Windows[layer]
+	if w == 0 {
+		return
+	}
+	for i := layer * s.o.KVHeads; i < (layer+1)*s.o.KVHeads; i++ {
+		for len(n.pairs[i]) >= s.o.PageEntries && n.pairs[i][s.o.PageEntries-1].pos < pos {
+			n.drop[i] = n.pairs[i][s.o.PageEntries-1].pos
+			n.pairs[i] = n.pairs[i][s.o.PageEntries:]
+			n.base[i] += s.o.PageEntries
+			n.forget(func(m naiveMark) bool { return int(n.drop[i]) > int(m.last(i))-w+1 })
+		}
+	}
+}
+
+// last is the last position at the time of the mark.
+func (m naiveMark) last(i int) int32 {
+	if p := m.pairs[i]; len(p) > 0 {
+		return p[len(p)-1].pos
+	}
+	return m.drop[i]
+}
+
+func (s *sim) Mark(t *rapid.T) {
+	at := s.pick(t)
+	n := s.naive[at].clone()
+	m := naiveMark{mark: s.caches[at].Mark(), pairs: n.pairs, base: n.base, drop: n.drop}
+	s.naive[at].marks = append(s.naive[at].marks, m)
+}
+
+// Truncate goes back to any mark that this cache or another one ever made.
+func (s *sim) Truncate(t *rapid.T) {
+	at := s.pick(t)
+	from := s.naive[s.pick(t)]
+	if len(from.marks) == 0 {
+		return
+	}
+	m := from.marks[rapid.IntRange(0, len(from.marks)-1).Draw(t, "mark")]
+	n := s.naive[at]
+	good := slices.ContainsFunc(n.marks, func(x naiveMark) bool { return x.mark == m.mark })
+	err := s.caches[at].Truncate(m.mark)
+	if !good {
+		require.Error(t, err)
+		return
+	}
+	require.NoError(t, err)
+	for i := range n.pairs {
+		n.pairs[i] = n.pairs[i][:m.base[i]+len(m.pairs[i])-n.base[i]]
+	}
+	s.forgetAbove(n)
+}
+
+func (s *sim) forgetAbove(n *naiveCache) {
+	n.forget(func(m naiveMark) bool {
+		for i := range n.pairs {
+			if m.base[i]+len(m.pairs[i]) > n.base[i]+len(n.pairs[i]) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func (s *sim) TruncateTo(t *rapid.T) {
+	at := s.pick(t)
+	n := s.naive[at]
+	pos := int32(rapid.IntRange(0, 300).Draw(t, "position"))
+	err := s.caches[at].TruncateTo(pos)
+	for i := range n.pairs {
+		if n.drop[i] >= 0 && n.last(i) >= pos && int(n.drop[i]) > int(pos)-s.window(i) {
+			require.Error(t, err)
+			return
+		}
+	}
+	require.NoError(t, err)
+	for i := range n.pairs {
+		for len(n.pairs[i]) > 0 && n.last(i) >= pos {
+			n.pairs[i] = n.pairs[i][:len(n.pairs[i])-1]
+		}
+	}
+	s.forgetAbove(n)
+}
+
+func (s *sim) Fork(t *rapid.T) {
+	if len(s.caches) == 5 {
+		return
+	}
+	at := s.pick(t)
+	f, err := s.caches[at].Fork()
+	require.NoError(t, err)
+	s.caches = append(s.caches, f)
+	s.naive = append(s.naive, s.naive[at].clone())
+}
+
+func (s *sim) Close(t *rapid.T) {
+	if len(s.caches) == 1 {
+		return
+	}
+	at := s.pick(t)
+	require.NoError(t, s.caches[at].Close())
+	s.caches, s.naive = slices.Delete(s.caches, at, at+1), slices.Delete(s.naive, at, at+1)
+}
+
+// Reload saves a cache and loads it as a family of its own, compares, and closes it.
+func (s *sim) Reload(t *rapid.T) {
+	at := s.pick(t)
+	var file, again bytes.Buffer
+	require.NoError(t, s.caches[at].Save(&file, map[string]string{"who": "sim"}))
+	c, meta, err := Load("sim", file.Bytes(), Options{})
+	require.NoError(t, err)
+	defer c.Close()
+	require.Equal(t, map[string]string{"who": "sim"}, meta)
+	s.compare(t, c, s.naive[at])
+	require.NoError(t, c.Save(&again, meta))
+	require.True(t, bytes.Equal(file.Bytes(), again.Bytes()), "saving a loaded cache gives the same file")
+}
+
+func (s *sim) compare(t *rapid.T, c *Cache, n *naiveCache) {
+	require.NoError(t, c.Check())
+	pages := 0
+	for i, p := range n.pairs {
+		layer, head := i/s.o.KVHeads, i%s.o.KVHeads
+		pos, seeds := make([]int32, len(p)), make([]int32, len(p))
+		for j, e := range p {
+			pos[j], seeds[j] = e.pos, e.seed
+		}
+		k, v := simRows(seeds, s.o.HeadDim)
+		name := fmt.Sprintf("layer %d head %d", layer, head)
+		require.Equal(t, n.base[i], c.Base(layer, head), name)
+		require.Equal(t, n.last(i), c.LastPosition(layer, head), name)
+		require.True(t, slices.Equal(pos, c.Positions(layer, head, nil)), "%s: got positions %v, want %v", name, c.Positions(layer, head, nil), pos)
+		require.True(t, slices.Equal(k, c.Keys(layer, head, 0, len(p), nil)), "%s: keys", name)
+		require.True(t, slices.Equal(v, c.Values(layer, head, 0, len(p), nil)), "%s: values", name)
+		pages += (len(p) + s.o.PageEntries - 1) / s.o.PageEntries
+	}
+	require.Equal(t, int64(pages)*c.Stats().PageBytes, c.Bytes(), "bytes held")
+}
+
+// Check compares all caches, and the references of all pages.
+func (s *sim) Check(t *rapid.T) {
+	refs := make(map[arena.Block]int)
+	for at, c := range s.caches {
+		s.compare(t, c, s.naive[at])
+		for i := range c.pairs {
+			for _, b := range c.pairs[i].blocks {
+				refs[b]++
+			}
+		}
+	}
+	for b, n := range refs {
+		require.Equal(t, n, b.Refs(), "references of a page")
+	}
+	p := s.caches[0].PoolStats()
+	require.Equal(t, int64(len(refs))*s.caches[0].Stats().PageBytes, p.Bytes, "bytes of the family")
+	require.Equal(t, int64(len(s.caches)), p.Caches)
+}
+
+func TestSimulation(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &sim{o: Options{
+			Layers:      2,
+			KVHeads:     2,
+			HeadDim:     rapid.SampledFrom([]int{2, 10}).Draw(t, "head dim"),
+			Type:        rapid.SampledFrom([]tensor.Type{tensor.F32, tensor.F16, tensor.BF16}).Draw(t, "type"),
+			PageEntries: 16,
+			Windows:     []int{0, rapid.SampledFrom([]int{8, 60}).Draw(t, "window")},
+		}}
+		c, err := New(s.o)
+		require.NoError(t, err)
+		s.caches = []*Cache{c}
+		s.naive = []*naiveCache{{pairs: make([][]naiveEntry, 4), base: make([]int, 4), drop: []int32{-1, -1, -1, -1}}}
+		defer func() {
+			for _, c := range s.caches {
+				require.NoError(t, c.Close())
+			}
+		}()
+		t.Repeat(rapid.StateMachineActions(s))
+	})
+}

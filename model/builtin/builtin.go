@@ -1,0 +1,80 @@
+// Package builtin carries a small trained model inside the program: Needle-Llama,
+// a Llama of 4.1 million parameters that retrieves facts from contexts of up to
+// 2048 tokens. It is what the command runs where no checkpoint is at hand, and
+// a test article for cache compression; README.md is its card and training/
+// its recipe.
+//
+// The package adds about 9 MB to a program that imports it and has no other effect.
+package builtin
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+
+	"github.com/lukv/lukv/model"
+)
+
+//go:embed config.json generation_config.json tokenizer.json tokenizer_config.json model.safetensors
+var files embed.FS
+
+//go:embed eval_samples.jsonl
+var samples []byte
+
+// Name is what the command calls the model.
+const Name = "builtin"
+
+// Files returns the checkpoint as a folder in the layout of published models.
+func Files() fs.FS { return files }
+
+// Open loads the model. The caller closes it.
+func Open(ctx context.Context, opts ...model.Option) (*model.Model, error) {
+	m, err := model.OpenFS(ctx, files, opts...)
+	if err != nil {
+		return nil, fmt.Errorf("builtin model: %w", err)
+	}
+	return m, nil
+}
+
+// Sample is a question about a context that the model was made to answer. It
+// was never trained on.
+type Sample struct {
+	Task         string   `json:"task"`
+	Length       int      `json:"length"`        // nominal context length in tokens
+	PromptTokens int      `json:"prompt_tokens"` // tokens of Prompt's two parts together
+	Context      string   `json:"context"`
+	Question     string   `json:"question"`
+	AnswerPrefix string   `json:"answer_prefix"`
+	Answers      []string `json:"answers"`     // all must appear in the output
+	AnswerText   string   `json:"answer_text"` // the whole expected continuation
+}
+
+// Samples returns the 221 samples that come with the model.
+func Samples() []Sample {
+	var out []Sample
+	lines := bufio.NewScanner(bytes.NewReader(samples))
+	lines.Buffer(nil, len(samples))
+	for lines.Scan() {
+		var s Sample
+		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
+			panic(fmt.Sprintf("builtin: embedded samples: %v", err))
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// SamplesJSONL returns the samples as they lie in eval_samples.jsonl.
+func SamplesJSONL() []byte { return bytes.Clone(samples) }
+
+// Prompt returns the two parts of the prompt of a question about a context:
+// the part that can be compressed before the question is known, and the rest.
+// The markers are special tokens; encode both parts with special tokens
+// recognised in the text and none added.
+func Prompt(context, question, answerPrefix string) (head, tail string) {
+	return "<s><|user|>" + context, "\n\n" + question + "<|assistant|>" + answerPrefix
+}

@@ -1,0 +1,378 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lukv/lukv/lukv"
+)
+
+// compression is the policy of one session, resolved against its model, and
+// its state. A nil compression does nothing; methods that sessions without a
+// policy reach allow it.
+type compression struct {
+	m      *Model
+	plan   *lukv.Compiled      // shared by forks
+	decode []*lukv.DecodeLayer // nil unless the cache is compressed while decoding
+	watch  watcher             // of decode passes
+
+	renumber   bool // StreamingLLM's rerotate: positions become slots after the cut
+	renumbered bool
+}
+
+// newCompression resolves a policy for sessions with the given options.
+func newCompression(m *Model, o SessionOptions) (*compression, error) {
+	if o.Compression == nil {
+		return nil, nil
+	}
+	c := m.cfg
+	shape := lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, BytesPerEntry: 2 * c.HeadDim * o.CacheType.Size()}
+	for at, w := range c.Windows {
+		if w > 0 {
+			if shape.Excluded == nil {
+				shape.Excluded = make([]bool, c.Layers)
+			}
+			shape.Excluded[at] = true
+		}
+	}
+	plan, err := o.Compression.Compile(m.id, shape)
+	if err != nil {
+		return nil, fmt.Errorf("compression: %w", err)
+	}
+	comp := &compression{m: m, plan: plan}
+	if r := plan.Metric().Config().Rerotate; r != nil && *r {
+		if plan.Allocator().Name() != "uniform" || shape.Excluded != nil || m.rope.Dynamic() {
+			return nil, errors.New("compression: renumbering positions works with the uniform allocator, without sliding windows and without dynamic rope scaling only")
+		}
+		comp.renumber = true
+	}
+	comp.reset()
+	return comp, nil
+}
+
+// reset forgets the decode state.
+func (c *compression) reset() {
+	if c.plan.Decoding() == nil {
+		return
+	}
+	cfg := c.m.cfg
+	c.decode = make([]*lukv.DecodeLayer, cfg.Layers)
+	for at := range c.decode {
+		if cfg.Windows[at] == 0 {
+			c.decode[at] = c.plan.Decoding().NewLayer(cfg.Heads, cfg.KVHeads, cfg.HeadDim)
+		}
+	}
+}
+
+func (c *compression) clone() *compression {
+	if c == nil {
+		return nil
+	}
+	d := &compression{m: c.m, plan: c.plan, renumber: c.renumber, renumbered: c.renumbered}
+	if c.decode != nil {
+		d.decode = make([]*lukv.DecodeLayer, len(c.decode))
+		for i, l := range c.decode {
+			if l != nil {
+				d.decode[i] = l.Clone()
+			}
+		}
+	}
+	return d
+}
+
+// prefillEnabled reports whether a context of T tokens is to be compressed. A
+// ratio of 0, or a budget of at least the length, is no compression (P2).
+func (c *compression) prefillEnabled(T int) bool {
+	if c == nil {
+		return false
+	}
+	d := c.plan.Demand(T)
+	return !d.Untouched()
+}
+
+// watchDecode returns the watcher of a pass over all layers, nil if nobody
+// watches. prefill says that the pass is a prefill.
+func (c *compression) watchDecode(s *Session, prefill bool) *watcher {
+	var p *probe
+	if !prefill {
+		p = s.probe
+	}
+	if c == nil || c.decode == nil {
+		if p == nil {
+			return nil
+		}
+		return &watcher{s: s, probe: p}
+	}
+	w := &c.watch
+	w.s, w.decode, w.record, w.prefill, w.probe = s, c.decode, c.plan.Decoding().Needs(), prefill, p
+	return w
+}
+
+// rewind follows the cache back to position pos.
+func (c *compression) rewind(s *Session, pos int) {
+	if c == nil || c.decode == nil {
+		return
+	}
+	lens := make([]int, c.m.cfg.KVHeads)
+	for at, l := range c.decode {
+		if l != nil {
+			for h := range lens {
+				lens[h] = s.cache.Len(at, h)
+			}
+			l.Rewind(lens, pos)
+		}
+	}
+}
+
+// afterPass cuts the cache while decoding, where the schedule says so.
+func (c *compression) afterPass(ctx context.Context, s *Session, n int, prefill bool) error {
+	if c == nil || c.decode == nil {
+		return nil
+	}
+	for at, l := range c.decode {
+		if l == nil {
+			continue
+		}
+		kept, err := l.After(ctx, s.layerView(at), n, prefill, c.plan.DecodeBudgets())
+		if err != nil {
+			return fmt.Errorf("layer %d: %w", at, err)
+		}
+		if kept == nil {
+			continue
+		}
+		for h, slots := range kept {
+			if err := s.cache.Keep(at, h, slots); err != nil {
+				return fmt.Errorf("compress layer %d while decoding: %w", at, err)
+			}
+		}
+		s.stats.Cuts++
+	}
+	return nil
+}
+
+// layerView describes a layer of the cache to the metrics.
+func (s *Session) layerView(at int) *lukv.Layer {
+	m, cfg := s.m, s.m.cfg
+	l := &lukv.Layer{
+		Index: at, Heads: cfg.Heads, KVHeads: cfg.KVHeads, HeadDim: cfg.HeadDim,
+		Lens: make([]int, cfg.KVHeads),
+		Keys: func(h, lo, hi int, dst []float32) []float32 { return s.cache.Keys(at, h, lo, hi, dst) },
+		Values: func(h, lo, hi int, dst []float32) []float32 {
+			return s.cache.Values(at, h, lo, hi, dst)
+		},
+		Positions:    func(h int) []int32 { return s.cache.Positions(at, h, nil) },
+		NextPosition: s.pos,
+		InvFreq:      m.rope.InvFreq(s.pos), RopeScale: m.rope.AttentionFactor(),
+		Parallel: m.parallel,
+	}
+	ragged := false
+	for h := range l.Lens {
+		l.Lens[h] = s.cache.Len(at, h)
+		l.T = max(l.T, l.Lens[h])
+		ragged = ragged || l.Lens[h] != l.Lens[0]
+	}
+	if !ragged {
+		l.Lens = nil
+	}
+	return l
+}
+
+// parallel runs fn(0) … fn(n-1) on the model's workers.
+func (m *Model) parallel(n int, fn func(i int)) { m.pool.Run(n, 1, parallelTask(fn)) }
+
+type parallelTask func(i int)
+
+func (t parallelTask) Run(lo, hi, _ int) {
+	for i := lo; i < hi; i++ {
+		t(i)
+	}
+}
+
+// collect returns a watcher that keeps what the metrics need of one layer of a
+// prefill of T tokens, nil if they need nothing that passes by.
+func (m *Model) collect(s *Session, T int, needs lukv.Needs) *watcher {
+	c := m.cfg
+	w := &watcher{s: s, tail: T - needs.Window}
+	if needs.Stats {
+		w.stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance)
+	}
+	if needs.Window > 0 {
+		w.window = lukv.NewQueryWindow(c.Heads, c.HeadDim, needs.Window)
+	}
+	if needs.ColumnSums {
+		w.sums = lukv.NewColumnSums(c.Heads, c.KVHeads, 1)
+	}
+	if w.stats == nil && w.window == nil && w.sums == nil {
+		return nil
+	}
+	return w
+}
+
+// prefillJob compresses the layers of one prefill as they are done.
+type prefillJob struct {
+	c       *compression
+	s       *Session
+	T       int
+	demand  lukv.Demand
+	budgets [][]int       // [L][K], where they are known beforehand
+	scores  []lukv.Scores // [L], where they are needed at the end
+	w       *watcher
+	err     error
+}
+
+func (c *compression) begin(s *Session, T int) *prefillJob {
+	j := &prefillJob{c: c, s: s, T: T, demand: c.plan.Demand(T)}
+	switch c.plan.Allocator().Knows() {
+	case lukv.KnownBefore:
+		j.budgets, j.err = c.plan.Allocator().Budgets(j.demand)
+	case lukv.KnownAtEnd:
+		j.scores = make([]lukv.Scores, c.m.cfg.Layers)
+	}
+	return j
+}
+
+// watch returns the watcher of a layer's pass.
+func (j *prefillJob) watch(at int) *watcher {
+	j.w = nil
+	if !j.demand.Takes(at) {
+		return nil
+	}
+	c := j.c
+	j.w = c.m.collect(j.s, j.T, c.plan.Metric().Needs(j.T, j.demand.Share()))
+	if c.decode != nil {
+		if j.w == nil {
+			j.w = &watcher{s: j.s}
+		}
+		j.w.decode, j.w.record, j.w.prefill = c.decode, c.plan.Decoding().Needs(), true
+	}
+	return j.w
+}
+
+// layerDone scores a layer whose attention is complete and cuts it, if its
+// budgets can be known.
+func (j *prefillJob) layerDone(ctx context.Context, at int) error {
+	if j.err != nil {
+		return j.err
+	}
+	if !j.demand.Takes(at) {
+		return nil
+	}
+	start := time.Now()
+	view := j.s.layerView(at)
+	view.NextPosition = j.T
+	view.InvFreq = j.s.m.rope.InvFreq(j.T)
+	scores, budgets, err := j.score(ctx, view)
+	j.s.stats.ScoreTime += time.Since(start)
+	if err != nil {
+		return err
+	}
+	if j.scores != nil {
+		j.scores[at] = scores
+		return nil
+	}
+	return j.cut(at, budgets, scores)
+}
+
+// score ranks a layer and gives its budgets, nil if they are known at the end only.
+func (j *prefillJob) score(ctx context.Context, l *lukv.Layer) (lukv.Scores, []int, error) {
+	if w := j.w; w != nil {
+		l.Queries, l.Stats, l.Sums = w.window, w.stats, w.sums
+	}
+	l.Share = j.demand.Share()
+	if j.budgets != nil {
+		l.Budgets = j.budgets[l.Index]
+	}
+	scores, err := j.c.plan.Metric().Score(ctx, l)
+	if err != nil || j.scores != nil {
+		return scores, nil, err
+	}
+	if j.budgets != nil {
+		return scores, j.budgets[l.Index], nil
+	}
+	budgets, err := j.c.plan.Allocator().LayerBudgets(j.demand, l.Index, scores)
+	return scores, budgets, err
+}
+
+// cut evicts what a layer's heads may not keep.
+func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
+	start := time.Now()
+	defer func() { j.s.stats.EvictTime += time.Since(start) }()
+	if n := scores.NaNs(); n > 0 {
+		j.s.m.log.Warn("metric gave scores that are not numbers", "layer", at, "scores", n)
+	}
+	if scores.Degenerate() {
+		j.s.m.log.Warn("metric gave every entry of a head the same score", "layer", at)
+	}
+	errs := make([]error, len(budgets))
+	kept := make([][]int32, len(budgets))
+	j.s.m.parallel(len(budgets), func(h int) {
+		kept[h] = lukv.Keep(nil, scores[h], budgets[h], j.demand.Protection)
+		errs[h] = j.s.cache.Keep(at, h, kept[h])
+	})
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("compress layer %d: %w", at, err)
+	}
+	if j.c.decode != nil && j.c.decode[at].Sums() != nil {
+		for h := range kept {
+			j.c.decode[at].Sums().Compact(h, kept[h])
+		}
+	}
+	return nil
+}
+
+// finish cuts all layers where budgets needed all scores, and ends the pass
+// for the compression while decoding.
+func (j *prefillJob) finish(ctx context.Context) error {
+	if j.scores != nil {
+		budgets, err := j.c.plan.Allocator().ModelBudgets(j.demand, j.scores)
+		if err != nil {
+			return err
+		}
+		for at := range budgets {
+			if j.demand.Takes(at) {
+				if err := j.cut(at, budgets[at], j.scores[at]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	j.s.stats.ContextTokens = j.T
+	return nil
+}
+
+// renumber gives the entries that are left the positions 0, 1, …, rotating
+// their keys accordingly, and continues the sequence behind them (spec §3.8,
+// option rerotate).
+func (s *Session) renumber() error {
+	c := s.m.cfg
+	var keys, values []float32
+	n := s.cache.Len(0, 0)
+	fresh := make([]int32, n)
+	for i := range fresh {
+		fresh[i] = int32(i)
+	}
+	for at := range c.Layers {
+		for h := range c.KVHeads {
+			pos := s.cache.Positions(at, h, nil)
+			if len(pos) != n {
+				return fmt.Errorf("renumber positions: layer %d head %d holds %d entries, head 0 of layer 0 holds %d", at, h, len(pos), n)
+			}
+			keys = s.cache.Keys(at, h, 0, n, keys)
+			values = s.cache.Values(at, h, 0, n, values)
+			if err := lukv.Rerotate(keys[:n*c.HeadDim], pos, s.m.rope.InvFreq(s.pos)); err != nil {
+				return fmt.Errorf("renumber positions of layer %d head %d: %w", at, h, err)
+			}
+			if err := s.cache.Keep(at, h, nil); err != nil {
+				return fmt.Errorf("renumber positions of layer %d head %d: %w", at, h, err)
+			}
+			if err := s.cache.Append(at, h, fresh, keys, values, c.HeadDim); err != nil {
+				return fmt.Errorf("renumber positions of layer %d head %d: %w", at, h, err)
+			}
+		}
+	}
+	s.comp.renumbered = true
+	s.pos = n
+	return nil
+}

@@ -1,0 +1,582 @@
+package model
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+// ErrUnsupported says that a checkpoint is of a kind that this package cannot
+// run: its architecture, activation, rope scaling or quantization is unknown.
+var ErrUnsupported = errors.New("not supported")
+
+// Names of the files that describe a checkpoint.
+const (
+	configName     = "config.json"
+	generationName = "generation_config.json"
+)
+
+// Bounds of what a configuration may claim: far above any published model, and
+// low enough that no product of two of them overflows. Positions are bounded by
+// the angles that can be rotated exactly.
+const (
+	maxConfigBytes  = 16 << 20
+	maxLayers       = 1 << 10
+	maxWidth        = 1 << 20 // Hidden, Intermediate
+	maxHeads        = 1 << 12
+	maxHeadDim      = 1 << 12
+	maxVocab        = 1 << 24
+	maxPositionsCap = 12 << 20
+)
+
+// Config describes the network of a checkpoint. What a config.json leaves out
+// has been filled in with the default of its model class.
+type Config struct {
+	Arch string // "llama", "mistral", "qwen2" or "qwen3"
+
+	Layers       int
+	Hidden       int
+	Intermediate int
+	Heads        int // query heads; query head h uses KV head h/(Heads/KVHeads)
+	KVHeads      int // divides Heads
+	HeadDim      int // even
+	Vocab        int
+	MaxPositions int // tokens the model was made for
+
+	NormEps float64
+	Rope    RopeConfig
+
+	QKVBias        bool // biases on the query, key and value projections
+	OutBias        bool // bias on the attention's output projection
+	MLPBias        bool // biases on the gate, up and down projections
+	QKNorm         bool // RMS norm of each query and key head before rotation
+	TiedEmbeddings bool // the output matrix is the embedding
+
+	// Windows holds each layer's attention window W in tokens: position i sees
+	// the W positions up to and including itself. 0 is full attention.
+	Windows []int
+
+	BOS []int // tokens that begin a text, possibly none
+	EOS []int // tokens that end one, possibly none
+
+	// Type is the element type that the config declares, 0 if none. What counts
+	// is each stored tensor's own type.
+	Type tensor.Type
+
+	Generation GenerationDefaults
+}
+
+// GenerationDefaults are the sampling settings that come with a checkpoint, in
+// generation_config.json. Settings that are absent have the value that changes
+// nothing, given in parentheses.
+type GenerationDefaults struct {
+	DoSample          bool    // (false) sample instead of taking the best token
+	Temperature       float64 // (1)
+	TopK              int     // (0) keep the K most likely tokens
+	TopP              float64 // (1) keep the most likely tokens that make up P
+	MinP              float64 // (0) drop tokens below P times the most likely one
+	RepetitionPenalty float64 // (1)
+	MaxNewTokens      int     // (0) no limit
+}
+
+// archs lists the supported architectures by the model_type of their configs,
+// with the defaults in which the model classes of transformers differ.
+var archs = map[string]archDefaults{
+	"llama":   {class: "LlamaForCausalLM", maxPositions: 2048},
+	"mistral": {class: "MistralForCausalLM", maxPositions: 131072, kvHeads: 8},
+	"qwen2":   {class: "Qwen2ForCausalLM", maxPositions: 32768, kvHeads: 32},
+	"qwen3":   {class: "Qwen3ForCausalLM", maxPositions: 32768, kvHeads: 32, headDim: 128},
+}
+
+type archDefaults struct {
+	class        string
+	maxPositions int
+	kvHeads      int // 0: as many as heads
+	headDim      int // 0: hidden / heads
+}
+
+// LoadConfig reads config.json and, if there is one, generation_config.json of
+// the model folder dir. Errors name the file and the key; they wrap
+// ErrUnsupported where the file is well-formed but describes something else
+// than the supported networks.
+func LoadConfig(dir string) (*Config, error) {
+	return loadConfig(func(name string) (string, io.ReadCloser, error) {
+		path := filepath.Join(dir, name)
+		f, err := os.Open(path)
+		return path, f, err
+	})
+}
+
+// LoadConfigFS is LoadConfig for a file system that has the model folder as its
+// root.
+func LoadConfigFS(fsys fs.FS) (*Config, error) {
+	return loadConfig(func(name string) (string, io.ReadCloser, error) {
+		f, err := fsys.Open(name)
+		return name, f, err
+	})
+}
+
+func loadConfig(open func(name string) (path string, r io.ReadCloser, err error)) (*Config, error) {
+	read := func(name string) (path string, text []byte, err error) {
+		path, r, err := open(name)
+		if err != nil {
+			return path, nil, err // names the path
+		}
+		defer r.Close()
+		text, err = io.ReadAll(io.LimitReader(r, maxConfigBytes+1))
+		if err != nil {
+			return path, nil, fmt.Errorf("%q: %w", path, err)
+		}
+		if len(text) > maxConfigBytes {
+			return path, nil, fmt.Errorf("%q: found more than %d bytes", path, maxConfigBytes)
+		}
+		return path, text, nil
+	}
+	path, text, err := read(configName)
+	if err != nil {
+		return nil, fmt.Errorf("read model config: %w", err)
+	}
+	cfg, err := ParseConfig(text)
+	if err != nil {
+		return nil, fmt.Errorf("model config %q: %w", path, err)
+	}
+	path, text, err = read(generationName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return cfg, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read generation config: %w", err)
+	}
+	if err := cfg.ParseGeneration(text); err != nil {
+		return nil, fmt.Errorf("generation config %q: %w", path, err)
+	}
+	return cfg, nil
+}
+
+// ParseConfig reads the text of a config.json, of either generation: rope
+// settings under rope_theta and rope_scaling or under rope_parameters, the
+// element type under torch_dtype or dtype.
+func ParseConfig(text []byte) (*Config, error) {
+	o, err := parseObject(text)
+	if err != nil {
+		return nil, err
+	}
+	arch, err := findArch(o)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range []string{"quantization_config", "quantization", "compression_config"} {
+		if o.has(key) {
+			return nil, fmt.Errorf("%q: quantized checkpoints are %w, expected plain float weights", key, ErrUnsupported)
+		}
+	}
+	if act := o.str("hidden_act", "silu"); act != "silu" && act != "swish" && o.err == nil {
+		return nil, fmt.Errorf("\"hidden_act\": activation %q is %w, expected \"silu\"", act, ErrUnsupported)
+	}
+	def := archs[arch]
+	c := &Config{
+		Arch:           arch,
+		Layers:         o.integer("num_hidden_layers", required, 1, maxLayers),
+		Hidden:         o.integer("hidden_size", required, 1, maxWidth),
+		Intermediate:   o.integer("intermediate_size", required, 1, maxWidth),
+		Heads:          o.integer("num_attention_heads", required, 1, maxHeads),
+		Vocab:          o.integer("vocab_size", required, 1, maxVocab),
+		MaxPositions:   o.integer("max_position_embeddings", def.maxPositions, 1, maxPositionsCap),
+		NormEps:        o.number("rms_norm_eps", 1e-6),
+		TiedEmbeddings: o.boolean("tie_word_embeddings", false),
+		BOS:            o.ids("bos_token_id"),
+		EOS:            o.ids("eos_token_id"),
+		Generation:     neutralGeneration(),
+	}
+	if o.err != nil {
+		return nil, o.err
+	}
+	if !(c.NormEps >= 0 && c.NormEps < 1) {
+		return nil, fmt.Errorf("\"rms_norm_eps\": found %g, expected a number from 0 to below 1", c.NormEps)
+	}
+
+	// An absent key and a null differ here: null always means one KV head per
+	// head.
+	c.KVHeads = c.Heads
+	if _, given := o.fields["num_key_value_heads"]; !given && def.kvHeads != 0 {
+		c.KVHeads = def.kvHeads
+	}
+	c.KVHeads = o.integer("num_key_value_heads", c.KVHeads, 1, maxHeads)
+	if o.err == nil && c.Heads%c.KVHeads != 0 {
+		return nil, fmt.Errorf("\"num_key_value_heads\": found %d, expected a divisor of the %d heads", c.KVHeads, c.Heads)
+	}
+	if c.HeadDim = def.headDim; !o.has("head_dim") && c.HeadDim == 0 {
+		if c.Hidden%c.Heads != 0 {
+			return nil, fmt.Errorf("\"hidden_size\": found %d, expected a multiple of the %d heads as \"head_dim\" is absent", c.Hidden, c.Heads)
+		}
+		c.HeadDim = c.Hidden / c.Heads
+	}
+	c.HeadDim = o.integer("head_dim", c.HeadDim, 1, maxHeadDim)
+
+	switch arch {
+	case "llama":
+		c.QKVBias = o.boolean("attention_bias", false)
+		c.OutBias = c.QKVBias
+		c.MLPBias = o.boolean("mlp_bias", false)
+	case "qwen2":
+		c.QKVBias = true
+	case "qwen3":
+		c.QKVBias = o.boolean("attention_bias", false)
+		c.OutBias = c.QKVBias
+		c.QKNorm = true
+	}
+	c.Type = o.elementType()
+	c.Windows = o.windows(c)
+	c.Rope = o.rope()
+	if o.err != nil {
+		return nil, o.err
+	}
+	// The rotation's own checks, among them that HeadDim is even.
+	if _, err := NewRope(c); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// findArch returns the key of archs that the config asks for: by model_type or,
+// in configs without it, by the class under architectures.
+func findArch(o *object) (string, error) {
+	supported := slices.Sorted(maps.Keys(archs))
+	if o.has("model_type") {
+		name := o.str("model_type", "")
+		if o.err != nil {
+			return "", o.err
+		}
+		if _, ok := archs[name]; !ok {
+			return "", fmt.Errorf("\"model_type\": architecture %s is %w, expected one of %v", short(strconv.Quote(name)), ErrUnsupported, supported)
+		}
+		return name, nil
+	}
+	if o.has("architectures") {
+		var classes []string
+		if err := json.Unmarshal(o.fields["architectures"], &classes); err != nil {
+			return "", o.wrong("architectures", "a list of strings")
+		}
+		for _, name := range supported {
+			if slices.Contains(classes, archs[name].class) {
+				return name, nil
+			}
+		}
+		return "", fmt.Errorf("\"architectures\": architecture %s is %w, expected one of %v",
+			short(fmt.Sprintf("%q", classes)), ErrUnsupported, supported)
+	}
+	return "", fmt.Errorf("neither \"model_type\" nor \"architectures\" is given, so the architecture is %w, expected one of %v",
+		ErrUnsupported, supported)
+}
+
+// windows returns the attention window of each layer.
+//
+// transformers knows three ways: Mistral has one window for all layers; Qwen
+// has one behind a switch, for the layers from max_window_layers on; newer
+// configs list each layer's kind under layer_types, which then decides.
+func (o *object) windows(c *Config) []int {
+	w := make([]int, max(c.Layers, 0))
+	first, window := len(w), 0 // layers from first on have the window
+	width := func() int {
+		if raw, given := o.fields["sliding_window"]; given && string(raw) == "null" {
+			return 0
+		}
+		return o.integer("sliding_window", 4096, 1, math.MaxInt32)
+	}
+	switch c.Arch {
+	case "mistral":
+		first, window = 0, width()
+	case "qwen2", "qwen3":
+		if o.boolean("use_sliding_window", false) {
+			first, window = o.integer("max_window_layers", 28, 0, math.MaxInt32), width()
+		}
+	}
+	if o.err != nil || !o.has("layer_types") {
+		for i := first; i < len(w); i++ {
+			w[i] = window
+		}
+		return w
+	}
+	var kinds []string
+	if err := json.Unmarshal(o.fields["layer_types"], &kinds); err != nil || len(kinds) != len(w) {
+		o.fail(o.wrong("layer_types", fmt.Sprintf("a list of %d strings, one for each layer", len(w))))
+		return w
+	}
+	for i, kind := range kinds {
+		switch {
+		case kind == "sliding_attention" && window > 0:
+			w[i] = window
+		case kind == "sliding_attention":
+			o.fail(fmt.Errorf("\"layer_types\": layer %d has sliding attention, but the config sets no window", i))
+		case kind != "full_attention":
+			o.fail(fmt.Errorf("\"layer_types\": layer %d is of type %s, which is %w", i, short(strconv.Quote(kind)), ErrUnsupported))
+		}
+	}
+	return w
+}
+
+// rope collects the rotation's settings from both generations of configs. The
+// values are checked by NewRope.
+func (o *object) rope() RopeConfig {
+	// The newer rope_parameters hold everything; in the older form rope_theta
+	// stands beside rope_scaling. Where a user has added rope_scaling to a newer
+	// config, it may replace the parameters only if these scale nothing.
+	params, scaling := o.object("rope_parameters"), o.object("rope_scaling")
+	o.sole("partial_rotary_factor", 1)
+	r := RopeConfig{Theta: o.number("rope_theta", 10000)}
+	for _, p := range []*object{params, scaling} {
+		r.Theta = p.number("rope_theta", r.Theta)
+		p.sole("partial_rotary_factor", 1)
+		for _, kind := range []string{"full_attention", "sliding_attention"} {
+			if p.has(kind) {
+				p.fail(fmt.Errorf("%q: different rotations for kinds of layers are %w", kind, ErrUnsupported))
+			}
+		}
+	}
+	kind := func(p *object) string { return p.str("rope_type", p.str("type", "")) }
+	p := params
+	switch paramsKind, scalingKind := kind(params), kind(scaling); {
+	case len(scaling.fields) > 0 && scalingKind == "":
+		scaling.fail(errors.New("\"rope_type\" is missing"))
+	case params.has("factor") && paramsKind == "":
+		params.fail(errors.New("\"rope_type\" is missing"))
+	case len(scaling.fields) == 0 || scalingKind == "default":
+	case paramsKind == "" || paramsKind == "default":
+		p = scaling
+	default:
+		o.fail(errors.New("found both \"rope_parameters\" and \"rope_scaling\", each with a scaling, expected one"))
+	}
+	r.Type = kind(p)
+	r.Factor = p.number("factor", 0)
+	r.OriginalMax = p.integer("original_max_position_embeddings", 0, 1, maxPositionsCap)
+	switch r.Type {
+	case "llama3":
+		r.LowFreq = p.number("low_freq_factor", 0)
+		r.HighFreq = p.number("high_freq_factor", 0)
+	case "yarn":
+		r.BetaFast = p.number("beta_fast", 0)
+		r.BetaSlow = p.number("beta_slow", 0)
+		r.NoTruncate = !p.boolean("truncate", true)
+		r.AttentionFactor = p.number("attention_factor", 0)
+		if p.has("attention_factor") && r.AttentionFactor <= 0 {
+			p.fail(fmt.Errorf("\"attention_factor\": found %g, expected a number above 0", r.AttentionFactor))
+		}
+		r.MScale = p.number("mscale", 0)
+		r.MScaleAllDim = p.number("mscale_all_dim", 0)
+	}
+	o.adopt("rope_parameters", params)
+	o.adopt("rope_scaling", scaling)
+	return r
+}
+
+// elementType returns the declared type, 0 if none or one that tensors cannot
+// have ("auto"): it is information only.
+func (o *object) elementType() tensor.Type {
+	name := o.str("dtype", o.str("torch_dtype", ""))
+	switch strings.TrimPrefix(name, "torch.") {
+	case "bfloat16":
+		return tensor.BF16
+	case "float16":
+		return tensor.F16
+	case "float32":
+		return tensor.F32
+	case "float64":
+		return tensor.F64
+	}
+	return 0
+}
+
+func neutralGeneration() GenerationDefaults {
+	return GenerationDefaults{Temperature: 1, TopP: 1, RepetitionPenalty: 1}
+}
+
+// ParseGeneration reads the text of a generation_config.json into c.Generation;
+// beginning and end tokens given there replace those in c. On an error c is
+// unchanged.
+func (c *Config) ParseGeneration(text []byte) error {
+	o, err := parseObject(text)
+	if err != nil {
+		return err
+	}
+	g := neutralGeneration()
+	g.DoSample = o.boolean("do_sample", false)
+	g.Temperature = o.between("temperature", g.Temperature, 0, 1e6)
+	g.TopK = o.integer("top_k", 0, 0, math.MaxInt32)
+	g.TopP = o.between("top_p", g.TopP, 0, 1)
+	g.MinP = o.between("min_p", g.MinP, 0, 1)
+	g.RepetitionPenalty = o.between("repetition_penalty", g.RepetitionPenalty, 1e-6, 1e6)
+	g.MaxNewTokens = o.integer("max_new_tokens", 0, 0, math.MaxInt32)
+	bos, eos := o.ids("bos_token_id"), o.ids("eos_token_id")
+	if o.err != nil {
+		return o.err
+	}
+	c.Generation = g
+	if bos != nil {
+		c.BOS = bos
+	}
+	if eos != nil {
+		c.EOS = eos
+	}
+	return nil
+}
+
+// required as a default makes an absent number an error.
+const required = math.MinInt
+
+// object reads typed values out of a JSON object. The first error is kept in
+// err; after it, getters return defaults. Absent keys and nulls mean the same.
+type object struct {
+	fields map[string]json.RawMessage
+	err    error
+}
+
+func parseObject(text []byte) (*object, error) {
+	o := &object{}
+	if err := json.Unmarshal(text, &o.fields); err != nil {
+		var kind *json.UnmarshalTypeError
+		if errors.As(err, &kind) {
+			return nil, fmt.Errorf("found a JSON %s, expected an object", kind.Value)
+		}
+		return nil, fmt.Errorf("invalid JSON: %w", err)
+	}
+	if o.fields == nil {
+		return nil, errors.New("found a JSON null, expected an object")
+	}
+	return o, nil
+}
+
+// has reports whether key is present and not null.
+func (o *object) has(key string) bool {
+	raw, ok := o.fields[key]
+	return ok && string(raw) != "null"
+}
+
+func (o *object) fail(err error) {
+	if o.err == nil {
+		o.err = err
+	}
+}
+
+// wrong returns the error for a value of the wrong kind.
+func (o *object) wrong(key, expected string) error {
+	return fmt.Errorf("%q: found %s, expected %s", key, short(string(o.fields[key])), expected)
+}
+
+// get decodes a value that is present, and reports whether it was.
+func (o *object) get(key string, dst any, expected string) bool {
+	if !o.has(key) {
+		return false
+	}
+	if json.Unmarshal(o.fields[key], dst) != nil {
+		o.fail(o.wrong(key, expected))
+		return false
+	}
+	return true
+}
+
+func (o *object) str(key, def string) string {
+	v := def
+	o.get(key, &v, "a string")
+	return v
+}
+
+func (o *object) boolean(key string, def bool) bool {
+	v := def
+	o.get(key, &v, "true or false")
+	return v
+}
+
+func (o *object) number(key string, def float64) float64 {
+	v := def
+	o.get(key, &v, "a number")
+	return v
+}
+
+func (o *object) between(key string, def, lo, hi float64) float64 {
+	v := o.number(key, def)
+	if v < lo || v > hi {
+		o.fail(o.wrong(key, fmt.Sprintf("a number from %g to %g", lo, hi)))
+		return def
+	}
+	return v
+}
+
+// sole fails unless the number is absent or has the given value, the only one
+// supported.
+func (o *object) sole(key string, value float64) {
+	if v := o.number(key, value); v != value {
+		o.fail(fmt.Errorf("%q: a value of %g is %w, expected %g", key, v, ErrUnsupported, value))
+	}
+}
+
+// integer reads a number that is written without point and exponent.
+func (o *object) integer(key string, def, lo, hi int) int {
+	if !o.has(key) {
+		if def == required {
+			o.fail(fmt.Errorf("%q is missing", key))
+		}
+		return def
+	}
+	v, err := strconv.Atoi(string(o.fields[key]))
+	if err != nil || v < lo || v > hi {
+		o.fail(o.wrong(key, fmt.Sprintf("a whole number from %d to %d", lo, hi)))
+		return def
+	}
+	return v
+}
+
+// ids reads a token id or a list of them, nil if absent.
+func (o *object) ids(key string) []int {
+	if !o.has(key) {
+		return nil
+	}
+	list := []json.RawMessage{o.fields[key]}
+	if o.fields[key][0] == '[' && !o.get(key, &list, "a list") {
+		return nil
+	}
+	ids := make([]int, len(list))
+	for i, raw := range list {
+		id, err := strconv.Atoi(string(raw))
+		if err != nil || id < 0 || id > maxVocab {
+			o.fail(o.wrong(key, "a token id or a list of token ids"))
+			return nil
+		}
+		ids[i] = id
+	}
+	return ids
+}
+
+// object returns an object within the object, an empty one if absent. Its
+// errors stay in it until adopted.
+func (o *object) object(key string) *object {
+	in := &object{}
+	o.get(key, &in.fields, "an object")
+	return in
+}
+
+// adopt takes over the error of the object under key.
+func (o *object) adopt(key string, in *object) {
+	if in.err != nil {
+		o.fail(fmt.Errorf("%q: %w", key, in.err))
+	}
+}
+
+// short cuts a piece of a file for a message.
+func short(s string) string {
+	const limit = 80
+	if len(s) > limit {
+		return strings.ToValidUTF8(s[:limit], "") + "..."
+	}
+	return s
+}

@@ -1,0 +1,352 @@
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+// withKeys returns a small valid config.json with some keys replaced; the value
+// absent removes a key.
+func withKeys(keys map[string]any) []byte {
+	m := map[string]any{
+		"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+		"num_attention_heads": 4, "vocab_size": 100,
+	}
+	maps.Copy(m, keys)
+	maps.DeleteFunc(m, func(_ string, v any) bool { return v == absent })
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	return text
+}
+
+type absentType struct{}
+
+var absent = absentType{}
+
+type keys = map[string]any
+
+func TestConfigDefaults(t *testing.T) {
+	full := []int{0, 0, 0}
+	cases := []struct {
+		name string
+		keys keys
+		want Config // fields that all cases share are filled in below
+	}{
+		{"llama", nil, Config{Arch: "llama", KVHeads: 4, HeadDim: 16, MaxPositions: 2048, Windows: full}},
+		{"llama, biases", keys{"attention_bias": true, "mlp_bias": true},
+			Config{Arch: "llama", KVHeads: 4, HeadDim: 16, MaxPositions: 2048, QKVBias: true, OutBias: true, MLPBias: true, Windows: full}},
+		{"llama, nulls", keys{"num_key_value_heads": nil, "head_dim": nil, "rope_scaling": nil, "rope_theta": nil, "eos_token_id": nil, "quantization_config": nil},
+			Config{Arch: "llama", KVHeads: 4, HeadDim: 16, MaxPositions: 2048, Windows: full}},
+		{"llama by its class", keys{"model_type": absent, "architectures": []string{"LlamaForCausalLM"}},
+			Config{Arch: "llama", KVHeads: 4, HeadDim: 16, MaxPositions: 2048, Windows: full}},
+		{"llama never has a window", keys{"sliding_window": 16},
+			Config{Arch: "llama", KVHeads: 4, HeadDim: 16, MaxPositions: 2048, Windows: full}},
+		{"mistral", keys{"model_type": "mistral", "num_attention_heads": 16},
+			Config{Arch: "mistral", Heads: 16, KVHeads: 8, HeadDim: 4, MaxPositions: 131072, Windows: []int{4096, 4096, 4096}}},
+		{"mistral, null window and KV heads", keys{"model_type": "mistral", "sliding_window": nil, "num_key_value_heads": nil},
+			Config{Arch: "mistral", KVHeads: 4, HeadDim: 16, MaxPositions: 131072, Windows: full}},
+		{"qwen2", keys{"model_type": "qwen2", "num_attention_heads": 32, "sliding_window": 7},
+			Config{Arch: "qwen2", Heads: 32, KVHeads: 32, HeadDim: 2, MaxPositions: 32768, QKVBias: true, Windows: full}},
+		{"qwen2, windows", keys{"model_type": "qwen2", "num_key_value_heads": 2, "use_sliding_window": true, "sliding_window": 7, "max_window_layers": 2},
+			Config{Arch: "qwen2", KVHeads: 2, HeadDim: 16, MaxPositions: 32768, QKVBias: true, Windows: []int{0, 0, 7}}},
+		{"qwen2, switch without layers", keys{"model_type": "qwen2", "num_key_value_heads": 2, "use_sliding_window": true, "sliding_window": 7},
+			Config{Arch: "qwen2", KVHeads: 2, HeadDim: 16, MaxPositions: 32768, QKVBias: true, Windows: full}},
+		{"qwen2, layer types decide", keys{"model_type": "qwen2", "num_key_value_heads": 2, "use_sliding_window": true, "sliding_window": 7, "max_window_layers": 3,
+			"layer_types": []string{"sliding_attention", "full_attention", "sliding_attention"}},
+			Config{Arch: "qwen2", KVHeads: 2, HeadDim: 16, MaxPositions: 32768, QKVBias: true, Windows: []int{7, 0, 7}}},
+		{"qwen3", keys{"model_type": "qwen3", "num_attention_heads": 32},
+			Config{Arch: "qwen3", Heads: 32, KVHeads: 32, HeadDim: 128, MaxPositions: 32768, QKNorm: true, Windows: full}},
+		{"qwen3, null head dim", keys{"model_type": "qwen3", "num_attention_heads": 32, "head_dim": nil, "attention_bias": true},
+			Config{Arch: "qwen3", Heads: 32, KVHeads: 32, HeadDim: 128, MaxPositions: 32768, QKNorm: true, QKVBias: true, OutBias: true, Windows: full}},
+	}
+	for _, c := range cases {
+		want := c.want
+		want.Layers, want.Hidden, want.Intermediate, want.Vocab = 3, 64, 96, 100
+		if want.Heads == 0 {
+			want.Heads = 4
+		}
+		want.NormEps, want.Rope, want.Generation = 1e-6, RopeConfig{Theta: 10000}, neutralGeneration()
+		got, err := ParseConfig(withKeys(c.keys))
+		if assert.NoError(t, err, c.name) {
+			assert.Equal(t, &want, got, c.name)
+		}
+	}
+}
+
+func TestConfigValues(t *testing.T) {
+	// White space around values, and everything set.
+	c, err := ParseConfig([]byte("\n{ \"model_type\" : \"llama\" , \"hidden_size\" :\t64\n,\"intermediate_size\":96,\"num_hidden_layers\":1," +
+		`"num_attention_heads":4, "num_key_value_heads" : 2 , "vocab_size":100,"head_dim": 32 ,"max_position_embeddings":4096,` +
+		`"rms_norm_eps":1e-5,"tie_word_embeddings":true,"torch_dtype":"bfloat16","bos_token_id" : 1 ,"eos_token_id": [ 2 , 3 ] }` + "\n"))
+	require.NoError(t, err)
+	assert.Equal(t, &Config{Arch: "llama", Layers: 1, Hidden: 64, Intermediate: 96, Heads: 4, KVHeads: 2, HeadDim: 32, Vocab: 100,
+		MaxPositions: 4096, NormEps: 1e-5, Rope: RopeConfig{Theta: 10000}, TiedEmbeddings: true, Windows: []int{0},
+		BOS: []int{1}, EOS: []int{2, 3}, Type: tensor.BF16, Generation: neutralGeneration()}, c)
+
+	for name, want := range map[string]tensor.Type{"float16": tensor.F16, "torch.float32": tensor.F32, "float64": tensor.F64, "auto": 0} {
+		for _, key := range []string{"dtype", "torch_dtype"} {
+			c, err := ParseConfig(withKeys(keys{key: name}))
+			require.NoError(t, err)
+			assert.Equal(t, want, c.Type, name)
+		}
+	}
+}
+
+func TestConfigRope(t *testing.T) {
+	yarn := keys{"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+	cases := []struct {
+		name string
+		keys keys
+		want RopeConfig
+	}{
+		{"theta beside", keys{"rope_theta": 5e5}, RopeConfig{Theta: 5e5}},
+		{"theta inside", keys{"rope_parameters": keys{"rope_theta": 5e5, "rope_type": "default"}}, RopeConfig{Theta: 5e5, Type: "default"}},
+		{"theta inside without type", keys{"rope_parameters": keys{"rope_theta": 5e5}}, RopeConfig{Theta: 5e5}},
+		{"old name of the type", keys{"rope_scaling": keys{"type": "linear", "factor": 4}}, RopeConfig{Theta: 1e4, Type: "linear", Factor: 4}},
+		{"new name of the type wins", keys{"rope_scaling": keys{"type": "linear", "rope_type": "dynamic", "factor": 4}}, RopeConfig{Theta: 1e4, Type: "dynamic", Factor: 4}},
+		{"llama3", keys{"rope_parameters": keys{"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}},
+			RopeConfig{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}},
+		{"yarn", keys{"rope_scaling": yarn, "rope_theta": 1e6}, RopeConfig{Theta: 1e6, Type: "yarn", Factor: 4, OriginalMax: 64}},
+		{"yarn, everything", keys{"rope_scaling": keys{"rope_type": "yarn", "factor": 4, "beta_fast": 16, "beta_slow": 2, "truncate": false, "attention_factor": 1.5, "mscale": 0.7, "mscale_all_dim": 0.9}},
+			RopeConfig{Theta: 1e4, Type: "yarn", Factor: 4, BetaFast: 16, BetaSlow: 2, NoTruncate: true, AttentionFactor: 1.5, MScale: 0.7, MScaleAllDim: 0.9}},
+		{"scaling added to a newer config", keys{"rope_scaling": yarn, "rope_parameters": keys{"rope_type": "default", "rope_theta": 1e6}},
+			RopeConfig{Theta: 1e6, Type: "yarn", Factor: 4, OriginalMax: 64}},
+		{"default scaling beside parameters", keys{"rope_scaling": keys{"type": "default"}, "rope_parameters": keys{"rope_type": "linear", "factor": 2, "rope_theta": 1e6}},
+			RopeConfig{Theta: 1e6, Type: "linear", Factor: 2}},
+	}
+	for _, c := range cases {
+		got, err := ParseConfig(withKeys(c.keys))
+		if assert.NoError(t, err, c.name) {
+			assert.Equal(t, c.want, got.Rope, c.name)
+		}
+	}
+}
+
+func TestConfigRefuses(t *testing.T) {
+	cases := []struct {
+		name        string
+		keys        keys
+		want        string // part of the error
+		unsupported bool
+	}{
+		{"architecture", keys{"model_type": "mixtral"}, "[llama mistral qwen2 qwen3]", true},
+		{"class", keys{"model_type": absent, "architectures": []string{"GPT2LMHeadModel"}}, "GPT2LMHeadModel", true},
+		{"no architecture", keys{"model_type": absent}, "model_type", true},
+		{"architecture as number", keys{"model_type": 1}, "expected a string", false},
+		{"classes as string", keys{"model_type": absent, "architectures": "LlamaForCausalLM"}, "list of strings", false},
+		{"activation", keys{"hidden_act": "gelu"}, "gelu", true},
+		{"quantization", keys{"quantization_config": keys{"bits": 4}}, "quantization_config", true},
+		{"missing layers", keys{"num_hidden_layers": absent}, `"num_hidden_layers" is missing`, false},
+		{"missing width, null", keys{"intermediate_size": nil}, `"intermediate_size" is missing`, false},
+		{"zero layers", keys{"num_hidden_layers": 0}, "found 0, expected a whole number from 1 to", false},
+		{"a billion layers", keys{"num_hidden_layers": 1000000000}, "num_hidden_layers", false},
+		{"integer with a point", keys{"hidden_size": json.RawMessage("64.0")}, "found 64.0, expected a whole number", false},
+		{"integer with an exponent", keys{"vocab_size": json.RawMessage("1e3")}, "found 1e3", false},
+		{"integer as string", keys{"num_attention_heads": "4"}, `found "4"`, false},
+		{"integer beyond 64 bits", keys{"vocab_size": json.RawMessage("99999999999999999999")}, "vocab_size", false},
+		{"integer as object", keys{"vocab_size": keys{}}, "vocab_size", false},
+		{"bool as number", keys{"tie_word_embeddings": 1}, "expected true or false", false},
+		{"eps as string", keys{"rms_norm_eps": "1e-5"}, "rms_norm_eps", false},
+		{"eps too large", keys{"rms_norm_eps": 1}, "rms_norm_eps", false},
+		{"hidden not a multiple", keys{"hidden_size": 66}, "multiple of the 4 heads", false},
+		{"KV heads", keys{"num_key_value_heads": 3}, "divisor of the 4 heads", false},
+		{"default of KV heads", keys{"model_type": "mistral"}, "found 8, expected a divisor", false},
+		{"odd head dim", keys{"head_dim": 15}, "even number", false},
+		{"window 0", keys{"model_type": "mistral", "num_key_value_heads": 4, "sliding_window": 0}, "sliding_window", false},
+		{"too few layer types", keys{"layer_types": []string{"full_attention"}}, "list of 3 strings", false},
+		{"unknown layer type", keys{"layer_types": []string{"full_attention", "chunked_attention", "full_attention"}}, "chunked_attention", true},
+		{"sliding layer without window", keys{"layer_types": []string{"full_attention", "sliding_attention", "full_attention"}}, "sets no window", false},
+		{"negative token", keys{"eos_token_id": -1}, "eos_token_id", false},
+		{"token as string", keys{"bos_token_id": []any{1, "2"}}, "bos_token_id", false},
+		{"theta", keys{"rope_theta": 1}, "rope theta", false},
+		{"theta as string", keys{"rope_theta": "1"}, "rope_theta", false},
+		{"scaling as string", keys{"rope_scaling": "linear"}, "rope_scaling", false},
+		{"scaling without type", keys{"rope_scaling": keys{"factor": 2}}, `"rope_scaling": "rope_type" is missing`, false},
+		{"parameters without type", keys{"rope_parameters": keys{"factor": 2}}, `"rope_parameters": "rope_type" is missing`, false},
+		{"type of scaling", keys{"rope_scaling": keys{"type": "longrope", "factor": 2}}, "longrope", true},
+		{"type as number", keys{"rope_scaling": keys{"type": 3}}, `"rope_scaling": "type"`, false},
+		{"factor missing", keys{"rope_scaling": keys{"type": "dynamic"}}, "rope factor", false},
+		{"factor below 1", keys{"rope_scaling": keys{"type": "linear", "factor": 0.5}}, "rope factor", false},
+		{"factor as string", keys{"rope_scaling": keys{"type": "linear", "factor": "2"}}, `"factor": found "2"`, false},
+		{"llama3 without length", keys{"rope_scaling": keys{"type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 4}}, "original maximum", false},
+		{"llama3 without bounds", keys{"rope_scaling": keys{"type": "llama3", "factor": 2, "original_max_position_embeddings": 64}}, "frequency factors", false},
+		{"llama3 with equal bounds", keys{"rope_scaling": keys{"type": "llama3", "factor": 2, "original_max_position_embeddings": 64, "low_freq_factor": 4, "high_freq_factor": 4}}, "frequency factors", false},
+		{"yarn betas", keys{"rope_scaling": keys{"type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2}}, "betas", false},
+		{"yarn attention factor", keys{"rope_scaling": keys{"type": "yarn", "factor": 2, "attention_factor": 0}}, "attention_factor", false},
+		{"yarn mscale", keys{"rope_scaling": keys{"type": "yarn", "factor": 2, "mscale": -100, "mscale_all_dim": 1}}, "mscale", false},
+		{"dynamic with one pair", keys{"head_dim": 2, "rope_scaling": keys{"type": "dynamic", "factor": 2}}, "at least 4", false},
+		{"two scalings", keys{"rope_scaling": keys{"type": "linear", "factor": 2}, "rope_parameters": keys{"rope_type": "yarn", "factor": 2}}, "expected one", false},
+		{"rotation by kind of layer", keys{"rope_parameters": keys{"full_attention": keys{"rope_theta": 1e6}}}, "kinds of layers", true},
+		{"partial rotation", keys{"partial_rotary_factor": 0.5}, "partial_rotary_factor", true},
+	}
+	for _, c := range cases {
+		_, err := ParseConfig(withKeys(c.keys))
+		if assert.ErrorContains(t, err, c.want, c.name) {
+			assert.Equal(t, c.unsupported, strings.Contains(fmt.Sprint(err), ErrUnsupported.Error()), c.name)
+			if c.unsupported {
+				assert.ErrorIs(t, err, ErrUnsupported, c.name)
+			}
+		}
+	}
+	for text, want := range map[string]string{"": "invalid JSON", "[]": "expected an object", "null": "expected an object", "{} x": "invalid JSON", `"x"`: "JSON string"} {
+		_, err := ParseConfig([]byte(text))
+		assert.ErrorContains(t, err, want, text)
+	}
+}
+
+func TestGeneration(t *testing.T) {
+	base := Config{BOS: []int{1}, EOS: []int{2}, Generation: neutralGeneration()}
+	c := base
+	require.NoError(t, c.ParseGeneration([]byte(`{"do_sample":true,"temperature":0.6,"top_k":20,"top_p":0.9,"min_p":0.05,"repetition_penalty":1.1,"max_new_tokens":64,"eos_token_id":[5,6],"other":{}}`)))
+	assert.Equal(t, GenerationDefaults{DoSample: true, Temperature: 0.6, TopK: 20, TopP: 0.9, MinP: 0.05, RepetitionPenalty: 1.1, MaxNewTokens: 64}, c.Generation)
+	assert.Equal(t, []int{1}, c.BOS)
+	assert.Equal(t, []int{5, 6}, c.EOS)
+
+	c = base
+	require.NoError(t, c.ParseGeneration([]byte(`{"bos_token_id":7,"eos_token_id":null,"temperature":null}`)))
+	assert.Equal(t, Config{BOS: []int{7}, EOS: []int{2}, Generation: neutralGeneration()}, c)
+
+	for _, text := range []string{"[]", "{", `{"temperature":"1"}`, `{"temperature":-1}`, `{"top_p":1.5}`, `{"top_k":1.5}`,
+		`{"repetition_penalty":0}`, `{"do_sample":"yes"}`, `{"eos_token_id":"x"}`, `{"max_new_tokens":-1}`} {
+		c := base
+		assert.Error(t, c.ParseGeneration([]byte(text)), text)
+		assert.Equal(t, base, c, "unchanged after an error: %s", text)
+	}
+}
+
+func TestLoadConfigFiles(t *testing.T) {
+	dir := t.TempDir()
+	_, err := LoadConfig(dir)
+	assert.ErrorIs(t, err, fs.ErrNotExist)
+	assert.ErrorContains(t, err, filepath.Join(dir, "config.json"))
+
+	write := func(name string, text []byte) {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+	}
+	write("config.json", withKeys(keys{"eos_token_id": 2}))
+	c, err := LoadConfig(dir)
+	require.NoError(t, err)
+	assert.Equal(t, []int{2}, c.EOS)
+	write("generation_config.json", []byte(`{"eos_token_id":3,"top_k":5}`))
+	c, err = LoadConfig(dir)
+	require.NoError(t, err)
+	assert.Equal(t, []int{3}, c.EOS)
+	assert.Equal(t, 5, c.Generation.TopK)
+	again, err := LoadConfigFS(os.DirFS(dir))
+	require.NoError(t, err)
+	assert.Equal(t, c, again)
+	write("generation_config.json", []byte(`{`))
+	_, err = LoadConfig(dir)
+	assert.ErrorContains(t, err, "generation_config.json")
+	write("config.json", withKeys(keys{"hidden_size": nil}))
+	_, err = LoadConfig(dir)
+	assert.ErrorContains(t, err, `config.json": "hidden_size" is missing`)
+
+	_, err = LoadConfigFS(fstest.MapFS{"config.json": {Data: make([]byte, maxConfigBytes+1)}})
+	assert.ErrorContains(t, err, "more than")
+}
+
+// goldenModels returns the folder of the golden models; LUKV_GOLDEN_MODELS names
+// another one of the same layout.
+func goldenModels() string {
+	if dir := os.Getenv("LUKV_GOLDEN_MODELS"); dir != "" {
+		return dir
+	}
+	return filepath.Join("testdata", "models")
+}
+
+// TestGoldenConfigs compares the configs of the golden models with what their
+// list says, and loads their weights.
+func TestGoldenConfigs(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(goldenModels(), "cases.json"))
+	require.NoError(t, err)
+	var list struct {
+		Cases []struct {
+			Name   string
+			Arch   string `json:"model_type"`
+			Type   string `json:"weights_dtype"`
+			Hidden int
+			Layers int
+			Heads  int
+			KV     int `json:"kv_heads"`
+			Dim    int `json:"head_dim"`
+			FFN    int
+			Vocab  int
+			Debug  *string
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &list))
+	checks := 0
+	for _, want := range list.Cases {
+		dir := filepath.Join(goldenModels(), want.Name)
+		c, err := LoadConfig(dir)
+		if !assert.NoError(t, err, want.Name) {
+			continue
+		}
+		assert.Equal(t, []any{want.Arch, want.Hidden, want.Layers, want.Heads, want.KV, want.Dim, want.FFN, want.Vocab},
+			[]any{c.Arch, c.Hidden, c.Layers, c.Heads, c.KVHeads, c.HeadDim, c.Intermediate, c.Vocab}, want.Name)
+		w, err := LoadWeights(dir, c)
+		if !assert.NoError(t, err, want.Name) {
+			continue
+		}
+		types := map[string]tensor.Type{"bfloat16": tensor.BF16, "float16": tensor.F16, "float32": tensor.F32}
+		assert.Equal(t, types[want.Type], w.Embed.Type, want.Name)
+		assert.Equal(t, types[want.Type], c.Type, want.Name)
+		checks += 2
+		if want.Debug != nil {
+			checkKeys(t, dir, *want.Debug, c, w)
+			checks++
+		}
+		assert.NoError(t, w.Close())
+	}
+	fmt.Printf("golden models (configs, weights, keys of layer 0): %d checks\n", checks)
+	t.Logf("golden models (configs, weights, keys of layer 0): %d checks", checks)
+	require.NotZero(t, checks)
+}
+
+// FuzzConfig: no input may panic, and what is accepted can be used.
+func FuzzConfig(f *testing.F) {
+	for _, pattern := range []string{filepath.Join("testdata", "models", "*", "config.json"),
+		filepath.Join("..", "safetensors", "testdata", "malformed", "folders", "*", "config.json")} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil || len(paths) == 0 {
+			f.Fatal("no seed files", pattern)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(text)
+		}
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := ParseConfig(text)
+		if err != nil {
+			return
+		}
+		require.Len(t, c.Windows, c.Layers)
+		require.Zero(t, c.Heads%c.KVHeads)
+		require.Zero(t, c.HeadDim%2)
+		r, err := NewRope(c)
+		require.NoError(t, err)
+		for _, f := range r.InvFreq(c.MaxPositions * 2) {
+			require.False(t, f != f || f < 0, "frequency %v", f)
+		}
+		_ = c.ParseGeneration(text)
+	})
+}

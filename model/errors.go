@@ -1,0 +1,17 @@
+package model
+
+import "errors"
+
+// Errors that callers branch on. They come wrapped, with what was attempted.
+var (
+	// ErrClosed is returned by every use of a closed model or session.
+	ErrClosed = errors.New("closed")
+
+	// ErrContextFull says that tokens would not fit into the session's context.
+	// The session is unchanged: shorten the input, or truncate the session.
+	ErrContextFull = errors.New("context full")
+
+	// ErrNoLogits says that there is nothing to sample from: the session has
+	// not processed a token yet, or was truncated since.
+	ErrNoLogits = errors.New("no logits: feed at least one token first")
+)

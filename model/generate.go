@@ -1,0 +1,102 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+)
+
+// Token is one generated token.
+type Token struct {
+	ID int32
+
+	// LogProb is the natural log-probability under the model's own distribution,
+	// before penalties and temperature.
+	LogProb float64
+
+	// Top holds the most likely tokens, if Sampling.TopLogProbs asks for them.
+	// It is valid until the next token.
+	Top []TokenProb
+}
+
+// FinishReason says why a generation ended.
+type FinishReason string
+
+const (
+	FinishNone   FinishReason = ""       // none has ended yet
+	FinishStop   FinishReason = "stop"   // an end-of-sequence or stop token
+	FinishLength FinishReason = "length" // MaxTokens or the end of the context
+	FinishBreak  FinishReason = "break"  // the caller stopped asking
+	FinishError  FinishReason = "error"  // the last pair carried an error
+)
+
+// FinishReason returns why the session's last generation ended.
+func (s *Session) FinishReason() FinishReason { return s.finish }
+
+// Generate returns the tokens that continue the session. Each is chosen from
+// the logits after its predecessor; the session must have logits (see Logits).
+// The token that ends the sequence is not returned.
+//
+// A token that was returned last is not in the cache yet; it is fed with the
+// next call of Generate, Prefill or Append, so that a conversation goes on
+// seamlessly. An error comes with the last pair; after a cancelled context the
+// session stands at its last completed token.
+//
+// Generation allocates nothing per token in steady state.
+func (s *Session) Generate(ctx context.Context, o Sampling) iter.Seq2[Token, error] {
+	return func(yield func(Token, error) bool) {
+		s.finish = FinishError
+		if err := s.generate(ctx, o, yield); err != nil {
+			yield(Token{}, fmt.Errorf("generate: %w", err))
+		}
+	}
+}
+
+func (s *Session) generate(ctx context.Context, o Sampling, yield func(Token, error) bool) error {
+	if err := s.ready(); err != nil {
+		return err
+	}
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	if err := s.feedPending(ctx); err != nil {
+		return err
+	}
+	if !s.hasLogits {
+		return ErrNoLogits
+	}
+	s.sampler.start(o)
+	for n := 0; ; n++ {
+		if o.MaxTokens > 0 && n == o.MaxTokens || s.pos+len(s.pending) >= s.opts.MaxTokens {
+			s.finish = FinishLength
+			return nil
+		}
+		if err := s.feedPending(ctx); err != nil {
+			return err
+		}
+		id := s.sampler.next(s.logits, s.tokens, s.m.cpu.Argmax)
+		if !o.IgnoreEOS && slices.Contains(s.m.eos, id) || slices.Contains(o.Stop, id) {
+			s.finish = FinishStop
+			return nil
+		}
+		t := Token{ID: id, LogProb: LogProb(s.logits, id)}
+		if o.TopLogProbs > 0 {
+			s.sampler.top = TopLogProbs(s.sampler.top[:0], s.logits, o.TopLogProbs)
+			t.Top = s.sampler.top
+		}
+		s.pending = append(s.pending, id)
+		if !yield(t, nil) {
+			s.finish = FinishBreak
+			return nil
+		}
+	}
+}
+
+// feedPending feeds the token that was generated last.
+func (s *Session) feedPending(ctx context.Context) error {
+	if len(s.pending) == 0 {
+		return nil
+	}
+	return s.Append(ctx, s.pending[0])
+}

@@ -1,0 +1,192 @@
+package model
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/safetensors"
+	"github.com/lukv/lukv/tensor"
+)
+
+// goldenCase is an entry of cases.json in the folder of golden models.
+type goldenCase struct {
+	Name        string `json:"name"`
+	Description string `json:"description"`
+	Golden      string `json:"golden"`
+	Debug       string `json:"debug"`
+}
+
+// goldenTolerance is the largest deviation, max |x-ref| / max |ref|, that a
+// float32 computation may show.
+const goldenTolerance = 1e-4
+
+func goldenModels(t testing.TB) (string, []goldenCase) {
+	dir := os.Getenv("LUKV_GOLDEN_MODELS")
+	if dir == "" {
+		dir = filepath.Join("testdata", "models")
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "cases.json"))
+	require.NoError(t, err)
+	var index struct {
+		Tolerance struct{ Rel float64 }
+		Cases     []goldenCase
+	}
+	require.NoError(t, json.Unmarshal(text, &index))
+	require.NotEmpty(t, index.Cases, "no golden models in %s", dir)
+	return dir, index.Cases
+}
+
+// reference is a golden tensor.
+type reference struct {
+	shape  []int
+	floats []float32
+	ints   []int32
+}
+
+func references(t testing.TB, path string) map[string]reference {
+	f, err := safetensors.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	out := map[string]reference{}
+	for name, x := range f.All() {
+		r := reference{shape: append([]int(nil), x.Shape...)}
+		if x.Type == tensor.I64 {
+			for i := 0; i < len(x.Data); i += 8 {
+				r.ints = append(r.ints, int32(binary.LittleEndian.Uint64(x.Data[i:])))
+			}
+		} else {
+			r.floats = append([]float32(nil), x.Float32s(nil)...)
+		}
+		out[name] = r
+	}
+	return out
+}
+
+// deviation is max |got-want| / max |want|.
+func deviation(got, want []float32) float64 {
+	if len(got) != len(want) {
+		return math.Inf(1)
+	}
+	diff, size := 0.0, 0.0
+	for i := range want {
+		d := math.Abs(float64(got[i]) - float64(want[i]))
+		if d != d {
+			return math.Inf(1)
+		}
+		diff, size = max(diff, d), max(size, math.Abs(float64(want[i])))
+	}
+	return diff / size
+}
+
+func prefillLogits(t testing.TB, s *Session, tokens []int32) []float32 {
+	var all []float32
+	require.NoError(t, s.PrefillEach(context.Background(), tokens, func(_ int, logits []float32) error {
+		all = append(all, logits...)
+		return nil
+	}))
+	return all
+}
+
+// TestGoldenModels compares logits and greedy tokens with the independent
+// references, for every instruction set of this machine in f32 precision, and
+// at least the tokens in the default precision.
+func TestGoldenModels(t *testing.T) {
+	dir, cases := goldenModels(t)
+	checks, worst := 0, 0.0
+	for _, c := range cases {
+		for _, cpu := range kernels.Variants() {
+			t.Run(c.Name+"/"+cpu.String(), func(t *testing.T) {
+				n, w := checkGolden(t, dir, c, cpu)
+				checks += n
+				worst = max(worst, w)
+			})
+		}
+	}
+	fmt.Printf("golden models: %d checks, worst deviation %.2g\n", checks, worst)
+	require.NotZero(t, checks)
+}
+
+func checkGolden(t *testing.T, dir string, c goldenCase, cpu kernels.CPU) (checks int, worst float64) {
+	ctx := context.Background()
+	m, err := Open(ctx, filepath.Join(dir, c.Name), WithPrecision(PrecisionF32), WithCPU(cpu), WithThreads(2))
+	require.NoError(t, err)
+	defer m.Close()
+	name := c.Golden
+	if name == "" {
+		name = "golden.safetensors"
+	}
+	ref := references(t, filepath.Join(dir, c.Name, name))
+	compare := func(what string, got, want []float32) {
+		t.Helper()
+		d := deviation(got, want)
+		worst = max(worst, d)
+		require.LessOrEqualf(t, d, goldenTolerance, "%s: deviation %g", what, d)
+		checks += len(want)
+	}
+	session := func() *Session {
+		s, err := m.NewSession(SessionOptions{MaxTokens: 4096})
+		require.NoError(t, err)
+		t.Cleanup(func() { s.Close() })
+		return s
+	}
+
+	s := session()
+	logits := prefillLogits(t, s, ref["prompt48"].ints)
+	compare("logits of the short prompt", logits, ref["logits48"].floats)
+
+	vocab := m.Config().Vocab
+	for i, want := range ref["greedy_tokens"].ints {
+		compare(fmt.Sprintf("logits of greedy token %d", i), s.Logits(), ref["greedy_logits"].floats[i*vocab:(i+1)*vocab])
+		require.EqualValuesf(t, want, m.cpu.Argmax(s.Logits()), "greedy token %d", i)
+		checks++
+		require.NoError(t, s.Append(ctx, want))
+	}
+
+	long := session()
+	logits = prefillLogits(t, long, ref["prompt200"].ints)
+	compare("last logits of the long prompt", logits[len(logits)-8*vocab:], ref["logits200_last8"].floats)
+
+	if c.Debug != "" {
+		checks += checkDebug(t, m, references(t, filepath.Join(dir, c.Name, c.Debug)), ref["prompt48"].ints)
+	}
+	return checks, worst
+}
+
+// checkDebug compares cached keys and values with the reference's.
+func checkDebug(t *testing.T, m *Model, ref map[string]reference, prompt []int32) (checks int) {
+	s, err := m.NewSession(SessionOptions{})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.Prefill(context.Background(), prompt))
+	c := m.Config()
+	for at := range c.Layers {
+		for _, kind := range []string{"key", "value"} {
+			want, ok := ref[fmt.Sprintf("layers.%d.%s", at, kind)]
+			require.True(t, ok)
+			var got []float32
+			for h := range c.KVHeads {
+				n := s.cache.Len(at, h)
+				drop := len(prompt) - n // a window may have let go of the first
+				rows := s.cache.Keys(at, h, 0, n, nil)
+				if kind == "value" {
+					rows = s.cache.Values(at, h, 0, n, nil)
+				}
+				got = rows
+				from := h*len(prompt) + drop
+				d := deviation(got, want.floats[from*c.HeadDim:(h+1)*len(prompt)*c.HeadDim])
+				require.LessOrEqualf(t, d, goldenTolerance, "layer %d head %d %s: deviation %g", at, h, kind, d)
+				checks += len(got)
+			}
+		}
+	}
+	return checks
+}

@@ -1,0 +1,303 @@
+package model
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"runtime"
+	"sync"
+
+	"github.com/lukv/lukv/internal/workers"
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// Precision says how activations enter products with bf16 weights.
+type Precision string
+
+const (
+	// PrecisionAuto is bf16 for checkpoints whose weights are bf16, else f32.
+	PrecisionAuto Precision = "auto"
+	// PrecisionBF16 rounds activations to bf16 before a product with bf16
+	// weights; sums are f32. Other weights are treated as with PrecisionF32.
+	PrecisionBF16 Precision = "bf16"
+	// PrecisionF32 takes activations as they are.
+	PrecisionF32 Precision = "f32"
+)
+
+// Option configures [Open] and its siblings.
+type Option func(*options)
+
+type options struct {
+	threads   int
+	precision Precision
+	cpu       *kernels.CPU
+	logger    *slog.Logger
+}
+
+// WithThreads sets the number of threads of the model, shared by its sessions.
+// The default, and the meaning of n < 1, is GOMAXPROCS.
+func WithThreads(n int) Option { return func(o *options) { o.threads = n } }
+
+// WithPrecision sets the precision; the default is PrecisionAuto.
+func WithPrecision(p Precision) Option { return func(o *options) { o.precision = p } }
+
+// WithCPU forces an instruction set; the default is kernels.Detect.
+func WithCPU(c kernels.CPU) Option { return func(o *options) { o.cpu = &c } }
+
+// WithLogger sets where the model logs; the default is nowhere.
+func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
+
+// Model is a loaded checkpoint. It is safe for concurrent use; its sessions are
+// used by one goroutine at a time each.
+type Model struct {
+	cfg       *Config
+	weights   *Weights
+	precision Precision
+	cpu       kernels.CPU
+	pool      *workers.Pool
+	rope      *Rope
+	log       *slog.Logger
+	id        string
+	source    fs.FS // the checkpoint folder, nil for models made in memory
+
+	embed, head kernels.Matrix // [Vocab, Hidden]
+	norm        []float32      // [Hidden]
+	eos         []int32
+	layers      []layer
+
+	runs runList
+
+	// use is held for reading while weights are read, for writing by Close.
+	use    sync.RWMutex
+	closed bool
+
+	tokOnce sync.Once
+	tok     *tokenizer.Tokenizer
+	tokErr  error
+}
+
+// layer is one decoder layer, ready for the kernels. Matrices are views of the
+// checkpoint, vectors are widened copies. Absent biases and norms are nil.
+type layer struct {
+	window   int       // attention window in tokens, 0 = everything
+	attnNorm []float32 // [Hidden]
+	mlpNorm  []float32 // [Hidden]
+
+	q, k, v       kernels.Matrix // [Heads*HeadDim, Hidden], [KVHeads*HeadDim, Hidden] twice
+	o             kernels.Matrix // [Hidden, Heads*HeadDim]
+	qb, kb, vb    []float32
+	ob            []float32
+	qNorm, kNorm  []float32      // [HeadDim]
+	gate, up      kernels.Matrix // [Intermediate, Hidden]
+	down          kernels.Matrix // [Hidden, Intermediate]
+	gb, ub, downb []float32
+}
+
+// Open loads the checkpoint in folder dir: config.json, safetensors weights
+// (mapped, not copied) and, when first asked for, the tokenizer. Everything is
+// checked against the config before it returns. The caller closes the model.
+//
+// Errors: ErrUnsupported for an architecture this package does not know; a
+// descriptive error for anything missing, misshapen or malformed.
+func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("open model %s: %w", dir, err)
+	}
+	cfg, err := LoadConfig(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open model: %w", err)
+	}
+	w, err := LoadWeights(dir, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open model: %w", err)
+	}
+	m, err := New(cfg, w, opts...)
+	if err != nil {
+		w.Close()
+		return nil, fmt.Errorf("open model %s: %w", dir, err)
+	}
+	m.source = os.DirFS(dir)
+	return m, nil
+}
+
+// OpenFS is Open for a checkpoint in a file system, such as an embedded one.
+// Weights are read into memory.
+func OpenFS(ctx context.Context, fsys fs.FS, opts ...Option) (*Model, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("open model: %w", err)
+	}
+	cfg, err := LoadConfigFS(fsys)
+	if err != nil {
+		return nil, fmt.Errorf("open model: %w", err)
+	}
+	w, err := LoadWeightsFS(fsys, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open model: %w", err)
+	}
+	m, err := New(cfg, w, opts...)
+	if err != nil {
+		w.Close()
+		return nil, fmt.Errorf("open model: %w", err)
+	}
+	m.source = fsys
+	return m, nil
+}
+
+// New returns a model over weights that have been checked against cfg, as
+// LoadWeights and RandomWeights do. On success the model owns w.
+func New(cfg *Config, w *Weights, opts ...Option) (*Model, error) {
+	o := options{precision: PrecisionAuto}
+	for _, f := range opts {
+		f(&o)
+	}
+	if o.threads < 1 {
+		o.threads = runtime.GOMAXPROCS(0)
+	}
+	if o.cpu == nil {
+		c := kernels.Detect()
+		o.cpu = &c
+	}
+	if o.logger == nil {
+		o.logger = slog.New(slog.DiscardHandler)
+	}
+	switch o.precision {
+	case PrecisionAuto, "":
+		o.precision = PrecisionF32
+		if w.Layers[0].Q.Type == tensor.BF16 {
+			o.precision = PrecisionBF16
+		}
+	case PrecisionBF16, PrecisionF32:
+	default:
+		return nil, fmt.Errorf("precision %q: want auto, bf16 or f32", o.precision)
+	}
+	rope, err := NewRope(cfg)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{
+		cfg: cfg, weights: w, precision: o.precision, cpu: *o.cpu,
+		rope: rope, log: o.logger, id: identity(cfg, w),
+		embed: matrix(w.Embed), head: matrix(w.Head), norm: vector(w.Norm),
+		layers: make([]layer, cfg.Layers),
+	}
+	for _, t := range cfg.EOS {
+		m.eos = append(m.eos, int32(t))
+	}
+	for i := range m.layers {
+		s := &w.Layers[i]
+		m.layers[i] = layer{
+			window:   cfg.Windows[i],
+			attnNorm: vector(s.AttnNorm), mlpNorm: vector(s.MLPNorm),
+			q: matrix(s.Q), k: matrix(s.K), v: matrix(s.V), o: matrix(s.O),
+			qb: vector(s.QBias), kb: vector(s.KBias), vb: vector(s.VBias), ob: vector(s.OBias),
+			qNorm: vector(s.QNorm), kNorm: vector(s.KNorm),
+			gate: matrix(s.Gate), up: matrix(s.Up), down: matrix(s.Down),
+			gb: vector(s.GateBias), ub: vector(s.UpBias), downb: vector(s.DownBias),
+		}
+	}
+	m.pool = workers.New(o.threads)
+	m.runs.m = m
+	m.log.Info("model ready", "arch", cfg.Arch, "layers", cfg.Layers, "precision", m.precision,
+		"threads", o.threads, "cpu", m.cpu.String())
+	return m, nil
+}
+
+func matrix(t tensor.Tensor) kernels.Matrix {
+	return kernels.Matrix{Type: t.Type, Rows: t.Shape[0], Cols: t.Shape[1], Data: t.Data}
+}
+
+// vector widens a vector, nil if t is absent.
+func vector(t tensor.Tensor) []float32 {
+	if t.Data == nil {
+		return nil
+	}
+	return t.Float32s(nil)
+}
+
+// Config returns the model's configuration; the caller does not change it.
+func (m *Model) Config() *Config { return m.cfg }
+
+// Precision returns the precision in use, never PrecisionAuto.
+func (m *Model) Precision() Precision { return m.precision }
+
+// Threads returns the number of threads.
+func (m *Model) Threads() int { return m.pool.Threads() }
+
+// CPU returns the instruction set in use.
+func (m *Model) CPU() kernels.CPU { return m.cpu }
+
+// ID identifies the model in profiles and saved sessions: a hash of the
+// configuration and of every tensor's name, type, shape and a sample of its bytes.
+func (m *Model) ID() string { return m.id }
+
+// WeightBytes returns the bytes of all weights the model uses.
+func (m *Model) WeightBytes() int64 { return m.weights.Bytes() }
+
+// Source returns the checkpoint's files, nil for a model made in memory.
+func (m *Model) Source() fs.FS { return m.source }
+
+// Tokenizer returns the checkpoint's tokenizer, loaded on first use.
+func (m *Model) Tokenizer() (*tokenizer.Tokenizer, error) {
+	m.tokOnce.Do(func() {
+		if m.source == nil {
+			m.tokErr = fmt.Errorf("model made in memory has no tokenizer")
+			return
+		}
+		m.tok, m.tokErr = tokenizer.Load(m.source)
+	})
+	return m.tok, m.tokErr
+}
+
+// Close releases the weights. It waits for computations in progress; sessions
+// that are still open return ErrClosed afterwards and are closed as usual.
+// Closing twice is fine.
+func (m *Model) Close() error {
+	m.use.Lock()
+	defer m.use.Unlock()
+	if m.closed {
+		return nil
+	}
+	m.closed = true
+	m.pool.Close()
+	return m.weights.Close()
+}
+
+// acquire guards a computation against Close; release ends it.
+func (m *Model) acquire() error {
+	m.use.RLock()
+	if m.closed {
+		m.use.RUnlock()
+		return fmt.Errorf("model: %w", ErrClosed)
+	}
+	return nil
+}
+
+func (m *Model) release() { m.use.RUnlock() }
+
+// identity hashes what makes two checkpoints interchangeable: names, types,
+// shapes and 64 bytes at each of 16 places per tensor. Reading all of a
+// multi-gigabyte checkpoint would cost more than loading it.
+func identity(cfg *Config, w *Weights) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s %d %d %d %d %d %d %d %v %v\n", cfg.Arch, cfg.Layers, cfg.Hidden, cfg.Intermediate,
+		cfg.Heads, cfg.KVHeads, cfg.HeadDim, cfg.Vocab, cfg.NormEps, cfg.Rope)
+	w.Each(func(name string, t tensor.Tensor) {
+		fmt.Fprintf(h, "%s %v %v\n", name, t.Type, t.Shape)
+		const places, size = 16, 64
+		if len(t.Data) <= places*size {
+			h.Write(t.Data)
+			return
+		}
+		for i := range places {
+			at := (len(t.Data) - size) / (places - 1) * i
+			h.Write(t.Data[at : at+size])
+		}
+	})
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))[:32]
+}

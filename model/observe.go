@@ -1,0 +1,156 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/lukv/lukv/lukv"
+)
+
+// Observation is a context that was prefilled with the full cache while the
+// metrics were watching: any number of compressed sessions can be derived from
+// it, and profiles measured on it. It belongs to one goroutine at a time.
+//
+// A session derived by Compress equals, bit for bit, one that was prefilled
+// under the same policy; only its peak was higher.
+type Observation struct {
+	s       *Session
+	tokens  []int32
+	needs   lukv.Needs
+	layers  []*watcher // nil where nothing had to be kept, or a window makes it pointless
+	metrics []lukv.Metric
+}
+
+// Observe prefills tokens into a new session with the full cache and keeps what
+// the given metrics need: for windows of queries w·H·D floats per layer, for
+// query statistics H·D² doubles. o.Compression must be nil.
+func (m *Model) Observe(ctx context.Context, tokens []int32, o SessionOptions, metrics ...lukv.Metric) (*Observation, error) {
+	if o.Compression != nil {
+		return nil, fmt.Errorf("observe: the session options carry a compression; derive compressed sessions instead")
+	}
+	ob := &Observation{tokens: slices.Clone(tokens), layers: make([]*watcher, m.cfg.Layers), metrics: metrics}
+	for _, metric := range metrics {
+		n := metric.Needs(len(tokens), 0)
+		if n.Stats && ob.needs.Stats && n.StatsSkip != ob.needs.StatsSkip {
+			return nil, fmt.Errorf("observe: metrics that leave out %d and %d first positions cannot share one prefill", ob.needs.StatsSkip, n.StatsSkip)
+		}
+		ob.needs.Window = max(ob.needs.Window, n.Window)
+		ob.needs.Covariance = ob.needs.Covariance || n.Covariance
+		ob.needs.ColumnSums = ob.needs.ColumnSums || n.ColumnSums
+		if n.Stats {
+			ob.needs.Stats, ob.needs.StatsSkip = true, n.StatsSkip
+		}
+	}
+	s, err := m.NewSession(o)
+	if err != nil {
+		return nil, fmt.Errorf("observe: %w", err)
+	}
+	ob.s = s
+	if err := s.observe(ctx, ob); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("observe: %w", err)
+	}
+	return ob, nil
+}
+
+func (s *Session) observe(ctx context.Context, ob *Observation) error {
+	if len(ob.tokens) == 0 {
+		return fmt.Errorf("no tokens")
+	}
+	if err := s.accepts(ob.tokens); err != nil {
+		return err
+	}
+	if err := s.m.acquire(); err != nil {
+		return err
+	}
+	defer s.m.release()
+	f := feeding{ctx: ctx, s: s, tokens: ob.tokens, job: ob}
+	return f.run()
+}
+
+func (ob *Observation) watch(at int) *watcher {
+	if ob.s.m.cfg.Windows[at] > 0 {
+		return nil
+	}
+	ob.layers[at] = ob.s.m.collect(ob.s, len(ob.tokens), ob.needs)
+	return ob.layers[at]
+}
+
+func (ob *Observation) layerDone(context.Context, int) error { return nil }
+func (ob *Observation) finish(context.Context) error         { return nil }
+
+// Session returns the session with the full cache. It belongs to the
+// observation, must not be advanced or closed, and may be forked.
+func (ob *Observation) Session() *Session { return ob.s }
+
+// Tokens returns the number of tokens of the context.
+func (ob *Observation) Tokens() int { return len(ob.tokens) }
+
+// Close releases the full cache; derived sessions live on. Closing twice is fine.
+func (ob *Observation) Close() error { return ob.s.Close() }
+
+// Scores ranks a layer with one of the observed metrics. share is the uniform
+// budget that metrics with budget-dependent scores look at, 0 if there is none.
+func (ob *Observation) Scores(ctx context.Context, metric lukv.Metric, layer, share int) (lukv.Scores, error) {
+	l := ob.layer(layer)
+	l.Share = share
+	return metric.Score(ctx, l)
+}
+
+// layer describes a layer of the full cache to the metrics.
+func (ob *Observation) layer(at int) *lukv.Layer {
+	l := ob.s.layerView(at)
+	if w := ob.layers[at]; w != nil {
+		l.Queries, l.Stats, l.Sums = w.window, w.stats, w.sums
+	}
+	return l
+}
+
+// Compress returns a new session that holds the context compressed under the
+// policy, whose metric must be among the observed ones. The caller closes it.
+func (ob *Observation) Compress(ctx context.Context, policy *lukv.Policy) (*Session, error) {
+	m, opts := ob.s.m, ob.s.opts
+	opts.Compression = policy
+	comp, err := newCompression(m, opts)
+	if err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	if comp != nil && comp.plan.Decoding() != nil {
+		return nil, fmt.Errorf("compress: a policy that also compresses while decoding needs its own prefill")
+	}
+	if err := m.acquire(); err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	defer m.release()
+	s, err := ob.s.Fork()
+	if err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	s.opts, s.comp = opts, comp
+	if err := ob.compress(ctx, s); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	return s, nil
+}
+
+func (ob *Observation) compress(ctx context.Context, s *Session) error {
+	if !s.comp.prefillEnabled(len(ob.tokens)) {
+		return nil
+	}
+	job := s.comp.begin(s, len(ob.tokens))
+	for at := range s.m.cfg.Layers {
+		job.w = ob.layers[at]
+		if err := job.layerDone(ctx, at); err != nil {
+			return err
+		}
+	}
+	if err := job.finish(ctx); err != nil {
+		return err
+	}
+	if s.comp.renumber {
+		return s.renumber()
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package model
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
+)
+
+// shapes are the dimensions of published checkpoints, for benchmarks with
+// random weights: layers, hidden, intermediate, heads, KV heads, head dim,
+// vocabulary, context, tied embeddings.
+var shapes = map[string]struct {
+	arch                                string
+	layers, hidden, ffn, heads, kv, dim int
+	vocab, context                      int
+	tied                                bool
+	theta                               float64
+}{
+	"150m":           {"llama", 12, 768, 2048, 12, 4, 64, 32000, 32768, false, 10000},
+	"qwen2.5-0.5b":   {"qwen2", 24, 896, 4864, 14, 2, 64, 151936, 32768, true, 1e6},
+	"llama-3.2-1b":   {"llama", 16, 2048, 8192, 32, 8, 64, 128256, 131072, true, 5e5},
+	"qwen2.5-1.5b":   {"qwen2", 28, 1536, 8960, 12, 2, 128, 151936, 32768, true, 1e6},
+	"llama-3.2-3b":   {"llama", 28, 3072, 8192, 24, 8, 128, 128256, 131072, true, 5e5},
+	"mistral-7b":     {"mistral", 32, 4096, 14336, 32, 8, 128, 32768, 32768, false, 1e6},
+	"qwen2.5-7b":     {"qwen2", 28, 3584, 18944, 28, 4, 128, 152064, 32768, false, 1e6},
+	"llama-3.1-8b":   {"llama", 32, 4096, 14336, 32, 8, 128, 128256, 131072, false, 5e5},
+	"tinyllama-1.1b": {"llama", 22, 2048, 5632, 32, 4, 64, 32000, 2048, false, 10000},
+}
+
+// Shapes returns the names that ShapeConfig knows, sorted.
+func Shapes() []string {
+	var names []string
+	for n := range shapes {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// ShapeConfig returns the configuration of a published checkpoint's shape, for
+// benchmarks with RandomWeights.
+func ShapeConfig(name string) (*Config, error) {
+	s, ok := shapes[name]
+	if !ok {
+		return nil, fmt.Errorf("shape %q: want one of %v", name, Shapes())
+	}
+	return &Config{
+		Arch: s.arch, Layers: s.layers, Hidden: s.hidden, Intermediate: s.ffn,
+		Heads: s.heads, KVHeads: s.kv, HeadDim: s.dim, Vocab: s.vocab, MaxPositions: s.context,
+		NormEps: 1e-5, Rope: RopeConfig{Theta: s.theta}, QKVBias: s.arch == "qwen2", TiedEmbeddings: s.tied,
+		Windows: make([]int, s.layers), BOS: []int{1}, EOS: []int{2}, Type: tensor.BF16,
+	}, nil
+}
+
+// RandomWeights returns weights of type t (BF16, F16 or F32) for cfg: uniform
+// in ±√3/√columns, norms 1, biases small. Equal seeds give equal weights.
+func RandomWeights(cfg *Config, t tensor.Type, seed uint64) *Weights {
+	g := &randomTensors{t: t, seed: seed}
+	qn, kn := cfg.Heads*cfg.HeadDim, cfg.KVHeads*cfg.HeadDim
+	w := &Weights{Embed: g.matrix(cfg.Vocab, cfg.Hidden), Norm: g.ones(cfg.Hidden)}
+	w.Head = w.Embed
+	if !cfg.TiedEmbeddings {
+		w.Head = g.matrix(cfg.Vocab, cfg.Hidden)
+	}
+	for range cfg.Layers {
+		l := LayerWeights{
+			AttnNorm: g.ones(cfg.Hidden), MLPNorm: g.ones(cfg.Hidden),
+			Q: g.matrix(qn, cfg.Hidden), K: g.matrix(kn, cfg.Hidden), V: g.matrix(kn, cfg.Hidden), O: g.matrix(cfg.Hidden, qn),
+			Gate: g.matrix(cfg.Intermediate, cfg.Hidden), Up: g.matrix(cfg.Intermediate, cfg.Hidden), Down: g.matrix(cfg.Hidden, cfg.Intermediate),
+		}
+		if cfg.QKVBias {
+			l.QBias, l.KBias, l.VBias = g.vector(qn), g.vector(kn), g.vector(kn)
+		}
+		if cfg.OutBias {
+			l.OBias = g.vector(cfg.Hidden)
+		}
+		if cfg.MLPBias {
+			l.GateBias, l.UpBias, l.DownBias = g.vector(cfg.Intermediate), g.vector(cfg.Intermediate), g.vector(cfg.Hidden)
+		}
+		if cfg.QKNorm {
+			l.QNorm, l.KNorm = g.ones(cfg.HeadDim), g.ones(cfg.HeadDim)
+		}
+		w.Layers = append(w.Layers, l)
+	}
+	return w
+}
+
+// randomTensors makes one tensor after the other, each from its own stream.
+type randomTensors struct {
+	t    tensor.Type
+	seed uint64
+	n    uint64
+}
+
+func (g *randomTensors) matrix(rows, cols int) tensor.Tensor {
+	return g.uniform([]int{rows, cols}, math.Sqrt(3/float64(cols)))
+}
+
+func (g *randomTensors) vector(n int) tensor.Tensor { return g.uniform([]int{n}, 0.1) }
+
+func (g *randomTensors) ones(n int) tensor.Tensor {
+	return g.fill([]int{n}, func(uint64) float32 { return 1 })
+}
+
+func (g *randomTensors) uniform(shape []int, scale float64) tensor.Tensor {
+	g.n++
+	key := g.seed*0x9e3779b97f4a7c15 + g.n*0xbf58476d1ce4e5b9
+	return g.fill(shape, func(i uint64) float32 {
+		// SplitMix64 (Steele et al., 2014) of the element's index.
+		z := key + (i+1)*0x9e3779b97f4a7c15
+		z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+		z = (z ^ z>>27) * 0x94d049bb133111eb
+		return float32((float64(z>>11)*0x1p-52 - 1) * scale)
+	})
+}
+
+func (g *randomTensors) fill(shape []int, at func(i uint64) float32) tensor.Tensor {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	size := g.t.Size()
+	data := make([]byte, n*size)
+	const part = 1 << 20
+	var wg sync.WaitGroup
+	for from := 0; from < n; from += part {
+		wg.Go(func() {
+			for i := from; i < min(from+part, n); i++ {
+				bits := kernels.RoundTo(g.t, at(uint64(i)))
+				if size == 4 {
+					binary.LittleEndian.PutUint32(data[4*i:], bits)
+				} else {
+					binary.LittleEndian.PutUint16(data[2*i:], uint16(bits))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return tensor.Tensor{Type: g.t, Shape: shape, Data: data}
+}

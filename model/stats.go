@@ -1,0 +1,61 @@
+package model
+
+import "time"
+
+// SessionStats says what a session did and what its cache holds.
+type SessionStats struct {
+	Tokens        int // tokens processed
+	Decoded       int // of these, one at a time
+	ContextTokens int // tokens of the context that was compressed, 0 if none was
+
+	PrefillTime time.Duration // scoring and eviction included
+	ScoreTime   time.Duration // ranking the context's entries
+	EvictTime   time.Duration // selecting and compacting
+	DecodeTime  time.Duration
+	Cuts        int // layers cut while decoding
+
+	Entries     int64   // entries held, over all layers and KV heads
+	FullEntries int64   // entries that an uncompressed cache would hold
+	CacheBytes  int64   // bytes held now, page slack and positions included
+	FullBytes   int64   // bytes that an uncompressed cache would hold
+	PeakBytes   int64   // the most that was held so far
+	Ratio       float64 // fraction of entries removed: 1 - Entries/FullEntries
+	Layers      []LayerStats
+}
+
+// LayerStats are the entries of one layer.
+type LayerStats struct {
+	Window  int   // sliding window in tokens, 0 if none
+	Entries []int // per KV head
+}
+
+// Stats returns the session's statistics.
+func (s *Session) Stats() SessionStats {
+	st := s.stats
+	c := s.m.cfg
+	page := s.cache.Options().PageEntries
+	var fullPages int64
+	for at := range c.Layers {
+		l := LayerStats{Window: c.Windows[at], Entries: make([]int, c.KVHeads)}
+		full := s.pos
+		if l.Window > 0 {
+			full = min(full, l.Window)
+		}
+		for h := range l.Entries {
+			l.Entries[h] = s.cache.Len(at, h)
+			st.Entries += int64(l.Entries[h])
+			// A windowed layer holds whole pages around its window.
+			held := max(full, l.Entries[h])
+			st.FullEntries += int64(held)
+			fullPages += int64((held + page - 1) / page)
+		}
+		st.Layers = append(st.Layers, l)
+	}
+	cs := s.cache.Stats()
+	st.CacheBytes, st.PeakBytes = cs.Bytes, cs.HighWater
+	st.FullBytes = fullPages * cs.PageBytes
+	if st.FullEntries > 0 {
+		st.Ratio = 1 - float64(st.Entries)/float64(st.FullEntries)
+	}
+	return st
+}

@@ -1,0 +1,166 @@
+package model
+
+import (
+	"slices"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/lukv"
+)
+
+// A watcher sees the queries and the attention of one session's segment as
+// they pass through the layers, and keeps what metrics and the oracle need.
+// Layers with a sliding window are not watched: they are never compressed.
+type watcher struct {
+	s *Session
+
+	// What the prefill's metric needs of the layer in progress; nil: nothing.
+	// tail is the position from which on queries go to the window.
+	stats  *lukv.QueryStats
+	window *lukv.QueryWindow
+	sums   *lukv.ColumnSums
+	tail   int
+
+	// State of the compression while decoding, per layer. In a prefill only
+	// the last query counts, and only for the streaming forms.
+	decode  []*lukv.DecodeLayer
+	record  lukv.DecodeNeeds
+	prefill bool
+
+	probe *probe // oracle measurement, nil if none
+
+	before  []float32         // [n][Heads*HeadDim] queries before RoPE, if decode needs them
+	softmax []kernels.Softmax // [KVHeads][n*Group] statistics of the segment, if needed
+	n       int               // tokens of the segment
+	row     []float32         // scratch of record
+}
+
+// watchScratch is what one worker needs to look at attention weights.
+type watchScratch struct {
+	probs []float32 // [Group][slots]
+}
+
+func (w *watcher) layer(at int) *lukv.DecodeLayer {
+	if w.decode == nil {
+		return nil
+	}
+	return w.decode[at]
+}
+
+// wantsWeights reports whether the attention weights of the layer are needed.
+func (w *watcher) wantsWeights(at int) bool {
+	l := w.layer(at)
+	return w.sums != nil || l != nil && l.Sums() != nil || w.probe != nil
+}
+
+// beforeRope is called with the segment's queries before rotation.
+func (w *watcher) beforeRope(r *run, g *segment) {
+	c := r.m.cfg
+	if r.layer.window > 0 {
+		return
+	}
+	stride := c.Heads * c.HeadDim
+	q := r.q[g.row*stride : (g.row+g.n)*stride]
+	w.n = g.n
+	if w.stats != nil {
+		r.watched = g
+		r.each(c.Heads, 1, (*statsStage)(r))
+	}
+	if w.layer(r.at) != nil && w.record.PreRoPE && !w.prefill {
+		w.before = append(w.before[:0], q...)
+	}
+	if w.wantsWeights(r.at) {
+		n := c.Heads * g.n
+		w.softmax = slices.Grow(w.softmax[:0], n)[:n]
+	}
+}
+
+// statsStage adds the queries of r.watched to their moments; an item is a query head.
+type statsStage run
+
+func (st *statsStage) Run(lo, hi, _ int) {
+	r := (*run)(st)
+	c := r.m.cfg
+	stride := c.Heads * c.HeadDim
+	g := r.watched
+	for h := lo; h < hi; h++ {
+		g.watch.stats.Add(h, int(r.pos[g.row]), r.q[g.row*stride+h*c.HeadDim:], g.n, stride)
+	}
+}
+
+// softmaxOf returns where the kernel leaves the softmax statistics of n tokens
+// of a KV head, nil if nobody wants them.
+func (w *watcher) softmaxOf(r *run, head, from, n int) []kernels.Softmax {
+	if r.layer.window > 0 || !w.wantsWeights(r.at) {
+		return nil
+	}
+	group := r.m.cfg.Heads / r.m.cfg.KVHeads
+	off := (head*w.n + from) * group
+	return w.softmax[off : off+n*group]
+}
+
+// afterAttention is called with the segment's rotated queries, when their own
+// keys are in the cache.
+func (w *watcher) afterAttention(r *run, g *segment) {
+	c := r.m.cfg
+	if r.layer.window > 0 {
+		return
+	}
+	stride := c.Heads * c.HeadDim
+	if w.window != nil {
+		for i := range g.n {
+			if pos := int(r.pos[g.row+i]); pos >= w.tail {
+				w.window.Append(pos, r.q[(g.row+i)*stride:(g.row+i+1)*stride])
+			}
+		}
+	}
+	if l := w.layer(r.at); l != nil {
+		switch pos := int(r.pos[g.row]); {
+		case w.prefill && w.record.Prefill && pos+g.n == g.seqLen:
+			last := (g.row + g.n - 1) * stride
+			l.Record(g.seqLen-1, r.q[last:last+stride], nil, 1, stride)
+		case !w.prefill:
+			l.Record(pos, r.q[g.row*stride:(g.row+g.n)*stride], w.before, g.n, stride)
+		}
+	}
+	if w.wantsWeights(r.at) {
+		r.watched = g
+		r.each(c.KVHeads, 1, (*weightsStage)(r))
+	}
+}
+
+// weightsStage goes through the attention weights of r.watched, row by row; an
+// item is a KV head.
+type weightsStage run
+
+func (st *weightsStage) Run(lo, hi, worker int) {
+	r := (*run)(st)
+	c, g, w := r.m.cfg, r.watched, r.watched.watch
+	group, stride := c.Heads/c.KVHeads, c.Heads*c.HeadDim
+	var decode *lukv.ColumnSums
+	if l := w.layer(r.at); l != nil {
+		decode = l.Sums()
+	}
+	for h := lo; h < hi; h++ {
+		kv := w.s.view(r.at, h)
+		total := w.s.slots(r.at, h)
+		stats := w.softmaxOf(r, h, 0, g.n)
+		sc := &r.watch[worker]
+		for i := 0; i < g.n && !r.stop.Load(); i++ {
+			n := total - g.n + i + 1
+			sc.probs = slices.Grow(sc.probs[:0], group*n)[:group*n]
+			for k := range group {
+				q := (g.row+i)*stride + (h*group+k)*c.HeadDim
+				r.m.cpu.AttentionWeights(sc.probs[k*n:(k+1)*n], r.q[q:q+c.HeadDim], &kv, 0, r.m.rope.scale, stats[i*group+k])
+			}
+			if w.sums != nil {
+				w.sums.AddRow(h, sc.probs, n)
+			}
+			if decode != nil {
+				decode.AddRow(h, sc.probs, n)
+			}
+			if w.probe != nil {
+				w.probe.add(r.at, h, sc.probs, n)
+			}
+		}
+	}
+}

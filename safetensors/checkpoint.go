@@ -1,0 +1,259 @@
+package safetensors
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/lukv/lukv/internal/mapfile"
+	"github.com/lukv/lukv/tensor"
+)
+
+// Names of the files that a model folder is searched for.
+const (
+	SingleName = "model.safetensors"
+	IndexName  = "model.safetensors.index.json"
+)
+
+// Checkpoint is the set of tensors of one model, which may lie in several
+// files.
+type Checkpoint struct {
+	files []*File          // by name
+	where map[string]*File // tensor name to the file that holds it
+	names []string         // sorted
+}
+
+// OpenCheckpoint opens the tensors of the model folder dir: by the index
+// model.safetensors.index.json if there is one, otherwise the single file
+// model.safetensors. The index must assign each tensor to a shard inside the
+// folder that really contains it; tensors that the index does not name are not
+// part of the checkpoint. The caller must close the Checkpoint.
+func OpenCheckpoint(dir string) (*Checkpoint, error) {
+	return openCheckpoint(folder{
+		name: dir,
+		path: func(name string) string { return filepath.Join(dir, filepath.FromSlash(name)) },
+		open: Open,
+		read: func(path string) ([]byte, error) {
+			m, err := mapfile.Open(path)
+			if err != nil {
+				return nil, err
+			}
+			text := m.Bytes() // one byte past the limit is enough to be refused
+			return bytes.Clone(text[:min(len(text), maxHeader+1)]), m.Close()
+		},
+	})
+}
+
+// OpenCheckpointFS is OpenCheckpoint for a file system that has the model
+// folder as its root. The files are read into memory.
+func OpenCheckpointFS(fsys fs.FS) (*Checkpoint, error) {
+	read := func(name string) ([]byte, error) { return fs.ReadFile(fsys, name) }
+	return openCheckpoint(folder{
+		name: ".",
+		path: func(name string) string { return name },
+		open: func(name string) (*File, error) {
+			data, err := read(name)
+			if err != nil {
+				return nil, fmt.Errorf("open safetensors: %w", err)
+			}
+			return Parse(name, data)
+		},
+		read: read,
+	})
+}
+
+// folder is a model folder on disk or in a file system.
+type folder struct {
+	name string
+	path func(name string) string // where the file of that name lies
+	open func(path string) (*File, error)
+	read func(path string) ([]byte, error)
+}
+
+func openCheckpoint(dir folder) (*Checkpoint, error) {
+	indexPath := dir.path(IndexName)
+	text, err := dir.read(indexPath)
+	if err == nil {
+		return openShards(dir, indexPath, text)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open checkpoint: %w", err)
+	}
+	f, err := dir.open(dir.path(SingleName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open checkpoint %q: found neither %s nor %s: %w", dir.name, SingleName, IndexName, fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return single(f), nil
+}
+
+// ParseCheckpoint is Parse for a checkpoint of one file.
+func ParseCheckpoint(name string, data []byte) (*Checkpoint, error) {
+	f, err := Parse(name, data)
+	if err != nil {
+		return nil, err
+	}
+	return single(f), nil
+}
+
+func single(f *File) *Checkpoint {
+	c := &Checkpoint{files: []*File{f}, where: make(map[string]*File, f.Len())}
+	for name := range f.All() {
+		c.where[name] = f
+		c.names = append(c.names, name)
+	}
+	slices.Sort(c.names)
+	return c
+}
+
+func openShards(dir folder, indexPath string, text []byte) (*Checkpoint, error) {
+	index, err := parseIndex(text)
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint index %q: %w", indexPath, err)
+	}
+	c := &Checkpoint{where: make(map[string]*File, len(index))}
+	shards := make(map[string]*File)
+	for _, a := range index {
+		f := shards[a.shard]
+		if f == nil {
+			if f, err = dir.open(dir.path(a.shard)); err != nil {
+				return nil, errors.Join(fmt.Errorf("checkpoint index %q: shard %s: %w", indexPath, quote(a.shard), err), c.Close())
+			}
+			shards[a.shard] = f
+			c.files = append(c.files, f)
+		}
+		if _, ok := f.Tensor(a.tensor); !ok {
+			return nil, errors.Join(fmt.Errorf("checkpoint index %q: tensor %s is not in shard %q as the index says",
+				indexPath, quote(a.tensor), f.Name()), c.Close())
+		}
+		c.where[a.tensor] = f
+		c.names = append(c.names, a.tensor)
+	}
+	slices.Sort(c.names)
+	slices.SortFunc(c.files, func(a, b *File) int { return strings.Compare(a.name, b.name) })
+	return c, nil
+}
+
+// assignment is one line of an index.
+type assignment struct {
+	tensor, shard string
+}
+
+// parseIndex returns the weight map of an index in the order of the file. Names
+// of shards have been checked.
+func parseIndex(text []byte) ([]assignment, error) {
+	if len(text) > maxHeader {
+		return nil, fmt.Errorf("it has more than %d bytes", maxHeader)
+	}
+	if !utf8.Valid(text) {
+		return nil, errors.New("text is not valid UTF-8")
+	}
+	const key = "weight_map"
+	var index []assignment
+	found := false
+	s := &scanner{text: text}
+	err := s.object("an object", func(field string) error {
+		if field != key {
+			return s.skip(0)
+		}
+		if found {
+			return fmt.Errorf("field %q occurs twice", key)
+		}
+		found = true
+		seen := make(map[string]bool)
+		return s.object(key+", an object", func(name string) error {
+			if seen[name] {
+				return fmt.Errorf("%s: tensor %s occurs twice", key, quote(name))
+			}
+			seen[name] = true
+			shard, err := s.str("the shard of tensor " + quote(name))
+			if err != nil {
+				return err
+			}
+			if err := checkShardName(shard); err != nil {
+				return fmt.Errorf("%s: tensor %s: shard name %s %w", key, quote(name), quote(shard), err)
+			}
+			index = append(index, assignment{name, shard})
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	if s.peek(); s.pos < len(s.text) {
+		return nil, s.fail("found %s after the object", s.found())
+	}
+	if !found {
+		return nil, fmt.Errorf("field %q is missing", key)
+	}
+	return index, nil
+}
+
+// checkShardName accepts names of files inside the folder, and the same ones on
+// every system: colons are drive letters, streams and URLs, backslashes are
+// separators somewhere. Links in the folder are followed: that is how the model
+// hub's cache is built, and an index cannot make one.
+func checkShardName(name string) error {
+	switch {
+	case strings.ContainsAny(name, "\\:\x00"):
+		return errors.New("contains a backslash, a colon or a NUL character")
+	case !fs.ValidPath(name) || name == "." || !filepath.IsLocal(filepath.FromSlash(name)):
+		return errors.New("is not the plain path of a file inside the model folder")
+	}
+	return nil
+}
+
+// Tensor returns the tensor with the given name and the name of its file.
+func (c *Checkpoint) Tensor(name string) (t tensor.Tensor, file string, ok bool) {
+	f := c.where[name]
+	if f == nil {
+		return tensor.Tensor{}, "", false
+	}
+	t, ok = f.Tensor(name)
+	return t, f.name, ok
+}
+
+// Names returns the names of all tensors, sorted. The caller may keep the slice.
+func (c *Checkpoint) Names() []string { return slices.Clone(c.names) }
+
+// All yields all names and tensors, sorted by name.
+func (c *Checkpoint) All() iter.Seq2[string, tensor.Tensor] {
+	return func(yield func(string, tensor.Tensor) bool) {
+		for _, name := range c.names {
+			t, _ := c.where[name].Tensor(name)
+			if !yield(name, t) {
+				return
+			}
+		}
+	}
+}
+
+// Files returns the files that the checkpoint consists of. They belong to it
+// and must not be closed on their own.
+func (c *Checkpoint) Files() []*File { return slices.Clone(c.files) }
+
+// WillNeed asks the system to read all files ahead; it is a hint and returns
+// at once.
+func (c *Checkpoint) WillNeed() {
+	for _, f := range c.files {
+		f.WillNeed()
+	}
+}
+
+// Close closes all files; no tensor may be used any more. Closing again does
+// nothing.
+func (c *Checkpoint) Close() error {
+	var errs []error
+	for _, f := range c.files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,305 @@
+package safetensors
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/lukv/lukv/internal/mapfile"
+	"github.com/lukv/lukv/tensor"
+)
+
+const (
+	lengthSize = 8           // bytes of the length field before the header
+	maxHeader  = 100_000_000 // bytes of a header or an index, as in the reference reader
+	maxDims    = 64
+	metaName   = "__metadata__"
+)
+
+// File is one safetensors file, checked from front to back.
+type File struct {
+	name    string
+	tensors []member // in the order of their data
+	byName  map[string]int
+	meta    map[string]string
+	mapping *mapfile.File // nil for a parsed image
+}
+
+type member struct {
+	name   string
+	tensor tensor.Tensor
+}
+
+// Open maps the file at path and checks it. The caller must close the File.
+func Open(path string) (*File, error) {
+	m, err := mapfile.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open safetensors: %w", err)
+	}
+	f, err := Parse(path, m.Bytes())
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	f.mapping = m
+	return f, nil
+}
+
+// Parse checks a safetensors image in memory, for instance an embedded one.
+// The name is used in messages only. The data is kept, without a copy, and must
+// not change as long as the File is used.
+func Parse(name string, data []byte) (*File, error) {
+	f := &File{name: name}
+	if err := f.parse(data); err != nil {
+		return nil, fmt.Errorf("safetensors file %q: %w", name, err)
+	}
+	return f, nil
+}
+
+// Name returns the path or name that the file was opened with.
+func (f *File) Name() string { return f.name }
+
+// Len returns the number of tensors.
+func (f *File) Len() int { return len(f.tensors) }
+
+// Tensor returns the tensor with the given name. Its shape must not be changed.
+func (f *File) Tensor(name string) (t tensor.Tensor, ok bool) {
+	i, ok := f.byName[name]
+	if !ok {
+		return tensor.Tensor{}, false
+	}
+	return f.tensors[i].tensor, true
+}
+
+// All yields names and tensors in the order of their data in the file.
+func (f *File) All() iter.Seq2[string, tensor.Tensor] {
+	return func(yield func(string, tensor.Tensor) bool) {
+		for _, t := range f.tensors {
+			if !yield(t.name, t.tensor) {
+				return
+			}
+		}
+	}
+}
+
+// Metadata returns a copy of the file's free-form metadata, never nil.
+func (f *File) Metadata() map[string]string {
+	m := make(map[string]string, len(f.meta))
+	maps.Copy(m, f.meta)
+	return m
+}
+
+// WillNeed asks the system to read the whole file ahead; it is a hint and
+// returns at once.
+func (f *File) WillNeed() {
+	if f.mapping != nil {
+		f.mapping.WillNeed()
+	}
+}
+
+// Close unmaps the file; its tensors must not be used any more. Closing again,
+// and closing a parsed image, does nothing.
+func (f *File) Close() error {
+	if f.mapping == nil {
+		return nil
+	}
+	return f.mapping.Close()
+}
+
+// entry is what the header says about one tensor.
+type entry struct {
+	name       string
+	typ        tensor.Type
+	shape      []int
+	begin, end int // byte range in the data
+}
+
+func (f *File) parse(file []byte) error {
+	if len(file) < lengthSize {
+		return fmt.Errorf("found %d bytes, expected at least %d for the header length", len(file), lengthSize)
+	}
+	// As unsigned number: neither 2^64-1 nor a set sign bit may wrap around.
+	length := binary.LittleEndian.Uint64(file)
+	if length > maxHeader {
+		return fmt.Errorf("header length is %d bytes, expected at most %d", length, maxHeader)
+	}
+	rest := file[lengthSize:]
+	if length > uint64(len(rest)) {
+		return fmt.Errorf("header length is %d bytes, but only %d follow", length, len(rest))
+	}
+	header, data := rest[:length], rest[length:]
+	entries, meta, err := parseHeader(header)
+	if err != nil {
+		return fmt.Errorf("header: %w", err)
+	}
+	// Empty tensors take no bytes and may share a position with their successor.
+	slices.SortStableFunc(entries, func(a, b entry) int {
+		if a.begin != b.begin {
+			return cmp.Compare(a.begin, b.begin)
+		}
+		return cmp.Compare(a.end, b.end)
+	})
+	f.meta = meta
+	f.tensors = make([]member, 0, len(entries))
+	f.byName = make(map[string]int, len(entries))
+	pos := 0
+	for _, e := range entries {
+		if e.begin != pos {
+			what := "a hole"
+			if e.begin < pos {
+				what = "an overlap"
+			}
+			return fmt.Errorf("tensor %s: data begins at byte %d, expected %d, where the data before it ends (%s)",
+				quote(e.name), e.begin, pos, what)
+		}
+		if e.end > len(data) {
+			return fmt.Errorf("tensor %s: data ends at byte %d, but the file has only %d bytes of data (cut short?)",
+				quote(e.name), e.end, len(data))
+		}
+		// The range was compared with type and shape when the entry was read.
+		t := tensor.Tensor{Type: e.typ, Shape: e.shape, Data: data[e.begin:e.end:e.end]}
+		f.byName[e.name] = len(f.tensors)
+		f.tensors = append(f.tensors, member{e.name, t})
+		pos = e.end
+	}
+	if pos != len(data) {
+		return fmt.Errorf("%d bytes follow the last tensor, expected none", len(data)-pos)
+	}
+	return nil
+}
+
+// parseHeader reads the JSON text of a header. Each entry's byte range fits its
+// type and shape; how the ranges lie is left to the caller.
+func parseHeader(header []byte) (entries []entry, meta map[string]string, err error) {
+	if !utf8.Valid(header) {
+		return nil, nil, errors.New("text is not valid UTF-8")
+	}
+	if len(header) == 0 || header[0] != '{' {
+		return nil, nil, fmt.Errorf("text begins with %s, expected '{'", quote(string(header[:min(len(header), 8)])))
+	}
+	s := &scanner{text: header}
+	seen := make(map[string]bool)
+	err = s.object("the header, an object", func(name string) error {
+		if seen[name] {
+			return fmt.Errorf("name %s occurs twice", quote(name))
+		}
+		seen[name] = true
+		if name == metaName {
+			if meta, err = parseMetadata(s); err != nil {
+				return fmt.Errorf("%s: %w", metaName, err)
+			}
+			return nil
+		}
+		e, err := parseEntry(s)
+		if err != nil {
+			return fmt.Errorf("tensor %s: %w", quote(name), err)
+		}
+		e.name = name
+		entries = append(entries, e)
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	if rest := bytes.TrimLeft(header[s.pos:], " "); len(rest) > 0 {
+		return nil, nil, fmt.Errorf("byte %d: found %s after the object, expected only spaces",
+			len(header)-len(rest), quote(string(rest[:min(len(rest), 8)])))
+	}
+	return entries, meta, nil
+}
+
+func parseMetadata(s *scanner) (map[string]string, error) {
+	meta := make(map[string]string)
+	err := s.object("an object of strings", func(key string) error {
+		if _, ok := meta[key]; ok {
+			return fmt.Errorf("key %s occurs twice", quote(key))
+		}
+		value, err := s.str("the value of " + quote(key))
+		meta[key] = value
+		return err
+	})
+	return meta, err
+}
+
+func parseEntry(s *scanner) (entry, error) {
+	var e entry
+	var typeName string
+	var offsets []int
+	seen := make(map[string]bool, 3)
+	err := s.object("an entry, an object", func(key string) (err error) {
+		if seen[key] {
+			return fmt.Errorf("field %s occurs twice", quote(key))
+		}
+		seen[key] = true
+		switch key {
+		case "dtype":
+			typeName, err = s.str("an element type")
+		case "shape":
+			e.shape, err = s.counts("an array of dimensions", maxDims)
+		case "data_offsets":
+			offsets, err = s.counts("an array of two offsets", 2)
+		default:
+			return s.skip(0)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return e, err
+	}
+	for _, key := range []string{"dtype", "shape", "data_offsets"} {
+		if !seen[key] {
+			return e, fmt.Errorf("field %q is missing", key)
+		}
+	}
+	if e.typ, err = tensor.ParseType(typeName); err != nil {
+		return e, fmt.Errorf("dtype: element type %s is not supported", quote(typeName))
+	}
+	if len(offsets) != 2 {
+		return e, fmt.Errorf("data_offsets: found %d numbers, expected 2", len(offsets))
+	}
+	e.begin, e.end = offsets[0], offsets[1]
+	if e.begin > e.end {
+		return e, fmt.Errorf("data_offsets: begin %d is larger than end %d", e.begin, e.end)
+	}
+	size, err := tensor.Bytes(e.typ, e.shape)
+	if err != nil {
+		return e, err
+	}
+	if size != e.end-e.begin {
+		return e, fmt.Errorf("data_offsets give %d bytes, but %v%s takes %d",
+			e.end-e.begin, e.typ, tensor.ShapeString(e.shape), size)
+	}
+	return e, nil
+}
+
+// counts reads an array of at most limit non-negative integers. The result is
+// never nil.
+func (s *scanner) counts(what string, limit int) ([]int, error) {
+	v := make([]int, 0, 4)
+	err := s.array(what, func() error {
+		if len(v) == limit {
+			return s.fail("more than %d numbers", limit)
+		}
+		n, err := s.count()
+		v = append(v, n)
+		return err
+	})
+	return v, err
+}
+
+// quote makes a name from a file printable and short.
+func quote(name string) string {
+	const limit = 120
+	if len(name) > limit {
+		return fmt.Sprintf("%q... (%d bytes)", name[:limit], len(name))
+	}
+	return fmt.Sprintf("%q", name)
+}

@@ -1,0 +1,122 @@
+package safetensors
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// malformedDir holds the cases, see its README.md; LUKV_GOLDEN_MALFORMED names
+// another folder of the same layout.
+func malformedDir() string {
+	if dir := os.Getenv("LUKV_GOLDEN_MALFORMED"); dir != "" {
+		return dir
+	}
+	return filepath.Join("testdata", "malformed")
+}
+
+// TestGoldenMalformed checks the file cases and, of the folder cases, those
+// that concern the index and the shards. What a model needs beyond that (its
+// config, names and shapes) is checked where models are loaded.
+func TestGoldenMalformed(t *testing.T) {
+	dir := malformedDir()
+	text, err := os.ReadFile(filepath.Join(dir, "cases.json"))
+	require.NoError(t, err)
+	var list struct {
+		Cases []struct{ Name, Kind, Path, Expect, Why string }
+	}
+	require.NoError(t, json.Unmarshal(text, &list))
+	checks, skipped := 0, 0
+	for _, c := range list.Cases {
+		path := filepath.Join(dir, filepath.FromSlash(c.Path))
+		expect := c.Expect
+		if c.Kind == "folder" {
+			expect = indexLevel(c.Name, c.Expect)
+		}
+		if expect == "" {
+			skipped++
+			continue
+		}
+		t.Run(c.Name, func(t *testing.T) {
+			start, before := time.Now(), allocated()
+			err := openAny(c.Kind, path)
+			took, grown := time.Since(start), allocated()-before
+			switch {
+			case expect == "ok" && err != nil:
+				t.Errorf("got error %q, expected none: %s", err, c.Why)
+			case expect == "error" && err == nil:
+				t.Errorf("got no error, expected one: %s", c.Why)
+			case err != nil && !strings.Contains(err.Error(), filepath.Base(path)):
+				t.Errorf("error does not name the file: %s", err)
+			}
+			if took > time.Second {
+				t.Errorf("took %v, expected at most a second", took)
+			}
+			if grown > 4<<20 {
+				t.Errorf("allocated %d bytes, expected at most 4 MiB", grown)
+			}
+			if err != nil {
+				t.Log(err)
+			}
+		})
+		checks++
+	}
+	fmt.Printf("golden malformed (safetensors): %d checks, %d skipped (matter of model configs and weights)\n", checks, skipped)
+	t.Logf("golden malformed (safetensors): %d checks, %d skipped (matter of model configs and weights)", checks, skipped)
+	require.NotZero(t, checks)
+}
+
+// indexLevel returns what opening the folder's tensors without a config must
+// give, "" where that has no say.
+func indexLevel(name, expect string) string {
+	for _, prefix := range []string{"ok-", "index-", "shard-", "missing-shard", "no-weights"} {
+		if strings.HasPrefix(name, prefix) {
+			return expect
+		}
+	}
+	return ""
+}
+
+func openAny(kind, path string) error {
+	if kind == "folder" {
+		c, err := OpenCheckpoint(path)
+		if err != nil {
+			return err
+		}
+		for name, x := range c.All() {
+			touch(name, x.Data)
+		}
+		return c.Close()
+	}
+	f, err := Open(path)
+	if err != nil {
+		return err
+	}
+	for name, x := range f.All() {
+		touch(name, x.Data)
+	}
+	return f.Close()
+}
+
+var sink byte
+
+// touch reads the first and last byte, so that a view outside the mapping
+// faults.
+func touch(name string, data []byte) {
+	if len(data) > 0 {
+		sink += data[0] + data[len(data)-1] + byte(len(name))
+	}
+}
+
+func allocated() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.TotalAlloc
+}

@@ -1,0 +1,231 @@
+package safetensors
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+// Named is a tensor to be written, with its name. Its bytes are Tensor.Data or, if Stream is
+// set, what Stream writes, so that a large tensor need not be in memory as a
+// whole. With Stream, Tensor.Data is ignored, and Stream must write exactly as
+// many bytes as type and shape take; it is called once, when the tensor's turn
+// comes in the order that Write documents.
+type Named struct {
+	Name   string
+	Tensor tensor.Tensor
+	Stream func(io.Writer) error
+}
+
+// Write writes a safetensors file. The tensors' data follow each other by
+// element size, largest first, and in the given order among equals: as the
+// header is padded to a multiple of 8 bytes, each tensor is aligned for its
+// type. Metadata keys are written sorted, so equal input gives equal bytes.
+//
+// Names must be unique, valid UTF-8 and not "__metadata__". All headers are
+// checked before the first byte is written. Write needs memory for the header
+// only; it writes in large pieces only if the data come in such, so w should be
+// buffered if tensors are small.
+func Write(w io.Writer, tensors []Named, metadata map[string]string) error {
+	order := slices.Clone(tensors)
+	slices.SortStableFunc(order, func(a, b Named) int {
+		return cmp.Compare(b.Tensor.Type.Size(), a.Tensor.Type.Size())
+	})
+	header, sizes, err := buildHeader(order, metadata)
+	if err != nil {
+		return fmt.Errorf("write safetensors: %w", err)
+	}
+	if _, err := w.Write(header); err != nil {
+		return fmt.Errorf("write safetensors: header: %w", err)
+	}
+	for i, t := range order {
+		if err := writeData(w, t, sizes[i]); err != nil {
+			return fmt.Errorf("write safetensors: tensor %s: %w", quote(t.Name), err)
+		}
+	}
+	return nil
+}
+
+func writeData(w io.Writer, t Named, size int) error {
+	if t.Stream == nil {
+		_, err := w.Write(t.Tensor.Data)
+		return err
+	}
+	lw := &limitedWriter{w: w, left: size}
+	if err := t.Stream(lw); err != nil {
+		return err
+	}
+	if lw.left != 0 {
+		return fmt.Errorf("stream ended %d bytes early, expected %d for %v", lw.left, size, t.Tensor)
+	}
+	return nil
+}
+
+// limitedWriter refuses bytes beyond the size that the header has promised.
+type limitedWriter struct {
+	w    io.Writer
+	left int
+}
+
+func (l *limitedWriter) Write(p []byte) (int, error) {
+	if len(p) > l.left {
+		return 0, fmt.Errorf("stream writes %d bytes more than its type and shape take", len(p)-l.left)
+	}
+	n, err := l.w.Write(p)
+	l.left -= n
+	return n, err
+}
+
+// buildHeader returns the length field with the padded header, and each
+// tensor's size in bytes.
+func buildHeader(order []Named, metadata map[string]string) (header []byte, sizes []int, err error) {
+	h := make([]byte, lengthSize, 1024)
+	h = append(h, '{')
+	comma := ""
+	if len(metadata) > 0 {
+		h = append(h, `"`+metaName+`":{`...)
+		for _, key := range slices.Sorted(maps.Keys(metadata)) {
+			h = append(h, comma...)
+			if h, err = appendString(h, key); err != nil {
+				return nil, nil, fmt.Errorf("metadata key: %w", err)
+			}
+			h = append(h, ':')
+			if h, err = appendString(h, metadata[key]); err != nil {
+				return nil, nil, fmt.Errorf("metadata value of %s: %w", quote(key), err)
+			}
+			comma = ","
+		}
+		h = append(h, '}')
+		comma = ","
+	}
+	seen := make(map[string]bool, len(order))
+	pos := 0
+	for _, t := range order {
+		if t.Name == metaName || seen[t.Name] {
+			return nil, nil, fmt.Errorf("tensor name %s is reserved or used twice", quote(t.Name))
+		}
+		seen[t.Name] = true
+		size, err := tensor.Bytes(t.Tensor.Type, t.Tensor.Shape)
+		switch {
+		case err != nil:
+			return nil, nil, fmt.Errorf("tensor %s: %w", quote(t.Name), err)
+		case len(t.Tensor.Shape) > maxDims:
+			return nil, nil, fmt.Errorf("tensor %s: %d dimensions, expected at most %d", quote(t.Name), len(t.Tensor.Shape), maxDims)
+		case t.Stream == nil && len(t.Tensor.Data) != size:
+			return nil, nil, fmt.Errorf("tensor %s: %v has %d bytes, expected %d", quote(t.Name), t.Tensor, len(t.Tensor.Data), size)
+		case size > math.MaxInt-pos:
+			return nil, nil, fmt.Errorf("tensor %s: size of the file is out of range", quote(t.Name))
+		}
+		h = append(h, comma...)
+		comma = ","
+		if h, err = appendString(h, t.Name); err != nil {
+			return nil, nil, fmt.Errorf("tensor name: %w", err)
+		}
+		h = append(h, `:{"dtype":"`...)
+		h = append(h, t.Tensor.Type.String()...)
+		h = append(h, `","shape":[`...)
+		for i, d := range t.Tensor.Shape {
+			if i > 0 {
+				h = append(h, ',')
+			}
+			h = strconv.AppendInt(h, int64(d), 10)
+		}
+		h = append(h, `],"data_offsets":[`...)
+		h = strconv.AppendInt(h, int64(pos), 10)
+		h = append(h, ',')
+		h = strconv.AppendInt(h, int64(pos+size), 10)
+		h = append(h, `]}`...)
+		sizes = append(sizes, size)
+		pos += size
+	}
+	h = append(h, '}')
+	for len(h)%8 != 0 {
+		h = append(h, ' ')
+	}
+	if len(h)-lengthSize > maxHeader {
+		return nil, nil, fmt.Errorf("header takes %d bytes, at most %d can be read", len(h)-lengthSize, maxHeader)
+	}
+	binary.LittleEndian.PutUint64(h, uint64(len(h)-lengthSize))
+	return h, sizes, nil
+}
+
+// appendString appends a JSON string. Invalid UTF-8 is refused, as the encoder
+// would silently replace it.
+func appendString(h []byte, s string) ([]byte, error) {
+	if !utf8.ValidString(s) {
+		return nil, fmt.Errorf("%s is not valid UTF-8", quote(s))
+	}
+	text, err := json.Marshal(s)
+	return append(h, text...), err
+}
+
+// WriteFile writes a safetensors file to path as Write does. The file appears
+// under its name only when it is complete and on disk, replacing an older one;
+// on failure nothing is left behind and an older file stays. Tensors may be
+// views of the older file's mapping.
+func WriteFile(path string, tensors []Named, metadata map[string]string) (err error) {
+	// A sibling, as a rename is atomic only within a file system; the usual
+	// permissions, which os.CreateTemp would not give.
+	var f *os.File
+	for try := 0; ; try++ {
+		temp := fmt.Sprintf("%s.%d-%d.tmp", path, os.Getpid(), try)
+		f, err = os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, os.ErrExist) || try == 1000 {
+			return fmt.Errorf("write file %q: %w", path, err)
+		}
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("write file %q: %w", path, err)
+			err = errors.Join(err, removeTemp(f))
+		}
+	}()
+	w := bufio.NewWriterSize(f, 1<<20)
+	if err := Write(w, tensors, metadata); err != nil {
+		return err
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	syncFolder(filepath.Dir(path))
+	return nil
+}
+
+func removeTemp(f *os.File) error {
+	f.Close() // it may be closed already, and its contents are given up anyway
+	return os.Remove(f.Name())
+}
+
+// syncFolder makes a rename durable where folders can be synced; elsewhere the
+// file is complete all the same.
+func syncFolder(dir string) {
+	if d, err := os.Open(dir); err == nil {
+		_ = d.Sync()
+		d.Close()
+	}
+}

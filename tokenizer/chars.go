@@ -1,0 +1,160 @@
+package tokenizer
+
+import (
+	"sync"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Character classes of the split patterns, one bit each.
+const (
+	classL     = 1 << iota // \p{L}
+	classN                 // \p{N}
+	classSpace             // \s, which is White_Space
+	classNL                // [\r\n]
+	classUpper             // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
+	classLower             // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
+)
+
+// classTable is a two-stage table over all code points: page[r>>8] selects a row
+// of 256 classes. Rows that are equal are stored once.
+type classTable struct {
+	page [(unicode.MaxRune + 1) >> 8]uint16
+	rows [][256]uint8
+}
+
+var classes = sync.OnceValue(func() *classTable {
+	flat := make([]uint8, unicode.MaxRune+1)
+	set := func(bits uint8, tables ...*unicode.RangeTable) {
+		for _, t := range tables {
+			for _, r := range t.R16 {
+				for c := int(r.Lo); c <= int(r.Hi); c += int(r.Stride) {
+					flat[c] |= bits
+				}
+			}
+			for _, r := range t.R32 {
+				for c := int(r.Lo); c <= int(r.Hi); c += int(r.Stride) {
+					flat[c] |= bits
+				}
+			}
+		}
+	}
+	set(classL, unicode.L)
+	set(classN, unicode.N)
+	set(classSpace, unicode.White_Space)
+	set(classUpper, unicode.Lu, unicode.Lt, unicode.Lm, unicode.Lo, unicode.M)
+	set(classLower, unicode.Ll, unicode.Lm, unicode.Lo, unicode.M)
+	flat['\n'] |= classNL
+	flat['\r'] |= classNL
+
+	t := &classTable{}
+	seen := make(map[[256]uint8]uint16)
+	for p := range t.page {
+		row := [256]uint8(flat[p<<8 : p<<8+256])
+		k, ok := seen[row]
+		if !ok {
+			k = uint16(len(t.rows))
+			seen[row] = k
+			t.rows = append(t.rows, row)
+		}
+		t.page[p] = k
+	}
+	return t
+})
+
+func (t *classTable) of(r rune) uint8 { return t.rows[t.page[r>>8]][r&0xff] }
+
+// at returns the class and the length of the character at s[i:], and 0, 0 at the
+// end. A byte that is not UTF-8 is a character of no class.
+func (t *classTable) at(s string, i int) (class uint8, n int) {
+	if i >= len(s) {
+		return 0, 0
+	}
+	if c := s[i]; c < utf8.RuneSelf {
+		return t.rows[0][c], 1
+	}
+	r, n := utf8.DecodeRuneInString(s[i:])
+	return t.of(r), n
+}
+
+// isWord reports whether r is a word character of a Unicode regular expression:
+// alphabetic, mark, decimal digit, connector or join control.
+func isWord(r rune) bool {
+	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
+}
+
+// badPrefix looks at b, which does not start with a complete character. It
+// returns the length of the longest part of b that starts a character (at least
+// 1), and whether more bytes could still complete that character.
+func badPrefix(b []byte) (n int, open bool) {
+	lo, hi, need := byte(0x80), byte(0xbf), 0
+	switch c := b[0]; {
+	case c >= 0xc2 && c <= 0xdf:
+		need = 2
+	case c >= 0xe0 && c <= 0xef:
+		need = 3
+		if c == 0xe0 {
+			lo = 0xa0
+		} else if c == 0xed {
+			hi = 0x9f
+		}
+	case c >= 0xf0 && c <= 0xf4:
+		need = 4
+		if c == 0xf0 {
+			lo = 0x90
+		} else if c == 0xf4 {
+			hi = 0x8f
+		}
+	default:
+		return 1, false
+	}
+	for n = 1; n < need; n++ {
+		if n == len(b) {
+			return n, true
+		}
+		if b[n] < lo || b[n] > hi {
+			return n, false
+		}
+		lo, hi = 0x80, 0xbf
+	}
+	return n, false
+}
+
+// The byte-level alphabet of GPT-2: bytes that print stand for themselves, the
+// other 68 take the code points from U+0100 on, in ascending order.
+var byteToChar, charToByte = func() (fwd [256]rune, back map[rune]byte) {
+	back = make(map[rune]byte, 256)
+	next := rune(0x100)
+	for b := range 256 {
+		r := rune(b)
+		if !(b >= '!' && b <= '~' || b >= 0xa1 && b <= 0xac || b >= 0xae) {
+			r = next
+			next++
+		}
+		fwd[b] = r
+		back[r] = byte(b)
+	}
+	return fwd, back
+}()
+
+// fromByteLevel translates a piece in the byte-level alphabet to the bytes it
+// stands for; ok is false if a character is not in the alphabet.
+func fromByteLevel(piece string) (raw string, ok bool) {
+	b := make([]byte, 0, len(piece))
+	for _, r := range piece {
+		c, ok := charToByte[r]
+		if !ok {
+			return "", false
+		}
+		b = append(b, c)
+	}
+	return string(b), true
+}
+
+func toByteLevel(raw string) string {
+	b := make([]byte, 0, 2*len(raw))
+	for i := range len(raw) {
+		b = utf8.AppendRune(b, byteToChar[raw[i]])
+	}
+	return string(b)
+}

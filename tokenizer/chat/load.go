@@ -1,0 +1,162 @@
+package chat
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"strings"
+)
+
+const (
+	templateFile = "chat_template.jinja"
+	namedFolder  = "additional_chat_templates" // NAME.jinja for each name
+	configFile   = "tokenizer_config.json"
+	tokensFile   = "special_tokens_map.json"
+
+	// defaultName is the template used when none is asked for by name.
+	defaultName = "default"
+
+	// maxConfig is the largest configuration file read. Those with a quarter of
+	// a million added tokens are some 50 MB.
+	maxConfig = 256 << 20
+)
+
+// Load reads the chat template of the checkpoint folder fsys: the file
+// chat_template.jinja, else chat_template in tokenizer_config.json. A folder
+// without one gives ErrNoTemplate.
+func Load(fsys fs.FS) (*Template, error) { return LoadNamed(fsys, defaultName) }
+
+// LoadNamed is Load for a template of another name than "default", such as
+// "tool_use" or "rag": from the folder additional_chat_templates, or from the
+// list of named templates that chat_template in tokenizer_config.json may be.
+// The one template of a folder that names none is "default".
+func LoadNamed(fsys fs.FS, name string) (*Template, error) {
+	file := templateFile
+	if name != defaultName {
+		file = path.Join(namedFolder, path.Base(name)+".jinja")
+	}
+	source, err := readFile(fsys, file, maxSource)
+	if err == nil {
+		return Parse(file, string(source))
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("load chat template: %w", err)
+	}
+	config, err := readObject(fsys, configFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("load chat template %q: neither %s nor %s is there: %w", name, file, configFile, ErrNoTemplate)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load chat template: %w", err)
+	}
+	named, err := configTemplates(config)
+	if err != nil {
+		return nil, fmt.Errorf("load chat template: %s: %w", configFile, err)
+	}
+	text, ok := named.Get(name)
+	if !ok {
+		var names []string
+		for n := range named.All() {
+			names = append(names, n)
+		}
+		return nil, fmt.Errorf("load chat template: %s: found the names [%s], expected %q: %w", configFile, strings.Join(names, " "), name, ErrNoTemplate)
+	}
+	label := configFile
+	if name != defaultName {
+		label += " (" + name + ")"
+	}
+	return Parse(label, text.(string))
+}
+
+// configTemplates are the templates in a tokenizer_config.json by name; all
+// values are strings.
+func configTemplates(config *Object) (*Object, error) {
+	named := new(Object)
+	v, _ := config.Get("chat_template")
+	switch v := v.(type) {
+	case nil:
+	case string:
+		named.Set(defaultName, v)
+	case []any:
+		for i, e := range v {
+			o, _ := e.(*Object)
+			name, _ := o.Get("name")
+			text, _ := o.Get("template")
+			n, nok := name.(string)
+			t, tok := text.(string)
+			if !nok || !tok {
+				return nil, fmt.Errorf("chat_template[%d]: expected an object with the strings name and template", i)
+			}
+			named.Set(n, t)
+		}
+	default:
+		return nil, fmt.Errorf("chat_template: found %s, expected a string or an array", jsonKind(v))
+	}
+	return named, nil
+}
+
+// SpecialTokens reads the texts of the special tokens that the checkpoint folder
+// fsys names, under the names templates know them by (bos_token, eos_token,
+// pad_token, unk_token …), from tokenizer_config.json and, for what that leaves
+// out, special_tokens_map.json. Tokens that are null are absent. The result is
+// made for Input.Extra; it is empty if neither file is there.
+func SpecialTokens(fsys fs.FS) (*Object, error) {
+	tokens := new(Object)
+	for _, file := range []string{configFile, tokensFile} {
+		config, err := readObject(fsys, file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("load special tokens: %w", err)
+		}
+		for _, name := range []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"} {
+			if _, ok := tokens.Get(name); ok {
+				continue
+			}
+			v, _ := config.Get(name)
+			if o, ok := v.(*Object); ok {
+				v, _ = o.Get("content")
+			}
+			switch v := v.(type) {
+			case nil:
+			case string:
+				tokens.Set(name, v)
+			default:
+				return nil, fmt.Errorf("load special tokens: %s: %s: found %s, expected a string or an object with content", file, name, jsonKind(v))
+			}
+		}
+	}
+	return tokens, nil
+}
+
+func readObject(fsys fs.FS, file string) (*Object, error) {
+	data, err := readFile(fsys, file, maxConfig)
+	if err != nil {
+		return nil, err
+	}
+	o := new(Object)
+	if err := o.UnmarshalJSON(data); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return o, nil
+}
+
+// readFile reads a file of at most limit bytes.
+func readFile(fsys fs.FS, file string, limit int64) ([]byte, error) {
+	f, err := fsys.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("read %s: longer than %d bytes", file, limit)
+	}
+	return data, nil
+}

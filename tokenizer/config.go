@@ -1,0 +1,171 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+)
+
+// config is what the files beside the vocabulary say.
+type config struct {
+	BOS          tokenName                  `json:"bos_token"`
+	EOS          tokenName                  `json:"eos_token"`
+	Pad          tokenName                  `json:"pad_token"`
+	Unk          tokenName                  `json:"unk_token"`
+	AddBOS       *bool                      `json:"add_bos_token"`
+	AddEOS       *bool                      `json:"add_eos_token"`
+	Legacy       *bool                      `json:"legacy"`
+	AddedDecoder map[string]addedTokenEntry `json:"added_tokens_decoder"`
+	Additional   []tokenName                `json:"additional_special_tokens"`
+
+	added map[string]int32 // added_tokens.json
+}
+
+// tokenName is a token given as a string, as an object with its content, or null.
+type tokenName string
+
+func (n *tokenName) UnmarshalJSON(b []byte) error {
+	var obj struct {
+		Content string `json:"content"`
+	}
+	if len(b) > 0 && b[0] == '{' {
+		err := json.Unmarshal(b, &obj)
+		*n = tokenName(obj.Content)
+		return err
+	}
+	var s *string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return err
+	}
+	*n = ""
+	if s != nil {
+		*n = tokenName(*s)
+	}
+	return nil
+}
+
+// addedTokenEntry is an added token as tokenizer.json and tokenizer_config.json
+// write it.
+type addedTokenEntry struct {
+	ID         *int64 `json:"id"`
+	Content    string `json:"content"`
+	SingleWord bool   `json:"single_word"`
+	LStrip     bool   `json:"lstrip"`
+	RStrip     bool   `json:"rstrip"`
+	Normalized *bool  `json:"normalized"` // default: not special
+	Special    bool   `json:"special"`
+}
+
+func (e addedTokenEntry) token(id int32) addedToken {
+	return addedToken{
+		id: id, content: e.Content, special: e.Special, singleWord: e.SingleWord,
+		lstrip: e.LStrip, rstrip: e.RStrip, normalized: e.Normalized != nil && *e.Normalized || e.Normalized == nil && !e.Special,
+	}
+}
+
+// readConfig reads the special-token files in folder dir; each may be missing.
+func readConfig(fsys fs.FS, dir string) (*config, error) {
+	cfg := &config{}
+	// What tokenizer_config.json says comes before special_tokens_map.json.
+	for _, f := range []struct {
+		name string
+		into any
+	}{
+		{"special_tokens_map.json", cfg},
+		{"tokenizer_config.json", cfg},
+		{"added_tokens.json", &cfg.added},
+	} {
+		data, err := fs.ReadFile(fsys, path.Join(dir, f.name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read tokenizer: %w", err)
+		}
+		if err := json.Unmarshal(data, f.into); err != nil {
+			return nil, fmt.Errorf("read %s: %w", f.name, err)
+		}
+	}
+	return cfg, nil
+}
+
+// extraTokens returns the added tokens of the special-token files, in ascending
+// order of ids.
+func (cfg *config) extraTokens() ([]addedToken, error) {
+	var out []addedToken
+	for key, e := range cfg.AddedDecoder {
+		id, err := strconv.ParseInt(key, 10, 32)
+		if err != nil || id < 0 {
+			return nil, fmt.Errorf("tokenizer_config.json: added_tokens_decoder: id %q is no token id", key)
+		}
+		if err := checkID(id); err != nil {
+			return nil, fmt.Errorf("tokenizer_config.json: added_tokens_decoder: %w", err)
+		}
+		out = append(out, e.token(int32(id)))
+	}
+	for content, id := range cfg.added {
+		if err := checkID(int64(id)); err != nil {
+			return nil, fmt.Errorf("added_tokens.json: %w", err)
+		}
+		if slices.ContainsFunc(out, func(a addedToken) bool { return a.id == id }) {
+			continue
+		}
+		out = append(out, addedToken{id: id, content: content, special: slices.Contains(cfg.Additional, tokenName(content)) ||
+			slices.Contains([]tokenName{cfg.BOS, cfg.EOS, cfg.Pad, cfg.Unk}, tokenName(content))})
+	}
+	byID(out)
+	return out, nil
+}
+
+// maxID bounds token ids, so that a wrong file cannot ask for all memory.
+const maxID = 1 << 22
+
+func checkID(id int64) error {
+	if id < 0 || id > maxID {
+		return fmt.Errorf("token id %d is out of range, expected 0 to %d", id, maxID)
+	}
+	return nil
+}
+
+// addExtra adds the tokens of the special-token files that the vocabulary file
+// does not know; where both know a token or an id, the vocabulary file is right.
+func (t *Tokenizer) addExtra(cfg *config) error {
+	extra, err := cfg.extraTokens()
+	if err != nil {
+		return err
+	}
+	ids := make(map[int32]bool)
+	names := make(map[string]bool)
+	for _, a := range t.added {
+		ids[a.id], names[a.content] = true, true
+	}
+	for _, a := range extra {
+		if a.content == "" || ids[a.id] || names[a.content] {
+			continue
+		}
+		if own := t.modelPiece(a.id); own != "" && own != a.content {
+			continue
+		}
+		ids[a.id], names[a.content] = true, true
+		t.added = append(t.added, a)
+	}
+	return nil
+}
+
+// modelPiece is the name of a piece of the model, or "".
+func (t *Tokenizer) modelPiece(id int32) string {
+	if name, ok := t.names[id]; ok {
+		return name
+	}
+	if int(id) >= len(t.model.pieces) {
+		return ""
+	}
+	if t.model.byteLevel {
+		return toByteLevel(t.model.pieces[id])
+	}
+	return t.model.pieces[id]
+}

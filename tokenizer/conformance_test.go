@@ -1,0 +1,207 @@
+package tokenizer
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// gzFS is a file system in which NAME.gz also is there, unpacked, as NAME.
+type gzFS struct{ fs.FS }
+
+func (g gzFS) Open(name string) (fs.File, error) {
+	f, err := g.FS.Open(name)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return f, err
+	}
+	z, zerr := g.FS.Open(name + ".gz")
+	if zerr != nil {
+		return nil, err
+	}
+	defer z.Close()
+	r, err := gzip.NewReader(z)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	info, err := z.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return &memFile{bytes.NewReader(data), sized{info, int64(len(data))}}, nil
+}
+
+type memFile struct {
+	*bytes.Reader
+	info fs.FileInfo
+}
+
+func (m *memFile) Stat() (fs.FileInfo, error) { return m.info, nil }
+func (m *memFile) Close() error               { return nil }
+
+type sized struct {
+	fs.FileInfo
+	n int64
+}
+
+func (s sized) Size() int64 { return s.n }
+
+// goldenDirs returns the folders with models/ and cases/: the package's own, and
+// a complete one if the environment names it or it lies beside the checkout.
+func goldenDirs() []string {
+	dirs := []string{"testdata"}
+	if d := os.Getenv("LUKV_GOLDEN_TOKENIZERS"); d != "" {
+		return append(dirs, d)
+	}
+	if d := "../../shared/tokenizers"; isDir(d) {
+		dirs = append(dirs, d)
+	}
+	return dirs
+}
+
+func isDir(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && info.IsDir()
+}
+
+// caseFile is one file of cases.
+type caseFile struct {
+	Tokenizer string
+	Encode    []struct {
+		Name        string
+		Text        string
+		Base64      string  `json:"text_base64"`
+		IDs         []int32 `json:"ids"`
+		IDsSpecial  []int32 `json:"ids_special"`
+		Decoded     string
+		DecodedSkip *string `json:"decoded_skip_special"`
+	}
+	Decode []struct {
+		IDs         []int32 `json:"ids"`
+		Decoded     string
+		DecodedSkip *string `json:"decoded_skip_special"`
+	}
+}
+
+func TestConformance(t *testing.T) {
+	checks, files := 0, 0
+	seen := make(map[string]bool)
+	for _, dir := range goldenDirs() {
+		names, err := filepath.Glob(filepath.Join(dir, "cases", "*.json"))
+		require.NoError(t, err)
+		for _, name := range names {
+			base := filepath.Base(name)
+			if seen[base] && dir != os.Getenv("LUKV_GOLDEN_TOKENIZERS") {
+				continue
+			}
+			seen[base] = true
+			files++
+			t.Run(strings.TrimSuffix(base, ".json"), func(t *testing.T) { checks += checkCases(t, dir, name) })
+		}
+	}
+	require.NotZero(t, checks, "no checks were run")
+	t.Logf("golden tokenizers: %d checks in %d files", checks, files)
+	fmt.Printf("golden tokenizers: %d checks in %d files\n", checks, files)
+}
+
+// large are files of cases whose tokenizers are too large to be copied here.
+var large = []string{"mistral-v1", "mistral-v3", "mistral-nemo", "qwen2.5"}
+
+// TestConformanceComplete says so if the large tokenizers were not checked.
+func TestConformanceComplete(t *testing.T) {
+	for _, dir := range goldenDirs() {
+		if slices.ContainsFunc(large, func(m string) bool { return isDir(filepath.Join(dir, "models", m)) }) {
+			return
+		}
+	}
+	t.Skip("cases of mistral-v1, mistral-v3, mistral-nemo and qwen2.5: set LUKV_GOLDEN_TOKENIZERS to a folder that has them")
+}
+
+// checkCases runs one file of cases and returns the number of checks.
+func checkCases(t *testing.T, dir, name string) (checks int) {
+	data, err := os.ReadFile(name)
+	require.NoError(t, err)
+	var f caseFile
+	require.NoError(t, json.Unmarshal(data, &f))
+	tok, err := LoadFile(gzFS{os.DirFS(dir)}, f.Tokenizer)
+	if err != nil && strings.HasPrefix(f.Tokenizer, "models/optional/") {
+		require.ErrorIs(t, err, errors.ErrUnsupported, "a refusal must say that it is one")
+		t.Logf("refused: %v", err)
+		return 1
+	}
+	require.NoError(t, err)
+
+	// In the files of the other two formats, special tokens in the text are text.
+	hf := path.Base(f.Tokenizer) == "tokenizer.json"
+	failed := 0
+	check := func(what string, want, got any) {
+		checks++
+		if fmt.Sprint(want) != fmt.Sprint(got) {
+			if failed++; failed <= 5 {
+				t.Errorf("%s\nwant %+.400q\n got %+.400q", what, fmt.Sprint(want), fmt.Sprint(got))
+			}
+		}
+	}
+	for _, c := range f.Encode {
+		text := c.Text
+		if c.Base64 != "" {
+			b, err := base64.StdEncoding.DecodeString(c.Base64)
+			require.NoError(t, err)
+			text = string(b)
+		}
+		o := EncodeOptions{SpecialAsText: !hf}
+		ids := tok.Encode(text, o)
+		check("encode "+c.Name+": "+text, c.IDs, ids)
+		offIDs, spans := tok.EncodeOffsets(text, o)
+		check("encode with offsets "+c.Name, c.IDs, offIDs)
+		checkSpans(t, c.Name, text, offIDs, spans)
+		check("decode "+c.Name, c.Decoded, tok.Decode(c.IDs, false))
+		checkStream(t, tok, c.IDs, false)
+		if hf {
+			special := c.IDsSpecial
+			if special == nil {
+				special = c.IDs
+			}
+			skipped := c.Decoded
+			if c.DecodedSkip != nil {
+				skipped = *c.DecodedSkip
+			}
+			check("encode with special tokens "+c.Name, special, tok.Encode(text, EncodeOptions{AddSpecial: true}))
+			check("decode without special tokens "+c.Name, skipped, tok.Decode(special, true))
+			checkStream(t, tok, special, true)
+		}
+	}
+	for i, c := range f.Decode {
+		what := fmt.Sprintf("decode %d %v", i, c.IDs)
+		check(what, c.Decoded, tok.Decode(c.IDs, false))
+		checkStream(t, tok, c.IDs, false)
+		if hf {
+			skipped := c.Decoded
+			if c.DecodedSkip != nil {
+				skipped = *c.DecodedSkip
+			}
+			check(what+" without special tokens", skipped, tok.Decode(c.IDs, true))
+			checkStream(t, tok, c.IDs, true)
+		}
+	}
+	if failed > 0 {
+		t.Errorf("%d of %d checks failed", failed, checks)
+	}
+	return checks
+}

@@ -1,0 +1,37 @@
+// Package tokenizer turns text into the token ids of a checkpoint and back.
+//
+// It reads the three files in which Llama, Mistral and Qwen2 checkpoints carry
+// their vocabulary: tokenizer.json (byte pair encoding, byte-level or with byte
+// fallback), SentencePiece tokenizer.model (byte pair encoding) and tekken.json.
+// [Open] finds the right one in a checkpoint folder together with the
+// special-token files beside it; [Load] does the same in an [io/fs.FS];
+// [OpenFile] and [LoadFile] read one given vocabulary file. Features outside
+// what is implemented exactly are refused with an error that names them: the
+// package never gives approximate ids.
+//
+// The main types are [Tokenizer] and [StreamDecoder], which turns ids into text
+// one at a time and never gives out a part of a character.
+//
+// # Lifetime and concurrency
+//
+// A Tokenizer is immutable once it is loaded and safe for concurrent use by any
+// number of goroutines; scratch memory comes from a pool. Nothing has to be
+// closed. A StreamDecoder belongs to one goroutine.
+//
+// # Special tokens
+//
+// Special and added tokens that stand in the text become their ids, unless
+// [EncodeOptions.SpecialAsText] is set. [EncodeOptions.AddSpecial] adds what the
+// checkpoint puts around a text (for most, BOS in front). A rendered chat prompt
+// already holds its BOS and is encoded without AddSpecial.
+//
+// # Limits
+//
+// Time is O(n log n) in the length of the text for every input. Text that is not
+// valid UTF-8 is encoded byte by byte where the vocabulary has bytes; only a
+// SentencePiece vocabulary replaces each invalid byte with U+FFFD, as its own
+// library does. A Split pattern that the linear matchers cannot express
+// (look-around in an unknown pattern) runs on a backtracking engine with a time
+// limit of two seconds a match; the text behind a match that exceeds it stays
+// unsplit.
+package tokenizer

@@ -1,0 +1,630 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// hfFile is tokenizer.json. Its parts have a type, which decides on the fields.
+type hfFile struct {
+	AddedTokens   []addedTokenEntry `json:"added_tokens"`
+	Normalizer    *hfPart           `json:"normalizer"`
+	PreTokenizer  *hfPart           `json:"pre_tokenizer"`
+	PostProcessor *hfPart           `json:"post_processor"`
+	Decoder       *hfPart           `json:"decoder"`
+	Model         hfModel           `json:"model"`
+}
+
+// hfPart has the fields of all normalizers, pre-tokenizers, post-processors and
+// decoders.
+type hfPart struct {
+	Type string `json:"type"`
+
+	Normalizers   []hfPart `json:"normalizers"`
+	PreTokenizers []hfPart `json:"pretokenizers"`
+	Processors    []hfPart `json:"processors"`
+	Decoders      []hfPart `json:"decoders"`
+
+	Prepend          string     `json:"prepend"`
+	Pattern          *hfPattern `json:"pattern"`
+	Content          string     `json:"content"`
+	StripLeft        bool       `json:"strip_left"`
+	StripRight       bool       `json:"strip_right"`
+	Behavior         string     `json:"behavior"`
+	Invert           bool       `json:"invert"`
+	AddPrefixSpace   *bool      `json:"add_prefix_space"`
+	UseRegex         *bool      `json:"use_regex"`
+	IndividualDigits bool       `json:"individual_digits"`
+	Replacement      string     `json:"replacement"`
+	PrependScheme    *string    `json:"prepend_scheme"`
+	Split            *bool      `json:"split"`
+	Start            int        `json:"start"`
+	Stop             int        `json:"stop"`
+
+	Single        []map[string]hfTemplate `json:"single"`
+	SpecialTokens map[string]struct {
+		IDs []int64 `json:"ids"`
+	} `json:"special_tokens"`
+	Sep json.RawMessage `json:"sep"` // Bert, Roberta: ["</s>", 2]
+	Cls json.RawMessage `json:"cls"`
+}
+
+type hfPattern struct {
+	String *string `json:"String"`
+	Regex  *string `json:"Regex"`
+}
+
+type hfTemplate struct {
+	ID string `json:"id"`
+}
+
+type hfModel struct {
+	Type                    string          `json:"type"`
+	Dropout                 *float64        `json:"dropout"`
+	UnkToken                *string         `json:"unk_token"`
+	ContinuingSubwordPrefix *string         `json:"continuing_subword_prefix"`
+	EndOfWordSuffix         *string         `json:"end_of_word_suffix"`
+	FuseUnk                 bool            `json:"fuse_unk"`
+	ByteFallback            bool            `json:"byte_fallback"`
+	IgnoreMerges            bool            `json:"ignore_merges"`
+	Vocab                   json.RawMessage `json:"vocab"`
+	Merges                  json.RawMessage `json:"merges"`
+}
+
+// isTrue is the value of an optional flag that is on by default.
+func isTrue(b *bool) bool { return b == nil || *b }
+
+// readHF reads tokenizer.json.
+func readHF(data []byte, cfg *config) (*Tokenizer, error) {
+	var f hfFile
+	if err := json.Unmarshal(data, &f); err != nil {
+		return nil, err
+	}
+	t := &Tokenizer{format: "tokenizer.json"}
+
+	bytesOnly := false
+	if f.PreTokenizer != nil {
+		var err error
+		if t.stages, bytesOnly, err = hfPreTokenizer(nil, *f.PreTokenizer); err != nil {
+			return nil, fmt.Errorf("pre_tokenizer: %w", err)
+		}
+	}
+	if err := t.hfModel(f.Model, bytesOnly); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	if f.Normalizer != nil {
+		var err error
+		if t.normalizers, err = hfNormalizer(nil, *f.Normalizer); err != nil {
+			return nil, fmt.Errorf("normalizer: %w", err)
+		}
+	}
+	for i, e := range f.AddedTokens {
+		if e.Content == "" {
+			continue
+		}
+		id, inModel := t.modelID(e.Content)
+		if !inModel {
+			if e.ID == nil {
+				return nil, fmt.Errorf("added token %d %q: no id", i, e.Content)
+			}
+			if err := checkID(*e.ID); err != nil {
+				return nil, fmt.Errorf("added token %d %q: %w", i, e.Content, err)
+			}
+			id = int32(*e.ID)
+		}
+		t.added = append(t.added, e.token(id))
+	}
+	if err := t.addExtra(cfg); err != nil {
+		return nil, err
+	}
+	if f.PostProcessor != nil {
+		if err := t.hfPostProcessor(*f.PostProcessor); err != nil {
+			return nil, fmt.Errorf("post_processor: %w", err)
+		}
+	}
+	t.finish(cfg)
+	if f.PostProcessor == nil {
+		if cfg.AddBOS != nil && *cfg.AddBOS && t.bos != none {
+			t.prefix = []int32{t.bos}
+		}
+		if cfg.AddEOS != nil && *cfg.AddEOS && t.eos != none {
+			t.suffix = []int32{t.eos}
+		}
+	}
+	if err := t.hfDecoder(f.Decoder); err != nil {
+		return nil, fmt.Errorf("decoder: %w", err)
+	}
+	return t, nil
+}
+
+// modelID returns the id of a piece of the model by its name.
+func (t *Tokenizer) modelID(name string) (int32, bool) {
+	if t.model.byteLevel {
+		if raw, ok := fromByteLevel(name); ok {
+			id := t.model.lookup(raw)
+			return id, id != none
+		}
+		id, ok := t.nameIDs[name]
+		return id, ok
+	}
+	id := t.model.lookup(name)
+	return id, id != none
+}
+
+// hfModel builds the model. With bytesOnly its input is in the byte-level
+// alphabet, and the pieces are kept as the bytes they stand for.
+func (t *Tokenizer) hfModel(f hfModel, bytesOnly bool) error {
+	if f.Type != "BPE" && f.Type != "" {
+		return fmt.Errorf("type %q is not supported, expected BPE", f.Type)
+	}
+	if f.Dropout != nil && *f.Dropout != 0 {
+		return fmt.Errorf("dropout %v is not supported, expected none", *f.Dropout)
+	}
+	if p := f.ContinuingSubwordPrefix; p != nil && *p != "" {
+		return fmt.Errorf("continuing_subword_prefix %q is not supported, expected none", *p)
+	}
+	if p := f.EndOfWordSuffix; p != nil && *p != "" {
+		return fmt.Errorf("end_of_word_suffix %q is not supported, expected none", *p)
+	}
+	m := &bpe{
+		byteLevel: bytesOnly, ignoreMerges: f.IgnoreMerges, fallback: f.ByteFallback,
+		unk: none, fuseUnk: f.FuseUnk,
+	}
+	t.model = m
+	t.names = make(map[int32]string)
+	t.nameIDs = make(map[string]int32)
+
+	// The names are sub-strings of one text per file, the raw pieces of one more.
+	type entry struct {
+		name string
+		id   int32
+	}
+	var entries []entry
+	highest := int32(-1)
+	err := eachMember(f.Vocab, func(name string, value []byte) error {
+		id, err := strconv.ParseInt(string(value), 10, 64)
+		if err != nil {
+			return fmt.Errorf("vocab: token %q has id %s, expected an integer", name, value)
+		}
+		if err := checkID(id); err != nil {
+			return fmt.Errorf("vocab: token %q: %w", name, err)
+		}
+		highest = max(highest, int32(id))
+		entries = append(entries, entry{name, int32(id)})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if len(entries) == 0 {
+		return errors.New("vocab: no tokens")
+	}
+	m.pieces = make([]string, highest+1)
+	m.vocab = newPieceTable(len(entries))
+	taken := make([]bool, highest+1)
+	for _, e := range entries {
+		if taken[e.id] {
+			return fmt.Errorf("vocab: id %d of token %q stands there twice", e.id, e.name)
+		}
+		taken[e.id] = true
+		raw := e.name
+		if bytesOnly {
+			var ok bool
+			if raw, ok = fromByteLevel(e.name); !ok || e.name == "" {
+				t.names[e.id] = e.name
+				t.nameIDs[e.name] = e.id
+				continue
+			}
+		}
+		m.pieces[e.id] = raw
+		if e.name != "" && !m.insert(e.id) {
+			return fmt.Errorf("vocab: token %q stands there twice", e.name)
+		}
+	}
+
+	if f.UnkToken != nil {
+		id, ok := t.modelID(*f.UnkToken)
+		if !ok {
+			return fmt.Errorf("unk_token %q is not in the vocabulary", *f.UnkToken)
+		}
+		m.unk = id
+	}
+	for b := range 256 {
+		m.byteID[b] = none
+		switch {
+		case bytesOnly:
+			m.byteID[b] = m.lookup(string([]byte{byte(b)}))
+			if m.byteID[b] == none && (m.unk != none || m.fallback) {
+				return fmt.Errorf("byte-level vocabulary lacks byte 0x%02X, which unk_token and byte_fallback do not make up for", b)
+			}
+		case m.fallback:
+			m.byteID[b] = m.lookup(fmt.Sprintf("<0x%02X>", b))
+		}
+	}
+	if !bytesOnly {
+		m.runeID = make(map[rune]int32)
+		for id, p := range m.pieces {
+			if p != "" && oneRune(p) > 0 {
+				r, _ := utf8.DecodeRuneInString(p)
+				m.runeID[r] = int32(id)
+			}
+		}
+	}
+
+	n := 0
+	m.merges = newPairTable(len(f.Merges) / 12)
+	var joined []byte
+	err = eachMerge(f.Merges, func(a, b string) error {
+		rank := uint32(n)
+		n++
+		if n == math.MaxInt32 {
+			return errors.New("merges: too many")
+		}
+		left, okA := t.modelID(a)
+		right, okB := t.modelID(b)
+		if !okA || !okB {
+			missing := a
+			if okA {
+				missing = b
+			}
+			return fmt.Errorf("merges: merge %d %q %q: %q is not in the vocabulary", rank, a, b, missing)
+		}
+		joined = append(append(joined[:0], a...), b...)
+		to, ok := t.modelID(string(joined))
+		if !ok {
+			return fmt.Errorf("merges: merge %d %q %q: %q is not in the vocabulary", rank, a, b, joined)
+		}
+		m.merges.add(left, right, rank, to)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	m.seal()
+	return nil
+}
+
+// hfNormalizer appends the steps of a normalizer.
+func hfNormalizer(out []normalizer, p hfPart) ([]normalizer, error) {
+	switch p.Type {
+	case "Sequence":
+		var err error
+		for _, sub := range p.Normalizers {
+			if out, err = hfNormalizer(out, sub); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	case "NFC":
+		return append(out, unicodeForm(norm.NFC)), nil
+	case "NFD":
+		return append(out, unicodeForm(norm.NFD)), nil
+	case "NFKC":
+		return append(out, unicodeForm(norm.NFKC)), nil
+	case "NFKD":
+		return append(out, unicodeForm(norm.NFKD)), nil
+	case "Lowercase":
+		return append(out, lowercase{}), nil
+	case "Strip":
+		return append(out, stripBlanks{p.StripLeft, p.StripRight}), nil
+	case "Prepend":
+		return append(out, prependText(p.Prepend)), nil
+	case "Replace":
+		m, err := p.Pattern.matcher()
+		if err != nil {
+			return nil, fmt.Errorf("Replace: %w", err)
+		}
+		return append(out, replaceText{m, p.Content}), nil
+	}
+	return nil, fmt.Errorf("type %q is not supported", p.Type)
+}
+
+func (p *hfPattern) matcher() (matcher, error) {
+	switch {
+	case p != nil && p.String != nil && *p.String != "":
+		return literal(*p.String), nil
+	case p != nil && p.Regex != nil && *p.Regex != "":
+		return newMatcher(*p.Regex)
+	}
+	return nil, errors.New("no pattern, expected String or Regex")
+}
+
+// hfPreTokenizer appends the steps of a pre-tokenizer; bytes says that they end in
+// the byte-level alphabet.
+func hfPreTokenizer(out []preTokenizer, p hfPart) (_ []preTokenizer, bytes bool, err error) {
+	switch p.Type {
+	case "Sequence":
+		for _, sub := range p.PreTokenizers {
+			if bytes {
+				return nil, false, fmt.Errorf("%s behind ByteLevel is not supported", sub.Type)
+			}
+			if out, bytes, err = hfPreTokenizer(out, sub); err != nil {
+				return nil, false, err
+			}
+		}
+		return out, bytes, nil
+	case "ByteLevel":
+		b := byteLevel{prefixSpace: isTrue(p.AddPrefixSpace)}
+		if isTrue(p.UseRegex) {
+			if b.words, err = newMatcher(gpt2Pattern); err != nil {
+				return nil, false, err
+			}
+		}
+		switch {
+		case b.prefixSpace:
+			out = append(out, b)
+		case b.words != nil:
+			out = append(out, split{m: b.words})
+		}
+		return out, true, nil
+	case "Split":
+		m, err := p.Pattern.matcher()
+		if err != nil {
+			return nil, false, fmt.Errorf("Split: %w", err)
+		}
+		how, ok := behaviours[p.Behavior]
+		if !ok {
+			return nil, false, fmt.Errorf("Split: behavior %q is not supported", p.Behavior)
+		}
+		return append(out, split{m: m, how: how, invert: p.Invert}), false, nil
+	case "Digits":
+		t := classes()
+		isDigit := func(r rune) bool { return t.of(r)&classN != 0 }
+		if p.IndividualDigits {
+			return append(out, split{m: runesMatcher{is: isDigit}}), false, nil
+		}
+		return append(out, split{m: runesMatcher{is: isDigit}, how: contiguous}), false, nil
+	case "Metaspace":
+		m := metaspace{mark: p.Replacement, split: isTrue(p.Split)}
+		if oneRune(p.Replacement) == 0 {
+			return nil, false, fmt.Errorf("Metaspace: replacement %q, expected one character", p.Replacement)
+		}
+		if m.scheme, err = p.scheme(); err != nil {
+			return nil, false, err
+		}
+		return append(out, m), false, nil
+	}
+	return nil, false, fmt.Errorf("type %q is not supported", p.Type)
+}
+
+// scheme is the prepend scheme of a Metaspace; add_prefix_space is its older form.
+func (p hfPart) scheme() (prependScheme, error) {
+	if p.PrependScheme == nil {
+		if isTrue(p.AddPrefixSpace) {
+			return prependAlways, nil
+		}
+		return prependNever, nil
+	}
+	switch *p.PrependScheme {
+	case "always":
+		return prependAlways, nil
+	case "first":
+		return prependFirst, nil
+	case "never":
+		return prependNever, nil
+	}
+	return 0, fmt.Errorf("Metaspace: prepend_scheme %q, expected always, first or never", *p.PrependScheme)
+}
+
+// hfPostProcessor sets the tokens around a text.
+func (t *Tokenizer) hfPostProcessor(p hfPart) error {
+	switch p.Type {
+	case "Sequence":
+		for _, sub := range p.Processors {
+			if err := t.hfPostProcessor(sub); err != nil {
+				return err
+			}
+		}
+		return nil
+	case "ByteLevel":
+		return nil // changes offsets only
+	case "BertProcessing", "RobertaProcessing":
+		cls, err := tokenAndID(p.Cls)
+		if err != nil {
+			return fmt.Errorf("%s: cls: %w", p.Type, err)
+		}
+		sep, err := tokenAndID(p.Sep)
+		if err != nil {
+			return fmt.Errorf("%s: sep: %w", p.Type, err)
+		}
+		t.prefix = append([]int32{cls}, t.prefix...)
+		t.suffix = append(t.suffix, sep)
+		return nil
+	case "TemplateProcessing":
+		var before, after []int32
+		texts := 0
+		for _, part := range p.Single {
+			for kind, v := range part {
+				switch {
+				case kind == "Sequence" && v.ID == "A" && len(part) == 1:
+					texts++
+				case kind == "SpecialToken" && len(part) == 1:
+					special, ok := p.SpecialTokens[v.ID]
+					if !ok {
+						return fmt.Errorf("TemplateProcessing: %q is not among its special_tokens", v.ID)
+					}
+					for _, id := range special.IDs {
+						if err := checkID(id); err != nil {
+							return fmt.Errorf("TemplateProcessing: %q: %w", v.ID, err)
+						}
+						if texts == 0 {
+							before = append(before, int32(id))
+						} else {
+							after = append(after, int32(id))
+						}
+					}
+				default:
+					return fmt.Errorf("TemplateProcessing: %s %q in a single text is not supported", kind, v.ID)
+				}
+			}
+		}
+		if texts != 1 {
+			return fmt.Errorf("TemplateProcessing: the text stands in the template %d times, expected once", texts)
+		}
+		t.prefix = append(before, t.prefix...)
+		t.suffix = append(t.suffix, after...)
+		return nil
+	}
+	return fmt.Errorf("type %q is not supported", p.Type)
+}
+
+// tokenAndID reads ["</s>", 2].
+func tokenAndID(raw json.RawMessage) (int32, error) {
+	var pair []json.RawMessage
+	var id int64
+	if err := json.Unmarshal(raw, &pair); err != nil || len(pair) != 2 {
+		return 0, fmt.Errorf("found %.40s, expected a token and its id", raw)
+	}
+	if err := json.Unmarshal(pair[1], &id); err != nil {
+		return 0, fmt.Errorf("found id %.40s, expected an integer", pair[1])
+	}
+	return int32(id), checkID(id)
+}
+
+// hfDecoder makes the decode table.
+func (t *Tokenizer) hfDecoder(p *hfPart) error {
+	var steps []hfPart
+	var flatten func(p hfPart)
+	flatten = func(p hfPart) {
+		if p.Type != "Sequence" {
+			steps = append(steps, p)
+			return
+		}
+		for _, sub := range p.Decoders {
+			flatten(sub)
+		}
+	}
+	d := &t.dec
+	if p != nil {
+		flatten(*p)
+	} else {
+		d.sep = " "
+	}
+
+	// Steps that depend on the token alone.
+	type step func(token string, first bool) string
+	var alone []step
+	fallback, fused, positional := false, false, false
+	for _, p := range steps {
+		switch p.Type {
+		case "ByteLevel":
+			if fallback || fused || positional {
+				return errors.New("ByteLevel behind ByteFallback, Fuse or Metaspace is not supported")
+			}
+			d.bytes, fused = true, true
+		case "ByteFallback":
+			if fallback || fused {
+				return errors.New("ByteFallback behind ByteFallback or Fuse is not supported")
+			}
+			fallback = true
+			d.wholeRuns = true
+		case "Fuse":
+			fused = true
+		case "Metaspace":
+			if fallback || fused {
+				return errors.New("Metaspace behind ByteFallback or Fuse is not supported")
+			}
+			scheme, err := p.scheme()
+			if err != nil {
+				return err
+			}
+			if oneRune(p.Replacement) == 0 {
+				return fmt.Errorf("Metaspace: replacement %q, expected one character", p.Replacement)
+			}
+			positional = positional || scheme != prependNever
+			alone = append(alone, func(token string, first bool) string {
+				if first && scheme != prependNever {
+					return strings.ReplaceAll(token, p.Replacement, "")
+				}
+				return strings.ReplaceAll(token, p.Replacement, " ")
+			})
+		case "Replace":
+			if fallback || fused {
+				return errors.New("Replace behind ByteFallback or Fuse is not supported")
+			}
+			m, err := p.Pattern.matcher()
+			if err != nil {
+				return fmt.Errorf("Replace: %w", err)
+			}
+			alone = append(alone, func(token string, _ bool) string {
+				s := new(scratch)
+				s.set(token, 0)
+				replaceText{m, p.Content}.normalize(s, false)
+				return s.cur
+			})
+		case "Strip":
+			if oneRune(p.Content) == 0 || p.Start < 0 || p.Stop < 0 {
+				return fmt.Errorf("Strip: content %q, start %d, stop %d: expected one character and no negative count", p.Content, p.Start, p.Stop)
+			}
+			st := stripChars{p.Content, p.Start, p.Stop}
+			switch {
+			case fused:
+				d.fused = append(d.fused, st)
+			case fallback:
+				d.perToken = append(d.perToken, st)
+			default:
+				alone = append(alone, func(token string, _ bool) string { return st.apply(token) })
+			}
+		default:
+			return fmt.Errorf("type %q is not supported", p.Type)
+		}
+	}
+	if d.bytes && len(d.fused) > 0 {
+		return errors.New("Strip behind ByteLevel is not supported")
+	}
+
+	d.kind = make([]uint8, t.size)
+	d.text = make([]string, t.size)
+	for id := range t.size {
+		name := t.Piece(int32(id))
+		if i, ok := t.addedByID[int32(id)]; ok && t.added[i].normalized {
+			name = t.normalize(name)
+		}
+		if name == "" {
+			continue
+		}
+		d.kind[id] = decodeText
+		if d.bytes && len(alone) == 0 {
+			if _, added := t.addedByID[int32(id)]; !added && id < len(t.model.pieces) && t.model.byteLevel && t.model.pieces[id] != "" {
+				d.text[id] = t.model.pieces[id]
+				continue
+			}
+		}
+		text := name
+		for _, f := range alone {
+			text = f(text, false)
+		}
+		if positional {
+			first := name
+			for _, f := range alone {
+				first = f(first, true)
+			}
+			if first != text {
+				if d.first == nil {
+					d.first = make(map[int32]string)
+				}
+				d.first[int32(id)] = first
+			}
+		}
+		if d.bytes {
+			if raw, ok := fromByteLevel(text); ok {
+				text = raw
+			}
+		}
+		if fallback {
+			if b, ok := parseByte(text); ok {
+				d.kind[id] = decodeByte
+				text = string([]byte{b})
+			}
+		}
+		d.text[id] = text
+	}
+	return nil
+}

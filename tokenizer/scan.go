@@ -1,0 +1,337 @@
+package tokenizer
+
+import (
+	"unicode/utf8"
+)
+
+// A matcher finds the matches of a Split pattern, left to right.
+type matcher interface {
+	// next returns the first match in s at or behind pos, or start < 0. Whatever
+	// stands before pos in s is context only.
+	next(s string, pos int) (start, end int)
+}
+
+// A scanner is a matcher of a pattern that matches at every position, so that a
+// text falls into its matches without a gap.
+type scanner interface {
+	matcher
+	// scan returns the end of the match that starts at pos < len(s).
+	scan(s string, pos int) int
+}
+
+// knownPatterns are the patterns with a hand-written scanner; regex.go is for
+// all others.
+var knownPatterns = map[string]func() matcher{
+	gpt2Pattern: func() matcher { return gpt2Scanner{classes()} },
+	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: func() matcher {
+		return llamaScanner{classes(), 3}
+	},
+	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: func() matcher {
+		return llamaScanner{classes(), 1}
+	},
+	`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`: func() matcher {
+		return tekkenScanner{classes(), 1}
+	},
+	`\p{N}`:      func() matcher { return digitRuns{classes(), 1} },
+	`\p{N}{1,2}`: func() matcher { return digitRuns{classes(), 2} },
+	`\p{N}{1,3}`: func() matcher { return digitRuns{classes(), 3} },
+}
+
+const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+
+// run returns the end of the longest run of characters at s[i:] whose class has
+// run returns the end of the longest run of characters at s[i:] whose class has
+// any bit of want.
+func (t *classTable) run(s string, i int, want uint8) int {
+	for i < len(s) {
+		c, n := t.at(s, i)
+		if c&want == 0 {
+			break
+		}
+		i += n
+	}
+	return i
+}
+
+// runNot returns the end of the longest run of characters at s[i:] whose class
+// has no bit of not.
+func (t *classTable) runNot(s string, i int, not uint8) int {
+	for i < len(s) {
+		c, n := t.at(s, i)
+		if c&not != 0 {
+			break
+		}
+		i += n
+	}
+	return i
+}
+
+// blanks matches \s+(?!\S)|\s+ at s[i:], which starts with white space: the
+// whole run at the end of the text, else the run without its last character,
+// else that one character.
+func (t *classTable) blanks(s string, i int) int {
+	last, end := i, i
+	for end < len(s) {
+		c, n := t.at(s, end)
+		if c&classSpace == 0 {
+			break
+		}
+		last, end = end, end+n
+	}
+	if end == len(s) || last == i {
+		return end
+	}
+	return last
+}
+
+// lines matches \s*[\r\n]+ at s[i:]: the white space up to and with its last line
+// break. It returns i if there is none.
+func (t *classTable) lines(s string, i int) int {
+	end := i
+	for j := i; j < len(s); {
+		c, n := t.at(s, j)
+		if c&classSpace == 0 {
+			break
+		}
+		j += n
+		if c&classNL != 0 {
+			end = j
+		}
+	}
+	return end
+}
+
+// contraction matches 's|'t|'re|'ve|'m|'ll|'d at s[i:]; with fold, in any case,
+// where U+017F is an s too. It returns i if there is none.
+func contraction(s string, i int, fold bool) int {
+	if i+1 >= len(s) || s[i] != '\'' {
+		return i
+	}
+	c, d := s[i+1], byte(0)
+	if i+2 < len(s) {
+		d = s[i+2]
+	}
+	if fold {
+		if c == 0xc5 && d == 0xbf {
+			return i + 3
+		}
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if 'A' <= d && d <= 'Z' {
+			d += 'a' - 'A'
+		}
+	}
+	switch {
+	case c == 's', c == 't', c == 'm', c == 'd':
+		return i + 2
+	case d == 'e' && (c == 'r' || c == 'v'), d == 'l' && c == 'l':
+		return i + 3
+	}
+	return i
+}
+
+// gpt2Scanner is the pattern of the ByteLevel pre-tokenizer.
+type gpt2Scanner struct{ t *classTable }
+
+func (g gpt2Scanner) next(s string, pos int) (int, int) { return nextScan(g, s, pos) }
+
+func (g gpt2Scanner) scan(s string, i int) int {
+	if e := contraction(s, i, false); e > i {
+		return e
+	}
+	j := i
+	c, n := g.t.at(s, i)
+	if s[i] == ' ' {
+		if c2, n2 := g.t.at(s, i+1); n2 > 0 && c2&classSpace == 0 {
+			j, c, n = i+1, c2, n2
+		}
+	}
+	switch {
+	case c&classL != 0:
+		return g.t.run(s, j+n, classL)
+	case c&classN != 0:
+		return g.t.run(s, j+n, classN)
+	case c&classSpace == 0:
+		return g.t.runNot(s, j+n, classSpace|classL|classN)
+	}
+	return g.t.blanks(s, i)
+}
+
+// llamaScanner is the pattern of Llama 3 (digits 3) and Qwen2 (digits 1).
+type llamaScanner struct {
+	t      *classTable
+	digits int
+}
+
+func (l llamaScanner) next(s string, pos int) (int, int) { return nextScan(l, s, pos) }
+
+func (l llamaScanner) scan(s string, i int) int {
+	if e := contraction(s, i, true); e > i {
+		return e
+	}
+	c, n := l.t.at(s, i)
+	// [^\r\n\p{L}\p{N}]?\p{L}+
+	if c&classL != 0 {
+		return l.t.run(s, i+n, classL)
+	}
+	if c&(classNL|classN) == 0 {
+		if c2, n2 := l.t.at(s, i+n); c2&classL != 0 {
+			return l.t.run(s, i+n+n2, classL)
+		}
+	}
+	if c&classN != 0 {
+		return l.t.digitRun(s, i, l.digits)
+	}
+	return l.t.rest(s, i, false)
+}
+
+// digitRun returns the end of up to limit characters \p{N} at s[i:].
+func (t *classTable) digitRun(s string, i, limit int) int {
+	for ; limit > 0; limit-- {
+		c, n := t.at(s, i)
+		if c&classN == 0 {
+			break
+		}
+		i += n
+	}
+	return i
+}
+
+// rest matches what Llama 3, Qwen2 and tekken share behind letters and digits:
+//
+//	?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+//
+// with / allowed among the trailing line breaks if slash is set.
+func (t *classTable) rest(s string, i int, slash bool) int {
+	j := i
+	if s[i] == ' ' {
+		j++
+	}
+	if c, n := t.at(s, j); n > 0 && c&(classSpace|classL|classN) == 0 {
+		j = t.runNot(s, j+n, classSpace|classL|classN)
+		for j < len(s) && (s[j] == '\r' || s[j] == '\n' || slash && s[j] == '/') {
+			j++
+		}
+		return j
+	}
+	if e := t.lines(s, i); e > i {
+		return e
+	}
+	return t.blanks(s, i)
+}
+
+// tekkenScanner is the pattern of Mistral's tekken vocabularies.
+type tekkenScanner struct {
+	t      *classTable
+	digits int
+}
+
+func (k tekkenScanner) next(s string, pos int) (int, int) { return nextScan(k, s, pos) }
+
+func (k tekkenScanner) scan(s string, i int) int {
+	c, n := k.t.at(s, i)
+	// Both letter alternatives may take one leading character that is neither a
+	// line break, a letter nor a digit, and try with it first.
+	prefix := c&(classNL|classL|classN) == 0
+	if prefix {
+		if e := k.lower(s, i+n); e > 0 {
+			return e
+		}
+	}
+	if e := k.lower(s, i); e > 0 {
+		return e
+	}
+	if prefix {
+		if e := k.upper(s, i+n); e > 0 {
+			return e
+		}
+	}
+	if e := k.upper(s, i); e > 0 {
+		return e
+	}
+	if c&classN != 0 {
+		return k.t.digitRun(s, i, k.digits)
+	}
+	return k.t.rest(s, i, true)
+}
+
+// lower matches [upper]*[lower]+ at s[i:], or returns 0. The classes overlap, so
+// that if no lower-case letter follows the run of upper, its last character that
+// counts as both is given back.
+func (k tekkenScanner) lower(s string, i int) int {
+	both := 0
+	for i < len(s) {
+		c, n := k.t.at(s, i)
+		if c&classUpper == 0 {
+			break
+		}
+		i += n
+		if c&classLower != 0 {
+			both = i
+		}
+	}
+	if c, n := k.t.at(s, i); c&classLower != 0 {
+		return k.t.run(s, i+n, classLower)
+	}
+	return both
+}
+
+// upper matches [upper]+[lower]* at s[i:] where lower did not match, or returns 0.
+func (k tekkenScanner) upper(s string, i int) int {
+	if e := k.t.run(s, i, classUpper); e > i {
+		return e
+	}
+	return 0
+}
+
+func nextScan(sc scanner, s string, pos int) (int, int) {
+	if pos >= len(s) {
+		return -1, -1
+	}
+	return pos, sc.scan(s, pos)
+}
+
+// digitRuns is \p{N}{1,limit}.
+type digitRuns struct {
+	t     *classTable
+	limit int
+}
+
+func (d digitRuns) next(s string, pos int) (int, int) {
+	for pos < len(s) {
+		c, n := d.t.at(s, pos)
+		if c&classN != 0 {
+			return pos, d.t.digitRun(s, pos, d.limit)
+		}
+		pos += n
+	}
+	return -1, -1
+}
+
+// runesMatcher matches one character, or a run of them if all is set, for which
+// is holds.
+type runesMatcher struct {
+	is  func(rune) bool
+	all bool
+}
+
+func (m runesMatcher) next(s string, pos int) (int, int) {
+	for i := pos; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		if !m.is(r) {
+			i += n
+			continue
+		}
+		end := i + n
+		for m.all && end < len(s) {
+			r, n := utf8.DecodeRuneInString(s[end:])
+			if !m.is(r) {
+				break
+			}
+			end += n
+		}
+		return i, end
+	}
+	return -1, -1
+}

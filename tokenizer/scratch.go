@@ -1,0 +1,169 @@
+package tokenizer
+
+import (
+	"slices"
+	"strings"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// scratch is the memory of one call. It comes from the pool of its tokenizer, so
+// that the cache of words stays warm between calls.
+//
+// A stretch of text between added tokens passes through cur: first normalised,
+// then cut into pieces. Each step that changes bytes writes a new cur; src tells
+// where the bytes come from if spans are wanted.
+type scratch struct {
+	ids   []int32
+	spans []Span
+	want  bool // spans are wanted
+
+	cur    string
+	base   int    // position of cur in the text while src is nil
+	src    []Span // by byte of cur: the bytes of the text it stands for; nil: itself
+	pieces []piece
+
+	// The two buffers that cur and src lie in by turns.
+	out    []byte
+	outSrc []Span
+	norm   []byte
+	bufs   [2][]byte
+	srcs   [2][]Span
+	turn   int
+	// A second pair of buffers, for pre-tokenizers that work on a part of cur.
+	altBufs [2][]byte
+	altSrcs [2][]Span
+
+	spare   []piece
+	matches []match
+	parts   []part
+	links   []link
+	heap    mergeHeap
+	cache   [cacheSize]cacheEntry
+	unkLast bool // SentencePiece: the last token is unknown and its stretch goes on
+}
+
+// piece is cur[start:end]; first says that it starts at the very start of the text.
+type piece struct{ start, end int }
+
+// keepBytes limits what an idle scratch holds on to, in bytes of text encoded.
+const keepBytes = 4 << 20
+
+// trim lets go of buffers that one very long text has made.
+func (s *scratch) trim() {
+	s.ids, s.spans, s.cur, s.src = nil, nil, "", nil
+	for i := range s.bufs {
+		if cap(s.bufs[i]) > keepBytes {
+			s.bufs[i] = nil
+		}
+		if cap(s.srcs[i]) > keepBytes {
+			s.srcs[i] = nil
+		}
+	}
+	s.out, s.outSrc = nil, nil
+	if cap(s.pieces) > keepBytes || cap(s.spare) > keepBytes || cap(s.matches) > keepBytes {
+		s.pieces, s.spare, s.matches = nil, nil, nil
+	}
+	if cap(s.links) > keepBytes || cap(s.heap) > keepBytes || cap(s.parts) > keepBytes {
+		s.links, s.heap, s.parts = nil, nil, nil
+	}
+}
+
+// set makes text, which stands at base in the whole text, the current stretch.
+func (s *scratch) set(text string, base int) {
+	s.cur, s.base, s.src = text, base, nil
+}
+
+// origin maps cur[start:end] to the bytes of the text that it stands for.
+func (s *scratch) origin(start, end int) Span {
+	if s.src == nil {
+		return Span{s.base + start, s.base + end}
+	}
+	if start >= end {
+		switch {
+		case start < len(s.src):
+			return Span{s.src[start].Start, s.src[start].Start}
+		case len(s.src) > 0:
+			return Span{s.src[len(s.src)-1].End, s.src[len(s.src)-1].End}
+		}
+		return Span{s.base, s.base}
+	}
+	return Span{s.src[start].Start, max(s.src[start].Start, s.src[end-1].End)}
+}
+
+func (s *scratch) emit(id int32, start, end int) {
+	s.ids = append(s.ids, id)
+	if s.want {
+		s.spans = append(s.spans, s.origin(start, end))
+	}
+}
+
+// begin starts a rewrite of cur.
+func (s *scratch) begin() {
+	s.out, s.outSrc = s.bufs[s.turn][:0], s.srcs[s.turn][:0]
+	s.out = slices.Grow(s.out, len(s.cur)+len(s.cur)/8+64)
+}
+
+// put adds text that stands for cur[start:end].
+func (s *scratch) put(text string, start, end int) {
+	s.out = append(s.out, text...)
+	if s.want {
+		o := s.origin(start, end)
+		for range len(text) {
+			s.outSrc = append(s.outSrc, o)
+		}
+	}
+}
+
+// copyOver adds cur[start:end] as it is.
+func (s *scratch) copyOver(start, end int) {
+	s.out = append(s.out, s.cur[start:end]...)
+	if s.want {
+		for i := start; i < end; i++ {
+			s.outSrc = append(s.outSrc, s.origin(i, i+1))
+		}
+	}
+}
+
+// finish makes what was written since begin the current stretch. The bytes stay
+// untouched until the rewrite after the next one begins.
+func (s *scratch) finish() {
+	s.bufs[s.turn], s.srcs[s.turn] = s.out, s.outSrc
+	s.cur = unsafe.String(unsafe.SliceData(s.out), len(s.out))
+	s.src = nil
+	if s.want {
+		s.src = s.outSrc
+		if s.src == nil {
+			s.src = []Span{}
+		}
+	}
+	s.turn = 1 - s.turn
+}
+
+// replaceAll rewrites cur with every old replaced by new.
+func (s *scratch) replaceAll(old, new string) {
+	if !strings.Contains(s.cur, old) {
+		return
+	}
+	s.begin()
+	for i := 0; ; {
+		k := strings.Index(s.cur[i:], old)
+		if k < 0 {
+			s.copyOver(i, len(s.cur))
+			break
+		}
+		s.copyOver(i, i+k)
+		s.put(new, i+k, i+k+len(old))
+		i += k + len(old)
+	}
+	s.finish()
+}
+
+// runeLen is the length of the character at s[i:], at least 1.
+func runeLen(s string, i int) int {
+	if s[i] < utf8.RuneSelf {
+		return 1
+	}
+	_, n := utf8.DecodeRuneInString(s[i:])
+	return n
+}

@@ -1,0 +1,528 @@
+package tokenizer
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// SentencePiece model files are one protocol buffer message, ModelProto of
+// sentencepiece_model.proto. These are the fields and types in use.
+const (
+	spmPieces     = 1
+	spmTrainer    = 2
+	spmNormalizer = 3
+
+	pieceText  = 1
+	pieceScore = 2
+	pieceType  = 3
+
+	trainerModelType    = 3
+	trainerSpaceSuffix  = 24
+	trainerByteFallback = 35
+	trainerUnkSurface   = 44
+	trainerBOS          = 46
+	trainerEOS          = 47
+	trainerPad          = 48
+
+	normCharsMap    = 2
+	normDummyPrefix = 3
+	normExtraSpaces = 4
+	normEscape      = 5
+
+	typeNormal  = 1
+	typeUnknown = 2
+	typeControl = 3
+	typeUser    = 4
+	typeUnused  = 5
+	typeByte    = 6
+
+	modelBPE = 2
+)
+
+// spaceMark is how SentencePiece writes a blank.
+const spaceMark = "\u2581"
+
+// maxPieceLen bounds the length of a piece in bytes: the readers that look at
+// every way to split a piece take quadratic time in it.
+const maxPieceLen = 1024
+
+// unsupported is an error about a feature that would give wrong ids if it were
+// ignored; it wraps errors.ErrUnsupported.
+func unsupported(format string, args ...any) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errors.ErrUnsupported)
+}
+
+// eachField walks through the fields of a protocol buffer message. data holds the
+// bytes of a field with a length; number the value of all others.
+func eachField(msg []byte, f func(field int, number uint64, data []byte) error) error {
+	for at := 0; at < len(msg); {
+		tag, n := binary.Uvarint(msg[at:])
+		if n <= 0 || tag>>3 == 0 || tag>>3 > 1<<29 {
+			return fmt.Errorf("byte %d of %d is no field of a protocol buffer", at, len(msg))
+		}
+		at += n
+		var number uint64
+		var data []byte
+		size := 0
+		switch tag & 7 {
+		case 0:
+			if number, size = binary.Uvarint(msg[at:]); size <= 0 {
+				return fmt.Errorf("number at byte %d of %d is cut off or too long", at, len(msg))
+			}
+		case 1:
+			size = 8
+		case 5:
+			size = 4
+		case 2:
+			length, n := binary.Uvarint(msg[at:])
+			if n <= 0 || length > uint64(len(msg)-at-n) {
+				return fmt.Errorf("field at byte %d of %d goes beyond the end", at, len(msg))
+			}
+			at += n
+			size = int(length)
+			data = msg[at : at+size]
+		default:
+			return fmt.Errorf("byte %d of %d: unknown wire type %d", at, len(msg), tag&7)
+		}
+		if size > len(msg)-at {
+			return fmt.Errorf("field at byte %d of %d goes beyond the end", at, len(msg))
+		}
+		switch tag & 7 {
+		case 1:
+			number = binary.LittleEndian.Uint64(msg[at:])
+		case 5:
+			number = uint64(binary.LittleEndian.Uint32(msg[at:]))
+		}
+		if err := f(int(tag>>3), number, data); err != nil {
+			return err
+		}
+		at += size
+	}
+	return nil
+}
+
+type spmPiece struct {
+	text  string
+	score float32
+	kind  uint64
+}
+
+// readSPM reads a SentencePiece model with byte pair encoding.
+func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
+	var pieces []spmPiece
+	norm := spmNormal{dummyPrefix: true, trimSpaces: true, escape: true}
+	modelType, byteFallback, suffix := uint64(1), false, false
+	unkSurface, bos, eos, pad := " \u2047 ", "<s>", "</s>", "<pad>"
+	var charsMap []byte
+	err := eachField(data, func(field int, _ uint64, msg []byte) error {
+		switch field {
+		case spmPieces:
+			p := spmPiece{kind: typeNormal}
+			err := eachField(msg, func(field int, number uint64, data []byte) error {
+				switch field {
+				case pieceText:
+					p.text = string(data)
+				case pieceScore:
+					p.score = math.Float32frombits(uint32(number))
+				case pieceType:
+					p.kind = number
+				}
+				return nil
+			})
+			if err != nil {
+				return fmt.Errorf("piece %d: %w", len(pieces), err)
+			}
+			if p.text == "" || len(p.text) > maxPieceLen || !utf8.ValidString(p.text) || p.score != p.score {
+				return fmt.Errorf("piece %d %.80q with score %v: expected UTF-8 text of 1 to %d bytes and a number", len(pieces), p.text, p.score, maxPieceLen)
+			}
+			if len(pieces) > maxID {
+				return fmt.Errorf("more than %d pieces", maxID)
+			}
+			pieces = append(pieces, p)
+		case spmTrainer:
+			return eachField(msg, func(field int, number uint64, data []byte) error {
+				switch field {
+				case trainerModelType:
+					modelType = number
+				case trainerSpaceSuffix:
+					suffix = number != 0
+				case trainerByteFallback:
+					byteFallback = number != 0
+				case trainerUnkSurface:
+					unkSurface = string(data)
+				case trainerBOS:
+					bos = string(data)
+				case trainerEOS:
+					eos = string(data)
+				case trainerPad:
+					pad = string(data)
+				}
+				return nil
+			})
+		case spmNormalizer:
+			return eachField(msg, func(field int, number uint64, data []byte) error {
+				switch field {
+				case normCharsMap:
+					charsMap = data
+				case normDummyPrefix:
+					norm.dummyPrefix = number != 0
+				case normExtraSpaces:
+					norm.trimSpaces = number != 0
+				case normEscape:
+					norm.escape = number != 0
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(pieces) == 0 {
+		return nil, errors.New("no pieces: not a SentencePiece model")
+	}
+	if modelType != modelBPE {
+		names := map[uint64]string{1: "unigram", 3: "word", 4: "char"}
+		return nil, unsupported("SentencePiece model of type %d %s, expected %d byte pair encoding", modelType, names[modelType], modelBPE)
+	}
+	if suffix {
+		return nil, unsupported("treat_whitespace_as_suffix")
+	}
+	if norm.chars, err = newCharsMap(charsMap); err != nil {
+		return nil, fmt.Errorf("precompiled_charsmap: %w", err)
+	}
+
+	t := &Tokenizer{
+		format: "tokenizer.model", eachStretch: isTrue(cfg.Legacy),
+		model: &bpe{spm: true, unk: none, fuseUnk: true, fallback: byteFallback, runeID: make(map[rune]int32)},
+	}
+	m := t.model
+	m.pieces = make([]string, len(pieces))
+	m.vocab = newPieceTable(len(pieces))
+	for b := range m.byteID {
+		m.byteID[b] = none
+	}
+	seen := make(map[string]int, len(pieces))
+	var users []addedToken
+	var userForms []string
+	for i, p := range pieces {
+		id := int32(i)
+		if k, ok := seen[p.text]; ok {
+			return nil, fmt.Errorf("piece %d %q is piece %d too", i, p.text, k)
+		}
+		seen[p.text] = i
+		m.pieces[i] = p.text
+		switch p.kind {
+		case typeNormal:
+			m.insert(id)
+			if oneRune(p.text) > 0 {
+				r, _ := utf8.DecodeRuneInString(p.text)
+				m.runeID[r] = id
+			}
+		case typeUnknown:
+			if m.unk != none {
+				return nil, fmt.Errorf("piece %d %q is of type unknown, as piece %d is", i, p.text, m.unk)
+			}
+			m.unk = id
+			t.added = append(t.added, addedToken{id: id, content: p.text, special: true})
+		case typeControl:
+			t.added = append(t.added, addedToken{id: id, content: p.text, special: true})
+		case typeUser:
+			users = append(users, addedToken{id: id, content: p.text})
+			userForms = append(userForms, p.text)
+		case typeByte:
+			b, ok := parseByte(p.text)
+			if !ok {
+				return nil, fmt.Errorf("piece %d %q is of type byte, expected a name like <0x0A>", i, p.text)
+			}
+			m.byteID[b] = id
+		case typeUnused:
+			return nil, unsupported("piece %d %q is of type unused, which", i, p.text)
+		default:
+			return nil, unsupported("piece %d %q is of type %d, which", i, p.text, p.kind)
+		}
+	}
+	if m.unk == none {
+		return nil, errors.New("no piece of type unknown")
+	}
+	if byteFallback {
+		if b := slices.Index(m.byteID[:], none); b >= 0 {
+			return nil, fmt.Errorf("byte_fallback without a piece for byte 0x%02X", b)
+		}
+	}
+	t.users = newTokenFinder(users, userForms)
+	norm.users = t.users
+	t.normalizers = []normalizer{norm}
+	m.rankByScore(pieces)
+	m.seal()
+
+	if err := t.addExtra(cfg); err != nil {
+		return nil, err
+	}
+	isControl := func(name string) bool { k, ok := seen[name]; return ok && pieces[k].kind == typeControl }
+	for _, f := range []struct {
+		into *tokenName
+		name string
+	}{{&cfg.BOS, bos}, {&cfg.EOS, eos}, {&cfg.Pad, pad}} {
+		if *f.into == "" && isControl(f.name) {
+			*f.into = tokenName(f.name)
+		}
+	}
+	t.finish(cfg)
+	t.surround(cfg)
+
+	d := &t.dec
+	d.kind, d.text = make([]uint8, t.size), make([]string, t.size)
+	switch {
+	case norm.trimSpaces:
+		d.firstBlank = dropAll
+	case norm.dummyPrefix:
+		d.firstBlank = dropOne
+	}
+	for i, p := range pieces {
+		d.kind[i] = decodeText
+		switch p.kind {
+		case typeControl:
+			d.kind[i] = decodeControl
+		case typeUnknown:
+			d.kind[i], d.text[i] = decodePlain, unkSurface
+		case typeByte:
+			b, _ := parseByte(p.text)
+			d.kind[i], d.text[i] = decodeByte, string([]byte{b})
+		default:
+			d.text[i] = strings.ReplaceAll(p.text, spaceMark, " ")
+		}
+	}
+	for _, a := range t.added {
+		if int(a.id) >= len(pieces) {
+			d.kind[a.id], d.text[a.id] = decodePlain, a.content
+		}
+	}
+	return t, nil
+}
+
+// parseByte reads <0x0A>.
+func parseByte(name string) (byte, bool) {
+	if len(name) != 6 || name[:3] != "<0x" || name[5] != '>' {
+		return 0, false
+	}
+	var b byte
+	for _, c := range []byte(name[3:5]) {
+		switch {
+		case c >= '0' && c <= '9':
+			b = b<<4 | (c - '0')
+		case c >= 'A' && c <= 'F':
+			b = b<<4 | (c - 'A' + 10)
+		case c >= 'a' && c <= 'f':
+			b = b<<4 | (c - 'a' + 10)
+		default:
+			return 0, false
+		}
+	}
+	return b, true
+}
+
+// surround sets what AddSpecial adds by add_bos_token, on by default, and
+// add_eos_token, off by default.
+func (t *Tokenizer) surround(cfg *config) {
+	if t.bos != none && isTrue(cfg.AddBOS) {
+		t.prefix = []int32{t.bos}
+	}
+	if t.eos != none && cfg.AddEOS != nil && *cfg.AddEOS {
+		t.suffix = []int32{t.eos}
+	}
+}
+
+// rankByScore makes the merges: two neighbours may merge if together they are a
+// normal piece, the higher its score the earlier, and equal scores from the left.
+func (m *bpe) rankByScore(pieces []spmPiece) {
+	var scores []float32
+	for _, p := range pieces {
+		if p.kind == typeNormal {
+			scores = append(scores, p.score)
+		}
+	}
+	slices.SortFunc(scores, func(a, b float32) int { return cmp.Compare(b, a) })
+	scores = slices.Compact(scores)
+
+	// half is the symbol that a part of a piece can be: a piece, or a character
+	// that is none but takes part in merges.
+	half := func(text string) int32 {
+		if id := m.lookup(text); id != none {
+			return id
+		}
+		if oneRune(text) == 0 {
+			return none
+		}
+		r, _ := utf8.DecodeRuneInString(text)
+		id, ok := m.runeID[r]
+		if !ok {
+			id = int32(len(m.pieces) + len(m.pseudo))
+			m.pseudo = append(m.pseudo, text)
+			m.runeID[r] = id
+		}
+		return id
+	}
+	m.merges = newPairTable(2 * len(pieces))
+	for id, p := range pieces {
+		if p.kind != typeNormal {
+			continue
+		}
+		rank, _ := slices.BinarySearchFunc(scores, p.score, func(a, b float32) int { return cmp.Compare(b, a) })
+		for i := runeLen(p.text, 0); i < len(p.text); i += runeLen(p.text, i) {
+			left, right := half(p.text[:i]), half(p.text[i:])
+			if left != none && right != none {
+				m.merges.add(left, right, uint32(rank), int32(id))
+			}
+		}
+	}
+}
+
+// spmNormal is the normalizer of SentencePiece.
+type spmNormal struct {
+	chars       *charsMap    // nil: characters stay
+	users       *tokenFinder // user-defined pieces stay
+	dummyPrefix bool         // a blank goes in front
+	trimSpaces  bool         // no blanks at the ends, and single ones between words
+	escape      bool         // blanks become spaceMark
+}
+
+func (p spmNormal) normalize(s *scratch, first bool) {
+	text := s.cur
+	at := 0
+	if p.trimSpaces {
+		for at < len(text) {
+			to, n := p.prefix(text, at)
+			if to != " " {
+				break
+			}
+			at += n
+		}
+	}
+	s.begin()
+	if at == len(text) {
+		s.finish()
+		return
+	}
+	blank := " "
+	if p.escape {
+		blank = spaceMark
+	}
+	if p.dummyPrefix && first {
+		s.put(blank, at, at)
+	}
+	wasBlank := p.trimSpaces
+	for at < len(text) {
+		to, n := p.prefix(text, at)
+		for wasBlank && strings.HasPrefix(to, " ") {
+			to = to[1:]
+		}
+		if to != "" {
+			wasBlank = p.trimSpaces && strings.HasSuffix(to, " ")
+			for i := 0; i < len(to); {
+				k := strings.IndexByte(to[i:], ' ')
+				if k < 0 {
+					k = len(to) - i
+				}
+				s.put(to[i:i+k], at, at+n)
+				if i += k; i < len(to) {
+					s.put(blank, at, at+n)
+					i++
+				}
+			}
+		}
+		at += n
+	}
+	if p.trimSpaces {
+		for strings.HasSuffix(string(s.out), blank) {
+			s.out = s.out[:len(s.out)-len(blank)]
+			if s.want {
+				s.outSrc = s.outSrc[:len(s.out)]
+			}
+		}
+	}
+	s.finish()
+}
+
+// prefix returns what the first n bytes at text[at:] become.
+func (p spmNormal) prefix(text string, at int) (to string, n int) {
+	if p.users != nil && p.users.first[text[at]] {
+		if tok, end := p.users.at(text, at); tok != nil {
+			return text[at:end], end - at
+		}
+	}
+	if p.chars != nil {
+		if to, n := p.chars.longest(text[at:]); n > 0 {
+			return to, n
+		}
+	}
+	r, n := utf8.DecodeRuneInString(text[at:])
+	if r == utf8.RuneError && n == 1 {
+		return "\uFFFD", 1
+	}
+	return text[at : at+n], n
+}
+
+// charsMap is a compiled table of replacements: a double array (of the library
+// Darts-clone) over the texts to replace, and the replacements, each ended by a
+// zero byte.
+type charsMap struct {
+	units []uint32
+	texts string
+}
+
+// newCharsMap reads a precompiled_charsmap: the length of the double array in
+// bytes, the double array, the replacements. An empty one is nil.
+func newCharsMap(b []byte) (*charsMap, error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	if len(b) < 4 {
+		return nil, fmt.Errorf("%d bytes, expected at least 4", len(b))
+	}
+	size := binary.LittleEndian.Uint32(b)
+	if uint64(size) > uint64(len(b)-4) || size%4 != 0 || size == 0 {
+		return nil, fmt.Errorf("table of %d bytes in %d bytes", size, len(b)-4)
+	}
+	c := &charsMap{units: make([]uint32, size/4), texts: string(b[4+size:])}
+	for i := range c.units {
+		c.units[i] = binary.LittleEndian.Uint32(b[4+4*i:])
+	}
+	return c, nil
+}
+
+// longest returns the replacement of the longest text in the table that s starts
+// with, and that text's length, or 0.
+func (c *charsMap) longest(s string) (to string, n int) {
+	// A unit holds a label in its low byte, whether a value hangs on it in bit 8,
+	// and the offset to its children in the upper bits, scaled by bit 9.
+	offset := func(u uint32) uint32 { return u >> 10 << (u & (1 << 9) >> 6) }
+	at := offset(c.units[0])
+	value := uint32(math.MaxUint32)
+	for i := range len(s) {
+		at ^= uint32(s[i])
+		if at >= uint32(len(c.units)) {
+			break
+		}
+		u := c.units[at]
+		if u&(1<<31|0xff) != uint32(s[i]) {
+			break
+		}
+		at ^= offset(u)
+		if u>>8&1 != 0 && at < uint32(len(c.units)) {
+			value, n = c.units[at]&(1<<31-1), i+1
+		}
+	}
+	if n == 0 || value > uint32(len(c.texts)) {
+		return "", 0
+	}
+	to, _, _ = strings.Cut(c.texts[value:], "\x00")
+	return to, n
+}

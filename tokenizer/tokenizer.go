@@ -1,0 +1,362 @@
+package tokenizer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+)
+
+// ErrNotFound is returned (wrapped) by [Open] and [Load] for a folder that holds
+// no vocabulary file.
+var ErrNotFound = errors.New("no tokenizer.json, tokenizer.model or tekken.json")
+
+// Tokenizer turns text into token ids and back. It is immutable and safe for
+// concurrent use.
+type Tokenizer struct {
+	format string // name of the file format, for messages
+	model  *bpe
+
+	added     []addedToken // ascending ids
+	addedByID map[int32]int
+	addedID   map[string]int32
+	rawFind   *tokenFinder // tokens looked for in the text as it is
+	normFind  *tokenFinder // tokens looked for in normalised text
+
+	normalizers []normalizer
+	stages      []preTokenizer
+	fast        scanner // the only stage, if a scanner does everything
+	users       *tokenFinder
+	eachStretch bool // SentencePiece: the prefix goes before every stretch, not only the first
+
+	prefix, suffix []int32 // added by AddSpecial
+
+	dec        decodeTable
+	names      map[int32]string // pieces that are not in the byte-level alphabet, which the model cannot produce
+	nameIDs    map[string]int32
+	size       int
+	bos, eos   int32
+	pad, unk   int32
+	eosIDs     []int32
+	scratching sync.Pool
+}
+
+// Span is a range of bytes text[Start:End].
+type Span struct{ Start, End int }
+
+// EncodeOptions says how to treat special tokens. The zero value finds them in
+// the text and adds none.
+type EncodeOptions struct {
+	// AddSpecial adds the tokens that the checkpoint wants around a text: its
+	// post-processor in tokenizer.json; else BOS and EOS as tokenizer_config.json
+	// says. Leave it off for text that already holds them, such as a rendered chat
+	// prompt.
+	AddSpecial bool
+	// SpecialAsText treats special tokens in the text as ordinary text: for text
+	// from users who must not be able to write control tokens. Added tokens that
+	// are not special are still found.
+	SpecialAsText bool
+}
+
+// files are the vocabulary files in the order in which they are looked for.
+var files = []struct {
+	name string
+	read func(data []byte, cfg *config) (*Tokenizer, error)
+}{
+	{"tokenizer.json", readHF},
+	{"tokenizer.model", readSPM},
+	{"tekken.json", readTekken},
+}
+
+// Open reads the tokenizer of the checkpoint in folder dir: tokenizer.json,
+// tokenizer.model or tekken.json, whichever is there first in this order, with
+// tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+func Open(dir string) (*Tokenizer, error) {
+	t, err := Load(os.DirFS(dir))
+	if err != nil {
+		return nil, fmt.Errorf("open tokenizer in %s: %w", dir, err)
+	}
+	return t, nil
+}
+
+// Load is [Open] for a folder in any file system.
+func Load(fsys fs.FS) (*Tokenizer, error) {
+	for _, f := range files {
+		if _, err := fs.Stat(fsys, f.name); err == nil {
+			return LoadFile(fsys, f.name)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("read tokenizer: %w", err)
+		}
+	}
+	return nil, fmt.Errorf("read tokenizer: %w", ErrNotFound)
+}
+
+// OpenFile reads one vocabulary file. Its format follows from its name, which
+// must end in tokenizer.json, tokenizer.model or tekken.json; the special-token
+// files are read from the same folder.
+func OpenFile(name string) (*Tokenizer, error) {
+	dir, base := filepath.Split(name)
+	if dir == "" {
+		dir = "."
+	}
+	t, err := LoadFile(os.DirFS(dir), base)
+	if err != nil {
+		return nil, fmt.Errorf("open tokenizer in %s: %w", dir, err)
+	}
+	return t, nil
+}
+
+// LoadFile is [OpenFile] for a file in any file system.
+func LoadFile(fsys fs.FS, name string) (*Tokenizer, error) {
+	for _, f := range files {
+		if path.Base(name) != f.name {
+			continue
+		}
+		data, err := fs.ReadFile(fsys, name)
+		if err != nil {
+			return nil, fmt.Errorf("read tokenizer: %w", err)
+		}
+		cfg, err := readConfig(fsys, path.Dir(name))
+		if err != nil {
+			return nil, err
+		}
+		t, err := f.read(data, cfg)
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		return t, nil
+	}
+	return nil, fmt.Errorf("read tokenizer %s: unknown kind of file, expected tokenizer.json, tokenizer.model or tekken.json", name)
+}
+
+// finish builds what follows from the tokens and the config.
+func (t *Tokenizer) finish(cfg *config) {
+	t.scratching.New = func() any { return new(scratch) }
+	if len(t.stages) == 1 {
+		if sp, ok := t.stages[0].(split); ok && sp.how == isolated {
+			t.fast, _ = sp.m.(scanner)
+		}
+	}
+	byID(t.added)
+	t.addedByID = make(map[int32]int, len(t.added))
+	t.addedID = make(map[string]int32, len(t.added))
+	t.size = len(t.model.pieces)
+	var raw, norm []addedToken
+	var rawForm, normForm []string
+	for i, a := range t.added {
+		t.addedByID[a.id] = i
+		if _, ok := t.addedID[a.content]; !ok {
+			t.addedID[a.content] = a.id
+		}
+		t.size = max(t.size, int(a.id)+1)
+		if a.normalized && len(t.normalizers) > 0 {
+			norm = append(norm, a)
+			normForm = append(normForm, t.normalize(a.content))
+		} else {
+			raw = append(raw, a)
+			rawForm = append(rawForm, a.content)
+		}
+	}
+	t.rawFind = newTokenFinder(raw, rawForm)
+	t.normFind = newTokenFinder(norm, normForm)
+
+	t.bos, t.eos, t.pad = t.find(cfg.BOS), t.find(cfg.EOS), t.find(cfg.Pad)
+	if t.unk = t.find(cfg.Unk); t.unk == none {
+		t.unk = t.model.unk
+	}
+}
+
+// find returns the id of a special token by its text, or none.
+func (t *Tokenizer) find(content tokenName) int32 {
+	if content == "" {
+		return none
+	}
+	id, ok := t.ID(string(content))
+	if !ok {
+		return none
+	}
+	return id
+}
+
+// Encode returns the ids of text.
+func (t *Tokenizer) Encode(text string, o EncodeOptions) []int32 {
+	return t.AppendEncode(nil, text, o)
+}
+
+// AppendEncode appends the ids of text to dst and returns the longer slice. With
+// room in dst it allocates nothing in the steady state, except for text that has
+// to be brought into a Unicode normal form.
+func (t *Tokenizer) AppendEncode(dst []int32, text string, o EncodeOptions) []int32 {
+	s := t.scratching.Get().(*scratch)
+	s.want = false
+	s.ids = dst
+	t.run(s, text, o)
+	dst = s.ids
+	s.trim()
+	t.scratching.Put(s)
+	return dst
+}
+
+// EncodeOffsets is [Tokenizer.Encode] that also returns, for each token, the bytes
+// of text that it stands for. Tokens that stand for nothing in the text, such as
+// BOS or a word mark that was put in front, have an empty span. Where
+// normalisation has changed the text, a token has the whole of the characters
+// that it came from; such spans may overlap.
+func (t *Tokenizer) EncodeOffsets(text string, o EncodeOptions) ([]int32, []Span) {
+	s := t.scratching.Get().(*scratch)
+	s.want = true
+	t.run(s, text, o)
+	ids, spans := s.ids, s.spans
+	s.trim()
+	t.scratching.Put(s)
+	return ids, spans
+}
+
+func (t *Tokenizer) run(s *scratch, text string, o EncodeOptions) {
+	s.set(text, 0)
+	if o.AddSpecial {
+		for _, id := range t.prefix {
+			s.emit(id, 0, 0)
+		}
+	}
+	t.rawFind.cut(text, o.SpecialAsText, func(start, end int) {
+		t.stretch(s, text[start:end], start, o)
+	}, func(id int32, start, end int) {
+		s.set(text, 0)
+		s.emit(id, start, end)
+	})
+	if o.AddSpecial {
+		s.set(text, 0)
+		for _, id := range t.suffix {
+			s.emit(id, len(text), len(text))
+		}
+	}
+}
+
+// stretch encodes text between added tokens; it stands at base in the whole text.
+func (t *Tokenizer) stretch(s *scratch, text string, base int, o EncodeOptions) {
+	s.set(text, base)
+	for _, n := range t.normalizers {
+		n.normalize(s, base == 0 || t.eachStretch)
+	}
+	if t.normFind == nil {
+		t.sub(s, base == 0)
+		return
+	}
+	whole, src, at := s.cur, s.src, s.base
+	narrow := func(start, end int) {
+		s.cur, s.base, s.src = whole[start:end], at+start, nil
+		if src != nil {
+			s.src = src[start:end]
+		}
+	}
+	t.normFind.cut(whole, o.SpecialAsText, func(start, end int) {
+		// The pre-tokenizers may rewrite s.cur; whole must outlive that.
+		if len(t.stages) > 0 {
+			s.bufs, s.altBufs = s.altBufs, s.bufs
+			s.srcs, s.altSrcs = s.altSrcs, s.srcs
+		}
+		narrow(start, end)
+		t.sub(s, base == 0 && start == 0)
+		if len(t.stages) > 0 {
+			s.bufs, s.altBufs = s.altBufs, s.bufs
+			s.srcs, s.altSrcs = s.altSrcs, s.srcs
+		}
+	}, func(id int32, start, end int) {
+		narrow(0, len(whole))
+		s.emit(id, start, end)
+	})
+}
+
+// sub pre-tokenizes the current stretch and encodes its pieces.
+func (t *Tokenizer) sub(s *scratch, first bool) {
+	if t.users != nil {
+		t.users.cut(s.cur, false, func(start, end int) { t.model.encode(s, start, end) }, s.emit)
+		return
+	}
+	if t.fast != nil {
+		text := s.cur
+		for i := 0; i < len(text); {
+			e := t.fast.scan(text, i)
+			t.model.encode(s, i, e)
+			i = e
+		}
+		return
+	}
+	s.pieces = append(s.pieces[:0], piece{0, len(s.cur)})
+	for _, st := range t.stages {
+		st.cut(s, first)
+	}
+	for _, p := range s.pieces {
+		if p.start < p.end {
+			t.model.encode(s, p.start, p.end)
+		}
+	}
+}
+
+// normalize returns text in normalised form.
+func (t *Tokenizer) normalize(text string) string {
+	s := new(scratch)
+	s.set(text, 0)
+	for _, n := range t.normalizers {
+		n.normalize(s, true)
+	}
+	return s.cur
+}
+
+// VocabSize is one more than the highest id. The model's embedding may have more
+// rows.
+func (t *Tokenizer) VocabSize() int { return t.size }
+
+// Piece returns the token id as its vocabulary file writes it ("Ġthe", "▁the",
+// "<0x0A>", "<s>"), or "" for an id that is no token.
+func (t *Tokenizer) Piece(id int32) string {
+	if i, ok := t.addedByID[id]; ok {
+		return t.added[i].content
+	}
+	if id < 0 {
+		return ""
+	}
+	return t.modelPiece(id)
+}
+
+// ID returns the id of a token by the name that [Tokenizer.Piece] gives it.
+func (t *Tokenizer) ID(piece string) (int32, bool) {
+	if id, ok := t.addedID[piece]; ok {
+		return id, true
+	}
+	return t.modelID(piece)
+}
+
+// BOS is the id of the token that begins a text, or -1.
+func (t *Tokenizer) BOS() int32 { return t.bos }
+
+// EOS is the id of the token that ends a text, or -1. A model may have further end
+// tokens in its generation_config.json.
+func (t *Tokenizer) EOS() int32 { return t.eos }
+
+// Pad is the id of the padding token, or -1.
+func (t *Tokenizer) Pad() int32 { return t.pad }
+
+// Unk is the id of the token for what is not in the vocabulary, or -1.
+func (t *Tokenizer) Unk() int32 { return t.unk }
+
+// IsSpecial reports whether id is a special token, which Decode can leave out.
+func (t *Tokenizer) IsSpecial(id int32) bool {
+	i, ok := t.addedByID[id]
+	return ok && t.added[i].special
+}
+
+// AddedTokens returns the ids of all added tokens, special or not, in ascending
+// order.
+func (t *Tokenizer) AddedTokens() []int32 {
+	ids := make([]int32, len(t.added))
+	for i, a := range t.added {
+		ids[i] = a.id
+	}
+	return slices.Compact(ids)
+}
