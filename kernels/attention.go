@@ -183,27 +183,53 @@ func finishPortable(out []float32, sum float32) {
 
 // scoresPortable sets p[j] to the scaled score of q with logical slot from+j.
 func scoresPortable(p, q []float32, kv *KV, from int, scale float32) {
-	for j := range p {
-		slot := from + j - kv.Base
-		page, e := &kv.Pages[slot/kv.PageEntries], slot%kv.PageEntries
-		tile := e / TileEntries * kv.HeadDim * TileEntries
-		var t float32
+	var buf [TileEntries]float32
+	for j := 0; j < len(p); {
+		// The entries of one tile, side by side.
+		k, e := kv.key(from+j), (from+j)%TileEntries
+		t := [TileEntries]float32{}
+		n := min(TileEntries-e, len(p)-j)
 		for d, x := range q {
-			t = fma32(x, load(page.K, kv.Type, tile+d*TileEntries+e%TileEntries), t)
+			row := load16(&buf, k, kv.Type, d*TileEntries)
+			for i := e; i < e+n; i++ {
+				t[i] = fma32(x, row[i], t[i])
+			}
 		}
-		p[j] = t * scale
+		for i := range n {
+			p[j+i] = t[e+i] * scale
+		}
+		j += n
 	}
 }
 
 // valuesPortable adds the values of the logical slots from, from+1, …, weighted by p, to acc.
 func valuesPortable(acc, p []float32, kv *KV, from int) {
+	var buf [16]float32
 	for j, w := range p {
-		slot := from + j - kv.Base
-		page, e := &kv.Pages[slot/kv.PageEntries], slot%kv.PageEntries
-		for d := range acc {
-			acc[d] = fma32(w, load(page.V, kv.Type, e*kv.HeadDim+d), acc[d])
+		v := kv.value(from + j)
+		d := 0
+		for ; d+16 <= len(acc); d += 16 {
+			row, a := load16(&buf, v, kv.Type, d), (*[16]float32)(acc[d:])
+			for i, x := range row {
+				a[i] = fma32(w, x, a[i])
+			}
+		}
+		for ; d < len(acc); d++ {
+			acc[d] = fma32(w, load(v, kv.Type, d), acc[d])
 		}
 	}
+}
+
+// key returns the start of the key tile of a logical slot, value that of its values.
+func (kv *KV) key(slot int) unsafe.Pointer {
+	slot -= kv.Base
+	tile := slot % kv.PageEntries &^ (TileEntries - 1)
+	return unsafe.Add(kv.Pages[slot/kv.PageEntries].K, tile*kv.HeadDim*kv.Type.Size())
+}
+
+func (kv *KV) value(slot int) unsafe.Pointer {
+	slot -= kv.Base
+	return unsafe.Add(kv.Pages[slot/kv.PageEntries].V, slot%kv.PageEntries*kv.HeadDim*kv.Type.Size())
 }
 
 // AttentionWeights sets dst[j] to the attention probability of query q [HeadDim]

@@ -16,8 +16,8 @@ const (
 )
 
 type (
-	scoresFunc func(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
-	valuesFunc func(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
+	scoresFunc func(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+	valuesFunc func(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 )
 
 // attentionAsm computes attention in tiles of attentionRows rows. Per block of
@@ -42,6 +42,7 @@ type attentionTile struct {
 	s       *AttentionScratch
 	c       CPU
 	from, n int
+	end     int // slots that the last row sees
 }
 
 func (t *attentionTile) row(r int) (off, lo, hi int) {
@@ -65,6 +66,7 @@ func (t *attentionTile) run() {
 	}
 	_, lo, _ := t.row(0)
 	_, _, hi := t.row(t.n - 1)
+	t.end = hi
 	for at := lo; at < hi; {
 		end := min(hi, (at/BlockEntries+1)*BlockEntries)
 		t.block(at, end)
@@ -138,7 +140,12 @@ func (t *attentionTile) scores(base, from, to int) {
 			tiles = 4 // their keys stay in the first-level cache for all rows
 		}
 		end := at + tiles*TileEntries
-		k := unsafe.Add(page.K, e*kv.HeadDim*kv.Type.Size())
+		k, next := unsafe.Add(page.K, e*kv.HeadDim*kv.Type.Size()), unsafe.Pointer(nil)
+		if end < to {
+			next = kv.key(base + end)
+		} else {
+			next = kv.value(base + from)
+		}
 		for r := 0; r < t.n; r += 4 {
 			// Limits grow with the row.
 			if s.hi[r+3] <= at || s.lo[r] >= end {
@@ -146,9 +153,9 @@ func (t *attentionTile) scores(base, from, to int) {
 			}
 			p, q := &s.p[r*attentionStride+at], &s.q[r*attentionStride]
 			if tiles == 4 && four != nil {
-				four(p, q, k, kv.HeadDim, 1, t.Scale)
+				four(p, q, k, kv.HeadDim, 1, next, t.Scale)
 			} else {
-				one(p, q, k, kv.HeadDim, tiles, t.Scale)
+				one(p, q, k, kv.HeadDim, tiles, next, t.Scale)
 			}
 		}
 		at = end
@@ -164,15 +171,21 @@ func (t *attentionTile) values(base, from, to int) {
 		page, e := &kv.Pages[slot/kv.PageEntries], slot%kv.PageEntries
 		end := min(to, at+kv.PageEntries-e, at+valueSlots)
 		v := unsafe.Add(page.V, e*stride)
+		next := v
+		if end < to {
+			next = kv.value(base + end)
+		} else if base+end < t.end {
+			next = kv.key(base + end)
+		}
 		for r := 0; r < t.n; r += 4 {
-			t.valuesOf(r, v, at, end)
+			t.valuesOf(r, v, at, end, next)
 		}
 		at = end
 	}
 }
 
 // valuesOf adds the values of the columns [at, end), which start at v, to rows r to r+3.
-func (t *attentionTile) valuesOf(r int, v unsafe.Pointer, at, end int) {
+func (t *attentionTile) valuesOf(r int, v unsafe.Pointer, at, end int, next unsafe.Pointer) {
 	s, kv := t.s, &t.KV
 	stride := kv.HeadDim * kv.Type.Size()
 	lo, hi := s.lo[r+3], s.hi[r] // what all four rows see
@@ -184,7 +197,7 @@ func (t *attentionTile) valuesOf(r int, v unsafe.Pointer, at, end int) {
 	single := func(from, to int) {
 		for i := r; i < min(r+4, t.n); i++ {
 			if f, e := max(from, s.lo[i]), min(to, s.hi[i]); f < e {
-				one(&s.acc[i*attentionStride], &s.p[i*attentionStride+f], unsafe.Add(v, (f-at)*stride), stride, e-f, kv.HeadDim)
+				one(&s.acc[i*attentionStride], &s.p[i*attentionStride+f], unsafe.Add(v, (f-at)*stride), stride, e-f, kv.HeadDim, nil)
 			}
 		}
 	}
@@ -196,10 +209,10 @@ func (t *attentionTile) valuesOf(r int, v unsafe.Pointer, at, end int) {
 		done := 0
 		if wide != nil && kv.HeadDim >= 64 {
 			done = kv.HeadDim &^ 63
-			wide(acc, p, v, stride, e-f, done)
+			wide(acc, p, v, stride, e-f, done, next)
 		}
 		if done < kv.HeadDim {
-			four(&s.acc[r*attentionStride+done], p, unsafe.Add(v, done*kv.Type.Size()), stride, e-f, kv.HeadDim-done)
+			four(&s.acc[r*attentionStride+done], p, unsafe.Add(v, done*kv.Type.Size()), stride, e-f, kv.HeadDim-done, next)
 		}
 	}
 	if ragged {
@@ -264,11 +277,11 @@ func (c CPU) attentionScores(dst, q []float32, kv *KV, from int, scale float32) 
 		skip := e % TileEntries
 		k := unsafe.Add(page.K, (e-skip)*kv.HeadDim*kv.Type.Size())
 		if n := min(len(dst)-j, kv.PageEntries-e) / TileEntries; skip == 0 && n > 0 {
-			score(&dst[j], &q[0], k, kv.HeadDim, n, scale)
+			score(&dst[j], &q[0], k, kv.HeadDim, n, nil, scale)
 			j += n * TileEntries
 			continue
 		}
-		score(&tile[0], &q[0], k, kv.HeadDim, 1, scale)
+		score(&tile[0], &q[0], k, kv.HeadDim, 1, nil, scale)
 		j += copy(dst[j:], tile[skip:])
 	}
 }
@@ -283,58 +296,58 @@ func (c CPU) softmaxWeights(dst []float32, st Softmax) {
 }
 
 //go:noescape
-func scores4F32AVX2(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
+func scores4F32AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func scores4F16AVX2(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
+func scores4F16AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func scores4BF16AVX2(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
+func scores4BF16AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func scores1F32AVX2(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
+func scores1F32AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func scores1F16AVX2(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
+func scores1F16AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func scores1BF16AVX2(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
+func scores1BF16AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func scores4F32AVX512(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
+func scores4F32AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func scores4F16AVX512(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
+func scores4F16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func scores4BF16AVX512(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
+func scores4BF16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func values4F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
+func values4F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func values4F16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
+func values4F16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func values4BF16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
+func values4BF16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func values1F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
+func values1F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func values1F16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
+func values1F16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func values1BF16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
+func values1BF16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func values4F32AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
+func values4F32AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func values4F16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
+func values4F16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func values4BF16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
+func values4BF16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 // softmaxBlockAVX2 replaces the n scores at p, n a positive multiple of 16 and p
 // in lane 0, by their weights relative to the largest.

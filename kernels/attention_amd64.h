@@ -19,6 +19,17 @@
 	VPSLLD $16, y0, y0; \
 	VPSLLD $16, y1, y1
 
+// What 64 elements take in the cache, asked for ahead of need.
+#define PREFETCH_4(at) \
+	PREFETCHT0 (at); \
+	PREFETCHT0 64(at); \
+	PREFETCHT0 128(at); \
+	PREFETCHT0 192(at)
+
+#define PREFETCH_2(at) \
+	PREFETCHT0 (at); \
+	PREFETCHT0 64(at)
+
 #define LOADZ_F32(at, z) VMOVUPS at, z
 
 #define LOADZ_F16(at, z) VCVTPH2PS at, z
@@ -39,7 +50,8 @@
 	MOVQ k+16(FP), DX; \
 	MOVQ d+24(FP), CX; \
 	MOVQ n+32(FP), R8; \
-	VBROADCASTSS scale+40(FP), Y15; \
+	MOVQ next+40(FP), BX; \
+	VBROADCASTSS scale+48(FP), Y15; \
 tile: \
 	VXORPS Y0, Y0, Y0; \
 	VXORPS Y1, Y1, Y1; \
@@ -52,6 +64,7 @@ tile: \
 	MOVQ SI, R9; \
 	MOVQ CX, R10; \
 component: \
+	PREFETCHT0 (BX); \
 	LOAD(DX, Y8, Y9); \
 	VBROADCASTSS (R9), Y10; \
 	VBROADCASTSS ROW(R9), Y11; \
@@ -66,6 +79,7 @@ component: \
 	VFMADD231PS Y8, Y13, Y6; \
 	VFMADD231PS Y9, Y13, Y7; \
 	ADDQ $(16*SIZE), DX; \
+	ADDQ $(16*SIZE), BX; \
 	ADDQ $4, R9; \
 	DECQ R10; \
 	JNZ component; \
@@ -98,7 +112,7 @@ component: \
 	MOVQ k+16(FP), DX; \
 	MOVQ d+24(FP), CX; \
 	MOVQ n+32(FP), R8; \
-	VBROADCASTSS scale+40(FP), Y15; \
+	VBROADCASTSS scale+48(FP), Y15; \
 	MOVQ CX, R11; \
 	IMULQ $(16*SIZE), R11; \
 	JMP pairs; \
@@ -158,13 +172,14 @@ done: \
 	RET
 
 // The same for 4 queries and n groups of 4 neighbouring tiles.
-#define SCORES4_AVX512(LOADZ, SIZE) \
+#define SCORES4_AVX512(LOADZ, PREFETCHES, SIZE) \
 	MOVQ p+0(FP), DI; \
 	MOVQ q+8(FP), SI; \
 	MOVQ k+16(FP), DX; \
 	MOVQ d+24(FP), CX; \
 	MOVQ n+32(FP), R8; \
-	VBROADCASTSS scale+40(FP), Z31; \
+	MOVQ next+40(FP), BX; \
+	VBROADCASTSS scale+48(FP), Z31; \
 	MOVQ CX, R11; \
 	IMULQ $(16*SIZE), R11; \
 	LEAQ (R11)(R11*2), R12; \
@@ -188,6 +203,7 @@ quad: \
 	MOVQ SI, R9; \
 	MOVQ CX, R10; \
 component: \
+	PREFETCHES(BX); \
 	LOADZ((DX), Z16); \
 	LOADZ((DX)(R11*1), Z17); \
 	LOADZ((DX)(R11*2), Z18); \
@@ -213,6 +229,7 @@ component: \
 	VFMADD231PS Z19, Z22, Z11; \
 	VFMADD231PS Z19, Z23, Z15; \
 	ADDQ $(16*SIZE), DX; \
+	ADDQ $(64*SIZE), BX; \
 	ADDQ $4, R9; \
 	DECQ R10; \
 	JNZ component; \
@@ -267,6 +284,7 @@ component: \
 	MOVQ stride+24(FP), R11; \
 	MOVQ n+32(FP), R8; \
 	MOVQ cols+40(FP), CX; \
+	MOVQ next+48(FP), BX; \
 column: \
 	VMOVUPS (DI), Y0; \
 	VMOVUPS 32(DI), Y1; \
@@ -278,8 +296,10 @@ column: \
 	VMOVUPS (3*ROW+32)(DI), Y7; \
 	MOVQ SI, R9; \
 	MOVQ DX, R12; \
+	MOVQ BX, R13; \
 	MOVQ R8, R10; \
 slot: \
+	PREFETCHT0 (R13); \
 	LOAD(R12, Y8, Y9); \
 	VBROADCASTSS (R9), Y10; \
 	VBROADCASTSS ROW(R9), Y11; \
@@ -294,6 +314,7 @@ slot: \
 	VFMADD231PS Y8, Y13, Y6; \
 	VFMADD231PS Y9, Y13, Y7; \
 	ADDQ R11, R12; \
+	ADDQ R11, R13; \
 	ADDQ $4, R9; \
 	DECQ R10; \
 	JNZ slot; \
@@ -307,6 +328,7 @@ slot: \
 	VMOVUPS Y7, (3*ROW+32)(DI); \
 	ADDQ $64, DI; \
 	ADDQ $(16*SIZE), DX; \
+	ADDQ $(16*SIZE), BX; \
 	SUBQ $16, CX; \
 	JNZ column; \
 	VZEROUPPER; \
@@ -345,13 +367,14 @@ slot: \
 	RET
 
 // The same for 4 rows, cols a multiple of 64.
-#define VALUES4_AVX512(LOADZ, SIZE) \
+#define VALUES4_AVX512(LOADZ, PREFETCHES, SIZE) \
 	MOVQ acc+0(FP), DI; \
 	MOVQ p+8(FP), SI; \
 	MOVQ v+16(FP), DX; \
 	MOVQ stride+24(FP), R11; \
 	MOVQ n+32(FP), R8; \
 	MOVQ cols+40(FP), CX; \
+	MOVQ next+48(FP), BX; \
 column: \
 	VMOVUPS (DI), Z0; \
 	VMOVUPS 64(DI), Z1; \
@@ -371,8 +394,10 @@ column: \
 	VMOVUPS (3*ROW+192)(DI), Z15; \
 	MOVQ SI, R9; \
 	MOVQ DX, R12; \
+	MOVQ BX, R13; \
 	MOVQ R8, R10; \
 slot: \
+	PREFETCHES(R13); \
 	LOADZ((R12), Z16); \
 	LOADZ((16*SIZE)(R12), Z17); \
 	LOADZ((32*SIZE)(R12), Z18); \
@@ -398,6 +423,7 @@ slot: \
 	VFMADD231PS Z19, Z22, Z11; \
 	VFMADD231PS Z19, Z23, Z15; \
 	ADDQ R11, R12; \
+	ADDQ R11, R13; \
 	ADDQ $4, R9; \
 	DECQ R10; \
 	JNZ slot; \
@@ -419,6 +445,7 @@ slot: \
 	VMOVUPS Z15, (3*ROW+192)(DI); \
 	ADDQ $256, DI; \
 	ADDQ $(64*SIZE), DX; \
+	ADDQ $(64*SIZE), BX; \
 	SUBQ $64, CX; \
 	JNZ column; \
 	VZEROUPPER; \

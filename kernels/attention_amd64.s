@@ -4,77 +4,77 @@
 #include "exp_amd64.h"
 #include "attention_amd64.h"
 
-// func scores4F32AVX2(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
-TEXT ·scores4F32AVX2(SB), NOSPLIT, $0-44
+// func scores4F32AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores4F32AVX2(SB), NOSPLIT, $0-52
 	SCORES4_AVX2(LOAD_F32, 4)
 
-// func scores4F16AVX2(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
-TEXT ·scores4F16AVX2(SB), NOSPLIT, $0-44
+// func scores4F16AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores4F16AVX2(SB), NOSPLIT, $0-52
 	SCORES4_AVX2(LOAD_F16, 2)
 
-// func scores4BF16AVX2(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
-TEXT ·scores4BF16AVX2(SB), NOSPLIT, $0-44
+// func scores4BF16AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores4BF16AVX2(SB), NOSPLIT, $0-52
 	SCORES4_AVX2(LOAD_BF16, 2)
 
-// func scores1F32AVX2(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
-TEXT ·scores1F32AVX2(SB), NOSPLIT, $0-44
+// func scores1F32AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores1F32AVX2(SB), NOSPLIT, $0-52
 	SCORES1_AVX2(LOAD_F32, 4)
 
-// func scores1F16AVX2(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
-TEXT ·scores1F16AVX2(SB), NOSPLIT, $0-44
+// func scores1F16AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores1F16AVX2(SB), NOSPLIT, $0-52
 	SCORES1_AVX2(LOAD_F16, 2)
 
-// func scores1BF16AVX2(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
-TEXT ·scores1BF16AVX2(SB), NOSPLIT, $0-44
+// func scores1BF16AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores1BF16AVX2(SB), NOSPLIT, $0-52
 	SCORES1_AVX2(LOAD_BF16, 2)
 
-// func scores4F32AVX512(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
-TEXT ·scores4F32AVX512(SB), NOSPLIT, $0-44
-	SCORES4_AVX512(LOADZ_F32, 4)
+// func scores4F32AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores4F32AVX512(SB), NOSPLIT, $0-52
+	SCORES4_AVX512(LOADZ_F32, PREFETCH_4, 4)
 
-// func scores4F16AVX512(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
-TEXT ·scores4F16AVX512(SB), NOSPLIT, $0-44
-	SCORES4_AVX512(LOADZ_F16, 2)
+// func scores4F16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores4F16AVX512(SB), NOSPLIT, $0-52
+	SCORES4_AVX512(LOADZ_F16, PREFETCH_2, 2)
 
-// func scores4BF16AVX512(p, q *float32, k unsafe.Pointer, d, n int, scale float32)
-TEXT ·scores4BF16AVX512(SB), NOSPLIT, $0-44
-	SCORES4_AVX512(LOADZ_BF16, 2)
+// func scores4BF16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores4BF16AVX512(SB), NOSPLIT, $0-52
+	SCORES4_AVX512(LOADZ_BF16, PREFETCH_2, 2)
 
-// func values4F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
-TEXT ·values4F32AVX2(SB), NOSPLIT, $0-48
+// func values4F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+TEXT ·values4F32AVX2(SB), NOSPLIT, $0-56
 	VALUES4_AVX2(LOAD_F32, 4)
 
-// func values4F16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
-TEXT ·values4F16AVX2(SB), NOSPLIT, $0-48
+// func values4F16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+TEXT ·values4F16AVX2(SB), NOSPLIT, $0-56
 	VALUES4_AVX2(LOAD_F16, 2)
 
-// func values4BF16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
-TEXT ·values4BF16AVX2(SB), NOSPLIT, $0-48
+// func values4BF16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+TEXT ·values4BF16AVX2(SB), NOSPLIT, $0-56
 	VALUES4_AVX2(LOAD_BF16, 2)
 
-// func values1F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
-TEXT ·values1F32AVX2(SB), NOSPLIT, $0-48
+// func values1F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+TEXT ·values1F32AVX2(SB), NOSPLIT, $0-56
 	VALUES1_AVX2(LOAD_F32, 4)
 
-// func values1F16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
-TEXT ·values1F16AVX2(SB), NOSPLIT, $0-48
+// func values1F16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+TEXT ·values1F16AVX2(SB), NOSPLIT, $0-56
 	VALUES1_AVX2(LOAD_F16, 2)
 
-// func values1BF16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
-TEXT ·values1BF16AVX2(SB), NOSPLIT, $0-48
+// func values1BF16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+TEXT ·values1BF16AVX2(SB), NOSPLIT, $0-56
 	VALUES1_AVX2(LOAD_BF16, 2)
 
-// func values4F32AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
-TEXT ·values4F32AVX512(SB), NOSPLIT, $0-48
-	VALUES4_AVX512(LOADZ_F32, 4)
+// func values4F32AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+TEXT ·values4F32AVX512(SB), NOSPLIT, $0-56
+	VALUES4_AVX512(LOADZ_F32, PREFETCH_4, 4)
 
-// func values4F16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
-TEXT ·values4F16AVX512(SB), NOSPLIT, $0-48
-	VALUES4_AVX512(LOADZ_F16, 2)
+// func values4F16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+TEXT ·values4F16AVX512(SB), NOSPLIT, $0-56
+	VALUES4_AVX512(LOADZ_F16, PREFETCH_2, 2)
 
-// func values4BF16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int)
-TEXT ·values4BF16AVX512(SB), NOSPLIT, $0-48
-	VALUES4_AVX512(LOADZ_BF16, 2)
+// func values4BF16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+TEXT ·values4BF16AVX512(SB), NOSPLIT, $0-56
+	VALUES4_AVX512(LOADZ_BF16, PREFETCH_2, 2)
 
 // func softmaxBlockAVX2(p *float32, n int, st *Softmax)
 TEXT ·softmaxBlockAVX2(SB), NOSPLIT, $0-24

@@ -103,3 +103,21 @@ func load(p unsafe.Pointer, t tensor.Type, i int) float32 {
 		return bf16(*(*uint16)(unsafe.Add(p, 2*i)))
 	}
 }
+
+// load16 returns elements i to i+15 of an array of type t at p, widened into buf
+// unless they are f32 already.
+func load16(buf *[16]float32, p unsafe.Pointer, t tensor.Type, i int) *[16]float32 {
+	switch t {
+	case tensor.F32:
+		return (*[16]float32)(unsafe.Add(p, 4*i))
+	case tensor.F16:
+		for j, h := range (*[16]uint16)(unsafe.Add(p, 2*i)) {
+			buf[j] = widenF16(h)
+		}
+	default:
+		for j, h := range (*[16]uint16)(unsafe.Add(p, 2*i)) {
+			buf[j] = bf16(h)
+		}
+	}
+	return buf
+}

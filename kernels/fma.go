@@ -13,7 +13,8 @@ const Lanes = 16
 // midpoints lie elsewhere. Those cases are left to fma32Slow.
 func fma32(x, y, z float32) float32 {
 	s := float64(x)*float64(y) + float64(z)
-	if b := math.Float64bits(s); b&0x1fffffff == 0x10000000 || b<<1 < 0x381<<53 && b<<1 != 0 {
+	// The second condition is 0 < |s| < 2^-126.
+	if b := math.Float64bits(s); b&0x1fffffff == 0x10000000 || b<<1-1 < 0x381<<53-1 {
 		return fma32Slow(x, y, z)
 	}
 	return float32(s)
@@ -53,15 +54,15 @@ func fmaFlush(x, y, z float32) float32 {
 	// With 8-bit significands the product is exact unless it is tiny.
 	p := x * y
 	r := p + z
-	if tiny(p) || tiny(r) || tiny(x) || tiny(y) || tiny(z) {
+	if (excess(p)|excess(r)|excess(x)|excess(y)|excess(z))>>63 != 0 {
 		return fmaFlushSlow(x, y, z)
 	}
 	return r
 }
 
-// tiny reports whether x is zero or subnormal. Zeros take the careful path too,
-// because a product of normal numbers can underflow to zero.
-func tiny(x float32) bool { return math.Float32bits(x)&0x7f800000 == 0 }
+// excess has its top bit set if x is zero or subnormal. Zeros take the careful
+// path too, because a product of normal numbers can underflow to zero.
+func excess(x float32) uint64 { return uint64(math.Float32bits(x)&0x7fffffff) - 0x00800000 }
 
 //go:noinline
 func fmaFlushSlow(x, y, z float32) float32 {

@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"encoding/binary"
 	"math"
 	"unsafe"
 
@@ -124,11 +125,11 @@ func fill(x []float32, v float32) {
 
 func matMulPortable(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, lo, hi int) {
 	var buf [blockK]float32
+	size := w.Type.Size()
 	for o := lo; o < hi; o++ {
 		row := w.rowBytes(o)
-		for k := 0; k < w.Cols; k += blockK {
+		for k := 0; k < w.Cols || k == 0; k += blockK {
 			e := min(k+blockK, w.Cols)
-			size := w.Type.Size()
 			wb := widenBytes(buf[:e-k], row[k*size:e*size], w.Type)
 			for r := range n {
 				s := dotF32(x[r*ldx+k:r*ldx+e], wb)
@@ -147,21 +148,42 @@ func dotF32(x, w []float32) float32 {
 	w = w[:len(x)]
 	k := 0
 	for ; k+Lanes <= len(x); k += Lanes {
-		a, b := (*[Lanes]float32)(x[k:]), (*[Lanes]float32)(w[k:])
-		for i := range s {
-			s[i] = fma32(a[i], b[i], s[i])
-		}
+		dotGroupF32(&s, (*[Lanes]float32)(x[k:]), (*[Lanes]float32)(w[k:]))
 	}
-	for i := 0; k < len(x); i, k = i+1, k+1 {
-		s[i] = fma32(x[k], w[k], s[i])
+	if k < len(x) {
+		var a, b [Lanes]float32
+		copy(a[:], x[k:])
+		copy(b[:], w[k:])
+		dotGroupF32(&s, &a, &b)
 	}
 	return sumLanes(&s)
+}
+
+// dotGroupF32 sets every s[i] to fma32(a[i], b[i], s[i]). It takes all 16 sums by
+// way of float64 and looks only once whether one of them needs more care.
+func dotGroupF32(s, a, b *[Lanes]float32) {
+	var t [Lanes]float32
+	var doubt uint64 // top bit: the condition of fma32 for some lane, or a sum of zero
+	for i := range s {
+		d := float64(a[i])*float64(b[i]) + float64(s[i])
+		t[i] = float32(d)
+		u := math.Float64bits(d)
+		doubt |= (u&0x1fffffff ^ 0x10000000) - 1
+		doubt |= u&(1<<63-1) - 0x381<<52
+	}
+	if doubt>>63 == 0 {
+		*s = t
+		return
+	}
+	for i := range s {
+		s[i] = fma32(a[i], b[i], s[i])
+	}
 }
 
 func matMulBF16Portable(dst []float32, ldd int, x []uint16, ldx, n int, w *Matrix, lo, hi int) {
 	for o := lo; o < hi; o++ {
 		row := w.rowBytes(o)
-		for k := 0; k < w.Cols; k += blockK {
+		for k := 0; k < w.Cols || k == 0; k += blockK {
 			e := min(k+blockK, w.Cols)
 			for r := range n {
 				s := dotBF16(x[r*ldx+k:r*ldx+e], row[2*k:2*e])
@@ -177,29 +199,49 @@ func matMulBF16Portable(dst []float32, ldd int, x []uint16, ldx, n int, w *Matri
 // dotBF16 is one block of a product of bf16 with bf16. w holds len(x) bf16 values.
 func dotBF16(x []uint16, w []byte) float32 {
 	var s [Lanes]float32
+	w = w[:2*len(x)]
 	k := 0
 	for ; k+2*Lanes <= len(x); k += 2 * Lanes {
-		a, b := (*[2 * Lanes]uint16)(x[k:]), (*[4 * Lanes]byte)(w[2*k:])
-		for i := range s {
-			t := fmaFlush(bf16(a[2*i+1]), bf16le(b[4*i+2], b[4*i+3]), s[i])
-			s[i] = fmaFlush(bf16(a[2*i]), bf16le(b[4*i], b[4*i+1]), t)
-		}
+		dotGroupBF16(&s, (*[2 * Lanes]uint16)(x[k:]), (*[4 * Lanes]byte)(w[2*k:]))
 	}
-	for i := 0; k < len(x); i, k = i+1, k+2 {
-		if k+1 < len(x) {
-			s[i] = fmaFlush(bf16(x[k+1]), bf16le(w[2*k+2], w[2*k+3]), s[i])
-		}
-		s[i] = fmaFlush(bf16(x[k]), bf16le(w[2*k], w[2*k+1]), s[i])
+	if k < len(x) {
+		var a [2 * Lanes]uint16
+		var b [4 * Lanes]byte
+		copy(a[:], x[k:])
+		copy(b[:], w[2*k:])
+		dotGroupBF16(&s, &a, &b)
 	}
 	return sumLanes(&s)
 }
 
+// dotGroupBF16 takes both steps of each lane, the odd element first. It looks
+// only once whether a number in one of them was tiny.
+func dotGroupBF16(s *[Lanes]float32, a *[2 * Lanes]uint16, b *[4 * Lanes]byte) {
+	var t [Lanes]float32
+	var doubt uint64
+	for i := range s {
+		w := binary.LittleEndian.Uint32(b[4*i:])
+		x1, w1 := bf16(a[2*i+1]), math.Float32frombits(w&0xffff0000)
+		x0, w0 := bf16(a[2*i]), math.Float32frombits(w<<16)
+		p1, p0 := x1*w1, x0*w0
+		t1 := s[i] + p1
+		t[i] = t1 + p0
+		doubt |= excess(x1) | excess(w1) | excess(p1) | excess(s[i]) | excess(t1)
+		doubt |= excess(x0) | excess(w0) | excess(p0) | excess(t[i])
+	}
+	if doubt>>63 == 0 {
+		*s = t
+		return
+	}
+	for i := range s {
+		w := binary.LittleEndian.Uint32(b[4*i:])
+		t := fmaFlush(bf16(a[2*i+1]), math.Float32frombits(w&0xffff0000), s[i])
+		s[i] = fmaFlush(bf16(a[2*i]), math.Float32frombits(w<<16), t)
+	}
+}
+
 // bf16 widens a bf16 value.
 func bf16(x uint16) float32 { return math.Float32frombits(uint32(x) << 16) }
-
-func bf16le(lo, hi byte) float32 {
-	return math.Float32frombits(uint32(lo)<<16 | uint32(hi)<<24)
-}
 
 // widenBytes returns the elements of src, stored with type t, as float32. It
 // uses buf (of as many elements) unless src is aligned f32 already.

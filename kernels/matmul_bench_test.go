@@ -1,7 +1,9 @@
 package kernels
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/lukv/lukv/tensor"
@@ -31,12 +33,13 @@ func BenchmarkMatMul(b *testing.B) {
 
 func benchMatMul(b *testing.B, c CPU, t tensor.Type, dot bool, n, cols, rows int) {
 	w := Matrix{Type: t, Rows: rows, Cols: cols, Data: make([]byte, rows*cols*t.Size())}
-	for i := range w.Data {
-		w.Data[i] = 0x3c // a small number in each of the types
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := 0; i < len(w.Data); i += 8 { // ordinary numbers in each of the types
+		binary.LittleEndian.PutUint64(w.Data[i:], r.Uint64()&0x80ff80ff80ff80ff|0x3a003a003a003a00)
 	}
 	x, xb, dst := make([]float32, n*cols), make([]uint16, n*cols), make([]float32, n*rows)
 	for i := range x {
-		x[i] = float32(i%7) - 3
+		x[i] = r.Float32() - 0.5
 	}
 	c.RoundBF16(xb, x)
 	b.SetBytes(int64(len(w.Data)))

@@ -1,3 +1,6 @@
+// The race detector keeps memory of its own for each byte of a cache.
+//go:build !race
+
 package kvcache
 
 import (

@@ -18,14 +18,14 @@ import (
 )
 
 // withKeys returns a small valid config.json with some keys replaced; the value
-// absent removes a key.
+// absentKey removes a key.
 func withKeys(keys map[string]any) []byte {
 	m := map[string]any{
 		"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
 		"num_attention_heads": 4, "vocab_size": 100,
 	}
 	maps.Copy(m, keys)
-	maps.DeleteFunc(m, func(_ string, v any) bool { return v == absent })
+	maps.DeleteFunc(m, func(_ string, v any) bool { return v == absentKey })
 	text, err := json.Marshal(m)
 	if err != nil {
 		panic(err)
@@ -33,44 +33,44 @@ func withKeys(keys map[string]any) []byte {
 	return text
 }
 
-type absentType struct{}
+type absentKeyType struct{}
 
-var absent = absentType{}
+var absentKey = absentKeyType{}
 
-type keys = map[string]any
+type jsonKeys = map[string]any
 
 func TestConfigDefaults(t *testing.T) {
 	full := []int{0, 0, 0}
 	cases := []struct {
 		name string
-		keys keys
+		keys jsonKeys
 		want Config // fields that all cases share are filled in below
 	}{
 		{"llama", nil, Config{Arch: "llama", KVHeads: 4, HeadDim: 16, MaxPositions: 2048, Windows: full}},
-		{"llama, biases", keys{"attention_bias": true, "mlp_bias": true},
+		{"llama, biases", jsonKeys{"attention_bias": true, "mlp_bias": true},
 			Config{Arch: "llama", KVHeads: 4, HeadDim: 16, MaxPositions: 2048, QKVBias: true, OutBias: true, MLPBias: true, Windows: full}},
-		{"llama, nulls", keys{"num_key_value_heads": nil, "head_dim": nil, "rope_scaling": nil, "rope_theta": nil, "eos_token_id": nil, "quantization_config": nil},
+		{"llama, nulls", jsonKeys{"num_key_value_heads": nil, "head_dim": nil, "rope_scaling": nil, "rope_theta": nil, "eos_token_id": nil, "quantization_config": nil},
 			Config{Arch: "llama", KVHeads: 4, HeadDim: 16, MaxPositions: 2048, Windows: full}},
-		{"llama by its class", keys{"model_type": absent, "architectures": []string{"LlamaForCausalLM"}},
+		{"llama by its class", jsonKeys{"model_type": absentKey, "architectures": []string{"LlamaForCausalLM"}},
 			Config{Arch: "llama", KVHeads: 4, HeadDim: 16, MaxPositions: 2048, Windows: full}},
-		{"llama never has a window", keys{"sliding_window": 16},
+		{"llama never has a window", jsonKeys{"sliding_window": 16},
 			Config{Arch: "llama", KVHeads: 4, HeadDim: 16, MaxPositions: 2048, Windows: full}},
-		{"mistral", keys{"model_type": "mistral", "num_attention_heads": 16},
+		{"mistral", jsonKeys{"model_type": "mistral", "num_attention_heads": 16},
 			Config{Arch: "mistral", Heads: 16, KVHeads: 8, HeadDim: 4, MaxPositions: 131072, Windows: []int{4096, 4096, 4096}}},
-		{"mistral, null window and KV heads", keys{"model_type": "mistral", "sliding_window": nil, "num_key_value_heads": nil},
+		{"mistral, null window and KV heads", jsonKeys{"model_type": "mistral", "sliding_window": nil, "num_key_value_heads": nil},
 			Config{Arch: "mistral", KVHeads: 4, HeadDim: 16, MaxPositions: 131072, Windows: full}},
-		{"qwen2", keys{"model_type": "qwen2", "num_attention_heads": 32, "sliding_window": 7},
+		{"qwen2", jsonKeys{"model_type": "qwen2", "num_attention_heads": 32, "sliding_window": 7},
 			Config{Arch: "qwen2", Heads: 32, KVHeads: 32, HeadDim: 2, MaxPositions: 32768, QKVBias: true, Windows: full}},
-		{"qwen2, windows", keys{"model_type": "qwen2", "num_key_value_heads": 2, "use_sliding_window": true, "sliding_window": 7, "max_window_layers": 2},
+		{"qwen2, windows", jsonKeys{"model_type": "qwen2", "num_key_value_heads": 2, "use_sliding_window": true, "sliding_window": 7, "max_window_layers": 2},
 			Config{Arch: "qwen2", KVHeads: 2, HeadDim: 16, MaxPositions: 32768, QKVBias: true, Windows: []int{0, 0, 7}}},
-		{"qwen2, switch without layers", keys{"model_type": "qwen2", "num_key_value_heads": 2, "use_sliding_window": true, "sliding_window": 7},
+		{"qwen2, switch without layers", jsonKeys{"model_type": "qwen2", "num_key_value_heads": 2, "use_sliding_window": true, "sliding_window": 7},
 			Config{Arch: "qwen2", KVHeads: 2, HeadDim: 16, MaxPositions: 32768, QKVBias: true, Windows: full}},
-		{"qwen2, layer types decide", keys{"model_type": "qwen2", "num_key_value_heads": 2, "use_sliding_window": true, "sliding_window": 7, "max_window_layers": 3,
+		{"qwen2, layer types decide", jsonKeys{"model_type": "qwen2", "num_key_value_heads": 2, "use_sliding_window": true, "sliding_window": 7, "max_window_layers": 3,
 			"layer_types": []string{"sliding_attention", "full_attention", "sliding_attention"}},
 			Config{Arch: "qwen2", KVHeads: 2, HeadDim: 16, MaxPositions: 32768, QKVBias: true, Windows: []int{7, 0, 7}}},
-		{"qwen3", keys{"model_type": "qwen3", "num_attention_heads": 32},
+		{"qwen3", jsonKeys{"model_type": "qwen3", "num_attention_heads": 32},
 			Config{Arch: "qwen3", Heads: 32, KVHeads: 32, HeadDim: 128, MaxPositions: 32768, QKNorm: true, Windows: full}},
-		{"qwen3, null head dim", keys{"model_type": "qwen3", "num_attention_heads": 32, "head_dim": nil, "attention_bias": true},
+		{"qwen3, null head dim", jsonKeys{"model_type": "qwen3", "num_attention_heads": 32, "head_dim": nil, "attention_bias": true},
 			Config{Arch: "qwen3", Heads: 32, KVHeads: 32, HeadDim: 128, MaxPositions: 32768, QKNorm: true, QKVBias: true, OutBias: true, Windows: full}},
 	}
 	for _, c := range cases {
@@ -99,7 +99,7 @@ func TestConfigValues(t *testing.T) {
 
 	for name, want := range map[string]tensor.Type{"float16": tensor.F16, "torch.float32": tensor.F32, "float64": tensor.F64, "auto": 0} {
 		for _, key := range []string{"dtype", "torch_dtype"} {
-			c, err := ParseConfig(withKeys(keys{key: name}))
+			c, err := ParseConfig(withKeys(jsonKeys{key: name}))
 			require.NoError(t, err)
 			assert.Equal(t, want, c.Type, name)
 		}
@@ -107,25 +107,25 @@ func TestConfigValues(t *testing.T) {
 }
 
 func TestConfigRope(t *testing.T) {
-	yarn := keys{"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+	yarn := jsonKeys{"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 	cases := []struct {
 		name string
-		keys keys
+		keys jsonKeys
 		want RopeConfig
 	}{
-		{"theta beside", keys{"rope_theta": 5e5}, RopeConfig{Theta: 5e5}},
-		{"theta inside", keys{"rope_parameters": keys{"rope_theta": 5e5, "rope_type": "default"}}, RopeConfig{Theta: 5e5, Type: "default"}},
-		{"theta inside without type", keys{"rope_parameters": keys{"rope_theta": 5e5}}, RopeConfig{Theta: 5e5}},
-		{"old name of the type", keys{"rope_scaling": keys{"type": "linear", "factor": 4}}, RopeConfig{Theta: 1e4, Type: "linear", Factor: 4}},
-		{"new name of the type wins", keys{"rope_scaling": keys{"type": "linear", "rope_type": "dynamic", "factor": 4}}, RopeConfig{Theta: 1e4, Type: "dynamic", Factor: 4}},
-		{"llama3", keys{"rope_parameters": keys{"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}},
+		{"theta beside", jsonKeys{"rope_theta": 5e5}, RopeConfig{Theta: 5e5}},
+		{"theta inside", jsonKeys{"rope_parameters": jsonKeys{"rope_theta": 5e5, "rope_type": "default"}}, RopeConfig{Theta: 5e5, Type: "default"}},
+		{"theta inside without type", jsonKeys{"rope_parameters": jsonKeys{"rope_theta": 5e5}}, RopeConfig{Theta: 5e5}},
+		{"old name of the type", jsonKeys{"rope_scaling": jsonKeys{"type": "linear", "factor": 4}}, RopeConfig{Theta: 1e4, Type: "linear", Factor: 4}},
+		{"new name of the type wins", jsonKeys{"rope_scaling": jsonKeys{"type": "linear", "rope_type": "dynamic", "factor": 4}}, RopeConfig{Theta: 1e4, Type: "dynamic", Factor: 4}},
+		{"llama3", jsonKeys{"rope_parameters": jsonKeys{"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}},
 			RopeConfig{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}},
-		{"yarn", keys{"rope_scaling": yarn, "rope_theta": 1e6}, RopeConfig{Theta: 1e6, Type: "yarn", Factor: 4, OriginalMax: 64}},
-		{"yarn, everything", keys{"rope_scaling": keys{"rope_type": "yarn", "factor": 4, "beta_fast": 16, "beta_slow": 2, "truncate": false, "attention_factor": 1.5, "mscale": 0.7, "mscale_all_dim": 0.9}},
+		{"yarn", jsonKeys{"rope_scaling": yarn, "rope_theta": 1e6}, RopeConfig{Theta: 1e6, Type: "yarn", Factor: 4, OriginalMax: 64}},
+		{"yarn, everything", jsonKeys{"rope_scaling": jsonKeys{"rope_type": "yarn", "factor": 4, "beta_fast": 16, "beta_slow": 2, "truncate": false, "attention_factor": 1.5, "mscale": 0.7, "mscale_all_dim": 0.9}},
 			RopeConfig{Theta: 1e4, Type: "yarn", Factor: 4, BetaFast: 16, BetaSlow: 2, NoTruncate: true, AttentionFactor: 1.5, MScale: 0.7, MScaleAllDim: 0.9}},
-		{"scaling added to a newer config", keys{"rope_scaling": yarn, "rope_parameters": keys{"rope_type": "default", "rope_theta": 1e6}},
+		{"scaling added to a newer config", jsonKeys{"rope_scaling": yarn, "rope_parameters": jsonKeys{"rope_type": "default", "rope_theta": 1e6}},
 			RopeConfig{Theta: 1e6, Type: "yarn", Factor: 4, OriginalMax: 64}},
-		{"default scaling beside parameters", keys{"rope_scaling": keys{"type": "default"}, "rope_parameters": keys{"rope_type": "linear", "factor": 2, "rope_theta": 1e6}},
+		{"default scaling beside parameters", jsonKeys{"rope_scaling": jsonKeys{"type": "default"}, "rope_parameters": jsonKeys{"rope_type": "linear", "factor": 2, "rope_theta": 1e6}},
 			RopeConfig{Theta: 1e6, Type: "linear", Factor: 2}},
 	}
 	for _, c := range cases {
@@ -139,59 +139,59 @@ func TestConfigRope(t *testing.T) {
 func TestConfigRefuses(t *testing.T) {
 	cases := []struct {
 		name        string
-		keys        keys
+		keys        jsonKeys
 		want        string // part of the error
 		unsupported bool
 	}{
-		{"architecture", keys{"model_type": "mixtral"}, "[llama mistral qwen2 qwen3]", true},
-		{"class", keys{"model_type": absent, "architectures": []string{"GPT2LMHeadModel"}}, "GPT2LMHeadModel", true},
-		{"no architecture", keys{"model_type": absent}, "model_type", true},
-		{"architecture as number", keys{"model_type": 1}, "expected a string", false},
-		{"classes as string", keys{"model_type": absent, "architectures": "LlamaForCausalLM"}, "list of strings", false},
-		{"activation", keys{"hidden_act": "gelu"}, "gelu", true},
-		{"quantization", keys{"quantization_config": keys{"bits": 4}}, "quantization_config", true},
-		{"missing layers", keys{"num_hidden_layers": absent}, `"num_hidden_layers" is missing`, false},
-		{"missing width, null", keys{"intermediate_size": nil}, `"intermediate_size" is missing`, false},
-		{"zero layers", keys{"num_hidden_layers": 0}, "found 0, expected a whole number from 1 to", false},
-		{"a billion layers", keys{"num_hidden_layers": 1000000000}, "num_hidden_layers", false},
-		{"integer with a point", keys{"hidden_size": json.RawMessage("64.0")}, "found 64.0, expected a whole number", false},
-		{"integer with an exponent", keys{"vocab_size": json.RawMessage("1e3")}, "found 1e3", false},
-		{"integer as string", keys{"num_attention_heads": "4"}, `found "4"`, false},
-		{"integer beyond 64 bits", keys{"vocab_size": json.RawMessage("99999999999999999999")}, "vocab_size", false},
-		{"integer as object", keys{"vocab_size": keys{}}, "vocab_size", false},
-		{"bool as number", keys{"tie_word_embeddings": 1}, "expected true or false", false},
-		{"eps as string", keys{"rms_norm_eps": "1e-5"}, "rms_norm_eps", false},
-		{"eps too large", keys{"rms_norm_eps": 1}, "rms_norm_eps", false},
-		{"hidden not a multiple", keys{"hidden_size": 66}, "multiple of the 4 heads", false},
-		{"KV heads", keys{"num_key_value_heads": 3}, "divisor of the 4 heads", false},
-		{"default of KV heads", keys{"model_type": "mistral"}, "found 8, expected a divisor", false},
-		{"odd head dim", keys{"head_dim": 15}, "even number", false},
-		{"window 0", keys{"model_type": "mistral", "num_key_value_heads": 4, "sliding_window": 0}, "sliding_window", false},
-		{"too few layer types", keys{"layer_types": []string{"full_attention"}}, "list of 3 strings", false},
-		{"unknown layer type", keys{"layer_types": []string{"full_attention", "chunked_attention", "full_attention"}}, "chunked_attention", true},
-		{"sliding layer without window", keys{"layer_types": []string{"full_attention", "sliding_attention", "full_attention"}}, "sets no window", false},
-		{"negative token", keys{"eos_token_id": -1}, "eos_token_id", false},
-		{"token as string", keys{"bos_token_id": []any{1, "2"}}, "bos_token_id", false},
-		{"theta", keys{"rope_theta": 1}, "rope theta", false},
-		{"theta as string", keys{"rope_theta": "1"}, "rope_theta", false},
-		{"scaling as string", keys{"rope_scaling": "linear"}, "rope_scaling", false},
-		{"scaling without type", keys{"rope_scaling": keys{"factor": 2}}, `"rope_scaling": "rope_type" is missing`, false},
-		{"parameters without type", keys{"rope_parameters": keys{"factor": 2}}, `"rope_parameters": "rope_type" is missing`, false},
-		{"type of scaling", keys{"rope_scaling": keys{"type": "longrope", "factor": 2}}, "longrope", true},
-		{"type as number", keys{"rope_scaling": keys{"type": 3}}, `"rope_scaling": "type"`, false},
-		{"factor missing", keys{"rope_scaling": keys{"type": "dynamic"}}, "rope factor", false},
-		{"factor below 1", keys{"rope_scaling": keys{"type": "linear", "factor": 0.5}}, "rope factor", false},
-		{"factor as string", keys{"rope_scaling": keys{"type": "linear", "factor": "2"}}, `"factor": found "2"`, false},
-		{"llama3 without length", keys{"rope_scaling": keys{"type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 4}}, "original maximum", false},
-		{"llama3 without bounds", keys{"rope_scaling": keys{"type": "llama3", "factor": 2, "original_max_position_embeddings": 64}}, "frequency factors", false},
-		{"llama3 with equal bounds", keys{"rope_scaling": keys{"type": "llama3", "factor": 2, "original_max_position_embeddings": 64, "low_freq_factor": 4, "high_freq_factor": 4}}, "frequency factors", false},
-		{"yarn betas", keys{"rope_scaling": keys{"type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2}}, "betas", false},
-		{"yarn attention factor", keys{"rope_scaling": keys{"type": "yarn", "factor": 2, "attention_factor": 0}}, "attention_factor", false},
-		{"yarn mscale", keys{"rope_scaling": keys{"type": "yarn", "factor": 2, "mscale": -100, "mscale_all_dim": 1}}, "mscale", false},
-		{"dynamic with one pair", keys{"head_dim": 2, "rope_scaling": keys{"type": "dynamic", "factor": 2}}, "at least 4", false},
-		{"two scalings", keys{"rope_scaling": keys{"type": "linear", "factor": 2}, "rope_parameters": keys{"rope_type": "yarn", "factor": 2}}, "expected one", false},
-		{"rotation by kind of layer", keys{"rope_parameters": keys{"full_attention": keys{"rope_theta": 1e6}}}, "kinds of layers", true},
-		{"partial rotation", keys{"partial_rotary_factor": 0.5}, "partial_rotary_factor", true},
+		{"architecture", jsonKeys{"model_type": "mixtral"}, "[llama mistral qwen2 qwen3]", true},
+		{"class", jsonKeys{"model_type": absentKey, "architectures": []string{"GPT2LMHeadModel"}}, "GPT2LMHeadModel", true},
+		{"no architecture", jsonKeys{"model_type": absentKey}, "model_type", true},
+		{"architecture as number", jsonKeys{"model_type": 1}, "expected a string", false},
+		{"classes as string", jsonKeys{"model_type": absentKey, "architectures": "LlamaForCausalLM"}, "list of strings", false},
+		{"activation", jsonKeys{"hidden_act": "gelu"}, "gelu", true},
+		{"quantization", jsonKeys{"quantization_config": jsonKeys{"bits": 4}}, "quantization_config", true},
+		{"missing layers", jsonKeys{"num_hidden_layers": absentKey}, `"num_hidden_layers" is missing`, false},
+		{"missing width, null", jsonKeys{"intermediate_size": nil}, `"intermediate_size" is missing`, false},
+		{"zero layers", jsonKeys{"num_hidden_layers": 0}, "found 0, expected a whole number from 1 to", false},
+		{"a billion layers", jsonKeys{"num_hidden_layers": 1000000000}, "num_hidden_layers", false},
+		{"integer with a point", jsonKeys{"hidden_size": json.RawMessage("64.0")}, "found 64.0, expected a whole number", false},
+		{"integer with an exponent", jsonKeys{"vocab_size": json.RawMessage("1e3")}, "found 1e3", false},
+		{"integer as string", jsonKeys{"num_attention_heads": "4"}, `found "4"`, false},
+		{"integer beyond 64 bits", jsonKeys{"vocab_size": json.RawMessage("99999999999999999999")}, "vocab_size", false},
+		{"integer as object", jsonKeys{"vocab_size": jsonKeys{}}, "vocab_size", false},
+		{"bool as number", jsonKeys{"tie_word_embeddings": 1}, "expected true or false", false},
+		{"eps as string", jsonKeys{"rms_norm_eps": "1e-5"}, "rms_norm_eps", false},
+		{"eps too large", jsonKeys{"rms_norm_eps": 1}, "rms_norm_eps", false},
+		{"hidden not a multiple", jsonKeys{"hidden_size": 66}, "multiple of the 4 heads", false},
+		{"KV heads", jsonKeys{"num_key_value_heads": 3}, "divisor of the 4 heads", false},
+		{"default of KV heads", jsonKeys{"model_type": "mistral"}, "found 8, expected a divisor", false},
+		{"odd head dim", jsonKeys{"head_dim": 15}, "even number", false},
+		{"window 0", jsonKeys{"model_type": "mistral", "num_key_value_heads": 4, "sliding_window": 0}, "sliding_window", false},
+		{"too few layer types", jsonKeys{"layer_types": []string{"full_attention"}}, "list of 3 strings", false},
+		{"unknown layer type", jsonKeys{"layer_types": []string{"full_attention", "chunked_attention", "full_attention"}}, "chunked_attention", true},
+		{"sliding layer without window", jsonKeys{"layer_types": []string{"full_attention", "sliding_attention", "full_attention"}}, "sets no window", false},
+		{"negative token", jsonKeys{"eos_token_id": -1}, "eos_token_id", false},
+		{"token as string", jsonKeys{"bos_token_id": []any{1, "2"}}, "bos_token_id", false},
+		{"theta", jsonKeys{"rope_theta": 1}, "rope theta", false},
+		{"theta as string", jsonKeys{"rope_theta": "1"}, "rope_theta", false},
+		{"scaling as string", jsonKeys{"rope_scaling": "linear"}, "rope_scaling", false},
+		{"scaling without type", jsonKeys{"rope_scaling": jsonKeys{"factor": 2}}, `"rope_scaling": "rope_type" is missing`, false},
+		{"parameters without type", jsonKeys{"rope_parameters": jsonKeys{"factor": 2}}, `"rope_parameters": "rope_type" is missing`, false},
+		{"type of scaling", jsonKeys{"rope_scaling": jsonKeys{"type": "longrope", "factor": 2}}, "longrope", true},
+		{"type as number", jsonKeys{"rope_scaling": jsonKeys{"type": 3}}, `"rope_scaling": "type"`, false},
+		{"factor missing", jsonKeys{"rope_scaling": jsonKeys{"type": "dynamic"}}, "rope factor", false},
+		{"factor below 1", jsonKeys{"rope_scaling": jsonKeys{"type": "linear", "factor": 0.5}}, "rope factor", false},
+		{"factor as string", jsonKeys{"rope_scaling": jsonKeys{"type": "linear", "factor": "2"}}, `"factor": found "2"`, false},
+		{"llama3 without length", jsonKeys{"rope_scaling": jsonKeys{"type": "llama3", "factor": 2, "low_freq_factor": 1, "high_freq_factor": 4}}, "original maximum", false},
+		{"llama3 without bounds", jsonKeys{"rope_scaling": jsonKeys{"type": "llama3", "factor": 2, "original_max_position_embeddings": 64}}, "frequency factors", false},
+		{"llama3 with equal bounds", jsonKeys{"rope_scaling": jsonKeys{"type": "llama3", "factor": 2, "original_max_position_embeddings": 64, "low_freq_factor": 4, "high_freq_factor": 4}}, "frequency factors", false},
+		{"yarn betas", jsonKeys{"rope_scaling": jsonKeys{"type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 2}}, "betas", false},
+		{"yarn attention factor", jsonKeys{"rope_scaling": jsonKeys{"type": "yarn", "factor": 2, "attention_factor": 0}}, "attention_factor", false},
+		{"yarn mscale", jsonKeys{"rope_scaling": jsonKeys{"type": "yarn", "factor": 2, "mscale": -100, "mscale_all_dim": 1}}, "mscale", false},
+		{"dynamic with one pair", jsonKeys{"head_dim": 2, "rope_scaling": jsonKeys{"type": "dynamic", "factor": 2}}, "at least 4", false},
+		{"two scalings", jsonKeys{"rope_scaling": jsonKeys{"type": "linear", "factor": 2}, "rope_parameters": jsonKeys{"rope_type": "yarn", "factor": 2}}, "expected one", false},
+		{"rotation by kind of layer", jsonKeys{"rope_parameters": jsonKeys{"full_attention": jsonKeys{"rope_theta": 1e6}}}, "kinds of layers", true},
+		{"partial rotation", jsonKeys{"partial_rotary_factor": 0.5}, "partial_rotary_factor", true},
 	}
 	for _, c := range cases {
 		_, err := ParseConfig(withKeys(c.keys))
@@ -237,7 +237,7 @@ func TestLoadConfigFiles(t *testing.T) {
 	write := func(name string, text []byte) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
-	write("config.json", withKeys(keys{"eos_token_id": 2}))
+	write("config.json", withKeys(jsonKeys{"eos_token_id": 2}))
 	c, err := LoadConfig(dir)
 	require.NoError(t, err)
 	assert.Equal(t, []int{2}, c.EOS)
@@ -252,7 +252,7 @@ func TestLoadConfigFiles(t *testing.T) {
 	write("generation_config.json", []byte(`{`))
 	_, err = LoadConfig(dir)
 	assert.ErrorContains(t, err, "generation_config.json")
-	write("config.json", withKeys(keys{"hidden_size": nil}))
+	write("config.json", withKeys(jsonKeys{"hidden_size": nil}))
 	_, err = LoadConfig(dir)
 	assert.ErrorContains(t, err, `config.json": "hidden_size" is missing`)
 
@@ -260,9 +260,9 @@ func TestLoadConfigFiles(t *testing.T) {
 	assert.ErrorContains(t, err, "more than")
 }
 
-// goldenModels returns the folder of the golden models; LUKV_GOLDEN_MODELS names
+// modelsDir returns the folder of the golden models; LUKV_GOLDEN_MODELS names
 // another one of the same layout.
-func goldenModels() string {
+func modelsDir() string {
 	if dir := os.Getenv("LUKV_GOLDEN_MODELS"); dir != "" {
 		return dir
 	}
@@ -272,7 +272,7 @@ func goldenModels() string {
 // TestGoldenConfigs compares the configs of the golden models with what their
 // list says, and loads their weights.
 func TestGoldenConfigs(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(goldenModels(), "cases.json"))
+	text, err := os.ReadFile(filepath.Join(modelsDir(), "cases.json"))
 	require.NoError(t, err)
 	var list struct {
 		Cases []struct {
@@ -292,7 +292,7 @@ func TestGoldenConfigs(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &list))
 	checks := 0
 	for _, want := range list.Cases {
-		dir := filepath.Join(goldenModels(), want.Name)
+		dir := filepath.Join(modelsDir(), want.Name)
 		c, err := LoadConfig(dir)
 		if !assert.NoError(t, err, want.Name) {
 			continue

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"encoding/binary"
+	"hash/fnv"
 	"math"
 	"path/filepath"
 	"testing"
@@ -114,6 +116,37 @@ func TestYarnOptions(t *testing.T) {
 	assert.NotEqual(t, a, b)
 	assert.Equal(t, a[0], b[0])
 	assert.Equal(t, a[31], b[31])
+}
+
+// TestRopeBits pins cosines and sines: they must be the same on every
+// architecture. The sum changes only when the arithmetic does.
+func TestRopeBits(t *testing.T) {
+	h := fnv.New64a()
+	cos, sin := make([]float32, 32), make([]float32, 32)
+	var buf []byte
+	for _, rc := range []RopeConfig{
+		{Theta: 1e4},
+		{Theta: 1e4, Type: "linear", Factor: 3},
+		{Theta: 1e4, Type: "dynamic", Factor: 3},
+		{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 8192},
+		{Theta: 1e6, Type: "yarn", Factor: 4, OriginalMax: 32768},
+		{Theta: 1e6, Type: "yarn", Factor: 4, NoTruncate: true, MScale: 0.7, MScaleAllDim: 0.9},
+	} {
+		r, err := NewRope(&Config{HeadDim: 64, MaxPositions: 2000, Rope: rc})
+		require.NoError(t, err)
+		for pos := 0; pos < 200000; pos += 317 {
+			r.Row(pos, pos+1, cos, sin)
+			for i := range cos {
+				buf = binary.LittleEndian.AppendUint32(buf[:0], math.Float32bits(cos[i]))
+				buf = binary.LittleEndian.AppendUint32(buf, math.Float32bits(sin[i]))
+				h.Write(buf)
+			}
+		}
+		for _, f := range r.InvFreq(5000) {
+			h.Write(binary.LittleEndian.AppendUint64(buf[:0], math.Float64bits(f)))
+		}
+	}
+	assert.Equal(t, uint64(0x8169e88ed6ca75ff), h.Sum64(), "%#x", h.Sum64())
 }
 
 func TestRopeRowAllocatesNothing(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// load does what opening a model does before anything is computed.
-func load(dir string) (*Config, *Weights, error) {
+// loadFolder does what opening a model does before anything is computed.
+func loadFolder(dir string) (*Config, *Weights, error) {
 	c, err := LoadConfig(dir)
 	if err != nil {
 		return nil, nil, err
@@ -53,7 +53,7 @@ func TestGoldenMalformedFolders(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			start := time.Now()
-			_, w, err := load(path)
+			_, w, err := loadFolder(path)
 			took := time.Since(start)
 			runtime.ReadMemStats(&after)
 			switch {
@@ -83,8 +83,8 @@ func TestGoldenMalformedFolders(t *testing.T) {
 	require.NotZero(t, checks)
 }
 
-// tensors returns random tensors for every place that cfg calls for.
-func tensors(cfg *Config, typ tensor.Type) []safetensors.Named {
+// everyTensor returns random tensors for every place that cfg calls for.
+func everyTensor(cfg *Config, typ tensor.Type) []safetensors.Named {
 	w := &Weights{Layers: make([]LayerWeights, cfg.Layers)}
 	var list []safetensors.Named
 	for n, s := range w.slots(cfg) {
@@ -104,7 +104,7 @@ func smallConfig() *Config {
 
 func TestLoadWeightsFillsEveryPlace(t *testing.T) {
 	cfg := smallConfig()
-	list := tensors(cfg, tensor.BF16)
+	list := everyTensor(cfg, tensor.BF16)
 	require.Len(t, list, 3+2*18)
 	// One tensor of another type: types may be mixed.
 	i := slices.IndexFunc(list, func(n safetensors.Named) bool { return n.Name == "model.norm.weight" })
@@ -152,7 +152,7 @@ func TestLoadWeightsFillsEveryPlace(t *testing.T) {
 
 func TestLoadWeightsNamesTheCulprit(t *testing.T) {
 	cfg := smallConfig()
-	all := tensors(cfg, tensor.F16)
+	all := everyTensor(cfg, tensor.F16)
 	for i, victim := range all {
 		var without bytesWriter
 		require.NoError(t, safetensors.Write(&without, slices.Delete(slices.Clone(all), i, i+1), nil))
@@ -191,7 +191,7 @@ func (b *bytesWriter) fs() fstest.MapFS { return fstest.MapFS{safetensors.Single
 func TestLoadWeightsUnaligned(t *testing.T) {
 	cfg := smallConfig()
 	var b bytesWriter
-	list := tensors(cfg, tensor.F32)
+	list := everyTensor(cfg, tensor.F32)
 	require.NoError(t, safetensors.Write(&b, list, nil))
 	for shift := range 8 {
 		n := int(b.data[0]) | int(b.data[1])<<8 | int(b.data[2])<<16
@@ -217,7 +217,7 @@ func TestLoadWeightsUnaligned(t *testing.T) {
 func BenchmarkLoad(b *testing.B) {
 	cfg := &Config{Arch: "llama", Layers: 32, Hidden: 64, Intermediate: 128, Heads: 8, KVHeads: 2, HeadDim: 8, Vocab: 1000, Windows: make([]int, 32)}
 	dir := b.TempDir()
-	require.NoError(b, safetensors.WriteFile(filepath.Join(dir, safetensors.SingleName), tensors(cfg, tensor.BF16), nil))
+	require.NoError(b, safetensors.WriteFile(filepath.Join(dir, safetensors.SingleName), everyTensor(cfg, tensor.BF16), nil))
 	b.ReportAllocs()
 	for b.Loop() {
 		w, err := LoadWeights(dir, cfg)

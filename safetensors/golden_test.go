@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -119,4 +120,51 @@ func allocated() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.TotalAlloc
+}
+
+// Whatever the outcome of opening, nothing may stay mapped.
+func TestNothingStaysMapped(t *testing.T) {
+	const maps = "/proc/self/maps"
+	if _, err := os.Stat(maps); err != nil {
+		t.Skipf("this system does not list mappings: %v", err)
+	}
+	paths, err := filepath.Glob(filepath.Join(malformedDir(), "f*", "*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, paths)
+	for _, path := range paths {
+		kind := "file"
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			kind = "folder"
+		}
+		_ = openAny(kind, path) // an error in most cases, as TestGoldenMalformed checks
+	}
+	text, err := os.ReadFile(maps)
+	require.NoError(t, err)
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, ".safetensors") {
+			t.Errorf("still mapped: %s", line)
+		}
+	}
+}
+
+// A checkpoint of real size is opened where it lies: in no time, with no memory
+// for its data. The file is sparse and takes no room on the disk.
+func TestOpenLargeFile(t *testing.T) {
+	if runtime.GOOS != "linux" || strconv.IntSize < 64 {
+		t.Skip("needs sparse files and 64-bit addresses")
+	}
+	const rows, cols = 1 << 16, 40000 // 5.2 GB
+	path := filepath.Join(t.TempDir(), SingleName)
+	header := `{"big":{"dtype":"BF16","shape":[65536,40000],"data_offsets":[0,5242880000]}}`
+	require.NoError(t, os.WriteFile(path, image(header), 0o600))
+	require.NoError(t, os.Truncate(path, int64(8+len(header))+2*rows*cols))
+	before := allocated()
+	f, err := Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	x, ok := f.Tensor("big")
+	require.True(t, ok)
+	require.Equal(t, []int{rows, cols}, x.Shape)
+	require.Equal(t, byte(0), x.Row(rows - 1).Data[2*cols-1])
+	require.Less(t, allocated()-before, uint64(1<<20))
 }

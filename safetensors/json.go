@@ -1,7 +1,6 @@
 package safetensors
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"unicode/utf16"
@@ -213,7 +212,7 @@ func (s *scanner) hex4() (rune, error) {
 	return r, nil
 }
 
-var errNotCount = errors.New("expected a whole number from 0 to 2^63-1, without sign, point or exponent")
+var errNotCount = fmt.Errorf("expected a whole number from 0 to %d, without sign, point or exponent", math.MaxInt)
 
 // count reads a number that is written as a non-negative integer and fits an int.
 func (s *scanner) count() (int, error) {

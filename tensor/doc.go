@@ -22,6 +22,6 @@
 // # Limits
 //
 // There are no strides and no arithmetic. Elements smaller than a byte are not
-// supported. The 8-bit float types can be named, measured and copied, and not
-// converted.
+// supported. The 8-bit float types and the complex one can be named, measured
+// and copied, and not converted.
 package tensor

@@ -10,7 +10,8 @@ import (
 
 func TestTypes(t *testing.T) {
 	sizes := map[Type]int{F32: 4, F16: 2, BF16: 2, F64: 8, I64: 8, I32: 4, I16: 2, I8: 1,
-		U64: 8, U32: 4, U16: 2, U8: 1, Bool: 1, F8E4M3: 1, F8E5M2: 1}
+		U64: 8, U32: 4, U16: 2, U8: 1, Bool: 1, F8E4M3: 1, F8E5M2: 1,
+		F8E4M3FNUZ: 1, F8E5M2FNUZ: 1, F8E8M0: 1, C64: 8}
 	require.Len(t, sizes, typeCount)
 	for typ, size := range sizes {
 		assert.Equal(t, size, typ.Size(), typ.String())

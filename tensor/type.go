@@ -23,6 +23,10 @@ const (
 	Bool   // one byte, 0 or 1
 	F8E4M3 // 8-bit float, 4 exponent bits, no infinities
 	F8E5M2 // 8-bit float, 5 exponent bits
+	F8E4M3FNUZ
+	F8E5M2FNUZ
+	F8E8M0 // 8-bit power of two, a scale
+	C64    // two F32, real and imaginary part
 
 	typeCount = iota
 )
@@ -35,6 +39,8 @@ var typeInfo = [typeCount + 1]struct {
 	I64: {"I64", 8}, I32: {"I32", 4}, I16: {"I16", 2}, I8: {"I8", 1},
 	U64: {"U64", 8}, U32: {"U32", 4}, U16: {"U16", 2}, U8: {"U8", 1},
 	Bool: {"BOOL", 1}, F8E4M3: {"F8_E4M3", 1}, F8E5M2: {"F8_E5M2", 1},
+	F8E4M3FNUZ: {"F8_E4M3FNUZ", 1}, F8E5M2FNUZ: {"F8_E5M2FNUZ", 1},
+	F8E8M0: {"F8_E8M0", 1}, C64: {"C64", 8},
 }
 
 // Valid reports whether t is one of the types above.

@@ -313,6 +313,13 @@ func (m *bpe) start(w string, put func(id int32, pos int)) {
 		return
 	}
 	unkAt := -1 // start of a run of unknown characters that has no symbol yet
+	// That symbol comes before the next known character, behind any bytes between.
+	flush := func() {
+		if unkAt >= 0 {
+			put(m.unk, unkAt)
+			unkAt = -1
+		}
+	}
 	for i, n := 0, 0; i < len(w); i += n {
 		var r rune
 		id := none
@@ -323,10 +330,7 @@ func (m *bpe) start(w string, put func(id int32, pos int)) {
 			id = m.lookupRune(r)
 		}
 		if id != none {
-			if unkAt >= 0 {
-				put(m.unk, unkAt)
-				unkAt = -1
-			}
+			flush()
 			put(id, i)
 			continue
 		}
@@ -334,21 +338,22 @@ func (m *bpe) start(w string, put func(id int32, pos int)) {
 			for k := i; k < i+n; k++ {
 				put(m.byteID[w[k]], k)
 			}
+			if unkAt >= 0 {
+				unkAt = i + n
+			}
 			continue
 		}
 		if m.unk == none {
 			continue
 		}
-		if unkAt >= 0 && !m.fuseUnk {
-			put(m.unk, unkAt)
-			unkAt = i
-		} else if unkAt < 0 {
+		if !m.fuseUnk {
+			flush()
+		}
+		if unkAt < 0 {
 			unkAt = i
 		}
 	}
-	if unkAt >= 0 {
-		put(m.unk, unkAt)
-	}
+	flush()
 }
 
 func (m *bpe) hasBytes(s string) bool {

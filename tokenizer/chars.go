@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"slices"
 	"sync"
 	"unicode"
 	"unicode/utf8"
@@ -44,6 +45,16 @@ var classes = sync.OnceValue(func() *classTable {
 	set(classSpace, unicode.White_Space)
 	set(classUpper, unicode.Lu, unicode.Lt, unicode.Lm, unicode.Lo, unicode.M)
 	set(classLower, unicode.Ll, unicode.Lm, unicode.Lo, unicode.M)
+	for category, bits := range map[string]uint8{
+		"Lu": classL | classUpper, "Ll": classL | classLower, "Lm": classL | classUpper | classLower,
+		"Lo": classL | classUpper | classLower, "M": classUpper | classLower, "N": classN,
+	} {
+		for _, r := range newer[category] {
+			for c := r[0]; c <= r[1]; c++ {
+				flat[c] |= bits
+			}
+		}
+	}
 	flat['\n'] |= classNL
 	flat['\r'] |= classNL
 
@@ -80,7 +91,9 @@ func (t *classTable) at(s string, i int) (class uint8, n int) {
 // isWord reports whether r is a word character of a Unicode regular expression:
 // alphabetic, mark, decimal digit, connector or join control.
 func isWord(r rune) bool {
-	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
+	return classes().of(r)&(classL|classUpper) != 0 || // classUpper has the marks
+		unicode.In(r, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control) ||
+		slices.ContainsFunc(newer["N"], func(x [2]rune) bool { return x[0] <= r && r <= x[1] })
 }
 
 // badPrefix looks at b, which does not start with a complete character. It
@@ -157,4 +170,34 @@ func toByteLevel(raw string) string {
 		b = utf8.AppendRune(b, byteToChar[raw[i]])
 	}
 	return string(b)
+}
+
+// newer holds the characters of Unicode 16 that the tables of Go (Unicode 15 up
+// to Go 1.26) do not have, by category: the reference implementation knows them.
+// All of N are decimal digits.
+var newer = map[string][][2]rune{
+	"Lu": {{0x1c89, 0x1c89}, {0xa7cb, 0xa7cc}, {0xa7da, 0xa7da}, {0xa7dc, 0xa7dc}, {0x10d50, 0x10d65}},
+	"Ll": {{0x1c8a, 0x1c8a}, {0xa7cd, 0xa7cd}, {0xa7db, 0xa7db}, {0x10d70, 0x10d85}},
+	"Lm": {{0x10d4e, 0x10d4e}, {0x10d6f, 0x10d6f}, {0x16d40, 0x16d42}, {0x16d6b, 0x16d6c}},
+	"Lo": {
+		{0x105c0, 0x105f3}, {0x10d4a, 0x10d4d}, {0x10d4f, 0x10d4f}, {0x10ec2, 0x10ec4}, {0x11380, 0x11389},
+		{0x1138b, 0x1138b}, {0x1138e, 0x1138e}, {0x11390, 0x113b5}, {0x113b7, 0x113b7}, {0x113d1, 0x113d1},
+		{0x113d3, 0x113d3}, {0x11bc0, 0x11be0}, {0x13460, 0x143fa}, {0x16100, 0x1611d}, {0x16d43, 0x16d6a},
+		{0x18cff, 0x18cff}, {0x1e5d0, 0x1e5ed}, {0x1e5f0, 0x1e5f0}, {0x2ebf0, 0x2ee5d},
+	},
+	"M": {
+		{0x897, 0x897}, {0x10d69, 0x10d6d}, {0x10efc, 0x10efc}, {0x113b8, 0x113c0}, {0x113c2, 0x113c2},
+		{0x113c5, 0x113c5}, {0x113c7, 0x113ca}, {0x113cc, 0x113d0}, {0x113d2, 0x113d2}, {0x113e1, 0x113e2},
+		{0x11f5a, 0x11f5a}, {0x1611e, 0x1612f}, {0x1e5ee, 0x1e5ef},
+	},
+	"N": {
+		{0x10d40, 0x10d49}, {0x116d0, 0x116e3}, {0x11bf0, 0x11bf9}, {0x16130, 0x16139}, {0x16d70, 0x16d79},
+		{0x1ccf0, 0x1ccf9}, {0x1e5f1, 0x1e5fa},
+	},
+}
+
+// newerIn says which lists of newer belong to a property.
+var newerIn = map[string][]string{
+	"L": {"Lu", "Ll", "Lm", "Lo"}, "Lu": {"Lu"}, "Ll": {"Ll"}, "Lm": {"Lm"}, "Lo": {"Lo"},
+	"M": {"M"}, "N": {"N"}, "Nd": {"N"},
 }

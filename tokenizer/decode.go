@@ -6,6 +6,11 @@ import (
 	"unsafe"
 )
 
+// newDecodeTable makes room for n ids.
+func newDecodeTable(n int) decodeTable {
+	return decodeTable{kind: make([]uint8, n), text: make([]string, n), skip: make([]bool, n)}
+}
+
 // What a token is to the decoder.
 const (
 	decodeNothing = iota // no token: leaves no trace
@@ -21,6 +26,7 @@ const (
 type decodeTable struct {
 	kind []uint8
 	text []string // by id
+	skip []bool   // by id: left out with the special tokens
 
 	// bytes: the texts of all tokens are joined first and are then read as UTF-8,
 	// one U+FFFD for each longest invalid part (byte-level).
@@ -112,7 +118,7 @@ func (d *StreamDecoder) Write(id int32) string {
 	if id < 0 || int(id) >= len(tab.kind) || tab.kind[id] == decodeNothing {
 		return ""
 	}
-	if d.skip && tab.kind[id] != decodeControl && d.t.IsSpecial(id) {
+	if d.skip && tab.skip[id] {
 		return ""
 	}
 	text := tab.text[id]
@@ -140,7 +146,7 @@ func (d *StreamDecoder) Write(id int32) string {
 	if tab.firstBlank != 0 && tab.kind[id] == decodeText {
 		text = d.dropBlank(text)
 	}
-	if len(d.buf) == 0 && len(tab.fused) == 0 {
+	if len(d.buf) == 0 && len(tab.fused) == 0 && len(tab.perToken) == 0 {
 		d.given = d.given || text != ""
 		return text
 	}

@@ -162,16 +162,16 @@ func (t *Tokenizer) modelID(name string) (int32, bool) {
 // alphabet, and the pieces are kept as the bytes they stand for.
 func (t *Tokenizer) hfModel(f hfModel, bytesOnly bool) error {
 	if f.Type != "BPE" && f.Type != "" {
-		return fmt.Errorf("type %q is not supported, expected BPE", f.Type)
+		return unsupported("type %q, expected BPE", f.Type)
 	}
 	if f.Dropout != nil && *f.Dropout != 0 {
-		return fmt.Errorf("dropout %v is not supported, expected none", *f.Dropout)
+		return unsupported("dropout %v, expected none", *f.Dropout)
 	}
 	if p := f.ContinuingSubwordPrefix; p != nil && *p != "" {
-		return fmt.Errorf("continuing_subword_prefix %q is not supported, expected none", *p)
+		return unsupported("continuing_subword_prefix %q, expected none", *p)
 	}
 	if p := f.EndOfWordSuffix; p != nil && *p != "" {
-		return fmt.Errorf("end_of_word_suffix %q is not supported, expected none", *p)
+		return unsupported("end_of_word_suffix %q, expected none", *p)
 	}
 	m := &bpe{
 		byteLevel: bytesOnly, ignoreMerges: f.IgnoreMerges, fallback: f.ByteFallback,
@@ -319,11 +319,11 @@ func hfNormalizer(out []normalizer, p hfPart) ([]normalizer, error) {
 	case "Replace":
 		m, err := p.Pattern.matcher()
 		if err != nil {
-			return nil, fmt.Errorf("Replace: %w", err)
+			return nil, fmt.Errorf("type Replace: %w", err)
 		}
 		return append(out, replaceText{m, p.Content}), nil
 	}
-	return nil, fmt.Errorf("type %q is not supported", p.Type)
+	return nil, unsupported("type %q", p.Type)
 }
 
 func (p *hfPattern) matcher() (matcher, error) {
@@ -343,7 +343,7 @@ func hfPreTokenizer(out []preTokenizer, p hfPart) (_ []preTokenizer, bytes bool,
 	case "Sequence":
 		for _, sub := range p.PreTokenizers {
 			if bytes {
-				return nil, false, fmt.Errorf("%s behind ByteLevel is not supported", sub.Type)
+				return nil, false, unsupported("%s behind ByteLevel", sub.Type)
 			}
 			if out, bytes, err = hfPreTokenizer(out, sub); err != nil {
 				return nil, false, err
@@ -367,31 +367,29 @@ func hfPreTokenizer(out []preTokenizer, p hfPart) (_ []preTokenizer, bytes bool,
 	case "Split":
 		m, err := p.Pattern.matcher()
 		if err != nil {
-			return nil, false, fmt.Errorf("Split: %w", err)
+			return nil, false, fmt.Errorf("type Split: %w", err)
 		}
 		how, ok := behaviours[p.Behavior]
 		if !ok {
-			return nil, false, fmt.Errorf("Split: behavior %q is not supported", p.Behavior)
+			return nil, false, unsupported("type Split: behavior %q", p.Behavior)
 		}
 		return append(out, split{m: m, how: how, invert: p.Invert}), false, nil
 	case "Digits":
-		t := classes()
-		isDigit := func(r rune) bool { return t.of(r)&classN != 0 }
 		if p.IndividualDigits {
-			return append(out, split{m: runesMatcher{is: isDigit}}), false, nil
+			return append(out, split{m: digitRuns{classes(), 1}}), false, nil
 		}
-		return append(out, split{m: runesMatcher{is: isDigit}, how: contiguous}), false, nil
+		return append(out, split{m: digitRuns{classes(), math.MaxInt}, how: contiguous}), false, nil
 	case "Metaspace":
 		m := metaspace{mark: p.Replacement, split: isTrue(p.Split)}
 		if oneRune(p.Replacement) == 0 {
-			return nil, false, fmt.Errorf("Metaspace: replacement %q, expected one character", p.Replacement)
+			return nil, false, fmt.Errorf("type Metaspace: replacement %q, expected one character", p.Replacement)
 		}
 		if m.scheme, err = p.scheme(); err != nil {
 			return nil, false, err
 		}
 		return append(out, m), false, nil
 	}
-	return nil, false, fmt.Errorf("type %q is not supported", p.Type)
+	return nil, false, unsupported("type %q", p.Type)
 }
 
 // scheme is the prepend scheme of a Metaspace; add_prefix_space is its older form.
@@ -410,7 +408,7 @@ func (p hfPart) scheme() (prependScheme, error) {
 	case "never":
 		return prependNever, nil
 	}
-	return 0, fmt.Errorf("Metaspace: prepend_scheme %q, expected always, first or never", *p.PrependScheme)
+	return 0, fmt.Errorf("type Metaspace: prepend_scheme %q, expected always, first or never", *p.PrependScheme)
 }
 
 // hfPostProcessor sets the tokens around a text.
@@ -448,11 +446,11 @@ func (t *Tokenizer) hfPostProcessor(p hfPart) error {
 				case kind == "SpecialToken" && len(part) == 1:
 					special, ok := p.SpecialTokens[v.ID]
 					if !ok {
-						return fmt.Errorf("TemplateProcessing: %q is not among its special_tokens", v.ID)
+						return fmt.Errorf("type TemplateProcessing: %q is not among its special_tokens", v.ID)
 					}
 					for _, id := range special.IDs {
 						if err := checkID(id); err != nil {
-							return fmt.Errorf("TemplateProcessing: %q: %w", v.ID, err)
+							return fmt.Errorf("type TemplateProcessing: %q: %w", v.ID, err)
 						}
 						if texts == 0 {
 							before = append(before, int32(id))
@@ -461,18 +459,18 @@ func (t *Tokenizer) hfPostProcessor(p hfPart) error {
 						}
 					}
 				default:
-					return fmt.Errorf("TemplateProcessing: %s %q in a single text is not supported", kind, v.ID)
+					return unsupported("type TemplateProcessing: %s %q in a single text", kind, v.ID)
 				}
 			}
 		}
 		if texts != 1 {
-			return fmt.Errorf("TemplateProcessing: the text stands in the template %d times, expected once", texts)
+			return fmt.Errorf("type TemplateProcessing: the text stands in the template %d times, expected once", texts)
 		}
 		t.prefix = append(before, t.prefix...)
 		t.suffix = append(t.suffix, after...)
 		return nil
 	}
-	return fmt.Errorf("type %q is not supported", p.Type)
+	return unsupported("type %q", p.Type)
 }
 
 // tokenAndID reads ["</s>", 2].
@@ -501,6 +499,7 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 			flatten(sub)
 		}
 	}
+	t.dec = newDecodeTable(t.size)
 	d := &t.dec
 	if p != nil {
 		flatten(*p)
@@ -516,12 +515,12 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 		switch p.Type {
 		case "ByteLevel":
 			if fallback || fused || positional {
-				return errors.New("ByteLevel behind ByteFallback, Fuse or Metaspace is not supported")
+				return unsupported("type ByteLevel behind ByteFallback, Fuse or Metaspace")
 			}
 			d.bytes, fused = true, true
 		case "ByteFallback":
 			if fallback || fused {
-				return errors.New("ByteFallback behind ByteFallback or Fuse is not supported")
+				return unsupported("type ByteFallback behind ByteFallback or Fuse")
 			}
 			fallback = true
 			d.wholeRuns = true
@@ -529,14 +528,14 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 			fused = true
 		case "Metaspace":
 			if fallback || fused {
-				return errors.New("Metaspace behind ByteFallback or Fuse is not supported")
+				return unsupported("type Metaspace behind ByteFallback or Fuse")
 			}
 			scheme, err := p.scheme()
 			if err != nil {
 				return err
 			}
 			if oneRune(p.Replacement) == 0 {
-				return fmt.Errorf("Metaspace: replacement %q, expected one character", p.Replacement)
+				return fmt.Errorf("type Metaspace: replacement %q, expected one character", p.Replacement)
 			}
 			positional = positional || scheme != prependNever
 			alone = append(alone, func(token string, first bool) string {
@@ -547,11 +546,11 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 			})
 		case "Replace":
 			if fallback || fused {
-				return errors.New("Replace behind ByteFallback or Fuse is not supported")
+				return unsupported("type Replace behind ByteFallback or Fuse")
 			}
 			m, err := p.Pattern.matcher()
 			if err != nil {
-				return fmt.Errorf("Replace: %w", err)
+				return fmt.Errorf("type Replace: %w", err)
 			}
 			alone = append(alone, func(token string, _ bool) string {
 				s := new(scratch)
@@ -561,7 +560,7 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 			})
 		case "Strip":
 			if oneRune(p.Content) == 0 || p.Start < 0 || p.Stop < 0 {
-				return fmt.Errorf("Strip: content %q, start %d, stop %d: expected one character and no negative count", p.Content, p.Start, p.Stop)
+				return fmt.Errorf("type Strip: content %q, start %d, stop %d: expected one character and no negative count", p.Content, p.Start, p.Stop)
 			}
 			st := stripChars{p.Content, p.Start, p.Stop}
 			switch {
@@ -573,15 +572,19 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 				alone = append(alone, func(token string, _ bool) string { return st.apply(token) })
 			}
 		default:
-			return fmt.Errorf("type %q is not supported", p.Type)
+			return unsupported("type %q", p.Type)
 		}
 	}
 	if d.bytes && len(d.fused) > 0 {
-		return errors.New("Strip behind ByteLevel is not supported")
+		return unsupported("type Strip behind ByteLevel")
 	}
 
-	d.kind = make([]uint8, t.size)
-	d.text = make([]string, t.size)
+	special := make(map[string]bool)
+	for _, a := range t.added {
+		if a.special {
+			special[a.content] = true
+		}
+	}
 	for id := range t.size {
 		name := t.Piece(int32(id))
 		if i, ok := t.addedByID[int32(id)]; ok && t.added[i].normalized {
@@ -591,6 +594,7 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 			continue
 		}
 		d.kind[id] = decodeText
+		d.skip[id] = special[name]
 		if d.bytes && len(alone) == 0 {
 			if _, added := t.addedByID[int32(id)]; !added && id < len(t.model.pieces) && t.model.byteLevel && t.model.pieces[id] != "" {
 				d.text[id] = t.model.pieces[id]

@@ -38,24 +38,13 @@ func (p replaceText) normalize(s *scratch, _ bool) {
 		s.replaceAll(string(l), p.new)
 		return
 	}
+	s.found = p.m.find(s.found[:0], s.cur)
 	s.begin()
 	done := 0
-	for at := 0; at <= len(s.cur); {
-		start, end := p.m.next(s.cur, at)
-		if start < 0 {
-			break
-		}
-		at = end
-		if end == start {
-			if start == len(s.cur) {
-				at++
-			} else {
-				at += runeLen(s.cur, start)
-			}
-		}
-		s.copyOver(done, start)
-		s.put(p.new, start, end)
-		done = end
+	for _, f := range s.found {
+		s.copyOver(done, f.start)
+		s.put(p.new, f.start, f.end)
+		done = f.end
 	}
 	s.copyOver(done, len(s.cur))
 	s.finish()
@@ -68,7 +57,11 @@ func (lowercase) normalize(s *scratch, _ bool) {
 	s.begin()
 	for i := 0; i < len(s.cur); {
 		n := runeLen(s.cur, i)
-		s.put(strings.ToLower(s.cur[i:i+n]), i, i+n)
+		low := strings.ToLower(s.cur[i : i+n])
+		if s.cur[i:i+n] == "\u0130" {
+			low = "i\u0307" // the only character with a longer lower case
+		}
+		s.put(low, i, i+n)
 		i += n
 	}
 	s.finish()

@@ -60,31 +60,15 @@ func (p split) cutOne(s *scratch, out []piece, pc piece) []piece {
 		}
 		return out
 	}
+	s.found = p.m.find(s.found[:0], text)
 	parts := s.matches[:0]
-	prev, last := 0, -1
-	for at := 0; at <= len(text); {
-		start, end := p.m.next(text, at)
-		if start < 0 {
-			break
+	prev := 0
+	for _, f := range s.found {
+		if prev != f.start {
+			parts = append(parts, match{piece{pc.start + prev, pc.start + f.start}, p.invert})
 		}
-		if end > start {
-			at = end
-		} else {
-			// An empty match does not count where the last match ended.
-			at = start + 1
-			if start < len(text) {
-				at = start + runeLen(text, start)
-			}
-			if last == end {
-				continue
-			}
-		}
-		last = end
-		if prev != start {
-			parts = append(parts, match{piece{pc.start + prev, pc.start + start}, p.invert})
-		}
-		parts = append(parts, match{piece{pc.start + start, pc.start + end}, !p.invert})
-		prev = end
+		parts = append(parts, match{piece{pc.start + f.start, pc.start + f.end}, !p.invert})
+		prev = f.end
 	}
 	if prev != len(text) {
 		parts = append(parts, match{piece{pc.start + prev, pc.end}, p.invert})
@@ -217,17 +201,6 @@ func (p metaspace) cut(s *scratch, first bool) {
 	if p.split {
 		split{m: literal(p.mark), how: mergedWithNext}.cut(s, first)
 	}
-}
-
-// literal is the matcher of a plain string.
-type literal string
-
-func (l literal) next(s string, pos int) (int, int) {
-	k := strings.Index(s[pos:], string(l))
-	if k < 0 {
-		return -1, -1
-	}
-	return pos + k, pos + k + len(l)
 }
 
 // oneRune is the length of the single character that s must be, else 0.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"regexp/syntax"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -19,114 +20,210 @@ func newMatcher(pattern string) (matcher, error) {
 	if f, ok := knownPatterns[pattern]; ok {
 		return f(), nil
 	}
-	p, needsBacktracking, err := translate(pattern)
+	p, err := translate(pattern)
 	if err != nil {
-		return nil, fmt.Errorf("compile pattern %q: %w", pattern, err)
+		return nil, fmt.Errorf("compile pattern %.200q: %w", pattern, err)
 	}
-	if !needsBacktracking {
-		if re, err := regexp.Compile(p); err == nil && contextFree(p) {
-			return linearMatcher{re}, nil
-		}
+	if re, err := regexp.Compile(p); err == nil && contextFree(p) {
+		return linearMatcher{re}, nil
 	}
-	re, err := regexp2.Compile(pattern, regexp2.Multiline, regexp2.OptionMaxBacktrackingStackSize(1<<24))
+	re, err := regexp2.Compile(p, regexp2.Multiline, regexp2.OptionMaxBacktrackingStackSize(1<<24))
 	if err != nil {
-		return nil, fmt.Errorf("compile pattern %q: %w", pattern, err)
+		return nil, fmt.Errorf("compile pattern %.200q: %w", pattern, err)
 	}
 	re.MatchTimeout = 2 * time.Second
 	return backtracker{re}, nil
 }
 
+// wordClass is \w as it stands inside brackets. Oniguruma counts the Latin-1
+// digits in superscript and fractions among word characters, but no others.
+var wordClass = propertyClass("L") + propertyClass("M") + propertyClass("Nd") + `\p{Nl}\p{Pc}` +
+	"\u00b2\u00b3\u00b9\u00bc-\u00be\u24b6-\u24e9\U0001F130-\U0001F149\U0001F150-\U0001F169\U0001F170-\U0001F189"
+
 // The classes of the pattern syntax, as they stand inside brackets.
 var classNames = map[byte]string{
-	's': `\t-\r\x{85}\p{Z}`,
-	'd': `\p{Nd}`,
-	'w': `\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9}\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}\x{200C}\x{200D}`,
-	'h': `0-9a-fA-F`,
+	's': "\\t-\\r\u0085\\p{Z}",
+	'd': propertyClass("Nd"),
+	'w': wordClass,
 }
 
-// translate rewrites a pattern for package regexp, whose \s, \d and \w know only
-// ASCII. hard reports syntax that it does not have. What neither engine reads as
-// Oniguruma does is an error.
-func translate(pattern string) (p string, hard bool, err error) {
+// propertyClass is \p{name} with the characters that newer versions of Unicode
+// have, as it stands inside brackets.
+func propertyClass(name string) string {
 	var b strings.Builder
-	depth := 0 // inside [...]
+	b.WriteString(`\p{` + name + `}`)
+	for _, category := range newerIn[name] {
+		for _, r := range newer[category] {
+			b.WriteString(string(r[0]) + "-" + string(r[1]))
+		}
+	}
+	return b.String()
+}
+
+// translate rewrites a pattern so that package regexp and regexp2 read it as
+// Oniguruma does: their classes differ from it and from one another. What cannot
+// be said to them is an error.
+func translate(pattern string) (string, error) {
+	var b strings.Builder
+	inside := false // of brackets
+	class := func(members string, negated bool) error {
+		switch {
+		case !negated && inside:
+			b.WriteString(members)
+		case !negated:
+			b.WriteString("[" + members + "]")
+		case !inside:
+			b.WriteString("[^" + members + "]")
+		default:
+			return unsupported("a negated class inside brackets")
+		}
+		return nil
+	}
 	for i := 0; i < len(pattern); i++ {
 		c := pattern[i]
+		rest := pattern[i+1:]
 		switch {
 		case c == '\\':
+			if rest == "" {
+				return "", fmt.Errorf("ends in a backslash")
+			}
 			i++
-			if i == len(pattern) {
-				return "", false, fmt.Errorf("ends in a backslash")
+			e := rest[0]
+			if members, ok := classNames[e|0x20]; ok && (e|0x20 == e || 'A' <= e && e <= 'Z') {
+				negated := e != e|0x20
+				if negated && inside && e|0x20 == 's' {
+					// Everything but white space can be said without a class.
+					members, negated = notSpace, false
+				}
+				if err := class(members, negated); err != nil {
+					return "", err
+				}
+				continue
 			}
-			e := pattern[i]
-			lower := e | 0x20
-			name, class := classNames[lower]
-			switch {
-			case class && e == 'h' || class && e == 'H':
-				return "", false, fmt.Errorf(`class \%c is not supported`, e)
-			case class && e == lower && depth > 0:
-				b.WriteString(name)
-			case class && e == lower:
-				b.WriteString("[" + name + "]")
-			case class && depth == 0:
-				b.WriteString("[^" + name + "]")
-			case class:
-				hard = true // a negated class inside brackets
-			case e == 'b' || e == 'B' || e == 'X' || e == 'R' || e == 'K' || e == 'G' || e == 'g' || e == 'k' || e >= '1' && e <= '9':
-				if depth == 0 || e != 'b' {
-					hard = true
+			switch e {
+			case 'p', 'P':
+				name, _, ok := strings.Cut(rest[1:], "}")
+				if !ok || name == "" || name[0] != '{' {
+					return "", unsupported(`\%c without a name in braces`, e)
 				}
-				b.WriteByte('\\')
-				b.WriteByte(e)
-			case e == '/' || e == '\'' || e == '"' || e == ' ' || e == '-' || e >= utf8.RuneSelf:
-				// Escapes that stand for the character itself and that regexp rejects.
-				if e == '-' {
-					b.WriteByte('\\')
+				i += len(name) + 1
+				name = name[1:]
+				negated := e == 'P'
+				if strings.HasPrefix(name, "^") {
+					name, negated = name[1:], !negated
 				}
-				b.WriteByte(e)
-			case e == 'u' && len(pattern) >= i+5:
-				b.WriteString(`\x{` + pattern[i+1:i+5] + `}`)
-				i += 4
+				if negated && inside && newerIn[name] == nil {
+					b.WriteString(`\P{` + name + `}`)
+				} else if err := class(propertyClass(name), negated); err != nil {
+					return "", err
+				}
+			case 'b', 'B':
+				if inside {
+					return "", unsupported(`\%c inside brackets`, e)
+				}
+				w := "[" + wordClass + "]"
+				if e == 'b' {
+					b.WriteString("(?:(?<=" + w + ")(?!" + w + ")|(?<!" + w + ")(?=" + w + "))")
+				} else {
+					b.WriteString("(?:(?<=" + w + ")(?=" + w + ")|(?<!" + w + ")(?!" + w + "))")
+				}
+			case 'u', 'x':
+				digits, size := "", 0
+				if e == 'x' && strings.HasPrefix(rest[1:], "{") {
+					digits, _, _ = strings.Cut(rest[2:], "}")
+					size = len(digits) + 2
+				} else {
+					size = map[byte]int{'u': 4, 'x': 2}[e]
+					if len(rest) <= size {
+						return "", fmt.Errorf(`\%c is cut off`, e)
+					}
+					digits = rest[1 : 1+size]
+				}
+				r, err := strconv.ParseUint(digits, 16, 32)
+				if err != nil || !utf8.ValidRune(rune(r)) || len(digits) > 8 || size+1 > len(rest) {
+					return "", fmt.Errorf(`\%c%.10q is no character`, e, digits)
+				}
+				i += size
+				writeLiteral(&b, rune(r))
+			case 't', 'n', 'r', 'f', 'v', 'a', 'A', 'z':
+				b.WriteString(`\` + string(e))
 			default:
-				b.WriteByte('\\')
-				b.WriteByte(e)
+				if e >= '1' && e <= '9' && !inside {
+					b.WriteString(`\` + string(e))
+					continue
+				}
+				if e >= '0' && e <= '9' || e >= 'A' && e <= 'Z' || e >= 'a' && e <= 'z' {
+					return "", unsupported(`\%c`, e)
+				}
+				r, n := utf8.DecodeRuneInString(rest)
+				i += n - 1
+				writeLiteral(&b, r)
 			}
-		case depth > 0 && c == '[':
-			return "", false, fmt.Errorf("brackets inside brackets are not supported")
-		case depth > 0 && c == '&' && i+1 < len(pattern) && pattern[i+1] == '&':
-			return "", false, fmt.Errorf("intersections of classes are not supported")
-		case c == '[':
-			depth++
+		case inside && c == '[':
+			return "", unsupported("brackets inside brackets")
+		case inside && c == '&' && strings.HasPrefix(rest, "&"):
+			return "", unsupported("intersections of classes")
+		case inside && c == ']':
+			inside = false
 			b.WriteByte(c)
-			// A closing bracket that comes first stands for itself.
-			if i+1 < len(pattern) && pattern[i+1] == '^' {
+		case inside:
+			b.WriteByte(c)
+		case c == '[':
+			inside = true
+			b.WriteByte(c)
+			if strings.HasPrefix(rest, "^") {
 				i++
 				b.WriteByte('^')
+				rest = rest[1:]
 			}
-			if i+1 < len(pattern) && pattern[i+1] == ']' {
+			// A closing bracket that comes first stands for itself.
+			if strings.HasPrefix(rest, "]") {
 				i++
 				b.WriteString(`\]`)
 			}
-		case c == ']' && depth > 0:
-			depth--
-			b.WriteByte(c)
-		case c == '(' && depth == 0 && strings.HasPrefix(pattern[i:], "(?"):
-			rest := pattern[i+2:]
-			if !strings.HasPrefix(rest, ":") && !strings.HasPrefix(rest, "i:") {
-				hard = true
-			}
-			if strings.HasPrefix(rest, "m") || strings.HasPrefix(rest, "x") || strings.HasPrefix(rest, "im") {
-				return "", false, fmt.Errorf("option (?m) or (?x) is not supported")
+		case c == '{' && strings.HasPrefix(rest, ","):
+			return "", unsupported("a repetition without a lower bound")
+		case c == '}' && strings.HasPrefix(rest, "+"):
+			return "", unsupported("+ behind a repetition in braces")
+		case c == '(' && strings.HasPrefix(rest, "?"):
+			if !groupStart(rest[1:]) {
+				return "", unsupported("a group that starts with (%.4s", rest)
 			}
 			b.WriteByte(c)
 		default:
 			b.WriteByte(c)
 		}
 	}
-	if depth > 0 {
-		return "", false, fmt.Errorf("a bracket is not closed")
+	if inside {
+		return "", fmt.Errorf("a bracket is not closed")
 	}
-	return b.String(), hard, nil
+	return b.String(), nil
+}
+
+// notSpace is \S as it stands inside brackets.
+const notSpace = "\\x00-\\x08\\x0e-\\x1f!-\u0084\u0086-\u009f\u00a1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e\u2060-\u2fff\u3001-\U0010FFFF"
+
+// groupStart reports whether (? may be followed by s.
+func groupStart(s string) bool {
+	for _, p := range []string{":", "i:", "i)", "-i:", "-i)", "=", "!", "<=", "<!", ">"} {
+		if strings.HasPrefix(s, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// writeLiteral writes a character that stands for itself.
+func writeLiteral(b *strings.Builder, r rune) {
+	switch {
+	case r < ' ' || r == 0x7f:
+		fmt.Fprintf(b, `\x%02x`, r)
+	case r < utf8.RuneSelf && !(r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z') && r != ' ' && !strings.ContainsRune(`/'"<>=!@#%&,:;~`+"`_", r):
+		b.WriteByte('\\')
+		b.WriteRune(r)
+	default:
+		b.WriteRune(r)
+	}
 }
 
 // contextFree reports whether a pattern has no anchors, so that a match does not
@@ -155,22 +252,56 @@ func contextFree(p string) bool {
 // linearMatcher runs on package regexp.
 type linearMatcher struct{ re *regexp.Regexp }
 
-func (m linearMatcher) next(s string, pos int) (int, int) {
-	loc := m.re.FindStringIndex(s[pos:])
-	if loc == nil {
-		return -1, -1
+func (m linearMatcher) find(dst []piece, s string) []piece {
+	last := -1
+	for at := 0; at <= len(s); {
+		loc := m.re.FindStringIndex(s[at:])
+		if loc == nil {
+			break
+		}
+		p := piece{at + loc[0], at + loc[1]}
+		at = p.end
+		if p.start == p.end {
+			at++
+			if p.end < len(s) {
+				at = p.end + runeLen(s, p.end)
+			}
+			// An empty match does not count where the last match ended.
+			if p.start == last {
+				continue
+			}
+		}
+		last = p.end
+		dst = append(dst, p)
 	}
-	return pos + loc[0], pos + loc[1]
+	return dst
 }
 
-// backtracker runs on regexp2.
+// backtracker runs on regexp2, which works on runes.
 type backtracker struct{ re *regexp2.Regexp }
 
-func (m backtracker) next(s string, pos int) (int, int) {
-	found, err := m.re.FindStringMatchStartingAt(s, pos)
-	if found == nil || err != nil {
-		return -1, -1
+func (m backtracker) find(dst []piece, s string) []piece {
+	runes := make([]rune, 0, len(s))
+	for _, r := range s {
+		runes = append(runes, r)
 	}
-	start, n := found.ByteRange()
-	return start, start + n
+	at, count := 0, 0 // byte and rune position
+	to := func(n int) int {
+		for ; count < n; count++ {
+			at += runeLen(s, at)
+		}
+		return at
+	}
+	last := -1
+	// A match that takes too long ends the search.
+	_ = m.re.FindRunesMatches(runes, -1, func(v regexp2.MatchView) bool {
+		start, n, ok := v.GroupRange(0)
+		if ok && (n > 0 || start != last) {
+			last = start + n
+			from := to(start)
+			dst = append(dst, piece{from, to(last)})
+		}
+		return true
+	})
+	return dst
 }

@@ -1,14 +1,14 @@
 package tokenizer
 
 import (
-	"unicode/utf8"
+	"strings"
 )
 
-// A matcher finds the matches of a Split pattern, left to right.
+// A matcher finds the matches of a Split pattern.
 type matcher interface {
-	// next returns the first match in s at or behind pos, or start < 0. Whatever
-	// stands before pos in s is context only.
-	next(s string, pos int) (start, end int)
+	// find appends the matches in s, left to right. An empty match does not count
+	// where the match before it ends.
+	find(dst []piece, s string) []piece
 }
 
 // A scanner is a matcher of a pattern that matches at every position, so that a
@@ -134,7 +134,7 @@ func contraction(s string, i int, fold bool) int {
 // gpt2Scanner is the pattern of the ByteLevel pre-tokenizer.
 type gpt2Scanner struct{ t *classTable }
 
-func (g gpt2Scanner) next(s string, pos int) (int, int) { return nextScan(g, s, pos) }
+func (g gpt2Scanner) find(dst []piece, s string) []piece { return scanAll(dst, g, s) }
 
 func (g gpt2Scanner) scan(s string, i int) int {
 	if e := contraction(s, i, false); e > i {
@@ -164,7 +164,7 @@ type llamaScanner struct {
 	digits int
 }
 
-func (l llamaScanner) next(s string, pos int) (int, int) { return nextScan(l, s, pos) }
+func (l llamaScanner) find(dst []piece, s string) []piece { return scanAll(dst, l, s) }
 
 func (l llamaScanner) scan(s string, i int) int {
 	if e := contraction(s, i, true); e > i {
@@ -227,7 +227,7 @@ type tekkenScanner struct {
 	digits int
 }
 
-func (k tekkenScanner) next(s string, pos int) (int, int) { return nextScan(k, s, pos) }
+func (k tekkenScanner) find(dst []piece, s string) []piece { return scanAll(dst, k, s) }
 
 func (k tekkenScanner) scan(s string, i int) int {
 	c, n := k.t.at(s, i)
@@ -285,11 +285,13 @@ func (k tekkenScanner) upper(s string, i int) int {
 	return 0
 }
 
-func nextScan(sc scanner, s string, pos int) (int, int) {
-	if pos >= len(s) {
-		return -1, -1
+func scanAll(dst []piece, sc scanner, s string) []piece {
+	for i := 0; i < len(s); {
+		e := sc.scan(s, i)
+		dst = append(dst, piece{i, e})
+		i = e
 	}
-	return pos, sc.scan(s, pos)
+	return dst
 }
 
 // digitRuns is \p{N}{1,limit}.
@@ -298,40 +300,30 @@ type digitRuns struct {
 	limit int
 }
 
-func (d digitRuns) next(s string, pos int) (int, int) {
-	for pos < len(s) {
-		c, n := d.t.at(s, pos)
+func (d digitRuns) find(dst []piece, s string) []piece {
+	for i := 0; i < len(s); {
+		c, n := d.t.at(s, i)
 		if c&classN != 0 {
-			return pos, d.t.digitRun(s, pos, d.limit)
-		}
-		pos += n
-	}
-	return -1, -1
-}
-
-// runesMatcher matches one character, or a run of them if all is set, for which
-// is holds.
-type runesMatcher struct {
-	is  func(rune) bool
-	all bool
-}
-
-func (m runesMatcher) next(s string, pos int) (int, int) {
-	for i := pos; i < len(s); {
-		r, n := utf8.DecodeRuneInString(s[i:])
-		if !m.is(r) {
+			e := d.t.digitRun(s, i, d.limit)
+			dst = append(dst, piece{i, e})
+			i = e
+		} else {
 			i += n
-			continue
 		}
-		end := i + n
-		for m.all && end < len(s) {
-			r, n := utf8.DecodeRuneInString(s[end:])
-			if !m.is(r) {
-				break
-			}
-			end += n
-		}
-		return i, end
 	}
-	return -1, -1
+	return dst
+}
+
+// literal matches a plain string.
+type literal string
+
+func (l literal) find(dst []piece, s string) []piece {
+	for i := 0; ; {
+		k := strings.Index(s[i:], string(l))
+		if k < 0 {
+			return dst
+		}
+		dst = append(dst, piece{i + k, i + k + len(l)})
+		i += k + len(l)
+	}
 }

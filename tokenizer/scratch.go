@@ -35,6 +35,7 @@ type scratch struct {
 	altSrcs [2][]Span
 
 	spare   []piece
+	found   []piece
 	matches []match
 	parts   []part
 	links   []link
@@ -61,8 +62,8 @@ func (s *scratch) trim() {
 		}
 	}
 	s.out, s.outSrc = nil, nil
-	if cap(s.pieces) > keepBytes || cap(s.spare) > keepBytes || cap(s.matches) > keepBytes {
-		s.pieces, s.spare, s.matches = nil, nil, nil
+	if cap(s.pieces) > keepBytes || cap(s.spare) > keepBytes || cap(s.matches) > keepBytes || cap(s.found) > keepBytes {
+		s.pieces, s.spare, s.matches, s.found = nil, nil, nil, nil
 	}
 	if cap(s.links) > keepBytes || cap(s.heap) > keepBytes || cap(s.parts) > keepBytes {
 		s.links, s.heap, s.parts = nil, nil, nil

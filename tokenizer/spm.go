@@ -278,8 +278,8 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 	t.finish(cfg)
 	t.surround(cfg)
 
+	t.dec = newDecodeTable(t.size)
 	d := &t.dec
-	d.kind, d.text = make([]uint8, t.size), make([]string, t.size)
 	switch {
 	case norm.trimSpaces:
 		d.firstBlank = dropAll
@@ -304,6 +304,7 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 		if int(a.id) >= len(pieces) {
 			d.kind[a.id], d.text[a.id] = decodePlain, a.content
 		}
+		d.skip[a.id] = a.special && d.kind[a.id] != decodeControl
 	}
 	return t, nil
 }

@@ -146,9 +146,9 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 	t.finish(cfg)
 	t.surround(cfg)
 
+	t.dec = newDecodeTable(t.size)
 	d := &t.dec
 	d.bytes = true
-	d.kind, d.text = make([]uint8, t.size), make([]string, t.size)
 	for id, piece := range m.pieces {
 		d.kind[id], d.text[id] = decodeText, piece
 	}
@@ -156,7 +156,7 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 		if int64(a.id) < c.NumSpecial {
 			d.kind[a.id], d.text[a.id] = decodeControl, ""
 		} else {
-			d.kind[a.id], d.text[a.id] = decodeText, a.content
+			d.kind[a.id], d.text[a.id], d.skip[a.id] = decodeText, a.content, a.special
 		}
 	}
 	return t, nil

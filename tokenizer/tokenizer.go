@@ -41,7 +41,6 @@ type Tokenizer struct {
 	size       int
 	bos, eos   int32
 	pad, unk   int32
-	eosIDs     []int32
 	scratching sync.Pool
 }
 

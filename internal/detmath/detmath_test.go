@@ -226,7 +226,7 @@ func TestBits(t *testing.T) {
 	for range 20000 {
 		x := rng.Float64()
 		s, c := SinCos(x * 1e6)
-		for _, v := range []float64{Exp(x*100 - 50), Exp2(x*100 - 50), Log(x), Log2(x), Pow(1e6, -x), s, c} {
+		for _, v := range []float64{Exp(float64(x*100) - 50), Exp2(float64(x*100) - 50), Log(x), Log2(x), Pow(1e6, -x), s, c} {
 			buf = binary.LittleEndian.AppendUint64(buf[:0], math.Float64bits(v))
 			h.Write(buf)
 		}

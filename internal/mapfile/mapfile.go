@@ -23,18 +23,18 @@ func Open(path string) (*File, error) {
 	// once more on what was really opened.
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("open file: %w", err)
+		return nil, err
 	}
 	if err := checkRegular(path, info); err != nil {
 		return nil, err
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open file: %w", err)
+		return nil, err
 	}
 	defer f.Close() // a mapping outlives its descriptor
 	if info, err = f.Stat(); err != nil {
-		return nil, fmt.Errorf("open file: %w", err)
+		return nil, err
 	}
 	if err := checkRegular(path, info); err != nil {
 		return nil, err

@@ -76,13 +76,14 @@ func (e *unaryExpr) eval(r *run, s *scope) any {
 	if !isNumber(v) {
 		failf("bad operand for unary %s: '%s'", e.op, typeName(v))
 	}
-	if e.op == "+" {
-		return arith("+", v, int64(0))
-	}
-	if f, ok := v.(float64); ok {
+	f, isFloat := v.(float64)
+	switch {
+	case isFloat && e.op == "-":
 		return -f
+	case isFloat:
+		return f
 	}
-	return arith("-", int64(0), v)
+	return arith(e.op, int64(0), v)
 }
 
 func (e *binaryExpr) eval(r *run, s *scope) any {
@@ -438,7 +439,8 @@ func (r *run) slice(of, start, stop, step any) any {
 		part.stop = part.at(part.n)
 		return part
 	}
-	return &undefined{why: objectName(of) + " cannot be sliced"}
+	failf("'%s' object cannot be sliced", typeName(of))
+	return nil
 }
 
 func (r *run) sliceText(s string, start, stop, step any) string {

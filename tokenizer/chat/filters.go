@@ -565,7 +565,7 @@ func filterGroupBy(r *run, a []any) any {
 }
 
 func filterFileSize(r *run, a []any) any {
-	f := 0.0
+	var f float64
 	if s, ok := asString(a[0]); ok {
 		if f, ok = parsePyFloat(s); !ok {
 			failf("filesizeformat: found %q, expected a number", s)
@@ -580,12 +580,12 @@ func filterFileSize(r *run, a []any) any {
 		base, suffix = 1024.0, "iB"
 	}
 	switch {
+	case math.IsNaN(f) || math.IsInf(f, 0):
+		failf("filesizeformat: found %s, expected a finite number", formatFloat(f))
 	case f == 1:
 		return "1 Byte"
 	case f < base:
-		return strconv.FormatFloat(math.Trunc(f), 'f', 0, 64) + " Bytes"
-	case math.IsNaN(f):
-		failf("filesizeformat: found nan, expected a number")
+		return formatInt(truncate(f)) + " Bytes"
 	}
 	prefixes := "kMGTPEZY"
 	if truthy(a[1]) {
@@ -612,11 +612,6 @@ func filterIndent(r *run, a []any) any {
 		u.fail()
 	}
 	s := textArg(a[0], "indent")
-	if _, ok := a[0].(markup); ok {
-		if _, ok := a[1].(string); ok {
-			pad = r.escape(pad)
-		}
-	}
 	lines := splitLines(s+"\n", false)
 	r.work(len(s))
 	var b strings.Builder
@@ -734,7 +729,7 @@ func filterRound(r *run, a []any) any {
 }
 
 func filterTruncate(r *run, a []any) any {
-	s, end := textArg(a[0], "truncate"), textArg(a[3], "truncate end")
+	end := textArg(a[3], "truncate end")
 	length, leeway := intArg(a[1], "truncate length"), 5
 	if a[4] != nil {
 		leeway = intArg(a[4], "truncate leeway")
@@ -743,9 +738,14 @@ func filterTruncate(r *run, a []any) any {
 	if length < n || leeway < 0 {
 		failf("truncate: length %d and leeway %d must be at least %d and 0", length, leeway, n)
 	}
-	if count := utf8.RuneCountInString(s); count-length <= leeway {
+	size, ok := lengthOf(a[0])
+	if !ok {
+		failf("truncate: '%s' object has no length", typeName(a[0]))
+	}
+	if size-length <= leeway {
 		return a[0]
 	}
+	s := textArg(a[0], "truncate")
 	s = s[:runeOffset(s, length-n)]
 	if !truthy(a[2]) {
 		if i := strings.LastIndexByte(s, ' '); i >= 0 {
@@ -839,6 +839,7 @@ func defineTests() map[string]*builtin {
 	known := func(name string, t *map[string]*builtin) *builtin {
 		return define(name, "value", func(r *run, a []any) any {
 			s, ok := asString(a[0])
+			r.hash(a[0])
 			return ok && (*t)[s] != nil
 		})
 	}

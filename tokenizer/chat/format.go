@@ -151,8 +151,9 @@ func (r *run) percent(format string, values any) string {
 	unused := next < len(elems)
 	if single {
 		unused = next == 0 && named == nil && !usedNames
-		if _, ok := values.([]any); ok {
-			unused = false // Python takes a list for a mapping here
+		switch values.(type) {
+		case []any, *rangeValue, *undefined:
+			unused = false // Python takes what can be indexed for a mapping here
 		}
 	}
 	if unused {

@@ -12,15 +12,16 @@ import (
 // The tables of the language's functions. init fills them, because what they
 // hold refers back to the evaluator that reads them.
 var (
-	filters     map[string]*builtin
-	tests       map[string]*builtin
-	globals     map[string]*builtin
-	textMethods map[string]*builtin
-	dictMethods map[string]*builtin
-	listMethods map[string]*builtin
-	numMethods  map[string]*builtin
-	loopMethods map[string]*builtin
-	cycMethods  map[string]*builtin
+	filters      map[string]*builtin
+	tests        map[string]*builtin
+	globals      map[string]*builtin
+	textMethods  map[string]*builtin
+	dictMethods  map[string]*builtin
+	listMethods  map[string]*builtin
+	intMethods   map[string]*builtin
+	floatMethods map[string]*builtin
+	loopMethods  map[string]*builtin
+	cycMethods   map[string]*builtin
 )
 
 func init() {
@@ -30,7 +31,13 @@ func init() {
 	textMethods = defineTextMethods()
 	dictMethods = defineDictMethods()
 	listMethods = defineListMethods()
-	numMethods = defineNumberMethods()
+	intMethods = table(define("bit_length", "self", func(r *run, a []any) any {
+		return int64(toBig(a[0]).BitLen())
+	}))
+	floatMethods = table(define("is_integer", "self", func(r *run, a []any) any {
+		f := a[0].(float64)
+		return f == math.Trunc(f) && !math.IsInf(f, 0)
+	}))
 	loopMethods = defineLoopMethods()
 	cycMethods = defineCyclerMethods()
 }
@@ -65,7 +72,10 @@ func (r *run) attribute(of any, name string) (any, bool) {
 		if a, ok := numberAttribute(of, name); ok {
 			return a, true
 		}
-		methods = numMethods
+		methods = intMethods
+		if _, ok := of.(float64); ok {
+			methods = floatMethods
+		}
 	case *rangeValue:
 		switch name {
 		case "start":
@@ -129,21 +139,6 @@ func numberAttribute(v any, name string) (any, bool) {
 		return int64(1), true
 	}
 	return nil, false
-}
-
-func defineNumberMethods() map[string]*builtin {
-	return table(
-		define("is_integer", "self", func(r *run, a []any) any {
-			f, ok := a[0].(float64)
-			return !ok || !math.IsInf(f, 0) && f == math.Trunc(f)
-		}),
-		define("bit_length", "self", func(r *run, a []any) any {
-			if _, ok := a[0].(float64); ok {
-				failf("'float object' has no attribute 'bit_length'")
-			}
-			return int64(toBig(a[0]).BitLen())
-		}),
-	)
 }
 
 func defineLoopMethods() map[string]*builtin {

@@ -201,6 +201,15 @@ func fold(s string) string {
 	return cases.Fold().String(s)
 }
 
+// lowerRest is lower for text that goes on after a letter, which tells a final
+// sigma.
+func lowerRest(s string) string {
+	if isASCII(s) {
+		return strings.ToLower(s)
+	}
+	return lower("x" + s)[1:]
+}
+
 // titleRune is a capital at the start of a word.
 func titleRune(c rune) string {
 	if t := unicode.ToTitle(c); t != c || c < utf8.RuneSelf {
@@ -218,7 +227,10 @@ func capitalize(s string) string {
 		return s
 	}
 	c, n := utf8.DecodeRuneInString(s)
-	return titleRune(c) + lower(s[n:])
+	if !isCased(c) {
+		return titleRune(c) + lower(s[n:])
+	}
+	return titleRune(c) + lowerRest(s[n:])
 }
 
 // titleCase is str.title: every run of letters starts with a capital.
@@ -227,7 +239,7 @@ func titleCase(s string) string {
 	word := false
 	start := 0
 	flush := func(end int) { // s[start:end] continues a word
-		b.WriteString(lower(s[start:end]))
+		b.WriteString(lowerRest(s[start:end]))
 	}
 	for i, c := range s {
 		cased := isCased(c)

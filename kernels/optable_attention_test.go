@@ -1,0 +1,124 @@
+package kernels
+
+import (
+	"fmt"
+	"unsafe"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+// attentionShape is a call of Attention over one KV head.
+type attentionShape struct {
+	dim, page, group, n, end, window int
+	base                             int // first slot that the cache still holds
+}
+
+func init() {
+	for _, s := range []attentionShape{
+		{dim: 64, page: 64, group: 4, n: 1, end: 70},
+		{dim: 64, page: 16, group: 4, n: 19, end: 1},
+		{dim: 64, page: 128, group: 1, n: 9, end: 250},
+		{dim: 64, page: 64, group: 3, n: 5, end: 0},
+		{dim: 128, page: 64, group: 8, n: 1, end: 529},
+		{dim: 128, page: 256, group: 4, n: 33, end: 240},
+		{dim: 96, page: 32, group: 7, n: 2, end: 300},
+		{dim: 80, page: 32, group: 2, n: 4, end: 254},
+		{dim: 16, page: 16, group: 5, n: 70, end: 1},
+		{dim: 256, page: 32, group: 2, n: 3, end: 40},
+		{dim: 32, page: 32, group: 4, n: 6, end: 500, window: 60},
+		{dim: 32, page: 32, group: 1, n: 40, end: 500, window: 3, base: 480},
+		{dim: 64, page: 32, group: 2, n: 50, end: 240, window: 100, base: 128},
+		{dim: 2, page: 16, group: 1, n: 3, end: 5},
+		{dim: 12, page: 16, group: 2, n: 2, end: 20},
+		{dim: 24, page: 48, group: 3, n: 2, end: 260},
+		{dim: 64, page: 64, group: 4, n: 0, end: 3},
+	} {
+		for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
+			register(attentionOp(t, s))
+		}
+	}
+	for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
+		for _, s := range []struct{ dim, page, from, n int }{
+			{64, 64, 0, 128}, {64, 32, 5, 90}, {128, 16, 15, 2}, {16, 48, 47, 97}, {10, 16, 3, 40}, {64, 64, 3, 0},
+		} {
+			register(scoresOp(t, s.dim, s.page, s.from, s.n))
+		}
+	}
+}
+
+// cacheView is the KV head whose keys and values lie in k and v, whole pages from slot base on.
+func cacheView(t tensor.Type, k, v mem, dim, page, base int) KV {
+	kv := KV{Type: t, HeadDim: dim, PageEntries: page, Base: base}
+	for bytes := page * dim * t.Size(); len(k) > 0; k, v = k[bytes:], v[bytes:] {
+		kv.Pages = append(kv.Pages, Page{K: unsafe.Pointer(unsafe.SliceData(k)), V: unsafe.Pointer(unsafe.SliceData(v))})
+	}
+	return kv
+}
+
+func attentionOp(t tensor.Type, s attentionShape) op {
+	gap := 3 // between the rows of two tokens
+	stride := s.group*s.dim + gap
+	entries := (max(s.end+s.n-1, 1) - s.base + s.page - 1) / s.page * s.page
+	attend := func(c CPU, b []mem, from, to int, sc *AttentionScratch) {
+		a := AttentionArgs{
+			Out: b[0].f32()[from*stride:], Q: b[2].f32()[from*stride:], Stride: stride,
+			N: to - from, Group: s.group, End: s.end + from, Window: s.window,
+			Scale: AttentionScale(s.dim),
+			KV:    cacheView(t, b[3], b[4], s.dim, s.page, s.base),
+			Stats: view[Softmax](b[1])[from*s.group:],
+		}
+		c.Attention(&a, sc)
+	}
+	o := op{
+		name: fmt.Sprintf("Attention/%v/%+v", t, s),
+		operands: []operand{
+			{"out", tensor.F32, max(0, s.n*stride-gap), out},
+			{"stats", tensor.F32, 2 * s.n * s.group, out},
+			{"q", tensor.F32, max(0, s.n*stride-gap), in},
+			{"k", t, entries * s.dim, in},
+			{"v", t, entries * s.dim, in},
+		},
+		ways: []way{{"whole", func(c CPU, b []mem) {
+			var sc AttentionScratch
+			attend(c, b, 0, s.n, &sc)
+		}}},
+	}
+	for _, chunk := range []int{1, 5} {
+		if chunk < s.n {
+			o.ways = append(o.ways, way{fmt.Sprintf("%d tokens at a time", chunk), func(c CPU, b []mem) {
+				var sc AttentionScratch
+				for i := 0; i < s.n; i += chunk {
+					attend(c, b, i, min(i+chunk, s.n), &sc)
+				}
+			}})
+		}
+	}
+	return o
+}
+
+func scoresOp(t tensor.Type, dim, page, from, n int) op {
+	entries := (from + n + page - 1) / page * page
+	st := Softmax{Max: 1.5, Sum: 3}
+	compute := func(c CPU, b []mem, lo, hi int) {
+		kv := cacheView(t, b[3], b[3], dim, page, 0)
+		c.AttentionScores(b[0].f32()[lo:hi], b[2].f32(), &kv, from+lo, 0.7)
+		c.AttentionWeights(b[1].f32()[lo:hi], b[2].f32(), &kv, from+lo, 0.7, st)
+	}
+	o := op{
+		name: fmt.Sprintf("AttentionScores/%v/dim%d,page%d,from%d,n%d", t, dim, page, from, n),
+		operands: []operand{
+			{"scores", tensor.F32, n, out},
+			{"weights", tensor.F32, n, out},
+			{"q", tensor.F32, dim, in},
+			{"k", t, entries * dim, in},
+		},
+		ways: []way{{"whole", func(c CPU, b []mem) { compute(c, b, 0, n) }}},
+	}
+	if n > 1 {
+		o.ways = append(o.ways, way{"in two parts", func(c CPU, b []mem) {
+			compute(c, b, 0, n/3)
+			compute(c, b, n/3, n)
+		}})
+	}
+	return o
+}
