@@ -16,7 +16,8 @@ var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 // Widen sets dst[i] to element i of src, which holds len(dst) little-endian
 // elements of type F32, F16 or BF16. The conversion is exact.
 func (c CPU) Widen(dst []float32, src []byte, t tensor.Type) {
-	widenPortable(dst, src, t)
+	n := c.widenAsm(dst, src, t)
+	widenPortable(dst[n:], src[n*t.Size():], t)
 }
 
 func widenPortable(dst []float32, src []byte, t tensor.Type) {
@@ -56,10 +57,9 @@ func widenF16(h uint16) float32 {
 // Subnormal numbers become zeros of their sign, NaN stays NaN. dst and src have
 // the same length.
 func (c CPU) RoundBF16(dst []uint16, src []float32) {
-	n := c.roundBF16Asm(dst, src)
-	dst = dst[n:len(src)]
-	for i, x := range src[n:] {
-		dst[i] = roundBF16(x)
+	dst = dst[:len(src)]
+	for i := c.roundBF16Asm(dst, src); i < len(src); i++ {
+		dst[i] = roundBF16(src[i])
 	}
 }
 
@@ -72,6 +72,25 @@ func roundBF16(x float32) uint16 {
 		return uint16(b>>16) | 0x40
 	}
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
+}
+
+// Narrow stores src[i], rounded as by RoundTo, as element i of dst, which holds
+// len(src) little-endian elements of type F32, F16 or BF16.
+func (c CPU) Narrow(dst []byte, src []float32, t tensor.Type) {
+	n := c.narrowAsm(dst, src, t)
+	dst, src = dst[n*t.Size():len(src)*t.Size()], src[n:]
+	switch t {
+	case tensor.F32:
+		for i, x := range src {
+			binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(x))
+		}
+	case tensor.F16, tensor.BF16:
+		for i, x := range src {
+			binary.LittleEndian.PutUint16(dst[2*i:], uint16(RoundTo(t, x)))
+		}
+	default:
+		panic(fmt.Sprintf("kernels: cannot narrow to %v", t))
+	}
 }
 
 // RoundTo returns x rounded to t (F32, F16 or BF16; nearest, ties to even) as

@@ -1,5 +1,11 @@
-//go:build !amd64_todo
+//go:build !amd64 || purego
 
 package kernels
 
-func (c CPU) roundBF16Asm(dst []uint16, src []float32) int { return 0 }
+import "github.com/lukv/lukv/tensor"
+
+// The functions of this file return how many elements they have done.
+
+func (c CPU) roundBF16Asm(dst []uint16, src []float32) int           { return 0 }
+func (c CPU) widenAsm(dst []float32, src []byte, t tensor.Type) int  { return 0 }
+func (c CPU) narrowAsm(dst []byte, src []float32, t tensor.Type) int { return 0 }

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -18,18 +19,28 @@ type CPU struct {
 }
 
 // Detect returns what this processor offers, narrowed by the environment
-// variable LUKV_CPU if it is set to a name that [ParseCPU] knows.
+// variable LUKV_CPU if it is set to a name that [ParseCPU] knows. Any other
+// value is reported once, as a warning of [slog.Default], and ignored.
 func Detect() CPU { return detectOnce() }
 
 var detectOnce = sync.OnceValue(func() CPU {
-	c := detect()
-	if name := os.Getenv("LUKV_CPU"); name != "" {
-		if forced, err := ParseCPU(name); err == nil {
-			return forced
-		}
+	c, err := detectNamed(os.Getenv("LUKV_CPU"))
+	if err != nil {
+		slog.Warn("LUKV_CPU is ignored", "err", err, "using", c)
 	}
 	return c
 })
+
+func detectNamed(name string) (CPU, error) {
+	if name == "" {
+		name = "auto"
+	}
+	c, err := ParseCPU(name)
+	if err != nil {
+		return detect(), err
+	}
+	return c, nil
+}
 
 // ParseCPU returns the instruction set with the given name: "portable", "avx2",
 // "avx512", "avx512bf16", "neon" or "auto". A name beyond what the processor

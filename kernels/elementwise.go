@@ -2,25 +2,44 @@ package kernels
 
 import "math"
 
-// RMSNorm sets dst[i] = (x[i]·s)·w[i] with s = 1/√(Σx²/n + eps); the squares are
-// summed in 16 lanes, s is computed in binary64 and rounded once. dst may be x.
+// RMSNorm sets dst[i] = (x[i]·s)·w[i] with s = 1/√(Σx²/n + eps), n = len(x); the
+// squares are summed as by Dot, s is computed in binary64 and rounded once. dst
+// may be x; dst and w are at least as long as x.
 func (c CPU) RMSNorm(dst, x, w []float32, eps float64) {
-	ss := c.sumSquares(x)
+	ss := c.Dot(x, x)
 	s := float32(1 / math.Sqrt(float64(ss)/float64(len(x))+eps))
-	c.scaleMul(dst[:len(x)], x, w[:len(x)], s)
+	n := c.scaleMulAsm(dst, x, w, s)
+	dst, w = dst[:len(x)], w[:len(x)]
+	for i := n; i < len(x); i++ {
+		dst[i] = float32(x[i]*s) * w[i]
+	}
 }
 
-func sumSquaresPortable(x []float32) float32 {
+// Dot returns Σ x[i]·y[i]: for each group g of 16 elements lane i becomes
+// fma(x[16g+i], y[16g+i], lane i), from +0; the tree joins the lanes. There are
+// no blocks. y is at least as long as x.
+func (c CPU) Dot(x, y []float32) float32 {
 	var s [Lanes]float32
-	for i, v := range x {
-		s[i%Lanes] = fma32(v, v, s[i%Lanes])
+	y = y[:len(x)]
+	for i := c.dotAsm(&s, x, y); i < len(x); i++ {
+		s[i%Lanes] = fma32(x[i], y[i], s[i%Lanes])
 	}
 	return sumLanes(&s)
 }
 
-func scaleMulPortable(dst, x, w []float32, s float32) {
-	for i, v := range x {
-		dst[i] = float32(v*s) * w[i]
+// Axpy sets dst[i] = fma(a, x[i], dst[i]) for i < len(x).
+func (c CPU) Axpy(dst []float32, a float32, x []float32) {
+	dst = dst[:len(x)]
+	for i := c.axpyAsm(dst, a, x); i < len(x); i++ {
+		dst[i] = fma32(a, x[i], dst[i])
+	}
+}
+
+// Add sets dst[i] += x[i] for i < len(x).
+func (c CPU) Add(dst, x []float32) {
+	dst = dst[:len(x)]
+	for i := c.addAsm(dst, x); i < len(x); i++ {
+		dst[i] += x[i]
 	}
 }
 
@@ -32,12 +51,8 @@ func scaleMulPortable(dst, x, w []float32, s float32) {
 // Each product and the sum are rounded separately.
 func (c CPU) Rope(x, cos, sin []float32) {
 	h := len(cos)
-	n := c.ropeAsm(x, cos, sin)
-	ropePortable(x[:h], x[h:2*h], cos, sin, n)
-}
-
-func ropePortable(a, b, cos, sin []float32, from int) {
-	for i := from; i < len(cos); i++ {
+	a, b, sin := x[:h], x[h:2*h], sin[:h]
+	for i := c.ropeAsm(a, b, cos, sin); i < h; i++ {
 		u, v := a[i], b[i]
 		a[i] = float32(u*cos[i]) - float32(v*sin[i])
 		b[i] = float32(v*cos[i]) + float32(u*sin[i])
@@ -46,33 +61,24 @@ func ropePortable(a, b, cos, sin []float32, from int) {
 
 // SwiGLU sets dst[i] = gate[i]/(1 + e^(-gate[i])) · up[i]. dst may be gate or up.
 func (c CPU) SwiGLU(dst, gate, up []float32) {
-	n := c.swigluAsm(dst, gate, up)
-	swigluPortable(dst, gate, up, n)
-}
-
-func swigluPortable(dst, gate, up []float32, from int) {
-	for i := from; i < len(dst); i++ {
+	gate, up = gate[:len(dst)], up[:len(dst)]
+	for i := c.swigluAsm(dst, gate, up); i < len(dst); i++ {
 		g := gate[i]
 		dst[i] = g / (1 + Exp(-g)) * up[i]
-	}
-}
-
-// Add sets dst[i] += x[i].
-func (c CPU) Add(dst, x []float32) {
-	n := c.addAsm(dst, x)
-	dst = dst[:len(x)]
-	for i := n; i < len(x); i++ {
-		dst[i] += x[i]
 	}
 }
 
 // Argmax returns the index of the largest element, the first of equals. NaN
 // loses against everything; an empty or all-NaN x gives 0.
 func (c CPU) Argmax(x []float32) int {
-	best, at := float32(math.Inf(-1)), 0
-	for i, v := range x {
-		if v > best {
-			best, at = v, i
+	best, n := c.maxAsm(x)
+	at := 0
+	if best > minusInf {
+		at = c.indexAsm(x, best)
+	}
+	for i := n; i < len(x); i++ {
+		if x[i] > best {
+			best, at = x[i], i
 		}
 	}
 	return at

@@ -79,7 +79,7 @@ type tile struct {
 
 // panelBytes is how much of the weights should stay in the second-level cache
 // while the rows of x pass by.
-const panelBytes = 256 << 10
+const panelBytes = 512 << 10
 
 // matMulTiles computes a product by tiles. size is that of an element of x: 4
 // for f32, 2 for bf16 with bf16 weights.

@@ -6,6 +6,8 @@
 //	STEP(G)        one group, by G = G<R><C>, of R rows of x times C rows of w
 //	FLUSH, KEEP    switch the treatment of subnormal numbers around the loops
 //	CONSTANT       sets Z30
+//	ONE            the loops for one row of x
+//	PREFETCH       fetches the 4·WSTEP bytes at R14
 //
 // A tile has up to 6 × 4 outputs, one register of 16 lanes each: enough
 // accumulators to hide the latency of every multiply-add in use. Rows of w
@@ -18,9 +20,12 @@
 //	BX  rows of w left    CX  groups left of the block
 //	Z0–Z23 sums, row r of x and row c of w in 4r+c; Z24–Z27 w; Z28, Z29 x; Z30 constant
 //	K1  lanes 0, 4, 8, 12; Z28, Z29, Z31 are scratch in between
-//	0(SP) groups, 8(SP), 16(SP) bytes of the block in a row of x, of w; 24(SP), 28(SP) MXCSR flushing, as found
+//	R14 what to prefetch
+//	0(SP) groups, 8(SP), 16(SP) bytes of the block in a row of x, of w; 24(SP), 28(SP) MXCSR flushing, as found;
+//	32(SP) groups of a quarter of the block,
+//	40(SP) from the end of a prefetched quarter to the next row
 
-TEXT NAME, NOSPLIT, $32-8
+TEXT NAME, NOSPLIT, $48-8
 	MOVQ    a+0(FP), AX
 	MOVQ    tile_x(AX), SI
 	MOVQ    tile_ldx(AX), R8
@@ -30,7 +35,6 @@ TEXT NAME, NOSPLIT, $32-8
 	MOVQ    tile_ldd(AX), R13
 	MOVQ    tile_cols(AX), BX
 	MOVQ    tile_step(AX), CX
-	MOVQ    tile_rows(AX), AX
 	LEAQ    (R8)(R8*2), R9
 	LEAQ    (R8)(R8*4), R10
 	LEAQ    (R11)(R11*2), R12
@@ -40,6 +44,14 @@ TEXT NAME, NOSPLIT, $32-8
 	MOVQ    0(SP), CX
 	IMUL3Q  $WSTEP, CX, CX
 	MOVQ    CX, 16(SP)
+	MOVQ    0(SP), CX
+	ADDQ    $3, CX
+	SHRQ    $2, CX
+	MOVQ    CX, 32(SP)
+	IMUL3Q  $(4*WSTEP), CX, CX
+	NEGQ    CX
+	ADDQ    R11, CX
+	MOVQ    CX, 40(SP)
 	STMXCSR 28(SP)
 	MOVL    28(SP), CX
 	ORL     $0x8040, CX        // flush to zero, denormals are zero
@@ -47,6 +59,7 @@ TEXT NAME, NOSPLIT, $32-8
 	MOVL    $0x1111, CX
 	KMOVW   CX, K1
 	CONSTANT
+	MOVQ    tile_rows(AX), AX
 	CMPQ    AX, $2
 	JLT     one
 	JEQ     two
@@ -58,15 +71,15 @@ TEXT NAME, NOSPLIT, $32-8
 
 	ROWS(six, six4, CLEAR64, G64, STORE64, sixone, six1, CLEAR61, G61, STORE61)
 five:
-	ROWS(five0, five4, CLEAR54, G54, STORE54, fiveone, five1, CLEAR51, G51, STORE51)
+	STREAM(five0, fivepart, five4, CLEAR54, G54, STORE54, fiveone, five1, CLEAR51, G51, STORE51)
 four:
-	ROWS(four0, four4, CLEAR44, G44, STORE44, fourone, four1, CLEAR41, G41, STORE41)
+	STREAM(four0, fourpart, four4, CLEAR44, G44, STORE44, fourone, four1, CLEAR41, G41, STORE41)
 three:
-	ROWS(three0, three4, CLEAR34, G34, STORE34, threeone, three1, CLEAR31, G31, STORE31)
+	STREAM(three0, threepart, three4, CLEAR34, G34, STORE34, threeone, three1, CLEAR31, G31, STORE31)
 two:
-	ROWS(two0, two4, CLEAR24, G24, STORE24, twoone, two1, CLEAR21, G21, STORE21)
+	STREAM(two0, twopart, two4, CLEAR24, G24, STORE24, twoone, two1, CLEAR21, G21, STORE21)
 one:
-	ROWS(one0, one4, CLEAR14, G14, STORE14, oneone, one1, CLEAR11, G11, STORE11)
+	ONE
 
 done:
 	VZEROUPPER

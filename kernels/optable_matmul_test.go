@@ -46,7 +46,8 @@ func matMulOp(t tensor.Type, dot bool, n, cols, rows int) op {
 			{"x", xt, (n-1)*ldx + cols, in},
 			{"w", t, rows * cols, in},
 		},
-		ways: []way{{"whole", func(c CPU, b []mem) { product(c, b, 0, n, 0, rows) }}},
+		styles: []style{plain, hard, special, tiny},
+		ways:   []way{{"whole", func(c CPU, b []mem) { product(c, b, 0, n, 0, rows) }}},
 	}
 	for _, chunk := range []int{1, 2, 5} {
 		if chunk < n {

@@ -40,7 +40,7 @@ type op struct {
 	name     string // "group/shape", unique
 	operands []operand
 	ways     []way
-	styles   []style // nil: all
+	styles   []style // nil: all but tiny
 }
 
 type operand struct {
@@ -86,9 +86,10 @@ const (
 	plain   style = iota // of order one
 	hard                 // subnormal, tiny, huge, zeros, ties
 	special              // hard, with infinities and NaN
+	tiny                 // products of two, and their sums, are near the smallest normal float32
 )
 
-var styleNames = [...]string{"plain", "hard", "special"}
+var styleNames = [...]string{"plain", "hard", "special", "tiny"}
 
 var updateOps = flag.Bool("update-optable", false, "rewrite testdata/optable.golden from the portable functions")
 
@@ -284,7 +285,9 @@ func randomBits(r *rand.Rand, st style, t tensor.Type) uint32 {
 	sign := uint32(r.Uint64()>>63) << (bits - 1)
 	frac := uint32(r.Uint64()) & (1<<man - 1)
 	e := bias - uint32(r.Uint64()%8) // 2^-7 … 2
-	if st != plain {
+	if st == tiny {
+		e = bias/2 + uint32(r.Uint64()%4) // for F16, only somewhat small
+	} else if st != plain {
 		switch k := r.Uint64() % 32; {
 		case k < 3:
 			e = 0 // zero or subnormal

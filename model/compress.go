@@ -18,8 +18,7 @@ type compression struct {
 	decode []*lukv.DecodeLayer // nil unless the cache is compressed while decoding
 	watch  watcher             // of decode passes
 
-	renumber   bool // StreamingLLM's rerotate: positions become slots after the cut
-	renumbered bool
+	renumber bool // StreamingLLM's rerotate: positions become slots after the cut
 }
 
 // newCompression resolves a policy for sessions with the given options.
@@ -70,7 +69,7 @@ func (c *compression) clone() *compression {
 	if c == nil {
 		return nil
 	}
-	d := &compression{m: c.m, plan: c.plan, renumber: c.renumber, renumbered: c.renumbered}
+	d := &compression{m: c.m, plan: c.plan, renumber: c.renumber}
 	if c.decode != nil {
 		d.decode = make([]*lukv.DecodeLayer, len(c.decode))
 		for i, l := range c.decode {
@@ -372,7 +371,7 @@ func (s *Session) renumber() error {
 			}
 		}
 	}
-	s.comp.renumbered = true
+	s.renumbered = true
 	s.pos = n
 	return nil
 }

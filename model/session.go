@@ -58,6 +58,8 @@ type Session struct {
 	tokens  []int32 // all tokens in the cache, evicted ones included
 	pending []int32 // generated but not yet fed
 
+	renumbered bool // positions were made slots; see compression.renumber
+
 	logits    []float32 // [Vocab] after the last token
 	hasLogits bool
 	finish    FinishReason
@@ -463,7 +465,7 @@ func (s *Session) Truncate(n int) error {
 		s.pending = nil
 		return nil
 	}
-	if s.comp != nil && s.comp.renumbered {
+	if s.renumbered {
 		return fmt.Errorf("truncate to %d tokens: the session's positions were renumbered", n)
 	}
 	if err := s.rewind(n); err != nil {
@@ -486,7 +488,8 @@ func (s *Session) Fork() (*Session, error) {
 	f := &Session{
 		m: s.m, opts: s.opts, cache: cache, comp: s.comp.clone(),
 		pos: s.pos, tokens: slices.Clone(s.tokens), pending: slices.Clone(s.pending),
-		logits: slices.Clone(s.logits), hasLogits: s.hasLogits, stats: s.stats,
+		renumbered: s.renumbered,
+		logits:     slices.Clone(s.logits), hasLogits: s.hasLogits, stats: s.stats,
 	}
 	f.one[0] = f
 	return f, nil

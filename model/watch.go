@@ -31,7 +31,6 @@ type watcher struct {
 	before  []float32         // [n][Heads*HeadDim] queries before RoPE, if decode needs them
 	softmax []kernels.Softmax // [KVHeads][n*Group] statistics of the segment, if needed
 	n       int               // tokens of the segment
-	row     []float32         // scratch of record
 }
 
 // watchScratch is what one worker needs to look at attention weights.

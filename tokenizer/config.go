@@ -122,7 +122,7 @@ func (cfg *config) extraTokens() ([]addedToken, error) {
 }
 
 // maxID bounds token ids, so that a wrong file cannot ask for all memory.
-const maxID = 1 << 22
+const maxID = 1 << 20
 
 func checkID(id int64) error {
 	if id < 0 || id > maxID {

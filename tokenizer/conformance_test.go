@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -133,13 +134,28 @@ func TestConformanceComplete(t *testing.T) {
 	t.Skip("cases of mistral-v1, mistral-v3, mistral-nemo and qwen2.5: set LUKV_GOLDEN_TOKENIZERS to a folder that has them")
 }
 
+// cachedLoad reads each vocabulary once for all tests.
+func cachedLoad(dir, name string) (*Tokenizer, error) {
+	key := dir + " " + name
+	if tok, ok := loaded.Load(key); ok {
+		return tok.(*Tokenizer), nil
+	}
+	tok, err := LoadFile(gzFS{os.DirFS(dir)}, name)
+	if err == nil {
+		loaded.Store(key, tok)
+	}
+	return tok, err
+}
+
+var loaded sync.Map
+
 // checkCases runs one file of cases and returns the number of checks.
 func checkCases(t *testing.T, dir, name string) (checks int) {
 	data, err := os.ReadFile(name)
 	require.NoError(t, err)
 	var f caseFile
 	require.NoError(t, json.Unmarshal(data, &f))
-	tok, err := LoadFile(gzFS{os.DirFS(dir)}, f.Tokenizer)
+	tok, err := cachedLoad(dir, f.Tokenizer)
 	if err != nil && strings.HasPrefix(f.Tokenizer, "models/optional/") {
 		require.ErrorIs(t, err, errors.ErrUnsupported, "a refusal must say that it is one")
 		t.Logf("refused: %v", err)
@@ -150,12 +166,19 @@ func checkCases(t *testing.T, dir, name string) (checks int) {
 	// In the files of the other two formats, special tokens in the text are text.
 	hf := path.Base(f.Tokenizer) == "tokenizer.json"
 	failed := 0
-	check := func(what string, want, got any) {
-		checks++
-		if fmt.Sprint(want) != fmt.Sprint(got) {
-			if failed++; failed <= 5 {
-				t.Errorf("%s\nwant %+.400q\n got %+.400q", what, fmt.Sprint(want), fmt.Sprint(got))
-			}
+	fail := func(what, text string, want, got any) {
+		if failed++; failed <= 5 {
+			t.Errorf("%s %.400q\nwant %+.400q\n got %+.400q", what, text, fmt.Sprint(want), fmt.Sprint(got))
+		}
+	}
+	checkIDs := func(what, text string, want, got []int32) {
+		if checks++; !slices.Equal(want, got) {
+			fail(what, text, want, got)
+		}
+	}
+	checkText := func(what, name, want, got string) {
+		if checks++; want != got {
+			fail(what, name, want, got)
 		}
 	}
 	for _, c := range f.Encode {
@@ -167,11 +190,11 @@ func checkCases(t *testing.T, dir, name string) (checks int) {
 		}
 		o := EncodeOptions{SpecialAsText: !hf}
 		ids := tok.Encode(text, o)
-		check("encode "+c.Name+": "+text, c.IDs, ids)
+		checkIDs("encode "+c.Name, text, c.IDs, ids)
 		offIDs, spans := tok.EncodeOffsets(text, o)
-		check("encode with offsets "+c.Name, c.IDs, offIDs)
+		checkIDs("encode with offsets "+c.Name, text, c.IDs, offIDs)
 		checkSpans(t, c.Name, text, offIDs, spans)
-		check("decode "+c.Name, c.Decoded, tok.Decode(c.IDs, false))
+		checkText("decode", c.Name, c.Decoded, tok.Decode(c.IDs, false))
 		checkStream(t, tok, c.IDs, false)
 		if hf {
 			special := c.IDsSpecial
@@ -182,21 +205,21 @@ func checkCases(t *testing.T, dir, name string) (checks int) {
 			if c.DecodedSkip != nil {
 				skipped = *c.DecodedSkip
 			}
-			check("encode with special tokens "+c.Name, special, tok.Encode(text, EncodeOptions{AddSpecial: true}))
-			check("decode without special tokens "+c.Name, skipped, tok.Decode(special, true))
+			checkIDs("encode with special tokens "+c.Name, text, special, tok.Encode(text, EncodeOptions{AddSpecial: true}))
+			checkText("decode without special tokens", c.Name, skipped, tok.Decode(special, true))
 			checkStream(t, tok, special, true)
 		}
 	}
 	for i, c := range f.Decode {
-		what := fmt.Sprintf("decode %d %v", i, c.IDs)
-		check(what, c.Decoded, tok.Decode(c.IDs, false))
+		what := fmt.Sprintf("list %d %v", i, c.IDs)
+		checkText("decode", what, c.Decoded, tok.Decode(c.IDs, false))
 		checkStream(t, tok, c.IDs, false)
 		if hf {
 			skipped := c.Decoded
 			if c.DecodedSkip != nil {
 				skipped = *c.DecodedSkip
 			}
-			check(what+" without special tokens", skipped, tok.Decode(c.IDs, true))
+			checkText("decode without special tokens", what, skipped, tok.Decode(c.IDs, true))
 			checkStream(t, tok, c.IDs, true)
 		}
 	}

@@ -81,7 +81,8 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 
 // StreamDecoder turns ids into text one at a time. The texts that Write and Flush
 // return, joined, are what [Tokenizer.Decode] returns for all the ids, and none of
-// them holds a part of a character. It belongs to one goroutine.
+// them holds a part of a character. Write allocates only where it joins a
+// character from several tokens. It belongs to one goroutine.
 type StreamDecoder struct {
 	t    *Tokenizer
 	skip bool
@@ -140,18 +141,18 @@ func (d *StreamDecoder) Write(id int32) string {
 		if !tab.wholeRuns {
 			d.readRun(false)
 		}
-		return d.result()
+		return d.strip(string(d.buf))
 	}
 	d.endRun()
 	if tab.firstBlank != 0 && tab.kind[id] == decodeText {
 		text = d.dropBlank(text)
 	}
-	if len(d.buf) == 0 && len(tab.fused) == 0 && len(tab.perToken) == 0 {
+	if len(d.buf) == 0 && len(tab.perToken) == 0 {
 		d.given = d.given || text != ""
-		return text
+		return d.strip(text)
 	}
 	d.add(text)
-	return d.result()
+	return d.strip(string(d.buf))
 }
 
 // Flush ends the text and returns what is left of it. The decoder is then as new.
@@ -162,9 +163,8 @@ func (d *StreamDecoder) Flush() string {
 		out = d.bytes("", true)
 	} else {
 		d.endRun()
-		// What was held back from the end is not to be given, except what a later
-		// stage holds of an earlier one's; both only ever take characters away.
-		out = d.result()
+		// What is still held back at the end is what was to be taken away.
+		out = d.strip(string(d.buf))
 	}
 	d.Reset()
 	return out
@@ -238,12 +238,12 @@ func (d *StreamDecoder) add(text string) {
 	d.buf = append(d.buf, text...)
 }
 
-// result is the text of this call.
-func (d *StreamDecoder) result() string {
-	if len(d.buf) == 0 {
+// strip takes away what has to go from the start and holds back what may have to
+// go from the end of the whole text, of which out comes next.
+func (d *StreamDecoder) strip(out string) string {
+	if out == "" {
 		return ""
 	}
-	out := string(d.buf)
 	for i, p := range d.t.dec.fused {
 		for d.stripped[i] >= 0 && out != "" {
 			if d.stripped[i] == p.start || !strings.HasPrefix(out, p.char) {

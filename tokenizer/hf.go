@@ -146,16 +146,17 @@ func readHF(data []byte, cfg *config) (*Tokenizer, error) {
 
 // modelID returns the id of a piece of the model by its name.
 func (t *Tokenizer) modelID(name string) (int32, bool) {
+	raw := name
 	if t.model.byteLevel {
-		if raw, ok := fromByteLevel(name); ok {
-			id := t.model.lookup(raw)
-			return id, id != none
-		}
-		id, ok := t.nameIDs[name]
-		return id, ok
+		raw, _ = fromByteLevel(name)
 	}
-	id := t.model.lookup(name)
-	return id, id != none
+	if raw != "" {
+		if id := t.model.lookup(raw); id != none {
+			return id, true
+		}
+	}
+	id, ok := t.nameIDs[name]
+	return id, ok
 }
 
 // hfModel builds the model. With bytesOnly its input is in the byte-level

@@ -200,7 +200,7 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 	}
 
 	t := &Tokenizer{
-		format: "tokenizer.model", eachStretch: isTrue(cfg.Legacy),
+		format: "tokenizer.model", eachStretch: isTrue(cfg.Legacy), nameIDs: make(map[string]int32),
 		model: &bpe{spm: true, unk: none, fuseUnk: true, fallback: byteFallback, runeID: make(map[rune]int32)},
 	}
 	m := t.model
@@ -219,6 +219,9 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 		}
 		seen[p.text] = i
 		m.pieces[i] = p.text
+		if p.kind != typeNormal {
+			t.nameIDs[p.text] = id
+		}
 		switch p.kind {
 		case typeNormal:
 			m.insert(id)

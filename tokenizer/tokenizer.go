@@ -36,8 +36,8 @@ type Tokenizer struct {
 	prefix, suffix []int32 // added by AddSpecial
 
 	dec        decodeTable
-	names      map[int32]string // pieces that are not in the byte-level alphabet, which the model cannot produce
-	nameIDs    map[string]int32
+	names      map[int32]string // pieces that are not in the byte-level alphabet
+	nameIDs    map[string]int32 // pieces that the model cannot produce
 	size       int
 	bos, eos   int32
 	pad, unk   int32

@@ -25,6 +25,9 @@ var files embed.FS
 //go:embed eval_samples.jsonl
 var samples []byte
 
+//go:embed calibration.jsonl
+var calibration []byte
+
 // Name is what the command calls the model.
 const Name = "builtin"
 
@@ -54,19 +57,41 @@ type Sample struct {
 }
 
 // Samples returns the 221 samples that come with the model.
-func Samples() []Sample {
-	var out []Sample
-	lines := bufio.NewScanner(bytes.NewReader(samples))
-	lines.Buffer(nil, len(samples))
+func Samples() []Sample { return decodeLines[Sample](samples) }
+
+// decodeLines reads embedded JSON Lines.
+func decodeLines[T any](text []byte) []T {
+	var out []T
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, len(text))
 	for lines.Scan() {
-		var s Sample
-		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
-			panic(fmt.Sprintf("builtin: embedded samples: %v", err))
+		var v T
+		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
+			panic(fmt.Sprintf("builtin: embedded data: %v", err))
 		}
-		out = append(out, s)
+		out = append(out, v)
 	}
 	return out
 }
+
+// CalibrationText is a context to measure profiles on, with questions about
+// different parts of it.
+type CalibrationText struct {
+	Context   string                `json:"context"`
+	Questions []CalibrationQuestion `json:"questions"`
+}
+
+// CalibrationQuestion is a question with the beginning of its answer.
+type CalibrationQuestion struct {
+	Question     string   `json:"question"`
+	AnswerPrefix string   `json:"answer_prefix"`
+	Answers      []string `json:"answers"`
+}
+
+// Calibration returns eight contexts of about 1,900 tokens with ten questions
+// each, made by the model's own generator with seeds that occur neither in its
+// training nor in Samples.
+func Calibration() []CalibrationText { return decodeLines[CalibrationText](calibration) }
 
 // SamplesJSONL returns the samples as they lie in eval_samples.jsonl.
 func SamplesJSONL() []byte { return bytes.Clone(samples) }

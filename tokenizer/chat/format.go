@@ -62,6 +62,11 @@ func (r *run) percent(format string, values any) string {
 		}
 		var value any
 		hasValue := false
+		if at() == '%' {
+			b.WriteByte('%')
+			i++
+			continue
+		}
 		if at() == '(' {
 			depth, start := 1, i+1
 			for depth > 0 {
@@ -130,10 +135,6 @@ func (r *run) percent(format string, values any) string {
 		}
 		sp.verb = at()
 		i++
-		if sp.verb == '%' {
-			b.WriteByte('%')
-			continue
-		}
 		if !hasValue {
 			value = arg()
 		}
@@ -177,6 +178,7 @@ func (r *run) percentVerb(sp spec, v any) string {
 		}
 		return r.layText(sp, s)
 	case 'c':
+		sp.precision = -1
 		if s, ok := asString(v); ok && utf8.RuneCountInString(s) == 1 {
 			return r.layText(sp, s)
 		}
@@ -297,6 +299,9 @@ func (r *run) layInt(sp spec, v any) string {
 }
 
 func (r *run) layFloat(sp spec, f float64) string {
+	if sp.alternate {
+		unsupportedf("format flag '#' for floats")
+	}
 	neg := math.Signbit(f) && !math.IsNaN(f)
 	f = math.Abs(f)
 	verb, prec, percent := sp.verb, sp.precision, ""
@@ -523,23 +528,24 @@ func boolInt(b bool) int {
 // formatValue follows a field's name: a number, a name or nothing, then
 // ".attribute" and "[key]" parts.
 func (r *run) formatValue(name string, pos []any, named *Object, auto *int) any {
-	end := strings.IndexAny(name, ".[")
-	if end < 0 {
-		end = len(name)
-	}
-	first, rest := name[:end], name[end:]
-	if first == "" {
+	switch {
+	case name == "":
 		if *auto < 0 {
 			failf("format: automatic field after a numbered one")
 		}
-		first = strconv.Itoa(*auto)
+		name = strconv.Itoa(*auto)
 		*auto++
-	} else if first[0] >= '0' && first[0] <= '9' {
+	case strings.Trim(name, "0123456789") == "":
 		if *auto > 0 {
 			failf("format: numbered field after an automatic one")
 		}
 		*auto = -1
 	}
+	end := strings.IndexAny(name, ".[")
+	if end < 0 {
+		end = len(name)
+	}
+	first, rest := name[:end], name[end:]
 	var v any
 	if n, err := strconv.Atoi(first); err == nil {
 		if n < 0 || n >= len(pos) {
@@ -603,16 +609,16 @@ func (r *run) formatSpec(v any, text string) string {
 	case isFloat:
 		failf("format: specification %q does not apply to a float", text)
 	}
-	if _, ok := v.(bool); ok && sp.verb == 0 {
-		return r.layText(sp, r.str(v))
+	if sp.precision >= 0 {
+		failf("format: precision in %q does not apply to an integer", text)
 	}
 	switch sp.verb {
 	case 0, 'd', 'n', 'x', 'X', 'o', 'b':
-		if sp.precision >= 0 {
-			failf("format: precision in %q does not apply to an integer", text)
-		}
 		return r.layInt(sp, v)
 	case 'c':
+		if sp.sign != 0 || sp.alternate {
+			failf("format: specification %q does not apply to a character", text)
+		}
 		return r.percentVerb(sp, v)
 	}
 	failf("format: specification %q does not apply to an integer", text)
@@ -624,9 +630,11 @@ func (r *run) parseSpec(text string) spec {
 	s := text
 	isAlign := func(s string) bool { return s != "" && strings.IndexByte("<>^=", s[0]) >= 0 }
 	_, n := utf8.DecodeRuneInString(s)
+	hasFill := false
 	switch {
 	case isAlign(s[n:]):
 		sp.fill, sp.align, s = s[:n], s[n], s[n+1:]
+		hasFill = true
 	case isAlign(s):
 		sp.align, s = s[0], s[1:]
 	}
@@ -650,8 +658,11 @@ func (r *run) parseSpec(text string) spec {
 	sp.sign = take("+- ")
 	take("z")
 	sp.alternate = take("#") != 0
-	if strings.HasPrefix(s, "0") && sp.align == 0 {
-		sp.fill, sp.align = "0", '='
+	if strings.HasPrefix(s, "0") && !hasFill {
+		sp.fill = "0"
+		if sp.align == 0 {
+			sp.align = '='
+		}
 	}
 	if d := digits(); d != "" {
 		sp.width = r.size(d)
@@ -667,7 +678,7 @@ func (r *run) parseSpec(text string) spec {
 		sp.precision = r.size(d)
 	}
 	sp.verb = take("sdnxXobceEfFgG%")
-	if s != "" {
+	if s != "" || sp.group != "" && strings.IndexByte("cns", sp.verb) >= 0 || sp.group == "," && strings.IndexByte("xXob", sp.verb) >= 0 {
 		failf("format: bad specification %q", text)
 	}
 	return sp

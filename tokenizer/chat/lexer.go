@@ -201,6 +201,9 @@ func (lx *lexer) tagEnd(i int, end string, plus, trim bool) (int, bool) {
 }
 
 func (lx *lexer) comment() {
+	if lx.pos == len(lx.src) {
+		return // Jinja lets an opener that is the template's last thing pass
+	}
 	i := strings.Index(lx.src[lx.pos:], "#}")
 	if i < 0 {
 		failf("comment: missing end '#}'")
@@ -223,6 +226,9 @@ func (lx *lexer) rawBegin(i int) (int, bool) {
 }
 
 func (lx *lexer) raw() {
+	if lx.pos == len(lx.src) {
+		return // as for comments
+	}
 	for from := lx.pos; ; {
 		i := strings.Index(lx.src[from:], "{%")
 		if i < 0 {

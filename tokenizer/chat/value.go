@@ -341,6 +341,9 @@ func (r *run) equal(a, b any) bool {
 	case *undefined:
 		_, ok := b.(*undefined)
 		return ok
+	case *dictView:
+		b, ok := b.(*dictView)
+		return ok && (a == b || r.equalViews(a, b))
 	case *rangeValue:
 		b, ok := b.(*rangeValue)
 		return ok && a.n == b.n && (a.n == 0 || a.start == b.start && (a.n == 1 || a.step == b.step))
@@ -354,6 +357,23 @@ func (r *run) equalLists(a, b []any) bool {
 	}
 	for i := range a {
 		if !r.equal(a[i], b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// equalViews compares keys and items as sets; values are never equal.
+func (r *run) equalViews(a, b *dictView) bool {
+	if a.kind != b.kind || a.kind == "values" || a.of.Len() != b.of.Len() {
+		return false
+	}
+	if a.kind == "items" {
+		return r.equal(a.of, b.of)
+	}
+	for h := range a.of.index {
+		r.step(1)
+		if _, ok := b.of.index[h]; !ok {
 			return false
 		}
 	}

@@ -1,0 +1,26 @@
+// Command lukv runs transformer checkpoints on the CPU with a compressed
+// key/value cache, measures the profiles that LU-KV divides its budget by, and
+// measures what compression costs.
+//
+//	lukv demo                                   see it work on the embedded model
+//	lukv run MODEL --context FILE --ratio 0.8 "question"
+//	lukv profile MODEL --metric snapkv -o FILE
+//	lukv eval MODEL --data FILE.jsonl --allocator uniform,adakv,lukv --ratio 0.5,0.8
+//	lukv inspect MODEL|PROFILE|SESSION
+//
+// Results go to standard output; progress, statistics and errors to standard
+// error. An error is one line. Output files appear under their name only when
+// they are complete. Interrupt (Ctrl-C) and SIGTERM end the work in order.
+//
+// Exit status:
+//
+//	0    done
+//	1    failed: missing or damaged file, input or output error, failed items
+//	2    usage: unknown command, bad flag or value
+//	3    refused: unsupported model, or a profile or saved session of another model
+//	4    does not fit: the context or the cache's limit is full
+//	130  interrupted
+//
+// Each command is one file: its struct holds the flags, its Run does the work.
+// A new command is one field of cli.
+package main

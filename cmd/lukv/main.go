@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/term"
+
+	"github.com/lukv/lukv/kvcache"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+)
+
+// cli is the command line: one field per command.
+type cli struct {
+	Quiet   bool        `short:"q" help:"No progress on standard error."`
+	Verbose bool        `short:"v" help:"Log what the runtime does to standard error."`
+	Version versionFlag `help:"Print the version and quit."`
+
+	Demo    demoCmd    `cmd:"" help:"See cache compression at work on the embedded model (under a minute)."`
+	Run     runCmd     `cmd:"" help:"Answer a prompt, with a compressed context if asked to."`
+	Profile profileCmd `cmd:"" help:"Measure the profile that the allocator lukv divides a model's budget by."`
+	Eval    evalCmd    `cmd:"" help:"Measure what compression costs on questions with known answers."`
+	Inspect inspectCmd `cmd:"" help:"Show a checkpoint, a profile or a saved session."`
+	Ver     versionCmd `cmd:"" name:"version" help:"Print version, build and CPU."`
+}
+
+// Exit statuses, see doc.go.
+const (
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitRefused     = 3
+	exitFull        = 4
+	exitInterrupted = 130
+)
+
+const description = `A transformer runtime in Go with key/value-cache compression.
+
+MODEL is a checkpoint folder, or builtin for the embedded test model. Results go to standard output, everything else to standard error.
+
+Exit status: 0 done, 1 failed, 2 usage, 3 refused (unsupported model; profile or session of another model), 4 does not fit (context or cache full), 130 interrupted.`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// env is what a command works with.
+type env struct {
+	ctx      context.Context
+	args     []string // the command line, for the record
+	in       io.Reader
+	out, err io.Writer
+	quiet    bool
+	log      *slog.Logger
+}
+
+// run executes a command line and returns the exit status.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
+	// kong leaves through its Exit function after printing help.
+	type leave struct{ code int }
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case leave:
+			code = r.code
+		default:
+			panic(r)
+		}
+	}()
+	var c cli
+	parser, err := kong.New(&c, kong.Name("lukv"), kong.Description(description),
+		kong.Writers(stdout, stderr), kong.Exit(func(code int) { panic(leave{code}) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+		kong.ExplicitGroups([]kong.Group{
+			{Key: "model", Title: "Model:"},
+			{Key: "policy", Title: "Compression:"},
+			{Key: "sampling", Title: "Sampling:"},
+		}))
+	if err != nil {
+		panic(err) // the structs above are wrong
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	e := &env{ctx: ctx, args: args, in: stdin, out: stdout, err: stderr}
+	k, err := parser.Parse(args)
+	if err != nil {
+		err = usage("%w (see lukv --help)", err)
+	} else {
+		e.quiet = c.Quiet
+		e.log = slog.New(slog.DiscardHandler)
+		if c.Verbose {
+			e.log = slog.New(slog.NewTextHandler(stderr, nil))
+		}
+		err = k.Run(e)
+	}
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintf(stderr, "lukv: %s\n", oneLine(err))
+	return exitCode(err)
+}
+
+// oneLine is an error on one line; joined errors come with line breaks.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
+// usageError is a mistake in the command line.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+func exitCode(err error) int {
+	var u usageError
+	switch {
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted
+	case errors.As(err, &u):
+		return exitUsage
+	case errors.Is(err, model.ErrUnsupported), errors.Is(err, model.ErrWrongModel), errors.Is(err, lukv.ErrProfileMismatch):
+		return exitRefused
+	case errors.Is(err, model.ErrContextFull), errors.Is(err, kvcache.ErrFull):
+		return exitFull
+	}
+	return exitFailed
+}
+
+// isTerminal reports whether a reader or writer is a terminal.
+func isTerminal(x any) bool {
+	f, ok := x.(interface{ Fd() uintptr })
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/kernels"
+)
+
+type versionCmd struct {
+	JSON bool `help:"One JSON object."`
+}
+
+func (versionCmd) Help() string {
+	return "Prints the module's version and revision, the Go version and build tags, the system, and the instruction set in use (LUKV_CPU narrows it)."
+}
+
+// versionInfo says what this program is.
+type versionInfo struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"` // of the source, "+changes" behind it if it was edited
+	Go       string `json:"go"`
+	Tags     string `json:"tags,omitempty"`
+	System   string `json:"system"`
+	CPU      string `json:"cpu"`
+}
+
+func readVersion() versionInfo {
+	v := versionInfo{
+		Version: "unknown", Go: runtime.Version(),
+		System: runtime.GOOS + "/" + runtime.GOARCH, CPU: kernels.Detect().String(),
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	v.Version = info.Main.Version
+	changed := false
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			v.Revision = s.Value
+		case "vcs.modified":
+			changed = s.Value == "true"
+		case "-tags":
+			v.Tags = s.Value
+		}
+	}
+	if changed {
+		v.Revision += "+changes"
+	}
+	return v
+}
+
+func (v versionInfo) String() string {
+	s := "lukv " + v.Version
+	if v.Revision != "" {
+		s += " (" + v.Revision + ")"
+	}
+	return s
+}
+
+func (c versionCmd) Run(e *env) error {
+	v := readVersion()
+	if c.JSON {
+		return eval.WriteJSON(e.out, v)
+	}
+	fmt.Fprintln(e.out, v)
+	fmt.Fprintln(e.out, "go     ", v.Go)
+	fmt.Fprintln(e.out, "system ", v.System)
+	fmt.Fprintln(e.out, "cpu    ", v.CPU)
+	if v.Tags != "" {
+		fmt.Fprintln(e.out, "tags   ", v.Tags)
+	}
+	return nil
+}
+
+// versionFlag is --version.
+type versionFlag bool
+
+func (versionFlag) BeforeReset(k *kong.Kong) error {
+	fmt.Fprintln(k.Stdout, readVersion())
+	k.Exit(exitOK)
+	return nil
+}
+
+// compact is v as JSON on one line, for hashing and for names.
+func compact(v any) string {
+	data, err := json.Marshal(v)
+	if err != nil { // numbers that are not finite; nothing of ours holds any
+		panic(err)
+	}
+	return string(data)
+}

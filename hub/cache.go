@@ -1,0 +1,179 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Find returns the folder of a cached model, given its name as ParseRef reads it,
+// with the cache that the environment names. It uses no network.
+func Find(name string) (dir string, err error) {
+	ref, err := ParseRef(name)
+	if err != nil {
+		return "", err
+	}
+	c, err := New()
+	if err != nil {
+		return "", err
+	}
+	return c.Find(ref)
+}
+
+// Find returns the snapshot folder of a cached model: that of the commit which
+// the revision meant when it was last pulled. It uses no network. A name that is
+// not cached gives ErrNotCached.
+func (c *Client) Find(ref Ref) (dir string, err error) {
+	if err := ref.check(); err != nil {
+		return "", err
+	}
+	r := c.repo(ref)
+	commit := ref.revision()
+	text, err := os.ReadFile(r.ref(commit))
+	switch {
+	case err == nil:
+		commit = strings.TrimSpace(string(text))
+		if !isHex(commit, 40) && !isHex(commit, 64) {
+			return "", fmt.Errorf("find %s: %s holds %.80q, expected a commit", ref, r.ref(ref.revision()), commit)
+		}
+	case isHex(commit, 40) || isHex(commit, 64):
+	case errors.Is(err, fs.ErrNotExist) || isNoFile(r.ref(commit)):
+		return "", fmt.Errorf("find %s in %s: %w%s", ref, c.CacheDir, ErrNotCached, r.others())
+	default:
+		return "", fmt.Errorf("find %s: %w", ref, err)
+	}
+	dir = r.snapshot(commit)
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return "", fmt.Errorf("find %s: commit %s: %w%s", ref, commit, ErrNotCached, r.others())
+	}
+	return dir, nil
+}
+
+// isNoFile reports whether path is a folder, as refs/refs is for refs/pr/1.
+func isNoFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// repo is a repository's folder in the cache.
+type repo struct {
+	dir   string
+	locks string
+}
+
+func (c *Client) repo(ref Ref) repo {
+	name := "models--" + ref.Owner + "--" + ref.Name
+	return repo{
+		dir:   filepath.Join(c.CacheDir, name),
+		locks: filepath.Join(c.CacheDir, ".locks", name),
+	}
+}
+
+func (r repo) blob(hash string) string       { return filepath.Join(r.dir, "blobs", hash) }
+func (r repo) lock(hash string) string       { return filepath.Join(r.locks, hash+".lock") }
+func (r repo) snapshot(commit string) string { return filepath.Join(r.dir, "snapshots", commit) }
+func (r repo) ref(revision string) string {
+	return filepath.Join(r.dir, "refs", filepath.FromSlash(revision))
+}
+
+// others names the revisions that are cached, for messages.
+func (r repo) others() string {
+	var list []string
+	root := filepath.Join(r.dir, "refs")
+	filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if name, err := filepath.Rel(root, path); err == nil {
+				list = append(list, filepath.ToSlash(name))
+			}
+		}
+		return nil
+	})
+	if list == nil {
+		return ""
+	}
+	slices.Sort(list)
+	return " (cached revisions: " + strings.Join(list, ", ") + ")"
+}
+
+// writeRef notes what a revision means, all at once.
+func (r repo) writeRef(revision, commit string) error {
+	path := r.ref(revision)
+	if old, err := os.ReadFile(path); err == nil && string(old) == commit {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(commit)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
+}
+
+// link makes a snapshot's file out of a blob: a relative symbolic link, so that
+// the cache can be moved, or a hard link or copy where the system has none.
+func (r repo) link(commit, name, hash string) error {
+	blob, path := r.blob(hash), filepath.Join(r.snapshot(commit), filepath.FromSlash(name))
+	dir := filepath.Dir(path)
+	want, err := os.Stat(blob)
+	if err != nil {
+		return err
+	}
+	if have, err := os.Stat(path); err == nil && (os.SameFile(have, want) || have.Mode().IsRegular() && have.Size() == want.Size() && !isLink(path)) {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	target, err := filepath.Rel(dir, blob)
+	if err != nil {
+		return err
+	}
+	// A fresh folder gives a free name for the link, which then replaces path.
+	tmp, err := os.MkdirTemp(dir, ".tmp-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	new := filepath.Join(tmp, "link")
+	// The target is relative to where the link will be.
+	if os.Symlink(target, new) != nil && os.Link(blob, new) != nil {
+		if err := copyFile(new, blob); err != nil {
+			return err
+		}
+	}
+	return os.Rename(new, path)
+}
+
+func isLink(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode()&fs.ModeSymlink != 0
+}
+
+func copyFile(to, from string) error {
+	src, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	dst, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(dst, src)
+	return errors.Join(err, dst.Close())
+}

@@ -1,0 +1,50 @@
+// Package hub fetches checkpoints from a model hub and finds those that are
+// already on disk. It speaks the protocol of huggingface.co and shares the cache
+// of the Python tools, so that a model downloaded by either serves both.
+//
+// [ParseRef] reads a name such as owner/name@revision, [New] makes a [Client]
+// from the environment, [Client.Pull] downloads what this module needs of a
+// repository, and [Find] returns the folder of a cached one without any network.
+//
+// # Cache
+//
+// The cache has a folder models--OWNER--NAME for each repository:
+//
+//	blobs/HASH               contents, named by sha256 (large files) or git blob id
+//	blobs/HASH.incomplete    contents that are still coming
+//	snapshots/COMMIT/FILE    links to blobs
+//	refs/REVISION            the commit that a branch or tag last meant
+//
+// and .locks/models--OWNER--NAME/HASH.lock, which a process holds while it
+// downloads that content. Contents get their name once they are complete and
+// checked, and a ref is written after all files of its commit: what can be found
+// is whole, as far as this package made it.
+//
+// # Environment
+//
+// HF_HUB_CACHE is the cache; by default it is hub under HF_HOME, which is by
+// default huggingface under XDG_CACHE_HOME or ~/.cache. HF_ENDPOINT is the hub.
+// HF_TOKEN is the access token; by default it is read from HF_TOKEN_PATH or the
+// file token in HF_HOME. HF_HUB_DISABLE_IMPLICIT_TOKEN sends none. HF_HUB_OFFLINE
+// forbids the network. Switches count as set with 1, true, yes and on.
+//
+// # Trust
+//
+// The token is sent to the endpoint's own host only, never along a redirect to
+// another one, and no redirect from https to http is followed. Names of files
+// and hashes in the hub's answers are checked before they become paths.
+// Contents are compared with the sha256 or git blob id that the hub listed; where
+// a mirror lists neither, with the size alone.
+//
+// # Concurrency
+//
+// A Client may be used by any number of goroutines once its fields are set.
+// Several processes may pull into the same cache at the same time, Python ones
+// included, on systems that have file locks (Linux, macOS, BSD; Windows among
+// processes of this package); elsewhere one at a time.
+//
+// # Limits
+//
+// Model repositories only; no uploads. Contents stored as Xet chunks come through
+// the hub's bridge as plain files.
+package hub

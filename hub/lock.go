@@ -1,0 +1,36 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// acquire takes the lock of a content and waits for other processes that hold it.
+// The lock file stays, as the Python tools leave it: removing it would let two
+// processes hold locks on two files of one name.
+func acquire(ctx context.Context, path string) (release func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		ok, err := tryLock(f)
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		if ok {
+			return func() { f.Close() }, nil
+		}
+		if err := sleepReally(ctx, 100*time.Millisecond); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("wait for the lock %s: %w", path, err)
+		}
+	}
+}

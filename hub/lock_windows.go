@@ -1,0 +1,28 @@
+package hub
+
+import (
+	"os"
+	"syscall"
+	"unsafe"
+)
+
+var lockFileEx = syscall.NewLazyDLL("kernel32.dll").NewProc("LockFileEx")
+
+const (
+	lockFailImmediately = 1
+	lockExclusive       = 2
+	errorLockViolation  = syscall.Errno(33)
+)
+
+// tryLock locks the first byte of the file. The lock ends with the file.
+func tryLock(f *os.File) (bool, error) {
+	var at syscall.Overlapped
+	r, _, err := lockFileEx.Call(f.Fd(), lockFailImmediately|lockExclusive, 0, 1, 0, uintptr(unsafe.Pointer(&at)))
+	switch {
+	case r != 0:
+		return true, nil
+	case err == errorLockViolation || err == syscall.ERROR_IO_PENDING:
+		return false, nil
+	}
+	return false, err
+}

@@ -1,0 +1,316 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// PullOptions say what to download. The zero value is what this module needs:
+// config, tokenizer, chat template and safetensors weights.
+type PullOptions struct {
+	// Include, if not empty, replaces the default choice. Each element is a
+	// pattern of path.Match for a whole name or its last element, or the name of
+	// a folder with a slash behind it.
+	Include []string
+
+	// Exclude removes files from the choice; patterns as in Include.
+	Exclude []string
+
+	// Parallel is the number of files downloaded at once; the default is 4.
+	Parallel int
+
+	// Progress, if not nil, is called as bytes come and files are finished, from
+	// one goroutine at a time. It should return soon.
+	Progress func(Progress)
+}
+
+// Progress is how far a pull has come. Bytes that were on disk before count as
+// done.
+type Progress struct {
+	File        string // the file that moved
+	FileBytes   int64
+	FileSize    int64 // -1: unknown
+	Bytes       int64 // of all files
+	Size        int64 // of all files whose size is known
+	Done, Files int   // files finished, files in all
+}
+
+// Pulled is the outcome of a pull.
+type Pulled struct {
+	Ref     Ref          `json:"-"`
+	Repo    string       `json:"repo"`
+	Commit  string       `json:"commit"`
+	Dir     string       `json:"dir"` // the snapshot's folder, a checkpoint as [Find] returns it
+	Fetched int64        `json:"fetched_bytes"`
+	Size    int64        `json:"bytes"`
+	Files   []PulledFile `json:"files"`
+}
+
+// PulledFile is one file of a pull.
+type PulledFile struct {
+	Name   string `json:"name"`
+	Size   int64  `json:"bytes"`
+	Hash   string `json:"hash"`
+	Cached bool   `json:"cached"` // it was whole before
+}
+
+// Pull downloads a model into the cache and returns its folder. What is there
+// already is not fetched again, and what an earlier call left unfinished is
+// continued. When ctx is done it returns soon; what has come stays for the next
+// call. Offline, it returns what is cached.
+func (c *Client) Pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, error) {
+	if c.Offline {
+		dir, err := c.Find(ref)
+		if err != nil {
+			return nil, fmt.Errorf("pull %s offline (HF_HUB_OFFLINE is set): %w", ref, err)
+		}
+		return &Pulled{Ref: ref, Repo: ref.Repo(), Commit: filepath.Base(dir), Dir: dir}, nil
+	}
+	p, err := c.pull(ctx, ref, o)
+	if err != nil {
+		return nil, fmt.Errorf("pull %s: %w", ref, err)
+	}
+	return p, nil
+}
+
+func (c *Client) pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, error) {
+	s, err := c.resolve(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	j := &job{c: c, s: s, o: &o, repo: c.repo(ref), fresh: make(map[string]bool)}
+	var index []byte
+	if needsIndex(s, &o) {
+		if index, err = j.index(ctx); err != nil {
+			return nil, err
+		}
+	}
+	files, err := choose(s, &o, index)
+	if err != nil {
+		return nil, err
+	}
+	if err := j.all(ctx, files); err != nil {
+		return nil, err
+	}
+	if rev := ref.revision(); rev != s.Commit {
+		if err := j.repo.writeRef(rev, s.Commit); err != nil {
+			return nil, fmt.Errorf("note the commit of %q: %w", rev, err)
+		}
+	}
+	p := &Pulled{Ref: ref, Repo: ref.Repo(), Commit: s.Commit, Dir: j.repo.snapshot(s.Commit), Fetched: j.fetched, Files: j.files}
+	for _, f := range p.Files {
+		p.Size += f.Size
+	}
+	return p, nil
+}
+
+// job is one pull.
+type job struct {
+	c    *Client
+	s    *Snapshot
+	o    *PullOptions
+	repo repo
+
+	mu      sync.Mutex
+	state   Progress
+	fetched int64
+	fresh   map[string]bool // hashes of contents that this pull has fetched
+	files   []PulledFile    // in the order of the listing
+}
+
+// index fetches the weights' index, which says what else is needed.
+func (j *job) index(ctx context.Context) ([]byte, error) {
+	f := j.s.file(weightsIndex)
+	if err := j.one(ctx, f, new(PulledFile)); err != nil {
+		return nil, err
+	}
+	if f.Size > maxIndex {
+		return nil, fmt.Errorf("%s has %d bytes, expected at most %d", weightsIndex, f.Size, maxIndex)
+	}
+	return os.ReadFile(j.repo.blob(f.Hash))
+}
+
+// all fetches files, several at once. The first failure ends the others.
+func (j *job) all(ctx context.Context, files []*File) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	j.files = make([]PulledFile, len(files))
+	j.state = Progress{Files: len(files)}
+	for _, f := range files {
+		j.state.Size += max(0, f.Size)
+	}
+	places := j.o.Parallel
+	if places < 1 {
+		places = 4
+	}
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range min(places, len(files)) {
+		wg.Go(func() {
+			for i := range next {
+				if err := j.one(ctx, files[i], &j.files[i]); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+feed:
+	for i := range files {
+		select {
+		case next <- i:
+		case <-ctx.Done():
+			break feed
+		}
+	}
+	close(next)
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// report tells of n more bytes of a file (negative: bytes that were dropped).
+func (j *job) report(f *File, at *int64, n int64, done bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	*at += n
+	p := &j.state
+	p.File, p.FileBytes, p.FileSize = f.Name, *at, f.Size
+	p.Bytes += n
+	p.Size = max(p.Size, p.Bytes)
+	if done {
+		p.Done++
+	}
+	if j.o.Progress != nil && p.Files > 0 {
+		j.o.Progress(*p)
+	}
+}
+
+// one makes sure that the snapshot has the file.
+func (j *job) one(ctx context.Context, f *File, result *PulledFile) error {
+	if err := j.fetch(ctx, f, result); err != nil {
+		return fmt.Errorf("%s: %w", f.Name, err)
+	}
+	return nil
+}
+
+func (j *job) fetch(ctx context.Context, f *File, result *PulledFile) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	if f.Hash == "" || f.Size < 0 {
+		known := max(0, f.Size)
+		if err := j.c.describe(ctx, j.s, f); err != nil {
+			return err
+		}
+		j.mu.Lock()
+		j.state.Size += max(0, f.Size) - known
+		j.mu.Unlock()
+	}
+	var at int64
+	there, err := j.whole(f)
+	if err != nil {
+		return err
+	}
+	if !there {
+		release, err := acquire(ctx, j.repo.lock(f.Hash))
+		if err != nil {
+			return err
+		}
+		defer release()
+		// Another process may have fetched it meanwhile.
+		if there, err = j.whole(f); err != nil {
+			return err
+		}
+		if !there {
+			if err := j.download(ctx, f, &at); err != nil {
+				return err
+			}
+		}
+	}
+	if err := j.repo.link(j.s.Commit, f.Name, f.Hash); err != nil {
+		return err
+	}
+	if info, err := os.Stat(j.repo.blob(f.Hash)); err == nil {
+		f.Size = info.Size()
+	}
+	j.mu.Lock()
+	if !there {
+		j.fresh[f.Hash] = true
+	}
+	*result = PulledFile{Name: f.Name, Size: f.Size, Hash: f.Hash, Cached: !j.fresh[f.Hash]}
+	j.mu.Unlock()
+	j.report(f, &at, f.Size-at, true)
+	return nil
+}
+
+// whole reports whether the cache has the content. One of the wrong size is not it.
+func (j *job) whole(f *File) (bool, error) {
+	info, err := os.Stat(j.repo.blob(f.Hash))
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return info.Mode().IsRegular() && (f.Size < 0 || info.Size() == f.Size), nil
+}
+
+// download fetches a content into its .incomplete file, checks it and gives it its
+// name. The caller holds the lock.
+func (j *job) download(ctx context.Context, f *File, at *int64) error {
+	blob := j.repo.blob(f.Hash)
+	if err := os.MkdirAll(filepath.Dir(blob), 0o777); err != nil {
+		return err
+	}
+	p := &part{j: j, f: f, at: at}
+	var err error
+	if p.out, err = os.OpenFile(blob+".incomplete", os.O_RDWR|os.O_CREATE, 0o666); err != nil {
+		return err
+	}
+	defer p.out.Close()
+	if err := p.resume(); err != nil {
+		return err
+	}
+	for first := true; ; first = false {
+		if err := j.c.retry(ctx, func() (bool, error) { return p.transfer(ctx) }); err != nil {
+			return err
+		}
+		err := p.check()
+		if err == nil {
+			break
+		}
+		// What was kept from earlier may have been wrong: once more, from the start.
+		if e := p.reset(); e != nil || !first {
+			p.out.Close()
+			os.Remove(p.out.Name())
+			return errors.Join(err, e)
+		}
+	}
+	if err := errors.Join(p.out.Sync(), p.out.Close()); err != nil {
+		return err
+	}
+	return os.Rename(p.out.Name(), blob)
+}
+
+// get opens the content's bytes from offset on and returns where they really
+// start: at offset or, if the server knows no ranges, at 0.
+func (j *job) get(ctx context.Context, f *File, offset int64) (body io.ReadCloser, start int64, err error) {
+	resp, err := j.c.send(ctx, http.MethodGet, j.s.fileURL(f.Name), offset)
+	if err != nil {
+		return nil, 0, err
+	}
+	start, size, err := extent(resp, offset)
+	if err == nil && size >= 0 && f.Size >= 0 && size != f.Size {
+		err = fmt.Errorf("the server has %d bytes, the hub lists %d", size, f.Size)
+	}
+	if err != nil {
+		resp.Body.Close()
+		return nil, 0, err
+	}
+	return resp.Body, start, nil
+}

@@ -1,0 +1,201 @@
+package hub
+
+import (
+	"context"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// errRange says that the server has no bytes from the offset on.
+var errRange = errors.New("range refused")
+
+// enough is how many bytes count as getting somewhere: a server that breaks off
+// after every few would else be asked for ever.
+const enough = 64 << 10
+
+// part is a content on its way to its .incomplete file.
+type part struct {
+	j   *job
+	f   *File
+	out *os.File
+	at  *int64    // bytes in out, all of which sum has seen
+	sum hash.Hash // nil: nothing to check against, or not before the size is known
+}
+
+// newSum returns the hash that f.Hash is of, nil if it cannot be computed.
+func newSum(f *File) hash.Hash {
+	switch {
+	case isHex(f.Hash, 64):
+		return sha256.New()
+	case isHex(f.Hash, 40) && f.Size >= 0:
+		// A git blob id also covers the length, in front of the content.
+		h := sha1.New()
+		fmt.Fprintf(h, "blob %d\x00", f.Size)
+		return h
+	}
+	return nil
+}
+
+// resume takes over what an earlier call left, if the result can be checked.
+func (p *part) resume() error {
+	info, err := p.out.Stat()
+	if err != nil {
+		return err
+	}
+	p.sum = newSum(p.f)
+	if p.sum == nil || p.f.Size >= 0 && info.Size() > p.f.Size {
+		return p.reset()
+	}
+	n, err := io.Copy(p.sum, p.out)
+	p.j.report(p.f, p.at, n, false)
+	return err
+}
+
+// reset drops all bytes.
+func (p *part) reset() error {
+	p.j.report(p.f, p.at, -*p.at, false)
+	p.sum = newSum(p.f)
+	if _, err := p.out.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	return p.out.Truncate(0)
+}
+
+// check compares the whole content with its hash.
+func (p *part) check() error {
+	if p.f.Size < 0 {
+		p.f.Size = *p.at
+		if p.sum == nil {
+			if p.sum = newSum(p.f); p.sum != nil {
+				if _, err := io.Copy(p.sum, io.NewSectionReader(p.out, 0, *p.at)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if p.sum == nil {
+		return nil
+	}
+	if got := hex.EncodeToString(p.sum.Sum(nil)); got != p.f.Hash {
+		return fmt.Errorf("the content that came has the hash %s, expected %s", got, p.f.Hash)
+	}
+	return nil
+}
+
+// transfer asks once for the bytes that are missing. moved reports whether a fair
+// number came.
+func (p *part) transfer(ctx context.Context) (moved bool, err error) {
+	if p.f.Size >= 0 && *p.at == p.f.Size {
+		return false, nil
+	}
+	stall := p.j.c.stall
+	if stall == 0 {
+		stall = stallLimit
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	body, start, err := p.j.get(ctx, p.f, *p.at)
+	if errors.Is(err, errRange) && *p.at > 0 {
+		err = &temporary{err: errors.Join(err, p.reset())}
+	}
+	if err != nil {
+		return false, err
+	}
+	defer body.Close()
+	if start != *p.at {
+		if err := p.reset(); err != nil {
+			return false, err
+		}
+	}
+	timer := time.AfterFunc(stall, func() {
+		cancel(&temporary{err: fmt.Errorf("no bytes came for %v", stall)})
+	})
+	defer timer.Stop()
+	buf := make([]byte, 256<<10)
+	for got := 0; ; {
+		timer.Reset(stall)
+		n, err := body.Read(buf)
+		timer.Stop()
+		if n > 0 {
+			if e := p.write(buf[:n]); e != nil {
+				return false, e
+			}
+			got += n
+		}
+		switch {
+		case err == nil:
+		case err == io.EOF && p.f.Size >= 0 && *p.at < p.f.Size:
+			err = fmt.Errorf("the server ends after %d of %d bytes", *p.at, p.f.Size)
+			return got >= enough, &temporary{err: err}
+		case err == io.EOF:
+			return true, nil
+		default:
+			return got >= enough, passing(ctx, fmt.Errorf("after %d of %d bytes: %w", *p.at, p.f.Size, err))
+		}
+	}
+}
+
+func (p *part) write(b []byte) error {
+	if p.f.Size >= 0 && *p.at+int64(len(b)) > p.f.Size {
+		return fmt.Errorf("the server sends more than the %d bytes that the hub lists", p.f.Size)
+	}
+	if _, err := p.out.Write(b); err != nil {
+		return fmt.Errorf("%w (%d of %d bytes are there and will be continued)", err, *p.at, p.f.Size)
+	}
+	if p.sum != nil {
+		p.sum.Write(b)
+	}
+	p.j.report(p.f, p.at, int64(len(b)), false)
+	p.j.mu.Lock()
+	p.j.fetched += int64(len(b))
+	p.j.mu.Unlock()
+	return nil
+}
+
+// extent reads from an answer where its bytes begin and how many the whole
+// content has, -1 if it does not say.
+func extent(resp *http.Response, asked int64) (start, size int64, err error) {
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return 0, resp.ContentLength, nil
+	case http.StatusPartialContent:
+		start, size, err = parseContentRange(resp.Header.Get("Content-Range"))
+		if err == nil && start != asked {
+			err = fmt.Errorf("the server sends bytes from %d on, expected from %d", start, asked)
+		}
+		return start, size, err
+	}
+	return 0, 0, fmt.Errorf("the server answers status %d, expected 200 or 206", resp.StatusCode)
+}
+
+// parseContentRange reads "bytes FIRST-LAST/SIZE", where SIZE may be "*".
+func parseContentRange(s string) (start, size int64, err error) {
+	span, total, ok := strings.Cut(strings.TrimPrefix(s, "bytes "), "/")
+	from, to, ok2 := strings.Cut(span, "-")
+	if ok && ok2 && strings.HasPrefix(s, "bytes ") {
+		first, e1 := strconv.ParseUint(from, 10, 62)
+		last, e2 := strconv.ParseUint(to, 10, 62)
+		if total == "*" {
+			total = strconv.FormatUint(last+1, 10)
+			size = -1
+		}
+		all, e3 := strconv.ParseUint(total, 10, 62)
+		if e1 == nil && e2 == nil && e3 == nil && first <= last && last < all {
+			if size == 0 {
+				size = int64(all)
+			}
+			return int64(first), size, nil
+		}
+	}
+	return 0, 0, fmt.Errorf("the server sends the range %.80q, expected bytes FIRST-LAST/SIZE", s)
+}

@@ -1,0 +1,80 @@
+//go:build !purego
+
+#include "textflag.h"
+#include "exp_amd64.h"
+
+// func exp2AVX2(dst, x *float32, n int)
+TEXT ·exp2AVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ x+8(FP), SI
+	MOVQ n+16(FP), CX
+	EXP2_CONSTANTS_AVX2
+next:
+	VMOVUPS (SI), Y0
+	EXP2_AVX2(Y0, Y1, Y2, Y3)
+	VMOVUPS Y0, (DI)
+	ADDQ $32, SI
+	ADDQ $32, DI
+	SUBQ $8, CX
+	JNZ next
+	VZEROUPPER
+	RET
+
+// func expAVX2(dst, x *float32, n int)
+TEXT ·expAVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ x+8(FP), SI
+	MOVQ n+16(FP), CX
+	EXP2_CONSTANTS_AVX2
+	VMOVUPS EXP2_LOG2E, Y6
+next:
+	VMOVUPS (SI), Y5
+	VMULPS Y6, Y5, Y0
+	VMOVAPS Y0, Y4
+	VFMSUB231PS Y6, Y5, Y4 // the exact product minus Y0
+	EXP2SUM_AVX2(Y0, Y1, Y2, Y3, Y4)
+	VMOVUPS Y0, (DI)
+	ADDQ $32, SI
+	ADDQ $32, DI
+	SUBQ $8, CX
+	JNZ next
+	VZEROUPPER
+	RET
+
+// func exp2AVX512(dst, x *float32, n int)
+TEXT ·exp2AVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ x+8(FP), SI
+	MOVQ n+16(FP), CX
+	EXP2_CONSTANTS_AVX512
+next:
+	VMOVUPS (SI), Z0
+	EXP2_AVX512(Z0, Z1, Z2, Z3)
+	VMOVUPS Z0, (DI)
+	ADDQ $64, SI
+	ADDQ $64, DI
+	SUBQ $16, CX
+	JNZ next
+	VZEROUPPER
+	RET
+
+// func expAVX512(dst, x *float32, n int)
+TEXT ·expAVX512(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ x+8(FP), SI
+	MOVQ n+16(FP), CX
+	EXP2_CONSTANTS_AVX512
+	VBROADCASTSS EXP2_LOG2E, Z26
+next:
+	VMOVUPS (SI), Z5
+	VMULPS Z26, Z5, Z0
+	VMOVAPS Z0, Z4
+	VFMSUB231PS Z26, Z5, Z4 // the exact product minus Z0
+	EXP2SUM_AVX512(Z0, Z1, Z2, Z3, Z4)
+	VMOVUPS Z0, (DI)
+	ADDQ $64, SI
+	ADDQ $64, DI
+	SUBQ $16, CX
+	JNZ next
+	VZEROUPPER
+	RET

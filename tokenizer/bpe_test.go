@@ -1,0 +1,137 @@
+package tokenizer
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// naiveMerge is the definition: of all pairs of neighbours with the lowest rank,
+// merge the leftmost, until none is left.
+func naiveMerge(m *bpe, ids []int32) []int32 {
+	ids = slices.Clone(ids)
+	for {
+		at, best := -1, uint32(noRank)
+		for i := range len(ids) - 1 {
+			if s := m.merges.slot(ids[i], ids[i+1]); s.rank < best {
+				at, best = i, s.rank
+			}
+		}
+		if at < 0 {
+			return ids
+		}
+		ids[at] = m.merges.slot(ids[at], ids[at+1]).to
+		ids = slices.Delete(ids, at+1, at+2)
+	}
+}
+
+// mergeModels are models of all kinds: by byte and by character, with ranks of
+// their own and with equal ranks.
+var mergeModels = []string{
+	"mini/llama3-style/tokenizer.json", "mini/llama2-style/tokenizer.json", "mini/tekken-v7/tekken.json",
+	"mini/spm-noprefix/tokenizer.model", "mini/metaspace-never-nofuse/tokenizer.json",
+}
+
+func TestMergesFollowTheDefinition(t *testing.T) {
+	for _, name := range mergeModels {
+		t.Run(strings.ReplaceAll(name, "/", "-"), func(t *testing.T) {
+			m := loadModel(t, name).model
+			rapid.Check(t, func(t *rapid.T) {
+				units := rapid.SampledFrom([]string{"a", "e", "n", "th", "in", " ", "\u2581", "\u2581the", "ing", "0", "漢", "é", "я", "\n", "Q"})
+				w := strings.Join(rapid.SliceOfN(units, 1, 200).Draw(t, "word"), "")
+				var start []int32
+				m.start(w, func(id int32, _ int) { start = append(start, id) })
+				want := naiveMerge(m, start)
+
+				s := new(scratch)
+				s.set(w, 0)
+				shown := func(merge func(*scratch, string, int)) []int32 {
+					s.ids = s.ids[:0]
+					s.unkLast = false
+					merge(s, w, 0)
+					return slices.Clone(s.ids)
+				}
+				short, long := shown(m.mergeShort), shown(m.mergeLong)
+				require.Equal(t, short, long, "list and heap differ for %q", w)
+				if !m.spm { // whose unknown symbols are not given out as they are
+					require.Equal(t, want, short, "merges of %q", w)
+				}
+				// Cutting where nothing merges, and the cache, change nothing.
+				s.ids = s.ids[:0]
+				s.unkLast = false
+				ignore := m.ignoreMerges
+				whole := *m
+				whole.ignoreMerges = false
+				whole.encode(s, 0, len(w))
+				require.Equal(t, short, s.ids, "encode %q (ignore_merges %v)", w, ignore)
+				s.ids = s.ids[:0]
+				whole.encode(s, 0, len(w))
+				require.Equal(t, short, s.ids, "encode %q again", w)
+			})
+		})
+	}
+}
+
+func TestMergeHeap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := mergeHeap(rapid.SliceOf(rapid.Uint64Range(0, 50)).Draw(t, "start"))
+		model := slices.Clone([]uint64(h))
+		h.init()
+		t.Repeat(map[string]func(*rapid.T){
+			"push": func(t *rapid.T) {
+				v := rapid.Uint64Range(0, 50).Draw(t, "v")
+				h.push(v)
+				model = append(model, v)
+			},
+			"pop": func(t *rapid.T) {
+				if len(h) == 0 {
+					t.Skip("empty")
+				}
+				require.Equal(t, slices.Min(model), h[0])
+				model = slices.Delete(model, slices.Index(model, h[0]), slices.Index(model, h[0])+1)
+				h.pop()
+			},
+			"replace": func(t *rapid.T) {
+				if len(h) == 0 {
+					t.Skip("empty")
+				}
+				v := rapid.Uint64Range(0, 50).Draw(t, "v")
+				model[slices.Index(model, h[0])] = v
+				h.replace(v)
+			},
+			"": func(t *rapid.T) {
+				require.Len(t, h, len(model))
+				if len(h) > 0 {
+					require.Equal(t, slices.Min(model), h[0])
+				}
+			},
+		})
+	})
+}
+
+func TestPairTable(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	table := newPairTable(0)
+	type pair struct{ a, b int32 }
+	want := make(map[pair]int32)
+	for i := range int32(5000) {
+		p := pair{r.Int32N(300), r.Int32N(300)}
+		table.add(p.a, p.b, uint32(i), i)
+		want[p] = i
+	}
+	require.Equal(t, len(want), table.n)
+	for a := range int32(300) {
+		for b := range int32(300) {
+			s := table.slot(a, b)
+			if i, ok := want[pair{a, b}]; ok {
+				require.Equal(t, i, s.to)
+			} else {
+				require.Equal(t, uint32(noRank), s.rank)
+			}
+		}
+	}
+}

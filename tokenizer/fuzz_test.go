@@ -1,0 +1,199 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/text/unicode/norm"
+)
+
+// fuzzText goes through every tokenizer that a fuzzer makes up.
+var fuzzText = "Hello  wörld's 12345, <s>e\u0301 你好\U0001F642\r\n\t <unk>\xff▁▁ \u00a0x</s> foo"
+
+// checkTokenizer uses a tokenizer in every way; nothing may panic, and the ways
+// must agree.
+func checkTokenizer(t *testing.T, tok *Tokenizer, text string) {
+	t.Helper()
+	for _, o := range []EncodeOptions{{}, {AddSpecial: true}, {SpecialAsText: true}} {
+		ids := tok.Encode(text, o)
+		withSpans, spans := tok.EncodeOffsets(text, o)
+		if !slices.Equal(ids, withSpans) {
+			t.Fatalf("encode %q:\n        ids %v\nwith offsets %v", text, ids, withSpans)
+		}
+		for i, s := range spans {
+			if s.Start < 0 || s.End < s.Start || s.End > len(text) {
+				t.Fatalf("encode %q: token %d has span %v", text, i, s)
+			}
+			if id := ids[i]; id < 0 || int(id) >= tok.VocabSize() {
+				// Ids of a post-processor need not be in the vocabulary.
+				if !slices.Contains(tok.prefix, id) && !slices.Contains(tok.suffix, id) {
+					t.Fatalf("encode %q: id %d, vocabulary of %d", text, id, tok.VocabSize())
+				}
+			}
+		}
+		checkStream(t, tok, ids, o.AddSpecial)
+	}
+	for id := int32(-1); id < int32(min(tok.VocabSize(), 400)); id++ {
+		if p := tok.Piece(id); p != "" {
+			if _, ok := tok.ID(p); !ok {
+				t.Fatalf("piece %q of id %d has no id", p, id)
+			}
+		}
+		checkStream(t, tok, []int32{id, id + 1, id}, false)
+	}
+}
+
+func addSeeds(f *testing.F, name string) {
+	f.Helper()
+	err := filepath.WalkDir("testdata/models", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() != name {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err == nil {
+			f.Add(data)
+		}
+		return err
+	})
+	require.NoError(f, err)
+}
+
+func FuzzReadHF(f *testing.F) {
+	addSeeds(f, "tokenizer.json")
+	f.Add([]byte(`{"added_tokens":[{"id":3,"content":"<s>","special":true,"lstrip":true,"rstrip":true}],"normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"Replace","pattern":{"Regex":"\\s+"},"content":"▁"}]},"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},"post_processor":{"type":"BertProcessing","sep":["</s>",2],"cls":["<s>",3]},"decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":1}]},"model":{"type":"BPE","unk_token":"a","fuse_unk":true,"vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}}`))
+	f.Add([]byte(`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(?=\\p{L})|\\w"},"behavior":"MergedWithNext","invert":true},"decoder":null,"model":{"vocab":{"a":0,"<0x41>":1,"▁":2},"byte_fallback":true,"ignore_merges":true,"merges":[["a","a"]]}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		tok, err := readHF(data, &config{})
+		if err == nil {
+			checkTokenizer(t, tok, fuzzText)
+		}
+	})
+}
+
+func FuzzReadSPM(f *testing.F) {
+	addSeeds(f, "tokenizer.model")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		tok, err := readSPM(data, &config{})
+		if err == nil {
+			checkTokenizer(t, tok, fuzzText)
+		}
+	})
+}
+
+func FuzzReadTekken(f *testing.F) {
+	addSeeds(f, "tekken.json")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		tok, err := readTekken(data, &config{})
+		if err == nil {
+			checkTokenizer(t, tok, fuzzText)
+		}
+	})
+}
+
+func FuzzReadConfig(f *testing.F) {
+	addSeeds(f, "tokenizer_config.json")
+	base, err := os.ReadFile("testdata/models/mini/added-tokens/tokenizer.json")
+	require.NoError(f, err)
+	f.Add([]byte(`{"bos_token":{"content":"<s>"},"added_tokens_decoder":{"1000":{"content":"<s>","special":true}},"add_bos_token":true,"legacy":false}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var cfg config
+		if json.Unmarshal(data, &cfg) != nil {
+			return
+		}
+		if tok, err := readHF(base, &cfg); err == nil {
+			checkTokenizer(t, tok, fuzzText)
+		}
+	})
+}
+
+// FuzzRoundTrip encodes and decodes with tokenizers that lose nothing.
+func FuzzRoundTrip(f *testing.F) {
+	seeds, err := os.ReadFile("testdata/cases/mini-llama3-style.hf.json")
+	require.NoError(f, err)
+	var cases caseFile
+	require.NoError(f, json.Unmarshal(seeds, &cases))
+	for _, c := range cases.Encode {
+		if len(c.Text) < 300 {
+			f.Add(c.Text)
+		}
+	}
+	for unit := range hostileTexts {
+		f.Add(strings.Repeat(unit, 300))
+	}
+	byteLevel := []*Tokenizer{
+		loadModel(f, "needle-llama/tokenizer.json"), loadModel(f, "mini/llama3-style/tokenizer.json"),
+		loadModel(f, "mini/digits-bytelevel/tokenizer.json"), loadModel(f, "mini/tekken-v7/tekken.json"),
+	}
+	others := []*Tokenizer{
+		loadModel(f, "mini/llama2-style/tokenizer.json"), loadModel(f, "mini/added-tokens/tokenizer.json"),
+		loadModel(f, "mini/multi-split/tokenizer.json"), loadModel(f, "mini/metaspace-always-unk/tokenizer.json"),
+		loadModel(f, "mini/spm-noprefix/tokenizer.model"), loadModel(f, "optional/spm-nmt-nfkc/tokenizer.model"),
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 1<<16 {
+			return
+		}
+		for i, tok := range byteLevel {
+			o := EncodeOptions{SpecialAsText: true}
+			ids, spans := tok.EncodeOffsets(text, o)
+			if got := tok.Encode(text, o); !slices.Equal(ids, got) {
+				t.Fatalf("tokenizer %d: encode %q:\n        ids %v\nwith offsets %v", i, text, got, ids)
+			}
+			if got := tok.Decode(ids, false); utf8.ValidString(text) && got != text {
+				t.Fatalf("tokenizer %d: %q came back as %q", i, text, got)
+			}
+			at := 0
+			for k, s := range spans {
+				if s.Start != at || text[s.Start:s.End] != tok.model.pieces[ids[k]] {
+					t.Fatalf("tokenizer %d: %q: token %d %q has span %v, expected from %d", i, text, k, tok.Piece(ids[k]), s, at)
+				}
+				at = s.End
+			}
+			if at != len(text) {
+				t.Fatalf("tokenizer %d: %q: spans end at %d", i, text, at)
+			}
+			checkStream(t, tok, ids, false)
+		}
+		for _, tok := range others {
+			checkTokenizer(t, tok, text)
+		}
+		llama2 := others[0]
+		if utf8.ValidString(text) && !strings.Contains(text, "\u2581") {
+			if got := llama2.Decode(llama2.Encode(text, EncodeOptions{SpecialAsText: true}), false); got != text {
+				t.Fatalf("byte fallback: %q came back as %q", text, got)
+			}
+		}
+		checkNormalForms(t, text)
+	})
+}
+
+// checkNormalForms compares with x/text where that follows the definition: where
+// it does not break up long runs of marks.
+func checkNormalForms(t *testing.T, text string) {
+	t.Helper()
+	if !utf8.ValidString(text) {
+		return
+	}
+	for _, form := range []norm.Form{norm.NFC, norm.NFD, norm.NFKC, norm.NFKD} {
+		want := form.String(text)
+		tok := &Tokenizer{normalizers: []normalizer{unicodeForm(form)}}
+		got := tok.normalize(text)
+		if strings.Contains(want, "\u034f") {
+			// Its break is the combining grapheme joiner, which text may hold too.
+			continue
+		}
+		if got != want {
+			t.Fatalf("form %v of %+q:\nwant %+q\n got %+q", form, text, want, got)
+		}
+		if long := normalizeLong(form, text); long != want {
+			t.Fatalf("form %v of %+q by definition:\nwant %+q\n got %+q", form, text, want, long)
+		}
+	}
+}

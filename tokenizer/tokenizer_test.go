@@ -1,0 +1,301 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestOpenFolder(t *testing.T) {
+	tok, err := Open("testdata/models/needle-llama")
+	require.NoError(t, err)
+	require.Equal(t, 2176, tok.VocabSize())
+	require.Equal(t, int32(1), tok.BOS())
+	require.Equal(t, int32(5), tok.EOS())
+	require.Equal(t, int32(0), tok.Pad())
+	require.Equal(t, int32(-1), tok.Unk())
+	require.True(t, tok.IsSpecial(3))
+	require.False(t, tok.IsSpecial(300))
+	require.False(t, tok.IsSpecial(-1))
+	require.False(t, tok.IsSpecial(1<<30))
+	id, ok := tok.ID("<|user|>")
+	require.True(t, ok)
+	require.Equal(t, int32(3), id)
+	_, ok = tok.ID("no such token")
+	require.False(t, ok)
+	require.Equal(t, "", tok.Piece(9999))
+	require.Equal(t, "", tok.Piece(-5))
+	require.Equal(t, "<|end|>", tok.Piece(5))
+
+	prompt := "<s><|user|>One of the magic numbers for amber falcon is 481523."
+	ids := tok.Encode(prompt, EncodeOptions{})
+	require.Equal(t, []int32{1, 3}, ids[:2])
+	require.Equal(t, append([]int32{1}, ids...), tok.Encode(prompt, EncodeOptions{AddSpecial: true}))
+	require.Equal(t, prompt, tok.Decode(ids, false))
+	require.Equal(t, strings.TrimPrefix(prompt, "<s><|user|>"), tok.Decode(ids, true))
+
+	// Special tokens as text, as they would have to be in what a user writes.
+	ids = tok.Encode(prompt, EncodeOptions{SpecialAsText: true})
+	for _, id := range ids {
+		require.False(t, tok.IsSpecial(id), "id %d", id)
+	}
+	require.Equal(t, prompt, tok.Decode(ids, true))
+}
+
+// TestNeedlePrompts checks the embedded model's way to put a prompt together: the
+// parts encoded on their own and together give the same ids.
+func TestNeedlePrompts(t *testing.T) {
+	tok := loadModel(t, "needle-llama/tokenizer.json")
+	context := "<s><|user|>VAR KAZO = 4815. VAR MIRU = VAR KAZO."
+	question := "\n\nWhich variables have the value 4815?<|assistant|>KAZO"
+	parts := append(tok.Encode(context, EncodeOptions{}), tok.Encode(question, EncodeOptions{})...)
+	require.Equal(t, parts, tok.Encode(context+question, EncodeOptions{}))
+	// Numbers are cut into groups of two digits.
+	var pieces []string
+	for _, id := range tok.Encode("481523", EncodeOptions{}) {
+		pieces = append(pieces, tok.Piece(id))
+	}
+	require.Equal(t, []string{"48", "15", "23"}, pieces)
+}
+
+func TestOpenErrors(t *testing.T) {
+	_, err := Open(t.TempDir())
+	require.ErrorIs(t, err, ErrNotFound)
+	_, err = Open(filepath.Join(t.TempDir(), "missing"))
+	require.Error(t, err)
+	_, err = OpenFile("testdata/models/needle-llama/tokenizer_config.json")
+	require.ErrorContains(t, err, "unknown kind of file")
+	tok, err := OpenFile("testdata/models/mini/spm-noprefix/tokenizer.model")
+	require.NoError(t, err)
+	require.Equal(t, "tokenizer.model", tok.format)
+	_, err = OpenFile("testdata/models/optional/spm-unigram/tokenizer.model")
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorContains(t, err, "unigram")
+}
+
+// TestFolderOrder checks which of several vocabularies is taken.
+func TestFolderOrder(t *testing.T) {
+	read := func(name string) *fstest.MapFile {
+		data, err := os.ReadFile("testdata/models/" + name)
+		require.NoError(t, err)
+		return &fstest.MapFile{Data: data}
+	}
+	fsys := fstest.MapFS{"tekken.json": read("mini/tekken-v7/tekken.json")}
+	for _, f := range []struct{ add, from, want string }{
+		{"tekken.json", "mini/tekken-v7/tekken.json", "tekken.json"},
+		{"tokenizer.model", "mini/spm-noprefix/tokenizer.model", "tokenizer.model"},
+		{"tokenizer.json", "mini/llama2-style/tokenizer.json", "tokenizer.json"},
+	} {
+		fsys[f.add] = read(f.from)
+		tok, err := Load(fsys)
+		require.NoError(t, err)
+		require.Equal(t, f.want, tok.format)
+	}
+}
+
+// minimal is a small tokenizer.json into which tests put their parts.
+func minimal(parts string) []byte {
+	return fmt.Appendf(nil, `{"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2,"<s>":3,"</s>":4},"merges":["a b"]}%s}`, parts)
+}
+
+func TestRefusals(t *testing.T) {
+	tests := []struct{ name, file, want string }{
+		{"not json", `{`, "unexpected end"},
+		{"no model", `{}`, "vocab"},
+		{"unigram", `{"model":{"type":"Unigram","vocab":[["a",0]]}}`, `"Unigram"`},
+		{"dropout", `{"model":{"dropout":0.1,"vocab":{"a":0}}}`, "dropout 0.1"},
+		{"subword prefix", `{"model":{"continuing_subword_prefix":"##","vocab":{"a":0}}}`, "##"},
+		{"word suffix", `{"model":{"end_of_word_suffix":"</w>","vocab":{"a":0}}}`, "</w>"},
+		{"negative id", `{"model":{"vocab":{"a":-1}}}`, "out of range"},
+		{"huge id", `{"model":{"vocab":{"a":99999999}}}`, "out of range"},
+		{"id twice", `{"model":{"vocab":{"a":0,"b":0}}}`, "twice"},
+		{"token twice", `{"model":{"vocab":{"a":0,"a":1}}}`, "twice"},
+		{"id is text", `{"model":{"vocab":{"a":"0"}}}`, "expected an integer"},
+		{"unknown merge", `{"model":{"vocab":{"a":0},"merges":["a b"]}}`, `"b" is not in the vocabulary`},
+		{"unknown result", `{"model":{"vocab":{"a":0,"b":1},"merges":[["a","b"]]}}`, `"ab" is not in the vocabulary`},
+		{"merge of three", `{"model":{"vocab":{"a":0},"merges":["a a a"]}}`, "merge 0"},
+		{"short merge", `{"model":{"vocab":{"a":0},"merges":[["a"]]}}`, "merge 0"},
+		{"merges no array", `{"model":{"vocab":{"a":0},"merges":{}}}`, "expected an array"},
+		{"unk", `{"model":{"unk_token":"<unk>","vocab":{"a":0}}}`, "<unk>"},
+		{"normalizer", string(minimal(`,"normalizer":{"type":"Precompiled"}`)), "Precompiled"},
+		{"pre-tokenizer", string(minimal(`,"pre_tokenizer":{"type":"UnicodeScripts"}`)), "UnicodeScripts"},
+		{"behind bytes", string(minimal(`,"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"ByteLevel"},{"type":"Digits"}]}`)), "Digits behind ByteLevel"},
+		{"behavior", string(minimal(`,"pre_tokenizer":{"type":"Split","pattern":{"String":"a"},"behavior":"Other"}`)), "Other"},
+		{"no pattern", string(minimal(`,"pre_tokenizer":{"type":"Split","behavior":"Removed"}`)), "no pattern"},
+		{"bad pattern", string(minimal(`,"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Removed"}`)), "(a"},
+		{"mark", string(minimal(`,"pre_tokenizer":{"type":"Metaspace","replacement":"__"}`)), "one character"},
+		{"scheme", string(minimal(`,"pre_tokenizer":{"type":"Metaspace","replacement":"_","prepend_scheme":"x"}`)), "prepend_scheme"},
+		{"decoder", string(minimal(`,"decoder":{"type":"WordPiece"}`)), "WordPiece"},
+		{"post-processor", string(minimal(`,"post_processor":{"type":"Other"}`)), "Other"},
+		{"template without text", string(minimal(`,"post_processor":{"type":"TemplateProcessing","single":[]}`)), "0 times"},
+		{"template with B", string(minimal(`,"post_processor":{"type":"TemplateProcessing","single":[{"Sequence":{"id":"B"}}]}`)), `"B"`},
+		{"template token", string(minimal(`,"post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<x>"}}]}`)), "<x>"},
+		{"added token id", string(minimal(`,"added_tokens":[{"content":"x","id":-4}]`)), "out of range"},
+		{"added token without id", string(minimal(`,"added_tokens":[{"content":"x"}]`)), "no id"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := readHF([]byte(tt.file), &config{})
+			require.ErrorContains(t, err, tt.want)
+		})
+	}
+	for _, data := range []string{"", "\x0a", "\x0a\xff\xff\xff\xff\x0f", "\x0a\x03\x0a\x01a", "\xff\xff", "\x0f", "\x0d\x01"} {
+		_, err := readSPM([]byte(data), &config{})
+		require.Error(t, err, "%q", data)
+	}
+	for _, data := range []string{
+		"", "{}", `{"config":{"default_vocab_size":300,"default_num_special_tokens":2},"vocab":[]}`,
+		`{"config":{"default_vocab_size":99999999999}}`, `{"config":{"default_vocab_size":300,"default_num_special_tokens":-2}}`,
+	} {
+		_, err := readTekken([]byte(data), &config{})
+		require.Error(t, err, "%q", data)
+	}
+}
+
+// TestConfigFiles checks what the special-token files change.
+func TestConfigFiles(t *testing.T) {
+	vocab := string(minimal(`,"added_tokens":[{"id":3,"content":"<s>","special":true},{"id":4,"content":"</s>","special":true}]`))
+	tests := []struct {
+		name  string
+		files map[string]string
+		bos   int32
+		eos   int32
+		text  string
+		ids   []int32 // with AddSpecial
+	}{
+		{"no files", nil, -1, -1, "ab", []int32{2}},
+		{"names", map[string]string{"tokenizer_config.json": `{"bos_token":"<s>","eos_token":{"content":"</s>"}}`}, 3, 4, "ab", []int32{2}},
+		{"null names", map[string]string{"tokenizer_config.json": `{"bos_token":null}`}, -1, -1, "ab", []int32{2}},
+		{"map only", map[string]string{"special_tokens_map.json": `{"bos_token":{"content":"<s>"},"eos_token":"</s>"}`}, 3, 4, "ab", []int32{2}},
+		{"config over map", map[string]string{
+			"special_tokens_map.json": `{"bos_token":"</s>"}`, "tokenizer_config.json": `{"bos_token":"<s>"}`,
+		}, 3, -1, "ab", []int32{2}},
+		{"add both", map[string]string{"tokenizer_config.json": `{"bos_token":"<s>","eos_token":"</s>","add_bos_token":true,"add_eos_token":true}`}, 3, 4, "ab", []int32{3, 2, 4}},
+		{"tokens beyond the vocabulary", map[string]string{
+			"tokenizer_config.json": `{"eos_token":"<|end|>","added_tokens_decoder":{"9":{"content":"<|end|>","special":true},"0":{"content":"x"}}}`,
+		}, -1, 9, "ab<|end|>a", []int32{2, 9, 0}},
+		{"added_tokens.json", map[string]string{
+			"added_tokens.json": `{"<|end|>":7}`, "tokenizer_config.json": `{"eos_token":"<|end|>"}`,
+		}, -1, 7, "a<|end|>", []int32{0, 7}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			fsys := fstest.MapFS{"tokenizer.json": {Data: []byte(vocab)}}
+			for name, data := range tt.files {
+				fsys[name] = &fstest.MapFile{Data: []byte(data)}
+			}
+			tok, err := Load(fsys)
+			require.NoError(t, err)
+			require.Equal(t, tt.bos, tok.BOS())
+			require.Equal(t, tt.eos, tok.EOS())
+			require.Equal(t, tt.ids, tok.Encode(tt.text, EncodeOptions{AddSpecial: true}))
+			require.Equal(t, tt.text, strings.ReplaceAll(tok.Decode(tok.Encode(tt.text, EncodeOptions{}), false), " ", ""))
+			if tt.eos > 4 {
+				require.True(t, tok.IsSpecial(tt.eos))
+				require.Equal(t, int(tt.eos)+1, tok.VocabSize())
+			}
+		})
+	}
+	for name, data := range map[string]string{
+		"tokenizer_config.json":   `{"bos_token":5}`,
+		"special_tokens_map.json": `[`,
+		"added_tokens.json":       `{"x":99999999}`,
+	} {
+		_, err := Load(fstest.MapFS{"tokenizer.json": {Data: []byte(vocab)}, name: {Data: []byte(data)}})
+		require.ErrorContains(t, err, name)
+	}
+	_, err := Load(fstest.MapFS{"tokenizer.json": {Data: []byte(vocab)}, "tokenizer_config.json": {Data: []byte(`{"added_tokens_decoder":{"x":{"content":"y"}}}`)}})
+	require.ErrorContains(t, err, "added_tokens_decoder")
+}
+
+func TestOffsets(t *testing.T) {
+	type token struct {
+		piece string
+		text  string // what its span holds
+	}
+	tests := []struct {
+		model, text string
+		want        []token
+	}{
+		{"mini/llama3-style/tokenizer.json", "the 你<|eot_id|>", []token{{"the", "the"}, {"Ġ", " "}, {"ä½ł", "你"}, {"<|eot_id|>", "<|eot_id|>"}}},
+		{"mini/llama2-style/tokenizer.json", "the 1", []token{{"▁the", "the"}, {"▁1", " 1"}}},
+		// A decomposed letter is one token of the whole of its characters.
+		{"mini/added-tokens/tokenizer.json", "<mask>e\u0301", []token{{"<mask>", "<mask>"}, {"ĠÃ©", "e\u0301"}}},
+		{"mini/added-tokens/tokenizer.json", "a  <both> b", []token{{"Ġa", "a"}, {"<both>", "  <both> "}, {"Ġb", "b"}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.model+" "+tt.text, func(t *testing.T) {
+			tok := loadModel(t, tt.model)
+			ids, spans := tok.EncodeOffsets(tt.text, EncodeOptions{})
+			var got []token
+			for i, id := range ids {
+				got = append(got, token{tok.Piece(id), tt.text[spans[i].Start:spans[i].End]})
+			}
+			require.Equal(t, tt.want, got)
+		})
+	}
+	tok := loadModel(t, "mini/llama2-style/tokenizer.json")
+	_, spans := tok.EncodeOffsets("a", EncodeOptions{AddSpecial: true})
+	require.Equal(t, Span{0, 0}, spans[0], "BOS stands for nothing")
+}
+
+// TestConcurrentUse is for the race detector; it also checks that calls do not
+// disturb one another's results.
+func TestConcurrentUse(t *testing.T) {
+	for _, name := range []string{"mini/llama3-style/tokenizer.json", "mini/llama2-style/tokenizer.json", "mini/multi-split/tokenizer.json", "optional/spm-nmt-nfkc/tokenizer.model"} {
+		tok := loadModel(t, name)
+		data, err := os.ReadFile("testdata/cases/mini-llama3-style.hf.json")
+		require.NoError(t, err)
+		var f caseFile
+		require.NoError(t, json.Unmarshal(data, &f))
+		want := make([][]int32, len(f.Encode))
+		for i, c := range f.Encode {
+			want[i] = tok.Encode(c.Text, EncodeOptions{})
+		}
+		var wg sync.WaitGroup
+		for g := range 4 {
+			wg.Go(func() {
+				for k := range f.Encode {
+					i := (k*7 + g*31) % len(f.Encode)
+					ids, _ := tok.EncodeOffsets(f.Encode[i].Text, EncodeOptions{})
+					if fmt.Sprint(ids) != fmt.Sprint(want[i]) || fmt.Sprint(tok.Encode(f.Encode[i].Text, EncodeOptions{})) != fmt.Sprint(want[i]) {
+						t.Errorf("%s: %q: ids differ between goroutines", name, f.Encode[i].Text)
+					}
+					tok.Decode(want[i], true)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
+// TestSteadyStateAllocations checks that neither encoding into a slice with room
+// nor streaming allocates for each token.
+func TestSteadyStateAllocations(t *testing.T) {
+	text := strings.Repeat("The quick brown fox, 12345 times; naïve 你好. <|eot_id|>\n", 50)
+	for _, name := range []string{"mini/llama3-style/tokenizer.json", "mini/llama2-style/tokenizer.json", "needle-llama/tokenizer.json", "mini/tekken-v7/tekken.json", "mini/spm-noprefix/tokenizer.model"} {
+		t.Run(name, func(t *testing.T) {
+			tok := loadModel(t, name)
+			ids := tok.Encode(text, EncodeOptions{})
+			require.Greater(t, len(ids), 500)
+			dst := make([]int32, 0, 2*len(ids))
+			// The collector may empty the pool of scratch memory in between.
+			require.Less(t, testing.AllocsPerRun(20, func() { tok.AppendEncode(dst, text, EncodeOptions{}) }), 20.0)
+			words := tok.Encode("the the the the", EncodeOptions{})
+			d := tok.NewDecoder(true)
+			require.LessOrEqual(t, testing.AllocsPerRun(20, func() {
+				for _, id := range words {
+					d.Write(id)
+				}
+			}), 0.5)
+		})
+	}
+}
