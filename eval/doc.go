@@ -3,14 +3,23 @@
 // scores the answers.
 //
 // An [Item] is one question: context, question, answer prefix and accepted
-// answers (the fields of RULER and of kvpress's tables). [Run] groups items by
-// context, compresses each context once per [Method], asks all its questions
-// against forks of the compressed session, and hands out one [Answer] per item
-// and method. [Summarize] turns answers into rows per method and task with
-// bootstrap confidence intervals; [WriteTable], [WriteCSV] and [WriteJSON]
-// print them.
+// answers (the fields of RULER and of kvpress's tables); [ReadItems] reads
+// them, [Subset] draws some. [Run] groups items by context, compresses each
+// context once per [Method], asks all its questions against forks of the
+// compressed session, and hands out one [Answer] per item and method. A [Log]
+// keeps answers in a file and lets a run go on. [Summarize] turns answers into
+// rows per method and task with bootstrap confidence intervals; [WriteTable],
+// [WriteMarkdown], [WriteCSV] and [WriteJSON] print them. [ChatFraming] and
+// [PlainFraming] give the text around context and question. [HeatMap] draws
+// profiles.
 //
 // The protocol is question-agnostic: only the context is in the cache when it
 // is compressed; the question and the generated answer are never evicted, and
 // decoding is greedy.
+//
+// # Concurrency and limits
+//
+// A run is one goroutine on top of the model's own threads; different runs may
+// share a model. A Log belongs to one run. Scoring is string match; items that
+// do not fit into the model's context are reported, never cut.
 package eval

@@ -2,28 +2,16 @@ package eval
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer"
 )
-
-// Framing is the text around context and question in a prompt:
-//
-//	Before + context | Between + question + After + answer prefix
-//
-// The bar is where compression happens. Special tokens stand as text.
-type Framing struct {
-	Before, Between, After string
-}
-
-// Parts returns the two parts of an item's prompt.
-func (f Framing) Parts(it Item) (head, tail string) {
-	return f.Before + it.Context, f.Between + it.Question + f.After + it.AnswerPrefix
-}
 
 // Method is one way of keeping the cache: a name for reports and a policy, nil
 // for the full cache.
@@ -50,7 +38,12 @@ type Options struct {
 	// Such results are not comparable with the default.
 	QueryAware bool
 
-	// Progress, if not nil, is called after every answer.
+	// Done, if not nil, reports items that need no answer under a method, since
+	// an earlier run gave it.
+	Done func(item int, method string) bool
+
+	// Progress, if not nil, is called at the start and after every answer; done
+	// counts those of earlier runs too.
 	Progress func(done, total int)
 }
 
@@ -66,6 +59,10 @@ type Answer struct {
 	References []string `json:"references"`
 	Score      float64  `json:"score"`
 
+	// Error says why there is no answer: the context, the question or the
+	// cache did not fit. Such items are listed, not scored.
+	Error string `json:"error,omitempty"`
+
 	ContextTokens int           `json:"context_tokens"`
 	NewTokens     int           `json:"new_tokens"`
 	Stop          string        `json:"stop"` // "stop" or "length"
@@ -78,7 +75,9 @@ type Answer struct {
 }
 
 // Run answers every item under every method and hands each answer to emit, in
-// order of contexts, then methods, then items. An error of emit ends the run.
+// order of contexts, then methods, then items. An item that does not fit into
+// context or cache gives an answer with an Error; any other error, those of
+// emit included, ends the run.
 func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o Options, emit func(Answer) error) error {
 	tok, err := m.Tokenizer()
 	if err != nil {
@@ -88,12 +87,29 @@ func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o 
 		o.MaxNewTokens = 64
 	}
 	r := &runner{m: m, tok: tok, o: o, items: items, methods: methods, emit: emit}
+	for _, method := range methods {
+		if err := r.check(method); err != nil {
+			return fmt.Errorf("evaluate: method %s: %w", method.Name, err)
+		}
+	}
+	r.progress(0)
 	for _, group := range r.groups() {
 		if err := r.group(ctx, group); err != nil {
 			return fmt.Errorf("evaluate item %d (%s): %w", group[0], items[group[0]].Task, err)
 		}
 	}
 	return nil
+}
+
+// check reports a policy that this model cannot run, before any work is done.
+func (r *runner) check(method Method) error {
+	o := r.o.Session
+	o.Compression = method.Policy
+	s, err := r.m.NewSession(o)
+	if err != nil {
+		return err
+	}
+	return s.Close()
 }
 
 type runner struct {
@@ -142,33 +158,103 @@ func (r *runner) parts(i int) (head, tail []int32) {
 	return r.tok.Encode(a, text), r.tok.Encode(b, text)
 }
 
+func (r *runner) progress(n int) {
+	r.done += n
+	if r.o.Progress != nil {
+		r.o.Progress(r.done, len(r.items)*len(r.methods))
+	}
+}
+
+// todo returns the items of a group that a method has not answered yet.
+func (r *runner) todo(method Method, group []int) []int {
+	if r.o.Done == nil {
+		return group
+	}
+	var out []int
+	for _, i := range group {
+		if !r.o.Done(i, method.Name) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+// doesNotFit reports errors that concern one context only.
+func doesNotFit(err error) bool {
+	return errors.Is(err, model.ErrContextFull) || errors.Is(err, kvcache.ErrFull)
+}
+
 // group answers the items of one context.
 func (r *runner) group(ctx context.Context, group []int) error {
 	head, _ := r.parts(group[0])
 	var shared *model.Observation
-	if r.o.SharePrefill {
-		metrics, err := r.metrics()
-		if err != nil {
-			return err
+	var sharedErr error
+	defer func() {
+		if shared != nil {
+			shared.Close()
 		}
-		if shared, err = r.m.Observe(ctx, head, r.o.Session, metrics...); err != nil {
-			return err
-		}
-		defer shared.Close()
-	}
+	}()
 	for _, method := range r.methods {
-		start := time.Now()
-		s, err := r.session(ctx, method, head, shared)
-		if err != nil {
-			return fmt.Errorf("method %s: %w", method.Name, err)
+		todo := r.todo(method, group)
+		r.progress(len(group) - len(todo))
+		if len(todo) == 0 {
+			continue
 		}
-		share := time.Since(start) / time.Duration(len(group))
-		err = r.answers(ctx, method, s, group, share, shared == nil)
-		s.Close()
-		if err != nil {
+		if r.o.SharePrefill && shared == nil && sharedErr == nil {
+			metrics, err := r.metrics()
+			if err != nil {
+				return err
+			}
+			shared, sharedErr = r.m.Observe(ctx, head, r.o.Session, metrics...)
+		}
+		if err := r.method(ctx, method, head, todo, shared, sharedErr); err != nil {
 			return fmt.Errorf("method %s: %w", method.Name, err)
 		}
 	}
+	return nil
+}
+
+// method answers the items of one context under one method.
+func (r *runner) method(ctx context.Context, method Method, head []int32, todo []int, shared *model.Observation, sharedErr error) error {
+	start := time.Now()
+	var s *model.Session
+	err := sharedErr
+	if err == nil {
+		s, err = r.session(ctx, method, head, shared)
+	}
+	if err != nil {
+		if !doesNotFit(err) {
+			return err
+		}
+		for _, i := range todo {
+			a := r.blank(method, i)
+			a.ContextTokens, a.Error = len(head), err.Error()
+			if err := r.give(a); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	defer s.Close()
+	share := time.Since(start) / time.Duration(len(todo))
+	return r.answers(ctx, method, s, todo, share, shared == nil)
+}
+
+// blank is an answer with nothing but its question.
+func (r *runner) blank(method Method, i int) Answer {
+	a := Answer{Item: i, Task: r.items[i].Task, Method: method.Name, References: r.items[i].Answers}
+	if p := method.Policy; p != nil {
+		a.Metric, a.Allocator, a.Ratio = p.Metric.Name, p.Allocator.Name, p.Ratio
+	}
+	return a
+}
+
+// give hands out an answer.
+func (r *runner) give(a Answer) error {
+	if err := r.emit(a); err != nil {
+		return err
+	}
+	r.progress(1)
 	return nil
 }
 
@@ -217,34 +303,29 @@ func (r *runner) session(ctx context.Context, method Method, head []int32, share
 	return s, nil
 }
 
-func (r *runner) answers(ctx context.Context, method Method, s *model.Session, group []int, share time.Duration, peak bool) error {
+func (r *runner) answers(ctx context.Context, method Method, s *model.Session, todo []int, share time.Duration, peak bool) error {
 	st := s.Stats()
-	for _, i := range group {
+	for _, i := range todo {
 		start := time.Now()
 		it := r.items[i]
 		_, tail := r.parts(i)
-		a := Answer{
-			Item: i, Task: it.Task, Method: method.Name, References: it.Answers,
-			ContextTokens: s.Len(), KeptEntries: st.Entries, RatioAchieved: st.Ratio,
-			CacheBytes: st.CacheBytes, FullBytes: st.FullBytes,
-		}
+		a := r.blank(method, i)
+		a.ContextTokens, a.KeptEntries, a.RatioAchieved = s.Len(), st.Entries, st.Ratio
+		a.CacheBytes, a.FullBytes = st.CacheBytes, st.FullBytes
 		if peak {
 			a.PeakBytes = st.PeakBytes
 		}
-		if p := method.Policy; p != nil {
-			a.Metric, a.Allocator, a.Ratio = p.Metric.Name, p.Allocator.Name, p.Ratio
-		}
-		if err := r.answer(ctx, s, tail, it, &a); err != nil {
+		switch err := r.answer(ctx, s, tail, it, &a); {
+		case err == nil:
+			a.Score = Score(r.o.Match, it.Task, a.Prediction, it.Answers)
+		case doesNotFit(err):
+			a.Error = err.Error()
+		default:
 			return err
 		}
-		a.Score = Score(r.o.Match, it.Task, a.Prediction, it.Answers)
 		a.Time = time.Since(start) + share
-		if err := r.emit(a); err != nil {
+		if err := r.give(a); err != nil {
 			return err
-		}
-		r.done++
-		if r.o.Progress != nil {
-			r.o.Progress(r.done, len(r.items)*len(r.methods))
 		}
 	}
 	return nil

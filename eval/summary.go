@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 )
@@ -20,6 +21,7 @@ type Row struct {
 	Ratio     float64 `json:"ratio"` // requested
 	Task      string  `json:"task"`  // "average" over the tasks' scores, each task counting once
 	N         int     `json:"n"`
+	Failed    int     `json:"failed,omitempty"` // items without an answer, not part of N
 
 	Score float64 `json:"score"` // mean, 0 to 1
 	Low   float64 `json:"low"`   // 95 % bootstrap interval
@@ -39,12 +41,21 @@ const Average = "average"
 const resamples = 1000
 
 // Summarize returns, for each method in order of first appearance, a row per
-// task in order of first appearance and an average row. Intervals come from
-// resampling items within their task with a fixed seed.
+// task in order of first appearance and, where there are several, an average
+// row. Items that failed do not count. Intervals come from resampling items
+// within their task with a fixed seed.
 func Summarize(answers []Answer) []Row {
 	var methods, tasks []string
 	byMethod := map[string]map[string][]Answer{}
+	failed := map[string]map[string]int{}
 	for _, a := range answers {
+		if a.Error != "" {
+			if failed[a.Method] == nil {
+				failed[a.Method] = map[string]int{}
+			}
+			failed[a.Method][a.Task]++
+			continue
+		}
 		if byMethod[a.Method] == nil {
 			byMethod[a.Method] = map[string][]Answer{}
 			methods = append(methods, a.Method)
@@ -58,13 +69,15 @@ func Summarize(answers []Answer) []Row {
 	for _, m := range methods {
 		var all []Answer
 		var groups [][]float64
-		mean := 0.0
+		mean, lost := 0.0, 0
 		for _, t := range tasks {
+			lost += failed[m][t]
 			as := byMethod[m][t]
 			if len(as) == 0 {
 				continue
 			}
 			row := describe(m, t, as)
+			row.Failed = failed[m][t]
 			scores := make([]float64, len(as))
 			for i, a := range as {
 				scores[i] = a.Score
@@ -79,6 +92,7 @@ func Summarize(answers []Answer) []Row {
 			continue
 		}
 		row := describe(m, Average, all)
+		row.Failed = lost
 		row.Score = mean / float64(len(groups))
 		row.Low, row.High = bootstrap(groups)
 		rows = append(rows, row)
@@ -131,14 +145,14 @@ func Compare(answers []Answer, a, b string) (diff, low, high float64) {
 	}
 	scores := map[key]float64{}
 	for _, x := range answers {
-		if x.Method == b {
+		if x.Method == b && x.Error == "" {
 			scores[key{x.Task, x.Item}] = x.Score
 		}
 	}
 	var tasks []string
 	byTask := map[string][]float64{}
 	for _, x := range answers {
-		if x.Method != a {
+		if x.Method != a || x.Error != "" {
 			continue
 		}
 		if s, ok := scores[key{x.Task, x.Item}]; ok {
@@ -165,32 +179,63 @@ func Compare(answers []Answer, a, b string) (diff, low, high float64) {
 	return diff, low, high
 }
 
+// cells are a row's columns for people; scores in percent.
+func (r *Row) cells() []string {
+	peak := "-"
+	if r.PeakBytes > 0 {
+		peak = Bytes(r.PeakBytes)
+	}
+	n := strconv.Itoa(r.N)
+	if r.Failed > 0 {
+		n += fmt.Sprintf(" (%d failed)", r.Failed)
+	}
+	return []string{
+		r.Method, r.Task, n, fmt.Sprintf("%.1f", 100*r.Score), fmt.Sprintf("%.1f-%.1f", 100*r.Low, 100*r.High),
+		fmt.Sprintf("%.1f %%", 100*r.RatioAchieved), Bytes(r.CacheBytes), peak,
+		time.Duration(r.Seconds * float64(time.Second)).Round(time.Millisecond).String(),
+	}
+}
+
+var header = []string{"method", "task", "n", "score", "95 % interval", "removed", "cache", "peak", "time/answer"}
+
 // WriteTable prints rows as an aligned table; scores in percent.
 func WriteTable(w io.Writer, rows []Row) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "method\ttask\tn\tscore\t95 % interval\tremoved\tcache\tpeak\ttime/answer")
-	for _, r := range rows {
-		peak := "-"
-		if r.PeakBytes > 0 {
-			peak = Bytes(r.PeakBytes)
-		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%.1f\t%.1f-%.1f\t%.1f %%\t%s\t%s\t%v\n", r.Method, r.Task, r.N,
-			100*r.Score, 100*r.Low, 100*r.High, 100*r.RatioAchieved, Bytes(r.CacheBytes), peak,
-			time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond))
+	fmt.Fprintln(t, strings.Join(header, "\t"))
+	for i := range rows {
+		fmt.Fprintln(t, strings.Join(rows[i].cells(), "\t"))
 	}
 	return t.Flush()
+}
+
+// WriteMarkdown writes rows as a Markdown table; scores in percent.
+func WriteMarkdown(w io.Writer, rows []Row) error {
+	var b strings.Builder
+	line := func(cells []string) {
+		for _, c := range cells {
+			b.WriteString("| " + strings.ReplaceAll(c, "|", `\|`) + " ")
+		}
+		b.WriteString("|\n")
+	}
+	line(header)
+	b.WriteString("| --- | --- " + strings.Repeat("| ---: ", len(header)-2) + "|\n")
+	for i := range rows {
+		line(rows[i].cells())
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
 // WriteCSV writes rows in long form with a header.
 func WriteCSV(w io.Writer, rows []Row) error {
 	c := csv.NewWriter(w)
-	c.Write([]string{"method", "metric", "allocator", "ratio", "task", "n", "score", "low", "high",
+	c.Write([]string{"method", "metric", "allocator", "ratio", "task", "n", "failed", "score", "low", "high",
 		"ratio_achieved", "cache_bytes", "peak_bytes", "full_bytes", "seconds"})
 	f := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 	for _, r := range rows {
-		c.Write([]string{r.Method, r.Metric, r.Allocator, f(r.Ratio), r.Task, strconv.Itoa(r.N), f(r.Score), f(r.Low), f(r.High),
-			f(r.RatioAchieved), strconv.FormatInt(r.CacheBytes, 10), strconv.FormatInt(r.PeakBytes, 10),
-			strconv.FormatInt(r.FullBytes, 10), f(r.Seconds)})
+		c.Write([]string{r.Method, r.Metric, r.Allocator, f(r.Ratio), r.Task, strconv.Itoa(r.N), strconv.Itoa(r.Failed),
+			f(r.Score), f(r.Low), f(r.High), f(r.RatioAchieved), strconv.FormatInt(r.CacheBytes, 10),
+			strconv.FormatInt(r.PeakBytes, 10), strconv.FormatInt(r.FullBytes, 10), f(r.Seconds)})
 	}
 	c.Flush()
 	return c.Error()

@@ -8,220 +8,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-const (
-	maxHeadDim = 256 // of the scratch rows
+func (c CPU) vector() bool { return c.AVX2 }
 
-	attentionRows = 64 // rows (query heads of tokens) that share a pass over the cache
-	valueSlots    = 64 // slots whose values stay in the first-level cache meanwhile
-)
-
-type (
-	scoresFunc func(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
-	valuesFunc func(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
-)
-
-// attentionAsm computes attention in tiles of attentionRows rows. Per block of
-// the cache it computes the scores of all rows, turns them into weights and adds
-// the weighted values; four rows at a time share what is loaded.
-func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
-	if !c.AVX2 || a.KV.HeadDim%16 != 0 || a.KV.HeadDim < 1 || a.KV.HeadDim > maxHeadDim {
-		return false
-	}
-	s.grow((min(attentionRows, a.N*a.Group)+3)&^3, a.KV.HeadDim)
-	for from := 0; from < a.N*a.Group; from += attentionRows {
-		t := attentionTile{AttentionArgs: a, s: s, c: c, from: from, n: min(attentionRows, a.N*a.Group-from)}
-		t.run()
-	}
-	return true
-}
-
-// attentionTile is n rows of an attention call; row r is head (from+r)%Group of
-// token (from+r)/Group.
-type attentionTile struct {
-	*AttentionArgs
-	s       *AttentionScratch
-	c       CPU
-	from, n int
-	end     int // slots that the last row sees
-}
-
-func (t *attentionTile) row(r int) (off, lo, hi int) {
-	i, g := (t.from+r)/t.Group, (t.from+r)%t.Group
-	lo, hi = t.slots(i)
-	return i*t.Stride + g*t.KV.HeadDim, lo, hi
-}
-
-func (t *attentionTile) run() {
-	d, s := t.KV.HeadDim, t.s
-	for r := range (t.n + 3) &^ 3 {
-		q, out := s.q[r*attentionStride:][:d], s.out[r*attentionStride:][:d]
-		clear(out)
-		s.all[r] = Softmax{Max: minusInf}
-		if r >= t.n {
-			clear(q)
-			continue
-		}
-		off, _, _ := t.row(r)
-		copy(q, t.Q[off:off+d])
-	}
-	_, lo, _ := t.row(0)
-	_, _, hi := t.row(t.n - 1)
-	t.end = hi
-	for at := lo; at < hi; {
-		end := min(hi, (at/BlockEntries+1)*BlockEntries)
-		t.block(at, end)
-		at = end
-	}
-	for r := range t.n {
-		off, _, _ := t.row(r)
-		out := t.Out[off : off+d]
-		if s.all[r].Sum == 0 {
-			clear(out)
-		} else {
-			divideAVX2(&out[0], &s.out[r*attentionStride], d, s.all[r].Sum)
-		}
-		if t.Stats != nil {
-			t.Stats[t.from+r] = s.all[r]
-		}
-	}
-}
-
-// block advances all rows over the logical slots [from, to) of one block.
-func (t *attentionTile) block(from, to int) {
-	s := t.s
-	// Slot numbers in the block; column 0 of the scores is the start of the block.
-	base := from / BlockEntries * BlockEntries
-	for r := range t.n {
-		_, lo, hi := t.row(r)
-		lo, hi = max(lo, base)-base, min(hi, to)-base
-		s.lo[r], s.hi[r] = lo, max(lo, hi)
-	}
-	for r := t.n; r%4 != 0; r++ {
-		s.lo[r], s.hi[r] = s.lo[t.n-1], s.hi[t.n-1]
-	}
-	t.scores(base, from-base, to-base)
-	for r := range t.n {
-		lo, hi := s.lo[r], s.hi[r]
-		if lo == hi {
-			continue
-		}
-		p := s.p[r*attentionStride:][:BlockEntries]
-		first, end := lo&^(TileEntries-1), (hi+TileEntries-1)&^(TileEntries-1)
-		for j := first; j < lo; j++ {
-			p[j] = minusInf
-		}
-		for j := hi; j < end; j++ {
-			p[j] = minusInf
-		}
-		if t.c.AVX512 {
-			softmaxBlockAVX512(&p[first], end-first, &s.part[r])
-		} else {
-			softmaxBlockAVX2(&p[first], end-first, &s.part[r])
-		}
-		clear(s.acc[r*attentionStride:][:t.KV.HeadDim])
-	}
-	t.values(base, from-base, to-base)
-	for r := range t.n {
-		if s.lo[r] < s.hi[r] {
-			mergeAVX2(&s.out[r*attentionStride], &s.acc[r*attentionStride], t.KV.HeadDim, &s.all[r], &s.part[r])
-		}
-	}
-}
-
-// scores computes the scores of the columns [from, to), widened to whole tiles.
-func (t *attentionTile) scores(base, from, to int) {
-	s, kv := t.s, &t.KV
-	one, four := t.c.scores4(kv.Type)
-	for at := from &^ (TileEntries - 1); at < to; {
-		slot := base + at - kv.Base
-		page, e := &kv.Pages[slot/kv.PageEntries], slot%kv.PageEntries
-		tiles := min((to-at+TileEntries-1)/TileEntries, (kv.PageEntries-e)/TileEntries)
-		if tiles > 4 {
-			tiles = 4 // their keys stay in the first-level cache for all rows
-		}
-		end := at + tiles*TileEntries
-		k, next := unsafe.Add(page.K, e*kv.HeadDim*kv.Type.Size()), unsafe.Pointer(nil)
-		if end < to {
-			next = kv.key(base + end)
-		} else {
-			next = kv.value(base + from)
-		}
-		for r := 0; r < t.n; r += 4 {
-			// Limits grow with the row.
-			if s.hi[r+3] <= at || s.lo[r] >= end {
-				continue
-			}
-			p, q := &s.p[r*attentionStride+at], &s.q[r*attentionStride]
-			if tiles == 4 && four != nil {
-				four(p, q, k, kv.HeadDim, 1, next, t.Scale)
-			} else {
-				one(p, q, k, kv.HeadDim, tiles, next, t.Scale)
-			}
-		}
-		at = end
-	}
-}
-
-// values adds the weighted values of the columns [from, to).
-func (t *attentionTile) values(base, from, to int) {
-	kv := &t.KV
-	stride := kv.HeadDim * kv.Type.Size()
-	for at := from; at < to; {
-		slot := base + at - kv.Base
-		page, e := &kv.Pages[slot/kv.PageEntries], slot%kv.PageEntries
-		end := min(to, at+kv.PageEntries-e, at+valueSlots)
-		v := unsafe.Add(page.V, e*stride)
-		next := v
-		if end < to {
-			next = kv.value(base + end)
-		} else if base+end < t.end {
-			next = kv.key(base + end)
-		}
-		for r := 0; r < t.n; r += 4 {
-			t.valuesOf(r, v, at, end, next)
-		}
-		at = end
-	}
-}
-
-// valuesOf adds the values of the columns [at, end), which start at v, to rows r to r+3.
-func (t *attentionTile) valuesOf(r int, v unsafe.Pointer, at, end int, next unsafe.Pointer) {
-	s, kv := t.s, &t.KV
-	stride := kv.HeadDim * kv.Type.Size()
-	lo, hi := s.lo[r+3], s.hi[r] // what all four rows see
-	if hi <= lo {
-		lo, hi = BlockEntries, BlockEntries
-	}
-	one, four, wide := t.c.values4(kv.Type)
-	ragged := s.lo[r] != s.lo[r+3] || s.hi[r] != s.hi[r+3]
-	single := func(from, to int) {
-		for i := r; i < min(r+4, t.n); i++ {
-			if f, e := max(from, s.lo[i]), min(to, s.hi[i]); f < e {
-				one(&s.acc[i*attentionStride], &s.p[i*attentionStride+f], unsafe.Add(v, (f-at)*stride), stride, e-f, kv.HeadDim, nil)
-			}
-		}
-	}
-	if ragged {
-		single(at, min(end, lo))
-	}
-	if f, e := max(at, lo), min(end, hi); f < e {
-		acc, p, v := &s.acc[r*attentionStride], &s.p[r*attentionStride+f], unsafe.Add(v, (f-at)*stride)
-		done := 0
-		if wide != nil && kv.HeadDim >= 64 {
-			done = kv.HeadDim &^ 63
-			wide(acc, p, v, stride, e-f, done, next)
-		}
-		if done < kv.HeadDim {
-			four(&s.acc[r*attentionStride+done], p, unsafe.Add(v, done*kv.Type.Size()), stride, e-f, kv.HeadDim-done, next)
-		}
-	}
-	if ragged {
-		single(max(at, hi), end)
-	}
-}
-
-// scores4 returns the kernels for 4 rows: any number of tiles, and one or more
-// groups of four tiles or nil.
 func (c CPU) scores4(t tensor.Type) (tiles, fours scoresFunc) {
 	switch t {
 	case tensor.F32:
@@ -237,8 +25,6 @@ func (c CPU) scores4(t tensor.Type) (tiles, fours scoresFunc) {
 	return tiles, fours
 }
 
-// values4 returns the kernels for one row, for four, and for four and a multiple
-// of 64 columns or nil.
 func (c CPU) values4(t tensor.Type) (one, four, wide valuesFunc) {
 	switch t {
 	case tensor.F32:
@@ -254,46 +40,28 @@ func (c CPU) values4(t tensor.Type) (one, four, wide valuesFunc) {
 	return one, four, wide
 }
 
-func scores1(t tensor.Type) scoresFunc {
+func scores1(t tensor.Type, p, q *float32, k unsafe.Pointer, d, n int, scale float32) {
 	switch t {
 	case tensor.F32:
-		return scores1F32AVX2
+		scores1F32AVX2(p, q, k, d, n, nil, scale)
 	case tensor.F16:
-		return scores1F16AVX2
-	}
-	return scores1BF16AVX2
-}
-
-func (c CPU) attentionScores(dst, q []float32, kv *KV, from int, scale float32) {
-	if !c.AVX2 || len(q) != kv.HeadDim {
-		scoresPortable(dst, q, kv, from, scale)
-		return
-	}
-	score := scores1(kv.Type)
-	var tile [TileEntries]float32
-	for j := 0; j < len(dst); {
-		slot := from + j - kv.Base
-		page, e := &kv.Pages[slot/kv.PageEntries], slot%kv.PageEntries
-		skip := e % TileEntries
-		k := unsafe.Add(page.K, (e-skip)*kv.HeadDim*kv.Type.Size())
-		if n := min(len(dst)-j, kv.PageEntries-e) / TileEntries; skip == 0 && n > 0 {
-			score(&dst[j], &q[0], k, kv.HeadDim, n, nil, scale)
-			j += n * TileEntries
-			continue
-		}
-		score(&tile[0], &q[0], k, kv.HeadDim, 1, nil, scale)
-		j += copy(dst[j:], tile[skip:])
+		scores1F16AVX2(p, q, k, d, n, nil, scale)
+	default:
+		scores1BF16AVX2(p, q, k, d, n, nil, scale)
 	}
 }
 
-func (c CPU) softmaxWeights(dst []float32, st Softmax) {
-	n := 0
-	if c.AVX2 && len(dst) >= 8 {
-		n = len(dst) &^ 7
-		softmaxWeightsAVX2(&dst[0], n, st)
+func (c CPU) softmaxBlock(p *float32, n int, st *Softmax) {
+	if c.AVX512 {
+		softmaxBlockAVX512(p, n, st)
+	} else {
+		softmaxBlockAVX2(p, n, st)
 	}
-	softmaxWeightsPortable(dst[n:], st)
 }
+
+func mergeAsm(out, acc *float32, n int, a, b *Softmax) { mergeAVX2(out, acc, n, a, b) }
+func divideAsm(dst, x *float32, n int, total float32)  { divideAVX2(dst, x, n, total) }
+func softmaxWeightsAsm(p *float32, n int, st Softmax)  { softmaxWeightsAVX2(p, n, st) }
 
 //go:noescape
 func scores4F32AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
@@ -349,26 +117,17 @@ func values4F16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, ne
 //go:noescape
 func values4BF16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
-// softmaxBlockAVX2 replaces the n scores at p, n a positive multiple of 16 and p
-// in lane 0, by their weights relative to the largest.
-//
 //go:noescape
 func softmaxBlockAVX2(p *float32, n int, st *Softmax)
 
 //go:noescape
 func softmaxBlockAVX512(p *float32, n int, st *Softmax)
 
-// mergeAVX2 is mergePortable for n components, a multiple of 16; a receives the result.
-//
 //go:noescape
 func mergeAVX2(out, acc *float32, n int, a, b *Softmax)
 
-// softmaxWeightsAVX2 is softmaxWeightsPortable for a multiple of 8 slots.
-//
 //go:noescape
 func softmaxWeightsAVX2(p *float32, n int, st Softmax)
 
-// divideAVX2 sets dst[i] = x[i]/total + 0 for a multiple of 16 components.
-//
 //go:noescape
 func divideAVX2(dst, x *float32, n int, total float32)

@@ -44,6 +44,9 @@ func (c CPU) MatMul(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, 
 		return
 	}
 	x = x[:(n-1)*ldx+w.Cols]
+	for r := range n {
+		raceRead(x[r*ldx : r*ldx+w.Cols])
+	}
 	c.matMulTiles(dst, ldd, unsafe.Pointer(unsafe.SliceData(x)), 4, ldx, n, w, lo, hi)
 }
 
@@ -60,6 +63,9 @@ func (c CPU) MatMulBF16(dst []float32, ldd int, x []uint16, ldx, n int, w *Matri
 		return
 	}
 	x = x[:(n-1)*ldx+w.Cols]
+	for r := range n {
+		raceRead(x[r*ldx : r*ldx+w.Cols])
+	}
 	c.matMulTiles(dst, ldd, unsafe.Pointer(unsafe.SliceData(x)), 2, ldx, n, w, lo, hi)
 }
 
@@ -87,6 +93,7 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 	dst = dst[:(n-1)*ldd+hi]
 	wsize := w.Type.Size()
 	data := w.Data[lo*w.Cols*wsize : hi*w.Cols*wsize]
+	raceRead(data)
 	group := Lanes
 	if size == 2 {
 		group = 2 * Lanes
@@ -103,8 +110,8 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 		for k := 0; k < w.Cols; k += blockK {
 			t.step = min(blockK, w.Cols-k) / group
 			t.w = unsafe.Pointer(&data[((o-lo)*w.Cols+k)*wsize])
-			for r := 0; r < n; r += rows {
-				t.rows = min(rows, n-r)
+			for r := 0; r < n; r += t.rows {
+				t.rows = evenly(n-r, rows)
 				t.x = unsafe.Add(x, (r*ldx+k)*size)
 				t.dst = unsafe.Pointer(&dst[r*ldd+o])
 				if size == 2 {
@@ -115,6 +122,13 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 			}
 		}
 	}
+}
+
+// evenly returns the size of the next of the fewest parts of at most limit into
+// which n falls, all of nearly equal size.
+func evenly(n, limit int) int {
+	parts := (n + limit - 1) / limit
+	return (n + parts - 1) / parts
 }
 
 func fill(x []float32, v float32) {

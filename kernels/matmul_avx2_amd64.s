@@ -90,36 +90,114 @@ GLOBL upper<>(SB), RODATA|NOPTR, $32
 	VMOVSS      X12, (AX);          \
 	ADDQ        R13, AX
 
-#define KEEP4(off, a, b, c, d) \
+#define PUT4(off, a, b, c, d) \
 	VMOVUPS a, (off+0)(SP);  \
 	VMOVUPS b, (off+32)(SP); \
 	VMOVUPS c, (off+64)(SP); \
 	VMOVUPS d, (off+96)(SP)
+#define GET4(off, a, b, c, d) \
+	VMOVUPS (off+0)(SP), a;  \
+	VMOVUPS (off+32)(SP), b; \
+	VMOVUPS (off+64)(SP), c; \
+	VMOVUPS (off+96)(SP), d
+#define ROWS2(DO, off) DO(off, Y0, Y1, Y2, Y3); DO((off+128), Y4, Y5, Y6, Y7)
+#define ROWS3(DO, off) ROWS2(DO, off); DO((off+256), Y8, Y9, Y10, Y11)
+#define CLEAR4(off, a, b, c, d) ZERO4(a, b, c, d)
 
-// One pass over the block; leaves SI and DI at its end.
-#define PASS(G, loop) \
-	MOVQ R14, CX;      \
+// Two rows of x prefetch the next quad of w, three are busy enough.
+#define FETCH0
+#define FETCHQUAD \
+	PREFETCHT0 (R10);        \
+	PREFETCHT0 (R10)(R11*1); \
+	PREFETCHT0 (R10)(R11*2); \
+	PREFETCHT0 (R10)(R12*1); \
+	ADDQ $WSTEP, R10
+
+// CHUNKS sums a quad of rows of w over the block, in chunks of 32 groups so that
+// the second pass finds in the first-level cache what the first has read. It
+// leaves lanes 0–7 at 0(SP), lanes 8–15 in the registers, SI and DI at the end.
+#define CHUNKS(chunk, lo, hi, G, FETCH, ROWS) \
+	ROWS(CLEAR4, 0);     \
+	ROWS(PUT4, 0);       \
+	ROWS(PUT4, 384);     \
+	MOVQ R14, 776(SP);   \
+	LEAQ (DI)(R11*4), R10; \
+	FLUSH;               \
+chunk:                   \
+	MOVQ $32, CX;        \
+	CMPQ CX, 776(SP);    \
+	CMOVQGT 776(SP), CX; \
+	SUBQ CX, 776(SP);    \
+	MOVQ CX, 784(SP);    \
+	ROWS(GET4, 0);       \
+	PASS(G, FETCH, lo);  \
+	ROWS(PUT4, 0);       \
+	MOVQ 784(SP), CX;    \
+	IMUL3Q $XSTEP, CX, AX; \
+	SUBQ AX, SI;         \
+	IMUL3Q $WSTEP, CX, AX; \
+	SUBQ AX, DI;         \
+	ADDQ $(XSTEP/2), SI; \
+	ADDQ $(WSTEP/2), DI; \
+	ROWS(GET4, 384);     \
+	PASS(G, FETCH0, hi); \
+	ROWS(PUT4, 384);     \
+	SUBQ $(XSTEP/2), SI; \
+	SUBQ $(WSTEP/2), DI; \
+	CMPQ 776(SP), $0;    \
+	JNE  chunk;          \
+	KEEP
+
+// One pass over CX groups; leaves SI and DI at their end.
+#define PASS(G, FETCH, loop) \
 loop:                  \
+	FETCH;             \
 	STEP(G);           \
 	ADDQ $XSTEP, SI;   \
 	ADDQ $WSTEP, DI;   \
 	DECQ CX;           \
 	JNZ  loop
 
-// From the end of the first pass to the start of the second, from the end of the
-// second to the start of the next C rows of w.
-#define SECOND \
+// BOTH sums a single row of w over the block, lanes 0–7 first; PUT puts them aside.
+#define BOTH(lo, hi, G, CLEAR, PUT) \
+	CLEAR;               \
+	MOVQ R14, CX;        \
+	FLUSH;               \
+	PASS(G, FETCH0, lo); \
+	PUT;                 \
+	CLEAR;               \
+	MOVQ R14, CX;        \
+	SUBQ R9, SI;         \
+	SUBQ 792(SP), DI;    \
+	ADDQ $(XSTEP/2), SI; \
+	ADDQ $(WSTEP/2), DI; \
+	PASS(G, FETCH0, hi); \
+	SUBQ $(XSTEP/2), SI; \
+	SUBQ $(WSTEP/2), DI; \
+	KEEP
+#define CLEAR1 ZERO1(Y0)
+#define CLEAR2 CLEAR1; ZERO1(Y4)
+#define CLEAR3 CLEAR2; ZERO1(Y8)
+#define PUT1 VMOVUPS Y0, 0(SP)
+#define PUT2 PUT1; VMOVUPS Y4, 128(SP)
+#define PUT3 PUT2; VMOVUPS Y8, 256(SP)
+
+// From the end of the block to its start in the next quad or row of w.
+#define QUADDONE \
 	SUBQ R9, SI;          \
-	SUBQ R10, DI;         \
-	ADDQ $(XSTEP/2), SI;  \
-	ADDQ $(WSTEP/2), DI
-#define NEXT(bytes, c) \
+	SUBQ 792(SP), DI;     \
+	LEAQ (DI)(R11*4), DI; \
+	ADDQ $16, DX;         \
+	SUBQ $4, BX
+#define ONEDONE \
 	SUBQ R9, SI;          \
-	SUBQ R10, DI;         \
-	SUBQ $(XSTEP/2), SI;  \
-	SUBQ $(WSTEP/2), DI;  \
-	ADDQ $bytes, DX;      \
-	SUBQ $c, BX
+	SUBQ 792(SP), DI;     \
+	ADDQ R11, DI;         \
+	ADDQ $4, DX;          \
+	DECQ BX
+
+#define PREFETCH2 PREFETCHT0 (R10); PREFETCHT0 64(R10)
+#define PREFETCH4 PREFETCH2; PREFETCHT0 128(R10); PREFETCHT0 192(R10)
 
 #define XSTEP 64
 #define FLUSH
@@ -128,17 +206,20 @@ loop:                  \
 // func tileF32AVX2(a *tile)
 #define NAME ·tileF32AVX2(SB)
 #define WSTEP 64
+#define PREFETCH PREFETCH4
 #define STEP(G) G(LOAD, LOAD)
 #define PAIR1 H14(LOAD, LOAD, 0, 0, Y0, Y1, Y2, Y3); H14(LOAD, LOAD, 32, 32, Y4, Y5, Y6, Y7)
 #include "matmul_avx2_amd64.h"
 #undef NAME
 #undef WSTEP
+#undef PREFETCH
 #undef STEP
 #undef PAIR1
 
 // func tileBF16AVX2(a *tile)
 #define NAME ·tileBF16AVX2(SB)
 #define WSTEP 32
+#define PREFETCH PREFETCH2
 #define STEP(G) G(LOAD, WIDENBF16)
 #define PAIR1 H14(LOAD, WIDENBF16, 0, 0, Y0, Y1, Y2, Y3); H14(LOAD, WIDENBF16, 32, 16, Y4, Y5, Y6, Y7)
 #include "matmul_avx2_amd64.h"
@@ -153,6 +234,7 @@ loop:                  \
 #include "matmul_avx2_amd64.h"
 #undef NAME
 #undef WSTEP
+#undef PREFETCH
 #undef STEP
 #undef PAIR1
 #undef FLUSH
@@ -161,8 +243,9 @@ loop:                  \
 // func tileDotAVX2(a *tile)
 #define NAME ·tileDotAVX2(SB)
 #define WSTEP 64
-#define FLUSH LDMXCSR 384(SP)
-#define KEEP LDMXCSR 388(SP)
+#define PREFETCH PREFETCH4
+#define FLUSH LDMXCSR 768(SP)
+#define KEEP LDMXCSR 772(SP)
 #define STEP(G) G(ODD, ODD); G(EVEN, EVEN)
 #define PAIR1 \
 	H14(ODD, ODD, 0, 0, Y0, Y1, Y2, Y3);     \

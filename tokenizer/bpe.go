@@ -271,6 +271,9 @@ func (m *bpe) word(s *scratch, w string, base int) {
 	}
 	var e *cacheEntry
 	if !s.want && len(w) <= len(e.key) {
+		if s.cache == nil {
+			s.cache = make([]cacheEntry, cacheSize)
+		}
 		e = &s.cache[maphash.String(hashSeed, w)&(cacheSize-1)]
 		if string(e.key[:e.keyLen]) == w && e.n > 0 {
 			s.ids = append(s.ids, e.ids[:e.n]...)

@@ -134,9 +134,12 @@ func badPrefix(b []byte) (n int, open bool) {
 }
 
 // The byte-level alphabet of GPT-2: bytes that print stand for themselves, the
-// other 68 take the code points from U+0100 on, in ascending order.
-var byteToChar, charToByte = func() (fwd [256]rune, back map[rune]byte) {
-	back = make(map[rune]byte, 256)
+// other 68 take the code points from U+0100 on, in ascending order. charToByte
+// holds -1 for characters that are not in the alphabet.
+var byteToChar, charToByte = func() (fwd [256]rune, back [0x144]int16) {
+	for i := range back {
+		back[i] = -1
+	}
 	next := rune(0x100)
 	for b := range 256 {
 		r := rune(b)
@@ -145,21 +148,27 @@ var byteToChar, charToByte = func() (fwd [256]rune, back map[rune]byte) {
 			next++
 		}
 		fwd[b] = r
-		back[r] = byte(b)
+		back[r] = int16(b)
 	}
 	return fwd, back
 }()
 
-// fromByteLevel translates a piece in the byte-level alphabet to the bytes it
-// stands for; ok is false if a character is not in the alphabet.
-func fromByteLevel(piece string) (raw string, ok bool) {
-	b := make([]byte, 0, len(piece))
+// appendByteLevel appends the bytes that a piece in the byte-level alphabet stands
+// for; ok is false if a character is not in the alphabet.
+func appendByteLevel(dst []byte, piece string) (_ []byte, ok bool) {
 	for _, r := range piece {
-		c, ok := charToByte[r]
-		if !ok {
-			return "", false
+		if int(r) >= len(charToByte) || charToByte[r] < 0 {
+			return dst, false
 		}
-		b = append(b, c)
+		dst = append(dst, byte(charToByte[r]))
+	}
+	return dst, true
+}
+
+func fromByteLevel(piece string) (raw string, ok bool) {
+	b, ok := appendByteLevel(nil, piece)
+	if !ok {
+		return "", false
 	}
 	return string(b), true
 }

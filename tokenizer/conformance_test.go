@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -162,9 +163,12 @@ func checkCases(t *testing.T, dir, name string) (checks int) {
 		return 1
 	}
 	require.NoError(t, err)
-
 	// In the files of the other two formats, special tokens in the text are text.
-	hf := path.Base(f.Tokenizer) == "tokenizer.json"
+	return f.check(t, tok, path.Base(f.Tokenizer) == "tokenizer.json")
+}
+
+// check runs all cases and returns the number of checks.
+func (f *caseFile) check(t *testing.T, tok *Tokenizer, hf bool) (checks int) {
 	failed := 0
 	fail := func(what, text string, want, got any) {
 		if failed++; failed <= 5 {
@@ -227,4 +231,44 @@ func checkCases(t *testing.T, dir, name string) (checks int) {
 		t.Errorf("%d of %d checks failed", failed, checks)
 	}
 	return checks
+}
+
+// TestVariants changes parts of three small tokenizers: patterns and behaviours of
+// Split, normalizers, decoders, post-processors, flags of the model.
+func TestVariants(t *testing.T) {
+	file, err := os.Open("testdata/variants.json.gz")
+	require.NoError(t, err)
+	defer file.Close()
+	z, err := gzip.NewReader(file)
+	require.NoError(t, err)
+	var all struct {
+		Variants []struct {
+			caseFile
+			Name, Base   string
+			Parts, Model map[string]json.RawMessage
+		}
+	}
+	require.NoError(t, json.NewDecoder(z).Decode(&all))
+	checks := 0
+	for _, v := range all.Variants {
+		t.Run(v.Name, func(t *testing.T) {
+			data, err := os.ReadFile(filepath.Join("testdata/models", v.Base, "tokenizer.json"))
+			require.NoError(t, err)
+			var whole, model map[string]json.RawMessage
+			require.NoError(t, json.Unmarshal(data, &whole))
+			require.NoError(t, json.Unmarshal(whole["model"], &model))
+			maps.Copy(whole, v.Parts)
+			maps.Copy(model, v.Model)
+			whole["model"], err = json.Marshal(model)
+			require.NoError(t, err)
+			data, err = json.Marshal(whole)
+			require.NoError(t, err)
+			tok, err := readHF(data, &config{})
+			require.NoError(t, err)
+			checks += v.check(t, tok, true)
+		})
+	}
+	require.NotZero(t, checks, "no checks were run")
+	t.Logf("tokenizer variants: %d checks of %d variants", checks, len(all.Variants))
+	fmt.Printf("tokenizer variants: %d checks of %d variants\n", checks, len(all.Variants))
 }

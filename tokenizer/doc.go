@@ -27,6 +27,11 @@
 //
 // # Limits
 //
+// Character classes are those of Unicode 16, as in the reference implementations;
+// the normal forms follow golang.org/x/text. Model types other than byte pair
+// encoding, and parts of tokenizer.json that no Llama, Mistral or Qwen2 checkpoint
+// uses, are refused with an error that wraps [errors.ErrUnsupported].
+//
 // Time is O(n log n) in the length of the text for every input. Text that is not
 // valid UTF-8 is encoded byte by byte where the vocabulary has bytes; only a
 // SentencePiece vocabulary replaces each invalid byte with U+FFFD, as its own

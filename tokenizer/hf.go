@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+	"unsafe"
 
 	"golang.org/x/text/unicode/norm"
 )
@@ -182,13 +183,13 @@ func (t *Tokenizer) hfModel(f hfModel, bytesOnly bool) error {
 	t.names = make(map[int32]string)
 	t.nameIDs = make(map[string]int32)
 
-	// The names are sub-strings of one text per file, the raw pieces of one more.
+	// Names are views of the file; all pieces lie in one block of memory.
 	type entry struct {
 		name string
 		id   int32
 	}
 	var entries []entry
-	highest := int32(-1)
+	highest, size := int32(-1), 0
 	err := eachMember(f.Vocab, func(name string, value []byte) error {
 		id, err := strconv.ParseInt(string(value), 10, 64)
 		if err != nil {
@@ -198,6 +199,7 @@ func (t *Tokenizer) hfModel(f hfModel, bytesOnly bool) error {
 			return fmt.Errorf("vocab: token %q: %w", name, err)
 		}
 		highest = max(highest, int32(id))
+		size += len(name)
 		entries = append(entries, entry{name, int32(id)})
 		return nil
 	})
@@ -210,21 +212,26 @@ func (t *Tokenizer) hfModel(f hfModel, bytesOnly bool) error {
 	m.pieces = make([]string, highest+1)
 	m.vocab = newPieceTable(len(entries))
 	taken := make([]bool, highest+1)
+	block := make([]byte, 0, size+1) // never moves: no piece is longer than its name
 	for _, e := range entries {
 		if taken[e.id] {
 			return fmt.Errorf("vocab: id %d of token %q stands there twice", e.id, e.name)
 		}
 		taken[e.id] = true
-		raw := e.name
-		if bytesOnly {
+		from := len(block)
+		if !bytesOnly {
+			block = append(block, e.name...)
+		} else {
 			var ok bool
-			if raw, ok = fromByteLevel(e.name); !ok || e.name == "" {
-				t.names[e.id] = e.name
-				t.nameIDs[e.name] = e.id
+			if block, ok = appendByteLevel(block, e.name); !ok || e.name == "" {
+				block = block[:from]
+				name := strings.Clone(e.name)
+				t.names[e.id] = name
+				t.nameIDs[name] = e.id
 				continue
 			}
 		}
-		m.pieces[e.id] = raw
+		m.pieces[e.id] = unsafe.String(unsafe.SliceData(block[from:]), len(block)-from)
 		if e.name != "" && !m.insert(e.id) {
 			return fmt.Errorf("vocab: token %q stands there twice", e.name)
 		}
@@ -261,15 +268,25 @@ func (t *Tokenizer) hfModel(f hfModel, bytesOnly bool) error {
 
 	n := 0
 	m.merges = newPairTable(len(f.Merges) / 12)
-	var joined []byte
+	var joined, buf []byte
+	find := func(name string) (int32, bool) {
+		if bytesOnly {
+			if b, ok := appendByteLevel(buf[:0], name); ok && len(b) > 0 {
+				buf = b
+				id := m.lookup(unsafe.String(unsafe.SliceData(b), len(b)))
+				return id, id != none
+			}
+		}
+		return t.modelID(name)
+	}
 	err = eachMerge(f.Merges, func(a, b string) error {
 		rank := uint32(n)
 		n++
 		if n == math.MaxInt32 {
 			return errors.New("merges: too many")
 		}
-		left, okA := t.modelID(a)
-		right, okB := t.modelID(b)
+		left, okA := find(a)
+		right, okB := find(b)
 		if !okA || !okB {
 			missing := a
 			if okA {
@@ -278,7 +295,7 @@ func (t *Tokenizer) hfModel(f hfModel, bytesOnly bool) error {
 			return fmt.Errorf("merges: merge %d %q %q: %q is not in the vocabulary", rank, a, b, missing)
 		}
 		joined = append(append(joined[:0], a...), b...)
-		to, ok := t.modelID(string(joined))
+		to, ok := find(unsafe.String(unsafe.SliceData(joined), len(joined)))
 		if !ok {
 			return fmt.Errorf("merges: merge %d %q %q: %q is not in the vocabulary", rank, a, b, joined)
 		}
@@ -554,10 +571,16 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 				return fmt.Errorf("type Replace: %w", err)
 			}
 			alone = append(alone, func(token string, _ bool) string {
-				s := new(scratch)
-				s.set(token, 0)
-				replaceText{m, p.Content}.normalize(s, false)
-				return s.cur
+				var b strings.Builder
+				done := 0
+				for _, f := range m.find(nil, token) {
+					b.WriteString(token[done:f.start] + p.Content)
+					done = f.end
+				}
+				if done == 0 && b.Len() == 0 {
+					return token
+				}
+				return b.String() + token[done:]
 			})
 		case "Strip":
 			if oneRune(p.Content) == 0 || p.Start < 0 || p.Stop < 0 {
@@ -587,6 +610,11 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 		}
 	}
 	for id := range t.size {
+		_, added := t.addedByID[int32(id)]
+		if d.bytes && len(alone) == 0 && !added && t.model.byteLevel && id < len(t.model.pieces) && t.model.pieces[id] != "" {
+			d.kind[id], d.text[id] = decodeText, t.model.pieces[id]
+			continue
+		}
 		name := t.Piece(int32(id))
 		if i, ok := t.addedByID[int32(id)]; ok && t.added[i].normalized {
 			name = t.normalize(name)
@@ -596,12 +624,6 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 		}
 		d.kind[id] = decodeText
 		d.skip[id] = special[name]
-		if d.bytes && len(alone) == 0 {
-			if _, added := t.addedByID[int32(id)]; !added && id < len(t.model.pieces) && t.model.byteLevel && t.model.pieces[id] != "" {
-				d.text[id] = t.model.pieces[id]
-				continue
-			}
-		}
 		text := name
 		for _, f := range alone {
 			text = f(text, false)

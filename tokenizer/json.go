@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode/utf8"
+	"unsafe"
 )
 
 // The vocabulary and the merges are by far the largest parts of tokenizer.json.
@@ -33,7 +35,7 @@ func (c *jsonCursor) take(want byte) bool {
 	return false
 }
 
-// text reads a string.
+// text reads a string. It may be a view of the JSON text.
 func (c *jsonCursor) text() (string, error) {
 	start := c.i
 	if !c.take('"') {
@@ -45,16 +47,14 @@ func (c *jsonCursor) text() (string, error) {
 		if c.b[c.i] == '\\' {
 			c.i++
 			plain = false
-		} else if c.b[c.i] >= 0x80 {
-			plain = plain && true
 		}
 	}
 	if c.i >= len(c.b) {
 		return "", errors.New("a string is not closed")
 	}
 	c.i++
-	if plain {
-		return strings.ToValidUTF8(string(c.b[from:c.i-1]), "\uFFFD"), nil
+	if raw := c.b[from : c.i-1]; plain && utf8.Valid(raw) {
+		return unsafe.String(unsafe.SliceData(raw), len(raw)), nil
 	}
 	var s string
 	err := json.Unmarshal(c.b[start:c.i], &s)
@@ -71,7 +71,8 @@ func (c *jsonCursor) scalar() []byte {
 	return c.b[start:c.i]
 }
 
-// eachMember calls f for each member of an object whose values are scalars.
+// eachMember calls f for each member of an object whose values are scalars. The
+// name may be a view of raw.
 func eachMember(raw json.RawMessage, f func(name string, value []byte) error) error {
 	c := jsonCursor{b: raw}
 	if !c.take('{') {
@@ -100,7 +101,8 @@ func eachMember(raw json.RawMessage, f func(name string, value []byte) error) er
 	return nil
 }
 
-// eachMerge calls f for each merge, given as "a b" or as ["a", "b"].
+// eachMerge calls f for each merge, given as "a b" or as ["a", "b"]; a and b may be
+// views of raw.
 func eachMerge(raw json.RawMessage, f func(a, b string) error) error {
 	c := jsonCursor{b: raw}
 	if len(raw) == 0 || string(raw) == "null" {

@@ -40,32 +40,35 @@ type scratch struct {
 	parts   []part
 	links   []link
 	heap    mergeHeap
-	cache   [cacheSize]cacheEntry
-	unkLast bool // SentencePiece: the last token is unknown and its stretch goes on
+	cache   []cacheEntry // cacheSize entries, from the first word on
+	unkLast bool         // SentencePiece: the last token is unknown and its stretch goes on
 }
 
-// piece is cur[start:end]; first says that it starts at the very start of the text.
+// piece is a part of cur, cur[start:end].
 type piece struct{ start, end int }
 
-// keepBytes limits what an idle scratch holds on to, in bytes of text encoded.
-const keepBytes = 4 << 20
+// What an idle scratch holds on to: bytes in a buffer, entries in a list.
+const (
+	keepBytes   = 4 << 20
+	keepEntries = 1 << 19
+)
 
 // trim lets go of buffers that one very long text has made.
 func (s *scratch) trim() {
 	s.ids, s.spans, s.cur, s.src = nil, nil, "", nil
 	for i := range s.bufs {
-		if cap(s.bufs[i]) > keepBytes {
-			s.bufs[i] = nil
+		if max(cap(s.bufs[i]), cap(s.altBufs[i])) > keepBytes {
+			s.bufs[i], s.altBufs[i] = nil, nil
 		}
-		if cap(s.srcs[i]) > keepBytes {
-			s.srcs[i] = nil
+		if max(cap(s.srcs[i]), cap(s.altSrcs[i])) > keepEntries {
+			s.srcs[i], s.altSrcs[i] = nil, nil
 		}
 	}
 	s.out, s.outSrc = nil, nil
-	if cap(s.pieces) > keepBytes || cap(s.spare) > keepBytes || cap(s.matches) > keepBytes || cap(s.found) > keepBytes {
+	if max(cap(s.pieces), cap(s.spare), cap(s.matches), cap(s.found)) > keepEntries {
 		s.pieces, s.spare, s.matches, s.found = nil, nil, nil, nil
 	}
-	if cap(s.links) > keepBytes || cap(s.heap) > keepBytes || cap(s.parts) > keepBytes {
+	if max(cap(s.links), cap(s.heap), cap(s.parts)) > keepEntries {
 		s.links, s.heap, s.parts = nil, nil, nil
 	}
 }

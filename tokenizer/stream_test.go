@@ -41,3 +41,57 @@ func checkSpans(t *testing.T, name, text string, ids []int32, spans []Span) {
 		last = s.Start
 	}
 }
+
+// TestStreamReuse checks that a decoder is as new after Flush, also where it held
+// bytes or blanks back.
+func TestStreamReuse(t *testing.T) {
+	for _, name := range []string{"mini/llama2-style/tokenizer.json", "mini/llama3-style/tokenizer.json", "mini/spm-noprefix/tokenizer.model", "mini/tekken-v7/tekken.json"} {
+		tok := loadModel(t, name)
+		ids := tok.Encode(" Hi 🙂 e", EncodeOptions{SpecialAsText: true})
+		d := tok.NewDecoder(false)
+		for cut := range len(ids) + 1 {
+			for _, id := range ids[:cut] {
+				d.Write(id)
+			}
+			d.Flush()
+			got := ""
+			for _, id := range ids {
+				got += d.Write(id)
+			}
+			if got += d.Flush(); got != tok.Decode(ids, false) {
+				t.Errorf("%s: after %d tokens and Flush: %q, want %q", name, cut, got, tok.Decode(ids, false))
+			}
+		}
+	}
+}
+
+// TestStripEnds checks a decoder that takes characters from both ends of the whole
+// text: what may have to go is held back until it is known to stay.
+func TestStripEnds(t *testing.T) {
+	tok, err := readHF(minimal(`,"decoder":{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Strip","content":"a","start":1,"stop":2}]}`), &config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{"": "", "a": "", "aa": "", "b": "b", "aab": "ab", "baaaa": "baa", "abaaba": "baab", "aaaaa": "aa"} {
+		ids := tok.Encode(text, EncodeOptions{})
+		if got := tok.Decode(ids, false); got != want {
+			t.Errorf("strip %q: got %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestBadPrefix(t *testing.T) {
+	for _, tt := range []struct {
+		bytes string
+		n     int
+		open  bool
+	}{
+		{"\x80", 1, false}, {"\xff", 1, false}, {"\xc0\x80", 1, false}, {"\xc3", 1, true}, {"\xc3x", 1, false},
+		{"\xe4", 1, true}, {"\xe4\xbd", 2, true}, {"\xe4\xbdx", 2, false}, {"\xe0\x80", 1, false}, {"\xed\xa0", 1, false},
+		{"\xf0\x9f", 2, true}, {"\xf0\x9f\x99", 3, true}, {"\xf0\x80", 1, false}, {"\xf4\x90", 1, false}, {"\xf5", 1, false},
+	} {
+		if n, open := badPrefix([]byte(tt.bytes)); n != tt.n || open != tt.open {
+			t.Errorf("badPrefix(%q) = %d, %v, want %d, %v", tt.bytes, n, open, tt.n, tt.open)
+		}
+	}
+}

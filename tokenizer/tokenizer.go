@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"sync"
 )
 
@@ -348,14 +347,4 @@ func (t *Tokenizer) Unk() int32 { return t.unk }
 func (t *Tokenizer) IsSpecial(id int32) bool {
 	i, ok := t.addedByID[id]
 	return ok && t.added[i].special
-}
-
-// AddedTokens returns the ids of all added tokens, special or not, in ascending
-// order.
-func (t *Tokenizer) AddedTokens() []int32 {
-	ids := make([]int32, len(t.added))
-	for i, a := range t.added {
-		ids[i] = a.id
-	}
-	return slices.Compact(ids)
 }

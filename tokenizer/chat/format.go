@@ -14,6 +14,7 @@ type spec struct {
 	align     byte // one of < > ^ =, or 0
 	sign      byte // one of + - blank, or 0
 	alternate bool // '#'
+	zero      bool // numbers are filled after their sign
 	width     int
 	group     string // "," or "_", or ""
 	precision int    // -1 if absent
@@ -368,7 +369,7 @@ func (r *run) layNumber(sp spec, neg bool, prefix, digits string) string {
 	}
 	whole := len(digits)
 	for i := range len(digits) {
-		if !isHex(digits[i]) || digits[i] == 'e' && sp.verb != 'x' {
+		if !isHex(digits[i]) || digits[i]|0x20 == 'e' && sp.verb|0x20 != 'x' {
 			whole = i
 			break
 		}
@@ -411,16 +412,15 @@ func isHex(c byte) bool {
 func (r *run) grouped(digits, sep string, every, width int) string {
 	r.alloc(max(2*len(digits), width))
 	var groups []string
-	total := 0
-	for {
+	for total := 0; ; total += len(sep) {
 		n := min(every, len(digits))
 		part := digits[len(digits)-n:]
 		digits = digits[:len(digits)-n]
-		if want := min(every, width-total); n < want && digits == "" {
+		if want := min(every, max(width-total, 1)); n < want && digits == "" {
 			part = strings.Repeat("0", want-n) + part
 		}
 		groups = append(groups, part)
-		total += len(part) + len(sep)
+		total += len(part)
 		if digits == "" && total >= width {
 			break
 		}
@@ -602,6 +602,12 @@ func (r *run) formatSpec(v any, text string) string {
 		}
 		return r.layText(sp, s)
 	}
+	if sp.align == 0 {
+		sp.align = '>'
+		if sp.zero {
+			sp.align = '='
+		}
+	}
 	_, isFloat := v.(float64)
 	switch {
 	case strings.IndexByte("eEfFgG%", sp.verb) >= 0 && sp.verb != 0, isFloat && (sp.verb == 0 || sp.verb == 'n'):
@@ -659,10 +665,7 @@ func (r *run) parseSpec(text string) spec {
 	take("z")
 	sp.alternate = take("#") != 0
 	if strings.HasPrefix(s, "0") && !hasFill {
-		sp.fill = "0"
-		if sp.align == 0 {
-			sp.align = '='
-		}
+		sp.fill, sp.zero = "0", true
 	}
 	if d := digits(); d != "" {
 		sp.width = r.size(d)

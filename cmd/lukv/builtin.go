@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/model/calibration"
+)
+
+// What the command does differently for the embedded model: prompts as in its
+// card, its own calibration texts, samples and profiles.
+
+// builtinFraming is the text around context and question of builtin.Prompt.
+var builtinFraming = func() eval.Framing {
+	const question = "?"
+	before, _ := builtin.Prompt("", "", "")
+	_, tail := builtin.Prompt("", question, "")
+	for i := range tail {
+		if tail[i:i+1] == question {
+			return eval.Framing{Before: before, Between: tail[:i], After: tail[i+1:]}
+		}
+	}
+	panic("the prompt of the embedded model lacks the question")
+}()
+
+// builtinProfile returns the embedded profile for a metric, nil if there is none.
+func builtinProfile(metric lukv.MetricConfig) (*lukv.Profile, error) {
+	return nil, nil
+}
+
+// builtinTexts are the calibration texts of the embedded model.
+func builtinTexts() []calibration.Text {
+	var out []calibration.Text
+	for _, t := range builtin.Calibration() {
+		text := calibration.Text{Context: t.Context}
+		for _, q := range t.Questions {
+			text.Questions = append(text.Questions, calibration.Question{Question: q.Question, AnswerPrefix: q.AnswerPrefix})
+		}
+		out = append(out, text)
+	}
+	return out
+}
+
+// evalFraming is the framing of data whose questions follow their context
+// without a break of their own.
+func evalFraming(ctx context.Context, m *model.Model, name string, raw bool) (eval.Framing, error) {
+	switch {
+	case name == builtin.Name && !raw:
+		return builtinFraming, nil
+	case raw:
+		return eval.PlainFraming(m)
+	}
+	return eval.ChatFraming(ctx, m, eval.FixedDate)
+}

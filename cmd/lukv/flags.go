@@ -1,0 +1,419 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tensor"
+)
+
+// modelFlags choose a model and how it runs.
+type modelFlags struct {
+	Model string `arg:"" help:"Checkpoint folder, or builtin."`
+
+	runtimeFlags
+}
+
+// runtimeFlags say how a model runs.
+type runtimeFlags struct {
+	Threads    int      `group:"model" placeholder:"N" help:"Threads (default: as many as the processor offers)."`
+	Precision  string   `group:"model" enum:"auto,bf16,f32" default:"auto" help:"Activations in products with bf16 weights: ${enum}."`
+	CPU        string   `group:"model" name:"cpu" default:"auto" help:"Instruction set: auto, portable, avx2, avx512, avx512bf16, neon. Results do not depend on it."`
+	CacheType  string   `group:"model" enum:"auto,f32,f16,bf16" default:"auto" help:"Type of cached keys and values: ${enum}."`
+	MaxContext int      `group:"model" placeholder:"N" help:"Limit of tokens, answer included (default: the model's own)."`
+	MaxCache   byteSize `group:"model" placeholder:"SIZE" help:"Limit of the cache in bytes, such as 512MiB."`
+}
+
+// open opens a model. The caller closes it.
+func (f *runtimeFlags) open(e *env, name string) (*model.Model, error) {
+	cpu, err := kernels.ParseCPU(f.CPU)
+	if err != nil {
+		return nil, usage("--cpu: %w", err)
+	}
+	if f.CPU == "auto" {
+		cpu = kernels.Detect() // heeds LUKV_CPU
+	}
+	switch {
+	case f.Threads < 0:
+		return nil, usage("--threads: found %d, expected 0 or more", f.Threads)
+	case f.MaxContext < 0:
+		return nil, usage("--max-context: found %d, expected 0 or more", f.MaxContext)
+	}
+	opts := []model.Option{
+		model.WithThreads(f.Threads), model.WithPrecision(model.Precision(f.Precision)),
+		model.WithCPU(cpu), model.WithLogger(e.log),
+	}
+	if name == builtin.Name {
+		return builtin.Open(e.ctx, opts...)
+	}
+	dir, err := modelFolder(name)
+	if err != nil {
+		return nil, err
+	}
+	return model.Open(e.ctx, dir, opts...)
+}
+
+// session returns the session options that the flags ask for.
+func (f *runtimeFlags) session() model.SessionOptions {
+	types := map[string]tensor.Type{"f32": tensor.F32, "f16": tensor.F16, "bf16": tensor.BF16}
+	return model.SessionOptions{
+		MaxTokens: f.MaxContext, CacheType: types[f.CacheType], MaxCacheBytes: int64(f.MaxCache),
+	}
+}
+
+func (f *modelFlags) open(e *env) (*model.Model, error) { return f.runtimeFlags.open(e, f.Model) }
+
+// modelFolder finds the folder of a checkpoint.
+func modelFolder(name string) (string, error) {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("model %s: %w (expected a checkpoint folder or %s)", name, errors.Unwrap(err), builtin.Name)
+	case !info.IsDir():
+		return "", fmt.Errorf("model %s: found a file, expected a checkpoint folder or %s", name, builtin.Name)
+	}
+	return name, nil
+}
+
+// byteSize is a number of bytes, perhaps with a unit.
+type byteSize int64
+
+func (b *byteSize) UnmarshalText(text []byte) error {
+	s := strings.ToLower(strings.TrimSpace(string(text)))
+	units := []struct {
+		name string
+		size float64
+	}{
+		{"kib", 1 << 10}, {"mib", 1 << 20}, {"gib", 1 << 30}, {"tib", 1 << 40},
+		{"kb", 1e3}, {"mb", 1e6}, {"gb", 1e9}, {"tb", 1e12},
+		{"k", 1 << 10}, {"m", 1 << 20}, {"g", 1 << 30}, {"t", 1 << 40}, {"b", 1},
+	}
+	unit := 1.0
+	for _, u := range units {
+		if rest, ok := strings.CutSuffix(s, u.name); ok {
+			s, unit = strings.TrimSpace(rest), u.size
+			break
+		}
+	}
+	x, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(x >= 0) || x*unit > math.MaxInt64/2 {
+		return fmt.Errorf("found %q, expected a size such as 100000, 64MiB or 2GB", text)
+	}
+	*b = byteSize(x * unit)
+	return nil
+}
+
+// protectFlags replace what metric and allocator protect by default.
+type protectFlags struct {
+	Sinks  *int `group:"policy" placeholder:"N" help:"First entries that are always kept (default: what metric and allocator ask for)."`
+	Window *int `group:"policy" placeholder:"N" help:"Last entries that are always kept (default: likewise)."`
+}
+
+// protection returns the flags' protection, nil if none was given. One flag
+// alone leaves the other at what the default is for the metric under lukv.
+func (f *protectFlags) protection(m lukv.MetricConfig) (*lukv.Protection, error) {
+	if f.Sinks == nil && f.Window == nil {
+		return nil, nil
+	}
+	metric, err := lukv.NewMetric(m)
+	if err != nil {
+		return nil, err
+	}
+	p := lukv.LUProtection(metric.Config())
+	if f.Sinks != nil {
+		p.Sinks = *f.Sinks
+	}
+	if f.Window != nil {
+		p.Window = *f.Window
+	}
+	if p.Sinks < 0 || p.Window < 0 {
+		return nil, usage("--sinks and --window: found %d and %d, expected 0 or more", p.Sinks, p.Window)
+	}
+	return &p, nil
+}
+
+// policyFlags describe one compression policy.
+type policyFlags struct {
+	Ratio        float64  `group:"policy" placeholder:"R" help:"Fraction of the context's cache to remove, 0 to below 1."`
+	BudgetTokens int      `group:"policy" placeholder:"N" help:"Instead of --ratio: entries to keep per head on average."`
+	BudgetBytes  byteSize `group:"policy" placeholder:"SIZE" help:"Instead of --ratio: bytes of keys and values to keep."`
+	Metric       string   `group:"policy" placeholder:"NAME|JSON" help:"What ranks entries (default snapkv): ${metrics}; or JSON with parameters."`
+	Allocator    string   `group:"policy" placeholder:"NAME|JSON" help:"What divides the budget (default uniform): ${allocators}; or JSON with parameters."`
+	Profile      string   `group:"policy" placeholder:"FILE" help:"Profile for the allocator lukv, made by lukv profile."`
+	Policy       string   `group:"policy" placeholder:"FILE" help:"Instead of the flags above: the policy as JSON, as --json prints it."`
+	Decode       string   `group:"policy" placeholder:"JSON" help:"Compress while decoding too, such as '{\"mode\":\"periodic\",\"target_size\":512}'."`
+	Compat       bool     `group:"policy" help:"Round budgets as older kvpress does."`
+
+	protectFlags
+}
+
+// policy returns the policy that the flags describe, nil if none.
+func (f *policyFlags) policy(m *model.Model, name string) (*lukv.Policy, error) {
+	var p *lukv.Policy
+	if f.Policy != "" {
+		if f.Ratio != 0 || f.BudgetTokens != 0 || f.BudgetBytes != 0 || f.Metric != "" || f.Allocator != "" ||
+			f.Decode != "" || f.Compat || f.Sinks != nil || f.Window != nil {
+			return nil, usage("--policy: the file holds the whole policy, other compression flags cannot be given beside it")
+		}
+		data, err := os.ReadFile(f.Policy)
+		if err != nil {
+			return nil, fmt.Errorf("read policy: %w", err)
+		}
+		if p, err = lukv.ParsePolicy(data); err != nil {
+			return nil, usage("--policy %s: %w", f.Policy, err)
+		}
+	} else {
+		var err error
+		if p, err = f.fromFlags(); err != nil {
+			return nil, err
+		}
+	}
+	if !p.Enabled() {
+		if f.Allocator != "" || f.Metric != "" || f.Profile != "" {
+			return nil, usage("--ratio, --budget-tokens, --budget-bytes or --decode is missing: nothing would be compressed")
+		}
+		return nil, nil
+	}
+	if p.Allocator.NeedsProfile() {
+		var paths []string
+		if f.Profile != "" {
+			paths = []string{f.Profile}
+		}
+		set, err := loadProfiles(paths)
+		if err != nil {
+			return nil, err
+		}
+		if p.Profile, err = set.find(m, name, p.Metric); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func (f *policyFlags) fromFlags() (*lukv.Policy, error) {
+	p := &lukv.Policy{Ratio: f.Ratio, BudgetTokens: f.BudgetTokens, BudgetBytes: int64(f.BudgetBytes), Compat: f.Compat}
+	var err error
+	if p.Metric, err = parseMetric(f.Metric); err != nil {
+		return nil, err
+	}
+	if p.Allocator, err = parseAllocator(f.Allocator); err != nil {
+		return nil, err
+	}
+	if p.Decode, err = parseDecode(f.Decode); err != nil {
+		return nil, err
+	}
+	if p.Protection, err = f.protection(p.Metric); err != nil {
+		return nil, err
+	}
+	if err := p.Validate(); err != nil {
+		return nil, usageError{err}
+	}
+	return p, nil
+}
+
+func parseMetric(text string) (lukv.MetricConfig, error) {
+	if text == "" {
+		text = "snapkv"
+	}
+	c, err := lukv.ParseMetricConfig(text)
+	if err == nil {
+		_, err = lukv.NewMetric(c)
+	}
+	if err != nil {
+		return c, usage("--metric: %w", err)
+	}
+	return c, nil
+}
+
+func parseAllocator(text string) (lukv.AllocatorConfig, error) {
+	if text == "" {
+		text = "uniform"
+	}
+	c, err := lukv.ParseAllocatorConfig(text)
+	if err == nil {
+		err = c.Validate()
+	}
+	if err != nil {
+		return c, usage("--allocator: %w", err)
+	}
+	return c, nil
+}
+
+func parseDecode(text string) (lukv.DecodeConfig, error) {
+	var c lukv.DecodeConfig
+	if text == "" {
+		return c, nil
+	}
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		return c, usage("--decode: %w", err)
+	}
+	if _, err := c.WithDefaults(); err != nil {
+		return c, usage("--decode: %w", err)
+	}
+	return c, nil
+}
+
+// profileSet are the profiles given on the command line.
+type profileSet struct {
+	paths    []string
+	profiles []*lukv.Profile
+}
+
+func loadProfiles(paths []string) (profileSet, error) {
+	set := profileSet{paths: paths}
+	for _, path := range paths {
+		p, err := lukv.LoadProfile(path)
+		if err != nil {
+			return set, err
+		}
+		set.profiles = append(set.profiles, p)
+	}
+	return set, nil
+}
+
+// find returns the profile for a metric. With a single profile it is that one:
+// the policy's own check then says what does not match.
+func (s profileSet) find(m *model.Model, name string, metric lukv.MetricConfig) (*lukv.Profile, error) {
+	cfg := metric
+	if full, err := lukv.NewMetric(metric); err == nil {
+		cfg = full.Config()
+	}
+	for i, p := range s.profiles {
+		if len(s.profiles) == 1 || p.Identity.Model == m.ID() && p.Identity.Metric.String() == cfg.String() {
+			return s.profiles[i], nil
+		}
+	}
+	if len(s.profiles) > 0 {
+		return nil, fmt.Errorf("%w: none of %s was made for this model and the metric %v", lukv.ErrProfileMismatch, strings.Join(s.paths, ", "), cfg)
+	}
+	if name == builtin.Name {
+		if p, err := builtinProfile(cfg); p != nil || err != nil {
+			return p, err
+		}
+	}
+	return nil, usage("the allocator lukv needs a profile: make one with 'lukv profile %s --metric %s -o FILE' and give it with --profile FILE", name, quoteArg(metricName(metric)))
+}
+
+// metricName is how a metric is written on the command line.
+func metricName(c lukv.MetricConfig) string {
+	if compact(c) == compact(lukv.MetricConfig{Name: c.Name}) {
+		return c.Name
+	}
+	return compact(c)
+}
+
+// quoteArg quotes an argument for a shell if need be.
+func quoteArg(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./=:,@+", r)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// commandLine is the program's invocation, for the record.
+func (e *env) commandLine() string {
+	parts := []string{"lukv"}
+	for _, a := range e.args {
+		parts = append(parts, quoteArg(a))
+	}
+	return strings.Join(parts, " ")
+}
+
+// samplingFlags choose how tokens are drawn. What is not given comes from the
+// checkpoint's generation_config.json.
+type samplingFlags struct {
+	MaxTokens         int      `group:"sampling" default:"1024" placeholder:"N" help:"Longest answer in tokens (default ${default}; 0: until the context is full)."`
+	Stop              []string `group:"sampling" sep:"none" placeholder:"TEXT" help:"End the answer before this text. May be repeated."`
+	Temperature       *float64 `group:"sampling" placeholder:"T" help:"0 always takes the most likely token (default: the checkpoint's)."`
+	TopK              *int     `group:"sampling" placeholder:"K" help:"Draw from the K most likely tokens; 0: all."`
+	TopP              *float64 `group:"sampling" placeholder:"P" help:"Draw from the most likely tokens that make up P."`
+	MinP              *float64 `group:"sampling" placeholder:"P" help:"Leave out tokens below P times the most likely one."`
+	RepetitionPenalty *float64 `group:"sampling" placeholder:"F" help:"Make tokens that occurred less likely; 1: no."`
+	Seed              uint64   `group:"sampling" placeholder:"N" help:"Start of the random numbers (default 0). Equal seeds give equal answers."`
+}
+
+// sampling joins the flags and the checkpoint's own settings.
+func (f *samplingFlags) sampling(m *model.Model) (model.Sampling, error) {
+	g := m.Config().Generation
+	s := model.Sampling{MaxTokens: f.MaxTokens, Seed: f.Seed, RepetitionPenalty: g.RepetitionPenalty}
+	if g.DoSample {
+		s.Temperature, s.TopK, s.TopP, s.MinP = g.Temperature, g.TopK, g.TopP, g.MinP
+	}
+	set(&s.Temperature, f.Temperature)
+	set(&s.TopK, f.TopK)
+	set(&s.TopP, f.TopP)
+	set(&s.MinP, f.MinP)
+	set(&s.RepetitionPenalty, f.RepetitionPenalty)
+	if f.Temperature == nil && s.Temperature == 0 && (f.TopK != nil || f.TopP != nil || f.MinP != nil) {
+		s.Temperature = 1 // whoever restricts the draw wants one
+	}
+	if slices.Contains(f.Stop, "") {
+		return s, usage("--stop: the text is empty")
+	}
+	if err := s.Validate(); err != nil {
+		return s, usageError{err}
+	}
+	return s, nil
+}
+
+func set[T any](to *T, from *T) {
+	if from != nil {
+		*to = *from
+	}
+}
+
+// splitList cuts items at commas that stand outside JSON, so that lists of
+// names and of JSON objects can be given alike.
+func splitList(items []string) []string {
+	var out []string
+	for _, item := range items {
+		depth, from := 0, 0
+		quoted := false
+		for i := 0; i < len(item); i++ {
+			switch c := item[i]; {
+			case quoted && c == '\\':
+				i++
+			case c == '"':
+				quoted = !quoted
+			case quoted:
+			case c == '{' || c == '[':
+				depth++
+			case c == '}' || c == ']':
+				depth--
+			case c == ',' && depth == 0:
+				out = append(out, strings.TrimSpace(item[from:i]))
+				from = i + 1
+			}
+		}
+		out = append(out, strings.TrimSpace(item[from:]))
+	}
+	return slices.DeleteFunc(out, func(s string) bool { return s == "" })
+}
+
+// readFile reads a file, or standard input for "-".
+func (e *env) readFile(path string) ([]byte, error) {
+	if path != "-" {
+		return os.ReadFile(path)
+	}
+	var buf bytes.Buffer
+	if _, err := buf.ReadFrom(e.in); err != nil {
+		return nil, fmt.Errorf("read standard input: %w", err)
+	}
+	return buf.Bytes(), nil
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// progress draws one line on a terminal and nothing elsewhere. The nil progress
+// draws nothing.
+type progress struct {
+	e     *env
+	drawn time.Time
+	begun time.Time
+	wide  int // columns of the line on the screen
+}
+
+// progress returns a progress line, nil if there is no terminal to draw it on.
+func (e *env) progress() *progress {
+	if e.quiet || !isTerminal(e.err) {
+		return nil
+	}
+	return &progress{e: e, begun: time.Now()}
+}
+
+// show replaces the line, not more than ten times a second.
+func (p *progress) show(format string, args ...any) {
+	if p == nil || time.Since(p.drawn) < 100*time.Millisecond {
+		return
+	}
+	p.drawn = time.Now()
+	p.line(fmt.Sprintf(format, args...))
+}
+
+func (p *progress) line(text string) {
+	columns := 80
+	if f, ok := p.e.err.(interface{ Fd() uintptr }); ok {
+		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
+			columns = w
+		}
+	}
+	text = clip(text, columns-1)
+	n := len([]rune(text))
+	fmt.Fprintf(p.e.err, "\r%s%s", text, strings.Repeat(" ", max(0, p.wide-n)))
+	p.wide = n
+}
+
+// clip cuts text to a number of columns.
+func clip(text string, columns int) string {
+	if r := []rune(text); len(r) > columns {
+		return string(r[:max(0, columns-1)]) + "…"
+	}
+	return text
+}
+
+// left estimates the remaining time after done of total steps, of which from
+// were done before the work began.
+func (p *progress) left(from, done, total int) string {
+	if p == nil || done <= from {
+		return ""
+	}
+	t := time.Duration(float64(time.Since(p.begun)) / float64(done-from) * float64(total-done))
+	return ", " + t.Round(time.Second).String() + " left"
+}
+
+// clear takes the line away.
+func (p *progress) clear() {
+	if p == nil || p.wide == 0 {
+		return
+	}
+	fmt.Fprintf(p.e.err, "\r%s\r", strings.Repeat(" ", p.wide))
+	p.wide = 0
+}
+
+// note prints a line on standard error, above any progress.
+func (e *env) note(format string, args ...any) {
+	if !e.quiet {
+		fmt.Fprintf(e.err, format+"\n", args...)
+	}
+}
+
+// tokens is the progress function of a prefill.
+func (p *progress) tokens(what string, n, layers int) func(done, total int) {
+	if p == nil {
+		return nil
+	}
+	return func(done, total int) {
+		p.show("%s: %d of %d tokens", what, done/max(1, layers), n)
+	}
+}

@@ -1,0 +1,411 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+type runCmd struct {
+	modelFlags
+	Prompt string `arg:"" optional:"" help:"The question; without it, it is read from standard input."`
+
+	Context      []string `short:"c" sep:"none" placeholder:"FILE" help:"Text in front of the prompt, which can be compressed; - is standard input. May be repeated."`
+	AnswerPrefix string   `placeholder:"TEXT" help:"The beginning of the answer, which the model goes on with."`
+	Raw          bool     `help:"No chat template: context and prompt as they are, one behind the other."`
+	Save         string   `placeholder:"FILE" help:"Save the context's cache, before the prompt. The prompt may then be left out."`
+	Load         string   `placeholder:"FILE" help:"Begin with a context saved before instead of --context."`
+	Stats        bool     `help:"Print tokens, times and cache sizes on standard error."`
+	JSON         bool     `help:"One JSON object with answer and statistics instead of the text."`
+	Logprobs     int      `placeholder:"N" help:"With --json: the answer's tokens with their log-probabilities and the N best alternatives each."`
+
+	policyFlags
+	samplingFlags
+}
+
+func (runCmd) Help() string {
+	return `The context is read first and compressed before the prompt is known; prompt and answer are never evicted. The answer appears as it is made.
+
+Examples:
+
+  lukv run builtin --context notes.txt "Where does Rupert work?"
+
+  lukv run DIR -c book.txt --ratio 0.8 --stats "Who is the narrator?"
+
+  lukv run DIR -c book.txt --ratio 0.8 --allocator lukv --profile dir.profile "Who is the narrator?"
+
+  lukv run DIR -c book.txt --ratio 0.8 --save book.session
+
+  lukv run DIR --load book.session "How does it end?"`
+}
+
+// runResult is what run --json prints.
+type runResult struct {
+	Model  string             `json:"model"`
+	Answer string             `json:"answer"`
+	Finish model.FinishReason `json:"finish,omitempty"` // "stop" or "length"; "" if only saved
+	Tokens []runToken         `json:"tokens,omitempty"`
+	Stats  runStats           `json:"stats"`
+	Policy *lukv.Policy       `json:"policy,omitempty"`
+	Sample *model.Sampling    `json:"sampling,omitempty"`
+}
+
+type runToken struct {
+	ID      int32      `json:"id"`
+	Text    string     `json:"text"`
+	LogProb float64    `json:"logprob"`
+	Top     []runToken `json:"top,omitempty"`
+}
+
+// runStats are the statistics of run. Times are in milliseconds.
+type runStats struct {
+	ContextTokens int     `json:"context_tokens"`
+	PromptTokens  int     `json:"prompt_tokens"`
+	NewTokens     int     `json:"new_tokens"`
+	LoadMS        float64 `json:"load_ms"`
+	ContextMS     float64 `json:"context_ms"` // scoring and evicting included
+	ScoreMS       float64 `json:"score_ms"`
+	EvictMS       float64 `json:"evict_ms"`
+	PromptMS      float64 `json:"prompt_ms"`
+	DecodeMS      float64 `json:"decode_ms"`
+	ContextRate   float64 `json:"context_tokens_per_second"`
+	DecodeRate    float64 `json:"decode_tokens_per_second"`
+
+	FullBytes       int64   `json:"cache_full_bytes"`       // of the context, uncompressed
+	CompressedBytes int64   `json:"cache_compressed_bytes"` // of the context as it is
+	PeakBytes       int64   `json:"cache_peak_bytes"`       // while the context was read
+	FinalBytes      int64   `json:"cache_final_bytes"`      // with prompt and answer
+	Ratio           float64 `json:"ratio_achieved"`
+	Entries         int64   `json:"entries_kept"`
+	FullEntries     int64   `json:"entries_full"`
+
+	Precision model.Precision `json:"precision"`
+	Threads   int             `json:"threads"`
+	CPU       string          `json:"cpu"`
+}
+
+// runner is one execution of run.
+type runner struct {
+	*runCmd
+	e       *env
+	m       *model.Model
+	tok     *tokenizer.Tokenizer
+	framing eval.Framing
+	result  runResult
+}
+
+func (c *runCmd) Run(e *env) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	start := time.Now()
+	m, err := c.open(e)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	r := &runner{runCmd: c, e: e, m: m, result: runResult{Model: m.ID()}}
+	r.result.Stats = runStats{
+		LoadMS: ms(time.Since(start)), Precision: m.Precision(), Threads: m.Threads(), CPU: m.CPU().String(),
+	}
+	if r.tok, err = m.Tokenizer(); err != nil {
+		return err
+	}
+	if r.framing, err = r.frame(); err != nil {
+		return err
+	}
+	return r.run()
+}
+
+// check reports flags that contradict each other.
+func (c *runCmd) check() error {
+	fromInput := 0
+	for _, path := range c.Context {
+		if path == "-" {
+			fromInput++
+		}
+	}
+	switch {
+	case c.Logprobs < 0:
+		return usage("--logprobs: found %d, expected 0 or more", c.Logprobs)
+	case c.Logprobs > 0 && !c.JSON:
+		return usage("--logprobs needs --json")
+	case c.Load != "" && len(c.Context) > 0:
+		return usage("--load and --context: expected one of them")
+	case fromInput > 1:
+		return usage("--context -: standard input can be read once")
+	case fromInput == 1 && c.Prompt == "" && c.Save == "":
+		return usage("standard input is the context: give the prompt as an argument")
+	}
+	return nil
+}
+
+// frame returns the text around context and prompt.
+func (r *runner) frame() (eval.Framing, error) {
+	switch {
+	case r.Raw:
+		f, err := eval.PlainFraming(r.m)
+		f.After = ""
+		return f, err
+	case r.Model == builtin.Name:
+		return builtinFraming, nil
+	}
+	f, err := eval.ChatFraming(r.e.ctx, r.m, time.Now())
+	f.Between = "\n\n"
+	return f, err
+}
+
+func (r *runner) run() error {
+	contextText, err := r.readContext()
+	if err != nil {
+		return err
+	}
+	prompt, err := r.readPrompt()
+	if err != nil {
+		return err
+	}
+	sampling, err := r.sampling(r.m)
+	if err != nil {
+		return err
+	}
+	sampling.TopLogProbs = r.Logprobs
+	s, err := r.begin(contextText, prompt)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if prompt != "" {
+		if err := r.answer(s, contextText, prompt, sampling); err != nil {
+			return err
+		}
+	}
+	if r.JSON {
+		return eval.WriteJSON(r.e.out, r.result)
+	}
+	if r.Stats {
+		r.result.Stats.write(r.e.err, r.result.Policy != nil)
+	}
+	return nil
+}
+
+func (r *runner) readContext() (string, error) {
+	var parts []string
+	for _, path := range r.Context {
+		data, err := r.e.readFile(path)
+		if err != nil {
+			return "", fmt.Errorf("read context: %w", err)
+		}
+		parts = append(parts, strings.ToValidUTF8(string(data), "\ufffd"))
+	}
+	return strings.Join(parts, "\n\n"), nil
+}
+
+func (r *runner) readPrompt() (string, error) {
+	if r.Prompt != "" || r.Save != "" {
+		return r.Prompt, nil
+	}
+	if isTerminal(r.e.in) {
+		return "", usage("no prompt: give it as an argument or on standard input")
+	}
+	data, err := r.e.readFile("-")
+	if err != nil {
+		return "", err
+	}
+	prompt := strings.TrimRight(string(data), "\n")
+	if prompt == "" {
+		return "", usage("no prompt: standard input is empty")
+	}
+	return prompt, nil
+}
+
+// begin returns a session that holds the context.
+func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
+	o := r.session()
+	policy, err := r.policy(r.m, r.Model)
+	if err != nil {
+		return nil, err
+	}
+	o.Compression = policy
+	if r.Load != "" {
+		s, err := r.m.LoadSession(r.Load, o)
+		if err != nil {
+			return nil, err
+		}
+		r.contextDone(s, policy, 0)
+		return s, r.save(s)
+	}
+	if policy != nil && contextText == "" && (policy.Ratio > 0 || policy.BudgetTokens > 0 || policy.BudgetBytes > 0) {
+		return nil, usage("compression needs --context: without it there is nothing to compress before the prompt")
+	}
+	if contextText == "" && r.Save != "" {
+		return nil, usage("--save needs --context or --load")
+	}
+	if contextText == "" {
+		s, err := r.m.NewSession(o)
+		if err != nil {
+			return nil, err
+		}
+		r.contextDone(s, policy, 0)
+		return s, nil
+	}
+	head, _ := r.framing.Prompt(contextText, "", "")
+	tokens := r.tok.Encode(head, tokenizer.EncodeOptions{})
+	p := r.e.progress()
+	defer p.clear()
+	o.Progress = p.tokens("reading", len(tokens), r.m.Config().Layers)
+	s, err := r.m.NewSession(o)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	if err := s.Prefill(r.e.ctx, tokens); err != nil {
+		s.Close()
+		return nil, err
+	}
+	p.clear()
+	r.contextDone(s, policy, time.Since(start))
+	if err := r.save(s); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (r *runner) save(s *model.Session) error {
+	if r.Save == "" {
+		return nil
+	}
+	return s.Save(r.Save)
+}
+
+// contextDone notes what the context took.
+func (r *runner) contextDone(s *model.Session, policy *lukv.Policy, took time.Duration) {
+	st := s.Stats()
+	x := &r.result.Stats
+	x.ContextTokens, x.ContextMS = s.Len(), ms(took)
+	x.ScoreMS, x.EvictMS = ms(st.ScoreTime), ms(st.EvictTime)
+	if took > 0 {
+		x.ContextRate = float64(s.Len()) / took.Seconds()
+	}
+	x.FullBytes, x.CompressedBytes, x.PeakBytes = st.FullBytes, st.CacheBytes, st.PeakBytes
+	x.FinalBytes = st.CacheBytes
+	x.Ratio, x.Entries, x.FullEntries = st.Ratio, st.Entries, st.FullEntries
+	r.result.Policy = policy
+}
+
+// answer feeds the prompt and generates the answer.
+func (r *runner) answer(s *model.Session, contextText, prompt string, sampling model.Sampling) error {
+	head, tail := r.framing.Prompt("", prompt, r.AnswerPrefix)
+	if contextText == "" && r.Load == "" {
+		tail = head + strings.TrimPrefix(tail, r.framing.Between)
+	}
+	tokens := r.tok.Encode(tail, tokenizer.EncodeOptions{})
+	x := &r.result.Stats
+	x.PromptTokens = len(tokens)
+	start := time.Now()
+	if err := s.Prefill(r.e.ctx, tokens); err != nil {
+		return err
+	}
+	x.PromptMS = ms(time.Since(start))
+	start = time.Now()
+	err := r.generate(s, sampling)
+	took := time.Since(start)
+	x.DecodeMS = ms(took)
+	if x.NewTokens > 0 && took > 0 {
+		x.DecodeRate = float64(x.NewTokens) / took.Seconds()
+	}
+	r.result.Sample = &sampling
+	x.FinalBytes = s.Stats().CacheBytes
+	return err
+}
+
+func (r *runner) generate(s *model.Session, sampling model.Sampling) error {
+	out := io.Discard
+	if !r.JSON {
+		out = r.e.out
+	}
+	text := newStreamer(r.tok, r.Stop, out)
+	ctx, cancel := context.WithCancel(r.e.ctx)
+	defer cancel()
+	for t, err := range s.Generate(ctx, sampling) {
+		if err != nil {
+			if !r.JSON {
+				fmt.Fprintln(r.e.out)
+			}
+			return err
+		}
+		r.result.Stats.NewTokens++
+		if r.Logprobs > 0 {
+			r.result.Tokens = append(r.result.Tokens, r.token(t))
+		}
+		stopped, err := text.token(t.ID)
+		if err != nil {
+			return err
+		}
+		if stopped {
+			break
+		}
+	}
+	r.result.Finish = s.FinishReason()
+	if err := text.flush(); err != nil {
+		return err
+	}
+	if text.stopped {
+		r.result.Finish = model.FinishStop
+	}
+	r.result.Answer = text.all.String()
+	if !r.JSON {
+		_, err := fmt.Fprintln(r.e.out)
+		return err
+	}
+	return nil
+}
+
+func (r *runner) token(t model.Token) runToken {
+	out := runToken{ID: t.ID, Text: r.tok.Piece(t.ID), LogProb: t.LogProb}
+	for _, p := range t.Top {
+		out.Top = append(out.Top, runToken{ID: p.ID, Text: r.tok.Piece(p.ID), LogProb: p.LogProb})
+	}
+	return out
+}
+
+// write prints statistics for people.
+func (x *runStats) write(w io.Writer, compressed bool) {
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-9s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	line("tokens", "%d context, %d prompt, %d answer", x.ContextTokens, x.PromptTokens, x.NewTokens)
+	line("load", "%s", since(x.LoadMS))
+	if x.ContextMS > 0 {
+		line("context", "%s (%.0f tokens/s), of this scoring %s, evicting %s",
+			since(x.ContextMS), x.ContextRate, since(x.ScoreMS), since(x.EvictMS))
+	}
+	line("prompt", "%s", since(x.PromptMS))
+	line("answer", "%s (%.1f tokens/s)", since(x.DecodeMS), x.DecodeRate)
+	if compressed || x.Ratio > 0 {
+		line("cache", "%s full, %s compressed, %s peak, %s at the end",
+			eval.Bytes(x.FullBytes), eval.Bytes(x.CompressedBytes), eval.Bytes(x.PeakBytes), eval.Bytes(x.FinalBytes))
+		line("removed", "%.2f %% (%d of %d entries kept)", 100*x.Ratio, x.Entries, x.FullEntries)
+	} else {
+		line("cache", "%s, %s at the end", eval.Bytes(x.FullBytes), eval.Bytes(x.FinalBytes))
+	}
+	line("machine", "%d threads, %s, %s", x.Threads, x.CPU, x.Precision)
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func since(ms float64) string {
+	d := time.Duration(ms * float64(time.Millisecond))
+	if d >= 10*time.Second {
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Millisecond).String()
+}

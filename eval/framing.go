@@ -1,0 +1,88 @@
+package eval
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tokenizer"
+	"github.com/lukv/lukv/tokenizer/chat"
+)
+
+// Framing is the text around context and question in a prompt:
+//
+//	Before + context | Between + question + After + answer prefix
+//
+// The bar is where compression happens. Special tokens stand as text.
+type Framing struct {
+	Before, Between, After string
+}
+
+// Prompt returns the two parts of a prompt.
+func (f Framing) Prompt(context, question, answerPrefix string) (head, tail string) {
+	return f.Before + context, f.Between + question + f.After + answerPrefix
+}
+
+// Parts returns the two parts of an item's prompt.
+func (f Framing) Parts(it Item) (head, tail string) {
+	return f.Prompt(it.Context, it.Question, it.AnswerPrefix)
+}
+
+// FixedDate is the date that evaluations and profiles put into prompts whose
+// template asks for today's, so that their results do not depend on the day.
+var FixedDate = time.Date(2024, time.July, 26, 12, 0, 0, 0, time.UTC)
+
+// ChatFraming is the framing of one user message by the checkpoint's chat
+// template, with the header of the answer behind it. now is what the template
+// takes for the current time. A checkpoint without a template gives
+// [PlainFraming].
+func ChatFraming(ctx context.Context, m *model.Model, now time.Time) (Framing, error) {
+	src := m.Source()
+	if src == nil {
+		return Framing{}, errors.New("chat framing: a model made in memory has no template")
+	}
+	t, err := chat.Load(src)
+	if errors.Is(err, chat.ErrNoTemplate) {
+		return PlainFraming(m)
+	}
+	if err != nil {
+		return Framing{}, fmt.Errorf("chat framing: %w", err)
+	}
+	special, err := chat.SpecialTokens(src)
+	if err != nil {
+		return Framing{}, fmt.Errorf("chat framing: %w", err)
+	}
+	const content = "lukv-content-7f3a"
+	before, after, err := t.Split(ctx, chat.Input{
+		AddGenerationPrompt: true, Extra: special,
+		Options: chat.Options{Now: func() time.Time { return now }},
+	}, content)
+	if err != nil {
+		return Framing{}, fmt.Errorf("chat framing: %w", err)
+	}
+	return Framing{Before: strings.TrimSuffix(before, content), After: after}, nil
+}
+
+// PlainFraming is the framing without a template: the tokens that the
+// tokenizer puts in front of every text, and a line break behind the question.
+func PlainFraming(m *model.Model) (Framing, error) {
+	tok, err := m.Tokenizer()
+	if err != nil {
+		return Framing{}, fmt.Errorf("plain framing: %w", err)
+	}
+	const text = "a"
+	bare := tok.Encode(text, tokenizer.EncodeOptions{})
+	whole := tok.Encode(text, tokenizer.EncodeOptions{AddSpecial: true})
+	var before strings.Builder
+	for i := 0; i+len(bare) <= len(whole); i++ {
+		if slices.Equal(whole[i:i+len(bare)], bare) {
+			return Framing{Before: before.String(), After: "\n"}, nil
+		}
+		before.WriteString(tok.Piece(whole[i]))
+	}
+	return Framing{After: "\n"}, nil
+}

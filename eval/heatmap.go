@@ -1,0 +1,89 @@
+package eval
+
+import (
+	"fmt"
+	"html"
+	"io"
+	"math"
+	"strings"
+)
+
+// HeatMap is a picture of one number per layer and KV head.
+type HeatMap struct {
+	Title, Subtitle string
+	Command         string      // goes into the picture's description
+	Values          [][]float64 // [L][K] from 0 to 1; a nil row is a layer that took no part
+}
+
+// palette runs from dark blue over green to yellow: ordered by brightness, so
+// that it can be read without telling red from green.
+var palette = [][3]float64{{45, 20, 90}, {60, 75, 140}, {35, 135, 140}, {95, 190, 100}, {250, 225, 60}}
+
+// HeatColor returns the colour of a value from 0 to 1, and whether dark text
+// can be read on it.
+func HeatColor(v float64) (r, g, b uint8, darkText bool) {
+	x := min(max(v, 0), 1) * float64(len(palette)-1)
+	i := min(int(x), len(palette)-2)
+	var c [3]float64
+	for k := range c {
+		c[k] = math.Round(palette[i][k] + (x-float64(i))*(palette[i+1][k]-palette[i][k]))
+	}
+	return uint8(c[0]), uint8(c[1]), uint8(c[2]), v > 0.6
+}
+
+// WriteSVG draws the heat map: layers downwards from 0, KV heads to the right,
+// percents in the cells, a colour bar at the side.
+func (h HeatMap) WriteSVG(w io.Writer) error {
+	heads := 0
+	for _, row := range h.Values {
+		heads = max(heads, len(row))
+	}
+	const cw, ch, left, top, barGap = 34, 20, 56, 64, 24
+	right := left + heads*cw
+	bottom := top + len(h.Values)*ch
+	width := max(right+barGap+70, left+8*max(len(h.Title), len(h.Subtitle)*3/4))
+	height := max(bottom, top+120) + 40
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="sans-serif" font-size="11">`+"\n",
+		width, height, width, height)
+	fmt.Fprintf(&b, "<title>%s</title>\n<desc>%s</desc>\n", html.EscapeString(h.Title), html.EscapeString(h.Command))
+	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="white"/>`+"\n", width, height)
+	text := func(x, y int, extra, s string) {
+		fmt.Fprintf(&b, `<text x="%d" y="%d"%s>%s</text>`+"\n", x, y, extra, html.EscapeString(s))
+	}
+	text(left, 20, ` font-size="14" font-weight="bold"`, h.Title)
+	text(left, 37, ` fill="#444"`, h.Subtitle)
+	for k := range heads {
+		text(left+k*cw+cw/2, top-6, ` text-anchor="middle"`, fmt.Sprint(k))
+	}
+	for l, row := range h.Values {
+		y := top + l*ch
+		text(left-6, y+ch-6, ` text-anchor="end"`, fmt.Sprint(l))
+		if row == nil {
+			fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="%d" fill="#eee"/>`+"\n", left, y, heads*cw, ch)
+			text(left+6, y+ch-6, ` fill="#666"`, "sliding window")
+		}
+		for k, v := range row {
+			r, g, bl, dark := HeatColor(v)
+			fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="%d" fill="#%02x%02x%02x"/>`+"\n", left+k*cw, y, cw, ch, r, g, bl)
+			fill := "#fff"
+			if dark {
+				fill = "#000"
+			}
+			text(left+k*cw+cw/2, y+ch-6, ` text-anchor="middle" fill="`+fill+`"`, fmt.Sprintf("%.0f", 100*v))
+		}
+	}
+	text(left+heads*cw/2, bottom+20, ` text-anchor="middle"`, "KV head")
+	middle := (top + bottom) / 2
+	text(16, middle, fmt.Sprintf(` text-anchor="middle" transform="rotate(-90 16 %d)"`, middle), "layer")
+	const steps, barHeight = 50, 100
+	for i := range steps {
+		r, g, bl, _ := HeatColor(1 - (float64(i)+0.5)/steps)
+		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="14" height="2" fill="#%02x%02x%02x"/>`+"\n", right+barGap, top+i*barHeight/steps, r, g, bl)
+	}
+	text(right+barGap+20, top+9, "", "100 %")
+	text(right+barGap+20, top+barHeight, "", "0 %")
+	b.WriteString("</svg>\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,155 @@
+package eval
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// ErrSettings says that a file of answers was made with other settings.
+var ErrSettings = errors.New("made with other settings")
+
+// Log is a file of answers: one line that says what run it belongs to, and one
+// line per answer, written and flushed one by one, so that a run that was
+// stopped can go on. It belongs to one goroutine.
+type Log struct {
+	f       *os.File
+	answers []Answer
+	done    map[logKey]bool
+}
+
+type logKey struct {
+	item   int
+	method string
+}
+
+// logHead is the first line.
+type logHead struct {
+	Format   string          `json:"format"`
+	Hash     string          `json:"settings_hash"`
+	Settings json.RawMessage `json:"settings"`
+}
+
+const logFormat = "lukv answers 1"
+
+// OpenLog opens or creates a file of answers. hash stands for everything the
+// answers depend on; a file with another one is ErrSettings and stays as it is.
+// settings is written into a new file, for readers. An incomplete last line, of
+// a run that died while writing it, is removed.
+func OpenLog(path, hash string, settings any) (*Log, error) {
+	l, err := openLog(path, hash, settings)
+	if err != nil {
+		return nil, fmt.Errorf("open answers %s: %w", path, err)
+	}
+	return l, nil
+}
+
+func openLog(path, hash string, settings any) (l *Log, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	l = &Log{f: f, done: map[logKey]bool{}}
+	r := bufio.NewReader(f)
+	end := int64(0) // of the last whole line
+	for n := 1; ; n++ {
+		line, err := r.ReadBytes('\n')
+		if err == io.EOF {
+			if n == 1 && len(line) > 0 { // an unfinished first line may be anything
+				return nil, errors.New("not a file of answers")
+			}
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := l.line(n, line, hash); err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		end += int64(len(line))
+	}
+	if err := f.Truncate(end); err != nil {
+		return nil, err
+	}
+	if _, err := f.Seek(end, io.SeekStart); err != nil {
+		return nil, err
+	}
+	if end == 0 {
+		raw, err := json.Marshal(settings)
+		if err != nil {
+			return nil, err
+		}
+		return l, l.write(logHead{logFormat, hash, raw})
+	}
+	return l, nil
+}
+
+func (l *Log) line(n int, text []byte, hash string) error {
+	if n > 1 {
+		var a Answer
+		if err := json.Unmarshal(text, &a); err != nil {
+			return err
+		}
+		l.keep(a)
+		return nil
+	}
+	var head logHead
+	if err := json.Unmarshal(text, &head); err != nil || head.Format != logFormat {
+		return fmt.Errorf("not a file of answers of format %q", logFormat)
+	}
+	if head.Hash != hash {
+		return fmt.Errorf("%w (%s, this run has %s): choose another file", ErrSettings, head.Hash, hash)
+	}
+	return nil
+}
+
+func (l *Log) keep(a Answer) {
+	l.answers = append(l.answers, a)
+	l.done[logKey{a.Item, a.Method}] = true
+}
+
+func (l *Log) write(v any) error {
+	var buf bytes.Buffer
+	e := json.NewEncoder(&buf)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := l.f.Write(buf.Bytes())
+	return err
+}
+
+// Answers returns the answers in the file, in the order they were given. The
+// caller does not change them.
+func (l *Log) Answers() []Answer { return l.answers }
+
+// Done reports whether the file has an answer.
+func (l *Log) Done(item int, method string) bool { return l.done[logKey{item, method}] }
+
+// Add appends an answer.
+func (l *Log) Add(a Answer) error {
+	if err := l.write(a); err != nil {
+		return fmt.Errorf("write answer: %w", err)
+	}
+	l.keep(a)
+	return nil
+}
+
+// Close closes the file. Closing twice is fine.
+func (l *Log) Close() error {
+	if l.f == nil {
+		return nil
+	}
+	err := l.f.Close()
+	l.f = nil
+	return err
+}

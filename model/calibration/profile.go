@@ -1,0 +1,200 @@
+package calibration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/lukv/lukv/internal/workers"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+)
+
+// ProfileOptions say what profile is made. The zero value, with a Prompt, makes
+// the default profile of SnapKV.
+type ProfileOptions struct {
+	Options
+
+	Metric     lukv.MetricConfig // an empty name means snapkv
+	Protection *lukv.Protection  // nil: lukv.LUProtection of the metric
+
+	// Empty strings and zero take what lukv.DefaultProfileIdentity has; a
+	// negative MinRetention means none.
+	Normalization string
+	Objective     string
+	Scope         string
+	Solver        string
+	MinRetention  float64
+
+	// State, if not empty, is a file that keeps the work done so far: it is read
+	// when it exists, and written now and then and at the end, whether the work
+	// was completed or interrupted. The caller removes it when the profile is
+	// safe. A state of other options is lukv.ErrProfileMismatch.
+	State string
+
+	// Progress, if not nil, is called before the first and after every pair.
+	Progress func(Progress)
+}
+
+// Progress says how far the making of a profile is.
+type Progress struct {
+	Done, Total int // pairs
+	Resumed     int // of these, taken from the state file
+
+	// Of the pair just done; nil before the first.
+	Pair   *Pair
+	Levels *lukv.LevelSet // budgets, losses and certificates
+}
+
+// saveEvery is how much work an unexpected end may lose.
+const saveEvery = 5 * time.Second
+
+// Identity returns the identity of the profile that the options make.
+func (o *ProfileOptions) Identity(m *model.Model, texts []Text) (lukv.ProfileIdentity, error) {
+	id := lukv.DefaultProfileIdentity()
+	cfg := o.Metric
+	if cfg.Name == "" {
+		cfg.Name = "snapkv"
+	}
+	metric, err := lukv.NewMetric(cfg)
+	if err != nil {
+		return id, err
+	}
+	id.Model, id.Metric = m.ID(), metric.Config()
+	id.Protection = lukv.LUProtection(id.Metric)
+	if o.Protection != nil {
+		id.Protection = *o.Protection
+	}
+	for _, f := range []struct {
+		to   *string
+		from string
+	}{
+		{&id.Normalization, o.Normalization}, {&id.Objective, o.Objective}, {&id.Scope, o.Scope}, {&id.Solver, o.Solver},
+	} {
+		if f.from != "" {
+			*f.to = f.from
+		}
+	}
+	if o.MinRetention != 0 {
+		id.MinRetention = max(0, o.MinRetention)
+	}
+	if o.MaxSteps != 0 {
+		id.MaxSteps = o.MaxSteps
+	}
+	if err := id.Validate(); err != nil {
+		return id, err
+	}
+	if o.Prompt == nil {
+		return id, errors.New("the options have no prompt")
+	}
+	id.Calibration, err = hash(m, texts, &o.Options)
+	return id, err
+}
+
+// Profile measures a profile of m on texts.
+func Profile(ctx context.Context, m *model.Model, texts []Text, o ProfileOptions) (*lukv.Profile, error) {
+	p, err := profile(ctx, m, texts, &o)
+	if err != nil {
+		return nil, fmt.Errorf("profile: %w", err)
+	}
+	return p, nil
+}
+
+func profile(ctx context.Context, m *model.Model, texts []Text, o *ProfileOptions) (*lukv.Profile, error) {
+	id, err := o.Identity(m, texts)
+	if err != nil {
+		return nil, err
+	}
+	o.MaxSteps = id.MaxSteps
+	metric, err := lukv.NewMetric(id.Metric)
+	if err != nil {
+		return nil, err
+	}
+	c := m.Config()
+	var excluded []int
+	for at, w := range c.Windows {
+		if w > 0 {
+			excluded = append(excluded, at)
+		}
+	}
+	b, err := lukv.NewProfileBuilder(id, c.Layers, c.KVHeads, excluded)
+	if err != nil {
+		return nil, err
+	}
+	pool := workers.New(m.Threads())
+	defer pool.Close()
+	b.Parallel = func(n int, fn func(i int)) { pool.Run(n, 1, task(fn)) }
+	if o.State != "" {
+		if err := b.LoadState(o.State); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	p := maker{o: o, b: b, ctx: ctx, total: Pairs(texts), resumed: b.Pairs(), saved: time.Now()}
+	p.report(nil, nil)
+	err = Measure(ctx, m, texts, []lukv.Metric{metric}, o.Options, b.Pairs(), p.add)
+	if err != nil {
+		return nil, errors.Join(err, p.save())
+	}
+	if err := p.save(); err != nil {
+		return nil, err
+	}
+	return b.Profile()
+}
+
+// task is a function of an index as workers run it.
+type task func(i int)
+
+func (t task) Run(lo, hi, _ int) {
+	for i := lo; i < hi; i++ {
+		t(i)
+	}
+}
+
+// maker is the making of one profile.
+type maker struct {
+	o       *ProfileOptions
+	b       *lukv.ProfileBuilder
+	ctx     context.Context
+	total   int
+	resumed int
+	kept    int // pairs in the state file
+	saved   time.Time
+}
+
+func (p *maker) report(pair *Pair, levels *lukv.LevelSet) {
+	if p.o.Progress != nil {
+		p.o.Progress(Progress{Done: p.b.Pairs(), Total: p.total, Resumed: p.resumed, Pair: pair, Levels: levels})
+	}
+}
+
+func (p *maker) add(pair *Pair) error {
+	imp, err := pair.Importance(p.b.Identity().Normalization)
+	if err != nil {
+		return err
+	}
+	levels, err := p.b.Add(p.ctx, pair.Index, imp, pair.Scores[0])
+	if err != nil {
+		return err
+	}
+	if time.Since(p.saved) > saveEvery {
+		if err := p.save(); err != nil {
+			return err
+		}
+	}
+	p.report(pair, levels)
+	return p.ctx.Err()
+}
+
+// save writes the state if there is something new in it.
+func (p *maker) save() error {
+	if p.o.State == "" || p.b.Pairs() == max(p.kept, p.resumed) {
+		return nil
+	}
+	if err := p.b.SaveState(p.o.State); err != nil {
+		return err
+	}
+	p.kept, p.saved = p.b.Pairs(), time.Now()
+	return nil
+}
