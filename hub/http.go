@@ -126,6 +126,9 @@ func (c *Client) send(ctx context.Context, method, path string, offset int64) (*
 		if errors.As(err, &u) {
 			err = u.Err
 		}
+		if len(err.Error()) > 500 { // a server's senseless answer, quoted
+			err = errors.New(plain(err.Error()))
+		}
 		err = fmt.Errorf("ask %s: %w", base.Host, err)
 		if errors.Is(err, errRedirect) {
 			return nil, err

@@ -70,7 +70,7 @@ func checkPath(s string) error {
 		bad = bad || r < ' ' || r == 0x7f || r == '\uFFFD'
 	}
 	for part := range strings.SplitSeq(s, "/") {
-		bad = bad || part == "" || strings.Trim(part, ". ") == "" || len(part) > 255
+		bad = bad || part == "" || strings.TrimRight(part, ". ") != part || len(part) > 255
 	}
 	if bad || !filepath.IsLocal(filepath.FromSlash(s)) {
 		return fmt.Errorf("%.200q is not a plain relative path", s)

@@ -19,8 +19,9 @@ import (
 // errRange says that the server has no bytes from the offset on.
 var errRange = errors.New("range refused")
 
-// enough is how many bytes count as getting somewhere: a server that breaks off
-// after every few would else be asked for ever.
+// enough is how many bytes more than ever before count as getting somewhere: a
+// server that breaks off after every few, or starts from the first again, would
+// else be asked for ever.
 const enough = 64 << 10
 
 // part is a content on its way to its .incomplete file.
@@ -29,6 +30,7 @@ type part struct {
 	f   *File
 	out *os.File
 	at  *int64    // bytes in out, all of which sum has seen
+	top int64     // the most that at has been
 	sum hash.Hash // nil: nothing to check against, or not before the size is known
 }
 
@@ -92,8 +94,8 @@ func (p *part) check() error {
 	return nil
 }
 
-// transfer asks once for the bytes that are missing. moved reports whether a fair
-// number came.
+// transfer asks once for the bytes that are missing. moved reports whether it got
+// somewhere.
 func (p *part) transfer(ctx context.Context) (moved bool, err error) {
 	if p.f.Size >= 0 && *p.at == p.f.Size {
 		return false, nil
@@ -121,8 +123,12 @@ func (p *part) transfer(ctx context.Context) (moved bool, err error) {
 		cancel(&temporary{err: fmt.Errorf("no bytes came for %v", stall)})
 	})
 	defer timer.Stop()
+	defer func() {
+		moved = *p.at >= p.top+enough
+		p.top = max(p.top, *p.at)
+	}()
 	buf := make([]byte, 256<<10)
-	for got := 0; ; {
+	for {
 		timer.Reset(stall)
 		n, err := body.Read(buf)
 		timer.Stop()
@@ -130,17 +136,16 @@ func (p *part) transfer(ctx context.Context) (moved bool, err error) {
 			if e := p.write(buf[:n]); e != nil {
 				return false, e
 			}
-			got += n
 		}
 		switch {
 		case err == nil:
 		case err == io.EOF && p.f.Size >= 0 && *p.at < p.f.Size:
 			err = fmt.Errorf("the server ends after %d of %d bytes", *p.at, p.f.Size)
-			return got >= enough, &temporary{err: err}
+			return false, &temporary{err: err}
 		case err == io.EOF:
-			return true, nil
+			return false, nil
 		default:
-			return got >= enough, passing(ctx, fmt.Errorf("after %d of %d bytes: %w", *p.at, p.f.Size, err))
+			return false, passing(ctx, fmt.Errorf("after %d of %d bytes: %w", *p.at, p.f.Size, err))
 		}
 	}
 }

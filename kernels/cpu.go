@@ -10,7 +10,8 @@ import (
 
 // CPU is the set of instruction-set extensions that operations may use. The
 // zero CPU is portable Go. Fields can be cleared freely to force a narrower
-// set; setting one that the processor lacks makes operations fault.
+// set; setting one that the processor lacks makes operations fault. A program
+// built with -tags purego has no assembly: it offers portable Go only.
 type CPU struct {
 	AVX2       bool // with FMA and F16C
 	AVX512     bool // F, BW, DQ, VL

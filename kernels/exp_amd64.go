@@ -20,6 +20,7 @@ var exp2Table = [...][8]float32{
 	{exp2Inf, exp2Inf, exp2Inf, exp2Inf, exp2Inf, exp2Inf, exp2Inf, exp2Inf},
 	{log2e, log2e, log2e, log2e, log2e, log2e, log2e, log2e},
 	{-log2e, -log2e, -log2e, -log2e, -log2e, -log2e, -log2e, -log2e},
+	{log2eLo, log2eLo, log2eLo, log2eLo, log2eLo, log2eLo, log2eLo, log2eLo},
 }
 
 var exp2Inf = float32(math.Inf(1))

@@ -18,6 +18,7 @@
 #define EXP2_INF   ·exp2Table+288(SB)
 #define EXP2_LOG2E ·exp2Table+320(SB)
 #define EXP2_NLOG2E ·exp2Table+352(SB)
+#define EXP2_LOG2ELO ·exp2Table+384(SB)
 #define EXP2_BIAS  ·exp2Bias(SB)
 
 #define EXP2_CONSTANTS_AVX2 \

@@ -31,7 +31,8 @@ func (w *Matrix) rowBytes(o int) []byte {
 //	dst[r*ldd+o] = Σ_k x[r*ldx+k]·w[o][k]
 //
 // with f32 activations x [n, w.Cols] of row distance ldx, in the order that the
-// package comment gives. Weights of any type are widened exactly.
+// package comment gives. Weights of any type are widened exactly. Assembly needs
+// w.Cols to be a multiple of 16; the portable function takes over otherwise.
 func (c CPU) MatMul(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, lo, hi int) {
 	if n <= 0 || lo >= hi {
 		return
@@ -39,11 +40,11 @@ func (c CPU) MatMul(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, 
 	if w.Type != tensor.F32 && w.Type != tensor.F16 && w.Type != tensor.BF16 {
 		panic("kernels: MatMul with weights of type " + w.Type.String())
 	}
+	touch(dst, x, (n-1)*ldd+hi, (n-1)*ldx+w.Cols, w, hi)
 	if c.tileRows() == 0 || w.Cols%Lanes != 0 || w.Cols == 0 {
 		matMulPortable(dst, ldd, x, ldx, n, w, lo, hi)
 		return
 	}
-	x = x[:(n-1)*ldx+w.Cols]
 	for r := range n {
 		raceRead(x[r*ldx : r*ldx+w.Cols])
 	}
@@ -51,6 +52,7 @@ func (c CPU) MatMul(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, 
 }
 
 // MatMulBF16 is MatMul with activations already rounded to bf16 and bf16 weights.
+// Assembly needs w.Cols to be a multiple of 32.
 func (c CPU) MatMulBF16(dst []float32, ldd int, x []uint16, ldx, n int, w *Matrix, lo, hi int) {
 	if n <= 0 || lo >= hi {
 		return
@@ -58,15 +60,24 @@ func (c CPU) MatMulBF16(dst []float32, ldd int, x []uint16, ldx, n int, w *Matri
 	if w.Type != tensor.BF16 {
 		panic("kernels: MatMulBF16 with weights of type " + w.Type.String())
 	}
+	touch(dst, x, (n-1)*ldd+hi, (n-1)*ldx+w.Cols, w, hi)
 	if c.tileRows() == 0 || w.Cols%(2*Lanes) != 0 || w.Cols == 0 {
 		matMulBF16Portable(dst, ldd, x, ldx, n, w, lo, hi)
 		return
 	}
-	x = x[:(n-1)*ldx+w.Cols]
 	for r := range n {
 		raceRead(x[r*ldx : r*ldx+w.Cols])
 	}
 	c.matMulTiles(dst, ldd, unsafe.Pointer(unsafe.SliceData(x)), 2, ldx, n, w, lo, hi)
+}
+
+// touch panics (index out of range) if dst or x has fewer elements than given
+// or w fewer rows than hi.
+func touch[T any](dst []float32, x []T, dstLen, xLen int, w *Matrix, hi int) {
+	_ = dst[dstLen-1]
+	if w.Cols > 0 {
+		_, _ = x[xLen-1], w.Data[hi*w.Cols*w.Type.Size()-1]
+	}
 }
 
 // tile is the argument of the assembly routines: one block of the reduction
@@ -90,7 +101,6 @@ const panelBytes = 512 << 10
 // matMulTiles computes a product by tiles. size is that of an element of x: 4
 // for f32, 2 for bf16 with bf16 weights.
 func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n int, w *Matrix, lo, hi int) {
-	dst = dst[:(n-1)*ldd+hi]
 	wsize := w.Type.Size()
 	data := w.Data[lo*w.Cols*wsize : hi*w.Cols*wsize]
 	raceRead(data)

@@ -100,9 +100,10 @@ func TestOpTable(t *testing.T) {
 		golden = readHashes(t, file)
 	}
 	seen := map[string]string{}
-	checks := 0
+	checks, ran := 0, 0
 	for _, o := range opTable {
 		t.Run(o.name, func(t *testing.T) {
+			ran++
 			styles := o.styles
 			if styles == nil {
 				styles = []style{plain, hard, special}
@@ -144,11 +145,10 @@ func TestOpTable(t *testing.T) {
 			}
 		})
 	}
+	require.NotZero(t, checks, "nothing was checked")
 	if *updateOps {
+		require.Equal(t, len(opTable), ran, "recording needs the whole table")
 		writeHashes(t, file, seen)
-	}
-	if !testing.Short() && checks == 0 {
-		t.Fatal("the operation table is empty")
 	}
 	msg := fmt.Sprintf("operation table: %d operations, %d checks on %v", len(opTable), checks, Variants())
 	t.Log(msg)

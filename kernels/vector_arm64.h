@@ -21,6 +21,11 @@
 #define FCVTL2(n, d)   WORD $(0x4E217800 | (n)<<5 | (d)) // upper four f16
 #define FCVTN(n, d)    WORD $(0x0E216800 | (n)<<5 | (d))
 #define FCVTN2(n, d)   WORD $(0x4E216800 | (n)<<5 | (d))
+#define XTN(n, d)      WORD $(0x0E612800 | (n)<<5 | (d)) // lower halves of four int32
+#define XTN2(n, d)     WORD $(0x4E612800 | (n)<<5 | (d))
+#define FCMEQ(m, n, d) WORD $(0x4E20E400 | (m)<<16 | (n)<<5 | (d))
+#define BIF(m, n, d)   WORD $(0x6EE01C00 | (m)<<16 | (n)<<5 | (d)) // n where m is clear
+#define FMLS(m, n, d)  WORD $(0x4EA0CC00 | (m)<<16 | (n)<<5 | (d)) // d -= n · m, fused
 #define SHLL(n, d)     WORD $(0x2E613800 | (n)<<5 | (d)) // lower four bf16
 #define SHLL2(n, d)    WORD $(0x6E613800 | (n)<<5 | (d)) // upper four bf16
 
@@ -41,7 +46,8 @@
 
 // Exp2 of exp.go. EXP2(x, n, t, p) replaces Vx by 2^Vx; EXP2SUM adds the small
 // correction Ve to the exponent. Vn, Vt and Vp are overwritten. The constants
-// are loaded into V20 to V31 by EXP2_CONSTANTS, which uses R0.
+// are loaded into V20 to V31 by EXP2_CONSTANTS, which leaves R0 at log2eLo. V19 is
+// overwritten, too.
 #define EXP2_CONSTANTS \
 	MOVD $·exp2Constants(SB), R0; \
 	VLD1R.P 4(R0), [V20.S4]; \
@@ -55,7 +61,7 @@
 	VLD1R.P 4(R0), [V28.S4]; \
 	VLD1R.P 4(R0), [V29.S4]; \
 	VLD1R.P 4(R0), [V30.S4]; \
-	VLD1R (R0), [V31.S4]
+	VLD1R.P 4(R0), [V31.S4]
 
 #define EXP2_FINISH(x, n, t, p, VN, VT, VP) \
 	FCVTNS(n, n); \

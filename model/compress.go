@@ -218,11 +218,16 @@ type prefillJob struct {
 	budgets [][]int       // [L][K], where they are known beforehand
 	scores  []lukv.Scores // [L], where they are needed at the end
 	w       *watcher
+	rank    func(context.Context, lukv.Metric, *lukv.Layer) (lukv.Scores, error)
 	err     error
 }
 
+func rank(ctx context.Context, m lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
+	return m.Score(ctx, l)
+}
+
 func (c *compression) begin(s *Session, T int) *prefillJob {
-	j := &prefillJob{c: c, s: s, T: T, demand: c.plan.Demand(T)}
+	j := &prefillJob{c: c, s: s, T: T, demand: c.plan.Demand(T), rank: rank}
 	switch c.plan.Allocator().Knows() {
 	case lukv.KnownBefore:
 		j.budgets, j.err = c.plan.Allocator().Budgets(j.demand)
@@ -283,7 +288,7 @@ func (j *prefillJob) score(ctx context.Context, l *lukv.Layer) (lukv.Scores, []i
 	if j.budgets != nil {
 		l.Budgets = j.budgets[l.Index]
 	}
-	scores, err := j.c.plan.Metric().Score(ctx, l)
+	scores, err := j.rank(ctx, j.c.plan.Metric(), l)
 	if err != nil || j.scores != nil {
 		return scores, nil, err
 	}

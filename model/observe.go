@@ -20,6 +20,14 @@ type Observation struct {
 	needs   lukv.Needs
 	layers  []*watcher // nil where nothing had to be kept, or a window makes it pointless
 	metrics []lukv.Metric
+	scored  map[scoreKey]lukv.Scores
+}
+
+// scoreKey identifies scores that do not depend on budgets.
+type scoreKey struct {
+	metric string // full configuration
+	layer  int
+	window int // a window metric may shrink its window with the budget
 }
 
 // Observe prefills tokens into a new session with the full cache and keeps what
@@ -29,7 +37,7 @@ func (m *Model) Observe(ctx context.Context, tokens []int32, o SessionOptions, m
 	if o.Compression != nil {
 		return nil, fmt.Errorf("observe: the session options carry a compression; derive compressed sessions instead")
 	}
-	ob := &Observation{tokens: slices.Clone(tokens), layers: make([]*watcher, m.cfg.Layers), metrics: metrics}
+	ob := &Observation{tokens: slices.Clone(tokens), layers: make([]*watcher, m.cfg.Layers), metrics: metrics, scored: map[scoreKey]lukv.Scores{}}
 	for _, metric := range metrics {
 		n := metric.Needs(len(tokens), 0)
 		if n.Stats && ob.needs.Stats && n.StatsSkip != ob.needs.StatsSkip {
@@ -92,10 +100,27 @@ func (ob *Observation) Close() error { return ob.s.Close() }
 
 // Scores ranks a layer with one of the observed metrics. share is the uniform
 // budget that metrics with budget-dependent scores look at, 0 if there is none.
+// Scores are computed once per metric and layer; they must not be changed.
 func (ob *Observation) Scores(ctx context.Context, metric lukv.Metric, layer, share int) (lukv.Scores, error) {
 	l := ob.layer(layer)
 	l.Share = share
-	return metric.Score(ctx, l)
+	return ob.score(ctx, metric, l)
+}
+
+func (ob *Observation) score(ctx context.Context, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
+	needs := metric.Needs(l.T, l.Share)
+	if needs.Budgets {
+		return metric.Score(ctx, l)
+	}
+	key := scoreKey{metric.Config().String(), l.Index, needs.Window}
+	if s, ok := ob.scored[key]; ok {
+		return s, nil
+	}
+	s, err := metric.Score(ctx, l)
+	if err == nil {
+		ob.scored[key] = s
+	}
+	return s, err
 }
 
 // layer describes a layer of the full cache to the metrics.
@@ -140,6 +165,7 @@ func (ob *Observation) compress(ctx context.Context, s *Session) error {
 		return nil
 	}
 	job := s.comp.begin(s, len(ob.tokens))
+	job.rank = ob.score
 	for at := range s.m.cfg.Layers {
 		job.w = ob.layers[at]
 		if err := job.layerDone(ctx, at); err != nil {

@@ -269,6 +269,11 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 	if err := t.addExtra(cfg); err != nil {
 		return nil, err
 	}
+	// The normal form of a text has a blank in front, which a token in the middle
+	// of a text has not: all are looked for as they are written.
+	for i := range t.added {
+		t.added[i].normalized = false
+	}
 	isControl := func(name string) bool { k, ok := seen[name]; return ok && pieces[k].kind == typeControl }
 	for _, f := range []struct {
 		into *tokenName

@@ -17,7 +17,7 @@ var ErrNotFound = errors.New("no tokenizer.json, tokenizer.model or tekken.json"
 // Tokenizer turns text into token ids and back. It is immutable and safe for
 // concurrent use.
 type Tokenizer struct {
-	format string // name of the file format, for messages
+	format string
 	model  *bpe
 
 	added     []addedToken // ascending ids
@@ -305,6 +305,10 @@ func (t *Tokenizer) normalize(text string) string {
 	}
 	return s.cur
 }
+
+// Format is the name of the kind of file that the tokenizer was read from:
+// "tokenizer.json", "tokenizer.model" or "tekken.json".
+func (t *Tokenizer) Format() string { return t.format }
 
 // VocabSize is one more than the highest id. The model's embedding may have more
 // rows.

@@ -75,7 +75,7 @@ func TestOpenErrors(t *testing.T) {
 	require.ErrorContains(t, err, "unknown kind of file")
 	tok, err := OpenFile("testdata/models/mini/spm-noprefix/tokenizer.model")
 	require.NoError(t, err)
-	require.Equal(t, "tokenizer.model", tok.format)
+	require.Equal(t, "tokenizer.model", tok.Format())
 	_, err = OpenFile("testdata/models/optional/spm-unigram/tokenizer.model")
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.ErrorContains(t, err, "unigram")
@@ -97,7 +97,7 @@ func TestFolderOrder(t *testing.T) {
 		fsys[f.add] = read(f.from)
 		tok, err := Load(fsys)
 		require.NoError(t, err)
-		require.Equal(t, f.want, tok.format)
+		require.Equal(t, f.want, tok.Format())
 	}
 }
 
@@ -214,6 +214,33 @@ func TestConfigFiles(t *testing.T) {
 	}
 	_, err := Load(fstest.MapFS{"tokenizer.json": {Data: []byte(vocab)}, "tokenizer_config.json": {Data: []byte(`{"added_tokens_decoder":{"x":{"content":"y"}}}`)}})
 	require.ErrorContains(t, err, "added_tokens_decoder")
+}
+
+// TestSentencePieceSpecials checks special tokens in the text of a .model file, and
+// where the prefix goes.
+func TestSentencePieceSpecials(t *testing.T) {
+	data, err := os.ReadFile("testdata/models/optional/spm-nmt-nfkc/tokenizer.model")
+	require.NoError(t, err)
+	load := func(config string) *Tokenizer {
+		tok, err := Load(fstest.MapFS{"tokenizer.model": {Data: data}, "tokenizer_config.json": {Data: []byte(config)}})
+		require.NoError(t, err)
+		return tok
+	}
+	pieces := func(tok *Tokenizer, text string, o EncodeOptions) string {
+		var out []string
+		for _, id := range tok.Encode(text, o) {
+			out = append(out, tok.Piece(id))
+		}
+		return strings.Join(out, " ")
+	}
+	tok := load(`{}`)
+	require.Equal(t, "<s> ▁the </s> ▁the", pieces(tok, "the</s>the", EncodeOptions{AddSpecial: true}))
+	require.NotContains(t, tok.Encode("the</s>the", EncodeOptions{SpecialAsText: true}), tok.EOS())
+	tok = load(`{"legacy":false,"add_bos_token":false,"add_eos_token":true,"added_tokens_decoder":{"9000":{"content":"[X]"}}}`)
+	require.Equal(t, "▁the </s> the </s>", pieces(tok, "the</s>the", EncodeOptions{AddSpecial: true}))
+	require.Equal(t, "▁the [X] the", pieces(tok, "the[X]the", EncodeOptions{}))
+	require.Equal(t, "the[X]the", tok.Decode(tok.Encode("the[X]the", EncodeOptions{}), true))
+	require.Equal(t, 9001, tok.VocabSize())
 }
 
 func TestOffsets(t *testing.T) {

@@ -31,6 +31,7 @@ type cli struct {
 	Eval    evalCmd    `cmd:"" help:"Measure what compression costs on questions with known answers."`
 	Inspect inspectCmd `cmd:"" help:"Show a checkpoint, a profile or a saved session."`
 	Ver     versionCmd `cmd:"" name:"version" help:"Print version, build and CPU."`
+	Results resultsCmd `cmd:"" hidden:"" help:"Regenerate docs/results.md."`
 }
 
 // Exit statuses, see doc.go.
@@ -83,6 +84,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	parser, err := kong.New(&c, kong.Name("lukv"), kong.Description(description),
 		kong.Writers(stdout, stderr), kong.Exit(func(code int) { panic(leave{code}) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", "), "allocators": strings.Join(lukv.Allocators(), ", ")},
 		kong.ExplicitGroups([]kong.Group{
 			{Key: "model", Title: "Model:"},
 			{Key: "policy", Title: "Compression:"},

@@ -24,7 +24,8 @@ func newStreamer(tok *tokenizer.Tokenizer, stops []string, w io.Writer) *streame
 
 // token takes the next token and reports whether a stop text was completed.
 func (s *streamer) token(id int32) (stopped bool, err error) {
-	return s.stopped, s.text(s.dec.Write(id))
+	err = s.text(s.dec.Write(id))
+	return s.stopped, err
 }
 
 // flush writes what was held back. Call it at the end.

@@ -47,6 +47,9 @@ type Pair struct {
 	Tokens int // of the context
 	Steps  int // decoding steps that counted
 
+	// FromQuestion says that the question's last row was one of them.
+	FromQuestion bool
+
 	// Scores are the ranking of the context's entries by each of the metrics,
 	// [metric][L][K][T], equal for all questions of a text. Layers with a
 	// sliding window are nil.
@@ -136,13 +139,13 @@ func (w *work) run(metrics []lukv.Metric, from int) error {
 		return err
 	}
 	for q := from; q < len(w.text.Questions); q++ {
-		steps, err := w.question(me, w.text.Questions[q])
+		steps, fromQuestion, err := w.question(me, w.text.Questions[q])
 		if err != nil {
 			return fmt.Errorf("question %d: %w", q+1, err)
 		}
 		if err := w.each(&Pair{
 			Index: w.first + q, Text: w.index, Question: q, Tokens: ob.Tokens(), Steps: steps,
-			Scores: scores, measurement: me,
+			FromQuestion: fromQuestion, Scores: scores, measurement: me,
 		}); err != nil {
 			return fmt.Errorf("question %d: %w", q+1, err)
 		}
@@ -166,8 +169,9 @@ func (w *work) scores(ob *model.Observation, metric lukv.Metric) ([][][]float32,
 	return out, nil
 }
 
-// question answers one question and returns the steps that counted.
-func (w *work) question(me *model.Measurement, q Question) (int, error) {
+// question answers one question. It returns the steps that counted and whether
+// the question's last row was one.
+func (w *work) question(me *model.Measurement, q Question) (int, bool, error) {
 	_, tail := w.o.Prompt(w.text.Context, q.Question, q.AnswerPrefix)
 	tokens := w.tok.Encode(tail, tokenizer.EncodeOptions{})
 	o := model.MeasureOptions{MaxTokens: w.o.MaxSteps, Sampling: w.o.Sampling, IncludeQuestion: w.o.IncludeQuestion}
@@ -176,7 +180,7 @@ func (w *work) question(me *model.Measurement, q Question) (int, error) {
 		o.IncludeQuestion = true
 		_, steps, err = me.Question(w.ctx, tokens, o, lukv.NormNone)
 	}
-	return steps, err
+	return steps, o.IncludeQuestion, err
 }
 
 // hash identifies everything that the measured importance and scores depend on

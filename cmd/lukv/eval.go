@@ -1,0 +1,356 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+)
+
+type evalCmd struct {
+	modelFlags
+	Data []string `short:"d" sep:"none" placeholder:"FILE" help:"Questions as JSON Lines of {task, context, question, answer_prefix, answers, max_new_tokens}. May be repeated; builtin has samples of its own."`
+
+	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the context's cache to remove (default 0.5,0.8,0.9)."`
+	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
+	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
+	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric. May be repeated."`
+	Decode    string   `group:"policy" placeholder:"JSON" help:"Compress while decoding too."`
+	Compat    bool     `group:"policy" help:"Round budgets as older kvpress does."`
+	NoFull    bool     `group:"policy" help:"Leave out the full cache."`
+	protectFlags
+
+	Limit        int     `placeholder:"N" help:"At most N questions per task."`
+	Fraction     float64 `placeholder:"F" help:"That fraction of each task's questions."`
+	Seed         uint64  `default:"42" placeholder:"N" help:"Start of the random numbers that draw them (default ${default})."`
+	MaxNewTokens int     `default:"64" placeholder:"N" help:"Longest answer where the data do not say (default ${default})."`
+	Match        string  `enum:"auto,all,part" default:"auto" help:"Score: share of the answers found (all), any found (part), or part for tasks named qa…, else all (auto)."`
+	Raw          bool    `help:"No chat template."`
+	QueryAware   bool    `help:"Compress after the question is known (a control experiment)."`
+	SharePrefill bool    `help:"Derive all methods from one full prefill: same answers, faster, but no peaks."`
+
+	Items    string `placeholder:"FILE" help:"Append every answer to FILE; a run that was stopped goes on from there."`
+	CSV      bool   `name:"csv" xor:"format" help:"Print CSV in long form."`
+	JSON     bool   `name:"json" xor:"format" help:"Print one JSON object."`
+	Markdown bool   `xor:"format" help:"Print a Markdown table."`
+}
+
+func (evalCmd) Help() string {
+	return `Runs the cross product of metrics, allocators and ratios, and the full cache before it. Every context is compressed before its questions are known, once per method; decoding is greedy. Scores are in percent with 95 % bootstrap intervals over the items; every task counts once in the average. Items that do not fit are listed, do not count, and make the exit status 1.
+
+Examples:
+
+  lukv eval builtin --allocator uniform,adakv --ratio 0.8 --limit 2 --share-prefill
+
+  lukv eval DIR --data ruler-4096.jsonl --metric snapkv,keydiff --allocator uniform,lukv --profile snapkv.profile --profile keydiff.profile --ratio 0.5,0.8 --items run1.jsonl
+
+  lukv eval DIR --data qa.jsonl --ratio 0.8 --csv > scores.csv`
+}
+
+// evalSettings is everything that answers depend on. Its hash guards the
+// files of answers.
+type evalSettings struct {
+	Model        string          `json:"model"`
+	Precision    model.Precision `json:"precision"`
+	CacheType    string          `json:"cache_type"`
+	MaxContext   int             `json:"max_context"`
+	MaxCache     int64           `json:"max_cache_bytes,omitempty"`
+	Data         []evalData      `json:"data"`
+	Items        int             `json:"items"`
+	Limit        int             `json:"limit,omitempty"`
+	Fraction     float64         `json:"fraction,omitempty"`
+	Seed         uint64          `json:"seed"`
+	MaxNewTokens int             `json:"max_new_tokens"`
+	Match        eval.Match      `json:"match"`
+	QueryAware   bool            `json:"query_aware"`
+	SharePrefill bool            `json:"share_prefill"`
+	Framing      eval.Framing    `json:"framing"`
+	Methods      []evalMethod    `json:"methods"`
+}
+
+type evalData struct {
+	Name   string `json:"name"`
+	SHA256 string `json:"sha256"`
+}
+
+type evalMethod struct {
+	Name   string       `json:"name"`
+	Policy *lukv.Policy `json:"policy"`
+}
+
+// evalResult is what eval --json prints.
+type evalResult struct {
+	Settings evalSettings  `json:"settings"`
+	Hash     string        `json:"settings_hash"`
+	Version  versionInfo   `json:"version"`
+	Rows     []eval.Row    `json:"rows"`
+	Failed   []eval.Answer `json:"failed"`
+}
+
+func (c *evalCmd) Run(e *env) error {
+	items, data, err := c.items()
+	if err != nil {
+		return err
+	}
+	m, err := c.open(e)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	methods, err := c.methods(m)
+	if err != nil {
+		return err
+	}
+	framing, err := evalFraming(e.ctx, m, c.Model, c.Raw)
+	if err != nil {
+		return err
+	}
+	o := eval.Options{
+		Framing: framing, Match: eval.Match(c.Match), MaxNewTokens: c.MaxNewTokens,
+		Session: c.session(), SharePrefill: c.SharePrefill, QueryAware: c.QueryAware,
+	}
+	settings := evalSettings{
+		Model: m.ID(), Precision: m.Precision(), CacheType: c.CacheType, MaxContext: c.MaxContext, MaxCache: int64(c.MaxCache),
+		Data: data, Items: len(items), Limit: c.Limit, Fraction: c.Fraction, Seed: c.Seed, MaxNewTokens: c.MaxNewTokens,
+		Match: o.Match, QueryAware: c.QueryAware, SharePrefill: c.SharePrefill, Framing: framing,
+	}
+	for _, x := range methods {
+		settings.Methods = append(settings.Methods, evalMethod{x.Name, x.Policy})
+	}
+	return c.evaluate(e, m, items, methods, o, settings)
+}
+
+func (c *evalCmd) evaluate(e *env, m *model.Model, items []eval.Item, methods []eval.Method, o eval.Options, settings evalSettings) error {
+	sum := sha256.Sum256([]byte(compact(settings)))
+	hash := hex.EncodeToString(sum[:8])
+	var answers []eval.Answer
+	emit := func(a eval.Answer) error {
+		answers = append(answers, a)
+		return nil
+	}
+	if c.Items != "" {
+		log, err := eval.OpenLog(c.Items, hash, settings)
+		if err != nil {
+			return err
+		}
+		defer log.Close()
+		answers = append(answers, log.Answers()...)
+		if len(answers) > 0 {
+			e.note("resuming from %s: %d of %d answers are there", c.Items, len(answers), len(items)*len(methods))
+		}
+		o.Done = log.Done
+		emit = func(a eval.Answer) error {
+			answers = append(answers, a)
+			return log.Add(a)
+		}
+	}
+	line := e.progress()
+	resumed := len(answers)
+	o.Progress = func(done, total int) {
+		line.show("evaluating: %d of %d answers%s", done, total, line.left(resumed, done, total))
+	}
+	err := eval.Run(e.ctx, m, items, methods, o, emit)
+	line.clear()
+	if err != nil {
+		if c.Items != "" && e.ctx.Err() != nil {
+			e.note("the answers so far are in %s; the same command goes on from there", c.Items)
+		}
+		return err
+	}
+	return c.print(e, evalResult{Settings: settings, Hash: hash, Version: readVersion()}, items, methods, answers)
+}
+
+// print prints rows in the order of methods and tasks, whatever order a resumed
+// run made the answers in.
+func (c *evalCmd) print(e *env, result evalResult, items []eval.Item, methods []eval.Method, answers []eval.Answer) error {
+	at := map[string]int{}
+	for i, m := range methods {
+		at[m.Name] = i
+	}
+	slices.SortStableFunc(answers, func(a, b eval.Answer) int {
+		if d := at[a.Method] - at[b.Method]; d != 0 {
+			return d
+		}
+		return a.Item - b.Item
+	})
+	result.Rows = eval.Summarize(answers)
+	result.Failed = []eval.Answer{}
+	for _, a := range answers {
+		if a.Error != "" {
+			result.Failed = append(result.Failed, a)
+		}
+	}
+	var err error
+	switch {
+	case c.JSON:
+		err = eval.WriteJSON(e.out, result)
+	case c.CSV:
+		err = eval.WriteCSV(e.out, result.Rows)
+	case c.Markdown:
+		err = eval.WriteMarkdown(e.out, result.Rows)
+	default:
+		err = eval.WriteTable(e.out, result.Rows)
+	}
+	if err != nil {
+		return err
+	}
+	for _, a := range result.Failed {
+		it := items[a.Item]
+		fmt.Fprintf(e.err, "failed: %s, line %d, task %s: %s\n", a.Method, it.Line, a.Task, a.Error)
+	}
+	if n := len(result.Failed); n > 0 {
+		return fmt.Errorf("%d of %d answers failed", n, len(answers))
+	}
+	return nil
+}
+
+// items reads the data and draws the subset.
+func (c *evalCmd) items() ([]eval.Item, []evalData, error) {
+	if c.MaxNewTokens < 1 {
+		return nil, nil, usage("--max-new-tokens: found %d, expected at least 1", c.MaxNewTokens)
+	}
+	var items []eval.Item
+	var data []evalData
+	add := func(name string, raw []byte) error {
+		more, err := eval.ReadItems(bytes.NewReader(raw), name)
+		if err != nil {
+			return err
+		}
+		items = append(items, more...)
+		sum := sha256.Sum256(raw)
+		data = append(data, evalData{filepath.Base(name), hex.EncodeToString(sum[:])})
+		return nil
+	}
+	for _, path := range c.Data {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read data: %w", err)
+		}
+		if err := add(path, raw); err != nil {
+			return nil, nil, err
+		}
+	}
+	if len(c.Data) == 0 {
+		if c.Model != builtin.Name {
+			return nil, nil, usage("--data is missing: only %s brings samples of its own", builtin.Name)
+		}
+		if err := add("builtin samples", builtin.SamplesJSONL()); err != nil {
+			return nil, nil, err
+		}
+	}
+	items, err := eval.Subset(items, c.Fraction, c.Limit, c.Seed)
+	if err != nil {
+		return nil, nil, usageError{err}
+	}
+	return items, data, nil
+}
+
+// methods returns the full cache and the cross product of the flags.
+func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
+	ratios, err := parseRatios(c.Ratio)
+	if err != nil {
+		return nil, err
+	}
+	if len(ratios) == 0 {
+		ratios = []float64{0.5, 0.8, 0.9}
+	}
+	decode, err := parseDecode(c.Decode)
+	if err != nil {
+		return nil, err
+	}
+	profiles, err := loadProfiles(c.Profile)
+	if err != nil {
+		return nil, err
+	}
+	var out []eval.Method
+	seen := map[string]bool{}
+	add := func(method eval.Method) {
+		if !seen[method.Name] {
+			seen[method.Name] = true
+			out = append(out, method)
+		}
+	}
+	if !c.NoFull {
+		add(eval.Method{Name: "full"})
+	}
+	metrics, allocators := splitList(c.Metric), splitList(c.Allocator)
+	if len(metrics) == 0 {
+		metrics = []string{"snapkv"}
+	}
+	if len(allocators) == 0 {
+		allocators = []string{"uniform"}
+	}
+	for _, metricText := range metrics {
+		metric, err := parseMetric(metricText)
+		if err != nil {
+			return nil, err
+		}
+		protection, err := c.protection(metric)
+		if err != nil {
+			return nil, err
+		}
+		for _, allocatorText := range allocators {
+			allocator, err := parseAllocator(allocatorText)
+			if err != nil {
+				return nil, err
+			}
+			var profile *lukv.Profile
+			if allocator.NeedsProfile() {
+				if profile, err = profiles.find(m, c.Model, metric); err != nil {
+					return nil, err
+				}
+			}
+			for _, ratio := range ratios {
+				p := &lukv.Policy{
+					Metric: metric, Allocator: allocator, Ratio: ratio, Protection: protection,
+					Decode: decode, Compat: c.Compat, Profile: profile,
+				}
+				if profile != nil {
+					if p.ProfileDigest, err = profile.Digest(); err != nil {
+						return nil, err
+					}
+				}
+				if err := p.Validate(); err != nil {
+					return nil, usageError{err}
+				}
+				add(eval.Method{Name: policyName(metric, allocator, ratio), Policy: p})
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("no methods to evaluate")
+	}
+	return out, nil
+}
+
+// policyName names a policy in tables.
+func policyName(metric lukv.MetricConfig, allocator lukv.AllocatorConfig, ratio float64) string {
+	a := allocator.Name
+	if compact(allocator) != compact(lukv.AllocatorConfig{Name: a}) {
+		a = compact(allocator)
+	}
+	return metricName(metric) + "/" + a + "/" + strconv.FormatFloat(ratio, 'g', -1, 64)
+}
+
+// parseRatios reads lists of ratios.
+func parseRatios(items []string) ([]float64, error) {
+	var out []float64
+	for _, s := range splitList(items) {
+		r, err := strconv.ParseFloat(s, 64)
+		if err != nil || !(r >= 0 && r < 1) {
+			return nil, usage("--ratio: found %q, expected at least 0 and below 1", s)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}

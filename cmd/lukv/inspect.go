@@ -1,0 +1,541 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/kvcache"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/safetensors"
+	"github.com/lukv/lukv/tensor"
+)
+
+type inspectCmd struct {
+	Path    string  `arg:"" help:"Checkpoint folder or builtin, profile (.npy too), saved session, or safetensors file."`
+	Ratio   float64 `default:"0.8" placeholder:"R" help:"Profile: overall ratio of the heat map (default ${default})."`
+	SVG     string  `name:"svg" placeholder:"FILE" help:"Profile: write the heat map as SVG."`
+	Nearest bool    `help:"Profile: the nearest level instead of interpolating."`
+	Tensors bool    `help:"Checkpoint: list all tensors."`
+	JSON    bool    `help:"One JSON object."`
+}
+
+func (inspectCmd) Help() string {
+	return `The kind of thing is found by its content. A checkpoint is checked as run would check it; a saved session is read as a whole and its checksum verified.
+
+Examples:
+
+  lukv inspect DIR --tensors
+
+  lukv inspect snapkv.profile --ratio 0.9 --svg snapkv.svg
+
+  lukv inspect book.session --json`
+}
+
+func (c *inspectCmd) Run(e *env) error {
+	if !(c.Ratio >= 0 && c.Ratio < 1) {
+		return usage("--ratio: found %v, expected at least 0 and below 1", c.Ratio)
+	}
+	if c.Path == builtin.Name {
+		return c.checkpoint(e)
+	}
+	info, err := os.Stat(c.Path)
+	if err != nil {
+		return fmt.Errorf("inspect: %w", err)
+	}
+	if info.IsDir() {
+		return c.checkpoint(e)
+	}
+	head, err := readHead(c.Path)
+	if err != nil {
+		return fmt.Errorf("inspect: %w", err)
+	}
+	switch {
+	case bytes.HasPrefix(head, []byte("\x93NUMPY")):
+		return c.ratios(e)
+	case bytes.HasPrefix(bytes.TrimSpace(head), []byte("{")):
+		return c.profile(e)
+	case len(head) > 8 && head[8] == '{':
+		return c.tensorFile(e)
+	}
+	return fmt.Errorf("inspect %s: neither a checkpoint nor a profile nor a saved session", c.Path)
+}
+
+func readHead(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	head := make([]byte, 64)
+	n, err := io.ReadFull(f, head)
+	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return head[:n], err
+}
+
+// table prints name and value columns.
+type table struct{ w *tabwriter.Writer }
+
+func newTable(w io.Writer) table { return table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
+
+func (t table) line(name, format string, args ...any) {
+	fmt.Fprintf(t.w, "%s\t%s\n", name, fmt.Sprintf(format, args...))
+}
+
+// checkpointInfo is what inspect --json prints of a checkpoint.
+type checkpointInfo struct {
+	Kind       string         `json:"kind"` // "checkpoint"
+	Path       string         `json:"path"`
+	ID         string         `json:"id"`
+	Config     *model.Config  `json:"config"`
+	Parameters int64          `json:"parameters"`
+	Bytes      int64          `json:"bytes"`
+	Types      []tensorTypes  `json:"types"`
+	Unused     []string       `json:"unused_tensors"`
+	Tensors    []tensorInfo   `json:"tensors,omitempty"`
+	CacheBytes map[string]int `json:"cache_bytes_per_token"` // by element type
+	Tokenizer  string         `json:"tokenizer"`             // "" if it can be read, else why not
+	Vocabulary int            `json:"tokenizer_vocabulary,omitempty"`
+}
+
+type tensorTypes struct {
+	Type       string `json:"type"`
+	Tensors    int    `json:"tensors"`
+	Parameters int64  `json:"parameters"`
+	Bytes      int64  `json:"bytes"`
+}
+
+type tensorInfo struct {
+	Name  string `json:"name"`
+	Type  string `json:"type"`
+	Shape []int  `json:"shape"`
+	Bytes int    `json:"bytes"`
+}
+
+func (c *inspectCmd) checkpoint(e *env) error {
+	info, err := c.readCheckpoint(e)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return eval.WriteJSON(e.out, info)
+	}
+	cfg := info.Config
+	t := newTable(e.out)
+	t.line("checkpoint", "%s", info.Path)
+	t.line("identity", "%s", info.ID)
+	t.line("architecture", "%s, %d layers, hidden %d, intermediate %d", cfg.Arch, cfg.Layers, cfg.Hidden, cfg.Intermediate)
+	t.line("attention", "%d query heads on %d KV heads of %d%s", cfg.Heads, cfg.KVHeads, cfg.HeadDim, extras(cfg))
+	t.line("windows", "%s", windows(cfg.Windows))
+	t.line("vocabulary", "%d (tokenizer %s)", cfg.Vocab, tokenizerText(info))
+	t.line("context", "%d tokens", cfg.MaxPositions)
+	t.line("rope", "%s", ropeText(cfg))
+	t.line("parameters", "%s (%s)", count(info.Parameters), eval.Bytes(info.Bytes))
+	for _, x := range info.Types {
+		t.line("", "%s: %d tensors, %s parameters, %s", x.Type, x.Tensors, count(x.Parameters), eval.Bytes(x.Bytes))
+	}
+	t.line("cache", "%s per token as f32, %s as bf16 or f16", eval.Bytes(int64(info.CacheBytes["f32"])), eval.Bytes(int64(info.CacheBytes["bf16"])))
+	if n := len(info.Unused); n > 0 {
+		t.line("unused", "%d tensors: %s", n, clip(strings.Join(info.Unused, ", "), 200))
+	}
+	for _, x := range info.Tensors {
+		t.line(x.Name, "%s %v %s", x.Type, x.Shape, eval.Bytes(int64(x.Bytes)))
+	}
+	return t.w.Flush()
+}
+
+func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, error) {
+	flags := runtimeFlags{Threads: 1, Precision: "auto", CPU: "auto"}
+	m, err := flags.open(e, c.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	info := &checkpointInfo{Kind: "checkpoint", Path: c.Path, ID: m.ID(), Config: m.Config(), Unused: []string{}}
+	var files *safetensors.Checkpoint
+	if c.Path == builtin.Name {
+		files, err = safetensors.OpenCheckpointFS(m.Source())
+	} else {
+		files, err = safetensors.OpenCheckpoint(c.Path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer files.Close()
+	w, err := model.LoadWeightsFS(m.Source(), m.Config())
+	if c.Path != builtin.Name {
+		w, err = model.LoadWeights(c.Path, m.Config())
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	info.Unused = append(info.Unused, w.Unused()...)
+	for name, t := range files.All() {
+		n := int64(1)
+		for _, d := range t.Shape {
+			n *= int64(d)
+		}
+		info.Parameters += n
+		info.Bytes += int64(len(t.Data))
+		i := slices.IndexFunc(info.Types, func(x tensorTypes) bool { return x.Type == t.Type.String() })
+		if i < 0 {
+			i = len(info.Types)
+			info.Types = append(info.Types, tensorTypes{Type: t.Type.String()})
+		}
+		x := &info.Types[i]
+		x.Tensors++
+		x.Parameters += n
+		x.Bytes += int64(len(t.Data))
+		if c.Tensors {
+			info.Tensors = append(info.Tensors, tensorInfo{name, t.Type.String(), t.Shape, len(t.Data)})
+		}
+	}
+	cfg := m.Config()
+	info.CacheBytes = map[string]int{}
+	for name, t := range map[string]tensor.Type{"f32": tensor.F32, "f16": tensor.F16, "bf16": tensor.BF16} {
+		info.CacheBytes[name] = 2 * cfg.Layers * cfg.KVHeads * cfg.HeadDim * t.Size()
+	}
+	if tok, err := m.Tokenizer(); err != nil {
+		info.Tokenizer = err.Error()
+	} else {
+		info.Vocabulary = tok.VocabSize()
+	}
+	return info, nil
+}
+
+func extras(c *model.Config) string {
+	var out []string
+	for _, x := range []struct {
+		on   bool
+		name string
+	}{
+		{c.QKVBias, "q/k/v biases"}, {c.OutBias, "output bias"}, {c.MLPBias, "MLP biases"},
+		{c.QKNorm, "q/k norms"}, {c.TiedEmbeddings, "tied embeddings"},
+	} {
+		if x.on {
+			out = append(out, x.name)
+		}
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return "; " + strings.Join(out, ", ")
+}
+
+func windows(w []int) string {
+	n, size := 0, 0
+	for _, x := range w {
+		if x > 0 {
+			n, size = n+1, x
+		}
+	}
+	if n == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%d of %d layers see %d tokens", n, len(w), size)
+}
+
+func tokenizerText(info *checkpointInfo) string {
+	if info.Tokenizer != "" {
+		return "cannot be used: " + info.Tokenizer
+	}
+	return "has " + strconv.Itoa(info.Vocabulary)
+}
+
+func ropeText(c *model.Config) string {
+	data, err := json.Marshal(c.Rope)
+	if err != nil {
+		return err.Error()
+	}
+	return string(data)
+}
+
+// count prints a number of parameters.
+func count(n int64) string {
+	switch x := float64(n); {
+	case n >= 1e9:
+		return fmt.Sprintf("%.2f billion", x/1e9)
+	case n >= 1e6:
+		return fmt.Sprintf("%.2f million", x/1e6)
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// profileInfo is what inspect --json prints of a profile.
+type profileInfo struct {
+	Kind       string                `json:"kind"` // "profile"
+	Path       string                `json:"path"`
+	Digest     string                `json:"digest"`
+	Identity   *lukv.ProfileIdentity `json:"identity,omitempty"` // absent of a .npy file
+	Layers     int                   `json:"layers"`
+	KVHeads    int                   `json:"kv_heads"`
+	Excluded   []int                 `json:"excluded_layers,omitempty"`
+	Pairs      int                   `json:"pairs"`
+	MinContext int                   `json:"min_context"`
+	MaxContext int                   `json:"max_context"`
+	Levels     []levelInfo           `json:"levels"`
+	HeatMap    lukv.HeatMap          `json:"heat_map"`
+}
+
+type levelInfo struct {
+	Ratio float64 `json:"ratio"`
+	Mean  float64 `json:"mean"`
+	Min   float64 `json:"min"`
+	Max   float64 `json:"max"`
+}
+
+// profile shows a profile, or says how far an unfinished one is.
+func (c *inspectCmd) profile(e *env) error {
+	data, err := os.ReadFile(c.Path)
+	if err != nil {
+		return fmt.Errorf("inspect: %w", err)
+	}
+	var kind struct {
+		Format   string               `json:"format"`
+		Pairs    int                  `json:"pairs"`
+		Identity lukv.ProfileIdentity `json:"identity"`
+	}
+	if err := json.Unmarshal(data, &kind); err != nil {
+		return fmt.Errorf("inspect %s: %w", c.Path, err)
+	}
+	if kind.Format == "lukv profile state" {
+		if c.JSON {
+			return eval.WriteJSON(e.out, map[string]any{"kind": "profile state", "path": c.Path, "pairs": kind.Pairs, "identity": kind.Identity})
+		}
+		fmt.Fprintf(e.out, "unfinished profile %s: %d questions done, metric %s\n", c.Path, kind.Pairs, metricName(kind.Identity.Metric))
+		return nil
+	}
+	p, err := lukv.ReadProfile(bytes.NewReader(data))
+	if err != nil {
+		return fmt.Errorf("inspect %s: %w", c.Path, err)
+	}
+	return c.showProfile(e, p, &p.Identity)
+}
+
+// ratios shows a .npy file.
+func (c *inspectCmd) ratios(e *env) error {
+	f, err := os.Open(c.Path)
+	if err != nil {
+		return fmt.Errorf("inspect: %w", err)
+	}
+	defer f.Close()
+	p, err := lukv.ReadProfileNPY(f, lukv.DefaultProfileIdentity())
+	if err != nil {
+		return fmt.Errorf("inspect %s: %w", c.Path, err)
+	}
+	return c.showProfile(e, p, nil)
+}
+
+func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdentity) error {
+	digest, err := p.Digest()
+	if err != nil {
+		return err
+	}
+	info := profileInfo{
+		Kind: "profile", Path: c.Path, Digest: digest, Identity: id, Layers: p.Layers(), KVHeads: p.KVHeads(),
+		Excluded: p.Excluded, Pairs: p.Pairs, MinContext: p.MinContext, MaxContext: p.MaxContext,
+		HeatMap: p.HeatMap(c.Ratio, c.Nearest),
+	}
+	for i := range lukv.Levels {
+		ratio := float64(i+1) / 100
+		h := p.HeatMap(ratio, true)
+		info.Levels = append(info.Levels, levelInfo{ratio, h.Mean, h.Min, h.Max})
+	}
+	if c.SVG != "" {
+		if err := c.writeSVG(e, &info); err != nil {
+			return fmt.Errorf("write heat map: %w", err)
+		}
+	}
+	if c.JSON {
+		return eval.WriteJSON(e.out, info)
+	}
+	t := newTable(e.out)
+	t.line("profile", "%s", c.Path)
+	t.line("shape", "%d layers of %d KV heads", info.Layers, info.KVHeads)
+	if id != nil {
+		t.line("digest", "%s", digest)
+		t.line("model", "%s", id.Model)
+		t.line("metric", "%s", id.Metric)
+		t.line("protection", "%d sinks, window of %d", id.Protection.Sinks, id.Protection.Window)
+		t.line("made with", "normalization %s, objective %s, scope %s, solver %s, min retention %g, %d steps",
+			id.Normalization, id.Objective, id.Scope, id.Solver, id.MinRetention, id.MaxSteps)
+		t.line("calibration", "%s", id.Calibration)
+	}
+	if info.Pairs > 0 {
+		t.line("measured on", "%d questions about contexts of %d to %d tokens", info.Pairs, info.MinContext, info.MaxContext)
+	}
+	if len(info.Excluded) > 0 {
+		t.line("excluded", "layers %v (sliding windows)", info.Excluded)
+	}
+	if err := t.w.Flush(); err != nil {
+		return err
+	}
+	h := info.HeatMap
+	fmt.Fprintf(e.out, "\npercent removed per head at ratio %g: mean %.1f, least %.1f, most %.1f\n", h.Ratio, 100*h.Mean, 100*h.Min, 100*h.Max)
+	return writeHeat(e.out, h.Ratios, e.colors())
+}
+
+func (c *inspectCmd) writeSVG(e *env, info *profileInfo) error {
+	subtitle := fmt.Sprintf("%d layers of %d KV heads", info.Layers, info.KVHeads)
+	if id := info.Identity; id != nil {
+		subtitle = fmt.Sprintf("model %s, metric %s, %d questions, normalization %s, %s",
+			clip(id.Model, 20), id.Metric.Name, info.Pairs, id.Normalization, id.Objective)
+	}
+	h := eval.HeatMap{
+		Title:    fmt.Sprintf("Percent removed per head at ratio %g", info.HeatMap.Ratio),
+		Subtitle: subtitle, Command: e.commandLine(), Values: info.HeatMap.Ratios,
+	}
+	return replaceFile(c.SVG, h.WriteSVG)
+}
+
+// tensorFile shows a saved session or cache, or any safetensors file.
+func (c *inspectCmd) tensorFile(e *env) error {
+	f, err := safetensors.Open(c.Path)
+	if err != nil {
+		return fmt.Errorf("inspect: %w", err)
+	}
+	defer f.Close()
+	if _, ok := f.Metadata()["lukv_cache"]; ok {
+		return c.cache(e)
+	}
+	info := checkpointInfo{Kind: "tensors", Path: c.Path}
+	for name, t := range f.All() {
+		n := int64(1)
+		for _, d := range t.Shape {
+			n *= int64(d)
+		}
+		info.Parameters += n
+		info.Bytes += int64(len(t.Data))
+		info.Tensors = append(info.Tensors, tensorInfo{name, t.Type.String(), t.Shape, len(t.Data)})
+	}
+	if c.JSON {
+		return eval.WriteJSON(e.out, map[string]any{
+			"kind": info.Kind, "path": info.Path, "parameters": info.Parameters, "bytes": info.Bytes,
+			"tensors": info.Tensors, "metadata": f.Metadata(),
+		})
+	}
+	t := newTable(e.out)
+	t.line("tensors", "%d in %s: %s elements, %s", f.Len(), c.Path, count(info.Parameters), eval.Bytes(info.Bytes))
+	for _, x := range info.Tensors {
+		t.line(x.Name, "%s %v %s", x.Type, x.Shape, eval.Bytes(int64(x.Bytes)))
+	}
+	return t.w.Flush()
+}
+
+// cacheInfo is what inspect --json prints of a saved session or cache.
+type cacheInfo struct {
+	Kind          string       `json:"kind"` // "session" or "cache"
+	Path          string       `json:"path"`
+	Model         string       `json:"model,omitempty"`
+	Precision     string       `json:"precision,omitempty"`
+	Position      int          `json:"position"` // tokens processed
+	ContextTokens int          `json:"context_tokens,omitempty"`
+	Policy        *lukv.Policy `json:"policy,omitempty"`
+	Layers        int          `json:"layers"`
+	KVHeads       int          `json:"kv_heads"`
+	HeadDim       int          `json:"head_dim"`
+	Type          string       `json:"type"`
+	PageEntries   int          `json:"page_entries"`
+	Entries       int64        `json:"entries"`
+	Bytes         int64        `json:"bytes"`
+	SlackBytes    int64        `json:"slack_bytes"`
+	Ratio         float64      `json:"ratio"` // fraction of entries removed
+	Lengths       [][]int      `json:"lengths"`
+	FileBytes     int64        `json:"file_bytes"`
+}
+
+func (c *inspectCmd) cache(e *env) error {
+	cache, meta, err := kvcache.LoadFile(c.Path, kvcache.Options{})
+	if err != nil {
+		return fmt.Errorf("inspect %s: %w", c.Path, err)
+	}
+	defer cache.Close()
+	o, st := cache.Options(), cache.Stats()
+	info := cacheInfo{
+		Kind: "cache", Path: c.Path, Model: meta["model"], Precision: meta["precision"],
+		Layers: o.Layers, KVHeads: o.KVHeads, HeadDim: o.HeadDim, Type: o.Type.String(), PageEntries: o.PageEntries,
+		Entries: st.Entries, Bytes: st.Bytes, SlackBytes: st.SlackBytes,
+	}
+	for l := range o.Layers {
+		row := make([]int, o.KVHeads)
+		for h := range row {
+			row[h] = cache.Len(l, h)
+			info.Position = max(info.Position, int(cache.LastPosition(l, h))+1)
+		}
+		info.Lengths = append(info.Lengths, row)
+	}
+	if text, ok := meta["session"]; ok {
+		var s struct {
+			Position      int          `json:"position"`
+			ContextTokens int          `json:"context_tokens"`
+			Policy        *lukv.Policy `json:"policy"`
+		}
+		if err := json.Unmarshal([]byte(text), &s); err != nil {
+			return fmt.Errorf("inspect %s: session data: %w", c.Path, err)
+		}
+		info.Kind, info.Position, info.ContextTokens, info.Policy = "session", s.Position, s.ContextTokens, s.Policy
+	}
+	full := int64(0)
+	removed := make([][]float64, o.Layers) // of the layers without a window
+	for l, row := range info.Lengths {
+		if o.Windows != nil && o.Windows[l] > 0 || info.Position == 0 {
+			continue
+		}
+		removed[l] = make([]float64, len(row))
+		for h, n := range row {
+			removed[l][h] = 1 - float64(n)/float64(info.Position)
+			full += int64(info.Position)
+			info.Ratio -= float64(n)
+		}
+	}
+	if full > 0 {
+		info.Ratio = 1 + info.Ratio/float64(full)
+	}
+	if fi, err := os.Stat(c.Path); err == nil {
+		info.FileBytes = fi.Size()
+	}
+	if c.JSON {
+		return eval.WriteJSON(e.out, info)
+	}
+	t := newTable(e.out)
+	t.line(info.Kind, "%s (%s)", c.Path, eval.Bytes(info.FileBytes))
+	if info.Model != "" {
+		t.line("model", "%s", info.Model)
+	}
+	t.line("tokens", "%d", info.Position)
+	if info.Policy != nil {
+		t.line("policy", "%s", info.Policy)
+	}
+	t.line("cache", "%d layers of %d KV heads of %d, %s, pages of %d entries", info.Layers, info.KVHeads, info.HeadDim, info.Type, info.PageEntries)
+	t.line("entries", "%d (%.1f %% removed)", info.Entries, 100*info.Ratio)
+	t.line("bytes", "%s, of this slack %s", eval.Bytes(info.Bytes), eval.Bytes(info.SlackBytes))
+	if err := t.w.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(e.out, "\nentries per layer and KV head")
+	for l, row := range info.Lengths {
+		fmt.Fprintf(e.out, "%5d", l)
+		for _, n := range row {
+			fmt.Fprintf(e.out, " %7d", n)
+		}
+		fmt.Fprintln(e.out)
+	}
+	if full > 0 {
+		fmt.Fprintln(e.out, "\npercent removed")
+		return writeHeat(e.out, removed, e.colors())
+	}
+	return nil
+}

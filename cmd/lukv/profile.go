@@ -1,0 +1,391 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/model/calibration"
+)
+
+type profileCmd struct {
+	modelFlags
+	Output string `short:"o" required:"" placeholder:"FILE" help:"Where the profile goes. FILE.state keeps unfinished work."`
+
+	Metric string `group:"policy" placeholder:"NAME|JSON" help:"The metric whose ranking is profiled (default snapkv): ${metrics}; or JSON with parameters."`
+	protectFlags
+
+	Text      []string `sep:"none" placeholder:"FILE" help:"A calibration text; with --questions. May be repeated, in pairs."`
+	Questions []string `sep:"none" placeholder:"FILE" help:"Its questions: plain lines, or JSON Lines of {question, answer_prefix}."`
+	Data      []string `sep:"none" placeholder:"FILE" help:"Texts with questions as JSON Lines of {context, questions}. May be repeated."`
+	Limit     int      `placeholder:"N" help:"Only the first N questions of each text."`
+	Texts     int      `placeholder:"N" help:"Only the first N texts."`
+	Template  bool     `help:"Put text and questions into the chat template (default: plain text; builtin always as in its card)."`
+
+	Normalization   string  `enum:"layer,none,global" default:"layer" help:"What an entry's usefulness is divided by: ${enum}."`
+	Objective       string  `enum:"utility,capacity" default:"utility" help:"utility: what the metric's ranking really keeps; capacity: without the gap to a perfect ranking."`
+	Scope           string  `enum:"global,layer" default:"global" help:"Heads compete in the whole model or inside their layer."`
+	Solver          string  `enum:"greedy,greedy+repair" default:"greedy" help:"${enum}."`
+	MaxSteps        int     `default:"64" placeholder:"N" help:"Tokens generated per question (default ${default})."`
+	MinRetention    float64 `default:"0.01" placeholder:"F" help:"Least fraction that a head keeps (default ${default})."`
+	IncludeQuestion bool    `help:"Count the last token of the question as a step, too."`
+	Temperature     float64 `group:"sampling" placeholder:"T" help:"Draw the answers instead of taking the most likely tokens."`
+	TopP            float64 `group:"sampling" placeholder:"P" help:"Draw from the most likely tokens that make up P."`
+	Seed            uint64  `group:"sampling" placeholder:"N" help:"Start of the random numbers (default 0)."`
+
+	NPY     string `name:"npy" placeholder:"FILE" help:"Also write the ratios as .npy, float64 [99, layers, KV heads]."`
+	FromNPY string `name:"from-npy" placeholder:"FILE" help:"Measure nothing: make the profile from such a file, which is taken to be of this model and metric."`
+	JSON    bool   `help:"Print the summary as one JSON object."`
+}
+
+func (profileCmd) Help() string {
+	return `Reads each text with the full cache, answers its questions, measures how much the answers drew on each cache entry, and solves for the budgets that lose least at 99 levels of compression if the metric does the ranking. The mean over all questions is the profile. Two runs give the same bytes.
+
+Work that was interrupted goes on from FILE.state when the same command is given again.
+
+Examples:
+
+  lukv profile DIR --metric snapkv -o dir-snapkv.profile
+
+  lukv profile DIR --metric '{"name":"snapkv","window":64}' --text book.txt --questions book.questions -o my.profile
+
+  lukv profile builtin --metric keydiff --solver greedy+repair --json -o builtin-keydiff.profile`
+}
+
+// profileSummary is what profile --json prints.
+type profileSummary struct {
+	Path       string               `json:"path"`
+	Digest     string               `json:"digest"`
+	Identity   lukv.ProfileIdentity `json:"identity"`
+	Layers     int                  `json:"layers"`
+	KVHeads    int                  `json:"kv_heads"`
+	Pairs      int                  `json:"pairs"`
+	MinContext int                  `json:"min_context"`
+	MaxContext int                  `json:"max_context"`
+
+	// Of the pairs measured by this run, not of those taken from a state file.
+	Measured     int   `json:"measured"`
+	Resumed      int   `json:"resumed"`
+	Steps        int   `json:"steps"`         // decoding steps that counted
+	NoSteps      []int `json:"no_answer"`     // pairs whose answer ended at once: the question's last token was taken
+	Repaired     int   `json:"repair_moves"`  // over all pairs and levels
+	ProvenLevels int   `json:"proven_levels"` // (pair, level) solutions proven optimal
+	Solutions    int   `json:"solutions"`     // (pair, level) solutions
+
+	Levels []levelSummary `json:"levels"`
+}
+
+// levelSummary describes one level. Loss and Bound are means over the measured
+// pairs: the loss of the chosen budgets and what no budgets can go below.
+type levelSummary struct {
+	Ratio float64 `json:"ratio"`
+	Mean  float64 `json:"mean"` // overall ratio of the profile at this level
+	Min   float64 `json:"min"`  // smallest and largest ratio of a head
+	Max   float64 `json:"max"`
+	Loss  float64 `json:"loss"`
+	Bound float64 `json:"bound"`
+}
+
+// maker is one execution of profile.
+type maker struct {
+	*profileCmd
+	e       *env
+	m       *model.Model
+	summary profileSummary
+}
+
+func (c *profileCmd) Run(e *env) error {
+	metric, err := c.check()
+	if err != nil {
+		return err
+	}
+	m, err := c.open(e)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	k := &maker{profileCmd: c, e: e, m: m}
+	k.summary.Path = c.Output
+	k.summary.Levels = make([]levelSummary, lukv.Levels)
+	var p *lukv.Profile
+	if c.FromNPY != "" {
+		p, err = k.convert(metric)
+	} else {
+		p, err = k.measure(metric)
+	}
+	if err != nil {
+		return err
+	}
+	if err := k.save(p); err != nil {
+		return err
+	}
+	return k.print(p)
+}
+
+func (c *profileCmd) check() (lukv.MetricConfig, error) {
+	switch {
+	case len(c.Text) != len(c.Questions):
+		return lukv.MetricConfig{}, usage("--text and --questions: found %d and %d, expected pairs", len(c.Text), len(c.Questions))
+	case c.Limit < 0 || c.Texts < 0:
+		return lukv.MetricConfig{}, usage("--limit and --texts: found %d and %d, expected 0 or more", c.Limit, c.Texts)
+	case c.MaxSteps < 1:
+		return lukv.MetricConfig{}, usage("--max-steps: found %d, expected at least 1", c.MaxSteps)
+	case !(c.MinRetention >= 0 && c.MinRetention < 1):
+		return lukv.MetricConfig{}, usage("--min-retention: found %v, expected at least 0 and below 1", c.MinRetention)
+	case c.FromNPY != "" && (len(c.Text) > 0 || len(c.Data) > 0):
+		return lukv.MetricConfig{}, usage("--from-npy measures nothing: --text, --questions and --data cannot be given beside it")
+	}
+	s := c.sampling()
+	if err := s.Validate(); err != nil {
+		return lukv.MetricConfig{}, usageError{err}
+	}
+	return parseMetric(c.Metric)
+}
+
+func (c *profileCmd) sampling() model.Sampling {
+	return model.Sampling{Temperature: c.Temperature, TopP: c.TopP, Seed: c.Seed}
+}
+
+// texts returns the calibration texts that the flags name.
+func (c *profileCmd) texts() ([]calibration.Text, error) {
+	var texts []calibration.Text
+	for i, path := range c.Text {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read text: %w", err)
+		}
+		in, err := os.Open(c.Questions[i])
+		if err != nil {
+			return nil, fmt.Errorf("read questions: %w", err)
+		}
+		questions, err := calibration.ReadQuestions(in, c.Questions[i])
+		in.Close()
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, calibration.Text{Context: string(data), Questions: questions})
+	}
+	for _, path := range c.Data {
+		in, err := os.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("read texts: %w", err)
+		}
+		more, err := calibration.ReadTexts(in, path)
+		in.Close()
+		if err != nil {
+			return nil, err
+		}
+		texts = append(texts, more...)
+	}
+	if len(texts) == 0 {
+		texts = []calibration.Text{calibration.Narrative()}
+		if c.Model == builtin.Name {
+			texts = builtinTexts()
+		}
+	}
+	if c.Texts > 0 {
+		texts = texts[:min(c.Texts, len(texts))]
+	}
+	for i := range texts {
+		if c.Limit > 0 {
+			texts[i].Questions = texts[i].Questions[:min(c.Limit, len(texts[i].Questions))]
+		}
+	}
+	return texts, nil
+}
+
+// prompt returns the framing of text and question.
+func (k *maker) prompt() (calibration.Prompt, error) {
+	if k.Model == builtin.Name {
+		return builtin.Prompt, nil
+	}
+	f, err := eval.PlainFraming(k.m)
+	if k.Template {
+		f, err = eval.ChatFraming(k.e.ctx, k.m, eval.FixedDate)
+	}
+	f.Between = "\n\n"
+	return f.Prompt, err
+}
+
+func (k *maker) options(metric lukv.MetricConfig) (calibration.ProfileOptions, error) {
+	o := calibration.ProfileOptions{
+		Options: calibration.Options{
+			MaxSteps: k.MaxSteps, Sampling: k.sampling(), IncludeQuestion: k.IncludeQuestion, Session: k.session(),
+		},
+		Metric: metric, Normalization: k.Normalization, Objective: k.Objective, Scope: k.Scope, Solver: k.Solver,
+		MinRetention: k.MinRetention, State: k.Output + ".state",
+	}
+	if o.MinRetention == 0 {
+		o.MinRetention = -1
+	}
+	var err error
+	if o.Prompt, err = k.prompt(); err != nil {
+		return o, err
+	}
+	o.Protection, err = k.protection(metric)
+	return o, err
+}
+
+func (k *maker) measure(metric lukv.MetricConfig) (*lukv.Profile, error) {
+	texts, err := k.texts()
+	if err != nil {
+		return nil, err
+	}
+	o, err := k.options(metric)
+	if err != nil {
+		return nil, err
+	}
+	line := k.e.progress()
+	defer line.clear()
+	first := calibration.Pairs(texts[:1])
+	line.show("reading text 1 of %d, question 1 of %d", len(texts), first)
+	o.Progress = func(p calibration.Progress) {
+		if p.Pair == nil {
+			if p.Resumed > 0 {
+				k.e.note("resuming from %s: %d of %d questions are done", o.State, p.Resumed, p.Total)
+			}
+			k.summary.Resumed = p.Resumed
+			return
+		}
+		k.add(p)
+		line.show("profiling: question %d of %d%s", p.Done, p.Total, line.left(p.Resumed, p.Done, p.Total))
+	}
+	p, err := calibration.Profile(k.e.ctx, k.m, texts, o)
+	line.clear()
+	if errors.Is(err, lukv.ErrProfileMismatch) {
+		return nil, fmt.Errorf("%w (remove %s to begin anew)", err, o.State)
+	}
+	if err != nil && k.e.ctx.Err() != nil && exists(o.State) {
+		k.e.note("unfinished work is in %s; the same command goes on from there", o.State)
+	}
+	return p, err
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// add notes what one pair gave.
+func (k *maker) add(p calibration.Progress) {
+	s := &k.summary
+	s.Measured++
+	s.Steps += p.Pair.Steps
+	if p.Pair.FromQuestion && !k.IncludeQuestion {
+		s.NoSteps = append(s.NoSteps, p.Pair.Index)
+	}
+	for i := range s.Levels {
+		loss, bound := p.Levels.Loss[i], p.Levels.Bound[i]
+		s.Levels[i].Loss += loss
+		s.Levels[i].Bound += bound
+		s.Repaired += p.Levels.Moves[i]
+		s.Solutions++
+		if loss <= bound {
+			s.ProvenLevels++
+		}
+	}
+}
+
+// convert makes a profile from a .npy file.
+func (k *maker) convert(metric lukv.MetricConfig) (*lukv.Profile, error) {
+	raw, err := os.ReadFile(k.FromNPY)
+	if err != nil {
+		return nil, fmt.Errorf("read ratios: %w", err)
+	}
+	o, err := k.options(metric)
+	if err != nil {
+		return nil, err
+	}
+	id, err := o.Identity(k.m, nil)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(raw)
+	id.Calibration = "npy sha256:" + hex.EncodeToString(sum[:])
+	p, err := lukv.ReadProfileNPY(bytes.NewReader(raw), id)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", k.FromNPY, err)
+	}
+	if err := p.CheckShape(k.m.Config().Layers, k.m.Config().KVHeads); err != nil {
+		return nil, fmt.Errorf("%s: %w", k.FromNPY, err)
+	}
+	return p, nil
+}
+
+// save writes the profile, then takes the state file away.
+func (k *maker) save(p *lukv.Profile) error {
+	if k.NPY != "" {
+		if err := replaceFile(k.NPY, p.WriteNPY); err != nil {
+			return fmt.Errorf("write ratios: %w", err)
+		}
+	}
+	if err := p.Save(k.Output); err != nil {
+		return err
+	}
+	if k.FromNPY != "" {
+		return nil
+	}
+	if err := os.Remove(k.Output + ".state"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove state: %w", err)
+	}
+	return nil
+}
+
+func (k *maker) print(p *lukv.Profile) error {
+	s := &k.summary
+	var err error
+	if s.Digest, err = p.Digest(); err != nil {
+		return err
+	}
+	s.Identity, s.Layers, s.KVHeads, s.Pairs = p.Identity, p.Layers(), p.KVHeads(), p.Pairs
+	s.MinContext, s.MaxContext = p.MinContext, p.MaxContext
+	for i := range s.Levels {
+		l := &s.Levels[i]
+		l.Ratio = float64(i+1) / 100
+		h := p.HeatMap(l.Ratio, true)
+		l.Mean, l.Min, l.Max = h.Mean, h.Min, h.Max
+		if s.Measured > 0 {
+			l.Loss /= float64(s.Measured)
+			l.Bound /= float64(s.Measured)
+		}
+	}
+	if s.NoSteps == nil {
+		s.NoSteps = []int{}
+	}
+	if k.JSON {
+		return eval.WriteJSON(k.e.out, s)
+	}
+	out := k.e.out
+	fmt.Fprintf(out, "wrote %s: %d layers of %d KV heads, metric %s\n", s.Path, s.Layers, s.KVHeads, metricName(s.Identity.Metric))
+	if s.Measured+s.Resumed > 0 {
+		fmt.Fprintf(out, "%d questions about contexts of %d to %d tokens", s.Pairs, s.MinContext, s.MaxContext)
+		if s.Resumed > 0 {
+			fmt.Fprintf(out, ", %d of them from an earlier run", s.Resumed)
+		}
+		fmt.Fprintln(out)
+	}
+	if s.Measured > 0 {
+		fmt.Fprintf(out, "%d decoding steps; %d of %d solutions proven optimal", s.Steps, s.ProvenLevels, s.Solutions)
+		if s.Identity.Solver == lukv.SolverRepair {
+			fmt.Fprintf(out, ", %d repair moves", s.Repaired)
+		}
+		fmt.Fprintln(out)
+		if n := len(s.NoSteps); n > 0 {
+			fmt.Fprintf(out, "%d answers ended at once: measured on the question's last token instead\n", n)
+		}
+	}
+	fmt.Fprintf(out, "%8s  %8s  %8s  %8s  %12s  %12s\n", "ratio", "mean", "least", "most", "loss", "bound")
+	for _, i := range []int{9, 24, 49, 79, 89, 94, 98} {
+		l := s.Levels[i]
+		fmt.Fprintf(out, "%8.2f  %8.4f  %8.4f  %8.4f  %12.4g  %12.4g\n", l.Ratio, l.Mean, l.Min, l.Max, l.Loss, l.Bound)
+	}
+	return nil
+}
