@@ -40,7 +40,22 @@ func (c CPU) values4(t tensor.Type) (one, four, wide valuesFunc) {
 	return one, four, wide
 }
 
-func scores1(t tensor.Type, p, q *float32, k unsafe.Pointer, d, n int, scale float32) {
+func (c CPU) scores1(t tensor.Type, p, q *float32, k unsafe.Pointer, d, n int, scale float32) {
+	if m := n / 8; c.AVX512 && m > 0 {
+		switch t {
+		case tensor.F32:
+			scores1F32AVX512(p, q, k, d, m, nil, scale)
+		case tensor.F16:
+			scores1F16AVX512(p, q, k, d, m, nil, scale)
+		default:
+			scores1BF16AVX512(p, q, k, d, m, nil, scale)
+		}
+		if n -= 8 * m; n == 0 {
+			return
+		}
+		p = (*float32)(unsafe.Add(unsafe.Pointer(p), 8*m*TileEntries*4))
+		k = unsafe.Add(k, 8*m*TileEntries*d*t.Size())
+	}
 	switch t {
 	case tensor.F32:
 		scores1F32AVX2(p, q, k, d, n, nil, scale)
@@ -61,7 +76,19 @@ func (c CPU) softmaxBlock(p *float32, n int, st *Softmax) {
 
 func mergeAsm(out, acc *float32, n int, a, b *Softmax) { mergeAVX2(out, acc, n, a, b) }
 func divideAsm(dst, x *float32, n int, total float32)  { divideAVX2(dst, x, n, total) }
-func softmaxWeightsAsm(p *float32, n int, st Softmax)  { softmaxWeightsAVX2(p, n, st) }
+
+// softmaxWeightsAsm does the first so many of the n elements at p.
+func (c CPU) softmaxWeightsAsm(p *float32, n int, st Softmax) int {
+	if n &^= 15; n == 0 {
+		return 0
+	}
+	if c.AVX512 {
+		softmaxWeightsAVX512(p, n, st)
+	} else {
+		softmaxWeightsAVX2(p, n, st)
+	}
+	return n
+}
 
 //go:noescape
 func scores4F32AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
@@ -89,6 +116,15 @@ func scores4F16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Poi
 
 //go:noescape
 func scores4BF16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+
+//go:noescape
+func scores1F32AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+
+//go:noescape
+func scores1F16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+
+//go:noescape
+func scores1BF16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
 func values4F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
@@ -131,3 +167,6 @@ func softmaxWeightsAVX2(p *float32, n int, st Softmax)
 
 //go:noescape
 func divideAVX2(dst, x *float32, n int, total float32)
+
+//go:noescape
+func softmaxWeightsAVX512(p *float32, n int, st Softmax)

@@ -272,6 +272,75 @@ component: \
 	VZEROUPPER; \
 	RET
 
+// The same for one query and n groups of 8 neighbouring tiles, p contiguous.
+#define SCORES1_AVX512(LOADZ, SIZE) \
+	MOVQ p+0(FP), DI; \
+	MOVQ q+8(FP), SI; \
+	MOVQ k+16(FP), DX; \
+	MOVQ d+24(FP), CX; \
+	MOVQ n+32(FP), R8; \
+	VBROADCASTSS scale+48(FP), Z31; \
+	MOVQ CX, R11; \
+	IMULQ $(16*SIZE), R11; \
+	LEAQ (R11)(R11*2), R12; \
+	LEAQ (R11)(R11*4), R13; \
+	LEAQ (R12)(R11*4), BX; \
+group: \
+	VPXORD Z0, Z0, Z0; \
+	VPXORD Z1, Z1, Z1; \
+	VPXORD Z2, Z2, Z2; \
+	VPXORD Z3, Z3, Z3; \
+	VPXORD Z4, Z4, Z4; \
+	VPXORD Z5, Z5, Z5; \
+	VPXORD Z6, Z6, Z6; \
+	VPXORD Z7, Z7, Z7; \
+	MOVQ SI, R9; \
+	MOVQ CX, R10; \
+component: \
+	VBROADCASTSS (R9), Z20; \
+	LOADZ((DX), Z8); \
+	LOADZ((DX)(R11*1), Z9); \
+	LOADZ((DX)(R11*2), Z10); \
+	LOADZ((DX)(R12*1), Z11); \
+	LOADZ((DX)(R11*4), Z12); \
+	LOADZ((DX)(R13*1), Z13); \
+	LOADZ((DX)(R12*2), Z14); \
+	LOADZ((DX)(BX*1), Z15); \
+	VFMADD231PS Z8, Z20, Z0; \
+	VFMADD231PS Z9, Z20, Z1; \
+	VFMADD231PS Z10, Z20, Z2; \
+	VFMADD231PS Z11, Z20, Z3; \
+	VFMADD231PS Z12, Z20, Z4; \
+	VFMADD231PS Z13, Z20, Z5; \
+	VFMADD231PS Z14, Z20, Z6; \
+	VFMADD231PS Z15, Z20, Z7; \
+	ADDQ $(16*SIZE), DX; \
+	ADDQ $4, R9; \
+	DECQ R10; \
+	JNZ component; \
+	ADDQ BX, DX; \
+	VMULPS Z31, Z0, Z0; \
+	VMULPS Z31, Z1, Z1; \
+	VMULPS Z31, Z2, Z2; \
+	VMULPS Z31, Z3, Z3; \
+	VMULPS Z31, Z4, Z4; \
+	VMULPS Z31, Z5, Z5; \
+	VMULPS Z31, Z6, Z6; \
+	VMULPS Z31, Z7, Z7; \
+	VMOVUPS Z0, 0(DI); \
+	VMOVUPS Z1, 64(DI); \
+	VMOVUPS Z2, 128(DI); \
+	VMOVUPS Z3, 192(DI); \
+	VMOVUPS Z4, 256(DI); \
+	VMOVUPS Z5, 320(DI); \
+	VMOVUPS Z6, 384(DI); \
+	VMOVUPS Z7, 448(DI); \
+	ADDQ $512, DI; \
+	DECQ R8; \
+	JNZ group; \
+	VZEROUPPER; \
+	RET
+
 // Weighted values of n slots for 4 rows, columns c < cols, cols a multiple of 16;
 // the rows of v are stride bytes apart.
 //

@@ -40,6 +40,18 @@ TEXT ·scores4F16AVX512(SB), NOSPLIT, $0-52
 TEXT ·scores4BF16AVX512(SB), NOSPLIT, $0-52
 	SCORES4_AVX512(LOADZ_BF16, PREFETCH_2, 2)
 
+// func scores1F32AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores1F32AVX512(SB), NOSPLIT, $0-52
+	SCORES1_AVX512(LOADZ_F32, 4)
+
+// func scores1F16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores1F16AVX512(SB), NOSPLIT, $0-52
+	SCORES1_AVX512(LOADZ_F16, 2)
+
+// func scores1BF16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores1BF16AVX512(SB), NOSPLIT, $0-52
+	SCORES1_AVX512(LOADZ_BF16, 2)
+
 // func values4F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4F32AVX2(SB), NOSPLIT, $0-56
 	VALUES4_AVX2(LOAD_F32, 4)
@@ -217,6 +229,25 @@ weight:
 	VMOVUPS Y4, (SI)
 	ADDQ $32, SI
 	SUBQ $8, CX
+	JNZ weight
+	VZEROUPPER
+	RET
+
+// func softmaxWeightsAVX512(p *float32, n int, st Softmax)
+TEXT ·softmaxWeightsAVX512(SB), NOSPLIT, $0-24
+	MOVQ p+0(FP), SI
+	MOVQ n+8(FP), CX
+	EXP2_CONSTANTS_AVX512
+	VBROADCASTSS st_Max+16(FP), Z0
+	VBROADCASTSS st_Sum+20(FP), Z1
+weight:
+	VMOVUPS (SI), Z4
+	VSUBPS Z0, Z4, Z4
+	EXP2_AVX512(Z4, Z5, Z6, Z2)
+	VDIVPS Z1, Z4, Z4
+	VMOVUPS Z4, (SI)
+	ADDQ $64, SI
+	SUBQ $16, CX
 	JNZ weight
 	VZEROUPPER
 	RET

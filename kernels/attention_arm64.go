@@ -32,7 +32,7 @@ func (c CPU) values4(t tensor.Type) (one, four, wide valuesFunc) {
 	return values1BF16NEON, values4BF16NEON, nil
 }
 
-func scores1(t tensor.Type, p, q *float32, k unsafe.Pointer, d, n int, scale float32) {
+func (c CPU) scores1(t tensor.Type, p, q *float32, k unsafe.Pointer, d, n int, scale float32) {
 	switch t {
 	case tensor.F32:
 		scores1F32NEON(p, q, k, d, n, nil, scale)
@@ -46,7 +46,14 @@ func scores1(t tensor.Type, p, q *float32, k unsafe.Pointer, d, n int, scale flo
 func (c CPU) softmaxBlock(p *float32, n int, st *Softmax) { softmaxBlockNEON(p, n, st) }
 func mergeAsm(out, acc *float32, n int, a, b *Softmax)    { mergeNEON(out, acc, n, a, b) }
 func divideAsm(dst, x *float32, n int, total float32)     { divideNEON(dst, x, n, total) }
-func softmaxWeightsAsm(p *float32, n int, st Softmax)     { softmaxWeightsNEON(p, n, st) }
+
+// softmaxWeightsAsm does the first so many of the n elements at p.
+func (c CPU) softmaxWeightsAsm(p *float32, n int, st Softmax) int {
+	if n &^= 3; n > 0 {
+		softmaxWeightsNEON(p, n, st)
+	}
+	return n
+}
 
 //go:noescape
 func scores4F32NEON(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)

@@ -218,20 +218,19 @@ func (c CPU) attentionScores(dst, q []float32, kv *KV, from int, scale float32) 
 		skip := e % TileEntries
 		k := unsafe.Add(page.K, (e-skip)*kv.HeadDim*kv.Type.Size())
 		if n := min(len(dst)-j, kv.PageEntries-e) / TileEntries; skip == 0 && n > 0 {
-			scores1(kv.Type, &dst[j], &q[0], k, kv.HeadDim, n, scale)
+			c.scores1(kv.Type, &dst[j], &q[0], k, kv.HeadDim, n, scale)
 			j += n * TileEntries
 			continue
 		}
-		scores1(kv.Type, &tile[0], &q[0], k, kv.HeadDim, 1, scale)
+		c.scores1(kv.Type, &tile[0], &q[0], k, kv.HeadDim, 1, scale)
 		j += copy(dst[j:], tile[skip:])
 	}
 }
 
 func (c CPU) softmaxWeights(dst []float32, st Softmax) {
 	n := 0
-	if c.vector() && len(dst) >= 8 {
-		n = len(dst) &^ 7
-		softmaxWeightsAsm(&dst[0], n, st)
+	if c.vector() && len(dst) > 0 {
+		n = c.softmaxWeightsAsm(&dst[0], len(dst), st)
 	}
 	softmaxWeightsPortable(dst[n:], st)
 }
@@ -248,4 +247,5 @@ func (c CPU) softmaxWeights(dst []float32, st Softmax) {
 //     in lane 0, by their weights relative to the largest.
 //   - mergeAsm is mergePortable for n components, a multiple of 16; a receives the result.
 //   - divideAsm sets dst[i] = x[i]/total + 0 for a multiple of 16 components.
-//   - softmaxWeightsAsm is softmaxWeightsPortable for a multiple of 8 slots.
+//   - softmaxWeightsAsm is softmaxWeightsPortable for as many of the first
+//     slots as it returns.

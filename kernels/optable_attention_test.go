@@ -39,7 +39,7 @@ func init() {
 	}
 	for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 		for _, s := range []struct{ dim, page, from, n int }{
-			{64, 64, 0, 128}, {64, 32, 5, 90}, {128, 16, 15, 2}, {16, 48, 47, 97}, {10, 16, 3, 40}, {64, 64, 3, 0},
+			{64, 64, 0, 128}, {64, 256, 0, 500}, {64, 32, 5, 90}, {128, 16, 15, 2}, {16, 48, 47, 97}, {10, 16, 3, 40}, {64, 64, 3, 0},
 		} {
 			register(scoresOp(t, s.dim, s.page, s.from, s.n))
 		}

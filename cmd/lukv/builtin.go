@@ -28,7 +28,7 @@ var builtinFraming = func() eval.Framing {
 
 // builtinProfile returns the embedded profile for a metric, nil if there is none.
 func builtinProfile(metric lukv.MetricConfig) (*lukv.Profile, error) {
-	return nil, nil
+	return builtin.Profile(metric)
 }
 
 // builtinTexts are the calibration texts of the embedded model.

@@ -1,5 +1,277 @@
 package main
 
-type demoCmd struct{}
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
 
-func (c *demoCmd) Run(e *env) error { return nil }
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/model/calibration"
+)
+
+type demoCmd struct {
+	Metric string  `group:"policy" default:"keydiff" placeholder:"NAME" help:"What ranks entries (default ${default}): ${metrics}."`
+	Ratio  float64 `group:"policy" default:"0.8" placeholder:"R" help:"Fraction of the cache to remove (default ${default})."`
+	Limit  int     `placeholder:"N" help:"At most N questions per task (default: all of 1,024 and 2,048 tokens)."`
+	Texts  int     `default:"3" placeholder:"N" help:"Calibration texts to profile on, up to 8 (default ${default})."`
+	JSON   bool    `help:"One JSON object."`
+
+	runtimeFlags
+}
+
+func (demoCmd) Help() string {
+	return `Loads the embedded model, measures a profile of it, removes 80 % of the cache of long contexts before their questions are known, and asks the questions: with the full cache and with the same metric under three ways of dividing the budget between the heads: uniform, AdaKV, LU-KV.
+
+The questions were never trained on, and the profile is measured on other texts. All metrics and ratios stand in docs/results.md.`
+}
+
+// demoAllocators are compared with the full cache; the last is the project's own.
+var demoAllocators = []string{"uniform", "adakv", "lukv"}
+
+// demoTasks are those whose first long question is shown with its answers.
+var demoTasks = []string{"niah_single_2", "niah_multiquery", "qa_1"}
+
+// demoResult is what demo --json prints.
+type demoResult struct {
+	Model          string        `json:"model"`
+	Metric         string        `json:"metric"`
+	Ratio          float64       `json:"ratio"`
+	ProfilePairs   int           `json:"profile_questions"`
+	ProfileSeconds float64       `json:"profile_seconds"`
+	Seconds        float64       `json:"seconds"`
+	Rows           []eval.Row    `json:"rows"`
+	Examples       []eval.Answer `json:"examples"`
+	Gains          []demoGain    `json:"gains"`
+}
+
+// demoGain is a paired difference of accuracy, LU-KV minus another allocator.
+type demoGain struct {
+	Over string  `json:"over"`
+	Diff float64 `json:"diff"`
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+}
+
+// demo is one execution of the demo.
+type demo struct {
+	*demoCmd
+	e       *env
+	m       *model.Model
+	metric  lukv.MetricConfig
+	profile *lukv.Profile
+	methods []eval.Method
+	result  demoResult
+}
+
+func (c *demoCmd) Run(e *env) error {
+	metric, err := parseMetric(c.Metric)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !(c.Ratio > 0 && c.Ratio < 1):
+		return usage("--ratio: found %v, expected above 0 and below 1", c.Ratio)
+	case c.Texts < 1 || c.Limit < 0:
+		return usage("--texts and --limit: found %d and %d, expected at least 1 and 0", c.Texts, c.Limit)
+	}
+	start := time.Now()
+	m, err := c.open(e, builtin.Name)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	d := &demo{demoCmd: c, e: e, m: m, metric: metric}
+	d.result = demoResult{Model: m.ID(), Metric: metricName(metric), Ratio: c.Ratio}
+	cfg := m.Config()
+	d.say("Model      Needle-Llama, a retriever of %s parameters: %d layers of %d KV heads",
+		count(m.WeightBytes()/2), cfg.Layers, cfg.KVHeads)
+	d.say("           %d threads, %s, loaded in %s", m.Threads(), m.CPU(), time.Since(start).Round(time.Millisecond))
+	for _, step := range []func() error{d.measure, d.examples, d.questions} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	d.result.Seconds = time.Since(start).Seconds()
+	if c.JSON {
+		return eval.WriteJSON(e.out, d.result)
+	}
+	d.say("\nAll of it took %s. More: lukv --help, README.md, docs/results.md.", time.Since(start).Round(100*time.Millisecond))
+	return nil
+}
+
+// say prints a line for people.
+func (d *demo) say(format string, args ...any) {
+	if !d.JSON {
+		fmt.Fprintf(d.e.out, format+"\n", args...)
+	}
+}
+
+// session gives contexts room for their answers behind the trained length.
+func (d *demo) session() model.SessionOptions {
+	o := d.runtimeFlags.session()
+	if o.MaxTokens == 0 {
+		o.MaxTokens = 2 * d.m.Config().MaxPositions
+	}
+	return o
+}
+
+// measure makes the profile.
+func (d *demo) measure() error {
+	texts := builtinTexts()
+	texts = texts[:min(d.Texts, len(texts))]
+	start := time.Now()
+	line := d.e.progress()
+	defer line.clear()
+	line.show("profiling")
+	p, err := calibration.Profile(d.e.ctx, d.m, texts, calibration.ProfileOptions{
+		Options:  calibration.Options{Prompt: builtin.Prompt, Session: d.session()},
+		Metric:   d.metric,
+		Progress: func(p calibration.Progress) { line.show("profiling: question %d of %d", p.Done, p.Total) },
+	})
+	line.clear()
+	if err != nil {
+		return err
+	}
+	d.profile = p
+	took := time.Since(start)
+	d.result.ProfilePairs, d.result.ProfileSeconds = p.Pairs, took.Seconds()
+	d.say("Profile    of the metric %s, measured on %d questions about %d other texts in %s", d.metric.Name, p.Pairs, len(texts), took.Round(10*time.Millisecond))
+	d.say("           percent of its entries that each head gives up when %.0f %% of all go:\n", 100*d.Ratio)
+	if !d.JSON {
+		if err := writeHeat(d.e.out, p.HeatMap(d.Ratio, false).Ratios, d.e.colors()); err != nil {
+			return err
+		}
+	}
+	d.methods = []eval.Method{{Name: "full"}}
+	for _, a := range demoAllocators {
+		policy := &lukv.Policy{Metric: d.metric, Allocator: lukv.AllocatorConfig{Name: a}, Ratio: d.Ratio}
+		if policy.Allocator.NeedsProfile() {
+			policy.Profile = p
+		}
+		d.methods = append(d.methods, eval.Method{Name: a, Policy: policy})
+	}
+	return nil
+}
+
+// items returns the embedded samples of at least 1,024 tokens.
+func (d *demo) items() []eval.Item {
+	var out []eval.Item
+	for _, s := range builtin.Samples() {
+		if s.Length >= 1024 {
+			out = append(out, eval.Item{
+				Task: s.Task, Context: s.Context, Question: s.Question, AnswerPrefix: s.AnswerPrefix, Answers: s.Answers,
+			})
+		}
+	}
+	return out
+}
+
+// evaluate answers items under all methods.
+func (d *demo) evaluate(items []eval.Item, share bool, what string) ([]eval.Answer, error) {
+	line := d.e.progress()
+	defer line.clear()
+	var answers []eval.Answer
+	o := eval.Options{
+		Framing: builtinFraming, Session: d.session(), SharePrefill: share,
+		Progress: func(done, total int) { line.show("%s: answer %d of %d", what, done, total) },
+	}
+	err := eval.Run(d.e.ctx, d.m, items, d.methods, o, func(a eval.Answer) error {
+		answers = append(answers, a)
+		return nil
+	})
+	return answers, err
+}
+
+// examples shows the first long question of some tasks, whatever comes out.
+func (d *demo) examples() error {
+	all := d.items()
+	var items []eval.Item
+	for _, task := range demoTasks {
+		best := -1
+		for i, it := range all {
+			if it.Task == task && (best < 0 || len(it.Context) > len(all[best].Context)) {
+				best = i
+			}
+		}
+		if best >= 0 {
+			items = append(items, all[best])
+		}
+	}
+	answers, err := d.evaluate(items, false, "examples")
+	if err != nil {
+		return err
+	}
+	d.result.Examples = answers
+	if d.JSON {
+		return nil
+	}
+	for i, it := range items {
+		t := tabwriter.NewWriter(d.e.out, 0, 0, 2, ' ', 0)
+		for _, a := range answers {
+			if a.Item != i {
+				continue
+			}
+			if a.Method == "full" {
+				d.say("\nExample    a context of %d tokens: the longest of task %s", a.ContextTokens, it.Task)
+				d.say("           %s", it.Question)
+				d.say("           %s …  expected: %s\n", it.AnswerPrefix, strings.Join(it.Answers, ", "))
+				fmt.Fprintln(t, "  cache\theld\tpeak\tfound\tanswer")
+			}
+			fmt.Fprintf(t, "  %s\t%s\t%s\t%.0f %%\t%s\n", a.Method, eval.Bytes(a.CacheBytes), eval.Bytes(a.PeakBytes),
+				100*a.Score, clip(strings.Join(strings.Fields(a.Prediction), " "), 70))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// questions asks all questions and prints accuracies.
+func (d *demo) questions() error {
+	items, err := eval.Subset(d.items(), 0, d.Limit, 42)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	answers, err := d.evaluate(items, true, "questions")
+	if err != nil {
+		return err
+	}
+	tasks := 0
+	for _, r := range eval.Summarize(answers) {
+		if r.Method == "full" && r.Task != eval.Average {
+			tasks++
+		}
+		if r.Task == eval.Average {
+			d.result.Rows = append(d.result.Rows, r)
+		}
+	}
+	for _, a := range demoAllocators[:len(demoAllocators)-1] {
+		g := demoGain{Over: a}
+		g.Diff, g.Low, g.High = eval.Compare(answers, "lukv", a)
+		d.result.Gains = append(d.result.Gains, g)
+	}
+	if d.JSON {
+		return nil
+	}
+	d.say("\nQuestions  %d about contexts of 1,024 and 2,048 tokens, %d tasks, in %s.", len(items), tasks, time.Since(start).Round(100*time.Millisecond))
+	d.say("           %.0f %% of each cache was removed before the question was known.\n", 100*d.Ratio)
+	t := tabwriter.NewWriter(d.e.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "  cache\taccuracy\t95 % interval\tremoved\theld on average")
+	for _, r := range d.result.Rows {
+		fmt.Fprintf(t, "  %s\t%.1f %%\t%.1f to %.1f\t%.1f %%\t%s\n", r.Method, 100*r.Score, 100*r.Low, 100*r.High, 100*r.RatioAchieved, eval.Bytes(r.CacheBytes))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(d.e.out)
+	for _, g := range d.result.Gains {
+		d.say("  LU-KV minus %-8s %+.1f points (95 %% interval %+.1f to %+.1f, paired)", g.Over+":", 100*g.Diff, 100*g.Low, 100*g.High)
+	}
+	return nil
+}

@@ -307,10 +307,13 @@ func (s profileSet) find(m *model.Model, name string, metric lukv.MetricConfig) 
 	return nil, usage("the allocator lukv needs a profile: make one with 'lukv profile %s --metric %s -o FILE' and give it with --profile FILE", name, quoteArg(metricName(metric)))
 }
 
-// metricName is how a metric is written on the command line.
+// metricName is how a metric is written on the command line: its name alone
+// if all its parameters have their defaults.
 func metricName(c lukv.MetricConfig) string {
-	if compact(c) == compact(lukv.MetricConfig{Name: c.Name}) {
-		return c.Name
+	full, err := lukv.NewMetric(c)
+	plain, err2 := lukv.NewMetric(lukv.MetricConfig{Name: c.Name})
+	if err == nil && err2 == nil && compact(full.Config()) == compact(plain.Config()) {
+		return full.Name()
 	}
 	return compact(c)
 }

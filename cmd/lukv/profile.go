@@ -30,7 +30,7 @@ type profileCmd struct {
 	Texts     int      `placeholder:"N" help:"Only the first N texts."`
 	Template  bool     `help:"Put text and questions into the chat template (default: plain text; builtin always as in its card)."`
 
-	Normalization   string  `enum:"layer,none,global" default:"layer" help:"What an entry's usefulness is divided by: ${enum}."`
+	Normalization   string  `enum:"none,layer,global" default:"none" help:"What an entry's usefulness is divided by: ${enum}."`
 	Objective       string  `enum:"utility,capacity" default:"utility" help:"utility: what the metric's ranking really keeps; capacity: without the gap to a perfect ranking."`
 	Scope           string  `enum:"global,layer" default:"global" help:"Heads compete in the whole model or inside their layer."`
 	Solver          string  `enum:"greedy,greedy+repair" default:"greedy" help:"${enum}."`
@@ -77,8 +77,12 @@ type profileSummary struct {
 	Steps        int   `json:"steps"`         // decoding steps that counted
 	NoSteps      []int `json:"no_answer"`     // pairs whose answer ended at once: the question's last token was taken
 	Repaired     int   `json:"repair_moves"`  // over all pairs and levels
-	ProvenLevels int   `json:"proven_levels"` // (pair, level) solutions proven optimal
-	Solutions    int   `json:"solutions"`     // (pair, level) solutions
+	Solutions    int   `json:"solutions"`     // one per pair and level
+	Proven       int   `json:"proven"`        // of these, proven optimal
+
+	// Gap is the certificate of all solutions together: their summed loss is
+	// at most that fraction above the optimum.
+	Gap float64 `json:"gap"`
 
 	Levels []levelSummary `json:"levels"`
 }
@@ -289,7 +293,7 @@ func (k *maker) add(p calibration.Progress) {
 		s.Repaired += p.Levels.Moves[i]
 		s.Solutions++
 		if loss <= bound {
-			s.ProvenLevels++
+			s.Proven++
 		}
 	}
 }
@@ -347,8 +351,10 @@ func (k *maker) print(p *lukv.Profile) error {
 	}
 	s.Identity, s.Layers, s.KVHeads, s.Pairs = p.Identity, p.Layers(), p.KVHeads(), p.Pairs
 	s.MinContext, s.MaxContext = p.MinContext, p.MaxContext
+	var loss, bound float64
 	for i := range s.Levels {
 		l := &s.Levels[i]
+		loss, bound = loss+l.Loss, bound+l.Bound
 		l.Ratio = float64(i+1) / 100
 		h := p.HeatMap(l.Ratio, true)
 		l.Mean, l.Min, l.Max = h.Mean, h.Min, h.Max
@@ -356,6 +362,9 @@ func (k *maker) print(p *lukv.Profile) error {
 			l.Loss /= float64(s.Measured)
 			l.Bound /= float64(s.Measured)
 		}
+	}
+	if bound > 0 {
+		s.Gap = max(0, loss/bound-1)
 	}
 	if s.NoSteps == nil {
 		s.NoSteps = []int{}
@@ -373,7 +382,8 @@ func (k *maker) print(p *lukv.Profile) error {
 		fmt.Fprintln(out)
 	}
 	if s.Measured > 0 {
-		fmt.Fprintf(out, "%d decoding steps; %d of %d solutions proven optimal", s.Steps, s.ProvenLevels, s.Solutions)
+		fmt.Fprintf(out, "%d decoding steps; losses at most %.3g %% above the optimum, %d of %d solutions proven optimal",
+			s.Steps, 100*s.Gap, s.Proven, s.Solutions)
 		if s.Identity.Solver == lukv.SolverRepair {
 			fmt.Fprintf(out, ", %d repair moves", s.Repaired)
 		}

@@ -36,13 +36,13 @@ var (
 	// profileVariants are the ways of making a profile that the development set
 	// decides between; the first is the default.
 	profileVariants = []profileVariant{
-		{"per layer", lukv.NormLayer, lukv.ObjectiveUtility, lukv.SolverGreedy},
 		{"none", lukv.NormNone, lukv.ObjectiveUtility, lukv.SolverGreedy},
-		{"global", lukv.NormGlobal, lukv.ObjectiveUtility, lukv.SolverGreedy},
-		{"per layer, repaired", lukv.NormLayer, lukv.ObjectiveUtility, lukv.SolverRepair},
 		{"none, repaired", lukv.NormNone, lukv.ObjectiveUtility, lukv.SolverRepair},
-		{"per layer, without the gap", lukv.NormLayer, lukv.ObjectiveCapacity, lukv.SolverGreedy},
+		{"per layer", lukv.NormLayer, lukv.ObjectiveUtility, lukv.SolverGreedy},
+		{"per layer, repaired", lukv.NormLayer, lukv.ObjectiveUtility, lukv.SolverRepair},
+		{"global", lukv.NormGlobal, lukv.ObjectiveUtility, lukv.SolverGreedy},
 		{"none, without the gap", lukv.NormNone, lukv.ObjectiveCapacity, lukv.SolverGreedy},
+		{"per layer, without the gap", lukv.NormLayer, lukv.ObjectiveCapacity, lukv.SolverGreedy},
 	}
 )
 
@@ -190,7 +190,7 @@ func (r *results) measure() error {
 				switch v {
 				case profileVariants[0]:
 					greedy = set
-				case profileVariants[3]:
+				case profileVariants[1]:
 					r.solver.add(greedy, set)
 				}
 			}
@@ -426,7 +426,7 @@ func (r *results) writeLosses(w *bytes.Buffer, items []eval.Item) error {
 	defer bar.clear()
 	o := calibration.Options{Prompt: builtinFraming.Prompt, Session: r.session}
 	err := calibration.Measure(r.e.ctx, r.m, texts, r.metrics, o, 0, func(p *calibration.Pair) error {
-		imp, err := p.Importance(lukv.NormLayer)
+		imp, err := p.Importance(lukv.NormNone)
 		if err != nil {
 			return err
 		}
@@ -467,7 +467,7 @@ func (r *results) writeLosses(w *bytes.Buffer, items []eval.Item) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "## Oracle importance lost\n\nShare of the importance (normalised per layer) of %d development items that the kept entries lack, in percent;\n"+
+	fmt.Fprintf(w, "## Oracle importance lost\n\nShare of the importance (not normalised) of %d development items that the kept entries lack, in percent;\n"+
 		"in parentheses what the best possible choice of entries would lose under the same budgets. The difference is the optimality gap of the metric.\n\n", len(texts))
 	fmt.Fprintf(w, "| metric | removed | %s |\n|---|---|%s\n", strings.Join(allocators, " | "), strings.Repeat("---|", len(allocators)))
 	for _, metric := range resultMetrics {

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 )
 
@@ -27,6 +28,9 @@ var samples []byte
 
 //go:embed calibration.jsonl
 var calibration []byte
+
+//go:embed profiles/*.json
+var profiles embed.FS
 
 // Name is what the command calls the model.
 const Name = "builtin"
@@ -58,6 +62,29 @@ type Sample struct {
 
 // Samples returns the 221 samples that come with the model.
 func Samples() []Sample { return decodeLines[Sample](samples) }
+
+// Profile returns the profile of the model for a metric in its default
+// configuration, nil if there is none: streaming_llm ranks by position alone,
+// and other configurations are measured with a calibration (lukv profile
+// builtin, which also made these).
+func Profile(metric lukv.MetricConfig) (*lukv.Profile, error) {
+	m, err := lukv.NewMetric(metric)
+	if err != nil {
+		return nil, err
+	}
+	data, err := profiles.ReadFile("profiles/" + m.Name() + ".json")
+	if err != nil {
+		return nil, nil
+	}
+	p, err := lukv.ReadProfile(bytes.NewReader(data))
+	if err != nil {
+		return nil, fmt.Errorf("builtin profile of %s: %w", m.Name(), err)
+	}
+	if p.Identity.Metric.String() != m.Config().String() {
+		return nil, nil
+	}
+	return p, nil
+}
 
 // decodeLines reads embedded JSON Lines.
 func decodeLines[T any](text []byte) []T {

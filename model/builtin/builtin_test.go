@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tokenizer"
@@ -106,4 +107,31 @@ func TestSamples(t *testing.T) {
 	for _, c := range Calibration() {
 		require.Len(t, c.Questions, 10)
 	}
+}
+
+// TestProfiles checks that every embedded profile belongs to the embedded model.
+func TestProfiles(t *testing.T) {
+	m, err := Open(context.Background())
+	require.NoError(t, err)
+	defer m.Close()
+	c := m.Config()
+	found := 0
+	for _, name := range lukv.Metrics() {
+		p, err := Profile(lukv.MetricConfig{Name: name})
+		require.NoError(t, err)
+		if p == nil {
+			require.Equal(t, "streaming_llm", name)
+			continue
+		}
+		found++
+		policy := lukv.Policy{Metric: lukv.MetricConfig{Name: name}, Allocator: lukv.AllocatorConfig{Name: "lukv"}, Ratio: 0.8, Profile: p}
+		_, err = policy.Compile(m.ID(), lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads})
+		require.NoError(t, err)
+		require.Equal(t, 80, p.Pairs)
+	}
+	require.Equal(t, 7, found)
+	window := 16
+	p, err := Profile(lukv.MetricConfig{Name: "snapkv", Window: &window})
+	require.NoError(t, err)
+	require.Nil(t, p, "a profile of other parameters")
 }

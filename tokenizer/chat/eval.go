@@ -355,7 +355,7 @@ func (r *run) index(of, key any) any {
 // element is of[key] without attributes.
 func (r *run) element(of, key any) (any, bool) {
 	if d, ok := of.(*Object); ok {
-		h, ok := hashOf(key)
+		h, ok := r.tryHash(key)
 		if !ok {
 			return nil, false
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"math"
 	"math/big"
 	"strconv"
 	"strings"
@@ -134,46 +133,6 @@ type hashKey struct {
 	kind byte
 	n    int64
 	s    string
-}
-
-// hashOf returns v's key; ok is false for values that cannot be one.
-func hashOf(v any) (h hashKey, ok bool) {
-	switch v := v.(type) {
-	case nil:
-		return hashKey{kind: 'n'}, true
-	case bool:
-		if v {
-			return hashKey{kind: 'i', n: 1}, true
-		}
-		return hashKey{kind: 'i'}, true
-	case int64:
-		return hashKey{kind: 'i', n: v}, true
-	case *big.Int:
-		return hashKey{kind: 'b', s: v.Text(16)}, true
-	case float64:
-		if v == math.Trunc(v) && !math.IsInf(v, 0) {
-			b, _ := big.NewFloat(v).Int(nil)
-			return hashOf(normInt(b))
-		}
-		return hashKey{kind: 'f', n: int64(math.Float64bits(v))}, true
-	case string:
-		return hashKey{kind: 's', s: v}, true
-	case markup:
-		return hashKey{kind: 's', s: string(v)}, true
-	case tuple:
-		var b strings.Builder
-		for _, e := range v.elems {
-			h, ok := hashOf(e)
-			if !ok {
-				return hashKey{}, false
-			}
-			fmt.Fprintf(&b, "%c%x:%d:%s", h.kind, h.n, len(h.s), h.s)
-		}
-		return hashKey{kind: 't', s: b.String()}, true
-	case *undefined:
-		return hashKey{kind: 'u'}, true
-	}
-	return hashKey{}, false
 }
 
 // maxJSONDepth is how deep DecodeJSON follows nested values.

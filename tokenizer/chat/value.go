@@ -2,6 +2,7 @@ package chat
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"math/big"
 	"slices"
@@ -286,6 +287,8 @@ func (r *run) iter(v any) iterator {
 	}
 	return func() (any, bool) {
 		r.step(1)
+		r.enter() // generators over generators nest
+		defer r.leave()
 		return it()
 	}
 }
@@ -303,6 +306,7 @@ func (r *run) list(v any) []any {
 
 // equal is Python's ==.
 func (r *run) equal(a, b any) bool {
+	r.step(1)
 	r.enter()
 	defer r.leave()
 	if s, ok := asString(a); ok {
@@ -331,8 +335,7 @@ func (r *run) equal(a, b any) bool {
 			return false
 		}
 		for i := range a.Len() {
-			h, _ := hashOf(a.keys[i])
-			other, ok := b.get(h)
+			other, ok := b.get(r.hash(a.keys[i]))
 			if !ok || !r.equal(a.vals[i], other) {
 				return false
 			}
@@ -426,6 +429,7 @@ func compareNumbers(a, b any) int {
 // compare orders a and b for op, one of < <= > >=: -1, 0, +1 or unordered. It
 // fails where Python has no order.
 func (r *run) compare(a, b any, op string) int {
+	r.step(1)
 	r.enter()
 	defer r.leave()
 	if u, ok := a.(*undefined); ok {
@@ -511,14 +515,51 @@ func (r *run) contains(container, needle any) bool {
 
 // hash returns v's dict key and fails for values that cannot be one.
 func (r *run) hash(v any) hashKey {
-	if s, ok := asString(v); ok {
-		r.work(len(s))
-	}
-	h, ok := hashOf(v)
+	h, ok := r.tryHash(v)
 	if !ok {
 		failf("unhashable type: '%s'", typeName(v))
 	}
 	return h
+}
+
+// tryHash is hash with ok false for values that cannot be a key.
+func (r *run) tryHash(v any) (h hashKey, ok bool) {
+	r.step(1)
+	if s, isText := asString(v); isText {
+		r.work(len(s))
+		return hashKey{kind: 's', s: s}, true
+	}
+	switch v := v.(type) {
+	case nil:
+		return hashKey{kind: 'n'}, true
+	case bool, int64:
+		i, _ := toInt64(v)
+		return hashKey{kind: 'i', n: i}, true
+	case *big.Int:
+		return hashKey{kind: 'b', s: v.Text(16)}, true
+	case float64:
+		if v == math.Trunc(v) && !math.IsInf(v, 0) {
+			return r.tryHash(truncate(v)) // 1.0 is the key 1
+		}
+		return hashKey{kind: 'f', n: int64(math.Float64bits(v))}, true
+	case tuple:
+		r.enter()
+		defer r.leave()
+		var b strings.Builder
+		for _, e := range v.elems {
+			h, ok := r.tryHash(e)
+			if !ok {
+				return hashKey{}, false
+			}
+			part := fmt.Sprintf("%c%x:%d:%s", h.kind, h.n, len(h.s), h.s)
+			r.alloc(len(part))
+			b.WriteString(part)
+		}
+		return hashKey{kind: 't', s: b.String()}, true
+	case *undefined:
+		return hashKey{kind: 'u'}, true
+	}
+	return hashKey{}, false
 }
 
 // sliceBounds resolves a Python slice over n elements: the first index, the step

@@ -1,0 +1,89 @@
+package lineedit
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// maxHistory is how many lines a history file keeps.
+const maxHistory = 1000
+
+// History holds earlier lines, oldest first. The zero value is empty and kept in
+// memory only.
+type History struct {
+	lines []string
+	path  string
+}
+
+// Open reads the history from a file, in which each line is a quoted string, and
+// has Add write to it. A file that is not there is made when needed, readable by
+// its owner alone; lines that cannot be read are skipped.
+func (h *History) Open(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("read history: %w", err)
+	}
+	h.path = path
+	for text := range strings.Lines(string(data)) {
+		if line, err := strconv.Unquote(strings.TrimSpace(text)); err == nil {
+			h.lines = append(h.lines, line)
+		}
+	}
+	if n := len(h.lines) - maxHistory; n > maxHistory/4 {
+		h.lines = h.lines[n:]
+		return h.rewrite()
+	}
+	return nil
+}
+
+// Lines returns the history, oldest first.
+func (h *History) Lines() []string { return h.lines }
+
+// Add appends a line, unless it is blank or equal to the last.
+func (h *History) Add(line string) error {
+	if strings.TrimSpace(line) == "" || len(h.lines) > 0 && h.lines[len(h.lines)-1] == line {
+		return nil
+	}
+	h.lines = append(h.lines, line)
+	if h.path == "" {
+		return nil
+	}
+	err := os.MkdirAll(filepath.Dir(h.path), 0o700)
+	if err == nil {
+		var f *os.File
+		if f, err = os.OpenFile(h.path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600); err == nil {
+			_, err = f.WriteString(strconv.Quote(line) + "\n")
+			err = errors.Join(err, f.Close())
+		}
+	}
+	if err != nil {
+		h.path = "" // one message is enough
+		return fmt.Errorf("write history: %w", err)
+	}
+	return nil
+}
+
+func (h *History) rewrite() error {
+	var b strings.Builder
+	for _, line := range h.lines {
+		b.WriteString(strconv.Quote(line) + "\n")
+	}
+	f, err := os.CreateTemp(filepath.Dir(h.path), ".history-*")
+	if err == nil {
+		_, err = f.WriteString(b.String())
+		if err = errors.Join(err, f.Close()); err == nil {
+			err = os.Rename(f.Name(), h.path)
+		}
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("shorten history: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,254 @@
+//go:build (linux || darwin || windows) && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"cmp"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lukv/lukv/internal/vk"
+)
+
+// EnvDevice is the environment variable that selects a device where a program
+// does not.
+const EnvDevice = "LUKV_DEVICE"
+
+var (
+	// ErrNoVulkan says that the system has no Vulkan loader, no driver or no
+	// device that can be used. Fall back to the CPU.
+	ErrNoVulkan = vk.ErrNotFound
+
+	// ErrDeviceLost says that the device stopped working. Everything on it is
+	// gone; Close it and open it again, or go on without.
+	ErrDeviceLost = vk.ErrDeviceLost
+
+	// ErrOutOfMemory is what an [OutOfMemoryError] is.
+	ErrOutOfMemory = errors.New("out of device memory")
+
+	// ErrClosed says that the device was closed.
+	ErrClosed = errors.New("device is closed")
+)
+
+// DeviceInfo describes a device of this system.
+type DeviceInfo struct {
+	Index   int // for Open
+	Name    string
+	UUID    string // 32 hexadecimal digits, for Open
+	Kind    string // discrete, integrated, virtual, software or other
+	Driver  string // name and version
+	Vulkan  string // version
+	Missing string // what it lacks to be used, "" if nothing
+
+	Memory        uint64 // bytes of the largest device-local heap
+	Free          uint64 // bytes of it that this process may still use; Memory if the driver does not tell
+	FreeKnown     bool   // the driver tells
+	MaxAllocation uint64 // bytes of one allocation
+	SharedMemory  uint32 // bytes per workgroup
+	Workgroup     uint32 // invocations per workgroup
+	Subgroup      uint32 // usual number of lanes
+
+	Float16, Int64, IntegerDot, SubgroupControl bool
+	CooperativeMatrix, BFloat16, MemoryBudget   bool
+	Timestamps                                  bool
+}
+
+func describe(i int, p *vk.PhysicalDevice) DeviceInfo {
+	d := DeviceInfo{
+		Index: i, Name: p.Name, UUID: hex.EncodeToString(p.UUID[:]), Kind: p.Kind.String(),
+		Driver: p.Driver, Vulkan: vk.VersionString(p.APIVersion), Missing: missing(p),
+		MaxAllocation: p.MaxAllocation, SharedMemory: p.Limits.SharedMemory,
+		Workgroup: p.Limits.WorkgroupInvocations, Subgroup: p.SubgroupSize,
+		Float16: p.Float16, Int64: p.Int64, IntegerDot: p.IntegerDot, SubgroupControl: p.SubgroupControl,
+		CooperativeMatrix: p.Has("VK_KHR_cooperative_matrix"), BFloat16: p.Has("VK_KHR_shader_bfloat16"),
+		MemoryBudget: p.Has("VK_EXT_memory_budget"), Timestamps: p.Limits.TimestampPeriod > 0,
+	}
+	heap := localHeap(p)
+	if heap < 0 {
+		return d
+	}
+	d.Memory = p.Heaps[heap].Size
+	d.Free = d.Memory
+	if budget, usage, ok := p.Budget(); ok {
+		d.FreeKnown = true
+		d.Free = budget[heap] - min(usage[heap], budget[heap])
+	}
+	return d
+}
+
+// localHeap is the largest device-local heap, -1 if there is none.
+func localHeap(p *vk.PhysicalDevice) int {
+	best := -1
+	for i, h := range p.Heaps {
+		if h.Flags&1 != 0 && (best < 0 || h.Size > p.Heaps[best].Size) {
+			best = i
+		}
+	}
+	return best
+}
+
+// What the shaders take for granted.
+const (
+	workgroup       = 256
+	minSharedMemory = 32 << 10
+	pushBytes       = 128
+)
+
+func missing(p *vk.PhysicalDevice) string {
+	if m := p.Missing(); m != "" {
+		return m
+	}
+	l := &p.Limits
+	switch {
+	case l.WorkgroupInvocations < workgroup || l.WorkgroupSize[0] < workgroup:
+		return fmt.Sprintf("workgroups of %d (it has %d)", workgroup, min(l.WorkgroupInvocations, l.WorkgroupSize[0]))
+	case l.SharedMemory < minSharedMemory:
+		return fmt.Sprintf("%d bytes of shared memory (it has %d)", minSharedMemory, l.SharedMemory)
+	case localHeap(p) < 0:
+		return "device-local memory"
+	}
+	return ""
+}
+
+// Devices lists the devices of this system; without Vulkan the error is ErrNoVulkan.
+func Devices() ([]DeviceInfo, error) {
+	in, list, err := connect(nil, false)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Destroy()
+	infos := make([]DeviceInfo, len(list))
+	for i, p := range list {
+		infos[i] = describe(i, p)
+	}
+	return infos, nil
+}
+
+func connect(validation func(string), gpuAssisted bool) (*vk.Instance, []*vk.PhysicalDevice, error) {
+	lib, err := vk.Load()
+	if err != nil {
+		return nil, nil, err
+	}
+	in, err := lib.NewInstance(vk.InstanceOptions{Application: "lukv", Validation: validation, GPUAssisted: gpuAssisted})
+	if err != nil {
+		return nil, nil, err
+	}
+	list, err := in.Devices()
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("%w: no driver offers a device with vulkan 1.3", ErrNoVulkan)
+	}
+	if err != nil {
+		in.Destroy()
+		return nil, nil, err
+	}
+	return in, list, nil
+}
+
+// choose finds the device that a selector names: an index, a UUID (with or
+// without dashes), or a part of exactly one name, whatever its case. The empty
+// selector prefers discrete devices, then integrated ones, then the larger
+// memory; it never takes a software device.
+func choose(list []DeviceInfo, selector string) (int, error) {
+	listing := func() string {
+		var s []string
+		for _, d := range list {
+			text := fmt.Sprintf("%d: %s (%s)", d.Index, d.Name, d.Kind)
+			if d.Missing != "" {
+				text += ", which lacks " + d.Missing
+			}
+			s = append(s, text)
+		}
+		return strings.Join(s, "; ")
+	}
+	if selector == "" {
+		rank := map[string]int{"discrete": 0, "integrated": 1, "virtual": 2, "other": 3}
+		best := slices.Clone(list)
+		best = slices.DeleteFunc(best, func(d DeviceInfo) bool { return d.Kind == "software" || d.Missing != "" })
+		if len(best) == 0 {
+			return 0, fmt.Errorf("choose a vulkan device: %w: found %s; a software device is used only when asked for", ErrNoVulkan, listing())
+		}
+		slices.SortStableFunc(best, func(a, b DeviceInfo) int {
+			return cmp.Or(cmp.Compare(rank[a.Kind], rank[b.Kind]), cmp.Compare(b.Memory, a.Memory))
+		})
+		return best[0].Index, nil
+	}
+	found := -1
+	uuid := strings.ToLower(strings.ReplaceAll(selector, "-", ""))
+	if i, err := strconv.Atoi(selector); err == nil && i >= 0 && i < len(list) {
+		found = i
+	} else if i := slices.IndexFunc(list, func(d DeviceInfo) bool { return d.UUID == uuid }); i >= 0 {
+		found = i
+	} else {
+		for i, d := range list {
+			if !strings.Contains(strings.ToLower(d.Name), strings.ToLower(selector)) {
+				continue
+			}
+			if found >= 0 {
+				return 0, fmt.Errorf("choose vulkan device %q: more than one name contains it, found %s", selector, listing())
+			}
+			found = i
+		}
+	}
+	if found < 0 {
+		return 0, fmt.Errorf("choose vulkan device %q: expected an index, a uuid or a part of a name, found %s", selector, listing())
+	}
+	if m := list[found].Missing; m != "" {
+		return 0, fmt.Errorf("choose vulkan device %q: %s lacks %s", selector, list[found].Name, m)
+	}
+	return found, nil
+}
+
+// Options say how to open a device. The zero value is ready.
+type Options struct {
+	// MaxBytes bounds the device memory that is taken, 0 for what the driver gives.
+	MaxBytes uint64
+
+	// BlockBytes is the size of the blocks that memory is taken in, 256 MiB if 0
+	// and less where the device is small.
+	BlockBytes uint64
+
+	// CacheDir is where compiled pipelines are kept between runs: a folder of
+	// the user's cache directory if empty, nothing is kept if "-".
+	CacheDir string
+
+	// Validation receives the messages of the validation layer, for tests; nil
+	// for none. GPUAssisted adds checks of every address.
+	Validation  func(message string)
+	GPUAssisted bool
+}
+
+// Open opens the device that selector names (see [Devices]): its index, a part of
+// its name, or its UUID. The empty selector means that of the LUKV_DEVICE
+// variable, or the best device that is no software.
+func Open(selector string, o Options) (*Device, error) {
+	if selector == "" {
+		selector = strings.TrimPrefix(os.Getenv(EnvDevice), "vulkan:")
+		if selector == "vulkan" || selector == "cpu" {
+			selector = ""
+		}
+	}
+	in, list, err := connect(o.Validation, o.GPUAssisted)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]DeviceInfo, len(list))
+	for i, p := range list {
+		infos[i] = describe(i, p)
+	}
+	i, err := choose(infos, selector)
+	if err != nil {
+		in.Destroy()
+		return nil, err
+	}
+	d, err := open(in, list[i], infos[i], o)
+	if err != nil {
+		in.Destroy()
+		return nil, err
+	}
+	return d, nil
+}

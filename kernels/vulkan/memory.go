@@ -1,0 +1,353 @@
+//go:build (linux || darwin || windows) && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/lukv/lukv/internal/vk"
+)
+
+// OutOfMemoryError says that device memory does not suffice. It is an ErrOutOfMemory.
+type OutOfMemoryError struct {
+	Needed uint64 // bytes that were asked for
+	Free   uint64 // bytes that could still be taken
+	Total  uint64 // bytes of the heap, or Options.MaxBytes
+}
+
+func (e *OutOfMemoryError) Error() string {
+	return fmt.Sprintf("out of device memory: %d bytes are needed, %d of %d are free", e.Needed, e.Free, e.Total)
+}
+
+func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }
+
+// kind is where memory lies.
+type kind int
+
+const (
+	local kind = iota // on the device, not visible to the host where there is a choice
+	host              // visible to both sides without flushing
+	kinds
+)
+
+const (
+	// Shaders may read ahead of what they need, so a block ends with room
+	// that nothing is allocated in.
+	blockPad = 64 << 10
+
+	defaultBlock = 256 << 20
+	hostBlock    = 4 << 20
+	alignment    = 256
+)
+
+const bufferUsage = vk.UsageStorage | vk.UsageTransferSrc | vk.UsageTransferDst | vk.UsageIndirect | vk.UsageDeviceAddress
+
+// block is one piece of the driver's memory with one buffer over all of it.
+type block struct {
+	kind    kind
+	memory  vk.Memory
+	buffer  vk.Buffer
+	address uint64
+	size    uint64 // without the padding
+	taken   uint64 // from the driver
+	mapped  []byte // host memory only
+	space   *space
+}
+
+// allocator hands out parts of blocks. It is guarded by Device.mu.
+type allocator struct {
+	dev       *vk.Device
+	types     [kinds]uint32
+	heaps     [kinds]int
+	blockSize uint64
+	maxBytes  uint64
+	blocks    []*block
+	taken     [kinds]uint64 // bytes taken from the driver
+	buffers   int           // live buffers
+}
+
+func newAllocator(dev *vk.Device, o Options) (*allocator, error) {
+	a := &allocator{dev: dev, maxBytes: o.MaxBytes}
+	p := dev.Physical
+	// The types that a buffer of ours may have.
+	b, _, _, allowed, err := dev.CreateBuffer(4096, bufferUsage)
+	if err != nil {
+		return nil, err
+	}
+	dev.DestroyBuffer(b)
+	find := func(want, avoid uint32) int {
+		best := -1
+		for i, t := range p.Types {
+			if allowed&(1<<i) == 0 || t.Properties&want != want || t.Properties&avoid != 0 || t.Properties&^0xf != 0 {
+				continue
+			}
+			if best < 0 || p.Heaps[t.Heap].Size > p.Heaps[p.Types[best].Heap].Size {
+				best = i
+			}
+		}
+		return best
+	}
+	pick := func(k kind, choices ...[2]uint32) error {
+		for _, c := range choices {
+			if i := find(c[0], c[1]); i >= 0 {
+				a.types[k], a.heaps[k] = uint32(i), int(p.Types[i].Heap)
+				return nil
+			}
+		}
+		return fmt.Errorf("the device has no memory with properties %#x for buffers", choices[len(choices)-1][0])
+	}
+	const visible = vk.HostVisible | vk.HostCoherent
+	if err := errors.Join(
+		pick(local, [2]uint32{vk.DeviceLocal, vk.HostVisible}, [2]uint32{vk.DeviceLocal, 0}),
+		pick(host, [2]uint32{visible | vk.HostCached, vk.DeviceLocal}, [2]uint32{visible | vk.HostCached, 0}, [2]uint32{visible, 0}),
+	); err != nil {
+		return nil, err
+	}
+	a.blockSize = o.BlockBytes
+	if a.blockSize == 0 {
+		a.blockSize = min(defaultBlock, p.Heaps[a.heaps[local]].Size/8)
+	}
+	a.blockSize = max(min(a.blockSize, a.largest()), 1<<16)
+	return a, nil
+}
+
+// largest is the size of the largest block.
+func (a *allocator) largest() uint64 {
+	n := a.dev.Physical.MaxAllocation
+	if m := a.dev.Physical.MaxBuffer; m != 0 {
+		n = min(n, m)
+	}
+	return (n - blockPad) &^ (alignment - 1)
+}
+
+// free returns how many bytes the driver would still give, and of how many.
+func (a *allocator) free(k kind) (free, total uint64) {
+	p := a.dev.Physical
+	total = p.Heaps[a.heaps[k]].Size
+	free = total - min(a.taken[k], total)
+	if budget, usage, ok := p.Budget(); ok {
+		h := a.heaps[k]
+		free = budget[h] - min(usage[h], budget[h])
+	}
+	if k == local && a.maxBytes > 0 {
+		total = min(total, a.maxBytes)
+		free = min(free, total-min(a.taken[k], total))
+	}
+	return free, total
+}
+
+// alloc finds or makes room for size bytes.
+func (a *allocator) alloc(k kind, size uint64) (*block, uint64, error) {
+	size = (max(size, 1) + alignment - 1) &^ (alignment - 1)
+	for _, b := range a.blocks {
+		if b.kind == k {
+			if off, ok := b.space.take(size, alignment); ok {
+				return b, off, nil
+			}
+		}
+	}
+	free, total := a.free(k)
+	if size > a.largest() {
+		return nil, 0, &OutOfMemoryError{Needed: size, Free: min(free, a.largest()), Total: total}
+	}
+	want := a.blockSize
+	if k == host {
+		want = hostBlock
+	}
+	want = max(want, size)
+	if want+blockPad > free {
+		want = size
+	}
+	if want+blockPad > free {
+		return nil, 0, &OutOfMemoryError{Needed: size, Free: free - min(free, blockPad), Total: total}
+	}
+	b, err := a.newBlock(k, want)
+	if errors.Is(err, vk.ErrOutOfDeviceMemory) && want > size {
+		b, err = a.newBlock(k, size)
+	}
+	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
+		return nil, 0, &OutOfMemoryError{Needed: size, Free: free, Total: total}
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	off, _ := b.space.take(size, alignment)
+	return b, off, nil
+}
+
+func (a *allocator) newBlock(k kind, size uint64) (*block, error) {
+	buf, need, _, _, err := a.dev.CreateBuffer(size+blockPad, bufferUsage)
+	if err != nil {
+		return nil, err
+	}
+	m, err := a.dev.AllocateMemory(need, a.types[k])
+	if err != nil {
+		a.dev.DestroyBuffer(buf)
+		return nil, err
+	}
+	b := &block{kind: k, memory: m, buffer: buf, size: size, taken: need, space: newSpace(size)}
+	if b.address, err = a.dev.BindBuffer(buf, m, 0); err == nil && k == host {
+		b.mapped, err = a.dev.MapMemory(m, need)
+	}
+	if err != nil {
+		a.dev.DestroyBuffer(buf)
+		a.dev.FreeMemory(m)
+		return nil, err
+	}
+	a.blocks = append(a.blocks, b)
+	a.taken[k] += need
+	return b, nil
+}
+
+// release gives a range back; an empty block goes back to the driver unless it
+// is the last of its kind.
+func (a *allocator) release(b *block, off, size uint64) {
+	b.space.give(off, (max(size, 1)+alignment-1)&^(alignment-1))
+	if b.space.used > 0 {
+		return
+	}
+	others := slices.ContainsFunc(a.blocks, func(o *block) bool { return o != b && o.kind == b.kind })
+	if others || b.size > a.blockSize {
+		a.drop(b)
+	}
+}
+
+func (a *allocator) drop(b *block) {
+	a.dev.DestroyBuffer(b.buffer)
+	a.dev.FreeMemory(b.memory)
+	a.taken[b.kind] -= b.taken
+	a.blocks = slices.DeleteFunc(a.blocks, func(o *block) bool { return o == b })
+}
+
+func (a *allocator) close() {
+	for len(a.blocks) > 0 {
+		a.drop(a.blocks[0])
+	}
+}
+
+// MemoryStats describes the memory of a device in bytes.
+type MemoryStats struct {
+	Used    uint64 // in live buffers on the device
+	Taken   uint64 // taken from the driver for them
+	Host    uint64 // taken for buffers that the host sees
+	Free    uint64 // that could still be taken
+	Total   uint64 // of the heap, or Options.MaxBytes
+	Buffers int    // live buffers
+}
+
+// Memory returns what the device holds now.
+func (d *Device) Memory() MemoryStats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return MemoryStats{}
+	}
+	s := MemoryStats{Taken: d.mem.taken[local], Host: d.mem.taken[host], Buffers: d.mem.buffers}
+	for _, b := range d.mem.blocks {
+		if b.kind == local {
+			s.Used += b.space.used
+		}
+	}
+	s.Free, s.Total = d.mem.free(local)
+	return s
+}
+
+// Buffer is a piece of device memory, aligned to 256 bytes. Its contents are
+// undefined at first. Free it exactly when the device is done with it.
+type Buffer struct {
+	d     *Device
+	block *block
+	off   uint64
+	size  uint64
+}
+
+// NewBuffer takes n bytes of memory on the device.
+func (d *Device) NewBuffer(n int64) (*Buffer, error) { return d.newBuffer(local, n) }
+
+// NewHostBuffer takes n bytes of memory that the host writes and reads in place
+// ([Buffer.Bytes]) and the device reaches more slowly: for small parameters that
+// change from step to step.
+func (d *Device) NewHostBuffer(n int64) (*Buffer, error) { return d.newBuffer(host, n) }
+
+func (d *Device) newBuffer(k kind, n int64) (*Buffer, error) {
+	if n < 0 {
+		return nil, fmt.Errorf("allocate %d bytes on %s: the size is negative", n, d.info.Name)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	b, off, err := d.mem.alloc(k, uint64(n))
+	if err != nil {
+		return nil, d.note(fmt.Errorf("allocate %d bytes on %s: %w", n, d.info.Name, err))
+	}
+	d.mem.buffers++
+	return &Buffer{d: d, block: b, off: off, size: uint64(n)}, nil
+}
+
+// Free gives the memory back. A second Free does nothing, nor does Free after
+// the device was closed.
+func (b *Buffer) Free() {
+	if b == nil || b.block == nil {
+		return
+	}
+	b.d.mu.Lock()
+	defer b.d.mu.Unlock()
+	if !b.d.closed {
+		b.d.mem.release(b.block, b.off, b.size)
+		b.d.mem.buffers--
+	}
+	b.block = nil
+}
+
+// Size returns the bytes of the buffer.
+func (b *Buffer) Size() int64 { return int64(b.size) }
+
+// Address returns the address on the device.
+func (b *Buffer) Address() uint64 { return b.block.address + b.off }
+
+// Bytes returns the memory of a host buffer, nil for another one. The device
+// sees what was written before a submission. It is valid until Free.
+func (b *Buffer) Bytes() []byte {
+	if b.block.mapped == nil {
+		return nil
+	}
+	return b.block.mapped[b.off : b.off+b.size : b.off+b.size]
+}
+
+// View is a part of a buffer. The zero View is none.
+type View struct {
+	b      *Buffer
+	off, n uint64
+}
+
+// All returns the whole buffer.
+func (b *Buffer) All() View { return View{b, 0, b.size} }
+
+// At returns n bytes from byte off on; it panics if they are not all there.
+func (b *Buffer) At(off, n int64) View { return b.All().At(off, n) }
+
+// At returns a part of a view; it panics if that is not inside.
+func (v View) At(off, n int64) View {
+	if off < 0 || n < 0 || uint64(off) > v.n || uint64(n) > v.n-uint64(off) {
+		panic(fmt.Sprintf("vulkan: bytes [%d, %d+%d) of a view of %d", off, off, n, v.n))
+	}
+	return View{v.b, v.off + uint64(off), uint64(n)}
+}
+
+// Size returns the bytes of the view.
+func (v View) Size() int64 { return int64(v.n) }
+
+// None reports whether the view is the zero View.
+func (v View) None() bool { return v.b == nil }
+
+// address is the address on the device, 0 of none.
+func (v View) address() uint64 {
+	if v.b == nil {
+		return 0
+	}
+	return v.b.Address() + v.off
+}
