@@ -32,8 +32,8 @@ The questions were never trained on, and the profile is measured on other texts.
 // demoAllocators are compared with the full cache; the last is the project's own.
 var demoAllocators = []string{"uniform", "adakv", "lukv"}
 
-// demoTasks are those whose first long question is shown with its answers.
-var demoTasks = []string{"niah_single_2", "niah_multiquery", "qa_1"}
+// demoExample is the task whose longest question is shown in full.
+const demoExample = "niah_single_2"
 
 // demoResult is what demo --json prints.
 type demoResult struct {
@@ -44,7 +44,7 @@ type demoResult struct {
 	ProfileSeconds float64       `json:"profile_seconds"`
 	Seconds        float64       `json:"seconds"`
 	Rows           []eval.Row    `json:"rows"`
-	Examples       []eval.Answer `json:"examples"`
+	Example        []eval.Answer `json:"example"`
 	Gains          []demoGain    `json:"gains"`
 }
 
@@ -90,7 +90,7 @@ func (c *demoCmd) Run(e *env) error {
 	d.say("Model      Needle-Llama, a retriever of %s parameters: %d layers of %d KV heads",
 		count(m.WeightBytes()/2), cfg.Layers, cfg.KVHeads)
 	d.say("           %d threads, %s, loaded in %s", m.Threads(), m.CPU(), time.Since(start).Round(time.Millisecond))
-	for _, step := range []func() error{d.measure, d.examples, d.questions} {
+	for _, step := range []func() error{d.measure, d.example, d.questions} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -186,49 +186,76 @@ func (d *demo) evaluate(items []eval.Item, share bool, what string) ([]eval.Answ
 	return answers, err
 }
 
-// examples shows the first long question of some tasks, whatever comes out.
-func (d *demo) examples() error {
-	all := d.items()
-	var items []eval.Item
-	for _, task := range demoTasks {
-		best := -1
-		for i, it := range all {
-			if it.Task == task && (best < 0 || len(it.Context) > len(all[best].Context)) {
-				best = i
-			}
-		}
-		if best >= 0 {
-			items = append(items, all[best])
+// longest returns, for each task, the item with the longest context.
+func longest(items []eval.Item) map[string]int {
+	at := map[string]int{}
+	for i, it := range items {
+		if best, ok := at[it.Task]; !ok || len(it.Context) > len(items[best].Context) {
+			at[it.Task] = i
 		}
 	}
-	answers, err := d.evaluate(items, false, "examples")
+	return at
+}
+
+// example shows one question under every method, each with its own prefill, so
+// that peaks are real.
+func (d *demo) example() error {
+	all := d.items()
+	it := all[longest(all)[demoExample]]
+	answers, err := d.evaluate([]eval.Item{it}, false, "example")
 	if err != nil {
 		return err
 	}
-	d.result.Examples = answers
+	d.result.Example = answers
+	d.say("\nExample    a context of %d tokens; the budget is %.0f %% of its cache", answers[0].ContextTokens, 100*(1-d.Ratio))
+	d.say("           %s", it.Question)
+	d.say("           %s …  expected: %s\n", it.AnswerPrefix, strings.Join(it.Answers, ", "))
 	if d.JSON {
 		return nil
 	}
-	for i, it := range items {
-		t := tabwriter.NewWriter(d.e.out, 0, 0, 2, ' ', 0)
-		for _, a := range answers {
-			if a.Item != i {
-				continue
-			}
-			if a.Method == "full" {
-				d.say("\nExample    a context of %d tokens: the longest of task %s", a.ContextTokens, it.Task)
-				d.say("           %s", it.Question)
-				d.say("           %s …  expected: %s\n", it.AnswerPrefix, strings.Join(it.Answers, ", "))
-				fmt.Fprintln(t, "  cache\theld\tpeak\tfound\tanswer")
-			}
-			fmt.Fprintf(t, "  %s\t%s\t%s\t%.0f %%\t%s\n", a.Method, eval.Bytes(a.CacheBytes), eval.Bytes(a.PeakBytes),
-				100*a.Score, clip(strings.Join(strings.Fields(a.Prediction), " "), 70))
-		}
-		if err := t.Flush(); err != nil {
-			return err
-		}
+	t := tabwriter.NewWriter(d.e.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "  cache\theld\tpeak\tanswer")
+	for _, a := range answers {
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", a.Method, eval.Bytes(a.CacheBytes), eval.Bytes(a.PeakBytes), oneAnswer(a, 60))
 	}
-	return nil
+	return t.Flush()
+}
+
+// oneAnswer is a prediction in a table, marked if it is all right.
+func oneAnswer(a eval.Answer, columns int) string {
+	text := clip(strings.Join(strings.Fields(a.Prediction), " "), columns)
+	if a.Score == 1 {
+		return "+ " + text
+	}
+	return "- " + text
+}
+
+// sideBySide prints the answers to the longest question of each task that has
+// a single answer, whatever comes out.
+func (d *demo) sideBySide(items []eval.Item, answers []eval.Answer) error {
+	at := longest(items)
+	t := tabwriter.NewWriter(d.e.out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(t, "  the longest of task\texpected")
+	for _, m := range d.methods {
+		fmt.Fprintf(t, "\t%s", m.Name)
+	}
+	fmt.Fprintln(t)
+	for i, it := range items {
+		if at[it.Task] != i || len(it.Answers) != 1 {
+			continue
+		}
+		fmt.Fprintf(t, "  %s\t%s", it.Task, it.Answers[0])
+		for _, m := range d.methods {
+			for _, a := range answers {
+				if a.Item == i && a.Method == m.Name {
+					fmt.Fprintf(t, "\t%s", oneAnswer(a, 16))
+				}
+			}
+		}
+		fmt.Fprintln(t)
+	}
+	fmt.Fprintln(t)
+	return t.Flush()
 }
 
 // questions asks all questions and prints accuracies.
@@ -261,6 +288,9 @@ func (d *demo) questions() error {
 	}
 	d.say("\nQuestions  %d about contexts of 1,024 and 2,048 tokens, %d tasks, in %s.", len(items), tasks, time.Since(start).Round(100*time.Millisecond))
 	d.say("           %.0f %% of each cache was removed before the question was known.\n", 100*d.Ratio)
+	if err := d.sideBySide(items, answers); err != nil {
+		return err
+	}
 	t := tabwriter.NewWriter(d.e.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "  cache\taccuracy\t95 % interval\tremoved\theld on average")
 	for _, r := range d.result.Rows {

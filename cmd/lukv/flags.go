@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -20,7 +19,7 @@ import (
 
 // modelFlags choose a model and how it runs.
 type modelFlags struct {
-	Model string `arg:"" help:"Checkpoint folder, or builtin."`
+	Model string `arg:"" help:"Checkpoint folder, name of a model that lukv pull has fetched, or builtin."`
 
 	runtimeFlags
 }
@@ -57,7 +56,7 @@ func (f *runtimeFlags) open(e *env, name string) (*model.Model, error) {
 	if name == builtin.Name {
 		return builtin.Open(e.ctx, opts...)
 	}
-	dir, err := modelFolder(name)
+	dir, err := resolveModel(name)
 	if err != nil {
 		return nil, err
 	}
@@ -73,18 +72,6 @@ func (f *runtimeFlags) session() model.SessionOptions {
 }
 
 func (f *modelFlags) open(e *env) (*model.Model, error) { return f.runtimeFlags.open(e, f.Model) }
-
-// modelFolder finds the folder of a checkpoint.
-func modelFolder(name string) (string, error) {
-	info, err := os.Stat(name)
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("model %s: %w (expected a checkpoint folder or %s)", name, errors.Unwrap(err), builtin.Name)
-	case !info.IsDir():
-		return "", fmt.Errorf("model %s: found a file, expected a checkpoint folder or %s", name, builtin.Name)
-	}
-	return name, nil
-}
 
 // byteSize is a number of bytes, perhaps with a unit.
 type byteSize int64

@@ -30,8 +30,13 @@ type cli struct {
 	Profile profileCmd `cmd:"" help:"Measure the profile that the allocator lukv divides a model's budget by."`
 	Eval    evalCmd    `cmd:"" help:"Measure what compression costs on questions with known answers."`
 	Inspect inspectCmd `cmd:"" help:"Show a checkpoint, a profile or a saved session."`
-	Ver     versionCmd `cmd:"" name:"version" help:"Print version, build and CPU."`
-	Results resultsCmd `cmd:"" hidden:"" help:"Regenerate docs/results.md."`
+	Chat    chatCmd    `cmd:"" help:"Talk to a model."`
+	Pull    pullCmd    `cmd:"" help:"Download a model from the hub into the cache."`
+
+	Tokenize tokenizeCmd `cmd:"" help:"Show how a model's tokenizer cuts a text, or put tokens together."`
+	Template templateCmd `cmd:"" help:"Show the prompt that a model's chat template makes of a conversation."`
+	Ver      versionCmd  `cmd:"" name:"version" help:"Print version, build and CPU."`
+	Results  resultsCmd  `cmd:"" hidden:"" help:"Regenerate docs/results.md."`
 }
 
 // Exit statuses, see doc.go.

@@ -72,13 +72,13 @@ type profileSummary struct {
 	MaxContext int                  `json:"max_context"`
 
 	// Of the pairs measured by this run, not of those taken from a state file.
-	Measured     int   `json:"measured"`
-	Resumed      int   `json:"resumed"`
-	Steps        int   `json:"steps"`         // decoding steps that counted
-	NoSteps      []int `json:"no_answer"`     // pairs whose answer ended at once: the question's last token was taken
-	Repaired     int   `json:"repair_moves"`  // over all pairs and levels
-	Solutions    int   `json:"solutions"`     // one per pair and level
-	Proven       int   `json:"proven"`        // of these, proven optimal
+	Measured  int   `json:"measured"`
+	Resumed   int   `json:"resumed"`
+	Steps     int   `json:"steps"`        // decoding steps that counted
+	NoSteps   []int `json:"no_answer"`    // pairs whose answer ended at once: the question's last token was taken
+	Repaired  int   `json:"repair_moves"` // over all pairs and levels
+	Solutions int   `json:"solutions"`    // one per pair and level
+	Proven    int   `json:"proven"`       // of these, proven optimal
 
 	// Gap is the certificate of all solutions together: their summed loss is
 	// at most that fraction above the optimum.

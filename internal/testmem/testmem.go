@@ -14,7 +14,9 @@ const (
 // Places lists them all.
 var Places = []Place{Between, End, Start}
 
-func (p Place) String() string { return [...]string{"between guards", "at page end", "at page start"}[p] }
+func (p Place) String() string {
+	return [...]string{"between guards", "at page end", "at page start"}[p]
+}
 
 const (
 	guardBytes = 256 // at least

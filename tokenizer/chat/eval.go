@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"math"
 	"strings"
 	"unicode/utf8"
 )
@@ -183,7 +184,7 @@ func (r *run) repeat(seq, times any) (any, bool) {
 		}
 		n64 = 0
 	}
-	n := int(min(max(n64, 0), 1<<40))
+	n := int(min(max(n64, 0), math.MaxInt))
 	list := func(elems []any) []any {
 		if len(elems) == 0 {
 			return elems

@@ -612,8 +612,7 @@ func filterIndent(r *run, a []any) any {
 		u.fail()
 	}
 	s := textArg(a[0], "indent")
-	lines := splitLines(s+"\n", false)
-	r.work(len(s))
+	lines := r.splitLines(s+"\n", false)
 	var b strings.Builder
 	for i, line := range lines {
 		r.alloc(len(line) + len(pad) + 1)

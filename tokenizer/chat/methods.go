@@ -389,11 +389,7 @@ func defineTextMethods() map[string]*builtin {
 			}
 		}),
 		define("splitlines", "self keepends=False", func(r *run, a []any) any {
-			s := textArg(a[0], "splitlines")
-			r.work(len(s))
-			lines := splitLines(s, truthy(a[1]))
-			r.allocTimes(len(lines), valueBytes)
-			return toList(lines)
+			return toList(r.splitLines(textArg(a[0], "splitlines"), truthy(a[1])))
 		}),
 		define("zfill", "self width", func(r *run, a []any) any {
 			s := textArg(a[0], "zfill")

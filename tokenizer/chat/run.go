@@ -41,8 +41,9 @@ func (l Limits) withDefaults() Limits {
 }
 
 const (
-	// valueBytes is what one element of a list counts against Limits.Memory.
-	valueBytes = 16
+	// valueBytes is what one element of a list counts against Limits.Memory: two
+	// words in the list, two of a string elsewhere, and the list's growth.
+	valueBytes = 48
 	// bytesPerStep is how much text one step scans.
 	bytesPerStep = 256
 	// stepsPerCheck is how often the context is looked at.

@@ -3,6 +3,7 @@ package chat
 import (
 	"fmt"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -293,7 +294,8 @@ func filterTitle(s string) string {
 }
 
 // splitLines is str.splitlines.
-func splitLines(s string, keepEnds bool) []string {
+func (r *run) splitLines(s string, keepEnds bool) []string {
+	r.work(len(s))
 	var out []string
 	for start := 0; start < len(s); {
 		end, next := len(s), len(s)
@@ -310,6 +312,7 @@ func splitLines(s string, keepEnds bool) []string {
 		if keepEnds {
 			end = next
 		}
+		r.alloc(valueBytes)
 		out = append(out, s[start:end])
 		start = next
 	}
@@ -336,8 +339,10 @@ func stripSide(s string, set any, left, right bool) string {
 
 // splitText is str.split and str.rsplit; max < 0 means no limit.
 func (r *run) splitText(s string, sep any, maxSplit int, fromRight bool) []any {
+	r.work(len(s))
 	var parts []string
 	if sep == nil {
+		r.allocTimes(countWords(s), valueBytes)
 		parts = splitBlanks(s, maxSplit, fromRight)
 	} else {
 		d, ok := asString(sep)
@@ -347,6 +352,7 @@ func (r *run) splitText(s string, sep any, maxSplit int, fromRight bool) []any {
 		if d == "" {
 			failf("split: empty separator")
 		}
+		r.allocTimes(strings.Count(s, d)+1, valueBytes)
 		switch {
 		case maxSplit < 0:
 			parts = strings.Split(s, d)
@@ -362,14 +368,22 @@ func (r *run) splitText(s string, sep any, maxSplit int, fromRight bool) []any {
 				s = s[:i]
 			}
 			parts = append(parts, s)
-			for i, j := 0, len(parts)-1; i < j; i, j = i+1, j-1 {
-				parts[i], parts[j] = parts[j], parts[i]
-			}
+			slices.Reverse(parts)
 		}
 	}
-	r.work(len(s))
-	r.allocTimes(len(parts), valueBytes)
 	return toList(parts)
+}
+
+// countWords is the number of runs of other characters than blanks.
+func countWords(s string) int {
+	n, inside := 0, false
+	for _, c := range s {
+		if !isSpace(c) && !inside {
+			n++
+		}
+		inside = !isSpace(c)
+	}
+	return n
 }
 
 func toList(parts []string) []any {
@@ -409,9 +423,7 @@ func splitBlanks(s string, maxSplit int, fromRight bool) []string {
 		parts = append(parts, s[i+n:])
 		s = strings.TrimRightFunc(s[:i], isSpace)
 	}
-	for i, j := 0, len(parts)-1; i < j; i, j = i+1, j-1 {
-		parts[i], parts[j] = parts[j], parts[i]
-	}
+	slices.Reverse(parts)
 	return parts
 }
 

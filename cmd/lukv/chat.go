@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/lukv/lukv/internal/lineedit"
+)
+
+type chatCmd struct {
+	modelFlags
+
+	System    string `short:"s" placeholder:"TEXT" help:"System prompt."`
+	Load      string `short:"l" placeholder:"FILE" help:"Begin with a document as context, or with a chat saved before."`
+	Raw       bool   `help:"No chat template: messages as they are, a line each."`
+	Stats     bool   `help:"Print tokens and times after each answer on standard error."`
+	NoHistory bool   `help:"Do not keep what is typed in a file."`
+
+	policyFlags
+	samplingFlags
+}
+
+func (chatCmd) Help() string {
+	return `On a terminal: type a message and read the answer. Ctrl-C stops the answer; at the prompt it clears the line, and twice or Ctrl-D it leaves. A line that ends in a backslash goes on in the next; text between """ and """ may have several lines. /help lists the commands. If standard input is no terminal, the whole of it is one message.
+
+A document given with --load or /load stands in front of the first message and is compressed by --ratio, --metric and --allocator before any question is known. The conversation itself is not compressed, unless --decode asks for it.
+
+What is typed is kept in lukv/history in the user's cache folder.
+
+Examples:
+
+  lukv chat builtin
+
+  lukv chat DIR --load book.txt --ratio 0.8
+
+  lukv chat Qwen/Qwen2.5-0.5B-Instruct --system "Answer briefly." < question.txt`
+}
+
+// chatter is one execution of chat.
+type chatter struct {
+	*chatCmd
+	e    *env               // out and err are the terminal's if there is one
+	term *lineedit.Terminal // nil: no terminal
+	conv *conversation
+	busy context.Context // of the work in progress
+}
+
+func (c *chatCmd) Run(e *env) error {
+	m, err := c.open(e)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	r := &chatter{chatCmd: c, e: e, busy: e.ctx}
+	if r.conv, err = newConversation(m, c); err != nil {
+		return err
+	}
+	defer r.conv.close()
+	if isTerminal(e.in) && isTerminal(e.out) {
+		return r.interactive()
+	}
+	return r.piped()
+}
+
+// piped answers standard input as one message.
+func (r *chatter) piped() error {
+	data, err := r.e.readFile("-")
+	if err != nil {
+		return err
+	}
+	text := strings.TrimRight(strings.ToValidUTF8(string(data), "\uFFFD"), "\r\n")
+	if strings.TrimSpace(text) == "" {
+		return usage("standard input is empty: expected a message")
+	}
+	if r.Load != "" {
+		if err := r.load(r.Load); err != nil {
+			return err
+		}
+	}
+	return r.ask(text)
+}
+
+// interactive talks on a terminal until the user leaves.
+func (r *chatter) interactive() error {
+	in, okIn := r.e.in.(interface {
+		io.Reader
+		lineedit.Device
+	})
+	out, okOut := r.e.out.(interface {
+		io.Writer
+		lineedit.Device
+	})
+	if !okIn || !okOut {
+		return errors.New("chat: standard input and output are no terminal devices")
+	}
+	term, err := lineedit.Open(in, out)
+	if err != nil {
+		return fmt.Errorf("chat: %w", err)
+	}
+	defer term.Close()
+	// From here on all output needs the terminal's line breaks.
+	e := *r.e
+	e.out = term
+	if isTerminal(e.err) {
+		e.err = term
+	}
+	r.e, r.term = &e, term
+	if !r.NoHistory {
+		if dir, err := os.UserCacheDir(); err == nil {
+			r.warn(term.History.Open(filepath.Join(dir, "lukv", "history")))
+		}
+	}
+	r.e.note("%s, %d tokens of context. /help lists the commands, /bye leaves.", r.Model, r.conv.limit())
+	if r.Load != "" {
+		r.interruptible(func() error { return r.load(r.Load) })
+	}
+	for interrupts := 0; ; {
+		text, err := r.read()
+		switch {
+		case errors.Is(err, lineedit.ErrInterrupt):
+			if interrupts++; interrupts == 2 {
+				return nil
+			}
+			fmt.Fprintln(r.e.out, "(Ctrl-C again, Ctrl-D or /bye leaves)")
+			continue
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		interrupts = 0
+		if strings.TrimSpace(text) == "" {
+			continue
+		}
+		r.warn(term.History.Add(text))
+		leave := false
+		r.interruptible(func() (err error) {
+			if line, ok := strings.CutPrefix(text, "/"); ok && !strings.Contains(text, "\n") {
+				leave, err = r.command(line)
+				return err
+			}
+			return r.ask(text)
+		})
+		if leave {
+			return nil
+		}
+		if r.e.ctx.Err() != nil {
+			return context.Cause(r.e.ctx)
+		}
+	}
+}
+
+// interruptible does something that Ctrl-C stops, and prints its error.
+func (r *chatter) interruptible(do func() error) {
+	busy, stop := r.term.Interruptible(r.e.ctx)
+	r.busy = busy
+	err := do()
+	interrupted := errors.Is(context.Cause(busy), lineedit.ErrInterrupt)
+	stop()
+	r.busy = r.e.ctx
+	switch {
+	case interrupted && err != nil:
+		fmt.Fprintln(r.e.out, "(interrupted)")
+	default:
+		r.warn(err)
+	}
+}
+
+// warn prints an error, if there is one.
+func (r *chatter) warn(err error) {
+	if err != nil {
+		fmt.Fprintf(r.e.err, "%s\n", oneLine(err))
+	}
+}
+
+const (
+	chatPrompt = ">>> "
+	morePrompt = "... "
+	quotes     = `"""`
+)
+
+// read reads a message, which may have several lines.
+func (r *chatter) read() (string, error) {
+	line, err := r.term.ReadLine(r.e.ctx, chatPrompt)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	if rest, ok := strings.CutPrefix(strings.TrimLeft(line, " "), quotes); ok {
+		for {
+			if text, end := strings.CutSuffix(strings.TrimRight(rest, " "), quotes); end {
+				b.WriteString(text)
+				return strings.Trim(b.String(), "\n"), nil
+			}
+			b.WriteString(rest + "\n")
+			if rest, err = r.term.ReadLine(r.e.ctx, morePrompt); err != nil {
+				return "", err
+			}
+		}
+	}
+	for {
+		text, more := strings.CutSuffix(line, `\`)
+		b.WriteString(text)
+		if !more {
+			return b.String(), nil
+		}
+		b.WriteString("\n")
+		if line, err = r.term.ReadLine(r.e.ctx, morePrompt); err != nil {
+			return "", err
+		}
+	}
+}
+
+// ask puts a message to the model and prints the answer as it comes.
+func (r *chatter) ask(text string) error {
+	p := r.e.progress()
+	defer p.clear()
+	st, err := r.conv.ask(r.busy, text, r.e.out, p)
+	if r.term == nil && err != nil {
+		return err
+	}
+	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, lineedit.ErrInterrupt) {
+		return err
+	}
+	if r.Stats {
+		st.write(r.e.err)
+	}
+	return err
+}
+
+// load puts a document or a saved chat into the context.
+func (r *chatter) load(path string) error {
+	head, err := readHead(path)
+	if err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	p := r.e.progress()
+	defer p.clear()
+	// A saved session is a safetensors file.
+	if len(head) > 8 && head[8] == '{' && head[7] == 0 {
+		err = r.conv.restore(r.busy, path)
+	} else {
+		err = r.conv.loadDocument(r.busy, path, p)
+	}
+	if err != nil {
+		return err
+	}
+	p.clear()
+	if r.term != nil {
+		r.describe()
+	}
+	return nil
+}

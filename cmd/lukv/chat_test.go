@@ -1,0 +1,265 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// invoke runs the command with text as its standard input.
+func invoke(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, err bytes.Buffer
+	code = run(t.Context(), args, strings.NewReader(stdin), &out, &err)
+	return code, out.String(), err.String()
+}
+
+// chatSample is a short sample that the embedded model answers.
+func chatSample(t *testing.T) builtin.Sample {
+	for _, s := range builtin.Samples() {
+		if s.Length <= 512 && s.AnswerPrefix == "" && len(s.Answers) == 1 {
+			return s
+		}
+	}
+	require.FailNow(t, "no sample of the embedded model fits")
+	return builtin.Sample{}
+}
+
+func TestChatPiped(t *testing.T) {
+	sample := chatSample(t)
+	path := filepath.Join(t.TempDir(), "document.txt")
+	require.NoError(t, os.WriteFile(path, []byte(sample.Context), 0o600))
+	code, out, msg := invoke(t, sample.Question+"\n", "chat", builtin.Name, "--load", path, "--ratio", "0.3")
+	require.Equal(t, exitOK, code, msg)
+	assert.Contains(t, out, sample.Answers[0])
+	assert.Empty(t, msg)
+	// The card's prompt is that of run.
+	_, same, _ := invoke(t, "", "run", builtin.Name, "--context", path, "--ratio", "0.3", sample.Question)
+	assert.Equal(t, same, out)
+
+	for _, tc := range []struct {
+		name, stdin, want string
+		code              int
+		args              []string
+	}{
+		{"nothing", " \n", "standard input is empty", exitUsage, nil},
+		{"no document", "x", "no such file", exitFailed, []string{"--load", path + "x"}},
+		{"bad ratio", "x", "ratio", exitUsage, []string{"--ratio", "2"}},
+		{"bad sampling", "x", "temperature", exitUsage, []string{"--temperature", "-1"}},
+		{"too long", strings.Repeat("word ", 4000), "context full", exitFull, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			code, out, msg := invoke(t, tc.stdin, append([]string{"chat", builtin.Name}, tc.args...)...)
+			assert.Equal(t, tc.code, code)
+			assert.Empty(t, out)
+			assert.Contains(t, msg, tc.want)
+			assert.Equal(t, 1, strings.Count(msg, "\n"), "one line: %q", msg)
+		})
+	}
+}
+
+// TestConversationFeedsWhatIsNew checks that a turn reads only what the session
+// does not hold, and that this changes no answer.
+func TestConversationFeedsWhatIsNew(t *testing.T) {
+	m, err := builtin.Open(t.Context())
+	require.NoError(t, err)
+	defer m.Close()
+	cmd := &chatCmd{}
+	cmd.Model, cmd.MaxTokens = builtin.Name, 30
+	c, err := newConversation(m, cmd)
+	require.NoError(t, err)
+	defer c.close()
+	turn := func(text string) (turnStats, string) {
+		t.Helper()
+		st, err := c.ask(t.Context(), text, io.Discard, nil)
+		require.NoError(t, err)
+		content, _ := c.Messages[len(c.Messages)-1].Get("content")
+		return st, content.(string)
+	}
+	// holds checks that the session has read the prompt and nothing else.
+	holds := func(messages int) {
+		t.Helper()
+		prompt, err := c.render(t.Context(), c.Messages[:messages])
+		require.NoError(t, err)
+		want := c.encode(prompt)
+		got := c.s.Tokens()
+		require.GreaterOrEqual(t, len(got), len(want))
+		assert.Equal(t, want, got[:len(want)])
+	}
+	questions := []string{"Who is Ada?", "And where does she live?", "What is her dog called?"}
+	var answers []string
+	total := 0
+	for i, q := range questions {
+		st, a := turn(q)
+		holds(2*i + 1)
+		answers = append(answers, a)
+		if i > 0 {
+			assert.Less(t, st.Read, 40, "turn %d", i)
+			assert.Greater(t, st.Held, total, "turn %d", i)
+		}
+		total = st.Held
+	}
+	// The same, each turn from nothing.
+	messages := c.Messages
+	for i, q := range questions {
+		c.forget()
+		c.Messages = messages[:2*i]
+		st, a := turn(q)
+		assert.Equal(t, answers[i], a)
+		assert.Equal(t, st.Held, st.Read)
+	}
+	// A message in the past changes: back to the common beginning.
+	c.Messages[1].Set("content", "Something else entirely.")
+	st, _ := turn(questions[0])
+	holds(len(c.Messages) - 1)
+	assert.Less(t, st.Read, st.Held)
+}
+
+// TestChatGoesOnWithSavedContext loads what run --save wrote.
+func TestChatGoesOnWithSavedContext(t *testing.T) {
+	sample := chatSample(t)
+	dir := t.TempDir()
+	path, saved := filepath.Join(dir, "document.txt"), filepath.Join(dir, "saved")
+	require.NoError(t, os.WriteFile(path, []byte(sample.Context), 0o600))
+	code, want, msg := invoke(t, "", "run", builtin.Name, "--context", path, "--ratio", "0.3", "--save", saved, sample.Question)
+	require.Equal(t, exitOK, code, msg)
+	code, got, msg := invoke(t, sample.Question, "chat", builtin.Name, "--load", saved)
+	require.Equal(t, exitOK, code, msg)
+	assert.Equal(t, want, got)
+
+	require.NoError(t, os.WriteFile(sidecar(saved), []byte(`{"messages":[],"head_tokens":100000}`), 0o600))
+	code, _, msg = invoke(t, "x", "chat", builtin.Name, "--load", saved)
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, msg, "100000 tokens")
+	require.NoError(t, os.WriteFile(sidecar(saved), []byte(`{`), 0o600))
+	code, _, msg = invoke(t, "x", "chat", builtin.Name, "--load", saved)
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, msg, "messages in")
+}
+
+func TestTokenize(t *testing.T) {
+	tok, err := tokenizer.Load(builtin.Files())
+	require.NoError(t, err)
+	const text = "Grüße <|user|> an alle\n"
+	ids := tok.Encode(text, tokenizer.EncodeOptions{})
+
+	code, out, msg := invoke(t, "", "tokenize", builtin.Name, text)
+	require.Equal(t, exitOK, code, msg)
+	assert.Equal(t, len(ids), strings.Count(out, "\n"))
+	assert.Contains(t, out, "3\t8-16\t<|user|>\t\"<|user|>\"\n")
+	_, fromInput, _ := invoke(t, text, "tokenize", builtin.Name)
+	assert.Equal(t, out, fromInput)
+
+	_, out, _ = invoke(t, text, "tokenize", builtin.Name, "--count")
+	assert.Equal(t, len(ids), atoi(t, strings.TrimSpace(out)))
+	_, out, _ = invoke(t, text, "tokenize", builtin.Name, "--count", "--special-as-text")
+	assert.Greater(t, atoi(t, strings.TrimSpace(out)), len(ids))
+
+	_, out, _ = invoke(t, text, "tokenize", builtin.Name, "--json", "--add-special")
+	var got struct {
+		Count  int
+		Tokens []tokenInfo
+	}
+	unmarshal(t, out, &got)
+	assert.Equal(t, len(got.Tokens), got.Count)
+	assert.Equal(t, tokenInfo{1, "<s>", 0, 0}, got.Tokens[0])
+	var list []string
+	for i, tk := range got.Tokens[1:] {
+		assert.Equal(t, ids[i], tk.ID)
+		list = append(list, itoa(tk.ID))
+	}
+	for _, sep := range []string{" ", ",", ", ", "\n"} {
+		_, out, _ = invoke(t, "["+strings.Join(list, sep)+"]", "tokenize", builtin.Name, "--decode")
+		assert.Equal(t, text, out)
+	}
+	_, out, _ = invoke(t, "", "tokenize", builtin.Name, "--decode", "--skip-special", "--json", strings.Join(list, " "))
+	var decoded struct{ Text string }
+	unmarshal(t, out, &decoded)
+	assert.Equal(t, strings.Replace(text, "<|user|>", "", 1), decoded.Text)
+
+	file := filepath.Join(t.TempDir(), "tokenizer.json")
+	data, err := builtin.Files().(interface {
+		ReadFile(string) ([]byte, error)
+	}).ReadFile("tokenizer.json")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, data, 0o600))
+	code, out, msg = invoke(t, "", "tokenize", file, "a")
+	require.Equal(t, exitOK, code, msg)
+	assert.Equal(t, 1, strings.Count(out, "\n"))
+
+	for _, args := range [][]string{
+		{"--decode", "1 x"}, {"--decode", "99999"}, {"--decode", "-1"}, {"--skip-special", "a"}, {"--decode", "--count", "1"},
+	} {
+		code, out, msg = invoke(t, "", append([]string{"tokenize", builtin.Name}, args...)...)
+		assert.Equal(t, exitUsage, code, "%q", args)
+		assert.Empty(t, out)
+		assert.Equal(t, 1, strings.Count(msg, "\n"), msg)
+	}
+	code, _, msg = invoke(t, "", "tokenize", "no/such", "a")
+	assert.Equal(t, exitFailed, code)
+	assert.Contains(t, msg, "lukv pull no/such")
+}
+
+func TestTemplate(t *testing.T) {
+	const want = "<s><|user|>Hi\n<|assistant|>Yes?<|end|><|user|>Bye<|assistant|>"
+	dir := t.TempDir()
+	messages := filepath.Join(dir, "messages.json")
+	list := `[{"role":"user","content":"Hi\n"},{"role":"assistant","content":"Yes?"}]`
+	for _, text := range []string{list, `{"messages":` + list + `,"tools":[{"type":"function"}]}`} {
+		require.NoError(t, os.WriteFile(messages, []byte(text), 0o600))
+		code, out, msg := invoke(t, "", "template", builtin.Name, "--messages", messages, "--user", "Bye")
+		require.Equal(t, exitOK, code, msg)
+		assert.Equal(t, want, out)
+	}
+	_, out, _ := invoke(t, list, "template", builtin.Name, "--messages", "-", "--user", "Bye", "--no-generation-prompt")
+	assert.Equal(t, strings.TrimSuffix(want, "<|assistant|>"), out)
+
+	_, out, _ = invoke(t, "", "template", builtin.Name, "--user", "Bye", "--json")
+	var got struct {
+		Prompt string
+		Tokens []int32
+	}
+	unmarshal(t, out, &got)
+	assert.Equal(t, "<s><|user|>Bye<|assistant|>", got.Prompt)
+	_, out, _ = invoke(t, "", "template", builtin.Name, "--user", "Bye", "--tokens")
+	assert.Equal(t, len(got.Tokens), strings.Count(out, "\n"))
+	assert.True(t, strings.HasPrefix(out, "1\t<s>\n3\t<|user|>\n"), out)
+
+	// Variables and tools reach the template.
+	own := filepath.Join(dir, "model")
+	require.NoError(t, os.Mkdir(own, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(own, "chat_template.jinja"),
+		[]byte(`{{ mood }} {{ tools | tojson }} {% for m in messages %}{{ m.role }}={{ m.content }};{% endfor %}`), 0o600))
+	tools := filepath.Join(dir, "tools.json")
+	require.NoError(t, os.WriteFile(tools, []byte(`[{"name":"f","z":1,"a":2}]`), 0o600))
+	code, out, msg := invoke(t, "", "template", own, "-s", "sys", "-u", "one", "-u", "two", "--tools", tools, "--vars", `{"mood":"calm"}`)
+	require.Equal(t, exitOK, code, msg)
+	assert.Equal(t, `calm [{"name": "f", "z": 1, "a": 2}] system=sys;user=one;user=two;`, out)
+
+	for _, tc := range []struct {
+		code int
+		want string
+		args []string
+	}{
+		{exitUsage, "no messages", nil},
+		{exitUsage, "--vars", []string{"-u", "x", "--vars", "["}},
+		{exitFailed, "read tools", []string{"-u", "x", "--tools", filepath.Join(dir, "nothing")}},
+		{exitFailed, "read messages", []string{"--messages", filepath.Join(own, "chat_template.jinja")}},
+		{exitFailed, `expected "rag"`, []string{"-u", "x", "--name", "rag"}},
+	} {
+		code, out, msg := invoke(t, "", append([]string{"template", builtin.Name}, tc.args...)...)
+		assert.Equal(t, tc.code, code, msg)
+		assert.Empty(t, out)
+		assert.Contains(t, msg, tc.want)
+		assert.Equal(t, 1, strings.Count(msg, "\n"), msg)
+	}
+}

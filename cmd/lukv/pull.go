@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/hub"
+)
+
+type pullCmd struct {
+	Name     string   `arg:"" placeholder:"OWNER/NAME" help:"Model on the hub: OWNER/NAME or OWNER/NAME@REVISION."`
+	Include  []string `sep:"none" placeholder:"PATTERN" help:"Download the files that match instead of those needed here, such as '*.json' or 'original/'. May be repeated."`
+	Exclude  []string `sep:"none" placeholder:"PATTERN" help:"Leave out files that match. May be repeated."`
+	Parallel int      `default:"4" placeholder:"N" help:"Files downloaded at once (default ${default})."`
+	JSON     bool     `help:"One JSON object with folder, commit and files instead of the folder's name."`
+}
+
+func (pullCmd) Help() string {
+	return `Downloads config, tokenizer, chat template and safetensors weights into the cache that the Python tools use, and prints the folder. Whatever is there already is not fetched again; an interrupted download is continued. Every file is checked against the hash that the hub lists. Afterwards the name can stand wherever a command takes a MODEL.
+
+HF_HOME and HF_HUB_CACHE say where the cache is, HF_ENDPOINT which hub is asked, HF_TOKEN is the access token, HF_HUB_OFFLINE forbids the network.
+
+Examples:
+
+  lukv pull Qwen/Qwen2.5-0.5B-Instruct
+
+  lukv pull mistralai/Mistral-7B-Instruct-v0.3@main --exclude tokenizer.model
+
+  lukv chat Qwen/Qwen2.5-0.5B-Instruct`
+}
+
+func (c *pullCmd) Run(e *env) error {
+	ref, err := hub.ParseRef(c.Name)
+	if err != nil {
+		return usageError{err}
+	}
+	if c.Parallel < 1 {
+		return usage("--parallel: found %d, expected 1 or more", c.Parallel)
+	}
+	client, err := hub.New()
+	if err != nil {
+		return err
+	}
+	client.UserAgent = "lukv/" + readVersion().Version
+	p := e.progress()
+	defer p.clear()
+	got, err := client.Pull(e.ctx, ref, hub.PullOptions{
+		Include: c.Include, Exclude: c.Exclude, Parallel: c.Parallel, Progress: p.transfer(),
+	})
+	p.clear()
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return eval.WriteJSON(e.out, got)
+	}
+	if client.Offline {
+		e.note("%s is in the cache; the hub was not asked (HF_HUB_OFFLINE)", ref)
+	} else {
+		e.note("%s: %d files, %s, of this %s fetched", ref, len(got.Files), eval.Bytes(got.Size), eval.Bytes(got.Fetched))
+	}
+	_, err = fmt.Fprintln(e.out, got.Dir)
+	return err
+}
+
+// transfer is the progress function of a pull.
+func (p *progress) transfer() func(hub.Progress) {
+	if p == nil {
+		return nil
+	}
+	var begun time.Time
+	var before int64 // bytes that were there when the first came
+	return func(s hub.Progress) {
+		if begun.IsZero() {
+			begun, before = time.Now(), s.Bytes
+		}
+		rate := float64(s.Bytes-before) / max(0.1, time.Since(begun).Seconds())
+		left := ""
+		if rate > 0 && time.Since(begun) > time.Second {
+			left = fmt.Sprintf(", %s/s, %v left", eval.Bytes(int64(rate)),
+				time.Duration(float64(s.Size-s.Bytes)/rate*float64(time.Second)).Round(time.Second))
+		}
+		p.show("%d of %d files, %s of %s%s: %s", s.Done, s.Files, eval.Bytes(s.Bytes), eval.Bytes(s.Size), left, s.File)
+	}
+}

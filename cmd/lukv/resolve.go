@@ -1,0 +1,62 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/lukv/lukv/hub"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// resolveModel finds the folder of a checkpoint: a folder of that name, else the
+// hub's cache. It uses no network.
+func resolveModel(name string) (dir string, err error) {
+	info, err := os.Stat(name)
+	switch {
+	case err == nil && info.IsDir():
+		return name, nil
+	case err == nil:
+		return "", fmt.Errorf("model %s: found a file, expected a checkpoint folder, a hub name or %s", name, builtin.Name)
+	case !errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("model %s: %w", name, errors.Unwrap(err))
+	}
+	if _, err := hub.ParseRef(name); err != nil {
+		return "", fmt.Errorf("model %s: no such folder, and not a hub name (expected a checkpoint folder, OWNER/NAME[@REVISION] or %s)", name, builtin.Name)
+	}
+	dir, err = hub.Find(name)
+	if errors.Is(err, hub.ErrNotCached) {
+		return "", fmt.Errorf("model %s: no such folder; %w: lukv pull %s", name, err, name)
+	}
+	return dir, err
+}
+
+// modelFiles returns the files of a checkpoint by the name that commands take.
+func modelFiles(name string) (fs.FS, error) {
+	if name == builtin.Name {
+		return builtin.Files(), nil
+	}
+	dir, err := resolveModel(name)
+	if err != nil {
+		return nil, err
+	}
+	return os.DirFS(dir), nil
+}
+
+// openTokenizer returns the tokenizer of a checkpoint, or of a vocabulary file.
+func openTokenizer(name string) (*tokenizer.Tokenizer, error) {
+	if info, err := os.Stat(name); err == nil && info.Mode().IsRegular() {
+		return tokenizer.OpenFile(name)
+	}
+	files, err := modelFiles(name)
+	if err != nil {
+		return nil, err
+	}
+	tok, err := tokenizer.Load(files)
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", name, err)
+	}
+	return tok, nil
+}

@@ -1,0 +1,328 @@
+//go:build (linux || darwin || windows) && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"unsafe"
+
+	"github.com/lukv/lukv/internal/vk"
+)
+
+// Commands is a list of operations that the device runs. Record it once with
+// Begin, the operations and End; submit it as often as wanted: operations read
+// their buffers, work lists and parameters when they run, not when they are recorded.
+//
+// An operation sees the results of all operations before it, except inside
+// Together. Arguments are checked while recording: the first one that does not
+// fit (a shape, a size, an alignment) is what End returns, and nothing after it
+// is recorded.
+//
+// A Commands belongs to one goroutine at a time.
+type Commands struct {
+	d        *Device
+	pool     vk.CommandPool
+	cb       vk.CommandBuffer
+	state    recordState
+	err      error
+	together bool // inside Together
+	apart    bool // inside Together, and the barrier before it is recorded
+	last     Ticket
+
+	queries vk.QueryPool
+	marks   uint32
+}
+
+type recordState int
+
+const (
+	empty recordState = iota
+	recording
+	recorded
+)
+
+// NewCommands makes an empty list.
+func (d *Device) NewCommands() (*Commands, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.usable(); err != nil {
+		return nil, err
+	}
+	pool, err := d.dev.CreateCommandPool()
+	if err != nil {
+		return nil, d.note(fmt.Errorf("make commands: %w", err))
+	}
+	cb, err := d.dev.AllocateCommandBuffer(pool)
+	if err != nil {
+		d.dev.DestroyCommandPool(pool)
+		return nil, d.note(fmt.Errorf("make commands: %w", err))
+	}
+	c := &Commands{d: d, pool: pool, cb: cb}
+	d.live[c] = struct{}{}
+	return c, nil
+}
+
+// Free waits until the commands are done and gives them back. A second Free
+// does nothing.
+func (c *Commands) Free() {
+	d := c.d
+	d.mu.Lock()
+	_, live := d.live[c]
+	d.mu.Unlock()
+	if !live {
+		return
+	}
+	// A lost or closed device has nothing to wait for.
+	_ = d.Wait(context.Background(), c.last)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, live := d.live[c]; live {
+		if c.queries != 0 {
+			d.dev.DestroyTimestamps(c.queries)
+		}
+		d.dev.DestroyCommandPool(c.pool)
+		delete(d.live, c)
+	}
+	c.state = empty
+}
+
+// Begin starts recording and forgets what was recorded. It waits until the
+// last submission of these commands is done.
+func (c *Commands) Begin() error {
+	if err := c.d.Wait(context.Background(), c.last); err != nil {
+		return err
+	}
+	c.d.mu.Lock()
+	err := c.d.usable()
+	c.d.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := c.d.dev.Begin(c.cb, false); err != nil {
+		return fmt.Errorf("record commands: %w", err)
+	}
+	c.state, c.err, c.together, c.apart, c.marks = recording, nil, false, false, 0
+	if c.queries != 0 {
+		c.d.dev.ResetTimestamps(c.cb, c.queries, maxMarks)
+	}
+	return nil
+}
+
+// End ends recording and returns the first error of an operation. What the host
+// reads from host buffers after the commands are done is up to date.
+func (c *Commands) End() error {
+	if c.state != recording {
+		return errors.New("record commands: Begin is missing")
+	}
+	c.d.dev.Barrier(c.cb, everyStage, vk.AccessShaderWrite|vk.AccessTransferWrite, vk.StageHost, vk.AccessHostRead)
+	err := c.d.dev.End(c.cb)
+	c.state = recorded
+	if c.err != nil {
+		err = c.err
+	}
+	if err != nil {
+		c.state = empty
+		return fmt.Errorf("record commands: %w", err)
+	}
+	return nil
+}
+
+// Run records, submits and waits for operations that are needed once.
+func (d *Device) Run(ctx context.Context, record func(c *Commands)) error {
+	c, err := d.NewCommands()
+	if err != nil {
+		return err
+	}
+	defer c.Free()
+	if err := c.Begin(); err != nil {
+		return err
+	}
+	record(c)
+	if err := c.End(); err != nil {
+		return err
+	}
+	t, err := d.Submit(c)
+	if err != nil {
+		return err
+	}
+	return d.Wait(ctx, t)
+}
+
+// Together records operations that do not depend on each other, so that the
+// device may overlap them.
+func (c *Commands) Together(record func()) {
+	if c.together {
+		record()
+		return
+	}
+	c.together, c.apart = true, false
+	record()
+	c.together = false
+}
+
+// order makes what was recorded before visible to what comes next.
+func (c *Commands) order() {
+	if c.together && c.apart {
+		return
+	}
+	c.apart = c.together
+	c.d.dev.Barrier(c.cb, everyStage, vk.AccessShaderWrite|vk.AccessTransferWrite, everyStage,
+		vk.AccessShaderRead|vk.AccessShaderWrite|vk.AccessTransferRead|vk.AccessTransferWrite|vk.AccessIndirectRead)
+}
+
+// fail keeps the first error.
+func (c *Commands) fail(op, format string, args ...any) {
+	if c.err == nil {
+		c.err = fmt.Errorf("%s: %w", op, fmt.Errorf(format, args...))
+	}
+}
+
+// ready reports whether an operation may be recorded.
+func (c *Commands) ready(op string) bool {
+	if c.state != recording {
+		c.fail(op, "commands are not being recorded")
+	}
+	return c.err == nil
+}
+
+// push is the argument block of a shader: addresses and 32-bit words.
+type push struct {
+	data [pushBytes]byte
+	n    int
+}
+
+func (p *push) addr(v View) { p.u64(v.address()) }
+
+func (p *push) u64(x uint64) {
+	*(*[8]byte)(p.data[p.n:]) = *(*[8]byte)(unsafe.Pointer(&x))
+	p.n += 8
+}
+
+func (p *push) u32(x ...int) {
+	for _, v := range x {
+		w := uint32(v)
+		*(*[4]byte)(p.data[p.n:]) = *(*[4]byte)(unsafe.Pointer(&w))
+		p.n += 4
+	}
+}
+
+func (p *push) f32(x float32) { p.u32(int(math.Float32bits(x))) }
+
+// maxGroups is a number of workgroups per dimension that every device allows.
+const maxGroups = 65535
+
+// dispatch records one shader over x·y·z workgroups.
+func (c *Commands) dispatch(op, shader string, constants []uint32, p *push, x, y, z int) {
+	if x == 0 || y == 0 || z == 0 || c.err != nil {
+		return
+	}
+	if x > maxGroups || y > maxGroups || z > maxGroups {
+		c.fail(op, "%d×%d×%d workgroups, expected at most %d each way", x, y, z, maxGroups)
+		return
+	}
+	if c.bind(op, shader, constants, p) {
+		c.d.dev.Dispatch(c.cb, uint32(x), uint32(y), uint32(z))
+	}
+}
+
+// dispatchIndirect records one shader over as many workgroups as args says when it runs.
+func (c *Commands) dispatchIndirect(op, shader string, constants []uint32, p *push, args View) {
+	if c.err == nil && c.bind(op, shader, constants, p) {
+		c.d.dev.DispatchIndirect(c.cb, args.b.block.buffer, args.b.off+args.off)
+	}
+}
+
+func (c *Commands) bind(op, shader string, constants []uint32, p *push) bool {
+	pipe, err := c.d.pipes.get(shader, constants...)
+	if err != nil {
+		c.fail(op, "%w", err)
+		return false
+	}
+	c.order()
+	c.d.dev.BindPipeline(c.cb, pipe)
+	c.d.dev.PushConstants(c.cb, c.d.pipes.layout, p.data[:p.n])
+	return true
+}
+
+// Copy copies src to the beginning of dst. The views must not overlap.
+func (c *Commands) Copy(dst, src View) {
+	const op = "copy"
+	if !c.ready(op) {
+		return
+	}
+	if src.n > dst.n {
+		c.fail(op, "%d bytes to a view of %d", src.n, dst.n)
+		return
+	}
+	if src.n > 0 {
+		c.order()
+		c.d.dev.CopyBuffer(c.cb, src.b.block.buffer, dst.b.block.buffer, vk.BufferCopy{Src: src.b.off + src.off, Dst: dst.b.off + dst.off, Size: src.n})
+	}
+}
+
+// Zero clears a view; its offset and size are multiples of 4.
+func (c *Commands) Zero(v View) {
+	const op = "zero"
+	if !c.ready(op) {
+		return
+	}
+	if v.off%4 != 0 || v.n%4 != 0 {
+		c.fail(op, "%d bytes from offset %d on, expected multiples of 4", v.n, v.off)
+		return
+	}
+	if v.n > 0 {
+		c.order()
+		c.d.dev.FillBuffer(c.cb, v.b.block.buffer, v.b.off+v.off, v.n, 0)
+	}
+}
+
+// maxMarks is the number of time marks in one list of commands.
+const maxMarks = 64
+
+// Mark notes the time at which everything recorded before it is done; at most
+// 64 marks. On a queue without timestamps it does nothing.
+func (c *Commands) Mark() {
+	const op = "mark"
+	if !c.ready(op) || c.d.dev.TimestampBits() == 0 {
+		return
+	}
+	if c.marks == maxMarks {
+		c.fail(op, "more than %d marks", maxMarks)
+		return
+	}
+	if c.queries == 0 {
+		q, err := c.d.dev.CreateTimestamps(maxMarks)
+		if err != nil {
+			c.fail(op, "%w", err)
+			return
+		}
+		c.queries = q
+		c.d.dev.ResetTimestamps(c.cb, q, maxMarks)
+	}
+	c.d.dev.WriteTimestamp(c.cb, c.queries, c.marks)
+	c.marks++
+}
+
+// Times returns, for commands that are done, the nanoseconds from the first mark
+// to every mark, nil without timestamps.
+func (c *Commands) Times() ([]float64, error) {
+	if c.marks == 0 {
+		return nil, nil
+	}
+	ticks, err := c.d.dev.Timestamps(c.queries, c.marks)
+	if err != nil {
+		return nil, fmt.Errorf("read times: %w", err)
+	}
+	mask := ^uint64(0)
+	if bits := c.d.dev.TimestampBits(); bits < 64 {
+		mask = 1<<bits - 1
+	}
+	out := make([]float64, len(ticks))
+	for i, t := range ticks {
+		out[i] = float64((t-ticks[0])&mask) * float64(c.d.dev.Physical.Limits.TimestampPeriod)
+	}
+	return out, nil
+}

@@ -1,0 +1,73 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "common.glsl"
+
+// sums[q][t] += Σ_i p_i(t): the attention that slot t received from n tokens of
+// one sequence, per query head, given the softmax statistics that attention
+// left. Tokens are added one after the other, so that the bits do not depend on
+// how they are cut into calls. A workgroup is a block of 256 slots and up to 8
+// query heads of a KV head.
+
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint T = 2;
+layout(constant_id = 1) const uint D = 128;
+layout(constant_id = 2) const uint PE = 64;
+
+layout(push_constant) uniform P {
+	uvec2 q, stats, sums, heads;
+	uint ldq, H, group, head0; // head0: heads of the sequence
+	uint row, n, offset;       // first token, tokens, tokens of the pass before
+	uint lds;
+	float scale;
+};
+
+shared float sq[8 * D];
+shared float sm[8], ss[8];
+
+void main() {
+	uint tid = gl_LocalInvocationID.x, kvh = gl_WorkGroupID.y, g0 = gl_WorkGroupID.z * 8;
+	uint gn = min(8, group - g0), tile = 8 / gn;
+	Head hd = Heads(heads).v[head0 + kvh];
+	uint slot = gl_WorkGroupID.x * 256 + tid;
+	uint first = hd.start + offset; // token i sees slots up to first + i
+	bool any = slot < first + n;
+	precise float sum[8];
+	OutF S = OutF(sums);
+	[[unroll]] for (uint g = 0; g < 8; g++) sum[g] = any && g < gn ? S.v[(kvh * group + g0 + g) * lds + slot] : 0.0;
+	InU4 page;
+	uint e = slot % PE;
+	if (any) page = InU4(InU2(hd.pages).v[slot / PE]);
+	for (uint i0 = 0; i0 < n; i0 += tile) {
+		uint rows = min(tile, n - i0) * gn;
+		barrier();
+		for (uint i = tid; i < 8 * D; i += 256) {
+			uint r = i / D;
+			sq[i] = r < rows ? InF(q).v[(row + i0 + r / gn) * ldq + (kvh * group + g0 + r % gn) * D + i % D] : 0.0;
+		}
+		if (tid < rows) {
+			uint at = ((row + i0 + tid / gn) * H + kvh * group + g0 + tid % gn) * 2;
+			sm[tid] = InF(stats).v[at];
+			ss[tid] = InF(stats).v[at + 1];
+		}
+		barrier();
+		if (!any) continue;
+		precise float acc[8];
+		[[unroll]] for (uint r = 0; r < 8; r++) acc[r] = 0.0;
+		for (uint c = 0; c < D / 8; c++) {
+			V8 kk = load8(page, keyChunk(e, c, PE), T);
+			[[unroll]] for (uint r = 0; r < 8; r++) {
+				uint at = r * D + c * 8;
+				V8 qq = V8(vec4(sq[at], sq[at + 1], sq[at + 2], sq[at + 3]), vec4(sq[at + 4], sq[at + 5], sq[at + 6], sq[at + 7]));
+				acc[r] = dot8(qq, kk, acc[r]);
+			}
+		}
+		for (uint r = 0; r < rows; r++) {
+			if (slot > first + i0 + r / gn) continue;
+			precise float s = acc[r] * scale;
+			float p = power2(s - sm[r]) / ss[r];
+			[[unroll]] for (uint g = 0; g < 8; g++) if (g == r % gn) sum[g] += p;
+		}
+	}
+	if (!any) return;
+	[[unroll]] for (uint g = 0; g < 8; g++) if (g < gn) S.v[(kvh * group + g0 + g) * lds + slot] = sum[g];
+}

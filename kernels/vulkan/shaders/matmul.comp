@@ -1,0 +1,114 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "common.glsl"
+
+// y[r][o] = Σ_k x[r][k]·w[o][k] (+ bias[o]) (+ y[r][o]) for up to three matrices
+// over the same x.
+//
+// Order of every sum: k is cut into blocks of 2048. In a block, lane i of 16
+// takes elements 128g+8i … 128g+8i+7 for g = 0, 1, … as one chain of fma from 0.
+// The lanes are added in ascending order, then the blocks in ascending order.
+// A workgroup is 16 teams of 16 lanes; a team computes NR rows × NW weights.
+//
+// NR, NW, TR (teams along rows) are set when compiling.
+
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint WT = 2;    // type of w
+layout(constant_id = 1) const uint XT = 0;    // type of x: f32 or bf16
+layout(constant_id = 2) const uint SPLIT = 1; // teams that share the blocks of an output; NR = NW = 1
+
+layout(push_constant) uniform P {
+	uvec2 x;
+	uvec2 w[3], y[3], bias[3]; // addresses; w rows are pitch elements apart, zeros behind cols
+	uint rows[3];              // of w
+	uint ldy[3];
+	uint n_flags; // n | flags << 31: add to y
+	uint ldx, cols, pitch;
+};
+
+const uint BLOCK = 2048, TO = 16 / TR, ACC = NR * NW;
+
+shared float red[16 * 256];
+
+void main() {
+	uint tid = gl_LocalInvocationID.x, team = tid / 16, lane = tid % 16;
+	uint n = n_flags & 0x7fffffffu;
+	uint share = team % SPLIT;
+	uint outs = TO * NW / SPLIT; // of a workgroup
+
+	uint tile = gl_WorkGroupID.x, m = 0;
+	while (m < 2 && tile >= (rows[m] + outs - 1) / outs) {
+		tile -= (rows[m] + outs - 1) / outs;
+		m++;
+	}
+	uvec2 wa = m == 0 ? w[0] : m == 1 ? w[1] : w[2];
+	uint nw = m == 0 ? rows[0] : m == 1 ? rows[1] : rows[2];
+	InU4 W = InU4(wa);
+	InU4 X = InU4(x);
+	uint teamO = TR == 1 ? team / SPLIT : team % TO, teamR = TR == 1 ? 0 : team / TO;
+	uint o0 = tile * outs + teamO * NW, r0 = (gl_WorkGroupID.y * TR + teamR) * NR;
+
+	uint wrow[NW], xrow[NR];
+	[[unroll]] for (uint j = 0; j < NW; j++) wrow[j] = min(o0 + j, nw - 1) * (pitch / 8);
+	[[unroll]] for (uint i = 0; i < NR; i++) xrow[i] = min(r0 + i, n - 1) * (ldx / 8);
+
+	precise float total[(ACC + 15) / 16]; // thread `lane` of a team owns outputs lane, lane+16, …
+	[[unroll]] for (uint a = 0; a < (ACC + 15) / 16; a++) total[a] = 0.0;
+
+	uint blocks = (cols + BLOCK - 1) / BLOCK;
+	for (uint b0 = 0; b0 < blocks; b0 += SPLIT) {
+		uint b = b0 + share;
+		precise float acc[ACC];
+		[[unroll]] for (uint a = 0; a < ACC; a++) acc[a] = 0.0;
+		uint end = min(cols, (b + 1) * BLOCK);
+		for (uint k = b * BLOCK + lane * 8; k < end; k += 128) {
+			V8 wv[NW];
+			[[unroll]] for (uint j = 0; j < NW; j++) wv[j] = load8(W, wrow[j] + k / 8, WT);
+			[[unroll]] for (uint i = 0; i < NR; i++) {
+				V8 xv = load8(X, xrow[i] + k / 8, XT);
+				if (k + 8 > cols) {
+					// What lies behind a row of x may be anything.
+					uint left = cols - k;
+					xv.a = mix(vec4(0), xv.a, lessThan(uvec4(0, 1, 2, 3), uvec4(left)));
+					xv.b = mix(vec4(0), xv.b, lessThan(uvec4(4, 5, 6, 7), uvec4(left)));
+				}
+				[[unroll]] for (uint j = 0; j < NW; j++) acc[i * NW + j] = dot8(xv, wv[j], acc[i * NW + j]);
+			}
+		}
+		// The lanes meet in shared memory, 16 outputs of each team at a time.
+		// Columns are turned by the lane, which spreads them over the banks.
+		[[unroll]] for (uint pass = 0; pass < ACC; pass += 16) {
+			[[unroll]] for (uint a = pass; a < min(pass + 16, ACC); a++) red[tid * 16 + ((a + lane) & 15u)] = acc[a];
+			barrier();
+			if (pass + lane < ACC) {
+				precise float s = 0.0;
+				[[unroll]] for (uint l = 0; l < 16; l++) s += red[(team * 16 + l) * 16 + ((lane + l) & 15u)];
+				if (SPLIT == 1) total[pass / 16] += s;
+				else red[team * 256 + 15] = s; // the slot that lane 0 leaves free when there is one output
+			}
+			barrier();
+			if (SPLIT > 1) {
+				if (share == 0 && lane == 0) {
+					for (uint t = 0; t < SPLIT && b0 + t < blocks; t++) total[0] += red[(team + t) * 256 + 15];
+				}
+				barrier();
+			}
+		}
+	}
+
+	uvec2 ya = m == 0 ? y[0] : m == 1 ? y[1] : y[2];
+	uvec2 ba = m == 0 ? bias[0] : m == 1 ? bias[1] : bias[2];
+	uint ld = m == 0 ? ldy[0] : m == 1 ? ldy[1] : ldy[2];
+	if (share != 0) return;
+	[[unroll]] for (uint p = 0; p < (ACC + 15) / 16; p++) {
+		uint a = p * 16 + lane;
+		if (a >= ACC) break;
+		uint r = r0 + a / NW, o = o0 + a % NW;
+		if (r >= n || o >= nw) continue;
+		precise float s = total[p];
+		if (!isNull(ba)) s += InF(ba).v[o];
+		OutF Y = OutF(ya);
+		if (n_flags >> 31 != 0) s = Y.v[r * ld + o] + s;
+		Y.v[r * ld + o] = s;
+	}
+}

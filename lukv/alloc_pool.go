@@ -1,0 +1,165 @@
+package lukv
+
+// poolCounts runs a competition: all unprotected entries of all rows compete
+// by score, and the best ones are kept until total entries are, secured ones
+// included. It returns how many entries each row keeps.
+//
+// Secured are, in every row, the protected entries and as many of the best
+// others as it takes to have safe entries; they count whatever their scores.
+// Order: score descending, then row, then slot; NaN as -Inf. If the secured
+// entries alone exceed total, total is divided evenly, what is left over going
+// to the lower rows.
+//
+// The cut is found by radix selection over all rows at once: time O(sum of
+// lengths), memory O(rows).
+func poolCounts(rows [][]float32, prot Protection, safe, total int) []int {
+	out := make([]int, len(rows))
+	entrants := make([]entrant, len(rows))
+	secured := 0
+	for r, row := range rows {
+		lo, hi := prot.Split(len(row))
+		e := entrant{scores: row[lo:hi]}
+		fixed := lo + len(row) - hi
+		if n := min(safe-fixed, len(e.scores)); n > 0 {
+			fixed += n
+			e.cut, e.ties = threshold(e.scores, n)
+			e.secured = true
+		}
+		entrants[r] = e
+		out[r] = fixed
+		secured += fixed
+	}
+	if secured > total {
+		for r := range out {
+			out[r] = total / len(rows)
+			if r < total%len(rows) {
+				out[r]++
+			}
+		}
+		return out
+	}
+	open := 0
+	for r, row := range rows {
+		open += len(row) - out[r]
+	}
+	n := min(total-secured, open)
+	if n == 0 {
+		return out
+	}
+	cut, ties := poolThreshold(entrants, n)
+	for r := range entrants {
+		entrants[r].each(func(k uint32) {
+			switch {
+			case k > cut:
+				out[r]++
+			case k == cut && ties > 0:
+				out[r]++
+				ties--
+			}
+		})
+	}
+	return out
+}
+
+// entrant is one row of a competition without its protected entries.
+type entrant struct {
+	scores  []float32
+	secured bool // entries above cut, and the first ties equal to it, are out
+	cut     uint32
+	ties    int
+}
+
+// each visits the rank keys of the entries that compete, in slot order.
+func (e *entrant) each(visit func(k uint32)) {
+	ties := e.ties
+	for _, s := range e.scores {
+		k := rankKey(s)
+		if e.secured && k >= e.cut {
+			if k > e.cut {
+				continue
+			}
+			if ties > 0 {
+				ties--
+				continue
+			}
+		}
+		visit(k)
+	}
+}
+
+// poolThreshold is threshold over several rows.
+func poolThreshold(entrants []entrant, n int) (cut uint32, ties int) {
+	var prefix, mask uint32
+	var hist [1 << 11]int
+	// Three digits of 11, 11 and 10 bits, highest first.
+	for _, digit := range []struct{ shift, bits int }{{21, 11}, {10, 11}, {0, 10}} {
+		clear(hist[:])
+		top := 1<<digit.bits - 1
+		for r := range entrants {
+			entrants[r].each(func(k uint32) {
+				if k&mask == prefix {
+					hist[int(k>>digit.shift)&top]++
+				}
+			})
+		}
+		c := top
+		for ; hist[c] < n; c-- {
+			n -= hist[c]
+		}
+		prefix |= uint32(c) << digit.shift
+		mask |= uint32(top) << digit.shift
+	}
+	return prefix, n
+}
+
+// global keeps the best raw scores of the whole model, wherever they are: the
+// ablation of spec 4.7. Every head keeps its protected entries and at least
+// one.
+type global struct{}
+
+func (global) Name() string            { return "global" }
+func (global) Config() AllocatorConfig { return AllocatorConfig{Name: "global"} }
+func (global) Knows() Knowledge        { return KnownAtEnd }
+
+func (a global) Budgets(Demand) ([][]int, error) { return nil, notBefore(a) }
+
+func (a global) LayerBudgets(Demand, int, Scores) ([]int, error) { return nil, notBefore(a) }
+
+func (a global) ModelBudgets(d Demand, s []Scores) ([][]int, error) {
+	if err := d.Validate(); err != nil {
+		return nil, err
+	}
+	if d.Untouched() {
+		return d.whole(), nil
+	}
+	total := min(d.Entries, d.T*d.Units())
+	if !d.Absolute {
+		total = int(d.mean() * float64(d.KVHeads) * float64(d.ActiveLayers()))
+		if d.Rounding.Share == ShareExact {
+			total = int(float64(d.mean()*float64(d.Units())) + 1e-9)
+		}
+	}
+	return d.pooled(s, d.Rounding.least(), total)
+}
+
+// pooled lets all layers that take part compete for total entries.
+func (d *Demand) pooled(s []Scores, safe, total int) ([][]int, error) {
+	if err := d.checkModel(s); err != nil {
+		return nil, err
+	}
+	var rows [][]float32
+	for l := range s {
+		if d.Takes(l) {
+			rows = append(rows, s[l]...)
+		}
+	}
+	counts := poolCounts(rows, d.Protection, safe, total)
+	out := newBudgets(d.Layers, d.KVHeads)
+	for l := range out {
+		if d.Takes(l) {
+			copy(out[l], counts)
+			counts = counts[d.KVHeads:]
+		}
+	}
+	return d.finish(out), nil
+}

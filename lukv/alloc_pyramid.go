@@ -1,0 +1,130 @@
+package lukv
+
+import "math"
+
+// pyramid gives lower layers more than upper ones, all heads of a layer alike
+// (Cai et al., "PyramidKV", 2024; spec 4.2).
+type pyramid struct {
+	absolute bool
+	window   int
+	beta     float64
+}
+
+func newPyramid(p *allocParams) Allocator {
+	a := pyramid{
+		absolute: p.choice("form", p.cfg.Form, "ratio", "absolute") == "absolute",
+		window:   p.integer("window", p.cfg.Window, 8, 0, maxSlots),
+		beta:     p.number("beta", p.cfg.Beta, 20, 1, 1e6),
+	}
+	if a.absolute && a.beta != math.Trunc(a.beta) {
+		p.fail("beta", a.beta, "an integer in the absolute form")
+	}
+	return a
+}
+
+func (pyramid) Name() string { return "pyramidkv" }
+
+func (a pyramid) Config() AllocatorConfig {
+	form := "ratio"
+	if a.absolute {
+		form = "absolute"
+	}
+	return AllocatorConfig{Name: a.Name(), Form: form, Window: new(a.window), Beta: new(a.beta)}
+}
+
+func (pyramid) Knows() Knowledge { return KnownBefore }
+
+func (a pyramid) Budgets(d Demand) ([][]int, error) {
+	if err := d.Validate(); err != nil {
+		return nil, err
+	}
+	if d.Untouched() {
+		return d.whole(), nil
+	}
+	var shares []int
+	if a.absolute {
+		shares = PyramidAbsolute(d.ActiveLayers(), d.T, d.Share(), a.window, int(a.beta))
+	} else {
+		shares, _ = PyramidShares(d.ActiveLayers(), d.T, d.mean(), a.window, a.beta)
+	}
+	if d.Absolute && !a.absolute {
+		for l := range shares {
+			shares[l] = min(max(shares[l], d.Rounding.least()), d.T)
+		}
+		trim(shares, d.Entries/d.KVHeads, d.Rounding.least())
+	}
+	out := newBudgets(d.Layers, d.KVHeads)
+	for l := range out {
+		if d.Takes(l) {
+			d.fill(out[l], shares[0])
+			shares = shares[1:]
+		}
+	}
+	return d.finish(out), nil
+}
+
+func (a pyramid) LayerBudgets(d Demand, l int, _ Scores) ([]int, error) { return rowOf(a, d, l) }
+func (a pyramid) ModelBudgets(d Demand, _ []Scores) ([][]int, error)    { return a.Budgets(d) }
+
+// note says where the pyramid is flat for lack of room.
+func (a pyramid) note(d Demand) string {
+	if a.absolute || d.Untouched() {
+		return ""
+	}
+	if _, flat := PyramidShares(d.ActiveLayers(), d.T, d.mean(), a.window, a.beta); flat {
+		return "pyramidkv: the budget is too small for a pyramid with this window and beta, every layer got the uniform share"
+	}
+	return ""
+}
+
+// PyramidShares returns the entries that each head of each layer keeps, window
+// included, for the mean budget B = T·(1-ρ) (not truncated): kvpress' linear
+// descent from 2B - B/β to B/β, rounded half to even and not clamped. flat
+// reports its fallback, the uniform share everywhere, which is also used for
+// a single layer.
+func PyramidShares(layers, T int, B float64, window int, beta float64) (shares []int, flat bool) {
+	lo := B / beta
+	hi := float64(2*B) - lo
+	if top := float64(T - window); hi >= top {
+		hi = top
+		lo = float64(2*B) - hi
+	}
+	shares = make([]int, layers)
+	flat = layers == 1 || !(float64(T) >= hi && hi >= lo && lo >= float64(window))
+	for l := range shares {
+		n := B
+		if !flat {
+			n = hi - float64(l)*(hi-lo)/float64(layers-1)
+		}
+		shares[l] = int(math.RoundToEven(n))
+	}
+	return shares, flat
+}
+
+// PyramidAbsolute is the repository's integer form for a capacity per layer,
+// window included.
+func PyramidAbsolute(layers, T, capacity, window, beta int) []int {
+	shares := make([]int, layers)
+	rest := max(0, capacity-window)
+	lo := rest / max(1, beta)
+	hi := 2*rest - lo
+	if hi >= T-window {
+		hi = T - window
+		lo = 2*rest - hi
+	}
+	step := (hi - lo) / max(1, layers-1)
+	if hi < lo && (hi-lo)%max(1, layers-1) != 0 {
+		step-- // floor division
+	}
+	for l := range shares {
+		switch {
+		case T < capacity:
+			shares[l] = T
+		case T < 2*rest || layers == 1:
+			shares[l] = capacity
+		default:
+			shares[l] = hi - l*step + window
+		}
+	}
+	return shares
+}

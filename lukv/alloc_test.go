@@ -1,0 +1,491 @@
+package lukv
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// allocatorTable is every allocator with every form: adding one is adding a
+// row.
+func allocatorTable() []AllocatorConfig {
+	return []AllocatorConfig{
+		{Name: "uniform"},
+		{Name: "pyramidkv"},
+		{Name: "pyramid", Window: new(2), Beta: new(3.0)},
+		{Name: "pyramidkv", Form: "absolute"},
+		{Name: "adakv"},
+		{Name: "ada", Alpha: new(0.0)},
+		{Name: "adakv", Alpha: new(1.0)},
+		{Name: "adakv", Pool: "model"},
+		{Name: "adakv", Form: "interpolate"},
+		{Name: "adakv", Form: "interpolate", Normalize: new(true), Skip: new(1)},
+		{Name: "global"},
+		{Name: "lukv"},
+		{Name: "lukv", Lookup: "nearest"},
+	}
+}
+
+// testProfile solves a synthetic model of the given shape.
+func testProfile(t testing.TB, layers, kvHeads, T int, excluded ...int) *Profile {
+	t.Helper()
+	importance, scores := syntheticModel(layers, kvHeads, T, 11)
+	for _, l := range excluded {
+		importance[l] = nil
+	}
+	id := DefaultProfileIdentity()
+	id.Model, id.Metric = "test", MetricConfig{Name: "keydiff"}
+	id.Protection = Protection{Sinks: 4, Window: 1}
+	b, err := NewProfileBuilder(id, layers, kvHeads, excluded)
+	require.NoError(t, err)
+	_, err = b.Add(t.Context(), 0, importance, scores)
+	require.NoError(t, err)
+	p, err := b.Profile()
+	require.NoError(t, err)
+	return p
+}
+
+// TestAllocatorsKeepTheirWord: for every allocator, shape, demand and rounding
+// the budgets have the right shape, lie between 1 and T, give excluded layers
+// everything, and meet the total that the allocator promises.
+func TestAllocatorsKeepTheirWord(t *testing.T) {
+	const L, K = 4, 3
+	profile, without := testProfile(t, L, K, 400), testProfile(t, L, K, 400, 1)
+	rng := rand.New(rand.NewPCG(5, 6))
+	for _, cfg := range allocatorTable() {
+		a, err := NewAllocator(cfg, profile)
+		require.NoError(t, err)
+		again, err := NewAllocator(a.Config(), profile)
+		require.NoError(t, err)
+		require.Equal(t, a, again, "configuration of %s does not come back", cfg)
+		for _, T := range []int{1, 2, 5, 40, 400, 1000} {
+			for _, ratio := range []float64{0, 0.001, 0.3, 0.5, 0.8, 0.9, 0.99, 0.999} {
+				for _, excluded := range [][]bool{nil, {false, true, false, false}} {
+					a := a
+					if excluded != nil {
+						a, err = NewAllocator(cfg, without)
+						require.NoError(t, err)
+					}
+					for _, prot := range []Protection{{}, {Sinks: 4, Window: 8}} {
+						d := Demand{T: T, Layers: L, KVHeads: K, Ratio: ratio, Excluded: excluded, Protection: prot}
+						if rng.IntN(3) == 0 {
+							d = d.DemandTokens(UniformShare(T, ratio, true))
+						}
+						scores := randomScores(rng, L, K, T)
+						where := fmt.Sprintf("%s T=%d ratio=%v excluded=%v protection=%v absolute=%v", cfg, T, ratio, excluded, prot, d.Absolute)
+						got, err := a.ModelBudgets(d, scores)
+						require.NoError(t, err, where)
+						checkBudgets(t, a, &d, got, where)
+						checkEarlierAnswers(t, a, d, scores, got, where)
+					}
+				}
+			}
+		}
+	}
+}
+
+func randomScores(rng *rand.Rand, layers, kvHeads, T int) []Scores {
+	out := make([]Scores, layers)
+	for l := range out {
+		out[l] = make(Scores, kvHeads)
+		for h := range out[l] {
+			out[l][h] = make([]float32, T)
+			for t := range out[l][h] {
+				// Few distinct values, so that ties are common.
+				out[l][h][t] = float32(rng.IntN(50)) * float32(h+1)
+			}
+		}
+	}
+	return out
+}
+
+func checkBudgets(t *testing.T, a Allocator, d *Demand, got [][]int, where string) {
+	t.Helper()
+	require.Len(t, got, d.Layers, where)
+	for l, row := range got {
+		require.Len(t, row, d.KVHeads, where)
+		for _, b := range row {
+			if d.Untouched() || !d.Takes(l) {
+				require.Equal(t, d.T, b, where)
+				continue
+			}
+			require.GreaterOrEqual(t, b, 1, where)
+			require.LessOrEqual(t, b, d.T, where)
+		}
+	}
+	if d.Untouched() {
+		return
+	}
+	achieved := d.Achieved(got)
+	kept, n, units := achieved.Kept, d.Share(), d.Units()
+	if form := a.Config().Form; d.Absolute && form != "absolute" && form != "interpolate" {
+		require.LessOrEqual(t, kept, max(d.Entries, units), where)
+	}
+	switch a := a.(type) {
+	case uniform:
+		require.Equal(t, n*units, kept, where)
+	case ada:
+		if !a.interpolate {
+			require.Equal(t, n*units, kept, where)
+		} else {
+			require.InDelta(t, n*units, kept, float64(units), where)
+		}
+	case global:
+		require.InDelta(t, max(d.mean()*float64(units), float64(units)), kept, float64(units), where)
+	case lu:
+		if d.Absolute {
+			require.Equal(t, max(d.Entries, units), kept, where)
+		}
+		require.InDelta(t, d.mean()*float64(units), kept, 0.03*float64(d.T*units)+float64(2*units), where)
+	}
+	require.InDelta(t, 1-float64(kept)/float64(d.T*units), achieved.Ratio, 1e-12, where)
+}
+
+// checkEarlierAnswers: whoever can answer before all is known gives the same
+// answer then, and whoever cannot says so.
+func checkEarlierAnswers(t *testing.T, a Allocator, d Demand, scores []Scores, want [][]int, where string) {
+	t.Helper()
+	before, err := a.Budgets(d)
+	if a.Knows() == KnownBefore {
+		require.NoError(t, err, where)
+		require.Equal(t, want, before, where)
+	} else {
+		require.Error(t, err, where)
+	}
+	for l := range want {
+		row, err := a.LayerBudgets(d, l, scores[l])
+		if a.Knows() == KnownAtEnd {
+			require.Error(t, err, where)
+			continue
+		}
+		require.NoError(t, err, where)
+		require.Equal(t, want[l], row, where)
+	}
+}
+
+// TestPoolCounts compares the radix selection with a stable sort of all
+// entries.
+func TestPoolCounts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rows := make([][]float32, rapid.IntRange(1, 4).Draw(t, "rows"))
+		entries := 0
+		for r := range rows {
+			rows[r] = rapid.SliceOfN(rapid.SampledFrom([]float32{
+				0, float32(math.Copysign(0, -1)), 1, -1, 2, 1e-40, float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()),
+			}), 1, 9).Draw(t, "row")
+			entries += len(rows[r])
+		}
+		prot := Protection{Sinks: rapid.IntRange(0, 2).Draw(t, "sinks"), Window: rapid.IntRange(0, 2).Draw(t, "window")}
+		safe := rapid.IntRange(0, 4).Draw(t, "safe")
+		total := rapid.IntRange(0, entries).Draw(t, "total")
+		got := poolCounts(rows, prot, safe, total)
+
+		type entry struct {
+			row, rank int // rank of the flag: 0 secured, 1 competing
+			key       uint32
+		}
+		var all []entry
+		secured := 0
+		for r, row := range rows {
+			// Keep orders protected entries first, then by score.
+			head := Keep(nil, row, max(safe, prot.Count(len(row))), prot)
+			secured += len(head)
+			for t := range row {
+				rank := 1
+				if slices.Contains(head, int32(t)) {
+					rank = 0
+				}
+				all = append(all, entry{r, rank, rankKey(row[t])})
+			}
+		}
+		sum := 0
+		for _, n := range got {
+			sum += n
+		}
+		if sum != total {
+			t.Fatalf("kept %d, want %d", sum, total)
+		}
+		if secured > total {
+			for r, n := range got {
+				if d := n - total/len(rows); d < 0 || d > 1 {
+					t.Fatalf("row %d keeps %d of %d among %d rows", r, n, total, len(rows))
+				}
+			}
+			return
+		}
+		slices.SortStableFunc(all, func(a, b entry) int {
+			if c := cmp.Compare(a.rank, b.rank); c != 0 || a.rank == 0 {
+				return c
+			}
+			return cmp.Compare(b.key, a.key)
+		})
+		want := make([]int, len(rows))
+		for _, e := range all[:total] {
+			want[e.row]++
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	})
+}
+
+// TestBudgetsGrowWithTheTotal: no head of a competition loses entries when
+// everybody may keep more.
+func TestBudgetsGrowWithTheTotal(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 8))
+	const T, K = 60, 4
+	for _, cfg := range allocatorTable() {
+		if cfg.Name == "lukv" || cfg.Form == "interpolate" || cfg.Name[:3] == "pyr" {
+			continue // rounding and windows of their own
+		}
+		a, err := NewAllocator(cfg, nil)
+		require.NoError(t, err)
+		scores := randomScores(rng, 2, K, T)
+		last := make([]int, 2*K)
+		for n := 1; n < T; n++ {
+			d := Demand{T: T, Layers: 2, KVHeads: K, Protection: Protection{Sinks: 2, Window: 3}}.DemandTokens(n)
+			got, err := a.ModelBudgets(d, scores)
+			require.NoError(t, err)
+			flat := slices.Concat(got...)
+			for u := range flat {
+				require.GreaterOrEqual(t, flat[u], last[u], "%s: unit %d at %d entries per head", cfg, u, n)
+			}
+			last = flat
+		}
+	}
+}
+
+func TestApportion(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		weight := rapid.SliceOfN(rapid.Float64Range(0, 1), 1, 12).Draw(t, "weights")
+		T := rapid.IntRange(1, 200).Draw(t, "T")
+		least := rapid.IntRange(0, min(3, T)).Draw(t, "least")
+		total := rapid.IntRange(0, T*len(weight)+5).Draw(t, "total")
+		got := apportion(weight, total, least, T)
+		sum := 0
+		for h, n := range got {
+			if n < least || n > T {
+				t.Fatalf("head %d gets %d, want %d to %d", h, n, least, T)
+			}
+			sum += n
+			for g, m := range got {
+				if weight[h] > weight[g] && n < m-1 {
+					t.Fatalf("weights %v and %v get %d and %d", weight[h], weight[g], n, m)
+				}
+			}
+		}
+		if want := min(max(total, least*len(weight)), T*len(weight)); sum != want {
+			t.Fatalf("sum %d, want %d", sum, want)
+		}
+	})
+}
+
+// TestTakeFromLargest compares with taking one at a time.
+func TestTakeFromLargest(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := rapid.SliceOfN(rapid.IntRange(0, 12), 1, 6).Draw(t, "budgets")
+		floor := rapid.IntRange(0, 6).Draw(t, "floor")
+		excess := rapid.IntRange(0, 40).Draw(t, "excess")
+		got, want := slices.Clone(b), slices.Clone(b)
+		ptrs := make([]*int, len(got))
+		for i := range got {
+			ptrs[i] = &got[i]
+		}
+		left := takeFromLargest(ptrs, excess, floor)
+		for excess > 0 && slices.Max(want) > floor {
+			want[slices.Index(want, slices.Max(want))]--
+			excess--
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if left != excess || !slices.Equal(got, want) {
+			t.Fatalf("got %v, %d left; want %v, %d left", got, left, want, excess)
+		}
+	})
+}
+
+// TestProtectedFloor: under LU-KV a short prompt keeps its window in every
+// head, totals stay, and the option can be switched off.
+func TestProtectedFloor(t *testing.T) {
+	profile := testProfile(t, 4, 3, 4000)
+	a, err := NewAllocator(AllocatorConfig{Name: "lukv"}, profile)
+	require.NoError(t, err)
+	for _, absolute := range []bool{false, true} {
+		d := Demand{T: 250, Layers: 4, KVHeads: 3, Ratio: 0.8, Protection: Protection{Sinks: 4, Window: 32}}
+		if absolute {
+			d = d.DemandTokens(50)
+		}
+		with, err := a.Budgets(d)
+		require.NoError(t, err)
+		d.Rounding.Floor = FloorNone
+		without, err := a.Budgets(d)
+		require.NoError(t, err)
+		require.Less(t, d.Achieved(without).Least, 36, "the case must need the floor")
+		require.Equal(t, 36, d.Achieved(with).Least)
+		require.Equal(t, d.Achieved(without).Kept, d.Achieved(with).Kept)
+		require.Zero(t, d.Achieved(with).Short)
+	}
+	// Too poor for the floor: everybody the same, not more in total.
+	d := Demand{T: 250, Layers: 4, KVHeads: 3, Protection: Protection{Sinks: 4, Window: 32}}.DemandTokens(20)
+	b, err := a.Budgets(d)
+	require.NoError(t, err)
+	require.Equal(t, 240, d.Achieved(b).Kept)
+	require.Equal(t, 20, d.Achieved(b).Least)
+}
+
+func TestRoundingModes(t *testing.T) {
+	// Ideals 3.5, 1.5, 6.5 and 0 of 8 add up to 11.5, to even 12: two of the
+	// three halves are rounded up, those of the lower heads.
+	local := []float64{0.5625, 0.8125, 0.1875, 1}
+	require.Equal(t, []int{3, 1, 6, 0}, RoundLocal(local, 8, HeadsFloor, true))
+	require.Equal(t, []int{3, 1, 6, 1}, RoundLocal(local, 8, HeadsFloor, false))
+	for _, mode := range []string{"", HeadsRemainder32, HeadsRemainder64} {
+		require.Equal(t, []int{4, 2, 6, 0}, RoundLocal(local, 8, mode, true))
+		require.Equal(t, []int{4, 2, 6, 1}, RoundLocal(local, 8, mode, false))
+	}
+}
+
+// TestReconcile: by layer the model's total may drift, by model it may not.
+func TestReconcile(t *testing.T) {
+	const L = 8
+	p := &Profile{layers: L, kvHeads: 1, ratios: make([]float64, Levels*L)}
+	for l := range L {
+		p.at(49)[l] = 0.46 // ideal 5.4 of 10 in every layer, 43.2 together
+	}
+	a, err := NewAllocator(AllocatorConfig{Name: "lukv"}, p)
+	require.NoError(t, err)
+	d := Demand{T: 10, Layers: L, KVHeads: 1, Ratio: 0.5}
+	byLayer, err := a.Budgets(d)
+	require.NoError(t, err)
+	require.Equal(t, 40, d.Achieved(byLayer).Kept)
+	d.Rounding.Reconcile = ReconcileModel
+	byModel, err := a.Budgets(d)
+	require.NoError(t, err)
+	require.Equal(t, 43, d.Achieved(byModel).Kept)
+	require.Equal(t, []int{6, 6, 6, 5, 5, 5, 5, 5}, slices.Concat(byModel...))
+}
+
+func TestDemandAbsolute(t *testing.T) {
+	d := Demand{T: 100, Layers: 4, KVHeads: 2, Excluded: []bool{false, true, false, false}}
+	require.Equal(t, 6, d.Units())
+	tokens := d.DemandTokens(25)
+	require.Equal(t, 150, tokens.Entries)
+	require.InDelta(t, 0.75, tokens.Target(), 1e-12)
+	require.Equal(t, 25, tokens.Share())
+	bytes := d.DemandBytes(100_000, 512) // 195 entries
+	require.Equal(t, 195, bytes.Entries)
+	require.Equal(t, 32, bytes.Share())
+	for n, want := range map[int]bool{99: false, 100: true, math.MaxInt32: true} {
+		d := d.DemandTokens(n)
+		require.Equal(t, want, d.Untouched(), n)
+	}
+	for _, bad := range []Demand{
+		{T: 10, Layers: 1, KVHeads: 1, Ratio: 1},
+		{T: 10, Layers: 1, KVHeads: 1, Ratio: -0.1},
+		{T: 10, Layers: 1, KVHeads: 1, Ratio: math.NaN()},
+		{T: 10, Layers: 0, KVHeads: 1},
+		{T: 10, Layers: 2, KVHeads: 1, Excluded: []bool{true}},
+		{T: 10, Layers: 1, KVHeads: 1, Rounding: Rounding{Share: "up"}},
+	} {
+		require.Error(t, bad.Validate())
+	}
+}
+
+func TestAllocatorConfigErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		`best`:                                                 "is unknown, expected one of uniform, pyramidkv, adakv, global, lukv",
+		`{"name":"uniform","alpha":0.2}`:                       "it has no parameter alpha",
+		`{"name":"adakv","alpha":1.5}`:                         "alpha: found 1.5, expected 0 to 1",
+		`{"name":"adakv","skip":2}`:                            "it has no parameter skip",
+		`{"name":"pyramidkv","beta":0}`:                        "beta: found 0, expected 1 to",
+		`{"name":"pyramidkv","form":"flat"}`:                   `form: found "flat", expected one of ratio, absolute`,
+		`{"name":"lukv","lookup":"best"}`:                      `lookup: found "best"`,
+		`{"name":"adakv","form":"interpolate","pool":"model"}`: "pool",
+	} {
+		c, err := ParseAllocatorConfig(text)
+		require.NoError(t, err, text)
+		require.ErrorContains(t, c.Validate(), want, text)
+	}
+	for _, text := range []string{`{"name":"adakv","alfa":1}`, `{"name":1}`, `{"name":"adakv"} {}`, `{`} {
+		_, err := ParseAllocatorConfig(text)
+		require.Error(t, err, text)
+	}
+	_, err := NewAllocator(AllocatorConfig{Name: "lukv"}, nil)
+	require.ErrorContains(t, err, "profile: found none")
+}
+
+// TestAllocatorShapeErrors: scores or profiles of another shape are errors
+// that name both, for every allocator that looks at them.
+func TestAllocatorShapeErrors(t *testing.T) {
+	profile := testProfile(t, 2, 2, 300)
+	rng := rand.New(rand.NewPCG(1, 9))
+	d := Demand{T: 50, Layers: 2, KVHeads: 2, Ratio: 0.5}
+	good := randomScores(rng, 2, 2, 50)
+	for _, cfg := range allocatorTable() {
+		a, err := NewAllocator(cfg, profile)
+		require.NoError(t, err)
+		bad := d
+		bad.Ratio = 1.5
+		_, err = a.ModelBudgets(bad, good)
+		require.ErrorContains(t, err, "ratio 1.5")
+		_, err = a.LayerBudgets(d, 2, good[0])
+		require.Error(t, err, cfg)
+		if a.Knows() == KnownBefore {
+			continue
+		}
+		_, err = a.ModelBudgets(d, good[:1])
+		require.ErrorContains(t, err, "scores of 1 layers, expected 2")
+		_, err = a.ModelBudgets(d, randomScores(rng, 2, 3, 50))
+		require.ErrorContains(t, err, "scores of 3 heads, expected 2")
+		_, err = a.ModelBudgets(d, randomScores(rng, 2, 2, 49))
+		require.ErrorContains(t, err, "49 scores, expected 50")
+	}
+	d.KVHeads = 3
+	a, err := NewAllocator(AllocatorConfig{Name: "lukv"}, profile)
+	require.NoError(t, err)
+	_, err = a.Budgets(d)
+	require.ErrorIs(t, err, ErrProfileMismatch)
+	require.ErrorContains(t, err, "the profile is for 2 layers of 2 KV heads, the cache has 2 of 3")
+}
+
+func TestPyramidFallback(t *testing.T) {
+	// 4096 entries at 80 %: a window of 64 cannot hold beta 20 (spec 4.2).
+	flat, fell := PyramidShares(32, 4096, 4096*(1-0.8), 64, 20)
+	require.True(t, fell)
+	require.Equal(t, 819, flat[0])
+	require.Equal(t, 819, flat[31])
+	slope, fell := PyramidShares(32, 4096, 4096*(1-0.8), 8, 20)
+	require.False(t, fell)
+	require.Greater(t, slope[0], slope[31])
+	one, fell := PyramidShares(1, 100, 50, 8, 20)
+	require.True(t, fell)
+	require.Equal(t, []int{50}, one)
+}
+
+func BenchmarkAdaLayer(b *testing.B) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	s := make(Scores, 8)
+	for h := range s {
+		s[h] = make([]float32, 32768)
+		for t := range s[h] {
+			s[h][t] = rng.Float32()
+		}
+	}
+	a, err := NewAllocator(AllocatorConfig{Name: "adakv"}, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	d := Demand{T: 32768, Layers: 1, KVHeads: 8, Ratio: 0.8}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := a.LayerBudgets(d, 0, s); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,288 @@
+package lukv
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// Ways of turning a ratio into integers (spec 2 and 5.7).
+const (
+	ShareLiteral = "literal" // ⌊T·(1-ρ)⌋ as the doubles come out
+	ShareExact   = "exact"   // ⌊T·(1-ρ) + 1e-9⌋
+
+	HeadsRemainder32 = "remainder32" // largest remainders per layer, float32 as kvpress
+	HeadsRemainder64 = "remainder64" // the same in float64, as the authors' scripts
+	HeadsFloor       = "floor"       // every head rounded down, as in the paper
+
+	ReconcileLayer = "layer" // a layer keeps its own rounded total
+	ReconcileModel = "model" // the model keeps its rounded total
+
+	FloorProtected = "protected" // no LU-KV head below 1 % and its protected entries
+	FloorNone      = "none"
+)
+
+// Rounding says how budgets become integers. Empty fields are the defaults.
+type Rounding struct {
+	// Share rounds the uniform share n: ShareLiteral (default) or ShareExact.
+	Share string `json:"share,omitempty"`
+
+	// Heads rounds LU-KV's budgets: HeadsRemainder32 (default),
+	// HeadsRemainder64 or HeadsFloor.
+	Heads string `json:"heads,omitempty"`
+
+	// Reconcile says which total largest remainders keep: ReconcileLayer
+	// (default) or ReconcileModel (then in float64). An absolute budget always
+	// keeps the model's. Of no effect with HeadsFloor.
+	Reconcile string `json:"reconcile,omitempty"`
+
+	// Floor is FloorProtected (default) or FloorNone: under LU-KV no head gets
+	// less than max(⌈0.01·T⌉, protected entries), so that a short text keeps
+	// its window although the profile was made on a long one. What the raised
+	// heads gain the largest heads of the layer lose; if the whole layer is
+	// too poor, those of the model. The floor never exceeds the model's mean
+	// budget, so totals stay.
+	Floor string `json:"floor,omitempty"`
+
+	// AllowEmpty lets a budget be 0 (older kvpress). By default every head
+	// keeps at least one entry, even where that exceeds the total.
+	AllowEmpty bool `json:"allow_empty,omitempty"`
+}
+
+// CompatRounding is what older kvpress does, number for number.
+func CompatRounding() Rounding {
+	return Rounding{ShareLiteral, HeadsRemainder32, ReconcileLayer, FloorNone, true}
+}
+
+// Validate reports the first field with an unknown value.
+func (r Rounding) Validate() error {
+	for _, f := range []struct {
+		name, value string
+		allowed     []string
+	}{
+		{"share", r.Share, []string{ShareLiteral, ShareExact}},
+		{"heads", r.Heads, []string{HeadsRemainder32, HeadsRemainder64, HeadsFloor}},
+		{"reconcile", r.Reconcile, []string{ReconcileLayer, ReconcileModel}},
+		{"floor", r.Floor, []string{FloorProtected, FloorNone}},
+	} {
+		if f.value != "" && !slices.Contains(f.allowed, f.value) {
+			return fmt.Errorf("rounding: %s: found %q, expected one of %q", f.name, f.value, f.allowed)
+		}
+	}
+	return nil
+}
+
+// least is the smallest budget of a head.
+func (r Rounding) least() int {
+	if r.AllowEmpty {
+		return 0
+	}
+	return 1
+}
+
+// UniformShare is ⌊T·(1-ratio)⌋ clipped to [0,T], evaluated as the doubles
+// come out (1000·(1-0.8) gives 199) unless exact. It may be 0.
+func UniformShare(T int, ratio float64, exact bool) int {
+	n := float64(T) * (1 - ratio)
+	if exact {
+		n = float64(n) + 1e-9
+	}
+	return min(max(int(n), 0), T)
+}
+
+// Demand is what one allocation is asked for: the shape of the cache and how
+// much of it may stay.
+type Demand struct {
+	T       int // entries per head now
+	Layers  int // L, excluded ones included
+	KVHeads int // K
+
+	// Excluded marks layers that take no part, [L]: sliding windows, which are
+	// bounded already. They get the budget T. nil: all take part.
+	Excluded []bool
+
+	// Ratio is the fraction to remove, 0 <= Ratio < 1, when Absolute is false.
+	Ratio float64
+
+	// Entries is the number of entries to keep in all layers that take part
+	// together, when Absolute is true.
+	Absolute bool
+	Entries  int
+
+	Protection Protection
+	Rounding   Rounding
+}
+
+// DemandTokens returns d with the absolute budget of n entries per head on
+// average.
+func (d Demand) DemandTokens(n int) Demand {
+	d.Absolute, d.Ratio = true, 0
+	d.Entries = mulClip(n, d.Units())
+	return d
+}
+
+// DemandBytes returns d with the absolute budget of as many entries as fit
+// into bytes, at bytesPerEntry for the key and value of one entry of one head.
+// What the pages of a cache waste and what excluded layers hold is on top.
+func (d Demand) DemandBytes(bytes int64, bytesPerEntry int) Demand {
+	d.Absolute, d.Ratio = true, 0
+	d.Entries = int(min(bytes/int64(max(bytesPerEntry, 1)), math.MaxInt))
+	return d
+}
+
+func mulClip(a, b int) int {
+	if a > 0 && b > 0 && a > math.MaxInt/b {
+		return math.MaxInt
+	}
+	return a * b
+}
+
+// Validate reports a demand that makes no sense.
+func (d *Demand) Validate() error {
+	switch {
+	case d.T < 0 || d.T > maxSlots || d.Layers < 1 || d.KVHeads < 1:
+		return fmt.Errorf("budgets: shape of %d layers, %d heads, %d entries", d.Layers, d.KVHeads, d.T)
+	case d.Excluded != nil && len(d.Excluded) != d.Layers:
+		return fmt.Errorf("budgets: %d exclusions for %d layers", len(d.Excluded), d.Layers)
+	case !d.Absolute && !(d.Ratio >= 0 && d.Ratio < 1):
+		return fmt.Errorf("budgets: ratio %v, expected at least 0 and below 1", d.Ratio)
+	case d.Absolute && d.Entries < 0:
+		return fmt.Errorf("budgets: %d entries, expected at least 0", d.Entries)
+	}
+	return d.Rounding.Validate()
+}
+
+// Takes reports whether layer l takes part.
+func (d *Demand) Takes(l int) bool { return d.Excluded == nil || !d.Excluded[l] }
+
+// ActiveLayers is the number of layers that take part.
+func (d *Demand) ActiveLayers() int {
+	n := 0
+	for l := range d.Layers {
+		if d.Takes(l) {
+			n++
+		}
+	}
+	return n
+}
+
+// Units is the number of (layer, KV head) pairs that take part.
+func (d *Demand) Units() int { return d.ActiveLayers() * d.KVHeads }
+
+// Target is the ratio that the demand stands for: Ratio, or that of Entries.
+// For table look-ups only.
+func (d *Demand) Target() float64 {
+	if !d.Absolute {
+		return d.Ratio
+	}
+	full := float64(d.T) * float64(d.Units())
+	if full == 0 {
+		return 0
+	}
+	return max(0, 1-float64(d.Entries)/full)
+}
+
+// Untouched reports whether the cache stays as it is (spec 8): nothing to
+// remove, a single entry, or no entry behind the sinks.
+func (d *Demand) Untouched() bool {
+	switch {
+	case d.T <= 1 || d.T <= d.Protection.Sinks || d.Units() == 0:
+		return true
+	case d.Absolute:
+		return d.Entries >= mulClip(d.T, d.Units())
+	}
+	return d.Ratio <= 0 || d.Share() >= d.T
+}
+
+// Share is the uniform budget n of a head, at least one unless the rounding
+// allows empty heads.
+func (d *Demand) Share() int {
+	n := 0
+	if d.Absolute {
+		n = d.Entries / max(1, d.Units())
+	} else {
+		n = UniformShare(d.T, d.Ratio, d.Rounding.Share == ShareExact)
+	}
+	return min(max(n, d.Rounding.least()), d.T)
+}
+
+// mean is the exact uniform budget B = T·(1-ρ) before rounding.
+func (d *Demand) mean() float64 {
+	if d.Absolute {
+		return min(float64(d.T), float64(d.Entries)/float64(max(1, d.Units())))
+	}
+	return float64(d.T) * (1 - d.Ratio)
+}
+
+// whole returns the budgets of an untouched cache.
+func (d *Demand) whole() [][]int {
+	out := newBudgets(d.Layers, d.KVHeads)
+	for l := range out {
+		d.fill(out[l], d.T)
+	}
+	return out
+}
+
+func (d *Demand) fill(row []int, n int) {
+	for h := range row {
+		row[h] = n
+	}
+}
+
+// finish gives excluded layers everything and clips all others to
+// [least, T].
+func (d *Demand) finish(b [][]int) [][]int {
+	for l, row := range b {
+		for h := range row {
+			if d.Takes(l) {
+				row[h] = min(max(row[h], d.Rounding.least()), d.T)
+			} else {
+				row[h] = d.T
+			}
+		}
+	}
+	return b
+}
+
+// Achieved reports what budgets really remove.
+type Achieved struct {
+	Kept     int       `json:"kept"`      // entries kept in the layers that take part
+	Full     int       `json:"full"`      // entries there before
+	Ratio    float64   `json:"ratio"`     // fraction removed overall
+	PerLayer []float64 `json:"per_layer"` // [L] fraction removed; 0 in excluded layers
+	Least    int       `json:"least"`     // smallest budget of a head
+	Most     int       `json:"most"`      // largest budget of a head
+	Short    int       `json:"short"`     // heads that cannot hold their protected entries
+}
+
+// Achieved counts budgets [L][K] against the demand.
+func (d *Demand) Achieved(budgets [][]int) Achieved {
+	a := Achieved{PerLayer: make([]float64, d.Layers), Least: d.T}
+	protected := d.Protection.Count(d.T)
+	for l := range d.Layers {
+		if !d.Takes(l) {
+			continue
+		}
+		kept := 0
+		for _, b := range budgets[l] {
+			kept += b
+			a.Least, a.Most = min(a.Least, b), max(a.Most, b)
+			if b < protected {
+				a.Short++
+			}
+		}
+		full := d.T * d.KVHeads
+		a.PerLayer[l] = removed(kept, full)
+		a.Kept += kept
+		a.Full += full
+	}
+	a.Ratio = removed(a.Kept, a.Full)
+	return a
+}
+
+func removed(kept, full int) float64 {
+	if full == 0 {
+		return 0
+	}
+	return 1 - float64(kept)/float64(full)
+}

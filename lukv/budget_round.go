@@ -1,0 +1,233 @@
+package lukv
+
+import (
+	"math"
+	"slices"
+)
+
+// RoundLocal turns one layer's local ratios (fraction removed per head, spec
+// 5.7) into entries kept, T entries per head. mode is one of the Heads
+// constants, "" for HeadsRemainder32. Every head keeps 1 … T, so that heads
+// raised from 0 may exceed the total; with allowEmpty a head may keep 0.
+func RoundLocal(local []float64, T int, mode string, allowEmpty bool) []int {
+	least := 1
+	if allowEmpty {
+		least = 0
+	}
+	out := roundGroup(local, T, mode)
+	for h := range out {
+		out[h] = min(max(out[h], least), T)
+	}
+	return out
+}
+
+// roundGroup rounds the ideals of a group of heads that keep a common total.
+func roundGroup(local []float64, T int, mode string) []int {
+	if mode == "" || mode == HeadsRemainder32 {
+		ideal := make([]float32, len(local))
+		for h, r := range local {
+			ideal[h] = min(max(1-float32(r), 0), 1) * float32(T)
+		}
+		return largestRemainder(ideal, T)
+	}
+	ideal := make([]float64, len(local))
+	for h, r := range local {
+		ideal[h] = min(max(1-r, 0), 1) * float64(T)
+	}
+	if mode == HeadsFloor {
+		out := make([]int, len(ideal))
+		for h, v := range ideal {
+			out[h] = int(v)
+		}
+		return out
+	}
+	return largestRemainder(ideal, T)
+}
+
+// largestRemainder rounds ideals down and gives what is missing to their
+// rounded sum, at least one per head, to the largest fractional parts, at most
+// once each, ties to the lower head.
+func largestRemainder[F float32 | float64](ideal []F, T int) []int {
+	var sum F
+	for _, v := range ideal {
+		sum += v
+	}
+	n := len(ideal)
+	total := min(max(int(math.RoundToEven(float64(sum))), n), n*T)
+	return giveRemainders(ideal, total)
+}
+
+func giveRemainders[F float32 | float64](ideal []F, total int) []int {
+	out := make([]int, len(ideal))
+	order := make([]int, len(ideal))
+	part := make([]F, len(ideal))
+	for h, v := range ideal {
+		down := F(math.Floor(float64(v)))
+		out[h], part[h], order[h] = int(down), v-down, h
+		total -= out[h]
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		switch {
+		case part[a] > part[b]:
+			return -1
+		case part[a] < part[b]:
+			return 1
+		}
+		return 0
+	})
+	for _, h := range order[:min(max(total, 0), len(order))] {
+		out[h]++
+	}
+	return out
+}
+
+// apportion divides exactly total among heads in proportion to weight (not
+// negative), every head between least and cap: water-filling on one common
+// factor, then largest remainders. Totals out of reach saturate.
+func apportion(weight []float64, total, least, cap int) []int {
+	n := len(weight)
+	out := make([]int, n)
+	total = min(max(total, mulClip(n, least)), mulClip(n, cap))
+	at := func(h int, factor float64) float64 {
+		return min(max(float64(weight[h]*factor), float64(least)), float64(cap))
+	}
+	sum := func(factor float64) float64 {
+		s := 0.0
+		for h := range weight {
+			s += at(h, factor)
+		}
+		return s
+	}
+	// The sum grows with the factor. Bracket, then halve; 200 steps exhaust
+	// the mantissa from any start.
+	lo, hi := 0.0, 1.0
+	for i := 0; i < 200 && sum(hi) < float64(total); i++ {
+		lo, hi = hi, hi*2
+	}
+	for range 200 {
+		mid := lo + float64((hi-lo)/2)
+		if mid <= lo || mid >= hi {
+			break
+		}
+		if sum(mid) < float64(total) {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	part := make([]float64, n)
+	order := make([]int, n)
+	given := 0
+	for h := range weight {
+		v := at(h, lo)
+		out[h] = int(v)
+		part[h] = v - float64(out[h])
+		order[h] = h
+		given += out[h]
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		switch {
+		case part[a] > part[b]:
+			return -1
+		case part[a] < part[b]:
+			return 1
+		}
+		return 0
+	})
+	for given < total { // more than one round only where weights of 0 must fill up
+		before := given
+		for _, h := range order {
+			if given < total && out[h] < cap {
+				out[h]++
+				given++
+			}
+		}
+		if given == before {
+			break
+		}
+	}
+	return out
+}
+
+// takeFromLargest lowers the largest budgets, evenly, until excess is gone or
+// all of them stand at floor, and returns what is left of excess. Among equals
+// the lower head pays first.
+func takeFromLargest(b []*int, excess, floor int) int {
+	order := slices.Clone(b)
+	slices.SortStableFunc(order, func(x, y *int) int { return *y - *x })
+	for top := 0; excess > 0; {
+		// order[:top] share the highest budget.
+		for top < len(order) && *order[top] >= *order[0] {
+			top++
+		}
+		level := floor
+		if top < len(order) {
+			level = max(level, *order[top])
+		}
+		drop := *order[0] - level
+		if drop <= 0 {
+			break
+		}
+		if all := mulClip(drop, top); all > excess {
+			each, extra := excess/top, excess%top
+			for i, p := range order[:top] {
+				*p -= each
+				if i < extra {
+					*p--
+				}
+			}
+			return 0
+		}
+		for _, p := range order[:top] {
+			*p -= drop
+		}
+		excess -= drop * top
+	}
+	return excess
+}
+
+// trim lowers the largest counts until their sum is at most total, none below
+// floor: what rounding up gave must not break an absolute budget.
+func trim(counts []int, total, floor int) {
+	ptrs := make([]*int, len(counts))
+	for i := range counts {
+		ptrs[i] = &counts[i]
+		total -= counts[i]
+	}
+	if total < 0 {
+		takeFromLargest(ptrs, -total, floor)
+	}
+}
+
+// raiseToFloor applies [Rounding].Floor to the layers of d that take part.
+func (d *Demand) raiseToFloor(b [][]int) {
+	total := 0
+	for l, row := range b {
+		if d.Takes(l) {
+			for _, v := range row {
+				total += v
+			}
+		}
+	}
+	floor := max((d.T+99)/100, d.Protection.Count(d.T))
+	floor = min(floor, d.T, total/max(1, d.Units()))
+	debt := 0
+	var all []*int
+	for l, row := range b {
+		if !d.Takes(l) {
+			continue
+		}
+		heads := make([]*int, len(row))
+		raised := 0
+		for h := range row {
+			heads[h] = &row[h]
+			if row[h] < floor {
+				raised += floor - row[h]
+				row[h] = floor
+			}
+		}
+		debt += takeFromLargest(heads, raised, floor)
+		all = append(all, heads...)
+	}
+	takeFromLargest(all, debt, floor)
+}

@@ -1,0 +1,469 @@
+package lukv
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// DecodeConfig says how a cache is kept small while tokens are generated (spec
+// §7). The zero value means that nothing happens.
+type DecodeConfig struct {
+	// Mode is "periodic" (cut with any metric every Interval passes), or one of
+	// the streaming forms "tova", "h2o" and "streaming", which cut after every
+	// pass, prefill included. Empty: no compression while decoding.
+	Mode string `json:"mode,omitempty"`
+
+	// TargetSize is the number of entries per head after a cut, default 2048.
+	// For "h2o" it is Heavy + Recent if both are 0: half and half, the heavy
+	// part gets the odd one.
+	TargetSize int `json:"target_size,omitempty"`
+
+	// Ratio replaces TargetSize in "periodic" mode by a fraction removed of all
+	// that was seen: max(1, ⌊(p+1)(1-Ratio)⌋) entries at position p.
+	Ratio float64 `json:"ratio,omitempty"`
+
+	// Interval is the number of passes between cuts in "periodic" mode, default
+	// 512. Buffer is the number of recent query rows kept for the metric,
+	// default 256; -1 keeps none beyond the current pass.
+	Interval int `json:"interval,omitempty"`
+	Buffer   int `json:"buffer,omitempty"`
+
+	// Metric ranks the entries in "periodic" mode; empty: the metric that
+	// compresses the prefill.
+	Metric *MetricConfig `json:"metric,omitempty"`
+
+	// Heavy and Recent are the two parts of "h2o". Decay multiplies its
+	// accumulators before each query row; default 1, none.
+	Heavy  int     `json:"heavy,omitempty"`
+	Recent int     `json:"recent,omitempty"`
+	Decay  float64 `json:"decay,omitempty"`
+
+	// Sinks is the number of first entries that "streaming" keeps, default 4;
+	// -1 for none.
+	Sinks int `json:"sinks,omitempty"`
+}
+
+var decodeModes = []string{"periodic", "tova", "h2o", "streaming"}
+
+// Enabled reports whether the configuration asks for anything.
+func (c DecodeConfig) Enabled() bool { return c.Mode != "" }
+
+// WithDefaults returns the configuration with every parameter that its mode
+// has written out, or an error that names the bad one.
+func (c DecodeConfig) WithDefaults() (DecodeConfig, error) {
+	fail := func(field string, found any, expected string) (DecodeConfig, error) {
+		return DecodeConfig{}, fmt.Errorf("decode compression %s: %s: found %v, expected %s", c.Mode, field, found, expected)
+	}
+	if c.Mode == "" {
+		if c != (DecodeConfig{}) {
+			return fail("mode", `""`, "one of "+strings.Join(decodeModes, ", "))
+		}
+		return c, nil
+	}
+	if !slices.Contains(decodeModes, c.Mode) {
+		return fail("mode", fmt.Sprintf("%q", c.Mode), "one of "+strings.Join(decodeModes, ", "))
+	}
+	periodic, h2o := c.Mode == "periodic", c.Mode == "h2o"
+	// Parameters of other modes are mistakes, not wishes to be ignored.
+	switch {
+	case !periodic && c.Ratio != 0:
+		return fail("ratio", c.Ratio, "none in this mode")
+	case !periodic && c.Interval != 0:
+		return fail("interval", c.Interval, "none in this mode")
+	case !periodic && c.Buffer != 0:
+		return fail("buffer", c.Buffer, "none in this mode")
+	case !periodic && c.Metric != nil:
+		return fail("metric", c.Metric, "none in this mode")
+	case !h2o && (c.Heavy != 0 || c.Recent != 0):
+		return fail("heavy and recent", fmt.Sprint(c.Heavy, " and ", c.Recent), "none in this mode")
+	case !h2o && c.Decay != 0 && !periodic:
+		return fail("decay", c.Decay, "none in this mode")
+	case c.Mode != "streaming" && c.Sinks != 0:
+		return fail("sinks", c.Sinks, "none in this mode")
+	case c.TargetSize < 0 || c.TargetSize > maxSlots:
+		return fail("target_size", c.TargetSize, "at least 1")
+	case !(c.Ratio >= 0 && c.Ratio < 1):
+		return fail("ratio", c.Ratio, "at least 0 and below 1")
+	case c.Ratio != 0 && c.TargetSize != 0:
+		return fail("target_size", c.TargetSize, "none beside a ratio")
+	case c.Interval < 0 || c.Interval > maxSlots:
+		return fail("interval", c.Interval, "at least 1")
+	case c.Buffer < -1 || c.Buffer > maxSlots:
+		return fail("buffer", c.Buffer, "at least 1, or -1 for none")
+	case c.Heavy < 0 || c.Heavy > maxSlots:
+		return fail("heavy", c.Heavy, "at least 0")
+	case c.Recent < 0 || c.Recent > maxSlots:
+		return fail("recent", c.Recent, "at least 0")
+	case !(c.Decay >= 0 && c.Decay <= 1):
+		return fail("decay", c.Decay, "above 0, at most 1")
+	case c.Sinks < -1 || c.Sinks > maxSlots:
+		return fail("sinks", c.Sinks, "at least 1, or -1 for none")
+	}
+	if h2o && c.Heavy+c.Recent > 0 {
+		if n := c.Heavy + c.Recent; c.TargetSize != 0 && c.TargetSize != n {
+			return fail("target_size", c.TargetSize, fmt.Sprintf("heavy + recent = %d", n))
+		}
+		c.TargetSize = c.Heavy + c.Recent
+	}
+	if c.TargetSize == 0 && c.Ratio == 0 {
+		c.TargetSize = 2048
+	}
+	if h2o && c.Heavy+c.Recent == 0 {
+		c.Recent = c.TargetSize / 2
+		c.Heavy = c.TargetSize - c.Recent
+	}
+	if (h2o || periodic) && c.Decay == 0 {
+		c.Decay = 1
+	}
+	if periodic && c.Interval == 0 {
+		c.Interval = 512
+	}
+	if periodic && c.Buffer == 0 {
+		c.Buffer = 256
+	}
+	if c.Mode == "streaming" && c.Sinks == 0 {
+		c.Sinks = 4
+	}
+	return c, nil
+}
+
+// Decoding is a resolved [DecodeConfig]: the metric it ranks with and when it
+// cuts. It is immutable and shared by all layers and sessions; the state of
+// one layer of one session is a [DecodeLayer].
+type Decoding struct {
+	cfg    DecodeConfig
+	metric Metric
+	prot   *Protection // nil: the metric's own
+	every  bool        // a streaming form: cut after every pass, prefill too
+}
+
+// NewDecoding resolves cfg. metric is that of the prefill, used in periodic
+// mode unless the configuration names its own; it may be nil otherwise. nil
+// and no error: cfg asks for nothing.
+func NewDecoding(cfg DecodeConfig, metric Metric) (*Decoding, error) {
+	cfg, err := cfg.WithDefaults()
+	if err != nil || !cfg.Enabled() {
+		return nil, err
+	}
+	d := &Decoding{cfg: cfg, metric: metric, every: cfg.Mode != "periodic"}
+	switch cfg.Mode {
+	case "periodic":
+		if cfg.Metric != nil {
+			if d.metric, err = NewMetric(*cfg.Metric); err != nil {
+				return nil, fmt.Errorf("decode compression: %w", err)
+			}
+		}
+		if d.metric == nil {
+			return nil, fmt.Errorf("decode compression periodic: metric: found none, expected one of %s", strings.Join(Metrics(), ", "))
+		}
+	case "tova":
+		d.metric = tova{window: 0}
+	case "h2o":
+		d.metric = h2o{recent: cfg.Recent}
+	case "streaming":
+		d.metric = streamingLLM{sinks: max(cfg.Sinks, 0)}
+	}
+	return d, nil
+}
+
+// Config returns the configuration with all defaults written out.
+func (d *Decoding) Config() DecodeConfig { return d.cfg }
+
+// Metric returns the metric that ranks.
+func (d *Decoding) Metric() Metric { return d.metric }
+
+// Protect replaces the metric's own protected set, and returns d.
+func (d *Decoding) Protect(p Protection) *Decoding {
+	c := *d
+	c.prot = &p
+	return &c
+}
+
+// buffer is the number of query rows kept from earlier passes.
+func (d *Decoding) buffer() int {
+	if d.every {
+		return 0
+	}
+	return max(d.cfg.Buffer, 0)
+}
+
+// DecodeNeeds says what has to be handed to a [DecodeLayer].
+type DecodeNeeds struct {
+	Queries bool // Record takes queries after RoPE
+	PreRoPE bool // Record takes queries before RoPE
+	Sums    bool // every query row goes through Sums, those of the prefill too
+	Prefill bool // Record and After are called for prefill passes too
+	Keys    bool // After reads the layer's keys
+	Values  bool // After reads the layer's values
+}
+
+// Needs says what the layers of d need.
+func (d *Decoding) Needs() DecodeNeeds {
+	n := d.metric.Needs(maxSlots, 0)
+	return DecodeNeeds{
+		Queries: n.Window > 0, PreRoPE: n.Stats, Sums: n.ColumnSums, Prefill: d.every,
+		Keys: n.Keys, Values: n.Values,
+	}
+}
+
+// Target returns the entries per head to cut to when the newest token stands
+// at position p.
+func (d *Decoding) Target(p int) int {
+	if d.cfg.TargetSize > 0 {
+		return d.cfg.TargetSize
+	}
+	return max(1, int(float64(p+1)*(1-d.cfg.Ratio)))
+}
+
+// DecodeBudgets spreads target entries per head over the heads of a layer:
+// lens are their present lengths, the result their budgets. It may use the
+// scores. nil gives every head target.
+type DecodeBudgets func(l *Layer, lens []int, target int, s Scores, p Protection) ([]int, error)
+
+// DecodeLayer is the decode-time state of one attention layer in one session:
+// step counter, buffered queries, accumulated attention. It belongs to one
+// goroutine at a time. In steady state its methods allocate only when they
+// score.
+type DecodeLayer struct {
+	d                   *Decoding
+	heads, kvHeads, dim int
+	needs               Needs
+	passes              int          // since the last cut
+	post, pre           *QueryWindow // nil if not needed
+	sums                *ColumnSums  // nil if not needed
+	recorded            int          // rows of the current pass
+
+	stats  *QueryStats // scratch
+	kept   [][]int32   // scratch handed out by After
+	lens   []int       // scratch
+	scores Scores      // scratch
+	tova   *tovaPass   // scratch
+}
+
+// NewLayer returns the empty state of one layer.
+func (d *Decoding) NewLayer(heads, kvHeads, headDim int) *DecodeLayer {
+	n := d.metric.Needs(maxSlots, 0)
+	s := &DecodeLayer{
+		d: d, heads: heads, kvHeads: kvHeads, dim: headDim, needs: n,
+		kept: make([][]int32, kvHeads), lens: make([]int, kvHeads), scores: make(Scores, kvHeads),
+	}
+	// Windows get their memory with the first row recorded.
+	if n.Window > 0 {
+		s.post = NewQueryWindow(heads, headDim, 0)
+	}
+	if n.Stats {
+		s.pre = NewQueryWindow(heads, headDim, 0)
+	}
+	if n.ColumnSums {
+		decay := d.cfg.Decay
+		if decay == 0 {
+			decay = 1
+		}
+		s.sums = NewColumnSums(heads, kvHeads, decay)
+	}
+	return s
+}
+
+// Sums returns the layer's attention accumulator, nil if its metric needs
+// none. The caller adds every query row to it, those of the prefill included.
+func (s *DecodeLayer) Sums() *ColumnSums { return s.sums }
+
+// Record takes n query rows of the current pass, the first at position pos:
+// row i after RoPE at post[i*stride:], before RoPE at pre[i*stride:], [H*D]
+// each. Whichever the metric does not need may be nil. Rows are copied.
+func (s *DecodeLayer) Record(pos int, post, pre []float32, n, stride int) {
+	s.recorded += n
+	room := s.d.buffer() + s.recorded
+	if s.post != nil {
+		s.post.Reserve(min(room, s.needs.Window)) // older rows would never be read
+	}
+	if s.pre != nil {
+		s.pre.Reserve(room)
+	}
+	for i := range n {
+		if s.post != nil {
+			s.post.Append(pos+i, post[i*stride:])
+		}
+		if s.pre != nil {
+			s.pre.Append(pos+i, pre[i*stride:])
+		}
+	}
+}
+
+// After ends a pass of n tokens whose entries are in the cache already. It
+// returns the slots that each head keeps, ascending, or nil if nothing is to
+// be cut; they are valid until the next call. The layer's own accumulators are
+// compacted before it returns, the cache is the caller's to compact. prefill
+// says that the pass belongs to the prefill, which periodic compression leaves
+// alone. l describes the cache after the pass; After sets its Queries, Stats,
+// Sums, Share and Budgets.
+func (s *DecodeLayer) After(ctx context.Context, l *Layer, n int, prefill bool, budgets DecodeBudgets) ([][]int32, error) {
+	recorded := s.recorded
+	s.recorded = 0
+	if prefill && !s.d.every {
+		s.forget()
+		return nil, nil
+	}
+	target := s.d.Target(l.NextPosition - 1)
+	s.passes++
+	if !s.d.every && s.passes < s.d.cfg.Interval && n < target {
+		s.trim(s.d.buffer())
+		return nil, nil
+	}
+	kept, err := s.cut(ctx, l, target, budgets)
+	if err != nil {
+		s.recorded = recorded
+		s.passes--
+		return nil, err
+	}
+	s.passes = 0
+	s.forget()
+	return kept, nil
+}
+
+// cut scores the layer and selects, if it holds more than the target.
+func (s *DecodeLayer) cut(ctx context.Context, l *Layer, target int, budgets DecodeBudgets) ([][]int32, error) {
+	if l.KVHeads != s.kvHeads {
+		return nil, fmt.Errorf("compress layer %d while decoding: found %d kv heads, expected %d", l.Index, l.KVHeads, s.kvHeads)
+	}
+	lens, longest, total := s.lens, 0, 0
+	for h := range lens {
+		lens[h] = l.Len(h)
+		longest = max(longest, lens[h])
+		total += lens[h]
+	}
+	if longest <= target || budgets != nil && total <= target*l.KVHeads {
+		return nil, nil
+	}
+	l.Queries, l.Stats, l.Sums = s.post, s.statistics(), s.sums
+	l.Share, l.Budgets = target, nil
+	scores, err := s.score(ctx, l)
+	if err != nil {
+		return nil, fmt.Errorf("compress while decoding: %w", err)
+	}
+	p := s.d.metric.Protection(longest, target)
+	if s.d.prot != nil {
+		p = *s.d.prot
+	}
+	if s.post != nil {
+		p.Window = min(p.Window, s.post.Len())
+	}
+	var b []int // nil: target each
+	if budgets != nil {
+		if b, err = budgets(l, lens, target, scores, p); err != nil {
+			return nil, fmt.Errorf("compress layer %d while decoding: %w", l.Index, err)
+		}
+		if len(b) != l.KVHeads {
+			return nil, fmt.Errorf("compress layer %d while decoding: found %d budgets, expected one for each of %d kv heads", l.Index, len(b), l.KVHeads)
+		}
+	}
+	for h := range s.kept {
+		n := target
+		if b != nil {
+			n = max(b[h], 1)
+		}
+		s.kept[h] = Keep(s.kept[h], scores[h], n, p)
+		if s.sums != nil {
+			s.sums.Compact(h, s.kept[h])
+		}
+	}
+	return s.kept, nil
+}
+
+// score ranks the layer. The metrics of the streaming forms, which cut after
+// every token, use memory of the layer's own.
+func (s *DecodeLayer) score(ctx context.Context, l *Layer) (Scores, error) {
+	var rank func(h int, row []float32)
+	switch m := s.d.metric.(type) {
+	case streamingLLM:
+		rank = func(_ int, row []float32) { m.rank(row) }
+	case h2o:
+		rank = func(h int, row []float32) {
+			for t := range row {
+				row[t] = float32(s.sums.Mean(h, t))
+			}
+		}
+	case tova:
+		if s.tova == nil {
+			s.tova = newTOVAPass(m)
+		}
+		return s.tova.score(ctx, l)
+	default:
+		return m.Score(ctx, l)
+	}
+	if err := l.check(s.d.metric.Name(), s.needs); err != nil {
+		return nil, err
+	}
+	for h := range s.scores {
+		n := l.Len(h)
+		if cap(s.scores[h]) < n {
+			s.scores[h] = make([]float32, n+n/4)
+		}
+		s.scores[h] = s.scores[h][:n]
+		rank(h, s.scores[h])
+	}
+	return s.scores, ctx.Err()
+}
+
+// statistics computes the query moments of the buffered rows.
+func (s *DecodeLayer) statistics() *QueryStats {
+	if !s.needs.Stats {
+		return nil
+	}
+	if s.stats == nil {
+		s.stats = NewQueryStats(s.heads, s.dim, s.needs.StatsSkip, s.needs.Covariance)
+	}
+	s.stats.Reset()
+	for q := range s.heads {
+		for i := range s.pre.Len() {
+			s.stats.Add(q, s.pre.Position(i), s.pre.Row(i, q), 1, s.dim)
+		}
+	}
+	return s.stats
+}
+
+func (s *DecodeLayer) forget() { s.trim(0) }
+
+func (s *DecodeLayer) trim(n int) {
+	if s.post != nil {
+		s.post.Trim(n)
+	}
+	if s.pre != nil {
+		s.pre.Trim(n)
+	}
+}
+
+// Rewind follows a cache that was truncated to the given lengths and to the
+// next position pos.
+func (s *DecodeLayer) Rewind(lens []int, pos int) {
+	if s.post != nil {
+		s.post.DropFrom(pos)
+	}
+	if s.pre != nil {
+		s.pre.DropFrom(pos)
+	}
+	if s.sums != nil {
+		for h, n := range lens {
+			s.sums.Truncate(h, n)
+		}
+	}
+}
+
+// Clone returns an independent copy, for a forked session.
+func (s *DecodeLayer) Clone() *DecodeLayer {
+	c := *s
+	c.kept, c.lens, c.scores, c.stats = make([][]int32, s.kvHeads), make([]int, s.kvHeads), make(Scores, s.kvHeads), nil
+	c.tova = nil
+	if s.post != nil {
+		c.post = s.post.Clone()
+	}
+	if s.pre != nil {
+		c.pre = s.pre.Clone()
+	}
+	if s.sums != nil {
+		c.sums = s.sums.Clone()
+	}
+	return &c
+}

@@ -1,0 +1,425 @@
+package lukv
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDecodeConfigDefaults(t *testing.T) {
+	for in, want := range map[string]string{
+		`{}`:                             `{}`,
+		`{"mode":"periodic"}`:            `{"mode":"periodic","target_size":2048,"interval":512,"buffer":256,"decay":1}`,
+		`{"mode":"tova"}`:                `{"mode":"tova","target_size":2048}`,
+		`{"mode":"streaming"}`:           `{"mode":"streaming","target_size":2048,"sinks":4}`,
+		`{"mode":"h2o"}`:                 `{"mode":"h2o","target_size":2048,"heavy":1024,"recent":1024,"decay":1}`,
+		`{"mode":"h2o","target_size":7}`: `{"mode":"h2o","target_size":7,"heavy":4,"recent":3,"decay":1}`,
+		`{"mode":"h2o","heavy":5}`:       `{"mode":"h2o","target_size":5,"heavy":5,"decay":1}`,
+		`{"mode":"periodic","ratio":0.5,"buffer":-1}`:                     `{"mode":"periodic","ratio":0.5,"interval":512,"buffer":-1,"decay":1}`,
+		`{"mode":"streaming","sinks":-1,"target_size":9}`:                 `{"mode":"streaming","target_size":9,"sinks":-1}`,
+		`{"mode":"periodic","interval":3,"metric":{"name":"knorm"}}`:      `{"mode":"periodic","target_size":2048,"interval":3,"buffer":256,"metric":{"name":"knorm"},"decay":1}`,
+		`{"mode":"h2o","heavy":1,"recent":2,"target_size":3,"decay":0.5}`: `{"mode":"h2o","target_size":3,"heavy":1,"recent":2,"decay":0.5}`,
+	} {
+		var c DecodeConfig
+		require.NoError(t, json.Unmarshal([]byte(in), &c))
+		full, err := c.WithDefaults()
+		require.NoError(t, err, in)
+		data, err := json.Marshal(full)
+		require.NoError(t, err)
+		require.Equal(t, want, string(data), in)
+		again, err := full.WithDefaults()
+		require.NoError(t, err, in)
+		require.Equal(t, full, again, "defaults of the full configuration")
+	}
+}
+
+func TestDecodeConfigErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		cfg  DecodeConfig
+		want string
+	}{
+		"unknown mode":     {DecodeConfig{Mode: "h20"}, `mode: found "h20", expected one of periodic, tova, h2o, streaming`},
+		"no mode":          {DecodeConfig{TargetSize: 4}, `mode: found "", expected one of periodic`},
+		"ratio elsewhere":  {DecodeConfig{Mode: "tova", Ratio: 0.5}, "decode compression tova: ratio: found 0.5, expected none in this mode"},
+		"sinks elsewhere":  {DecodeConfig{Mode: "h2o", Sinks: 3}, "sinks: found 3"},
+		"heavy elsewhere":  {DecodeConfig{Mode: "tova", Heavy: 3}, "heavy and recent: found 3 and 0"},
+		"metric elsewhere": {DecodeConfig{Mode: "tova", Metric: &MetricConfig{Name: "knorm"}}, `metric: found {"name":"knorm"}`},
+		"ratio of one":     {DecodeConfig{Mode: "periodic", Ratio: 1}, "ratio: found 1, expected at least 0 and below 1"},
+		"two targets":      {DecodeConfig{Mode: "periodic", Ratio: 0.5, TargetSize: 4}, "target_size: found 4, expected none beside a ratio"},
+		"contradiction":    {DecodeConfig{Mode: "h2o", Heavy: 2, Recent: 2, TargetSize: 5}, "target_size: found 5, expected heavy + recent = 4"},
+		"negative":         {DecodeConfig{Mode: "periodic", Interval: -1}, "interval: found -1"},
+		"growing":          {DecodeConfig{Mode: "h2o", Decay: 1.5}, "decay: found 1.5"},
+		"no metric":        {DecodeConfig{Mode: "periodic"}, "metric: found none, expected one of snapkv"},
+		"unknown metric":   {DecodeConfig{Mode: "periodic", Metric: &MetricConfig{Name: "x"}}, `metric "x" is unknown`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := NewDecoding(c.cfg, nil)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+	d, err := NewDecoding(DecodeConfig{}, nil)
+	require.NoError(t, err)
+	require.Nil(t, d)
+}
+
+// decodeRun drives one layer of random attention token by token.
+type decodeRun struct {
+	t     *testing.T
+	a     *goldenAttention
+	cache *goldenCache
+	state *DecodeLayer
+	next  int
+}
+
+func newDecodeRun(t *testing.T, d *Decoding, prompt, total int) *decodeRun {
+	const H, K, D = 4, 2, 8
+	rng := rand.New(rand.NewPCG(4, 4))
+	fill := func(n int) []float32 {
+		x := make([]float32, n)
+		for i := range x {
+			x[i] = float32(rng.NormFloat64())
+		}
+		return x
+	}
+	a := &goldenAttention{goldenSetup: goldenSetup{Heads: H, KVHeads: K, HeadDim: D}}
+	a.keys, a.values = [][]float32{fill(total * D), fill(total * D)}, [][]float32{fill(total * D), fill(total * D)}
+	a.pre, a.post, a.invFreq = fill(total*H*D), fill(total*H*D), []float64{1, 0.5, 0.1, 0.01}
+	return &decodeRun{t, a, newGoldenCache(a, prompt), d.NewLayer(H, K, D), prompt}
+}
+
+// pass feeds n tokens at once and applies what After decides.
+func (r *decodeRun) pass(n int, prefill bool, budgets DecodeBudgets) (cut bool) {
+	r.t.Helper()
+	width, first := r.a.Heads*r.a.HeadDim, r.next
+	for p := first; p < first+n; p++ {
+		r.cache.append(p)
+	}
+	r.next += n
+	l := r.cache.layer(r.next)
+	r.state.Record(first, r.a.post[first*width:], r.a.pre[first*width:], n, width)
+	if sums := r.state.Sums(); sums != nil {
+		for h := range r.a.KVHeads {
+			require.NoError(r.t, sums.Attend(context.Background(), l, h, first, r.a.post[first*width:], n, width))
+		}
+	}
+	kept, err := r.state.After(context.Background(), l, n, prefill, budgets)
+	require.NoError(r.t, err)
+	r.cache.cut(kept)
+	return kept != nil
+}
+
+func periodic(t *testing.T, c DecodeConfig, m MetricConfig) *Decoding {
+	t.Helper()
+	c.Mode = "periodic"
+	d, err := NewDecoding(c, mustMetric(t, m))
+	require.NoError(t, err)
+	return d
+}
+
+func TestPeriodicSchedule(t *testing.T) {
+	r := newDecodeRun(t, periodic(t, DecodeConfig{Interval: 4, TargetSize: 10}, MetricConfig{Name: "knorm"}), 0, 100)
+	require.False(t, r.pass(5, true, nil), "prefill is left alone")
+	var cuts []int
+	for range 20 {
+		if r.pass(1, false, nil) {
+			cuts = append(cuts, r.next)
+			require.Len(t, r.cache.pos[0], 10)
+		}
+	}
+	// The counter starts over at 9 although nothing was cut there.
+	require.Equal(t, []int{13, 17, 21, 25}, cuts)
+	require.False(t, r.pass(3, false, nil), "a pass counts once, whatever its length")
+	require.Equal(t, 1, r.state.passes)
+	require.True(t, r.pass(10, false, nil), "a pass of the target's length cuts at once")
+	require.Equal(t, 0, r.state.passes)
+}
+
+func TestPeriodicBuffer(t *testing.T) {
+	snap := MetricConfig{Name: "snapkv", Window: new(4), Kernel: new(3)}
+	r := newDecodeRun(t, periodic(t, DecodeConfig{Interval: 5, TargetSize: 12, Buffer: 2}, snap), 20, 100)
+	lens := []int{}
+	for range 4 {
+		r.pass(1, false, nil)
+		lens = append(lens, r.state.post.Len())
+	}
+	require.Equal(t, []int{1, 2, 2, 2}, lens, "trimmed to the buffer after every pass")
+	require.True(t, r.pass(1, false, nil))
+	require.Zero(t, r.state.post.Len(), "reset with the cut")
+	// The cut saw three rows: two of the buffer and the current one.
+	for h := range r.cache.pos {
+		require.Subset(t, r.cache.pos[h], []int32{22, 23, 24}, "the shortened window is protected")
+		require.True(t, slices.IsSorted(r.cache.pos[h]))
+	}
+	r = newDecodeRun(t, periodic(t, DecodeConfig{Interval: 5, TargetSize: 12, Buffer: -1}, snap), 20, 100)
+	r.pass(3, false, nil)
+	require.Zero(t, r.state.post.Len())
+	require.Equal(t, 3, r.state.post.Cap(), "room for the pass of three rows, none beyond")
+}
+
+// TestPeriodicScoresSurvivors checks the second cut of SnapKV against the
+// definition on a cache whose slots are no longer positions.
+func TestPeriodicScoresSurvivors(t *testing.T) {
+	const w = 3
+	d := periodic(t, DecodeConfig{Interval: 6, TargetSize: 14}, MetricConfig{Name: "snapkv", Window: new(w), Kernel: new(3)})
+	r := newDecodeRun(t, d, 30, 100)
+	for range 11 {
+		r.pass(1, false, nil)
+	}
+	require.Len(t, r.cache.pos[0], 14+5)
+	before := [][]int32{r.cache.ids(0), r.cache.ids(1)}
+	for h := range before {
+		before[h] = append(before[h], int32(r.next))
+	}
+	require.True(t, r.pass(1, false, nil))
+	naive := &goldenCache{a: r.a, pos: before}
+	layer := naive.layer(r.next)
+	for h := range before {
+		T := len(before[h])
+		n := T - w
+		mean := make([]float64, n)
+		for g := range 2 {
+			x := make([]float64, n)
+			for p := r.next - w; p < r.next; p++ {
+				q := r.a.post[(p*4+h*2+g)*8:][:8]
+				for i, v := range attentionOf(layer, h, q, p)[:n] {
+					x[i] += v / w
+				}
+			}
+			for i := range x {
+				mean[i] += slices.Max(x[max(i-1, 0):min(i+2, n)]) / 2
+			}
+		}
+		scores := narrow(mean)
+		var want []int32
+		for _, slot := range keepBySorting(scores, 14-w, Protection{}) {
+			want = append(want, before[h][slot])
+		}
+		want = append(want, before[h][n:]...)
+		require.Equal(t, want, r.cache.pos[h], "head %d", h)
+	}
+}
+
+func TestPeriodicRaggedBudgets(t *testing.T) {
+	d := periodic(t, DecodeConfig{Interval: 2, TargetSize: 10}, MetricConfig{Name: "keydiff"})
+	r := newDecodeRun(t, d, 16, 100)
+	calls := 0
+	budgets := func(l *Layer, lens []int, target int, s Scores, p Protection) ([]int, error) {
+		calls++
+		require.Equal(t, 10, target)
+		require.Len(t, s[0], lens[0])
+		return []int{target + 4, target - 4}, nil
+	}
+	r.pass(1, false, budgets)
+	require.True(t, r.pass(1, false, budgets))
+	require.Len(t, r.cache.pos[0], 14)
+	require.Len(t, r.cache.pos[1], 6)
+	r.pass(1, false, budgets)
+	require.True(t, r.pass(1, false, budgets))
+	require.Len(t, r.cache.pos[0], 14)
+	require.Len(t, r.cache.pos[1], 6)
+	require.Equal(t, 2, calls)
+
+	// An error leaves the state as it was, so that the pass can be tried again.
+	r.pass(1, false, budgets)
+	l := r.cache.layer(r.next)
+	boom := errors.New("boom")
+	_, err := r.state.After(context.Background(), l, 1, false, func(*Layer, []int, int, Scores, Protection) ([]int, error) { return nil, boom })
+	require.ErrorIs(t, err, boom)
+	_, err = r.state.After(context.Background(), l, 1, false, func(*Layer, []int, int, Scores, Protection) ([]int, error) { return []int{1}, nil })
+	require.ErrorContains(t, err, "found 1 budgets, expected one for each of 2 kv heads")
+	other := *l
+	other.KVHeads, other.Lens = 4, []int{20, 20, 20, 20}
+	_, err = r.state.After(context.Background(), &other, 1, false, budgets)
+	require.ErrorContains(t, err, "found 4 kv heads, expected 2")
+	kept, err := r.state.After(context.Background(), l, 1, false, budgets)
+	require.NoError(t, err)
+	require.NotNil(t, kept)
+}
+
+func TestPeriodicExpectedAttention(t *testing.T) {
+	d := periodic(t, DecodeConfig{Interval: 4, TargetSize: 9, Buffer: 3}, MetricConfig{Name: "ea", Future: new(8)})
+	r := newDecodeRun(t, d, 12, 100)
+	for range 3 {
+		require.False(t, r.pass(1, false, nil))
+	}
+	layer := newGoldenCache(r.a, 16).layer(16)
+	layer.Stats = NewQueryStats(4, 8, 4, true)
+	for q := range 4 {
+		layer.Stats.Add(q, 12, r.a.pre[12*32+q*8:], 4, 32)
+	}
+	s, err := d.Metric().Score(context.Background(), layer)
+	require.NoError(t, err)
+	require.True(t, r.pass(1, false, nil))
+	for h := range s {
+		require.Equal(t, Keep(nil, s[h], 9, Protection{Sinks: 4}), r.cache.pos[h])
+	}
+}
+
+func TestStreamingFormKeepsEnds(t *testing.T) {
+	d, err := NewDecoding(DecodeConfig{Mode: "streaming", TargetSize: 8}, nil)
+	require.NoError(t, err)
+	r := newDecodeRun(t, d, 0, 60)
+	require.True(t, r.pass(20, true, nil), "prefill is a pass")
+	require.Equal(t, []int32{0, 1, 2, 3, 16, 17, 18, 19}, r.cache.pos[1])
+	for range 30 {
+		require.True(t, r.pass(1, false, nil))
+	}
+	require.Equal(t, []int32{0, 1, 2, 3, 46, 47, 48, 49}, r.cache.pos[0])
+}
+
+// TestH2OFormWithDecay runs the accumulators against a map from position to
+// what it has received.
+func TestH2OFormWithDecay(t *testing.T) {
+	d, err := NewDecoding(DecodeConfig{Mode: "h2o", Heavy: 3, Recent: 2, Decay: 0.75}, nil)
+	require.NoError(t, err)
+	r := newDecodeRun(t, d, 0, 60)
+	got := []map[int32]float64{{}, {}}
+	for step := range 30 {
+		held := &goldenCache{a: r.a, pos: [][]int32{r.cache.ids(0), r.cache.ids(1)}}
+		held.append(r.next)
+		l := held.layer(r.next + 1)
+		cut := r.pass(1, step == 0, nil)
+		for h := range held.pos {
+			for p := range got[h] {
+				got[h][p] *= 0.75
+			}
+			for g := range 2 {
+				for i, v := range attentionOf(l, h, r.a.post[((r.next-1)*4+h*2+g)*8:][:8], r.next-1) {
+					got[h][held.pos[h][i]] += v / 2
+				}
+			}
+			if !cut {
+				require.LessOrEqual(t, len(held.pos[h]), 5)
+				continue
+			}
+			scores := make([]float32, 0, 6)
+			for _, p := range held.pos[h] {
+				scores = append(scores, float32(got[h][p]))
+			}
+			var want []int32
+			for _, slot := range keepBySorting(scores[:len(scores)-2], 3, Protection{}) {
+				want = append(want, held.pos[h][slot])
+			}
+			want = append(want, held.pos[h][len(scores)-2:]...)
+			require.Equal(t, want, r.cache.pos[h], "step %d, head %d", step, h)
+			for p := range got[h] {
+				if !slices.Contains(want, p) {
+					delete(got[h], p)
+				}
+			}
+		}
+	}
+}
+
+func TestDecodeRatioTarget(t *testing.T) {
+	d := periodic(t, DecodeConfig{Ratio: 0.6}, MetricConfig{Name: "knorm"})
+	require.Equal(t, 19, d.Target(47))
+	require.Equal(t, 1, d.Target(0))
+}
+
+func TestDecodeProtectionOverride(t *testing.T) {
+	d := periodic(t, DecodeConfig{Interval: 1, TargetSize: 6}, MetricConfig{Name: "knorm"}).Protect(Protection{Sinks: 2, Window: 2})
+	r := newDecodeRun(t, d, 20, 40)
+	require.True(t, r.pass(1, false, nil))
+	require.Subset(t, r.cache.pos[0], []int32{0, 1, 19, 20})
+}
+
+func TestDecodeNeeds(t *testing.T) {
+	needs := func(mode, metric string) DecodeNeeds {
+		d, err := NewDecoding(DecodeConfig{Mode: mode}, mustMetric(t, MetricConfig{Name: metric}))
+		require.NoError(t, err)
+		return d.Needs()
+	}
+	require.Equal(t, DecodeNeeds{Queries: true, Keys: true}, needs("periodic", "snapkv"))
+	require.Equal(t, DecodeNeeds{PreRoPE: true, Keys: true, Values: true}, needs("periodic", "ea"))
+	require.Equal(t, DecodeNeeds{Queries: true, Keys: true, Prefill: true}, needs("tova", "knorm"))
+	require.Equal(t, DecodeNeeds{Sums: true, Prefill: true}, needs("h2o", "knorm"))
+	require.Equal(t, DecodeNeeds{Prefill: true}, needs("streaming", "knorm"))
+}
+
+func TestDecodeLayerCloneAndRewind(t *testing.T) {
+	d, err := NewDecoding(DecodeConfig{Mode: "h2o", TargetSize: 6}, nil)
+	require.NoError(t, err)
+	r := newDecodeRun(t, d, 0, 60)
+	for range 10 {
+		r.pass(1, false, nil)
+	}
+	fork := *r
+	fork.state = r.state.Clone()
+	fork.cache = &goldenCache{a: r.a, pos: [][]int32{r.cache.ids(0), r.cache.ids(1)}}
+	for range 10 {
+		r.pass(1, false, nil)
+	}
+	for range 10 {
+		fork.pass(1, false, nil)
+	}
+	require.Equal(t, r.cache.pos, fork.cache.pos)
+	require.Equal(t, r.state.sums.sum, fork.state.sums.sum)
+	r.state.Rewind([]int{3, 4}, 17)
+	require.Equal(t, 3, r.state.Sums().Len(0))
+	require.Equal(t, 4, r.state.Sums().Len(1))
+
+	p := newDecodeRun(t, periodic(t, DecodeConfig{Interval: 9}, MetricConfig{Name: "snapkv"}), 5, 60)
+	for range 4 {
+		p.pass(1, false, nil)
+	}
+	p.state.Rewind([]int{7, 7}, 7)
+	require.Equal(t, 2, p.state.post.Len())
+	require.Equal(t, 6, p.state.post.Position(1))
+}
+
+func TestDecodeAllocatesNothing(t *testing.T) {
+	for name, cfg := range map[string]DecodeConfig{
+		"periodic":  {Mode: "periodic", Interval: 1000, Metric: &MetricConfig{Name: "snapkv"}},
+		"h2o":       {Mode: "h2o", TargetSize: 16},
+		"streaming": {Mode: "streaming", TargetSize: 16},
+		"tova":      {Mode: "tova", TargetSize: 16},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, err := NewDecoding(cfg, nil)
+			require.NoError(t, err)
+			s := d.NewLayer(4, 2, 8)
+			if s.Sums() != nil { // as after a prefill of 16 tokens
+				s.Sums().Grow(0, 16)
+				s.Sums().Grow(1, 16)
+			}
+			row := make([]float32, 32)
+			keys := make([]float32, 64*8)
+			l := &Layer{
+				Heads: 4, KVHeads: 2, HeadDim: 8, Lens: []int{16, 16}, NextPosition: 16,
+				Keys: func(_, lo, hi int, _ []float32) []float32 { return keys[lo*8 : hi*8] },
+			}
+			step := func() {
+				l.NextPosition++
+				s.Record(l.NextPosition-1, row, row, 1, 32)
+				for h := range l.Lens {
+					l.Lens[h]++
+					if s.Sums() != nil {
+						if err := s.Sums().Attend(context.Background(), l, h, l.NextPosition-1, row, 1, 32); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				kept, err := s.After(context.Background(), l, 1, false, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for h := range kept {
+					l.Lens[h] = len(kept[h])
+				}
+				if name == "periodic" {
+					l.Lens[0], l.Lens[1] = 16, 16
+				}
+			}
+			for range 20 {
+				step()
+			}
+			require.Zero(t, testing.AllocsPerRun(50, step))
+		})
+	}
+}

@@ -1,0 +1,59 @@
+// Package lukv decides which entries of a key/value cache stay: metrics that
+// rank the entries of a head, allocators that say how many each head keeps,
+// and the offline solver, profiles and analysis of LU-KV. Plain arrays go in,
+// budgets and kept sets come out; the package knows no model and moves no
+// cache.
+//
+// # The two questions
+//
+// Which entries of a head matter is answered by a [Metric] (SnapKV, KeyDiff,
+// Expected Attention, StreamingLLM, Knorm, TOVA, observed attention, H2O): it
+// reads a [Layer] and returns [Scores]. How many entries each (layer, KV head)
+// may keep is answered by an [Allocator] (uniform, PyramidKV, AdaKV, global
+// top-k, LU-KV): it reads a [Demand], some of them the scores too, and returns
+// budgets [L][K]. Any metric goes with any allocator; [Keep] cuts a head to its
+// budget. A [Policy] names all of it, [Policy.Compile] binds it to a cache:
+//
+//	c, err := policy.Compile(fingerprint, shape)
+//	d := c.Demand(T)                          // what T entries per head shall become
+//	if d.Untouched() { … }                    // nothing to do
+//	budgets, err := c.Allocator().Budgets(d)  // if c.Allocator().Knows() == KnownBefore
+//	scores, err := c.Metric().Score(ctx, layer)
+//	kept := lukv.Keep(nil, scores[h], budgets[l][h], d.Protection)
+//
+// # Profiles
+//
+// LU-KV reads its budgets from a [Profile], made once per model and metric: an
+// [Oracle] measures what each entry was worth to the answers of calibration
+// questions; [SolveLevels] finds, for 99 levels of compression at once, the
+// budgets that lose least if the metric does the ranking; a [ProfileBuilder]
+// averages over questions. [Exact], [Repair] and [Allocation.Certificate] say
+// how good the solutions are, [Analyze] what metric and oracle lose. Normalising
+// the oracle per layer is the default and the published procedure;
+// [Normalizations] lists the alternatives.
+//
+// # Rules
+//
+// Everything is deterministic to the bit on every CPU and for every degree of
+// parallelism. Ties go to the lower position (selection), then the lower
+// layer, head and position (competition between heads), and to the higher head
+// first in the solver, as in the published one.
+//
+// Metrics, allocators, profiles, curves and compiled policies are immutable and
+// safe for concurrent use; [Oracle], [QueryStats], [ColumnSums] and
+// [DecodeLayer] say what may run concurrently; a [ProfileBuilder] belongs to
+// one goroutine.
+//
+// Slices that are returned belong to the caller unless a comment says
+// otherwise. Input from outside (profiles, .npy files, JSON) is checked and
+// never panics; slices of the wrong length passed in code are errors where the
+// function returns one.
+//
+// # Limits
+//
+// At most 2³¹-1 positions. A profile sweep holds the importance and scores that
+// it is given plus 4 to 8 bytes per (layer, head, position): about 10 MB for a
+// 4k context of 32 layers of 8 heads, 2 GB at 128k. The exact programme is for
+// small instances or a coarse quantum. Budgets count entries: the pages of a
+// cache may hold more bytes than entries times their size.
+package lukv

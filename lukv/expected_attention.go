@@ -1,0 +1,236 @@
+package lukv
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/lukv/lukv/internal/detmath"
+)
+
+// expectedAttention scores an entry by the attention that future queries are
+// expected to pay to it, if they are distributed like the past ones (Devoto et
+// al., "Expected Attention", 2025; spec §3.3).
+type expectedAttention struct {
+	future     int // positions averaged over
+	sinks      int
+	covariance bool
+	valueNorm  bool
+	epsilon    float64
+}
+
+func newExpectedAttention(p *params) Metric {
+	eps := 0.02
+	switch p.preset("kvpress", "kvpress-leaderboard") {
+	case "kvpress":
+		eps = 0
+	case "kvpress-leaderboard":
+		eps = 0.01
+	}
+	return expectedAttention{
+		future:     p.integer("future", p.cfg.Future, 512, 1, 1<<20),
+		sinks:      p.integer("sinks", p.cfg.Sinks, 4, 0, maxSlots),
+		covariance: p.boolean(p.cfg.Covariance, true),
+		valueNorm:  p.boolean(p.cfg.ValueNorm, true),
+		epsilon:    p.number("epsilon", p.cfg.Epsilon, eps, 0, math.MaxFloat64),
+	}
+}
+
+func (expectedAttention) Name() string { return "expected_attention" }
+
+func (m expectedAttention) Config() MetricConfig {
+	return MetricConfig{
+		Name: m.Name(), Future: new(m.future), Sinks: new(m.sinks),
+		Covariance: new(m.covariance), ValueNorm: new(m.valueNorm), Epsilon: new(m.epsilon),
+	}
+}
+
+func (m expectedAttention) Needs(T, n int) Needs {
+	return Needs{Keys: true, Values: m.valueNorm, Stats: true, Covariance: m.covariance, StatsSkip: m.sinks}
+}
+
+func (m expectedAttention) Protection(T, n int) Protection {
+	return Protection{Sinks: min(m.sinks, T)}
+}
+
+func (m expectedAttention) Score(ctx context.Context, l *Layer) (Scores, error) {
+	if err := l.check(m.Name(), m.Needs(l.longest(), l.Share)); err != nil {
+		return nil, err
+	}
+	if l.HeadDim%2 != 0 {
+		return nil, fmt.Errorf("score layer %d with %s: found odd head dimension %d, rope needs an even one", l.Index, m.Name(), l.HeadDim)
+	}
+	rot := meanRotation(l.InvFreq, l.NextPosition, m.future, l.RopeScale)
+	s := make(Scores, l.KVHeads)
+	err := l.eachHead(ctx, func(h int) (err error) {
+		s[h], err = m.head(ctx, l, h, rot)
+		return err
+	})
+	return s, err
+}
+
+func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotation) ([]float32, error) {
+	T, D, G := l.Len(h), l.HeadDim, l.Group()
+	out := make([]float32, T)
+	// Sinks are positions of the text; what is left of them leads the cache.
+	first := visible(l.positions(h), T, m.sinks-1)
+	for t := range first {
+		out[t] = float32(math.Inf(1))
+	}
+	n := T - first
+	if n == 0 {
+		return out, nil
+	}
+	z, total := make([]float64, n), make([]float64, n)
+	mu, cov := make([]float64, D), make([]float64, 0)
+	mean32 := make([]float32, D)
+	var form []float32
+	if m.covariance {
+		cov, form = make([]float64, D*D), make([]float32, D*D)
+	}
+	root := math.Sqrt(float64(D))
+	for g := range G {
+		q := h*G + g
+		l.Stats.Mean(q, mu)
+		rot.apply(mu)
+		for a, v := range mu {
+			mean32[a] = float32(v / root)
+		}
+		if m.covariance {
+			if err := l.Stats.Cov(q, cov); err != nil {
+				return nil, err
+			}
+			rot.conjugate(cov)
+			quadraticForm(form, cov, D)
+		}
+		err := l.eachTile(ctx, l.Keys, h, T, nil, func(lo, hi int, keys []float32) {
+			for t := max(lo, first); t < hi; t++ {
+				k := keys[(t-lo)*D : (t-lo+1)*D]
+				v := float64(dot(k, mean32))
+				if m.covariance {
+					v += quadratic(form, k)
+				}
+				z[t-first] = v
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		addSoftmax(total, z)
+	}
+	for t, v := range total {
+		total[t] = v / float64(G)
+	}
+	if !m.valueNorm {
+		for t, v := range total {
+			out[first+t] = float32(v)
+		}
+		return out, nil
+	}
+	err := l.eachTile(ctx, l.Values, h, T, nil, func(lo, hi int, values []float32) {
+		for t := max(lo, first); t < hi; t++ {
+			norm := math.Sqrt(sumSquares(values[(t-lo)*D : (t-lo+1)*D]))
+			out[t] = float32((total[t-first] + m.epsilon) * norm)
+		}
+	})
+	return out, err
+}
+
+// addSoftmax adds the softmax of z to dst; z is overwritten.
+func addSoftmax(dst, z []float64) {
+	top := z[0]
+	for _, v := range z {
+		top = max(top, v)
+	}
+	var sum float64
+	for t, v := range z {
+		z[t] = detmath.Exp(v - top)
+		sum += z[t]
+	}
+	for t, v := range z {
+		dst[t] += v / sum
+	}
+}
+
+// quadraticForm writes the matrix whose upper triangle gives kᵀΣk/(2D): the
+// diagonal halved, each pair off the diagonal taken once.
+func quadraticForm(dst []float32, cov []float64, D int) {
+	for a := range D {
+		dst[a*D+a] = float32(cov[a*D+a] / float64(2*D))
+		for b := a + 1; b < D; b++ {
+			dst[a*D+b] = float32(cov[a*D+b] / float64(D))
+		}
+	}
+}
+
+// quadratic returns the sum over a <= b of form[a][b] k[a] k[b]: rows in
+// float32 lanes, the sum over rows in float64.
+func quadratic(form, k []float32) float64 {
+	var s float64
+	D := len(k)
+	a := 0
+	// Two rows at a time share the loads of k; the first row's extra leading
+	// element is added apart.
+	for ; a+2 <= D; a += 2 {
+		tail := k[a+1:]
+		x, y := dot2(form[a*D+a+1:(a+1)*D], form[(a+1)*D+a+1:(a+2)*D], tail)
+		x += float32(form[a*D+a] * k[a])
+		s += float64(float64(x) * float64(k[a]))
+		s += float64(float64(y) * float64(k[a+1]))
+	}
+	if a < D {
+		s += float64(float64(float32(form[a*D+a]*k[a])) * float64(k[a]))
+	}
+	return s
+}
+
+// rotation is an average of RoPE rotations in the half-split layout: the
+// matrix [[C, -S], [S, C]] with diagonal C and S.
+type rotation struct{ cos, sin []float64 } // [D/2]
+
+// meanRotation averages the rotations of positions first … first+count-1.
+func meanRotation(invFreq []float64, first, count int, scale float64) rotation {
+	if scale == 0 {
+		scale = 1
+	}
+	r := rotation{make([]float64, len(invFreq)), make([]float64, len(invFreq))}
+	for i, f := range invFreq {
+		var c, s float64
+		for p := first; p < first+count; p++ {
+			sin, cos := detmath.SinCos(float64(p) * f)
+			c += cos
+			s += sin
+		}
+		r.cos[i] = float64(c/float64(count)) * scale
+		r.sin[i] = float64(s/float64(count)) * scale
+	}
+	return r
+}
+
+// apply rotates x, [D], in place.
+func (r rotation) apply(x []float64) {
+	half := len(r.cos)
+	for i, c := range r.cos {
+		a, b, s := x[i], x[half+i], r.sin[i]
+		x[i] = float64(a*c) - float64(b*s)
+		x[half+i] = float64(a*s) + float64(b*c)
+	}
+}
+
+// conjugate replaces the symmetric x, [D][D], by R x Rᵀ.
+func (r rotation) conjugate(x []float64) {
+	half := len(r.cos)
+	D := 2 * half
+	for row := range D {
+		r.apply(x[row*D : (row+1)*D]) // x Rᵀ
+	}
+	for i, c := range r.cos {
+		s := r.sin[i]
+		top, bottom := x[i*D:(i+1)*D], x[(half+i)*D:(half+i+1)*D]
+		for b := range top {
+			u, v := top[b], bottom[b]
+			top[b] = float64(u*c) - float64(v*s)
+			bottom[b] = float64(u*s) + float64(v*c)
+		}
+	}
+}

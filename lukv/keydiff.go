@@ -1,0 +1,146 @@
+package lukv
+
+import (
+	"context"
+	"math"
+)
+
+// keyDiff keeps the keys that differ most from the mean direction of their
+// head (Park et al., "KeyDiff", 2025; spec §3.2).
+type keyDiff struct {
+	block int // 0: one pass over all entries
+}
+
+func newKeyDiff(p *params) Metric {
+	return keyDiff{block: p.integer("block", p.cfg.Block, 0, 0, maxSlots)}
+}
+
+func (keyDiff) Name() string { return "keydiff" }
+
+func (m keyDiff) Config() MetricConfig {
+	return MetricConfig{Name: m.Name(), Block: new(m.block)}
+}
+
+func (m keyDiff) Needs(T, n int) Needs { return Needs{Keys: true, Budgets: m.block > 0} }
+
+func (keyDiff) Protection(T, n int) Protection { return Protection{} }
+
+func (m keyDiff) Score(ctx context.Context, l *Layer) (Scores, error) {
+	if err := l.check(m.Name(), m.Needs(l.longest(), l.Share)); err != nil {
+		return nil, err
+	}
+	s := make(Scores, l.KVHeads)
+	err := l.eachHead(ctx, func(h int) (err error) {
+		if n := l.budget(h); m.block > 0 && n < l.Len(h) {
+			s[h], err = m.blockwise(ctx, l, h, max(n, 1))
+		} else {
+			s[h], err = m.head(ctx, l, h)
+		}
+		return err
+	})
+	return s, err
+}
+
+func (m keyDiff) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
+	D := l.HeadDim
+	a := newAnchor(D)
+	err := l.eachTile(ctx, l.Keys, h, l.Len(h), nil, func(lo, hi int, keys []float32) {
+		for t := range hi - lo {
+			a.add(keys[t*D : (t+1)*D])
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.finish()
+	out := make([]float32, l.Len(h))
+	err = l.eachTile(ctx, l.Keys, h, l.Len(h), nil, func(lo, hi int, keys []float32) {
+		for t := lo; t < hi; t++ {
+			out[t] = a.score(keys[(t-lo)*D : (t-lo+1)*D])
+		}
+	})
+	return out, err
+}
+
+// blockwise keeps n entries while the text comes in blocks: after each block,
+// survivors and block are scored together and cut back to n. Entries dropped
+// on the way get -Inf, so that the n best scores are the final survivors.
+func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int) ([]float32, error) {
+	T, D := l.Len(h), l.HeadDim
+	// keys[i] is the key of slot slots[i]; both hold survivors and one block.
+	keys := make([]float32, 0, (n+m.block)*D)
+	slots := make([]int32, 0, n+m.block)
+	scores := make([]float32, n+m.block)
+	out := make([]float32, T)
+	for t := range out {
+		out[t] = float32(math.Inf(-1))
+	}
+	read := func(lo, hi int) {
+		buf := make([]float32, (hi-lo)*D)
+		keys = append(keys, l.Keys(h, lo, hi, buf)[:(hi-lo)*D]...)
+		for t := lo; t < hi; t++ {
+			slots = append(slots, int32(t))
+		}
+	}
+	score := func() []float32 {
+		a := newAnchor(D)
+		for i := range slots {
+			a.add(keys[i*D : (i+1)*D])
+		}
+		a.finish()
+		for i := range slots {
+			scores[i] = a.score(keys[i*D : (i+1)*D])
+		}
+		return scores[:len(slots)]
+	}
+	read(0, n)
+	kept := make([]int32, 0, n)
+	for lo := n; lo < T; lo += m.block {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		read(lo, min(lo+m.block, T))
+		kept = Keep(kept, score(), n, Protection{})
+		for i, j := range kept {
+			slots[i], scores[i] = slots[j], scores[j]
+			copy(keys[i*D:(i+1)*D], keys[int(j)*D:])
+		}
+		slots, keys = slots[:n], keys[:n*D]
+	}
+	for i, t := range slots {
+		out[t] = scores[i]
+	}
+	return out, nil
+}
+
+// anchor is the mean of the unit vectors of a head's keys.
+type anchor struct {
+	mean []float64 // [D]
+	n    int
+	norm float64
+}
+
+func newAnchor(D int) *anchor { return &anchor{mean: make([]float64, D)} }
+
+func (a *anchor) add(k []float32) {
+	inv := 1 / max(math.Sqrt(sumSquares(k)), 1e-12)
+	for i, v := range k {
+		a.mean[i] += float64(float64(v) * inv)
+	}
+	a.n++
+}
+
+func (a *anchor) finish() {
+	var s float64
+	for i := range a.mean {
+		a.mean[i] /= float64(a.n)
+		s += float64(a.mean[i] * a.mean[i])
+	}
+	a.norm = max(math.Sqrt(s), 1e-8)
+}
+
+// score returns -cos(k, anchor).
+func (a *anchor) score(k []float32) float32 {
+	norm := max(math.Sqrt(sumSquares(k)), 1e-8)
+	return float32(-(dotWide(k, a.mean) / float64(norm*a.norm)))
+}

@@ -1,0 +1,231 @@
+package lukv
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sort"
+
+	"github.com/lukv/lukv/internal/detmath"
+)
+
+// slotTile slots are read from the cache at a time: 128 KiB of keys at D = 128.
+const slotTile = 256
+
+// Len returns the number of entries of KV head h.
+func (l *Layer) Len(h int) int {
+	if h < len(l.Lens) {
+		return l.Lens[h]
+	}
+	return l.T
+}
+
+// longest returns the largest number of entries of any head.
+func (l *Layer) longest() int {
+	T := 0
+	for h := range l.KVHeads {
+		T = max(T, l.Len(h))
+	}
+	return T
+}
+
+// Group returns G, the query heads per KV head.
+func (l *Layer) Group() int { return l.Heads / l.KVHeads }
+
+// budget returns the entries head h may keep, 0 if not known.
+func (l *Layer) budget(h int) int {
+	if l.Budgets != nil {
+		return l.Budgets[h]
+	}
+	return l.Share
+}
+
+// positions returns the positions of head h, nil where slot equals position.
+func (l *Layer) positions(h int) []int32 {
+	if l.Positions == nil {
+		return nil
+	}
+	return l.Positions(h)
+}
+
+// visible returns how many of the first T slots a query at position p sees.
+func visible(pos []int32, T, p int) int {
+	if pos == nil {
+		return min(max(p+1, 0), T)
+	}
+	return sort.Search(T, func(t int) bool { return int(pos[t]) > p })
+}
+
+// check reports what is missing or contradictory for a metric with such needs.
+func (l *Layer) check(name string, n Needs) error {
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("score layer %d with %s: %s", l.Index, name, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case l.KVHeads < 1 || l.Heads < l.KVHeads || l.Heads%l.KVHeads != 0:
+		return fail("found %d query heads and %d kv heads, expected a multiple", l.Heads, l.KVHeads)
+	case l.HeadDim < 1:
+		return fail("found head dimension %d, expected at least 1", l.HeadDim)
+	case l.Lens != nil && len(l.Lens) != l.KVHeads:
+		return fail("found %d lengths, expected one for each of %d kv heads", len(l.Lens), l.KVHeads)
+	case l.Budgets != nil && len(l.Budgets) != l.KVHeads:
+		return fail("found %d budgets, expected one for each of %d kv heads", len(l.Budgets), l.KVHeads)
+	case n.Keys && l.Keys == nil:
+		return fail("keys are missing")
+	case n.Values && l.Values == nil:
+		return fail("values are missing")
+	case n.Window > 0 && (l.Queries == nil || l.Queries.Len() == 0):
+		return fail("the last queries are missing")
+	case n.Window > 0 && (l.Queries.heads != l.Heads || l.Queries.dim != l.HeadDim):
+		return fail("found queries of %d heads × %d, expected %d × %d", l.Queries.heads, l.Queries.dim, l.Heads, l.HeadDim)
+	case n.Stats && l.Stats == nil:
+		return fail("query statistics are missing")
+	case n.Stats && (len(l.Stats.heads) != l.Heads || l.Stats.dim != l.HeadDim):
+		return fail("found query statistics of %d heads × %d, expected %d × %d", len(l.Stats.heads), l.Stats.dim, l.Heads, l.HeadDim)
+	case n.Covariance && !l.Stats.covariance:
+		return fail("query statistics have no second moments")
+	case n.Stats && 2*len(l.InvFreq) != l.HeadDim:
+		return fail("found %d rope frequencies, expected half of head dimension %d", len(l.InvFreq), l.HeadDim)
+	case n.ColumnSums && l.Sums == nil:
+		return fail("accumulated attention is missing")
+	case n.ColumnSums && len(l.Sums.sum) != l.KVHeads:
+		return fail("found accumulated attention of %d kv heads, expected %d", len(l.Sums.sum), l.KVHeads)
+	case n.Budgets && l.Share <= 0 && l.Budgets == nil:
+		return fail("budgets must be known beforehand")
+	}
+	for h := range l.KVHeads {
+		T := l.Len(h)
+		if T < 0 {
+			return fail("kv head %d has %d entries", h, T)
+		}
+		if pos := l.positions(h); l.Positions != nil && len(pos) != T {
+			return fail("kv head %d has %d positions for %d entries", h, len(pos), T)
+		}
+		if n.ColumnSums && len(l.Sums.sum[h]) != T {
+			return fail("kv head %d has accumulated attention for %d of %d entries", h, len(l.Sums.sum[h]), T)
+		}
+	}
+	return nil
+}
+
+// eachHead runs fn for every KV head and returns the error of the lowest head
+// that has one.
+func (l *Layer) eachHead(ctx context.Context, fn func(h int) error) error {
+	errs := make([]error, l.KVHeads)
+	run := func(h int) {
+		if errs[h] = ctx.Err(); errs[h] == nil {
+			errs[h] = fn(h)
+		}
+	}
+	if l.Parallel != nil {
+		l.Parallel(l.KVHeads, run)
+	} else {
+		for h := range l.KVHeads {
+			run(h)
+		}
+	}
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachTile calls fn with the rows [lo,hi) of head h, tile by tile. buf is
+// scratch, grown as needed; nil will do.
+func (l *Layer) eachTile(ctx context.Context, rows func(h, lo, hi int, dst []float32) []float32, h, n int, buf *[]float32, fn func(lo, hi int, x []float32)) error {
+	var own []float32
+	if buf == nil {
+		buf = &own
+	}
+	if need := min(slotTile, n) * l.HeadDim; cap(*buf) < need {
+		*buf = make([]float32, need)
+	}
+	for lo := 0; lo < n; lo += slotTile {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		hi := min(lo+slotTile, n)
+		x := rows(h, lo, hi, (*buf)[:(hi-lo)*l.HeadDim])
+		if len(x) < (hi-lo)*l.HeadDim {
+			return fmt.Errorf("read slots [%d,%d) of layer %d, kv head %d: found %d values, expected %d", lo, hi, l.Index, h, len(x), (hi-lo)*l.HeadDim)
+		}
+		fn(lo, hi, x)
+	}
+	return nil
+}
+
+// attendScratch is memory that attend may use again.
+type attendScratch struct {
+	seen []int     // slots that each row sees
+	tile []float32 // keys
+}
+
+// attend writes the causal softmax of some query rows over the T cached slots
+// of KV head h to p, [rows][T]: row(i) is the query, [D], at position pos(i).
+// Slots that a row cannot see get 0. Logits are float32, the softmax float64
+// in ascending slot order, the result rounded to float32 once normalised.
+func (l *Layer) attend(ctx context.Context, h, rows, T int, row func(i int) []float32, pos func(i int) int, p []float32, sc *attendScratch) error {
+	kpos := l.positions(h)
+	if cap(sc.seen) < rows {
+		sc.seen = make([]int, rows)
+	}
+	seen, most := sc.seen[:rows], 0
+	for i := range rows {
+		seen[i] = visible(kpos, T, pos(i))
+		most = max(most, seen[i])
+	}
+	D := l.HeadDim
+	err := l.eachTile(ctx, l.Keys, h, most, &sc.tile, func(lo, hi int, keys []float32) {
+		i := 0
+		for ; i+2 <= rows; i += 2 {
+			a, b := row(i), row(i+1)
+			pa, pb := p[i*T+lo:i*T+hi], p[(i+1)*T+lo:(i+1)*T+hi]
+			for t := range pa {
+				pa[t], pb[t] = dot2(a, b, keys[t*D:(t+1)*D])
+			}
+		}
+		if i < rows {
+			a := row(i)
+			pa := p[i*T+lo : i*T+hi]
+			for t := range pa {
+				pa[t] = dot(a, keys[t*D:(t+1)*D])
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	scale := 1 / math.Sqrt(float64(D))
+	for i := range rows {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		softmax(p[i*T:i*T+seen[i]], scale)
+		clear(p[i*T+seen[i] : (i+1)*T])
+	}
+	return nil
+}
+
+// softmax replaces logits z by the softmax of scale*z.
+func softmax(z []float32, scale float64) {
+	if len(z) == 0 {
+		return
+	}
+	top := z[0]
+	for _, v := range z {
+		top = max(top, v) // NaN wins and makes the whole row NaN
+	}
+	m := float64(float64(top) * scale)
+	var sum float64
+	for t, v := range z {
+		e := detmath.Exp(float64(float64(v)*scale) - m)
+		z[t] = float32(e)
+		sum += e
+	}
+	inv := 1 / sum
+	for t, v := range z {
+		z[t] = float32(float64(v) * inv)
+	}
+}

@@ -1,0 +1,267 @@
+package lukv
+
+import (
+	"fmt"
+	"slices"
+)
+
+// QueryWindow is a ring of the most recent query rows of one layer together
+// with their positions. Row i of a pass is [H*D], head q at [q*D, (q+1)*D). It
+// owns its memory; not safe for concurrent writes, safe for concurrent reads.
+type QueryWindow struct {
+	heads, dim int
+	rows       []float32 // [cap][H*D]
+	pos        []int32   // [cap]
+	start, n   int       // oldest row and number of rows
+}
+
+// NewQueryWindow returns an empty window for up to capacity rows.
+func NewQueryWindow(heads, headDim, capacity int) *QueryWindow {
+	capacity = max(capacity, 0)
+	return &QueryWindow{
+		heads: heads, dim: headDim,
+		rows: make([]float32, capacity*heads*headDim),
+		pos:  make([]int32, capacity),
+	}
+}
+
+// Len returns the number of rows held, Cap the most it can hold.
+func (w *QueryWindow) Len() int { return w.n }
+
+// Cap returns the most rows the window can hold.
+func (w *QueryWindow) Cap() int { return len(w.pos) }
+
+// Append copies one row, [H*D], of the token at position pos; the oldest row
+// goes if the window is full. Positions must ascend.
+func (w *QueryWindow) Append(pos int, row []float32) {
+	if len(w.pos) == 0 {
+		return
+	}
+	at := w.slot(w.n)
+	if w.n == len(w.pos) {
+		w.start = w.slot(1)
+	} else {
+		w.n++
+	}
+	w.pos[at] = int32(pos)
+	copy(w.rows[at*w.heads*w.dim:], row[:w.heads*w.dim])
+}
+
+func (w *QueryWindow) slot(i int) int {
+	i += w.start
+	if i >= len(w.pos) {
+		i -= len(w.pos)
+	}
+	return i
+}
+
+// Row returns the query of head q in row i, 0 the oldest: [D], a view that the
+// next Append may overwrite.
+func (w *QueryWindow) Row(i, q int) []float32 {
+	at := (w.slot(i)*w.heads + q) * w.dim
+	return w.rows[at : at+w.dim : at+w.dim]
+}
+
+// Position returns the position of row i.
+func (w *QueryWindow) Position(i int) int { return int(w.pos[w.slot(i)]) }
+
+// Trim forgets all but the last n rows.
+func (w *QueryWindow) Trim(n int) {
+	if drop := w.n - max(n, 0); drop > 0 {
+		w.start = w.slot(drop) % max(len(w.pos), 1)
+		w.n -= drop
+	}
+}
+
+// DropFrom forgets rows at positions pos and later; for a cache that was
+// truncated.
+func (w *QueryWindow) DropFrom(pos int) {
+	for w.n > 0 && w.Position(w.n-1) >= pos {
+		w.n--
+	}
+}
+
+// Reserve makes room for n rows in all and keeps the rows held.
+func (w *QueryWindow) Reserve(n int) {
+	if n <= len(w.pos) {
+		return
+	}
+	width := w.heads * w.dim
+	rows, pos := make([]float32, n*width), make([]int32, n)
+	for i := range w.n {
+		at := w.slot(i)
+		pos[i] = w.pos[at]
+		copy(rows[i*width:(i+1)*width], w.rows[at*width:])
+	}
+	w.rows, w.pos, w.start = rows, pos, 0
+}
+
+// Clone returns an independent copy.
+func (w *QueryWindow) Clone() *QueryWindow {
+	c := *w
+	c.rows, c.pos = slices.Clone(w.rows), slices.Clone(w.pos)
+	return &c
+}
+
+// QueryStats accumulates mean and covariance of the queries of one layer
+// before RoPE, per query head, in float64. Rows of one head must be added in
+// order of position; the result does not depend on how they are cut into
+// calls. Different heads may be added concurrently.
+type QueryStats struct {
+	dim        int
+	covariance bool
+	skip       int
+	heads      []headStats
+}
+
+// headStats holds sums over the rows seen, relative to the first of them,
+// which keeps the covariance free of cancellation when the mean is large.
+type headStats struct {
+	n      int
+	origin []float64 // [D] first row
+	sum    []float64 // [D] Σ (q - origin)
+	outer  []float64 // [D][D] Σ (q - origin)(q - origin)ᵀ, upper triangle
+	rows   []float64 // [statsTile][D] scratch
+}
+
+// statsTile rows go through the second moments together, so that each of the
+// D² sums is loaded once per tile.
+const statsTile = 8
+
+// NewQueryStats returns empty statistics. Rows at positions below skip are
+// ignored. Memory: 16·D bytes per query head; with second moments (covariance)
+// 8·D² + 80·D, that is 138 KiB at D = 128.
+func NewQueryStats(heads, headDim, skip int, covariance bool) *QueryStats {
+	s := &QueryStats{dim: headDim, covariance: covariance, skip: skip, heads: make([]headStats, heads)}
+	for q := range s.heads {
+		h := &s.heads[q]
+		h.origin, h.sum = make([]float64, headDim), make([]float64, headDim)
+		if covariance {
+			h.outer = make([]float64, headDim*headDim)
+			h.rows = make([]float64, statsTile*headDim)
+		}
+	}
+	return s
+}
+
+// Add adds n consecutive rows of query head q; the first stands at position
+// pos. Row i is x[i*stride : i*stride+D].
+func (s *QueryStats) Add(q, pos int, x []float32, n, stride int) {
+	i := min(max(s.skip-pos, 0), n)
+	h := &s.heads[q]
+	for i < n {
+		if h.n == 0 {
+			for a, v := range x[i*stride : i*stride+s.dim] {
+				h.origin[a] = float64(v)
+			}
+		}
+		m := min(statsTile, n-i)
+		h.add(x[i*stride:], m, stride, s.dim)
+		i += m
+	}
+}
+
+func (h *headStats) add(x []float32, n, stride, D int) {
+	h.n += n
+	if h.outer == nil {
+		for i := range n {
+			row := x[i*stride : i*stride+D]
+			for a, v := range row {
+				h.sum[a] += float64(v) - h.origin[a]
+			}
+		}
+		return
+	}
+	for i := range n {
+		row := x[i*stride : i*stride+D]
+		to := h.rows[i*D : (i+1)*D]
+		for a, v := range row {
+			to[a] = float64(v) - h.origin[a]
+			h.sum[a] += to[a]
+		}
+	}
+	// Each sum takes its rows in ascending order, one addition per row,
+	// whether they come alone or in pairs.
+	i := 0
+	for ; i+2 <= n; i += 2 {
+		r0, r1 := h.rows[i*D:(i+1)*D], h.rows[(i+1)*D:(i+2)*D]
+		for a := range D {
+			x0, x1 := r0[a], r1[a]
+			c := h.outer[a*D+a : (a+1)*D]
+			y0, y1 := r0[a:][:len(c)], r1[a:][:len(c)]
+			for b := range c {
+				c[b] = c[b] + float64(x0*y0[b]) + float64(x1*y1[b])
+			}
+		}
+	}
+	for ; i < n; i++ {
+		r0 := h.rows[i*D : (i+1)*D]
+		for a := range D {
+			x0 := r0[a]
+			c := h.outer[a*D+a : (a+1)*D]
+			y0 := r0[a:][:len(c)]
+			for b := range c {
+				c[b] += float64(x0 * y0[b])
+			}
+		}
+	}
+}
+
+// Count returns the number of rows that head q's moments cover.
+func (s *QueryStats) Count(q int) int { return s.heads[q].n }
+
+// Mean writes the mean query of head q to dst, [D]; zero without rows.
+func (s *QueryStats) Mean(q int, dst []float64) {
+	h := &s.heads[q]
+	for a := range dst[:s.dim] {
+		dst[a] = 0
+		if h.n > 0 {
+			dst[a] = h.origin[a] + h.sum[a]/float64(h.n)
+		}
+	}
+}
+
+// Cov writes the biased covariance of head q to dst, [D][D], both triangles.
+func (s *QueryStats) Cov(q int, dst []float64) error {
+	h := &s.heads[q]
+	if !s.covariance {
+		return fmt.Errorf("query statistics of head %d: no second moments were collected", q)
+	}
+	D := s.dim
+	if h.n == 0 {
+		clear(dst[:D*D])
+		return nil
+	}
+	N := float64(h.n)
+	for a := range D {
+		ma := h.sum[a] / N
+		for b := a; b < D; b++ {
+			c := h.outer[a*D+b]/N - float64(ma*(h.sum[b]/N))
+			dst[a*D+b], dst[b*D+a] = c, c
+		}
+	}
+	return nil
+}
+
+// Reset forgets all rows.
+func (s *QueryStats) Reset() {
+	for q := range s.heads {
+		h := &s.heads[q]
+		h.n = 0
+		clear(h.sum)
+		clear(h.outer)
+	}
+}
+
+// Clone returns an independent copy.
+func (s *QueryStats) Clone() *QueryStats {
+	c := *s
+	c.heads = make([]headStats, len(s.heads))
+	for q, h := range s.heads {
+		c.heads[q] = headStats{
+			n: h.n, origin: slices.Clone(h.origin), sum: slices.Clone(h.sum),
+			outer: slices.Clone(h.outer), rows: slices.Clone(h.rows),
+		}
+	}
+	return &c
+}

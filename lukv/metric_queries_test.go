@@ -1,0 +1,176 @@
+package lukv
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// TestQueryWindow runs a window against a plain list of rows.
+func TestQueryWindow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := rapid.IntRange(0, 6).Draw(t, "capacity")
+		w := NewQueryWindow(2, 1, limit)
+		var rows []int
+		next := 0
+		for range rapid.IntRange(0, 40).Draw(t, "steps") {
+			switch rapid.IntRange(0, 5).Draw(t, "what") {
+			default:
+				w.Append(next, []float32{float32(next), float32(-next)})
+				rows = append(rows, next)
+				next++
+			case 3:
+				n := rapid.IntRange(-1, 8).Draw(t, "trim")
+				w.Trim(n)
+				rows = rows[max(len(rows)-max(n, 0), 0):]
+			case 4:
+				from := next - rapid.IntRange(0, 3).Draw(t, "back")
+				w.DropFrom(from)
+				for len(rows) > 0 && rows[len(rows)-1] >= from {
+					rows = rows[:len(rows)-1]
+				}
+			case 5:
+				n := rapid.IntRange(0, 9).Draw(t, "reserve")
+				w.Reserve(n)
+				limit = max(limit, n)
+			}
+			if over := len(rows) - limit; over > 0 {
+				rows = rows[over:]
+			}
+			c := w.Clone()
+			w.Append(next+100, []float32{-1, -1})
+			w, c = c, w // the copy goes on, what is done to the original does not show
+			if w.Len() != len(rows) || w.Cap() != limit {
+				t.Fatalf("%d rows of %d, want %d of %d", w.Len(), w.Cap(), len(rows), limit)
+			}
+			for i, p := range rows {
+				if w.Position(i) != p || w.Row(i, 0)[0] != float32(p) || w.Row(i, 1)[0] != float32(-p) {
+					t.Fatalf("row %d at position %d, want %d", i, w.Position(i), p)
+				}
+			}
+		}
+	})
+}
+
+func TestQueryStats(t *testing.T) {
+	const D, n, skip = 5, 61, 4
+	rng := rand.New(rand.NewPCG(9, 9))
+	x := make([]float32, n*2*D)
+	for i := range x {
+		x[i] = float32(rng.NormFloat64() + 1000) // a large mean must not eat the covariance
+	}
+	mean, cov := make([]float64, D), make([]float64, D*D)
+	whole := NewQueryStats(2, D, skip, true)
+	for q := range 2 {
+		whole.Add(q, 0, x[q*D:], n, 2*D)
+	}
+	for _, chunk := range []int{1, 2, 3, 7, 8, 9, 64} {
+		s := NewQueryStats(2, D, skip, true)
+		for lo := 0; lo < n; lo += chunk {
+			for q := range 2 {
+				s.Add(q, lo, x[lo*2*D+q*D:], min(chunk, n-lo), 2*D)
+			}
+		}
+		for q := range 2 {
+			require.Equal(t, whole.heads[q].sum, s.heads[q].sum, "chunk %d", chunk)
+			require.Equal(t, whole.heads[q].outer, s.heads[q].outer, "chunk %d", chunk)
+		}
+	}
+	for q := range 2 {
+		require.Equal(t, n-skip, whole.Count(q))
+		whole.Mean(q, mean)
+		require.NoError(t, whole.Cov(q, cov))
+		at := func(r, a int) float64 { return float64(x[r*2*D+q*D+a]) }
+		want := make([]float64, D)
+		for a := range D {
+			for r := skip; r < n; r++ {
+				want[a] += at(r, a) / (n - skip)
+			}
+			require.InDelta(t, want[a], mean[a], 1e-9)
+		}
+		for a := range D {
+			for b := range D {
+				var c float64
+				for r := skip; r < n; r++ {
+					c += (at(r, a) - want[a]) * (at(r, b) - want[b]) / (n - skip)
+				}
+				require.InDelta(t, c, cov[a*D+b], 1e-9)
+			}
+		}
+	}
+	c := whole.Clone()
+	whole.Reset()
+	require.Zero(t, whole.Count(0))
+	require.Equal(t, n-skip, c.Count(0))
+	whole.Add(0, 100, x, 1, D)
+	require.NoError(t, whole.Cov(0, cov))
+	require.Equal(t, make([]float64, D*D), cov, "one row has no spread")
+	require.Error(t, NewQueryStats(1, D, 0, false).Cov(0, cov))
+}
+
+// columnSumsBySlot adds attention row by row from its definition.
+func columnSumsBySlot(l *Layer, q []float32, n int, decay float64) ([][]float64, [][]int64) {
+	G, D := l.Group(), l.HeadDim
+	sum, seen := make([][]float64, l.KVHeads), make([][]int64, l.KVHeads)
+	for h := range sum {
+		sum[h], seen[h] = make([]float64, l.T), make([]int64, l.T)
+		for r := range n {
+			for t := range l.T {
+				sum[h][t] *= decay
+			}
+			for t := range r + 1 {
+				seen[h][t]++
+			}
+			for g := range G {
+				for t, a := range attentionOf(l, h, q[(r*l.Heads+h*G+g)*D:][:D], r) {
+					sum[h][t] += a
+				}
+			}
+		}
+	}
+	return sum, seen
+}
+
+func TestColumnSums(t *testing.T) {
+	const T = 37
+	l := randomAttention(T, 6, 2, 8)
+	rng := rand.New(rand.NewPCG(2, 2))
+	q := make([]float32, T*6*8)
+	for i := range q {
+		q[i] = float32(rng.NormFloat64())
+	}
+	for _, decay := range []float64{1, 0.9} {
+		want, seen := columnSumsBySlot(l, q, T, decay)
+		var first *ColumnSums
+		for _, chunk := range []int{1, 3, 4, 5, T} {
+			c := NewColumnSums(6, 2, decay)
+			for lo := 0; lo < T; lo += chunk {
+				part := *l
+				part.T = min(lo+chunk, T) // what the cache holds by then
+				for h := range 2 {
+					require.NoError(t, c.Attend(context.Background(), &part, h, lo, q[lo*48:], part.T-lo, 48))
+				}
+			}
+			if first == nil {
+				first = c
+			}
+			require.Equal(t, first.sum, c.sum, "chunk %d", chunk)
+			require.Equal(t, seen, c.seen, "chunk %d", chunk)
+			for h := range want {
+				for i := range want[h] {
+					require.InDelta(t, want[h][i]/3, c.Mean(h, i), 1e-5, "head %d, slot %d", h, i)
+				}
+			}
+		}
+		d := first.Clone()
+		d.Compact(0, []int32{1, 5, 36})
+		require.Equal(t, 3, d.Len(0))
+		require.Equal(t, []float64{first.sum[0][1], first.sum[0][5], first.sum[0][36]}, d.sum[0])
+		require.EqualValues(t, []int64{36, 32, 1}, d.seen[0])
+		require.Equal(t, T, first.Len(0))
+	}
+	require.Error(t, NewColumnSums(4, 4, 1).Attend(context.Background(), l, 0, 0, q, 1, 48), "another grouping")
+}

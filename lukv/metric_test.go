@@ -1,0 +1,622 @@
+package lukv
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func mustMetric(t testing.TB, c MetricConfig) Metric {
+	t.Helper()
+	m, err := NewMetric(c)
+	require.NoError(t, err)
+	return m
+}
+
+func TestMetricConfigIsCanonical(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{`snapkv`, `{"name":"snapkv","window":32,"kernel":7,"pool":"max","group":"mean","order":"pool-then-reduce","shrink_window":false}`},
+		{`{"name":"snapkv","preset":"kvpress"}`, `{"name":"snapkv","window":64,"kernel":5,"pool":"avg","group":"mean","order":"pool-then-reduce","shrink_window":false}`},
+		{`{"name":"snapkv","preset":"snapkv"}`, `{"name":"snapkv","window":32,"kernel":5,"pool":"avg","group":"mean","order":"pool-then-reduce","shrink_window":false}`},
+		{`{"name":"snapkv","preset":"adakv","group":"max"}`, `{"name":"snapkv","window":32,"kernel":7,"pool":"max","group":"max","order":"reduce-then-pool","shrink_window":false}`},
+		{`{"name":"snapkv","preset":"kvpress","window":8}`, `{"name":"snapkv","window":8,"kernel":5,"pool":"avg","group":"mean","order":"pool-then-reduce","shrink_window":false}`},
+		{`keydiff`, `{"name":"keydiff","block":0}`},
+		{`ea`, `{"name":"expected_attention","future":512,"sinks":4,"covariance":true,"value_norm":true,"epsilon":0.02}`},
+		{`{"name":"expected_attention","preset":"kvpress"}`, `{"name":"expected_attention","future":512,"sinks":4,"covariance":true,"value_norm":true,"epsilon":0}`},
+		{`{"name":"ea","preset":"kvpress-leaderboard","sinks":0}`, `{"name":"expected_attention","future":512,"sinks":0,"covariance":true,"value_norm":true,"epsilon":0.01}`},
+		{`streaming`, `{"name":"streaming_llm","sinks":4,"rerotate":false}`},
+		{`knorm`, `{"name":"knorm"}`},
+		{`tova`, `{"name":"tova","window":1}`},
+		{`observed`, `{"name":"observed"}`},
+		{`h2o`, `{"name":"h2o","window":-1}`},
+	} {
+		t.Run(c.in, func(t *testing.T) {
+			cfg, err := ParseMetricConfig(c.in)
+			require.NoError(t, err)
+			m := mustMetric(t, cfg)
+			require.Equal(t, c.want, m.Config().String())
+			again, err := ParseMetricConfig(c.want)
+			require.NoError(t, err)
+			require.Equal(t, m, mustMetric(t, again), "the full configuration builds the same metric")
+			data, err := json.Marshal(m.Config())
+			require.NoError(t, err)
+			require.Equal(t, c.want, string(data))
+			require.Contains(t, Metrics(), m.Name())
+		})
+	}
+}
+
+func TestMetricConfigErrors(t *testing.T) {
+	for in, want := range map[string]string{
+		`snapvk`:                              `metric "snapvk" is unknown, expected one of snapkv, keydiff`,
+		``:                                    `metric "" is unknown`,
+		`{"name":"snapkv","window":0}`:        `metric snapkv: window: found 0, expected 1 to`,
+		`{"name":"snapkv","kernel":4}`:        `metric snapkv: kernel: found 4, expected an odd number`,
+		`{"name":"snapkv","pool":"sum"}`:      `metric snapkv: pool: found "sum", expected one of max, avg`,
+		`{"name":"snapkv","epsilon":0.1}`:     `metric snapkv: it has no parameter epsilon`,
+		`{"name":"snapkv","preset":"x"}`:      `metric snapkv: preset: found "x", expected one of default, kvpress`,
+		`{"name":"knorm","preset":"kvpress"}`: `metric knorm: preset: found "kvpress", expected one of default`,
+		`{"name":"knorm","window":1}`:         `metric knorm: it has no parameter window`,
+		`{"name":"ea","epsilon":-1}`:          `metric expected_attention: epsilon: found -1`,
+		`{"name":"ea","future":0}`:            `metric expected_attention: future: found 0`,
+		`{"name":"tova","window":2}`:          `metric tova: window: found 2, expected 0 to 1`,
+		`{"name":"keydiff","block":-1}`:       `metric keydiff: block: found -1`,
+		`{"name":"knorm","colour":1}`:         `read metric configuration: json: unknown field "colour"`,
+		`{"name":"knorm"}}`:                   `found more text after the object`,
+		`{"name":"knorm"} x`:                  `found more text after the object`,
+		`{"name":"snapkv","window":1e99}`:     `read metric configuration`,
+	} {
+		t.Run(in, func(t *testing.T) {
+			cfg, err := ParseMetricConfig(in)
+			if err == nil {
+				_, err = NewMetric(cfg)
+			}
+			require.ErrorContains(t, err, want)
+		})
+	}
+	_, err := NewMetric(MetricConfig{Name: "ea", Epsilon: new(math.NaN())})
+	require.ErrorContains(t, err, "epsilon: found NaN")
+}
+
+func FuzzParseMetricConfig(f *testing.F) {
+	for _, name := range Metrics() {
+		f.Add(name)
+		f.Add(fmt.Sprintf(`{"name":%q,"window":3,"preset":"kvpress"}`, name))
+	}
+	f.Add(`{"name":"snapkv","kernel":9,"pool":"avg"} `)
+	f.Fuzz(func(t *testing.T, text string) {
+		cfg, err := ParseMetricConfig(text)
+		if err != nil {
+			return
+		}
+		m, err := NewMetric(cfg)
+		if err != nil {
+			return
+		}
+		again, err := ParseMetricConfig(m.Config().String())
+		require.NoError(t, err)
+		require.Equal(t, m, mustMetric(t, again))
+	})
+}
+
+// everyMetric lists each metric, and the variants with code paths of their own.
+func everyMetric(t testing.TB) map[string]Metric {
+	out := map[string]Metric{}
+	for _, name := range Metrics() {
+		out[name] = mustMetric(t, MetricConfig{Name: name})
+	}
+	out["snapkv avg"] = mustMetric(t, MetricConfig{Name: "snapkv", Preset: "kvpress", Window: new(5)})
+	out["snapkv max first"] = mustMetric(t, MetricConfig{Name: "snapkv", Preset: "adakv", Group: "max"})
+	out["keydiff block"] = mustMetric(t, MetricConfig{Name: "keydiff", Block: new(16)})
+	out["ea plain"] = mustMetric(t, MetricConfig{Name: "ea", Covariance: new(false), ValueNorm: new(false)})
+	return out
+}
+
+// withSums adds accumulated attention of the last rows to a layer.
+func withSums(t testing.TB, l *Layer, seed uint64) *Layer {
+	rng := rand.New(rand.NewPCG(seed, 3))
+	q := make([]float32, l.T*l.Heads*l.HeadDim)
+	for i := range q {
+		q[i] = float32(rng.NormFloat64())
+	}
+	l.Sums = NewColumnSums(l.Heads, l.KVHeads, 1)
+	for h := range l.KVHeads {
+		require.NoError(t, l.Sums.Attend(context.Background(), l, h, 0, q, l.T, l.Heads*l.HeadDim))
+	}
+	return l
+}
+
+func TestMetricsEdgeLengths(t *testing.T) {
+	for _, heads := range [][2]int{{4, 2}, {3, 3}, {4, 1}} {
+		for _, T := range []int{0, 1, 2, 3, 4, 5, 31, 32, 33, 257, 300} {
+			l := randomAttention(max(T, 1), heads[0], heads[1], 6)
+			l.T, l.NextPosition, l.Share = T, T, max(T/3, 1)
+			if T == 0 {
+				l.Queries = NewQueryWindow(heads[0], 6, 64)
+				l.Queries.Append(0, make([]float32, heads[0]*6))
+				l.Stats.Reset()
+			}
+			withSums(t, l, uint64(T))
+			for name, m := range everyMetric(t) {
+				t.Run(fmt.Sprintf("%s/H%dK%d/T%d", name, heads[0], heads[1], T), func(t *testing.T) {
+					s, err := m.Score(context.Background(), l)
+					require.NoError(t, err)
+					require.Len(t, s, heads[1])
+					require.Zero(t, s.NaNs())
+					p := m.Protection(T, l.Share)
+					for h := range s {
+						require.Len(t, s[h], T)
+						for i, v := range s[h] {
+							if math.IsInf(float64(v), 1) && T > 1 {
+								require.True(t, p.Has(i, T), "slot %d has +Inf but is not protected by %+v", i, p)
+							}
+						}
+						require.Len(t, Keep(nil, s[h], l.Share, p), min(l.Share, T))
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestMetricsDoNotDependOnParallelism(t *testing.T) {
+	l := withSums(t, randomAttention(300, 8, 4, 8), 1)
+	for name, m := range everyMetric(t) {
+		t.Run(name, func(t *testing.T) {
+			l.Parallel = nil
+			want, err := m.Score(context.Background(), l)
+			require.NoError(t, err)
+			l.Parallel = func(n int, fn func(i int)) {
+				var wg sync.WaitGroup
+				for i := n - 1; i >= 0; i-- {
+					wg.Go(func() { fn(i) })
+				}
+				wg.Wait()
+			}
+			got, err := m.Score(context.Background(), l)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		})
+	}
+}
+
+// TestScoreBits pins the bits of every metric's scores. They are the same on
+// every CPU; a change means that an order of arithmetic has changed, which
+// needs a reason and new numbers here.
+func TestScoreBits(t *testing.T) {
+	const T, H, K, D = 301, 6, 2, 10
+	state := uint64(1)
+	fill := func(n int) []float32 {
+		x := make([]float32, n)
+		for i := range x {
+			state = state*6364136223846793005 + 1442695040888963407
+			x[i] = float32(int32(state>>32)) / (1 << 30)
+		}
+		return x
+	}
+	keys, values := [][]float32{fill(T * D), fill(T * D)}, [][]float32{fill(T * D), fill(T * D)}
+	q := fill(T * H * D)
+	l := &Layer{
+		T: T, Heads: H, KVHeads: K, HeadDim: D, NextPosition: T, Share: 60,
+		Keys:    func(h, lo, hi int, _ []float32) []float32 { return keys[h][lo*D : hi*D] },
+		Values:  func(h, lo, hi int, _ []float32) []float32 { return values[h][lo*D : hi*D] },
+		Queries: NewQueryWindow(H, D, 64), Stats: NewQueryStats(H, D, 4, true), Sums: NewColumnSums(H, K, 1),
+		InvFreq: []float64{1, 0.15, 0.025, 0.004, 0.0006}, RopeScale: 1.25,
+	}
+	for p := range T {
+		l.Queries.Append(p, q[p*H*D:])
+	}
+	for h := range H {
+		l.Stats.Add(h, 0, q[h*D:], T, H*D)
+	}
+	for h := range K {
+		require.NoError(t, l.Sums.Attend(context.Background(), l, h, 0, q, T, H*D))
+	}
+	want := map[string]string{
+		"snapkv": "1a7a2275b5d060c9", "snapkv avg": "a363a60896569da4", "snapkv max first": "56eea390eb1fa9ce",
+		"keydiff": "b3a388b7b93712c0", "keydiff block": "2ea7bbadc16000c6", "knorm": "95d681442e45072a",
+		"expected_attention": "bb7a45f2b31d62b0", "ea plain": "c9c630a58b314965", "tova": "90fe97a6eb6d696d",
+		"streaming_llm": "75323b8cfc31c29d", "observed": "57d49288b06bed62", "h2o": "f3cdcdb5027f5668",
+	}
+	for name, m := range everyMetric(t) {
+		s, err := m.Score(context.Background(), l)
+		require.NoError(t, err)
+		sum := fnv.New64a()
+		for _, row := range s {
+			for _, v := range row {
+				var b [4]byte
+				binary.LittleEndian.PutUint32(b[:], math.Float32bits(v))
+				sum.Write(b[:])
+			}
+		}
+		assert.Equal(t, want[name], fmt.Sprintf("%016x", sum.Sum64()), name)
+	}
+}
+
+func TestMetricsReadFromScratch(t *testing.T) {
+	// A cache of another element type widens into the buffer it is given.
+	l := withSums(t, randomAttention(600, 4, 2, 8), 1)
+	copying := *l
+	copying.Keys = func(h, lo, hi int, dst []float32) []float32 {
+		return append(dst[:0], l.Keys(h, lo, hi, nil)...)
+	}
+	copying.Values = func(h, lo, hi int, dst []float32) []float32 {
+		return append(dst[:0], l.Values(h, lo, hi, nil)...)
+	}
+	for name, m := range everyMetric(t) {
+		want, err := m.Score(context.Background(), l)
+		require.NoError(t, err)
+		got, err := m.Score(context.Background(), &copying)
+		require.NoError(t, err)
+		require.Equal(t, want, got, name)
+	}
+}
+
+func TestMetricsReportWhatIsMissing(t *testing.T) {
+	for name, c := range map[string]struct {
+		metric string
+		spoil  func(l *Layer)
+		want   string
+	}{
+		"no keys":          {"keydiff", func(l *Layer) { l.Keys = nil }, "score layer 3 with keydiff: keys are missing"},
+		"no values":        {"ea", func(l *Layer) { l.Values = nil }, "values are missing"},
+		"no queries":       {"snapkv", func(l *Layer) { l.Queries = nil }, "the last queries are missing"},
+		"empty queries":    {"tova", func(l *Layer) { l.Queries = NewQueryWindow(4, 8, 3) }, "the last queries are missing"},
+		"other queries":    {"snapkv", func(l *Layer) { l.Queries = NewQueryWindow(2, 8, 3); l.Queries.Append(0, make([]float32, 16)) }, "found queries of 2 heads × 8, expected 4 × 8"},
+		"no statistics":    {"ea", func(l *Layer) { l.Stats = nil }, "query statistics are missing"},
+		"no covariance":    {"ea", func(l *Layer) { l.Stats = NewQueryStats(4, 8, 4, false) }, "no second moments"},
+		"frequencies":      {"ea", func(l *Layer) { l.InvFreq = l.InvFreq[:1] }, "found 1 rope frequencies, expected half of head dimension 8"},
+		"no sums":          {"h2o", func(l *Layer) { l.Sums = nil }, "accumulated attention is missing"},
+		"short sums":       {"observed", func(l *Layer) { l.Sums.Truncate(1, 5) }, "kv head 1 has accumulated attention for 5 of 40 entries"},
+		"heads":            {"knorm", func(l *Layer) { l.Heads = 3 }, "found 3 query heads and 2 kv heads, expected a multiple"},
+		"lengths":          {"knorm", func(l *Layer) { l.Lens = []int{1} }, "found 1 lengths, expected one for each of 2 kv heads"},
+		"positions":        {"snapkv", func(l *Layer) { l.Positions = func(int) []int32 { return make([]int32, 3) } }, "kv head 0 has 3 positions for 40 entries"},
+		"short keys":       {"knorm", func(l *Layer) { l.Keys = func(h, lo, hi int, dst []float32) []float32 { return dst[:1] } }, "read slots [0,40) of layer 3, kv head 0: found 1 values, expected 320"},
+		"negative length":  {"knorm", func(l *Layer) { l.Lens = []int{2, -1} }, "kv head 1 has -1 entries"},
+		"number of budget": {"knorm", func(l *Layer) { l.Budgets = []int{2} }, "found 1 budgets"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := withSums(t, randomAttention(40, 4, 2, 8), 1)
+			l.Index = 3
+			c.spoil(l)
+			_, err := mustMetric(t, MetricConfig{Name: c.metric}).Score(context.Background(), l)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+	l := randomAttention(40, 4, 2, 8)
+	l.Share = 0
+	_, err := mustMetric(t, MetricConfig{Name: "keydiff", Block: new(8)}).Score(context.Background(), l)
+	require.ErrorContains(t, err, "budgets must be known beforehand")
+}
+
+func TestMetricsAreCancellable(t *testing.T) {
+	l := withSums(t, randomAttention(40, 4, 2, 8), 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for name, m := range everyMetric(t) {
+		_, err := m.Score(ctx, l)
+		require.ErrorIs(t, err, context.Canceled, name)
+	}
+}
+
+func TestNonFiniteInputIsReported(t *testing.T) {
+	l := randomAttention(40, 4, 2, 8)
+	bad := slices.Clone(l.Keys(0, 0, 40, nil))
+	bad[17*8] = float32(math.NaN())
+	keys := l.Keys
+	l.Keys = func(h, lo, hi int, dst []float32) []float32 {
+		if h == 0 {
+			return bad[lo*8 : hi*8]
+		}
+		return keys(h, lo, hi, dst)
+	}
+	s, err := mustMetric(t, MetricConfig{Name: "knorm"}).Score(context.Background(), l)
+	require.NoError(t, err)
+	require.Equal(t, 1, s.NaNs())
+	require.NotContains(t, Keep(nil, s[0], 39, Protection{}), int32(17), "nan goes first")
+}
+
+func TestScoresHelpers(t *testing.T) {
+	inf := float32(math.Inf(1))
+	s := Scores{{inf, 1, 2}, {5, inf, -1}}
+	s.ReplaceInf(1)
+	require.Equal(t, Scores{{6, 1, 2}, {5, 6, -1}}, s)
+	s = Scores{{inf, inf}}
+	s.ReplaceInf(0)
+	require.Equal(t, Scores{{0, 0}}, s)
+	require.True(t, Scores{{1, 2}, {inf, 3, 3}}.Degenerate())
+	require.False(t, Scores{{1, 2}, {inf, 3}}.Degenerate())
+	require.Equal(t, Protection{5, 3, true}, Protection{5, 1, false}.Union(Protection{4, 3, true}))
+}
+
+func TestSnapKVPooling(t *testing.T) {
+	x, dst := []float64{9, 0, 0, 3}, make([]float64, 4)
+	snapKV{kernel: 3, maxPool: true}.pool(dst, x)
+	require.Equal(t, []float64{9, 9, 3, 3}, dst, "maxima see nothing beyond the ends")
+	snapKV{kernel: 3}.pool(dst, x)
+	require.Equal(t, []float64{3, 3, 1, 1}, dst, "averages count the zeros beyond the ends")
+	snapKV{kernel: 9, maxPool: true}.pool(dst, x)
+	require.Equal(t, []float64{9, 9, 9, 9}, dst)
+}
+
+func TestSnapKVWindow(t *testing.T) {
+	m := mustMetric(t, MetricConfig{Name: "snapkv", ShrinkWindow: new(true)})
+	for _, c := range []struct{ T, n, want int }{
+		{100, 0, 32}, {100, 33, 32}, {100, 32, 16}, {100, 5, 2}, {100, 1, 1}, {20, 0, 19}, {1, 1, 0}, {0, 0, 0},
+	} {
+		require.Equal(t, Protection{Window: c.want}, m.Protection(c.T, c.n), "T=%d n=%d", c.T, c.n)
+		require.Equal(t, c.want, m.Needs(c.T, c.n).Window)
+	}
+	require.Equal(t, 32, mustMetric(t, MetricConfig{Name: "snapkv"}).Protection(100, 5).Window, "shrinking is an option")
+}
+
+func TestStreamingLLMKeepsSinksAndNewest(t *testing.T) {
+	m := mustMetric(t, MetricConfig{Name: "streaming_llm"})
+	s, err := m.Score(context.Background(), randomAttention(12, 2, 1, 4))
+	require.NoError(t, err)
+	for n, want := range [][]int32{
+		{}, {11}, {0, 11}, {0, 1, 11}, {0, 1, 2, 11}, {0, 1, 2, 3, 11}, {0, 1, 2, 3, 10, 11}, {0, 1, 2, 3, 9, 10, 11},
+	} {
+		require.Equal(t, want, Keep([]int32{}, s[0], n, m.Protection(12, n)), "n = %d", n)
+	}
+}
+
+func TestH2OProtectsHalf(t *testing.T) {
+	m := mustMetric(t, MetricConfig{Name: "h2o"})
+	require.Equal(t, Protection{Window: 3}, m.Protection(100, 7))
+	require.Equal(t, Protection{Window: 5}, mustMetric(t, MetricConfig{Name: "h2o", Window: new(5)}).Protection(100, 7))
+}
+
+// attentionOf computes softmax(q·k/√D) over the slots that a query at position
+// p sees, in float64.
+func attentionOf(l *Layer, h int, q []float32, p int) []float64 {
+	D, T := l.HeadDim, l.Len(h)
+	keys := l.Keys(h, 0, T, make([]float32, T*D))
+	out := make([]float64, T)
+	var sum float64
+	for t := range T {
+		pos := t
+		if l.Positions != nil {
+			pos = int(l.Positions(h)[t])
+		}
+		if pos > p {
+			continue
+		}
+		var z float64
+		for i := range D {
+			z += float64(q[i]) * float64(keys[t*D+i])
+		}
+		out[t] = math.Exp(z / math.Sqrt(float64(D)))
+		sum += out[t]
+	}
+	for t := range out {
+		out[t] /= sum
+	}
+	return out
+}
+
+func TestTOVAOnRaggedHeads(t *testing.T) {
+	l := randomAttention(9, 4, 2, 8)
+	pos := [][]int32{{0, 2, 3, 7, 8}, {0, 1, 3, 8}}
+	full := l.Keys
+	l.Lens = []int{5, 4}
+	l.Positions = func(h int) []int32 { return pos[h] }
+	l.Keys = func(h, lo, hi int, dst []float32) []float32 {
+		dst = dst[:0]
+		for _, p := range pos[h][lo:hi] {
+			dst = append(dst, full(h, int(p), int(p)+1, nil)...)
+		}
+		return dst
+	}
+	s, err := mustMetric(t, MetricConfig{Name: "tova", Window: new(0)}).Score(context.Background(), l)
+	require.NoError(t, err)
+	last := l.Queries.Len() - 1
+	want := map[int32]float64{}
+	for h := range 2 {
+		for g := range 2 {
+			for i, a := range attentionOf(l, h, l.Queries.Row(last, 2*h+g), 8) {
+				want[pos[h][i]] += a
+			}
+		}
+	}
+	holders := map[int32]float64{0: 4, 1: 2, 2: 2, 3: 4, 7: 2, 8: 4}
+	for h := range 2 {
+		for i, p := range pos[h] {
+			require.InDelta(t, want[p]/holders[p], s[h][i], 1e-6, "head %d, position %d", h, p)
+		}
+	}
+}
+
+func TestExpectedAttentionRotatesByMeanAngles(t *testing.T) {
+	freq := []float64{0.7, 0.01}
+	r := meanRotation(freq, 100, 3, 2)
+	mu := []float64{1, 2, 3, 4}
+	cov := []float64{4, 1, 0, 1, 1, 3, 1, 0, 0, 1, 5, 2, 1, 0, 2, 6}
+	// The rotation as a matrix, averaged and scaled.
+	var R [4][4]float64
+	for p := 100; p < 103; p++ {
+		for i, f := range freq {
+			s, c := math.Sincos(float64(p) * f)
+			R[i][i] += c * 2 / 3
+			R[i][i+2] -= s * 2 / 3
+			R[i+2][i] += s * 2 / 3
+			R[i+2][i+2] += c * 2 / 3
+		}
+	}
+	var wantMu [4]float64
+	var wantCov [4][4]float64
+	for i := range 4 {
+		for j := range 4 {
+			wantMu[i] += R[i][j] * mu[j]
+			for a := range 4 {
+				for b := range 4 {
+					wantCov[i][j] += R[i][a] * cov[a*4+b] * R[j][b]
+				}
+			}
+		}
+	}
+	r.apply(mu)
+	r.conjugate(cov)
+	for i := range 4 {
+		require.InDelta(t, wantMu[i], mu[i], 1e-12)
+		for j := range 4 {
+			require.InDelta(t, wantCov[i][j], cov[i*4+j], 1e-12, "%d %d", i, j)
+		}
+	}
+}
+
+func TestQuadraticForm(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for D := 1; D < 12; D++ {
+		cov, k := make([]float64, D*D), make([]float32, D)
+		for a := range D {
+			k[a] = float32(rng.NormFloat64())
+			for b := a; b < D; b++ {
+				cov[a*D+b] = rng.NormFloat64()
+				cov[b*D+a] = cov[a*D+b]
+			}
+		}
+		var want float64
+		for a := range D {
+			for b := range D {
+				want += float64(k[a]) * cov[a*D+b] * float64(k[b]) / float64(2*D)
+			}
+		}
+		form := make([]float32, D*D)
+		quadraticForm(form, cov, D)
+		require.InDelta(t, want, quadratic(form, k), 1e-5, "D = %d", D)
+	}
+}
+
+func TestDots(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for n := range 40 {
+		a, b, k := make([]float32, n), make([]float32, n), make([]float32, n)
+		var want float64
+		for i := range n {
+			a[i], b[i], k[i] = rng.Float32(), rng.Float32(), rng.Float32()-0.5
+			want += float64(a[i]) * float64(k[i])
+		}
+		x, y := dot2(a, b, k)
+		require.Equal(t, dot(a, k), x)
+		require.Equal(t, dot(b, k), y)
+		require.InDelta(t, want, x, 1e-5)
+	}
+}
+
+func TestRerotate(t *testing.T) {
+	freq := []float64{1, 0.1, 0.001}
+	base := make([]float64, 5*6)
+	rng := rand.New(rand.NewPCG(7, 7))
+	for i := range base {
+		base[i] = rng.NormFloat64()
+	}
+	positions := []int32{0, 1, 5, 6, 9}
+	keys, want := make([]float32, 0, 30), make([]float64, 0, 30)
+	for i, p := range positions {
+		row := base[i*6 : (i+1)*6]
+		keys = append(keys, narrow(rotate(row, 1, 6, int(p), freq))...)
+		want = append(want, rotate(row, 1, 6, i, freq)...)
+	}
+	require.NoError(t, Rerotate(keys, positions, freq))
+	for i := range want {
+		require.InDelta(t, want[i], keys[i], 1e-5, "row %d", i/6)
+	}
+	require.ErrorContains(t, Rerotate(keys, positions[:3], freq), "found 30 values for 3 positions, expected 18")
+}
+
+func TestBlockwiseKeyDiffTakesEachHeadsBudget(t *testing.T) {
+	m := mustMetric(t, MetricConfig{Name: "keydiff", Block: new(16)})
+	l := randomAttention(100, 4, 2, 8)
+	l.Budgets = []int{20, 150}
+	got, err := m.Score(context.Background(), l)
+	require.NoError(t, err)
+	l.Budgets, l.Share = nil, 20
+	want, err := m.Score(context.Background(), l)
+	require.NoError(t, err)
+	require.Equal(t, want[0], got[0])
+	dropped := 0
+	for _, v := range got[0] {
+		if math.IsInf(float64(v), -1) {
+			dropped++
+		}
+	}
+	require.Equal(t, 80, dropped, "only the survivors have a score")
+	plain, err := mustMetric(t, MetricConfig{Name: "keydiff"}).Score(context.Background(), l)
+	require.NoError(t, err)
+	require.Equal(t, plain[1], got[1], "nothing to cut")
+}
+
+// TestExpectedAttentionMatchesDefinition computes the metric term by term, with
+// the true rotation matrices, a yarn factor and a cache that has lost slots.
+func TestExpectedAttentionMatchesDefinition(t *testing.T) {
+	const T, D, G, next, future = 40, 6, 2, 55, 9
+	l := randomAttention(T, 2*G, 2, D)
+	l.NextPosition, l.RopeScale = next, 1.3
+	pos := make([]int32, T)
+	for i := range pos {
+		pos[i] = int32(i) + 2 + int32(i/7) // two of the four sinks are gone
+	}
+	l.Positions = func(int) []int32 { return pos }
+	m := mustMetric(t, MetricConfig{Name: "ea", Future: new(future), Epsilon: new(0.1)})
+	got, err := m.Score(context.Background(), l)
+	require.NoError(t, err)
+	for h := range 2 {
+		keys, values := l.Keys(h, 0, T, nil), l.Values(h, 0, T, nil)
+		total := make([]float64, T)
+		for q := h * G; q < (h+1)*G; q++ {
+			mu, cov := make([]float64, D), make([]float64, D*D)
+			l.Stats.Mean(q, mu)
+			require.NoError(t, l.Stats.Cov(q, cov))
+			var R [D][D]float64
+			for p := next; p < next+future; p++ {
+				for i, f := range l.InvFreq {
+					s, c := math.Sincos(float64(p) * f)
+					R[i][i] += 1.3 * c / future
+					R[i+D/2][i+D/2] += 1.3 * c / future
+					R[i][i+D/2] -= 1.3 * s / future
+					R[i+D/2][i] += 1.3 * s / future
+				}
+			}
+			var sum float64
+			e := make([]float64, T)
+			for i := 2; i < T; i++ {
+				var z float64
+				for a := range D {
+					for b := range D {
+						k := float64(keys[i*D+a])
+						z += k * R[a][b] * mu[b] / math.Sqrt(D)
+						for x := range D {
+							for y := range D {
+								z += k * R[a][x] * cov[x*D+y] * R[b][y] * float64(keys[i*D+b]) / (2 * D)
+							}
+						}
+					}
+				}
+				e[i] = math.Exp(z)
+				sum += e[i]
+			}
+			for i := range total {
+				total[i] += e[i] / sum / G
+			}
+		}
+		for i := range T {
+			if i < 2 {
+				require.True(t, math.IsInf(float64(got[h][i]), 1), "slot %d holds a sink", i)
+				continue
+			}
+			want := (total[i] + 0.1) * math.Sqrt(sumSquares(values[i*D:(i+1)*D]))
+			require.InEpsilon(t, want, got[h][i], 1e-4, "head %d, slot %d", h, i)
+		}
+	}
+}

@@ -1,0 +1,347 @@
+package lukv
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// Policy says how a cache is compressed: which entries matter (metric), how
+// many each head keeps (allocator), how much is kept overall, what is always
+// kept, and what happens while decoding. It is plain data: everything but the
+// profile itself goes to JSON and back. The zero value compresses nothing.
+type Policy struct {
+	// Metric ranks entries; an empty name means snapkv.
+	Metric MetricConfig `json:"metric"`
+
+	// Allocator divides the budget; an empty name means uniform.
+	Allocator AllocatorConfig `json:"allocator"`
+
+	// At most one of the three is set. Ratio is the fraction of entries
+	// removed, 0 <= Ratio < 1. BudgetTokens is the number of entries kept per
+	// head on average. BudgetBytes is the size of the keys and values kept,
+	// page slack and sliding-window layers not counted.
+	Ratio        float64 `json:"ratio,omitempty"`
+	BudgetTokens int     `json:"budget_tokens,omitempty"`
+	BudgetBytes  int64   `json:"budget_bytes,omitempty"`
+
+	Rounding Rounding `json:"rounding,omitzero"`
+
+	// Protection replaces what metric and allocator protect by default: under
+	// lukv that is [LUProtection], otherwise the metric's own protected set.
+	Protection *Protection `json:"protection,omitempty"`
+
+	// Decode compresses while decoding; the zero value does not.
+	Decode DecodeConfig `json:"decode,omitzero"`
+
+	// Compat reproduces older kvpress number for number: CompatRounding (then
+	// Rounding must be empty) and, unless set, the nearest level of a profile.
+	Compat bool `json:"compat,omitempty"`
+
+	// ProfileDigest is the [Profile.Digest] of the profile that was used.
+	// Compile fills it in, and refuses another profile where it is set.
+	ProfileDigest string `json:"profile,omitempty"`
+
+	// Profile is needed by the allocator lukv. Not part of the JSON.
+	Profile *Profile `json:"-"`
+}
+
+// ParsePolicy reads a policy from JSON and validates it. Unknown fields are
+// errors.
+func ParsePolicy(data []byte) (*Policy, error) {
+	var p Policy
+	if err := decodeStrict(data, &p); err != nil {
+		return nil, fmt.Errorf("read compression policy: %w", err)
+	}
+	if err := p.Validate(); err != nil {
+		return nil, fmt.Errorf("read compression policy: %w", err)
+	}
+	return &p, nil
+}
+
+// String returns the policy as compact JSON.
+func (p *Policy) String() string {
+	data, err := json.Marshal(p)
+	if err != nil { // a number that is not finite, which Validate refuses
+		return err.Error()
+	}
+	return string(data)
+}
+
+// Enabled reports whether the policy may change a cache at all.
+func (p *Policy) Enabled() bool { return p != nil && (p.prefills() || p.Decode.Enabled()) }
+
+// prefills reports whether the prompt is compressed.
+func (p *Policy) prefills() bool {
+	return p.Ratio > 0 || p.BudgetTokens > 0 || p.BudgetBytes > 0
+}
+
+// named returns metric and allocator with default names.
+func (p *Policy) named() (MetricConfig, AllocatorConfig) {
+	m, a := p.Metric, p.Allocator
+	if m.Name == "" {
+		m.Name = "snapkv"
+	}
+	if a.Name == "" {
+		a.Name = "uniform"
+	}
+	if p.Compat && a.NeedsProfile() && a.Lookup == "" {
+		a.Lookup = "nearest"
+	}
+	return m, a
+}
+
+// Validate reports the first thing in the policy that makes no sense. It does
+// not need the profile.
+func (p *Policy) Validate() error {
+	set := 0
+	for _, on := range []bool{p.Ratio != 0, p.BudgetTokens != 0, p.BudgetBytes != 0} {
+		if on {
+			set++
+		}
+	}
+	switch {
+	case !(p.Ratio >= 0 && p.Ratio < 1):
+		return fmt.Errorf("policy: ratio %v, expected at least 0 and below 1", p.Ratio)
+	case p.BudgetTokens < 0 || p.BudgetTokens > maxSlots:
+		return fmt.Errorf("policy: budget_tokens %d, expected 0 to %d", p.BudgetTokens, maxSlots)
+	case p.BudgetBytes < 0:
+		return fmt.Errorf("policy: budget_bytes %d, expected at least 0", p.BudgetBytes)
+	case set > 1:
+		return fmt.Errorf("policy: found %d of ratio, budget_tokens and budget_bytes, expected at most one", set)
+	case p.Compat && p.Rounding != Rounding{}:
+		return fmt.Errorf("policy: rounding is given beside compat, expected one of them")
+	case p.Protection != nil && (p.Protection.Sinks < 0 || p.Protection.Sinks > maxSlots || p.Protection.Window < 0 || p.Protection.Window > maxSlots):
+		return fmt.Errorf("policy: protection of %d sinks and a window of %d, expected 0 to %d", p.Protection.Sinks, p.Protection.Window, maxSlots)
+	}
+	m, a := p.named()
+	if _, err := NewMetric(m); err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	if err := a.Validate(); err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	if err := p.Rounding.Validate(); err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	if _, err := p.Decode.WithDefaults(); err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	return nil
+}
+
+// LUProtection is what profiles are made with and LU-KV protects at run time
+// (spec 5.4): four sinks and the last position, more where the metric with
+// the full configuration m has more sinks or an observation window.
+func LUProtection(m MetricConfig) Protection {
+	p := Protection{Sinks: 4, Window: 1}
+	if m.Sinks != nil {
+		p.Sinks = max(p.Sinks, *m.Sinks)
+	}
+	if m.Window != nil {
+		p.Window = max(p.Window, *m.Window)
+	}
+	return p
+}
+
+// CacheShape is what a policy has to know of a model's cache.
+type CacheShape struct {
+	Layers        int
+	KVHeads       int
+	Excluded      []bool // [L] layers with a sliding window; nil: none
+	BytesPerEntry int    // key and value of one entry of one head
+}
+
+// Compiled is a policy bound to a model's cache: everything is resolved and
+// checked, nothing can fail later for configuration's sake. Immutable and safe
+// for concurrent use.
+type Compiled struct {
+	policy    Policy
+	shape     CacheShape
+	metric    Metric
+	allocator Allocator
+	rounding  Rounding
+	decoding  *Decoding
+}
+
+// Compile resolves the policy for a model with the given fingerprint, which a
+// profile's identity is checked against, and cache. Errors that come from a
+// profile made for something else wrap [ErrProfileMismatch].
+func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	if shape.Layers < 1 || shape.KVHeads < 1 || shape.Excluded != nil && len(shape.Excluded) != shape.Layers {
+		return nil, fmt.Errorf("policy: cache of %d layers of %d KV heads with %d exclusions", shape.Layers, shape.KVHeads, len(shape.Excluded))
+	}
+	if p.BudgetBytes > 0 && shape.BytesPerEntry < 1 {
+		return nil, fmt.Errorf("policy: budget_bytes for a cache of %d bytes per entry", shape.BytesPerEntry)
+	}
+	c := &Compiled{policy: *p, shape: shape, rounding: p.Rounding}
+	if p.Compat {
+		c.rounding = CompatRounding()
+	}
+	m, a := p.named()
+	var err error
+	if c.metric, err = NewMetric(m); err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	if c.allocator, err = NewAllocator(a, p.Profile); err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	c.policy.Metric, c.policy.Allocator = c.metric.Config(), c.allocator.Config()
+	if a.NeedsProfile() {
+		if err := c.checkProfile(model); err != nil {
+			return nil, fmt.Errorf("policy: %w", err)
+		}
+	}
+	if c.decoding, err = NewDecoding(p.Decode, c.metric); err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
+	if c.decoding != nil {
+		c.policy.Decode = c.decoding.Config()
+		if used := c.decoding.Metric().Config(); a.NeedsProfile() && p.Decode.Mode == "periodic" && used.String() != c.policy.Metric.String() {
+			return nil, fmt.Errorf("policy: decode metric: %w: the profile was made for %v, decoding ranks with %v", ErrProfileMismatch, c.policy.Metric, used)
+		}
+		if prot, fixed := c.fixedProtection(); fixed && p.Decode.Mode == "periodic" {
+			c.decoding = c.decoding.Protect(prot)
+		}
+	}
+	return c, nil
+}
+
+func (c *Compiled) checkProfile(model string) error {
+	p := c.policy.Profile
+	prot, _ := c.fixedProtection()
+	if err := p.Check(model, c.policy.Metric, prot); err != nil {
+		return err
+	}
+	if err := p.CheckShape(c.shape.Layers, c.shape.KVHeads); err != nil {
+		return err
+	}
+	for l := range c.shape.Layers {
+		here := c.shape.Excluded != nil && c.shape.Excluded[l]
+		if there := slices.Contains(p.Excluded, l); there && !here || here && !there && p.Pairs > 0 {
+			return fmt.Errorf("%w: layer %d: sliding window in the profile %t, in this model %t", ErrProfileMismatch, l, there, here)
+		}
+	}
+	digest, err := p.Digest()
+	if err != nil {
+		return err
+	}
+	if want := c.policy.ProfileDigest; want != "" && want != digest {
+		return fmt.Errorf("%w: digest: the policy was made with %s, this run has %s", ErrProfileMismatch, want, digest)
+	}
+	c.policy.ProfileDigest = digest
+	return nil
+}
+
+// fixedProtection is the protected set where it does not depend on the
+// metric's view of the length.
+func (c *Compiled) fixedProtection() (Protection, bool) {
+	switch {
+	case c.policy.Protection != nil:
+		return *c.policy.Protection, true
+	case c.policy.Allocator.NeedsProfile():
+		return LUProtection(c.policy.Metric), true
+	}
+	return Protection{}, false
+}
+
+// Policy returns the policy with metric, allocator and decode configuration
+// written out in full.
+func (c *Compiled) Policy() Policy { return c.policy }
+
+// Metric returns the metric that ranks the prompt's entries.
+func (c *Compiled) Metric() Metric { return c.metric }
+
+// Allocator returns the allocator.
+func (c *Compiled) Allocator() Allocator { return c.allocator }
+
+// Decoding returns the decode-time compression, nil if there is none.
+func (c *Compiled) Decoding() *Decoding { return c.decoding }
+
+// Demand is what the policy asks of a cache of T entries per head. Where it is
+// [Demand.Untouched] the cache stays as it is and nothing need be scored. A
+// policy that compresses only while decoding gives an untouched demand.
+func (c *Compiled) Demand(T int) Demand {
+	d := Demand{
+		T: T, Layers: c.shape.Layers, KVHeads: c.shape.KVHeads, Excluded: c.shape.Excluded,
+		Ratio: c.policy.Ratio, Rounding: c.rounding,
+	}
+	switch {
+	case c.policy.BudgetTokens > 0:
+		d = d.DemandTokens(c.policy.BudgetTokens)
+	case c.policy.BudgetBytes > 0:
+		d = d.DemandBytes(c.policy.BudgetBytes, c.shape.BytesPerEntry)
+	}
+	d.Protection = c.protection(T, d.Share())
+	return d
+}
+
+func (c *Compiled) protection(T, n int) Protection {
+	if p, fixed := c.fixedProtection(); fixed {
+		return p
+	}
+	return c.metric.Protection(T, n)
+}
+
+// Notes says what a user should know about the outcome of d: budgets that are
+// nearly nothing, protected entries that do not fit, a pyramid without slope.
+func (c *Compiled) Notes(d Demand, budgets [][]int) []string {
+	if d.Untouched() {
+		return nil
+	}
+	var notes []string
+	if n := d.Share(); n < 32 {
+		notes = append(notes, fmt.Sprintf("a head keeps only %d of %d entries on average: a context this short rarely survives it", n, d.T))
+	}
+	if a := d.Achieved(budgets); a.Short > 0 {
+		notes = append(notes, fmt.Sprintf("%d heads have budgets below their %d protected entries", a.Short, d.Protection.Count(d.T)))
+	}
+	if p, ok := c.allocator.(pyramid); ok {
+		if note := p.note(d); note != "" {
+			notes = append(notes, note)
+		}
+	}
+	return notes
+}
+
+// DecodeBudgets divides a layer's budget while decoding (spec 7.1), for
+// [DecodeLayer.After]: target entries per head on average. Allocators that
+// know budgets before are asked as if the layer held every position seen so
+// far, of which target may stay; heads that hold less than their budget keep
+// what they hold. The others let the layer's heads compete for K·target
+// entries. nil, hence target for every head, with the uniform allocator.
+func (c *Compiled) DecodeBudgets() DecodeBudgets {
+	switch a := c.allocator.(type) {
+	case uniform:
+		return nil
+	case ada:
+		return func(l *Layer, lens []int, target int, s Scores, p Protection) ([]int, error) {
+			d := Demand{Rounding: c.rounding}
+			return poolCounts(s, p, a.safe(&d, target), target*len(s)), nil
+		}
+	case global:
+		return func(l *Layer, lens []int, target int, s Scores, p Protection) ([]int, error) {
+			return poolCounts(s, p, c.rounding.least(), target*len(s)), nil
+		}
+	}
+	return func(l *Layer, lens []int, target int, s Scores, p Protection) ([]int, error) {
+		d := c.Demand(max(l.NextPosition, 1))
+		d.Protection = p
+		if c.policy.Allocator.NeedsProfile() {
+			d.Absolute, d.Ratio = false, max(0, 1-float64(target)/float64(d.T))
+		} else {
+			d = d.DemandTokens(target)
+		}
+		out, err := c.allocator.LayerBudgets(d, l.Index, nil)
+		if err != nil {
+			return nil, fmt.Errorf("decode budgets: %w", err)
+		}
+		for h := range out {
+			out[h] = min(out[h], lens[h])
+		}
+		return out, nil
+	}
+}

@@ -1,0 +1,247 @@
+package lukv
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+const (
+	profileFormat = "lukv profile"
+	stateFormat   = "lukv profile state"
+	fileVersion   = 1
+
+	// maxProfileBytes bounds what is read of a profile or state file: far
+	// above 99·1000·256 numbers of 20 digits is not plausible.
+	maxProfileBytes = 1 << 29
+)
+
+// profileFile is the JSON of a profile, and with Sums of a builder's state.
+// Checksum covers the compact JSON of the whole with Checksum empty, so layout
+// and blanks are free.
+type profileFile struct {
+	Format     string          `json:"format"`
+	Version    int             `json:"version"`
+	Checksum   string          `json:"checksum"`
+	Identity   ProfileIdentity `json:"identity"`
+	Layers     int             `json:"layers"`
+	KVHeads    int             `json:"kv_heads"`
+	Excluded   []int           `json:"excluded_layers,omitempty"`
+	Pairs      int             `json:"pairs"`
+	MinContext int             `json:"min_context"`
+	MaxContext int             `json:"max_context"`
+
+	// Values holds ratios (profile) or sums of ratios over pairs (state), one
+	// row of L·K numbers per level, layer-major.
+	Values [][]float64 `json:"values"`
+}
+
+func (f *profileFile) checksum() (string, error) {
+	plain := *f
+	plain.Checksum = ""
+	data, err := json.Marshal(&plain)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(data)
+	return "sha256:" + hex.EncodeToString(sum[:]), nil
+}
+
+// split cuts flat values [99][L·K] into rows.
+func (f *profileFile) split(flat []float64) {
+	n := f.Layers * f.KVHeads
+	f.Values = make([][]float64, Levels)
+	for i := range f.Values {
+		f.Values[i] = flat[i*n : (i+1)*n]
+	}
+}
+
+// write writes the file with one level per line. The bytes depend on nothing
+// but the content.
+func (f *profileFile) write(w io.Writer) error {
+	var err error
+	if f.Checksum, err = f.checksum(); err != nil {
+		return err
+	}
+	head := *f
+	head.Values = [][]float64{}
+	data, err := json.MarshalIndent(&head, "", "  ")
+	if err != nil {
+		return err
+	}
+	var buf bytes.Buffer
+	buf.Write(bytes.TrimSuffix(data, []byte("[]\n}")))
+	buf.WriteString("[\n")
+	var num []byte
+	for i, row := range f.Values {
+		sep := byte('[')
+		for _, v := range row {
+			buf.WriteByte(sep)
+			num = strconv.AppendFloat(num[:0], v, 'g', -1, 64)
+			buf.Write(num)
+			sep = ','
+		}
+		buf.WriteByte(']')
+		if i+1 < len(f.Values) {
+			buf.WriteByte(',')
+		}
+		buf.WriteByte('\n')
+	}
+	buf.WriteString("]}\n")
+	_, err = w.Write(buf.Bytes())
+	return err
+}
+
+// readProfileFile reads and checks everything but the meaning of the values,
+// which it returns flat.
+func readProfileFile(r io.Reader, format string) (*profileFile, []float64, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxProfileBytes+1))
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(data) > maxProfileBytes {
+		return nil, nil, fmt.Errorf("more than %d bytes", maxProfileBytes)
+	}
+	// Format and version first: a file of another kind or time deserves a
+	// better answer than an unknown field.
+	var kind struct {
+		Format  string `json:"format"`
+		Version int    `json:"version"`
+	}
+	if err := json.Unmarshal(data, &kind); err != nil {
+		return nil, nil, err
+	}
+	if kind.Format != format {
+		return nil, nil, fmt.Errorf("format %q, expected %q", kind.Format, format)
+	}
+	if kind.Version != fileVersion {
+		return nil, nil, fmt.Errorf("version %d, expected %d", kind.Version, fileVersion)
+	}
+	var f profileFile
+	if err := decodeStrict(data, &f); err != nil {
+		return nil, nil, err
+	}
+	want, err := f.checksum()
+	if err != nil {
+		return nil, nil, err
+	}
+	if f.Checksum != want {
+		return nil, nil, fmt.Errorf("checksum %q, expected %q: the file is damaged or was edited", f.Checksum, want)
+	}
+	if err := f.Identity.Validate(); err != nil {
+		return nil, nil, err
+	}
+	if f.Layers < 1 || f.KVHeads < 1 || f.Pairs < 0 || len(f.Values) != Levels {
+		return nil, nil, fmt.Errorf("%d levels of %d layers of %d KV heads over %d pairs, expected %d levels", len(f.Values), f.Layers, f.KVHeads, f.Pairs, Levels)
+	}
+	n := len(f.Values[0])
+	if f.Layers > n || n%f.Layers != 0 || n/f.Layers != f.KVHeads {
+		return nil, nil, fmt.Errorf("level 1 has %d values, expected %d layers of %d KV heads", n, f.Layers, f.KVHeads)
+	}
+	flat := make([]float64, 0, Levels*n)
+	for i, row := range f.Values {
+		if len(row) != n {
+			return nil, nil, fmt.Errorf("level %d has %d values, expected %d", i+1, len(row), n)
+		}
+		flat = append(flat, row...)
+	}
+	return &f, flat, nil
+}
+
+// Write writes the profile as JSON with a checksum. Equal profiles give equal
+// bytes.
+func (p *Profile) Write(w io.Writer) error {
+	if err := p.file().write(w); err != nil {
+		return fmt.Errorf("write profile: %w", err)
+	}
+	return nil
+}
+
+func (p *Profile) file() *profileFile {
+	f := &profileFile{
+		Format: profileFormat, Version: fileVersion, Identity: p.Identity,
+		Layers: p.layers, KVHeads: p.kvHeads, Excluded: p.Excluded,
+		Pairs: p.Pairs, MinContext: p.MinContext, MaxContext: p.MaxContext,
+	}
+	f.split(p.ratios)
+	return f
+}
+
+// ReadProfile reads what [Profile.Write] wrote and checks its checksum and
+// sanity.
+func ReadProfile(r io.Reader) (*Profile, error) {
+	f, flat, err := readProfileFile(r, profileFormat)
+	if err != nil {
+		return nil, fmt.Errorf("read profile: %w", err)
+	}
+	p, err := NewProfile(f.Identity, f.Layers, f.KVHeads, flat, f.Excluded)
+	if err != nil {
+		return nil, fmt.Errorf("read profile: %w", err)
+	}
+	p.Pairs, p.MinContext, p.MaxContext = f.Pairs, f.MinContext, f.MaxContext
+	return p, nil
+}
+
+// LoadProfile reads a profile file.
+func LoadProfile(path string) (*Profile, error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("load profile: %w", err)
+	}
+	defer in.Close()
+	p, err := ReadProfile(in)
+	if err != nil {
+		return nil, fmt.Errorf("load profile %s: %w", path, err)
+	}
+	return p, nil
+}
+
+// Save writes the profile to path: completely or, on error, not at all.
+func (p *Profile) Save(path string) error {
+	if err := replaceFile(path, p.Write); err != nil {
+		return fmt.Errorf("save profile: %w", err)
+	}
+	return nil
+}
+
+// replaceFile writes a file beside path and renames it.
+func replaceFile(path string, write func(io.Writer) error) (err error) {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			tmp.Close()
+			os.Remove(tmp.Name())
+		}
+	}()
+	if err := write(tmp); err != nil {
+		return err
+	}
+	if err := tmp.Chmod(0o644); err != nil {
+		return err
+	}
+	if err := tmp.Sync(); err != nil {
+		return err
+	}
+	if err := tmp.Close(); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}
+
+// Digest identifies the profile's whole content: the checksum of its file.
+func (p *Profile) Digest() (string, error) {
+	sum, err := p.file().checksum()
+	if err != nil {
+		return "", fmt.Errorf("profile digest: %w", err)
+	}
+	return sum, nil
+}
