@@ -39,7 +39,7 @@ type testShape struct {
 var testShapes = []testShape{
 	{name: "gqa-bf16", layers: 3, hidden: 64, ffn: 96, heads: 8, kv: 2, dim: 16, weights: tensor.BF16},
 	{name: "mha-f16-biases", layers: 2, hidden: 48, ffn: 80, heads: 3, kv: 3, dim: 16, biases: true, weights: tensor.F16},
-	{name: "window-f32-norms", layers: 4, hidden: 40, ffn: 56, heads: 6, kv: 2, dim: 32, window: 40, qkNorm: true, weights: tensor.F32},
+	{name: "window-f32-norms", layers: 4, hidden: 48, ffn: 64, heads: 6, kv: 2, dim: 32, window: 40, qkNorm: true, weights: tensor.F32},
 	{name: "odd-bf16", layers: 2, hidden: 50, ffn: 70, heads: 5, kv: 1, dim: 10, weights: tensor.BF16},
 }
 

@@ -36,6 +36,9 @@ func TestOneOrderOfArithmetic(t *testing.T) {
 	for _, shape := range testShapes {
 		for _, precision := range []Precision{PrecisionF32, PrecisionBF16} {
 			for _, cache := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
+				if shape.name == "odd-bf16" && cache != tensor.BF16 {
+					continue // no kernel takes its sizes: all portable, and slow
+				}
 				t.Run(fmt.Sprint(shape, "/", precision, "/", cache), func(t *testing.T) {
 					prompt, steps := randomTokens(promptLen, 97, 1), randomTokens(6, 97, 2)
 					base := shape.open(t, WithPrecision(precision), WithThreads(1), WithCPU(kernels.CPU{}))
@@ -53,6 +56,9 @@ func TestOneOrderOfArithmetic(t *testing.T) {
 					best := kernels.Detect()
 					for _, threads := range []int{1, 2, 3, 8} {
 						for _, chunk := range []int{1, 7, 64, 1000} {
+							if cache != tensor.BF16 && threads > 1 && threads < 8 {
+								continue // the whole cross product for one cache type
+							}
 							check(best, threads, chunk, promptLen)
 						}
 					}
@@ -134,7 +140,7 @@ func policies(t testing.TB, m *Model, ratio float64) []*lukv.Policy {
 // TestNoCompressionMeansNoChange is promise P2.
 func TestNoCompressionMeansNoChange(t *testing.T) {
 	prompt, steps := randomTokens(promptLen, 97, 1), randomTokens(6, 97, 2)
-	for _, shape := range testShapes {
+	for _, shape := range testShapes[:3] {
 		m := shape.open(t, WithThreads(2))
 		want := traceOf(t, newTestSession(t, m, SessionOptions{}), prompt, steps)
 		for _, p := range policies(t, m, 0) {
@@ -238,7 +244,7 @@ func TestCacheBytesAreMemory(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc/self/status")
 	}
-	shape := testShape{layers: 12, hidden: 32, ffn: 32, heads: 4, kv: 4, dim: 32, weights: tensor.BF16}
+	shape := testShape{layers: 12, hidden: 32, ffn: 32, heads: 4, kv: 4, dim: 16, weights: tensor.BF16}
 	m := shape.open(t, WithThreads(2))
 	ctx := context.Background()
 	const n = 16384
@@ -268,7 +274,7 @@ func TestCacheBytesAreMemory(t *testing.T) {
 		t.Logf("%s: cache %d bytes, peak %d, full %d; process grew by %d", c.name, st.CacheBytes, st.PeakBytes, st.FullBytes, growth)
 		// Slack: pages kept for reuse (1 MiB), the session's tokens and the
 		// collector's own granularity.
-		require.InDelta(t, float64(st.CacheBytes), float64(growth), 0.02*float64(st.CacheBytes)+6<<20)
+		require.InDelta(t, float64(st.CacheBytes), float64(growth), 0.02*float64(st.CacheBytes)+4<<20)
 		if c.policy != nil {
 			layer := st.FullBytes / int64(m.cfg.Layers)
 			require.LessOrEqual(t, st.PeakBytes, st.CacheBytes+layer)
@@ -368,9 +374,9 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 // stays behind.
 func TestManySessions(t *testing.T) {
 	shape := testShape{layers: 2, hidden: 16, ffn: 16, heads: 2, kv: 1, dim: 8, weights: tensor.BF16}
-	m := shape.open(t, WithThreads(2))
+	m := shape.open(t, WithThreads(1))
 	ctx := context.Background()
-	tokens := randomTokens(40, 97, 1)
+	tokens := randomTokens(12, 97, 1)
 	policy := &lukv.Policy{Metric: lukv.MetricConfig{Name: "keydiff"}, Ratio: 0.5}
 	use := func() {
 		s, err := m.NewSession(SessionOptions{Compression: policy})

@@ -38,6 +38,8 @@ type conversation struct {
 	// whatever a tokenizer would make of it together with what follows.
 	head       string
 	headTokens []int32
+
+	draw func(done, total int) // progress of the prefill under way
 }
 
 // chatState is what a saved chat has beside its session.
@@ -174,30 +176,29 @@ func (c *conversation) begin(ctx context.Context, head string, p *progress) erro
 	if err != nil {
 		return err
 	}
-	tokens := c.tok.Encode(head, tokenizer.EncodeOptions{})
-	// The progress function stays with the session, so it must not hold on to
-	// this call's line.
-	var draw func(done, total int)
+	// The function stays with the session, the line to draw on is each call's own.
 	o.Progress = func(done, total int) {
-		if draw != nil {
-			draw(done, total)
+		if c.draw != nil {
+			c.draw(done, total)
 		}
 	}
-	draw = p.tokens("reading", len(tokens), c.m.Config().Layers)
 	s, err := c.m.NewSession(o)
 	if err != nil {
 		return err
 	}
-	if len(tokens) > 0 {
-		err = s.Prefill(ctx, tokens)
-		draw = nil
-		if err != nil {
-			s.Close()
-			return err
-		}
+	tokens := c.tok.Encode(head, tokenizer.EncodeOptions{})
+	if err := c.prefill(ctx, s, tokens, p); err != nil {
+		s.Close()
+		return err
 	}
 	c.s, c.head, c.headTokens = s, head, tokens
 	return nil
+}
+
+func (c *conversation) prefill(ctx context.Context, s *model.Session, tokens []int32, p *progress) error {
+	c.draw = p.tokens("reading", len(tokens), c.m.Config().Layers)
+	defer func() { c.draw = nil }()
+	return s.Prefill(ctx, tokens)
 }
 
 // loadDocument begins a conversation about the text in a file.
@@ -280,7 +281,7 @@ func (c *conversation) feed(ctx context.Context, prompt string, p *progress) err
 		}
 		n = len(c.headTokens)
 	}
-	return c.s.Prefill(ctx, ids[n:])
+	return c.prefill(ctx, c.s, ids[n:], p)
 }
 
 // encode returns the tokens of a prompt that begins with the head.

@@ -269,15 +269,7 @@ func (d *demo) questions() error {
 	if err != nil {
 		return err
 	}
-	tasks := 0
-	for _, r := range eval.Summarize(answers) {
-		if r.Method == "full" && r.Task != eval.Average {
-			tasks++
-		}
-		if r.Task == eval.Average {
-			d.result.Rows = append(d.result.Rows, r)
-		}
-	}
+	d.result.Rows = eval.Summarize(answers)
 	for _, a := range demoAllocators[:len(demoAllocators)-1] {
 		g := demoGain{Over: a}
 		g.Diff, g.Low, g.High = eval.Compare(answers, "lukv", a)
@@ -286,22 +278,51 @@ func (d *demo) questions() error {
 	if d.JSON {
 		return nil
 	}
-	d.say("\nQuestions  %d about contexts of 1,024 and 2,048 tokens, %d tasks, in %s.", len(items), tasks, time.Since(start).Round(100*time.Millisecond))
+	d.say("\nQuestions  %d about contexts of 1,024 and 2,048 tokens, answered four times in %s.", len(items), time.Since(start).Round(100*time.Millisecond))
 	d.say("           %.0f %% of each cache was removed before the question was known.\n", 100*d.Ratio)
 	if err := d.sideBySide(items, answers); err != nil {
 		return err
 	}
-	t := tabwriter.NewWriter(d.e.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "  cache\taccuracy\t95 % interval\tremoved\theld on average")
-	for _, r := range d.result.Rows {
-		fmt.Fprintf(t, "  %s\t%.1f %%\t%.1f to %.1f\t%.1f %%\t%s\n", r.Method, 100*r.Score, 100*r.Low, 100*r.High, 100*r.RatioAchieved, eval.Bytes(r.CacheBytes))
-	}
-	if err := t.Flush(); err != nil {
+	if err := d.accuracies(); err != nil {
 		return err
 	}
-	fmt.Fprintln(d.e.out)
+	d.say("")
 	for _, g := range d.result.Gains {
 		d.say("  LU-KV minus %-8s %+.1f points (95 %% interval %+.1f to %+.1f, paired)", g.Over+":", 100*g.Diff, 100*g.Low, 100*g.High)
 	}
 	return nil
+}
+
+// accuracies prints the accuracy of each task under each method, the averages,
+// and what the caches held.
+func (d *demo) accuracies() error {
+	rows := map[string]map[string]eval.Row{} // by task and method
+	var tasks []string
+	for _, r := range d.result.Rows {
+		if rows[r.Task] == nil {
+			rows[r.Task] = map[string]eval.Row{}
+			tasks = append(tasks, r.Task)
+		}
+		rows[r.Task][r.Method] = r
+	}
+	t := tabwriter.NewWriter(d.e.out, 0, 0, 2, ' ', 0)
+	line := func(name string, cell func(eval.Row) string, task string) {
+		fmt.Fprintf(t, "  %s", name)
+		for _, m := range d.methods {
+			fmt.Fprintf(t, "\t%s", cell(rows[task][m.Name]))
+		}
+		fmt.Fprintln(t)
+	}
+	score := func(r eval.Row) string { return fmt.Sprintf("%.1f", 100*r.Score) }
+	line("accuracy in percent", func(r eval.Row) string { return r.Method }, eval.Average)
+	for _, task := range tasks {
+		if task != eval.Average {
+			line(fmt.Sprintf("%s (%d)", task, rows[task]["full"].N), score, task)
+		}
+	}
+	line("average", score, eval.Average)
+	line("95 % interval", func(r eval.Row) string { return fmt.Sprintf("%.1f-%.1f", 100*r.Low, 100*r.High) }, eval.Average)
+	line("removed", func(r eval.Row) string { return fmt.Sprintf("%.1f %%", 100*r.RatioAchieved) }, eval.Average)
+	line("held on average", func(r eval.Row) string { return eval.Bytes(r.CacheBytes) }, eval.Average)
+	return t.Flush()
 }

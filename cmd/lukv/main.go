@@ -51,7 +51,7 @@ const (
 
 const description = `A transformer runtime in Go with key/value-cache compression.
 
-MODEL is a checkpoint folder, or builtin for the embedded test model. Results go to standard output, everything else to standard error.
+MODEL is a checkpoint folder, the name of a hub model in the cache, or builtin for the embedded test model. Results go to standard output, everything else to standard error.
 
 Exit status: 0 done, 1 failed, 2 usage, 3 refused (unsupported model; profile or session of another model), 4 does not fit (context or cache full), 130 interrupted.`
 
@@ -89,7 +89,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	parser, err := kong.New(&c, kong.Name("lukv"), kong.Description(description),
 		kong.Writers(stdout, stderr), kong.Exit(func(code int) { panic(leave{code}) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", "), "allocators": strings.Join(lukv.Allocators(), ", ")},
+		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", "), "allocators": strings.Join(lukv.Allocators(), ", "),
+			"normalization": lukv.DefaultProfileIdentity().Normalization},
 		kong.ExplicitGroups([]kong.Group{
 			{Key: "model", Title: "Model:"},
 			{Key: "policy", Title: "Compression:"},
@@ -117,6 +118,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return exitOK
 	}
 	fmt.Fprintf(stderr, "lukv: %s\n", oneLine(err))
+	if ctx.Err() != nil { // the cause names the signal and is no context.Canceled
+		return exitInterrupted
+	}
 	return exitCode(err)
 }
 

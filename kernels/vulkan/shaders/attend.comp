@@ -26,8 +26,7 @@ layout(constant_id = 5) const uint NL = 16;
 
 layout(push_constant) uniform P {
 	uvec2 q, y, stats, tasks, heads; // y: out or partials
-	uint ldq, ldy, H, KV, nTasks, total;
-	uint window;
+	uint ldq, ldy, H, KV, window;
 	float scale;
 	uint group; // H/KV
 	uint ldt;   // partial stride in floats: D + 4

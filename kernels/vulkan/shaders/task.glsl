@@ -1,4 +1,4 @@
-// A work list: a header of 8 words and the tasks. The host writes it, the
+// A work list: a header of 12 words and the tasks. The host writes it, the
 // counts of workgroups included; commands that were recorded before follow it.
 struct Task {
 	uint head;   // index into the heads
@@ -11,10 +11,12 @@ struct Task {
 	uint unused;
 };
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Tasks {
-	uint groups[3]; // workgroups of the attention
+	uint groups[3]; // workgroups of split attention
 	uint count;     // tasks
 	uint combine[3]; // workgroups of combine.comp
 	uint total;     // items of all tasks
+	uint whole[3];  // workgroups of attention without splitting
+	uint unused;
 	Task v[];
 };
 

@@ -1,0 +1,320 @@
+//go:build (linux || darwin || windows) && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
+)
+
+// Rows is a matrix of activations [N, Cols] on the device: row r begins at
+// element r·Stride of Mem. Type is F32, or BF16 where an operation says so.
+// Stride is a multiple of 8 ([Pad]) and Mem is aligned to 32 bytes; what lies
+// behind a row's Cols elements does not matter.
+type Rows struct {
+	Mem     View
+	Type    tensor.Type
+	N, Cols int
+	Stride  int
+}
+
+// Pad rounds a number of elements up to what rows begin at.
+func Pad(n int) int { return (n + 7) &^ 7 }
+
+// Bytes is the size of n rows of cols elements, padded.
+func (r Rows) bytes() int64 { return int64(r.N) * int64(r.Stride) * int64(r.Type.Size()) }
+
+// NewRows describes n rows of cols elements at the beginning of mem.
+func NewRows(mem View, t tensor.Type, n, cols int) Rows {
+	return Rows{Mem: mem, Type: t, N: n, Cols: cols, Stride: Pad(cols)}
+}
+
+// First returns the first n rows.
+func (r Rows) First(n int) Rows {
+	r.N = n
+	return r
+}
+
+// Weights is a matrix [Rows, Cols] of type F32, F16 or BF16 on the device; its
+// rows are Pad(Cols) elements apart, zeros behind the last column ([Device.UploadRows]).
+type Weights struct {
+	Mem        View
+	Type       tensor.Type
+	Rows, Cols int
+}
+
+// WeightBytes is the size of weights on the device.
+func WeightBytes(t tensor.Type, rows, cols int) int64 {
+	return int64(rows) * int64(Pad(cols)) * int64(t.Size())
+}
+
+func typeCode(t tensor.Type) (uint32, bool) {
+	switch t {
+	case tensor.F32:
+		return 0, true
+	case tensor.F16:
+		return 1, true
+	case tensor.BF16:
+		return 2, true
+	}
+	return 0, false
+}
+
+// rows checks a matrix of activations.
+func (c *Commands) rows(op, name string, r Rows, cols int, types ...tensor.Type) (code uint32) {
+	code, _ = typeCode(r.Type)
+	ok := false
+	for _, t := range types {
+		ok = ok || r.Type == t
+	}
+	switch {
+	case r.Mem.None():
+		c.fail(op, "%s: there is no memory", name)
+	case !ok:
+		c.fail(op, "%s: found type %v, expected one of %v", name, r.Type, types)
+	case r.N < 0 || r.Cols != cols || r.Stride < cols || r.Stride%8 != 0:
+		c.fail(op, "%s: found %d rows of %d elements %d apart, expected rows of %d, a multiple of 8 apart", name, r.N, r.Cols, r.Stride, cols)
+	case r.Mem.Size() < r.bytes():
+		c.fail(op, "%s: found %d bytes, expected %d for %d rows %d apart", name, r.Mem.Size(), r.bytes(), r.N, r.Stride)
+	case r.Mem.address()%32 != 0:
+		c.fail(op, "%s: the address %#x is not a multiple of 32", name, r.Mem.address())
+	}
+	return code
+}
+
+// floats checks a vector of n f32 elements; none says that it may be missing.
+func (c *Commands) floats(op, name string, v View, n int, none bool) {
+	switch {
+	case v.None() && none:
+	case v.None():
+		c.fail(op, "%s: there is no memory", name)
+	case v.Size() < 4*int64(n):
+		c.fail(op, "%s: found %d bytes, expected %d", name, v.Size(), 4*int64(n))
+	case v.address()%4 != 0:
+		c.fail(op, "%s: the address %#x is not a multiple of 4", name, v.address())
+	}
+}
+
+func (c *Commands) weights(op string, w Weights) (code uint32) {
+	code, ok := typeCode(w.Type)
+	need := int64(0)
+	if ok {
+		need = WeightBytes(w.Type, w.Rows, w.Cols)
+	}
+	switch {
+	case !ok:
+		c.fail(op, "weights: found type %v, expected F32, F16 or BF16", w.Type)
+	case w.Mem.None() || w.Mem.Size() < need:
+		c.fail(op, "weights: found %d bytes, expected %d for %d×%d of %v", w.Mem.Size(), need, w.Rows, w.Cols, w.Type)
+	case w.Mem.address()%32 != 0:
+		c.fail(op, "weights: the address %#x is not a multiple of 32", w.Mem.address())
+	case int64(w.Rows)*int64(Pad(w.Cols)/8) >= 1<<31:
+		c.fail(op, "weights: %d×%d has too many elements", w.Rows, w.Cols)
+	}
+	return code
+}
+
+// Product is one matrix product over the input of a MatMul: Dst = x·Wᵀ + Bias.
+type Product struct {
+	W    Weights
+	Dst  Rows // [N, W.Rows] f32
+	Bias View // [W.Rows] f32 or none
+}
+
+// splitMax is the number of teams that share the blocks of one output of a
+// matrix-vector product.
+const splitMax = 4
+
+// MatMul computes up to three products of the rows x, [N, Cols] of type F32 or
+// BF16, with weights of one type. With add, the result is added to Dst instead
+// of replacing it. Bits of an element depend on its row of x and its row of W
+// alone. Bound against package kernels: |error| ≤ 2e-6·Σ|x·w| for K up to 16384.
+func (c *Commands) MatMul(x Rows, add bool, products ...Product) {
+	const op = "matrix product"
+	if !c.ready(op) {
+		return
+	}
+	if len(products) < 1 || len(products) > 3 {
+		c.fail(op, "%d products, expected 1 to 3", len(products))
+		return
+	}
+	cols, wt := products[0].W.Cols, products[0].W.Type
+	xt := c.rows(op, "x", x, cols, tensor.F32, tensor.BF16)
+	if cols < 1 {
+		c.fail(op, "weights have %d columns, expected at least 1", cols)
+	}
+	var code uint32
+	for _, p := range products {
+		code = c.weights(op, p.W)
+		c.rows(op, "dst", p.Dst, p.W.Rows, tensor.F32)
+		c.floats(op, "bias", p.Bias, p.W.Rows, true)
+		if p.W.Cols != cols || p.W.Type != wt {
+			c.fail(op, "weights: found %v with %d columns beside %v with %d, expected the same", p.W.Type, p.W.Cols, wt, cols)
+		}
+		if p.Dst.N < x.N {
+			c.fail(op, "dst: found %d rows, expected %d", p.Dst.N, x.N)
+		}
+	}
+	if c.err != nil || x.N == 0 {
+		return
+	}
+	shader, outs, rows, split := "matmul8", 16, 32, 1
+	switch {
+	case x.N == 1:
+		shader, rows = "matmul1", 1
+		for split < splitMax && split*2048 < cols {
+			split *= 2
+		}
+		outs = 16 / split
+	case x.N <= 8:
+		shader, outs, rows = "matmul4", 32, 4
+	}
+	var p push
+	p.addr(x.Mem)
+	for _, get := range []func(Product) View{
+		func(p Product) View { return p.W.Mem }, func(p Product) View { return p.Dst.Mem }, func(p Product) View { return p.Bias },
+	} {
+		for i := range 3 {
+			if i < len(products) {
+				p.addr(get(products[i]))
+			} else {
+				p.u64(0)
+			}
+		}
+	}
+	tiles := 0
+	var n, ld [3]int
+	for i, pr := range products {
+		n[i], ld[i] = pr.W.Rows, pr.Dst.Stride
+		tiles += (pr.W.Rows + outs - 1) / outs
+	}
+	flags := x.N
+	if add {
+		flags |= 1 << 31
+	}
+	p.u32(n[:]...)
+	p.u32(ld[:]...)
+	p.u32(flags, x.Stride, cols, Pad(cols))
+	c.dispatch(op, shader, []uint32{code, xt, uint32(split)}, &p, tiles, (x.N+rows-1)/rows, 1)
+}
+
+// RMSNorm sets y[r] = x[r]/√(mean(x[r]²)+eps)·w for every row; y is F32 or BF16
+// and may be x. w is [Cols] f32. Bound: relative error 2e-6, beside the rounding of y.
+func (c *Commands) RMSNorm(y, x Rows, w View, eps float64) {
+	const op = "rms norm"
+	if !c.ready(op) {
+		return
+	}
+	yt := c.rows(op, "y", y, x.Cols, tensor.F32, tensor.BF16)
+	c.rows(op, "x", x, x.Cols, tensor.F32)
+	c.floats(op, "w", w, x.Cols, false)
+	if y.N < x.N {
+		c.fail(op, "y: found %d rows, expected %d", y.N, x.N)
+	}
+	c.norm(op, y.Mem, x.Mem, w, yt, x.N, x.Cols, x.Stride, y.Stride, eps)
+}
+
+// HeadNorm normalises every head of x, [N, heads·headDim] f32, in place; Stride
+// must be Cols. w is [headDim] f32.
+func (c *Commands) HeadNorm(x Rows, headDim int, w View, eps float64) {
+	const op = "head norm"
+	if !c.ready(op) {
+		return
+	}
+	c.rows(op, "x", x, x.Cols, tensor.F32)
+	c.floats(op, "w", w, headDim, false)
+	if headDim < 1 || x.Cols%headDim != 0 || x.Stride != x.Cols {
+		c.fail(op, "x: found rows of %d elements %d apart, expected whole heads of %d without gaps", x.Cols, x.Stride, headDim)
+		return
+	}
+	c.norm(op, x.Mem, x.Mem, w, 0, x.N*(x.Cols/headDim), headDim, headDim, headDim, eps)
+}
+
+func (c *Commands) norm(op string, y, x, w View, yt uint32, rows, n, ldx, ldy int, eps float64) {
+	var p push
+	p.addr(x)
+	p.addr(w)
+	p.addr(y)
+	p.u32(n, ldx, ldy, rows)
+	p.f32(float32(eps))
+	gx, gy := grid(rows)
+	c.dispatch(op, "norm", []uint32{yt}, &p, gx, gy, 1)
+}
+
+// grid folds n workgroups into two dimensions.
+func grid(n int) (x, y int) {
+	const fold = 32768
+	if n <= fold {
+		return n, min(n, 1)
+	}
+	return fold, (n + fold - 1) / fold
+}
+
+// SwiGLU sets y = gate/(1+e^(-gate))·up element by element; y is F32 or BF16 and
+// may be gate or up, which have the same Stride. Bound: relative error 2e-6,
+// beside the rounding of y.
+func (c *Commands) SwiGLU(y, gate, up Rows) { c.pointwise("swiglu", 0, y, gate, up) }
+
+// Add sets y += x; both are f32. The result is exact.
+func (c *Commands) Add(y, x Rows) { c.pointwise("add", 1, y, x, x) }
+
+// Convert sets y to x, f32, rounded to y's type: F32, F16 or BF16. It is exact
+// but for NaN payloads and, on some devices, subnormal numbers.
+func (c *Commands) Convert(y, x Rows) { c.pointwise("convert", 2, y, x, x) }
+
+func (c *Commands) pointwise(op string, code uint32, y, a, b Rows) {
+	if !c.ready(op) {
+		return
+	}
+	types := [][]tensor.Type{{tensor.F32, tensor.BF16}, {tensor.F32}, {tensor.F32, tensor.F16, tensor.BF16}}[code]
+	yt := c.rows(op, "y", y, a.Cols, types...)
+	c.rows(op, "first operand", a, a.Cols, tensor.F32)
+	c.rows(op, "second operand", b, a.Cols, tensor.F32)
+	if y.N < a.N || b.N < a.N || b.Stride != a.Stride {
+		c.fail(op, "found %d and %d rows %d and %d apart for %d rows, expected as many with one distance", a.N, b.N, a.Stride, b.Stride, y.N)
+	}
+	var p push
+	p.addr(a.Mem)
+	p.addr(b.Mem)
+	p.addr(y.Mem)
+	p.u32(a.Cols, a.N, a.Stride, y.Stride)
+	c.dispatch(op, "swiglu", []uint32{yt, code}, &p, (a.Cols+511)/512, a.N, 1)
+}
+
+// Embed sets row r of x, f32, to row ids[r] of the table. ids is [x.N] uint32 and
+// is read when the commands run; a number beyond the table gives zeros. Exact,
+// but for subnormal numbers on some devices.
+func (c *Commands) Embed(x Rows, ids View, table Weights) {
+	const op = "embed"
+	if !c.ready(op) {
+		return
+	}
+	code := c.weights(op, table)
+	c.rows(op, "x", x, table.Cols, tensor.F32)
+	c.floats(op, "ids", ids, x.N, false)
+	var p push
+	p.addr(ids)
+	p.addr(table.Mem)
+	p.addr(x.Mem)
+	p.u32(table.Cols, Pad(table.Cols), x.Stride, table.Rows)
+	c.dispatch(op, "embed", []uint32{code}, &p, (table.Cols+255)/256, x.N, 1)
+}
+
+// Argmax sets out[r], uint32, to the index of the largest element of row r of x,
+// the first of equals; NaN loses. Exact.
+func (c *Commands) Argmax(out View, x Rows) {
+	const op = "argmax"
+	if !c.ready(op) {
+		return
+	}
+	c.rows(op, "x", x, x.Cols, tensor.F32)
+	c.floats(op, "out", out, x.N, false)
+	var p push
+	p.addr(x.Mem)
+	p.addr(out)
+	p.u32(x.Cols, x.Stride)
+	c.dispatch(op, "argmax", nil, &p, x.N, 1, 1)
+}
+
+// attentionScale is that of package kernels: log2(e)/√headDim.
+func attentionScale(headDim int) float32 { return kernels.AttentionScale(headDim) }
