@@ -196,7 +196,9 @@ func (r *runner) group(ctx context.Context, group []int) error {
 	}()
 	for _, method := range r.methods {
 		todo := r.todo(method, group)
-		r.progress(len(group) - len(todo))
+		if n := len(group) - len(todo); n > 0 {
+			r.progress(n)
+		}
 		if len(todo) == 0 {
 			continue
 		}

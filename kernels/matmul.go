@@ -20,6 +20,21 @@ type Matrix struct {
 	Data       []byte
 }
 
+// F32Matrix returns data, [rows][cols], as a matrix. Nothing is copied on
+// little-endian processors; the matrix is valid as long as data is.
+func F32Matrix(data []float32, rows, cols int) Matrix {
+	data = data[:rows*cols]
+	m := Matrix{Type: tensor.F32, Rows: rows, Cols: cols}
+	if littleEndian {
+		m.Data = unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(data))), 4*len(data))
+		return m
+	}
+	for _, v := range data {
+		m.Data = binary.LittleEndian.AppendUint32(m.Data, math.Float32bits(v))
+	}
+	return m
+}
+
 // rowBytes returns the stored bytes of row o.
 func (w *Matrix) rowBytes(o int) []byte {
 	n := w.Cols * w.Type.Size()

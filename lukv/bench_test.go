@@ -5,6 +5,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/lukv/lukv/kernels"
 )
 
 // randomAttention returns a layer of T positions with everything any metric
@@ -27,7 +29,7 @@ func randomAttention(T, heads, kvHeads, D int) *Layer {
 		Keys:    func(h, lo, hi int, _ []float32) []float32 { return keys[h][lo*D : hi*D] },
 		Values:  func(h, lo, hi int, _ []float32) []float32 { return values[h][lo*D : hi*D] },
 		Queries: NewQueryWindow(heads, D, 64),
-		Stats:   NewQueryStats(heads, D, 4, true),
+		Stats:   NewQueryStats(heads, D, 4, true, kernels.Detect()),
 		Share:   T / 5,
 	}
 	for p := max(T-64, 0); p < T; p++ {
@@ -86,7 +88,7 @@ func BenchmarkQueryStats(b *testing.B) {
 	for i := range x {
 		x[i] = float32(i%17) - 8
 	}
-	s := NewQueryStats(1, D, 0, true)
+	s := NewQueryStats(1, D, 0, true, kernels.Detect())
 	b.ReportAllocs()
 	for b.Loop() {
 		s.Add(0, 0, x, n, D)

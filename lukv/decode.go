@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/lukv/lukv/kernels"
 )
 
 // DecodeConfig says how a cache is kept small while tokens are generated (spec
@@ -337,7 +339,7 @@ func (s *DecodeLayer) cut(ctx context.Context, l *Layer, target int, budgets Dec
 	if longest <= target || budgets != nil && total <= target*l.KVHeads {
 		return nil, nil
 	}
-	l.Queries, l.Stats, l.Sums = s.post, s.statistics(), s.sums
+	l.Queries, l.Stats, l.Sums = s.post, s.statistics(l.CPU), s.sums
 	l.Share, l.Budgets = target, nil
 	scores, err := s.score(ctx, l)
 	if err != nil {
@@ -408,12 +410,12 @@ func (s *DecodeLayer) score(ctx context.Context, l *Layer) (Scores, error) {
 }
 
 // statistics computes the query moments of the buffered rows.
-func (s *DecodeLayer) statistics() *QueryStats {
+func (s *DecodeLayer) statistics(cpu kernels.CPU) *QueryStats {
 	if !s.needs.Stats {
 		return nil
 	}
 	if s.stats == nil {
-		s.stats = NewQueryStats(s.heads, s.dim, s.needs.StatsSkip, s.needs.Covariance)
+		s.stats = NewQueryStats(s.heads, s.dim, s.needs.StatsSkip, s.needs.Covariance, cpu)
 	}
 	s.stats.Reset()
 	for q := range s.heads {

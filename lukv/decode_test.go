@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/kernels"
 )
 
 func TestDecodeConfigDefaults(t *testing.T) {
@@ -248,7 +250,7 @@ func TestPeriodicExpectedAttention(t *testing.T) {
 		require.False(t, r.pass(1, false, nil))
 	}
 	layer := newGoldenCache(r.a, 16).layer(16)
-	layer.Stats = NewQueryStats(4, 8, 4, true)
+	layer.Stats = NewQueryStats(4, 8, 4, true, kernels.Detect())
 	for q := range 4 {
 		layer.Stats.Add(q, 12, r.a.pre[12*32+q*8:], 4, 32)
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/lukv/lukv/internal/detmath"
+	"github.com/lukv/lukv/kernels"
 )
 
 // expectedAttention scores an entry by the attention that future queries are
@@ -84,7 +86,7 @@ func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotati
 	z, total := make([]float64, n), make([]float64, n)
 	mu, cov := make([]float64, D), make([]float64, 0)
 	mean32 := make([]float32, D)
-	var form []float32
+	var form, tile, image []float32 // image: keys times the form, [tile][D]
 	if m.covariance {
 		cov, form = make([]float64, D*D), make([]float32, D*D)
 	}
@@ -103,12 +105,17 @@ func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotati
 			rot.conjugate(cov)
 			quadraticForm(form, cov, D)
 		}
-		err := l.eachTile(ctx, l.Keys, h, T, nil, func(lo, hi int, keys []float32) {
+		w := kernels.F32Matrix(form, len(form)/D, D)
+		err := l.eachTile(ctx, l.Keys, h, T, &tile, func(lo, hi int, keys []float32) {
+			if m.covariance {
+				image = slices.Grow(image[:0], (hi-lo)*D)[:(hi-lo)*D]
+				l.CPU.MatMul(image, D, keys, D, hi-lo, &w, 0, D)
+			}
 			for t := max(lo, first); t < hi; t++ {
 				k := keys[(t-lo)*D : (t-lo+1)*D]
-				v := float64(dot(k, mean32))
+				v := float64(l.CPU.Dot(k, mean32))
 				if m.covariance {
-					v += quadratic(form, k)
+					v += float64(l.CPU.Dot(k, image[(t-lo)*D:(t-lo+1)*D]))
 				}
 				z[t-first] = v
 			}
@@ -152,36 +159,11 @@ func addSoftmax(dst, z []float64) {
 	}
 }
 
-// quadraticForm writes the matrix whose upper triangle gives kᵀΣk/(2D): the
-// diagonal halved, each pair off the diagonal taken once.
+// quadraticForm writes Σ/(2D), the matrix of the second term.
 func quadraticForm(dst []float32, cov []float64, D int) {
-	for a := range D {
-		dst[a*D+a] = float32(cov[a*D+a] / float64(2*D))
-		for b := a + 1; b < D; b++ {
-			dst[a*D+b] = float32(cov[a*D+b] / float64(D))
-		}
+	for i, v := range cov {
+		dst[i] = float32(v / float64(2*D))
 	}
-}
-
-// quadratic returns the sum over a <= b of form[a][b] k[a] k[b]: rows in
-// float32 lanes, the sum over rows in float64.
-func quadratic(form, k []float32) float64 {
-	var s float64
-	D := len(k)
-	a := 0
-	// Two rows at a time share the loads of k; the first row's extra leading
-	// element is added apart.
-	for ; a+2 <= D; a += 2 {
-		tail := k[a+1:]
-		x, y := dot2(form[a*D+a+1:(a+1)*D], form[(a+1)*D+a+1:(a+2)*D], tail)
-		x += float32(form[a*D+a] * k[a])
-		s += float64(float64(x) * float64(k[a]))
-		s += float64(float64(y) * float64(k[a+1]))
-	}
-	if a < D {
-		s += float64(float64(float32(form[a*D+a]*k[a])) * float64(k[a]))
-	}
-	return s
 }
 
 // rotation is an average of RoPE rotations in the half-split layout: the

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/kernels"
 )
 
 // The golden vectors of testdata/eviction (see the README there) come from the
@@ -312,7 +314,7 @@ func (a *goldenAttention) layer(t testing.TB, m Metric, T, share int) *Layer {
 		}
 	}
 	if n.Stats {
-		l.Stats = NewQueryStats(a.Heads, D, n.StatsSkip, n.Covariance)
+		l.Stats = NewQueryStats(a.Heads, D, n.StatsSkip, n.Covariance, kernels.Detect())
 		for q := range a.Heads {
 			l.Stats.Add(q, 0, a.pre[q*D:], T, width)
 		}

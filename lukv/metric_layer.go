@@ -4,9 +4,10 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"sort"
 
-	"github.com/lukv/lukv/internal/detmath"
+	"github.com/lukv/lukv/kernels"
 )
 
 // slotTile slots are read from the cache at a time: 128 KiB of keys at D = 128.
@@ -158,41 +159,30 @@ func (l *Layer) eachTile(ctx context.Context, rows func(h, lo, hi int, dst []flo
 
 // attendScratch is memory that attend may use again.
 type attendScratch struct {
-	seen []int     // slots that each row sees
-	tile []float32 // keys
+	seen    []int     // slots that each row sees
+	tile    []float32 // keys
+	queries []float32 // [rows][D]
 }
 
 // attend writes the causal softmax of some query rows over the T cached slots
 // of KV head h to p, [rows][T]: row(i) is the query, [D], at position pos(i).
-// Slots that a row cannot see get 0. Logits are float32, the softmax float64
-// in ascending slot order, the result rounded to float32 once normalised.
+// Slots that a row cannot see get 0. Logits are float32 in the order of
+// kernels.MatMul, exponentials float32 (kernels.Exp), their sum float64 in
+// ascending slot order, the result rounded to float32.
 func (l *Layer) attend(ctx context.Context, h, rows, T int, row func(i int) []float32, pos func(i int) int, p []float32, sc *attendScratch) error {
 	kpos := l.positions(h)
-	if cap(sc.seen) < rows {
-		sc.seen = make([]int, rows)
-	}
-	seen, most := sc.seen[:rows], 0
+	D := l.HeadDim
+	sc.seen = slices.Grow(sc.seen[:0], rows)[:rows]
+	sc.queries = slices.Grow(sc.queries[:0], rows*D)[:rows*D]
+	seen, most := sc.seen, 0
 	for i := range rows {
 		seen[i] = visible(kpos, T, pos(i))
 		most = max(most, seen[i])
+		copy(sc.queries[i*D:(i+1)*D], row(i))
 	}
-	D := l.HeadDim
 	err := l.eachTile(ctx, l.Keys, h, most, &sc.tile, func(lo, hi int, keys []float32) {
-		i := 0
-		for ; i+2 <= rows; i += 2 {
-			a, b := row(i), row(i+1)
-			pa, pb := p[i*T+lo:i*T+hi], p[(i+1)*T+lo:(i+1)*T+hi]
-			for t := range pa {
-				pa[t], pb[t] = dot2(a, b, keys[t*D:(t+1)*D])
-			}
-		}
-		if i < rows {
-			a := row(i)
-			pa := p[i*T+lo : i*T+hi]
-			for t := range pa {
-				pa[t] = dot(a, keys[t*D:(t+1)*D])
-			}
-		}
+		w := kernels.F32Matrix(keys, hi-lo, D)
+		l.CPU.MatMul(p[lo:], T, sc.queries, D, rows, &w, 0, hi-lo)
 	})
 	if err != nil {
 		return err
@@ -202,14 +192,14 @@ func (l *Layer) attend(ctx context.Context, h, rows, T int, row func(i int) []fl
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		softmax(p[i*T:i*T+seen[i]], scale)
+		softmax(l.CPU, p[i*T:i*T+seen[i]], scale)
 		clear(p[i*T+seen[i] : (i+1)*T])
 	}
 	return nil
 }
 
 // softmax replaces logits z by the softmax of scale*z.
-func softmax(z []float32, scale float64) {
+func softmax(cpu kernels.CPU, z []float32, scale float64) {
 	if len(z) == 0 {
 		return
 	}
@@ -218,11 +208,13 @@ func softmax(z []float32, scale float64) {
 		top = max(top, v) // NaN wins and makes the whole row NaN
 	}
 	m := float64(float64(top) * scale)
-	var sum float64
 	for t, v := range z {
-		e := detmath.Exp(float64(float64(v)*scale) - m)
-		z[t] = float32(e)
-		sum += e
+		z[t] = float32(float64(float64(v)*scale) - m)
+	}
+	cpu.Exp(z, z)
+	var sum float64
+	for _, e := range z {
+		sum += float64(e)
 	}
 	inv := 1 / sum
 	for t, v := range z {

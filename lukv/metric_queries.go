@@ -3,6 +3,8 @@ package lukv
 import (
 	"fmt"
 	"slices"
+
+	"github.com/lukv/lukv/kernels"
 )
 
 // QueryWindow is a ring of the most recent query rows of one layer together
@@ -104,10 +106,13 @@ func (w *QueryWindow) Clone() *QueryWindow {
 }
 
 // QueryStats accumulates mean and covariance of the queries of one layer
-// before RoPE, per query head, in float64. Rows of one head must be added in
-// order of position; the result does not depend on how they are cut into
-// calls. Different heads may be added concurrently.
+// before RoPE, per query head. Rows of one head must be added in order of
+// position; the result does not depend on how they are cut into calls, nor on
+// the instruction set: second moments are summed in float32 over tiles of 64
+// rows (in the order of kernels.MatMul) and in float64 over tiles. Different
+// heads may be added concurrently.
 type QueryStats struct {
+	cpu        kernels.CPU
 	dim        int
 	covariance bool
 	skip       int
@@ -118,27 +123,28 @@ type QueryStats struct {
 // which keeps the covariance free of cancellation when the mean is large.
 type headStats struct {
 	n      int
-	origin []float64 // [D] first row
+	origin []float32 // [D] first row
 	sum    []float64 // [D] Σ (q - origin)
-	outer  []float64 // [D][D] Σ (q - origin)(q - origin)ᵀ, upper triangle
-	rows   []float64 // [statsTile][D] scratch
+	outer  []float64 // [D][D] Σ (q - origin)(q - origin)ᵀ over whole tiles
+	tile   []float32 // [D][statsTile] rows of the tile in progress, transposed
+	filled int       // rows in tile
+	gram   []float32 // [D][D] scratch
 }
 
-// statsTile rows go through the second moments together, so that each of the
-// D² sums is loaded once per tile.
-const statsTile = 8
+// statsTile is the number of rows whose second moments are summed in float32.
+const statsTile = 64
 
 // NewQueryStats returns empty statistics. Rows at positions below skip are
-// ignored. Memory: 16·D bytes per query head; with second moments (covariance)
-// 8·D² + 80·D, that is 138 KiB at D = 128.
-func NewQueryStats(heads, headDim, skip int, covariance bool) *QueryStats {
-	s := &QueryStats{dim: headDim, covariance: covariance, skip: skip, heads: make([]headStats, heads)}
+// ignored; covariance asks for second moments, 12·D² bytes per head. cpu is the
+// instruction set to use.
+func NewQueryStats(heads, headDim, skip int, covariance bool, cpu kernels.CPU) *QueryStats {
+	s := &QueryStats{cpu: cpu, dim: headDim, covariance: covariance, skip: skip, heads: make([]headStats, heads)}
 	for q := range s.heads {
 		h := &s.heads[q]
-		h.origin, h.sum = make([]float64, headDim), make([]float64, headDim)
+		h.origin, h.sum = make([]float32, headDim), make([]float64, headDim)
 		if covariance {
-			h.outer = make([]float64, headDim*headDim)
-			h.rows = make([]float64, statsTile*headDim)
+			h.outer, h.gram = make([]float64, headDim*headDim), make([]float32, headDim*headDim)
+			h.tile = make([]float32, headDim*statsTile)
 		}
 	}
 	return s
@@ -147,63 +153,42 @@ func NewQueryStats(heads, headDim, skip int, covariance bool) *QueryStats {
 // Add adds n consecutive rows of query head q; the first stands at position
 // pos. Row i is x[i*stride : i*stride+D].
 func (s *QueryStats) Add(q, pos int, x []float32, n, stride int) {
-	i := min(max(s.skip-pos, 0), n)
 	h := &s.heads[q]
-	for i < n {
+	for i := min(max(s.skip-pos, 0), n); i < n; i++ {
+		row := x[i*stride : i*stride+s.dim]
 		if h.n == 0 {
-			for a, v := range x[i*stride : i*stride+s.dim] {
-				h.origin[a] = float64(v)
-			}
+			copy(h.origin, row)
 		}
-		m := min(statsTile, n-i)
-		h.add(x[i*stride:], m, stride, s.dim)
-		i += m
+		h.n++
+		if h.outer == nil {
+			for a, v := range row {
+				h.sum[a] += float64(v - h.origin[a])
+			}
+			continue
+		}
+		for a, v := range row {
+			d := v - h.origin[a]
+			h.sum[a] += float64(d)
+			h.tile[a*statsTile+h.filled] = d
+		}
+		if h.filled++; h.filled == statsTile {
+			h.addTile(s.cpu, h.outer)
+			h.filled = 0
+		}
 	}
 }
 
-func (h *headStats) add(x []float32, n, stride, D int) {
-	h.n += n
-	if h.outer == nil {
-		for i := range n {
-			row := x[i*stride : i*stride+D]
-			for a, v := range row {
-				h.sum[a] += float64(v) - h.origin[a]
-			}
-		}
-		return
+// addTile adds the second moments of the tile to dst. Columns from filled on
+// are taken as zero.
+func (h *headStats) addTile(cpu kernels.CPU, dst []float64) {
+	D := len(h.sum)
+	for a := range D {
+		clear(h.tile[a*statsTile+h.filled : (a+1)*statsTile])
 	}
-	for i := range n {
-		row := x[i*stride : i*stride+D]
-		to := h.rows[i*D : (i+1)*D]
-		for a, v := range row {
-			to[a] = float64(v) - h.origin[a]
-			h.sum[a] += to[a]
-		}
-	}
-	// Each sum takes its rows in ascending order, one addition per row,
-	// whether they come alone or in pairs.
-	i := 0
-	for ; i+2 <= n; i += 2 {
-		r0, r1 := h.rows[i*D:(i+1)*D], h.rows[(i+1)*D:(i+2)*D]
-		for a := range D {
-			x0, x1 := r0[a], r1[a]
-			c := h.outer[a*D+a : (a+1)*D]
-			y0, y1 := r0[a:][:len(c)], r1[a:][:len(c)]
-			for b := range c {
-				c[b] = c[b] + float64(x0*y0[b]) + float64(x1*y1[b])
-			}
-		}
-	}
-	for ; i < n; i++ {
-		r0 := h.rows[i*D : (i+1)*D]
-		for a := range D {
-			x0 := r0[a]
-			c := h.outer[a*D+a : (a+1)*D]
-			y0 := r0[a:][:len(c)]
-			for b := range c {
-				c[b] += float64(x0 * y0[b])
-			}
-		}
+	w := kernels.F32Matrix(h.tile, D, statsTile)
+	cpu.MatMul(h.gram, D, h.tile, statsTile, D, &w, 0, D)
+	for i, v := range h.gram {
+		dst[i] += float64(v)
 	}
 }
 
@@ -216,12 +201,13 @@ func (s *QueryStats) Mean(q int, dst []float64) {
 	for a := range dst[:s.dim] {
 		dst[a] = 0
 		if h.n > 0 {
-			dst[a] = h.origin[a] + h.sum[a]/float64(h.n)
+			dst[a] = float64(h.origin[a]) + h.sum[a]/float64(h.n)
 		}
 	}
 }
 
-// Cov writes the biased covariance of head q to dst, [D][D], both triangles.
+// Cov writes the biased covariance of head q to dst, [D][D]. Calls for one head
+// must not run at the same time.
 func (s *QueryStats) Cov(q int, dst []float64) error {
 	h := &s.heads[q]
 	if !s.covariance {
@@ -232,12 +218,13 @@ func (s *QueryStats) Cov(q int, dst []float64) error {
 		clear(dst[:D*D])
 		return nil
 	}
+	copy(dst, h.outer)
+	h.addTile(s.cpu, dst[:D*D])
 	N := float64(h.n)
 	for a := range D {
 		ma := h.sum[a] / N
-		for b := a; b < D; b++ {
-			c := h.outer[a*D+b]/N - float64(ma*(h.sum[b]/N))
-			dst[a*D+b], dst[b*D+a] = c, c
+		for b := range D {
+			dst[a*D+b] = dst[a*D+b]/N - float64(ma*(h.sum[b]/N))
 		}
 	}
 	return nil
@@ -247,7 +234,7 @@ func (s *QueryStats) Cov(q int, dst []float64) error {
 func (s *QueryStats) Reset() {
 	for q := range s.heads {
 		h := &s.heads[q]
-		h.n = 0
+		h.n, h.filled = 0, 0
 		clear(h.sum)
 		clear(h.outer)
 	}
@@ -259,8 +246,8 @@ func (s *QueryStats) Clone() *QueryStats {
 	c.heads = make([]headStats, len(s.heads))
 	for q, h := range s.heads {
 		c.heads[q] = headStats{
-			n: h.n, origin: slices.Clone(h.origin), sum: slices.Clone(h.sum),
-			outer: slices.Clone(h.outer), rows: slices.Clone(h.rows),
+			n: h.n, origin: slices.Clone(h.origin), sum: slices.Clone(h.sum), outer: slices.Clone(h.outer),
+			tile: slices.Clone(h.tile), filled: h.filled, gram: slices.Clone(h.gram),
 		}
 	}
 	return &c

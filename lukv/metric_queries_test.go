@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/lukv/lukv/kernels"
 )
 
 // TestQueryWindow runs a window against a plain list of rows.
@@ -63,12 +65,12 @@ func TestQueryStats(t *testing.T) {
 		x[i] = float32(rng.NormFloat64() + 1000) // a large mean must not eat the covariance
 	}
 	mean, cov := make([]float64, D), make([]float64, D*D)
-	whole := NewQueryStats(2, D, skip, true)
+	whole := NewQueryStats(2, D, skip, true, kernels.Detect())
 	for q := range 2 {
 		whole.Add(q, 0, x[q*D:], n, 2*D)
 	}
 	for _, chunk := range []int{1, 2, 3, 7, 8, 9, 64} {
-		s := NewQueryStats(2, D, skip, true)
+		s := NewQueryStats(2, D, skip, true, kernels.Detect())
 		for lo := 0; lo < n; lo += chunk {
 			for q := range 2 {
 				s.Add(q, lo, x[lo*2*D+q*D:], min(chunk, n-lo), 2*D)
@@ -97,7 +99,7 @@ func TestQueryStats(t *testing.T) {
 				for r := skip; r < n; r++ {
 					c += (at(r, a) - want[a]) * (at(r, b) - want[b]) / (n - skip)
 				}
-				require.InDelta(t, c, cov[a*D+b], 1e-9)
+				require.InDelta(t, c, cov[a*D+b], 1e-6)
 			}
 		}
 	}
@@ -108,7 +110,7 @@ func TestQueryStats(t *testing.T) {
 	whole.Add(0, 100, x, 1, D)
 	require.NoError(t, whole.Cov(0, cov))
 	require.Equal(t, make([]float64, D*D), cov, "one row has no spread")
-	require.Error(t, NewQueryStats(1, D, 0, false).Cov(0, cov))
+	require.Error(t, NewQueryStats(1, D, 0, false, kernels.Detect()).Cov(0, cov))
 }
 
 // columnSumsBySlot adds attention row by row from its definition.

@@ -3,6 +3,8 @@ package lukv
 import (
 	"context"
 	"math"
+
+	"github.com/lukv/lukv/kernels"
 )
 
 // Dimension names of this package: L layers, H query heads, K KV heads,
@@ -165,6 +167,10 @@ type Layer struct {
 	// (block-wise KeyDiff, a shrinking window).
 	Share   int
 	Budgets []int
+
+	// CPU is the instruction set for the heavy products; results do not depend
+	// on it. The zero value is portable Go.
+	CPU kernels.CPU
 
 	// Parallel runs fn(0) … fn(n-1), in any order and on any number of
 	// goroutines. nil: one after the other. Results never depend on it.

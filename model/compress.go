@@ -164,7 +164,7 @@ func (s *Session) layerView(at int) *lukv.Layer {
 		Positions:    func(h int) []int32 { return s.cache.Positions(at, h, nil) },
 		NextPosition: s.pos,
 		InvFreq:      m.rope.InvFreq(s.pos), RopeScale: m.rope.AttentionFactor(),
-		Parallel: m.parallel,
+		CPU: m.cpu, Parallel: m.parallel,
 	}
 	ragged := false
 	for h := range l.Lens {
@@ -195,7 +195,7 @@ func (m *Model) collect(s *Session, T int, needs lukv.Needs) *watcher {
 	c := m.cfg
 	w := &watcher{s: s, tail: T - needs.Window}
 	if needs.Stats {
-		w.stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance)
+		w.stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance, m.cpu)
 	}
 	if needs.Window > 0 {
 		w.window = lukv.NewQueryWindow(c.Heads, c.HeadDim, needs.Window)

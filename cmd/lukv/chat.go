@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
 
 	"github.com/lukv/lukv/internal/lineedit"
 )
@@ -220,7 +222,11 @@ func (r *chatter) read() (string, error) {
 func (r *chatter) ask(text string) error {
 	p := r.e.progress()
 	defer p.clear()
-	st, err := r.conv.ask(r.busy, text, r.e.out, p)
+	out := r.e.out
+	if r.term != nil {
+		out = plainWriter{out}
+	}
+	st, err := r.conv.ask(r.busy, text, out, p)
 	if r.term == nil && err != nil {
 		return err
 	}
@@ -231,6 +237,23 @@ func (r *chatter) ask(text string) error {
 		st.write(r.e.err)
 	}
 	return err
+}
+
+// plainWriter keeps control characters of a model or a file from a terminal. What
+// it is given holds whole characters.
+type plainWriter struct{ w io.Writer }
+
+func (p plainWriter) Write(b []byte) (int, error) {
+	clean := bytes.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return '\uFFFD'
+		}
+		return r
+	}, b)
+	if _, err := p.w.Write(clean); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }
 
 // load puts a document or a saved chat into the context.

@@ -4,9 +4,13 @@
 //
 //	lukv demo                                   see it work on the embedded model
 //	lukv run MODEL --context FILE --ratio 0.8 "question"
+//	lukv chat MODEL                             talk to a model on a terminal
+//	lukv pull OWNER/NAME                        download a model from the hub
 //	lukv profile MODEL --metric snapkv -o FILE
 //	lukv eval MODEL --data FILE.jsonl --allocator uniform,adakv,lukv --ratio 0.5,0.8
 //	lukv inspect MODEL|PROFILE|SESSION
+//	lukv tokenize MODEL TEXT                    show a text's tokens
+//	lukv template MODEL --user TEXT             show a rendered prompt
 //
 // Results go to standard output; progress, statistics and errors to standard
 // error. An error is one line. Output files appear under their name only when

@@ -157,6 +157,7 @@ func (c *evalCmd) evaluate(e *env, m *model.Model, items []eval.Item, methods []
 	line := e.progress()
 	resumed := len(answers)
 	o.Progress = func(done, total int) {
+		e.log.Info("answered", "done", done, "of", total)
 		line.show("evaluating: %d of %d answers%s", done, total, line.left(resumed, done, total))
 	}
 	err := eval.Run(e.ctx, m, items, methods, o, emit)

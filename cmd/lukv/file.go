@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -10,6 +13,10 @@ import (
 func replaceFile(path string, write func(io.Writer) error) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
+		var pathErr *fs.PathError
+		if errors.As(err, &pathErr) { // the name that was asked for says more
+			err = fmt.Errorf("create %s: %w", path, pathErr.Err)
+		}
 		return err
 	}
 	defer func() {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/hub"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -22,7 +24,7 @@ import (
 )
 
 type inspectCmd struct {
-	Path    string  `arg:"" help:"Checkpoint folder or builtin, profile (.npy too), saved session, or safetensors file."`
+	Path    string  `arg:"" help:"Checkpoint folder, hub name in the cache or builtin, profile (.npy too), saved session, or safetensors file."`
 	Ratio   float64 `default:"0.8" placeholder:"R" help:"Profile: overall ratio of the heat map (default ${default})."`
 	SVG     string  `name:"svg" placeholder:"FILE" help:"Profile: write the heat map as SVG."`
 	Nearest bool    `help:"Profile: the nearest level instead of interpolating."`
@@ -50,6 +52,12 @@ func (c *inspectCmd) Run(e *env) error {
 		return c.checkpoint(e)
 	}
 	info, err := os.Stat(c.Path)
+	if _, notName := hub.ParseRef(c.Path); errors.Is(err, fs.ErrNotExist) && notName == nil {
+		if c.Path, err = resolveModel(c.Path); err != nil {
+			return err
+		}
+		return c.checkpoint(e)
+	}
 	if err != nil {
 		return fmt.Errorf("inspect: %w", err)
 	}

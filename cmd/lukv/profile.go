@@ -260,6 +260,7 @@ func (k *maker) measure(metric lukv.MetricConfig) (*lukv.Profile, error) {
 			return
 		}
 		k.add(p)
+		k.e.log.Info("question measured", "done", p.Done, "of", p.Total, "tokens", p.Pair.Tokens, "steps", p.Pair.Steps)
 		line.show("profiling: question %d of %d%s", p.Done, p.Total, line.left(p.Resumed, p.Done, p.Total))
 	}
 	p, err := calibration.Profile(k.e.ctx, k.m, texts, o)

@@ -92,6 +92,9 @@ func TestPull(t *testing.T) {
 	assert.Equal(t, embedded, byName)
 	assert.Equal(t, embedded, byPath)
 
+	_, inspected, msg := invoke(t, "", "inspect", "acme/needle")
+	assert.Contains(t, inspected, dir, msg)
+
 	for _, tc := range []struct {
 		code int
 		want string

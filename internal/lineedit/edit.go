@@ -160,14 +160,9 @@ func (e *editor) draw() {
 	}
 	// The last column stays free: some terminals wrap when it is written.
 	room := max(4, columns-1-widthOf([]rune(e.prompt)))
-	e.left = min(e.left, e.at)
-	for widthOf(e.line[e.left:e.at]) > room-1 {
-		e.left++
-	}
+	e.left = max(min(e.left, e.at), e.back(e.at, room-1))
 	// After a deletion, show as much as there is room for.
-	for e.left > 0 && widthOf(e.line[e.left-1:]) < room {
-		e.left--
-	}
+	e.left = min(e.left, e.back(len(e.line), room-1))
 	var b strings.Builder
 	b.WriteString("\r" + e.prompt)
 	used, cursor := 0, 0
@@ -189,6 +184,16 @@ func (e *editor) draw() {
 		fmt.Fprintf(&b, "\x1b[%dD", back)
 	}
 	io.WriteString(e.t, b.String())
+}
+
+// back returns the first character from which on all up to end fit into columns.
+func (e *editor) back(end, columns int) int {
+	for used := 0; end > 0; end-- {
+		if used += runeWidth(e.line[end-1]); used > columns {
+			break
+		}
+	}
+	return end
 }
 
 // visible stands for a character on the screen.

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -156,4 +157,30 @@ func TestHistoryFile(t *testing.T) {
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
 	assert.Equal(t, maxHistory, bytes.Count(data, []byte("\n")))
+}
+
+// FuzzReadLine types anything: every line is valid UTF-8, and the end comes.
+func FuzzReadLine(f *testing.F) {
+	f.Add([]byte("abc\x1b[D\x7f\r"), 80)
+	f.Add([]byte("\x1b[200~a\nb\x1b[201~\x17\x0b\x15\x1bb\x1bf\x1bd\r"), 10)
+	f.Add([]byte("世界\x01\x04\x05\xff\x1b[1;5C\x1b[A\x1b[B\x0c"), 3)
+	f.Fuzz(func(t *testing.T, typed []byte, columns int) {
+		if len(typed) > 200 {
+			return
+		}
+		term := newTerminal(bytes.NewReader(typed), io.Discard, func() int { return columns })
+		for {
+			line, err := term.ReadLine(t.Context(), "> ")
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err != nil && !errors.Is(err, ErrInterrupt) {
+				t.Fatal(err)
+			}
+			if !utf8.ValidString(line) {
+				t.Errorf("%q is not UTF-8", line)
+			}
+			term.History.Add(line)
+		}
+	})
 }

@@ -136,9 +136,11 @@ type head struct {
 
 type applicationInfo struct {
 	head
-	name, engine               *byte
-	nameVersion, engineVersion uint32
-	apiVersion                 uint32
+	name          *byte
+	nameVersion   uint32
+	engine        *byte
+	engineVersion uint32
+	apiVersion    uint32
 }
 
 type instanceCreateInfo struct {
@@ -505,7 +507,9 @@ type BufferCopy struct {
 // The sizes and places below are those of the C header; a difference does not compile.
 var (
 	_ = [1]int{}[unsafe.Sizeof(applicationInfo{})-48]
+	_ = [1]int{}[unsafe.Offsetof(applicationInfo{}.apiVersion)-44]
 	_ = [1]int{}[unsafe.Sizeof(instanceCreateInfo{})-64]
+	_ = [1]int{}[unsafe.Offsetof(instanceCreateInfo{}.extensions)-56]
 	_ = [1]int{}[unsafe.Sizeof(debugMessengerInfo{})-48]
 	_ = [1]int{}[unsafe.Sizeof(debugMessage{})-96]
 	_ = [1]int{}[unsafe.Offsetof(debugMessage{}.idName)-24]

@@ -9,7 +9,7 @@ import (
 
 // Rows is a matrix of activations [N, Cols] on the device: row r begins at
 // element r·Stride of Mem. Type is F32, or BF16 where an operation says so.
-// Stride is a multiple of 8 ([Pad]) and Mem is aligned to 32 bytes; what lies
+// Stride is a multiple of 8 ([Pad]) and Mem is aligned to 16 bytes; what lies
 // behind a row's Cols elements does not matter.
 type Rows struct {
 	Mem     View
@@ -76,8 +76,8 @@ func (c *Commands) rows(op, name string, r Rows, cols int, types ...tensor.Type)
 		c.fail(op, "%s: found %d rows of %d elements %d apart, expected rows of %d, a multiple of 8 apart", name, r.N, r.Cols, r.Stride, cols)
 	case r.Mem.Size() < r.bytes():
 		c.fail(op, "%s: found %d bytes, expected %d for %d rows %d apart", name, r.Mem.Size(), r.bytes(), r.N, r.Stride)
-	case r.Mem.address()%32 != 0:
-		c.fail(op, "%s: the address %#x is not a multiple of 32", name, r.Mem.address())
+	case r.Mem.address()%16 != 0:
+		c.fail(op, "%s: the address %#x is not a multiple of 16", name, r.Mem.address())
 	}
 	return code
 }
@@ -106,8 +106,8 @@ func (c *Commands) weights(op string, w Weights) (code uint32) {
 		c.fail(op, "weights: found type %v, expected F32, F16 or BF16", w.Type)
 	case w.Mem.None() || w.Mem.Size() < need:
 		c.fail(op, "weights: found %d bytes, expected %d for %d×%d of %v", w.Mem.Size(), need, w.Rows, w.Cols, w.Type)
-	case w.Mem.address()%32 != 0:
-		c.fail(op, "weights: the address %#x is not a multiple of 32", w.Mem.address())
+	case w.Mem.address()%16 != 0:
+		c.fail(op, "weights: the address %#x is not a multiple of 16", w.Mem.address())
 	case int64(w.Rows)*int64(Pad(w.Cols)/8) >= 1<<31:
 		c.fail(op, "weights: %d×%d has too many elements", w.Rows, w.Cols)
 	}

@@ -41,12 +41,13 @@
 // # Limits of the language
 //
 // Templates that load other templates (extends, include, import, from) and
-// automatic HTML escaping are refused while parsing, by name, as are the filters
-// pprint, random, urlize and wordwrap, the global lipsum, the methods
-// str.encode, str.translate and str.maketrans, the escape \N{...}, the format
-// flag # for floats and complex numbers when they are reached. Extensions of
-// Jinja other than the ones above do not exist. What Python prints with a memory
-// address prints without one; a float power may differ in its last digit.
+// automatic HTML escaping are refused while parsing. The filters pprint, random,
+// urlize and wordwrap, the global lipsum, the methods str.encode, str.translate
+// and str.maketrans, the string escape \N{...}, the format flag # for floats and
+// complex numbers fail by name; self and super are undefined in blocks. Other
+// extensions of Jinja than the ones above do not exist. What Python prints with
+// a memory address prints without one, and a float power may differ in its last
+// digit.
 //
 // A rendered prompt already holds the model's begin-of-text token where the
 // template writes one: encode it without adding special tokens.

@@ -27,7 +27,7 @@ type goldenCase struct {
 	name, template, tier string
 	context              *Object
 	output, failure      string
-	kind                 string // "" for an output, else "raised" or "engine"
+	kind                 string // "" for an output, else "raised", "engine" or "any"
 }
 
 func text(o *Object, key string) string {
@@ -149,4 +149,28 @@ func TestGolden(t *testing.T) {
 	line := fmt.Sprintf("golden templates: %d checks, %d skipped (feature not built)", checks, skipped)
 	t.Log(line)
 	fmt.Println(line)
+}
+
+// TestReference renders templates, most of them made at random, whose results
+// were recorded from Python's Jinja2. Where Python fails this package must fail.
+func TestReference(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("testdata", "jinja.json"))
+	require.NoError(t, err)
+	var doc Object
+	require.NoError(t, doc.UnmarshalJSON(data))
+	vars, _ := doc.Get("context")
+	list, _ := doc.Get("cases")
+	require.NotEmpty(t, list)
+	for i, e := range list.([]any) {
+		source := text(e.(*Object), "template")
+		c := goldenCase{context: vars.(*Object), output: text(e.(*Object), "output"), failure: text(e.(*Object), "error")}
+		if c.failure != "" {
+			c.kind = "any" // raised or engine
+		}
+		tmpl, err := Parse("reference", source)
+		if problem := c.check(tmpl, err); problem != "" {
+			t.Errorf("case %d: template %q: %s", i, source, problem)
+		}
+	}
+	t.Logf("%d templates", len(list.([]any)))
 }

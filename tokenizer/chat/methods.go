@@ -284,7 +284,7 @@ func defineTextMethods() map[string]*builtin {
 	}
 	split := func(name string, fromRight bool) *builtin {
 		return define(name, "self sep=None maxsplit=-1", func(r *run, a []any) any {
-			return r.splitText(textArg(a[0], name), a[1], intArg(a[2], name+" maxsplit"), fromRight)
+			return likeTexts(a[0], r.splitText(textArg(a[0], name), a[1], intArg(a[2], name+" maxsplit"), fromRight))
 		})
 	}
 	partition := func(name string, index func(s, sep string) int, fromRight bool) *builtin {
@@ -294,14 +294,13 @@ func defineTextMethods() map[string]*builtin {
 				failf("%s: empty separator", name)
 			}
 			r.work(len(s))
-			i := index(s, sep)
-			switch {
-			case i >= 0:
-				return tuple{elems: []any{s[:i], sep, s[i+len(sep):]}}
-			case fromRight:
-				return tuple{elems: []any{"", "", s}}
+			parts := []any{s, "", ""}
+			if i := index(s, sep); i >= 0 {
+				parts = []any{s[:i], sep, s[i+len(sep):]}
+			} else if fromRight {
+				parts = []any{"", "", s}
 			}
-			return tuple{elems: []any{s, "", ""}}
+			return tuple{elems: likeTexts(a[0], parts)}
 		})
 	}
 	// all defines a test that holds for every character of text that has some.
@@ -389,7 +388,7 @@ func defineTextMethods() map[string]*builtin {
 			}
 		}),
 		define("splitlines", "self keepends=False", func(r *run, a []any) any {
-			return toList(r.splitLines(textArg(a[0], "splitlines"), truthy(a[1])))
+			return likeTexts(a[0], toList(r.splitLines(textArg(a[0], "splitlines"), truthy(a[1]))))
 		}),
 		define("zfill", "self width", func(r *run, a []any) any {
 			s := textArg(a[0], "zfill")

@@ -386,6 +386,16 @@ func countWords(s string) int {
 	return n
 }
 
+// likeTexts gives texts the kind of text that of has.
+func likeTexts(of any, list []any) []any {
+	if _, ok := of.(markup); ok {
+		for i, e := range list {
+			list[i] = markup(e.(string))
+		}
+	}
+	return list
+}
+
 func toList(parts []string) []any {
 	out := make([]any, len(parts))
 	for i, p := range parts {

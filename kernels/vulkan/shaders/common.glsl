@@ -2,7 +2,8 @@
 // whose bits must not depend on which shader calls them.
 //
 // Types: 0 f32, 1 f16, 2 bf16. Sums are chains of fma under "precise", so that
-// neither a driver's optimiser nor the shape of a tile changes their order.
+// neither a driver's optimiser nor the shape of a tile changes their order. Whether
+// an fma is fused is up to the device; it is the same everywhere on one device.
 
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
@@ -75,12 +76,8 @@ float unpack1(InU p, uint i, uint type) {
 	return type == F16 ? unpackHalf2x16(w).x : unbf(w);
 }
 
-// The polynomial of package kernels.
-float poly2(float h, float e) {
-	if (!(h >= -125.5)) return 0.0;
-	if (h >= 127.5) return uintBitsToFloat(0x7f800000u);
-	float n = roundEven(h);
-	precise float r = (h - n) + e;
+// scaled is r's power of two, -1/2 ≤ r ≤ 1/2, times 2^n: the polynomial of package kernels.
+float scaled(float r, float n) {
 	precise float p = uintBitsToFloat(0x392209c5u);
 	p = fma(p, r, uintBitsToFloat(0x3aaf8444u));
 	p = fma(p, r, uintBitsToFloat(0x3c1d952au));
@@ -91,13 +88,27 @@ float poly2(float h, float e) {
 	return p * uintBitsToFloat(uint(int(n) + 127) << 23);
 }
 
-float power2(float x) { return poly2(x, 0.0); }
+// power2 is 2^x, without subnormal results.
+float power2(float x) {
+	if (!(x >= -125.5)) return 0.0;
+	if (x >= 127.5) return uintBitsToFloat(0x7f800000u);
+	float n = roundEven(x);
+	precise float r = x - n;
+	return scaled(r, n);
+}
 
+// expo is e^x. Devices need not fuse fma, so the rest of x·log2 e is found by
+// subtracting n·ln 2 in two parts, the first of which is exact.
 float expo(float x) {
 	const float log2e = 1.44269502;
 	precise float h = x * log2e;
-	precise float e = fma(x, log2e, -h);
-	return poly2(h, e);
+	if (!(h >= -125.5)) return 0.0;
+	if (h >= 127.5) return uintBitsToFloat(0x7f800000u);
+	float n = roundEven(h);
+	precise float a = n * 0.693359375, b = n * -2.12194440e-4;
+	precise float r = (x - a) - b;
+	r *= log2e;
+	return scaled(r, n);
 }
 
 // A head of a layer's cache: where its pages are, how many entries it held

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/builtin"
+)
+
+// shortTexts writes calibration texts that are quick to measure: samples of
+// 256 tokens with their question.
+func shortTexts(t *testing.T, n int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "texts.jsonl")
+	f, err := os.Create(path)
+	require.NoError(t, err)
+	defer f.Close()
+	for _, s := range builtin.Samples() {
+		if s.Length == 256 && n > 0 {
+			n--
+			require.NoError(t, json.NewEncoder(f).Encode(map[string]any{
+				"context": s.Context,
+				"questions": []any{
+					map[string]string{"question": s.Question, "answer_prefix": s.AnswerPrefix},
+					s.Question,
+				},
+			}))
+		}
+	}
+	return path
+}
+
+func TestProfile(t *testing.T) {
+	texts := shortTexts(t, 3)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	args := func(name string, more ...string) []string {
+		return append([]string{"profile", "builtin", "--metric", "keydiff", "--data", texts, "-o", file(name)}, more...)
+	}
+	read := func(name string) string {
+		data, err := os.ReadFile(file(name))
+		require.NoError(t, err)
+		return string(data)
+	}
+
+	s := decode[profileSummary](t, ok(t, args("a", "--json", "--npy", file("a.npy"))...))
+	assert.Equal(t, 6, s.Pairs)
+	assert.Equal(t, 6, s.Measured)
+	assert.Equal(t, 6*lukv.Levels, s.Solutions)
+	assert.Len(t, s.Levels, lukv.Levels)
+	assert.InDelta(t, 0.8, s.Levels[79].Mean, 0.02)
+	assert.GreaterOrEqual(t, s.Levels[79].Loss, s.Levels[79].Bound)
+	holds(t, dir, "a", "a.npy")
+
+	// Again, on one thread: the same bytes.
+	assert.Contains(t, ok(t, args("b", "--threads", "1")...), "6 questions")
+	assert.Equal(t, read("a"), read("b"))
+
+	// Interrupted after two questions and resumed: the same bytes.
+	o := interrupted(t, "question measured", 2, args("c", "-v")...)
+	assert.Equal(t, exitInterrupted, o.code, o.err)
+	assert.Contains(t, o.err, "goes on from there")
+	holds(t, dir, "a", "a.npy", "b", "c.state")
+	assert.Contains(t, ok(t, "inspect", file("c.state")), "unfinished")
+	fails(t, exitRefused, "remove "+file("c.state"), args("c", "--max-steps", "9")...)
+	s = decode[profileSummary](t, ok(t, args("c", "--json")...))
+	assert.Equal(t, 2, s.Resumed)
+	assert.Equal(t, 4, s.Measured)
+	assert.Equal(t, read("a"), read("c"))
+	holds(t, dir, "a", "a.npy", "b", "c")
+
+	// Through .npy: the same ratios, another identity.
+	ok(t, "profile", "builtin", "--metric", "keydiff", "--from-npy", file("a.npy"), "-o", file("d"))
+	a, err := lukv.LoadProfile(file("a"))
+	require.NoError(t, err)
+	d, err := lukv.LoadProfile(file("d"))
+	require.NoError(t, err)
+	for i := range lukv.Levels {
+		assert.Equal(t, a.Level(i), d.Level(i))
+	}
+	assert.NotEqual(t, a.Identity.Calibration, d.Identity.Calibration)
+
+	// It works where it belongs and nowhere else.
+	sample, path := sample(t, "niah_single_2", 512)
+	run := func(model string, more ...string) []string {
+		return append([]string{"run", model, "-c", path, "--ratio", "0.5", "--allocator", "lukv", sample.Question}, more...)
+	}
+	ok(t, run("builtin", "--metric", "keydiff", "--profile", file("a"))...)
+	fails(t, exitRefused, "metric", run("builtin", "--metric", "snapkv", "--profile", file("a"))...)
+	fails(t, exitRefused, "model", run(otherModel(t), "--metric", "keydiff", "--profile", file("a"))...)
+	fails(t, exitRefused, "protected window", run("builtin", "--metric", "keydiff", "--profile", file("a"), "--window", "9")...)
+	require.NoError(t, os.WriteFile(file("e"), []byte(read("a")[:2000]), 0o644))
+	fails(t, exitFailed, file("e"), run("builtin", "--metric", "keydiff", "--profile", file("e"))...)
+}
+
+func TestProfileOptions(t *testing.T) {
+	texts := shortTexts(t, 1)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "p")
+	ok(t, "profile", "builtin", "--data", texts, "--limit", "1", "-o", file,
+		"--metric", `{"name":"snapkv","window":16}`, "--normalization", "layer", "--objective", "capacity", "--scope", "layer",
+		"--solver", "greedy+repair", "--max-steps", "8", "--min-retention", "0.05", "--include-question", "--sinks", "2", "--window", "20")
+	p, err := lukv.LoadProfile(file)
+	require.NoError(t, err)
+	id := p.Identity
+	assert.Equal(t, 1, p.Pairs)
+	assert.Equal(t, 16, *id.Metric.Window)
+	assert.Equal(t, lukv.Protection{Sinks: 2, Window: 20}, id.Protection)
+	id.Metric, id.Model, id.Calibration, id.Protection = lukv.MetricConfig{}, "", "", lukv.Protection{}
+	assert.Equal(t, lukv.ProfileIdentity{
+		Normalization: lukv.NormLayer, Objective: lukv.ObjectiveCapacity, Scope: lukv.ScopePerLayer,
+		Solver: lukv.SolverRepair, MinRetention: 0.05, MaxSteps: 8,
+	}, id)
+}
+
+func TestProfileTexts(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		return path
+	}
+	s, context := sample(t, "niah_single_2", 256)
+	questions := write("q.txt", s.Question+"\n\n"+`{"question":"Who?","answer_prefix":"It was"}`+"\n")
+	out := filepath.Join(dir, "p")
+	r := decode[profileSummary](t, ok(t, "profile", "builtin", "--text", context, "--questions", questions, "-o", out, "--json", "--max-steps", "4"))
+	assert.Equal(t, 2, r.Pairs)
+
+	fails(t, exitFailed, "none", "profile", "builtin", "--text", filepath.Join(dir, "none"), "--questions", questions, "-o", out)
+	fails(t, exitFailed, "line 1", "profile", "builtin", "--data", write("bad.jsonl", `{"context":1}`), "-o", out)
+	fails(t, exitFailed, "no questions", "profile", "builtin", "--data", write("bad.jsonl", `{"context":"a"}`), "-o", out)
+
+	// An ordinary checkpoint takes the package's own narrative, which is longer
+	// than this one can read.
+	fails(t, exitFull, "context full", "profile", checkpoint(t, nil), "-o", filepath.Join(dir, "never"))
+	fails(t, exitFailed, "no/such", "profile", "builtin", "--data", shortTexts(t, 1), "--limit", "1", "--max-steps", "2", "-o", filepath.Join(dir, "no/such/p"))
+	holds(t, dir, "q.txt", "p", "bad.jsonl")
+}

@@ -1,0 +1,336 @@
+//go:build (linux || darwin || windows) && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
+)
+
+// These tests need a Vulkan device; without one they skip, unless LUKV_MUST_VULKAN=1
+// turns that into a failure. LUKV_DEVICE selects the device, otherwise it is the
+// first one, software or not. On a Debian 12 machine without a GPU
+//
+//	apt-get install --no-install-recommends libvulkan1 mesa-vulkan-drivers vulkan-validationlayers
+//
+// brings Mesa's software device and the validation layer, and
+//
+//	VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.x86_64.json NODEVICE_SELECT=1 LUKV_MUST_VULKAN=1
+//
+// makes them run on it. Regenerating shaders needs glslc and spirv-tools, too.
+// LUKV_VULKAN_GPU_ASSISTED=1 adds the layer's checks of every address.
+
+var shared struct {
+	once sync.Once
+	d    *Device
+	err  error
+
+	mu       sync.Mutex
+	messages []string // of the validation layer
+}
+
+func note(m string) {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	shared.messages = append(shared.messages, m)
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if shared.d != nil {
+		if err := shared.d.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "close the device:", err)
+			code = 1
+		}
+	}
+	for _, s := range shared.messages {
+		fmt.Fprintln(os.Stderr, "validation:", s)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// openTest opens a device of its own, or skips.
+func openTest(t testing.TB, o Options) *Device {
+	t.Helper()
+	d, err := openAny(o)
+	if err != nil {
+		skipOrFail(t, err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil && !errors.Is(err, ErrDeviceLost) {
+			t.Errorf("close the device: %v", err)
+		}
+	})
+	return d
+}
+
+func openAny(o Options) (*Device, error) {
+	selector := os.Getenv(EnvDevice)
+	if selector == "" {
+		selector = "0"
+	}
+	if o.CacheDir == "" {
+		o.CacheDir = "-"
+	}
+	o.Validation = note
+	o.GPUAssisted = os.Getenv("LUKV_VULKAN_GPU_ASSISTED") == "1"
+	d, err := Open(selector, o)
+	if err != nil && strings.Contains(err.Error(), "VK_LAYER_KHRONOS_validation is not installed") {
+		o.Validation = nil
+		return Open(selector, o)
+	}
+	return d, err
+}
+
+func skipOrFail(t testing.TB, err error) {
+	t.Helper()
+	if os.Getenv("LUKV_MUST_VULKAN") == "1" {
+		t.Fatalf("LUKV_MUST_VULKAN is set, but there is no device: %v", err)
+	}
+	t.Skipf("no vulkan device: %v", err)
+}
+
+// device returns the device that tests share, or skips.
+func device(t testing.TB) *Device {
+	t.Helper()
+	shared.once.Do(func() { shared.d, shared.err = openAny(Options{BlockBytes: 64 << 20}) })
+	if shared.err != nil {
+		skipOrFail(t, shared.err)
+	}
+	return shared.d
+}
+
+const guard = 256
+
+// guarded is device memory between bytes that must not change.
+type guarded struct {
+	t testing.TB
+	d *Device
+	b *Buffer
+	View
+}
+
+func alloc(t testing.TB, d *Device, n int) *guarded {
+	t.Helper()
+	whole := (n + 2*guard + 3) &^ 3
+	b, err := d.NewBuffer(int64(whole))
+	ok(t, err)
+	fill := make([]byte, whole)
+	for i := range fill {
+		fill[i] = 0xA5
+	}
+	ok(t, d.Upload(context.Background(), b.All(), fill))
+	g := &guarded{t, d, b, b.At(guard, int64(n))}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			g.check()
+		}
+		b.Free()
+	})
+	return g
+}
+
+func (g *guarded) check() {
+	g.t.Helper()
+	all := make([]byte, g.b.Size())
+	ok(g.t, g.d.Download(context.Background(), all, g.b.All()))
+	n := int(g.View.Size())
+	for i, x := range all {
+		if (i < guard || i >= guard+n) && x != 0xA5 {
+			g.t.Fatalf("byte %d of a buffer of %d was overwritten with %#x", i-guard, n, x)
+		}
+	}
+}
+
+func (g *guarded) f32() []float32 {
+	g.t.Helper()
+	raw := make([]byte, g.View.Size())
+	ok(g.t, g.d.Download(context.Background(), raw, g.View))
+	return floats(raw)
+}
+
+func (g *guarded) raw() []byte {
+	g.t.Helper()
+	raw := make([]byte, g.View.Size())
+	ok(g.t, g.d.Download(context.Background(), raw, g.View))
+	return raw
+}
+
+func floats(raw []byte) []float32 {
+	out := make([]float32, len(raw)/4)
+	for i := range out {
+		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+	}
+	return out
+}
+
+func bytesOf(x []float32) []byte {
+	out := make([]byte, 4*len(x))
+	for i, v := range x {
+		binary.LittleEndian.PutUint32(out[4*i:], math.Float32bits(v))
+	}
+	return out
+}
+
+func upload(t testing.TB, d *Device, data []byte) *guarded {
+	t.Helper()
+	g := alloc(t, d, len(data))
+	ok(t, d.Upload(context.Background(), g.View, data))
+	return g
+}
+
+// uploadRows uploads [n][cols] values as Rows of a type; gaps stay at the guard
+// pattern, which is garbage that must not matter.
+func uploadRows(t testing.TB, d *Device, x []float32, n, cols int, typ tensor.Type) (Rows, *guarded) {
+	t.Helper()
+	g := alloc(t, d, max(n*Pad(cols)*typ.Size(), 4))
+	r := NewRows(g.View, typ, n, cols)
+	raw := make([]byte, cols*typ.Size())
+	for i := range n {
+		kernels.CPU{}.Narrow(raw, x[i*cols:(i+1)*cols], typ)
+		ok(t, d.Upload(context.Background(), g.View.At(int64(i*Pad(cols)*typ.Size()), int64(len(raw))), raw))
+	}
+	return r, g
+}
+
+// rowsOf reads Rows back as [n][cols].
+func rowsOf(g *guarded, r Rows) []float32 {
+	g.t.Helper()
+	raw := g.raw()
+	out := make([]float32, r.N*r.Cols)
+	size := r.Type.Size()
+	for i := range r.N {
+		kernels.CPU{}.Widen(out[i*r.Cols:(i+1)*r.Cols], raw[i*r.Stride*size:(i*r.Stride+r.Cols)*size], r.Type)
+	}
+	return out
+}
+
+func newRows(t testing.TB, d *Device, n, cols int, typ tensor.Type) (Rows, *guarded) {
+	t.Helper()
+	g := alloc(t, d, max(n*Pad(cols)*typ.Size(), 4))
+	return NewRows(g.View, typ, n, cols), g
+}
+
+func uploadWeights(t testing.TB, d *Device, raw []byte, typ tensor.Type, rows, cols int) Weights {
+	t.Helper()
+	g := alloc(t, d, int(WeightBytes(typ, rows, cols)))
+	ok(t, d.UploadRows(context.Background(), g.View, raw, cols*typ.Size(), Pad(cols)*typ.Size()))
+	return Weights{Mem: g.View, Type: typ, Rows: rows, Cols: cols}
+}
+
+func run(t testing.TB, d *Device, record func(c *Commands)) {
+	t.Helper()
+	ok(t, d.Run(context.Background(), record))
+}
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func random(r *rand.Rand, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(r.NormFloat64())
+	}
+	return x
+}
+
+// narrow stores values with a type and returns the bytes and what they hold.
+func narrow(x []float32, typ tensor.Type) ([]byte, []float32) {
+	raw := make([]byte, len(x)*typ.Size())
+	kernels.CPU{}.Narrow(raw, x, typ)
+	y := make([]float32, len(x))
+	kernels.CPU{}.Widen(y, raw, typ)
+	return raw, y
+}
+
+// sameBits fails unless both have the same bits.
+func sameBits(t testing.TB, what string, want, got []float32) {
+	t.Helper()
+	if len(want) != len(got) {
+		t.Fatalf("%s: %d values, expected %d", what, len(got), len(want))
+	}
+	var lines []string
+	bad := 0
+	for i := range want {
+		if math.Float32bits(want[i]) != math.Float32bits(got[i]) {
+			if bad++; bad <= 4 {
+				lines = append(lines, fmt.Sprintf("  [%d] want %g, got %g", i, want[i], got[i]))
+			}
+		}
+	}
+	if bad > 0 {
+		t.Fatalf("%s: %d of %d values differ\n%s", what, bad, len(want), strings.Join(lines, "\n"))
+	}
+}
+
+// within fails unless |got-want| ≤ bound(i) everywhere. It prints the worst.
+func within(t testing.TB, what string, want []float64, got []float32, bound func(i int) float64) {
+	t.Helper()
+	if len(want) != len(got) {
+		t.Fatalf("%s: %d values, expected %d", what, len(got), len(want))
+	}
+	worst, at := 0.0, -1
+	for i := range want {
+		if math.IsInf(want[i], 0) && float64(got[i]) == want[i] {
+			continue
+		}
+		e := math.Abs(float64(got[i])-want[i]) / bound(i)
+		if e > worst || math.IsNaN(e) {
+			worst, at = e, i
+			if math.IsNaN(e) {
+				break
+			}
+		}
+	}
+	if at >= 0 && !(worst <= 1) {
+		t.Fatalf("%s: element %d of %d: want %g, got %g, which is %g times the bound of %g", what, at, len(want), want[at], got[at], worst, bound(at))
+	}
+	t.Logf("%s: worst error %.3f of the bound", what, worst)
+}
+
+func wide(x []float32) []float64 {
+	y := make([]float64, len(x))
+	for i, v := range x {
+		y[i] = float64(v)
+	}
+	return y
+}
+
+func rng(name string) *rand.Rand {
+	var h uint64 = 14695981039346656037
+	for _, b := range []byte(name) {
+		h = (h ^ uint64(b)) * 1099511628211
+	}
+	return rand.New(rand.NewPCG(h, 7))
+}
+
+func relative(want []float64, rel, abs float64) func(int) float64 {
+	return func(i int) float64 { return math.Abs(want[i])*rel + abs }
+}
+
+var weightTypes = []tensor.Type{tensor.F32, tensor.F16, tensor.BF16}
+
+func repeat[T any](n int, f func(i int) T) []T {
+	s := make([]T, n)
+	for i := range s {
+		s[i] = f(i)
+	}
+	return slices.Clip(s)
+}

@@ -1,0 +1,298 @@
+//go:build (linux || darwin || windows) && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
+)
+
+// The operation table of the device. Every operation is compared with the
+// portable functions of package kernels (or with float64 where those have none)
+// within the bound that it states, and with itself, bit by bit, under other
+// batch shapes. Operands lie between guard bytes, and the gaps between rows hold garbage.
+
+func TestMatMul(t *testing.T) {
+	d := device(t)
+	checks := 0
+	for _, s := range []struct{ n, cols, rows int }{
+		{1, 16, 1}, {1, 64, 9}, {1, 4160, 6}, {1, 1024, 300}, {2, 96, 7}, {3, 2048, 4}, {5, 2080, 37},
+		{9, 64, 70}, {33, 128, 40}, {17, 4100, 5}, {1, 7, 5}, {4, 33, 5}, {40, 100, 17}, {1, 9001, 3},
+	} {
+		for _, wt := range weightTypes {
+			for _, xt := range []tensor.Type{tensor.F32, tensor.BF16} {
+				name := fmt.Sprintf("MatMul/%v·%v/n%d,cols%d,rows%d", xt, wt, s.n, s.cols, s.rows)
+				t.Run(name, func(t *testing.T) {
+					r := rng(name)
+					_, x := narrow(random(r, s.n*s.cols), xt)
+					raw, w := narrow(random(r, s.rows*s.cols), wt)
+					xr, _ := uploadRows(t, d, x, s.n, s.cols, xt)
+					dw := uploadWeights(t, d, raw, wt, s.rows, s.cols)
+					y, yg := newRows(t, d, s.n, s.rows, tensor.F32)
+					run(t, d, func(c *Commands) { c.MatMul(xr, false, Product{W: dw, Dst: y}) })
+					got := rowsOf(yg, y)
+
+					want := make([]float32, s.n*s.rows)
+					m := kernels.Matrix{Type: wt, Rows: s.rows, Cols: s.cols, Data: raw}
+					kernels.CPU{}.MatMul(want, s.rows, x, s.cols, s.n, &m, 0, s.rows)
+					within(t, name, wide(want), got, func(i int) float64 {
+						sum := 1e-30
+						for k := range s.cols {
+							sum += math.Abs(float64(x[i/s.rows*s.cols+k]) * float64(w[i%s.rows*s.cols+k]))
+						}
+						return 2e-6 * sum
+					})
+					// Bits: row by row, and in chunks that take other shaders.
+					for _, chunk := range []int{1, 3, 11} {
+						if chunk >= s.n {
+							continue
+						}
+						z, zg := newRows(t, d, s.n, s.rows, tensor.F32)
+						run(t, d, func(c *Commands) {
+							for at := 0; at < s.n; at += chunk {
+								c.MatMul(part(xr, at, min(chunk, s.n-at)), false, Product{W: dw, Dst: part(z, at, min(chunk, s.n-at))})
+							}
+						})
+						sameBits(t, fmt.Sprintf("%s, %d rows at a time", name, chunk), got, rowsOf(zg, z))
+					}
+					checks++
+				})
+			}
+		}
+	}
+	fmt.Printf("device operation table: %d products on %s\n", checks, d.Info().Name)
+}
+
+// part returns rows [at, at+n).
+func part(r Rows, at, n int) Rows {
+	off := int64(at) * int64(r.Stride) * int64(r.Type.Size())
+	r.Mem = r.Mem.At(off, r.Mem.Size()-off)
+	r.N = n
+	return r
+}
+
+func TestMatMulTogether(t *testing.T) {
+	d := device(t)
+	r := rng("together")
+	const cols, n = 72, 6
+	for _, rows := range []int{1, n} {
+		x := random(r, rows*cols)
+		xr, _ := uploadRows(t, d, x, rows, cols, tensor.F32)
+		var products, alone []Product
+		var outs, refs []*guarded
+		for _, w := range []int{40, 9, 33} {
+			raw, _ := narrow(random(r, w*cols), tensor.BF16)
+			dw := uploadWeights(t, d, raw, tensor.BF16, w, cols)
+			bias := upload(t, d, bytesOf(random(r, w)))
+			init := random(r, rows*w)
+			a, ag := uploadRows(t, d, init, rows, w, tensor.F32)
+			b, bg := uploadRows(t, d, init, rows, w, tensor.F32)
+			products = append(products, Product{W: dw, Dst: a, Bias: bias.View})
+			alone = append(alone, Product{W: dw, Dst: b, Bias: bias.View})
+			outs, refs = append(outs, ag), append(refs, bg)
+			if len(products) == 1 {
+				// What one product with bias and add must give.
+				z, zg := newRows(t, d, rows, w, tensor.F32)
+				run(t, d, func(c *Commands) { c.MatMul(xr, false, Product{W: dw, Dst: z}) })
+				plain, bv := rowsOf(zg, z), bias.f32()
+				run(t, d, func(c *Commands) { c.MatMul(xr, true, products[0]) })
+				for i := range init {
+					init[i] += plain[i] + bv[i%w]
+				}
+				sameBits(t, "product with bias and add", init, rowsOf(ag, a))
+				run(t, d, func(c *Commands) { c.Copy(b.Mem, a.Mem) })
+			}
+		}
+		run(t, d, func(c *Commands) { c.MatMul(xr, true, products...) })
+		run(t, d, func(c *Commands) {
+			c.Together(func() {
+				for _, p := range alone {
+					c.MatMul(xr, true, p)
+				}
+			})
+		})
+		for i := range outs {
+			sameBits(t, fmt.Sprintf("product %d of three over %d rows", i, rows), rowsOf(refs[i], alone[i].Dst), rowsOf(outs[i], products[i].Dst))
+		}
+	}
+}
+
+func TestElementwise(t *testing.T) {
+	d := device(t)
+	cpu := kernels.CPU{}
+	for _, s := range []struct{ n, cols int }{{1, 1}, {3, 7}, {2, 64}, {5, 1000}, {1, 4096}} {
+		name := fmt.Sprintf("n%d,cols%d", s.n, s.cols)
+		r := rng(name)
+		x, w, z := random(r, s.n*s.cols), random(r, s.cols), random(r, s.n*s.cols)
+		for i := range z {
+			z[i] *= 20
+		}
+		xr, _ := uploadRows(t, d, x, s.n, s.cols, tensor.F32)
+		zr, _ := uploadRows(t, d, z, s.n, s.cols, tensor.F32)
+		wv := upload(t, d, bytesOf(w))
+		norm, swiglu, sum := make([]float32, len(x)), make([]float32, len(x)), make([]float32, len(x))
+		for i := range s.n {
+			cpu.RMSNorm(norm[i*s.cols:], x[i*s.cols:(i+1)*s.cols], w, 1e-5)
+		}
+		cpu.SwiGLU(swiglu, z, x)
+		copy(sum, x)
+		cpu.Add(sum, z)
+		for _, op := range []struct {
+			name  string
+			want  []float32
+			types []tensor.Type
+			rel   float64
+			run   func(c *Commands, y Rows)
+		}{
+			{"RMSNorm", norm, []tensor.Type{tensor.F32, tensor.BF16}, 2e-6, func(c *Commands, y Rows) { c.RMSNorm(y, xr, wv.View, 1e-5) }},
+			{"SwiGLU", swiglu, []tensor.Type{tensor.F32, tensor.BF16}, 2e-6, func(c *Commands, y Rows) { c.SwiGLU(y, zr, xr) }},
+			{"Convert", x, weightTypes, 0, func(c *Commands, y Rows) { c.Convert(y, xr) }},
+			{"Add", sum, []tensor.Type{tensor.F32}, 0, func(c *Commands, y Rows) { c.Convert(y, xr); c.Add(y, zr) }},
+		} {
+			for _, yt := range op.types {
+				y, yg := newRows(t, d, s.n, s.cols, yt)
+				run(t, d, func(c *Commands) { op.run(c, y) })
+				what := fmt.Sprintf("%s/%v/%s", op.name, yt, name)
+				_, want := narrow(op.want, yt)
+				if op.rel == 0 {
+					sameBits(t, what, want, rowsOf(yg, y))
+					continue
+				}
+				unit := op.rel // a difference may tip a rounding
+				if yt == tensor.BF16 {
+					unit = 1.0 / 128
+				}
+				within(t, what, wide(want), rowsOf(yg, y), relative(wide(want), unit, 1e-30))
+			}
+		}
+	}
+	// One row's norm does not depend on the others.
+	x := random(rng("rows"), 5*256)
+	wv := upload(t, d, bytesOf(random(rng("w"), 256)))
+	xr, _ := uploadRows(t, d, x, 5, 256, tensor.F32)
+	a, ag := newRows(t, d, 5, 256, tensor.F32)
+	b, bg := newRows(t, d, 5, 256, tensor.F32)
+	run(t, d, func(c *Commands) {
+		c.RMSNorm(a, xr, wv.View, 1e-6)
+		for i := range 5 {
+			c.RMSNorm(part(b, i, 1), part(xr, i, 1), wv.View, 1e-6)
+		}
+	})
+	sameBits(t, "norm row by row", rowsOf(ag, a), rowsOf(bg, b))
+	// Heads in place.
+	h := upload(t, d, bytesOf(x))
+	hw := random(rng("hw"), 64)
+	hv := upload(t, d, bytesOf(hw))
+	run(t, d, func(c *Commands) { c.HeadNorm(Rows{h.View, tensor.F32, 5, 256, 256}, 64, hv.View, 1e-6) })
+	want := make([]float32, len(x))
+	for i := 0; i < len(x); i += 64 {
+		cpu.RMSNorm(want[i:], x[i:i+64], hw, 1e-6)
+	}
+	within(t, "HeadNorm", wide(want), h.f32(), relative(wide(want), 2e-6, 1e-30))
+}
+
+func TestConvertRounding(t *testing.T) {
+	d := device(t)
+	// Ties, the borders of f16's range and its subnormal numbers.
+	x := []float32{0, 1, -1, 65504, 65519, 65520, -70000, 1e-7, 6e-8, 2.98e-8, 2.99e-8, 6.1e-5, 6.2e-5, -3e-6, 1.0009765, 1.00048828125, 1.00146484375, 3.3895314e38}
+	for range 2000 {
+		x = append(x, math.Float32frombits(0x38000000+uint32(len(x))*7919%0x10000000))
+	}
+	for _, typ := range []tensor.Type{tensor.F16, tensor.BF16} {
+		xr, _ := uploadRows(t, d, x, 1, len(x), tensor.F32)
+		y, yg := newRows(t, d, 1, len(x), typ)
+		run(t, d, func(c *Commands) { c.Convert(y, xr) })
+		raw, _ := narrow(x, typ)
+		got := yg.raw()
+		for i := range x {
+			if w, g := binary.LittleEndian.Uint16(raw[2*i:]), binary.LittleEndian.Uint16(got[2*i:]); w != g {
+				t.Fatalf("%g as %v: want %#x, got %#x", x[i], typ, w, g)
+			}
+		}
+	}
+}
+
+func TestEmbed(t *testing.T) {
+	d := device(t)
+	for _, typ := range weightTypes {
+		const vocab, cols = 50, 20
+		raw, w := narrow(random(rng("embed"), vocab*cols), typ)
+		table := uploadWeights(t, d, raw, typ, vocab, cols)
+		ids := []uint32{7, 49, 0, 7, 50}
+		idb := make([]byte, 4*len(ids))
+		want := make([]float32, len(ids)*cols)
+		for i, id := range ids {
+			binary.LittleEndian.PutUint32(idb[4*i:], id)
+			if id < vocab {
+				copy(want[i*cols:(i+1)*cols], w[id*cols:])
+			}
+		}
+		x, xg := newRows(t, d, len(ids), cols, tensor.F32)
+		iv := upload(t, d, idb)
+		run(t, d, func(c *Commands) { c.Embed(x, iv.View, table) })
+		sameBits(t, fmt.Sprintf("Embed/%v", typ), want, rowsOf(xg, x))
+	}
+}
+
+func TestArgmax(t *testing.T) {
+	d := device(t)
+	inf := float32(math.Inf(1))
+	for _, n := range []int{1, 5, 255, 256, 257, 3000} {
+		rows := [][]float32{
+			random(rng(fmt.Sprint("argmax", n)), n),
+			repeat(n, func(i int) float32 { return float32(i * 7 % 5) }), // ties
+			repeat(n, func(int) float32 { return -inf }),
+			repeat(n, func(i int) float32 { return float32(-i) }),
+		}
+		var x []float32
+		for _, r := range rows {
+			x = append(x, r...)
+		}
+		xr, _ := uploadRows(t, d, x, len(rows), n, tensor.F32)
+		out := alloc(t, d, 4*len(rows))
+		run(t, d, func(c *Commands) { c.Argmax(out.View, xr) })
+		for i, r := range rows {
+			if want, got := (kernels.CPU{}).Argmax(r), int(binary.LittleEndian.Uint32(out.raw()[4*i:])); want != got {
+				t.Errorf("argmax of row %d of %d elements: want %d, got %d", i, n, want, got)
+			}
+		}
+	}
+}
+
+func TestOperandsAreChecked(t *testing.T) {
+	d := device(t)
+	x, _ := newRows(t, d, 2, 16, tensor.F32)
+	y, _ := newRows(t, d, 2, 8, tensor.F32)
+	w := uploadWeights(t, d, make([]byte, 8*16*2), tensor.BF16, 8, 16)
+	for name, record := range map[string]func(c *Commands){
+		"columns":  func(c *Commands) { c.MatMul(y, false, Product{W: w, Dst: y}) },
+		"dst":      func(c *Commands) { c.MatMul(x, false, Product{W: w, Dst: x}) },
+		"type":     func(c *Commands) { c.MatMul(Rows{x.Mem, tensor.F16, 1, 16, 16}, false, Product{W: w, Dst: y}) },
+		"memory":   func(c *Commands) { c.MatMul(Rows{x.Mem, tensor.F32, 3, 16, 16}, false, Product{W: w, Dst: y}) },
+		"no rows":  func(c *Commands) { c.Add(x, part(x, 0, 0)); c.Add(x, y) },
+		"unpadded": func(c *Commands) { c.Add(Rows{x.Mem, tensor.F32, 1, 12, 12}, Rows{x.Mem, tensor.F32, 1, 12, 12}) },
+		"no weights": func(c *Commands) {
+			c.MatMul(x, false, Product{W: Weights{Type: tensor.BF16, Rows: 8, Cols: 16}, Dst: y})
+		},
+		"layout": func(c *Commands) { c.Compact(Layout{tensor.F32, 20, 64}, x.Mem, 0) },
+	} {
+		c, err := d.NewCommands()
+		ok(t, err)
+		ok(t, c.Begin())
+		record(c)
+		if err := c.End(); err == nil {
+			t.Errorf("%s: no error", name)
+		} else {
+			t.Log(err)
+		}
+		if _, err := d.Submit(c); err == nil {
+			t.Errorf("%s: commands with an error could be submitted", name)
+		}
+		c.Free()
+	}
+}
