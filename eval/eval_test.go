@@ -41,7 +41,7 @@ func TestReadItems(t *testing.T) {
 		`{"context":"c","answers":[]}`:     "empty",
 		`{"context":"c","answers":[1]}`:    "list of strings",
 		`{"answers":["a"]}`:                `no "context"`,
-		`{"context":"c","answers":null}`:   "empty",
+		`{"context":"c","answers":null}`:   `no "answers"`,
 		"{\"context\":\"c\",\"answers\":[": "line 1",
 		`{"context":"c","answers":["a"],"max_new_tokens":-1}`: "max_new_tokens",
 	} {

@@ -65,10 +65,11 @@ func parseItem(text []byte) (Item, error) {
 		return Item{}, err
 	}
 	it := raw.Item
-	if raw.Answers == nil {
+	absent := func(m json.RawMessage) bool { return m == nil || string(m) == "null" }
+	if absent(raw.Answers) {
 		raw.Answers = raw.Answer
 	}
-	if raw.Answers == nil {
+	if absent(raw.Answers) {
 		return Item{}, errors.New(`no "answers"`)
 	}
 	var one string

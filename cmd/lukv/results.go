@@ -36,17 +36,21 @@ var (
 	// profileVariants are the ways of making a profile that the development set
 	// decides between; the first is the default.
 	profileVariants = []profileVariant{
-		{"none", lukv.NormNone, lukv.ObjectiveUtility, lukv.SolverGreedy},
-		{"none, repaired", lukv.NormNone, lukv.ObjectiveUtility, lukv.SolverRepair},
-		{"per layer", lukv.NormLayer, lukv.ObjectiveUtility, lukv.SolverGreedy},
-		{"per layer, repaired", lukv.NormLayer, lukv.ObjectiveUtility, lukv.SolverRepair},
-		{"global", lukv.NormGlobal, lukv.ObjectiveUtility, lukv.SolverGreedy},
-		{"none, without the gap", lukv.NormNone, lukv.ObjectiveCapacity, lukv.SolverGreedy},
-		{"per layer, without the gap", lukv.NormLayer, lukv.ObjectiveCapacity, lukv.SolverGreedy},
+		{"none", lukv.NormNone, lukv.ObjectiveUtility, lukv.SolverGreedy, false},
+		{"none, repaired", lukv.NormNone, lukv.ObjectiveUtility, lukv.SolverRepair, false},
+		{"per layer", lukv.NormLayer, lukv.ObjectiveUtility, lukv.SolverGreedy, false},
+		{"per layer, repaired", lukv.NormLayer, lukv.ObjectiveUtility, lukv.SolverRepair, false},
+		{"global", lukv.NormGlobal, lukv.ObjectiveUtility, lukv.SolverGreedy, false},
+		{"none, question counted", lukv.NormNone, lukv.ObjectiveUtility, lukv.SolverGreedy, true},
+		{"none, without the gap", lukv.NormNone, lukv.ObjectiveCapacity, lukv.SolverGreedy, false},
+		{"per layer, without the gap", lukv.NormLayer, lukv.ObjectiveCapacity, lukv.SolverGreedy, false},
 	}
 )
 
-type profileVariant struct{ name, norm, objective, solver string }
+type profileVariant struct {
+	name, norm, objective, solver string
+	question                      bool // the question's last row counts, too
+}
 
 // results is the state of one run of the experiments.
 type results struct {
@@ -107,8 +111,10 @@ func (c *resultsCmd) Run(e *env) error {
 		"intervals are 95 %% bootstrap intervals over items (1000 resamples). Compression is question-agnostic:\n"+
 		"the context is compressed before the question is known. Greedy decoding.\n\n", m.ID(), m.Precision(), countTasks(test))
 	out.WriteString(notes)
-	if err := r.measure(); err != nil {
-		return err
+	for _, question := range []bool{false, true} {
+		if err := r.measure(question); err != nil {
+			return err
+		}
 	}
 	if err := r.writeTest(&out, test); err != nil {
 		return err
@@ -154,13 +160,17 @@ func countTasks(items []eval.Item) int {
 	return len(seen)
 }
 
-// measure makes all profiles from one measurement of the calibration texts.
-func (r *results) measure() error {
+// measure makes all profiles that count the question's last row, or not, from
+// one measurement of the calibration texts.
+func (r *results) measure(question bool) error {
 	texts := builtinTexts()
-	o := calibration.Options{Prompt: builtinFraming.Prompt, Session: r.session}
+	o := calibration.Options{Prompt: builtinFraming.Prompt, Session: r.session, IncludeQuestion: question}
 	builders := map[string]*lukv.ProfileBuilder{}
 	for _, metric := range r.metrics {
 		for _, v := range profileVariants {
+			if v.question != question {
+				continue
+			}
 			po := calibration.ProfileOptions{Options: o, Metric: metric.Config(), Normalization: v.norm, Objective: v.objective, Solver: v.solver}
 			id, err := po.Identity(r.m, texts)
 			if err != nil {
@@ -179,6 +189,9 @@ func (r *results) measure() error {
 		for i, metric := range r.metrics {
 			var greedy *lukv.LevelSet
 			for _, v := range profileVariants {
+				if v.question != question {
+					continue
+				}
 				imp, err := p.Importance(v.norm)
 				if err != nil {
 					return err
@@ -377,7 +390,7 @@ func (r *results) writeDevelopment(w *bytes.Buffer, items []eval.Item) error {
 	rows := averages(answers)
 	full := rows["full"]
 	fmt.Fprintf(w, "## How to make the profile: development set\n\n%d items made by the model's generator with seeds of their own (512 to 2,048 tokens); no item of the test set.\n"+
-		"Full cache: %.1f. The columns are normalisations of the oracle importance, the repaired solver, and the ablation without the optimality gap.\n\n", full.N, 100*full.Score)
+		"Full cache: %.1f. The columns are normalisations of the oracle importance, the repaired solver, the question's last row counted as a decoding step, and the ablation without the optimality gap.\n\n", full.N, 100*full.Score)
 	fmt.Fprintf(w, "| metric | removed | uniform |")
 	for _, v := range profileVariants {
 		fmt.Fprintf(w, " %s |", v.name)

@@ -192,9 +192,11 @@ func TestIdentity(t *testing.T) {
 		"prompt": func(o *ProfileOptions, _ *[]Text) {
 			o.Prompt = func(c, q, a string) (string, string) { return c, q + a }
 		},
-		"text":     func(_ *ProfileOptions, x *[]Text) { *x = []Text{{Context: "c", Questions: texts[0].Questions}} },
-		"question": func(_ *ProfileOptions, x *[]Text) { *x = []Text{{Context: texts[0].Context, Questions: texts[0].Questions[:1]}} },
-		"limit":    func(o *ProfileOptions, _ *[]Text) { o.Session.MaxTokens = 1000 },
+		"text": func(_ *ProfileOptions, x *[]Text) { *x = []Text{{Context: "c", Questions: texts[0].Questions}} },
+		"question": func(_ *ProfileOptions, x *[]Text) {
+			*x = []Text{{Context: texts[0].Context, Questions: texts[0].Questions[:1]}}
+		},
+		"limit": func(o *ProfileOptions, _ *[]Text) { o.Session.MaxTokens = 1000 },
 	} {
 		o, x := base, texts
 		change(&o, &x)
