@@ -6,7 +6,7 @@
 
 GO          ?= go
 TESTFLAGS   ?=
-STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.1
+STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 export CGO_ENABLED = 0
 

@@ -285,9 +285,10 @@ func TestPullLayout(t *testing.T) {
 			// Offline, too.
 			h.hub.Close()
 			c.Offline = true
-			p, err = c.Pull(t.Context(), ref, PullOptions{})
+			offline, err := c.Pull(t.Context(), ref, PullOptions{})
 			require.NoError(t, err)
-			assert.Equal(t, dir, p.Dir)
+			assert.Equal(t, dir, offline.Dir)
+			assert.Equal(t, p, offline)
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -70,13 +71,39 @@ func (c *Client) Pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, err
 		if err != nil {
 			return nil, fmt.Errorf("pull %s offline (HF_HUB_OFFLINE is set): %w", ref, err)
 		}
-		return &Pulled{Ref: ref, Repo: ref.Repo(), Commit: filepath.Base(dir), Dir: dir}, nil
+		p := &Pulled{Ref: ref, Repo: ref.Repo(), Commit: filepath.Base(dir), Dir: dir}
+		return p, p.list()
 	}
 	p, err := c.pull(ctx, ref, o)
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, err)
 	}
 	return p, nil
+}
+
+// list fills in the files of a snapshot that was not asked for on the hub.
+func (p *Pulled) list() error {
+	return filepath.WalkDir(p.Dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(p.Dir, path)
+		if err != nil {
+			return err
+		}
+		f := PulledFile{Name: filepath.ToSlash(name), Cached: true}
+		info, err := os.Stat(path)
+		if err != nil {
+			return err
+		}
+		f.Size = info.Size()
+		if target, err := os.Readlink(path); err == nil {
+			f.Hash = filepath.Base(target)
+		}
+		p.Size += f.Size
+		p.Files = append(p.Files, f)
+		return nil
+	})
 }
 
 func (c *Client) pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, error) {

@@ -48,14 +48,16 @@
 //
 // Exp2 and Exp are polynomials defined in exp.go. RMSNorm sums squares in 16
 // lanes without blocks; the scale 1/√(mean + ε) is computed in binary64 and
-// rounded once. RoPE, SwiGLU, sums of vectors and conversions are element-wise,
+// rounded once. Dot sums in 16 lanes without blocks, Axpy is one fma per
+// element; Exp carries the part of log2 e that its rounding loses. RoPE, SwiGLU, sums of vectors and conversions are element-wise,
 // one rounding per written operation.
 //
 // # Choosing an instruction set
 //
 // All operations are methods of [CPU], a plain set of feature flags. Detect
 // returns what the processor offers; a test, or the LUKV_CPU variable, can
-// force less. The zero CPU is portable Go.
+// force less. The zero CPU is portable Go. The build tag purego leaves all
+// assembly out.
 //
 // # Rules for callers
 //

@@ -281,3 +281,12 @@ func FuzzParsePolicy(f *testing.F) {
 		_, _ = p.Compile("m", CacheShape{Layers: 2, KVHeads: 2, BytesPerEntry: 8})
 	})
 }
+
+func TestStrictJSON(t *testing.T) {
+	for _, text := range []string{`{"ratio":0.5} x`, `{} ]`, `{}{}`, `{"ratio":0.5,"no":1}`} {
+		_, err := ParsePolicy([]byte(text))
+		require.Error(t, err, text)
+		_, err = ParseAllocatorConfig(text)
+		require.Error(t, err, text)
+	}
+}

@@ -50,6 +50,8 @@ type chatter struct {
 	term *lineedit.Terminal // nil: no terminal
 	conv *conversation
 	busy context.Context // of the work in progress
+
+	noted bool // that the template leaves the system prompt out
 }
 
 func (c *chatCmd) Run(e *env) error {
@@ -227,6 +229,10 @@ func (r *chatter) ask(text string) error {
 		out = plainWriter{out}
 	}
 	st, err := r.conv.ask(r.busy, text, out, p)
+	if st.NoSystem && !r.noted {
+		r.noted = true
+		r.e.note("the model's chat template leaves the system prompt out")
+	}
 	if r.term == nil && err != nil {
 		return err
 	}

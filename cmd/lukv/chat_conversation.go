@@ -297,6 +297,8 @@ func (c *conversation) encode(prompt string) []int32 {
 type turnStats struct {
 	Read, Held, New int // tokens of the prompt that were fed, tokens held then, tokens of the answer
 	ReadTime, Time  time.Duration
+
+	NoSystem bool // the template leaves the system prompt out
 }
 
 func (s turnStats) write(w io.Writer) {
@@ -319,6 +321,7 @@ func (c *conversation) ask(ctx context.Context, text string, out io.Writer, p *p
 	if err != nil {
 		return st, err
 	}
+	st.NoSystem = !strings.Contains(prompt, strings.TrimSpace(c.System))
 	start, before := time.Now(), 0
 	if c.s != nil {
 		before = c.s.Stats().Tokens

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -123,6 +124,73 @@ func TestConversationFeedsWhatIsNew(t *testing.T) {
 	st, _ := turn(questions[0])
 	holds(len(c.Messages) - 1)
 	assert.Less(t, st.Read, st.Held)
+}
+
+// TestConversationStartsAgain covers what makes a session begin anew: sliding
+// windows that do not reach back, and a template that moves what stands before the
+// document.
+func TestConversationStartsAgain(t *testing.T) {
+	dir := t.TempDir()
+	for _, f := range families {
+		if f.name == "mistral" {
+			f.build(t, dir)
+		}
+	}
+	// As Mistral's own, this puts the system prompt into the last user message.
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(
+		`<s>{% for m in messages if m.role != 'system' %}{% if loop.last and messages[0].role == 'system' %}{{ messages[0].content }}: {% endif %}`+
+			`[{{ m.role }}] {{ m.content }}{% endfor %}[/]`), 0o600))
+	m, err := model.Open(t.Context(), dir)
+	require.NoError(t, err)
+	defer m.Close()
+	for _, document := range []string{"", strings.Repeat("Some words stand in a row. ", 30) + "\n"} {
+		for _, raw := range []bool{false, true} {
+			cmd := new(chatCmd)
+			cmd.Model, cmd.MaxTokens, cmd.System, cmd.Ratio, cmd.Raw = dir, 5, "Be kind", 0.5, raw
+			c, err := newConversation(m, cmd)
+			require.NoError(t, err)
+			if document != "" {
+				path := filepath.Join(dir, "document.txt")
+				require.NoError(t, os.WriteFile(path, []byte(document), 0o600))
+				require.NoError(t, c.loadDocument(t.Context(), path, nil))
+				assert.Equal(t, len(c.headTokens), c.s.Len())
+			}
+			for i := range 3 {
+				st, err := c.ask(t.Context(), strings.Repeat("What does it mean? ", 20), io.Discard, nil)
+				require.NoError(t, err)
+				assert.False(t, st.NoSystem)
+				prompt, err := c.render(t.Context(), c.Messages[:2*i+1])
+				require.NoError(t, err)
+				want := c.encode(prompt)
+				require.Equal(t, want, c.s.Tokens()[:len(want)])
+				if document != "" {
+					assert.True(t, strings.HasPrefix(prompt, c.head))
+					assert.True(t, strings.HasSuffix(c.head, strings.TrimSpace(document)))
+				}
+				if raw && i > 0 {
+					assert.Less(t, st.Read, st.Held/2, "plain lines only grow")
+				}
+			}
+			// Far behind the window.
+			c.Messages[0].Set("content", "Something else.")
+			_, err = c.ask(t.Context(), "And now?", io.Discard, nil)
+			require.NoError(t, err)
+			prompt, err := c.render(t.Context(), c.Messages[:len(c.Messages)-1])
+			require.NoError(t, err)
+			want := c.encode(prompt)
+			assert.Equal(t, want, c.s.Tokens()[:len(want)])
+			require.NoError(t, c.clear(t.Context(), nil))
+			if document != "" {
+				assert.Equal(t, c.headTokens, c.s.Tokens())
+			} else {
+				assert.Nil(t, c.s)
+			}
+			c.close()
+		}
+	}
+	// The embedded model's template knows no system prompt.
+	_, _, msg := invoke(t, "Who?", "chat", builtin.Name, "--system", "Be kind")
+	assert.Equal(t, "the model's chat template leaves the system prompt out\n", msg)
 }
 
 // TestChatGoesOnWithSavedContext loads what run --save wrote.

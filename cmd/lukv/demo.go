@@ -16,7 +16,7 @@ import (
 type demoCmd struct {
 	Metric string  `group:"policy" default:"keydiff" placeholder:"NAME" help:"What ranks entries (default ${default}): ${metrics}."`
 	Ratio  float64 `group:"policy" default:"0.8" placeholder:"R" help:"Fraction of the cache to remove (default ${default})."`
-	Limit  int     `placeholder:"N" help:"At most N questions per task (default: all of 1,024 and 2,048 tokens)."`
+	Limit  int     `default:"5" placeholder:"N" help:"At most N questions per task, of those with 1,024 and 2,048 tokens (default ${default}; 0: all)."`
 	Texts  int     `default:"3" placeholder:"N" help:"Calibration texts to profile on, up to 8 (default ${default})."`
 	JSON   bool    `help:"One JSON object."`
 

@@ -183,6 +183,43 @@ func TestFamilies(t *testing.T) {
 			}
 			code, _, msg = invoke(t, "And?", "chat", name, "--max-tokens", "5", "--load", document, "--ratio", "0.5")
 			assert.Equal(t, exitOK, code, msg)
+			if !f.real {
+				converse(t, dir)
+			}
 		})
+	}
+}
+
+// converse checks that turns which read only what is new give the answers of turns
+// that read everything, also where sliding windows or a new tokenisation of the
+// answer make the session go back.
+func converse(t *testing.T, dir string) {
+	t.Helper()
+	m, err := model.Open(t.Context(), dir, model.WithThreads(1))
+	require.NoError(t, err)
+	defer m.Close()
+	cmd := new(chatCmd)
+	cmd.Model, cmd.MaxTokens, cmd.Seed = dir, 8, 3
+	c, err := newConversation(m, cmd)
+	require.NoError(t, err)
+	defer c.close()
+	for i, question := range []string{"Who are you?", "Where do you live?", "Why?"} {
+		messages := c.Messages
+		_, err := c.ask(t.Context(), question, io.Discard, nil)
+		require.NoError(t, err)
+		prompt, err := c.render(t.Context(), c.Messages[:2*i+1])
+		require.NoError(t, err)
+		want := c.encode(prompt)
+		assert.Equal(t, want, c.s.Tokens()[:len(want)], "turn %d", i)
+		answer, _ := c.Messages[2*i+1].Get("content")
+
+		fresh, err := newConversation(m, cmd)
+		require.NoError(t, err)
+		fresh.begun, fresh.Messages = c.begun, messages
+		_, err = fresh.ask(t.Context(), question, io.Discard, nil)
+		require.NoError(t, err)
+		same, _ := fresh.Messages[2*i+1].Get("content")
+		assert.Equal(t, same, answer, "turn %d", i)
+		fresh.close()
 	}
 }

@@ -201,3 +201,8 @@ func (c *Commands) Attention(a AttentionOp) {
 	m.u32(a.Out.Stride, a.Shape.Heads, a.KVHeads, a.group(), ldt, tileRows)
 	c.dispatchIndirect(op, "combine", []uint32{yt, uint32(a.HeadDim)}, &m, a.Work.mem.At(16, 12))
 }
+
+// PartialBytes is the memory that split attention needs for so many blocks.
+func PartialBytes(headDim, items int) int64 {
+	return int64(items) * tileRows * int64(headDim+4) * 4
+}

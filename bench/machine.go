@@ -1,0 +1,99 @@
+package bench
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/klauspost/cpuid/v2"
+
+	"github.com/lukv/lukv/internal/probe"
+	"github.com/lukv/lukv/kernels"
+)
+
+// Machine describes where a report was made.
+type Machine struct {
+	System     string   `json:"system"`           // GOOS/GOARCH
+	Kernel     string   `json:"kernel,omitempty"` // release of the operating system, where known
+	CPU        string   `json:"cpu"`
+	Processors int      `json:"processors"` // that this program may use
+	Sets       []string `json:"sets"`       // instruction sets, as --cpu takes them
+	L1         int      `json:"l1_bytes"`   // data cache of a core; 0 where unknown, likewise below
+	L2         int      `json:"l2_bytes"`
+	L3         int      `json:"l3_bytes"`
+	Memory     int64    `json:"memory_bytes"`
+	Go         string   `json:"go"`
+
+	// Limits are what the machine can do at best, measured when the run began.
+	Limits []Limit `json:"limits"`
+
+	// RoundTrip is the time in seconds of a cache line from one core to another
+	// and back, 0 with a single processor.
+	RoundTrip float64 `json:"round_trip_seconds"`
+}
+
+// Limit is one limit of the machine.
+type Limit struct {
+	Name    string  `json:"name"`
+	Threads int     `json:"threads"`
+	Value   float64 `json:"value"`
+	Unit    string  `json:"unit"` // bytes/s or flop/s
+}
+
+// Units of Limit.
+const (
+	BytesPerSecond = "bytes/s"
+	FlopPerSecond  = "flop/s"
+)
+
+// roof is what the probes give at one moment.
+type roof struct {
+	read, compute float64 // bytes/s, flop/s
+}
+
+// prober measures the machine.
+type prober struct {
+	buf *probe.Buffer
+	d   time.Duration // of each probe
+}
+
+// newProber makes a buffer of so many bytes, 0 for several times the last-level cache.
+func newProber(size int, d time.Duration) *prober {
+	if size == 0 {
+		size = min(max(256<<20, 4*cpuid.CPU.Cache.L3), 2<<30)
+	}
+	return &prober{probe.NewBuffer(size), d}
+}
+
+func (p *prober) roof(threads int, u probe.Unit) roof {
+	return roof{p.buf.Read(threads, p.d), u.Rate(threads, p.d)}
+}
+
+// machine describes and measures the machine.
+func (p *prober) machine() Machine {
+	c := &cpuid.CPU
+	m := Machine{
+		System: runtime.GOOS + "/" + runtime.GOARCH, Kernel: kernelRelease(), CPU: c.BrandName,
+		Processors: runtime.GOMAXPROCS(0), Memory: totalMemory(), Go: runtime.Version(),
+		L1: max(0, c.Cache.L1D), L2: max(0, c.Cache.L2), L3: max(0, c.Cache.L3),
+	}
+	if m.CPU == "" {
+		m.CPU = "unknown"
+	}
+	for _, v := range kernels.Variants() {
+		m.Sets = append(m.Sets, v.String())
+	}
+	counts := []int{1}
+	if m.Processors > 1 {
+		counts = append(counts, m.Processors)
+	}
+	for _, n := range counts {
+		m.Limits = append(m.Limits, Limit{"memory read, " + probe.ReadName(), n, p.buf.Read(n, p.d), BytesPerSecond})
+	}
+	for _, u := range probe.Units() {
+		for _, n := range counts {
+			m.Limits = append(m.Limits, Limit{u.Name, n, u.Rate(n, p.d), FlopPerSecond})
+		}
+	}
+	m.RoundTrip = probe.RoundTrip(p.d).Seconds()
+	return m
+}

@@ -1,0 +1,174 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tensor"
+)
+
+// Source is a model to measure. Make one with [Shape], [Random] or [Checkpoint].
+type Source struct {
+	name    string
+	open    func(ctx context.Context, opts ...model.Option) (*model.Model, error)
+	release func()
+	private bool  // the weights are memory of the process, not a mapped file
+	start   bool  // the time from open to the first token means something
+	bytes   int64 // memory that the first open takes
+}
+
+// Name returns the name in reports.
+func (s *Source) Name() string { return s.name }
+
+// Shape returns a source with the dimensions of a published checkpoint (see
+// model.Shapes) and random weights of type t: BF16, F16 or F32. They are made
+// when they are first needed.
+func Shape(name string, t tensor.Type) (*Source, error) {
+	cfg, err := model.ShapeConfig(name)
+	if err != nil {
+		return nil, err
+	}
+	return Random(name, cfg, t), nil
+}
+
+// Random returns a source with the dimensions of cfg and random weights of type t.
+func Random(name string, cfg *model.Config, t tensor.Type) *Source {
+	c := *cfg
+	c.Type = t
+	s := &Source{name: name, private: true}
+	params := int64(c.Layers)*layerParams(&c) + int64(c.Vocab)*int64(c.Hidden)
+	if !c.TiedEmbeddings {
+		params += int64(c.Vocab) * int64(c.Hidden)
+	}
+	s.bytes = params * int64(t.Size())
+	var weights *model.Weights
+	s.open = func(ctx context.Context, opts ...model.Option) (*model.Model, error) {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if weights == nil {
+			weights = model.RandomWeights(&c, t, 1)
+		}
+		return model.New(&c, weights, opts...) // closing it leaves weights in memory alone
+	}
+	s.release = func() { weights = nil }
+	return s
+}
+
+// Checkpoint returns a source that opens a checkpoint. mapped says that its
+// weights stay in their files; then the time from opening it to the first token
+// is measured, too.
+func Checkpoint(name string, mapped bool, open func(ctx context.Context, opts ...model.Option) (*model.Model, error)) *Source {
+	return &Source{name: name, open: open, release: func() {}, private: !mapped, start: mapped}
+}
+
+// layerParams returns the parameters of a layer's matrices.
+func layerParams(c *model.Config) int64 {
+	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	return int64(c.Hidden) * int64(2*q+2*kv+3*c.Intermediate)
+}
+
+// Compression is how a point's cache is compressed; the zero value: not at all.
+type Compression struct {
+	Metric    lukv.MetricConfig
+	Allocator lukv.AllocatorConfig
+	Ratio     float64
+
+	// Profile is for the allocator lukv. Nil stands for a made-up one in which
+	// heads differ about as much as in measured ones.
+	Profile *lukv.Profile
+}
+
+// names returns metric and allocator as reports name them.
+func (c Compression) names() (metric, allocator string) {
+	metric, allocator = c.Metric.String(), c.Allocator.String()
+	if metric == (lukv.MetricConfig{Name: c.Metric.Name}).String() {
+		metric = c.Metric.Name
+	}
+	if allocator == (lukv.AllocatorConfig{Name: c.Allocator.Name}).String() {
+		allocator = c.Allocator.Name
+	}
+	return metric, allocator
+}
+
+// policy returns the session policy, nil without compression.
+func (c Compression) policy(m *model.Model) (*lukv.Policy, error) {
+	if c.Ratio == 0 {
+		return nil, nil
+	}
+	p := &lukv.Policy{Metric: c.Metric, Allocator: c.Allocator, Ratio: c.Ratio, Profile: c.Profile}
+	if c.Allocator.NeedsProfile() && p.Profile == nil {
+		var err error
+		if p.Profile, err = randomProfile(m, c.Metric); err != nil {
+			return nil, err
+		}
+	}
+	return p, p.Validate()
+}
+
+// randomProfile returns a profile for a model and metric in which the heads'
+// appetites follow an exponential distribution, and each level gives every head
+// the same multiple of its appetite, at most everything.
+func randomProfile(m *model.Model, metric lukv.MetricConfig) (*lukv.Profile, error) {
+	c := m.Config()
+	full, err := lukv.NewMetric(metric)
+	if err != nil {
+		return nil, err
+	}
+	id := lukv.DefaultProfileIdentity()
+	id.Model, id.Metric, id.Protection = m.ID(), full.Config(), lukv.LUProtection(full.Config())
+	id.Calibration = "none: made up for benchmarks"
+	var excluded []int
+	appetite := make([]float64, c.Layers*c.KVHeads) // 0 in excluded layers
+	rng := rand.New(rand.NewPCG(1, 1))
+	heads := 0
+	for at := range c.Layers {
+		if c.Windows[at] > 0 {
+			excluded = append(excluded, at)
+			continue
+		}
+		for h := range c.KVHeads {
+			appetite[at*c.KVHeads+h] = min(max(-math.Log(1-rng.Float64()), 0.1), 5)
+			heads++
+		}
+	}
+	if heads == 0 {
+		return nil, errors.New("every layer has a sliding window: there is nothing to compress")
+	}
+	ratios := make([]float64, 0, lukv.Levels*len(appetite))
+	for i := range lukv.Levels {
+		keep := 1 - float64(i+1)/100
+		kept := func(scale float64) float64 {
+			sum := 0.0
+			for _, a := range appetite {
+				sum += min(1, scale*a)
+			}
+			return sum / float64(heads)
+		}
+		lo, hi := 0.0, 10.0 // 10·0.1 is everything
+		for range 60 {
+			if mid := (lo + hi) / 2; kept(mid) < keep {
+				lo = mid
+			} else {
+				hi = mid
+			}
+		}
+		for _, a := range appetite {
+			r := 1 - min(1, hi*a)
+			if a == 0 {
+				r = 0
+			}
+			ratios = append(ratios, r)
+		}
+	}
+	p, err := lukv.NewProfile(id, c.Layers, c.KVHeads, ratios, excluded)
+	if err != nil {
+		return nil, fmt.Errorf("make up a profile: %w", err)
+	}
+	return p, nil
+}

@@ -1,0 +1,200 @@
+package probe
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// part is how much of a buffer is read between two looks at the clock, in bytes.
+const part = 1 << 20
+
+// Buffer is memory to be read. Bandwidth of main memory needs one that is
+// several times the size of the last-level cache.
+type Buffer struct {
+	data []byte
+}
+
+// NewBuffer returns a buffer of at least n bytes, every page of it in memory.
+func NewBuffer(n int) *Buffer {
+	b := &Buffer{data: make([]byte, max(1, (n+part-1)/part)*part)}
+	// Pages that were never written may all be one page of zeros.
+	for i := 0; i < len(b.data); i += 4096 {
+		b.data[i] = byte(i >> 12)
+	}
+	return b
+}
+
+// Bytes returns the size of the buffer.
+func (b *Buffer) Bytes() int { return len(b.data) }
+
+// ReadName says how Read reads.
+func ReadName() string { return readName }
+
+// Read returns the bytes per second that so many threads together read for
+// about d, each its own share of the buffer over and over.
+func (b *Buffer) Read(threads int, d time.Duration) float64 {
+	parts := len(b.data) / part
+	return together(threads, d, func(worker, threads int) func() float64 {
+		lo, hi := parts*worker/threads, parts*(worker+1)/threads
+		hi = max(hi, lo+1) // more threads than parts share
+		at := lo
+		return func() float64 {
+			read(unsafe.Pointer(&b.data[at*part]), part)
+			if at++; at == hi {
+				at = lo
+			}
+			return part
+		}
+	})
+}
+
+// Unit is one instruction whose rate can be measured.
+type Unit struct {
+	// Name is the instruction with its width, such as "VFMADD231PS 512 bit".
+	Name string
+
+	// Set is the instruction set it belongs to, spelled as kernels.ParseCPU does.
+	Set string
+
+	flop int         // per repetition, an addition and a multiplication count 1 each
+	run  func(n int) // n repetitions
+}
+
+// Units returns the units of this processor, from the portable one to the fastest.
+func Units() []Unit { return slices.Clone(units()) }
+
+// UnitOf returns the unit of an instruction set, the portable one if there is none.
+func UnitOf(set string) Unit {
+	all := units()
+	if i := slices.IndexFunc(all, func(u Unit) bool { return u.Set == set }); i >= 0 {
+		return all[i]
+	}
+	return all[0]
+}
+
+var units = sync.OnceValue(func() []Unit {
+	return append([]Unit{{Name: "scalar float32 multiply and add, compiled Go", Set: "portable", flop: 16, run: scalar}}, assembly()...)
+})
+
+// Rate returns the floating-point operations per second that so many threads
+// together reach in about d.
+func (u Unit) Rate(threads int, d time.Duration) float64 {
+	const n = 4096 // microseconds to tens of them
+	return together(threads, d, func(int, int) func() float64 {
+		return func() float64 {
+			u.run(n)
+			return float64(n * u.flop)
+		}
+	})
+}
+
+var sink atomic.Uint32
+
+// scalar keeps eight sums, as many as hide the latency of one addition.
+func scalar(n int) {
+	var a, b, c, d, e, f, g, h float32
+	x, y := float32(0.5), float32(1)
+	for range n {
+		a, b, c, d = a*x+y, b*x+y, c*x+y, d*x+y
+		e, f, g, h = e*x+y, f*x+y, g*x+y, h*x+y
+	}
+	sink.Store(uint32(a + b + c + d + e + f + g + h))
+}
+
+// together runs the steps that prepare returns on so many goroutines, started
+// at the same moment, for about d, and returns the sum of their rates: what
+// the steps return, per second.
+func together(threads int, d time.Duration, prepare func(worker, threads int) func() float64) float64 {
+	threads = max(1, threads)
+	rates := make([]float64, threads)
+	var ready atomic.Int32
+	worker := func(i int) {
+		step := prepare(i, threads)
+		step()
+		ready.Add(1)
+		for int(ready.Load()) < threads {
+			runtime.Gosched()
+		}
+		begin := time.Now()
+		sum := 0.0
+		for {
+			sum += step()
+			if took := time.Since(begin); took >= d {
+				rates[i] = sum / took.Seconds()
+				return
+			}
+		}
+	}
+	var wg sync.WaitGroup
+	for i := range threads - 1 {
+		wg.Go(func() { worker(i + 1) })
+	}
+	worker(0)
+	wg.Wait()
+	total := 0.0
+	for _, r := range rates {
+		total += r
+	}
+	return total
+}
+
+// line is a flag with its cache lines to itself.
+type line struct {
+	_ [128]byte
+	v atomic.Uint32
+	_ [124]byte
+}
+
+// RoundTrip returns the median time in which one thread writes a cache line, a
+// second sees it and answers in another line, and the first sees that. It
+// measures for about d; 0 means that there is no second processor.
+func RoundTrip(d time.Duration) time.Duration {
+	if runtime.GOMAXPROCS(0) < 2 || runtime.NumCPU() < 2 {
+		return 0
+	}
+	const trips = 100 // between two looks at the clock
+	var ping, pong line
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for next := uint32(1); ; next++ {
+			if !await(&ping.v, next, &stop) {
+				return
+			}
+			pong.v.Store(next)
+		}
+	})
+	var times []time.Duration
+	next := uint32(0)
+	for begin := time.Now(); len(times) == 0 || time.Since(begin) < d; {
+		t := time.Now()
+		for range trips {
+			next++
+			ping.v.Store(next)
+			await(&pong.v, next, &stop)
+		}
+		times = append(times, time.Since(t)/trips)
+	}
+	stop.Store(true)
+	wg.Wait()
+	slices.Sort(times)
+	return times[len(times)/2]
+}
+
+// await spins until v is want, false if stop is set before. It yields now and
+// then, in case the other side waits for this processor.
+func await(v *atomic.Uint32, want uint32, stop *atomic.Bool) bool {
+	for i := 1; v.Load() != want; i++ {
+		if i%8192 == 0 {
+			if stop.Load() {
+				return false
+			}
+			runtime.Gosched()
+		}
+	}
+	return true
+}

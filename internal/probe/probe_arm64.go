@@ -1,0 +1,19 @@
+//go:build !purego
+
+package probe
+
+import "unsafe"
+
+const readName = "128-bit loads, four at a time"
+
+func assembly() []Unit {
+	return []Unit{{Name: "FMLA 4×32 bit", Set: "neon", flop: 24 * 4 * 2, run: fmaNEON}}
+}
+
+// read loads every byte of [p, p+n) once; n is a multiple of 128.
+//
+//go:noescape
+func read(p unsafe.Pointer, n int)
+
+// fmaNEON adds 1·1 to each of 24 registers of 4 sums, n > 0 times.
+func fmaNEON(n int)

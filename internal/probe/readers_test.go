@@ -1,0 +1,9 @@
+//go:build !amd64 || purego
+
+package probe
+
+import "unsafe"
+
+func readers() map[string]func(unsafe.Pointer, int) {
+	return map[string]func(unsafe.Pointer, int){readName: read}
+}

@@ -1,0 +1,519 @@
+//go:build (linux || darwin || windows) && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
+)
+
+// testCache holds the heads of one sequence twice: as package kernels reads them
+// and on the device. Entry e of head h is the same in both.
+type testCache struct {
+	t     testing.TB
+	d     *Device
+	s     Shape
+	lens  []int
+	bases []int
+	k, v  [][]byte // [head] pages one behind the other, in the host's order
+	pos   [][]int32
+	pages []*guarded // [head] device pages
+	table []*guarded // [head] page addresses
+	heads *Heads
+}
+
+// newTestCache makes heads with room for cap entries each, random and filled in
+// lens; pages lie in the device's memory in reverse order. bases are logical
+// slots of entry 0; nil means 0.
+func newTestCache(t testing.TB, d *Device, r *rand.Rand, s Shape, lens, bases []int, capacity int) *testCache {
+	t.Helper()
+	c := &testCache{t: t, d: d, s: s, lens: lens, bases: bases}
+	if bases == nil {
+		c.bases = make([]int, len(lens))
+	}
+	n := max((capacity+s.PageEntries-1)/s.PageEntries, 1)
+	var err error
+	c.heads, err = d.NewHeads(s.KVHeads)
+	ok(t, err)
+	t.Cleanup(c.heads.Free)
+	half := s.half()
+	stride := (s.PageBytes() + 255) &^ 255
+	for h := range s.KVHeads {
+		k, _ := narrow(random(r, n*s.PageEntries*s.HeadDim), s.Type)
+		v, _ := narrow(random(r, n*s.PageEntries*s.HeadDim), s.Type)
+		pos := make([]int32, n*s.PageEntries)
+		for i := range pos {
+			pos[i] = int32(3*i + h)
+		}
+		dev := make([]byte, n*stride)
+		addr := make([]byte, 8*n)
+		g := alloc(t, d, len(dev))
+		for p := range n {
+			at := (n - 1 - p) * stride
+			s.FromHost(dev[at:at+s.PageBytes()], k[p*half:(p+1)*half], v[p*half:(p+1)*half], pos[p*s.PageEntries:(p+1)*s.PageEntries])
+			binary.LittleEndian.PutUint64(addr[8*p:], g.View.address()+uint64(at))
+		}
+		ok(t, d.Upload(context.Background(), g.View, dev))
+		tab := upload(t, d, addr)
+		c.k, c.v, c.pos = append(c.k, k), append(c.v, v), append(c.pos, pos)
+		c.pages, c.table = append(c.pages, g), append(c.table, tab)
+		c.heads.Set(h, tab.View, lens[h], c.bases[h])
+	}
+	return c
+}
+
+// kv is the head as package kernels reads it.
+func (c *testCache) kv(h int) kernels.KV {
+	half := c.s.half()
+	kv := kernels.KV{Type: c.s.Type, HeadDim: c.s.HeadDim, PageEntries: c.s.PageEntries, Base: c.bases[h]}
+	for at := 0; at < len(c.k[h]); at += half {
+		kv.Pages = append(kv.Pages, kernels.Page{K: unsafe.Pointer(&c.k[h][at]), V: unsafe.Pointer(&c.v[h][at])})
+	}
+	return kv
+}
+
+// key and value are an entry's row, widened.
+func (c *testCache) key(h, e int) []float32 {
+	s, tile := c.s, kernels.TileEntries
+	out := make([]float32, s.HeadDim)
+	size := s.Type.Size()
+	page := c.k[h][e/s.PageEntries*s.half():]
+	e %= s.PageEntries
+	for d := range out {
+		at := (e/tile*tile*s.HeadDim + d*tile + e%tile) * size
+		kernels.CPU{}.Widen(out[d:d+1], page[at:at+size], s.Type)
+	}
+	return out
+}
+
+func (c *testCache) value(h, e int) []float32 {
+	s := c.s
+	out := make([]float32, s.HeadDim)
+	at := e/s.PageEntries*s.half() + e%s.PageEntries*s.HeadDim*s.Type.Size()
+	kernels.CPU{}.Widen(out, c.v[h][at:at+s.HeadDim*s.Type.Size()], s.Type)
+	return out
+}
+
+// readBack returns a device page in the host's order.
+func (c *testCache) readBack(h int) (k, v []byte, pos []int32) {
+	c.t.Helper()
+	dev := c.pages[h].raw()
+	s := c.s
+	stride := (s.PageBytes() + 255) &^ 255
+	n, half := len(dev)/stride, s.half()
+	k, v, pos = make([]byte, n*half), make([]byte, n*half), make([]int32, n*s.PageEntries)
+	for p := range n {
+		at := (n - 1 - p) * stride
+		s.ToHost(k[p*half:(p+1)*half], v[p*half:(p+1)*half], pos[p*s.PageEntries:(p+1)*s.PageEntries], dev[at:at+s.PageBytes()])
+	}
+	return k, v, pos
+}
+
+func TestLayoutRoundTrip(t *testing.T) {
+	for _, typ := range weightTypes {
+		l := Layout{typ, 24, 32}
+		ok(t, l.Check())
+		r := rng("layout")
+		k, _ := narrow(random(r, 24*32), typ)
+		v, _ := narrow(random(r, 24*32), typ)
+		pos := repeat(32, func(i int) int32 { return int32(i * i) })
+		page := make([]byte, l.PageBytes())
+		l.FromHost(page, k, v, pos)
+		k2, v2, pos2 := make([]byte, len(k)), make([]byte, len(v)), make([]int32, 32)
+		l.ToHost(k2, v2, pos2, page)
+		if string(k) != string(k2) || string(v) != string(v2) || fmt.Sprint(pos) != fmt.Sprint(pos2) {
+			t.Errorf("%v: a page changed on its way to the device's order and back", typ)
+		}
+	}
+	for _, l := range []Layout{{tensor.I32, 64, 64}, {tensor.F32, 12, 64}, {tensor.F32, 264, 64}, {tensor.F32, 64, 48}, {tensor.F32, 64, 8}} {
+		if l.Check() == nil {
+			t.Errorf("%+v was accepted", l)
+		}
+	}
+}
+
+type attentionCase struct {
+	shape  Shape
+	lens   []int // entries of each KV head, those of the pass's tokens included
+	n      int   // tokens of the pass
+	window int
+	bases  []int
+}
+
+func attentionCases() []attentionCase {
+	shape := func(typ tensor.Type, d, pe, h, kv int) Shape { return Shape{Layout{typ, d, pe}, h, kv} }
+	cases := []attentionCase{
+		{shape(tensor.BF16, 64, 64, 4, 2), []int{70, 300}, 1, 0, nil},
+		{shape(tensor.F16, 128, 64, 8, 1), []int{529}, 1, 0, nil},
+		{shape(tensor.F32, 64, 128, 2, 2), []int{258, 259}, 9, 0, nil},
+		{shape(tensor.BF16, 96, 32, 7, 1), []int{301}, 2, 0, nil},
+		{shape(tensor.BF16, 80, 16, 6, 2), []int{257, 13}, 4, 0, nil},
+		{shape(tensor.F16, 32, 16, 10, 2), []int{70, 71}, 70, 0, nil},
+		{shape(tensor.F16, 256, 32, 2, 1), []int{600}, 3, 0, nil},
+		{shape(tensor.BF16, 32, 32, 24, 2), []int{40, 256}, 3, 0, nil}, // group above 8
+		{shape(tensor.F32, 32, 32, 4, 2), []int{505, 505}, 6, 60, nil},
+		{shape(tensor.BF16, 32, 32, 3, 1), []int{59}, 40, 3, []int{480}},
+		{shape(tensor.BF16, 64, 32, 2, 1), []int{171}, 50, 100, []int{128}},
+		{shape(tensor.F32, 8, 16, 1, 1), []int{1}, 1, 0, nil},
+		{shape(tensor.F16, 16, 16, 2, 2), []int{1, 2}, 1, 0, nil},
+	}
+	for _, typ := range weightTypes {
+		cases = append(cases, attentionCase{shape(typ, 128, 64, 4, 2), []int{1000, 515}, 5, 0, nil})
+	}
+	return cases
+}
+
+func TestAttention(t *testing.T) {
+	d := device(t)
+	for i, a := range attentionCases() {
+		name := fmt.Sprintf("Attention/%d/%+v", i, a)
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			r := rng(name)
+			s, n := a.shape, a.n
+			longest := 0
+			for _, l := range a.lens {
+				longest = max(longest, l)
+			}
+			c := newTestCache(t, d, r, s, a.lens, a.bases, longest)
+			width := s.Heads * s.HeadDim
+			q := random(r, n*width)
+			qr, _ := uploadRows(t, d, q, n, width, tensor.F32)
+			ends := func(at int) []int {
+				e := make([]int, s.KVHeads)
+				for h := range e {
+					e[h] = c.bases[h] + a.lens[h] - n + 1 + at
+				}
+				return e
+			}
+			// attend computes tokens in chunks; split or not.
+			attend := func(chunk int, split bool) ([]float32, []float32) {
+				y, yg := newRows(t, d, n, width, tensor.F32)
+				st := alloc(t, d, n*s.Heads*8)
+				for at := 0; at < n; at += chunk {
+					m := min(chunk, n-at)
+					w, err := d.NewWork(s, a.window, 1, m)
+					ok(t, err)
+					defer w.Free()
+					const items = 4000
+					ok(t, w.Fill([]Span{{Seq: 0, Row: 0, N: m, End: ends(at)}}, items))
+					op := AttentionOp{
+						Shape: s, Q: part(qr, at, m), Out: part(y, at, m), Heads: c.heads, Work: w,
+						Stats: st.View.At(int64(at*s.Heads*8), int64(m*s.Heads*8)),
+					}
+					if split {
+						op.Partials = alloc(t, d, int(PartialBytes(s.HeadDim, items))).View
+					}
+					run(t, d, func(c *Commands) { c.Attention(op) })
+				}
+				return rowsOf(yg, y), st.f32()
+			}
+			got, stats := attend(n, false)
+
+			want := make([]float32, len(q))
+			wantStats := make([]float32, 2*n*s.Heads)
+			group := s.group()
+			for h := range s.KVHeads {
+				off := h * group * s.HeadDim
+				sm := make([]kernels.Softmax, n*group)
+				var sc kernels.AttentionScratch
+				kernels.CPU{}.Attention(&kernels.AttentionArgs{
+					Out: want[off:], Q: q[off:], Stride: width, N: n, Group: group, End: ends(0)[h], Window: a.window,
+					Scale: kernels.AttentionScale(s.HeadDim), KV: c.kv(h), Stats: sm,
+				}, &sc)
+				for i, x := range sm {
+					at := 2 * (i/group*s.Heads + h*group + i%group)
+					wantStats[at], wantStats[at+1] = x.Max, x.Sum
+				}
+			}
+			// Values are of order one, at most about five.
+			within(t, name, wide(want), got, func(int) float64 { return 4e-6 * 5 })
+			within(t, name+" stats", wide(wantStats), stats, relative(wide(wantStats), 1e-5, 1e-5))
+
+			for _, chunk := range []int{n, 1, 4} {
+				if chunk > n {
+					continue
+				}
+				for _, split := range []bool{false, true} {
+					out, st := attend(chunk, split)
+					what := fmt.Sprintf("%s, %d tokens at a time, split %v", name, chunk, split)
+					sameBits(t, what, got, out)
+					sameBits(t, what+" stats", stats, st)
+				}
+			}
+		})
+	}
+	// The output in bf16 is the f32 output, rounded.
+	s := Shape{Layout{tensor.BF16, 64, 16}, 4, 2}
+	r := rng("bf16 out")
+	c := newTestCache(t, d, r, s, []int{20, 300}, nil, 300)
+	qr, _ := uploadRows(t, d, random(r, 4*64), 1, 4*64, tensor.F32)
+	w, err := d.NewWork(s, 0, 1, 1)
+	ok(t, err)
+	defer w.Free()
+	ok(t, w.Fill([]Span{{N: 1, End: []int{20, 300}}}, 100))
+	parts := alloc(t, d, int(PartialBytes(64, 100)))
+	var outs [][]float32
+	for _, typ := range []tensor.Type{tensor.F32, tensor.BF16} {
+		for _, p := range []View{{}, parts.View} {
+			y, yg := newRows(t, d, 1, 4*64, typ)
+			run(t, d, func(cmd *Commands) {
+				cmd.Attention(AttentionOp{Shape: s, Q: qr, Out: y, Heads: c.heads, Work: w, Partials: p})
+			})
+			_, x := narrow(rowsOf(yg, y), tensor.BF16)
+			outs = append(outs, x)
+		}
+	}
+	for _, o := range outs[1:] {
+		sameBits(t, "attention in bf16", outs[0], o)
+	}
+}
+
+// Commands that were recorded once follow a cache that grows: 40 decode steps
+// of two sequences, one of which begins empty.
+func TestRecordedDecode(t *testing.T) {
+	d := device(t)
+	s := Shape{Layout{tensor.F16, 32, 16}, 4, 2}
+	r := rng("decode")
+	const steps, seqs = 40, 2
+	start := [][]int{{250, 3}, {0, 0}}
+	// One table holds the heads of both sequences.
+	both := s
+	both.KVHeads *= seqs
+	both.Heads *= seqs
+	c := newTestCache(t, d, r, both, []int{250, 3, 0, 0}, nil, 300)
+	width, kw := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
+	host := func(n int) *Buffer {
+		b, err := d.NewHostBuffer(int64(n))
+		ok(t, err)
+		t.Cleanup(b.Free)
+		return b
+	}
+	qb, kb, vb, ob := host(seqs*width*4), host(seqs*kw*4), host(seqs*kw*4), host(seqs*width*4)
+	turns, rows := host(seqs*s.HeadDim*4), host(seqs*RowBytes)
+	for i := range seqs * s.HeadDim {
+		x := float32(0)
+		if i%s.HeadDim < s.HeadDim/2 {
+			x = 1
+		}
+		binary.LittleEndian.PutUint32(turns.Bytes()[4*i:], math.Float32bits(x))
+	}
+	w, err := d.NewWork(s, 0, seqs, seqs)
+	ok(t, err)
+	defer w.Free()
+	const items = 16
+	parts := alloc(t, d, int(PartialBytes(s.HeadDim, items)))
+	q := NewRows(qb.All(), tensor.F32, seqs, width)
+	op := AttentionOp{Shape: s, Q: q, Out: NewRows(ob.All(), tensor.F32, seqs, width), Heads: c.heads, Work: w, Partials: parts.View}
+	cmd, err := d.NewCommands()
+	ok(t, err)
+	defer cmd.Free()
+	ok(t, cmd.Begin())
+	cmd.Mark()
+	cmd.RopeAppend(s, q, NewRows(kb.All(), tensor.F32, seqs, kw), NewRows(vb.All(), tensor.F32, seqs, kw), turns.All(), rows.All(), c.heads)
+	cmd.Attention(op)
+	cmd.Mark()
+	ok(t, cmd.End())
+
+	keys := map[[2]int][][]float32{}
+	values := map[[2]int][][]float32{}
+	for sq := range seqs {
+		for h := range s.KVHeads {
+			for e := range start[sq][h] {
+				keys[[2]int{sq, h}] = append(keys[[2]int{sq, h}], c.key(sq*s.KVHeads+h, e))
+				values[[2]int{sq, h}] = append(values[[2]int{sq, h}], c.value(sq*s.KVHeads+h, e))
+			}
+		}
+	}
+	spans := []Span{{Seq: 0, Row: 0, N: 1, End: make([]int, s.KVHeads)}, {Seq: 1, Row: 1, N: 1, End: make([]int, s.KVHeads)}}
+	for step := range steps {
+		qv, kv, vv := random(r, seqs*width), random(r, seqs*kw), random(r, seqs*kw)
+		copy(qb.Bytes(), bytesOf(qv))
+		copy(kb.Bytes(), bytesOf(kv))
+		copy(vb.Bytes(), bytesOf(vv))
+		PutRows(rows.Bytes(), []RowInfo{{0, 0, int32(1000 + step)}, {1, 0, int32(step)}})
+		for sq := range seqs {
+			for h := range s.KVHeads {
+				i := sq*s.KVHeads + h
+				c.heads.Set(i, c.table[i].View, start[sq][h]+step, 0)
+				spans[sq].End[h] = start[sq][h] + step + 1
+				_, k := narrow(kv[sq*kw+h*s.HeadDim:sq*kw+(h+1)*s.HeadDim], s.Type)
+				_, v := narrow(vv[sq*kw+h*s.HeadDim:sq*kw+(h+1)*s.HeadDim], s.Type)
+				keys[[2]int{sq, h}] = append(keys[[2]int{sq, h}], k)
+				values[[2]int{sq, h}] = append(values[[2]int{sq, h}], v)
+			}
+		}
+		ok(t, w.Fill(spans, items))
+		ticket, err := d.Submit(cmd)
+		ok(t, err)
+		ok(t, d.Wait(context.Background(), ticket))
+		got := floats(ob.Bytes())
+		var want []float64
+		for sq := range seqs {
+			for h := range s.Heads {
+				at := [2]int{sq, h / s.group()}
+				want = append(want, softmaxRef(qv[sq*width+h*s.HeadDim:sq*width+(h+1)*s.HeadDim], keys[at], values[at])...)
+			}
+		}
+		within(t, fmt.Sprintf("step %d", step), want, got, func(int) float64 { return 2e-5 })
+	}
+	if times, err := cmd.Times(); err != nil || d.Info().Timestamps && len(times) != 2 {
+		t.Errorf("times: %v, %v", times, err)
+	}
+	n := testing.AllocsPerRun(50, func() {
+		if w.Fill(spans, items) != nil {
+			t.Error("the list could not be filled")
+		}
+		ticket, err := d.Submit(cmd)
+		if err != nil || d.Wait(context.Background(), ticket) != nil {
+			t.Error("the commands could not be submitted")
+		}
+	})
+	if n > 0 {
+		t.Errorf("a decode step allocates %v times", n)
+	}
+}
+
+// softmaxRef is attention in float64.
+func softmaxRef(q []float32, keys, values [][]float32) []float64 {
+	z := make([]float64, len(keys))
+	top := math.Inf(-1)
+	for i, k := range keys {
+		for d := range q {
+			z[i] += float64(q[d]) * float64(k[d])
+		}
+		z[i] /= math.Sqrt(float64(len(q)))
+		top = max(top, z[i])
+	}
+	out, sum := make([]float64, len(q)), 0.0
+	for i := range z {
+		p := math.Exp(z[i] - top)
+		sum += p
+		for d := range out {
+			out[d] += p * float64(values[i][d])
+		}
+	}
+	for d := range out {
+		out[d] /= sum
+	}
+	return out
+}
+
+func TestRopeAppend(t *testing.T) {
+	d := device(t)
+	for _, typ := range weightTypes {
+		for _, dim := range []int{8, 64, 128} {
+			s := Shape{Layout{typ, dim, 16}, 4, 2}
+			r := rng(fmt.Sprint("rope", typ, dim))
+			const n = 21
+			lens := []int{30, 5}
+			c := newTestCache(t, d, r, s, lens, nil, 80)
+			q, k, v := random(r, n*4*dim), random(r, n*2*dim), random(r, n*2*dim)
+			turns := make([]float32, n*dim)
+			for i := range n {
+				for j := range dim / 2 {
+					sin, cos := math.Sincos(float64(i+7) / float64(j+1))
+					turns[i*dim+j], turns[i*dim+dim/2+j] = float32(cos), float32(sin)
+				}
+			}
+			qr, qg := uploadRows(t, d, q, n, 4*dim, tensor.F32)
+			kr, _ := uploadRows(t, d, k, n, 2*dim, tensor.F32)
+			vr, _ := uploadRows(t, d, v, n, 2*dim, tensor.F32)
+			info := repeat(n, func(i int) RowInfo { return RowInfo{0, i, int32(1000 + i)} })
+			raw := make([]byte, n*RowBytes)
+			PutRows(raw, info)
+			ri, tv := upload(t, d, raw), upload(t, d, bytesOf(turns))
+			run(t, d, func(cmd *Commands) { cmd.RopeAppend(s, qr, kr, vr, tv.View, ri.View, c.heads) })
+			for i := range n {
+				cos, sin := turns[i*dim:i*dim+dim/2], turns[i*dim+dim/2:(i+1)*dim]
+				for h := range 4 {
+					kernels.CPU{}.Rope(q[(i*4+h)*dim:(i*4+h+1)*dim], cos, sin)
+				}
+				for h := range 2 {
+					kernels.CPU{}.Rope(k[(i*2+h)*dim:(i*2+h+1)*dim], cos, sin)
+				}
+			}
+			within(t, "rotated queries", wide(q), rowsOf(qg, qr), func(int) float64 { return 1e-6 })
+			unit := map[tensor.Type]float64{tensor.F32: 1e-6, tensor.F16: 1.0 / 1024, tensor.BF16: 1.0 / 128}[typ]
+			for h := range 2 {
+				before := append([]byte(nil), c.k[h]...)
+				kb, vb, pos := c.readBack(h)
+				c.k[h], c.v[h] = kb, vb
+				for i := range n {
+					e := lens[h] + i
+					want := k[(i*2+h)*dim : (i*2+h+1)*dim]
+					within(t, "stored key", wide(want), c.key(h, e), relative(wide(want), unit, 2e-6))
+					_, stored := narrow(v[(i*2+h)*dim:(i*2+h+1)*dim], typ)
+					sameBits(t, "stored value", stored, c.value(h, e))
+					if pos[e] != int32(1000+i) {
+						t.Fatalf("position of entry %d: want %d, got %d", e, 1000+i, pos[e])
+					}
+				}
+				c.k[h] = before
+				was := c.key(h, lens[h]-1)
+				c.k[h] = kb
+				sameBits(t, "the entry before", was, c.key(h, lens[h]-1))
+			}
+		}
+	}
+}
+
+func TestCompact(t *testing.T) {
+	d := device(t)
+	for _, typ := range weightTypes {
+		for _, dim := range []int{8, 64} {
+			s := Shape{Layout{typ, dim, 16}, 3, 3}
+			r := rng(fmt.Sprint("compact", typ, dim))
+			lens := []int{700, 700, 40}
+			c := newTestCache(t, d, r, s, lens, nil, 700)
+			// The third head moves to other pages, as one that a fork shares does.
+			other := newTestCache(t, d, r, s, lens, nil, 700)
+			var moves []Move
+			var kept [][]int
+			for h := range 3 {
+				var slots []int
+				for e := range lens[h] {
+					if r.IntN(3) > 0 || e < 5 {
+						slots = append(slots, e)
+					}
+				}
+				raw := make([]byte, 4*len(slots))
+				for i, e := range slots {
+					binary.LittleEndian.PutUint32(raw[4*i:], uint32(e))
+				}
+				m := Move{Src: c.table[h].View, Dst: c.table[h].View, Slots: upload(t, d, raw).View, N: len(slots), From: 5}
+				if h == 2 {
+					m.Dst, m.From = other.table[h].View, 0
+				}
+				moves, kept = append(moves, m), append(kept, slots)
+			}
+			raw := make([]byte, MoveBytes*len(moves))
+			PutMoves(raw, moves)
+			mv := upload(t, d, raw)
+			run(t, d, func(cmd *Commands) { cmd.Compact(s.Layout, mv.View, len(moves)) })
+			for h := range 3 {
+				dst := c
+				if h == 2 {
+					dst = other
+				}
+				after := &testCache{s: s}
+				k, v, pos := dst.readBack(h)
+				after.k, after.v = [][]byte{k}, [][]byte{v}
+				for i, e := range kept[h] {
+					sameBits(t, fmt.Sprintf("%v key %d of head %d", typ, i, h), c.key(h, e), after.key(0, i))
+					sameBits(t, fmt.Sprintf("%v value %d of head %d", typ, i, h), c.value(h, e), after.value(0, i))
+					if pos[i] != c.pos[h][e] {
+						t.Fatalf("position %d of head %d: want %d, got %d", i, h, c.pos[h][e], pos[i])
+					}
+				}
+			}
+		}
+	}
+}

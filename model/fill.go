@@ -1,0 +1,192 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/lukv/lukv/lukv"
+)
+
+// Fill extends the session by n positions whose cache entries are random, for
+// benchmarks: the cache then has the lengths, pages and types that a prefill of n
+// tokens would have left, at the price of writing it. What is computed from it
+// means nothing. The tokens count as token 0, and there are no logits.
+//
+// An empty session with a compression policy is filled as its first prefill
+// would leave it, each head with its own number of entries: the allocator's
+// budgets, for allocators that look at scores those of random scores in which
+// heads differ. Kept positions are spread evenly. Policies that compress while
+// decoding, and metrics that renumber positions, are an error: their state
+// follows from real tokens.
+//
+// Equal seeds give equal caches. On an error the session stands where it stood.
+func (s *Session) Fill(n int, seed uint64) error {
+	if err := s.fill(n, seed); err != nil {
+		return fmt.Errorf("fill %d positions: %w", n, err)
+	}
+	return nil
+}
+
+func (s *Session) fill(n int, seed uint64) error {
+	if err := s.ready(); err != nil {
+		return err
+	}
+	if n < 1 {
+		return errors.New("want at least 1")
+	}
+	if len(s.pending) > 0 {
+		return errors.New("the session has generated tokens that were not fed")
+	}
+	if s.comp != nil && (s.comp.decode != nil || s.comp.renumber) {
+		return errors.New("the policy compresses while decoding or renumbers positions")
+	}
+	tokens := make([]int32, n)
+	if err := s.accepts(tokens); err != nil {
+		return err
+	}
+	if err := s.m.acquire(); err != nil {
+		return err
+	}
+	defer s.m.release()
+	var budgets [][]int // [L][K], nil: everything stays
+	compressed := s.pos == 0 && s.comp.prefillEnabled(n)
+	if compressed {
+		var err error
+		if budgets, err = s.randomBudgets(n, seed); err != nil {
+			return err
+		}
+	}
+	if err := s.fillLayers(n, budgets, seed); err != nil {
+		return errors.Join(err, s.rewind(s.pos))
+	}
+	s.commit(tokens)
+	s.hasLogits = false
+	if compressed {
+		s.stats.ContextTokens = n
+	}
+	return nil
+}
+
+func (s *Session) fillLayers(n int, budgets [][]int, seed uint64) error {
+	c := s.m.cfg
+	table := randomTable(c.HeadDim, seed)
+	fills := make([]headFill, c.Layers*c.KVHeads)
+	errs := make([]error, len(fills))
+	for i := range fills {
+		at, h := i/c.KVHeads, i%c.KVHeads
+		f := headFill{s: s, at: at, h: h, n: n, count: n, table: table, rng: rand.New(rand.NewPCG(seed, uint64(i)))}
+		if budgets != nil {
+			f.count = min(n, budgets[at][h])
+		}
+		fills[i] = f
+	}
+	s.m.parallel(len(fills), func(i int) {
+		if c.Windows[fills[i].at] == 0 {
+			for errs[i] == nil && fills[i].done < fills[i].count {
+				errs[i] = fills[i].step()
+			}
+		}
+	})
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	// Layers with a window forget as they are filled, or they would hold n entries.
+	for at, win := range c.Windows {
+		for from := 0; win > 0 && from < n; from += fillRows {
+			for h := range c.KVHeads {
+				if err := fills[at*c.KVHeads+h].step(); err != nil {
+					return err
+				}
+			}
+			s.cache.DropBefore(at, int32(s.pos+min(from+fillRows, n)-win+1))
+		}
+	}
+	return nil
+}
+
+// fillRows is the number of entries appended at once, fillTable that of the
+// random rows they are cut from.
+const (
+	fillRows  = 256
+	fillTable = 4096
+)
+
+// randomTable returns fillTable rows of headDim numbers, uniform with variance 1.
+func randomTable(headDim int, seed uint64) []float32 {
+	const width = 3.4641016 // √12
+	rng := rand.New(rand.NewPCG(seed, 1<<32))
+	table := make([]float32, fillTable*headDim)
+	for i := range table {
+		table[i] = (rng.Float32() - 0.5) * width
+	}
+	return table
+}
+
+// headFill appends count entries to a head, at positions spread over the n
+// positions from s.pos on. Each run of entries is a random part of the table.
+type headFill struct {
+	s        *Session
+	at, h    int
+	n, count int
+	done     int // of count
+	table    []float32
+	rng      *rand.Rand
+	pos      [fillRows]int32
+}
+
+func (f *headFill) step() error {
+	d := f.s.m.cfg.HeadDim
+	k := min(fillRows, f.count-f.done)
+	for i := range k {
+		f.pos[i] = int32(f.s.pos + (f.done+i)*f.n/f.count)
+	}
+	keys := f.table[f.rng.IntN(fillTable-fillRows)*d:][:k*d]
+	values := f.table[f.rng.IntN(fillTable-fillRows)*d:][:k*d]
+	if err := f.s.cache.Append(f.at, f.h, f.pos[:k], keys, values, d); err != nil {
+		return fmt.Errorf("layer %d head %d: %w", f.at, f.h, err)
+	}
+	f.done += k
+	return nil
+}
+
+// randomBudgets returns the session's budgets for a context of n tokens, [L][K].
+func (s *Session) randomBudgets(n int, seed uint64) ([][]int, error) {
+	c := s.m.cfg
+	demand, alloc := s.comp.plan.Demand(n), s.comp.plan.Allocator()
+	if alloc.Knows() == lukv.KnownBefore {
+		return alloc.Budgets(demand)
+	}
+	rng := rand.New(rand.NewPCG(seed, 2<<32))
+	layer := func() lukv.Scores {
+		scores := make(lukv.Scores, c.KVHeads)
+		for h := range scores {
+			scores[h] = make([]float32, n)
+			// Powers of a uniform number: from even to a few large ones.
+			power, scale := 1+rng.IntN(4), 0.5+rng.Float32()
+			for i := range scores[h] {
+				u, x := rng.Float32(), scale
+				for range power {
+					x *= u
+				}
+				scores[h][i] = x
+			}
+		}
+		return scores
+	}
+	if alloc.Knows() == lukv.KnownAtEnd {
+		scores := make([]lukv.Scores, c.Layers)
+		for at := range scores {
+			scores[at] = layer()
+		}
+		return alloc.ModelBudgets(demand, scores)
+	}
+	budgets := make([][]int, c.Layers)
+	for at := range budgets {
+		var err error
+		if budgets[at], err = alloc.LayerBudgets(demand, at, layer()); err != nil {
+			return nil, err
+		}
+	}
+	return budgets, nil
+}
