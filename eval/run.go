@@ -24,6 +24,7 @@ type Method struct {
 type Options struct {
 	Framing      Framing
 	Match        Match
+	Clean        Clean
 	MaxNewTokens int // for items that do not say; 64 if 0
 
 	// Session holds the options of all sessions; its Compression is replaced.
@@ -319,7 +320,7 @@ func (r *runner) answers(ctx context.Context, method Method, s *model.Session, t
 		}
 		switch err := r.answer(ctx, s, tail, it, &a); {
 		case err == nil:
-			a.Score = Score(r.o.Match, it.Task, a.Prediction, it.Answers)
+			a.Score = Score(r.o.Match, it.Task, r.o.Clean.Apply(a.Prediction), it.Answers)
 		case doesNotFit(err):
 			a.Error = err.Error()
 		default:

@@ -1,6 +1,12 @@
 package eval
 
-import "strings"
+import (
+	"strings"
+	"unicode"
+
+	"golang.org/x/text/cases"
+	"golang.org/x/text/language"
+)
 
 // Match says how a prediction is held against several accepted answers.
 type Match string
@@ -16,7 +22,41 @@ const (
 	MatchAuto Match = "auto"
 )
 
-// Score returns how well prediction answers, from 0 to 1. Case does not matter.
+// Clean says what is done to a prediction before it is scored: white space is
+// trimmed, control characters up to U+001F are replaced, and white space is
+// trimmed again (spec evaluation §3.7).
+type Clean string
+
+const (
+	CleanKVPress  Clean = "kvpress"  // control characters go; the default
+	CleanOfficial Clean = "official" // they become line breaks, as in RULER's own script
+	CleanNone     Clean = "none"     // the prediction is scored as it is
+)
+
+// Apply returns the prediction as it is scored.
+func (c Clean) Apply(prediction string) string {
+	if c == CleanNone {
+		return prediction
+	}
+	to := rune(-1) // drop
+	if c == CleanOfficial {
+		to = '\n'
+	}
+	return trim(strings.Map(func(r rune) rune {
+		if r < 0x20 {
+			return to
+		}
+		return r
+	}, trim(prediction)))
+}
+
+// trim removes what Python takes for white space: U+001C to U+001F too.
+func trim(s string) string {
+	return strings.TrimFunc(s, func(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f })
+}
+
+// Score returns how well prediction answers, from 0 to 1, without cleaning it.
+// Case does not matter; an empty answer occurs everywhere.
 func Score(m Match, task, prediction string, answers []string) float64 {
 	if m == MatchAuto || m == "" {
 		m = MatchAll
@@ -24,10 +64,11 @@ func Score(m Match, task, prediction string, answers []string) float64 {
 			m = MatchPart
 		}
 	}
-	prediction = strings.ToLower(prediction)
+	lower := cases.Lower(language.Und)
+	prediction = lower.String(prediction)
 	found := 0
 	for _, a := range answers {
-		if strings.Contains(prediction, strings.ToLower(a)) {
+		if strings.Contains(prediction, lower.String(a)) {
 			found++
 		}
 	}

@@ -35,6 +35,7 @@ type evalCmd struct {
 	Seed         uint64  `default:"42" placeholder:"N" help:"Start of the random numbers that draw them (default ${default})."`
 	MaxNewTokens int     `default:"64" placeholder:"N" help:"Longest answer where the data do not say (default ${default})."`
 	Match        string  `enum:"auto,all,part" default:"auto" help:"Score: share of the answers found (all), any found (part), or part for tasks named qa…, else all (auto)."`
+	RulerClean   string  `enum:"kvpress,official,none" default:"kvpress" help:"Control characters in an answer before it is scored: dropped (kvpress), line breaks (official), kept (none)."`
 	Raw          bool    `help:"No chat template."`
 	QueryAware   bool    `help:"Compress after the question is known (a control experiment)."`
 	SharePrefill bool    `help:"Derive all methods from one full prefill: same answers, faster, but no peaks."`
@@ -72,6 +73,7 @@ type evalSettings struct {
 	Seed         uint64          `json:"seed"`
 	MaxNewTokens int             `json:"max_new_tokens"`
 	Match        eval.Match      `json:"match"`
+	Clean        eval.Clean      `json:"clean"`
 	QueryAware   bool            `json:"query_aware"`
 	SharePrefill bool            `json:"share_prefill"`
 	Framing      eval.Framing    `json:"framing"`
@@ -116,13 +118,13 @@ func (c *evalCmd) Run(e *env) error {
 		return err
 	}
 	o := eval.Options{
-		Framing: framing, Match: eval.Match(c.Match), MaxNewTokens: c.MaxNewTokens,
+		Framing: framing, Match: eval.Match(c.Match), Clean: eval.Clean(c.RulerClean), MaxNewTokens: c.MaxNewTokens,
 		Session: c.session(), SharePrefill: c.SharePrefill, QueryAware: c.QueryAware,
 	}
 	settings := evalSettings{
 		Model: m.ID(), Precision: m.Precision(), CacheType: c.CacheType, MaxContext: c.MaxContext, MaxCache: int64(c.MaxCache),
 		Data: data, Items: len(items), Limit: c.Limit, Fraction: c.Fraction, Seed: c.Seed, MaxNewTokens: c.MaxNewTokens,
-		Match: o.Match, QueryAware: c.QueryAware, SharePrefill: c.SharePrefill, Framing: framing,
+		Match: o.Match, Clean: o.Clean, QueryAware: c.QueryAware, SharePrefill: c.SharePrefill, Framing: framing,
 	}
 	for _, x := range methods {
 		settings.Methods = append(settings.Methods, evalMethod{x.Name, x.Policy})

@@ -172,23 +172,11 @@ func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, error) {
 	}
 	defer m.Close()
 	info := &checkpointInfo{Kind: "checkpoint", Path: c.Path, ID: m.ID(), Config: m.Config(), Unused: []string{}}
-	var files *safetensors.Checkpoint
-	if c.Path == builtin.Name {
-		files, err = safetensors.OpenCheckpointFS(m.Source())
-	} else {
-		files, err = safetensors.OpenCheckpoint(c.Path)
-	}
+	files, w, err := c.openWeights(m)
 	if err != nil {
 		return nil, err
 	}
 	defer files.Close()
-	w, err := model.LoadWeightsFS(m.Source(), m.Config())
-	if c.Path != builtin.Name {
-		w, err = model.LoadWeights(c.Path, m.Config())
-	}
-	if err != nil {
-		return nil, err
-	}
 	defer w.Close()
 	info.Unused = append(info.Unused, w.Unused()...)
 	for name, t := range files.All() {
@@ -222,6 +210,31 @@ func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, error) {
 		info.Vocabulary = tok.VocabSize()
 	}
 	return info, nil
+}
+
+// openWeights opens a model's tensors twice: as they lie in the files, and as
+// the network uses them. Those of a folder are mapped, not read.
+func (c *inspectCmd) openWeights(m *model.Model) (files *safetensors.Checkpoint, w *model.Weights, err error) {
+	if c.Path == builtin.Name {
+		if files, err = safetensors.OpenCheckpointFS(m.Source()); err != nil {
+			return nil, nil, err
+		}
+		w, err = model.LoadWeightsFS(m.Source(), m.Config())
+	} else {
+		var dir string
+		if dir, err = resolveModel(c.Path); err != nil {
+			return nil, nil, err
+		}
+		if files, err = safetensors.OpenCheckpoint(dir); err != nil {
+			return nil, nil, err
+		}
+		w, err = model.LoadWeights(dir, m.Config())
+	}
+	if err != nil {
+		files.Close()
+		return nil, nil, err
+	}
+	return files, w, nil
 }
 
 func extras(c *model.Config) string {
@@ -264,11 +277,15 @@ func tokenizerText(info *checkpointInfo) string {
 }
 
 func ropeText(c *model.Config) string {
-	data, err := json.Marshal(c.Rope)
-	if err != nil {
-		return err.Error()
+	r := c.Rope
+	if r.Type == "" {
+		return fmt.Sprintf("theta %g", r.Theta)
 	}
-	return string(data)
+	s := fmt.Sprintf("theta %g, %s scaling by %g", r.Theta, r.Type, r.Factor)
+	if r.OriginalMax > 0 {
+		s += fmt.Sprintf(" from %d tokens", r.OriginalMax)
+	}
+	return s
 }
 
 // count prints a number of parameters.

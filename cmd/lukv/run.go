@@ -272,6 +272,7 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	}
 	p.clear()
 	r.contextDone(s, policy, time.Since(start))
+	r.advise(s, policy)
 	if err := r.save(s); err != nil {
 		s.Close()
 		return nil, err
@@ -299,6 +300,28 @@ func (r *runner) contextDone(s *model.Session, policy *lukv.Policy, took time.Du
 	x.FinalBytes = st.CacheBytes
 	x.Ratio, x.Entries, x.FullEntries = st.Ratio, st.Entries, st.FullEntries
 	r.result.Policy = policy
+}
+
+// advise says what a user should know about how the context was compressed.
+func (r *runner) advise(s *model.Session, policy *lukv.Policy) {
+	if policy == nil {
+		return
+	}
+	c := r.m.Config()
+	o := s.Cache().Options()
+	shape := lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, Excluded: make([]bool, c.Layers), BytesPerEntry: 2 * c.HeadDim * o.Type.Size()}
+	var budgets [][]int
+	for at, l := range s.Stats().Layers {
+		shape.Excluded[at] = l.Window > 0
+		budgets = append(budgets, l.Entries)
+	}
+	compiled, err := policy.Compile(r.m.ID(), shape)
+	if err != nil {
+		return // the session has compiled it; there is nothing to add
+	}
+	for _, note := range compiled.Notes(compiled.Demand(s.Len()), budgets) {
+		r.e.note("note: %s", note)
+	}
 }
 
 // answer feeds the prompt and generates the answer.

@@ -44,6 +44,9 @@ func TestRun(t *testing.T) {
 		assert.Less(t, r.Stats.PeakBytes, r.Stats.FullBytes)
 		assert.Equal(t, allocator, r.Policy.Allocator.Name)
 	}
+	// A context that compression leaves nearly nothing of comes with a warning.
+	assert.Contains(t, command(t, append(args, "--ratio", "0.98")...).err, "note: a head keeps only")
+
 	// A ratio of 0 changes nothing.
 	assert.Equal(t, o.out, ok(t, append(args, "--ratio", "0")...))
 

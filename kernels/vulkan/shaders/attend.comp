@@ -36,11 +36,11 @@ const float NONE = -3.0e38; // no score is below it
 const uint CH = D / 8;
 
 shared float sq[R * D];
-shared float sp[R * 256];
+shared float sp[(R < 8 ? 8 : R) * 256]; // weights [256][R]; later the lanes of a row [256][8]
 shared float red[256];
 shared float sums[256];
-shared float top[8];
-shared float vr[256 * 8];
+shared float top[8], keep[8], take[8]; // of each row: the block's largest score, factors of the merge
+shared float allTop[8], allSum[8];
 
 void main() {
 	uint tid = gl_LocalInvocationID.x;
@@ -71,8 +71,12 @@ void main() {
 	barrier();
 
 	uint lo0 = firstSlot(k.end, window), hiLast = k.end + tokens - 1;
-	precise float O[R], M[R], S[R];
-	[[unroll]] for (uint r = 0; r < R; r++) { O[r] = 0.0; M[r] = NONE; S[r] = 0.0; }
+	precise float O[R]; // component tid of each row
+	[[unroll]] for (uint r = 0; r < R; r++) O[r] = 0.0;
+	if (tid < 8) {
+		allTop[tid] = NONE;
+		allSum[tid] = 0.0;
+	}
 
 	for (uint b = b0; b < b1; b++) {
 		uint slot = b * 256 + tid;
@@ -83,7 +87,7 @@ void main() {
 			uint ph = slot - hd.base;
 			InU4 page = InU4(pages.v[ph / PE]);
 			uint e = ph % PE;
-			for (uint c = 0; c < CH; c++) {
+			[[dont_unroll]] for (uint c = 0; c < CH; c++) {
 				V8 kk = load8(page, keyChunk(e, c, PE), T);
 				[[unroll]] for (uint r = 0; r < R; r++) {
 					uint at = r * D + c * 8;
@@ -103,15 +107,15 @@ void main() {
 		uint r32 = tid / 32, j32 = tid % 32;
 		if (r32 < R) {
 			float m = NONE;
-			for (uint i = 0; i < 8; i++) m = max(m, sp[(j32 + 32 * i) * R + r32]);
+			[[dont_unroll]] for (uint i = 0; i < 8; i++) m = max(m, sp[(j32 + 32 * i) * R + r32]);
 			red[tid] = m;
 		}
 		barrier();
 		if (r32 < R) {
 			float m = NONE;
-			for (uint i = 0; i < 32; i++) m = max(m, red[r32 * 32 + i]);
+			[[dont_unroll]] for (uint i = 0; i < 32; i++) m = max(m, red[r32 * 32 + i]);
 			precise float s = 0.0;
-			for (uint i = 0; i < 8; i++) {
+			[[dont_unroll]] for (uint i = 0; i < 8; i++) {
 				uint at = (j32 + 32 * i) * R + r32;
 				float x = sp[at];
 				float p = x > NONE ? power2(x - m) : 0.0;
@@ -122,12 +126,31 @@ void main() {
 			if (j32 == 0) top[r32] = m;
 		}
 		barrier();
+		if (tid < R) {
+			precise float s = 0.0;
+			[[dont_unroll]] for (uint i = 0; i < 32; i++) s += sums[tid * 32 + i];
+			float m = top[tid];
+			if (split) {
+				if (tid < rows) {
+					OutF(y).v[(item * 8 + tid) * ldt] = m;
+					OutF(y).v[(item * 8 + tid) * ldt + 1] = s;
+				}
+			} else {
+				float mm = max(allTop[tid], m);
+				precise float ra = power2(allTop[tid] - mm), rb = power2(m - mm);
+				precise float u = allSum[tid] * ra, w = s * rb;
+				allSum[tid] = u + w;
+				allTop[tid] = mm;
+				keep[tid] = ra;
+				take[tid] = rb;
+			}
+		}
 
 		uint lane = tid / CH, ch = tid % CH;
 		precise vec4 va[R], vb[R];
 		[[unroll]] for (uint r = 0; r < R; r++) { va[r] = vec4(0); vb[r] = vec4(0); }
 		if (lane < NL) {
-			for (uint s = lane; s < 256; s += NL) {
+			[[dont_unroll]] for (uint s = lane; s < 256; s += NL) {
 				uint sl = b * 256 + s;
 				if (sl < lo0) continue;
 				if (sl >= hiLast) break;
@@ -141,37 +164,22 @@ void main() {
 			}
 		}
 		[[unroll]] for (uint r = 0; r < R; r++) {
-			if (r > 0) barrier();
+			barrier();
 			if (lane < NL) {
 				[[unroll]] for (uint i = 0; i < 4; i++) {
-					vr[tid * 8 + i] = va[r][i];
-					vr[tid * 8 + 4 + i] = vb[r][i];
+					sp[tid * 8 + i] = va[r][i];
+					sp[tid * 8 + 4 + i] = vb[r][i];
 				}
 			}
 			barrier();
 			if (tid < D) {
 				precise float a = 0.0;
-				for (uint l = 0; l < NL; l++) a += vr[(l * CH + tid / 8) * 8 + tid % 8];
-				precise float s = 0.0;
-				for (uint i = 0; i < 32; i++) s += sums[r * 32 + i];
-				float m = top[r];
+				[[dont_unroll]] for (uint l = 0; l < NL; l++) a += sp[(l * CH + tid / 8) * 8 + tid % 8];
 				if (split) {
-					if (r < rows) {
-						OutF P = OutF(y);
-						uint at = (item * 8 + r) * ldt;
-						P.v[at + 4 + tid] = a;
-						if (tid == 0) {
-							P.v[at] = m;
-							P.v[at + 1] = s;
-						}
-					}
+					if (r < rows) OutF(y).v[(item * 8 + r) * ldt + 4 + tid] = a;
 				} else {
-					float mm = max(M[r], m);
-					precise float ra = power2(M[r] - mm), rb = power2(m - mm);
-					precise float x = O[r] * ra, z = a * rb, u = S[r] * ra, w = s * rb;
+					precise float x = O[r] * keep[r], z = a * take[r];
 					O[r] = x + z;
-					S[r] = u + w;
-					M[r] = mm;
 				}
 			}
 		}
@@ -182,16 +190,16 @@ void main() {
 	const uint YT = SPLIT_YT - 2;
 	[[unroll]] for (uint r = 0; r < R; r++) {
 		if (tid < D) {
-			precise float o = S[r] == 0.0 ? 0.0 : O[r] / S[r];
+			precise float o = allSum[r] == 0.0 ? 0.0 : O[r] / allSum[r];
 			uint row = k.row + r / gn, h = kvh * group + g0 + r % gn;
 			if (YT == F32) {
 				if (r < rows) OutF(y).v[row * ldy + h * D + tid] = o;
 			} else {
-				vr[r * D + tid] = o;
+				sp[r * D + tid] = o;
 			}
 			if (tid == 0 && r < rows && !isNull(stats)) {
-				OutF(stats).v[(row * H + h) * 2] = M[r];
-				OutF(stats).v[(row * H + h) * 2 + 1] = S[r];
+				OutF(stats).v[(row * H + h) * 2] = allTop[r];
+				OutF(stats).v[(row * H + h) * 2 + 1] = allSum[r];
 			}
 		}
 	}
@@ -200,6 +208,6 @@ void main() {
 	for (uint i = tid; i < rows * D / 2; i += 256) {
 		uint r = 2 * i / D, d = 2 * i % D;
 		uint row = k.row + r / gn, h = kvh * group + g0 + r % gn;
-		OutU(y).v[(row * ldy + h * D + d) / 2] = pack2(vr[r * D + d], vr[r * D + d + 1], YT);
+		OutU(y).v[(row * ldy + h * D + d) / 2] = pack2(sp[r * D + d], sp[r * D + d + 1], YT);
 	}
 }

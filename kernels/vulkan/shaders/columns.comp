@@ -53,7 +53,7 @@ void main() {
 		if (!any) continue;
 		precise float acc[8];
 		[[unroll]] for (uint r = 0; r < 8; r++) acc[r] = 0.0;
-		for (uint c = 0; c < D / 8; c++) {
+		[[dont_unroll]] for (uint c = 0; c < D / 8; c++) {
 			V8 kk = load8(page, keyChunk(e, c, PE), T);
 			[[unroll]] for (uint r = 0; r < 8; r++) {
 				uint at = r * D + c * 8;
@@ -61,8 +61,8 @@ void main() {
 				acc[r] = dot8(qq, kk, acc[r]);
 			}
 		}
-		for (uint r = 0; r < rows; r++) {
-			if (slot > first + i0 + r / gn) continue;
+		[[unroll]] for (uint r = 0; r < 8; r++) {
+			if (r >= rows || slot > first + i0 + r / gn) continue;
 			precise float s = acc[r] * scale;
 			float p = power2(s - sm[r]) / ss[r];
 			[[unroll]] for (uint g = 0; g < 8; g++) if (g == r % gn) sum[g] += p;

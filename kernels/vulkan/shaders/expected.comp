@@ -56,11 +56,11 @@ void main() {
 			for (uint c = 0; c < D / 8; c++) s = dot8(load8(InU4(mean), q * (D / 8) + c, F32), load8(page, keyChunk(e, c, PE), T), s);
 			if (!isNull(form)) {
 				InU4 Fm = InU4(form);
-				for (uint c = 0; c < D / 8; c++) {
+				[[dont_unroll]] for (uint c = 0; c < D / 8; c++) {
 					precise float y[8];
 					[[unroll]] for (uint i = 0; i < 8; i++) y[i] = 0.0;
 					V8 ka = load8(page, keyChunk(e, c, PE), T);
-					for (uint c2 = c; c2 < D / 8; c2++) {
+					[[dont_unroll]] for (uint c2 = c; c2 < D / 8; c2++) {
 						V8 kb = load8(page, keyChunk(e, c2, PE), T);
 						[[unroll]] for (uint i = 0; i < 8; i++) y[i] = dot8(load8(Fm, (q * D + c * 8 + i) * (D / 8) + c2, F32), kb, y[i]);
 					}
@@ -106,7 +106,7 @@ void main() {
 	s /= float(group);
 	if (norm != 0) {
 		precise float v = 0.0;
-		for (uint c = 0; c < D / 8; c++) {
+		[[dont_unroll]] for (uint c = 0; c < D / 8; c++) {
 			V8 x = load8(page, valueChunk(e, c, PE, D), T);
 			v = dot8(x, x, v);
 		}

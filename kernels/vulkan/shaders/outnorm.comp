@@ -27,7 +27,7 @@ void main() {
 	for (uint o = 0; o < M; o += 8) {
 		precise float y[8];
 		[[unroll]] for (uint i = 0; i < 8; i++) y[i] = 0.0;
-		for (uint c = 0; c < D / 8; c++) {
+		[[dont_unroll]] for (uint c = 0; c < D / 8; c++) {
 			V8 v = load8(page, valueChunk(e, c, PE, D), T);
 			[[unroll]] for (uint i = 0; i < 8; i++) y[i] = dot8(load8(W, min(o + i, M - 1) * (pitch / 8) + q * (D / 8) + c, WT), v, y[i]);
 		}

@@ -1,0 +1,359 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tensor"
+)
+
+// ErrMemory says that a point or a model was not measured because it needs more
+// memory than is free. The error names both.
+var ErrMemory = errors.New("not enough free memory")
+
+// Options say what is measured. Every combination of the lists is a point; an
+// empty list stands for its default.
+type Options struct {
+	Threads     []int             // 0: all processors (default)
+	Precision   []model.Precision // default PrecisionAuto
+	CPU         []kernels.CPU     // default kernels.Detect
+	CacheType   []tensor.Type     // 0: the precision's (default)
+	Depth       []int             // entries in the cache before, default 0
+	Batch       []int             // sessions that decode together, default 1; prefill knows no batches
+	Compression []Compression     // default none
+
+	// Prefill and Decode are numbers of tokens. If both are empty they are 512
+	// and 64.
+	Prefill []int
+	Decode  []int
+
+	// Reps is the number of repetitions of each point, default 5. As many again
+	// may replace disturbed ones.
+	Reps int
+
+	// Probe is the duration of each probe of the machine, default 40 ms;
+	// ProbeBytes the memory that is read, default 4 times the last-level cache
+	// and at least 256 MiB.
+	Probe      time.Duration
+	ProbeBytes int
+
+	// Progress, if not nil, is called before each repetition with the points
+	// done, their number, and what comes next.
+	Progress func(done, total int, next string)
+}
+
+func (o *Options) setDefaults() error {
+	list(&o.Threads, 0)
+	list(&o.Precision, model.PrecisionAuto)
+	list(&o.CPU, kernels.Detect())
+	list(&o.CacheType, tensor.Type(0))
+	list(&o.Depth, 0)
+	list(&o.Batch, 1)
+	list(&o.Compression, Compression{})
+	if len(o.Prefill)+len(o.Decode) == 0 {
+		o.Prefill, o.Decode = []int{512}, []int{64}
+	}
+	o.Reps = cmp.Or(o.Reps, 5)
+	o.Probe = cmp.Or(o.Probe, 40*time.Millisecond)
+	const limit = 1 << 24 // positions, far beyond every model
+	for _, c := range []struct {
+		what   string
+		x      []int
+		lo, hi int
+	}{
+		{"threads", o.Threads, 0, 4096}, {"depth", o.Depth, 0, limit}, {"batch", o.Batch, 1, 4096},
+		{"prefill tokens", o.Prefill, 1, limit}, {"decode tokens", o.Decode, 1, limit}, {"repetitions", []int{o.Reps}, 1, 10000},
+	} {
+		for _, x := range c.x {
+			if x < c.lo || x > c.hi {
+				return fmt.Errorf("bench: %s: found %d, expected %d to %d", c.what, x, c.lo, c.hi)
+			}
+		}
+	}
+	for _, c := range o.Compression {
+		if !(c.Ratio >= 0 && c.Ratio < 1) {
+			return fmt.Errorf("bench: compression ratio: found %v, expected at least 0 and below 1", c.Ratio)
+		}
+	}
+	return nil
+}
+
+func list[T any](x *[]T, def T) {
+	if len(*x) == 0 {
+		*x = []T{def}
+	}
+}
+
+// Test kinds.
+const (
+	TestPrefill = "prefill"
+	TestDecode  = "decode"
+)
+
+// Key says what a point measures: two points of different reports with equal keys
+// can be compared.
+type Key struct {
+	Model     string  `json:"model"`
+	Weights   string  `json:"weights"` // element type
+	Test      string  `json:"test"`    // TestPrefill or TestDecode
+	Tokens    int     `json:"tokens"`  // in one repetition, of each session
+	Depth     int     `json:"depth"`
+	Batch     int     `json:"batch"`
+	Threads   int     `json:"threads"`
+	Precision string  `json:"precision"`
+	CPU       string  `json:"cpu"`
+	Cache     string  `json:"cache"`               // element type
+	Metric    string  `json:"metric,omitempty"`    // "" without compression
+	Allocator string  `json:"allocator,omitempty"` // likewise
+	Ratio     float64 `json:"ratio"`
+}
+
+// Name returns the test as tables name it, such as pp512 or tg64.
+func (k Key) Name() string {
+	if k.Test == TestPrefill {
+		return fmt.Sprintf("pp%d", k.Tokens)
+	}
+	return fmt.Sprintf("tg%d", k.Tokens)
+}
+
+// Compression returns the compression as tables name it, "none" without any.
+func (k Key) Compression() string {
+	if k.Ratio == 0 {
+		return "none"
+	}
+	return fmt.Sprintf("%s/%s/%g", k.Metric, k.Allocator, k.Ratio)
+}
+
+func (k Key) String() string {
+	return fmt.Sprintf("%s %s %s depth %d batch %d threads %d %s %s cache %s compression %s", k.Model, k.Weights, k.Name(),
+		k.Depth, k.Batch, k.Threads, k.Precision, k.CPU, k.Cache, k.Compression())
+}
+
+// full returns the key of the same point without compression.
+func (k Key) full() Key {
+	k.Metric, k.Allocator, k.Ratio = "", "", 0
+	return k
+}
+
+// Run measures. A point that cannot be measured is in the report with its
+// error, and the others go on; Run then returns the report and an error that
+// joins them. When ctx is done it returns soon with the points measured so far
+// and the context's error.
+func Run(ctx context.Context, sources []*Source, o Options) (*Report, error) {
+	if err := o.setDefaults(); err != nil {
+		return nil, err
+	}
+	r := &runner{o: &o, p: newProber(o.ProbeBytes, o.Probe), seen: map[Key]bool{}}
+	r.report = &Report{Format: Format, Started: time.Now().UTC().Truncate(time.Second), Machine: r.p.machine()}
+	models := len(o.Precision) * len(o.CPU) * len(o.Threads)
+	r.total = len(sources) * models * r.perModel()
+	var errs []error
+	for i, s := range sources {
+		err := r.source(ctx, s)
+		s.release()
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if ctx.Err() != nil {
+			r.report.Interrupted = true
+			break
+		}
+		r.done = (i + 1) * models * r.perModel()
+	}
+	for i := range r.report.Points {
+		p := &r.report.Points[i]
+		if p.Error != "" {
+			errs = append(errs, r.failures[p.Key])
+		}
+		p.compareWithFull(r.report.Points)
+	}
+	return r.report, errors.Join(errs...)
+}
+
+// runner is a Run in progress.
+type runner struct {
+	o        *Options
+	p        *prober
+	report   *Report
+	seen     map[Key]bool
+	failures map[Key]error
+	done     int // of total, for progress
+	total    int
+}
+
+func (r *runner) perModel() int {
+	o := r.o
+	return len(o.CacheType) * len(o.Depth) * len(o.Compression) * (len(o.Prefill) + len(o.Batch)*len(o.Decode))
+}
+
+func (r *runner) progress(format string, args ...any) {
+	if r.o.Progress != nil {
+		r.o.Progress(min(r.done, r.total), r.total, fmt.Sprintf(format, args...))
+	}
+}
+
+// margin is the memory left free for buffers and everything else.
+const margin = 128 << 20
+
+// room returns ErrMemory if need bytes are not free.
+func room(what string, need int64) error {
+	runtime.GC()
+	if free := freeMemory(); free > 0 && need+margin > free {
+		return fmt.Errorf("%s: %w: it needs %s and %s for buffers, %s are free", what, ErrMemory, size(need), size(margin), size(free))
+	}
+	return nil
+}
+
+func (r *runner) source(ctx context.Context, s *Source) error {
+	if s.bytes > 0 {
+		r.progress("%s: making %s of random weights", s.name, size(s.bytes))
+		if err := room(s.name, s.bytes); err != nil {
+			return err
+		}
+	}
+	if s.start {
+		if err := r.start(ctx, s); err != nil {
+			return err
+		}
+	}
+	for _, precision := range r.o.Precision {
+		for _, cpu := range r.o.CPU {
+			for _, threads := range r.o.Threads {
+				if err := r.model(ctx, s, precision, cpu, threads); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// model measures all points of one model as it is opened.
+func (r *runner) model(ctx context.Context, s *Source, precision model.Precision, cpu kernels.CPU, threads int) error {
+	m, err := s.open(ctx, model.WithPrecision(precision), model.WithCPU(cpu), model.WithThreads(threads))
+	if err != nil {
+		return fmt.Errorf("open %s: %w", s.name, err)
+	}
+	defer m.Close()
+	for _, c := range r.points(s, m) {
+		r.done++
+		if r.seen[c.key] {
+			continue
+		}
+		r.seen[c.key] = true
+		p, err := c.measure(ctx)
+		if ctx.Err() != nil {
+			return fmt.Errorf("%v: %w", c.key, context.Cause(ctx))
+		}
+		if err != nil {
+			err = fmt.Errorf("%v: %w", c.key, err)
+			p = &Point{Key: c.key, Error: err.Error()}
+			if r.failures == nil {
+				r.failures = map[Key]error{}
+			}
+			r.failures[c.key] = err
+		}
+		r.report.Points = append(r.report.Points, *p)
+	}
+	return nil
+}
+
+// points returns the points of an open model, those without compression first
+// and without what makes no difference: compression of an empty cache that is
+// decoded, and batches in prefill.
+func (r *runner) points(s *Source, m *model.Model) []*course {
+	o, cfg := r.o, m.Config()
+	base := Key{
+		Model: s.name, Weights: cfg.Type.String(), Batch: 1,
+		Threads: m.Threads(), Precision: string(m.Precision()), CPU: m.CPU().String(),
+	}
+	comps := slices.Clone(o.Compression)
+	slices.SortStableFunc(comps, func(a, b Compression) int {
+		switch {
+		case a.Ratio == 0 && b.Ratio > 0:
+			return -1
+		case a.Ratio > 0 && b.Ratio == 0:
+			return 1
+		}
+		return 0
+	})
+	var out []*course
+	for _, cache := range o.CacheType {
+		if cache == 0 {
+			cache = tensor.F32
+			if m.Precision() == model.PrecisionBF16 {
+				cache = tensor.BF16
+			}
+		}
+		for _, depth := range o.Depth {
+			for _, comp := range comps {
+				k := base
+				k.Cache, k.Depth = cache.String(), depth
+				if comp.Ratio > 0 {
+					k.Metric, k.Allocator = comp.names()
+					k.Ratio = comp.Ratio
+				}
+				add := func(k Key) {
+					out = append(out, &course{r: r, s: s, m: m, key: k, comp: comp, cache: cache})
+				}
+				for _, n := range o.Prefill {
+					k.Test, k.Tokens = TestPrefill, n
+					add(k)
+				}
+				if depth == 0 {
+					k = k.full()
+				}
+				for _, n := range o.Decode {
+					for _, b := range o.Batch {
+						k.Test, k.Tokens, k.Batch = TestDecode, n, b
+						add(k)
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// start measures the time from opening a model to its first logits: once as it
+// comes, and, when its files are in memory, as often as there are repetitions.
+func (r *runner) start(ctx context.Context, s *Source) error {
+	st := Start{Model: s.name}
+	for i := range r.o.Reps + 1 {
+		r.progress("%s: time to the first token", s.name)
+		begin := time.Now()
+		if err := firstToken(ctx, s); err != nil {
+			return fmt.Errorf("time %s to the first token: %w", s.name, err)
+		}
+		took := time.Since(begin).Seconds()
+		if i == 0 {
+			st.First = took
+		} else {
+			st.Samples = append(st.Samples, took)
+		}
+	}
+	st.Warm = median(st.Samples)
+	r.report.Starts = append(r.report.Starts, st)
+	return nil
+}
+
+func firstToken(ctx context.Context, s *Source) error {
+	m, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	session, err := m.NewSession(model.SessionOptions{})
+	if err != nil {
+		return err
+	}
+	defer session.Close()
+	return session.Prefill(ctx, []int32{0})
+}

@@ -1,0 +1,420 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/lukv/lukv/internal/probe"
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tensor"
+)
+
+// course is the measurement of one point.
+type course struct {
+	r     *runner
+	s     *Source
+	m     *model.Model
+	key   Key
+	comp  Compression
+	cache tensor.Type
+	opts  model.SessionOptions
+
+	// bases hold the state that every repetition starts from, one session per
+	// member of the batch; nil where that is an empty session.
+	bases []*model.Session
+	point *Point
+}
+
+// disturbance is the relative difference of two probes from which on what lies
+// between them does not count.
+const disturbance = 0.1
+
+// pageEntries is the default page size of the cache.
+const pageEntries = 64
+
+func (c *course) measure(ctx context.Context) (*Point, error) {
+	c.point = &Point{Key: c.key}
+	policy, err := c.policy()
+	if err != nil {
+		return nil, err
+	}
+	// One token ahead of a repetition warms it up.
+	c.opts = model.SessionOptions{Compression: policy, CacheType: c.cache, MaxTokens: c.key.Depth + c.key.Tokens + 1}
+	if err := room("cache", c.need(policy)); err != nil {
+		return nil, err
+	}
+	// What earlier points left is not this one's.
+	debug.FreeOSMemory()
+	defer c.closeBases()
+	if err := c.prepare(ctx); err != nil {
+		return nil, err
+	}
+	peak := resetPeak()
+	if err := c.repeat(ctx); err != nil {
+		return nil, err
+	}
+	if peak {
+		c.point.PeakBytes = max(0, peakMemory()-int64(c.r.p.buf.Bytes()))
+	}
+	c.point.summarize()
+	return c.point, nil
+}
+
+func (c *course) policy() (*lukv.Policy, error) {
+	if c.key.Ratio == 0 {
+		return nil, nil
+	}
+	return c.comp.policy(c.m)
+}
+
+// need estimates the bytes of all caches of the point at their largest.
+func (c *course) need(policy *lukv.Policy) int64 {
+	cfg := c.m.Config()
+	pageBytes := int64(pageEntries * (2*cfg.HeadDim*c.cache.Size() + 4))
+	heads := int64(cfg.KVHeads)
+	pages := func(n int) int64 { return int64((n + pageEntries - 1) / pageEntries) }
+	kept := func(n int) int { return int(float64(n)*(1-c.key.Ratio)) + 1 }
+	k := &c.key
+	prefillHere := k.Test == TestPrefill && k.Depth == 0 && policy != nil
+	atEnd := false
+	if prefillHere {
+		if plan, err := lukv.NewAllocator(policy.Allocator, policy.Profile); err == nil {
+			atEnd = plan.Knows() == lukv.KnownAtEnd
+		}
+	}
+	var total, largest int64
+	for _, w := range cfg.Windows {
+		held := k.Depth + k.Tokens + 1
+		switch {
+		case w > 0:
+			held = min(held, w+pageEntries+512)
+		case policy != nil && k.Depth > 0:
+			held = kept(k.Depth) + k.Tokens + 1
+		case prefillHere && !atEnd:
+			largest = max(largest, pages(held)*pageBytes*heads)
+			held = kept(held)
+		}
+		// A fork copies one page per head, and ragged heads waste one.
+		total += (pages(held) + 2) * pageBytes * heads
+	}
+	total = total*int64(k.Batch) + largest
+	if prefillHere {
+		total += 4 * int64(k.Tokens) * int64(cfg.Hidden)
+	}
+	return total + 12*int64(k.Batch)*int64(cfg.Vocab)
+}
+
+// prepare fills the sessions that repetitions start from and computes something
+// once, so that buffers exist.
+func (c *course) prepare(ctx context.Context) error {
+	if c.key.Depth > 0 {
+		c.r.progress("%v: filling", c.key)
+		for i := range c.key.Batch {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			s, err := c.m.NewSession(c.opts)
+			if err != nil {
+				return err
+			}
+			c.bases = append(c.bases, s)
+			if err := s.Fill(c.key.Depth, uint64(i+1)); err != nil {
+				return err
+			}
+		}
+	}
+	if c.key.Test == TestDecode {
+		return nil // each repetition begins with a step that does not count
+	}
+	const chunk = 512
+	s, err := c.m.NewSession(model.SessionOptions{CacheType: c.cache, MaxTokens: chunk})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.Prefill(ctx, c.tokens(min(c.key.Tokens, chunk)))
+}
+
+func (c *course) closeBases() {
+	for _, s := range c.bases {
+		s.Close()
+	}
+}
+
+// sessions returns fresh sessions to measure with.
+func (c *course) sessions() ([]*model.Session, error) {
+	var out []*model.Session
+	for i := range c.key.Batch {
+		var s *model.Session
+		var err error
+		if c.bases == nil {
+			s, err = c.m.NewSession(c.opts)
+		} else {
+			s, err = c.bases[i].Fork()
+		}
+		if err != nil {
+			closeAll(out)
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+func closeAll(sessions []*model.Session) {
+	for _, s := range sessions {
+		s.Close()
+	}
+}
+
+func (c *course) tokens(n int) []int32 {
+	rng := rand.New(rand.NewPCG(1, 2))
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = int32(rng.IntN(c.m.Config().Vocab))
+	}
+	return out
+}
+
+// unit returns the fastest multiply-add that the point's arithmetic allows.
+func (c *course) unit() probe.Unit {
+	cpu := c.m.CPU()
+	set := cpu.String()
+	if cpu.AVX512BF16 && (c.m.Precision() != model.PrecisionBF16 || c.m.Config().Type != tensor.BF16) {
+		set = kernels.CPU{AVX2: true, AVX512: true}.String()
+	}
+	return probe.UnitOf(set)
+}
+
+// repeat measures until there are as many undisturbed repetitions as asked for,
+// or twice as many in all.
+func (c *course) repeat(ctx context.Context) error {
+	u, reps := c.unit(), c.r.o.Reps
+	c.point.Unit = u.Name
+	good := 0
+	for i := 0; good < reps && i < 2*reps; i++ {
+		c.r.progress("%v: repetition %d of %d", c.key, good+1, reps)
+		s, err := c.once(ctx, u)
+		if err != nil {
+			return err
+		}
+		c.point.Samples = append(c.point.Samples, *s)
+		if !s.Disturbed {
+			good++
+		}
+	}
+	return nil
+}
+
+// once is one repetition between two probes.
+func (c *course) once(ctx context.Context, u probe.Unit) (*Sample, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	sessions, err := c.sessions()
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(sessions)
+	test := c.prefill
+	if c.key.Test == TestDecode {
+		test = c.decode
+	}
+	runtime.GC() // of earlier repetitions, not in the middle of this one
+	var before roof
+	s := &Sample{}
+	took, err := test(ctx, sessions, s, func() { before = c.r.p.roof(c.key.Threads, u) })
+	if err != nil {
+		return nil, err
+	}
+	after := c.r.p.roof(c.key.Threads, u)
+	n := float64(c.key.Tokens)
+	s.Seconds, s.Speed = took.Seconds(), n*float64(c.key.Batch)/took.Seconds()
+	s.ReadBefore, s.ReadAfter = before.read, after.read
+	s.PeakBefore, s.PeakAfter = before.compute, after.compute
+	calls := 1.0
+	if c.key.Test == TestDecode {
+		calls = n
+		s.Disturbed = apart(before.read, after.read)
+		s.Read = float64(c.point.BytesPerStep) * calls / s.Seconds / ((before.read + after.read) / 2)
+	} else {
+		s.Disturbed = apart(before.compute, after.compute)
+	}
+	s.Compute = float64(c.point.Flop) * calls / s.Seconds / ((before.compute + after.compute) / 2)
+	c.account(sessions)
+	return s, nil
+}
+
+// apart reports whether two probes differ too much.
+func apart(a, b float64) bool { return max(a, b)-min(a, b) > disturbance*max(a, b) }
+
+// prefill measures one prefill; ready is called right before.
+func (c *course) prefill(ctx context.Context, sessions []*model.Session, sample *Sample, ready func()) (time.Duration, error) {
+	cfg, s := c.m.Config(), sessions[0]
+	tokens := c.tokens(c.key.Tokens)
+	n := float64(c.key.Tokens)
+	c.point.Flop = 2 * layerParams(cfg) * int64(cfg.Layers) * int64(c.key.Tokens)
+	c.point.AttentionFlop = c.attention(s, func(held, window float64) float64 {
+		// Token i sees held + i slots, at most the window.
+		if window == 0 {
+			window = held + n
+		}
+		rising := min(n, max(0, window-held))
+		return rising*held + rising*(rising+1)/2 + (n-rising)*window
+	})
+	ready()
+	begin := time.Now()
+	err := s.Prefill(ctx, tokens)
+	took := time.Since(begin)
+	st := s.Stats()
+	sample.Ranking = (st.ScoreTime + st.EvictTime).Seconds() / took.Seconds()
+	return took, err
+}
+
+// decode measures steps of all sessions together; ready is called right before.
+func (c *course) decode(ctx context.Context, sessions []*model.Session, sample *Sample, ready func()) (time.Duration, error) {
+	cfg := c.m.Config()
+	n := c.key.Tokens
+	tokens := c.tokens((n + 1) * c.key.Batch)
+	step := func(i int) error {
+		return c.m.Step(ctx, sessions, tokens[i*c.key.Batch:(i+1)*c.key.Batch])
+	}
+	if err := step(n); err != nil {
+		return 0, err
+	}
+	// In the middle of the repetition.
+	seen := func(held, window float64) float64 {
+		held += float64(n+1) / 2
+		if window > 0 {
+			held = min(held, window)
+		}
+		return held
+	}
+	rows := layerParams(cfg)*int64(cfg.Layers) + int64(cfg.Vocab)*int64(cfg.Hidden)
+	c.point.Flop = 2 * rows * int64(c.key.Batch)
+	c.point.AttentionFlop, c.point.CacheRead = 0, 0
+	for _, s := range sessions {
+		flop := c.attention(s, seen)
+		c.point.AttentionFlop += flop
+		// Each slot is one key and one value, used by all heads of a group for
+		// 4·HeadDim operations each.
+		c.point.CacheRead += flop / int64(2*cfg.Heads/cfg.KVHeads) * int64(c.cache.Size())
+	}
+	c.point.BytesPerStep = c.weightsRead() + c.point.CacheRead
+	ready()
+	var a, b runtime.MemStats
+	runtime.ReadMemStats(&a)
+	begin := time.Now()
+	for i := range n {
+		if err := step(i); err != nil {
+			return 0, err
+		}
+	}
+	took := time.Since(begin)
+	runtime.ReadMemStats(&b)
+	sample.Allocations = float64(b.Mallocs-a.Mallocs) / float64(n*c.key.Batch)
+	return took, nil
+}
+
+// attention returns the operations of attention in all layers: 4 · HeadDim for
+// each query head and slot that a query sees. slots says how many slots the queries of
+// one head see together, of a head that holds so many entries and has that window, 0 if none.
+func (c *course) attention(s *model.Session, slots func(held, window float64) float64) int64 {
+	cfg, cache := c.m.Config(), s.Cache()
+	sum := 0.0
+	for at, w := range cfg.Windows {
+		for h := range cfg.KVHeads {
+			sum += slots(float64(cache.Len(at, h)), float64(w))
+		}
+	}
+	return int64(sum * float64(4*cfg.HeadDim*(cfg.Heads/cfg.KVHeads)))
+}
+
+// weightsRead returns the bytes of weights that a step reads: of an embedding
+// that is not the output projection too, only single rows.
+func (c *course) weightsRead() int64 {
+	cfg := c.m.Config()
+	n := c.m.WeightBytes()
+	if !cfg.TiedEmbeddings {
+		n -= int64(cfg.Vocab) * int64(cfg.Hidden) * int64(cfg.Type.Size())
+	}
+	return n
+}
+
+// account notes the memory of the point, at its largest over the repetitions.
+func (c *course) account(sessions []*model.Session) {
+	p := c.point
+	var held, high, pool, entries, full int64
+	for _, s := range sessions {
+		st, ps := s.Stats(), s.Cache().PoolStats()
+		held += st.CacheBytes
+		high += st.PeakBytes
+		entries += st.Entries
+		full += st.FullEntries
+		pool += ps.Bytes + ps.FreeBytes
+	}
+	p.CacheBytes, p.PeakCacheBytes = max(p.CacheBytes, held), max(p.PeakCacheBytes, high)
+	p.Kept = float64(entries) / float64(max(1, full))
+	if private := privateMemory(); private > 0 {
+		private -= pool + int64(c.r.p.buf.Bytes())
+		if c.s.private {
+			private -= c.m.WeightBytes()
+		}
+		p.PrivateBytes = max(p.PrivateBytes, private)
+	}
+}
+
+// summarize computes medians over the undisturbed samples, over all if there
+// are none.
+func (p *Point) summarize() {
+	use := slices.DeleteFunc(slices.Clone(p.Samples), func(s Sample) bool { return s.Disturbed })
+	p.DisturbedSamples = len(p.Samples) - len(use)
+	if len(use) == 0 {
+		use, p.Disturbed = p.Samples, true
+	}
+	column := func(f func(Sample) float64) []float64 {
+		var out []float64
+		for _, s := range use {
+			out = append(out, f(s))
+		}
+		return out
+	}
+	speeds := column(func(s Sample) float64 { return s.Speed })
+	p.Speed, p.Low, p.High = median(speeds), slices.Min(speeds), slices.Max(speeds)
+	p.Read = median(column(func(s Sample) float64 { return s.Read }))
+	p.Compute = median(column(func(s Sample) float64 { return s.Compute }))
+	p.Ranking = median(column(func(s Sample) float64 { return s.Ranking }))
+	p.Allocations = median(column(func(s Sample) float64 { return s.Allocations }))
+}
+
+// compareWithFull sets the speed relative to the same point without compression.
+func (p *Point) compareWithFull(all []Point) {
+	if p.Ratio == 0 || p.Error != "" {
+		return
+	}
+	for i := range all {
+		if q := &all[i]; q.Key == p.Key.full() && q.Error == "" {
+			p.VersusFull = p.Speed / q.Speed
+		}
+	}
+}
+
+// size prints bytes for people.
+func size(n int64) string {
+	switch {
+	case n >= 10<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<30:
+		return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+}
