@@ -1,7 +1,8 @@
 # make test   all tests; needs Go alone (parts that need more skip and say so)
 # make lint   vet, gofmt, staticcheck
 # make cross  builds for the other supported systems
-# make bench  short standard benchmarks
+# make bench  speed of this machine and of a standard set (a minute)
+# make microbench  Go benchmarks of the inner packages
 # make results  regenerates docs/results.md (minutes)
 
 GO          ?= go
@@ -10,7 +11,7 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 export CGO_ENABLED = 0
 
-.PHONY: all test lint cross bench results build
+.PHONY: all test lint cross bench microbench results build
 
 all: lint test
 
@@ -32,6 +33,9 @@ cross:
 	$(GO) build -tags purego ./...
 
 bench:
+	$(GO) run ./cmd/lukv bench --shape 150m --pp 512 --tg 32 --depth 0,8192 --ratio 0,0.8 --reps 3
+
+microbench:
 	$(GO) test -run '^$$' -bench . -benchtime 200ms ./kernels ./kvcache ./lukv ./tokenizer
 
 results:

@@ -49,7 +49,7 @@ type Options struct {
 	Progress func(done, total int, next string)
 }
 
-func (o *Options) setDefaults() error {
+func (o *Options) setDefaults() {
 	list(&o.Threads, 0)
 	list(&o.Precision, model.PrecisionAuto)
 	list(&o.CPU, kernels.Detect())
@@ -62,6 +62,10 @@ func (o *Options) setDefaults() error {
 	}
 	o.Reps = cmp.Or(o.Reps, 5)
 	o.Probe = cmp.Or(o.Probe, 40*time.Millisecond)
+}
+
+// Validate reports the first value that makes no sense.
+func (o *Options) Validate() error {
 	const limit = 1 << 24 // positions, far beyond every model
 	for _, c := range []struct {
 		what   string
@@ -69,7 +73,8 @@ func (o *Options) setDefaults() error {
 		lo, hi int
 	}{
 		{"threads", o.Threads, 0, 4096}, {"depth", o.Depth, 0, limit}, {"batch", o.Batch, 1, 4096},
-		{"prefill tokens", o.Prefill, 1, limit}, {"decode tokens", o.Decode, 1, limit}, {"repetitions", []int{o.Reps}, 1, 10000},
+		{"prefill tokens", o.Prefill, 1, limit}, {"decode tokens", o.Decode, 1, limit},
+		{"repetitions", []int{cmp.Or(o.Reps, 1)}, 1, 10000},
 	} {
 		for _, x := range c.x {
 			if x < c.lo || x > c.hi {
@@ -147,10 +152,16 @@ func (k Key) full() Key {
 // joins them. When ctx is done it returns soon with the points measured so far
 // and the context's error.
 func Run(ctx context.Context, sources []*Source, o Options) (*Report, error) {
-	if err := o.setDefaults(); err != nil {
+	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	r := &runner{o: &o, p: newProber(o.ProbeBytes, o.Probe), seen: map[Key]bool{}}
+	o.setDefaults()
+	p, err := newProber(o.ProbeBytes, o.Probe)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	defer p.buf.Close()
+	r := &runner{o: &o, p: p, seen: map[Key]bool{}}
 	r.report = &Report{Format: Format, Started: time.Now().UTC().Truncate(time.Second), Machine: r.p.machine()}
 	models := len(o.Precision) * len(o.CPU) * len(o.Threads)
 	r.total = len(sources) * models * r.perModel()

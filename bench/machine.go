@@ -57,11 +57,15 @@ type prober struct {
 }
 
 // newProber makes a buffer of so many bytes, 0 for several times the last-level cache.
-func newProber(size int, d time.Duration) *prober {
+func newProber(size int, d time.Duration) (*prober, error) {
 	if size == 0 {
 		size = min(max(256<<20, 4*cpuid.CPU.Cache.L3), 2<<30)
 	}
-	return &prober{probe.NewBuffer(size), d}
+	buf, err := probe.NewBuffer(size)
+	if err != nil {
+		return nil, err
+	}
+	return &prober{buf, d}, nil
 }
 
 func (p *prober) roof(threads int, u probe.Unit) roof {

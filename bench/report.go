@@ -121,6 +121,14 @@ func (p *Point) Spread() float64 {
 	return (p.High - p.Low) / p.Speed
 }
 
+// counted is the number of samples that the medians are taken over.
+func (p *Point) counted() int {
+	if p.Disturbed {
+		return len(p.Samples)
+	}
+	return len(p.Samples) - p.DisturbedSamples
+}
+
 // column is one column of a table.
 type column struct {
 	name  string
@@ -135,19 +143,20 @@ var columns = []column{
 	{"threads", true, true, func(p *Point) string { return strconv.Itoa(p.Threads) }},
 	{"precision", true, false, func(p *Point) string { return p.Precision }},
 	{"cpu", true, false, func(p *Point) string { return p.CPU }},
-	{"cache", true, false, func(p *Point) string { return p.Cache }},
+	{"cache type", true, false, func(p *Point) string { return p.Cache }},
 	{"batch", true, true, func(p *Point) string { return strconv.Itoa(p.Batch) }},
 	{"depth", true, true, func(p *Point) string { return strconv.Itoa(p.Depth) }},
 	{"compression", true, false, func(p *Point) string { return p.Key.Compression() }},
 	{"test", false, false, func(p *Point) string { return p.Name() }},
 	{"tok/s", false, true, func(p *Point) string { return figure(p.Speed) }},
-	{"spread", false, true, func(p *Point) string { return percent(p.Spread()) }},
+	{"spread", false, true, func(p *Point) string { return orDash(p.counted() > 1, percent(p.Spread())) }},
 	{"read", false, true, func(p *Point) string { return orDash(p.Read > 0, percent(p.Read)) }},
 	{"compute", false, true, func(p *Point) string { return percent(p.Compute) }},
 	{"vs full", false, true, func(p *Point) string {
 		return orDash(p.VersusFull > 0, strconv.FormatFloat(p.VersusFull, 'f', 2, 64)+"x")
 	}},
-	{"KV", false, true, func(p *Point) string { return size(p.CacheBytes) }},
+	{"cache", false, true, func(p *Point) string { return size(p.CacheBytes) }},
+	{"peak", false, true, func(p *Point) string { return orDash(p.PeakBytes > 0, size(p.PeakBytes)) }},
 	{"private", false, true, func(p *Point) string { return orDash(p.PrivateBytes > 0, size(p.PrivateBytes)) }},
 	{"allocs", false, true, func(p *Point) string {
 		return orDash(p.Test == TestDecode, strconv.FormatFloat(p.Allocations, 'g', 3, 64))
@@ -323,7 +332,7 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 	if len(rows) > 1 {
 		fmt.Fprintf(&b, "- %s\n\n", common)
 		for i, row := range rows {
-			fmt.Fprintf(&b, "| %s |\n", strings.ReplaceAll(strings.Join(row, "\x00"), "\x00", " | "))
+			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
 			if i == 0 {
 				for _, c := range cols {
 					if c.right {

@@ -38,6 +38,11 @@ func MannWhitney(a, b []float64) float64 {
 	if n <= exactLimit {
 		return exactTail(ranks, len(a), distance)
 	}
+	return normalTail(ranks, len(a), distance)
+}
+
+// normalTail is exactTail by the normal approximation.
+func normalTail(ranks []int, k, distance int) float64 {
 	ties := 0.0
 	counts := map[int]float64{}
 	for _, r := range ranks {
@@ -46,7 +51,7 @@ func MannWhitney(a, b []float64) float64 {
 	for _, c := range counts {
 		ties += c*c*c - c
 	}
-	n1, n2, total := float64(len(a)), float64(len(b)), float64(n)
+	n1, n2, total := float64(k), float64(len(ranks)-k), float64(len(ranks))
 	variance := n1 * n2 / 12 * (total + 1 - ties/(total*(total-1)))
 	if variance == 0 {
 		return 1

@@ -73,7 +73,11 @@ func TestOneOrderOfArithmetic(t *testing.T) {
 // which other sessions are computed with it.
 func TestBatchesDoNotMatter(t *testing.T) {
 	ctx := context.Background()
-	for _, shape := range testShapes {
+	shapes := testShapes
+	if testing.Short() {
+		shapes = shapes[:1]
+	}
+	for _, shape := range shapes {
 		t.Run(shape.name, func(t *testing.T) {
 			m := shape.open(t, WithThreads(3))
 			const n, steps = 16, 4

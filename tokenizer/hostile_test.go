@@ -35,6 +35,9 @@ var hostileTexts = map[string]string{
 // where this takes a fraction of a second a line.
 func TestHostileInput(t *testing.T) {
 	size := 1 << 17
+	if testing.Short() {
+		size = 1 << 14
+	}
 	models := []string{
 		"needle-llama/tokenizer.json", "mini/llama2-style/tokenizer.json", "mini/added-tokens/tokenizer.json",
 		"mini/multi-split/tokenizer.json", "mini/metaspace-always-unk/tokenizer.json", "mini/tekken-v7/tekken.json",
@@ -56,8 +59,9 @@ func TestHostileInput(t *testing.T) {
 				start := time.Now()
 				ids := tok.Encode(text, EncodeOptions{})
 				took := time.Since(start)
-				// 20 µs a byte is a hundred times what it takes.
-				if limit := time.Duration(len(text))*20*time.Microsecond + 2*time.Second; took > limit {
+				// 20 µs a byte is a hundred times what it takes; the rest is room
+				// for a machine that is busy with other things.
+				if limit := time.Duration(len(text))*20*time.Microsecond + 30*time.Second; took > limit {
 					t.Errorf("%s: %d bytes took %v, more than %v", kind, len(text), took, limit)
 				}
 				if size > 1<<20 {

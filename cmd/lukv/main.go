@@ -14,6 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 	"golang.org/x/term"
 
+	"github.com/lukv/lukv/bench"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -32,6 +33,7 @@ type cli struct {
 	Inspect inspectCmd `cmd:"" help:"Show a checkpoint, a profile or a saved session."`
 	Chat    chatCmd    `cmd:"" help:"Talk to a model."`
 	Pull    pullCmd    `cmd:"" help:"Download a model from the hub into the cache."`
+	Bench   benchCmd   `cmd:"" help:"Measure speed, and what part of the machine's limits it is."`
 
 	Tokenize tokenizeCmd `cmd:"" help:"Show how a model's tokenizer cuts a text, or put tokens together."`
 	Template templateCmd `cmd:"" help:"Show the prompt that a model's chat template makes of a conversation."`
@@ -90,6 +92,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		kong.Writers(stdout, stderr), kong.Exit(func(code int) { panic(leave{code}) }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", "), "allocators": strings.Join(lukv.Allocators(), ", "),
+			"shapes":        strings.Join(model.Shapes(), ", "),
 			"normalization": lukv.DefaultProfileIdentity().Normalization},
 		kong.ExplicitGroups([]kong.Group{
 			{Key: "model", Title: "Model:"},
@@ -144,7 +147,7 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.Is(err, model.ErrUnsupported), errors.Is(err, model.ErrWrongModel), errors.Is(err, lukv.ErrProfileMismatch):
 		return exitRefused
-	case errors.Is(err, model.ErrContextFull), errors.Is(err, kvcache.ErrFull):
+	case errors.Is(err, model.ErrContextFull), errors.Is(err, kvcache.ErrFull), errors.Is(err, bench.ErrMemory):
 		return exitFull
 	}
 	return exitFailed

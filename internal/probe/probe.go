@@ -1,35 +1,55 @@
 package probe
 
 import (
+	"fmt"
+	"github.com/lukv/lukv/internal/arena"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 )
 
 // part is how much of a buffer is read between two looks at the clock, in bytes.
 const part = 1 << 20
 
-// Buffer is memory to be read. Bandwidth of main memory needs one that is
-// several times the size of the last-level cache.
+// Buffer is memory to be read, outside the Go heap. Bandwidth of main memory needs
+// one that is several times the size of the last-level cache.
 type Buffer struct {
-	data []byte
+	mem    *arena.Arena
+	blocks []arena.Block // of part bytes
 }
 
-// NewBuffer returns a buffer of at least n bytes, every page of it in memory.
-func NewBuffer(n int) *Buffer {
-	b := &Buffer{data: make([]byte, max(1, (n+part-1)/part)*part)}
-	// Pages that were never written may all be one page of zeros.
-	for i := 0; i < len(b.data); i += 4096 {
-		b.data[i] = byte(i >> 12)
+// NewBuffer returns a buffer of at least n bytes, every page of it in memory. The
+// caller closes it.
+func NewBuffer(n int) (*Buffer, error) {
+	mem, err := arena.New(part)
+	if err != nil {
+		return nil, err
 	}
-	return b
+	b := &Buffer{mem: mem}
+	if b.blocks, err = mem.Alloc(nil, max(1, (n+part-1)/part)); err != nil {
+		mem.Close()
+		return nil, fmt.Errorf("buffer of %d bytes to read: %w", n, err)
+	}
+	for i, block := range b.blocks {
+		// Pages that were never written may all be one page of zeros.
+		for data := mem.Bytes(block); len(data) > 0; data = data[min(len(data), 4096):] {
+			data[0] = byte(i + 1)
+		}
+	}
+	return b, nil
+}
+
+// Close gives the memory back. No Read may be in progress.
+func (b *Buffer) Close() error {
+	b.mem.Unref(b.blocks)
+	b.blocks = nil
+	return b.mem.Close()
 }
 
 // Bytes returns the size of the buffer.
-func (b *Buffer) Bytes() int { return len(b.data) }
+func (b *Buffer) Bytes() int { return len(b.blocks) * part }
 
 // ReadName says how Read reads.
 func ReadName() string { return readName }
@@ -37,13 +57,13 @@ func ReadName() string { return readName }
 // Read returns the bytes per second that so many threads together read for
 // about d, each its own share of the buffer over and over.
 func (b *Buffer) Read(threads int, d time.Duration) float64 {
-	parts := len(b.data) / part
+	parts := len(b.blocks)
 	return together(threads, d, func(worker, threads int) func() float64 {
 		lo, hi := parts*worker/threads, parts*(worker+1)/threads
 		hi = max(hi, lo+1) // more threads than parts share
 		at := lo
 		return func() float64 {
-			read(unsafe.Pointer(&b.data[at*part]), part)
+			read(b.mem.Ptr(b.blocks[at]), part)
 			if at++; at == hi {
 				at = lo
 			}

@@ -15,7 +15,9 @@ import (
 const short = 5 * time.Millisecond
 
 func TestBuffer(t *testing.T) {
-	b := NewBuffer(5<<20 + 1)
+	b, err := NewBuffer(5<<20 + 1)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, b.Close()) }()
 	require.Equal(t, 6<<20, b.Bytes())
 	require.NotEmpty(t, ReadName())
 	for _, threads := range []int{0, 1, 2, 9} {

@@ -42,7 +42,6 @@ const (
 	typeCommandPoolCreateInfo   = 39
 	typeCommandBufferAllocate   = 40
 	typeCommandBufferBegin      = 42
-	typeVulkan11Features        = 49
 	typeVulkan11Properties      = 50
 	typeVulkan12Features        = 51
 	typeVulkan13Features        = 53
@@ -136,11 +135,11 @@ type head struct {
 
 type applicationInfo struct {
 	head
-	name          *byte
-	nameVersion   uint32
-	engine        *byte
-	engineVersion uint32
-	apiVersion    uint32
+	name       *byte
+	_          uint32 // its version
+	_          *byte  // engine
+	_          uint32
+	apiVersion uint32
 }
 
 type instanceCreateInfo struct {
@@ -161,12 +160,12 @@ type debugMessengerInfo struct {
 }
 
 type debugMessage struct {
-	head
-	flags    uint32
-	idName   *byte
-	idNumber int32
-	message  *byte
-	_        [6]uint64
+	_       head
+	_       uint32 // flags
+	idName  *byte
+	_       int32 // number
+	message *byte
+	_       [6]uint64
 }
 
 type validationFeatures struct {
@@ -269,11 +268,6 @@ const (
 	feature13Maintenance4 = 14
 )
 
-type vulkan11Features struct {
-	head
-	f [12]uint32
-}
-
 type vulkan12Features struct {
 	head
 	f [47]uint32
@@ -317,8 +311,9 @@ type queueFamilyProperties struct {
 
 type deviceQueueCreateInfo struct {
 	head
-	flags, family, count uint32
-	priorities           *float32
+	_             uint32 // flags
+	family, count uint32
+	priorities    *float32
 }
 
 type deviceCreateInfo struct {
@@ -371,7 +366,11 @@ type shaderModuleInfo struct {
 	code  *byte
 }
 
-type pushConstantRange struct{ stages, offset, size uint32 }
+type pushConstantRange struct {
+	stages uint32
+	_      uint32 // offset
+	size   uint32
+}
 
 type pipelineLayoutInfo struct {
 	head
@@ -474,13 +473,13 @@ type semaphoreSubmitInfo struct {
 	semaphore Semaphore
 	value     uint64
 	stages    uint64
-	device    uint32
+	_         uint32 // device of a group
 }
 
 type commandBufferSubmitInfo struct {
 	head
 	buffer CommandBuffer
-	mask   uint32
+	_      uint32 // devices of a group
 }
 
 type submitInfo struct {
@@ -534,7 +533,6 @@ var (
 	_ = [1]int{}[unsafe.Sizeof(maintenance4Properties{})-24]
 	_ = [1]int{}[unsafe.Sizeof(subgroupSizeControl{})-32]
 	_ = [1]int{}[unsafe.Sizeof(features2{})-240]
-	_ = [1]int{}[unsafe.Sizeof(vulkan11Features{})-64]
 	_ = [1]int{}[unsafe.Sizeof(vulkan12Features{})-208]
 	_ = [1]int{}[unsafe.Sizeof(vulkan13Features{})-80]
 	_ = [1]int{}[unsafe.Sizeof(memoryProperties2{})-536]

@@ -97,12 +97,12 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.closed = true
-	var err error
-	if d.lost == nil {
-		err = d.note(d.dev.WaitIdle())
-	}
-	if d.lost == nil {
-		err = errors.Join(err, d.pipes.save())
+	// A lost device answers at once; what it says is known already.
+	err := d.dev.WaitIdle()
+	if d.lost != nil {
+		err = nil
+	} else if d.note(err) == nil {
+		err = d.pipes.save()
 	}
 	d.destroy()
 	d.dev.Destroy()

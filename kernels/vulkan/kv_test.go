@@ -202,7 +202,7 @@ func TestAttention(t *testing.T) {
 					w, err := d.NewWork(s, a.window, 1, m)
 					ok(t, err)
 					defer w.Free()
-					const items = 4000
+					const items = 400
 					ok(t, w.Fill([]Span{{Seq: 0, Row: 0, N: m, End: ends(at)}}, items))
 					op := AttentionOp{
 						Shape: s, Q: part(qr, at, m), Out: part(y, at, m), Heads: c.heads, Work: w,

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/lukv/lukv/bench"
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tensor"
+)
+
+type benchCmd struct {
+	Models []string `arg:"" optional:"" name:"model" help:"Checkpoints to measure; with --compare the two results."`
+
+	Shape   []string `group:"model" sep:"," placeholder:"NAME,…" help:"Shapes of published models with random weights (default 150m, if no MODEL is given): ${shapes}."`
+	Weights string   `group:"model" enum:"bf16,f16,f32" default:"bf16" help:"Type of the random weights: ${enum}."`
+
+	Threads   []int    `group:"model" sep:"," placeholder:"N,…" help:"Numbers of threads (default: as many as the processor offers)."`
+	Precision []string `group:"model" sep:"," enum:"auto,bf16,f32" default:"auto" help:"Activations in products with bf16 weights: ${enum}."`
+	CPU       []string `group:"model" name:"cpu" sep:"," default:"auto" help:"Instruction sets: auto, all, portable, avx2, avx512, avx512bf16, neon."`
+	CacheType []string `group:"model" sep:"," enum:"auto,f32,f16,bf16" default:"auto" help:"Types of cached keys and values: ${enum}."`
+
+	PP    []int `name:"pp" sep:"," placeholder:"N,…" help:"Tokens to prefill (default 512 if --tg is not given either)."`
+	TG    []int `name:"tg" sep:"," placeholder:"N,…" help:"Tokens to decode (default 64, likewise)."`
+	Depth []int `sep:"," default:"0" placeholder:"N,…" help:"Entries in the cache before (default ${default})."`
+	Batch []int `sep:"," default:"1" placeholder:"N,…" help:"Sessions that decode together (default ${default})."`
+	Reps  int   `default:"5" placeholder:"N" help:"Repetitions of each point (default ${default}); up to as many again replace disturbed ones."`
+
+	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the cache to remove (default 0)."`
+	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
+	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
+	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric (default: made up). May be repeated."`
+
+	Compare  bool `help:"Measure nothing: test whether the results in two files, or comma-separated lists of files, differ."`
+	CSV      bool `name:"csv" xor:"format" help:"Print CSV, one line per point."`
+	JSON     bool `name:"json" xor:"format" help:"Print one JSON object with every repetition."`
+	Markdown bool `xor:"format" help:"Print Markdown."`
+}
+
+func (benchCmd) Help() string {
+	return `Measures the machine (memory bandwidth, multiply-add peaks, core to core), and then prefill (pp) and decode (tg) for the cross product of the lists. Before and after each repetition the machine is probed again; read and compute are the fractions of memory bandwidth and of the multiply-add peak that were reached, vs full is the speed relative to no compression. Repetitions between probes that differ by more than 10 % do not count. A cache of some depth is filled with random entries; what does not fit into free memory is listed and makes the exit status 4.
+
+--compare reads JSON of this command or output of go test -bench, and prints the p-value of a Mann-Whitney U test. Of a list of JSON files each is one observation. scripts/bench-compare does the whole for two revisions.
+
+Examples:
+
+  lukv bench --shape llama-3.2-1b --pp 512,4096 --tg 64 --depth 0,8192 --threads 1,2
+
+  lukv bench --shape 150m --tg 32 --depth 32768 --ratio 0,0.5,0.8,0.9 --allocator uniform,lukv --batch 1,16 --markdown
+
+  lukv bench DIR --cpu all --json > result.json
+
+  lukv bench --compare old-1.json,old-2.json,old-3.json,old-4.json new-1.json,new-2.json,new-3.json,new-4.json`
+}
+
+func (c *benchCmd) Run(e *env) error {
+	if c.Compare {
+		return c.compare(e)
+	}
+	o, err := c.options()
+	if err != nil {
+		return err
+	}
+	sources, err := c.sources(e)
+	if err != nil {
+		return err
+	}
+	line := e.progress()
+	o.Progress = func(done, total int, next string) {
+		e.log.Info("bench", "done", done, "of", total, "next", next)
+		line.show("bench: %d of %d points%s: %s", done, total, line.left(0, done, total), next)
+	}
+	report, err := bench.Run(e.ctx, sources, *o)
+	line.clear()
+	if report == nil {
+		return err
+	}
+	v := readVersion()
+	report.Command, report.Version, report.Revision = e.args, v.Version, v.Revision
+	if e.ctx.Err() != nil && len(report.Points) == 0 {
+		return err
+	}
+	return errors.Join(c.print(e, report), firstOf(err))
+}
+
+// firstOf cuts a list of errors to the first one.
+func firstOf(err error) error {
+	if list, ok := err.(interface{ Unwrap() []error }); ok {
+		if all := list.Unwrap(); len(all) > 1 {
+			return fmt.Errorf("%w (and %d more)", all[0], len(all)-1)
+		}
+	}
+	return err
+}
+
+func (c *benchCmd) print(e *env, r *bench.Report) error {
+	switch {
+	case c.JSON:
+		return eval.WriteJSON(e.out, r)
+	case c.CSV:
+		return r.WriteCSV(e.out)
+	case c.Markdown:
+		return r.WriteMarkdown(e.out)
+	}
+	return r.WriteTable(e.out)
+}
+
+func (c *benchCmd) compare(e *env) error {
+	if len(c.Models) != 2 {
+		return usage("--compare: found %d results, expected two: OLD.json NEW.json, each perhaps a comma-separated list", len(c.Models))
+	}
+	if c.CSV || c.Markdown {
+		return usage("--compare prints a table, or with --json an object")
+	}
+	old, err := bench.ReadSeries(strings.Split(c.Models[0], ","))
+	if err != nil {
+		return err
+	}
+	fresh, err := bench.ReadSeries(strings.Split(c.Models[1], ","))
+	if err != nil {
+		return err
+	}
+	list, err := bench.Compare(old, fresh)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return eval.WriteJSON(e.out, list)
+	}
+	return bench.WriteDifferences(e.out, list)
+}
+
+// options reads the lists.
+func (c *benchCmd) options() (*bench.Options, error) {
+	o := &bench.Options{
+		Threads: c.Threads, Depth: c.Depth, Batch: c.Batch, Prefill: c.PP, Decode: c.TG, Reps: c.Reps,
+	}
+	if c.Reps < 1 {
+		return nil, usage("--reps: found %d, expected 1 or more", c.Reps)
+	}
+	for _, p := range c.Precision {
+		o.Precision = append(o.Precision, model.Precision(p))
+	}
+	types := map[string]tensor.Type{"f32": tensor.F32, "f16": tensor.F16, "bf16": tensor.BF16}
+	for _, t := range c.CacheType {
+		o.CacheType = append(o.CacheType, types[t])
+	}
+	for _, name := range c.CPU {
+		switch name {
+		case "all":
+			o.CPU = append(o.CPU, kernels.Variants()...)
+		case "auto":
+			o.CPU = append(o.CPU, kernels.Detect()) // heeds LUKV_CPU
+		default:
+			cpu, err := kernels.ParseCPU(name)
+			if err != nil {
+				return nil, usage("--cpu: %w", err)
+			}
+			o.CPU = append(o.CPU, cpu)
+		}
+	}
+	var err error
+	if o.Compression, err = c.compressions(); err != nil {
+		return nil, err
+	}
+	if err := o.Validate(); err != nil {
+		return nil, usageError{err}
+	}
+	return o, nil
+}
+
+// compressions returns the cross product of metrics, allocators and ratios.
+func (c *benchCmd) compressions() ([]bench.Compression, error) {
+	ratios, err := parseRatios(c.Ratio)
+	if err != nil {
+		return nil, err
+	}
+	if len(ratios) == 0 {
+		ratios = []float64{0}
+		if len(c.Metric)+len(c.Allocator)+len(c.Profile) > 0 {
+			return nil, usage("--ratio is missing: nothing would be compressed")
+		}
+	}
+	profiles, err := loadProfiles(c.Profile)
+	if err != nil {
+		return nil, err
+	}
+	metrics, allocators := splitList(c.Metric), splitList(c.Allocator)
+	if len(metrics) == 0 {
+		metrics = []string{""}
+	}
+	if len(allocators) == 0 {
+		allocators = []string{""}
+	}
+	var out []bench.Compression
+	for _, metricText := range metrics {
+		metric, err := parseMetric(metricText)
+		if err != nil {
+			return nil, err
+		}
+		for _, allocatorText := range allocators {
+			allocator, err := parseAllocator(allocatorText)
+			if err != nil {
+				return nil, err
+			}
+			for _, ratio := range ratios {
+				x := bench.Compression{Metric: metric, Allocator: allocator, Ratio: ratio}
+				if allocator.NeedsProfile() {
+					x.Profile = profiles.ofMetric(metric)
+				}
+				out = append(out, x)
+			}
+		}
+	}
+	return out, nil
+}
+
+// ofMetric returns the profile that was made for a metric, or the only one, so
+// that its mismatch is reported; nil if there is none.
+func (s profileSet) ofMetric(metric lukv.MetricConfig) *lukv.Profile {
+	if full, err := lukv.NewMetric(metric); err == nil {
+		metric = full.Config()
+	}
+	for _, p := range s.profiles {
+		if len(s.profiles) == 1 || p.Identity.Metric.String() == metric.String() {
+			return p
+		}
+	}
+	return nil
+}
+
+// sources returns the models to measure.
+func (c *benchCmd) sources(e *env) ([]*bench.Source, error) {
+	shapes := c.Shape
+	if len(shapes)+len(c.Models) == 0 {
+		shapes = []string{"150m"}
+	}
+	types := map[string]tensor.Type{"f32": tensor.F32, "f16": tensor.F16, "bf16": tensor.BF16}
+	var out []*bench.Source
+	for _, name := range shapes {
+		s, err := bench.Shape(name, types[c.Weights])
+		if err != nil {
+			return nil, usage("--shape: %w", err)
+		}
+		out = append(out, s)
+	}
+	for _, name := range c.Models {
+		if name == builtin.Name {
+			out = append(out, bench.Checkpoint(name, false, builtin.Open))
+			continue
+		}
+		dir, err := resolveModel(name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, bench.Checkpoint(name, true, func(ctx context.Context, opts ...model.Option) (*model.Model, error) {
+			return model.Open(ctx, dir, append(opts, model.WithLogger(e.log))...)
+		}))
+	}
+	return out, nil
+}

@@ -1,0 +1,391 @@
+//go:build (linux || darwin || windows) && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/lukv/lukv/internal/vk"
+	"github.com/lukv/lukv/tensor"
+)
+
+func TestDevices(t *testing.T) {
+	list, err := Devices()
+	if err != nil {
+		skipOrFail(t, err)
+	}
+	for _, d := range list {
+		t.Logf("%+v", d)
+		if d.Name == "" || len(d.UUID) != 32 || d.Missing == "" && (d.Memory == 0 || d.SharedMemory < minSharedMemory) {
+			t.Errorf("an incomplete description: %+v", d)
+		}
+	}
+}
+
+func TestChoose(t *testing.T) {
+	list := []DeviceInfo{
+		{Index: 0, Name: "llvmpipe", Kind: "software", UUID: strings.Repeat("0", 32)},
+		{Index: 1, Name: "Card A1", Kind: "integrated", Memory: 64, UUID: strings.Repeat("1", 32)},
+		{Index: 2, Name: "Card B2", Kind: "discrete", Memory: 8, UUID: strings.Repeat("2", 32)},
+		{Index: 3, Name: "Card B3", Kind: "discrete", Memory: 16, UUID: "abcdef00" + strings.Repeat("3", 24)},
+		{Index: 4, Name: "Old", Kind: "discrete", Memory: 99, Missing: "a compute queue"},
+	}
+	for sel, want := range map[string]int{
+		"": 3, "0": 0, "2": 2, "a1": 1, "llvm": 0, "LLVMPIPE": 0, "ABCDEF00-3333-3333-3333-333333333333": 3,
+		"card": -1, "9": -1, "nothing": -1, "old": -1, "4": -1, "-1": -1,
+	} {
+		got, err := choose(list, sel)
+		if want >= 0 && (err != nil || got != want) || want < 0 && err == nil {
+			t.Errorf("selector %q: want %d, got %d and %v", sel, want, got, err)
+		}
+	}
+	if _, err := choose(list[:1], ""); !errors.Is(err, ErrNoVulkan) {
+		t.Errorf("a software device alone: want ErrNoVulkan, got %v", err)
+	}
+}
+
+// A space behaves like a list of marked cells.
+func TestSpace(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const size = 200
+		s := newSpace(size)
+		var cells [size]bool
+		type held struct{ off, n uint64 }
+		var live []held
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			if len(live) > 0 && rapid.Bool().Draw(t, "give") {
+				i := rapid.IntRange(0, len(live)-1).Draw(t, "which")
+				h := live[i]
+				live = append(live[:i], live[i+1:]...)
+				s.give(h.off, h.n)
+				for c := h.off; c < h.off+h.n; c++ {
+					cells[c] = false
+				}
+			} else {
+				n, align := rapid.Uint64Range(1, 60).Draw(t, "n"), uint64(1)<<rapid.IntRange(0, 4).Draw(t, "align")
+				off, found := s.take(n, align)
+				fits := false
+				for at := uint64(0); at+n <= size && !fits; at += align {
+					fits = true
+					for c := at; c < at+n; c++ {
+						fits = fits && !cells[c]
+					}
+				}
+				if found != fits {
+					t.Fatalf("%d units at a multiple of %d: found %v, expected %v", n, align, found, fits)
+				}
+				if !found {
+					continue
+				}
+				if off%align != 0 || off+n > size {
+					t.Fatalf("offset %d for %d units at a multiple of %d", off, n, align)
+				}
+				for c := off; c < off+n; c++ {
+					if cells[c] {
+						t.Fatalf("cell %d was handed out twice", c)
+					}
+					cells[c] = true
+				}
+				live = append(live, held{off, n})
+			}
+			used, longest, now := uint64(0), uint64(0), uint64(0)
+			for _, c := range cells {
+				if c {
+					used++
+					now = 0
+				} else {
+					now++
+					longest = max(longest, now)
+				}
+			}
+			if s.used != used || s.largest() != longest {
+				t.Fatalf("used %d and largest %d, expected %d and %d", s.used, s.largest(), used, longest)
+			}
+		}
+	})
+}
+
+func TestTransfers(t *testing.T) {
+	d := device(t)
+	ctx := context.Background()
+	data := make([]byte, 3*stagingSlotBytes+12345)
+	for i := range data {
+		data[i] = byte(i * 31 >> 7)
+	}
+	b := alloc(t, d, len(data))
+	ok(t, d.Upload(ctx, b.View, data))
+	if !bytes.Equal(b.raw(), data) {
+		t.Error("data changed on their way through the device")
+	}
+	const rowBytes, pitch, rows = 777, 1024, 9000
+	p := alloc(t, d, rows*pitch)
+	ok(t, d.UploadRows(ctx, p.View, data[:rows*rowBytes], rowBytes, pitch))
+	got := p.raw()
+	for i := range rows {
+		row := got[i*pitch : (i+1)*pitch]
+		if !bytes.Equal(row[:rowBytes], data[i*rowBytes:(i+1)*rowBytes]) || !bytes.Equal(row[rowBytes:], make([]byte, pitch-rowBytes)) {
+			t.Fatalf("row %d is wrong", i)
+		}
+	}
+	if d.Upload(ctx, b.View.At(0, 4), data[:5]) == nil || d.Download(ctx, make([]byte, 5), b.View.At(0, 4)) == nil ||
+		d.UploadRows(ctx, b.View.At(0, 100), data[:60], 20, 40) == nil {
+		t.Error("a transfer beyond a view was accepted")
+	}
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := d.Idle(done); err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled wait: %v", err)
+	}
+}
+
+func TestOutOfMemory(t *testing.T) {
+	d := openTest(t, Options{MaxBytes: 48 << 20, BlockBytes: 16 << 20})
+	if _, err := d.NewBuffer(-1); err == nil {
+		t.Error("a negative size was accepted")
+	}
+	var list []*Buffer
+	for {
+		b, err := d.NewBuffer(5 << 20)
+		if err != nil {
+			var o *OutOfMemoryError
+			if !errors.As(err, &o) || !errors.Is(err, ErrOutOfMemory) || o.Needed != 5<<20 || o.Total != 48<<20 || o.Free >= 5<<20+blockPad {
+				t.Fatalf("want an OutOfMemoryError with numbers, got %v", err)
+			}
+			t.Log(err)
+			break
+		}
+		list = append(list, b)
+		if len(list) > 9 {
+			t.Fatal("the limit does not hold")
+		}
+	}
+	if len(list) < 6 {
+		t.Errorf("%d buffers of 5 MiB in 48 MiB", len(list))
+	}
+	for _, b := range list {
+		b.Free()
+		b.Free()
+	}
+	if m := d.Memory(); m.Used != 0 || m.Buffers != 0 || m.Taken > 17<<20 {
+		t.Errorf("after everything was freed: %+v", m)
+	}
+	b, err := d.NewBuffer(30 << 20) // larger than a block
+	ok(t, err)
+	b.Free()
+}
+
+// Nothing is left of many sessions' worth of work: no memory, no goroutines.
+func TestNoLeaks(t *testing.T) {
+	d := openTest(t, Options{BlockBytes: 1 << 20})
+	before := d.Memory()
+	goroutines := runtime.NumGoroutine()
+	var wg sync.WaitGroup
+	errs := make(chan error, 4)
+	for w := range 4 {
+		wg.Go(func() {
+			for i := range 100 {
+				if err := session(d, (w*7+i*13)%50+1); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		t.Error(err)
+	}
+	after := d.Memory()
+	if after.Used != before.Used || after.Buffers != before.Buffers || after.Taken > 2<<20 {
+		t.Errorf("memory before %+v, after %+v", before, after)
+	}
+	if len(d.live) != 0 {
+		t.Errorf("%d lists of commands are left", len(d.live))
+	}
+	if n := runtime.NumGoroutine(); n > goroutines {
+		t.Errorf("%d goroutines, %d before", n, goroutines)
+	}
+}
+
+// session takes memory, computes, reads back and gives everything back.
+func session(d *Device, n int) error {
+	ctx := context.Background()
+	b, err := d.NewBuffer(int64(n) * 4096)
+	if err != nil {
+		return err
+	}
+	defer b.Free()
+	h, err := d.NewHostBuffer(64)
+	if err != nil {
+		return err
+	}
+	defer h.Free()
+	copy(h.Bytes(), bytesOf([]float32{1, 2, 3, 4, 5, 6, 7, float32(n)}))
+	x, y := NewRows(h.All(), tensor.F32, 1, 8), NewRows(b.All(), tensor.F32, 1, 8)
+	if err := d.Run(ctx, func(c *Commands) {
+		c.Zero(b.All())
+		c.Add(y, x)
+		c.Add(y, x)
+	}); err != nil {
+		return err
+	}
+	out := make([]byte, 32)
+	if err := d.Download(ctx, out, b.All()); err != nil {
+		return err
+	}
+	if f := floats(out); f[0] != 2 || f[7] != float32(2*n) {
+		return fmt.Errorf("found %v for %d", f, n)
+	}
+	return nil
+}
+
+func TestManyDevices(t *testing.T) {
+	if testing.Short() {
+		t.Skip("opens devices again and again")
+	}
+	for range 5 {
+		d := openTest(t, Options{BlockBytes: 1 << 20})
+		// Close takes what nobody freed.
+		_, err := d.NewBuffer(1000)
+		ok(t, err)
+		c, err := d.NewCommands()
+		ok(t, err)
+		ok(t, c.Begin())
+		c.Mark()
+		ok(t, c.End())
+		ok(t, d.Close())
+		ok(t, d.Close())
+		c.Free()
+		if _, err := d.NewBuffer(1); !errors.Is(err, ErrClosed) {
+			t.Errorf("a buffer of a closed device: %v", err)
+		}
+		if err := d.Run(context.Background(), func(*Commands) {}); !errors.Is(err, ErrClosed) {
+			t.Errorf("commands of a closed device: %v", err)
+		}
+	}
+}
+
+func TestDeviceLost(t *testing.T) {
+	d := openTest(t, Options{BlockBytes: 1 << 20})
+	b, err := d.NewBuffer(100)
+	ok(t, err)
+	ok(t, d.Upload(context.Background(), b.All(), []byte{1}))
+	d.mu.Lock()
+	d.inject = vk.DeviceLost("vkQueueSubmit2")
+	d.mu.Unlock()
+	for range 2 { // it stays lost
+		err = d.Upload(context.Background(), b.All(), []byte{1})
+		if !errors.Is(err, ErrDeviceLost) || !strings.Contains(err.Error(), d.Info().Name) && !strings.Contains(err.Error(), "vkQueueSubmit2") {
+			t.Fatalf("want ErrDeviceLost, got %v", err)
+		}
+	}
+	if _, err := d.NewBuffer(1); !errors.Is(err, ErrDeviceLost) {
+		t.Errorf("a buffer of a lost device: %v", err)
+	}
+	if err := d.Idle(context.Background()); !errors.Is(err, ErrDeviceLost) {
+		t.Errorf("a wait for a lost device: %v", err)
+	}
+	b.Free()
+	ok(t, d.Close())
+	// The process goes on.
+	e := openTest(t, Options{BlockBytes: 1 << 20})
+	ok(t, session(e, 3))
+}
+
+func TestPipelineCache(t *testing.T) {
+	dir := t.TempDir()
+	d := openTest(t, Options{CacheDir: dir, BlockBytes: 1 << 20})
+	ok(t, session(d, 1))
+	ok(t, d.Close())
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	ok(t, err)
+	if len(files) != 1 || !strings.HasSuffix(files[0], ".bin") {
+		t.Fatalf("files of the cache: %v", files)
+	}
+	data, err := os.ReadFile(files[0])
+	ok(t, err)
+	if readCache(files[0]) == nil {
+		t.Fatal("the cache cannot be read")
+	}
+	// A damaged file is not used and is replaced.
+	for name, bad := range map[string][]byte{"cut": data[:len(data)-1], "short": data[:10], "flipped": append([]byte{data[0] ^ 1}, data[1:]...)} {
+		ok(t, os.WriteFile(files[0], bad, 0o644))
+		if readCache(files[0]) != nil {
+			t.Errorf("%s: a damaged cache was read", name)
+		}
+		d := openTest(t, Options{CacheDir: dir, BlockBytes: 1 << 20})
+		ok(t, session(d, 1))
+		ok(t, d.Close())
+		if readCache(files[0]) == nil {
+			t.Errorf("%s: a damaged cache was not replaced", name)
+		}
+	}
+}
+
+// The manifest names what the committed binaries were compiled from.
+func TestManifest(t *testing.T) {
+	var m struct {
+		Tool              string
+		Flags             []string
+		Sources, Binaries map[string]string
+	}
+	data, err := os.ReadFile("shaders/manifest.json")
+	ok(t, err)
+	ok(t, json.Unmarshal(data, &m))
+	if m.Tool == "" || len(m.Flags) == 0 {
+		t.Error("the manifest does not name the tool and its flags")
+	}
+	compare := func(kind string, listed map[string]string, patterns ...string) {
+		found := 0
+		for _, p := range patterns {
+			files, err := filepath.Glob("shaders/" + p)
+			ok(t, err)
+			for _, f := range files {
+				found++
+				data, err := os.ReadFile(f)
+				ok(t, err)
+				s := sha256.Sum256(data)
+				if want, got := listed[filepath.Base(f)], hex.EncodeToString(s[:]); want != got {
+					t.Errorf("%s %s: the manifest has %q, the file is %s; run go generate", kind, f, want, got)
+				}
+			}
+		}
+		if found != len(listed) || found == 0 {
+			t.Errorf("%d %s files, the manifest lists %d; run go generate", found, kind, len(listed))
+		}
+	}
+	compare("source", m.Sources, "*.comp", "*.glsl")
+	compare("binary", m.Binaries, "*.spv")
+}
+
+func TestTogetherAndCopy(t *testing.T) {
+	d := device(t)
+	x := upload(t, d, bytesOf([]float32{1, 2, 3, 4, 5, 6, 7, 8}))
+	a, b := alloc(t, d, 32), alloc(t, d, 32)
+	run(t, d, func(c *Commands) {
+		c.Together(func() {
+			c.Copy(a.View, x.View)
+			c.Zero(b.View)
+		})
+		c.Add(NewRows(b.View, tensor.F32, 1, 8), NewRows(a.View, tensor.F32, 1, 8))
+	})
+	sameBits(t, "copy and add", x.f32(), b.f32())
+	if err := d.Run(context.Background(), func(c *Commands) { c.Copy(a.View.At(0, 4), x.View) }); err == nil {
+		t.Error("a copy beyond a view was accepted")
+	}
+}
