@@ -182,6 +182,13 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 		}
 		return nil
 	})
+	for _, f := range [...]struct{ name, text string }{
+		{"surface of the unknown piece", unkSurface}, {"BOS piece", bos}, {"EOS piece", eos}, {"padding piece", pad},
+	} {
+		if err == nil && !utf8.ValidString(f.text) {
+			err = fmt.Errorf("%s %.80q: expected UTF-8 text", f.name, f.text)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

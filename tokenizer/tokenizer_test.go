@@ -326,3 +326,13 @@ func TestSteadyStateAllocations(t *testing.T) {
 		})
 	}
 }
+
+func TestSPMRefusesBytesAsUnknownSurface(t *testing.T) {
+	model, err := os.ReadFile("testdata/models/mini/spm-noprefix/tokenizer.model")
+	require.NoError(t, err)
+	// TrainerSpec (field 2) with unk_surface (field 44) that is not UTF-8; later
+	// messages are merged into earlier ones.
+	bad := append(model, 0x12, 5, 0xe2, 0x02, 2, 0xff, 0xff)
+	_, err = readSPM(bad, &config{})
+	require.ErrorContains(t, err, "unknown piece")
+}

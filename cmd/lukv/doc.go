@@ -9,6 +9,7 @@
 //	lukv profile MODEL --metric snapkv -o FILE
 //	lukv eval MODEL --data FILE.jsonl --allocator uniform,adakv,lukv --ratio 0.5,0.8
 //	lukv inspect MODEL|PROFILE|SESSION
+//	lukv bench --shape llama-3.2-1b             measure machine, prefill and decode
 //	lukv tokenize MODEL TEXT                    show a text's tokens
 //	lukv template MODEL --user TEXT             show a rendered prompt
 //
