@@ -135,6 +135,11 @@ func (m *Model) restore(cache *kvcache.Cache, meta map[string]string, o SessionO
 		return nil, fmt.Errorf("cache of %d layers of %d KV heads of %d, the model has %d of %d of %d",
 			have.Layers, have.KVHeads, have.HeadDim, want.Layers, want.KVHeads, want.HeadDim)
 	}
+	for at, w := range m.cfg.Windows {
+		if have.Windows == nil && w > 0 || have.Windows != nil && have.Windows[at] != w {
+			return nil, fmt.Errorf("cache with other sliding windows: layer %d has %d tokens in the model", at, w)
+		}
+	}
 	if err := s.adopt(cache, &state); err != nil {
 		return nil, err
 	}

@@ -445,9 +445,11 @@ func (s *Session) commit(tokens []int32) {
 
 // rewind takes entries from position pos on back out of the cache.
 func (s *Session) rewind(pos int) error {
-	err := s.cache.TruncateTo(int32(pos))
+	if err := s.cache.TruncateTo(int32(pos)); err != nil {
+		return err
+	}
 	s.comp.rewind(s, pos)
-	return err
+	return nil
 }
 
 // Truncate goes back to the first n tokens (n ≤ Len). Entries that compression
