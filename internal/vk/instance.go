@@ -199,10 +199,10 @@ func (l *Library) NewInstance(o InstanceOptions) (*Instance, error) {
 		layers = append(layers, validationLayer)
 		extensions = append(extensions, "VK_EXT_debug_utils")
 		in.handler = addHandler(o.Validation)
-		const warning, failure, general, validation, performance = 0x100, 0x1000, 1, 2, 4
+		const warning, failure, validation, performance = 0x100, 0x1000, 2, 4 // the loader's own talk is 1
 		debug = &debugMessengerInfo{
 			head: head{typ: typeDebugMessenger}, severity: warning | failure,
-			kinds: general | validation | performance, callback: messageCallback(), user: in.handler,
+			kinds: validation | performance, callback: messageCallback(), user: in.handler,
 		}
 		info.next = unsafe.Pointer(debug)
 		if ext, err := l.extensions(validationLayer); err == nil && slices.Contains(ext, "VK_EXT_validation_features") {

@@ -30,7 +30,8 @@ type Device struct {
 	live     map[*Commands]struct{}
 	inject   error // what the next submission fails with, for tests
 
-	// waitMu serialises waits, which use the device's one argument list.
+	// waitMu serialises waits, which use the device's one argument list. Locks are
+	// taken in the order staging.mu, waitMu, mu.
 	waitMu sync.Mutex
 }
 
@@ -89,6 +90,8 @@ func (d *Device) note(err error) error {
 // that were not freed included. A second Close does nothing. The error is that
 // of the last work, or of writing the pipeline cache.
 func (d *Device) Close() error {
+	d.stage.mu.Lock() // no transfer is under way
+	defer d.stage.mu.Unlock()
 	d.waitMu.Lock()
 	defer d.waitMu.Unlock()
 	d.mu.Lock()

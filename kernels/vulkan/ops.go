@@ -21,7 +21,7 @@ type Rows struct {
 // Pad rounds a number of elements up to what rows begin at.
 func Pad(n int) int { return (n + 7) &^ 7 }
 
-// Bytes is the size of n rows of cols elements, padded.
+// bytes is the size of the rows with their gaps.
 func (r Rows) bytes() int64 { return int64(r.N) * int64(r.Stride) * int64(r.Type.Size()) }
 
 // NewRows describes n rows of cols elements at the beginning of mem.
@@ -76,6 +76,8 @@ func (c *Commands) rows(op, name string, r Rows, cols int, types ...tensor.Type)
 		c.fail(op, "%s: found %d rows of %d elements %d apart, expected rows of %d, a multiple of 8 apart", name, r.N, r.Cols, r.Stride, cols)
 	case r.Mem.Size() < r.bytes():
 		c.fail(op, "%s: found %d bytes, expected %d for %d rows %d apart", name, r.Mem.Size(), r.bytes(), r.N, r.Stride)
+	case int64(r.N)*int64(r.Stride) >= 1<<31:
+		c.fail(op, "%s: %d rows %d apart have too many elements", name, r.N, r.Stride)
 	case r.Mem.address()%16 != 0:
 		c.fail(op, "%s: the address %#x is not a multiple of 16", name, r.Mem.address())
 	}

@@ -13,7 +13,7 @@ import (
 // staging is a ring of host memory through which data go to and from the
 // device. Each slot has its command buffer and the ticket of its last use.
 type staging struct {
-	mu    sync.Mutex // one transfer at a time; taken before Device.mu
+	mu    sync.Mutex // one transfer at a time
 	pool  vk.CommandPool
 	slots [2]stagingSlot
 	next  int
