@@ -1,0 +1,51 @@
+// Package model runs transformer checkpoints: it is the door for programs that
+// embed a language model.
+//
+//	m, err := model.Open(ctx, "path/to/checkpoint")
+//	defer m.Close()
+//	s, err := m.NewSession(model.SessionOptions{Compression: &lukv.Policy{Ratio: 0.8}})
+//	defer s.Close()
+//	err = s.Prefill(ctx, document)  // compresses per policy
+//	err = s.Prefill(ctx, question)  // appends; never evicted
+//	for tok, err := range s.Generate(ctx, model.Sampling{MaxTokens: 100}) { … }
+//
+// # Main types
+//
+// A [Model] is a loaded checkpoint of the Llama, Mistral, Qwen2 or Qwen3 family:
+// a [Config], [Weights] that are views of mapped files, and the rotation [Rope].
+// A [Session] is one sequence of tokens with its cache; it can be forked,
+// truncated, saved and loaded. [Model.Step] computes many sessions in one pass
+// over the weights. An [Observation] is a context with its full cache and what
+// metrics saw of it; compressed sessions are derived from it, and a
+// [Measurement] measures on it what profiles are made of. [Sampling] chooses
+// tokens.
+//
+// # Compression
+//
+// The first prefill of a session with a policy goes layer by layer over the
+// whole prompt: when a layer's attention is complete, its entries are scored
+// and all but the budgets evicted, so that the cache's peak is the compressed
+// total plus one whole layer (for allocators that need all scores: the whole
+// cache). The hidden states of the prompt, 4·tokens·Hidden bytes, are held
+// meanwhile. Without a policy, or with one that removes nothing, the prompt goes
+// chunk by chunk through all layers. Layers with a sliding window are never
+// compressed; they forget what their window has passed.
+//
+// # Arithmetic
+//
+// The bits of logits do not depend on threads, chunks, batches, whether tokens
+// come by prefill or one at a time, or on the instruction set; see package
+// kernels. They do depend on [Precision] and on the cache's element type.
+// Dynamic RoPE scaling is the exception by definition: its rotation depends on
+// how a text is split into calls.
+//
+// # Lifetime and concurrency
+//
+// A Model is safe for concurrent use and outlives its sessions' computations:
+// Close waits for them. A Session belongs to one goroutine at a time; sessions
+// run concurrently and share the model's workers. Both are closed by the caller,
+// twice if need be. A session that is not closed leaks its cache, which lies
+// outside the Go heap. Long calls take a context; after a cancelled one the
+// session stands at its last completed token and can be used again. Decoding
+// allocates nothing on the Go heap per token in steady state.
+package model
