@@ -1,4 +1,5 @@
 # make test   all tests; needs Go alone (parts that need more skip and say so)
+# make checks prints how many checks the conformance tests make
 # make lint   vet, gofmt, staticcheck
 # make cross  builds for the other supported systems
 # make bench  speed of this machine and of a standard set (a minute)
@@ -11,7 +12,7 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 export CGO_ENABLED = 0
 
-.PHONY: all test lint cross bench microbench results build
+.PHONY: all test checks lint cross bench microbench results build
 
 all: lint test
 
@@ -20,6 +21,9 @@ build:
 
 test:
 	$(GO) test $(TESTFLAGS) ./...
+
+checks:
+	@$(GO) test -count=1 -v -run 'Golden|Conformance|OpTable' ./kernels ./safetensors ./lukv ./model/... ./tokenizer/... ./eval | grep -E '^[a-z].*checks|^FAIL|^--- FAIL'
 
 lint:
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not gofmt-clean:"; echo "$$bad"; exit 1; fi
