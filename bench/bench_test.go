@@ -329,6 +329,9 @@ func TestSteadyStateAllocations(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, r.Points, 6)
 	for _, p := range r.Points {
-		assert.Less(t, p.Allocations, 0.1, p.Key) // what the runtime itself allocates meanwhile
+		// An allocation per token would be at least 1. The Go runtime's own, for
+		// whatever else the process does meanwhile, are counted too; package model
+		// tests for exactly zero.
+		assert.Less(t, p.Allocations, 0.5, p.Key)
 	}
 }
