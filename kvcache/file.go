@@ -10,10 +10,9 @@ import (
 	"io"
 	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 
+	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/mapfile"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
@@ -147,33 +146,11 @@ func (c *Cache) writePart(w io.Writer, p *pair, part string, buf *[]byte) error 
 // nothing is left behind and an older file stays. Only its owner may read the
 // file, as it tells what the context said.
 func (c *Cache) SaveFile(path string, meta map[string]string) error {
-	if err := c.saveFile(path, meta); err != nil {
+	save := func(w io.Writer) error { return c.save(w, meta) }
+	if err := atomicfile.Write(path, 0o600, save); err != nil {
 		return fmt.Errorf("save a cache to %q: %w", path, err)
 	}
 	return nil
-}
-
-func (c *Cache) saveFile(path string, meta map[string]string) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close() // closed already if the rename failed
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	if err := c.save(f, meta); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 // LoadFile loads a cache that SaveFile wrote, see Load.

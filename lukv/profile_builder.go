@@ -9,6 +9,8 @@ import (
 	"math"
 	"os"
 	"slices"
+
+	"github.com/lukv/lukv/internal/atomicfile"
 )
 
 // ProfileBuilder solves one (context, question) pair after the other and
@@ -168,7 +170,7 @@ func (b *ProfileBuilder) WriteState(w io.Writer) error {
 
 // SaveState writes the state to path: completely or not at all.
 func (b *ProfileBuilder) SaveState(path string) error {
-	if err := replaceFile(path, b.WriteState); err != nil {
+	if err := atomicfile.Write(path, 0o644, b.WriteState); err != nil {
 		return fmt.Errorf("save profile state: %w", err)
 	}
 	return nil

@@ -8,8 +8,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
+
+	"github.com/lukv/lukv/internal/atomicfile"
 )
 
 const (
@@ -204,37 +205,10 @@ func LoadProfile(path string) (*Profile, error) {
 
 // Save writes the profile to path: completely or, on error, not at all.
 func (p *Profile) Save(path string) error {
-	if err := replaceFile(path, p.Write); err != nil {
+	if err := atomicfile.Write(path, 0o644, p.Write); err != nil {
 		return fmt.Errorf("save profile: %w", err)
 	}
 	return nil
-}
-
-// replaceFile writes a file beside path and renames it.
-func replaceFile(path string, write func(io.Writer) error) (err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			tmp.Close()
-			os.Remove(tmp.Name())
-		}
-	}()
-	if err := write(tmp); err != nil {
-		return err
-	}
-	if err := tmp.Chmod(0o644); err != nil {
-		return err
-	}
-	if err := tmp.Sync(); err != nil {
-		return err
-	}
-	if err := tmp.Close(); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
 }
 
 // Digest identifies the profile's whole content: the checksum of its file.

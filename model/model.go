@@ -117,12 +117,17 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
+	return open(os.DirFS(dir), cfg, w, opts)
+}
+
+// open makes the model of a checkpoint that has been loaded.
+func open(source fs.FS, cfg *Config, w *Weights, opts []Option) (*Model, error) {
 	m, err := New(cfg, w, opts...)
 	if err != nil {
 		w.Close()
-		return nil, fmt.Errorf("open model %s: %w", dir, err)
+		return nil, fmt.Errorf("open model: %w", err)
 	}
-	m.source = os.DirFS(dir)
+	m.source = source
 	return m, nil
 }
 
@@ -140,13 +145,7 @@ func OpenFS(ctx context.Context, fsys fs.FS, opts ...Option) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
-	m, err := New(cfg, w, opts...)
-	if err != nil {
-		w.Close()
-		return nil, fmt.Errorf("open model: %w", err)
-	}
-	m.source = fsys
-	return m, nil
+	return open(fsys, cfg, w, opts)
 }
 
 // New returns a model over weights that have been checked against cfg, as

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/hub"
+	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -423,7 +424,7 @@ func (c *inspectCmd) writeSVG(e *env, info *profileInfo) error {
 		Title:    fmt.Sprintf("Percent removed per head at ratio %g", info.HeatMap.Ratio),
 		Subtitle: subtitle, Command: e.commandLine(), Values: info.HeatMap.Ratios,
 	}
-	return replaceFile(c.SVG, h.WriteSVG)
+	return atomicfile.Write(c.SVG, 0o644, h.WriteSVG)
 }
 
 // tensorFile shows a saved session or cache, or any safetensors file.

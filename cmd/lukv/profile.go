@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
@@ -328,7 +329,7 @@ func (k *maker) convert(metric lukv.MetricConfig) (*lukv.Profile, error) {
 // save writes the profile, then takes the state file away.
 func (k *maker) save(p *lukv.Profile) error {
 	if k.NPY != "" {
-		if err := replaceFile(k.NPY, p.WriteNPY); err != nil {
+		if err := atomicfile.Write(k.NPY, 0o644, p.WriteNPY); err != nil {
 			return fmt.Errorf("write ratios: %w", err)
 		}
 	}

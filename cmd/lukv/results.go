@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
@@ -126,7 +127,7 @@ func (c *resultsCmd) Run(e *env) error {
 		return err
 	}
 	r.writeSolver(&out)
-	return replaceFile(c.Out, func(w io.Writer) error {
+	return atomicfile.Write(c.Out, 0o644, func(w io.Writer) error {
 		_, err := w.Write(out.Bytes())
 		return err
 	})
