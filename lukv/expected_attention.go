@@ -62,6 +62,13 @@ func (m expectedAttention) Score(ctx context.Context, l *Layer) (Scores, error) 
 	if l.HeadDim%2 != 0 {
 		return nil, fmt.Errorf("score layer %d with %s: found odd head dimension %d, rope needs an even one", l.Index, m.Name(), l.HeadDim)
 	}
+	if l.Accelerator != nil {
+		o, err := m.scoring(l)
+		if err != nil {
+			return nil, err
+		}
+		return l.Accelerator.ExpectedScores(ctx, o)
+	}
 	rot := meanRotation(l.InvFreq, l.NextPosition, m.future, l.RopeScale)
 	s := make(Scores, l.KVHeads)
 	err := l.eachHead(ctx, func(h int) (err error) {

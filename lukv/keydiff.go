@@ -29,6 +29,9 @@ func (m keyDiff) Score(ctx context.Context, l *Layer) (Scores, error) {
 	if err := l.check(m.Name(), m.Needs(l.longest(), l.Share)); err != nil {
 		return nil, err
 	}
+	if l.Accelerator != nil && m.block == 0 {
+		return l.Accelerator.AnchorScores(ctx)
+	}
 	s := make(Scores, l.KVHeads)
 	err := l.eachHead(ctx, func(h int) (err error) {
 		if n := l.budget(h); m.block > 0 && n < l.Len(h) {

@@ -22,6 +22,15 @@ func (m kNorm) Score(ctx context.Context, l *Layer) (Scores, error) {
 	if err := l.check(m.Name(), m.Needs(l.longest(), l.Share)); err != nil {
 		return nil, err
 	}
+	if l.Accelerator != nil {
+		s, err := l.Accelerator.KeyNorms(ctx)
+		for h := range s {
+			for t, v := range s[h] {
+				s[h][t] = -v
+			}
+		}
+		return s, err
+	}
 	s, D := make(Scores, l.KVHeads), l.HeadDim
 	err := l.eachHead(ctx, func(h int) error {
 		s[h] = make([]float32, l.Len(h))

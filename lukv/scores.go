@@ -153,6 +153,10 @@ type Layer struct {
 	Stats   *QueryStats  // moments of the queries before RoPE
 	Sums    *ColumnSums  // accumulated attention per slot
 
+	// Accelerator scores the entries where they lie; nil: from what is above.
+	// With it, snapkv needs neither Keys nor Queries.
+	Accelerator Accelerator
+
 	NextPosition int // position of the next token
 
 	// InvFreq holds the effective RoPE frequencies, [D/2], scaling included.

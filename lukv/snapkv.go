@@ -70,7 +70,15 @@ func (m snapKV) Needs(T, n int) Needs { return Needs{Keys: true, Window: m.effec
 func (m snapKV) Protection(T, n int) Protection { return Protection{Window: m.effective(T, n)} }
 
 func (m snapKV) Score(ctx context.Context, l *Layer) (Scores, error) {
-	if err := l.check(m.Name(), m.Needs(l.longest(), l.Share)); err != nil {
+	needs := m.Needs(l.longest(), l.Share)
+	if w := needs.Window; l.Accelerator != nil && m.outlasts(l, w) {
+		needs.Window = 0 // the device has the queries
+		if err := l.check(m.Name(), needs); err != nil {
+			return nil, err
+		}
+		return l.Accelerator.WindowScores(ctx, m.scoring(w))
+	}
+	if err := l.check(m.Name(), needs); err != nil {
 		return nil, err
 	}
 	s := make(Scores, l.KVHeads)

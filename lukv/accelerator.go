@@ -1,0 +1,127 @@
+package lukv
+
+import (
+	"context"
+	"math"
+)
+
+// Accelerator scores the entries of one layer where they lie, on a device,
+// instead of reading them through Layer.Keys and Layer.Values. Every method
+// returns a row of scores for each KV head h, [Len(h)], in new memory, within
+// the rounding of the device. The metrics named snapkv, keydiff (without
+// blocks), knorm and expected_attention use it; the others read the layer.
+type Accelerator interface {
+	// WindowScores is SnapKV's smoothed attention of the last queries: column
+	// means of the causal softmax of the o.Window newest rows, pooled and reduced
+	// over the group; +Inf for the last o.Window entries.
+	WindowScores(ctx context.Context, o WindowScoring) (Scores, error)
+
+	// AnchorScores is minus the cosine of every key with the mean of its head's
+	// unit keys.
+	AnchorScores(ctx context.Context) (Scores, error)
+
+	// KeyNorms is the length of every key.
+	KeyNorms(ctx context.Context) (Scores, error)
+
+	// ExpectedScores is Expected Attention given moments of the rotated queries.
+	ExpectedScores(ctx context.Context, o ExpectedScoring) (Scores, error)
+}
+
+// WindowScoring are the parameters of WindowScores; see MetricConfig.
+type WindowScoring struct {
+	Window      int // at least 1, below every head's entries
+	Kernel      int // odd
+	MaxPool     bool
+	GroupMax    bool
+	ReduceFirst bool // over the group, before pooling
+}
+
+// ExpectedScoring are the parameters of ExpectedScores. The logit of a key k for
+// query head q is k·Mean[q] + kᵀ·Form[q]·k; logits go through a softmax over the
+// entries that are no sinks, and the mean over the group is the score, plus
+// Epsilon and times the length of the value with ValueNorm. Sinks score +Inf.
+type ExpectedScoring struct {
+	Mean      []float32 // [H][D]
+	Form      []float32 // [H][D][D], upper triangle with zeros below; nil: no second moments
+	Sinks     []int     // [K] leading entries that are always kept
+	ValueNorm bool
+	Epsilon   float64
+}
+
+// scoring returns the parameters for a window of w queries.
+func (m snapKV) scoring(w int) WindowScoring {
+	return WindowScoring{Window: w, Kernel: m.kernel, MaxPool: m.maxPool, GroupMax: m.groupMax, ReduceFirst: m.reduceFirst}
+}
+
+// outlasts reports whether every head has more entries than a window of w ≥ 1,
+// which is what WindowScores is for.
+func (m snapKV) outlasts(l *Layer, w int) bool {
+	for h := range l.KVHeads {
+		if w < 1 || l.Len(h) <= w {
+			return false
+		}
+	}
+	return true
+}
+
+// scoring returns the parameters of ExpectedScores for a layer.
+func (m expectedAttention) scoring(l *Layer) (ExpectedScoring, error) {
+	D := l.HeadDim
+	o := ExpectedScoring{
+		Mean: make([]float32, l.Heads*D), Sinks: make([]int, l.KVHeads),
+		ValueNorm: m.valueNorm, Epsilon: m.epsilon,
+	}
+	for h := range o.Sinks {
+		o.Sinks[h] = visible(l.positions(h), l.Len(h), m.sinks-1)
+	}
+	rot := meanRotation(l.InvFreq, l.NextPosition, m.future, l.RopeScale)
+	mu, root := make([]float64, D), math.Sqrt(float64(D))
+	var cov []float64
+	if m.covariance {
+		cov, o.Form = make([]float64, D*D), make([]float32, l.Heads*D*D)
+	}
+	for q := range l.Heads {
+		l.Stats.Mean(q, mu)
+		rot.apply(mu)
+		for a, v := range mu {
+			o.Mean[q*D+a] = float32(v / root)
+		}
+		if !m.covariance {
+			continue
+		}
+		if err := l.Stats.Cov(q, cov); err != nil {
+			return o, err
+		}
+		rot.conjugate(cov)
+		form := o.Form[q*D*D : (q+1)*D*D]
+		for a := range D {
+			form[a*D+a] = float32(cov[a*D+a] / float64(2*D))
+			for b := a + 1; b < D; b++ {
+				form[a*D+b] = float32((cov[a*D+b] + cov[b*D+a]) / float64(2*D))
+			}
+		}
+	}
+	return o, nil
+}
+
+// SetMoments makes the statistics of query head q those of n rows with the given
+// mean, [D], and biased covariance, [D][D] (nil without second moments), which
+// were measured elsewhere. Rows cannot be added to it afterwards.
+func (s *QueryStats) SetMoments(q, n int, mean, cov []float64) {
+	h, N := &s.heads[q], float64(n)
+	h.n, h.filled = n, 0
+	for a, v := range mean[:s.dim] {
+		h.origin[a] = float32(v)
+		h.sum[a] = float64((v - float64(h.origin[a])) * N)
+	}
+	if h.outer == nil {
+		return
+	}
+	for a := range s.dim {
+		for b := range s.dim {
+			// The origin is the mean up to its rounding.
+			da, db := h.sum[a]/N, h.sum[b]/N
+			h.outer[a*s.dim+b] = float64((cov[a*s.dim+b] + float64(da*db)) * N)
+		}
+	}
+}
