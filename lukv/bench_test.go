@@ -47,7 +47,8 @@ func randomAttention(T, heads, kvHeads, D int) *Layer {
 
 func BenchmarkScore(b *testing.B) {
 	const T = 8192
-	l := randomAttention(T, 32, 8, 128)
+	l := randomAttention(T, 32, 8, 64)
+	l.CPU = kernels.Detect()
 	l.Sums = NewColumnSums(32, 8, 1)
 	for h := range 8 {
 		l.Sums.Grow(h, T)

@@ -203,11 +203,8 @@ func softmax(cpu kernels.CPU, z []float32, scale float64) {
 	if len(z) == 0 {
 		return
 	}
-	top := z[0]
-	for _, v := range z {
-		top = max(top, v) // NaN wins and makes the whole row NaN
-	}
-	m := float64(float64(top) * scale)
+	// A NaN does not win here, but makes the sum, and so the whole row, NaN.
+	m := float64(float64(z[cpu.Argmax(z)]) * scale)
 	for t, v := range z {
 		z[t] = float32(float64(float64(v)*scale) - m)
 	}

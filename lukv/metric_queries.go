@@ -125,7 +125,7 @@ type headStats struct {
 	n      int
 	origin []float32 // [D] first row
 	sum    []float64 // [D] Σ (q - origin)
-	outer  []float64 // [D][D] Σ (q - origin)(q - origin)ᵀ over whole tiles
+	outer  []float64 // [D][D] Σ (q - origin)(q - origin)ᵀ over whole tiles, at and below the diagonal
 	tile   []float32 // [D][statsTile] rows of the tile in progress, transposed
 	filled int       // rows in tile
 	gram   []float32 // [D][D] scratch
@@ -178,17 +178,24 @@ func (s *QueryStats) Add(q, pos int, x []float32, n, stride int) {
 	}
 }
 
-// addTile adds the second moments of the tile to dst. Columns from filled on
-// are taken as zero.
+// addTile adds the second moments of the tile to dst, at and below the diagonal.
+// Columns from filled on are taken as zero.
 func (h *headStats) addTile(cpu kernels.CPU, dst []float64) {
 	D := len(h.sum)
 	for a := range D {
 		clear(h.tile[a*statsTile+h.filled : (a+1)*statsTile])
 	}
 	w := kernels.F32Matrix(h.tile, D, statsTile)
-	cpu.MatMul(h.gram, D, h.tile, statsTile, D, &w, 0, D)
-	for i, v := range h.gram {
-		dst[i] += float64(v)
+	const rows = 16
+	for from := 0; from < D; from += rows {
+		to := min(from+rows, D)
+		cpu.MatMul(h.gram[from*D:], D, h.tile[from*statsTile:], statsTile, to-from, &w, 0, to)
+		for a := from; a < to; a++ {
+			d := dst[a*D : a*D+a+1]
+			for b, v := range h.gram[a*D : a*D+a+1] {
+				d[b] += float64(v)
+			}
+		}
 	}
 }
 
@@ -223,8 +230,9 @@ func (s *QueryStats) Cov(q int, dst []float64) error {
 	N := float64(h.n)
 	for a := range D {
 		ma := h.sum[a] / N
-		for b := range D {
-			dst[a*D+b] = dst[a*D+b]/N - float64(ma*(h.sum[b]/N))
+		for b := range a + 1 {
+			v := dst[a*D+b]/N - float64(ma*(h.sum[b]/N))
+			dst[a*D+b], dst[b*D+a] = v, v
 		}
 	}
 	return nil
