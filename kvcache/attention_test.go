@@ -14,7 +14,9 @@ import (
 // out differently: other page sizes, copied on write, moved together after an
 // eviction, with and without the entries that a window has passed. The bits of
 // the result must not change.
-func TestAttentionSeesEntriesOnly(t *testing.T) {
+func TestAttentionSeesEntriesOnly(t *testing.T) { everywhere(t, testAttentionSeesEntriesOnly) }
+
+func testAttentionSeesEntriesOnly(t *testing.T, at place) {
 	const dim, n, window = 32, 700, 300
 	q := make([]float32, dim)
 	for d := range q {
@@ -34,7 +36,7 @@ func TestAttentionSeesEntriesOnly(t *testing.T) {
 		for _, pages := range []int{16, 64, 1024} {
 			o := Options{Layers: 1, KVHeads: 1, HeadDim: dim, Type: typ, PageEntries: pages, Windows: []int{window}}
 			name := fmt.Sprintf("%v, %d entries per page", typ, pages)
-			c := open(t, o)
+			c := at.open(t, o)
 			add(t, c, 0, 0, 0, 333)
 			f, err := c.Fork()
 			require.NoError(t, err)
@@ -47,7 +49,7 @@ func TestAttentionSeesEntriesOnly(t *testing.T) {
 			require.Equal(t, windowed, attend(f, window), name)
 
 			// The same entries, with others between them that are evicted.
-			e := open(t, o)
+			e := at.open(t, o)
 			for x := range int32(n) {
 				k, v := rows([]int32{x}, dim, dim)
 				require.NoError(t, e.Append(0, 0, []int32{2 * x}, k, v, dim))

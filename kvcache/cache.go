@@ -7,9 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
-	"github.com/lukv/lukv/internal/arena"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
@@ -45,6 +43,12 @@ type Options struct {
 	// MaxBytes bounds Bytes of each cache of the family, 0 for no bound. An
 	// Append beyond it fails with ErrFull.
 	MaxBytes int64
+
+	// Device, if not nil, holds the pages of the first DeviceLayers layers, of all
+	// layers if that is 0 or more than there are. The cache does not own it: close
+	// the caches of a device before the device.
+	Device       kernels.Device
+	DeviceLayers int
 }
 
 const (
@@ -65,6 +69,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.Windows = slices.Clone(o.Windows)
 	switch {
+	case o.Device == nil:
+		o.DeviceLayers = 0
+	case o.DeviceLayers == 0 || o.DeviceLayers > o.Layers:
+		o.DeviceLayers = o.Layers
+	}
+	switch {
 	case o.Layers < 1 || o.KVHeads < 1 || o.Layers > maxPairs/o.KVHeads:
 		return o, fmt.Errorf("%d layers × %d KV heads, expected at least one and at most %d pairs", o.Layers, o.KVHeads, maxPairs)
 	case o.HeadDim < 2 || o.HeadDim > maxHeadDim || o.HeadDim%2 != 0:
@@ -75,6 +85,8 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%d entries per page, expected a power of two from 16 to 1024", o.PageEntries)
 	case o.Windows != nil && len(o.Windows) != o.Layers:
 		return o, fmt.Errorf("%d windows for %d layers", len(o.Windows), o.Layers)
+	case o.DeviceLayers < 0:
+		return o, fmt.Errorf("%d layers on a device, expected 0 or more", o.DeviceLayers)
 	case o.MaxBytes < 0:
 		return o, fmt.Errorf("a limit of %d bytes, expected 0 or more", o.MaxBytes)
 	}
@@ -92,35 +104,31 @@ type Page = kernels.Page
 // Cache is a ragged cache. Make one with New or Load and Close it.
 type Cache struct {
 	o        Options
-	valueOff uintptr // offset of a block's values
-	posOff   uintptr // offset of a block's positions
 	pool     *pool
 	pairs    []pair // [Layers*KVHeads]
 	maxPages int64
-	pages    atomic.Int64 // pages in the tables of all pairs
+	pages    atomic.Int64 // pages in the lists of all pairs
 	high     atomic.Int64 // largest pages so far
 	closed   bool
 
 	markMu sync.Mutex
 	marks  []*mark // those that Truncate accepts, ends ascending
+
+	views  views                 // of pairs on the device
+	failed atomic.Pointer[error] // of the device, see Err
 }
 
-// pair holds the entries of one (layer, KV head). Its block j contains entries
-// j*PageEntries …: keys in tiles [PageEntries/16][HeadDim][16], values
-// [PageEntries][HeadDim], positions [PageEntries] int32. A block with more than
-// one reference is never written.
+// pair holds the entries of one (layer, KV head): entries j*PageEntries … are in
+// page j. A page that others hold, too, is never written.
 type pair struct {
-	pages   []Page
-	blocks  []arena.Block
+	mem *memory
+	pageList
 	n       int   // entries
 	base    int   // logical slot of entry 0, a multiple of PageEntries
 	dropped int32 // highest position that DropBefore removed, -1 if none
-}
 
-// pool is what the caches of a family have in common.
-type pool struct {
-	arena  *arena.Arena
-	caches atomic.Int64 // not yet closed
+	table kernels.PageTable // made by the first Reserve or Table
+	known int               // leading pages that table has right
 }
 
 // New returns an empty cache. It takes no page before the first Append.
@@ -129,25 +137,24 @@ func New(o Options) (*Cache, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a cache: %w", err)
 	}
-	half := o.PageEntries * o.HeadDim * o.Type.Size()
-	a, err := arena.New(2*half + 4*o.PageEntries)
+	p, err := newPool(o)
 	if err != nil {
 		return nil, fmt.Errorf("make a cache: %w", err)
 	}
-	c := newCache(o, &pool{arena: a})
-	for i := range c.pairs {
-		c.pairs[i].dropped = -1
-	}
-	return c, nil
+	return newCache(o, p), nil
 }
 
-// newCache returns a cache of the pool's family, without its pairs' state.
-
+// newCache returns an empty cache of the pool's family.
 func newCache(o Options, p *pool) *Cache {
-	half := uintptr(o.PageEntries * o.HeadDim * o.Type.Size())
-	c := &Cache{o: o, valueOff: half, posOff: 2 * half, pool: p, pairs: make([]pair, o.Layers*o.KVHeads), maxPages: math.MaxInt64}
+	c := &Cache{o: o, pool: p, pairs: make([]pair, o.Layers*o.KVHeads), maxPages: math.MaxInt64}
 	if o.MaxBytes > 0 {
-		c.maxPages = o.MaxBytes / int64(p.arena.BlockSize())
+		c.maxPages = o.MaxBytes / c.pageBytes()
+	}
+	for i := range c.pairs {
+		c.pairs[i] = pair{mem: p.host, dropped: -1}
+		if i/o.KVHeads < o.DeviceLayers {
+			c.pairs[i].mem = p.device
+		}
 	}
 	p.caches.Add(1)
 	return c
@@ -179,19 +186,21 @@ func (c *Cache) window(layer int) int {
 	return c.o.Windows[layer]
 }
 
-// page returns the addresses of a block as a kernel wants them.
-func (c *Cache) page(b arena.Block) Page {
-	p := c.pool.arena.Ptr(b)
-	return Page{K: p, V: unsafe.Add(p, c.valueOff)}
-}
-
-// positions returns the positions of a page, [PageEntries].
-func (c *Cache) positions(p Page) []int32 {
-	return unsafe.Slice((*int32)(unsafe.Add(p.K, c.posOff)), c.o.PageEntries)
+// positions returns the positions of a pair's page j, [PageEntries].
+func (c *Cache) positions(p *pair, j int) []int32 {
+	return p.mem.positions(p.blocks[j])
 }
 
 func (c *Cache) position(p *pair, entry int) int32 {
-	return c.positions(p.pages[entry/c.o.PageEntries])[entry%c.o.PageEntries]
+	return c.positions(p, entry/c.o.PageEntries)[entry%c.o.PageEntries]
+}
+
+// usable returns what keeps the cache from being changed, nil if nothing.
+func (c *Cache) usable() error {
+	if c.closed {
+		return ErrClosed
+	}
+	return c.Err()
 }
 
 // last returns the highest position that p holds or has dropped, -1 if none.
@@ -221,25 +230,21 @@ func (c *Cache) firstAtLeast(p *pair, pos int32) int {
 // The slices are read only during the call.
 //
 // Different pairs may be appended to at the same time. Appending allocates on
-// the Go heap only when a page table grows, by doubling. On an error (ErrFull,
-// ErrClosed, an argument that does not fit, no memory) nothing has changed.
+// the Go heap only when a list of pages grows, by doubling. On an error (ErrFull,
+// ErrClosed, an argument that does not fit, no memory) nothing has changed. On a
+// device it copies whole pages and waits for them; passes use Reserve.
 func (c *Cache) Append(layer, head int, pos []int32, k, v []float32, stride int) error {
 	if err := c.append(layer, head, pos, k, v, stride); err != nil {
-		return fmt.Errorf("append %d entries to layer %d head %d: %w", len(pos), layer, head, err)
+		return fmt.Errorf("append %d entries to layer %d head %d: %w", len(pos), layer, head, c.note(err))
 	}
 	c.checkAfter(layer, head)
 	return nil
 }
 
 func (c *Cache) append(layer, head int, pos []int32, k, v []float32, stride int) error {
-	if c.closed {
-		return ErrClosed
-	}
-	if err := c.checkPair(layer, head); err != nil {
+	p, err := c.next(layer, head, pos)
+	if err != nil || len(pos) == 0 {
 		return err
-	}
-	if len(pos) == 0 {
-		return nil
 	}
 	d := c.o.HeadDim
 	if stride < d {
@@ -248,72 +253,90 @@ func (c *Cache) append(layer, head int, pos []int32, k, v []float32, stride int)
 	if have := min(len(k), len(v)); have < d || (have-d)/stride < len(pos)-1 {
 		return fmt.Errorf("%d key and %d value elements, expected (%d-1)·%d+%d of each", len(k), len(v), len(pos), stride, d)
 	}
+	if err := c.grow(p, len(pos)); err != nil {
+		return err
+	}
+	var block []byte
+	n := p.n
+	for i := 0; i < len(pos); {
+		j, at := n/c.o.PageEntries, n%c.o.PageEntries
+		m := min(len(pos)-i, c.o.PageEntries-at)
+		page, err := c.open(p, j, at > 0, &block)
+		if err != nil {
+			c.cut(p, p.n)
+			return err
+		}
+		for e := range m {
+			off := (i + e) * stride
+			c.storeKey(page, at+e, k[off:off+d])
+			c.storeValue(page, at+e, v[off:off+d])
+		}
+		copy(c.positions(p, j)[at:], pos[i:i+m])
+		if err := c.shut(p, j, block); err != nil {
+			c.cut(p, p.n)
+			return err
+		}
+		n += m
+		i += m
+	}
+	p.n = n
+	return nil
+}
+
+// next returns the pair that entries with the given positions may be appended to.
+func (c *Cache) next(layer, head int, pos []int32) (*pair, error) {
+	if err := c.usable(); err != nil {
+		return nil, err
+	}
+	if err := c.checkPair(layer, head); err != nil {
+		return nil, err
+	}
 	p := c.pair(layer, head)
 	before := c.last(p)
 	for i, x := range pos {
 		if x <= before {
-			return fmt.Errorf("position %d of entry %d is not above %d", x, i, before)
+			return nil, fmt.Errorf("position %d of entry %d is not above %d", x, i, before)
 		}
 		before = x
 	}
-	if err := c.grow(p, len(pos)); err != nil {
-		return err
-	}
-	for i := 0; i < len(pos); {
-		page, at := p.pages[p.n/c.o.PageEntries], p.n%c.o.PageEntries
-		n := min(len(pos)-i, c.o.PageEntries-at)
-		copy(c.positions(page)[at:at+n], pos[i:])
-		for j := range n {
-			off := (i + j) * stride
-			c.storeKey(page, at+j, k[off:off+d])
-			c.storeValue(page, at+j, v[off:off+d])
-		}
-		p.n += n
-		i += n
-	}
-	return nil
+	return p, nil
 }
 
 // grow gives p room for n more entries in pages that it may write.
 func (c *Cache) grow(p *pair, n int) error {
-	size := c.o.PageEntries
-	fresh := pagesFor(p.n+n, size) - len(p.pages)
-	copied := 0
-	if p.n%size != 0 && p.blocks[len(p.blocks)-1].Shared() {
+	c.changed(p)
+	size, was := c.o.PageEntries, len(p.blocks)
+	fresh, copied, last := pagesFor(p.n+n, size)-was, 0, was-1
+	if p.n%size != 0 && p.blocks[last].Shared() {
 		copied = 1
 	}
 	if fresh+copied == 0 {
 		return nil
 	}
-	if !c.take(int64(fresh)) {
+	if !c.book(int64(fresh)) {
 		return fmt.Errorf("%w: %d bytes are held, %d more are needed, the limit is %d", ErrFull, c.Bytes(), int64(fresh)*c.pageBytes(), c.o.MaxBytes)
 	}
-	last := len(p.blocks) - 1
-	blocks, err := c.pool.arena.Alloc(p.blocks, fresh+copied)
-	p.blocks = blocks
+	err := p.mem.extend(&p.pageList, fresh+copied)
+	if err == nil && copied == 1 {
+		// The copy takes the place of the shared page, which is given up.
+		end := len(p.blocks) - 1
+		if err = p.mem.copyPage(&p.pageList, end, last); err == nil {
+			p.swap(last, end)
+			p.known = min(p.known, last)
+			was = end
+		}
+		p.mem.cut(&p.pageList, was)
+	}
 	if err != nil {
 		c.pages.Add(-int64(fresh))
-		return err
 	}
-	if copied == 1 {
-		old := [1]arena.Block{blocks[last]}
-		end := len(blocks) - 1
-		blocks[last], blocks[end] = blocks[end], arena.Block{}
-		p.blocks = blocks[:end]
-		copy(c.pool.arena.Bytes(blocks[last]), c.pool.arena.Bytes(old[0]))
-		p.pages[last] = c.page(blocks[last])
-		c.pool.arena.Unref(old[:])
-	}
-	for _, b := range p.blocks[len(p.pages):] {
-		p.pages = append(p.pages, c.page(b))
-	}
-	return nil
+	return err
 }
 
 func pagesFor(entries, size int) int { return (entries + size - 1) / size }
 
-// take counts n more pages, if the limit allows.
-func (c *Cache) take(n int64) bool {
+// book counts n more pages, if the limit allows.
+func (c *Cache) book(n int64) bool {
 	for {
 		now := c.pages.Load()
 		if n > c.maxPages-now {
@@ -337,27 +360,12 @@ func (c *Cache) raiseHigh(pages int64) {
 
 // cut shortens p to n entries and gives up the pages behind them.
 func (c *Cache) cut(p *pair, n int) {
+	c.changed(p)
 	keep := pagesFor(n, c.o.PageEntries)
-	c.giveUp(p.blocks[keep:])
-	p.blocks = zeroTail(p.blocks, keep)
-	p.pages = zeroTail(p.pages, keep)
+	c.pages.Add(int64(keep - len(p.blocks)))
+	p.mem.cut(&p.pageList, keep)
+	p.known = min(p.known, keep)
 	p.n = n
-}
-
-// giveUp takes blocks that leave a page table off the books.
-func (c *Cache) giveUp(blocks []arena.Block) {
-	c.pages.Add(-int64(len(blocks)))
-	c.pool.arena.Unref(blocks)
-}
-
-// zeroTail returns s[:n] and clears the rest; a table much longer than needed
-// is replaced.
-func zeroTail[T any](s []T, n int) []T {
-	clear(s[n:])
-	if cap(s) > 64 && n < cap(s)/4 {
-		return append(make([]T, 0, n+n/2), s[:n]...)
-	}
-	return s[:n]
 }
 
 // Len returns the number of entries of a pair.
@@ -373,8 +381,8 @@ func (c *Cache) Base(layer, head int) int { return c.pair(layer, head).base }
 func (c *Cache) Positions(layer, head int, dst []int32) []int32 {
 	p := c.pair(layer, head)
 	dst = slices.Grow(dst[:0], p.n)
-	for i, page := range p.pages {
-		dst = append(dst, c.positions(page)[:min(c.o.PageEntries, p.n-i*c.o.PageEntries)]...)
+	for j := range p.blocks {
+		dst = append(dst, c.positions(p, j)[:min(c.o.PageEntries, p.n-j*c.o.PageEntries)]...)
 	}
 	return dst
 }
@@ -389,18 +397,31 @@ func (c *Cache) LastPosition(layer, head int) int32 { return c.last(c.pair(layer
 // memory behind it belong to the cache, must not be written, and are valid
 // until the next change of this pair. Slots without an entry hold zeros or
 // what an earlier entry left.
-func (c *Cache) Pages(layer, head int) []Page { return c.pair(layer, head).pages }
+//
+// Of a pair on a device it returns a copy on the host, which takes as long as
+// copying does and as much memory as the pair, not counted in Bytes. The cache
+// keeps the copies of one layer for the next call, until the pair changes or
+// Pages is called for another layer. Do not call it between Reserve and the pass
+// that fills the entries. If the device fails, Err tells, and the pages hold zeros.
+func (c *Cache) Pages(layer, head int) []Page {
+	p := c.pair(layer, head)
+	if p.mem.device != nil {
+		return c.download(layer, head, p)
+	}
+	return p.pages
+}
 
 // View returns a pair as attention kernels read it. What holds for Pages holds
 // for the view.
 func (c *Cache) View(layer, head int) kernels.KV {
-	p := c.pair(layer, head)
-	return kernels.KV{Type: c.o.Type, HeadDim: c.o.HeadDim, PageEntries: c.o.PageEntries, Base: p.base, Pages: p.pages}
+	base := c.pair(layer, head).base
+	return kernels.KV{Type: c.o.Type, HeadDim: c.o.HeadDim, PageEntries: c.o.PageEntries, Base: base, Pages: c.Pages(layer, head)}
 }
 
 // Keys returns the keys of entries [from, to) of a pair, widened exactly to
 // float32, row by row [to-from][HeadDim], in dst if its capacity suffices. It
-// panics, as a slice expression does, unless 0 ≤ from ≤ to ≤ Len.
+// panics, as a slice expression does, unless 0 ≤ from ≤ to ≤ Len. If the device
+// of the pair fails, Err tells, and the rows that it did not give hold zeros.
 func (c *Cache) Keys(layer, head, from, to int, dst []float32) []float32 {
 	return c.gather(layer, head, from, to, dst, false)
 }
@@ -416,12 +437,24 @@ func (c *Cache) gather(layer, head, from, to int, dst []float32, values bool) []
 		panic(fmt.Sprintf("kvcache: entries [%d, %d) of layer %d head %d, which has %d", from, to, layer, head, p.n))
 	}
 	dst = slices.Grow(dst[:0], (to-from)*d)[:(to-from)*d]
-	for i := from; i < to; i++ {
-		page, e, row := p.pages[i/c.o.PageEntries], i%c.o.PageEntries, dst[(i-from)*d:(i-from+1)*d]
-		if values {
-			c.loadValue(page, e, row)
-		} else {
-			c.loadKey(page, e, row)
+	var block []byte
+	for i := from; i < to; {
+		j, at := i/c.o.PageEntries, i%c.o.PageEntries
+		n := min(to-i, c.o.PageEntries-at)
+		page, err := c.open(p, j, true, &block)
+		if err != nil {
+			c.fail(fmt.Errorf("read page %d of layer %d head %d: %w", j, layer, head, err))
+			clear(dst[(i-from)*d:])
+			return dst
+		}
+		for e := at; e < at+n; e++ {
+			row := dst[(i-from)*d : (i-from+1)*d]
+			if values {
+				c.loadValue(page, e, row)
+			} else {
+				c.loadKey(page, e, row)
+			}
+			i++
 		}
 	}
 	return dst
@@ -437,14 +470,17 @@ func (c *Cache) Close() error {
 	c.closed = true
 	for i := range c.pairs {
 		p := &c.pairs[i]
-		c.giveUp(p.blocks)
-		*p = pair{dropped: -1}
+		c.cut(p, 0)
+		if p.table != nil {
+			p.table.Free()
+		}
+		*p = pair{mem: p.mem, dropped: -1}
 	}
 	c.marks = nil
 	if c.pool.caches.Add(-1) > 0 {
 		return nil
 	}
-	if err := c.pool.arena.Close(); err != nil {
+	if err := c.pool.close(); err != nil {
 		return fmt.Errorf("close a cache: %w", err)
 	}
 	return nil

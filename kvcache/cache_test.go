@@ -114,10 +114,12 @@ func wantPages(t testing.TB, c *Cache, layer, head int, k, v []float32) {
 	}
 }
 
-func TestAppendByHand(t *testing.T) {
+func TestAppendByHand(t *testing.T) { everywhere(t, testAppendByHand) }
+
+func testAppendByHand(t *testing.T, at place) {
 	for _, typ := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 		for _, dim := range []int{2, 6, 64} {
-			c := open(t, Options{Layers: 2, KVHeads: 3, HeadDim: dim, Type: typ, PageEntries: 16})
+			c := at.open(t, Options{Layers: 2, KVHeads: 3, HeadDim: dim, Type: typ, PageEntries: 16})
 			page := int64(2*16*dim*typ.Size() + 16*4)
 			wantPair(t, c, 1, 2, 0, nil)
 			require.Zero(t, c.Bytes())
@@ -143,7 +145,11 @@ func TestAppendByHand(t *testing.T) {
 			wantPair(t, c, 1, 1, 0, nil)
 			wantPair(t, c, 0, 2, 0, nil)
 			s := c.Stats()
-			require.Equal(t, Stats{Entries: 77, Pages: 5, PageBytes: page, Bytes: 5 * page, SlackBytes: 3 * page / 16, TableBytes: s.TableBytes, HighWater: 5 * page}, s)
+			var device int64 // layer 1 is on the device if all are
+			if at.device != nil && at.layers == 0 {
+				device = 5 * page
+			}
+			require.Equal(t, Stats{Entries: 77, Pages: 5, PageBytes: page, Bytes: 5 * page, SlackBytes: 3 * page / 16, DeviceBytes: device, TableBytes: s.TableBytes, HighWater: 5 * page}, s)
 			require.Equal(t, PoolStats{Caches: 1, Bytes: 5 * page, HighWater: 5 * page}, c.PoolStats())
 
 			got := c.Keys(1, 2, 15, 18, make([]float32, 1, 1000))
@@ -154,14 +160,16 @@ func TestAppendByHand(t *testing.T) {
 	}
 }
 
-func TestRounding(t *testing.T) {
+func TestRounding(t *testing.T) { everywhere(t, testRounding) }
+
+func testRounding(t *testing.T, at place) {
 	in := []float32{1 + 0x1p-8, 1 + 0x3p-8, 1 + 0x1p-11, 1 + 0x3p-11, 0x1p-149, 70000, float32(math.Inf(-1)), -0.1}
 	for typ, round := range map[tensor.Type]func(float32) float32{
 		tensor.F32:  func(x float32) float32 { return x },
 		tensor.F16:  func(x float32) float32 { return tensor.F16ToF32(tensor.F32ToF16(x)) },
 		tensor.BF16: func(x float32) float32 { return tensor.BF16ToF32(tensor.F32ToBF16(x)) },
 	} {
-		c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: len(in), Type: typ})
+		c := at.open(t, Options{Layers: 1, KVHeads: 1, HeadDim: len(in), Type: typ})
 		require.NoError(t, c.Append(0, 0, []int32{0}, in, in, len(in)))
 		for d, x := range in {
 			require.Equal(t, round(x), c.Keys(0, 0, 0, 1, nil)[d], "%v key %v", typ, x)
@@ -170,8 +178,10 @@ func TestRounding(t *testing.T) {
 	}
 }
 
-func TestKeepByHand(t *testing.T) {
-	c := open(t, Options{Layers: 1, KVHeads: 2, HeadDim: 4, PageEntries: 16})
+func TestKeepByHand(t *testing.T) { everywhere(t, testKeepByHand) }
+
+func testKeepByHand(t *testing.T, at place) {
+	c := at.open(t, Options{Layers: 1, KVHeads: 2, HeadDim: 4, PageEntries: 16})
 	page := c.Stats().PageBytes
 	add(t, c, 0, 0, 0, 50)
 	add(t, c, 0, 1, 0, 50)
@@ -208,8 +218,10 @@ func TestKeepByHand(t *testing.T) {
 	wantPair(t, c, 0, 1, 0, span(0, 50))
 }
 
-func TestForkCopiesOnWrite(t *testing.T) {
-	c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 8, PageEntries: 16})
+func TestForkCopiesOnWrite(t *testing.T) { everywhere(t, testForkCopiesOnWrite) }
+
+func testForkCopiesOnWrite(t *testing.T, at place) {
+	c := at.open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 8, PageEntries: 16})
 	page := c.Stats().PageBytes
 	add(t, c, 0, 0, 0, 40)
 	f, err := c.Fork()
@@ -223,7 +235,7 @@ func TestForkCopiesOnWrite(t *testing.T) {
 	}
 	want(3, 3)
 	require.Equal(t, 3*page, f.Bytes())
-	require.Equal(t, c.Pages(0, 0), f.Pages(0, 0))
+	require.Equal(t, c.pairs[0].pageList, f.pairs[0].pageList)
 
 	add(t, f, 0, 0, 40, 41) // into a shared partial page
 	want(4, 2)
@@ -260,8 +272,10 @@ func TestForkCopiesOnWrite(t *testing.T) {
 	require.Equal(t, 3*page, c.PoolStats().Bytes)
 }
 
-func TestWindow(t *testing.T) {
-	c := open(t, Options{Layers: 2, KVHeads: 1, HeadDim: 4, PageEntries: 16, Windows: []int{0, 20}})
+func TestWindow(t *testing.T) { everywhere(t, testWindow) }
+
+func testWindow(t *testing.T, at place) {
+	c := at.open(t, Options{Layers: 2, KVHeads: 1, HeadDim: 4, PageEntries: 16, Windows: []int{0, 20}})
 	for l := range 2 {
 		add(t, c, l, 0, 0, 50)
 	}
@@ -284,7 +298,9 @@ func TestWindow(t *testing.T) {
 	wantPair(t, c, 1, 0, 0, []int32{64, 89})
 }
 
-func TestMarks(t *testing.T) {
+func TestMarks(t *testing.T) { everywhere(t, testMarks) }
+
+func testMarks(t *testing.T, at place) {
 	o := Options{Layers: 2, KVHeads: 2, HeadDim: 4, PageEntries: 16, Windows: []int{0, 32}}
 	all := func(c *Cache, from, to int32) {
 		for l := range 2 {
@@ -294,7 +310,7 @@ func TestMarks(t *testing.T) {
 		}
 	}
 	t.Run("lengths per head", func(t *testing.T) {
-		c := open(t, o)
+		c := at.open(t, o)
 		all(c, 0, 20)
 		a := c.Mark()
 		add(t, c, 0, 0, 20, 30)
@@ -315,7 +331,7 @@ func TestMarks(t *testing.T) {
 		require.Error(t, c.Truncate(Mark{}))
 	})
 	t.Run("below a mark", func(t *testing.T) {
-		c := open(t, o)
+		c := at.open(t, o)
 		all(c, 0, 20)
 		a := c.Mark()
 		require.NoError(t, c.TruncateTo(20))
@@ -329,7 +345,7 @@ func TestMarks(t *testing.T) {
 		all(c, 0, 1)
 	})
 	t.Run("keep", func(t *testing.T) {
-		c := open(t, o)
+		c := at.open(t, o)
 		all(c, 0, 20)
 		a := c.Mark()
 		require.NoError(t, c.Keep(0, 0, span(0, 20)))
@@ -338,7 +354,7 @@ func TestMarks(t *testing.T) {
 		require.Error(t, c.Truncate(a))
 	})
 	t.Run("fork", func(t *testing.T) {
-		c := open(t, o)
+		c := at.open(t, o)
 		all(c, 0, 20)
 		a := c.Mark()
 		all(c, 20, 40)
@@ -355,7 +371,7 @@ func TestMarks(t *testing.T) {
 		wantPair(t, f, 0, 0, 0, span(0, 25))
 	})
 	t.Run("window", func(t *testing.T) {
-		c := open(t, o)
+		c := at.open(t, o)
 		all(c, 0, 48)
 		a := c.Mark() // the next token, 48, reads 17 and above
 		all(c, 48, 80)
@@ -375,9 +391,11 @@ func TestMarks(t *testing.T) {
 	})
 }
 
-func TestFull(t *testing.T) {
+func TestFull(t *testing.T) { everywhere(t, testFull) }
+
+func testFull(t *testing.T, at place) {
 	page := int64(2*16*4*4 + 16*4)
-	c := open(t, Options{Layers: 1, KVHeads: 2, HeadDim: 4, PageEntries: 16, MaxBytes: 4*page + page/2})
+	c := at.open(t, Options{Layers: 1, KVHeads: 2, HeadDim: 4, PageEntries: 16, MaxBytes: 4*page + page/2})
 	add(t, c, 0, 0, 0, 40)
 	require.ErrorIs(t, addErr(c, 0, 1, 0, 17), ErrFull)
 	wantPair(t, c, 0, 1, 0, nil)
@@ -397,8 +415,10 @@ func TestFull(t *testing.T) {
 	require.Equal(t, 4*page, f.HighWater())
 }
 
-func TestArguments(t *testing.T) {
-	c := open(t, Options{Layers: 2, KVHeads: 1, HeadDim: 4})
+func TestArguments(t *testing.T) { everywhere(t, testArguments) }
+
+func testArguments(t *testing.T, at place) {
+	c := at.open(t, Options{Layers: 2, KVHeads: 1, HeadDim: 4})
 	x := make([]float32, 8)
 	for name, err := range map[string]error{
 		"no layer 2":      c.Append(2, 0, []int32{0}, x, x, 4),
@@ -434,6 +454,7 @@ func TestArguments(t *testing.T) {
 		"windows":        func(o *Options) { o.Windows = []int{1} },
 		"window -1":      func(o *Options) { o.Windows = []int{1, -1} },
 		"limit":          func(o *Options) { o.MaxBytes = -1 },
+		"on a device":    func(o *Options) { o.Device, o.DeviceLayers = newFake(), -1 },
 	} {
 		o := ok
 		change(&o)
@@ -443,8 +464,10 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-func TestClosed(t *testing.T) {
-	c, err := New(Options{Layers: 1, KVHeads: 1, HeadDim: 4, Windows: []int{16}})
+func TestClosed(t *testing.T) { everywhere(t, testClosed) }
+
+func testClosed(t *testing.T, at place) {
+	c, err := New(at.options(Options{Layers: 1, KVHeads: 1, HeadDim: 4, Windows: []int{16}}))
 	require.NoError(t, err)
 	add(t, c, 0, 0, 0, 100)
 	m := c.Mark()
@@ -469,7 +492,7 @@ func TestClosed(t *testing.T) {
 // TestCheckFinds damages a cache in ways that Check must notice.
 func TestCheckFinds(t *testing.T) {
 	for want, damage := range map[string]func(c *Cache){
-		"position 7":     func(c *Cache) { c.positions(c.pairs[0].pages[0])[8] = 7 },
+		"position 7":     func(c *Cache) { c.positions(&c.pairs[0], 0)[8] = 7 },
 		"have":           func(c *Cache) { c.pairs[1].n += 16 },
 		"booked":         func(c *Cache) { c.pages.Add(-1) },
 		"same page":      func(c *Cache) { c.pairs[0].blocks[0], c.pairs[0].pages[0] = c.pairs[1].blocks[0], c.pairs[1].pages[0] },
@@ -498,9 +521,11 @@ func TestCheckFinds(t *testing.T) {
 
 // TestConcurrentHeads lets one goroutine per head append and evict, in two forks
 // at once.
-func TestConcurrentHeads(t *testing.T) {
+func TestConcurrentHeads(t *testing.T) { everywhere(t, testConcurrentHeads) }
+
+func testConcurrentHeads(t *testing.T, at place) {
 	const heads, steps = 6, 40
-	c := open(t, Options{Layers: 1, KVHeads: heads, HeadDim: 8, PageEntries: 16, Type: tensor.BF16})
+	c := at.open(t, Options{Layers: 1, KVHeads: heads, HeadDim: 8, PageEntries: 16, Type: tensor.BF16})
 	for h := range heads {
 		add(t, c, 0, h, 0, 20)
 	}

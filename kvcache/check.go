@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/lukv/lukv/internal/arena"
+	"github.com/lukv/lukv/kernels"
 )
 
 // checking says whether every change is followed by a check.
@@ -30,10 +31,11 @@ func (c *Cache) checkAll() {
 
 // Check verifies that the structure of the cache is sound: page counts fit
 // lengths, positions ascend, no page is used twice, books and tables agree. It
-// returns the first contradiction. It reads all positions, not the elements.
+// returns the first contradiction. It reads all positions, not the elements,
+// and asks no device.
 func (c *Cache) Check() error {
 	var pages int64
-	seen := make(map[arena.Block]int)
+	seen, remote := make(map[arena.Block]int), make(map[kernels.DevicePage]int)
 	for i := range c.pairs {
 		if err := c.checkOne(i); err != nil {
 			return err
@@ -44,6 +46,12 @@ func (c *Cache) Check() error {
 			}
 			seen[b] = i
 			pages++
+		}
+		for _, r := range c.pairs[i].remote {
+			if j, ok := remote[r]; ok {
+				return fmt.Errorf("check a cache: pairs %d and %d use the same page of the device", j, i)
+			}
+			remote[r] = i
 		}
 	}
 	if n, high := c.pages.Load(), c.high.Load(); n != pages || high < n || n > c.maxPages {
@@ -62,7 +70,12 @@ func (c *Cache) Check() error {
 	if c.closed {
 		return nil
 	}
-	return c.pool.arena.Check()
+	if c.pool.device != nil {
+		if err := c.pool.device.arena.Check(); err != nil {
+			return err
+		}
+	}
+	return c.pool.host.arena.Check()
 }
 
 func (c *Cache) checkOne(i int) error {
@@ -70,21 +83,27 @@ func (c *Cache) checkOne(i int) error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("check layer %d head %d of a cache: %w", i/c.o.KVHeads, i%c.o.KVHeads, fmt.Errorf(format, args...))
 	}
-	if n := pagesFor(p.n, size); len(p.pages) != n || len(p.blocks) != n {
-		return fail("%d entries have %d pages in %d blocks, expected %d", p.n, len(p.pages), len(p.blocks), n)
+	if n := pagesFor(p.n, size); len(p.blocks) != n || len(p.pages)+len(p.remote) != n {
+		return fail("%d entries have %d pages in %d blocks, expected %d", p.n, len(p.pages)+len(p.remote), len(p.blocks), n)
+	}
+	if p.known < 0 || p.known > len(p.blocks) {
+		return fail("%d of %d pages are in the device's table", p.known, len(p.blocks))
 	}
 	if p.base < 0 || p.base%size != 0 || p.base > int(p.dropped)+1 {
 		return fail("base %d is no multiple of %d entries per page or exceeds what lies below dropped position %d", p.base, size, p.dropped)
 	}
 	before := p.dropped
-	for j, page := range p.pages {
-		if page != c.page(p.blocks[j]) {
+	for j, b := range p.blocks {
+		if p.mem.device == nil && p.pages[j] != p.mem.page(p.mem.arena.Ptr(b)) {
 			return fail("page %d is not where its block lies", j)
 		}
-		if p.blocks[j].Refs() < 1 {
+		if p.mem.device != nil && p.remote[j] == 0 {
+			return fail("page %d is none of the device", j)
+		}
+		if b.Refs() < 1 {
 			return fail("page %d is free", j)
 		}
-		for e, x := range c.positions(page)[:min(size, p.n-j*size)] {
+		for e, x := range c.positions(p, j)[:min(size, p.n-j*size)] {
 			if x <= before {
 				return fail("position %d of entry %d is not above %d", x, j*size+e, before)
 			}

@@ -18,6 +18,7 @@
 //     two changes them.
 //   - [Cache.Save] and [Load] keep a cache in one checksummed file, [SaveFile]
 //     and [LoadFile] by name.
+//   - [Cache.CopyTo] makes an equal cache in other memory.
 //
 // Kernels read pages in place ([Cache.Pages]); everybody else reads copies in
 // float32 ([Cache.Keys], [Cache.Values], [Cache.Positions]).
@@ -38,18 +39,37 @@
 // whole pages, positions included. Freed pages go back to the operating system
 // except for a reserve of at most 1 MiB per family. [Cache.Close] returns
 // everything; a cache that is not closed leaks its pages, since the garbage
-// collector does not see them. Page tables (24 bytes a page) are on the Go heap
-// and not counted, see [Stats].
+// collector does not see them. Lists of pages (32 bytes a page) are on the Go
+// heap and not counted, see [Stats].
+//
+// # Devices
+//
+// With [Options.Device] the pages of the first layers are on an accelerator, and
+// everything works as on the host, to the bit. Files do not tell the difference.
+// The host keeps the positions of the entries, 4 bytes each, and the books, so
+// that only keys and values are ever fetched. Eviction and copying on write run
+// on the device.
+//
+// A pass that computes keys and values on the device takes room for them with
+// [Cache.Reserve] and finds the pages through [Cache.Table]; change a pair only
+// while no pass reads it. Append copies from the host, Keys and Values copy to
+// it, page by page, and Pages and View copy a whole pair: they are for metrics
+// that have no kernel on the device, for tests and for moving.
+//
+// Errors of a device are [kernels.ErrDeviceMemory], after which nothing has
+// changed, and [kernels.ErrDeviceLost], after which the pages on the device are
+// gone: close the cache. Methods without an error result leave them to
+// [Cache.Err].
 //
 // # Concurrency
 //
 // A cache belongs to one goroutine at a time, with two exceptions: Append and
-// Keep of different pairs may run at the same time, and so may any number of
-// reading methods and Fork while nothing changes. Bytes, HighWater and
-// PoolStats may be called at any time. The caches of one family do not disturb
+// Keep of different pairs may run at the same time, as may Reserve and Table,
+// and so may any number of reading methods and Fork while nothing changes.
+// Bytes, HighWater, PoolStats and Err may be called at any time. The caches of one family do not disturb
 // each other and may be used from different goroutines.
 //
-// Slices that a method returns belong to the caller, except that of Pages.
+// Slices that a method returns belong to the caller, except those of Pages.
 // Methods that take a layer and a head and return no error panic when one of
 // them is out of range, as an index does.
 //

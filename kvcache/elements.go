@@ -91,9 +91,8 @@ func (c *Cache) load(p unsafe.Pointer, i, span, step int, row []float32) {
 	}
 }
 
-// move copies an entry, bit by bit, from one slot to another.
+// move copies a key and a value, bit by bit, from one slot to another.
 func (c *Cache) move(dst Page, to int, src Page, from int) {
-	c.positions(dst)[to] = c.positions(src)[from]
 	if c.o.Type.Size() == 4 {
 		moveElems[uint32](c, dst, to, src, from)
 	} else {

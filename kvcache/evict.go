@@ -3,8 +3,6 @@ package kvcache
 import (
 	"fmt"
 	"slices"
-
-	"github.com/lukv/lukv/internal/arena"
 )
 
 // Keep evicts all entries of a pair but those in slots, which are ascending
@@ -17,15 +15,15 @@ import (
 // an error nothing has changed. Different pairs may be cut at the same time.
 func (c *Cache) Keep(layer, head int, slots []int32) error {
 	if err := c.keep(layer, head, slots); err != nil {
-		return fmt.Errorf("keep %d entries of layer %d head %d: %w", len(slots), layer, head, err)
+		return fmt.Errorf("keep %d entries of layer %d head %d: %w", len(slots), layer, head, c.note(err))
 	}
 	c.checkAfter(layer, head)
 	return nil
 }
 
 func (c *Cache) keep(layer, head int, slots []int32) error {
-	if c.closed {
-		return ErrClosed
+	if err := c.usable(); err != nil {
+		return err
 	}
 	if err := c.checkPair(layer, head); err != nil {
 		return err
@@ -62,43 +60,63 @@ func (c *Cache) compact(p *pair, slots []int32) error {
 	if stay == len(slots) {
 		return nil
 	}
-	from, to := stay/size, pagesFor(len(slots), size)
-	want := 0
-	for _, b := range p.blocks[from:to] {
-		if b.Shared() {
-			want++
+	from, to, n := stay/size, pagesFor(len(slots), size), len(p.blocks)
+	// Survivors move within their pages, or to fresh ones, from n on, in the place
+	// of shared ones.
+	var shared []int
+	for j := from; j < to; j++ {
+		if p.blocks[j].Shared() {
+			shared = append(shared, j)
 		}
 	}
-	var fresh, old []arena.Block
-	if want > 0 {
-		var err error
-		if fresh, err = c.pool.arena.Alloc(nil, want); err != nil {
+	if err := p.mem.extend(&p.pageList, len(shared)); err != nil {
+		return err
+	}
+	if p.mem.device != nil {
+		if err := c.compactRemote(p, slots, shared, stay, n); err != nil {
+			p.mem.cut(&p.pageList, n)
 			return err
 		}
-		old = make([]arena.Block, 0, want)
 	}
+	fresh := n
 	for j := from; j < to; j++ {
-		lo, hi, dst := max(stay, j*size), min(len(slots), (j+1)*size), p.pages[j]
-		// A block may have lost its other references since it was counted, but
-		// nobody else can have added one.
-		shared := len(fresh) > 0 && p.blocks[j].Shared()
-		if shared {
-			lo, dst = j*size, c.page(fresh[0])
+		lo, hi, dst := max(stay, j*size), min(len(slots), (j+1)*size), j
+		if fresh < len(p.blocks) && shared[fresh-n] == j {
+			lo, dst = j*size, fresh
+			fresh++
 		}
+		pos := c.positions(p, dst)
 		for i := lo; i < hi; i++ {
 			s := int(slots[i])
-			c.move(dst, i%size, p.pages[s/size], s%size)
-		}
-		if shared {
-			// No later survivor comes from page j: slots[i] ≥ i.
-			old = append(old, p.blocks[j])
-			p.blocks[j], p.pages[j] = fresh[0], dst
-			fresh = fresh[1:]
+			pos[i%size] = c.position(p, s)
+			if p.mem.device == nil {
+				c.move(p.pages[dst], i%size, p.pages[s/size], s%size)
+			}
 		}
 	}
-	c.pool.arena.Unref(old)
-	c.pool.arena.Unref(fresh)
+	for i, j := range shared {
+		p.swap(j, n+i)
+		p.known = min(p.known, j)
+	}
+	p.mem.cut(&p.pageList, n)
 	return nil
+}
+
+// compactRemote moves the entries in slots, from stay on, to the front of a pair
+// on a device, to the fresh pages behind the first n where pages are shared.
+func (c *Cache) compactRemote(p *pair, slots []int32, shared []int, stay, n int) error {
+	size := c.o.PageEntries
+	dst := p.remote[:pagesFor(len(slots), size)]
+	if len(shared) > 0 {
+		dst = slices.Clone(dst)
+		for i, j := range shared {
+			dst[j] = p.remote[n+i]
+		}
+		if shared[0] == stay/size {
+			stay = stay / size * size
+		}
+	}
+	return p.mem.device.Compact(dst, p.remote[:n], slots, stay)
 }
 
 // DropBefore gives up the leading pages of a layer's heads whose entries all
@@ -120,11 +138,11 @@ func (c *Cache) dropBefore(layer, head int, pos int32) {
 	if n == 0 {
 		return
 	}
+	c.changed(p)
 	p.dropped = c.position(p, n*size-1)
-	c.giveUp(p.blocks[:n])
-	// Moving the tables down, instead of slicing, keeps their capacity.
-	p.blocks = slices.Delete(p.blocks, 0, n)
-	p.pages = slices.Delete(p.pages, 0, n)
+	c.pages.Add(-int64(n))
+	p.mem.drop(&p.pageList, n)
+	p.known = 0
 	p.n -= n * size
 	p.base += n * size
 	c.voidMarks(func(m *mark) bool {
@@ -180,8 +198,8 @@ func (c *Cache) voidMarks(void func(*mark) bool) {
 // Truncate removes what was appended since the mark. On an error (the mark is
 // no longer good, see Mark) nothing has changed.
 func (c *Cache) Truncate(m Mark) error {
-	if c.closed {
-		return fmt.Errorf("truncate to a mark: %w", ErrClosed)
+	if err := c.usable(); err != nil {
+		return fmt.Errorf("truncate to a mark: %w", err)
 	}
 	c.markMu.Lock()
 	good := m.m != nil && slices.Contains(c.marks, m.m)
@@ -201,8 +219,8 @@ func (c *Cache) Truncate(m Mark) error {
 // removed positions that the window of a token at pos needs, TruncateTo fails
 // and changes nothing.
 func (c *Cache) TruncateTo(pos int32) error {
-	if c.closed {
-		return fmt.Errorf("truncate to position %d: %w", pos, ErrClosed)
+	if err := c.usable(); err != nil {
+		return fmt.Errorf("truncate to position %d: %w", pos, err)
 	}
 	pos = max(pos, 0)
 	for i := range c.pairs {

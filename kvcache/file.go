@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash"
@@ -64,8 +65,8 @@ func (c *Cache) Save(w io.Writer, meta map[string]string) error {
 }
 
 func (c *Cache) save(w io.Writer, meta map[string]string) error {
-	if c.closed {
-		return ErrClosed
+	if err := c.usable(); err != nil {
+		return err
 	}
 	if _, ok := meta[formatKey]; ok {
 		return fmt.Errorf("metadata key %q is reserved", formatKey)
@@ -97,7 +98,7 @@ func (c *Cache) sources() ([]safetensors.Named, hash.Hash) {
 		{Name: "windows", Tensor: tensor.FromI64s(windows, c.o.Layers)},
 		{Name: "pairs", Tensor: tensor.FromI64s(pairs, c.o.Layers, c.o.KVHeads, 3)},
 	}
-	var buf []byte // streams run one after the other
+	var buf saveBuffers // streams run one after the other
 	for i := range c.pairs {
 		for _, part := range parts {
 			s = append(s, safetensors.Named{
@@ -120,26 +121,38 @@ func (c *Cache) sources() ([]safetensors.Named, hash.Hash) {
 }
 
 // writePart writes one tensor of a pair, a page at a time.
-func (c *Cache) writePart(w io.Writer, p *pair, part string, buf *[]byte) error {
-	for j, page := range p.pages {
-		b := (*buf)[:0]
-		for e := range min(c.o.PageEntries, p.n-j*c.o.PageEntries) {
-			switch part {
-			case "positions":
-				b = appendElems[uint32](b, page.K, int(c.posOff)/4+e, 1, 1)
-			case "keys":
-				b = c.appendStored(b, page.K, c.keyIndex(e), c.keySpan(), tileEntries)
-			case "values":
-				b = c.appendStored(b, page.V, e*c.o.HeadDim, c.o.HeadDim, 1)
+func (c *Cache) writePart(w io.Writer, p *pair, part string, buf *saveBuffers) error {
+	for j := range p.blocks {
+		n := min(c.o.PageEntries, p.n-j*c.o.PageEntries)
+		b := buf.out[:0]
+		if part == "positions" {
+			for _, x := range c.positions(p, j)[:n] {
+				b = binary.LittleEndian.AppendUint32(b, uint32(x))
+			}
+		} else {
+			page, err := c.open(p, j, true, &buf.page)
+			if err != nil {
+				return fmt.Errorf("read a page: %w", c.note(err))
+			}
+			for e := range n {
+				if part == "keys" {
+					b = c.appendStored(b, page.K, c.keyIndex(e), c.keySpan(), tileEntries)
+				} else {
+					b = c.appendStored(b, page.V, e*c.o.HeadDim, c.o.HeadDim, 1)
+				}
 			}
 		}
 		if _, err := w.Write(b); err != nil {
 			return err
 		}
-		*buf = b
+		buf.out = b
 	}
 	return nil
 }
+
+// saveBuffers are what Save needs besides the cache: a page of the device, and a
+// page as it is written.
+type saveBuffers struct{ page, out []byte }
 
 // SaveFile saves the cache to a file, see Save. The file appears under its name
 // only when it is complete and on disk, replacing an older one; on failure
@@ -173,7 +186,8 @@ func LoadFile(path string, o Options) (c *Cache, meta map[string]string, err err
 // The zero Options take everything from the file. What o sets has to agree with
 // it: Layers, KVHeads, HeadDim, Type, Windows. PageEntries may differ, except
 // that the entries dropped in front of a pair (Base) must be whole pages.
-// MaxBytes is o's; a file beyond it fails with ErrFull. A file that is cut
+// MaxBytes, Device and DeviceLayers are o's; a file beyond MaxBytes fails with
+// ErrFull. A file that is cut
 // short, altered, of another version or no cache at all is an error, and then
 // no memory is held.
 func Load(name string, data []byte, o Options) (*Cache, map[string]string, error) {
@@ -212,8 +226,8 @@ func load(name string, data []byte, o Options) (*Cache, map[string]string, error
 	return c, meta, nil
 }
 
-// savedOptions returns the options of the saved cache, with o's MaxBytes and
-// PageEntries. Whatever else o sets has to agree.
+// savedOptions returns the options of the saved cache, with o's MaxBytes,
+// PageEntries and devices. Whatever else o sets has to agree.
 func savedOptions(f *safetensors.File, o Options) (Options, error) {
 	v, err := integers(f, "options", 4)
 	if err != nil {
@@ -358,6 +372,7 @@ func (c *Cache) read(f *safetensors.File, data []byte, slots map[string]slot) er
 	sum := sha256.New()
 	sum.Write(data[:len(data)-size])
 	var found []byte
+	later := make(map[slot][]byte) // for devices, which get whole pages
 	for name, t := range f.All() {
 		if found != nil && len(t.Data) > 0 {
 			return fmt.Errorf("tensor %q follows the checksum", name)
@@ -367,8 +382,18 @@ func (c *Cache) read(f *safetensors.File, data []byte, slots map[string]slot) er
 			continue
 		}
 		sum.Write(t.Data)
-		if s, ok := slots[name]; ok {
-			c.readPart(&c.pairs[s.pair], s.part, t.Data)
+		s, ok := slots[name]
+		switch p := &c.pairs[s.pair]; {
+		case !ok:
+		case s.part == "positions":
+			c.readPositions(p, t.Data)
+		case p.mem.device != nil:
+			later[s] = t.Data
+		default:
+			b := t.Data
+			for j, page := range p.pages {
+				b = c.readPart(page, min(c.o.PageEntries, p.n-j*c.o.PageEntries), s.part, b)
+			}
 		}
 	}
 	if want := sum.Sum(nil); !bytes.Equal(found, want) {
@@ -380,21 +405,49 @@ func (c *Cache) read(f *safetensors.File, data []byte, slots map[string]slot) er
 			return err
 		}
 	}
+	for i := range c.o.DeviceLayers * c.o.KVHeads {
+		if err := c.upload(&c.pairs[i], later[slot{i, "keys"}], later[slot{i, "values"}]); err != nil {
+			return fmt.Errorf("write layer %d head %d: %w", i/c.o.KVHeads, i%c.o.KVHeads, err)
+		}
+	}
 	return nil
 }
 
-// readPart is the inverse of writePart.
-func (c *Cache) readPart(p *pair, part string, b []byte) {
-	for j, page := range p.pages {
+func (c *Cache) readPositions(p *pair, b []byte) {
+	for j := range p.blocks {
 		for e := range min(c.o.PageEntries, p.n-j*c.o.PageEntries) {
-			switch part {
-			case "positions":
-				b = takeElems[uint32](b, page.K, int(c.posOff)/4+e, 1, 1)
-			case "keys":
-				b = c.takeStored(b, page.K, c.keyIndex(e), c.keySpan(), tileEntries)
-			case "values":
-				b = c.takeStored(b, page.V, e*c.o.HeadDim, c.o.HeadDim, 1)
-			}
+			c.positions(p, j)[e] = int32(binary.LittleEndian.Uint32(b))
+			b = b[4:]
 		}
 	}
+}
+
+// readPart is the inverse of writePart for n keys or values of a page; it returns
+// the rest of b.
+func (c *Cache) readPart(page Page, n int, part string, b []byte) []byte {
+	for e := range n {
+		if part == "keys" {
+			b = c.takeStored(b, page.K, c.keyIndex(e), c.keySpan(), tileEntries)
+		} else {
+			b = c.takeStored(b, page.V, e*c.o.HeadDim, c.o.HeadDim, 1)
+		}
+	}
+	return b
+}
+
+// upload writes the keys and values of a file to the pages of a device.
+func (c *Cache) upload(p *pair, keys, values []byte) error {
+	var block []byte
+	for j := range p.blocks {
+		page, err := c.open(p, j, false, &block)
+		if err != nil {
+			return err
+		}
+		n := min(c.o.PageEntries, p.n-j*c.o.PageEntries)
+		keys, values = c.readPart(page, n, "keys", keys), c.readPart(page, n, "values", values)
+		if err := c.shut(p, j, block); err != nil {
+			return err
+		}
+	}
+	return nil
 }

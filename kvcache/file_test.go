@@ -22,8 +22,8 @@ import (
 
 // sample returns a ragged cache: a window with dropped entries, an evicted
 // pair, an empty one.
-func sample(t testing.TB, typ tensor.Type) *Cache {
-	c := open(t, Options{Layers: 2, KVHeads: 2, HeadDim: 6, Type: typ, PageEntries: 16, Windows: []int{0, 24}})
+func sample(t testing.TB, at place, typ tensor.Type) *Cache {
+	c := at.open(t, Options{Layers: 2, KVHeads: 2, HeadDim: 6, Type: typ, PageEntries: 16, Windows: []int{0, 24}})
 	add(t, c, 0, 0, 0, 50)
 	require.NoError(t, c.Keep(0, 0, []int32{0, 7, 8, 30, 49}))
 	add(t, c, 1, 0, 0, 50)
@@ -48,17 +48,23 @@ func saved(t testing.TB, c *Cache, meta map[string]string) []byte {
 	return b.Bytes()
 }
 
-func TestSaveLoad(t *testing.T) {
+func TestSaveLoad(t *testing.T) { everywhere(t, testSaveLoad) }
+
+func testSaveLoad(t *testing.T, at place) {
 	meta := map[string]string{"model": "m", "ratio": "0.8", "note": "ä\n\"\x01"}
 	for _, typ := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
-		file := saved(t, sample(t, typ), meta)
+		file := saved(t, sample(t, at, typ), meta)
 		for _, pages := range []int{0, 16, 32} {
-			c, got, err := Load("x", file, Options{PageEntries: pages})
+			c, got, err := Load("x", file, at.options(Options{PageEntries: pages}))
 			require.NoError(t, err)
 			require.Equal(t, meta, got)
 			wantSample(t, c)
 			o := c.Options()
-			require.Equal(t, Options{Layers: 2, KVHeads: 2, HeadDim: 6, Type: typ, PageEntries: max(16, pages), Windows: []int{0, 24}}, o)
+			want := at.options(Options{Layers: 2, KVHeads: 2, HeadDim: 6, Type: typ, PageEntries: max(16, pages), Windows: []int{0, 24}})
+			if at.device != nil && at.layers == 0 {
+				want.DeviceLayers = 2
+			}
+			require.Equal(t, want, o)
 			add(t, c, 1, 1, 32, 60)
 			wantPair(t, c, 1, 1, 32, span(32, 60))
 			require.NoError(t, c.Close())
@@ -66,12 +72,12 @@ func TestSaveLoad(t *testing.T) {
 			require.NoError(t, err, "the options of a loaded cache fit")
 			require.NoError(t, same.Close())
 		}
-		_, _, err := Load("x", file, Options{PageEntries: 64})
+		_, _, err := Load("x", file, at.options(Options{PageEntries: 64}))
 		require.ErrorContains(t, err, "whole pages of 64")
-		_, _, err = Load("x", file, Options{MaxBytes: 100})
+		_, _, err = Load("x", file, at.options(Options{MaxBytes: 100}))
 		require.ErrorIs(t, err, ErrFull)
 		// Data aligned for nothing in particular loads as well.
-		c, _, err := Load("x", append([]byte{0}, file...)[1:], Options{})
+		c, _, err := Load("x", append([]byte{0}, file...)[1:], at.options(Options{}))
 		require.NoError(t, err)
 		wantSample(t, c)
 		require.NoError(t, c.Close())
@@ -79,7 +85,7 @@ func TestSaveLoad(t *testing.T) {
 }
 
 func TestLoadRefusesOtherShapes(t *testing.T) {
-	file := saved(t, sample(t, tensor.F16), nil)
+	file := saved(t, sample(t, place{}, tensor.F16), nil)
 	for want, o := range map[string]Options{
 		"layers: found 2, expected 3":                      {Layers: 3},
 		"KV heads: found 2, expected 1":                    {KVHeads: 1},
@@ -96,15 +102,17 @@ func TestLoadRefusesOtherShapes(t *testing.T) {
 }
 
 // TestDamage alters every byte of a file, and cuts it at every length.
-func TestDamage(t *testing.T) {
-	file := saved(t, sample(t, tensor.BF16), map[string]string{"k": "v"})
+func TestDamage(t *testing.T) { everywhere(t, testDamage) }
+
+func testDamage(t *testing.T, at place) {
+	file := saved(t, sample(t, at, tensor.BF16), map[string]string{"k": "v"})
 	live := arena.Live()
 	refused := 0
-	try := func(b []byte, what string, at int) {
-		c, _, err := Load("x", b, Options{})
+	try := func(b []byte, what string, i int) {
+		c, _, err := Load("x", b, at.options(Options{}))
 		if err == nil {
 			require.NoError(t, c.Close())
-			t.Fatalf("%s at %d of %d: loaded", what, at, len(file))
+			t.Fatalf("%s at %d of %d: loaded", what, i, len(file))
 		}
 		refused++
 	}
@@ -132,9 +140,11 @@ func forge(t testing.TB, c *Cache, change func(s []safetensors.Named) []safetens
 	return b.Bytes()
 }
 
-func TestLoadRefusesContradictions(t *testing.T) {
-	c := sample(t, tensor.F32)
-	at := func(s []safetensors.Named, name string) *safetensors.Named {
+func TestLoadRefusesContradictions(t *testing.T) { everywhere(t, testLoadRefusesContradictions) }
+
+func testLoadRefusesContradictions(t *testing.T, at place) {
+	c := sample(t, at, tensor.F32)
+	find := func(s []safetensors.Named, name string) *safetensors.Named {
 		i := slices.IndexFunc(s, func(n safetensors.Named) bool { return n.Name == name })
 		require.GreaterOrEqual(t, i, 0, name)
 		return &s[i]
@@ -142,7 +152,7 @@ func TestLoadRefusesContradictions(t *testing.T) {
 	type sources = []safetensors.Named
 	i64 := func(name string, i int, v int64) func(sources) sources {
 		return func(s sources) sources {
-			binary.LittleEndian.PutUint64(at(s, name).Tensor.Data[8*i:], uint64(v))
+			binary.LittleEndian.PutUint64(find(s, name).Tensor.Data[8*i:], uint64(v))
 			return s
 		}
 	}
@@ -153,7 +163,7 @@ func TestLoadRefusesContradictions(t *testing.T) {
 	}
 	reshape := func(name string, typ tensor.Type, shape ...int) func(sources) sources {
 		return func(s sources) sources {
-			*at(s, name) = safetensors.Named{Name: name, Tensor: tensor.Make(typ, shape...)}
+			*find(s, name) = safetensors.Named{Name: name, Tensor: tensor.Make(typ, shape...)}
 			return s
 		}
 	}
@@ -163,7 +173,7 @@ func TestLoadRefusesContradictions(t *testing.T) {
 			for i, p := range v {
 				binary.LittleEndian.PutUint32(x.Data[4*i:], p)
 			}
-			*at(s, "layer.0.head.0.positions") = safetensors.Named{Name: "layer.0.head.0.positions", Tensor: x}
+			*find(s, "layer.0.head.0.positions") = safetensors.Named{Name: "layer.0.head.0.positions", Tensor: x}
 			return s
 		}
 	}
@@ -211,7 +221,7 @@ func TestLoadRefusesContradictions(t *testing.T) {
 		{"position -1 of entry 4", positions(0, 7, 8, 30, 0xffffffff)},
 	} {
 		live := arena.Live()
-		_, _, err := Load("x", forge(t, c, x.change, good), Options{})
+		_, _, err := Load("x", forge(t, c, x.change, good), at.options(Options{}))
 		require.ErrorContains(t, err, x.want)
 		require.Equal(t, live, arena.Live())
 	}
@@ -220,10 +230,10 @@ func TestLoadRefusesContradictions(t *testing.T) {
 		"not a saved cache":                {"a": "b"},
 		`format version "2", expected "1"`: {formatKey: "2"},
 	} {
-		_, _, err := Load("x", forge(t, c, same, meta), Options{})
+		_, _, err := Load("x", forge(t, c, same, meta), at.options(Options{}))
 		require.ErrorContains(t, err, want)
 	}
-	loaded, _, err := Load("x", forge(t, c, same, good), Options{})
+	loaded, _, err := Load("x", forge(t, c, same, good), at.options(Options{}))
 	require.NoError(t, err)
 	wantSample(t, loaded)
 	require.NoError(t, loaded.Close())
@@ -232,7 +242,7 @@ func TestLoadRefusesContradictions(t *testing.T) {
 
 // TestChecksumComesLast puts the checksum in front of what it covers.
 func TestChecksumComesLast(t *testing.T) {
-	f, err := safetensors.Parse("x", saved(t, sample(t, tensor.F32), nil))
+	f, err := safetensors.Parse("x", saved(t, sample(t, place{}, tensor.F32), nil))
 	require.NoError(t, err)
 	type entry struct {
 		Type    string `json:"dtype"`
@@ -268,12 +278,14 @@ func (w *failingWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestSaveFile(t *testing.T) {
+func TestSaveFile(t *testing.T) { everywhere(t, testSaveFile) }
+
+func testSaveFile(t *testing.T, at place) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.cache")
-	c := sample(t, tensor.F32)
+	c := sample(t, at, tensor.F32)
 	require.NoError(t, c.SaveFile(path, map[string]string{"n": "1"}))
-	loaded, meta, err := LoadFile(path, Options{})
+	loaded, meta, err := LoadFile(path, at.options(Options{}))
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"n": "1"}, meta)
 	wantSample(t, loaded)
@@ -286,13 +298,13 @@ func TestSaveFile(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
-	_, meta, err = LoadFile(path, Options{MaxBytes: 1})
+	_, meta, err = LoadFile(path, at.options(Options{MaxBytes: 1}))
 	require.ErrorIs(t, err, ErrFull)
 	require.Nil(t, meta)
 	_, _, err = LoadFile(filepath.Join(dir, "none"), Options{})
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
-	_, _, err = LoadFile(path, Options{})
+	_, _, err = LoadFile(path, at.options(Options{}))
 	require.ErrorContains(t, err, path)
 
 	size := len(saved(t, c, nil))
@@ -303,8 +315,10 @@ func TestSaveFile(t *testing.T) {
 }
 
 // TestSaveStreams checks that saving does not copy the cache.
-func TestSaveStreams(t *testing.T) {
-	c := open(t, Options{Layers: 4, KVHeads: 4, HeadDim: 64})
+func TestSaveStreams(t *testing.T) { everywhere(t, testSaveStreams) }
+
+func testSaveStreams(t *testing.T, at place) {
+	c := at.open(t, Options{Layers: 4, KVHeads: 4, HeadDim: 64})
 	for i := range 16 {
 		add(t, c, i/4, i%4, 0, 1024)
 	}
@@ -318,7 +332,7 @@ func TestSaveStreams(t *testing.T) {
 
 func FuzzLoad(f *testing.F) {
 	for _, typ := range []tensor.Type{tensor.F32, tensor.BF16} {
-		c := sample(f, typ)
+		c := sample(f, place{}, typ)
 		file := saved(f, c, map[string]string{"model": "m"})
 		f.Add(file)
 		f.Add(file[:len(file)/2])

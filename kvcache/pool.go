@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"unsafe"
-
-	"github.com/lukv/lukv/internal/arena"
 )
 
 // Fork returns a cache with the same entries, options and marks. It shares all
@@ -13,16 +11,15 @@ import (
 // Append does to the last page of a pair at most and Keep to the pages that
 // survivors move in. Forks may outlive the cache they came from.
 func (c *Cache) Fork() (*Cache, error) {
-	if c.closed {
-		return nil, fmt.Errorf("fork a cache: %w", ErrClosed)
+	if err := c.usable(); err != nil {
+		return nil, fmt.Errorf("fork a cache: %w", err)
 	}
 	f := newCache(c.o, c.pool)
 	for i := range c.pairs {
 		p, q := &c.pairs[i], &f.pairs[i]
-		*q = *p
-		q.pages, q.blocks = slices.Clone(p.pages), slices.Clone(p.blocks)
-		c.pool.arena.Ref(q.blocks)
-		f.take(int64(len(q.blocks)))
+		q.pageList = p.mem.share(p.pageList)
+		q.n, q.base, q.dropped = p.n, p.base, p.dropped
+		f.book(int64(len(q.blocks)))
 	}
 	c.markMu.Lock()
 	f.marks = slices.Clone(c.marks)
@@ -39,7 +36,8 @@ type Stats struct {
 	Bytes       int64 // Pages × PageBytes
 	SharedBytes int64 // part of Bytes in pages that forks hold, too
 	SlackBytes  int64 // part of Bytes in slots without an entry
-	TableBytes  int64 // page tables on the Go heap, not part of Bytes
+	DeviceBytes int64 // part of Bytes on the device
+	TableBytes  int64 // page lists, and positions of pages on the device, on the host; not part of Bytes
 	HighWater   int64 // largest Bytes since New, Load, Fork or ResetHighWater
 }
 
@@ -50,7 +48,11 @@ func (c *Cache) Stats() Stats {
 		p := &c.pairs[i]
 		s.Entries += int64(p.n)
 		s.Pages += int64(len(p.blocks))
-		s.TableBytes += int64(cap(p.blocks))*int64(unsafe.Sizeof(arena.Block{})) + int64(cap(p.pages))*int64(unsafe.Sizeof(Page{}))
+		s.TableBytes += bytesOf(p.blocks) + bytesOf(p.pages) + bytesOf(p.remote)
+		if p.mem.device != nil {
+			s.DeviceBytes += int64(len(p.blocks)) * s.PageBytes
+			s.TableBytes += int64(len(p.blocks) * p.mem.arena.BlockSize())
+		}
 		for _, b := range p.blocks {
 			if b.Shared() {
 				s.SharedBytes += s.PageBytes
@@ -62,7 +64,12 @@ func (c *Cache) Stats() Stats {
 	return s
 }
 
-func (c *Cache) pageBytes() int64 { return int64(c.pool.arena.BlockSize()) }
+func bytesOf[T any](s []T) int64 {
+	var t T
+	return int64(cap(s)) * int64(unsafe.Sizeof(t))
+}
+
+func (c *Cache) pageBytes() int64 { return int64(c.pool.pageBytes) }
 
 // Bytes returns the bytes of all pages of the cache, slack and positions
 // included. It may be called at any time.
@@ -75,21 +82,34 @@ func (c *Cache) HighWater() int64 { return c.high.Load() * c.pageBytes() }
 // ResetHighWater lets the high-water mark start again from Bytes.
 func (c *Cache) ResetHighWater() { c.high.Store(c.pages.Load()) }
 
-// PoolStats describes what a family of caches holds together.
+// PoolStats describes what a family of caches holds together, on the host and on
+// the device.
 type PoolStats struct {
 	Caches    int64 // not yet closed
 	Bytes     int64 // bytes of pages in use, a page shared by forks once
-	HighWater int64 // largest Bytes since the family began or ResetPoolHighWater
+	HighWater int64 // largest Bytes since the family began or ResetPoolHighWater: of the host plus of the device
 	FreeBytes int64 // bytes of free pages kept in memory for reuse
 }
 
 // PoolStats returns what the cache's family holds now. It may be called at any
 // time.
 func (c *Cache) PoolStats() PoolStats {
-	s := c.pool.arena.Stats()
-	return PoolStats{Caches: c.pool.caches.Load(), Bytes: s.Live, HighWater: s.HighWater, FreeBytes: s.Warm}
+	s := c.pool.host.arena.Stats()
+	p := PoolStats{Caches: c.pool.caches.Load(), Bytes: s.Live, HighWater: s.HighWater, FreeBytes: s.Warm}
+	if m := c.pool.device; m != nil {
+		live := m.device.Bytes()
+		p.Bytes += live
+		p.HighWater += m.device.HighWater()
+		p.FreeBytes += max(m.device.Taken()-live, 0)
+	}
+	return p
 }
 
 // ResetPoolHighWater lets the family's high-water mark start again from what is
 // in use now.
-func (c *Cache) ResetPoolHighWater() { c.pool.arena.ResetHighWater() }
+func (c *Cache) ResetPoolHighWater() {
+	c.pool.host.arena.ResetHighWater()
+	if m := c.pool.device; m != nil {
+		m.device.ResetHighWater()
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lukv/lukv/internal/arena"
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -39,6 +40,7 @@ type naiveMark struct {
 // sim is the state machine: all living caches of one family.
 type sim struct {
 	o      Options
+	at     place
 	caches []*Cache
 	naive  []*naiveCache
 	seed   int32
@@ -99,6 +101,33 @@ func (s *sim) Append(t *rapid.T) {
 	at := s.pick(t)
 	i, _, _ := s.pair(t)
 	require.NoError(t, s.appendTo(t, s.caches[at], s.naive[at], i, rapid.IntRange(0, 40).Draw(t, "count")))
+}
+
+// Reserve appends as a pass on the device does, now and then without success.
+func (s *sim) Reserve(t *rapid.T) {
+	at := s.pick(t)
+	i, layer, head := s.pair(t)
+	c, n := s.caches[at], s.naive[at]
+	count, first := rapid.IntRange(1, 40).Draw(t, "count"), c.Len(layer, head)
+	pos, seeds := make([]int32, count), make([]int32, count)
+	for j := range pos {
+		s.seed++
+		pos[j], seeds[j] = n.last(i)+1+int32(j), s.seed
+	}
+	err := c.Reserve(layer, head, pos)
+	if layer >= c.Options().DeviceLayers {
+		require.ErrorContains(t, err, "not on a device")
+		return
+	}
+	require.NoError(t, err)
+	for j, x := range pos {
+		n.pairs[i] = append(n.pairs[i], naiveEntry{x, seeds[j]})
+	}
+	if rapid.IntRange(0, 3).Draw(t, "failure") == 0 && s.truncateTo(t, at, pos[0]) {
+		return
+	}
+	k, v := simRows(seeds, s.o.HeadDim)
+	pass(c, layer, head, first, pos, k, v)
 }
 
 // AppendAll appends to all pairs at once, each from a goroutine of its own.
@@ -208,14 +237,17 @@ func (s *sim) forgetAbove(n *naiveCache) {
 }
 
 func (s *sim) TruncateTo(t *rapid.T) {
-	at := s.pick(t)
+	s.truncateTo(t, s.pick(t), int32(rapid.IntRange(0, 300).Draw(t, "position")))
+}
+
+// truncateTo reports whether the cache has what windows at pos need.
+func (s *sim) truncateTo(t *rapid.T, at int, pos int32) bool {
 	n := s.naive[at]
-	pos := int32(rapid.IntRange(0, 300).Draw(t, "position"))
 	err := s.caches[at].TruncateTo(pos)
 	for i := range n.pairs {
 		if n.drop[i] >= 0 && n.last(i) >= pos && int(n.drop[i]) > int(pos)-s.window(i) {
 			require.Error(t, err)
-			return
+			return false
 		}
 	}
 	require.NoError(t, err)
@@ -225,6 +257,7 @@ func (s *sim) TruncateTo(t *rapid.T) {
 		}
 	}
 	s.forgetAbove(n)
+	return true
 }
 
 func (s *sim) Fork(t *rapid.T) {
@@ -252,13 +285,34 @@ func (s *sim) Reload(t *rapid.T) {
 	at := s.pick(t)
 	var file, again bytes.Buffer
 	require.NoError(t, s.caches[at].Save(&file, map[string]string{"who": "sim"}))
-	c, meta, err := Load("sim", file.Bytes(), Options{})
+	o := s.at.options(Options{})
+	if rapid.Bool().Draw(t, "to the host") {
+		o = Options{}
+	}
+	c, meta, err := Load("sim", file.Bytes(), o)
 	require.NoError(t, err)
 	defer c.Close()
 	require.Equal(t, map[string]string{"who": "sim"}, meta)
 	s.compare(t, c, s.naive[at])
 	require.NoError(t, c.Save(&again, meta))
 	require.True(t, bytes.Equal(file.Bytes(), again.Bytes()), "saving a loaded cache gives the same file")
+}
+
+// CopyTo copies a cache to other memory, compares, and closes the copy.
+func (s *sim) CopyTo(t *rapid.T) {
+	at := s.pick(t)
+	var dev kernels.Device
+	if s.at.device != nil && rapid.Bool().Draw(t, "to the device") {
+		dev = s.at.device
+	}
+	c, err := s.caches[at].CopyTo(dev, rapid.IntRange(0, 3).Draw(t, "layers"))
+	require.NoError(t, err)
+	defer c.Close()
+	s.compare(t, c, s.naive[at])
+	var file, again bytes.Buffer
+	require.NoError(t, s.caches[at].Save(&file, nil))
+	require.NoError(t, c.Save(&again, nil))
+	require.True(t, bytes.Equal(file.Bytes(), again.Bytes()), "files of equal caches")
 }
 
 func (s *sim) compare(t *rapid.T, c *Cache, n *naiveCache) {
@@ -284,14 +338,23 @@ func (s *sim) compare(t *rapid.T, c *Cache, n *naiveCache) {
 
 // Check compares all caches, and the references of all pages.
 func (s *sim) Check(t *rapid.T) {
-	refs := make(map[arena.Block]int)
+	refs, remote := make(map[arena.Block]int), make(map[kernels.DevicePage]int)
 	for at, c := range s.caches {
 		s.compare(t, c, s.naive[at])
 		for i := range c.pairs {
 			for _, b := range c.pairs[i].blocks {
 				refs[b]++
 			}
+			for _, r := range c.pairs[i].remote {
+				remote[r]++
+			}
 		}
+	}
+	if s.at.device != nil {
+		for r, n := range remote {
+			require.Equal(t, n, s.at.device.pages[r].refs, "holders of a page of the device")
+		}
+		require.Len(t, s.at.device.pages, len(remote), "pages of the device")
 	}
 	for b, n := range refs {
 		require.Equal(t, n, b.Refs(), "references of a page")
@@ -301,16 +364,18 @@ func (s *sim) Check(t *rapid.T) {
 	require.Equal(t, int64(len(s.caches)), p.Caches)
 }
 
-func TestSimulation(t *testing.T) {
+func TestSimulation(t *testing.T) { everywhere(t, testSimulation) }
+
+func testSimulation(t *testing.T, at place) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := &sim{o: Options{
+		s := &sim{at: at, o: at.options(Options{
 			Layers:      2,
 			KVHeads:     2,
 			HeadDim:     rapid.SampledFrom([]int{2, 10}).Draw(t, "head dim"),
 			Type:        rapid.SampledFrom([]tensor.Type{tensor.F32, tensor.F16, tensor.BF16}).Draw(t, "type"),
 			PageEntries: 16,
 			Windows:     []int{0, rapid.SampledFrom([]int{8, 60}).Draw(t, "window")},
-		}}
+		})}
 		c, err := New(s.o)
 		require.NoError(t, err)
 		s.caches = []*Cache{c}

@@ -1,0 +1,248 @@
+package kvcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/lukv/lukv/kernels"
+)
+
+// views are copies on the host of the pairs of one layer on the device.
+type views struct {
+	mu    sync.Mutex
+	layer int
+	of    map[*pair][]Page // nil until the first
+}
+
+// Err returns the first error of the device that a method without an error
+// result met, or that the device is lost; nil if there was none, and always for
+// a cache without a device. From then on every method with an error result
+// fails with it, except Close. It may be called at any time.
+func (c *Cache) Err() error {
+	if err := c.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (c *Cache) fail(err error) { c.failed.CompareAndSwap(nil, &err) }
+
+// note returns err, and remembers that the device is lost.
+func (c *Cache) note(err error) error {
+	if errors.Is(err, kernels.ErrDeviceLost) {
+		c.fail(err)
+	}
+	return err
+}
+
+// Reserve counts entries with the given positions as appended to a pair on the
+// device, in pages that may be written, and leaves their keys and values to a
+// pass: SetHead with [Cache.Table] and the number of entries from before.
+// TruncateTo takes them back if the pass fails. Until the pass has run, nobody
+// may read them.
+//
+// What holds for Append holds for Reserve, too. Without a new page it allocates
+// nothing and does not use the device, except for copying a shared page once.
+func (c *Cache) Reserve(layer, head int, pos []int32) error {
+	if err := c.reserve(layer, head, pos); err != nil {
+		return fmt.Errorf("reserve %d entries of layer %d head %d: %w", len(pos), layer, head, c.note(err))
+	}
+	c.checkAfter(layer, head)
+	return nil
+}
+
+func (c *Cache) reserve(layer, head int, pos []int32) error {
+	p, err := c.next(layer, head, pos)
+	if err != nil {
+		return err
+	}
+	if p.mem.device == nil {
+		return errors.New("the layer is not on a device")
+	}
+	if err := c.grow(p, len(pos)); err != nil {
+		return err
+	}
+	if err := p.syncTable(); err != nil {
+		c.cut(p, p.n)
+		return err
+	}
+	for i := 0; i < len(pos); {
+		j, at := p.n/c.o.PageEntries, p.n%c.o.PageEntries
+		n := copy(c.positions(p, j)[at:], pos[i:])
+		p.n += n
+		i += n
+	}
+	return nil
+}
+
+// Table returns the list of a pair's pages for passes on the device; nil if the
+// layer is not on one, or if the device fails, which Err tells. After a Reserve
+// it is at hand. The table is always the same, belongs to the cache and is right
+// until the next change of the pair; then call Table again. This counts as a
+// change of the pair itself.
+func (c *Cache) Table(layer, head int) kernels.PageTable {
+	p := c.pair(layer, head)
+	if p.mem.device == nil || c.closed {
+		return nil
+	}
+	if err := p.syncTable(); err != nil {
+		c.fail(fmt.Errorf("page table of layer %d head %d: %w", layer, head, err))
+		return nil
+	}
+	return p.table
+}
+
+// syncTable writes what is new to the pair's table.
+func (p *pair) syncTable() (err error) {
+	if p.table == nil {
+		if p.table, err = p.mem.device.Table(); err != nil {
+			p.table = nil
+			return err
+		}
+	}
+	if p.known < len(p.remote) {
+		if err := p.table.Set(p.remote, p.known); err != nil {
+			return err
+		}
+		p.known = len(p.remote)
+	}
+	return nil
+}
+
+// changed forgets the copy of a pair that is about to change.
+func (c *Cache) changed(p *pair) {
+	if p.mem.device == nil {
+		return
+	}
+	c.views.mu.Lock()
+	delete(c.views.of, p)
+	c.views.mu.Unlock()
+}
+
+// open returns page j of a pair on the host: the page itself or, for a page of a
+// device, *block, with the page's contents if fetch is set and zeros if not. It
+// makes the block if there is none.
+func (c *Cache) open(p *pair, j int, fetch bool, block *[]byte) (Page, error) {
+	if p.mem.device == nil {
+		return p.pages[j], nil
+	}
+	if *block == nil {
+		*block = make([]byte, c.pageBytes())
+	}
+	if !fetch {
+		clear(*block)
+	} else if err := p.mem.device.Read(context.Background(), *block, p.remote[j]); err != nil {
+		return Page{}, err
+	}
+	return p.mem.page(unsafe.Pointer(unsafe.SliceData(*block))), nil
+}
+
+// shut writes the block that open returned back, with the pair's positions.
+func (c *Cache) shut(p *pair, j int, block []byte) error {
+	if p.mem.device == nil {
+		return nil
+	}
+	copy(block[2*p.mem.valueOff:], p.mem.arena.Bytes(p.blocks[j]))
+	return p.mem.device.Write(context.Background(), p.remote[j], block)
+}
+
+// download returns the copy of a pair on the device, made if there is none.
+func (c *Cache) download(layer, head int, p *pair) []Page {
+	v := &c.views
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.of == nil || v.layer != layer {
+		v.layer, v.of = layer, make(map[*pair][]Page, c.o.KVHeads)
+	}
+	if pages, ok := v.of[p]; ok {
+		return pages
+	}
+	const align = 64 // of the pages on the host
+	size := int(c.pageBytes())
+	mem := make([]byte, len(p.remote)*size+align)
+	mem = mem[-uintptr(unsafe.Pointer(unsafe.SliceData(mem)))%align:]
+	pages := make([]Page, len(p.remote))
+	for j := range pages {
+		block := mem[j*size : (j+1)*size : (j+1)*size]
+		pages[j] = p.mem.page(unsafe.Pointer(unsafe.SliceData(block)))
+		n := min(c.o.PageEntries, p.n-j*c.o.PageEntries)
+		if _, err := c.open(p, j, true, &block); err != nil {
+			c.fail(fmt.Errorf("read page %d of layer %d head %d: %w", j, layer, head, err))
+			clear(block)
+		}
+		c.clearFrom(pages[j], n)
+	}
+	v.of[p] = pages
+	return pages
+}
+
+// clearFrom sets the slots of a page from entry n on to zero: what a device has
+// never written may be anything.
+func (c *Cache) clearFrom(page Page, n int) {
+	zero := make([]float32, c.o.HeadDim)
+	for e := n; e < c.o.PageEntries; e++ {
+		c.storeKey(page, e, zero)
+		c.storeValue(page, e, zero)
+	}
+}
+
+// CopyTo returns an equal cache in a family of its own, without marks, with the
+// first layers on dev (all if layers is 0 or more than there are, none if dev is
+// nil). This cache stays as it is. Forks become whole copies.
+func (c *Cache) CopyTo(dev kernels.Device, layers int) (*Cache, error) {
+	d, err := c.copyTo(dev, layers)
+	if err != nil {
+		return nil, fmt.Errorf("copy a cache: %w", err)
+	}
+	d.checkAll()
+	return d, nil
+}
+
+func (c *Cache) copyTo(dev kernels.Device, layers int) (*Cache, error) {
+	if err := c.usable(); err != nil {
+		return nil, err
+	}
+	o := c.o
+	o.Device, o.DeviceLayers = dev, layers
+	d, err := New(o)
+	if err != nil {
+		return nil, err
+	}
+	for i := range c.pairs {
+		if err := d.copyPair(&d.pairs[i], c, &c.pairs[i]); err != nil {
+			err = fmt.Errorf("layer %d head %d: %w", i/c.o.KVHeads, i%c.o.KVHeads, err)
+			return nil, errors.Join(err, d.Close())
+		}
+	}
+	return d, nil
+}
+
+// copyPair makes p, which is empty, equal to q of the cache c.
+func (d *Cache) copyPair(p *pair, c *Cache, q *pair) error {
+	if err := d.grow(p, q.n); err != nil {
+		return err
+	}
+	var from, to []byte
+	for j := range q.blocks {
+		src, err := c.open(q, j, true, &from)
+		if err != nil {
+			return c.note(err)
+		}
+		dst, err := d.open(p, j, false, &to)
+		if err != nil {
+			return err
+		}
+		copy(d.positions(p, j), c.positions(q, j))
+		for e := range min(d.o.PageEntries, q.n-j*d.o.PageEntries) {
+			d.move(dst, e, src, e)
+		}
+		if err := d.shut(p, j, to); err != nil {
+			return err
+		}
+	}
+	p.n, p.base, p.dropped = q.n, q.base, q.dropped
+	return nil
+}

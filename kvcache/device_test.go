@@ -1,0 +1,419 @@
+package kvcache
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/arena"
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
+)
+
+// reserve adds the positions [from, to) to a pair as a pass on the device does.
+func reserve(t testing.TB, c *Cache, layer, head int, from, to int32) {
+	t.Helper()
+	n, pos := c.Len(layer, head), span(from, to)
+	require.NoError(t, c.Reserve(layer, head, pos))
+	k, v := rows(pos, c.Options().HeadDim, c.Options().HeadDim)
+	pass(c, layer, head, n, pos, k, v)
+}
+
+func TestReserveByHand(t *testing.T) {
+	for _, typ := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
+		d := newFake()
+		c := open(t, Options{Layers: 2, KVHeads: 2, HeadDim: 6, Type: typ, PageEntries: 16, Device: d, DeviceLayers: 1})
+		page := c.Stats().PageBytes
+		reserve(t, c, 0, 1, 0, 1)
+		wantPair(t, c, 0, 1, 0, span(0, 1))
+		reserve(t, c, 0, 1, 1, 40)
+		wantPair(t, c, 0, 1, 0, span(0, 40))
+		add(t, c, 0, 1, 40, 45)
+		wantPair(t, c, 0, 1, 0, span(0, 45))
+		require.NoError(t, c.Keep(0, 1, []int32{0, 20, 21, 22, 44}))
+		reserve(t, c, 0, 1, 45, 70)
+		wantPair(t, c, 0, 1, 0, append([]int32{0, 20, 21, 22, 44}, span(45, 70)...))
+		require.Equal(t, 2*page, c.Stats().DeviceBytes)
+		add(t, c, 1, 1, 0, 1)
+		require.Equal(t, 2*page, c.Stats().DeviceBytes)
+		require.Equal(t, 3*page, c.Bytes())
+		require.Equal(t, int64(2*4*16), c.Stats().TableBytes-tables(c), "positions of two pages")
+
+		// A pass that failed.
+		require.NoError(t, c.Reserve(0, 1, span(70, 90)))
+		require.NoError(t, c.TruncateTo(70))
+		wantPair(t, c, 0, 1, 0, append([]int32{0, 20, 21, 22, 44}, span(45, 70)...))
+
+		for want, err := range map[string]error{
+			"not on a device": c.Reserve(1, 0, []int32{0}),
+			"no layer 2":      c.Reserve(2, 0, []int32{0}),
+			"not above 69":    c.Reserve(0, 1, []int32{69}),
+		} {
+			require.ErrorContains(t, err, want)
+			require.ErrorContains(t, err, "reserve 1 entries of layer ")
+		}
+		require.NoError(t, c.Reserve(0, 0, nil))
+		require.Nil(t, c.Table(1, 0), "a layer on the host")
+	}
+}
+
+// tables returns the bytes of a cache's page lists.
+func tables(c *Cache) (n int64) {
+	for i := range c.pairs {
+		p := &c.pairs[i]
+		n += bytesOf(p.blocks) + bytesOf(p.pages) + bytesOf(p.remote)
+	}
+	return n
+}
+
+// TestTableGrowsInPlace counts the entries that changes write to a page table;
+// the fake device checks what they are.
+func TestTableGrowsInPlace(t *testing.T) {
+	c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 2, PageEntries: 16, Windows: []int{64}, Device: newFake()})
+	reserve(t, c, 0, 0, 0, 16*100)
+	table := c.Table(0, 0).(*fakeTable)
+	want := func(written int) {
+		t.Helper()
+		require.Same(t, table, c.Table(0, 0))
+		require.Equal(t, c.pairs[0].remote, table.pages[:len(c.pairs[0].remote)])
+		require.Equal(t, written, table.written)
+		table.written = 0
+	}
+	want(100)
+	reserve(t, c, 0, 0, 1600, 1616)
+	want(1)
+	add(t, c, 0, 0, 1616, 1617)
+	want(1)
+	reserve(t, c, 0, 0, 1617, 1630)
+	want(0)
+	require.NoError(t, c.TruncateTo(1600))
+	want(0)
+	reserve(t, c, 0, 0, 1600, 1610)
+	want(1)
+	f, err := c.Fork()
+	require.NoError(t, err)
+	reserve(t, c, 0, 0, 1610, 1611) // copies the last page
+	want(1)
+	require.NoError(t, c.Keep(0, 0, append(span(0, 800), 805)))
+	want(1) // the page that 805 moves to
+	require.NoError(t, f.Close())
+	require.NoError(t, c.Keep(0, 0, span(0, 700)))
+	want(0)
+	c.DropBefore(0, 17)
+	want(43)
+	require.NoError(t, c.Close())
+	require.Nil(t, c.Table(0, 0))
+}
+
+func TestSteadyReserveAllocatesNothing(t *testing.T) {
+	checking = false
+	defer func() { checking = true }()
+	c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 64, PageEntries: 1024, Device: newFake()})
+	pos := []int32{0}
+	step := func() {
+		if err := c.Reserve(0, 0, pos); err != nil || c.Table(0, 0) == nil {
+			t.Fatal(err)
+		}
+		pos[0]++
+	}
+	step()
+	require.Zero(t, testing.AllocsPerRun(1000, step))
+	d := c.Options().Device.(*fakeDevice)
+	calls := d.calls
+	step()
+	require.Equal(t, calls, d.calls, "calls of the device within a page")
+}
+
+// TestViewsAreKept counts the pages that reading a pair on a device takes.
+func TestViewsAreKept(t *testing.T) {
+	d := newFake()
+	c := open(t, Options{Layers: 3, KVHeads: 2, HeadDim: 4, PageEntries: 16, Device: d, DeviceLayers: 2})
+	for l := range 2 {
+		for h := range 2 {
+			add(t, c, l, h, 0, 40)
+		}
+	}
+	reads := func(what string, want int, do func()) {
+		t.Helper()
+		was := d.reads
+		do()
+		require.Equal(t, want, d.reads-was, what)
+	}
+	view := func(layer, head int) func() { return func() { c.View(layer, head) } }
+	reads("first", 3, view(0, 0))
+	reads("again", 0, view(0, 0))
+	reads("other head", 3, view(0, 1))
+	reads("both at hand", 0, func() { c.View(0, 0); c.Pages(0, 1) })
+	old := c.View(0, 0)
+	reserve(t, c, 0, 0, 40, 60)
+	reads("after a change", 4, view(0, 0))
+	reads("unchanged head", 0, view(0, 1))
+	reads("other layer", 3, view(1, 0))
+	reads("back", 4, view(0, 0))
+	require.NoError(t, c.Keep(0, 0, []int32{50}))
+	reads("after Keep", 1, view(0, 0))
+	require.NoError(t, c.TruncateTo(0))
+	reads("empty", 0, view(0, 0))
+	require.Len(t, old.Pages, 3)
+	add(t, c, 1, 0, 0, 100)
+	reads("rows of two pages", 2, func() { c.Keys(1, 0, 20, 40, nil) })
+	reads("no rows", 0, func() { c.Values(1, 0, 20, 20, nil) })
+	reads("positions", 0, func() { c.Positions(1, 0, nil) })
+	reads("check", 0, func() { require.NoError(t, c.Check()) })
+}
+
+// TestConcurrentViews reads the pairs of two layers from many goroutines.
+func TestConcurrentViews(t *testing.T) {
+	d := newFake()
+	c := open(t, Options{Layers: 2, KVHeads: 4, HeadDim: 4, PageEntries: 16, Device: d})
+	for i := range 8 {
+		add(t, c, i/4, i%4, 0, int32(20+i))
+	}
+	var wg sync.WaitGroup
+	for i := range 32 {
+		wg.Go(func() {
+			l, h := i/4%2, i%4
+			k, v := rows(span(0, int32(20+i%8)), 4, 4)
+			for range 20 {
+				wantPages(t, c, l, h, k, v)
+				if !slices.Equal(k, c.Keys(l, h, 0, c.Len(l, h), nil)) {
+					t.Error("keys")
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, c.Err())
+}
+
+func TestCopyToKeepsEverything(t *testing.T) {
+	everywhere(t, func(t *testing.T, from place) {
+		c := sample(t, from, tensor.F16)
+		everywhere(t, func(t *testing.T, to place) {
+			var dev kernels.Device
+			if to.device != nil {
+				dev = to.device
+			}
+			d, err := c.CopyTo(dev, to.layers)
+			require.NoError(t, err)
+			defer d.Close()
+			wantSample(t, d)
+			require.Equal(t, saved(t, c, nil), saved(t, d, nil))
+			require.Equal(t, to.options(Options{}).Device, d.Options().Device)
+			add(t, d, 0, 0, 50, 70)
+			wantSample(t, c)
+		})
+	})
+}
+
+// faultScript is every kind of change once and more, on two caches of a family.
+// Each step says what has to hold for the pairs of both when it is done.
+type faultScript struct {
+	d    *fakeDevice
+	o    Options
+	c, f *Cache
+	held [2][4][]int32 // positions
+}
+
+// faultSteps use the device in all ways that changes and readers know. An error
+// leaves everything as it was.
+var faultSteps = []struct {
+	name string
+	do   func(s *faultScript) error
+	then func(s *faultScript)
+}{
+	{"new", func(s *faultScript) (err error) { s.c, err = New(s.o); return err }, func(*faultScript) {}},
+	{"append", func(s *faultScript) error { return addErr(s.c, 0, 0, 0, 40) }, func(s *faultScript) { s.held[0][0] = span(0, 40) }},
+	{"append to a page", func(s *faultScript) error { return addErr(s.c, 0, 0, 40, 50) }, func(s *faultScript) { s.held[0][0] = span(0, 50) }},
+	{"reserve", func(s *faultScript) error { return reserveErr(s.c, 0, 1, 0, 50) }, func(s *faultScript) { s.held[0][1] = span(0, 50) }},
+	{"append elsewhere", func(s *faultScript) error { return addErr(s.c, 1, 1, 0, 20) }, func(s *faultScript) { s.held[0][3] = span(0, 20) }},
+	{"fork", func(s *faultScript) (err error) { s.f, err = s.c.Fork(); return err }, func(s *faultScript) { s.held[1] = s.held[0] }},
+	{"reserve in a shared page", func(s *faultScript) error { return reserveErr(s.f, 0, 1, 50, 80) }, func(s *faultScript) { s.held[1][1] = span(0, 80) }},
+	{"append to a shared page", func(s *faultScript) error { return addErr(s.c, 0, 0, 50, 70) }, func(s *faultScript) { s.held[0][0] = span(0, 70) }},
+	{"keep of shared pages", func(s *faultScript) error { return s.c.Keep(0, 1, span(5, 45)) }, func(s *faultScript) { s.held[0][1] = span(5, 45) }},
+	{"keep", func(s *faultScript) error { return s.f.Keep(0, 1, append([]int32{0, 3}, span(60, 75)...)) }, func(s *faultScript) {
+		s.held[1][1] = append([]int32{0, 3}, span(60, 75)...)
+	}},
+	{"table", func(s *faultScript) error { s.f.Table(0, 1); return s.f.Err() }, func(*faultScript) {}},
+	{"truncate", func(s *faultScript) error { return s.c.TruncateTo(45) }, func(s *faultScript) {
+		s.held[0][0] = span(0, 45)
+	}},
+	{"drop", func(s *faultScript) error { s.c.DropBefore(0, 20); return nil }, func(s *faultScript) {
+		s.held[0][0] = span(16, 45)
+	}},
+	{"save", func(s *faultScript) error { return s.c.Save(io.Discard, nil) }, func(*faultScript) {}},
+	{"load", func(s *faultScript) error {
+		var file bytes.Buffer
+		if err := s.c.Save(&file, nil); err != nil {
+			return err
+		}
+		c, _, err := Load("x", file.Bytes(), Options{Device: s.o.Device})
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}, func(*faultScript) {}},
+	{"copy", func(s *faultScript) error {
+		c, err := s.f.CopyTo(s.o.Device, 0)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}, func(*faultScript) {}},
+	{"reserve a page", func(s *faultScript) error { return reserveErr(s.c, 0, 0, 45, 80) }, func(s *faultScript) {
+		s.held[0][0] = span(16, 80)
+	}},
+	{"keys", func(s *faultScript) error { s.c.Keys(0, 0, 3, 40, nil); return s.c.Err() }, func(*faultScript) {}},
+	{"view", func(s *faultScript) error { s.f.View(0, 1); return s.f.Err() }, func(*faultScript) {}},
+}
+
+func reserveErr(c *Cache, layer, head int, from, to int32) error {
+	n, pos := c.Len(layer, head), span(from, to)
+	if err := c.Reserve(layer, head, pos); err != nil {
+		return err
+	}
+	k, v := rows(pos, c.Options().HeadDim, c.Options().HeadDim)
+	pass(c, layer, head, n, pos, k, v)
+	return nil
+}
+
+// want compares both caches with what they should hold, except what was on a
+// device that is lost.
+func (s *faultScript) want(t *testing.T, step string) {
+	t.Helper()
+	s.d.paused = true
+	defer func() { s.d.paused = false }()
+	for at, c := range []*Cache{s.c, s.f} {
+		if c == nil {
+			continue
+		}
+		require.NoError(t, c.Check(), step)
+		for i, want := range s.held[at] {
+			l, h := i/2, i%2
+			got := c.Positions(l, h, nil)
+			require.True(t, slices.Equal(want, got), "%s: cache %d pair %d: got positions %v, want %v", step, at, i, got, want)
+			if l >= s.o.DeviceLayers || !s.d.lost() {
+				k, v := rows(want, 4, 4)
+				require.True(t, slices.Equal(k, c.Keys(l, h, 0, len(want), nil)), "%s: cache %d pair %d: keys", step, at, i)
+				require.True(t, slices.Equal(v, c.Values(l, h, 0, len(want), nil)), "%s: cache %d pair %d: values", step, at, i)
+			}
+		}
+	}
+}
+
+// TestFaults lets every use of the device by a script fail, one after the other.
+func TestFaults(t *testing.T) {
+	for _, fault := range []error{kernels.ErrDeviceMemory, kernels.ErrDeviceLost} {
+		t.Run(fault.Error(), func(t *testing.T) {
+			uses := 0
+			for runFaults(t, uses+1, fault) {
+				uses++
+			}
+			require.Greater(t, uses, 60)
+			t.Logf("each of %d uses of the device failed", uses)
+		})
+	}
+}
+
+// runFaults runs the script with a fault at one use of the device, and reports
+// whether the script comes to it.
+func runFaults(t *testing.T, at int, fault error) bool {
+	d, live := newFake(), arena.Live()
+	s := &faultScript{d: d, o: Options{Layers: 2, KVHeads: 2, HeadDim: 4, PageEntries: 16, Windows: []int{32, 0}, Device: d, DeviceLayers: 1}}
+	d.failAt(at, fault)
+	for _, x := range faultSteps {
+		step, was := fmt.Sprintf("fault at use %d, %s", at, x.name), d.failed()
+		err := x.do(s)
+		if !was && d.failed() {
+			require.ErrorIs(t, err, fault, step)
+			s.want(t, step)
+			if d.lost() || s.err() != nil {
+				break
+			}
+			// It has done nothing, and succeeds as soon as it can.
+			err = x.do(s)
+		}
+		require.NoError(t, err, step)
+		x.then(s)
+		s.want(t, step)
+	}
+	for _, c := range []*Cache{s.c, s.f} {
+		if c == nil {
+			continue
+		}
+		if err := c.Err(); err != nil {
+			require.ErrorIs(t, err, fault)
+			for what, refused := range map[string]error{
+				"append": addErr(c, 1, 0, 100, 101), "reserve": c.Reserve(0, 0, []int32{100}), "keep": c.Keep(0, 0, nil),
+				"truncate": c.Truncate(c.Mark()), "truncate to": c.TruncateTo(0), "save": c.Save(io.Discard, nil),
+				"fork": second(c.Fork()), "copy": second(c.CopyTo(nil, 0)),
+			} {
+				require.ErrorIs(t, refused, fault, "fault at use %d: %s of a failed cache", at, what)
+			}
+		}
+	}
+	s.want(t, fmt.Sprintf("fault at use %d, end", at))
+	for _, c := range []*Cache{s.c, s.f} {
+		if c != nil {
+			require.NoError(t, c.Close())
+		}
+	}
+	d.wantEmpty(t)
+	require.Equal(t, live, arena.Live())
+	return d.failed()
+}
+
+// err returns what keeps one of the caches from being used.
+func (s *faultScript) err() error {
+	for _, c := range []*Cache{s.c, s.f} {
+		if c != nil && c.Err() != nil {
+			return c.Err()
+		}
+	}
+	return nil
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestLostWhileReading reads a pair whose device is gone.
+func TestLostWhileReading(t *testing.T) {
+	d := newFake()
+	c := open(t, Options{Layers: 2, KVHeads: 1, HeadDim: 4, PageEntries: 16, Device: d, DeviceLayers: 1})
+	add(t, c, 0, 0, 0, 40)
+	add(t, c, 1, 0, 0, 40)
+	require.NoError(t, c.Err())
+	d.failAt(2, kernels.ErrDeviceLost)
+	k, _ := rows(span(0, 40), 4, 4)
+	clear(k[16*4:])
+	require.Equal(t, k, c.Keys(0, 0, 0, 40, nil), "the first page, then zeros")
+	require.ErrorIs(t, c.Err(), kernels.ErrDeviceLost)
+	require.ErrorContains(t, c.Err(), "read page 1 of layer 0 head 0")
+	for _, p := range c.Pages(0, 0) {
+		require.Zero(t, *(*float32)(p.K))
+	}
+	wantPair(t, c, 1, 0, 0, span(0, 40))
+	require.ErrorIs(t, addErr(c, 1, 0, 40, 41), kernels.ErrDeviceLost)
+	require.False(t, errors.Is(c.Err(), kernels.ErrDeviceMemory))
+}
+
+// TestFullCountsBothMemories bounds pages wherever they are.
+func TestFullCountsBothMemories(t *testing.T) {
+	page := int64(2*16*4*4 + 16*4)
+	d := newFake()
+	c := open(t, Options{Layers: 2, KVHeads: 1, HeadDim: 4, PageEntries: 16, MaxBytes: 3 * page, Device: d, DeviceLayers: 1})
+	add(t, c, 0, 0, 0, 32)
+	add(t, c, 1, 0, 0, 16)
+	require.ErrorIs(t, c.Reserve(0, 0, []int32{32}), ErrFull)
+	require.ErrorIs(t, addErr(c, 1, 0, 16, 17), ErrFull)
+	require.Equal(t, PoolStats{Caches: 1, Bytes: 3 * page, HighWater: 3 * page}, c.PoolStats())
+	require.NoError(t, c.TruncateTo(16))
+	reserve(t, c, 0, 0, 16, 17)
+	require.Equal(t, 2*page, c.Stats().DeviceBytes)
+	require.Len(t, d.pages, 2)
+}
