@@ -192,6 +192,7 @@ type goldenParams struct {
 // its input in float64.
 type goldenAttention struct {
 	goldenSetup
+	cpu          kernels.CPU
 	rows         int         // rows of hidden
 	keys, values [][]float32 // [K][rows*D]
 	pre, post    []float32   // [rows][H*D] queries before and after RoPE
@@ -304,7 +305,7 @@ func (a *goldenAttention) layer(t testing.TB, m Metric, T, share int) *Layer {
 	l := &Layer{
 		T: T, Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: D,
 		Keys: view(a.keys), Values: view(a.values),
-		NextPosition: T, InvFreq: a.invFreq, Share: share,
+		NextPosition: T, InvFreq: a.invFreq, Share: share, CPU: a.cpu,
 	}
 	n := m.Needs(T, share)
 	if n.Window > 0 {
@@ -314,7 +315,7 @@ func (a *goldenAttention) layer(t testing.TB, m Metric, T, share int) *Layer {
 		}
 	}
 	if n.Stats {
-		l.Stats = NewQueryStats(a.Heads, D, n.StatsSkip, n.Covariance, kernels.Detect())
+		l.Stats = NewQueryStats(a.Heads, D, n.StatsSkip, n.Covariance, a.cpu)
 		for q := range a.Heads {
 			l.Stats.Add(q, 0, a.pre[q*D:], T, width)
 		}
@@ -330,6 +331,7 @@ func (a *goldenAttention) layer(t testing.TB, m Metric, T, share int) *Layer {
 
 // golden runs cases and counts what it compared.
 type golden struct {
+	cpu     kernels.CPU
 	index   goldenIndex
 	files   map[string]map[string]goldenArray
 	layers  map[string]*goldenAttention
@@ -358,6 +360,7 @@ func (g *golden) attention(t testing.TB, setup, prefix string) *goldenAttention 
 	if g.layers[key] == nil {
 		s := g.index.Setups[setup]
 		g.layers[key] = newGoldenAttention(t, s, g.file(t, s.Inputs), prefix)
+		g.layers[key].cpu = g.cpu
 	}
 	return g.layers[key]
 }
@@ -498,14 +501,21 @@ func unbuilt(c goldenCase) string {
 	return ""
 }
 
+// TestGolden runs every case on every instruction set.
 func TestGolden(t *testing.T) {
-	g := &golden{
-		files: map[string]map[string]goldenArray{}, layers: map[string]*goldenAttention{},
-		params: map[string]goldenParams{}, skipped: map[string]int{},
-	}
 	raw, err := os.ReadFile(filepath.Join(goldenFolder(), "cases.json"))
 	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(raw, &g.index))
+	for _, cpu := range kernels.Variants() {
+		g := &golden{
+			cpu: cpu, files: map[string]map[string]goldenArray{}, layers: map[string]*goldenAttention{},
+			params: map[string]goldenParams{}, skipped: map[string]int{},
+		}
+		require.NoError(t, json.Unmarshal(raw, &g.index))
+		t.Run(cpu.String(), g.all)
+	}
+}
+
+func (g *golden) all(t *testing.T) {
 	for _, c := range g.index.Cases {
 		if c.Kind == "scorer" {
 			g.params[c.Metric] = c.Params
@@ -531,7 +541,7 @@ func TestGolden(t *testing.T) {
 			require.Greater(t, g.checks, before, "the case checked nothing")
 		})
 	}
-	line := fmt.Sprintf("golden eviction: %d checks, %d skipped (method not built: %v)", g.checks, skips, g.skipped)
+	line := fmt.Sprintf("golden eviction on %v: %d checks, %d skipped (method not built: %v)", g.cpu, g.checks, skips, g.skipped)
 	t.Log(line)
 	fmt.Println(line)
 	require.Positive(t, g.checks)
@@ -910,7 +920,7 @@ func (c *goldenCache) layer(next int) *Layer {
 		Lens: lens, Heads: c.a.Heads, KVHeads: c.a.KVHeads, HeadDim: D,
 		Keys: rows(c.a.keys), Values: rows(c.a.values),
 		Positions:    func(h int) []int32 { return c.pos[h] },
-		NextPosition: next, InvFreq: c.a.invFreq,
+		NextPosition: next, InvFreq: c.a.invFreq, CPU: c.a.cpu,
 	}
 }
 
