@@ -215,7 +215,7 @@ type PassShape struct {
 	Hidden, Heads, KVHeads, HeadDim, Intermediate, Vocab int
 
 	Windows []int   // attention window in tokens of every layer on the device, 0 for none
-	BF16    bool    // activations are rounded to bf16 before products with bf16 weights
+	BF16    bool    // activations are rounded to bf16 before products; all matrices are bf16 then
 	Scale   float32 // of attention scores, log2 e included
 	Page    PageLayout
 }
@@ -269,7 +269,8 @@ type Pass interface {
 	Store(r DeviceRows, first int)
 	// Norm sets ActNorm to the RMS-normalised ActX.
 	Norm(w DeviceVector, eps float64)
-	// MatMul computes products of src. With add they are added to their Dst.
+	// MatMul computes products of src. With add they are added to their Dst, which is
+	// ActX, ActQ, ActK or ActV.
 	MatMul(src Act, add bool, products []DeviceProduct)
 	// HeadNorm normalises every head of ActQ or ActK in place, w is [HeadDim].
 	HeadNorm(a Act, w DeviceVector, eps float64)
@@ -296,7 +297,8 @@ type Pass interface {
 	SetSpans(spans []PassSpan, positions []int32)
 	// SetHead says where the entries of a KV head of a sequence lie: its pages, with
 	// room for the rows that the pass appends, the number of entries before the
-	// pass, and the logical slot of entry 0.
+	// pass, and the logical slot of entry 0. Say so before every Run: a table that
+	// grew has moved.
 	SetHead(layer, seq, head int, t PageTable, entries, base int)
 
 	// Run runs a list and waits for it. When ctx is done, it returns soon with the
@@ -312,6 +314,86 @@ type Pass interface {
 
 	// Close gives the memory of the pass and of its lists back.
 	Close()
+}
+
+// MetricPass is a Pass that also computes what compression ranks entries by, where
+// they lie. Moments and ColumnSums are recorded like the operations of Pass; the
+// others compute at once, on the entries that SetHead named last for the layer and
+// the sequence: set them anew after the rows of a pass were appended.
+//
+// Scores come in new memory, a row per KV head with an element per entry; larger
+// means keep. They are within the rounding of the device.
+type MetricPass interface {
+	Pass
+
+	// NewMoments takes memory for statistics of the queries of a layer: their
+	// means and, with covariance, second moments, of no rows at first.
+	NewMoments(covariance bool) (DeviceMoments, error)
+
+	// Moments adds rows first … first+n-1 of ActQ, as they are then, to the
+	// statistics of every query head: record it before RopeAppend. It does not
+	// matter how rows are cut into calls.
+	Moments(m DeviceMoments, first, n int)
+
+	// ReadMoments returns the number of rows so far and writes the mean of a query
+	// head, [HeadDim], and the biased covariance, [HeadDim][HeadDim], unless cov is nil.
+	ReadMoments(ctx context.Context, m DeviceMoments, head int, mean, cov []float64) (n int, err error)
+
+	// NewSums takes memory for attention column sums, zero at first, of heads with
+	// up to so many entries.
+	NewSums(entries int) (DeviceSums, error)
+
+	// ColumnSums adds, per query head, the attention weights that rows first …
+	// first+n-1 give to every entry. The rows are consecutive tokens of sequence
+	// seq, the layer has no window, and Attend(layer, true) comes before it in the
+	// list. It does not matter how rows are cut into calls.
+	ColumnSums(s DeviceSums, layer, seq, first, n int)
+
+	// WindowScores is SnapKV's score of the sums of the last o.Window rows, with
+	// +Inf for the last o.Window entries.
+	WindowScores(ctx context.Context, layer, seq int, s DeviceSums, o WindowScoring) ([][]float32, error)
+
+	// AnchorScores is minus the cosine of every key with the mean of its head's
+	// unit keys. KeyNorms and ValueNorms are the lengths of keys and of values.
+	AnchorScores(ctx context.Context, layer, seq int) ([][]float32, error)
+	KeyNorms(ctx context.Context, layer, seq int) ([][]float32, error)
+	ValueNorms(ctx context.Context, layer, seq int) ([][]float32, error)
+
+	// OutputNorms has a row per query head: the norm of every value after the
+	// part of the output projection, [Hidden, Heads*HeadDim], that reads the head. Norm 1 is
+	// the sum of absolute values, 2 the length.
+	OutputNorms(ctx context.Context, layer, seq int, out DeviceMatrix, norm int) ([][]float32, error)
+
+	// ExpectedScores is Expected Attention given moments of the rotated queries.
+	ExpectedScores(ctx context.Context, layer, seq int, o ExpectedScoring) ([][]float32, error)
+}
+
+// DeviceMoments and DeviceSums are statistics on the device, used with the
+// MetricPass that made them. Free gives their memory back; so does its Close.
+type (
+	DeviceMoments interface{ Free() }
+	DeviceSums    interface{ Free() }
+)
+
+// WindowScoring are the parameters of WindowScores.
+type WindowScoring struct {
+	Window      int  // rows that the sums are of, at least 1
+	Kernel      int  // width of the pooling along entries, odd
+	MaxPool     bool // pool by the maximum, not by the mean
+	GroupMax    bool // reduce a group by the maximum, not by the mean
+	ReduceFirst bool // over the group, before pooling
+}
+
+// ExpectedScoring are the parameters of ExpectedScores. The logit of a key k for
+// query head q is k·Mean[q] + kᵀ·Form[q]·k; logits go through a softmax over the
+// entries that are no sinks, and the mean over the group is the score, plus
+// Epsilon and times the length of the value with ValueNorm. Sinks score +Inf.
+type ExpectedScoring struct {
+	Mean      []float32 // [Heads][HeadDim]
+	Form      []float32 // [Heads][HeadDim][HeadDim], upper triangle with zeros below; nil: no second moments
+	Sinks     []int     // [KVHeads] leading entries that are always kept; nil: none
+	ValueNorm bool
+	Epsilon   float64
 }
 
 // PassList is a recorded list of operations. Free gives it back.

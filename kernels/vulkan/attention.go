@@ -10,8 +10,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Span is a stretch of consecutive tokens of one sequence in a pass.
-type Span struct {
+// stretch is a stretch of consecutive tokens of one sequence in a pass.
+type stretch struct {
 	Seq int // sequence
 	Row int // first row of the pass
 	N   int // tokens
@@ -29,20 +29,20 @@ const (
 	headerBytes = 48
 )
 
-// Work is the work list of one layer's attention, in host memory. Recorded
+// workList is the work list of one layer's attention, in parameter memory. Recorded
 // commands read it, the numbers of their workgroups included, when they run: the
 // host fills it anew before each submission while lengths grow. It belongs to one
 // goroutine at a time.
-type Work struct {
-	mem      *Buffer
-	shape    Shape
+type workList struct {
+	mem      *buffer
+	shape    shape
 	window   int
 	maxTasks int
 }
 
-// NewWork makes a list for passes of at most tokens tokens in at most spans
+// newWorkList makes a list for passes of at most tokens tokens in at most spans
 // spans. window is the layer's attention window in tokens, 0 for none.
-func (d *Device) NewWork(s Shape, window, spans, tokens int) (*Work, error) {
+func (d *Device) newWorkList(s shape, window, spans, tokens int) (*workList, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
@@ -53,22 +53,23 @@ func (d *Device) NewWork(s Shape, window, spans, tokens int) (*Work, error) {
 	}
 	tile := max(tileRows/g, 1)
 	tasks := s.KVHeads * per * ((tokens+tile-1)/tile + spans)
-	b, err := d.NewHostBuffer(headerBytes + int64(tasks)*taskBytes)
+	b, err := d.newParamBuffer(headerBytes + int64(tasks)*taskBytes)
 	if err != nil {
 		return nil, err
 	}
 	clear(b.Bytes())
-	return &Work{mem: b, shape: s, window: window, maxTasks: tasks}, nil
+	return &workList{mem: b, shape: s, window: window, maxTasks: tasks}, nil
 }
 
 // Free gives the list back.
-func (w *Work) Free() { w.mem.Free() }
+func (w *workList) Free() { w.mem.Free() }
 
-// Fill writes the list for the spans of a pass. It allocates nothing. maxItems
-// bounds the blocks of 256 slots that tasks read, each task for itself, which
-// split attention needs partial results for ([PartialBytes]); it does not matter
-// for attention without.
-func (w *Work) Fill(spans []Span, maxItems int) error {
+// Fill writes the list for the spans of a pass. It allocates nothing. With enough
+// memory for partial results (partialBytes; none is none) every block of 256 slots
+// that a task reads becomes an item, which fills a device when there are few tasks;
+// otherwise a workgroup goes through the blocks of its task. The bits are the same.
+// It returns the number of items that splitting takes.
+func (w *workList) Fill(spans []stretch, partials view) (int, error) {
 	m := w.mem.Bytes()
 	s := w.shape
 	g := s.group()
@@ -78,7 +79,7 @@ func (w *Work) Fill(spans []Span, maxItems int) error {
 	for i := range spans {
 		sp := &spans[i]
 		if len(sp.End) != s.KVHeads || sp.N < 0 {
-			return fmt.Errorf("plan attention: span %d has %d tokens and ends for %d kv heads, expected %d", i, sp.N, len(sp.End), s.KVHeads)
+			return 0, fmt.Errorf("plan attention: span %d has %d tokens and ends for %d kv heads, expected %d", i, sp.N, len(sp.End), s.KVHeads)
 		}
 		// Later tokens see more: their tiles first.
 		for from := (sp.N - 1) / tile * tile; from >= 0 && sp.N > 0; from -= tile {
@@ -96,7 +97,7 @@ func (w *Work) Fill(spans []Span, maxItems int) error {
 				}
 				for g0 := 0; g0 < g; g0 += heads {
 					if tasks == w.maxTasks {
-						return fmt.Errorf("plan attention: more than %d tasks, as the list was made for fewer tokens or spans", w.maxTasks)
+						return 0, fmt.Errorf("plan attention: more than %d tasks, as the list was made for fewer tokens or spans", w.maxTasks)
 					}
 					t := m[headerBytes+tasks*taskBytes:][:taskBytes]
 					put := func(i int, x int) { binary.LittleEndian.PutUint32(t[4*i:], uint32(x)) }
@@ -114,64 +115,62 @@ func (w *Work) Fill(spans []Span, maxItems int) error {
 			}
 		}
 	}
-	if items > maxItems {
-		return fmt.Errorf("plan attention: %d blocks, expected at most %d for the memory of partial results", items, maxItems)
-	}
 	header := func(at, groups int) {
 		x, y := grid(groups)
 		binary.LittleEndian.PutUint32(m[at:], uint32(x))
 		binary.LittleEndian.PutUint32(m[at+4:], uint32(y))
 		binary.LittleEndian.PutUint32(m[at+8:], min(uint32(y), 1))
 	}
-	header(0, items)
+	groups, combine, total := tasks, 0, 0
+	if items > 0 && !partials.None() && partials.Size() >= partialBytes(s.HeadDim, items) {
+		groups, combine, total = items, tasks*tileRows, items
+	}
+	header(0, groups)
 	binary.LittleEndian.PutUint32(m[12:], uint32(tasks))
-	header(16, tasks*tileRows)
-	binary.LittleEndian.PutUint32(m[28:], uint32(items))
-	header(32, tasks)
-	return nil
+	header(16, combine)
+	binary.LittleEndian.PutUint32(m[28:], uint32(total))
+	binary.LittleEndian.PutUint64(m[32:], partials.address())
+	return items, nil
 }
 
-// AttentionOp is a call of Attention.
-type AttentionOp struct {
-	Shape
-	Q     Rows // [N, Heads·HeadDim] f32, rotated
-	Out   Rows // the same shape, F32 or BF16
-	Stats View // [N][Heads][2] f32 (largest score and sum, base 2) or none
-	Heads *Heads
-	Work  *Work
+// attentionOp is a call of Attention.
+type attentionOp struct {
+	shape
+	Q     rowset // [N, Heads·HeadDim] f32, rotated
+	Out   rowset // the same shape, F32 or BF16
+	Stats view   // [N][Heads][2] f32 (largest score and sum, base 2) or none
+	Heads *headTable
+	Work  *workList
 
-	// Partials makes the blocks of 256 slots run in parallel (see
-	// Work.Fill), which decoding needs to fill a device; PartialBytes of it. None: a workgroup
-	// per tile of rows goes through its blocks: right for prefill. The bits are the same.
-	Partials View
+	// Split says that Work may be filled for splitting when the commands run.
+	Split bool
 }
 
 // Attention computes causal softmax attention as package kernels defines it, but
 // for the order inside a block of 256 slots: the weights are summed in 32 lanes
 // and the values in lanes as well. Bound: |error| ≤ 4e-6·max|v|. Bits of a row
 // depend on its query and on what it sees alone.
-func (c *Commands) Attention(a AttentionOp) {
+func (c *commands) Attention(a attentionOp) {
 	const op = "attention"
 	if !c.ready(op) {
 		return
 	}
-	c.shape(op, a.Shape)
-	c.rows(op, "q", a.Q, a.Shape.Heads*a.HeadDim, tensor.F32)
-	yt := c.rows(op, "out", a.Out, a.Shape.Heads*a.HeadDim, tensor.F32, tensor.BF16)
-	c.floats(op, "stats", a.Stats, 2*a.Q.N*a.Shape.Heads, true)
+	c.shape(op, a.shape)
+	c.rows(op, "q", a.Q, a.shape.Heads*a.HeadDim, tensor.F32)
+	yt := c.rows(op, "out", a.Out, a.shape.Heads*a.HeadDim, tensor.F32, tensor.BF16)
+	c.floats(op, "stats", a.Stats, 2*a.Q.N*a.shape.Heads, true)
 	if a.Out.N < a.Q.N {
 		c.fail(op, "out: found %d rows, expected %d", a.Out.N, a.Q.N)
 	}
-	if a.Work == nil || a.Heads == nil || a.Work.shape != a.Shape {
+	if a.Work == nil || a.Heads == nil || a.Work.shape != a.shape {
 		c.fail(op, "the work list or the heads are missing or of another shape")
 	}
 	if c.err != nil {
 		return
 	}
-	split := !a.Partials.None()
-	out, mode, groups := a.Out.Mem, 2+yt, a.Work.mem.At(32, 12)
-	if split {
-		out, mode, groups = a.Partials, 1, a.Work.mem.At(0, 12)
+	mode := yt
+	if a.Split {
+		mode++
 	}
 	// The fewest rows that hold a task: they cost time even when they are empty.
 	r := tileRows
@@ -182,27 +181,26 @@ func (c *Commands) Attention(a AttentionOp) {
 	ldt := a.HeadDim + 4
 	var p push
 	p.addr(a.Q.Mem)
-	p.addr(out)
+	p.addr(a.Out.Mem)
 	p.addr(a.Stats)
 	p.addr(a.Work.mem.All())
 	p.addr(a.Heads.mem.All())
-	p.u32(a.Q.Stride, a.Out.Stride, a.Shape.Heads, a.KVHeads, a.Work.window)
-	p.f32(attentionScale(a.HeadDim))
+	p.u32(a.Q.Stride, a.Out.Stride, a.shape.Heads, a.KVHeads, a.Work.window)
+	p.f32(a.scale())
 	p.u32(a.group(), ldt)
-	c.dispatchIndirect(op, "attend", append(a.constants(), uint32(r), mode, a.lanes()), &p, groups)
-	if !split {
+	c.dispatchIndirect(op, "attend", append(a.constants(), uint32(r), mode, a.lanes()), &p, a.Work.mem.At(0, 12))
+	if !a.Split {
 		return
 	}
 	var m push
-	m.addr(a.Partials)
 	m.addr(a.Out.Mem)
 	m.addr(a.Stats)
 	m.addr(a.Work.mem.All())
-	m.u32(a.Out.Stride, a.Shape.Heads, a.KVHeads, a.group(), ldt, tileRows)
+	m.u32(a.Out.Stride, a.shape.Heads, a.KVHeads, a.group(), ldt, tileRows)
 	c.dispatchIndirect(op, "combine", []uint32{yt, uint32(a.HeadDim)}, &m, a.Work.mem.At(16, 12))
 }
 
-// PartialBytes is the memory that split attention needs for so many blocks.
-func PartialBytes(headDim, items int) int64 {
+// partialBytes is the memory that split attention needs for so many items.
+func partialBytes(headDim, items int) int64 {
 	return int64(items) * tileRows * int64(headDim+4) * 4
 }

@@ -16,24 +16,24 @@ import (
 func BenchmarkDevice(b *testing.B) {
 	d := device(b)
 	ctx := context.Background()
-	buffer := func(n int64) View {
-		m, err := d.NewBuffer(n)
+	buffer := func(n int64) view {
+		m, err := d.newLocalBuffer(n)
 		ok(b, err)
 		b.Cleanup(m.Free)
-		ok(b, d.Run(ctx, func(c *Commands) { c.Zero(m.At(0, n&^3)) }))
+		ok(b, d.run(ctx, func(c *commands) { c.Zero(m.At(0, n&^3)) }))
 		return m.All()
 	}
-	measure := func(b *testing.B, bytes int64, flops float64, record func(c *Commands)) {
-		c, err := d.NewCommands()
+	measure := func(b *testing.B, bytes int64, flops float64, record func(c *commands)) {
+		c, err := d.newCommands()
 		ok(b, err)
 		defer c.Free()
 		ok(b, c.Begin())
 		record(c)
 		ok(b, c.End())
 		once := func() {
-			t, err := d.Submit(c)
+			t, err := d.submit(c)
 			ok(b, err)
-			ok(b, d.Wait(ctx, t))
+			ok(b, d.wait(ctx, t))
 		}
 		once()
 		b.SetBytes(bytes)
@@ -48,46 +48,44 @@ func BenchmarkDevice(b *testing.B) {
 	}
 	b.Run("copy/64MiB", func(b *testing.B) {
 		x, y := buffer(32<<20), buffer(32<<20)
-		measure(b, 64<<20, 0, func(c *Commands) { c.Copy(y, x) })
+		measure(b, 64<<20, 0, func(c *commands) { c.Copy(y, x) })
 	})
-	b.Run("submit", func(b *testing.B) { measure(b, 0, 0, func(*Commands) {}) })
+	b.Run("submit", func(b *testing.B) { measure(b, 0, 0, func(*commands) {}) })
 	for _, n := range []int{1, 4, 64} {
 		const k, m = 4096, 1024
 		b.Run(fmt.Sprintf("matmul/%dx%dx%d", n, k, m), func(b *testing.B) {
-			w := Weights{buffer(WeightBytes(tensor.BF16, m, k)), tensor.BF16, m, k}
-			x, y := NewRows(buffer(int64(n)*k*4), tensor.F32, n, k), NewRows(buffer(int64(n)*m*4), tensor.F32, n, m)
-			measure(b, m*k*2, 2*float64(n)*k*m, func(c *Commands) { c.MatMul(x, false, Product{W: w, Dst: y}) })
+			w := weights{buffer(weightBytes(tensor.BF16, m, k)), tensor.BF16, m, k}
+			x, y := newRowset(buffer(int64(n)*k*4), tensor.F32, n, k), newRowset(buffer(int64(n)*m*4), tensor.F32, n, m)
+			measure(b, m*k*2, 2*float64(n)*k*m, func(c *commands) { c.MatMul(x, false, product{W: w, Dst: y}) })
 		})
 	}
 	b.Run("attention/decode/2000x8", func(b *testing.B) {
-		s := Shape{Layout{tensor.BF16, 128, 64}, 32, 8}
+		s := shape{layout{tensor.BF16, 128, 64}, 32, 8, 0}
 		const slots = 2000
-		pool, err := d.NewPagePool(s.Layout)
+		pool, err := d.newPagePool(s.layout)
 		ok(b, err)
 		defer pool.Close()
-		heads, err := d.NewHeads(8)
+		heads, err := d.newHeadTable(8)
 		ok(b, err)
 		defer heads.Free()
 		ends := make([]int, 8)
 		for h := range 8 {
 			pages, err := pool.Alloc(nil, (slots+63)/64)
 			ok(b, err)
-			for _, g := range pages {
-				ok(b, d.Run(ctx, func(c *Commands) { c.Zero(pool.View(g)) }))
-			}
-			t, err := d.NewHostBuffer(int64(8 * len(pages)))
+			t, err := d.newHostBuffer(int64(8 * len(pages)))
 			ok(b, err)
 			b.Cleanup(t.Free)
-			pool.PutPages(t.Bytes(), pages)
+			putPages(t.Bytes(), pages)
 			heads.Set(h, t.All(), slots-1, 0)
 			ends[h] = slots
 		}
-		w, err := d.NewWork(s, 0, 1, 1)
+		w, err := d.newWorkList(s, 0, 1, 1)
 		ok(b, err)
 		defer w.Free()
-		ok(b, w.Fill([]Span{{N: 1, End: ends}}, 64))
-		q, y := NewRows(buffer(32*128*4), tensor.F32, 1, 32*128), NewRows(buffer(32*128*4), tensor.F32, 1, 32*128)
-		op := AttentionOp{Shape: s, Q: q, Out: y, Heads: heads, Work: w, Partials: buffer(PartialBytes(128, 64))}
-		measure(b, 8*slots*128*2*2, 0, func(c *Commands) { c.Attention(op) })
+		_, err = w.Fill([]stretch{{N: 1, End: ends}}, buffer(partialBytes(128, 64)))
+		ok(b, err)
+		q, y := newRowset(buffer(32*128*4), tensor.F32, 1, 32*128), newRowset(buffer(32*128*4), tensor.F32, 1, 32*128)
+		op := attentionOp{shape: s, Q: q, Out: y, Heads: heads, Work: w, Split: true}
+		measure(b, 8*slots*128*2*2, 0, func(c *commands) { c.Attention(op) })
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/internal/vk"
 )
 
-// Commands is a list of operations that the device runs. Record it once with
+// commands is a list of operations that the device runs. Record it once with
 // Begin, the operations and End; submit it as often as wanted: operations read
 // their buffers, work lists and parameters when they run, not when they are recorded.
 //
@@ -21,8 +21,8 @@ import (
 // fit (a shape, a size, an alignment) is what End returns, and nothing after it
 // is recorded.
 //
-// A Commands belongs to one goroutine at a time.
-type Commands struct {
+// A list belongs to one goroutine at a time.
+type commands struct {
 	d        *Device
 	pool     vk.CommandPool
 	cb       vk.CommandBuffer
@@ -30,7 +30,7 @@ type Commands struct {
 	err      error
 	together bool // inside Together
 	apart    bool // inside Together, and the barrier before it is recorded
-	last     Ticket
+	last     ticket
 
 	queries vk.QueryPool
 	marks   uint32
@@ -44,8 +44,8 @@ const (
 	recorded
 )
 
-// NewCommands makes an empty list.
-func (d *Device) NewCommands() (*Commands, error) {
+// newCommands makes an empty list.
+func (d *Device) newCommands() (*commands, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err := d.usable(); err != nil {
@@ -60,14 +60,14 @@ func (d *Device) NewCommands() (*Commands, error) {
 		d.dev.DestroyCommandPool(pool)
 		return nil, d.note(fmt.Errorf("make commands: %w", err))
 	}
-	c := &Commands{d: d, pool: pool, cb: cb}
+	c := &commands{d: d, pool: pool, cb: cb}
 	d.live[c] = struct{}{}
 	return c, nil
 }
 
 // Free waits until the commands are done and gives them back. A second Free
 // does nothing.
-func (c *Commands) Free() {
+func (c *commands) Free() {
 	d := c.d
 	d.mu.Lock()
 	_, live := d.live[c]
@@ -76,7 +76,7 @@ func (c *Commands) Free() {
 		return
 	}
 	// A lost or closed device has nothing to wait for.
-	_ = d.Wait(context.Background(), c.last)
+	_ = d.wait(context.Background(), c.last)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, live := d.live[c]; live {
@@ -91,18 +91,15 @@ func (c *Commands) Free() {
 
 // Begin starts recording and forgets what was recorded. It waits until the
 // last submission of these commands is done.
-func (c *Commands) Begin() error {
-	if err := c.d.Wait(context.Background(), c.last); err != nil {
+func (c *commands) Begin() error {
+	if err := c.d.wait(context.Background(), c.last); err != nil {
 		return err
 	}
-	c.d.mu.Lock()
-	err := c.d.usable()
-	c.d.mu.Unlock()
-	if err != nil {
+	if err := c.d.ready(); err != nil {
 		return err
 	}
 	if err := c.d.dev.Begin(c.cb, false); err != nil {
-		return fmt.Errorf("record commands: %w", err)
+		return c.d.check(fmt.Errorf("record commands: %w", err))
 	}
 	c.state, c.err, c.together, c.apart, c.marks = recording, nil, false, false, 0
 	if c.queries != 0 {
@@ -113,12 +110,16 @@ func (c *Commands) Begin() error {
 
 // End ends recording and returns the first error of an operation. What the host
 // reads from host buffers after the commands are done is up to date.
-func (c *Commands) End() error {
+func (c *commands) End() error {
 	if c.state != recording {
 		return errors.New("record commands: Begin is missing")
 	}
+	if err := c.d.ready(); err != nil {
+		c.state = empty
+		return fmt.Errorf("record commands: %w", err)
+	}
 	c.d.dev.Barrier(c.cb, everyStage, vk.AccessShaderWrite|vk.AccessTransferWrite, vk.StageHost, vk.AccessHostRead)
-	err := c.d.dev.End(c.cb)
+	err := c.d.check(c.d.dev.End(c.cb))
 	c.state = recorded
 	if c.err != nil {
 		err = c.err
@@ -130,9 +131,9 @@ func (c *Commands) End() error {
 	return nil
 }
 
-// Run records, submits and waits for operations that are needed once.
-func (d *Device) Run(ctx context.Context, record func(c *Commands)) error {
-	c, err := d.NewCommands()
+// run records, submits and waits for operations that are needed once.
+func (d *Device) run(ctx context.Context, record func(c *commands)) error {
+	c, err := d.newCommands()
 	if err != nil {
 		return err
 	}
@@ -144,16 +145,16 @@ func (d *Device) Run(ctx context.Context, record func(c *Commands)) error {
 	if err := c.End(); err != nil {
 		return err
 	}
-	t, err := d.Submit(c)
+	t, err := d.submit(c)
 	if err != nil {
 		return err
 	}
-	return d.Wait(ctx, t)
+	return d.wait(ctx, t)
 }
 
 // Together records operations that do not depend on each other, so that the
 // device may overlap them.
-func (c *Commands) Together(record func()) {
+func (c *commands) Together(record func()) {
 	if c.together {
 		record()
 		return
@@ -163,8 +164,10 @@ func (c *Commands) Together(record func()) {
 	c.together = false
 }
 
+const everyStage = vk.StageCompute | vk.StageTransfer | vk.StageIndirect
+
 // order makes what was recorded before visible to what comes next.
-func (c *Commands) order() {
+func (c *commands) order() {
 	if c.together && c.apart {
 		return
 	}
@@ -174,14 +177,14 @@ func (c *Commands) order() {
 }
 
 // fail keeps the first error.
-func (c *Commands) fail(op, format string, args ...any) {
+func (c *commands) fail(op, format string, args ...any) {
 	if c.err == nil {
 		c.err = fmt.Errorf("%s: %w", op, fmt.Errorf(format, args...))
 	}
 }
 
 // ready reports whether an operation may be recorded.
-func (c *Commands) ready(op string) bool {
+func (c *commands) ready(op string) bool {
 	if c.state != recording {
 		c.fail(op, "commands are not being recorded")
 	}
@@ -194,7 +197,7 @@ type push struct {
 	n    int
 }
 
-func (p *push) addr(v View) { p.u64(v.address()) }
+func (p *push) addr(v view) { p.u64(v.address()) }
 
 func (p *push) u64(x uint64) {
 	*(*[8]byte)(p.data[p.n:]) = *(*[8]byte)(unsafe.Pointer(&x))
@@ -215,7 +218,7 @@ func (p *push) f32(x float32) { p.u32(int(math.Float32bits(x))) }
 const maxGroups = 65535
 
 // dispatch records one shader over x·y·z workgroups.
-func (c *Commands) dispatch(op, shader string, constants []uint32, p *push, x, y, z int) {
+func (c *commands) dispatch(op, shader string, constants []uint32, p *push, x, y, z int) {
 	if x == 0 || y == 0 || z == 0 || c.err != nil {
 		return
 	}
@@ -229,16 +232,16 @@ func (c *Commands) dispatch(op, shader string, constants []uint32, p *push, x, y
 }
 
 // dispatchIndirect records one shader over as many workgroups as args says when it runs.
-func (c *Commands) dispatchIndirect(op, shader string, constants []uint32, p *push, args View) {
+func (c *commands) dispatchIndirect(op, shader string, constants []uint32, p *push, args view) {
 	if c.err == nil && c.bind(op, shader, constants, p) {
 		c.d.dev.DispatchIndirect(c.cb, args.b.block.buffer, args.b.off+args.off)
 	}
 }
 
-func (c *Commands) bind(op, shader string, constants []uint32, p *push) bool {
+func (c *commands) bind(op, shader string, constants []uint32, p *push) bool {
 	pipe, err := c.d.pipes.get(shader, constants...)
 	if err != nil {
-		c.fail(op, "%w", err)
+		c.fail(op, "%w", c.d.check(err))
 		return false
 	}
 	c.order()
@@ -248,7 +251,7 @@ func (c *Commands) bind(op, shader string, constants []uint32, p *push) bool {
 }
 
 // Copy copies src to the beginning of dst. The views must not overlap.
-func (c *Commands) Copy(dst, src View) {
+func (c *commands) Copy(dst, src view) {
 	const op = "copy"
 	if !c.ready(op) {
 		return
@@ -263,8 +266,32 @@ func (c *Commands) Copy(dst, src View) {
 	}
 }
 
+// CopyRows copies n rows of so many bytes, which begin pitches apart.
+func (c *commands) CopyRows(dst view, dstPitch int, src view, srcPitch, bytes, n int) {
+	const op = "copy rows"
+	if !c.ready(op) {
+		return
+	}
+	if n <= 0 || bytes <= 0 {
+		return
+	}
+	if dstPitch < bytes || srcPitch < bytes || dst.Size() < int64(n-1)*int64(dstPitch)+int64(bytes) || src.Size() < int64(n-1)*int64(srcPitch)+int64(bytes) {
+		c.fail(op, "found views of %d and %d bytes, expected %d rows of %d bytes %d and %d apart", dst.Size(), src.Size(), n, bytes, dstPitch, srcPitch)
+		return
+	}
+	if dstPitch == bytes && srcPitch == bytes {
+		bytes, n = bytes*n, 1
+	}
+	regions := make([]vk.BufferCopy, n)
+	for i := range regions {
+		regions[i] = vk.BufferCopy{Src: src.b.off + src.off + uint64(i*srcPitch), Dst: dst.b.off + dst.off + uint64(i*dstPitch), Size: uint64(bytes)}
+	}
+	c.order()
+	c.d.dev.CopyBuffer(c.cb, src.b.block.buffer, dst.b.block.buffer, regions...)
+}
+
 // Zero clears a view; its offset and size are multiples of 4.
-func (c *Commands) Zero(v View) {
+func (c *commands) Zero(v view) {
 	const op = "zero"
 	if !c.ready(op) {
 		return
@@ -284,7 +311,7 @@ const maxMarks = 64
 
 // Mark notes the time at which everything recorded before it is done; at most
 // 64 marks. On a queue without timestamps it does nothing.
-func (c *Commands) Mark() {
+func (c *commands) Mark() {
 	const op = "mark"
 	if !c.ready(op) || c.d.dev.TimestampBits() == 0 {
 		return
@@ -308,7 +335,7 @@ func (c *Commands) Mark() {
 
 // Times returns, for commands that are done, the nanoseconds from the first mark
 // to every mark, nil without timestamps.
-func (c *Commands) Times() ([]float64, error) {
+func (c *commands) Times() ([]float64, error) {
 	if c.marks == 0 {
 		return nil, nil
 	}

@@ -10,24 +10,27 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/internal/vk"
+	"github.com/lukv/lukv/kernels"
 )
 
 // Device is an open device: its memory, its pipelines, and one queue with one
-// timeline. It is safe for concurrent use; work runs in the order of submission.
+// timeline. It is a kernels.Device. It is safe for concurrent use; work runs in the
+// order of submission.
 type Device struct {
 	in   *vk.Instance
 	dev  *vk.Device
-	info DeviceInfo
+	info kernels.DeviceInfo
 
 	mu       sync.Mutex // guards everything below, the queue included
 	mem      *allocator
 	timeline vk.Semaphore
 	last     uint64 // value of the latest submission
+	done     uint64 // value that the device is known to have passed
 	lost     error  // why the device is lost
 	closed   bool
 	stage    *staging
 	pipes    *pipelines
-	live     map[*Commands]struct{}
+	live     map[*commands]struct{}
 	inject   error // what the next submission fails with, for tests
 
 	// waitMu serialises waits, which use the device's one argument list. Locks are
@@ -35,15 +38,15 @@ type Device struct {
 	waitMu sync.Mutex
 }
 
-// Ticket is a point of the device's timeline. The zero Ticket is long past.
-type Ticket uint64
+// ticket is a point of the device's timeline. The zero ticket is long past.
+type ticket uint64
 
-func open(in *vk.Instance, p *vk.PhysicalDevice, info DeviceInfo, o Options) (*Device, error) {
+func open(in *vk.Instance, p *vk.PhysicalDevice, info kernels.DeviceInfo, o Options) (*Device, error) {
 	dev, err := p.Open()
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{in: in, dev: dev, info: info, live: map[*Commands]struct{}{}}
+	d := &Device{in: in, dev: dev, info: info, live: map[*commands]struct{}{}}
 	fail := func(err error) (*Device, error) {
 		d.destroy()
 		d.dev.Destroy()
@@ -65,7 +68,7 @@ func open(in *vk.Instance, p *vk.PhysicalDevice, info DeviceInfo, o Options) (*D
 }
 
 // Info describes the device.
-func (d *Device) Info() DeviceInfo { return d.info }
+func (d *Device) Info() kernels.DeviceInfo { return d.info }
 
 // usable returns why the device cannot be used, nil if it can. mu is held.
 func (d *Device) usable() error {
@@ -78,12 +81,38 @@ func (d *Device) usable() error {
 	return nil
 }
 
-// note remembers a lost device. mu is held.
+// note gives errors of the driver their names of package kernels and remembers a
+// lost device. mu is held.
 func (d *Device) note(err error) error {
-	if errors.Is(err, ErrDeviceLost) && d.lost == nil {
-		d.lost = err
+	switch {
+	case errors.Is(err, vk.ErrDeviceLost):
+		if !errors.Is(err, kernels.ErrDeviceLost) {
+			err = fmt.Errorf("%w: %w", kernels.ErrDeviceLost, err)
+		}
+		if d.lost == nil {
+			d.lost = err
+		}
+	case errors.Is(err, vk.ErrOutOfDeviceMemory) && !errors.Is(err, kernels.ErrDeviceMemory):
+		err = fmt.Errorf("%w: %w", kernels.ErrDeviceMemory, err)
 	}
 	return err
+}
+
+// check is note for those who do not hold mu.
+func (d *Device) check(err error) error {
+	if err == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.note(err)
+}
+
+// ready returns why the device cannot be used, nil if it can.
+func (d *Device) ready() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.usable()
 }
 
 // Close waits for the device and gives everything back, buffers and commands
@@ -125,9 +154,6 @@ func (d *Device) destroy() {
 		d.dev.DestroyCommandPool(c.pool)
 	}
 	clear(d.live)
-	if d.stage != nil {
-		d.dev.DestroyCommandPool(d.stage.pool)
-	}
 	if d.pipes != nil {
 		d.pipes.destroy()
 	}
@@ -139,8 +165,8 @@ func (d *Device) destroy() {
 	}
 }
 
-// submit hands over a recorded command buffer. mu is held.
-func (d *Device) submit(cb vk.CommandBuffer) (Ticket, error) {
+// submitBuffer hands over a recorded command buffer. mu is held.
+func (d *Device) submitBuffer(cb vk.CommandBuffer) (ticket, error) {
 	if err := d.usable(); err != nil {
 		return 0, err
 	}
@@ -152,18 +178,18 @@ func (d *Device) submit(cb vk.CommandBuffer) (Ticket, error) {
 		return 0, d.note(fmt.Errorf("%s: %w", d.info.Name, err))
 	}
 	d.last++
-	return Ticket(d.last), nil
+	return ticket(d.last), nil
 }
 
-// Submit hands over recorded commands, as often as wanted. It does not wait and
-// does not allocate. Commands that are recorded again or freed must be done.
-func (d *Device) Submit(c *Commands) (Ticket, error) {
+// submit hands over recorded commands, as often as wanted. It does not wait and
+// does not allocate. Lists that are recorded again or freed must be done.
+func (d *Device) submit(c *commands) (ticket, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c.state != recorded {
 		return 0, errors.New("submit commands to a device: they are not recorded")
 	}
-	t, err := d.submit(c.cb)
+	t, err := d.submitBuffer(c.cb)
 	if err == nil {
 		c.last = t
 	}
@@ -174,53 +200,51 @@ func (d *Device) Submit(c *Commands) (Ticket, error) {
 // noticed.
 const waitSlice = 20 * time.Millisecond
 
-// Wait waits until the device has passed t, or ctx is done. The work goes on in
+// wait waits until the device has passed t, or ctx is done. The work goes on in
 // that case.
-func (d *Device) Wait(ctx context.Context, t Ticket) error {
+func (d *Device) wait(ctx context.Context, t ticket) error {
 	for {
 		done, err := d.poll(t, waitSlice)
 		if done || err != nil {
 			return err
 		}
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("wait for %s: %w", d.info.Name, err)
+		if ctx.Err() != nil {
+			return fmt.Errorf("wait for %s: %w", d.info.Name, context.Cause(ctx))
 		}
 	}
 }
 
 // poll waits a while for t and reports whether it has passed.
-func (d *Device) poll(t Ticket, limit time.Duration) (bool, error) {
+func (d *Device) poll(t ticket, limit time.Duration) (bool, error) {
 	if t == 0 {
 		return true, nil
 	}
 	d.waitMu.Lock()
 	defer d.waitMu.Unlock()
-	d.mu.Lock()
-	err := d.usable()
-	d.mu.Unlock()
-	if err != nil {
+	if err := d.ready(); err != nil {
 		return false, err
 	}
-	err = d.dev.WaitSemaphore(d.timeline, uint64(t), uint64(limit))
-	if err == nil {
-		return true, nil
-	}
+	err := d.dev.WaitSemaphore(d.timeline, uint64(t), uint64(limit))
 	if errors.Is(err, vk.ErrTimeout) {
 		return false, nil
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return false, d.note(fmt.Errorf("wait for %s: %w", d.info.Name, err))
+	if err != nil {
+		return false, d.note(fmt.Errorf("wait for %s: %w", d.info.Name, err))
+	}
+	d.done = max(d.done, uint64(t))
+	return true, nil
 }
 
-// Idle waits until everything submitted so far is done.
-func (d *Device) Idle(ctx context.Context) error {
+// idle waits until everything submitted so far is done.
+func (d *Device) idle(ctx context.Context) error {
 	d.mu.Lock()
-	t := Ticket(d.last)
+	t := ticket(d.last)
 	err := d.usable()
 	d.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return d.Wait(ctx, t)
+	return d.wait(ctx, t)
 }

@@ -16,10 +16,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/lukv/lukv/internal/vk"
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -30,14 +32,60 @@ func TestDevices(t *testing.T) {
 	}
 	for _, d := range list {
 		t.Logf("%+v", d)
-		if d.Name == "" || len(d.UUID) != 32 || d.Missing == "" && (d.Memory == 0 || d.SharedMemory < minSharedMemory) {
+		if d.Name == "" || len(d.UUID) != 32 || d.Missing == "" && (d.Memory == 0 || d.API == "" || d.MaxAllocation == 0) {
 			t.Errorf("an incomplete description: %+v", d)
 		}
 	}
 }
 
+// The driver is registered and opens what the package opens.
+func TestDriver(t *testing.T) {
+	var found kernels.DeviceDriver
+	for _, d := range kernels.DeviceDrivers() {
+		if d.Name() == "vulkan" {
+			found = d
+		}
+	}
+	if found == nil {
+		t.Fatal("the driver is not registered")
+	}
+	list, err := found.Devices()
+	if err != nil {
+		if !errors.Is(err, kernels.ErrNoDevice) {
+			t.Errorf("no device, but the error is %v", err)
+		}
+		skipOrFail(t, err)
+	}
+	_, err = kernels.OpenDevice("vulkan:no device has this name")
+	if !errors.Is(err, kernels.ErrNoDevice) || !strings.Contains(err.Error(), list[0].Name) {
+		t.Errorf("a device that does not exist: %v", err)
+	}
+	for _, info := range list {
+		if info.Missing != "" {
+			continue
+		}
+		for _, selector := range []string{fmt.Sprint(info.Index), info.UUID} {
+			d, err := kernels.OpenDevice("vulkan:" + selector)
+			ok(t, err)
+			if got := d.Info(); got.UUID != info.UUID || got.Name != info.Name {
+				t.Errorf("%q opened %+v, expected %+v", selector, got, info)
+			}
+			ok(t, d.Close())
+		}
+	}
+	t.Setenv("LUKV_DEVICE", "no such device") // is the command's business
+	if d, err := kernels.OpenDevice("vulkan"); err == nil {
+		if d.Info().Kind == "software" {
+			t.Error("a software device was taken without being asked for")
+		}
+		ok(t, d.Close())
+	} else if !errors.Is(err, kernels.ErrNoDevice) || strings.Contains(err.Error(), "no such device\"") {
+		t.Error(err)
+	}
+}
+
 func TestChoose(t *testing.T) {
-	list := []DeviceInfo{
+	list := []kernels.DeviceInfo{
 		{Index: 0, Name: "llvmpipe", Kind: "software", UUID: strings.Repeat("0", 32)},
 		{Index: 1, Name: "Card A1", Kind: "integrated", Memory: 64, UUID: strings.Repeat("1", 32)},
 		{Index: 2, Name: "Card B2", Kind: "discrete", Memory: 8, UUID: strings.Repeat("2", 32)},
@@ -53,8 +101,8 @@ func TestChoose(t *testing.T) {
 			t.Errorf("selector %q: want %d, got %d and %v", sel, want, got, err)
 		}
 	}
-	if _, err := choose(list[:1], ""); !errors.Is(err, ErrNoVulkan) {
-		t.Errorf("a software device alone: want ErrNoVulkan, got %v", err)
+	if _, err := choose(list[:1], ""); !errors.Is(err, kernels.ErrNoDevice) {
+		t.Errorf("a software device alone: want ErrNoDevice, got %v", err)
 	}
 }
 
@@ -127,13 +175,13 @@ func TestTransfers(t *testing.T) {
 		data[i] = byte(i * 31 >> 7)
 	}
 	b := alloc(t, d, len(data))
-	ok(t, d.Upload(ctx, b.View, data))
+	ok(t, d.upload(ctx, b.view, data))
 	if !bytes.Equal(b.raw(), data) {
 		t.Error("data changed on their way through the device")
 	}
 	const rowBytes, pitch, rows = 777, 1024, 9000
 	p := alloc(t, d, rows*pitch)
-	ok(t, d.UploadRows(ctx, p.View, data[:rows*rowBytes], rowBytes, pitch))
+	ok(t, d.uploadRows(ctx, p.view, data[:rows*rowBytes], rowBytes, pitch))
 	got := p.raw()
 	for i := range rows {
 		row := got[i*pitch : (i+1)*pitch]
@@ -141,28 +189,28 @@ func TestTransfers(t *testing.T) {
 			t.Fatalf("row %d is wrong", i)
 		}
 	}
-	if d.Upload(ctx, b.View.At(0, 4), data[:5]) == nil || d.Download(ctx, make([]byte, 5), b.View.At(0, 4)) == nil ||
-		d.UploadRows(ctx, b.View.At(0, 100), data[:60], 20, 40) == nil {
+	if d.upload(ctx, b.view.At(0, 4), data[:5]) == nil || d.download(ctx, make([]byte, 5), b.view.At(0, 4)) == nil ||
+		d.uploadRows(ctx, b.view.At(0, 100), data[:60], 20, 40) == nil {
 		t.Error("a transfer beyond a view was accepted")
 	}
 	done, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := d.Idle(done); err != nil && !errors.Is(err, context.Canceled) {
+	if err := d.idle(done); err != nil && !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled wait: %v", err)
 	}
 }
 
 func TestOutOfMemory(t *testing.T) {
 	d := openTest(t, Options{MaxBytes: 48 << 20, BlockBytes: 16 << 20})
-	if _, err := d.NewBuffer(-1); err == nil {
+	if _, err := d.newLocalBuffer(-1); err == nil {
 		t.Error("a negative size was accepted")
 	}
-	var list []*Buffer
+	var list []*buffer
 	for {
-		b, err := d.NewBuffer(5 << 20)
+		b, err := d.newLocalBuffer(5 << 20)
 		if err != nil {
 			var o *OutOfMemoryError
-			if !errors.As(err, &o) || !errors.Is(err, ErrOutOfMemory) || o.Needed != 5<<20 || o.Total != 48<<20 || o.Free >= 5<<20+blockPad {
+			if !errors.As(err, &o) || !errors.Is(err, kernels.ErrDeviceMemory) || o.Needed != 5<<20 || o.Total != 48<<20 || o.Free >= 5<<20+blockPad {
 				t.Fatalf("want an OutOfMemoryError with numbers, got %v", err)
 			}
 			t.Log(err)
@@ -183,7 +231,7 @@ func TestOutOfMemory(t *testing.T) {
 	if m := d.Memory(); m.Used != 0 || m.Buffers != 0 || m.Taken > 17<<20 {
 		t.Errorf("after everything was freed: %+v", m)
 	}
-	b, err := d.NewBuffer(30 << 20) // larger than a block
+	b, err := d.newLocalBuffer(30 << 20) // larger than a block
 	ok(t, err)
 	b.Free()
 }
@@ -191,7 +239,7 @@ func TestOutOfMemory(t *testing.T) {
 // Nothing is left of many sessions' worth of work: no memory, no goroutines.
 func TestNoLeaks(t *testing.T) {
 	d := openTest(t, Options{BlockBytes: 1 << 20})
-	before := d.Memory()
+	before, live := d.Memory(), len(d.live)
 	goroutines := runtime.NumGoroutine()
 	var wg sync.WaitGroup
 	errs := make(chan error, 4)
@@ -214,8 +262,15 @@ func TestNoLeaks(t *testing.T) {
 	if after.Used != before.Used || after.Buffers != before.Buffers || after.Taken > 2<<20 {
 		t.Errorf("memory before %+v, after %+v", before, after)
 	}
-	if len(d.live) != 0 {
-		t.Errorf("%d lists of commands are left", len(d.live))
+	if len(d.live) != live {
+		t.Errorf("%d lists of commands, %d before", len(d.live), live)
+	}
+	// One that has done its work may not have ended yet.
+	for range 100 {
+		if runtime.NumGoroutine() <= goroutines {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	if n := runtime.NumGoroutine(); n > goroutines {
 		t.Errorf("%d goroutines, %d before", n, goroutines)
@@ -225,19 +280,19 @@ func TestNoLeaks(t *testing.T) {
 // session takes memory, computes, reads back and gives everything back.
 func session(d *Device, n int) error {
 	ctx := context.Background()
-	b, err := d.NewBuffer(int64(n) * 4096)
+	b, err := d.newLocalBuffer(int64(n) * 4096)
 	if err != nil {
 		return err
 	}
 	defer b.Free()
-	h, err := d.NewHostBuffer(64)
+	h, err := d.newHostBuffer(64)
 	if err != nil {
 		return err
 	}
 	defer h.Free()
 	copy(h.Bytes(), bytesOf([]float32{1, 2, 3, 4, 5, 6, 7, float32(n)}))
-	x, y := NewRows(h.All(), tensor.F32, 1, 8), NewRows(b.All(), tensor.F32, 1, 8)
-	if err := d.Run(ctx, func(c *Commands) {
+	x, y := newRowset(h.All(), tensor.F32, 1, 8), newRowset(b.All(), tensor.F32, 1, 8)
+	if err := d.run(ctx, func(c *commands) {
 		c.Zero(b.All())
 		c.Add(y, x)
 		c.Add(y, x)
@@ -245,7 +300,7 @@ func session(d *Device, n int) error {
 		return err
 	}
 	out := make([]byte, 32)
-	if err := d.Download(ctx, out, b.All()); err != nil {
+	if err := d.download(ctx, out, b.All()); err != nil {
 		return err
 	}
 	if f := floats(out); f[0] != 2 || f[7] != float32(2*n) {
@@ -261,9 +316,9 @@ func TestManyDevices(t *testing.T) {
 	for range 5 {
 		d := openTest(t, Options{BlockBytes: 1 << 20})
 		// Close takes what nobody freed.
-		_, err := d.NewBuffer(1000)
+		_, err := d.newLocalBuffer(1000)
 		ok(t, err)
-		c, err := d.NewCommands()
+		c, err := d.newCommands()
 		ok(t, err)
 		ok(t, c.Begin())
 		c.Mark()
@@ -271,10 +326,10 @@ func TestManyDevices(t *testing.T) {
 		ok(t, d.Close())
 		ok(t, d.Close())
 		c.Free()
-		if _, err := d.NewBuffer(1); !errors.Is(err, ErrClosed) {
+		if _, err := d.newLocalBuffer(1); !errors.Is(err, ErrClosed) {
 			t.Errorf("a buffer of a closed device: %v", err)
 		}
-		if err := d.Run(context.Background(), func(*Commands) {}); !errors.Is(err, ErrClosed) {
+		if err := d.run(context.Background(), func(*commands) {}); !errors.Is(err, ErrClosed) {
 			t.Errorf("commands of a closed device: %v", err)
 		}
 	}
@@ -282,22 +337,22 @@ func TestManyDevices(t *testing.T) {
 
 func TestDeviceLost(t *testing.T) {
 	d := openTest(t, Options{BlockBytes: 1 << 20})
-	b, err := d.NewBuffer(100)
+	b, err := d.newLocalBuffer(100)
 	ok(t, err)
-	ok(t, d.Upload(context.Background(), b.All(), []byte{1}))
+	ok(t, d.upload(context.Background(), b.All(), []byte{1}))
 	d.mu.Lock()
 	d.inject = vk.DeviceLost("vkQueueSubmit2")
 	d.mu.Unlock()
 	for range 2 { // it stays lost
-		err = d.Upload(context.Background(), b.All(), []byte{1})
-		if !errors.Is(err, ErrDeviceLost) || !strings.Contains(err.Error(), d.Info().Name) && !strings.Contains(err.Error(), "vkQueueSubmit2") {
+		err = d.upload(context.Background(), b.All(), []byte{1})
+		if !errors.Is(err, kernels.ErrDeviceLost) || !strings.Contains(err.Error(), d.Info().Name) && !strings.Contains(err.Error(), "vkQueueSubmit2") {
 			t.Fatalf("want ErrDeviceLost, got %v", err)
 		}
 	}
-	if _, err := d.NewBuffer(1); !errors.Is(err, ErrDeviceLost) {
+	if _, err := d.newLocalBuffer(1); !errors.Is(err, kernels.ErrDeviceLost) {
 		t.Errorf("a buffer of a lost device: %v", err)
 	}
-	if err := d.Idle(context.Background()); !errors.Is(err, ErrDeviceLost) {
+	if err := d.idle(context.Background()); !errors.Is(err, kernels.ErrDeviceLost) {
 		t.Errorf("a wait for a lost device: %v", err)
 	}
 	b.Free()
@@ -377,15 +432,15 @@ func TestTogetherAndCopy(t *testing.T) {
 	d := device(t)
 	x := upload(t, d, bytesOf([]float32{1, 2, 3, 4, 5, 6, 7, 8}))
 	a, b := alloc(t, d, 32), alloc(t, d, 32)
-	run(t, d, func(c *Commands) {
+	run(t, d, func(c *commands) {
 		c.Together(func() {
-			c.Copy(a.View, x.View)
-			c.Zero(b.View)
+			c.Copy(a.view, x.view)
+			c.Zero(b.view)
 		})
-		c.Add(NewRows(b.View, tensor.F32, 1, 8), NewRows(a.View, tensor.F32, 1, 8))
+		c.Add(newRowset(b.view, tensor.F32, 1, 8), newRowset(a.view, tensor.F32, 1, 8))
 	})
 	sameBits(t, "copy and add", x.f32(), b.f32())
-	if err := d.Run(context.Background(), func(c *Commands) { c.Copy(a.View.At(0, 4), x.View) }); err == nil {
+	if err := d.run(context.Background(), func(c *commands) { c.Copy(a.view.At(0, 4), x.view) }); err == nil {
 		t.Error("a copy beyond a view was accepted")
 	}
 }

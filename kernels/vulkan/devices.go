@@ -7,66 +7,41 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/lukv/lukv/internal/vk"
+	"github.com/lukv/lukv/kernels"
 )
 
-// EnvDevice is the environment variable that selects a device where a program
-// does not.
-const EnvDevice = "LUKV_DEVICE"
+// ErrClosed says that the device was closed.
+var ErrClosed = errors.New("device is closed")
 
-var (
-	// ErrNoVulkan says that the system has no Vulkan loader, no driver or no
-	// device that can be used. Fall back to the CPU.
-	ErrNoVulkan = vk.ErrNotFound
-
-	// ErrDeviceLost says that the device stopped working. Everything on it is
-	// gone; Close it and open it again, or go on without.
-	ErrDeviceLost = vk.ErrDeviceLost
-
-	// ErrOutOfMemory is what an [OutOfMemoryError] is.
-	ErrOutOfMemory = errors.New("out of device memory")
-
-	// ErrClosed says that the device was closed.
-	ErrClosed = errors.New("device is closed")
-)
-
-// DeviceInfo describes a device of this system.
-type DeviceInfo struct {
-	Index   int // for Open
-	Name    string
-	UUID    string // 32 hexadecimal digits, for Open
-	Kind    string // discrete, integrated, virtual, software or other
-	Driver  string // name and version
-	Vulkan  string // version
-	Missing string // what it lacks to be used, "" if nothing
-
-	Memory        uint64 // bytes of the largest device-local heap
-	Free          uint64 // bytes of it that this process may still use; Memory if the driver does not tell
-	FreeKnown     bool   // the driver tells
-	MaxAllocation uint64 // bytes of one allocation
-	SharedMemory  uint32 // bytes per workgroup
-	Workgroup     uint32 // invocations per workgroup
-	Subgroup      uint32 // usual number of lanes
-
-	Float16, Int64, IntegerDot, SubgroupControl bool
-	CooperativeMatrix, BFloat16, MemoryBudget   bool
-	Timestamps                                  bool
+// noDevice marks what the loader and the driver say where there is no Vulkan.
+func noDevice(err error) error {
+	if errors.Is(err, vk.ErrNotFound) {
+		return fmt.Errorf("%w: %w", kernels.ErrNoDevice, err)
+	}
+	return err
 }
 
-func describe(i int, p *vk.PhysicalDevice) DeviceInfo {
-	d := DeviceInfo{
+func describe(i int, p *vk.PhysicalDevice) kernels.DeviceInfo {
+	d := kernels.DeviceInfo{
 		Index: i, Name: p.Name, UUID: hex.EncodeToString(p.UUID[:]), Kind: p.Kind.String(),
-		Driver: p.Driver, Vulkan: vk.VersionString(p.APIVersion), Missing: missing(p),
-		MaxAllocation: p.MaxAllocation, SharedMemory: p.Limits.SharedMemory,
-		Workgroup: p.Limits.WorkgroupInvocations, Subgroup: p.SubgroupSize,
-		Float16: p.Float16, Int64: p.Int64, IntegerDot: p.IntegerDot, SubgroupControl: p.SubgroupControl,
-		CooperativeMatrix: p.Has("VK_KHR_cooperative_matrix"), BFloat16: p.Has("VK_KHR_shader_bfloat16"),
-		MemoryBudget: p.Has("VK_EXT_memory_budget"), Timestamps: p.Limits.TimestampPeriod > 0,
+		Driver: p.Driver, API: "Vulkan " + vk.VersionString(p.APIVersion), Missing: missing(p), MaxAllocation: p.MaxAllocation,
+	}
+	for _, f := range []struct {
+		name string
+		has  bool
+	}{
+		{"float16", p.Float16}, {"int64", p.Int64}, {"integer-dot", p.IntegerDot}, {"subgroup-control", p.SubgroupControl},
+		{"cooperative-matrix", p.Has("VK_KHR_cooperative_matrix")}, {"bfloat16", p.Has("VK_KHR_shader_bfloat16")},
+		{"memory-budget", p.Has("VK_EXT_memory_budget")}, {"timestamps", p.Limits.TimestampPeriod > 0},
+	} {
+		if f.has {
+			d.Features = append(d.Features, f.name)
+		}
 	}
 	heap := localHeap(p)
 	if heap < 0 {
@@ -75,7 +50,6 @@ func describe(i int, p *vk.PhysicalDevice) DeviceInfo {
 	d.Memory = p.Heaps[heap].Size
 	d.Free = d.Memory
 	if budget, usage, ok := p.Budget(); ok {
-		d.FreeKnown = true
 		d.Free = budget[heap] - min(usage[heap], budget[heap])
 	}
 	return d
@@ -115,36 +89,41 @@ func missing(p *vk.PhysicalDevice) string {
 	return ""
 }
 
-// Devices lists the devices of this system; without Vulkan the error is ErrNoVulkan.
-func Devices() ([]DeviceInfo, error) {
+// Devices lists the devices of this system; without Vulkan the error is
+// kernels.ErrNoDevice.
+func Devices() ([]kernels.DeviceInfo, error) {
 	in, list, err := connect(nil, false)
 	if err != nil {
 		return nil, err
 	}
 	defer in.Destroy()
-	infos := make([]DeviceInfo, len(list))
+	return describeAll(list), nil
+}
+
+func describeAll(list []*vk.PhysicalDevice) []kernels.DeviceInfo {
+	infos := make([]kernels.DeviceInfo, len(list))
 	for i, p := range list {
 		infos[i] = describe(i, p)
 	}
-	return infos, nil
+	return infos
 }
 
 func connect(validation func(string), gpuAssisted bool) (*vk.Instance, []*vk.PhysicalDevice, error) {
 	lib, err := vk.Load()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, noDevice(err)
 	}
 	in, err := lib.NewInstance(vk.InstanceOptions{Application: "lukv", Validation: validation, GPUAssisted: gpuAssisted})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, noDevice(err)
 	}
 	list, err := in.Devices()
 	if err == nil && len(list) == 0 {
-		err = fmt.Errorf("%w: no driver offers a device with vulkan 1.3", ErrNoVulkan)
+		err = fmt.Errorf("%w: no driver offers a device with vulkan 1.3", kernels.ErrNoDevice)
 	}
 	if err != nil {
 		in.Destroy()
-		return nil, nil, err
+		return nil, nil, noDevice(err)
 	}
 	return in, list, nil
 }
@@ -153,7 +132,7 @@ func connect(validation func(string), gpuAssisted bool) (*vk.Instance, []*vk.Phy
 // without dashes), or a part of exactly one name, whatever its case. The empty
 // selector prefers discrete devices, then integrated ones, then the larger
 // memory; it never takes a software device.
-func choose(list []DeviceInfo, selector string) (int, error) {
+func choose(list []kernels.DeviceInfo, selector string) (int, error) {
 	listing := func() string {
 		var s []string
 		for _, d := range list {
@@ -168,11 +147,11 @@ func choose(list []DeviceInfo, selector string) (int, error) {
 	if selector == "" {
 		rank := map[string]int{"discrete": 0, "integrated": 1, "virtual": 2, "other": 3}
 		best := slices.Clone(list)
-		best = slices.DeleteFunc(best, func(d DeviceInfo) bool { return d.Kind == "software" || d.Missing != "" })
+		best = slices.DeleteFunc(best, func(d kernels.DeviceInfo) bool { return d.Kind == "software" || d.Missing != "" })
 		if len(best) == 0 {
-			return 0, fmt.Errorf("choose a vulkan device: %w: found %s; a software device is used only when asked for", ErrNoVulkan, listing())
+			return 0, fmt.Errorf("choose a vulkan device: %w: found %s; a software device is used only when asked for", kernels.ErrNoDevice, listing())
 		}
-		slices.SortStableFunc(best, func(a, b DeviceInfo) int {
+		slices.SortStableFunc(best, func(a, b kernels.DeviceInfo) int {
 			return cmp.Or(cmp.Compare(rank[a.Kind], rank[b.Kind]), cmp.Compare(b.Memory, a.Memory))
 		})
 		return best[0].Index, nil
@@ -181,7 +160,7 @@ func choose(list []DeviceInfo, selector string) (int, error) {
 	uuid := strings.ToLower(strings.ReplaceAll(selector, "-", ""))
 	if i, err := strconv.Atoi(selector); err == nil && i >= 0 && i < len(list) {
 		found = i
-	} else if i := slices.IndexFunc(list, func(d DeviceInfo) bool { return d.UUID == uuid }); i >= 0 {
+	} else if i := slices.IndexFunc(list, func(d kernels.DeviceInfo) bool { return d.UUID == uuid }); i >= 0 {
 		found = i
 	} else {
 		for i, d := range list {
@@ -189,16 +168,16 @@ func choose(list []DeviceInfo, selector string) (int, error) {
 				continue
 			}
 			if found >= 0 {
-				return 0, fmt.Errorf("choose vulkan device %q: more than one name contains it, found %s", selector, listing())
+				return 0, fmt.Errorf("choose vulkan device %q: %w: more than one name contains it, found %s", selector, kernels.ErrNoDevice, listing())
 			}
 			found = i
 		}
 	}
 	if found < 0 {
-		return 0, fmt.Errorf("choose vulkan device %q: expected an index, a uuid or a part of a name, found %s", selector, listing())
+		return 0, fmt.Errorf("choose vulkan device %q: %w: expected an index, a uuid or a part of a name, found %s", selector, kernels.ErrNoDevice, listing())
 	}
 	if m := list[found].Missing; m != "" {
-		return 0, fmt.Errorf("choose vulkan device %q: %s lacks %s", selector, list[found].Name, m)
+		return 0, fmt.Errorf("choose vulkan device %q: %w: %s lacks %s", selector, kernels.ErrNoDevice, list[found].Name, m)
 	}
 	return found, nil
 }
@@ -222,24 +201,15 @@ type Options struct {
 	GPUAssisted bool
 }
 
-// Open opens the device that selector names (see [Devices]): its index, a part of
-// its name, or its UUID. The empty selector means that of the LUKV_DEVICE
-// variable, or the best device that is no software.
+// Open opens the device that selector names (see [Devices]): its index, its UUID, or
+// a part of exactly one name. The empty selector means the best device that is no
+// software.
 func Open(selector string, o Options) (*Device, error) {
-	if selector == "" {
-		selector = strings.TrimPrefix(os.Getenv(EnvDevice), "vulkan:")
-		if selector == "vulkan" || selector == "cpu" {
-			selector = ""
-		}
-	}
 	in, list, err := connect(o.Validation, o.GPUAssisted)
 	if err != nil {
 		return nil, err
 	}
-	infos := make([]DeviceInfo, len(list))
-	for i, p := range list {
-		infos[i] = describe(i, p)
-	}
+	infos := describeAll(list)
 	i, err := choose(infos, selector)
 	if err != nil {
 		in.Destroy()

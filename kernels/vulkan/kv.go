@@ -11,24 +11,23 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Layout describes the pages of a cache on the device. A page holds
-// PageEntries entries: keys [HeadDim/8][PageEntries][8], values
-// [PageEntries][HeadDim], positions [PageEntries] int32. Eight neighbouring
+// layout describes the pages of a cache on the device. A page holds
+// PageEntries entries: keys [⌈HeadDim/8⌉][PageEntries][8], values
+// [PageEntries][HeadDim up to a multiple of 8], positions [PageEntries] int32. Eight neighbouring
 // components of one key lie together and the same eight of the next entry beside
 // them, so that a thread per entry reads whole lines.
-type Layout struct {
-	Type        tensor.Type // F32, F16 or BF16
-	HeadDim     int         // multiple of 8, 8 to 256
-	PageEntries int         // power of two, 16 to 1024
-}
+//
+// Head dimensions are multiples of 4 up to 256, pages have 16 to 1024 entries, a
+// power of two. Components behind HeadDim are zeros up to a multiple of 8.
+type layout kernels.PageLayout
 
 // Check returns what is wrong with a layout.
-func (l Layout) Check() error {
+func (l layout) Check() error {
 	if _, ok := typeCode(l.Type); !ok {
 		return fmt.Errorf("pages on the device: found type %v, expected F32, F16 or BF16", l.Type)
 	}
-	if l.HeadDim < 8 || l.HeadDim > 256 || l.HeadDim%8 != 0 {
-		return fmt.Errorf("pages on the device: found head dimension %d, expected a multiple of 8 from 8 to 256", l.HeadDim)
+	if l.HeadDim < 4 || l.HeadDim > 256 || l.HeadDim%4 != 0 {
+		return fmt.Errorf("pages on the device: found head dimension %d, expected a multiple of 4 from 4 to 256", l.HeadDim)
 	}
 	if l.PageEntries < 16 || l.PageEntries > 1024 || l.PageEntries&(l.PageEntries-1) != 0 {
 		return fmt.Errorf("pages on the device: found %d entries, expected a power of two from 16 to 1024", l.PageEntries)
@@ -37,77 +36,144 @@ func (l Layout) Check() error {
 }
 
 // half is the bytes of a page's keys, and of its values.
-func (l Layout) half() int { return l.PageEntries * l.HeadDim * l.Type.Size() }
+func (l layout) half() int { return l.PageEntries * padded(l.HeadDim) * l.Type.Size() }
 
-// PageBytes is the size of a page.
-func (l Layout) PageBytes() int { return 2*l.half() + 4*l.PageEntries }
+// PageBytes is the size of a page on the device.
+func (l layout) PageBytes() int { return 2*l.half() + 4*l.PageEntries }
+
+// hostBytes is the size of a page on the host.
+func (l layout) hostBytes() int { return kernels.PageLayout(l).Bytes() }
 
 // lanes is the number of sums over slots that the value phase keeps.
-func (l Layout) lanes() uint32 {
-	return 1 << (bits.Len(uint(min(workgroup/(l.HeadDim/8), 32))) - 1)
+func (l layout) lanes() uint32 {
+	return 1 << (bits.Len(uint(min(workgroup/(padded(l.HeadDim)/8), 32))) - 1)
 }
 
-func (l Layout) constants() []uint32 {
+func (l layout) constants() []uint32 {
 	t, _ := typeCode(l.Type)
 	return []uint32{t, uint32(l.HeadDim), uint32(l.PageEntries)}
 }
 
-// FromHost writes the page that package kvcache holds as keys k, tiles
-// [PageEntries/16][HeadDim][16], values v and positions pos to dst, PageBytes
-// bytes, in the device's order; ToHost is the inverse. Elements keep their bits.
-func (l Layout) FromHost(dst, k, v []byte, pos []int32) {
-	l.turnKeys(func(dev, hst, n int) { copy(dst[dev:dev+n], k[hst:]) })
-	copy(dst[l.half():2*l.half()], v)
-	for i, p := range pos {
-		binary.LittleEndian.PutUint32(dst[2*l.half()+4*i:], uint32(p))
-	}
-}
+// FromHost writes the page block, hostBytes in the order that kernels.PagePool
+// describes, to dst, PageBytes in the device's order; ToHost is the inverse.
+// Elements keep their bits.
+func (l layout) FromHost(dst, block []byte) { l.turn(block, dst, true) }
 
 // ToHost is the inverse of FromHost.
-func (l Layout) ToHost(k, v []byte, pos []int32, src []byte) {
-	l.turnKeys(func(dev, hst, n int) { copy(k[hst:hst+n], src[dev:]) })
-	copy(v, src[l.half():2*l.half()])
-	for i := range pos {
-		pos[i] = int32(binary.LittleEndian.Uint32(src[2*l.half()+4*i:]))
+func (l layout) ToHost(block, src []byte) { l.turn(block, src, false) }
+
+func (l layout) turn(hst, dev []byte, in bool) {
+	size := l.Type.Size()
+	row, pitch := l.HeadDim*size, padded(l.HeadDim)*size
+	keys := l.PageEntries * row
+	// A tile of 16 keys on the host is 16 rows of 8 in each of the device's chunks.
+	for e := 0; e < l.PageEntries; e += kernels.TileEntries {
+		for c := 0; c < l.HeadDim; c += 8 {
+			h, d := hst[(e*l.HeadDim+c*kernels.TileEntries)*size:], dev[(c*l.PageEntries+8*e)*size:]
+			turnTile(h, d, size, min(8, l.HeadDim-c), in)
+		}
+	}
+	hv, dv := hst[keys:2*keys], dev[l.half():2*l.half()]
+	if row == pitch {
+		move(hv, dv, in)
+	} else {
+		for e := range l.PageEntries {
+			move(hv[e*row:(e+1)*row], dv[e*pitch:(e+1)*pitch], in)
+		}
+	}
+	move(hst[2*keys:2*keys+4*l.PageEntries], dev[2*l.half():], in)
+}
+
+// move copies hst to the beginning of dev and zeros the rest, or copies back.
+func move(hst, dev []byte, in bool) {
+	if in {
+		clear(dev[copy(dev, hst):])
+	} else {
+		copy(hst, dev)
 	}
 }
 
-// turnKeys calls move for every element of a page's keys with its place in both orders.
-func (l Layout) turnKeys(move func(dev, hst, n int)) {
-	size, tile := l.Type.Size(), kernels.TileEntries
-	for d := range l.HeadDim {
-		for e := range l.PageEntries {
-			move(((d/8*l.PageEntries+e)*8+d%8)*size, (e/tile*tile*l.HeadDim+d*tile+e%tile)*size, size)
+// turnTile copies n ≤ 8 components of 16 keys from hst, [8][16] elements, to dev,
+// [16][8], where the others become zeros; or back.
+func turnTile(hst, dev []byte, size, n int, in bool) {
+	const tile = kernels.TileEntries
+	switch {
+	case n == 8 && size == 2:
+		turn16((*[8 * tile * 2]byte)(hst), (*[8 * tile * 2]byte)(dev), in)
+		return
+	case n == 8:
+		turn32((*[8 * tile * 4]byte)(hst), (*[8 * tile * 4]byte)(dev), in)
+		return
+	case in:
+		clear(dev[:8*tile*size])
+	}
+	for e := range tile {
+		for i := range n {
+			move(hst[(i*tile+e)*size:][:size], dev[(8*e+i)*size:][:size], in)
 		}
 	}
 }
 
-// Heads is the table of the (sequence, KV head) pairs of one layer that commands
+// turn16 is turnTile for 8 components of two bytes: four neighbours go together.
+func turn16(hst, dev *[256]byte, in bool) {
+	le := binary.LittleEndian
+	for i := 0; i < 256; i += 8 {
+		d := dev[i : i+8 : i+8]              // components 4c … 4c+3 of entry e
+		h := hst[i%16/8*128+i/16*2:][:98:98] // 32 bytes from one to the next
+		if in {
+			le.PutUint64(d, uint64(le.Uint16(h))|uint64(le.Uint16(h[32:]))<<16|uint64(le.Uint16(h[64:]))<<32|uint64(le.Uint16(h[96:]))<<48)
+		} else {
+			x := le.Uint64(d)
+			le.PutUint16(h, uint16(x))
+			le.PutUint16(h[32:], uint16(x>>16))
+			le.PutUint16(h[64:], uint16(x>>32))
+			le.PutUint16(h[96:], uint16(x>>48))
+		}
+	}
+}
+
+// turn32 is turn16 for four bytes, two neighbours at a time.
+func turn32(hst, dev *[512]byte, in bool) {
+	le := binary.LittleEndian
+	for i := 0; i < 512; i += 8 {
+		d := dev[i : i+8 : i+8]
+		h := hst[i%32/8*128+i/32*4:][:68:68]
+		if in {
+			le.PutUint64(d, uint64(le.Uint32(h))|uint64(le.Uint32(h[64:]))<<32)
+		} else {
+			x := le.Uint64(d)
+			le.PutUint32(h, uint32(x))
+			le.PutUint32(h[64:], uint32(x>>32))
+		}
+	}
+}
+
+// headTable is the table of the (sequence, KV head) pairs of one layer that commands
 // read: for each pair where its pages are, how many entries it held before the
-// pass, and the logical slot of its entry 0. It lies in host memory; the host
+// pass, and the logical slot of its entry 0. It lies in parameter memory; the host
 // writes it between submissions, which is how recorded commands follow a cache
 // that grows. A table belongs to one goroutine at a time.
-type Heads struct {
-	mem *Buffer
+type headTable struct {
+	mem *buffer
 	n   int
 }
 
 const headBytes = 16
 
-// NewHeads makes a table of n pairs.
-func (d *Device) NewHeads(n int) (*Heads, error) {
-	b, err := d.NewHostBuffer(int64(n) * headBytes)
+// newHeadTable makes a table of n pairs.
+func (d *Device) newHeadTable(n int) (*headTable, error) {
+	b, err := d.newParamBuffer(int64(n) * headBytes)
 	if err != nil {
 		return nil, err
 	}
 	clear(b.Bytes())
-	return &Heads{b, n}, nil
+	return &headTable{b, n}, nil
 }
 
 // Set describes pair i: pages is its table of page addresses (uint64 each), start
 // the entries that it held before the pass, base the logical slot of entry 0, a
 // multiple of the page size.
-func (h *Heads) Set(i int, pages View, start, base int) {
+func (h *headTable) Set(i int, pages view, start, base int) {
 	m := h.mem.Bytes()[i*headBytes : (i+1)*headBytes]
 	binary.LittleEndian.PutUint64(m, pages.address())
 	binary.LittleEndian.PutUint32(m[8:], uint32(start))
@@ -115,38 +181,52 @@ func (h *Heads) Set(i int, pages View, start, base int) {
 }
 
 // Free gives the table back.
-func (h *Heads) Free() { h.mem.Free() }
+func (h *headTable) Free() { h.mem.Free() }
 
-// RowInfo says where a row of a pass goes.
-type RowInfo struct {
+// rowInfo says where a row of a pass goes.
+type rowInfo struct {
 	Seq      int // sequence: the pairs of KV head h are number Seq·KVHeads + h
 	Offset   int // number of the row among those that the sequence appends in this pass
 	Position int32
 }
 
-// RowBytes is the size of a RowInfo on the device.
-const RowBytes = 16
+// rowInfoBytes is the size of a rowInfo on the device.
+const rowInfoBytes = 16
 
-// PutRows writes rows to dst, RowBytes each, as RopeAppend reads them.
-func PutRows(dst []byte, rows []RowInfo) {
+// putRows writes rows to dst, RowBytes each, as RopeAppend reads them.
+func putRows(dst []byte, rows []rowInfo) {
 	for i, r := range rows {
-		m := dst[i*RowBytes : (i+1)*RowBytes]
-		binary.LittleEndian.PutUint32(m, uint32(r.Seq))
-		binary.LittleEndian.PutUint32(m[4:], uint32(r.Offset))
-		binary.LittleEndian.PutUint32(m[8:], uint32(r.Position))
-		binary.LittleEndian.PutUint32(m[12:], 0)
+		putRow(dst[i*rowInfoBytes:], r)
 	}
 }
 
-// Shape is what the operations on a layer's heads have in common.
-type Shape struct {
-	Layout
-	Heads, KVHeads int
+func putRow(dst []byte, r rowInfo) {
+	binary.LittleEndian.PutUint32(dst, uint32(r.Seq))
+	binary.LittleEndian.PutUint32(dst[4:], uint32(r.Offset))
+	binary.LittleEndian.PutUint32(dst[8:], uint32(r.Position))
+	binary.LittleEndian.PutUint32(dst[12:], 0)
 }
 
-func (s Shape) group() int { return s.Heads / s.KVHeads }
+// shape is what the operations on a layer's heads have in common.
+type shape struct {
+	layout
+	Heads, KVHeads int
 
-func (c *Commands) shape(op string, s Shape) {
+	// Scale is the factor of attention's scores, log2 e included; 0 means
+	// kernels.AttentionScale.
+	Scale float32
+}
+
+func (s shape) scale() float32 {
+	if s.Scale != 0 {
+		return s.Scale
+	}
+	return kernels.AttentionScale(s.HeadDim)
+}
+
+func (s shape) group() int { return s.Heads / s.KVHeads }
+
+func (c *commands) shape(op string, s shape) {
 	if err := s.Check(); err != nil {
 		c.fail(op, "%w", err)
 	} else if s.KVHeads < 1 || s.Heads < s.KVHeads || s.Heads%s.KVHeads != 0 || s.group() > 255 {
@@ -158,9 +238,9 @@ func (c *Commands) shape(op string, s Shape) {
 // KVHeads·HeadDim], in the half-split layout, the queries in place, and stores
 // keys, values v and positions in the pages of the rows' sequences. turns is
 // [N][HeadDim] f32: HeadDim/2 cosines, then as many sines, of each row. rows is
-// [N] RowInfo. Rotations are within one rounding of package kernels', stored
+// [N] rowInfo. Rotations are within one rounding of package kernels', stored
 // elements are rounded once to nearest even.
-func (c *Commands) RopeAppend(s Shape, q, k, v Rows, turns, rows View, heads *Heads) {
+func (c *commands) RopeAppend(s shape, q, k, v rowset, turns, rows view, heads *headTable) {
 	const op = "rope and append"
 	if !c.ready(op) {
 		return
@@ -178,7 +258,7 @@ func (c *Commands) RopeAppend(s Shape, q, k, v Rows, turns, rows View, heads *He
 		return
 	}
 	var p push
-	for _, a := range []View{q.Mem, k.Mem, v.Mem, turns, rows, heads.mem.All()} {
+	for _, a := range []view{q.Mem, k.Mem, v.Mem, turns, rows, heads.mem.All()} {
 		p.addr(a)
 	}
 	p.u32(q.N, s.Heads, s.KVHeads, q.Stride, k.Stride, v.Stride)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -20,20 +21,20 @@ import (
 type testCache struct {
 	t     testing.TB
 	d     *Device
-	s     Shape
+	s     shape
 	lens  []int
 	bases []int
 	k, v  [][]byte // [head] pages one behind the other, in the host's order
 	pos   [][]int32
 	pages []*guarded // [head] device pages
 	table []*guarded // [head] page addresses
-	heads *Heads
+	heads *headTable
 }
 
 // newTestCache makes heads with room for cap entries each, random and filled in
 // lens; pages lie in the device's memory in reverse order. bases are logical
 // slots of entry 0; nil means 0.
-func newTestCache(t testing.TB, d *Device, r *rand.Rand, s Shape, lens, bases []int, capacity int) *testCache {
+func newTestCache(t testing.TB, d *Device, r *rand.Rand, s shape, lens, bases []int, capacity int) *testCache {
 	t.Helper()
 	c := &testCache{t: t, d: d, s: s, lens: lens, bases: bases}
 	if bases == nil {
@@ -41,10 +42,10 @@ func newTestCache(t testing.TB, d *Device, r *rand.Rand, s Shape, lens, bases []
 	}
 	n := max((capacity+s.PageEntries-1)/s.PageEntries, 1)
 	var err error
-	c.heads, err = d.NewHeads(s.KVHeads)
+	c.heads, err = d.newHeadTable(s.KVHeads)
 	ok(t, err)
 	t.Cleanup(c.heads.Free)
-	half := s.half()
+	half := s.hostHalf()
 	stride := (s.PageBytes() + 255) &^ 255
 	for h := range s.KVHeads {
 		k, _ := narrow(random(r, n*s.PageEntries*s.HeadDim), s.Type)
@@ -58,21 +59,33 @@ func newTestCache(t testing.TB, d *Device, r *rand.Rand, s Shape, lens, bases []
 		g := alloc(t, d, len(dev))
 		for p := range n {
 			at := (n - 1 - p) * stride
-			s.FromHost(dev[at:at+s.PageBytes()], k[p*half:(p+1)*half], v[p*half:(p+1)*half], pos[p*s.PageEntries:(p+1)*s.PageEntries])
-			binary.LittleEndian.PutUint64(addr[8*p:], g.View.address()+uint64(at))
+			s.FromHost(dev[at:at+s.PageBytes()], hostPage(k[p*half:(p+1)*half], v[p*half:(p+1)*half], pos[p*s.PageEntries:(p+1)*s.PageEntries]))
+			binary.LittleEndian.PutUint64(addr[8*p:], g.view.address()+uint64(at))
 		}
-		ok(t, d.Upload(context.Background(), g.View, dev))
+		ok(t, d.upload(context.Background(), g.view, dev))
 		tab := upload(t, d, addr)
 		c.k, c.v, c.pos = append(c.k, k), append(c.v, v), append(c.pos, pos)
 		c.pages, c.table = append(c.pages, g), append(c.table, tab)
-		c.heads.Set(h, tab.View, lens[h], c.bases[h])
+		c.heads.Set(h, tab.view, lens[h], c.bases[h])
 	}
 	return c
 }
 
+// hostHalf is the bytes of a page's keys on the host.
+func (l layout) hostHalf() int { return l.PageEntries * l.HeadDim * l.Type.Size() }
+
+// hostPage is a page in the host's order.
+func hostPage(k, v []byte, pos []int32) []byte {
+	block := append(slices.Clone(k), v...)
+	for _, p := range pos {
+		block = binary.LittleEndian.AppendUint32(block, uint32(p))
+	}
+	return block
+}
+
 // kv is the head as package kernels reads it.
 func (c *testCache) kv(h int) kernels.KV {
-	half := c.s.half()
+	half := c.s.hostHalf()
 	kv := kernels.KV{Type: c.s.Type, HeadDim: c.s.HeadDim, PageEntries: c.s.PageEntries, Base: c.bases[h]}
 	for at := 0; at < len(c.k[h]); at += half {
 		kv.Pages = append(kv.Pages, kernels.Page{K: unsafe.Pointer(&c.k[h][at]), V: unsafe.Pointer(&c.v[h][at])})
@@ -85,7 +98,7 @@ func (c *testCache) key(h, e int) []float32 {
 	s, tile := c.s, kernels.TileEntries
 	out := make([]float32, s.HeadDim)
 	size := s.Type.Size()
-	page := c.k[h][e/s.PageEntries*s.half():]
+	page := c.k[h][e/s.PageEntries*s.hostHalf():]
 	e %= s.PageEntries
 	for d := range out {
 		at := (e/tile*tile*s.HeadDim + d*tile + e%tile) * size
@@ -97,7 +110,7 @@ func (c *testCache) key(h, e int) []float32 {
 func (c *testCache) value(h, e int) []float32 {
 	s := c.s
 	out := make([]float32, s.HeadDim)
-	at := e/s.PageEntries*s.half() + e%s.PageEntries*s.HeadDim*s.Type.Size()
+	at := e/s.PageEntries*s.hostHalf() + e%s.PageEntries*s.HeadDim*s.Type.Size()
 	kernels.CPU{}.Widen(out, c.v[h][at:at+s.HeadDim*s.Type.Size()], s.Type)
 	return out
 }
@@ -108,32 +121,56 @@ func (c *testCache) readBack(h int) (k, v []byte, pos []int32) {
 	dev := c.pages[h].raw()
 	s := c.s
 	stride := (s.PageBytes() + 255) &^ 255
-	n, half := len(dev)/stride, s.half()
+	n, half := len(dev)/stride, s.hostHalf()
 	k, v, pos = make([]byte, n*half), make([]byte, n*half), make([]int32, n*s.PageEntries)
 	for p := range n {
 		at := (n - 1 - p) * stride
-		s.ToHost(k[p*half:(p+1)*half], v[p*half:(p+1)*half], pos[p*s.PageEntries:(p+1)*s.PageEntries], dev[at:at+s.PageBytes()])
+		block := make([]byte, s.hostBytes())
+		s.ToHost(block, dev[at:at+s.PageBytes()])
+		copy(k[p*half:], block[:half])
+		copy(v[p*half:], block[half:2*half])
+		for i := range s.PageEntries {
+			pos[p*s.PageEntries+i] = int32(binary.LittleEndian.Uint32(block[2*half+4*i:]))
+		}
 	}
 	return k, v, pos
 }
 
 func TestLayoutRoundTrip(t *testing.T) {
 	for _, typ := range weightTypes {
-		l := Layout{typ, 24, 32}
-		ok(t, l.Check())
-		r := rng("layout")
-		k, _ := narrow(random(r, 24*32), typ)
-		v, _ := narrow(random(r, 24*32), typ)
-		pos := repeat(32, func(i int) int32 { return int32(i * i) })
-		page := make([]byte, l.PageBytes())
-		l.FromHost(page, k, v, pos)
-		k2, v2, pos2 := make([]byte, len(k)), make([]byte, len(v)), make([]int32, 32)
-		l.ToHost(k2, v2, pos2, page)
-		if string(k) != string(k2) || string(v) != string(v2) || fmt.Sprint(pos) != fmt.Sprint(pos2) {
-			t.Errorf("%v: a page changed on its way to the device's order and back", typ)
+		for _, dim := range []int{4, 8, 12, 24, 128} {
+			l := layout{typ, dim, 32}
+			ok(t, l.Check())
+			r := rng(fmt.Sprint("layout", typ, dim))
+			k, _ := narrow(random(r, dim*32), typ)
+			v, _ := narrow(random(r, dim*32), typ)
+			block := hostPage(k, v, repeat(32, func(i int) int32 { return int32(i * i) }))
+			page := make([]byte, l.PageBytes())
+			for i := range page {
+				page[i] = 0xA5
+			}
+			l.FromHost(page, block)
+			size, pad := typ.Size(), padded(dim)
+			for e := range 32 {
+				for d := range pad {
+					key, value := page[((d/8*32+e)*8+d%8)*size:][:size], page[l.half()+(e*pad+d)*size:][:size]
+					wantKey, wantValue := make([]byte, size), make([]byte, size)
+					if d < dim {
+						wantKey, wantValue = k[(e/16*16*dim+d*16+e%16)*size:][:size], v[(e*dim+d)*size:][:size]
+					}
+					if string(key) != string(wantKey) || string(value) != string(wantValue) {
+						t.Fatalf("%v, dimension %d: component %d of entry %d: key %x and value %x, expected %x and %x", typ, dim, d, e, key, value, wantKey, wantValue)
+					}
+				}
+			}
+			back := make([]byte, len(block))
+			l.ToHost(back, page)
+			if string(back) != string(block) {
+				t.Errorf("%v, dimension %d: a page changed on its way to the device's order and back", typ, dim)
+			}
 		}
 	}
-	for _, l := range []Layout{{tensor.I32, 64, 64}, {tensor.F32, 12, 64}, {tensor.F32, 264, 64}, {tensor.F32, 64, 48}, {tensor.F32, 64, 8}} {
+	for _, l := range []layout{{tensor.I32, 64, 64}, {tensor.F32, 10, 64}, {tensor.F32, 264, 64}, {tensor.F32, 64, 48}, {tensor.F32, 64, 8}} {
 		if l.Check() == nil {
 			t.Errorf("%+v was accepted", l)
 		}
@@ -141,7 +178,7 @@ func TestLayoutRoundTrip(t *testing.T) {
 }
 
 type attentionCase struct {
-	shape  Shape
+	shape  shape
 	lens   []int // entries of each KV head, those of the pass's tokens included
 	n      int   // tokens of the pass
 	window int
@@ -149,7 +186,7 @@ type attentionCase struct {
 }
 
 func attentionCases() []attentionCase {
-	shape := func(typ tensor.Type, d, pe, h, kv int) Shape { return Shape{Layout{typ, d, pe}, h, kv} }
+	shape := func(typ tensor.Type, d, pe, h, kv int) shape { return shape{layout{typ, d, pe}, h, kv, 0} }
 	cases := []attentionCase{
 		{shape(tensor.BF16, 64, 64, 4, 2), []int{70, 300}, 1, 0, nil},
 		{shape(tensor.F16, 128, 64, 8, 1), []int{529}, 1, 0, nil},
@@ -164,6 +201,8 @@ func attentionCases() []attentionCase {
 		{shape(tensor.BF16, 64, 32, 2, 1), []int{171}, 50, 100, []int{128}},
 		{shape(tensor.F32, 8, 16, 1, 1), []int{1}, 1, 0, nil},
 		{shape(tensor.F16, 16, 16, 2, 2), []int{1, 2}, 1, 0, nil},
+		{shape(tensor.BF16, 12, 16, 4, 2), []int{270, 40}, 5, 0, nil},
+		{shape(tensor.F32, 20, 16, 3, 1), []int{300}, 2, 0, nil},
 	}
 	for _, typ := range weightTypes {
 		cases = append(cases, attentionCase{shape(typ, 128, 64, 4, 2), []int{1000, 515}, 5, 0, nil})
@@ -199,19 +238,24 @@ func TestAttention(t *testing.T) {
 				st := alloc(t, d, n*s.Heads*8)
 				for at := 0; at < n; at += chunk {
 					m := min(chunk, n-at)
-					w, err := d.NewWork(s, a.window, 1, m)
+					w, err := d.newWorkList(s, a.window, 1, m)
 					ok(t, err)
 					defer w.Free()
 					const items = 400
-					ok(t, w.Fill([]Span{{Seq: 0, Row: 0, N: m, End: ends(at)}}, items))
-					op := AttentionOp{
-						Shape: s, Q: part(qr, at, m), Out: part(y, at, m), Heads: c.heads, Work: w,
-						Stats: st.View.At(int64(at*s.Heads*8), int64(m*s.Heads*8)),
-					}
+					var parts view
 					if split {
-						op.Partials = alloc(t, d, int(PartialBytes(s.HeadDim, items))).View
+						parts = alloc(t, d, int(partialBytes(s.HeadDim, items))).view
 					}
-					run(t, d, func(c *Commands) { c.Attention(op) })
+					n, err := w.Fill([]stretch{{Seq: 0, Row: 0, N: m, End: ends(at)}}, parts)
+					ok(t, err)
+					if n > items {
+						t.Fatalf("%d items", n)
+					}
+					op := attentionOp{
+						shape: s, Q: qr.Part(at, m), Out: y.Part(at, m), Heads: c.heads, Work: w,
+						Stats: st.view.At(int64(at*s.Heads*8), int64(m*s.Heads*8)), Split: split,
+					}
+					run(t, d, func(c *commands) { c.Attention(op) })
 				}
 				return rowsOf(yg, y), st.f32()
 			}
@@ -251,21 +295,22 @@ func TestAttention(t *testing.T) {
 		})
 	}
 	// The output in bf16 is the f32 output, rounded.
-	s := Shape{Layout{tensor.BF16, 64, 16}, 4, 2}
+	s := shape{layout{tensor.BF16, 64, 16}, 4, 2, 0}
 	r := rng("bf16 out")
 	c := newTestCache(t, d, r, s, []int{20, 300}, nil, 300)
 	qr, _ := uploadRows(t, d, random(r, 4*64), 1, 4*64, tensor.F32)
-	w, err := d.NewWork(s, 0, 1, 1)
+	w, err := d.newWorkList(s, 0, 1, 1)
 	ok(t, err)
 	defer w.Free()
-	ok(t, w.Fill([]Span{{N: 1, End: []int{20, 300}}}, 100))
-	parts := alloc(t, d, int(PartialBytes(64, 100)))
+	parts := alloc(t, d, int(partialBytes(64, 100)))
 	var outs [][]float32
 	for _, typ := range []tensor.Type{tensor.F32, tensor.BF16} {
-		for _, p := range []View{{}, parts.View} {
+		for _, p := range []view{{}, parts.view} {
 			y, yg := newRows(t, d, 1, 4*64, typ)
-			run(t, d, func(cmd *Commands) {
-				cmd.Attention(AttentionOp{Shape: s, Q: qr, Out: y, Heads: c.heads, Work: w, Partials: p})
+			_, err := w.Fill([]stretch{{N: 1, End: []int{20, 300}}}, p)
+			ok(t, err)
+			run(t, d, func(cmd *commands) {
+				cmd.Attention(attentionOp{shape: s, Q: qr, Out: y, Heads: c.heads, Work: w, Split: !p.None()})
 			})
 			_, x := narrow(rowsOf(yg, y), tensor.BF16)
 			outs = append(outs, x)
@@ -280,7 +325,7 @@ func TestAttention(t *testing.T) {
 // of two sequences, one of which begins empty.
 func TestRecordedDecode(t *testing.T) {
 	d := device(t)
-	s := Shape{Layout{tensor.F16, 32, 16}, 4, 2}
+	s := shape{layout{tensor.F16, 32, 16}, 4, 2, 0}
 	r := rng("decode")
 	const steps, seqs = 40, 2
 	start := [][]int{{250, 3}, {0, 0}}
@@ -290,14 +335,14 @@ func TestRecordedDecode(t *testing.T) {
 	both.Heads *= seqs
 	c := newTestCache(t, d, r, both, []int{250, 3, 0, 0}, nil, 300)
 	width, kw := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
-	host := func(n int) *Buffer {
-		b, err := d.NewHostBuffer(int64(n))
+	host := func(n int) *buffer {
+		b, err := d.newHostBuffer(int64(n))
 		ok(t, err)
 		t.Cleanup(b.Free)
 		return b
 	}
 	qb, kb, vb, ob := host(seqs*width*4), host(seqs*kw*4), host(seqs*kw*4), host(seqs*width*4)
-	turns, rows := host(seqs*s.HeadDim*4), host(seqs*RowBytes)
+	turns, rows := host(seqs*s.HeadDim*4), host(seqs*rowInfoBytes)
 	for i := range seqs * s.HeadDim {
 		x := float32(0)
 		if i%s.HeadDim < s.HeadDim/2 {
@@ -305,19 +350,19 @@ func TestRecordedDecode(t *testing.T) {
 		}
 		binary.LittleEndian.PutUint32(turns.Bytes()[4*i:], math.Float32bits(x))
 	}
-	w, err := d.NewWork(s, 0, seqs, seqs)
+	w, err := d.newWorkList(s, 0, seqs, seqs)
 	ok(t, err)
 	defer w.Free()
 	const items = 16
-	parts := alloc(t, d, int(PartialBytes(s.HeadDim, items)))
-	q := NewRows(qb.All(), tensor.F32, seqs, width)
-	op := AttentionOp{Shape: s, Q: q, Out: NewRows(ob.All(), tensor.F32, seqs, width), Heads: c.heads, Work: w, Partials: parts.View}
-	cmd, err := d.NewCommands()
+	parts := alloc(t, d, int(partialBytes(s.HeadDim, items)))
+	q := newRowset(qb.All(), tensor.F32, seqs, width)
+	op := attentionOp{shape: s, Q: q, Out: newRowset(ob.All(), tensor.F32, seqs, width), Heads: c.heads, Work: w, Split: true}
+	cmd, err := d.newCommands()
 	ok(t, err)
 	defer cmd.Free()
 	ok(t, cmd.Begin())
 	cmd.Mark()
-	cmd.RopeAppend(s, q, NewRows(kb.All(), tensor.F32, seqs, kw), NewRows(vb.All(), tensor.F32, seqs, kw), turns.All(), rows.All(), c.heads)
+	cmd.RopeAppend(s, q, newRowset(kb.All(), tensor.F32, seqs, kw), newRowset(vb.All(), tensor.F32, seqs, kw), turns.All(), rows.All(), c.heads)
 	cmd.Attention(op)
 	cmd.Mark()
 	ok(t, cmd.End())
@@ -332,17 +377,17 @@ func TestRecordedDecode(t *testing.T) {
 			}
 		}
 	}
-	spans := []Span{{Seq: 0, Row: 0, N: 1, End: make([]int, s.KVHeads)}, {Seq: 1, Row: 1, N: 1, End: make([]int, s.KVHeads)}}
+	spans := []stretch{{Seq: 0, Row: 0, N: 1, End: make([]int, s.KVHeads)}, {Seq: 1, Row: 1, N: 1, End: make([]int, s.KVHeads)}}
 	for step := range steps {
 		qv, kv, vv := random(r, seqs*width), random(r, seqs*kw), random(r, seqs*kw)
 		copy(qb.Bytes(), bytesOf(qv))
 		copy(kb.Bytes(), bytesOf(kv))
 		copy(vb.Bytes(), bytesOf(vv))
-		PutRows(rows.Bytes(), []RowInfo{{0, 0, int32(1000 + step)}, {1, 0, int32(step)}})
+		putRows(rows.Bytes(), []rowInfo{{0, 0, int32(1000 + step)}, {1, 0, int32(step)}})
 		for sq := range seqs {
 			for h := range s.KVHeads {
 				i := sq*s.KVHeads + h
-				c.heads.Set(i, c.table[i].View, start[sq][h]+step, 0)
+				c.heads.Set(i, c.table[i].view, start[sq][h]+step, 0)
 				spans[sq].End[h] = start[sq][h] + step + 1
 				_, k := narrow(kv[sq*kw+h*s.HeadDim:sq*kw+(h+1)*s.HeadDim], s.Type)
 				_, v := narrow(vv[sq*kw+h*s.HeadDim:sq*kw+(h+1)*s.HeadDim], s.Type)
@@ -350,10 +395,11 @@ func TestRecordedDecode(t *testing.T) {
 				values[[2]int{sq, h}] = append(values[[2]int{sq, h}], v)
 			}
 		}
-		ok(t, w.Fill(spans, items))
-		ticket, err := d.Submit(cmd)
+		_, err := w.Fill(spans, parts.view)
 		ok(t, err)
-		ok(t, d.Wait(context.Background(), ticket))
+		ticket, err := d.submit(cmd)
+		ok(t, err)
+		ok(t, d.wait(context.Background(), ticket))
 		got := floats(ob.Bytes())
 		var want []float64
 		for sq := range seqs {
@@ -364,15 +410,15 @@ func TestRecordedDecode(t *testing.T) {
 		}
 		within(t, fmt.Sprintf("step %d", step), want, got, func(int) float64 { return 2e-5 })
 	}
-	if times, err := cmd.Times(); err != nil || d.Info().Timestamps && len(times) != 2 {
+	if times, err := cmd.Times(); err != nil || slices.Contains(d.Info().Features, "timestamps") && len(times) != 2 {
 		t.Errorf("times: %v, %v", times, err)
 	}
 	n := testing.AllocsPerRun(50, func() {
-		if w.Fill(spans, items) != nil {
+		if _, err := w.Fill(spans, parts.view); err != nil {
 			t.Error("the list could not be filled")
 		}
-		ticket, err := d.Submit(cmd)
-		if err != nil || d.Wait(context.Background(), ticket) != nil {
+		ticket, err := d.submit(cmd)
+		if err != nil || d.wait(context.Background(), ticket) != nil {
 			t.Error("the commands could not be submitted")
 		}
 	})
@@ -409,8 +455,8 @@ func softmaxRef(q []float32, keys, values [][]float32) []float64 {
 func TestRopeAppend(t *testing.T) {
 	d := device(t)
 	for _, typ := range weightTypes {
-		for _, dim := range []int{8, 64, 128} {
-			s := Shape{Layout{typ, dim, 16}, 4, 2}
+		for _, dim := range []int{8, 12, 64, 128} {
+			s := shape{layout{typ, dim, 16}, 4, 2, 0}
 			r := rng(fmt.Sprint("rope", typ, dim))
 			const n = 21
 			lens := []int{30, 5}
@@ -426,11 +472,11 @@ func TestRopeAppend(t *testing.T) {
 			qr, qg := uploadRows(t, d, q, n, 4*dim, tensor.F32)
 			kr, _ := uploadRows(t, d, k, n, 2*dim, tensor.F32)
 			vr, _ := uploadRows(t, d, v, n, 2*dim, tensor.F32)
-			info := repeat(n, func(i int) RowInfo { return RowInfo{0, i, int32(1000 + i)} })
-			raw := make([]byte, n*RowBytes)
-			PutRows(raw, info)
+			info := repeat(n, func(i int) rowInfo { return rowInfo{0, i, int32(1000 + i)} })
+			raw := make([]byte, n*rowInfoBytes)
+			putRows(raw, info)
 			ri, tv := upload(t, d, raw), upload(t, d, bytesOf(turns))
-			run(t, d, func(cmd *Commands) { cmd.RopeAppend(s, qr, kr, vr, tv.View, ri.View, c.heads) })
+			run(t, d, func(cmd *commands) { cmd.RopeAppend(s, qr, kr, vr, tv.view, ri.view, c.heads) })
 			for i := range n {
 				cos, sin := turns[i*dim:i*dim+dim/2], turns[i*dim+dim/2:(i+1)*dim]
 				for h := range 4 {
@@ -468,14 +514,14 @@ func TestRopeAppend(t *testing.T) {
 func TestCompact(t *testing.T) {
 	d := device(t)
 	for _, typ := range weightTypes {
-		for _, dim := range []int{8, 64} {
-			s := Shape{Layout{typ, dim, 16}, 3, 3}
+		for _, dim := range []int{8, 20, 64} {
+			s := shape{layout{typ, dim, 16}, 3, 3, 0}
 			r := rng(fmt.Sprint("compact", typ, dim))
 			lens := []int{700, 700, 40}
 			c := newTestCache(t, d, r, s, lens, nil, 700)
 			// The third head moves to other pages, as one that a fork shares does.
 			other := newTestCache(t, d, r, s, lens, nil, 700)
-			var moves []Move
+			var moves []moveJob
 			var kept [][]int
 			for h := range 3 {
 				var slots []int
@@ -488,16 +534,16 @@ func TestCompact(t *testing.T) {
 				for i, e := range slots {
 					binary.LittleEndian.PutUint32(raw[4*i:], uint32(e))
 				}
-				m := Move{Src: c.table[h].View, Dst: c.table[h].View, Slots: upload(t, d, raw).View, N: len(slots), From: 5}
+				m := moveJob{Src: c.table[h].view, Dst: c.table[h].view, Slots: upload(t, d, raw).view, N: len(slots), From: 5}
 				if h == 2 {
-					m.Dst, m.From = other.table[h].View, 0
+					m.Dst, m.From = other.table[h].view, 0
 				}
 				moves, kept = append(moves, m), append(kept, slots)
 			}
-			raw := make([]byte, MoveBytes*len(moves))
-			PutMoves(raw, moves)
+			raw := make([]byte, moveBytes*len(moves))
+			putMoves(raw, moves)
 			mv := upload(t, d, raw)
-			run(t, d, func(cmd *Commands) { cmd.Compact(s.Layout, mv.View, len(moves)) })
+			run(t, d, func(cmd *commands) { cmd.Compact(s.layout, mv.view, len(moves)) })
 			for h := range 3 {
 				dst := c
 				if h == 2 {

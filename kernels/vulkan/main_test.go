@@ -20,8 +20,8 @@ import (
 )
 
 // These tests need a Vulkan device; without one they skip, unless LUKV_MUST_VULKAN=1
-// turns that into a failure. LUKV_DEVICE selects the device, otherwise it is the
-// first one, software or not. On a Debian 12 machine without a GPU
+// turns that into a failure. LUKV_TEST_DEVICE selects the device, otherwise it is
+// the first one, software or not. On a Debian 12 machine without a GPU
 //
 //	apt-get install --no-install-recommends libvulkan1 mesa-vulkan-drivers vulkan-validationlayers
 //
@@ -30,7 +30,8 @@ import (
 //	VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.x86_64.json NODEVICE_SELECT=1 LUKV_MUST_VULKAN=1
 //
 // makes them run on it. Regenerating shaders needs glslc and spirv-tools, too.
-// LUKV_VULKAN_GPU_ASSISTED=1 adds the layer's checks of every address.
+// LUKV_VULKAN_GPU_ASSISTED=1 adds the layer's checks of every address, which needs
+// a layer from 1.4.309 on: Debian 12's waits for ever.
 
 var shared struct {
 	once sync.Once
@@ -70,7 +71,7 @@ func openTest(t testing.TB, o Options) *Device {
 		skipOrFail(t, err)
 	}
 	t.Cleanup(func() {
-		if err := d.Close(); err != nil && !errors.Is(err, ErrDeviceLost) {
+		if err := d.Close(); err != nil && !errors.Is(err, kernels.ErrDeviceLost) {
 			t.Errorf("close the device: %v", err)
 		}
 	})
@@ -78,7 +79,7 @@ func openTest(t testing.TB, o Options) *Device {
 }
 
 func openAny(o Options) (*Device, error) {
-	selector := os.Getenv(EnvDevice)
+	selector := os.Getenv("LUKV_TEST_DEVICE")
 	if selector == "" {
 		selector = "0"
 	}
@@ -119,20 +120,20 @@ const guard = 256
 type guarded struct {
 	t testing.TB
 	d *Device
-	b *Buffer
-	View
+	b *buffer
+	view
 }
 
 func alloc(t testing.TB, d *Device, n int) *guarded {
 	t.Helper()
 	whole := (n + 2*guard + 3) &^ 3
-	b, err := d.NewBuffer(int64(whole))
+	b, err := d.newLocalBuffer(int64(whole))
 	ok(t, err)
 	fill := make([]byte, whole)
 	for i := range fill {
 		fill[i] = 0xA5
 	}
-	ok(t, d.Upload(context.Background(), b.All(), fill))
+	ok(t, d.upload(context.Background(), b.All(), fill))
 	g := &guarded{t, d, b, b.At(guard, int64(n))}
 	t.Cleanup(func() {
 		if !t.Failed() {
@@ -146,8 +147,8 @@ func alloc(t testing.TB, d *Device, n int) *guarded {
 func (g *guarded) check() {
 	g.t.Helper()
 	all := make([]byte, g.b.Size())
-	ok(g.t, g.d.Download(context.Background(), all, g.b.All()))
-	n := int(g.View.Size())
+	ok(g.t, g.d.download(context.Background(), all, g.b.All()))
+	n := int(g.view.Size())
 	for i, x := range all {
 		if (i < guard || i >= guard+n) && x != 0xA5 {
 			g.t.Fatalf("byte %d of a buffer of %d was overwritten with %#x", i-guard, n, x)
@@ -157,15 +158,15 @@ func (g *guarded) check() {
 
 func (g *guarded) f32() []float32 {
 	g.t.Helper()
-	raw := make([]byte, g.View.Size())
-	ok(g.t, g.d.Download(context.Background(), raw, g.View))
+	raw := make([]byte, g.view.Size())
+	ok(g.t, g.d.download(context.Background(), raw, g.view))
 	return floats(raw)
 }
 
 func (g *guarded) raw() []byte {
 	g.t.Helper()
-	raw := make([]byte, g.View.Size())
-	ok(g.t, g.d.Download(context.Background(), raw, g.View))
+	raw := make([]byte, g.view.Size())
+	ok(g.t, g.d.download(context.Background(), raw, g.view))
 	return raw
 }
 
@@ -188,26 +189,26 @@ func bytesOf(x []float32) []byte {
 func upload(t testing.TB, d *Device, data []byte) *guarded {
 	t.Helper()
 	g := alloc(t, d, len(data))
-	ok(t, d.Upload(context.Background(), g.View, data))
+	ok(t, d.upload(context.Background(), g.view, data))
 	return g
 }
 
 // uploadRows uploads [n][cols] values as Rows of a type; gaps stay at the guard
 // pattern, which is garbage that must not matter.
-func uploadRows(t testing.TB, d *Device, x []float32, n, cols int, typ tensor.Type) (Rows, *guarded) {
+func uploadRows(t testing.TB, d *Device, x []float32, n, cols int, typ tensor.Type) (rowset, *guarded) {
 	t.Helper()
-	g := alloc(t, d, max(n*Pad(cols)*typ.Size(), 4))
-	r := NewRows(g.View, typ, n, cols)
+	g := alloc(t, d, max(n*padded(cols)*typ.Size(), 4))
+	r := newRowset(g.view, typ, n, cols)
 	raw := make([]byte, cols*typ.Size())
 	for i := range n {
 		kernels.CPU{}.Narrow(raw, x[i*cols:(i+1)*cols], typ)
-		ok(t, d.Upload(context.Background(), g.View.At(int64(i*Pad(cols)*typ.Size()), int64(len(raw))), raw))
+		ok(t, d.upload(context.Background(), g.view.At(int64(i*padded(cols)*typ.Size()), int64(len(raw))), raw))
 	}
 	return r, g
 }
 
 // rowsOf reads Rows back as [n][cols].
-func rowsOf(g *guarded, r Rows) []float32 {
+func rowsOf(g *guarded, r rowset) []float32 {
 	g.t.Helper()
 	raw := g.raw()
 	out := make([]float32, r.N*r.Cols)
@@ -218,22 +219,22 @@ func rowsOf(g *guarded, r Rows) []float32 {
 	return out
 }
 
-func newRows(t testing.TB, d *Device, n, cols int, typ tensor.Type) (Rows, *guarded) {
+func newRows(t testing.TB, d *Device, n, cols int, typ tensor.Type) (rowset, *guarded) {
 	t.Helper()
-	g := alloc(t, d, max(n*Pad(cols)*typ.Size(), 4))
-	return NewRows(g.View, typ, n, cols), g
+	g := alloc(t, d, max(n*padded(cols)*typ.Size(), 4))
+	return newRowset(g.view, typ, n, cols), g
 }
 
-func uploadWeights(t testing.TB, d *Device, raw []byte, typ tensor.Type, rows, cols int) Weights {
+func uploadWeights(t testing.TB, d *Device, raw []byte, typ tensor.Type, rows, cols int) weights {
 	t.Helper()
-	g := alloc(t, d, int(WeightBytes(typ, rows, cols)))
-	ok(t, d.UploadRows(context.Background(), g.View, raw, cols*typ.Size(), Pad(cols)*typ.Size()))
-	return Weights{Mem: g.View, Type: typ, Rows: rows, Cols: cols}
+	g := alloc(t, d, int(weightBytes(typ, rows, cols)))
+	ok(t, d.uploadRows(context.Background(), g.view, raw, cols*typ.Size(), padded(cols)*typ.Size()))
+	return weights{Mem: g.view, Type: typ, Rows: rows, Cols: cols}
 }
 
-func run(t testing.TB, d *Device, record func(c *Commands)) {
+func run(t testing.TB, d *Device, record func(c *commands)) {
 	t.Helper()
-	ok(t, d.Run(context.Background(), record))
+	ok(t, d.run(context.Background(), record))
 }
 
 func ok(t testing.TB, err error) {

@@ -3,14 +3,17 @@
 package vulkan
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/lukv/lukv/internal/vk"
+	"github.com/lukv/lukv/kernels"
 )
 
-// OutOfMemoryError says that device memory does not suffice. It is an ErrOutOfMemory.
+// OutOfMemoryError says that device memory does not suffice. It is a
+// kernels.ErrDeviceMemory.
 type OutOfMemoryError struct {
 	Needed uint64 // bytes that were asked for
 	Free   uint64 // bytes that could still be taken
@@ -21,14 +24,15 @@ func (e *OutOfMemoryError) Error() string {
 	return fmt.Sprintf("out of device memory: %d bytes are needed, %d of %d are free", e.Needed, e.Free, e.Total)
 }
 
-func (e *OutOfMemoryError) Is(target error) bool { return target == ErrOutOfMemory }
+func (e *OutOfMemoryError) Is(target error) bool { return target == kernels.ErrDeviceMemory }
 
 // kind is where memory lies.
 type kind int
 
 const (
 	local kind = iota // on the device, not visible to the host where there is a choice
-	host              // visible to both sides without flushing
+	host              // visible to both sides without flushing, for the host to read
+	param             // the same for the host to write and the device to read, on the device where it can be
 	kinds
 )
 
@@ -52,8 +56,9 @@ type block struct {
 	address uint64
 	size    uint64 // without the padding
 	taken   uint64 // from the driver
-	mapped  []byte // host memory only
+	mapped  []byte // not of local memory
 	space   *space
+	until   uint64 // value of the timeline after which the driver may have it back, if it is empty
 }
 
 // allocator hands out parts of blocks. It is guarded by Device.mu.
@@ -102,6 +107,7 @@ func newAllocator(dev *vk.Device, o Options) (*allocator, error) {
 	if err := errors.Join(
 		pick(local, [2]uint32{vk.DeviceLocal, vk.HostVisible}, [2]uint32{vk.DeviceLocal, 0}),
 		pick(host, [2]uint32{visible | vk.HostCached, vk.DeviceLocal}, [2]uint32{visible | vk.HostCached, 0}, [2]uint32{visible, 0}),
+		pick(param, [2]uint32{visible | vk.DeviceLocal, 0}, [2]uint32{visible, 0}),
 	); err != nil {
 		return nil, err
 	}
@@ -126,7 +132,12 @@ func (a *allocator) largest() uint64 {
 func (a *allocator) free(k kind) (free, total uint64) {
 	p := a.dev.Physical
 	total = p.Heaps[a.heaps[k]].Size
-	free = total - min(a.taken[k], total)
+	free = total
+	for o, taken := range a.taken {
+		if a.heaps[o] == a.heaps[k] {
+			free -= min(taken, free)
+		}
+	}
 	if budget, usage, ok := p.Budget(); ok {
 		h := a.heaps[k]
 		free = budget[h] - min(usage[h], budget[h])
@@ -153,7 +164,7 @@ func (a *allocator) alloc(k kind, size uint64) (*block, uint64, error) {
 		return nil, 0, &OutOfMemoryError{Needed: size, Free: min(free, a.largest()), Total: total}
 	}
 	want := a.blockSize
-	if k == host {
+	if k != local {
 		want = hostBlock
 	}
 	want = max(want, size)
@@ -188,7 +199,7 @@ func (a *allocator) newBlock(k kind, size uint64) (*block, error) {
 		return nil, err
 	}
 	b := &block{kind: k, memory: m, buffer: buf, size: size, taken: need, space: newSpace(size)}
-	if b.address, err = a.dev.BindBuffer(buf, m, 0); err == nil && k == host {
+	if b.address, err = a.dev.BindBuffer(buf, m, 0); err == nil && k != local {
 		b.mapped, err = a.dev.MapMemory(m, need)
 	}
 	if err != nil {
@@ -201,16 +212,24 @@ func (a *allocator) newBlock(k kind, size uint64) (*block, error) {
 	return b, nil
 }
 
-// release gives a range back; an empty block goes back to the driver unless it
-// is the last of its kind.
-func (a *allocator) release(b *block, off, size uint64) {
+// release gives a range back that work up to value last of the timeline may use.
+// Ranges are handed out again at once: what uses them next runs later.
+func (a *allocator) release(b *block, off, size, last uint64) {
 	b.space.give(off, (max(size, 1)+alignment-1)&^(alignment-1))
-	if b.space.used > 0 {
-		return
-	}
-	others := slices.ContainsFunc(a.blocks, func(o *block) bool { return o != b && o.kind == b.kind })
-	if others || b.size > a.blockSize {
-		a.drop(b)
+	b.until = last
+}
+
+// sweep gives empty blocks that the device is done with back to the driver, but
+// for the last one of its kind.
+func (a *allocator) sweep(done uint64) {
+	for i := 0; i < len(a.blocks); {
+		b := a.blocks[i]
+		others := slices.ContainsFunc(a.blocks, func(o *block) bool { return o != b && o.kind == b.kind })
+		if b.space.used == 0 && b.until <= done && (others || b.size > a.blockSize) {
+			a.drop(b)
+		} else {
+			i++
+		}
 	}
 }
 
@@ -227,24 +246,15 @@ func (a *allocator) close() {
 	}
 }
 
-// MemoryStats describes the memory of a device in bytes.
-type MemoryStats struct {
-	Used    uint64 // in live buffers on the device
-	Taken   uint64 // taken from the driver for them
-	Host    uint64 // taken for buffers that the host sees
-	Free    uint64 // that could still be taken
-	Total   uint64 // of the heap, or Options.MaxBytes
-	Buffers int    // live buffers
-}
-
 // Memory returns what the device holds now.
-func (d *Device) Memory() MemoryStats {
+func (d *Device) Memory() kernels.DeviceMemory {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return MemoryStats{}
+		return kernels.DeviceMemory{}
 	}
-	s := MemoryStats{Taken: d.mem.taken[local], Host: d.mem.taken[host], Buffers: d.mem.buffers}
+	d.mem.sweep(d.done)
+	s := kernels.DeviceMemory{Taken: d.mem.taken[local], Host: d.mem.taken[host] + d.mem.taken[param], Buffers: d.mem.buffers}
 	for _, b := range d.mem.blocks {
 		if b.kind == local {
 			s.Used += b.space.used
@@ -254,24 +264,36 @@ func (d *Device) Memory() MemoryStats {
 	return s
 }
 
-// Buffer is a piece of device memory, aligned to 256 bytes. Its contents are
-// undefined at first. Free it exactly when the device is done with it.
-type Buffer struct {
+// buffer is a piece of device memory, aligned to 256 bytes. Its contents are
+// undefined at first. A host buffer is freed when the device is done with it, another
+// one also while submitted work uses it: what gets the memory next runs later.
+type buffer struct {
 	d     *Device
 	block *block
 	off   uint64
 	size  uint64
 }
 
-// NewBuffer takes n bytes of memory on the device.
-func (d *Device) NewBuffer(n int64) (*Buffer, error) { return d.newBuffer(local, n) }
+// newLocalBuffer takes n bytes of memory on the device.
+func (d *Device) newLocalBuffer(n int64) (*buffer, error) { return d.allocate(local, n) }
 
-// NewHostBuffer takes n bytes of memory that the host writes and reads in place
-// ([Buffer.Bytes]) and the device reaches more slowly: for small parameters that
-// change from step to step.
-func (d *Device) NewHostBuffer(n int64) (*Buffer, error) { return d.newBuffer(host, n) }
+// newHostBuffer takes n bytes of memory that the host writes and reads in place
+// (buffer.Bytes) and the device reaches more slowly.
+func (d *Device) newHostBuffer(n int64) (*buffer, error) { return d.allocate(host, n) }
 
-func (d *Device) newBuffer(k kind, n int64) (*Buffer, error) {
+// newParamBuffer takes n bytes of memory that the host writes in place and the
+// device reads, often: for parameters that change from step to step. The host may
+// find it slow to read.
+func (d *Device) newParamBuffer(n int64) (*buffer, error) {
+	b, err := d.allocate(param, n)
+	if errors.Is(err, kernels.ErrDeviceMemory) {
+		// Devices may show the host but a small part of their memory.
+		return d.allocate(host, n)
+	}
+	return b, err
+}
+
+func (d *Device) allocate(k kind, n int64) (*buffer, error) {
 	if n < 0 {
 		return nil, fmt.Errorf("allocate %d bytes on %s: the size is negative", n, d.info.Name)
 	}
@@ -281,71 +303,85 @@ func (d *Device) newBuffer(k kind, n int64) (*Buffer, error) {
 		return nil, err
 	}
 	b, off, err := d.mem.alloc(k, uint64(n))
+	if errors.Is(err, kernels.ErrDeviceMemory) && d.done < d.last {
+		// Blocks may be empty but for work that is about to end.
+		d.mu.Unlock()
+		err = d.idle(context.Background())
+		d.mu.Lock()
+		if err == nil {
+			err = d.usable()
+		}
+		if err == nil {
+			d.mem.sweep(d.done)
+			b, off, err = d.mem.alloc(k, uint64(n))
+		}
+	}
 	if err != nil {
 		return nil, d.note(fmt.Errorf("allocate %d bytes on %s: %w", n, d.info.Name, err))
 	}
 	d.mem.buffers++
-	return &Buffer{d: d, block: b, off: off, size: uint64(n)}, nil
+	return &buffer{d: d, block: b, off: off, size: uint64(n)}, nil
 }
 
 // Free gives the memory back. A second Free does nothing, nor does Free after
 // the device was closed.
-func (b *Buffer) Free() {
+func (b *buffer) Free() {
 	if b == nil || b.block == nil {
 		return
 	}
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
 	if !b.d.closed {
-		b.d.mem.release(b.block, b.off, b.size)
+		b.d.mem.release(b.block, b.off, b.size, b.d.last)
+		b.d.mem.sweep(b.d.done)
 		b.d.mem.buffers--
 	}
 	b.block = nil
 }
 
 // Size returns the bytes of the buffer.
-func (b *Buffer) Size() int64 { return int64(b.size) }
+func (b *buffer) Size() int64 { return int64(b.size) }
 
 // Address returns the address on the device.
-func (b *Buffer) Address() uint64 { return b.block.address + b.off }
+func (b *buffer) Address() uint64 { return b.block.address + b.off }
 
-// Bytes returns the memory of a host buffer, nil for another one. The device
+// Bytes returns the memory of a host or parameter buffer, nil for another one. The device
 // sees what was written before a submission. It is valid until Free.
-func (b *Buffer) Bytes() []byte {
+func (b *buffer) Bytes() []byte {
 	if b.block.mapped == nil {
 		return nil
 	}
 	return b.block.mapped[b.off : b.off+b.size : b.off+b.size]
 }
 
-// View is a part of a buffer. The zero View is none.
-type View struct {
-	b      *Buffer
+// view is a part of a buffer. The zero view is none.
+type view struct {
+	b      *buffer
 	off, n uint64
 }
 
 // All returns the whole buffer.
-func (b *Buffer) All() View { return View{b, 0, b.size} }
+func (b *buffer) All() view { return view{b, 0, b.size} }
 
 // At returns n bytes from byte off on; it panics if they are not all there.
-func (b *Buffer) At(off, n int64) View { return b.All().At(off, n) }
+func (b *buffer) At(off, n int64) view { return b.All().At(off, n) }
 
 // At returns a part of a view; it panics if that is not inside.
-func (v View) At(off, n int64) View {
+func (v view) At(off, n int64) view {
 	if off < 0 || n < 0 || uint64(off) > v.n || uint64(n) > v.n-uint64(off) {
 		panic(fmt.Sprintf("vulkan: bytes [%d, %d+%d) of a view of %d", off, off, n, v.n))
 	}
-	return View{v.b, v.off + uint64(off), uint64(n)}
+	return view{v.b, v.off + uint64(off), uint64(n)}
 }
 
 // Size returns the bytes of the view.
-func (v View) Size() int64 { return int64(v.n) }
+func (v view) Size() int64 { return int64(v.n) }
 
-// None reports whether the view is the zero View.
-func (v View) None() bool { return v.b == nil }
+// None reports whether the view is the zero view.
+func (v view) None() bool { return v.b == nil }
 
 // address is the address on the device, 0 of none.
-func (v View) address() uint64 {
+func (v view) address() uint64 {
 	if v.b == nil {
 		return 0
 	}

@@ -6,23 +6,24 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
 
-// Sequence names the heads of one sequence in a layer for the metrics: heads
+// sequence names the heads of one sequence in a layer for the metrics: heads
 // Seq·KVHeads … of the table. Longest is the largest number of entries of any of
 // them when the commands run, Held how many of a head's entries are not counted
 // in the table because the current pass appended them.
-type Sequence struct {
-	Shape
-	Table   *Heads
+type sequence struct {
+	shape
+	Table   *headTable
 	Seq     int
 	Longest int
 	Held    int
 }
 
-func (c *Commands) sequence(op string, s Sequence) (blocks int) {
-	c.shape(op, s.Shape)
+func (c *commands) sequence(op string, s sequence) (blocks int) {
+	c.shape(op, s.shape)
 	if s.Table == nil || s.Seq < 0 || (s.Seq+1)*s.KVHeads > s.Table.n {
 		c.fail(op, "sequence %d is not in the table of heads", s.Seq)
 	}
@@ -32,7 +33,7 @@ func (c *Commands) sequence(op string, s Sequence) (blocks int) {
 	return (s.Longest + 255) / 256
 }
 
-func (c *Commands) table(op, name string, v View, rows, ld, longest int) {
+func (c *commands) table(op, name string, v view, rows, ld, longest int) {
 	c.floats(op, name, v, rows*ld, false)
 	if ld < longest {
 		c.fail(op, "%s: rows are %d elements apart, expected at least the longest head's %d entries", name, ld, longest)
@@ -42,10 +43,10 @@ func (c *Commands) table(op, name string, v View, rows, ld, longest int) {
 // ColumnSums adds to sums, [Heads][ld] f32, the attention that every slot
 // receives from n tokens of one sequence whose rotated queries are rows row … of
 // q: per query head, token after token, so that the bits do not depend on how
-// tokens are cut into calls. offset is the number of tokens of this pass before
-// them, and s.Table holds the entries before the pass; s.Held is not used. stats
-// are what Attention left. Bound: relative error 1e-5 per token, beside the order of f32 sums.
-func (c *Commands) ColumnSums(s Sequence, q Rows, stats View, row, n, offset int, sums View, ld int) {
+// tokens are cut into calls. rows is [N] rowInfo of the pass, and s.Table holds the
+// entries before it; s.Held is not used. stats are what Attention without a window
+// left. Bound: relative error 1e-5 per token, beside the order of f32 sums.
+func (c *commands) ColumnSums(s sequence, q rowset, stats, rows view, row, n int, sums view, ld int) {
 	const op = "attention column sums"
 	if !c.ready(op) {
 		return
@@ -53,9 +54,10 @@ func (c *Commands) ColumnSums(s Sequence, q Rows, stats View, row, n, offset int
 	blocks := c.sequence(op, s)
 	c.rows(op, "q", q, s.Heads*s.HeadDim, tensor.F32)
 	c.floats(op, "stats", stats, 2*q.N*s.Heads, false)
+	c.floats(op, "rows", rows, 4*q.N, false)
 	c.table(op, "sums", sums, s.Heads, ld, s.Longest)
-	if row < 0 || n < 0 || row+n > q.N {
-		c.fail(op, "rows [%d, %d) of %d", row, row+n, q.N)
+	if row < 0 || n < 0 || row+n > q.N || rows.address()%16 != 0 {
+		c.fail(op, "rows [%d, %d) of %d, described at %#x, expected a multiple of 16", row, row+n, q.N, rows.address())
 	}
 	if c.err != nil || n == 0 {
 		return
@@ -65,24 +67,16 @@ func (c *Commands) ColumnSums(s Sequence, q Rows, stats View, row, n, offset int
 	p.addr(stats)
 	p.addr(sums)
 	p.addr(s.Table.mem.All())
-	p.u32(q.Stride, s.Heads, s.group(), s.Seq*s.KVHeads, row, n, offset, ld)
-	p.f32(attentionScale(s.HeadDim))
+	p.addr(rows)
+	p.u32(q.Stride, s.Heads, s.group(), s.Seq*s.KVHeads, row, n, ld)
+	p.f32(s.scale())
 	c.dispatch(op, "columns", s.constants(), &p, blocks, s.KVHeads, (s.group()+7)/8)
 }
 
-// SnapKVOptions are the parameters of lukv's metric snapkv.
-type SnapKVOptions struct {
-	Window      int // rows that the sums cover, below the number of entries
-	Kernel      int // odd
-	MaxPool     bool
-	GroupMax    bool
-	ReduceFirst bool
-}
-
-// SnapKV turns the column sums of the last Window queries (ColumnSums over them
+// SnapKV turns the column sums of the last o.Window queries (ColumnSums over them
 // alone, from zero) into scores [KVHeads][ldo] f32: larger means keep, +Inf for
-// the last Window entries. Bound: relative error 1e-6 beside that of the sums.
-func (c *Commands) SnapKV(s Sequence, o SnapKVOptions, sums View, ld int, scores View, ldo int) {
+// the last o.Window entries. Bound: relative error 1e-6 beside that of the sums.
+func (c *commands) SnapKV(s sequence, o kernels.WindowScoring, sums view, ld int, scores view, ldo int) {
 	const op = "snapkv"
 	if !c.ready(op) {
 		return
@@ -118,20 +112,20 @@ const (
 	modeValueNorm
 )
 
-// KeyDiffBytes is the size of KeyDiff's work memory.
-func KeyDiffBytes(s Shape, longest int) int64 {
-	return int64(s.KVHeads) * int64((longest+255)/256+2) * int64(s.HeadDim) * 4
+// keyDiffBytes is the size of KeyDiff's work memory.
+func keyDiffBytes(s shape, longest int) int64 {
+	return int64(s.KVHeads) * int64((longest+255)/256+2) * int64(padded(s.HeadDim)) * 4
 }
 
 // KeyDiff sets scores, [KVHeads][ldo] f32, to minus the cosine of each key with
 // the mean of the head's unit keys. Bound: |error| ≤ 1e-5.
-func (c *Commands) KeyDiff(s Sequence, work, scores View, ldo int) {
+func (c *commands) KeyDiff(s sequence, work, scores view, ldo int) {
 	const op = "keydiff"
 	if !c.ready(op) {
 		return
 	}
-	if work.Size() < KeyDiffBytes(s.Shape, s.Longest) || work.address()%32 != 0 {
-		c.fail(op, "work: found %d bytes at %#x, expected %d at a multiple of 32", work.Size(), work.address(), KeyDiffBytes(s.Shape, s.Longest))
+	if work.Size() < keyDiffBytes(s.shape, s.Longest) || work.address()%32 != 0 {
+		c.fail(op, "work: found %d bytes at %#x, expected %d at a multiple of 32", work.Size(), work.address(), keyDiffBytes(s.shape, s.Longest))
 	}
 	for _, mode := range []int{modeUnitSums, modeAnchor, modeKeyDiff} {
 		c.vectors(op, s, mode, work, scores, ldo)
@@ -140,16 +134,16 @@ func (c *Commands) KeyDiff(s Sequence, work, scores View, ldo int) {
 
 // KeyNorms sets out, [KVHeads][ldo] f32, to the lengths of the keys; ValueNorms to
 // those of the values. Bound: relative error 2e-6.
-func (c *Commands) KeyNorms(s Sequence, out View, ldo int) {
-	c.vectors("key norms", s, modeKeyNorm, View{}, out, ldo)
+func (c *commands) KeyNorms(s sequence, out view, ldo int) {
+	c.vectors("key norms", s, modeKeyNorm, view{}, out, ldo)
 }
 
 // ValueNorms is KeyNorms for values.
-func (c *Commands) ValueNorms(s Sequence, out View, ldo int) {
-	c.vectors("value norms", s, modeValueNorm, View{}, out, ldo)
+func (c *commands) ValueNorms(s sequence, out view, ldo int) {
+	c.vectors("value norms", s, modeValueNorm, view{}, out, ldo)
 }
 
-func (c *Commands) vectors(op string, s Sequence, mode int, work, out View, ldo int) {
+func (c *commands) vectors(op string, s sequence, mode int, work, out view, ldo int) {
 	if !c.ready(op) {
 		return
 	}
@@ -173,7 +167,7 @@ func (c *Commands) vectors(op string, s Sequence, mode int, work, out View, ldo 
 // OutputNorms sets out, [Heads][ldo] f32, to the norm of every value after the
 // part of the output projection wo, [M, Heads·HeadDim], that reads the query
 // head: norm 1 is the sum of absolute values, 2 the length. Bound: relative error 1e-5.
-func (c *Commands) OutputNorms(s Sequence, wo Weights, norm int, out View, ldo int) {
+func (c *commands) OutputNorms(s sequence, wo weights, norm int, out view, ldo int) {
 	const op = "output norms"
 	if !c.ready(op) {
 		return
@@ -191,23 +185,26 @@ func (c *Commands) OutputNorms(s Sequence, wo Weights, norm int, out View, ldo i
 	p.addr(wo.Mem)
 	p.addr(out)
 	p.addr(s.Table.mem.All())
-	p.u32(s.Seq*s.KVHeads, s.group(), wo.Rows, Pad(wo.Cols), ldo, norm, s.Held)
+	p.u32(s.Seq*s.KVHeads, s.group(), wo.Rows, padded(wo.Cols), ldo, norm, s.Held)
 	c.dispatch(op, "outnorm", append(s.constants(), code), &p, blocks, s.Heads, 1)
 }
 
-// MomentBytes is the size of the query statistics of a layer.
-func MomentBytes(heads, headDim int) int64 {
-	return int64(heads) * int64(momentFloats(headDim)) * 4
+// momentBytes is the size of the query statistics of a layer, which are zeros at first.
+func momentBytes(heads, headDim int) int64 {
+	return 4 * (momentHeader + int64(heads)*int64(momentFloats(headDim)))
 }
+
+// momentHeader is the number of words before the heads; the first counts rows.
+const momentHeader = 8
 
 func momentFloats(d int) int { return 3*d + 2*d*d }
 
 // Moments adds rows row … row+n-1 of q, [N, heads·headDim] f32 before rotation, to
 // the statistics in state: sums and, with products, sums of products, both
-// relative to the first row ever added (first says that this is it). One row
-// after the other with the error carried along: chunks do not matter. Read the
-// result with [ReadMoments]. Bound: 1e-6 of the mean square.
-func (c *Commands) Moments(q Rows, headDim, row, n int, state View, first, products bool) {
+// relative to the first row ever added. One row after the other with the error
+// carried along: chunks do not matter. Read the result with readMoments. Bound:
+// 1e-6 of the mean square.
+func (c *commands) Moments(q rowset, headDim, row, n int, state view, products bool) {
 	const op = "query moments"
 	if !c.ready(op) {
 		return
@@ -218,50 +215,46 @@ func (c *Commands) Moments(q Rows, headDim, row, n int, state View, first, produ
 		return
 	}
 	heads := q.Cols / headDim
-	c.floats(op, "state", state, heads*momentFloats(headDim), false)
+	c.floats(op, "state", state, momentHeader+heads*momentFloats(headDim), false)
 	if c.err != nil || n == 0 {
 		return
 	}
 	var p push
 	p.addr(q.Mem)
 	p.addr(state)
-	flag := func(b bool) int {
-		if b {
-			return 1
-		}
-		return 0
-	}
-	p.u32(q.Stride, row, n, flag(first), flag(products))
+	p.u32(q.Stride, row, n)
 	threads := headDim
 	if products {
+		p.u32(1)
 		threads += headDim * headDim
+	} else {
+		p.u32(0)
 	}
 	c.dispatch(op, "moments", []uint32{uint32(headDim)}, &p, (threads+255)/256, heads, 1)
-	if first {
-		var o push
-		o.addr(q.Mem)
-		o.addr(state)
-		o.u32(q.Stride, row, heads)
-		c.dispatch(op, "origin", []uint32{uint32(headDim)}, &o, (q.Cols+255)/256, 1, 1)
-	}
+	var o push
+	o.addr(q.Mem)
+	o.addr(state)
+	o.u32(q.Stride, row, heads, n)
+	c.dispatch(op, "origin", []uint32{uint32(headDim)}, &o, 1, 1, 1)
 }
 
-// ReadMoments computes mean [headDim] and biased covariance [headDim][headDim] (nil:
-// not wanted) of query head q over n rows from a state that was read back as f32.
-func ReadMoments(state []float32, headDim, q, n int, mean, cov []float64) error {
-	f := momentFloats(headDim)
-	if q < 0 || len(state) < (q+1)*f || len(mean) < headDim || cov != nil && len(cov) < headDim*headDim || n < 1 {
-		return fmt.Errorf("read query moments of head %d over %d rows: found %d values, mean %d and covariance %d for dimension %d", q, n, len(state), len(mean), len(cov), headDim)
+// readMoments computes mean [headDim] and biased covariance [headDim][headDim] (nil:
+// not wanted) of query head q from a state that was read back as f32, and returns
+// the number of rows.
+func readMoments(state []float32, headDim, q int, mean, cov []float64) (int, error) {
+	f, d := momentFloats(headDim), headDim
+	if q < 0 || len(state) < momentHeader+(q+1)*f || len(mean) < d || cov != nil && len(cov) < d*d {
+		return 0, fmt.Errorf("read query moments of head %d: found %d values, mean %d and covariance %d for dimension %d", q, len(state), len(mean), len(cov), d)
 	}
-	s := state[q*f : (q+1)*f]
-	d, N := headDim, float64(n)
+	n := int(math.Float32bits(state[0]))
+	s, N := state[momentHeader+q*f:][:f], float64(max(n, 1))
 	shift := make([]float64, d)
 	for a := range d {
 		shift[a] = (float64(s[d+a]) - float64(s[2*d+a])) / N
 		mean[a] = float64(s[a]) + shift[a]
 	}
 	if cov == nil {
-		return nil
+		return n, nil
 	}
 	hi, lo := s[3*d:3*d+d*d], s[3*d+d*d:]
 	for a := range d {
@@ -270,44 +263,45 @@ func ReadMoments(state []float32, headDim, q, n int, mean, cov []float64) error 
 			cov[a*d+b], cov[b*d+a] = v, v
 		}
 	}
-	return nil
+	return n, nil
 }
 
-// ExpectedOp is a call of ExpectedAttention.
-type ExpectedOp struct {
-	Sequence
-	Mean  View // [Heads][HeadDim] f32: rotated mean query over √HeadDim
-	Form  View // [Heads][HeadDim][HeadDim] f32 upper triangle of kᵀΣk/(2·HeadDim), zeros below; or none
-	Sinks View // [KVHeads] uint32 leading entries that are always kept, or none
-	Work  View // ExpectedBytes
+// expectedOp is a call of ExpectedAttention.
+type expectedOp struct {
+	sequence
+	Mean  view // [Heads][padded(HeadDim)] f32: rotated mean query over √HeadDim
+	Form  view // [Heads][padded(HeadDim)][padded(HeadDim)] f32 upper triangle of kᵀΣk/(2·HeadDim), zeros elsewhere; or none
+	Sinks view // [KVHeads] uint32 leading entries that are always kept, or none
+	Work  view // ExpectedBytes
 
 	ValueNorm bool
 	Epsilon   float64
-	Scores    View // [KVHeads][Ld] f32
+	Scores    view // [KVHeads][Ld] f32
 	Ld        int
 }
 
-// ExpectedBytes is the size of ExpectedAttention's work memory.
-func ExpectedBytes(s Shape, longest int) int64 {
+// expectedBytes is the size of ExpectedAttention's work memory.
+func expectedBytes(s shape, longest int) int64 {
 	blocks := (longest + 255) / 256
 	return int64(s.Heads) * (int64(blocks)*256 + 2*int64(blocks+1)) * 4
 }
 
 // ExpectedAttention scores entries as lukv's metric expected_attention does,
 // given the rotated moments of the queries. Bound: relative error 1e-4.
-func (c *Commands) ExpectedAttention(e ExpectedOp) {
+func (c *commands) ExpectedAttention(e expectedOp) {
 	const op = "expected attention"
 	if !c.ready(op) {
 		return
 	}
-	s := e.Sequence
+	s := e.sequence
 	blocks := c.sequence(op, s)
-	c.floats(op, "mean", e.Mean, s.Heads*s.HeadDim, false)
-	c.floats(op, "form", e.Form, s.Heads*s.HeadDim*s.HeadDim, true)
+	dim := padded(s.HeadDim)
+	c.floats(op, "mean", e.Mean, s.Heads*dim, false)
+	c.floats(op, "form", e.Form, s.Heads*dim*dim, true)
 	c.floats(op, "sinks", e.Sinks, s.KVHeads, true)
 	c.table(op, "scores", e.Scores, s.KVHeads, e.Ld, s.Longest)
-	if e.Work.Size() < ExpectedBytes(s.Shape, s.Longest) {
-		c.fail(op, "work: found %d bytes, expected %d", e.Work.Size(), ExpectedBytes(s.Shape, s.Longest))
+	if e.Work.Size() < expectedBytes(s.shape, s.Longest) {
+		c.fail(op, "work: found %d bytes, expected %d", e.Work.Size(), expectedBytes(s.shape, s.Longest))
 	}
 	if e.Mean.address()%16 != 0 || e.Form.address()%16 != 0 || math.IsNaN(e.Epsilon) {
 		c.fail(op, "mean at %#x and form at %#x, expected multiples of 16", e.Mean.address(), e.Form.address())
@@ -324,7 +318,7 @@ func (c *Commands) ExpectedAttention(e ExpectedOp) {
 	part := z.At(int64(s.Heads)*int64(ldz)*4, int64(s.Heads)*2*int64(blocks+1)*4)
 	for mode, g := range [][2]int{{blocks, s.Heads}, {1, s.Heads}, {blocks, s.KVHeads}} {
 		var p push
-		for _, a := range []View{z, e.Mean, e.Form, part, e.Scores, s.Table.mem.All(), e.Sinks} {
+		for _, a := range []view{z, e.Mean, e.Form, part, e.Scores, s.Table.mem.All(), e.Sinks} {
 			p.addr(a)
 		}
 		p.u32(s.Seq*s.KVHeads, s.group(), ldz, e.Ld, blocks, norm, s.Held)
@@ -333,31 +327,35 @@ func (c *Commands) ExpectedAttention(e ExpectedOp) {
 	}
 }
 
-// Move is the compaction of one head: entry Slots[i] becomes entry i for From ≤ i < N.
-type Move struct {
-	Src, Dst View // tables of page addresses; the same or with fresh pages in place of shared ones
-	Slots    View // [N] uint32, ascending
+// moveJob is the compaction of one head: entry Slots[i] becomes entry i for From ≤ i < N.
+type moveJob struct {
+	Src, Dst view // tables of page addresses; the same or with fresh pages in place of shared ones
+	Slots    view // [N] uint32, ascending
 	N, From  int  // the first From entries are where they belong
 }
 
-// MoveBytes is the size of a Move on the device.
-const MoveBytes = 32
+// moveBytes is the size of a moveJob on the device.
+const moveBytes = 32
 
-// PutMoves writes moves to dst, MoveBytes each, as Compact reads them.
-func PutMoves(dst []byte, moves []Move) {
+// putMoves writes moves to dst, MoveBytes each, as Compact reads them.
+func putMoves(dst []byte, moves []moveJob) {
 	for i, m := range moves {
-		var p push
-		p.addr(m.Src)
-		p.addr(m.Dst)
-		p.addr(m.Slots)
-		p.u32(m.N, m.From)
-		copy(dst[i*MoveBytes:(i+1)*MoveBytes], p.data[:])
+		putMove(dst[i*moveBytes:], m.Src.address(), m.Dst.address(), m.Slots.address(), m.N, m.From)
 	}
 }
 
-// Compact runs n moves, which lie in moves as PutMoves wrote them: eviction on
+func putMove(dst []byte, src, to, slots uint64, n, from int) {
+	var p push
+	p.u64(src)
+	p.u64(to)
+	p.u64(slots)
+	p.u32(n, from)
+	copy(dst, p.data[:moveBytes])
+}
+
+// Compact runs n moves, which lie in moves as putMoves wrote them: eviction on
 // the device, in place and without further memory. Entries keep their bits.
-func (c *Commands) Compact(l Layout, moves View, n int) {
+func (c *commands) Compact(l layout, moves view, n int) {
 	const op = "compact"
 	if !c.ready(op) {
 		return
@@ -365,13 +363,13 @@ func (c *Commands) Compact(l Layout, moves View, n int) {
 	if err := l.Check(); err != nil {
 		c.fail(op, "%w", err)
 	}
-	if n < 0 || moves.Size() < int64(n)*MoveBytes {
-		c.fail(op, "found %d bytes, expected %d for %d moves", moves.Size(), int64(n)*MoveBytes, n)
+	if n < 0 || moves.Size() < int64(n)*moveBytes {
+		c.fail(op, "found %d bytes, expected %d for %d moves", moves.Size(), int64(n)*moveBytes, n)
 	}
 	if c.err != nil {
 		return
 	}
 	var p push
 	p.addr(moves)
-	c.dispatch(op, "compact", l.constants(), &p, l.HeadDim/4+1, n, 1)
+	c.dispatch(op, "compact", l.constants(), &p, padded(l.HeadDim)/4+1, n, 1)
 }

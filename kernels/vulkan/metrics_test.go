@@ -8,14 +8,17 @@ import (
 	"math"
 	"testing"
 
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
 
-func metricShapes() []Shape {
-	return []Shape{
-		{Layout{tensor.BF16, 64, 32}, 6, 2},
-		{Layout{tensor.F16, 32, 16}, 10, 1},
-		{Layout{tensor.F32, 40, 64}, 2, 2},
+func metricShapes() []shape {
+	return []shape{
+		{layout{tensor.BF16, 64, 32}, 6, 2, 0},
+		{layout{tensor.F16, 32, 16}, 10, 1, 0},
+		{layout{tensor.F32, 40, 64}, 2, 2, 0},
+		{layout{tensor.BF16, 12, 16}, 4, 2, 0},
+		{layout{tensor.F32, 20, 16}, 3, 1, 0},
 	}
 }
 
@@ -70,24 +73,28 @@ func TestColumnSumsAndSnapKV(t *testing.T) {
 		qr, _ := uploadRows(t, d, q, n, width, tensor.F32)
 		y, _ := newRows(t, d, n, width, tensor.F32)
 		stats := alloc(t, d, n*s.Heads*8)
-		w, err := d.NewWork(s, 0, 1, n)
+		raw := make([]byte, n*rowInfoBytes)
+		putRows(raw, repeat(n, func(i int) rowInfo { return rowInfo{Offset: i} }))
+		rows := upload(t, d, raw)
+		w, err := d.newWorkList(s, 0, 1, n)
 		ok(t, err)
 		defer w.Free()
-		ok(t, w.Fill([]Span{{N: n, End: repeat(s.KVHeads, func(h int) int { return start[h] + 1 })}}, 1<<20))
+		_, err = w.Fill([]stretch{{N: n, End: repeat(s.KVHeads, func(h int) int { return start[h] + 1 })}}, view{})
+		ok(t, err)
 		const ld = 304
-		seq := Sequence{Shape: s, Table: c.heads, Longest: start[0] + n}
+		seq := sequence{shape: s, Table: c.heads, Longest: start[0] + n}
 		sums := func(chunk int) (*guarded, []float32) {
 			g := alloc(t, d, s.Heads*ld*4)
-			run(t, d, func(cmd *Commands) {
-				cmd.Zero(g.View)
+			run(t, d, func(cmd *commands) {
+				cmd.Zero(g.view)
 				for at := 0; at < n; at += chunk {
-					cmd.ColumnSums(seq, qr, stats.View, at, min(chunk, n-at), at, g.View, ld)
+					cmd.ColumnSums(seq, qr, stats.view, rows.view, at, min(chunk, n-at), g.view, ld)
 				}
 			})
 			return g, g.f32()
 		}
-		run(t, d, func(cmd *Commands) {
-			cmd.Attention(AttentionOp{Shape: s, Q: qr, Out: y, Stats: stats.View, Heads: c.heads, Work: w})
+		run(t, d, func(cmd *commands) {
+			cmd.Attention(attentionOp{shape: s, Q: qr, Out: y, Stats: stats.view, Heads: c.heads, Work: w})
 		})
 		all, got := sums(n)
 		want := make([]float64, s.Heads*ld)
@@ -102,16 +109,16 @@ func TestColumnSumsAndSnapKV(t *testing.T) {
 			sameBits(t, fmt.Sprintf("%s, %d tokens at a time", name, chunk), got, other)
 		}
 
-		for _, o := range []SnapKVOptions{
+		for _, o := range []kernels.WindowScoring{
 			{Window: n, Kernel: 7, MaxPool: true}, {Window: n, Kernel: 5}, {Window: n, Kernel: 1, GroupMax: true},
 			{Window: n, Kernel: 7, MaxPool: true, ReduceFirst: true}, {Window: n, Kernel: 3, GroupMax: true, ReduceFirst: true},
 		} {
 			scores := alloc(t, d, s.KVHeads*ld*4)
 			seq := seq
 			seq.Held = n
-			run(t, d, func(cmd *Commands) {
-				cmd.Zero(scores.View)
-				cmd.SnapKV(seq, o, all.View, ld, scores.View, ld)
+			run(t, d, func(cmd *commands) {
+				cmd.Zero(scores.view)
+				cmd.SnapKV(seq, o, all.view, ld, scores.view, ld)
 			})
 			want := make([]float64, s.KVHeads*ld)
 			for h := range s.KVHeads {
@@ -123,7 +130,7 @@ func TestColumnSumsAndSnapKV(t *testing.T) {
 }
 
 // snapRef is spec §3.1 on the sums of a head's group.
-func snapRef(sums []float32, ld, group, T int, o SnapKVOptions) []float64 {
+func snapRef(sums []float32, ld, group, T int, o kernels.WindowScoring) []float64 {
 	n := T - min(o.Window, T)
 	cols := repeat(group, func(g int) []float64 {
 		x := wide(sums[g*ld : g*ld+n])
@@ -181,6 +188,84 @@ func snapRef(sums []float32, ld, group, T int, o SnapKVOptions) []float64 {
 	return out
 }
 
+// anchorRef is minus the cosine of a head's keys with the mean of its unit keys.
+func anchorRef(c *testCache, h, n int) []float64 {
+	anchor := make([]float64, c.s.HeadDim)
+	for e := range n {
+		k := c.key(h, e)
+		for i, x := range k {
+			anchor[i] += float64(x) / length(k) / float64(n)
+		}
+	}
+	norm := 0.0
+	for _, x := range anchor {
+		norm += x * x
+	}
+	return repeat(n, func(e int) float64 {
+		k, p := c.key(h, e), 0.0
+		for i, x := range k {
+			p += float64(x) * anchor[i]
+		}
+		return -p / (length(k) * math.Sqrt(norm))
+	})
+}
+
+// outputRef is both norms of a head's values after the columns of wo, [][Heads·HeadDim],
+// that query head q reads.
+func outputRef(c *testCache, wo []float32, q, n int) (one, two []float64) {
+	s := c.s
+	width := s.Heads * s.HeadDim
+	one, two = make([]float64, n), make([]float64, n)
+	for e := range n {
+		v := c.value(q/s.group(), e)
+		for o := 0; o < len(wo); o += width {
+			x := dot(wo[o+q*s.HeadDim:][:s.HeadDim], v)
+			one[e] += math.Abs(x)
+			two[e] += x * x
+		}
+		two[e] = math.Sqrt(two[e])
+	}
+	return one, two
+}
+
+// expectedRef is Expected Attention of a head with n entries; rows of mean and
+// form are pitch elements apart.
+func expectedRef(c *testCache, h, n, pitch int, mean, form []float32, first int, norm bool, eps float64) []float64 {
+	D, P, G := c.s.HeadDim, pitch, c.s.group()
+	want := make([]float64, n)
+	for g := range G {
+		q := h*G + g
+		z := make([]float64, n)
+		top := math.Inf(-1)
+		for e := range z {
+			k := c.key(h, e)
+			z[e] = dot(mean[q*P:q*P+D], k)
+			for a := 0; a < D && form != nil; a++ {
+				z[e] += float64(k[a]) * dot(form[(q*P+a)*P:(q*P+a)*P+D], k)
+			}
+			if e >= first {
+				top = max(top, z[e])
+			}
+		}
+		sum := 0.0
+		for _, v := range z[first:] {
+			sum += math.Exp(v - top)
+		}
+		for e := first; e < n; e++ {
+			want[e] += math.Exp(z[e]-top) / sum / float64(G)
+		}
+	}
+	for e := range n {
+		switch {
+		case e < first:
+			want[e] = math.Inf(1)
+		case norm:
+			want[e] = (want[e] + eps) * length(c.value(h, e))
+		}
+	}
+	return want
+}
+
 func TestVectorMetrics(t *testing.T) {
 	d := device(t)
 	for _, s := range metricShapes() {
@@ -189,60 +274,40 @@ func TestVectorMetrics(t *testing.T) {
 		lens := repeat(s.KVHeads, func(h int) int { return 600 - 590*h })
 		c := newTestCache(t, d, r, s, lens, nil, 600)
 		const ld = 608
-		seq := Sequence{Shape: s, Table: c.heads, Longest: 600}
+		seq := sequence{shape: s, Table: c.heads, Longest: 600}
 		diff, keys, values, l1, l2 := make([]float64, s.KVHeads*ld), make([]float64, s.KVHeads*ld), make([]float64, s.KVHeads*ld), make([]float64, s.Heads*ld), make([]float64, s.Heads*ld)
 		const M = 13
 		width := s.Heads * s.HeadDim
 		raw, wo := narrow(random(r, M*width), tensor.BF16)
 		dw := uploadWeights(t, d, raw, tensor.BF16, M, width)
 		for h, n := range lens {
-			anchor := make([]float64, s.HeadDim)
+			copy(diff[h*ld:], anchorRef(c, h, n))
 			for e := range n {
-				k := c.key(h, e)
-				for i, x := range k {
-					anchor[i] += float64(x) / length(k) / float64(n)
-				}
+				keys[h*ld+e], values[h*ld+e] = length(c.key(h, e)), length(c.value(h, e))
 			}
-			norm := 0.0
-			for _, x := range anchor {
-				norm += x * x
-			}
-			for e := range n {
-				k, v := c.key(h, e), c.value(h, e)
-				p := 0.0
-				for i, x := range k {
-					p += float64(x) * anchor[i]
-				}
-				diff[h*ld+e] = -p / (length(k) * math.Sqrt(norm))
-				keys[h*ld+e], values[h*ld+e] = length(k), length(v)
-				for g := range s.group() {
-					q := h*s.group() + g
-					for o := range M {
-						x := dot(wo[o*width+q*s.HeadDim:][:s.HeadDim], v)
-						l1[q*ld+e] += math.Abs(x)
-						l2[q*ld+e] += x * x
-					}
-					l2[q*ld+e] = math.Sqrt(l2[q*ld+e])
-				}
+			for q := h * s.group(); q < (h+1)*s.group(); q++ {
+				one, two := outputRef(c, wo, q, n)
+				copy(l1[q*ld:], one)
+				copy(l2[q*ld:], two)
 			}
 		}
-		work := alloc(t, d, int(KeyDiffBytes(s, 600)))
+		work := alloc(t, d, int(keyDiffBytes(s, 600)))
 		for _, op := range []struct {
 			name     string
 			want     []float64
 			rel, abs float64
-			run      func(cmd *Commands, out View)
+			run      func(cmd *commands, out view)
 		}{
-			{"KeyDiff", diff, 0, 1e-5, func(cmd *Commands, out View) { cmd.KeyDiff(seq, work.View, out, ld) }},
-			{"KeyNorms", keys, 2e-6, 1e-30, func(cmd *Commands, out View) { cmd.KeyNorms(seq, out, ld) }},
-			{"ValueNorms", values, 2e-6, 1e-30, func(cmd *Commands, out View) { cmd.ValueNorms(seq, out, ld) }},
-			{"OutputNorms/1", l1, 1e-5, 1e-30, func(cmd *Commands, out View) { cmd.OutputNorms(seq, dw, 1, out, ld) }},
-			{"OutputNorms/2", l2, 1e-5, 1e-30, func(cmd *Commands, out View) { cmd.OutputNorms(seq, dw, 2, out, ld) }},
+			{"KeyDiff", diff, 0, 1e-5, func(cmd *commands, out view) { cmd.KeyDiff(seq, work.view, out, ld) }},
+			{"KeyNorms", keys, 2e-6, 1e-30, func(cmd *commands, out view) { cmd.KeyNorms(seq, out, ld) }},
+			{"ValueNorms", values, 2e-6, 1e-30, func(cmd *commands, out view) { cmd.ValueNorms(seq, out, ld) }},
+			{"OutputNorms/1", l1, 1e-5, 1e-30, func(cmd *commands, out view) { cmd.OutputNorms(seq, dw, 1, out, ld) }},
+			{"OutputNorms/2", l2, 1e-5, 1e-30, func(cmd *commands, out view) { cmd.OutputNorms(seq, dw, 2, out, ld) }},
 		} {
 			out := alloc(t, d, len(op.want)*4)
-			run(t, d, func(cmd *Commands) {
-				cmd.Zero(out.View)
-				op.run(cmd, out.View)
+			run(t, d, func(cmd *commands) {
+				cmd.Zero(out.view)
+				op.run(cmd, out.view)
 			})
 			within(t, op.name+"/"+name, op.want, out.f32(), relative(op.want, op.rel, op.abs))
 		}
@@ -260,11 +325,11 @@ func TestMoments(t *testing.T) {
 	qr, _ := uploadRows(t, d, q, n, heads*dim, tensor.F32)
 	var first []float32
 	for _, chunk := range []int{n, 1, 37} {
-		state := alloc(t, d, int(MomentBytes(heads, dim)))
-		run(t, d, func(c *Commands) {
-			c.Zero(state.View)
+		state := alloc(t, d, int(momentBytes(heads, dim)))
+		run(t, d, func(c *commands) {
+			c.Zero(state.view)
 			for at := 0; at < n; at += chunk {
-				c.Moments(qr, dim, at, min(chunk, n-at), state.View, at == 0, true)
+				c.Moments(qr, dim, at, min(chunk, n-at), state.view, true)
 			}
 		})
 		got := state.f32()
@@ -275,7 +340,11 @@ func TestMoments(t *testing.T) {
 	}
 	for h := range heads {
 		mean, cov := make([]float64, dim), make([]float64, dim*dim)
-		ok(t, ReadMoments(first, dim, h, n, mean, cov))
+		rows, err := readMoments(first, dim, h, mean, cov)
+		ok(t, err)
+		if rows != n {
+			t.Fatalf("%d rows, expected %d", rows, n)
+		}
 		wantMean, wantCov := make([]float64, dim), make([]float64, dim*dim)
 		at := func(i, a int) float64 { return float64(q[(i*heads+h)*dim+a]) }
 		for a := range dim {
@@ -301,7 +370,7 @@ func TestMoments(t *testing.T) {
 			}
 		}
 	}
-	if ReadMoments(first, dim, heads, n, make([]float64, dim), nil) == nil {
+	if _, err := readMoments(first, dim, heads, make([]float64, dim), nil); err == nil {
 		t.Error("moments of a head that does not exist")
 	}
 }
@@ -312,14 +381,14 @@ func TestExpectedAttention(t *testing.T) {
 		r := rng(fmt.Sprintf("expected %+v", s))
 		lens := repeat(s.KVHeads, func(h int) int { return 300 - 280*h })
 		c := newTestCache(t, d, r, s, lens, nil, 300)
-		D, G := s.HeadDim, s.group()
-		mean := random(r, s.Heads*D)
-		form := make([]float32, s.Heads*D*D)
+		D, P := s.HeadDim, padded(s.HeadDim)
+		mean := make([]float32, s.Heads*P)
+		form := make([]float32, s.Heads*P*P)
 		for q := range s.Heads {
 			for a := range D {
-				mean[q*D+a] /= float32(math.Sqrt(float64(D)))
+				mean[q*P+a] = float32(r.NormFloat64() / math.Sqrt(float64(D)))
 				for b := a; b < D; b++ {
-					form[(q*D+a)*D+b] = float32(r.NormFloat64()) / float32(D)
+					form[(q*P+a)*P+b] = float32(r.NormFloat64()) / float32(D)
 				}
 			}
 		}
@@ -328,54 +397,26 @@ func TestExpectedAttention(t *testing.T) {
 		const ld = 320
 		mv, fv, sv := upload(t, d, bytesOf(mean)), upload(t, d, bytesOf(form)), upload(t, d, sinks)
 		for _, o := range []struct{ cov, norm bool }{{true, true}, {false, true}, {true, false}} {
-			op := ExpectedOp{
-				Sequence: Sequence{Shape: s, Table: c.heads, Longest: 300}, Mean: mv.View, Sinks: sv.View,
-				Work: alloc(t, d, int(ExpectedBytes(s, 300))).View, ValueNorm: o.norm, Epsilon: 0.02, Ld: ld,
+			op := expectedOp{
+				sequence: sequence{shape: s, Table: c.heads, Longest: 300}, Mean: mv.view, Sinks: sv.view,
+				Work: alloc(t, d, int(expectedBytes(s, 300))).view, ValueNorm: o.norm, Epsilon: 0.02, Ld: ld,
 			}
 			if o.cov {
-				op.Form = fv.View
+				op.Form = fv.view
 			}
 			out := alloc(t, d, s.KVHeads*ld*4)
-			op.Scores = out.View
-			run(t, d, func(cmd *Commands) {
-				cmd.Zero(out.View)
+			op.Scores = out.view
+			run(t, d, func(cmd *commands) {
+				cmd.Zero(out.view)
 				cmd.ExpectedAttention(op)
 			})
 			want := make([]float64, s.KVHeads*ld)
+			var f []float32
+			if o.cov {
+				f = form
+			}
 			for h, n := range lens {
-				first := int(binary.LittleEndian.Uint32(sinks[4*h:]))
-				for g := range G {
-					q := h*G + g
-					z := make([]float64, n)
-					top := math.Inf(-1)
-					for e := range z {
-						k := c.key(h, e)
-						z[e] = dot(mean[q*D:(q+1)*D], k)
-						if o.cov {
-							for a := range D {
-								z[e] += float64(k[a]) * dot(form[(q*D+a)*D:(q*D+a+1)*D], k)
-							}
-						}
-						if e >= first {
-							top = max(top, z[e])
-						}
-					}
-					sum := 0.0
-					for _, v := range z[first:] {
-						sum += math.Exp(v - top)
-					}
-					for e := first; e < n; e++ {
-						want[h*ld+e] += math.Exp(z[e]-top) / sum / float64(G)
-					}
-				}
-				for e := range n {
-					switch {
-					case e < first:
-						want[h*ld+e] = math.Inf(1)
-					case o.norm:
-						want[h*ld+e] = (want[h*ld+e] + 0.02) * length(c.value(h, e))
-					}
-				}
+				copy(want[h*ld:], expectedRef(c, h, n, P, mean, f, int(binary.LittleEndian.Uint32(sinks[4*h:])), o.norm, 0.02))
 			}
 			within(t, fmt.Sprintf("ExpectedAttention/%+v/%+v", s, o), want, out.f32(), relative(want, 1e-4, 1e-12))
 		}

@@ -3,49 +3,55 @@
 package vulkan
 
 import (
-	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
 
-// Rows is a matrix of activations [N, Cols] on the device: row r begins at
+// rowset is a matrix of activations [N, Cols] on the device: row r begins at
 // element r·Stride of Mem. Type is F32, or BF16 where an operation says so.
-// Stride is a multiple of 8 ([Pad]) and Mem is aligned to 16 bytes; what lies
+// Stride is a multiple of 8 (padded) and Mem is aligned to 16 bytes; what lies
 // behind a row's Cols elements does not matter.
-type Rows struct {
-	Mem     View
+type rowset struct {
+	Mem     view
 	Type    tensor.Type
 	N, Cols int
 	Stride  int
 }
 
-// Pad rounds a number of elements up to what rows begin at.
-func Pad(n int) int { return (n + 7) &^ 7 }
+// padded rounds a number of elements up to what rows begin at.
+func padded(n int) int { return (n + 7) &^ 7 }
 
 // bytes is the size of the rows with their gaps.
-func (r Rows) bytes() int64 { return int64(r.N) * int64(r.Stride) * int64(r.Type.Size()) }
+func (r rowset) bytes() int64 { return int64(r.N) * int64(r.Stride) * int64(r.Type.Size()) }
 
-// NewRows describes n rows of cols elements at the beginning of mem.
-func NewRows(mem View, t tensor.Type, n, cols int) Rows {
-	return Rows{Mem: mem, Type: t, N: n, Cols: cols, Stride: Pad(cols)}
+// newRowset describes n rows of cols elements at the beginning of mem.
+func newRowset(mem view, t tensor.Type, n, cols int) rowset {
+	return rowset{Mem: mem, Type: t, N: n, Cols: cols, Stride: padded(cols)}
 }
 
 // First returns the first n rows.
-func (r Rows) First(n int) Rows {
+func (r rowset) First(n int) rowset {
 	r.N = n
 	return r
 }
 
-// Weights is a matrix [Rows, Cols] of type F32, F16 or BF16 on the device; its
-// rows are Pad(Cols) elements apart, zeros behind the last column ([Device.UploadRows]).
-type Weights struct {
-	Mem        View
+// Part returns rows first … first+n-1.
+func (r rowset) Part(first, n int) rowset {
+	off := int64(first) * int64(r.Stride) * int64(r.Type.Size())
+	r.Mem, r.N = r.Mem.At(off, r.Mem.Size()-off), n
+	return r
+}
+
+// weights is a matrix [Rows, Cols] of type F32, F16 or BF16 on the device; its
+// rows are padded(Cols) elements apart, zeros behind the last column (uploadRows).
+type weights struct {
+	Mem        view
 	Type       tensor.Type
 	Rows, Cols int
 }
 
-// WeightBytes is the size of weights on the device.
-func WeightBytes(t tensor.Type, rows, cols int) int64 {
-	return int64(rows) * int64(Pad(cols)) * int64(t.Size())
+// weightBytes is the size of weights on the device.
+func weightBytes(t tensor.Type, rows, cols int) int64 {
+	return int64(rows) * int64(padded(cols)) * int64(t.Size())
 }
 
 func typeCode(t tensor.Type) (uint32, bool) {
@@ -61,7 +67,7 @@ func typeCode(t tensor.Type) (uint32, bool) {
 }
 
 // rows checks a matrix of activations.
-func (c *Commands) rows(op, name string, r Rows, cols int, types ...tensor.Type) (code uint32) {
+func (c *commands) rows(op, name string, r rowset, cols int, types ...tensor.Type) (code uint32) {
 	code, _ = typeCode(r.Type)
 	ok := false
 	for _, t := range types {
@@ -85,7 +91,7 @@ func (c *Commands) rows(op, name string, r Rows, cols int, types ...tensor.Type)
 }
 
 // floats checks a vector of n f32 elements; none says that it may be missing.
-func (c *Commands) floats(op, name string, v View, n int, none bool) {
+func (c *commands) floats(op, name string, v view, n int, none bool) {
 	switch {
 	case v.None() && none:
 	case v.None():
@@ -97,11 +103,11 @@ func (c *Commands) floats(op, name string, v View, n int, none bool) {
 	}
 }
 
-func (c *Commands) weights(op string, w Weights) (code uint32) {
+func (c *commands) weights(op string, w weights) (code uint32) {
 	code, ok := typeCode(w.Type)
 	need := int64(0)
 	if ok {
-		need = WeightBytes(w.Type, w.Rows, w.Cols)
+		need = weightBytes(w.Type, w.Rows, w.Cols)
 	}
 	switch {
 	case !ok:
@@ -110,17 +116,17 @@ func (c *Commands) weights(op string, w Weights) (code uint32) {
 		c.fail(op, "weights: found %d bytes, expected %d for %d×%d of %v", w.Mem.Size(), need, w.Rows, w.Cols, w.Type)
 	case w.Mem.address()%16 != 0:
 		c.fail(op, "weights: the address %#x is not a multiple of 16", w.Mem.address())
-	case int64(w.Rows)*int64(Pad(w.Cols)/8) >= 1<<31:
+	case int64(w.Rows)*int64(padded(w.Cols)/8) >= 1<<31:
 		c.fail(op, "weights: %d×%d has too many elements", w.Rows, w.Cols)
 	}
 	return code
 }
 
-// Product is one matrix product over the input of a MatMul: Dst = x·Wᵀ + Bias.
-type Product struct {
-	W    Weights
-	Dst  Rows // [N, W.Rows] f32
-	Bias View // [W.Rows] f32 or none
+// product is one matrix product over the input of a MatMul: Dst = x·Wᵀ + Bias.
+type product struct {
+	W    weights
+	Dst  rowset // [N, W.Rows] f32
+	Bias view   // [W.Rows] f32 or none
 }
 
 // splitMax is the number of teams that share the blocks of one output of a
@@ -131,7 +137,7 @@ const splitMax = 4
 // BF16, with weights of one type. With add, the result is added to Dst instead
 // of replacing it. Bits of an element depend on its row of x and its row of W
 // alone. Bound against package kernels: |error| ≤ 2e-6·Σ|x·w| for K up to 16384.
-func (c *Commands) MatMul(x Rows, add bool, products ...Product) {
+func (c *commands) MatMul(x rowset, add bool, products ...product) {
 	const op = "matrix product"
 	if !c.ready(op) {
 		return
@@ -160,21 +166,39 @@ func (c *Commands) MatMul(x Rows, add bool, products ...Product) {
 	if c.err != nil || x.N == 0 {
 		return
 	}
-	shader, outs, rows, split := "matmul8", 16, 32, 1
-	switch {
-	case x.N == 1:
-		shader, rows = "matmul1", 1
-		for split < splitMax && split*2048 < cols {
-			split *= 2
-		}
-		outs = 16 / split
-	case x.N <= 8:
-		shader, outs, rows = "matmul4", 32, 4
+	size, outs, rows, split := tileOf(x.N, cols)
+	outs /= split
+	tiles := 0
+	for _, pr := range products {
+		tiles += (pr.W.Rows + outs - 1) / outs
 	}
-	var p push
+	flags := x.N
+	if add {
+		flags |= 1 << 31
+	}
+	p := c.factors(x, flags, products)
+	c.dispatch(op, "matmul"+size, []uint32{code, xt, uint32(split)}, &p, tiles, (x.N+rows-1)/rows, 1)
+}
+
+// tileOf returns the variant of the product shaders for n rows, how many outputs and
+// rows a workgroup computes (not counting split), and how many teams share an output.
+func tileOf(n, cols int) (size string, outs, rows, split int) {
+	switch {
+	case n == 1:
+		for split = 1; split < splitMax && split*2048 < cols; split *= 2 {
+		}
+		return "1", 16, 1, split
+	case n <= 8:
+		return "4", 32, 4, 1
+	}
+	return "8", 16, 32, 1
+}
+
+// factors is the argument block of the product shaders.
+func (c *commands) factors(x rowset, flags int, products []product) (p push) {
 	p.addr(x.Mem)
-	for _, get := range []func(Product) View{
-		func(p Product) View { return p.W.Mem }, func(p Product) View { return p.Dst.Mem }, func(p Product) View { return p.Bias },
+	for _, get := range []func(product) view{
+		func(p product) view { return p.W.Mem }, func(p product) view { return p.Dst.Mem }, func(p product) view { return p.Bias },
 	} {
 		for i := range 3 {
 			if i < len(products) {
@@ -184,25 +208,52 @@ func (c *Commands) MatMul(x Rows, add bool, products ...Product) {
 			}
 		}
 	}
-	tiles := 0
 	var n, ld [3]int
 	for i, pr := range products {
 		n[i], ld[i] = pr.W.Rows, pr.Dst.Stride
-		tiles += (pr.W.Rows + outs - 1) / outs
-	}
-	flags := x.N
-	if add {
-		flags |= 1 << 31
 	}
 	p.u32(n[:]...)
 	p.u32(ld[:]...)
-	p.u32(flags, x.Stride, cols, Pad(cols))
-	c.dispatch(op, shader, []uint32{code, xt, uint32(split)}, &p, tiles, (x.N+rows-1)/rows, 1)
+	p.u32(flags, x.Stride, x.Cols, padded(x.Cols))
+	return p
+}
+
+// GateUp sets y, [N, W.Rows] of type F32 or BF16, to what SwiGLU makes of the
+// products of x with gate and up: the very bits, in one operation. Their Dst are not used.
+func (c *commands) GateUp(y, x rowset, gate, up product) {
+	const op = "gate and up"
+	if !c.ready(op) {
+		return
+	}
+	cols, n := gate.W.Cols, gate.W.Rows
+	xt := c.rows(op, "x", x, cols, tensor.F32, tensor.BF16)
+	yt := c.rows(op, "y", y, n, tensor.F32, tensor.BF16)
+	code := c.weights(op, gate.W)
+	c.weights(op, up.W)
+	c.floats(op, "gate's bias", gate.Bias, n, true)
+	c.floats(op, "up's bias", up.Bias, n, true)
+	if up.W.Cols != cols || up.W.Rows != n || up.W.Type != gate.W.Type || cols < 1 {
+		c.fail(op, "weights: found %v with %d×%d beside %v with %d×%d, expected the same", up.W.Type, up.W.Rows, up.W.Cols, gate.W.Type, n, cols)
+	}
+	if y.N < x.N {
+		c.fail(op, "y: found %d rows, expected %d", y.N, x.N)
+	}
+	if c.err != nil || x.N == 0 {
+		return
+	}
+	size, outs, rows, split := tileOf(x.N, cols)
+	if x.N > 1 {
+		outs /= 2
+	}
+	gate.Dst, up.Dst = y, y
+	p := c.factors(x, x.N, []product{gate, up})
+	outs /= split
+	c.dispatch(op, "gateup"+size, []uint32{code, xt, uint32(split), yt}, &p, (n+outs-1)/outs, (x.N+rows-1)/rows, 1)
 }
 
 // RMSNorm sets y[r] = x[r]/√(mean(x[r]²)+eps)·w for every row; y is F32 or BF16
 // and may be x. w is [Cols] f32. Bound: relative error 2e-6, beside the rounding of y.
-func (c *Commands) RMSNorm(y, x Rows, w View, eps float64) {
+func (c *commands) RMSNorm(y, x rowset, w view, eps float64) {
 	const op = "rms norm"
 	if !c.ready(op) {
 		return
@@ -218,7 +269,7 @@ func (c *Commands) RMSNorm(y, x Rows, w View, eps float64) {
 
 // HeadNorm normalises every head of x, [N, heads·headDim] f32, in place; Stride
 // must be Cols. w is [headDim] f32.
-func (c *Commands) HeadNorm(x Rows, headDim int, w View, eps float64) {
+func (c *commands) HeadNorm(x rowset, headDim int, w view, eps float64) {
 	const op = "head norm"
 	if !c.ready(op) {
 		return
@@ -232,7 +283,7 @@ func (c *Commands) HeadNorm(x Rows, headDim int, w View, eps float64) {
 	c.norm(op, x.Mem, x.Mem, w, 0, x.N*(x.Cols/headDim), headDim, headDim, headDim, eps)
 }
 
-func (c *Commands) norm(op string, y, x, w View, yt uint32, rows, n, ldx, ldy int, eps float64) {
+func (c *commands) norm(op string, y, x, w view, yt uint32, rows, n, ldx, ldy int, eps float64) {
 	var p push
 	p.addr(x)
 	p.addr(w)
@@ -255,16 +306,16 @@ func grid(n int) (x, y int) {
 // SwiGLU sets y = gate/(1+e^(-gate))·up element by element; y is F32 or BF16 and
 // may be gate or up, which have the same Stride. Bound: relative error 2e-6,
 // beside the rounding of y.
-func (c *Commands) SwiGLU(y, gate, up Rows) { c.pointwise("swiglu", 0, y, gate, up) }
+func (c *commands) SwiGLU(y, gate, up rowset) { c.pointwise("swiglu", 0, y, gate, up) }
 
 // Add sets y += x; both are f32. The result is exact.
-func (c *Commands) Add(y, x Rows) { c.pointwise("add", 1, y, x, x) }
+func (c *commands) Add(y, x rowset) { c.pointwise("add", 1, y, x, x) }
 
 // Convert sets y to x, f32, rounded to y's type: F32, F16 or BF16. It is exact
 // but for NaN payloads and, on some devices, subnormal numbers.
-func (c *Commands) Convert(y, x Rows) { c.pointwise("convert", 2, y, x, x) }
+func (c *commands) Convert(y, x rowset) { c.pointwise("convert", 2, y, x, x) }
 
-func (c *Commands) pointwise(op string, code uint32, y, a, b Rows) {
+func (c *commands) pointwise(op string, code uint32, y, a, b rowset) {
 	if !c.ready(op) {
 		return
 	}
@@ -286,7 +337,7 @@ func (c *Commands) pointwise(op string, code uint32, y, a, b Rows) {
 // Embed sets row r of x, f32, to row ids[r] of the table. ids is [x.N] uint32 and
 // is read when the commands run; a number beyond the table gives zeros. Exact,
 // but for subnormal numbers on some devices.
-func (c *Commands) Embed(x Rows, ids View, table Weights) {
+func (c *commands) Embed(x rowset, ids view, table weights) {
 	const op = "embed"
 	if !c.ready(op) {
 		return
@@ -298,13 +349,13 @@ func (c *Commands) Embed(x Rows, ids View, table Weights) {
 	p.addr(ids)
 	p.addr(table.Mem)
 	p.addr(x.Mem)
-	p.u32(table.Cols, Pad(table.Cols), x.Stride, table.Rows)
+	p.u32(table.Cols, padded(table.Cols), x.Stride, table.Rows)
 	c.dispatch(op, "embed", []uint32{code}, &p, (table.Cols+255)/256, x.N, 1)
 }
 
 // Argmax sets out[r], uint32, to the index of the largest element of row r of x,
 // the first of equals; NaN loses. Exact.
-func (c *Commands) Argmax(out View, x Rows) {
+func (c *commands) Argmax(out view, x rowset) {
 	const op = "argmax"
 	if !c.ready(op) {
 		return
@@ -317,6 +368,3 @@ func (c *Commands) Argmax(out View, x Rows) {
 	p.u32(x.Cols, x.Stride)
 	c.dispatch(op, "argmax", nil, &p, x.N, 1, 1)
 }
-
-// attentionScale is that of package kernels: log2(e)/√headDim.
-func attentionScale(headDim int) float32 { return kernels.AttentionScale(headDim) }

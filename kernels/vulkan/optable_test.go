@@ -34,7 +34,7 @@ func TestMatMul(t *testing.T) {
 					xr, _ := uploadRows(t, d, x, s.n, s.cols, xt)
 					dw := uploadWeights(t, d, raw, wt, s.rows, s.cols)
 					y, yg := newRows(t, d, s.n, s.rows, tensor.F32)
-					run(t, d, func(c *Commands) { c.MatMul(xr, false, Product{W: dw, Dst: y}) })
+					run(t, d, func(c *commands) { c.MatMul(xr, false, product{W: dw, Dst: y}) })
 					got := rowsOf(yg, y)
 
 					want := make([]float32, s.n*s.rows)
@@ -53,9 +53,9 @@ func TestMatMul(t *testing.T) {
 							continue
 						}
 						z, zg := newRows(t, d, s.n, s.rows, tensor.F32)
-						run(t, d, func(c *Commands) {
+						run(t, d, func(c *commands) {
 							for at := 0; at < s.n; at += chunk {
-								c.MatMul(part(xr, at, min(chunk, s.n-at)), false, Product{W: dw, Dst: part(z, at, min(chunk, s.n-at))})
+								c.MatMul(xr.Part(at, min(chunk, s.n-at)), false, product{W: dw, Dst: z.Part(at, min(chunk, s.n-at))})
 							}
 						})
 						sameBits(t, fmt.Sprintf("%s, %d rows at a time", name, chunk), got, rowsOf(zg, z))
@@ -68,14 +68,6 @@ func TestMatMul(t *testing.T) {
 	fmt.Printf("device operation table: %d products on %s\n", checks, d.Info().Name)
 }
 
-// part returns rows [at, at+n).
-func part(r Rows, at, n int) Rows {
-	off := int64(at) * int64(r.Stride) * int64(r.Type.Size())
-	r.Mem = r.Mem.At(off, r.Mem.Size()-off)
-	r.N = n
-	return r
-}
-
 func TestMatMulTogether(t *testing.T) {
 	d := device(t)
 	r := rng("together")
@@ -83,7 +75,7 @@ func TestMatMulTogether(t *testing.T) {
 	for _, rows := range []int{1, n} {
 		x := random(r, rows*cols)
 		xr, _ := uploadRows(t, d, x, rows, cols, tensor.F32)
-		var products, alone []Product
+		var products, alone []product
 		var outs, refs []*guarded
 		for _, w := range []int{40, 9, 33} {
 			raw, _ := narrow(random(r, w*cols), tensor.BF16)
@@ -92,24 +84,24 @@ func TestMatMulTogether(t *testing.T) {
 			init := random(r, rows*w)
 			a, ag := uploadRows(t, d, init, rows, w, tensor.F32)
 			b, bg := uploadRows(t, d, init, rows, w, tensor.F32)
-			products = append(products, Product{W: dw, Dst: a, Bias: bias.View})
-			alone = append(alone, Product{W: dw, Dst: b, Bias: bias.View})
+			products = append(products, product{W: dw, Dst: a, Bias: bias.view})
+			alone = append(alone, product{W: dw, Dst: b, Bias: bias.view})
 			outs, refs = append(outs, ag), append(refs, bg)
 			if len(products) == 1 {
 				// What one product with bias and add must give.
 				z, zg := newRows(t, d, rows, w, tensor.F32)
-				run(t, d, func(c *Commands) { c.MatMul(xr, false, Product{W: dw, Dst: z}) })
+				run(t, d, func(c *commands) { c.MatMul(xr, false, product{W: dw, Dst: z}) })
 				plain, bv := rowsOf(zg, z), bias.f32()
-				run(t, d, func(c *Commands) { c.MatMul(xr, true, products[0]) })
+				run(t, d, func(c *commands) { c.MatMul(xr, true, products[0]) })
 				for i := range init {
 					init[i] += plain[i] + bv[i%w]
 				}
 				sameBits(t, "product with bias and add", init, rowsOf(ag, a))
-				run(t, d, func(c *Commands) { c.Copy(b.Mem, a.Mem) })
+				run(t, d, func(c *commands) { c.Copy(b.Mem, a.Mem) })
 			}
 		}
-		run(t, d, func(c *Commands) { c.MatMul(xr, true, products...) })
-		run(t, d, func(c *Commands) {
+		run(t, d, func(c *commands) { c.MatMul(xr, true, products...) })
+		run(t, d, func(c *commands) {
 			c.Together(func() {
 				for _, p := range alone {
 					c.MatMul(xr, true, p)
@@ -118,6 +110,38 @@ func TestMatMulTogether(t *testing.T) {
 		})
 		for i := range outs {
 			sameBits(t, fmt.Sprintf("product %d of three over %d rows", i, rows), rowsOf(refs[i], alone[i].Dst), rowsOf(outs[i], products[i].Dst))
+		}
+	}
+}
+
+// GateUp gives the very bits of two products and SwiGLU, which have their bounds.
+func TestGateUp(t *testing.T) {
+	d := device(t)
+	for _, s := range []struct{ n, cols, rows int }{{1, 64, 9}, {1, 2056, 30}, {1, 8200, 5}, {3, 100, 37}, {8, 64, 32}, {9, 2080, 17}, {70, 33, 40}} {
+		for _, wt := range weightTypes {
+			for _, xt := range []tensor.Type{tensor.F32, tensor.BF16} {
+				name := fmt.Sprintf("GateUp/%v·%v/n%d,cols%d,rows%d", xt, wt, s.n, s.cols, s.rows)
+				r := rng(name)
+				xr, _ := uploadRows(t, d, random(r, s.n*s.cols), s.n, s.cols, xt)
+				var p [2]product
+				for i := range p {
+					raw, _ := narrow(random(r, s.rows*s.cols), wt)
+					y, _ := newRows(t, d, s.n, s.rows, tensor.F32)
+					p[i] = product{W: uploadWeights(t, d, raw, wt, s.rows, s.cols), Dst: y}
+					if i == 0 || s.n != 3 {
+						p[i].Bias = upload(t, d, bytesOf(random(r, s.rows))).view
+					}
+				}
+				// Passes have inputs and outputs of one type.
+				a, ag := newRows(t, d, s.n, s.rows, xt)
+				b, bg := newRows(t, d, s.n, s.rows, xt)
+				run(t, d, func(c *commands) {
+					c.MatMul(xr, false, p[:]...)
+					c.SwiGLU(a, p[0].Dst, p[1].Dst)
+					c.GateUp(b, xr, p[0], p[1])
+				})
+				sameBits(t, name, rowsOf(ag, a), rowsOf(bg, b))
+			}
 		}
 	}
 }
@@ -147,16 +171,16 @@ func TestElementwise(t *testing.T) {
 			want  []float32
 			types []tensor.Type
 			rel   float64
-			run   func(c *Commands, y Rows)
+			run   func(c *commands, y rowset)
 		}{
-			{"RMSNorm", norm, []tensor.Type{tensor.F32, tensor.BF16}, 2e-6, func(c *Commands, y Rows) { c.RMSNorm(y, xr, wv.View, 1e-5) }},
-			{"SwiGLU", swiglu, []tensor.Type{tensor.F32, tensor.BF16}, 2e-6, func(c *Commands, y Rows) { c.SwiGLU(y, zr, xr) }},
-			{"Convert", x, weightTypes, 0, func(c *Commands, y Rows) { c.Convert(y, xr) }},
-			{"Add", sum, []tensor.Type{tensor.F32}, 0, func(c *Commands, y Rows) { c.Convert(y, xr); c.Add(y, zr) }},
+			{"RMSNorm", norm, []tensor.Type{tensor.F32, tensor.BF16}, 2e-6, func(c *commands, y rowset) { c.RMSNorm(y, xr, wv.view, 1e-5) }},
+			{"SwiGLU", swiglu, []tensor.Type{tensor.F32, tensor.BF16}, 2e-6, func(c *commands, y rowset) { c.SwiGLU(y, zr, xr) }},
+			{"Convert", x, weightTypes, 0, func(c *commands, y rowset) { c.Convert(y, xr) }},
+			{"Add", sum, []tensor.Type{tensor.F32}, 0, func(c *commands, y rowset) { c.Convert(y, xr); c.Add(y, zr) }},
 		} {
 			for _, yt := range op.types {
 				y, yg := newRows(t, d, s.n, s.cols, yt)
-				run(t, d, func(c *Commands) { op.run(c, y) })
+				run(t, d, func(c *commands) { op.run(c, y) })
 				what := fmt.Sprintf("%s/%v/%s", op.name, yt, name)
 				_, want := narrow(op.want, yt)
 				if op.rel == 0 {
@@ -177,10 +201,10 @@ func TestElementwise(t *testing.T) {
 	xr, _ := uploadRows(t, d, x, 5, 256, tensor.F32)
 	a, ag := newRows(t, d, 5, 256, tensor.F32)
 	b, bg := newRows(t, d, 5, 256, tensor.F32)
-	run(t, d, func(c *Commands) {
-		c.RMSNorm(a, xr, wv.View, 1e-6)
+	run(t, d, func(c *commands) {
+		c.RMSNorm(a, xr, wv.view, 1e-6)
 		for i := range 5 {
-			c.RMSNorm(part(b, i, 1), part(xr, i, 1), wv.View, 1e-6)
+			c.RMSNorm(b.Part(i, 1), xr.Part(i, 1), wv.view, 1e-6)
 		}
 	})
 	sameBits(t, "norm row by row", rowsOf(ag, a), rowsOf(bg, b))
@@ -188,7 +212,7 @@ func TestElementwise(t *testing.T) {
 	h := upload(t, d, bytesOf(x))
 	hw := random(rng("hw"), 64)
 	hv := upload(t, d, bytesOf(hw))
-	run(t, d, func(c *Commands) { c.HeadNorm(Rows{h.View, tensor.F32, 5, 256, 256}, 64, hv.View, 1e-6) })
+	run(t, d, func(c *commands) { c.HeadNorm(rowset{h.view, tensor.F32, 5, 256, 256}, 64, hv.view, 1e-6) })
 	want := make([]float32, len(x))
 	for i := 0; i < len(x); i += 64 {
 		cpu.RMSNorm(want[i:], x[i:i+64], hw, 1e-6)
@@ -206,7 +230,7 @@ func TestConvertRounding(t *testing.T) {
 	for _, typ := range []tensor.Type{tensor.F16, tensor.BF16} {
 		xr, _ := uploadRows(t, d, x, 1, len(x), tensor.F32)
 		y, yg := newRows(t, d, 1, len(x), typ)
-		run(t, d, func(c *Commands) { c.Convert(y, xr) })
+		run(t, d, func(c *commands) { c.Convert(y, xr) })
 		raw, _ := narrow(x, typ)
 		got := yg.raw()
 		for i := range x {
@@ -234,7 +258,7 @@ func TestEmbed(t *testing.T) {
 		}
 		x, xg := newRows(t, d, len(ids), cols, tensor.F32)
 		iv := upload(t, d, idb)
-		run(t, d, func(c *Commands) { c.Embed(x, iv.View, table) })
+		run(t, d, func(c *commands) { c.Embed(x, iv.view, table) })
 		sameBits(t, fmt.Sprintf("Embed/%v", typ), want, rowsOf(xg, x))
 	}
 }
@@ -255,7 +279,7 @@ func TestArgmax(t *testing.T) {
 		}
 		xr, _ := uploadRows(t, d, x, len(rows), n, tensor.F32)
 		out := alloc(t, d, 4*len(rows))
-		run(t, d, func(c *Commands) { c.Argmax(out.View, xr) })
+		run(t, d, func(c *commands) { c.Argmax(out.view, xr) })
 		for i, r := range rows {
 			if want, got := (kernels.CPU{}).Argmax(r), int(binary.LittleEndian.Uint32(out.raw()[4*i:])); want != got {
 				t.Errorf("argmax of row %d of %d elements: want %d, got %d", i, n, want, got)
@@ -269,19 +293,19 @@ func TestOperandsAreChecked(t *testing.T) {
 	x, _ := newRows(t, d, 2, 16, tensor.F32)
 	y, _ := newRows(t, d, 2, 8, tensor.F32)
 	w := uploadWeights(t, d, make([]byte, 8*16*2), tensor.BF16, 8, 16)
-	for name, record := range map[string]func(c *Commands){
-		"columns":  func(c *Commands) { c.MatMul(y, false, Product{W: w, Dst: y}) },
-		"dst":      func(c *Commands) { c.MatMul(x, false, Product{W: w, Dst: x}) },
-		"type":     func(c *Commands) { c.MatMul(Rows{x.Mem, tensor.F16, 1, 16, 16}, false, Product{W: w, Dst: y}) },
-		"memory":   func(c *Commands) { c.MatMul(Rows{x.Mem, tensor.F32, 3, 16, 16}, false, Product{W: w, Dst: y}) },
-		"no rows":  func(c *Commands) { c.Add(x, part(x, 0, 0)); c.Add(x, y) },
-		"unpadded": func(c *Commands) { c.Add(Rows{x.Mem, tensor.F32, 1, 12, 12}, Rows{x.Mem, tensor.F32, 1, 12, 12}) },
-		"no weights": func(c *Commands) {
-			c.MatMul(x, false, Product{W: Weights{Type: tensor.BF16, Rows: 8, Cols: 16}, Dst: y})
+	for name, record := range map[string]func(c *commands){
+		"columns":  func(c *commands) { c.MatMul(y, false, product{W: w, Dst: y}) },
+		"dst":      func(c *commands) { c.MatMul(x, false, product{W: w, Dst: x}) },
+		"type":     func(c *commands) { c.MatMul(rowset{x.Mem, tensor.F16, 1, 16, 16}, false, product{W: w, Dst: y}) },
+		"memory":   func(c *commands) { c.MatMul(rowset{x.Mem, tensor.F32, 3, 16, 16}, false, product{W: w, Dst: y}) },
+		"no rows":  func(c *commands) { c.Add(x, x.Part(0, 0)); c.Add(x, y) },
+		"unpadded": func(c *commands) { c.Add(rowset{x.Mem, tensor.F32, 1, 12, 12}, rowset{x.Mem, tensor.F32, 1, 12, 12}) },
+		"no weights": func(c *commands) {
+			c.MatMul(x, false, product{W: weights{Type: tensor.BF16, Rows: 8, Cols: 16}, Dst: y})
 		},
-		"layout": func(c *Commands) { c.Compact(Layout{tensor.F32, 20, 64}, x.Mem, 0) },
+		"layout": func(c *commands) { c.Compact(layout{tensor.F32, 18, 64}, x.Mem, 0) },
 	} {
-		c, err := d.NewCommands()
+		c, err := d.newCommands()
 		ok(t, err)
 		ok(t, c.Begin())
 		record(c)
@@ -290,7 +314,7 @@ func TestOperandsAreChecked(t *testing.T) {
 		} else {
 			t.Log(err)
 		}
-		if _, err := d.Submit(c); err == nil {
+		if _, err := d.submit(c); err == nil {
 			t.Errorf("%s: commands with an error could be submitted", name)
 		}
 		c.Free()

@@ -3,110 +3,159 @@
 package vulkan
 
 import (
+	"cmp"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/lukv/lukv/kernels"
 )
 
-// PagePool hands out pages of one layout to the caches of a family, counts who
-// holds them, and keeps no more device memory than they need, but for the
-// unused rest of the chunks that it takes them from. Safe for concurrent use.
-type PagePool struct {
+// pagePool is a kernels.PagePool. A page's number is its address on the device.
+// It takes memory in chunks of pages, which go back as soon as they hold none:
+// work that still reads them runs before any that gets their memory next.
+type pagePool struct {
 	d      *Device
-	layout Layout
-	stride int64 // bytes from page to page
-	per    int   // pages of a chunk
+	layout layout
+	bytes  int // of a page
+	per    int // pages of a chunk
 
-	mu     sync.Mutex
-	chunks []*pageChunk
-	live   int64
-	high   int64
+	mu     sync.Mutex   // taken before the locks of the device
+	chunks []*pageChunk // by address
+	open   []*pageChunk // those with free pages
+	live   int
+	high   int
 	closed bool
 }
 
 type pageChunk struct {
-	buf  *Buffer
+	buf  *buffer
+	base uint64  // address
 	refs []int32 // [per] holders of each page
 	free []int32 // pages that nobody holds
-}
-
-// Page is a page of a pool. The zero Page is none.
-type Page struct {
-	chunk *pageChunk
-	index int32
+	at   int     // index in open, if there is a free page
 }
 
 // pageChunkBytes is how much memory a pool takes at a time, one page at least.
-const pageChunkBytes = 4 << 20
+const pageChunkBytes = 1 << 20
 
-// NewPagePool makes an empty pool. Close it before the device.
-func (d *Device) NewPagePool(l Layout) (*PagePool, error) {
+// Pages makes an empty pool of pages.
+func (d *Device) Pages(l kernels.PageLayout) (kernels.PagePool, error) {
+	return d.newPagePool(layout(l))
+}
+
+func (d *Device) newPagePool(l layout) (*pagePool, error) {
 	if err := l.Check(); err != nil {
 		return nil, err
 	}
-	stride := (int64(l.PageBytes()) + alignment - 1) &^ (alignment - 1)
-	return &PagePool{d: d, layout: l, stride: stride, per: int(max(pageChunkBytes/stride, 1))}, nil
+	if err := d.ready(); err != nil {
+		return nil, err
+	}
+	return &pagePool{d: d, layout: l, bytes: l.PageBytes(), per: max(pageChunkBytes/l.PageBytes(), 1)}, nil
 }
 
-// Layout returns the layout of the pages.
-func (p *PagePool) Layout() Layout { return p.layout }
+// usable returns why the pool cannot be used. mu is held.
+func (p *pagePool) usable() error {
+	if p.closed {
+		return fmt.Errorf("pages on %s: the pool is closed", p.d.info.Name)
+	}
+	return p.d.ready()
+}
 
-// Alloc appends n pages to dst, each held once; their contents are undefined. On
-// an error (an [OutOfMemoryError], ErrClosed) nothing was taken.
-func (p *PagePool) Alloc(dst []Page, n int) ([]Page, error) {
+func (p *pagePool) Alloc(dst []kernels.DevicePage, n int) ([]kernels.DevicePage, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return dst, fmt.Errorf("take %d pages: %w", n, ErrClosed)
+	if err := p.usable(); err != nil {
+		return dst, fmt.Errorf("take %d pages: %w", n, err)
 	}
-	dst = slices.Grow(dst, n)
 	before := len(dst)
-	for _, c := range p.chunks {
-		dst = c.take(dst, before+n)
-	}
+	dst = slices.Grow(dst, n)
 	for len(dst) < before+n {
-		buf, err := p.d.NewBuffer(int64(p.per) * p.stride)
-		if err != nil {
-			p.live += int64(len(dst) - before)
-			p.drop(dst[before:])
-			return dst[:before], fmt.Errorf("take %d pages: %w", n, err)
+		if len(p.open) == 0 {
+			if err := p.grow(); err != nil {
+				p.live += len(dst) - before
+				p.drop(dst[before:])
+				return dst[:before], fmt.Errorf("take %d pages: %w", n, err)
+			}
 		}
-		c := &pageChunk{buf: buf, refs: make([]int32, p.per), free: make([]int32, p.per)}
-		for i := range c.free {
-			c.free[i] = int32(p.per - 1 - i)
+		c := p.open[len(p.open)-1]
+		for len(dst) < before+n && len(c.free) > 0 {
+			i := c.free[len(c.free)-1]
+			c.free = c.free[:len(c.free)-1]
+			c.refs[i] = 1
+			dst = append(dst, kernels.DevicePage(c.base+uint64(i)*uint64(p.bytes)))
 		}
-		p.chunks = append(p.chunks, c)
-		dst = c.take(dst, before+n)
+		if len(c.free) == 0 {
+			p.open = p.open[:len(p.open)-1]
+		}
 	}
-	p.live += int64(n)
+	p.live += n
 	p.high = max(p.high, p.live)
 	return dst, nil
 }
 
-// take appends free pages to dst until it has n.
-func (c *pageChunk) take(dst []Page, n int) []Page {
-	for len(dst) < n && len(c.free) > 0 {
-		i := c.free[len(c.free)-1]
-		c.free = c.free[:len(c.free)-1]
-		c.refs[i] = 1
-		dst = append(dst, Page{c, i})
+// grow takes a chunk.
+func (p *pagePool) grow() error {
+	buf, err := p.d.newLocalBuffer(int64(p.per) * int64(p.bytes))
+	if err != nil {
+		return err
 	}
-	return dst
+	// Slots without an entry are read back with the others: they are finite.
+	if err := p.d.once(func(c *commands) { c.Zero(buf.All()) }); err != nil {
+		buf.Free()
+		return err
+	}
+	c := &pageChunk{buf: buf, base: buf.Address(), refs: make([]int32, p.per), free: make([]int32, p.per)}
+	for i := range c.free {
+		c.free[i] = int32(p.per - 1 - i)
+	}
+	i, _ := p.search(c.base)
+	p.chunks = slices.Insert(p.chunks, i, c)
+	p.opened(c)
+	return nil
 }
 
-// Ref adds a holder to each page.
-func (p *PagePool) Ref(pages []Page) {
+func (p *pagePool) opened(c *pageChunk) {
+	c.at = len(p.open)
+	p.open = append(p.open, c)
+}
+
+// search finds the first chunk at addr or behind.
+func (p *pagePool) search(addr uint64) (int, bool) {
+	return slices.BinarySearchFunc(p.chunks, addr, func(c *pageChunk, a uint64) int { return cmp.Compare(c.base, a) })
+}
+
+// find returns the chunk of a page and its number there; it panics if the page is
+// not of this pool, which only a mistake of the caller can bring about.
+func (p *pagePool) find(g kernels.DevicePage) (*pageChunk, int) {
+	i, exact := p.search(uint64(g))
+	if !exact {
+		i--
+	}
+	if i >= 0 {
+		c := p.chunks[i]
+		if off := uint64(g) - c.base; off%uint64(p.bytes) == 0 && off/uint64(p.bytes) < uint64(p.per) && c.refs[off/uint64(p.bytes)] > 0 {
+			return c, int(off / uint64(p.bytes))
+		}
+	}
+	panic(fmt.Sprintf("vulkan: nobody holds page %#x", g))
+}
+
+func (p *pagePool) Ref(pages []kernels.DevicePage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
 	for _, g := range pages {
-		g.chunk.refs[g.index]++
+		c, i := p.find(g)
+		c.refs[i]++
 	}
 }
 
-// Unref takes a holder from each page; pages without one are free for work that is
-// submitted later, and so must not be read by work submitted later.
-func (p *PagePool) Unref(pages []Page) {
+func (p *pagePool) Unref(pages []kernels.DevicePage) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.closed {
@@ -114,83 +163,234 @@ func (p *PagePool) Unref(pages []Page) {
 	}
 }
 
-func (p *PagePool) drop(pages []Page) {
+func (p *pagePool) drop(pages []kernels.DevicePage) {
 	for _, g := range pages {
-		c := g.chunk
-		if c.refs[g.index]--; c.refs[g.index] > 0 {
+		c, i := p.find(g)
+		if c.refs[i]--; c.refs[i] > 0 {
 			continue
 		}
-		if c.refs[g.index] < 0 {
-			panic("vulkan: a page was given back more often than it was held")
-		}
-		c.free = append(c.free, g.index)
 		p.live--
-	}
-}
-
-// Trim gives chunks without a held page back to the device. Work that used them
-// must be done.
-func (p *PagePool) Trim() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.chunks = slices.DeleteFunc(p.chunks, func(c *pageChunk) bool {
-		if len(c.free) < p.per {
-			return false
+		c.free = append(c.free, int32(i))
+		if len(c.free) == 1 {
+			p.opened(c)
 		}
+		if len(c.free) < p.per {
+			continue
+		}
+		last := p.open[len(p.open)-1]
+		p.open[c.at], last.at = last, c.at
+		p.open = p.open[:len(p.open)-1]
+		at, _ := p.search(c.base)
+		p.chunks = slices.Delete(p.chunks, at, at+1)
 		c.buf.Free()
-		return true
-	})
-}
-
-// Shared reports whether a page has more than one holder.
-func (p *PagePool) Shared(g Page) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return g.chunk.refs[g.index] > 1
-}
-
-// Bytes returns the bytes of all held pages, HighWater the most that they were,
-// Taken the device memory behind them.
-func (p *PagePool) Bytes() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.live * p.stride
-}
-
-// HighWater is the largest value that Bytes had.
-func (p *PagePool) HighWater() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.high * p.stride
-}
-
-// Taken is the device memory that the pool holds.
-func (p *PagePool) Taken() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return int64(len(p.chunks)*p.per) * p.stride
-}
-
-// View returns the memory of a page.
-func (p *PagePool) View(g Page) View {
-	return g.chunk.buf.At(int64(g.index)*p.stride, int64(p.layout.PageBytes()))
-}
-
-// PutPages writes the addresses of pages to dst, 8 bytes each: a page table as
-// Heads and Compact read it.
-func (p *PagePool) PutPages(dst []byte, pages []Page) {
-	for i, g := range pages {
-		binary.LittleEndian.PutUint64(dst[8*i:], g.chunk.buf.Address()+uint64(int64(g.index)*p.stride))
 	}
 }
 
-// Close gives all memory back; work that used the pages must be done. A second
-// Close does nothing.
-func (p *PagePool) Close() {
+func (p *pagePool) Shared(g kernels.DevicePage) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	c, i := p.find(g)
+	return c.refs[i] > 1
+}
+
+func (p *pagePool) Bytes() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return int64(p.live) * int64(p.bytes)
+}
+
+func (p *pagePool) HighWater() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return int64(p.high) * int64(p.bytes)
+}
+
+func (p *pagePool) ResetHighWater() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.high = p.live
+}
+
+func (p *pagePool) Taken() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return int64(len(p.chunks)) * int64(p.per) * int64(p.bytes)
+}
+
+// view returns the memory of a page.
+func (p *pagePool) view(g kernels.DevicePage) (view, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.usable(); err != nil {
+		return view{}, err
+	}
+	c, i := p.find(g)
+	return c.buf.At(int64(i)*int64(p.bytes), int64(p.bytes)), nil
+}
+
+func (p *pagePool) block(op string, block []byte) error {
+	if len(block) != p.layout.hostBytes() {
+		return fmt.Errorf("%s: found a block of %d bytes, expected %d", op, len(block), p.layout.hostBytes())
+	}
+	return nil
+}
+
+func (p *pagePool) Read(ctx context.Context, block []byte, g kernels.DevicePage) error {
+	const op = "read a page"
+	if err := p.block(op, block); err != nil {
+		return err
+	}
+	v, err := p.view(g)
+	if err == nil {
+		err = p.d.downloadWith(ctx, v, p.bytes, func(src []byte, _ int) { p.layout.ToHost(block, src) })
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}
+
+func (p *pagePool) Write(ctx context.Context, g kernels.DevicePage, block []byte) error {
+	const op = "write a page"
+	if err := p.block(op, block); err != nil {
+		return err
+	}
+	v, err := p.view(g)
+	if err == nil {
+		err = p.d.uploadWith(ctx, v, p.bytes, func(dst []byte, _ int) { p.layout.FromHost(dst, block) })
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}
+
+func (p *pagePool) Copy(dst, src kernels.DevicePage) error {
+	const op = "copy a page"
+	to, err := p.view(dst)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	from, err := p.view(src)
+	if err == nil {
+		err = p.d.once(func(c *commands) { c.Copy(to, from) })
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return nil
+}
+
+func (p *pagePool) Compact(dst, src []kernels.DevicePage, slots []int32, from int) error {
+	const op = "compact pages"
+	n, pe := len(slots), p.layout.PageEntries
+	switch {
+	case from < 0 || from > n || n > len(dst)*pe:
+		return fmt.Errorf("%s: found %d entries, the first %d in place, for %d pages of %d", op, n, from, len(dst), pe)
+	case n > 0 && int(slots[n-1]) >= len(src)*pe:
+		return fmt.Errorf("%s: found entry %d in %d pages of %d", op, slots[n-1], len(src), pe)
+	}
+	for i, s := range slots {
+		if i > 0 && s <= slots[i-1] || s < 0 {
+			return fmt.Errorf("%s: found entry %d as number %d, expected ascending ones", op, s, i)
+		}
+	}
+	p.mu.Lock()
+	err := p.usable()
+	p.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	p.d.stage.mu.Lock()
+	defer p.d.stage.mu.Unlock()
+	// A slot of the ring holds the move, both tables and as many entries as fit.
+	head := moveBytes + 8*(len(src)+len(dst))
+	room := (stagingSlotBytes - head) / 4
+	if room < stagingSlotBytes/8 {
+		return fmt.Errorf("%s: found %d pages, expected at most %d", op, len(src)+len(dst), stagingSlotBytes/16)
+	}
+	for at := from; at < n; at += room {
+		end := min(at+room, n)
+		s, err := p.d.slot(context.Background())
+		if err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+		m := s.buf.Bytes()
+		putPages(m[moveBytes:], src)
+		putPages(m[moveBytes+8*len(src):], dst)
+		for i, e := range slots[at:end] {
+			binary.LittleEndian.PutUint32(m[head+4*i:], uint32(e))
+		}
+		// The shader counts entries from 0.
+		putMove(m, s.buf.Address()+moveBytes, s.buf.Address()+moveBytes+8*uint64(len(src)), s.buf.Address()+uint64(head)-4*uint64(at), end, at)
+		if err := p.d.hand(s, func(c *commands) { c.Compact(p.layout, s.buf.All(), 1) }); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+	}
+	return nil
+}
+
+// putPages writes addresses of pages, 8 bytes each: a page table.
+func putPages(dst []byte, pages []kernels.DevicePage) {
+	for i, g := range pages {
+		binary.LittleEndian.PutUint64(dst[8*i:], uint64(g))
+	}
+}
+
+func (p *pagePool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.chunks {
 		c.buf.Free()
 	}
-	p.chunks, p.live, p.closed = nil, 0, true
+	p.chunks, p.open, p.live, p.closed = nil, nil, 0, true
+	return nil
+}
+
+// pageTable is a kernels.PageTable in parameter memory.
+type pageTable struct {
+	d     *Device
+	mem   *buffer // nil once it is freed
+	pages int
+}
+
+// firstTable is the number of pages that a new table has room for.
+const firstTable = 32
+
+func (p *pagePool) Table() (kernels.PageTable, error) {
+	b, err := p.d.newParamBuffer(8 * firstTable)
+	if err != nil {
+		return nil, fmt.Errorf("make a page table: %w", err)
+	}
+	return &pageTable{d: p.d, mem: b}, nil
+}
+
+func (t *pageTable) Set(pages []kernels.DevicePage, from int) error {
+	if err := t.d.ready(); err != nil {
+		return fmt.Errorf("set a page table: %w", err)
+	}
+	if t.mem == nil {
+		return fmt.Errorf("set a page table: it was freed")
+	}
+	from = min(max(from, 0), t.pages)
+	if have := int(t.mem.Size() / 8); have < len(pages) {
+		b, err := t.d.newParamBuffer(8 * int64(max(2*have, len(pages))))
+		if err != nil {
+			return fmt.Errorf("set a page table of %d pages: %w", len(pages), err)
+		}
+		t.mem.Free()
+		t.mem, from = b, 0
+	}
+	from = min(from, len(pages))
+	putPages(t.mem.Bytes()[8*from:], pages[from:])
+	t.pages = len(pages)
+	return nil
+}
+
+func (t *pageTable) Free() {
+	t.mem.Free()
+	t.mem, t.pages = nil, 0
 }

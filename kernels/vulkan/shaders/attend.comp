@@ -11,21 +11,23 @@
 //   acc    lane l of NL adds p·v of slots l, l+NL, … by fma; the lanes in ascending order
 //   merge  as package kernels defines it, blocks in ascending order
 //
-// With SPLIT a workgroup is one block of a task and leaves (m, sum, acc) for
-// combine.comp; otherwise it is a whole task and merges by itself: the same bits.
+// If the work list is split, a workgroup is one block of a task and leaves (m, sum,
+// acc) for combine.comp; otherwise it is a whole task and merges by itself: the same bits.
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint T = 2;
 layout(constant_id = 1) const uint D = 128;
 layout(constant_id = 2) const uint PE = 64;
 layout(constant_id = 3) const uint R = 8;  // rows of a tile, at most 8
-layout(constant_id = 4) const uint SPLIT_YT = 0; // 1: split; 2 + type of out: whole
+layout(constant_id = 4) const uint SPLIT_YT = 0; // type of out; 1 more: the list may be split
 layout(constant_id = 5) const uint NL = 16;
+
+const uint DP = (D + 7) / 8 * 8;
 
 #include "task.glsl"
 
 layout(push_constant) uniform P {
-	uvec2 q, y, stats, tasks, heads; // y: out or partials
+	uvec2 q, y, stats, tasks, heads;
 	uint ldq, ldy, H, KV, window;
 	float scale;
 	uint group; // H/KV
@@ -33,9 +35,9 @@ layout(push_constant) uniform P {
 };
 
 const float NONE = -3.0e38; // no score is below it
-const uint CH = D / 8;
+const uint CH = DP / 8;
 
-shared float sq[R * D];
+shared float sq[R * DP];
 shared float sp[(R < 8 ? 8 : R) * 256]; // weights [256][R]; later the lanes of a row [256][8]
 shared float red[256];
 shared float sums[256];
@@ -45,8 +47,8 @@ shared float allTop[8], allSum[8];
 void main() {
 	uint tid = gl_LocalInvocationID.x;
 	uint item = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-	const bool split = SPLIT_YT == 1;
 	Tasks list = Tasks(tasks);
+	bool split = (SPLIT_YT & 1u) != 0u && list.total > 0;
 	uint ti = item, b0, b1;
 	if (split) {
 		if (item >= list.total) return;
@@ -64,9 +66,9 @@ void main() {
 	Head hd = Heads(heads).v[k.head];
 	InU2 pages = InU2(hd.pages);
 
-	for (uint i = tid; i < R * D; i += 256) {
-		uint r = i / D, d = i % D;
-		sq[i] = r < rows ? InF(q).v[(k.row + r / gn) * ldq + (kvh * group + g0 + r % gn) * D + d] : 0.0;
+	for (uint i = tid; i < R * DP; i += 256) {
+		uint r = i / DP, d = i % DP;
+		sq[i] = r < rows && d < D ? InF(q).v[(k.row + r / gn) * ldq + (kvh * group + g0 + r % gn) * D + d] : 0.0;
 	}
 	barrier();
 
@@ -90,7 +92,7 @@ void main() {
 			[[dont_unroll]] for (uint c = 0; c < CH; c++) {
 				V8 kk = load8(page, keyChunk(e, c, PE), T);
 				[[unroll]] for (uint r = 0; r < R; r++) {
-					uint at = r * D + c * 8;
+					uint at = r * DP + c * 8;
 					V8 qq = V8(vec4(sq[at], sq[at + 1], sq[at + 2], sq[at + 3]), vec4(sq[at + 4], sq[at + 5], sq[at + 6], sq[at + 7]));
 					acc[r] = dot8(qq, kk, acc[r]);
 				}
@@ -132,8 +134,9 @@ void main() {
 			float m = top[tid];
 			if (split) {
 				if (tid < rows) {
-					OutF(y).v[(item * 8 + tid) * ldt] = m;
-					OutF(y).v[(item * 8 + tid) * ldt + 1] = s;
+					OutF Pt = OutF(list.partials);
+					Pt.v[(item * 8 + tid) * ldt] = m;
+					Pt.v[(item * 8 + tid) * ldt + 1] = s;
 				}
 			} else {
 				float mm = max(allTop[tid], m);
@@ -155,7 +158,7 @@ void main() {
 				if (sl < lo0) continue;
 				if (sl >= hiLast) break;
 				uint ph = sl - hd.base;
-				V8 v = load8(InU4(pages.v[ph / PE]), valueChunk(ph % PE, ch, PE, D), T);
+				V8 v = load8(InU4(pages.v[ph / PE]), valueChunk(ph % PE, ch, PE, DP), T);
 				[[unroll]] for (uint r = 0; r < R; r++) {
 					vec4 p = vec4(sp[s * R + r]);
 					va[r] = fma(p, v.a, va[r]);
@@ -176,7 +179,7 @@ void main() {
 				precise float a = 0.0;
 				[[dont_unroll]] for (uint l = 0; l < NL; l++) a += sp[(l * CH + tid / 8) * 8 + tid % 8];
 				if (split) {
-					if (r < rows) OutF(y).v[(item * 8 + r) * ldt + 4 + tid] = a;
+					if (r < rows) OutF(list.partials).v[(item * 8 + r) * ldt + 4 + tid] = a;
 				} else {
 					precise float x = O[r] * keep[r], z = a * take[r];
 					O[r] = x + z;
@@ -187,7 +190,7 @@ void main() {
 	}
 	if (split) return;
 
-	const uint YT = SPLIT_YT - 2;
+	const uint YT = SPLIT_YT & ~1u;
 	[[unroll]] for (uint r = 0; r < R; r++) {
 		if (tid < D) {
 			precise float o = allSum[r] == 0.0 ? 0.0 : O[r] / allSum[r];

@@ -13,15 +13,17 @@ layout(constant_id = 0) const uint T = 2;
 layout(constant_id = 1) const uint D = 128;
 layout(constant_id = 2) const uint PE = 64;
 
+const uint DP = (D + 7) / 8 * 8;
+
 layout(push_constant) uniform P {
-	uvec2 q, stats, sums, heads;
+	uvec2 q, stats, sums, heads, rowsAt;
 	uint ldq, H, group, head0; // head0: heads of the sequence
-	uint row, n, offset;       // first token, tokens, tokens of the pass before
+	uint row, n;               // first token, tokens
 	uint lds;
 	float scale;
 };
 
-shared float sq[8 * D];
+shared float sq[8 * DP];
 shared float sm[8], ss[8];
 
 void main() {
@@ -29,8 +31,9 @@ void main() {
 	uint gn = min(8, group - g0), tile = 8 / gn;
 	Head hd = Heads(heads).v[head0 + kvh];
 	uint slot = gl_WorkGroupID.x * 256 + tid;
-	uint first = hd.start + offset; // token i sees slots up to first + i
-	bool any = slot < first + n;
+	uint first = hd.start + Rows(rowsAt).v[row].offset; // token i sees slots up to first + i
+	if (gl_WorkGroupID.x * 256 >= first + n) return;
+	bool any = slot < first + n && slot < lds;
 	precise float sum[8];
 	OutF S = OutF(sums);
 	[[unroll]] for (uint g = 0; g < 8; g++) sum[g] = any && g < gn ? S.v[(kvh * group + g0 + g) * lds + slot] : 0.0;
@@ -40,9 +43,9 @@ void main() {
 	for (uint i0 = 0; i0 < n; i0 += tile) {
 		uint rows = min(tile, n - i0) * gn;
 		barrier();
-		for (uint i = tid; i < 8 * D; i += 256) {
-			uint r = i / D;
-			sq[i] = r < rows ? InF(q).v[(row + i0 + r / gn) * ldq + (kvh * group + g0 + r % gn) * D + i % D] : 0.0;
+		for (uint i = tid; i < 8 * DP; i += 256) {
+			uint r = i / DP, d = i % DP;
+			sq[i] = r < rows && d < D ? InF(q).v[(row + i0 + r / gn) * ldq + (kvh * group + g0 + r % gn) * D + d] : 0.0;
 		}
 		if (tid < rows) {
 			uint at = ((row + i0 + tid / gn) * H + kvh * group + g0 + tid % gn) * 2;
@@ -53,10 +56,10 @@ void main() {
 		if (!any) continue;
 		precise float acc[8];
 		[[unroll]] for (uint r = 0; r < 8; r++) acc[r] = 0.0;
-		[[dont_unroll]] for (uint c = 0; c < D / 8; c++) {
+		[[dont_unroll]] for (uint c = 0; c < DP / 8; c++) {
 			V8 kk = load8(page, keyChunk(e, c, PE), T);
 			[[unroll]] for (uint r = 0; r < 8; r++) {
-				uint at = r * D + c * 8;
+				uint at = r * DP + c * 8;
 				V8 qq = V8(vec4(sq[at], sq[at + 1], sq[at + 2], sq[at + 3]), vec4(sq[at + 4], sq[at + 5], sq[at + 6], sq[at + 7]));
 				acc[r] = dot8(qq, kk, acc[r]);
 			}

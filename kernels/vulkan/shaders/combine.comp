@@ -12,7 +12,7 @@ layout(constant_id = 1) const uint D = 128;
 #include "task.glsl"
 
 layout(push_constant) uniform P {
-	uvec2 partials, y, stats, tasks;
+	uvec2 y, stats, tasks;
 	uint ldy, H, KV, group, ldt, R;
 };
 
@@ -28,7 +28,7 @@ void main() {
 	uint tokens = k.shape & 0xffu, gn = k.shape >> 8 & 0xffu, g0 = k.shape >> 16;
 	if (r >= tokens * gn) return;
 	uint row = k.row + r / gn, h = k.head % KV * group + g0 + r % gn;
-	InF P = InF(partials);
+	InF P = InF(list.partials);
 	precise float O = 0.0, M = -3.0e38, S = 0.0;
 	if (tid < D) {
 		for (uint b = 0; b < k.blocks; b++) {

@@ -111,6 +111,12 @@ float expo(float x) {
 	return scaled(r, n);
 }
 
+// swiglu is g/(1 + e^(-g))·u.
+float swiglu(float g, float u) {
+	precise float s = g / (1.0 + expo(-g)) * u;
+	return s;
+}
+
 // A head of a layer's cache: where its pages are, how many entries it held
 // before this pass, and the logical slot of entry 0.
 struct Head {
@@ -120,10 +126,20 @@ struct Head {
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Heads { Head v[]; };
 
-// A page holds PE entries: keys [D/8][PE][8], values [PE][D], positions [PE].
+// Where a row of a pass goes.
+struct Row {
+	uint seq;    // sequence: heads of KV head h are Heads[seq·KV + h]; ~0: its key and value are not kept
+	uint offset; // the row's number among those that its sequence appends
+	int pos;
+	uint unused;
+};
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows { Row v[]; };
+
+// A page holds PE entries: keys [DP/8][PE][8], values [PE][DP], positions [PE],
+// where DP is the head dimension up to a multiple of 8 and what lies behind it zero.
 // keyChunk and valueChunk are indices in units of 8 elements.
 uint keyChunk(uint entry, uint chunk, uint PE) { return chunk * PE + entry; }
-uint valueChunk(uint entry, uint chunk, uint PE, uint D) { return (PE + entry) * (D / 8) + chunk; }
-uint pageWords(uint PE, uint D, uint type) { return PE * D * (type == F32 ? 2 : 1); } // keys and values
+uint valueChunk(uint entry, uint chunk, uint PE, uint DP) { return (PE + entry) * (DP / 8) + chunk; }
+uint pageWords(uint PE, uint DP, uint type) { return PE * DP * (type == F32 ? 2 : 1); } // keys and values
 
 bool isNull(uvec2 p) { return (p.x | p.y) == 0u; }

@@ -12,6 +12,8 @@ layout(constant_id = 0) const uint T = 2;
 layout(constant_id = 1) const uint D = 128;
 layout(constant_id = 2) const uint PE = 64;
 
+const uint DP = (D + 7) / 8 * 8;
+
 struct Job {
 	uvec2 src, dst; // page tables
 	uvec2 slots;    // n entry numbers, ascending
@@ -33,25 +35,25 @@ void main() {
 		if (have) {
 			uint s = slots.v[i], se = s % PE;
 			uvec2 page = src.v[s / PE];
-			if (col < D / 4) {
-				uint at = col < D / 8 ? keyChunk(se, col, PE) : valueChunk(se, col - D / 8, PE, D);
+			if (col < DP / 4) {
+				uint at = col < DP / 8 ? keyChunk(se, col, PE) : valueChunk(se, col - DP / 8, PE, DP);
 				if (T == F32) {
 					a = InU4(page).v[2 * at];
 					b = InU4(page).v[2 * at + 1];
 				} else a = InU4(page).v[at];
-			} else a.x = InU(page).v[pageWords(PE, D, T) + se];
+			} else a.x = InU(page).v[pageWords(PE, DP, T) + se];
 		}
 		memoryBarrierBuffer();
 		barrier();
 		if (have) {
 			uvec2 page = dst.v[i / PE];
-			if (col < D / 4) {
-				uint at = col < D / 8 ? keyChunk(e, col, PE) : valueChunk(e, col - D / 8, PE, D);
+			if (col < DP / 4) {
+				uint at = col < DP / 8 ? keyChunk(e, col, PE) : valueChunk(e, col - DP / 8, PE, DP);
 				if (T == F32) {
 					OutU4(page).v[2 * at] = a;
 					OutU4(page).v[2 * at + 1] = b;
 				} else OutU4(page).v[at] = a;
-			} else OutU(page).v[pageWords(PE, D, T) + e] = a.x;
+			} else OutU(page).v[pageWords(PE, DP, T) + e] = a.x;
 		}
 		memoryBarrierBuffer();
 		barrier();

@@ -16,6 +16,8 @@ layout(constant_id = 1) const uint D = 128;
 layout(constant_id = 2) const uint PE = 64;
 layout(constant_id = 3) const uint MODE = 0;
 
+const uint DP = (D + 7) / 8 * 8;
+
 layout(push_constant) uniform P {
 	uvec2 z, mean, form, part, scores, heads, sinks; // part: [H][blocks+1][2]
 	uint head0, group, ldz, ldo, blocks, norm, held;
@@ -53,16 +55,16 @@ void main() {
 	if (MODE == 0) {
 		precise float s = 0.0;
 		if (have) {
-			for (uint c = 0; c < D / 8; c++) s = dot8(load8(InU4(mean), q * (D / 8) + c, F32), load8(page, keyChunk(e, c, PE), T), s);
+			for (uint c = 0; c < DP / 8; c++) s = dot8(load8(InU4(mean), q * (DP / 8) + c, F32), load8(page, keyChunk(e, c, PE), T), s);
 			if (!isNull(form)) {
 				InU4 Fm = InU4(form);
-				[[dont_unroll]] for (uint c = 0; c < D / 8; c++) {
+				[[dont_unroll]] for (uint c = 0; c < DP / 8; c++) {
 					precise float y[8];
 					[[unroll]] for (uint i = 0; i < 8; i++) y[i] = 0.0;
 					V8 ka = load8(page, keyChunk(e, c, PE), T);
-					[[dont_unroll]] for (uint c2 = c; c2 < D / 8; c2++) {
+					[[dont_unroll]] for (uint c2 = c; c2 < DP / 8; c2++) {
 						V8 kb = load8(page, keyChunk(e, c2, PE), T);
-						[[unroll]] for (uint i = 0; i < 8; i++) y[i] = dot8(load8(Fm, (q * D + c * 8 + i) * (D / 8) + c2, F32), kb, y[i]);
+						[[unroll]] for (uint i = 0; i < 8; i++) y[i] = dot8(load8(Fm, (q * DP + c * 8 + i) * (DP / 8) + c2, F32), kb, y[i]);
 					}
 					s = dot8(ka, V8(vec4(y[0], y[1], y[2], y[3]), vec4(y[4], y[5], y[6], y[7])), s);
 				}
@@ -106,8 +108,8 @@ void main() {
 	s /= float(group);
 	if (norm != 0) {
 		precise float v = 0.0;
-		[[dont_unroll]] for (uint c = 0; c < D / 8; c++) {
-			V8 x = load8(page, valueChunk(e, c, PE, D), T);
+		[[dont_unroll]] for (uint c = 0; c < DP / 8; c++) {
+			V8 x = load8(page, valueChunk(e, c, PE, DP), T);
 			v = dot8(x, x, v);
 		}
 		s = (s + eps) * sqrt(v);

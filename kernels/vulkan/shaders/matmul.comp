@@ -10,12 +10,16 @@
 // The lanes are added in ascending order, then the blocks in ascending order.
 // A workgroup is 16 teams of 16 lanes; a team computes NR rows × NW weights.
 //
-// NR, NW, TR (teams along rows) are set when compiling.
+// With GLU the weights of a team are rows of w[0] and w[1] in turn, and y[0] =
+// swiglu(x·w[0] + bias[0], x·w[1] + bias[1]) from the very same sums.
+//
+// NR, NW, TR (teams along rows) and GLU (0 or 1) are set when compiling.
 
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint WT = 2;    // type of w
 layout(constant_id = 1) const uint XT = 0;    // type of x: f32 or bf16
-layout(constant_id = 2) const uint SPLIT = 1; // teams that share the blocks of an output; NR = NW = 1
+layout(constant_id = 2) const uint SPLIT = 1; // teams that share the blocks of an output; NR·NW ≤ 2
+layout(constant_id = 3) const uint YT = 0;    // type of y with GLU: f32 or bf16
 
 layout(push_constant) uniform P {
 	uvec2 x;
@@ -26,7 +30,7 @@ layout(push_constant) uniform P {
 	uint ldx, cols, pitch;
 };
 
-const uint BLOCK = 2048, TO = 16 / TR, ACC = NR * NW;
+const uint BLOCK = 2048, TO = 16 / TR, ACC = NR * NW, NO = NW / (1 + GLU); // NO: outputs of a team along weights
 
 shared float red[16 * 256];
 
@@ -34,22 +38,22 @@ void main() {
 	uint tid = gl_LocalInvocationID.x, team = tid / 16, lane = tid % 16;
 	uint n = n_flags & 0x7fffffffu;
 	uint share = team % SPLIT;
-	uint outs = TO * NW / SPLIT; // of a workgroup
+	uint outs = TO * NO / SPLIT; // of a workgroup
 
 	uint tile = gl_WorkGroupID.x, m = 0;
-	while (m < 2 && tile >= (rows[m] + outs - 1) / outs) {
+	while (GLU == 0 && m < 2 && tile >= (rows[m] + outs - 1) / outs) {
 		tile -= (rows[m] + outs - 1) / outs;
 		m++;
 	}
 	uvec2 wa = m == 0 ? w[0] : m == 1 ? w[1] : w[2];
 	uint nw = m == 0 ? rows[0] : m == 1 ? rows[1] : rows[2];
-	InU4 W = InU4(wa);
+	InU4 W = InU4(wa), U = InU4(w[1]);
 	InU4 X = InU4(x);
 	uint teamO = TR == 1 ? team / SPLIT : team % TO, teamR = TR == 1 ? 0 : team / TO;
-	uint o0 = tile * outs + teamO * NW, r0 = (gl_WorkGroupID.y * TR + teamR) * NR;
+	uint o0 = tile * outs + teamO * NO, r0 = (gl_WorkGroupID.y * TR + teamR) * NR;
 
 	uint wrow[NW], xrow[NR];
-	[[unroll]] for (uint j = 0; j < NW; j++) wrow[j] = min(o0 + j, nw - 1) * (pitch / 8);
+	[[unroll]] for (uint j = 0; j < NW; j++) wrow[j] = min(o0 + j / (1 + GLU), nw - 1) * (pitch / 8);
 	[[unroll]] for (uint i = 0; i < NR; i++) xrow[i] = min(r0 + i, n - 1) * (ldx / 8);
 
 	precise float total[(ACC + 15) / 16]; // thread `lane` of a team owns outputs lane, lane+16, …
@@ -63,7 +67,7 @@ void main() {
 		uint end = min(cols, (b + 1) * BLOCK);
 		for (uint k = b * BLOCK + lane * 8; k < end; k += 128) {
 			V8 wv[NW];
-			[[unroll]] for (uint j = 0; j < NW; j++) wv[j] = load8(W, wrow[j] + k / 8, WT);
+			[[unroll]] for (uint j = 0; j < NW; j++) wv[j] = load8(GLU == 1 && j % 2 == 1 ? U : W, wrow[j] + k / 8, WT);
 			[[unroll]] for (uint i = 0; i < NR; i++) {
 				V8 xv = load8(X, xrow[i] + k / 8, XT);
 				if (k + 8 > cols) {
@@ -84,18 +88,47 @@ void main() {
 				precise float s = 0.0;
 				[[unroll]] for (uint l = 0; l < 16; l++) s += red[(team * 16 + l) * 16 + ((lane + l) & 15u)];
 				if (SPLIT == 1) total[pass / 16] += s;
-				else red[team * 256 + 15] = s; // the slot that lane 0 leaves free when there is one output
+				else red[team * 256 + 15 - lane] = s; // slots that lane 0 leaves free when there are one or two outputs
 			}
 			barrier();
 			if (SPLIT > 1) {
-				if (share == 0 && lane == 0) {
-					for (uint t = 0; t < SPLIT && b0 + t < blocks; t++) total[0] += red[(team + t) * 256 + 15];
+				if (share == 0 && lane < ACC) {
+					for (uint t = 0; t < SPLIT && b0 + t < blocks; t++) total[0] += red[(team + t) * 256 + 15 - lane];
 				}
 				barrier();
 			}
 		}
 	}
 
+	if (GLU == 1) {
+		// Gates meet their ups, and neighbours each other, in shared memory.
+		if (share == 0) {
+			[[unroll]] for (uint p = 0; p < (ACC + 15) / 16; p++) {
+				uint a = p * 16 + lane, j = a % NW;
+				if (a >= ACC) break;
+				uint o = teamO * NO + j / 2;
+				uvec2 ba = j % 2 == 0 ? bias[0] : bias[1];
+				precise float s = total[p];
+				if (!isNull(ba) && tile * outs + o < nw) s += InF(ba).v[tile * outs + o];
+				red[((teamR * NR + a / NW) * outs + o) * 2 + j % 2] = s;
+			}
+		}
+		barrier();
+		for (uint i = tid; i < NR * TR * outs / 2; i += 256) {
+			uint r = i / (outs / 2), o = i % (outs / 2) * 2, row = gl_WorkGroupID.y * TR * NR + r, at = tile * outs + o;
+			if (row >= n || at >= nw) continue;
+			bool two = at + 1 < nw;
+			uint c = (r * outs + o) * 2;
+			float a = swiglu(red[c], red[c + 1]), b = two ? swiglu(red[c + 2], red[c + 3]) : 0.0;
+			if (YT == F32) {
+				OutF(y[0]).v[row * ldy[0] + at] = a;
+				if (two) OutF(y[0]).v[row * ldy[0] + at + 1] = b;
+			} else {
+				OutU(y[0]).v[(row * ldy[0] + at) / 2] = pack2(a, b, YT);
+			}
+		}
+		return;
+	}
 	uvec2 ya = m == 0 ? y[0] : m == 1 ? y[1] : y[2];
 	uvec2 ba = m == 0 ? bias[0] : m == 1 ? bias[1] : bias[2];
 	uint ld = m == 0 ? ldy[0] : m == 1 ? ldy[1] : ldy[2];

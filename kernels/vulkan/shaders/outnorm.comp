@@ -11,10 +11,22 @@ layout(constant_id = 1) const uint D = 128;
 layout(constant_id = 2) const uint PE = 64;
 layout(constant_id = 3) const uint WT = 2;
 
+const uint DP = (D + 7) / 8 * 8;
+
 layout(push_constant) uniform P {
 	uvec2 w, out_, heads;
 	uint head0, group, M, pitch, ldo, norm, held;
 };
+
+// weights returns elements 8c … 8c+7 from element at on, zeros behind the head.
+V8 weights(InU4 W, uint at, uint c) {
+	if (D % 8 == 0) return load8(W, at / 8 + c, WT);
+	uint i = at / 4 + 2 * c; // in units of 4 elements
+	bool more = 8 * c + 4 < D;
+	if (WT == F32) return V8(uintBitsToFloat(W.v[i]), more ? uintBitsToFloat(W.v[i + 1]) : vec4(0));
+	InU2 H = InU2(w);
+	return V8(widen(H.v[i], WT), more ? widen(H.v[i + 1], WT) : vec4(0));
+}
 
 void main() {
 	uint slot = gl_GlobalInvocationID.x, q = gl_WorkGroupID.y, h = q / group;
@@ -27,9 +39,9 @@ void main() {
 	for (uint o = 0; o < M; o += 8) {
 		precise float y[8];
 		[[unroll]] for (uint i = 0; i < 8; i++) y[i] = 0.0;
-		[[dont_unroll]] for (uint c = 0; c < D / 8; c++) {
-			V8 v = load8(page, valueChunk(e, c, PE, D), T);
-			[[unroll]] for (uint i = 0; i < 8; i++) y[i] = dot8(load8(W, min(o + i, M - 1) * (pitch / 8) + q * (D / 8) + c, WT), v, y[i]);
+		[[dont_unroll]] for (uint c = 0; c < DP / 8; c++) {
+			V8 v = load8(page, valueChunk(e, c, PE, DP), T);
+			[[unroll]] for (uint i = 0; i < 8; i++) y[i] = dot8(weights(W, min(o + i, M - 1) * pitch + q * D, c), v, y[i]);
 		}
 		[[unroll]] for (uint i = 0; i < 8; i++) {
 			if (o + i < M) {

@@ -11,13 +11,7 @@ layout(constant_id = 0) const uint T = 2; // type of the cache
 layout(constant_id = 1) const uint D = 128;
 layout(constant_id = 2) const uint PE = 64;
 
-struct Row {
-	uint seq;    // sequence: heads of KV head h are Heads[seq·KV + h]
-	uint offset; // the row's number among those that its sequence appends
-	int pos;
-	uint unused;
-};
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Rows { Row v[]; };
+const uint DP = (D + 7) / 8 * 8;
 
 layout(push_constant) uniform P {
 	uvec2 q, k, v, cs, rowsAt, heads; // cs: [rows][cosines D/2, sines D/2]
@@ -64,6 +58,7 @@ void main() {
 			return;
 		}
 		Row r = Rows(rowsAt).v[row];
+		if (r.seq == ~0u) return;
 		Head hd = Heads(heads).v[r.seq * KV + head - H];
 		uint slot = hd.start + r.offset, e = slot % PE;
 		uvec2 page = InU2(hd.pages).v[slot / PE];
@@ -74,12 +69,13 @@ void main() {
 	}
 	uint h = head - H - KV;
 	Row r = Rows(rowsAt).v[row];
+	if (r.seq == ~0u) return;
 	Head hd = Heads(heads).v[r.seq * KV + h];
 	uint slot = hd.start + r.offset, e = slot % PE;
 	uvec2 page = InU2(hd.pages).v[slot / PE];
 	InF Vv = InF(v);
-	uint at = row * ldv + h * D + 4 * c, to = PE * D + e * D + 4 * c;
+	uint at = row * ldv + h * D + 4 * c, to = (PE + e) * DP + 4 * c;
 	store(page, to, Vv.v[at], Vv.v[at + 1]);
 	store(page, to + 2, Vv.v[at + 2], Vv.v[at + 3]);
-	if (c == 0) OutU(page).v[pageWords(PE, D, T) + e] = uint(r.pos);
+	if (c == 0) OutU(page).v[pageWords(PE, DP, T) + e] = uint(r.pos);
 }

@@ -21,8 +21,7 @@ float one(uint r, uint i) {
 		precise float s = OutF(y).v[r * ldy + i] + g;
 		return s;
 	}
-	precise float s = g / (1.0 + expo(-g)) * InF(up).v[r * ldg + i];
-	return s;
+	return swiglu(g, InF(up).v[r * ldg + i]);
 }
 
 void main() {

@@ -11,12 +11,12 @@ struct Task {
 	uint unused;
 };
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Tasks {
-	uint groups[3]; // workgroups of split attention
-	uint count;     // tasks
-	uint combine[3]; // workgroups of combine.comp
-	uint total;     // items of all tasks
-	uint whole[3];  // workgroups of attention without splitting
-	uint unused;
+	uint groups[3];  // workgroups of attention: of items if it is split, of tasks if not
+	uint count;      // tasks
+	uint combine[3]; // workgroups of combine.comp, none if attention is not split
+	uint total;      // items of all tasks, 0 if attention is not split
+	uvec2 partials;  // where items leave their results
+	uint unused[2];
 	Task v[];
 };
 

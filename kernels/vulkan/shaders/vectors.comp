@@ -19,19 +19,21 @@ layout(constant_id = 2) const uint PE = 64;
 layout(constant_id = 3) const uint MODE = 0;
 layout(constant_id = 4) const uint NL = 16;
 
+const uint DP = (D + 7) / 8 * 8;
+
 layout(push_constant) uniform P {
-	uvec2 out_, work, heads; // work: [KV][blocks+2][D]: block sums, anchor, norm
+	uvec2 out_, work, heads; // work: [KV][blocks+2][DP]: block sums, anchor, norm
 	uint head0, ldo, blocks, held;
 };
 
-const uint CH = D / 8;
+const uint CH = DP / 8;
 shared float inv[256];
 shared float vr[256 * 8];
 
 float squares(InU4 page, uint e, bool key) {
 	precise float s = 0.0;
 	for (uint c = 0; c < CH; c++) {
-		V8 x = load8(page, key ? keyChunk(e, c, PE) : valueChunk(e, c, PE, D), T);
+		V8 x = load8(page, key ? keyChunk(e, c, PE) : valueChunk(e, c, PE, DP), T);
 		s = dot8(x, x, s);
 	}
 	return s;
@@ -41,23 +43,23 @@ void main() {
 	uint tid = gl_LocalInvocationID.x, h = gl_WorkGroupID.y, b = gl_WorkGroupID.x;
 	Head hd = Heads(heads).v[head0 + h];
 	uint n = hd.start + held, slot = b * 256 + tid;
-	uint base = h * (blocks + 2) * D;
+	uint base = h * (blocks + 2) * DP;
 	InU2 pages = InU2(hd.pages);
 	if (MODE == 1) {
 		OutF W = OutF(work);
 		uint used = (n + 255) / 256;
-		if (tid < D) {
+		if (tid < DP) {
 			precise float s = 0.0;
-			for (uint i = 0; i < used; i++) s += W.v[base + i * D + tid];
+			for (uint i = 0; i < used; i++) s += W.v[base + i * DP + tid];
 			s /= float(max(n, 1));
-			W.v[base + blocks * D + tid] = s;
+			W.v[base + blocks * DP + tid] = s;
 			vr[tid] = s;
 		}
 		barrier();
 		if (tid == 0) {
 			precise float s = 0.0;
 			for (uint d = 0; d < D; d++) s = fma(vr[d], vr[d], s);
-			W.v[base + (blocks + 1) * D] = max(sqrt(s), 1e-8);
+			W.v[base + (blocks + 1) * DP] = max(sqrt(s), 1e-8);
 		}
 		return;
 	}
@@ -83,10 +85,10 @@ void main() {
 			}
 		}
 		barrier();
-		if (tid < D && b * 256 < n) {
+		if (tid < DP && b * 256 < n) {
 			precise float s = 0.0;
 			for (uint l = 0; l < NL; l++) s += vr[(l * CH + tid / 8) * 8 + tid % 8];
-			OutF(work).v[base + b * D + tid] = s;
+			OutF(work).v[base + b * DP + tid] = s;
 		}
 		return;
 	}
@@ -94,9 +96,9 @@ void main() {
 	if (MODE == 2) {
 		precise float dot = 0.0;
 		InU4 A = InU4(work);
-		for (uint c = 0; c < CH; c++) dot = dot8(load8(page, keyChunk(slot % PE, c, PE), T), load8(A, (base + blocks * D) / 8 + c, F32), dot);
+		for (uint c = 0; c < CH; c++) dot = dot8(load8(page, keyChunk(slot % PE, c, PE), T), load8(A, (base + blocks * DP) / 8 + c, F32), dot);
 		float norm = max(sqrt(squares(page, slot % PE, true)), 1e-8);
-		OutF(out_).v[h * ldo + slot] = -(dot / (norm * InF(work).v[base + (blocks + 1) * D]));
+		OutF(out_).v[h * ldo + slot] = -(dot / (norm * InF(work).v[base + (blocks + 1) * DP]));
 	} else {
 		OutF(out_).v[h * ldo + slot] = sqrt(squares(page, slot % PE, MODE == 3));
 	}

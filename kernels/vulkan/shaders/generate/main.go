@@ -20,9 +20,12 @@ var variants = []struct {
 	name, source string
 	macros       []string
 }{
-	{"matmul1", "matmul.comp", []string{"NR=1", "NW=1", "TR=1"}},
-	{"matmul4", "matmul.comp", []string{"NR=4", "NW=2", "TR=1"}},
-	{"matmul8", "matmul.comp", []string{"NR=8", "NW=4", "TR=4"}},
+	{"matmul1", "matmul.comp", []string{"NR=1", "NW=1", "TR=1", "GLU=0"}},
+	{"matmul4", "matmul.comp", []string{"NR=4", "NW=2", "TR=1", "GLU=0"}},
+	{"matmul8", "matmul.comp", []string{"NR=8", "NW=4", "TR=4", "GLU=0"}},
+	{"gateup1", "matmul.comp", []string{"NR=1", "NW=2", "TR=1", "GLU=1"}},
+	{"gateup4", "matmul.comp", []string{"NR=4", "NW=2", "TR=1", "GLU=1"}},
+	{"gateup8", "matmul.comp", []string{"NR=8", "NW=4", "TR=4", "GLU=1"}},
 }
 
 // manifest says what was compiled from what. Sums are sha256.
