@@ -40,7 +40,7 @@ type Softmax struct {
 	Max, Sum float32
 }
 
-// AttentionScratch holds what one running attention call needs, at most 300 KiB.
+// AttentionScratch holds what one running attention call needs, at most 512 KiB.
 // The zero value is ready; it grows with the largest call and then stays.
 // It belongs to one goroutine at a time.
 type AttentionScratch struct {
@@ -52,8 +52,13 @@ type AttentionScratch struct {
 	acc []float32 // [rows][HeadDim] weighted values of a block
 	out []float32 // [rows][HeadDim] weighted values of the blocks before
 
-	lo, hi    []int     // [rows] slots that a row sees in a block, counted from its start
+	from, to  []int     // [rows] slots that a row sees
+	lo, hi    []int     // [rows] those of a block, counted from its start
 	part, all []Softmax // [rows] of the block, of the blocks before
+
+	// Panels: what many rows read again and again, widened.
+	k []float32 // [HeadDim][panelColumns] keys
+	v []float32 // [panelSlots][panelColumns] a part of the values' columns
 }
 
 // attentionStride is the distance between rows in the scratch (known to the
@@ -68,7 +73,7 @@ func (s *AttentionScratch) grow(rows, headDim int) {
 	s.rows = max(s.rows, rows)
 	n := max(s.rows*attentionStride, headDim)
 	s.q, s.p, s.acc, s.out = make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
-	s.lo, s.hi = make([]int, s.rows), make([]int, s.rows)
+	s.from, s.to, s.lo, s.hi = make([]int, s.rows), make([]int, s.rows), make([]int, s.rows), make([]int, s.rows)
 	s.part, s.all = make([]Softmax, s.rows), make([]Softmax, s.rows)
 }
 
@@ -90,6 +95,26 @@ var minusInf = float32(math.Inf(-1))
 // AttentionScale returns the Scale of a head dimension: log2(e)/√HeadDim.
 func AttentionScale(headDim int) float32 {
 	return float32(log2e / math.Sqrt(float64(headDim)))
+}
+
+// attentionRows is the number of rows, query heads of tokens, that share a pass
+// over the cache.
+const attentionRows = 96
+
+// AttentionTokens returns the number of tokens that one call of Attention should
+// have in prefill, at least 1, if group query heads read a KV head: fewer make more
+// passes over the cache, and rows beyond whole tiles of 6 are computed in vain. It
+// affects speed only.
+func AttentionTokens(group int) int {
+	best, cost := 1, 0.0
+	for n := 1; n*group <= attentionRows; n++ {
+		// Reading keys and values takes about the time of 6 rows.
+		rows := n * group
+		if c := float64((rows+5)/6*6+6) / float64(rows); n == 1 || c <= cost {
+			best, cost = n, c
+		}
+	}
+	return best
 }
 
 func (a *AttentionArgs) slots(i int) (lo, hi int) {

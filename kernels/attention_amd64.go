@@ -66,16 +66,59 @@ func (c CPU) scores1(t tensor.Type, p, q *float32, k unsafe.Pointer, d, n int, s
 	}
 }
 
-func (c CPU) softmaxBlock(p *float32, n int, st *Softmax) {
+func (c CPU) softmaxRows(p *float32, n, rows int, st *Softmax) {
 	if c.AVX512 {
-		softmaxBlockAVX512(p, n, st)
+		softmaxRowsAVX512(p, n, rows, st)
 	} else {
-		softmaxBlockAVX2(p, n, st)
+		softmaxRowsAVX2(p, n, rows, st)
 	}
 }
 
-func mergeAsm(out, acc *float32, n int, a, b *Softmax) { mergeAVX2(out, acc, n, a, b) }
-func divideAsm(dst, x *float32, n int, total float32)  { divideAVX2(dst, x, n, total) }
+func (c CPU) mergeRows(out, acc *float32, n, rows int, a, b *Softmax) {
+	if c.AVX512 {
+		mergeRowsAVX512(out, acc, n, rows, a, b)
+	} else {
+		mergeRowsAVX2(out, acc, n, rows, a, b)
+	}
+}
+
+func (c CPU) panel(t tensor.Type) panelFunc {
+	switch {
+	case c.AVX512 && t == tensor.F32:
+		return panelF32AVX512
+	case c.AVX512 && t == tensor.F16:
+		return panelF16AVX512
+	case c.AVX512:
+		return panelBF16AVX512
+	case t == tensor.F32:
+		return panelF32AVX2
+	case t == tensor.F16:
+		return panelF16AVX2
+	}
+	return panelBF16AVX2
+}
+
+func (c CPU) scores6(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32) {
+	if c.AVX512 {
+		scores6AVX512(p, q, k, d, groups, nextK, nextV, pace, scale)
+	} else {
+		scores6AVX2(p, q, k, d, groups, nextK, nextV, pace, scale)
+	}
+}
+
+func (c CPU) values6(acc, p, v *float32, n, groups, cols int) {
+	if c.AVX512 {
+		values6AVX512(acc, p, v, n, groups, cols)
+	} else {
+		values6AVX2(acc, p, v, n, groups, cols)
+	}
+}
+
+func values1(acc, p *float32, v unsafe.Pointer, stride, n, cols int) {
+	values1F32AVX2(acc, p, v, stride, n, cols, nil)
+}
+
+func divideAsm(dst, x *float32, n int, total float32) { divideAVX2(dst, x, n, total) }
 
 // softmaxWeightsAsm does the first so many of the n elements at p.
 func (c CPU) softmaxWeightsAsm(p *float32, n int, st Softmax) int {
@@ -154,13 +197,46 @@ func values4F16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, ne
 func values4BF16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func softmaxBlockAVX2(p *float32, n int, st *Softmax)
+func softmaxRowsAVX2(p *float32, n, rows int, st *Softmax)
 
 //go:noescape
-func softmaxBlockAVX512(p *float32, n int, st *Softmax)
+func softmaxRowsAVX512(p *float32, n, rows int, st *Softmax)
 
 //go:noescape
-func mergeAVX2(out, acc *float32, n int, a, b *Softmax)
+func mergeRowsAVX2(out, acc *float32, n, rows int, a, b *Softmax)
+
+//go:noescape
+func mergeRowsAVX512(out, acc *float32, n, rows int, a, b *Softmax)
+
+//go:noescape
+func panelF32AVX2(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+
+//go:noescape
+func panelF16AVX2(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+
+//go:noescape
+func panelBF16AVX2(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+
+//go:noescape
+func panelF32AVX512(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+
+//go:noescape
+func panelF16AVX512(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+
+//go:noescape
+func panelBF16AVX512(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+
+//go:noescape
+func scores6AVX2(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
+
+//go:noescape
+func values6AVX2(acc, p, v *float32, n, groups, cols int)
+
+//go:noescape
+func scores6AVX512(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
+
+//go:noescape
+func values6AVX512(acc, p, v *float32, n, groups, cols int)
 
 //go:noescape
 func softmaxWeightsAVX2(p *float32, n int, st Softmax)

@@ -520,6 +520,17 @@ slot: \
 	VZEROUPPER; \
 	RET
 
+// The largest of the lanes of z, into all lanes of xlo. Lanes are not NaN.
+#define MAX_LANES(ylo, xlo, z, yhi, xhi) \
+	VEXTRACTF64X4 $1, z, yhi; \
+	VMAXPS yhi, ylo, ylo; \
+	VEXTRACTF128 $1, ylo, xhi; \
+	VMAXPS xhi, xlo, xlo; \
+	VPERMILPS $0x4e, xlo, xhi; \
+	VMAXPS xhi, xlo, xlo; \
+	VPERMILPS $0xb1, xlo, xhi; \
+	VMAXPS xhi, xlo, xlo
+
 // The lanes of a denominator, joined by the fixed tree into lane 0 of the lower half.
 #define SUM_LANES(ylo, yhi, xlo, xhi) \
 	VADDPS yhi, ylo, ylo; \
@@ -529,3 +540,34 @@ slot: \
 	VADDPS xhi, xlo, xlo; \
 	VPERMILPS $0xb1, xlo, xhi; \
 	VADDPS xhi, xlo, xlo
+
+// Exp2 of exp_amd64.h for numbers that are not above zero, and NaN.
+#define EXP2_DOWN_AVX2(x, n, t, p) \
+	VROUNDPS $8, x, n; \
+	VSUBPS n, x, t; \
+	VMOVAPS Y7, p; \
+	VFMADD213PS Y8, t, p; \
+	VFMADD213PS Y9, t, p; \
+	VFMADD213PS Y10, t, p; \
+	VFMADD213PS Y11, t, p; \
+	VFMADD213PS Y12, t, p; \
+	VFMADD213PS Y13, t, p; \
+	VCVTPS2DQ n, n; \
+	VPADDD EXP2_BIAS, n, n; \
+	VPSLLD $23, n, n; \
+	VMULPS n, p, p; \
+	VCMPPS $5, Y14, x, n; \
+	VANDPS n, p, x
+
+#define EXP2_DOWN_AVX512(x, n, t, p) \
+	VRNDSCALEPS $8, x, n; \
+	VSUBPS n, x, t; \
+	VMOVAPS Z16, p; \
+	VFMADD213PS Z17, t, p; \
+	VFMADD213PS Z18, t, p; \
+	VFMADD213PS Z19, t, p; \
+	VFMADD213PS Z20, t, p; \
+	VFMADD213PS Z21, t, p; \
+	VFMADD213PS Z22, t, p; \
+	VCMPPS $5, Z23, x, K1; \
+	VSCALEFPS.Z n, p, K1, x

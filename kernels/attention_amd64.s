@@ -88,23 +88,25 @@ TEXT ·values4F16AVX512(SB), NOSPLIT, $0-56
 TEXT ·values4BF16AVX512(SB), NOSPLIT, $0-56
 	VALUES4_AVX512(LOADZ_BF16, PREFETCH_2, 2)
 
-// func softmaxBlockAVX2(p *float32, n int, st *Softmax)
-TEXT ·softmaxBlockAVX2(SB), NOSPLIT, $0-24
-	MOVQ p+0(FP), SI
-	MOVQ n+8(FP), CX
-	MOVQ st+16(FP), DI
+// func softmaxRowsAVX2(p *float32, n, rows int, st *Softmax)
+TEXT ·softmaxRowsAVX2(SB), NOSPLIT, $0-32
+	MOVQ p+0(FP), R8
+	MOVQ n+8(FP), R11
+	MOVQ rows+16(FP), DX
+	MOVQ st+24(FP), DI
 	EXP2_CONSTANTS_AVX2
+row:
 	VBROADCASTSS ·minusInf(SB), Y1
 	VMOVAPS Y1, Y2
-	MOVQ SI, R9
-	MOVQ CX, R10
+	MOVQ R8, SI
+	MOVQ R11, CX
 largest:
-	VMOVUPS (R9), Y4
-	VMOVUPS 32(R9), Y5
+	VMOVUPS (SI), Y4
+	VMOVUPS 32(SI), Y5
 	VMAXPS Y1, Y4, Y1       // Y4 > Y1 ? Y4 : Y1; a NaN in Y4 loses
 	VMAXPS Y2, Y5, Y2
-	ADDQ $64, R9
-	SUBQ $16, R10
+	ADDQ $64, SI
+	SUBQ $16, CX
 	JNZ largest
 	VMAXPS Y2, Y1, Y1
 	VPERM2F128 $1, Y1, Y1, Y2
@@ -117,15 +119,17 @@ largest:
 	VXORPS Y3, Y3, Y3       // 8 to 15
 	VADDPS Y2, Y1, Y1       // the maximum in all lanes, no negative zero
 	VMOVSS X1, (DI)
+	MOVQ R8, SI
+	MOVQ R11, CX
 weight:
 	VMOVUPS (SI), Y4
 	VSUBPS Y1, Y4, Y4
-	EXP2_AVX2(Y4, Y5, Y6, Y0)
+	EXP2_DOWN_AVX2(Y4, Y5, Y6, Y0)
 	VMOVUPS Y4, (SI)
 	VADDPS Y4, Y2, Y2
 	VMOVUPS 32(SI), Y4
 	VSUBPS Y1, Y4, Y4
-	EXP2_AVX2(Y4, Y5, Y6, Y0)
+	EXP2_DOWN_AVX2(Y4, Y5, Y6, Y0)
 	VMOVUPS Y4, 32(SI)
 	VADDPS Y4, Y3, Y3
 	ADDQ $64, SI
@@ -133,76 +137,109 @@ weight:
 	JNZ weight
 	SUM_LANES(Y2, Y3, X2, X3)
 	VMOVSS X2, 4(DI)
+	ADDQ $8, DI
+	ADDQ $ROW, R8
+	DECQ DX
+	JNZ row
 	VZEROUPPER
 	RET
 
-// func softmaxBlockAVX512(p *float32, n int, st *Softmax)
-TEXT ·softmaxBlockAVX512(SB), NOSPLIT, $0-24
-	MOVQ p+0(FP), SI
-	MOVQ n+8(FP), CX
-	MOVQ st+16(FP), DI
+// func softmaxRowsAVX512(p *float32, n, rows int, st *Softmax)
+//
+// Two rows at a time, so that one hides the latency of the other.
+TEXT ·softmaxRowsAVX512(SB), NOSPLIT, $0-32
+	MOVQ p+0(FP), R8
+	MOVQ n+8(FP), R11
+	MOVQ rows+16(FP), DX
+	MOVQ st+24(FP), DI
 	EXP2_CONSTANTS_AVX512
+pair:
 	VBROADCASTSS ·minusInf(SB), Z1
-	MOVQ SI, R9
-	MOVQ CX, R10
+	VMOVAPS Z1, Z2
+	MOVQ R8, SI
+	MOVQ R11, CX
 largest:
-	VMOVUPS (R9), Z4
+	VMOVUPS (SI), Z4
+	VMOVUPS ROW(SI), Z5
 	VMAXPS Z1, Z4, Z1       // Z4 > Z1 ? Z4 : Z1; a NaN in Z4 loses
-	ADDQ $64, R9
-	SUBQ $16, R10
+	VMAXPS Z2, Z5, Z2
+	ADDQ $64, SI
+	SUBQ $16, CX
 	JNZ largest
-	VEXTRACTF64X4 $1, Z1, Y2
-	VMAXPS Y2, Y1, Y1
-	VEXTRACTF128 $1, Y1, X2
-	VMAXPS X2, X1, X1
-	VPERMILPS $0x4e, X1, X2
-	VMAXPS X2, X1, X1
-	VPERMILPS $0xb1, X1, X2
-	VMAXPS X2, X1, X1
-	VXORPS X2, X2, X2       // denominator
-	VADDPS X2, X1, X1       // no negative zero
+	MAX_LANES(Y1, X1, Z1, Y4, X4)
+	MAX_LANES(Y2, X2, Z2, Y5, X5)
+	VXORPS X12, X12, X12    // denominators
+	VXORPS X13, X13, X13
+	VADDPS X12, X1, X1      // no negative zero
+	VADDPS X13, X2, X2
 	VMOVSS X1, (DI)
-	VBROADCASTSS X1, Z1     // the maximum in all lanes
+	VMOVSS X2, 8(DI)
+	VBROADCASTSS X1, Z1     // the maxima in all lanes
+	VBROADCASTSS X2, Z2
+	MOVQ R8, SI
+	MOVQ R11, CX
 weight:
 	VMOVUPS (SI), Z4
+	VMOVUPS ROW(SI), Z8
 	VSUBPS Z1, Z4, Z4
-	EXP2_AVX512(Z4, Z5, Z6, Z0)
+	VSUBPS Z2, Z8, Z8
+	EXP2_DOWN_AVX512(Z4, Z5, Z6, Z7)
+	EXP2_DOWN_AVX512(Z8, Z9, Z10, Z11)
 	VMOVUPS Z4, (SI)
-	VADDPS Z4, Z2, Z2
+	VMOVUPS Z8, ROW(SI)
+	VADDPS Z4, Z12, Z12
+	VADDPS Z8, Z13, Z13
 	ADDQ $64, SI
 	SUBQ $16, CX
 	JNZ weight
-	VEXTRACTF64X4 $1, Z2, Y3
-	SUM_LANES(Y2, Y3, X2, X3)
-	VMOVSS X2, 4(DI)
+	VEXTRACTF64X4 $1, Z12, Y4
+	VEXTRACTF64X4 $1, Z13, Y5
+	SUM_LANES(Y12, Y4, X12, X4)
+	SUM_LANES(Y13, Y5, X13, X5)
+	VMOVSS X12, 4(DI)
+	VMOVSS X13, 12(DI)
+	ADDQ $16, DI
+	ADDQ $(2*ROW), R8
+	SUBQ $2, DX
+	JNZ pair
 	VZEROUPPER
 	RET
 
-// func mergeAVX2(out, acc *float32, n int, a, b *Softmax)
-TEXT ·mergeAVX2(SB), NOSPLIT, $0-40
-	MOVQ out+0(FP), DI
-	MOVQ acc+8(FP), SI
-	MOVQ n+16(FP), CX
-	MOVQ a+24(FP), R8
-	MOVQ b+32(FP), R9
+// func mergeRowsAVX2(out, acc *float32, n, rows int, a, b *Softmax)
+TEXT ·mergeRowsAVX2(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), R10
+	MOVQ acc+8(FP), R11
+	MOVQ rows+24(FP), DX
+	MOVQ a+32(FP), R8
+	MOVQ b+40(FP), R9
 	EXP2_CONSTANTS_AVX2
-	VBROADCASTSS (R8), Y0
-	VBROADCASTSS (R9), Y1
-	VMAXPS Y1, Y0, Y2
+	VXORPS Y6, Y6, Y6
+row:
+	VBROADCASTSS (R8), X0
+	VBROADCASTSS (R9), X1
+	VMAXPS X1, X0, X2
 	VMOVSS X2, (R8)
+	VINSERTF128 $1, X1, Y0, Y0
+	VINSERTF128 $1, X2, Y2, Y2
 	VSUBPS Y2, Y0, Y0
-	VSUBPS Y2, Y1, Y1
-	EXP2_AVX2(Y0, Y3, Y4, Y5) // factor of out
-	EXP2_AVX2(Y1, Y3, Y4, Y5) // factor of acc
+	EXP2_DOWN_AVX2(Y0, Y3, Y4, Y5)
+	VEXTRACTF128 $1, Y0, X1
 	VMULSS 4(R8), X0, X2
 	VMULSS 4(R9), X1, X3
 	VADDSS X3, X2, X2
 	VMOVSS X2, 4(R8)
-next:
+	VBROADCASTSS X0, Y0     // factor of out
+	VBROADCASTSS X1, Y1     // factor of acc
+	MOVQ R10, DI
+	MOVQ R11, SI
+	MOVQ n+16(FP), CX
+columns:
 	VMULPS (DI), Y0, Y2
 	VMULPS 32(DI), Y0, Y3
 	VMULPS (SI), Y1, Y4
 	VMULPS 32(SI), Y1, Y5
+	VMOVUPS Y6, (SI)
+	VMOVUPS Y6, 32(SI)
 	VADDPS Y4, Y2, Y2
 	VADDPS Y5, Y3, Y3
 	VMOVUPS Y2, (DI)
@@ -210,7 +247,60 @@ next:
 	ADDQ $64, SI
 	ADDQ $64, DI
 	SUBQ $16, CX
-	JNZ next
+	JNZ columns
+	ADDQ $ROW, R10
+	ADDQ $ROW, R11
+	ADDQ $8, R8
+	ADDQ $8, R9
+	DECQ DX
+	JNZ row
+	VZEROUPPER
+	RET
+
+// func mergeRowsAVX512(out, acc *float32, n, rows int, a, b *Softmax)
+TEXT ·mergeRowsAVX512(SB), NOSPLIT, $0-48
+	MOVQ out+0(FP), R10
+	MOVQ acc+8(FP), R11
+	MOVQ rows+24(FP), DX
+	MOVQ a+32(FP), R8
+	MOVQ b+40(FP), R9
+	EXP2_CONSTANTS_AVX512
+	VPXORD Z6, Z6, Z6
+row:
+	VBROADCASTSS (R8), X0
+	VBROADCASTSS (R9), X1
+	VMAXPS X1, X0, X2
+	VMOVSS X2, (R8)
+	VINSERTF128 $1, X1, Y0, Y0
+	VINSERTF128 $1, X2, Y2, Y2
+	VSUBPS Y2, Y0, Y0
+	EXP2_DOWN_AVX512(Z0, Z3, Z4, Z5)
+	VEXTRACTF128 $1, Y0, X1
+	VMULSS 4(R8), X0, X2
+	VMULSS 4(R9), X1, X3
+	VADDSS X3, X2, X2
+	VMOVSS X2, 4(R8)
+	VBROADCASTSS X0, Z0     // factor of out
+	VBROADCASTSS X1, Z1     // factor of acc
+	MOVQ R10, DI
+	MOVQ R11, SI
+	MOVQ n+16(FP), CX
+columns:
+	VMULPS (DI), Z0, Z2
+	VMULPS (SI), Z1, Z4
+	VMOVUPS Z6, (SI)
+	VADDPS Z4, Z2, Z2
+	VMOVUPS Z2, (DI)
+	ADDQ $64, SI
+	ADDQ $64, DI
+	SUBQ $16, CX
+	JNZ columns
+	ADDQ $ROW, R10
+	ADDQ $ROW, R11
+	ADDQ $8, R8
+	ADDQ $8, R9
+	DECQ DX
+	JNZ row
 	VZEROUPPER
 	RET
 

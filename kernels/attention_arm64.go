@@ -8,7 +8,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// The kernels ignore next.
+// The kernels ask for nothing ahead of need.
 
 func (c CPU) vector() bool { return c.NEON }
 
@@ -43,9 +43,49 @@ func (c CPU) scores1(t tensor.Type, p, q *float32, k unsafe.Pointer, d, n int, s
 	}
 }
 
-func (c CPU) softmaxBlock(p *float32, n int, st *Softmax) { softmaxBlockNEON(p, n, st) }
-func mergeAsm(out, acc *float32, n int, a, b *Softmax)    { mergeNEON(out, acc, n, a, b) }
-func divideAsm(dst, x *float32, n int, total float32)     { divideNEON(dst, x, n, total) }
+func (c CPU) softmaxRows(p *float32, n, rows int, st *Softmax) {
+	for r := range rows {
+		softmaxBlockNEON(rowOf(p, r), n, statOf(st, r))
+	}
+}
+
+func (c CPU) mergeRows(out, acc *float32, n, rows int, a, b *Softmax) {
+	for r := range rows {
+		mergeNEON(rowOf(out, r), rowOf(acc, r), n, statOf(a, r), statOf(b, r))
+	}
+}
+
+func rowOf(p *float32, r int) *float32 {
+	return (*float32)(unsafe.Add(unsafe.Pointer(p), 4*attentionStride*r))
+}
+
+func statOf(st *Softmax, r int) *Softmax {
+	return (*Softmax)(unsafe.Add(unsafe.Pointer(st), r*int(unsafe.Sizeof(*st))))
+}
+
+func (c CPU) panel(t tensor.Type) panelFunc {
+	switch t {
+	case tensor.F32:
+		return panelF32NEON
+	case tensor.F16:
+		return panelF16NEON
+	}
+	return panelBF16NEON
+}
+
+func (c CPU) scores6(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32) {
+	scores6NEON(p, q, k, d, groups, nextK, nextV, pace, scale)
+}
+
+func (c CPU) values6(acc, p, v *float32, n, groups, cols int) {
+	values6NEON(acc, p, v, n, groups, cols)
+}
+
+func values1(acc, p *float32, v unsafe.Pointer, stride, n, cols int) {
+	values1F32NEON(acc, p, v, stride, n, cols, nil)
+}
+
+func divideAsm(dst, x *float32, n int, total float32) { divideNEON(dst, x, n, total) }
 
 // softmaxWeightsAsm does the first so many of the n elements at p.
 func (c CPU) softmaxWeightsAsm(p *float32, n int, st Softmax) int {
@@ -102,3 +142,18 @@ func softmaxWeightsNEON(p *float32, n int, st Softmax)
 
 //go:noescape
 func divideNEON(dst, x *float32, n int, total float32)
+
+//go:noescape
+func scores6NEON(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
+
+//go:noescape
+func values6NEON(acc, p, v *float32, n, groups, cols int)
+
+//go:noescape
+func panelF32NEON(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+
+//go:noescape
+func panelF16NEON(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+
+//go:noescape
+func panelBF16NEON(dst *float32, src unsafe.Pointer, stride, step, n, cols int)

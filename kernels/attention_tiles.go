@@ -7,69 +7,95 @@ import "unsafe"
 const (
 	maxHeadDim = 256 // of the scratch rows
 
-	attentionRows = 64 // rows (query heads of tokens) that share a pass over the cache
-	valueSlots    = 64 // slots whose values stay in the first-level cache meanwhile
+	fewRows = 16 // up to so many rows read the cache directly, more of them from panels
+
+	panelColumns = 64  // keys, or columns of values, of a panel
+	panelSlots   = 128 // of a panel of values: 32 KiB, which stay in the first-level cache for all rows
+	valueSlots   = 64  // the same for values that are read directly
 )
 
 type (
 	scoresFunc func(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 	valuesFunc func(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+	panelFunc  func(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
 )
 
 // attentionAsm computes attention in tiles of attentionRows rows. Per block of
 // the cache it computes the scores of all rows, turns them into weights and adds
-// the weighted values; four rows at a time share what is loaded.
+// the weighted values. Groups of rows share what is loaded: 4 where there are few
+// rows and reading the cache takes the time; otherwise 6, after the keys or values
+// have been widened to panels, once for all groups.
 func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
 	if !c.vector() || a.KV.HeadDim%16 != 0 || a.KV.HeadDim < 1 || a.KV.HeadDim > maxHeadDim {
 		return false
 	}
-	s.grow((min(attentionRows, a.N*a.Group)+3)&^3, a.KV.HeadDim)
-	for from := 0; from < a.N*a.Group; from += attentionRows {
-		t := attentionTile{AttentionArgs: a, s: s, c: c, from: from, n: min(attentionRows, a.N*a.Group-from)}
+	rows := a.N * a.Group
+	if rows == 0 {
+		return true
+	}
+	t := attentionTile{AttentionArgs: a, s: s, c: c, group: 4}
+	if rows > fewRows {
+		// Tiles of about the same size.
+		t.group = 6
+		tiles := (rows + attentionRows - 1) / attentionRows
+		rows = (rows + tiles - 1) / tiles
+	}
+	rows = (rows + t.group - 1) / t.group * t.group
+	s.grow(rows, a.KV.HeadDim)
+	if t.group == 6 {
+		s.growPanels(a.KV.HeadDim)
+	}
+	for ; t.from < a.N*a.Group; t.from += rows {
+		t.n = min(rows, a.N*a.Group-t.from)
+		t.padded = (t.n + t.group - 1) / t.group * t.group
 		t.run()
 	}
 	return true
 }
 
 // attentionTile is n rows of an attention call; row r is head (from+r)%Group of
-// token (from+r)/Group.
+// token (from+r)/Group. Rows from n to padded fill the last group: they have the
+// limits of the last row, and nobody looks at what becomes of them.
 type attentionTile struct {
 	*AttentionArgs
 	s       *AttentionScratch
 	c       CPU
+	group   int // rows that share a register tile
 	from, n int
+	padded  int // n rounded up to whole groups
 	end     int // slots that the last row sees
 }
 
-func (t *attentionTile) row(r int) (off, lo, hi int) {
+// row returns where row r lies in Q and Out, and its token.
+func (t *attentionTile) row(r int) (off, i int) {
 	i, g := (t.from+r)/t.Group, (t.from+r)%t.Group
-	lo, hi = t.slots(i)
-	return i*t.Stride + g*t.KV.HeadDim, lo, hi
+	return i*t.Stride + g*t.KV.HeadDim, i
 }
 
 func (t *attentionTile) run() {
 	d, s := t.KV.HeadDim, t.s
-	for r := range (t.n + 3) &^ 3 {
-		q, out := s.q[r*attentionStride:][:d], s.out[r*attentionStride:][:d]
-		clear(out)
+	for r := range t.padded {
+		q := s.q[r*attentionStride:][:d]
+		clear(s.acc[r*attentionStride:][:d])
+		clear(s.out[r*attentionStride:][:d])
 		s.all[r] = Softmax{Max: minusInf}
 		if r >= t.n {
 			clear(q)
+			s.from[r], s.to[r] = s.from[t.n-1], s.to[t.n-1]
 			continue
 		}
-		off, _, _ := t.row(r)
+		off, i := t.row(r)
 		copy(q, t.Q[off:off+d])
+		s.from[r], s.to[r] = t.slots(i)
 	}
-	_, lo, _ := t.row(0)
-	_, _, hi := t.row(t.n - 1)
-	t.end = hi
-	for at := lo; at < hi; {
-		end := min(hi, (at/BlockEntries+1)*BlockEntries)
+	t.end = s.to[t.n-1]
+	for at := s.from[0]; at < t.end; {
+		end := min(t.end, (at/BlockEntries+1)*BlockEntries)
 		t.block(at, end)
 		at = end
 	}
 	for r := range t.n {
-		off, _, _ := t.row(r)
+		off, _ := t.row(r)
 		out := t.Out[off : off+d]
 		if s.all[r].Sum == 0 {
 			clear(out)
@@ -82,42 +108,153 @@ func (t *attentionTile) run() {
 	}
 }
 
-// block advances all rows over the logical slots [from, to) of one block.
+// block advances all rows over the logical slots [from, to) of one block. From
+// here on slots are columns: numbers in the block, which starts at base.
 func (t *attentionTile) block(from, to int) {
 	s := t.s
-	// Slot numbers in the block; column 0 of the scores is the start of the block.
 	base := from / BlockEntries * BlockEntries
-	for r := range t.n {
-		_, lo, hi := t.row(r)
-		lo, hi = max(lo, base)-base, min(hi, to)-base
-		s.lo[r], s.hi[r] = lo, max(lo, hi)
+	for r, lo := range s.from[:t.padded] {
+		s.lo[r] = min(max(lo, from), to) - base
+		s.hi[r] = max(s.lo[r], min(s.to[r], to)-base)
 	}
-	for r := t.n; r%4 != 0; r++ {
-		s.lo[r], s.hi[r] = s.lo[t.n-1], s.hi[t.n-1]
+	from, to = from-base, to-base
+	if t.group == 6 {
+		t.panelScores(base, from, to)
+	} else {
+		t.scores(base, from, to)
 	}
-	t.scores(base, from-base, to-base)
-	for r := range t.n {
-		lo, hi := s.lo[r], s.hi[r]
-		if lo == hi {
-			continue
-		}
-		p := s.p[r*attentionStride:][:BlockEntries]
-		first, end := lo&^(TileEntries-1), (hi+TileEntries-1)&^(TileEntries-1)
-		for j := first; j < lo; j++ {
+	for r := 0; r < t.padded; r += t.group {
+		t.weights(r)
+	}
+	if t.group == 6 {
+		t.panelValues(base, from, to)
+	} else {
+		t.values(base, from, to)
+	}
+	// Limits grow with the row: those that see nothing here come first or last.
+	first, last := 0, t.n
+	for first < last && s.lo[first] == s.hi[first] {
+		first++
+	}
+	for first < last && s.lo[last-1] == s.hi[last-1] {
+		last--
+	}
+	if first < last {
+		t.c.mergeRows(&s.out[first*attentionStride], &s.acc[first*attentionStride], t.KV.HeadDim, last-first, &s.all[first], &s.part[first])
+	}
+}
+
+// weights turns the scores of the group of rows from r on into weights.
+func (t *attentionTile) weights(r int) {
+	s := t.s
+	first := s.lo[r] &^ (TileEntries - 1)
+	end := (s.hi[r+t.group-1] + TileEntries - 1) &^ (TileEntries - 1)
+	if first >= end {
+		return
+	}
+	rows := min(t.group, (t.n-r+1)&^1)
+	for i := r; i < r+rows; i++ {
+		p := s.p[i*attentionStride:][:BlockEntries]
+		for j := first; j < s.lo[i]; j++ {
 			p[j] = minusInf
 		}
-		for j := hi; j < end; j++ {
+		for j := s.hi[i]; j < end; j++ {
 			p[j] = minusInf
 		}
-		t.c.softmaxBlock(&p[first], end-first, &s.part[r])
-		clear(s.acc[r*attentionStride:][:t.KV.HeadDim])
 	}
-	t.values(base, from-base, to-base)
-	for r := range t.n {
-		if s.lo[r] < s.hi[r] {
-			mergeAsm(&s.out[r*attentionStride], &s.acc[r*attentionStride], t.KV.HeadDim, &s.all[r], &s.part[r])
+	t.c.softmaxRows(&s.p[r*attentionStride+first], end-first, rows, &s.part[r])
+}
+
+// panelScores computes the scores of the columns [from, to), panel by panel.
+// What a panel holds beyond them is left over and no row will see its scores.
+func (t *attentionTile) panelScores(base, from, to int) {
+	s, kv := t.s, &t.KV
+	widen := t.c.panel(kv.Type)
+	row := TileEntries * kv.Type.Size()
+	from &^= TileEntries - 1
+	for at := from &^ (panelColumns - 1); at < to; at += panelColumns {
+		end := at + panelColumns
+		for j := max(at, from); j < min(end, to); {
+			slot := base + j
+			n := min(end-j, (to-j+TileEntries-1)&^(TileEntries-1), kv.PageEntries-(slot-kv.Base)%kv.PageEntries)
+			widen(&s.k[j-at], kv.key(slot), row, row*kv.HeadDim, kv.HeadDim, n)
+			j += n
+		}
+		first, last := 0, t.padded
+		for first < last && s.hi[first+5] <= at {
+			first += 6
+		}
+		for first < last && s.lo[last-6] >= end {
+			last -= 6
+		}
+		if first < last {
+			nextV := kv.value(base + max(at, from))
+			nextK := nextV
+			if base+end < t.end {
+				nextK = kv.key(base + end)
+			}
+			groups := (last - first) / 6
+			pace := (panelColumns*kv.Type.Size()/2/groups + 1) * 2
+			t.c.scores6(&s.p[first*attentionStride+at], &s.q[first*attentionStride], &s.k[0], kv.HeadDim, groups, nextK, nextV, pace, t.Scale)
 		}
 	}
+}
+
+// panelValues adds the weighted values of the columns [from, to), panel by panel.
+func (t *attentionTile) panelValues(base, from, to int) {
+	s, kv := t.s, &t.KV
+	size := kv.Type.Size()
+	widen := t.c.panel(kv.Type)
+	for at := from; at < to; {
+		end := min(to, at+panelSlots)
+		// Groups of which every row sees all of these columns.
+		first, last := 0, t.padded
+		for first < last && s.hi[first] < end {
+			first += 6
+		}
+		for first < last && s.lo[last-1] > at {
+			last -= 6
+		}
+		for c := 0; c < kv.HeadDim; c += panelColumns {
+			cols := min(panelColumns, kv.HeadDim-c)
+			for j := at; j < end; {
+				slot := base + j
+				n := min(end-j, kv.PageEntries-(slot-kv.Base)%kv.PageEntries)
+				widen(&s.v[(j-at)*panelColumns], unsafe.Add(kv.value(slot), c*size), kv.HeadDim*size, TileEntries*size, n, cols)
+				j += n
+			}
+			if first < last {
+				t.c.values6(&s.acc[first*attentionStride+c], &s.p[first*attentionStride+at], &s.v[0], end-at, (last-first)/6, cols)
+			}
+			for r := 0; r < t.padded; r += 6 {
+				if r < first || r >= last {
+					t.panelEdge(r, c, cols, at, end)
+				}
+			}
+		}
+		at = end
+	}
+}
+
+// panelEdge adds the values of the columns [at, end), which the panel holds, to
+// components c to c+cols-1 of the rows r to r+5, which do not all see all of them.
+func (t *attentionTile) panelEdge(r, c, cols, at, end int) {
+	s := t.s
+	lo, hi := max(at, s.lo[r+5]), min(end, s.hi[r]) // what all see
+	lo = min(lo, end)
+	hi = max(hi, lo)
+	single := func(from, to int) {
+		for i := r; i < min(r+6, t.n); i++ {
+			if f, e := max(from, s.lo[i]), min(to, s.hi[i]); f < e {
+				values1(&s.acc[i*attentionStride+c], &s.p[i*attentionStride+f], unsafe.Pointer(&s.v[(f-at)*panelColumns]), 4*panelColumns, e-f, cols)
+			}
+		}
+	}
+	single(at, lo)
+	if lo < hi {
+		t.c.values6(&s.acc[r*attentionStride+c], &s.p[r*attentionStride+lo], &s.v[(lo-at)*panelColumns], hi-lo, 1, cols)
+	}
+	single(hi, end)
 }
 
 // scores computes the scores of the columns [from, to), widened to whole tiles.
@@ -206,6 +343,16 @@ func (t *attentionTile) valuesOf(r int, v unsafe.Pointer, at, end int, next unsa
 	}
 }
 
+// growPanels makes room for the panels of heads of d components.
+func (s *AttentionScratch) growPanels(d int) {
+	if len(s.k) < d*panelColumns {
+		s.k = make([]float32, d*panelColumns)
+	}
+	if s.v == nil {
+		s.v = make([]float32, panelSlots*panelColumns)
+	}
+}
+
 func (c CPU) attentionScores(dst, q []float32, kv *KV, from int, scale float32) {
 	if !c.vector() || len(q) != kv.HeadDim {
 		scoresPortable(dst, q, kv, from, scale)
@@ -243,9 +390,19 @@ func (c CPU) softmaxWeights(dst []float32, st Softmax) {
 //     the scores of one row with n tiles.
 //   - values4 returns the kernels for one row, for four, and for four and a
 //     multiple of 64 columns or nil. All want a multiple of 16 columns.
-//   - softmaxBlock replaces the n scores at p, n a positive multiple of 16 and p
-//     in lane 0, by their weights relative to the largest.
-//   - mergeAsm is mergePortable for n components, a multiple of 16; a receives the result.
+//   - values1 is values4's kernel for one row and f32 values, without prefetch.
+//   - panel returns the kernel that widens n rows of a multiple of 16 columns, up to
+//     64, to a panel; rows of src are stride bytes apart, and in a row groups of 16
+//     columns step bytes.
+//   - scores6 computes the scores of groups of 6 rows with the 64 keys of a panel.
+//     It may ask for what lies at nextK and nextV, pace bytes (an even number) with
+//     every component of a group.
+//   - values6 adds the weighted values of n slots to a multiple of 16 components of
+//     groups of 6 rows.
+//   - softmaxRows replaces the first n scores of an even number of rows, n a positive
+//     multiple of 16 and p in lane 0, by their weights relative to the largest.
+//   - mergeRows is mergePortable for n components, a multiple of 16, of some rows; a
+//     receives the result. It leaves acc cleared for the next block.
 //   - divideAsm sets dst[i] = x[i]/total + 0 for a multiple of 16 components.
 //   - softmaxWeightsAsm is softmaxWeightsPortable for as many of the first
 //     slots as it returns.
