@@ -1,4 +1,5 @@
 # make test   all tests; needs Go alone (parts that need more skip and say so)
+# make novulkan  builds (bin/lukv-static) and tests the command without Vulkan
 # make checks prints how many checks the conformance tests make
 # make lint   vet, gofmt, staticcheck
 # make cross  builds for the other supported systems
@@ -12,15 +13,22 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 export CGO_ENABLED = 0
 
-.PHONY: all test checks lint cross bench microbench results build
+.PHONY: all test novulkan checks lint cross bench microbench results build static
 
 all: lint test
 
 build:
 	$(GO) build -o bin/lukv ./cmd/lukv
 
+static:
+	$(GO) build -tags novulkan -o bin/lukv-static ./cmd/lukv
+
 test:
 	$(GO) test $(TESTFLAGS) ./...
+
+novulkan: static
+	$(GO) vet -tags novulkan ./cmd/lukv
+	$(GO) test $(TESTFLAGS) -tags novulkan ./cmd/lukv
 
 checks:
 	@$(GO) test -count=1 -v -run 'Golden|Conformance|OpTable' ./kernels ./safetensors ./lukv ./model/... ./tokenizer/... ./eval | grep -E '^[a-z].*checks|^FAIL|^--- FAIL'
@@ -31,9 +39,10 @@ lint:
 	$(GO) run $(STATICCHECK) ./...
 
 cross:
-	GOOS=linux GOARCH=arm64 $(GO) build ./...
-	GOOS=darwin GOARCH=arm64 $(GO) build ./...
-	GOOS=windows GOARCH=amd64 $(GO) build ./...
+	for system in linux/arm64 darwin/arm64 windows/amd64 linux/riscv64; do \
+		export GOOS=$${system%/*} GOARCH=$${system#*/}; \
+		$(GO) build ./... && $(GO) build -tags novulkan -o /dev/null ./cmd/lukv || exit 1; \
+	done
 	$(GO) build -tags purego ./...
 
 bench:

@@ -30,9 +30,31 @@ type Options struct {
 	Compression []Compression     // default none
 
 	// Prefill and Decode are numbers of tokens. If both are empty they are 512
-	// and 64.
+	// and 64, or nothing with Start.
 	Prefill []int
 	Decode  []int
+
+	// Busy are numbers of competing processes, each of which keeps a processor
+	// busy while a decode point is measured, default 0. BusyCommand is the command
+	// line of such a process: a program that calls [Busy] with its standard
+	// input and output.
+	Busy        []int
+	BusyCommand []string
+
+	// Start asks for the time from opening a checkpoint to its first token with
+	// the files out of memory too, where the system lets go of them.
+	Start bool
+
+	// Device is the accelerator to measure and to run models on, as
+	// kernels.OpenDevice takes it; "" for none. DeviceLayers is the number of
+	// layers on it, 0 for all.
+	Device       string
+	DeviceLayers int
+
+	// MaxMemory bounds the bytes of weights and caches together; what needs more
+	// is not measured. Default 80 % of what the system has available when the
+	// run begins.
+	MaxMemory int64
 
 	// Reps is the number of repetitions of each point, default 5. As many again
 	// may replace disturbed ones.
@@ -56,12 +78,14 @@ func (o *Options) setDefaults() {
 	list(&o.CacheType, tensor.Type(0))
 	list(&o.Depth, 0)
 	list(&o.Batch, 1)
+	list(&o.Busy, 0)
 	list(&o.Compression, Compression{})
-	if len(o.Prefill)+len(o.Decode) == 0 {
+	if len(o.Prefill)+len(o.Decode) == 0 && !o.Start {
 		o.Prefill, o.Decode = []int{512}, []int{64}
 	}
 	o.Reps = cmp.Or(o.Reps, 5)
 	o.Probe = cmp.Or(o.Probe, 40*time.Millisecond)
+	o.MaxMemory = cmp.Or(o.MaxMemory, freeMemory()*4/5)
 }
 
 // Validate reports the first value that makes no sense.
@@ -74,13 +98,19 @@ func (o *Options) Validate() error {
 	}{
 		{"threads", o.Threads, 0, 4096}, {"depth", o.Depth, 0, limit}, {"batch", o.Batch, 1, 4096},
 		{"prefill tokens", o.Prefill, 1, limit}, {"decode tokens", o.Decode, 1, limit},
-		{"repetitions", []int{cmp.Or(o.Reps, 1)}, 1, 10000},
+		{"busy processes", o.Busy, 0, 1024}, {"repetitions", []int{cmp.Or(o.Reps, 1)}, 1, 10000},
 	} {
 		for _, x := range c.x {
 			if x < c.lo || x > c.hi {
 				return fmt.Errorf("bench: %s: found %d, expected %d to %d", c.what, x, c.lo, c.hi)
 			}
 		}
+	}
+	if len(o.BusyCommand) == 0 && len(o.Busy) > 0 && slices.Max(o.Busy) > 0 {
+		return errors.New("bench: busy processes: found no command that starts one")
+	}
+	if o.MaxMemory < 0 {
+		return fmt.Errorf("bench: memory limit: found %d bytes, expected 0 or more", o.MaxMemory)
 	}
 	for _, c := range o.Compression {
 		if !(c.Ratio >= 0 && c.Ratio < 1) {
@@ -118,6 +148,9 @@ type Key struct {
 	Metric    string  `json:"metric,omitempty"`    // "" without compression
 	Allocator string  `json:"allocator,omitempty"` // likewise
 	Ratio     float64 `json:"ratio"`
+	Busy      int     `json:"busy,omitempty"`          // competing processes
+	Device    string  `json:"device,omitempty"`        // name of the accelerator
+	Layers    int     `json:"device_layers,omitempty"` // on it, 0 for all
 }
 
 // Name returns the test as tables name it, such as pp512 or tg64.
@@ -137,8 +170,23 @@ func (k Key) Compression() string {
 }
 
 func (k Key) String() string {
-	return fmt.Sprintf("%s %s %s depth %d batch %d threads %d %s %s cache %s compression %s", k.Model, k.Weights, k.Name(),
+	s := fmt.Sprintf("%s %s %s depth %d batch %d threads %d %s %s cache %s compression %s", k.Model, k.Weights, k.Name(),
 		k.Depth, k.Batch, k.Threads, k.Precision, k.CPU, k.Cache, k.Compression())
+	if k.Busy > 0 {
+		s += fmt.Sprintf(" against %d busy", k.Busy)
+	}
+	if k.Device != "" {
+		s += " on " + k.on()
+	}
+	return s
+}
+
+// on returns the device as tables name it.
+func (k Key) on() string {
+	if k.Layers > 0 {
+		return fmt.Sprintf("%s (%d layers)", k.Device, k.Layers)
+	}
+	return k.Device
 }
 
 // full returns the key of the same point without compression.
@@ -163,6 +211,12 @@ func Run(ctx context.Context, sources []*Source, o Options) (*Report, error) {
 	defer p.buf.Close()
 	r := &runner{o: &o, p: p, seen: map[Key]bool{}}
 	r.report = &Report{Format: Format, Started: time.Now().UTC().Truncate(time.Second), Machine: r.p.machine()}
+	if o.Device != "" {
+		if err := r.device(ctx); err != nil {
+			return nil, err
+		}
+		defer r.meter.close()
+	}
 	models := len(o.Precision) * len(o.CPU) * len(o.Threads)
 	r.total = len(sources) * models * r.perModel()
 	var errs []error
@@ -192,6 +246,7 @@ func Run(ctx context.Context, sources []*Source, o Options) (*Report, error) {
 type runner struct {
 	o        *Options
 	p        *prober
+	meter    *meter // nil without a device
 	report   *Report
 	seen     map[Key]bool
 	failures map[Key]error
@@ -201,7 +256,7 @@ type runner struct {
 
 func (r *runner) perModel() int {
 	o := r.o
-	return len(o.CacheType) * len(o.Depth) * len(o.Compression) * (len(o.Prefill) + len(o.Batch)*len(o.Decode))
+	return len(o.CacheType) * len(o.Depth) * len(o.Compression) * (len(o.Prefill) + len(o.Batch)*len(o.Decode)*len(o.Busy))
 }
 
 func (r *runner) progress(format string, args ...any) {
@@ -213,23 +268,56 @@ func (r *runner) progress(format string, args ...any) {
 // margin is the memory left free for buffers and everything else.
 const margin = 128 << 20
 
-// room returns ErrMemory if need bytes are not free.
-func room(what string, need int64) error {
+// room returns ErrMemory if need bytes are not free, or exceed the run's limit
+// together with those that the weights take.
+func (r *runner) room(what string, need, weights int64) error {
+	if need == 0 {
+		return nil
+	}
 	runtime.GC()
 	if free := freeMemory(); free > 0 && need+margin > free {
 		return fmt.Errorf("%s: %w: it needs %s and %s for buffers, %s are free", what, ErrMemory, size(need), size(margin), size(free))
 	}
+	if limit := r.o.MaxMemory; limit > 0 && need+weights+margin > limit {
+		return fmt.Errorf("%s: %w: it needs %s and %s for buffers beside %s of weights, the limit is %s",
+			what, ErrMemory, size(need), size(margin), size(weights), size(limit))
+	}
 	return nil
+}
+
+// device opens and measures the accelerator.
+func (r *runner) device(ctx context.Context) error {
+	r.progress("%s: copying", r.o.Device)
+	m, err := newMeter(ctx, r.o.Device, r.o.Reps)
+	if err != nil {
+		return err
+	}
+	if err := m.operations(ctx, func(what string) { r.progress("%s: %s", r.o.Device, what) }); err != nil {
+		return errors.Join(err, m.close())
+	}
+	r.meter, r.report.Device = m, m.report
+	return nil
+}
+
+// options adds to the options of a model what all models of the run have.
+func (r *runner) options(opts ...model.Option) []model.Option {
+	if r.meter != nil {
+		opts = append(opts, model.WithOpenDevice(r.meter.dev))
+		if r.o.DeviceLayers > 0 {
+			opts = append(opts, model.WithDeviceLayers(r.o.DeviceLayers))
+		}
+	}
+	return opts
 }
 
 func (r *runner) source(ctx context.Context, s *Source) error {
 	if s.bytes > 0 {
 		r.progress("%s: making %s of random weights", s.name, size(s.bytes))
-		if err := room(s.name, s.bytes); err != nil {
+		if err := r.room(s.name, s.bytes, 0); err != nil {
 			return err
 		}
 	}
-	if s.start {
+	if s.folder != nil {
 		if err := r.start(ctx, s); err != nil {
 			return err
 		}
@@ -248,7 +336,7 @@ func (r *runner) source(ctx context.Context, s *Source) error {
 
 // model measures all points of one model as it is opened.
 func (r *runner) model(ctx context.Context, s *Source, precision model.Precision, cpu kernels.CPU, threads int) error {
-	m, err := s.open(ctx, model.WithPrecision(precision), model.WithCPU(cpu), model.WithThreads(threads))
+	m, err := s.open(ctx, r.options(model.WithPrecision(precision), model.WithCPU(cpu), model.WithThreads(threads))...)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", s.name, err)
 	}
@@ -284,6 +372,12 @@ func (r *runner) points(s *Source, m *model.Model) []*course {
 	base := Key{
 		Model: s.name, Weights: cfg.Type.String(), Batch: 1,
 		Threads: m.Threads(), Precision: string(m.Precision()), CPU: m.CPU().String(),
+	}
+	if dev := m.Device(); dev != nil {
+		base.Device = dev.Info().Name
+		if n := m.DeviceLayers(); n < cfg.Layers {
+			base.Layers = n
+		}
 	}
 	comps := slices.Clone(o.Compression)
 	slices.SortStableFunc(comps, func(a, b Compression) int {
@@ -323,48 +417,14 @@ func (r *runner) points(s *Source, m *model.Model) []*course {
 				}
 				for _, n := range o.Decode {
 					for _, b := range o.Batch {
-						k.Test, k.Tokens, k.Batch = TestDecode, n, b
-						add(k)
+						for _, busy := range o.Busy {
+							k.Test, k.Tokens, k.Batch, k.Busy = TestDecode, n, b, busy
+							add(k)
+						}
 					}
 				}
 			}
 		}
 	}
 	return out
-}
-
-// start measures the time from opening a model to its first logits: once as it
-// comes, and, when its files are in memory, as often as there are repetitions.
-func (r *runner) start(ctx context.Context, s *Source) error {
-	st := Start{Model: s.name}
-	for i := range r.o.Reps + 1 {
-		r.progress("%s: time to the first token", s.name)
-		begin := time.Now()
-		if err := firstToken(ctx, s); err != nil {
-			return fmt.Errorf("time %s to the first token: %w", s.name, err)
-		}
-		took := time.Since(begin).Seconds()
-		if i == 0 {
-			st.First = took
-		} else {
-			st.Samples = append(st.Samples, took)
-		}
-	}
-	st.Warm = median(st.Samples)
-	r.report.Starts = append(r.report.Starts, st)
-	return nil
-}
-
-func firstToken(ctx context.Context, s *Source) error {
-	m, err := s.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer m.Close()
-	session, err := m.NewSession(model.SessionOptions{})
-	if err != nil {
-		return err
-	}
-	defer session.Close()
-	return session.Prefill(ctx, []int32{0})
 }

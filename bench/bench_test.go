@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/probe"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -102,6 +103,9 @@ func TestRun(t *testing.T) {
 		}
 		if p.Test == TestPrefill && p.Depth == 0 && p.Ratio > 0 {
 			assert.Positive(t, p.Ranking, p.Key)
+			for _, s := range p.Samples {
+				assert.Positive(t, s.Full, "measured beside one without compression")
+			}
 		}
 	}
 
@@ -235,29 +239,6 @@ func TestCancel(t *testing.T) {
 	require.Len(t, r.Points, 1, "what is done stays")
 }
 
-func TestStart(t *testing.T) {
-	opened := 0
-	inner := Random("tiny", tiny(0), tensor.F32)
-	s := Checkpoint("disk", true, func(ctx context.Context, opts ...model.Option) (*model.Model, error) {
-		opened++
-		return inner.open(ctx, opts...)
-	})
-	o := quick()
-	o.Decode = []int{1}
-	r, err := Run(t.Context(), []*Source{s}, o)
-	require.NoError(t, err)
-	require.Len(t, r.Starts, 1)
-	assert.Positive(t, r.Starts[0].First)
-	assert.Positive(t, r.Starts[0].Warm)
-	assert.Len(t, r.Starts[0].Samples, o.Reps)
-	assert.Equal(t, 2+o.Reps, opened)
-
-	broken := Checkpoint("broken", true, func(context.Context, ...model.Option) (*model.Model, error) { return nil, os.ErrNotExist })
-	_, err = Run(t.Context(), []*Source{broken}, o)
-	require.ErrorIs(t, err, os.ErrNotExist)
-	require.ErrorContains(t, err, "broken")
-}
-
 func TestOptions(t *testing.T) {
 	for _, c := range []struct {
 		o    Options
@@ -269,6 +250,9 @@ func TestOptions(t *testing.T) {
 		{Options{Prefill: []int{0}}, "prefill tokens: found 0"},
 		{Options{Decode: []int{1 << 30}}, "decode tokens: found"},
 		{Options{Reps: -1}, "repetitions: found -1"},
+		{Options{Busy: []int{-1}}, "busy processes: found -1"},
+		{Options{Busy: []int{0, 1}}, "found no command"},
+		{Options{MaxMemory: -1}, "memory limit: found -1"},
 		{Options{Compression: []Compression{compression("snapkv", "uniform", 1)}}, "ratio: found 1"},
 	} {
 		_, err := Run(t.Context(), nil, c.o)
@@ -279,6 +263,30 @@ func TestOptions(t *testing.T) {
 	s, err := Shape("llama-3.2-1b", tensor.BF16)
 	require.NoError(t, err)
 	assert.InDelta(t, 2.4715e9, float64(s.bytes), 1e6)
+}
+
+// The fraction of the compute peak is that of the forced instruction set, and of
+// what the arithmetic allows.
+func TestUnit(t *testing.T) {
+	for _, cpu := range kernels.Variants() {
+		for _, c := range []struct {
+			weights   tensor.Type
+			precision model.Precision
+		}{{tensor.BF16, model.PrecisionBF16}, {tensor.BF16, model.PrecisionF32}, {tensor.F16, model.PrecisionAuto}} {
+			o := quick()
+			o.Reps = 1
+			o.Decode = []int{1}
+			o.CPU, o.Precision = []kernels.CPU{cpu}, []model.Precision{c.precision}
+			r, err := Run(t.Context(), []*Source{Random("tiny", tiny(0), c.weights)}, o)
+			require.NoError(t, err)
+			want := cpu.String()
+			if cpu.AVX512BF16 && c.precision != model.PrecisionBF16 {
+				want = "avx512"
+			}
+			assert.Equal(t, probe.UnitOf(want).Name, r.Points[0].Unit, "%s %v %s", cpu, c.weights, c.precision)
+			assert.Equal(t, want, probe.UnitOf(want).Set)
+		}
+	}
 }
 
 // A fault in one point is an error of its own kind, with the point's name.

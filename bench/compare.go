@@ -42,7 +42,8 @@ const (
 // ReadSeries reads the results of repeated runs of one program: reports of
 // lukv bench --json, or output of go test -bench, told apart by their first
 // byte. One report gives one observation per repetition that was not disturbed
-// (per repetition, if all were); of several reports each gives its medians,
+// (per repetition, if all were), and of an accelerator's operations one per
+// repetition; of several reports each gives its medians,
 // since repetitions within one run share its luck. Benchmark output gives one
 // observation per line and unit.
 func ReadSeries(paths []string) (*Series, error) {
@@ -72,6 +73,20 @@ func (s *Series) read(data []byte, medians bool) error {
 	}
 	if r.Format != Format {
 		return fmt.Errorf("report: found format %q, expected %q", r.Format, Format)
+	}
+	if r.Device != nil {
+		for _, o := range r.Device.Operations {
+			var rates []float64
+			for _, seconds := range o.Samples {
+				rates = append(rates, o.Rate*o.Seconds/seconds)
+			}
+			if medians && rates != nil {
+				rates = []float64{median(rates)}
+			}
+			if rates != nil {
+				s.add(r.Device.Info.Name+" "+o.Name+" "+o.Shape, o.Unit, rates...)
+			}
+		}
 	}
 	for i := range r.Points {
 		p := &r.Points[i]

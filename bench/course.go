@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -30,6 +31,8 @@ type course struct {
 	// member of the batch; nil where that is a new session.
 	bases []*model.Session
 	point *Point
+
+	one *course // the same on one thread, where busy processes compete and there are more
 }
 
 // disturbance is the relative difference of two probes from which on what lies
@@ -47,7 +50,7 @@ func (c *course) measure(ctx context.Context) (*Point, error) {
 	}
 	// One token ahead of a repetition warms it up.
 	c.opts = model.SessionOptions{Compression: policy, CacheType: c.cache, MaxTokens: c.key.Depth + c.key.Tokens + 1}
-	if err := room("cache", c.need(policy)); err != nil {
+	if err := c.fits(c.need(policy)); err != nil {
 		return nil, err
 	}
 	// What earlier points left is not this one's.
@@ -56,15 +59,32 @@ func (c *course) measure(ctx context.Context) (*Point, error) {
 	if err := c.prepare(ctx); err != nil {
 		return nil, err
 	}
-	peak := resetPeak()
+	if c.pairs() {
+		if c.one, err = c.single(ctx); err != nil {
+			return nil, fmt.Errorf("on one thread: %w", err)
+		}
+		defer c.one.close()
+	}
 	if err := c.repeat(ctx); err != nil {
 		return nil, err
 	}
-	if peak {
-		c.point.PeakBytes = max(0, peakMemory()-int64(c.r.p.buf.Bytes()))
-	}
 	c.point.summarize()
 	return c.point, nil
+}
+
+// fits returns ErrMemory if there is no room for the point's caches.
+func (c *course) fits(need int64) error {
+	if c.pairs() {
+		need *= 2
+	}
+	var there int64
+	if dev := c.m.Device(); dev != nil {
+		there = need / int64(c.m.Config().Layers) * int64(c.m.DeviceLayers())
+		if free := int64(dev.Memory().Free); there > free {
+			return fmt.Errorf("cache on the device: %w: it needs %s, %s are free", ErrMemory, size(there), size(free))
+		}
+	}
+	return c.r.room("cache", need-there, c.m.WeightBytes())
 }
 
 func (c *course) policy() (*lukv.Policy, error) {
@@ -89,9 +109,10 @@ func (c *course) need(policy *lukv.Policy) int64 {
 			atEnd = plan.Knows() == lukv.KnownAtEnd
 		}
 	}
-	var total, largest int64
+	var total, largest, full int64
 	for _, w := range cfg.Windows {
 		held := k.Depth + k.Tokens + 1
+		full += pages(held) * pageBytes * heads // measured beside it
 		switch {
 		case w > 0:
 			held = min(held, w+pageEntries+512)
@@ -106,7 +127,7 @@ func (c *course) need(policy *lukv.Policy) int64 {
 	}
 	total = total*int64(k.Batch) + largest
 	if prefillHere {
-		total += 4 * int64(k.Tokens) * int64(cfg.Hidden)
+		total += full + 4*int64(k.Tokens)*int64(cfg.Hidden)
 	}
 	return total + 12*int64(k.Batch)*int64(cfg.Vocab)
 }
@@ -209,7 +230,9 @@ func (c *course) unit() probe.Unit {
 // or twice as many in all.
 func (c *course) repeat(ctx context.Context) error {
 	u, reps := c.unit(), c.r.o.Reps
-	c.point.Unit = u.Name
+	if c.point.Unit = u.Name; c.r.meter != nil {
+		c.point.Unit = "best matrix product of the device"
+	}
 	good := 0
 	for i := 0; good < reps && i < 2*reps; i++ {
 		c.r.progress("%v: repetition %d of %d", c.key, good+1, reps)
@@ -236,32 +259,50 @@ func (c *course) once(ctx context.Context, u probe.Unit) (*Sample, error) {
 	}
 	defer done()
 	test := c.prefill
-	if c.key.Test == TestDecode {
+	switch {
+	case c.key.Busy > 0:
+		test = c.contend
+	case c.paired():
+		test = c.beside
+	case c.key.Test == TestDecode:
 		test = c.decode
 	}
 	runtime.GC() // of earlier repetitions, not in the middle of this one
-	var before roof
 	s := &Sample{}
-	took, err := test(ctx, sessions, s, func() { before = c.r.p.roof(c.key.Threads, u) })
+	var before roof
+	var failed error
+	took, err := test(ctx, sessions, s, func() { before, failed = c.roof(ctx, u) })
+	if err := errors.Join(err, failed); err != nil {
+		return nil, err
+	}
+	after, err := c.roof(ctx, u)
 	if err != nil {
 		return nil, err
 	}
-	after := c.r.p.roof(c.key.Threads, u)
-	n := float64(c.key.Tokens)
-	s.Seconds, s.Speed = took.Seconds(), n*float64(c.key.Batch)/took.Seconds()
+	s.Seconds, s.Speed = took.Seconds(), c.speed(took)
 	s.ReadBefore, s.ReadAfter = before.read, after.read
 	s.PeakBefore, s.PeakAfter = before.compute, after.compute
 	calls := 1.0
 	if c.key.Test == TestDecode {
-		calls = n
+		calls = float64(c.key.Tokens)
 		s.Disturbed = apart(before.read, after.read)
 		s.Read = float64(c.point.BytesPerStep) * calls / s.Seconds / ((before.read + after.read) / 2)
 	} else {
 		s.Disturbed = apart(before.compute, after.compute)
 	}
-	s.Compute = float64(c.point.Flop) * calls / s.Seconds / ((before.compute + after.compute) / 2)
+	if before.compute > 0 { // it was measured
+		s.Compute = float64(c.point.Flop) * calls / s.Seconds / ((before.compute + after.compute) / 2)
+	}
 	c.account(sessions)
 	return s, nil
+}
+
+// roof probes what the point runs on.
+func (c *course) roof(ctx context.Context, u probe.Unit) (roof, error) {
+	if c.r.meter != nil {
+		return c.r.meter.roof(ctx)
+	}
+	return c.r.p.roof(c.key.Threads, u), nil
 }
 
 // apart reports whether two probes differ too much.
@@ -282,9 +323,11 @@ func (c *course) prefill(ctx context.Context, sessions []*model.Session, sample 
 		return rising*held + rising*(rising+1)/2 + (n-rising)*window
 	})
 	ready()
+	done := c.observe(sessions)
 	begin := time.Now()
 	err := s.Prefill(ctx, tokens)
 	took := time.Since(begin)
+	done()
 	st := s.Stats()
 	sample.Ranking = (st.ScoreTime + st.EvictTime).Seconds() / took.Seconds()
 	return took, err
@@ -321,6 +364,8 @@ func (c *course) decode(ctx context.Context, sessions []*model.Session, sample *
 	}
 	c.point.BytesPerStep = c.weightsRead() + c.point.CacheRead
 	ready()
+	done := c.observe(sessions)
+	defer done()
 	var a, b runtime.MemStats
 	runtime.ReadMemStats(&a)
 	begin := time.Now()
@@ -374,6 +419,10 @@ func (c *course) account(sessions []*model.Session) {
 	}
 	p.CacheBytes, p.PeakCacheBytes = max(p.CacheBytes, held), max(p.PeakCacheBytes, high)
 	p.Kept = float64(entries) / float64(max(1, full))
+	if c.r.meter != nil {
+		p.DeviceBytes = max(p.DeviceBytes, int64(c.r.meter.dev.Memory().Used))
+		return // its memory may be this process's, or not
+	}
 	if c.s.private {
 		// With the weights on the Go heap the collector leaves as much garbage
 		// again; with mapped weights it would not. Look once, without it.
@@ -389,6 +438,79 @@ func (c *course) account(sessions []*model.Session) {
 		}
 		p.PrivateBytes = max(p.PrivateBytes, private)
 	}
+}
+
+// observe notes the most memory that the process takes until done is called. With
+// weights on the Go heap that beyond weights and caches is not looked for: the
+// collector leaves as much garbage again. Against busy processes there is a second
+// model in the way.
+func (c *course) observe(sessions []*model.Session) (done func()) {
+	if c.key.Busy > 0 || c.r.meter != nil {
+		return func() {}
+	}
+	buffer := int64(c.r.p.buf.Bytes())
+	stop := func() int64 { return 0 }
+	if !c.s.private {
+		stop = watchPrivate(func() int64 {
+			n := buffer
+			for _, s := range sessions {
+				ps := s.Cache().PoolStats()
+				n += ps.Bytes + ps.FreeBytes
+			}
+			return n
+		})
+	}
+	peak := resetPeak()
+	return func() {
+		p := c.point
+		if peak {
+			p.PeakBytes = max(p.PeakBytes, peakMemory()-buffer)
+		}
+		p.PrivatePeakBytes = max(p.PrivatePeakBytes, stop())
+	}
+}
+
+// paired reports whether the point, a prefill that compresses, is measured beside
+// the same one without compression.
+func (c *course) paired() bool {
+	return c.key.Test == TestPrefill && c.key.Depth == 0 && c.key.Ratio > 0
+}
+
+// beside measures a compressing prefill and one without compression in turn, in
+// changing order.
+func (c *course) beside(ctx context.Context, sessions []*model.Session, sample *Sample, ready func()) (took time.Duration, err error) {
+	fullFirst := len(c.point.Samples)%2 == 0
+	if fullFirst {
+		ready()
+		ready = func() {}
+		if sample.Full, err = c.full(ctx); err != nil {
+			return 0, err
+		}
+	}
+	if took, err = c.prefill(ctx, sessions, sample, ready); err != nil {
+		return 0, err
+	}
+	if !fullFirst {
+		sample.Full, err = c.full(ctx)
+	}
+	return took, err
+}
+
+// full returns the speed of the prefill without compression.
+func (c *course) full(ctx context.Context) (float64, error) {
+	o := c.opts
+	o.Compression = nil
+	s, err := c.m.NewSession(o)
+	if err != nil {
+		return 0, err
+	}
+	defer s.Close()
+	tokens := c.tokens(c.key.Tokens)
+	begin := time.Now()
+	if err := s.Prefill(ctx, tokens); err != nil {
+		return 0, err
+	}
+	return c.speed(time.Since(begin)), nil
 }
 
 // summarize computes medians over the undisturbed samples, over all if there
@@ -412,16 +534,41 @@ func (p *Point) summarize() {
 	p.Compute = median(column(func(s Sample) float64 { return s.Compute }))
 	p.Ranking = median(column(func(s Sample) float64 { return s.Ranking }))
 	p.Allocations = median(column(func(s Sample) float64 { return s.Allocations }))
+	if use[0].Full > 0 {
+		p.VersusFull = median(column(func(s Sample) float64 { return s.Speed / s.Full }))
+	}
+	if p.Busy > 0 {
+		p.VersusQuiet = median(column(func(s Sample) float64 { return s.Speed / s.Quiet }))
+		p.VersusQuietOne = median(column(func(s Sample) float64 { return s.Speed / s.QuietOne }))
+	}
 }
 
-// compareWithFull sets the speed relative to the same point without compression.
+// pace returns the median speed over what the probes around it gave.
+func (p *Point) pace() float64 {
+	var out []float64
+	for _, s := range p.Samples {
+		if s.Disturbed && !p.Disturbed {
+			continue
+		}
+		probes := s.ReadBefore + s.ReadAfter
+		if p.Test == TestPrefill && p.Device == "" {
+			probes = s.PeakBefore + s.PeakAfter
+		}
+		out = append(out, s.Speed/probes)
+	}
+	return median(out)
+}
+
+// compareWithFull sets the speed relative to the same point without compression,
+// each divided by the machine's at that moment, where they were not measured
+// together.
 func (p *Point) compareWithFull(all []Point) {
-	if p.Ratio == 0 || p.Error != "" {
+	if p.Ratio == 0 || p.Error != "" || p.VersusFull > 0 {
 		return
 	}
 	for i := range all {
 		if q := &all[i]; q.Key == p.Key.full() && q.Error == "" {
-			p.VersusFull = p.Speed / q.Speed
+			p.VersusFull = p.pace() / q.pace()
 		}
 	}
 }

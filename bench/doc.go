@@ -2,10 +2,12 @@
 // of the machine's own limits that is.
 //
 // [Run] takes [Source]s, checkpoints or published shapes with random weights
-// made in memory ([Shape]), and measures prefill and decode over the cross
-// product of what [Options] lists: threads, precision, instruction set, cache
-// type, depth, batch size, compression. The result is a [Report] for tables,
-// Markdown, CSV and JSON; [Compare] tests whether two of them differ.
+// made in memory ([Shape]) or written to a file and mapped ([Written]), and
+// measures prefill and decode over the cross product of what [Options] lists:
+// threads, precision, instruction set, cache type, depth, batch size, compression,
+// busy processes; on the processor or on an accelerator. The result is a
+// [Report] for tables, Markdown, CSV and JSON; [Compare] tests whether two of
+// them differ.
 //
 // # What is measured
 //
@@ -16,6 +18,13 @@
 // Depth is what the cache holds before: it is filled with random entries
 // (Session.Fill), ragged where a policy compresses, so that a deep point costs
 // its memory and not a prefill. Every repetition starts from that same state.
+//
+// What is to be compared is measured in turn, since the machine changes: a prefill
+// that compresses beside the same one without, decoding against busy processes
+// (programs that call [Busy]) beside decoding alone, on as many threads and on one.
+//
+// A start is the time from opening a mapped checkpoint to its first token, with the
+// files in memory and, if asked for, after the system has let go of them.
 //
 // # Fractions of the machine
 //
@@ -33,6 +42,16 @@
 // A repetition whose two probes differ by more than a tenth is disturbed. It is
 // repeated, at most as often as repetitions were asked for; medians are taken over
 // the undisturbed ones, and a point that has none is flagged.
+//
+// # Accelerators
+//
+// With Options.Device the accelerator is opened once, for everything. First its
+// operations are measured, each in lists of tens of milliseconds: copying within its
+// memory, products of one row, few and many rows with bf16 weights, attention
+// of decoding and prefill over caches whose heads differ in length; [DeviceReport]
+// has them as fractions of the copy's bandwidth and of the best product. Then the
+// points: read is a fraction of the copy's bandwidth, probed before and after
+// each repetition, compute of the best product.
 //
 // # Limits
 //

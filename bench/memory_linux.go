@@ -7,6 +7,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -85,4 +87,109 @@ func kernelRelease() string {
 		return ""
 	}
 	return unix.ByteSliceToString(u.Release[:])
+}
+
+// dropPages makes the system forget what it holds of a folder's files, and reports
+// whether it did: whether less than a hundredth of them is in memory afterwards.
+func dropPages(dir string) bool {
+	list, err := files(dir)
+	if err != nil {
+		return false
+	}
+	var pages, resident int
+	for _, path := range list {
+		n, in, err := dropFile(path)
+		if err != nil {
+			return false
+		}
+		pages, resident = pages+n, resident+in
+	}
+	return resident*100 < pages
+}
+
+// dropFile is dropPages for one file: its pages, and those that stayed.
+func dropFile(path string) (pages, resident int, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || info.Size() == 0 {
+		return 0, 0, err
+	}
+	// What is not on disk yet would stay.
+	if err := f.Sync(); err != nil {
+		return 0, 0, err
+	}
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return 0, 0, err
+	}
+	data, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer unix.Munmap(data)
+	in := make([]byte, (len(data)+os.Getpagesize()-1)/os.Getpagesize())
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&data[0])), uintptr(len(data)), uintptr(unsafe.Pointer(&in[0]))); errno != 0 {
+		return 0, 0, errno
+	}
+	for _, x := range in {
+		resident += int(x & 1)
+	}
+	return len(in), resident, nil
+}
+
+// watchPrivate looks every 10 ms at the resident bytes that are not pages of
+// files, less what besides says that others account for, until stop is called;
+// stop returns the most. Looking allocates nothing on the Go heap.
+func watchPrivate(besides func() int64) (stop func() int64) {
+	f, err := os.Open("/proc/self/statm")
+	if err != nil {
+		return func() int64 { return 0 }
+	}
+	quit, most := make(chan struct{}), make(chan int64)
+	page := int64(os.Getpagesize())
+	var text [128]byte
+	look := func() int64 {
+		n, err := unix.Pread(int(f.Fd()), text[:], 0)
+		if err != nil {
+			return 0
+		}
+		return anonymousPages(text[:n])*page - besides()
+	}
+	go func() {
+		defer f.Close()
+		high := look()
+		for {
+			select {
+			case <-quit:
+				most <- max(high, look())
+				return
+			default:
+			}
+			time.Sleep(10 * time.Millisecond)
+			high = max(high, look())
+		}
+	}()
+	return func() int64 {
+		close(quit)
+		return <-most
+	}
+}
+
+// anonymousPages returns the difference of the second and the third number of a
+// statm line, resident pages and those of files.
+func anonymousPages(line []byte) int64 {
+	var x [3]int64
+	for i := range x {
+		for len(line) > 0 && line[0] != ' ' {
+			x[i] = 10*x[i] + int64(line[0]-'0')
+			line = line[1:]
+		}
+		if len(line) > 0 {
+			line = line[1:]
+		}
+	}
+	return x[1] - x[2]
 }

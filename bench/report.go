@@ -24,19 +24,26 @@ type Report struct {
 	Version  string   `json:"version,omitempty"`
 	Revision string   `json:"revision,omitempty"`
 
-	Machine     Machine `json:"machine"`
-	Starts      []Start `json:"starts,omitempty"`
-	Points      []Point `json:"points"`
-	Interrupted bool    `json:"interrupted,omitempty"` // points are missing
+	Machine     Machine       `json:"machine"`
+	Device      *DeviceReport `json:"device,omitempty"`
+	Starts      []Start       `json:"starts,omitempty"`
+	Points      []Point       `json:"points"`
+	Interrupted bool          `json:"interrupted,omitempty"` // points are missing
 }
 
-// Start is the time in seconds from opening a checkpoint to the logits of its
-// first token, all processors working.
+// Start is the time in seconds from opening a checkpoint to its first token, all
+// processors working; medians.
 type Start struct {
-	Model   string    `json:"model"`
-	First   float64   `json:"first_seconds"` // the first time in this run, with whatever the system had in memory
-	Warm    float64   `json:"warm_seconds"`  // median of the following ones
-	Samples []float64 `json:"samples"`       // these
+	Model string  `json:"model"`
+	Bytes int64   `json:"bytes"`        // of its files
+	Warm  float64 `json:"warm_seconds"` // with the files in memory
+
+	// Cold is the time with the files out of memory; 0 if that was not asked
+	// for or the system does not let go of them.
+	Cold float64 `json:"cold_seconds,omitempty"`
+
+	WarmSamples []float64 `json:"warm_samples"`
+	ColdSamples []float64 `json:"cold_samples,omitempty"`
 }
 
 // Point is what was measured for one Key. Fractions are of 1; sizes are bytes.
@@ -58,9 +65,17 @@ type Point struct {
 	Compute float64 `json:"compute_fraction"`
 	Unit    string  `json:"unit"`
 
-	// VersusFull is Speed over that of the same point without compression, if
-	// the report has it.
+	// VersusFull is Speed over that of the same point without compression. A
+	// prefill that compresses is measured beside one that does not, and it is
+	// the median over these pairs; for other points it is known if the report has
+	// the point without compression, each divided by the probes around it.
 	VersusFull float64 `json:"versus_full,omitempty"`
+
+	// VersusQuiet and VersusQuietOne are Speed over that without the busy
+	// processes, on as many threads and on one: medians over pairs that were
+	// measured one right after the other.
+	VersusQuiet    float64 `json:"versus_quiet,omitempty"`
+	VersusQuietOne float64 `json:"versus_quiet_one_thread,omitempty"`
 
 	// BytesPerStep is what a decoding step reads, CacheRead the cache's part.
 	// Flop and AttentionFlop are the operations of matrix products and of
@@ -78,10 +93,17 @@ type Point struct {
 	Kept           float64 `json:"kept"`
 
 	// PrivateBytes is the resident memory beyond weights, caches and the
-	// buffer of the probe, PeakBytes the largest resident size, mapped weights
-	// included and that buffer not. 0 where the system does not say.
-	PrivateBytes int64 `json:"private_bytes,omitempty"`
-	PeakBytes    int64 `json:"peak_bytes,omitempty"`
+	// buffer of the probe after a repetition, PrivatePeakBytes the most during
+	// one (looked at every 10 ms; mapped weights only), PeakBytes the largest
+	// resident size, mapped weights included and that buffer not. 0 where the
+	// system does not say.
+	PrivateBytes     int64 `json:"private_bytes,omitempty"`
+	PrivatePeakBytes int64 `json:"private_peak_bytes,omitempty"`
+	PeakBytes        int64 `json:"peak_bytes,omitempty"`
+
+	// DeviceBytes is what all live buffers on the device held, weights,
+	// caches and what it is probed with.
+	DeviceBytes int64 `json:"device_bytes,omitempty"`
 
 	// Ranking is the share of a compressing prefill that went into ranking and
 	// eviction after the layers' computation; what metrics collect during it is
@@ -110,6 +132,9 @@ type Sample struct {
 	PeakAfter   float64 `json:"peak_after"`
 	Allocations float64 `json:"allocations_per_token,omitempty"`
 	Ranking     float64 `json:"ranking,omitempty"`
+	Full        float64 `json:"full_tokens_per_second,omitempty"`  // without compression
+	Quiet       float64 `json:"quiet_tokens_per_second,omitempty"` // without busy processes
+	QuietOne    float64 `json:"quiet_one_thread_tokens_per_second,omitempty"`
 	Disturbed   bool    `json:"disturbed,omitempty"`
 }
 
@@ -143,10 +168,12 @@ var columns = []column{
 	{"threads", true, true, func(p *Point) string { return strconv.Itoa(p.Threads) }},
 	{"precision", true, false, func(p *Point) string { return p.Precision }},
 	{"cpu", true, false, func(p *Point) string { return p.CPU }},
+	{"device", true, false, func(p *Point) string { return orDash(p.Device != "", p.on()) }},
 	{"cache type", true, false, func(p *Point) string { return p.Cache }},
 	{"batch", true, true, func(p *Point) string { return strconv.Itoa(p.Batch) }},
 	{"depth", true, true, func(p *Point) string { return strconv.Itoa(p.Depth) }},
 	{"compression", true, false, func(p *Point) string { return p.Key.Compression() }},
+	{"busy", true, true, func(p *Point) string { return orDash(p.Busy > 0, strconv.Itoa(p.Busy)) }},
 	{"test", false, false, func(p *Point) string { return p.Name() }},
 	{"tok/s", false, true, func(p *Point) string { return figure(p.Speed) }},
 	{"spread", false, true, func(p *Point) string { return orDash(p.counted() > 1, percent(p.Spread())) }},
@@ -155,9 +182,15 @@ var columns = []column{
 	{"vs full", false, true, func(p *Point) string {
 		return orDash(p.VersusFull > 0, strconv.FormatFloat(p.VersusFull, 'f', 2, 64)+"x")
 	}},
+	{"vs quiet", false, true, func(p *Point) string { return orDash(p.VersusQuiet > 0, percent(p.VersusQuiet)) }},
+	{"vs 1 quiet thread", false, true, func(p *Point) string { return orDash(p.VersusQuietOne > 0, percent(p.VersusQuietOne)) }},
+	{"ranking", false, true, func(p *Point) string { return orDash(p.Ranking > 0, percent(p.Ranking)) }},
 	{"cache", false, true, func(p *Point) string { return size(p.CacheBytes) }},
 	{"peak", false, true, func(p *Point) string { return orDash(p.PeakBytes > 0, size(p.PeakBytes)) }},
-	{"private", false, true, func(p *Point) string { return orDash(p.PrivateBytes > 0, size(p.PrivateBytes)) }},
+	{"private", false, true, func(p *Point) string {
+		return orDash(p.PrivateBytes > 0, size(max(p.PrivateBytes, p.PrivatePeakBytes)))
+	}},
+	{"on device", false, true, func(p *Point) string { return orDash(p.DeviceBytes > 0, size(p.DeviceBytes)) }},
 	{"allocs", false, true, func(p *Point) string {
 		return orDash(p.Test == TestDecode, strconv.FormatFloat(p.Allocations, 'g', 3, 64))
 	}},
@@ -207,7 +240,7 @@ func (r *Report) table() (cols []column, rows [][]string, common string) {
 		}
 		if len(cells) == 1 && (c.fold || cells["-"] || cells[""]) {
 			for cell := range cells {
-				if c.fold {
+				if c.fold && cell != "-" {
 					same = append(same, c.name+" "+cell)
 				}
 			}
@@ -234,12 +267,27 @@ func (r *Report) table() (cols []column, rows [][]string, common string) {
 	return cols, rows, strings.Join(same, ", ")
 }
 
-// rate prints a limit.
-func (l Limit) rate() string {
-	if l.Unit == BytesPerSecond {
-		return figure(l.Value/1e9) + " GB/s"
+// table returns header and rows of the operations that were measured.
+func (d *DeviceReport) table() [][]string {
+	rows := [][]string{{"operation", "shape", "time", "spread", "rate", "of the best"}}
+	for _, o := range d.Operations {
+		if o.Error != "" {
+			continue
+		}
+		took := time.Duration(o.Seconds * float64(time.Second)).Round(100 * time.Nanosecond)
+		rows = append(rows, []string{o.Name, o.Shape, took.String(), percent((o.High - o.Low) / o.Seconds), rate(o.Rate, o.Unit), percent(o.Fraction)})
 	}
-	return figure(l.Value/1e9) + " GFLOP/s"
+	return rows
+}
+
+func deviceRight(i int) bool { return i >= 2 }
+
+// rate prints a rate.
+func rate(x float64, unit string) string {
+	if unit == BytesPerSecond {
+		return figure(x/1e9) + " GB/s"
+	}
+	return figure(x/1e9) + " GFLOP/s"
 }
 
 // lines describes machine and start times.
@@ -248,7 +296,7 @@ func (r *Report) lines() []string {
 	out := []string{fmt.Sprintf("%s, %s, %d processors, %s of memory, %s", m.CPU, m.System, m.Processors, size(m.Memory), m.Go)}
 	byName := map[string]int{}
 	for _, l := range m.Limits {
-		text := fmt.Sprintf("%s on %d", l.rate(), l.Threads)
+		text := fmt.Sprintf("%s on %d", rate(l.Value, l.Unit), l.Threads)
 		if at, ok := byName[l.Name]; ok {
 			out[at] += ", " + text
 			continue
@@ -259,8 +307,15 @@ func (r *Report) lines() []string {
 	if m.RoundTrip > 0 {
 		out = append(out, fmt.Sprintf("core to core and back: %.0f ns", m.RoundTrip*1e9))
 	}
+	if d := r.Device; d != nil {
+		out = append(out, fmt.Sprintf("%s: %s, %s, %s, %s, %s of memory", d.Name, d.Info.Name, d.Info.Kind, d.Info.Driver, d.Info.API, size(int64(d.Info.Memory))))
+	}
 	for _, s := range r.Starts {
-		out = append(out, fmt.Sprintf("%s, open to first token: %.3f s at first, %.3f s warm", s.Model, s.First, s.Warm))
+		text := fmt.Sprintf("%s, %s, open to first token: %.3f s warm", s.Model, size(s.Bytes), s.Warm)
+		if s.Cold > 0 {
+			text += fmt.Sprintf(", %.3f s cold", s.Cold)
+		}
+		out = append(out, text)
 	}
 	return out
 }
@@ -268,6 +323,13 @@ func (r *Report) lines() []string {
 // ends describes what is missing.
 func (r *Report) ends() []string {
 	var out []string
+	if r.Device != nil {
+		for _, o := range r.Device.Operations {
+			if o.Error != "" {
+				out = append(out, fmt.Sprintf("not measured: %s: %s", o.Name, o.Error))
+			}
+		}
+	}
 	for i := range r.Points {
 		if p := &r.Points[i]; p.Error != "" {
 			out = append(out, "not measured: "+p.Error)
@@ -284,6 +346,10 @@ func (r *Report) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	for _, line := range r.lines() {
 		fmt.Fprintln(&b, line)
+	}
+	if r.Device != nil {
+		fmt.Fprintln(&b)
+		writeAligned(&b, r.Device.table(), deviceRight)
 	}
 	cols, rows, common := r.table()
 	if len(rows) > 1 {
@@ -322,28 +388,41 @@ func writeAligned(b *strings.Builder, rows [][]string, right func(i int) bool) {
 	}
 }
 
+// writeMarkdown writes rows, the first of which is the header.
+func writeMarkdown(b *strings.Builder, rows [][]string, right func(i int) bool) {
+	for i, row := range rows {
+		fmt.Fprintf(b, "| %s |\n", strings.Join(row, " | "))
+		if i > 0 {
+			continue
+		}
+		for j := range row {
+			if right(j) {
+				b.WriteString("|---:")
+			} else {
+				b.WriteString("|---")
+			}
+		}
+		b.WriteString("|\n")
+	}
+}
+
 // WriteMarkdown writes the report as a list and a table.
 func (r *Report) WriteMarkdown(w io.Writer) error {
 	var b strings.Builder
 	for _, line := range r.lines() {
 		fmt.Fprintf(&b, "- %s\n", line)
 	}
+	if r.Device != nil {
+		fmt.Fprintln(&b)
+		writeMarkdown(&b, r.Device.table(), deviceRight)
+	}
 	cols, rows, common := r.table()
 	if len(rows) > 1 {
-		fmt.Fprintf(&b, "- %s\n\n", common)
-		for i, row := range rows {
-			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
-			if i == 0 {
-				for _, c := range cols {
-					if c.right {
-						b.WriteString("|---:")
-					} else {
-						b.WriteString("|---")
-					}
-				}
-				b.WriteString("|\n")
-			}
+		if r.Device != nil {
+			fmt.Fprintln(&b)
 		}
+		fmt.Fprintf(&b, "- %s\n\n", common)
+		writeMarkdown(&b, rows, func(i int) bool { return cols[i].right })
 	}
 	for _, line := range r.ends() {
 		fmt.Fprintf(&b, "\n%s\n", line)

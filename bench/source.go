@@ -6,20 +6,24 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tensor"
 )
 
-// Source is a model to measure. Make one with [Shape], [Random] or [Checkpoint].
+// Source is a model to measure. Make one with [Shape], [Random], [Written],
+// [Folder] or [Checkpoint].
 type Source struct {
 	name    string
 	open    func(ctx context.Context, opts ...model.Option) (*model.Model, error)
 	release func()
 	private bool  // the weights are memory of the process, not a mapped file
-	start   bool  // the time from open to the first token means something
 	bytes   int64 // memory that the first open takes
+
+	// folder returns where a mapped checkpoint lies, nil for other sources.
+	folder func(ctx context.Context) (string, error)
 }
 
 // Name returns the name in reports.
@@ -60,11 +64,23 @@ func Random(name string, cfg *model.Config, t tensor.Type) *Source {
 	return s
 }
 
-// Checkpoint returns a source that opens a checkpoint. mapped says that its
-// weights stay in their files; then the time from opening it to the first token
-// is measured, too.
-func Checkpoint(name string, mapped bool, open func(ctx context.Context, opts ...model.Option) (*model.Model, error)) *Source {
-	return &Source{name: name, open: open, release: func() {}, private: !mapped, start: mapped}
+// Checkpoint returns a source that opens a checkpoint whose weights do not stay in
+// files.
+func Checkpoint(name string, open func(ctx context.Context, opts ...model.Option) (*model.Model, error)) *Source {
+	return &Source{name: name, open: open, release: func() {}, private: true}
+}
+
+// Folder returns a source for the checkpoint in a folder; opts stand before a run's
+// own options. The time from opening it to the first token is measured, too.
+func Folder(name, dir string, opts ...model.Option) *Source {
+	return &Source{
+		name: name,
+		open: func(ctx context.Context, more ...model.Option) (*model.Model, error) {
+			return model.Open(ctx, dir, slices.Concat(opts, more)...)
+		},
+		release: func() {},
+		folder:  func(context.Context) (string, error) { return dir, nil },
+	}
 }
 
 // layerParams returns the parameters of a layer's matrices.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -182,7 +183,7 @@ func (r *runner) todo(method Method, group []int) []int {
 
 // doesNotFit reports errors that concern one context only.
 func doesNotFit(err error) bool {
-	return errors.Is(err, model.ErrContextFull) || errors.Is(err, kvcache.ErrFull)
+	return errors.Is(err, model.ErrContextFull) || errors.Is(err, kvcache.ErrFull) || errors.Is(err, kernels.ErrDeviceMemory)
 }
 
 // group answers the items of one context.

@@ -72,7 +72,7 @@ func (ob *Observation) Measure(ctx context.Context) (*Measurement, error) {
 		}
 		errs := make([]error, c.Heads)
 		m.parallel(c.Heads, func(g int) { errs[g] = ob.valueNorms(o, at, g) })
-		if err := errors.Join(errs...); err != nil {
+		if err := firstError(append(errs, ob.s.cache.Err())); err != nil {
 			return nil, fmt.Errorf("measure: %w", err)
 		}
 	}
@@ -85,7 +85,7 @@ const normTile = 256
 // valueNorms sets ‖v_j·W_O^(g)‖ of query head g for all positions of the context.
 func (ob *Observation) valueNorms(o *lukv.Oracle, at, g int) error {
 	m, c := ob.s.m, ob.s.m.cfg
-	w := &m.layers[at].o
+	w := &m.layers[at].out[0].w
 	gram := lukv.NewOutputGram(c.HeadDim)
 	row := make([]float32, c.HeadDim)
 	size := w.Type.Size()

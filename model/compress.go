@@ -135,6 +135,9 @@ func (c *compression) afterPass(ctx context.Context, s *Session, n int, prefill 
 			continue
 		}
 		kept, err := l.After(ctx, s.layerView(at), n, prefill, c.plan.DecodeBudgets())
+		if err == nil {
+			err = s.cache.Err()
+		}
 		if err != nil {
 			return fmt.Errorf("layer %d: %w", at, err)
 		}
@@ -181,6 +184,16 @@ func (s *Session) layerView(at int) *lukv.Layer {
 // parallel runs fn(0) … fn(n-1) on the model's workers.
 func (m *Model) parallel(n int, fn func(i int)) { m.pool.Run(n, 1, parallelTask(fn)) }
 
+// firstError returns the first error of tasks that ran in parallel.
+func firstError(errs []error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 type parallelTask func(i int)
 
 func (t parallelTask) Run(lo, hi, _ int) {
@@ -189,13 +202,18 @@ func (t parallelTask) Run(lo, hi, _ int) {
 	}
 }
 
-// collect returns a watcher that keeps what the metrics need of one layer of a
-// prefill of T tokens, nil if they need nothing that passes by.
-func (m *Model) collect(s *Session, T int, needs lukv.Needs) *watcher {
-	c := m.cfg
+// collect returns a watcher that keeps what metrics with the given needs and
+// uniform budget look at in layer at of a prefill of T tokens, nil if nothing
+// that passes by.
+func (r *run) collect(s *Session, at, T int, needs lukv.Needs, share int, metrics []lukv.Metric) (*watcher, error) {
+	c := r.m.cfg
 	w := &watcher{s: s, tail: T - needs.Window}
+	var err error
+	if w.device, err = r.deviceWatch(at, T, &needs, share, metrics); err != nil {
+		return nil, err
+	}
 	if needs.Stats {
-		w.stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance, m.cpu)
+		w.stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance, r.m.cpu)
 	}
 	if needs.Window > 0 {
 		w.window = lukv.NewQueryWindow(c.Heads, c.HeadDim, needs.Window)
@@ -203,10 +221,10 @@ func (m *Model) collect(s *Session, T int, needs lukv.Needs) *watcher {
 	if needs.ColumnSums {
 		w.sums = lukv.NewColumnSums(c.Heads, c.KVHeads, 1)
 	}
-	if w.stats == nil && w.window == nil && w.sums == nil {
-		return nil
+	if w.stats == nil && w.window == nil && w.sums == nil && w.device == nil {
+		return nil, nil
 	}
-	return w
+	return w, nil
 }
 
 // prefillJob compresses the layers of one prefill as they are done.
@@ -217,17 +235,17 @@ type prefillJob struct {
 	demand  lukv.Demand
 	budgets [][]int       // [L][K], where they are known beforehand
 	scores  []lukv.Scores // [L], where they are needed at the end
+	r       *run          // that computes the layers
 	w       *watcher
 	rank    func(context.Context, lukv.Metric, *lukv.Layer) (lukv.Scores, error)
 	err     error
 }
 
-func rank(ctx context.Context, m lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
-	return m.Score(ctx, l)
-}
-
 func (c *compression) begin(s *Session, T int) *prefillJob {
-	j := &prefillJob{c: c, s: s, T: T, demand: c.plan.Demand(T), rank: rank}
+	j := &prefillJob{c: c, s: s, T: T, demand: c.plan.Demand(T)}
+	j.rank = func(ctx context.Context, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
+		return j.r.score(ctx, s, j.w, metric, l)
+	}
 	switch c.plan.Allocator().Knows() {
 	case lukv.KnownBefore:
 		j.budgets, j.err = c.plan.Allocator().Budgets(j.demand)
@@ -237,21 +255,31 @@ func (c *compression) begin(s *Session, T int) *prefillJob {
 	return j
 }
 
-// watch returns the watcher of a layer's pass.
-func (j *prefillJob) watch(at int) *watcher {
+// release frees what the layer in progress has on a device.
+func (j *prefillJob) release() {
+	j.w.onDevice().free()
 	j.w = nil
+}
+
+// watch returns the watcher of a layer's pass.
+func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
+	j.release()
+	j.r = r
 	if !j.demand.Takes(at) {
-		return nil
+		return nil, nil
 	}
-	c := j.c
-	j.w = c.m.collect(j.s, j.T, c.plan.Metric().Needs(j.T, j.demand.Share()))
+	c, metric, share := j.c, j.c.plan.Metric(), j.demand.Share()
+	var err error
+	if j.w, err = r.collect(j.s, at, j.T, metric.Needs(j.T, share), share, []lukv.Metric{metric}); err != nil {
+		return nil, err
+	}
 	if c.decode != nil {
 		if j.w == nil {
 			j.w = &watcher{s: j.s}
 		}
 		j.w.decode, j.w.record, j.w.prefill = c.decode, c.plan.Decoding().Needs(), true
 	}
-	return j.w
+	return j.w, nil
 }
 
 // layerDone scores a layer whose attention is complete and cuts it, if its
@@ -289,6 +317,9 @@ func (j *prefillJob) score(ctx context.Context, l *lukv.Layer) (lukv.Scores, []i
 		l.Budgets = j.budgets[l.Index]
 	}
 	scores, err := j.rank(ctx, j.c.plan.Metric(), l)
+	if err == nil {
+		err = j.s.cache.Err()
+	}
 	if err != nil || j.scores != nil {
 		return scores, nil, err
 	}
@@ -315,7 +346,7 @@ func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
 		kept[h] = lukv.Keep(nil, scores[h], budgets[h], j.demand.Protection)
 		errs[h] = j.s.cache.Keep(at, h, kept[h])
 	})
-	if err := errors.Join(errs...); err != nil {
+	if err := firstError(errs); err != nil {
 		return fmt.Errorf("compress layer %d: %w", at, err)
 	}
 	if j.c.decode != nil && j.c.decode[at].Sums() != nil {

@@ -27,7 +27,7 @@
 // and all but the budgets evicted, so that the cache's peak is the compressed
 // total plus one whole layer (for allocators that need all scores: the whole
 // cache). The hidden states of the prompt, 4·tokens·Hidden bytes, are held
-// meanwhile. Without a policy, or with one that removes nothing, the prompt goes
+// meanwhile, where the layers are computed. Without a policy, or with one that removes nothing, the prompt goes
 // chunk by chunk through all layers. Layers with a sliding window are never
 // compressed; they forget what their window has passed.
 //
@@ -38,6 +38,23 @@
 // kernels. They do depend on [Precision] and on the cache's element type.
 // Dynamic RoPE scaling is the exception by definition: its rotation depends on
 // how a text is split into calls.
+//
+// # Devices
+//
+// With [WithDevice] the weights are copied to an accelerator and the forward pass
+// runs there, over caches whose pages are there, too; [WithDeviceLayers] leaves
+// the last layers, their caches and the head to the processor. Results are those
+// of the device's arithmetic: equal bits for any chunk and batch on one device
+// and driver, and within rounding of the processor's. A checkpoint that mixes
+// bf16 with other weights keeps its activations in f32 on a device. The metrics
+// snapkv, keydiff, knorm and expected_attention score a prefill on the device, and
+// eviction moves pages there. What the others, the compression while decoding and
+// the oracle look at is read back and computed by the processor, which gives the
+// same and takes longer.
+// Saved sessions can be loaded on any device or none.
+//
+// Not enough memory is kernels.ErrDeviceMemory and leaves a session at its last
+// token. After kernels.ErrDeviceLost close the model and open another.
 //
 // # Lifetime and concurrency
 //

@@ -58,7 +58,7 @@ func (s *Session) fill(n int, seed uint64) error {
 		}
 	}
 	if err := s.fillLayers(n, budgets, seed); err != nil {
-		return errors.Join(err, s.rewind(s.pos))
+		return s.undo(err, s.pos)
 	}
 	s.commit(tokens)
 	s.hasLogits = false
@@ -88,7 +88,7 @@ func (s *Session) fillLayers(n int, budgets [][]int, seed uint64) error {
 			}
 		}
 	})
-	if err := errors.Join(errs...); err != nil {
+	if err := firstError(errs); err != nil {
 		return err
 	}
 	// Layers with a window forget as they are filled, or they would hold n entries.

@@ -3,172 +3,368 @@ package model
 import (
 	"context"
 	"fmt"
+	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
 )
 
 // The forward pass is written once, over rows: a row is one token, and rows of
-// several sessions may be computed together. The residual stream of the rows
-// lies with the caller; everything else is the scratch of a run.
+// several sessions may be computed together. forwardLayer is its sequence; a
+// backend carries the operations out.
 
-// segment is a stretch of consecutive tokens of one session inside a run.
+// decoder is one decoder layer with weights as a backend holds them: M is a
+// matrix, V a vector there. Absent biases and norms are zero values.
+type decoder[M, V any] struct {
+	attnNorm, mlpNorm V // [Hidden]
+	qNorm, kNorm      V // [HeadDim]
+
+	qkv  []product[M, V] // of ActNorm, [Heads*HeadDim, Hidden], [KVHeads*HeadDim, Hidden] twice
+	out  []product[M, V] // of ActAttention, [Hidden, Heads*HeadDim]
+	down []product[M, V] // of ActInner, [Hidden, Intermediate]
+
+	gate, up         M // [Intermediate, Hidden]
+	gateBias, upBias V // [Intermediate]
+}
+
+// product is one matrix product: dst = source·wᵀ + bias.
+type product[M, V any] struct {
+	w    M
+	bias V
+	dst  kernels.Act
+}
+
+// newDecoder makes a layer of stored weights. vector is given absent tensors, too.
+func newDecoder[M, V any](l *LayerWeights, matrix func(tensor.Tensor) M, vector func(tensor.Tensor) V) decoder[M, V] {
+	of := func(w, bias tensor.Tensor, dst kernels.Act) product[M, V] {
+		return product[M, V]{matrix(w), vector(bias), dst}
+	}
+	return decoder[M, V]{
+		attnNorm: vector(l.AttnNorm), mlpNorm: vector(l.MLPNorm),
+		qNorm: vector(l.QNorm), kNorm: vector(l.KNorm),
+		qkv: []product[M, V]{
+			of(l.Q, l.QBias, kernels.ActQ), of(l.K, l.KBias, kernels.ActK), of(l.V, l.VBias, kernels.ActV),
+		},
+		out:  []product[M, V]{of(l.O, l.OBias, kernels.ActX)},
+		down: []product[M, V]{of(l.Down, l.DownBias, kernels.ActX)},
+		gate: matrix(l.Gate), up: matrix(l.Up), gateBias: vector(l.GateBias), upBias: vector(l.UpBias),
+	}
+}
+
+// backend computes the operations of a layer on the rows of a pass. What the
+// operations read and write are the activations that package kernels names.
+type backend[M, V any] interface {
+	// norm sets ActNorm to the RMS-normalised ActX.
+	norm(w V)
+	// multiply computes products of src; with add they are added to their dst.
+	multiply(src kernels.Act, add bool, products []product[M, V])
+	// headNorm normalises every head of a in place.
+	headNorm(a kernels.Act, w V)
+	// ropeAppend rotates queries and keys and appends keys and values to the
+	// caches of the segments.
+	ropeAppend(at int) error
+	// attend sets ActAttention.
+	attend(at int)
+	// gateUp sets ActInner to SwiGLU of the products of ActNorm with gate and up.
+	gateUp(gate, up M, gateBias, upBias V)
+	// queriesReady is called when ActQ holds a layer's queries before rotation,
+	// attentionReady when the layer's attention is complete: the points at which
+	// watchers look.
+	queriesReady(at int) error
+	attentionReady(at int) error
+}
+
+// forwardLayer runs layer at over the rows of a pass: ActX, the residual
+// stream, is updated, keys and values are appended to the sessions' caches.
+func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V], qkNorm bool) error {
+	b.norm(l.attnNorm)
+	b.multiply(kernels.ActNorm, false, l.qkv)
+	if qkNorm {
+		b.headNorm(kernels.ActQ, l.qNorm)
+		b.headNorm(kernels.ActK, l.kNorm)
+	}
+	if err := b.queriesReady(at); err != nil {
+		return err
+	}
+	if err := b.ropeAppend(at); err != nil {
+		return err
+	}
+	b.attend(at)
+	if err := b.attentionReady(at); err != nil {
+		return err
+	}
+	b.multiply(kernels.ActAttention, true, l.out)
+	b.norm(l.mlpNorm)
+	b.gateUp(l.gate, l.up, l.gateBias, l.upBias)
+	b.multiply(kernels.ActInner, true, l.down)
+	return nil
+}
+
+// segment is a stretch of consecutive tokens of one session inside a pass.
 type segment struct {
 	s      *Session
-	row, n int // rows [row, row+n) of the run
+	row, n int // rows [row, row+n) of the pass
 	seqLen int // length of the sequence at the end of the call that this belongs to
 	watch  *watcher
 }
 
-// run is the scratch of one running forward pass. Buffers are [rows][…] with
-// rows up to the capacity that was asked for.
-type run struct {
-	m   *Model
-	cap int // rows
-
-	rows int // rows in use
+// pass is what every backend knows of a forward pass, and what watchers look at.
+type pass struct {
+	m    *Model
+	cap  int // rows, at most
+	rows int // in use
 	segs []segment
 	pos  []int32 // position of each row
 
-	x    []float32 // [rows][Hidden] residual stream, unless the caller brings its own
-	xn   []float32 // [rows][Hidden] normalised, later the output of a projection
-	xb   []uint16  // [rows][wide] activations rounded to bf16
-	wide int
-	q    []float32 // [rows][Heads*HeadDim]
-	k, v []float32 // [rows][KVHeads*HeadDim]
-	att  []float32 // [rows][Heads*HeadDim]
-	gate []float32 // [rows][Intermediate]
-	up   []float32
-	cos  []float32 // [rows][HeadDim/2]
-	sin  []float32
+	q []float32 // [rows][Heads*HeadDim] queries, as far as watchers may look
 
-	logits []float32 // [segs][Vocab] of a batch
-
-	scratch []kernels.AttentionScratch // per worker
-	watch   []watchScratch             // per worker
-
-	// The current stage's operands; see the stage types below.
-	at      int       // layer
-	layer   *layer    // its weights
-	in      []float32 // residual stream of the rows
-	norm    []float32
-	mats    [3]product
-	nmats   int
-	src     []float32 // [rows][srcLen] input of the products
-	srcLen  int
-	items   []attentionItem
-	watched *segment // of the stages that watch
-	errs    []error  // per segment and KV head
+	watch   []watchScratch // per worker
+	at      int            // layer in progress
+	watched *segment       // of the stages that watch
 
 	stop atomic.Bool // set when the context is done
 }
 
-// product is one matrix product of a stage: dst = src·wᵀ + bias, then add += dst.
-type product struct {
-	w    *kernels.Matrix
-	dst  []float32 // [rows][w.Rows]
-	bias []float32 // [w.Rows] or nil
-	add  []float32 // [rows][w.Rows] or nil
-}
-
-// attentionItem is a tile of one segment's tokens and one KV head.
-type attentionItem struct {
-	seg, head, from, n int
-}
-
-// attentionTile is the number of tokens of an attention item.
-const attentionTile = 32
-
-// runList keeps idle runs for reuse.
-type runList struct {
-	m    *Model
-	mu   sync.Mutex
-	idle []*run
-}
-
-// get returns a run for n rows. Prefer the smallest that fits.
-func (l *runList) get(n int) *run {
-	l.mu.Lock()
-	best := -1
-	for i, r := range l.idle {
-		if r.cap >= n && (best < 0 || r.cap < l.idle[best].cap) {
-			best = i
-		}
+// add appends a segment of n tokens of s, whose first position is s.pos+offset.
+func (p *pass) add(s *Session, offset, n, seqLen int, w *watcher) {
+	for i := range n {
+		p.pos[p.rows+i] = int32(s.pos + offset + i)
 	}
-	var r *run
-	if best >= 0 {
-		r = l.idle[best]
-		l.idle[best] = l.idle[len(l.idle)-1]
-		l.idle = l.idle[:len(l.idle)-1]
-	}
-	l.mu.Unlock()
-	if r == nil {
-		r = newRun(l.m, n)
-	}
-	r.stop.Store(false)
-	r.segs = r.segs[:0]
-	r.rows = 0
-	return r
+	p.segs = append(p.segs, segment{s: s, row: p.rows, n: n, seqLen: seqLen, watch: w})
+	p.rows += n
 }
 
-// idleRuns bounds the scratch that a quiet model holds.
-const idleRuns = 4
-
-func (l *runList) put(r *run) {
-	clear(r.segs[:cap(r.segs)])
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.idle) < idleRuns {
-		l.idle = append(l.idle, r)
+// each runs a stage over n items. A single item does not wake anybody.
+func (p *pass) each(n, grain int, t interface{ Run(lo, hi, worker int) }) {
+	if n == 1 {
+		t.Run(0, 1, 0)
 		return
 	}
-	// Keep the small ones: they are what decoding uses.
-	big := 0
-	for i, o := range l.idle {
-		if o.cap > l.idle[big].cap {
-			big = i
+	p.m.pool.Run(n, grain, t)
+}
+
+// watchQueries shows the watchers the queries of layer at before rotation.
+func (p *pass) watchQueries(at int) {
+	p.at = at
+	for i := range p.segs {
+		if g := &p.segs[i]; g.watch != nil {
+			g.watch.beforeRope(p, g)
 		}
 	}
-	if l.idle[big].cap > r.cap {
-		l.idle[big] = r
+}
+
+// watchAttention shows them the rotated queries, when their keys are in the cache.
+func (p *pass) watchAttention(at int) {
+	p.at = at
+	for i := range p.segs {
+		if g := &p.segs[i]; g.watch != nil {
+			g.watch.afterAttention(p, g)
+		}
 	}
 }
 
-func newRun(m *Model, n int) *run {
-	c := m.cfg
-	qn, kn := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	r := &run{
-		m: m, cap: n,
-		segs: make([]segment, 0, 1), pos: make([]int32, n),
-		x: make([]float32, n*c.Hidden), xn: make([]float32, n*c.Hidden),
-		q: make([]float32, n*qn), k: make([]float32, n*kn), v: make([]float32, n*kn),
-		att:  make([]float32, n*qn),
-		gate: make([]float32, n*c.Intermediate), up: make([]float32, n*c.Intermediate),
-		cos: make([]float32, n*c.HeadDim/2), sin: make([]float32, n*c.HeadDim/2),
-		scratch: make([]kernels.AttentionScratch, m.pool.Threads()),
-		watch:   make([]watchScratch, m.pool.Threads()),
+// watchContext sets p.stop when ctx is done, until the returned function is
+// called, which waits for a setting in progress: the pass may then serve others.
+// A context that cannot be cancelled costs nothing.
+func (p *pass) watchContext(ctx context.Context) (release func()) {
+	if ctx.Done() == nil {
+		return func() {}
 	}
-	if m.precision == PrecisionBF16 {
-		// Not a power of two, so that rows do not fall on the same cache sets.
-		r.wide = max(c.Hidden, qn, c.Intermediate) + 64
-		r.xb = make([]uint16, n*r.wide)
+	set := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() {
+		p.stop.Store(true)
+		close(set)
+	})
+	return func() {
+		if !cancel() {
+			<-set
+		}
 	}
-	return r
 }
 
-// add appends a segment of n tokens of s, whose first position is s.pos+offset.
-func (r *run) add(s *Session, offset, n, seqLen int, w *watcher) {
-	for i := range n {
-		r.pos[r.rows+i] = int32(s.pos + offset + i)
+// interrupted returns the context's error if the pass was stopped.
+func (p *pass) interrupted(ctx context.Context) error {
+	if p.stop.Load() {
+		return context.Cause(ctx)
 	}
-	r.segs = append(r.segs, segment{s: s, row: r.rows, n: n, seqLen: seqLen, watch: w})
-	r.rows += n
+	return nil
+}
+
+// run is a pass with the backends that it needs: a device for the first layers,
+// the host for the others.
+type run struct {
+	pass
+	shape runShape
+	host  *hostRun   // nil if the device has all layers
+	dev   *deviceRun // nil without a device
+	batch []float32  // [segs][Vocab] logits of a batch
+}
+
+// runShape says what a run is for. On a device a pass is bound to one layout of
+// cache pages; on the host only rows count, and the rest is zero.
+type runShape struct {
+	rows, seqs int // at most
+	page       kernels.PageLayout
+}
+
+func newRun(m *Model, s runShape) (*run, error) {
+	r := &run{shape: s, pass: pass{
+		m: m, cap: s.rows,
+		segs: make([]segment, 0, max(1, s.seqs)), pos: make([]int32, s.rows),
+		watch: make([]watchScratch, m.pool.Threads()),
+	}}
+	if m.acc != nil {
+		var err error
+		if r.dev, err = newDeviceRun(&r.pass, s); err != nil {
+			return nil, err
+		}
+	}
+	if m.acc == nil || !m.acc.whole() {
+		r.host = newHostRun(&r.pass)
+	}
+	return r, nil
+}
+
+func (r *run) close() {
+	if r.dev != nil {
+		r.dev.close()
+	}
 }
 
 // reset empties the run for the next chunk.
-func (r *run) reset() {
-	r.segs, r.rows = r.segs[:0], 0
+func (r *run) reset() { r.segs, r.rows = r.segs[:0], 0 }
+
+// logitRows is the number of rows whose logits can be computed at once.
+func (r *run) logitRows() int {
+	if r.host == nil {
+		return r.dev.shape.Logits
+	}
+	return min(r.cap, hostLogits)
+}
+
+// hostLogits bounds the logits of a prefill that are computed at once: one row
+// at a time would read the head's weights once per row; all rows at a time would
+// need rows×Vocab floats.
+const hostLogits = 64
+
+// forward runs all layers over the run's rows, whose tokens are given. With
+// logits, all rows' are wanted afterwards. done, if not nil, is told of layers
+// as they are done. If ctx is done, or on another error, the caches hold rubbish
+// that the caller takes back.
+func (r *run) forward(ctx context.Context, tokens []int32, logits bool, done func(layers int)) error {
+	first := 0
+	if r.dev != nil {
+		r.m.embedTokens(r.dev.p.In(), tokens)
+		if err := r.dev.forward(ctx, logits && r.host == nil); err != nil {
+			return err
+		}
+		first = len(r.dev.acc.layers)
+		if done != nil {
+			done(first)
+		}
+		if r.host == nil {
+			return nil
+		}
+	}
+	h := r.host
+	h.useOwn()
+	if r.dev == nil {
+		r.m.embedTokens(h.x, tokens)
+	} else if err := r.dev.result(ctx, h.x); err != nil {
+		return err
+	}
+	h.rotations()
+	for at := first; at < r.m.cfg.Layers; at++ {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		if err := r.hostLayer(ctx, at); err != nil {
+			return err
+		}
+		if done != nil {
+			done(1)
+		}
+	}
+	return nil
+}
+
+// hostLayer runs one layer over the residual stream in host.x.
+func (r *run) hostLayer(ctx context.Context, at int) error {
+	if err := forwardLayer(r.host, at, &r.m.layers[at], r.m.cfg.QKNorm); err != nil {
+		return err
+	}
+	return r.interrupted(ctx)
+}
+
+// logits computes the logits of rows first … first+n-1 of what forward computed
+// last into dst, [n][Vocab].
+func (r *run) logits(ctx context.Context, dst []float32, first, n int) error {
+	if r.host == nil {
+		return r.dev.logits(ctx, dst, first, n)
+	}
+	h := r.m.cfg.Hidden
+	r.host.project(dst, r.host.x[first*h:(first+n)*h], n)
+	return r.interrupted(ctx)
+}
+
+// stream is the residual stream of a whole prompt, for passes that go layer by
+// layer. It lies where the next layer is computed.
+type stream struct {
+	tokens []int32
+	x      []float32          // [tokens][Hidden], on the host
+	rows   kernels.DeviceRows // the same on a device, nil without one
+	turns  []float32          // [tokens][HeadDim] for the device: cosines and sines
+}
+
+func (r *run) newStream(tokens []int32) (*stream, error) {
+	st := &stream{tokens: tokens}
+	if r.dev == nil {
+		r.m.embedTokens(st.hostRows(r.m, 0, len(tokens)), tokens)
+		return st, nil
+	}
+	var err error
+	if st.rows, err = r.dev.acc.dev.Rows(len(tokens), r.m.cfg.Hidden); err != nil {
+		return nil, fmt.Errorf("memory for the hidden states of %d tokens: %w", len(tokens), err)
+	}
+	return st, nil
+}
+
+func (st *stream) close() {
+	if st.rows != nil {
+		st.rows.Free()
+	}
+}
+
+// hostRows returns n rows of the stream on the host from first on.
+func (st *stream) hostRows(m *Model, first, n int) []float32 {
+	h := m.cfg.Hidden
+	if st.x == nil {
+		st.x = make([]float32, len(st.tokens)*h)
+	}
+	return st.x[first*h : (first+n)*h]
+}
+
+// forwardLayer runs layer at over the run's rows, which are those of st from
+// first on. What holds for forward holds here.
+func (r *run) forwardLayer(ctx context.Context, at int, st *stream, first int) error {
+	if r.dev != nil && at < len(r.dev.acc.layers) {
+		return r.dev.forwardLayer(ctx, at, st, first)
+	}
+	r.host.x = st.hostRows(r.m, first, r.rows)
+	r.host.rotations()
+	return r.hostLayer(ctx, at)
+}
+
+// streamLogits computes the logits of rows first … first+n-1 of st.
+func (r *run) streamLogits(ctx context.Context, dst []float32, st *stream, first, n int) error {
+	if r.host == nil {
+		return r.dev.streamLogits(ctx, dst, st, first, n)
+	}
+	r.host.project(dst, st.hostRows(r.m, first, n), n)
+	return r.interrupted(ctx)
 }
 
 // embedTokens writes the embeddings of tokens to x, [len(tokens)][Hidden].
@@ -180,312 +376,93 @@ func (m *Model) embedTokens(x []float32, tokens []int32) {
 	}
 }
 
-// rotations fills the cosines and sines of all rows.
-func (r *run) rotations() { r.each(r.rows, 16, (*rotateStage)(r)) }
+// runList keeps idle runs for reuse.
+type runList struct {
+	m    *Model
+	mu   sync.Mutex
+	idle []*run // in the order in which they were last used
+	over bool   // nobody needs them any more
+}
 
-type rotateStage run
-
-func (st *rotateStage) Run(lo, hi, _ int) {
-	r := (*run)(st)
-	h := r.m.cfg.HeadDim / 2
-	for i := range r.segs {
-		g := &r.segs[i]
-		for row := max(lo, g.row); row < min(hi, g.row+g.n); row++ {
-			r.m.rope.Row(int(r.pos[row]), g.seqLen, r.cos[row*h:(row+1)*h], r.sin[row*h:(row+1)*h])
+// get returns a run for up to rows rows of up to seqs sequences whose caches have
+// the given page layout. Prefer the smallest that fits.
+func (l *runList) get(rows, seqs int, page kernels.PageLayout) (*run, error) {
+	want := runShape{rows: rows}
+	if l.m.acc != nil {
+		want.seqs, want.page = seqs, page
+		if rows == seqs {
+			// Batches come in all sizes: few shapes serve them.
+			want.rows = 1 << bits.Len(uint(rows-1))
+			want.seqs = want.rows
 		}
 	}
-}
-
-// each runs a stage over n items. A single item does not wake anybody.
-func (r *run) each(n, grain int, t interface{ Run(lo, hi, worker int) }) {
-	if n == 1 {
-		t.Run(0, 1, 0)
-		return
-	}
-	r.m.pool.Run(n, grain, t)
-}
-
-// forwardLayer runs layer at over the run's rows: x, [rows][Hidden], is the
-// residual stream and is updated, keys and values are appended to the
-// sessions' caches. rotations must have been called. If the context was
-// cancelled meanwhile, r.stop is set and x and the caches hold rubbish that
-// the caller takes back.
-func (r *run) forwardLayer(at int, x []float32) error {
-	m, c := r.m, r.m.cfg
-	r.at, r.layer, r.in = at, &m.layers[at], x[:r.rows*c.Hidden]
-	l := r.layer
-
-	r.normalise(l.attnNorm)
-	r.multiply(c.Hidden,
-		product{w: &l.q, dst: r.q, bias: l.qb},
-		product{w: &l.k, dst: r.k, bias: l.kb},
-		product{w: &l.v, dst: r.v, bias: l.vb})
-	r.each(r.rows, 4, (*headNormStage)(r))
-	for i := range r.segs {
-		if g := &r.segs[i]; g.watch != nil {
-			g.watch.beforeRope(r, g)
+	l.mu.Lock()
+	best := -1
+	for i, r := range l.idle {
+		if r.shape.fits(want) && (best < 0 || r.cap < l.idle[best].cap) {
+			best = i
 		}
 	}
-	r.each(r.rows, 4, (*ropeStage)(r))
-
-	if n := len(r.segs) * c.KVHeads; cap(r.errs) < n {
-		r.errs = make([]error, n)
+	var r *run
+	if best >= 0 {
+		r = l.idle[best]
+		l.idle = slices.Delete(l.idle, best, best+1)
 	}
-	r.errs = r.errs[:len(r.segs)*c.KVHeads]
-	r.each(len(r.errs), 1, (*appendStage)(r))
-	for i, err := range r.errs {
-		if err != nil {
-			clear(r.errs)
-			return fmt.Errorf("layer %d, kv head %d: %w", at, i%c.KVHeads, err)
+	l.mu.Unlock()
+	if r == nil {
+		var err error
+		if r, err = newRun(l.m, want); err != nil {
+			return nil, err
 		}
 	}
+	r.stop.Store(false)
+	r.reset()
+	return r, nil
+}
 
-	r.attend()
-	for i := range r.segs {
-		if g := &r.segs[i]; g.watch != nil {
-			g.watch.afterAttention(r, g)
-		}
+// fits reports whether a run of shape s does for want. On a device, decoding has
+// runs of its own.
+func (s runShape) fits(want runShape) bool {
+	return s.rows >= want.rows && s.seqs >= want.seqs && s.page == want.page &&
+		(s.rows == s.seqs) == (want.rows == want.seqs)
+}
+
+// idleRuns bounds the scratch that a quiet model holds. On a device a run serves
+// fewer purposes.
+const (
+	idleRuns       = 4
+	idleDeviceRuns = 8
+)
+
+// put takes a run back; of too many, the one that was not used for longest goes.
+func (l *runList) put(r *run) {
+	clear(r.segs[:cap(r.segs)])
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	limit := idleRuns
+	if r.dev != nil {
+		limit = idleDeviceRuns
 	}
-	r.round(r.att, c.Heads*c.HeadDim)
-	r.multiply(c.Heads*c.HeadDim, product{w: &l.o, dst: r.xn, bias: l.ob, add: r.in})
-
-	r.normalise(l.mlpNorm)
-	r.multiply(c.Hidden,
-		product{w: &l.gate, dst: r.gate, bias: l.gb},
-		product{w: &l.up, dst: r.up, bias: l.ub})
-	r.each(r.rows*swigluParts(c.Intermediate), 1, (*swigluStage)(r))
-	r.round(r.gate, c.Intermediate)
-	r.multiply(c.Intermediate, product{w: &l.down, dst: r.xn, bias: l.downb, add: r.in})
-	return nil
-}
-
-// normalise sets xn to the normalised residual stream, ready for products.
-func (r *run) normalise(w []float32) {
-	r.norm = w
-	r.each(r.rows, 4, (*normStage)(r))
-	r.src, r.srcLen = r.xn, r.m.cfg.Hidden
-}
-
-type normStage run
-
-func (st *normStage) Run(lo, hi, _ int) {
-	r := (*run)(st)
-	h := r.m.cfg.Hidden
-	for i := lo; i < hi; i++ {
-		dst := r.xn[i*h : (i+1)*h]
-		r.m.cpu.RMSNorm(dst, r.in[i*h:(i+1)*h], r.norm, r.m.cfg.NormEps)
-		if r.xb != nil {
-			r.m.cpu.RoundBF16(r.xb[i*r.wide:i*r.wide+h], dst)
-		}
+	if l.over {
+		limit = 0
+	}
+	l.idle = append(l.idle, r)
+	if len(l.idle) > limit {
+		l.idle[0].close()
+		l.idle = slices.Delete(l.idle, 0, 1)
 	}
 }
 
-// round prepares src, [rows][n], for products.
-func (r *run) round(src []float32, n int) {
-	r.src, r.srcLen = src, n
-	if r.xb != nil {
-		r.each(r.rows, 4, (*roundStage)(r))
+// close frees all idle runs, and those to come when they are put back.
+func (l *runList) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.idle {
+		r.close()
 	}
+	l.idle, l.over = nil, true
 }
 
-type roundStage run
-
-func (st *roundStage) Run(lo, hi, _ int) {
-	r := (*run)(st)
-	for i := lo; i < hi; i++ {
-		r.m.cpu.RoundBF16(r.xb[i*r.wide:i*r.wide+r.srcLen], r.src[i*r.srcLen:(i+1)*r.srcLen])
-	}
+func layerError(at, head int, err error) error {
+	return fmt.Errorf("layer %d, kv head %d: %w", at, head, err)
 }
-
-// multiply runs up to three products over the same input of n columns.
-func (r *run) multiply(n int, p ...product) {
-	r.nmats = copy(r.mats[:], p)
-	total := 0
-	for i := range r.nmats {
-		total += r.mats[i].w.Rows
-	}
-	r.m.pool.Run(total, productGrain, (*productStage)(r))
-}
-
-// productGrain is the number of weight rows that a worker takes at a time: few
-// enough to share out evenly and to notice a cancellation, enough to fill the
-// kernels' tiles.
-const productGrain = 64
-
-type productStage run
-
-func (st *productStage) Run(lo, hi, _ int) {
-	r := (*run)(st)
-	base := 0
-	for i := range r.nmats {
-		p := &r.mats[i]
-		from, to := max(lo-base, 0), min(hi-base, p.w.Rows)
-		base += p.w.Rows
-		for from < to {
-			if r.stop.Load() {
-				return
-			}
-			end := min(to, from+productGrain)
-			r.product(p, from, end)
-			from = end
-		}
-	}
-}
-
-// product computes weight rows [lo, hi) of p for all rows.
-func (r *run) product(p *product, lo, hi int) {
-	n := p.w.Rows
-	if r.xb != nil && p.w.Type == bf16Type {
-		r.m.cpu.MatMulBF16(p.dst, n, r.xb, r.wide, r.rows, p.w, lo, hi)
-	} else {
-		r.m.cpu.MatMul(p.dst, n, r.src, r.srcLen, r.rows, p.w, lo, hi)
-	}
-	if p.bias == nil && p.add == nil {
-		return
-	}
-	for i := range r.rows {
-		d := p.dst[i*n+lo : i*n+hi]
-		if p.bias != nil {
-			r.m.cpu.Add(d, p.bias[lo:hi])
-		}
-		if p.add != nil {
-			r.m.cpu.Add(p.add[i*n+lo:i*n+hi], d)
-		}
-	}
-}
-
-// headNormStage applies the per-head query and key norms where the model has them.
-type headNormStage run
-
-func (st *headNormStage) Run(lo, hi, _ int) {
-	r := (*run)(st)
-	if r.layer.qNorm == nil {
-		return
-	}
-	c := r.m.cfg
-	d := c.HeadDim
-	for i := lo; i < hi; i++ {
-		for h := range c.Heads {
-			x := r.q[(i*c.Heads+h)*d : (i*c.Heads+h+1)*d]
-			r.m.cpu.RMSNorm(x, x, r.layer.qNorm, c.NormEps)
-		}
-		for h := range c.KVHeads {
-			x := r.k[(i*c.KVHeads+h)*d : (i*c.KVHeads+h+1)*d]
-			r.m.cpu.RMSNorm(x, x, r.layer.kNorm, c.NormEps)
-		}
-	}
-}
-
-type ropeStage run
-
-func (st *ropeStage) Run(lo, hi, _ int) {
-	r := (*run)(st)
-	c := r.m.cfg
-	d := c.HeadDim
-	for i := lo; i < hi; i++ {
-		cos, sin := r.cos[i*d/2:(i+1)*d/2], r.sin[i*d/2:(i+1)*d/2]
-		for h := range c.Heads {
-			r.m.cpu.Rope(r.q[(i*c.Heads+h)*d:(i*c.Heads+h+1)*d], cos, sin)
-		}
-		for h := range c.KVHeads {
-			r.m.cpu.Rope(r.k[(i*c.KVHeads+h)*d:(i*c.KVHeads+h+1)*d], cos, sin)
-		}
-	}
-}
-
-// appendStage stores the rows' keys and values; an item is a segment and KV head.
-type appendStage run
-
-func (st *appendStage) Run(lo, hi, _ int) {
-	r := (*run)(st)
-	c := r.m.cfg
-	d, stride := c.HeadDim, c.KVHeads*c.HeadDim
-	for i := lo; i < hi; i++ {
-		g, h := &r.segs[i/c.KVHeads], i%c.KVHeads
-		from := g.row*stride + h*d
-		to := (g.row+g.n-1)*stride + (h+1)*d
-		r.errs[i] = g.s.cache.Append(r.at, h, r.pos[g.row:g.row+g.n], r.k[from:to], r.v[from:to], stride)
-	}
-}
-
-// attend computes the attention of all rows into att.
-func (r *run) attend() {
-	c := r.m.cfg
-	r.items = r.items[:0]
-	for i := range r.segs {
-		// Later tokens see more: hand their tiles out first.
-		for from := (r.segs[i].n - 1) / attentionTile * attentionTile; from >= 0; from -= attentionTile {
-			for h := range c.KVHeads {
-				r.items = append(r.items, attentionItem{i, h, from, min(attentionTile, r.segs[i].n-from)})
-			}
-		}
-	}
-	r.each(len(r.items), 1, (*attentionStage)(r))
-}
-
-type attentionStage run
-
-func (st *attentionStage) Run(lo, hi, worker int) {
-	r := (*run)(st)
-	c := r.m.cfg
-	group := c.Heads / c.KVHeads
-	stride := c.Heads * c.HeadDim
-	for i := lo; i < hi && !r.stop.Load(); i++ {
-		it := &r.items[i]
-		g := &r.segs[it.seg]
-		off := (g.row+it.from)*stride + it.head*group*c.HeadDim
-		end := off + (it.n-1)*stride + group*c.HeadDim
-		a := kernels.AttentionArgs{
-			Out: r.att[off:end], Q: r.q[off:end], Stride: stride,
-			N: it.n, Group: group,
-			End:    g.s.slots(r.at, it.head) - g.n + it.from + 1,
-			Window: r.layer.window,
-			Scale:  r.m.rope.scale,
-			KV:     g.s.view(r.at, it.head),
-		}
-		if g.watch != nil {
-			a.Stats = g.watch.softmaxOf(r, it.head, it.from, it.n)
-		}
-		r.m.cpu.Attention(&a, &r.scratch[worker])
-	}
-}
-
-// swigluPart is the number of elements of a SwiGLU item.
-const swigluPart = 2048
-
-func swigluParts(n int) int { return (n + swigluPart - 1) / swigluPart }
-
-type swigluStage run
-
-func (st *swigluStage) Run(lo, hi, _ int) {
-	r := (*run)(st)
-	n := r.m.cfg.Intermediate
-	parts := swigluParts(n)
-	for i := lo; i < hi; i++ {
-		row, from := i/parts*n, i%parts*swigluPart
-		to := row + min(from+swigluPart, n)
-		from += row
-		r.m.cpu.SwiGLU(r.gate[from:to], r.gate[from:to], r.up[from:to])
-	}
-}
-
-// project computes the logits of n rows of the residual stream x into dst,
-// [n][Vocab]. It uses the run's buffers: n is at most its capacity.
-func (r *run) project(dst, x []float32, n int) {
-	rows := r.rows
-	r.rows, r.in = n, x
-	r.normalise(r.m.norm)
-	r.multiply(r.m.cfg.Hidden, product{w: &r.m.head, dst: dst})
-	r.rows = rows
-}
-
-// watchContext sets r.stop when ctx is done, until the returned function is
-// called. A context that cannot be cancelled costs nothing.
-func (r *run) watchContext(ctx context.Context) (release func() bool) {
-	if ctx.Done() == nil {
-		return nothing
-	}
-	return context.AfterFunc(ctx, func() { r.stop.Store(true) })
-}
-
-func nothing() bool { return true }

@@ -44,6 +44,14 @@ var testShapes = []testShape{
 }
 
 func (s testShape) open(t testing.TB, opts ...Option) *Model {
+	cfg := s.config()
+	m, err := New(cfg, RandomWeights(cfg, s.weights, 7), opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+func (s testShape) config() *Config {
 	cfg := &Config{
 		Arch: "llama", Layers: s.layers, Hidden: s.hidden, Intermediate: s.ffn, Heads: s.heads, KVHeads: s.kv,
 		HeadDim: s.dim, Vocab: 97, MaxPositions: 1 << 20, NormEps: 1e-5, Rope: RopeConfig{Theta: 10000},
@@ -53,10 +61,7 @@ func (s testShape) open(t testing.TB, opts ...Option) *Model {
 	for i := 1; i < s.layers; i += 2 {
 		cfg.Windows[i] = s.window
 	}
-	m, err := New(cfg, RandomWeights(cfg, s.weights, 7), opts...)
-	require.NoError(t, err)
-	t.Cleanup(func() { m.Close() })
-	return m
+	return cfg
 }
 
 func (s testShape) String() string { return s.name }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -38,6 +39,10 @@ type options struct {
 	precision Precision
 	cpu       *kernels.CPU
 	logger    *slog.Logger
+
+	device       kernels.Device
+	deviceName   string
+	deviceLayers *int
 }
 
 // WithThreads sets the number of threads of the model, shared by its sessions.
@@ -66,11 +71,18 @@ type Model struct {
 	id        string
 	source    fs.FS // the checkpoint folder, nil for models made in memory
 
-	embed, head kernels.Matrix // [Vocab, Hidden]
-	norm        []float32      // [Hidden]
-	eos         []int32
-	layers      []layer
+	// Matrices are views of the checkpoint, vectors are widened copies.
+	embed  kernels.Matrix // [Vocab, Hidden]
+	norm   []float32      // [Hidden]
+	head   []hostProduct  // the one of ActNorm to ActLogits, [Vocab, Hidden]
+	layers []hostDecoder
+	eos    []int32
 
+	// What the operands of products must hold: those of width Hidden or
+	// Heads*HeadDim, and ActInner.
+	narrowForms, innerForms operandForms
+
+	acc  *accelerator // nil without a device
 	runs runList
 
 	// use is held for reading while weights are read, for writing by Close.
@@ -82,29 +94,13 @@ type Model struct {
 	tokErr  error
 }
 
-// layer is one decoder layer, ready for the kernels. Matrices are views of the
-// checkpoint, vectors are widened copies. Absent biases and norms are nil.
-type layer struct {
-	window   int       // attention window in tokens, 0 = everything
-	attnNorm []float32 // [Hidden]
-	mlpNorm  []float32 // [Hidden]
-
-	q, k, v       kernels.Matrix // [Heads*HeadDim, Hidden], [KVHeads*HeadDim, Hidden] twice
-	o             kernels.Matrix // [Hidden, Heads*HeadDim]
-	qb, kb, vb    []float32
-	ob            []float32
-	qNorm, kNorm  []float32      // [HeadDim]
-	gate, up      kernels.Matrix // [Intermediate, Hidden]
-	down          kernels.Matrix // [Hidden, Intermediate]
-	gb, ub, downb []float32
-}
-
 // Open loads the checkpoint in folder dir: config.json, safetensors weights
 // (mapped, not copied) and, when first asked for, the tokenizer. Everything is
 // checked against the config before it returns. The caller closes the model.
 //
 // Errors: ErrUnsupported for an architecture this package does not know; a
-// descriptive error for anything missing, misshapen or malformed.
+// descriptive error for anything missing, misshapen or malformed; see WithDevice
+// for those of devices. ctx cancels the copying of weights to a device.
 func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("open model %s: %w", dir, err)
@@ -117,12 +113,12 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
-	return open(os.DirFS(dir), cfg, w, opts)
+	return open(ctx, os.DirFS(dir), cfg, w, opts)
 }
 
 // open makes the model of a checkpoint that has been loaded.
-func open(source fs.FS, cfg *Config, w *Weights, opts []Option) (*Model, error) {
-	m, err := New(cfg, w, opts...)
+func open(ctx context.Context, source fs.FS, cfg *Config, w *Weights, opts []Option) (*Model, error) {
+	m, err := newModel(ctx, cfg, w, opts)
 	if err != nil {
 		w.Close()
 		return nil, fmt.Errorf("open model: %w", err)
@@ -145,12 +141,16 @@ func OpenFS(ctx context.Context, fsys fs.FS, opts ...Option) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
-	return open(fsys, cfg, w, opts)
+	return open(ctx, fsys, cfg, w, opts)
 }
 
 // New returns a model over weights that have been checked against cfg, as
 // LoadWeights and RandomWeights do. On success the model owns w.
 func New(cfg *Config, w *Weights, opts ...Option) (*Model, error) {
+	return newModel(context.Background(), cfg, w, opts)
+}
+
+func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Model, error) {
 	o := options{precision: PrecisionAuto}
 	for _, f := range opts {
 		f(&o)
@@ -182,28 +182,33 @@ func New(cfg *Config, w *Weights, opts ...Option) (*Model, error) {
 	m := &Model{
 		cfg: cfg, weights: w, precision: o.precision, cpu: *o.cpu,
 		rope: rope, log: o.logger, id: identity(cfg, w),
-		embed: matrix(w.Embed), head: matrix(w.Head), norm: vector(w.Norm),
-		layers: make([]layer, cfg.Layers),
+		embed: matrix(w.Embed), norm: vector(w.Norm),
+		head:   []hostProduct{{w: matrix(w.Head), dst: kernels.ActLogits}},
+		layers: make([]hostDecoder, cfg.Layers),
 	}
 	for _, t := range cfg.EOS {
 		m.eos = append(m.eos, int32(t))
 	}
+	m.narrowForms = m.narrowForms.with(m.precision, w.Head.Type)
 	for i := range m.layers {
-		s := &w.Layers[i]
-		m.layers[i] = layer{
-			window:   cfg.Windows[i],
-			attnNorm: vector(s.AttnNorm), mlpNorm: vector(s.MLPNorm),
-			q: matrix(s.Q), k: matrix(s.K), v: matrix(s.V), o: matrix(s.O),
-			qb: vector(s.QBias), kb: vector(s.KBias), vb: vector(s.VBias), ob: vector(s.OBias),
-			qNorm: vector(s.QNorm), kNorm: vector(s.KNorm),
-			gate: matrix(s.Gate), up: matrix(s.Up), down: matrix(s.Down),
-			gb: vector(s.GateBias), ub: vector(s.UpBias), downb: vector(s.DownBias),
+		l := &w.Layers[i]
+		m.layers[i] = newDecoder(l, matrix, vector)
+		for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O, l.Gate, l.Up} {
+			m.narrowForms = m.narrowForms.with(m.precision, t.Type)
 		}
+		m.innerForms = m.innerForms.with(m.precision, l.Down.Type)
+	}
+	if err := m.openDevice(ctx, w, &o); err != nil {
+		return nil, err
 	}
 	m.pool = workers.New(o.threads)
 	m.runs.m = m
+	device := "none"
+	if m.acc != nil {
+		device = m.acc.dev.Info().Name
+	}
 	m.log.Info("model ready", "arch", cfg.Arch, "layers", cfg.Layers, "precision", m.precision,
-		"threads", o.threads, "cpu", m.cpu.String())
+		"threads", o.threads, "cpu", m.cpu.String(), "device", device, "device layers", m.DeviceLayers())
 	return m, nil
 }
 
@@ -264,7 +269,12 @@ func (m *Model) Close() error {
 	}
 	m.closed = true
 	m.pool.Close()
-	return m.weights.Close()
+	m.runs.close()
+	var err error
+	if m.acc != nil {
+		err = m.acc.close()
+	}
+	return errors.Join(err, m.weights.Close())
 }
 
 // acquire guards a computation against Close; release ends it.

@@ -16,6 +16,7 @@ import (
 // under the same policy; only its peak was higher.
 type Observation struct {
 	s       *Session
+	r       *run // that computed it and scores on its device, nil without one
 	tokens  []int32
 	needs   lukv.Needs
 	layers  []*watcher // nil where nothing had to be kept, or a window makes it pointless
@@ -56,7 +57,7 @@ func (m *Model) Observe(ctx context.Context, tokens []int32, o SessionOptions, m
 	}
 	ob.s = s
 	if err := s.observe(ctx, ob); err != nil {
-		s.Close()
+		ob.Close()
 		return nil, fmt.Errorf("observe: %w", err)
 	}
 	return ob, nil
@@ -73,20 +74,24 @@ func (s *Session) observe(ctx context.Context, ob *Observation) error {
 		return err
 	}
 	defer s.m.release()
-	f := feeding{ctx: ctx, s: s, tokens: ob.tokens, job: ob}
-	return f.run()
+	f := feeding{ctx: ctx, s: s, tokens: ob.tokens, job: ob, keep: s.m.acc != nil}
+	err := f.run()
+	if f.keep {
+		ob.r = f.r
+	}
+	return err
 }
 
-func (ob *Observation) watch(at int) *watcher {
-	if ob.s.m.cfg.Windows[at] > 0 {
-		return nil
+func (ob *Observation) watch(r *run, at int) (w *watcher, err error) {
+	if ob.s.m.cfg.Windows[at] == 0 {
+		ob.layers[at], err = r.collect(ob.s, at, len(ob.tokens), ob.needs, 0, ob.metrics)
 	}
-	ob.layers[at] = ob.s.m.collect(ob.s, len(ob.tokens), ob.needs)
-	return ob.layers[at]
+	return ob.layers[at], err
 }
 
 func (ob *Observation) layerDone(context.Context, int) error { return nil }
 func (ob *Observation) finish(context.Context) error         { return nil }
+func (ob *Observation) release()                             {}
 
 // Session returns the session with the full cache. It belongs to the
 // observation, must not be advanced or closed, and may be forked.
@@ -96,12 +101,25 @@ func (ob *Observation) Session() *Session { return ob.s }
 func (ob *Observation) Tokens() int { return len(ob.tokens) }
 
 // Close releases the full cache; derived sessions live on. Closing twice is fine.
-func (ob *Observation) Close() error { return ob.s.Close() }
+func (ob *Observation) Close() error {
+	for _, w := range ob.layers {
+		w.onDevice().free()
+	}
+	if ob.r != nil {
+		ob.s.m.runs.put(ob.r)
+		ob.r = nil
+	}
+	return ob.s.Close()
+}
 
 // Scores ranks a layer with one of the observed metrics. share is the uniform
 // budget that metrics with budget-dependent scores look at, 0 if there is none.
 // Scores are computed once per metric and layer; they must not be changed.
 func (ob *Observation) Scores(ctx context.Context, metric lukv.Metric, layer, share int) (lukv.Scores, error) {
+	if err := ob.s.m.acquire(); err != nil {
+		return nil, err
+	}
+	defer ob.s.m.release()
 	l := ob.layer(layer)
 	l.Share = share
 	return ob.score(ctx, metric, l)
@@ -110,17 +128,21 @@ func (ob *Observation) Scores(ctx context.Context, metric lukv.Metric, layer, sh
 func (ob *Observation) score(ctx context.Context, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
 	needs := metric.Needs(l.T, l.Share)
 	if needs.Budgets {
-		return metric.Score(ctx, l)
+		return ob.r.score(ctx, ob.s, ob.layers[l.Index], metric, l)
 	}
 	key := scoreKey{metric.Config().String(), l.Index, needs.Window}
 	if s, ok := ob.scored[key]; ok {
 		return s, nil
 	}
-	s, err := metric.Score(ctx, l)
+	s, err := ob.r.score(ctx, ob.s, ob.layers[l.Index], metric, l)
 	if err == nil {
-		ob.scored[key] = s
+		err = ob.s.cache.Err()
 	}
-	return s, err
+	if err != nil {
+		return nil, err
+	}
+	ob.scored[key] = s
+	return s, nil
 }
 
 // layer describes a layer of the full cache to the metrics.

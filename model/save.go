@@ -93,7 +93,9 @@ func (m *Model) LoadSession(path string, o SessionOptions) (*Session, error) {
 }
 
 func (m *Model) loadSession(path string, o SessionOptions) (*Session, error) {
-	cache, meta, err := kvcache.LoadFile(path, kvcache.Options{MaxBytes: o.MaxCacheBytes, PageEntries: o.PageEntries})
+	cache, meta, err := kvcache.LoadFile(path, kvcache.Options{
+		MaxBytes: o.MaxCacheBytes, PageEntries: o.PageEntries, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,6 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-const bf16Type = tensor.BF16
-
 // SessionOptions configure a session. The zero value is a session without
 // compression.
 type SessionOptions struct {
@@ -98,7 +96,7 @@ func (m *Model) newSession(o SessionOptions) (*Session, error) {
 		o.MaxTokens = m.cfg.MaxPositions
 	}
 	if o.ChunkTokens == 0 {
-		o.ChunkTokens = 512
+		o.ChunkTokens = defaultChunk
 	}
 	if o.CacheType == 0 {
 		o.CacheType = tensor.F32
@@ -113,13 +111,23 @@ func (m *Model) newSession(o SessionOptions) (*Session, error) {
 	return s, err
 }
 
+// defaultChunk is the default of SessionOptions.ChunkTokens.
+const defaultChunk = 512
+
 func (s *Session) cacheOptions() kvcache.Options {
 	c := s.m.cfg
 	return kvcache.Options{
 		Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
 		Type: s.opts.CacheType, PageEntries: s.opts.PageEntries,
 		Windows: c.Windows, MaxBytes: s.opts.MaxCacheBytes,
+		Device: s.m.Device(), DeviceLayers: s.m.DeviceLayers(),
 	}
+}
+
+// page returns the layout of the cache's pages.
+func (s *Session) page() kernels.PageLayout {
+	o := s.cache.Options()
+	return kernels.PageLayout{Type: o.Type, HeadDim: o.HeadDim, PageEntries: o.PageEntries}
 }
 
 // slots returns the logical slots of a layer's KV head, view what attention reads.
@@ -240,39 +248,40 @@ type feeding struct {
 	job layerJob
 
 	r     *run
-	start int // position of the first token
-	done  int // token-layers, for progress
+	keep  bool // the caller gives the run back
+	start int  // position of the first token
+	done  int  // token-layers, for progress
 }
 
 // layerJob follows a prefill that runs layer by layer. watch returns the
-// watcher of the layer about to run, or nil; finish is called after the last.
+// watcher of the layer that r is about to run, or nil; finish is called after the
+// last, release at the end, also of a prefill that failed.
 type layerJob interface {
-	watch(at int) *watcher
+	watch(r *run, at int) (*watcher, error)
 	layerDone(ctx context.Context, at int) error
 	finish(ctx context.Context) error
+	release()
 }
 
 func (f *feeding) run() error {
 	s, m := f.s, f.s.m
 	f.start = s.pos
-	f.r = m.runs.get(min(len(f.tokens), s.opts.ChunkTokens))
-	defer m.runs.put(f.r)
+	var err error
+	if f.r, err = m.runs.get(min(len(f.tokens), s.opts.ChunkTokens), 1, s.page()); err != nil {
+		return err
+	}
+	if !f.keep {
+		defer m.runs.put(f.r)
+	}
 	defer f.r.watchContext(f.ctx)()
 	if f.job == nil && f.start == 0 && s.comp.prefillEnabled(len(f.tokens)) {
 		f.job = s.comp.begin(s, len(f.tokens))
 	}
 	if f.job != nil {
+		defer f.job.release()
 		return f.byLayer()
 	}
 	return f.byChunk()
-}
-
-// interrupted returns the context's error if the run was stopped.
-func (f *feeding) interrupted() error {
-	if f.r.stop.Load() {
-		return context.Cause(f.ctx)
-	}
-	return nil
 }
 
 func (f *feeding) progress(n int) {
@@ -291,14 +300,12 @@ func (f *feeding) byChunk() error {
 		n := min(r.cap, len(f.tokens)-from)
 		r.reset()
 		r.add(s, 0, n, f.start+len(f.tokens), w)
-		r.rotations()
-		s.m.embedTokens(r.x, f.tokens[from:from+n])
-		err := f.layers(n)
+		err := r.forward(f.ctx, f.tokens[from:from+n], false, func(layers int) { f.progress(layers * n) })
 		if err == nil {
-			err = f.emit(r.x, from, n)
+			err = f.emit(nil, from, n)
 		}
 		if err != nil {
-			return errors.Join(err, s.rewind(s.pos))
+			return s.undo(err, s.pos)
 		}
 		s.commit(f.tokens[from : from+n])
 		for at, win := range c.Windows {
@@ -310,31 +317,21 @@ func (f *feeding) byChunk() error {
 	return s.comp.afterPass(f.ctx, s, len(f.tokens), true)
 }
 
-func (f *feeding) layers(n int) error {
-	for at := range f.s.m.cfg.Layers {
-		if err := f.r.forwardLayer(at, f.r.x); err != nil {
-			return err
-		}
-		if err := f.interrupted(); err != nil {
-			return err
-		}
-		f.progress(n)
-	}
-	return nil
-}
-
 // byLayer runs one layer after the other over the whole prompt and compresses
 // each as soon as it can be. Nothing of a failed call stays.
 func (f *feeding) byLayer() error {
-	s, m, c := f.s, f.s.m, f.s.m.cfg
-	x := make([]float32, len(f.tokens)*c.Hidden)
-	m.embedTokens(x, f.tokens)
-	err := f.compressLayers(x)
+	s := f.s
+	x, err := f.r.newStream(f.tokens)
+	if err != nil {
+		return err
+	}
+	defer x.close()
+	err = f.compressLayers(x)
 	if err == nil {
 		err = f.emitAll(x)
 	}
 	if err != nil {
-		err = errors.Join(err, s.rewind(0))
+		err = s.undo(err, 0)
 		if s.comp != nil {
 			s.comp.reset()
 		}
@@ -349,19 +346,18 @@ func (f *feeding) byLayer() error {
 	return s.comp.afterPass(f.ctx, s, len(f.tokens), true)
 }
 
-func (f *feeding) compressLayers(x []float32) error {
+func (f *feeding) compressLayers(x *stream) error {
 	s, r, c := f.s, f.r, f.s.m.cfg
 	for at := range c.Layers {
-		w := f.job.watch(at)
+		w, err := f.job.watch(r, at)
+		if err != nil {
+			return fmt.Errorf("layer %d: %w", at, err)
+		}
 		for from := 0; from < len(f.tokens); from += r.cap {
 			n := min(r.cap, len(f.tokens)-from)
 			r.reset()
 			r.add(s, from, n, len(f.tokens), w)
-			r.rotations()
-			if err := r.forwardLayer(at, x[from*c.Hidden:(from+n)*c.Hidden]); err != nil {
-				return err
-			}
-			if err := f.interrupted(); err != nil {
+			if err := r.forwardLayer(f.ctx, at, x, from); err != nil {
 				return err
 			}
 			if win := c.Windows[at]; win > 0 {
@@ -377,20 +373,20 @@ func (f *feeding) compressLayers(x []float32) error {
 }
 
 // emitAll hands out the logits of a prompt whose residual stream is complete.
-func (f *feeding) emitAll(x []float32) error {
-	h := f.s.m.cfg.Hidden
+func (f *feeding) emitAll(x *stream) error {
 	for from := 0; from < len(f.tokens); from += f.r.cap {
 		n := min(f.r.cap, len(f.tokens)-from)
-		if err := f.emit(x[from*h:(from+n)*h], from, n); err != nil {
+		if err := f.emit(x, from, n); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// emit computes the logits that are wanted of the n tokens from on, whose
-// residual stream is x: all of them for each, and the prompt's last.
-func (f *feeding) emit(x []float32, from, n int) error {
+// emit computes the logits that are wanted of the n tokens from on: all of them
+// for each, and the prompt's last. Their residual stream is that of the run, or
+// rows from on of x if there is one.
+func (f *feeding) emit(x *stream, from, n int) error {
 	s, c := f.s, f.s.m.cfg
 	if s.logits == nil {
 		s.logits = make([]float32, c.Vocab)
@@ -402,9 +398,7 @@ func (f *feeding) emit(x []float32, from, n int) error {
 	if f.each != nil {
 		first = max(0, f.skip-from)
 	}
-	// One row at a time would read the head's weights once per row; all rows
-	// at a time would need rows×Vocab floats.
-	const rows = 64
+	rows := f.r.logitRows()
 	var buf []float32
 	for i := first; i < n; i += rows {
 		k := min(rows, n-i)
@@ -415,8 +409,13 @@ func (f *feeding) emit(x []float32, from, n int) error {
 			}
 			dst = buf[:k*c.Vocab]
 		}
-		f.r.project(dst, x[i*c.Hidden:(i+k)*c.Hidden], k)
-		if err := f.interrupted(); err != nil {
+		var err error
+		if x != nil {
+			err = f.r.streamLogits(f.ctx, dst, x, from+i, k)
+		} else {
+			err = f.r.logits(f.ctx, dst, i, k)
+		}
+		if err != nil {
 			return err
 		}
 		for j := range k {
@@ -450,6 +449,15 @@ func (s *Session) rewind(pos int) error {
 	}
 	s.comp.rewind(s, pos)
 	return nil
+}
+
+// undo rewinds after err, which it returns together with what goes wrong now,
+// unless that follows from a device that failed.
+func (s *Session) undo(err error, pos int) error {
+	if e := s.rewind(pos); e != nil && s.cache.Err() == nil && !errors.Is(err, kernels.ErrDeviceLost) {
+		return errors.Join(err, e)
+	}
+	return err
 }
 
 // Truncate goes back to the first n tokens (n ≤ Len). Entries that compression
@@ -549,18 +557,15 @@ func (m *Model) step(ctx context.Context, sessions []*Session, tokens []int32) e
 			return fmt.Errorf("session %d: %w", i, err)
 		}
 	}
-	r := m.runs.get(len(sessions))
-	defer m.runs.put(r)
 	for _, s := range sessions {
-		r.add(s, 0, 1, s.pos+1, s.comp.watchDecode(s, false))
 		if s.logits == nil {
 			s.logits = make([]float32, m.cfg.Vocab)
 		}
 	}
-	err := r.decode(ctx, tokens)
+	err := m.decode(ctx, sessions, tokens)
 	if err != nil {
 		for _, s := range sessions {
-			err = errors.Join(err, s.rewind(s.pos))
+			err = s.undo(err, s.pos)
 		}
 		return err
 	}
@@ -579,38 +584,77 @@ func (m *Model) step(ctx context.Context, sessions []*Session, tokens []int32) e
 	return err
 }
 
-// decode runs all layers over the run's rows, one token each, and leaves the
-// logits with the sessions.
-func (r *run) decode(ctx context.Context, tokens []int32) error {
-	m := r.m
-	m.embedTokens(r.x, tokens)
-	r.rotations()
-	for at := range m.cfg.Layers {
-		if err := ctx.Err(); err != nil {
-			return context.Cause(ctx)
-		}
-		if err := r.forwardLayer(at, r.x); err != nil {
-			return err
-		}
+// decode runs all layers over one token of each session and leaves the logits
+// with the sessions.
+func (m *Model) decode(ctx context.Context, sessions []*Session, tokens []int32) error {
+	page := sessions[0].page()
+	alike := true
+	for _, s := range sessions {
+		alike = alike && (m.acc == nil || s.page() == page)
 	}
-	if len(r.segs) == 1 {
-		r.project(r.segs[0].s.logits, r.x, 1)
+	if !alike {
+		return m.decodeUnlike(ctx, sessions, tokens)
+	}
+	r, err := m.runs.get(len(sessions), len(sessions), page)
+	if err != nil {
+		return err
+	}
+	defer m.runs.put(r)
+	for _, s := range sessions {
+		r.add(s, 0, 1, s.pos+1, s.comp.watchDecode(s, false))
+	}
+	if err := r.forward(ctx, tokens, true, nil); err != nil {
+		return err
+	}
+	if len(sessions) == 1 || r.host == nil {
+		for i, s := range sessions {
+			if err := r.logits(ctx, s.logits, i, 1); err != nil {
+				return err
+			}
+		}
 		return nil
 	}
-	all := r.logitRows(len(r.segs) * m.cfg.Vocab)
-	r.project(all, r.x, len(r.segs))
-	for i := range r.segs {
-		copy(r.segs[i].s.logits, all[i*m.cfg.Vocab:(i+1)*m.cfg.Vocab])
+	vocab := m.cfg.Vocab
+	if n := len(sessions) * vocab; cap(r.batch) < n {
+		r.batch = make([]float32, n)
+	}
+	all := r.batch[:len(sessions)*vocab]
+	if err := r.logits(ctx, all, 0, len(sessions)); err != nil {
+		return err
+	}
+	for i, s := range sessions {
+		copy(s.logits, all[i*vocab:(i+1)*vocab])
 	}
 	return nil
 }
 
-// logitRows returns scratch for the logits of a batch.
-func (r *run) logitRows(n int) []float32 {
-	if cap(r.logits) < n {
-		r.logits = make([]float32, n)
+// decodeUnlike decodes sessions whose caches have different kinds of pages on a
+// device: one batch per kind.
+func (m *Model) decodeUnlike(ctx context.Context, sessions []*Session, tokens []int32) error {
+	type batch struct {
+		sessions []*Session
+		tokens   []int32
 	}
-	return r.logits[:n]
+	batches := map[kernels.PageLayout]*batch{}
+	before := make([][]float32, len(sessions))
+	for i, s := range sessions {
+		b := batches[s.page()]
+		if b == nil {
+			b = &batch{}
+			batches[s.page()] = b
+		}
+		b.sessions, b.tokens = append(b.sessions, s), append(b.tokens, tokens[i])
+		before[i] = slices.Clone(s.logits)
+	}
+	for _, b := range batches {
+		if err := m.decode(ctx, b.sessions, b.tokens); err != nil {
+			for i, s := range sessions {
+				copy(s.logits, before[i])
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 // Append feeds one token and computes the logits after it.

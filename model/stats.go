@@ -17,6 +17,7 @@ type SessionStats struct {
 	Entries     int64   // entries held, over all layers and KV heads
 	FullEntries int64   // entries that an uncompressed cache would hold
 	CacheBytes  int64   // bytes held now, page slack and positions included
+	DeviceBytes int64   // of these on the model's device
 	FullBytes   int64   // bytes that an uncompressed cache would hold
 	PeakBytes   int64   // the most that was held so far
 	Ratio       float64 // fraction of entries removed: 1 - Entries/FullEntries
@@ -52,7 +53,7 @@ func (s *Session) Stats() SessionStats {
 		st.Layers = append(st.Layers, l)
 	}
 	cs := s.cache.Stats()
-	st.CacheBytes, st.PeakBytes = cs.Bytes, cs.HighWater
+	st.CacheBytes, st.PeakBytes, st.DeviceBytes = cs.Bytes, cs.HighWater, cs.DeviceBytes
 	st.FullBytes = fullPages * cs.PageBytes
 	if st.FullEntries > 0 {
 		st.Ratio = 1 - float64(st.Entries)/float64(st.FullEntries)

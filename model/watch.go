@@ -28,6 +28,8 @@ type watcher struct {
 
 	probe *probe // oracle measurement, nil if none
 
+	device *deviceWatch // what stays on the device of the layer, nil if nothing
+
 	before  []float32         // [n][Heads*HeadDim] queries before RoPE, if decode needs them
 	softmax []kernels.Softmax // [KVHeads][n*Group] statistics of the segment, if needed
 	n       int               // tokens of the segment
@@ -51,10 +53,27 @@ func (w *watcher) wantsWeights(at int) bool {
 	return w.sums != nil || l != nil && l.Sums() != nil || w.probe != nil
 }
 
+// needsQueries reports whether beforeRope looks at the queries of the layer in
+// progress, needsAttention whether afterAttention looks at the segment's. They
+// may be asked of a nil watcher.
+func (w *watcher) needsQueries(r *pass) bool {
+	return w != nil && r.m.cfg.Windows[r.at] == 0 &&
+		(w.stats != nil || w.layer(r.at) != nil && w.record.PreRoPE && !w.prefill)
+}
+
+func (w *watcher) needsAttention(r *pass, g *segment) bool {
+	if w == nil || r.m.cfg.Windows[r.at] > 0 {
+		return false
+	}
+	end := int(r.pos[g.row]) + g.n
+	return w.window != nil && end > w.tail || w.wantsWeights(r.at) ||
+		w.layer(r.at) != nil && (!w.prefill || w.record.Prefill && end == g.seqLen)
+}
+
 // beforeRope is called with the segment's queries before rotation.
-func (w *watcher) beforeRope(r *run, g *segment) {
+func (w *watcher) beforeRope(r *pass, g *segment) {
 	c := r.m.cfg
-	if r.layer.window > 0 {
+	if c.Windows[r.at] > 0 {
 		return
 	}
 	stride := c.Heads * c.HeadDim
@@ -74,10 +93,10 @@ func (w *watcher) beforeRope(r *run, g *segment) {
 }
 
 // statsStage adds the queries of r.watched to their moments; an item is a query head.
-type statsStage run
+type statsStage pass
 
 func (st *statsStage) Run(lo, hi, _ int) {
-	r := (*run)(st)
+	r := (*pass)(st)
 	c := r.m.cfg
 	stride := c.Heads * c.HeadDim
 	g := r.watched
@@ -88,20 +107,21 @@ func (st *statsStage) Run(lo, hi, _ int) {
 
 // softmaxOf returns where the kernel leaves the softmax statistics of n tokens
 // of a KV head, nil if nobody wants them.
-func (w *watcher) softmaxOf(r *run, head, from, n int) []kernels.Softmax {
-	if r.layer.window > 0 || !w.wantsWeights(r.at) {
+func (w *watcher) softmaxOf(r *pass, head, from, n int) []kernels.Softmax {
+	c := r.m.cfg
+	if c.Windows[r.at] > 0 || !w.wantsWeights(r.at) {
 		return nil
 	}
-	group := r.m.cfg.Heads / r.m.cfg.KVHeads
+	group := c.Heads / c.KVHeads
 	off := (head*w.n + from) * group
 	return w.softmax[off : off+n*group]
 }
 
 // afterAttention is called with the segment's rotated queries, when their own
 // keys are in the cache.
-func (w *watcher) afterAttention(r *run, g *segment) {
+func (w *watcher) afterAttention(r *pass, g *segment) {
 	c := r.m.cfg
-	if r.layer.window > 0 {
+	if c.Windows[r.at] > 0 {
 		return
 	}
 	stride := c.Heads * c.HeadDim
@@ -129,10 +149,10 @@ func (w *watcher) afterAttention(r *run, g *segment) {
 
 // weightsStage goes through the attention weights of r.watched, row by row; an
 // item is a KV head.
-type weightsStage run
+type weightsStage pass
 
 func (st *weightsStage) Run(lo, hi, worker int) {
-	r := (*run)(st)
+	r := (*pass)(st)
 	c, g, w := r.m.cfg, r.watched, r.watched.watch
 	group, stride := c.Heads/c.KVHeads, c.Heads*c.HeadDim
 	var decode *lukv.ColumnSums

@@ -1,9 +1,9 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/lukv/lukv/bench"
@@ -25,12 +25,18 @@ type benchCmd struct {
 	Precision []string `group:"model" sep:"," enum:"auto,bf16,f32" default:"auto" help:"Activations in products with bf16 weights: ${enum}."`
 	CPU       []string `group:"model" name:"cpu" sep:"," default:"auto" help:"Instruction sets: auto, all, portable, avx2, avx512, avx512bf16, neon."`
 	CacheType []string `group:"model" sep:"," enum:"auto,f32,f16,bf16" default:"auto" help:"Types of cached keys and values: ${enum}."`
+	deviceFlags
 
 	PP    []int `name:"pp" sep:"," placeholder:"N,…" help:"Tokens to prefill (default 512 if --tg is not given either)."`
 	TG    []int `name:"tg" sep:"," placeholder:"N,…" help:"Tokens to decode (default 64, likewise)."`
 	Depth []int `sep:"," default:"0" placeholder:"N,…" help:"Entries in the cache before (default ${default})."`
 	Batch []int `sep:"," default:"1" placeholder:"N,…" help:"Sessions that decode together (default ${default})."`
 	Reps  int   `default:"5" placeholder:"N" help:"Repetitions of each point (default ${default}); up to as many again replace disturbed ones."`
+
+	Busy      []int    `sep:"," default:"0" placeholder:"N,…" help:"Processes that keep a processor busy each while decoding (default ${default})."`
+	Start     bool     `help:"Time from opening to the first token with the files in memory and, where the system lets go of them, without. Alone it measures nothing else."`
+	Mapped    bool     `help:"Write the shapes' random weights to a checkpoint in the temporary folder (TMPDIR), and measure them as they lie there. --start does, too."`
+	MaxMemory byteSize `placeholder:"SIZE" help:"Limit of weights and caches together; what needs more is listed as not measured (default: 80 % of what is available)."`
 
 	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the cache to remove (default 0)."`
 	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
@@ -44,7 +50,9 @@ type benchCmd struct {
 }
 
 func (benchCmd) Help() string {
-	return `Measures the machine (memory bandwidth, multiply-add peaks, core to core), and then prefill (pp) and decode (tg) for the cross product of the lists. Before and after each repetition the machine is probed again; read and compute are the fractions of memory bandwidth and of the multiply-add peak that were reached, vs full is the speed relative to no compression. Repetitions between probes that differ by more than 10 % do not count. A cache of some depth is filled with random entries; what does not fit into free memory is listed and makes the exit status 4.
+	return `Measures the machine (memory bandwidth, multiply-add peaks, core to core), and then prefill (pp) and decode (tg) for the cross product of the lists. Before and after each repetition the machine is probed again; read and compute are the fractions of memory bandwidth and of the multiply-add peak that were reached, vs full is the speed relative to no compression. Repetitions between probes that differ by more than 10 % do not count. A cache of some depth is filled with random entries; what does not fit into memory is listed and makes the exit status 4. With --busy, every repetition decodes three times in a row: alone, on one thread alone, and against the busy processes; the fractions are those of the two quiet speeds. Memory beyond weights and cache is only seen clearly where the weights are mapped (a checkpoint, or --mapped).
+
+With --device, an accelerator's own limits and operations are measured first: copying within its memory, matrix-vector and matrix products with bf16 weights, attention over ragged caches. Read is then the fraction of the copy's bandwidth, compute that of the best matrix product.
 
 --compare reads JSON of this command or output of go test -bench, and prints the p-value of a Mann-Whitney U test. Of a list of JSON files each is one observation. scripts/bench-compare does the whole for two revisions.
 
@@ -53,6 +61,16 @@ Examples:
   lukv bench --shape llama-3.2-1b --pp 512,4096 --tg 64 --depth 0,8192 --threads 1,2
 
   lukv bench --shape 150m --tg 32 --depth 32768 --ratio 0,0.5,0.8,0.9 --allocator uniform,lukv --batch 1,16 --markdown
+
+  lukv bench --shape 150m --tg 32 --depth 8192,32768,131072 --batch 1,16 --ratio 0,0.5,0.8,0.9 --markdown
+
+  lukv bench --shape 150m --pp 8192 --ratio 0,0.8 --metric snapkv,keydiff,expected_attention
+
+  lukv bench --shape llama-3.2-1b --tg 32 --busy 1,3
+
+  lukv bench --shape llama-3.2-1b --start
+
+  lukv bench --shape llama-3.1-8b --pp 512,4096 --tg 64 --depth 0,32768 --batch 1,16 --device vulkan --json
 
   lukv bench DIR --cpu all --json > result.json
 
@@ -140,7 +158,17 @@ func (c *benchCmd) compare(e *env) error {
 func (c *benchCmd) options() (*bench.Options, error) {
 	o := &bench.Options{
 		Threads: c.Threads, Depth: c.Depth, Batch: c.Batch, Prefill: c.PP, Decode: c.TG, Reps: c.Reps,
+		Busy: c.Busy, Start: c.Start, MaxMemory: int64(c.MaxMemory),
 	}
+	var err error
+	if o.Device, o.DeviceLayers, err = c.device(); err != nil {
+		return nil, err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	o.BusyCommand = []string{program, "busy"}
 	if c.Reps < 1 {
 		return nil, usage("--reps: found %d, expected 1 or more", c.Reps)
 	}
@@ -165,7 +193,6 @@ func (c *benchCmd) options() (*bench.Options, error) {
 			o.CPU = append(o.CPU, cpu)
 		}
 	}
-	var err error
 	if o.Compression, err = c.compressions(); err != nil {
 		return nil, err
 	}
@@ -245,6 +272,9 @@ func (c *benchCmd) sources(e *env) ([]*bench.Source, error) {
 	var out []*bench.Source
 	for _, name := range shapes {
 		s, err := bench.Shape(name, types[c.Weights])
+		if c.Mapped || c.Start {
+			s, err = bench.Written(name, types[c.Weights], "")
+		}
 		if err != nil {
 			return nil, usage("--shape: %w", err)
 		}
@@ -252,16 +282,19 @@ func (c *benchCmd) sources(e *env) ([]*bench.Source, error) {
 	}
 	for _, name := range c.Models {
 		if name == builtin.Name {
-			out = append(out, bench.Checkpoint(name, false, builtin.Open))
+			out = append(out, bench.Checkpoint(name, builtin.Open))
 			continue
 		}
 		dir, err := resolveModel(name)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, bench.Checkpoint(name, true, func(ctx context.Context, opts ...model.Option) (*model.Model, error) {
-			return model.Open(ctx, dir, append(opts, model.WithLogger(e.log))...)
-		}))
+		out = append(out, bench.Folder(name, dir, model.WithLogger(e.log)))
 	}
 	return out, nil
 }
+
+// busyCmd is what bench --busy starts.
+type busyCmd struct{}
+
+func (busyCmd) Run(e *env) error { return bench.Busy(e.in, e.out) }

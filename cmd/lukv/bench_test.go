@@ -41,6 +41,25 @@ func TestBench(t *testing.T) {
 	assert.Equal(t, 2, list[0].OldN)
 }
 
+// The other kinds of measurement.
+func TestBenchKinds(t *testing.T) {
+	r := decode[bench.Report](t, ok(t, "bench", "builtin", "--tg", "4", "--busy", "1", "--threads", "2", "--reps", "1", "--json"))
+	require.Len(t, r.Points, 1)
+	assert.Positive(t, r.Points[0].VersusQuiet)
+	assert.Positive(t, r.Points[0].VersusQuietOne)
+
+	dir := checkpoint(t, nil)
+	text := ok(t, "bench", dir, "--start", "--reps", "2")
+	assert.Contains(t, text, "open to first token")
+	assert.NotContains(t, text, "tok/s", "nothing else was asked for")
+	t.Setenv("TMPDIR", t.TempDir())
+	r = decode[bench.Report](t, ok(t, "bench", "--shape", "150m", "--mapped", "--tg", "1", "--reps", "1", "--json"))
+	require.Len(t, r.Starts, 1)
+	require.Len(t, r.Points, 1)
+	assert.Greater(t, r.Starts[0].Bytes, int64(240e6))
+	holds(t, os.Getenv("TMPDIR"))
+}
+
 func TestBenchFormats(t *testing.T) {
 	rows, err := csv.NewReader(strings.NewReader(ok(t, "bench", "builtin", "--tg", "1", "--reps", "1", "--csv"))).ReadAll()
 	require.NoError(t, err)
@@ -74,6 +93,10 @@ func TestBenchDoesNotFit(t *testing.T) {
 	assert.Contains(t, o.err, "not enough free memory: it needs")
 	assert.Contains(t, o.out, "not measured: builtin")
 	assert.Contains(t, o.out, "tg1")
+
+	o = command(t, "bench", "builtin", "--tg", "1", "--max-memory", "100MiB", "--reps", "1")
+	assert.Equal(t, exitFull, o.code, o.err)
+	assert.Contains(t, o.err, "the limit is 100.0 MiB")
 }
 
 func TestBenchInterrupted(t *testing.T) {

@@ -89,7 +89,11 @@ func (c *demoCmd) Run(e *env) error {
 	cfg := m.Config()
 	d.say("Model      Needle-Llama, a retriever of %s parameters: %d layers of %d KV heads",
 		count(m.WeightBytes()/2), cfg.Layers, cfg.KVHeads)
-	d.say("           %d threads, %s, loaded in %s", m.Threads(), m.CPU(), time.Since(start).Round(time.Millisecond))
+	where := fmt.Sprintf("%d threads, %s", m.Threads(), m.CPU())
+	if dev := m.Device(); dev != nil {
+		where += ", " + dev.Info().Name
+	}
+	d.say("           %s, loaded in %s", where, time.Since(start).Round(time.Millisecond))
 	for _, step := range []func() error{d.measure, d.example, d.questions} {
 		if err := step(); err != nil {
 			return err

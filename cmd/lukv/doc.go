@@ -1,6 +1,6 @@
-// Command lukv runs transformer checkpoints on the CPU with a compressed
-// key/value cache, measures the profiles that LU-KV divides its budget by, and
-// measures what compression costs.
+// Command lukv runs transformer checkpoints, on the processor or an
+// accelerator, with a compressed key/value cache, measures the profiles that
+// LU-KV divides its budget by, and measures what compression costs.
 //
 //	lukv demo                                   see it work on the embedded model
 //	lukv run MODEL --context FILE --ratio 0.8 "question"
@@ -10,6 +10,7 @@
 //	lukv eval MODEL --data FILE.jsonl --allocator uniform,adakv,lukv --ratio 0.5,0.8
 //	lukv inspect MODEL|PROFILE|SESSION
 //	lukv bench --shape llama-3.2-1b             measure machine, prefill and decode
+//	lukv devices                                what models can run on
 //	lukv tokenize MODEL TEXT                    show a text's tokens
 //	lukv template MODEL --user TEXT             show a rendered prompt
 //
@@ -23,7 +24,8 @@
 //	1    failed: missing or damaged file, input or output error, failed items
 //	2    usage: unknown command, bad flag or value
 //	3    refused: unsupported model, or a profile or saved session of another model
-//	4    does not fit: the context or the cache's limit is full
+//	4    does not fit: the context, the cache's limit or the device's memory is full
+//	5    no device answers to the name of --device, or it was lost
 //	130  interrupted
 //
 // Each command is one file: its struct holds the flags, its Run does the work.

@@ -63,6 +63,8 @@ Examples:
 type evalSettings struct {
 	Model        string          `json:"model"`
 	Precision    model.Precision `json:"precision"`
+	Device       string          `json:"device,omitempty"` // with its driver: bits depend on both
+	DeviceLayers int             `json:"device_layers,omitempty"`
 	CacheType    string          `json:"cache_type"`
 	MaxContext   int             `json:"max_context"`
 	MaxCache     int64           `json:"max_cache_bytes,omitempty"`
@@ -125,6 +127,9 @@ func (c *evalCmd) Run(e *env) error {
 		Model: m.ID(), Precision: m.Precision(), CacheType: c.CacheType, MaxContext: c.MaxContext, MaxCache: int64(c.MaxCache),
 		Data: data, Items: len(items), Limit: c.Limit, Fraction: c.Fraction, Seed: c.Seed, MaxNewTokens: c.MaxNewTokens,
 		Match: o.Match, Clean: o.Clean, QueryAware: c.QueryAware, SharePrefill: c.SharePrefill, Framing: framing,
+	}
+	if dev := m.Device(); dev != nil {
+		settings.Device, settings.DeviceLayers = dev.Info().Name+", "+dev.Info().Driver, m.DeviceLayers()
 	}
 	for _, x := range methods {
 		settings.Methods = append(settings.Methods, evalMethod{x.Name, x.Policy})

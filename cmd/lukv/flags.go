@@ -32,6 +32,7 @@ type runtimeFlags struct {
 	CacheType  string   `group:"model" enum:"auto,f32,f16,bf16" default:"auto" help:"Type of cached keys and values: ${enum}."`
 	MaxContext int      `group:"model" placeholder:"N" help:"Limit of tokens, answer included (default: the model's own)."`
 	MaxCache   byteSize `group:"model" placeholder:"SIZE" help:"Limit of the cache in bytes, such as 512MiB."`
+	deviceFlags
 }
 
 // open opens a model. The caller closes it.
@@ -52,6 +53,16 @@ func (f *runtimeFlags) open(e *env, name string) (*model.Model, error) {
 	opts := []model.Option{
 		model.WithThreads(f.Threads), model.WithPrecision(model.Precision(f.Precision)),
 		model.WithCPU(cpu), model.WithLogger(e.log),
+	}
+	device, layers, err := f.device()
+	if err != nil {
+		return nil, err
+	}
+	if device != "" {
+		opts = append(opts, model.WithDevice(device))
+		if layers > 0 {
+			opts = append(opts, model.WithDeviceLayers(layers))
+		}
 	}
 	if name == builtin.Name {
 		return builtin.Open(e.ctx, opts...)

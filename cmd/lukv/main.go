@@ -15,6 +15,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lukv/lukv/bench"
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -35,10 +36,12 @@ type cli struct {
 	Pull    pullCmd    `cmd:"" help:"Download a model from the hub into the cache."`
 	Bench   benchCmd   `cmd:"" help:"Measure speed, and what part of the machine's limits it is."`
 
+	Devices  devicesCmd  `cmd:"" help:"List the devices that models can run on."`
 	Tokenize tokenizeCmd `cmd:"" help:"Show how a model's tokenizer cuts a text, or put tokens together."`
 	Template templateCmd `cmd:"" help:"Show the prompt that a model's chat template makes of a conversation."`
 	Ver      versionCmd  `cmd:"" name:"version" help:"Print version, build and CPU."`
 	Results  resultsCmd  `cmd:"" hidden:"" help:"Regenerate docs/results.md."`
+	Busy     busyCmd     `cmd:"" hidden:"" help:"Keep a processor busy until standard input ends."`
 }
 
 // Exit statuses, see doc.go.
@@ -48,6 +51,7 @@ const (
 	exitUsage       = 2
 	exitRefused     = 3
 	exitFull        = 4
+	exitDevice      = 5
 	exitInterrupted = 130
 )
 
@@ -55,7 +59,7 @@ const description = `A transformer runtime in Go with key/value-cache compressio
 
 MODEL is a checkpoint folder, the name of a hub model in the cache, or builtin for the embedded test model. Results go to standard output, everything else to standard error.
 
-Exit status: 0 done, 1 failed, 2 usage, 3 refused (unsupported model; profile or session of another model), 4 does not fit (context or cache full), 130 interrupted.`
+Exit status: 0 done, 1 failed, 2 usage, 3 refused (unsupported model; profile or session of another model), 4 does not fit (context, cache or device memory full), 5 no such device or device lost, 130 interrupted.`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -147,8 +151,11 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.Is(err, model.ErrUnsupported), errors.Is(err, model.ErrWrongModel), errors.Is(err, lukv.ErrProfileMismatch):
 		return exitRefused
-	case errors.Is(err, model.ErrContextFull), errors.Is(err, kvcache.ErrFull), errors.Is(err, bench.ErrMemory):
+	case errors.Is(err, model.ErrContextFull), errors.Is(err, kvcache.ErrFull), errors.Is(err, bench.ErrMemory),
+		errors.Is(err, kernels.ErrDeviceMemory):
 		return exitFull
+	case errors.Is(err, kernels.ErrNoDevice), errors.Is(err, kernels.ErrDeviceLost):
+		return exitDevice
 	}
 	return exitFailed
 }

@@ -90,6 +90,9 @@ type runStats struct {
 	Precision model.Precision `json:"precision"`
 	Threads   int             `json:"threads"`
 	CPU       string          `json:"cpu"`
+
+	Device       string `json:"device,omitempty"` // accelerator, "" if none
+	DeviceLayers int    `json:"device_layers,omitempty"`
 }
 
 // runner is one execution of run.
@@ -115,6 +118,9 @@ func (c *runCmd) Run(e *env) error {
 	r := &runner{runCmd: c, e: e, m: m, result: runResult{Model: m.ID()}}
 	r.result.Stats = runStats{
 		LoadMS: ms(time.Since(start)), Precision: m.Precision(), Threads: m.Threads(), CPU: m.CPU().String(),
+	}
+	if dev := m.Device(); dev != nil {
+		r.result.Stats.Device, r.result.Stats.DeviceLayers = dev.Info().Name, m.DeviceLayers()
 	}
 	if r.tok, err = m.Tokenizer(); err != nil {
 		return err
@@ -421,6 +427,9 @@ func (x *runStats) write(w io.Writer, compressed bool) {
 		line("cache", "%s, %s at the end", eval.Bytes(x.FullBytes), eval.Bytes(x.FinalBytes))
 	}
 	line("machine", "%d threads, %s, %s", x.Threads, x.CPU, x.Precision)
+	if x.Device != "" {
+		line("device", "%s, %d layers", x.Device, x.DeviceLayers)
+	}
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

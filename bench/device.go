@@ -1,0 +1,538 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
+)
+
+// DeviceReport says what an accelerator does at best, and how near its operations
+// come to that.
+type DeviceReport struct {
+	Name string             `json:"name"` // as it was opened
+	Info kernels.DeviceInfo `json:"info"`
+
+	Copy    float64 `json:"copy_bytes_per_second"`   // within its memory, read and written
+	Product float64 `json:"product_flop_per_second"` // the best of the matrix products below
+
+	Operations []Operation `json:"operations"`
+}
+
+// Operation is what was measured of one operation of an accelerator: medians
+// over repetitions of a list of many.
+type Operation struct {
+	Name     string    `json:"name"`
+	Shape    string    `json:"shape"`
+	Bytes    int64     `json:"bytes"`          // weights; keys and values; a copy's source and target
+	Flop     int64     `json:"flop,omitempty"` // a multiplication and an addition count 1 each
+	Seconds  float64   `json:"seconds"`        // of one
+	Low      float64   `json:"low_seconds"`
+	High     float64   `json:"high_seconds"`
+	Rate     float64   `json:"rate"` // in Unit
+	Unit     string    `json:"unit"`
+	Fraction float64   `json:"fraction"` // of Copy or Product
+	Samples  []float64 `json:"samples"`  // seconds of one
+	Error    string    `json:"error,omitempty"`
+}
+
+// Names of operations. Bandwidth limits those up to OpDecodeAttention.
+const (
+	OpCopy             = "copy"
+	OpMatrixVector     = "matrix-vector"
+	OpMatrixRows       = "matrix-rows"
+	OpDecodeAttention  = "attention, decode"
+	OpMatrixMatrix     = "matrix-matrix"
+	OpPrefillAttention = "attention, prefill"
+)
+
+// deviceSizes are the dimensions that an accelerator is measured with.
+type deviceSizes struct {
+	copyRows      int // of copyCols numbers
+	hidden, inner int
+	matrices      int // so many that no cache holds them
+	few, many     []int
+
+	heads, kvHeads, headDim int
+	depth                   int // mean entries of a head if there is one sequence
+	sequences               int // that share as many entries
+	chunk, chunkDepth       int // rows of prefill, and entries with them
+
+	span time.Duration // of a list
+}
+
+const copyCols = 4096
+
+// sizesFor returns the sizes of a model of eight billion parameters, made smaller
+// for software devices and until each operand takes at most an eighth of the
+// free memory.
+func sizesFor(kind string, free uint64) deviceSizes {
+	s := deviceSizes{
+		copyRows: 16384, hidden: 4096, inner: 14336, matrices: 8, few: []int{4, 16}, many: []int{512, 2048},
+		heads: 32, kvHeads: 8, headDim: 128, depth: 131072, sequences: 16, chunk: 512, chunkDepth: 8192,
+		span: 50 * time.Millisecond,
+	}
+	if kind == "software" {
+		s.copyRows, s.hidden, s.inner, s.matrices, s.many = 2048, 512, 1024, 4, []int{64, 256}
+		s.heads, s.kvHeads, s.headDim, s.depth, s.sequences, s.chunk, s.chunkDepth = 8, 2, 64, 2048, 4, 64, 256
+		s.span = 20 * time.Millisecond
+	}
+	for part := free / 8; ; {
+		matrix := uint64(2 * s.hidden * s.inner)
+		switch {
+		case uint64(s.copyRows)*copyCols*4 > part && s.copyRows > 64:
+			s.copyRows /= 2
+		case uint64(s.matrices)*matrix > part && s.matrices > 2:
+			s.matrices -= 2
+		case uint64(s.matrices)*matrix > part && s.inner > 256:
+			s.inner /= 2
+		case uint64(s.depth*s.kvHeads*s.headDim*4) > part && s.depth > 1024:
+			s.depth /= 2
+		default:
+			return s
+		}
+	}
+}
+
+// meter measures an accelerator.
+type meter struct {
+	dev    kernels.Device
+	sizes  deviceSizes
+	reps   int
+	report *DeviceReport
+	free   []func() // of what is kept until the end
+
+	copying timed // kept for the probes around repetitions
+}
+
+// newMeter opens an accelerator and measures how fast it copies.
+func newMeter(ctx context.Context, name string, reps int) (*meter, error) {
+	dev, err := kernels.OpenDevice(name)
+	if err != nil {
+		return nil, err
+	}
+	info := dev.Info()
+	m := &meter{
+		dev: dev, sizes: sizesFor(info.Kind, dev.Memory().Free), reps: reps,
+		report: &DeviceReport{Name: name, Info: info},
+	}
+	if err := m.measureCopy(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("measure device %s: %w", name, err), m.close())
+	}
+	return m, nil
+}
+
+func (m *meter) close() error {
+	for _, f := range slices.Backward(m.free) {
+		f()
+	}
+	return m.dev.Close()
+}
+
+// operations measures matrix products and attention. What fails is noted with
+// its error; a lost device ends it.
+func (m *meter) operations(ctx context.Context, progress func(what string)) error {
+	for _, f := range []struct {
+		what    string
+		measure func(context.Context) error
+	}{
+		{"matrix products", m.measureProducts}, {OpDecodeAttention, m.measureDecode}, {OpPrefillAttention, m.measurePrefill},
+	} {
+		progress(f.what)
+		err := f.measure(ctx)
+		if err == nil {
+			continue
+		}
+		if ctx.Err() != nil || errors.Is(err, kernels.ErrDeviceLost) {
+			return fmt.Errorf("measure device %s: %s: %w", m.report.Name, f.what, err)
+		}
+		m.report.Operations = append(m.report.Operations, Operation{Name: f.what, Error: err.Error()})
+	}
+	r := m.report
+	for _, o := range r.Operations {
+		if o.Name == OpMatrixMatrix {
+			r.Product = max(r.Product, o.Rate)
+		}
+	}
+	for i := range r.Operations {
+		o := &r.Operations[i]
+		switch {
+		case o.Unit == BytesPerSecond:
+			o.Fraction = o.Rate / r.Copy
+		case r.Product > 0:
+			o.Fraction = o.Rate / r.Product
+		}
+	}
+	return nil
+}
+
+// roof is a probe between repetitions.
+func (m *meter) roof(ctx context.Context) (roof, error) {
+	one, err := m.copying.once(ctx)
+	if err != nil {
+		return roof{}, err
+	}
+	return roof{read: float64(m.report.Operations[0].Bytes) / one, compute: m.report.Product}, nil
+}
+
+// timed is a list that holds one operation n times.
+type timed struct {
+	pass kernels.Pass
+	list kernels.PassList
+	n    int
+}
+
+// once runs the list and returns the seconds of one operation.
+func (t *timed) once(ctx context.Context) (float64, error) {
+	begin := time.Now()
+	err := t.pass.Run(ctx, t.list)
+	return time.Since(begin).Seconds() / float64(t.n), err
+}
+
+// timed returns a list of so many operations that it takes about the span. The
+// caller frees it.
+func (m *meter) timed(ctx context.Context, p kernels.Pass, rows int, op func(i int)) (timed, error) {
+	const most = 256
+	for n := 1; ; {
+		t := timed{pass: p, n: n}
+		p.Begin(rows)
+		for i := range n {
+			op(i)
+		}
+		var err error
+		if t.list, err = p.End(); err != nil {
+			return timed{}, err
+		}
+		one, err := t.once(ctx)
+		if err == nil { // now that its programs are compiled
+			one, err = t.once(ctx)
+		}
+		if err != nil {
+			t.list.Free()
+			return timed{}, err
+		}
+		want := min(most, max(1, int(m.sizes.span.Seconds()/one)))
+		if want <= 2*n {
+			return t, nil
+		}
+		t.list.Free()
+		n = min(want, 8*n) // what one takes alone is mostly handing it over
+	}
+}
+
+// measure measures an operation and notes it.
+func (m *meter) measure(ctx context.Context, p kernels.Pass, rows int, o Operation, op func(i int)) error {
+	t, err := m.timed(ctx, p, rows, op)
+	if err != nil {
+		return err
+	}
+	defer t.list.Free()
+	return m.note(ctx, &t, o)
+}
+
+func (m *meter) note(ctx context.Context, t *timed, o Operation) error {
+	for range m.reps {
+		s, err := t.once(ctx)
+		if err != nil {
+			return err
+		}
+		o.Samples = append(o.Samples, s)
+	}
+	o.Seconds, o.Low, o.High = median(o.Samples), slices.Min(o.Samples), slices.Max(o.Samples)
+	work := o.Bytes
+	if o.Unit = BytesPerSecond; o.Name == OpMatrixMatrix || o.Name == OpPrefillAttention {
+		o.Unit, work = FlopPerSecond, o.Flop
+	}
+	o.Rate = float64(work) / o.Seconds
+	m.report.Operations = append(m.report.Operations, o)
+	return nil
+}
+
+// now records operations on rows rows and runs them once.
+func now(ctx context.Context, p kernels.Pass, rows int, record func()) error {
+	p.Begin(rows)
+	record()
+	list, err := p.End()
+	if err != nil {
+		return err
+	}
+	defer list.Free()
+	return p.Run(ctx, list)
+}
+
+// take sets ActX to random numbers, ones of a normal size: what a chip draws, and
+// with it its clock, depends on them.
+func take(ctx context.Context, p kernels.Pass, rows int) error {
+	rng := rand.New(rand.NewPCG(1, 3))
+	in := p.In()
+	for i := range in {
+		in[i] = rng.Float32() - 0.5
+	}
+	return now(ctx, p, rows, p.Take)
+}
+
+// passShape is the shape of passes with rows of so many columns and little else.
+func passShape(rows, hidden, inner int) kernels.PassShape {
+	return kernels.PassShape{
+		Rows: rows, Sequences: 1, Logits: 1, Hidden: hidden, Heads: 1, KVHeads: 1, HeadDim: 64,
+		Intermediate: inner, Vocab: 64, BF16: true, Scale: 1, Windows: []int{0},
+		Page: kernels.PageLayout{Type: tensor.BF16, HeadDim: 64, PageEntries: pageEntries},
+	}
+}
+
+func (m *meter) measureCopy(ctx context.Context) error {
+	n := m.sizes.copyRows
+	rows, err := m.dev.Rows(n, copyCols)
+	if err != nil {
+		return err
+	}
+	m.free = append(m.free, rows.Free)
+	p, err := m.dev.Pass(passShape(n, copyCols, 64))
+	if err != nil {
+		return err
+	}
+	m.free = append(m.free, p.Close)
+	if err := take(ctx, p, n); err != nil {
+		return err
+	}
+	if m.copying, err = m.timed(ctx, p, n, func(int) { p.Store(rows, 0) }); err != nil {
+		return err
+	}
+	m.free = append(m.free, m.copying.list.Free)
+	bytes := 4 * int64(n) * copyCols
+	if err := m.note(ctx, &m.copying, Operation{Name: OpCopy, Shape: size(bytes), Bytes: 2 * bytes}); err != nil {
+		return err
+	}
+	m.report.Copy = m.report.Operations[0].Rate
+	return nil
+}
+
+// randomBF16 returns the bytes of n bf16 numbers from -0.5 to 0.5.
+func randomBF16(n int) []byte {
+	rng := rand.New(rand.NewPCG(1, 4))
+	out := make([]byte, 2*n)
+	for i := range n {
+		binary.LittleEndian.PutUint16(out[2*i:], uint16(math.Float32bits(rng.Float32()-0.5)>>16))
+	}
+	return out
+}
+
+// measureProducts measures the products of a feed-forward layer with bf16 weights.
+func (m *meter) measureProducts(ctx context.Context) error {
+	s := &m.sizes
+	p, err := m.dev.Pass(passShape(slices.Max(s.many), s.hidden, s.inner))
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	data := randomBF16(s.hidden * s.inner)
+	upload := func(rows, cols int) (list []kernels.DeviceMatrix, free func(), err error) {
+		free = func() {
+			for _, w := range list {
+				w.Free()
+			}
+		}
+		for range s.matrices {
+			w, err := m.dev.Matrix(ctx, kernels.Matrix{Type: tensor.BF16, Rows: rows, Cols: cols, Data: data})
+			if err != nil {
+				free()
+				return nil, nil, err
+			}
+			list = append(list, w)
+		}
+		return list, free, nil
+	}
+	ones := make([]float32, s.hidden)
+	for i := range ones {
+		ones[i] = 1
+	}
+	norm, err := m.dev.Vector(ctx, ones)
+	if err != nil {
+		return err
+	}
+	defer norm.Free()
+
+	up, free, err := upload(s.inner, s.hidden)
+	if err != nil {
+		return err
+	}
+	all := slices.Max(s.many)
+	if err = take(ctx, p, all); err == nil {
+		err = now(ctx, p, all, func() {
+			p.Norm(norm, 1e-5)
+			p.GateUp(up[0], up[1], nil, nil)
+		})
+	}
+	matrix := 2 * int64(s.hidden) * int64(s.inner)
+	each := func(what string, matrices int64, op func(i int)) error {
+		for _, rows := range slices.Concat([]int{1}, s.few, s.many) {
+			o := Operation{
+				Name: OpMatrixRows, Shape: fmt.Sprintf("%d × %s", rows, what), Bytes: matrices * matrix, Flop: matrices * matrix * int64(rows),
+			}
+			switch {
+			case rows == 1:
+				o.Name = OpMatrixVector
+			case rows >= s.many[0]:
+				o.Name = OpMatrixMatrix
+			}
+			if err := m.measure(ctx, p, rows, o, op); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err == nil {
+		err = each(fmt.Sprintf("[%d, %d] twice, SwiGLU", s.inner, s.hidden), 2, func(i int) {
+			i = 2 * i % (s.matrices &^ 1)
+			p.GateUp(up[i], up[i+1], nil, nil)
+		})
+	}
+	free()
+	if err != nil {
+		return err
+	}
+	down, free, err := upload(s.hidden, s.inner)
+	if err != nil {
+		return err
+	}
+	defer free()
+	return each(fmt.Sprintf("[%d, %d]", s.hidden, s.inner), 1, func(i int) {
+		p.MatMul(kernels.ActInner, false, []kernels.DeviceProduct{{W: down[i%len(down)], Dst: kernels.ActX}})
+	})
+}
+
+// measureDecode measures attention of one row per sequence over ragged caches:
+// one long one, and many.
+func (m *meter) measureDecode(ctx context.Context) error {
+	s := &m.sizes
+	for _, n := range []int{1, s.sequences} {
+		depth := max(s.depth/n, 2*pageEntries)
+		lengths := func(head int) int { // from a half to one and a half of the mean
+			if s.kvHeads == 1 {
+				return depth
+			}
+			return depth/2 + depth*head/(s.kvHeads-1)
+		}
+		o := Operation{Name: OpDecodeAttention, Shape: fmt.Sprintf("%d × %d entries, %s", n, depth, m.heads())}
+		if err := m.attention(ctx, o, n, 1, lengths); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measurePrefill measures attention of many rows of one sequence.
+func (m *meter) measurePrefill(ctx context.Context) error {
+	s := &m.sizes
+	o := Operation{Name: OpPrefillAttention, Shape: fmt.Sprintf("%d rows, %d entries, %s", s.chunk, s.chunkDepth, m.heads())}
+	return m.attention(ctx, o, 1, s.chunk, func(int) int { return s.chunkDepth })
+}
+
+func (m *meter) heads() string {
+	return fmt.Sprintf("%d/%d heads of %d", m.sizes.heads, m.sizes.kvHeads, m.sizes.headDim)
+}
+
+// attention measures attention of the last rows of n sequences whose heads hold
+// so many entries, those of the rows with them.
+func (m *meter) attention(ctx context.Context, o Operation, n, rows int, length func(head int) int) error {
+	s := &m.sizes
+	shape := passShape(n*rows, 256, 64)
+	shape.Sequences, shape.Heads, shape.KVHeads, shape.HeadDim = n, s.heads, s.kvHeads, s.headDim
+	shape.Page.HeadDim = s.headDim
+	shape.Scale = float32(math.Log2E / math.Sqrt(float64(s.headDim)))
+	pool, err := m.dev.Pages(shape.Page)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	p, err := m.dev.Pass(shape)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+
+	// Queries are products of random rows.
+	w, err := m.dev.Matrix(ctx, kernels.Matrix{
+		Type: tensor.BF16, Rows: s.heads * s.headDim, Cols: shape.Hidden, Data: randomBF16(s.heads * s.headDim * shape.Hidden),
+	})
+	if err != nil {
+		return err
+	}
+	defer w.Free()
+	ones := make([]float32, shape.Hidden)
+	for i := range ones {
+		ones[i] = 0.1
+	}
+	norm, err := m.dev.Vector(ctx, ones)
+	if err != nil {
+		return err
+	}
+	defer norm.Free()
+	if err := take(ctx, p, n*rows); err != nil {
+		return err
+	}
+	err = now(ctx, p, n*rows, func() {
+		p.Norm(norm, 1e-5)
+		p.MatMul(kernels.ActNorm, false, []kernels.DeviceProduct{{W: w, Dst: kernels.ActQ}})
+	})
+	if err != nil {
+		return err
+	}
+
+	block := randomBF16(shape.Page.Bytes() / 2)
+	clear(block[len(block)-4*shape.Page.PageEntries:]) // positions
+	var spans []kernels.PassSpan
+	var positions []int32
+	for seq := range n {
+		spans = append(spans, kernels.PassSpan{Row: seq * rows, N: rows})
+		for i := range rows {
+			positions = append(positions, int32(length(s.kvHeads-1)-rows+i))
+		}
+		for head := range s.kvHeads {
+			t, err := randomTable(ctx, pool, block, (length(head)+pageEntries-1)/pageEntries)
+			if err != nil {
+				return err
+			}
+			defer t.Free()
+			p.SetHead(0, seq, head, t, length(head)-rows, 0)
+			entries := int64(length(head))
+			o.Bytes += 4 * entries * int64(s.headDim)
+			seen := int64(rows)*entries - int64(rows)*int64(rows-1)/2 // row i sees the rows before it
+			o.Flop += 4 * seen * int64(s.headDim*s.heads/s.kvHeads)
+		}
+	}
+	p.SetSpans(spans, positions)
+	return m.measure(ctx, p, n*rows, o, func(int) { p.Attend(0, false) })
+}
+
+// randomTable returns a table of n new pages with the contents of block.
+func randomTable(ctx context.Context, pool kernels.PagePool, block []byte, n int) (kernels.PageTable, error) {
+	pages, err := pool.Alloc(nil, n)
+	if err != nil {
+		return nil, err
+	}
+	if err := pool.Write(ctx, pages[0], block); err != nil {
+		return nil, err
+	}
+	for _, page := range pages[1:] {
+		if err := pool.Copy(page, pages[0]); err != nil {
+			return nil, err
+		}
+	}
+	t, err := pool.Table()
+	if err != nil {
+		return nil, err
+	}
+	if err := t.Set(pages, 0); err != nil {
+		t.Free()
+		return nil, err
+	}
+	return t, nil
+}

@@ -1,0 +1,5 @@
+//go:build !novulkan
+
+package main
+
+import _ "github.com/lukv/lukv/kernels/vulkan" // the driver behind --device vulkan

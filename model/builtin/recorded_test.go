@@ -1,0 +1,166 @@
+package builtin
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+)
+
+const recordedFile = "testdata/recorded.json"
+
+var updateRecorded = flag.Bool("update-recorded", false, "rewrite "+recordedFile+" from the portable functions")
+
+// record is what a short prompt leads to, as hashes.
+type record struct {
+	Logits string            `json:"logits"` // after the prompt and after each of Greedy but the last
+	Greedy []int32           `json:"greedy"`
+	Kept   map[string]string `json:"kept"` // positions by metric and allocator
+}
+
+func hashOf[T any](x []T) string {
+	h := sha256.New()
+	if err := binary.Write(h, binary.LittleEndian, x); err != nil {
+		panic(err)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+func recordOf(t testing.TB, cpu kernels.CPU, precision model.Precision) record {
+	ctx := context.Background()
+	m, err := Open(ctx, model.WithCPU(cpu), model.WithPrecision(precision), model.WithThreads(2))
+	require.NoError(t, err)
+	defer m.Close()
+	_, tensors := readGolden(t)
+	prompt := tensors.ids(t, "prompt1.input_ids")[:20]
+
+	r := record{Kept: map[string]string{}}
+	var metrics []lukv.Metric
+	for _, name := range lukv.Metrics() {
+		metric, err := lukv.NewMetric(lukv.MetricConfig{Name: name, Window: windowOf(name)})
+		require.NoError(t, err)
+		metrics = append(metrics, metric)
+	}
+	ob, err := m.Observe(ctx, prompt, model.SessionOptions{ChunkTokens: 13}, metrics...)
+	require.NoError(t, err)
+	defer ob.Close()
+	s, err := ob.Session().Fork()
+	require.NoError(t, err)
+	defer s.Close()
+	var logits []uint32
+	for range 4 {
+		for _, v := range s.Logits() {
+			logits = append(logits, math.Float32bits(v))
+		}
+		r.Greedy = append(r.Greedy, int32(cpu.Argmax(s.Logits())))
+		require.NoError(t, s.Append(ctx, r.Greedy[len(r.Greedy)-1]))
+	}
+	r.Logits = hashOf(logits)
+	for _, metric := range metrics {
+		for _, name := range lukv.Allocators() {
+			p := &lukv.Policy{Metric: metric.Config(), Allocator: lukv.AllocatorConfig{Name: name}, Ratio: 0.5}
+			if p.Allocator.NeedsProfile() {
+				continue // its profiles are of the default windows
+			}
+			c, err := ob.Compress(ctx, p)
+			require.NoError(t, err)
+			var positions []int32
+			for at := range m.Config().Layers {
+				for h := range m.Config().KVHeads {
+					positions = append(positions, c.Cache().Positions(at, h, nil)...)
+					positions = append(positions, -1)
+				}
+			}
+			r.Kept[metric.Name()+" "+name] = hashOf(positions)
+			require.NoError(t, c.Close())
+		}
+	}
+	return r
+}
+
+// windowOf is a window that is shorter than the prompt, nil for metrics that have none.
+func windowOf(metric string) *int {
+	if metric != "snapkv" {
+		return nil
+	}
+	n := 8
+	return &n
+}
+
+// TestRecorded requires the bits that portable Go gave when they were recorded,
+// whatever processor this is.
+func TestRecorded(t *testing.T) {
+	precisions := []model.Precision{model.PrecisionF32, model.PrecisionBF16}
+	if *updateRecorded {
+		all := map[model.Precision]record{}
+		for _, p := range precisions {
+			all[p] = recordOf(t, kernels.CPU{}, p)
+		}
+		text, err := json.MarshalIndent(all, "", " ")
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(recordedFile, append(text, '\n'), 0o644))
+	}
+	text, err := os.ReadFile(recordedFile)
+	require.NoError(t, err)
+	var want map[model.Precision]record
+	require.NoError(t, json.Unmarshal(text, &want))
+	checks := 0
+	for _, cpu := range kernels.Variants() {
+		for _, p := range precisions {
+			got := recordOf(t, cpu, p)
+			require.Equal(t, want[p], got, "%v, precision %s", cpu, p)
+			checks += 1 + len(got.Greedy) + len(got.Kept)
+		}
+	}
+	line := fmt.Sprintf("recorded bits: %d checks on %s, %v", checks, runtime.GOARCH, kernels.Variants())
+	t.Log(line)
+	fmt.Println(line)
+	require.NotZero(t, checks)
+}
+
+// TestARM64 runs TestRecorded as an arm64 program under qemu-user. It skips
+// without qemu-aarch64 and Go, unless LUKV_MUST_QEMU is set.
+func TestARM64(t *testing.T) {
+	if runtime.GOARCH == "arm64" {
+		t.Skip("this is arm64")
+	}
+	if testing.Short() {
+		t.Skip("an emulated processor is slow")
+	}
+	qemu, err := exec.LookPath("qemu-aarch64")
+	if err == nil {
+		_, err = exec.LookPath("go")
+	}
+	if err != nil {
+		if os.Getenv("LUKV_MUST_QEMU") != "" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	binary := filepath.Join(t.TempDir(), "arm64.test")
+	build := exec.Command("go", "test", "-c", "-o", binary, ".")
+	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	run := exec.Command(qemu, binary, "-test.run", "^TestRecorded$", "-test.v")
+	run.Env = append(os.Environ(), "LUKV_CPU=")
+	out, err = run.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "recorded bits:")
+	t.Logf("%s", out)
+}

@@ -1,0 +1,212 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
+)
+
+// WithDevice computes on an accelerator: driver[:selector] as
+// [kernels.OpenDevice] takes it, such as "vulkan" or "vulkan:1", provided that
+// the program imports the driver's package. The model opens the device and
+// closes it. "" and "cpu", the default, mean the processor alone.
+//
+// Opening fails with kernels.ErrNoDevice, or with kernels.ErrDeviceMemory where
+// the weights do not fit; see WithDeviceLayers.
+func WithDevice(name string) Option { return func(o *options) { o.deviceName = name } }
+
+// WithOpenDevice is WithDevice for a device that the caller has opened, and
+// closes after the model.
+func WithOpenDevice(d kernels.Device) Option { return func(o *options) { o.device = d } }
+
+// WithDeviceLayers leaves only the first n layers and their caches to the
+// device; the others and the head are computed by the processor. The default,
+// and the meaning of an n of at least the model's layers, is everything.
+func WithDeviceLayers(n int) Option { return func(o *options) { o.deviceLayers = &n } }
+
+// Device returns the accelerator that the model computes on, nil if there is none.
+func (m *Model) Device() kernels.Device {
+	if m.acc == nil {
+		return nil
+	}
+	return m.acc.dev
+}
+
+// DeviceLayers returns how many of the layers, from the first, are on the device.
+func (m *Model) DeviceLayers() int {
+	if m.acc == nil {
+		return 0
+	}
+	return len(m.acc.layers)
+}
+
+type (
+	deviceProduct = product[kernels.DeviceMatrix, kernels.DeviceVector]
+	deviceDecoder = decoder[kernels.DeviceMatrix, kernels.DeviceVector]
+)
+
+// accelerator is a device with the weights of the model's first layers.
+type accelerator struct {
+	dev    kernels.Device
+	owned  bool
+	layers []deviceDecoder
+	norm   kernels.DeviceVector // nil unless all layers are there
+	head   kernels.DeviceMatrix
+	held   []interface{ Free() }
+}
+
+// whole reports whether all layers, and with them the head, are on the device.
+func (a *accelerator) whole() bool { return a.head != nil }
+
+func (a *accelerator) close() error {
+	for _, x := range a.held {
+		x.Free()
+	}
+	a.held = nil
+	if a.owned {
+		return a.dev.Close()
+	}
+	return nil
+}
+
+// openDevice brings the weights to the device that the options name, if any.
+func (m *Model) openDevice(ctx context.Context, w *Weights, o *options) error {
+	n := m.cfg.Layers
+	if o.deviceLayers != nil {
+		n = min(n, *o.deviceLayers)
+	}
+	switch {
+	case n < 0:
+		return fmt.Errorf("%d layers on a device: want 0 or more", n)
+	case n == 0 || o.device == nil && (o.deviceName == "" || o.deviceName == "cpu"):
+		return nil
+	}
+	a := &accelerator{dev: o.device}
+	if a.dev == nil {
+		var err error
+		if a.dev, err = kernels.OpenDevice(o.deviceName); err != nil {
+			return err
+		}
+		a.owned = true
+	}
+	err := m.fits(a.dev, w, n)
+	if err == nil {
+		err = m.upload(ctx, a, w, n)
+	}
+	if err != nil {
+		a.close()
+		return err
+	}
+	m.acc = a
+	return nil
+}
+
+// upload copies the first n layers, and with all of them the head, to a device.
+func (m *Model) upload(ctx context.Context, a *accelerator, w *Weights, n int) error {
+	var failed error
+	mat := func(t tensor.Tensor) kernels.DeviceMatrix {
+		if failed != nil {
+			return nil
+		}
+		x, err := a.dev.Matrix(ctx, matrix(t))
+		if err != nil {
+			failed = err
+			return nil
+		}
+		a.held = append(a.held, x)
+		return x
+	}
+	vec := func(t tensor.Tensor) kernels.DeviceVector {
+		if failed != nil || t.Data == nil {
+			return nil
+		}
+		x, err := a.dev.Vector(ctx, vector(t))
+		if err != nil {
+			failed = err
+			return nil
+		}
+		a.held = append(a.held, x)
+		return x
+	}
+	for at := range n {
+		a.layers = append(a.layers, newDecoder(&w.Layers[at], mat, vec))
+		if failed != nil {
+			return fmt.Errorf("copy layer %d to %s: %w", at, a.dev.Info().Name, failed)
+		}
+	}
+	if n == m.cfg.Layers {
+		a.norm, a.head = vec(w.Norm), mat(w.Head)
+		if failed != nil {
+			return fmt.Errorf("copy the head to %s: %w", a.dev.Info().Name, failed)
+		}
+	}
+	return nil
+}
+
+// fits returns an error with numbers if n layers are more than a device has
+// memory for. Caches are not counted: their size is not known yet.
+func (m *Model) fits(dev kernels.Device, w *Weights, n int) error {
+	free := int64(dev.Memory().Free)
+	// need[i] is for i layers.
+	need := make([]int64, m.cfg.Layers+1)
+	need[0] = m.passBytes()
+	for i := range w.Layers {
+		need[i+1] = need[i] + w.Layers[i].bytes()
+	}
+	need[m.cfg.Layers] += int64(len(w.Head.Data) + 4*len(w.Norm.Data)/w.Norm.Type.Size())
+	if need[n] <= free {
+		return nil
+	}
+	fit := n - 1
+	for fit > 0 && need[fit] > free {
+		fit--
+	}
+	advice := fmt.Sprintf("use %d of %d layers", fit, m.cfg.Layers)
+	if fit == 0 {
+		advice = "not even one layer fits"
+	}
+	return fmt.Errorf("%w: %d of %d layers and the memory of a pass need %d bytes, %d are free on %s; %s",
+		kernels.ErrDeviceMemory, n, m.cfg.Layers, need[n], free, dev.Info().Name, advice)
+}
+
+// bytes returns the size of a layer on a device, where vectors are f32.
+func (l *LayerWeights) bytes() int64 {
+	n := 0
+	for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O, l.Gate, l.Up, l.Down} {
+		n += len(t.Data)
+	}
+	for _, t := range []tensor.Tensor{l.AttnNorm, l.MLPNorm, l.QBias, l.KBias, l.VBias, l.OBias, l.QNorm, l.KNorm, l.GateBias, l.UpBias, l.DownBias} {
+		if t.Data != nil {
+			n += 4 * len(t.Data) / t.Type.Size()
+		}
+	}
+	return int64(n)
+}
+
+// passBytes is about what a pass over a default chunk takes on a device.
+func (m *Model) passBytes() int64 {
+	c := m.cfg
+	row := 2*c.Hidden + 2*c.Heads*c.HeadDim + 2*c.KVHeads*c.HeadDim + c.Intermediate + c.HeadDim
+	return 4 * (int64(defaultChunk)*int64(row) + 2*deviceLogits*int64(c.Vocab))
+}
+
+// passShape describes passes on the device.
+func (m *Model) passShape(s runShape) kernels.PassShape {
+	c := m.cfg
+	p := kernels.PassShape{
+		Rows: s.rows, Sequences: s.seqs,
+		Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Intermediate: c.Intermediate, Vocab: c.Vocab,
+		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]),
+		// Where some product wants activations as they are, all get them so.
+		BF16:  m.precision == PrecisionBF16 && !m.narrowForms.f32 && !m.innerForms.f32,
+		Scale: m.rope.scale,
+		Page:  s.page,
+	}
+	if m.acc.whole() {
+		p.Logits = max(s.seqs, min(s.rows, deviceLogits))
+	}
+	return p
+}

@@ -1,0 +1,225 @@
+package model
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/lukv"
+)
+
+// Metrics on a device. What passes by while a layer is computed, moments of the
+// queries and the attention that a window of queries pays, stays on the device;
+// scores are computed there from it and from the pages, by the same run.
+
+// deviceWatch is what a watcher keeps on the device of one layer and session.
+type deviceWatch struct {
+	moments    kernels.DeviceMoments // of the queries from position skip on; nil: not wanted
+	covariance bool
+	skip       int
+	windows    []windowSums
+}
+
+// windowSums is the attention that the queries from position from on, a window
+// of the prompt's last, pay to every entry.
+type windowSums struct {
+	size, from int
+	sums       kernels.DeviceSums
+}
+
+func (w *deviceWatch) free() {
+	if w == nil {
+		return
+	}
+	if w.moments != nil {
+		w.moments.Free()
+	}
+	for _, x := range w.windows {
+		x.sums.Free()
+	}
+	w.moments, w.windows = nil, nil
+}
+
+// rowsFrom returns which rows of a segment stand at position from and above.
+func (p *pass) rowsFrom(g *segment, from int) (first, n int) {
+	skip := min(g.n, max(0, from-int(p.pos[g.row])))
+	return g.row + skip, g.n - skip
+}
+
+// recordMoments adds a segment's queries to its moments.
+func (d *deviceRun) recordMoments(g *segment) {
+	if w := g.watch.onDevice(); w != nil && w.moments != nil {
+		if first, n := d.rowsFrom(g, w.skip); n > 0 {
+			d.p.(kernels.MetricPass).Moments(w.moments, first, n)
+		}
+	}
+}
+
+// recordSums adds the attention of a segment to the sums of its windows.
+func (d *deviceRun) recordSums(at, seq int, g *segment) {
+	if w := g.watch.onDevice(); w != nil {
+		for _, x := range w.windows {
+			if first, n := d.rowsFrom(g, x.from); n > 0 {
+				d.p.(kernels.MetricPass).ColumnSums(x.sums, at, seq, first, n)
+			}
+		}
+	}
+}
+
+// sumsRows reports whether recordSums has anything to do.
+func (d *deviceRun) sumsRows(g *segment) bool {
+	if w := g.watch.onDevice(); w != nil {
+		for _, x := range w.windows {
+			if _, n := d.rowsFrom(g, x.from); n > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// onDevice may be asked of a nil watcher.
+func (w *watcher) onDevice() *deviceWatch {
+	if w == nil {
+		return nil
+	}
+	return w.device
+}
+
+// metricPass returns the run's pass if it has a layer and can compute metrics.
+func (r *run) metricPass(at int) kernels.MetricPass {
+	if r == nil || r.dev == nil || at >= len(r.dev.acc.layers) {
+		return nil
+	}
+	mp, _ := r.dev.p.(kernels.MetricPass)
+	return mp
+}
+
+// deviceWatch takes what metrics need of a layer during the prefill of T tokens
+// on the device, and out of needs what the host then need not collect. share is
+// the uniform budget that metrics look at. It returns nil if they need nothing.
+func (r *run) deviceWatch(at, T int, needs *lukv.Needs, share int, metrics []lukv.Metric) (*deviceWatch, error) {
+	mp := r.metricPass(at)
+	if mp == nil {
+		return nil, nil
+	}
+	w := &deviceWatch{skip: needs.StatsSkip, covariance: needs.Covariance}
+	if needs.Stats {
+		var err error
+		if w.moments, err = mp.NewMoments(needs.Covariance); err != nil {
+			return nil, fmt.Errorf("memory for query statistics: %w", err)
+		}
+		needs.Stats = false
+	}
+	for _, m := range metrics {
+		size := windowOnDevice(m, T, share)
+		if size == 0 || w.window(size) != nil {
+			continue
+		}
+		sums, err := mp.NewSums(T)
+		if err != nil {
+			w.free()
+			return nil, fmt.Errorf("memory for the attention of %d queries: %w", size, err)
+		}
+		w.windows = append(w.windows, windowSums{size: size, from: T - size, sums: sums})
+	}
+	if w.moments == nil && w.windows == nil {
+		return nil, nil
+	}
+	return w, nil
+}
+
+func (w *deviceWatch) window(size int) kernels.DeviceSums {
+	for _, x := range w.windows {
+		if x.size == size {
+			return x.sums
+		}
+	}
+	return nil
+}
+
+// windowOnDevice returns the number of queries whose attention a metric looks at
+// on a device, 0 for none. A window that depends on the budget is not known when
+// an observation collects, so that no session takes it from there.
+func windowOnDevice(m lukv.Metric, T, share int) int {
+	size := m.Needs(T, share).Window
+	if m.Name() != "snapkv" || size >= T || size != m.Needs(T, 0).Window {
+		return 0
+	}
+	return size
+}
+
+// score ranks the entries of a layer of s, on the device where it can. w is what
+// watched the layer in this run, or nil; a nil run has no device.
+func (r *run) score(ctx context.Context, s *Session, w *watcher, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
+	mp := r.metricPass(l.Index)
+	if mp == nil {
+		return metric.Score(ctx, l)
+	}
+	device := w.onDevice()
+	if metric.Needs(l.T, l.Share).Stats && device != nil && device.moments != nil {
+		if w.stats == nil {
+			var err error
+			if w.stats, err = r.m.readMoments(ctx, mp, device); err != nil {
+				return nil, err
+			}
+		}
+		l.Stats = w.stats
+	}
+	scorer := &layerScorer{p: mp, layer: l.Index}
+	if size := windowOnDevice(metric, l.T, l.Share); size > 0 && device != nil {
+		scorer.sums = device.window(size)
+	}
+	if metric.Name() != "snapkv" || scorer.sums != nil {
+		l.Accelerator = scorer
+		for head := range r.m.cfg.KVHeads {
+			mp.SetHead(l.Index, 0, head, s.cache.Table(l.Index, head), s.cache.Len(l.Index, head), s.cache.Base(l.Index, head))
+		}
+		if err := s.cache.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return metric.Score(ctx, l)
+}
+
+// readMoments brings a layer's query statistics to the host.
+func (m *Model) readMoments(ctx context.Context, mp kernels.MetricPass, w *deviceWatch) (*lukv.QueryStats, error) {
+	c := m.cfg
+	stats := lukv.NewQueryStats(c.Heads, c.HeadDim, w.skip, w.covariance, m.cpu)
+	mean := make([]float64, c.HeadDim)
+	var cov []float64
+	if w.covariance {
+		cov = make([]float64, c.HeadDim*c.HeadDim)
+	}
+	for q := range c.Heads {
+		n, err := mp.ReadMoments(ctx, w.moments, q, mean, cov)
+		if err != nil {
+			return nil, fmt.Errorf("read query statistics: %w", err)
+		}
+		stats.SetMoments(q, n, mean, cov)
+	}
+	return stats, nil
+}
+
+// layerScorer is the lukv.Accelerator of one layer.
+type layerScorer struct {
+	p     kernels.MetricPass
+	layer int
+	sums  kernels.DeviceSums
+}
+
+func (s *layerScorer) WindowScores(ctx context.Context, o lukv.WindowScoring) (lukv.Scores, error) {
+	return s.p.WindowScores(ctx, s.layer, 0, s.sums, kernels.WindowScoring(o))
+}
+
+func (s *layerScorer) AnchorScores(ctx context.Context) (lukv.Scores, error) {
+	return s.p.AnchorScores(ctx, s.layer, 0)
+}
+
+func (s *layerScorer) KeyNorms(ctx context.Context) (lukv.Scores, error) {
+	return s.p.KeyNorms(ctx, s.layer, 0)
+}
+
+func (s *layerScorer) ExpectedScores(ctx context.Context, o lukv.ExpectedScoring) (lukv.Scores, error) {
+	return s.p.ExpectedScores(ctx, s.layer, 0, kernels.ExpectedScoring(o))
+}

@@ -1,0 +1,435 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/lukv/lukv/kernels"
+)
+
+// deviceRun is the backend of an accelerator: it records operations, and runs
+// lists of them for the pass at hand. Lists without watchers are kept and run
+// again for later passes with as many rows.
+type deviceRun struct {
+	*pass
+	acc   *accelerator
+	p     kernels.Pass
+	shape kernels.PassShape
+	lists map[listKey]kernels.PassList
+
+	spans   []kernels.PassSpan
+	softmax []kernels.Softmax // [rows][Heads], as the device leaves them
+	ready   int               // rows of logits that the last list computed
+
+	from int     // first layer being reserved
+	errs []error // per layer, segment and KV head
+
+	ctx context.Context // of the list in progress
+}
+
+// listKey says what a recorded list computes: the first layers, from embeddings
+// on, and then the logits of n rows from first on.
+type listKey struct {
+	rows     int
+	layers   int
+	first, n int
+}
+
+const (
+	// keptLists bounds the lists that a run keeps.
+	keptLists = 64
+
+	// deviceLogits is the number of rows whose logits a prefill computes at a time.
+	deviceLogits = 16
+)
+
+func newDeviceRun(p *pass, s runShape) (*deviceRun, error) {
+	shape := p.m.passShape(s)
+	dp, err := p.m.acc.dev.Pass(shape)
+	if err != nil {
+		return nil, fmt.Errorf("memory for %d rows on %s: %w", s.rows, p.m.acc.dev.Info().Name, err)
+	}
+	return &deviceRun{
+		pass: p, acc: p.m.acc, p: dp, shape: shape,
+		lists: make(map[listKey]kernels.PassList),
+		spans: make([]kernels.PassSpan, 0, s.seqs),
+	}, nil
+}
+
+func (d *deviceRun) close() {
+	d.forget()
+	d.p.Close()
+}
+
+func (d *deviceRun) forget() {
+	for _, l := range d.lists {
+		l.Free()
+	}
+	clear(d.lists)
+}
+
+// start describes the run's rows to the device.
+func (d *deviceRun) start() {
+	d.spans = d.spans[:0]
+	for i := range d.segs {
+		d.spans = append(d.spans, kernels.PassSpan{Row: d.segs[i].row, N: d.segs[i].n})
+	}
+	d.p.SetSpans(d.spans, d.pos[:d.rows])
+	d.ready = 0
+}
+
+// rotations fills the turns of all rows.
+func (d *deviceRun) rotations() { d.each(d.rows, 16, (*turnStage)(d)) }
+
+type turnStage deviceRun
+
+func (st *turnStage) Run(lo, hi, _ int) {
+	d := (*deviceRun)(st)
+	n := d.m.cfg.HeadDim
+	turns := d.p.Turns()
+	for i := range d.segs {
+		g := &d.segs[i]
+		for row := max(lo, g.row); row < min(hi, g.row+g.n); row++ {
+			t := turns[row*n : (row+1)*n]
+			d.m.rope.Row(int(d.pos[row]), g.seqLen, t[:n/2], t[n/2:])
+		}
+	}
+}
+
+// forward runs the device's layers over the run's rows, whose embeddings are in
+// p.In. With logits, which need the head on the device, it computes those of all
+// rows as well.
+func (d *deviceRun) forward(ctx context.Context, logits bool) error {
+	d.start()
+	d.rotations()
+	k := listKey{rows: d.rows, layers: len(d.acc.layers)}
+	if logits {
+		k.n = d.rows
+	}
+	if err := d.reserve(0, k.layers); err != nil {
+		return err
+	}
+	if !d.anyWatcher() {
+		if err := d.submit(ctx, k); err != nil {
+			return err
+		}
+	} else if err := d.once(ctx, d.rows, func() error { return d.record(k) }); err != nil {
+		return err
+	}
+	d.ready = k.n
+	return nil
+}
+
+// submit runs the list of a key: one that was recorded before, or now.
+func (d *deviceRun) submit(ctx context.Context, k listKey) error {
+	list, ok := d.lists[k]
+	if !ok {
+		d.p.Begin(k.rows)
+		err := d.record(k)
+		if err == nil {
+			list, err = d.p.End()
+		}
+		if err != nil {
+			return err
+		}
+		if len(d.lists) >= keptLists {
+			d.forget()
+		}
+		d.lists[k] = list
+	}
+	return d.p.Run(ctx, list)
+}
+
+// once runs what is recorded for rows rows once. Watchers may have parts of it
+// run while it is being recorded.
+func (d *deviceRun) once(ctx context.Context, rows int, record func() error) error {
+	d.ctx = ctx
+	defer func() { d.ctx = nil }()
+	d.p.Begin(rows)
+	if err := record(); err != nil {
+		return err
+	}
+	return d.flush()
+}
+
+// record records the operations of a key.
+func (d *deviceRun) record(k listKey) error {
+	if k.layers > 0 {
+		d.p.Take()
+	}
+	for at := range k.layers {
+		if err := forwardLayer(d, at, &d.acc.layers[at], d.m.cfg.QKNorm); err != nil {
+			return err
+		}
+	}
+	if k.n > 0 {
+		d.p.Logits(d.acc.norm, d.m.cfg.NormEps, d.acc.head, k.first, k.n)
+	}
+	return nil
+}
+
+// flush ends the list being recorded and runs it once.
+func (d *deviceRun) flush() error {
+	list, err := d.p.End()
+	if err != nil {
+		return err
+	}
+	defer list.Free()
+	return d.p.Run(d.ctx, list)
+}
+
+// reserve makes room for the rows in the caches of layers [from, to).
+func (d *deviceRun) reserve(from, to int) error {
+	heads := d.m.cfg.KVHeads
+	n := (to - from) * len(d.segs) * heads
+	if cap(d.errs) < n {
+		d.errs = make([]error, n)
+	}
+	d.errs, d.from = d.errs[:n], from
+	d.each(n, 32, (*reserveStage)(d))
+	i := 0
+	for at := from; at < to; at++ {
+		for j := range d.segs {
+			g := &d.segs[j]
+			for head := range heads {
+				if err := d.errs[i]; err != nil {
+					clear(d.errs)
+					return layerError(at, head, err)
+				}
+				cache := g.s.cache
+				d.p.SetHead(at, j, head, cache.Table(at, head), cache.Len(at, head)-g.n, cache.Base(at, head))
+				i++
+			}
+		}
+	}
+	return nil
+}
+
+// reserveStage takes room in one cache; an item is a layer, a segment and a KV head.
+type reserveStage deviceRun
+
+func (st *reserveStage) Run(lo, hi, _ int) {
+	d := (*deviceRun)(st)
+	heads := d.m.cfg.KVHeads
+	for i := lo; i < hi; i++ {
+		at, g := d.from+i/heads/len(d.segs), &d.segs[i/heads%len(d.segs)]
+		d.errs[i] = g.s.cache.Reserve(at, i%heads, d.pos[g.row:g.row+g.n])
+	}
+}
+
+// turn hands the turns of the run's rows, those of the stream from first on, to
+// the device. They are computed in the first layer and kept for the others.
+func (st *stream) turn(d *deviceRun, at, first int) {
+	n := d.m.cfg.HeadDim
+	if st.turns == nil {
+		st.turns = make([]float32, len(st.tokens)*n)
+	}
+	kept := st.turns[first*n : (first+d.rows)*n]
+	if at > 0 {
+		copy(d.p.Turns(), kept)
+		return
+	}
+	d.rotations()
+	copy(kept, d.p.Turns())
+}
+
+// forwardLayer runs a layer over the rows of a stream from first on. The first
+// layer begins with their embeddings; what the host goes on with comes back to it.
+func (d *deviceRun) forwardLayer(ctx context.Context, at int, st *stream, first int) error {
+	d.start()
+	st.turn(d, at, first)
+	if err := d.reserve(at, at+1); err != nil {
+		return err
+	}
+	last := at == len(d.acc.layers)-1 && !d.acc.whole()
+	if at == 0 {
+		d.m.embedTokens(d.p.In(), st.tokens[first:first+d.rows])
+	}
+	err := d.once(ctx, d.rows, func() error {
+		if at == 0 {
+			d.p.Take()
+		} else {
+			d.p.Load(st.rows, first)
+		}
+		if err := forwardLayer(d, at, &d.acc.layers[at], d.m.cfg.QKNorm); err != nil {
+			return err
+		}
+		if !last {
+			d.p.Store(st.rows, first)
+		}
+		return nil
+	})
+	if err != nil || !last {
+		return err
+	}
+	return d.result(ctx, st.hostRows(d.m, first, d.rows))
+}
+
+// result copies the residual stream of the run's rows to x.
+func (d *deviceRun) result(ctx context.Context, x []float32) error {
+	return d.p.Read(ctx, x[:d.rows*d.m.cfg.Hidden], kernels.ActX, 0, d.rows)
+}
+
+// logits computes the logits of rows first … of the run, unless that is done.
+func (d *deviceRun) logits(ctx context.Context, dst []float32, first, n int) error {
+	vocab := d.m.cfg.Vocab
+	if first+n <= d.ready {
+		copy(dst[:n*vocab], d.p.OutLogits(first + n)[first*vocab:])
+		return nil
+	}
+	if err := d.submit(ctx, listKey{rows: d.rows, first: first, n: n}); err != nil {
+		return err
+	}
+	copy(dst[:n*vocab], d.p.OutLogits(n))
+	return nil
+}
+
+// streamLogits computes the logits of rows of a stream.
+func (d *deviceRun) streamLogits(ctx context.Context, dst []float32, st *stream, first, n int) error {
+	err := d.once(ctx, n, func() error {
+		d.p.Load(st.rows, first)
+		d.p.Logits(d.acc.norm, d.m.cfg.NormEps, d.acc.head, 0, n)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	copy(dst[:n*d.m.cfg.Vocab], d.p.OutLogits(n))
+	return nil
+}
+
+func (d *deviceRun) norm(w kernels.DeviceVector) { d.p.Norm(w, d.m.cfg.NormEps) }
+
+func (d *deviceRun) multiply(src kernels.Act, add bool, products []deviceProduct) {
+	list := make([]kernels.DeviceProduct, len(products))
+	for i, p := range products {
+		list[i] = kernels.DeviceProduct{W: p.w, Dst: p.dst, Bias: p.bias}
+	}
+	d.p.MatMul(src, add, list)
+}
+
+func (d *deviceRun) headNorm(a kernels.Act, w kernels.DeviceVector) {
+	d.p.HeadNorm(a, w, d.m.cfg.NormEps)
+}
+
+func (d *deviceRun) ropeAppend(at int) error {
+	d.p.RopeAppend(at)
+	return nil
+}
+
+func (d *deviceRun) attend(at int) {
+	stats := d.wantsWeights(at)
+	for i := range d.segs {
+		stats = stats || d.sumsRows(&d.segs[i])
+	}
+	d.p.Attend(at, stats)
+	for i := range d.segs {
+		d.recordSums(at, i, &d.segs[i])
+	}
+}
+
+// wantsWeights reports whether a watcher wants the attention weights of a layer.
+func (d *deviceRun) wantsWeights(at int) bool {
+	return d.m.cfg.Windows[at] == 0 && slices.ContainsFunc(d.segs, func(g segment) bool {
+		return g.watch != nil && g.watch.wantsWeights(at)
+	})
+}
+
+func (d *deviceRun) gateUp(gate, up kernels.DeviceMatrix, gateBias, upBias kernels.DeviceVector) {
+	d.p.GateUp(gate, up, gateBias, upBias)
+}
+
+func (d *deviceRun) anyWatcher() bool {
+	return slices.ContainsFunc(d.segs, func(g segment) bool { return g.watch != nil })
+}
+
+// queriesReady interrupts the list where a watcher needs queries before rotation.
+func (d *deviceRun) queriesReady(at int) error {
+	if !d.anyWatcher() {
+		return nil
+	}
+	if n := d.rows * d.m.cfg.Heads * d.m.cfg.HeadDim; cap(d.q) < n {
+		d.q = make([]float32, n)
+	}
+	d.at = at
+	wants := false
+	for i := range d.segs {
+		wants = wants || d.segs[i].watch.needsQueries(d.pass)
+	}
+	if wants {
+		if err := d.readQueries(); err != nil {
+			return err
+		}
+		d.p.Begin(d.rows)
+	}
+	d.watchQueries(at)
+	for i := range d.segs {
+		d.recordMoments(&d.segs[i])
+	}
+	return nil
+}
+
+// attentionReady interrupts the list where a watcher needs rotated queries or
+// attention weights, which it computes from a copy of the keys.
+func (d *deviceRun) attentionReady(at int) error {
+	d.at = at
+	wants := false
+	for i := range d.segs {
+		wants = wants || d.segs[i].watch.needsAttention(d.pass, &d.segs[i])
+	}
+	if !wants {
+		return nil
+	}
+	if err := d.readQueries(); err != nil {
+		return err
+	}
+	if d.wantsWeights(at) {
+		if err := d.readSoftmax(); err != nil {
+			return err
+		}
+	}
+	d.watchAttention(at)
+	for i := range d.segs {
+		if err := d.segs[i].s.cache.Err(); err != nil {
+			return err
+		}
+	}
+	if err := d.interrupted(d.ctx); err != nil {
+		return err
+	}
+	d.p.Begin(d.rows)
+	return nil
+}
+
+// readQueries runs what was recorded so far and brings ActQ to the host.
+func (d *deviceRun) readQueries() error {
+	if err := d.flush(); err != nil {
+		return err
+	}
+	return d.p.Read(d.ctx, d.q[:d.rows*d.m.cfg.Heads*d.m.cfg.HeadDim], kernels.ActQ, 0, d.rows)
+}
+
+// readSoftmax hands the statistics of the attention that ran last to the watchers.
+func (d *deviceRun) readSoftmax() error {
+	c := d.m.cfg
+	group := c.Heads / c.KVHeads
+	n := d.rows * c.Heads
+	d.softmax = slices.Grow(d.softmax[:0], n)[:n]
+	if err := d.p.ReadStats(d.ctx, d.softmax, 0, d.rows); err != nil {
+		return err
+	}
+	for i := range d.segs {
+		g := &d.segs[i]
+		for head := range c.KVHeads {
+			if g.watch == nil {
+				continue
+			}
+			of := g.watch.softmaxOf(d.pass, head, 0, g.n)
+			for j := range len(of) / group {
+				copy(of[j*group:(j+1)*group], d.softmax[(g.row+j)*c.Heads+head*group:])
+			}
+		}
+	}
+	return nil
+}

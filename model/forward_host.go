@@ -1,0 +1,457 @@
+package model
+
+import (
+	"unsafe"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/tensor"
+)
+
+const bf16Type = tensor.BF16
+
+type (
+	hostProduct = product[kernels.Matrix, []float32]
+	hostDecoder = decoder[kernels.Matrix, []float32]
+)
+
+// hostRun is the backend of the processor: the scratch of one forward pass.
+// Buffers are [rows][…] with rows up to the pass's capacity. What an operation
+// can finish in a strip of columns or a tile of tokens lies with the worker that
+// computes it.
+type hostRun struct {
+	*pass
+
+	x       []float32 // [rows][Hidden] residual stream
+	own     []float32 // memory for x where the caller brings none, made when first needed
+	narrow  operand   // [rows][Hidden] normalised, then [rows][Heads*HeadDim] attention
+	shared  []float32 // queries, keys and values, or inner: never needed at the same time
+	inner   operand   // [rows][Intermediate]
+	k, v    []float32 // [rows][KVHeads*HeadDim]
+	cos     []float32 // [rows][HeadDim/2]
+	sin     []float32
+	dst     []float32 // [rows][Vocab] logits, the caller's
+	workers []hostScratch
+
+	attentionTile int // tokens of an attention item
+
+	// The current stage's operands; see the stage types below.
+	weight   []float32
+	src      *operand
+	add      bool
+	products []hostProduct
+	gate, up hostProduct
+	norming  kernels.Act
+	items    []attentionItem
+	errs     []error // per segment and KV head
+}
+
+// operand is the left side of matrix products, in the forms that they read.
+type operand struct {
+	f32  []float32 // [rows][wide] as they are, nil if no product wants them so
+	bf16 []uint16  // [rows][wide] rounded, nil likewise
+	wide int
+}
+
+// operandForms says which forms products read.
+type operandForms struct{ f32, bf16 bool }
+
+// with adds the form that a product with weights of type t reads.
+func (f operandForms) with(p Precision, t tensor.Type) operandForms {
+	if p == PrecisionBF16 && t == bf16Type {
+		f.bf16 = true
+	} else {
+		f.f32 = true
+	}
+	return f
+}
+
+// stride is the row distance of an operand: not a power of two, so that rows do
+// not fall on the same cache sets.
+func (f operandForms) stride(cols int) int { return cols + 64 }
+
+// words returns the size of an operand in float32.
+func (f operandForms) words(rows, cols int) int {
+	n := rows * f.stride(cols)
+	words := 0
+	if f.f32 {
+		words = n
+	}
+	if f.bf16 {
+		words += (n + 1) / 2
+	}
+	return words
+}
+
+// newOperand makes an operand in the first words of mem.
+func newOperand(mem []float32, rows, cols int, f operandForms) operand {
+	o := operand{wide: f.stride(cols)}
+	n := rows * o.wide
+	if f.f32 {
+		o.f32, mem = mem[:n:n], mem[n:]
+	}
+	if f.bf16 {
+		o.bf16 = unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(mem[:(n+1)/2]))), n)
+	}
+	return o
+}
+
+// store sets the columns of a row from col on.
+func (o *operand) store(cpu kernels.CPU, row, col int, x []float32) {
+	at := row*o.wide + col
+	if o.f32 != nil {
+		copy(o.f32[at:at+len(x)], x)
+	}
+	if o.bf16 != nil {
+		cpu.RoundBF16(o.bf16[at:at+len(x)], x)
+	}
+}
+
+// hostScratch is what one worker needs.
+type hostScratch struct {
+	attention kernels.AttentionScratch
+	tile      []float32    // [attentionTile][Heads*HeadDim] attention of an item
+	row       []float32    // [Hidden] of the norm
+	strip     [2][]float32 // [rows][strip] of products that are not complete yet
+}
+
+const (
+	// strip is the number of weight rows that a worker takes at a time: few
+	// enough to share out evenly and to notice a cancellation, enough to fill
+	// the kernels' tiles.
+	strip = 64
+)
+
+// attentionItem is a tile of one segment's tokens and one KV head.
+type attentionItem struct {
+	seg, head, from, n int
+}
+
+func newHostRun(p *pass) *hostRun {
+	c, n := p.m.cfg, p.cap
+	qn, kn := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	wide := max(c.Hidden, qn)
+	nq, nk := n*qn, n*kn
+	shared := make([]float32, max(nq+2*nk, p.m.innerForms.words(n, c.Intermediate)))
+	h := &hostRun{
+		pass:   p,
+		narrow: newOperand(make([]float32, p.m.narrowForms.words(n, wide)), n, wide, p.m.narrowForms),
+		shared: shared,
+		inner:  newOperand(shared, n, c.Intermediate, p.m.innerForms),
+		k:      shared[nq : nq+nk], v: shared[nq+nk : nq+2*nk],
+		cos: make([]float32, n*c.HeadDim/2), sin: make([]float32, n*c.HeadDim/2),
+		workers: make([]hostScratch, p.m.pool.Threads()),
+
+		attentionTile: kernels.AttentionTokens(c.Heads / c.KVHeads),
+	}
+	p.q = shared[:nq]
+	for i := range h.workers {
+		h.workers[i] = hostScratch{
+			tile: make([]float32, min(n, h.attentionTile)*qn),
+			row:  make([]float32, c.Hidden),
+		}
+		for j := range h.workers[i].strip {
+			h.workers[i].strip[j] = make([]float32, n*strip)
+		}
+	}
+	return h
+}
+
+// useOwn makes x memory of the run.
+func (h *hostRun) useOwn() {
+	if h.own == nil {
+		h.own = make([]float32, h.cap*h.m.cfg.Hidden)
+	}
+	h.x = h.own
+}
+
+// bytes returns the size of the run's memory, as far as it is known beforehand:
+// workers grow attention scratch of at most 300 KiB each.
+func (h *hostRun) bytes() int {
+	n := 4 * (len(h.own) + len(h.shared) + len(h.cos) + len(h.sin))
+	n += 4*len(h.narrow.f32) + 2*len(h.narrow.bf16)
+	for i := range h.workers {
+		w := &h.workers[i]
+		n += 4 * (len(w.tile) + len(w.row) + len(w.strip[0]) + len(w.strip[1]))
+	}
+	return n
+}
+
+// operand returns the operand that holds an activation.
+func (h *hostRun) operand(a kernels.Act) *operand {
+	if a == kernels.ActInner {
+		return &h.inner
+	}
+	return &h.narrow
+}
+
+// buffer returns an activation that products write, rows of its own width.
+func (h *hostRun) buffer(a kernels.Act) []float32 {
+	switch a {
+	case kernels.ActX:
+		return h.x
+	case kernels.ActQ:
+		return h.q
+	case kernels.ActK:
+		return h.k
+	case kernels.ActV:
+		return h.v
+	case kernels.ActLogits:
+		return h.dst
+	}
+	panic("model: no products go to this activation")
+}
+
+// rotations fills the cosines and sines of all rows.
+func (h *hostRun) rotations() { h.each(h.rows, 16, (*rotateStage)(h)) }
+
+type rotateStage hostRun
+
+func (st *rotateStage) Run(lo, hi, _ int) {
+	h := (*hostRun)(st)
+	half := h.m.cfg.HeadDim / 2
+	for i := range h.segs {
+		g := &h.segs[i]
+		for row := max(lo, g.row); row < min(hi, g.row+g.n); row++ {
+			h.m.rope.Row(int(h.pos[row]), g.seqLen, h.cos[row*half:(row+1)*half], h.sin[row*half:(row+1)*half])
+		}
+	}
+}
+
+func (h *hostRun) norm(w []float32) {
+	h.weight = w
+	h.each(h.rows, 4, (*normStage)(h))
+}
+
+type normStage hostRun
+
+func (st *normStage) Run(lo, hi, worker int) {
+	h := (*hostRun)(st)
+	n := h.m.cfg.Hidden
+	row := h.workers[worker].row
+	for i := lo; i < hi; i++ {
+		h.m.cpu.RMSNorm(row, h.x[i*n:(i+1)*n], h.weight, h.m.cfg.NormEps)
+		h.narrow.store(h.m.cpu, i, 0, row)
+	}
+}
+
+func (h *hostRun) multiply(src kernels.Act, add bool, products []hostProduct) {
+	h.src, h.add, h.products = h.operand(src), add, products
+	total := 0
+	for i := range products {
+		total += products[i].w.Rows
+	}
+	h.m.pool.Run(total, strip, (*productStage)(h))
+}
+
+type productStage hostRun
+
+func (st *productStage) Run(lo, hi, worker int) {
+	h := (*hostRun)(st)
+	base := 0
+	for i := range h.products {
+		p := &h.products[i]
+		from, to := max(lo-base, 0), min(hi-base, p.w.Rows)
+		base += p.w.Rows
+		for from < to {
+			if h.stop.Load() {
+				return
+			}
+			end := min(to, from+strip)
+			if h.add {
+				h.addProduct(p, from, end, h.workers[worker].strip[0])
+			} else {
+				h.matMul(h.buffer(p.dst)[from:], p.w.Rows, p, from, end)
+			}
+			from = end
+		}
+	}
+}
+
+// matMul computes columns [lo, hi) of a product for all rows, bias included.
+// Column lo of row r goes to dst[r*ldd].
+func (h *hostRun) matMul(dst []float32, ldd int, p *hostProduct, lo, hi int) {
+	// The kernels take the first column of the whole product.
+	w := p.w
+	size := w.Cols * w.Type.Size()
+	w.Data, w.Rows = w.Data[lo*size:hi*size], hi-lo
+	if h.src.bf16 != nil && w.Type == bf16Type {
+		h.m.cpu.MatMulBF16(dst, ldd, h.src.bf16, h.src.wide, h.rows, &w, 0, w.Rows)
+	} else {
+		h.m.cpu.MatMul(dst, ldd, h.src.f32, h.src.wide, h.rows, &w, 0, w.Rows)
+	}
+	if p.bias != nil {
+		for i := range h.rows {
+			h.m.cpu.Add(dst[i*ldd:i*ldd+w.Rows], p.bias[lo:hi])
+		}
+	}
+}
+
+// addProduct adds columns [lo, hi) of a product to its destination.
+func (h *hostRun) addProduct(p *hostProduct, lo, hi int, buf []float32) {
+	cols, n, dst := hi-lo, p.w.Rows, h.buffer(p.dst)
+	h.matMul(buf, cols, p, lo, hi)
+	for i := range h.rows {
+		h.m.cpu.Add(dst[i*n+lo:i*n+hi], buf[i*cols:(i+1)*cols])
+	}
+}
+
+func (h *hostRun) headNorm(a kernels.Act, w []float32) {
+	h.weight, h.norming = w, a
+	h.each(h.rows, 4, (*headNormStage)(h))
+}
+
+type headNormStage hostRun
+
+func (st *headNormStage) Run(lo, hi, _ int) {
+	h := (*hostRun)(st)
+	d, buf := h.m.cfg.HeadDim, h.buffer(h.norming)
+	heads := h.m.cfg.KVHeads
+	if h.norming == kernels.ActQ {
+		heads = h.m.cfg.Heads
+	}
+	for i := lo * heads; i < hi*heads; i++ {
+		x := buf[i*d : (i+1)*d]
+		h.m.cpu.RMSNorm(x, x, h.weight, h.m.cfg.NormEps)
+	}
+}
+
+func (h *hostRun) queriesReady(at int) error {
+	h.watchQueries(at)
+	return nil
+}
+
+func (h *hostRun) attentionReady(at int) error {
+	h.watchAttention(at)
+	return nil
+}
+
+func (h *hostRun) ropeAppend(at int) error {
+	h.at = at
+	h.each(h.rows, 4, (*ropeStage)(h))
+	heads := h.m.cfg.KVHeads
+	if n := len(h.segs) * heads; cap(h.errs) < n {
+		h.errs = make([]error, n)
+	}
+	h.errs = h.errs[:len(h.segs)*heads]
+	h.each(len(h.errs), 1, (*appendStage)(h))
+	for i, err := range h.errs {
+		if err != nil {
+			clear(h.errs)
+			return layerError(at, i%heads, err)
+		}
+	}
+	return nil
+}
+
+type ropeStage hostRun
+
+func (st *ropeStage) Run(lo, hi, _ int) {
+	h := (*hostRun)(st)
+	c := h.m.cfg
+	d := c.HeadDim
+	for i := lo; i < hi; i++ {
+		cos, sin := h.cos[i*d/2:(i+1)*d/2], h.sin[i*d/2:(i+1)*d/2]
+		for j := range c.Heads {
+			h.m.cpu.Rope(h.q[(i*c.Heads+j)*d:(i*c.Heads+j+1)*d], cos, sin)
+		}
+		for j := range c.KVHeads {
+			h.m.cpu.Rope(h.k[(i*c.KVHeads+j)*d:(i*c.KVHeads+j+1)*d], cos, sin)
+		}
+	}
+}
+
+// appendStage stores the rows' keys and values; an item is a segment and KV head.
+type appendStage hostRun
+
+func (st *appendStage) Run(lo, hi, _ int) {
+	h := (*hostRun)(st)
+	c := h.m.cfg
+	d, stride := c.HeadDim, c.KVHeads*c.HeadDim
+	for i := lo; i < hi; i++ {
+		g, head := &h.segs[i/c.KVHeads], i%c.KVHeads
+		from := g.row*stride + head*d
+		to := (g.row+g.n-1)*stride + (head+1)*d
+		h.errs[i] = g.s.cache.Append(h.at, head, h.pos[g.row:g.row+g.n], h.k[from:to], h.v[from:to], stride)
+	}
+}
+
+func (h *hostRun) attend(at int) {
+	h.at = at
+	c := h.m.cfg
+	h.items = h.items[:0]
+	for i := range h.segs {
+		// Later tokens see more: hand their tiles out first.
+		n, tile := h.segs[i].n, h.attentionTile
+		for from := (n - 1) / tile * tile; from >= 0; from -= tile {
+			for head := range c.KVHeads {
+				h.items = append(h.items, attentionItem{i, head, from, min(tile, n-from)})
+			}
+		}
+	}
+	h.each(len(h.items), 1, (*attentionStage)(h))
+}
+
+type attentionStage hostRun
+
+func (st *attentionStage) Run(lo, hi, worker int) {
+	h := (*hostRun)(st)
+	c := h.m.cfg
+	group := c.Heads / c.KVHeads
+	stride, width := c.Heads*c.HeadDim, group*c.HeadDim
+	w := &h.workers[worker]
+	for i := lo; i < hi && !h.stop.Load(); i++ {
+		it := &h.items[i]
+		g := &h.segs[it.seg]
+		col, first := it.head*width, g.row+it.from
+		a := kernels.AttentionArgs{
+			Out: w.tile[col : (it.n-1)*stride+col+width], Q: h.q[first*stride+col : (first+it.n-1)*stride+col+width], Stride: stride,
+			N: it.n, Group: group,
+			End:    g.s.slots(h.at, it.head) - g.n + it.from + 1,
+			Window: c.Windows[h.at],
+			Scale:  h.m.rope.scale,
+			KV:     g.s.view(h.at, it.head),
+		}
+		if g.watch != nil {
+			a.Stats = g.watch.softmaxOf(h.pass, it.head, it.from, it.n)
+		}
+		h.m.cpu.Attention(&a, &w.attention)
+		for j := range it.n {
+			h.narrow.store(h.m.cpu, first+j, col, w.tile[j*stride+col:j*stride+col+width])
+		}
+	}
+}
+
+func (h *hostRun) gateUp(gate, up kernels.Matrix, gateBias, upBias []float32) {
+	h.src = &h.narrow
+	h.gate, h.up = hostProduct{w: gate, bias: gateBias}, hostProduct{w: up, bias: upBias}
+	h.m.pool.Run(gate.Rows, strip, (*gateUpStage)(h))
+}
+
+type gateUpStage hostRun
+
+func (st *gateUpStage) Run(lo, hi, worker int) {
+	h := (*hostRun)(st)
+	w := &h.workers[worker]
+	for lo < hi && !h.stop.Load() {
+		end := min(hi, lo+strip)
+		cols := end - lo
+		g, u := w.strip[0][:h.rows*cols], w.strip[1][:h.rows*cols]
+		h.matMul(g, cols, &h.gate, lo, end)
+		h.matMul(u, cols, &h.up, lo, end)
+		h.m.cpu.SwiGLU(g, g, u)
+		for i := range h.rows {
+			h.inner.store(h.m.cpu, i, lo, g[i*cols:(i+1)*cols])
+		}
+		lo = end
+	}
+}
+
+// project computes the logits of n rows of the residual stream x into dst,
+// [n][Vocab]; n is at most the pass's capacity.
+func (h *hostRun) project(dst, x []float32, n int) {
+	rows, stream := h.rows, h.x
+	h.rows, h.x, h.dst = n, x, dst
+	h.norm(h.m.norm)
+	h.multiply(kernels.ActNorm, false, h.m.head)
+	h.rows, h.x, h.dst = rows, stream, nil
+}
