@@ -44,7 +44,7 @@ var dotAgrees = sync.OnceValue(func() bool {
 	var got, want [rows * cols]float32
 	t := tile{
 		x: unsafe.Pointer(&x), ldx: 2 * k, w: unsafe.Pointer(&w), ldw: 2 * k, ldd: 4 * cols,
-		rows: rows, cols: cols, step: 1,
+		rows: rows, cols: cols, step: 1, add: -1,
 	}
 	// One group at a time: 32 products leave their mark on the sum.
 	for range k / 32 {

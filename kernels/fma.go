@@ -51,10 +51,11 @@ const minNormal = 0x1p-126
 // subnormal operands count as zeros and a tiny result becomes a zero of its sign.
 // x and y hold bf16 values.
 func fmaFlush(x, y, z float32) float32 {
-	// With 8-bit significands the product is exact unless it is tiny.
+	// With 8-bit significands the product is exact unless it is tiny, or beyond
+	// the largest number while the sum need not be.
 	p := x * y
 	r := p + z
-	if (excess(p)|excess(r)|excess(x)|excess(y)|excess(z))>>63 != 0 {
+	if (excess(p)|excess(r)|excess(x)|excess(y)|excess(z)|beyond(r))>>63 != 0 {
 		return fmaFlushSlow(x, y, z)
 	}
 	return r
@@ -63,6 +64,9 @@ func fmaFlush(x, y, z float32) float32 {
 // excess has its top bit set if x is zero or subnormal. Zeros take the careful
 // path too, because a product of normal numbers can underflow to zero.
 func excess(x float32) uint64 { return uint64(math.Float32bits(x)&0x7fffffff) - 0x00800000 }
+
+// beyond has its top bit set if x is infinite or NaN.
+func beyond(x float32) uint64 { return 0x7f7fffff - uint64(math.Float32bits(x)&0x7fffffff) }
 
 //go:noinline
 func fmaFlushSlow(x, y, z float32) float32 {

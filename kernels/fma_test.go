@@ -88,8 +88,8 @@ func TestFMAFlush(t *testing.T) {
 	}
 }
 
-// TestDotTiny pins the border at which a sum counts as tiny: after rounding to
-// 24 bits, not before.
+// TestDotTiny pins the border at which a sum counts as tiny, after rounding to
+// 24 bits, not before, and that only sums overflow, not products.
 func TestDotTiny(t *testing.T) {
 	toBF16 := func(f float32) uint16 { return uint16(math.Float32bits(f) >> 16) }
 	for _, c := range []struct {
@@ -103,6 +103,8 @@ func TestDotTiny(t *testing.T) {
 		{"one unit below is flushed", [2]float32{0x1p-63, 0x1p-75}, [2]float32{0x1p-63, -0x1p-75}, 0},
 		{"half is flushed", [2]float32{0x1p-63, 0x1p-63}, [2]float32{0x1p-63, -0x1p-64}, 0},
 		{"a tiny product is rounded with the sum, not before", [2]float32{0x1.8p-63, 0x1p-64}, [2]float32{0x1p-63, 0x1p-64}, 0x1.cp-126},
+		{"a product beyond the largest number is added as it is", [2]float32{-0x1.8p63, 0x1p64}, [2]float32{0x1p64, 0x1p64}, 0x1p126},
+		{"a product beyond the largest number is less than infinity", [2]float32{-0x1p70, 0x1p70}, [2]float32{0x1p70, 0x1p70}, float32(math.Inf(-1))},
 		{"a subnormal weight is zero", [2]float32{1, 0}, [2]float32{0x1p-127, 0}, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -96,7 +96,7 @@ func touch[T any](dst []float32, x []T, dstLen, xLen int, w *Matrix, hi int) {
 }
 
 // tile is the argument of the assembly routines: one block of the reduction
-// axis, rows of x by cols of w. The sums are added to dst. Distances are in bytes.
+// axis, rows of x by cols of w. Distances are in bytes.
 type tile struct {
 	x    unsafe.Pointer // [rows][steps·16] f32 or [rows][steps·32] bf16
 	ldx  uintptr
@@ -107,45 +107,133 @@ type tile struct {
 	rows int // 1 … CPU.tileRows
 	cols int // at least 1
 	step int // groups of 16 or 32 elements; at least 1
+	add  int // -1: the sums are added to dst, 0: they replace what it holds
+
+	// ahead points to one address for each four of cols, if there are as many rows
+	// as CPU.tileRows. While four rows of w are multiplied, the 64·step bytes at
+	// their address may be fetched; 0 is nothing.
+	ahead *uintptr
+
+	// A tile of 6 rows and a multiple of four cols can be computed in two parts, if
+	// the routine says so: part is 1 for the first, whose lanes go to sums, 2 for
+	// the second, which goes on from there, 0 for both at once.
+	part int
+	sums unsafe.Pointer // [cols/4][4·rows][16] f32
 }
 
-// panelBytes is how much of the weights should stay in the second-level cache
-// while the rows of x pass by.
-const panelBytes = 512 << 10
+const (
+	// panelBytes is how much of the weights should stay in the second-level cache
+	// while the rows of x pass by, panelRows how many rows of them at most.
+	panelBytes = 512 << 10
+	panelRows  = 128
+)
 
 // matMulTiles computes a product by tiles. size is that of an element of x: 4
 // for f32, 2 for bf16 with bf16 weights.
 func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n int, w *Matrix, lo, hi int) {
-	wsize := w.Type.Size()
-	data := w.Data[lo*w.Cols*wsize : hi*w.Cols*wsize]
-	raceRead(data)
+	for r := range n {
+		raceWrite(dst[r*ldd+lo : r*ldd+hi])
+	}
+	raceRead(w.Data[lo*w.Cols*w.Type.Size() : hi*w.Cols*w.Type.Size()])
+	t := tile{ldx: uintptr(ldx * size), ldw: uintptr(w.Cols * w.Type.Size()), ldd: uintptr(4 * ldd)}
+	if n < c.tileRows() {
+		c.panels(t, nil, dst, x, size, n, w, lo, hi)
+		return
+	}
+	var a ahead
+	t.ahead = &a.list[0]
+	if !c.tilesInParts(size, w) {
+		c.panels(t, &a, dst, x, size, n, w, lo, hi)
+		return
+	}
+	var sums [tileSums]float32
+	t.sums = unsafe.Pointer(&sums)
+	c.panels(t, &a, dst, x, size, n, w, lo, hi)
+}
+
+// panels goes through panels of w, the blocks of their columns, and the rows of x.
+func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
+	wsize, ldd := w.Type.Size(), int(t.ldd)/4
 	group := Lanes
 	if size == 2 {
 		group = 2 * Lanes
 	}
-	panel := max(1, panelBytes/(4*wsize*min(w.Cols, blockK))) * 4
-	t := tile{ldx: uintptr(ldx * size), ldw: uintptr(w.Cols * wsize), ldd: uintptr(4 * ldd)}
+	panel := min(panelRows, max(1, panelBytes/(4*wsize*min(w.Cols, blockK)))*4)
 	rows := c.tileRows()
 	for o := lo; o < hi; o += panel {
-		t.cols = min(panel, hi-o)
-		for r := range n {
-			// Negative zero is the neutral element of addition.
-			fill(dst[r*ldd+o:r*ldd+o+t.cols], float32(math.Copysign(0, -1)))
-		}
+		t.cols, t.add = min(panel, hi-o), 0
 		for k := 0; k < w.Cols; k += blockK {
 			t.step = min(blockK, w.Cols-k) / group
-			t.w = unsafe.Pointer(&data[((o-lo)*w.Cols+k)*wsize])
+			t.w = unsafe.Pointer(&w.Data[(o*w.Cols+k)*wsize])
+			if a != nil {
+				a.panel(&t, w, o, k, n)
+			}
 			for r := 0; r < n; r += t.rows {
 				t.rows = evenly(n-r, rows)
-				t.x = unsafe.Add(x, (r*ldx+k)*size)
+				t.x = unsafe.Add(x, r*int(t.ldx)+k*size)
 				t.dst = unsafe.Pointer(&dst[r*ldd+o])
+				if a != nil {
+					a.tile(&t, n-r-t.rows)
+				}
 				if size == 2 {
 					c.tileDot(&t)
 				} else {
 					c.tileF32(&t, w.Type)
 				}
 			}
+			t.add = -1
 		}
+	}
+}
+
+// ahead says what the second-level cache should receive while tiles are
+// computed: the next tile's rows of x, and little by little the next panel of w.
+// Behind the end of the product that is what a caller is likely to ask for next.
+// Addresses are numbers here: nothing is read through them.
+type ahead struct {
+	list [panelRows / 4]uintptr // of the current tile
+	x    bool                   // rows of x do not stay there by themselves
+
+	w     uintptr // what comes next of w
+	wstep uintptr // bytes of w that an entry of the list stands for
+	left  int     // entries
+}
+
+// panel begins the panel at row o and column k of w, for n rows of x.
+func (a *ahead) panel(t *tile, w *Matrix, o, k, n int) {
+	rows := t.cols
+	if k += blockK; k >= w.Cols {
+		k, o = 0, o+rows
+		rows = min(rows, w.Rows-o)
+	}
+	a.left = 0
+	if rows > 0 {
+		each := max(1, 64*t.step/int(t.ldw))
+		a.left = (rows + each - 1) / each
+		a.wstep = uintptr(each) * t.ldw
+		a.w = uintptr(unsafe.Pointer(unsafe.SliceData(w.Data))) + uintptr((o*w.Cols+k)*w.Type.Size())
+	}
+	a.x = n*int(t.ldx) > 256<<10
+}
+
+// tile makes the list for t, behind which so many rows of x follow.
+func (a *ahead) tile(t *tile, follow int) {
+	list := a.list[:t.cols/4]
+	if a.x {
+		n := min(len(list), t.rows, follow)
+		for i := range n {
+			list[i] = uintptr(t.x) + uintptr(t.rows+i)*t.ldx
+		}
+		list = list[n:]
+	}
+	for i := range list {
+		if a.left == 0 {
+			list[i] = 0
+			continue
+		}
+		list[i] = a.w
+		a.w += a.wstep
+		a.left--
 	}
 }
 
@@ -154,12 +242,6 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 func evenly(n, limit int) int {
 	parts := (n + limit - 1) / limit
 	return (n + parts - 1) / parts
-}
-
-func fill(x []float32, v float32) {
-	for i := range x {
-		x[i] = v
-	}
 }
 
 func matMulPortable(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, lo, hi int) {
@@ -250,11 +332,40 @@ func dotBF16(x []uint16, w []byte) float32 {
 		copy(b[:], w[2*k:])
 		dotGroupBF16(&s, &a, &b)
 	}
+	// A product may have overflowed where its sum does not; then a lane has been
+	// infinite or NaN ever since.
+	for _, v := range s {
+		if beyond(v)>>63 != 0 {
+			return dotBF16Slow(x, w)
+		}
+	}
+	return sumLanes(&s)
+}
+
+// dotBF16Slow is dotBF16 with care at every step.
+//
+//go:noinline
+func dotBF16Slow(x []uint16, w []byte) float32 {
+	var s [Lanes]float32
+	step := func(i, k int) {
+		if k < len(x) {
+			s[i] = fmaFlush(bf16(x[k]), bf16(binary.LittleEndian.Uint16(w[2*k:])), s[i])
+		} else {
+			s[i] = fmaFlush(0, 0, s[i])
+		}
+	}
+	for k := 0; k < len(x); k += 2 * Lanes {
+		for i := range s {
+			step(i, k+2*i+1)
+			step(i, k+2*i)
+		}
+	}
 	return sumLanes(&s)
 }
 
 // dotGroupBF16 takes both steps of each lane, the odd element first. It looks
-// only once whether a number in one of them was tiny.
+// only once whether a number in one of them was tiny. A lane whose product
+// overflows becomes infinite or NaN.
 func dotGroupBF16(s *[Lanes]float32, a *[2 * Lanes]uint16, b *[4 * Lanes]byte) {
 	var t [Lanes]float32
 	var doubt uint64

@@ -3,6 +3,7 @@
 package kernels
 
 import (
+	"math"
 	"unsafe"
 
 	"github.com/lukv/lukv/tensor"
@@ -32,8 +33,28 @@ func (c CPU) tileRows() int {
 	return 0
 }
 
-// tileF32 adds one block of a product with f32 activations to a's outputs.
+// tileSums is the number of sums that wait between two parts of a tile.
+const tileSums = 0
+
+func (c CPU) tilesInParts(int, *Matrix) bool { return false }
+
+// prepare readies dst for routines that always add: negative zero is the neutral
+// element of addition.
+func (t *tile) prepare() {
+	if t.add != 0 {
+		return
+	}
+	for r := range t.rows {
+		row := unsafe.Slice((*float32)(unsafe.Add(t.dst, r*int(t.ldd))), t.cols)
+		for i := range row {
+			row[i] = float32(math.Copysign(0, -1))
+		}
+	}
+}
+
+// tileF32 computes one block of a product with f32 activations.
 func (c CPU) tileF32(a *tile, t tensor.Type) {
+	a.prepare()
 	switch t {
 	case tensor.F32:
 		tileF32NEON(a)
@@ -44,16 +65,17 @@ func (c CPU) tileF32(a *tile, t tensor.Type) {
 	}
 }
 
-// tileDot adds one block of a product of bf16 with bf16 to a's outputs. NEON
+// tileDot computes one block of a product of bf16 with bf16. NEON
 // flushes sums that are tiny before rounding, the contract those that are tiny
 // after it: where that could matter, the portable function steps in.
 func (c CPU) tileDot(a *tile) {
+	a.prepare()
 	for t := *a; ; {
 		done := tileDotNEON(&t)
 		if done == t.cols {
 			return
 		}
-		t.skip(done)
+		t = t.skip(done)
 		cols := t.cols
 		t.cols = min(cols, 4)
 		t.dotPortable()
@@ -62,15 +84,16 @@ func (c CPU) tileDot(a *tile) {
 		if n == cols {
 			return
 		}
-		t.skip(n)
+		t = t.skip(n)
 	}
 }
 
-// skip moves the tile on by cols rows of w.
-func (t *tile) skip(cols int) {
+// skip returns the tile without its first cols rows of w.
+func (t tile) skip(cols int) tile {
 	t.w = unsafe.Add(t.w, cols*int(t.ldw))
 	t.dst = unsafe.Add(t.dst, 4*cols)
 	t.cols -= cols
+	return t
 }
 
 // dotPortable does the work of a tile of bf16 with bf16.

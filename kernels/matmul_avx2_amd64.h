@@ -18,7 +18,7 @@
 //	DI  w, row 0      R11 row distance of w, R12 three times that
 //	DX  dst           R13 row distance of dst
 //	BX  rows of w left    R14 groups of the block    CX  groups left
-//	R9  bytes of the block in a row of x    R10 what to prefetch
+//	R9  bytes of the block in a row of x    R10 what to prefetch    R15 list of what to prefetch
 //	AX  scratch, dst of the row being stored
 //	Y0–Y11 sums, row r of x and row c of w in 4r+c; Y12–Y14 x; Y15 w
 //	0(SP) sums of lanes 0–7 in the same order, 384(SP) of lanes 8–15
@@ -26,8 +26,9 @@
 //	776(SP) groups left of the block, 784(SP) groups of a chunk or quarter
 //	792(SP) bytes of the block in a row of w
 //	800(SP) from the end of a prefetched quarter to the next row
+//	808(SP) m, 824(SP) s, four lanes each: what the sums are added to is dst & m | s
 
-TEXT NAME, 0, $808-8
+TEXT NAME, 0, $840-8
 	MOVQ    a+0(FP), AX
 	MOVQ    tile_x(AX), SI
 	MOVQ    tile_ldx(AX), R8
@@ -37,6 +38,15 @@ TEXT NAME, 0, $808-8
 	MOVQ    tile_ldd(AX), R13
 	MOVQ    tile_cols(AX), BX
 	MOVQ    tile_step(AX), R14
+	MOVQ    tile_ahead(AX), R15
+	// The sums are added to dst & m | s: dst itself, or negative zero, the
+	// neutral element of addition.
+	MOVQ    tile_add(AX), CX
+	VMOVQ   CX, X0
+	VPBROADCASTQ X0, X0
+	VMOVUPS X0, 808(SP)
+	VPANDN  signs<>(SB), X0, X0
+	VMOVUPS X0, 824(SP)
 	LEAQ    (R11)(R11*2), R12
 	IMUL3Q  $XSTEP, R14, R9
 	IMUL3Q  $WSTEP, R14, CX
@@ -99,7 +109,7 @@ one1:
 two:
 	CMPQ    BX, $4
 	JLT     two1
-	CHUNKS(twochunk, twolo, twohi, G24, FETCHQUAD, ROWS2)
+	CHUNKS(twochunk, twolo, twohi, G24, NEXTQUAD, FETCHQUAD, ROWS2)
 	MOVQ    DX, AX
 	REDUCE4(0, Y0, Y1, Y2, Y3)
 	REDUCE4(128, Y4, Y5, Y6, Y7)
@@ -118,7 +128,7 @@ two1:
 three:
 	CMPQ    BX, $4
 	JLT     three1
-	CHUNKS(threechunk, threelo, threehi, G34, FETCH0, ROWS3)
+	CHUNKS(threechunk, threelo, threehi, G34, AHEAD, FETCHAHEAD, ROWS3)
 	MOVQ    DX, AX
 	REDUCE4(0, Y0, Y1, Y2, Y3)
 	REDUCE4(128, Y4, Y5, Y6, Y7)

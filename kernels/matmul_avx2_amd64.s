@@ -52,6 +52,10 @@ DATA upper<>+16(SB)/8, $0xFFFF0000FFFF0000
 DATA upper<>+24(SB)/8, $0xFFFF0000FFFF0000
 GLOBL upper<>(SB), RODATA|NOPTR, $32
 
+DATA signs<>+0(SB)/8, $0x8000000080000000
+DATA signs<>+8(SB)/8, $0x8000000080000000
+GLOBL signs<>(SB), RODATA|NOPTR, $16
+
 #define ZERO1(a) VXORPS a, a, a
 #define ZERO4(a, b, c, d) ZERO1(a); ZERO1(b); ZERO1(c); ZERO1(d)
 
@@ -73,7 +77,10 @@ GLOBL upper<>(SB), RODATA|NOPTR, $32
 	VHADDPS     Y12, Y12, Y12;      \ // a c … ; b d …
 	VEXTRACTF128 $1, Y12, X13;      \
 	VUNPCKLPS   X13, X12, X12;      \
-	VADDPS      (AX), X12, X12;     \
+	VMOVUPS     808(SP), X13;       \
+	VANDPS      (AX), X13, X13;     \
+	VORPS       824(SP), X13, X13;  \
+	VADDPS      X13, X12, X12;      \
 	VMOVUPS     X12, (AX);          \
 	ADDQ        R13, AX
 
@@ -86,7 +93,10 @@ GLOBL upper<>(SB), RODATA|NOPTR, $32
 	VADDPS      X13, X12, X12;      \
 	VPERMILPS   $0xB1, X12, X13;    \
 	VADDPS      X13, X12, X12;      \
-	VADDSS      (AX), X12, X12;     \
+	VMOVSS      (AX), X13;          \
+	VANDPS      808(SP), X13, X13;  \
+	VORPS       824(SP), X13, X13;  \
+	VADDSS      X13, X12, X12;      \
 	VMOVSS      X12, (AX);          \
 	ADDQ        R13, AX
 
@@ -104,8 +114,12 @@ GLOBL upper<>(SB), RODATA|NOPTR, $32
 #define ROWS3(DO, off) ROWS2(DO, off); DO((off+256), Y8, Y9, Y10, Y11)
 #define CLEAR4(off, a, b, c, d) ZERO4(a, b, c, d)
 
-// Two rows of x prefetch the next quad of w, three are busy enough.
+// Two rows of x prefetch the next quad of w, three what the list says; where it
+// says nothing, what is there already.
+#define NEXTQUAD LEAQ (DI)(R11*4), R10
+#define AHEAD MOVQ (R15), R10; ADDQ $8, R15; TESTQ R10, R10; CMOVQEQ DI, R10
 #define FETCH0
+#define FETCHAHEAD PREFETCHT1 (R10); ADDQ $64, R10
 #define FETCHQUAD \
 	PREFETCHT0 (R10);        \
 	PREFETCHT0 (R10)(R11*1); \
@@ -113,24 +127,25 @@ GLOBL upper<>(SB), RODATA|NOPTR, $32
 	PREFETCHT0 (R10)(R12*1); \
 	ADDQ $WSTEP, R10
 
-// CHUNKS sums a quad of rows of w over the block, in chunks of 32 groups so that
-// the second pass finds in the first-level cache what the first has read. It
+// CHUNKS sums a quad of rows of w over the block, in chunks of 8 groups: the second
+// pass finds in the first-level cache what the first has read, and the processor
+// is at one while it waits for what the other reads. It
 // leaves lanes 0–7 at 0(SP), lanes 8–15 in the registers, SI and DI at the end.
-#define CHUNKS(chunk, lo, hi, G, FETCH, ROWS) \
+#define CHUNKS(chunk, lo, hi, G, AIM, FETCH, ROWS) \
 	ROWS(CLEAR4, 0);     \
 	ROWS(PUT4, 0);       \
 	ROWS(PUT4, 384);     \
 	MOVQ R14, 776(SP);   \
-	LEAQ (DI)(R11*4), R10; \
+	AIM;                 \
 	FLUSH;               \
 chunk:                   \
-	MOVQ $32, CX;        \
+	MOVQ $8, CX;         \
 	CMPQ CX, 776(SP);    \
 	CMOVQGT 776(SP), CX; \
 	SUBQ CX, 776(SP);    \
 	MOVQ CX, 784(SP);    \
 	ROWS(GET4, 0);       \
-	PASS(G, FETCH, lo);  \
+	PASS(G, FETCH, lo); \
 	ROWS(PUT4, 0);       \
 	MOVQ 784(SP), CX;    \
 	IMUL3Q $XSTEP, CX, AX; \
@@ -202,7 +217,6 @@ loop:                  \
 #define XSTEP 64
 #define FLUSH
 #define KEEP
-
 // func tileF32AVX2(a *tile)
 #define NAME ·tileF32AVX2(SB)
 #define WSTEP 64

@@ -19,13 +19,14 @@
 //	DX  dst           R13 row distance of dst   AX dst of the row being stored
 //	BX  rows of w left    CX  groups left of the block
 //	Z0–Z23 sums, row r of x and row c of w in 4r+c; Z24–Z27 w; Z28, Z29 x; Z30 constant
-//	K1  lanes 0, 4, 8, 12; Z28, Z29, Z31 are scratch in between
-//	R14 what to prefetch
+//	K1  lanes 0, 4, 8, 12; K3 lanes 8–15; K4 odd lanes; Z28, Z29, Z31 are scratch in between
+//	K2  ones where sums are added to dst, zeros where they replace it
+//	R14 what to prefetch; R15 list of what to prefetch, quad by quad
 //	0(SP) groups, 8(SP), 16(SP) bytes of the block in a row of x, of w; 24(SP), 28(SP) MXCSR flushing, as found;
 //	32(SP) groups of a quarter of the block,
-//	40(SP) from the end of a prefetched quarter to the next row
+//	40(SP) from the end of a prefetched quarter to the next row; 48(SP) part, 56(SP) sums
 
-TEXT NAME, NOSPLIT, $48-8
+TEXT NAME, NOSPLIT, $64-8
 	MOVQ    a+0(FP), AX
 	MOVQ    tile_x(AX), SI
 	MOVQ    tile_ldx(AX), R8
@@ -34,6 +35,13 @@ TEXT NAME, NOSPLIT, $48-8
 	MOVQ    tile_dst(AX), DX
 	MOVQ    tile_ldd(AX), R13
 	MOVQ    tile_cols(AX), BX
+	MOVQ    tile_add(AX), CX
+	KMOVW   CX, K2
+	MOVQ    tile_ahead(AX), R15
+	MOVQ    tile_part(AX), CX
+	MOVQ    CX, 48(SP)
+	MOVQ    tile_sums(AX), CX
+	MOVQ    CX, 56(SP)
 	MOVQ    tile_step(AX), CX
 	LEAQ    (R8)(R8*2), R9
 	LEAQ    (R8)(R8*4), R10
@@ -58,6 +66,10 @@ TEXT NAME, NOSPLIT, $48-8
 	MOVL    CX, 24(SP)
 	MOVL    $0x1111, CX
 	KMOVW   CX, K1
+	MOVL    $0xFF00, CX
+	KMOVW   CX, K3
+	MOVL    $0xAAAA, CX
+	KMOVW   CX, K4
 	CONSTANT
 	MOVQ    tile_rows(AX), AX
 	CMPQ    AX, $2
@@ -69,7 +81,7 @@ TEXT NAME, NOSPLIT, $48-8
 	CMPQ    AX, $6
 	JLT     five
 
-	ROWS(six, six4, CLEAR64, G64, STORE64, sixone, six1, CLEAR61, G61, STORE61)
+	AHEAD(six, sixtake, sixbegin, sixplain, six4, sixdone, sixput, sixnext, G64, sixone, six1, CLEAR61, G61, STORE61)
 five:
 	STREAM(five0, fivepart, five4, CLEAR54, G54, STORE54, fiveone, five1, CLEAR51, G51, STORE51)
 four:

@@ -58,9 +58,70 @@
 	VPERMILPS   $0xB1, Z28, Z29;    \
 	VADDPS      Z29, Z28, Z28;      \ // the sums, each four times
 	VCOMPRESSPS Z28, K1, Z28;       \
-	VADDPS      (AX), X28, X28;     \
+	VADDPS      (AX), X28, K2, X28; \
 	VMOVUPS     X28, (AX);          \
 	ADDQ        R13, AX
+
+// FOLD joins the halves of a and b: eight lanes of a, of b, in a.
+#define FOLD(a, b, t) \
+	VSHUFF64X2  $0x4E, b, a, t;     \
+	VMOVAPS     b, K3, a;           \
+	VADDPS      t, a, a
+
+// FOLD4 joins the eight lanes of the two sums in a and in b: four lanes each, in a.
+#define FOLD4(a, b, t) \
+	VSHUFF32X4  $0x88, b, a, t;     \
+	VSHUFF32X4  $0xDD, b, a, a;     \
+	VADDPS      t, a, a
+
+// FOLD2 joins the four lanes of sums in a and in b: two lanes of a, two of b, in a.
+#define FOLD2(a, b, t) \
+	VUNPCKLPD   b, a, t;            \
+	VUNPCKHPD   b, a, a;            \
+	VADDPS      t, a, a
+
+// The tree for a column of four rows, whose results come row by row.
+#define COLUMN4(a, b, c, d) FOLD(a, b, Z28); FOLD(c, d, Z29); FOLD4(a, c, Z28)
+#define PUTROW(x) \
+	VADDPS      (AX), x, K2, x;     \
+	VMOVUPS     x, (AX);            \
+	ADDQ        R13, AX
+
+// The tree for four rows of four sums, register 4r+c.
+#define REDUCE16 \
+	COLUMN4(Z0, Z4, Z8, Z12);       \
+	COLUMN4(Z1, Z5, Z9, Z13);       \
+	COLUMN4(Z2, Z6, Z10, Z14);      \
+	COLUMN4(Z3, Z7, Z11, Z15);      \
+	FOLD2(Z0, Z1, Z28);             \
+	FOLD2(Z2, Z3, Z29);             \
+	VSHUFPS     $0x88, Z2, Z0, Z28; \
+	VSHUFPS     $0xDD, Z2, Z0, Z0;  \
+	VADDPS      Z28, Z0, Z0;        \ // a row in each quarter
+	VEXTRACTF32X4 $1, Z0, X1;       \
+	VEXTRACTF32X4 $2, Z0, X2;       \
+	VEXTRACTF32X4 $3, Z0, X3;       \
+	PUTROW(X0);                     \
+	PUTROW(X1);                     \
+	PUTROW(X2);                     \
+	PUTROW(X3)
+
+// The tree for two rows of four sums.
+#define REDUCE8(a, b, c, d, e, f, g, h) \
+	FOLD(a, e, Z28);                \
+	FOLD(b, f, Z29);                \
+	FOLD(c, g, Z28);                \
+	FOLD(d, h, Z29);                \
+	FOLD4(a, b, Z28);               \
+	FOLD4(c, d, Z29);               \
+	FOLD2(a, c, Z28);               \ // quarters: columns 0 and 2 of either row, 1 and 3 of either row
+	VPERMILPS   $0xB1, a, Z28;      \
+	VADDPS      a, Z28, Z28;        \
+	VEXTRACTF64X4 $1, Z28, Y29;     \
+	VBLENDMPS   Y29, Y28, K4, Y28;  \
+	VEXTRACTF32X4 $1, Y28, X29;     \
+	PUTROW(X28);                    \
+	PUTROW(X29)
 
 // The same for one sum.
 #define REDUCE1(a) \
@@ -72,16 +133,16 @@
 	VADDPS      Z29, Z28, Z28;      \
 	VPERMILPS   $0xB1, Z28, Z29;    \
 	VADDPS      Z29, Z28, Z28;      \
-	VADDSS      (AX), X28, X28;     \
+	VADDSS      (AX), X28, K2, X28; \
 	VMOVSS      X28, (AX);          \
 	ADDQ        R13, AX
 
 #define STORE14 REDUCE4(Z0, Z1, Z2, Z3)
-#define STORE24 STORE14; REDUCE4(Z4, Z5, Z6, Z7)
+#define STORE24 REDUCE8(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7)
 #define STORE34 STORE24; REDUCE4(Z8, Z9, Z10, Z11)
-#define STORE44 STORE34; REDUCE4(Z12, Z13, Z14, Z15)
-#define STORE54 STORE44; REDUCE4(Z16, Z17, Z18, Z19)
-#define STORE64 STORE54; REDUCE4(Z20, Z21, Z22, Z23)
+#define STORE44 REDUCE16
+#define STORE54 REDUCE16; REDUCE4(Z16, Z17, Z18, Z19)
+#define STORE64 REDUCE16; REDUCE8(Z16, Z17, Z18, Z19, Z20, Z21, Z22, Z23)
 #define STORE11 REDUCE1(Z0)
 #define STORE21 STORE11; REDUCE1(Z4)
 #define STORE31 STORE21; REDUCE1(Z8)
@@ -117,6 +178,80 @@ loop4:                     \
 	QUADDONE(STORE4);      \
 	JMP  quad;             \
 	SINGLES(single, loop1, ZERO1, G1, STORE1)
+
+// AHEAD is the same for six rows: it fetches what the list says, and dst before
+// it is needed, and can be one of two parts.
+#define AHEAD(quad, take, begin, plain, loop4, done4, put, next, G4, single, loop1, ZERO1, G1, STORE1) \
+quad:                      \
+	CMPQ BX, $4;           \
+	JLT  single;           \
+	CMPQ 48(SP), $2;       \
+	JEQ  take;             \
+	CLEAR64;               \
+begin:                     \
+	MOVQ 0(SP), CX;        \
+	MOVQ (R15), R14;       \
+	ADDQ $8, R15;          \
+	LEAQ (R13)(R13*2), AX; \
+	PREFETCHT0 (DX);       \
+	PREFETCHT0 (DX)(R13*1); \
+	PREFETCHT0 (DX)(R13*2); \
+	PREFETCHT0 (DX)(R13*4); \
+	PREFETCHT0 (DX)(AX*1); \
+	LEAQ (AX)(R13*2), AX;  \
+	PREFETCHT0 (DX)(AX*1); \
+	FLUSH;                 \
+	TESTQ R14, R14;        \
+	JNZ  loop4;            \
+plain:                     \
+	STEP(G4);              \
+	ADDQ $XSTEP, SI;       \
+	ADDQ $WSTEP, DI;       \
+	DECQ CX;               \
+	JNZ  plain;            \
+	JMP  done4;            \
+loop4:                     \
+	PREFETCHT1 (R14);      \
+	ADDQ $64, R14;         \
+	STEP(G4);              \
+	ADDQ $XSTEP, SI;       \
+	ADDQ $WSTEP, DI;       \
+	DECQ CX;               \
+	JNZ  loop4;            \
+done4:                     \
+	KEEP;                  \
+	SUBQ 8(SP), SI;        \
+	SUBQ 16(SP), DI;       \
+	LEAQ (DI)(R11*4), DI;  \
+	CMPQ 48(SP), $1;       \
+	JEQ  put;              \
+	MOVQ DX, AX;           \
+	STORE64;               \
+next:                      \
+	ADDQ $16, DX;          \
+	SUBQ $4, BX;           \
+	JMP  quad;             \
+take:                      \
+	SUMS(TAKE);            \
+	JMP  begin;            \
+put:                       \
+	SUMS(PUT);             \
+	JMP  next;             \
+	SINGLES(single, loop1, ZERO1, G1, STORE1)
+
+// SUMS loads or stores all sums and moves on.
+#define TAKE(n, z) VMOVUPS (64*(n))(AX), z
+#define PUT(n, z) VMOVUPS z, (64*(n))(AX)
+#define SUMS4(DO, n, a, b, c, d) DO(n, a); DO(n+1, b); DO(n+2, c); DO(n+3, d)
+#define SUMS(DO) \
+	MOVQ 56(SP), AX;       \
+	SUMS4(DO, 0, Z0, Z1, Z2, Z3); \
+	SUMS4(DO, 4, Z4, Z5, Z6, Z7); \
+	SUMS4(DO, 8, Z8, Z9, Z10, Z11); \
+	SUMS4(DO, 12, Z12, Z13, Z14, Z15); \
+	SUMS4(DO, 16, Z16, Z17, Z18, Z19); \
+	SUMS4(DO, 20, Z20, Z21, Z22, Z23); \
+	ADDQ $(24*64), 56(SP)
 
 #define STREAM(quad, part, loop4, ZERO4, G4, STORE4, single, loop1, ZERO1, G1, STORE1) \
 quad:                      \

@@ -4,8 +4,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/lukv/lukv/internal/probe"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -32,11 +35,8 @@ func BenchmarkMatMul(b *testing.B) {
 }
 
 func benchMatMul(b *testing.B, c CPU, t tensor.Type, dot bool, n, cols, rows int) {
-	w := Matrix{Type: t, Rows: rows, Cols: cols, Data: make([]byte, rows*cols*t.Size())}
+	w := randomMatrix(t, rows, cols)
 	r := rand.New(rand.NewPCG(1, 2))
-	for i := 0; i < len(w.Data); i += 8 { // ordinary numbers in each of the types
-		binary.LittleEndian.PutUint64(w.Data[i:], r.Uint64()&0x80ff80ff80ff80ff|0x3a003a003a003a00)
-	}
 	x, xb, dst := make([]float32, n*cols), make([]uint16, n*cols), make([]float32, n*rows)
 	for i := range x {
 		x[i] = r.Float32() - 0.5
@@ -52,4 +52,67 @@ func benchMatMul(b *testing.B, c CPU, t tensor.Type, dot bool, n, cols, rows int
 		}
 	}
 	b.ReportMetric(2*float64(n)*float64(rows)*float64(cols)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+}
+
+// randomMatrix returns a matrix of ordinary numbers.
+func randomMatrix(t tensor.Type, rows, cols int) Matrix {
+	w := Matrix{Type: t, Rows: rows, Cols: cols, Data: make([]byte, rows*cols*t.Size())}
+	r := rand.New(rand.NewPCG(1, 2))
+	for i := 0; i < len(w.Data); i += 8 {
+		binary.LittleEndian.PutUint64(w.Data[i:], r.Uint64()&0x80ff80ff80ff80ff|0x3a003a003a003a00)
+	}
+	return w
+}
+
+// BenchmarkMatMulPrefill multiplies 512 rows the way the forward pass does: 64 rows of
+// weights a call, weights that no cache holds, activations further apart than they
+// are long. It reports the 90th percentile of the calls (the best are lucky, the
+// middle is what neighbours leave) and its fraction of the same percentile of
+// the multiply-add probe, taken in turn with it.
+func BenchmarkMatMulPrefill(b *testing.B) {
+	const n, rows, part, pad = 512, 2048, 64, 64
+	for _, c := range Variants()[1:] {
+		for _, k := range []struct {
+			name string
+			t    tensor.Type
+			dot  bool
+		}{{"dot", tensor.BF16, true}, {"bf16", tensor.BF16, false}, {"f16", tensor.F16, false}, {"f32", tensor.F32, false}} {
+			for _, cols := range []int{2048, 8192} {
+				b.Run(fmt.Sprintf("%v/%s/cols=%d", c, k.name, cols), func(b *testing.B) {
+					many := max(2, (96<<20)/(rows*cols*k.t.Size()))
+					all := randomMatrix(k.t, many*rows, cols)
+					x, xb, dst := make([]float32, n*(cols+pad)), make([]uint16, n*(cols+pad)), make([]float32, n*rows)
+					for i := range x {
+						x[i] = float32(i%1000)/1000 - 0.5
+					}
+					c.RoundBF16(xb, x)
+					set := c.String()
+					if !k.dot && c.AVX512BF16 {
+						set = "avx512"
+					}
+					unit := probe.UnitOf(set)
+					size := rows * cols * k.t.Size()
+					var rates, probes []float64
+					for i := 0; b.Loop(); i++ {
+						w := Matrix{Type: k.t, Rows: rows, Cols: cols, Data: all.Data[i%many*size:][:size]}
+						probes = append(probes, unit.Rate(1, time.Millisecond))
+						for lo := 0; lo < rows; lo += part {
+							begin := time.Now()
+							if k.dot {
+								c.MatMulBF16(dst, rows, xb, cols+pad, n, &w, lo, lo+part)
+							} else {
+								c.MatMul(dst, rows, x, cols+pad, n, &w, lo, lo+part)
+							}
+							rates = append(rates, 2*n*part*float64(cols)/time.Since(begin).Seconds())
+						}
+					}
+					slices.Sort(rates)
+					slices.Sort(probes)
+					rate, peak := rates[len(rates)*9/10], probes[len(probes)*9/10]
+					b.ReportMetric(rate/1e9, "GFLOP/s")
+					b.ReportMetric(100*rate/peak, "peak%")
+				})
+			}
+		}
+	}
 }

@@ -3,3 +3,5 @@
 package kernels
 
 func raceRead[T any](s []T) {}
+
+func raceWrite[T any]([]T) {}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"unsafe"
 
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -35,8 +36,8 @@ func (c *Cache) storeValue(p Page, entry int, row []float32) {
 // store rounds row to the cache's type and writes it to every step-th element
 // at p, beginning with element i, span elements in all.
 func (c *Cache) store(p unsafe.Pointer, i, span, step int, row []float32) {
-	switch c.o.Type {
-	case tensor.F32:
+	switch {
+	case c.o.Type == tensor.F32:
 		dst := elems[float32](p, i, span)
 		if step == 1 {
 			copy(dst, row)
@@ -45,15 +46,15 @@ func (c *Cache) store(p unsafe.Pointer, i, span, step int, row []float32) {
 		for d, x := range row {
 			dst[d*step] = x
 		}
-	case tensor.F16:
+	case step == 1:
+		kernels.Detect().Narrow(unsafe.Slice((*byte)(unsafe.Add(p, 2*i)), 2*span), row, c.o.Type)
+	default:
+		var buf [maxHeadDim]uint16
+		narrow := buf[:len(row)]
+		kernels.Detect().Narrow(unsafe.Slice((*byte)(unsafe.Pointer(&buf)), 2*len(row)), row, c.o.Type)
 		dst := elems[uint16](p, i, span)
-		for d, x := range row {
-			dst[d*step] = tensor.F32ToF16(x)
-		}
-	case tensor.BF16:
-		dst := elems[uint16](p, i, span)
-		for d, x := range row {
-			dst[d*step] = tensor.F32ToBF16(x)
+		for d, x := range narrow {
+			dst[d*step] = x
 		}
 	}
 }

@@ -38,6 +38,7 @@ type hostRun struct {
 	weight   []float32
 	src      *operand
 	add      bool
+	strip    int // weight rows that a worker takes at a time
 	products []hostProduct
 	gate, up hostProduct
 	norming  kernels.Act
@@ -111,15 +112,27 @@ type hostScratch struct {
 	attention kernels.AttentionScratch
 	tile      []float32    // [attentionTile][Heads*HeadDim] attention of an item
 	row       []float32    // [Hidden] of the norm
-	strip     [2][]float32 // [rows][strip] of products that are not complete yet
+	strip     [2][]float32 // [rows][wideStrip] of products that are not complete yet
 }
 
 const (
 	// strip is the number of weight rows that a worker takes at a time: few
 	// enough to share out evenly and to notice a cancellation, enough to fill
-	// the kernels' tiles.
-	strip = 64
+	// the kernels' tiles. With many rows a wide strip makes fewer passes over
+	// them.
+	strip     = 64
+	wideStrip = 128
+	wideRows  = 128 // from which on it pays
 )
+
+// stripOf returns the width of the strips that a product with n weight rows is
+// shared out in.
+func (h *hostRun) stripOf(n int) int {
+	if h.rows >= wideRows && n >= 8*wideStrip*h.m.pool.Threads() {
+		return wideStrip
+	}
+	return strip
+}
 
 // attentionItem is a tile of one segment's tokens and one KV head.
 type attentionItem struct {
@@ -144,13 +157,17 @@ func newHostRun(p *pass) *hostRun {
 		attentionTile: kernels.AttentionTokens(c.Heads / c.KVHeads),
 	}
 	p.q = shared[:nq]
+	width := strip
+	if n >= wideRows {
+		width = wideStrip
+	}
 	for i := range h.workers {
 		h.workers[i] = hostScratch{
 			tile: make([]float32, min(n, h.attentionTile)*qn),
 			row:  make([]float32, c.Hidden),
 		}
 		for j := range h.workers[i].strip {
-			h.workers[i].strip[j] = make([]float32, n*strip)
+			h.workers[i].strip[j] = make([]float32, n*width)
 		}
 	}
 	return h
@@ -240,7 +257,8 @@ func (h *hostRun) multiply(src kernels.Act, add bool, products []hostProduct) {
 	for i := range products {
 		total += products[i].w.Rows
 	}
-	h.m.pool.Run(total, strip, (*productStage)(h))
+	h.strip = h.stripOf(total)
+	h.m.pool.Run(total, h.strip, (*productStage)(h))
 }
 
 type productStage hostRun
@@ -256,7 +274,7 @@ func (st *productStage) Run(lo, hi, worker int) {
 			if h.stop.Load() {
 				return
 			}
-			end := min(to, from+strip)
+			end := min(to, from+h.strip)
 			if h.add {
 				h.addProduct(p, from, end, h.workers[worker].strip[0])
 			} else {
@@ -270,18 +288,18 @@ func (st *productStage) Run(lo, hi, worker int) {
 // matMul computes columns [lo, hi) of a product for all rows, bias included.
 // Column lo of row r goes to dst[r*ldd].
 func (h *hostRun) matMul(dst []float32, ldd int, p *hostProduct, lo, hi int) {
-	// The kernels take the first column of the whole product.
-	w := p.w
-	size := w.Cols * w.Type.Size()
-	w.Data, w.Rows = w.Data[lo*size:hi*size], hi-lo
+	// dst begins with column lo. The rows behind hi stay in sight: they are what
+	// the kernels fetch ahead.
+	w, n := p.w, hi-lo
+	w.Data, w.Rows = w.Data[lo*w.Cols*w.Type.Size():], w.Rows-lo
 	if h.src.bf16 != nil && w.Type == bf16Type {
-		h.m.cpu.MatMulBF16(dst, ldd, h.src.bf16, h.src.wide, h.rows, &w, 0, w.Rows)
+		h.m.cpu.MatMulBF16(dst, ldd, h.src.bf16, h.src.wide, h.rows, &w, 0, n)
 	} else {
-		h.m.cpu.MatMul(dst, ldd, h.src.f32, h.src.wide, h.rows, &w, 0, w.Rows)
+		h.m.cpu.MatMul(dst, ldd, h.src.f32, h.src.wide, h.rows, &w, 0, n)
 	}
 	if p.bias != nil {
 		for i := range h.rows {
-			h.m.cpu.Add(dst[i*ldd:i*ldd+w.Rows], p.bias[lo:hi])
+			h.m.cpu.Add(dst[i*ldd:i*ldd+n], p.bias[lo:hi])
 		}
 	}
 }
@@ -424,7 +442,8 @@ func (st *attentionStage) Run(lo, hi, worker int) {
 func (h *hostRun) gateUp(gate, up kernels.Matrix, gateBias, upBias []float32) {
 	h.src = &h.narrow
 	h.gate, h.up = hostProduct{w: gate, bias: gateBias}, hostProduct{w: up, bias: upBias}
-	h.m.pool.Run(gate.Rows, strip, (*gateUpStage)(h))
+	h.strip = h.stripOf(gate.Rows)
+	h.m.pool.Run(gate.Rows, h.strip, (*gateUpStage)(h))
 }
 
 type gateUpStage hostRun
@@ -433,7 +452,7 @@ func (st *gateUpStage) Run(lo, hi, worker int) {
 	h := (*hostRun)(st)
 	w := &h.workers[worker]
 	for lo < hi && !h.stop.Load() {
-		end := min(hi, lo+strip)
+		end := min(hi, lo+h.strip)
 		cols := end - lo
 		g, u := w.strip[0][:h.rows*cols], w.strip[1][:h.rows*cols]
 		h.matMul(g, cols, &h.gate, lo, end)

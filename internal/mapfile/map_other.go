@@ -24,4 +24,4 @@ func mapFile(f *os.File, size int) ([]byte, error) {
 
 func unmapFile([]byte) error { return nil }
 
-func willNeed([]byte) {}
+func willNeed([]byte) bool { return false }

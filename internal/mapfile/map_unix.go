@@ -14,6 +14,5 @@ func mapFile(f *os.File, size int) ([]byte, error) {
 
 func unmapFile(data []byte) error { return unix.Munmap(data) }
 
-// The result of the advice changes nothing for the caller, so errors are not
-// reported.
-func willNeed(data []byte) { _ = unix.Madvise(data, unix.MADV_WILLNEED) }
+// willNeed asks for a part of a mapping and reports whether to go on.
+func willNeed(part []byte) bool { return unix.Madvise(part, unix.MADV_WILLNEED) == nil }

@@ -28,4 +28,4 @@ func unmapFile(data []byte) error {
 	return windows.UnmapViewOfFile(uintptr(unsafe.Pointer(unsafe.SliceData(data))))
 }
 
-func willNeed([]byte) {}
+func willNeed([]byte) bool { return false }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"sync"
+	"sync/atomic"
 )
 
 // File is a file opened for reading as one slice of bytes.
@@ -14,6 +15,9 @@ type File struct {
 	mu   sync.Mutex
 	data []byte // nil once closed, and for an empty file
 	size int64
+
+	stop  atomic.Bool   // ends what WillNeed began
+	ended chan struct{} // closed when that has ended; nil before WillNeed
 }
 
 // Open makes the contents of the regular file at path available. Errors name
@@ -78,16 +82,35 @@ func (f *File) Path() string { return f.path }
 // Size returns the number of bytes of the file when it was opened.
 func (f *File) Size() int64 { return f.size }
 
-// WillNeed asks the system to bring the whole file into memory soon and
-// returns at once. It is a hint: without support for it, or for a closed file,
-// it does nothing.
+// WillNeed begins to bring the whole file into memory, front to back, by large
+// reads that do not wait for anybody to touch the pages. It works in the
+// background until it is done or the file is closed, and returns at once. It is
+// a hint: what fails, and systems without support for it, are silent, and a file
+// that is in memory already costs next to nothing. Calling again, or on a closed
+// file, does nothing.
 func (f *File) WillNeed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.data) > 0 {
-		willNeed(f.data)
+	if len(f.data) == 0 || f.ended != nil {
+		return
 	}
+	f.ended = make(chan struct{})
+	go func(data []byte) {
+		defer close(f.ended)
+		for len(data) > 0 && !f.stop.Load() {
+			n := min(len(data), aheadPart)
+			if !willNeed(data[:n]) {
+				return
+			}
+			data = data[n:]
+		}
+	}(f.data)
 }
+
+// aheadPart is what WillNeed asks for at a time, a multiple of every page size.
+// Where the system's queues are full, each takes as long as its reading, and
+// Close waits for the last.
+const aheadPart = 4 << 20
 
 // Close releases the contents. Closing again does nothing and returns nil.
 func (f *File) Close() error {
@@ -98,6 +121,10 @@ func (f *File) Close() error {
 	}
 	data := f.data
 	f.data = nil
+	if f.ended != nil {
+		f.stop.Store(true)
+		<-f.ended
+	}
 	if err := unmapFile(data); err != nil {
 		return fmt.Errorf("unmap file %q: %w", f.path, err)
 	}

@@ -23,6 +23,7 @@ func TestOpen(t *testing.T) {
 		f, err := Open(path)
 		require.NoError(t, err)
 		f.WillNeed()
+		f.WillNeed()
 		assert.Equal(t, want, f.Bytes())
 		assert.Equal(t, int64(size), f.Size())
 		assert.Equal(t, path, f.Path())
@@ -84,4 +85,22 @@ func TestCloseConcurrently(t *testing.T) {
 		wg.Go(func() { assert.NoError(t, f.Close()) })
 	}
 	wg.Wait()
+}
+
+// Close does not take the mapping away from under WillNeed, and ends it.
+func TestCloseDuringWillNeed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, os.Truncate(path, 64<<20)) // a hole takes no room on the disk
+	for range 20 {
+		f, err := Open(path)
+		require.NoError(t, err)
+		f.WillNeed()
+		require.NoError(t, f.Close())
+		select {
+		case <-f.ended:
+		default:
+			t.Fatal("WillNeed goes on after Close")
+		}
+	}
 }

@@ -14,9 +14,10 @@
 // Regions of a decode step follow each other within microseconds and waking a
 // sleeping thread takes tens of them, so helpers spin between regions: in short
 // bursts, each a Go call at which the garbage collector can stop them, with a
-// yield to other goroutines every few microseconds. A helper that has seen no
-// region for a fifth of a millisecond blocks until the next one. Nothing is
-// pinned to a processor.
+// yield to other goroutines, and to other threads of the system, every few
+// microseconds: on a busy machine the one that is waited for may be waiting for
+// this processor. A helper that has seen no region for a fifth of a millisecond
+// blocks until the next one. Nothing is pinned to a processor.
 //
 // # Sharing
 //

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 )
 
 const (
@@ -89,7 +90,11 @@ type span struct {
 	_ [cacheLine - 8]byte
 }
 
-func (s *span) set(lo, hi int) { s.Store(uint64(hi)<<32 | uint64(lo)) }
+// set is for a closed gate only: whoever opens and enters it orders the store. An
+// atomic one would have the caller wait until each helper gives up its line.
+func (s *span) set(lo, hi int) {
+	*(*uint64)(unsafe.Pointer(&s.Uint64)) = uint64(hi)<<32 | uint64(lo)
+}
 
 // front takes the first chunk.
 func (s *span) front() (chunk int, ok bool) {
@@ -142,6 +147,10 @@ func (p *Pool) Run(n, grain int, t Task) {
 		return
 	}
 	grain = max(1, grain, n/math.MaxInt32+1)
+	if p.threads == 1 {
+		alone(n, grain, t)
+		return
+	}
 	chunks := (n-1)/grain + 1
 	calls := p.calls.Add(1)
 	defer p.calls.Add(-1)
@@ -163,8 +172,10 @@ func (p *Pool) Run(n, grain int, t Task) {
 	if p.asleep.Load() > 0 {
 		p.wake(spread - 1)
 	}
-	defer p.join()
+	done := false
+	defer p.join(&done)
 	p.work(0)
+	done = true
 }
 
 func alone(n, grain int, t Task) {
@@ -174,9 +185,11 @@ func alone(n, grain int, t Task) {
 }
 
 // join ends the region: it waits for the helpers inside and passes on their panic.
-func (p *Pool) join() {
-	// Nothing is left here unless the task panicked.
-	p.drain()
+// Chunks are left only if the task panicked here.
+func (p *Pool) join(done *bool) {
+	if !*done {
+		p.drain()
+	}
 	p.gate.And(^uint64(gateOpen))
 	for i := 1; ; i++ {
 		g := p.gate.Load()
@@ -185,11 +198,12 @@ func (p *Pool) join() {
 		}
 		p.spin(math.MaxUint64, g)
 		if i%yieldBursts == 0 {
-			runtime.Gosched()
+			yield()
 		}
 	}
 	p.task = nil
-	if f := p.failure.Swap(nil); f != nil {
+	if f := p.failure.Load(); f != nil {
+		p.failure.Store(nil)
 		panic(f)
 	}
 }
@@ -254,7 +268,7 @@ func (p *Pool) await(h *helper, seen uint64) uint64 {
 		if i%yieldBursts != 0 {
 			continue
 		}
-		runtime.Gosched()
+		yield()
 		switch now := time.Now(); {
 		case since.IsZero():
 			since = now
@@ -276,6 +290,12 @@ func (p *Pool) spin(mask, seen uint64) uint64 {
 		g = p.gate.Load()
 	}
 	return g
+}
+
+// yield lets other goroutines and other threads run.
+func yield() {
+	runtime.Gosched()
+	yieldProcessor()
 }
 
 // sleep blocks until wake, unless there is something to do.

@@ -1,0 +1,16 @@
+package kernels
+
+import "github.com/lukv/lukv/tensor"
+
+// Sizes at which an implementation may change its way, beside the shapes of
+// models: more rows of weights than stay in a cache, 6 and 7 heads a group.
+func init() {
+	for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
+		register(
+			matMulOp(t, false, 1, 2048, 130),
+			attentionOp(t, attentionShape{dim: 112, page: 64, group: 6, n: 2, end: 255}),
+			attentionOp(t, attentionShape{dim: 192, page: 32, group: 7, n: 1, end: 300}),
+		)
+	}
+	register(matMulOp(tensor.BF16, true, 1, 2048, 130))
+}
