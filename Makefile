@@ -31,7 +31,7 @@ novulkan: static
 	$(GO) test $(TESTFLAGS) -tags novulkan ./cmd/lukv
 
 checks:
-	@$(GO) test -count=1 -v -run 'Golden|Conformance|OpTable' ./kernels ./safetensors ./lukv ./model/... ./tokenizer/... ./eval | grep -E '^[a-z].*checks|^FAIL|^--- FAIL'
+	@$(GO) test -count=1 -v -run 'Golden|Conformance|OpTable|Contract|KeptSets|Recorded' ./kernels ./safetensors ./lukv ./model/... ./tokenizer/... ./eval | grep -E '^[a-z].*checks|^FAIL|^--- FAIL'
 
 lint:
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not gofmt-clean:"; echo "$$bad"; exit 1; fi

@@ -49,8 +49,9 @@
 // Exp2 and Exp are polynomials defined in exp.go. RMSNorm sums squares in 16
 // lanes without blocks; the scale 1/√(mean + ε) is computed in binary64 and
 // rounded once. Dot sums in 16 lanes without blocks, Axpy is one fma per
-// element; Exp carries the part of log2 e that its rounding loses. RoPE, SwiGLU, sums of vectors and conversions are element-wise,
-// one rounding per written operation.
+// element; Exp carries the part of log2 e that its rounding loses. RoPE, SwiGLU,
+// sums of vectors and conversions are element-wise, one rounding per written
+// operation.
 //
 // # Choosing an instruction set
 //
@@ -58,6 +59,15 @@
 // returns what the processor offers; a test, or the LUKV_CPU variable, can
 // force less. The zero CPU is portable Go. The build tag purego leaves all
 // assembly out.
+//
+// # Devices
+//
+// device.go states what the runtime asks of an accelerator: [Device], its cache
+// pages ([PagePool]) and its forward passes ([Pass], [MetricPass]). Drivers
+// register themselves when they are imported, as kernels/vulkan does, and
+// [OpenDevice] finds them by name. A device computes the same operations within
+// its own order of arithmetic: the bits of a row are the same in every pass of one
+// device and driver, and close to the ones defined here.
 //
 // # Rules for callers
 //

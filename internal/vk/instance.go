@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"unsafe"
 
@@ -198,7 +199,7 @@ func (l *Library) NewInstance(o InstanceOptions) (*Instance, error) {
 		}
 		layers = append(layers, validationLayer)
 		extensions = append(extensions, "VK_EXT_debug_utils")
-		in.handler = addHandler(o.Validation)
+		in.handler = addHandler(findings(o))
 		const warning, failure, validation, performance = 0x100, 0x1000, 2, 4 // the loader's own talk is 1
 		debug = &debugMessengerInfo{
 			head: head{typ: typeDebugMessenger}, severity: warning | failure,
@@ -269,6 +270,21 @@ func (in *Instance) Destroy() {
 	}
 	dropHandler(in.handler)
 	*in = Instance{}
+}
+
+// findings is the handler of o without what the layer says about its own settings:
+// that it is slow, and which features it adds to a device for its checks.
+func findings(o InstanceOptions) func(string) {
+	if !o.GPUAssisted {
+		return o.Validation
+	}
+	return func(m string) {
+		if strings.HasPrefix(m, "VALIDATION-SETTINGS: ") && strings.Contains(m, "will be very slow") ||
+			strings.HasPrefix(m, "WARNING-GPU-Assisted-Validation: ") && strings.Contains(m, "Internal Warning: Forcing ") {
+			return
+		}
+		o.Validation(m)
+	}
 }
 
 // Handlers of validation messages, by the number that Vulkan passes back.

@@ -196,7 +196,8 @@ type Options struct {
 	CacheDir string
 
 	// Validation receives the messages of the validation layer, for tests; nil
-	// for none. GPUAssisted adds checks of every address.
+	// for none. GPUAssisted adds checks of every address in shaders. The layer
+	// knows the driver's buffers, so each buffer becomes one of them.
 	Validation  func(message string)
 	GPUAssisted bool
 }

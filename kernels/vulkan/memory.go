@@ -68,13 +68,14 @@ type allocator struct {
 	heaps     [kinds]int
 	blockSize uint64
 	maxBytes  uint64
+	exact     bool // each buffer has a block, and the driver's ends with it
 	blocks    []*block
 	taken     [kinds]uint64 // bytes taken from the driver
 	buffers   int           // live buffers
 }
 
 func newAllocator(dev *vk.Device, o Options) (*allocator, error) {
-	a := &allocator{dev: dev, maxBytes: o.MaxBytes}
+	a := &allocator{dev: dev, maxBytes: o.MaxBytes, exact: o.GPUAssisted}
 	p := dev.Physical
 	// The types that a buffer of ours may have.
 	b, _, _, allowed, err := dev.CreateBuffer(4096, bufferUsage)
@@ -153,7 +154,7 @@ func (a *allocator) free(k kind) (free, total uint64) {
 func (a *allocator) alloc(k kind, size uint64) (*block, uint64, error) {
 	size = (max(size, 1) + alignment - 1) &^ (alignment - 1)
 	for _, b := range a.blocks {
-		if b.kind == k {
+		if b.kind == k && !a.exact {
 			if off, ok := b.space.take(size, alignment); ok {
 				return b, off, nil
 			}
@@ -168,6 +169,9 @@ func (a *allocator) alloc(k kind, size uint64) (*block, uint64, error) {
 		want = hostBlock
 	}
 	want = max(want, size)
+	if a.exact {
+		want = size
+	}
 	if want+blockPad > free {
 		want = size
 	}
@@ -189,10 +193,15 @@ func (a *allocator) alloc(k kind, size uint64) (*block, uint64, error) {
 }
 
 func (a *allocator) newBlock(k kind, size uint64) (*block, error) {
-	buf, need, _, _, err := a.dev.CreateBuffer(size+blockPad, bufferUsage)
+	pad, spare := uint64(blockPad), uint64(0)
+	if a.exact {
+		pad, spare = spare, pad
+	}
+	buf, need, _, _, err := a.dev.CreateBuffer(size+pad, bufferUsage)
 	if err != nil {
 		return nil, err
 	}
+	need += spare
 	m, err := a.dev.AllocateMemory(need, a.types[k])
 	if err != nil {
 		a.dev.DestroyBuffer(buf)

@@ -3,5 +3,6 @@
 //
 // Without a device they skip, unless LUKV_MUST_VULKAN=1 turns that into a
 // failure. LUKV_TEST_DEVICE names the device; the default is Mesa's software
-// device.
+// device. The validation layer checks them where it is installed, and
+// LUKV_VULKAN_GPU_ASSISTED=1 adds its checks of every address (scripts/vulkan-new).
 package devicetest

@@ -4,35 +4,66 @@ package devicetest
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/kernels"
-	_ "github.com/lukv/lukv/kernels/vulkan"
+	"github.com/lukv/lukv/kernels/vulkan"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tensor"
 )
 
+// findings are the messages of the validation layer, which fail the tests.
+var findings struct {
+	mu   sync.Mutex
+	list []string
+}
+
 func TestMain(m *testing.M) {
 	os.Setenv("LUKV_CHECK", "1")
-	os.Exit(m.Run())
+	code := m.Run()
+	if n := len(findings.list); n > 0 {
+		fmt.Fprintf(os.Stderr, "the validation layer reported %d messages\n", n)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 func deviceName() string {
 	if name := os.Getenv("LUKV_TEST_DEVICE"); name != "" {
-		return "vulkan:" + name
+		return name
 	}
-	return "vulkan:llvmpipe"
+	return "llvmpipe"
+}
+
+// open opens the device with the validation layer, if that is installed.
+func open() (kernels.Device, error) {
+	o := vulkan.Options{CacheDir: "-", GPUAssisted: os.Getenv("LUKV_VULKAN_GPU_ASSISTED") == "1"}
+	o.Validation = func(message string) {
+		findings.mu.Lock()
+		defer findings.mu.Unlock()
+		findings.list = append(findings.list, message)
+		fmt.Fprintln(os.Stderr, "validation:", message) // now: the end may not come
+	}
+	d, err := vulkan.Open(deviceName(), o)
+	if err != nil && !o.GPUAssisted && strings.Contains(err.Error(), "VK_LAYER_KHRONOS_validation is not installed") {
+		o.Validation = nil
+		return vulkan.Open(deviceName(), o)
+	}
+	return d, err
 }
 
 // device opens the device, or skips.
 func device(t testing.TB) kernels.Device {
 	t.Helper()
-	d, err := kernels.OpenDevice(deviceName())
+	d, err := open()
 	if err != nil {
 		if os.Getenv("LUKV_MUST_VULKAN") == "1" {
 			t.Fatalf("LUKV_MUST_VULKAN is set, but there is no device: %v", err)

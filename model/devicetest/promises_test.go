@@ -310,7 +310,7 @@ func TestManySessions(t *testing.T) {
 // TestOpenByName opens and closes a model with a device of its own.
 func TestOpenByName(t *testing.T) {
 	device(t) // or skip
-	m := shapes[0].open(t, model.WithDevice(deviceName()))
+	m := shapes[0].open(t, model.WithDevice("vulkan:"+deviceName()))
 	require.NotNil(t, m.Device())
 	s := session(t, m, model.SessionOptions{})
 	require.NoError(t, s.Prefill(context.Background(), randomTokens(10, 1)))

@@ -1,0 +1,64 @@
+//go:build (linux || darwin || windows) && (amd64 || arm64)
+
+package vulkan
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/lukv/lukv/internal/vk"
+	"github.com/lukv/lukv/tensor"
+)
+
+// The tests fail when the validation layer reports something. Here it must:
+// silence elsewhere means something only then.
+func TestValidationReports(t *testing.T) {
+	if lib, err := vk.Load(); err == nil && !lib.HasValidation() && !gpuAssisted() {
+		t.Skip("the validation layer is not installed")
+	}
+	for _, c := range []struct {
+		name     string
+		assisted bool // found by checks of addresses
+		want     string
+		record   func(c *commands, b *buffer)
+	}{
+		{"copies without order", false, "WRITE_AFTER_WRITE", func(c *commands, b *buffer) {
+			c.Together(func() {
+				c.Copy(b.At(0, 64), b.At(64, 64))
+				c.Copy(b.At(0, 64), b.At(128, 64))
+			})
+		}},
+		{"reading behind a buffer", true, "Out of bounds", func(c *commands, b *buffer) {
+			c.Argmax(b.At(0, 4), newRowset(view{b, 256, 2048}, tensor.F32, 1, 512))
+		}},
+		{"writing behind a buffer", true, "Out of bounds", func(c *commands, b *buffer) {
+			c.Argmax(view{b, 1024, 4}, newRowset(b.At(0, 256), tensor.F32, 1, 64))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.assisted && !gpuAssisted() {
+				t.Skip("LUKV_VULKAN_GPU_ASSISTED is not set")
+			}
+			var mu sync.Mutex
+			var list []string
+			d := openTest(t, Options{Validation: func(m string) {
+				mu.Lock()
+				defer mu.Unlock()
+				list = append(list, m)
+			}})
+			// What lies behind the 512 bytes is memory, but of no buffer.
+			b, err := d.newLocalBuffer(512)
+			ok(t, err)
+			ok(t, d.upload(context.Background(), b.All(), make([]byte, 512)))
+			run(t, d, func(cmd *commands) { c.record(cmd, b) })
+			ok(t, d.Close())
+			mu.Lock()
+			defer mu.Unlock()
+			if all := strings.Join(list, "\n"); !strings.Contains(all, c.want) {
+				t.Errorf("the layer reported %q, expected %q", all, c.want)
+			}
+		})
+	}
+}
