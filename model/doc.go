@@ -27,9 +27,9 @@
 // and all but the budgets evicted, so that the cache's peak is the compressed
 // total plus one whole layer (for allocators that need all scores: the whole
 // cache). The hidden states of the prompt, 4·tokens·Hidden bytes, are held
-// meanwhile, where the layers are computed. Without a policy, or with one that removes nothing, the prompt goes
-// chunk by chunk through all layers. Layers with a sliding window are never
-// compressed; they forget what their window has passed.
+// meanwhile, where the layers are computed. Without a policy, or with one that
+// removes nothing, the prompt goes chunk by chunk through all layers. Layers with
+// a sliding window are never compressed; they forget what their window has passed.
 //
 // # Arithmetic
 //
@@ -50,8 +50,7 @@
 // snapkv, keydiff, knorm and expected_attention score a prefill on the device, and
 // eviction moves pages there. What the others, the compression while decoding and
 // the oracle look at is read back and computed by the processor, which gives the
-// same and takes longer.
-// Saved sessions can be loaded on any device or none.
+// same and takes longer. Saved sessions can be loaded on any device or none.
 //
 // Not enough memory is kernels.ErrDeviceMemory and leaves a session at its last
 // token. After kernels.ErrDeviceLost close the model and open another.
