@@ -169,7 +169,6 @@ type PagePool interface {
 	Alloc(dst []DevicePage, n int) ([]DevicePage, error)
 	Ref(pages []DevicePage)
 	Unref(pages []DevicePage)
-	Shared(p DevicePage) bool
 
 	// Read copies a page to a block of the host, Write a block to a page, Copy one
 	// page to another.
@@ -234,6 +233,21 @@ const (
 	ActInner                // [Intermediate]
 	ActLogits               // [Vocab]
 )
+
+// Columns returns the columns of an activation.
+func (s *PassShape) Columns(a Act) int {
+	switch a {
+	case ActQ, ActAttention:
+		return s.Heads * s.HeadDim
+	case ActK, ActV:
+		return s.KVHeads * s.HeadDim
+	case ActInner:
+		return s.Intermediate
+	case ActLogits:
+		return s.Vocab
+	}
+	return s.Hidden
+}
 
 // DeviceProduct is one matrix product of a MatMul: Dst = src·Wᵀ + Bias.
 type DeviceProduct struct {

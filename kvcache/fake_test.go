@@ -175,12 +175,6 @@ func (p *fakePool) Unref(pages []kernels.DevicePage) {
 	}
 }
 
-func (p *fakePool) Shared(page kernels.DevicePage) bool {
-	p.d.mu.Lock()
-	defer p.d.mu.Unlock()
-	return p.held(page).refs > 1
-}
-
 func (p *fakePool) Read(_ context.Context, block []byte, page kernels.DevicePage) error {
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()

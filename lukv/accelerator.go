@@ -3,6 +3,8 @@ package lukv
 import (
 	"context"
 	"math"
+
+	"github.com/lukv/lukv/kernels"
 )
 
 // Accelerator scores the entries of one layer where they lie, on a device,
@@ -14,7 +16,7 @@ type Accelerator interface {
 	// WindowScores is SnapKV's smoothed attention of the last queries: column
 	// means of the causal softmax of the o.Window newest rows, pooled and reduced
 	// over the group; +Inf for the last o.Window entries.
-	WindowScores(ctx context.Context, o WindowScoring) (Scores, error)
+	WindowScores(ctx context.Context, o kernels.WindowScoring) (Scores, error)
 
 	// AnchorScores is minus the cosine of every key with the mean of its head's
 	// unit keys.
@@ -24,33 +26,12 @@ type Accelerator interface {
 	KeyNorms(ctx context.Context) (Scores, error)
 
 	// ExpectedScores is Expected Attention given moments of the rotated queries.
-	ExpectedScores(ctx context.Context, o ExpectedScoring) (Scores, error)
-}
-
-// WindowScoring are the parameters of WindowScores; see MetricConfig.
-type WindowScoring struct {
-	Window      int // at least 1, below every head's entries
-	Kernel      int // odd
-	MaxPool     bool
-	GroupMax    bool
-	ReduceFirst bool // over the group, before pooling
-}
-
-// ExpectedScoring are the parameters of ExpectedScores. The logit of a key k for
-// query head q is k·Mean[q] + kᵀ·Form[q]·k; logits go through a softmax over the
-// entries that are no sinks, and the mean over the group is the score, plus
-// Epsilon and times the length of the value with ValueNorm. Sinks score +Inf.
-type ExpectedScoring struct {
-	Mean      []float32 // [H][D]
-	Form      []float32 // [H][D][D], upper triangle with zeros below; nil: no second moments
-	Sinks     []int     // [K] leading entries that are always kept
-	ValueNorm bool
-	Epsilon   float64
+	ExpectedScores(ctx context.Context, o kernels.ExpectedScoring) (Scores, error)
 }
 
 // scoring returns the parameters for a window of w queries.
-func (m snapKV) scoring(w int) WindowScoring {
-	return WindowScoring{Window: w, Kernel: m.kernel, MaxPool: m.maxPool, GroupMax: m.groupMax, ReduceFirst: m.reduceFirst}
+func (m snapKV) scoring(w int) kernels.WindowScoring {
+	return kernels.WindowScoring{Window: w, Kernel: m.kernel, MaxPool: m.maxPool, GroupMax: m.groupMax, ReduceFirst: m.reduceFirst}
 }
 
 // outlasts reports whether every head has more entries than a window of w ≥ 1,
@@ -65,9 +46,9 @@ func (m snapKV) outlasts(l *Layer, w int) bool {
 }
 
 // scoring returns the parameters of ExpectedScores for a layer.
-func (m expectedAttention) scoring(l *Layer) (ExpectedScoring, error) {
+func (m expectedAttention) scoring(l *Layer) (kernels.ExpectedScoring, error) {
 	D := l.HeadDim
-	o := ExpectedScoring{
+	o := kernels.ExpectedScoring{
 		Mean: make([]float32, l.Heads*D), Sinks: make([]int, l.KVHeads),
 		ValueNorm: m.valueNorm, Epsilon: m.epsilon,
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/kernels"
 )
 
 // fakeAccelerator evaluates what Accelerator documents in float64, from the keys
@@ -41,7 +43,7 @@ func inner(x, y []float32) (v float64) {
 	return v
 }
 
-func (a *fakeAccelerator) WindowScores(_ context.Context, o WindowScoring) (Scores, error) {
+func (a *fakeAccelerator) WindowScores(_ context.Context, o kernels.WindowScoring) (Scores, error) {
 	l := a.l
 	return a.each(func(h int) []float64 {
 		n := l.Len(h) - o.Window
@@ -126,7 +128,7 @@ func (a *fakeAccelerator) KeyNorms(context.Context) (Scores, error) {
 	})
 }
 
-func (a *fakeAccelerator) ExpectedScores(_ context.Context, o ExpectedScoring) (Scores, error) {
+func (a *fakeAccelerator) ExpectedScores(_ context.Context, o kernels.ExpectedScoring) (Scores, error) {
 	l, D := a.l, a.l.HeadDim
 	return a.each(func(h int) []float64 {
 		out := make([]float64, l.Len(h))

@@ -185,8 +185,11 @@ type Layer struct {
 type Needs struct {
 	Keys, Values bool
 
-	// Window is the number of most recent queries (after RoPE) to keep.
-	Window int
+	// Window is the number of most recent queries (after RoPE) to keep, and
+	// WindowScores says that they serve Accelerator.WindowScores alone where there
+	// is one.
+	Window       int
+	WindowScores bool
 
 	// Stats asks for the mean of the queries before RoPE, Covariance for their
 	// second moments too. The first StatsSkip positions of the text stay out.

@@ -65,7 +65,9 @@ func (m snapKV) effective(T, n int) int {
 	return max(min(w, T-1), 0)
 }
 
-func (m snapKV) Needs(T, n int) Needs { return Needs{Keys: true, Window: m.effective(T, n)} }
+func (m snapKV) Needs(T, n int) Needs {
+	return Needs{Keys: true, Window: m.effective(T, n), WindowScores: true}
+}
 
 func (m snapKV) Protection(T, n int) Protection { return Protection{Window: m.effective(T, n)} }
 

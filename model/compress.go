@@ -207,11 +207,12 @@ func (t parallelTask) Run(lo, hi, _ int) {
 // that passes by.
 func (r *run) collect(s *Session, at, T int, needs lukv.Needs, share int, metrics []lukv.Metric) (*watcher, error) {
 	c := r.m.cfg
-	w := &watcher{s: s, tail: T - needs.Window}
+	w := &watcher{s: s}
 	var err error
 	if w.device, err = r.deviceWatch(at, T, &needs, share, metrics); err != nil {
 		return nil, err
 	}
+	w.tail = T - needs.Window
 	if needs.Stats {
 		w.stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance, r.m.cpu)
 	}

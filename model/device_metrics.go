@@ -111,8 +111,12 @@ func (r *run) deviceWatch(at, T int, needs *lukv.Needs, share int, metrics []luk
 		}
 		needs.Stats = false
 	}
+	window := 0 // for the host
 	for _, m := range metrics {
 		size := windowOnDevice(m, T, share)
+		if n := m.Needs(T, share).Window; size == 0 || m.Needs(T, 1).Window != n {
+			window = max(window, n) // also of what a small budget makes smaller later
+		}
 		if size == 0 || w.window(size) != nil {
 			continue
 		}
@@ -123,6 +127,7 @@ func (r *run) deviceWatch(at, T int, needs *lukv.Needs, share int, metrics []luk
 		}
 		w.windows = append(w.windows, windowSums{size: size, from: T - size, sums: sums})
 	}
+	needs.Window = window
 	if w.moments == nil && w.windows == nil {
 		return nil, nil
 	}
@@ -142,11 +147,11 @@ func (w *deviceWatch) window(size int) kernels.DeviceSums {
 // on a device, 0 for none. A window that depends on the budget is not known when
 // an observation collects, so that no session takes it from there.
 func windowOnDevice(m lukv.Metric, T, share int) int {
-	size := m.Needs(T, share).Window
-	if m.Name() != "snapkv" || size >= T || size != m.Needs(T, 0).Window {
+	needs := m.Needs(T, share)
+	if !needs.WindowScores || needs.Window >= T || needs.Window != m.Needs(T, 0).Window {
 		return 0
 	}
-	return size
+	return needs.Window
 }
 
 // score ranks the entries of a layer of s, on the device where it can. w is what
@@ -170,7 +175,7 @@ func (r *run) score(ctx context.Context, s *Session, w *watcher, metric lukv.Met
 	if size := windowOnDevice(metric, l.T, l.Share); size > 0 && device != nil {
 		scorer.sums = device.window(size)
 	}
-	if metric.Name() != "snapkv" || scorer.sums != nil {
+	if !metric.Needs(l.T, l.Share).WindowScores || scorer.sums != nil {
 		l.Accelerator = scorer
 		for head := range r.m.cfg.KVHeads {
 			mp.SetHead(l.Index, 0, head, s.cache.Table(l.Index, head), s.cache.Len(l.Index, head), s.cache.Base(l.Index, head))
@@ -208,8 +213,8 @@ type layerScorer struct {
 	sums  kernels.DeviceSums
 }
 
-func (s *layerScorer) WindowScores(ctx context.Context, o lukv.WindowScoring) (lukv.Scores, error) {
-	return s.p.WindowScores(ctx, s.layer, 0, s.sums, kernels.WindowScoring(o))
+func (s *layerScorer) WindowScores(ctx context.Context, o kernels.WindowScoring) (lukv.Scores, error) {
+	return s.p.WindowScores(ctx, s.layer, 0, s.sums, o)
 }
 
 func (s *layerScorer) AnchorScores(ctx context.Context) (lukv.Scores, error) {
@@ -220,6 +225,6 @@ func (s *layerScorer) KeyNorms(ctx context.Context) (lukv.Scores, error) {
 	return s.p.KeyNorms(ctx, s.layer, 0)
 }
 
-func (s *layerScorer) ExpectedScores(ctx context.Context, o lukv.ExpectedScoring) (lukv.Scores, error) {
-	return s.p.ExpectedScores(ctx, s.layer, 0, kernels.ExpectedScoring(o))
+func (s *layerScorer) ExpectedScores(ctx context.Context, o kernels.ExpectedScoring) (lukv.Scores, error) {
+	return s.p.ExpectedScores(ctx, s.layer, 0, o)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/tensor"
@@ -47,7 +48,7 @@ func TestDeviceGivesTheHostsBits(t *testing.T) {
 								continue
 							}
 							s := newTestSession(t, m, SessionOptions{CacheType: cache, ChunkTokens: chunk})
-							sameBits(t, fmt.Sprintf("%d layers, chunk %d", layers, chunk), want, traceOf(t, s, prompt, steps))
+							testnum.SameBits(t, fmt.Sprintf("%d layers, chunk %d", layers, chunk), want, traceOf(t, s, prompt, steps))
 						}
 					}
 				})
@@ -75,7 +76,7 @@ func TestDeviceCompresses(t *testing.T) {
 			scored := d.scored
 			for _, m := range []*Model{whole, split} {
 				s := newTestSession(t, m, SessionOptions{Compression: p, ChunkTokens: 50})
-				sameBits(t, name, want, traceOf(t, s, prompt, steps))
+				testnum.SameBits(t, name, want, traceOf(t, s, prompt, steps))
 				st := s.Stats()
 				if m == whole {
 					onDevice := slices.Contains([]string{"snapkv", "keydiff", "knorm", "expected_attention"}, p.Metric.Name)
@@ -121,7 +122,7 @@ func TestDeviceCompresses(t *testing.T) {
 		imp, traces := importance(m)
 		require.Equal(t, wantImp, imp)
 		for i := range traces {
-			sameBits(t, "derived session", wantTraces[i], traces[i])
+			testnum.SameBits(t, "derived session", wantTraces[i], traces[i])
 		}
 	}
 }
@@ -193,7 +194,7 @@ func TestDeviceBatches(t *testing.T) {
 		}
 		require.Equal(t, recorded, d.recorded, "decoding records once")
 		for i := range n {
-			sameBits(t, fmt.Sprintf("session %d", i), want[i], got[i])
+			testnum.SameBits(t, fmt.Sprintf("session %d", i), want[i], got[i])
 		}
 	}
 }
@@ -224,11 +225,11 @@ func TestDeviceSessions(t *testing.T) {
 		got := append([]float32(nil), f.Logits()...)
 		require.NoError(t, f.Close())
 		require.NoError(t, s.Prefill(ctx, steps))
-		sameBits(t, "a fork that went back", s.Logits(), got)
+		testnum.SameBits(t, "a fork that went back", s.Logits(), got)
 		if i == 0 {
 			want = got
 		}
-		sameBits(t, "model", want, got)
+		testnum.SameBits(t, "model", want, got)
 	}
 	for i := range models {
 		for _, m := range models {
@@ -236,7 +237,7 @@ func TestDeviceSessions(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, m.DeviceLayers() > 0, s.Stats().DeviceBytes > 0)
 			require.NoError(t, s.Prefill(ctx, steps))
-			sameBits(t, "loaded session", want, s.Logits())
+			testnum.SameBits(t, "loaded session", want, s.Logits())
 			require.NoError(t, s.Close())
 		}
 	}
@@ -248,7 +249,7 @@ func TestDeviceSessions(t *testing.T) {
 		if filled == nil {
 			filled = append(filled, s.Logits()...)
 		}
-		sameBits(t, "filled session", filled, s.Logits())
+		testnum.SameBits(t, "filled session", filled, s.Logits())
 		require.NoError(t, s.Cache().Check())
 	}
 	limited := newTestSession(t, device, SessionOptions{MaxCacheBytes: 1 << 15})
@@ -347,7 +348,7 @@ func TestDeviceFaultsLeaveTheSession(t *testing.T) {
 		require.ErrorIs(t, err, kernels.ErrDeviceMemory)
 		require.NoError(t, s.Cache().Check())
 		require.NoError(t, s.Prefill(ctx, prompt[s.Len():]))
-		sameBits(t, "after an error", want, s.Logits())
+		testnum.SameBits(t, "after an error", want, s.Logits())
 		require.NoError(t, s.Close())
 	}
 	d.failAt(1, kernels.ErrDeviceLost)
@@ -436,7 +437,7 @@ func TestDeviceCancelled(t *testing.T) {
 				}
 			}
 			require.Positive(t, stopped)
-			sameBits(t, "after cancelled prefills", want.Logits(), s.Logits())
+			testnum.SameBits(t, "after cancelled prefills", want.Logits(), s.Logits())
 			c, cancel := context.WithCancel(ctx)
 			cancel()
 			at := s.Len()
@@ -444,7 +445,7 @@ func TestDeviceCancelled(t *testing.T) {
 			require.Equal(t, at, s.Len())
 			require.NoError(t, s.Append(ctx, 1))
 			require.NoError(t, want.Append(ctx, 1))
-			sameBits(t, "after a cancelled step", want.Logits(), s.Logits())
+			testnum.SameBits(t, "after a cancelled step", want.Logits(), s.Logits())
 		}
 	}
 }

@@ -197,7 +197,7 @@ func (p *fakePool) Unref(pages []kernels.DevicePage) {
 	}
 }
 
-func (p *fakePool) Shared(x kernels.DevicePage) bool {
+func (p *fakePool) shared(x kernels.DevicePage) bool {
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()
 	return p.d.pages[x].refs > 1
@@ -352,23 +352,9 @@ func (d *fakeDevice) Pass(s kernels.PassShape) (kernels.Pass, error) {
 		if kernels.Act(a) == kernels.ActLogits {
 			rows = s.Logits
 		}
-		p.acts[a] = make([]float32, rows*p.cols(kernels.Act(a)))
+		p.acts[a] = make([]float32, rows*p.Columns(kernels.Act(a)))
 	}
 	return p, nil
-}
-
-func (p *fakePass) cols(a kernels.Act) int {
-	switch a {
-	case kernels.ActQ, kernels.ActAttention:
-		return p.Heads * p.HeadDim
-	case kernels.ActK, kernels.ActV:
-		return p.KVHeads * p.HeadDim
-	case kernels.ActInner:
-		return p.Intermediate
-	case kernels.ActLogits:
-		return p.Vocab
-	}
-	return p.Hidden
 }
 
 func (p *fakePass) Begin(rows int) {
@@ -416,7 +402,7 @@ func (p *fakePass) Store(r kernels.DeviceRows, first int) {
 }
 
 func (p *fakePass) row(a kernels.Act, i int) []float32 {
-	n := p.cols(a)
+	n := p.Columns(a)
 	return p.acts[a][i*n : (i+1)*n]
 }
 
@@ -463,7 +449,7 @@ func (p *fakePass) MatMul(src kernels.Act, add bool, products []kernels.DevicePr
 
 func (p *fakePass) HeadNorm(a kernels.Act, w kernels.DeviceVector, eps float64) {
 	p.op(func() {
-		for i := range p.rows * p.cols(a) / p.HeadDim {
+		for i := range p.rows * p.Columns(a) / p.HeadDim {
 			x := p.acts[a][i*p.HeadDim : (i+1)*p.HeadDim]
 			p.d.cpu.RMSNorm(x, x, w.(*fakeThing).v, eps)
 		}
@@ -489,7 +475,7 @@ func (p *fakePass) RopeAppend(layer int) {
 				for i := range span.N {
 					e := h.entries + i
 					x := h.table.pages[e/pool.l.PageEntries]
-					if pool.Shared(x) {
+					if pool.shared(x) {
 						panic("fake device: write to a shared page")
 					}
 					for j := range d {
@@ -506,7 +492,7 @@ func (p *fakePass) RopeAppend(layer int) {
 
 func (p *fakePass) Attend(layer int, stats bool) {
 	p.op(func() {
-		group, n := p.Heads/p.KVHeads, p.cols(kernels.ActQ)
+		group, n := p.Heads/p.KVHeads, p.Columns(kernels.ActQ)
 		for i := range p.stats {
 			p.stats[i] = kernels.Softmax{}
 		}
@@ -595,7 +581,7 @@ func (p *fakePass) Read(_ context.Context, dst []float32, a kernels.Act, first, 
 	if err := p.d.hit(); err != nil {
 		return err
 	}
-	copy(dst[:n*p.cols(a)], p.acts[a][first*p.cols(a):])
+	copy(dst[:n*p.Columns(a)], p.acts[a][first*p.Columns(a):])
 	return nil
 }
 
@@ -639,7 +625,7 @@ func (p *fakePass) Moments(m kernels.DeviceMoments, first, n int) {
 	p.op(func() {
 		x := m.(*fakeMoments)
 		for q := range p.Heads {
-			x.stats.Add(q, 0, p.acts[kernels.ActQ][first*p.cols(kernels.ActQ)+q*p.HeadDim:], n, p.cols(kernels.ActQ))
+			x.stats.Add(q, 0, p.acts[kernels.ActQ][first*p.Columns(kernels.ActQ)+q*p.HeadDim:], n, p.Columns(kernels.ActQ))
 		}
 		x.n += n
 	})

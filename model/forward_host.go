@@ -123,33 +123,15 @@ const (
 	strip     = 64
 	wideStrip = 128
 	wideRows  = 128 // from which on it pays
-
-	// With few rows a product is read from memory, and every change between the
-	// gate's weights and those of up interrupts a stream.
-	longStrip = 512
-	fewRows   = 8
 )
 
 // stripOf returns the width of the strips that a product with n weight rows is
-// shared out in, so that every thread has some eight of them.
+// shared out in.
 func (h *hostRun) stripOf(n int) int {
-	share := n / (8 * h.m.pool.Threads())
-	switch {
-	case h.rows <= fewRows:
-		return min(max(share&^(strip-1), strip), longStrip)
-	case h.rows >= wideRows && share >= wideStrip:
+	if h.rows >= wideRows && n >= 8*wideStrip*h.m.pool.Threads() {
 		return wideStrip
 	}
 	return strip
-}
-
-// stripWords is the size of a strip of a pass of at most n rows.
-func stripWords(n int) int {
-	words := max(n*strip, min(n, fewRows)*longStrip)
-	if n >= wideRows {
-		words = max(words, n*wideStrip)
-	}
-	return words
 }
 
 // attentionItem is a tile of one segment's tokens and one KV head.
@@ -175,13 +157,17 @@ func newHostRun(p *pass) *hostRun {
 		attentionTile: kernels.AttentionTokens(c.Heads / c.KVHeads),
 	}
 	p.q = shared[:nq]
+	width := strip
+	if n >= wideRows {
+		width = wideStrip
+	}
 	for i := range h.workers {
 		h.workers[i] = hostScratch{
 			tile: make([]float32, min(n, h.attentionTile)*qn),
 			row:  make([]float32, c.Hidden),
 		}
 		for j := range h.workers[i].strip {
-			h.workers[i].strip[j] = make([]float32, stripWords(n))
+			h.workers[i].strip[j] = make([]float32, n*width)
 		}
 	}
 	return h

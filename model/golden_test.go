@@ -5,13 +5,13 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
@@ -71,22 +71,6 @@ func references(t testing.TB, path string) map[string]reference {
 	return out
 }
 
-// deviation is max |got-want| / max |want|.
-func deviation(got, want []float32) float64 {
-	if len(got) != len(want) {
-		return math.Inf(1)
-	}
-	diff, size := 0.0, 0.0
-	for i := range want {
-		d := math.Abs(float64(got[i]) - float64(want[i]))
-		if d != d {
-			return math.Inf(1)
-		}
-		diff, size = max(diff, d), max(size, math.Abs(float64(want[i])))
-	}
-	return diff / size
-}
-
 func prefillLogits(t testing.TB, s *Session, tokens []int32) []float32 {
 	var all []float32
 	require.NoError(t, s.PrefillEach(context.Background(), tokens, func(_ int, logits []float32) error {
@@ -127,7 +111,7 @@ func checkGolden(t *testing.T, dir string, c goldenCase, cpu kernels.CPU) (check
 	ref := references(t, filepath.Join(dir, c.Name, name))
 	compare := func(what string, got, want []float32) {
 		t.Helper()
-		d := deviation(got, want)
+		d := testnum.Deviation(got, want)
 		worst = max(worst, d)
 		require.LessOrEqualf(t, d, goldenTolerance, "%s: deviation %g", what, d)
 		checks += len(want)
@@ -182,7 +166,7 @@ func checkDebug(t *testing.T, m *Model, ref map[string]reference, prompt []int32
 				}
 				got = rows
 				from := h*len(prompt) + drop
-				d := deviation(got, want.floats[from*c.HeadDim:(h+1)*len(prompt)*c.HeadDim])
+				d := testnum.Deviation(got, want.floats[from*c.HeadDim:(h+1)*len(prompt)*c.HeadDim])
 				require.LessOrEqualf(t, d, goldenTolerance, "layer %d head %d %s: deviation %g", at, h, kind, d)
 				checks += len(got)
 			}

@@ -3,7 +3,6 @@ package model
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"runtime/debug"
@@ -80,18 +79,6 @@ func newTestSession(t testing.TB, m *Model, o SessionOptions) *Session {
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
-}
-
-// sameBits fails at the first element whose bits differ.
-func sameBits(t testing.TB, what string, want, got []float32) {
-	t.Helper()
-	require.Equal(t, len(want), len(got), what)
-	for i := range want {
-		if math.Float32bits(want[i]) != math.Float32bits(got[i]) {
-			t.Fatalf("%s: element %d: want %v (%08x), got %v (%08x)", what, i,
-				want[i], math.Float32bits(want[i]), got[i], math.Float32bits(got[i]))
-		}
-	}
 }
 
 // testProfile measures a small profile for a metric on the model itself.

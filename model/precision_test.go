@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
@@ -255,7 +256,7 @@ func (g goldenLogits) stored(ref map[string]reference, vocab int) []float64 {
 
 func deviations(got, want []float32, vocab int) (out []float64) {
 	for i := 0; i < len(want); i += vocab {
-		out = append(out, deviation(got[i:i+vocab], want[i:i+vocab]))
+		out = append(out, testnum.Deviation(got[i:i+vocab], want[i:i+vocab]))
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/tensor"
@@ -57,7 +58,7 @@ func TestForkTruncateAndSave(t *testing.T) {
 				require.NoError(t, b.Prefill(ctx, []int32{3, 4}))
 				require.Equal(t, whole.Len(), b.Len())
 				require.Equal(t, whole.Tokens(), b.Tokens())
-				sameBits(t, "continued conversation", whole.Logits(), b.Logits())
+				testnum.SameBits(t, "continued conversation", whole.Logits(), b.Logits())
 
 				// Back to the context, and once more.
 				if shape.window == 0 {
@@ -74,7 +75,7 @@ func TestForkTruncateAndSave(t *testing.T) {
 				loaded, err := m.LoadSession(path, SessionOptions{MaxTokens: 2000})
 				require.NoError(t, err)
 				defer loaded.Close()
-				sameBits(t, "saved logits", s.Logits(), loaded.Logits())
+				testnum.SameBits(t, "saved logits", s.Logits(), loaded.Logits())
 				require.Equal(t, s.Tokens(), loaded.Tokens())
 				require.NoError(t, loaded.Prefill(ctx, question))
 				require.Equal(t, want, generate(t, loaded, free))
@@ -146,7 +147,7 @@ func TestDecodeCompression(t *testing.T) {
 		for i := range 5 {
 			require.NoError(t, o.Append(ctx, int32(i)))
 		}
-		sameBits(t, d.Mode, s.Logits(), o.Logits())
+		testnum.SameBits(t, d.Mode, s.Logits(), o.Logits())
 	}
 	h2o := newTestSession(t, m, SessionOptions{Compression: &lukv.Policy{Decode: lukv.DecodeConfig{Mode: "h2o", Heavy: 5, Recent: 5}}})
 	require.ErrorContains(t, h2o.Save(filepath.Join(t.TempDir(), "x")), "accumulated attention")
@@ -168,7 +169,7 @@ func TestRenumberedPositions(t *testing.T) {
 	kept := append(append([]int32(nil), tokens[:4]...), tokens[144:]...)
 	plain := newTestSession(t, m, SessionOptions{CacheType: tensor.F32})
 	require.NoError(t, plain.Prefill(ctx, kept))
-	require.Less(t, deviation(s.cache.Keys(0, 0, 0, 60, nil), plain.cache.Keys(0, 0, 0, 60, nil)), 1e-5)
+	require.Less(t, testnum.Deviation(s.cache.Keys(0, 0, 0, 60, nil), plain.cache.Keys(0, 0, 0, 60, nil)), 1e-5)
 	require.NoError(t, s.Append(ctx, 5))
 	require.Error(t, s.Truncate(10))
 

@@ -20,6 +20,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/internal/vk"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
@@ -439,7 +440,7 @@ func TestTogetherAndCopy(t *testing.T) {
 		})
 		c.Add(newRowset(b.view, tensor.F32, 1, 8), newRowset(a.view, tensor.F32, 1, 8))
 	})
-	sameBits(t, "copy and add", x.f32(), b.f32())
+	testnum.SameBits(t, "copy and add", x.f32(), b.f32())
 	if err := d.run(context.Background(), func(c *commands) { c.Copy(a.view.At(0, 4), x.view) }); err == nil {
 		t.Error("a copy beyond a view was accepted")
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
@@ -288,8 +289,8 @@ func TestAttention(t *testing.T) {
 				for _, split := range []bool{false, true} {
 					out, st := attend(chunk, split)
 					what := fmt.Sprintf("%s, %d tokens at a time, split %v", name, chunk, split)
-					sameBits(t, what, got, out)
-					sameBits(t, what+" stats", stats, st)
+					testnum.SameBits(t, what, got, out)
+					testnum.SameBits(t, what+" stats", stats, st)
 				}
 			}
 		})
@@ -317,7 +318,7 @@ func TestAttention(t *testing.T) {
 		}
 	}
 	for _, o := range outs[1:] {
-		sameBits(t, "attention in bf16", outs[0], o)
+		testnum.SameBits(t, "attention in bf16", outs[0], o)
 	}
 }
 
@@ -497,7 +498,7 @@ func TestRopeAppend(t *testing.T) {
 					want := k[(i*2+h)*dim : (i*2+h+1)*dim]
 					within(t, "stored key", wide(want), c.key(h, e), relative(wide(want), unit, 2e-6))
 					_, stored := narrow(v[(i*2+h)*dim:(i*2+h+1)*dim], typ)
-					sameBits(t, "stored value", stored, c.value(h, e))
+					testnum.SameBits(t, "stored value", stored, c.value(h, e))
 					if pos[e] != int32(1000+i) {
 						t.Fatalf("position of entry %d: want %d, got %d", e, 1000+i, pos[e])
 					}
@@ -505,7 +506,7 @@ func TestRopeAppend(t *testing.T) {
 				c.k[h] = before
 				was := c.key(h, lens[h]-1)
 				c.k[h] = kb
-				sameBits(t, "the entry before", was, c.key(h, lens[h]-1))
+				testnum.SameBits(t, "the entry before", was, c.key(h, lens[h]-1))
 			}
 		}
 	}
@@ -553,8 +554,8 @@ func TestCompact(t *testing.T) {
 				k, v, pos := dst.readBack(h)
 				after.k, after.v = [][]byte{k}, [][]byte{v}
 				for i, e := range kept[h] {
-					sameBits(t, fmt.Sprintf("%v key %d of head %d", typ, i, h), c.key(h, e), after.key(0, i))
-					sameBits(t, fmt.Sprintf("%v value %d of head %d", typ, i, h), c.value(h, e), after.value(0, i))
+					testnum.SameBits(t, fmt.Sprintf("%v key %d of head %d", typ, i, h), c.key(h, e), after.key(0, i))
+					testnum.SameBits(t, fmt.Sprintf("%v value %d of head %d", typ, i, h), c.value(h, e), after.value(0, i))
 					if pos[i] != c.pos[h][e] {
 						t.Fatalf("position %d of head %d: want %d, got %d", i, h, c.pos[h][e], pos[i])
 					}

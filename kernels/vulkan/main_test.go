@@ -266,26 +266,6 @@ func narrow(x []float32, typ tensor.Type) ([]byte, []float32) {
 	return raw, y
 }
 
-// sameBits fails unless both have the same bits.
-func sameBits(t testing.TB, what string, want, got []float32) {
-	t.Helper()
-	if len(want) != len(got) {
-		t.Fatalf("%s: %d values, expected %d", what, len(got), len(want))
-	}
-	var lines []string
-	bad := 0
-	for i := range want {
-		if math.Float32bits(want[i]) != math.Float32bits(got[i]) {
-			if bad++; bad <= 4 {
-				lines = append(lines, fmt.Sprintf("  [%d] want %g, got %g", i, want[i], got[i]))
-			}
-		}
-	}
-	if bad > 0 {
-		t.Fatalf("%s: %d of %d values differ\n%s", what, bad, len(want), strings.Join(lines, "\n"))
-	}
-}
-
 // within fails unless |got-want| ≤ bound(i) everywhere. It prints the worst.
 func within(t testing.TB, what string, want []float64, got []float32, bound func(i int) float64) {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
@@ -106,7 +107,7 @@ func TestColumnSumsAndSnapKV(t *testing.T) {
 		within(t, name, want, got, relative(want, 2e-5, 1e-7))
 		for _, chunk := range []int{1, 7} {
 			_, other := sums(chunk)
-			sameBits(t, fmt.Sprintf("%s, %d tokens at a time", name, chunk), got, other)
+			testnum.SameBits(t, fmt.Sprintf("%s, %d tokens at a time", name, chunk), got, other)
 		}
 
 		for _, o := range []kernels.WindowScoring{
@@ -336,7 +337,7 @@ func TestMoments(t *testing.T) {
 		if first == nil {
 			first = got
 		}
-		sameBits(t, fmt.Sprintf("moments, %d rows at a time", chunk), first, got)
+		testnum.SameBits(t, fmt.Sprintf("moments, %d rows at a time", chunk), first, got)
 	}
 	for h := range heads {
 		mean, cov := make([]float64, dim), make([]float64, dim*dim)

@@ -8,6 +8,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
@@ -58,7 +59,7 @@ func TestMatMul(t *testing.T) {
 								c.MatMul(xr.Part(at, min(chunk, s.n-at)), false, product{W: dw, Dst: z.Part(at, min(chunk, s.n-at))})
 							}
 						})
-						sameBits(t, fmt.Sprintf("%s, %d rows at a time", name, chunk), got, rowsOf(zg, z))
+						testnum.SameBits(t, fmt.Sprintf("%s, %d rows at a time", name, chunk), got, rowsOf(zg, z))
 					}
 					checks++
 				})
@@ -96,7 +97,7 @@ func TestMatMulTogether(t *testing.T) {
 				for i := range init {
 					init[i] += plain[i] + bv[i%w]
 				}
-				sameBits(t, "product with bias and add", init, rowsOf(ag, a))
+				testnum.SameBits(t, "product with bias and add", init, rowsOf(ag, a))
 				run(t, d, func(c *commands) { c.Copy(b.Mem, a.Mem) })
 			}
 		}
@@ -109,7 +110,7 @@ func TestMatMulTogether(t *testing.T) {
 			})
 		})
 		for i := range outs {
-			sameBits(t, fmt.Sprintf("product %d of three over %d rows", i, rows), rowsOf(refs[i], alone[i].Dst), rowsOf(outs[i], products[i].Dst))
+			testnum.SameBits(t, fmt.Sprintf("product %d of three over %d rows", i, rows), rowsOf(refs[i], alone[i].Dst), rowsOf(outs[i], products[i].Dst))
 		}
 	}
 }
@@ -140,7 +141,7 @@ func TestGateUp(t *testing.T) {
 					c.SwiGLU(a, p[0].Dst, p[1].Dst)
 					c.GateUp(b, xr, p[0], p[1])
 				})
-				sameBits(t, name, rowsOf(ag, a), rowsOf(bg, b))
+				testnum.SameBits(t, name, rowsOf(ag, a), rowsOf(bg, b))
 			}
 		}
 	}
@@ -184,7 +185,7 @@ func TestElementwise(t *testing.T) {
 				what := fmt.Sprintf("%s/%v/%s", op.name, yt, name)
 				_, want := narrow(op.want, yt)
 				if op.rel == 0 {
-					sameBits(t, what, want, rowsOf(yg, y))
+					testnum.SameBits(t, what, want, rowsOf(yg, y))
 					continue
 				}
 				unit := op.rel // a difference may tip a rounding
@@ -207,7 +208,7 @@ func TestElementwise(t *testing.T) {
 			c.RMSNorm(b.Part(i, 1), xr.Part(i, 1), wv.view, 1e-6)
 		}
 	})
-	sameBits(t, "norm row by row", rowsOf(ag, a), rowsOf(bg, b))
+	testnum.SameBits(t, "norm row by row", rowsOf(ag, a), rowsOf(bg, b))
 	// Heads in place.
 	h := upload(t, d, bytesOf(x))
 	hw := random(rng("hw"), 64)
@@ -259,7 +260,7 @@ func TestEmbed(t *testing.T) {
 		x, xg := newRows(t, d, len(ids), cols, tensor.F32)
 		iv := upload(t, d, idb)
 		run(t, d, func(c *commands) { c.Embed(x, iv.view, table) })
-		sameBits(t, fmt.Sprintf("Embed/%v", typ), want, rowsOf(xg, x))
+		testnum.SameBits(t, fmt.Sprintf("Embed/%v", typ), want, rowsOf(xg, x))
 	}
 }
 

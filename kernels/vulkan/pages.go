@@ -186,16 +186,6 @@ func (p *pagePool) drop(pages []kernels.DevicePage) {
 	}
 }
 
-func (p *pagePool) Shared(g kernels.DevicePage) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return false
-	}
-	c, i := p.find(g)
-	return c.refs[i] > 1
-}
-
 func (p *pagePool) Bytes() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -150,7 +150,7 @@ func (p *pass) allocate() error {
 		case kernels.ActLogits:
 			n = s.Logits
 		}
-		p.act[a] = rows(n, p.columns(kernels.Act(a)), t)
+		p.act[a] = rows(n, s.Columns(kernels.Act(a)), t)
 	}
 	p.last = rows(s.Logits, s.Hidden, factor)
 	if b := grab(p.d.newLocalBuffer, 8*s.Rows*s.Heads); b != nil {
@@ -192,22 +192,6 @@ func (p *pass) allocate() error {
 			c.Zero(p.stats)
 		})
 	})
-}
-
-// columns is the number of columns of an activation.
-func (p *pass) columns(a kernels.Act) int {
-	s := &p.s
-	switch a {
-	case kernels.ActX, kernels.ActNorm:
-		return s.Hidden
-	case kernels.ActQ, kernels.ActAttention:
-		return s.Heads * s.HeadDim
-	case kernels.ActK, kernels.ActV:
-		return s.KVHeads * s.HeadDim
-	case kernels.ActInner:
-		return s.Intermediate
-	}
-	return s.Vocab
 }
 
 // fail keeps the first error of a recording.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/internal/vk"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
@@ -351,10 +352,10 @@ func TestPass(t *testing.T) {
 			got := r.chunks(r.sequence(), tokens, c.n)
 			within(t, "logits", wide(m.reference(tokens)), got, func(int) float64 { return c.bound })
 
-			sameBits(t, "chunks and decoding", got, r.chunks(r.sequence(), tokens, 10, 1, 25, 1, 1, 40, 1))
-			sameBits(t, "token by token", got, r.chunks(r.sequence(), tokens, 1))
+			testnum.SameBits(t, "chunks and decoding", got, r.chunks(r.sequence(), tokens, 10, 1, 25, 1, 1, 40, 1))
+			testnum.SameBits(t, "token by token", got, r.chunks(r.sequence(), tokens, 1))
 			if c.n > 256 {
-				sameBits(t, "beyond a block", got, r.chunks(r.sequence(), tokens, c.n-5, 1, 2))
+				testnum.SameBits(t, "beyond a block", got, r.chunks(r.sequence(), tokens, c.n-5, 1, 2))
 			}
 
 			// In company: sequences of other lengths that start before and go on after.
@@ -376,12 +377,12 @@ func TestPass(t *testing.T) {
 				batched = append(batched, out[slices.Index(steps, a)]...)
 				at += k
 			}
-			sameBits(t, "in company", got, batched)
+			testnum.SameBits(t, "in company", got, batched)
 
 			// In many parts, and layer by layer through rows on the device.
 			r.pass.(*pass).partFlops = 1
 			clear(r.lists)
-			sameBits(t, "in many parts", got, r.chunks(r.sequence(), tokens, c.n))
+			testnum.SameBits(t, "in many parts", got, r.chunks(r.sequence(), tokens, c.n))
 			store, err := r.d.Rows(c.n+3, m.hidden)
 			ok(t, err)
 			defer store.Free()
@@ -408,7 +409,7 @@ func TestPass(t *testing.T) {
 				ok(t, r.pass.Run(context.Background(), l))
 				l.Free()
 			}
-			sameBits(t, "layer by layer", got[(c.n-4)*m.vocab:(c.n-1)*m.vocab], slices.Clone(r.pass.OutLogits(3)))
+			testnum.SameBits(t, "layer by layer", got[(c.n-4)*m.vocab:(c.n-1)*m.vocab], slices.Clone(r.pass.OutLogits(3)))
 		})
 	}
 }
@@ -425,7 +426,7 @@ func TestPassesInParallel(t *testing.T) {
 			t.Parallel()
 			r := newPassRig(t, d, m, 45, 1)
 			for range 3 {
-				sameBits(t, "beside other passes", bits, r.chunks(r.sequence(), tokens, 5+10*i, 1))
+				testnum.SameBits(t, "beside other passes", bits, r.chunks(r.sequence(), tokens, 5+10*i, 1))
 			}
 		})
 	}
@@ -446,7 +447,7 @@ func TestPassReads(t *testing.T) {
 			ok(t, r.pass.Read(ctx, x, a, first, k))
 			return x
 		}
-		sameBits(t, "logits", r.pass.OutLogits(n)[2*m.vocab:5*m.vocab], read(kernels.ActLogits, 2, 3, m.vocab))
+		testnum.SameBits(t, "logits", r.pass.OutLogits(n)[2*m.vocab:5*m.vocab], read(kernels.ActLogits, 2, 3, m.vocab))
 		x, norm := read(kernels.ActX, 0, n, m.hidden), make([]float32, m.hidden)
 		kernels.CPU{}.RMSNorm(norm, x[m.hidden:2*m.hidden], m.vec["norm"], 1e-5)
 		if bf16 {
@@ -458,7 +459,7 @@ func TestPassReads(t *testing.T) {
 		within(t, "logits from the residual stream", wide(want), r.pass.OutLogits(n)[m.vocab:2*m.vocab], func(int) float64 { return 0.05 })
 		inner := read(kernels.ActInner, 0, n, m.inner)
 		if _, y := narrow(inner, tensor.BF16); bf16 {
-			sameBits(t, "inner activations are bf16", y, inner)
+			testnum.SameBits(t, "inner activations are bf16", y, inner)
 		}
 		stats := make([]kernels.Softmax, n*m.heads)
 		ok(t, r.pass.ReadStats(ctx, stats, 0, n))
@@ -614,7 +615,7 @@ func TestPassCancelled(t *testing.T) {
 		t.Errorf("the cause of a cancelled run is %v", err)
 	}
 	ok(t, r.pass.Run(context.Background(), list))
-	sameBits(t, "after cancelled runs", want, slices.Clone(r.pass.OutLogits(40)))
+	testnum.SameBits(t, "after cancelled runs", want, slices.Clone(r.pass.OutLogits(40)))
 }
 
 func TestPassAllocatesNothing(t *testing.T) {
@@ -695,7 +696,7 @@ func TestDeviceLostThroughTheInterface(t *testing.T) {
 	}
 	r.pool.Ref(pages)
 	r.pool.Unref(pages)
-	require.False(t, r.pool.Shared(page))
+	require.EqualValues(t, 1, holders(r.pool, page))
 	require.Equal(t, before.Buffers, d.Memory().Buffers)
 	ok(t, d.Close())
 	ok(t, d.Close())

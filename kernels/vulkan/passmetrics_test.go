@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
@@ -206,7 +207,7 @@ func TestMetricPass(t *testing.T) {
 				b, err := other1.WindowScores(ctx, 0, 1, s[1], o)
 				ok(t, err)
 				for h := range a {
-					sameBits(t, fmt.Sprintf("window scores %d of head %d in chunks", i, h), a[h][:n-window], b[h][:n-window])
+					testnum.SameBits(t, fmt.Sprintf("window scores %d of head %d in chunks", i, h), a[h][:n-window], b[h][:n-window])
 				}
 			}
 		}

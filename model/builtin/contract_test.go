@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -169,7 +170,7 @@ func TestGoldenBF16(t *testing.T) {
 				return nil
 			}))
 			ref := tensors.floats(t, p.Name+".logits")
-			d := deviation(logits[len(logits)-len(ref):], ref)
+			d := testnum.Deviation(logits[len(logits)-len(ref):], ref)
 			checks += len(ref)
 			greedy := tensors.ids(t, p.Name+".greedy")
 			for _, want := range greedy {
@@ -223,14 +224,4 @@ func (g goldenTensors) floats(t testing.TB, name string) []float32 {
 	x, ok := g.Tensor(name)
 	require.True(t, ok, name)
 	return x.Float32s(nil)
-}
-
-// deviation is max |got-want| / max |want|.
-func deviation(got, want []float32) float64 {
-	diff, size := 0.0, 0.0
-	for i := range want {
-		diff = max(diff, math.Abs(float64(got[i])-float64(want[i])))
-		size = max(size, math.Abs(float64(want[i])))
-	}
-	return diff / size
 }

@@ -10,13 +10,12 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testqemu"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -133,34 +132,8 @@ func TestRecorded(t *testing.T) {
 	require.NotZero(t, checks)
 }
 
-// TestARM64 runs TestRecorded as an arm64 program under qemu-user. It skips
-// without qemu-aarch64 and Go, unless LUKV_MUST_QEMU is set.
+// TestARM64 runs TestRecorded as an arm64 program.
 func TestARM64(t *testing.T) {
-	if runtime.GOARCH == "arm64" {
-		t.Skip("this is arm64")
-	}
-	if testing.Short() {
-		t.Skip("an emulated processor is slow")
-	}
-	qemu, err := exec.LookPath("qemu-aarch64")
-	if err == nil {
-		_, err = exec.LookPath("go")
-	}
-	if err != nil {
-		if os.Getenv("LUKV_MUST_QEMU") != "" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	binary := filepath.Join(t.TempDir(), "arm64.test")
-	build := exec.Command("go", "test", "-c", "-o", binary, ".")
-	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=arm64", "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	run := exec.Command(qemu, binary, "-test.run", "^TestRecorded$", "-test.v")
-	run.Env = append(os.Environ(), "LUKV_CPU=")
-	out, err = run.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Contains(t, string(out), "recorded bits:")
-	t.Logf("%s", out)
+	out := testqemu.ARM64(t, ".", "-test.run", "^TestRecorded$", "-test.v")
+	require.Contains(t, out, "recorded bits:")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/safetensors"
@@ -83,7 +84,7 @@ func checkGolden(t *testing.T, d kernels.Device, dir string, c goldenCase) (chec
 	}
 	compare := func(what string, got, want []float32) {
 		t.Helper()
-		d := deviation(got, want)
+		d := testnum.Deviation(got, want)
 		worst = max(worst, d)
 		require.LessOrEqualf(t, d, goldenTolerance, "%s: deviation %g", what, d)
 		checks += len(want)

@@ -5,7 +5,6 @@ package devicetest
 import (
 	"context"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -146,32 +145,4 @@ func trace(t testing.TB, s *model.Session, prompt, steps []int32) []float32 {
 		all = append(all, s.Logits()...)
 	}
 	return all
-}
-
-// sameBits fails at the first element whose bits differ.
-func sameBits(t testing.TB, what string, want, got []float32) {
-	t.Helper()
-	require.Equal(t, len(want), len(got), what)
-	for i := range want {
-		if math.Float32bits(want[i]) != math.Float32bits(got[i]) {
-			t.Fatalf("%s: element %d: want %v (%08x), got %v (%08x)", what, i,
-				want[i], math.Float32bits(want[i]), got[i], math.Float32bits(got[i]))
-		}
-	}
-}
-
-// deviation is max |got-want| / max |want|.
-func deviation(got, want []float32) float64 {
-	if len(got) != len(want) {
-		return math.Inf(1)
-	}
-	diff, size := 0.0, 0.0
-	for i := range want {
-		d := math.Abs(float64(got[i]) - float64(want[i]))
-		if d != d {
-			return math.Inf(1)
-		}
-		diff, size = max(diff, d), max(size, math.Abs(float64(want[i])))
-	}
-	return diff / size
 }

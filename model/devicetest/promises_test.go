@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -40,7 +41,7 @@ func TestOneOrderOfArithmetic(t *testing.T) {
 				m := shape.open(t, model.WithPrecision(precision), model.WithOpenDevice(d))
 				o.ChunkTokens = 1000
 				want := trace(t, session(t, m, o), prompt, steps)
-				dev := deviation(want, ref)
+				dev := testnum.Deviation(want, ref)
 				t.Logf("deviation from the processor: %.2g", dev)
 				// Keys, values and activations on the edge between two short numbers.
 				bound := map[tensor.Type]float64{tensor.F32: 2e-5, tensor.F16: 1e-3, tensor.BF16: 2e-2}[o.CacheType]
@@ -48,10 +49,10 @@ func TestOneOrderOfArithmetic(t *testing.T) {
 				for _, chunk := range []int{1, 7, 64} {
 					o.ChunkTokens = chunk
 					n := min(promptLen, 25*chunk) // small chunks take long
-					sameBits(t, fmt.Sprintf("chunks of %d", chunk), want[:n*vocab], trace(t, session(t, m, o), prompt[:n], nil))
+					testnum.SameBits(t, fmt.Sprintf("chunks of %d", chunk), want[:n*vocab], trace(t, session(t, m, o), prompt[:n], nil))
 				}
 				s := session(t, m, o)
-				sameBits(t, "decoded", want, trace(t, s, prompt[:280], append(prompt[280:len(prompt):len(prompt)], steps...)))
+				testnum.SameBits(t, "decoded", want, trace(t, s, prompt[:280], append(prompt[280:len(prompt):len(prompt)], steps...)))
 
 				// The same session among others, whose lengths differ.
 				among := session(t, m, o)
@@ -65,7 +66,7 @@ func TestOneOrderOfArithmetic(t *testing.T) {
 				for i, id := range steps {
 					require.NoError(t, m.Step(context.Background(), batch, slices.Repeat([]int32{id}, len(batch))))
 					at := (promptLen + i) * vocab
-					sameBits(t, "in a batch", want[at:at+vocab], among.Logits())
+					testnum.SameBits(t, "in a batch", want[at:at+vocab], among.Logits())
 				}
 			})
 		}
@@ -122,15 +123,15 @@ func TestKeptSets(t *testing.T) {
 			// P1: other chunks, and a session derived from an observation.
 			chunks := session(t, m, model.SessionOptions{Compression: p, ChunkTokens: 64})
 			require.NoError(t, chunks.Prefill(ctx, prompt))
-			sameBits(t, metric+" in other chunks", b.Logits(), chunks.Logits())
+			testnum.SameBits(t, metric+" in other chunks", b.Logits(), chunks.Logits())
 			derived, err := observed.Compress(ctx, p)
 			require.NoError(t, err)
 			require.NoError(t, derived.Append(ctx, 1))
 			require.NoError(t, chunks.Append(ctx, 1))
-			sameBits(t, metric+" derived from an observation", chunks.Logits(), derived.Logits())
+			testnum.SameBits(t, metric+" derived from an observation", chunks.Logits(), derived.Logits())
 			require.NoError(t, derived.Close())
 			sa, sb := a.Stats(), b.Stats()
-			t.Logf("%d layers, %s: %d of %d kept entries differ, logits deviate by %.2g", layers, metric, differ, kept, deviation(b.Logits(), a.Logits()))
+			t.Logf("%d layers, %s: %d of %d kept entries differ, logits deviate by %.2g", layers, metric, differ, kept, testnum.Deviation(b.Logits(), a.Logits()))
 			require.Equal(t, sa.Entries, sb.Entries)
 			require.LessOrEqual(t, differ, kept/100)
 			require.Equal(t, layers == shape.layers, sb.DeviceBytes == sb.CacheBytes)
@@ -147,7 +148,7 @@ func TestNoCompressionMeansNoChange(t *testing.T) {
 		{Metric: lukv.MetricConfig{Name: "snapkv"}},
 		{Metric: lukv.MetricConfig{Name: "keydiff"}, Allocator: lukv.AllocatorConfig{Name: "global"}, BudgetTokens: 100},
 	} {
-		sameBits(t, p.Metric.Name, want, trace(t, session(t, m, model.SessionOptions{Compression: p}), prompt, steps))
+		testnum.SameBits(t, p.Metric.Name, want, trace(t, session(t, m, model.SessionOptions{Compression: p}), prompt, steps))
 	}
 }
 
@@ -209,15 +210,15 @@ func TestAcrossDevices(t *testing.T) {
 		if want == nil {
 			want = slices.Clone(f.Logits())
 		}
-		require.Less(t, deviation(f.Logits(), want), 2e-5)
+		require.Less(t, testnum.Deviation(f.Logits(), want), 2e-5)
 		for _, other := range models {
 			l, err := other.LoadSession(path, model.SessionOptions{})
 			require.NoError(t, err)
 			require.NoError(t, l.Cache().Check())
 			require.NoError(t, l.Prefill(ctx, steps))
-			require.Less(t, deviation(l.Logits(), want), 2e-5)
+			require.Less(t, testnum.Deviation(l.Logits(), want), 2e-5)
 			if other == m {
-				sameBits(t, "loaded where it was saved", f.Logits(), l.Logits())
+				testnum.SameBits(t, "loaded where it was saved", f.Logits(), l.Logits())
 			}
 			require.NoError(t, l.Close())
 		}
@@ -266,7 +267,7 @@ func TestConcurrentSessions(t *testing.T) {
 	}
 	wg.Wait()
 	for i := range n {
-		sameBits(t, fmt.Sprintf("session %d", i), want[i], got[i])
+		testnum.SameBits(t, fmt.Sprintf("session %d", i), want[i], got[i])
 	}
 }
 
