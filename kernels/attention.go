@@ -126,8 +126,12 @@ func (a *AttentionArgs) slots(i int) (lo, hi int) {
 }
 
 // Attention computes causal softmax attention of the queries over the cache as
-// the package comment defines it. A token that sees no slot gets zeros.
+// the package comment defines it. A token that sees no slot gets zeros. No token
+// may see a slot before KV.Base.
 func (c CPU) Attention(a *AttentionArgs, s *AttentionScratch) {
+	if lo, _ := a.slots(0); a.N > 0 && lo < a.KV.Base {
+		panic("kernels: Attention over slots that the cache no longer holds")
+	}
 	if c.attentionAsm(a, s) {
 		return
 	}

@@ -23,7 +23,7 @@ func TestAttentionRows(t *testing.T) {
 		{dim: 16, page: 16, group: 1, n: 130, end: 1},
 		{dim: 80, page: 64, group: 1, n: 100, end: 250},
 		{dim: 16, page: 64, group: 3, n: 40, end: 0, window: 70},
-		{dim: 48, page: 48, group: 5, n: 26, end: 500, window: 21, base: 480},
+		{dim: 48, page: 48, group: 5, n: 26, end: 500, window: 20, base: 480},
 		{dim: 32, page: 32, group: 7, n: 19, end: 200, window: 101, base: 96},
 		{dim: 64, page: 64, group: 4, n: 33, end: 40},
 		{dim: 144, page: 32, group: 8, n: 13, end: 309},
