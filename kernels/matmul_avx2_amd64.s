@@ -127,7 +127,7 @@ GLOBL signs<>(SB), RODATA|NOPTR, $16
 	PREFETCHT0 (R10)(R12*1); \
 	ADDQ $WSTEP, R10
 
-// CHUNKS sums a quad of rows of w over the block, in chunks of 8 groups: the second
+// CHUNKS sums a quad of rows of w over the block, in chunks of CHUNK groups: the second
 // pass finds in the first-level cache what the first has read, and the processor
 // is at one while it waits for what the other reads. It
 // leaves lanes 0–7 at 0(SP), lanes 8–15 in the registers, SI and DI at the end.
@@ -139,7 +139,7 @@ GLOBL signs<>(SB), RODATA|NOPTR, $16
 	AIM;                 \
 	FLUSH;               \
 chunk:                   \
-	MOVQ $8, CX;         \
+	MOVQ $CHUNK, CX;     \
 	CMPQ CX, 776(SP);    \
 	CMOVQGT 776(SP), CX; \
 	SUBQ CX, 776(SP);    \
@@ -215,6 +215,7 @@ loop:                  \
 #define PREFETCH4 PREFETCH2; PREFETCHT0 128(R10); PREFETCHT0 192(R10)
 
 #define XSTEP 64
+#define CHUNK 8
 #define FLUSH
 #define KEEP
 // func tileF32AVX2(a *tile)
@@ -253,9 +254,11 @@ loop:                  \
 #undef PAIR1
 #undef FLUSH
 #undef KEEP
+#undef CHUNK
 
 // func tileDotAVX2(a *tile)
 #define NAME ·tileDotAVX2(SB)
+#define CHUNK 16 // twice the work for what a group brings
 #define WSTEP 64
 #define PREFETCH PREFETCH4
 #define FLUSH LDMXCSR 768(SP)
