@@ -36,7 +36,11 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 			shape.Excluded[at] = true
 		}
 	}
-	plan, err := o.Compression.Compile(m.id, shape)
+	id := "" // which only profiles are checked against
+	if o.Compression.Profile != nil {
+		id = m.identity()
+	}
+	plan, err := o.Compression.Compile(id, shape)
 	if err != nil {
 		return nil, fmt.Errorf("compression: %w", err)
 	}

@@ -25,7 +25,8 @@ const (
 	// PrecisionAuto is bf16 for checkpoints whose weights are bf16, else f32.
 	PrecisionAuto Precision = "auto"
 	// PrecisionBF16 rounds activations to bf16 before a product with bf16
-	// weights; sums are f32. Other weights are treated as with PrecisionF32.
+	// weights or with cached keys and values of bf16; sums are f32. Other weights
+	// and caches are treated as with PrecisionF32.
 	PrecisionBF16 Precision = "bf16"
 	// PrecisionF32 takes activations as they are.
 	PrecisionF32 Precision = "f32"
@@ -68,8 +69,8 @@ type Model struct {
 	pool      *workers.Pool
 	rope      *Rope
 	log       *slog.Logger
-	id        string
-	source    fs.FS // the checkpoint folder, nil for models made in memory
+	identity  func() string // see ID; for those who keep the model from closing
+	source    fs.FS         // the checkpoint folder, nil for models made in memory
 
 	// Matrices are views of the checkpoint, vectors are widened copies.
 	embed  kernels.Matrix // [Vocab, Hidden]
@@ -181,7 +182,7 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	}
 	m := &Model{
 		cfg: cfg, weights: w, precision: o.precision, cpu: *o.cpu,
-		rope: rope, log: o.logger, id: identity(cfg, w),
+		rope: rope, log: o.logger, identity: sync.OnceValue(func() string { return identity(cfg, w) }),
 		embed: matrix(w.Embed), norm: vector(w.Norm),
 		head:   []hostProduct{{w: matrix(w.Head), dst: kernels.ActLogits}},
 		layers: make([]hostDecoder, cfg.Layers),
@@ -237,8 +238,15 @@ func (m *Model) Threads() int { return m.pool.Threads() }
 func (m *Model) CPU() kernels.CPU { return m.cpu }
 
 // ID identifies the model in profiles and saved sessions: a hash of the
-// configuration and of every tensor's name, type, shape and a sample of its bytes.
-func (m *Model) ID() string { return m.id }
+// configuration and of every tensor's name, type, shape and a sample of its bytes,
+// made when it is first asked for. It is empty if that is after Close.
+func (m *Model) ID() string {
+	if m.acquire() != nil {
+		return ""
+	}
+	defer m.release()
+	return m.identity()
+}
 
 // WeightBytes returns the bytes of all weights the model uses.
 func (m *Model) WeightBytes() int64 { return m.weights.Bytes() }

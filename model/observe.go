@@ -159,6 +159,10 @@ func (ob *Observation) layer(at int) *lukv.Layer {
 func (ob *Observation) Compress(ctx context.Context, policy *lukv.Policy) (*Session, error) {
 	m, opts := ob.s.m, ob.s.opts
 	opts.Compression = policy
+	if err := m.acquire(); err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	defer m.release()
 	comp, err := newCompression(m, opts)
 	if err != nil {
 		return nil, fmt.Errorf("compress: %w", err)
@@ -166,10 +170,6 @@ func (ob *Observation) Compress(ctx context.Context, policy *lukv.Policy) (*Sess
 	if comp != nil && comp.plan.Decoding() != nil {
 		return nil, fmt.Errorf("compress: a policy that also compresses while decoding needs its own prefill")
 	}
-	if err := m.acquire(); err != nil {
-		return nil, fmt.Errorf("compress: %w", err)
-	}
-	defer m.release()
 	s, err := ob.s.Fork()
 	if err != nil {
 		return nil, fmt.Errorf("compress: %w", err)

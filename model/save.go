@@ -63,8 +63,12 @@ func (s *Session) Save(path string) error {
 	if err != nil {
 		return fmt.Errorf("save session: %w", err)
 	}
+	id := s.m.ID()
+	if id == "" {
+		return fmt.Errorf("save session: model: %w", ErrClosed)
+	}
 	meta := map[string]string{
-		metaModel: s.m.id, metaSession: string(text), metaPrecision: string(s.m.precision),
+		metaModel: id, metaSession: string(text), metaPrecision: string(s.m.precision),
 	}
 	if s.hasLogits {
 		raw := make([]byte, 4*len(s.logits))
@@ -111,8 +115,10 @@ func (m *Model) loadSession(path string, o SessionOptions) (*Session, error) {
 func (m *Model) restore(cache *kvcache.Cache, meta map[string]string, o SessionOptions) (*Session, error) {
 	if id, ok := meta[metaModel]; !ok {
 		return nil, errors.New("the file holds a cache but no session")
-	} else if id != m.id {
-		return nil, fmt.Errorf("%w: made with %s, this is %s", ErrWrongModel, id, m.id)
+	} else if have := m.ID(); have == "" {
+		return nil, fmt.Errorf("model: %w", ErrClosed)
+	} else if id != have {
+		return nil, fmt.Errorf("%w: made with %s, this is %s", ErrWrongModel, id, have)
 	}
 	var state savedSession
 	if err := json.Unmarshal([]byte(meta[metaSession]), &state); err != nil {

@@ -115,7 +115,7 @@ func (c *runCmd) Run(e *env) error {
 		return err
 	}
 	defer m.Close()
-	r := &runner{runCmd: c, e: e, m: m, result: runResult{Model: m.ID()}}
+	r := &runner{runCmd: c, e: e, m: m}
 	r.result.Stats = runStats{
 		LoadMS: ms(time.Since(start)), Precision: m.Precision(), Threads: m.Threads(), CPU: m.CPU().String(),
 	}
@@ -194,6 +194,7 @@ func (r *runner) run() error {
 		}
 	}
 	if r.JSON {
+		r.result.Model = r.m.ID()
 		return eval.WriteJSON(r.e.out, r.result)
 	}
 	if r.Stats {
