@@ -170,9 +170,10 @@ type PagePool interface {
 	Ref(pages []DevicePage)
 	Unref(pages []DevicePage)
 
-	// Read copies a page to a block of the host, Write a block to a page, Copy one
-	// page to another.
-	Read(ctx context.Context, block []byte, p DevicePage) error
+	// Read copies pages to blocks of the host, one behind the other; of many pages it
+	// takes much less time than of every one alone. After an error the blocks hold
+	// anything. Write copies a block to a page, Copy one page to another.
+	Read(ctx context.Context, blocks []byte, pages []DevicePage) error
 	Write(ctx context.Context, p DevicePage, block []byte) error
 	Copy(dst, src DevicePage) error
 
@@ -217,6 +218,11 @@ type PassShape struct {
 	BF16    bool    // activations are rounded to bf16 before products; all matrices are bf16 then
 	Scale   float32 // of attention scores, log2 e included
 	Page    PageLayout
+
+	// AttentionBF16 rounds rotated queries to bf16, and in attention the weights,
+	// which are 0 where the score is more than 60 below the largest of its block, as
+	// AttentionArgs.BF16 does. Page.Type must be BF16 then.
+	AttentionBF16 bool
 }
 
 // Act names a matrix of activations of a pass, [rows][columns] f32 as far as the
@@ -289,7 +295,7 @@ type Pass interface {
 	// HeadNorm normalises every head of ActQ or ActK in place, w is [HeadDim].
 	HeadNorm(a Act, w DeviceVector, eps float64)
 	// RopeAppend rotates ActQ and ActK by the rows' turns and stores keys and
-	// values in the pages of the layer's heads.
+	// values in the pages of the layer's heads. With AttentionBF16 it rounds ActQ.
 	RopeAppend(layer int)
 	// Attend sets ActAttention from ActQ and the layer's pages. With stats, ReadStats
 	// can read the softmax statistics afterwards.

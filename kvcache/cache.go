@@ -437,11 +437,11 @@ func (c *Cache) gather(layer, head, from, to int, dst []float32, values bool) []
 		panic(fmt.Sprintf("kvcache: entries [%d, %d) of layer %d head %d, which has %d", from, to, layer, head, p.n))
 	}
 	dst = slices.Grow(dst[:0], (to-from)*d)[:(to-from)*d]
-	var block []byte
+	pages := reader{c: c}
 	for i := from; i < to; {
 		j, at := i/c.o.PageEntries, i%c.o.PageEntries
 		n := min(to-i, c.o.PageEntries-at)
-		page, err := c.open(p, j, true, &block)
+		page, err := pages.page(p, j, pagesFor(to, c.o.PageEntries))
 		if err != nil {
 			c.fail(fmt.Errorf("read page %d of layer %d head %d: %w", j, layer, head, err))
 			clear(dst[(i-from)*d:])

@@ -122,9 +122,9 @@ func (c *Cache) changed(p *pair) {
 	c.views.mu.Unlock()
 }
 
-// open returns page j of a pair on the host: the page itself or, for a page of a
-// device, *block, with the page's contents if fetch is set and zeros if not. It
-// makes the block if there is none.
+// open returns page j of a pair on the host, to be written: the page itself or, for
+// a page of a device, *block, with the page's contents if fetch is set and zeros if
+// not. It makes the block if there is none.
 func (c *Cache) open(p *pair, j int, fetch bool, block *[]byte) (Page, error) {
 	if p.mem.device == nil {
 		return p.pages[j], nil
@@ -134,7 +134,7 @@ func (c *Cache) open(p *pair, j int, fetch bool, block *[]byte) (Page, error) {
 	}
 	if !fetch {
 		clear(*block)
-	} else if err := p.mem.device.Read(context.Background(), *block, p.remote[j]); err != nil {
+	} else if err := p.mem.device.Read(context.Background(), *block, p.remote[j:j+1]); err != nil {
 		return Page{}, err
 	}
 	return p.mem.page(unsafe.Pointer(unsafe.SliceData(*block))), nil
@@ -147,6 +147,38 @@ func (c *Cache) shut(p *pair, j int, block []byte) error {
 	}
 	copy(block[2*p.mem.valueOff:], p.mem.arena.Bytes(p.blocks[j]))
 	return p.mem.device.Write(context.Background(), p.remote[j], block)
+}
+
+// readBytes is how much a reader takes from a device at a time, about.
+const readBytes = 8 << 20
+
+// reader gives pages of pairs of a cache to be read, those of a device as copies.
+type reader struct {
+	c     *Cache
+	of    *pair // whose pages are in mem, from first on
+	first int
+	mem   []byte
+}
+
+// page returns page j of a pair, valid until the next call. A device gives it
+// together with the pages before end that are wanted next.
+func (r *reader) page(p *pair, j, end int) (Page, error) {
+	if p.mem.device == nil {
+		return p.pages[j], nil
+	}
+	size := int(r.c.pageBytes())
+	if r.of != p || j < r.first || (j-r.first)*size >= len(r.mem) {
+		n := min(end-j, max(readBytes/size, 1))
+		if cap(r.mem) < n*size {
+			r.mem = make([]byte, n*size)
+		}
+		r.of, r.first, r.mem = nil, j, r.mem[:n*size]
+		if err := p.mem.device.Read(context.Background(), r.mem, p.remote[j:j+n]); err != nil {
+			return Page{}, err
+		}
+		r.of = p
+	}
+	return p.mem.page(unsafe.Pointer(&r.mem[(j-r.first)*size])), nil
 }
 
 // download returns the copy of a pair on the device, made if there is none.
@@ -163,17 +195,17 @@ func (c *Cache) download(layer, head int, p *pair) []Page {
 	const align = 64 // of the pages on the host
 	size := int(c.pageBytes())
 	mem := make([]byte, len(p.remote)*size+align)
-	mem = mem[-uintptr(unsafe.Pointer(unsafe.SliceData(mem)))%align:]
+	mem = mem[-uintptr(unsafe.Pointer(unsafe.SliceData(mem)))%align:][:len(p.remote)*size]
+	if len(p.remote) > 0 {
+		if err := p.mem.device.Read(context.Background(), mem, p.remote); err != nil {
+			c.fail(fmt.Errorf("read the pages of layer %d head %d: %w", layer, head, err))
+			clear(mem)
+		}
+	}
 	pages := make([]Page, len(p.remote))
 	for j := range pages {
-		block := mem[j*size : (j+1)*size : (j+1)*size]
-		pages[j] = p.mem.page(unsafe.Pointer(unsafe.SliceData(block)))
-		n := min(c.o.PageEntries, p.n-j*c.o.PageEntries)
-		if _, err := c.open(p, j, true, &block); err != nil {
-			c.fail(fmt.Errorf("read page %d of layer %d head %d: %w", j, layer, head, err))
-			clear(block)
-		}
-		c.clearFrom(pages[j], n)
+		pages[j] = p.mem.page(unsafe.Pointer(&mem[j*size]))
+		c.clearFrom(pages[j], p.n-j*c.o.PageEntries)
 	}
 	v.of[p] = pages
 	return pages
@@ -182,6 +214,9 @@ func (c *Cache) download(layer, head int, p *pair) []Page {
 // clearFrom sets the slots of a page from entry n on to zero: what a device has
 // never written may be anything.
 func (c *Cache) clearFrom(page Page, n int) {
+	if n >= c.o.PageEntries {
+		return
+	}
 	zero := make([]float32, c.o.HeadDim)
 	for e := n; e < c.o.PageEntries; e++ {
 		c.storeKey(page, e, zero)
@@ -225,9 +260,10 @@ func (d *Cache) copyPair(p *pair, c *Cache, q *pair) error {
 	if err := d.grow(p, q.n); err != nil {
 		return err
 	}
-	var from, to []byte
+	from := reader{c: c}
+	var to []byte
 	for j := range q.blocks {
-		src, err := c.open(q, j, true, &from)
+		src, err := from.page(q, j, len(q.blocks))
 		if err != nil {
 			return c.note(err)
 		}

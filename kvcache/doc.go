@@ -52,9 +52,9 @@
 //
 // A pass that computes keys and values on the device takes room for them with
 // [Cache.Reserve] and finds the pages through [Cache.Table]; change a pair only
-// while no pass reads it. Append copies from the host, Keys and Values copy to
-// it, page by page, and Pages and View copy a whole pair: they are for metrics
-// that have no kernel on the device, for tests and for moving.
+// while no pass reads it. Append copies from the host, page by page. Keys and
+// Values copy to it, some MiB at a time, and Pages and View copy a whole pair: they
+// are for metrics that have no kernel on the device, for tests and for moving.
 //
 // Errors of a device are [kernels.ErrDeviceMemory], after which nothing has
 // changed, and [kernels.ErrDeviceLost], after which the pages on the device are

@@ -175,17 +175,19 @@ func (p *fakePool) Unref(pages []kernels.DevicePage) {
 	}
 }
 
-func (p *fakePool) Read(_ context.Context, block []byte, page kernels.DevicePage) error {
+func (p *fakePool) Read(_ context.Context, blocks []byte, pages []kernels.DevicePage) error {
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()
 	if err := p.d.hit(); err != nil {
 		return err
 	}
-	p.d.reads++
-	if len(block) != p.l.Bytes() {
-		panic(fmt.Sprintf("fake device: read to a block of %d bytes, a page has %d", len(block), p.l.Bytes()))
+	p.d.reads += len(pages)
+	if size := p.l.Bytes(); len(blocks) != len(pages)*size {
+		panic(fmt.Sprintf("fake device: read of %d pages of %d bytes to %d bytes", len(pages), size, len(blocks)))
 	}
-	copy(block, p.held(page).data)
+	for i, page := range pages {
+		copy(blocks[i*p.l.Bytes():], p.held(page).data)
+	}
 	return nil
 }
 

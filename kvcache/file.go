@@ -98,7 +98,7 @@ func (c *Cache) sources() ([]safetensors.Named, hash.Hash) {
 		{Name: "windows", Tensor: tensor.FromI64s(windows, c.o.Layers)},
 		{Name: "pairs", Tensor: tensor.FromI64s(pairs, c.o.Layers, c.o.KVHeads, 3)},
 	}
-	var buf saveBuffers // streams run one after the other
+	buf := saveBuffers{pages: reader{c: c}} // streams run one after the other
 	for i := range c.pairs {
 		for _, part := range parts {
 			s = append(s, safetensors.Named{
@@ -130,7 +130,7 @@ func (c *Cache) writePart(w io.Writer, p *pair, part string, buf *saveBuffers) e
 				b = binary.LittleEndian.AppendUint32(b, uint32(x))
 			}
 		} else {
-			page, err := c.open(p, j, true, &buf.page)
+			page, err := buf.pages.page(p, j, len(p.blocks))
 			if err != nil {
 				return fmt.Errorf("read a page: %w", c.note(err))
 			}
@@ -150,9 +150,12 @@ func (c *Cache) writePart(w io.Writer, p *pair, part string, buf *saveBuffers) e
 	return nil
 }
 
-// saveBuffers are what Save needs besides the cache: a page of the device, and a
-// page as it is written.
-type saveBuffers struct{ page, out []byte }
+// saveBuffers are what Save needs besides the cache: pages of the device, and a page
+// as it is written.
+type saveBuffers struct {
+	pages reader
+	out   []byte
+}
 
 // SaveFile saves the cache to a file, see Save. The file appears under its name
 // only when it is complete and on disk, replacing an older one; on failure

@@ -212,30 +212,45 @@ func (p *pagePool) Taken() int64 {
 
 // view returns the memory of a page.
 func (p *pagePool) view(g kernels.DevicePage) (view, error) {
+	v, err := p.views([]kernels.DevicePage{g})
+	if err != nil {
+		return view{}, err
+	}
+	return v[0], nil
+}
+
+// views returns the memory of pages.
+func (p *pagePool) views(pages []kernels.DevicePage) ([]view, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.usable(); err != nil {
-		return view{}, err
+		return nil, err
 	}
-	c, i := p.find(g)
-	return c.buf.At(int64(i)*int64(p.bytes), int64(p.bytes)), nil
+	v := make([]view, len(pages))
+	for j, g := range pages {
+		c, i := p.find(g)
+		v[j] = c.buf.At(int64(i)*int64(p.bytes), int64(p.bytes))
+	}
+	return v, nil
 }
 
-func (p *pagePool) block(op string, block []byte) error {
-	if len(block) != p.layout.hostBytes() {
-		return fmt.Errorf("%s: found a block of %d bytes, expected %d", op, len(block), p.layout.hostBytes())
+// block checks the length of n blocks.
+func (p *pagePool) block(op string, block []byte, n int) error {
+	if want := n * p.layout.hostBytes(); len(block) != want {
+		return fmt.Errorf("%s: found %d bytes for %d pages, expected %d", op, len(block), n, want)
 	}
 	return nil
 }
 
-func (p *pagePool) Read(ctx context.Context, block []byte, g kernels.DevicePage) error {
-	const op = "read a page"
-	if err := p.block(op, block); err != nil {
+func (p *pagePool) Read(ctx context.Context, blocks []byte, pages []kernels.DevicePage) error {
+	const op = "read pages"
+	if err := p.block(op, blocks, len(pages)); err != nil {
 		return err
 	}
-	v, err := p.view(g)
+	v, err := p.views(pages)
 	if err == nil {
-		err = p.d.downloadWith(ctx, v, p.bytes, func(src []byte, _ int) { p.layout.ToHost(block, src) })
+		size := p.layout.hostBytes()
+		err = p.d.downloadViews(ctx, v, p.bytes, func(page []byte, i int) { p.layout.ToHost(blocks[i*size:(i+1)*size], page) })
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
@@ -245,7 +260,7 @@ func (p *pagePool) Read(ctx context.Context, block []byte, g kernels.DevicePage)
 
 func (p *pagePool) Write(ctx context.Context, g kernels.DevicePage, block []byte) error {
 	const op = "write a page"
-	if err := p.block(op, block); err != nil {
+	if err := p.block(op, block, 1); err != nil {
 		return err
 	}
 	v, err := p.view(g)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 
@@ -154,10 +155,11 @@ func TestPagePool(t *testing.T) {
 				t.Fatalf("%d bytes, at most %d, of %d taken; expected %d and %d", p.Bytes(), p.HighWater(), p.Taken(), want, h.high*p.bytes)
 			}
 		}
-		block := make([]byte, l.Bytes())
-		for g, want := range h.block {
-			check(p.Read(ctx, block, g))
-			if !bytes.Equal(block, want) {
+		pages := slices.Collect(maps.Keys(h.block))
+		blocks := make([]byte, len(pages)*l.Bytes())
+		check(p.Read(ctx, blocks, pages))
+		for i, g := range pages {
+			if !bytes.Equal(blocks[i*l.Bytes():(i+1)*l.Bytes()], h.block[g]) {
 				t.Fatalf("page %#x differs from what was written", g)
 			}
 			if holders(p, g) != int32(h.refs[g]) {
@@ -195,7 +197,7 @@ func TestPagePoolEdges(t *testing.T) {
 	require.Equal(t, int64(10*l.Bytes()), p.Bytes(), "pages have no gaps")
 	// What no entry has been written to is finite.
 	block := make([]byte, l.Bytes())
-	ok(t, p.Read(ctx, block, a[3]))
+	ok(t, p.Read(ctx, block, a[3:4]))
 	require.Equal(t, make([]byte, l.Bytes()), block)
 
 	p.Ref(a[:3])
@@ -212,7 +214,8 @@ func TestPagePoolEdges(t *testing.T) {
 	require.Panics(t, func() { p.Ref([]kernels.DevicePage{12345}) })
 
 	for name, err := range map[string]error{
-		"short block":    p.Read(ctx, block[1:], a[0]),
+		"short block":    p.Read(ctx, block[1:], a[:1]),
+		"one block":      p.Read(ctx, block, a[:2]),
 		"long block":     p.Write(ctx, a[0], append(block, 0)),
 		"descending":     p.Compact(a[:2], a[:2], []int32{5, 4}, 0),
 		"beyond":         p.Compact(a[:2], a[:2], []int32{128}, 0),
@@ -287,8 +290,14 @@ func TestCompactLong(t *testing.T) {
 	}
 	slots := repeat(pages*l.PageEntries-5, func(i int) int32 { return int32(i + i/300000) })
 	ok(t, p.Compact(g, g, slots, 10))
-	for _, i := range []int{0, 299, 760, 1024, 1099} {
-		ok(t, p.Read(ctx, block, g[i]))
+	blocks, last := make([]byte, pages*len(block)), d.last
+	ok(t, p.Read(ctx, blocks, g))
+	per := stagingSlotBytes / layout(l).PageBytes()
+	if want := uint64((pages + per - 1) / per); d.last-last != want {
+		t.Errorf("%d pages came in %d transfers, expected %d", pages, d.last-last, want)
+	}
+	for i := range pages {
+		block := blocks[i*len(block) : (i+1)*len(block)]
 		for e := range l.PageEntries {
 			if n := i*l.PageEntries + e; n < len(slots) {
 				if got := binary.LittleEndian.Uint32(block[len(block)-4*l.PageEntries+4*e:]); got != uint32(slots[n]) {

@@ -127,11 +127,30 @@ func (d *Device) download(ctx context.Context, data []byte, v view) error {
 	if uint64(len(data)) > v.n {
 		return fmt.Errorf("download from %s: asked for %d bytes of %d", d.info.Name, len(data), v.n)
 	}
-	return d.downloadWith(ctx, v, len(data), func(src []byte, at int) { copy(data[at:], src) })
+	fill := func(c *commands, dst view, at int) { c.Copy(dst, v.At(int64(at), dst.Size())) }
+	return d.downloadWith(ctx, len(data), stagingSlotBytes, fill, func(src []byte, at int) { copy(data[at:], src) })
 }
 
-// downloadWith gives the first n bytes of v to drain, in pieces and in order.
-func (d *Device) downloadWith(ctx context.Context, v view, n int, drain func(src []byte, at int)) error {
+// downloadViews gives the views, of so many bytes each, to drain in order. As many
+// as a slot of the ring holds are copied at once.
+func (d *Device) downloadViews(ctx context.Context, views []view, bytes int, drain func(src []byte, i int)) error {
+	fill := func(c *commands, dst view, at int) {
+		c.Together(func() {
+			for i := range int(dst.Size()) / bytes {
+				c.Copy(dst.At(int64(i*bytes), int64(bytes)), views[at/bytes+i])
+			}
+		})
+	}
+	return d.downloadWith(ctx, len(views)*bytes, stagingSlotBytes/bytes*bytes, fill, func(src []byte, at int) {
+		for i := range len(src) / bytes {
+			drain(src[i*bytes:(i+1)*bytes], at/bytes+i)
+		}
+	})
+}
+
+// downloadWith brings n bytes to the host, in order and in pieces of at most so
+// many. fill records how bytes at … come to dst, drain takes them from there.
+func (d *Device) downloadWith(ctx context.Context, n, most int, fill func(c *commands, dst view, at int), drain func(src []byte, at int)) error {
 	d.stage.mu.Lock()
 	defer d.stage.mu.Unlock()
 	// Two slots in flight: one is drained while the other is filled.
@@ -155,12 +174,12 @@ func (d *Device) downloadWith(ctx context.Context, v view, n int, drain func(src
 				return err
 			}
 		}
-		m := min(stagingSlotBytes, n-at)
+		m := min(most, n-at)
 		s, err := d.slot(ctx)
 		if err != nil {
 			return err
 		}
-		if err := d.hand(s, func(c *commands) { c.Copy(s.buf.At(0, int64(m)), v.At(int64(at), int64(m))) }); err != nil {
+		if err := d.hand(s, func(c *commands) { fill(c, s.buf.At(0, int64(m)), at) }); err != nil {
 			return fmt.Errorf("download from %s: %w", d.info.Name, err)
 		}
 		flying = append(flying, piece{s, at, m})
