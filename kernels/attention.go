@@ -59,12 +59,18 @@ type AttentionScratch struct {
 	// Panels: what many rows read again and again, widened.
 	k []float32 // [HeadDim][panelColumns] keys
 	v []float32 // [panelSlots][panelColumns] a part of the values' columns
+
+	half []float32 // the values of a pair of slots of which only one is seen
+	tiny []uint32  // [1] kernels report here
 }
 
 // attentionStride is the distance between rows in the scratch (known to the
 // assembly as well). It holds a block of weights or the longest head, and is no
 // power of two, so that rows do not share cache sets.
 const attentionStride = 272
+
+// maxHeadDim is the longest head that the assembly computes.
+const maxHeadDim = 256
 
 func (s *AttentionScratch) grow(rows, headDim int) {
 	if s.rows >= rows && cap(s.acc) >= headDim {
@@ -75,6 +81,7 @@ func (s *AttentionScratch) grow(rows, headDim int) {
 	s.q, s.p, s.acc, s.out = make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
 	s.from, s.to, s.lo, s.hi = make([]int, s.rows), make([]int, s.rows), make([]int, s.rows), make([]int, s.rows)
 	s.part, s.all = make([]Softmax, s.rows), make([]Softmax, s.rows)
+	s.half, s.tiny = make([]float32, maxHeadDim), make([]uint32, 1)
 }
 
 // AttentionArgs describes the attention of n consecutive tokens of one sequence
@@ -88,6 +95,10 @@ type AttentionArgs struct {
 	Scale    float32   // factor of the scores, log2 e included
 	KV       KV
 	Stats    []Softmax // [N*Group] or nil: receives the softmax statistics
+
+	// BF16 rounds queries and weights to bf16 and computes with products of bf16, as
+	// the package comment says. KV.Type must be BF16 then.
+	BF16 bool
 }
 
 var minusInf = float32(math.Inf(-1))
@@ -132,6 +143,9 @@ func (c CPU) Attention(a *AttentionArgs, s *AttentionScratch) {
 	if lo, _ := a.slots(0); a.N > 0 && lo < a.KV.Base {
 		panic("kernels: Attention over slots that the cache no longer holds")
 	}
+	if a.BF16 && a.KV.Type != tensor.BF16 {
+		panic("kernels: Attention in bf16 over a cache of type " + a.KV.Type.String())
+	}
 	if c.attentionAsm(a, s) {
 		return
 	}
@@ -145,7 +159,14 @@ func attentionPortable(a *AttentionArgs, s *AttentionScratch) {
 		lo, hi := a.slots(i)
 		for g := range a.Group {
 			off := i*a.Stride + g*d
-			st := attendPortable(a.Out[off:off+d], a.Q[off:off+d], &a.KV, lo, hi, a.Scale, s)
+			q := a.Q[off : off+d]
+			if a.BF16 {
+				q = s.q[:d]
+				for j, x := range a.Q[off : off+d] {
+					q[j] = bf16(roundBF16(x))
+				}
+			}
+			st := attendPortable(a.Out[off:off+d], q, a, lo, hi, s)
 			if a.Stats != nil {
 				a.Stats[i*a.Group+g] = st
 			}
@@ -154,13 +175,13 @@ func attentionPortable(a *AttentionArgs, s *AttentionScratch) {
 }
 
 // attendPortable is attention of one query over the logical slots [lo, hi).
-func attendPortable(out, q []float32, kv *KV, lo, hi int, scale float32, s *AttentionScratch) Softmax {
+func attendPortable(out, q []float32, a *AttentionArgs, lo, hi int, s *AttentionScratch) Softmax {
 	all := Softmax{Max: minusInf}
 	clear(out)
 	for at := lo; at < hi; {
 		end := min(hi, (at/BlockEntries+1)*BlockEntries)
 		acc := s.acc[:len(out)]
-		b := blockPortable(acc, s.p[:end-at], q, kv, at, scale)
+		b := blockPortable(acc, s.p[:end-at], q, a, at)
 		all = mergePortable(out, acc, all, b)
 		at = end
 	}
@@ -168,11 +189,19 @@ func attendPortable(out, q []float32, kv *KV, lo, hi int, scale float32, s *Atte
 	return all
 }
 
+// minWeight is the exponent below which attention in bf16 takes a weight for zero:
+// nothing beside the largest weight, and products with it would be subnormal.
+const minWeight = -60
+
 // blockPortable sets acc to the weighted sum of the values of the logical slots
 // from … from+len(p)-1, which lie in one block, relative to the block's own
 // maximum. p is scratch.
-func blockPortable(acc, p, q []float32, kv *KV, from int, scale float32) Softmax {
-	scoresPortable(p, q, kv, from, scale)
+func blockPortable(acc, p, q []float32, a *AttentionArgs, from int) Softmax {
+	if a.BF16 {
+		scoresBF16Portable(p, q, &a.KV, from, a.Scale)
+	} else {
+		scoresPortable(p, q, &a.KV, from, a.Scale)
+	}
 	m := minusInf
 	for _, t := range p {
 		if t > m {
@@ -181,12 +210,23 @@ func blockPortable(acc, p, q []float32, kv *KV, from int, scale float32) Softmax
 	}
 	m += 0 // which of two zeros came first must not show
 	var sum [Lanes]float32
-	for j := range p {
-		p[j] = Exp2(p[j] - m)
-		sum[(from+j)%Lanes] += p[j]
+	for j, t := range p {
+		w := Exp2(t - m)
+		if a.BF16 {
+			if t-m < minWeight {
+				w = 0
+			}
+			w = bf16(roundBF16(w))
+		}
+		p[j] = w
+		sum[(from+j)%Lanes] += w
 	}
 	clear(acc)
-	valuesPortable(acc, p, kv, from)
+	if a.BF16 {
+		valuesBF16Portable(acc, p, &a.KV, from)
+	} else {
+		valuesPortable(acc, p, &a.KV, from)
+	}
 	return Softmax{Max: m, Sum: sumLanes(&sum)}
 }
 
@@ -245,6 +285,51 @@ func valuesPortable(acc, p []float32, kv *KV, from int) {
 		}
 		for ; d < len(acc); d++ {
 			acc[d] = fma32(w, load(v, kv.Type, d), acc[d])
+		}
+	}
+}
+
+// scoresBF16Portable is scoresPortable with products of bf16. q holds bf16 values.
+func scoresBF16Portable(p, q []float32, kv *KV, from int, scale float32) {
+	var odd, even [TileEntries]float32
+	for j := 0; j < len(p); {
+		k, e := kv.key(from+j), (from+j)%TileEntries
+		t := [TileEntries]float32{}
+		n := min(TileEntries-e, len(p)-j)
+		for d := 0; d < len(q); d += 2 {
+			if d+1 < len(q) {
+				row := load16(&odd, k, kv.Type, (d+1)*TileEntries)
+				for i := e; i < e+n; i++ {
+					t[i] = fmaFlush(q[d+1], row[i], t[i])
+				}
+			}
+			row := load16(&even, k, kv.Type, d*TileEntries)
+			for i := e; i < e+n; i++ {
+				t[i] = fmaFlush(q[d], row[i], t[i])
+			}
+		}
+		for i := range n {
+			p[j+i] = t[e+i] * scale
+		}
+		j += n
+	}
+}
+
+// valuesBF16Portable is valuesPortable with products of bf16. p holds bf16 values.
+func valuesBF16Portable(acc, p []float32, kv *KV, from int) {
+	add := func(slot int) {
+		w, v := p[slot-from], kv.value(slot)
+		for d := range acc {
+			acc[d] = fmaFlush(w, load(v, kv.Type, d), acc[d])
+		}
+	}
+	for slot, end := from, from+len(p); slot < end; slot++ {
+		if slot%2 == 0 && slot+1 < end {
+			add(slot + 1)
+			add(slot)
+			slot++
+		} else {
+			add(slot)
 		}
 	}
 }

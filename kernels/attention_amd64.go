@@ -10,34 +10,86 @@ import (
 
 func (c CPU) vector() bool { return c.AVX2 }
 
-func (c CPU) scores4(t tensor.Type) (tiles, fours scoresFunc) {
-	switch t {
-	case tensor.F32:
-		tiles, fours = scores4F32AVX2, scores4F32AVX512
-	case tensor.F16:
-		tiles, fours = scores4F16AVX2, scores4F16AVX512
-	default:
-		tiles, fours = scores4BF16AVX2, scores4BF16AVX512
-	}
-	if !c.AVX512 {
-		fours = nil
-	}
-	return tiles, fours
+// attentionTable holds the kernels by instruction set and, in turn, for caches of
+// f32, f16, bf16 and for attention in bf16.
+var attentionTable = [...][4]attentionKernels{
+	{ // AVX2
+		{
+			scores4: scores4F32AVX2, values1: values1F32AVX2, values4: values4F32AVX2,
+			panelK: panelF32AVX2, panelV: panelF32AVX2,
+			scores6: scores6AVX2, values6: values6AVX2, panelValues1: values1F32AVX2, softmax: softmaxRowsAVX2,
+		},
+		{
+			scores4: scores4F16AVX2, values1: values1F16AVX2, values4: values4F16AVX2,
+			panelK: panelF16AVX2, panelV: panelF16AVX2,
+			scores6: scores6AVX2, values6: values6AVX2, panelValues1: values1F32AVX2, softmax: softmaxRowsAVX2,
+		},
+		{
+			scores4: scores4BF16AVX2, values1: values1BF16AVX2, values4: values4BF16AVX2,
+			panelK: panelBF16AVX2, panelV: panelBF16AVX2,
+			scores6: scores6AVX2, values6: values6AVX2, panelValues1: values1F32AVX2, softmax: softmaxRowsAVX2,
+		},
+		{
+			pairs:   true,
+			scores4: scores4PairsAVX2, values1: values1PairsAVX2, values4: values4PairsAVX2,
+			panelK: panelBF16AVX2, panelV: panelBF16AVX2,
+			scores6: scores6PairsAVX2, values6: values6PairsAVX2, panelValues1: panelValues1PairsAVX2, softmax: softmaxPairsAVX2,
+		},
+	},
+	{ // AVX-512
+		{
+			scores4: scores4F32AVX2, scores16: scores4F32AVX512,
+			values1: values1F32AVX2, values4: values4F32AVX2, values64: values4F32AVX512,
+			panelK: panelF32AVX512, panelV: panelF32AVX512,
+			scores6: scores6AVX512, values6: values6AVX512, panelValues1: values1F32AVX2, softmax: softmaxRowsAVX512,
+		},
+		{
+			scores4: scores4F16AVX2, scores16: scores4F16AVX512,
+			values1: values1F16AVX2, values4: values4F16AVX2, values64: values4F16AVX512,
+			panelK: panelF16AVX512, panelV: panelF16AVX512,
+			scores6: scores6AVX512, values6: values6AVX512, panelValues1: values1F32AVX2, softmax: softmaxRowsAVX512,
+		},
+		{
+			scores4: scores4BF16AVX2, scores16: scores4BF16AVX512,
+			values1: values1BF16AVX2, values4: values4BF16AVX2, values64: values4BF16AVX512,
+			panelK: panelBF16AVX512, panelV: panelBF16AVX512,
+			scores6: scores6AVX512, values6: values6AVX512, panelValues1: values1F32AVX2, softmax: softmaxRowsAVX512,
+		},
+		{
+			pairs:   true,
+			scores4: scores4PairsAVX2, scores16: scores16PairsAVX512,
+			values1: values1PairsAVX2, values4: values4PairsAVX2, values64: values64PairsAVX512,
+			panelK: panelBF16AVX512, panelV: panelBF16AVX512,
+			scores6: scores6PairsAVX512, values6: values6PairsAVX512, panelValues1: panelValues1PairsAVX2, softmax: softmaxPairsAVX512,
+		},
+	},
 }
 
-func (c CPU) values4(t tensor.Type) (one, four, wide valuesFunc) {
-	switch t {
-	case tensor.F32:
-		one, four, wide = values1F32AVX2, values4F32AVX2, values4F32AVX512
-	case tensor.F16:
-		one, four, wide = values1F16AVX2, values4F16AVX2, values4F16AVX512
-	default:
-		one, four, wide = values1BF16AVX2, values4BF16AVX2, values4BF16AVX512
+// attentionDot are the kernels of attention in bf16 with AVX512_BF16.
+var attentionDot = attentionKernels{
+	pairs: true, packed: true,
+	scores4: scores4Dot, scores16: scores16Dot, values1: values1Dot, values4: values4Dot, values64: values64Dot,
+	panelK: panelKDot, panelV: panelVDot,
+	scores6: scores6Dot, values6: values6Dot, panelValues1: panelValues1Dot, softmax: softmaxDot,
+}
+
+func (c CPU) attentionKernels(t tensor.Type, inBF16 bool) *attentionKernels {
+	set, kind := 0, 2
+	switch {
+	case inBF16:
+		kind = 3
+	case t == tensor.F32:
+		kind = 0
+	case t == tensor.F16:
+		kind = 1
 	}
-	if !c.AVX512 {
-		wide = nil
+	if c.AVX512 {
+		if inBF16 && c.AVX512BF16 {
+			return &attentionDot
+		}
+		set = 1
 	}
-	return one, four, wide
+	return &attentionTable[set][kind]
 }
 
 func (c CPU) scores1(t tensor.Type, p, q *float32, k unsafe.Pointer, d, n int, scale float32) {
@@ -66,56 +118,12 @@ func (c CPU) scores1(t tensor.Type, p, q *float32, k unsafe.Pointer, d, n int, s
 	}
 }
 
-func (c CPU) softmaxRows(p *float32, n, rows int, st *Softmax) {
-	if c.AVX512 {
-		softmaxRowsAVX512(p, n, rows, st)
-	} else {
-		softmaxRowsAVX2(p, n, rows, st)
-	}
-}
-
 func (c CPU) mergeRows(out, acc *float32, n, rows int, a, b *Softmax) {
 	if c.AVX512 {
 		mergeRowsAVX512(out, acc, n, rows, a, b)
 	} else {
 		mergeRowsAVX2(out, acc, n, rows, a, b)
 	}
-}
-
-func (c CPU) panel(t tensor.Type) panelFunc {
-	switch {
-	case c.AVX512 && t == tensor.F32:
-		return panelF32AVX512
-	case c.AVX512 && t == tensor.F16:
-		return panelF16AVX512
-	case c.AVX512:
-		return panelBF16AVX512
-	case t == tensor.F32:
-		return panelF32AVX2
-	case t == tensor.F16:
-		return panelF16AVX2
-	}
-	return panelBF16AVX2
-}
-
-func (c CPU) scores6(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32) {
-	if c.AVX512 {
-		scores6AVX512(p, q, k, d, groups, nextK, nextV, pace, scale)
-	} else {
-		scores6AVX2(p, q, k, d, groups, nextK, nextV, pace, scale)
-	}
-}
-
-func (c CPU) values6(acc, p, v *float32, n, groups, cols int) {
-	if c.AVX512 {
-		values6AVX512(acc, p, v, n, groups, cols)
-	} else {
-		values6AVX2(acc, p, v, n, groups, cols)
-	}
-}
-
-func values1(acc, p *float32, v unsafe.Pointer, stride, n, cols int) {
-	values1F32AVX2(acc, p, v, stride, n, cols, nil)
 }
 
 func divideAsm(dst, x *float32, n int, total float32) { divideAVX2(dst, x, n, total) }
@@ -230,13 +238,13 @@ func panelBF16AVX512(dst *float32, src unsafe.Pointer, stride, step, n, cols int
 func scores6AVX2(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
 
 //go:noescape
-func values6AVX2(acc, p, v *float32, n, groups, cols int)
+func values6AVX2(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
 
 //go:noescape
 func scores6AVX512(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
 
 //go:noescape
-func values6AVX512(acc, p, v *float32, n, groups, cols int)
+func values6AVX512(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
 
 //go:noescape
 func softmaxWeightsAVX2(p *float32, n int, st Softmax)
@@ -246,3 +254,85 @@ func divideAVX2(dst, x *float32, n int, total float32)
 
 //go:noescape
 func softmaxWeightsAVX512(p *float32, n int, st Softmax)
+
+//go:noescape
+func scores4PairsAVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+
+//go:noescape
+func values1PairsAVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+
+//go:noescape
+func values4PairsAVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+
+//go:noescape
+func panelValues1PairsAVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+
+//go:noescape
+func scores6PairsAVX2(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
+
+//go:noescape
+func values6PairsAVX2(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
+
+//go:noescape
+func softmaxPairsAVX2(p *float32, n, rows int, st *Softmax)
+
+//go:noescape
+func scores6PairsAVX512(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
+
+//go:noescape
+func values6PairsAVX512(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
+
+//go:noescape
+func scores16PairsAVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+
+//go:noescape
+func values64PairsAVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+
+//go:noescape
+func softmaxPairsAVX512(p *float32, n, rows int, st *Softmax)
+
+//go:noescape
+func scores4Dot(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+
+//go:noescape
+func scores16Dot(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+
+//go:noescape
+func values1Dot(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+
+//go:noescape
+func values4Dot(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+
+//go:noescape
+func values64Dot(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+
+//go:noescape
+func panelKDot(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+
+//go:noescape
+func panelVDot(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+
+//go:noescape
+func scores6Dot(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
+
+//go:noescape
+func values6Dot(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
+
+//go:noescape
+func panelValues1Dot(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+
+//go:noescape
+func softmaxDot(p *float32, n, rows int, st *Softmax)
+
+// Constants of the assembly.
+//
+//lint:ignore U1000 read by assembly
+var (
+	minWeights = float32(minWeight)
+	interleave = func() (idx [32]uint16) { // of VPERMW: number i, number 16+i
+		for i := range idx {
+			idx[i] = uint16(i/2 + i%2*16)
+		}
+		return idx
+	}()
+)

@@ -571,3 +571,87 @@ slot: \
 	VFMADD213PS Z22, t, p; \
 	VCMPPS $5, Z23, x, K1; \
 	VSCALEFPS.Z n, p, K1, x
+
+// The largest of the scores of the row at R8, to the statistics and into all lanes of
+// Y1; starts the denominator in Y2 and Y3 and the pass over the R11 scores.
+#define SOFTMAX_MAX_AVX2 \
+	VBROADCASTSS ·minusInf(SB), Y1; \
+	VMOVAPS Y1, Y2; \
+	MOVQ R8, SI; \
+	MOVQ R11, CX; \
+largest: \
+	VMOVUPS (SI), Y4; \
+	VMOVUPS 32(SI), Y5; \
+	VMAXPS Y1, Y4, Y1; \
+	VMAXPS Y2, Y5, Y2; \
+	ADDQ $64, SI; \
+	SUBQ $16, CX; \
+	JNZ largest; \
+	VMAXPS Y2, Y1, Y1; \
+	VPERM2F128 $1, Y1, Y1, Y2; \
+	VMAXPS Y2, Y1, Y1; \
+	VPERMILPS $0x4e, Y1, Y2; \
+	VMAXPS Y2, Y1, Y1; \
+	VPERMILPS $0xb1, Y1, Y2; \
+	VMAXPS Y2, Y1, Y1; \
+	VXORPS Y2, Y2, Y2; \
+	VXORPS Y3, Y3, Y3; \
+	VADDPS Y2, Y1, Y1; \
+	VMOVSS X1, (DI); \
+	MOVQ R8, SI; \
+	MOVQ R11, CX
+
+// Weights of rows of scores, two at a time, so that one hides the latency of the
+// other. FINISH stores the weights in Z4 and Z8, OUT bytes each, at R9 and ROW(R9), and
+// adds them to the denominators in Z12 and Z13.
+#define SOFTMAX_AVX512(FINISH, OUT) \
+pair: \
+	VBROADCASTSS ·minusInf(SB), Z1; \
+	VMOVAPS Z1, Z2; \
+	MOVQ R8, SI; \
+	MOVQ R11, CX; \
+largest: \
+	VMOVUPS (SI), Z4; \
+	VMOVUPS ROW(SI), Z5; \
+	VMAXPS Z1, Z4, Z1; \
+	VMAXPS Z2, Z5, Z2; \
+	ADDQ $64, SI; \
+	SUBQ $16, CX; \
+	JNZ largest; \
+	MAX_LANES(Y1, X1, Z1, Y4, X4); \
+	MAX_LANES(Y2, X2, Z2, Y5, X5); \
+	VXORPS X12, X12, X12; \
+	VXORPS X13, X13, X13; \
+	VADDPS X12, X1, X1; \
+	VADDPS X13, X2, X2; \
+	VMOVSS X1, (DI); \
+	VMOVSS X2, 8(DI); \
+	VBROADCASTSS X1, Z1; \
+	VBROADCASTSS X2, Z2; \
+	MOVQ R8, SI; \
+	MOVQ R8, R9; \
+	MOVQ R11, CX; \
+weight: \
+	VMOVUPS (SI), Z4; \
+	VMOVUPS ROW(SI), Z8; \
+	VSUBPS Z1, Z4, Z4; \
+	VSUBPS Z2, Z8, Z8; \
+	EXP2_DOWN_AVX512(Z4, Z5, Z6, Z7); \
+	EXP2_DOWN_AVX512(Z8, Z9, Z10, Z11); \
+	FINISH; \
+	ADDQ $64, SI; \
+	ADDQ $OUT, R9; \
+	SUBQ $16, CX; \
+	JNZ weight; \
+	VEXTRACTF64X4 $1, Z12, Y4; \
+	VEXTRACTF64X4 $1, Z13, Y5; \
+	SUM_LANES(Y12, Y4, X12, X4); \
+	SUM_LANES(Y13, Y5, X13, X5); \
+	VMOVSS X12, 4(DI); \
+	VMOVSS X13, 12(DI); \
+	ADDQ $16, DI; \
+	ADDQ $(2*ROW), R8; \
+	SUBQ $2, DX; \
+	JNZ pair; \
+	VZEROUPPER; \
+	RET

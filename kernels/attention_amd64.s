@@ -96,31 +96,7 @@ TEXT ·softmaxRowsAVX2(SB), NOSPLIT, $0-32
 	MOVQ st+24(FP), DI
 	EXP2_CONSTANTS_AVX2
 row:
-	VBROADCASTSS ·minusInf(SB), Y1
-	VMOVAPS Y1, Y2
-	MOVQ R8, SI
-	MOVQ R11, CX
-largest:
-	VMOVUPS (SI), Y4
-	VMOVUPS 32(SI), Y5
-	VMAXPS Y1, Y4, Y1       // Y4 > Y1 ? Y4 : Y1; a NaN in Y4 loses
-	VMAXPS Y2, Y5, Y2
-	ADDQ $64, SI
-	SUBQ $16, CX
-	JNZ largest
-	VMAXPS Y2, Y1, Y1
-	VPERM2F128 $1, Y1, Y1, Y2
-	VMAXPS Y2, Y1, Y1
-	VPERMILPS $0x4e, Y1, Y2
-	VMAXPS Y2, Y1, Y1
-	VPERMILPS $0xb1, Y1, Y2
-	VMAXPS Y2, Y1, Y1
-	VXORPS Y2, Y2, Y2       // denominator lanes 0 to 7
-	VXORPS Y3, Y3, Y3       // 8 to 15
-	VADDPS Y2, Y1, Y1       // the maximum in all lanes, no negative zero
-	VMOVSS X1, (DI)
-	MOVQ R8, SI
-	MOVQ R11, CX
+	SOFTMAX_MAX_AVX2
 weight:
 	VMOVUPS (SI), Y4
 	VSUBPS Y1, Y4, Y4
@@ -144,66 +120,20 @@ weight:
 	VZEROUPPER
 	RET
 
+#define STORE_WEIGHTS \
+	VMOVUPS Z4, (R9); \
+	VMOVUPS Z8, ROW(R9); \
+	VADDPS Z4, Z12, Z12; \
+	VADDPS Z8, Z13, Z13
+
 // func softmaxRowsAVX512(p *float32, n, rows int, st *Softmax)
-//
-// Two rows at a time, so that one hides the latency of the other.
 TEXT ·softmaxRowsAVX512(SB), NOSPLIT, $0-32
 	MOVQ p+0(FP), R8
 	MOVQ n+8(FP), R11
 	MOVQ rows+16(FP), DX
 	MOVQ st+24(FP), DI
 	EXP2_CONSTANTS_AVX512
-pair:
-	VBROADCASTSS ·minusInf(SB), Z1
-	VMOVAPS Z1, Z2
-	MOVQ R8, SI
-	MOVQ R11, CX
-largest:
-	VMOVUPS (SI), Z4
-	VMOVUPS ROW(SI), Z5
-	VMAXPS Z1, Z4, Z1       // Z4 > Z1 ? Z4 : Z1; a NaN in Z4 loses
-	VMAXPS Z2, Z5, Z2
-	ADDQ $64, SI
-	SUBQ $16, CX
-	JNZ largest
-	MAX_LANES(Y1, X1, Z1, Y4, X4)
-	MAX_LANES(Y2, X2, Z2, Y5, X5)
-	VXORPS X12, X12, X12    // denominators
-	VXORPS X13, X13, X13
-	VADDPS X12, X1, X1      // no negative zero
-	VADDPS X13, X2, X2
-	VMOVSS X1, (DI)
-	VMOVSS X2, 8(DI)
-	VBROADCASTSS X1, Z1     // the maxima in all lanes
-	VBROADCASTSS X2, Z2
-	MOVQ R8, SI
-	MOVQ R11, CX
-weight:
-	VMOVUPS (SI), Z4
-	VMOVUPS ROW(SI), Z8
-	VSUBPS Z1, Z4, Z4
-	VSUBPS Z2, Z8, Z8
-	EXP2_DOWN_AVX512(Z4, Z5, Z6, Z7)
-	EXP2_DOWN_AVX512(Z8, Z9, Z10, Z11)
-	VMOVUPS Z4, (SI)
-	VMOVUPS Z8, ROW(SI)
-	VADDPS Z4, Z12, Z12
-	VADDPS Z8, Z13, Z13
-	ADDQ $64, SI
-	SUBQ $16, CX
-	JNZ weight
-	VEXTRACTF64X4 $1, Z12, Y4
-	VEXTRACTF64X4 $1, Z13, Y5
-	SUM_LANES(Y12, Y4, X12, X4)
-	SUM_LANES(Y13, Y5, X13, X5)
-	VMOVSS X12, 4(DI)
-	VMOVSS X13, 12(DI)
-	ADDQ $16, DI
-	ADDQ $(2*ROW), R8
-	SUBQ $2, DX
-	JNZ pair
-	VZEROUPPER
-	RET
+	SOFTMAX_AVX512(STORE_WEIGHTS, 64)
 
 // func mergeRowsAVX2(out, acc *float32, n, rows int, a, b *Softmax)
 TEXT ·mergeRowsAVX2(SB), NOSPLIT, $0-48

@@ -12,24 +12,40 @@ import (
 
 func (c CPU) vector() bool { return c.NEON }
 
-func (c CPU) scores4(t tensor.Type) (tiles, fours scoresFunc) {
-	switch t {
-	case tensor.F32:
-		return scores4F32NEON, nil
-	case tensor.F16:
-		return scores4F16NEON, nil
+var (
+	attentionF32 = attentionKernels{
+		scores4: scores4F32NEON, values1: values1F32NEON, values4: values4F32NEON,
+		panelK: panelF32NEON, panelV: panelF32NEON,
+		scores6: scores6NEON, values6: values6NEON, panelValues1: values1F32NEON, softmax: softmaxRowsNEON,
 	}
-	return scores4BF16NEON, nil
-}
+	attentionF16 = attentionKernels{
+		scores4: scores4F16NEON, values1: values1F16NEON, values4: values4F16NEON,
+		panelK: panelF16NEON, panelV: panelF16NEON,
+		scores6: scores6NEON, values6: values6NEON, panelValues1: values1F32NEON, softmax: softmaxRowsNEON,
+	}
+	attentionBF16 = attentionKernels{
+		scores4: scores4BF16NEON, values1: values1BF16NEON, values4: values4BF16NEON,
+		panelK: panelBF16NEON, panelV: panelBF16NEON,
+		scores6: scores6NEON, values6: values6NEON, panelValues1: values1F32NEON, softmax: softmaxRowsNEON,
+	}
+	attentionPairs = attentionKernels{
+		pairs: true, reports: true,
+		scores4: scores4PairsNEON, values1: values1PairsNEON, values4: values4PairsNEON,
+		panelK: panelBF16NEON, panelV: panelBF16NEON,
+		scores6: scores6PairsNEON, values6: values6PairsNEON, panelValues1: panelValues1PairsNEON, softmax: softmaxPairsNEON,
+	}
+)
 
-func (c CPU) values4(t tensor.Type) (one, four, wide valuesFunc) {
-	switch t {
-	case tensor.F32:
-		return values1F32NEON, values4F32NEON, nil
-	case tensor.F16:
-		return values1F16NEON, values4F16NEON, nil
+func (c CPU) attentionKernels(t tensor.Type, inBF16 bool) *attentionKernels {
+	switch {
+	case inBF16:
+		return &attentionPairs
+	case t == tensor.F32:
+		return &attentionF32
+	case t == tensor.F16:
+		return &attentionF16
 	}
-	return values1BF16NEON, values4BF16NEON, nil
+	return &attentionBF16
 }
 
 func (c CPU) scores1(t tensor.Type, p, q *float32, k unsafe.Pointer, d, n int, scale float32) {
@@ -40,12 +56,6 @@ func (c CPU) scores1(t tensor.Type, p, q *float32, k unsafe.Pointer, d, n int, s
 		scores1F16NEON(p, q, k, d, n, nil, scale)
 	default:
 		scores1BF16NEON(p, q, k, d, n, nil, scale)
-	}
-}
-
-func (c CPU) softmaxRows(p *float32, n, rows int, st *Softmax) {
-	for r := range rows {
-		softmaxBlockNEON(rowOf(p, r), n, statOf(st, r))
 	}
 }
 
@@ -61,28 +71,6 @@ func rowOf(p *float32, r int) *float32 {
 
 func statOf(st *Softmax, r int) *Softmax {
 	return (*Softmax)(unsafe.Add(unsafe.Pointer(st), r*int(unsafe.Sizeof(*st))))
-}
-
-func (c CPU) panel(t tensor.Type) panelFunc {
-	switch t {
-	case tensor.F32:
-		return panelF32NEON
-	case tensor.F16:
-		return panelF16NEON
-	}
-	return panelBF16NEON
-}
-
-func (c CPU) scores6(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32) {
-	scores6NEON(p, q, k, d, groups, nextK, nextV, pace, scale)
-}
-
-func (c CPU) values6(acc, p, v *float32, n, groups, cols int) {
-	values6NEON(acc, p, v, n, groups, cols)
-}
-
-func values1(acc, p *float32, v unsafe.Pointer, stride, n, cols int) {
-	values1F32NEON(acc, p, v, stride, n, cols, nil)
 }
 
 func divideAsm(dst, x *float32, n int, total float32) { divideNEON(dst, x, n, total) }
@@ -132,7 +120,7 @@ func values1F16NEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next
 func values1BF16NEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func softmaxBlockNEON(p *float32, n int, st *Softmax)
+func softmaxRowsNEON(p *float32, n, rows int, st *Softmax)
 
 //go:noescape
 func mergeNEON(out, acc *float32, n int, a, b *Softmax)
@@ -147,7 +135,7 @@ func divideNEON(dst, x *float32, n int, total float32)
 func scores6NEON(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
 
 //go:noescape
-func values6NEON(acc, p, v *float32, n, groups, cols int)
+func values6NEON(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
 
 //go:noescape
 func panelF32NEON(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
@@ -157,3 +145,29 @@ func panelF16NEON(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
 
 //go:noescape
 func panelBF16NEON(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+
+//go:noescape
+func scores4PairsNEON(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+
+//go:noescape
+func values4PairsNEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+
+//go:noescape
+func values1PairsNEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+
+//go:noescape
+func panelValues1PairsNEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+
+//go:noescape
+func scores6PairsNEON(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
+
+//go:noescape
+func values6PairsNEON(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
+
+//go:noescape
+func softmaxPairsNEON(p *float32, n, rows int, st *Softmax)
+
+// A constant of the assembly.
+//
+//lint:ignore U1000 read by assembly
+var minWeights = float32(minWeight)

@@ -6,99 +6,58 @@
 
 // func scores4F32NEON(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4F32NEON(SB), NOSPLIT, $0-52
-	SCORES4(LOAD_F32)
+	SCORES4(NEXT_F32, 4)
 
 // func scores4F16NEON(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4F16NEON(SB), NOSPLIT, $0-52
-	SCORES4(LOAD_F16)
+	SCORES4(NEXT_F16, 2)
 
 // func scores4BF16NEON(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4BF16NEON(SB), NOSPLIT, $0-52
-	SCORES4(LOAD_BF16)
+	SCORES4(NEXT_BF16, 2)
 
 // func scores1F32NEON(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores1F32NEON(SB), NOSPLIT, $0-52
-	SCORES1(LOAD_F32)
+	SCORES1(NEXT_F32, 4)
 
 // func scores1F16NEON(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores1F16NEON(SB), NOSPLIT, $0-52
-	SCORES1(LOAD_F16)
+	SCORES1(NEXT_F16, 2)
 
 // func scores1BF16NEON(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores1BF16NEON(SB), NOSPLIT, $0-52
-	SCORES1(LOAD_BF16)
+	SCORES1(NEXT_BF16, 2)
 
 // func values4F32NEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4F32NEON(SB), NOSPLIT, $0-56
-	VALUES4(LOAD_F32, 4)
+	VALUES4(NEXT_F32, 4)
 
 // func values4F16NEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4F16NEON(SB), NOSPLIT, $0-56
-	VALUES4(LOAD_F16, 2)
+	VALUES4(NEXT_F16, 2)
 
 // func values4BF16NEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4BF16NEON(SB), NOSPLIT, $0-56
-	VALUES4(LOAD_BF16, 2)
+	VALUES4(NEXT_BF16, 2)
 
 // func values1F32NEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values1F32NEON(SB), NOSPLIT, $0-56
-	VALUES1(LOAD_F32, 4)
+	VALUES1(NEXT_F32, 4)
 
 // func values1F16NEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values1F16NEON(SB), NOSPLIT, $0-56
-	VALUES1(LOAD_F16, 2)
+	VALUES1(NEXT_F16, 2)
 
 // func values1BF16NEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values1BF16NEON(SB), NOSPLIT, $0-56
-	VALUES1(LOAD_BF16, 2)
+	VALUES1(NEXT_BF16, 2)
 
-// func softmaxBlockNEON(p *float32, n int, st *Softmax)
-TEXT ·softmaxBlockNEON(SB), NOSPLIT, $0-24
-	MOVD p+0(FP), R1
-	MOVD n+8(FP), R2
-	MOVD st+16(FP), R3
+#define NOTHING(v)
+
+// func softmaxRowsNEON(p *float32, n, rows int, st *Softmax)
+TEXT ·softmaxRowsNEON(SB), NOSPLIT, $0-32
 	EXP2_CONSTANTS
-	FNEG(29, 0)              // -Inf
-	MOVD R1, R4
-	MOVD R2, R5
-largest:
-	VLD1.P 64(R4), [V4.S4, V5.S4, V6.S4, V7.S4]
-	FMAXNM(4, 0, 0)
-	FMAXNM(5, 0, 0)
-	FMAXNM(6, 0, 0)
-	FMAXNM(7, 0, 0)
-	SUB $16, R5
-	CBNZ R5, largest
-	FMAXNMV(0, 0)
-	DUP(0, 0)
-	CLEAR4(V8, V9, V10, V11) // denominator
-	FADD(8, 0, 0)            // the maximum in all lanes, no negative zero
-	FMOVS F0, (R3)
-weight:
-	VLD1 (R1), [V4.S4, V5.S4, V6.S4, V7.S4]
-	FSUB(0, 4, 4)
-	FSUB(0, 5, 5)
-	FSUB(0, 6, 6)
-	FSUB(0, 7, 7)
-	EXP2(4, 16, 17, 18, V16, V17, V18)
-	EXP2(5, 16, 17, 18, V16, V17, V18)
-	EXP2(6, 16, 17, 18, V16, V17, V18)
-	EXP2(7, 16, 17, 18, V16, V17, V18)
-	FADD(4, 8, 8)
-	FADD(5, 9, 9)
-	FADD(6, 10, 10)
-	FADD(7, 11, 11)
-	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R1)
-	SUB $16, R2
-	CBNZ R2, weight
-	FADD(10, 8, 8)           // lanes i + i+8
-	FADD(11, 9, 9)
-	FADD(9, 8, 8)            // i + i+4
-	VEXT $8, V8.B16, V8.B16, V9.B16
-	FADD(9, 8, 8)            // i + i+2
-	FADDP(8, 8, 8)
-	FMOVS F8, 4(R3)
-	RET
+	SOFTMAX(NOTHING)
 
 // func mergeNEON(out, acc *float32, n int, a, b *Softmax)
 TEXT ·mergeNEON(SB), NOSPLIT, $0-40

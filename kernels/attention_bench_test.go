@@ -29,6 +29,16 @@ func benchCache(t tensor.Type, heads, dim, n int) []KV {
 	return kvs
 }
 
+// modes are the ways to compute attention over a cache of type t: in bf16 or not.
+func modes(t tensor.Type) []bool {
+	if t == tensor.BF16 {
+		return []bool{false, true}
+	}
+	return []bool{false}
+}
+
+var modeNames = map[bool]string{true: "/in-bf16"}
+
 // BenchmarkAttentionDecode reads a cache of 256 MB per round: one token, group 4.
 func BenchmarkAttentionDecode(b *testing.B) {
 	for _, dim := range []int{64, 128} {
@@ -37,21 +47,23 @@ func BenchmarkAttentionDecode(b *testing.B) {
 			heads := 256 << 20 / (2 * n * dim * t.Size())
 			kvs := benchCache(t, heads, dim, n)
 			for _, c := range Variants()[1:] {
-				b.Run(fmt.Sprintf("dim=%d/%v/%v", dim, t, c), func(b *testing.B) {
-					q, out := make([]float32, group*dim), make([]float32, group*dim)
-					for i := range q {
-						q[i] = float32(i%7) / 7
-					}
-					var s AttentionScratch
-					b.SetBytes(int64(heads) * 2 * n * int64(dim*t.Size()))
-					b.ReportAllocs()
-					for b.Loop() {
-						for h := range kvs {
-							c.Attention(&AttentionArgs{Out: out, Q: q, Stride: group * dim, N: 1, Group: group,
-								End: n, Scale: AttentionScale(dim), KV: kvs[h]}, &s)
+				for _, inBF16 := range modes(t) {
+					b.Run(fmt.Sprintf("dim=%d/%v%s/%v", dim, t, modeNames[inBF16], c), func(b *testing.B) {
+						q, out := make([]float32, group*dim), make([]float32, group*dim)
+						for i := range q {
+							q[i] = float32(i%7) / 7
 						}
-					}
-				})
+						var s AttentionScratch
+						b.SetBytes(int64(heads) * 2 * n * int64(dim*t.Size()))
+						b.ReportAllocs()
+						for b.Loop() {
+							for h := range kvs {
+								c.Attention(&AttentionArgs{Out: out, Q: q, Stride: group * dim, N: 1, Group: group,
+									End: n, Scale: AttentionScale(dim), KV: kvs[h], BF16: inBF16}, &s)
+							}
+						}
+					})
+				}
 			}
 		}
 	}
@@ -68,32 +80,34 @@ func BenchmarkAttentionPrefill(b *testing.B) {
 		for _, t := range []tensor.Type{tensor.BF16, tensor.F16, tensor.F32} {
 			kvs := benchCache(t, heads, dim, depth+chunk)
 			for _, c := range Variants()[1:] {
-				if c.AVX512BF16 {
-					continue // the same code as without
-				}
-				b.Run(fmt.Sprintf("dim=%d/%v/%v", dim, t, c), func(b *testing.B) {
-					peak := probe.UnitOf(c.String())
-					q, out := make([]float32, tokens*group*dim), make([]float32, tokens*group*dim)
-					for i := range q {
-						q[i] = float32(i%7) / 7
+				for _, inBF16 := range modes(t) {
+					if c.AVX512BF16 && !inBF16 {
+						continue // the same code as without
 					}
-					var s AttentionScratch
-					best, top, at := 0.0, 0.0, 0
-					for b.Loop() {
-						end := depth + 1 + at
-						flop := 4 * float64(dim) * group * float64(tokens*end+tokens*(tokens-1)/2)
-						for h := range kvs {
-							begin := time.Now()
-							c.Attention(&AttentionArgs{Out: out, Q: q, Stride: group * dim, N: tokens, Group: group,
-								End: end, Scale: AttentionScale(dim), KV: kvs[h]}, &s)
-							best = max(best, flop/time.Since(begin).Seconds())
+					b.Run(fmt.Sprintf("dim=%d/%v%s/%v", dim, t, modeNames[inBF16], c), func(b *testing.B) {
+						peak := probe.UnitOf(c.String())
+						q, out := make([]float32, tokens*group*dim), make([]float32, tokens*group*dim)
+						for i := range q {
+							q[i] = float32(i%7) / 7
 						}
-						top = max(top, peak.Rate(1, 200*time.Microsecond))
-						at = (at + tokens) % (chunk - tokens)
-					}
-					b.ReportMetric(best/1e9, "GFLOP/s")
-					b.ReportMetric(100*best/top, "peak%")
-				})
+						var s AttentionScratch
+						best, top, at := 0.0, 0.0, 0
+						for b.Loop() {
+							end := depth + 1 + at
+							flop := 4 * float64(dim) * group * float64(tokens*end+tokens*(tokens-1)/2)
+							for h := range kvs {
+								begin := time.Now()
+								c.Attention(&AttentionArgs{Out: out, Q: q, Stride: group * dim, N: tokens, Group: group,
+									End: end, Scale: AttentionScale(dim), KV: kvs[h], BF16: inBF16}, &s)
+								best = max(best, flop/time.Since(begin).Seconds())
+							}
+							top = max(top, peak.Rate(1, 200*time.Microsecond))
+							at = (at + tokens) % (chunk - tokens)
+						}
+						b.ReportMetric(best/1e9, "GFLOP/s")
+						b.ReportMetric(100*best/top, "peak%")
+					})
+				}
 			}
 		}
 	}

@@ -28,48 +28,57 @@ func TestAttentionRows(t *testing.T) {
 		{dim: 64, page: 64, group: 4, n: 33, end: 40},
 		{dim: 144, page: 32, group: 8, n: 13, end: 309},
 	} {
-		typ := []tensor.Type{tensor.BF16, tensor.F16, tensor.F32}[i%3]
-		o := attentionOp(typ, s)
-		data := make([]mem, len(o.operands))
-		r := rand.New(rand.NewPCG(7, uint64(i)))
-		seen := s.end + s.n*3/4 - s.base
-		for i, a := range o.operands {
-			data[i] = newMem(a.n * a.elem.Size())
-			if a.name != "k" && a.name != "v" {
-				fillRandom(r, data[i], a, plain)
-				continue
-			}
-			fillRandom(r, data[i], a, special)
-			a.n = min(a.n, seen*s.dim)
-			fillRandom(r, data[i], a, plain)
-		}
-		o.ways[0].run(CPU{}, data)
-		stride := s.group*s.dim + 3
-		for _, c := range Variants()[1:] {
-			var scratch AttentionScratch
-			for n := 1; n <= s.n; n++ {
-				out := testmem.New(t, 4*(n*stride-3), testmem.End, 0)
-				stats := testmem.New(t, 8*n*s.group, testmem.End, 0)
-				for i := range out.Bytes {
-					out.Bytes[i] = byte(0xC0 + i%4) // as fillRandom leaves it
-				}
-				c.Attention(&AttentionArgs{
-					Out: mem(out.Bytes).f32(), Q: data[2].f32(), Stride: stride,
-					N: n, Group: s.group, End: s.end, Window: s.window, Scale: AttentionScale(s.dim),
-					KV: cacheView(typ, data[3], data[4], s.dim, s.page, s.base), Stats: view[Softmax](stats.Bytes),
-				}, &scratch)
-				where := fmt.Sprintf("%v %+v on %v, %d tokens", typ, s, c, n)
-				require.Empty(t, diff(tensor.F32, data[0][:len(out.Bytes)], out.Bytes), "%s: results", where)
-				require.Empty(t, diff(tensor.F32, data[1][:len(stats.Bytes)], stats.Bytes), "%s: statistics", where)
-				require.NoError(t, out.Check(), where)
-				require.NoError(t, stats.Check(), where)
-				checks++
-			}
+		for _, k := range []struct {
+			typ    tensor.Type
+			inBF16 bool
+		}{{[]tensor.Type{tensor.BF16, tensor.F16, tensor.F32}[i%3], false}, {tensor.BF16, true}} {
+			checks += checkAttentionRows(t, i, s, k.typ, k.inBF16)
 		}
 	}
 	if len(Variants()) > 1 {
 		require.NotZero(t, checks)
 	}
+}
+
+func checkAttentionRows(t *testing.T, i int, s attentionShape, typ tensor.Type, inBF16 bool) (checks int) {
+	o := attentionOp(typ, s, inBF16)
+	data := make([]mem, len(o.operands))
+	r := rand.New(rand.NewPCG(7, uint64(i)))
+	seen := s.end + s.n*3/4 - s.base
+	for i, a := range o.operands {
+		data[i] = newMem(a.n * a.elem.Size())
+		if a.name != "k" && a.name != "v" {
+			fillRandom(r, data[i], a, plain)
+			continue
+		}
+		fillRandom(r, data[i], a, special)
+		a.n = min(a.n, seen*s.dim)
+		fillRandom(r, data[i], a, plain)
+	}
+	o.ways[0].run(CPU{}, data)
+	stride := s.group*s.dim + 3
+	for _, c := range Variants()[1:] {
+		var scratch AttentionScratch
+		for n := 1; n <= s.n; n++ {
+			out := testmem.New(t, 4*(n*stride-3), testmem.End, 0)
+			stats := testmem.New(t, 8*n*s.group, testmem.End, 0)
+			for i := range out.Bytes {
+				out.Bytes[i] = byte(0xC0 + i%4) // as fillRandom leaves it
+			}
+			c.Attention(&AttentionArgs{
+				Out: mem(out.Bytes).f32(), Q: data[2].f32(), Stride: stride,
+				N: n, Group: s.group, End: s.end, Window: s.window, Scale: AttentionScale(s.dim),
+				KV: cacheView(typ, data[3], data[4], s.dim, s.page, s.base), Stats: view[Softmax](stats.Bytes), BF16: inBF16,
+			}, &scratch)
+			where := fmt.Sprintf("%v (in bf16: %v) %+v on %v, %d tokens", typ, inBF16, s, c, n)
+			require.Empty(t, diff(tensor.F32, data[0][:len(out.Bytes)], out.Bytes), "%s: results", where)
+			require.Empty(t, diff(tensor.F32, data[1][:len(stats.Bytes)], stats.Bytes), "%s: statistics", where)
+			require.NoError(t, out.Check(), where)
+			require.NoError(t, stats.Check(), where)
+			checks++
+		}
+	}
+	return checks
 }
 
 func TestAttentionScratchIsBounded(t *testing.T) {

@@ -5,8 +5,6 @@ package kernels
 import "unsafe"
 
 const (
-	maxHeadDim = 256 // of the scratch rows
-
 	fewRows = 16 // up to so many rows read the cache directly, more of them from panels
 
 	panelColumns = 64  // keys, or columns of values, of a panel
@@ -19,6 +17,43 @@ type (
 	valuesFunc func(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 	panelFunc  func(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
 )
+
+// attentionKernels is what one instruction set offers for one type of cache, or
+// for attention in bf16.
+//
+// In pairs are the kernels of attention in bf16: they want even numbers of
+// components and slots, add the second of two first and flush. Packed are those of
+// them that have products of bf16: queries and weights are bf16 at the start of
+// their rows then, and an element of a panel holds two numbers, of neighbouring
+// components or slots. Those that report take, in place of what they may ask for
+// ahead of need, the address of a word that they set to 1 where the processor may
+// have flushed a number that the contract rounds to the smallest normal one.
+type attentionKernels struct {
+	pairs, packed, reports bool
+
+	// Scores of 4 rows with n tiles; with n groups of four tiles, or nil.
+	scores4, scores16 scoresFunc
+
+	// Weighted values of n slots for one row, for four, and for four and a multiple
+	// of 64 columns or nil. All want a multiple of 16 columns.
+	values1, values4, values64 valuesFunc
+
+	// Panels of n rows of a multiple of 16 columns, up to 64; rows of src (pairs of
+	// rows if packed) are stride bytes apart, and in a row groups of 16 columns step bytes.
+	panelK, panelV panelFunc
+
+	// scores6 computes the scores of groups of 6 rows with the 64 keys of a panel.
+	// It may ask for what lies at nextK and nextV, pace bytes (an even number) with
+	// every component of a group. values6 adds the weighted values of n slots to a
+	// multiple of 16 components of groups of 6 rows, panelValues1 to those of one row.
+	scores6      func(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
+	values6      func(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
+	panelValues1 valuesFunc
+
+	// softmax replaces the first n scores of an even number of rows, n a positive
+	// multiple of 16 and p in lane 0, by their weights relative to the largest.
+	softmax func(p *float32, n, rows int, st *Softmax)
+}
 
 // attentionAsm computes attention in tiles of attentionRows rows. Per block of
 // the cache it computes the scores of all rows, turns them into weights and adds
@@ -33,7 +68,7 @@ func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
 	if rows == 0 {
 		return true
 	}
-	t := attentionTile{AttentionArgs: a, s: s, c: c, group: 4}
+	t := attentionTile{AttentionArgs: a, s: s, c: c, k: c.attentionKernels(a.KV.Type, a.BF16), group: 4}
 	if rows > fewRows {
 		// Tiles of about the same size.
 		t.group = 6
@@ -50,6 +85,10 @@ func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
 		t.padded = (t.n + t.group - 1) / t.group * t.group
 		t.run()
 	}
+	if t.k.reports && s.tiny[0] != 0 {
+		s.tiny[0] = 0
+		return false
+	}
 	return true
 }
 
@@ -60,6 +99,7 @@ type attentionTile struct {
 	*AttentionArgs
 	s       *AttentionScratch
 	c       CPU
+	k       *attentionKernels
 	group   int // rows that share a register tile
 	from, n int
 	padded  int // n rounded up to whole groups
@@ -70,6 +110,35 @@ type attentionTile struct {
 func (t *attentionTile) row(r int) (off, i int) {
 	i, g := (t.from+r)/t.Group, (t.from+r)%t.Group
 	return i*t.Stride + g*t.KV.HeadDim, i
+}
+
+// weight returns the weight of row r in column j, or a pair of them.
+func (t *attentionTile) weight(r, j int) *float32 {
+	size := 4
+	if t.k.packed {
+		size = 2
+	}
+	return (*float32)(unsafe.Add(unsafe.Pointer(&t.s.p[r*attentionStride]), j*size))
+}
+
+// ahead is what a kernel gets to ask for: next, or where it reports.
+func (t *attentionTile) ahead(next unsafe.Pointer) unsafe.Pointer {
+	if t.k.reports {
+		return unsafe.Pointer(&t.s.tiny[0])
+	}
+	return next
+}
+
+// takeQuery stores a query in its row of the scratch.
+func (t *attentionTile) takeQuery(row, q []float32) {
+	switch {
+	case t.k.packed:
+		t.c.RoundBF16(unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(row))), len(q)), q)
+	case t.k.pairs:
+		t.c.RoundedBF16(row, q)
+	default:
+		copy(row, q)
+	}
 }
 
 func (t *attentionTile) run() {
@@ -85,7 +154,7 @@ func (t *attentionTile) run() {
 			continue
 		}
 		off, i := t.row(r)
-		copy(q, t.Q[off:off+d])
+		t.takeQuery(q, t.Q[off:off+d])
 		s.from[r], s.to[r] = t.slots(i)
 	}
 	t.end = s.to[t.n-1]
@@ -148,6 +217,9 @@ func (t *attentionTile) block(from, to int) {
 func (t *attentionTile) weights(r int) {
 	s := t.s
 	first := s.lo[r] &^ (TileEntries - 1)
+	if t.k.packed {
+		first = 0 // weights stand at the start of their row
+	}
 	end := (s.hi[r+t.group-1] + TileEntries - 1) &^ (TileEntries - 1)
 	if first >= end {
 		return
@@ -162,23 +234,26 @@ func (t *attentionTile) weights(r int) {
 			p[j] = minusInf
 		}
 	}
-	t.c.softmaxRows(&s.p[r*attentionStride+first], end-first, rows, &s.part[r])
+	t.k.softmax(&s.p[r*attentionStride+first], end-first, rows, &s.part[r])
 }
 
 // panelScores computes the scores of the columns [from, to), panel by panel.
 // What a panel holds beyond them is left over and no row will see its scores.
 func (t *attentionTile) panelScores(base, from, to int) {
 	s, kv := t.s, &t.KV
-	widen := t.c.panel(kv.Type)
 	row := TileEntries * kv.Type.Size()
+	stride, n := row, kv.HeadDim
+	if t.k.packed {
+		stride, n = 2*row, n/2
+	}
 	from &^= TileEntries - 1
 	for at := from &^ (panelColumns - 1); at < to; at += panelColumns {
 		end := at + panelColumns
 		for j := max(at, from); j < min(end, to); {
 			slot := base + j
-			n := min(end-j, (to-j+TileEntries-1)&^(TileEntries-1), kv.PageEntries-(slot-kv.Base)%kv.PageEntries)
-			widen(&s.k[j-at], kv.key(slot), row, row*kv.HeadDim, kv.HeadDim, n)
-			j += n
+			cols := min(end-j, (to-j+TileEntries-1)&^(TileEntries-1), kv.PageEntries-(slot-kv.Base)%kv.PageEntries)
+			t.k.panelK(&s.k[j-at], kv.key(slot), stride, row*kv.HeadDim, n, cols)
+			j += cols
 		}
 		first, last := 0, t.padded
 		for first < last && s.hi[first+5] <= at {
@@ -195,16 +270,27 @@ func (t *attentionTile) panelScores(base, from, to int) {
 			}
 			groups := (last - first) / 6
 			pace := (panelColumns*kv.Type.Size()/2/groups + 1) * 2
-			t.c.scores6(&s.p[first*attentionStride+at], &s.q[first*attentionStride], &s.k[0], kv.HeadDim, groups, nextK, nextV, pace, t.Scale)
+			t.k.scores6(&s.p[first*attentionStride+at], &s.q[first*attentionStride], &s.k[0], kv.HeadDim, groups, t.ahead(nextK), nextV, pace, t.Scale)
 		}
 	}
+}
+
+// panelValue is where the panel of values that begins at column at holds those of column j.
+func (t *attentionTile) panelValue(j, at int) *float32 {
+	if t.k.packed {
+		return &t.s.v[(j-at)/2*panelColumns]
+	}
+	return &t.s.v[(j-at)*panelColumns]
 }
 
 // panelValues adds the weighted values of the columns [from, to), panel by panel.
 func (t *attentionTile) panelValues(base, from, to int) {
 	s, kv := t.s, &t.KV
 	size := kv.Type.Size()
-	widen := t.c.panel(kv.Type)
+	if t.k.pairs {
+		// Whole pairs: a page has an even number of slots.
+		from, to = from&^1, (to+1)&^1
+	}
 	for at := from; at < to; {
 		end := min(to, at+panelSlots)
 		// Groups of which every row sees all of these columns.
@@ -220,11 +306,16 @@ func (t *attentionTile) panelValues(base, from, to int) {
 			for j := at; j < end; {
 				slot := base + j
 				n := min(end-j, kv.PageEntries-(slot-kv.Base)%kv.PageEntries)
-				widen(&s.v[(j-at)*panelColumns], unsafe.Add(kv.value(slot), c*size), kv.HeadDim*size, TileEntries*size, n, cols)
+				dst, src := t.panelValue(j, at), unsafe.Add(kv.value(slot), c*size)
+				if t.k.packed {
+					t.k.panelV(dst, src, 2*kv.HeadDim*size, TileEntries*size, n/2, cols)
+				} else {
+					t.k.panelV(dst, src, kv.HeadDim*size, TileEntries*size, n, cols)
+				}
 				j += n
 			}
 			if first < last {
-				t.c.values6(&s.acc[first*attentionStride+c], &s.p[first*attentionStride+at], &s.v[0], end-at, (last-first)/6, cols)
+				t.k.values6(&s.acc[first*attentionStride+c], t.weight(first, at), &s.v[0], end-at, (last-first)/6, cols, t.ahead(nil))
 			}
 			for r := 0; r < t.padded; r += 6 {
 				if r < first || r >= last {
@@ -241,26 +332,61 @@ func (t *attentionTile) panelValues(base, from, to int) {
 func (t *attentionTile) panelEdge(r, c, cols, at, end int) {
 	s := t.s
 	lo, hi := max(at, s.lo[r+5]), min(end, s.hi[r]) // what all see
+	if t.k.pairs {
+		lo, hi = (lo+1)&^1, hi&^1
+	}
 	lo = min(lo, end)
 	hi = max(hi, lo)
-	single := func(from, to int) {
-		for i := r; i < min(r+6, t.n); i++ {
-			if f, e := max(from, s.lo[i]), min(to, s.hi[i]); f < e {
-				values1(&s.acc[i*attentionStride+c], &s.p[i*attentionStride+f], unsafe.Pointer(&s.v[(f-at)*panelColumns]), 4*panelColumns, e-f, cols)
+	for i := r; i < min(r+6, t.n); i++ {
+		t.panelRow(i, c, cols, at, max(at, s.lo[i]), min(lo, s.hi[i]))
+	}
+	if lo < hi {
+		t.k.values6(&s.acc[r*attentionStride+c], t.weight(r, lo), t.panelValue(lo, at), hi-lo, 1, cols, t.ahead(nil))
+	}
+	for i := r; i < min(r+6, t.n); i++ {
+		t.panelRow(i, c, cols, at, max(hi, s.lo[i]), min(end, s.hi[i]))
+	}
+}
+
+// panelRow adds the values of the columns [from, to) of the panel that begins at
+// column at to row r alone.
+func (t *attentionTile) panelRow(r, c, cols, at, from, to int) {
+	for from < to {
+		n := to - from
+		v := unsafe.Pointer(t.panelValue(from, at))
+		j := from
+		if t.k.pairs {
+			if n &^= 1; from%2 != 0 || n == 0 {
+				j, n = from&^1, 2
+				v = t.halfPanel(j, at, from%2)
 			}
 		}
+		t.k.panelValues1(&t.s.acc[r*attentionStride+c], t.weight(r, j), v, 4*panelColumns, n, cols, t.ahead(nil))
+		from = j + n
 	}
-	single(at, lo)
-	if lo < hi {
-		t.c.values6(&s.acc[r*attentionStride+c], &s.p[r*attentionStride+lo], &s.v[(lo-at)*panelColumns], hi-lo, 1, cols)
+}
+
+// halfPanel returns a copy of the two slots from column j on in the panel that
+// begins at column at, with zeros for the slot that is not which.
+func (t *attentionTile) halfPanel(j, at, which int) unsafe.Pointer {
+	v := t.panelValue(j, at)
+	if t.k.packed {
+		dst := (*[panelColumns]uint32)(unsafe.Pointer(&t.s.half[0]))
+		mask := uint32(0xffff) << (16 * which)
+		for i, x := range (*[panelColumns]uint32)(unsafe.Pointer(v)) {
+			dst[i] = x & mask
+		}
+		return unsafe.Pointer(dst)
 	}
-	single(hi, end)
+	dst := (*[2][panelColumns]float32)(unsafe.Pointer(&t.s.half[0]))
+	dst[which] = (*[2][panelColumns]float32)(unsafe.Pointer(v))[which]
+	dst[1-which] = [panelColumns]float32{}
+	return unsafe.Pointer(dst)
 }
 
 // scores computes the scores of the columns [from, to), widened to whole tiles.
 func (t *attentionTile) scores(base, from, to int) {
 	s, kv := t.s, &t.KV
-	one, four := t.c.scores4(kv.Type)
 	for at := from &^ (TileEntries - 1); at < to; {
 		slot := base + at - kv.Base
 		page, e := &kv.Pages[slot/kv.PageEntries], slot%kv.PageEntries
@@ -270,17 +396,17 @@ func (t *attentionTile) scores(base, from, to int) {
 		}
 		end := at + tiles*TileEntries
 		k := unsafe.Add(page.K, e*kv.HeadDim*kv.Type.Size())
-		next := kv.value(base + at)
+		next := t.ahead(kv.value(base + at))
 		for r := 0; r < t.n; r += 4 {
 			// Limits grow with the row.
 			if s.hi[r+3] <= at || s.lo[r] >= end {
 				continue
 			}
 			p, q := &s.p[r*attentionStride+at], &s.q[r*attentionStride]
-			if tiles == 4 && four != nil {
-				four(p, q, k, kv.HeadDim, 1, next, t.Scale)
+			if tiles == 4 && t.k.scores16 != nil {
+				t.k.scores16(p, q, k, kv.HeadDim, 1, next, t.Scale)
 			} else {
-				one(p, q, k, kv.HeadDim, tiles, next, t.Scale)
+				t.k.scores4(p, q, k, kv.HeadDim, tiles, next, t.Scale)
 			}
 		}
 		at = end
@@ -292,6 +418,9 @@ func (t *attentionTile) values(base, from, to int) {
 	kv := &t.KV
 	stride := kv.HeadDim * kv.Type.Size()
 	for at := from; at < to; {
+		if t.k.pairs {
+			at &^= 1
+		}
 		slot := base + at - kv.Base
 		page, e := &kv.Pages[slot/kv.PageEntries], slot%kv.PageEntries
 		end := min(to, at+kv.PageEntries-e, at+valueSlots)
@@ -301,7 +430,7 @@ func (t *attentionTile) values(base, from, to int) {
 			next = kv.key(ahead)
 		}
 		for r := 0; r < t.n; r += 4 {
-			t.valuesOf(r, v, at, end, next)
+			t.valuesOf(r, v, at, end, t.ahead(next))
 		}
 		at = end
 	}
@@ -309,38 +438,68 @@ func (t *attentionTile) values(base, from, to int) {
 
 // valuesOf adds the values of the columns [at, end), which start at v, to rows r to r+3.
 func (t *attentionTile) valuesOf(r int, v unsafe.Pointer, at, end int, next unsafe.Pointer) {
-	s, kv := t.s, &t.KV
-	stride := kv.HeadDim * kv.Type.Size()
+	s := t.s
+	if s.lo[r] == s.lo[r+3] && s.hi[r] == s.hi[r+3] {
+		t.rowValues(4, r, v, at, max(at, s.lo[r]), min(end, s.hi[r]), next)
+		return
+	}
 	lo, hi := s.lo[r+3], s.hi[r] // what all four rows see
+	if t.k.pairs {
+		lo, hi = (lo+1)&^1, hi&^1
+	}
 	if hi <= lo {
 		lo, hi = BlockEntries, BlockEntries
 	}
-	one, four, wide := t.c.values4(kv.Type)
-	ragged := s.lo[r] != s.lo[r+3] || s.hi[r] != s.hi[r+3]
-	single := func(from, to int) {
-		for i := r; i < min(r+4, t.n); i++ {
-			if f, e := max(from, s.lo[i]), min(to, s.hi[i]); f < e {
-				one(&s.acc[i*attentionStride], &s.p[i*attentionStride+f], unsafe.Add(v, (f-at)*stride), stride, e-f, kv.HeadDim, nil)
+	for i := r; i < min(r+4, t.n); i++ {
+		t.rowValues(1, i, v, at, max(at, s.lo[i]), min(end, lo, s.hi[i]), t.ahead(nil))
+	}
+	t.rowValues(4, r, v, at, max(at, lo), min(end, hi), next)
+	for i := r; i < min(r+4, t.n); i++ {
+		t.rowValues(1, i, v, at, max(at, hi, s.lo[i]), min(end, s.hi[i]), t.ahead(nil))
+	}
+}
+
+// rowValues adds the values of the columns [from, to) to the rows from r on, one
+// or four, which see all of them; those of column at start at v.
+func (t *attentionTile) rowValues(rows, r int, v unsafe.Pointer, at, from, to int, next unsafe.Pointer) {
+	s, d := t.s, t.KV.HeadDim
+	size := t.KV.Type.Size()
+	stride := d * size
+	for from < to {
+		n, j := to-from, from
+		src := unsafe.Add(v, (from-at)*stride)
+		if t.k.pairs {
+			if n &^= 1; from%2 != 0 || n == 0 {
+				j, n = from&^1, 2
+				src = t.halfValues(unsafe.Add(v, (j-at)*stride), from%2)
 			}
 		}
-	}
-	if ragged {
-		single(at, min(end, lo))
-	}
-	if f, e := max(at, lo), min(end, hi); f < e {
-		acc, p, v := &s.acc[r*attentionStride], &s.p[r*attentionStride+f], unsafe.Add(v, (f-at)*stride)
+		acc, p := &s.acc[r*attentionStride], t.weight(r, j)
 		done := 0
-		if wide != nil && kv.HeadDim >= 64 {
-			done = kv.HeadDim &^ 63
-			wide(acc, p, v, stride, e-f, done, next)
+		switch {
+		case rows == 1:
+			t.k.values1(acc, p, src, stride, n, d, next)
+			done = d
+		case t.k.values64 != nil:
+			if done = d &^ 63; done > 0 {
+				t.k.values64(acc, p, src, stride, n, done, next)
+			}
 		}
-		if done < kv.HeadDim {
-			four(&s.acc[r*attentionStride+done], p, unsafe.Add(v, done*kv.Type.Size()), stride, e-f, kv.HeadDim-done, next)
+		if done < d {
+			t.k.values4(&s.acc[r*attentionStride+done], p, unsafe.Add(src, done*size), stride, n, d-done, next)
 		}
+		from = j + n
 	}
-	if ragged {
-		single(max(at, hi), end)
-	}
+}
+
+// halfValues returns a copy of the values of the two slots at v, of bf16, with
+// zeros for the slot that is not which.
+func (t *attentionTile) halfValues(v unsafe.Pointer, which int) unsafe.Pointer {
+	d := t.KV.HeadDim
+	dst := unsafe.Slice((*uint16)(unsafe.Pointer(&t.s.half[0])), 2*d)
+	clear(dst)
+	copy(dst[which*d:][:d], unsafe.Slice((*uint16)(v), 2*d)[which*d:])
+	return unsafe.Pointer(&t.s.half[0])
 }
 
 // growPanels makes room for the panels of heads of d components.
@@ -384,23 +543,8 @@ func (c CPU) softmaxWeights(dst []float32, st Softmax) {
 
 // The assembly, in attention_amd64.go and attention_arm64.go:
 //
-//   - vector reports whether c has kernels at all.
-//   - scores4 returns the kernels for 4 rows: any number of tiles, and one or
-//     more groups of four tiles or nil. scores1 computes
-//     the scores of one row with n tiles.
-//   - values4 returns the kernels for one row, for four, and for four and a
-//     multiple of 64 columns or nil. All want a multiple of 16 columns.
-//   - values1 is values4's kernel for one row and f32 values, without prefetch.
-//   - panel returns the kernel that widens n rows of a multiple of 16 columns, up to
-//     64, to a panel; rows of src are stride bytes apart, and in a row groups of 16
-//     columns step bytes.
-//   - scores6 computes the scores of groups of 6 rows with the 64 keys of a panel.
-//     It may ask for what lies at nextK and nextV, pace bytes (an even number) with
-//     every component of a group.
-//   - values6 adds the weighted values of n slots to a multiple of 16 components of
-//     groups of 6 rows.
-//   - softmaxRows replaces the first n scores of an even number of rows, n a positive
-//     multiple of 16 and p in lane 0, by their weights relative to the largest.
+//   - vector reports whether c has kernels at all, attentionKernels which.
+//   - scores1 computes the scores of one row with n tiles.
 //   - mergeRows is mergePortable for n components, a multiple of 16, of some rows; a
 //     receives the result. It leaves acc cleared for the next block.
 //   - divideAsm sets dst[i] = x[i]/total + 0 for a multiple of 16 components.

@@ -63,6 +63,24 @@ func (c CPU) RoundBF16(dst []uint16, src []float32) {
 	}
 }
 
+// RoundedBF16 sets dst[i] to src[i] rounded as by RoundBF16, for i < len(src). dst may be src.
+func (c CPU) RoundedBF16(dst, src []float32) {
+	var part [256]uint16
+	dst = dst[:len(src)]
+	for len(src) > 0 {
+		n := min(len(src), len(part))
+		c.RoundBF16(part[:n], src[:n])
+		i := 0
+		if littleEndian {
+			i = c.widenAsm(dst[:n], unsafe.Slice((*byte)(unsafe.Pointer(&part)), 2*n), tensor.BF16)
+		}
+		for ; i < n; i++ {
+			dst[i] = bf16(part[i])
+		}
+		dst, src = dst[n:], src[n:]
+	}
+}
+
 func roundBF16(x float32) uint16 {
 	b := math.Float32bits(x)
 	switch {

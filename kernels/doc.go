@@ -46,6 +46,13 @@
 // with M' = max(M, m), a = exp2(M - M'), b = exp2(m - M'), S becomes S·a + s·b
 // and O becomes O·a + acc·b, both products rounded. The result is O/S + 0.
 //
+// Attention in bf16 (AttentionArgs.BF16, over a cache of bf16) differs in this:
+// queries are rounded to bf16, and so are the weights, which are 0 where
+// score - m < -60, before they are summed and used. Score and output component are
+// chains over pairs (2i, 2i+1) of components and of slots, as in matrix products:
+// odd element first, tiny operands and results being zeros. A slot of a pair that
+// a query does not see is left out.
+//
 // Exp2 and Exp are polynomials defined in exp.go. RMSNorm sums squares in 16
 // lanes without blocks; the scale 1/√(mean + ε) is computed in binary64 and
 // rounded once. Dot sums in 16 lanes without blocks, Axpy is one fma per

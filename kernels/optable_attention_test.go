@@ -37,8 +37,9 @@ func init() {
 		{dim: 64, page: 64, group: 4, n: 0, end: 3},
 	} {
 		for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
-			register(attentionOp(t, s))
+			register(attentionOp(t, s, false))
 		}
+		register(attentionOp(tensor.BF16, s, true))
 	}
 	for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 		for _, s := range []struct{ dim, page, from, n int }{
@@ -58,7 +59,7 @@ func cacheView(t tensor.Type, k, v mem, dim, page, base int) KV {
 	return kv
 }
 
-func attentionOp(t tensor.Type, s attentionShape) op {
+func attentionOp(t tensor.Type, s attentionShape, inBF16 bool) op {
 	gap := 3 // between the rows of two tokens
 	stride := s.group*s.dim + gap
 	entries := (max(s.end+s.n-1, 1) - s.base + s.page - 1) / s.page * s.page
@@ -69,11 +70,16 @@ func attentionOp(t tensor.Type, s attentionShape) op {
 			Scale: AttentionScale(s.dim),
 			KV:    cacheView(t, b[3], b[4], s.dim, s.page, s.base),
 			Stats: view[Softmax](b[1])[from*s.group:],
+			BF16:  inBF16,
 		}
 		c.Attention(&a, sc)
 	}
+	name := "Attention"
+	if inBF16 {
+		name = "AttentionBF16"
+	}
 	o := op{
-		name: fmt.Sprintf("Attention/%v/%+v", t, s),
+		name: fmt.Sprintf("%s/%v/%+v", name, t, s),
 		operands: []operand{
 			{"out", tensor.F32, max(0, s.n*stride-gap), out},
 			{"stats", tensor.F32, 2 * s.n * s.group, out},

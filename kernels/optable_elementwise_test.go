@@ -69,6 +69,8 @@ func init() {
 				})},
 			op{name: name("RoundBF16"), operands: []operand{{"dst", tensor.BF16, n, out}, f32("x", n, in)},
 				ways: whole(func(c CPU, b []mem) { c.RoundBF16(b[0].u16(), b[1].f32()) })},
+			op{name: name("RoundedBF16"), operands: []operand{f32("x", n, inout)},
+				ways: whole(func(c CPU, b []mem) { c.RoundedBF16(b[0].f32(), b[0].f32()) })},
 		)
 		for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 			register(

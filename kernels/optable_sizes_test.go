@@ -8,9 +8,14 @@ func init() {
 	for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 		register(
 			matMulOp(t, false, 1, 2048, 130),
-			attentionOp(t, attentionShape{dim: 112, page: 64, group: 6, n: 2, end: 255}),
-			attentionOp(t, attentionShape{dim: 192, page: 32, group: 7, n: 1, end: 300}),
+			attentionOp(t, attentionShape{dim: 112, page: 64, group: 6, n: 2, end: 255}, false),
+			attentionOp(t, attentionShape{dim: 192, page: 32, group: 7, n: 1, end: 300}, false),
 		)
 	}
-	register(matMulOp(tensor.BF16, true, 1, 2048, 130))
+	register(
+		matMulOp(tensor.BF16, true, 1, 2048, 130),
+		attentionOp(tensor.BF16, attentionShape{dim: 112, page: 64, group: 6, n: 2, end: 255}, true),
+		attentionOp(tensor.BF16, attentionShape{dim: 192, page: 32, group: 7, n: 1, end: 300}, true),
+		attentionOp(tensor.BF16, attentionShape{dim: 64, page: 32, group: 3, n: 40, end: 217, window: 90, base: 96}, true),
+	)
 }

@@ -29,20 +29,26 @@
 #define SHLL(n, d)     WORD $(0x2E613800 | (n)<<5 | (d)) // lower four bf16
 #define SHLL2(n, d)    WORD $(0x6E613800 | (n)<<5 | (d)) // upper four bf16
 
-// Loads of 16 elements at R(at), widened into V16 to V19; V20 and V21 are overwritten.
-#define LOAD_F32(at) VLD1.P 64(at), [V16.S4, V17.S4, V18.S4, V19.S4]
-#define LOAD_F16(at) \
-	VLD1.P 32(at), [V20.H8, V21.H8]; \
+// 16 numbers of f16 or bf16 in V20 and V21, widened into V16 to V19.
+#define WIDEN_F16 \
 	FCVTL(20, 16); \
 	FCVTL2(20, 17); \
 	FCVTL(21, 18); \
 	FCVTL2(21, 19)
-#define LOAD_BF16(at) \
-	VLD1.P 32(at), [V20.H8, V21.H8]; \
+#define WIDEN_BF16 \
 	SHLL(20, 16); \
 	SHLL2(20, 17); \
 	SHLL(21, 18); \
 	SHLL2(21, 19)
+
+// Loads of 16 elements at R(at), widened into V16 to V19; V20 and V21 are overwritten.
+#define LOAD_F32(at) VLD1.P 64(at), [V16.S4, V17.S4, V18.S4, V19.S4]
+#define LOAD_F16(at) \
+	VLD1.P 32(at), [V20.H8, V21.H8]; \
+	WIDEN_F16
+#define LOAD_BF16(at) \
+	VLD1.P 32(at), [V20.H8, V21.H8]; \
+	WIDEN_BF16
 
 // Exp2 of exp.go. EXP2(x, n, t, p) replaces Vx by 2^Vx; EXP2SUM adds the small
 // correction Ve to the exponent. Vn, Vt and Vp are overwritten. The constants

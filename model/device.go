@@ -204,6 +204,8 @@ func (m *Model) passShape(s runShape) kernels.PassShape {
 		BF16:  m.precision == PrecisionBF16 && !m.narrowForms.f32 && !m.innerForms.f32,
 		Scale: m.rope.scale,
 		Page:  s.page,
+
+		AttentionBF16: m.attentionInBF16(s.page.Type),
 	}
 	if m.acc.whole() {
 		p.Logits = max(s.seqs, min(s.rows, deviceLogits))

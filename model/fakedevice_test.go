@@ -209,11 +209,13 @@ func (p *fakePool) data(x kernels.DevicePage) []byte {
 	return p.d.pages[x].data
 }
 
-func (p *fakePool) Read(_ context.Context, block []byte, x kernels.DevicePage) error {
+func (p *fakePool) Read(_ context.Context, blocks []byte, pages []kernels.DevicePage) error {
 	if err := p.d.hit(); err != nil {
 		return err
 	}
-	copy(block, p.data(x))
+	for i, x := range pages {
+		copy(blocks[i*p.l.Bytes():(i+1)*p.l.Bytes()], p.data(x))
+	}
 	return nil
 }
 
@@ -467,6 +469,9 @@ func (p *fakePass) RopeAppend(layer int) {
 					p.d.cpu.Rope(x[:d], t[:d/2], t[d/2:])
 				}
 			}
+			if q := p.row(kernels.ActQ, i); p.AttentionBF16 {
+				p.d.cpu.RoundedBF16(q, q)
+			}
 		}
 		for seq, span := range p.spans {
 			for head := range p.KVHeads {
@@ -504,6 +509,7 @@ func (p *fakePass) Attend(layer int, stats bool) {
 				a := kernels.AttentionArgs{
 					Out: p.acts[kernels.ActAttention][off:], Q: p.acts[kernels.ActQ][off:], Stride: n, N: span.N, Group: group,
 					End: h.base + h.entries + 1, Window: p.Windows[layer], Scale: p.Scale, KV: h.table.kv(h.base, h.entries+span.N), Stats: st,
+					BF16: p.AttentionBF16,
 				}
 				p.d.cpu.Attention(&a, new(kernels.AttentionScratch))
 				for i := range st {

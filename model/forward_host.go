@@ -367,13 +367,22 @@ func (st *ropeStage) Run(lo, hi, _ int) {
 	h := (*hostRun)(st)
 	c := h.m.cfg
 	d := c.HeadDim
-	for i := lo; i < hi; i++ {
-		cos, sin := h.cos[i*d/2:(i+1)*d/2], h.sin[i*d/2:(i+1)*d/2]
-		for j := range c.Heads {
-			h.m.cpu.Rope(h.q[(i*c.Heads+j)*d:(i*c.Heads+j+1)*d], cos, sin)
-		}
-		for j := range c.KVHeads {
-			h.m.cpu.Rope(h.k[(i*c.KVHeads+j)*d:(i*c.KVHeads+j+1)*d], cos, sin)
+	for i := range h.segs {
+		g := &h.segs[i]
+		rounded := g.s.attentionInBF16()
+		for i := max(lo, g.row); i < min(hi, g.row+g.n); i++ {
+			cos, sin := h.cos[i*d/2:(i+1)*d/2], h.sin[i*d/2:(i+1)*d/2]
+			q := h.q[i*c.Heads*d : (i+1)*c.Heads*d]
+			for j := range c.Heads {
+				h.m.cpu.Rope(q[j*d:(j+1)*d], cos, sin)
+			}
+			if rounded {
+				// What attention reads, and so what its metrics should see.
+				h.m.cpu.RoundedBF16(q, q)
+			}
+			for j := range c.KVHeads {
+				h.m.cpu.Rope(h.k[(i*c.KVHeads+j)*d:(i*c.KVHeads+j+1)*d], cos, sin)
+			}
 		}
 	}
 }
@@ -428,6 +437,7 @@ func (st *attentionStage) Run(lo, hi, worker int) {
 			Window: c.Windows[h.at],
 			Scale:  h.m.rope.scale,
 			KV:     g.s.view(h.at, it.head),
+			BF16:   g.s.attentionInBF16(),
 		}
 		if g.watch != nil {
 			a.Stats = g.watch.softmaxOf(h.pass, it.head, it.from, it.n)

@@ -17,8 +17,8 @@ import (
 
 // exactModel evaluates a checkpoint in float64, token by token and without any
 // kernel of package kernels, from the definition of the network. With bf16 set
-// it rounds where PrecisionBF16 says: operands of products with bf16 weights,
-// and keys and values where they are cached as bf16.
+// it rounds where PrecisionBF16 says: keys and values, which are cached as bf16, and
+// what is multiplied with them or with bf16 weights.
 type exactModel struct {
 	cfg  *Config
 	rope *Rope
@@ -136,7 +136,7 @@ func (e *exactModel) next(token int32, seqLen int) []float64 {
 		e.rotate(q, pos, seqLen)
 		e.rotate(k, pos, seqLen)
 		if e.bf16 {
-			k, v = rounded(k), rounded(v)
+			q, k, v = rounded(q), rounded(k), rounded(v)
 		}
 		e.keys[at], e.vals[at] = append(e.keys[at], k), append(e.vals[at], v)
 		for i, d := range e.product(l.O, l.OBias, e.attend(at, q)) {
@@ -164,24 +164,37 @@ func (e *exactModel) attend(at int, q []float64) []float64 {
 	out := make([]float64, len(q))
 	for h := range e.cfg.Heads {
 		from := h / group * d
-		score, largest := make([]float64, end), math.Inf(-1)
+		score, total, largest := make([]float64, end), 0.0, math.Inf(-1)
 		for p := first; p < end; p++ {
 			for i := range d {
 				score[p] += q[h*d+i] * e.keys[at][p][from+i]
 			}
 			score[p] /= math.Sqrt(float64(d))
-			largest = max(largest, score[p])
 		}
-		sum := 0.0
-		for p := first; p < end; p++ {
-			weight := math.Exp(score[p] - largest)
-			sum += weight
+		// Weights are relative to the largest score of their block, and rounded so.
+		for lo := first; lo < end; {
+			hi := min(end, (lo/kernels.BlockEntries+1)*kernels.BlockEntries)
+			block := slices.Max(score[lo:hi])
+			top := max(largest, block)
+			keep, take := math.Exp(largest-top), math.Exp(block-top)
 			for i := range d {
-				out[h*d+i] += weight * e.vals[at][p][from+i]
+				out[h*d+i] *= keep
 			}
+			total *= keep
+			for p := lo; p < hi; p++ {
+				weight := math.Exp(score[p] - block)
+				if e.bf16 {
+					weight = toBF16(weight)
+				}
+				total += weight * take
+				for i := range d {
+					out[h*d+i] += weight * take * e.vals[at][p][from+i]
+				}
+			}
+			lo, largest = hi, top
 		}
 		for i := range d {
-			out[h*d+i] /= sum
+			out[h*d+i] /= total
 		}
 	}
 	return out

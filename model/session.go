@@ -124,6 +124,14 @@ func (s *Session) cacheOptions() kvcache.Options {
 	}
 }
 
+// attentionInBF16 reports whether rotated queries and attention weights are rounded
+// to bf16 over caches of a type: as other operands of products with bf16 are.
+func (m *Model) attentionInBF16(cache tensor.Type) bool {
+	return m.precision == PrecisionBF16 && cache == tensor.BF16
+}
+
+func (s *Session) attentionInBF16() bool { return s.m.attentionInBF16(s.opts.CacheType) }
+
 // page returns the layout of the cache's pages.
 func (s *Session) page() kernels.PageLayout {
 	o := s.cache.Options()

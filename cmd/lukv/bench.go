@@ -22,7 +22,7 @@ type benchCmd struct {
 	Weights string   `group:"model" enum:"bf16,f16,f32" default:"bf16" help:"Type of the random weights: ${enum}."`
 
 	Threads   []int    `group:"model" sep:"," placeholder:"N,…" help:"Numbers of threads (default: as many as the processor offers)."`
-	Precision []string `group:"model" sep:"," enum:"auto,bf16,f32" default:"auto" help:"Activations in products with bf16 weights: ${enum}."`
+	Precision []string `group:"model" sep:"," enum:"auto,bf16,f32" default:"auto" help:"Activations in products with bf16 weights and caches: ${enum}."`
 	CPU       []string `group:"model" name:"cpu" sep:"," default:"auto" help:"Instruction sets: auto, all, portable, avx2, avx512, avx512bf16, neon."`
 	CacheType []string `group:"model" sep:"," enum:"auto,f32,f16,bf16" default:"auto" help:"Types of cached keys and values: ${enum}."`
 	deviceFlags

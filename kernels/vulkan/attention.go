@@ -136,7 +136,7 @@ func (w *workList) Fill(spans []stretch, partials view) (int, error) {
 // attentionOp is a call of Attention.
 type attentionOp struct {
 	shape
-	Q     rowset // [N, Heads·HeadDim] f32, rotated
+	Q     rowset // [N, Heads·HeadDim] f32, rotated; with BF16 rounded
 	Out   rowset // the same shape, F32 or BF16
 	Stats view   // [N][Heads][2] f32 (largest score and sum, base 2) or none
 	Heads *headTable
@@ -148,8 +148,11 @@ type attentionOp struct {
 
 // Attention computes causal softmax attention as package kernels defines it, but
 // for the order inside a block of 256 slots: the weights are summed in 32 lanes
-// and the values in lanes as well. Bound: |error| ≤ 4e-6·max|v|. Bits of a row
-// depend on its query and on what it sees alone.
+// and the values in lanes as well. Bound: |error| ≤ 4e-6·max|v|. In bf16 a weight
+// that lies on the edge between two bf16 numbers, within 1e-4 of its size, may be
+// rounded the other way: that moves it by at most 2^-7 of its size, and adds as
+// much of its value to the bound. Bits of a row depend on its query and on what it
+// sees alone.
 func (c *commands) Attention(a attentionOp) {
 	const op = "attention"
 	if !c.ready(op) {
@@ -188,7 +191,7 @@ func (c *commands) Attention(a attentionOp) {
 	p.u32(a.Q.Stride, a.Out.Stride, a.shape.Heads, a.KVHeads, a.Work.window)
 	p.f32(a.scale())
 	p.u32(a.group(), ldt)
-	c.dispatchIndirect(op, "attend", append(a.constants(), uint32(r), mode, a.lanes()), &p, a.Work.mem.At(0, 12))
+	c.dispatchIndirect(op, "attend", append(a.constants(), uint32(r), mode, a.lanes(), a.narrow()), &p, a.Work.mem.At(0, 12))
 	if !a.Split {
 		return
 	}

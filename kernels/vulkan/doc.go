@@ -33,7 +33,9 @@
 // a run can be cancelled and no submission lasts long.
 //
 // With PassShape.BF16, ActNorm, ActAttention and ActInner are stored as bf16, and
-// all matrices have to be bf16. Products write ActX, ActQ, ActK or ActV.
+// all matrices have to be bf16. Products write ActX, ActQ, ActK or ActV. With
+// PassShape.AttentionBF16, RopeAppend rounds the queries where they lie, and attention
+// its weights.
 //
 // # Memory
 //
@@ -41,7 +43,8 @@
 // and handed out in pieces. Freed pieces are used again by work that is submitted
 // later; empty blocks go back to the driver, but for the last one, when the device is done
 // with them. A pool of pages takes 1 MiB at a time, which goes back with its last
-// page. Copies pass through a ring of two times 4 MiB.
+// page. Copies pass through a ring of two times 4 MiB; pages that are read together
+// fill it together.
 //
 // # Arithmetic
 //
@@ -50,8 +53,9 @@
 // calls, on what else is in the batch, nor on whether attention is split. That
 // holds on one device with one driver. Devices differ in whether they fuse multiply
 // and add, in division, square roots and subnormal numbers; each operation states
-// its bound against package kernels. Infinities and NaN in operands may or may not
-// arrive in the result.
+// its bound against package kernels. What lies on the edge between two bf16 numbers
+// may be rounded the other way than the processor rounds it. Infinities and NaN in
+// operands may or may not arrive in the result.
 //
 // # Lifetime and concurrency
 //

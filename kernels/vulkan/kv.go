@@ -215,6 +215,18 @@ type shape struct {
 	// Scale is the factor of attention's scores, log2 e included; 0 means
 	// kernels.AttentionScale.
 	Scale float32
+
+	// BF16 says that attention is in bf16: rotated queries are rounded, and so are
+	// the weights.
+	BF16 bool
+}
+
+// narrow is 1 if attention is in bf16, as shaders want it.
+func (s shape) narrow() uint32 {
+	if s.BF16 {
+		return 1
+	}
+	return 0
 }
 
 func (s shape) scale() float32 {
@@ -231,6 +243,8 @@ func (c *commands) shape(op string, s shape) {
 		c.fail(op, "%w", err)
 	} else if s.KVHeads < 1 || s.Heads < s.KVHeads || s.Heads%s.KVHeads != 0 || s.group() > 255 {
 		c.fail(op, "found %d query heads and %d kv heads, expected a multiple of at most 255", s.Heads, s.KVHeads)
+	} else if s.BF16 && s.Type != tensor.BF16 {
+		c.fail(op, "found attention in bf16 over pages of type %v, expected BF16", s.Type)
 	}
 }
 
@@ -239,7 +253,8 @@ func (c *commands) shape(op string, s shape) {
 // keys, values v and positions in the pages of the rows' sequences. turns is
 // [N][HeadDim] f32: HeadDim/2 cosines, then as many sines, of each row. rows is
 // [N] rowInfo. Rotations are within one rounding of package kernels', stored
-// elements are rounded once to nearest even.
+// elements are rounded once to nearest even, and so are the queries if attention
+// is in bf16.
 func (c *commands) RopeAppend(s shape, q, k, v rowset, turns, rows view, heads *headTable) {
 	const op = "rope and append"
 	if !c.ready(op) {
@@ -263,5 +278,5 @@ func (c *commands) RopeAppend(s shape, q, k, v rowset, turns, rows view, heads *
 	}
 	p.u32(q.N, s.Heads, s.KVHeads, q.Stride, k.Stride, v.Stride)
 	threads := (s.Heads + 2*s.KVHeads) * s.HeadDim / 4
-	c.dispatch(op, "rope", s.constants(), &p, (threads+255)/256, q.N, 1)
+	c.dispatch(op, "rope", append(s.constants(), s.narrow()), &p, (threads+255)/256, q.N, 1)
 }

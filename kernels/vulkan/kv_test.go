@@ -187,7 +187,7 @@ type attentionCase struct {
 }
 
 func attentionCases() []attentionCase {
-	shape := func(typ tensor.Type, d, pe, h, kv int) shape { return shape{layout{typ, d, pe}, h, kv, 0} }
+	shape := func(typ tensor.Type, d, pe, h, kv int) shape { return shape{layout{typ, d, pe}, h, kv, 0, false} }
 	cases := []attentionCase{
 		{shape(tensor.BF16, 64, 64, 4, 2), []int{70, 300}, 1, 0, nil},
 		{shape(tensor.F16, 128, 64, 8, 1), []int{529}, 1, 0, nil},
@@ -208,7 +208,47 @@ func attentionCases() []attentionCase {
 	for _, typ := range weightTypes {
 		cases = append(cases, attentionCase{shape(typ, 128, 64, 4, 2), []int{1000, 515}, 5, 0, nil})
 	}
+	for _, c := range cases {
+		if c.shape.Type == tensor.BF16 {
+			c.shape.BF16 = true
+			cases = append(cases, c)
+		}
+	}
 	return cases
+}
+
+// tipped is the most that attention in bf16 may move when weights on the edge
+// between two bf16 numbers are rounded the other way: the components of the
+// result and the sum, of query q over the logical slots [lo, hi) of head h. out is
+// the result.
+func (c *testCache) tipped(h int, q, out []float32, lo, hi int) (moved []float64, sum float64) {
+	t := make([]float32, hi-lo)
+	kv := c.kv(h)
+	kernels.CPU{}.AttentionScores(t, q, &kv, lo, c.s.scale())
+	moved = make([]float64, len(q))
+	total, top := 0.0, slices.Max(t)
+	for at := lo; at < hi; {
+		end := min(hi, (at/kernels.BlockEntries+1)*kernels.BlockEntries)
+		m := slices.Max(t[at-lo : end-lo])
+		for slot := at; slot < end; slot++ {
+			p := kernels.Exp2(t[slot-lo] - m)
+			w := float64(p) * math.Exp2(float64(m-top))
+			total += w
+			// The bits that are rounded off, from the edge: 840 are 1e-4 of the size.
+			if x := int(math.Float32bits(p)&0xffff) - 0x8000; x < -840 || x > 840 {
+				continue
+			}
+			sum += w / 128
+			for d, v := range c.value(h, slot-c.bases[h]) {
+				moved[d] += w / 128 * math.Abs(float64(v)-float64(out[d]))
+			}
+		}
+		at = end
+	}
+	for d := range moved {
+		moved[d] /= total
+	}
+	return moved, sum
 }
 
 func TestAttention(t *testing.T) {
@@ -225,6 +265,9 @@ func TestAttention(t *testing.T) {
 			c := newTestCache(t, d, r, s, a.lens, a.bases, longest)
 			width := s.Heads * s.HeadDim
 			q := random(r, n*width)
+			if s.BF16 {
+				_, q = narrow(q, tensor.BF16)
+			}
 			qr, _ := uploadRows(t, d, q, n, width, tensor.F32)
 			ends := func(at int) []int {
 				e := make([]int, s.KVHeads)
@@ -264,6 +307,7 @@ func TestAttention(t *testing.T) {
 
 			want := make([]float32, len(q))
 			wantStats := make([]float32, 2*n*s.Heads)
+			moved, movedStats := make([]float64, len(q)), make([]float64, len(wantStats))
 			group := s.group()
 			for h := range s.KVHeads {
 				off := h * group * s.HeadDim
@@ -271,16 +315,26 @@ func TestAttention(t *testing.T) {
 				var sc kernels.AttentionScratch
 				kernels.CPU{}.Attention(&kernels.AttentionArgs{
 					Out: want[off:], Q: q[off:], Stride: width, N: n, Group: group, End: ends(0)[h], Window: a.window,
-					Scale: kernels.AttentionScale(s.HeadDim), KV: c.kv(h), Stats: sm,
+					Scale: kernels.AttentionScale(s.HeadDim), KV: c.kv(h), Stats: sm, BF16: s.BF16,
 				}, &sc)
 				for i, x := range sm {
 					at := 2 * (i/group*s.Heads + h*group + i%group)
 					wantStats[at], wantStats[at+1] = x.Max, x.Sum
+					if s.BF16 {
+						row := (i/group*s.Heads + h*group + i%group) * s.HeadDim
+						end, lo := ends(i / group)[h], 0
+						if a.window > 0 {
+							lo = max(0, end-a.window)
+						}
+						of, sum := c.tipped(h, q[row:row+s.HeadDim], want[row:row+s.HeadDim], lo, end)
+						copy(moved[row:], of)
+						movedStats[at+1] = sum
+					}
 				}
 			}
 			// Values are of order one, at most about five.
-			within(t, name, wide(want), got, func(int) float64 { return 4e-6 * 5 })
-			within(t, name+" stats", wide(wantStats), stats, relative(wide(wantStats), 1e-5, 1e-5))
+			within(t, name, wide(want), got, func(i int) float64 { return 4e-6*5 + moved[i] })
+			within(t, name+" stats", wide(wantStats), stats, func(i int) float64 { return 1e-5*math.Abs(float64(wantStats[i])) + 1e-5 + movedStats[i] })
 
 			for _, chunk := range []int{n, 1, 4} {
 				if chunk > n {
@@ -296,7 +350,7 @@ func TestAttention(t *testing.T) {
 		})
 	}
 	// The output in bf16 is the f32 output, rounded.
-	s := shape{layout{tensor.BF16, 64, 16}, 4, 2, 0}
+	s := shape{layout{tensor.BF16, 64, 16}, 4, 2, 0, false}
 	r := rng("bf16 out")
 	c := newTestCache(t, d, r, s, []int{20, 300}, nil, 300)
 	qr, _ := uploadRows(t, d, random(r, 4*64), 1, 4*64, tensor.F32)
@@ -322,11 +376,67 @@ func TestAttention(t *testing.T) {
 	}
 }
 
+// Attention in bf16 rounds weights, and has none below 2^-60.
+func TestAttentionWeightsInBF16(t *testing.T) {
+	d := device(t)
+	s := shape{layout{tensor.BF16, 8, 16}, 1, 1, 1, true}
+	c := newTestCache(t, d, rng("weights in bf16"), s, []int{0}, nil, 16)
+	// The first components are the scores.
+	const n, huge = 4, 1 << 70
+	k := [n * 8]float32{0: 0, 8: -0.5, 16: -60, 24: -60.5}
+	v := [n * 8]float32{0: 1, 8 + 1: 1, 16 + 2: huge, 24 + 3: huge}
+	q, turns := [n * 8]float32{24: 1 + 1.0/512}, [n * 8]float32{}
+	for i := range n {
+		copy(turns[8*i:], []float32{1, 1, 1, 1})
+	}
+	qr, qg := uploadRows(t, d, q[:], n, 8, tensor.F32)
+	kr, _ := uploadRows(t, d, k[:], n, 8, tensor.F32)
+	vr, _ := uploadRows(t, d, v[:], n, 8, tensor.F32)
+	raw := make([]byte, n*rowInfoBytes)
+	putRows(raw, repeat(n, func(i int) rowInfo { return rowInfo{0, i, int32(i)} }))
+	rows, tv := upload(t, d, raw), upload(t, d, bytesOf(turns[:]))
+	w, err := d.newWorkList(s, 0, 1, 1)
+	ok(t, err)
+	defer w.Free()
+	parts := alloc(t, d, int(partialBytes(8, 1)))
+	for _, bf16 := range []bool{false, true} {
+		x := float64(q[24])
+		p := []float64{1, math.Exp2(-0.5 * x), math.Exp2(-60 * x), math.Exp2(-60.5 * x), 0, 0, 0, 0}
+		if bf16 {
+			copy(p, []float64{1, 0.70703125, 1.0 / (1 << 60), 0}) // what is nearest to 2^-0.5
+		}
+		want := slices.Clone(p)
+		for i := range want {
+			want[i] *= float64(v[9*i%len(v)]) / (p[0] + p[1])
+		}
+		s.BF16, w.shape.BF16 = bf16, bf16
+		for _, p := range []view{{}, parts.view} {
+			y, yg := newRows(t, d, 1, 8, tensor.F32)
+			_, err := w.Fill([]stretch{{N: 1, End: []int{n}}}, p)
+			ok(t, err)
+			run(t, d, func(cmd *commands) {
+				cmd.RopeAppend(s, qr, kr, vr, tv.view, rows.view, c.heads)
+				cmd.Attention(attentionOp{shape: s, Q: qr.Part(n-1, 1), Out: y, Heads: c.heads, Work: w, Split: !p.None()})
+			})
+			if q := rowsOf(qg, qr)[24]; (q == 1) != bf16 {
+				t.Errorf("attention in bf16 %v: the query is %v", bf16, q)
+			}
+			within(t, fmt.Sprintf("attention in bf16 %v", bf16), want, rowsOf(yg, y), relative(want, 1e-5, 1e-9))
+		}
+	}
+	s.Type = tensor.F16
+	if err := d.run(context.Background(), func(cmd *commands) { cmd.RopeAppend(s, qr, kr, vr, tv.view, rows.view, c.heads) }); err == nil {
+		t.Error("attention in bf16 over pages in f16 was accepted")
+	} else {
+		t.Log(err)
+	}
+}
+
 // Commands that were recorded once follow a cache that grows: 40 decode steps
 // of two sequences, one of which begins empty.
 func TestRecordedDecode(t *testing.T) {
 	d := device(t)
-	s := shape{layout{tensor.F16, 32, 16}, 4, 2, 0}
+	s := shape{layout{tensor.F16, 32, 16}, 4, 2, 0, false}
 	r := rng("decode")
 	const steps, seqs = 40, 2
 	start := [][]int{{250, 3}, {0, 0}}
@@ -457,7 +567,7 @@ func TestRopeAppend(t *testing.T) {
 	d := device(t)
 	for _, typ := range weightTypes {
 		for _, dim := range []int{8, 12, 64, 128} {
-			s := shape{layout{typ, dim, 16}, 4, 2, 0}
+			s := shape{layout{typ, dim, 16}, 4, 2, 0, false}
 			r := rng(fmt.Sprint("rope", typ, dim))
 			const n = 21
 			lens := []int{30, 5}
@@ -478,6 +588,15 @@ func TestRopeAppend(t *testing.T) {
 			putRows(raw, info)
 			ri, tv := upload(t, d, raw), upload(t, d, bytesOf(turns))
 			run(t, d, func(cmd *commands) { cmd.RopeAppend(s, qr, kr, vr, tv.view, ri.view, c.heads) })
+			if typ == tensor.BF16 {
+				// Attention in bf16 gets the same queries, rounded.
+				b := s
+				b.BF16 = true
+				br, bg := uploadRows(t, d, q, n, 4*dim, tensor.F32)
+				run(t, d, func(cmd *commands) { cmd.RopeAppend(b, br, kr, vr, tv.view, ri.view, c.heads) })
+				_, want := narrow(rowsOf(qg, qr), tensor.BF16)
+				testnum.SameBits(t, "queries for attention in bf16", want, rowsOf(bg, br))
+			}
 			for i := range n {
 				cos, sin := turns[i*dim:i*dim+dim/2], turns[i*dim+dim/2:(i+1)*dim]
 				for h := range 4 {
@@ -516,7 +635,7 @@ func TestCompact(t *testing.T) {
 	d := device(t)
 	for _, typ := range weightTypes {
 		for _, dim := range []int{8, 20, 64} {
-			s := shape{layout{typ, dim, 16}, 3, 3, 0}
+			s := shape{layout{typ, dim, 16}, 3, 3, 0, false}
 			r := rng(fmt.Sprint("compact", typ, dim))
 			lens := []int{700, 700, 40}
 			c := newTestCache(t, d, r, s, lens, nil, 700)

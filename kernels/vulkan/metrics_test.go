@@ -15,11 +15,11 @@ import (
 
 func metricShapes() []shape {
 	return []shape{
-		{layout{tensor.BF16, 64, 32}, 6, 2, 0},
-		{layout{tensor.F16, 32, 16}, 10, 1, 0},
-		{layout{tensor.F32, 40, 64}, 2, 2, 0},
-		{layout{tensor.BF16, 12, 16}, 4, 2, 0},
-		{layout{tensor.F32, 20, 16}, 3, 1, 0},
+		{layout{tensor.BF16, 64, 32}, 6, 2, 0, false},
+		{layout{tensor.F16, 32, 16}, 10, 1, 0, false},
+		{layout{tensor.F32, 40, 64}, 2, 2, 0, false},
+		{layout{tensor.BF16, 12, 16}, 4, 2, 0, false},
+		{layout{tensor.F32, 20, 16}, 3, 1, 0, false},
 	}
 }
 

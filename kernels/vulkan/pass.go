@@ -105,10 +105,13 @@ func (d *Device) newPass(s kernels.PassShape) (*pass, error) {
 	if err := l.Check(); err != nil {
 		return nil, err
 	}
+	if s.AttentionBF16 && s.Page.Type != tensor.BF16 {
+		return nil, fmt.Errorf("attention in bf16: found pages of type %v, expected BF16", s.Page.Type)
+	}
 	if err := d.ready(); err != nil {
 		return nil, err
 	}
-	p := &pass{d: d, s: s, shape: shape{layout: l, Heads: s.Heads, KVHeads: s.KVHeads, Scale: s.Scale}, lists: map[*passList]struct{}{}, kept: map[*buffer]struct{}{}, partFlops: hardwareFlops}
+	p := &pass{d: d, s: s, shape: shape{layout: l, Heads: s.Heads, KVHeads: s.KVHeads, Scale: s.Scale, BF16: s.AttentionBF16}, lists: map[*passList]struct{}{}, kept: map[*buffer]struct{}{}, partFlops: hardwareFlops}
 	if d.info.Kind == "software" {
 		p.partFlops = softwareFlops
 	}

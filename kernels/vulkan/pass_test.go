@@ -25,6 +25,7 @@ type forwardModel struct {
 	hidden, heads, kv, dim, inner, vocab int
 	windows                              []int // of each layer
 	bf16                                 bool
+	attention                            tensor.Type // BF16: over pages in bf16, and in bf16
 
 	raw map[string][]byte // bf16
 	vec map[string][]float32
@@ -48,7 +49,7 @@ func (m *forwardModel) shapes() map[string][2]int {
 func newForwardModel(dim int, windows ...int) *forwardModel {
 	m := &forwardModel{
 		hidden: 90, heads: 6, kv: 2, dim: dim, inner: 157, vocab: 91, windows: windows,
-		raw: map[string][]byte{}, vec: map[string][]float32{},
+		raw: map[string][]byte{}, vec: map[string][]float32{}, attention: tensor.F32,
 	}
 	for name, s := range m.shapes() {
 		x := random(rng(name), s[0]*s[1])
@@ -126,6 +127,11 @@ func (m *forwardModel) reference(tokens []int) []float32 {
 			for h := range m.kv {
 				cpu.Rope(k[i*fK+h*dim:][:dim], t[:dim/2], t[dim/2:])
 			}
+		}
+		_, q = narrow(q, m.attention)
+		_, k = narrow(k, m.attention)
+		_, v = narrow(v, m.attention)
+		for i := range n {
 			first := 0
 			if window > 0 {
 				first = max(0, i+1-window)
@@ -167,7 +173,7 @@ func newPassRig(t testing.TB, d *Device, m *forwardModel, rows, sequences int) *
 	t.Helper()
 	r := &passRig{
 		t: t, d: d, m: m, w: map[string]kernels.DeviceMatrix{}, v: map[string]kernels.DeviceVector{},
-		lists: map[int]kernels.PassList{}, page: kernels.PageLayout{Type: tensor.F32, HeadDim: m.dim, PageEntries: 16},
+		lists: map[int]kernels.PassList{}, page: kernels.PageLayout{Type: m.attention, HeadDim: m.dim, PageEntries: 16},
 	}
 	ctx := context.Background()
 	var err error
@@ -195,6 +201,7 @@ func (r *passRig) passShape(rows, sequences int) kernels.PassShape {
 	return kernels.PassShape{
 		Rows: rows, Sequences: sequences, Logits: rows, Hidden: m.hidden, Heads: m.heads, KVHeads: m.kv, HeadDim: m.dim,
 		Intermediate: m.inner, Vocab: m.vocab, Windows: m.windows, BF16: m.bf16, Scale: kernels.AttentionScale(m.dim), Page: r.page,
+		AttentionBF16: m.attention == tensor.BF16,
 	}
 }
 
@@ -331,21 +338,24 @@ func testTokens(m *forwardModel, n, seed int) []int {
 func TestPass(t *testing.T) {
 	d := device(t)
 	for _, c := range []struct {
-		dim     int
-		windows []int
-		bf16    bool
-		n       int
-		bound   float64
+		dim       int
+		windows   []int
+		bf16      bool
+		attention tensor.Type
+		n         int
+		bound     float64
 	}{
-		{16, []int{0, 0}, false, 45, 1e-5},
-		{12, []int{0, 0}, false, 45, 1e-5},
-		{16, []int{0, 20}, false, 70, 1e-5},
-		{16, []int{5, 0, 33}, true, 60, 0.05},
-		{32, []int{0}, true, 300, 0.05},
+		{16, []int{0, 0}, false, tensor.F32, 45, 1e-5},
+		{12, []int{0, 0}, false, tensor.F32, 45, 1e-5},
+		{16, []int{0, 20}, false, tensor.F32, 70, 1e-5},
+		{16, []int{5, 0, 33}, true, tensor.F32, 60, 0.05},
+		{32, []int{0}, true, tensor.F32, 300, 0.05},
+		{32, []int{0}, true, tensor.BF16, 300, 0.05},
+		{16, []int{20, 0}, false, tensor.BF16, 60, 0.05},
 	} {
-		t.Run(fmt.Sprintf("dim%d,windows%v,bf16=%v", c.dim, c.windows, c.bf16), func(t *testing.T) {
+		t.Run(fmt.Sprintf("dim%d,windows%v,bf16=%v,attention=%v", c.dim, c.windows, c.bf16, c.attention), func(t *testing.T) {
 			m := newForwardModel(c.dim, c.windows...)
-			m.bf16 = c.bf16
+			m.bf16, m.attention = c.bf16, c.attention
 			r := newPassRig(t, d, m, c.n, 3)
 			tokens := testTokens(m, c.n, 1)
 			// Windows drop pages after a step, so a whole prefill has none dropped.
@@ -438,7 +448,9 @@ func TestPassReads(t *testing.T) {
 	ctx := context.Background()
 	for _, bf16 := range []bool{false, true} {
 		m := newForwardModel(12, 0)
-		m.bf16 = bf16
+		if m.bf16 = bf16; bf16 {
+			m.attention = tensor.BF16
+		}
 		const n = 9
 		r := newPassRig(t, d, m, n, 1)
 		r.chunks(r.sequence(), testTokens(m, n, 3), n)
@@ -460,6 +472,10 @@ func TestPassReads(t *testing.T) {
 		inner := read(kernels.ActInner, 0, n, m.inner)
 		if _, y := narrow(inner, tensor.BF16); bf16 {
 			testnum.SameBits(t, "inner activations are bf16", y, inner)
+		}
+		q := read(kernels.ActQ, 0, n, m.heads*m.dim)
+		if _, y := narrow(q, tensor.BF16); slices.Equal(q, y) != bf16 {
+			t.Errorf("attention in bf16 %v: queries are bf16 %v", bf16, !bf16)
 		}
 		stats := make([]kernels.Softmax, n*m.heads)
 		ok(t, r.pass.ReadStats(ctx, stats, 0, n))
@@ -558,6 +574,13 @@ func TestPassChecksItsArguments(t *testing.T) {
 	shape.Page.HeadDim = 64
 	if _, err := d.Pass(shape); err == nil {
 		t.Error("a pass with pages of other heads")
+	}
+	shape = r.passShape(1, 1)
+	shape.AttentionBF16 = true
+	if _, err := d.Pass(shape); err == nil {
+		t.Error("attention in bf16 over pages in f32")
+	} else {
+		t.Log(err)
 	}
 	mixed := *m
 	mixed.bf16 = true
@@ -676,7 +699,7 @@ func TestDeviceLostThroughTheInterface(t *testing.T) {
 			"Pages":   func() error { _, err := d.Pages(r.page); return err },
 			"Pass":    func() error { _, err := d.Pass(r.passShape(1, 1)); return err },
 			"Alloc":   func() error { _, err := r.pool.Alloc(nil, 1); return err },
-			"Read":    func() error { return r.pool.Read(ctx, block, page) },
+			"Read":    func() error { return r.pool.Read(ctx, block, pages[:1]) },
 			"Write":   func() error { return r.pool.Write(ctx, page, block) },
 			"Copy":    func() error { return r.pool.Copy(page, page) },
 			"Compact": func() error { return r.pool.Compact(pages, pages, []int32{1}, 0) },

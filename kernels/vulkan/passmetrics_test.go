@@ -21,9 +21,10 @@ func (r *passRig) cacheOf(s *passSeq, layer int) *testCache {
 	half := c.s.hostHalf()
 	for h := range r.m.kv {
 		var k, v []byte
-		for _, g := range s.pages[layer*r.m.kv+h] {
-			block := make([]byte, r.page.Bytes())
-			ok(r.t, r.pool.Read(context.Background(), block, g))
+		pages := s.pages[layer*r.m.kv+h]
+		blocks := make([]byte, len(pages)*r.page.Bytes())
+		ok(r.t, r.pool.Read(context.Background(), blocks, pages))
+		for block := range slices.Chunk(blocks, r.page.Bytes()) {
 			k, v = append(k, block[:half]...), append(v, block[half:2*half]...)
 		}
 		c.k, c.v = append(c.k, k), append(c.v, v)

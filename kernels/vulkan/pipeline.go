@@ -22,7 +22,7 @@ import (
 var shaderFiles embed.FS
 
 // maxConstants is the number of specialisation constants that a shader may have.
-const maxConstants = 6
+const maxConstants = 7
 
 // pipelineKey names a pipeline: a shader and the values of its constants.
 type pipelineKey struct {

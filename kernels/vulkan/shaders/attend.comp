@@ -6,7 +6,8 @@
 // one token. Logical slots are visited in blocks that end at multiples of 256:
 //
 //   score  chain of fma over d = 0 … D-1, times scale
-//   p      2^(score - m), m the largest score of the block
+//   p      2^(score - m), m the largest score of the block; with WB rounded to bf16,
+//          and 0 where score - m < -60
 //   sum    thread j of 32 adds slots j, j+32, …; the 32 in ascending order
 //   acc    lane l of NL adds p·v of slots l, l+NL, … by fma; the lanes in ascending order
 //   merge  as package kernels defines it, blocks in ascending order
@@ -21,6 +22,7 @@ layout(constant_id = 2) const uint PE = 64;
 layout(constant_id = 3) const uint R = 8;  // rows of a tile, at most 8
 layout(constant_id = 4) const uint SPLIT_YT = 0; // type of out; 1 more: the list may be split
 layout(constant_id = 5) const uint NL = 16;
+layout(constant_id = 6) const uint WB = 0; // 1: weights are in bf16
 
 const uint DP = (D + 7) / 8 * 8;
 
@@ -35,6 +37,7 @@ layout(push_constant) uniform P {
 };
 
 const float NONE = -3.0e38; // no score is below it
+const float MIN_WEIGHT = -60.0; // exponent below which a weight in bf16 is 0
 const uint CH = DP / 8;
 
 shared float sq[R * DP];
@@ -121,6 +124,7 @@ void main() {
 				uint at = (j32 + 32 * i) * R + r32;
 				float x = sp[at];
 				float p = x > NONE ? power2(x - m) : 0.0;
+				if (WB != 0) p = x - m < MIN_WEIGHT ? 0.0 : roundBF16(p);
 				sp[at] = p;
 				s += p;
 			}

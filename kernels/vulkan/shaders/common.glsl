@@ -67,6 +67,9 @@ uint bits16(float x, uint type) {
 	return s | (a + 0xfffu + (a >> 13 & 1u)) >> 13;
 }
 
+// roundBF16 rounds to bf16, nearest even.
+float roundBF16(float x) { return unbf(bits16(x, BF16)); }
+
 uint pack2(float lo, float hi, uint type) { return bits16(lo, type) | bits16(hi, type) << 16; }
 
 float unpack1(InU p, uint i, uint type) {

@@ -10,6 +10,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint T = 2; // type of the cache
 layout(constant_id = 1) const uint D = 128;
 layout(constant_id = 2) const uint PE = 64;
+layout(constant_id = 3) const uint RQ = 0; // 1: queries are rounded to bf16
 
 const uint DP = (D + 7) / 8 * 8;
 
@@ -51,6 +52,12 @@ void main() {
 		turn(a0, b0, CS.v[t], CS.v[t + D / 2]);
 		turn(a1, b1, CS.v[t + 1], CS.v[t + D / 2 + 1]);
 		if (isQ) {
+			if (RQ != 0) {
+				a0 = roundBF16(a0);
+				a1 = roundBF16(a1);
+				b0 = roundBF16(b0);
+				b1 = roundBF16(b1);
+			}
 			X.v[at + i] = a0;
 			X.v[at + i + 1] = a1;
 			X.v[at + D / 2 + i] = b0;
