@@ -46,7 +46,8 @@ type Softmax struct {
 type AttentionScratch struct {
 	rows int
 
-	// Rows lie attentionStride elements apart.
+	// Rows lie attentionStride elements apart. Kernels may keep queries and weights in
+	// bf16 at the start of their rows, see attentionKernels.
 	q   []float32 // [rows][HeadDim] queries
 	p   []float32 // [rows][BlockEntries] scores of a block, then weights
 	acc []float32 // [rows][HeadDim] weighted values of a block
@@ -56,7 +57,7 @@ type AttentionScratch struct {
 	lo, hi    []int     // [rows] those of a block, counted from its start
 	part, all []Softmax // [rows] of the block, of the blocks before
 
-	// Panels: what many rows read again and again, widened.
+	// Panels: what many rows read again and again, widened or in pairs of bf16.
 	k []float32 // [HeadDim][panelColumns] keys
 	v []float32 // [panelSlots][panelColumns] a part of the values' columns
 

@@ -324,15 +324,12 @@ func panelValues1Dot(acc, p *float32, v unsafe.Pointer, stride, n, cols int, nex
 //go:noescape
 func softmaxDot(p *float32, n, rows int, st *Softmax)
 
-// Constants of the assembly.
+// interleave is an index of VPERMW: element 2i is number i, element 2i+1 number 16+i.
 //
 //lint:ignore U1000 read by assembly
-var (
-	minWeights = float32(minWeight)
-	interleave = func() (idx [32]uint16) { // of VPERMW: number i, number 16+i
-		for i := range idx {
-			idx[i] = uint16(i/2 + i%2*16)
-		}
-		return idx
-	}()
-)
+var interleave = func() (idx [32]uint16) {
+	for i := range idx {
+		idx[i] = uint16(i/2 + i%2*16)
+	}
+	return idx
+}()

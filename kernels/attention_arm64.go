@@ -166,8 +166,3 @@ func values6PairsNEON(acc, p, v *float32, n, groups, cols int, next unsafe.Point
 
 //go:noescape
 func softmaxPairsNEON(p *float32, n, rows int, st *Softmax)
-
-// A constant of the assembly.
-//
-//lint:ignore U1000 read by assembly
-var minWeights = float32(minWeight)

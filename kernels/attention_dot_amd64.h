@@ -1,5 +1,5 @@
-// Attention in bf16 with AVX512_BF16: registers and instructions that the assembler
-// does not know.
+// Attention in bf16 with AVX512_BF16: instructions that the assembler does not
+// know, and steps made of them.
 
 // DP<r><c> is VDPBF16PS Z(28+r%4), Z(24+c), Z(4r+c): both steps of the contract for
 // row r and vector c of 16 pairs, flushing whatever MXCSR says. NARROW<z> is
@@ -35,10 +35,10 @@
 // lower half of a register with those of the upper half.
 #define INTERLEAVE VMOVDQU16 ·interleave(SB), Z16
 
-// Sixteen pairs of two rows of bf16, the second dist bytes behind the first.
-#define PAIR16(at, dist, y, z) \
-	VMOVDQU64 at, y; \
-	VINSERTI64X4 $1, dist, z, z; \
+// Sixteen pairs of two rows of bf16; y is the lower half of z.
+#define PAIR16(first, second, y, z) \
+	VMOVDQU64 first, y; \
+	VINSERTI64X4 $1, second, z, z; \
 	VPERMW z, Z16, z
 
 // A step of a tile of 6 rows and 64 columns, as STEP64 with pairs.

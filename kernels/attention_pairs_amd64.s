@@ -194,13 +194,13 @@ TEXT ·values6PairsAVX2(SB), NOSPLIT, $8-56
 // func scores6PairsAVX512(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
 TEXT ·scores6PairsAVX512(SB), NOSPLIT, $8-68
 	MODES
-	SCORES6_AVX512(STEP64_AT(4, PANEL); STEP64_AT(0, 0), 2, FLUSH, KEEP)
+	SCORES6_AVX512(STEP64_AT(1); STEP64_AT(0), 2, FLUSH, KEEP)
 
 // func values6PairsAVX512(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
 TEXT ·values6PairsAVX512(SB), NOSPLIT, $8-56
 	MODES
 	FLUSH
-	VALUES6_AVX512(STEP64_AT(4, PANEL); STEP64_AT(0, 0), STEP16_AT(4, PANEL); STEP16_AT(0, 0), 2)
+	VALUES6_AVX512(STEP64_AT(1); STEP64_AT(0), STEP16_AT(1); STEP16_AT(0), 2)
 	KEEP
 	VZEROUPPER
 	RET
@@ -334,11 +334,11 @@ slot:
 	VZEROUPPER
 	RET
 
-// Rounds the weights x, which are not negative, to bf16; t is overwritten. Y15 is 0x7fff.
-#define ROUND_WEIGHTS(x, t) \
+// Rounds the weights x, which are not negative, to bf16; t is overwritten, c is 0x7fff.
+#define ROUND_WEIGHTS(x, t, c) \
 	VPSLLD $15, x, t; \
 	VPSRLD $31, t, t; \
-	VPADDD Y15, t, t; \
+	VPADDD c, t, t; \
 	VPADDD t, x, x; \
 	VPSRLD $16, x, x; \
 	VPSLLD $16, x, x
@@ -359,13 +359,13 @@ weight:
 	VMOVUPS (SI), Y4
 	VSUBPS Y1, Y4, Y4
 	EXP2_DOWN_AVX2(Y4, Y5, Y6, Y0)
-	ROUND_WEIGHTS(Y4, Y5)
+	ROUND_WEIGHTS(Y4, Y5, Y15)
 	VMOVUPS Y4, (SI)
 	VADDPS Y4, Y2, Y2
 	VMOVUPS 32(SI), Y4
 	VSUBPS Y1, Y4, Y4
 	EXP2_DOWN_AVX2(Y4, Y5, Y6, Y0)
-	ROUND_WEIGHTS(Y4, Y5)
+	ROUND_WEIGHTS(Y4, Y5, Y15)
 	VMOVUPS Y4, 32(SI)
 	VADDPS Y4, Y3, Y3
 	ADDQ $64, SI
@@ -381,19 +381,12 @@ weight:
 	RET
 
 #define ROUND_BOTH_WEIGHTS \
-	ROUND_WEIGHTS_AVX512(Z4, Z5); \
-	ROUND_WEIGHTS_AVX512(Z8, Z9); \
+	ROUND_WEIGHTS(Z4, Z5, Z24); \
+	ROUND_WEIGHTS(Z8, Z9, Z24); \
 	VMOVUPS Z4, (R9); \
 	VMOVUPS Z8, ROW(R9); \
 	VADDPS Z4, Z12, Z12; \
 	VADDPS Z8, Z13, Z13
-#define ROUND_WEIGHTS_AVX512(x, t) \
-	VPSLLD $15, x, t; \
-	VPSRLD $31, t, t; \
-	VPADDD Z24, t, t; \
-	VPADDD t, x, x; \
-	VPSRLD $16, x, x; \
-	VPSLLD $16, x, x
 
 // func softmaxPairsAVX512(p *float32, n, rows int, st *Softmax)
 TEXT ·softmaxPairsAVX512(SB), NOSPLIT, $0-32

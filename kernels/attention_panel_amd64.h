@@ -5,36 +5,36 @@
 #define PANEL 256 // bytes of 64 columns
 
 // A step of a tile of 6 rows and 64 columns: Z0–Z23 += a · b, row r and vector c of
-// 16 columns in Z(4r+c). a is off bytes behind R9, b pan bytes behind DX; Z24–Z31
+// 16 columns in Z(4r+c). a is step elements behind R9, b as many rows behind DX; Z24–Z31
 // are overwritten.
-#define STEP64 STEP64_AT(0, 0)
-#define STEP64_AT(off, pan) \
-	VMOVUPS (pan)(DX), Z24; \
-	VMOVUPS (pan+64)(DX), Z25; \
-	VMOVUPS (pan+128)(DX), Z26; \
-	VMOVUPS (pan+192)(DX), Z27; \
-	VBROADCASTSS (off)(R9), Z28; \
-	VBROADCASTSS (ROW+off)(R9), Z29; \
+#define STEP64 STEP64_AT(0)
+#define STEP64_AT(step) \
+	VMOVUPS (PANEL*step)(DX), Z24; \
+	VMOVUPS (PANEL*step+64)(DX), Z25; \
+	VMOVUPS (PANEL*step+128)(DX), Z26; \
+	VMOVUPS (PANEL*step+192)(DX), Z27; \
+	VBROADCASTSS (4*step)(R9), Z28; \
+	VBROADCASTSS (ROW+4*step)(R9), Z29; \
 	VFMADD231PS Z24, Z28, Z0; \
 	VFMADD231PS Z25, Z28, Z1; \
 	VFMADD231PS Z26, Z28, Z2; \
 	VFMADD231PS Z27, Z28, Z3; \
-	VBROADCASTSS (2*ROW+off)(R9), Z30; \
+	VBROADCASTSS (2*ROW+4*step)(R9), Z30; \
 	VFMADD231PS Z24, Z29, Z4; \
 	VFMADD231PS Z25, Z29, Z5; \
 	VFMADD231PS Z26, Z29, Z6; \
 	VFMADD231PS Z27, Z29, Z7; \
-	VBROADCASTSS (3*ROW+off)(R9), Z31; \
+	VBROADCASTSS (3*ROW+4*step)(R9), Z31; \
 	VFMADD231PS Z24, Z30, Z8; \
 	VFMADD231PS Z25, Z30, Z9; \
 	VFMADD231PS Z26, Z30, Z10; \
 	VFMADD231PS Z27, Z30, Z11; \
-	VBROADCASTSS (4*ROW+off)(R9), Z28; \
+	VBROADCASTSS (4*ROW+4*step)(R9), Z28; \
 	VFMADD231PS Z24, Z31, Z12; \
 	VFMADD231PS Z25, Z31, Z13; \
 	VFMADD231PS Z26, Z31, Z14; \
 	VFMADD231PS Z27, Z31, Z15; \
-	VBROADCASTSS (5*ROW+off)(R9), Z29; \
+	VBROADCASTSS (5*ROW+4*step)(R9), Z29; \
 	VFMADD231PS Z24, Z28, Z16; \
 	VFMADD231PS Z25, Z28, Z17; \
 	VFMADD231PS Z26, Z28, Z18; \
@@ -45,15 +45,15 @@
 	VFMADD231PS Z27, Z29, Z23
 
 // The same for 16 columns in 6 registers.
-#define STEP16 STEP16_AT(0, 0)
-#define STEP16_AT(off, pan) \
-	VMOVUPS (pan)(DX), Z24; \
-	VBROADCASTSS (off)(R9), Z25; \
-	VBROADCASTSS (ROW+off)(R9), Z26; \
-	VBROADCASTSS (2*ROW+off)(R9), Z27; \
-	VBROADCASTSS (3*ROW+off)(R9), Z28; \
-	VBROADCASTSS (4*ROW+off)(R9), Z29; \
-	VBROADCASTSS (5*ROW+off)(R9), Z30; \
+#define STEP16 STEP16_AT(0)
+#define STEP16_AT(step) \
+	VMOVUPS (PANEL*step)(DX), Z24; \
+	VBROADCASTSS (4*step)(R9), Z25; \
+	VBROADCASTSS (ROW+4*step)(R9), Z26; \
+	VBROADCASTSS (2*ROW+4*step)(R9), Z27; \
+	VBROADCASTSS (3*ROW+4*step)(R9), Z28; \
+	VBROADCASTSS (4*ROW+4*step)(R9), Z29; \
+	VBROADCASTSS (5*ROW+4*step)(R9), Z30; \
 	VFMADD231PS Z24, Z25, Z0; \
 	VFMADD231PS Z24, Z26, Z1; \
 	VFMADD231PS Z24, Z27, Z2; \
@@ -213,6 +213,7 @@ column: \
 	MOVQ nextV+48(FP), R13; \
 	MOVQ pace+56(FP), R14; \
 	SUBQ BX, R13; \
+	IMULQ $EACH, R14; \
 group: \
 	CLEAR_ROW(Z0, Z1, Z2, Z3); \
 	CLEAR_ROW(Z4, Z5, Z6, Z7); \

@@ -89,7 +89,7 @@ func TestAttentionScratchIsBounded(t *testing.T) {
 		var s AttentionScratch
 		c.Attention(&AttentionArgs{Out: make([]float32, len(q)), Q: q, Stride: group * dim, N: n, Group: group, End: 1,
 			Scale: AttentionScale(dim), KV: kv}, &s)
-		bytes := 4*(cap(s.q)+cap(s.p)+cap(s.acc)+cap(s.out)+cap(s.k)+cap(s.v)) +
+		bytes := 4*(cap(s.q)+cap(s.p)+cap(s.acc)+cap(s.out)+cap(s.k)+cap(s.v)+cap(s.half)+cap(s.tiny)) +
 			int(unsafe.Sizeof(0))*(cap(s.from)+cap(s.to)+cap(s.lo)+cap(s.hi)) + int(unsafe.Sizeof(Softmax{}))*(cap(s.part)+cap(s.all))
 		assert.LessOrEqual(t, bytes, 512<<10, "%v", c)
 	}

@@ -541,6 +541,11 @@ func (c CPU) softmaxWeights(dst []float32, st Softmax) {
 	softmaxWeightsPortable(dst[n:], st)
 }
 
+// minWeights is minWeight for the assembly.
+//
+//lint:ignore U1000 read by assembly
+var minWeights = float32(minWeight)
+
 // The assembly, in attention_amd64.go and attention_arm64.go:
 //
 //   - vector reports whether c has kernels at all, attentionKernels which.
