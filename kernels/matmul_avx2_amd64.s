@@ -43,14 +43,8 @@
 #define WIDENBF16(mem, y) VPMOVZXWD mem, y; VPSLLD $16, y, y
 #define WIDENF16(mem, y) VCVTPH2PS mem, y
 // The odd elements of 16 bf16 (upper halves), the even ones.
-#define ODD(mem, y) VMOVUPS upper<>(SB), y; VPAND mem, y, y
+#define ODD(mem, y) VPXOR y, y, y; VPBLENDW $0xAA, mem, y, y
 #define EVEN(mem, y) VMOVUPS mem, y; VPSLLD $16, y, y
-
-DATA upper<>+0(SB)/8, $0xFFFF0000FFFF0000
-DATA upper<>+8(SB)/8, $0xFFFF0000FFFF0000
-DATA upper<>+16(SB)/8, $0xFFFF0000FFFF0000
-DATA upper<>+24(SB)/8, $0xFFFF0000FFFF0000
-GLOBL upper<>(SB), RODATA|NOPTR, $32
 
 DATA signs<>+0(SB)/8, $0x8000000080000000
 DATA signs<>+8(SB)/8, $0x8000000080000000

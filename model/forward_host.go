@@ -3,6 +3,7 @@ package model
 import (
 	"unsafe"
 
+	"github.com/lukv/lukv/internal/workers"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
@@ -118,20 +119,19 @@ type hostScratch struct {
 const (
 	// strip is the number of weight rows that a worker takes at a time: few
 	// enough to share out evenly and to notice a cancellation, enough to fill
-	// the kernels' tiles. With many rows a wide strip makes fewer passes over
-	// them.
+	// the kernels' tiles. With many rows wide strips, as long as there are many
+	// left, make fewer passes over them.
 	strip     = 64
 	wideStrip = 128
 	wideRows  = 128 // from which on it pays
 )
 
-// stripOf returns the width of the strips that a product with n weight rows is
-// shared out in.
-func (h *hostRun) stripOf(n int) int {
-	if h.rows >= wideRows && n >= 8*wideStrip*h.m.pool.Threads() {
-		return wideStrip
+// share gives the workers strips of n weight rows.
+func (h *hostRun) share(n int, t workers.Task) {
+	if h.strip = strip; h.rows >= wideRows {
+		h.strip = wideStrip
 	}
-	return strip
+	h.m.pool.RunPieces(n, strip, h.strip, t)
 }
 
 // attentionItem is a tile of one segment's tokens and one KV head.
@@ -257,8 +257,7 @@ func (h *hostRun) multiply(src kernels.Act, add bool, products []hostProduct) {
 	for i := range products {
 		total += products[i].w.Rows
 	}
-	h.strip = h.stripOf(total)
-	h.m.pool.Run(total, h.strip, (*productStage)(h))
+	h.share(total, (*productStage)(h))
 }
 
 type productStage hostRun
@@ -452,8 +451,7 @@ func (st *attentionStage) Run(lo, hi, worker int) {
 func (h *hostRun) gateUp(gate, up kernels.Matrix, gateBias, upBias []float32) {
 	h.src = &h.narrow
 	h.gate, h.up = hostProduct{w: gate, bias: gateBias}, hostProduct{w: up, bias: upBias}
-	h.strip = h.stripOf(gate.Rows)
-	h.m.pool.Run(gate.Rows, h.strip, (*gateUpStage)(h))
+	h.share(gate.Rows, (*gateUpStage)(h))
 }
 
 type gateUpStage hostRun

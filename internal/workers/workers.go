@@ -72,7 +72,8 @@ type Pool struct {
 	task   Task
 	n      int
 	grain  int
-	spread int // workers that own a span
+	most   uint32 // chunks of grain items that a worker takes at once
+	spread int    // workers that own a span
 
 	_ [cacheLine]byte
 
@@ -96,30 +97,33 @@ func (s *span) set(lo, hi int) {
 	*(*uint64)(unsafe.Pointer(&s.Uint64)) = uint64(hi)<<32 | uint64(lo)
 }
 
-// front takes the first chunk.
-func (s *span) front() (chunk int, ok bool) {
+// share is how many of n chunks to take at once: a quarter of them, so that workers
+// end at about the same time, at least one and no more than most.
+func share(n, most uint32) uint32 { return max(1, min(n/4, most)) }
+
+// front takes the first chunks, back the last ones: [lo, hi), empty if there are none.
+func (s *span) front(most uint32) (lo, hi uint32) {
 	for {
 		v := s.Load()
 		lo, hi := uint32(v), uint32(v>>32)
 		if lo >= hi {
-			return 0, false
+			return 0, 0
 		}
-		if s.CompareAndSwap(v, v+1) {
-			return int(lo), true
+		if n := share(hi-lo, most); s.CompareAndSwap(v, v+uint64(n)) {
+			return lo, lo + n
 		}
 	}
 }
 
-// back takes the last chunk.
-func (s *span) back() (chunk int, ok bool) {
+func (s *span) back(most uint32) (lo, hi uint32) {
 	for {
 		v := s.Load()
 		lo, hi := uint32(v), uint32(v>>32)
 		if lo >= hi {
-			return 0, false
+			return 0, 0
 		}
-		if s.CompareAndSwap(v, v-1<<32) {
-			return int(hi - 1), true
+		if n := share(hi-lo, most); s.CompareAndSwap(v, v-uint64(n)<<32) {
+			return hi - n, hi
 		}
 	}
 }
@@ -142,13 +146,18 @@ func (p *Pool) Threads() int { return p.threads }
 // pieces not yet begun may be left out, and Run panics once no worker runs t any
 // more. Run does not allocate. On a closed pool, and inside a task of the same
 // pool, it executes t in the calling goroutine.
-func (p *Pool) Run(n, grain int, t Task) {
+func (p *Pool) Run(n, grain int, t Task) { p.RunPieces(n, grain, grain, t) }
+
+// RunPieces is Run for tasks that like large pieces: of up to most items as long as
+// there are many left, and of grain items towards the end.
+func (p *Pool) RunPieces(n, grain, most int, t Task) {
 	if n <= 0 {
 		return
 	}
 	grain = max(1, grain, n/math.MaxInt32+1)
+	most = max(1, most/grain)
 	if p.threads == 1 {
-		alone(n, grain, t)
+		alone(n, grain*most, t)
 		return
 	}
 	chunks := (n-1)/grain + 1
@@ -156,15 +165,15 @@ func (p *Pool) Run(n, grain int, t Task) {
 	defer p.calls.Add(-1)
 	spread := min(p.threads-int(calls)+1, chunks)
 	if spread <= 1 || p.closed.Load() || !p.owned.CompareAndSwap(false, true) {
-		alone(n, grain, t)
+		alone(n, grain*most, t)
 		return
 	}
 	defer p.owned.Store(false)
 	if p.start.Do(p.startHelpers); p.spans == nil { // closed before they started
-		alone(n, grain, t)
+		alone(n, grain*most, t)
 		return
 	}
-	p.task, p.n, p.grain, p.spread = t, n, grain, spread
+	p.task, p.n, p.grain, p.most, p.spread = t, n, grain, uint32(min(most, math.MaxInt32)), spread
 	for i := range spread {
 		p.spans[i].set(chunks*i/spread, chunks*(i+1)/spread)
 	}
@@ -216,21 +225,21 @@ func (p *Pool) drain() {
 
 // work executes the worker's own chunks, then those of others.
 func (p *Pool) work(id int) {
-	t, n, grain := p.task, p.n, p.grain
+	t, n, grain, most := p.task, p.n, p.grain, p.most
 	for own := &p.spans[id]; ; {
-		c, ok := own.front()
-		if !ok {
+		lo, hi := own.front(most)
+		if lo == hi {
 			break
 		}
-		t.Run(c*grain, min(n, c*grain+grain), id)
+		t.Run(int(lo)*grain, min(n, int(hi)*grain), id)
 	}
 	for i := 1; i < p.spread; i++ {
 		for s := &p.spans[(id+i)%p.spread]; ; {
-			c, ok := s.back()
-			if !ok {
+			lo, hi := s.back(most)
+			if lo == hi {
 				break
 			}
-			t.Run(c*grain, min(n, c*grain+grain), id)
+			t.Run(int(lo)*grain, min(n, int(hi)*grain), id)
 		}
 	}
 }

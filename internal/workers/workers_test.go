@@ -24,7 +24,7 @@ func newPool(t testing.TB, n int) *Pool {
 	return p
 }
 
-// Every item is computed exactly once, in pieces within the grain, and no two
+// Every item is computed exactly once, in pieces within the limits, and no two
 // calls that run at the same time have the same worker number.
 func TestRunCoversItemsOnce(t *testing.T) {
 	pools := map[int]*Pool{}
@@ -32,18 +32,19 @@ func TestRunCoversItemsOnce(t *testing.T) {
 		threads := rapid.SampledFrom([]int{1, 2, 3, 8}).Draw(rt, "threads")
 		n := rapid.IntRange(0, 3000).Draw(rt, "n")
 		grain := rapid.IntRange(-1, 70).Draw(rt, "grain")
+		most := rapid.IntRange(-1, 300).Draw(rt, "most")
 		if pools[threads] == nil {
 			pools[threads] = newPool(t, threads)
 		}
 		count := make([]int32, n)
 		busy := make([]atomic.Bool, threads)
 		var faults atomic.Int32
-		pools[threads].Run(n, grain, taskFunc(func(lo, hi, worker int) {
+		pools[threads].RunPieces(n, grain, most, taskFunc(func(lo, hi, worker int) {
 			if worker < 0 || worker >= threads || !busy[worker].CompareAndSwap(false, true) {
 				faults.Add(1)
 				return
 			}
-			if hi-lo > max(1, grain) || lo >= hi {
+			if hi-lo > max(1, grain, most) || lo >= hi || lo%max(1, grain) != 0 {
 				faults.Add(1)
 			}
 			for i := lo; i < hi; i++ {
@@ -56,6 +57,21 @@ func TestRunCoversItemsOnce(t *testing.T) {
 			require.EqualValues(rt, 1, c, "item %d of %d", i, n)
 		}
 	})
+}
+
+// Pieces shrink towards the end of a worker's share.
+func TestPiecesShrink(t *testing.T) {
+	p := newPool(t, 2)
+	var mu sync.Mutex
+	sizes := map[int]int{}
+	p.RunPieces(2048, 32, 128, taskFunc(func(lo, hi, _ int) {
+		mu.Lock()
+		defer mu.Unlock()
+		sizes[hi-lo]++
+	}))
+	require.Greater(t, sizes[128], 4, "%v", sizes)
+	require.GreaterOrEqual(t, sizes[32], 8, "%v", sizes)
+	require.Zero(t, sizes[256], "%v", sizes)
 }
 
 // A worker that is held up keeps only the piece it has begun.
