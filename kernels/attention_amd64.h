@@ -38,13 +38,83 @@
 	VPMOVZXWD at, z; \
 	VPSLLD $16, z, z
 
-// Scores of 4 queries with the 16 keys of each of n neighbouring tiles.
+// NOTHING stands for macros that have nothing to do.
+#define NOTHING
+
+// 16 numbers at R(at) times the number at off(R9) of each of four rows: row r in
+// Y(2r) and Y(2r+1).
+#define TIMES4(LOAD, at, off) \
+	LOAD(at, Y8, Y9); \
+	VBROADCASTSS (off)(R9), Y10; \
+	VBROADCASTSS (ROW+off)(R9), Y11; \
+	VBROADCASTSS (2*ROW+off)(R9), Y12; \
+	VBROADCASTSS (3*ROW+off)(R9), Y13; \
+	VFMADD231PS Y8, Y10, Y0; \
+	VFMADD231PS Y9, Y10, Y1; \
+	VFMADD231PS Y8, Y11, Y2; \
+	VFMADD231PS Y9, Y11, Y3; \
+	VFMADD231PS Y8, Y12, Y4; \
+	VFMADD231PS Y9, Y12, Y5; \
+	VFMADD231PS Y8, Y13, Y6; \
+	VFMADD231PS Y9, Y13, Y7
+
+// The same for one row, in Y0 and Y1.
+#define TIMES1(LOAD, at, off) \
+	LOAD(at, Y8, Y9); \
+	VBROADCASTSS (off)(R9), Y10; \
+	VFMADD231PS Y8, Y10, Y0; \
+	VFMADD231PS Y9, Y10, Y1
+
+// The 64 numbers in Z16 to Z19 times the number at off(R9) of each of four rows: row r
+// in Z(4r) to Z(4r+3).
+#define TIMES16(off) \
+	VBROADCASTSS (off)(R9), Z20; \
+	VBROADCASTSS (ROW+off)(R9), Z21; \
+	VBROADCASTSS (2*ROW+off)(R9), Z22; \
+	VBROADCASTSS (3*ROW+off)(R9), Z23; \
+	VFMADD231PS Z16, Z20, Z0; \
+	VFMADD231PS Z16, Z21, Z4; \
+	VFMADD231PS Z16, Z22, Z8; \
+	VFMADD231PS Z16, Z23, Z12; \
+	VFMADD231PS Z17, Z20, Z1; \
+	VFMADD231PS Z17, Z21, Z5; \
+	VFMADD231PS Z17, Z22, Z9; \
+	VFMADD231PS Z17, Z23, Z13; \
+	VFMADD231PS Z18, Z20, Z2; \
+	VFMADD231PS Z18, Z21, Z6; \
+	VFMADD231PS Z18, Z22, Z10; \
+	VFMADD231PS Z18, Z23, Z14; \
+	VFMADD231PS Z19, Z20, Z3; \
+	VFMADD231PS Z19, Z21, Z7; \
+	VFMADD231PS Z19, Z22, Z11; \
+	VFMADD231PS Z19, Z23, Z15
+
+// The numbers of four neighbouring tiles at at(DX), of 64 neighbouring columns at
+// at(R12) or, plus the row distance, of the next row.
+#define TILES(LOADZ, at) \
+	LOADZ((at)(DX), Z16); \
+	LOADZ((at)(DX)(R11*1), Z17); \
+	LOADZ((at)(DX)(R11*2), Z18); \
+	LOADZ((at)(DX)(R12*1), Z19)
+#define COLUMNS(LOADZ, SIZE) \
+	LOADZ((R12), Z16); \
+	LOADZ((16*SIZE)(R12), Z17); \
+	LOADZ((32*SIZE)(R12), Z18); \
+	LOADZ((48*SIZE)(R12), Z19)
+#define NEXT_COLUMNS(LOADZ, SIZE) \
+	LOADZ((R12)(R11*1), Z16); \
+	LOADZ((16*SIZE)(R12)(R11*1), Z17); \
+	LOADZ((32*SIZE)(R12)(R11*1), Z18); \
+	LOADZ((48*SIZE)(R12)(R11*1), Z19)
+
+// Scores of 4 queries with the 16 keys of each of n neighbouring tiles. STEP takes EACH
+// components (slots, in the macros of values); ON and OFF stand around the chains.
 //
 //	for i < n, r < 4, j < 16:
 //		t = fma chain over c < d of q[r][c]·k[i][c][j] from +0
 //		p[r][16i+j] = t·scale
 //
-#define SCORES4_AVX2(LOAD, SIZE) \
+#define SCORES4_AVX2(STEP, EACH, SIZE, ON, OFF) \
 	MOVQ p+0(FP), DI; \
 	MOVQ q+8(FP), SI; \
 	MOVQ k+16(FP), DX; \
@@ -63,26 +133,16 @@ tile: \
 	VXORPS Y7, Y7, Y7; \
 	MOVQ SI, R9; \
 	MOVQ CX, R10; \
+	ON; \
 component: \
 	PREFETCHT0 (BX); \
-	LOAD(DX, Y8, Y9); \
-	VBROADCASTSS (R9), Y10; \
-	VBROADCASTSS ROW(R9), Y11; \
-	VBROADCASTSS (2*ROW)(R9), Y12; \
-	VBROADCASTSS (3*ROW)(R9), Y13; \
-	VFMADD231PS Y8, Y10, Y0; \
-	VFMADD231PS Y9, Y10, Y1; \
-	VFMADD231PS Y8, Y11, Y2; \
-	VFMADD231PS Y9, Y11, Y3; \
-	VFMADD231PS Y8, Y12, Y4; \
-	VFMADD231PS Y9, Y12, Y5; \
-	VFMADD231PS Y8, Y13, Y6; \
-	VFMADD231PS Y9, Y13, Y7; \
-	ADDQ $(16*SIZE), DX; \
-	ADDQ $(16*SIZE), BX; \
-	ADDQ $4, R9; \
-	DECQ R10; \
+	STEP; \
+	ADDQ $(EACH*16*SIZE), DX; \
+	ADDQ $(EACH*16*SIZE), BX; \
+	ADDQ $(4*EACH), R9; \
+	SUBQ $EACH, R10; \
 	JNZ component; \
+	OFF; \
 	VMULPS Y15, Y0, Y0; \
 	VMULPS Y15, Y1, Y1; \
 	VMULPS Y15, Y2, Y2; \
@@ -172,7 +232,7 @@ done: \
 	RET
 
 // The same for 4 queries and n groups of 4 neighbouring tiles.
-#define SCORES4_AVX512(LOADZ, PREFETCHES, SIZE) \
+#define SCORES4_AVX512(STEP, EACH, PREFETCHES, SIZE, ON, OFF) \
 	MOVQ p+0(FP), DI; \
 	MOVQ q+8(FP), SI; \
 	MOVQ k+16(FP), DX; \
@@ -202,37 +262,16 @@ quad: \
 	VPXORD Z15, Z15, Z15; \
 	MOVQ SI, R9; \
 	MOVQ CX, R10; \
+	ON; \
 component: \
 	PREFETCHES(BX); \
-	LOADZ((DX), Z16); \
-	LOADZ((DX)(R11*1), Z17); \
-	LOADZ((DX)(R11*2), Z18); \
-	LOADZ((DX)(R12*1), Z19); \
-	VBROADCASTSS (R9), Z20; \
-	VBROADCASTSS ROW(R9), Z21; \
-	VBROADCASTSS (2*ROW)(R9), Z22; \
-	VBROADCASTSS (3*ROW)(R9), Z23; \
-	VFMADD231PS Z16, Z20, Z0; \
-	VFMADD231PS Z16, Z21, Z4; \
-	VFMADD231PS Z16, Z22, Z8; \
-	VFMADD231PS Z16, Z23, Z12; \
-	VFMADD231PS Z17, Z20, Z1; \
-	VFMADD231PS Z17, Z21, Z5; \
-	VFMADD231PS Z17, Z22, Z9; \
-	VFMADD231PS Z17, Z23, Z13; \
-	VFMADD231PS Z18, Z20, Z2; \
-	VFMADD231PS Z18, Z21, Z6; \
-	VFMADD231PS Z18, Z22, Z10; \
-	VFMADD231PS Z18, Z23, Z14; \
-	VFMADD231PS Z19, Z20, Z3; \
-	VFMADD231PS Z19, Z21, Z7; \
-	VFMADD231PS Z19, Z22, Z11; \
-	VFMADD231PS Z19, Z23, Z15; \
-	ADDQ $(16*SIZE), DX; \
-	ADDQ $(64*SIZE), BX; \
-	ADDQ $4, R9; \
-	DECQ R10; \
+	STEP; \
+	ADDQ $(EACH*16*SIZE), DX; \
+	ADDQ $(EACH*64*SIZE), BX; \
+	ADDQ $(4*EACH), R9; \
+	SUBQ $EACH, R10; \
 	JNZ component; \
+	OFF; \
 	ADDQ R12, DX; \
 	VMULPS Z31, Z0, Z0; \
 	VMULPS Z31, Z1, Z1; \
@@ -346,7 +385,7 @@ component: \
 //
 //	for j < n, r < 4, c < cols: acc[r][c] = fma(p[r][j], v[j][c], acc[r][c])
 //
-#define VALUES4_AVX2(LOAD, SIZE) \
+#define VALUES4_AVX2(STEP, EACH, SIZE, OFF) \
 	MOVQ acc+0(FP), DI; \
 	MOVQ p+8(FP), SI; \
 	MOVQ v+16(FP), DX; \
@@ -369,23 +408,11 @@ column: \
 	MOVQ R8, R10; \
 slot: \
 	PREFETCHT0 (R13); \
-	LOAD(R12, Y8, Y9); \
-	VBROADCASTSS (R9), Y10; \
-	VBROADCASTSS ROW(R9), Y11; \
-	VBROADCASTSS (2*ROW)(R9), Y12; \
-	VBROADCASTSS (3*ROW)(R9), Y13; \
-	VFMADD231PS Y8, Y10, Y0; \
-	VFMADD231PS Y9, Y10, Y1; \
-	VFMADD231PS Y8, Y11, Y2; \
-	VFMADD231PS Y9, Y11, Y3; \
-	VFMADD231PS Y8, Y12, Y4; \
-	VFMADD231PS Y9, Y12, Y5; \
-	VFMADD231PS Y8, Y13, Y6; \
-	VFMADD231PS Y9, Y13, Y7; \
-	ADDQ R11, R12; \
-	ADDQ R11, R13; \
-	ADDQ $4, R9; \
-	DECQ R10; \
+	STEP; \
+	LEAQ (R12)(R11*EACH), R12; \
+	LEAQ (R13)(R11*EACH), R13; \
+	ADDQ $(4*EACH), R9; \
+	SUBQ $EACH, R10; \
 	JNZ slot; \
 	VMOVUPS Y0, (DI); \
 	VMOVUPS Y1, 32(DI); \
@@ -400,11 +427,12 @@ slot: \
 	ADDQ $(16*SIZE), BX; \
 	SUBQ $16, CX; \
 	JNZ column; \
+	OFF; \
 	VZEROUPPER; \
 	RET
 
 // The same for one row.
-#define VALUES1_AVX2(LOAD, SIZE) \
+#define VALUES1_AVX2(STEP, EACH, SIZE, OFF) \
 	MOVQ acc+0(FP), DI; \
 	MOVQ p+8(FP), SI; \
 	MOVQ v+16(FP), DX; \
@@ -418,13 +446,10 @@ column: \
 	MOVQ DX, R12; \
 	MOVQ R8, R10; \
 slot: \
-	LOAD(R12, Y8, Y9); \
-	VBROADCASTSS (R9), Y10; \
-	VFMADD231PS Y8, Y10, Y0; \
-	VFMADD231PS Y9, Y10, Y1; \
-	ADDQ R11, R12; \
-	ADDQ $4, R9; \
-	DECQ R10; \
+	STEP; \
+	LEAQ (R12)(R11*EACH), R12; \
+	ADDQ $(4*EACH), R9; \
+	SUBQ $EACH, R10; \
 	JNZ slot; \
 	VMOVUPS Y0, (DI); \
 	VMOVUPS Y1, 32(DI); \
@@ -432,11 +457,12 @@ slot: \
 	ADDQ $(16*SIZE), DX; \
 	SUBQ $16, CX; \
 	JNZ column; \
+	OFF; \
 	VZEROUPPER; \
 	RET
 
 // The same for 4 rows, cols a multiple of 64.
-#define VALUES4_AVX512(LOADZ, PREFETCHES, SIZE) \
+#define VALUES4_AVX512(STEP, EACH, PREFETCHES, SIZE, OFF) \
 	MOVQ acc+0(FP), DI; \
 	MOVQ p+8(FP), SI; \
 	MOVQ v+16(FP), DX; \
@@ -467,34 +493,11 @@ column: \
 	MOVQ R8, R10; \
 slot: \
 	PREFETCHES(R13); \
-	LOADZ((R12), Z16); \
-	LOADZ((16*SIZE)(R12), Z17); \
-	LOADZ((32*SIZE)(R12), Z18); \
-	LOADZ((48*SIZE)(R12), Z19); \
-	VBROADCASTSS (R9), Z20; \
-	VBROADCASTSS ROW(R9), Z21; \
-	VBROADCASTSS (2*ROW)(R9), Z22; \
-	VBROADCASTSS (3*ROW)(R9), Z23; \
-	VFMADD231PS Z16, Z20, Z0; \
-	VFMADD231PS Z16, Z21, Z4; \
-	VFMADD231PS Z16, Z22, Z8; \
-	VFMADD231PS Z16, Z23, Z12; \
-	VFMADD231PS Z17, Z20, Z1; \
-	VFMADD231PS Z17, Z21, Z5; \
-	VFMADD231PS Z17, Z22, Z9; \
-	VFMADD231PS Z17, Z23, Z13; \
-	VFMADD231PS Z18, Z20, Z2; \
-	VFMADD231PS Z18, Z21, Z6; \
-	VFMADD231PS Z18, Z22, Z10; \
-	VFMADD231PS Z18, Z23, Z14; \
-	VFMADD231PS Z19, Z20, Z3; \
-	VFMADD231PS Z19, Z21, Z7; \
-	VFMADD231PS Z19, Z22, Z11; \
-	VFMADD231PS Z19, Z23, Z15; \
-	ADDQ R11, R12; \
-	ADDQ R11, R13; \
-	ADDQ $4, R9; \
-	DECQ R10; \
+	STEP; \
+	LEAQ (R12)(R11*EACH), R12; \
+	LEAQ (R13)(R11*EACH), R13; \
+	ADDQ $(4*EACH), R9; \
+	SUBQ $EACH, R10; \
 	JNZ slot; \
 	VMOVUPS Z0, (DI); \
 	VMOVUPS Z1, 64(DI); \
@@ -517,6 +520,7 @@ slot: \
 	ADDQ $(64*SIZE), BX; \
 	SUBQ $64, CX; \
 	JNZ column; \
+	OFF; \
 	VZEROUPPER; \
 	RET
 

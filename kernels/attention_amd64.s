@@ -6,15 +6,15 @@
 
 // func scores4F32AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4F32AVX2(SB), NOSPLIT, $0-52
-	SCORES4_AVX2(LOAD_F32, 4)
+	SCORES4_AVX2(TIMES4(LOAD_F32, DX, 0), 1, 4, NOTHING, NOTHING)
 
 // func scores4F16AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4F16AVX2(SB), NOSPLIT, $0-52
-	SCORES4_AVX2(LOAD_F16, 2)
+	SCORES4_AVX2(TIMES4(LOAD_F16, DX, 0), 1, 2, NOTHING, NOTHING)
 
 // func scores4BF16AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4BF16AVX2(SB), NOSPLIT, $0-52
-	SCORES4_AVX2(LOAD_BF16, 2)
+	SCORES4_AVX2(TIMES4(LOAD_BF16, DX, 0), 1, 2, NOTHING, NOTHING)
 
 // func scores1F32AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores1F32AVX2(SB), NOSPLIT, $0-52
@@ -30,15 +30,15 @@ TEXT ·scores1BF16AVX2(SB), NOSPLIT, $0-52
 
 // func scores4F32AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4F32AVX512(SB), NOSPLIT, $0-52
-	SCORES4_AVX512(LOADZ_F32, PREFETCH_4, 4)
+	SCORES4_AVX512(TILES(LOADZ_F32, 0); TIMES16(0), 1, PREFETCH_4, 4, NOTHING, NOTHING)
 
 // func scores4F16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4F16AVX512(SB), NOSPLIT, $0-52
-	SCORES4_AVX512(LOADZ_F16, PREFETCH_2, 2)
+	SCORES4_AVX512(TILES(LOADZ_F16, 0); TIMES16(0), 1, PREFETCH_2, 2, NOTHING, NOTHING)
 
 // func scores4BF16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4BF16AVX512(SB), NOSPLIT, $0-52
-	SCORES4_AVX512(LOADZ_BF16, PREFETCH_2, 2)
+	SCORES4_AVX512(TILES(LOADZ_BF16, 0); TIMES16(0), 1, PREFETCH_2, 2, NOTHING, NOTHING)
 
 // func scores1F32AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores1F32AVX512(SB), NOSPLIT, $0-52
@@ -54,39 +54,39 @@ TEXT ·scores1BF16AVX512(SB), NOSPLIT, $0-52
 
 // func values4F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4F32AVX2(SB), NOSPLIT, $0-56
-	VALUES4_AVX2(LOAD_F32, 4)
+	VALUES4_AVX2(TIMES4(LOAD_F32, R12, 0), 1, 4, NOTHING)
 
 // func values4F16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4F16AVX2(SB), NOSPLIT, $0-56
-	VALUES4_AVX2(LOAD_F16, 2)
+	VALUES4_AVX2(TIMES4(LOAD_F16, R12, 0), 1, 2, NOTHING)
 
 // func values4BF16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4BF16AVX2(SB), NOSPLIT, $0-56
-	VALUES4_AVX2(LOAD_BF16, 2)
+	VALUES4_AVX2(TIMES4(LOAD_BF16, R12, 0), 1, 2, NOTHING)
 
 // func values1F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values1F32AVX2(SB), NOSPLIT, $0-56
-	VALUES1_AVX2(LOAD_F32, 4)
+	VALUES1_AVX2(TIMES1(LOAD_F32, R12, 0), 1, 4, NOTHING)
 
 // func values1F16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values1F16AVX2(SB), NOSPLIT, $0-56
-	VALUES1_AVX2(LOAD_F16, 2)
+	VALUES1_AVX2(TIMES1(LOAD_F16, R12, 0), 1, 2, NOTHING)
 
 // func values1BF16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values1BF16AVX2(SB), NOSPLIT, $0-56
-	VALUES1_AVX2(LOAD_BF16, 2)
+	VALUES1_AVX2(TIMES1(LOAD_BF16, R12, 0), 1, 2, NOTHING)
 
 // func values4F32AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4F32AVX512(SB), NOSPLIT, $0-56
-	VALUES4_AVX512(LOADZ_F32, PREFETCH_4, 4)
+	VALUES4_AVX512(COLUMNS(LOADZ_F32, 4); TIMES16(0), 1, PREFETCH_4, 4, NOTHING)
 
 // func values4F16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4F16AVX512(SB), NOSPLIT, $0-56
-	VALUES4_AVX512(LOADZ_F16, PREFETCH_2, 2)
+	VALUES4_AVX512(COLUMNS(LOADZ_F16, 2); TIMES16(0), 1, PREFETCH_2, 2, NOTHING)
 
 // func values4BF16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4BF16AVX512(SB), NOSPLIT, $0-56
-	VALUES4_AVX512(LOADZ_BF16, PREFETCH_2, 2)
+	VALUES4_AVX512(COLUMNS(LOADZ_BF16, 2); TIMES16(0), 1, PREFETCH_2, 2, NOTHING)
 
 // func softmaxRowsAVX2(p *float32, n, rows int, st *Softmax)
 TEXT ·softmaxRowsAVX2(SB), NOSPLIT, $0-32

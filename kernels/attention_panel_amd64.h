@@ -199,8 +199,6 @@ column: \
 	VZEROUPPER; \
 	RET
 
-#define NOTHING
-
 // Scores of groups of 6 queries with the 64 keys of a panel. STEP takes EACH
 // components; ON and OFF stand around the chains.
 #define SCORES6_AVX512(STEP, EACH, ON, OFF) \
