@@ -306,6 +306,9 @@ func (d *Device) WaitSemaphore(s Semaphore, value, nanoseconds uint64) error {
 	w.waitArg = [3]uintptr{d.handle, uintptr(unsafe.Pointer(&w.waiting)), uintptr(nanoseconds)}
 	r, _, _ := purego.SyscallN(d.fn.waitSemaphores, w.waitArg[:]...)
 	runtime.KeepAlive(d)
+	if Result(int32(r)) == timeout {
+		return ErrTimeout // itself: a slow step waits often
+	}
 	return check("vkWaitSemaphores", r)
 }
 

@@ -82,6 +82,7 @@ func TestDeviceLifetime(t *testing.T) {
 		s, err := d.CreateSemaphore()
 		require.NoError(t, err)
 		require.ErrorIs(t, d.WaitSemaphore(s, 1, 1000), ErrTimeout)
+		require.Zero(t, testing.AllocsPerRun(20, func() { _ = d.WaitSemaphore(s, 1, 1000) }), "waiting in vain")
 		pool, err := d.CreateCommandPool()
 		require.NoError(t, err)
 		c, err := d.AllocateCommandBuffer(pool)
