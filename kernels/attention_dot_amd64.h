@@ -58,9 +58,7 @@
 	DP30; DP31; DP32; DP33; \
 	VBROADCASTSS (5*ROW)(R9), Z29; \
 	DP40; DP41; DP42; DP43; \
-	DP50; DP51; DP52; DP53; \
-	ADDQ $PANEL, DX; \
-	ADDQ $4, R9
+	DP50; DP51; DP52; DP53
 
 // The same for 16 columns: row r in Z(4r).
 #define DOTSTEP16 \

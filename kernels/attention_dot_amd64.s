@@ -292,51 +292,7 @@ TEXT ·panelVDot(SB), NOSPLIT, $0-48
 //
 // func scores6Dot(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
 TEXT ·scores6Dot(SB), NOSPLIT, $0-68
-	MOVQ p+0(FP), DI
-	MOVQ q+8(FP), SI
-	MOVQ k+16(FP), R12
-	MOVQ d+24(FP), CX
-	MOVQ groups+32(FP), R8
-	MOVQ nextK+40(FP), BX
-	MOVQ nextV+48(FP), R13
-	MOVQ pace+56(FP), R14
-	SUBQ BX, R13
-	ADDQ R14, R14
-	SHRQ $1, CX
-group:
-	CLEAR_ROW(Z0, Z1, Z2, Z3)
-	CLEAR_ROW(Z4, Z5, Z6, Z7)
-	CLEAR_ROW(Z8, Z9, Z10, Z11)
-	CLEAR_ROW(Z12, Z13, Z14, Z15)
-	CLEAR_ROW(Z16, Z17, Z18, Z19)
-	CLEAR_ROW(Z20, Z21, Z22, Z23)
-	MOVQ R12, DX
-	MOVQ SI, R9
-	MOVQ CX, R10
-component:
-	FETCH
-	DOTSTEP64
-	DECQ R10
-	JNZ component
-	VBROADCASTSS scale+64(FP), Z31
-	SCALE_ROW(Z0, Z1, Z2, Z3)
-	STORE_ROW(0, Z0, Z1, Z2, Z3)
-	SCALE_ROW(Z4, Z5, Z6, Z7)
-	STORE_ROW(ROW, Z4, Z5, Z6, Z7)
-	SCALE_ROW(Z8, Z9, Z10, Z11)
-	STORE_ROW(2*ROW, Z8, Z9, Z10, Z11)
-	SCALE_ROW(Z12, Z13, Z14, Z15)
-	STORE_ROW(3*ROW, Z12, Z13, Z14, Z15)
-	SCALE_ROW(Z16, Z17, Z18, Z19)
-	STORE_ROW(4*ROW, Z16, Z17, Z18, Z19)
-	SCALE_ROW(Z20, Z21, Z22, Z23)
-	STORE_ROW(5*ROW, Z20, Z21, Z22, Z23)
-	ADDQ $(6*ROW), SI
-	ADDQ $(6*ROW), DI
-	DECQ R8
-	JNZ group
-	VZEROUPPER
-	RET
+	SCORES6_AVX512(DOTSTEP64, 2, 1, NOTHING, NOTHING)
 
 // Weighted values of n slots, an even number, for groups of 6 rows; see values6AVX512.
 //
@@ -365,6 +321,8 @@ group:
 	MOVQ CX, R10
 slot64:
 	DOTSTEP64
+	ADDQ $PANEL, DX
+	ADDQ $4, R9
 	DECQ R10
 	JNZ slot64
 	STORE_ROW(0, Z0, Z1, Z2, Z3)

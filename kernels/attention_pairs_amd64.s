@@ -77,7 +77,7 @@ TEXT ·values6PairsAVX2(SB), NOSPLIT, $8-56
 // func scores6PairsAVX512(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
 TEXT ·scores6PairsAVX512(SB), NOSPLIT, $8-68
 	MODES
-	SCORES6_AVX512(STEP64_AT(1); STEP64_AT(0), 2, FLUSH, KEEP)
+	SCORES6_AVX512(STEP64_AT(1); STEP64_AT(0), 2, 2, FLUSH, KEEP)
 
 // func values6PairsAVX512(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
 TEXT ·values6PairsAVX512(SB), NOSPLIT, $8-56

@@ -200,8 +200,8 @@ column: \
 	RET
 
 // Scores of groups of 6 queries with the 64 keys of a panel. STEP takes EACH
-// components; ON and OFF stand around the chains.
-#define SCORES6_AVX512(STEP, EACH, ON, OFF) \
+// components, which are ROWS rows of the panel; ON and OFF stand around the chains.
+#define SCORES6_AVX512(STEP, EACH, ROWS, ON, OFF) \
 	MOVQ p+0(FP), DI; \
 	MOVQ q+8(FP), SI; \
 	MOVQ k+16(FP), R12; \
@@ -226,8 +226,8 @@ group: \
 component: \
 	FETCH; \
 	STEP; \
-	ADDQ $(EACH*PANEL), DX; \
-	ADDQ $(4*EACH), R9; \
+	ADDQ $(ROWS*PANEL), DX; \
+	ADDQ $(4*ROWS), R9; \
 	SUBQ $EACH, R10; \
 	JNZ component; \
 	OFF; \

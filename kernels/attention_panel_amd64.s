@@ -15,7 +15,7 @@
 //
 // func scores6AVX512(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
 TEXT ·scores6AVX512(SB), NOSPLIT, $0-68
-	SCORES6_AVX512(STEP64, 1, NOTHING, NOTHING)
+	SCORES6_AVX512(STEP64, 1, 1, NOTHING, NOTHING)
 
 // Weighted values of n slots for groups of 6 rows, columns c < cols of a panel,
 // cols a multiple of 16.
