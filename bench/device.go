@@ -518,7 +518,7 @@ func randomTable(ctx context.Context, pool kernels.PagePool, block []byte, n int
 	if err != nil {
 		return nil, err
 	}
-	if err := pool.Write(ctx, pages[0], block); err != nil {
+	if err := pool.Write(ctx, pages[:1], block); err != nil {
 		return nil, err
 	}
 	for _, page := range pages[1:] {

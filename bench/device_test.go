@@ -87,9 +87,9 @@ func (p *nullPool) Alloc(dst []kernels.DevicePage, n int) ([]kernels.DevicePage,
 	return dst, nil
 }
 
-func (p *nullPool) Write(_ context.Context, _ kernels.DevicePage, block []byte) error {
-	if len(block) != p.l.Bytes() {
-		return errors.New("block of another size")
+func (p *nullPool) Write(_ context.Context, pages []kernels.DevicePage, blocks []byte) error {
+	if len(blocks) != len(pages)*p.l.Bytes() {
+		return errors.New("blocks of another size")
 	}
 	return nil
 }

@@ -170,11 +170,11 @@ type PagePool interface {
 	Ref(pages []DevicePage)
 	Unref(pages []DevicePage)
 
-	// Read copies pages to blocks of the host, one behind the other; of many pages it
-	// takes much less time than of every one alone. After an error the blocks hold
-	// anything. Write copies a block to a page, Copy one page to another.
+	// Read copies pages to blocks of the host, one behind the other, Write blocks to
+	// pages. Many pages at once take much less time than one by one. After an error
+	// the destination holds anything. Copy copies one page to another.
 	Read(ctx context.Context, blocks []byte, pages []DevicePage) error
-	Write(ctx context.Context, p DevicePage, block []byte) error
+	Write(ctx context.Context, pages []DevicePage, blocks []byte) error
 	Copy(dst, src DevicePage) error
 
 	// Compact makes entry slots[i] of the list src entry i of the list dst, for

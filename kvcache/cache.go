@@ -256,12 +256,12 @@ func (c *Cache) append(layer, head int, pos []int32, k, v []float32, stride int)
 	if err := c.grow(p, len(pos)); err != nil {
 		return err
 	}
-	var block []byte
+	w := writer{c: c}
 	n := p.n
 	for i := 0; i < len(pos); {
 		j, at := n/c.o.PageEntries, n%c.o.PageEntries
 		m := min(len(pos)-i, c.o.PageEntries-at)
-		page, err := c.open(p, j, at > 0, &block)
+		page, err := w.page(p, j, at > 0)
 		if err != nil {
 			c.cut(p, p.n)
 			return err
@@ -272,12 +272,12 @@ func (c *Cache) append(layer, head int, pos []int32, k, v []float32, stride int)
 			c.storeValue(page, at+e, v[off:off+d])
 		}
 		copy(c.positions(p, j)[at:], pos[i:i+m])
-		if err := c.shut(p, j, block); err != nil {
-			c.cut(p, p.n)
-			return err
-		}
 		n += m
 		i += m
+	}
+	if err := w.flush(); err != nil {
+		c.cut(p, p.n)
+		return err
 	}
 	p.n = n
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -122,35 +123,9 @@ func (c *Cache) changed(p *pair) {
 	c.views.mu.Unlock()
 }
 
-// open returns page j of a pair on the host, to be written: the page itself or, for
-// a page of a device, *block, with the page's contents if fetch is set and zeros if
-// not. It makes the block if there is none.
-func (c *Cache) open(p *pair, j int, fetch bool, block *[]byte) (Page, error) {
-	if p.mem.device == nil {
-		return p.pages[j], nil
-	}
-	if *block == nil {
-		*block = make([]byte, c.pageBytes())
-	}
-	if !fetch {
-		clear(*block)
-	} else if err := p.mem.device.Read(context.Background(), *block, p.remote[j:j+1]); err != nil {
-		return Page{}, err
-	}
-	return p.mem.page(unsafe.Pointer(unsafe.SliceData(*block))), nil
-}
-
-// shut writes the block that open returned back, with the pair's positions.
-func (c *Cache) shut(p *pair, j int, block []byte) error {
-	if p.mem.device == nil {
-		return nil
-	}
-	copy(block[2*p.mem.valueOff:], p.mem.arena.Bytes(p.blocks[j]))
-	return p.mem.device.Write(context.Background(), p.remote[j], block)
-}
-
-// readBytes is how much a reader takes from a device at a time, about.
-const readBytes = 8 << 20
+// batchBytes is how much a reader takes from a device at a time, and a writer gives
+// to one, about.
+const batchBytes = 8 << 20
 
 // reader gives pages of pairs of a cache to be read, those of a device as copies.
 type reader struct {
@@ -168,7 +143,7 @@ func (r *reader) page(p *pair, j, end int) (Page, error) {
 	}
 	size := int(r.c.pageBytes())
 	if r.of != p || j < r.first || (j-r.first)*size >= len(r.mem) {
-		n := min(end-j, max(readBytes/size, 1))
+		n := min(end-j, max(batchBytes/size, 1))
 		if cap(r.mem) < n*size {
 			r.mem = make([]byte, n*size)
 		}
@@ -179,6 +154,54 @@ func (r *reader) page(p *pair, j, end int) (Page, error) {
 		r.of = p
 	}
 	return p.mem.page(unsafe.Pointer(&r.mem[(j-r.first)*size])), nil
+}
+
+// writer gives pages of pairs of a cache to be written. Those of a device are copies
+// that it gathers, so that many go there together: what is not flushed is lost.
+type writer struct {
+	c     *Cache
+	of    *pair // whose pages are in mem, from first on
+	first int
+	mem   []byte
+}
+
+// page returns page j of a pair, valid until the next call, its positions at their
+// place in the pair. A page of a device is zero, or what it holds if fetch is set.
+func (w *writer) page(p *pair, j int, fetch bool) (Page, error) {
+	if p.mem.device == nil {
+		return p.pages[j], nil
+	}
+	size := int(w.c.pageBytes())
+	if w.of != p || j != w.first+len(w.mem)/size || len(w.mem)+size > batchBytes {
+		if err := w.flush(); err != nil {
+			return Page{}, err
+		}
+		w.of, w.first = p, j
+	}
+	at := len(w.mem)
+	w.mem = slices.Grow(w.mem, size)[:at+size]
+	block := w.mem[at:]
+	if !fetch {
+		clear(block)
+	} else if err := p.mem.device.Read(context.Background(), block, p.remote[j:j+1]); err != nil {
+		return Page{}, err
+	}
+	return p.mem.page(unsafe.Pointer(unsafe.SliceData(block))), nil
+}
+
+// flush writes the pages that are gathered.
+func (w *writer) flush() error {
+	p, size := w.of, int(w.c.pageBytes())
+	n := len(w.mem) / size
+	for i := range n {
+		copy(w.mem[i*size+2*int(p.mem.valueOff):], p.mem.arena.Bytes(p.blocks[w.first+i]))
+	}
+	mem := w.mem
+	w.of, w.mem = nil, mem[:0]
+	if n == 0 {
+		return nil
+	}
+	return p.mem.device.Write(context.Background(), p.remote[w.first:w.first+n], mem)
 }
 
 // download returns the copy of a pair on the device, made if there is none.
@@ -246,8 +269,9 @@ func (c *Cache) copyTo(dev kernels.Device, layers int) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
+	from, to := reader{c: c}, writer{c: d}
 	for i := range c.pairs {
-		if err := d.copyPair(&d.pairs[i], c, &c.pairs[i]); err != nil {
+		if err := d.copyPair(&d.pairs[i], &c.pairs[i], &from, &to); err != nil {
 			err = fmt.Errorf("layer %d head %d: %w", i/c.o.KVHeads, i%c.o.KVHeads, err)
 			return nil, errors.Join(err, d.Close())
 		}
@@ -255,19 +279,18 @@ func (c *Cache) copyTo(dev kernels.Device, layers int) (*Cache, error) {
 	return d, nil
 }
 
-// copyPair makes p, which is empty, equal to q of the cache c.
-func (d *Cache) copyPair(p *pair, c *Cache, q *pair) error {
+// copyPair makes p, which is empty, equal to q of another cache.
+func (d *Cache) copyPair(p, q *pair, from *reader, to *writer) error {
+	c := from.c
 	if err := d.grow(p, q.n); err != nil {
 		return err
 	}
-	from := reader{c: c}
-	var to []byte
 	for j := range q.blocks {
 		src, err := from.page(q, j, len(q.blocks))
 		if err != nil {
 			return c.note(err)
 		}
-		dst, err := d.open(p, j, false, &to)
+		dst, err := to.page(p, j, false)
 		if err != nil {
 			return err
 		}
@@ -275,9 +298,9 @@ func (d *Cache) copyPair(p *pair, c *Cache, q *pair) error {
 		for e := range min(d.o.PageEntries, q.n-j*d.o.PageEntries) {
 			d.move(dst, e, src, e)
 		}
-		if err := d.shut(p, j, to); err != nil {
-			return err
-		}
+	}
+	if err := to.flush(); err != nil {
+		return err
 	}
 	p.n, p.base, p.dropped = q.n, q.base, q.dropped
 	return nil

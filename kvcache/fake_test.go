@@ -191,16 +191,18 @@ func (p *fakePool) Read(_ context.Context, blocks []byte, pages []kernels.Device
 	return nil
 }
 
-func (p *fakePool) Write(_ context.Context, page kernels.DevicePage, block []byte) error {
+func (p *fakePool) Write(_ context.Context, pages []kernels.DevicePage, blocks []byte) error {
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()
 	if err := p.d.hit(); err != nil {
 		return err
 	}
-	if len(block) != p.l.Bytes() {
-		panic(fmt.Sprintf("fake device: write of a block of %d bytes, a page has %d", len(block), p.l.Bytes()))
+	if size := p.l.Bytes(); len(blocks) != len(pages)*size {
+		panic(fmt.Sprintf("fake device: write of %d bytes to %d pages of %d", len(blocks), len(pages), size))
 	}
-	copy(p.own(page).data, block)
+	for i, page := range pages {
+		copy(p.own(page).data, blocks[i*p.l.Bytes():])
+	}
 	return nil
 }
 

@@ -408,8 +408,9 @@ func (c *Cache) read(f *safetensors.File, data []byte, slots map[string]slot) er
 			return err
 		}
 	}
+	w := writer{c: c}
 	for i := range c.o.DeviceLayers * c.o.KVHeads {
-		if err := c.upload(&c.pairs[i], later[slot{i, "keys"}], later[slot{i, "values"}]); err != nil {
+		if err := c.upload(&w, &c.pairs[i], later[slot{i, "keys"}], later[slot{i, "values"}]); err != nil {
 			return fmt.Errorf("write layer %d head %d: %w", i/c.o.KVHeads, i%c.o.KVHeads, err)
 		}
 	}
@@ -439,18 +440,14 @@ func (c *Cache) readPart(page Page, n int, part string, b []byte) []byte {
 }
 
 // upload writes the keys and values of a file to the pages of a device.
-func (c *Cache) upload(p *pair, keys, values []byte) error {
-	var block []byte
+func (c *Cache) upload(w *writer, p *pair, keys, values []byte) error {
 	for j := range p.blocks {
-		page, err := c.open(p, j, false, &block)
+		page, err := w.page(p, j, false)
 		if err != nil {
 			return err
 		}
 		n := min(c.o.PageEntries, p.n-j*c.o.PageEntries)
 		keys, values = c.readPart(page, n, "keys", keys), c.readPart(page, n, "values", values)
-		if err := c.shut(p, j, block); err != nil {
-			return err
-		}
 	}
-	return nil
+	return w.flush()
 }

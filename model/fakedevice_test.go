@@ -219,11 +219,13 @@ func (p *fakePool) Read(_ context.Context, blocks []byte, pages []kernels.Device
 	return nil
 }
 
-func (p *fakePool) Write(_ context.Context, x kernels.DevicePage, block []byte) error {
+func (p *fakePool) Write(_ context.Context, pages []kernels.DevicePage, blocks []byte) error {
 	if err := p.d.hit(); err != nil {
 		return err
 	}
-	copy(p.data(x), block)
+	for i, x := range pages {
+		copy(p.data(x), blocks[i*p.l.Bytes():(i+1)*p.l.Bytes()])
+	}
 	return nil
 }
 

@@ -43,8 +43,8 @@
 // and handed out in pieces. Freed pieces are used again by work that is submitted
 // later; empty blocks go back to the driver, but for the last one, when the device is done
 // with them. A pool of pages takes 1 MiB at a time, which goes back with its last
-// page. Copies pass through a ring of two times 4 MiB; pages that are read together
-// fill it together.
+// page. Copies pass through a ring of two times 4 MiB; pages that are read or
+// written together fill it together.
 //
 // # Arithmetic
 //

@@ -258,14 +258,15 @@ func (p *pagePool) Read(ctx context.Context, blocks []byte, pages []kernels.Devi
 	return nil
 }
 
-func (p *pagePool) Write(ctx context.Context, g kernels.DevicePage, block []byte) error {
-	const op = "write a page"
-	if err := p.block(op, block, 1); err != nil {
+func (p *pagePool) Write(ctx context.Context, pages []kernels.DevicePage, blocks []byte) error {
+	const op = "write pages"
+	if err := p.block(op, blocks, len(pages)); err != nil {
 		return err
 	}
-	v, err := p.view(g)
+	v, err := p.views(pages)
 	if err == nil {
-		err = p.d.uploadWith(ctx, v, p.bytes, func(dst []byte, _ int) { p.layout.FromHost(dst, block) })
+		size := p.layout.hostBytes()
+		err = p.d.uploadViews(ctx, v, p.bytes, func(page []byte, i int) { p.layout.FromHost(page, blocks[i*size:(i+1)*size]) })
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)

@@ -85,7 +85,7 @@ func TestPagePool(t *testing.T) {
 					seed += 13
 					block[i] = seed&0x3f | 1
 				}
-				check(p.Write(ctx, g, block))
+				check(p.Write(ctx, []kernels.DevicePage{g}, block))
 				h.block[g], h.refs[g] = block, 1
 			}
 			held = append(held, pages...)
@@ -216,7 +216,7 @@ func TestPagePoolEdges(t *testing.T) {
 	for name, err := range map[string]error{
 		"short block":    p.Read(ctx, block[1:], a[:1]),
 		"one block":      p.Read(ctx, block, a[:2]),
-		"long block":     p.Write(ctx, a[0], append(block, 0)),
+		"long block":     p.Write(ctx, a[:1], append(block, 0)),
 		"descending":     p.Compact(a[:2], a[:2], []int32{5, 4}, 0),
 		"beyond":         p.Compact(a[:2], a[:2], []int32{128}, 0),
 		"too many":       p.Compact(a[:1], a[:2], make([]int32, 65), 65),
@@ -281,23 +281,31 @@ func TestCompactLong(t *testing.T) {
 	const pages = 1100
 	g, err := p.Alloc(nil, pages)
 	ok(t, err)
-	block := make([]byte, l.Bytes())
+	size := l.Bytes()
+	blocks := make([]byte, pages*size)
 	for i := range pages {
+		block := blocks[i*size : (i+1)*size]
 		for e := range l.PageEntries {
-			binary.LittleEndian.PutUint32(block[len(block)-4*l.PageEntries+4*e:], uint32(i*l.PageEntries+e))
+			binary.LittleEndian.PutUint32(block[size-4*l.PageEntries+4*e:], uint32(i*l.PageEntries+e))
 		}
-		ok(t, p.Write(ctx, g[i], block))
+	}
+	per := stagingSlotBytes / layout(l).PageBytes()
+	transfers := uint64((pages + per - 1) / per)
+	last := d.last
+	ok(t, p.Write(ctx, g, blocks))
+	if d.last-last != transfers {
+		t.Errorf("%d pages went in %d transfers, expected %d", pages, d.last-last, transfers)
 	}
 	slots := repeat(pages*l.PageEntries-5, func(i int) int32 { return int32(i + i/300000) })
 	ok(t, p.Compact(g, g, slots, 10))
-	blocks, last := make([]byte, pages*len(block)), d.last
+	clear(blocks)
+	last = d.last
 	ok(t, p.Read(ctx, blocks, g))
-	per := stagingSlotBytes / layout(l).PageBytes()
-	if want := uint64((pages + per - 1) / per); d.last-last != want {
-		t.Errorf("%d pages came in %d transfers, expected %d", pages, d.last-last, want)
+	if d.last-last != transfers {
+		t.Errorf("%d pages came in %d transfers, expected %d", pages, d.last-last, transfers)
 	}
 	for i := range pages {
-		block := blocks[i*len(block) : (i+1)*len(block)]
+		block := blocks[i*size : (i+1)*size]
 		for e := range l.PageEntries {
 			if n := i*l.PageEntries + e; n < len(slots) {
 				if got := binary.LittleEndian.Uint32(block[len(block)-4*l.PageEntries+4*e:]); got != uint32(slots[n]) {

@@ -700,7 +700,7 @@ func TestDeviceLostThroughTheInterface(t *testing.T) {
 			"Pass":    func() error { _, err := d.Pass(r.passShape(1, 1)); return err },
 			"Alloc":   func() error { _, err := r.pool.Alloc(nil, 1); return err },
 			"Read":    func() error { return r.pool.Read(ctx, block, pages[:1]) },
-			"Write":   func() error { return r.pool.Write(ctx, page, block) },
+			"Write":   func() error { return r.pool.Write(ctx, pages[:1], block) },
 			"Copy":    func() error { return r.pool.Copy(page, page) },
 			"Compact": func() error { return r.pool.Compact(pages, pages, []int32{1}, 0) },
 			"Table":   func() error { _, err := r.pool.Table(); return err },

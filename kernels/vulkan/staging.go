@@ -105,16 +105,41 @@ func (d *Device) uploadRows(ctx context.Context, v view, data []byte, rowBytes, 
 }
 
 func (d *Device) uploadWith(ctx context.Context, v view, n int, fill func(dst []byte, at int)) error {
+	return d.uploadPieces(ctx, n, stagingSlotBytes, fill, func(c *commands, src view, at int) {
+		c.Copy(v.At(int64(at), src.Size()), src)
+	})
+}
+
+// uploadViews fills the views, of so many bytes each, in order. As many as a slot of
+// the ring holds are copied at once.
+func (d *Device) uploadViews(ctx context.Context, views []view, bytes int, fill func(dst []byte, i int)) error {
+	each := func(dst []byte, at int) {
+		for i := range len(dst) / bytes {
+			fill(dst[i*bytes:(i+1)*bytes], at/bytes+i)
+		}
+	}
+	return d.uploadPieces(ctx, len(views)*bytes, stagingSlotBytes/bytes*bytes, each, func(c *commands, src view, at int) {
+		c.Together(func() {
+			for i := range int(src.Size()) / bytes {
+				c.Copy(views[at/bytes+i], src.At(int64(i*bytes), int64(bytes)))
+			}
+		})
+	})
+}
+
+// uploadPieces brings n bytes to the device, in order and in pieces of at most so
+// many. fill makes bytes at …, record says where they go.
+func (d *Device) uploadPieces(ctx context.Context, n, most int, fill func(dst []byte, at int), record func(c *commands, src view, at int)) error {
 	d.stage.mu.Lock()
 	defer d.stage.mu.Unlock()
 	for at := 0; at < n; {
-		m := min(stagingSlotBytes, n-at)
+		m := min(most, n-at)
 		s, err := d.slot(ctx)
 		if err != nil {
 			return err
 		}
 		fill(s.buf.Bytes()[:m], at)
-		if err := d.hand(s, func(c *commands) { c.Copy(v.At(int64(at), int64(m)), s.buf.At(0, int64(m))) }); err != nil {
+		if err := d.hand(s, func(c *commands) { record(c, s.buf.At(0, int64(m)), at) }); err != nil {
 			return fmt.Errorf("upload to %s: %w", d.info.Name, err)
 		}
 		at += m
