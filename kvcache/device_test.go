@@ -174,7 +174,11 @@ func TestViewsAreKept(t *testing.T) {
 	reads("a copy", 7, func() {
 		host, err := one.CopyTo(nil, 0)
 		require.NoError(t, err)
-		require.NoError(t, host.Close())
+		to := newFake()
+		back, err := host.CopyTo(to, 0)
+		require.NoError(t, err)
+		require.Equal(t, 1, to.writes, "seven pages go to a device at once")
+		require.NoError(t, errors.Join(host.Close(), back.Close()))
 	})
 }
 

@@ -60,6 +60,7 @@ type fakeDevice struct {
 	pages  map[kernels.DevicePage]*fakePage
 	serial kernels.DevicePage
 	reads  int // pages read
+	writes int // calls of Write
 
 	calls  int   // that can fail
 	at     int   // the call that fails, 0 for none
@@ -197,6 +198,7 @@ func (p *fakePool) Write(_ context.Context, pages []kernels.DevicePage, blocks [
 	if err := p.d.hit(); err != nil {
 		return err
 	}
+	p.d.writes++
 	if size := p.l.Bytes(); len(blocks) != len(pages)*size {
 		panic(fmt.Sprintf("fake device: write of %d bytes to %d pages of %d", len(blocks), len(pages), size))
 	}
