@@ -269,7 +269,7 @@ func TestSizes(t *testing.T) {
 
 func TestWriteDevice(t *testing.T) {
 	r := &Report{Device: &DeviceReport{
-		Name: "vulkan", Info: kernels.DeviceInfo{Name: "Card", Driver: "driver 1.2", API: "Vulkan 1.3"}, Copy: 4e12, Product: 3e14,
+		Name: "vulkan", Info: kernels.DeviceInfo{Name: "Card", Driver: "driver 1.2", API: "Vulkan 1.3", Matrices: "bf16 16×16×16"}, Copy: 4e12, Product: 3e14,
 		Operations: []Operation{
 			{Name: OpCopy, Shape: "64 MiB", Seconds: 3e-5, Low: 3e-5, High: 3e-5, Rate: 4e12, Unit: BytesPerSecond, Fraction: 1},
 			{Name: OpDecodeAttention, Error: "out of device memory"},
@@ -280,7 +280,7 @@ func TestWriteDevice(t *testing.T) {
 	} {
 		var b bytes.Buffer
 		require.NoError(t, write(&b))
-		for _, want := range []string{"Card", "driver 1.2", "4000 GB/s", "64 MiB", "100.0%", "not measured: attention, decode: out of device memory"} {
+		for _, want := range []string{"Card", "driver 1.2", "matrices: bf16 16×16×16", "4000 GB/s", "64 MiB", "100.0%", "not measured: attention, decode: out of device memory"} {
 			assert.Contains(t, b.String(), want)
 		}
 	}

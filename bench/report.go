@@ -308,7 +308,11 @@ func (r *Report) lines() []string {
 		out = append(out, fmt.Sprintf("core to core and back: %.0f ns", m.RoundTrip*1e9))
 	}
 	if d := r.Device; d != nil {
-		out = append(out, fmt.Sprintf("%s: %s, %s, %s, %s, %s of memory", d.Name, d.Info.Name, d.Info.Kind, d.Info.Driver, d.Info.API, size(int64(d.Info.Memory))))
+		text := fmt.Sprintf("%s: %s, %s, %s, %s, %s of memory", d.Name, d.Info.Name, d.Info.Kind, d.Info.Driver, d.Info.API, size(int64(d.Info.Memory)))
+		if d.Info.Matrices != "" {
+			text += ", matrices: " + d.Info.Matrices
+		}
+		out = append(out, text)
 	}
 	for _, s := range r.Starts {
 		text := fmt.Sprintf("%s, %s, open to first token: %.3f s warm", s.Model, size(s.Bytes), s.Warm)

@@ -93,6 +93,11 @@ type DeviceInfo struct {
 	MaxAllocation uint64 `json:"max_allocation_bytes"` // of one allocation
 
 	Features []string `json:"features"` // optional abilities in use or at hand, by their names
+
+	// Matrices names the matrix units that products of bf16 use, such as "bf16
+	// 16×16×16" (rows, weights and columns of one step), or says "none: " and why.
+	// Whether an offered one is used may be known only of an open device.
+	Matrices string `json:"matrices,omitempty"`
 }
 
 // DeviceMemory describes the memory of an open device in bytes.

@@ -97,6 +97,7 @@ func describeDriver(d kernels.DeviceDriver) driverInfo {
 	defer best.Close()
 	if i := slices.IndexFunc(info.Devices, func(x deviceInfo) bool { return x.Index == best.Info().Index }); i >= 0 {
 		info.Devices[i].Default = true
+		info.Devices[i].Matrices = best.Info().Matrices // what was found when it was opened
 	}
 	return info
 }
@@ -128,6 +129,9 @@ func (l *deviceList) write(w io.Writer) error {
 			line("memory", "%s, %s free, %s in one piece", eval.Bytes(int64(x.Memory)), eval.Bytes(int64(x.Free)), eval.Bytes(int64(min(x.MaxAllocation, 1<<62))))
 			if len(x.Features) > 0 {
 				line("features", "%s", strings.Join(x.Features, ", "))
+			}
+			if x.Matrices != "" {
+				line("matrices", "%s", x.Matrices)
 			}
 			if x.Missing != "" {
 				line("lacks", "%s: it cannot be used", x.Missing)

@@ -45,7 +45,7 @@ func (brokenDriver) Name() string { return "broken" }
 
 func (brokenDriver) Devices() ([]kernels.DeviceInfo, error) {
 	return []kernels.DeviceInfo{
-		{Index: 0, Name: "First Card", UUID: "00ff", Kind: "discrete", Driver: "some 1.2", API: "Other 3.4", Memory: 8 << 30, Free: 7 << 30, MaxAllocation: 4 << 30, Features: []string{"float16", "timestamps"}},
+		{Index: 0, Name: "First Card", UUID: "00ff", Kind: "discrete", Driver: "some 1.2", API: "Other 3.4", Memory: 8 << 30, Free: 7 << 30, MaxAllocation: 4 << 30, Features: []string{"float16", "timestamps"}, Matrices: "none: it has none"},
 		{Index: 1, Name: "Second Card", Kind: "software", Missing: "64-bit integers"},
 	}, nil
 }
@@ -80,7 +80,7 @@ func TestDevices(t *testing.T) {
 	text := ok(t, "devices")
 	for _, want := range []string{
 		"  cpu  " + l.CPU.Name, "in use, of portable", "  broken:0  First Card", "memory    8.0 GiB, 7.0 GiB free, 4.0 GiB in one piece",
-		"features  float16, timestamps", "lacks     64-bit integers: it cannot be used", `broken alone: choose a device ""`,
+		"features  float16, timestamps", "matrices  none: it has none", "lacks     64-bit integers: it cannot be used", `broken alone: choose a device ""`,
 	} {
 		assert.Contains(t, text, want)
 	}

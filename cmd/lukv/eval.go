@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/lukv"
@@ -130,6 +131,9 @@ func (c *evalCmd) Run(e *env) error {
 	}
 	if dev := m.Device(); dev != nil {
 		settings.Device, settings.DeviceLayers = dev.Info().Name+", "+dev.Info().Driver, m.DeviceLayers()
+		if units := dev.Info().Matrices; units != "" && !strings.HasPrefix(units, "none: ") {
+			settings.Device += ", matrices " + units // other bits
+		}
 	}
 	for _, x := range methods {
 		settings.Methods = append(settings.Methods, evalMethod{x.Name, x.Policy})

@@ -5,6 +5,7 @@ package vk
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"github.com/ebitengine/purego"
@@ -44,9 +45,15 @@ type deviceFunctions struct {
 	createQueries, destroyQueries, queryResults                                uintptr
 }
 
-// Open makes a device with one compute queue and all the features and
-// extensions that p lists and this package knows how to use.
-func (p *PhysicalDevice) Open() (*Device, error) {
+// OpenOptions say what a device is opened with, beside the features and extensions
+// that p lists and this package uses always.
+type OpenOptions struct {
+	// Matrices switches on what shaders need that use one of p.Matrices.
+	Matrices bool
+}
+
+// Open makes a device with one compute queue.
+func (p *PhysicalDevice) Open(o OpenOptions) (*Device, error) {
 	if m := p.Missing(); m != "" {
 		return nil, fmt.Errorf("open vulkan device %q: it lacks %s", p.Name, m)
 	}
@@ -69,6 +76,20 @@ func (p *PhysicalDevice) Open() (*Device, error) {
 	for _, e := range []string{"VK_KHR_portability_subset", "VK_EXT_memory_budget"} {
 		if p.Has(e) {
 			extensions = append(extensions, e)
+		}
+	}
+	if o.Matrices {
+		if len(p.Matrices) == 0 || !p.FullSubgroups || !p.MemoryModel {
+			return nil, fmt.Errorf("open vulkan device %q: it lacks what shaders with cooperative matrices need", p.Name)
+		}
+		f13.f[feature13FullSubgroup], f12.f[feature12Float16] = 1, flag(p.Float16)
+		f12.f[feature12MemoryModel], f12.f[feature12MemoryDevice] = 1, 1 // atomics of other shaders have that scope
+		extensions = append(extensions, matrixExtension)
+		matrix := &matrixFeatures{head: head{typ: typeMatrixFeatures}, matrix: 1}
+		f13.next = unsafe.Pointer(matrix)
+		if slices.ContainsFunc(p.Matrices, func(s MatrixShape) bool { return s.Type == ComponentBF16 }) {
+			extensions = append(extensions, bfloat16Extension)
+			matrix.next = unsafe.Pointer(&bfloat16Features{head: head{typ: typeBFloat16Features}, scalars: 1, matrix: 1})
 		}
 	}
 	priority := new(float32)
@@ -251,12 +272,19 @@ func (d *Device) PipelineCacheData(c PipelineCache) ([]byte, error) {
 }
 
 // CreateComputePipeline makes a pipeline from a module's entry point main.
-// Specialisation constant i gets the 32 bits of constants[i].
-func (d *Device) CreateComputePipeline(cache PipelineCache, layout PipelineLayout, m ShaderModule, constants []uint32) (Pipeline, error) {
+// Specialisation constant i gets the 32 bits of constants[i]. Subgroup is the size
+// of its subgroups, all of them full (PhysicalDevice.FullSubgroups), or 0 for the
+// driver's choice.
+func (d *Device) CreateComputePipeline(cache PipelineCache, layout PipelineLayout, m ShaderModule, subgroup uint32, constants []uint32) (Pipeline, error) {
 	info := &computePipelineInfo{
 		head:   head{typ: typeComputePipelineInfo},
 		stage:  shaderStageInfo{head: head{typ: typeShaderStageCreateInfo}, stage: shaderStageCompute, module: m, name: cString("main")},
 		layout: layout, baseIndex: -1,
+	}
+	if subgroup > 0 {
+		const full = 2
+		info.stage.flags = full
+		info.stage.next = unsafe.Pointer(&subgroupSizeStage{head: head{typ: typeSubgroupSizeStage}, size: subgroup})
 	}
 	if len(constants) > 0 {
 		entries := make([]specialisationEntry, len(constants))

@@ -173,6 +173,7 @@ type Instance struct {
 		queueFamilies, deviceExtensions   uintptr
 		createDevice, getDeviceProcAddr   uintptr
 		createMessenger, destroyMessenger uintptr
+		matrixShapes                      uintptr // 0 without a driver that knows it
 	}
 	messenger messenger
 	handler   uintptr
@@ -250,6 +251,7 @@ func (l *Library) NewInstance(o InstanceOptions) (*Instance, error) {
 			return nil, fmt.Errorf("create a vulkan instance: the loader has no %s: %w", p.name, ErrNotFound)
 		}
 	}
+	f.matrixShapes = l.proc(in.handle, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
 	if debug != nil {
 		r, _, _ := purego.SyscallN(f.createMessenger, in.handle, uintptr(unsafe.Pointer(debug)), 0, uintptr(unsafe.Pointer(&in.messenger)))
 		if err := check("vkCreateDebugUtilsMessengerEXT", r); err != nil {
@@ -280,7 +282,8 @@ func findings(o InstanceOptions) func(string) {
 	}
 	return func(m string) {
 		if strings.HasPrefix(m, "VALIDATION-SETTINGS: ") && strings.Contains(m, "will be very slow") ||
-			strings.HasPrefix(m, "WARNING-GPU-Assisted-Validation: ") && strings.Contains(m, "Internal Warning: Forcing ") {
+			strings.HasPrefix(m, "WARNING-GPU-Assisted-Validation: ") && strings.Contains(m, "Internal Warning: Forcing ") ||
+			strings.HasPrefix(m, "WARNING-Setting-Limit-Adjusted: ") && strings.Contains(m, "validation is adjusting settings") {
 			return
 		}
 		o.Validation(m)
@@ -342,6 +345,7 @@ type PhysicalDevice struct {
 	SubgroupSize  uint32
 	MinSubgroup   uint32
 	MaxSubgroup   uint32
+	MaxSubgroups  uint32 // of a workgroup of compute
 
 	Types []MemoryType
 	Heaps []MemoryHeap
@@ -351,8 +355,14 @@ type PhysicalDevice struct {
 	DeviceAddress, Timeline, Sync2, Maintenance4         bool
 	HostQueryReset                                       bool
 	Float16, Float64, Int64, IntegerDot, SubgroupControl bool
+	FullSubgroups                                        bool // shaders may ask for their subgroups' size
+	MemoryModel                                          bool // with the scope of the device
 
 	Extensions []string // sorted
+
+	// Matrices are the cooperative matrices of a subgroup that sum up in f32: bf16
+	// ones and f16 ones, in the driver's order.
+	Matrices []MatrixShape
 
 	queueFamily   uint32
 	hasQueue      bool
@@ -412,7 +422,7 @@ func (p *PhysicalDevice) inspect() error {
 	p.CacheUUID, p.Limits = base.p.cacheUUID, base.p.limits
 	p.Driver = goString(drv.name[:]) + " " + goString(drv.info[:])
 	p.UUID, p.SubgroupSize, p.MaxAllocation = v11.deviceUUID, v11.subgroupSize, v11.maxMemoryAllocation
-	p.MaxBuffer, p.MinSubgroup, p.MaxSubgroup = m4.maxBufferSize, sub.min, sub.max
+	p.MaxBuffer, p.MinSubgroup, p.MaxSubgroup, p.MaxSubgroups = m4.maxBufferSize, sub.min, sub.max, sub.perWorkgroup
 
 	f13 := &vulkan13Features{head: head{typ: typeVulkan13Features}}
 	f12 := &vulkan12Features{head: head{typ: typeVulkan12Features, next: unsafe.Pointer(f13)}}
@@ -422,6 +432,8 @@ func (p *PhysicalDevice) inspect() error {
 	p.HostQueryReset, p.Float16 = f12.f[feature12HostReset] != 0, f12.f[feature12Float16] != 0
 	p.Sync2, p.Maintenance4 = f13.f[feature13Sync2] != 0, f13.f[feature13Maintenance4] != 0
 	p.IntegerDot, p.SubgroupControl = f13.f[feature13IntegerDot] != 0, f13.f[feature13SubgroupSize] != 0
+	p.FullSubgroups = p.SubgroupControl && f13.f[feature13FullSubgroup] != 0 && sub.stages&shaderStageCompute != 0
+	p.MemoryModel = f12.f[feature12MemoryModel] != 0 && f12.f[feature12MemoryDevice] != 0
 	p.Float64, p.Int64 = f2.f[featureFloat64] != 0, f2.f[featureInt64] != 0
 
 	mem := &memoryProperties2{head: head{typ: typeMemoryProperties2}}
@@ -448,7 +460,56 @@ func (p *PhysicalDevice) inspect() error {
 	})
 	p.Extensions = extensionNames(ext)
 	slices.Sort(p.Extensions)
+	p.Matrices = p.matrices()
 	return err
+}
+
+// Extensions of cooperative matrices. Their functions and structures may be used
+// only where a device lists them.
+const (
+	matrixExtension   = "VK_KHR_cooperative_matrix"
+	bfloat16Extension = "VK_KHR_shader_bfloat16"
+)
+
+// matrices lists p.Matrices, none if the driver fails to.
+func (p *PhysicalDevice) matrices() []MatrixShape {
+	f := &p.in.fn
+	if !p.Has(matrixExtension) || f.matrixShapes == 0 {
+		return nil
+	}
+	bf16 := &bfloat16Features{head: head{typ: typeBFloat16Features}}
+	matrix := &matrixFeatures{head: head{typ: typeMatrixFeatures}}
+	if p.Has(bfloat16Extension) {
+		matrix.next = unsafe.Pointer(bf16)
+	}
+	f2 := &features2{head: head{typ: typeFeatures2, next: unsafe.Pointer(matrix)}}
+	purego.SyscallN(f.features, p.handle, uintptr(unsafe.Pointer(f2)))
+	if matrix.matrix == 0 {
+		return nil
+	}
+	n := new(uint32)
+	if r, _, _ := purego.SyscallN(f.matrixShapes, p.handle, uintptr(unsafe.Pointer(n)), 0); Result(int32(r)) != success || *n == 0 {
+		return nil
+	}
+	all := make([]matrixProperties, *n)
+	for i := range all {
+		all[i].typ = typeMatrixProperties
+	}
+	r, _, _ := purego.SyscallN(f.matrixShapes, p.handle, uintptr(unsafe.Pointer(n)), uintptr(unsafe.Pointer(&all[0])))
+	if result := Result(int32(r)); result != success && result != incomplete {
+		return nil
+	}
+	const subgroup = 3
+	var shapes []MatrixShape
+	for _, q := range all[:*n] {
+		if q.scope != subgroup || q.saturating != 0 || q.a != q.b || q.c != ComponentF32 || q.result != ComponentF32 {
+			continue
+		}
+		if q.a == ComponentF16 && p.Float16 || q.a == ComponentBF16 && bf16.scalars != 0 && bf16.matrix != 0 {
+			shapes = append(shapes, MatrixShape{q.a, q.m, q.n, q.k})
+		}
+	}
+	return shapes
 }
 
 // Budget returns, per heap, the bytes that this process may use and those it

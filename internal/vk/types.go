@@ -50,10 +50,12 @@ const (
 	typeMemoryProperties2       = 1000059006
 	typeMemoryAllocateFlags     = 1000060000
 	typeDebugMessenger          = 1000128004
+	typeBFloat16Features        = 1000141000
 	typeDriverProperties        = 1000196000
 	typeSemaphoreType           = 1000207002
 	typeSemaphoreWait           = 1000207004
 	typeSubgroupSizeControl     = 1000225000
+	typeSubgroupSizeStage       = 1000225001
 	typeMemoryBudget            = 1000237000
 	typeBufferDeviceAddress     = 1000244001
 	typeValidationFeatures      = 1000247000
@@ -63,6 +65,8 @@ const (
 	typeSemaphoreSubmit         = 1000314005
 	typeCommandBufferSubmit     = 1000314006
 	typeMaintenance4Properties  = 1000413001
+	typeMatrixFeatures          = 1000506000
+	typeMatrixProperties        = 1000506001
 )
 
 // apiVersion13 is VK_API_VERSION_1_3.
@@ -261,8 +265,11 @@ const (
 	feature12HostReset     = 36
 	feature12Timeline      = 37
 	feature12DeviceAddress = 38
+	feature12MemoryModel   = 41
+	feature12MemoryDevice  = 42
 
 	feature13SubgroupSize = 7
+	feature13FullSubgroup = 8
 	feature13Sync2        = 9
 	feature13IntegerDot   = 13
 	feature13Maintenance4 = 14
@@ -276,6 +283,41 @@ type vulkan12Features struct {
 type vulkan13Features struct {
 	head
 	f [15]uint32
+}
+
+type matrixFeatures struct {
+	head
+	matrix, robust uint32
+}
+
+type bfloat16Features struct {
+	head
+	scalars, dot, matrix uint32
+}
+
+type matrixProperties struct {
+	head
+	m, n, k    uint32
+	a, b, c    ComponentType
+	result     ComponentType
+	saturating uint32
+	scope      uint32
+}
+
+// ComponentType is a VkComponentTypeKHR: what the elements of a cooperative matrix are.
+type ComponentType uint32
+
+const (
+	ComponentF16  ComponentType = 0
+	ComponentF32  ComponentType = 1
+	ComponentBF16 ComponentType = 1000141000
+)
+
+// MatrixShape is a product of cooperative matrices of a subgroup that a device
+// computes: [M, K]·[K, N], both of one type, summed up in f32.
+type MatrixShape struct {
+	Type    ComponentType
+	M, N, K uint32
 }
 
 // MemoryType is a kind of memory; MemoryHeap where it lies.
@@ -387,6 +429,11 @@ type shaderStageInfo struct {
 	module         ShaderModule
 	name           *byte
 	specialisation *specialisationInfo
+}
+
+type subgroupSizeStage struct {
+	head
+	size uint32
 }
 
 type specialisationInfo struct {
@@ -535,6 +582,11 @@ var (
 	_ = [1]int{}[unsafe.Sizeof(features2{})-240]
 	_ = [1]int{}[unsafe.Sizeof(vulkan12Features{})-208]
 	_ = [1]int{}[unsafe.Sizeof(vulkan13Features{})-80]
+	_ = [1]int{}[unsafe.Sizeof(matrixFeatures{})-24]
+	_ = [1]int{}[unsafe.Sizeof(bfloat16Features{})-32]
+	_ = [1]int{}[unsafe.Sizeof(matrixProperties{})-56]
+	_ = [1]int{}[unsafe.Offsetof(matrixProperties{}.scope)-48]
+	_ = [1]int{}[unsafe.Sizeof(subgroupSizeStage{})-24]
 	_ = [1]int{}[unsafe.Sizeof(memoryProperties2{})-536]
 	_ = [1]int{}[unsafe.Sizeof(memoryBudget{})-272]
 	_ = [1]int{}[unsafe.Sizeof(queueFamilyProperties{})-24]

@@ -77,7 +77,15 @@ func TestDeviceLifetime(t *testing.T) {
 			t.Logf("%s lacks %s", p.Name, p.Missing())
 			continue
 		}
-		d, err := p.Open()
+		d, err := p.Open(OpenOptions{Matrices: true})
+		if len(p.Matrices) == 0 {
+			require.ErrorContains(t, err, "cooperative matrices")
+		} else {
+			t.Logf("%s has %v", p.Name, p.Matrices)
+			require.NoError(t, err)
+			d.Destroy()
+		}
+		d, err = p.Open(OpenOptions{})
 		require.NoError(t, err)
 		s, err := d.CreateSemaphore()
 		require.NoError(t, err)
@@ -114,7 +122,7 @@ func TestValidationReports(t *testing.T) {
 		if p.Missing() != "" {
 			continue
 		}
-		d, err := p.Open()
+		d, err := p.Open(OpenOptions{})
 		require.NoError(t, err)
 		require.Empty(t, messages)
 		_, err = d.CreateSemaphore()

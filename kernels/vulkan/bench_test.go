@@ -58,6 +58,12 @@ func BenchmarkDevice(b *testing.B) {
 			x, y := newRowset(buffer(int64(n)*k*4), tensor.F32, n, k), newRowset(buffer(int64(n)*m*4), tensor.F32, n, m)
 			measure(b, m*k*2, 2*float64(n)*k*m, func(c *commands) { c.MatMul(x, false, product{W: w, Dst: y}) })
 		})
+		// With the device's matrix units, if it has any: those of a tile of few rows, and of many.
+		b.Run(fmt.Sprintf("matmul/bf16/%dx%dx%d", n*8, k, m), func(b *testing.B) {
+			w := weights{buffer(weightBytes(tensor.BF16, m, k)), tensor.BF16, m, k}
+			x, y := newRowset(buffer(int64(8*n)*k*2), tensor.BF16, 8*n, k), newRowset(buffer(int64(8*n)*m*4), tensor.F32, 8*n, m)
+			measure(b, m*k*2, 16*float64(n)*k*m, func(c *commands) { c.MatMul(x, false, product{W: w, Dst: y}) })
+		})
 	}
 	b.Run("attention/decode/2000x8", func(b *testing.B) {
 		s := shape{layout{tensor.BF16, 128, 64}, 32, 8, 0, false}

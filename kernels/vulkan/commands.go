@@ -34,7 +34,16 @@ type commands struct {
 
 	queries vk.QueryPool
 	marks   uint32
+
+	// tiling is chosen by the shapes of products (anyTiling) but where tests and the
+	// check of matrix units set it: an index of tilings, or noUnits.
+	tiling int
 }
+
+const (
+	anyTiling = -2
+	noUnits   = -1
+)
 
 type recordState int
 
@@ -60,7 +69,7 @@ func (d *Device) newCommands() (*commands, error) {
 		d.dev.DestroyCommandPool(pool)
 		return nil, d.note(fmt.Errorf("make commands: %w", err))
 	}
-	c := &commands{d: d, pool: pool, cb: cb}
+	c := &commands{d: d, pool: pool, cb: cb, tiling: anyTiling}
 	d.live[c] = struct{}{}
 	return c, nil
 }
@@ -219,6 +228,11 @@ const maxGroups = 65535
 
 // dispatch records one shader over x·y·z workgroups.
 func (c *commands) dispatch(op, shader string, constants []uint32, p *push, x, y, z int) {
+	c.dispatchSized(op, shader, 0, constants, p, x, y, z)
+}
+
+// dispatchSized is dispatch of a shader that asks for the size of its subgroups.
+func (c *commands) dispatchSized(op, shader string, subgroup uint32, constants []uint32, p *push, x, y, z int) {
 	if x == 0 || y == 0 || z == 0 || c.err != nil {
 		return
 	}
@@ -226,20 +240,20 @@ func (c *commands) dispatch(op, shader string, constants []uint32, p *push, x, y
 		c.fail(op, "%d×%d×%d workgroups, expected at most %d each way", x, y, z, maxGroups)
 		return
 	}
-	if c.bind(op, shader, constants, p) {
+	if c.bind(op, shader, subgroup, constants, p) {
 		c.d.dev.Dispatch(c.cb, uint32(x), uint32(y), uint32(z))
 	}
 }
 
 // dispatchIndirect records one shader over as many workgroups as args says when it runs.
 func (c *commands) dispatchIndirect(op, shader string, constants []uint32, p *push, args view) {
-	if c.err == nil && c.bind(op, shader, constants, p) {
+	if c.err == nil && c.bind(op, shader, 0, constants, p) {
 		c.d.dev.DispatchIndirect(c.cb, args.b.block.buffer, args.b.off+args.off)
 	}
 }
 
-func (c *commands) bind(op, shader string, constants []uint32, p *push) bool {
-	pipe, err := c.d.pipes.get(shader, constants...)
+func (c *commands) bind(op, shader string, subgroup uint32, constants []uint32, p *push) bool {
+	pipe, err := c.d.pipes.get(shader, subgroup, constants)
 	if err != nil {
 		c.fail(op, "%w", c.d.check(err))
 		return false

@@ -21,6 +21,8 @@ type Device struct {
 	dev  *vk.Device
 	info kernels.DeviceInfo
 
+	units *units // for products of bf16 by bf16, nil for plain shaders
+
 	mu       sync.Mutex // guards everything below, the queue included
 	mem      *allocator
 	timeline vk.Semaphore
@@ -41,15 +43,14 @@ type Device struct {
 // ticket is a point of the device's timeline. The zero ticket is long past.
 type ticket uint64
 
-func open(in *vk.Instance, p *vk.PhysicalDevice, info kernels.DeviceInfo, o Options) (*Device, error) {
-	dev, err := p.Open()
+func open(in *vk.Instance, p *vk.PhysicalDevice, info kernels.DeviceInfo, u *units, o Options) (*Device, error) {
+	dev, err := p.Open(vk.OpenOptions{Matrices: u != nil})
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{in: in, dev: dev, info: info, live: map[*commands]struct{}{}}
+	d := &Device{in: in, dev: dev, info: info, units: u, live: map[*commands]struct{}{}}
 	fail := func(err error) (*Device, error) {
-		d.destroy()
-		d.dev.Destroy()
+		d.discard()
 		return nil, fmt.Errorf("open %s: %w", p.Name, err)
 	}
 	if d.mem, err = newAllocator(dev, o); err != nil {
@@ -136,8 +137,7 @@ func (d *Device) Close() error {
 	} else if d.note(err) == nil {
 		err = d.pipes.save()
 	}
-	d.destroy()
-	d.dev.Destroy()
+	d.discard()
 	d.in.Destroy()
 	if err != nil {
 		return fmt.Errorf("close %s: %w", d.info.Name, err)
@@ -145,8 +145,15 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// destroy gives back what open and its users made.
-func (d *Device) destroy() {
+// abandon discards a device that nobody has seen yet.
+func (d *Device) abandon() {
+	_ = d.dev.WaitIdle() // a lost one answers at once
+	d.discard()
+}
+
+// discard gives back the device, with what open and its users made, but not its
+// instance. The device is idle, or lost.
+func (d *Device) discard() {
 	for c := range d.live {
 		if c.queries != 0 {
 			d.dev.DestroyTimestamps(c.queries)
@@ -163,6 +170,7 @@ func (d *Device) destroy() {
 	if d.mem != nil {
 		d.mem.close()
 	}
+	d.dev.Destroy()
 }
 
 // submitBuffer hands over a recorded command buffer. mu is held.

@@ -395,16 +395,22 @@ func TestPipelineCache(t *testing.T) {
 
 // The manifest names what the committed binaries were compiled from.
 func TestManifest(t *testing.T) {
+	type compiler struct {
+		Tool  string
+		Flags []string
+	}
 	var m struct {
-		Tool              string
-		Flags             []string
+		compiler
+		Matrices          compiler
 		Sources, Binaries map[string]string
 	}
 	data, err := os.ReadFile("shaders/manifest.json")
 	ok(t, err)
 	ok(t, json.Unmarshal(data, &m))
-	if m.Tool == "" || len(m.Flags) == 0 {
-		t.Error("the manifest does not name the tool and its flags")
+	for _, c := range []compiler{m.compiler, m.Matrices} {
+		if c.Tool == "" || len(c.Flags) == 0 {
+			t.Error("the manifest does not name the tools and their flags")
+		}
 	}
 	compare := func(kind string, listed map[string]string, patterns ...string) {
 		found := 0

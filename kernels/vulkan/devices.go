@@ -92,13 +92,28 @@ func missing(p *vk.PhysicalDevice) string {
 // Devices lists the devices of this system; without Vulkan the error is
 // kernels.ErrNoDevice.
 func Devices() ([]kernels.DeviceInfo, error) {
+	mode, err := matrixMode("")
+	if err != nil {
+		return nil, err
+	}
 	in, list, err := connect(nil, false)
 	if err != nil {
 		return nil, err
 	}
 	defer in.Destroy()
-	return describeAll(list), nil
+	infos := describeAll(list)
+	for i, p := range list {
+		if u, why := unitsOf(p, mode); u != nil {
+			infos[i].Matrices = u.String() + ", if they pass the check when it is opened"
+		} else {
+			infos[i].Matrices = noMatrices + why
+		}
+	}
+	return infos, nil
 }
+
+// noMatrices begins what DeviceInfo.Matrices says when products do without.
+const noMatrices = "none: "
 
 func describeAll(list []*vk.PhysicalDevice) []kernels.DeviceInfo {
 	infos := make([]kernels.DeviceInfo, len(list))
@@ -195,17 +210,32 @@ type Options struct {
 	// the user's cache directory if empty, nothing is kept if "-".
 	CacheDir string
 
+	// Matrices says which matrix units products of bf16 activations by bf16 weights
+	// use. "auto": those for bf16, if the device has them and they pass a check,
+	// which takes an instant; then DeviceInfo.Matrices names them, otherwise it says why
+	// not. "off": none. "f16": those for f16, which is an error where that is not
+	// possible; numbers that f16 does not hold are changed, so this is for tests on
+	// devices without bf16 units. Empty: the environment variable
+	// LUKV_VULKAN_MATRICES, or "auto".
+	Matrices string
+
 	// Validation receives the messages of the validation layer, for tests; nil
 	// for none. GPUAssisted adds checks of every address in shaders. The layer
 	// knows the driver's buffers, so each buffer becomes one of them.
 	Validation  func(message string)
 	GPUAssisted bool
+
+	checkUnits func(*Device) error // nil for that of this package; tests have others
 }
 
 // Open opens the device that selector names (see [Devices]): its index, its UUID, or
 // a part of exactly one name. The empty selector means the best device that is no
 // software.
 func Open(selector string, o Options) (*Device, error) {
+	mode, err := matrixMode(o.Matrices)
+	if err != nil {
+		return nil, err
+	}
 	in, list, err := connect(o.Validation, o.GPUAssisted)
 	if err != nil {
 		return nil, err
@@ -216,10 +246,37 @@ func Open(selector string, o Options) (*Device, error) {
 		in.Destroy()
 		return nil, err
 	}
-	d, err := open(in, list[i], infos[i], o)
+	u, why := unitsOf(list[i], mode)
+	d, err := openChecked(in, list[i], infos[i], u, why, o)
+	if err == nil && mode == matricesF16 && d.units == nil {
+		err = fmt.Errorf("open %s: matrices of f16: %s", d.info.Name, strings.TrimPrefix(d.info.Matrices, noMatrices))
+		d.abandon()
+	}
 	if err != nil {
 		in.Destroy()
 		return nil, err
 	}
 	return d, nil
+}
+
+// openChecked opens a device with matrix units, if any, and without them if they fail
+// the check; why says why there are none.
+func openChecked(in *vk.Instance, p *vk.PhysicalDevice, info kernels.DeviceInfo, u *units, why string, o Options) (*Device, error) {
+	if u != nil {
+		check := o.checkUnits
+		if check == nil {
+			check = checkUnits
+		}
+		d, err := open(in, p, info, u, o)
+		if err == nil {
+			if err = check(d); err == nil {
+				d.info.Matrices = u.String()
+				return d, nil
+			}
+			d.abandon()
+		}
+		why = fmt.Sprintf("%v failed the check: %v", u, err)
+	}
+	info.Matrices = noMatrices + why
+	return open(in, p, info, nil, o)
 }

@@ -57,6 +57,17 @@
 // may be rounded the other way than the processor rounds it. Infinities and NaN in
 // operands may or may not arrive in the result.
 //
+// Products sum up in blocks of 2048 columns, but for those of bf16 by bf16, which are
+// the products of passes with PassShape.BF16. Where a device has matrix units for
+// them (cooperative matrices of a subgroup, bf16 summed up in f32), these are used for
+// every number of rows, from one on: K is cut into blocks of 512, a block is one chain
+// of steps of 8 or 16 columns, ascending from zero, and the blocks are added up in f32,
+// ascending. How a unit adds up within a step is its own affair. So it is tried out when
+// the device is opened whether tiles of all sizes give the same bits, within
+// the bound of the plain shaders; if not, those are used. Device.Info says
+// what was decided and why. Options.Matrices, or the environment variable
+// LUKV_VULKAN_MATRICES, switches matrix units off.
+//
 // # Lifetime and concurrency
 //
 // A Device is safe for concurrent use, and so are its pools; a pass with its lists
@@ -76,10 +87,12 @@
 // Linux, macOS (through a Vulkan loader and MoltenVK) and Windows on amd64 and
 // arm64; elsewhere the package is empty. Head dimensions are multiples of 4 up to
 // 256; in pages they are rounded up to a multiple of 8. Pages have 16 to 1024
-// entries, a power of two. Matrix products do not use matrix units: the shader
-// compilers at hand know no KHR_cooperative_matrix, and its order of sums would have
-// to hold for single rows as well. A sum over K is cut into blocks of 2048.
+// entries, a power of two. Matrix units are used in steps of up to 16×16×16 elements,
+// by products of bf16 alone. They have not run on a device that has them for bf16:
+// tests use the same shader, compiled for f16, on Mesa's software device. How fast it is
+// on hardware is not known.
 //
 // The shaders are GLSL in shaders/, committed with the SPIR-V made from them;
-// go generate compiles them again and a test compares both with the manifest.
+// go generate compiles them again (those for matrix units need a newer glslc, see
+// shaders/generate) and a test compares both with the manifest.
 package vulkan

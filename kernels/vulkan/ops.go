@@ -136,7 +136,8 @@ const splitMax = 4
 // MatMul computes up to three products of the rows x, [N, Cols] of type F32 or
 // BF16, with weights of one type. With add, the result is added to Dst instead
 // of replacing it. Bits of an element depend on its row of x and its row of W
-// alone. Bound against package kernels: |error| ≤ 2e-6·Σ|x·w| for K up to 16384.
+// alone. Bound against package kernels: |error| ≤ 2e-6·Σ|x·w| for K up to 16384, and
+// 1e-5·Σ|x·w| where the device's matrix units are used: for BF16 with BF16.
 func (c *commands) MatMul(x rowset, add bool, products ...product) {
 	const op = "matrix product"
 	if !c.ready(op) {
@@ -166,18 +167,32 @@ func (c *commands) MatMul(x rowset, add bool, products ...product) {
 	if c.err != nil || x.N == 0 {
 		return
 	}
+	flags := x.N
+	if add {
+		flags |= 1 << 31
+	}
+	p := c.factors(x, flags, products)
+	if u := c.unitsFor(x, wt); u != nil {
+		u.multiply(c, op, x, products, &p)
+		return
+	}
 	size, outs, rows, split := tileOf(x.N, cols)
 	outs /= split
 	tiles := 0
 	for _, pr := range products {
 		tiles += (pr.W.Rows + outs - 1) / outs
 	}
-	flags := x.N
-	if add {
-		flags |= 1 << 31
-	}
-	p := c.factors(x, flags, products)
 	c.dispatch(op, "matmul"+size, []uint32{code, xt, uint32(split)}, &p, tiles, (x.N+rows-1)/rows, 1)
+}
+
+// unitsFor returns the matrix units for products of x with weights of a type, nil
+// for the plain shaders. It must not depend on the number of rows, nor on the
+// weights' size: either kind of shader has its own order of sums.
+func (c *commands) unitsFor(x rowset, wt tensor.Type) *units {
+	if x.Type != tensor.BF16 || wt != tensor.BF16 || c.tiling == noUnits {
+		return nil
+	}
+	return c.d.units
 }
 
 // tileOf returns the variant of the product shaders for n rows, how many outputs and
@@ -241,12 +256,16 @@ func (c *commands) GateUp(y, x rowset, gate, up product) {
 	if c.err != nil || x.N == 0 {
 		return
 	}
+	gate.Dst, up.Dst = y, y
+	p := c.factors(x, x.N, []product{gate, up})
+	if u := c.unitsFor(x, gate.W.Type); u != nil {
+		u.gateUp(c, op, x, n, yt, &p)
+		return
+	}
 	size, outs, rows, split := tileOf(x.N, cols)
 	if x.N > 1 {
 		outs /= 2
 	}
-	gate.Dst, up.Dst = y, y
-	p := c.factors(x, x.N, []product{gate, up})
 	outs /= split
 	c.dispatch(op, "gateup"+size, []uint32{code, xt, uint32(split), yt}, &p, (n+outs-1)/outs, (x.N+rows-1)/rows, 1)
 }

@@ -85,6 +85,7 @@ const (
 
 	// Work of a part that takes some ten milliseconds, or a tenth of a second.
 	hardwareFlops = 1e11
+	unitsFlops    = 5e11 // with matrix units
 	softwareFlops = 2e9
 )
 
@@ -112,8 +113,11 @@ func (d *Device) newPass(s kernels.PassShape) (*pass, error) {
 		return nil, err
 	}
 	p := &pass{d: d, s: s, shape: shape{layout: l, Heads: s.Heads, KVHeads: s.KVHeads, Scale: s.Scale, BF16: s.AttentionBF16}, lists: map[*passList]struct{}{}, kept: map[*buffer]struct{}{}, partFlops: hardwareFlops}
-	if d.info.Kind == "software" {
+	switch {
+	case d.info.Kind == "software":
 		p.partFlops = softwareFlops
+	case s.BF16 && d.units != nil:
+		p.partFlops = unitsFlops
 	}
 	if err := p.allocate(); err != nil {
 		p.Close()

@@ -22,11 +22,13 @@ import (
 var shaderFiles embed.FS
 
 // maxConstants is the number of specialisation constants that a shader may have.
-const maxConstants = 7
+const maxConstants = 15
 
-// pipelineKey names a pipeline: a shader and the values of its constants.
+// pipelineKey names a pipeline: a shader, the size of its subgroups (0: any) and the
+// values of its constants.
 type pipelineKey struct {
 	shader    string
+	subgroup  uint32
 	constants [maxConstants]uint32
 }
 
@@ -138,8 +140,8 @@ func (p *pipelines) destroy() {
 }
 
 // get returns a pipeline, compiling it at its first use.
-func (p *pipelines) get(shader string, constants ...uint32) (vk.Pipeline, error) {
-	key := pipelineKey{shader: shader}
+func (p *pipelines) get(shader string, subgroup uint32, constants []uint32) (vk.Pipeline, error) {
+	key := pipelineKey{shader: shader, subgroup: subgroup}
 	copy(key.constants[:], constants)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,7 +159,7 @@ func (p *pipelines) get(shader string, constants ...uint32) (vk.Pipeline, error)
 		}
 		p.shaders[shader] = m
 	}
-	pipe, err := p.dev.CreateComputePipeline(p.cache, p.layout, m, constants)
+	pipe, err := p.dev.CreateComputePipeline(p.cache, p.layout, m, subgroup, constants)
 	if err != nil {
 		return 0, fmt.Errorf("compile shader %s with %v: %w", shader, constants, err)
 	}

@@ -23,18 +23,22 @@ import (
 // goldenTolerance is the largest deviation that a float32 computation may show.
 const goldenTolerance = 1e-4
 
+// Deviations in bf16 precision: from the float32 references, and from the processor,
+// which rounds the same numbers but not always to the same side.
+const (
+	bf16Bound = 0.15
+	flipBound = 4e-2
+)
+
 // goldenCase is an entry of cases.json in the folder of golden models.
 type goldenCase struct {
 	Name   string `json:"name"`
 	Golden string `json:"golden"`
 }
 
-// TestGoldenModels compares logits and greedy tokens with the independent
-// references.
-func TestGoldenModels(t *testing.T) {
-	d := device(t)
-	dir := os.Getenv("LUKV_GOLDEN_MODELS")
-	if dir == "" {
+// goldenCases returns the golden models and their folder.
+func goldenCases(t testing.TB) (dir string, cases []goldenCase) {
+	if dir = os.Getenv("LUKV_GOLDEN_MODELS"); dir == "" {
 		dir = filepath.Join("..", "testdata", "models")
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "cases.json"))
@@ -42,8 +46,16 @@ func TestGoldenModels(t *testing.T) {
 	var index struct{ Cases []goldenCase }
 	require.NoError(t, json.Unmarshal(text, &index))
 	require.NotEmpty(t, index.Cases, "no golden models in %s", dir)
+	return dir, index.Cases
+}
+
+// TestGoldenModels compares logits and greedy tokens with the independent
+// references.
+func TestGoldenModels(t *testing.T) {
+	d := device(t)
+	dir, cases := goldenCases(t)
 	checks, worst := 0, 0.0
-	for _, c := range index.Cases {
+	for _, c := range cases {
 		t.Run(c.Name, func(t *testing.T) {
 			n, w := checkGolden(t, d, filepath.Join(dir, c.Name), c)
 			checks += n
@@ -61,27 +73,8 @@ func checkGolden(t *testing.T, d kernels.Device, dir string, c goldenCase) (chec
 	m, err := model.Open(ctx, dir, model.WithPrecision(model.PrecisionF32), model.WithOpenDevice(d), model.WithThreads(2))
 	require.NoError(t, err)
 	defer m.Close()
-	if c.Golden == "" {
-		c.Golden = "golden.safetensors"
-	}
-	f, err := safetensors.Open(filepath.Join(dir, c.Golden))
-	require.NoError(t, err)
-	defer f.Close()
-	ref := map[string]tensor.Tensor{}
-	for name, x := range f.All() {
-		ref[name] = x
-	}
-	floats := func(name string) []float32 {
-		require.Contains(t, ref, name)
-		return ref[name].Float32s(nil)
-	}
-	ints := func(name string) (out []int32) {
-		require.Contains(t, ref, name)
-		for data := ref[name].Data; len(data) > 0; data = data[8:] {
-			out = append(out, int32(binary.LittleEndian.Uint64(data)))
-		}
-		return out
-	}
+	ref := openReferences(t, dir, c)
+	floats, ints := ref.floats, ref.ints
 	compare := func(what string, got, want []float32) {
 		t.Helper()
 		d := testnum.Deviation(got, want)
@@ -102,4 +95,72 @@ func checkGolden(t *testing.T, d kernels.Device, dir string, c goldenCase) (chec
 	long := trace(t, session(t, m, model.SessionOptions{MaxTokens: 4096}), ints("prompt200"), nil)
 	compare("last logits of the long prompt", long[len(long)-8*vocab:], floats("logits200_last8"))
 	return checks, worst
+}
+
+// references are the tensors of a golden file.
+type references struct {
+	t testing.TB
+	x map[string]tensor.Tensor
+}
+
+func openReferences(t testing.TB, dir string, c goldenCase) references {
+	name := c.Golden
+	if name == "" {
+		name = "golden.safetensors"
+	}
+	f, err := safetensors.Open(filepath.Join(dir, name))
+	require.NoError(t, err)
+	t.Cleanup(func() { f.Close() })
+	r := references{t, map[string]tensor.Tensor{}}
+	for name, x := range f.All() {
+		r.x[name] = x
+	}
+	return r
+}
+
+func (r references) floats(name string) []float32 {
+	require.Contains(r.t, r.x, name)
+	return r.x[name].Float32s(nil)
+}
+
+func (r references) ints(name string) (out []int32) {
+	require.Contains(r.t, r.x, name)
+	for data := r.x[name].Data; len(data) > 0; data = data[8:] {
+		out = append(out, int32(binary.LittleEndian.Uint64(data)))
+	}
+	return out
+}
+
+// TestGoldenBF16 runs the golden models with bf16 weights in bf16 precision, whose
+// products may use matrix units.
+func TestGoldenBF16(t *testing.T) {
+	d := device(t)
+	dir, cases := goldenCases(t)
+	checks, stored, host := 0, 0.0, 0.0
+	for _, c := range cases {
+		t.Run(c.Name, func(t *testing.T) {
+			folder := filepath.Join(dir, c.Name)
+			ref := openReferences(t, folder, c)
+			logits := func(opts ...model.Option) []float32 {
+				m, err := model.Open(context.Background(), folder, append(opts, model.WithPrecision(model.PrecisionBF16), model.WithThreads(2))...)
+				require.NoError(t, err)
+				t.Cleanup(func() { m.Close() })
+				if m.Config().Type != tensor.BF16 {
+					t.Skip("its weights are not bf16")
+				}
+				s := session(t, m, model.SessionOptions{MaxTokens: 4096})
+				return trace(t, s, ref.ints("prompt48"), ref.ints("greedy_tokens"))
+			}
+			own := logits(model.WithOpenDevice(d))
+			want := ref.floats("logits48")
+			a, b := testnum.Deviation(own[:len(want)], want), testnum.Deviation(own, logits())
+			require.LessOrEqual(t, a, bf16Bound, "from the references")
+			require.LessOrEqual(t, b, flipBound, "from the processor")
+			stored, host, checks = max(stored, a), max(host, b), checks+len(own)
+		})
+	}
+	line := fmt.Sprintf("golden models in bf16 on %s, matrices %s: %d checks, from the references %.2g, from the processor %.2g", d.Info().Name, d.Info().Matrices, checks, stored, host)
+	t.Log(line)
+	fmt.Println(line)
+	require.NotZero(t, checks)
 }
