@@ -58,7 +58,7 @@ TEXT NAME, 0, $840-8
 	MOVQ    tile_rows(AX), CX
 	CMPQ    CX, $2
 	JEQ     two
-	JGT     three
+	JGT     threefirst
 
 	LEAQ    3(R14), CX
 	SHRQ    $2, CX
@@ -125,6 +125,17 @@ two1:
 	ONEDONE
 	JMP     two1
 
+	// The rows of x are wanted at once, by the first quad, which has w to wait for.
+threefirst:
+	MOVQ    SI, AX
+	MOVQ    R14, CX
+threefetch:
+	PREFETCHT0 (AX)
+	PREFETCHT0 (AX)(R8*1)
+	PREFETCHT0 (AX)(R8*2)
+	ADDQ    $XSTEP, AX
+	DECQ    CX
+	JNZ     threefetch
 three:
 	CMPQ    BX, $4
 	JLT     three1

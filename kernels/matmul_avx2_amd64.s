@@ -159,6 +159,7 @@ chunk:                   \
 
 // One pass over CX groups; leaves SI and DI at their end.
 #define PASS(G, FETCH, loop) \
+	PCALIGN $64;       \
 loop:                  \
 	FETCH;             \
 	STEP(G);           \
@@ -252,7 +253,7 @@ loop:                  \
 
 // func tileDotAVX2(a *tile)
 #define NAME ·tileDotAVX2(SB)
-#define CHUNK 16 // twice the work for what a group brings
+#define CHUNK 32 // twice the work for what a group brings, and changing passes costs
 #define WSTEP 64
 #define PREFETCH PREFETCH4
 #define FLUSH LDMXCSR 768(SP)
