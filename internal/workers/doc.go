@@ -4,10 +4,11 @@
 // A [Pool] of n threads is n-1 helper goroutines plus whoever calls [Pool.Run].
 // Run cuts its items into chunks, gives every worker an equal run of
 // neighbouring chunks, and lets a worker that is done take chunks from the tails
-// of the others, few at a time towards the end. The caller waits only for chunks that a helper has
-// begun: a helper that the operating system has put aside costs nothing, its
-// share is taken by the others. How the items were split is visible to a task
-// only through the arguments of its calls; a task must not let it affect results.
+// of the others, few at a time towards the end. The caller waits only for chunks
+// that a helper has begun: a helper that the operating system has put aside costs
+// nothing, its share is taken by the others. How the items were split is visible to
+// a task only through the arguments of its calls; a task must not let it affect
+// results.
 //
 // # Waiting
 //
