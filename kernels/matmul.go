@@ -109,16 +109,19 @@ type tile struct {
 	step int // groups of 16 or 32 elements; at least 1
 	add  int // -1: the sums are added to dst, 0: they replace what it holds
 
-	// ahead points to one address for each four of cols, if there are as many rows
-	// as CPU.tileRows. While four rows of w are multiplied, the 64·step bytes at
+	// ahead points to one address for each four of cols, if there are at least as many
+	// rows as CPU.tileRows. While four rows of w are multiplied, the 64·step bytes at
 	// their address may be fetched; 0 is nothing.
 	ahead *uintptr
 
-	// A tile of 6 rows and a multiple of four cols can be computed in two parts, if
-	// the routine says so: part is 1 for the first, whose lanes go to sums, 2 for
-	// the second, which goes on from there, 0 for both at once.
-	part int
-	sums unsafe.Pointer // [cols/4][4·rows][16] f32
+	// A tile of 6 rows can be computed in parts of the block, if the routine says so.
+	// Between them the lanes of all outputs wait in sums, in the routine's own order.
+	// tileF32AVX512 takes a multiple of four cols: part is 1 for the first of two
+	// parts, 2 for the second, 0 for both at once. tilePackedAVX2 takes an even number:
+	// part is the number of groups before this part, packed is room for x, widened.
+	part   int
+	sums   unsafe.Pointer // [cols][rows][16] f32
+	packed unsafe.Pointer // [groups][rows][32] f32
 }
 
 const (
@@ -126,6 +129,8 @@ const (
 	// while the rows of x pass by, panelRows how many rows of them at most.
 	panelBytes = 512 << 10
 	panelRows  = 128
+
+	packedRows = 6 // rows of a packed tile
 )
 
 // matMulTiles computes a product by tiles. size is that of an element of x: 4
@@ -142,13 +147,7 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 	}
 	var a ahead
 	t.ahead = &a.list[0]
-	if !c.tilesInParts(size, w) {
-		c.panels(t, &a, dst, x, size, n, w, lo, hi)
-		return
-	}
-	var sums [tileSums]float32
-	t.sums = unsafe.Pointer(&sums)
-	c.panels(t, &a, dst, x, size, n, w, lo, hi)
+	c.roomyPanels(t, &a, dst, x, size, n, w, lo, hi)
 }
 
 // panels goes through panels of w, the blocks of their columns, and the rows of x.
@@ -170,6 +169,9 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 			}
 			for r := 0; r < n; r += t.rows {
 				t.rows = evenly(n-r, rows)
+				if t.packed != nil && n-r >= packedRows && t.cols%2 == 0 && t.step%2 == 0 {
+					t.rows = packedRows
+				}
 				t.x = unsafe.Add(x, r*int(t.ldx)+k*size)
 				t.dst = unsafe.Pointer(&dst[r*ldd+o])
 				if a != nil {

@@ -22,6 +22,16 @@ func tileF16AVX2(a *tile)
 //go:noescape
 func tileDotAVX2(a *tile)
 
+// tilePackedAVX2 brings sums up to date with a part of the block: six rows, an even
+// number of cols and of groups. joinPackedAVX2 joins the lanes of complete sums and
+// adds them to dst.
+//
+//go:noescape
+func tilePackedAVX2(a *tile)
+
+//go:noescape
+func joinPackedAVX2(a *tile)
+
 //go:noescape
 func tileF32AVX512(a *tile)
 
@@ -48,13 +58,24 @@ func (c CPU) tileRows() int {
 	return 0
 }
 
+// roomyPanels is panels with the room on the stack that some tiles want.
+func (c CPU) roomyPanels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
+	switch {
+	case c.tilesInParts(size, w):
+		c.panelsInParts(t, a, dst, x, size, n, w, lo, hi)
+	case c.packsTiles(size, n):
+		c.panelsPacked(t, a, dst, x, size, n, w, lo, hi)
+	default:
+		c.panels(t, a, dst, x, size, n, w, lo, hi)
+	}
+}
+
 const (
 	// partSteps is the length of the first part of a tile in parts: so much of six
 	// rows of f32 is half of the first-level cache.
 	partSteps = 1024 / Lanes
 
-	// tileSums is the number of sums that wait between two parts.
-	tileSums = partCols * 6 * Lanes
+	// partCols is the number of rows of w whose sums wait between two parts.
 	partCols = 64
 )
 
@@ -62,6 +83,13 @@ const (
 // f32 weights: the others leave the second-level cache time to deliver x as well.
 func (c CPU) tilesInParts(size int, w *Matrix) bool {
 	return c.AVX512 && size == 4 && w.Type == tensor.F32 && w.Cols > partSteps*Lanes
+}
+
+//go:noinline
+func (c CPU) panelsInParts(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
+	var sums [partCols * 6 * Lanes]float32
+	t.sums = unsafe.Pointer(&sums)
+	c.panels(t, a, dst, x, size, n, w, lo, hi)
 }
 
 // tileParts is tileF32AVX512 in two parts.
@@ -72,6 +100,44 @@ func tileParts(a *tile) {
 	t.part, t.step = 2, a.step-partSteps
 	t.x, t.w = unsafe.Add(t.x, 64*partSteps), unsafe.Add(t.w, 64*partSteps)
 	tileF32AVX512(&t)
+}
+
+const (
+	// packedSteps is the length of a part of a packed tile: so much of its rows,
+	// widened, is half of the first-level cache.
+	packedSteps = 32
+
+	// packedFrom is the number of rows of x from which on packed tiles pay.
+	packedFrom = 24
+)
+
+// packsTiles reports whether tiles of bf16 with bf16 should be packed where their
+// shape allows.
+func (c CPU) packsTiles(size, n int) bool {
+	return !c.AVX512 && size == 2 && n >= packedFrom
+}
+
+//go:noinline
+func (c CPU) panelsPacked(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
+	const sums, packed = panelRows * packedRows * Lanes, packedSteps * packedRows * 2 * Lanes
+	const line = 64 // where they begin, no vector lies across two lines of the cache
+	var room [sums + packed + line/4]float32
+	t.sums = unsafe.Pointer(&room)
+	t.sums = unsafe.Add(t.sums, -uintptr(t.sums)%line)
+	t.packed = unsafe.Add(t.sums, 4*sums)
+	c.panels(t, a, dst, x, size, n, w, lo, hi)
+}
+
+// tilePacked is tilePackedAVX2 in parts.
+func tilePacked(a *tile) {
+	t := *a
+	for t.part < a.step {
+		t.step = min(packedSteps, a.step-t.part)
+		tilePackedAVX2(&t)
+		t.x, t.w = unsafe.Add(t.x, 64*t.step), unsafe.Add(t.w, 64*t.step)
+		t.part += t.step
+	}
+	joinPackedAVX2(a)
 }
 
 // tileF32 computes one block of a product with f32 activations.
@@ -101,6 +167,8 @@ func (c CPU) tileDot(a *tile) {
 		tileDotAVX512BF16(a)
 	case c.AVX512:
 		tileDotAVX512(a)
+	case a.rows == packedRows:
+		tilePacked(a)
 	default:
 		tileDotAVX2(a)
 	}

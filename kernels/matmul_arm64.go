@@ -33,10 +33,10 @@ func (c CPU) tileRows() int {
 	return 0
 }
 
-// tileSums is the number of sums that wait between two parts of a tile.
-const tileSums = 0
-
-func (c CPU) tilesInParts(int, *Matrix) bool { return false }
+// roomyPanels is panels: no tile wants more room.
+func (c CPU) roomyPanels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
+	c.panels(t, a, dst, x, size, n, w, lo, hi)
+}
 
 // prepare readies dst for routines that always add: negative zero is the neutral
 // element of addition.

@@ -3,7 +3,8 @@ package kernels
 import "github.com/lukv/lukv/tensor"
 
 // Sizes at which an implementation may change its way, beside the shapes of
-// models: more rows of weights than stay in a cache, 6 and 7 heads a group.
+// models: more rows of weights than stay in a cache, 6 and 7 heads a group, rows of
+// activations enough for packed tiles of AVX2.
 func init() {
 	for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 		register(
@@ -14,6 +15,11 @@ func init() {
 	}
 	register(
 		matMulOp(tensor.BF16, true, 1, 2048, 130),
+		matMulOp(tensor.BF16, true, 24, 64, 2),
+		matMulOp(tensor.BF16, true, 29, 1088, 6),
+		matMulOp(tensor.BF16, true, 26, 2240, 13),
+		matMulOp(tensor.BF16, true, 25, 96, 136),
+		matMulOp(tensor.BF16, true, 24, 192, 134),
 		attentionOp(tensor.BF16, attentionShape{dim: 112, page: 64, group: 6, n: 2, end: 255}, true),
 		attentionOp(tensor.BF16, attentionShape{dim: 192, page: 32, group: 7, n: 1, end: 300}, true),
 		attentionOp(tensor.BF16, attentionShape{dim: 64, page: 32, group: 3, n: 40, end: 217, window: 90, base: 96}, true),
