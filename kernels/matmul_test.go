@@ -63,7 +63,7 @@ func TestMatMulValue(t *testing.T) {
 func TestMatMulDoesNotAllocate(t *testing.T) {
 	const cols, rows = 256, 40
 	for _, c := range Variants() {
-		for _, n := range []int{1, 4, 9} {
+		for _, n := range []int{1, 4, 9, 25} {
 			w := Matrix{Type: tensor.BF16, Rows: rows, Cols: cols, Data: make([]byte, 2*rows*cols)}
 			x, xb, dst := make([]float32, n*cols), make([]uint16, n*cols), make([]float32, n*rows)
 			require.Zero(t, testing.AllocsPerRun(5, func() {
