@@ -80,33 +80,21 @@ GLOBL negative<>(SB), RODATA|NOPTR, $16
 	EVEN((o)(DI), (o)(DI)(R11*1));   \
 	EACH(EVENROW, o, (p+192))
 
-// One pass over the groups of the part, two at a time; LOOP leaves AX at its end, PACK
-// all pointers. Of what is to be prefetched a pass takes every second line.
-#define LOOP(FETCH, HALF, o, p, loop) \
-	MOVQ    DI, SI;          \
+// One pass over the groups of the part, two at a time; leaves AX, and what MOVE moves, at
+// its end. Of what is to be prefetched a pass takes every second line.
+#define PASS(FETCH, HALF, MOVE, o, p, loop) \
 	MOVQ    R13, CX;         \
 	NEGQ    CX;              \
 loop:                        \
 	FETCH;                   \
 	HALF((o), (p));          \
 	HALF((o+64), (p+768));   \
-	ADDQ    $128, SI;        \
+	MOVE;                    \
 	ADDQ    $1536, AX;       \
 	ADDQ    $128, CX;        \
 	JNZ     loop
-#define PACK(FETCH, o, p, loop) \
-	MOVQ    R13, CX;            \
-	NEGQ    CX;                 \
-loop:                           \
-	FETCH;                      \
-	PACKING((o), (p));          \
-	PACKING((o+64), (p+768));   \
-	ADDQ    $128, SI;           \
-	ADDQ    $128, DX;           \
-	ADDQ    $128, DI;           \
-	ADDQ    $1536, AX;          \
-	ADDQ    $128, CX;           \
-	JNZ     loop
+#define MOVEW ADDQ $128, SI
+#define MOVEXW ADDQ $128, SI; ADDQ $128, DX; ADDQ $128, DI
 #define FETCH PREFETCHT1 (R10)(CX*1)
 #define NOFETCH
 
@@ -167,14 +155,14 @@ TEXT ·tilePackedAVX2(SB), NOSPLIT, $16-8
 
 	// The first pair packs, and has lanes 0–7 and then 8–15 like the others.
 	BEGIN(0, packget0, packgo0)
-	PACK(FETCH, 0, 0, packlower)
+	PASS(FETCH, PACKING, MOVEXW, 0, 0, packlower)
 	ALL(PUT2, 0)
 	SUBQ    R13, SI
 	SUBQ    R13, DX
 	SUBQ    R13, DI
 	SUBQ    R14, AX
 	BEGIN(384, packget1, packgo1)
-	PACK(NOFETCH, 32, 384, packupper)
+	PASS(NOFETCH, PACKING, MOVEXW, 32, 384, packupper)
 	ALL(PUT2, 384)
 	SUBQ    R14, AX
 	SUBQ    R13, DI
@@ -195,11 +183,13 @@ pair:
 	ADDQ    R13, R10
 lower:
 	BEGIN(0, get0, go0)
-	LOOP(FETCH, LOWER, 0, 0, loop0)
+	MOVQ    DI, SI
+	PASS(FETCH, LOWER, MOVEW, 0, 0, loop0)
 	ALL(PUT2, 0)
 	SUBQ    R14, AX
 	BEGIN(384, get1, go1)
-	LOOP(NOFETCH, UPPER, 32, 384, loop1)
+	MOVQ    DI, SI
+	PASS(NOFETCH, UPPER, MOVEW, 32, 384, loop1)
 	ALL(PUT2, 384)
 	SUBQ    R14, AX
 	JMP     pair
