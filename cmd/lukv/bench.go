@@ -6,7 +6,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/lukv/lukv/bench"
+	"github.com/lukv/lukv/internal/bench"
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lukv/lukv/bench"
+	"github.com/lukv/lukv/internal/bench"
 )
 
 func TestBench(t *testing.T) {

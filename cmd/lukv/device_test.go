@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lukv/lukv/bench"
+	"github.com/lukv/lukv/internal/bench"
 )
 
 // These tests run models on the Vulkan software device of Mesa, and skip where there

@@ -14,7 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 	"golang.org/x/term"
 
-	"github.com/lukv/lukv/bench"
+	"github.com/lukv/lukv/internal/bench"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"

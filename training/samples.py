@@ -1,8 +1,8 @@
 """Makes the calibration contexts and the development set of the builtin model
 with the generator of train.py, without PyTorch:
 
-    python3 samples.py calibration > ../calibration.jsonl
-    python3 samples.py development > ../testdata/development.jsonl
+    python3 samples.py calibration > ../model/builtin/calibration.jsonl
+    python3 samples.py development > ../model/builtin/testdata/development.jsonl
 
 Seeds differ from those of training and of eval_samples.jsonl.
 """
