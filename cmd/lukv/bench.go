@@ -6,8 +6,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/lukv/lukv/internal/bench"
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/bench"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
