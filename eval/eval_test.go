@@ -5,10 +5,8 @@ import (
 	"context"
 	"encoding/csv"
 	"encoding/json"
-	"encoding/xml"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -19,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
@@ -212,37 +211,10 @@ func TestWriters(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, records, 10)
 
-	require.NoError(t, WriteJSON(&text, rows))
+	require.NoError(t, report.WriteJSON(&text, rows))
 	var back []Row
 	require.NoError(t, json.Unmarshal(text.Bytes(), &back))
 	assert.Equal(t, rows, back)
-}
-
-func TestBytes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 5 << 20: "5.0 MiB", 3 << 29: "1.5 GiB", 1 << 45: "32.0 TiB"} {
-		assert.Equal(t, want, Bytes(n))
-	}
-}
-
-func TestHeatMapSVG(t *testing.T) {
-	h := HeatMap{Title: "a < b", Subtitle: "s & t", Command: "lukv 'x'", Values: [][]float64{{0, 0.5, 1}, nil}}
-	var b bytes.Buffer
-	require.NoError(t, h.WriteSVG(&b))
-	d := xml.NewDecoder(&b)
-	for {
-		_, err := d.Token()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		require.NoError(t, err)
-	}
-	last := -1.0
-	for i := range 101 {
-		r, g, b, _ := HeatColor(float64(i) / 100)
-		light := 0.2126*float64(r) + 0.7152*float64(g) + 0.0722*float64(b)
-		assert.Greater(t, light, last, "brightness orders the colours")
-		last = light
-	}
 }
 
 func TestLog(t *testing.T) {

@@ -2,7 +2,6 @@ package eval
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -11,6 +10,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/lukv/lukv/internal/report"
 )
 
 // Row summarises the answers of one method to one task, or to all tasks.
@@ -183,7 +184,7 @@ func Compare(answers []Answer, a, b string) (diff, low, high float64) {
 func (r *Row) cells() []string {
 	peak := "-"
 	if r.PeakBytes > 0 {
-		peak = Bytes(r.PeakBytes)
+		peak = report.Bytes(r.PeakBytes)
 	}
 	n := strconv.Itoa(r.N)
 	if r.Failed > 0 {
@@ -191,7 +192,7 @@ func (r *Row) cells() []string {
 	}
 	return []string{
 		r.Method, r.Task, n, fmt.Sprintf("%.1f", 100*r.Score), fmt.Sprintf("%.1f-%.1f", 100*r.Low, 100*r.High),
-		fmt.Sprintf("%.1f %%", 100*r.RatioAchieved), Bytes(r.CacheBytes), peak,
+		fmt.Sprintf("%.1f %%", 100*r.RatioAchieved), report.Bytes(r.CacheBytes), peak,
 		time.Duration(r.Seconds * float64(time.Second)).Round(time.Millisecond).String(),
 	}
 }
@@ -239,26 +240,4 @@ func WriteCSV(w io.Writer, rows []Row) error {
 	}
 	c.Flush()
 	return c.Error()
-}
-
-// WriteJSON writes v indented, followed by a newline.
-func WriteJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
-}
-
-// Bytes prints a number of bytes for people, in binary units.
-func Bytes(n int64) string {
-	const units = "KMGT"
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	x, i := float64(n)/1024, 0
-	for x >= 1024 && i < len(units)-1 {
-		x /= 1024
-		i++
-	}
-	return fmt.Sprintf("%.1f %ciB", x, units[i])
 }

@@ -6,8 +6,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/internal/bench"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -120,7 +120,7 @@ func firstOf(err error) error {
 func (c *benchCmd) print(e *env, r *bench.Report) error {
 	switch {
 	case c.JSON:
-		return eval.WriteJSON(e.out, r)
+		return report.WriteJSON(e.out, r)
 	case c.CSV:
 		return r.WriteCSV(e.out)
 	case c.Markdown:
@@ -149,7 +149,7 @@ func (c *benchCmd) compare(e *env) error {
 		return err
 	}
 	if c.JSON {
-		return eval.WriteJSON(e.out, list)
+		return report.WriteJSON(e.out, list)
 	}
 	return bench.WriteDifferences(e.out, list)
 }

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer/chat"
@@ -259,9 +259,9 @@ func (r *chatter) show(what string) error {
 // describe prints one line on what the session holds.
 func (r *chatter) describe() {
 	st := r.conv.s.Stats()
-	fmt.Fprintf(r.e.out, "%d tokens read, %s of cache", r.conv.s.Len(), eval.Bytes(st.CacheBytes))
+	fmt.Fprintf(r.e.out, "%d tokens read, %s of cache", r.conv.s.Len(), report.Bytes(st.CacheBytes))
 	if st.Entries < st.FullEntries {
-		fmt.Fprintf(r.e.out, " instead of %s (%.1f %% of the entries removed)", eval.Bytes(st.FullBytes), 100*st.Ratio)
+		fmt.Fprintf(r.e.out, " instead of %s (%.1f %% of the entries removed)", report.Bytes(st.FullBytes), 100*st.Ratio)
 	}
 	fmt.Fprintln(r.e.out)
 }
@@ -280,7 +280,7 @@ func (r *chatter) kv() {
 	} else {
 		t.line("tokens", "%d", s.Len())
 	}
-	t.line("cache", "%s, uncompressed %s, at the peak %s", eval.Bytes(st.CacheBytes), eval.Bytes(st.FullBytes), eval.Bytes(st.PeakBytes))
+	t.line("cache", "%s, uncompressed %s, at the peak %s", report.Bytes(st.CacheBytes), report.Bytes(st.FullBytes), report.Bytes(st.PeakBytes))
 	t.line("ratio", "%.2f %% removed, %d of %d entries kept", 100*st.Ratio, st.Entries, st.FullEntries)
 	for i, l := range st.Layers {
 		counts := strings.Trim(fmt.Sprint(l.Entries), "[]")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/tokenizer"
@@ -390,7 +391,7 @@ func (c *conversation) save(path string) error {
 		return err
 	}
 	state := savedChat{c.chatState, c.begun, strings.TrimSuffix(c.head, c.Document), len(c.headTokens)}
-	err := atomicfile.Write(sidecar(path), 0o644, func(w io.Writer) error { return eval.WriteJSON(w, state) })
+	err := atomicfile.Write(sidecar(path), 0o644, func(w io.Writer) error { return report.WriteJSON(w, state) })
 	if err != nil {
 		return fmt.Errorf("save: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
@@ -101,7 +102,7 @@ func (c *demoCmd) Run(e *env) error {
 	}
 	d.result.Seconds = time.Since(start).Seconds()
 	if c.JSON {
-		return eval.WriteJSON(e.out, d.result)
+		return report.WriteJSON(e.out, d.result)
 	}
 	d.say("\nAll of it took %s. More: lukv --help, README.md, docs/results.md.", time.Since(start).Round(100*time.Millisecond))
 	return nil
@@ -146,7 +147,8 @@ func (d *demo) measure() error {
 	d.say("Profile    of the metric %s, measured on %d questions about %d other texts in %s", d.metric.Name, p.Pairs, len(texts), took.Round(10*time.Millisecond))
 	d.say("           percent of its entries that each head gives up when %.0f %% of all go:\n", 100*d.Ratio)
 	if !d.JSON {
-		if err := writeHeat(d.e.out, p.HeatMap(d.Ratio, false).Ratios, d.e.colors()); err != nil {
+		h := report.HeatMap{Values: p.HeatMap(d.Ratio, false).Ratios}
+		if err := h.WriteText(d.e.out, d.e.colors()); err != nil {
 			return err
 		}
 	}
@@ -220,7 +222,7 @@ func (d *demo) example() error {
 	t := tabwriter.NewWriter(d.e.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "  cache\theld\tpeak\tanswer")
 	for _, a := range answers {
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", a.Method, eval.Bytes(a.CacheBytes), eval.Bytes(a.PeakBytes), oneAnswer(a, 60))
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", a.Method, report.Bytes(a.CacheBytes), report.Bytes(a.PeakBytes), oneAnswer(a, 60))
 	}
 	return t.Flush()
 }
@@ -327,6 +329,6 @@ func (d *demo) accuracies() error {
 	line("average", score, eval.Average)
 	line("95 % interval", func(r eval.Row) string { return fmt.Sprintf("%.1f-%.1f", 100*r.Low, 100*r.High) }, eval.Average)
 	line("removed", func(r eval.Row) string { return fmt.Sprintf("%.1f %%", 100*r.RatioAchieved) }, eval.Average)
-	line("held on average", func(r eval.Row) string { return eval.Bytes(r.CacheBytes) }, eval.Average)
+	line("held on average", func(r eval.Row) string { return report.Bytes(r.CacheBytes) }, eval.Average)
 	return t.Flush()
 }

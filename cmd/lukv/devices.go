@@ -10,7 +10,7 @@ import (
 
 	"github.com/klauspost/cpuid/v2"
 
-	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/kernels"
 )
 
@@ -63,7 +63,7 @@ func (c *devicesCmd) Run(e *env) error {
 		list.Drivers = append(list.Drivers, describeDriver(d))
 	}
 	if c.JSON {
-		return eval.WriteJSON(e.out, list)
+		return report.WriteJSON(e.out, list)
 	}
 	return list.write(e.out)
 }
@@ -126,7 +126,7 @@ func (l *deviceList) write(w io.Writer) error {
 			line("kind", "%s", x.Kind)
 			line("uuid", "%s", x.UUID)
 			line("driver", "%s, %s", x.Driver, x.API)
-			line("memory", "%s, %s free, %s in one piece", eval.Bytes(int64(x.Memory)), eval.Bytes(int64(x.Free)), eval.Bytes(int64(min(x.MaxAllocation, 1<<62))))
+			line("memory", "%s, %s free, %s in one piece", report.Bytes(int64(x.Memory)), report.Bytes(int64(x.Free)), report.Bytes(int64(min(x.MaxAllocation, 1<<62))))
 			if len(x.Features) > 0 {
 				line("features", "%s", strings.Join(x.Features, ", "))
 			}

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
@@ -205,7 +206,7 @@ func (c *evalCmd) print(e *env, result evalResult, items []eval.Item, methods []
 	var err error
 	switch {
 	case c.JSON:
-		err = eval.WriteJSON(e.out, result)
+		err = report.WriteJSON(e.out, result)
 	case c.CSV:
 		err = eval.WriteCSV(e.out, result.Rows)
 	case c.Markdown:

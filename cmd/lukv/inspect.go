@@ -13,9 +13,9 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/hub"
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -139,7 +139,7 @@ func (c *inspectCmd) checkpoint(e *env) error {
 		return err
 	}
 	if c.JSON {
-		return eval.WriteJSON(e.out, info)
+		return report.WriteJSON(e.out, info)
 	}
 	cfg := info.Config
 	t := newTable(e.out)
@@ -151,16 +151,16 @@ func (c *inspectCmd) checkpoint(e *env) error {
 	t.line("vocabulary", "%d (tokenizer %s)", cfg.Vocab, tokenizerText(info))
 	t.line("context", "%d tokens", cfg.MaxPositions)
 	t.line("rope", "%s", ropeText(cfg))
-	t.line("parameters", "%s (%s)", count(info.Parameters), eval.Bytes(info.Bytes))
+	t.line("parameters", "%s (%s)", count(info.Parameters), report.Bytes(info.Bytes))
 	for _, x := range info.Types {
-		t.line("", "%s: %d tensors, %s parameters, %s", x.Type, x.Tensors, count(x.Parameters), eval.Bytes(x.Bytes))
+		t.line("", "%s: %d tensors, %s parameters, %s", x.Type, x.Tensors, count(x.Parameters), report.Bytes(x.Bytes))
 	}
-	t.line("cache", "%s per token as f32, %s as bf16 or f16", eval.Bytes(int64(info.CacheBytes["f32"])), eval.Bytes(int64(info.CacheBytes["bf16"])))
+	t.line("cache", "%s per token as f32, %s as bf16 or f16", report.Bytes(int64(info.CacheBytes["f32"])), report.Bytes(int64(info.CacheBytes["bf16"])))
 	if n := len(info.Unused); n > 0 {
 		t.line("unused", "%d tensors: %s", n, clip(strings.Join(info.Unused, ", "), 200))
 	}
 	for _, x := range info.Tensors {
-		t.line(x.Name, "%s %v %s", x.Type, x.Shape, eval.Bytes(int64(x.Bytes)))
+		t.line(x.Name, "%s %v %s", x.Type, x.Shape, report.Bytes(int64(x.Bytes)))
 	}
 	return t.w.Flush()
 }
@@ -339,7 +339,7 @@ func (c *inspectCmd) profile(e *env) error {
 	}
 	if kind.Format == "lukv profile state" {
 		if c.JSON {
-			return eval.WriteJSON(e.out, map[string]any{"kind": "profile state", "path": c.Path, "pairs": kind.Pairs, "identity": kind.Identity})
+			return report.WriteJSON(e.out, map[string]any{"kind": "profile state", "path": c.Path, "pairs": kind.Pairs, "identity": kind.Identity})
 		}
 		fmt.Fprintf(e.out, "unfinished profile %s: %d questions done, metric %s\n", c.Path, kind.Pairs, metricName(kind.Identity.Metric))
 		return nil
@@ -386,7 +386,7 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 		}
 	}
 	if c.JSON {
-		return eval.WriteJSON(e.out, info)
+		return report.WriteJSON(e.out, info)
 	}
 	t := newTable(e.out)
 	t.line("profile", "%s", c.Path)
@@ -411,7 +411,7 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 	}
 	h := info.HeatMap
 	fmt.Fprintf(e.out, "\npercent removed per head at ratio %g: mean %.1f, least %.1f, most %.1f\n", h.Ratio, 100*h.Mean, 100*h.Min, 100*h.Max)
-	return writeHeat(e.out, h.Ratios, e.colors())
+	return report.HeatMap{Values: h.Ratios}.WriteText(e.out, e.colors())
 }
 
 func (c *inspectCmd) writeSVG(e *env, info *profileInfo) error {
@@ -420,7 +420,7 @@ func (c *inspectCmd) writeSVG(e *env, info *profileInfo) error {
 		subtitle = fmt.Sprintf("model %s, metric %s, %d questions, normalization %s, %s",
 			clip(id.Model, 20), id.Metric.Name, info.Pairs, id.Normalization, id.Objective)
 	}
-	h := eval.HeatMap{
+	h := report.HeatMap{
 		Title:    fmt.Sprintf("Percent removed per head at ratio %g", info.HeatMap.Ratio),
 		Subtitle: subtitle, Command: e.commandLine(), Values: info.HeatMap.Ratios,
 	}
@@ -448,15 +448,15 @@ func (c *inspectCmd) tensorFile(e *env) error {
 		info.Tensors = append(info.Tensors, tensorInfo{name, t.Type.String(), t.Shape, len(t.Data)})
 	}
 	if c.JSON {
-		return eval.WriteJSON(e.out, map[string]any{
+		return report.WriteJSON(e.out, map[string]any{
 			"kind": info.Kind, "path": info.Path, "parameters": info.Parameters, "bytes": info.Bytes,
 			"tensors": info.Tensors, "metadata": f.Metadata(),
 		})
 	}
 	t := newTable(e.out)
-	t.line("tensors", "%d in %s: %s elements, %s", f.Len(), c.Path, count(info.Parameters), eval.Bytes(info.Bytes))
+	t.line("tensors", "%d in %s: %s elements, %s", f.Len(), c.Path, count(info.Parameters), report.Bytes(info.Bytes))
 	for _, x := range info.Tensors {
-		t.line(x.Name, "%s %v %s", x.Type, x.Shape, eval.Bytes(int64(x.Bytes)))
+		t.line(x.Name, "%s %v %s", x.Type, x.Shape, report.Bytes(int64(x.Bytes)))
 	}
 	return t.w.Flush()
 }
@@ -534,10 +534,10 @@ func (c *inspectCmd) cache(e *env) error {
 		info.FileBytes = fi.Size()
 	}
 	if c.JSON {
-		return eval.WriteJSON(e.out, info)
+		return report.WriteJSON(e.out, info)
 	}
 	t := newTable(e.out)
-	t.line(info.Kind, "%s (%s)", c.Path, eval.Bytes(info.FileBytes))
+	t.line(info.Kind, "%s (%s)", c.Path, report.Bytes(info.FileBytes))
 	if info.Model != "" {
 		t.line("model", "%s", info.Model)
 	}
@@ -547,7 +547,7 @@ func (c *inspectCmd) cache(e *env) error {
 	}
 	t.line("cache", "%d layers of %d KV heads of %d, %s, pages of %d entries", info.Layers, info.KVHeads, info.HeadDim, info.Type, info.PageEntries)
 	t.line("entries", "%d (%.1f %% removed)", info.Entries, 100*info.Ratio)
-	t.line("bytes", "%s, of this slack %s", eval.Bytes(info.Bytes), eval.Bytes(info.SlackBytes))
+	t.line("bytes", "%s, of this slack %s", report.Bytes(info.Bytes), report.Bytes(info.SlackBytes))
 	if err := t.w.Flush(); err != nil {
 		return err
 	}
@@ -561,7 +561,7 @@ func (c *inspectCmd) cache(e *env) error {
 	}
 	if full > 0 {
 		fmt.Fprintln(e.out, "\npercent removed")
-		return writeHeat(e.out, removed, e.colors())
+		return report.HeatMap{Values: removed}.WriteText(e.out, e.colors())
 	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -80,17 +79,4 @@ func TestInspectProfile(t *testing.T) {
 	fails(t, exitFailed, "none", "inspect", filepath.Join(dir, "none"))
 	fails(t, exitFailed, "no/such", "inspect", path, "--svg", filepath.Join(dir, "no/such.svg"))
 	holds(t, dir, "map.svg", "ratios.npy", "notes.txt", "empty")
-}
-
-func TestHeatMapColors(t *testing.T) {
-	values := [][]float64{{0, 0.5}, nil, {1, 0.25}}
-	for c, want := range map[colors]string{colorNone: "", color256: "\x1b[97;48;5;", color24: "\x1b[97;48;2;45;20;90m"} {
-		var b strings.Builder
-		require.NoError(t, writeHeat(&b, values, c))
-		assert.Contains(t, b.String(), want)
-		assert.Contains(t, b.String(), "sliding window")
-		if c == colorNone {
-			assert.Equal(t, "layer   0   1  KV head\n    0   0  50\n    1  sliding window\n    2 100  25\n", b.String())
-		}
-	}
 }

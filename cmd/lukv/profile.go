@@ -11,6 +11,7 @@ import (
 
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
@@ -372,7 +373,7 @@ func (k *maker) print(p *lukv.Profile) error {
 		s.NoSteps = []int{}
 	}
 	if k.JSON {
-		return eval.WriteJSON(k.e.out, s)
+		return report.WriteJSON(k.e.out, s)
 	}
 	out := k.e.out
 	fmt.Fprintf(out, "wrote %s: %d layers of %d KV heads, metric %s\n", s.Path, s.Layers, s.KVHeads, metricName(s.Identity.Metric))

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/hub"
+	"github.com/lukv/lukv/internal/report"
 )
 
 type pullCmd struct {
@@ -53,12 +53,12 @@ func (c *pullCmd) Run(e *env) error {
 		return err
 	}
 	if c.JSON {
-		return eval.WriteJSON(e.out, got)
+		return report.WriteJSON(e.out, got)
 	}
 	if client.Offline {
 		e.note("%s is in the cache; the hub was not asked (HF_HUB_OFFLINE)", ref)
 	} else {
-		e.note("%s: %d files, %s, of this %s fetched", ref, len(got.Files), eval.Bytes(got.Size), eval.Bytes(got.Fetched))
+		e.note("%s: %d files, %s, of this %s fetched", ref, len(got.Files), report.Bytes(got.Size), report.Bytes(got.Fetched))
 	}
 	_, err = fmt.Fprintln(e.out, got.Dir)
 	return err
@@ -78,9 +78,9 @@ func (p *progress) transfer() func(hub.Progress) {
 		rate := float64(s.Bytes-before) / max(0.1, time.Since(begun).Seconds())
 		left := ""
 		if rate > 0 && time.Since(begun) > time.Second {
-			left = fmt.Sprintf(", %s/s, %v left", eval.Bytes(int64(rate)),
+			left = fmt.Sprintf(", %s/s, %v left", report.Bytes(int64(rate)),
 				time.Duration(float64(s.Size-s.Bytes)/rate*float64(time.Second)).Round(time.Second))
 		}
-		p.show("%d of %d files, %s of %s%s: %s", s.Done, s.Files, eval.Bytes(s.Bytes), eval.Bytes(s.Size), left, s.File)
+		p.show("%d of %d files, %s of %s%s: %s", s.Done, s.Files, report.Bytes(s.Bytes), report.Bytes(s.Size), left, s.File)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
@@ -298,7 +299,7 @@ func (r *results) writeTest(w *bytes.Buffer, items []eval.Item) error {
 	full := rows["full"]
 	fmt.Fprintf(w, "## Allocators on the embedded samples\n\nThe test set: %d samples of 256 to 2,048 tokens. Full cache: %.1f (%.1f–%.1f), %s on average.\n"+
 		"Behind each score its interval; \"cache\" is what the cache of that method held on average, page slack included.\n\n",
-		full.N, 100*full.Score, 100*full.Low, 100*full.High, eval.Bytes(full.CacheBytes))
+		full.N, 100*full.Score, 100*full.Low, 100*full.High, report.Bytes(full.CacheBytes))
 	fmt.Fprintf(w, "| metric | removed | %s |\n|---|---|%s\n", strings.Join(allocators, " | "), strings.Repeat("---|", len(allocators)))
 	for _, metric := range resultMetrics {
 		for _, ratio := range resultRatios {
@@ -332,7 +333,7 @@ func (r *results) writeTest(w *bytes.Buffer, items []eval.Item) error {
 				fmt.Fprintf(w, " %.1f %% |", 100*rows[cellName(metric, a, ratio)].RatioAchieved)
 			}
 			for _, a := range []string{"uniform", "adakv", "lukv"} {
-				fmt.Fprintf(w, " %s |", eval.Bytes(rows[cellName(metric, a, ratio)].CacheBytes))
+				fmt.Fprintf(w, " %s |", report.Bytes(rows[cellName(metric, a, ratio)].CacheBytes))
 			}
 			fmt.Fprintln(w)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
@@ -195,7 +196,7 @@ func (r *runner) run() error {
 	}
 	if r.JSON {
 		r.result.Model = r.m.ID()
-		return eval.WriteJSON(r.e.out, r.result)
+		return report.WriteJSON(r.e.out, r.result)
 	}
 	if r.Stats {
 		r.result.Stats.write(r.e.err, r.result.Policy != nil)
@@ -422,10 +423,10 @@ func (x *runStats) write(w io.Writer, compressed bool) {
 	line("answer", "%s (%.1f tokens/s)", since(x.DecodeMS), x.DecodeRate)
 	if compressed || x.Ratio > 0 {
 		line("cache", "%s full, %s compressed, %s peak, %s at the end",
-			eval.Bytes(x.FullBytes), eval.Bytes(x.CompressedBytes), eval.Bytes(x.PeakBytes), eval.Bytes(x.FinalBytes))
+			report.Bytes(x.FullBytes), report.Bytes(x.CompressedBytes), report.Bytes(x.PeakBytes), report.Bytes(x.FinalBytes))
 		line("removed", "%.2f %% (%d of %d entries kept)", 100*x.Ratio, x.Entries, x.FullEntries)
 	} else {
-		line("cache", "%s, %s at the end", eval.Bytes(x.FullBytes), eval.Bytes(x.FinalBytes))
+		line("cache", "%s, %s at the end", report.Bytes(x.FullBytes), report.Bytes(x.FinalBytes))
 	}
 	line("machine", "%d threads, %s, %s", x.Threads, x.CPU, x.Precision)
 	if x.Device != "" {

@@ -7,7 +7,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/tokenizer"
 	"github.com/lukv/lukv/tokenizer/chat"
 )
@@ -77,7 +77,7 @@ func (c *templateCmd) Run(e *env) error {
 	}
 	ids := tok.Encode(prompt, tokenizer.EncodeOptions{})
 	if c.JSON {
-		return eval.WriteJSON(e.out, map[string]any{"prompt": prompt, "tokens": ids})
+		return report.WriteJSON(e.out, map[string]any{"prompt": prompt, "tokens": ids})
 	}
 	for _, id := range ids {
 		if _, err := fmt.Fprintf(e.out, "%d\t%s\n", id, visibleName(tok.Piece(id))); err != nil {

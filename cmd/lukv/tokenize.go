@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/tokenizer"
 )
 
@@ -68,7 +68,7 @@ func (c *tokenizeCmd) Run(e *env) error {
 	ids, spans := tok.EncodeOffsets(text, tokenizer.EncodeOptions{AddSpecial: c.AddSpecial, SpecialAsText: c.SpecialAsText})
 	switch {
 	case c.Count && c.JSON:
-		return eval.WriteJSON(e.out, map[string]int{"count": len(ids)})
+		return report.WriteJSON(e.out, map[string]int{"count": len(ids)})
 	case c.Count:
 		_, err := fmt.Fprintln(e.out, len(ids))
 		return err
@@ -77,7 +77,7 @@ func (c *tokenizeCmd) Run(e *env) error {
 		for i, id := range ids {
 			list[i] = tokenInfo{id, tok.Piece(id), spans[i].Start, spans[i].End}
 		}
-		return eval.WriteJSON(e.out, map[string]any{"count": len(ids), "tokens": list})
+		return report.WriteJSON(e.out, map[string]any{"count": len(ids), "tokens": list})
 	}
 	w := bufio.NewWriter(e.out)
 	for i, id := range ids {
@@ -94,7 +94,7 @@ func (c *tokenizeCmd) decode(e *env, tok *tokenizer.Tokenizer, text string) erro
 	}
 	out := tok.Decode(ids, c.SkipSpecial)
 	if c.JSON {
-		return eval.WriteJSON(e.out, map[string]any{"count": len(ids), "text": out})
+		return report.WriteJSON(e.out, map[string]any{"count": len(ids), "text": out})
 	}
 	if isTerminal(e.out) {
 		out += "\n"

@@ -8,7 +8,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/kernels"
 )
 
@@ -68,7 +68,7 @@ func (v versionInfo) String() string {
 func (c versionCmd) Run(e *env) error {
 	v := readVersion()
 	if c.JSON {
-		return eval.WriteJSON(e.out, v)
+		return report.WriteJSON(e.out, v)
 	}
 	fmt.Fprintln(e.out, v)
 	fmt.Fprintln(e.out, "go     ", v.Go)

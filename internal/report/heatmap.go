@@ -1,4 +1,4 @@
-package eval
+package report
 
 import (
 	"fmt"
@@ -19,9 +19,9 @@ type HeatMap struct {
 // that it can be read without telling red from green.
 var palette = [][3]float64{{45, 20, 90}, {60, 75, 140}, {35, 135, 140}, {95, 190, 100}, {250, 225, 60}}
 
-// HeatColor returns the colour of a value from 0 to 1, and whether dark text
+// heatColor returns the colour of a value from 0 to 1, and whether dark text
 // can be read on it.
-func HeatColor(v float64) (r, g, b uint8, darkText bool) {
+func heatColor(v float64) (r, g, b uint8, darkText bool) {
 	x := min(max(v, 0), 1) * float64(len(palette)-1)
 	i := min(int(x), len(palette)-2)
 	var c [3]float64
@@ -31,13 +31,69 @@ func HeatColor(v float64) (r, g, b uint8, darkText bool) {
 	return uint8(c[0]), uint8(c[1]), uint8(c[2]), v > 0.6
 }
 
+// Colors is what an output can show.
+type Colors int
+
+const (
+	NoColors  Colors = iota // plain text
+	Colors256               // the palette of 256 that terminals have
+	Colors24                // any colour, 24 bits each
+)
+
+// WriteText prints the heat map: a row per layer, a cell per KV head with its
+// percentage, on coloured ground if the output can show colours.
+func (h HeatMap) WriteText(w io.Writer, c Colors) error {
+	var b strings.Builder
+	b.WriteString("layer")
+	for k := range h.heads() {
+		fmt.Fprintf(&b, "%4d", k)
+	}
+	b.WriteString("  KV head\n")
+	for l, row := range h.Values {
+		fmt.Fprintf(&b, "%5d", l)
+		if row == nil {
+			b.WriteString("  sliding window")
+		}
+		for _, v := range row {
+			b.WriteString(c.ground(v, fmt.Sprintf("%4.0f", 100*v)))
+		}
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// ground puts text on the colour of a value.
+func (c Colors) ground(v float64, text string) string {
+	if c == NoColors {
+		return text
+	}
+	red, green, blue, dark := heatColor(v)
+	ink := 97
+	if dark {
+		ink = 30
+	}
+	back := fmt.Sprintf("48;2;%d;%d;%d", red, green, blue)
+	if c == Colors256 {
+		cube := func(x uint8) int { return (int(x)*5 + 127) / 255 }
+		back = fmt.Sprintf("48;5;%d", 16+36*cube(red)+6*cube(green)+cube(blue))
+	}
+	return fmt.Sprintf("\x1b[%d;%sm%s\x1b[0m", ink, back, text)
+}
+
+// heads returns the length of the longest row.
+func (h HeatMap) heads() int {
+	n := 0
+	for _, row := range h.Values {
+		n = max(n, len(row))
+	}
+	return n
+}
+
 // WriteSVG draws the heat map: layers downwards from 0, KV heads to the right,
 // percents in the cells, a colour bar at the side.
 func (h HeatMap) WriteSVG(w io.Writer) error {
-	heads := 0
-	for _, row := range h.Values {
-		heads = max(heads, len(row))
-	}
+	heads := h.heads()
 	const cw, ch, left, top, barGap = 34, 20, 56, 64, 24
 	right := left + heads*cw
 	bottom := top + len(h.Values)*ch
@@ -64,7 +120,7 @@ func (h HeatMap) WriteSVG(w io.Writer) error {
 			text(left+6, y+ch-6, ` fill="#666"`, "sliding window")
 		}
 		for k, v := range row {
-			r, g, bl, dark := HeatColor(v)
+			r, g, bl, dark := heatColor(v)
 			fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%d" height="%d" fill="#%02x%02x%02x"/>`+"\n", left+k*cw, y, cw, ch, r, g, bl)
 			fill := "#fff"
 			if dark {
@@ -78,7 +134,7 @@ func (h HeatMap) WriteSVG(w io.Writer) error {
 	text(16, middle, fmt.Sprintf(` text-anchor="middle" transform="rotate(-90 16 %d)"`, middle), "layer")
 	const steps, barHeight = 50, 100
 	for i := range steps {
-		r, g, bl, _ := HeatColor(1 - (float64(i)+0.5)/steps)
+		r, g, bl, _ := heatColor(1 - (float64(i)+0.5)/steps)
 		fmt.Fprintf(&b, `<rect x="%d" y="%d" width="14" height="2" fill="#%02x%02x%02x"/>`+"\n", right+barGap, top+i*barHeight/steps, r, g, bl)
 	}
 	text(right+barGap+20, top+9, "", "100 %")
