@@ -1,19 +1,24 @@
-# make test   all tests; needs Go alone (parts that need more skip and say so)
+# make test   all tests; needs Go alone, and ends with what was skipped and why
 # make novulkan  builds (bin/lukv-static) and tests the command without Vulkan
 # make checks prints how many checks the conformance tests make
 # make lint   vet, gofmt, staticcheck
 # make cross  builds for the other supported systems
+# make api    writes docs/api.txt, the list of exported names, anew
+# make fuzz   every fuzz target for FUZZTIME (10s)
 # make bench  speed of this machine and of a standard set (a minute)
 # make microbench  Go benchmarks of the inner packages
 # make results  regenerates docs/results.md (minutes)
 
 GO          ?= go
+# Ten minutes, which is Go's own limit, are too few for a package on a busy machine.
+TIMEOUT     ?= 60m
 TESTFLAGS   ?=
+FUZZTIME    ?= 10s
 STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 export CGO_ENABLED = 0
 
-.PHONY: all test novulkan checks lint cross bench microbench results build static
+.PHONY: all test novulkan checks lint cross api fuzz bench microbench results build static
 
 all: lint test
 
@@ -24,11 +29,11 @@ static:
 	$(GO) build -tags novulkan -o bin/lukv-static ./cmd/lukv
 
 test:
-	$(GO) test $(TESTFLAGS) ./...
+	@$(GO) run ./internal/testrun -timeout $(TIMEOUT) $(TESTFLAGS) ./...
 
 novulkan: static
 	$(GO) vet -tags novulkan ./cmd/lukv
-	$(GO) test $(TESTFLAGS) -tags novulkan ./cmd/lukv
+	$(GO) test -timeout $(TIMEOUT) $(TESTFLAGS) -tags novulkan ./cmd/lukv
 
 checks:
 	@$(GO) test -count=1 -v -run 'Golden|Conformance|OpTable|Contract|KeptSets|Recorded' ./kernels ./safetensors ./lukv ./model/... ./tokenizer/... ./eval | grep -E '^[a-z].*checks|^FAIL|^--- FAIL'
@@ -44,6 +49,17 @@ cross:
 		$(GO) build ./... && $(GO) build -tags novulkan -o /dev/null ./cmd/lukv || exit 1; \
 	done
 	$(GO) build -tags purego ./...
+
+api:
+	$(GO) test ./internal/house -run '^TestExportedNames$$' -args -update
+
+fuzz:
+	@$(GO) test -list '^Fuzz' ./... | \
+		awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print $$2, names[i]; n = 0 }' | \
+		while read -r package name; do \
+			echo "$$package $$name"; \
+			$(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$package" || exit 1; \
+		done
 
 bench:
 	$(GO) run ./cmd/lukv bench --shape 150m --pp 512 --tg 32 --depth 0,8192 --ratio 0,0.8 --reps 3

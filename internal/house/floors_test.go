@@ -1,0 +1,175 @@
+package house
+
+import (
+	"go/build"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const modulePath = "github.com/lukv/lukv"
+
+// root is the module's folder, seen from this package's.
+const root = "../.."
+
+// floors says where each package lives (docs/architecture.md). A package
+// imports from lower floors only; on its own floor it may import its parent
+// folder's package and those in folders under it (kernels/vulkan imports
+// kernels). Tests may import anything.
+var floors = map[string]int{
+	"cmd/lukv": 9,
+
+	"eval": 7,
+
+	"internal/bench": 6,
+
+	"model":             5,
+	"model/builtin":     5,
+	"model/calibration": 5,
+	"model/devicetest":  5,
+
+	"lukv": 4,
+
+	"kvcache":        3,
+	"tokenizer":      3,
+	"tokenizer/chat": 3,
+
+	"hub":                             2,
+	"kernels":                         2,
+	"kernels/vulkan":                  2,
+	"kernels/vulkan/shaders/generate": 2,
+	"safetensors":                     2,
+
+	"internal/probe": 1,
+	"tensor":         1,
+
+	"internal/arena":      0,
+	"internal/atomicfile": 0,
+	"internal/detmath":    0,
+	"internal/house":      0,
+	"internal/lineedit":   0,
+	"internal/mapfile":    0,
+	"internal/testmem":    0,
+	"internal/testnum":    0,
+	"internal/testqemu":   0,
+	"internal/testrun":    0,
+	"internal/vk":         0,
+	"internal/workers":    0,
+}
+
+// sameHouse reports whether one of two packages lies in a folder of the other.
+func sameHouse(a, b string) bool {
+	return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/")
+}
+
+// moduleFolders lists the folders of the module that hold Go files, relative to
+// its root; nested modules, testdata and hidden folders are left out.
+func moduleFolders(t *testing.T) []string {
+	var folders []string
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if !entry.IsDir() {
+			if strings.HasSuffix(name, ".go") {
+				relative, err := filepath.Rel(root, filepath.Dir(name))
+				if err != nil {
+					return err
+				}
+				relative = strings.TrimPrefix(filepath.ToSlash(relative), ".")
+				if !slices.Contains(folders, relative) {
+					folders = append(folders, relative)
+				}
+			}
+			return nil
+		}
+		if name == root {
+			return nil
+		}
+		if base := entry.Name(); base == "testdata" || strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") {
+			return filepath.SkipDir
+		}
+		if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil {
+			return filepath.SkipDir
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	slices.Sort(folders)
+	return folders
+}
+
+// moduleImports lists the packages of this module that a folder's production
+// files import, on whatever platform and under whatever build tags.
+func moduleImports(t *testing.T, folder string) map[string]string {
+	imports := map[string]string{}
+	files, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
+	require.NoError(t, err)
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		require.NoError(t, err)
+		for _, spec := range file.Imports {
+			imported, err := strconv.Unquote(spec.Path.Value)
+			require.NoError(t, err)
+			if imported == modulePath || strings.HasPrefix(imported, modulePath+"/") {
+				imports[strings.TrimPrefix(strings.TrimPrefix(imported, modulePath), "/")] = filepath.Base(name)
+			}
+		}
+	}
+	return imports
+}
+
+func TestImportsGoDownwards(t *testing.T) {
+	folders := moduleFolders(t)
+	for _, folder := range folders {
+		floor, listed := floors[folder]
+		if !listed {
+			t.Errorf("package %q has no floor: give it one in internal/house/floors_test.go and docs/architecture.md", folder)
+			continue
+		}
+		for imported, file := range moduleImports(t, folder) {
+			below := floors[imported]
+			if below < floor || below == floor && sameHouse(folder, imported) {
+				continue
+			}
+			t.Errorf("%s imports %s: from floor %d to floor %d; imports go downwards only",
+				path.Join(folder, file), imported, floor, below)
+		}
+	}
+	for folder := range floors {
+		if !slices.Contains(folders, folder) {
+			t.Errorf("floor of %q, which is no package any more: remove it from internal/house/floors_test.go", folder)
+		}
+	}
+}
+
+// The rule must be able to fail: go/build sees the same imports as the parser
+// for the platform that runs, and a planted upward import is an offence.
+func TestFloorsSeeImports(t *testing.T) {
+	pkg, err := build.ImportDir(filepath.Join(root, "model"), 0)
+	require.NoError(t, err)
+	seen := moduleImports(t, "model")
+	count := 0
+	for _, imported := range pkg.Imports {
+		if folder, ours := strings.CutPrefix(imported, modulePath+"/"); ours {
+			require.Contains(t, seen, folder)
+			count++
+		}
+	}
+	require.Positive(t, count)
+	require.False(t, sameHouse("kvcache", "model"))
+	require.False(t, sameHouse("model", "modeling"))
+	require.True(t, sameHouse("kernels/vulkan", "kernels"))
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// An event is a line of "go test -json"; see "go doc test2json".
+type event struct {
+	Action, Package, ImportPath, Test, Output string
+}
+
+// A summary prints what go test would, and collects what was skipped.
+type summary struct {
+	out     io.Writer
+	verbose bool
+	output  map[string]*strings.Builder // by package, NUL and test: what it printed, until it ends
+	skipped map[string]*skip            // by reason
+}
+
+// A skip is a reason for which tests were skipped, and where.
+type skip struct {
+	tests    int
+	packages []string
+}
+
+func newSummary(out io.Writer, verbose bool) *summary {
+	return &summary{out: out, verbose: verbose, output: map[string]*strings.Builder{}, skipped: map[string]*skip{}}
+}
+
+func (s *summary) add(e event) {
+	key := e.Package + "\x00" + e.Test
+	switch e.Action {
+	case "output", "build-output":
+		switch {
+		case s.verbose || e.Action == "build-output" || e.Test == "" && !noise(e.Output):
+			io.WriteString(s.out, e.Output)
+		case e.Test != "":
+			if s.output[key] == nil {
+				s.output[key] = &strings.Builder{}
+			}
+			s.output[key].WriteString(e.Output)
+		}
+	case "fail":
+		if printed := s.output[key]; printed != nil {
+			io.WriteString(s.out, printed.String())
+			delete(s.output, key)
+		}
+	case "pass":
+		delete(s.output, key)
+	case "skip":
+		if e.Test != "" {
+			s.skip(e.Package, s.output[key])
+			delete(s.output, key)
+		}
+	}
+}
+
+// noise reports whether a line of a package is left out unless tests are shown
+// one by one: go test without -v prints neither.
+func noise(line string) bool {
+	return line == "PASS\n" || strings.HasSuffix(line, "[no test files]\n")
+}
+
+// position is what the testing package puts before a message.
+var position = regexp.MustCompile(`^\s+[\w./-]+\.go:\d+: `)
+
+// skip notes a skipped test under the last message that it printed.
+func (s *summary) skip(pkg string, printed *strings.Builder) {
+	reason := ""
+	if printed != nil {
+		for line := range strings.Lines(printed.String()) {
+			if at := position.FindString(line); at != "" {
+				reason = strings.TrimSpace(line[len(at):])
+			}
+		}
+	}
+	reason = cmp.Or(reason, "no reason given")
+	if s.skipped[reason] == nil {
+		s.skipped[reason] = &skip{}
+	}
+	s.skipped[reason].tests++
+	if !slices.Contains(s.skipped[reason].packages, pkg) {
+		s.skipped[reason].packages = append(s.skipped[reason].packages, pkg)
+	}
+}
+
+// close prints what tests were still running when the events ended (a crash or
+// a timeout), and the reasons of what was skipped, the most frequent first.
+func (s *summary) close() {
+	for _, key := range slices.Sorted(maps.Keys(s.output)) {
+		pkg, test, _ := strings.Cut(key, "\x00")
+		fmt.Fprintf(s.out, "unfinished: %s of %s, which printed\n%s", test, pkg, s.output[key])
+	}
+	if len(s.skipped) == 0 {
+		fmt.Fprintln(s.out, "skipped: nothing")
+		return
+	}
+	reasons := slices.Collect(maps.Keys(s.skipped))
+	slices.SortFunc(reasons, func(a, b string) int {
+		return cmp.Or(s.skipped[b].tests-s.skipped[a].tests, strings.Compare(a, b))
+	})
+	total := 0
+	for _, reason := range reasons {
+		total += s.skipped[reason].tests
+	}
+	fmt.Fprintf(s.out, "skipped: %d tests, for %d reasons\n", total, len(reasons))
+	for _, reason := range reasons {
+		folders := make([]string, len(s.skipped[reason].packages))
+		for i, pkg := range s.skipped[reason].packages {
+			folders[i] = strings.TrimPrefix(pkg, "github.com/lukv/lukv/")
+		}
+		slices.Sort(folders)
+		fmt.Fprintf(s.out, "skipped: %4d: %s (%s)\n", s.skipped[reason].tests, reason, strings.Join(folders, ", "))
+	}
+}
