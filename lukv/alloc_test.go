@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/lukv/lukv/lukv/solve"
 )
 
 // allocatorTable is every allocator with every form: adding one is adding a
@@ -354,7 +356,7 @@ func TestRoundingModes(t *testing.T) {
 // TestReconcile: by layer the model's total may drift, by model it may not.
 func TestReconcile(t *testing.T) {
 	const L = 8
-	p := &Profile{layers: L, kvHeads: 1, ratios: make([]float64, Levels*L)}
+	p := &Profile{layers: L, kvHeads: 1, ratios: make([]float64, solve.Levels*L)}
 	for l := range L {
 		p.at(49)[l] = 0.46 // ideal 5.4 of 10 in every layer, 43.2 together
 	}

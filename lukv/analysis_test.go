@@ -30,9 +30,9 @@ func TestAnalyzeIdentities(t *testing.T) {
 			got := a.Heads[l][h]
 			imp := importance[l][h]
 			free := max(0, b-7)
-			metric, err := NewCurve(imp, scores[l][h], prot)
+			metric, err := lossCurve(imp, scores[l][h], prot)
 			require.NoError(t, err)
-			oracle, err := NewCurve(imp, imp, prot)
+			oracle, err := lossCurve(imp, imp, prot)
 			require.NoError(t, err)
 			require.InDelta(t, metric.Losses(nil)[free], got.MetricLoss, 1e-9)
 			require.InDelta(t, oracle.Losses(nil)[free], got.OracleLoss, 1e-9)

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv/solve"
 )
 
 // TestGoldenBudgets checks every table of budgets.json that concerns an
@@ -48,7 +50,7 @@ func TestGoldenBudgets(t *testing.T) {
 			require.Equal(t, want, RoundLocal(local, T, HeadsRemainder32, false))
 
 			// The same through a profile that has this row at its level.
-			p := &Profile{layers: 1, kvHeads: len(local), ratios: make([]float64, Levels*len(local))}
+			p := &Profile{layers: 1, kvHeads: len(local), ratios: make([]float64, solve.Levels*len(local))}
 			copy(p.at(ProfileIndex(ratio)), local)
 			a, err := NewAllocator(AllocatorConfig{Name: "lukv", Lookup: "nearest"}, p)
 			require.NoError(t, err)

@@ -1,6 +1,6 @@
 // Package lukv decides which entries of a key/value cache stay: metrics that
 // rank the entries of a head, allocators that say how many each head keeps,
-// and the offline solver, profiles and analysis of LU-KV. Plain arrays go in,
+// and the profiles and analysis of LU-KV. Plain arrays go in,
 // budgets and kept sets come out; the package knows no model and moves no
 // cache.
 //
@@ -25,12 +25,11 @@
 //
 // LU-KV reads its budgets from a [Profile], made once per model and metric: an
 // [Oracle] measures what each entry was worth to the answers of calibration
-// questions; [SolveLevels] finds, for 99 levels of compression at once, the
+// questions; package solve finds, for 99 levels of compression at once, the
 // budgets that lose least if the metric does the ranking; a [ProfileBuilder]
-// averages over questions. [Exact], [Repair] and [Allocation.Certificate] say
-// how good the solutions are, [Analyze] what metric and oracle lose. Normalising
-// the oracle per layer is the default and the published procedure;
-// [Normalizations] lists the alternatives.
+// averages over questions. [Analyze] says what metric and oracle lose. By
+// default the oracle is not normalised, other than in the published procedure
+// ([DefaultProfileIdentity] says why); [Normalizations] lists the choices.
 //
 // # Rules
 //
@@ -51,9 +50,7 @@
 //
 // # Limits
 //
-// At most 2³¹-1 positions. A profile sweep holds the importance and scores that
-// it is given plus 4 to 8 bytes per (layer, head, position): about 10 MB for a
-// 4k context of 32 layers of 8 heads, 2 GB at 128k. The exact programme is for
-// small instances or a coarse quantum. Budgets count entries: the pages of a
-// cache may hold more bytes than entries times their size.
+// At most 2³¹-1 positions. Making a profile holds the importance and scores
+// that it is given, and the curves of package solve. Budgets count entries: the
+// pages of a cache may hold more bytes than entries times their size.
 package lukv

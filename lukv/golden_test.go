@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/lukv/solve"
 )
 
 // The golden vectors of testdata/eviction (see the README there) come from the
@@ -818,9 +819,9 @@ func (g *golden) profile(t *testing.T, c goldenCase) {
 			}
 		}
 	}
-	scope := map[string]string{"global": ScopeGlobal, "per-layer": ScopePerLayer}[c.Params.Scope]
+	scope := map[string]string{"global": solve.ScopeGlobal, "per-layer": solve.ScopePerLayer}[c.Params.Scope]
 	prot := Protection{Sinks: c.Params.Sink, Window: c.Params.Window}
-	set, err := SolveLevels(context.Background(), table(importance), table(scores), prot, SweepOptions{Scope: scope})
+	set, err := solveLevels(context.Background(), table(importance), table(scores), prot, solve.SweepOptions{Scope: scope}, nil)
 	require.NoError(t, err)
 	counts := g.out(t, c, c.KeepCounts)
 	for i, level := range set.Keep {

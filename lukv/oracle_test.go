@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv/solve"
 )
 
 // TestOutputGram compares norms through the Gram matrix with the product
@@ -135,9 +137,9 @@ func TestGlobalNormalizationAllocatesLikeNone(t *testing.T) {
 			scaled[l] = append(scaled[l], s)
 		}
 	}
-	a, err := SolveLevels(t.Context(), importance, scores, Protection{}, SweepOptions{})
+	a, err := solveLevels(t.Context(), importance, scores, Protection{}, solve.SweepOptions{}, nil)
 	require.NoError(t, err)
-	b, err := SolveLevels(t.Context(), scaled, scores, Protection{}, SweepOptions{})
+	b, err := solveLevels(t.Context(), scaled, scores, Protection{}, solve.SweepOptions{}, nil)
 	require.NoError(t, err)
 	require.Equal(t, a.Keep, b.Keep)
 }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"math"
 	"slices"
+
+	"github.com/lukv/lukv/lukv/solve"
 )
 
 // ErrProfileMismatch reports a profile that does not belong where it is used:
@@ -23,7 +25,7 @@ const (
 // Solvers of a profile.
 const (
 	SolverGreedy = "greedy"        // the sweep alone (default)
-	SolverRepair = "greedy+repair" // with [Repair] on every level
+	SolverRepair = "greedy+repair" // with [solve.Repair] on every level
 )
 
 // ProfileIdentity says what a profile was made from and how.
@@ -38,9 +40,9 @@ type ProfileIdentity struct {
 	Calibration   string  `json:"calibration"`   // hash of texts and questions
 	Normalization string  `json:"normalization"` // of the oracle: NormLayer, NormNone, NormGlobal
 	Objective     string  `json:"objective"`     // ObjectiveUtility or ObjectiveCapacity
-	Scope         string  `json:"scope"`         // ScopeGlobal or ScopePerLayer
+	Scope         string  `json:"scope"`         // solve.ScopeGlobal or solve.ScopePerLayer
 	Solver        string  `json:"solver"`        // SolverGreedy or SolverRepair
-	MinRetention  float64 `json:"min_retention"` // as in [SweepOptions], but 0 means none
+	MinRetention  float64 `json:"min_retention"` // as in [solve.SweepOptions], but 0 means none
 	MaxSteps      int     `json:"max_steps"`     // tokens generated per question, K_max
 }
 
@@ -54,7 +56,7 @@ type ProfileIdentity struct {
 // metric at every ratio (docs/results.md).
 func DefaultProfileIdentity() ProfileIdentity {
 	return ProfileIdentity{
-		Normalization: NormNone, Objective: ObjectiveUtility, Scope: ScopeGlobal,
+		Normalization: NormNone, Objective: ObjectiveUtility, Scope: solve.ScopeGlobal,
 		Solver: SolverGreedy, MinRetention: 0.01, MaxSteps: 64,
 	}
 }
@@ -67,7 +69,7 @@ func (id *ProfileIdentity) Validate() error {
 	}{
 		{"normalization", id.Normalization, Normalizations()},
 		{"objective", id.Objective, []string{ObjectiveUtility, ObjectiveCapacity}},
-		{"scope", id.Scope, []string{ScopeGlobal, ScopePerLayer}},
+		{"scope", id.Scope, []string{solve.ScopeGlobal, solve.ScopePerLayer}},
 		{"solver", id.Solver, []string{SolverGreedy, SolverRepair}},
 	} {
 		if !slices.Contains(f.allowed, f.value) {
@@ -105,8 +107,8 @@ type Profile struct {
 // NewProfile makes a profile from ratios [99][L][K], which it keeps, and checks
 // its sanity: range, mean of every level, monotony (see [Profile.Validate]).
 func NewProfile(id ProfileIdentity, layers, kvHeads int, ratios []float64, excluded []int) (*Profile, error) {
-	if layers < 1 || kvHeads < 1 || layers > math.MaxInt32/kvHeads/Levels || len(ratios) != Levels*layers*kvHeads {
-		return nil, fmt.Errorf("profile: %d ratios for %d levels of %d layers of %d KV heads", len(ratios), Levels, layers, kvHeads)
+	if layers < 1 || kvHeads < 1 || layers > math.MaxInt32/kvHeads/solve.Levels || len(ratios) != solve.Levels*layers*kvHeads {
+		return nil, fmt.Errorf("profile: %d ratios for %d levels of %d layers of %d KV heads", len(ratios), solve.Levels, layers, kvHeads)
 	}
 	p := &Profile{Identity: id, Excluded: excluded, layers: layers, kvHeads: kvHeads, ratios: ratios}
 	if err := p.Validate(); err != nil {
@@ -141,7 +143,7 @@ func (p *Profile) rows(flat []float64) [][]float64 {
 // ProfileIndex is the level that kvpress and the authors look up for a ratio:
 // clamp(round(100·ratio) - 1, 0, 98), half to even.
 func ProfileIndex(ratio float64) int {
-	return min(max(int(math.RoundToEven(100*ratio))-1, 0), Levels-1)
+	return min(max(int(math.RoundToEven(100*ratio))-1, 0), solve.Levels-1)
 }
 
 // Row returns the local ratios for an overall ratio, [L][K], new memory. With
@@ -152,7 +154,7 @@ func (p *Profile) Row(ratio float64, nearest bool) [][]float64 {
 	if nearest {
 		return p.Level(ProfileIndex(ratio))
 	}
-	x := min(max(100*ratio, 0), Levels)
+	x := min(max(100*ratio, 0), solve.Levels)
 	if r := math.RoundToEven(x); math.Abs(x-r) < 1e-9 {
 		x = r
 	}
@@ -227,7 +229,7 @@ func (p *Profile) Validate() error {
 	}
 	short := -1
 	last := 0.0
-	for i := range Levels {
+	for i := range solve.Levels {
 		for u, r := range p.at(i) {
 			l, h := u/p.kvHeads, u%p.kvHeads
 			if !(r >= 0 && r <= 1) {
@@ -299,7 +301,7 @@ func (p *Profile) CheckShape(layers, kvHeads int) error {
 // WriteNPY writes the ratios in the published layout: float64 [99,L,K]. The
 // identity is lost.
 func (p *Profile) WriteNPY(w io.Writer) error {
-	return WriteNPY(w, []int{Levels, p.layers, p.kvHeads}, p.ratios)
+	return WriteNPY(w, []int{solve.Levels, p.layers, p.kvHeads}, p.ratios)
 }
 
 // ReadProfileNPY reads the published layout. A .npy file does not say what it
@@ -310,8 +312,8 @@ func ReadProfileNPY(r io.Reader, id ProfileIdentity) (*Profile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read profile: %w", err)
 	}
-	if len(shape) != 3 || shape[0] != Levels || shape[1] < 1 || shape[2] < 1 {
-		return nil, fmt.Errorf("read profile: shape %v, expected [%d, layers, KV heads]", shape, Levels)
+	if len(shape) != 3 || shape[0] != solve.Levels || shape[1] < 1 || shape[2] < 1 {
+		return nil, fmt.Errorf("read profile: shape %v, expected [%d, layers, KV heads]", shape, solve.Levels)
 	}
 	p, err := NewProfile(id, shape[1], shape[2], data, nil)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/lukv/solve"
 )
 
 // ProfileBuilder solves one (context, question) pair after the other and
@@ -39,7 +40,7 @@ func NewProfileBuilder(id ProfileIdentity, layers, kvHeads int, excluded []int) 
 	if err := id.Validate(); err != nil {
 		return nil, fmt.Errorf("build profile: %w", err)
 	}
-	if layers < 1 || kvHeads < 1 || layers > math.MaxInt32/kvHeads/Levels {
+	if layers < 1 || kvHeads < 1 || layers > math.MaxInt32/kvHeads/solve.Levels {
 		return nil, fmt.Errorf("build profile: %d layers of %d KV heads", layers, kvHeads)
 	}
 	for k, l := range excluded {
@@ -54,7 +55,7 @@ func NewProfileBuilder(id ProfileIdentity, layers, kvHeads int, excluded []int) 
 	id.Metric = metric.Config()
 	return &ProfileBuilder{
 		id: id, layers: layers, kvHeads: kvHeads, excluded: slices.Clone(excluded),
-		sums: make([]float64, Levels*layers*kvHeads),
+		sums: make([]float64, solve.Levels*layers*kvHeads),
 	}, nil
 }
 
@@ -69,7 +70,7 @@ func (b *ProfileBuilder) Pairs() int { return b.pairs }
 // normalisation (excluded layers nil), scores [L][K][T] from the identity's
 // metric on the same context. The returned solution carries the losses and
 // certificates. On error nothing was added.
-func (b *ProfileBuilder) Add(ctx context.Context, index int, importance, scores [][][]float32) (*LevelSet, error) {
+func (b *ProfileBuilder) Add(ctx context.Context, index int, importance, scores [][][]float32) (*solve.LevelSet, error) {
 	if index != b.pairs {
 		return nil, fmt.Errorf("build profile: pair %d, expected pair %d next", index, b.pairs)
 	}
@@ -80,14 +81,14 @@ func (b *ProfileBuilder) Add(ctx context.Context, index int, importance, scores 
 	if b.id.Objective == ObjectiveCapacity {
 		scores = importance
 	}
-	opt := SweepOptions{
+	opt := solve.SweepOptions{
 		Scope: b.id.Scope, MinRetention: b.id.MinRetention,
-		Repair: b.id.Solver == SolverRepair, Parallel: b.Parallel,
+		Repair: b.id.Solver == SolverRepair,
 	}
 	if opt.MinRetention == 0 {
 		opt.MinRetention = -1
 	}
-	set, err := SolveLevels(ctx, importance, scores, b.id.Protection, opt)
+	set, err := solveLevels(ctx, importance, scores, b.id.Protection, opt, b.Parallel)
 	if err != nil {
 		return nil, fmt.Errorf("build profile: pair %d: %w", index, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/lukv/solve"
 )
 
 const (
@@ -57,7 +58,7 @@ func (f *profileFile) checksum() (string, error) {
 // split cuts flat values [99][L·K] into rows.
 func (f *profileFile) split(flat []float64) {
 	n := f.Layers * f.KVHeads
-	f.Values = make([][]float64, Levels)
+	f.Values = make([][]float64, solve.Levels)
 	for i := range f.Values {
 		f.Values[i] = flat[i*n : (i+1)*n]
 	}
@@ -138,14 +139,14 @@ func readProfileFile(r io.Reader, format string) (*profileFile, []float64, error
 	if err := f.Identity.Validate(); err != nil {
 		return nil, nil, err
 	}
-	if f.Layers < 1 || f.KVHeads < 1 || f.Pairs < 0 || len(f.Values) != Levels {
-		return nil, nil, fmt.Errorf("%d levels of %d layers of %d KV heads over %d pairs, expected %d levels", len(f.Values), f.Layers, f.KVHeads, f.Pairs, Levels)
+	if f.Layers < 1 || f.KVHeads < 1 || f.Pairs < 0 || len(f.Values) != solve.Levels {
+		return nil, nil, fmt.Errorf("%d levels of %d layers of %d KV heads over %d pairs, expected %d levels", len(f.Values), f.Layers, f.KVHeads, f.Pairs, solve.Levels)
 	}
 	n := len(f.Values[0])
 	if f.Layers > n || n%f.Layers != 0 || n/f.Layers != f.KVHeads {
 		return nil, nil, fmt.Errorf("level 1 has %d values, expected %d layers of %d KV heads", n, f.Layers, f.KVHeads)
 	}
-	flat := make([]float64, 0, Levels*n)
+	flat := make([]float64, 0, solve.Levels*n)
 	for i, row := range f.Values {
 		if len(row) != n {
 			return nil, nil, fmt.Errorf("level %d has %d values, expected %d", i+1, len(row), n)

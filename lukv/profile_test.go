@@ -16,6 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/lukv/lukv/lukv/solve"
 )
 
 func testIdentity() ProfileIdentity {
@@ -174,7 +176,7 @@ func TestProfileCheck(t *testing.T) {
 
 func TestProfileSanity(t *testing.T) {
 	good := func() []float64 {
-		r := make([]float64, Levels*2)
+		r := make([]float64, solve.Levels*2)
 		for i := range r {
 			r[i] = float64(i/2+1) / 100
 		}
@@ -226,7 +228,7 @@ func TestProfileSanity(t *testing.T) {
 func TestProfileRow(t *testing.T) {
 	p := testProfile(t, 2, 2, 300)
 	flat := func(ratio float64, nearest bool) []float64 { return slices.Concat(p.Row(ratio, nearest)...) }
-	for i := range Levels {
+	for i := range solve.Levels {
 		ratio := float64(i+1) / 100
 		require.Equal(t, p.at(i), flat(ratio, false), ratio)
 		require.Equal(t, p.at(i), flat(ratio, true), ratio)

@@ -18,6 +18,7 @@ import (
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/lukv/solve"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/safetensors"
@@ -375,7 +376,7 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 		Excluded: p.Excluded, Pairs: p.Pairs, MinContext: p.MinContext, MaxContext: p.MaxContext,
 		HeatMap: p.HeatMap(c.Ratio, c.Nearest),
 	}
-	for i := range lukv.Levels {
+	for i := range solve.Levels {
 		ratio := float64(i+1) / 100
 		h := p.HeatMap(ratio, true)
 		info.Levels = append(info.Levels, levelInfo{ratio, h.Mean, h.Min, h.Max})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/lukv/solve"
 )
 
 func TestInspectCheckpoint(t *testing.T) {
@@ -41,7 +42,7 @@ func TestInspectProfile(t *testing.T) {
 	assert.Contains(t, out, "KV head")
 	assert.NotContains(t, out, "\x1b")
 	info := decode[profileInfo](t, ok(t, "inspect", path, "--json"))
-	assert.Len(t, info.Levels, lukv.Levels)
+	assert.Len(t, info.Levels, solve.Levels)
 	assert.InDelta(t, 0.8, info.HeatMap.Mean, 0.02)
 
 	data, err := os.ReadFile(svg)

@@ -13,6 +13,7 @@ import (
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/lukv/solve"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/model/calibration"
@@ -120,7 +121,7 @@ func (c *profileCmd) Run(e *env) error {
 	defer m.Close()
 	k := &maker{profileCmd: c, e: e, m: m}
 	k.summary.Path = c.Output
-	k.summary.Levels = make([]levelSummary, lukv.Levels)
+	k.summary.Levels = make([]levelSummary, solve.Levels)
 	var p *lukv.Profile
 	if c.FromNPY != "" {
 		p, err = k.convert(metric)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/lukv/solve"
 	"github.com/lukv/lukv/model/builtin"
 )
 
@@ -52,8 +53,8 @@ func TestProfile(t *testing.T) {
 	s := decode[profileSummary](t, ok(t, args("a", "--json", "--npy", file("a.npy"))...))
 	assert.Equal(t, 6, s.Pairs)
 	assert.Equal(t, 6, s.Measured)
-	assert.Equal(t, 6*lukv.Levels, s.Solutions)
-	assert.Len(t, s.Levels, lukv.Levels)
+	assert.Equal(t, 6*solve.Levels, s.Solutions)
+	assert.Len(t, s.Levels, solve.Levels)
 	assert.InDelta(t, 0.8, s.Levels[79].Mean, 0.02)
 	assert.GreaterOrEqual(t, s.Levels[79].Loss, s.Levels[79].Bound)
 	holds(t, dir, "a", "a.npy")
@@ -81,7 +82,7 @@ func TestProfile(t *testing.T) {
 	require.NoError(t, err)
 	d, err := lukv.LoadProfile(file("d"))
 	require.NoError(t, err)
-	for i := range lukv.Levels {
+	for i := range solve.Levels {
 		assert.Equal(t, a.Level(i), d.Level(i))
 	}
 	assert.NotEqual(t, a.Identity.Calibration, d.Identity.Calibration)
@@ -114,7 +115,7 @@ func TestProfileOptions(t *testing.T) {
 	assert.Equal(t, lukv.Protection{Sinks: 2, Window: 20}, id.Protection)
 	id.Metric, id.Model, id.Calibration, id.Protection = lukv.MetricConfig{}, "", "", lukv.Protection{}
 	assert.Equal(t, lukv.ProfileIdentity{
-		Normalization: lukv.NormLayer, Objective: lukv.ObjectiveCapacity, Scope: lukv.ScopePerLayer,
+		Normalization: lukv.NormLayer, Objective: lukv.ObjectiveCapacity, Scope: solve.ScopePerLayer,
 		Solver: lukv.SolverRepair, MinRetention: 0.05, MaxSteps: 8,
 	}, id)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/lukv/solve"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/model/calibration"
@@ -189,7 +190,7 @@ func (r *results) measure(question bool) error {
 	total := calibration.Pairs(texts)
 	err := calibration.Measure(r.e.ctx, r.m, texts, r.metrics, o, 0, func(p *calibration.Pair) error {
 		for i, metric := range r.metrics {
-			var greedy *lukv.LevelSet
+			var greedy *solve.LevelSet
 			for _, v := range profileVariants {
 				if v.question != question {
 					continue
@@ -224,7 +225,7 @@ func (r *results) measure(question bool) error {
 	return nil
 }
 
-func (s *solverFigures) add(greedy, repaired *lukv.LevelSet) {
+func (s *solverFigures) add(greedy, repaired *solve.LevelSet) {
 	for i := range greedy.Loss {
 		s.levels++
 		s.loss += greedy.Loss[i]

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/lukv/solve"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tensor"
 )
@@ -156,8 +157,8 @@ func randomProfile(m *model.Model, metric lukv.MetricConfig) (*lukv.Profile, err
 	if heads == 0 {
 		return nil, errors.New("every layer has a sliding window: there is nothing to compress")
 	}
-	ratios := make([]float64, 0, lukv.Levels*len(appetite))
-	for i := range lukv.Levels {
+	ratios := make([]float64, 0, solve.Levels*len(appetite))
+	for i := range solve.Levels {
 		keep := 1 - float64(i+1)/100
 		kept := func(scale float64) float64 {
 			sum := 0.0

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lukv/lukv/internal/workers"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/lukv/solve"
 	"github.com/lukv/lukv/model"
 )
 
@@ -45,7 +46,7 @@ type Progress struct {
 
 	// Of the pair just done; nil before the first.
 	Pair   *Pair
-	Levels *lukv.LevelSet // budgets, losses and certificates
+	Levels *solve.LevelSet // budgets, losses and certificates
 }
 
 // saveEvery is how much work an unexpected end may lose.
@@ -163,7 +164,7 @@ type maker struct {
 	saved   time.Time
 }
 
-func (p *maker) report(pair *Pair, levels *lukv.LevelSet) {
+func (p *maker) report(pair *Pair, levels *solve.LevelSet) {
 	if p.o.Progress != nil {
 		p.o.Progress(Progress{Done: p.b.Pairs(), Total: p.total, Resumed: p.resumed, Pair: pair, Levels: levels})
 	}

@@ -1,4 +1,4 @@
-package lukv
+package solve
 
 import (
 	"context"
@@ -23,7 +23,7 @@ func drawCurves(t *rapid.T) (curves []*Curve, floors []int) {
 		for i, g := range gains {
 			wide[i] = float32(g)
 		}
-		c, err := CurveFromGains(wide, rapid.IntRange(0, 2).Draw(t, "protected"))
+		c, err := NewCurve(wide, rapid.IntRange(0, 2).Draw(t, "protected"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +185,7 @@ func TestExactQuantum(t *testing.T) {
 			gains[i] = float32(rng.IntN(1000)) / float32(i+3)
 		}
 		var err error
-		curves[u], err = CurveFromGains(gains, 2)
+		curves[u], err = NewCurve(gains, 2)
 		require.NoError(t, err)
 		entries += curves[u].Len()
 	}
@@ -209,7 +209,7 @@ func TestExactQuantum(t *testing.T) {
 	big := make([]*Curve, 512)
 	for u := range big {
 		var err error
-		big[u], err = CurveFromGains(make([]float32, 4096), 0)
+		big[u], err = NewCurve(make([]float32, 4096), 0)
 		require.NoError(t, err)
 	}
 	_, err := Exact(ctx, big, nil, 512*4096, ExactOptions{})
@@ -230,7 +230,7 @@ func TestRepairBeatsGreedy(t *testing.T) {
 				gains[i] = float32(rng.IntN(500))
 			}
 			var err error
-			curves[u], err = CurveFromGains(gains, 0)
+			curves[u], err = NewCurve(gains, 0)
 			require.NoError(t, err)
 		}
 		total := 40 + rng.IntN(300)
@@ -254,117 +254,28 @@ func TestRepairBeatsGreedy(t *testing.T) {
 	require.Greater(t, better, 5)
 }
 
-func TestSweepRepairAndScopes(t *testing.T) {
-	importance, scores := syntheticModel(3, 2, 300, 7)
-	prot := Protection{Sinks: 4, Window: 1}
-	ctx := t.Context()
-	plain, err := SolveLevels(ctx, importance, scores, prot, SweepOptions{})
-	require.NoError(t, err)
-	repaired, err := SolveLevels(ctx, importance, scores, prot, SweepOptions{Repair: true})
-	require.NoError(t, err)
-	layered, err := SolveLevels(ctx, importance, scores, prot, SweepOptions{Scope: ScopePerLayer})
-	require.NoError(t, err)
-	moves := 0
-	for i := range Levels {
-		total, totalRepaired := 0, 0
-		for l := range plain.Keep[i] {
-			layer := 0
-			for h, b := range plain.Keep[i][l] {
-				require.GreaterOrEqual(t, b, 5)
-				total += b
-				totalRepaired += repaired.Keep[i][l][h]
-				layer += layered.Keep[i][l][h]
-			}
-			want := 600 - int(math.RoundToEven(float64(i+1)/100*600))
-			require.Equal(t, max(want, 10), layer, "level %d layer %d", i+1, l)
-		}
-		require.Equal(t, max(1800-int(math.RoundToEven(float64(i+1)/100*1800)), 30), total)
-		require.Equal(t, total, totalRepaired)
-		require.LessOrEqual(t, repaired.Loss[i], plain.Loss[i])
-		require.GreaterOrEqual(t, repaired.Loss[i], plain.Bound[i]-1e-6)
-		require.GreaterOrEqual(t, layered.Loss[i], plain.Bound[i]-1e-6)
-		moves += repaired.Moves[i]
-	}
-	require.Positive(t, moves)
-}
-
-// TestSweepExcludesLayers: a layer without curves takes no part and gets 0.
-func TestSweepExcludesLayers(t *testing.T) {
-	importance, scores := syntheticModel(3, 2, 100, 1)
-	with, err := SolveLevels(t.Context(), [][][]float32{importance[0], nil, importance[2]}, scores, Protection{}, SweepOptions{})
-	require.NoError(t, err)
-	without, err := SolveLevels(t.Context(), [][][]float32{importance[0], importance[2]}, [][][]float32{scores[0], scores[2]}, Protection{}, SweepOptions{})
-	require.NoError(t, err)
-	for i := range Levels {
-		require.Equal(t, []int{0, 0}, with.Keep[i][1])
-		require.Equal(t, without.Keep[i][0], with.Keep[i][0])
-		require.Equal(t, without.Keep[i][1], with.Keep[i][2])
-		require.Equal(t, without.Loss[i], with.Loss[i])
-	}
-}
-
 func TestSolveErrors(t *testing.T) {
 	ok := []float32{1, 2}
 	for name, err := range map[string]error{
-		"1 scores for 2":    second(NewCurve(ok, []float32{1}, Protection{})),
-		"importance NaN":    second(NewCurve([]float32{1, float32(math.NaN())}, ok, Protection{})),
-		"importance -1":     second(NewCurve([]float32{1, -1}, ok, Protection{})),
-		"importance +Inf":   second(CurveFromGains([]float32{float32(math.Inf(1))}, 0)),
-		"-1 protected":      second(CurveFromGains(ok, -1)),
-		"no layer takes":    second(Sweep(t.Context(), [][]*Curve{nil}, SweepOptions{})),
-		"lacks the curve":   second(Sweep(t.Context(), [][]*Curve{{nil}}, SweepOptions{})),
-		"1 floors for 0":    second(Greedy(t.Context(), nil, []int{1}, nil)),
-		"scores of 1 heads": second(Curves(t.Context(), [][][]float32{{ok, ok}}, [][][]float32{{ok}}, Protection{}, nil)),
+		"gain NaN":        second(NewCurve([]float32{1, float32(math.NaN())}, 0)),
+		"gain -1":         second(NewCurve([]float32{1, -1}, 0)),
+		"gain +Inf":       second(NewCurve([]float32{float32(math.Inf(1))}, 0)),
+		"-1 protected":    second(NewCurve(ok, -1)),
+		"no layer takes":  second(Sweep(t.Context(), [][]*Curve{nil}, SweepOptions{})),
+		"lacks the curve": second(Sweep(t.Context(), [][]*Curve{{nil}}, SweepOptions{})),
+		"1 floors for 0":  second(Greedy(t.Context(), nil, []int{1}, nil)),
 	} {
 		require.ErrorContains(t, err, name)
 	}
-	importance, scores := syntheticModel(1, 1, 10, 1)
-	_, err := SolveLevels(t.Context(), importance, scores, Protection{}, SweepOptions{Scope: "page"})
+	c, err := NewCurve([]float32{1, 3, 2}, 0)
+	require.NoError(t, err)
+	_, err = Sweep(t.Context(), [][]*Curve{{c}}, SweepOptions{Scope: "page"})
 	require.ErrorContains(t, err, `unknown scope "page"`)
 
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = SolveLevels(done, importance, scores, Protection{}, SweepOptions{})
-	require.ErrorIs(t, err, context.Canceled)
-	c, err := CurveFromGains([]float32{1, 3, 2}, 0)
-	require.NoError(t, err)
 	_, err = Exact(done, []*Curve{c}, nil, 2, ExactOptions{})
 	require.ErrorIs(t, err, context.Canceled)
 }
 
 func second[T any](_ T, err error) error { return err }
-
-// syntheticModel draws importances with a heavy tail and scores that are
-// correlated with them, [L][K][T].
-func syntheticModel(layers, kvHeads, T int, seed uint64) (importance, scores [][][]float32) {
-	rng := rand.New(rand.NewPCG(seed, 99))
-	for l := range layers {
-		var imp, sc [][]float32
-		for h := range kvHeads {
-			a, b := make([]float32, T), make([]float32, T)
-			sharp := 1 + float64((l*kvHeads+h)%5)
-			for t := range a {
-				v := math.Pow(rng.Float64(), 2*sharp)
-				a[t] = float32(v)
-				b[t] = float32(v*0.7 + 0.3*rng.Float64())
-			}
-			imp, sc = append(imp, a), append(sc, b)
-		}
-		importance, scores = append(importance, imp), append(scores, sc)
-	}
-	return importance, scores
-}
-
-func BenchmarkSweep(b *testing.B) {
-	importance, scores := syntheticModel(32, 8, 1024, 5)
-	for name, opt := range map[string]SweepOptions{"greedy": {}, "repair": {Repair: true}} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := SolveLevels(context.Background(), importance, scores, Protection{Sinks: 4, Window: 1}, opt); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}

@@ -1,4 +1,4 @@
-package lukv
+package solve
 
 import (
 	"fmt"
@@ -18,56 +18,23 @@ type Curve struct {
 	ends      []int32   // ascending block ends of the projection, last = m
 }
 
-// NewCurve orders the unprotected entries of a head by score (descending, ties
-// by position, NaN as -Inf) and projects their importances. importance and
-// scores have one value per position, [T]; neither is kept. Passing the
-// importance as scores gives the curve of a metric that ranks perfectly, which
-// is the ablation without the optimality gap (spec 5.9).
+// NewCurve makes the curve of a head from the importances of its unprotected
+// entries in the metric's order; the head holds protected entries besides.
+// gains is kept and must not change afterwards.
 //
-// Errors: lengths that differ, an importance that is negative or not finite.
-func NewCurve(importance, scores []float32, prot Protection) (*Curve, error) {
-	T := len(importance)
-	if len(scores) != T {
-		return nil, fmt.Errorf("loss curve: %d scores for %d importances", len(scores), T)
-	}
-	if err := checkImportance(importance); err != nil {
-		return nil, fmt.Errorf("loss curve: %w", err)
-	}
-	lo, hi := prot.Split(T)
-	order := rankOrder(nil, scores, lo, hi)
-	gains := make([]float32, len(order))
-	for i, t := range order {
-		gains[i] = importance[t]
-	}
-	return curveOf(gains, T-len(order)), nil
-}
-
-// CurveFromGains is NewCurve for importances that are already in the metric's
-// order; the head holds protected entries besides. gains is kept and must not
-// change afterwards.
-func CurveFromGains(gains []float32, protected int) (*Curve, error) {
+// Errors: a gain that is negative or not finite.
+func NewCurve(gains []float32, protected int) (*Curve, error) {
 	if protected < 0 {
 		return nil, fmt.Errorf("loss curve: %d protected entries, expected at least 0", protected)
 	}
-	if err := checkImportance(gains); err != nil {
-		return nil, fmt.Errorf("loss curve: %w", err)
+	if len(gains) > math.MaxInt32 {
+		return nil, fmt.Errorf("loss curve: %d entries, expected at most %d", len(gains), math.MaxInt32)
 	}
-	return curveOf(gains, protected), nil
-}
-
-func checkImportance(importance []float32) error {
-	if len(importance) > math.MaxInt32 {
-		return fmt.Errorf("%d entries, expected at most %d", len(importance), math.MaxInt32)
-	}
-	for t, v := range importance {
+	for i, v := range gains {
 		if !(v >= 0) || math.IsInf(float64(v), 1) {
-			return fmt.Errorf("importance %v at entry %d, expected finite and not negative", v, t)
+			return nil, fmt.Errorf("loss curve: gain %v at rank %d, expected finite and not negative", v, i)
 		}
 	}
-	return nil
-}
-
-func curveOf(gains []float32, protected int) *Curve {
 	c := &Curve{protected: protected, gains: gains}
 	blocks := pava(gains, nil)
 	c.ends = make([]int32, len(blocks))
@@ -76,24 +43,7 @@ func curveOf(gains []float32, protected int) *Curve {
 		end += int32(b.n)
 		c.ends[i] = end
 	}
-	return c
-}
-
-// rankOrder returns the slots of scores[lo:hi] from best to worst, appended to
-// dst[:0].
-func rankOrder(dst []int32, scores []float32, lo, hi int) []int32 {
-	// The inverted rank key above the slot: one ascending integer sort gives
-	// score descending, then slot ascending.
-	keys := make([]uint64, hi-lo)
-	for i := range keys {
-		keys[i] = uint64(^rankKey(scores[lo+i]))<<32 | uint64(lo+i)
-	}
-	slices.Sort(keys)
-	dst = dst[:0]
-	for _, k := range keys {
-		dst = append(dst, int32(uint32(k)))
-	}
-	return dst
+	return c, nil
 }
 
 // Len returns T, the number of entries of the head.

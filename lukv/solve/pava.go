@@ -1,4 +1,4 @@
-package lukv
+package solve
 
 // pavaBlock is a run of entries that share one projected gain, sum/n.
 type pavaBlock struct {

@@ -1,4 +1,4 @@
-package lukv
+package solve
 
 import (
 	"context"
