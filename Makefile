@@ -44,7 +44,7 @@ lint:
 	$(GO) run $(STATICCHECK) ./...
 
 cross:
-	for system in linux/arm64 darwin/arm64 windows/amd64 linux/riscv64; do \
+	for system in linux/arm64 darwin/arm64 windows/amd64 linux/riscv64 linux/386 linux/arm; do \
 		export GOOS=$${system%/*} GOARCH=$${system#*/}; \
 		$(GO) build ./... && $(GO) build -tags novulkan -o /dev/null ./cmd/lukv || exit 1; \
 	done

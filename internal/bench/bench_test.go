@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -218,7 +219,7 @@ func TestTooLittleMemory(t *testing.T) {
 	assert.Contains(t, b.String(), "not measured: tiny")
 
 	big := tiny(0)
-	big.Vocab = 1 << 36
+	big.Vocab = 1 << min(36, strconv.IntSize-2)
 	r, err = Run(t.Context(), []*Source{Random("big", big, tensor.BF16)}, o)
 	require.ErrorIs(t, err, ErrMemory)
 	assert.Empty(t, r.Points)

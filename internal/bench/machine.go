@@ -59,7 +59,7 @@ type prober struct {
 // newProber makes a buffer of so many bytes, 0 for several times the last-level cache.
 func newProber(size int, d time.Duration) (*prober, error) {
 	if size == 0 {
-		size = min(max(256<<20, 4*cpuid.CPU.Cache.L3), 2<<30)
+		size = 4 * min(max(64<<20, cpuid.CPU.Cache.L3), 511<<20) // fits an int of 32 bits
 	}
 	buf, err := probe.NewBuffer(size)
 	if err != nil {
