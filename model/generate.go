@@ -12,7 +12,8 @@ type Token struct {
 	ID int32
 
 	// LogProb is the natural log-probability under the model's own distribution,
-	// before penalties and temperature.
+	// before penalties and temperature, if Sampling.LogProbs or TopLogProbs asks
+	// for it.
 	LogProb float64
 
 	// Top holds the most likely tokens, if Sampling.TopLogProbs asks for them.
@@ -36,7 +37,8 @@ func (s *Session) FinishReason() FinishReason { return s.finish }
 
 // Generate returns the tokens that continue the session. Each is chosen from
 // the logits after its predecessor; the session must have logits (see Logits).
-// The token that ends the sequence is not returned.
+// The token that ends the sequence is not returned unless Sampling.YieldEnd asks
+// for it.
 //
 // A token that was returned last is not in the cache yet; it is fed with the
 // next call of Generate, Prefill or Append, so that a conversation goes on
@@ -66,7 +68,13 @@ func (s *Session) generate(ctx context.Context, o Sampling, yield func(Token, er
 	if !s.hasLogits {
 		return ErrNoLogits
 	}
-	s.sampler.start(o)
+	if s.sampler == nil {
+		s.sampler = &Sampler{cpu: s.m.cpu, vocab: s.m.cfg.Vocab}
+	}
+	if err := s.sampler.begin(o, 0); err != nil {
+		return err
+	}
+	s.sampler.Start(s.tokens)
 	for n := 0; ; n++ {
 		if o.MaxTokens > 0 && n == o.MaxTokens || s.pos+len(s.pending) >= s.opts.MaxTokens {
 			s.finish = FinishLength
@@ -75,22 +83,30 @@ func (s *Session) generate(ctx context.Context, o Sampling, yield func(Token, er
 		if err := s.feedPending(ctx); err != nil {
 			return err
 		}
-		id := s.sampler.next(s.logits, s.tokens, s.m.cpu.Argmax)
-		if !o.IgnoreEOS && slices.Contains(s.m.eos, id) || slices.Contains(o.Stop, id) {
+		id, err := s.sampler.Next(s.logits, nil)
+		if err != nil {
+			return err
+		}
+		s.sampler.Accept(id)
+		if s.m.ends(id, &o) {
 			s.finish = FinishStop
+			if o.YieldEnd {
+				yield(s.sampler.Describe(s.logits, id), nil)
+			}
 			return nil
 		}
-		t := Token{ID: id, LogProb: LogProb(s.logits, id)}
-		if o.TopLogProbs > 0 {
-			s.sampler.top = TopLogProbs(s.sampler.top[:0], s.logits, o.TopLogProbs)
-			t.Top = s.sampler.top
-		}
+		t := s.sampler.Describe(s.logits, id)
 		s.pending = append(s.pending, id)
 		if !yield(t, nil) {
 			s.finish = FinishBreak
 			return nil
 		}
 	}
+}
+
+// ends reports whether a token ends a generation.
+func (m *Model) ends(id int32, o *Sampling) bool {
+	return !o.IgnoreEOS && slices.Contains(m.eos, id) || slices.Contains(o.Stop, id)
 }
 
 // feedPending feeds the token that was generated last.

@@ -61,7 +61,7 @@ type Session struct {
 	logits    []float32 // [Vocab] after the last token
 	hasLogits bool
 	finish    FinishReason
-	sampler   sampler
+	sampler   *Sampler    // of Generate
 	probe     *probe      // oracle measurement in progress
 	one       [1]*Session // for single steps
 	oneToken  [1]int32

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/testnum"
-	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/tensor"
 )
@@ -176,49 +175,6 @@ func TestRenumberedPositions(t *testing.T) {
 	_, err := m.NewSession(SessionOptions{Compression: &lukv.Policy{
 		Metric: lukv.MetricConfig{Name: "streaming_llm", Rerotate: &yes}, Allocator: lukv.AllocatorConfig{Name: "adakv"}, Ratio: 0.5}})
 	require.ErrorContains(t, err, "renumbering")
-}
-
-func TestSampling(t *testing.T) {
-	logits := []float32{1, 3, 2, -1, 3, 0.5}
-	argmax := kernels.CPU{}.Argmax
-	pick := func(o Sampling, history []int32, n int) map[int32]int {
-		require.NoError(t, o.Validate())
-		var s sampler
-		s.start(o)
-		got := map[int32]int{}
-		for range n {
-			got[s.next(logits, history, argmax)]++
-		}
-		return got
-	}
-	require.Equal(t, map[int32]int{1: 5}, pick(Sampling{}, nil, 5), "greedy takes the first of equals")
-	require.Equal(t, map[int32]int{4: 5}, pick(Sampling{RepetitionPenalty: 1.5}, []int32{1, 1}, 5))
-	require.Equal(t, map[int32]int{1: 5}, pick(Sampling{RepetitionPenalty: 1.5, RepetitionWindow: 1}, []int32{1, 3}, 5))
-	require.Equal(t, map[int32]int{1: 50}, pick(Sampling{Temperature: 1, TopK: 1}, nil, 50))
-
-	// Frequencies follow the softmax.
-	const n = 20000
-	sum := 0.0
-	for _, v := range logits {
-		sum += math.Exp(float64(v))
-	}
-	for id, count := range pick(Sampling{Temperature: 1, Seed: 3}, nil, n) {
-		p := math.Exp(float64(logits[id])) / sum
-		require.InDelta(t, p, float64(count)/n, 5*math.Sqrt(p*(1-p)/n)+1e-3)
-	}
-	// TopP 0.5: the two equal best tokens hold about 0.7 together, one alone 0.35.
-	require.Len(t, pick(Sampling{Temperature: 1, TopP: 0.5}, nil, 500), 2)
-	require.Len(t, pick(Sampling{Temperature: 1, TopP: 0.3}, nil, 500), 1)
-	require.Len(t, pick(Sampling{Temperature: 1, MinP: 0.3}, nil, 500), 3)
-	require.Equal(t, pick(Sampling{Temperature: 1, Seed: 9}, nil, 100), pick(Sampling{Temperature: 1, Seed: 9}, nil, 100))
-
-	for _, bad := range []Sampling{{Temperature: -1}, {TopP: 2}, {TopK: -1}, {MinP: -0.1}, {MaxTokens: -1}, {Temperature: math.NaN()}} {
-		require.Error(t, bad.Validate())
-	}
-	top := TopLogProbs(nil, logits, 3)
-	require.Equal(t, []int32{1, 4, 2}, []int32{top[0].ID, top[1].ID, top[2].ID})
-	require.InDelta(t, math.Log(math.Exp(3)/sum), top[0].LogProb, 1e-6)
-	require.InDelta(t, top[0].LogProb, LogProb(logits, 1), 1e-12)
 }
 
 func TestGenerateStops(t *testing.T) {
