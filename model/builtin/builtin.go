@@ -20,7 +20,7 @@ var files embed.FS
 var samples []byte
 
 //go:embed calibration.jsonl
-var calibration []byte
+var calibrationTexts []byte
 
 //go:embed profiles/*.json
 var profiles embed.FS
@@ -111,7 +111,7 @@ type CalibrationQuestion struct {
 // Calibration returns eight contexts of about 1,900 tokens with ten questions
 // each, made by the model's own generator with seeds that occur neither in its
 // training nor in Samples.
-func Calibration() []CalibrationText { return decodeLines[CalibrationText](calibration) }
+func Calibration() []CalibrationText { return decodeLines[CalibrationText](calibrationTexts) }
 
 // SamplesJSONL returns the samples as they lie in eval_samples.jsonl.
 func SamplesJSONL() []byte { return bytes.Clone(samples) }

@@ -1,0 +1,75 @@
+package builtin
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/lukv/solve"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/calibration"
+)
+
+// TestProfilesAreMadeByThisCode makes embedded profiles again, as the command
+// `lukv profile builtin --metric NAME` does, and compares every budget. One
+// profile takes some seconds: that of the default metric is always made, the
+// others with LUKV_ALL_PROFILES set. Where the code has changed what it makes,
+// write the profiles anew with the command, and docs/results.md with make results.
+func TestProfilesAreMadeByThisCode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes a profile: some seconds")
+	}
+	ctx := context.Background()
+	m, err := Open(ctx)
+	require.NoError(t, err)
+	defer m.Close()
+	var texts []calibration.Text
+	for _, c := range Calibration() {
+		text := calibration.Text{Context: c.Context}
+		for _, q := range c.Questions {
+			text.Questions = append(text.Questions, calibration.Question{Question: q.Question, AnswerPrefix: q.AnswerPrefix})
+		}
+		texts = append(texts, text)
+	}
+	files, err := fs.Glob(profiles, "profiles/*.json")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		name := strings.TrimSuffix(strings.TrimPrefix(file, "profiles/"), ".json")
+		if name != "snapkv" && os.Getenv("LUKV_ALL_PROFILES") == "" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			metric := lukv.MetricConfig{Name: name}
+			want, err := Profile(metric)
+			require.NoError(t, err)
+			got, err := calibration.Profile(ctx, m, texts, calibration.ProfileOptions{
+				Options: calibration.Options{Prompt: Prompt, Session: model.SessionOptions{}},
+				Metric:  metric,
+			})
+			require.NoError(t, err)
+			require.Equal(t, want.Identity, got.Identity)
+			require.Equal(t, [3]int{want.Pairs, want.MinContext, want.MaxContext}, [3]int{got.Pairs, got.MinContext, got.MaxContext})
+			differ := 0
+			for i := range solve.Levels {
+				a, b := want.Level(i), got.Level(i)
+				for l := range a {
+					for k := range a[l] {
+						if a[l][k] == b[l][k] {
+							continue
+						}
+						if differ++; differ <= 5 {
+							t.Errorf("level %d, layer %d, KV head %d: embedded %v, made %v", i+1, l, k, a[l][k], b[l][k])
+						}
+					}
+				}
+			}
+			require.Zero(t, differ, "budgets that differ")
+		})
+	}
+}
