@@ -36,7 +36,7 @@ func BenchmarkAppend(b *testing.B) {
 				for b.Loop() {
 					if c.Len(0, 0) >= 16384 {
 						b.StopTimer()
-						require.NoError(b, c.TruncateTo(0))
+						require.NoError(b, c.Truncate(0))
 						for i := range pos {
 							pos[i] = int32(i)
 						}
@@ -69,12 +69,12 @@ func BenchmarkKeep(b *testing.B) {
 				b.SetBytes(bytesPer(c, len(slots)))
 				for b.Loop() {
 					b.StopTimer()
-					require.NoError(b, c.TruncateTo(0))
+					require.NoError(b, c.Truncate(0))
 					require.NoError(b, c.Append(0, 0, pos, k, v, benchDim))
 					cut, err := c.Fork()
 					require.NoError(b, err)
 					if !shared {
-						require.NoError(b, c.TruncateTo(0))
+						require.NoError(b, c.Truncate(0))
 					}
 					b.StartTimer()
 					if err := cut.Keep(0, 0, slots); err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/lukv/lukv/kernels"
@@ -32,7 +31,7 @@ type Options struct {
 	Type tensor.Type
 
 	// PageEntries is the number of entries per page: a power of two from 16 to
-	// 1024, 64 if 0. A pair wastes half a page on average.
+	// 1024, 64 if 0. A head wastes half a page on average.
 	PageEntries int
 
 	// Windows holds the attention window W of each layer in tokens, 0 for none: a
@@ -54,7 +53,7 @@ type Options struct {
 const (
 	defaultPageEntries = 64
 	maxHeadDim         = 512
-	maxPairs           = 1 << 20
+	maxHeads           = 1 << 20
 	tileEntries        = kernels.TileEntries
 )
 
@@ -75,8 +74,8 @@ func (o Options) withDefaults() (Options, error) {
 		o.DeviceLayers = o.Layers
 	}
 	switch {
-	case o.Layers < 1 || o.KVHeads < 1 || o.Layers > maxPairs/o.KVHeads:
-		return o, fmt.Errorf("%d layers × %d KV heads, expected at least one and at most %d pairs", o.Layers, o.KVHeads, maxPairs)
+	case o.Layers < 1 || o.KVHeads < 1 || o.Layers > maxHeads/o.KVHeads:
+		return o, fmt.Errorf("%d layers × %d KV heads, expected at least one and at most %d heads in all", o.Layers, o.KVHeads, maxHeads)
 	case o.HeadDim < 2 || o.HeadDim > maxHeadDim || o.HeadDim%2 != 0:
 		return o, fmt.Errorf("head dimension %d, expected an even number from 2 to %d", o.HeadDim, maxHeadDim)
 	case o.Type != tensor.F32 && o.Type != tensor.F16 && o.Type != tensor.BF16:
@@ -98,29 +97,23 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Page is a page as attention kernels read it, see [kernels.Page].
-type Page = kernels.Page
-
 // Cache is a ragged cache. Make one with New or Load and Close it.
 type Cache struct {
 	o        Options
 	pool     *pool
-	pairs    []pair // [Layers*KVHeads]
+	heads    []head // [Layers*KVHeads]
 	maxPages int64
-	pages    atomic.Int64 // pages in the lists of all pairs
+	pages    atomic.Int64 // pages in the lists of all heads
 	high     atomic.Int64 // largest pages so far
 	closed   bool
 
-	markMu sync.Mutex
-	marks  []*mark // those that Truncate accepts, ends ascending
-
-	views  views                 // of pairs on the device
+	views  views                 // of heads on the device
 	failed atomic.Pointer[error] // of the device, see Err
 }
 
-// pair holds the entries of one (layer, KV head): entries j*PageEntries … are in
+// head holds the entries of one (layer, KV head): entries j*PageEntries … are in
 // page j. A page that others hold, too, is never written.
-type pair struct {
+type head struct {
 	mem *memory
 	pageList
 	n       int   // entries
@@ -146,14 +139,14 @@ func New(o Options) (*Cache, error) {
 
 // newCache returns an empty cache of the pool's family.
 func newCache(o Options, p *pool) *Cache {
-	c := &Cache{o: o, pool: p, pairs: make([]pair, o.Layers*o.KVHeads), maxPages: math.MaxInt64}
+	c := &Cache{o: o, pool: p, heads: make([]head, o.Layers*o.KVHeads), maxPages: math.MaxInt64}
 	if o.MaxBytes > 0 {
 		c.maxPages = o.MaxBytes / c.pageBytes()
 	}
-	for i := range c.pairs {
-		c.pairs[i] = pair{mem: p.host, dropped: -1}
+	for i := range c.heads {
+		c.heads[i] = head{mem: p.host, dropped: -1}
 		if i/o.KVHeads < o.DeviceLayers {
-			c.pairs[i].mem = p.device
+			c.heads[i].mem = p.device
 		}
 	}
 	p.caches.Add(1)
@@ -164,15 +157,15 @@ func newCache(o Options, p *pool) *Cache {
 // must not be changed.
 func (c *Cache) Options() Options { return c.o }
 
-// pair returns the pair of a layer and a head; it panics if there is none.
-func (c *Cache) pair(layer, head int) *pair {
-	if err := c.checkPair(layer, head); err != nil {
+// head returns a KV head of a layer; it panics if there is none.
+func (c *Cache) head(layer, index int) *head {
+	if err := c.checkHead(layer, index); err != nil {
 		panic("kvcache: " + err.Error())
 	}
-	return &c.pairs[layer*c.o.KVHeads+head]
+	return &c.heads[layer*c.o.KVHeads+index]
 }
 
-func (c *Cache) checkPair(layer, head int) error {
+func (c *Cache) checkHead(layer, head int) error {
 	if layer < 0 || layer >= c.o.Layers || head < 0 || head >= c.o.KVHeads {
 		return fmt.Errorf("no layer %d head %d in a cache of %d layers × %d KV heads", layer, head, c.o.Layers, c.o.KVHeads)
 	}
@@ -186,12 +179,12 @@ func (c *Cache) window(layer int) int {
 	return c.o.Windows[layer]
 }
 
-// positions returns the positions of a pair's page j, [PageEntries].
-func (c *Cache) positions(p *pair, j int) []int32 {
+// positions returns the positions of a head's page j, [PageEntries].
+func (c *Cache) positions(p *head, j int) []int32 {
 	return p.mem.positions(p.blocks[j])
 }
 
-func (c *Cache) position(p *pair, entry int) int32 {
+func (c *Cache) position(p *head, entry int) int32 {
 	return c.positions(p, entry/c.o.PageEntries)[entry%c.o.PageEntries]
 }
 
@@ -204,7 +197,7 @@ func (c *Cache) usable() error {
 }
 
 // last returns the highest position that p holds or has dropped, -1 if none.
-func (c *Cache) last(p *pair) int32 {
+func (c *Cache) last(p *head) int32 {
 	if p.n == 0 {
 		return p.dropped
 	}
@@ -212,7 +205,7 @@ func (c *Cache) last(p *pair) int32 {
 }
 
 // firstAtLeast returns the first entry of p whose position is at least pos, p.n if none.
-func (c *Cache) firstAtLeast(p *pair, pos int32) int {
+func (c *Cache) firstAtLeast(p *head, pos int32) int {
 	lo, hi := 0, p.n
 	for lo < hi {
 		if mid := int(uint(lo+hi) / 2); c.position(p, mid) < pos {
@@ -224,12 +217,12 @@ func (c *Cache) firstAtLeast(p *pair, pos int32) int {
 	return lo
 }
 
-// Append adds len(pos) entries to a pair. Entry i has the position pos[i], the
+// Append adds len(pos) entries to a head. Entry i has the position pos[i], the
 // key k[i*stride : i*stride+HeadDim] (after RoPE) and the value at the same
-// place of v. Positions ascend strictly, beginning above the pair's last one.
+// place of v. Positions ascend strictly, beginning above the head's last one.
 // The slices are read only during the call.
 //
-// Different pairs may be appended to at the same time. Appending allocates on
+// Different heads may be appended to at the same time. Appending allocates on
 // the Go heap only when a list of pages grows, by doubling. On an error (ErrFull,
 // ErrClosed, an argument that does not fit, no memory) nothing has changed. On a
 // device it copies whole pages and waits for them; passes use Reserve.
@@ -283,15 +276,15 @@ func (c *Cache) append(layer, head int, pos []int32, k, v []float32, stride int)
 	return nil
 }
 
-// next returns the pair that entries with the given positions may be appended to.
-func (c *Cache) next(layer, head int, pos []int32) (*pair, error) {
+// next returns the head that entries with the given positions may be appended to.
+func (c *Cache) next(layer, head int, pos []int32) (*head, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
 	}
-	if err := c.checkPair(layer, head); err != nil {
+	if err := c.checkHead(layer, head); err != nil {
 		return nil, err
 	}
-	p := c.pair(layer, head)
+	p := c.head(layer, head)
 	before := c.last(p)
 	for i, x := range pos {
 		if x <= before {
@@ -303,7 +296,7 @@ func (c *Cache) next(layer, head int, pos []int32) (*pair, error) {
 }
 
 // grow gives p room for n more entries in pages that it may write.
-func (c *Cache) grow(p *pair, n int) error {
+func (c *Cache) grow(p *head, n int) error {
 	c.changed(p)
 	size, was := c.o.PageEntries, len(p.blocks)
 	fresh, copied, last := pagesFor(p.n+n, size)-was, 0, was-1
@@ -359,7 +352,7 @@ func (c *Cache) raiseHigh(pages int64) {
 }
 
 // cut shortens p to n entries and gives up the pages behind them.
-func (c *Cache) cut(p *pair, n int) {
+func (c *Cache) cut(p *head, n int) {
 	c.changed(p)
 	keep := pagesFor(n, c.o.PageEntries)
 	c.pages.Add(int64(keep - len(p.blocks)))
@@ -368,18 +361,18 @@ func (c *Cache) cut(p *pair, n int) {
 	p.n = n
 }
 
-// Len returns the number of entries of a pair.
-func (c *Cache) Len(layer, head int) int { return c.pair(layer, head).n }
+// Len returns the number of entries of a head.
+func (c *Cache) Len(layer, head int) int { return c.head(layer, head).n }
 
-// Base returns the logical slot of a pair's entry 0: the number of entries that
+// Base returns the logical slot of a head's entry 0: the number of entries that
 // DropBefore removed in front of it, a multiple of PageEntries, 0 in layers
 // without a window.
-func (c *Cache) Base(layer, head int) int { return c.pair(layer, head).base }
+func (c *Cache) Base(layer, head int) int { return c.head(layer, head).base }
 
-// Positions returns the positions of a pair's entries, ascending, in dst if its
+// Positions returns the positions of a head's entries, ascending, in dst if its
 // capacity suffices.
 func (c *Cache) Positions(layer, head int, dst []int32) []int32 {
-	p := c.pair(layer, head)
+	p := c.head(layer, head)
 	dst = slices.Grow(dst[:0], p.n)
 	for j := range p.blocks {
 		dst = append(dst, c.positions(p, j)[:min(c.o.PageEntries, p.n-j*c.o.PageEntries)]...)
@@ -387,52 +380,46 @@ func (c *Cache) Positions(layer, head int, dst []int32) []int32 {
 	return dst
 }
 
-// LastPosition returns the highest position of a pair's entries, or what
+// LastPosition returns the highest position of a head's entries, or what
 // DropBefore removed last if there are none, -1 if there never were any. The
 // next Append must begin above it.
-func (c *Cache) LastPosition(layer, head int) int32 { return c.last(c.pair(layer, head)) }
+func (c *Cache) LastPosition(layer, head int) int32 { return c.last(c.head(layer, head)) }
 
-// Pages returns the pages of a pair for a kernel to read: entry i is slot
-// i%PageEntries of page i/PageEntries. Nothing is copied. The slice and the
-// memory behind it belong to the cache, must not be written, and are valid
-// until the next change of this pair. Slots without an entry hold zeros or
-// what an earlier entry left.
+// View returns a head as attention kernels read it: entry i has the place
+// i%PageEntries in page i/PageEntries. Nothing is copied. The list of pages and
+// the memory behind it belong to the cache, must not be written, and are valid
+// until the next change of this head. Places without an entry hold zeros or what
+// an earlier entry left.
 //
-// Of a pair on a device it returns a copy on the host, which takes as long as
-// copying does and as much memory as the pair, not counted in Bytes. The cache
-// keeps the copies of one layer for the next call, until the pair changes or
-// Pages is called for another layer. Do not call it between Reserve and the pass
+// Of a head on a device it returns a copy on the host, which takes as long as
+// copying does and as much memory as the head, not counted in Bytes. The cache
+// keeps the copies of one layer for the next call, until the head changes or
+// View is called for another layer. Do not call it between Reserve and the pass
 // that fills the entries. If the device fails, Err tells, and the pages hold zeros.
-func (c *Cache) Pages(layer, head int) []Page {
-	p := c.pair(layer, head)
-	if p.mem.device != nil {
-		return c.download(layer, head, p)
-	}
-	return p.pages
-}
-
-// View returns a pair as attention kernels read it. What holds for Pages holds
-// for the view.
 func (c *Cache) View(layer, head int) kernels.KV {
-	base := c.pair(layer, head).base
-	return kernels.KV{Type: c.o.Type, HeadDim: c.o.HeadDim, PageEntries: c.o.PageEntries, Base: base, Pages: c.Pages(layer, head)}
+	p := c.head(layer, head)
+	pages := p.pages
+	if p.mem.device != nil {
+		pages = c.download(layer, head, p)
+	}
+	return kernels.KV{Type: c.o.Type, HeadDim: c.o.HeadDim, PageEntries: c.o.PageEntries, Base: p.base, Pages: pages}
 }
 
-// Keys returns the keys of entries [from, to) of a pair, widened exactly to
+// Keys returns the keys of entries [from, to) of a head, widened exactly to
 // float32, row by row [to-from][HeadDim], in dst if its capacity suffices. It
 // panics, as a slice expression does, unless 0 ≤ from ≤ to ≤ Len. If the device
-// of the pair fails, Err tells, and the rows that it did not give hold zeros.
+// of the head fails, Err tells, and the rows that it did not give hold zeros.
 func (c *Cache) Keys(layer, head, from, to int, dst []float32) []float32 {
 	return c.gather(layer, head, from, to, dst, false)
 }
 
-// Values returns the values of entries [from, to) of a pair as Keys does the keys.
+// Values returns the values of entries [from, to) of a head as Keys does the keys.
 func (c *Cache) Values(layer, head, from, to int, dst []float32) []float32 {
 	return c.gather(layer, head, from, to, dst, true)
 }
 
 func (c *Cache) gather(layer, head, from, to int, dst []float32, values bool) []float32 {
-	p, d := c.pair(layer, head), c.o.HeadDim
+	p, d := c.head(layer, head), c.o.HeadDim
 	if from < 0 || from > to || to > p.n {
 		panic(fmt.Sprintf("kvcache: entries [%d, %d) of layer %d head %d, which has %d", from, to, layer, head, p.n))
 	}
@@ -468,15 +455,14 @@ func (c *Cache) Close() error {
 		return nil
 	}
 	c.closed = true
-	for i := range c.pairs {
-		p := &c.pairs[i]
+	for i := range c.heads {
+		p := &c.heads[i]
 		c.cut(p, 0)
 		if p.table != nil {
 			p.table.Free()
 		}
-		*p = pair{mem: p.mem, dropped: -1}
+		*p = head{mem: p.mem, dropped: -1}
 	}
-	c.marks = nil
 	if c.pool.caches.Add(-1) > 0 {
 		return nil
 	}

@@ -45,7 +45,7 @@ func rows(pos []int32, dim, stride int) (k, v []float32) {
 	return k, v
 }
 
-// add appends the positions [from, to) to a pair.
+// add appends the positions [from, to) to a head.
 func add(t testing.TB, c *Cache, layer, head int, from, to int32) {
 	t.Helper()
 	require.NoError(t, addErr(c, layer, head, from, to))
@@ -66,9 +66,9 @@ func span(from, to int32) []int32 {
 	return pos
 }
 
-// wantPair compares a pair with the entries that the positions imply, through
+// wantHead compares a head with the entries that the positions imply, through
 // both ways of reading.
-func wantPair(t testing.TB, c *Cache, layer, head, base int, want []int32) {
+func wantHead(t testing.TB, c *Cache, layer, head, base int, want []int32) {
 	t.Helper()
 	dim := c.Options().HeadDim
 	got := c.Positions(layer, head, nil)
@@ -94,7 +94,7 @@ func wantPages(t testing.TB, c *Cache, layer, head int, k, v []float32) {
 		}
 		return tensor.BF16ToF32(*(*uint16)(p))
 	}
-	pages, n := c.Pages(layer, head), c.Len(layer, head)
+	pages, n := c.View(layer, head).Pages, c.Len(layer, head)
 	require.Len(t, pages, (n+o.PageEntries-1)/o.PageEntries)
 	for j, p := range pages {
 		require.Zero(t, uintptr(p.K)%64, "key alignment")
@@ -121,36 +121,36 @@ func testAppendByHand(t *testing.T, at place) {
 		for _, dim := range []int{2, 6, 64} {
 			c := at.open(t, Options{Layers: 2, KVHeads: 3, HeadDim: dim, Type: typ, PageEntries: 16})
 			page := int64(2*16*dim*typ.Size() + 16*4)
-			wantPair(t, c, 1, 2, 0, nil)
+			wantHead(t, c, 1, 2, 0, nil)
 			require.Zero(t, c.Bytes())
 			require.EqualValues(t, -1, c.LastPosition(1, 2))
 
 			add(t, c, 1, 2, 0, 1)
-			wantPair(t, c, 1, 2, 0, span(0, 1))
+			wantHead(t, c, 1, 2, 0, span(0, 1))
 			require.Equal(t, page, c.Bytes())
 
 			add(t, c, 1, 2, 1, 16)
-			wantPair(t, c, 1, 2, 0, span(0, 16))
+			wantHead(t, c, 1, 2, 0, span(0, 16))
 			require.Equal(t, page, c.Bytes(), "16 entries fill one page")
 
 			add(t, c, 1, 2, 16, 17)
-			wantPair(t, c, 1, 2, 0, span(0, 17))
+			wantHead(t, c, 1, 2, 0, span(0, 17))
 			require.Equal(t, 2*page, c.Bytes())
 
 			add(t, c, 1, 2, 40, 100) // positions may have gaps
-			wantPair(t, c, 1, 2, 0, append(span(0, 17), span(40, 100)...))
+			wantHead(t, c, 1, 2, 0, append(span(0, 17), span(40, 100)...))
 			require.Equal(t, 5*page, c.Bytes())
 			require.EqualValues(t, 99, c.LastPosition(1, 2))
 
-			wantPair(t, c, 1, 1, 0, nil)
-			wantPair(t, c, 0, 2, 0, nil)
+			wantHead(t, c, 1, 1, 0, nil)
+			wantHead(t, c, 0, 2, 0, nil)
 			s := c.Stats()
 			var device int64 // layer 1 is on the device if all are
 			if at.device != nil && at.layers == 0 {
 				device = 5 * page
 			}
 			require.Equal(t, Stats{Entries: 77, Pages: 5, PageBytes: page, Bytes: 5 * page, SlackBytes: 3 * page / 16, DeviceBytes: device, TableBytes: s.TableBytes, HighWater: 5 * page}, s)
-			require.Equal(t, PoolStats{Caches: 1, Bytes: 5 * page, HighWater: 5 * page}, c.PoolStats())
+			require.Equal(t, PoolStats{Caches: 1, Bytes: 5 * page}, c.PoolStats())
 
 			got := c.Keys(1, 2, 15, 18, make([]float32, 1, 1000))
 			k, _ := rows([]int32{15, 16, 40}, dim, dim)
@@ -186,36 +186,32 @@ func testKeepByHand(t *testing.T, at place) {
 	add(t, c, 0, 0, 0, 50)
 	add(t, c, 0, 1, 0, 50)
 	require.NoError(t, c.Keep(0, 0, span(0, 50)))
-	wantPair(t, c, 0, 0, 0, span(0, 50))
+	wantHead(t, c, 0, 0, 0, span(0, 50))
 	require.NoError(t, c.Keep(0, 0, []int32{0, 1, 2, 20, 33, 34, 49}))
 	kept := []int32{0, 1, 2, 20, 33, 34, 49}
-	wantPair(t, c, 0, 0, 0, kept)
-	wantPair(t, c, 0, 1, 0, span(0, 50))
+	wantHead(t, c, 0, 0, 0, kept)
+	wantHead(t, c, 0, 1, 0, span(0, 50))
 	require.Equal(t, 5*page, c.Bytes())
-	require.Equal(t, 8*page, c.HighWater())
+	require.Equal(t, 8*page, c.Stats().HighWater)
 
-	// Slots are not positions: slot 3 holds position 20.
+	// Entries are not positions: entry 3 holds position 20.
 	require.NoError(t, c.Keep(0, 0, []int32{1, 3, 6}))
-	wantPair(t, c, 0, 0, 0, []int32{1, 20, 49})
+	wantHead(t, c, 0, 0, 0, []int32{1, 20, 49})
 	add(t, c, 0, 0, 50, 70)
-	wantPair(t, c, 0, 0, 0, append([]int32{1, 20, 49}, span(50, 70)...))
+	wantHead(t, c, 0, 0, 0, append([]int32{1, 20, 49}, span(50, 70)...))
 	require.NoError(t, c.Keep(0, 0, nil))
-	wantPair(t, c, 0, 0, 0, nil)
+	wantHead(t, c, 0, 0, 0, nil)
 	require.Equal(t, 4*page, c.Bytes())
 	add(t, c, 0, 0, 70, 71)
-	wantPair(t, c, 0, 0, 0, span(70, 71))
-	c.ResetHighWater()
-	require.Equal(t, 5*page, c.HighWater())
-	require.Equal(t, 8*page, c.PoolStats().HighWater)
-	c.ResetPoolHighWater()
-	require.Equal(t, 5*page, c.PoolStats().HighWater)
+	wantHead(t, c, 0, 0, 0, span(70, 71))
+	require.Equal(t, 8*page, c.Stats().HighWater)
 
 	for _, bad := range [][]int32{{1}, {-1}, {0, 0}} {
 		require.Error(t, c.Keep(0, 0, bad))
 	}
 	require.Error(t, c.Keep(0, 1, []int32{3, 2}))
 	require.Error(t, c.Keep(1, 0, nil))
-	wantPair(t, c, 0, 1, 0, span(0, 50))
+	wantHead(t, c, 0, 1, 0, span(0, 50))
 }
 
 func TestForkCopiesOnWrite(t *testing.T) { everywhere(t, testForkCopiesOnWrite) }
@@ -235,38 +231,38 @@ func testForkCopiesOnWrite(t *testing.T, at place) {
 	}
 	want(3, 3)
 	require.Equal(t, 3*page, f.Bytes())
-	require.Equal(t, c.pairs[0].pageList, f.pairs[0].pageList)
+	require.Equal(t, c.heads[0].pageList, f.heads[0].pageList)
 
 	add(t, f, 0, 0, 40, 41) // into a shared partial page
 	want(4, 2)
-	wantPair(t, c, 0, 0, 0, span(0, 40))
-	wantPair(t, f, 0, 0, 0, span(0, 41))
+	wantHead(t, c, 0, 0, 0, span(0, 40))
+	wantHead(t, f, 0, 0, 0, span(0, 41))
 
 	add(t, c, 0, 0, 60, 61) // now its own page
 	want(4, 2)
-	wantPair(t, c, 0, 0, 0, append(span(0, 40), 60))
-	wantPair(t, f, 0, 0, 0, span(0, 41))
+	wantHead(t, c, 0, 0, 0, append(span(0, 40), 60))
+	wantHead(t, f, 0, 0, 0, span(0, 41))
 
 	require.NoError(t, f.Keep(0, 0, []int32{0, 1, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 40}))
 	want(5, 0)
-	wantPair(t, c, 0, 0, 0, append(span(0, 40), 60))
-	wantPair(t, f, 0, 0, 0, append(append([]int32{0, 1}, span(5, 21)...), 40))
+	wantHead(t, c, 0, 0, 0, append(span(0, 40), 60))
+	wantHead(t, f, 0, 0, 0, append(append([]int32{0, 1}, span(5, 21)...), 40))
 
 	g, err := f.Fork()
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-	wantPair(t, g, 0, 0, 0, append(append([]int32{0, 1}, span(5, 21)...), 40))
+	wantHead(t, g, 0, 0, 0, append(append([]int32{0, 1}, span(5, 21)...), 40))
 	require.Equal(t, int64(2), c.PoolStats().Caches)
 	// The first page's survivors stay where they are: it need not be copied.
 	h, err := g.Fork()
 	require.NoError(t, err)
 	require.NoError(t, h.Keep(0, 0, append(span(0, 16), 18)))
 	require.Equal(t, page, h.Stats().SharedBytes)
-	require.NoError(t, h.TruncateTo(3))
-	wantPair(t, h, 0, 0, 0, []int32{0, 1})
+	require.NoError(t, h.Truncate(3))
+	wantHead(t, h, 0, 0, 0, []int32{0, 1})
 	add(t, h, 0, 0, 30, 32)
-	wantPair(t, h, 0, 0, 0, []int32{0, 1, 30, 31})
-	wantPair(t, g, 0, 0, 0, append(append([]int32{0, 1}, span(5, 21)...), 40))
+	wantHead(t, h, 0, 0, 0, []int32{0, 1, 30, 31})
+	wantHead(t, g, 0, 0, 0, append(append([]int32{0, 1}, span(5, 21)...), 40))
 	require.NoError(t, h.Close())
 	require.NoError(t, g.Close())
 	require.Equal(t, 3*page, c.PoolStats().Bytes)
@@ -280,27 +276,27 @@ func testWindow(t *testing.T, at place) {
 		add(t, c, l, 0, 0, 50)
 	}
 	c.DropBefore(0, 40)
-	wantPair(t, c, 0, 0, 0, span(0, 50))
+	wantHead(t, c, 0, 0, 0, span(0, 50))
 	c.DropBefore(1, 15)
-	wantPair(t, c, 1, 0, 0, span(0, 50))
+	wantHead(t, c, 1, 0, 0, span(0, 50))
 	c.DropBefore(1, 31) // position 31 is in the second page
-	wantPair(t, c, 1, 0, 16, span(16, 50))
+	wantHead(t, c, 1, 0, 16, span(16, 50))
 	c.DropBefore(1, 32)
-	wantPair(t, c, 1, 0, 32, span(32, 50))
+	wantHead(t, c, 1, 0, 32, span(32, 50))
 	add(t, c, 1, 0, 50, 64)
 	c.DropBefore(1, 1000)
-	wantPair(t, c, 1, 0, 64, nil)
+	wantHead(t, c, 1, 0, 64, nil)
 	require.EqualValues(t, 63, c.LastPosition(1, 0))
 	require.Error(t, addErr(c, 1, 0, 63, 64))
 	add(t, c, 1, 0, 64, 90)
-	wantPair(t, c, 1, 0, 64, span(64, 90))
+	wantHead(t, c, 1, 0, 64, span(64, 90))
 	require.NoError(t, c.Keep(1, 0, []int32{0, 25}))
-	wantPair(t, c, 1, 0, 0, []int32{64, 89})
+	wantHead(t, c, 1, 0, 0, []int32{64, 89})
 }
 
-func TestMarks(t *testing.T) { everywhere(t, testMarks) }
+func TestTruncate(t *testing.T) { everywhere(t, testTruncate) }
 
-func testMarks(t *testing.T, at place) {
+func testTruncate(t *testing.T, at place) {
 	o := Options{Layers: 2, KVHeads: 2, HeadDim: 4, PageEntries: 16, Windows: []int{0, 32}}
 	all := func(c *Cache, from, to int32) {
 		for l := range 2 {
@@ -312,82 +308,46 @@ func testMarks(t *testing.T, at place) {
 	t.Run("lengths per head", func(t *testing.T) {
 		c := at.open(t, o)
 		all(c, 0, 20)
-		a := c.Mark()
 		add(t, c, 0, 0, 20, 30)
-		b := c.Mark()
-		require.Equal(t, b, c.Mark(), "same state, same mark")
 		all(c, 30, 70)
-		require.NoError(t, c.Truncate(b))
-		wantPair(t, c, 0, 0, 0, span(0, 30))
-		wantPair(t, c, 1, 1, 0, span(0, 20))
-		all(c, 30, 35)
-		require.NoError(t, c.Truncate(b), "a mark may be used again")
-		require.NoError(t, c.Truncate(a))
-		wantPair(t, c, 0, 0, 0, span(0, 20))
+		require.NoError(t, c.Truncate(30))
+		wantHead(t, c, 0, 0, 0, span(0, 30))
+		wantHead(t, c, 1, 1, 0, span(0, 20))
+		require.NoError(t, c.Truncate(30), "once more")
+		require.NoError(t, c.Truncate(math.MaxInt32))
+		wantHead(t, c, 0, 0, 0, span(0, 30))
 		require.Equal(t, 8*c.Stats().PageBytes, c.Bytes())
-		all(c, 40, 70)
-		require.ErrorContains(t, c.Truncate(b), "mark", "b lay above a")
-		wantPair(t, c, 1, 0, 0, append(span(0, 20), span(40, 70)...))
-		require.Error(t, c.Truncate(Mark{}))
-	})
-	t.Run("below a mark", func(t *testing.T) {
-		c := at.open(t, o)
-		all(c, 0, 20)
-		a := c.Mark()
-		require.NoError(t, c.TruncateTo(20))
-		require.NoError(t, c.TruncateTo(math.MaxInt32))
-		require.NoError(t, c.Truncate(a))
-		require.NoError(t, c.TruncateTo(19))
-		all(c, 19, 20)
-		require.Error(t, c.Truncate(a))
-		require.NoError(t, c.TruncateTo(math.MinInt32))
+		require.NoError(t, c.Truncate(math.MinInt32))
 		require.Zero(t, c.Bytes())
 		all(c, 0, 1)
 	})
-	t.Run("keep", func(t *testing.T) {
-		c := at.open(t, o)
-		all(c, 0, 20)
-		a := c.Mark()
-		require.NoError(t, c.Keep(0, 0, span(0, 20)))
-		require.NoError(t, c.Truncate(a))
-		require.NoError(t, c.Keep(0, 0, span(0, 19)))
-		require.Error(t, c.Truncate(a))
-	})
 	t.Run("fork", func(t *testing.T) {
 		c := at.open(t, o)
-		all(c, 0, 20)
-		a := c.Mark()
-		all(c, 20, 40)
+		all(c, 0, 40)
 		f, err := c.Fork()
 		require.NoError(t, err)
 		defer f.Close()
-		require.NoError(t, f.Truncate(a))
-		b := f.Mark()
+		require.NoError(t, f.Truncate(20))
 		all(f, 20, 25)
-		d := f.Mark()
-		require.Equal(t, a, b)
-		require.NoError(t, c.Truncate(a))
-		require.Error(t, c.Truncate(d), "a fork's later mark")
-		wantPair(t, f, 0, 0, 0, span(0, 25))
+		wantHead(t, c, 0, 0, 0, span(0, 40))
+		require.NoError(t, c.Truncate(21))
+		wantHead(t, f, 0, 0, 0, span(0, 25))
 	})
 	t.Run("window", func(t *testing.T) {
 		c := at.open(t, o)
-		all(c, 0, 48)
-		a := c.Mark() // the next token, 48, reads 17 and above
-		all(c, 48, 80)
+		all(c, 0, 80)
 		c.DropBefore(1, 17)
-		require.NoError(t, c.Truncate(a))
-		wantPair(t, c, 1, 1, 16, span(16, 48))
+		require.NoError(t, c.Truncate(48)) // the next token, 48, reads 17 and above
+		wantHead(t, c, 1, 1, 16, span(16, 48))
 		all(c, 48, 80)
 		c.DropBefore(1, 49)
-		wantPair(t, c, 1, 1, 48, span(48, 80))
-		require.Error(t, c.Truncate(a))
+		wantHead(t, c, 1, 1, 48, span(48, 80))
 		// Token 79 reads 48 and above, token 78 reads 47, which is gone.
-		require.ErrorContains(t, c.TruncateTo(78), "window")
-		wantPair(t, c, 0, 0, 0, span(0, 80))
-		require.NoError(t, c.TruncateTo(79))
-		wantPair(t, c, 0, 0, 0, span(0, 79))
-		wantPair(t, c, 1, 1, 48, span(48, 79))
+		require.ErrorContains(t, c.Truncate(78), "window")
+		wantHead(t, c, 0, 0, 0, span(0, 80))
+		require.NoError(t, c.Truncate(79))
+		wantHead(t, c, 0, 0, 0, span(0, 79))
+		wantHead(t, c, 1, 1, 48, span(48, 79))
 	})
 }
 
@@ -398,10 +358,10 @@ func testFull(t *testing.T, at place) {
 	c := at.open(t, Options{Layers: 1, KVHeads: 2, HeadDim: 4, PageEntries: 16, MaxBytes: 4*page + page/2})
 	add(t, c, 0, 0, 0, 40)
 	require.ErrorIs(t, addErr(c, 0, 1, 0, 17), ErrFull)
-	wantPair(t, c, 0, 1, 0, nil)
+	wantHead(t, c, 0, 1, 0, nil)
 	add(t, c, 0, 1, 0, 16)
 	require.ErrorIs(t, addErr(c, 0, 1, 16, 17), ErrFull)
-	wantPair(t, c, 0, 1, 0, span(0, 16))
+	wantHead(t, c, 0, 1, 0, span(0, 16))
 	require.NoError(t, c.Check())
 	add(t, c, 0, 0, 40, 48)
 	f, err := c.Fork()
@@ -412,7 +372,7 @@ func testFull(t *testing.T, at place) {
 	require.NoError(t, f.Keep(0, 0, span(1, 30)))
 	add(t, f, 0, 1, 16, 17)
 	require.ErrorIs(t, addErr(f, 0, 1, 17, 33), ErrFull)
-	require.Equal(t, 4*page, f.HighWater())
+	require.Equal(t, 4*page, f.Stats().HighWater)
 }
 
 func TestArguments(t *testing.T) { everywhere(t, testArguments) }
@@ -434,7 +394,7 @@ func testArguments(t *testing.T, at place) {
 	} {
 		require.ErrorContains(t, err, name)
 	}
-	wantPair(t, c, 0, 0, 0, nil)
+	wantHead(t, c, 0, 0, 0, nil)
 	require.NoError(t, c.Append(0, 0, nil, nil, nil, 4))
 	require.NoError(t, c.Append(0, 0, []int32{math.MaxInt32 - 1, math.MaxInt32}, x, x, 4))
 	require.Panics(t, func() { c.Len(0, 1) })
@@ -445,7 +405,7 @@ func testArguments(t *testing.T, at place) {
 	for want, change := range map[string]func(*Options){
 		"layers":         func(o *Options) { o.Layers = 0 },
 		"KV heads":       func(o *Options) { o.KVHeads = -1 },
-		"pairs":          func(o *Options) { o.Layers, o.KVHeads = 1<<30, 1<<30 },
+		"heads in all":   func(o *Options) { o.Layers, o.KVHeads = 1<<30, 1<<30 },
 		"head dimension": func(o *Options) { o.HeadDim = 3 },
 		"dimension 514":  func(o *Options) { o.HeadDim = 514 },
 		"element type":   func(o *Options) { o.Type = tensor.F64 },
@@ -470,51 +430,46 @@ func testClosed(t *testing.T, at place) {
 	c, err := New(at.options(Options{Layers: 1, KVHeads: 1, HeadDim: 4, Windows: []int{16}}))
 	require.NoError(t, err)
 	add(t, c, 0, 0, 0, 100)
-	m := c.Mark()
 	require.NoError(t, c.Close())
 	require.NoError(t, c.Close())
 	require.NoError(t, c.Check())
 	require.ErrorIs(t, addErr(c, 0, 0, 100, 101), ErrClosed)
 	require.ErrorIs(t, c.Keep(0, 0, nil), ErrClosed)
-	require.ErrorIs(t, c.Truncate(m), ErrClosed)
-	require.ErrorIs(t, c.TruncateTo(0), ErrClosed)
+	require.ErrorIs(t, c.Truncate(0), ErrClosed)
 	require.ErrorIs(t, c.Save(nil, nil), ErrClosed)
 	_, err = c.Fork()
 	require.ErrorIs(t, err, ErrClosed)
 	c.DropBefore(0, 100)
-	c.Mark()
 	require.Zero(t, c.Len(0, 0))
 	require.Zero(t, c.Bytes())
 	require.Empty(t, c.Positions(0, 0, nil))
-	require.Empty(t, c.Pages(0, 0))
+	require.Empty(t, c.View(0, 0).Pages)
 }
 
 // TestCheckFinds damages a cache in ways that Check must notice.
 func TestCheckFinds(t *testing.T) {
 	for want, damage := range map[string]func(c *Cache){
-		"position 7":     func(c *Cache) { c.positions(&c.pairs[0], 0)[8] = 7 },
-		"have":           func(c *Cache) { c.pairs[1].n += 16 },
+		"position 7":     func(c *Cache) { c.positions(&c.heads[0], 0)[8] = 7 },
+		"have":           func(c *Cache) { c.heads[1].n += 16 },
 		"booked":         func(c *Cache) { c.pages.Add(-1) },
-		"same page":      func(c *Cache) { c.pairs[0].blocks[0], c.pairs[0].pages[0] = c.pairs[1].blocks[0], c.pairs[1].pages[0] },
-		"not where":      func(c *Cache) { c.pairs[0].pages[1].K = c.pairs[0].pages[0].K },
-		"base 8":         func(c *Cache) { c.pairs[0].base = 8 },
-		"mark 0":         func(c *Cache) { c.pairs[0].n--; c.pairs[1].n -= 2 },
-		"dropped":        func(c *Cache) { c.pairs[0].base = 16 },
-		"not above 1000": func(c *Cache) { c.pairs[0].dropped = 1000 },
+		"same page":      func(c *Cache) { c.heads[0].blocks[0], c.heads[0].pages[0] = c.heads[1].blocks[0], c.heads[1].pages[0] },
+		"not where":      func(c *Cache) { c.heads[0].pages[1].K = c.heads[0].pages[0].K },
+		"base 8":         func(c *Cache) { c.heads[0].base = 8 },
+		"dropped":        func(c *Cache) { c.heads[0].base = 16 },
+		"not above 1000": func(c *Cache) { c.heads[0].dropped = 1000 },
 	} {
 		c := open(t, Options{Layers: 1, KVHeads: 2, HeadDim: 4, PageEntries: 16})
 		add(t, c, 0, 0, 0, 40)
 		add(t, c, 0, 1, 0, 40)
-		c.Mark()
 		require.NoError(t, c.Check())
-		pairs := []pair{c.pairs[0], c.pairs[1]}
-		for i := range pairs {
-			pairs[i].blocks = append(pairs[i].blocks[:0:0], pairs[i].blocks...)
-			pairs[i].pages = append(pairs[i].pages[:0:0], pairs[i].pages...)
+		heads := []head{c.heads[0], c.heads[1]}
+		for i := range heads {
+			heads[i].blocks = append(heads[i].blocks[:0:0], heads[i].blocks...)
+			heads[i].pages = append(heads[i].pages[:0:0], heads[i].pages...)
 		}
 		damage(c)
 		require.ErrorContains(t, c.Check(), want)
-		c.pairs = pairs // whole again, to be closed
+		c.heads = heads // whole again, to be closed
 		c.pages.Store(6)
 	}
 }
@@ -561,7 +516,7 @@ func testConcurrentHeads(t *testing.T, at place) {
 					want = want[len(want)/2:]
 				}
 			}
-			wantPair(t, cache, 0, h, 0, want)
+			wantHead(t, cache, 0, h, 0, want)
 		}
 	}
 	require.Zero(t, c.Stats().SharedBytes)
@@ -592,7 +547,7 @@ func TestSteadyAppendAllocatesNothing(t *testing.T) {
 			c.Keys(0, 0, 3, 4, dst)
 			c.Values(0, 0, 3, 4, dst)
 			c.Positions(0, 0, at)
-			c.Pages(0, 0)
+			c.View(0, 0)
 		}))
 	}
 }

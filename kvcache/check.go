@@ -11,7 +11,7 @@ import (
 // checking says whether every change is followed by a check.
 var checking = os.Getenv("LUKV_CHECK") == "1"
 
-// checkAfter checks a pair that was changed, if checks are on. A contradiction
+// checkAfter checks a head that was changed, if checks are on. A contradiction
 // is an error in this package or in a kernel that writes where it must not.
 func (c *Cache) checkAfter(layer, head int) {
 	if checking {
@@ -36,36 +36,26 @@ func (c *Cache) checkAll() {
 func (c *Cache) Check() error {
 	var pages int64
 	seen, remote := make(map[arena.Block]int), make(map[kernels.DevicePage]int)
-	for i := range c.pairs {
+	for i := range c.heads {
 		if err := c.checkOne(i); err != nil {
 			return err
 		}
-		for _, b := range c.pairs[i].blocks {
+		for _, b := range c.heads[i].blocks {
 			if j, ok := seen[b]; ok {
-				return fmt.Errorf("check a cache: pairs %d and %d use the same page", j, i)
+				return fmt.Errorf("check a cache: heads %d and %d use the same page", j, i)
 			}
 			seen[b] = i
 			pages++
 		}
-		for _, r := range c.pairs[i].remote {
+		for _, r := range c.heads[i].remote {
 			if j, ok := remote[r]; ok {
-				return fmt.Errorf("check a cache: pairs %d and %d use the same page of the device", j, i)
+				return fmt.Errorf("check a cache: heads %d and %d use the same page of the device", j, i)
 			}
 			remote[r] = i
 		}
 	}
 	if n, high := c.pages.Load(), c.high.Load(); n != pages || high < n || n > c.maxPages {
 		return fmt.Errorf("check a cache: %d pages are booked, high-water %d, limit %d; found %d", n, high, c.maxPages, pages)
-	}
-	c.markMu.Lock()
-	defer c.markMu.Unlock()
-	for at, m := range c.marks {
-		for i, end := range m.ends {
-			p := &c.pairs[i]
-			if end < p.base || end > p.base+p.n || at > 0 && end < c.marks[at-1].ends[i] {
-				return fmt.Errorf("check a cache: mark %d of pair %d lies at logical slot %d, the entries are %d … %d", at, i, end, p.base, p.base+p.n)
-			}
-		}
 	}
 	if c.closed {
 		return nil
@@ -79,7 +69,7 @@ func (c *Cache) Check() error {
 }
 
 func (c *Cache) checkOne(i int) error {
-	p, size := &c.pairs[i], c.o.PageEntries
+	p, size := &c.heads[i], c.o.PageEntries
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("check layer %d head %d of a cache: %w", i/c.o.KVHeads, i%c.o.KVHeads, fmt.Errorf(format, args...))
 	}

@@ -11,11 +11,11 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// views are copies on the host of the pairs of one layer on the device.
+// views are copies on the host of the heads of one layer on the device.
 type views struct {
 	mu    sync.Mutex
 	layer int
-	of    map[*pair][]Page // nil until the first
+	of    map[*head][]kernels.Page // nil until the first
 }
 
 // Err returns the first error of the device that a method without an error
@@ -39,10 +39,10 @@ func (c *Cache) note(err error) error {
 	return err
 }
 
-// Reserve counts entries with the given positions as appended to a pair on the
+// Reserve counts entries with the given positions as appended to a head on the
 // device, in pages that may be written, and leaves their keys and values to a
 // pass: SetHead with [Cache.Table] and the number of entries from before.
-// TruncateTo takes them back if the pass fails. Until the pass has run, nobody
+// Truncate takes them back if the pass fails. Until the pass has run, nobody
 // may read them.
 //
 // What holds for Append holds for Reserve, too. Without a new page it allocates
@@ -79,13 +79,13 @@ func (c *Cache) reserve(layer, head int, pos []int32) error {
 	return nil
 }
 
-// Table returns the list of a pair's pages for passes on the device; nil if the
+// Table returns the list of a head's pages for passes on the device; nil if the
 // layer is not on one, or if the device fails, which Err tells. After a Reserve
 // it is at hand. The table is always the same, belongs to the cache and is right
-// until the next change of the pair; then call Table again. This counts as a
-// change of the pair itself.
+// until the next change of the head; then call Table again. This counts as a
+// change of the head itself.
 func (c *Cache) Table(layer, head int) kernels.PageTable {
-	p := c.pair(layer, head)
+	p := c.head(layer, head)
 	if p.mem.device == nil || c.closed {
 		return nil
 	}
@@ -96,8 +96,8 @@ func (c *Cache) Table(layer, head int) kernels.PageTable {
 	return p.table
 }
 
-// syncTable writes what is new to the pair's table.
-func (p *pair) syncTable() (err error) {
+// syncTable writes what is new to the head's table.
+func (p *head) syncTable() (err error) {
 	if p.table == nil {
 		if p.table, err = p.mem.device.Table(); err != nil {
 			p.table = nil
@@ -113,8 +113,8 @@ func (p *pair) syncTable() (err error) {
 	return nil
 }
 
-// changed forgets the copy of a pair that is about to change.
-func (c *Cache) changed(p *pair) {
+// changed forgets the copy of a head that is about to change.
+func (c *Cache) changed(p *head) {
 	if p.mem.device == nil {
 		return
 	}
@@ -127,17 +127,17 @@ func (c *Cache) changed(p *pair) {
 // to one, about.
 const batchBytes = 8 << 20
 
-// reader gives pages of pairs of a cache to be read, those of a device as copies.
+// reader gives pages of heads of a cache to be read, those of a device as copies.
 type reader struct {
 	c     *Cache
-	of    *pair // whose pages are in mem, from first on
+	of    *head // whose pages are in mem, from first on
 	first int
 	mem   []byte
 }
 
-// page returns page j of a pair, valid until the next call. A device gives it
+// page returns page j of a head, valid until the next call. A device gives it
 // together with the pages before end that are wanted next.
-func (r *reader) page(p *pair, j, end int) (Page, error) {
+func (r *reader) page(p *head, j, end int) (kernels.Page, error) {
 	if p.mem.device == nil {
 		return p.pages[j], nil
 	}
@@ -149,32 +149,32 @@ func (r *reader) page(p *pair, j, end int) (Page, error) {
 		}
 		r.of, r.first, r.mem = nil, j, r.mem[:n*size]
 		if err := p.mem.device.Read(context.Background(), r.mem, p.remote[j:j+n]); err != nil {
-			return Page{}, err
+			return kernels.Page{}, err
 		}
 		r.of = p
 	}
 	return p.mem.page(unsafe.Pointer(&r.mem[(j-r.first)*size])), nil
 }
 
-// writer gives pages of pairs of a cache to be written. Those of a device are copies
+// writer gives pages of heads of a cache to be written. Those of a device are copies
 // that it gathers, so that many go there together: what is not flushed is lost.
 type writer struct {
 	c     *Cache
-	of    *pair // whose pages are in mem, from first on
+	of    *head // whose pages are in mem, from first on
 	first int
 	mem   []byte
 }
 
-// page returns page j of a pair, valid until the next call, its positions at their
-// place in the pair. A page of a device is zero, or what it holds if fetch is set.
-func (w *writer) page(p *pair, j int, fetch bool) (Page, error) {
+// page returns page j of a head, valid until the next call, its positions at their
+// place in the head. A page of a device is zero, or what it holds if fetch is set.
+func (w *writer) page(p *head, j int, fetch bool) (kernels.Page, error) {
 	if p.mem.device == nil {
 		return p.pages[j], nil
 	}
 	size := int(w.c.pageBytes())
 	if w.of != p || j != w.first+len(w.mem)/size || len(w.mem)+size > batchBytes {
 		if err := w.flush(); err != nil {
-			return Page{}, err
+			return kernels.Page{}, err
 		}
 		w.of, w.first = p, j
 	}
@@ -184,7 +184,7 @@ func (w *writer) page(p *pair, j int, fetch bool) (Page, error) {
 	if !fetch {
 		clear(block)
 	} else if err := p.mem.device.Read(context.Background(), block, p.remote[j:j+1]); err != nil {
-		return Page{}, err
+		return kernels.Page{}, err
 	}
 	return p.mem.page(unsafe.Pointer(unsafe.SliceData(block))), nil
 }
@@ -204,13 +204,13 @@ func (w *writer) flush() error {
 	return p.mem.device.Write(context.Background(), p.remote[w.first:w.first+n], mem)
 }
 
-// download returns the copy of a pair on the device, made if there is none.
-func (c *Cache) download(layer, head int, p *pair) []Page {
+// download returns the copy of a head on the device, made if there is none.
+func (c *Cache) download(layer, index int, p *head) []kernels.Page {
 	v := &c.views
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.of == nil || v.layer != layer {
-		v.layer, v.of = layer, make(map[*pair][]Page, c.o.KVHeads)
+		v.layer, v.of = layer, make(map[*head][]kernels.Page, c.o.KVHeads)
 	}
 	if pages, ok := v.of[p]; ok {
 		return pages
@@ -221,11 +221,11 @@ func (c *Cache) download(layer, head int, p *pair) []Page {
 	mem = mem[-uintptr(unsafe.Pointer(unsafe.SliceData(mem)))%align:][:len(p.remote)*size]
 	if len(p.remote) > 0 {
 		if err := p.mem.device.Read(context.Background(), mem, p.remote); err != nil {
-			c.fail(fmt.Errorf("read the pages of layer %d head %d: %w", layer, head, err))
+			c.fail(fmt.Errorf("read the pages of layer %d head %d: %w", layer, index, err))
 			clear(mem)
 		}
 	}
-	pages := make([]Page, len(p.remote))
+	pages := make([]kernels.Page, len(p.remote))
 	for j := range pages {
 		pages[j] = p.mem.page(unsafe.Pointer(&mem[j*size]))
 		c.clearFrom(pages[j], p.n-j*c.o.PageEntries)
@@ -234,9 +234,9 @@ func (c *Cache) download(layer, head int, p *pair) []Page {
 	return pages
 }
 
-// clearFrom sets the slots of a page from entry n on to zero: what a device has
+// clearFrom sets the places of a page from entry n on to zero: what a device has
 // never written may be anything.
-func (c *Cache) clearFrom(page Page, n int) {
+func (c *Cache) clearFrom(page kernels.Page, n int) {
 	if n >= c.o.PageEntries {
 		return
 	}
@@ -245,63 +245,4 @@ func (c *Cache) clearFrom(page Page, n int) {
 		c.storeKey(page, e, zero)
 		c.storeValue(page, e, zero)
 	}
-}
-
-// CopyTo returns an equal cache in a family of its own, without marks, with the
-// first layers on dev (all if layers is 0 or more than there are, none if dev is
-// nil). This cache stays as it is. Forks become whole copies.
-func (c *Cache) CopyTo(dev kernels.Device, layers int) (*Cache, error) {
-	d, err := c.copyTo(dev, layers)
-	if err != nil {
-		return nil, fmt.Errorf("copy a cache: %w", err)
-	}
-	d.checkAll()
-	return d, nil
-}
-
-func (c *Cache) copyTo(dev kernels.Device, layers int) (*Cache, error) {
-	if err := c.usable(); err != nil {
-		return nil, err
-	}
-	o := c.o
-	o.Device, o.DeviceLayers = dev, layers
-	d, err := New(o)
-	if err != nil {
-		return nil, err
-	}
-	from, to := reader{c: c}, writer{c: d}
-	for i := range c.pairs {
-		if err := d.copyPair(&d.pairs[i], &c.pairs[i], &from, &to); err != nil {
-			err = fmt.Errorf("layer %d head %d: %w", i/c.o.KVHeads, i%c.o.KVHeads, err)
-			return nil, errors.Join(err, d.Close())
-		}
-	}
-	return d, nil
-}
-
-// copyPair makes p, which is empty, equal to q of another cache.
-func (d *Cache) copyPair(p, q *pair, from *reader, to *writer) error {
-	c := from.c
-	if err := d.grow(p, q.n); err != nil {
-		return err
-	}
-	for j := range q.blocks {
-		src, err := from.page(q, j, len(q.blocks))
-		if err != nil {
-			return c.note(err)
-		}
-		dst, err := to.page(p, j, false)
-		if err != nil {
-			return err
-		}
-		copy(d.positions(p, j), c.positions(q, j))
-		for e := range min(d.o.PageEntries, q.n-j*d.o.PageEntries) {
-			d.move(dst, e, src, e)
-		}
-	}
-	if err := to.flush(); err != nil {
-		return err
-	}
-	p.n, p.base, p.dropped = q.n, q.base, q.dropped
-	return nil
 }

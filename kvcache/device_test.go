@@ -16,7 +16,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// reserve adds the positions [from, to) to a pair as a pass on the device does.
+// reserve adds the positions [from, to) to a head as a pass on the device does.
 func reserve(t testing.TB, c *Cache, layer, head int, from, to int32) {
 	t.Helper()
 	n, pos := c.Len(layer, head), span(from, to)
@@ -31,14 +31,14 @@ func TestReserveByHand(t *testing.T) {
 		c := open(t, Options{Layers: 2, KVHeads: 2, HeadDim: 6, Type: typ, PageEntries: 16, Device: d, DeviceLayers: 1})
 		page := c.Stats().PageBytes
 		reserve(t, c, 0, 1, 0, 1)
-		wantPair(t, c, 0, 1, 0, span(0, 1))
+		wantHead(t, c, 0, 1, 0, span(0, 1))
 		reserve(t, c, 0, 1, 1, 40)
-		wantPair(t, c, 0, 1, 0, span(0, 40))
+		wantHead(t, c, 0, 1, 0, span(0, 40))
 		add(t, c, 0, 1, 40, 45)
-		wantPair(t, c, 0, 1, 0, span(0, 45))
+		wantHead(t, c, 0, 1, 0, span(0, 45))
 		require.NoError(t, c.Keep(0, 1, []int32{0, 20, 21, 22, 44}))
 		reserve(t, c, 0, 1, 45, 70)
-		wantPair(t, c, 0, 1, 0, append([]int32{0, 20, 21, 22, 44}, span(45, 70)...))
+		wantHead(t, c, 0, 1, 0, append([]int32{0, 20, 21, 22, 44}, span(45, 70)...))
 		require.Equal(t, 2*page, c.Stats().DeviceBytes)
 		add(t, c, 1, 1, 0, 1)
 		require.Equal(t, 2*page, c.Stats().DeviceBytes)
@@ -47,8 +47,8 @@ func TestReserveByHand(t *testing.T) {
 
 		// A pass that failed.
 		require.NoError(t, c.Reserve(0, 1, span(70, 90)))
-		require.NoError(t, c.TruncateTo(70))
-		wantPair(t, c, 0, 1, 0, append([]int32{0, 20, 21, 22, 44}, span(45, 70)...))
+		require.NoError(t, c.Truncate(70))
+		wantHead(t, c, 0, 1, 0, append([]int32{0, 20, 21, 22, 44}, span(45, 70)...))
 
 		for want, err := range map[string]error{
 			"not on a device": c.Reserve(1, 0, []int32{0}),
@@ -65,8 +65,8 @@ func TestReserveByHand(t *testing.T) {
 
 // tables returns the bytes of a cache's page lists.
 func tables(c *Cache) (n int64) {
-	for i := range c.pairs {
-		p := &c.pairs[i]
+	for i := range c.heads {
+		p := &c.heads[i]
 		n += bytesOf(p.blocks) + bytesOf(p.pages) + bytesOf(p.remote)
 	}
 	return n
@@ -81,7 +81,7 @@ func TestTableGrowsInPlace(t *testing.T) {
 	want := func(written int) {
 		t.Helper()
 		require.Same(t, table, c.Table(0, 0))
-		require.Equal(t, c.pairs[0].remote, table.pages[:len(c.pairs[0].remote)])
+		require.Equal(t, c.heads[0].remote, table.pages[:len(c.heads[0].remote)])
 		require.Equal(t, written, table.written)
 		table.written = 0
 	}
@@ -92,7 +92,7 @@ func TestTableGrowsInPlace(t *testing.T) {
 	want(1)
 	reserve(t, c, 0, 0, 1617, 1630)
 	want(0)
-	require.NoError(t, c.TruncateTo(1600))
+	require.NoError(t, c.Truncate(1600))
 	want(0)
 	reserve(t, c, 0, 0, 1600, 1610)
 	want(1)
@@ -130,7 +130,7 @@ func TestSteadyReserveAllocatesNothing(t *testing.T) {
 	require.Equal(t, calls, d.calls, "calls of the device within a page")
 }
 
-// TestViewsAreKept counts the pages that reading a pair on a device takes, all of
+// TestViewsAreKept counts the pages that reading a head on a device takes, all of
 // them at once.
 func TestViewsAreKept(t *testing.T) {
 	d := newFake()
@@ -151,7 +151,7 @@ func TestViewsAreKept(t *testing.T) {
 	reads("first", 3, view(0, 0))
 	reads("again", 0, view(0, 0))
 	reads("other head", 3, view(0, 1))
-	reads("both at hand", 0, func() { c.View(0, 0); c.Pages(0, 1) })
+	reads("both at hand", 0, func() { c.View(0, 0); c.View(0, 1) })
 	old := c.View(0, 0)
 	reserve(t, c, 0, 0, 40, 60)
 	reads("after a change", 4, view(0, 0))
@@ -160,7 +160,7 @@ func TestViewsAreKept(t *testing.T) {
 	reads("back", 4, view(0, 0))
 	require.NoError(t, c.Keep(0, 0, []int32{50}))
 	reads("after Keep", 1, view(0, 0))
-	require.NoError(t, c.TruncateTo(0))
+	require.NoError(t, c.Truncate(0))
 	reads("empty", 0, view(0, 0))
 	require.Len(t, old.Pages, 3)
 	add(t, c, 1, 0, 0, 100)
@@ -171,18 +171,14 @@ func TestViewsAreKept(t *testing.T) {
 	one := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 4, PageEntries: 16, Device: d})
 	add(t, one, 0, 0, 0, 100)
 	reads("keys and values of a file", 7, func() { saved(t, one, nil) })
-	reads("a copy", 7, func() {
-		host, err := one.CopyTo(nil, 0)
-		require.NoError(t, err)
-		to := newFake()
-		back, err := host.CopyTo(to, 0)
-		require.NoError(t, err)
-		require.Equal(t, 1, to.writes, "seven pages go to a device at once")
-		require.NoError(t, errors.Join(host.Close(), back.Close()))
-	})
+	to := newFake()
+	loaded, _, err := Load("x", saved(t, one, nil), Options{Device: to})
+	require.NoError(t, err)
+	require.Equal(t, 1, to.writes, "seven pages go to a device at once")
+	require.NoError(t, loaded.Close())
 }
 
-// TestConcurrentViews reads the pairs of two layers from many goroutines.
+// TestConcurrentViews reads the heads of two layers from many goroutines.
 func TestConcurrentViews(t *testing.T) {
 	d := newFake()
 	c := open(t, Options{Layers: 2, KVHeads: 4, HeadDim: 4, PageEntries: 16, Device: d})
@@ -206,28 +202,8 @@ func TestConcurrentViews(t *testing.T) {
 	require.NoError(t, c.Err())
 }
 
-func TestCopyToKeepsEverything(t *testing.T) {
-	everywhere(t, func(t *testing.T, from place) {
-		c := sample(t, from, tensor.F16)
-		everywhere(t, func(t *testing.T, to place) {
-			var dev kernels.Device
-			if to.device != nil {
-				dev = to.device
-			}
-			d, err := c.CopyTo(dev, to.layers)
-			require.NoError(t, err)
-			defer d.Close()
-			wantSample(t, d)
-			require.Equal(t, saved(t, c, nil), saved(t, d, nil))
-			require.Equal(t, to.options(Options{}).Device, d.Options().Device)
-			add(t, d, 0, 0, 50, 70)
-			wantSample(t, c)
-		})
-	})
-}
-
 // faultScript is every kind of change once and more, on two caches of a family.
-// Each step says what has to hold for the pairs of both when it is done.
+// Each step says what has to hold for the heads of both when it is done.
 type faultScript struct {
 	d    *fakeDevice
 	o    Options
@@ -255,7 +231,7 @@ var faultSteps = []struct {
 		s.held[1][1] = append([]int32{0, 3}, span(60, 75)...)
 	}},
 	{"table", func(s *faultScript) error { s.f.Table(0, 1); return s.f.Err() }, func(*faultScript) {}},
-	{"truncate", func(s *faultScript) error { return s.c.TruncateTo(45) }, func(s *faultScript) {
+	{"truncate", func(s *faultScript) error { return s.c.Truncate(45) }, func(s *faultScript) {
 		s.held[0][0] = span(0, 45)
 	}},
 	{"drop", func(s *faultScript) error { s.c.DropBefore(0, 20); return nil }, func(s *faultScript) {
@@ -268,13 +244,6 @@ var faultSteps = []struct {
 			return err
 		}
 		c, _, err := Load("x", file.Bytes(), Options{Device: s.o.Device})
-		if err != nil {
-			return err
-		}
-		return c.Close()
-	}, func(*faultScript) {}},
-	{"copy", func(s *faultScript) error {
-		c, err := s.f.CopyTo(s.o.Device, 0)
 		if err != nil {
 			return err
 		}
@@ -311,11 +280,11 @@ func (s *faultScript) want(t *testing.T, step string) {
 		for i, want := range s.held[at] {
 			l, h := i/2, i%2
 			got := c.Positions(l, h, nil)
-			require.True(t, slices.Equal(want, got), "%s: cache %d pair %d: got positions %v, want %v", step, at, i, got, want)
+			require.True(t, slices.Equal(want, got), "%s: cache %d head %d: got positions %v, want %v", step, at, i, got, want)
 			if l >= s.o.DeviceLayers || !s.d.lost() {
 				k, v := rows(want, 4, 4)
-				require.True(t, slices.Equal(k, c.Keys(l, h, 0, len(want), nil)), "%s: cache %d pair %d: keys", step, at, i)
-				require.True(t, slices.Equal(v, c.Values(l, h, 0, len(want), nil)), "%s: cache %d pair %d: values", step, at, i)
+				require.True(t, slices.Equal(k, c.Keys(l, h, 0, len(want), nil)), "%s: cache %d head %d: keys", step, at, i)
+				require.True(t, slices.Equal(v, c.Values(l, h, 0, len(want), nil)), "%s: cache %d head %d: values", step, at, i)
 			}
 		}
 	}
@@ -329,7 +298,7 @@ func TestFaults(t *testing.T) {
 			for runFaults(t, uses+1, fault) {
 				uses++
 			}
-			require.Greater(t, uses, 40)
+			require.Greater(t, uses, 35)
 			t.Logf("each of %d uses of the device failed", uses)
 		})
 	}
@@ -365,8 +334,8 @@ func runFaults(t *testing.T, at int, fault error) bool {
 			require.ErrorIs(t, err, fault)
 			for what, refused := range map[string]error{
 				"append": addErr(c, 1, 0, 100, 101), "reserve": c.Reserve(0, 0, []int32{100}), "keep": c.Keep(0, 0, nil),
-				"truncate": c.Truncate(c.Mark()), "truncate to": c.TruncateTo(0), "save": c.Save(io.Discard, nil),
-				"fork": second(c.Fork()), "copy": second(c.CopyTo(nil, 0)),
+				"truncate": c.Truncate(0), "save": c.Save(io.Discard, nil),
+				"fork": second(c.Fork()),
 			} {
 				require.ErrorIs(t, refused, fault, "fault at use %d: %s of a failed cache", at, what)
 			}
@@ -395,7 +364,7 @@ func (s *faultScript) err() error {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestLostWhileReading reads a pair whose device is gone.
+// TestLostWhileReading reads a head whose device is gone.
 func TestLostWhileReading(t *testing.T) {
 	d := newFake()
 	// Three pages are read at a time.
@@ -410,10 +379,10 @@ func TestLostWhileReading(t *testing.T) {
 	require.True(t, slices.Equal(k, c.Keys(0, 0, 0, n, nil)), "the first pages, then zeros")
 	require.ErrorIs(t, c.Err(), kernels.ErrDeviceLost)
 	require.ErrorContains(t, c.Err(), "read page 3 of layer 0 head 0")
-	for _, p := range c.Pages(0, 0) {
+	for _, p := range c.View(0, 0).Pages {
 		require.Zero(t, *(*float32)(p.K))
 	}
-	wantPair(t, c, 1, 0, 0, span(0, 40))
+	wantHead(t, c, 1, 0, 0, span(0, 40))
 	require.ErrorIs(t, addErr(c, 1, 0, 40, 41), kernels.ErrDeviceLost)
 	require.False(t, errors.Is(c.Err(), kernels.ErrDeviceMemory))
 }
@@ -427,8 +396,8 @@ func TestFullCountsBothMemories(t *testing.T) {
 	add(t, c, 1, 0, 0, 16)
 	require.ErrorIs(t, c.Reserve(0, 0, []int32{32}), ErrFull)
 	require.ErrorIs(t, addErr(c, 1, 0, 16, 17), ErrFull)
-	require.Equal(t, PoolStats{Caches: 1, Bytes: 3 * page, HighWater: 3 * page}, c.PoolStats())
-	require.NoError(t, c.TruncateTo(16))
+	require.Equal(t, PoolStats{Caches: 1, Bytes: 3 * page}, c.PoolStats())
+	require.NoError(t, c.Truncate(16))
 	reserve(t, c, 0, 0, 16, 17)
 	require.Equal(t, 2*page, c.Stats().DeviceBytes)
 	require.Len(t, d.pages, 2)

@@ -1,31 +1,30 @@
 // Package kvcache holds the keys and values of a transformer's attention: a
-// cache in which every pair of a layer and a KV head has exactly its own
-// number of entries.
+// cache in which every KV head of every layer has exactly its own number
+// of entries.
 //
 // # What it is
 //
-// A [Cache] has Layers × KVHeads pairs. Each pair is a list of pages of
+// A [Cache] has Layers × KVHeads heads. Each head is a list of pages of
 // [Options.PageEntries] entries; an entry is a key (after RoPE), a value and
-// the position of its token in the text. Positions ascend within a pair and
+// the position of its token in the text. Positions ascend within a head and
 // never change: what was evicted leaves a gap in the positions, not in memory.
 //
 //   - [Cache.Append] adds entries at the end.
 //   - [Cache.Keep] evicts: survivors move together, pages that become empty are
 //     free at once.
 //   - [Cache.DropBefore] forgets what a sliding window has passed.
-//   - [Cache.Mark], [Cache.Truncate] and [Cache.TruncateTo] go back.
+//   - [Cache.Truncate] goes back to an earlier position.
 //   - [Cache.Fork] makes a second cache that shares all pages until one of the
 //     two changes them.
 //   - [Cache.Save] and [Load] keep a cache in one checksummed file, [SaveFile]
 //     and [LoadFile] by name.
-//   - [Cache.CopyTo] makes an equal cache in other memory.
 //
 // Kernels read pages in place ([Cache.Pages]); everybody else reads copies in
 // float32 ([Cache.Keys], [Cache.Values], [Cache.Positions]).
 //
 // # Slots
 //
-// The entries of a pair are numbered 0 … Len-1 in order; Keys, Values and Keep
+// The entries of a head are numbered 0 … Len-1 in order; Keys, Values and Keep
 // use these numbers. Attention kernels cut their sums at multiples of a block
 // of logical slots, which must not depend on whether a window's old entries
 // are still there: entry 0 has the logical slot [Cache.Base], the number of
@@ -51,9 +50,9 @@
 // on the device.
 //
 // A pass that computes keys and values on the device takes room for them with
-// [Cache.Reserve] and finds the pages through [Cache.Table]; change a pair only
+// [Cache.Reserve] and finds the pages through [Cache.Table]; change a head only
 // while no pass reads it. Append copies from the host, page by page. Keys and
-// Values copy to it, some MiB at a time, and Pages and View copy a whole pair: they
+// Values copy to it, some MiB at a time, and Pages and View copy a whole head: they
 // are for metrics that have no kernel on the device, for tests and for moving.
 //
 // Errors of a device are [kernels.ErrDeviceMemory], after which nothing has
@@ -64,7 +63,7 @@
 // # Concurrency
 //
 // A cache belongs to one goroutine at a time, with two exceptions: Append and
-// Keep of different pairs may run at the same time, as may Reserve and Table,
+// Keep of different heads may run at the same time, as may Reserve and Table,
 // and so may any number of reading methods and Fork while nothing changes.
 // Bytes, HighWater, PoolStats and Err may be called at any time. The caches of one family do not disturb
 // each other and may be used from different goroutines.

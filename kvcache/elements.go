@@ -25,11 +25,11 @@ func elems[T uint16 | uint32 | float32](p unsafe.Pointer, i, n int) []T {
 // keySpan is the distance from the first to behind the last element of a key.
 func (c *Cache) keySpan() int { return (c.o.HeadDim-1)*tileEntries + 1 }
 
-func (c *Cache) storeKey(p Page, entry int, row []float32) {
+func (c *Cache) storeKey(p kernels.Page, entry int, row []float32) {
 	c.store(p.K, c.keyIndex(entry), c.keySpan(), tileEntries, row)
 }
 
-func (c *Cache) storeValue(p Page, entry int, row []float32) {
+func (c *Cache) storeValue(p kernels.Page, entry int, row []float32) {
 	c.store(p.V, entry*c.o.HeadDim, c.o.HeadDim, 1, row)
 }
 
@@ -59,11 +59,11 @@ func (c *Cache) store(p unsafe.Pointer, i, span, step int, row []float32) {
 	}
 }
 
-func (c *Cache) loadKey(p Page, entry int, row []float32) {
+func (c *Cache) loadKey(p kernels.Page, entry int, row []float32) {
 	c.load(p.K, c.keyIndex(entry), c.keySpan(), tileEntries, row)
 }
 
-func (c *Cache) loadValue(p Page, entry int, row []float32) {
+func (c *Cache) loadValue(p kernels.Page, entry int, row []float32) {
 	c.load(p.V, entry*c.o.HeadDim, c.o.HeadDim, 1, row)
 }
 
@@ -92,8 +92,8 @@ func (c *Cache) load(p unsafe.Pointer, i, span, step int, row []float32) {
 	}
 }
 
-// move copies a key and a value, bit by bit, from one slot to another.
-func (c *Cache) move(dst Page, to int, src Page, from int) {
+// move copies a key and a value, bit by bit, from one place of a page to another.
+func (c *Cache) move(dst kernels.Page, to int, src kernels.Page, from int) {
 	if c.o.Type.Size() == 4 {
 		moveElems[uint32](c, dst, to, src, from)
 	} else {
@@ -101,7 +101,7 @@ func (c *Cache) move(dst Page, to int, src Page, from int) {
 	}
 }
 
-func moveElems[T uint16 | uint32](c *Cache, dst Page, to int, src Page, from int) {
+func moveElems[T uint16 | uint32](c *Cache, dst kernels.Page, to int, src kernels.Page, from int) {
 	d := c.o.HeadDim
 	copy(elems[T](dst.V, to*d, d), elems[T](src.V, from*d, d))
 	dk := elems[T](dst.K, c.keyIndex(to), c.keySpan())

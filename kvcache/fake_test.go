@@ -327,7 +327,7 @@ func (t *fakeTable) Free() {
 }
 
 // pass does what a pass on the device does after a Reserve: it stores keys and
-// values [n][HeadDim] of entries first … of a pair, through the pair's table.
+// values [n][HeadDim] of entries first … of a head, through the head's table.
 func pass(c *Cache, layer, head, first int, pos []int32, k, v []float32) {
 	o, t := c.Options(), c.Table(layer, head).(*fakeTable)
 	t.p.d.mu.Lock()

@@ -15,12 +15,13 @@ import (
 
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/mapfile"
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 )
 
 // A saved cache is a safetensors file. Its metadata are the caller's and
-// formatKey. L layers, K KV heads, D elements, n entries of a pair; T is the
+// formatKey. L layers, K KV heads, D elements, n entries of a head; T is the
 // type of the cache:
 //
 //	options                   I64 [4]        L, K, D, entries per page
@@ -39,11 +40,11 @@ const (
 	sumName       = "sha256"
 )
 
-// parts are the tensors of a pair in the order of the file.
+// parts are the tensors of a head in the order of the file.
 var parts = [...]string{"positions", "keys", "values"}
 
-func partName(pair, heads int, part string) string {
-	return fmt.Sprintf("layer.%d.head.%d.%s", pair/heads, pair%heads, part)
+func partName(head, heads int, part string) string {
+	return fmt.Sprintf("layer.%d.head.%d.%s", head/heads, head%heads, part)
 }
 
 func (c *Cache) partType(part string, n int) tensor.Tensor {
@@ -84,27 +85,27 @@ func (c *Cache) save(w io.Writer, meta map[string]string) error {
 // sources returns the tensors of the file and the hash that everything written
 // has to pass.
 func (c *Cache) sources() ([]safetensors.Named, hash.Hash) {
-	windows, pairs := make([]int64, c.o.Layers), make([]int64, 0, 3*len(c.pairs))
+	windows, heads := make([]int64, c.o.Layers), make([]int64, 0, 3*len(c.heads))
 	for l := range windows {
 		windows[l] = int64(c.window(l))
 	}
-	for i := range c.pairs {
-		p := &c.pairs[i]
-		pairs = append(pairs, int64(p.n), int64(p.base), int64(p.dropped))
+	for i := range c.heads {
+		p := &c.heads[i]
+		heads = append(heads, int64(p.n), int64(p.base), int64(p.dropped))
 	}
 	options := []int64{int64(c.o.Layers), int64(c.o.KVHeads), int64(c.o.HeadDim), int64(c.o.PageEntries)}
 	s := []safetensors.Named{
 		{Name: "options", Tensor: tensor.FromI64s(options, 4)},
 		{Name: "windows", Tensor: tensor.FromI64s(windows, c.o.Layers)},
-		{Name: "pairs", Tensor: tensor.FromI64s(pairs, c.o.Layers, c.o.KVHeads, 3)},
+		{Name: "pairs", Tensor: tensor.FromI64s(heads, c.o.Layers, c.o.KVHeads, 3)},
 	}
 	buf := saveBuffers{pages: reader{c: c}} // streams run one after the other
-	for i := range c.pairs {
+	for i := range c.heads {
 		for _, part := range parts {
 			s = append(s, safetensors.Named{
 				Name:   partName(i, c.o.KVHeads, part),
-				Tensor: c.partType(part, c.pairs[i].n),
-				Stream: func(w io.Writer) error { return c.writePart(w, &c.pairs[i], part, &buf) },
+				Tensor: c.partType(part, c.heads[i].n),
+				Stream: func(w io.Writer) error { return c.writePart(w, &c.heads[i], part, &buf) },
 			})
 		}
 	}
@@ -120,8 +121,8 @@ func (c *Cache) sources() ([]safetensors.Named, hash.Hash) {
 	return s, sum
 }
 
-// writePart writes one tensor of a pair, a page at a time.
-func (c *Cache) writePart(w io.Writer, p *pair, part string, buf *saveBuffers) error {
+// writePart writes one tensor of a head, a page at a time.
+func (c *Cache) writePart(w io.Writer, p *head, part string, buf *saveBuffers) error {
 	for j := range p.blocks {
 		n := min(c.o.PageEntries, p.n-j*c.o.PageEntries)
 		b := buf.out[:0]
@@ -188,7 +189,7 @@ func LoadFile(path string, o Options) (c *Cache, meta map[string]string, err err
 //
 // The zero Options take everything from the file. What o sets has to agree with
 // it: Layers, KVHeads, HeadDim, Type, Windows. PageEntries may differ, except
-// that the entries dropped in front of a pair (Base) must be whole pages.
+// that the entries dropped in front of a head (Base) must be whole pages.
 // MaxBytes, Device and DeviceLayers are o's; a file beyond MaxBytes fails with
 // ErrFull. A file that is cut
 // short, altered, of another version or no cache at all is an error, and then
@@ -249,8 +250,8 @@ func savedOptions(f *safetensors.File, o Options) (Options, error) {
 		{"KV heads", v[1], &o.KVHeads},
 		{"head dimension", v[2], &o.HeadDim},
 	} {
-		if x.found < 1 || x.found > maxPairs {
-			return o, fmt.Errorf("%s: found %d, expected 1 to %d", x.what, x.found, maxPairs)
+		if x.found < 1 || x.found > maxHeads {
+			return o, fmt.Errorf("%s: found %d, expected 1 to %d", x.what, x.found, maxHeads)
 		}
 		if *x.want != 0 && int64(*x.want) != x.found {
 			return o, fmt.Errorf("%s: found %d, expected %d", x.what, x.found, *x.want)
@@ -277,7 +278,7 @@ func savedOptions(f *safetensors.File, o Options) (Options, error) {
 		}
 	}
 	o.Windows = found
-	// One row per pair: a cache takes no more memory than the file is long.
+	// One row per head: a cache takes no more memory than the file is long.
 	table, ok := f.Tensor("pairs")
 	if !ok || table.Type != tensor.I64 || !table.HasShape(o.Layers, o.KVHeads, 3) {
 		return o, fmt.Errorf("tensor \"pairs\": found %v, expected I64[%d, %d, 3]", table, o.Layers, o.KVHeads)
@@ -305,13 +306,13 @@ func integers(f *safetensors.File, name string, n int) ([]int64, error) {
 	return t.Int64s(nil), nil
 }
 
-// slot is where a tensor of the file goes.
-type slot struct {
-	pair int
+// target is where a tensor of the file goes.
+type target struct {
+	head int
 	part string
 }
 
-// fill reads the entries of all pairs and verifies the checksum. The empty cache
+// fill reads the entries of all heads and verifies the checksum. The empty cache
 // has the options of the file.
 func (c *Cache) fill(f *safetensors.File, data []byte) error {
 	if sum, ok := f.Tensor(sumName); !ok || sum.Type != tensor.U8 || !sum.HasShape(sha256.Size) {
@@ -320,8 +321,8 @@ func (c *Cache) fill(f *safetensors.File, data []byte) error {
 	// Shapes before memory: what is allocated is in the file.
 	table, _ := f.Tensor("pairs")
 	numbers := table.Int64s(nil) // [Layers, KVHeads, 3], checked with the options
-	slots := make(map[string]slot, 3*len(c.pairs))
-	for i := range c.pairs {
+	targets := make(map[string]target, 3*len(c.heads))
+	for i := range c.heads {
 		n, base, dropped := numbers[3*i], numbers[3*i+1], numbers[3*i+2]
 		if err := c.checkSaved(i, n, base, dropped); err != nil {
 			return fmt.Errorf("layer %d head %d: %w", i/c.o.KVHeads, i%c.o.KVHeads, err)
@@ -333,24 +334,24 @@ func (c *Cache) fill(f *safetensors.File, data []byte) error {
 			if !ok || t.Type != want.Type || !slices.Equal(t.Shape, want.Shape) {
 				return fmt.Errorf("tensor %q: found %v, expected %v", name, t, want)
 			}
-			slots[name] = slot{i, part}
+			targets[name] = target{i, part}
 		}
 	}
-	if f.Len() != len(slots)+4 {
-		return fmt.Errorf("found %d tensors, expected %d", f.Len(), len(slots)+4)
+	if f.Len() != len(targets)+4 {
+		return fmt.Errorf("found %d tensors, expected %d", f.Len(), len(targets)+4)
 	}
-	for i := range c.pairs {
-		p := &c.pairs[i]
+	for i := range c.heads {
+		p := &c.heads[i]
 		n := int(numbers[3*i])
 		if err := c.grow(p, n); err != nil {
 			return err
 		}
 		p.n, p.base, p.dropped = n, int(numbers[3*i+1]), int32(numbers[3*i+2])
 	}
-	return c.read(f, data, slots)
+	return c.read(f, data, targets)
 }
 
-// checkSaved checks the numbers of a pair: entries, base, dropped position.
+// checkSaved checks the numbers of a head: entries, base, dropped position.
 func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
 	switch {
 	case n < 0 || n > math.MaxInt32:
@@ -365,9 +366,9 @@ func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
 	return nil
 }
 
-// read copies the tensors, in the order of the file, to their pairs and compares
+// read copies the tensors, in the order of the file, to their heads and compares
 // the checksum.
-func (c *Cache) read(f *safetensors.File, data []byte, slots map[string]slot) error {
+func (c *Cache) read(f *safetensors.File, data []byte, targets map[string]target) error {
 	size := 0
 	for _, t := range f.All() {
 		size += len(t.Data)
@@ -375,7 +376,7 @@ func (c *Cache) read(f *safetensors.File, data []byte, slots map[string]slot) er
 	sum := sha256.New()
 	sum.Write(data[:len(data)-size])
 	var found []byte
-	later := make(map[slot][]byte) // for devices, which get whole pages
+	later := make(map[target][]byte) // for devices, which get whole pages
 	for name, t := range f.All() {
 		if found != nil && len(t.Data) > 0 {
 			return fmt.Errorf("tensor %q follows the checksum", name)
@@ -385,8 +386,8 @@ func (c *Cache) read(f *safetensors.File, data []byte, slots map[string]slot) er
 			continue
 		}
 		sum.Write(t.Data)
-		s, ok := slots[name]
-		switch p := &c.pairs[s.pair]; {
+		s, ok := targets[name]
+		switch p := &c.heads[s.head]; {
 		case !ok:
 		case s.part == "positions":
 			c.readPositions(p, t.Data)
@@ -402,7 +403,7 @@ func (c *Cache) read(f *safetensors.File, data []byte, slots map[string]slot) er
 	if want := sum.Sum(nil); !bytes.Equal(found, want) {
 		return fmt.Errorf("checksum: found %x, expected %x: the file was altered", found, want)
 	}
-	for i := range c.pairs {
+	for i := range c.heads {
 		// A correct checksum does not make the positions ascend.
 		if err := c.checkOne(i); err != nil {
 			return err
@@ -410,14 +411,14 @@ func (c *Cache) read(f *safetensors.File, data []byte, slots map[string]slot) er
 	}
 	w := writer{c: c}
 	for i := range c.o.DeviceLayers * c.o.KVHeads {
-		if err := c.upload(&w, &c.pairs[i], later[slot{i, "keys"}], later[slot{i, "values"}]); err != nil {
+		if err := c.upload(&w, &c.heads[i], later[target{i, "keys"}], later[target{i, "values"}]); err != nil {
 			return fmt.Errorf("write layer %d head %d: %w", i/c.o.KVHeads, i%c.o.KVHeads, err)
 		}
 	}
 	return nil
 }
 
-func (c *Cache) readPositions(p *pair, b []byte) {
+func (c *Cache) readPositions(p *head, b []byte) {
 	for j := range p.blocks {
 		for e := range min(c.o.PageEntries, p.n-j*c.o.PageEntries) {
 			c.positions(p, j)[e] = int32(binary.LittleEndian.Uint32(b))
@@ -428,7 +429,7 @@ func (c *Cache) readPositions(p *pair, b []byte) {
 
 // readPart is the inverse of writePart for n keys or values of a page; it returns
 // the rest of b.
-func (c *Cache) readPart(page Page, n int, part string, b []byte) []byte {
+func (c *Cache) readPart(page kernels.Page, n int, part string, b []byte) []byte {
 	for e := range n {
 		if part == "keys" {
 			b = c.takeStored(b, page.K, c.keyIndex(e), c.keySpan(), tileEntries)
@@ -440,7 +441,7 @@ func (c *Cache) readPart(page Page, n int, part string, b []byte) []byte {
 }
 
 // upload writes the keys and values of a file to the pages of a device.
-func (c *Cache) upload(w *writer, p *pair, keys, values []byte) error {
+func (c *Cache) upload(w *writer, p *head, keys, values []byte) error {
 	for j := range p.blocks {
 		page, err := w.page(p, j, false)
 		if err != nil {

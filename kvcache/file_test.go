@@ -21,7 +21,7 @@ import (
 )
 
 // sample returns a ragged cache: a window with dropped entries, an evicted
-// pair, an empty one.
+// head, an empty one.
 func sample(t testing.TB, at place, typ tensor.Type) *Cache {
 	c := at.open(t, Options{Layers: 2, KVHeads: 2, HeadDim: 6, Type: typ, PageEntries: 16, Windows: []int{0, 24}})
 	add(t, c, 0, 0, 0, 50)
@@ -33,10 +33,10 @@ func sample(t testing.TB, at place, typ tensor.Type) *Cache {
 }
 
 func wantSample(t testing.TB, c *Cache) {
-	wantPair(t, c, 0, 0, 0, []int32{0, 7, 8, 30, 49})
-	wantPair(t, c, 0, 1, 0, nil)
-	wantPair(t, c, 1, 0, 32, span(32, 50))
-	wantPair(t, c, 1, 1, 32, nil)
+	wantHead(t, c, 0, 0, 0, []int32{0, 7, 8, 30, 49})
+	wantHead(t, c, 0, 1, 0, nil)
+	wantHead(t, c, 1, 0, 32, span(32, 50))
+	wantHead(t, c, 1, 1, 32, nil)
 	require.EqualValues(t, 31, c.LastPosition(1, 1))
 	require.NoError(t, c.Check())
 }
@@ -66,7 +66,7 @@ func testSaveLoad(t *testing.T, at place) {
 			}
 			require.Equal(t, want, o)
 			add(t, c, 1, 1, 32, 60)
-			wantPair(t, c, 1, 1, 32, span(32, 60))
+			wantHead(t, c, 1, 1, 32, span(32, 60))
 			require.NoError(t, c.Close())
 			same, _, err := Load("x", file, o)
 			require.NoError(t, err, "the options of a loaded cache fit")

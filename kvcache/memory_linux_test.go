@@ -77,6 +77,6 @@ func TestBytesAreResident(t *testing.T) {
 	require.NoError(t, err)
 	want("forked", layers*heads*len(slots))
 	require.NoError(t, f.Close())
-	require.NoError(t, c.TruncateTo(0))
+	require.NoError(t, c.Truncate(0))
 	want("empty", 0)
 }

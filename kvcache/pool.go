@@ -1,115 +1,178 @@
 package kvcache
 
 import (
-	"fmt"
+	"errors"
 	"slices"
+	"sync/atomic"
 	"unsafe"
+
+	"github.com/lukv/lukv/internal/arena"
+	"github.com/lukv/lukv/kernels"
 )
 
-// Fork returns a cache with the same entries, options and marks. It shares all
-// pages: a page is copied when one of the caches first writes to it, which
-// Append does to the last page of a pair at most and Keep to the pages that
-// survivors move in. Forks may outlive the cache they came from.
-func (c *Cache) Fork() (*Cache, error) {
-	if err := c.usable(); err != nil {
-		return nil, fmt.Errorf("fork a cache: %w", err)
-	}
-	f := newCache(c.o, c.pool)
-	for i := range c.pairs {
-		p, q := &c.pairs[i], &f.pairs[i]
-		q.pageList = p.mem.share(p.pageList)
-		q.n, q.base, q.dropped = p.n, p.base, p.dropped
-		f.book(int64(len(q.blocks)))
-	}
-	c.markMu.Lock()
-	f.marks = slices.Clone(c.marks)
-	c.markMu.Unlock()
-	f.checkAll()
-	return f, nil
+// pool is what the caches of a family have in common.
+type pool struct {
+	pageBytes int
+	host      *memory
+	device    *memory      // nil if no layer is on a device
+	caches    atomic.Int64 // not yet closed
 }
 
-// Stats describes what one cache holds.
-type Stats struct {
-	Entries     int64 // over all pairs
-	Pages       int64 // pages, a shared page counts in each cache that shares it
-	PageBytes   int64 // bytes of a page: keys, values and positions
-	Bytes       int64 // Pages × PageBytes
-	SharedBytes int64 // part of Bytes in pages that forks hold, too
-	SlackBytes  int64 // part of Bytes in slots without an entry
-	DeviceBytes int64 // part of Bytes on the device
-	TableBytes  int64 // page lists, and positions of pages on the device, on the host; not part of Bytes
-	HighWater   int64 // largest Bytes since New, Load, Fork or ResetHighWater
+// memory is where pages are. A page holds keys in tiles
+// [PageEntries/16][HeadDim][16], values [PageEntries][HeadDim] and positions
+// [PageEntries] int32.
+//
+// On the host, a block of the arena is a page. On a device, a page is one of
+// the device's, and beside it there is a block with its positions, so that only
+// keys and values are ever read from the device. Whoever holds the page holds
+// the block: the block's references tell who shares.
+type memory struct {
+	arena    *arena.Arena
+	entries  int              // of a page
+	valueOff uintptr          // offset of the values in a page
+	posOff   uintptr          // offset of the positions in a block
+	device   kernels.PagePool // nil on the host
 }
 
-// Stats returns what the cache holds now.
-func (c *Cache) Stats() Stats {
-	s := Stats{PageBytes: c.pageBytes(), HighWater: c.HighWater()}
-	for i := range c.pairs {
-		p := &c.pairs[i]
-		s.Entries += int64(p.n)
-		s.Pages += int64(len(p.blocks))
-		s.TableBytes += bytesOf(p.blocks) + bytesOf(p.pages) + bytesOf(p.remote)
-		if p.mem.device != nil {
-			s.DeviceBytes += int64(len(p.blocks)) * s.PageBytes
-			s.TableBytes += int64(len(p.blocks) * p.mem.arena.BlockSize())
+// pageList are the pages of a head: slices of equal length, or nil.
+type pageList struct {
+	blocks []arena.Block
+	pages  []kernels.Page       // on the host: where the blocks lie
+	remote []kernels.DevicePage // on a device: the pages
+}
+
+func newPool(o Options) (*pool, error) {
+	l := kernels.PageLayout{Type: o.Type, HeadDim: o.HeadDim, PageEntries: o.PageEntries}
+	half := uintptr(o.PageEntries * o.HeadDim * o.Type.Size())
+	p := &pool{pageBytes: l.Bytes(), host: &memory{entries: o.PageEntries, valueOff: half, posOff: 2 * half}}
+	var err error
+	if p.host.arena, err = arena.New(p.pageBytes); err != nil {
+		return nil, err
+	}
+	if o.Device == nil {
+		return p, nil
+	}
+	p.device = &memory{entries: o.PageEntries, valueOff: half}
+	if p.device.arena, err = arena.New(4 * o.PageEntries); err != nil {
+		return nil, err
+	}
+	p.device.device, err = o.Device.Pages(l)
+	return p, err
+}
+
+func (p *pool) close() error {
+	err := p.host.arena.Close()
+	if p.device != nil {
+		err = errors.Join(err, p.device.arena.Close(), p.device.device.Close())
+	}
+	return err
+}
+
+// page returns the addresses of a page that lies at b, as a kernel wants them.
+func (m *memory) page(b unsafe.Pointer) kernels.Page {
+	return kernels.Page{K: b, V: unsafe.Add(b, m.valueOff)}
+}
+
+// positions returns the positions of a block, [PageEntries].
+func (m *memory) positions(b arena.Block) []int32 {
+	return unsafe.Slice((*int32)(unsafe.Add(m.arena.Ptr(b), m.posOff)), m.entries)
+}
+
+// extend adds n pages to l. On an error l is as it was.
+func (m *memory) extend(l *pageList, n int) error {
+	if n == 0 {
+		return nil
+	}
+	was := len(l.blocks)
+	var err error
+	if l.blocks, err = m.arena.Alloc(l.blocks, n); err != nil {
+		return err
+	}
+	if m.device == nil {
+		for _, b := range l.blocks[was:] {
+			l.pages = append(l.pages, m.page(m.arena.Ptr(b)))
 		}
-		for _, b := range p.blocks {
-			if b.Shared() {
-				s.SharedBytes += s.PageBytes
-			}
+		return nil
+	}
+	remote, err := m.device.Alloc(l.remote, n)
+	if err != nil {
+		m.arena.Unref(l.blocks[was:])
+		l.blocks = zeroTail(l.blocks, was)
+		return err
+	}
+	l.remote = remote
+	return nil
+}
+
+// copyPage copies page from of l to its page to.
+func (m *memory) copyPage(l *pageList, to, from int) error {
+	if m.device != nil {
+		if err := m.device.Copy(l.remote[to], l.remote[from]); err != nil {
+			return err
 		}
 	}
-	s.Bytes = s.Pages * s.PageBytes
-	s.SlackBytes = s.Bytes - s.Entries*(s.PageBytes/int64(c.o.PageEntries))
-	return s
+	copy(m.arena.Bytes(l.blocks[to]), m.arena.Bytes(l.blocks[from]))
+	return nil
 }
 
-func bytesOf[T any](s []T) int64 {
-	var t T
-	return int64(cap(s)) * int64(unsafe.Sizeof(t))
-}
-
-func (c *Cache) pageBytes() int64 { return int64(c.pool.pageBytes) }
-
-// Bytes returns the bytes of all pages of the cache, slack and positions
-// included. It may be called at any time.
-func (c *Cache) Bytes() int64 { return c.pages.Load() * c.pageBytes() }
-
-// HighWater returns the largest value that Bytes had since New, Load, Fork or
-// ResetHighWater. It may be called at any time.
-func (c *Cache) HighWater() int64 { return c.high.Load() * c.pageBytes() }
-
-// ResetHighWater lets the high-water mark start again from Bytes.
-func (c *Cache) ResetHighWater() { c.high.Store(c.pages.Load()) }
-
-// PoolStats describes what a family of caches holds together, on the host and on
-// the device.
-type PoolStats struct {
-	Caches    int64 // not yet closed
-	Bytes     int64 // bytes of pages in use, a page shared by forks once
-	HighWater int64 // largest Bytes since the family began or ResetPoolHighWater: of the host plus of the device
-	FreeBytes int64 // bytes of free pages kept in memory for reuse
-}
-
-// PoolStats returns what the cache's family holds now. It may be called at any
-// time.
-func (c *Cache) PoolStats() PoolStats {
-	s := c.pool.host.arena.Stats()
-	p := PoolStats{Caches: c.pool.caches.Load(), Bytes: s.Live, HighWater: s.HighWater, FreeBytes: s.Warm}
-	if m := c.pool.device; m != nil {
-		live := m.device.Bytes()
-		p.Bytes += live
-		p.HighWater += m.device.HighWater()
-		p.FreeBytes += max(m.device.Taken()-live, 0)
+// share returns a list of the same pages, which now have one more holder.
+func (m *memory) share(l pageList) pageList {
+	m.arena.Ref(l.blocks)
+	if m.device != nil {
+		m.device.Ref(l.remote)
 	}
-	return p
+	return pageList{slices.Clone(l.blocks), slices.Clone(l.pages), slices.Clone(l.remote)}
 }
 
-// ResetPoolHighWater lets the family's high-water mark start again from what is
-// in use now.
-func (c *Cache) ResetPoolHighWater() {
-	c.pool.host.arena.ResetHighWater()
-	if m := c.pool.device; m != nil {
-		m.device.ResetHighWater()
+// cut gives up all pages of l but the first n.
+func (m *memory) cut(l *pageList, n int) {
+	m.giveUp(l, n, len(l.blocks))
+	l.blocks = zeroTail(l.blocks, n)
+	if m.device == nil {
+		l.pages = zeroTail(l.pages, n)
+	} else {
+		l.remote = zeroTail(l.remote, n)
 	}
+}
+
+// drop gives up the first n pages of l.
+func (m *memory) drop(l *pageList, n int) {
+	m.giveUp(l, 0, n)
+	// Moving the rest down, instead of slicing, keeps the capacity.
+	l.blocks = slices.Delete(l.blocks, 0, n)
+	if m.device == nil {
+		l.pages = slices.Delete(l.pages, 0, n)
+	} else {
+		l.remote = slices.Delete(l.remote, 0, n)
+	}
+}
+
+// giveUp lets go of pages from … to-1 of l.
+func (m *memory) giveUp(l *pageList, from, to int) {
+	// The page before its block: who sees a block that nobody shares has the page
+	// for itself.
+	if m.device != nil && from < to {
+		m.device.Unref(l.remote[from:to])
+	}
+	m.arena.Unref(l.blocks[from:to])
+}
+
+// swap exchanges pages i and j.
+func (l *pageList) swap(i, j int) {
+	l.blocks[i], l.blocks[j] = l.blocks[j], l.blocks[i]
+	if l.pages != nil {
+		l.pages[i], l.pages[j] = l.pages[j], l.pages[i]
+	} else {
+		l.remote[i], l.remote[j] = l.remote[j], l.remote[i]
+	}
+}
+
+// zeroTail returns s[:n] and clears the rest; a list much longer than needed is
+// replaced.
+func zeroTail[T any](s []T, n int) []T {
+	clear(s[n:])
+	if cap(s) > 64 && n < cap(s)/4 {
+		return append(make([]T, 0, n+n/2), s[:n]...)
+	}
+	return s[:n]
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // The simulation runs the cache against the simplest thing that could be one:
-// per pair a slice of entries, copied on fork. An entry is its position and a
+// per head a slice of entries, copied on fork. An entry is its position and a
 // number from which key and value follow, so that stale data does not pass for
 // the entry that belongs there.
 type naiveEntry struct {
@@ -24,17 +24,9 @@ type naiveEntry struct {
 }
 
 type naiveCache struct {
-	pairs [][]naiveEntry
+	heads [][]naiveEntry
 	base  []int
 	drop  []int32
-	marks []naiveMark
-}
-
-type naiveMark struct {
-	mark  Mark
-	pairs [][]naiveEntry // what the pairs held
-	base  []int          // and their first logical slots
-	drop  []int32        // and the highest dropped positions
 }
 
 // sim is the state machine: all living caches of one family.
@@ -47,22 +39,19 @@ type sim struct {
 }
 
 func (n *naiveCache) clone() *naiveCache {
-	c := &naiveCache{base: slices.Clone(n.base), drop: slices.Clone(n.drop), marks: slices.Clone(n.marks)}
-	for _, p := range n.pairs {
-		c.pairs = append(c.pairs, slices.Clone(p))
+	c := &naiveCache{base: slices.Clone(n.base), drop: slices.Clone(n.drop)}
+	for _, p := range n.heads {
+		c.heads = append(c.heads, slices.Clone(p))
 	}
 	return c
 }
 
 func (n *naiveCache) last(i int) int32 {
-	if p := n.pairs[i]; len(p) > 0 {
+	if p := n.heads[i]; len(p) > 0 {
 		return p[len(p)-1].pos
 	}
 	return n.drop[i]
 }
-
-// forget removes the marks that void says are no longer good.
-func (n *naiveCache) forget(void func(m naiveMark) bool) { n.marks = slices.DeleteFunc(n.marks, void) }
 
 func simRows(seeds []int32, dim int) (k, v []float32) {
 	k, v = make([]float32, 0, len(seeds)*dim), make([]float32, 0, len(seeds)*dim)
@@ -76,8 +65,8 @@ func simRows(seeds []int32, dim int) (k, v []float32) {
 
 func (s *sim) pick(t *rapid.T) int { return rapid.IntRange(0, len(s.caches)-1).Draw(t, "cache") }
 
-func (s *sim) pair(t *rapid.T) (i, layer, head int) {
-	i = rapid.IntRange(0, s.o.Layers*s.o.KVHeads-1).Draw(t, "pair")
+func (s *sim) head(t *rapid.T) (i, layer, head int) {
+	i = rapid.IntRange(0, s.o.Layers*s.o.KVHeads-1).Draw(t, "head")
 	return i, i / s.o.KVHeads, i % s.o.KVHeads
 }
 
@@ -91,7 +80,7 @@ func (s *sim) appendTo(t *rapid.T, c *Cache, n *naiveCache, i, count int) error 
 		x += int32(rapid.SampledFrom([]int{1, 1, 1, 1, 2, 9}).Draw(t, "gap"))
 		s.seed++
 		pos[j], seeds[j] = x, s.seed
-		n.pairs[i] = append(n.pairs[i], naiveEntry{x, s.seed})
+		n.heads[i] = append(n.heads[i], naiveEntry{x, s.seed})
 	}
 	k, v := simRows(seeds, dim)
 	return c.Append(i/s.o.KVHeads, i%s.o.KVHeads, pos, k, v, dim)
@@ -99,14 +88,14 @@ func (s *sim) appendTo(t *rapid.T, c *Cache, n *naiveCache, i, count int) error 
 
 func (s *sim) Append(t *rapid.T) {
 	at := s.pick(t)
-	i, _, _ := s.pair(t)
+	i, _, _ := s.head(t)
 	require.NoError(t, s.appendTo(t, s.caches[at], s.naive[at], i, rapid.IntRange(0, 40).Draw(t, "count")))
 }
 
 // Reserve appends as a pass on the device does, now and then without success.
 func (s *sim) Reserve(t *rapid.T) {
 	at := s.pick(t)
-	i, layer, head := s.pair(t)
+	i, layer, head := s.head(t)
 	c, n := s.caches[at], s.naive[at]
 	count, first := rapid.IntRange(1, 40).Draw(t, "count"), c.Len(layer, head)
 	pos, seeds := make([]int32, count), make([]int32, count)
@@ -121,7 +110,7 @@ func (s *sim) Reserve(t *rapid.T) {
 	}
 	require.NoError(t, err)
 	for j, x := range pos {
-		n.pairs[i] = append(n.pairs[i], naiveEntry{x, seeds[j]})
+		n.heads[i] = append(n.heads[i], naiveEntry{x, seeds[j]})
 	}
 	if rapid.IntRange(0, 3).Draw(t, "failure") == 0 && s.truncateTo(t, at, pos[0]) {
 		return
@@ -130,41 +119,41 @@ func (s *sim) Reserve(t *rapid.T) {
 	pass(c, layer, head, first, pos, k, v)
 }
 
-// AppendAll appends to all pairs at once, each from a goroutine of its own.
+// AppendAll appends to all heads at once, each from a goroutine of its own.
 func (s *sim) AppendAll(t *rapid.T) {
 	at := s.pick(t)
 	c, n := s.caches[at], s.naive[at]
 	count := rapid.IntRange(1, 20).Draw(t, "count")
-	errs := make(chan error, len(n.pairs))
-	for i := range n.pairs {
+	errs := make(chan error, len(n.heads))
+	for i := range n.heads {
 		pos, seeds := make([]int32, count), make([]int32, count)
 		for j := range pos {
 			s.seed++
 			pos[j], seeds[j] = n.last(i)+1, s.seed
-			n.pairs[i] = append(n.pairs[i], naiveEntry{pos[j], s.seed})
+			n.heads[i] = append(n.heads[i], naiveEntry{pos[j], s.seed})
 		}
 		k, v := simRows(seeds, s.o.HeadDim)
 		go func() { errs <- c.Append(i/s.o.KVHeads, i%s.o.KVHeads, pos, k, v, s.o.HeadDim) }()
 	}
-	for range n.pairs {
+	for range n.heads {
 		require.NoError(t, <-errs)
 	}
 }
 
 func (s *sim) Keep(t *rapid.T) {
 	at := s.pick(t)
-	i, layer, head := s.pair(t)
+	i, layer, head := s.head(t)
 	n := s.naive[at]
 	percent := rapid.SampledFrom([]int{0, 20, 50, 95, 100}).Draw(t, "percent")
 	slots, kept := []int32{}, []naiveEntry{}
-	for j, e := range n.pairs[i] {
+	for j, e := range n.heads[i] {
 		if rapid.IntRange(0, 99).Draw(t, "keep") < percent {
 			slots, kept = append(slots, int32(j)), append(kept, e)
 		}
 	}
 	require.NoError(t, s.caches[at].Keep(layer, head, slots))
-	if len(kept) < len(n.pairs[i]) {
-		n.pairs[i], n.base[i], n.marks = kept, 0, nil
+	if len(kept) < len(n.heads[i]) {
+		n.heads[i], n.base[i] = kept, 0
 	}
 }
 
@@ -174,89 +163,38 @@ func (s *sim) Drop(t *rapid.T) {
 	layer := rapid.IntRange(0, s.o.Layers-1).Draw(t, "layer")
 	pos := int32(rapid.IntRange(0, 200).Draw(t, "position"))
 	s.caches[at].DropBefore(layer, pos)
-	w := s.o.Windows[layer]
-	if w == 0 {
+	if s.o.Windows[layer] == 0 {
 		return
 	}
 	for i := layer * s.o.KVHeads; i < (layer+1)*s.o.KVHeads; i++ {
-		for len(n.pairs[i]) >= s.o.PageEntries && n.pairs[i][s.o.PageEntries-1].pos < pos {
-			n.drop[i] = n.pairs[i][s.o.PageEntries-1].pos
-			n.pairs[i] = n.pairs[i][s.o.PageEntries:]
+		for len(n.heads[i]) >= s.o.PageEntries && n.heads[i][s.o.PageEntries-1].pos < pos {
+			n.drop[i] = n.heads[i][s.o.PageEntries-1].pos
+			n.heads[i] = n.heads[i][s.o.PageEntries:]
 			n.base[i] += s.o.PageEntries
-			n.forget(func(m naiveMark) bool { return int(n.drop[i]) > int(m.last(i))-w+1 })
 		}
 	}
 }
 
-// last is the last position at the time of the mark.
-func (m naiveMark) last(i int) int32 {
-	if p := m.pairs[i]; len(p) > 0 {
-		return p[len(p)-1].pos
-	}
-	return m.drop[i]
-}
-
-func (s *sim) Mark(t *rapid.T) {
-	at := s.pick(t)
-	n := s.naive[at].clone()
-	m := naiveMark{mark: s.caches[at].Mark(), pairs: n.pairs, base: n.base, drop: n.drop}
-	s.naive[at].marks = append(s.naive[at].marks, m)
-}
-
-// Truncate goes back to any mark that this cache or another one ever made.
 func (s *sim) Truncate(t *rapid.T) {
-	at := s.pick(t)
-	from := s.naive[s.pick(t)]
-	if len(from.marks) == 0 {
-		return
-	}
-	m := from.marks[rapid.IntRange(0, len(from.marks)-1).Draw(t, "mark")]
-	n := s.naive[at]
-	good := slices.ContainsFunc(n.marks, func(x naiveMark) bool { return x.mark == m.mark })
-	err := s.caches[at].Truncate(m.mark)
-	if !good {
-		require.Error(t, err)
-		return
-	}
-	require.NoError(t, err)
-	for i := range n.pairs {
-		n.pairs[i] = n.pairs[i][:m.base[i]+len(m.pairs[i])-n.base[i]]
-	}
-	s.forgetAbove(n)
-}
-
-func (s *sim) forgetAbove(n *naiveCache) {
-	n.forget(func(m naiveMark) bool {
-		for i := range n.pairs {
-			if m.base[i]+len(m.pairs[i]) > n.base[i]+len(n.pairs[i]) {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-func (s *sim) TruncateTo(t *rapid.T) {
 	s.truncateTo(t, s.pick(t), int32(rapid.IntRange(0, 300).Draw(t, "position")))
 }
 
 // truncateTo reports whether the cache has what windows at pos need.
 func (s *sim) truncateTo(t *rapid.T, at int, pos int32) bool {
 	n := s.naive[at]
-	err := s.caches[at].TruncateTo(pos)
-	for i := range n.pairs {
+	err := s.caches[at].Truncate(pos)
+	for i := range n.heads {
 		if n.drop[i] >= 0 && n.last(i) >= pos && int(n.drop[i]) > int(pos)-s.window(i) {
 			require.Error(t, err)
 			return false
 		}
 	}
 	require.NoError(t, err)
-	for i := range n.pairs {
-		for len(n.pairs[i]) > 0 && n.last(i) >= pos {
-			n.pairs[i] = n.pairs[i][:len(n.pairs[i])-1]
+	for i := range n.heads {
+		for len(n.heads[i]) > 0 && n.last(i) >= pos {
+			n.heads[i] = n.heads[i][:len(n.heads[i])-1]
 		}
 	}
-	s.forgetAbove(n)
 	return true
 }
 
@@ -298,27 +236,10 @@ func (s *sim) Reload(t *rapid.T) {
 	require.True(t, bytes.Equal(file.Bytes(), again.Bytes()), "saving a loaded cache gives the same file")
 }
 
-// CopyTo copies a cache to other memory, compares, and closes the copy.
-func (s *sim) CopyTo(t *rapid.T) {
-	at := s.pick(t)
-	var dev kernels.Device
-	if s.at.device != nil && rapid.Bool().Draw(t, "to the device") {
-		dev = s.at.device
-	}
-	c, err := s.caches[at].CopyTo(dev, rapid.IntRange(0, 3).Draw(t, "layers"))
-	require.NoError(t, err)
-	defer c.Close()
-	s.compare(t, c, s.naive[at])
-	var file, again bytes.Buffer
-	require.NoError(t, s.caches[at].Save(&file, nil))
-	require.NoError(t, c.Save(&again, nil))
-	require.True(t, bytes.Equal(file.Bytes(), again.Bytes()), "files of equal caches")
-}
-
 func (s *sim) compare(t *rapid.T, c *Cache, n *naiveCache) {
 	require.NoError(t, c.Check())
 	pages := 0
-	for i, p := range n.pairs {
+	for i, p := range n.heads {
 		layer, head := i/s.o.KVHeads, i%s.o.KVHeads
 		pos, seeds := make([]int32, len(p)), make([]int32, len(p))
 		for j, e := range p {
@@ -341,11 +262,11 @@ func (s *sim) Check(t *rapid.T) {
 	refs, remote := make(map[arena.Block]int), make(map[kernels.DevicePage]int)
 	for at, c := range s.caches {
 		s.compare(t, c, s.naive[at])
-		for i := range c.pairs {
-			for _, b := range c.pairs[i].blocks {
+		for i := range c.heads {
+			for _, b := range c.heads[i].blocks {
 				refs[b]++
 			}
-			for _, r := range c.pairs[i].remote {
+			for _, r := range c.heads[i].remote {
 				remote[r]++
 			}
 		}
@@ -379,7 +300,7 @@ func testSimulation(t *testing.T, at place) {
 		c, err := New(s.o)
 		require.NoError(t, err)
 		s.caches = []*Cache{c}
-		s.naive = []*naiveCache{{pairs: make([][]naiveEntry, 4), base: make([]int, 4), drop: []int32{-1, -1, -1, -1}}}
+		s.naive = []*naiveCache{{heads: make([][]naiveEntry, 4), base: make([]int, 4), drop: []int32{-1, -1, -1, -1}}}
 		defer func() {
 			for _, c := range s.caches {
 				require.NoError(t, c.Close())

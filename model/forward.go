@@ -3,9 +3,6 @@ package model
 import (
 	"context"
 	"fmt"
-	"math/bits"
-	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/lukv/lukv/kernels"
@@ -193,47 +190,6 @@ func (p *pass) interrupted(ctx context.Context) error {
 	return nil
 }
 
-// run is a pass with the backends that it needs: a device for the first layers,
-// the host for the others.
-type run struct {
-	pass
-	shape runShape
-	host  *hostRun   // nil if the device has all layers
-	dev   *deviceRun // nil without a device
-	batch []float32  // [segs][Vocab] logits of a batch
-}
-
-// runShape says what a run is for. On a device a pass is bound to one layout of
-// cache pages; on the host only rows count, and the rest is zero.
-type runShape struct {
-	rows, seqs int // at most
-	page       kernels.PageLayout
-}
-
-func newRun(m *Model, s runShape) (*run, error) {
-	r := &run{shape: s, pass: pass{
-		m: m, cap: s.rows,
-		segs: make([]segment, 0, max(1, s.seqs)), pos: make([]int32, s.rows),
-		watch: make([]watchScratch, m.pool.Threads()),
-	}}
-	if m.acc != nil {
-		var err error
-		if r.dev, err = newDeviceRun(&r.pass, s); err != nil {
-			return nil, err
-		}
-	}
-	if m.acc == nil || !m.acc.whole() {
-		r.host = newHostRun(&r.pass)
-	}
-	return r, nil
-}
-
-func (r *run) close() {
-	if r.dev != nil {
-		r.dev.close()
-	}
-}
-
 // reset empties the run for the next chunk.
 func (r *run) reset() { r.segs, r.rows = r.segs[:0], 0 }
 
@@ -374,93 +330,6 @@ func (m *Model) embedTokens(x []float32, tokens []int32) {
 	for i, t := range tokens {
 		m.cpu.Widen(x[i*h:(i+1)*h], m.embed.Data[int(t)*size:(int(t)+1)*size], m.embed.Type)
 	}
-}
-
-// runList keeps idle runs for reuse.
-type runList struct {
-	m    *Model
-	mu   sync.Mutex
-	idle []*run // in the order in which they were last used
-	over bool   // nobody needs them any more
-}
-
-// get returns a run for up to rows rows of up to seqs sequences whose caches have
-// the given page layout. Prefer the smallest that fits.
-func (l *runList) get(rows, seqs int, page kernels.PageLayout) (*run, error) {
-	want := runShape{rows: rows}
-	if l.m.acc != nil {
-		want.seqs, want.page = seqs, page
-		if rows == seqs {
-			// Batches come in all sizes: few shapes serve them.
-			want.rows = 1 << bits.Len(uint(rows-1))
-			want.seqs = want.rows
-		}
-	}
-	l.mu.Lock()
-	best := -1
-	for i, r := range l.idle {
-		if r.shape.fits(want) && (best < 0 || r.cap < l.idle[best].cap) {
-			best = i
-		}
-	}
-	var r *run
-	if best >= 0 {
-		r = l.idle[best]
-		l.idle = slices.Delete(l.idle, best, best+1)
-	}
-	l.mu.Unlock()
-	if r == nil {
-		var err error
-		if r, err = newRun(l.m, want); err != nil {
-			return nil, err
-		}
-	}
-	r.stop.Store(false)
-	r.reset()
-	return r, nil
-}
-
-// fits reports whether a run of shape s does for want. On a device, decoding has
-// runs of its own.
-func (s runShape) fits(want runShape) bool {
-	return s.rows >= want.rows && s.seqs >= want.seqs && s.page == want.page &&
-		(s.rows == s.seqs) == (want.rows == want.seqs)
-}
-
-// idleRuns bounds the scratch that a quiet model holds. On a device a run serves
-// fewer purposes.
-const (
-	idleRuns       = 4
-	idleDeviceRuns = 8
-)
-
-// put takes a run back; of too many, the one that was not used for longest goes.
-func (l *runList) put(r *run) {
-	clear(r.segs[:cap(r.segs)])
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	limit := idleRuns
-	if r.dev != nil {
-		limit = idleDeviceRuns
-	}
-	if l.over {
-		limit = 0
-	}
-	l.idle = append(l.idle, r)
-	if len(l.idle) > limit {
-		l.idle[0].close()
-		l.idle = slices.Delete(l.idle, 0, 1)
-	}
-}
-
-// close frees all idle runs, and those to come when they are put back.
-func (l *runList) close() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, r := range l.idle {
-		r.close()
-	}
-	l.idle, l.over = nil, true
 }
 
 func layerError(at, head int, err error) error {

@@ -2,8 +2,6 @@ package model
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,47 +15,6 @@ import (
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
 )
-
-// Precision says how activations enter products with bf16 weights.
-type Precision string
-
-const (
-	// PrecisionAuto is bf16 for checkpoints whose weights are bf16, else f32.
-	PrecisionAuto Precision = "auto"
-	// PrecisionBF16 rounds activations to bf16 before a product with bf16
-	// weights or with cached keys and values of bf16; sums are f32. Other weights
-	// and caches are treated as with PrecisionF32.
-	PrecisionBF16 Precision = "bf16"
-	// PrecisionF32 takes activations as they are.
-	PrecisionF32 Precision = "f32"
-)
-
-// Option configures [Open] and its siblings.
-type Option func(*options)
-
-type options struct {
-	threads   int
-	precision Precision
-	cpu       *kernels.CPU
-	logger    *slog.Logger
-
-	device       kernels.Device
-	deviceName   string
-	deviceLayers *int
-}
-
-// WithThreads sets the number of threads of the model, shared by its sessions.
-// The default, and the meaning of n < 1, is GOMAXPROCS.
-func WithThreads(n int) Option { return func(o *options) { o.threads = n } }
-
-// WithPrecision sets the precision; the default is PrecisionAuto.
-func WithPrecision(p Precision) Option { return func(o *options) { o.precision = p } }
-
-// WithCPU forces an instruction set; the default is kernels.Detect.
-func WithCPU(c kernels.CPU) Option { return func(o *options) { o.cpu = &c } }
-
-// WithLogger sets where the model logs; the default is nowhere.
-func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
 
 // Model is a loaded checkpoint. It is safe for concurrent use; its sessions are
 // used by one goroutine at a time each.
@@ -237,17 +194,6 @@ func (m *Model) Threads() int { return m.pool.Threads() }
 // CPU returns the instruction set in use.
 func (m *Model) CPU() kernels.CPU { return m.cpu }
 
-// ID identifies the model in profiles and saved sessions: a hash of the
-// configuration and of every tensor's name, type, shape and a sample of its bytes,
-// made when it is first asked for. It is empty if that is after Close.
-func (m *Model) ID() string {
-	if m.acquire() != nil {
-		return ""
-	}
-	defer m.release()
-	return m.identity()
-}
-
 // WeightBytes returns the bytes of all weights the model uses.
 func (m *Model) WeightBytes() int64 { return m.weights.Bytes() }
 
@@ -296,25 +242,3 @@ func (m *Model) acquire() error {
 }
 
 func (m *Model) release() { m.use.RUnlock() }
-
-// identity hashes what makes two checkpoints interchangeable: names, types,
-// shapes and 64 bytes at each of 16 places per tensor. Reading all of a
-// multi-gigabyte checkpoint would cost more than loading it.
-func identity(cfg *Config, w *Weights) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%s %d %d %d %d %d %d %d %v %v\n", cfg.Arch, cfg.Layers, cfg.Hidden, cfg.Intermediate,
-		cfg.Heads, cfg.KVHeads, cfg.HeadDim, cfg.Vocab, cfg.NormEps, cfg.Rope)
-	w.Each(func(name string, t tensor.Tensor) {
-		fmt.Fprintf(h, "%s %v %v\n", name, t.Type, t.Shape)
-		const places, size = 16, 64
-		if len(t.Data) <= places*size {
-			h.Write(t.Data)
-			return
-		}
-		for i := range places {
-			at := (len(t.Data) - size) / (places - 1) * i
-			h.Write(t.Data[at : at+size])
-		}
-	})
-	return "sha256:" + hex.EncodeToString(h.Sum(nil))[:32]
-}

@@ -1,0 +1,31 @@
+package kvcache
+
+import "fmt"
+
+// Truncate removes, from all heads, the entries with position pos and above.
+// Entries that were evicted or dropped do not come back; where DropBefore has
+// removed positions that the window of a token at pos needs, Truncate fails
+// and changes nothing.
+func (c *Cache) Truncate(pos int32) error {
+	if err := c.usable(); err != nil {
+		return fmt.Errorf("truncate to position %d: %w", pos, err)
+	}
+	pos = max(pos, 0)
+	for i := range c.heads {
+		p, layer := &c.heads[i], i/c.o.KVHeads
+		if c.last(p) >= pos && !c.inWindow(layer, p, pos-1) {
+			return fmt.Errorf("truncate to position %d: layer %d has dropped position %d, which its window of %d needs", pos, layer, p.dropped, c.window(layer))
+		}
+	}
+	for i := range c.heads {
+		c.cut(&c.heads[i], c.firstAtLeast(&c.heads[i], pos))
+	}
+	c.checkAll()
+	return nil
+}
+
+// inWindow reports whether a head that goes on behind the position last still
+// has everything that the next token's window covers.
+func (c *Cache) inWindow(layer int, p *head, last int32) bool {
+	return p.dropped < 0 || int64(p.dropped)+int64(c.window(layer)) <= int64(last)+1
+}

@@ -1,0 +1,206 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lukv/lukv/lukv"
+)
+
+// compression is the policy of one session, resolved against its model, and
+// its state. A nil compression does nothing; methods that sessions without a
+// policy reach allow it.
+type compression struct {
+	m      *Model
+	plan   *lukv.Compiled      // shared by forks
+	decode []*lukv.DecodeLayer // nil unless the cache is compressed while decoding
+	watch  watcher             // of decode passes
+
+	renumber bool // StreamingLLM's rerotate: positions become slots after the cut
+}
+
+// newCompression resolves a policy for sessions with the given options.
+func newCompression(m *Model, o SessionOptions) (*compression, error) {
+	if o.Compression == nil {
+		return nil, nil
+	}
+	c := m.cfg
+	shape := lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, BytesPerEntry: 2 * c.HeadDim * o.CacheType.Size()}
+	for at, w := range c.Windows {
+		if w > 0 {
+			if shape.Excluded == nil {
+				shape.Excluded = make([]bool, c.Layers)
+			}
+			shape.Excluded[at] = true
+		}
+	}
+	id := "" // which only profiles are checked against
+	if o.Compression.Profile != nil {
+		id = m.identity()
+	}
+	plan, err := o.Compression.Compile(id, shape)
+	if err != nil {
+		return nil, fmt.Errorf("compression: %w", err)
+	}
+	comp := &compression{m: m, plan: plan}
+	if r := plan.Metric().Config().Rerotate; r != nil && *r {
+		if plan.Allocator().Name() != "uniform" || shape.Excluded != nil || m.rope.Dynamic() {
+			return nil, errors.New("compression: renumbering positions works with the uniform allocator, without sliding windows and without dynamic rope scaling only")
+		}
+		comp.renumber = true
+	}
+	comp.reset()
+	return comp, nil
+}
+
+// reset forgets the decode state.
+func (c *compression) reset() {
+	if c.plan.Decoding() == nil {
+		return
+	}
+	cfg := c.m.cfg
+	c.decode = make([]*lukv.DecodeLayer, cfg.Layers)
+	for at := range c.decode {
+		if cfg.Windows[at] == 0 {
+			c.decode[at] = c.plan.Decoding().NewLayer(cfg.Heads, cfg.KVHeads, cfg.HeadDim)
+		}
+	}
+}
+
+func (c *compression) clone() *compression {
+	if c == nil {
+		return nil
+	}
+	d := &compression{m: c.m, plan: c.plan, renumber: c.renumber}
+	if c.decode != nil {
+		d.decode = make([]*lukv.DecodeLayer, len(c.decode))
+		for i, l := range c.decode {
+			if l != nil {
+				d.decode[i] = l.Clone()
+			}
+		}
+	}
+	return d
+}
+
+// prefillEnabled reports whether a context of T tokens is to be compressed. A
+// ratio of 0, or a budget of at least the length, is no compression (P2).
+func (c *compression) prefillEnabled(T int) bool {
+	if c == nil {
+		return false
+	}
+	d := c.plan.Demand(T)
+	return !d.Untouched()
+}
+
+// watchDecode returns the watcher of a pass over all layers, nil if nobody
+// watches. prefill says that the pass is a prefill.
+func (c *compression) watchDecode(s *Session, prefill bool) *watcher {
+	var p *probe
+	if !prefill {
+		p = s.probe
+	}
+	if c == nil || c.decode == nil {
+		if p == nil {
+			return nil
+		}
+		return &watcher{s: s, probe: p}
+	}
+	w := &c.watch
+	w.s, w.decode, w.record, w.prefill, w.probe = s, c.decode, c.plan.Decoding().Needs(), prefill, p
+	return w
+}
+
+// rewind follows the cache back to position pos.
+func (c *compression) rewind(s *Session, pos int) {
+	if c == nil || c.decode == nil {
+		return
+	}
+	lens := make([]int, c.m.cfg.KVHeads)
+	for at, l := range c.decode {
+		if l != nil {
+			for h := range lens {
+				lens[h] = s.cache.Len(at, h)
+			}
+			l.Rewind(lens, pos)
+		}
+	}
+}
+
+// afterPass cuts the cache while decoding, where the schedule says so.
+func (c *compression) afterPass(ctx context.Context, s *Session, n int, prefill bool) error {
+	if c == nil || c.decode == nil {
+		return nil
+	}
+	for at, l := range c.decode {
+		if l == nil {
+			continue
+		}
+		kept, err := l.After(ctx, s.layerView(at), n, prefill, c.plan.DecodeBudgets())
+		if err == nil {
+			err = s.cache.Err()
+		}
+		if err != nil {
+			return fmt.Errorf("layer %d: %w", at, err)
+		}
+		if kept == nil {
+			continue
+		}
+		for h, slots := range kept {
+			if err := s.cache.Keep(at, h, slots); err != nil {
+				return fmt.Errorf("compress layer %d while decoding: %w", at, err)
+			}
+		}
+		s.stats.Cuts++
+	}
+	return nil
+}
+
+// layerView describes a layer of the cache to the metrics.
+func (s *Session) layerView(at int) *lukv.Layer {
+	m, cfg := s.m, s.m.cfg
+	l := &lukv.Layer{
+		Index: at, Heads: cfg.Heads, KVHeads: cfg.KVHeads, HeadDim: cfg.HeadDim,
+		Lens: make([]int, cfg.KVHeads),
+		Keys: func(h, lo, hi int, dst []float32) []float32 { return s.cache.Keys(at, h, lo, hi, dst) },
+		Values: func(h, lo, hi int, dst []float32) []float32 {
+			return s.cache.Values(at, h, lo, hi, dst)
+		},
+		Positions:    func(h int) []int32 { return s.cache.Positions(at, h, nil) },
+		NextPosition: s.pos,
+		InvFreq:      m.rope.InvFreq(s.pos), RopeScale: m.rope.AttentionFactor(),
+		CPU: m.cpu, Parallel: m.parallel,
+	}
+	ragged := false
+	for h := range l.Lens {
+		l.Lens[h] = s.cache.Len(at, h)
+		l.T = max(l.T, l.Lens[h])
+		ragged = ragged || l.Lens[h] != l.Lens[0]
+	}
+	if !ragged {
+		l.Lens = nil
+	}
+	return l
+}
+
+// parallel runs fn(0) … fn(n-1) on the model's workers.
+func (m *Model) parallel(n int, fn func(i int)) { m.pool.Run(n, 1, parallelTask(fn)) }
+
+// firstError returns the first error of tasks that ran in parallel.
+func firstError(errs []error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type parallelTask func(i int)
+
+func (t parallelTask) Run(lo, hi, _ int) {
+	for i := lo; i < hi; i++ {
+		t(i)
+	}
+}

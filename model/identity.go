@@ -1,0 +1,42 @@
+package model
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+// ID identifies the model in profiles and saved sessions: a hash of the
+// configuration and of every tensor's name, type, shape and a sample of its bytes,
+// made when it is first asked for. It is empty if that is after Close.
+func (m *Model) ID() string {
+	if m.acquire() != nil {
+		return ""
+	}
+	defer m.release()
+	return m.identity()
+}
+
+// identity hashes what makes two checkpoints interchangeable: names, types,
+// shapes and 64 bytes at each of 16 places per tensor. Reading all of a
+// multi-gigabyte checkpoint would cost more than loading it.
+func identity(cfg *Config, w *Weights) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s %d %d %d %d %d %d %d %v %v\n", cfg.Arch, cfg.Layers, cfg.Hidden, cfg.Intermediate,
+		cfg.Heads, cfg.KVHeads, cfg.HeadDim, cfg.Vocab, cfg.NormEps, cfg.Rope)
+	w.Each(func(name string, t tensor.Tensor) {
+		fmt.Fprintf(h, "%s %v %v\n", name, t.Type, t.Shape)
+		const places, size = 16, 64
+		if len(t.Data) <= places*size {
+			h.Write(t.Data)
+			return
+		}
+		for i := range places {
+			at := (len(t.Data) - size) / (places - 1) * i
+			h.Write(t.Data[at : at+size])
+		}
+	})
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))[:32]
+}

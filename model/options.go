@@ -1,0 +1,48 @@
+package model
+
+import (
+	"log/slog"
+
+	"github.com/lukv/lukv/kernels"
+)
+
+// Precision says how activations enter products with bf16 weights.
+type Precision string
+
+const (
+	// PrecisionAuto is bf16 for checkpoints whose weights are bf16, else f32.
+	PrecisionAuto Precision = "auto"
+	// PrecisionBF16 rounds activations to bf16 before a product with bf16
+	// weights or with cached keys and values of bf16; sums are f32. Other weights
+	// and caches are treated as with PrecisionF32.
+	PrecisionBF16 Precision = "bf16"
+	// PrecisionF32 takes activations as they are.
+	PrecisionF32 Precision = "f32"
+)
+
+// Option configures [Open] and its siblings.
+type Option func(*options)
+
+type options struct {
+	threads   int
+	precision Precision
+	cpu       *kernels.CPU
+	logger    *slog.Logger
+
+	device       kernels.Device
+	deviceName   string
+	deviceLayers *int
+}
+
+// WithThreads sets the number of threads of the model, shared by its sessions.
+// The default, and the meaning of n < 1, is GOMAXPROCS.
+func WithThreads(n int) Option { return func(o *options) { o.threads = n } }
+
+// WithPrecision sets the precision; the default is PrecisionAuto.
+func WithPrecision(p Precision) Option { return func(o *options) { o.precision = p } }
+
+// WithCPU forces an instruction set; the default is kernels.Detect.
+func WithCPU(c kernels.CPU) Option { return func(o *options) { o.cpu = &c } }
+
+// WithLogger sets where the model logs; the default is nowhere.
+func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }
