@@ -32,6 +32,8 @@ var floors = map[string]int{
 
 	"internal/bench": 6,
 
+	"internal/report": 2,
+
 	"model":             5,
 	"model/builtin":     5,
 	"model/calibration": 5,
@@ -52,6 +54,7 @@ var floors = map[string]int{
 	"internal/probe": 1,
 	"tensor":         1,
 
+	"":                    0, // the page of the module, without code
 	"internal/arena":      0,
 	"internal/atomicfile": 0,
 	"internal/detmath":    0,

@@ -1,0 +1,184 @@
+package house
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/stretchr/testify/require"
+)
+
+// documents lists the Markdown files of the module outside testdata, relative
+// to its root.
+func documents(t *testing.T) []string {
+	var names []string
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		base := entry.Name()
+		if entry.IsDir() && (base == "testdata" || strings.HasPrefix(base, ".") && name != root) {
+			return filepath.SkipDir
+		}
+		if strings.HasSuffix(base, ".md") {
+			relative, err := filepath.Rel(root, name)
+			if err != nil {
+				return err
+			}
+			names = append(names, filepath.ToSlash(relative))
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	return names
+}
+
+var (
+	fences   = regexp.MustCompile("(?ms)^```.*?^```|^    [^\n]*$")
+	links    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	headings = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	codes    = regexp.MustCompile("`([^`\n]+)`")
+	testName = regexp.MustCompile(`^(?:Test|Fuzz|Example|Benchmark)[A-Z]\w*$`)
+	goFile   = regexp.MustCompile(`^[\w./-]+/[\w.-]+\.(?:go|s|md|txt|py|json)$`)
+	makeRule = regexp.MustCompile(`^make ([a-z]+)`)
+)
+
+// prose is a document without its code blocks.
+func prose(t *testing.T, name string) string {
+	text, err := os.ReadFile(filepath.Join(root, name))
+	require.NoError(t, err)
+	return fences.ReplaceAllString(string(text), "")
+}
+
+// anchor is the name that a heading gets in a rendered page.
+func anchor(heading string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, strings.TrimSpace(strings.ReplaceAll(heading, "`", "")))
+}
+
+// TestLinks follows the relative links of the documents, to files and to
+// headings.
+func TestLinks(t *testing.T) {
+	checked := 0
+	for _, name := range documents(t) {
+		for _, match := range links.FindAllStringSubmatch(prose(t, name), -1) {
+			target, fragment, _ := strings.Cut(match[1], "#")
+			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
+				continue
+			}
+			checked++
+			to := name
+			if target != "" {
+				to = path.Join(path.Dir(name), target)
+			}
+			if _, err := os.Stat(filepath.Join(root, to)); err != nil {
+				t.Errorf("%s: link to %s, which does not exist", name, match[1])
+				continue
+			}
+			if fragment == "" {
+				continue
+			}
+			found := false
+			for _, heading := range headings.FindAllStringSubmatch(prose(t, to), -1) {
+				found = found || anchor(heading[1]) == fragment
+			}
+			if !found {
+				t.Errorf("%s: link to %s, but no heading has that anchor", name, match[1])
+			}
+		}
+	}
+	require.Greater(t, checked, 10)
+}
+
+// TestDocumentsNameWhatExists looks up the files, tests and make rules that
+// documents name in code spans. The changelog may name what is gone.
+func TestDocumentsNameWhatExists(t *testing.T) {
+	var tests strings.Builder
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(name, "_test.go") {
+			text, err := os.ReadFile(name)
+			tests.Write(text)
+			return err
+		}
+		return err
+	})
+	require.NoError(t, err)
+	rules, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	require.NoError(t, err)
+	checked := 0
+	for _, name := range documents(t) {
+		if name == "CHANGELOG.md" {
+			continue
+		}
+		for _, match := range codes.FindAllStringSubmatch(prose(t, name), -1) {
+			code := match[1]
+			switch {
+			case testName.MatchString(code):
+				if !strings.Contains(tests.String(), "\nfunc "+code+"(") {
+					t.Errorf("%s: names the test %s, which does not exist", name, code)
+				}
+			case goFile.MatchString(code):
+				_, here := os.Stat(filepath.Join(root, code))
+				_, beside := os.Stat(filepath.Join(root, path.Dir(name), code))
+				if here != nil && beside != nil {
+					t.Errorf("%s: names the file %s, which does not exist", name, code)
+				}
+			case makeRule.MatchString(code):
+				if rule := makeRule.FindStringSubmatch(code)[1]; !strings.Contains(string(rules), "\n"+rule+":") {
+					t.Errorf("%s: names the rule %s, which the Makefile does not have", name, code)
+				}
+			default:
+				continue
+			}
+			checked++
+		}
+	}
+	require.Greater(t, checked, 20)
+}
+
+// TestFloorsAreDocumented holds the table of docs/architecture.md against the
+// floors.
+func TestFloorsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
+	require.NoError(t, err)
+	for folder := range floors {
+		if folder != "" && !strings.Contains(string(text), "`"+folder+"`") {
+			t.Errorf("docs/architecture.md does not say what %s is", folder)
+		}
+	}
+}
+
+var bound = regexp.MustCompile("\\| `([\\w/.]+\\.go)` `(\\w+) = ([^`]+)` \\|")
+
+// TestBoundsAreDocumented holds the numbers of docs/security.md against the
+// constants in the source.
+func TestBoundsAreDocumented(t *testing.T) {
+	rows := bound.FindAllStringSubmatch(prose(t, "docs/security.md"), -1)
+	require.Greater(t, len(rows), 10)
+	for _, row := range rows {
+		file, name, value := row[1], row[2], row[3]
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Errorf("docs/security.md: %s of %s: %v", name, file, err)
+			continue
+		}
+		declared := regexp.MustCompile(`(?m)^(?:const)?\s+` + name + `\s+= (.*?)\s*(?://.*)?$`).FindSubmatch(text)
+		if declared == nil {
+			t.Errorf("docs/security.md: %s does not declare %s", file, name)
+		} else if string(declared[1]) != value {
+			t.Errorf("docs/security.md: %s in %s is %s, the document says %s", name, file, declared[1], value)
+		}
+	}
+}
