@@ -9,8 +9,7 @@
 // compressed session, and hands out one [Answer] per item and method. A [Log]
 // keeps answers in a file and lets a run go on. [Summarize] turns answers into
 // rows per method and task with bootstrap confidence intervals; [WriteTable],
-// [WriteMarkdown] and [WriteCSV] print them. [ChatFraming] and [PlainFraming]
-// give the text around context and question.
+// [WriteMarkdown] and [WriteCSV] print them.
 //
 // The protocol is question-agnostic: only the context is in the cache when it
 // is compressed; the question and the generated answer are never evicted, and

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -288,7 +289,7 @@ func FuzzOpenLog(f *testing.F) {
 }
 
 // builtinFraming is the embedded model's prompt.
-var builtinFraming = Framing{Before: "<s><|user|>", Between: "\n\n", After: "<|assistant|>"}
+var builtinFraming = dialog.Framing{Before: "<s><|user|>", Between: "\n\n", After: "<|assistant|>"}
 
 // few returns the embedded samples of a task and length, at most n.
 func few(task string, length, n int) []Item {
@@ -318,20 +319,6 @@ func collect(t *testing.T, m *model.Model, items []Item, methods []Method, o Opt
 		return nil
 	}))
 	return out
-}
-
-func TestFraming(t *testing.T) {
-	m := open(t)
-	f, err := ChatFraming(t.Context(), m, FixedDate)
-	require.NoError(t, err)
-	f.Between = "\n\n"
-	assert.Equal(t, builtinFraming, f)
-	plain, err := PlainFraming(m)
-	require.NoError(t, err)
-	assert.Equal(t, Framing{Before: "<s>", After: "\n"}, plain)
-	head, tail := f.Prompt("c", "q", "a")
-	wantHead, wantTail := builtin.Prompt("c", "q", "a")
-	assert.Equal(t, [2]string{wantHead, wantTail}, [2]string{head, tail})
 }
 
 func TestRun(t *testing.T) {

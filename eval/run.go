@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
@@ -23,7 +24,7 @@ type Method struct {
 
 // Options configure a run.
 type Options struct {
-	Framing      Framing
+	Framing      dialog.Framing
 	Match        Match
 	Clean        Clean
 	MaxNewTokens int // for items that do not say; 64 if 0
@@ -152,7 +153,7 @@ func (r *runner) parts(i int) (head, tail []int32) {
 		it.Context += r.o.Framing.Between + it.Question
 		it.Question = ""
 	}
-	a, b := r.o.Framing.Parts(it)
+	a, b := r.o.Framing.Prompt(it.Context, it.Question, it.AnswerPrefix)
 	if r.o.QueryAware {
 		b = strings.TrimPrefix(b, r.o.Framing.Between)
 	}

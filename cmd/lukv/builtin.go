@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
@@ -14,13 +14,13 @@ import (
 // card, its own calibration texts, samples and profiles.
 
 // builtinFraming is the text around context and question of builtin.Prompt.
-var builtinFraming = func() eval.Framing {
+var builtinFraming = func() dialog.Framing {
 	const question = "?"
 	before, _ := builtin.Prompt("", "", "")
 	_, tail := builtin.Prompt("", question, "")
 	for i := range tail {
 		if tail[i:i+1] == question {
-			return eval.Framing{Before: before, Between: tail[:i], After: tail[i+1:]}
+			return dialog.Framing{Before: before, Between: tail[:i], After: tail[i+1:]}
 		}
 	}
 	panic("the prompt of the embedded model lacks the question")
@@ -46,12 +46,12 @@ func builtinTexts() []calibration.Text {
 
 // evalFraming is the framing of data whose questions follow their context
 // without a break of their own.
-func evalFraming(ctx context.Context, m *model.Model, name string, raw bool) (eval.Framing, error) {
+func evalFraming(ctx context.Context, m *model.Model, name string, raw bool) (dialog.Framing, error) {
 	switch {
 	case name == builtin.Name && !raw:
 		return builtinFraming, nil
 	case raw:
-		return eval.PlainFraming(m)
+		return dialog.PlainFraming(m)
 	}
-	return eval.ChatFraming(ctx, m, eval.FixedDate)
+	return dialog.ChatFraming(ctx, m, dialog.FixedDate)
 }

@@ -9,9 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 	"unicode"
 
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/internal/lineedit"
+	"github.com/lukv/lukv/model"
 )
 
 type chatCmd struct {
@@ -48,7 +51,8 @@ type chatter struct {
 	*chatCmd
 	e    *env               // out and err are the terminal's if there is one
 	term *lineedit.Terminal // nil: no terminal
-	conv *conversation
+	m    *model.Model
+	conv *dialog.Conversation
 	busy context.Context // of the work in progress
 
 	noted bool // that the template leaves the system prompt out
@@ -60,15 +64,54 @@ func (c *chatCmd) Run(e *env) error {
 		return err
 	}
 	defer m.Close()
-	r := &chatter{chatCmd: c, e: e, busy: e.ctx}
-	if r.conv, err = newConversation(m, c); err != nil {
+	r := &chatter{chatCmd: c, e: e, m: m, busy: e.ctx}
+	if err := r.begin(); err != nil {
 		return err
 	}
-	defer r.conv.close()
+	defer r.conv.Close()
 	if isTerminal(e.in) && isTerminal(e.out) {
 		return r.interactive()
 	}
 	return r.piped()
+}
+
+// begin makes the conversation. Settings that cannot work are refused before
+// anything is typed.
+func (r *chatter) begin() error {
+	format, err := dialog.NewFormat(r.m, time.Now())
+	if r.Raw {
+		format, err = dialog.PlainFormat(r.m)
+	}
+	if err != nil {
+		return err
+	}
+	r.conv = dialog.NewConversation(r.m, format)
+	r.conv.System = r.System
+	return r.apply()
+}
+
+// apply hands the settings to the conversation, or says why they cannot be.
+func (r *chatter) apply() error {
+	sampling, err := r.sampling(r.m)
+	if err != nil {
+		return err
+	}
+	policy, err := r.compression(r.m)
+	if err != nil {
+		return err
+	}
+	r.conv.Sampling, r.conv.Stop = sampling, r.Stop
+	r.conv.Session = r.session()
+	r.conv.Session.Compression = policy
+	return nil
+}
+
+// limit is the number of tokens that the context takes.
+func (r *chatter) limit() int {
+	if n := r.MaxContext; n > 0 {
+		return n
+	}
+	return r.m.Config().MaxPositions
 }
 
 // piped answers standard input as one message.
@@ -119,7 +162,7 @@ func (r *chatter) interactive() error {
 			r.warn(term.History.Open(filepath.Join(dir, "lukv", "history")))
 		}
 	}
-	r.e.note("%s, %d tokens of context. /help lists the commands, /bye leaves.", r.Model, r.conv.limit())
+	r.e.note("%s, %d tokens of context. /help lists the commands, /bye leaves.", r.Model, r.limit())
 	if r.Load != "" {
 		r.interruptible(func() error { return r.load(r.Load) })
 	}
@@ -222,14 +265,27 @@ func (r *chatter) read() (string, error) {
 
 // ask puts a message to the model and prints the answer as it comes.
 func (r *chatter) ask(text string) error {
-	p := r.e.progress()
+	p := r.reading()
 	defer p.clear()
 	out := r.e.out
 	if r.term != nil {
 		out = plainWriter{out}
 	}
-	st, err := r.conv.ask(r.busy, text, out, p)
-	if st.NoSystem && !r.noted {
+	turn, err := r.conv.Ask(r.busy, text, func(text string) error {
+		p.clear()
+		_, err := io.WriteString(out, text)
+		return err
+	})
+	p.clear()
+	if turn.Held > 0 {
+		if _, e := fmt.Fprintln(out); err == nil {
+			err = e
+		}
+	}
+	if errors.Is(err, model.ErrContextFull) {
+		err = fmt.Errorf("%w (/clear forgets the conversation, /set ratio and /load FILE compress a document)", err)
+	}
+	if turn.NoSystem && !r.noted {
 		r.noted = true
 		r.e.note("the model's chat template leaves the system prompt out")
 	}
@@ -240,9 +296,22 @@ func (r *chatter) ask(text string) error {
 		return err
 	}
 	if r.Stats {
-		st.write(r.e.err)
+		writeTurn(r.e.err, turn)
 	}
 	return err
+}
+
+// reading returns a line that shows how much of a prompt is read.
+func (r *chatter) reading() *progress {
+	p := r.e.progress()
+	r.conv.Progress = p.tokens("reading", 1)
+	return p
+}
+
+func writeTurn(w io.Writer, t dialog.Turn) {
+	rate := func(n int, d time.Duration) float64 { return float64(n) / max(d.Seconds(), 1e-9) }
+	fmt.Fprintf(w, "read %d of %d tokens in %s (%.0f tokens/s), answered %d in %s (%.1f tokens/s)\n",
+		t.Read, t.Held, since(ms(t.ReadTime)), rate(t.Read, t.ReadTime), t.New, since(ms(t.AnswerTime)), rate(t.New, t.AnswerTime))
 }
 
 // plainWriter keeps control characters of a model or a file from a terminal. What
@@ -268,13 +337,13 @@ func (r *chatter) load(path string) error {
 	if err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
-	p := r.e.progress()
+	p := r.reading()
 	defer p.clear()
 	// A saved session is a safetensors file.
 	if len(head) > 8 && head[8] == '{' && head[7] == 0 {
-		err = r.conv.restore(r.busy, path)
+		err = r.conv.Restore(r.busy, path, r.conv.Session)
 	} else {
-		err = r.conv.loadDocument(r.busy, path, p)
+		err = r.document(path)
 	}
 	if err != nil {
 		return err
@@ -282,6 +351,18 @@ func (r *chatter) load(path string) error {
 	p.clear()
 	if r.term != nil {
 		r.describe()
+	}
+	return nil
+}
+
+// document puts the text of a file in front of a new conversation.
+func (r *chatter) document(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	if err := r.conv.ReadDocument(r.busy, string(data)); err != nil {
+		return fmt.Errorf("load %s: %w", path, err)
 	}
 	return nil
 }

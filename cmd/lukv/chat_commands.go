@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -31,7 +32,7 @@ a text of several lines. A message that begins with a slash is written with a bl
 func (r *chatter) command(line string) (leave bool, err error) {
 	name, arg, _ := strings.Cut(strings.TrimSpace(line), " ")
 	arg = strings.TrimSpace(arg)
-	p := r.e.progress()
+	p := r.reading()
 	defer p.clear()
 	switch name {
 	case "bye", "exit", "quit":
@@ -47,10 +48,10 @@ func (r *chatter) command(line string) (leave bool, err error) {
 	case "clear":
 		switch arg {
 		case "":
-			err = r.conv.clear(r.busy, p)
+			err = r.conv.Clear(r.busy)
 		case "all":
-			r.conv.chatState = chatState{System: r.conv.System}
-			r.conv.forget()
+			r.conv.State = dialog.State{System: r.conv.System}
+			r.conv.Forget()
 		default:
 			err = fmt.Errorf("/clear: found %q, expected nothing or all", arg)
 		}
@@ -66,8 +67,8 @@ func (r *chatter) command(line string) (leave bool, err error) {
 		if name == "load" {
 			return false, r.load(arg)
 		}
-		if err = r.conv.save(arg); err == nil {
-			fmt.Fprintf(r.e.out, "saved %s and %s\n", arg, sidecar(arg))
+		if err = r.conv.Save(arg); err == nil {
+			fmt.Fprintf(r.e.out, "saved %s and %s\n", arg, dialog.StateFile(arg))
 		}
 	default:
 		err = fmt.Errorf("/%s: no such command (/help lists them)", name)
@@ -177,10 +178,7 @@ func (r *chatter) set(arg string) error {
 		old, oldSystem := *r.chatCmd, r.conv.System
 		err := s.set(r, value)
 		if err == nil {
-			_, err = r.sampling(r.conv.m)
-		}
-		if err == nil && s.policy {
-			_, err = r.compression(r.conv.m)
+			err = r.apply()
 		}
 		if err != nil {
 			*r.chatCmd, r.conv.System = old, oldSystem
@@ -189,9 +187,9 @@ func (r *chatter) set(arg string) error {
 		if !s.policy {
 			return nil
 		}
-		p := r.e.progress()
+		p := r.reading()
 		defer p.clear()
-		if err := r.conv.reread(r.busy, p); err != nil || r.conv.s == nil {
+		if err := r.conv.Reread(r.busy); err != nil || r.conv.Held() == nil {
 			return err
 		}
 		p.clear()
@@ -216,7 +214,7 @@ func (r *chatter) show(what string) error {
 	switch what {
 	case "":
 		t := newTable(r.e.out)
-		t.line("model", "%s, %d tokens of context", r.Model, c.limit())
+		t.line("model", "%s, %d tokens of context", r.Model, r.limit())
 		t.line("messages", "%d", len(c.Messages))
 		if c.Document != "" {
 			t.line("document", "%d characters", len([]rune(c.Document)))
@@ -228,14 +226,10 @@ func (r *chatter) show(what string) error {
 			}
 			t.line(s.name, "%s", value)
 		}
-		sampling, err := r.sampling(c.m)
-		if err != nil {
-			return err
-		}
-		t.line("in effect", "%s", compact(sampling))
+		t.line("in effect", "%s", compact(c.Sampling))
 		return t.w.Flush()
 	case "messages":
-		for _, m := range c.all(c.Messages) {
+		for _, m := range c.All(c.Messages) {
 			role, _ := m.Get("role")
 			content, _ := m.Get("content")
 			fmt.Fprintf(plainWriter{r.e.out}, "%s: %s\n", role, content)
@@ -246,7 +240,7 @@ func (r *chatter) show(what string) error {
 		if len(messages) == 0 {
 			messages = append(messages, chat.NewMessage("user", "…"))
 		}
-		text, err := c.render(r.busy, messages)
+		text, err := c.Prompt(r.busy, messages)
 		if err != nil {
 			return err
 		}
@@ -258,8 +252,9 @@ func (r *chatter) show(what string) error {
 
 // describe prints one line on what the session holds.
 func (r *chatter) describe() {
-	st := r.conv.s.Stats()
-	fmt.Fprintf(r.e.out, "%d tokens read, %s of cache", r.conv.s.Len(), report.Bytes(st.CacheBytes))
+	s := r.conv.Held()
+	st := s.Stats()
+	fmt.Fprintf(r.e.out, "%d tokens read, %s of cache", s.Len(), report.Bytes(st.CacheBytes))
 	if st.Entries < st.FullEntries {
 		fmt.Fprintf(r.e.out, " instead of %s (%.1f %% of the entries removed)", report.Bytes(st.FullBytes), 100*st.Ratio)
 	}
@@ -268,14 +263,14 @@ func (r *chatter) describe() {
 
 // kv prints the cache.
 func (r *chatter) kv() {
-	s := r.conv.s
+	s := r.conv.Held()
 	if s == nil {
 		fmt.Fprintln(r.e.out, "the cache is empty")
 		return
 	}
 	st := s.Stats()
 	t := newTable(r.e.out)
-	if n := len(r.conv.headTokens); n > 0 {
+	if n := r.conv.DocumentTokens(); n > 0 {
 		t.line("tokens", "%d, of this %d of the document", s.Len(), n)
 	} else {
 		t.line("tokens", "%d", s.Len())

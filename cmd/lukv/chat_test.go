@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -69,126 +68,8 @@ func TestChatPiped(t *testing.T) {
 	}
 }
 
-// TestConversationFeedsWhatIsNew checks that a turn reads only what the session
-// does not hold, and that this changes no answer.
-func TestConversationFeedsWhatIsNew(t *testing.T) {
-	m, err := builtin.Open(t.Context())
-	require.NoError(t, err)
-	defer m.Close()
-	cmd := &chatCmd{}
-	cmd.Model, cmd.MaxTokens = builtin.Name, 30
-	c, err := newConversation(m, cmd)
-	require.NoError(t, err)
-	defer c.close()
-	turn := func(text string) (turnStats, string) {
-		t.Helper()
-		st, err := c.ask(t.Context(), text, io.Discard, nil)
-		require.NoError(t, err)
-		content, _ := c.Messages[len(c.Messages)-1].Get("content")
-		return st, content.(string)
-	}
-	// holds checks that the session has read the prompt and nothing else.
-	holds := func(messages int) {
-		t.Helper()
-		prompt, err := c.render(t.Context(), c.Messages[:messages])
-		require.NoError(t, err)
-		want := c.encode(prompt)
-		got := c.s.Tokens()
-		require.GreaterOrEqual(t, len(got), len(want))
-		assert.Equal(t, want, got[:len(want)])
-	}
-	questions := []string{"Who is Ada?", "And where does she live?", "What is her dog called?"}
-	var answers []string
-	total := 0
-	for i, q := range questions {
-		st, a := turn(q)
-		holds(2*i + 1)
-		answers = append(answers, a)
-		if i > 0 {
-			assert.Less(t, st.Read, 40, "turn %d", i)
-			assert.Greater(t, st.Held, total, "turn %d", i)
-		}
-		total = st.Held
-	}
-	// The same, each turn from nothing.
-	messages := c.Messages
-	for i, q := range questions {
-		c.forget()
-		c.Messages = messages[:2*i]
-		st, a := turn(q)
-		assert.Equal(t, answers[i], a)
-		assert.Equal(t, st.Held, st.Read)
-	}
-	// A message in the past changes: back to the common beginning.
-	c.Messages[1].Set("content", "Something else entirely.")
-	st, _ := turn(questions[0])
-	holds(len(c.Messages) - 1)
-	assert.Less(t, st.Read, st.Held)
-}
-
-// TestConversationStartsAgain covers what makes a session begin anew: sliding
-// windows that do not reach back, and a template that moves what stands before the
-// document.
-func TestConversationStartsAgain(t *testing.T) {
-	dir := t.TempDir()
-	for _, f := range families {
-		if f.name == "mistral" {
-			f.build(t, dir)
-		}
-	}
-	// As Mistral's own, this puts the system prompt into the last user message.
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), []byte(
-		`<s>{% for m in messages if m.role != 'system' %}{% if loop.last and messages[0].role == 'system' %}{{ messages[0].content }}: {% endif %}`+
-			`[{{ m.role }}] {{ m.content }}{% endfor %}[/]`), 0o600))
-	m, err := model.Open(t.Context(), dir)
-	require.NoError(t, err)
-	defer m.Close()
-	for _, document := range []string{"", strings.Repeat("Some words stand in a row. ", 30) + "\n"} {
-		for _, raw := range []bool{false, true} {
-			cmd := new(chatCmd)
-			cmd.Model, cmd.MaxTokens, cmd.System, cmd.Ratio, cmd.Raw = dir, 5, "Be kind", 0.5, raw
-			c, err := newConversation(m, cmd)
-			require.NoError(t, err)
-			if document != "" {
-				path := filepath.Join(dir, "document.txt")
-				require.NoError(t, os.WriteFile(path, []byte(document), 0o600))
-				require.NoError(t, c.loadDocument(t.Context(), path, nil))
-				assert.Equal(t, len(c.headTokens), c.s.Len())
-			}
-			for i := range 3 {
-				st, err := c.ask(t.Context(), strings.Repeat("What does it mean? ", 20), io.Discard, nil)
-				require.NoError(t, err)
-				assert.False(t, st.NoSystem)
-				prompt, err := c.render(t.Context(), c.Messages[:2*i+1])
-				require.NoError(t, err)
-				want := c.encode(prompt)
-				require.Equal(t, want, c.s.Tokens()[:len(want)])
-				if document != "" {
-					assert.True(t, strings.HasPrefix(prompt, c.head))
-					assert.True(t, strings.HasSuffix(c.head, strings.TrimSpace(document)))
-				}
-				if raw && i > 0 {
-					assert.Less(t, st.Read, st.Held/2, "plain lines only grow")
-				}
-			}
-			// Far behind the window.
-			c.Messages[0].Set("content", "Something else.")
-			_, err = c.ask(t.Context(), "And now?", io.Discard, nil)
-			require.NoError(t, err)
-			prompt, err := c.render(t.Context(), c.Messages[:len(c.Messages)-1])
-			require.NoError(t, err)
-			want := c.encode(prompt)
-			assert.Equal(t, want, c.s.Tokens()[:len(want)])
-			require.NoError(t, c.clear(t.Context(), nil))
-			if document != "" {
-				assert.Equal(t, c.headTokens, c.s.Tokens())
-			} else {
-				assert.Nil(t, c.s)
-			}
-			c.close()
-		}
-	}
-	// The embedded model's template knows no system prompt.
+// TestChatSystem: the embedded model's template knows no system prompt.
+func TestChatSystem(t *testing.T) {
 	_, _, msg := invoke(t, "Who?", "chat", builtin.Name, "--system", "Be kind")
 	assert.Equal(t, "the model's chat template leaves the system prompt out\n", msg)
 }
@@ -205,11 +86,11 @@ func TestChatGoesOnWithSavedContext(t *testing.T) {
 	require.Equal(t, exitOK, code, msg)
 	assert.Equal(t, want, got)
 
-	require.NoError(t, os.WriteFile(sidecar(saved), []byte(`{"messages":[],"head_tokens":100000}`), 0o600))
+	require.NoError(t, os.WriteFile(dialog.StateFile(saved), []byte(`{"messages":[],"head_tokens":100000}`), 0o600))
 	code, _, msg = invoke(t, "x", "chat", builtin.Name, "--load", saved)
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, msg, "100000 tokens")
-	require.NoError(t, os.WriteFile(sidecar(saved), []byte(`{`), 0o600))
+	require.NoError(t, os.WriteFile(dialog.StateFile(saved), []byte(`{`), 0o600))
 	code, _, msg = invoke(t, "x", "chat", builtin.Name, "--load", saved)
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, msg, "messages in")

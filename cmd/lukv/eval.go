@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
@@ -80,7 +81,7 @@ type evalSettings struct {
 	Clean        eval.Clean      `json:"clean"`
 	QueryAware   bool            `json:"query_aware"`
 	SharePrefill bool            `json:"share_prefill"`
-	Framing      eval.Framing    `json:"framing"`
+	Framing      dialog.Framing  `json:"framing"`
 	Methods      []evalMethod    `json:"methods"`
 }
 

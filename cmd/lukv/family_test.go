@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
@@ -198,28 +199,32 @@ func converse(t *testing.T, dir string) {
 	m, err := model.Open(t.Context(), dir, model.WithThreads(1))
 	require.NoError(t, err)
 	defer m.Close()
-	cmd := new(chatCmd)
-	cmd.Model, cmd.MaxTokens, cmd.Seed = dir, 8, 3
-	c, err := newConversation(m, cmd)
+	tok, err := m.Tokenizer()
 	require.NoError(t, err)
-	defer c.close()
+	format, err := dialog.NewFormat(m, dialog.FixedDate)
+	require.NoError(t, err)
+	sampling, err := (&samplingFlags{MaxTokens: 8, Seed: 3}).sampling(m)
+	require.NoError(t, err)
+	quiet := func(string) error { return nil }
+	c := dialog.NewConversation(m, format)
+	defer c.Close()
+	c.Sampling = sampling
 	for i, question := range []string{"Who are you?", "Where do you live?", "Why?"} {
 		messages := c.Messages
-		_, err := c.ask(t.Context(), question, io.Discard, nil)
+		_, err := c.Ask(t.Context(), question, quiet)
 		require.NoError(t, err)
-		prompt, err := c.render(t.Context(), c.Messages[:2*i+1])
+		prompt, err := c.Prompt(t.Context(), c.Messages[:2*i+1])
 		require.NoError(t, err)
-		want := c.encode(prompt)
-		assert.Equal(t, want, c.s.Tokens()[:len(want)], "turn %d", i)
+		want := tok.Encode(prompt, tokenizer.EncodeOptions{})
+		assert.Equal(t, want, c.Held().Tokens()[:len(want)], "turn %d", i)
 		answer, _ := c.Messages[2*i+1].Get("content")
 
-		fresh, err := newConversation(m, cmd)
-		require.NoError(t, err)
-		fresh.begun, fresh.Messages = c.begun, messages
-		_, err = fresh.ask(t.Context(), question, io.Discard, nil)
+		fresh := dialog.NewConversation(m, format)
+		fresh.Sampling, fresh.Messages = sampling, messages
+		_, err = fresh.Ask(t.Context(), question, quiet)
 		require.NoError(t, err)
 		same, _ := fresh.Messages[2*i+1].Get("content")
 		assert.Equal(t, same, answer, "turn %d", i)
-		fresh.close()
+		fresh.Close()
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -364,8 +365,8 @@ func (f *samplingFlags) sampling(m *model.Model) (model.Sampling, error) {
 	if f.Temperature == nil && s.Temperature == 0 && (f.TopK != nil || f.TopP != nil || f.MinP != nil) {
 		s.Temperature = 1 // whoever restricts the draw wants one
 	}
-	if slices.Contains(f.Stop, "") {
-		return s, usage("--stop: the text is empty")
+	if err := dialog.CheckStops(f.Stop); err != nil {
+		return s, usage("--stop: %w", err)
 	}
 	if err := s.Validate(); err != nil {
 		return s, usageError{err}

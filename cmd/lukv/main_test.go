@@ -248,37 +248,6 @@ func TestSplitList(t *testing.T) {
 	}
 }
 
-func TestStreamerHoldsBackStopTexts(t *testing.T) {
-	for _, c := range []struct {
-		stops []string
-		parts []string
-		want  string
-	}{
-		{nil, []string{"ab", "c"}, "abc"},
-		{[]string{"END"}, []string{"a E", "N", "D b"}, "a "},
-		{[]string{"END"}, []string{"a E", "N", "X", "E"}, "a ENXE"},
-		{[]string{"xyz", "y"}, []string{"ax", "y"}, "ax"},
-		{[]string{"é!"}, []string{"caf", "é", "é!"}, "café"},
-		{[]string{"a"}, []string{"a"}, ""},
-	} {
-		var out strings.Builder
-		s := &streamer{stops: c.stops, w: &out}
-		for _, p := range c.parts {
-			if !s.stopped {
-				require.NoError(t, s.text(p))
-			}
-			for _, stop := range c.stops {
-				assert.NotContains(t, out.String(), stop)
-			}
-		}
-		if !s.stopped {
-			require.NoError(t, s.emit(s.held))
-		}
-		assert.Equal(t, c.want, out.String(), "%q", c.parts)
-		assert.Equal(t, c.want, s.all.String())
-	}
-}
-
 func TestQuoteArg(t *testing.T) {
 	assert.Equal(t, "a-b.c", quoteArg("a-b.c"))
 	assert.Equal(t, "''", quoteArg(""))

@@ -9,7 +9,7 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
@@ -214,9 +214,9 @@ func (k *maker) prompt() (calibration.Prompt, error) {
 	if k.Model == builtin.Name {
 		return builtin.Prompt, nil
 	}
-	f, err := eval.PlainFraming(k.m)
+	f, err := dialog.PlainFraming(k.m)
 	if k.Template {
-		f, err = eval.ChatFraming(k.e.ctx, k.m, eval.FixedDate)
+		f, err = dialog.ChatFraming(k.e.ctx, k.m, dialog.FixedDate)
 	}
 	f.Between = "\n\n"
 	return f.Prompt, err

@@ -82,11 +82,11 @@ func (e *env) note(format string, args ...any) {
 }
 
 // tokens is the progress function of a prefill.
-func (p *progress) tokens(what string, n, layers int) func(done, total int) {
+func (p *progress) tokens(what string, layers int) func(done, total int) {
 	if p == nil {
 		return nil
 	}
 	return func(done, total int) {
-		p.show("%s: %d of %d tokens", what, done/max(1, layers), n)
+		p.show("%s: %d of %d tokens", what, done/max(1, layers), total/max(1, layers))
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -102,7 +102,7 @@ type runner struct {
 	e       *env
 	m       *model.Model
 	tok     *tokenizer.Tokenizer
-	framing eval.Framing
+	framing dialog.Framing
 	result  runResult
 }
 
@@ -156,16 +156,16 @@ func (c *runCmd) check() error {
 }
 
 // frame returns the text around context and prompt.
-func (r *runner) frame() (eval.Framing, error) {
+func (r *runner) frame() (dialog.Framing, error) {
 	switch {
 	case r.Raw:
-		f, err := eval.PlainFraming(r.m)
+		f, err := dialog.PlainFraming(r.m)
 		f.After = ""
 		return f, err
 	case r.Model == builtin.Name:
 		return builtinFraming, nil
 	}
-	f, err := eval.ChatFraming(r.e.ctx, r.m, time.Now())
+	f, err := dialog.ChatFraming(r.e.ctx, r.m, time.Now())
 	f.Between = "\n\n"
 	return f, err
 }
@@ -268,7 +268,7 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	tokens := r.tok.Encode(head, tokenizer.EncodeOptions{})
 	p := r.e.progress()
 	defer p.clear()
-	o.Progress = p.tokens("reading", len(tokens), r.m.Config().Layers)
+	o.Progress = p.tokens("reading", r.m.Config().Layers)
 	s, err := r.m.NewSession(o)
 	if err != nil {
 		return nil, err
@@ -359,11 +359,14 @@ func (r *runner) answer(s *model.Session, contextText, prompt string, sampling m
 }
 
 func (r *runner) generate(s *model.Session, sampling model.Sampling) error {
-	out := io.Discard
-	if !r.JSON {
-		out = r.e.out
+	write := func(text string) error {
+		if r.JSON {
+			return nil
+		}
+		_, err := io.WriteString(r.e.out, text)
+		return err
 	}
-	text := newStreamer(r.tok, r.Stop, out)
+	answer := dialog.NewAnswer(r.tok, r.Stop)
 	ctx, cancel := context.WithCancel(r.e.ctx)
 	defer cancel()
 	for t, err := range s.Generate(ctx, sampling) {
@@ -377,8 +380,8 @@ func (r *runner) generate(s *model.Session, sampling model.Sampling) error {
 		if r.Logprobs > 0 {
 			r.result.Tokens = append(r.result.Tokens, r.token(t))
 		}
-		stopped, err := text.token(t.ID)
-		if err != nil {
+		text, stopped := answer.Token(t.ID)
+		if err := write(text); err != nil {
 			return err
 		}
 		if stopped {
@@ -386,18 +389,12 @@ func (r *runner) generate(s *model.Session, sampling model.Sampling) error {
 		}
 	}
 	r.result.Finish = s.FinishReason()
-	if err := text.flush(); err != nil {
-		return err
-	}
-	if text.stopped {
+	end := answer.End()
+	if answer.Stopped() {
 		r.result.Finish = model.FinishStop
 	}
-	r.result.Answer = text.all.String()
-	if !r.JSON {
-		_, err := fmt.Fprintln(r.e.out)
-		return err
-	}
-	return nil
+	r.result.Answer = answer.Text()
+	return write(end + "\n")
 }
 
 func (r *runner) token(t model.Token) runToken {

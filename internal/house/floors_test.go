@@ -30,6 +30,7 @@ var floors = map[string]int{
 
 	"eval": 7,
 
+	"dialog":         6,
 	"internal/bench": 6,
 
 	"internal/report": 2,

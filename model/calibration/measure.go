@@ -17,8 +17,7 @@ type Prompt func(context, question, answerPrefix string) (head, tail string)
 // Options say how importance is measured. The zero value measures 64 greedy
 // tokens per answer.
 type Options struct {
-	// Prompt frames context and question; required. eval.PlainFraming and
-	// eval.ChatFraming make some.
+	// Prompt frames context and question; required. Package dialog makes some.
 	Prompt Prompt
 
 	// MaxSteps is the number of tokens generated per question, 64 if 0.

@@ -1,8 +1,7 @@
-package eval
+package dialog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer"
-	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 // Framing is the text around context and question in a prompt:
@@ -19,17 +17,14 @@ import (
 //
 // The bar is where compression happens. Special tokens stand as text.
 type Framing struct {
-	Before, Between, After string
+	Before  string `json:"before"`
+	Between string `json:"between"`
+	After   string `json:"after"`
 }
 
 // Prompt returns the two parts of a prompt.
 func (f Framing) Prompt(context, question, answerPrefix string) (head, tail string) {
 	return f.Before + context, f.Between + question + f.After + answerPrefix
-}
-
-// Parts returns the two parts of an item's prompt.
-func (f Framing) Parts(it Item) (head, tail string) {
-	return f.Prompt(it.Context, it.Question, it.AnswerPrefix)
 }
 
 // FixedDate is the date that evaluations and profiles put into prompts whose
@@ -41,26 +36,19 @@ var FixedDate = time.Date(2024, time.July, 26, 12, 0, 0, 0, time.UTC)
 // takes for the current time. A checkpoint without a template gives
 // [PlainFraming].
 func ChatFraming(ctx context.Context, m *model.Model, now time.Time) (Framing, error) {
-	src := m.Source()
-	if src == nil {
-		return Framing{}, errors.New("chat framing: a model made in memory has no template")
-	}
-	t, err := chat.Load(src)
-	if errors.Is(err, chat.ErrNoTemplate) {
-		return PlainFraming(m)
-	}
+	f, err := NewFormat(m, now)
 	if err != nil {
 		return Framing{}, fmt.Errorf("chat framing: %w", err)
 	}
-	special, err := chat.SpecialTokens(src)
-	if err != nil {
-		return Framing{}, fmt.Errorf("chat framing: %w", err)
+	return f.framing(ctx)
+}
+
+func (f *Format) framing(ctx context.Context) (Framing, error) {
+	if f.template == nil {
+		return Framing{Before: f.bos, After: "\n"}, nil
 	}
 	const content = "lukv-content-7f3a"
-	before, after, err := t.Split(ctx, chat.Input{
-		AddGenerationPrompt: true, Extra: special,
-		Options: chat.Options{Now: func() time.Time { return now }},
-	}, content)
+	before, after, err := f.template.Split(ctx, f.input(nil), content)
 	if err != nil {
 		return Framing{}, fmt.Errorf("chat framing: %w", err)
 	}

@@ -1,0 +1,97 @@
+package dialog
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// Answer makes text of an answer's tokens as they come, up to the first stop
+// text. It never gives out a part of a stop text, wherever the borders of
+// tokens are, nor a part of a character. It belongs to one goroutine.
+type Answer struct {
+	dec     *tokenizer.StreamDecoder
+	stops   []string
+	held    string // may be the beginning of a stop text
+	all     strings.Builder
+	stopped bool
+}
+
+// NewAnswer returns an empty answer. It ends before the first of the stop texts,
+// which [CheckStops] accepts.
+func NewAnswer(tok *tokenizer.Tokenizer, stops []string) *Answer {
+	return &Answer{dec: tok.NewDecoder(true), stops: stops}
+}
+
+// CheckStops reports stop texts that cannot be looked for: empty ones, which
+// stand everywhere, and those that are not UTF-8, which no text contains.
+func CheckStops(stops []string) error {
+	for _, s := range stops {
+		switch {
+		case s == "":
+			return fmt.Errorf("the text is empty")
+		case !utf8.ValidString(s):
+			return fmt.Errorf("%q is not UTF-8", s)
+		}
+	}
+	return nil
+}
+
+// Token takes the next token and returns the text that is certain with it,
+// which may be empty. Once a stop text is complete it reports true; further
+// tokens are ignored.
+func (a *Answer) Token(id int32) (text string, stopped bool) {
+	if a.stopped {
+		return "", true
+	}
+	return a.add(a.dec.Write(id)), a.stopped
+}
+
+// End returns what was held back. Call it once, behind the last token.
+func (a *Answer) End() string {
+	if a.stopped {
+		return ""
+	}
+	text := a.add(a.dec.Flush())
+	if !a.stopped {
+		a.all.WriteString(a.held)
+		text, a.held = text+a.held, ""
+	}
+	return text
+}
+
+// Text is everything that was given out so far.
+func (a *Answer) Text() string { return a.all.String() }
+
+// Stopped reports whether a stop text has ended the answer.
+func (a *Answer) Stopped() bool { return a.stopped }
+
+// add takes text and returns what of it, and of what was held back, is certain.
+// The stop text that is complete first counts, the longest of those that are
+// complete together: then it does not matter in which pieces text comes.
+func (a *Answer) add(text string) string {
+	a.held += text
+	start, end, hold := -1, 0, 0
+	for _, stop := range a.stops {
+		if i := strings.Index(a.held, stop); i >= 0 {
+			if e := i + len(stop); start < 0 || e < end || e == end && i < start {
+				start, end = i, e
+			}
+		}
+		for n := min(len(stop)-1, len(a.held)); n > hold; n-- {
+			if strings.HasSuffix(a.held, stop[:n]) {
+				hold = n
+			}
+		}
+	}
+	if start >= 0 {
+		a.stopped = true
+		text, a.held = a.held[:start], ""
+	} else {
+		text, a.held = a.held[:len(a.held)-hold], a.held[len(a.held)-hold:]
+	}
+	a.all.WriteString(text)
+	return text
+}

@@ -1,0 +1,297 @@
+package dialog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tokenizer/chat"
+)
+
+// Conversation is a chat and the session that holds as much of it as the model
+// has read. The prompt of each turn is rendered anew from all messages; only
+// what goes beyond the longest prefix that the session holds is fed. It belongs
+// to one goroutine at a time.
+type Conversation struct {
+	State
+
+	// Session are the options of sessions to come. Their policy compresses the
+	// document, before any question is known; without a document nothing of the
+	// prompt is compressed. Call [Conversation.Reread] after a change.
+	Session model.SessionOptions
+
+	// Sampling and Stop are those of the answers to come.
+	Sampling model.Sampling
+	Stop     []string
+
+	// Progress, if not nil, is called from time to time while a prompt is read,
+	// with the number of tokens done and of those to do.
+	Progress func(done, total int)
+
+	m      *model.Model
+	format *Format
+
+	s *model.Session // nil: nothing read yet
+	// head is the beginning of the prompt up to the end of the document, which the
+	// session has read by itself, and compressed; its tokens are always headTokens,
+	// whatever a tokenizer would make of it together with what follows.
+	head       string
+	headTokens []int32
+
+	reading int // tokens of the prefill under way
+}
+
+// State is what is said: what a conversation has beside its session.
+type State struct {
+	System   string         `json:"system,omitempty"`
+	Document string         `json:"document,omitempty"` // in front of the first message
+	Messages []*chat.Object `json:"messages"`
+}
+
+// NewConversation begins a conversation in a format of the model. The caller
+// closes it.
+func NewConversation(m *model.Model, f *Format) *Conversation {
+	return &Conversation{m: m, format: f}
+}
+
+// Close gives the session up. Closing twice is fine.
+func (c *Conversation) Close() { c.Forget() }
+
+// Forget gives the session up; the next turn begins a new one, which reads
+// everything again.
+func (c *Conversation) Forget() {
+	if c.s != nil {
+		c.s.Close()
+	}
+	c.s, c.head, c.headTokens = nil, "", nil
+}
+
+// Held returns the session, nil if nothing has been read yet. It stays the
+// conversation's own.
+func (c *Conversation) Held() *model.Session { return c.s }
+
+// DocumentTokens is the number of the session's tokens up to the end of the
+// document; 0 without a document.
+func (c *Conversation) DocumentTokens() int { return len(c.headTokens) }
+
+// All returns the messages as the template gets them: the system prompt in front,
+// the document as the beginning of the user's first message.
+func (c *Conversation) All(messages []*chat.Object) []*chat.Object {
+	out := c.before()
+	for i, m := range messages {
+		if i == 0 && c.Document != "" {
+			content, _ := m.Get("content")
+			m = chat.NewMessage("user", fmt.Sprintf("%s\n\n%s", c.Document, content))
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// before returns the messages in front of the first of the user's.
+func (c *Conversation) before() []*chat.Object {
+	if c.System == "" {
+		return nil
+	}
+	return []*chat.Object{chat.NewMessage("system", c.System)}
+}
+
+// Prompt returns the prompt for messages of this conversation, system prompt and
+// document included.
+func (c *Conversation) Prompt(ctx context.Context, messages []*chat.Object) (string, error) {
+	return c.format.render(ctx, c.All(messages))
+}
+
+// begin starts a session that has read head, which is compressed.
+func (c *Conversation) begin(ctx context.Context, head string) error {
+	c.Forget()
+	o := c.Session
+	if p := o.Compression; p != nil && c.Document == "" {
+		decode := *p
+		decode.Ratio, decode.BudgetTokens, decode.BudgetBytes = 0, 0, 0
+		if o.Compression = &decode; !decode.Enabled() {
+			o.Compression = nil
+		}
+	}
+	o.Progress = func(done, total int) {
+		if c.Progress != nil && total > 0 {
+			c.Progress(int(int64(c.reading)*int64(done)/int64(total)), c.reading)
+		}
+	}
+	s, err := c.m.NewSession(o)
+	if err != nil {
+		return err
+	}
+	tokens := c.format.encode(head)
+	if err := c.prefill(ctx, s, tokens); err != nil {
+		s.Close()
+		return err
+	}
+	c.s, c.head, c.headTokens = s, head, tokens
+	return nil
+}
+
+func (c *Conversation) prefill(ctx context.Context, s *model.Session, tokens []int32) error {
+	c.reading = len(tokens)
+	return s.Prefill(ctx, tokens)
+}
+
+// ReadDocument begins a conversation about a text. After an error the
+// conversation is what it was, but for its session.
+func (c *Conversation) ReadDocument(ctx context.Context, text string) error {
+	// Templates strip messages; then the document's end is where it is looked for.
+	text = strings.TrimSpace(strings.ToValidUTF8(text, "\uFFFD"))
+	if text == "" {
+		return errors.New("the document is empty")
+	}
+	old := c.State
+	c.State = State{System: c.System, Document: text}
+	if err := c.Reread(ctx); err != nil {
+		c.State = old
+		return err
+	}
+	return nil
+}
+
+// Reread reads the document, if there is one, into a new session.
+func (c *Conversation) Reread(ctx context.Context) error {
+	c.Forget()
+	if c.Document == "" {
+		return nil
+	}
+	head, err := c.format.head(ctx, c.before(), c.Document)
+	if err != nil {
+		return err
+	}
+	return c.begin(ctx, head)
+}
+
+// Clear drops the messages. The document stays, compressed as it is; what was said
+// about it is taken back out of the cache.
+func (c *Conversation) Clear(ctx context.Context) error {
+	c.Messages = nil
+	if c.s == nil || c.Document == "" {
+		c.Forget()
+		return nil
+	}
+	if err := c.s.Truncate(len(c.headTokens)); err != nil {
+		return c.Reread(ctx)
+	}
+	return nil
+}
+
+// feed makes the session hold exactly the prompt.
+func (c *Conversation) feed(ctx context.Context, prompt string) error {
+	head := ""
+	if c.Document != "" {
+		i := strings.Index(prompt, c.Document)
+		if i < 0 {
+			return errors.New("the chat template changes the document's text: it cannot be read before the question")
+		}
+		head = prompt[:i+len(c.Document)]
+	}
+	// Some templates put a system prompt or tools behind the document once there
+	// are further messages: then it has to be read again.
+	if c.s == nil || head != c.head {
+		if err := c.begin(ctx, head); err != nil {
+			return err
+		}
+	}
+	ids := c.encode(prompt)
+	held := c.s.Tokens()
+	n := 0
+	for n < len(held) && n < len(ids) && held[n] == ids[n] {
+		n++
+	}
+	if n == len(ids) {
+		n-- // the last token gives the logits
+	}
+	if n < len(c.headTokens) || c.s.Truncate(n) != nil {
+		// Sliding windows and renumbered positions cannot go back.
+		if err := c.begin(ctx, head); err != nil {
+			return err
+		}
+		n = len(c.headTokens)
+	}
+	return c.prefill(ctx, c.s, ids[n:])
+}
+
+// encode returns the tokens of a prompt that begins with the head.
+func (c *Conversation) encode(prompt string) []int32 {
+	return append(c.headTokens[:len(c.headTokens):len(c.headTokens)], c.format.encode(prompt[len(c.head):])...)
+}
+
+// Turn says what a question and its answer took.
+type Turn struct {
+	Read int // tokens of the prompt that were fed
+	Held int // tokens that the session held then
+	New  int // tokens of the answer
+
+	ReadTime, AnswerTime time.Duration
+
+	NoSystem bool // the template leaves the system prompt out
+}
+
+// Ask puts a message and calls each with the pieces of the answer as they come.
+// Message and answer become part of the conversation. An answer that was broken
+// off by ctx stays in it as far as it came; a message that could not be read
+// does not. An error of each ends the answer and is returned.
+func (c *Conversation) Ask(ctx context.Context, text string, each func(text string) error) (Turn, error) {
+	var turn Turn
+	messages := append(c.Messages[:len(c.Messages):len(c.Messages)], chat.NewMessage("user", text))
+	prompt, err := c.Prompt(ctx, messages)
+	if err != nil {
+		return turn, err
+	}
+	turn.NoSystem = !strings.Contains(prompt, strings.TrimSpace(c.System))
+	start, before := time.Now(), 0
+	if c.s != nil {
+		before = c.s.Stats().Tokens
+	}
+	s := c.s
+	if err := c.feed(ctx, prompt); err != nil {
+		return turn, err
+	}
+	if s != c.s {
+		before = 0
+	}
+	turn.Held, turn.Read, turn.ReadTime = c.s.Len(), c.s.Stats().Tokens-before, time.Since(start)
+
+	start = time.Now()
+	answer := NewAnswer(c.format.tok, c.Stop)
+	err = c.answer(ctx, answer, each, &turn.New)
+	turn.AnswerTime = time.Since(start)
+	if err == nil || ctx.Err() != nil {
+		c.Messages = append(messages, chat.NewMessage("assistant", answer.Text()))
+	}
+	return turn, err
+}
+
+// answer generates until the end of the answer, and counts its tokens in n.
+func (c *Conversation) answer(ctx context.Context, a *Answer, each func(string) error, n *int) error {
+	give := func(text string) error {
+		if text == "" {
+			return nil
+		}
+		return each(text)
+	}
+	var failed error
+	for t, err := range c.s.Generate(ctx, c.Sampling) {
+		if err != nil {
+			failed = err
+			break
+		}
+		*n++
+		text, stopped := a.Token(t.ID)
+		if err := give(text); err != nil {
+			return err // nobody reads any more
+		}
+		if stopped {
+			break
+		}
+	}
+	return errors.Join(failed, give(a.End()))
+}

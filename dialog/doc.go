@@ -1,0 +1,25 @@
+// Package dialog goes from messages to tokens and back: what stands between
+// people who write and a model that continues a sequence of numbers. The
+// command and servers share it.
+//
+//   - [Framing] is the text around a context and a question, by a checkpoint's
+//     chat template ([ChatFraming]) or without one ([PlainFraming]).
+//   - [Format] is how whole conversations are written: by the template, or as
+//     plain lines.
+//   - [Conversation] talks turn by turn with a session behind it: every turn
+//     feeds only what goes beyond the longest prefix that the session holds,
+//     and a document in front is compressed before any question is known. It
+//     can be saved and taken up again.
+//   - [Answer] makes text of an answer's tokens as they come, up to the first
+//     stop text, of which it never gives out a part, nor a part of a character.
+//
+// # Lifetime and concurrency
+//
+// Framings and formats are immutable and safe for concurrent use. A
+// Conversation owns its session, must be closed, and belongs to one goroutine
+// at a time, as an Answer does.
+//
+// # Limits
+//
+// Special tokens that stand in messages as text become special tokens.
+package dialog

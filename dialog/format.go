@@ -1,0 +1,98 @@
+package dialog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tokenizer"
+	"github.com/lukv/lukv/tokenizer/chat"
+)
+
+// Format is how a model's prompts are written: by its chat template, or as
+// plain lines if it has none. It is immutable and safe for concurrent use.
+type Format struct {
+	tok      *tokenizer.Tokenizer
+	template *chat.Template // nil: plain lines
+	special  *chat.Object
+	bos      string // in front of plain lines
+	now      time.Time
+}
+
+// NewFormat reads a model's tokenizer and chat template; a checkpoint without a
+// template has the format of [PlainFormat]. now is what the template takes for
+// the current time, so that a conversation's prompt never changes at midnight.
+func NewFormat(m *model.Model, now time.Time) (*Format, error) {
+	src := m.Source()
+	if src == nil {
+		return nil, errors.New("a model made in memory has no chat template")
+	}
+	t, err := chat.Load(src)
+	if errors.Is(err, chat.ErrNoTemplate) {
+		return PlainFormat(m)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f := &Format{template: t, now: now}
+	if f.special, err = chat.SpecialTokens(src); err != nil {
+		return nil, err
+	}
+	f.tok, err = m.Tokenizer()
+	return f, err
+}
+
+// PlainFormat is the format without a template: the contents of all messages,
+// a line break behind each, and in front what the tokenizer puts in front of
+// every text.
+func PlainFormat(m *model.Model) (*Format, error) {
+	plain, err := PlainFraming(m)
+	if err != nil {
+		return nil, err
+	}
+	f := &Format{bos: plain.Before}
+	f.tok, err = m.Tokenizer()
+	return f, err
+}
+
+func (f *Format) input(messages []*chat.Object) chat.Input {
+	return chat.Input{
+		Messages: messages, AddGenerationPrompt: true, Extra: f.special,
+		Options: chat.Options{Now: func() time.Time { return f.now }},
+	}
+}
+
+// render returns the prompt for messages, with the header of the answer behind
+// them.
+func (f *Format) render(ctx context.Context, messages []*chat.Object) (string, error) {
+	if f.template != nil {
+		return f.template.Render(ctx, f.input(messages))
+	}
+	var b strings.Builder
+	b.WriteString(f.bos)
+	for _, m := range messages {
+		content, _ := m.Get("content")
+		fmt.Fprintf(&b, "%s\n", content)
+	}
+	return b.String(), nil
+}
+
+// head returns the beginning of every prompt in which a user's message that
+// starts with text follows the given ones, up to the end of text.
+func (f *Format) head(ctx context.Context, before []*chat.Object, text string) (string, error) {
+	if f.template == nil {
+		head, err := f.render(ctx, before)
+		return head + text, err
+	}
+	head, _, err := f.template.Split(ctx, f.input(before), text)
+	return head, err
+}
+
+// encode returns the tokens of a prompt, or of a part of one. Special tokens
+// stand in it as text.
+func (f *Format) encode(prompt string) []int32 {
+	return f.tok.Encode(prompt, tokenizer.EncodeOptions{})
+}

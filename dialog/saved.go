@@ -1,0 +1,106 @@
+package dialog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/report"
+	"github.com/lukv/lukv/model"
+)
+
+// savedState is what lies beside a saved session.
+type savedState struct {
+	State
+	Begun      time.Time `json:"begun"`
+	Before     string    `json:"before"`      // what the prompt has in front of the document
+	HeadTokens int       `json:"head_tokens"` // tokens up to the end of the document
+}
+
+// StateFile is the name of the file beside a saved session in which
+// [Conversation.Save] keeps what was said.
+func StateFile(session string) string { return session + ".chat.json" }
+
+// Save writes the session to path and what was said to [StateFile]; only their
+// owner may read them.
+func (c *Conversation) Save(path string) error {
+	if c.s == nil {
+		return errors.New("save: nothing has been read yet")
+	}
+	if err := c.s.Save(path); err != nil {
+		return err
+	}
+	state := savedState{c.State, c.format.now, strings.TrimSuffix(c.head, c.Document), len(c.headTokens)}
+	err := atomicfile.Write(StateFile(path), 0o600, func(w io.Writer) error {
+		return report.WriteJSON(w, state)
+	})
+	if err != nil {
+		return fmt.Errorf("save: %w", err)
+	}
+	return nil
+}
+
+// Restore goes on with a saved conversation, or with a session that holds a
+// context alone. A policy of o goes on compressing while decoding if it does so.
+func (c *Conversation) Restore(ctx context.Context, path string, o model.SessionOptions) error {
+	if p := o.Compression; p != nil && !p.Decode.Enabled() {
+		o.Compression = nil
+	}
+	s, err := c.m.LoadSession(path, o)
+	if err != nil {
+		return err
+	}
+	state, err := c.restoreState(ctx, path, s.Tokens())
+	if err != nil {
+		s.Close()
+		return fmt.Errorf("load %s: %w", path, err)
+	}
+	c.Forget()
+	c.State, c.s = state.State, s
+	if !state.Begun.IsZero() {
+		f := *c.format
+		f.now = state.Begun
+		c.format = &f
+	}
+	if state.Document != "" {
+		c.head, c.headTokens = state.Before+state.Document, s.Tokens()[:state.HeadTokens]
+	}
+	return nil
+}
+
+// restoreState reads the messages beside a saved session. Without them, the
+// session's tokens must be those of a document alone.
+func (c *Conversation) restoreState(ctx context.Context, path string, tokens []int32) (savedState, error) {
+	var state savedState
+	file := StateFile(path)
+	data, err := os.ReadFile(file)
+	if err == nil {
+		if err := json.Unmarshal(data, &state); err != nil {
+			return state, fmt.Errorf("messages in %s: %w", file, err)
+		}
+		if state.HeadTokens < 0 || state.HeadTokens > len(tokens) {
+			return state, fmt.Errorf("messages in %s: a document of %d tokens, the session has %d", file, state.HeadTokens, len(tokens))
+		}
+		return state, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return state, err
+	}
+	framing, err := c.format.framing(ctx)
+	if err != nil {
+		return state, err
+	}
+	document, ok := strings.CutPrefix(c.format.tok.Decode(tokens, false), framing.Before)
+	if !ok || strings.TrimSpace(document) == "" {
+		return state, fmt.Errorf("there are no messages beside it (%s), and it does not hold a document alone", file)
+	}
+	state.Document, state.Before, state.HeadTokens = document, framing.Before, len(tokens)
+	return state, nil
+}
