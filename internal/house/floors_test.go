@@ -40,7 +40,8 @@ var floors = map[string]int{
 	"model/calibration": 5,
 	"model/devicetest":  5,
 
-	"lukv": 4,
+	"lukv":       4,
+	"lukv/solve": 4,
 
 	"kvcache":        3,
 	"tokenizer":      3,
