@@ -83,6 +83,10 @@ func (a pyramid) note(d Demand) string {
 // reports its fallback, the uniform share everywhere, which is also used for
 // a single layer.
 func PyramidShares(layers, T int, B float64, window int, beta float64) (shares []int, flat bool) {
+	// The order of operations is the peer's, to the bit: B comes back rounded
+	// from a capacity that counts the window, and the step is divided before it
+	// is multiplied.
+	B = float64(B+float64(window)) - float64(window)
 	lo := B / beta
 	hi := float64(2*B) - lo
 	if top := float64(T - window); hi >= top {
@@ -90,11 +94,12 @@ func PyramidShares(layers, T int, B float64, window int, beta float64) (shares [
 		lo = float64(2*B) - hi
 	}
 	shares = make([]int, layers)
+	step := (hi - lo) / float64(max(1, layers-1))
 	flat = layers == 1 || !(float64(T) >= hi && hi >= lo && lo >= float64(window))
 	for l := range shares {
 		n := B
 		if !flat {
-			n = hi - float64(l)*(hi-lo)/float64(layers-1)
+			n = hi - float64(float64(l)*step)
 		}
 		shares[l] = int(math.RoundToEven(n))
 	}

@@ -27,7 +27,8 @@ type DecodeConfig struct {
 	Ratio float64 `json:"ratio,omitempty"`
 
 	// Interval is the number of passes between cuts in "periodic" mode, default
-	// 512. Buffer is the number of recent query rows kept for the metric,
+	// 512; a pass of at least TargetSize tokens (a second turn of a chat) cuts at
+	// once. Buffer is the number of recent query rows kept for the metric,
 	// default 256; -1 keeps none beyond the current pass.
 	Interval int `json:"interval,omitempty"`
 	Buffer   int `json:"buffer,omitempty"`
@@ -196,7 +197,7 @@ type DecodeNeeds struct {
 	Queries bool // Record takes queries after RoPE
 	PreRoPE bool // Record takes queries before RoPE
 	Sums    bool // every query row goes through Sums, those of the prefill too
-	Prefill bool // Record and After are called for prefill passes too
+	Prefill bool // Record and After are called for the first prefill too
 	Keys    bool // After reads the layer's keys
 	Values  bool // After reads the layer's values
 }
@@ -298,8 +299,8 @@ func (s *DecodeLayer) Record(pos int, post, pre []float32, n, stride int) {
 // returns the slots that each head keeps, ascending, or nil if nothing is to
 // be cut; they are valid until the next call. The layer's own accumulators are
 // compacted before it returns, the cache is the caller's to compact. prefill
-// says that the pass belongs to the prefill, which periodic compression leaves
-// alone. l describes the cache after the pass; After sets its Queries, Stats,
+// says that the pass is the first prefill, which periodic compression leaves
+// alone; a later one is a decoding pass of many tokens. l describes the cache after the pass; After sets its Queries, Stats,
 // Sums, Share and Budgets.
 func (s *DecodeLayer) After(ctx context.Context, l *Layer, n int, prefill bool, budgets DecodeBudgets) ([][]int32, error) {
 	recorded := s.recorded

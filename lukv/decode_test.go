@@ -141,6 +141,27 @@ func TestPeriodicSchedule(t *testing.T) {
 	require.Equal(t, 0, r.state.passes)
 }
 
+// TestLaterPrefillIsAPass: of several tokens at once only the first prefill is
+// left alone. A later one counts once, fills the buffer, and cuts at once when
+// it has as many tokens as the target.
+func TestLaterPrefillIsAPass(t *testing.T) {
+	d := periodic(t, DecodeConfig{Interval: 3, TargetSize: 10, Buffer: 4}, MetricConfig{Name: "snapkv", Window: new(6), Kernel: new(1)})
+	r := newDecodeRun(t, d, 0, 100)
+	require.False(t, r.pass(20, true, nil), "the first prefill")
+	require.False(t, r.pass(5, false, nil))
+	require.Equal(t, 4, r.state.post.Len(), "trimmed to the buffer")
+	require.Equal(t, 24, r.state.post.Position(3))
+	require.False(t, r.pass(1, false, nil))
+	require.True(t, r.pass(2, false, nil), "the third pass")
+	require.Len(t, r.cache.pos[0], 10)
+	require.Equal(t, []int32{22, 23, 24, 25, 26, 27}, r.cache.pos[0][4:], "the last six queries protect themselves")
+	require.True(t, r.pass(10, false, nil), "as many tokens as the target")
+	require.Len(t, r.cache.pos[1], 10)
+	require.False(t, r.pass(9, false, nil))
+	require.False(t, r.pass(9, false, nil), "the counter began anew")
+	require.True(t, r.pass(9, false, nil))
+}
+
 func TestPeriodicBuffer(t *testing.T) {
 	snap := MetricConfig{Name: "snapkv", Window: new(4), Kernel: new(3)}
 	r := newDecodeRun(t, periodic(t, DecodeConfig{Interval: 5, TargetSize: 12, Buffer: 2}, snap), 20, 100)

@@ -95,7 +95,7 @@ func (c *compression) prefillEnabled(T int) bool {
 }
 
 // watchDecode returns the watcher of a pass over all layers, nil if nobody
-// watches. prefill says that the pass is a prefill.
+// watches. prefill says that the pass is the first prefill.
 func (c *compression) watchDecode(s *Session, prefill bool) *watcher {
 	var p *probe
 	if !prefill {

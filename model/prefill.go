@@ -119,7 +119,8 @@ func (f *feeding) progress(n int) {
 // complete stay when a later one fails.
 func (f *feeding) byChunk() error {
 	s, r, c := f.s, f.r, f.s.m.cfg
-	w := s.comp.watchDecode(s, true)
+	first := f.start == 0 // a later prefill is a decoding pass of many tokens
+	w := s.comp.watchDecode(s, first)
 	for from := 0; from < len(f.tokens); from += r.cap {
 		n := min(r.cap, len(f.tokens)-from)
 		r.reset()
@@ -138,7 +139,7 @@ func (f *feeding) byChunk() error {
 			}
 		}
 	}
-	return s.comp.afterPass(f.ctx, s, len(f.tokens), true)
+	return s.comp.afterPass(f.ctx, s, len(f.tokens), first)
 }
 
 // byLayer runs one layer after the other over the whole prompt and compresses
