@@ -2,6 +2,8 @@ package tokenizer
 
 import (
 	"cmp"
+	"fmt"
+	"math/bits"
 	"slices"
 	"unicode"
 	"unicode/utf8"
@@ -18,18 +20,54 @@ type addedToken struct {
 	rstrip     bool // takes the white space to its right
 }
 
+// maxAddedLen bounds the length of an added token in bytes: looking for tokens at
+// one place takes as many steps.
+const maxAddedLen = 256
+
+// maxAdded bounds the number of added tokens of one file.
+const maxAdded = 1 << 16
+
+// checkAdded refuses added tokens that nobody has: too long ones and too many.
+func checkAdded(tokens []addedToken) error {
+	if len(tokens) > maxAdded {
+		return fmt.Errorf("%d added tokens, expected at most %d", len(tokens), maxAdded)
+	}
+	for _, a := range tokens {
+		if len(a.content) > maxAddedLen {
+			return fmt.Errorf("added token %.40q has %d bytes, expected at most %d", a.content, len(a.content), maxAddedLen)
+		}
+	}
+	return nil
+}
+
 // tokenFinder finds the longest added token at the leftmost position, by a trie
-// whose edges lie in one map.
+// whose edges lie in one table with open addressing, at most half full.
 type tokenFinder struct {
-	first  [256]bool        // bytes that start a token
-	edges  map[uint64]int32 // node<<8 | byte to node; the root is node 0
-	ends   []int32          // by node: index into tokens, or none
+	first  [256]bool // bytes that start a token
+	edges  []trieEdge
+	ends   []int32 // by node: index into tokens, or none; the root is node 0
 	tokens []addedToken
+}
+
+type trieEdge struct {
+	from int32 // node, or none where the place is free
+	char byte
+	to   int32
 }
 
 // newTokenFinder returns nil if there are no tokens. forms holds what to look for.
 func newTokenFinder(tokens []addedToken, forms []string) *tokenFinder {
-	f := &tokenFinder{edges: make(map[uint64]int32), ends: []int32{none}}
+	size := 0
+	for _, form := range forms {
+		size += len(form)
+	}
+	if size == 0 {
+		return nil
+	}
+	f := &tokenFinder{edges: make([]trieEdge, 1<<bits.Len(uint(2*size))), ends: []int32{none}}
+	for i := range f.edges {
+		f.edges[i].from = none
+	}
 	for i, form := range forms {
 		if form == "" {
 			continue
@@ -37,49 +75,56 @@ func newTokenFinder(tokens []addedToken, forms []string) *tokenFinder {
 		f.first[form[0]] = true
 		node := int32(0)
 		for k := range len(form) {
-			key := uint64(node)<<8 | uint64(form[k])
-			next, ok := f.edges[key]
-			if !ok {
-				next = int32(len(f.ends))
-				f.edges[key] = next
+			e := f.edge(node, form[k])
+			if e.from == none {
+				*e = trieEdge{node, form[k], int32(len(f.ends))}
 				f.ends = append(f.ends, none)
 			}
-			node = next
+			node = e.to
 		}
 		if f.ends[node] == none {
 			f.ends[node] = int32(len(f.tokens))
 			f.tokens = append(f.tokens, tokens[i])
 		}
 	}
-	if len(f.tokens) == 0 {
-		return nil
-	}
 	return f
 }
 
+// edge returns the place of the edge from a node with a byte, taken or free.
+func (f *tokenFinder) edge(node int32, char byte) *trieEdge {
+	h := (uint32(node)<<8 | uint32(char)) * 0x9e3779b1
+	mask := uint32(len(f.edges) - 1)
+	for i := h >> 7; ; i++ {
+		if e := &f.edges[i&mask]; e.from == none || e.from == node && e.char == char {
+			return e
+		}
+	}
+}
+
 // next returns the first token at or behind pos and its place, or a nil token.
-func (f *tokenFinder) next(s string, pos int) (tok *addedToken, start, end int) {
+func (f *tokenFinder) next(s string, pos int, hides func(start, end int) bool) (tok *addedToken, start, end int) {
 	for ; pos < len(s); pos++ {
 		if !f.first[s[pos]] {
 			continue
 		}
-		if tok, end := f.at(s, pos); tok != nil {
+		if tok, end := f.at(s, pos, hides); tok != nil {
 			return tok, pos, end
 		}
 	}
 	return nil, 0, 0
 }
 
-// at returns the longest token that starts at pos.
-func (f *tokenFinder) at(s string, pos int) (tok *addedToken, end int) {
+// at returns the longest token that starts at pos; hides tells which special tokens
+// are ordinary text (nil: none).
+func (f *tokenFinder) at(s string, pos int, hides func(start, end int) bool) (tok *addedToken, end int) {
 	node := int32(0)
 	for i := pos; i < len(s); i++ {
-		next, ok := f.edges[uint64(node)<<8|uint64(s[i])]
-		if !ok {
+		e := f.edge(node, s[i])
+		if e.from == none {
 			break
 		}
-		node = next
-		if k := f.ends[node]; k != none {
+		node = e.to
+		if k := f.ends[node]; k != none && !(hides != nil && f.tokens[k].special && hides(pos, i+1)) {
 			tok, end = &f.tokens[k], i+1
 		}
 	}
@@ -87,24 +132,28 @@ func (f *tokenFinder) at(s string, pos int) (tok *addedToken, end int) {
 }
 
 // cut calls text for what stands between tokens, if it is not empty, and found
-// for the tokens. specialAsText leaves special tokens in the text.
-func (f *tokenFinder) cut(s string, specialAsText bool, text func(start, end int), found func(id int32, start, end int)) {
+// for the tokens, until the call that s belongs to has to end.
+func (f *tokenFinder) cut(s *scratch, cur string, hides func(start, end int) bool, text func(start, end int), found func(id int32, start, end int)) {
 	done := 0
 	if f != nil {
 		for at := 0; ; {
-			tok, start, end := f.next(s, at)
+			tok, start, end := f.next(cur, at, hides)
 			if tok == nil {
 				break
 			}
+			if s.spent(end - at) {
+				return
+			}
 			at = end
-			if specialAsText && tok.special || tok.singleWord && besideWord(s, start, end) {
+			if tok.singleWord && besideWord(cur, start, end) {
 				continue
 			}
-			if tok.lstrip {
-				start = max(done, trimRight(s, start))
+			if tok.lstrip && start > done {
+				start = done + trimRight(cur[done:start], start-done)
 			}
 			if tok.rstrip {
-				end = trimLeft(s, end)
+				// A token of white space may have taken what stands here before.
+				end = trimLeft(cur, max(end, done))
 			}
 			if done < start {
 				text(done, start)
@@ -113,8 +162,8 @@ func (f *tokenFinder) cut(s string, specialAsText bool, text func(start, end int
 			done = end
 		}
 	}
-	if done < len(s) {
-		text(done, len(s))
+	if done < len(cur) {
+		text(done, len(cur))
 	}
 }
 

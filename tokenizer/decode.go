@@ -100,12 +100,12 @@ type StreamDecoder struct {
 // NewDecoder returns a decoder for one text.
 func (t *Tokenizer) NewDecoder(skipSpecial bool) *StreamDecoder {
 	d := &StreamDecoder{t: t, skip: skipSpecial}
-	d.Reset()
+	d.reset()
 	return d
 }
 
-// Reset makes the decoder ready for another text.
-func (d *StreamDecoder) Reset() {
+// reset makes the decoder ready for another text.
+func (d *StreamDecoder) reset() {
 	n := len(d.t.dec.fused)
 	d.started, d.run, d.buf = false, d.run[:0], d.buf[:0]
 	d.stripped, d.held = make([]int, n), make([]string, n)
@@ -166,7 +166,7 @@ func (d *StreamDecoder) Flush() string {
 		// What is still held back at the end is what was to be taken away.
 		out = d.strip(string(d.buf))
 	}
-	d.Reset()
+	d.reset()
 	return out
 }
 

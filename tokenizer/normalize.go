@@ -21,7 +21,7 @@ func (p prependText) normalize(s *scratch, _ bool) {
 	if s.cur == "" {
 		return
 	}
-	s.begin()
+	s.rewrite()
 	s.put(string(p), 0, 0)
 	s.copyOver(0, len(s.cur))
 	s.finish()
@@ -39,11 +39,14 @@ func (p replaceText) normalize(s *scratch, _ bool) {
 		return
 	}
 	s.found = p.m.find(s.found[:0], s.cur)
-	s.begin()
+	s.rewrite()
 	done := 0
 	for _, f := range s.found {
 		s.copyOver(done, f.start)
 		s.put(p.new, f.start, f.end)
+		if s.spent(f.end - done) {
+			break
+		}
 		done = f.end
 	}
 	s.copyOver(done, len(s.cur))
@@ -54,7 +57,7 @@ func (p replaceText) normalize(s *scratch, _ bool) {
 type lowercase struct{}
 
 func (lowercase) normalize(s *scratch, _ bool) {
-	s.begin()
+	s.rewrite()
 	for i := 0; i < len(s.cur); {
 		n := runeLen(s.cur, i)
 		low := strings.ToLower(s.cur[i : i+n])
@@ -62,6 +65,9 @@ func (lowercase) normalize(s *scratch, _ bool) {
 			low = "i\u0307" // the only character with a longer lower case
 		}
 		s.put(low, i, i+n)
+		if s.spent(n) {
+			break
+		}
 		i += n
 	}
 	s.finish()
@@ -99,7 +105,7 @@ func (f unicodeForm) normalize(s *scratch, _ bool) {
 	if ok == len(s.cur) {
 		return
 	}
-	s.begin()
+	s.rewrite()
 	for i := 0; ; {
 		// cur[i:i+ok] is in normal form, but what stands at its end may belong to the
 		// segment that is not.
@@ -120,6 +126,9 @@ func (f unicodeForm) normalize(s *scratch, _ bool) {
 			s.put(unsafe.String(unsafe.SliceData(s.norm), len(s.norm)), bad, end)
 		} else {
 			s.put(normalizeLong(form, s.cur[bad:end]), bad, end)
+		}
+		if s.spent(end - i) {
+			break
 		}
 		if i = end; i == len(s.cur) {
 			break

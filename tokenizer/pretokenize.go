@@ -45,6 +45,9 @@ type split struct {
 func (p split) cut(s *scratch, _ bool) {
 	out := s.spare[:0]
 	for _, pc := range s.pieces {
+		if s.spent(pc.end - pc.start) {
+			break
+		}
 		out = p.cutOne(s, out, pc)
 	}
 	s.pieces, s.spare = out, s.pieces
@@ -56,6 +59,9 @@ func (p split) cutOne(s *scratch, out []piece, pc piece) []piece {
 		for i := 0; i < len(text); {
 			e := sc.scan(text, i)
 			out = append(out, piece{pc.start + i, pc.start + e})
+			if s.spent(e - i) {
+				break
+			}
 			i = e
 		}
 		return out
@@ -149,7 +155,7 @@ func (p byteLevel) cut(s *scratch, first bool) {
 
 // prepend puts prefix(i, text) before each piece, where text is the i-th piece.
 func prepend(s *scratch, prefix func(i int, text string) string) {
-	s.begin()
+	s.rewrite()
 	for i, pc := range s.pieces {
 		at := len(s.out)
 		s.put(prefix(i, s.cur[pc.start:pc.end]), pc.start, pc.start)
@@ -175,7 +181,7 @@ type metaspace struct {
 }
 
 func (p metaspace) cut(s *scratch, first bool) {
-	s.begin()
+	s.rewrite()
 	for i, pc := range s.pieces {
 		at := len(s.out)
 		text := s.cur[pc.start:pc.end]
@@ -190,6 +196,9 @@ func (p metaspace) cut(s *scratch, first bool) {
 			}
 			s.copyOver(pc.start+j, pc.start+j+k)
 			j += k
+			if s.spent(k) {
+				break
+			}
 			if j < len(text) {
 				s.put(p.mark, pc.start+j, pc.start+j+1)
 				j++

@@ -1,6 +1,8 @@
 package tokenizer
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -17,6 +19,11 @@ type scratch struct {
 	ids   []int32
 	spans []Span
 	want  bool // spans are wanted
+
+	ctx   context.Context
+	limit int   // tokens that ids may hold
+	err   error // why the call ends before its text does
+	work  int   // bytes until the next look at ctx and limit
 
 	cur    string
 	base   int    // position of cur in the text while src is nil
@@ -53,8 +60,45 @@ const (
 	keepEntries = 1 << 19
 )
 
-// trim lets go of buffers that one very long text has made.
+// lookEvery is how many bytes of work pass between two looks at the context:
+// a fraction of a millisecond.
+const lookEvery = 1 << 14
+
+// errLimit says that there are more tokens than the call may return.
+var errLimit = errors.New("more tokens than the limit")
+
+// begin makes a scratch ready for a call.
+func (s *scratch) begin(ctx context.Context, limit int) {
+	s.ctx, s.limit, s.err, s.work = ctx, limit, nil, lookEvery
+}
+
+// spent counts n bytes of work and reports whether the call has to end: a loop that
+// can be long breaks then and leaves behind whatever it has.
+func (s *scratch) spent(n int) bool {
+	s.work -= n + 1
+	return s.work < 0 && s.look()
+}
+
+// look looks at the context and the limit.
+func (s *scratch) look() bool {
+	if s.err != nil {
+		return true
+	}
+	s.work = lookEvery
+	if s.ctx.Err() != nil {
+		s.err = context.Cause(s.ctx)
+	} else if len(s.ids) > s.limit {
+		s.err = errLimit
+	}
+	if s.err != nil {
+		s.work = -1
+	}
+	return s.err != nil
+}
+
+// trim lets go of the call's values and of buffers that one very long text has made.
 func (s *scratch) trim() {
+	s.ctx = nil
 	s.ids, s.spans, s.cur, s.src = nil, nil, "", nil
 	for i := range s.bufs {
 		if max(cap(s.bufs[i]), cap(s.altBufs[i])) > keepBytes {
@@ -102,8 +146,8 @@ func (s *scratch) emit(id int32, start, end int) {
 	}
 }
 
-// begin starts a rewrite of cur.
-func (s *scratch) begin() {
+// rewrite starts a rewrite of cur.
+func (s *scratch) rewrite() {
 	s.out, s.outSrc = s.bufs[s.turn][:0], s.srcs[s.turn][:0]
 	s.out = slices.Grow(s.out, len(s.cur)+len(s.cur)/8+64)
 }
@@ -129,8 +173,8 @@ func (s *scratch) copyOver(start, end int) {
 	}
 }
 
-// finish makes what was written since begin the current stretch. The bytes stay
-// untouched until the rewrite after the next one begins.
+// finish makes what was written since rewrite the current stretch. The bytes stay
+// untouched until the rewrite after the next one.
 func (s *scratch) finish() {
 	s.bufs[s.turn], s.srcs[s.turn] = s.out, s.outSrc
 	s.cur = unsafe.String(unsafe.SliceData(s.out), len(s.out))
@@ -149,7 +193,7 @@ func (s *scratch) replaceAll(old, new string) {
 	if !strings.Contains(s.cur, old) {
 		return
 	}
-	s.begin()
+	s.rewrite()
 	for i := 0; ; {
 		k := strings.Index(s.cur[i:], old)
 		if k < 0 {
@@ -159,6 +203,9 @@ func (s *scratch) replaceAll(old, new string) {
 		s.copyOver(i, i+k)
 		s.put(new, i+k, i+k+len(old))
 		i += k + len(old)
+		if s.spent(k + len(old)) {
+			break
+		}
 	}
 	s.finish()
 }

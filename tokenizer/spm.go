@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -422,7 +423,7 @@ func (p spmNormal) normalize(s *scratch, first bool) {
 			at += n
 		}
 	}
-	s.begin()
+	s.rewrite()
 	if at == len(text) {
 		s.finish()
 		return
@@ -435,7 +436,7 @@ func (p spmNormal) normalize(s *scratch, first bool) {
 		s.put(blank, at, at)
 	}
 	wasBlank := p.trimSpaces
-	for at < len(text) {
+	for at < len(text) && !s.spent(1) {
 		to, n := p.prefix(text, at)
 		for wasBlank && strings.HasPrefix(to, " ") {
 			to = to[1:]
@@ -457,7 +458,7 @@ func (p spmNormal) normalize(s *scratch, first bool) {
 		at += n
 	}
 	if p.trimSpaces {
-		for strings.HasSuffix(string(s.out), blank) {
+		for bytes.HasSuffix(s.out, []byte(blank)) {
 			s.out = s.out[:len(s.out)-len(blank)]
 			if s.want {
 				s.outSrc = s.outSrc[:len(s.out)]
@@ -470,7 +471,7 @@ func (p spmNormal) normalize(s *scratch, first bool) {
 // prefix returns what the first n bytes at text[at:] become.
 func (p spmNormal) prefix(text string, at int) (to string, n int) {
 	if p.users != nil && p.users.first[text[at]] {
-		if tok, end := p.users.at(text, at); tok != nil {
+		if tok, end := p.users.at(text, at, nil); tok != nil {
 			return text[at:end], end - at
 		}
 	}

@@ -25,6 +25,16 @@ func checkStream(t *testing.T, tok *Tokenizer, ids []int32, skip bool) {
 	}
 }
 
+// encodeOffsets is EncodeOffsets where nothing can go wrong.
+func encodeOffsets(t testing.TB, tok *Tokenizer, text string, o EncodeOptions) ([]int32, []Span) {
+	t.Helper()
+	ids, spans, err := tok.EncodeOffsets(t.Context(), text, o)
+	if err != nil {
+		t.Fatalf("encode %.80q: %v", text, err)
+	}
+	return ids, spans
+}
+
 // checkSpans checks that spans lie in the text and begin in ascending order.
 func checkSpans(t *testing.T, name, text string, ids []int32, spans []Span) {
 	t.Helper()

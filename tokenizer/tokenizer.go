@@ -1,18 +1,19 @@
 package tokenizer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
+	"sort"
 	"sync"
 )
 
-// ErrNotFound is returned (wrapped) by [Open] and [Load] for a folder that holds
-// no vocabulary file.
-var ErrNotFound = errors.New("no tokenizer.json, tokenizer.model or tekken.json")
+var errNoVocabulary = errors.New("no tokenizer.json, tokenizer.model or tekken.json")
 
 // Tokenizer turns text into token ids and back. It is immutable and safe for
 // concurrent use.
@@ -39,7 +40,6 @@ type Tokenizer struct {
 	nameIDs    map[string]int32 // pieces that the model cannot produce
 	size       int
 	bos, eos   int32
-	pad, unk   int32
 	scratching sync.Pool
 }
 
@@ -58,6 +58,23 @@ type EncodeOptions struct {
 	// from users who must not be able to write control tokens. Added tokens that
 	// are not special are still found.
 	SpecialAsText bool
+	// Data lists parts of the text, ascending and apart, in which special tokens
+	// are ordinary text: no special token is found that has a byte in one of them.
+	// It is for what users, tools and documents put into a rendered prompt. The
+	// text is not cut at these borders: where Data hides no special token, the ids
+	// are those of the whole text encoded without it.
+	Data []Span
+}
+
+// TooLongError is returned by [Tokenizer.EncodeContext] for a text of more tokens
+// than the caller wants.
+type TooLongError struct {
+	Limit int // the tokens that the caller wants at most
+	Bytes int // length of the text
+}
+
+func (e *TooLongError) Error() string {
+	return fmt.Sprintf("encode text of %d bytes: more than %d tokens", e.Bytes, e.Limit)
 }
 
 // files are the vocabulary files in the order in which they are looked for.
@@ -85,12 +102,12 @@ func Open(dir string) (*Tokenizer, error) {
 func Load(fsys fs.FS) (*Tokenizer, error) {
 	for _, f := range files {
 		if _, err := fs.Stat(fsys, f.name); err == nil {
-			return LoadFile(fsys, f.name)
+			return loadFile(fsys, f.name)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("read tokenizer: %w", err)
 		}
 	}
-	return nil, fmt.Errorf("read tokenizer: %w", ErrNotFound)
+	return nil, fmt.Errorf("read tokenizer: %w", errNoVocabulary)
 }
 
 // OpenFile reads one vocabulary file. Its format follows from its name, which
@@ -101,15 +118,15 @@ func OpenFile(name string) (*Tokenizer, error) {
 	if dir == "" {
 		dir = "."
 	}
-	t, err := LoadFile(os.DirFS(dir), base)
+	t, err := loadFile(os.DirFS(dir), base)
 	if err != nil {
 		return nil, fmt.Errorf("open tokenizer in %s: %w", dir, err)
 	}
 	return t, nil
 }
 
-// LoadFile is [OpenFile] for a file in any file system.
-func LoadFile(fsys fs.FS, name string) (*Tokenizer, error) {
+// loadFile is [OpenFile] for a file in any file system.
+func loadFile(fsys fs.FS, name string) (*Tokenizer, error) {
 	for _, f := range files {
 		if path.Base(name) != f.name {
 			continue
@@ -162,10 +179,7 @@ func (t *Tokenizer) finish(cfg *config) {
 	t.rawFind = newTokenFinder(raw, rawForm)
 	t.normFind = newTokenFinder(norm, normForm)
 
-	t.bos, t.eos, t.pad = t.find(cfg.BOS), t.find(cfg.EOS), t.find(cfg.Pad)
-	if t.unk = t.find(cfg.Unk); t.unk == none {
-		t.unk = t.model.unk
-	}
+	t.bos, t.eos = t.find(cfg.BOS), t.find(cfg.EOS)
 }
 
 // find returns the id of a special token by its text, or none.
@@ -180,38 +194,92 @@ func (t *Tokenizer) find(content tokenName) int32 {
 	return id
 }
 
-// Encode returns the ids of text.
+// maxText is the length of the longest text in bytes: positions fit 32 bits, also
+// where normalisation makes a text longer.
+const maxText = 1 << 30
+
+// Encode returns the ids of text: [Tokenizer.EncodeContext] without cancellation
+// and without a limit, for text whose length the program knows. It panics if text
+// is longer than 1 GiB.
 func (t *Tokenizer) Encode(text string, o EncodeOptions) []int32 {
-	return t.AppendEncode(nil, text, o)
+	ids, err := t.EncodeContext(context.Background(), text, math.MaxInt, o)
+	if err != nil {
+		panic(err)
+	}
+	return ids
 }
 
-// AppendEncode appends the ids of text to dst and returns the longer slice. With
-// room in dst it allocates nothing in the steady state, except for text that has
-// to be brought into a Unicode normal form.
-func (t *Tokenizer) AppendEncode(dst []int32, text string, o EncodeOptions) []int32 {
+// EncodeContext returns the ids of text if there are at most limit. A text of more
+// tokens is a [*TooLongError], found without encoding the rest; so is a text of
+// more than 1 GiB an error. When ctx is done, EncodeContext returns its cause
+// within milliseconds.
+func (t *Tokenizer) EncodeContext(ctx context.Context, text string, limit int, o EncodeOptions) ([]int32, error) {
 	s := t.scratching.Get().(*scratch)
 	s.want = false
-	s.ids = dst
-	t.run(s, text, o)
-	dst = s.ids
-	s.trim()
+	ids, _, err := t.encode(ctx, s, text, limit, o)
 	t.scratching.Put(s)
-	return dst
+	return ids, err
 }
 
-// EncodeOffsets is [Tokenizer.Encode] that also returns, for each token, the bytes
-// of text that it stands for. Tokens that stand for nothing in the text, such as
-// BOS or a word mark that was put in front, have an empty span. Where
-// normalisation has changed the text, a token has the whole of the characters
-// that it came from; such spans may overlap.
-func (t *Tokenizer) EncodeOffsets(text string, o EncodeOptions) ([]int32, []Span) {
+// EncodeOffsets is [Tokenizer.EncodeContext] without a limit that also returns, for
+// each token, the bytes of text that it stands for. Tokens that stand for nothing
+// in the text, such as BOS or a word mark that was put in front, have an empty
+// span. Where normalisation has changed the text, a token has the whole of the
+// characters that it came from; such spans may overlap.
+func (t *Tokenizer) EncodeOffsets(ctx context.Context, text string, o EncodeOptions) ([]int32, []Span, error) {
 	s := t.scratching.Get().(*scratch)
 	s.want = true
-	t.run(s, text, o)
-	ids, spans := s.ids, s.spans
-	s.trim()
+	ids, spans, err := t.encode(ctx, s, text, math.MaxInt, o)
 	t.scratching.Put(s)
-	return ids, spans
+	return ids, spans, err
+}
+
+// encode appends the ids of text to s.ids and returns them, with spans if s.want.
+func (t *Tokenizer) encode(ctx context.Context, s *scratch, text string, limit int, o EncodeOptions) ([]int32, []Span, error) {
+	defer s.trim()
+	if len(text) > maxText {
+		return nil, nil, fmt.Errorf("encode text of %d bytes: expected at most %d", len(text), maxText)
+	}
+	if err := o.checkData(len(text)); err != nil {
+		return nil, nil, err
+	}
+	// Where a token stands in the text must be known to tell whether it is data.
+	s.want = s.want || len(o.Data) > 0 && t.normFind != nil
+	s.begin(ctx, limit)
+	s.ids = make([]int32, 0, min(limit, len(text)/4+8, 1<<16)+1)
+	t.run(s, text, o)
+	s.look()
+	if s.err == errLimit {
+		return nil, nil, &TooLongError{Limit: limit, Bytes: len(text)}
+	}
+	return s.ids, s.spans, s.err
+}
+
+// checkData checks that o.Data is what it has to be for a text of n bytes: hides
+// would miss parts that are out of order.
+func (o EncodeOptions) checkData(n int) error {
+	last := 0
+	for i, d := range o.Data {
+		if d.Start < last || d.End < d.Start || d.End > n {
+			return fmt.Errorf("encode text of %d bytes: part %d of Data is %d to %d, expected parts in ascending order", n, i, d.Start, d.End)
+		}
+		last = d.End
+	}
+	return nil
+}
+
+// hides reports whether a special token at text[start:end] is ordinary text.
+func (o EncodeOptions) hides(start, end int) bool {
+	if o.SpecialAsText {
+		return true
+	}
+	i := sort.Search(len(o.Data), func(i int) bool { return o.Data[i].End > start })
+	for ; i < len(o.Data) && o.Data[i].Start < end; i++ {
+		if o.Data[i].Start < o.Data[i].End {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *Tokenizer) run(s *scratch, text string, o EncodeOptions) {
@@ -221,7 +289,7 @@ func (t *Tokenizer) run(s *scratch, text string, o EncodeOptions) {
 			s.emit(id, 0, 0)
 		}
 	}
-	t.rawFind.cut(text, o.SpecialAsText, func(start, end int) {
+	t.rawFind.cut(s, text, o.hides, func(start, end int) {
 		t.stretch(s, text[start:end], start, o)
 	}, func(id int32, start, end int) {
 		s.set(text, 0)
@@ -252,7 +320,11 @@ func (t *Tokenizer) stretch(s *scratch, text string, base int, o EncodeOptions) 
 			s.src = src[start:end]
 		}
 	}
-	t.normFind.cut(whole, o.SpecialAsText, func(start, end int) {
+	hides := func(start, end int) bool {
+		place := s.origin(start, end)
+		return o.hides(place.Start, place.End)
+	}
+	t.normFind.cut(s, whole, hides, func(start, end int) {
 		// The pre-tokenizers may rewrite s.cur; whole must outlive that.
 		if len(t.stages) > 0 {
 			s.bufs, s.altBufs = s.altBufs, s.bufs
@@ -264,22 +336,23 @@ func (t *Tokenizer) stretch(s *scratch, text string, base int, o EncodeOptions) 
 			s.bufs, s.altBufs = s.altBufs, s.bufs
 			s.srcs, s.altSrcs = s.altSrcs, s.srcs
 		}
-	}, func(id int32, start, end int) {
 		narrow(0, len(whole))
-		s.emit(id, start, end)
-	})
+	}, s.emit)
 }
 
 // sub pre-tokenizes the current stretch and encodes its pieces.
 func (t *Tokenizer) sub(s *scratch, first bool) {
 	if t.users != nil {
-		t.users.cut(s.cur, false, func(start, end int) { t.model.encode(s, start, end) }, s.emit)
+		t.users.cut(s, s.cur, nil, func(start, end int) { t.model.encode(s, start, end) }, s.emit)
 		return
 	}
 	if t.fast != nil {
 		text := s.cur
 		for i := 0; i < len(text); {
 			e := t.fast.scan(text, i)
+			if s.spent(e - i) {
+				return
+			}
 			t.model.encode(s, i, e)
 			i = e
 		}
@@ -290,6 +363,9 @@ func (t *Tokenizer) sub(s *scratch, first bool) {
 		st.cut(s, first)
 	}
 	for _, p := range s.pieces {
+		if s.spent(p.end - p.start) {
+			return
+		}
 		if p.start < p.end {
 			t.model.encode(s, p.start, p.end)
 		}
@@ -299,16 +375,13 @@ func (t *Tokenizer) sub(s *scratch, first bool) {
 // normalize returns text in normalised form.
 func (t *Tokenizer) normalize(text string) string {
 	s := new(scratch)
+	s.begin(context.Background(), math.MaxInt)
 	s.set(text, 0)
 	for _, n := range t.normalizers {
 		n.normalize(s, true)
 	}
 	return s.cur
 }
-
-// Format is the name of the kind of file that the tokenizer was read from:
-// "tokenizer.json", "tokenizer.model" or "tekken.json".
-func (t *Tokenizer) Format() string { return t.format }
 
 // VocabSize is one more than the highest id. The model's embedding may have more
 // rows.
@@ -341,14 +414,27 @@ func (t *Tokenizer) BOS() int32 { return t.bos }
 // tokens in its generation_config.json.
 func (t *Tokenizer) EOS() int32 { return t.eos }
 
-// Pad is the id of the padding token, or -1.
-func (t *Tokenizer) Pad() int32 { return t.pad }
-
-// Unk is the id of the token for what is not in the vocabulary, or -1.
-func (t *Tokenizer) Unk() int32 { return t.unk }
-
 // IsSpecial reports whether id is a special token, which Decode can leave out.
 func (t *Tokenizer) IsSpecial(id int32) bool {
 	i, ok := t.addedByID[id]
 	return ok && t.added[i].special
+}
+
+// TokenBytes returns the bytes that a token stands for inside a text, which may be
+// a part of a character: one byte for a token of the byte fallback, a blank for the
+// mark of a word. A special token gives the text that it decodes to, an id that is
+// no token nothing. What a decoder does at the ends of the whole text, such as
+// dropping a leading blank, is left out.
+func (t *Tokenizer) TokenBytes(id int32) []byte {
+	d := &t.dec
+	if id < 0 || int(id) >= len(d.kind) {
+		return nil
+	}
+	text := d.text[id]
+	if d.kind[id] != decodeByte {
+		for _, p := range d.perToken {
+			text = p.apply(text)
+		}
+	}
+	return []byte(text)
 }

@@ -1,11 +1,13 @@
 package tokenizer
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -20,8 +22,6 @@ func TestOpenFolder(t *testing.T) {
 	require.Equal(t, 2176, tok.VocabSize())
 	require.Equal(t, int32(1), tok.BOS())
 	require.Equal(t, int32(5), tok.EOS())
-	require.Equal(t, int32(0), tok.Pad())
-	require.Equal(t, int32(-1), tok.Unk())
 	require.True(t, tok.IsSpecial(3))
 	require.False(t, tok.IsSpecial(300))
 	require.False(t, tok.IsSpecial(-1))
@@ -68,14 +68,14 @@ func TestNeedlePrompts(t *testing.T) {
 
 func TestOpenErrors(t *testing.T) {
 	_, err := Open(t.TempDir())
-	require.ErrorIs(t, err, ErrNotFound)
+	require.ErrorIs(t, err, errNoVocabulary)
 	_, err = Open(filepath.Join(t.TempDir(), "missing"))
 	require.Error(t, err)
 	_, err = OpenFile("testdata/models/needle-llama/tokenizer_config.json")
 	require.ErrorContains(t, err, "unknown kind of file")
 	tok, err := OpenFile("testdata/models/mini/spm-noprefix/tokenizer.model")
 	require.NoError(t, err)
-	require.Equal(t, "tokenizer.model", tok.Format())
+	require.Equal(t, "tokenizer.model", tok.format)
 	_, err = OpenFile("testdata/models/optional/spm-unigram/tokenizer.model")
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.ErrorContains(t, err, "unigram")
@@ -97,7 +97,7 @@ func TestFolderOrder(t *testing.T) {
 		fsys[f.add] = read(f.from)
 		tok, err := Load(fsys)
 		require.NoError(t, err)
-		require.Equal(t, f.want, tok.Format())
+		require.Equal(t, f.want, tok.format)
 	}
 }
 
@@ -261,7 +261,7 @@ func TestOffsets(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.model+" "+tt.text, func(t *testing.T) {
 			tok := loadModel(t, tt.model)
-			ids, spans := tok.EncodeOffsets(tt.text, EncodeOptions{})
+			ids, spans := encodeOffsets(t, tok, tt.text, EncodeOptions{})
 			var got []token
 			for i, id := range ids {
 				got = append(got, token{tok.Piece(id), tt.text[spans[i].Start:spans[i].End]})
@@ -270,7 +270,7 @@ func TestOffsets(t *testing.T) {
 		})
 	}
 	tok := loadModel(t, "mini/llama2-style/tokenizer.json")
-	_, spans := tok.EncodeOffsets("a", EncodeOptions{AddSpecial: true})
+	_, spans := encodeOffsets(t, tok, "a", EncodeOptions{AddSpecial: true})
 	require.Equal(t, Span{0, 0}, spans[0], "BOS stands for nothing")
 }
 
@@ -292,7 +292,7 @@ func TestConcurrentUse(t *testing.T) {
 			wg.Go(func() {
 				for k := range f.Encode {
 					i := (k*7 + g*31) % len(f.Encode)
-					ids, _ := tok.EncodeOffsets(f.Encode[i].Text, EncodeOptions{})
+					ids, _ := encodeOffsets(t, tok, f.Encode[i].Text, EncodeOptions{})
 					if fmt.Sprint(ids) != fmt.Sprint(want[i]) || fmt.Sprint(tok.Encode(f.Encode[i].Text, EncodeOptions{})) != fmt.Sprint(want[i]) {
 						t.Errorf("%s: %q: ids differ between goroutines", name, f.Encode[i].Text)
 					}
@@ -316,9 +316,8 @@ func TestSteadyStateAllocations(t *testing.T) {
 			tok := loadModel(t, name)
 			ids := tok.Encode(text, EncodeOptions{})
 			require.Greater(t, len(ids), 500)
-			dst := make([]int32, 0, 2*len(ids))
 			// The collector may empty the pool of scratch memory in between.
-			require.Less(t, testing.AllocsPerRun(20, func() { tok.AppendEncode(dst, text, EncodeOptions{}) }), 20.0)
+			require.Less(t, testing.AllocsPerRun(20, func() { tok.Encode(text, EncodeOptions{}) }), 20.0)
 			words := tok.Encode("the the the the", EncodeOptions{})
 			d := tok.NewDecoder(true)
 			require.LessOrEqual(t, testing.AllocsPerRun(20, func() {
@@ -338,4 +337,130 @@ func TestSPMRefusesBytesAsUnknownSurface(t *testing.T) {
 	bad := append(model, 0x12, 5, 0xe2, 0x02, 2, 0xff, 0xff)
 	_, err = readSPM(bad, &config{})
 	require.ErrorContains(t, err, "unknown piece")
+}
+
+func TestEncodeContext(t *testing.T) {
+	for _, name := range []string{"mini/llama3-style/tokenizer.json", "mini/added-tokens/tokenizer.json", "mini/multi-split/tokenizer.json", "mini/spm-noprefix/tokenizer.model"} {
+		tok := loadModel(t, name)
+		text := strings.Repeat("one two, 333 <s>", 1<<12) + strings.Repeat("a", 1<<16)
+		o := EncodeOptions{AddSpecial: true}
+		want := tok.Encode(text, o)
+		ids, err := tok.EncodeContext(t.Context(), text, len(want), o)
+		require.NoError(t, err, name)
+		require.Equal(t, want, ids, name)
+		for _, limit := range []int{len(want) - 1, 10, 0} {
+			ids, err = tok.EncodeContext(t.Context(), text, limit, o)
+			var long *TooLongError
+			require.ErrorAs(t, err, &long, name)
+			require.Equal(t, TooLongError{Limit: limit, Bytes: len(text)}, *long, name)
+			require.Nil(t, ids, name)
+		}
+		gone := errors.New("nobody waits")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(gone)
+		_, err = tok.EncodeContext(ctx, text, len(want), o)
+		require.ErrorIs(t, err, gone, name)
+		_, _, err = tok.EncodeOffsets(ctx, text, o)
+		require.ErrorIs(t, err, gone, name)
+		require.Equal(t, want, tok.Encode(text, o), "%s: a call that ended early leaves no trace", name)
+	}
+	_, err := loadModel(t, "mini/llama3-style/tokenizer.json").EncodeContext(t.Context(), "", 0, EncodeOptions{})
+	require.NoError(t, err, "no tokens are within a limit of 0")
+}
+
+// TestLimitEndsTheWork checks that a text far beyond the limit is not encoded to its
+// end: what the call allocates is what a small part of the text takes.
+func TestLimitEndsTheWork(t *testing.T) {
+	for _, name := range []string{"mini/llama3-style/tokenizer.json", "mini/tekken-v7/tekken.json"} {
+		tok := loadModel(t, name)
+		text := strings.Repeat("one two, 333 ", 1<<18)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := tok.EncodeContext(t.Context(), text, 1000, EncodeOptions{})
+		runtime.ReadMemStats(&after)
+		require.Error(t, err)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(len(text)/2), name)
+	}
+}
+
+// TestData checks that special tokens which touch data stay text, that all others
+// are found, and that nothing else changes.
+func TestData(t *testing.T) {
+	tok := loadModel(t, "mini/llama3-style/tokenizer.json")
+	pieces := func(text string, data ...Span) string {
+		var out []string
+		for _, id := range tok.Encode(text, EncodeOptions{Data: data}) {
+			out = append(out, tok.Piece(id))
+		}
+		return strings.Join(out, "|")
+	}
+	const eot = "<|eot_id|>"
+	text := eot + "a" + eot + eot
+	n := len(eot)
+	hidden := pieces(eot, Span{0, n})
+	require.NotContains(t, hidden, eot)
+	require.Equal(t, eot+"|a|"+eot+"|"+eot, pieces(text))
+	require.Equal(t, eot+"|a|"+eot+"|"+eot, pieces(text, Span{n, n + 1}), "data that only touches a token")
+	require.Equal(t, eot+"|a|"+eot+"|"+eot, pieces(text, Span{n + 5, n + 5}), "no data at all")
+	for _, d := range []Span{{n + 1, 2*n + 1}, {2 * n, 2*n + 1}, {n + 1, n + 2}, {n, n + 2}} {
+		got := pieces(text, d)
+		require.True(t, strings.HasPrefix(got, eot+"|a") && strings.HasSuffix(got, "|"+eot), "%v: %s", d, got)
+		require.Equal(t, 2, strings.Count("|"+got+"|", "|"+eot+"|"), "%v: %s", d, got)
+	}
+	require.Equal(t, 1, strings.Count(pieces(text, Span{0, 1}, Span{n + 3, n + 4}), eot), "two parts")
+	// A token made of the end of data and the text behind it is none; a token that
+	// starts right behind data is.
+	require.NotContains(t, pieces("<|eot_"+"id|>", Span{0, 6}), eot)
+	require.Contains(t, pieces("<|eot_"+eot, Span{0, 6}), eot)
+	// The text is not cut at the borders of data.
+	for _, plain := range []string{"hello there", "12345678", "  x\n\n y"} {
+		for cut := range len(plain) + 1 {
+			require.Equal(t, pieces(plain), pieces(plain, Span{0, cut}), "%q %d", plain, cut)
+			require.Equal(t, pieces(plain), pieces(plain, Span{cut, len(plain)}), "%q %d", plain, cut)
+		}
+	}
+	for _, data := range [][]Span{{{-1, 2}}, {{0, 99}}, {{3, 2}}, {{4, 6}, {1, 2}}, {{1, 4}, {3, 6}}} {
+		_, err := tok.EncodeContext(t.Context(), "0123456789", 100, EncodeOptions{Data: data})
+		require.ErrorContains(t, err, "Data", "%v", data)
+	}
+}
+
+// TestDataInNormalizedText checks data where special tokens are looked for in
+// normalised text, at other places than in the text itself.
+func TestDataInNormalizedText(t *testing.T) {
+	tok, err := readHF(minimal(`,"normalizer":{"type":"Replace","pattern":{"String":"b"},"content":"bbb"},"added_tokens":[{"id":3,"content":"<s>","special":true,"normalized":true}]`), &config{})
+	require.NoError(t, err)
+	require.Equal(t, []int32{1, 1, 1, 3, 0}, tok.Encode("b<s>a", EncodeOptions{}))
+	require.Equal(t, []int32{1, 1, 1, 0}, tok.Encode("b<s>a", EncodeOptions{Data: []Span{{1, 2}}}))
+	require.Equal(t, []int32{1, 1, 1, 3, 0}, tok.Encode("b<s>a", EncodeOptions{Data: []Span{{0, 1}, {4, 5}}}))
+	require.Equal(t, []int32{1, 1, 1, 3, 1, 1, 1}, tok.Encode("b<s>b<s>", EncodeOptions{Data: []Span{{5, 8}}}))
+}
+
+func TestTokenBytes(t *testing.T) {
+	for _, tt := range []struct{ model, piece, want string }{
+		{"mini/llama3-style/tokenizer.json", "Ġthe", " the"},
+		{"mini/llama3-style/tokenizer.json", "ä", "\xe4"},
+		{"mini/llama3-style/tokenizer.json", "<|eot_id|>", "<|eot_id|>"},
+		{"mini/llama2-style/tokenizer.json", "▁the", " the"},
+		{"mini/llama2-style/tokenizer.json", "<0xF0>", "\xf0"},
+		{"mini/spm-noprefix/tokenizer.model", "▁the", " the"},
+		{"mini/spm-noprefix/tokenizer.model", "</s>", ""},
+	} {
+		tok := loadModel(t, tt.model)
+		id, ok := tok.ID(tt.piece)
+		require.True(t, ok, "%s %q", tt.model, tt.piece)
+		require.Equal(t, tt.want, string(tok.TokenBytes(id)), "%s %q", tt.model, tt.piece)
+		require.Nil(t, tok.TokenBytes(-1))
+		require.Nil(t, tok.TokenBytes(1<<30))
+	}
+	// The bytes of all tokens of a text are the text, wherever characters are cut.
+	text := "naïve 你好 🙂🙃 the end"
+	for _, name := range []string{"mini/llama3-style/tokenizer.json", "mini/llama2-style/tokenizer.json", "mini/tekken-v7/tekken.json"} {
+		tok := loadModel(t, name)
+		var got []byte
+		for _, id := range tok.Encode(text, EncodeOptions{}) {
+			got = append(got, tok.TokenBytes(id)...)
+		}
+		require.Equal(t, text, strings.TrimPrefix(string(got), " "), name)
+	}
 }

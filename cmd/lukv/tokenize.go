@@ -65,7 +65,10 @@ func (c *tokenizeCmd) Run(e *env) error {
 	if c.Decode {
 		return c.decode(e, tok, text)
 	}
-	ids, spans := tok.EncodeOffsets(text, tokenizer.EncodeOptions{AddSpecial: c.AddSpecial, SpecialAsText: c.SpecialAsText})
+	ids, spans, err := tok.EncodeOffsets(e.ctx, text, tokenizer.EncodeOptions{AddSpecial: c.AddSpecial, SpecialAsText: c.SpecialAsText})
+	if err != nil {
+		return err
+	}
 	switch {
 	case c.Count && c.JSON:
 		return report.WriteJSON(e.out, map[string]int{"count": len(ids)})
