@@ -55,8 +55,7 @@
 //
 // Exp2 and Exp are polynomials defined in exp.go. RMSNorm sums squares in 16
 // lanes without blocks; the scale 1/√(mean + ε) is computed in binary64 and
-// rounded once. Dot sums in 16 lanes without blocks, Axpy is one fma per
-// element; Exp carries the part of log2 e that its rounding loses. RoPE, SwiGLU,
+// rounded once. Dot sums in 16 lanes without blocks; Exp carries the part of log2 e that its rounding loses. RoPE, SwiGLU,
 // sums of vectors and conversions are element-wise, one rounding per written
 // operation.
 //

@@ -27,14 +27,6 @@ func (c CPU) Dot(x, y []float32) float32 {
 	return sumLanes(&s)
 }
 
-// Axpy sets dst[i] = fma(a, x[i], dst[i]) for i < len(x).
-func (c CPU) Axpy(dst []float32, a float32, x []float32) {
-	dst = dst[:len(x)]
-	for i := c.axpyAsm(dst, a, x); i < len(x); i++ {
-		dst[i] = fma32(a, x[i], dst[i])
-	}
-}
-
 // Add sets dst[i] += x[i] for i < len(x).
 func (c CPU) Add(dst, x []float32) {
 	dst = dst[:len(x)]

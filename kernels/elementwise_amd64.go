@@ -11,15 +11,6 @@ func (c CPU) dotAsm(s *[Lanes]float32, x, y []float32) int {
 	return n
 }
 
-func (c CPU) axpyAsm(dst []float32, a float32, x []float32) int {
-	n := len(x) &^ 15
-	if !c.AVX2 || n == 0 {
-		return 0
-	}
-	axpyAVX2(&dst[:n][0], &x[0], n, a)
-	return n
-}
-
 func (c CPU) addAsm(dst, x []float32) int {
 	n := len(x) &^ 15
 	if !c.AVX2 || n == 0 {
@@ -87,9 +78,6 @@ func (c CPU) indexAsm(x []float32, v float32) int {
 //
 //go:noescape
 func dotAVX2(x, y *float32, n int, lanes *[16]float32)
-
-//go:noescape
-func axpyAVX2(dst, x *float32, n int, a float32)
 
 //go:noescape
 func addAVX2(dst, x *float32, n int)

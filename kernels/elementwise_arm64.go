@@ -11,15 +11,6 @@ func (c CPU) dotAsm(s *[Lanes]float32, x, y []float32) int {
 	return n
 }
 
-func (c CPU) axpyAsm(dst []float32, a float32, x []float32) int {
-	n := len(x) &^ 3
-	if !c.NEON || n == 0 {
-		return 0
-	}
-	axpyNEON(&dst[:n][0], &x[0], n, a)
-	return n
-}
-
 func (c CPU) scaleMulAsm(dst, x, w []float32, s float32) int {
 	n := len(x) &^ 3
 	if !c.NEON || n == 0 {
@@ -59,9 +50,6 @@ func (c CPU) indexAsm(x []float32, v float32) int         { return 0 }
 //
 //go:noescape
 func dotNEON(x, y *float32, n int, lanes *[16]float32)
-
-//go:noescape
-func axpyNEON(dst, x *float32, n int, a float32)
 
 //go:noescape
 func scaleMulNEON(dst, x, w *float32, n int, s float32)

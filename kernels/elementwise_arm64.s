@@ -25,22 +25,6 @@ next:
 	VST1 [V0.S4, V1.S4, V2.S4, V3.S4], (R4)
 	RET
 
-// func axpyNEON(dst, x *float32, n int, a float32)
-TEXT ·axpyNEON(SB), NOSPLIT, $0-28
-	MOVD dst+0(FP), R1
-	MOVD x+8(FP), R2
-	MOVD n+16(FP), R3
-	MOVD $a+24(FP), R4
-	VLD1R (R4), [V0.S4]
-next:
-	VLD1 (R1), [V4.S4]
-	VLD1.P 16(R2), [V5.S4]
-	VFMLA V5.S4, V0.S4, V4.S4
-	VST1.P [V4.S4], 16(R1)
-	SUB $4, R3
-	CBNZ R3, next
-	RET
-
 // func scaleMulNEON(dst, x, w *float32, n int, s float32)
 TEXT ·scaleMulNEON(SB), NOSPLIT, $0-36
 	MOVD dst+0(FP), R1

@@ -49,14 +49,6 @@ func exp2Sum(h, e float32) float32 {
 	return p * math.Float32frombits(uint32(int32(n)+127)<<23)
 }
 
-// Exp2 sets dst[i] = Exp2(x[i]) for i < len(x). dst may be x.
-func (c CPU) Exp2(dst, x []float32) {
-	dst = dst[:len(x)]
-	for i := c.exp2Asm(dst, x); i < len(x); i++ {
-		dst[i] = Exp2(x[i])
-	}
-}
-
 // Exp sets dst[i] = Exp(x[i]) for i < len(x). dst may be x.
 func (c CPU) Exp(dst, x []float32) {
 	dst = dst[:len(x)]

@@ -28,21 +28,6 @@ var exp2Inf = float32(math.Inf(1))
 //lint:ignore U1000 read by assembly
 var exp2Bias = [8]int32{127, 127, 127, 127, 127, 127, 127, 127}
 
-func (c CPU) exp2Asm(dst, x []float32) int {
-	n := len(x)
-	switch {
-	case c.AVX512 && n >= 16:
-		n &^= 15
-		exp2AVX512(&dst[:n][0], &x[0], n)
-	case c.AVX2 && n >= 8:
-		n &^= 7
-		exp2AVX2(&dst[:n][0], &x[0], n)
-	default:
-		n = 0
-	}
-	return n
-}
-
 func (c CPU) expAsm(dst, x []float32) int {
 	n := len(x)
 	switch {
@@ -60,12 +45,6 @@ func (c CPU) expAsm(dst, x []float32) int {
 
 // n is a positive multiple of 8 (AVX2) or 16.
 //
-//go:noescape
-func exp2AVX2(dst, x *float32, n int)
-
-//go:noescape
-func exp2AVX512(dst, x *float32, n int)
-
 //go:noescape
 func expAVX2(dst, x *float32, n int)
 

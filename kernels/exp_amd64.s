@@ -3,23 +3,6 @@
 #include "textflag.h"
 #include "exp_amd64.h"
 
-// func exp2AVX2(dst, x *float32, n int)
-TEXT ·exp2AVX2(SB), NOSPLIT, $0-24
-	MOVQ dst+0(FP), DI
-	MOVQ x+8(FP), SI
-	MOVQ n+16(FP), CX
-	EXP2_CONSTANTS_AVX2
-next:
-	VMOVUPS (SI), Y0
-	EXP2_AVX2(Y0, Y1, Y2, Y3)
-	VMOVUPS Y0, (DI)
-	ADDQ $32, SI
-	ADDQ $32, DI
-	SUBQ $8, CX
-	JNZ next
-	VZEROUPPER
-	RET
-
 // func expAVX2(dst, x *float32, n int)
 TEXT ·expAVX2(SB), NOSPLIT, $0-24
 	MOVQ dst+0(FP), DI
@@ -38,23 +21,6 @@ next:
 	ADDQ $32, SI
 	ADDQ $32, DI
 	SUBQ $8, CX
-	JNZ next
-	VZEROUPPER
-	RET
-
-// func exp2AVX512(dst, x *float32, n int)
-TEXT ·exp2AVX512(SB), NOSPLIT, $0-24
-	MOVQ dst+0(FP), DI
-	MOVQ x+8(FP), SI
-	MOVQ n+16(FP), CX
-	EXP2_CONSTANTS_AVX512
-next:
-	VMOVUPS (SI), Z0
-	EXP2_AVX512(Z0, Z1, Z2, Z3)
-	VMOVUPS Z0, (DI)
-	ADDQ $64, SI
-	ADDQ $64, DI
-	SUBQ $16, CX
 	JNZ next
 	VZEROUPPER
 	RET

@@ -14,15 +14,6 @@ var exp2Constants = [...]float32{
 
 var exp2Inf = float32(math.Inf(1))
 
-func (c CPU) exp2Asm(dst, x []float32) int {
-	n := len(x) &^ 3
-	if !c.NEON || n == 0 {
-		return 0
-	}
-	exp2NEON(&dst[:n][0], &x[0], n)
-	return n
-}
-
 func (c CPU) expAsm(dst, x []float32) int {
 	n := len(x) &^ 3
 	if !c.NEON || n == 0 {
@@ -34,8 +25,5 @@ func (c CPU) expAsm(dst, x []float32) int {
 
 // n is a positive multiple of 4.
 //
-//go:noescape
-func exp2NEON(dst, x *float32, n int)
-
 //go:noescape
 func expNEON(dst, x *float32, n int)

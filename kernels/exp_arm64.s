@@ -3,20 +3,6 @@
 #include "textflag.h"
 #include "vector_arm64.h"
 
-// func exp2NEON(dst, x *float32, n int)
-TEXT ·exp2NEON(SB), NOSPLIT, $0-24
-	MOVD dst+0(FP), R1
-	MOVD x+8(FP), R2
-	MOVD n+16(FP), R3
-	EXP2_CONSTANTS
-next:
-	VLD1.P 16(R2), [V0.S4]
-	EXP2(0, 16, 17, 18, V16, V17, V18)
-	VST1.P [V0.S4], 16(R1)
-	SUB $4, R3
-	CBNZ R3, next
-	RET
-
 // func expNEON(dst, x *float32, n int)
 TEXT ·expNEON(SB), NOSPLIT, $0-24
 	MOVD dst+0(FP), R1

@@ -2,5 +2,4 @@
 
 package kernels
 
-func (c CPU) exp2Asm(dst, x []float32) int { return 0 }
-func (c CPU) expAsm(dst, x []float32) int  { return 0 }
+func (c CPU) expAsm(dst, x []float32) int { return 0 }

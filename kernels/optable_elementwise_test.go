@@ -14,8 +14,6 @@ func init() {
 		register(
 			op{name: name("Dot"), operands: []operand{f32("dst", 1, out), f32("x", n, in), f32("y", n, in)},
 				ways: whole(func(c CPU, b []mem) { b[0].f32()[0] = c.Dot(b[1].f32(), b[2].f32()) })},
-			op{name: name("Axpy"), operands: []operand{f32("dst", n, inout), f32("a", 1, in), f32("x", n, in)},
-				ways: whole(func(c CPU, b []mem) { c.Axpy(b[0].f32(), b[1].f32()[0], b[2].f32()) })},
 			op{name: name("Add"), operands: []operand{f32("dst", n, inout), f32("x", n, in)},
 				ways: whole(func(c CPU, b []mem) { c.Add(b[0].f32(), b[1].f32()) })},
 			op{name: name("RMSNorm"), operands: []operand{f32("dst", n, out), f32("x", n, in), f32("w", n, in)},
@@ -38,23 +36,23 @@ func init() {
 					}},
 				}},
 			op{name: name("Exp2"), operands: []operand{f32("dst", n, out), f32("x", n, in), f32("wide", n, out)},
-				ways: whole(func(c CPU, b []mem) {
-					c.Exp2(b[0].f32(), b[1].f32())
-					wide := b[2].f32()
-					for i, x := range b[1].f32() {
-						wide[i] = x * 100
-					}
-					c.Exp2(wide, wide)
-				})},
+				ways: []way{
+					{"one by one", func(_ CPU, b []mem) { exps(Exp2, 100, b) }},
+					{"as weights", func(c CPU, b []mem) {
+						exps(itself, 100, b)
+						c.softmaxWeights(b[0].f32(), Softmax{Sum: 1})
+						c.softmaxWeights(b[2].f32(), Softmax{Sum: 1})
+					}},
+				}},
 			op{name: name("Exp"), operands: []operand{f32("dst", n, out), f32("x", n, in), f32("wide", n, out)},
-				ways: whole(func(c CPU, b []mem) {
-					c.Exp(b[0].f32(), b[1].f32())
-					wide := b[2].f32()
-					for i, x := range b[1].f32() {
-						wide[i] = x * 70
-					}
-					c.Exp(wide, wide)
-				})},
+				ways: []way{
+					{"one by one", func(_ CPU, b []mem) { exps(Exp, 70, b) }},
+					{"whole", func(c CPU, b []mem) {
+						exps(itself, 70, b)
+						c.Exp(b[0].f32(), b[1].f32())
+						c.Exp(b[2].f32(), b[2].f32())
+					}},
+				}},
 			op{name: name("Argmax"), operands: []operand{{"dst", tensor.I64, 3, out}, f32("x", n, in), {"ties", tensor.I32, n, in}},
 				ways: whole(func(c CPU, b []mem) {
 					d := view[int64](b[0])
@@ -80,5 +78,16 @@ func init() {
 					ways: whole(func(c CPU, b []mem) { c.Narrow(b[0], b[1].f32(), t) })},
 			)
 		}
+	}
+}
+
+func itself(x float32) float32 { return x }
+
+// exps sets every element of the first operand to f of the second, and of the third
+// to f of its multiple.
+func exps(f func(float32) float32, factor float32, b []mem) {
+	dst, wide := b[0].f32(), b[2].f32()
+	for i, x := range b[1].f32() {
+		dst[i], wide[i] = f(x), f(x*factor)
 	}
 }
