@@ -33,26 +33,33 @@ const (
 
 // Resolve asks the hub which commit the revision means and what it holds.
 func (c *Client) Resolve(ctx context.Context, ref Ref) (*Snapshot, error) {
-	s, err := c.resolve(ctx, ref)
+	s, err := c.resolve(ctx, ref, nil)
 	if err != nil {
 		return nil, fmt.Errorf("resolve %s: %w", ref, err)
 	}
 	return s, nil
 }
 
-func (c *Client) resolve(ctx context.Context, ref Ref) (*Snapshot, error) {
+func (c *Client) resolve(ctx context.Context, ref Ref, waiting func(what string)) (*Snapshot, error) {
 	if err := ref.check(); err != nil {
 		return nil, err
 	}
 	var s *Snapshot
 	path := "/api/models/" + ref.Repo() + "/revision/" + url.PathEscape(ref.revision()) + "?blobs=true"
-	err := c.retry(ctx, func() (bool, error) {
+	err := c.retry(ctx, waiting, func() (bool, error) {
+		limit := 10 * c.stallAfter() // a listing comes at once, if at all
+		ctx, stop := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the hub's answer is not complete after %v", limit))
+		defer stop()
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
 		resp, err := c.send(ctx, http.MethodGet, path, 0)
 		if err != nil {
 			return false, err
 		}
 		defer resp.Body.Close()
-		data, err := io.ReadAll(io.LimitReader(resp.Body, maxListing+1))
+		body := c.lively(resp.Body, cancel)
+		defer body.stop()
+		data, err := io.ReadAll(io.LimitReader(body, maxListing+1))
 		if err != nil {
 			return false, passing(ctx, fmt.Errorf("read the hub's answer: %w", err))
 		}
@@ -127,8 +134,8 @@ func (s *Snapshot) fileURL(name string) string {
 }
 
 // describe asks for the size and the hash of a file that the listing lacks.
-func (c *Client) describe(ctx context.Context, s *Snapshot, f *File) error {
-	return c.retry(ctx, func() (bool, error) {
+func (c *Client) describe(ctx context.Context, s *Snapshot, f *File, waiting func(what string)) error {
+	return c.retry(ctx, waiting, func() (bool, error) {
 		resp, err := c.send(ctx, http.MethodHead, s.fileURL(f.Name), 0)
 		if err != nil {
 			return false, err

@@ -19,7 +19,8 @@ const (
 	maxTries   = 6                // failures in a row before giving up
 	maxBackoff = 30 * time.Second // between tries, if the hub asks for no longer
 	maxAsked   = 10 * time.Minute // the longest wait that a hub may ask for
-	stallLimit = time.Minute      // without a byte, a transfer has failed
+	stallLimit = time.Minute      // without a byte, an answer has failed
+	sayWait    = 2 * time.Second  // waits from here on are reported
 )
 
 // defaultTransport bounds everything but the transfer itself, which stall bounds.
@@ -51,8 +52,9 @@ func passing(ctx context.Context, err error) error {
 }
 
 // retry calls try until it succeeds, fails for good, or has failed maxTries times
-// in a row without getting anywhere.
-func (c *Client) retry(ctx context.Context, try func() (moved bool, err error)) error {
+// in a row without getting anywhere. A long wait between two tries is said to
+// waiting, unless that is nil: what for, and "" when it is over.
+func (c *Client) retry(ctx context.Context, waiting func(what string), try func() (moved bool, err error)) error {
 	for n := 1; ; n++ {
 		moved, err := try()
 		var t *temporary
@@ -76,11 +78,55 @@ func (c *Client) retry(ctx context.Context, try func() (moved bool, err error)) 
 		if sleep == nil {
 			sleep = sleepReally
 		}
-		if err := sleep(ctx, max(wait, t.after)); err != nil {
+		wait = max(wait, t.after)
+		say := waiting != nil && wait >= sayWait
+		if say {
+			waiting(fmt.Sprintf("%v; next try in %v", err, wait.Round(time.Second)))
+		}
+		if err := sleep(ctx, wait); err != nil {
 			return err
+		}
+		if say {
+			waiting("")
 		}
 	}
 }
+
+// stallAfter is the time without a byte after which an answer has failed.
+func (c *Client) stallAfter() time.Duration {
+	if c.stall != 0 {
+		return c.stall
+	}
+	return stallLimit
+}
+
+// A lively reads an answer and cancels its request when no byte has come for a
+// while. While nobody reads, the clock stands.
+type lively struct {
+	body  io.Reader
+	limit time.Duration
+	timer *time.Timer
+}
+
+// lively watches over an answer to a request with the context that cancel ends.
+// The caller stops it.
+func (c *Client) lively(body io.Reader, cancel context.CancelCauseFunc) *lively {
+	limit := c.stallAfter()
+	l := &lively{body: body, limit: limit}
+	l.timer = time.AfterFunc(limit, func() {
+		cancel(&temporary{err: fmt.Errorf("no bytes came for %v", limit)})
+	})
+	return l
+}
+
+func (l *lively) Read(b []byte) (int, error) {
+	l.timer.Reset(l.limit)
+	n, err := l.body.Read(b)
+	l.timer.Stop()
+	return n, err
+}
+
+func (l *lively) stop() { l.timer.Stop() }
 
 func sleepReally(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
@@ -192,7 +238,7 @@ func (c *Client) refused(resp *http.Response) error {
 	case code == http.StatusNotFound:
 		return fmt.Errorf("%w: %w", ErrNotFound, err)
 	case code == http.StatusRequestedRangeNotSatisfiable:
-		return fmt.Errorf("%w: %w", errRange, err)
+		return &rangeError{err: err, size: unsatisfied(resp.Header.Get("Content-Range"))}
 	case code == http.StatusRequestTimeout, code == http.StatusTooManyRequests, code >= 500 && code != http.StatusNotImplemented:
 		return &temporary{err: err, after: retryAfter(resp.Header.Get("Retry-After"), time.Now())}
 	}

@@ -264,7 +264,7 @@ func TestPullLayout(t *testing.T) {
 			assert.Equal(t, p.Size, p.Fetched)
 			assert.Equal(t, len(chosen), len(p.Files))
 			assert.Equal(t, Progress{File: last.File, FileBytes: last.FileBytes, FileSize: last.FileSize,
-				Bytes: p.Size, Size: p.Size, Done: len(chosen), Files: len(chosen)}, last)
+				Bytes: p.Size, Fetched: p.Size, Size: p.Size, Done: len(chosen), Files: len(chosen)}, last)
 			dir, err := c.Find(ref)
 			require.NoError(t, err)
 			assert.Equal(t, p.Dir, dir)
@@ -460,6 +460,203 @@ func TestPullResumes(t *testing.T) {
 		require.NoError(t, err)
 		checkSnapshot(t, h, c, []string{"model.safetensors"})
 	})
+}
+
+// TestOddRanges has servers that answer the request for the rest of a file with
+// something else, each time. The download begins again with the first byte.
+func TestOddRanges(t *testing.T) {
+	h := oneFile(t, 400_000)
+	data := h.files["model.safetensors"]
+	const kept = 100_000
+	for name, answer := range map[string]func(w http.ResponseWriter){
+		"other start": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Range", "bytes 7-399999/400000")
+			w.WriteHeader(http.StatusPartialContent)
+			w.Write(data[7:])
+		},
+		"senseless range": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Range", "bytes 9-3/4")
+			w.WriteHeader(http.StatusPartialContent)
+		},
+		"no range": func(w http.ResponseWriter) { w.WriteHeader(http.StatusPartialContent) },
+		"the rest as if it were all": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", strconv.Itoa(len(data)-kept))
+			w.Write(data[kept:])
+		},
+		"all as if it were the rest": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-399999/400000", kept))
+			w.WriteHeader(http.StatusPartialContent)
+			w.Write(data)
+		},
+		"another size": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-399999/500000", kept))
+			w.WriteHeader(http.StatusPartialContent)
+			w.Write(data[kept:])
+		},
+		"nothing":       func(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) },
+		"not satisfied": func(w http.ResponseWriter) { w.WriteHeader(http.StatusRequestedRangeNotSatisfiable) },
+		"not satisfied, of another size": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Range", "bytes */7")
+			w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h.onStore = func(w http.ResponseWriter, r *http.Request, _ string) bool {
+				if r.Header.Get("Range") == "" {
+					return false
+				}
+				answer(w)
+				return true
+			}
+			c := h.client()
+			keepPart(t, h, c, data[:kept])
+			_, err := c.Pull(t.Context(), ref, PullOptions{})
+			require.NoError(t, err)
+			checkSnapshot(t, h, c, []string{"model.safetensors"})
+		})
+	}
+}
+
+// keepPart leaves the beginning of a download in the cache.
+func keepPart(t *testing.T, h *fakeHub, c *Client, part []byte) {
+	blob := c.repo(ref).blob(h.hash("model.safetensors"))
+	require.NoError(t, os.MkdirAll(filepath.Dir(blob), 0o777))
+	require.NoError(t, os.WriteFile(blob+".incomplete", part, 0o666))
+}
+
+// A download that was complete when its process died is checked and named, even
+// where nobody says how long the file is.
+func TestCompletePart(t *testing.T) {
+	h := oneFile(t, 400_000)
+	data := h.files["model.safetensors"]
+	for _, listed := range []bool{true, false} {
+		t.Run(fmt.Sprintf("size listed %v", listed), func(t *testing.T) {
+			c := h.client()
+			keepPart(t, h, c, data)
+			if !listed {
+				h.bare = true
+				h.onFile = func(w http.ResponseWriter, r *http.Request, name string) bool {
+					if r.Method != http.MethodHead {
+						return false
+					}
+					w.Header().Set("X-Linked-Etag", strconv.Quote(h.hash(name)))
+					http.Redirect(w, r, h.store.URL+"/signed/"+name, http.StatusFound)
+					return true
+				}
+			}
+			p, err := c.Pull(t.Context(), ref, PullOptions{})
+			require.NoError(t, err)
+			assert.Zero(t, p.Fetched)
+			checkSnapshot(t, h, c, []string{"model.safetensors"})
+		})
+	}
+}
+
+// TestVerify has a cached content with one bit flipped.
+func TestVerify(t *testing.T) {
+	files, large := repository()
+	for _, name := range []string{"model-00001-of-00002.safetensors", "config.json"} { // sha256, git blob
+		t.Run(name, func(t *testing.T) {
+			h := newHub(t, maps.Clone(files), large...)
+			c := h.client()
+			_, err := c.Pull(t.Context(), ref, PullOptions{})
+			require.NoError(t, err)
+			wrong := bytes.Clone(files[name])
+			wrong[len(wrong)/2] ^= 4
+			require.NoError(t, os.WriteFile(c.repo(ref).blob(h.hash(name)), wrong, 0o666))
+
+			p, err := c.Pull(t.Context(), ref, PullOptions{})
+			require.NoError(t, err)
+			assert.Zero(t, p.Fetched, "without Verify, sizes are compared")
+
+			c.Offline = true
+			_, err = c.Pull(t.Context(), ref, PullOptions{})
+			require.NoError(t, err)
+			_, err = c.Pull(t.Context(), ref, PullOptions{Verify: true})
+			require.ErrorContains(t, err, name+": its content does not have the hash "+h.hash(name))
+			cancelled, cancel := context.WithCancel(t.Context())
+			cancel()
+			_, err = c.Pull(cancelled, ref, PullOptions{Verify: true})
+			require.ErrorIs(t, err, context.Canceled)
+			c.Offline = false
+
+			p, err = c.Pull(t.Context(), ref, PullOptions{Verify: true})
+			require.NoError(t, err)
+			assert.EqualValues(t, len(wrong), p.Fetched)
+			for _, f := range p.Files {
+				assert.Equal(t, f.Name == name, f.Damaged, f.Name)
+				assert.Equal(t, f.Name != name, f.Cached, f.Name)
+			}
+			checkSnapshot(t, h, c, chosen)
+
+			p, err = c.Pull(t.Context(), ref, PullOptions{Verify: true})
+			require.NoError(t, err)
+			assert.Zero(t, p.Fetched)
+		})
+	}
+}
+
+// TestListingStalls has a hub that begins its listing and goes silent, and one
+// that sends a byte now and then without end.
+func TestListingStalls(t *testing.T) {
+	h := oneFile(t, 10)
+	for name, tc := range map[string]struct {
+		pause time.Duration
+		err   string
+	}{
+		"silent":   {time.Hour, "no bytes came for 50ms (6 tries)"},
+		"trickles": {10 * time.Millisecond, "not complete after 500ms"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h.onAPI = func(w http.ResponseWriter, r *http.Request) bool {
+				for r.Context().Err() == nil {
+					w.Write([]byte{' '})
+					w.(http.Flusher).Flush()
+					sleepReally(r.Context(), tc.pause)
+				}
+				return true
+			}
+			c := h.client()
+			c.stall = 50 * time.Millisecond
+			_, err := c.Pull(t.Context(), ref, PullOptions{})
+			require.ErrorContains(t, err, tc.err)
+		})
+	}
+}
+
+// TestWaitsAreReported covers a hub that asks to come back, when it lists and when
+// it serves, and a lock that another process holds.
+func TestWaitsAreReported(t *testing.T) {
+	h := oneFile(t, 10)
+	var listings, files atomic.Int32
+	busy := func(n *atomic.Int32, w http.ResponseWriter) bool {
+		if n.Add(1) > 1 {
+			return false
+		}
+		w.Header().Set("Retry-After", "300")
+		w.WriteHeader(http.StatusTooManyRequests)
+		return true
+	}
+	h.onAPI = func(w http.ResponseWriter, r *http.Request) bool { return busy(&listings, w) }
+	h.onStore = func(w http.ResponseWriter, r *http.Request, _ string) bool { return busy(&files, w) }
+	c := h.client()
+	release, err := acquire(t.Context(), c.repo(ref).lock(h.hash("model.safetensors")), nil)
+	require.NoError(t, err)
+	var waits []string
+	_, err = c.Pull(t.Context(), ref, PullOptions{Progress: func(p Progress) {
+		if len(waits) == 0 || waits[len(waits)-1] != p.Waiting {
+			waits = append(waits, p.Waiting)
+		}
+		if strings.Contains(p.Waiting, "another process") {
+			release()
+		}
+	}})
+	require.NoError(t, err)
+	require.Len(t, waits, 6, "%q", waits)
+	assert.Contains(t, waits[0], "429 (too many requests); next try in 5m0s")
+	assert.Contains(t, waits[2], "another process is fetching this file")
+	assert.Contains(t, waits[4], "429 (too many requests); next try in 5m0s")
+	assert.Empty(t, waits[1]+waits[3]+waits[5])
 }
 
 // TestPullRefuses lists servers that are wrong for good: one clear error, no blob,

@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// acquire takes the lock of a content and waits for other processes that hold it.
+// acquire takes the lock of a content and waits for other processes that hold it,
+// which it says to waiting.
 // The lock file stays, as the Python tools leave it: removing it would let two
 // processes hold locks on two files of one name.
-func acquire(ctx context.Context, path string) (release func(), err error) {
+func acquire(ctx context.Context, path string, waiting func(what string)) (release func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return nil, err
 	}
@@ -19,6 +20,7 @@ func acquire(ctx context.Context, path string) (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
+	said := false
 	for {
 		ok, err := tryLock(f)
 		if err != nil {
@@ -26,7 +28,14 @@ func acquire(ctx context.Context, path string) (release func(), err error) {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		if ok {
+			if said {
+				waiting("")
+			}
 			return func() { f.Close() }, nil
+		}
+		if !said {
+			said = true
+			waiting("another process is fetching this file")
 		}
 		if err := sleepReally(ctx, 100*time.Millisecond); err != nil {
 			f.Close()

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -26,8 +27,13 @@ type PullOptions struct {
 	// Parallel is the number of files downloaded at once; the default is 4.
 	Parallel int
 
-	// Progress, if not nil, is called as bytes come and files are finished, from
-	// one goroutine at a time. It should return soon.
+	// Verify compares contents that are in the cache with their hashes, and fetches
+	// those again that differ. Without it only their sizes are compared. Offline,
+	// a content that differs is an error.
+	Verify bool
+
+	// Progress, if not nil, is called as bytes come, files are finished and waits
+	// begin and end, from one goroutine at a time. It should return soon.
 	Progress func(Progress)
 }
 
@@ -38,8 +44,13 @@ type Progress struct {
 	FileBytes   int64
 	FileSize    int64 // -1: unknown
 	Bytes       int64 // of all files
+	Fetched     int64 // bytes that have come over the network, dropped ones included
 	Size        int64 // of all files whose size is known
 	Done, Files int   // files finished, files in all
+
+	// Waiting says what a long wait is for: a hub that asks to come back later, or
+	// another process that fetches the same file. "": bytes are moving.
+	Waiting string
 }
 
 // Pulled is the outcome of a pull.
@@ -59,6 +70,10 @@ type PulledFile struct {
 	Size   int64  `json:"bytes"`
 	Hash   string `json:"hash"`
 	Cached bool   `json:"cached"` // it was whole before
+
+	// Damaged says that the cache had a content of another hash, which was fetched
+	// again.
+	Damaged bool `json:"damaged,omitempty"`
 }
 
 // Pull downloads a model into the cache and returns its folder. What is there
@@ -72,7 +87,15 @@ func (c *Client) Pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, err
 			return nil, fmt.Errorf("pull %s offline (HF_HUB_OFFLINE is set): %w", ref, err)
 		}
 		p := &Pulled{Ref: ref, Repo: ref.Repo(), Commit: filepath.Base(dir), Dir: dir}
-		return p, p.list()
+		if err := p.list(); err != nil {
+			return nil, fmt.Errorf("pull %s offline: %w", ref, err)
+		}
+		if o.Verify {
+			if err := p.verify(ctx); err != nil {
+				return nil, fmt.Errorf("verify %s: %w", ref, err)
+			}
+		}
+		return p, nil
 	}
 	p, err := c.pull(ctx, ref, o)
 	if err != nil {
@@ -106,12 +129,47 @@ func (p *Pulled) list() error {
 	})
 }
 
+// verify compares the files with their hashes, as far as these are known.
+func (p *Pulled) verify(ctx context.Context) error {
+	var errs []error
+	for _, f := range p.Files {
+		path := filepath.Join(p.Dir, filepath.FromSlash(f.Name))
+		ok, err := hashes(ctx, path, &File{Name: f.Name, Size: f.Size, Hash: f.Hash})
+		if err != nil {
+			return err
+		}
+		if !ok {
+			errs = append(errs, fmt.Errorf("%s: its content does not have the hash %s: pull it again with the network", f.Name, f.Hash))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// hashes compares a file with the hash of f. A name that is no hash, of a mirror
+// that has none, says nothing about the content.
+func hashes(ctx context.Context, path string, f *File) (bool, error) {
+	sum := newSum(f)
+	if sum == nil {
+		return true, nil
+	}
+	in, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer in.Close()
+	if _, err := io.Copy(sum, interruptible{ctx, in}); err != nil {
+		return false, fmt.Errorf("read %s: %w", path, err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)) == f.Hash, nil
+}
+
 func (c *Client) pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, error) {
-	s, err := c.resolve(ctx, ref)
+	j := &job{c: c, o: &o, repo: c.repo(ref), fresh: map[string]bool{}, verified: map[string]bool{}}
+	s, err := c.resolve(ctx, ref, j.waiting)
 	if err != nil {
 		return nil, err
 	}
-	j := &job{c: c, s: s, o: &o, repo: c.repo(ref), fresh: make(map[string]bool)}
+	j.s = s
 	var index []byte
 	if needsIndex(s, &o) {
 		if index, err = j.index(ctx); err != nil {
@@ -144,11 +202,12 @@ type job struct {
 	o    *PullOptions
 	repo repo
 
-	mu      sync.Mutex
-	state   Progress
-	fetched int64
-	fresh   map[string]bool // hashes of contents that this pull has fetched
-	files   []PulledFile    // in the order of the listing
+	mu       sync.Mutex
+	state    Progress
+	fetched  int64
+	fresh    map[string]bool // hashes of contents that this pull has fetched
+	verified map[string]bool // hashes of contents that it has compared: whether they were right
+	files    []PulledFile    // in the order of the listing
 }
 
 // index fetches the weights' index, which says what else is needed.
@@ -200,13 +259,24 @@ feed:
 	return context.Cause(ctx)
 }
 
+// waiting reports the beginning of a wait, or with "" its end.
+func (j *job) waiting(what string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.state.Waiting = what
+	if j.o.Progress != nil {
+		j.o.Progress(j.state)
+	}
+}
+
 // report tells of n more bytes of a file (negative: bytes that were dropped).
 func (j *job) report(f *File, at *int64, n int64, done bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	*at += n
 	p := &j.state
-	p.File, p.FileBytes, p.FileSize = f.Name, *at, f.Size
+	p.File, p.FileBytes, p.FileSize, p.Waiting = f.Name, *at, f.Size, ""
+	p.Fetched = j.fetched
 	p.Bytes += n
 	p.Size = max(p.Size, p.Bytes)
 	if done {
@@ -231,7 +301,7 @@ func (j *job) fetch(ctx context.Context, f *File, result *PulledFile) error {
 	}
 	if f.Hash == "" || f.Size < 0 {
 		known := max(0, f.Size)
-		if err := j.c.describe(ctx, j.s, f); err != nil {
+		if err := j.c.describe(ctx, j.s, f, j.waiting); err != nil {
 			return err
 		}
 		j.mu.Lock()
@@ -239,18 +309,18 @@ func (j *job) fetch(ctx context.Context, f *File, result *PulledFile) error {
 		j.mu.Unlock()
 	}
 	var at int64
-	there, err := j.whole(f)
+	there, damaged, err := j.whole(ctx, f)
 	if err != nil {
 		return err
 	}
 	if !there {
-		release, err := acquire(ctx, j.repo.lock(f.Hash))
+		release, err := acquire(ctx, j.repo.lock(f.Hash), j.waiting)
 		if err != nil {
 			return err
 		}
 		defer release()
 		// Another process may have fetched it meanwhile.
-		if there, err = j.whole(f); err != nil {
+		if there, _, err = j.whole(ctx, f); err != nil {
 			return err
 		}
 		if !there {
@@ -269,22 +339,43 @@ func (j *job) fetch(ctx context.Context, f *File, result *PulledFile) error {
 	if !there {
 		j.fresh[f.Hash] = true
 	}
-	*result = PulledFile{Name: f.Name, Size: f.Size, Hash: f.Hash, Cached: !j.fresh[f.Hash]}
+	*result = PulledFile{Name: f.Name, Size: f.Size, Hash: f.Hash, Cached: !j.fresh[f.Hash], Damaged: damaged}
 	j.mu.Unlock()
 	j.report(f, &at, f.Size-at, true)
 	return nil
 }
 
-// whole reports whether the cache has the content. One of the wrong size is not it.
-func (j *job) whole(f *File) (bool, error) {
-	info, err := os.Stat(j.repo.blob(f.Hash))
+// whole reports whether the cache has the content. One of the wrong size is not
+// it, nor, under Verify, one of the wrong hash: that is damaged.
+func (j *job) whole(ctx context.Context, f *File) (there, damaged bool, err error) {
+	blob := j.repo.blob(f.Hash)
+	info, err := os.Stat(blob)
 	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
+		return false, false, nil
 	}
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
-	return info.Mode().IsRegular() && (f.Size < 0 || info.Size() == f.Size), nil
+	if !info.Mode().IsRegular() || f.Size >= 0 && info.Size() != f.Size {
+		return false, false, nil
+	}
+	if !j.o.Verify {
+		return true, false, nil
+	}
+	j.mu.Lock()
+	right, known := j.verified[f.Hash]
+	known = known || j.fresh[f.Hash]
+	right = right || j.fresh[f.Hash]
+	j.mu.Unlock()
+	if !known {
+		if right, err = hashes(ctx, blob, &File{Name: f.Name, Size: info.Size(), Hash: f.Hash}); err != nil {
+			return false, false, err
+		}
+		j.mu.Lock()
+		j.verified[f.Hash] = right
+		j.mu.Unlock()
+	}
+	return right, !right, nil
 }
 
 // download fetches a content into its .incomplete file, checks it and gives it its
@@ -300,11 +391,11 @@ func (j *job) download(ctx context.Context, f *File, at *int64) error {
 		return err
 	}
 	defer p.out.Close()
-	if err := p.resume(); err != nil {
+	if err := p.resume(ctx); err != nil {
 		return err
 	}
 	for first := true; ; first = false {
-		if err := j.c.retry(ctx, func() (bool, error) { return p.transfer(ctx) }); err != nil {
+		if err := j.c.retry(ctx, j.waiting, func() (bool, error) { return p.transfer(ctx) }); err != nil {
 			return err
 		}
 		err := p.check()
@@ -337,7 +428,7 @@ func (j *job) get(ctx context.Context, f *File, offset int64) (body io.ReadClose
 	}
 	if err != nil {
 		resp.Body.Close()
-		return nil, 0, err
+		return nil, 0, &rangeError{err, -1}
 	}
 	return resp.Body, start, nil
 }

@@ -13,11 +13,17 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
 )
 
-// errRange says that the server has no bytes from the offset on.
-var errRange = errors.New("range refused")
+// A rangeError says that a server has no bytes from the offset on, or has
+// answered with bytes that were not asked for.
+type rangeError struct {
+	err  error
+	size int64 // of the whole content, -1 if the server did not say
+}
+
+func (r *rangeError) Error() string { return r.err.Error() }
+func (r *rangeError) Unwrap() error { return r.err }
 
 // enough is how many bytes more than ever before count as getting somewhere: a
 // server that breaks off after every few, or starts from the first again, would
@@ -49,7 +55,7 @@ func newSum(f *File) hash.Hash {
 }
 
 // resume takes over what an earlier call left, if the result can be checked.
-func (p *part) resume() error {
+func (p *part) resume(ctx context.Context) error {
 	info, err := p.out.Stat()
 	if err != nil {
 		return err
@@ -58,9 +64,22 @@ func (p *part) resume() error {
 	if p.sum == nil || p.f.Size >= 0 && info.Size() > p.f.Size {
 		return p.reset()
 	}
-	n, err := io.Copy(p.sum, p.out)
+	n, err := io.Copy(p.sum, interruptible{ctx, p.out})
 	p.j.report(p.f, p.at, n, false)
 	return err
+}
+
+// interruptible is a reader that ends with its context.
+type interruptible struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (i interruptible) Read(b []byte) (int, error) {
+	if i.ctx.Err() != nil {
+		return 0, context.Cause(i.ctx)
+	}
+	return i.r.Read(b)
 }
 
 // reset drops all bytes.
@@ -100,18 +119,12 @@ func (p *part) transfer(ctx context.Context) (moved bool, err error) {
 	if p.f.Size >= 0 && *p.at == p.f.Size {
 		return false, nil
 	}
-	stall := p.j.c.stall
-	if stall == 0 {
-		stall = stallLimit
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	body, start, err := p.j.get(ctx, p.f, *p.at)
-	if errors.Is(err, errRange) && *p.at > 0 {
-		err = &temporary{err: errors.Join(err, p.reset())}
-	}
+	asked := *p.at
+	body, start, err := p.j.get(ctx, p.f, asked)
 	if err != nil {
-		return false, err
+		return false, p.fresh(asked, err)
 	}
 	defer body.Close()
 	if start != *p.at {
@@ -119,22 +132,18 @@ func (p *part) transfer(ctx context.Context) (moved bool, err error) {
 			return false, err
 		}
 	}
-	timer := time.AfterFunc(stall, func() {
-		cancel(&temporary{err: fmt.Errorf("no bytes came for %v", stall)})
-	})
-	defer timer.Stop()
+	in := p.j.c.lively(body, cancel)
+	defer in.stop()
 	defer func() {
 		moved = *p.at >= p.top+enough
 		p.top = max(p.top, *p.at)
 	}()
 	buf := make([]byte, 256<<10)
 	for {
-		timer.Reset(stall)
-		n, err := body.Read(buf)
-		timer.Stop()
+		n, err := in.Read(buf)
 		if n > 0 {
 			if e := p.write(buf[:n]); e != nil {
-				return false, e
+				return false, p.fresh(asked, e)
 			}
 		}
 		switch {
@@ -150,9 +159,24 @@ func (p *part) transfer(ctx context.Context) (moved bool, err error) {
 	}
 }
 
+// fresh decides what an answer to a request from offset asked on means that made
+// no sense (a rangeError): nothing is missing, the next try begins with the first
+// byte, or, if that was what had been asked for, the server is wrong. So no answer
+// to a range can keep a download from ever being finished. Other errors stay.
+func (p *part) fresh(asked int64, err error) error {
+	var r *rangeError
+	if !errors.As(err, &r) || asked == 0 {
+		return err
+	}
+	if r.size == *p.at {
+		return nil
+	}
+	return &temporary{err: errors.Join(err, p.reset())}
+}
+
 func (p *part) write(b []byte) error {
 	if p.f.Size >= 0 && *p.at+int64(len(b)) > p.f.Size {
-		return fmt.Errorf("the server sends more than the %d bytes that the hub lists", p.f.Size)
+		return &rangeError{fmt.Errorf("the server sends more than the %d bytes that the hub lists", p.f.Size), -1}
 	}
 	if _, err := p.out.Write(b); err != nil {
 		return fmt.Errorf("%w (%d of %d bytes are there and will be continued)", err, *p.at, p.f.Size)
@@ -160,11 +184,19 @@ func (p *part) write(b []byte) error {
 	if p.sum != nil {
 		p.sum.Write(b)
 	}
-	p.j.report(p.f, p.at, int64(len(b)), false)
 	p.j.mu.Lock()
 	p.j.fetched += int64(len(b))
 	p.j.mu.Unlock()
+	p.j.report(p.f, p.at, int64(len(b)), false)
 	return nil
+}
+
+// unsatisfied reads the size from "bytes */SIZE", -1 if it is not there.
+func unsatisfied(s string) int64 {
+	if n, err := strconv.ParseUint(strings.TrimPrefix(s, "bytes */"), 10, 62); err == nil {
+		return int64(n)
+	}
+	return -1
 }
 
 // extent reads from an answer where its bytes begin and how many the whole

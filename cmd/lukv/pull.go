@@ -13,6 +13,7 @@ type pullCmd struct {
 	Include  []string `sep:"none" placeholder:"PATTERN" help:"Download the files that match instead of those needed here, such as '*.json' or 'original/'. May be repeated."`
 	Exclude  []string `sep:"none" placeholder:"PATTERN" help:"Leave out files that match. May be repeated."`
 	Parallel int      `default:"4" placeholder:"N" help:"Files downloaded at once (default ${default})."`
+	Verify   bool     `help:"Compare files that are in the cache with their hashes, and fetch those again that differ."`
 	JSON     bool     `help:"One JSON object with folder, commit and files instead of the folder's name."`
 }
 
@@ -24,6 +25,8 @@ HF_HOME and HF_HUB_CACHE say where the cache is, HF_ENDPOINT which hub is asked,
 Examples:
 
   lukv pull Qwen/Qwen2.5-0.5B-Instruct
+
+  lukv pull Qwen/Qwen2.5-0.5B-Instruct --verify
 
   lukv pull mistralai/Mistral-7B-Instruct-v0.3@main --exclude tokenizer.model
 
@@ -46,7 +49,7 @@ func (c *pullCmd) Run(e *env) error {
 	p := e.progress()
 	defer p.clear()
 	got, err := client.Pull(e.ctx, ref, hub.PullOptions{
-		Include: c.Include, Exclude: c.Exclude, Parallel: c.Parallel, Progress: p.transfer(),
+		Include: c.Include, Exclude: c.Exclude, Parallel: c.Parallel, Verify: c.Verify, Progress: p.transfer(),
 	})
 	p.clear()
 	if err != nil {
@@ -60,6 +63,11 @@ func (c *pullCmd) Run(e *env) error {
 	} else {
 		e.note("%s: %d files, %s, of this %s fetched", ref, len(got.Files), report.Bytes(got.Size), report.Bytes(got.Fetched))
 	}
+	for _, f := range got.Files {
+		if f.Damaged {
+			e.note("%s did not have its hash and was fetched again", f.Name)
+		}
+	}
 	_, err = fmt.Fprintln(e.out, got.Dir)
 	return err
 }
@@ -70,12 +78,15 @@ func (p *progress) transfer() func(hub.Progress) {
 		return nil
 	}
 	var begun time.Time
-	var before int64 // bytes that were there when the first came
 	return func(s hub.Progress) {
-		if begun.IsZero() {
-			begun, before = time.Now(), s.Bytes
+		if s.Waiting != "" {
+			p.show("waiting: %s", s.Waiting)
+			return
 		}
-		rate := float64(s.Bytes-before) / max(0.1, time.Since(begun).Seconds())
+		if begun.IsZero() {
+			begun = time.Now()
+		}
+		rate := float64(s.Fetched) / max(0.1, time.Since(begun).Seconds())
 		left := ""
 		if rate > 0 && time.Since(begun) > time.Second {
 			left = fmt.Sprintf(", %s/s, %v left", report.Bytes(int64(rate)),
