@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/lukv/lukv/internal/filelock"
 )
 
 // acquire takes the lock of a content and waits for other processes that hold it,
@@ -22,7 +24,7 @@ func acquire(ctx context.Context, path string, waiting func(what string)) (relea
 	}
 	said := false
 	for {
-		ok, err := tryLock(f)
+		ok, err := filelock.Try(f)
 		if err != nil {
 			f.Close()
 			return nil, fmt.Errorf("lock %s: %w", path, err)

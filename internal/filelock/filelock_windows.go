@@ -1,4 +1,4 @@
-package hub
+package filelock
 
 import (
 	"os"
@@ -14,8 +14,9 @@ const (
 	errorLockViolation  = syscall.Errno(33)
 )
 
-// tryLock locks the first byte of the file. The lock ends with the file.
-func tryLock(f *os.File) (bool, error) {
+// Try takes the exclusive lock of an open file, on its first byte, without
+// waiting and reports whether it did. The lock ends with the file.
+func Try(f *os.File) (bool, error) {
 	var at syscall.Overlapped
 	r, _, err := lockFileEx.Call(f.Fd(), lockFailImmediately|lockExclusive, 0, 1, 0, uintptr(unsafe.Pointer(&at)))
 	switch {

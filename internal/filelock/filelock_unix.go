@@ -1,6 +1,6 @@
 //go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
 
-package hub
+package filelock
 
 import (
 	"errors"
@@ -8,8 +8,10 @@ import (
 	"syscall"
 )
 
-// tryLock takes the same lock as Python's filelock. It ends with the file.
-func tryLock(f *os.File) (bool, error) {
+// Try takes the exclusive lock of an open file without waiting and reports
+// whether it did. The lock ends with the file. It is the same that Python's
+// filelock takes. File systems that have no locks give it to everybody.
+func Try(f *os.File) (bool, error) {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {
