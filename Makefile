@@ -68,4 +68,4 @@ microbench:
 	$(GO) test -run '^$$' -bench . -benchtime 200ms ./kernels ./kvcache ./lukv ./tokenizer
 
 results:
-	$(GO) run ./cmd/lukv results -o docs/results.md
+	$(GO) run ./cmd/lukv results -o docs/results.md --figures docs/results.json

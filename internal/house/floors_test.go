@@ -28,6 +28,8 @@ const root = "../.."
 var floors = map[string]int{
 	"cmd/lukv": 9,
 
+	"internal/results": 8,
+
 	"eval": 7,
 
 	"dialog":         6,
@@ -60,6 +62,7 @@ var floors = map[string]int{
 	"internal/arena":      0,
 	"internal/atomicfile": 0,
 	"internal/detmath":    0,
+	"internal/filelock":   0,
 	"internal/house":      0,
 	"internal/lineedit":   0,
 	"internal/mapfile":    0,
