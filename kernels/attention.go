@@ -2,37 +2,15 @@ package kernels
 
 import (
 	"math"
-	"unsafe"
 
 	"github.com/lukv/lukv/tensor"
 )
 
 const (
-	// TileEntries is the number of cache entries in a key tile. Inside a tile
-	// the keys lie transposed, [HeadDim][TileEntries], so that a vector register
-	// holds the same component of 16 keys.
-	TileEntries = 16
-
 	// BlockEntries is the number of logical slots after which the online softmax
 	// starts a new partial sum; blocks end at its absolute multiples.
 	BlockEntries = 256
 )
-
-// Page is one page of a KV head's entries: K points to key tiles
-// [PageEntries/16][HeadDim][16], V to values [PageEntries][HeadDim], both of the
-// cache's element type. Slots that hold no entry are finite.
-type Page struct {
-	K, V unsafe.Pointer
-}
-
-// KV is the view of one KV head that attention reads. It is a value and holds no copy.
-type KV struct {
-	Type        tensor.Type // F32, F16 or BF16
-	HeadDim     int
-	PageEntries int // multiple of 16
-	Base        int // logical slot of the first entry of Pages[0]; a multiple of PageEntries
-	Pages       []Page
-}
 
 // Softmax is what attention leaves behind for one query and head, in units of
 // base 2: Max is the largest scaled score, Sum the sum of exp2(score - Max).
@@ -333,18 +311,6 @@ func valuesBF16Portable(acc, p []float32, kv *KV, from int) {
 			add(slot)
 		}
 	}
-}
-
-// key returns the start of the key tile of a logical slot, value that of its values.
-func (kv *KV) key(slot int) unsafe.Pointer {
-	slot -= kv.Base
-	tile := slot % kv.PageEntries &^ (TileEntries - 1)
-	return unsafe.Add(kv.Pages[slot/kv.PageEntries].K, tile*kv.HeadDim*kv.Type.Size())
-}
-
-func (kv *KV) value(slot int) unsafe.Pointer {
-	slot -= kv.Base
-	return unsafe.Add(kv.Pages[slot/kv.PageEntries].V, slot%kv.PageEntries*kv.HeadDim*kv.Type.Size())
 }
 
 // AttentionWeights sets dst[j] to the attention probability of query q [HeadDim]

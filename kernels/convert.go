@@ -6,8 +6,6 @@ import (
 	"math"
 	"unsafe"
 
-	"github.com/x448/float16"
-
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -30,7 +28,7 @@ func widenPortable(dst []float32, src []byte, t tensor.Type) {
 	case tensor.F16:
 		src = src[:2*len(dst)]
 		for i := range dst {
-			dst[i] = widenF16(binary.LittleEndian.Uint16(src[2*i:]))
+			dst[i] = tensor.F16ToF32(binary.LittleEndian.Uint16(src[2*i:]))
 		}
 	case tensor.BF16:
 		src = src[:2*len(dst)]
@@ -40,17 +38,6 @@ func widenPortable(dst []float32, src []byte, t tensor.Type) {
 	default:
 		panic(fmt.Sprintf("kernels: cannot widen %v", t))
 	}
-}
-
-// widenF16 widens a binary16 value exactly: shift exponent and significand into
-// place and scale by 2^112, which also normalises subnormals.
-func widenF16(h uint16) float32 {
-	s := uint32(h&0x8000) << 16
-	u := uint32(h&0x7fff) << 13
-	if h&0x7c00 == 0x7c00 { // infinity and NaN keep an all-ones exponent
-		return math.Float32frombits(s | 0x7f800000 | u&0x007fffff)
-	}
-	return math.Float32frombits(s | math.Float32bits(math.Float32frombits(u)*0x1p112))
 }
 
 // RoundBF16 sets dst[i] to src[i] rounded to bf16 (nearest, ties to even).
@@ -82,14 +69,10 @@ func (c CPU) RoundedBF16(dst, src []float32) {
 }
 
 func roundBF16(x float32) uint16 {
-	b := math.Float32bits(x)
-	switch {
-	case b&0x7f800000 == 0:
+	if b := math.Float32bits(x); b&0x7f800000 == 0 {
 		return uint16(b >> 16 & 0x8000)
-	case x != x:
-		return uint16(b>>16) | 0x40
 	}
-	return uint16((b + 0x7fff + b>>16&1) >> 16)
+	return tensor.F32ToBF16(x)
 }
 
 // Narrow stores src[i], rounded as by RoundTo, as element i of dst, which holds
@@ -114,17 +97,13 @@ func (c CPU) Narrow(dst []byte, src []float32, t tensor.Type) {
 // RoundTo returns x rounded to t (F32, F16 or BF16; nearest, ties to even) as
 // the stored bits. Unlike RoundBF16 it keeps subnormal bf16 numbers.
 func RoundTo(t tensor.Type, x float32) uint32 {
-	b := math.Float32bits(x)
 	switch t {
 	case tensor.F32:
-		return b
+		return math.Float32bits(x)
 	case tensor.F16:
-		return uint32(float16.Fromfloat32(x))
+		return uint32(tensor.F32ToF16(x))
 	case tensor.BF16:
-		if x != x {
-			return b>>16 | 0x40
-		}
-		return (b + 0x7fff + b>>16&1) >> 16
+		return uint32(tensor.F32ToBF16(x))
 	}
 	panic(fmt.Sprintf("kernels: cannot round to %v", t))
 }
@@ -135,7 +114,7 @@ func load(p unsafe.Pointer, t tensor.Type, i int) float32 {
 	case tensor.F32:
 		return *(*float32)(unsafe.Add(p, 4*i))
 	case tensor.F16:
-		return widenF16(*(*uint16)(unsafe.Add(p, 2*i)))
+		return tensor.F16ToF32(*(*uint16)(unsafe.Add(p, 2*i)))
 	default:
 		return bf16(*(*uint16)(unsafe.Add(p, 2*i)))
 	}
@@ -149,7 +128,7 @@ func load16(buf *[16]float32, p unsafe.Pointer, t tensor.Type, i int) *[16]float
 		return (*[16]float32)(unsafe.Add(p, 4*i))
 	case tensor.F16:
 		for j, h := range (*[16]uint16)(unsafe.Add(p, 2*i)) {
-			buf[j] = widenF16(h)
+			buf[j] = tensor.F16ToF32(h)
 		}
 	default:
 		for j, h := range (*[16]uint16)(unsafe.Add(p, 2*i)) {

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-
-	"github.com/lukv/lukv/tensor"
 )
 
 var (
@@ -143,19 +141,6 @@ type (
 	DeviceRows   interface{ Free() }
 )
 
-// PageLayout describes cache pages: PageEntries entries with keys and values of
-// HeadDim elements and their positions.
-type PageLayout struct {
-	Type        tensor.Type // F32, F16 or BF16
-	HeadDim     int
-	PageEntries int
-}
-
-// Bytes is the size of a page.
-func (l PageLayout) Bytes() int {
-	return 2*l.PageEntries*l.HeadDim*l.Type.Size() + 4*l.PageEntries
-}
-
 // DevicePage is a page of a pool. The zero DevicePage is none.
 type DevicePage uint64
 
@@ -164,10 +149,8 @@ type DevicePage uint64
 // work that is handed over later; memory that no page uses goes back to the
 // device soon.
 //
-// On the host a page is a block of PageLayout.Bytes bytes as package kvcache
-// holds it: keys [PageEntries/16][HeadDim][16], values [PageEntries][HeadDim],
-// positions [PageEntries] int32, little-endian. Elements keep their bits on the
-// way in both directions.
+// On the host a page is a block of bytes as [PageLayout] describes it. Elements
+// keep their bits on the way in both directions.
 type PagePool interface {
 	// Alloc appends n pages to dst, each held once. On an error (ErrDeviceMemory)
 	// nothing was taken.

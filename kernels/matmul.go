@@ -393,7 +393,7 @@ func dotGroupBF16(s *[Lanes]float32, a *[2 * Lanes]uint16, b *[4 * Lanes]byte) {
 }
 
 // bf16 widens a bf16 value.
-func bf16(x uint16) float32 { return math.Float32frombits(uint32(x) << 16) }
+func bf16(x uint16) float32 { return tensor.BF16ToF32(x) }
 
 // widenBytes returns the elements of src, stored with type t, as float32. It
 // uses buf (of as many elements) unless src is aligned f32 already.

@@ -237,7 +237,7 @@ func showBits(t tensor.Type, b uint64) string {
 	case tensor.BF16:
 		v = float64(bf16(uint16(b)))
 	case tensor.F16:
-		v = float64(widenF16(uint16(b)))
+		v = float64(tensor.F16ToF32(uint16(b)))
 	default:
 		return fmt.Sprint(int64(b))
 	}

@@ -54,8 +54,12 @@ const (
 	defaultPageEntries = 64
 	maxHeadDim         = 512
 	maxHeads           = 1 << 20
-	tileEntries        = kernels.TileEntries
 )
+
+// layout returns the layout of the pages.
+func (o *Options) layout() kernels.PageLayout {
+	return kernels.PageLayout{Type: o.Type, HeadDim: o.HeadDim, PageEntries: o.PageEntries}
+}
 
 // withDefaults returns o with defaults filled in, or an error for what no cache
 // can have.

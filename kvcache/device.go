@@ -194,7 +194,7 @@ func (w *writer) flush() error {
 	p, size := w.of, int(w.c.pageBytes())
 	n := len(w.mem) / size
 	for i := range n {
-		copy(w.mem[i*size+2*int(p.mem.valueOff):], p.mem.arena.Bytes(p.blocks[w.first+i]))
+		copy(w.mem[i*size+p.mem.layout.PositionsAt():], p.mem.arena.Bytes(p.blocks[w.first+i]))
 	}
 	mem := w.mem
 	w.of, w.mem = nil, mem[:0]

@@ -8,13 +8,13 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Keys lie in tiles of 16 entries, each [HeadDim][16], so that a kernel finds
-// the same element of 16 keys in one register: element d of entry e is element
-// keyIndex(e) + d*tileEntries of the page's keys. Values lie row by row.
+// Elements are read and written where kernels.PageLayout says.
 
-func (c *Cache) keyIndex(entry int) int {
-	return entry/tileEntries*tileEntries*c.o.HeadDim + entry%tileEntries
-}
+const tileEntries = kernels.TileEntries
+
+func (c *Cache) keyElement(entry int) int { return c.pool.host.layout.KeyElement(entry) }
+
+func (c *Cache) valueElement(entry int) int { return c.pool.host.layout.ValueElement(entry) }
 
 // elems returns n elements of type T at p, beginning with element i.
 func elems[T uint16 | uint32 | float32](p unsafe.Pointer, i, n int) []T {
@@ -26,11 +26,11 @@ func elems[T uint16 | uint32 | float32](p unsafe.Pointer, i, n int) []T {
 func (c *Cache) keySpan() int { return (c.o.HeadDim-1)*tileEntries + 1 }
 
 func (c *Cache) storeKey(p kernels.Page, entry int, row []float32) {
-	c.store(p.K, c.keyIndex(entry), c.keySpan(), tileEntries, row)
+	c.store(p.K, c.keyElement(entry), c.keySpan(), tileEntries, row)
 }
 
 func (c *Cache) storeValue(p kernels.Page, entry int, row []float32) {
-	c.store(p.V, entry*c.o.HeadDim, c.o.HeadDim, 1, row)
+	c.store(p.V, c.valueElement(entry), c.o.HeadDim, 1, row)
 }
 
 // store rounds row to the cache's type and writes it to every step-th element
@@ -60,11 +60,11 @@ func (c *Cache) store(p unsafe.Pointer, i, span, step int, row []float32) {
 }
 
 func (c *Cache) loadKey(p kernels.Page, entry int, row []float32) {
-	c.load(p.K, c.keyIndex(entry), c.keySpan(), tileEntries, row)
+	c.load(p.K, c.keyElement(entry), c.keySpan(), tileEntries, row)
 }
 
 func (c *Cache) loadValue(p kernels.Page, entry int, row []float32) {
-	c.load(p.V, entry*c.o.HeadDim, c.o.HeadDim, 1, row)
+	c.load(p.V, c.valueElement(entry), c.o.HeadDim, 1, row)
 }
 
 // load is the inverse of store; it widens exactly.
@@ -103,9 +103,9 @@ func (c *Cache) move(dst kernels.Page, to int, src kernels.Page, from int) {
 
 func moveElems[T uint16 | uint32](c *Cache, dst kernels.Page, to int, src kernels.Page, from int) {
 	d := c.o.HeadDim
-	copy(elems[T](dst.V, to*d, d), elems[T](src.V, from*d, d))
-	dk := elems[T](dst.K, c.keyIndex(to), c.keySpan())
-	sk := elems[T](src.K, c.keyIndex(from), c.keySpan())
+	copy(elems[T](dst.V, c.valueElement(to), d), elems[T](src.V, c.valueElement(from), d))
+	dk := elems[T](dst.K, c.keyElement(to), c.keySpan())
+	sk := elems[T](src.K, c.keyElement(from), c.keySpan())
 	sk = sk[:len(dk)]
 	for i := 0; i < len(dk); i += tileEntries {
 		dk[i] = sk[i]

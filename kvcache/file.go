@@ -137,9 +137,9 @@ func (c *Cache) writePart(w io.Writer, p *head, part string, buf *saveBuffers) e
 			}
 			for e := range n {
 				if part == "keys" {
-					b = c.appendStored(b, page.K, c.keyIndex(e), c.keySpan(), tileEntries)
+					b = c.appendStored(b, page.K, c.keyElement(e), c.keySpan(), tileEntries)
 				} else {
-					b = c.appendStored(b, page.V, e*c.o.HeadDim, c.o.HeadDim, 1)
+					b = c.appendStored(b, page.V, c.valueElement(e), c.o.HeadDim, 1)
 				}
 			}
 		}
@@ -432,9 +432,9 @@ func (c *Cache) readPositions(p *head, b []byte) {
 func (c *Cache) readPart(page kernels.Page, n int, part string, b []byte) []byte {
 	for e := range n {
 		if part == "keys" {
-			b = c.takeStored(b, page.K, c.keyIndex(e), c.keySpan(), tileEntries)
+			b = c.takeStored(b, page.K, c.keyElement(e), c.keySpan(), tileEntries)
 		} else {
-			b = c.takeStored(b, page.V, e*c.o.HeadDim, c.o.HeadDim, 1)
+			b = c.takeStored(b, page.V, c.valueElement(e), c.o.HeadDim, 1)
 		}
 	}
 	return b

@@ -18,20 +18,17 @@ type pool struct {
 	caches    atomic.Int64 // not yet closed
 }
 
-// memory is where pages are. A page holds keys in tiles
-// [PageEntries/16][HeadDim][16], values [PageEntries][HeadDim] and positions
-// [PageEntries] int32.
+// memory is where pages are.
 //
-// On the host, a block of the arena is a page. On a device, a page is one of
+// On the host, a block of the arena is a page, see [kernels.PageLayout]. On a device, a page is one of
 // the device's, and beside it there is a block with its positions, so that only
 // keys and values are ever read from the device. Whoever holds the page holds
 // the block: the block's references tell who shares.
 type memory struct {
-	arena    *arena.Arena
-	entries  int              // of a page
-	valueOff uintptr          // offset of the values in a page
-	posOff   uintptr          // offset of the positions in a block
-	device   kernels.PagePool // nil on the host
+	arena  *arena.Arena
+	layout kernels.PageLayout
+	posOff int              // offset of the positions in a block
+	device kernels.PagePool // nil on the host
 }
 
 // pageList are the pages of a head: slices of equal length, or nil.
@@ -42,9 +39,8 @@ type pageList struct {
 }
 
 func newPool(o Options) (*pool, error) {
-	l := kernels.PageLayout{Type: o.Type, HeadDim: o.HeadDim, PageEntries: o.PageEntries}
-	half := uintptr(o.PageEntries * o.HeadDim * o.Type.Size())
-	p := &pool{pageBytes: l.Bytes(), host: &memory{entries: o.PageEntries, valueOff: half, posOff: 2 * half}}
+	l := o.layout()
+	p := &pool{pageBytes: l.Bytes(), host: &memory{layout: l, posOff: l.PositionsAt()}}
 	var err error
 	if p.host.arena, err = arena.New(p.pageBytes); err != nil {
 		return nil, err
@@ -52,7 +48,7 @@ func newPool(o Options) (*pool, error) {
 	if o.Device == nil {
 		return p, nil
 	}
-	p.device = &memory{entries: o.PageEntries, valueOff: half}
+	p.device = &memory{layout: l}
 	if p.device.arena, err = arena.New(4 * o.PageEntries); err != nil {
 		return nil, err
 	}
@@ -70,12 +66,12 @@ func (p *pool) close() error {
 
 // page returns the addresses of a page that lies at b, as a kernel wants them.
 func (m *memory) page(b unsafe.Pointer) kernels.Page {
-	return kernels.Page{K: b, V: unsafe.Add(b, m.valueOff)}
+	return kernels.Page{K: b, V: unsafe.Add(b, m.layout.ValuesAt())}
 }
 
 // positions returns the positions of a block, [PageEntries].
 func (m *memory) positions(b arena.Block) []int32 {
-	return unsafe.Slice((*int32)(unsafe.Add(m.arena.Ptr(b), m.posOff)), m.entries)
+	return unsafe.Slice((*int32)(unsafe.Add(m.arena.Ptr(b), m.posOff)), m.layout.PageEntries)
 }
 
 // extend adds n pages to l. On an error l is as it was.

@@ -24,7 +24,19 @@ func F32ToBF16(f float32) uint16 {
 
 // F16ToF32 widens an IEEE 754 binary16. The result is exact; a NaN becomes
 // quiet.
-func F16ToF32(h uint16) float32 { return float16.Frombits(h).Float32() }
+//
+// Exponent and significand are shifted into place and scaled by 2^112, which
+// also normalises subnormals.
+func F16ToF32(h uint16) float32 {
+	s, u := uint32(h&0x8000)<<16, uint32(h&0x7fff)<<13
+	switch {
+	case h&0x7c00 != 0x7c00:
+		return math.Float32frombits(s | math.Float32bits(math.Float32frombits(u)*0x1p112))
+	case h&0x3ff != 0:
+		u |= 0x400000 // quiet
+	}
+	return math.Float32frombits(s | 0x7f800000 | u)
+}
 
 // F32ToF16 rounds f to the nearest IEEE 754 binary16, ties to even, with
 // gradual underflow and infinities on overflow. A NaN stays a NaN of the same
