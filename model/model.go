@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"runtime"
 	"sync"
 
+	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/workers"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
@@ -71,7 +71,7 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
-	return open(ctx, os.DirFS(dir), cfg, w, opts)
+	return open(ctx, inputfile.Dir(dir), cfg, w, opts)
 }
 
 // open makes the model of a checkpoint that has been loaded.

@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
 	"path"
 	"path/filepath"
 	"sort"
 	"sync"
+
+	"github.com/lukv/lukv/internal/inputfile"
 )
 
 var errNoVocabulary = errors.New("no tokenizer.json, tokenizer.model or tekken.json")
@@ -91,7 +92,7 @@ var files = []struct {
 // tokenizer.model or tekken.json, whichever is there first in this order, with
 // tokenizer_config.json, special_tokens_map.json and added_tokens.json.
 func Open(dir string) (*Tokenizer, error) {
-	t, err := Load(os.DirFS(dir))
+	t, err := Load(inputfile.Dir(dir))
 	if err != nil {
 		return nil, fmt.Errorf("open tokenizer in %s: %w", dir, err)
 	}
@@ -118,7 +119,7 @@ func OpenFile(name string) (*Tokenizer, error) {
 	if dir == "" {
 		dir = "."
 	}
-	t, err := loadFile(os.DirFS(dir), base)
+	t, err := loadFile(inputfile.Dir(dir), base)
 	if err != nil {
 		return nil, fmt.Errorf("open tokenizer in %s: %w", dir, err)
 	}

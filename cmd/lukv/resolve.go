@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/lukv/lukv/hub"
+	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -42,7 +43,7 @@ func modelFiles(name string) (fs.FS, error) {
 	if err != nil {
 		return nil, err
 	}
-	return os.DirFS(dir), nil
+	return inputfile.Dir(dir), nil
 }
 
 // openTokenizer returns the tokenizer of a checkpoint, or of a vocabulary file.

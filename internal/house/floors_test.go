@@ -64,6 +64,7 @@ var floors = map[string]int{
 	"internal/detmath":    0,
 	"internal/filelock":   0,
 	"internal/house":      0,
+	"internal/inputfile":  0,
 	"internal/lineedit":   0,
 	"internal/mapfile":    0,
 	"internal/testmem":    0,

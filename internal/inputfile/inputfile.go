@@ -1,0 +1,147 @@
+// Package inputfile opens files that come from outside: regular files only, up
+// to a size. A pipe, a device, a socket or a folder in a file's place is an error
+// that says so, and never a wait or a flood.
+package inputfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Open opens a regular file for reading, without waiting for anybody: what is
+// found is looked at after it is opened, so that nothing can take its place in
+// between.
+func Open(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		// A socket cannot be opened at all; its kind says more than the error.
+		if info, statErr := os.Stat(name); statErr == nil && info.Mode()&fs.ModeSocket != 0 {
+			err = regular(name, info)
+		}
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil {
+		err = regular(name, info)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Read returns the contents of a regular file of at most limit bytes.
+func Read(name string, limit int64) ([]byte, error) {
+	f, err := Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readAll(f, name, limit)
+}
+
+// ReadFS is Read for a file in any file system. Where that is one of package os,
+// what is found is looked at before it is opened; [Dir] does better.
+func ReadFS(fsys fs.FS, name string, limit int64) ([]byte, error) {
+	info, err := fs.Stat(fsys, name)
+	if err == nil {
+		err = regular(name, info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := fsys.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err = f.Stat(); err == nil {
+		err = regular(name, info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return readAll(f, name, limit)
+}
+
+// readAll reads f to its end. It does not trust the size that f claims.
+func readAll(f io.Reader, name string, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("read %s: longer than %d bytes", name, limit)
+	}
+	return data, nil
+}
+
+// errNotRegular is the cause where a file is of another kind.
+var errNotRegular = errors.New("not a regular file")
+
+// regular is an error that names what info is of, if it is not a regular file.
+func regular(name string, info fs.FileInfo) error {
+	kind := ""
+	switch mode := info.Mode(); {
+	case mode.IsRegular():
+		return nil
+	case mode.IsDir():
+		kind = "a directory"
+	case mode&fs.ModeNamedPipe != 0:
+		kind = "a named pipe"
+	case mode&fs.ModeSocket != 0:
+		kind = "a socket"
+	case mode&fs.ModeDevice != 0:
+		kind = "a device"
+	default:
+		kind = "a special file"
+	}
+	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("found %s, expected a file: %w", kind, errNotRegular)}
+}
+
+// Dir is os.DirFS for a folder whose files come from outside: Open gives regular
+// files and folders, as [Open] does.
+func Dir(root string) fs.FS { return dir{os.DirFS(root), root} }
+
+type dir struct {
+	fs.FS
+	root string
+}
+
+func (d dir) Open(name string) (fs.File, error) {
+	path, err := d.path("open", name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := Open(path)
+	if err == nil {
+		return f, nil
+	}
+	if info, statErr := fs.Stat(d.FS, name); statErr == nil && info.IsDir() {
+		return d.FS.Open(name)
+	}
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		p.Path = name
+	}
+	return nil, err
+}
+
+func (d dir) Stat(name string) (fs.FileInfo, error) { return fs.Stat(d.FS, name) }
+
+func (d dir) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(d.FS, name) }
+
+// path is the operating system's name of a file.
+func (d dir) path(op, name string) (string, error) {
+	local, err := filepath.Localize(name)
+	if !fs.ValidPath(name) || err != nil {
+		return "", &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
+	}
+	return filepath.Join(d.root, local), nil
+}
