@@ -45,7 +45,7 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 	}
 	comp := &compression{m: m, plan: plan}
 	if r := plan.Metric().Config().Rerotate; r != nil && *r {
-		if plan.Allocator().Name() != "uniform" || shape.Excluded != nil || m.rope.Dynamic() {
+		if plan.Allocator().Name() != "uniform" || shape.Excluded != nil || m.rope.dynamic() {
 			return nil, errors.New("compression: renumbering positions works with the uniform allocator, without sliding windows and without dynamic rope scaling only")
 		}
 		comp.renumber = true
@@ -97,18 +97,18 @@ func (c *compression) prefillEnabled(T int) bool {
 // watchDecode returns the watcher of a pass over all layers, nil if nobody
 // watches. prefill says that the pass is the first prefill.
 func (c *compression) watchDecode(s *Session, prefill bool) *watcher {
-	var p *probe
+	var p *oracleRecorder
 	if !prefill {
-		p = s.probe
+		p = s.recorder
 	}
 	if c == nil || c.decode == nil {
 		if p == nil {
 			return nil
 		}
-		return &watcher{s: s, probe: p}
+		return &watcher{s: s, recorder: p}
 	}
 	w := &c.watch
-	w.s, w.decode, w.record, w.prefill, w.probe = s, c.decode, c.plan.Decoding().Needs(), prefill, p
+	w.s, w.decode, w.record, w.prefill, w.recorder = s, c.decode, c.plan.Decoding().Needs(), prefill, p
 	return w
 }
 
@@ -169,7 +169,7 @@ func (s *Session) layerView(at int) *lukv.Layer {
 		},
 		Positions:    func(h int) []int32 { return s.cache.Positions(at, h, nil) },
 		NextPosition: s.pos,
-		InvFreq:      m.rope.InvFreq(s.pos), RopeScale: m.rope.AttentionFactor(),
+		InvFreq:      m.rope.invFreq(s.pos), RopeScale: m.rope.attentionFactor(),
 		CPU: m.cpu, Parallel: m.parallel,
 	}
 	ragged := false

@@ -101,7 +101,7 @@ func (j *prefillJob) layerDone(ctx context.Context, at int) error {
 	start := time.Now()
 	view := j.s.layerView(at)
 	view.NextPosition = j.T
-	view.InvFreq = j.s.m.rope.InvFreq(j.T)
+	view.InvFreq = j.s.m.rope.invFreq(j.T)
 	scores, budgets, err := j.score(ctx, view)
 	j.s.stats.ScoreTime += time.Since(start)
 	if err != nil {
@@ -203,7 +203,7 @@ func (s *Session) renumber() error {
 			}
 			keys = s.cache.Keys(at, h, 0, n, keys)
 			values = s.cache.Values(at, h, 0, n, values)
-			if err := lukv.Rerotate(keys[:n*c.HeadDim], pos, s.m.rope.InvFreq(s.pos)); err != nil {
+			if err := lukv.Rerotate(keys[:n*c.HeadDim], pos, s.m.rope.invFreq(s.pos)); err != nil {
 				return fmt.Errorf("renumber positions of layer %d head %d: %w", at, h, err)
 			}
 			if err := s.cache.Keep(at, h, nil); err != nil {

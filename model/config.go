@@ -118,9 +118,9 @@ func LoadConfig(dir string) (*Config, error) {
 	})
 }
 
-// LoadConfigFS is LoadConfig for a file system that has the model folder as its
+// loadConfigFS is LoadConfig for a file system that has the model folder as its
 // root.
-func LoadConfigFS(fsys fs.FS) (*Config, error) {
+func loadConfigFS(fsys fs.FS) (*Config, error) {
 	return loadConfig(func(name string) (string, io.ReadCloser, error) {
 		f, err := fsys.Open(name)
 		return name, f, err
@@ -158,7 +158,7 @@ func loadConfig(open func(name string) (path string, r io.ReadCloser, err error)
 	if err != nil {
 		return nil, fmt.Errorf("read generation config: %w", err)
 	}
-	if err := cfg.ParseGeneration(text); err != nil {
+	if err := cfg.parseGeneration(text); err != nil {
 		return nil, fmt.Errorf("generation config %q: %w", path, err)
 	}
 	return cfg, nil
@@ -243,7 +243,7 @@ func ParseConfig(text []byte) (*Config, error) {
 		return nil, o.err
 	}
 	// The rotation's own checks, among them that HeadDim is even.
-	if _, err := NewRope(c); err != nil {
+	if _, err := newRope(c); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -327,7 +327,7 @@ func (o *object) windows(c *Config) []int {
 }
 
 // rope collects the rotation's settings from both generations of configs. The
-// values are checked by NewRope.
+// values are checked by newRope.
 func (o *object) rope() RopeConfig {
 	// The newer rope_parameters hold everything; in the older form rope_theta
 	// stands beside rope_scaling. Where a user has added rope_scaling to a newer
@@ -401,10 +401,10 @@ func neutralGeneration() GenerationDefaults {
 	return GenerationDefaults{Temperature: 1, TopP: 1, RepetitionPenalty: 1}
 }
 
-// ParseGeneration reads the text of a generation_config.json into c.Generation;
+// parseGeneration reads the text of a generation_config.json into c.Generation;
 // beginning and end tokens given there replace those in c. On an error c is
 // unchanged.
-func (c *Config) ParseGeneration(text []byte) error {
+func (c *Config) parseGeneration(text []byte) error {
 	o, err := parseObject(text)
 	if err != nil {
 		return err

@@ -211,19 +211,19 @@ func TestConfigRefuses(t *testing.T) {
 func TestGeneration(t *testing.T) {
 	base := Config{BOS: []int{1}, EOS: []int{2}, Generation: neutralGeneration()}
 	c := base
-	require.NoError(t, c.ParseGeneration([]byte(`{"do_sample":true,"temperature":0.6,"top_k":20,"top_p":0.9,"min_p":0.05,"repetition_penalty":1.1,"max_new_tokens":64,"eos_token_id":[5,6],"other":{}}`)))
+	require.NoError(t, c.parseGeneration([]byte(`{"do_sample":true,"temperature":0.6,"top_k":20,"top_p":0.9,"min_p":0.05,"repetition_penalty":1.1,"max_new_tokens":64,"eos_token_id":[5,6],"other":{}}`)))
 	assert.Equal(t, GenerationDefaults{DoSample: true, Temperature: 0.6, TopK: 20, TopP: 0.9, MinP: 0.05, RepetitionPenalty: 1.1, MaxNewTokens: 64}, c.Generation)
 	assert.Equal(t, []int{1}, c.BOS)
 	assert.Equal(t, []int{5, 6}, c.EOS)
 
 	c = base
-	require.NoError(t, c.ParseGeneration([]byte(`{"bos_token_id":7,"eos_token_id":null,"temperature":null}`)))
+	require.NoError(t, c.parseGeneration([]byte(`{"bos_token_id":7,"eos_token_id":null,"temperature":null}`)))
 	assert.Equal(t, Config{BOS: []int{7}, EOS: []int{2}, Generation: neutralGeneration()}, c)
 
 	for _, text := range []string{"[]", "{", `{"temperature":"1"}`, `{"temperature":-1}`, `{"top_p":1.5}`, `{"top_k":1.5}`,
 		`{"repetition_penalty":0}`, `{"do_sample":"yes"}`, `{"eos_token_id":"x"}`, `{"max_new_tokens":-1}`} {
 		c := base
-		assert.Error(t, c.ParseGeneration([]byte(text)), text)
+		assert.Error(t, c.parseGeneration([]byte(text)), text)
 		assert.Equal(t, base, c, "unchanged after an error: %s", text)
 	}
 }
@@ -246,7 +246,7 @@ func TestLoadConfigFiles(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []int{3}, c.EOS)
 	assert.Equal(t, 5, c.Generation.TopK)
-	again, err := LoadConfigFS(os.DirFS(dir))
+	again, err := loadConfigFS(os.DirFS(dir))
 	require.NoError(t, err)
 	assert.Equal(t, c, again)
 	write("generation_config.json", []byte(`{`))
@@ -256,7 +256,7 @@ func TestLoadConfigFiles(t *testing.T) {
 	_, err = LoadConfig(dir)
 	assert.ErrorContains(t, err, `config.json": "hidden_size" is missing`)
 
-	_, err = LoadConfigFS(fstest.MapFS{"config.json": {Data: make([]byte, maxConfigBytes+1)}})
+	_, err = loadConfigFS(fstest.MapFS{"config.json": {Data: make([]byte, maxConfigBytes+1)}})
 	assert.ErrorContains(t, err, "more than")
 }
 
@@ -342,11 +342,11 @@ func FuzzConfig(f *testing.F) {
 		require.Len(t, c.Windows, c.Layers)
 		require.Zero(t, c.Heads%c.KVHeads)
 		require.Zero(t, c.HeadDim%2)
-		r, err := NewRope(c)
+		r, err := newRope(c)
 		require.NoError(t, err)
-		for _, f := range r.InvFreq(c.MaxPositions * 2) {
+		for _, f := range r.invFreq(c.MaxPositions * 2) {
 			require.False(t, f != f || f < 0, "frequency %v", f)
 		}
-		_ = c.ParseGeneration(text)
+		_ = c.parseGeneration(text)
 	})
 }

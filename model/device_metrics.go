@@ -40,14 +40,14 @@ func (w *deviceWatch) free() {
 	w.moments, w.windows = nil, nil
 }
 
-// rowsFrom returns which rows of a segment stand at position from and above.
-func (p *pass) rowsFrom(g *segment, from int) (first, n int) {
+// rowsFrom returns which rows of a span stand at position from and above.
+func (p *pass) rowsFrom(g *span, from int) (first, n int) {
 	skip := min(g.n, max(0, from-int(p.pos[g.row])))
 	return g.row + skip, g.n - skip
 }
 
-// recordMoments adds a segment's queries to its moments.
-func (d *deviceRun) recordMoments(g *segment) {
+// recordMoments adds a span's queries to its moments.
+func (d *deviceRun) recordMoments(g *span) {
 	if w := g.watch.onDevice(); w != nil && w.moments != nil {
 		if first, n := d.rowsFrom(g, w.skip); n > 0 {
 			d.p.(kernels.MetricPass).Moments(w.moments, first, n)
@@ -55,8 +55,8 @@ func (d *deviceRun) recordMoments(g *segment) {
 	}
 }
 
-// recordSums adds the attention of a segment to the sums of its windows.
-func (d *deviceRun) recordSums(at, seq int, g *segment) {
+// recordSums adds the attention of a span to the sums of its windows.
+func (d *deviceRun) recordSums(at, seq int, g *span) {
 	if w := g.watch.onDevice(); w != nil {
 		for _, x := range w.windows {
 			if first, n := d.rowsFrom(g, x.from); n > 0 {
@@ -67,7 +67,7 @@ func (d *deviceRun) recordSums(at, seq int, g *segment) {
 }
 
 // sumsRows reports whether recordSums has anything to do.
-func (d *deviceRun) sumsRows(g *segment) bool {
+func (d *deviceRun) sumsRows(g *span) bool {
 	if w := g.watch.onDevice(); w != nil {
 		for _, x := range w.windows {
 			if _, n := d.rowsFrom(g, x.from); n > 0 {

@@ -44,7 +44,7 @@ func (m *Model) DeviceLayers() int {
 }
 
 type (
-	deviceProduct = product[kernels.DeviceMatrix, kernels.DeviceVector]
+	deviceLinear  = linear[kernels.DeviceMatrix, kernels.DeviceVector]
 	deviceDecoder = decoder[kernels.DeviceMatrix, kernels.DeviceVector]
 )
 

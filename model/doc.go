@@ -12,7 +12,7 @@
 // # Main types
 //
 // A [Model] is a loaded checkpoint of the Llama, Mistral, Qwen2 or Qwen3 family:
-// a [Config], [Weights] that are views of mapped files, and the rotation [Rope].
+// a [Config], [Weights] that are views of mapped files, and the rotation.
 // A [Session] is one sequence of tokens with its cache; it can be forked,
 // truncated, saved and loaded. [Model.Step] computes many sessions in one pass
 // over the weights. An [Observation] is a context with its full cache and what

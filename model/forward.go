@@ -19,16 +19,16 @@ type decoder[M, V any] struct {
 	attnNorm, mlpNorm V // [Hidden]
 	qNorm, kNorm      V // [HeadDim]
 
-	qkv  []product[M, V] // of ActNorm, [Heads*HeadDim, Hidden], [KVHeads*HeadDim, Hidden] twice
-	out  []product[M, V] // of ActAttention, [Hidden, Heads*HeadDim]
-	down []product[M, V] // of ActInner, [Hidden, Intermediate]
+	qkv  []linear[M, V] // of ActNorm, [Heads*HeadDim, Hidden], [KVHeads*HeadDim, Hidden] twice
+	out  []linear[M, V] // of ActAttention, [Hidden, Heads*HeadDim]
+	down []linear[M, V] // of ActInner, [Hidden, Intermediate]
 
 	gate, up         M // [Intermediate, Hidden]
 	gateBias, upBias V // [Intermediate]
 }
 
 // product is one matrix product: dst = source·wᵀ + bias.
-type product[M, V any] struct {
+type linear[M, V any] struct {
 	w    M
 	bias V
 	dst  kernels.Act
@@ -36,17 +36,17 @@ type product[M, V any] struct {
 
 // newDecoder makes a layer of stored weights. vector is given absent tensors, too.
 func newDecoder[M, V any](l *LayerWeights, matrix func(tensor.Tensor) M, vector func(tensor.Tensor) V) decoder[M, V] {
-	of := func(w, bias tensor.Tensor, dst kernels.Act) product[M, V] {
-		return product[M, V]{matrix(w), vector(bias), dst}
+	of := func(w, bias tensor.Tensor, dst kernels.Act) linear[M, V] {
+		return linear[M, V]{matrix(w), vector(bias), dst}
 	}
 	return decoder[M, V]{
 		attnNorm: vector(l.AttnNorm), mlpNorm: vector(l.MLPNorm),
 		qNorm: vector(l.QNorm), kNorm: vector(l.KNorm),
-		qkv: []product[M, V]{
+		qkv: []linear[M, V]{
 			of(l.Q, l.QBias, kernels.ActQ), of(l.K, l.KBias, kernels.ActK), of(l.V, l.VBias, kernels.ActV),
 		},
-		out:  []product[M, V]{of(l.O, l.OBias, kernels.ActX)},
-		down: []product[M, V]{of(l.Down, l.DownBias, kernels.ActX)},
+		out:  []linear[M, V]{of(l.O, l.OBias, kernels.ActX)},
+		down: []linear[M, V]{of(l.Down, l.DownBias, kernels.ActX)},
 		gate: matrix(l.Gate), up: matrix(l.Up), gateBias: vector(l.GateBias), upBias: vector(l.UpBias),
 	}
 }
@@ -57,11 +57,11 @@ type backend[M, V any] interface {
 	// norm sets ActNorm to the RMS-normalised ActX.
 	norm(w V)
 	// multiply computes products of src; with add they are added to their dst.
-	multiply(src kernels.Act, add bool, products []product[M, V])
+	multiply(src kernels.Act, add bool, linears []linear[M, V])
 	// headNorm normalises every head of a in place.
 	headNorm(a kernels.Act, w V)
 	// ropeAppend rotates queries and keys and appends keys and values to the
-	// caches of the segments.
+	// caches of the spans.
 	ropeAppend(at int) error
 	// attend sets ActAttention.
 	attend(at int)
@@ -100,8 +100,8 @@ func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V], qkNorm bo
 	return nil
 }
 
-// segment is a stretch of consecutive tokens of one session inside a pass.
-type segment struct {
+// span is a run of consecutive tokens of one session inside a pass.
+type span struct {
 	s      *Session
 	row, n int // rows [row, row+n) of the pass
 	seqLen int // length of the sequence at the end of the call that this belongs to
@@ -110,27 +110,27 @@ type segment struct {
 
 // pass is what every backend knows of a forward pass, and what watchers look at.
 type pass struct {
-	m    *Model
-	cap  int // rows, at most
-	rows int // in use
-	segs []segment
-	pos  []int32 // position of each row
+	m     *Model
+	cap   int // rows, at most
+	rows  int // in use
+	spans []span
+	pos   []int32 // position of each row
 
 	q []float32 // [rows][Heads*HeadDim] queries, as far as watchers may look
 
 	watch   []watchScratch // per worker
 	at      int            // layer in progress
-	watched *segment       // of the stages that watch
+	watched *span          // of the stages that watch
 
 	stop atomic.Bool // set when the context is done
 }
 
-// add appends a segment of n tokens of s, whose first position is s.pos+offset.
+// add appends a span of n tokens of s, whose first position is s.pos+offset.
 func (p *pass) add(s *Session, offset, n, seqLen int, w *watcher) {
 	for i := range n {
 		p.pos[p.rows+i] = int32(s.pos + offset + i)
 	}
-	p.segs = append(p.segs, segment{s: s, row: p.rows, n: n, seqLen: seqLen, watch: w})
+	p.spans = append(p.spans, span{s: s, row: p.rows, n: n, seqLen: seqLen, watch: w})
 	p.rows += n
 }
 
@@ -146,8 +146,8 @@ func (p *pass) each(n, grain int, t interface{ Run(lo, hi, worker int) }) {
 // watchQueries shows the watchers the queries of layer at before rotation.
 func (p *pass) watchQueries(at int) {
 	p.at = at
-	for i := range p.segs {
-		if g := &p.segs[i]; g.watch != nil {
+	for i := range p.spans {
+		if g := &p.spans[i]; g.watch != nil {
 			g.watch.beforeRope(p, g)
 		}
 	}
@@ -156,8 +156,8 @@ func (p *pass) watchQueries(at int) {
 // watchAttention shows them the rotated queries, when their keys are in the cache.
 func (p *pass) watchAttention(at int) {
 	p.at = at
-	for i := range p.segs {
-		if g := &p.segs[i]; g.watch != nil {
+	for i := range p.spans {
+		if g := &p.spans[i]; g.watch != nil {
 			g.watch.afterAttention(p, g)
 		}
 	}
@@ -191,7 +191,7 @@ func (p *pass) interrupted(ctx context.Context) error {
 }
 
 // reset empties the run for the next chunk.
-func (r *run) reset() { r.segs, r.rows = r.segs[:0], 0 }
+func (r *run) reset() { r.spans, r.rows = r.spans[:0], 0 }
 
 // logitRows is the number of rows whose logits can be computed at once.
 func (r *run) logitRows() int {

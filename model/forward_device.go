@@ -18,12 +18,12 @@ type deviceRun struct {
 	shape kernels.PassShape
 	lists map[listKey]kernels.PassList
 
-	spans   []kernels.PassSpan
-	softmax []kernels.Softmax // [rows][Heads], as the device leaves them
-	ready   int               // rows of logits that the last list computed
+	described []kernels.PassSpan // of the run, as the device wants them
+	softmax   []kernels.Softmax  // [rows][Heads], as the device leaves them
+	ready     int                // rows of logits that the last list computed
 
 	from int     // first layer being reserved
-	errs []error // per layer, segment and KV head
+	errs []error // per layer, span and KV head
 
 	ctx context.Context // of the list in progress
 }
@@ -52,8 +52,8 @@ func newDeviceRun(p *pass, s runShape) (*deviceRun, error) {
 	}
 	return &deviceRun{
 		pass: p, acc: p.m.acc, p: dp, shape: shape,
-		lists: make(map[listKey]kernels.PassList),
-		spans: make([]kernels.PassSpan, 0, s.seqs),
+		lists:     make(map[listKey]kernels.PassList),
+		described: make([]kernels.PassSpan, 0, s.seqs),
 	}, nil
 }
 
@@ -71,11 +71,11 @@ func (d *deviceRun) forget() {
 
 // start describes the run's rows to the device.
 func (d *deviceRun) start() {
-	d.spans = d.spans[:0]
-	for i := range d.segs {
-		d.spans = append(d.spans, kernels.PassSpan{Row: d.segs[i].row, N: d.segs[i].n})
+	d.described = d.described[:0]
+	for i := range d.spans {
+		d.described = append(d.described, kernels.PassSpan{Row: d.spans[i].row, N: d.spans[i].n})
 	}
-	d.p.SetSpans(d.spans, d.pos[:d.rows])
+	d.p.SetSpans(d.described, d.pos[:d.rows])
 	d.ready = 0
 }
 
@@ -88,11 +88,11 @@ func (st *turnStage) Run(lo, hi, _ int) {
 	d := (*deviceRun)(st)
 	n := d.m.cfg.HeadDim
 	turns := d.p.Turns()
-	for i := range d.segs {
-		g := &d.segs[i]
+	for i := range d.spans {
+		g := &d.spans[i]
 		for row := max(lo, g.row); row < min(hi, g.row+g.n); row++ {
 			t := turns[row*n : (row+1)*n]
-			d.m.rope.Row(int(d.pos[row]), g.seqLen, t[:n/2], t[n/2:])
+			d.m.rope.row(int(d.pos[row]), g.seqLen, t[:n/2], t[n/2:])
 		}
 	}
 }
@@ -182,7 +182,7 @@ func (d *deviceRun) flush() error {
 // reserve makes room for the rows in the caches of layers [from, to).
 func (d *deviceRun) reserve(from, to int) error {
 	heads := d.m.cfg.KVHeads
-	n := (to - from) * len(d.segs) * heads
+	n := (to - from) * len(d.spans) * heads
 	if cap(d.errs) < n {
 		d.errs = make([]error, n)
 	}
@@ -190,8 +190,8 @@ func (d *deviceRun) reserve(from, to int) error {
 	d.each(n, 32, (*reserveStage)(d))
 	i := 0
 	for at := from; at < to; at++ {
-		for j := range d.segs {
-			g := &d.segs[j]
+		for j := range d.spans {
+			g := &d.spans[j]
 			for head := range heads {
 				if err := d.errs[i]; err != nil {
 					clear(d.errs)
@@ -206,14 +206,14 @@ func (d *deviceRun) reserve(from, to int) error {
 	return nil
 }
 
-// reserveStage takes room in one cache; an item is a layer, a segment and a KV head.
+// reserveStage takes room in one cache; an item is a layer, a span and a KV head.
 type reserveStage deviceRun
 
 func (st *reserveStage) Run(lo, hi, _ int) {
 	d := (*deviceRun)(st)
 	heads := d.m.cfg.KVHeads
 	for i := lo; i < hi; i++ {
-		at, g := d.from+i/heads/len(d.segs), &d.segs[i/heads%len(d.segs)]
+		at, g := d.from+i/heads/len(d.spans), &d.spans[i/heads%len(d.spans)]
 		d.errs[i] = g.s.cache.Reserve(at, i%heads, d.pos[g.row:g.row+g.n])
 	}
 }
@@ -301,9 +301,9 @@ func (d *deviceRun) streamLogits(ctx context.Context, dst []float32, st *stream,
 
 func (d *deviceRun) norm(w kernels.DeviceVector) { d.p.Norm(w, d.m.cfg.NormEps) }
 
-func (d *deviceRun) multiply(src kernels.Act, add bool, products []deviceProduct) {
-	list := make([]kernels.DeviceProduct, len(products))
-	for i, p := range products {
+func (d *deviceRun) multiply(src kernels.Act, add bool, linears []deviceLinear) {
+	list := make([]kernels.DeviceProduct, len(linears))
+	for i, p := range linears {
 		list[i] = kernels.DeviceProduct{W: p.w, Dst: p.dst, Bias: p.bias}
 	}
 	d.p.MatMul(src, add, list)
@@ -320,18 +320,18 @@ func (d *deviceRun) ropeAppend(at int) error {
 
 func (d *deviceRun) attend(at int) {
 	stats := d.wantsWeights(at)
-	for i := range d.segs {
-		stats = stats || d.sumsRows(&d.segs[i])
+	for i := range d.spans {
+		stats = stats || d.sumsRows(&d.spans[i])
 	}
 	d.p.Attend(at, stats)
-	for i := range d.segs {
-		d.recordSums(at, i, &d.segs[i])
+	for i := range d.spans {
+		d.recordSums(at, i, &d.spans[i])
 	}
 }
 
 // wantsWeights reports whether a watcher wants the attention weights of a layer.
 func (d *deviceRun) wantsWeights(at int) bool {
-	return d.m.cfg.Windows[at] == 0 && slices.ContainsFunc(d.segs, func(g segment) bool {
+	return d.m.cfg.Windows[at] == 0 && slices.ContainsFunc(d.spans, func(g span) bool {
 		return g.watch != nil && g.watch.wantsWeights(at)
 	})
 }
@@ -341,7 +341,7 @@ func (d *deviceRun) gateUp(gate, up kernels.DeviceMatrix, gateBias, upBias kerne
 }
 
 func (d *deviceRun) anyWatcher() bool {
-	return slices.ContainsFunc(d.segs, func(g segment) bool { return g.watch != nil })
+	return slices.ContainsFunc(d.spans, func(g span) bool { return g.watch != nil })
 }
 
 // queriesReady interrupts the list where a watcher needs queries before rotation.
@@ -354,8 +354,8 @@ func (d *deviceRun) queriesReady(at int) error {
 	}
 	d.at = at
 	wants := false
-	for i := range d.segs {
-		wants = wants || d.segs[i].watch.needsQueries(d.pass)
+	for i := range d.spans {
+		wants = wants || d.spans[i].watch.needsQueries(d.pass)
 	}
 	if wants {
 		if err := d.readQueries(); err != nil {
@@ -364,8 +364,8 @@ func (d *deviceRun) queriesReady(at int) error {
 		d.p.Begin(d.rows)
 	}
 	d.watchQueries(at)
-	for i := range d.segs {
-		d.recordMoments(&d.segs[i])
+	for i := range d.spans {
+		d.recordMoments(&d.spans[i])
 	}
 	return nil
 }
@@ -375,8 +375,8 @@ func (d *deviceRun) queriesReady(at int) error {
 func (d *deviceRun) attentionReady(at int) error {
 	d.at = at
 	wants := false
-	for i := range d.segs {
-		wants = wants || d.segs[i].watch.needsAttention(d.pass, &d.segs[i])
+	for i := range d.spans {
+		wants = wants || d.spans[i].watch.needsAttention(d.pass, &d.spans[i])
 	}
 	if !wants {
 		return nil
@@ -390,8 +390,8 @@ func (d *deviceRun) attentionReady(at int) error {
 		}
 	}
 	d.watchAttention(at)
-	for i := range d.segs {
-		if err := d.segs[i].s.cache.Err(); err != nil {
+	for i := range d.spans {
+		if err := d.spans[i].s.cache.Err(); err != nil {
 			return err
 		}
 	}
@@ -419,8 +419,8 @@ func (d *deviceRun) readSoftmax() error {
 	if err := d.p.ReadStats(d.ctx, d.softmax, 0, d.rows); err != nil {
 		return err
 	}
-	for i := range d.segs {
-		g := &d.segs[i]
+	for i := range d.spans {
+		g := &d.spans[i]
 		for head := range c.KVHeads {
 			if g.watch == nil {
 				continue

@@ -11,7 +11,7 @@ import (
 const bf16Type = tensor.BF16
 
 type (
-	hostProduct = product[kernels.Matrix, []float32]
+	hostLinear  = linear[kernels.Matrix, []float32]
 	hostDecoder = decoder[kernels.Matrix, []float32]
 )
 
@@ -40,11 +40,11 @@ type hostRun struct {
 	src      *operand
 	add      bool
 	strip    int // weight rows that a worker takes at a time
-	products []hostProduct
-	gate, up hostProduct
+	linears  []hostLinear
+	gate, up hostLinear
 	norming  kernels.Act
 	items    []attentionItem
-	errs     []error // per segment and KV head
+	errs     []error // per span and KV head
 }
 
 // operand is the left side of matrix products, in the forms that they read.
@@ -134,7 +134,7 @@ func (h *hostRun) share(n int, t workers.Task) {
 	h.m.pool.RunPieces(n, strip, h.strip, t)
 }
 
-// attentionItem is a tile of one segment's tokens and one KV head.
+// attentionItem is a tile of one span's tokens and one KV head.
 type attentionItem struct {
 	seg, head, from, n int
 }
@@ -226,10 +226,10 @@ type rotateStage hostRun
 func (st *rotateStage) Run(lo, hi, _ int) {
 	h := (*hostRun)(st)
 	half := h.m.cfg.HeadDim / 2
-	for i := range h.segs {
-		g := &h.segs[i]
+	for i := range h.spans {
+		g := &h.spans[i]
 		for row := max(lo, g.row); row < min(hi, g.row+g.n); row++ {
-			h.m.rope.Row(int(h.pos[row]), g.seqLen, h.cos[row*half:(row+1)*half], h.sin[row*half:(row+1)*half])
+			h.m.rope.row(int(h.pos[row]), g.seqLen, h.cos[row*half:(row+1)*half], h.sin[row*half:(row+1)*half])
 		}
 	}
 }
@@ -251,22 +251,22 @@ func (st *normStage) Run(lo, hi, worker int) {
 	}
 }
 
-func (h *hostRun) multiply(src kernels.Act, add bool, products []hostProduct) {
-	h.src, h.add, h.products = h.operand(src), add, products
+func (h *hostRun) multiply(src kernels.Act, add bool, linears []hostLinear) {
+	h.src, h.add, h.linears = h.operand(src), add, linears
 	total := 0
-	for i := range products {
-		total += products[i].w.Rows
+	for i := range linears {
+		total += linears[i].w.Rows
 	}
-	h.share(total, (*productStage)(h))
+	h.share(total, (*linearStage)(h))
 }
 
-type productStage hostRun
+type linearStage hostRun
 
-func (st *productStage) Run(lo, hi, worker int) {
+func (st *linearStage) Run(lo, hi, worker int) {
 	h := (*hostRun)(st)
 	base := 0
-	for i := range h.products {
-		p := &h.products[i]
+	for i := range h.linears {
+		p := &h.linears[i]
 		from, to := max(lo-base, 0), min(hi-base, p.w.Rows)
 		base += p.w.Rows
 		for from < to {
@@ -275,7 +275,7 @@ func (st *productStage) Run(lo, hi, worker int) {
 			}
 			end := min(to, from+h.strip)
 			if h.add {
-				h.addProduct(p, from, end, h.workers[worker].strip[0])
+				h.addLinear(p, from, end, h.workers[worker].strip[0])
 			} else {
 				h.matMul(h.buffer(p.dst)[from:], p.w.Rows, p, from, end)
 			}
@@ -286,7 +286,7 @@ func (st *productStage) Run(lo, hi, worker int) {
 
 // matMul computes columns [lo, hi) of a product for all rows, bias included.
 // Column lo of row r goes to dst[r*ldd].
-func (h *hostRun) matMul(dst []float32, ldd int, p *hostProduct, lo, hi int) {
+func (h *hostRun) matMul(dst []float32, ldd int, p *hostLinear, lo, hi int) {
 	// dst begins with column lo. The rows behind hi stay in sight: they are what
 	// the kernels fetch ahead.
 	w, n := p.w, hi-lo
@@ -303,8 +303,8 @@ func (h *hostRun) matMul(dst []float32, ldd int, p *hostProduct, lo, hi int) {
 	}
 }
 
-// addProduct adds columns [lo, hi) of a product to its destination.
-func (h *hostRun) addProduct(p *hostProduct, lo, hi int, buf []float32) {
+// addLinear adds columns [lo, hi) of a product to its destination.
+func (h *hostRun) addLinear(p *hostLinear, lo, hi int, buf []float32) {
 	cols, n, dst := hi-lo, p.w.Rows, h.buffer(p.dst)
 	h.matMul(buf, cols, p, lo, hi)
 	for i := range h.rows {
@@ -346,10 +346,10 @@ func (h *hostRun) ropeAppend(at int) error {
 	h.at = at
 	h.each(h.rows, 4, (*ropeStage)(h))
 	heads := h.m.cfg.KVHeads
-	if n := len(h.segs) * heads; cap(h.errs) < n {
+	if n := len(h.spans) * heads; cap(h.errs) < n {
 		h.errs = make([]error, n)
 	}
-	h.errs = h.errs[:len(h.segs)*heads]
+	h.errs = h.errs[:len(h.spans)*heads]
 	h.each(len(h.errs), 1, (*appendStage)(h))
 	for i, err := range h.errs {
 		if err != nil {
@@ -366,8 +366,8 @@ func (st *ropeStage) Run(lo, hi, _ int) {
 	h := (*hostRun)(st)
 	c := h.m.cfg
 	d := c.HeadDim
-	for i := range h.segs {
-		g := &h.segs[i]
+	for i := range h.spans {
+		g := &h.spans[i]
 		rounded := g.s.attentionInBF16()
 		for i := max(lo, g.row); i < min(hi, g.row+g.n); i++ {
 			cos, sin := h.cos[i*d/2:(i+1)*d/2], h.sin[i*d/2:(i+1)*d/2]
@@ -386,7 +386,7 @@ func (st *ropeStage) Run(lo, hi, _ int) {
 	}
 }
 
-// appendStage stores the rows' keys and values; an item is a segment and KV head.
+// appendStage stores the rows' keys and values; an item is a span and KV head.
 type appendStage hostRun
 
 func (st *appendStage) Run(lo, hi, _ int) {
@@ -394,7 +394,7 @@ func (st *appendStage) Run(lo, hi, _ int) {
 	c := h.m.cfg
 	d, stride := c.HeadDim, c.KVHeads*c.HeadDim
 	for i := lo; i < hi; i++ {
-		g, head := &h.segs[i/c.KVHeads], i%c.KVHeads
+		g, head := &h.spans[i/c.KVHeads], i%c.KVHeads
 		from := g.row*stride + head*d
 		to := (g.row+g.n-1)*stride + (head+1)*d
 		h.errs[i] = g.s.cache.Append(h.at, head, h.pos[g.row:g.row+g.n], h.k[from:to], h.v[from:to], stride)
@@ -405,9 +405,9 @@ func (h *hostRun) attend(at int) {
 	h.at = at
 	c := h.m.cfg
 	h.items = h.items[:0]
-	for i := range h.segs {
+	for i := range h.spans {
 		// Later tokens see more: hand their tiles out first.
-		n, tile := h.segs[i].n, h.attentionTile
+		n, tile := h.spans[i].n, h.attentionTile
 		for from := (n - 1) / tile * tile; from >= 0; from -= tile {
 			for head := range c.KVHeads {
 				h.items = append(h.items, attentionItem{i, head, from, min(tile, n-from)})
@@ -427,7 +427,7 @@ func (st *attentionStage) Run(lo, hi, worker int) {
 	w := &h.workers[worker]
 	for i := lo; i < hi && !h.stop.Load(); i++ {
 		it := &h.items[i]
-		g := &h.segs[it.seg]
+		g := &h.spans[it.seg]
 		col, first := it.head*width, g.row+it.from
 		a := kernels.AttentionArgs{
 			Out: w.tile[col : (it.n-1)*stride+col+width], Q: h.q[first*stride+col : (first+it.n-1)*stride+col+width], Stride: stride,
@@ -450,7 +450,7 @@ func (st *attentionStage) Run(lo, hi, worker int) {
 
 func (h *hostRun) gateUp(gate, up kernels.Matrix, gateBias, upBias []float32) {
 	h.src = &h.narrow
-	h.gate, h.up = hostProduct{w: gate, bias: gateBias}, hostProduct{w: up, bias: upBias}
+	h.gate, h.up = hostLinear{w: gate, bias: gateBias}, hostLinear{w: up, bias: upBias}
 	h.share(gate.Rows, (*gateUpStage)(h))
 }
 

@@ -8,9 +8,9 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// probe records the oracle importance of a context while a question about it
+// oracleRecorder records the oracle importance of a context while a question about it
 // is answered with the full cache.
-type probe struct {
+type oracleRecorder struct {
 	o *lukv.Oracle
 	t int // tokens of the context
 	// errs collects what the workers report, one per KV head.
@@ -19,7 +19,7 @@ type probe struct {
 
 // add takes the attention weights of one decoding step, [Group][n], of which
 // the first t belong to the context.
-func (p *probe) add(layer, head int, probs []float32, n int) {
+func (p *oracleRecorder) add(layer, head int, probs []float32, n int) {
 	group := len(probs) / n
 	for g := range group {
 		if err := p.o.Observe(layer, head*group+g, probs[g*n:g*n+p.t]); err != nil {
@@ -141,7 +141,7 @@ func (me *Measurement) run(ctx context.Context, tokens []int32, o MeasureOptions
 	}
 	defer s.Close()
 	me.o.Reset()
-	p := &probe{o: me.o, t: len(me.ob.tokens), errs: make([]error, s.m.cfg.KVHeads)}
+	p := &oracleRecorder{o: me.o, t: len(me.ob.tokens), errs: make([]error, s.m.cfg.KVHeads)}
 	first := -1 // position before the first counted step
 	if o.IncludeQuestion {
 		// The last row alone goes through a counted step.
@@ -151,7 +151,7 @@ func (me *Measurement) run(ctx context.Context, tokens []int32, o MeasureOptions
 			}
 			tokens = tokens[last:]
 		}
-		s.probe, first = p, s.pos
+		s.recorder, first = p, s.pos
 		if err := s.Append(ctx, tokens[0]); err != nil {
 			return 0, err
 		}
@@ -159,7 +159,7 @@ func (me *Measurement) run(ctx context.Context, tokens []int32, o MeasureOptions
 		return 0, err
 	}
 	if first < 0 {
-		s.probe, first = p, s.pos
+		s.recorder, first = p, s.pos
 	}
 	o.Sampling.MaxTokens = o.MaxTokens
 	for _, err := range s.Generate(ctx, o.Sampling) {

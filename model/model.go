@@ -24,7 +24,7 @@ type Model struct {
 	precision Precision
 	cpu       kernels.CPU
 	pool      *workers.Pool
-	rope      *Rope
+	rope      *rope
 	log       *slog.Logger
 	identity  func() string // see ID; for those who keep the model from closing
 	source    fs.FS         // the checkpoint folder, nil for models made in memory
@@ -32,7 +32,7 @@ type Model struct {
 	// Matrices are views of the checkpoint, vectors are widened copies.
 	embed  kernels.Matrix // [Vocab, Hidden]
 	norm   []float32      // [Hidden]
-	head   []hostProduct  // the one of ActNorm to ActLogits, [Vocab, Hidden]
+	head   []hostLinear   // the one of ActNorm to ActLogits, [Vocab, Hidden]
 	layers []hostDecoder
 	eos    []int32
 
@@ -91,7 +91,7 @@ func OpenFS(ctx context.Context, fsys fs.FS, opts ...Option) (*Model, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
-	cfg, err := LoadConfigFS(fsys)
+	cfg, err := loadConfigFS(fsys)
 	if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
@@ -133,7 +133,7 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	default:
 		return nil, fmt.Errorf("precision %q: want auto, bf16 or f32", o.precision)
 	}
-	rope, err := NewRope(cfg)
+	rope, err := newRope(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 		cfg: cfg, weights: w, precision: o.precision, cpu: *o.cpu,
 		rope: rope, log: o.logger, identity: sync.OnceValue(func() string { return identity(cfg, w) }),
 		embed: matrix(w.Embed), norm: vector(w.Norm),
-		head:   []hostProduct{{w: matrix(w.Head), dst: kernels.ActLogits}},
+		head:   []hostLinear{{w: matrix(w.Head), dst: kernels.ActLogits}},
 		layers: make([]hostDecoder, cfg.Layers),
 	}
 	for _, t := range cfg.EOS {
@@ -195,7 +195,7 @@ func (m *Model) Threads() int { return m.pool.Threads() }
 func (m *Model) CPU() kernels.CPU { return m.cpu }
 
 // WeightBytes returns the bytes of all weights the model uses.
-func (m *Model) WeightBytes() int64 { return m.weights.Bytes() }
+func (m *Model) WeightBytes() int64 { return m.weights.bytes() }
 
 // Source returns the checkpoint's files, nil for a model made in memory.
 func (m *Model) Source() fs.FS { return m.source }

@@ -21,7 +21,7 @@ import (
 // what is multiplied with them or with bf16 weights.
 type exactModel struct {
 	cfg  *Config
-	rope *Rope
+	rope *rope
 	w    *Weights
 	bf16 bool
 
@@ -33,7 +33,7 @@ type exactModel struct {
 func newExactModel(t testing.TB, path string, bf16 bool) *exactModel {
 	cfg, err := LoadConfig(path)
 	require.NoError(t, err)
-	rope, err := NewRope(cfg)
+	rope, err := newRope(cfg)
 	require.NoError(t, err)
 	w, err := LoadWeights(path, cfg)
 	require.NoError(t, err)
@@ -111,9 +111,9 @@ func (e *exactModel) norm(x []float64, w tensor.Tensor) []float64 {
 // rotate turns the heads of x, for a token at pos of a sequence of seqLen.
 func (e *exactModel) rotate(x []float64, pos, seqLen int) {
 	half := e.cfg.HeadDim / 2
-	for i, f := range e.rope.InvFreq(seqLen) {
+	for i, f := range e.rope.invFreq(seqLen) {
 		sin, cos := math.Sincos(float64(pos) * f)
-		sin, cos = sin*e.rope.AttentionFactor(), cos*e.rope.AttentionFactor()
+		sin, cos = sin*e.rope.attentionFactor(), cos*e.rope.attentionFactor()
 		for from := 0; from < len(x); from += 2 * half {
 			a, b := x[from+i], x[from+i+half]
 			x[from+i], x[from+i+half] = a*cos-b*sin, b*cos+a*sin
@@ -121,7 +121,7 @@ func (e *exactModel) rotate(x []float64, pos, seqLen int) {
 	}
 }
 
-// next returns the logits after one more token; seqLen is as for Rope.Row.
+// next returns the logits after one more token; seqLen is as for rope.row.
 func (e *exactModel) next(token int32, seqLen int) []float64 {
 	c := e.cfg
 	x := append([]float64(nil), e.widened(e.w.Embed)[int(token)*c.Hidden:][:c.Hidden]...)

@@ -27,13 +27,13 @@ type RopeConfig struct {
 	MScaleAllDim       float64
 }
 
-// Rope computes rotary position embeddings (Su et al., 2021): element i of a
+// rope computes rotary position embeddings (Su et al., 2021): element i of a
 // head of D elements forms a pair with element i + D/2, and the pair is turned
 // by position times frequency i. The frequencies are float64 and, as sines and
 // cosines, the same on every processor (package detmath).
 //
-// A Rope does not change and may be used by any number of goroutines.
-type Rope struct {
+// A rope does not change and may be used by any number of goroutines.
+type rope struct {
 	headDim int
 	theta   float64
 	freq    []float64 // [HeadDim/2], for dynamic scaling up to maxPos
@@ -45,8 +45,8 @@ type Rope struct {
 	maxPos  int
 }
 
-// NewRope returns the rotation of a model, after checking the settings.
-func NewRope(c *Config) (*Rope, error) {
+// newRope returns the rotation of a model, after checking the settings.
+func newRope(c *Config) (*rope, error) {
 	rc := &c.Rope
 	if c.HeadDim < 2 || c.HeadDim%2 != 0 {
 		return nil, fmt.Errorf("head dimension: found %d, expected an even number, as rotation works on pairs", c.HeadDim)
@@ -54,7 +54,7 @@ func NewRope(c *Config) (*Rope, error) {
 	if !(rc.Theta > 1) || math.IsInf(rc.Theta, 0) {
 		return nil, fmt.Errorf("rope theta: found %g, expected a finite number above 1", rc.Theta)
 	}
-	r := &Rope{
+	r := &rope{
 		headDim: c.HeadDim, theta: rc.Theta,
 		freq: make([]float64, c.HeadDim/2), factor: 1,
 		scale: kernels.AttentionScale(c.HeadDim),
@@ -101,7 +101,7 @@ func frequency(theta float64, i, headDim int) float64 {
 
 // llama3 divides the low frequencies by the factor, keeps the high ones and
 // blends between (Llama 3.1).
-func (r *Rope) llama3(rc *RopeConfig) error {
+func (r *rope) llama3(rc *RopeConfig) error {
 	if rc.OriginalMax < 1 {
 		return fmt.Errorf("rope original maximum of type llama3: found %d, expected at least 1", rc.OriginalMax)
 	}
@@ -125,7 +125,7 @@ func (r *Rope) llama3(rc *RopeConfig) error {
 // yarn divides the frequencies that turn less than BetaSlow times in the
 // original context by the factor, keeps those above BetaFast, ramps between,
 // and scales cosine and sine (Peng et al., 2023).
-func (r *Rope) yarn(rc *RopeConfig, maxPositions int) error {
+func (r *rope) yarn(rc *RopeConfig, maxPositions int) error {
 	original := rc.OriginalMax
 	if original == 0 {
 		original = maxPositions
@@ -179,7 +179,7 @@ func (r *Rope) yarn(rc *RopeConfig, maxPositions int) error {
 
 // base returns the base of the frequencies for a sequence of seqLen tokens; it
 // is theta except for dynamic scaling beyond the model's context.
-func (r *Rope) base(seqLen int) (theta float64, changed bool) {
+func (r *rope) base(seqLen int) (theta float64, changed bool) {
 	if r.stretch == 0 || seqLen <= r.maxPos {
 		return r.theta, false
 	}
@@ -188,10 +188,10 @@ func (r *Rope) base(seqLen int) (theta float64, changed bool) {
 	return r.theta * detmath.Pow(s, d/(d-2)), true
 }
 
-// InvFreq returns the effective frequencies in radians per position, HeadDim/2
+// invFreq returns the effective frequencies in radians per position, HeadDim/2
 // of them, highest first. seqLen, the number of tokens so far including those
 // of the current step, matters for dynamic scaling only.
-func (r *Rope) InvFreq(seqLen int) []float64 {
+func (r *rope) invFreq(seqLen int) []float64 {
 	f := make([]float64, len(r.freq))
 	copy(f, r.freq)
 	if theta, changed := r.base(seqLen); changed {
@@ -202,18 +202,18 @@ func (r *Rope) InvFreq(seqLen int) []float64 {
 	return f
 }
 
-// AttentionFactor returns the factor that cosines and sines, and so queries and
+// attentionFactor returns the factor that cosines and sines, and so queries and
 // keys, are multiplied by: 1 except for yarn.
-func (r *Rope) AttentionFactor() float64 { return r.factor }
+func (r *rope) attentionFactor() float64 { return r.factor }
 
-// Dynamic reports whether frequencies depend on the length of the sequence.
-func (r *Rope) Dynamic() bool { return r.stretch != 0 }
+// dynamic reports whether frequencies depend on the length of the sequence.
+func (r *rope) dynamic() bool { return r.stretch != 0 }
 
-// Row fills cos and sin, HeadDim/2 elements each, for a token at the given
-// position; seqLen is as for InvFreq. The angle is computed in float64 and each
-// result is rounded once. Row allocates nothing. Positions up to 12 million are
+// row fills cos and sin, HeadDim/2 elements each, for a token at the given
+// position; seqLen is as for invFreq. The angle is computed in float64 and each
+// result is rounded once. It allocates nothing. Positions up to 12 million are
 // exact to a unit in the last place.
-func (r *Rope) Row(pos, seqLen int, cos, sin []float32) {
+func (r *rope) row(pos, seqLen int, cos, sin []float32) {
 	theta, changed := r.base(seqLen)
 	for i, f := range r.freq {
 		if changed {

@@ -15,7 +15,7 @@ type run struct {
 	shape runShape
 	host  *hostRun   // nil if the device has all layers
 	dev   *deviceRun // nil without a device
-	batch []float32  // [segs][Vocab] logits of a batch
+	batch []float32  // [spans][Vocab] logits of a batch
 }
 
 // runShape says what a run is for. On a device a pass is bound to one layout of
@@ -28,7 +28,7 @@ type runShape struct {
 func newRun(m *Model, s runShape) (*run, error) {
 	r := &run{shape: s, pass: pass{
 		m: m, cap: s.rows,
-		segs: make([]segment, 0, max(1, s.seqs)), pos: make([]int32, s.rows),
+		spans: make([]span, 0, max(1, s.seqs)), pos: make([]int32, s.rows),
 		watch: make([]watchScratch, m.pool.Threads()),
 	}}
 	if m.acc != nil {
@@ -109,7 +109,7 @@ const (
 
 // put takes a run back; of too many, the one that was not used for longest goes.
 func (l *runList) put(r *run) {
-	clear(r.segs[:cap(r.segs)])
+	clear(r.spans[:cap(r.spans)])
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	limit := idleRuns

@@ -59,9 +59,9 @@ type Session struct {
 	logits    []float32 // [Vocab] after the last token
 	hasLogits bool
 	finish    FinishReason
-	sampler   *Sampler    // of Generate
-	probe     *probe      // oracle measurement in progress
-	one       [1]*Session // for single steps
+	sampler   *Sampler        // of Generate
+	recorder  *oracleRecorder // oracle measurement in progress
+	one       [1]*Session     // for single steps
 	oneToken  [1]int32
 
 	stats  SessionStats

@@ -7,7 +7,7 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// A watcher sees the queries and the attention of one session's segment as
+// A watcher sees the queries and the attention of one session's span as
 // they pass through the layers, and keeps what metrics and the oracle need.
 // Layers with a sliding window are not watched: they are never compressed.
 type watcher struct {
@@ -26,13 +26,13 @@ type watcher struct {
 	record  lukv.DecodeNeeds
 	prefill bool
 
-	probe *probe // oracle measurement, nil if none
+	recorder *oracleRecorder // oracle measurement, nil if none
 
 	device *deviceWatch // what stays on the device of the layer, nil if nothing
 
 	before  []float32         // [n][Heads*HeadDim] queries before RoPE, if decode needs them
-	softmax []kernels.Softmax // [KVHeads][n*Group] statistics of the segment, if needed
-	n       int               // tokens of the segment
+	softmax []kernels.Softmax // [KVHeads][n*Group] statistics of the span, if needed
+	n       int               // tokens of the span
 }
 
 // watchScratch is what one worker needs to look at attention weights.
@@ -50,18 +50,18 @@ func (w *watcher) layer(at int) *lukv.DecodeLayer {
 // wantsWeights reports whether the attention weights of the layer are needed.
 func (w *watcher) wantsWeights(at int) bool {
 	l := w.layer(at)
-	return w.sums != nil || l != nil && l.Sums() != nil || w.probe != nil
+	return w.sums != nil || l != nil && l.Sums() != nil || w.recorder != nil
 }
 
 // needsQueries reports whether beforeRope looks at the queries of the layer in
-// progress, needsAttention whether afterAttention looks at the segment's. They
+// progress, needsAttention whether afterAttention looks at the span's. They
 // may be asked of a nil watcher.
 func (w *watcher) needsQueries(r *pass) bool {
 	return w != nil && r.m.cfg.Windows[r.at] == 0 &&
 		(w.stats != nil || w.layer(r.at) != nil && w.record.PreRoPE && !w.prefill)
 }
 
-func (w *watcher) needsAttention(r *pass, g *segment) bool {
+func (w *watcher) needsAttention(r *pass, g *span) bool {
 	if w == nil || r.m.cfg.Windows[r.at] > 0 {
 		return false
 	}
@@ -70,8 +70,8 @@ func (w *watcher) needsAttention(r *pass, g *segment) bool {
 		w.layer(r.at) != nil && (!w.prefill || w.record.Prefill && end == g.seqLen)
 }
 
-// beforeRope is called with the segment's queries before rotation.
-func (w *watcher) beforeRope(r *pass, g *segment) {
+// beforeRope is called with the span's queries before rotation.
+func (w *watcher) beforeRope(r *pass, g *span) {
 	c := r.m.cfg
 	if c.Windows[r.at] > 0 {
 		return
@@ -117,9 +117,9 @@ func (w *watcher) softmaxOf(r *pass, head, from, n int) []kernels.Softmax {
 	return w.softmax[off : off+n*group]
 }
 
-// afterAttention is called with the segment's rotated queries, when their own
+// afterAttention is called with the span's rotated queries, when their own
 // keys are in the cache.
-func (w *watcher) afterAttention(r *pass, g *segment) {
+func (w *watcher) afterAttention(r *pass, g *span) {
 	c := r.m.cfg
 	if c.Windows[r.at] > 0 {
 		return
@@ -177,8 +177,8 @@ func (st *weightsStage) Run(lo, hi, worker int) {
 			if decode != nil {
 				decode.AddRow(h, sc.probs, n)
 			}
-			if w.probe != nil {
-				w.probe.add(r.at, h, sc.probs, n)
+			if w.recorder != nil {
+				w.recorder.add(r.at, h, sc.probs, n)
 			}
 		}
 	}

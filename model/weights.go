@@ -48,21 +48,21 @@ type LayerWeights struct {
 	DownBias tensor.Tensor // [Hidden] if MLPBias
 }
 
-// slot is a place in Weights with the name and the shape of what belongs there.
-type slot struct {
+// place is a place in Weights with the name and the shape of what belongs there.
+type place struct {
 	name  string
 	dst   *tensor.Tensor
 	shape []int
 }
 
-// slots returns all places of w that cfg calls for, in a fixed order, with the
+// places returns all places of w that cfg calls for, in a fixed order, with the
 // names of the Hugging Face layout. With tied embeddings there is none for Head.
-func (w *Weights) slots(cfg *Config) []slot {
-	var list []slot
+func (w *Weights) places(cfg *Config) []place {
+	var list []place
 	prefix := ""
 	add := func(want bool, name string, dst *tensor.Tensor, shape ...int) {
 		if want {
-			list = append(list, slot{prefix + name, dst, shape})
+			list = append(list, place{prefix + name, dst, shape})
 		}
 	}
 	q, kv := cfg.Heads*cfg.HeadDim, cfg.KVHeads*cfg.HeadDim
@@ -139,7 +139,7 @@ func newWeights(folder string, c *safetensors.Checkpoint, cfg *Config) (*Weights
 	}
 	w := &Weights{Layers: make([]LayerWeights, cfg.Layers), closer: c}
 	used := make(map[string]bool, len(names))
-	for _, s := range w.slots(cfg) {
+	for _, s := range w.places(cfg) {
 		t, file, ok := c.Tensor(s.name)
 		if !ok {
 			return nil, fmt.Errorf("checkpoint %s: tensor %q of shape %s is missing", folder, s.name, tensor.ShapeString(s.shape))
@@ -178,7 +178,7 @@ func aligned(t tensor.Tensor) tensor.Tensor {
 // in the Hugging Face layout. A tied Head is not visited on its own.
 func (w *Weights) Each(f func(name string, t tensor.Tensor)) {
 	every := Config{QKVBias: true, OutBias: true, MLPBias: true, QKNorm: true, TiedEmbeddings: w.tied()}
-	for _, s := range w.slots(&every) {
+	for _, s := range w.places(&every) {
 		if !s.dst.IsZero() {
 			f(s.name, *s.dst)
 		}
@@ -190,8 +190,8 @@ func (w *Weights) tied() bool {
 	return unsafe.SliceData(w.Head.Data) == unsafe.SliceData(w.Embed.Data)
 }
 
-// Bytes returns the number of bytes of all tensors, a tied Head counted once.
-func (w *Weights) Bytes() int64 {
+// bytes returns the number of bytes of all tensors, a tied Head counted once.
+func (w *Weights) bytes() int64 {
 	n := int64(0)
 	w.Each(func(_ string, t tensor.Tensor) { n += int64(len(t.Data)) })
 	return n

@@ -87,7 +87,7 @@ func TestGoldenMalformedFolders(t *testing.T) {
 func everyTensor(cfg *Config, typ tensor.Type) []safetensors.Named {
 	w := &Weights{Layers: make([]LayerWeights, cfg.Layers)}
 	var list []safetensors.Named
-	for n, s := range w.slots(cfg) {
+	for n, s := range w.places(cfg) {
 		x := tensor.Make(typ, s.shape...)
 		for i := range x.Data {
 			x.Data[i] = byte(i*7+n*13) & 0x3f // positive, finite
@@ -128,7 +128,7 @@ func TestLoadWeightsFillsEveryPlace(t *testing.T) {
 			n++
 		})
 		assert.Equal(t, len(list), n)
-		assert.Equal(t, bytes, w.Bytes())
+		assert.Equal(t, bytes, w.bytes())
 		assert.Equal(t, []int{24, 8}, w.Layers[1].Q.Shape)
 		assert.Equal(t, []int{8, 24}, w.Layers[1].O.Shape)
 		assert.Equal(t, []int{8, 12}, w.Layers[1].Down.Shape)
