@@ -31,9 +31,9 @@ var attentionTable = [...][4]attentionKernels{
 		},
 		{
 			pairs:   true,
-			scores4: scores4PairsAVX2, values1: values1PairsAVX2, values4: values4PairsAVX2,
+			scores4: scores4DotAVX2, values1: values1DotAVX2, values4: values4DotAVX2,
 			panelK: panelBF16AVX2, panelV: panelBF16AVX2,
-			scores6: scores6PairsAVX2, values6: values6PairsAVX2, panelValues1: panelValues1PairsAVX2, softmax: softmaxPairsAVX2,
+			scores6: scores6DotAVX2, values6: values6DotAVX2, panelValues1: panelValues1DotAVX2, softmax: softmaxDotAVX2,
 		},
 	},
 	{ // AVX-512
@@ -57,10 +57,10 @@ var attentionTable = [...][4]attentionKernels{
 		},
 		{
 			pairs:   true,
-			scores4: scores4PairsAVX2, scores16: scores16PairsAVX512,
-			values1: values1PairsAVX2, values4: values4PairsAVX2, values64: values64PairsAVX512,
+			scores4: scores4DotAVX2, scores16: scores16DotAVX512,
+			values1: values1DotAVX2, values4: values4DotAVX2, values64: values64DotAVX512,
 			panelK: panelBF16AVX512, panelV: panelBF16AVX512,
-			scores6: scores6PairsAVX512, values6: values6PairsAVX512, panelValues1: panelValues1PairsAVX2, softmax: softmaxPairsAVX512,
+			scores6: scores6DotAVX512, values6: values6DotAVX512, panelValues1: panelValues1DotAVX2, softmax: softmaxDotAVX512,
 		},
 	},
 }
@@ -68,9 +68,9 @@ var attentionTable = [...][4]attentionKernels{
 // attentionDot are the kernels of attention in bf16 with AVX512_BF16.
 var attentionDot = attentionKernels{
 	pairs: true, packed: true,
-	scores4: scores4Dot, scores16: scores16Dot, values1: values1Dot, values4: values4Dot, values64: values64Dot,
-	panelK: panelKDot, panelV: panelVDot,
-	scores6: scores6Dot, values6: values6Dot, panelValues1: panelValues1Dot, softmax: softmaxDot,
+	scores4: scores4DotAVX512BF16, scores16: scores16DotAVX512BF16, values1: values1DotAVX512BF16, values4: values4DotAVX512BF16, values64: values64DotAVX512BF16,
+	panelK: panelKDotAVX512BF16, panelV: panelVDotAVX512BF16,
+	scores6: scores6DotAVX512BF16, values6: values6DotAVX512BF16, panelValues1: panelValues1DotAVX512BF16, softmax: softmaxDotAVX512BF16,
 }
 
 func (c CPU) attentionKernels(t tensor.Type, inBF16 bool) *attentionKernels {
@@ -256,73 +256,73 @@ func divideAVX2(dst, x *float32, n int, total float32)
 func softmaxWeightsAVX512(p *float32, n int, st Softmax)
 
 //go:noescape
-func scores4PairsAVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+func scores4DotAVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func values1PairsAVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+func values1DotAVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func values4PairsAVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+func values4DotAVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func panelValues1PairsAVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+func panelValues1DotAVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func scores6PairsAVX2(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
+func scores6DotAVX2(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
 
 //go:noescape
-func values6PairsAVX2(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
+func values6DotAVX2(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
 
 //go:noescape
-func softmaxPairsAVX2(p *float32, n, rows int, st *Softmax)
+func softmaxDotAVX2(p *float32, n, rows int, st *Softmax)
 
 //go:noescape
-func scores6PairsAVX512(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
+func scores6DotAVX512(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
 
 //go:noescape
-func values6PairsAVX512(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
+func values6DotAVX512(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
 
 //go:noescape
-func scores16PairsAVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+func scores16DotAVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func values64PairsAVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+func values64DotAVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func softmaxPairsAVX512(p *float32, n, rows int, st *Softmax)
+func softmaxDotAVX512(p *float32, n, rows int, st *Softmax)
 
 //go:noescape
-func scores4Dot(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+func scores4DotAVX512BF16(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func scores16Dot(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+func scores16DotAVX512BF16(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func values1Dot(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+func values1DotAVX512BF16(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func values4Dot(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+func values4DotAVX512BF16(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func values64Dot(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+func values64DotAVX512BF16(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func panelKDot(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+func panelKDotAVX512BF16(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
 
 //go:noescape
-func panelVDot(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+func panelVDotAVX512BF16(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
 
 //go:noescape
-func scores6Dot(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
+func scores6DotAVX512BF16(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
 
 //go:noescape
-func values6Dot(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
+func values6DotAVX512BF16(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
 
 //go:noescape
-func panelValues1Dot(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+func panelValues1DotAVX512BF16(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func softmaxDot(p *float32, n, rows int, st *Softmax)
+func softmaxDotAVX512BF16(p *float32, n, rows int, st *Softmax)
 
 // interleave is an index of VPERMW: element 2i is number i, element 2i+1 number 16+i.
 //

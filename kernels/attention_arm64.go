@@ -28,18 +28,18 @@ var (
 		panelK: panelBF16NEON, panelV: panelBF16NEON,
 		scores6: scores6NEON, values6: values6NEON, panelValues1: values1F32NEON, softmax: softmaxRowsNEON,
 	}
-	attentionPairs = attentionKernels{
+	attentionDot = attentionKernels{
 		pairs: true, reports: true,
-		scores4: scores4PairsNEON, values1: values1PairsNEON, values4: values4PairsNEON,
+		scores4: scores4DotNEON, values1: values1DotNEON, values4: values4DotNEON,
 		panelK: panelBF16NEON, panelV: panelBF16NEON,
-		scores6: scores6PairsNEON, values6: values6PairsNEON, panelValues1: panelValues1PairsNEON, softmax: softmaxPairsNEON,
+		scores6: scores6DotNEON, values6: values6DotNEON, panelValues1: panelValues1DotNEON, softmax: softmaxDotNEON,
 	}
 )
 
 func (c CPU) attentionKernels(t tensor.Type, inBF16 bool) *attentionKernels {
 	switch {
 	case inBF16:
-		return &attentionPairs
+		return &attentionDot
 	case t == tensor.F32:
 		return &attentionF32
 	case t == tensor.F16:
@@ -147,22 +147,22 @@ func panelF16NEON(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
 func panelBF16NEON(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
 
 //go:noescape
-func scores4PairsNEON(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+func scores4DotNEON(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 
 //go:noescape
-func values4PairsNEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+func values4DotNEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func values1PairsNEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+func values1DotNEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func panelValues1PairsNEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+func panelValues1DotNEON(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 
 //go:noescape
-func scores6PairsNEON(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
+func scores6DotNEON(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
 
 //go:noescape
-func values6PairsNEON(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
+func values6DotNEON(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
 
 //go:noescape
-func softmaxPairsNEON(p *float32, n, rows int, st *Softmax)
+func softmaxDotNEON(p *float32, n, rows int, st *Softmax)

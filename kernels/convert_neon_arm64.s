@@ -1,7 +1,7 @@
 //go:build !purego
 
 #include "textflag.h"
-#include "vector_arm64.h"
+#include "neon_arm64.h"
 
 // ROUND rounds 4 numbers x to bf16 in the lower halves of x's elements; t, u and
 // V31 are overwritten. Constants: V24 1, V25 0x7fff, V26 0x40.

@@ -3,8 +3,8 @@
 #include "textflag.h"
 #include "exp_amd64.h"
 #include "attention_amd64.h"
-#include "attention_panel_amd64.h"
-#include "attention_dot_amd64.h"
+#include "attention_avx512_amd64.h"
+#include "attention_avx512bf16_amd64.h"
 
 // Attention in bf16 with AVX512_BF16. Queries, weights and panels hold pairs: two
 // numbers of bf16 in 32 bits, of neighbouring components or slots.
@@ -15,8 +15,8 @@
 //		t = chain over the pairs of c < d of q[r][c]·k[i][c][j] from +0
 //		p[r][16i+j] = t·scale
 //
-// func scores4Dot(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
-TEXT ·scores4Dot(SB), NOSPLIT, $0-52
+// func scores4DotAVX512BF16(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores4DotAVX512BF16(SB), NOSPLIT, $0-52
 	MOVQ p+0(FP), DI
 	MOVQ q+8(FP), SI
 	MOVQ k+16(FP), DX
@@ -59,8 +59,8 @@ component:
 
 // The same with n groups of four neighbouring tiles.
 //
-// func scores16Dot(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
-TEXT ·scores16Dot(SB), NOSPLIT, $0-52
+// func scores16DotAVX512BF16(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
+TEXT ·scores16DotAVX512BF16(SB), NOSPLIT, $0-52
 	MOVQ p+0(FP), DI
 	MOVQ q+8(FP), SI
 	MOVQ k+16(FP), DX
@@ -116,8 +116,8 @@ component:
 //
 //	for the pairs of j < n, c < cols: acc[c] = acc[c] + p[j+1]·v[j+1][c] + p[j]·v[j][c]
 //
-// func values1Dot(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
-TEXT ·values1Dot(SB), NOSPLIT, $0-56
+// func values1DotAVX512BF16(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+TEXT ·values1DotAVX512BF16(SB), NOSPLIT, $0-56
 	MOVQ acc+0(FP), DI
 	MOVQ p+8(FP), SI
 	MOVQ v+16(FP), DX
@@ -149,8 +149,8 @@ slot:
 
 // The same for a panel: pairs of rows are stride bytes apart.
 //
-// func panelValues1Dot(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
-TEXT ·panelValues1Dot(SB), NOSPLIT, $0-56
+// func panelValues1DotAVX512BF16(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+TEXT ·panelValues1DotAVX512BF16(SB), NOSPLIT, $0-56
 	MOVQ acc+0(FP), DI
 	MOVQ p+8(FP), SI
 	MOVQ v+16(FP), DX
@@ -179,10 +179,10 @@ slot:
 	VZEROUPPER
 	RET
 
-// The same as values1Dot for four rows.
+// The same as values1DotAVX512BF16 for four rows.
 //
-// func values4Dot(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
-TEXT ·values4Dot(SB), NOSPLIT, $0-56
+// func values4DotAVX512BF16(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+TEXT ·values4DotAVX512BF16(SB), NOSPLIT, $0-56
 	MOVQ acc+0(FP), DI
 	MOVQ p+8(FP), SI
 	MOVQ v+16(FP), DX
@@ -226,8 +226,8 @@ slot:
 
 // The same for a multiple of 64 columns.
 //
-// func values64Dot(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
-TEXT ·values64Dot(SB), NOSPLIT, $0-56
+// func values64DotAVX512BF16(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
+TEXT ·values64DotAVX512BF16(SB), NOSPLIT, $0-56
 	MOVQ acc+0(FP), DI
 	MOVQ p+8(FP), SI
 	MOVQ v+16(FP), DX
@@ -276,13 +276,13 @@ slot:
 	VZEROUPPER
 	RET
 
-// func panelKDot(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
-TEXT ·panelKDot(SB), NOSPLIT, $0-48
+// func panelKDotAVX512BF16(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+TEXT ·panelKDotAVX512BF16(SB), NOSPLIT, $0-48
 	INTERLEAVE
 	WIDEN(MOVE_KEYS)
 
-// func panelVDot(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
-TEXT ·panelVDot(SB), NOSPLIT, $0-48
+// func panelVDotAVX512BF16(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
+TEXT ·panelVDotAVX512BF16(SB), NOSPLIT, $0-48
 	INTERLEAVE
 	MOVQ stride+16(FP), R13
 	SHRQ $1, R13
@@ -290,14 +290,14 @@ TEXT ·panelVDot(SB), NOSPLIT, $0-48
 
 // Scores of groups of 6 queries with the 64 keys of a panel; see scores6AVX512.
 //
-// func scores6Dot(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
-TEXT ·scores6Dot(SB), NOSPLIT, $0-68
+// func scores6DotAVX512BF16(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
+TEXT ·scores6DotAVX512BF16(SB), NOSPLIT, $0-68
 	SCORES6_AVX512(DOTSTEP64, 2, 1, NOTHING, NOTHING)
 
 // Weighted values of n slots, an even number, for groups of 6 rows; see values6AVX512.
 //
-// func values6Dot(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
-TEXT ·values6Dot(SB), NOSPLIT, $0-56
+// func values6DotAVX512BF16(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
+TEXT ·values6DotAVX512BF16(SB), NOSPLIT, $0-56
 	MOVQ acc+0(FP), R13
 	MOVQ p+8(FP), SI
 	MOVQ v+16(FP), BX
@@ -377,8 +377,8 @@ next:
 	VADDPS Z4, Z12, Z12; \
 	VADDPS Z8, Z13, Z13
 
-// func softmaxDot(p *float32, n, rows int, st *Softmax)
-TEXT ·softmaxDot(SB), NOSPLIT, $0-32
+// func softmaxDotAVX512BF16(p *float32, n, rows int, st *Softmax)
+TEXT ·softmaxDotAVX512BF16(SB), NOSPLIT, $0-32
 	MOVQ p+0(FP), R8
 	MOVQ n+8(FP), R11
 	MOVQ rows+16(FP), DX

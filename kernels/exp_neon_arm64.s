@@ -1,7 +1,7 @@
 //go:build !purego
 
 #include "textflag.h"
-#include "vector_arm64.h"
+#include "neon_arm64.h"
 
 // func expNEON(dst, x *float32, n int)
 TEXT ·expNEON(SB), NOSPLIT, $0-24

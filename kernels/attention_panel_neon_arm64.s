@@ -1,8 +1,8 @@
 //go:build !purego
 
 #include "textflag.h"
-#include "vector_arm64.h"
-#include "attention_arm64.h"
+#include "neon_arm64.h"
+#include "attention_neon_arm64.h"
 
 // Panel of n rows of cols columns, a multiple of 16 up to 64; rows of src are
 // stride bytes apart, and in a row groups of 16 columns step bytes.

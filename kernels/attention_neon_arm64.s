@@ -1,8 +1,8 @@
 //go:build !purego
 
 #include "textflag.h"
-#include "vector_arm64.h"
-#include "attention_arm64.h"
+#include "neon_arm64.h"
+#include "attention_neon_arm64.h"
 
 // func scores4F32NEON(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4F32NEON(SB), NOSPLIT, $0-52

@@ -1,7 +1,7 @@
 //go:build !purego
 
 #include "textflag.h"
-#include "vector_arm64.h"
+#include "neon_arm64.h"
 
 // func dotNEON(x, y *float32, n int, lanes *[16]float32)
 TEXT ·dotNEON(SB), NOSPLIT, $0-32
