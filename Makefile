@@ -5,6 +5,7 @@
 # make cross  builds for the other supported systems
 # make api    writes docs/api.txt, the list of exported names, anew
 # make fuzz   every fuzz target for FUZZTIME (10s)
+# make mutate faults planted one at a time: which do tests notice? (long)
 # make bench  speed of this machine and of a standard set (a minute)
 # make microbench  Go benchmarks of the inner packages
 # make results  regenerates docs/results.md (minutes)
@@ -18,7 +19,7 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 export CGO_ENABLED = 0
 
-.PHONY: all test novulkan checks lint cross api fuzz bench microbench results build static
+.PHONY: all test novulkan checks lint cross api fuzz mutate bench microbench results build static
 
 all: lint test
 
@@ -69,3 +70,10 @@ microbench:
 
 results:
 	$(GO) run ./cmd/lukv results -o docs/results.md --figures docs/results.json
+
+# Plants faults and runs the tests; see scripts/mutate. MUTATE are folders.
+MUTATE      ?= hub safetensors
+MUTATEFLAGS ?= -n 200 -seed 1
+
+mutate:
+	cd scripts/mutate && $(GO) run . $(MUTATEFLAGS) $(addprefix ../../,$(MUTATE))
