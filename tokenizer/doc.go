@@ -32,11 +32,12 @@
 // encoding, and parts of tokenizer.json that no Llama, Mistral or Qwen2 checkpoint
 // uses, are refused with an error that wraps [errors.ErrUnsupported].
 //
-// Time is O(n log n) in the length of the text for every input. Text that is not
-// valid UTF-8 is encoded byte by byte where the vocabulary has bytes; only a
-// SentencePiece vocabulary replaces each invalid byte with U+FFFD, as its own
-// library does. A Split pattern that the linear matchers cannot express
-// (look-around in an unknown pattern) runs on a backtracking engine with a time
-// limit of two seconds a match; the text behind a match that exceeds it stays
-// unsplit.
+// Time is O(n log n) in the length of the text for every vocabulary and text; there
+// is no time limit that could change ids. Split and Replace patterns are matched in
+// linear time, those of published tokenizers by scanners of their own; what cannot
+// be matched so (back-references, looking behind at more than one character, atomic
+// groups of more than a repeated character, a repetition of what may be empty) is
+// refused by name when the file is read. Text that is not valid UTF-8 is encoded byte
+// by byte where the vocabulary has bytes; only a SentencePiece vocabulary replaces
+// each invalid byte with U+FFFD, as its own library does.
 package tokenizer

@@ -249,3 +249,51 @@ func checkNormalForms(t *testing.T, text string) {
 		}
 	}
 }
+
+// FuzzPattern compares the engine, with notes and without, with another one, and
+// the scanners with the engine.
+func FuzzPattern(f *testing.F) {
+	for i, p := range publishedPatterns {
+		f.Add(p, patternTexts()[i*7])
+	}
+	for _, p := range []string{`a*b|a`, `(?=(\d{3})+(?!\d))`, `(?>\s+)\p{L}`, `(?:a|aa)+b|a`, `\b`, `^a|b$`, `(?i)k|[^\W\d]`, `x*?y{2,3}`} {
+		f.Add(p, "aaab 1234567 K\u212a\n\n yyy x")
+	}
+	type pair struct {
+		name    string
+		scanner matcher
+		engine  *pattern
+	}
+	var pairs []pair
+	for _, name := range publishedPatterns {
+		m, err := newMatcher(name)
+		require.NoError(f, err)
+		p, err := compilePattern(name)
+		require.NoError(f, err)
+		pairs = append(pairs, pair{name, m, p})
+	}
+	f.Fuzz(func(t *testing.T, pattern, text string) {
+		p, err := compilePattern(pattern)
+		if err != nil || len(text) > 1<<12 {
+			return
+		}
+		got := findAll(p, text)
+		if careful := findCarefully(p, text); !slices.Equal(got, careful) {
+			t.Fatalf("%q in %q:\nwith notes %v\n   without %v", pattern, text, careful, got)
+		}
+		for _, k := range pairs {
+			if want, got := findAll(k.engine, text), findAll(k.scanner, text); !slices.Equal(want, got) {
+				t.Fatalf("%q in %q:\n engine %v\nscanner %v", k.name, text, want, got)
+			}
+		}
+		// What the two engines read differently: folding beyond single pairs of
+		// letters, lines that end at the end, and text that is not UTF-8.
+		if strings.ContainsAny(pattern, "^$") && strings.Contains(text, "\n") || strings.Contains(pattern, "i") ||
+			!utf8.ValidString(text) || len(pattern) > 40 || len(text) > 40 {
+			return
+		}
+		if want, ok := judge(pattern, text); ok && !slices.Equal(want, got) {
+			t.Fatalf("%q in %q:\njudge  %v\nengine %v", pattern, text, want, got)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -570,10 +571,12 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 			if err != nil {
 				return fmt.Errorf("type Replace: %w", err)
 			}
+			plain := new(scratch)
+			plain.begin(context.Background(), math.MaxInt)
 			alone = append(alone, func(token string, _ bool) string {
 				var b strings.Builder
 				done := 0
-				for _, f := range m.find(nil, token) {
+				for _, f := range m.find(plain, nil, token) {
 					b.WriteString(token[done:f.start] + p.Content)
 					done = f.end
 				}

@@ -38,7 +38,7 @@ func (p replaceText) normalize(s *scratch, _ bool) {
 		s.replaceAll(string(l), p.new)
 		return
 	}
-	s.found = p.m.find(s.found[:0], s.cur)
+	s.found = p.m.find(s, s.found[:0], s.cur)
 	s.rewrite()
 	done := 0
 	for _, f := range s.found {

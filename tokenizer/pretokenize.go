@@ -66,7 +66,7 @@ func (p split) cutOne(s *scratch, out []piece, pc piece) []piece {
 		}
 		return out
 	}
-	s.found = p.m.find(s.found[:0], text)
+	s.found = p.m.find(s, s.found[:0], text)
 	parts := s.matches[:0]
 	prev := 0
 	for _, f := range s.found {

@@ -4,13 +4,6 @@ import (
 	"strings"
 )
 
-// A matcher finds the matches of a Split pattern.
-type matcher interface {
-	// find appends the matches in s, left to right. An empty match does not count
-	// where the match before it ends.
-	find(dst []piece, s string) []piece
-}
-
 // A scanner is a matcher of a pattern that matches at every position, so that a
 // text falls into its matches without a gap.
 type scanner interface {
@@ -19,27 +12,34 @@ type scanner interface {
 	scan(s string, pos int) int
 }
 
-// knownPatterns are the patterns with a hand-written scanner; regex.go is for
-// all others.
-var knownPatterns = map[string]func() matcher{
-	gpt2Pattern: func() matcher { return gpt2Scanner{classes()} },
-	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: func() matcher {
-		return llamaScanner{classes(), 3}
-	},
-	`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`: func() matcher {
-		return llamaScanner{classes(), 1}
-	},
-	`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`: func() matcher {
-		return tekkenScanner{classes(), 1}
-	},
-	`\p{N}`:      func() matcher { return digitRuns{classes(), 1} },
-	`\p{N}{1,2}`: func() matcher { return digitRuns{classes(), 2} },
-	`\p{N}{1,3}`: func() matcher { return digitRuns{classes(), 3} },
-}
+// knownPatterns are the patterns with a hand-written scanner; pattern_match.go is
+// for all others.
+var knownPatterns = func() map[string]func() matcher {
+	known := map[string]func() matcher{gpt2Pattern: func() matcher { return gpt2Scanner{classes()} }}
+	for limit, digits := range map[int]string{1: `\p{N}`, 2: `\p{N}{1,2}`, 3: `\p{N}{1,3}`} {
+		known[digits] = func() matcher { return digitRuns{classes(), limit} }
+		// Llama 3, Qwen2. Here the possessive forms match what the others do.
+		for _, form := range []string{
+			`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
+			`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?+\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`,
+		} {
+			known[strings.Replace(form, "DIGITS", digits, 1)] = func() matcher { return llamaScanner{classes(), limit} }
+		}
+		// Mistral's tekken; with contractions o200k.
+		for _, contractions := range []string{"", `(?i:'s|'t|'re|'ve|'m|'ll|'d)?`} {
+			form := `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` + contractions +
+				`|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*` + contractions +
+				`|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+			known[strings.Replace(form, "DIGITS", digits, 1)] = func() matcher {
+				return tekkenScanner{classes(), limit, contractions != ""}
+			}
+		}
+	}
+	return known
+}()
 
 const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-// run returns the end of the longest run of characters at s[i:] whose class has
 // run returns the end of the longest run of characters at s[i:] whose class has
 // any bit of want.
 func (t *classTable) run(s string, i int, want uint8) int {
@@ -134,7 +134,9 @@ func contraction(s string, i int, fold bool) int {
 // gpt2Scanner is the pattern of the ByteLevel pre-tokenizer.
 type gpt2Scanner struct{ t *classTable }
 
-func (g gpt2Scanner) find(dst []piece, s string) []piece { return scanAll(dst, g, s) }
+func (g gpt2Scanner) find(s *scratch, dst []piece, text string) []piece {
+	return scanAll(s, dst, g, text)
+}
 
 func (g gpt2Scanner) scan(s string, i int) int {
 	if e := contraction(s, i, false); e > i {
@@ -164,7 +166,9 @@ type llamaScanner struct {
 	digits int
 }
 
-func (l llamaScanner) find(dst []piece, s string) []piece { return scanAll(dst, l, s) }
+func (l llamaScanner) find(s *scratch, dst []piece, text string) []piece {
+	return scanAll(s, dst, l, text)
+}
 
 func (l llamaScanner) scan(s string, i int) int {
 	if e := contraction(s, i, true); e > i {
@@ -223,31 +227,37 @@ func (t *classTable) rest(s string, i int, slash bool) int {
 
 // tekkenScanner is the pattern of Mistral's tekken vocabularies.
 type tekkenScanner struct {
-	t      *classTable
-	digits int
+	t            *classTable
+	digits       int
+	contractions bool // words take one with them
 }
 
-func (k tekkenScanner) find(dst []piece, s string) []piece { return scanAll(dst, k, s) }
+func (k tekkenScanner) find(s *scratch, dst []piece, text string) []piece {
+	return scanAll(s, dst, k, text)
+}
 
 func (k tekkenScanner) scan(s string, i int) int {
 	c, n := k.t.at(s, i)
 	// Both letter alternatives may take one leading character that is neither a
 	// line break, a letter nor a digit, and try with it first.
 	prefix := c&(classNL|classL|classN) == 0
+	e := 0
 	if prefix {
-		if e := k.lower(s, i+n); e > 0 {
-			return e
+		e = k.lower(s, i+n)
+	}
+	if e == 0 {
+		e = k.lower(s, i)
+	}
+	if e == 0 && prefix {
+		e = k.upper(s, i+n)
+	}
+	if e == 0 {
+		e = k.upper(s, i)
+	}
+	if e > 0 {
+		if k.contractions {
+			e = contraction(s, e, true)
 		}
-	}
-	if e := k.lower(s, i); e > 0 {
-		return e
-	}
-	if prefix {
-		if e := k.upper(s, i+n); e > 0 {
-			return e
-		}
-	}
-	if e := k.upper(s, i); e > 0 {
 		return e
 	}
 	if c&classN != 0 {
@@ -285,10 +295,13 @@ func (k tekkenScanner) upper(s string, i int) int {
 	return 0
 }
 
-func scanAll(dst []piece, sc scanner, s string) []piece {
-	for i := 0; i < len(s); {
-		e := sc.scan(s, i)
+func scanAll(s *scratch, dst []piece, sc scanner, text string) []piece {
+	for i := 0; i < len(text); {
+		e := sc.scan(text, i)
 		dst = append(dst, piece{i, e})
+		if s.spent(e - i) {
+			break
+		}
 		i = e
 	}
 	return dst
@@ -300,11 +313,11 @@ type digitRuns struct {
 	limit int
 }
 
-func (d digitRuns) find(dst []piece, s string) []piece {
-	for i := 0; i < len(s); {
-		c, n := d.t.at(s, i)
+func (d digitRuns) find(s *scratch, dst []piece, text string) []piece {
+	for i := 0; i < len(text) && !s.spent(1); {
+		c, n := d.t.at(text, i)
 		if c&classN != 0 {
-			e := d.t.digitRun(s, i, d.limit)
+			e := d.t.digitRun(text, i, d.limit)
 			dst = append(dst, piece{i, e})
 			i = e
 		} else {
@@ -317,10 +330,10 @@ func (d digitRuns) find(dst []piece, s string) []piece {
 // literal matches a plain string.
 type literal string
 
-func (l literal) find(dst []piece, s string) []piece {
+func (l literal) find(s *scratch, dst []piece, text string) []piece {
 	for i := 0; ; {
-		k := strings.Index(s[i:], string(l))
-		if k < 0 {
+		k := strings.Index(text[i:], string(l))
+		if k < 0 || s.spent(k) {
 			return dst
 		}
 		dst = append(dst, piece{i + k, i + k + len(l)})

@@ -43,6 +43,7 @@ type scratch struct {
 
 	spare   []piece
 	found   []piece
+	search  patternSearch
 	matches []match
 	parts   []part
 	links   []link
@@ -111,6 +112,9 @@ func (s *scratch) trim() {
 	s.out, s.outSrc = nil, nil
 	if max(cap(s.pieces), cap(s.spare), cap(s.matches), cap(s.found)) > keepEntries {
 		s.pieces, s.spare, s.matches, s.found = nil, nil, nil, nil
+	}
+	if cap(s.search.stack) > keepEntries {
+		s.search.stack = nil
 	}
 	if max(cap(s.links), cap(s.heap), cap(s.parts)) > keepEntries {
 		s.links, s.heap, s.parts = nil, nil, nil

@@ -2,8 +2,6 @@ package tokenizer
 
 import (
 	"fmt"
-	"regexp"
-	"regexp/syntax"
 	"strconv"
 	"strings"
 	"time"
@@ -12,44 +10,58 @@ import (
 	"github.com/dlclark/regexp2/v2"
 )
 
-// newMatcher compiles a pattern of tokenizer.json or tekken.json. Their syntax is
-// that of Oniguruma (Ruby): Unicode classes, line anchors. Patterns with a
-// hand-written scanner come first, then those that package regexp can run in
-// linear time, then all others on a backtracking engine.
-func newMatcher(pattern string) (matcher, error) {
-	if f, ok := knownPatterns[pattern]; ok {
-		return f(), nil
-	}
+// The judge of the patterns is a backtracking engine by other people. It is told
+// how Oniguruma reads a pattern by a translation that shares nothing with the
+// parser it judges.
+
+// judge finds the matches of a pattern by regexp2; ok is false if that cannot be
+// said to it or takes too long.
+func judge(pattern, text string) (out []piece, ok bool) {
 	p, err := translate(pattern)
 	if err != nil {
-		return nil, fmt.Errorf("compile pattern %.200q: %w", pattern, err)
+		return nil, false
 	}
-	if re, err := regexp.Compile(p); err == nil && contextFree(p) {
-		return linearMatcher{re}, nil
-	}
-	re, err := regexp2.Compile(p, regexp2.Multiline, regexp2.OptionMaxBacktrackingStackSize(1<<24))
+	re, err := regexp2.Compile(p, regexp2.Multiline)
 	if err != nil {
-		return nil, fmt.Errorf("compile pattern %.200q: %w", pattern, err)
+		return nil, false
 	}
-	re.MatchTimeout = 2 * time.Second
-	return backtracker{re}, nil
+	re.MatchTimeout = 50 * time.Millisecond
+	runes := []rune(text)
+	at, count := 0, 0 // byte and rune position
+	to := func(n int) int {
+		for ; count < n; count++ {
+			at += runeLen(text, at)
+		}
+		return at
+	}
+	last := -1
+	err = re.FindRunesMatches(runes, -1, func(v regexp2.MatchView) bool {
+		start, n, ok := v.GroupRange(0)
+		if ok && (n > 0 || start != last) {
+			last = start + n
+			from := to(start)
+			out = append(out, piece{from, to(last)})
+		}
+		return true
+	})
+	return out, err == nil
 }
 
-// wordClass is \w as it stands inside brackets. Oniguruma counts the Latin-1
+// judgeWord is \w as it stands inside brackets. Oniguruma counts the Latin-1
 // digits in superscript and fractions among word characters, but no others.
-var wordClass = propertyClass("L") + propertyClass("M") + propertyClass("Nd") + `\p{Nl}\p{Pc}` +
+var judgeWord = judgeProperty("L") + judgeProperty("M") + judgeProperty("Nd") + `\p{Nl}\p{Pc}` +
 	"\u00b2\u00b3\u00b9\u00bc-\u00be\u24b6-\u24e9\U0001F130-\U0001F149\U0001F150-\U0001F169\U0001F170-\U0001F189"
 
 // The classes of the pattern syntax, as they stand inside brackets.
-var classNames = map[byte]string{
+var judgeClasses = map[byte]string{
 	's': "\\t-\\r\u0085\\p{Z}",
-	'd': propertyClass("Nd"),
-	'w': wordClass,
+	'd': judgeProperty("Nd"),
+	'w': judgeWord,
 }
 
-// propertyClass is \p{name} with the characters that newer versions of Unicode
+// judgeProperty is \p{name} with the characters that newer versions of Unicode
 // have, as it stands inside brackets.
-func propertyClass(name string) string {
+func judgeProperty(name string) string {
 	var b strings.Builder
 	b.WriteString(`\p{` + name + `}`)
 	for _, category := range newerIn[name] {
@@ -60,9 +72,8 @@ func propertyClass(name string) string {
 	return b.String()
 }
 
-// translate rewrites a pattern so that package regexp and regexp2 read it as
-// Oniguruma does: their classes differ from it and from one another. What cannot
-// be said to them is an error.
+// translate rewrites a pattern so that regexp2 reads it as Oniguruma does. What
+// cannot be said to it is an error.
 func translate(pattern string) (string, error) {
 	var b strings.Builder
 	inside := false // of brackets
@@ -89,7 +100,7 @@ func translate(pattern string) (string, error) {
 			}
 			i++
 			e := rest[0]
-			if members, ok := classNames[e|0x20]; ok && (e|0x20 == e || 'A' <= e && e <= 'Z') {
+			if members, ok := judgeClasses[e|0x20]; ok && (e|0x20 == e || 'A' <= e && e <= 'Z') {
 				negated := e != e|0x20
 				if negated && inside && e|0x20 == 's' {
 					// Everything but white space can be said without a class.
@@ -114,14 +125,14 @@ func translate(pattern string) (string, error) {
 				}
 				if negated && inside && newerIn[name] == nil {
 					b.WriteString(`\P{` + name + `}`)
-				} else if err := class(propertyClass(name), negated); err != nil {
+				} else if err := class(judgeProperty(name), negated); err != nil {
 					return "", err
 				}
 			case 'b', 'B':
 				if inside {
 					return "", unsupported(`\%c inside brackets`, e)
 				}
-				w := "[" + wordClass + "]"
+				w := "[" + judgeWord + "]"
 				if e == 'b' {
 					b.WriteString("(?:(?<=" + w + ")(?!" + w + ")|(?<!" + w + ")(?=" + w + "))")
 				} else {
@@ -224,84 +235,4 @@ func writeLiteral(b *strings.Builder, r rune) {
 	default:
 		b.WriteRune(r)
 	}
-}
-
-// contextFree reports whether a pattern has no anchors, so that a match does not
-// depend on what stands before it.
-func contextFree(p string) bool {
-	re, err := syntax.Parse(p, syntax.Perl)
-	if err != nil {
-		return false
-	}
-	var walk func(*syntax.Regexp) bool
-	walk = func(re *syntax.Regexp) bool {
-		switch re.Op {
-		case syntax.OpBeginLine, syntax.OpEndLine, syntax.OpBeginText, syntax.OpEndText, syntax.OpWordBoundary, syntax.OpNoWordBoundary:
-			return false
-		}
-		for _, sub := range re.Sub {
-			if !walk(sub) {
-				return false
-			}
-		}
-		return true
-	}
-	return walk(re)
-}
-
-// linearMatcher runs on package regexp.
-type linearMatcher struct{ re *regexp.Regexp }
-
-func (m linearMatcher) find(dst []piece, s string) []piece {
-	last := -1
-	for at := 0; at <= len(s); {
-		loc := m.re.FindStringIndex(s[at:])
-		if loc == nil {
-			break
-		}
-		p := piece{at + loc[0], at + loc[1]}
-		at = p.end
-		if p.start == p.end {
-			at++
-			if p.end < len(s) {
-				at = p.end + runeLen(s, p.end)
-			}
-			// An empty match does not count where the last match ended.
-			if p.start == last {
-				continue
-			}
-		}
-		last = p.end
-		dst = append(dst, p)
-	}
-	return dst
-}
-
-// backtracker runs on regexp2, which works on runes.
-type backtracker struct{ re *regexp2.Regexp }
-
-func (m backtracker) find(dst []piece, s string) []piece {
-	runes := make([]rune, 0, len(s))
-	for _, r := range s {
-		runes = append(runes, r)
-	}
-	at, count := 0, 0 // byte and rune position
-	to := func(n int) int {
-		for ; count < n; count++ {
-			at += runeLen(s, at)
-		}
-		return at
-	}
-	last := -1
-	// A match that takes too long ends the search.
-	_ = m.re.FindRunesMatches(runes, -1, func(v regexp2.MatchView) bool {
-		start, n, ok := v.GroupRange(0)
-		if ok && (n > 0 || start != last) {
-			last = start + n
-			from := to(start)
-			dst = append(dst, piece{from, to(last)})
-		}
-		return true
-	})
-	return dst
 }

@@ -1,0 +1,208 @@
+package tokenizer
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// findAll returns the matches of a pattern in text.
+func findAll(m matcher, text string) []piece {
+	s := new(scratch)
+	s.begin(context.Background(), math.MaxInt)
+	return m.find(s, nil, text)
+}
+
+// findCarefully is findAll with notes from the first byte on.
+func findCarefully(p *pattern, text string) []piece {
+	s := new(scratch)
+	s.begin(context.Background(), math.MaxInt)
+	e := &patternSearch{p: p, text: text}
+	e.takeNotes(0)
+	return e.all(s, nil)
+}
+
+// publishedPatterns are the patterns of published tokenizers, with or without a
+// scanner, and those of the test data.
+var publishedPatterns = append(slices.Sorted(maps.Keys(knownPatterns)),
+	"'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
+	`[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`+"`"+`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
+	"[一-龥\u3040-ゟ゠-ヿ]+", `[\r\n]`, `\s?\p{L}+`, `\s?\p{P}+`, `[\s.,]`, `\s{2,}`, `\p{L}+|\p{N}+`,
+)
+
+// patternTexts put every kind of character beside every other.
+func patternTexts() []string {
+	units := []string{"a", "A", "é", "\u0301", "ʰ", "ǅ", "漢", "7", "٣", "½", " ", "\t", "\n", "\r\n", "\u00a0", "\u2028", "'s", "'S", "'ſ", "'ll", "'", "!", "/", "🙂", "\xff", "\x00"}
+	var out []string
+	for _, a := range units {
+		for _, b := range units {
+			out = append(out, a+b, a+a+b+b, a+b+a, " "+a+b, a+"  "+b, a+" \n "+b)
+		}
+	}
+	return append(out, "I'll say: \"it's 12345 o'clock\", don't\n\n\tfoo(bar) // baz  ", strings.Join(units, ""), strings.Join(units, " "))
+}
+
+func TestPublishedPatterns(t *testing.T) {
+	checks, judgedAny := 0, false
+	for _, text := range publishedPatterns {
+		p, err := compilePattern(text)
+		require.NoError(t, err)
+		m, err := newMatcher(text)
+		require.NoError(t, err)
+		for i, s := range patternTexts() {
+			want := findAll(p, s)
+			require.Equal(t, want, findAll(m, s), "scanner and engine differ: %q in %+q", text, s)
+			if i%16 == 0 {
+				judged, ok := judge(text, s)
+				if !ok { // a machine too busy for its time limit
+					continue
+				}
+				judgedAny = true
+				require.Equal(t, judged, want, "judge and engine differ: %q in %+q", text, s)
+			}
+			checks++
+		}
+	}
+	require.True(t, judgedAny, "nothing was judged")
+	t.Logf("%d checks of %d patterns", checks, len(publishedPatterns))
+}
+
+// genPattern draws a pattern of the supported syntax.
+func genPattern(t *rapid.T, depth int) string {
+	atom := rapid.SampledFrom([]string{"a", "b", "ab", ".", `\s`, `\S`, `\p{L}`, `[^a]`, `[ab]`, " ", `\n`, "é", `(?i:aB)`}).Draw(t, "atom")
+	if depth == 0 {
+		return atom
+	}
+	sub := func() string { return genPattern(t, depth-1) }
+	switch rapid.IntRange(0, 9).Draw(t, "kind") {
+	case 0, 1:
+		return sub() + sub()
+	case 2, 3:
+		return "(?:" + sub() + "|" + sub() + ")"
+	case 4:
+		return "(?:" + sub() + rapid.SampledFrom([]string{")*", ")+", ")?", "){2}", "){1,3}", "){2,}", ")*?", ")+?", ")??", "){0,2}?"}).Draw(t, "repeat")
+	case 5:
+		return rapid.SampledFrom([]string{"a", `\s`, `\S`, `[^b]`, "."}).Draw(t, "char") +
+			rapid.SampledFrom([]string{"*", "+", "?", "{1,2}", "{2,}", "*?", "+?", "*+", "++", "?+"}).Draw(t, "repeat")
+	case 6:
+		return rapid.SampledFrom([]string{"(?=", "(?!"}).Draw(t, "look") + sub() + ")"
+	case 7:
+		return rapid.SampledFrom([]string{`(?<=a)`, `(?<!\s)`, `\b`, `\B`, "$", `\A`, `\z`}).Draw(t, "assert")
+	case 8:
+		return "(?>" + rapid.SampledFrom([]string{"a*", `\s+`, `[ab]{1,2}`}).Draw(t, "atomic") + ")"
+	}
+	return atom
+}
+
+// TestPatternsAgainstJudge compares random patterns with another engine, with notes
+// and without.
+func TestPatternsAgainstJudge(t *testing.T) {
+	compared := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		text := genPattern(rt, 4)
+		p, err := compilePattern(text)
+		if errors.Is(err, errors.ErrUnsupported) {
+			rt.Skip(err)
+		}
+		require.NoError(rt, err, "%q", text)
+		s := strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "a", "b", "A", "é", " ", "\n", "1", "🙂"}), 0, 12).Draw(rt, "text"), "")
+		want, ok := judge(text, s)
+		if !ok {
+			rt.Skip("no judge")
+		}
+		compared++
+		require.Equal(rt, want, findAll(p, s), "%q in %q", text, s)
+		require.Equal(rt, want, findCarefully(p, s), "%q in %q with notes", text, s)
+	})
+	require.NotZero(t, compared)
+}
+
+// TestPatternTime checks that the steps of a search grow with the text alone, where
+// backtracking takes quadratic or exponential time.
+func TestPatternTime(t *testing.T) {
+	n := 1 << 15
+	for _, tt := range []struct{ pattern, text string }{
+		{`a*b|a`, strings.Repeat("a", n)},
+		{`a+b|a`, strings.Repeat("a", n)},
+		{`(?:a|aa)+b|a`, strings.Repeat("a", n)},
+		{`(?:a+){2,9}b|a`, strings.Repeat("a", n)},
+		{`a{0,9}a{0,9}a{0,9}a{0,9}b|a`, strings.Repeat("a", n)},
+		{`.*x|.`, strings.Repeat("a", n)},
+		{`(?=a*b)a|a`, strings.Repeat("a", n)},
+		{`(?=a*b)a|a`, strings.Repeat("a", n) + "b"},
+		{`(?=(?:aa)+b)a|a`, strings.Repeat("a", n) + "b"},
+		{`(?!a*b)a|a`, strings.Repeat("a", n) + "b"},
+		{`a++b|a`, strings.Repeat("a", n)},
+		{`(?:a++ )*x|a| `, strings.Repeat("aaaaaaaaaaaaaaaa ", n/16)},
+		{`(?:a+ |.+ )*z|.`, strings.Repeat("aaaaaaaaaaaaaaaa ", n/16)},
+		{`\s+(?!\S)|\s`, strings.Repeat(" ", n) + "x"},
+		{`(?:\p{L}+?\s?)+?!|.`, strings.Repeat("ab ", n/3)},
+	} {
+		p, err := compilePattern(tt.pattern)
+		require.NoError(t, err)
+		s := new(scratch)
+		s.begin(context.Background(), math.MaxInt)
+		found := p.find(s, nil, tt.text)
+		require.NotEmpty(t, found)
+		require.Less(t, s.search.steps, (stepsPerByte+100)*len(tt.text), "%q", tt.pattern)
+	}
+}
+
+func TestPatternRefusals(t *testing.T) {
+	for pattern, want := range map[string]string{
+		`(a)\1`: `\1`, `(?<name>a)`: "(?<na", `(?:a*)*`: "may be empty", `(?:a|)+`: "may be empty",
+		`a**`: "repetition of a repetition", `(?<=ab)c`: "looking behind", `(?<=a+)c`: "looking behind",
+		`(?>ab|a)`: "atomic", `(?:ab)++`: "possessive", `[a[b]]`: "brackets inside", `[a&&b]`: "intersections",
+		`\G`: `\G`, `\h`: `\h`, `a{2}+`: "+ behind", `{,3}`: "", `a{,3}`: "lower bound", `\pL`: "braces",
+		`a(?i)b`: "(?i)", `(?#x)`: "(?#x",
+		strings.Repeat("(?:a|b)", 65): "choices", strings.Repeat("(?:ab){1000}", 5): "instructions",
+	} {
+		_, err := compilePattern(pattern)
+		if want == "" {
+			require.NoError(t, err, pattern)
+			continue
+		}
+		require.ErrorContains(t, err, want, pattern)
+		require.ErrorIs(t, err, errors.ErrUnsupported, pattern)
+	}
+	for pattern, want := range map[string]string{
+		`(a`: "not closed", `a)`: "without an opening", `[a`: "not closed", `[]`: "not closed", `*a`: "nothing to repeat",
+		`a\`: "backslash", `[z-a]`: "range", `[a-\d]`: "range", `\p{Nonsense}`: "Nonsense", `a{3,2}`: "bounds",
+		`a{1001}`: "bounds", `a{99999999999999999999}`: "bounds", `\x{110000}`: "no character", `\u12`: "cut off", "\xff": "UTF-8",
+		strings.Repeat("(", 1000) + strings.Repeat(")", 1000): "nested", strings.Repeat("a", maxPatternLen+1): "bytes",
+	} {
+		_, err := compilePattern(pattern)
+		require.ErrorContains(t, err, want, pattern)
+	}
+}
+
+func TestPatternAnchors(t *testing.T) {
+	for _, tt := range []struct {
+		pattern, text string
+		want          []piece
+	}{
+		{"^a", "a\na b\n", []piece{{0, 1}, {2, 3}}},
+		{"^", "a\nb\n", []piece{{0, 0}, {2, 2}}}, // not behind a line break at the end
+		{"a$", "a\nba", []piece{{0, 1}, {3, 4}}},
+		{`\Aa`, "a\na", []piece{{0, 1}}},
+		{`a\z`, "a\na", []piece{{2, 3}}},
+		{`(?i)ks`, "KS \u212aſ", []piece{{0, 2}, {3, 8}}},
+		{`[^\S\n]+`, " \n ", []piece{{0, 1}, {2, 3}}},
+		{`[]a]+`, "a]b", []piece{{0, 2}}},
+		{`[\W]`, "a!", []piece{{1, 2}}},
+		{`a{`, "a{", []piece{{0, 2}}},
+		{`x*`, "axb", []piece{{0, 0}, {1, 2}, {3, 3}}},
+	} {
+		p, err := compilePattern(tt.pattern)
+		require.NoError(t, err, tt.pattern)
+		require.Equal(t, tt.want, findAll(p, tt.text), "%q in %q", tt.pattern, tt.text)
+		require.Equal(t, tt.want, findCarefully(p, tt.text), "%q in %q", tt.pattern, tt.text)
+	}
+}
