@@ -184,7 +184,7 @@ func (s *sim) truncateTo(t *rapid.T, at int, pos int32) bool {
 	n := s.naive[at]
 	err := s.caches[at].Truncate(pos)
 	for i := range n.heads {
-		if n.drop[i] >= 0 && n.last(i) >= pos && int(n.drop[i]) > int(pos)-s.window(i) {
+		if pos > 0 && n.drop[i] >= 0 && n.last(i) >= pos && int(n.drop[i]) > int(pos)-s.window(i) {
 			require.Error(t, err)
 			return false
 		}
@@ -193,6 +193,9 @@ func (s *sim) truncateTo(t *rapid.T, at int, pos int32) bool {
 	for i := range n.heads {
 		for len(n.heads[i]) > 0 && n.last(i) >= pos {
 			n.heads[i] = n.heads[i][:len(n.heads[i])-1]
+		}
+		if pos == 0 { // as new
+			n.base[i], n.drop[i] = 0, -1
 		}
 	}
 	return true

@@ -5,7 +5,7 @@ import "fmt"
 // Truncate removes, from all heads, the entries with position pos and above.
 // Entries that were evicted or dropped do not come back; where DropBefore has
 // removed positions that the window of a token at pos needs, Truncate fails
-// and changes nothing.
+// and changes nothing. Truncate to 0 always works: the cache is as new.
 func (c *Cache) Truncate(pos int32) error {
 	if err := c.usable(); err != nil {
 		return fmt.Errorf("truncate to position %d: %w", pos, err)
@@ -13,12 +13,16 @@ func (c *Cache) Truncate(pos int32) error {
 	pos = max(pos, 0)
 	for i := range c.heads {
 		p, layer := &c.heads[i], i/c.o.KVHeads
-		if c.last(p) >= pos && !c.inWindow(layer, p, pos-1) {
+		if pos > 0 && c.last(p) >= pos && !c.inWindow(layer, p, pos-1) {
 			return fmt.Errorf("truncate to position %d: layer %d has dropped position %d, which its window of %d needs", pos, layer, p.dropped, c.window(layer))
 		}
 	}
 	for i := range c.heads {
-		c.cut(&c.heads[i], c.firstAtLeast(&c.heads[i], pos))
+		p := &c.heads[i]
+		c.cut(p, c.firstAtLeast(p, pos))
+		if pos == 0 {
+			p.base, p.dropped = 0, -1
+		}
 	}
 	c.checkAll()
 	return nil

@@ -11,6 +11,10 @@ var (
 	// The session is unchanged: shorten the input, or truncate the session.
 	ErrContextFull = errors.New("context full")
 
+	// ErrPrefilling says that a session can do nothing else before its prefill in
+	// pieces is done or closed; see Session.StartPrefill.
+	ErrPrefilling = errors.New("a prefill in pieces is not done")
+
 	// ErrNoLogits says that there is nothing to sample from: the session has
 	// not processed a token yet, or was truncated since.
 	ErrNoLogits = errors.New("no logits: feed at least one token first")

@@ -191,7 +191,7 @@ func (p *pass) interrupted(ctx context.Context) error {
 }
 
 // reset empties the run for the next chunk.
-func (r *run) reset() { r.spans, r.rows = r.spans[:0], 0 }
+func (r *run) reset() { r.spans, r.parts, r.rows = r.spans[:0], r.parts[:0], 0 }
 
 // logitRows is the number of rows whose logits can be computed at once.
 func (r *run) logitRows() int {

@@ -74,8 +74,10 @@ func (s *Session) observe(ctx context.Context, ob *Observation) error {
 		return err
 	}
 	defer s.m.release()
-	f := feeding{ctx: ctx, s: s, tokens: ob.tokens, job: ob, keep: s.m.acc != nil}
-	err := f.run()
+	f := feeding{s: s, tokens: ob.tokens, job: ob, keep: s.m.acc != nil}
+	defer f.release()
+	f.begin()
+	err := f.units(ctx, len(ob.tokens))
 	if f.keep {
 		ob.r = f.r
 	}

@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -28,40 +29,149 @@ func (s *Session) PrefillEach(ctx context.Context, tokens []int32, each func(i i
 }
 
 func (s *Session) feed(ctx context.Context, tokens []int32, each func(i int, logits []float32) error) error {
-	if err := s.ready(); err != nil {
+	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("prefill: %w", err)
+	}
+	p, err := s.StartPrefill(tokens, each)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	for !p.Done() {
+		if err := p.Advance(ctx, s.opts.ChunkTokens); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Prefilling is a prefill that is done in pieces: by [Prefilling.Advance], or in
+// passes that it shares with other sessions, see [Model.Pass]. Its result is that
+// of [Session.Prefill], to the bit, however it is cut. Until it is done or closed
+// the session can do nothing else. It belongs to one goroutine at a time.
+type Prefilling struct {
+	s    *Session
+	f    feeding
+	over bool // done, failed or closed
+}
+
+// StartPrefill begins to feed tokens, to which nothing happens yet. each, which may
+// be nil, is that of [Session.PrefillEach]. The caller closes the result.
+func (s *Session) StartPrefill(tokens []int32, each func(i int, logits []float32) error) (*Prefilling, error) {
+	if err := s.ready(); err != nil {
+		return nil, fmt.Errorf("prefill: %w", err)
 	}
 	skip := len(s.pending)
 	if skip > 0 {
 		tokens = slices.Concat(s.pending, tokens)
 	}
+	p := &Prefilling{s: s, f: feeding{s: s, tokens: tokens, each: each, skip: skip}}
 	if len(tokens) == 0 {
-		return nil
+		p.over = true
+		return p, nil
 	}
 	if err := s.accepts(tokens); err != nil {
+		return nil, fmt.Errorf("prefill: %w", err)
+	}
+	p.f.begin()
+	s.prefilling = p
+	return p, nil
+}
+
+// Done reports whether all tokens are in the cache.
+func (p *Prefilling) Done() bool { return p.over }
+
+// Remaining is the work left, in tokens through all layers; part of a token counts
+// as one.
+func (p *Prefilling) Remaining() int {
+	if p.over {
+		return 0
+	}
+	layers := p.s.m.cfg.Layers
+	return (len(p.f.tokens)*layers - p.f.work + layers - 1) / layers
+}
+
+// Layered reports whether the prompt goes layer by layer through the model, as it
+// does where a policy compresses it: then it cannot share passes.
+func (p *Prefilling) Layered() bool { return p.f.job != nil }
+
+// Advance does about as much as n tokens through all layers take, in whole units:
+// a chunk of the prompt through one layer, or through all. After an error the
+// prefill is over; the session stands at its last completed token: the end of the
+// last chunk, or where it stood before, if the prompt was to be compressed.
+func (p *Prefilling) Advance(ctx context.Context, n int) error {
+	if p.over {
+		return fmt.Errorf("prefill: %w", errPrefillOver)
+	}
+	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("prefill: %w", err)
 	}
+	s := p.s
 	if err := s.m.acquire(); err != nil {
 		return fmt.Errorf("prefill: %w", err)
 	}
 	defer s.m.release()
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("prefill: %w", err)
-	}
 	start := time.Now()
-	s.hasLogits = false
-	f := feeding{ctx: ctx, s: s, tokens: tokens, each: each, skip: skip}
-	err := f.run()
+	var err error
+	if p.Layered() {
+		err = p.f.units(ctx, n)
+	} else {
+		err = s.m.advance(ctx, p, n)
+	}
 	s.stats.PrefillTime += time.Since(start)
+	p.settle(err)
 	if err != nil {
-		return fmt.Errorf("prefill of %d tokens: %w", len(tokens), err)
+		return fmt.Errorf("prefill of %d tokens: %w", len(p.f.tokens), err)
 	}
 	return nil
 }
 
+var errPrefillOver = errors.New("it is over")
+
+// settle ends the prefill if a piece was the last, or failed.
+func (p *Prefilling) settle(err error) {
+	if err != nil || p.f.complete {
+		p.end()
+	}
+}
+
+func (p *Prefilling) end() {
+	p.over = true
+	p.f.release()
+	p.s.prefilling = nil
+}
+
+// Close ends a prefill. One that is not done leaves the session as an error of
+// Advance does. Closing twice is fine.
+func (p *Prefilling) Close() error {
+	if p.over {
+		return nil
+	}
+	var err error
+	if p.Layered() {
+		err = p.f.rollBack(nil)
+	}
+	p.end()
+	return err
+}
+
+// advance runs the next n tokens of a prefill chunk by chunk through all layers.
+func (m *Model) advance(ctx context.Context, p *Prefilling, n int) error {
+	n = min(n, p.s.opts.ChunkTokens, len(p.f.tokens)-p.f.fed)
+	r, err := m.runs.get(n, 1, p.s.page())
+	if err != nil {
+		return err
+	}
+	defer m.runs.put(r)
+	r.parts = append(r.parts[:0], part{s: p.s, f: &p.f, n: n})
+	if err := r.compute(ctx); err != nil {
+		return undoParts(err, r.parts)
+	}
+	return r.commit(ctx)
+}
+
 // feeding is one prefill in progress.
 type feeding struct {
-	ctx    context.Context
 	s      *Session
 	tokens []int32
 	each   func(i int, logits []float32) error
@@ -71,10 +181,20 @@ type feeding struct {
 	// by layer over the whole prompt instead of chunk by chunk.
 	job layerJob
 
-	r     *run
-	keep  bool // the caller gives the run back
-	start int  // position of the first token
-	done  int  // token-layers, for progress
+	start    int // position of the first token
+	work     int // token-layers done, for progress
+	complete bool
+
+	fed   int      // tokens fed, chunk by chunk
+	watch *watcher // of the chunks
+
+	// The next unit of a prefill layer by layer: row from of layer at; the logits
+	// behind the last layer.
+	r        *run // while it runs
+	keep     bool // the caller gives the run back
+	x        *stream
+	at, from int
+	w        *watcher // of the layer
 }
 
 // layerJob follows a prefill that runs layer by layer. watch returns the
@@ -87,174 +207,166 @@ type layerJob interface {
 	release()
 }
 
-func (f *feeding) run() error {
-	s, m := f.s, f.s.m
+// begin decides how the prompt is fed.
+func (f *feeding) begin() {
+	s := f.s
 	f.start = s.pos
-	var err error
-	if f.r, err = m.runs.get(min(len(f.tokens), s.opts.ChunkTokens), 1, s.page()); err != nil {
-		return err
-	}
-	if !f.keep {
-		defer m.runs.put(f.r)
-	}
-	defer f.r.watchContext(f.ctx)()
 	if f.job == nil && f.start == 0 && s.comp.prefillEnabled(len(f.tokens)) {
 		f.job = s.comp.begin(s, len(f.tokens))
 	}
-	if f.job != nil {
-		defer f.job.release()
-		return f.byLayer()
+	if f.job == nil {
+		f.watch = s.comp.watchDecode(s, f.first())
 	}
-	return f.byChunk()
+	s.hasLogits = false
 }
+
+// first reports whether this is the session's first prefill: a later one is a
+// decoding pass of many tokens.
+func (f *feeding) first() bool { return f.start == 0 }
+
+// end is the position behind the last token.
+func (f *feeding) end() int { return f.start + len(f.tokens) }
 
 func (f *feeding) progress(n int) {
-	f.done += n
+	f.work += n
 	if f.s.opts.Progress != nil {
-		f.s.opts.Progress(f.done, len(f.tokens)*f.s.m.cfg.Layers)
+		f.s.opts.Progress(f.work, len(f.tokens)*f.s.m.cfg.Layers)
 	}
 }
 
-// byChunk runs all layers over one chunk after the other. Chunks that are
-// complete stay when a later one fails.
-func (f *feeding) byChunk() error {
-	s, r, c := f.s, f.r, f.s.m.cfg
-	first := f.start == 0 // a later prefill is a decoding pass of many tokens
-	w := s.comp.watchDecode(s, first)
-	for from := 0; from < len(f.tokens); from += r.cap {
-		n := min(r.cap, len(f.tokens)-from)
-		r.reset()
-		r.add(s, 0, n, f.start+len(f.tokens), w)
-		err := r.forward(f.ctx, f.tokens[from:from+n], false, func(layers int) { f.progress(layers * n) })
-		if err == nil {
-			err = f.emit(nil, from, n)
-		}
-		if err != nil {
-			return s.undo(err, s.pos)
-		}
-		s.commit(f.tokens[from : from+n])
-		for at, win := range c.Windows {
-			if win > 0 {
-				s.cache.DropBefore(at, int32(s.pos-win+1))
-			}
+// units runs units of a prefill layer by layer until they amount to n tokens
+// through all layers. Nothing of a prefill that failed stays.
+func (f *feeding) units(ctx context.Context, n int) error {
+	s, m := f.s, f.s.m
+	var err error
+	if f.r == nil {
+		if f.r, err = m.runs.get(min(len(f.tokens), s.opts.ChunkTokens), 1, s.page()); err == nil {
+			f.x, err = f.r.newStream(f.tokens)
 		}
 	}
-	return s.comp.afterPass(f.ctx, s, len(f.tokens), first)
-}
-
-// byLayer runs one layer after the other over the whole prompt and compresses
-// each as soon as it can be. Nothing of a failed call stays.
-func (f *feeding) byLayer() error {
-	s := f.s
-	x, err := f.r.newStream(f.tokens)
-	if err != nil {
-		return err
-	}
-	defer x.close()
-	err = f.compressLayers(x)
 	if err == nil {
-		err = f.emitAll(x)
+		release := f.r.watchContext(ctx)
+		for goal := f.work + n*m.cfg.Layers; err == nil && f.at < m.cfg.Layers && f.work < goal; {
+			err = f.unit(ctx)
+		}
+		if err == nil && f.at == m.cfg.Layers {
+			err = f.finish(ctx)
+		}
+		release()
 	}
 	if err != nil {
-		err = s.undo(err, 0)
-		if s.comp != nil {
-			s.comp.reset()
-		}
-		return err
-	}
-	s.commit(f.tokens)
-	if s.comp != nil && s.comp.renumber {
-		if err := s.renumber(); err != nil {
-			return err
-		}
-	}
-	return s.comp.afterPass(f.ctx, s, len(f.tokens), true)
-}
-
-func (f *feeding) compressLayers(x *stream) error {
-	s, r, c := f.s, f.r, f.s.m.cfg
-	for at := range c.Layers {
-		w, err := f.job.watch(r, at)
-		if err != nil {
-			return fmt.Errorf("layer %d: %w", at, err)
-		}
-		for from := 0; from < len(f.tokens); from += r.cap {
-			n := min(r.cap, len(f.tokens)-from)
-			r.reset()
-			r.add(s, from, n, len(f.tokens), w)
-			if err := r.forwardLayer(f.ctx, at, x, from); err != nil {
-				return err
-			}
-			if win := c.Windows[at]; win > 0 {
-				s.cache.DropBefore(at, int32(from+n-win+1))
-			}
-			f.progress(n)
-		}
-		if err := f.job.layerDone(f.ctx, at); err != nil {
-			return err
-		}
-	}
-	return f.job.finish(f.ctx)
-}
-
-// emitAll hands out the logits of a prompt whose residual stream is complete.
-func (f *feeding) emitAll(x *stream) error {
-	for from := 0; from < len(f.tokens); from += f.r.cap {
-		n := min(f.r.cap, len(f.tokens)-from)
-		if err := f.emit(x, from, n); err != nil {
-			return err
-		}
+		return f.rollBack(err)
 	}
 	return nil
 }
 
-// emit computes the logits that are wanted of the n tokens from on: all of them
-// for each, and the prompt's last. Their residual stream is that of the run, or
-// rows from on of x if there is one.
-func (f *feeding) emit(x *stream, from, n int) error {
-	s, c := f.s, f.s.m.cfg
-	if s.logits == nil {
-		s.logits = make([]float32, c.Vocab)
-	}
-	first := n
-	if from+n == len(f.tokens) {
-		first = n - 1
-	}
-	if f.each != nil {
-		first = max(0, f.skip-from)
-	}
-	rows := f.r.logitRows()
-	var buf []float32
-	for i := first; i < n; i += rows {
-		k := min(rows, n-i)
-		dst := s.logits
-		if k > 1 {
-			if buf == nil {
-				buf = make([]float32, k*c.Vocab)
-			}
-			dst = buf[:k*c.Vocab]
-		}
+// unit runs one chunk through one layer.
+func (f *feeding) unit(ctx context.Context) error {
+	s, r := f.s, f.r
+	if f.from == 0 {
 		var err error
-		if x != nil {
-			err = f.r.streamLogits(f.ctx, dst, x, from+i, k)
-		} else {
-			err = f.r.logits(f.ctx, dst, i, k)
+		if f.w, err = f.job.watch(r, f.at); err != nil {
+			return fmt.Errorf("layer %d: %w", f.at, err)
 		}
-		if err != nil {
+	}
+	n := min(s.opts.ChunkTokens, len(f.tokens)-f.from)
+	r.reset()
+	r.add(s, f.from, n, f.end(), f.w)
+	if err := r.forwardLayer(ctx, f.at, f.x, f.from); err != nil {
+		return err
+	}
+	f.from += n
+	if win := s.m.cfg.Windows[f.at]; win > 0 {
+		s.cache.DropBefore(f.at, int32(f.from-win+1))
+	}
+	f.progress(n)
+	if f.from < len(f.tokens) {
+		return nil
+	}
+	if err := f.job.layerDone(ctx, f.at); err != nil {
+		return err
+	}
+	f.at, f.from = f.at+1, 0
+	return nil
+}
+
+// finish ends a prefill whose layers are all done.
+func (f *feeding) finish(ctx context.Context) error {
+	s := f.s
+	if err := f.job.finish(ctx); err != nil {
+		return err
+	}
+	if err := f.emitAll(ctx); err != nil {
+		return err
+	}
+	s.commit(f.tokens)
+	s.hasLogits = true
+	f.complete = true
+	if s.comp == nil {
+		return nil
+	}
+	if s.comp.renumber {
+		if err := s.renumber(); err != nil {
+			return err
+		}
+	}
+	return s.comp.afterPass(ctx, s, len(f.tokens), true)
+}
+
+// rollBack takes everything back that a prefill layer by layer has done.
+func (f *feeding) rollBack(err error) error {
+	if f.complete { // its tokens are in; only the cut of a streaming form failed
+		return err
+	}
+	err = f.s.undo(err, 0)
+	if f.s.comp != nil {
+		f.s.comp.reset()
+	}
+	return err
+}
+
+// release gives back what a prefill layer by layer holds.
+func (f *feeding) release() {
+	if f.job != nil {
+		f.job.release()
+	}
+	if f.x != nil {
+		f.x.close()
+		f.x = nil
+	}
+	if f.r != nil && !f.keep {
+		f.s.m.runs.put(f.r)
+		f.r = nil
+	}
+}
+
+// emitAll computes the logits that are wanted of a prompt whose residual stream
+// is complete: all of them for each, and the last.
+func (f *feeding) emitAll(ctx context.Context) error {
+	compute := func(dst []float32, first, n int) error { return f.r.streamLogits(ctx, dst, f.x, first, n) }
+	if f.each != nil {
+		if err := f.emitEach(0, len(f.tokens), f.r.logitRows(), compute); err != nil {
+			return err
+		}
+	}
+	return compute(f.s.logitRow(), len(f.tokens)-1, 1)
+}
+
+// emitEach hands out the logits of tokens [from, to), which compute gives for n
+// tokens, at most rows, from first on.
+func (f *feeding) emitEach(from, to, rows int, compute func(dst []float32, first, n int) error) error {
+	vocab := f.s.m.cfg.Vocab
+	buf := make([]float32, min(rows, to-from)*vocab)
+	for i := max(from, f.skip); i < to; i += rows {
+		k := min(rows, to-i)
+		if err := compute(buf[:k*vocab], i, k); err != nil {
 			return err
 		}
 		for j := range k {
-			row := dst[j*c.Vocab : (j+1)*c.Vocab]
-			if f.each != nil {
-				if err := f.each(from+i+j-f.skip, row); err != nil {
-					return err
-				}
-			}
-			if j == k-1 {
-				copy(s.logits, row)
+			if err := f.each(i+j-f.skip, buf[j*vocab:(j+1)*vocab]); err != nil {
+				return err
 			}
 		}
 	}
-	s.hasLogits = from+n == len(f.tokens)
 	return nil
 }

@@ -15,7 +15,13 @@ type run struct {
 	shape runShape
 	host  *hostRun   // nil if the device has all layers
 	dev   *deviceRun // nil without a device
-	batch []float32  // [spans][Vocab] logits of a batch
+
+	// The parts of a pass over sessions, their tokens, and the rows whose logits
+	// are wanted.
+	parts  []part
+	tokens []int32
+	wanted []int
+	batch  []float32 // [wanted][Vocab]
 }
 
 // runShape says what a run is for. On a device a pass is bound to one layout of
@@ -63,10 +69,12 @@ func (l *runList) get(rows, seqs int, page kernels.PageLayout) (*run, error) {
 	want := runShape{rows: rows}
 	if l.m.acc != nil {
 		want.seqs, want.page = seqs, page
-		if rows == seqs {
-			// Batches come in all sizes: few shapes serve them.
-			want.rows = 1 << bits.Len(uint(rows-1))
-			want.seqs = want.rows
+	}
+	if seqs > 1 {
+		// Batches come in all sizes: few shapes serve them.
+		want.rows = powerOfTwo(rows)
+		if l.m.acc != nil {
+			want.seqs = powerOfTwo(seqs)
 		}
 	}
 	l.mu.Lock()
@@ -93,6 +101,9 @@ func (l *runList) get(rows, seqs int, page kernels.PageLayout) (*run, error) {
 	return r, nil
 }
 
+// powerOfTwo rounds n up to one.
+func powerOfTwo(n int) int { return 1 << bits.Len(uint(n-1)) }
+
 // fits reports whether a run of shape s does for want. On a device, decoding has
 // runs of its own.
 func (s runShape) fits(want runShape) bool {
@@ -110,6 +121,7 @@ const (
 // put takes a run back; of too many, the one that was not used for longest goes.
 func (l *runList) put(r *run) {
 	clear(r.spans[:cap(r.spans)])
+	clear(r.parts[:cap(r.parts)])
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	limit := idleRuns

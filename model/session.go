@@ -56,13 +56,14 @@ type Session struct {
 
 	renumbered bool // positions were made slots; see compression.renumber
 
-	logits    []float32 // [Vocab] after the last token
-	hasLogits bool
-	finish    FinishReason
-	sampler   *Sampler        // of Generate
-	recorder  *oracleRecorder // oracle measurement in progress
-	one       [1]*Session     // for single steps
-	oneToken  [1]int32
+	logits     []float32 // [Vocab] after the last token
+	hasLogits  bool
+	finish     FinishReason
+	sampler    *Sampler        // of Generate
+	prefilling *Prefilling     // one in pieces that is not done
+	recorder   *oracleRecorder // oracle measurement in progress
+	one        [1]*Session     // for single steps
+	oneToken   [1]int32
 
 	stats  SessionStats
 	closed bool
@@ -173,6 +174,9 @@ func (s *Session) ready() error {
 	if s.closed {
 		return fmt.Errorf("session: %w", ErrClosed)
 	}
+	if s.prefilling != nil {
+		return fmt.Errorf("session: %w", ErrPrefilling)
+	}
 	return nil
 }
 
@@ -266,6 +270,9 @@ func (s *Session) Close() error {
 		return nil
 	}
 	s.closed = true
+	if s.prefilling != nil {
+		s.prefilling.end()
+	}
 	s.logits, s.tokens, s.hasLogits = nil, nil, false
 	return s.cache.Close()
 }

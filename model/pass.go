@@ -1,0 +1,340 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/lukv/lukv/kernels"
+)
+
+// Part is what one session does in a pass: it takes its next token, or with
+// Prefill the next N tokens of that prefill, which must not be layered.
+type Part struct {
+	Session *Session
+	Token   int32
+	Prefill *Prefilling
+	N       int
+}
+
+// maxPassRows bounds the tokens of a pass; their activations are in memory together.
+const maxPassRows = 1 << 14
+
+// PartError says at which part of a pass an error lies.
+type PartError struct {
+	Part int
+	Err  error
+}
+
+func (e *PartError) Error() string { return fmt.Sprintf("part %d: %v", e.Part, e.Err) }
+
+// Unwrap returns the error itself.
+func (e *PartError) Unwrap() error { return e.Err }
+
+// Pass computes parts of several sessions of this model together, in one pass over
+// the weights: tokens of some, and chunks of the prompts of others. Results are those
+// of Step and Prefill, to the bit. Sessions must be distinct and not in use
+// elsewhere. Those that took a token have logits afterwards, as have those whose
+// prefill is done.
+//
+// On an error every session stands where it stood before, and a [PartError] says
+// which part is to blame, if one is; prefills in the pass are over only if they are
+// to blame. At most 16,384 tokens.
+func (m *Model) Pass(ctx context.Context, parts []Part) error {
+	if len(parts) == 0 {
+		return nil
+	}
+	start := time.Now()
+	if err := m.passParts(ctx, parts); err != nil {
+		return fmt.Errorf("pass: %w", err)
+	}
+	took := time.Since(start)
+	for _, p := range parts {
+		if p.Prefill != nil {
+			p.Session.stats.PrefillTime += took
+			p.Prefill.settle(nil)
+		} else {
+			p.Session.stats.DecodeTime += took
+			p.Session.stats.Decoded++
+		}
+	}
+	return nil
+}
+
+func (m *Model) passParts(ctx context.Context, parts []Part) error {
+	if err := m.acquire(); err != nil {
+		return err
+	}
+	defer m.release()
+	rows := 0
+	for i, p := range parts {
+		var err error
+		if p.Prefill == nil {
+			err = m.takes(p.Session, p.Token)
+			rows++
+		} else {
+			err = m.takesPiece(p)
+			rows += p.N
+		}
+		if err != nil {
+			return &PartError{i, err}
+		}
+	}
+	if rows > maxPassRows {
+		return fmt.Errorf("%d tokens, want at most %d", rows, maxPassRows)
+	}
+	err := m.runParts(ctx, len(parts), func(i int) part {
+		if f := parts[i].Prefill; f != nil {
+			return part{s: parts[i].Session, f: &f.f, n: parts[i].N}
+		}
+		return part{s: parts[i].Session, token: parts[i].Token, n: 1}
+	})
+	var at *PartError
+	if errors.As(err, &at) && parts[at.Part].Prefill != nil {
+		parts[at.Part].Prefill.settle(err)
+	}
+	return err
+}
+
+// takes reports why a session cannot take a token now.
+func (m *Model) takes(s *Session, token int32) error {
+	if s.m != m {
+		return errors.New("it belongs to another model")
+	}
+	if err := s.ready(); err != nil {
+		return err
+	}
+	if len(s.pending) > 0 && token != s.pending[0] || len(s.pending) > 1 {
+		return errors.New("it has generated tokens that were not fed")
+	}
+	return s.accepts([]int32{token})
+}
+
+// takesPiece reports why a piece of a prefill cannot be run now.
+func (m *Model) takesPiece(p Part) error {
+	f := p.Prefill
+	switch {
+	case p.Session == nil || p.Session.m != m:
+		return errors.New("it belongs to another model")
+	case p.Session.prefilling != f:
+		return fmt.Errorf("prefill: %w", errPrefillOver)
+	case f.Layered():
+		return errors.New("a prompt that goes layer by layer cannot share a pass")
+	case p.N < 1 || p.N > len(f.f.tokens)-f.f.fed:
+		return fmt.Errorf("a piece of %d tokens, want 1 to %d", p.N, len(f.f.tokens)-f.f.fed)
+	}
+	return nil
+}
+
+// part is what a session does in a pass: it takes a token, or the next n of f.
+type part struct {
+	s     *Session
+	f     *feeding
+	token int32
+	n     int
+}
+
+// last reports whether logits are wanted of the part's last row.
+func (p *part) last() bool { return p.f == nil || p.f.fed+p.n == len(p.f.tokens) }
+
+// runParts runs n parts in one pass, on a device in one for each kind of page.
+func (m *Model) runParts(ctx context.Context, n int, at func(i int) part) error {
+	first := at(0).s.page()
+	alike, rows := true, 0
+	for i := range n {
+		p := at(i)
+		alike = alike && (m.acc == nil || p.s.page() == first)
+		rows += p.n
+	}
+	if !alike {
+		return m.runUnlike(ctx, n, at)
+	}
+	r, err := m.runs.get(rows, n, first)
+	if err != nil {
+		return err
+	}
+	defer m.runs.put(r)
+	for i := range n {
+		r.parts = append(r.parts, at(i))
+	}
+	if err := r.compute(ctx); err != nil {
+		return undoParts(err, r.parts)
+	}
+	return r.commit(ctx)
+}
+
+// runUnlike runs parts of sessions whose caches have different kinds of pages on a
+// device. Nothing is committed before all are computed.
+func (m *Model) runUnlike(ctx context.Context, n int, at func(i int) part) error {
+	groups := map[kernels.PageLayout][]part{}
+	var all []part
+	for i := range n {
+		p := at(i)
+		all = append(all, p)
+		groups[p.s.page()] = append(groups[p.s.page()], p)
+	}
+	var runs []*run
+	defer func() {
+		for _, r := range runs {
+			m.runs.put(r)
+		}
+	}()
+	for page, parts := range groups {
+		rows := 0
+		for _, p := range parts {
+			rows += p.n
+		}
+		r, err := m.runs.get(rows, len(parts), page)
+		if err != nil {
+			return undoParts(err, all)
+		}
+		runs = append(runs, r)
+		r.parts = append(r.parts, parts...)
+		if err := r.compute(ctx); err != nil {
+			return undoParts(err, all)
+		}
+	}
+	var err error
+	for _, r := range runs {
+		err = errors.Join(err, r.commit(ctx))
+	}
+	return err
+}
+
+// undoParts takes the entries of a pass that failed back.
+func undoParts(err error, parts []part) error {
+	for i := range parts {
+		err = parts[i].s.undo(err, parts[i].s.pos)
+	}
+	return err
+}
+
+// compute runs the parts of a run and leaves the logits that are wanted in batch.
+func (r *run) compute(ctx context.Context) error {
+	r.tokens, r.wanted = r.tokens[:0], r.wanted[:0]
+	prompts := false
+	for i := range r.parts {
+		p := &r.parts[i]
+		if p.last() {
+			r.wanted = append(r.wanted, r.rows+p.n-1)
+		}
+		if p.f == nil {
+			r.add(p.s, 0, 1, p.s.pos+1, p.s.comp.watchDecode(p.s, false))
+			r.tokens = append(r.tokens, p.token)
+			continue
+		}
+		prompts = true
+		r.add(p.s, 0, p.n, p.f.end(), p.f.watch)
+		r.tokens = append(r.tokens, p.f.tokens[p.f.fed:p.f.fed+p.n]...)
+	}
+	if !prompts {
+		if err := r.forward(ctx, r.tokens, true, nil); err != nil {
+			return err
+		}
+		return r.wantedLogits(ctx)
+	}
+	defer r.watchContext(ctx)()
+	if err := r.forward(ctx, r.tokens, false, r.progress); err != nil {
+		return err
+	}
+	if err := r.wantedLogits(ctx); err != nil {
+		return err
+	}
+	return r.emitEach(ctx)
+}
+
+// progress tells the prompts in the pass of layers that are done.
+func (r *run) progress(layers int) {
+	for i := range r.parts {
+		if p := &r.parts[i]; p.f != nil {
+			p.f.progress(layers * p.n)
+		}
+	}
+}
+
+// room returns memory for n rows of logits.
+func (r *run) room(n, vocab int) []float32 {
+	if cap(r.batch) < n*vocab {
+		r.batch = make([]float32, n*vocab)
+	}
+	return r.batch[:n*vocab]
+}
+
+// wantedLogits computes the logits of the wanted rows, neighbours together.
+func (r *run) wantedLogits(ctx context.Context) error {
+	vocab := r.m.cfg.Vocab
+	out := r.room(len(r.wanted), vocab)
+	for from := 0; from < len(r.wanted); {
+		n := 1
+		for from+n < len(r.wanted) && r.wanted[from+n] == r.wanted[from]+n && n < r.logitRows() {
+			n++
+		}
+		if err := r.logits(ctx, out[from*vocab:(from+n)*vocab], r.wanted[from], n); err != nil {
+			return err
+		}
+		from += n
+	}
+	return nil
+}
+
+// emitEach hands all logits of a chunk to those who want them.
+func (r *run) emitEach(ctx context.Context) error {
+	for i := range r.parts {
+		p := &r.parts[i]
+		if p.f == nil || p.f.each == nil {
+			continue
+		}
+		row := r.spans[i].row - p.f.fed // of the prompt's first token, if it were here
+		compute := func(dst []float32, first, n int) error { return r.logits(ctx, dst, row+first, n) }
+		if err := p.f.emitEach(p.f.fed, p.f.fed+p.n, r.logitRows(), compute); err != nil {
+			return &PartError{i, err}
+		}
+	}
+	return nil
+}
+
+// commit makes what compute did part of the sessions.
+func (r *run) commit(ctx context.Context) error {
+	var errs error
+	logits := r.batch
+	for i := range r.parts {
+		p := &r.parts[i]
+		s, c := p.s, r.m.cfg
+		if p.last() {
+			copy(s.logitRow(), logits[:c.Vocab])
+			logits = logits[c.Vocab:]
+			s.hasLogits = true
+		}
+		from := r.spans[i].row
+		s.commit(r.tokens[from : from+p.n])
+		for at, win := range c.Windows {
+			if win > 0 {
+				s.cache.DropBefore(at, int32(s.pos-win+1))
+			}
+		}
+		var err error
+		switch {
+		case p.f == nil:
+			err = s.comp.afterPass(ctx, s, 1, false)
+		case p.last():
+			p.f.complete = true
+			err = s.comp.afterPass(ctx, s, len(p.f.tokens), p.f.first())
+		}
+		if p.f != nil {
+			p.f.fed += p.n
+		}
+		if err != nil {
+			errs = errors.Join(errs, &PartError{i, err})
+		}
+	}
+	return errs
+}
+
+// logitRow is where the session keeps its logits.
+func (s *Session) logitRow() []float32 {
+	if s.logits == nil {
+		s.logits = make([]float32, s.m.cfg.Vocab)
+	}
+	return s.logits
+}
