@@ -1,6 +1,7 @@
 package lukv
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -52,6 +53,15 @@ type Rounding struct {
 // CompatRounding is what older kvpress does, number for number.
 func CompatRounding() Rounding {
 	return Rounding{ShareLiteral, HeadsRemainder32, ReconcileLayer, FloorNone, true}
+}
+
+// withDefaults returns the rounding with every field written out.
+func (r Rounding) withDefaults() Rounding {
+	r.Share = cmp.Or(r.Share, ShareLiteral)
+	r.Heads = cmp.Or(r.Heads, HeadsRemainder32)
+	r.Reconcile = cmp.Or(r.Reconcile, ReconcileLayer)
+	r.Floor = cmp.Or(r.Floor, FloorProtected)
+	return r
 }
 
 // Validate reports the first field with an unknown value.

@@ -177,9 +177,10 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 	if p.BudgetBytes > 0 && shape.BytesPerEntry < 1 {
 		return nil, fmt.Errorf("policy: budget_bytes for a cache of %d bytes per entry", shape.BytesPerEntry)
 	}
-	c := &Compiled{policy: *p, shape: shape, rounding: p.Rounding}
-	if p.Compat {
-		c.rounding = CompatRounding()
+	c := &Compiled{policy: *p, shape: shape, rounding: CompatRounding()}
+	if !p.Compat {
+		c.rounding = p.Rounding.withDefaults()
+		c.policy.Rounding = c.rounding
 	}
 	m, a := p.named()
 	var err error
@@ -206,6 +207,9 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 		if prot, fixed := c.fixedProtection(); fixed && p.Decode.Mode == "periodic" {
 			c.decoding = c.decoding.Protect(prot)
 		}
+	}
+	if prot, fixed := c.fixedProtection(); fixed {
+		c.policy.Protection = &prot
 	}
 	return c, nil
 }
@@ -248,8 +252,10 @@ func (c *Compiled) fixedProtection() (Protection, bool) {
 	return Protection{}, false
 }
 
-// Policy returns the policy with metric, allocator and decode configuration
-// written out in full.
+// Policy returns the policy with every parameter written out: metric,
+// allocator, rounding, decode configuration, the digest of the profile, and the
+// protection where it does not depend on the length. It compresses as the one
+// that was compiled.
 func (c *Compiled) Policy() Policy { return c.policy }
 
 // Metric returns the metric that ranks the prompt's entries.

@@ -54,6 +54,30 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 	return comp, nil
 }
 
+// Policy returns how the session's cache is compressed, with every parameter
+// written out; nil if it is not. That of a loaded session is the policy of its
+// file, with the compression while decoding that goes on here.
+func (s *Session) Policy() *lukv.Policy {
+	if s.comp == nil {
+		return s.saved
+	}
+	p := s.comp.plan.Policy()
+	if s.saved == nil {
+		return &p
+	}
+	saved := *s.saved
+	if saved.Decode = p.Decode; p.Decode.Mode == "periodic" {
+		metric := s.comp.plan.Decoding().Metric().Config()
+		saved.Decode.Metric = &metric
+	}
+	return &saved
+}
+
+// Notes says what a user should know about how the context was compressed:
+// budgets that are nearly nothing, protected entries that do not fit, a pyramid
+// without slope. A loaded session has none.
+func (s *Session) Notes() []string { return s.notes }
+
 // reset forgets the decode state.
 func (c *compression) reset() {
 	if c.plan.Decoding() == nil {

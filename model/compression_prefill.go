@@ -181,6 +181,16 @@ func (j *prefillJob) finish(ctx context.Context) error {
 		}
 	}
 	j.s.stats.ContextTokens = j.T
+	lens := make([][]int, j.c.m.cfg.Layers)
+	for at := range lens {
+		for h := range j.c.m.cfg.KVHeads {
+			lens[at] = append(lens[at], j.s.cache.Len(at, h))
+		}
+	}
+	j.s.notes = j.c.plan.Notes(j.demand, lens)
+	for _, note := range j.s.notes {
+		j.c.m.log.Warn("compression", "note", note)
+	}
 	return nil
 }
 

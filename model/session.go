@@ -66,6 +66,8 @@ type Session struct {
 	oneToken   [1]int32
 
 	stats  SessionStats
+	saved  *lukv.Policy // of a loaded session's file
+	notes  []string     // on the compression of the context
 	closed bool
 }
 
@@ -259,6 +261,7 @@ func (s *Session) Fork() (*Session, error) {
 		pos: s.pos, tokens: slices.Clone(s.tokens), pending: slices.Clone(s.pending),
 		renumbered: s.renumbered,
 		logits:     slices.Clone(s.logits), hasLogits: s.hasLogits, stats: s.stats,
+		saved: s.saved, notes: s.notes,
 	}
 	f.one[0] = f
 	return f, nil

@@ -56,9 +56,8 @@ func (s *Session) Save(path string) error {
 		if d := c.plan.Decoding(); d != nil && d.Needs().Sums {
 			return fmt.Errorf("save session: its compression while decoding (%s) depends on accumulated attention, which a file does not hold", d.Config().Mode)
 		}
-		p := c.plan.Policy()
-		state.Policy = &p
 	}
+	state.Policy = s.Policy()
 	text, err := json.Marshal(state)
 	if err != nil {
 		return fmt.Errorf("save session: %w", err)
@@ -187,7 +186,7 @@ func (s *Session) adopt(cache *kvcache.Cache, state *savedSession) error {
 		}
 	}
 	s.cache, s.pos, s.tokens, s.pending = cache, state.Position, state.Tokens, state.Pending
-	s.stats.ContextTokens = state.ContextTokens
+	s.stats.ContextTokens, s.saved = state.ContextTokens, state.Policy
 	s.renumbered = state.Renumbered
 	return nil
 }
