@@ -58,7 +58,15 @@ type chatter struct {
 	noted bool // that the template leaves the system prompt out
 }
 
+// isSession reports whether a file begins as saved sessions, safetensors files, do.
+func isSession(head []byte) bool { return len(head) > 8 && head[8] == '{' && head[7] == 0 }
+
 func (c *chatCmd) Run(e *env) error {
+	if head, err := readHead(c.Load); err == nil && isSession(head) {
+		if err := e.given.unused(budgetFlags+" system", c.Load+" "+keepsOwn); err != nil {
+			return err
+		}
+	}
 	m, err := c.open(e)
 	if err != nil {
 		return err
@@ -69,6 +77,7 @@ func (c *chatCmd) Run(e *env) error {
 		return err
 	}
 	defer r.conv.Close()
+	e.noteSeed(r.conv.Sampling)
 	if isTerminal(e.in) && isTerminal(e.out) {
 		return r.interactive()
 	}
@@ -124,10 +133,12 @@ func (r *chatter) piped() error {
 	if strings.TrimSpace(text) == "" {
 		return usage("standard input is empty: expected a message")
 	}
-	if r.Load != "" {
-		if err := r.load(r.Load); err != nil {
+	if r.Load == "" {
+		if err := r.e.given.unused(budgetFlags, "there is nothing to compress without --load"); err != nil {
 			return err
 		}
+	} else if err := r.load(r.Load); err != nil {
+		return err
 	}
 	return r.ask(text)
 }
@@ -339,9 +350,8 @@ func (r *chatter) load(path string) error {
 	}
 	p := r.reading()
 	defer p.clear()
-	// A saved session is a safetensors file.
-	if len(head) > 8 && head[8] == '{' && head[7] == 0 {
-		err = r.conv.Restore(r.busy, path, r.conv.Session)
+	if isSession(head) {
+		err = r.restore(path)
 	} else {
 		err = r.document(path)
 	}
@@ -349,10 +359,22 @@ func (r *chatter) load(path string) error {
 		return err
 	}
 	p.clear()
+	r.e.advise(r.conv.Held())
 	if r.term != nil {
 		r.describe()
 	}
 	return nil
+}
+
+const keepsOwn = "is a saved context, which keeps its own compression and system prompt"
+
+// restore goes on with a saved chat. What it was made with cannot be changed: that
+// is an error for flags of the command line, and a note on settings made here.
+func (r *chatter) restore(path string) error {
+	if p := r.conv.Session.Compression; p != nil && budgeted(p) || r.conv.System != "" {
+		r.e.note("note: %s "+keepsOwn, path)
+	}
+	return r.conv.Restore(r.busy, path, r.conv.Session)
 }
 
 // document puts the text of a file in front of a new conversation.

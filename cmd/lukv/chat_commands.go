@@ -206,7 +206,11 @@ func (c *chatCmd) compression(m *model.Model) (*lukv.Policy, error) {
 		_, err := c.fromFlags()
 		return nil, err
 	}
-	return c.policy(m, c.Model)
+	f := c.policyFlags
+	if a, err := parseAllocator(f.Allocator); err == nil && !a.NeedsProfile() && f.Policy == "" {
+		f.Profile = "" // chosen before the allocator
+	}
+	return f.policy(m, c.Model)
 }
 
 func (r *chatter) show(what string) error {

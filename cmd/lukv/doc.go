@@ -22,10 +22,11 @@
 //
 //	0    done
 //	1    failed: missing or damaged file, input or output error, failed items
-//	2    usage: unknown command, bad flag or value
+//	2    crashed: a fault in this program, with a trace to report
 //	3    refused: unsupported model, or a profile or saved session of another model
 //	4    does not fit: the context, the cache's limit or the device's memory is full
 //	5    no device answers to the name of --device, or it was lost
+//	64   usage: unknown command, bad flag or value, a flag without effect
 //	130  interrupted
 //
 // Each command is one file: its struct holds the flags, its Run does the work.

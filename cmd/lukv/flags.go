@@ -179,10 +179,10 @@ func (f *policyFlags) policy(m *model.Model, name string) (*lukv.Policy, error) 
 		}
 	}
 	if !p.Enabled() {
-		if f.Allocator != "" || f.Metric != "" || f.Profile != "" {
-			return nil, usage("--ratio, --budget-tokens, --budget-bytes or --decode is missing: nothing would be compressed")
-		}
 		return nil, nil
+	}
+	if f.Profile != "" && !p.Allocator.NeedsProfile() {
+		return nil, usage("--profile would have no effect: the policy's allocator is %s, only lukv uses a profile", p.Allocator.Name)
 	}
 	if p.Allocator.NeedsProfile() {
 		var paths []string
@@ -372,6 +372,13 @@ func (f *samplingFlags) sampling(m *model.Model) (model.Sampling, error) {
 		return s, usageError{err}
 	}
 	return s, nil
+}
+
+// noteSeed says so where --seed has nothing to do.
+func (e *env) noteSeed(s model.Sampling) {
+	if e.given["seed"] && s.Temperature == 0 {
+		e.note("note: --seed has no effect: the most likely token is always taken (--temperature draws)")
+	}
 }
 
 func set[T any](to *T, from *T) {

@@ -14,7 +14,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/lukv/lukv/hub"
-	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
@@ -28,7 +27,7 @@ import (
 type inspectCmd struct {
 	Path    string  `arg:"" help:"Checkpoint folder, hub name in the cache or builtin, profile (.npy too), saved session, or safetensors file."`
 	Ratio   float64 `default:"0.8" placeholder:"R" help:"Profile: overall ratio of the heat map (default ${default})."`
-	SVG     string  `name:"svg" placeholder:"FILE" help:"Profile: write the heat map as SVG."`
+	SVG     string  `name:"svg" placeholder:"FILE" help:"Profile or saved session: write the heat map as SVG; - is standard output, instead of anything else."`
 	Nearest bool    `help:"Profile: the nearest level instead of interpolating."`
 	Tensors bool    `help:"Checkpoint: list all tensors."`
 	JSON    bool    `help:"One JSON object."`
@@ -44,6 +43,13 @@ Examples:
   lukv inspect snapkv.profile --ratio 0.9 --svg snapkv.svg
 
   lukv inspect book.session --json`
+}
+
+func (c *inspectCmd) unused(g given) error {
+	if c.SVG == "-" {
+		return g.unused("json", "the picture goes to standard output instead of anything else")
+	}
+	return nil
 }
 
 func (c *inspectCmd) Run(e *env) error {
@@ -95,6 +101,9 @@ func readHead(path string) ([]byte, error) {
 	return head[:n], err
 }
 
+// Flags about ratios per head.
+const profileFlags = "ratio svg nearest"
+
 // table prints name and value columns.
 type table struct{ w *tabwriter.Writer }
 
@@ -135,6 +144,9 @@ type tensorInfo struct {
 }
 
 func (c *inspectCmd) checkpoint(e *env) error {
+	if err := e.given.unused(profileFlags, c.Path+" is a checkpoint, no profile"); err != nil {
+		return err
+	}
 	info, err := c.readCheckpoint(e)
 	if err != nil {
 		return err
@@ -339,6 +351,9 @@ func (c *inspectCmd) profile(e *env) error {
 		return fmt.Errorf("inspect %s: %w", c.Path, err)
 	}
 	if kind.Format == "lukv profile state" {
+		if err := e.given.unused(profileFlags+" tensors", c.Path+" is an unfinished profile, without ratios"); err != nil {
+			return err
+		}
 		if c.JSON {
 			return report.WriteJSON(e.out, map[string]any{"kind": "profile state", "path": c.Path, "pairs": kind.Pairs, "identity": kind.Identity})
 		}
@@ -367,6 +382,9 @@ func (c *inspectCmd) ratios(e *env) error {
 }
 
 func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdentity) error {
+	if err := e.given.unused("tensors", c.Path+" is a profile"); err != nil {
+		return err
+	}
 	digest, err := p.Digest()
 	if err != nil {
 		return err
@@ -385,6 +403,9 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 		if err := c.writeSVG(e, &info); err != nil {
 			return fmt.Errorf("write heat map: %w", err)
 		}
+	}
+	if c.SVG == "-" {
+		return nil
 	}
 	if c.JSON {
 		return report.WriteJSON(e.out, info)
@@ -425,7 +446,7 @@ func (c *inspectCmd) writeSVG(e *env, info *profileInfo) error {
 		Title:    fmt.Sprintf("Percent removed per head at ratio %g", info.HeatMap.Ratio),
 		Subtitle: subtitle, Command: e.commandLine(), Values: info.HeatMap.Ratios,
 	}
-	return atomicfile.Write(c.SVG, 0o644, h.WriteSVG)
+	return e.writeTo(c.SVG, h.WriteSVG)
 }
 
 // tensorFile shows a saved session or cache, or any safetensors file.
@@ -437,6 +458,9 @@ func (c *inspectCmd) tensorFile(e *env) error {
 	defer f.Close()
 	if _, ok := f.Metadata()["lukv_cache"]; ok {
 		return c.cache(e)
+	}
+	if err := e.given.unused(profileFlags, c.Path+" holds tensors, no profile"); err != nil {
+		return err
 	}
 	info := checkpointInfo{Kind: "tensors", Path: c.Path}
 	for name, t := range f.All() {
@@ -485,6 +509,9 @@ type cacheInfo struct {
 }
 
 func (c *inspectCmd) cache(e *env) error {
+	if err := e.given.unused("ratio nearest tensors", c.Path+" is a saved session, no profile"); err != nil {
+		return err
+	}
 	cache, meta, err := kvcache.LoadFile(c.Path, kvcache.Options{})
 	if err != nil {
 		return fmt.Errorf("inspect %s: %w", c.Path, err)
@@ -533,6 +560,22 @@ func (c *inspectCmd) cache(e *env) error {
 	}
 	if fi, err := os.Stat(c.Path); err == nil {
 		info.FileBytes = fi.Size()
+	}
+	if c.SVG != "" {
+		if full == 0 {
+			return usage("--svg would have no effect: %s holds no entries that could be removed", c.Path)
+		}
+		h := report.HeatMap{
+			Title:    "Percent removed per head",
+			Subtitle: fmt.Sprintf("%d tokens, %d layers of %d KV heads", info.Position, info.Layers, info.KVHeads),
+			Command:  e.commandLine(), Values: removed,
+		}
+		if err := e.writeTo(c.SVG, h.WriteSVG); err != nil {
+			return fmt.Errorf("write heat map: %w", err)
+		}
+	}
+	if c.SVG == "-" {
+		return nil
 	}
 	if c.JSON {
 		return report.WriteJSON(e.out, info)

@@ -44,14 +44,15 @@ type cli struct {
 	Busy     busyCmd     `cmd:"" hidden:"" help:"Keep a processor busy until standard input ends."`
 }
 
-// Exit statuses, see doc.go.
+// Exit statuses, see doc.go. The Go runtime ends a program that crashes with 2,
+// wherever it does; therefore wrong usage is not 2, but what sysexits.h calls it.
 const (
 	exitOK          = 0
 	exitFailed      = 1
-	exitUsage       = 2
 	exitRefused     = 3
 	exitFull        = 4
 	exitDevice      = 5
+	exitUsage       = 64
 	exitInterrupted = 130
 )
 
@@ -59,7 +60,7 @@ const description = `A transformer runtime in Go with key/value-cache compressio
 
 MODEL is a checkpoint folder, the name of a hub model in the cache, or builtin for the embedded test model. Results go to standard output, everything else to standard error.
 
-Exit status: 0 done, 1 failed, 2 usage, 3 refused (unsupported model; profile or session of another model), 4 does not fit (context, cache or device memory full), 5 no such device or device lost, 130 interrupted.`
+Exit status: 0 done, 1 failed, 2 crashed, 3 refused (unsupported model; profile or session of another model), 4 does not fit (context, cache or device memory full), 5 no such device or device lost, 64 wrong usage, 130 interrupted.`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -75,6 +76,7 @@ type env struct {
 	in       io.Reader
 	out, err io.Writer
 	quiet    bool
+	given    given // flags of the command line
 	log      *slog.Logger
 }
 
@@ -92,17 +94,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 	}()
 	var c cli
-	parser, err := kong.New(&c, kong.Name("lukv"), kong.Description(description),
-		kong.Writers(stdout, stderr), kong.Exit(func(code int) { panic(leave{code}) }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
-		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", "), "allocators": strings.Join(lukv.Allocators(), ", "),
-			"shapes":        strings.Join(model.Shapes(), ", "),
-			"normalization": lukv.DefaultProfileIdentity().Normalization},
-		kong.ExplicitGroups([]kong.Group{
-			{Key: "model", Title: "Model:"},
-			{Key: "policy", Title: "Compression:"},
-			{Key: "sampling", Title: "Sampling:"},
-		}))
+	parser, err := newParser(&c, kong.Writers(stdout, stderr), kong.Exit(func(code int) { panic(leave{code}) }))
 	if err != nil {
 		panic(err) // the structs above are wrong
 	}
@@ -112,23 +104,63 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	e := &env{ctx: ctx, args: args, in: stdin, out: stdout, err: stderr}
 	k, err := parser.Parse(args)
 	if err != nil {
-		err = usage("%w (see lukv --help)", err)
+		err = usageError{err}
+		var parse *kong.ParseError
+		if errors.As(err, &parse) {
+			k = parse.Context
+		}
 	} else {
-		e.quiet = c.Quiet
+		e.quiet, e.given = c.Quiet, givenFlags(k)
 		e.log = slog.New(slog.DiscardHandler)
 		if c.Verbose {
 			e.log = slog.New(slog.NewTextHandler(stderr, nil))
 		}
-		err = k.Run(e)
+		if t, ok := k.Selected().Target.Addr().Interface().(thrifty); ok {
+			err = t.unused(e.given)
+		}
+		if err == nil {
+			err = k.Run(e)
+		}
 	}
 	if err == nil {
 		return exitOK
 	}
-	fmt.Fprintf(stderr, "lukv: %s\n", oneLine(err))
+	hint := ""
+	if errors.As(err, new(usageError)) {
+		hint = " (see " + helpOf(k) + ")"
+	}
+	fmt.Fprintf(stderr, "lukv: %s%s\n", oneLine(err), hint)
 	if ctx.Err() != nil { // the cause names the signal and is no context.Canceled
 		return exitInterrupted
 	}
 	return exitCode(err)
+}
+
+// newParser makes the parser of the command line, and with it the model that help,
+// completion and manual are made from.
+func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
+	return kong.New(c, append(options, kong.Name("lukv"), kong.Description(description),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", "), "allocators": strings.Join(lukv.Allocators(), ", "),
+			"shapes":        strings.Join(model.Shapes(), ", "),
+			"normalization": lukv.DefaultProfileIdentity().Normalization},
+		kong.ExplicitGroups([]kong.Group{
+			{Key: "model", Title: "Model:"},
+			{Key: "policy", Title: "Compression:"},
+			{Key: "sampling", Title: "Sampling:"},
+		}))...)
+}
+
+// helpOf is the command line that shows the help of the command that was asked for.
+func helpOf(k *kong.Context) string {
+	if k != nil {
+		for _, p := range k.Path {
+			if p.Command != nil {
+				return "lukv " + p.Command.Name + " --help"
+			}
+		}
+	}
+	return "lukv --help"
 }
 
 // oneLine is an error on one line; joined errors come with line breaks.

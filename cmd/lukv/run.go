@@ -184,6 +184,7 @@ func (r *runner) run() error {
 		return err
 	}
 	sampling.TopLogProbs = r.Logprobs
+	r.e.noteSeed(sampling)
 	s, err := r.begin(contextText, prompt)
 	if err != nil {
 		return err
@@ -194,12 +195,14 @@ func (r *runner) run() error {
 			return err
 		}
 	}
+	r.result.Model = r.m.ID()
 	if r.JSON {
-		r.result.Model = r.m.ID()
-		return report.WriteJSON(r.e.out, r.result)
+		if err := report.WriteJSON(r.e.out, r.result); err != nil {
+			return err
+		}
 	}
 	if r.Stats {
-		r.result.Stats.write(r.e.err, r.result.Policy != nil)
+		r.result.Stats.write(r.e.err, r.result.Policy)
 	}
 	return nil
 }
@@ -243,14 +246,17 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	}
 	o.Compression = policy
 	if r.Load != "" {
+		if policy != nil && budgeted(policy) {
+			return nil, usage("--policy: the context of --load is compressed already, or was saved as it is; only a policy without ratio and budget goes with it")
+		}
 		s, err := r.m.LoadSession(r.Load, o)
 		if err != nil {
 			return nil, err
 		}
-		r.contextDone(s, policy, 0)
+		r.contextDone(s, 0)
 		return s, r.save(s)
 	}
-	if policy != nil && contextText == "" && (policy.Ratio > 0 || policy.BudgetTokens > 0 || policy.BudgetBytes > 0) {
+	if policy != nil && contextText == "" && budgeted(policy) {
 		return nil, usage("compression needs --context: without it there is nothing to compress before the prompt")
 	}
 	if contextText == "" && r.Save != "" {
@@ -261,7 +267,7 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.contextDone(s, policy, 0)
+		r.contextDone(s, 0)
 		return s, nil
 	}
 	head, _ := r.framing.Prompt(contextText, "", "")
@@ -279,8 +285,8 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 		return nil, err
 	}
 	p.clear()
-	r.contextDone(s, policy, time.Since(start))
-	r.advise(s, policy)
+	r.contextDone(s, time.Since(start))
+	r.e.advise(s)
 	if err := r.save(s); err != nil {
 		s.Close()
 		return nil, err
@@ -296,7 +302,7 @@ func (r *runner) save(s *model.Session) error {
 }
 
 // contextDone notes what the context took.
-func (r *runner) contextDone(s *model.Session, policy *lukv.Policy, took time.Duration) {
+func (r *runner) contextDone(s *model.Session, took time.Duration) {
 	st := s.Stats()
 	x := &r.result.Stats
 	x.ContextTokens, x.ContextMS = s.Len(), ms(took)
@@ -307,28 +313,18 @@ func (r *runner) contextDone(s *model.Session, policy *lukv.Policy, took time.Du
 	x.FullBytes, x.CompressedBytes, x.PeakBytes = st.FullBytes, st.CacheBytes, st.PeakBytes
 	x.FinalBytes = st.CacheBytes
 	x.Ratio, x.Entries, x.FullEntries = st.Ratio, st.Entries, st.FullEntries
-	r.result.Policy = policy
+	r.result.Policy = s.Policy()
+}
+
+// budgeted reports whether a policy compresses a context, not only while decoding.
+func budgeted(p *lukv.Policy) bool {
+	return p.Ratio > 0 || p.BudgetTokens > 0 || p.BudgetBytes > 0
 }
 
 // advise says what a user should know about how the context was compressed.
-func (r *runner) advise(s *model.Session, policy *lukv.Policy) {
-	if policy == nil {
-		return
-	}
-	c := r.m.Config()
-	o := s.Cache().Options()
-	shape := lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, Excluded: make([]bool, c.Layers), BytesPerEntry: 2 * c.HeadDim * o.Type.Size()}
-	var budgets [][]int
-	for at, l := range s.Stats().Layers {
-		shape.Excluded[at] = l.Window > 0
-		budgets = append(budgets, l.Entries)
-	}
-	compiled, err := policy.Compile(r.m.ID(), shape)
-	if err != nil {
-		return // the session has compiled it; there is nothing to add
-	}
-	for _, note := range compiled.Notes(compiled.Demand(s.Len()), budgets) {
-		r.e.note("note: %s", note)
+func (e *env) advise(s *model.Session) {
+	for _, note := range s.Notes() {
+		e.note("note: %s", note)
 	}
 }
 
@@ -406,7 +402,7 @@ func (r *runner) token(t model.Token) runToken {
 }
 
 // write prints statistics for people.
-func (x *runStats) write(w io.Writer, compressed bool) {
+func (x *runStats) write(w io.Writer, policy *lukv.Policy) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-9s %s\n", name, fmt.Sprintf(format, args...))
 	}
@@ -418,12 +414,15 @@ func (x *runStats) write(w io.Writer, compressed bool) {
 	}
 	line("prompt", "%s", since(x.PromptMS))
 	line("answer", "%s (%.1f tokens/s)", since(x.DecodeMS), x.DecodeRate)
-	if compressed || x.Ratio > 0 {
+	if policy != nil || x.Ratio > 0 {
 		line("cache", "%s full, %s compressed, %s peak, %s at the end",
 			report.Bytes(x.FullBytes), report.Bytes(x.CompressedBytes), report.Bytes(x.PeakBytes), report.Bytes(x.FinalBytes))
 		line("removed", "%.2f %% (%d of %d entries kept)", 100*x.Ratio, x.Entries, x.FullEntries)
 	} else {
 		line("cache", "%s, %s at the end", report.Bytes(x.FullBytes), report.Bytes(x.FinalBytes))
+	}
+	if policy != nil {
+		line("policy", "%s", policy)
 	}
 	line("machine", "%d threads, %s, %s", x.Threads, x.CPU, x.Precision)
 	if x.Device != "" {

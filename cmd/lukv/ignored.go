@@ -1,0 +1,184 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/lukv/lukv/model/builtin"
+)
+
+// No flag is ignored silently: where one would have no effect beside the others,
+// the command says so and does nothing. What can be known from the command line
+// alone stands here; what depends on a file, with the code that reads it.
+
+// given are the flags of a command line, by name. Defaults and what comes from
+// environment variables are not among them.
+type given map[string]bool
+
+func givenFlags(k *kong.Context) given {
+	g := given{}
+	for _, p := range k.Path {
+		if p.Flag != nil {
+			g[p.Flag.Name] = true
+		}
+	}
+	return g
+}
+
+// any reports whether one of the flags was given.
+func (g given) any(flags string) bool { return g.first(flags) != "" }
+
+// first returns the first of the flags that was given, "" if none was.
+func (g given) first(flags string) string {
+	for name := range strings.FieldsSeq(flags) {
+		if g[name] {
+			return name
+		}
+	}
+	return ""
+}
+
+// unused is an error if one of the flags was given.
+func (g given) unused(flags, why string) error {
+	if name := g.first(flags); name != "" {
+		return usage("--%s would have no effect: %s", name, why)
+	}
+	return nil
+}
+
+// A thrifty command refuses flags that would have no effect.
+type thrifty interface{ unused(given) error }
+
+// Flags that say how much is removed, and those that say how.
+const (
+	budgetFlags  = "ratio budget-tokens budget-bytes"
+	shapingFlags = "metric allocator profile compat sinks window"
+	drawingFlags = "top-k top-p min-p"
+	answerFlags  = "answer-prefix max-tokens stop temperature top-k top-p min-p repetition-penalty seed logprobs"
+)
+
+func (f *policyFlags) unused(g given) error {
+	if !g.any(budgetFlags + " decode policy") {
+		if err := g.unused(shapingFlags, "nothing would be compressed without --ratio, --budget-tokens, --budget-bytes or --decode"); err != nil {
+			return err
+		}
+	}
+	if d, err := parseDecode(f.Decode); err == nil && d.Enabled() && d.Mode != "periodic" && !g.any(budgetFlags+" policy") {
+		if err := g.unused("metric", "the decode mode "+d.Mode+" ranks by itself"); err != nil {
+			return err
+		}
+	}
+	return checkProfile(g, []string{f.Allocator}, f.Policy != "")
+}
+
+// checkProfile refuses profiles that no allocator asks for. That of a policy in a
+// file is only known later.
+func checkProfile(g given, allocators []string, file bool) error {
+	if !g["profile"] || file {
+		return nil
+	}
+	for _, text := range splitList(allocators) {
+		a, err := parseAllocator(text)
+		if err != nil {
+			return err
+		}
+		if a.NeedsProfile() {
+			return nil
+		}
+	}
+	return g.unused("profile", "only the allocator lukv uses a profile (--allocator lukv)")
+}
+
+func (f *samplingFlags) unused(g given) error {
+	if f.Temperature != nil && *f.Temperature == 0 {
+		return g.unused(drawingFlags, "a temperature of 0 always takes the most likely token")
+	}
+	return nil
+}
+
+func (c *runCmd) unused(g given) error {
+	if c.Load != "" {
+		const why = "the context of --load is compressed already, or was saved as it is"
+		if err := g.unused(budgetFlags, why); err != nil {
+			return err
+		}
+	}
+	if err := c.policyFlags.unused(g); err != nil {
+		return err
+	}
+	if c.Save != "" && c.Prompt == "" {
+		if err := g.unused(answerFlags, "without a prompt, --save only saves the context"); err != nil {
+			return err
+		}
+	}
+	return c.samplingFlags.unused(g)
+}
+
+func (c *chatCmd) unused(g given) error {
+	if err := c.policyFlags.unused(g); err != nil {
+		return err
+	}
+	return c.samplingFlags.unused(g)
+}
+
+func (c *profileCmd) unused(g given) error {
+	if c.FromNPY != "" {
+		if err := g.unused("limit texts text questions data template cache-type max-context max-cache", "--from-npy measures nothing"); err != nil {
+			return err
+		}
+	}
+	if c.Model == builtin.Name {
+		if err := g.unused("template", "prompts of the embedded model are always those of its card"); err != nil {
+			return err
+		}
+	}
+	if c.Temperature == 0 {
+		return g.unused("top-p seed", "without --temperature the most likely token is always taken")
+	}
+	return nil
+}
+
+func (c *evalCmd) unused(g given) error {
+	if !g.any("limit fraction") {
+		if err := g.unused("seed", "all questions are asked unless --limit or --fraction draws some"); err != nil {
+			return err
+		}
+	}
+	return checkProfile(g, c.Allocator, false)
+}
+
+func (c *demoCmd) unused(g given) error {
+	if n := len(builtinTexts()); c.Texts > n {
+		return usage("--texts: found %d, expected at most %d", c.Texts, n)
+	}
+	return nil
+}
+
+func (c *benchCmd) unused(g given) error {
+	if c.Compare {
+		return g.unused("shape weights threads precision cpu cache-type device gpu-layers pp tg depth batch reps busy start mapped max-memory "+
+			budgetFlags+" "+shapingFlags, "--compare measures nothing")
+	}
+	if len(c.Models) > 0 && len(c.Shape) == 0 {
+		if err := g.unused("weights mapped", "there are no random weights without --shape"); err != nil {
+			return err
+		}
+	}
+	if !g["ratio"] {
+		if err := g.unused("metric allocator profile", "nothing would be compressed without --ratio"); err != nil {
+			return err
+		}
+	}
+	if c.Start && !g.any("pp tg") {
+		if err := g.unused("depth batch busy ratio", "--start alone measures nothing else: give --pp or --tg, too"); err != nil {
+			return err
+		}
+	}
+	if g["pp"] && !g["tg"] {
+		if err := g.unused("batch busy", "they are about decoding: give --tg, too"); err != nil {
+			return err
+		}
+	}
+	return checkProfile(g, c.Allocator, false)
+}
