@@ -210,9 +210,6 @@ func (c *benchCmd) compressions() ([]bench.Compression, error) {
 	}
 	if len(ratios) == 0 {
 		ratios = []float64{0}
-		if len(c.Metric)+len(c.Allocator)+len(c.Profile) > 0 {
-			return nil, usage("--ratio is missing: nothing would be compressed")
-		}
 	}
 	profiles, err := loadProfiles(c.Profile)
 	if err != nil {

@@ -74,7 +74,7 @@ func TestBenchRefuses(t *testing.T) {
 	fails(t, exitUsage, "--shape: shape \"gpt\"", "bench", "--shape", "gpt")
 	fails(t, exitUsage, "--cpu: instruction set", "bench", "--cpu", "z80")
 	fails(t, exitUsage, "--ratio: found \"1\"", "bench", "--ratio", "0,1")
-	fails(t, exitUsage, "--ratio is missing", "bench", "--metric", "keydiff")
+	fails(t, exitUsage, "--metric would have no effect", "bench", "--metric", "keydiff")
 	fails(t, exitUsage, "--reps: found 0", "bench", "--reps", "0")
 	fails(t, exitUsage, "threads: found -2", "bench", "--threads=-2")
 	fails(t, exitUsage, "--compare: found 1 results", "bench", "--compare", "a.json")

@@ -26,7 +26,7 @@ var alwaysUsed = map[string]string{
 		"no-full sinks window limit fraction max-new-tokens match ruler-clean raw query-aware share-prefill items csv json markdown",
 	"demo":    "metric ratio limit json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"inspect": "json",
-	"pull":    "include exclude parallel json",
+	"pull":    "include exclude parallel verify json",
 	"bench":   "compare csv json markdown",
 	"devices": "json", "version": "json",
 	"tokenize": "decode json",

@@ -5,39 +5,213 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/lukv/lukv/internal/filelock"
 )
 
-// Write calls write with a new file beside path and renames that to path when
-// it is complete, replacing an older file. On failure nothing is left behind
-// and an older file stays. The file has the permissions perm.
-func Write(path string, perm fs.FileMode, write func(io.Writer) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.tmp")
-	if err != nil {
+// Write calls write with a new file and gives it the name path when it is
+// complete, replacing an older file. On failure nothing is left behind and an
+// older file stays. The file gets those permissions of perm that the process's
+// mask leaves and that an older file had.
+func Write(path string, perm fs.FileMode, write func(io.Writer) error) error {
+	if err := toPath(path, perm, write); err != nil {
 		var pathErr *fs.PathError
-		if errors.As(err, &pathErr) { // the name that was asked for says more
-			err = fmt.Errorf("create %s: %w", path, pathErr.Err)
+		if errors.As(err, &pathErr) && pathErr.Path != path { // the name that was asked for says more
+			return fmt.Errorf("create %s: %w", path, pathErr.Err)
 		}
 		return err
 	}
-	defer func() {
+	return nil
+}
+
+func toPath(path string, perm fs.FileMode, write func(io.Writer) error) error {
+	info, err := os.Stat(path)
+	switch {
+	case err == nil && info.IsDir():
+		return &fs.PathError{Op: "create", Path: path, Err: errors.New("found a directory, expected a file")}
+	case err == nil && (!info.Mode().IsRegular() || isDescriptor(path)):
+		return through(path, write)
+	case err == nil:
+		perm &= info.Mode().Perm()
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	target, err := behindLinks(path)
+	if err != nil {
+		return err
+	}
+	removeStale(target)
+	return replace(target, perm, write)
+}
+
+// through writes to what is there already and is no regular file. A pipe that
+// nobody reads is an error, not a wait.
+func through(path string, write func(io.Writer) error) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	err = write(f)
+	return errors.Join(err, f.Close())
+}
+
+// isDescriptor reports whether a path names one of the process's open files,
+// whose file must stay where it is.
+func isDescriptor(path string) bool {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return false
+	}
+	for range maxLinks {
+		dir, err := filepath.EvalSymlinks(filepath.Dir(abs))
 		if err != nil {
-			f.Close() // closed already if the rename failed
-			err = errors.Join(err, os.Remove(f.Name()))
+			return false
+		}
+		if ok, _ := filepath.Match("/proc/*/fd", dir); ok || dir == "/dev/fd" {
+			return true
+		}
+		to, err := os.Readlink(abs)
+		if err != nil {
+			return false
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(dir, to)
+		}
+		abs = to
+	}
+	return false
+}
+
+const maxLinks = 40
+
+// behindLinks follows links to the file that they stand for, which need not be
+// there yet.
+func behindLinks(path string) (string, error) {
+	for range maxLinks {
+		to, err := os.Readlink(path)
+		if err != nil {
+			return path, nil
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	return "", &fs.PathError{Op: "create", Path: path, Err: errors.New("too many links")}
+}
+
+// replace writes a file beside path and renames it to that.
+func replace(path string, perm fs.FileMode, write func(io.Writer) error) (err error) {
+	f, finish, err := create(path, perm)
+	if err != nil {
+		return err
+	}
+	done := false
+	defer func() {
+		f.Close()
+		if !done {
+			err = errors.Join(err, finish(""))
 		}
 	}()
 	if err := write(f); err != nil {
 		return err
 	}
-	if err := f.Chmod(perm); err != nil {
+	// The mask may have left more than an older file had.
+	if err := f.Chmod(perm & permOf(f)); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	if err := f.Close(); err != nil {
+	done = true
+	if err := finish(path); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), path)
+	if d, err := os.Open(filepath.Dir(path)); err == nil {
+		_ = d.Sync() // makes the new name durable where folders can be synced
+		d.Close()
+	}
+	return nil
+}
+
+func permOf(f *os.File) fs.FileMode {
+	if info, err := f.Stat(); err == nil {
+		return info.Mode().Perm()
+	}
+	return 0o600
+}
+
+// named creates a file beside path under a name of its own, locked as long as it
+// is open, which tells it from what killed programs left. finish gives it the
+// name it is called with, or removes it.
+func named(path string, perm fs.FileMode) (f *os.File, finish func(string) error, err error) {
+	for try := 0; ; try++ {
+		temp := tempName(path)
+		f, err = os.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, perm|0o200)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrExist) || try == 100 {
+			return nil, nil, err
+		}
+	}
+	_, _ = filelock.Try(f)
+	return f, func(name string) error {
+		f.Close() // some systems rename and remove closed files only
+		if name == "" {
+			return os.Remove(f.Name())
+		}
+		err := os.Rename(f.Name(), name)
+		if err != nil {
+			os.Remove(f.Name())
+		}
+		return err
+	}, nil
+}
+
+func tempName(path string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+strconv.FormatUint(rand.Uint64(), 10)+".tmp")
+}
+
+// staleAge is how old a temporary file must be to be taken for a dead one's: a
+// live one may not be locked yet.
+const staleAge = time.Minute
+
+// removeStale removes what killed programs left of writing path: their locks are
+// gone.
+func removeStale(path string) {
+	left, err := regexp.Compile(`^\.` + regexp.QuoteMeta(filepath.Base(path)) + `\.[0-9]+\.tmp$`)
+	if err != nil {
+		return
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		if !left.MatchString(name) {
+			continue
+		}
+		temp := filepath.Join(filepath.Dir(path), name)
+		info, err := os.Lstat(temp)
+		if err != nil || !info.Mode().IsRegular() || time.Since(info.ModTime()) < staleAge {
+			continue
+		}
+		if f, err := os.OpenFile(temp, os.O_RDWR|syscall.O_NONBLOCK, 0); err == nil {
+			free, _ := filelock.Try(f)
+			f.Close()
+			if free {
+				os.Remove(temp)
+			}
+		}
+	}
 }

@@ -3,35 +3,134 @@ package atomicfile
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/filelock"
 )
+
+func text(s string, err error) func(io.Writer) error {
+	return func(w io.Writer) error {
+		io.WriteString(w, s)
+		return err
+	}
+}
+
+func contents(t *testing.T, path string) string {
+	t.Helper()
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(got)
+}
+
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
 
 func TestWrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x")
-	text := func(s string, err error) func(io.Writer) error {
-		return func(w io.Writer) error {
-			io.WriteString(w, s)
-			return err
-		}
-	}
 	require.NoError(t, Write(path, 0o600, text("old", nil)))
 	broken := errors.New("broken")
 	require.ErrorIs(t, Write(path, 0o600, text("half", broken)), broken)
-	got, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, "old", string(got))
+	require.Equal(t, "old", contents(t, path))
 	require.NoError(t, Write(path, 0o600, text("new", nil)))
-	got, err = os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, "new", string(got))
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, entries, 1, "nothing left behind")
+	require.Equal(t, "new", contents(t, path))
+	require.Equal(t, []string{"x"}, names(t, dir), "nothing left behind")
 	missing := filepath.Join(dir, "no", "x")
 	require.ErrorContains(t, Write(missing, 0o600, text("", nil)), missing)
+	require.ErrorContains(t, Write(dir, 0o600, text("", nil)), "found a directory")
+}
+
+// TestNamed: files without a name are not everywhere.
+func TestNamed(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x")
+	f, finish, err := named(path, 0o600)
+	require.NoError(t, err)
+	require.Len(t, names(t, dir), 1)
+	f.WriteString("text")
+	require.NoError(t, finish(path))
+	require.Equal(t, "text", contents(t, path))
+	_, finish, err = named(path, 0o600)
+	require.NoError(t, err)
+	require.NoError(t, finish(""))
+	require.Equal(t, []string{"x"}, names(t, dir))
+}
+
+// TestPermissions: an older file that others may not read stays so.
+func TestPermissions(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	perm := func() fs.FileMode {
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		return info.Mode().Perm()
+	}
+	require.NoError(t, Write(path, 0o644, text("", nil)))
+	assert.Equal(t, fs.FileMode(0o600), perm()&0o700, "its owner reads and writes it")
+	require.NoError(t, Write(path, 0o600, text("", nil)))
+	assert.Equal(t, fs.FileMode(0o600), perm())
+	require.NoError(t, Write(path, 0o644, text("", nil)))
+	assert.Equal(t, fs.FileMode(0o600), perm())
+}
+
+// TestLinks: the file behind a link is replaced, also one that is not there yet;
+// the link stays.
+func TestLinks(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "sub"), 0o700))
+	link := filepath.Join(dir, "link")
+	require.NoError(t, os.Symlink("second", link))
+	require.NoError(t, os.Symlink(filepath.Join("sub", "file"), filepath.Join(dir, "second")))
+	for _, want := range []string{"first", "again"} {
+		require.NoError(t, Write(link, 0o600, text(want, nil)))
+		require.Equal(t, want, contents(t, filepath.Join(dir, "sub", "file")))
+	}
+	to, err := os.Readlink(link)
+	require.NoError(t, err)
+	require.Equal(t, "second", to)
+	require.Equal(t, []string{"file"}, names(t, filepath.Join(dir, "sub")))
+
+	require.NoError(t, os.Symlink("circle", filepath.Join(dir, "circle")))
+	require.Error(t, Write(filepath.Join(dir, "circle"), 0o600, text("", nil)))
+}
+
+// TestStale: what killed programs left is removed, what live ones write is not.
+func TestStale(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x")
+	old := time.Now().Add(-2 * staleAge)
+	put := func(name string) *os.File {
+		f, err := os.Create(filepath.Join(dir, name))
+		require.NoError(t, err)
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	age := func(name string) { require.NoError(t, os.Chtimes(filepath.Join(dir, name), old, old)) }
+	put(".x.123.tmp").Close()
+	age(".x.123.tmp")
+	live := put(".x.456.tmp")
+	_, err := filelock.Try(live)
+	require.NoError(t, err)
+	age(".x.456.tmp")
+	put(".x.789.tmp") // new: perhaps about to be locked
+	for _, name := range []string{".y.123.tmp", ".x.notes.tmp"} {
+		put(name)
+		age(name)
+	}
+	require.NoError(t, Write(path, 0o600, text("", nil)))
+	assert.ElementsMatch(t, []string{"x", ".x.456.tmp", ".x.789.tmp", ".y.123.tmp", ".x.notes.tmp"}, names(t, dir))
 }
