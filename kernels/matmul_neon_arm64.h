@@ -108,5 +108,5 @@ three1:
 done:
 	MOVD tile_cols(R0), R1
 	SUB  R12, R1, R1
-	MOVD R1, ret+8(FP)
+	MOVD R1, done+8(FP)
 	RET
