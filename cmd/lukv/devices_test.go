@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -27,6 +28,7 @@ func TestMain(m *testing.M) {
 var testDir string
 
 func runTests(m *testing.M) int {
+	probeTime, probeBytes = time.Millisecond, 4<<20
 	var err error
 	if testDir, err = os.MkdirTemp("", "lukv-test-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
