@@ -1,0 +1,55 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv"
+)
+
+// TestCacheNeed compares what is said beforehand with what sessions take.
+func TestCacheNeed(t *testing.T) {
+	ctx := context.Background()
+	for _, shape := range testShapes {
+		m := shape.open(t, WithThreads(2))
+		for _, p := range []*lukv.Policy{
+			nil, {Ratio: 0},
+			{Ratio: 0.7, Metric: lukv.MetricConfig{Name: "knorm"}},
+			{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "knorm"}, Allocator: lukv.AllocatorConfig{Name: "pyramidkv"}},
+			{BudgetTokens: 50, Metric: lukv.MetricConfig{Name: "keydiff"}},
+			{Ratio: 0.6, Metric: lukv.MetricConfig{Name: "keydiff"}, Allocator: lukv.AllocatorConfig{Name: "adakv"}},
+			{Ratio: 0.6, Metric: lukv.MetricConfig{Name: "keydiff"}, Allocator: lukv.AllocatorConfig{Name: "global"}},
+		} {
+			for _, n := range [][2]int{{0, 5}, {1, 0}, {200, 0}, {333, 40}} {
+				name := fmt.Sprintf("%s %+v %v", shape.name, p, n)
+				o := SessionOptions{Compression: p, ChunkTokens: 50, PageEntries: 16}
+				need, err := m.CacheNeed(o, n[0], n[1])
+				require.NoError(t, err)
+				s := newTestSession(t, m, o)
+				require.NoError(t, s.Prefill(ctx, randomTokens(n[0], 97, 1)))
+				require.NoError(t, s.Prefill(ctx, randomTokens(n[1], 97, 2)))
+				st := s.Stats()
+				require.LessOrEqual(t, st.PeakBytes, need.Peak, name)
+				require.LessOrEqual(t, st.CacheBytes, need.Held, name)
+				require.GreaterOrEqual(t, need.Peak, need.Held, name)
+				exact := p == nil || p.Allocator.Name == "" || p.Allocator.Name == "pyramidkv"
+				if exact && shape.window == 0 {
+					require.Equal(t, need.Held, st.CacheBytes, name)
+					require.Equal(t, need.Peak, st.PeakBytes, name)
+				}
+				slack := int64(m.cfg.Layers*m.cfg.KVHeads*2) * s.cache.Stats().PageBytes
+				if shape.window == 0 && (p == nil || p.Allocator.Name != "global") {
+					require.LessOrEqual(t, need.Held, st.CacheBytes+slack, name)
+				}
+				require.NoError(t, s.Close())
+			}
+		}
+		_, err := m.CacheNeed(SessionOptions{}, m.cfg.MaxPositions, 1)
+		require.ErrorContains(t, err, "in all")
+		_, err = m.CacheNeed(SessionOptions{Compression: &lukv.Policy{Ratio: 2}}, 10, 1)
+		require.Error(t, err)
+	}
+}
