@@ -15,8 +15,8 @@ const benchDim = 128
 func benchTypes(b *testing.B, run func(b *testing.B, c *Cache)) {
 	for _, typ := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 		b.Run(typ.String(), func(b *testing.B) {
-			checking = false
-			defer func() { checking = true }()
+			checking = func() bool { return false }
+			defer func() { checking = func() bool { return true } }()
 			run(b, open(b, Options{Layers: 1, KVHeads: 1, HeadDim: benchDim, Type: typ}))
 		})
 	}

@@ -523,8 +523,8 @@ func testConcurrentHeads(t *testing.T, at place) {
 }
 
 func TestSteadyAppendAllocatesNothing(t *testing.T) {
-	checking = false
-	defer func() { checking = true }()
+	checking = func() bool { return false }
+	defer func() { checking = func() bool { return true } }()
 	for _, typ := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 		c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 64, PageEntries: 16, Type: typ, Windows: []int{100}})
 		pos := []int32{0}

@@ -3,18 +3,20 @@ package kvcache
 import (
 	"fmt"
 	"os"
+	"sync"
 
 	"github.com/lukv/lukv/internal/arena"
 	"github.com/lukv/lukv/kernels"
 )
 
-// checking says whether every change is followed by a check.
-var checking = os.Getenv("LUKV_CHECK") == "1"
+// checking says whether every change is followed by a check. It is asked for the
+// first time when a cache changes, so that a program's tests can set the variable.
+var checking = sync.OnceValue(func() bool { return os.Getenv("LUKV_CHECK") == "1" })
 
 // checkAfter checks a head that was changed, if checks are on. A contradiction
 // is an error in this package or in a kernel that writes where it must not.
 func (c *Cache) checkAfter(layer, head int) {
-	if checking {
+	if checking() {
 		if err := c.checkOne(layer*c.o.KVHeads + head); err != nil {
 			panic("kvcache: " + err.Error())
 		}
@@ -22,7 +24,7 @@ func (c *Cache) checkAfter(layer, head int) {
 }
 
 func (c *Cache) checkAll() {
-	if checking {
+	if checking() {
 		if err := c.Check(); err != nil {
 			panic("kvcache: " + err.Error())
 		}

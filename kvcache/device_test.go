@@ -112,8 +112,8 @@ func TestTableGrowsInPlace(t *testing.T) {
 }
 
 func TestSteadyReserveAllocatesNothing(t *testing.T) {
-	checking = false
-	defer func() { checking = true }()
+	checking = func() bool { return false }
+	defer func() { checking = func() bool { return true } }()
 	c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 64, PageEntries: 1024, Device: newFake()})
 	pos := []int32{0}
 	step := func() {

@@ -10,7 +10,7 @@ import (
 
 // TestMain switches the checks on and wants every page back at the end.
 func TestMain(m *testing.M) {
-	checking = true
+	checking = func() bool { return true }
 	code := m.Run()
 	if live, mapped := arena.Live(), arena.Mapped(); code == 0 && (live != 0 || mapped != 0) {
 		fmt.Printf("caches left open by tests: %d bytes in use, %d mapped\n", live, mapped)

@@ -75,7 +75,7 @@ func (s *Session) Policy() *lukv.Policy {
 
 // Notes says what a user should know about how the context was compressed:
 // budgets that are nearly nothing, protected entries that do not fit, a pyramid
-// without slope. A loaded session has none.
+// without slope, scores that say nothing. A loaded session has none.
 func (s *Session) Notes() []string { return s.notes }
 
 // reset forgets the decode state.

@@ -45,6 +45,7 @@ type prefillJob struct {
 	r       *run          // that computes the layers
 	w       *watcher
 	rank    func(context.Context, lukv.Metric, *lukv.Layer) (lukv.Scores, error)
+	notes   []string
 	err     error
 }
 
@@ -142,10 +143,10 @@ func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
 	start := time.Now()
 	defer func() { j.s.stats.EvictTime += time.Since(start) }()
 	if n := scores.NaNs(); n > 0 {
-		j.s.m.log.Warn("metric gave scores that are not numbers", "layer", at, "scores", n)
+		j.notes = append(j.notes, fmt.Sprintf("layer %d: the metric gave %d scores that are not numbers", at, n))
 	}
 	if scores.Degenerate() {
-		j.s.m.log.Warn("metric gave every entry of a head the same score", "layer", at)
+		j.notes = append(j.notes, fmt.Sprintf("layer %d: the metric gave every entry of a head the same score", at))
 	}
 	errs := make([]error, len(budgets))
 	kept := make([][]int32, len(budgets))
@@ -187,7 +188,7 @@ func (j *prefillJob) finish(ctx context.Context) error {
 			lens[at] = append(lens[at], j.s.cache.Len(at, h))
 		}
 	}
-	j.s.notes = j.c.plan.Notes(j.demand, lens)
+	j.s.notes = append(j.c.plan.Notes(j.demand, lens), j.notes...)
 	for _, note := range j.s.notes {
 		j.c.m.log.Warn("compression", "note", note)
 	}

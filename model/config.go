@@ -52,7 +52,7 @@ type Config struct {
 	KVHeads      int // divides Heads
 	HeadDim      int // even
 	Vocab        int
-	MaxPositions int // tokens the model was made for
+	MaxPositions int // tokens the model was made for, with YaRN those it is stretched to
 
 	NormEps float64
 	Rope    RopeConfig
@@ -242,11 +242,27 @@ func ParseConfig(text []byte) (*Config, error) {
 	if o.err != nil {
 		return nil, o.err
 	}
+	if c.Rope.Type == "yarn" {
+		c.stretchYarn()
+	}
 	// The rotation's own checks, among them that HeadDim is even.
 	if _, err := newRope(c); err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// stretchYarn sets MaxPositions to what a YaRN config allows. Folders of the Qwen
+// family leave max_position_embeddings at the length before stretching, others
+// give the stretched one.
+func (c *Config) stretchYarn() {
+	r := &c.Rope
+	if r.OriginalMax == 0 {
+		r.OriginalMax = c.MaxPositions
+	}
+	if n := r.Factor * float64(r.OriginalMax); n > float64(c.MaxPositions) {
+		c.MaxPositions = int(min(n, maxPositionsCap))
+	}
 }
 
 // findArch returns the key of archs that the config asks for: by model_type or,

@@ -122,7 +122,7 @@ func TestConfigRope(t *testing.T) {
 			RopeConfig{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}},
 		{"yarn", jsonKeys{"rope_scaling": yarn, "rope_theta": 1e6}, RopeConfig{Theta: 1e6, Type: "yarn", Factor: 4, OriginalMax: 64}},
 		{"yarn, everything", jsonKeys{"rope_scaling": jsonKeys{"rope_type": "yarn", "factor": 4, "beta_fast": 16, "beta_slow": 2, "truncate": false, "attention_factor": 1.5, "mscale": 0.7, "mscale_all_dim": 0.9}},
-			RopeConfig{Theta: 1e4, Type: "yarn", Factor: 4, BetaFast: 16, BetaSlow: 2, NoTruncate: true, AttentionFactor: 1.5, MScale: 0.7, MScaleAllDim: 0.9}},
+			RopeConfig{Theta: 1e4, Type: "yarn", Factor: 4, OriginalMax: 2048, BetaFast: 16, BetaSlow: 2, NoTruncate: true, AttentionFactor: 1.5, MScale: 0.7, MScaleAllDim: 0.9}},
 		{"scaling added to a newer config", jsonKeys{"rope_scaling": yarn, "rope_parameters": jsonKeys{"rope_type": "default", "rope_theta": 1e6}},
 			RopeConfig{Theta: 1e6, Type: "yarn", Factor: 4, OriginalMax: 64}},
 		{"default scaling beside parameters", jsonKeys{"rope_scaling": jsonKeys{"type": "default"}, "rope_parameters": jsonKeys{"rope_type": "linear", "factor": 2, "rope_theta": 1e6}},
@@ -132,6 +132,31 @@ func TestConfigRope(t *testing.T) {
 		got, err := ParseConfig(withKeys(c.keys))
 		if assert.NoError(t, err, c.name) {
 			assert.Equal(t, c.want, got.Rope, c.name)
+		}
+	}
+}
+
+// TestYarnContext: with YaRN the context is what the config allows, whether or
+// not max_position_embeddings is stretched already.
+func TestYarnContext(t *testing.T) {
+	yarn := func(factor, original any) jsonKeys {
+		return jsonKeys{"type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+	}
+	for _, c := range []struct {
+		name    string
+		max     int
+		scaling jsonKeys
+		want    int
+	}{
+		{"as Qwen folders do", 32768, yarn(4.0, 32768), 131072},
+		{"stretched in the config", 131072, yarn(4.0, 32768), 131072},
+		{"no original length", 2048, jsonKeys{"type": "yarn", "factor": 2.5}, 5120},
+		{"an upper bound", 1 << 20, yarn(1e9, 1<<20), maxPositionsCap},
+		{"another scaling", 2048, jsonKeys{"type": "linear", "factor": 4}, 2048},
+	} {
+		got, err := ParseConfig(withKeys(jsonKeys{"max_position_embeddings": c.max, "rope_scaling": c.scaling}))
+		if assert.NoError(t, err, c.name) {
+			assert.Equal(t, c.want, got.MaxPositions, c.name)
 		}
 	}
 }
