@@ -169,10 +169,9 @@ func TestSummarize(t *testing.T) {
 	rows := Summarize(answers())
 	require.Len(t, rows, 9)
 	assert.Equal(t, Row{
-		Method: "a", Task: "x", N: 4, Score: 0.75, Low: rows[0].Low, High: 1,
+		Method: "a", Task: "x", N: 4, Score: 0.75, Percent: 75, Interval: IntervalWilson, Low: rows[0].Low, High: rows[0].High,
 		RatioAchieved: 0.5, CacheBytes: 100, PeakBytes: 153, FullBytes: 200, Seconds: 1,
 	}, rows[0])
-	assert.Less(t, rows[0].Low, 0.75)
 	assert.Equal(t, Average, rows[2].Task)
 	assert.Equal(t, 8, rows[2].N)
 	assert.Equal(t, 0.75, rows[2].Score)
@@ -181,15 +180,123 @@ func TestSummarize(t *testing.T) {
 	assert.Equal(t, 1, rows[6].Failed)
 	assert.Equal(t, 1.0, rows[6].Score, "a failed item does not count")
 	assert.Equal(t, 1, rows[8].Failed)
+	assert.Zero(t, rows[8].Missing)
 	assert.Equal(t, rows, Summarize(answers()), "repeatable")
+}
 
-	d, low, high := Compare(answers(), "a", "b")
-	assert.Equal(t, 0.5, d)
-	assert.True(t, low <= d && d <= high)
-	d, low, high = Compare(answers(), "a", "a")
-	assert.Equal(t, [3]float64{}, [3]float64{d, low, high})
-	d, _, _ = Compare(answers(), "a", "none")
-	assert.Zero(t, d)
+// A task of which a method answered nothing is missing from its average, and
+// the row says so; the other methods' averages have it.
+func TestSummarizeMissingTask(t *testing.T) {
+	var as []Answer
+	for i, method := range []string{"a", "a", "a", "b", "b", "b"} {
+		as = append(as, Answer{Item: i % 3, Task: []string{"x", "y", "z"}[i%3], Method: method, Score: float64(i % 3)})
+	}
+	as[4].Error, as[5].Error = "does not fit", "does not fit" // b: y and z
+	as[4].Score, as[5].Score = 0, 0
+	rows := Summarize(as)
+	require.Len(t, rows, 6)
+	assert.Equal(t, 1.0, rows[3].Score)
+	assert.Zero(t, rows[3].Missing)
+	last := rows[5]
+	assert.Equal(t, [3]any{"b", Average, 1}, [3]any{last.Method, last.Task, last.N})
+	assert.Equal(t, [2]int{2, 2}, [2]int{last.Missing, last.Failed})
+	assert.Equal(t, 0.0, last.Score, "of task x alone")
+	var table bytes.Buffer
+	require.NoError(t, WriteTable(&table, rows))
+	assert.Contains(t, table.String(), "1 (2 failed, 2 tasks missing)")
+}
+
+// Fractions are summed, then divided, then multiplied by 100, then rounded
+// (spec evaluation 3.7): dividing each first makes 6.87 of these.
+func TestScoreArithmetic(t *testing.T) {
+	var as []Answer
+	for i := range 20 {
+		a := Answer{Item: i, Task: "x", Method: "m", Empty: i >= 18}
+		if i < 11 {
+			a.Score = 1. / 8
+		}
+		as = append(as, a)
+	}
+	row := Summarize(as)[0]
+	require.Equal(t, 0.06875, row.Score)
+	require.Equal(t, 6.88, row.Percent)
+	require.Equal(t, 2, row.Empty)
+	for x, want := range map[float64]float64{2.675: 2.67, 1.005: 1, 0.125: 0.12, 33.335: 33.34, 66.66666: 66.67} {
+		require.Equal(t, want, round2(x), "%v", x)
+	}
+}
+
+// Intervals of few items are Wilson's: one right answer does not make 100 %
+// certain. The values are those of the formula for n trials.
+func TestFewItems(t *testing.T) {
+	one := func(n int, score float64) []Answer {
+		var as []Answer
+		for i := range n {
+			as = append(as, Answer{Item: i, Task: "x", Method: "m", Score: score})
+		}
+		return as
+	}
+	for _, c := range []struct {
+		n           int
+		score       float64
+		low, high   float64
+		want        string
+		description string
+	}{
+		{1, 1, 0.2065, 1, IntervalWilson, "one right"},
+		{1, 0, 0, 0.7935, IntervalWilson, "one wrong"},
+		{9, 1, 0.7009, 1, IntervalWilson, "nine right"},
+		{10, 1, 1, 1, IntervalBootstrap, "enough to resample"},
+	} {
+		r := Summarize(one(c.n, c.score))[0]
+		assert.Equal(t, c.want, r.Interval, c.description)
+		assert.InDelta(t, c.low, r.Low, 5e-5, c.description)
+		assert.InDelta(t, c.high, r.High, 5e-5, c.description)
+	}
+	// Two tasks of one item and of four: as 2²/(1 + 1/4) = 3.2 items.
+	as := append(one(1, 1), one(4, 1)...)
+	for i := range as[1:] {
+		as[i+1].Task = "y"
+	}
+	low, high := wilson(1, 3.2)
+	rows := Summarize(as)
+	assert.Equal(t, [2]float64{low, high}, [2]float64{rows[2].Low, rows[2].High})
+	var table bytes.Buffer
+	require.NoError(t, WriteTable(&table, rows[:1]))
+	assert.Contains(t, table.String(), "*20.7-100.0")
+	assert.Contains(t, table.String(), "Wilson's interval")
+}
+
+func TestCompare(t *testing.T) {
+	d := Compare(answers(), "a", "b")
+	assert.Equal(t, Difference{Diff: 0.5, N: 8, Tasks: 2}, d, "too few for an interval")
+	assert.Equal(t, Difference{}, Compare(answers(), "a", "none"))
+	// A failed item counts under neither method: item 2 failed under c, where a
+	// was right.
+	d = Compare(answers(), "c", "a")
+	assert.Equal(t, [2]int{7, 2}, [2]int{d.N, d.Tasks})
+	assert.InDelta(t, (1./3+1./4)/2, d.Diff, 1e-15)
+	assert.InDelta(t, -d.Diff, Compare(answers(), "a", "c").Diff, 1e-15)
+
+	var many []Answer
+	for i := range 24 {
+		task := []string{"x", "y"}[i%2]
+		many = append(many,
+			Answer{Item: i, Task: task, Method: "a", Score: float64(min(i%4, 1))},
+			Answer{Item: i, Task: task, Method: "b", Score: float64(i % 2)})
+	}
+	d = Compare(many, "a", "b")
+	assert.Equal(t, IntervalBootstrap, d.Interval)
+	assert.Equal(t, 0.25, d.Diff)
+	assert.True(t, d.Low < d.Diff && d.Diff < d.High && d.Low > 0)
+	assert.Equal(t, Difference{N: 24, Tasks: 2, Interval: IntervalBootstrap}, Compare(many, "a", "a"))
+	for i := range many { // 24 tasks of one item each cannot be resampled by task
+		many[i].Task = fmt.Sprint(many[i].Item)
+	}
+	d = Compare(many, "a", "b")
+	assert.Equal(t, IntervalPooled, d.Interval)
+	assert.Equal(t, 0.25, d.Diff)
+	assert.True(t, d.Low < d.Diff && d.Diff < d.High)
 }
 
 func TestWriters(t *testing.T) {
@@ -197,20 +304,23 @@ func TestWriters(t *testing.T) {
 	rows[0].Method = "a|b"
 	var table, md, comma, text bytes.Buffer
 	require.NoError(t, WriteTable(&table, rows))
-	assert.Contains(t, table.String(), "75.0")
+	assert.Contains(t, table.String(), "75.00")
 	assert.Contains(t, table.String(), "(1 failed)")
-	assert.Equal(t, 10, strings.Count(table.String(), "\n"))
+	assert.Equal(t, 11, strings.Count(table.String(), "\n"), "header, rows, the note on few items")
 
 	require.NoError(t, WriteMarkdown(&md, rows))
-	assert.Equal(t, 11, strings.Count(md.String(), "\n"))
-	for line := range strings.Lines(md.String()) {
+	lines := strings.SplitAfter(md.String(), "\n")
+	assert.Len(t, lines, 14)
+	for _, line := range lines[:11] {
 		assert.Equal(t, len(header)+1, strings.Count(strings.ReplaceAll(line, `\|`, ""), "|"), line)
 	}
 
-	require.NoError(t, WriteCSV(&comma, rows))
+	require.NoError(t, WriteCSV(&comma, rows, map[string]string{"b": `{"ratio":0.5}`}))
 	records, err := csv.NewReader(&comma).ReadAll()
 	require.NoError(t, err)
 	assert.Len(t, records, 10)
+	assert.Equal(t, "policy", records[0][len(records[0])-1])
+	assert.Equal(t, `{"ratio":0.5}`, records[4][len(records[4])-1])
 
 	require.NoError(t, report.WriteJSON(&text, rows))
 	var back []Row
@@ -265,8 +375,63 @@ func TestLog(t *testing.T) {
 	assert.Error(t, err)
 }
 
+// One file of answers has one writer: a second run is refused, and no line of
+// either is lost or torn.
+func TestLogHasOneWriter(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	first, err := OpenLog(path, "h", nil)
+	require.NoError(t, err)
+	require.NoError(t, first.Add(answers()[0]))
+	_, err = OpenLog(path, "h", nil)
+	require.ErrorIs(t, err, ErrInUse)
+	_, err = OpenLog(path, "other", nil)
+	require.ErrorIs(t, err, ErrInUse)
+	require.NoError(t, first.Add(answers()[1]))
+	require.NoError(t, first.Close())
+	second, err := OpenLog(path, "h", nil)
+	require.NoError(t, err)
+	defer second.Close()
+	require.Equal(t, answers()[:2], second.Answers())
+}
+
+// A resumed run may write a shorter line where a longer one broke off: nothing
+// of the broken one stays behind it.
+func TestLogShorterLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, err := OpenLog(path, "h", nil)
+	require.NoError(t, err)
+	require.NoError(t, l.Add(Answer{Item: 0, Method: "m"}))
+	require.NoError(t, l.Close())
+	whole, err := os.ReadFile(path)
+	require.NoError(t, err)
+	broken := append(bytes.Clone(whole), `{"item":1,"task":"x","prediction":"`+strings.Repeat("long ", 1000)...)
+	require.NoError(t, os.WriteFile(path, broken, 0o644))
+	l, err = OpenLog(path, "h", nil)
+	require.NoError(t, err)
+	require.Len(t, l.Answers(), 1)
+	require.NoError(t, l.Add(Answer{Item: 1, Method: "m"}))
+	require.NoError(t, l.Close())
+	l, err = OpenLog(path, "h", nil)
+	require.NoError(t, err)
+	defer l.Close()
+	require.Equal(t, []Answer{{Item: 0, Method: "m"}, {Item: 1, Method: "m"}}, l.Answers())
+	after, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NotContains(t, string(after), "long")
+	require.True(t, bytes.HasPrefix(after, whole))
+}
+
+func TestLogIsAFile(t *testing.T) {
+	_, err := OpenLog(t.TempDir(), "h", nil)
+	require.Error(t, err)
+	if _, err := os.Stat("/dev/null"); err == nil {
+		_, err := OpenLog("/dev/null", "h", nil)
+		require.ErrorContains(t, err, "not a regular file")
+	}
+}
+
 func FuzzOpenLog(f *testing.F) {
-	f.Add([]byte(`{"format":"lukv answers 1","settings_hash":"h","settings":{}}` + "\n" + `{"item":1,"method":"m"}` + "\n{"))
+	f.Add([]byte(`{"format":"lukv answers 2","settings_hash":"h","settings":{}}` + "\n" + `{"item":1,"method":"m"}` + "\n{"))
 	f.Add([]byte("\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "log")
@@ -386,6 +551,31 @@ func TestRun(t *testing.T) {
 			assert.Equal(t, got[0].Prediction, a.Prediction, "with the full cache it makes no difference")
 		}
 	}
+}
+
+// TestQueryAwareText: the control experiment compresses context and question
+// together, in the very text that the answer sees otherwise, cut elsewhere.
+func TestQueryAwareText(t *testing.T) {
+	m := open(t)
+	tok, err := m.Tokenizer()
+	require.NoError(t, err)
+	item := Item{Context: "The code is 12.", Question: "Which code?", AnswerPrefix: "It is"}
+	parts := func(aware bool) (head, tail string) {
+		r := &runner{tok: tok, items: []Item{item}, o: Options{Framing: builtinFraming, QueryAware: aware}}
+		h, t := r.parts(0)
+		return tok.Decode(h, false), tok.Decode(t, false)
+	}
+	head, tail := parts(false)
+	assert.Equal(t, "<s><|user|>The code is 12.", head)
+	assert.Equal(t, "\n\nWhich code?<|assistant|>It is", tail)
+	head, tail = parts(true)
+	assert.Equal(t, "<s><|user|>The code is 12.\n\nWhich code?", head)
+	assert.Equal(t, "<|assistant|>It is", tail)
+
+	// Equal contexts share a compressed cache only where it holds no question.
+	two := []Item{item, item}
+	assert.Len(t, (&runner{items: two}).groups(), 1)
+	assert.Len(t, (&runner{items: two, o: Options{QueryAware: true}}).groups(), 2)
 }
 
 func TestRunFailures(t *testing.T) {

@@ -8,14 +8,20 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/lukv/lukv/internal/filelock"
 )
 
 // ErrSettings says that a file of answers was made with other settings.
 var ErrSettings = errors.New("made with other settings")
 
+// ErrInUse says that another evaluation is writing a file of answers.
+var ErrInUse = errors.New("another evaluation is writing it")
+
 // Log is a file of answers: one line that says what run it belongs to, and one
 // line per answer, written and flushed one by one, so that a run that was
-// stopped can go on. It belongs to one goroutine.
+// stopped can go on. It belongs to one goroutine, and its file to one Log: the
+// file is locked while it is open, where the system has locks.
 type Log struct {
 	f       *os.File
 	answers []Answer
@@ -34,10 +40,11 @@ type logHead struct {
 	Settings json.RawMessage `json:"settings"`
 }
 
-const logFormat = "lukv answers 1"
+const logFormat = "lukv answers 2"
 
 // OpenLog opens or creates a file of answers. hash stands for everything the
-// answers depend on; a file with another one is ErrSettings and stays as it is.
+// answers depend on; a file with another one is [ErrSettings] and stays as it is,
+// one that another Log has open is [ErrInUse].
 // settings is written into a new file, for readers. An incomplete last line, of
 // a run that died while writing it, is removed.
 func OpenLog(path, hash string, settings any) (*Log, error) {
@@ -58,6 +65,16 @@ func openLog(path, hash string, settings any) (l *Log, err error) {
 			f.Close()
 		}
 	}()
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, errors.New("not a regular file: a run could not go on from it")
+	}
+	if ok, err := filelock.Try(f); err != nil {
+		return nil, err
+	} else if !ok {
+		return nil, ErrInUse
+	}
 	l = &Log{f: f, done: map[logKey]bool{}}
 	r := bufio.NewReader(f)
 	end := int64(0) // of the last whole line

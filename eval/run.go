@@ -61,6 +61,10 @@ type Answer struct {
 	Prediction string   `json:"prediction"`
 	References []string `json:"references"`
 	Score      float64  `json:"score"`
+	Empty      bool     `json:"empty,omitempty"` // nothing was left to score once cleaned
+
+	// Notes are what a user should know about how the context was compressed.
+	Notes []string `json:"notes,omitempty"`
 
 	// Error says why there is no answer: the context, the question or the
 	// cache did not fit. Such items are listed, not scored.
@@ -309,20 +313,21 @@ func (r *runner) session(ctx context.Context, method Method, head []int32, share
 }
 
 func (r *runner) answers(ctx context.Context, method Method, s *model.Session, todo []int, share time.Duration, peak bool) error {
-	st := s.Stats()
+	st, notes := s.Stats(), s.Notes()
 	for _, i := range todo {
 		start := time.Now()
 		it := r.items[i]
 		_, tail := r.parts(i)
 		a := r.blank(method, i)
 		a.ContextTokens, a.KeptEntries, a.RatioAchieved = s.Len(), st.Entries, st.Ratio
-		a.CacheBytes, a.FullBytes = st.CacheBytes, st.FullBytes
+		a.CacheBytes, a.FullBytes, a.Notes = st.CacheBytes, st.FullBytes, notes
 		if peak {
 			a.PeakBytes = st.PeakBytes
 		}
 		switch err := r.answer(ctx, s, tail, it, &a); {
 		case err == nil:
-			a.Score = Score(r.o.Match, it.Task, r.o.Clean.Apply(a.Prediction), it.Answers)
+			text := r.o.Clean.Apply(a.Prediction)
+			a.Score, a.Empty = Score(r.o.Match, it.Task, text, it.Answers), text == ""
 		case doesNotFit(err):
 			a.Error = err.Error()
 		default:

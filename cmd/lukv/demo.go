@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/lukv/lukv/eval"
@@ -33,28 +32,43 @@ The questions were never trained on, and the profile is measured on other texts.
 // demoAllocators are compared with the full cache; the last is the project's own.
 var demoAllocators = []string{"uniform", "adakv", "lukv"}
 
-// demoExample is the task whose longest question is shown in full.
-const demoExample = "niah_single_2"
+// demoFormat names the version of what demo --json prints.
+const demoFormat = "lukv demo 1"
 
 // demoResult is what demo --json prints.
 type demoResult struct {
+	Format         string        `json:"format"`
 	Model          string        `json:"model"`
 	Metric         string        `json:"metric"`
 	Ratio          float64       `json:"ratio"`
+	Methods        []evalMethod  `json:"methods"`
+	Profile        string        `json:"profile"` // digest
 	ProfilePairs   int           `json:"profile_questions"`
 	ProfileSeconds float64       `json:"profile_seconds"`
 	Seconds        float64       `json:"seconds"`
 	Rows           []eval.Row    `json:"rows"`
-	Example        []eval.Answer `json:"example"`
+	Examples       []demoExample `json:"examples"`
 	Gains          []demoGain    `json:"gains"`
+	Notes          []evalNote    `json:"notes"`
 }
 
-// demoGain is a paired difference of accuracy, LU-KV minus another allocator.
+// demoExample is a question shown in full.
+type demoExample struct {
+	Rule         string        `json:"rule"`
+	Task         string        `json:"task"`
+	Question     string        `json:"question"`
+	AnswerPrefix string        `json:"answer_prefix"`
+	Expected     []string      `json:"expected"`
+	Answers      []eval.Answer `json:"answers"`
+}
+
+// demoGain compares LU-KV with another allocator, question by question.
 type demoGain struct {
-	Over string  `json:"over"`
-	Diff float64 `json:"diff"`
-	Low  float64 `json:"low"`
-	High float64 `json:"high"`
+	Over string `json:"over"`
+	eval.Difference
+	Wins   int `json:"wins"` // questions that LU-KV answers better
+	Ties   int `json:"ties"`
+	Losses int `json:"losses"`
 }
 
 // demo is one execution of the demo.
@@ -65,6 +79,8 @@ type demo struct {
 	metric  lukv.MetricConfig
 	profile *lukv.Profile
 	methods []eval.Method
+	items   []eval.Item
+	answers []eval.Answer // of all items under all methods
 	result  demoResult
 }
 
@@ -76,8 +92,10 @@ func (c *demoCmd) Run(e *env) error {
 	switch {
 	case !(c.Ratio > 0 && c.Ratio < 1):
 		return usage("--ratio: found %v, expected above 0 and below 1", c.Ratio)
-	case c.Texts < 1 || c.Limit < 0:
-		return usage("--texts and --limit: found %d and %d, expected at least 1 and 0", c.Texts, c.Limit)
+	case c.Limit < 0:
+		return usage("--limit: found %d, expected 0 or more", c.Limit)
+	case c.Texts < 1:
+		return usage("--texts: found %d, expected at least 1", c.Texts)
 	}
 	start := time.Now()
 	m, err := c.open(e, builtin.Name)
@@ -86,7 +104,7 @@ func (c *demoCmd) Run(e *env) error {
 	}
 	defer m.Close()
 	d := &demo{demoCmd: c, e: e, m: m, metric: metric}
-	d.result = demoResult{Model: m.ID(), Metric: metricName(metric), Ratio: c.Ratio}
+	d.result = demoResult{Format: demoFormat, Model: m.ID(), Metric: metricName(metric), Ratio: c.Ratio}
 	cfg := m.Config()
 	d.say("Model      Needle-Llama, a retriever of %s parameters: %d layers of %d KV heads",
 		count(m.WeightBytes()/2), cfg.Layers, cfg.KVHeads)
@@ -95,7 +113,7 @@ func (c *demoCmd) Run(e *env) error {
 		where += ", " + dev.Info().Name
 	}
 	d.say("           %s, loaded in %s", where, time.Since(start).Round(time.Millisecond))
-	for _, step := range []func() error{d.measure, d.example, d.questions} {
+	for _, step := range []func() error{d.measure, d.ask, d.examples, d.questions} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -103,6 +121,9 @@ func (c *demoCmd) Run(e *env) error {
 	d.result.Seconds = time.Since(start).Seconds()
 	if c.JSON {
 		return report.WriteJSON(e.out, d.result)
+	}
+	if err := writePolicies(e.out, d.result.Methods); err != nil {
+		return err
 	}
 	d.say("\nAll of it took %s. More: lukv --help, README.md, docs/results.md.", time.Since(start).Round(100*time.Millisecond))
 	return nil
@@ -144,6 +165,9 @@ func (d *demo) measure() error {
 	d.profile = p
 	took := time.Since(start)
 	d.result.ProfilePairs, d.result.ProfileSeconds = p.Pairs, took.Seconds()
+	if d.result.Profile, err = p.Digest(); err != nil {
+		return err
+	}
 	d.say("Profile    of the metric %s, measured on %d questions about %d other texts in %s", d.metric.Name, p.Pairs, len(texts), took.Round(10*time.Millisecond))
 	d.say("           percent of its entries that each head gives up when %.0f %% of all go:\n", 100*d.Ratio)
 	if !d.JSON {
@@ -160,11 +184,18 @@ func (d *demo) measure() error {
 		}
 		d.methods = append(d.methods, eval.Method{Name: a, Policy: policy})
 	}
+	for _, m := range d.methods {
+		policy, err := inForce(d.m, d.session(), m.Policy)
+		if err != nil {
+			return err
+		}
+		d.result.Methods = append(d.result.Methods, evalMethod{m.Name, policy})
+	}
 	return nil
 }
 
-// items returns the embedded samples of at least 1,024 tokens.
-func (d *demo) items() []eval.Item {
+// longSamples returns the embedded samples of at least 1,024 tokens.
+func longSamples() []eval.Item {
 	var out []eval.Item
 	for _, s := range builtin.Samples() {
 		if s.Length >= 1024 {
@@ -192,109 +223,157 @@ func (d *demo) evaluate(items []eval.Item, share bool, what string) ([]eval.Answ
 	return answers, err
 }
 
-// longest returns, for each task, the item with the longest context.
-func longest(items []eval.Item) map[string]int {
-	at := map[string]int{}
-	for i, it := range items {
-		if best, ok := at[it.Task]; !ok || len(it.Context) > len(items[best].Context) {
-			at[it.Task] = i
+// ask asks all questions and works out what came of it.
+func (d *demo) ask() error {
+	var err error
+	if d.items, err = eval.Subset(longSamples(), 0, d.Limit, 42); err != nil {
+		return err
+	}
+	if d.answers, err = d.evaluate(d.items, true, "questions"); err != nil {
+		return err
+	}
+	d.result.Rows = eval.Summarize(d.answers)
+	d.result.Notes = evalNotes(d.answers)
+	scores := d.scores()
+	own := demoAllocators[len(demoAllocators)-1]
+	for _, a := range demoAllocators[:len(demoAllocators)-1] {
+		g := demoGain{Over: a, Difference: eval.Compare(d.answers, own, a)}
+		for i := range d.items {
+			switch x, y := scores[i][own], scores[i][a]; {
+			case x > y:
+				g.Wins++
+			case x < y:
+				g.Losses++
+			default:
+				g.Ties++
+			}
+		}
+		d.result.Gains = append(d.result.Gains, g)
+	}
+	return nil
+}
+
+// scores returns the score of each item by method.
+func (d *demo) scores() []map[string]float64 {
+	out := make([]map[string]float64, len(d.items))
+	for _, a := range d.answers {
+		if out[a.Item] == nil {
+			out[a.Item] = map[string]float64{}
+		}
+		out[a.Item][a.Method] = a.Score
+	}
+	return out
+}
+
+// exampleRules choose the questions that are shown in full: of those that a rule
+// admits the one with the longest context, the first of equals. One shows what
+// the budgets of LU-KV save, one where others do better, one what all of them
+// lose. The scores are those of the full cache, of LU-KV, and the worst and best
+// of the others.
+var exampleRules = []struct {
+	text  string
+	admit func(full, lukv, worst, best float64) bool
+}{
+	{"LU-KV finds the answer and another way does not", func(full, lukv, worst, best float64) bool { return full == 1 && lukv == 1 && worst < 1 }},
+	{"LU-KV finds less than another way", func(full, lukv, worst, best float64) bool { return lukv < best }},
+	{"only the full cache finds the answer", func(full, lukv, worst, best float64) bool { return full == 1 && lukv < 1 && best < 1 }},
+}
+
+// choose returns the item that a rule shows, -1 if there is none.
+func (d *demo) choose(scores []map[string]float64, admit func(full, lukv, worst, best float64) bool) int {
+	at := -1
+	for i, it := range d.items {
+		worst, best := 1.0, 0.0
+		for _, a := range demoAllocators[:len(demoAllocators)-1] {
+			worst, best = min(worst, scores[i][a]), max(best, scores[i][a])
+		}
+		own := scores[i][demoAllocators[len(demoAllocators)-1]]
+		if admit(scores[i]["full"], own, worst, best) && (at < 0 || len(it.Context) > len(d.items[at].Context)) {
+			at = i
 		}
 	}
 	return at
 }
 
-// example shows one question under every method, each with its own prefill, so
+// examples shows questions under every method, each with its own prefill, so
 // that peaks are real.
-func (d *demo) example() error {
-	all := d.items()
-	it := all[longest(all)[demoExample]]
-	answers, err := d.evaluate([]eval.Item{it}, false, "example")
-	if err != nil {
-		return err
-	}
-	d.result.Example = answers
-	d.say("\nExample    a context of %d tokens; the budget is %.0f %% of its cache", answers[0].ContextTokens, 100*(1-d.Ratio))
-	d.say("           %s", it.Question)
-	d.say("           %s …  expected: %s\n", it.AnswerPrefix, strings.Join(it.Answers, ", "))
-	if d.JSON {
-		return nil
-	}
-	t := tabwriter.NewWriter(d.e.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "  cache\theld\tpeak\tanswer")
-	for _, a := range answers {
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", a.Method, report.Bytes(a.CacheBytes), report.Bytes(a.PeakBytes), oneAnswer(a, 60))
-	}
-	return t.Flush()
-}
-
-// oneAnswer is a prediction in a table, marked if it is all right.
-func oneAnswer(a eval.Answer, columns int) string {
-	text := clip(strings.Join(strings.Fields(a.Prediction), " "), columns)
-	if a.Score == 1 {
-		return "+ " + text
-	}
-	return "- " + text
-}
-
-// sideBySide prints the answers to the longest question of each task that has
-// a single answer, whatever comes out.
-func (d *demo) sideBySide(items []eval.Item, answers []eval.Answer) error {
-	at := longest(items)
-	t := tabwriter.NewWriter(d.e.out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(t, "  the longest of task\texpected")
-	for _, m := range d.methods {
-		fmt.Fprintf(t, "\t%s", m.Name)
-	}
-	fmt.Fprintln(t)
-	for i, it := range items {
-		if at[it.Task] != i || len(it.Answers) != 1 {
+func (d *demo) examples() error {
+	scores := d.scores()
+	d.result.Examples = []demoExample{}
+	for _, rule := range exampleRules {
+		i := d.choose(scores, rule.admit)
+		if i < 0 {
+			d.say("\nExample    of the %d questions there is none where %s", len(d.items), rule.text)
 			continue
 		}
-		fmt.Fprintf(t, "  %s\t%s", it.Task, it.Answers[0])
-		for _, m := range d.methods {
-			for _, a := range answers {
-				if a.Item == i && a.Method == m.Name {
-					fmt.Fprintf(t, "\t%s", oneAnswer(a, 16))
-				}
-			}
+		it := d.items[i]
+		answers, err := d.evaluate([]eval.Item{it}, false, "example")
+		if err != nil {
+			return err
 		}
-		fmt.Fprintln(t)
+		d.result.Examples = append(d.result.Examples, demoExample{rule.text, it.Task, it.Question, it.AnswerPrefix, it.Answers, answers})
+		if d.JSON {
+			continue
+		}
+		d.say("\nExample    the longest context where %s:", rule.text)
+		d.say("           %d tokens, of which %.0f %% of the cache may stay", answers[0].ContextTokens, 100*(1-d.Ratio))
+		d.say("           %s", it.Question)
+		d.say("           %s …  expected: %s\n", it.AnswerPrefix, strings.Join(it.Answers, ", "))
+		t := report.Table{Indent: "  ", Right: []int{1, 2}}
+		t.Row("cache", "held", "peak", "answer")
+		for _, a := range answers {
+			t.Cells(report.Cell{Text: a.Method}, report.Cell{Text: report.Bytes(a.CacheBytes)},
+				report.Cell{Text: report.Bytes(a.PeakBytes)}, answerCell(a, 60))
+		}
+		if err := t.Write(d.e.out, d.e.colors()); err != nil {
+			return err
+		}
 	}
-	fmt.Fprintln(t)
-	return t.Flush()
+	return nil
 }
 
-// questions asks all questions and prints accuracies.
+// demoLegend explains the marks of answers and figures.
+const demoLegend = "+ right, ~ partly right, - wrong; * the best with a part of the cache"
+
+// answerCell is a prediction in a table, marked as right or wrong.
+func answerCell(a eval.Answer, columns int) report.Cell {
+	text := clip(strings.Join(strings.Fields(a.Prediction), " "), columns)
+	switch a.Score {
+	case 1:
+		return report.Cell{Text: "+ " + text, Ink: report.Good}
+	case 0:
+		return report.Cell{Text: "- " + text, Ink: report.Bad}
+	}
+	return report.Cell{Text: "~ " + text}
+}
+
+// questions prints what came of all questions.
 func (d *demo) questions() error {
-	items, err := eval.Subset(d.items(), 0, d.Limit, 42)
-	if err != nil {
-		return err
-	}
-	start := time.Now()
-	answers, err := d.evaluate(items, true, "questions")
-	if err != nil {
-		return err
-	}
-	d.result.Rows = eval.Summarize(answers)
-	for _, a := range demoAllocators[:len(demoAllocators)-1] {
-		g := demoGain{Over: a}
-		g.Diff, g.Low, g.High = eval.Compare(answers, "lukv", a)
-		d.result.Gains = append(d.result.Gains, g)
-	}
 	if d.JSON {
 		return nil
 	}
-	d.say("\nQuestions  %d about contexts of 1,024 and 2,048 tokens, answered four times in %s.", len(items), time.Since(start).Round(100*time.Millisecond))
-	d.say("           %.0f %% of each cache was removed before the question was known.\n", 100*d.Ratio)
-	if err := d.sideBySide(items, answers); err != nil {
-		return err
-	}
+	d.say("\nQuestions  %d about contexts of 1,024 and 2,048 tokens, each answered four times.", len(d.items))
+	d.say("           %.0f %% of each cache was removed before the question was known.", 100*d.Ratio)
+	d.say("           %s\n", demoLegend)
 	if err := d.accuracies(); err != nil {
 		return err
 	}
 	d.say("")
+	t := report.Table{Indent: "  ", Right: []int{1, 3, 4, 5}}
+	t.Row("question by question", "points", "95 % interval", "better", "equal", "worse")
 	for _, g := range d.result.Gains {
-		d.say("  LU-KV minus %-8s %+.1f points (95 %% interval %+.1f to %+.1f, paired)", g.Over+":", 100*g.Diff, 100*g.Low, 100*g.High)
+		bounds := "too few questions"
+		if g.Interval != "" {
+			bounds = fmt.Sprintf("%+.1f to %+.1f", 100*g.Low, 100*g.High)
+		}
+		t.Row("LU-KV minus "+g.Over, fmt.Sprintf("%+.1f", 100*g.Diff), bounds,
+			fmt.Sprint(g.Wins), fmt.Sprint(g.Ties), fmt.Sprint(g.Losses))
+	}
+	if err := t.Write(d.e.out, report.NoColors); err != nil {
+		return err
+	}
+	for _, n := range d.result.Notes {
+		d.e.note("note: %s, %d answers: %s", n.Method, n.Answers, n.Note)
 	}
 	return nil
 }
@@ -311,24 +390,44 @@ func (d *demo) accuracies() error {
 		}
 		rows[r.Task][r.Method] = r
 	}
-	t := tabwriter.NewWriter(d.e.out, 0, 0, 2, ' ', 0)
-	line := func(name string, cell func(eval.Row) string, task string) {
-		fmt.Fprintf(t, "  %s", name)
-		for _, m := range d.methods {
-			fmt.Fprintf(t, "\t%s", cell(rows[task][m.Name]))
-		}
-		fmt.Fprintln(t)
+	t := report.Table{Indent: "  "}
+	for i := range d.methods {
+		t.Right = append(t.Right, i+1)
 	}
-	score := func(r eval.Row) string { return fmt.Sprintf("%.1f", 100*r.Score) }
-	line("accuracy in percent", func(r eval.Row) string { return r.Method }, eval.Average)
+	line := func(name string, cell func(eval.Row) string, task string) {
+		row := []string{name}
+		for _, m := range d.methods {
+			row = append(row, cell(rows[task][m.Name])+" ")
+		}
+		t.Row(row...)
+	}
+	scores := func(name, task string) {
+		best := 0.0
+		for _, m := range d.methods {
+			if m.Policy != nil {
+				best = max(best, rows[task][m.Name].Percent)
+			}
+		}
+		row := []report.Cell{{Text: name}}
+		for _, m := range d.methods {
+			r := rows[task][m.Name]
+			c := report.Cell{Text: fmt.Sprintf("%.1f ", 100*r.Score)}
+			if m.Policy != nil && r.Percent == best && best > 0 {
+				c = report.Cell{Text: fmt.Sprintf("%.1f*", 100*r.Score), Ink: report.Bold}
+			}
+			row = append(row, c)
+		}
+		t.Cells(row...)
+	}
+	line("accuracy in percent (questions)", func(r eval.Row) string { return r.Method }, eval.Average)
 	for _, task := range tasks {
 		if task != eval.Average {
-			line(fmt.Sprintf("%s (%d)", task, rows[task]["full"].N), score, task)
+			scores(fmt.Sprintf("%s (%d)", task, rows[task]["full"].N), task)
 		}
 	}
-	line("average", score, eval.Average)
+	scores("average", eval.Average)
 	line("95 % interval", func(r eval.Row) string { return fmt.Sprintf("%.1f-%.1f", 100*r.Low, 100*r.High) }, eval.Average)
 	line("removed", func(r eval.Row) string { return fmt.Sprintf("%.1f %%", 100*r.RatioAchieved) }, eval.Average)
 	line("held on average", func(r eval.Row) string { return report.Bytes(r.CacheBytes) }, eval.Average)
-	return t.Flush()
+	return t.Write(d.e.out, d.e.colors())
 }

@@ -6,11 +6,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/eval"
@@ -92,20 +93,33 @@ type evalData struct {
 
 type evalMethod struct {
 	Name   string       `json:"name"`
-	Policy *lukv.Policy `json:"policy"`
+	Policy *lukv.Policy `json:"policy"` // as it is in force; null: the full cache
 }
+
+// evalFormat names the version of what eval --json prints.
+const evalFormat = "lukv eval 1"
 
 // evalResult is what eval --json prints.
 type evalResult struct {
+	Format   string        `json:"format"`
 	Settings evalSettings  `json:"settings"`
 	Hash     string        `json:"settings_hash"`
 	Version  versionInfo   `json:"version"`
 	Rows     []eval.Row    `json:"rows"`
+	Notes    []evalNote    `json:"notes"`
 	Failed   []eval.Answer `json:"failed"`
 }
 
+// evalNote is something to know about a method: of the first answer that it
+// concerns, with the number of answers that have notes.
+type evalNote struct {
+	Method  string `json:"method"`
+	Note    string `json:"note"`
+	Answers int    `json:"answers"`
+}
+
 func (c *evalCmd) Run(e *env) error {
-	items, data, err := c.items()
+	items, data, err := c.items(e)
 	if err != nil {
 		return err
 	}
@@ -138,7 +152,11 @@ func (c *evalCmd) Run(e *env) error {
 		}
 	}
 	for _, x := range methods {
-		settings.Methods = append(settings.Methods, evalMethod{x.Name, x.Policy})
+		policy, err := inForce(m, c.session(), x.Policy)
+		if err != nil {
+			return fmt.Errorf("method %s: %w", x.Name, err)
+		}
+		settings.Methods = append(settings.Methods, evalMethod{x.Name, policy})
 	}
 	return c.evaluate(e, m, items, methods, o, settings)
 }
@@ -181,7 +199,50 @@ func (c *evalCmd) evaluate(e *env, m *model.Model, items []eval.Item, methods []
 		}
 		return err
 	}
-	return c.print(e, evalResult{Settings: settings, Hash: hash, Version: readVersion()}, items, methods, answers)
+	return c.print(e, evalResult{Format: evalFormat, Settings: settings, Hash: hash, Version: readVersion()}, items, methods, answers)
+}
+
+// inForce returns a policy with every parameter written out, as sessions of the
+// model use it; nil for nil.
+func inForce(m *model.Model, o model.SessionOptions, p *lukv.Policy) (*lukv.Policy, error) {
+	o.Compression = p
+	s, err := m.NewSession(o)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return s.Policy(), nil
+}
+
+// writePolicies lists under a table what its methods are.
+func writePolicies(w io.Writer, methods []evalMethod) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\npolicies")
+	for _, m := range methods {
+		if m.Policy == nil {
+			fmt.Fprintf(t, "  %s\tnothing is removed\n", m.Name)
+			continue
+		}
+		fmt.Fprintf(t, "  %s\t%s\n", m.Name, m.Policy)
+	}
+	return t.Flush()
+}
+
+// evalNotes gathers the notes of answers, a method's in one.
+func evalNotes(answers []eval.Answer) []evalNote {
+	notes := []evalNote{}
+	for _, a := range answers {
+		if len(a.Notes) == 0 {
+			continue
+		}
+		i := slices.IndexFunc(notes, func(n evalNote) bool { return n.Method == a.Method })
+		if i < 0 {
+			i = len(notes)
+			notes = append(notes, evalNote{Method: a.Method, Note: strings.Join(a.Notes, "; ")})
+		}
+		notes[i].Answers++
+	}
+	return notes
 }
 
 // print prints rows in the order of methods and tasks, whatever order a resumed
@@ -204,19 +265,12 @@ func (c *evalCmd) print(e *env, result evalResult, items []eval.Item, methods []
 			result.Failed = append(result.Failed, a)
 		}
 	}
-	var err error
-	switch {
-	case c.JSON:
-		err = report.WriteJSON(e.out, result)
-	case c.CSV:
-		err = eval.WriteCSV(e.out, result.Rows)
-	case c.Markdown:
-		err = eval.WriteMarkdown(e.out, result.Rows)
-	default:
-		err = eval.WriteTable(e.out, result.Rows)
-	}
-	if err != nil {
+	result.Notes = evalNotes(answers)
+	if err := c.printRows(e, &result); err != nil {
 		return err
+	}
+	for _, n := range result.Notes {
+		e.note("note: %s, %d answers: %s", n.Method, n.Answers, n.Note)
 	}
 	for _, a := range result.Failed {
 		it := items[a.Item]
@@ -228,10 +282,42 @@ func (c *evalCmd) print(e *env, result evalResult, items []eval.Item, methods []
 	return nil
 }
 
+func (c *evalCmd) printRows(e *env, result *evalResult) error {
+	switch {
+	case c.JSON:
+		return report.WriteJSON(e.out, result)
+	case c.CSV:
+		policies := map[string]string{}
+		for _, m := range result.Settings.Methods {
+			if m.Policy != nil {
+				policies[m.Name] = m.Policy.String()
+			}
+		}
+		return eval.WriteCSV(e.out, result.Rows, policies)
+	case c.Markdown:
+		if err := eval.WriteMarkdown(e.out, result.Rows); err != nil {
+			return err
+		}
+		for _, m := range result.Settings.Methods {
+			if m.Policy != nil {
+				fmt.Fprintf(e.out, "\n%s: `%s`\n", m.Name, m.Policy)
+			}
+		}
+		return nil
+	}
+	if err := eval.WriteTable(e.out, result.Rows); err != nil {
+		return err
+	}
+	return writePolicies(e.out, result.Settings.Methods)
+}
+
 // items reads the data and draws the subset.
-func (c *evalCmd) items() ([]eval.Item, []evalData, error) {
-	if c.MaxNewTokens < 1 {
+func (c *evalCmd) items(e *env) ([]eval.Item, []evalData, error) {
+	switch {
+	case c.MaxNewTokens < 1:
 		return nil, nil, usage("--max-new-tokens: found %d, expected at least 1", c.MaxNewTokens)
+	case c.Items == "-":
+		return nil, nil, usage("--items: a run could not go on from standard output; --json prints the results there")
 	}
 	var items []eval.Item
 	var data []evalData
@@ -246,7 +332,7 @@ func (c *evalCmd) items() ([]eval.Item, []evalData, error) {
 		return nil
 	}
 	for _, path := range c.Data {
-		raw, err := os.ReadFile(path)
+		raw, err := e.readFile(path)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read data: %w", err)
 		}
@@ -286,6 +372,7 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 	if err != nil {
 		return nil, err
 	}
+	used := map[*lukv.Profile]bool{}
 	var out []eval.Method
 	seen := map[string]bool{}
 	add := func(method eval.Method) {
@@ -323,6 +410,7 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 				if profile, err = profiles.find(m, c.Model, metric); err != nil {
 					return nil, err
 				}
+				used[profile] = true
 			}
 			for _, ratio := range ratios {
 				p := &lukv.Policy{
@@ -339,6 +427,11 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 				}
 				add(eval.Method{Name: policyName(metric, allocator, ratio), Policy: p})
 			}
+		}
+	}
+	for i, p := range profiles.profiles {
+		if !used[p] {
+			return nil, usage("--profile %s: nothing evaluated uses it: it is for the allocator lukv and the metric %s", c.Profile[i], metricName(p.Identity.Metric))
 		}
 	}
 	if len(out) == 0 {

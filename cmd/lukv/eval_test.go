@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/csv"
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model/builtin"
 )
 
@@ -70,9 +73,105 @@ func TestEval(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, records, 1+2*3)
 	assert.Equal(t, "method", records[0][0])
-	markdown := ok(t, append(short, "--markdown")...)
-	assert.Equal(t, strings.Count(table, "\n")+1, strings.Count(markdown, "\n"))
+	policy := records[4][len(records[4])-1]
+	assert.Contains(t, policy, `"window":32`)
+	assert.Contains(t, table, policy, "the same policy in every format")
+	assert.Contains(t, ok(t, append(short, "--markdown")...), policy)
 	assert.Len(t, decode[evalResult](t, ok(t, append(short, "--json", "--no-full", "--query-aware")...)).Rows, 3)
+}
+
+// plainJSON checks that text is one JSON object of a format, whose keys all
+// stand in docs/json.md and are not names of Go fields.
+func plainJSON(t *testing.T, format, text string) {
+	t.Helper()
+	var v map[string]any
+	require.NoError(t, json.Unmarshal([]byte(text), &v))
+	assert.Equal(t, format, v["format"])
+	page, err := os.ReadFile("../../docs/json.md")
+	require.NoError(t, err)
+	key := regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
+	var walk func(x any)
+	walk = func(x any) {
+		switch x := x.(type) {
+		case map[string]any:
+			for k, y := range x {
+				assert.Regexp(t, key, k)
+				assert.True(t, strings.Contains(string(page), "`"+k+"`"), "docs/json.md does not have %q", k)
+				if k != "metadata" && k != "metric" && k != "allocator" { // whatever a file or a metric brings
+					walk(y)
+				}
+			}
+		case []any:
+			for _, y := range x {
+				walk(y)
+			}
+		}
+	}
+	walk(v)
+}
+
+// Results carry the policies that were in force, every parameter written out,
+// and the profile's digest.
+func TestEvalPolicies(t *testing.T) {
+	profile := builtinProfileFile(t)
+	p, err := lukv.LoadProfile(profile)
+	require.NoError(t, err)
+	digest, err := p.Digest()
+	require.NoError(t, err)
+	text := ok(t, "eval", "builtin", "--data", shortData(t), "--limit", "1", "--seed", "7", "--ratio", "0.9", "--share-prefill",
+		"--allocator", "uniform,lukv", "--profile", profile, "--json")
+	plainJSON(t, evalFormat, text)
+	r := decode[evalResult](t, text)
+	require.Len(t, r.Settings.Methods, 3)
+	assert.Nil(t, r.Settings.Methods[0].Policy)
+	for _, m := range r.Settings.Methods[1:] {
+		assert.Equal(t, 32, *m.Policy.Metric.Window)
+		assert.Equal(t, 0.9, m.Policy.Ratio)
+	}
+	assert.Equal(t, digest, r.Settings.Methods[2].Policy.ProfileDigest)
+	assert.Equal(t, uint64(7), r.Settings.Seed)
+	for _, row := range r.Rows {
+		assert.Equal(t, eval.IntervalWilson, row.Interval, "one question a task")
+		assert.Less(t, row.Low, row.High)
+	}
+	require.NotEmpty(t, r.Notes, "25 of 250 entries are few")
+	assert.Contains(t, r.Notes[0].Note, "a head keeps only")
+	assert.Equal(t, 2, r.Notes[0].Answers)
+}
+
+func TestEvalRefusesWhatItWouldIgnore(t *testing.T) {
+	data, profile := shortData(t), builtinProfileFile(t)
+	fails(t, exitUsage, "--profile", "eval", "builtin", "--data", data, "--profile", profile)
+	other, err := builtin.Profile(lukv.MetricConfig{Name: "keydiff"})
+	require.NoError(t, err)
+	path := filepath.Join(t.TempDir(), "keydiff.profile")
+	require.NoError(t, other.Save(path))
+	fails(t, exitUsage, "nothing evaluated uses it", "eval", "builtin", "--data", data, "--allocator", "lukv", "--profile", profile, "--profile", path)
+	fails(t, exitUsage, "--seed", "eval", "builtin", "--data", data, "--seed", "1")
+	fails(t, exitUsage, "--items", "eval", "builtin", "--data", data, "--items", "-")
+}
+
+// A second evaluation on a file that one is writing is refused.
+func TestEvalItemsHaveOneWriter(t *testing.T) {
+	data := shortData(t)
+	items := filepath.Join(t.TempDir(), "items.jsonl")
+	args := []string{"eval", "builtin", "--data", data, "--ratio", "0.5", "--limit", "1", "--share-prefill", "--items", items}
+	ok(t, args...)
+	before, err := os.ReadFile(items)
+	require.NoError(t, err)
+	var head struct {
+		Hash     string          `json:"settings_hash"`
+		Settings json.RawMessage `json:"settings"`
+	}
+	line, _, _ := strings.Cut(string(before), "\n")
+	require.NoError(t, json.Unmarshal([]byte(line), &head))
+	log, err := eval.OpenLog(items, head.Hash, head.Settings)
+	require.NoError(t, err)
+	defer log.Close()
+	fails(t, exitFailed, "another evaluation is writing it", args...)
+	after, err := os.ReadFile(items)
+	require.NoError(t, err)
+	assert.Equal(t, before, after)
 }
 
 func TestEvalResumes(t *testing.T) {

@@ -87,6 +87,19 @@ func (c *inspectCmd) Run(e *env) error {
 	return fmt.Errorf("inspect %s: neither a checkpoint nor a profile nor a saved session", c.Path)
 }
 
+// picture writes a heat map if one was asked for, and reports whether that is
+// all that standard output shall show.
+func (c *inspectCmd) picture(e *env, h report.HeatMap) (done bool, err error) {
+	if c.SVG == "" {
+		return false, nil
+	}
+	h.Command = e.commandLine()
+	if err := e.writeTo(c.SVG, h.WriteSVG); err != nil {
+		return false, fmt.Errorf("write heat map: %w", err)
+	}
+	return c.SVG == "-", nil
+}
+
 func readHead(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -113,12 +126,16 @@ func (t table) line(name, format string, args ...any) {
 	fmt.Fprintf(t.w, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 }
 
+// inspectFormat names the version of what inspect --json prints.
+const inspectFormat = "lukv inspect 1"
+
 // checkpointInfo is what inspect --json prints of a checkpoint.
 type checkpointInfo struct {
+	Format     string         `json:"format"`
 	Kind       string         `json:"kind"` // "checkpoint"
 	Path       string         `json:"path"`
 	ID         string         `json:"id"`
-	Config     *model.Config  `json:"config"`
+	Config     configInfo     `json:"config"`
 	Parameters int64          `json:"parameters"`
 	Bytes      int64          `json:"bytes"`
 	Types      []tensorTypes  `json:"types"`
@@ -127,6 +144,47 @@ type checkpointInfo struct {
 	CacheBytes map[string]int `json:"cache_bytes_per_token"` // by element type
 	Tokenizer  string         `json:"tokenizer"`             // "" if it can be read, else why not
 	Vocabulary int            `json:"tokenizer_vocabulary,omitempty"`
+}
+
+// configInfo is a model's configuration as it is understood.
+type configInfo struct {
+	Architecture   string   `json:"architecture"`
+	Layers         int      `json:"layers"`
+	Hidden         int      `json:"hidden"`
+	Intermediate   int      `json:"intermediate"`
+	Heads          int      `json:"heads"`
+	KVHeads        int      `json:"kv_heads"`
+	HeadDim        int      `json:"head_dim"`
+	Vocabulary     int      `json:"vocabulary"`
+	MaxPositions   int      `json:"max_positions"`
+	NormEps        float64  `json:"norm_eps"`
+	Rope           ropeInfo `json:"rope"`
+	QKVBias        bool     `json:"qkv_bias"`
+	OutBias        bool     `json:"out_bias"`
+	MLPBias        bool     `json:"mlp_bias"`
+	QKNorm         bool     `json:"qk_norm"`
+	TiedEmbeddings bool     `json:"tied_embeddings"`
+	Windows        []int    `json:"windows"` // by layer; 0: full attention
+	BOS            []int    `json:"bos"`
+	EOS            []int    `json:"eos"`
+}
+
+type ropeInfo struct {
+	Type        string  `json:"type"` // "": no scaling
+	Theta       float64 `json:"theta"`
+	Factor      float64 `json:"factor,omitempty"`
+	OriginalMax int     `json:"original_max_positions,omitempty"`
+}
+
+func configOf(c *model.Config) configInfo {
+	ids := func(x []int) []int { return append([]int{}, x...) } // [], not null
+	return configInfo{
+		Architecture: c.Arch, Layers: c.Layers, Hidden: c.Hidden, Intermediate: c.Intermediate,
+		Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Vocabulary: c.Vocab, MaxPositions: c.MaxPositions,
+		NormEps: c.NormEps, Rope: ropeInfo{c.Rope.Type, c.Rope.Theta, c.Rope.Factor, c.Rope.OriginalMax},
+		QKVBias: c.QKVBias, OutBias: c.OutBias, MLPBias: c.MLPBias, QKNorm: c.QKNorm, TiedEmbeddings: c.TiedEmbeddings,
+		Windows: ids(c.Windows), BOS: ids(c.BOS), EOS: ids(c.EOS),
+	}
 }
 
 type tensorTypes struct {
@@ -147,14 +205,13 @@ func (c *inspectCmd) checkpoint(e *env) error {
 	if err := e.given.unused(profileFlags, c.Path+" is a checkpoint, no profile"); err != nil {
 		return err
 	}
-	info, err := c.readCheckpoint(e)
+	info, cfg, err := c.readCheckpoint(e)
 	if err != nil {
 		return err
 	}
 	if c.JSON {
 		return report.WriteJSON(e.out, info)
 	}
-	cfg := info.Config
 	t := newTable(e.out)
 	t.line("checkpoint", "%s", info.Path)
 	t.line("identity", "%s", info.ID)
@@ -178,17 +235,18 @@ func (c *inspectCmd) checkpoint(e *env) error {
 	return t.w.Flush()
 }
 
-func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, error) {
+func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, *model.Config, error) {
 	flags := runtimeFlags{Threads: 1, Precision: "auto", CPU: "auto"}
 	m, err := flags.open(e, c.Path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer m.Close()
-	info := &checkpointInfo{Kind: "checkpoint", Path: c.Path, ID: m.ID(), Config: m.Config(), Unused: []string{}}
+	cfg := m.Config()
+	info := &checkpointInfo{Format: inspectFormat, Kind: "checkpoint", Path: c.Path, ID: m.ID(), Config: configOf(cfg), Unused: []string{}}
 	files, w, err := c.openWeights(m)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer files.Close()
 	defer w.Close()
@@ -213,7 +271,6 @@ func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, error) {
 			info.Tensors = append(info.Tensors, tensorInfo{name, t.Type.String(), t.Shape, len(t.Data)})
 		}
 	}
-	cfg := m.Config()
 	info.CacheBytes = map[string]int{}
 	for name, t := range map[string]tensor.Type{"f32": tensor.F32, "f16": tensor.F16, "bf16": tensor.BF16} {
 		info.CacheBytes[name] = 2 * cfg.Layers * cfg.KVHeads * cfg.HeadDim * t.Size()
@@ -223,7 +280,7 @@ func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, error) {
 	} else {
 		info.Vocabulary = tok.VocabSize()
 	}
-	return info, nil
+	return info, cfg, nil
 }
 
 // openWeights opens a model's tensors twice: as they lie in the files, and as
@@ -315,6 +372,7 @@ func count(n int64) string {
 
 // profileInfo is what inspect --json prints of a profile.
 type profileInfo struct {
+	Format     string                `json:"format"`
 	Kind       string                `json:"kind"` // "profile"
 	Path       string                `json:"path"`
 	Digest     string                `json:"digest"`
@@ -355,7 +413,7 @@ func (c *inspectCmd) profile(e *env) error {
 			return err
 		}
 		if c.JSON {
-			return report.WriteJSON(e.out, map[string]any{"kind": "profile state", "path": c.Path, "pairs": kind.Pairs, "identity": kind.Identity})
+			return report.WriteJSON(e.out, map[string]any{"format": inspectFormat, "kind": "profile state", "path": c.Path, "pairs": kind.Pairs, "identity": kind.Identity})
 		}
 		fmt.Fprintf(e.out, "unfinished profile %s: %d questions done, metric %s\n", c.Path, kind.Pairs, metricName(kind.Identity.Metric))
 		return nil
@@ -390,7 +448,7 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 		return err
 	}
 	info := profileInfo{
-		Kind: "profile", Path: c.Path, Digest: digest, Identity: id, Layers: p.Layers(), KVHeads: p.KVHeads(),
+		Format: inspectFormat, Kind: "profile", Path: c.Path, Digest: digest, Identity: id, Layers: p.Layers(), KVHeads: p.KVHeads(),
 		Excluded: p.Excluded, Pairs: p.Pairs, MinContext: p.MinContext, MaxContext: p.MaxContext,
 		HeatMap: p.HeatMap(c.Ratio, c.Nearest),
 	}
@@ -399,13 +457,8 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 		h := p.HeatMap(ratio, true)
 		info.Levels = append(info.Levels, levelInfo{ratio, h.Mean, h.Min, h.Max})
 	}
-	if c.SVG != "" {
-		if err := c.writeSVG(e, &info); err != nil {
-			return fmt.Errorf("write heat map: %w", err)
-		}
-	}
-	if c.SVG == "-" {
-		return nil
+	if done, err := c.picture(e, info.picture()); done || err != nil {
+		return err
 	}
 	if c.JSON {
 		return report.WriteJSON(e.out, info)
@@ -415,12 +468,7 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 	t.line("shape", "%d layers of %d KV heads", info.Layers, info.KVHeads)
 	if id != nil {
 		t.line("digest", "%s", digest)
-		t.line("model", "%s", id.Model)
-		t.line("metric", "%s", id.Metric)
-		t.line("protection", "%d sinks, window of %d", id.Protection.Sinks, id.Protection.Window)
-		t.line("made with", "normalization %s, objective %s, scope %s, solver %s, min retention %g, %d steps",
-			id.Normalization, id.Objective, id.Scope, id.Solver, id.MinRetention, id.MaxSteps)
-		t.line("calibration", "%s", id.Calibration)
+		writeIdentity(t, id)
 	}
 	if info.Pairs > 0 {
 		t.line("measured on", "%d questions about contexts of %d to %d tokens", info.Pairs, info.MinContext, info.MaxContext)
@@ -436,17 +484,27 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 	return report.HeatMap{Values: h.Ratios}.WriteText(e.out, e.colors())
 }
 
-func (c *inspectCmd) writeSVG(e *env, info *profileInfo) error {
+// writeIdentity prints what a profile belongs to.
+func writeIdentity(t table, id *lukv.ProfileIdentity) {
+	t.line("model", "%s", id.Model)
+	t.line("metric", "%s", id.Metric)
+	t.line("protection", "%d sinks, window of %d", id.Protection.Sinks, id.Protection.Window)
+	t.line("made with", "normalization %s, objective %s, scope %s, solver %s, min retention %g, %d steps",
+		id.Normalization, id.Objective, id.Scope, id.Solver, id.MinRetention, id.MaxSteps)
+	t.line("calibration", "%s", id.Calibration)
+}
+
+// picture is the heat map of a profile.
+func (info *profileInfo) picture() report.HeatMap {
 	subtitle := fmt.Sprintf("%d layers of %d KV heads", info.Layers, info.KVHeads)
 	if id := info.Identity; id != nil {
 		subtitle = fmt.Sprintf("model %s, metric %s, %d questions, normalization %s, %s",
 			clip(id.Model, 20), id.Metric.Name, info.Pairs, id.Normalization, id.Objective)
 	}
-	h := report.HeatMap{
+	return report.HeatMap{
 		Title:    fmt.Sprintf("Percent removed per head at ratio %g", info.HeatMap.Ratio),
-		Subtitle: subtitle, Command: e.commandLine(), Values: info.HeatMap.Ratios,
+		Subtitle: subtitle, Values: info.HeatMap.Ratios,
 	}
-	return e.writeTo(c.SVG, h.WriteSVG)
 }
 
 // tensorFile shows a saved session or cache, or any safetensors file.
@@ -474,7 +532,7 @@ func (c *inspectCmd) tensorFile(e *env) error {
 	}
 	if c.JSON {
 		return report.WriteJSON(e.out, map[string]any{
-			"kind": info.Kind, "path": info.Path, "parameters": info.Parameters, "bytes": info.Bytes,
+			"format": inspectFormat, "kind": info.Kind, "path": info.Path, "parameters": info.Parameters, "bytes": info.Bytes,
 			"tensors": info.Tensors, "metadata": f.Metadata(),
 		})
 	}
@@ -488,6 +546,7 @@ func (c *inspectCmd) tensorFile(e *env) error {
 
 // cacheInfo is what inspect --json prints of a saved session or cache.
 type cacheInfo struct {
+	Format        string       `json:"format"`
 	Kind          string       `json:"kind"` // "session" or "cache"
 	Path          string       `json:"path"`
 	Model         string       `json:"model,omitempty"`
@@ -519,7 +578,7 @@ func (c *inspectCmd) cache(e *env) error {
 	defer cache.Close()
 	o, st := cache.Options(), cache.Stats()
 	info := cacheInfo{
-		Kind: "cache", Path: c.Path, Model: meta["model"], Precision: meta["precision"],
+		Format: inspectFormat, Kind: "cache", Path: c.Path, Model: meta["model"], Precision: meta["precision"],
 		Layers: o.Layers, KVHeads: o.KVHeads, HeadDim: o.HeadDim, Type: o.Type.String(), PageEntries: o.PageEntries,
 		Entries: st.Entries, Bytes: st.Bytes, SlackBytes: st.SlackBytes,
 	}
@@ -561,21 +620,15 @@ func (c *inspectCmd) cache(e *env) error {
 	if fi, err := os.Stat(c.Path); err == nil {
 		info.FileBytes = fi.Size()
 	}
-	if c.SVG != "" {
-		if full == 0 {
-			return usage("--svg would have no effect: %s holds no entries that could be removed", c.Path)
-		}
-		h := report.HeatMap{
-			Title:    "Percent removed per head",
-			Subtitle: fmt.Sprintf("%d tokens, %d layers of %d KV heads", info.Position, info.Layers, info.KVHeads),
-			Command:  e.commandLine(), Values: removed,
-		}
-		if err := e.writeTo(c.SVG, h.WriteSVG); err != nil {
-			return fmt.Errorf("write heat map: %w", err)
-		}
+	if c.SVG != "" && full == 0 {
+		return usage("--svg would have no effect: %s holds no entries that could be removed", c.Path)
 	}
-	if c.SVG == "-" {
-		return nil
+	if done, err := c.picture(e, report.HeatMap{
+		Title:    fmt.Sprintf("Percent removed per head: %d of %d entries are left", info.Entries, full),
+		Subtitle: fmt.Sprintf("%d layers of %d KV heads, %d tokens", info.Layers, info.KVHeads, info.Position),
+		Values:   removed,
+	}); done || err != nil {
+		return err
 	}
 	if c.JSON {
 		return report.WriteJSON(e.out, info)

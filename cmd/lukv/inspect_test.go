@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -80,4 +81,35 @@ func TestInspectProfile(t *testing.T) {
 	fails(t, exitFailed, "none", "inspect", filepath.Join(dir, "none"))
 	fails(t, exitFailed, "no/such", "inspect", path, "--svg", filepath.Join(dir, "no/such.svg"))
 	holds(t, dir, "map.svg", "ratios.npy", "notes.txt", "empty")
+}
+
+// Flags that say nothing about what was found are errors, and every kind prints
+// JSON of one format.
+func TestInspectRefusesWhatItWouldIgnore(t *testing.T) {
+	dir, profile := checkpoint(t, nil), builtinProfileFile(t)
+	svg := filepath.Join(t.TempDir(), "map.svg")
+	fails(t, exitUsage, "--svg", "inspect", dir, "--svg", svg)
+	fails(t, exitUsage, "--ratio", "inspect", "builtin", "--ratio", "0.5")
+	fails(t, exitUsage, "--tensors", "inspect", profile, "--tensors")
+	fails(t, exitUsage, "--svg", "inspect", filepath.Join(dir, "model.safetensors"), "--svg", svg)
+	fails(t, exitUsage, "--json", "inspect", profile, "--svg", "-", "--json")
+	holds(t, filepath.Dir(svg))
+	for _, path := range []string{dir, profile, filepath.Join(dir, "model.safetensors")} {
+		plainJSON(t, inspectFormat, ok(t, "inspect", path, "--json"))
+	}
+}
+
+// A saved session has a picture, too, and - is standard output.
+func TestInspectPicture(t *testing.T) {
+	s, path := sample(t, "niah_single_2", 512)
+	dir := t.TempDir()
+	session := filepath.Join(dir, "s.session")
+	ok(t, "run", "builtin", "-c", path, "--ratio", "0.5", "--save", session, s.Question)
+	for _, args := range [][]string{{session}, {builtinProfileFile(t)}} {
+		out := ok(t, append([]string{"inspect", "--svg", "-"}, args...)...)
+		assert.True(t, strings.HasPrefix(out, "<svg") && strings.HasSuffix(out, "</svg>\n"), "the picture and nothing else")
+	}
+	assert.Contains(t, ok(t, "inspect", session), "percent removed")
+	plainJSON(t, inspectFormat, ok(t, "inspect", session, "--json"))
+	fails(t, exitUsage, "--ratio", "inspect", session, "--ratio", "0.5")
 }

@@ -6,11 +6,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 
 	"github.com/lukv/lukv/dialog"
-	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/lukv/solve"
@@ -21,7 +21,7 @@ import (
 
 type profileCmd struct {
 	modelFlags
-	Output string `short:"o" required:"" placeholder:"FILE" help:"Where the profile goes. FILE.state keeps unfinished work."`
+	Output string `short:"o" required:"" placeholder:"FILE" help:"Where the profile goes; - is standard output. FILE.state keeps unfinished work."`
 
 	Metric string `group:"policy" placeholder:"NAME|JSON" help:"The metric whose ranking is profiled (default snapkv): ${metrics}; or JSON with parameters."`
 	protectFlags
@@ -41,10 +41,10 @@ type profileCmd struct {
 	MinRetention    float64 `default:"0.01" placeholder:"F" help:"Least fraction that a head keeps (default ${default})."`
 	IncludeQuestion bool    `help:"Count the last token of the question as a step, too."`
 	Temperature     float64 `group:"sampling" placeholder:"T" help:"Draw the answers instead of taking the most likely tokens."`
-	TopP            float64 `group:"sampling" placeholder:"P" help:"Draw from the most likely tokens that make up P."`
-	Seed            uint64  `group:"sampling" placeholder:"N" help:"Start of the random numbers (default 0)."`
+	TopP            float64 `group:"sampling" placeholder:"P" help:"Draw from the most likely tokens that make up P; with --temperature."`
+	Seed            uint64  `group:"sampling" placeholder:"N" help:"Start of the random numbers (default 0); with --temperature."`
 
-	NPY     string `name:"npy" placeholder:"FILE" help:"Also write the ratios as .npy, float64 [99, layers, KV heads]."`
+	NPY     string `name:"npy" placeholder:"FILE" help:"Also write the ratios as .npy, float64 [99, layers, KV heads]; - is standard output."`
 	FromNPY string `name:"from-npy" placeholder:"FILE" help:"Measure nothing: make the profile from such a file, which is taken to be of this model and metric."`
 	JSON    bool   `help:"Print the summary as one JSON object."`
 }
@@ -63,8 +63,12 @@ Examples:
   lukv profile builtin --metric keydiff --solver greedy+repair --json -o builtin-keydiff.profile`
 }
 
+// profileFormat names the version of what profile --json prints.
+const profileFormat = "lukv profile summary 1"
+
 // profileSummary is what profile --json prints.
 type profileSummary struct {
+	Format     string               `json:"format"`
 	Path       string               `json:"path"`
 	Digest     string               `json:"digest"`
 	Identity   lukv.ProfileIdentity `json:"identity"`
@@ -83,15 +87,17 @@ type profileSummary struct {
 	Solutions int   `json:"solutions"`    // one per pair and level
 	Proven    int   `json:"proven"`       // of these, proven optimal
 
-	// Gap is the certificate of all solutions together: their summed loss is
-	// at most that fraction above the optimum.
-	Gap float64 `json:"gap"`
-
 	Levels []levelSummary `json:"levels"`
+
+	// Notes are what a user should know about budgets that the profile gives to
+	// contexts like those it was measured on.
+	Notes []string `json:"notes"`
 }
 
 // levelSummary describes one level. Loss and Bound are means over the measured
-// pairs: the loss of the chosen budgets and what no budgets can go below.
+// pairs: the loss of the chosen budgets and what no budgets can go below. Gap
+// is the certificate: the loss is at most that fraction above the optimum. It
+// is absent where nothing was measured, and where the bound is 0.
 type levelSummary struct {
 	Ratio float64 `json:"ratio"`
 	Mean  float64 `json:"mean"` // overall ratio of the profile at this level
@@ -99,6 +105,8 @@ type levelSummary struct {
 	Max   float64 `json:"max"`
 	Loss  float64 `json:"loss"`
 	Bound float64 `json:"bound"`
+
+	Gap *float64 `json:"gap,omitempty"`
 }
 
 // maker is one execution of profile.
@@ -147,8 +155,8 @@ func (c *profileCmd) check() (lukv.MetricConfig, error) {
 		return lukv.MetricConfig{}, usage("--max-steps: found %d, expected at least 1", c.MaxSteps)
 	case !(c.MinRetention >= 0 && c.MinRetention < 1):
 		return lukv.MetricConfig{}, usage("--min-retention: found %v, expected at least 0 and below 1", c.MinRetention)
-	case c.FromNPY != "" && (len(c.Text) > 0 || len(c.Data) > 0):
-		return lukv.MetricConfig{}, usage("--from-npy measures nothing: --text, --questions and --data cannot be given beside it")
+	case c.Output == "-" && c.NPY == "-", (c.Output == "-" || c.NPY == "-") && c.JSON:
+		return lukv.MetricConfig{}, usage("--output, --npy and --json: only one of them can be standard output")
 	}
 	s := c.sampling()
 	if err := s.Validate(); err != nil {
@@ -222,13 +230,21 @@ func (k *maker) prompt() (calibration.Prompt, error) {
 	return f.Prompt, err
 }
 
+// state is the file of unfinished work, "" if the profile has no file.
+func (k *maker) state() string {
+	if k.Output == "-" {
+		return ""
+	}
+	return k.Output + ".state"
+}
+
 func (k *maker) options(metric lukv.MetricConfig) (calibration.ProfileOptions, error) {
 	o := calibration.ProfileOptions{
 		Options: calibration.Options{
 			MaxSteps: k.MaxSteps, Sampling: k.sampling(), IncludeQuestion: k.IncludeQuestion, Session: k.session(),
 		},
 		Metric: metric, Normalization: k.Normalization, Objective: k.Objective, Scope: k.Scope, Solver: k.Solver,
-		MinRetention: k.MinRetention, State: k.Output + ".state",
+		MinRetention: k.MinRetention, State: k.state(),
 	}
 	if o.MinRetention == 0 {
 		o.MinRetention = -1
@@ -331,9 +347,12 @@ func (k *maker) convert(metric lukv.MetricConfig) (*lukv.Profile, error) {
 // save writes the profile, then takes the state file away.
 func (k *maker) save(p *lukv.Profile) error {
 	if k.NPY != "" {
-		if err := atomicfile.Write(k.NPY, 0o644, p.WriteNPY); err != nil {
+		if err := k.e.writeTo(k.NPY, p.WriteNPY); err != nil {
 			return fmt.Errorf("write ratios: %w", err)
 		}
+	}
+	if k.Output == "-" {
+		return p.Write(k.e.out)
 	}
 	if err := p.Save(k.Output); err != nil {
 		return err
@@ -341,65 +360,154 @@ func (k *maker) save(p *lukv.Profile) error {
 	if k.FromNPY != "" {
 		return nil
 	}
-	if err := os.Remove(k.Output + ".state"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(k.state()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove state: %w", err)
 	}
 	return nil
 }
 
-func (k *maker) print(p *lukv.Profile) error {
+// summarize fills in what the profile itself says.
+func (k *maker) summarize(p *lukv.Profile) error {
 	s := &k.summary
 	var err error
 	if s.Digest, err = p.Digest(); err != nil {
 		return err
 	}
+	s.Format = profileFormat
 	s.Identity, s.Layers, s.KVHeads, s.Pairs = p.Identity, p.Layers(), p.KVHeads(), p.Pairs
 	s.MinContext, s.MaxContext = p.MinContext, p.MaxContext
-	var loss, bound float64
 	for i := range s.Levels {
 		l := &s.Levels[i]
-		loss, bound = loss+l.Loss, bound+l.Bound
 		l.Ratio = float64(i+1) / 100
 		h := p.HeatMap(l.Ratio, true)
 		l.Mean, l.Min, l.Max = h.Mean, h.Min, h.Max
-		if s.Measured > 0 {
-			l.Loss /= float64(s.Measured)
-			l.Bound /= float64(s.Measured)
+		if s.Measured == 0 {
+			continue
 		}
-	}
-	if bound > 0 {
-		s.Gap = max(0, loss/bound-1)
+		if l.Bound > 0 {
+			gap := max(0, l.Loss/l.Bound-1)
+			l.Gap = &gap
+		}
+		l.Loss /= float64(s.Measured)
+		l.Bound /= float64(s.Measured)
 	}
 	if s.NoSteps == nil {
 		s.NoSteps = []int{}
+	}
+	s.Notes, err = k.notes(p)
+	return err
+}
+
+// notes returns what policies with the profile have to say about contexts as
+// long as the shortest it was measured on.
+func (k *maker) notes(p *lukv.Profile) ([]string, error) {
+	notes := []string{}
+	if p.MinContext == 0 {
+		return notes, nil
+	}
+	c := k.m.Config()
+	shape := lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, Excluded: make([]bool, c.Layers)}
+	for _, at := range p.Excluded {
+		shape.Excluded[at] = true
+	}
+	for _, ratio := range []float64{0.5, 0.8, 0.9} {
+		policy := &lukv.Policy{
+			Metric: p.Identity.Metric, Allocator: lukv.AllocatorConfig{Name: "lukv"}, Ratio: ratio,
+			Protection: &p.Identity.Protection, Profile: p,
+		}
+		compiled, err := policy.Compile(k.m.ID(), shape)
+		if err != nil {
+			return nil, err
+		}
+		demand := compiled.Demand(p.MinContext)
+		budgets, err := compiled.Allocator().Budgets(demand)
+		if err != nil {
+			return nil, err
+		}
+		for _, note := range compiled.Notes(demand, budgets) {
+			notes = append(notes, fmt.Sprintf("at ratio %g: %s", ratio, note))
+		}
+	}
+	return notes, nil
+}
+
+func (k *maker) print(p *lukv.Profile) error {
+	if err := k.summarize(p); err != nil {
+		return err
+	}
+	s := &k.summary
+	for _, note := range s.Notes {
+		k.e.note("note: %s", note)
 	}
 	if k.JSON {
 		return report.WriteJSON(k.e.out, s)
 	}
 	out := k.e.out
-	fmt.Fprintf(out, "wrote %s: %d layers of %d KV heads, metric %s\n", s.Path, s.Layers, s.KVHeads, metricName(s.Identity.Metric))
-	if s.Measured+s.Resumed > 0 {
-		fmt.Fprintf(out, "%d questions about contexts of %d to %d tokens", s.Pairs, s.MinContext, s.MaxContext)
-		if s.Resumed > 0 {
-			fmt.Fprintf(out, ", %d of them from an earlier run", s.Resumed)
+	if k.Output == "-" || k.NPY == "-" {
+		if k.e.quiet {
+			return nil
 		}
-		fmt.Fprintln(out)
+		out = k.e.err // standard output holds the profile
+	}
+	id := &s.Identity
+	t := newTable(out)
+	t.line("wrote", "%s: %d layers of %d KV heads", s.Path, s.Layers, s.KVHeads)
+	t.line("digest", "%s", s.Digest)
+	writeIdentity(t, id)
+	if s.Measured+s.Resumed > 0 {
+		earlier := ""
+		if s.Resumed > 0 {
+			earlier = fmt.Sprintf(", %d of them from an earlier run", s.Resumed)
+		}
+		t.line("measured on", "%d questions about contexts of %d to %d tokens%s", s.Pairs, s.MinContext, s.MaxContext, earlier)
 	}
 	if s.Measured > 0 {
-		fmt.Fprintf(out, "%d decoding steps; losses at most %.3g %% above the optimum, %d of %d solutions proven optimal",
-			s.Steps, 100*s.Gap, s.Proven, s.Solutions)
-		if s.Identity.Solver == lukv.SolverRepair {
-			fmt.Fprintf(out, ", %d repair moves", s.Repaired)
+		moves := ""
+		if id.Solver == lukv.SolverRepair {
+			moves = fmt.Sprintf(", %d repair moves", s.Repaired)
 		}
-		fmt.Fprintln(out)
+		t.line("solved", "%d decoding steps; %d of %d solutions proven optimal%s", s.Steps, s.Proven, s.Solutions, moves)
 		if n := len(s.NoSteps); n > 0 {
-			fmt.Fprintf(out, "%d answers ended at once: measured on the question's last token instead\n", n)
+			t.line("", "%d answers ended at once: measured on the question's last token instead", n)
 		}
 	}
-	fmt.Fprintf(out, "%8s  %8s  %8s  %8s  %12s  %12s\n", "ratio", "mean", "least", "most", "loss", "bound")
+	if err := t.w.Flush(); err != nil {
+		return err
+	}
+	return writeLevels(out, s)
+}
+
+// writeLevels prints some levels: what they remove, and what that loses beside
+// how far it may lie above the optimum.
+func writeLevels(w io.Writer, s *profileSummary) error {
+	t := report.Table{Right: []int{0, 1, 2, 3, 4, 5}}
+	header := []string{"ratio", "mean", "least", "most"}
+	if s.Measured > 0 {
+		header = append(header, "loss", "above the optimum")
+	}
+	fmt.Fprintln(w)
+	t.Row(header...)
 	for _, i := range []int{9, 24, 49, 79, 89, 94, 98} {
 		l := s.Levels[i]
-		fmt.Fprintf(out, "%8.2f  %8.4f  %8.4f  %8.4f  %12.4g  %12.4g\n", l.Ratio, l.Mean, l.Min, l.Max, l.Loss, l.Bound)
+		row := []string{
+			fmt.Sprintf("%.2f", l.Ratio), fmt.Sprintf("%.4f", l.Mean), fmt.Sprintf("%.4f", l.Min), fmt.Sprintf("%.4f", l.Max),
+		}
+		if s.Measured > 0 {
+			row = append(row, fmt.Sprintf("%.4g", l.Loss), aboveOptimum(l))
+		}
+		t.Row(row...)
 	}
-	return nil
+	return t.Write(w, report.NoColors)
+}
+
+// aboveOptimum says how far a level's loss can lie above the least possible:
+// relatively, or by how much where the bound is too small to be measured by.
+func aboveOptimum(l levelSummary) string {
+	switch {
+	case l.Loss <= l.Bound:
+		return "0 %"
+	case l.Gap == nil || *l.Gap >= 1:
+		return fmt.Sprintf("at most %.2g", l.Loss-l.Bound)
+	}
+	return fmt.Sprintf("at most %.3g %%", 100**l.Gap)
 }

@@ -50,7 +50,14 @@ func TestProfile(t *testing.T) {
 		return string(data)
 	}
 
-	s := decode[profileSummary](t, ok(t, args("a", "--json", "--npy", file("a.npy"))...))
+	text := ok(t, args("a", "--json", "--npy", file("a.npy"))...)
+	plainJSON(t, profileFormat, text)
+	s := decode[profileSummary](t, text)
+	assert.NotEmpty(t, s.Notes, "a tenth of 250 entries is nearly nothing")
+	for _, l := range s.Levels {
+		require.GreaterOrEqual(t, *l.Gap, 0.0)
+		require.InDelta(t, l.Loss, l.Bound*(1+*l.Gap), 1e-9*l.Loss, "each level has its own certificate")
+	}
 	assert.Equal(t, 6, s.Pairs)
 	assert.Equal(t, 6, s.Measured)
 	assert.Equal(t, 6*solve.Levels, s.Solutions)
@@ -60,8 +67,14 @@ func TestProfile(t *testing.T) {
 	holds(t, dir, "a", "a.npy")
 
 	// Again, on one thread: the same bytes.
-	assert.Contains(t, ok(t, args("b", "--threads", "1")...), "6 questions")
+	out := ok(t, args("b", "--threads", "1")...)
+	for _, want := range []string{"6 questions", s.Digest, `"name":"keydiff","block":0`, "4 sinks, window of 1", "above the optimum"} {
+		assert.Contains(t, out, want)
+	}
 	assert.Equal(t, read("a"), read("b"))
+
+	// Standard output: the same bytes, and what else there is to say elsewhere.
+	assert.Equal(t, read("a"), ok(t, "profile", "builtin", "--metric", "keydiff", "--data", texts, "-o", "-"))
 
 	// Interrupted after two questions and resumed: the same bytes.
 	o := interrupted(t, "question measured", 2, args("c", "-v")...)
@@ -98,6 +111,20 @@ func TestProfile(t *testing.T) {
 	fails(t, exitRefused, "protected window", run("builtin", "--metric", "keydiff", "--profile", file("a"), "--window", "9")...)
 	require.NoError(t, os.WriteFile(file("e"), []byte(read("a")[:2000]), 0o644))
 	fails(t, exitFailed, file("e"), run("builtin", "--metric", "keydiff", "--profile", file("e"))...)
+}
+
+func TestProfileRefusesWhatItWouldIgnore(t *testing.T) {
+	dir := t.TempDir()
+	for want, args := range map[string][]string{
+		"--template":       {"--template"},
+		"--top-p":          {"--top-p", "0.9"},
+		"measures nothing": {"--from-npy", "x.npy", "--limit", "3"},
+		"only one of them": {"--json", "--npy", "-"},
+	} {
+		fails(t, exitUsage, want, append([]string{"profile", "builtin", "-o", filepath.Join(dir, "p")}, args...)...)
+	}
+	fails(t, exitUsage, "only one of them", "profile", "builtin", "-o", "-", "--json")
+	holds(t, dir)
 }
 
 func TestProfileOptions(t *testing.T) {

@@ -50,3 +50,17 @@ func TestHeatMapText(t *testing.T) {
 	assert.Contains(t, text(Colors24), "\x1b[30;48;2;250;225;60m 100\x1b[0m", "the lightest ground under dark text")
 	assert.Contains(t, text(Colors256), "\x1b[97;48;5;")
 }
+
+func TestTable(t *testing.T) {
+	table := Table{Indent: "> ", Right: []int{1}}
+	table.Row("name", "score", "note")
+	table.Cells(Cell{Text: "é"}, Cell{"7.0", Good}, Cell{"last", Bad})
+	table.Row("longer", "100.0")
+	text := func(c Colors) string {
+		var b strings.Builder
+		require.NoError(t, table.Write(&b, c))
+		return b.String()
+	}
+	assert.Equal(t, "> name    score  note\n> é         7.0  last\n> longer  100.0\n", text(NoColors))
+	assert.Contains(t, text(Colors256), "  \x1b[32m7.0\x1b[0m  \x1b[31mlast\x1b[0m\n")
+}

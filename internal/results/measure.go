@@ -265,9 +265,8 @@ func (r *run) test() error {
 	for _, metric := range metrics {
 		for _, ratio := range ratios {
 			for _, a := range against {
-				g := Gain{Metric: metric, Ratio: ratio, Over: a}
-				g.Diff, g.Low, g.High = eval.Compare(answers, methodName(metric, ratio, "lukv"), methodName(metric, ratio, a))
-				t.Gains = append(t.Gains, g)
+				d := eval.Compare(answers, methodName(metric, ratio, "lukv"), methodName(metric, ratio, a))
+				t.Gains = append(t.Gains, Gain{Metric: metric, Ratio: ratio, Over: a, Diff: d.Diff, Low: d.Low, High: d.High})
 			}
 		}
 	}
