@@ -60,7 +60,7 @@ func PlainFormat(m *model.Model) (*Format, error) {
 
 func (f *Format) input(messages []*chat.Object) chat.Input {
 	return chat.Input{
-		Messages: messages, AddGenerationPrompt: true, Extra: f.special,
+		Messages: messages, AddGenerationPrompt: true, SpecialTokens: f.special,
 		Options: chat.Options{Now: func() time.Time { return f.now }},
 	}
 }
@@ -69,7 +69,8 @@ func (f *Format) input(messages []*chat.Object) chat.Input {
 // them.
 func (f *Format) render(ctx context.Context, messages []*chat.Object) (string, error) {
 	if f.template != nil {
-		return f.template.Render(ctx, f.input(messages))
+		p, err := f.template.Render(ctx, f.input(messages))
+		return p.Text, err
 	}
 	var b strings.Builder
 	b.WriteString(f.bos)
@@ -88,7 +89,7 @@ func (f *Format) head(ctx context.Context, before []*chat.Object, text string) (
 		return head + text, err
 	}
 	head, _, err := f.template.Split(ctx, f.input(before), text)
-	return head, err
+	return head.Text, err
 }
 
 // encode returns the tokens of a prompt, or of a part of one. Special tokens

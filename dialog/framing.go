@@ -52,7 +52,7 @@ func (f *Format) framing(ctx context.Context) (Framing, error) {
 	if err != nil {
 		return Framing{}, fmt.Errorf("chat framing: %w", err)
 	}
-	return Framing{Before: strings.TrimSuffix(before, content), After: after}, nil
+	return Framing{Before: strings.TrimSuffix(before.Text, content), After: after.Text}, nil
 }
 
 // PlainFraming is the framing without a template: the tokens that the

@@ -52,32 +52,28 @@ func (c *templateCmd) Run(e *env) error {
 	if err != nil {
 		return fmt.Errorf("model %s: %w", c.Model, err)
 	}
-	special, err := chat.SpecialTokens(files)
-	if err != nil {
+	if in.SpecialTokens, err = chat.SpecialTokens(files); err != nil {
 		return fmt.Errorf("model %s: %w", c.Model, err)
 	}
-	for k, v := range in.Extra.All() {
-		special.Set(k, v)
-	}
-	in.Extra = special
 	prompt, err := t.Render(e.ctx, in)
 	if err != nil {
 		return err
 	}
 	if !c.Tokens && !c.JSON {
-		if isTerminal(e.out) && !strings.HasSuffix(prompt, "\n") {
-			prompt += "\n"
+		text := prompt.Text
+		if isTerminal(e.out) && !strings.HasSuffix(text, "\n") {
+			text += "\n"
 		}
-		_, err := io.WriteString(e.out, prompt)
+		_, err := io.WriteString(e.out, text)
 		return err
 	}
 	tok, err := tokenizer.Load(files)
 	if err != nil {
 		return fmt.Errorf("model %s: %w", c.Model, err)
 	}
-	ids := tok.Encode(prompt, tokenizer.EncodeOptions{})
+	ids := tok.Encode(prompt.Text, tokenizer.EncodeOptions{Data: prompt.Data})
 	if c.JSON {
-		return report.WriteJSON(e.out, map[string]any{"prompt": prompt, "tokens": ids})
+		return report.WriteJSON(e.out, map[string]any{"prompt": prompt.Text, "tokens": ids})
 	}
 	for _, id := range ids {
 		if _, err := fmt.Fprintf(e.out, "%d\t%s\n", id, visibleName(tok.Piece(id))); err != nil {

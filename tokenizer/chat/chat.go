@@ -6,32 +6,49 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/lukv/lukv/internal/jinja"
+	"github.com/lukv/lukv/tokenizer"
 )
 
 // Template is a parsed chat template. It is immutable and safe for concurrent
 // use.
-type Template struct {
-	name string
-	body []stmt
-}
+type Template struct{ t *jinja.Template }
 
 // Parse parses a template's source; name stands for it in errors. A line break
-// at the very end of the source is dropped, as Jinja does. Errors are *Error
-// with the line of the fault.
-func Parse(name, source string) (t *Template, err error) {
-	line := 1
-	defer rescue(name, &line, &err)
-	p := &parser{toks: lex(source, &line), line: &line}
-	body := p.statements(nil)
-	if len(p.missing) > 0 {
-		line = p.missing[0].line
-		p.missing[0].fail()
+// at the very end of the source is dropped, as Jinja does. A template that needs
+// what the language lacks is refused here: ErrUnsupported. Errors are *Error
+// with the place of the fault.
+func Parse(name, source string) (*Template, error) {
+	t, err := jinja.Parse(name, source)
+	if err != nil {
+		return nil, public(err)
 	}
-	return &Template{name: name, body: body}, nil
+	return &Template{t}, nil
 }
 
 // Name is the name given to Parse.
-func (t *Template) Name() string { return t.name }
+func (t *Template) Name() string { return t.t.Name() }
+
+// Limits bounds what rendering one template may use. A field that is zero or
+// negative means its default. Going beyond a limit is an error for which
+// errors.Is(err, ErrLimit) holds.
+type Limits struct {
+	// Memory is the sum of the sizes of all strings, lists and objects made
+	// while rendering, the input's and the result included, in bytes; each is
+	// counted before it is made. Default 32 MiB, with which rendering takes less
+	// than 64 MB of the Go heap.
+	Memory int
+	// Steps counts evaluated expressions and statements, elements visited, and
+	// text scanned (one step per 16 bytes). Default 5 million: under two
+	// seconds.
+	Steps int
+	// Depth is how deep expressions, blocks, macro calls and values may nest
+	// while rendering. Default 1000.
+	Depth int
+	// Range is the most elements a range may have. Default 100000, Jinja's own.
+	Range int
+}
 
 // Options is how a template runs. The zero value is good for use.
 type Options struct {
@@ -53,18 +70,40 @@ type Input struct {
 	Documents []*Object
 	// AddGenerationPrompt ends the prompt with the start of an answer.
 	AddGenerationPrompt bool
-	// BOSToken and EOSToken are the texts of the special tokens. A template sees
-	// an empty one as undefined.
-	BOSToken, EOSToken string
-	// Extra holds further variables, other special tokens and options of the
-	// template's own; they win over the ones above. May be nil.
+	// SpecialTokens are the texts of the checkpoint's special tokens by the names
+	// that templates know (see the function of this name): strings that count as
+	// the template's own text. A template sees absent ones as undefined. May be nil.
+	SpecialTokens *Object
+	// Extra holds further variables, such as options of the template's own; they
+	// win over the ones above. May be nil.
 	Extra *Object
 
 	Options
 }
 
+// Prompt is what a template makes of a conversation.
+type Prompt struct {
+	Text string
+	// Data are the parts of Text that came from messages, tools, documents and
+	// extra variables, ascending and apart; the rest is the template's own. In
+	// the form of tokenizer.EncodeOptions.Data they keep whoever wrote these parts
+	// from writing control tokens.
+	Data []tokenizer.Span
+}
+
+// Slice is the part Text[start:end] of a prompt.
+func (p Prompt) Slice(start, end int) Prompt {
+	part := Prompt{Text: p.Text[start:end]}
+	for _, d := range p.Data {
+		if from, to := max(d.Start, start), min(d.End, end); from < to {
+			part.Data = append(part.Data, tokenizer.Span{Start: from - start, End: to - start})
+		}
+	}
+	return part
+}
+
 // variables are the names a template sees.
-func (in *Input) variables() *Object {
+func (in *Input) variables() (*Object, error) {
 	list := func(objects []*Object) any {
 		if objects == nil {
 			return nil
@@ -72,54 +111,44 @@ func (in *Input) variables() *Object {
 		return objects
 	}
 	vars := new(Object)
-	if in.Messages == nil {
-		vars.Set("messages", []*Object{})
-	} else {
-		vars.Set("messages", in.Messages)
-	}
+	vars.Set("messages", in.Messages)
 	vars.Set("tools", list(in.Tools))
 	vars.Set("documents", list(in.Documents))
 	vars.Set("add_generation_prompt", in.AddGenerationPrompt)
-	if in.BOSToken != "" {
-		vars.Set("bos_token", in.BOSToken)
-	}
-	if in.EOSToken != "" {
-		vars.Set("eos_token", in.EOSToken)
+	for name, v := range in.SpecialTokens.All() {
+		s, ok := v.(string)
+		if !ok {
+			return nil, fmt.Errorf("special token %s: found %T, expected a string", name, v)
+		}
+		vars.Set(name, jinja.Trusted(s))
 	}
 	for name, v := range in.Extra.All() {
 		vars.Set(name, v)
 	}
-	return vars
+	return vars, nil
 }
 
 // Render returns the prompt for a conversation. It already holds the special
 // tokens' texts that the template writes. Errors are *Error; a conversation that
 // the template itself refuses is a *RaisedError inside.
-func (t *Template) Render(ctx context.Context, in Input) (string, error) {
-	return t.Execute(ctx, in.variables(), in.Options)
+func (t *Template) Render(ctx context.Context, in Input) (Prompt, error) {
+	vars, err := in.variables()
+	if err != nil {
+		return Prompt{}, &Error{Template: t.Name(), Err: err}
+	}
+	return t.render(ctx, vars, in.Options)
 }
 
-// Execute renders the template with the given variables and nothing else. A nil
-// value is None, a name that is absent is undefined. It reads vars and keeps
-// nothing of it.
-func (t *Template) Execute(ctx context.Context, vars *Object, opt Options) (text string, err error) {
-	r := &run{
-		ctx:    ctx,
-		limits: opt.Limits.withDefaults(),
-		root:   new(scope),
-		now:    opt.Now,
-		out:    new(strings.Builder),
+func (t *Template) render(ctx context.Context, vars *Object, o Options) (Prompt, error) {
+	result, err := t.t.Render(ctx, vars, jinja.Options{Limits: jinja.Limits(o.Limits), Now: o.Now})
+	if err != nil {
+		return Prompt{}, public(err)
 	}
-	if r.now == nil {
-		r.now = time.Now
+	p := Prompt{Text: result.Text, Data: make([]tokenizer.Span, len(result.Data))}
+	for i, d := range result.Data {
+		p.Data[i] = tokenizer.Span(d)
 	}
-	defer rescue(t.name, &r.line, &err)
-	r.vars = new(Object)
-	for name, v := range vars.All() {
-		r.vars.Set(name, importValue(v, name, 0))
-	}
-	r.exec(t.body, r.root)
-	return r.out.String(), nil
+	return p, nil
 }
 
 // Split renders in.Messages followed by one user message of the given content
@@ -130,20 +159,20 @@ func (t *Template) Execute(ctx context.Context, vars *Object, opt Options) (text
 //
 // It fails if the template does not print the end of the content exactly once
 // and unchanged.
-func (t *Template) Split(ctx context.Context, in Input, content string) (prefix, suffix string, err error) {
+func (t *Template) Split(ctx context.Context, in Input, content string) (prefix, suffix Prompt, err error) {
 	mark := sentinel(content)
 	messages := make([]*Object, 0, len(in.Messages)+1)
 	messages = append(messages, in.Messages...)
 	in.Messages = append(messages, NewMessage("user", content+mark))
-	text, err := t.Render(ctx, in)
+	p, err := t.Render(ctx, in)
 	if err != nil {
-		return "", "", err
+		return Prompt{}, Prompt{}, err
 	}
-	prefix, suffix, ok := strings.Cut(text, mark)
-	if !ok || strings.Contains(suffix, mark) {
-		return "", "", &Error{Template: t.name, Err: fmt.Errorf("split after the user message: its end is printed %d times, expected once", strings.Count(text, mark))}
+	if n := strings.Count(p.Text, mark); n != 1 {
+		return Prompt{}, Prompt{}, &Error{Template: t.Name(), Err: fmt.Errorf("split after the user message: its end is printed %d times, expected once", n)}
 	}
-	return prefix, suffix, nil
+	i := strings.Index(p.Text, mark)
+	return p.Slice(0, i), p.Slice(i+len(mark), len(p.Text)), nil
 }
 
 // sentinel is a text of plain letters and digits that does not occur in content,
@@ -151,8 +180,8 @@ func (t *Template) Split(ctx context.Context, in Input, content string) (prefix,
 func sentinel(content string) string {
 	const stem = "EndOfContent"
 	used := make(map[string]bool)
-	for _, after := range strings.Split(content, stem)[1:] {
-		used[after[:min(len(after), digitRun(after, isDecimal))]] = true
+	for after := range strings.SplitSeq(content, stem) {
+		used[after[:len(after)-len(strings.TrimLeft(after, "0123456789"))]] = true
 	}
 	n := 0
 	for used[strconv.Itoa(n)] {

@@ -3,6 +3,8 @@ package chat
 import (
 	"errors"
 	"fmt"
+
+	"github.com/lukv/lukv/internal/jinja"
 )
 
 var (
@@ -11,26 +13,26 @@ var (
 	ErrNoTemplate = errors.New("no chat template")
 
 	// ErrLimit reports that a template went beyond one of its Limits.
-	ErrLimit = errors.New("limit exceeded")
+	ErrLimit = jinja.ErrLimit
 
-	// ErrUnsupported reports a feature of Jinja that this package does not
-	// have. The error's text names it.
-	ErrUnsupported = errors.New("not supported")
+	// ErrUnsupported reports a feature of Jinja that templates cannot have here.
+	// The error's text names it.
+	ErrUnsupported = jinja.ErrUnsupported
 )
 
-// Error is any failure of a template: a syntax error from Parse, or a failure
-// while rendering. Err holds the cause for errors.Is and errors.As.
+// Error is any failure of a template: what Parse found wrong or refused, or a
+// failure while rendering. Err holds the cause for errors.Is and errors.As.
 type Error struct {
-	Template string // name given to Parse
-	Line     int    // 1-based line of the template's source; 0 if there is none
-	Err      error
+	Template     string // name given to Parse
+	Line, Column int    // 1-based place in the source, the column in characters; 0 if there is none
+	Err          error
 }
 
 func (e *Error) Error() string {
 	if e.Line == 0 {
 		return fmt.Sprintf("chat template %s: %v", e.Template, e.Err)
 	}
-	return fmt.Sprintf("chat template %s: line %d: %v", e.Template, e.Line, e.Err)
+	return fmt.Sprintf("chat template %s: line %d, column %d: %v", e.Template, e.Line, e.Column, e.Err)
 }
 
 func (e *Error) Unwrap() error { return e.Err }
@@ -43,32 +45,15 @@ type RaisedError struct {
 
 func (e *RaisedError) Error() string { return "raised by the template: " + e.Message }
 
-// failure carries an error up to Parse or Execute. Every operation of the
-// language can fail, and nothing inside an expression handles failures, so they
-// travel as panics of this one type, which never leave the package.
-type failure struct{ err error }
-
-func failf(format string, args ...any) {
-	panic(failure{fmt.Errorf(format, args...)})
-}
-
-// limitf fails with ErrLimit.
-func limitf(format string, args ...any) {
-	panic(failure{fmt.Errorf("%w: %s", ErrLimit, fmt.Sprintf(format, args...))})
-}
-
-// unsupportedf fails with ErrUnsupported.
-func unsupportedf(format string, args ...any) {
-	panic(failure{fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrUnsupported)})
-}
-
-// rescue turns a failure into an error for the named template. Use it deferred.
-func rescue(name string, line *int, err *error) {
-	switch p := recover().(type) {
-	case nil:
-	case failure:
-		*err = &Error{Template: name, Line: *line, Err: p.err}
-	default:
-		panic(p)
+// public gives the errors of the language their names of this package.
+func public(err error) error {
+	var e *jinja.Error
+	if !errors.As(err, &e) {
+		return err
 	}
+	cause := e.Err
+	if raised, ok := cause.(*jinja.RaisedError); ok {
+		cause = &RaisedError{Message: raised.Message}
+	}
+	return &Error{Template: e.Template, Line: e.Line, Column: e.Column, Err: cause}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // fuzzLimits keep one run short, so that a slow one is a finding.
-var fuzzLimits = Limits{Output: 1 << 20, Memory: 8 << 20, Steps: 100_000, Depth: 500, Range: 10_000}
+var fuzzLimits = Limits{Memory: 8 << 20, Steps: 100_000, Depth: 500, Range: 10_000}
 
 // addSeeds calls add with every template of the golden cases and the variables
 // of its first case.
@@ -78,20 +78,27 @@ func FuzzRender(f *testing.F) {
 		}
 		start := time.Now()
 		opt := Options{Limits: fuzzLimits, Now: goldenTime}
-		text, err := tmpl.Execute(context.Background(), &o, opt)
+		prompt, err := tmpl.render(context.Background(), &o, opt)
 		var e *Error
 		if err != nil && !errors.As(err, &e) {
 			t.Errorf("found the error %v, expected an *Error", err)
 		}
-		if len(text) > fuzzLimits.Output {
-			t.Errorf("%d bytes of output", len(text))
+		if len(prompt.Text) > fuzzLimits.Memory {
+			t.Errorf("%d bytes of output", len(prompt.Text))
+		}
+		end := 0
+		for i, d := range prompt.Data {
+			if d.Start < end || d.End <= d.Start || d.End > len(prompt.Text) || i > 0 && d.Start == end {
+				t.Fatalf("data %v of %d bytes", prompt.Data, len(prompt.Text))
+			}
+			end = d.End
 		}
 		if d := time.Since(start); d > 5*time.Second {
 			t.Errorf("rendering took %v", d)
 		}
-		again, err2 := tmpl.Execute(context.Background(), &o, opt)
-		if again != text || (err == nil) != (err2 == nil) || err != nil && err.Error() != err2.Error() {
-			t.Errorf("first %q, %v; then %q, %v", text, err, again, err2)
+		again, err2 := tmpl.render(context.Background(), &o, opt)
+		if again.Text != prompt.Text || (err == nil) != (err2 == nil) || err != nil && err.Error() != err2.Error() {
+			t.Errorf("first %q, %v; then %q, %v", prompt.Text, err, again.Text, err2)
 		}
 	})
 }
@@ -100,24 +107,29 @@ func FuzzRender(f *testing.F) {
 func FuzzDecodeJSON(f *testing.F) {
 	addSeeds(f, func(_, vars string) { f.Add(vars) })
 	f.Add(`[1e400, -0.0, 12345678901234567890, "\ud800", {"a": 1, "a": 2}]`)
+	show, err := Parse("t", "{{ x }}")
+	if err != nil {
+		f.Fatal(err)
+	}
+	encode, err := Parse("t", "{{ x|tojson }}")
+	if err != nil {
+		f.Fatal(err)
+	}
+	render := func(t *testing.T, tmpl *Template, v any) string {
+		p, err := tmpl.Render(context.Background(), Input{Extra: new(Object).Set("x", v)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Text
+	}
 	f.Fuzz(func(t *testing.T, data string) {
-		v, err := DecodeJSON([]byte(data))
+		v, err := decodeJSON([]byte(data))
 		if err != nil {
 			return
 		}
-		r := &run{ctx: context.Background(), limits: Limits{}.withDefaults()}
-		text := r.repr(v)
-		tmpl, err := Parse("t", "{{ x|tojson }}")
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := tmpl.Execute(context.Background(), new(Object).Set("x", v), Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		back, err := DecodeJSON([]byte(out))
-		if err == nil && r.repr(back) != text { // infinity is no JSON
-			t.Errorf("%s became %s", text, r.repr(back))
+		back, err := decodeJSON([]byte(render(t, encode, v)))
+		if text := render(t, show, v); err == nil && render(t, show, back) != text { // infinity is no JSON
+			t.Errorf("%s became %s", text, render(t, show, back))
 		}
 	})
 }

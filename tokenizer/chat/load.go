@@ -1,12 +1,15 @@
 package chat
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path"
 	"strings"
+
+	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/internal/jinja"
 )
 
 const (
@@ -20,7 +23,7 @@ const (
 
 	// maxConfig is the largest configuration file read. Those with a quarter of
 	// a million added tokens are some 50 MB.
-	maxConfig = 256 << 20
+	maxConfig = 64 << 20
 )
 
 // Load reads the chat template of the checkpoint folder fsys: the file
@@ -37,14 +40,14 @@ func LoadNamed(fsys fs.FS, name string) (*Template, error) {
 	if name != defaultName {
 		file = path.Join(namedFolder, path.Base(name)+".jinja")
 	}
-	source, err := readFile(fsys, file, maxSource)
+	source, err := inputfile.ReadFS(fsys, file, jinja.MaxSource)
 	if err == nil {
 		return Parse(file, string(source))
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("load chat template: %w", err)
 	}
-	config, err := readObject(fsys, configFile)
+	config, err := readConfig(fsys, configFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("load chat template %q: neither %s nor %s is there: %w", name, file, configFile, ErrNoTemplate)
 	}
@@ -68,6 +71,47 @@ func LoadNamed(fsys fs.FS, name string) (*Template, error) {
 		label += " (" + name + ")"
 	}
 	return Parse(label, text.(string))
+}
+
+// specialNames are the special tokens that templates know.
+var specialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
+
+// readConfig reads what this package needs of a configuration file, which may be
+// long for its list of added tokens.
+func readConfig(fsys fs.FS, file string) (*Object, error) {
+	data, err := inputfile.ReadFS(fsys, file, maxConfig)
+	if err != nil {
+		return nil, err
+	}
+	var fields struct {
+		Template json.RawMessage `json:"chat_template"`
+		BOS      json.RawMessage `json:"bos_token"`
+		EOS      json.RawMessage `json:"eos_token"`
+		Unk      json.RawMessage `json:"unk_token"`
+		Sep      json.RawMessage `json:"sep_token"`
+		Pad      json.RawMessage `json:"pad_token"`
+		CLS      json.RawMessage `json:"cls_token"`
+		Mask     json.RawMessage `json:"mask_token"`
+	}
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return nil, fmt.Errorf("%s: decode json: %w", file, err)
+	}
+	config := new(Object)
+	for i, raw := range []json.RawMessage{fields.BOS, fields.EOS, fields.Unk, fields.Sep, fields.Pad, fields.CLS, fields.Mask, fields.Template} {
+		if raw == nil {
+			continue
+		}
+		name := "chat_template"
+		if i < len(specialNames) {
+			name = specialNames[i]
+		}
+		v, err := decodeJSON(raw)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", file, name, err)
+		}
+		config.Set(name, v)
+	}
+	return config, nil
 }
 
 // configTemplates are the templates in a tokenizer_config.json by name; all
@@ -101,18 +145,18 @@ func configTemplates(config *Object) (*Object, error) {
 // fsys names, under the names templates know them by (bos_token, eos_token,
 // pad_token, unk_token …), from tokenizer_config.json and, for what that leaves
 // out, special_tokens_map.json. Tokens that are null are absent. The result is
-// made for Input.Extra; it is empty if neither file is there.
+// made for Input.SpecialTokens; it is empty if neither file is there.
 func SpecialTokens(fsys fs.FS) (*Object, error) {
 	tokens := new(Object)
 	for _, file := range []string{configFile, tokensFile} {
-		config, err := readObject(fsys, file)
+		config, err := readConfig(fsys, file)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("load special tokens: %w", err)
 		}
-		for _, name := range []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"} {
+		for _, name := range specialNames {
 			if _, ok := tokens.Get(name); ok {
 				continue
 			}
@@ -130,33 +174,4 @@ func SpecialTokens(fsys fs.FS) (*Object, error) {
 		}
 	}
 	return tokens, nil
-}
-
-func readObject(fsys fs.FS, file string) (*Object, error) {
-	data, err := readFile(fsys, file, maxConfig)
-	if err != nil {
-		return nil, err
-	}
-	o := new(Object)
-	if err := o.UnmarshalJSON(data); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return o, nil
-}
-
-// readFile reads a file of at most limit bytes.
-func readFile(fsys fs.FS, file string, limit int64) ([]byte, error) {
-	f, err := fsys.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("read %s: longer than %d bytes", file, limit)
-	}
-	return data, nil
 }

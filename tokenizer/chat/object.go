@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"math/big"
 	"strconv"
 	"strings"
 )
@@ -16,12 +15,12 @@ import (
 // they were first set. The zero value is empty and ready to use; a nil *Object
 // reads as empty.
 //
-// Values may be nil, bool, Go integers and floats, *big.Int, json.Number,
-// string, []any, []string, *Object and []*Object. Anything else, a Go map above
-// all, is refused when a template is rendered.
+// Values may be nil, booleans, numbers, json.Number, strings, *Object and slices
+// of values. Anything else, a Go map above all, is refused when a template is
+// rendered.
 type Object struct {
-	index map[hashKey]int
-	keys  []any
+	index map[string]int
+	keys  []string
 	vals  []any
 }
 
@@ -33,13 +32,29 @@ func NewMessage(role, content string) *Object {
 // Set stores value under key, at the key's old place if it has one, and returns
 // the object.
 func (o *Object) Set(key string, value any) *Object {
-	o.put(hashKey{kind: 's', s: key}, key, value)
+	if i, ok := o.index[key]; ok {
+		o.vals[i] = value
+		return o
+	}
+	if o.index == nil {
+		o.index = make(map[string]int)
+	}
+	o.index[key] = len(o.keys)
+	o.keys = append(o.keys, key)
+	o.vals = append(o.vals, value)
 	return o
 }
 
 // Get returns the value of key and whether there is one.
 func (o *Object) Get(key string) (any, bool) {
-	return o.get(hashKey{kind: 's', s: key})
+	if o == nil {
+		return nil, false
+	}
+	i, ok := o.index[key]
+	if !ok {
+		return nil, false
+	}
+	return o.vals[i], true
 }
 
 // Len is the number of keys.
@@ -54,7 +69,7 @@ func (o *Object) Len() int {
 func (o *Object) All() iter.Seq2[string, any] {
 	return func(yield func(string, any) bool) {
 		for i := range o.Len() {
-			if key, ok := o.keys[i].(string); ok && !yield(key, o.vals[i]) {
+			if !yield(o.keys[i], o.vals[i]) {
 				return
 			}
 		}
@@ -63,7 +78,7 @@ func (o *Object) All() iter.Seq2[string, any] {
 
 // UnmarshalJSON replaces the object with the one in data, keys in order.
 func (o *Object) UnmarshalJSON(data []byte) error {
-	v, err := DecodeJSON(data)
+	v, err := decodeJSON(data)
 	if err != nil {
 		return err
 	}
@@ -82,9 +97,8 @@ func (o *Object) MarshalJSON() ([]byte, error) {
 	}
 	var b bytes.Buffer
 	b.WriteByte('{')
-	n := 0
 	for key, value := range o.All() {
-		if n++; n > 1 {
+		if b.Len() > 1 {
 			b.WriteByte(',')
 		}
 		k, err := json.Marshal(key)
@@ -103,45 +117,18 @@ func (o *Object) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-func (o *Object) get(h hashKey) (any, bool) {
-	if o == nil {
-		return nil, false
-	}
-	i, ok := o.index[h]
-	if !ok {
-		return nil, false
-	}
-	return o.vals[i], true
-}
+const (
+	// maxJSONDepth is how deep decodeJSON follows nested values.
+	maxJSONDepth = 500
+	// maxDigits is the longest integer in decimal digits, as in Python.
+	maxDigits = 4300
+)
 
-func (o *Object) put(h hashKey, key, value any) {
-	if i, ok := o.index[h]; ok {
-		o.vals[i] = value
-		return
-	}
-	if o.index == nil {
-		o.index = make(map[hashKey]int)
-	}
-	o.index[h] = len(o.keys)
-	o.keys = append(o.keys, key)
-	o.vals = append(o.vals, value)
-}
-
-// hashKey identifies a dict key: equal values have equal hashKeys, so 1, 1.0
-// and true are one key, as in Python.
-type hashKey struct {
-	kind byte
-	n    int64
-	s    string
-}
-
-// maxJSONDepth is how deep DecodeJSON follows nested values.
-const maxJSONDepth = 500
-
-// DecodeJSON reads one JSON value: nil, bool, int64, *big.Int, float64, string,
-// []any or *Object. Numbers with a fraction or an exponent are floats, others
-// are integers of any size; of equal keys the last wins, at the first's place.
-func DecodeJSON(data []byte) (any, error) {
+// decodeJSON reads one JSON value: nil, bool, int64, float64, string, []any or
+// *Object. Numbers with a fraction or an exponent are floats, others integers;
+// those that 64 bits do not hold stay a json.Number. Of equal keys the last wins,
+// at the first's place.
+func decodeJSON(data []byte) (any, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
 	v, err := decodeValue(dec, 0)
@@ -167,7 +154,7 @@ func decodeValue(dec *json.Decoder, depth int) (any, error) {
 	}
 	switch tok := tok.(type) {
 	case json.Number:
-		return parseJSONNumber(tok)
+		return decodeNumber(tok)
 	case json.Delim:
 		if tok == '[' {
 			list := []any{}
@@ -199,7 +186,7 @@ func decodeValue(dec *json.Decoder, depth int) (any, error) {
 	return tok, nil // nil, bool, string
 }
 
-func parseJSONNumber(n json.Number) (any, error) {
+func decodeNumber(n json.Number) (any, error) {
 	s := string(n)
 	if strings.ContainsAny(s, ".eE") {
 		f, err := strconv.ParseFloat(s, 64)
@@ -211,11 +198,11 @@ func parseJSONNumber(n json.Number) (any, error) {
 	if len(s) > maxDigits {
 		return nil, fmt.Errorf("integer of %d digits is longer than %d", len(s), maxDigits)
 	}
-	b, ok := new(big.Int).SetString(s, 10)
-	if !ok {
-		return nil, fmt.Errorf("bad number %q", s)
+	i, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return n, nil
 	}
-	return normInt(b), nil
+	return i, nil
 }
 
 func jsonKind(v any) string {
@@ -232,85 +219,4 @@ func jsonKind(v any) string {
 		return "an object"
 	}
 	return "a number"
-}
-
-// importValue converts a caller's value to the evaluator's own kinds: nil,
-// bool, int64, *big.Int, float64, string, []any and *Object. It copies lists
-// and objects; path names the value in errors.
-func importValue(v any, path string, depth int) any {
-	if depth > maxJSONDepth {
-		limitf("%.80s…: values nested deeper than %d", path, maxJSONDepth)
-	}
-	switch v := v.(type) {
-	case nil, bool, int64, float64, string:
-		return v
-	case int:
-		return int64(v)
-	case int8:
-		return int64(v)
-	case int16:
-		return int64(v)
-	case int32:
-		return int64(v)
-	case uint8:
-		return int64(v)
-	case uint16:
-		return int64(v)
-	case uint32:
-		return int64(v)
-	case uint:
-		return normInt(new(big.Int).SetUint64(uint64(v)))
-	case uint64:
-		return normInt(new(big.Int).SetUint64(v))
-	case float32:
-		return float64(v)
-	case *big.Int:
-		if v == nil {
-			return nil
-		}
-		return normInt(new(big.Int).Set(v))
-	case json.Number:
-		n, err := parseJSONNumber(v)
-		if err != nil {
-			failf("%s: %w", path, err)
-		}
-		return n
-	case json.RawMessage:
-		d, err := DecodeJSON(v)
-		if err != nil {
-			failf("%s: %w", path, err)
-		}
-		return d
-	case []any:
-		list := make([]any, len(v))
-		for i, e := range v {
-			list[i] = importValue(e, path+"["+strconv.Itoa(i)+"]", depth+1)
-		}
-		return list
-	case []string:
-		list := make([]any, len(v))
-		for i, e := range v {
-			list[i] = e
-		}
-		return list
-	case []*Object:
-		list := make([]any, len(v))
-		for i, e := range v {
-			list[i] = importValue(e, path+"["+strconv.Itoa(i)+"]", depth+1)
-		}
-		return list
-	case *Object:
-		if v == nil {
-			return nil
-		}
-		obj := new(Object)
-		for key, e := range v.All() {
-			obj.Set(key, importValue(e, path+"."+key, depth+1))
-		}
-		return obj
-	case map[string]any:
-		failf("%s: found a Go map, expected a *chat.Object, which keeps the order of its keys", path)
-	}
-	failf("%s: found a Go value of type %T, expected a JSON value", path, v)
-	return nil
 }

@@ -1,8 +1,7 @@
-package chat
+package jinja
 
 import (
 	"context"
-	"strings"
 	"time"
 )
 
@@ -10,17 +9,17 @@ import (
 // negative means its default. Going beyond a limit is an error for which
 // errors.Is(err, ErrLimit) holds.
 type Limits struct {
-	// Output is the longest text, final or captured, in bytes. Default 64 MiB.
-	Output int
-	// Memory is the sum of the sizes of all strings and lists made while
-	// rendering, in bytes: it bounds repetition and padding of strings before
-	// they are made. Default 512 MiB.
+	// Memory is the sum of the sizes of all strings, lists and objects made
+	// while rendering, the input's and the result included, in bytes; each is
+	// counted before it is made. Default 32 MiB, with which rendering takes less
+	// than 64 MB of the Go heap.
 	Memory int
 	// Steps counts evaluated expressions and statements, elements visited, and
-	// text scanned (one step per 256 bytes). Default 20 million, a few seconds.
+	// text scanned (one step per 16 bytes). Default 5 million: under two
+	// seconds.
 	Steps int
 	// Depth is how deep expressions, blocks, macro calls and values may nest
-	// while rendering. Default 2000.
+	// while rendering. Default 1000.
 	Depth int
 	// Range is the most elements a range may have. Default 100000, Jinja's own.
 	Range int
@@ -32,20 +31,26 @@ func (l Limits) withDefaults() Limits {
 			*v = def
 		}
 	}
-	set(&l.Output, 64<<20)
-	set(&l.Memory, 512<<20)
-	set(&l.Steps, 20_000_000)
-	set(&l.Depth, 2000)
+	set(&l.Memory, 32<<20)
+	set(&l.Steps, 5_000_000)
+	set(&l.Depth, 1000)
 	set(&l.Range, 100_000)
 	return l
 }
 
+// What things count against Limits.Memory: their own size and that of what
+// grows around them.
 const (
-	// valueBytes is what one element of a list counts against Limits.Memory: two
-	// words in the list, two of a string elsewhere, and the list's growth.
-	valueBytes = 48
-	// bytesPerStep is how much text one step scans.
-	bytesPerStep = 256
+	valueBytes   = 96  // an element of a list: its slot, and the string or number that it refers to
+	bindingBytes = 48  // a name of a scope
+	entryBytes   = 192 // an entry of an object: key, value and their share of the index
+	scopeBytes   = 512 // what a macro's value keeps alive
+	spanBytes    = 16
+)
+
+const (
+	// scannedPerStep is how many bytes of text one step scans.
+	scannedPerStep = 16
 	// stepsPerCheck is how often the context is looked at.
 	stepsPerCheck = 1024
 )
@@ -54,12 +59,11 @@ const (
 type run struct {
 	ctx    context.Context
 	limits Limits
-	vars   *Object // the caller's variables
-	root   *scope
+	vars   *dict // the caller's variables
 	now    func() time.Time
 
-	line  int // of the source, for errors
-	out   *strings.Builder
+	at    pos // in the source, for errors
+	out   *builder
 	steps int
 	check int // steps at which the context is looked at next
 	mem   int
@@ -81,7 +85,7 @@ func (r *run) step(n int) {
 }
 
 // work counts the scanning of n bytes of text.
-func (r *run) work(n int) { r.step(n / bytesPerStep) }
+func (r *run) work(n int) { r.step(n / scannedPerStep) }
 
 // alloc counts n bytes about to be allocated.
 func (r *run) alloc(n int) {
@@ -89,7 +93,6 @@ func (r *run) alloc(n int) {
 		limitf("rendering needs more than %d bytes of strings and lists", r.limits.Memory)
 	}
 	r.mem += n
-	r.work(n)
 }
 
 // allocTimes is alloc of n*size without overflow.
@@ -98,12 +101,6 @@ func (r *run) allocTimes(n, size int) {
 		r.alloc(-1)
 	}
 	r.alloc(max(n, 0) * size)
-}
-
-// text counts a string just made and returns it.
-func (r *run) text(s string) string {
-	r.alloc(len(s))
-	return s
 }
 
 func (r *run) enter() {
@@ -115,52 +112,61 @@ func (r *run) enter() {
 
 func (r *run) leave() { r.depth-- }
 
-// emit appends to the current output.
-func (r *run) emit(s string) {
-	if len(s) > r.limits.Output-r.out.Len() {
-		limitf("output longer than %d bytes", r.limits.Output)
-	}
-	r.alloc(len(s))
-	r.out.WriteString(s)
-}
-
-// capture returns what body emits.
-func (r *run) capture(body func()) string {
+// capture returns what body prints.
+func (r *run) capture(body func()) text {
 	outer := r.out
-	r.out = new(strings.Builder)
+	r.out = r.builder()
 	body()
-	s := r.out.String()
+	t := r.out.text()
 	r.out = outer
-	return s
+	return t
 }
 
 // scope holds the names assigned in one block; reads go on in parent.
 type scope struct {
-	names  map[string]any
+	names  []binding
 	parent *scope
 }
 
-func (s *scope) set(name string, v any) {
-	if s.names == nil {
-		s.names = make(map[string]any)
+type binding struct {
+	name  string
+	value any
+}
+
+func (s *scope) find(name string) *binding {
+	for i := range s.names {
+		if s.names[i].name == name {
+			return &s.names[i]
+		}
 	}
-	s.names[name] = v
+	return nil
+}
+
+// assign sets a name in s.
+func (r *run) assign(s *scope, name string, v any) {
+	r.step(1 + len(s.names)/8)
+	if b := s.find(name); b != nil {
+		b.value = v
+		return
+	}
+	r.alloc(bindingBytes)
+	s.names = append(s.names, binding{name, v})
 }
 
 // lookup resolves a name: blocks from the inside out, the caller's variables,
 // the language's globals.
 func (r *run) lookup(s *scope, name string) any {
 	for ; s != nil; s = s.parent {
-		if v, ok := s.names[name]; ok {
-			return v
+		r.step(1 + len(s.names)/8)
+		if b := s.find(name); b != nil {
+			return b.value
 		}
-		r.step(1)
 	}
-	if v, ok := r.vars.Get(name); ok {
+	if v, ok := r.vars.get(textKey(name)); ok {
 		return v
 	}
 	if f, ok := globals[name]; ok {
-		return &function{def: f}
+		return &method{def: f}
 	}
-	return &undefined{why: "'" + name + "' is undefined"}
+	return &undefined{why: "'%.100s' is undefined", first: name}
 }

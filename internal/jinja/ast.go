@@ -1,4 +1,4 @@
-package chat
+package jinja
 
 // expr is an expression of the syntax tree. Evaluate with run.eval, which
 // counts steps and depth.
@@ -23,19 +23,28 @@ const (
 // Expressions.
 type (
 	constExpr struct{ value any }
-	nameExpr  struct{ name string }
+	nameExpr  struct {
+		name string
+		at   pos
+	}
 	listExpr  struct{ items []expr }
 	tupleExpr struct{ items []expr }
 	dictExpr  struct{ keys, values []expr }
 	unaryExpr struct { // op is "-", "+" or "not"
 		op      string
 		operand expr
-		line    int
+		at      pos
 	}
-	binaryExpr struct { // op is one of + - * / // % **
+	sumExpr struct { // first ops[0] rest[0] ops[1] rest[1] …; ops are + and -
+		first expr
+		ops   []string
+		rest  []expr
+		at    []pos
+	}
+	productExpr struct { // op is one of * / // % **
 		op          string
 		left, right expr
-		line        int
+		at          pos
 	}
 	logicExpr struct { // op is "and" or "or"
 		op          string
@@ -46,50 +55,48 @@ type (
 		first expr
 		ops   []string
 		rest  []expr
-		line  int
+		at    pos
 	}
 	condExpr struct { // otherwise is nil without an else
 		test, then, otherwise expr
-		line                  int
 	}
 	attrExpr struct {
 		of   expr
 		name string
-		line int
+		at   pos
 	}
 	itemExpr struct {
 		of, key expr
-		line    int
+		at      pos
 	}
-	sliceExpr struct { // only as an itemExpr's key; parts may be nil
-		start, stop, step expr
+	sliceExpr struct { // parts may be nil
+		of, start, stop, step expr
+		at                    pos
 	}
 	callExpr struct {
 		callee expr
 		args   callArgs
-		line   int
+		at     pos
 	}
-	filterExpr struct { // of is nil where the filtered text comes from a block
+	filterExpr struct {
 		of   expr
-		name string
+		def  *builtin
 		args callArgs
-		line int
+		at   pos
 	}
 	testExpr struct {
 		of   expr
-		name string
+		def  *builtin
 		args callArgs
-		line int
+		at   pos
 	}
 )
 
-// callArgs are the arguments of a call, filter or test; star and starstar are
-// nil where absent.
+// callArgs are the arguments of a call, filter or test.
 type callArgs struct {
-	pos            []expr
-	names          []string // of named
-	named          []expr
-	star, starstar expr
+	pos   []expr
+	names []string // of named
+	named []expr
 }
 
 // Assignment targets are a nameTarget, attrTarget or tupleTarget.
@@ -108,7 +115,7 @@ type (
 	textStmt  struct{ text string }
 	printStmt struct {
 		value expr
-		line  int
+		at    pos
 	}
 	ifStmt struct {
 		tests     []expr   // if, elif …
@@ -121,52 +128,29 @@ type (
 		filter    expr // nil without an if
 		body      []stmt
 		otherwise []stmt
-		recursive bool
-		line      int
+		at        pos
 	}
 	setStmt struct {
 		target target
 		value  expr
-		line   int
+		at     pos
 	}
 	setBlockStmt struct {
 		target target
-		filter expr // chain of filterExpr ending in one without of; may be nil
 		body   []stmt
-		line   int
+		at     pos
 	}
 	macroStmt struct{ *macroDef }
-	callStmt  struct {
-		call   *callExpr
-		caller *macroDef
-	}
-	filterStmt struct {
-		filter expr
-		body   []stmt
-		line   int
-	}
-	withStmt struct {
-		targets []target
-		values  []expr
-		body    []stmt
-		line    int
-	}
-	blockStmt struct {
-		body   []stmt
-		scoped bool
-	}
 	// scopeStmt is a body with names of its own: generation blocks.
 	scopeStmt struct{ body []stmt }
 	jumpStmt  struct{ sig signal }
 )
 
-// macroDef is what a macro or call block defines. defaults belong to the last
-// parameters. The uses fields tell which special names the body reads.
+// macroDef is what a macro statement defines. defaults belong to the last
+// parameters.
 type macroDef struct {
-	name                               string
-	params                             []string
-	defaults                           []expr
-	body                               []stmt
-	usesCaller, usesArgs, usesKeywords bool
-	line                               int
+	name     string
+	params   []string
+	defaults []expr
+	body     []stmt
 }

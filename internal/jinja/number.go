@@ -1,0 +1,251 @@
+package jinja
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"strconv"
+	"strings"
+)
+
+// toInt64 returns an integer or bool as int64; ok is false for everything else.
+func toInt64(v any) (i int64, ok bool) {
+	switch v := v.(type) {
+	case bool:
+		if v {
+			return 1, true
+		}
+		return 0, true
+	case int64:
+		return v, true
+	case wide:
+		tooWide()
+	}
+	return 0, false
+}
+
+func tooWide() { unsupportedf("calculation with an integer beyond 64 bits") }
+
+// toFloat returns a number as a float.
+func toFloat(v any) float64 {
+	if f, ok := v.(float64); ok {
+		return f
+	}
+	i, _ := toInt64(v)
+	return float64(i)
+}
+
+// wholeInt is the integer that f is, if it is one.
+func wholeInt(f float64) (int64, bool) {
+	if f != math.Trunc(f) || f < math.MinInt64 || f >= math.MaxInt64 {
+		return 0, false
+	}
+	return int64(f), true
+}
+
+// truncate is a finite float's integer part.
+func truncate(f float64) int64 {
+	i, ok := wholeInt(math.Trunc(f))
+	if !ok {
+		tooWide()
+	}
+	return i
+}
+
+// unordered is what compareNumbers returns when a NaN takes part.
+const unordered = 2
+
+// compareNumbers returns -1, 0, +1 or unordered. Integers are compared exactly,
+// and with floats as floats.
+func compareNumbers(a, b any) int {
+	_, aw := a.(wide)
+	_, bw := b.(wide)
+	_, af := a.(float64)
+	_, bf := b.(float64)
+	switch {
+	case (aw || bw) && a == b:
+		return 0
+	case aw && bw, (aw || bw) && (af || bf):
+		tooWide()
+	case aw:
+		return wideSign(a)
+	case bw:
+		return -wideSign(b)
+	case af || bf:
+		x, y := toFloat(a), toFloat(b)
+		if math.IsNaN(x) || math.IsNaN(y) {
+			return unordered
+		}
+		return cmp.Compare(x, y)
+	}
+	i, _ := toInt64(a)
+	j, _ := toInt64(b)
+	return cmp.Compare(i, j)
+}
+
+// wideSign is how a wide integer compares with those of 64 bits.
+func wideSign(v any) int {
+	if strings.HasPrefix(string(v.(wide)), "-") {
+		return -1
+	}
+	return 1
+}
+
+// arith is a op b for two numbers and op one of + - * / // % **.
+func arith(op string, a, b any) any {
+	_, af := a.(float64)
+	_, bf := b.(float64)
+	if af || bf {
+		return floatArith(op, toFloat(a), toFloat(b))
+	}
+	x, _ := toInt64(a)
+	y, _ := toInt64(b)
+	if v, ok := intArith(op, x, y); ok {
+		return v
+	}
+	tooWide()
+	return nil
+}
+
+// intArith calculates in 64 bits; ok is false where the result does not fit.
+func intArith(op string, x, y int64) (v any, ok bool) {
+	switch op {
+	case "+":
+		s := x + y
+		return s, (s > x) == (y > 0)
+	case "-":
+		d := x - y
+		return d, (d < x) == (y > 0)
+	case "*":
+		return intProduct(x, y)
+	case "**":
+		return intPower(x, y)
+	}
+	if y == 0 {
+		failf("%s: division by zero", op)
+	}
+	if op == "/" {
+		return float64(x) / float64(y), true
+	}
+	if x == math.MinInt64 && y == -1 {
+		return nil, false
+	}
+	q, m := x/y, x%y
+	if m != 0 && (m < 0) != (y < 0) {
+		q, m = q-1, m+y
+	}
+	if op == "%" {
+		return m, true
+	}
+	return q, true
+}
+
+func intProduct(x, y int64) (int64, bool) {
+	abs := func(i int64) uint64 {
+		if i < 0 {
+			return -uint64(i)
+		}
+		return uint64(i)
+	}
+	hi, lo := bits.Mul64(abs(x), abs(y))
+	return x * y, hi == 0 && lo <= math.MaxInt64
+}
+
+func intPower(x, y int64) (any, bool) {
+	if y < 0 {
+		return floatArith("**", float64(x), float64(y)), true
+	}
+	result, ok := int64(1), true
+	switch x {
+	case -1, 0, 1: // whatever the exponent
+		y = min(y, 2-y%2)
+	}
+	for ; y > 0 && ok; y-- {
+		result, ok = intProduct(result, x)
+	}
+	return result, ok
+}
+
+func floatArith(op string, x, y float64) any {
+	switch op {
+	case "+":
+		return x + y
+	case "-":
+		return x - y
+	case "*":
+		return x * y
+	case "**":
+		if f := math.Pow(x, y); !math.IsInf(f, 0) && !math.IsNaN(f) {
+			return f
+		}
+		failf("**: result is no finite number")
+	}
+	if y == 0 {
+		failf("%s: division by zero", op)
+	}
+	floor := math.Floor(x / y)
+	switch op {
+	case "/":
+		return x / y
+	case "//":
+		return floor
+	}
+	m := math.Mod(x, y)
+	if m != 0 && (m < 0) != (y < 0) {
+		m += y
+	}
+	return m
+}
+
+// formatFloat is Python's repr of a float: the shortest digits that read back,
+// with an exponent below 1e-04 and from 1e+16 on.
+func formatFloat(f float64) string {
+	switch {
+	case math.IsNaN(f):
+		return "nan"
+	case math.IsInf(f, 1):
+		return "inf"
+	case math.IsInf(f, -1):
+		return "-inf"
+	}
+	s := strconv.FormatFloat(f, 'e', -1, 64)
+	if exp, _ := strconv.Atoi(s[strings.IndexByte(s, 'e')+1:]); exp < -4 || exp >= 16 {
+		return s
+	}
+	s = strconv.FormatFloat(f, 'f', -1, 64)
+	if strings.IndexByte(s, '.') < 0 {
+		s += ".0"
+	}
+	return s
+}
+
+// parseInt is Python's int(s) for text.
+func parseInt(s string) (int64, bool) {
+	i, err := strconv.ParseInt(strings.TrimFunc(s, isSpace), 10, 64)
+	if err != nil && i != 0 {
+		tooWide()
+	}
+	return i, err == nil
+}
+
+// parseFloat is Python's float(s) for text.
+func parseFloat(s string) (float64, bool) {
+	s = strings.TrimFunc(s, isSpace)
+	if strings.ContainsAny(s, "_xXpP") { // Go reads hexadecimal floats, Python does not
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil && !math.IsInf(f, 0) {
+		return 0, false
+	}
+	return f, true
+}
+
+// roundFloat rounds half to even at digits after the point, exactly.
+func roundFloat(f float64, digits int) float64 {
+	if math.IsNaN(f) || math.IsInf(f, 0) || digits > 323 {
+		return f
+	}
+	out, _ := strconv.ParseFloat(strconv.FormatFloat(f, 'f', digits, 64), 64)
+	return out
+}

@@ -1,0 +1,248 @@
+package jinja
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// repr is Python's repr(v): how v prints inside lists and objects.
+func (r *run) repr(v any) text {
+	b := r.builder()
+	r.writeRepr(b, v)
+	return b.text()
+}
+
+func (r *run) writeRepr(b *builder, v any) {
+	r.step(1)
+	r.enter()
+	defer r.leave()
+	put := func(s string) { b.put(s, false) }
+	list := func(open, end string, elems []any) {
+		put(open)
+		for i, e := range elems {
+			if i > 0 {
+				put(", ")
+			}
+			r.writeRepr(b, e)
+		}
+		put(end)
+	}
+	switch v := v.(type) {
+	case text:
+		if v.safe {
+			put("Markup(")
+			r.quote(b, v)
+			put(")")
+		} else {
+			r.quote(b, v)
+		}
+	case []any:
+		list("[", "]", v)
+	case tuple:
+		if len(v.elems) == 1 {
+			list("(", ",)", v.elems)
+		} else {
+			list("(", ")", v.elems)
+		}
+	case *dict:
+		put("{")
+		for i := range v.keys {
+			if i > 0 {
+				put(", ")
+			}
+			r.writeRepr(b, v.keys[i])
+			put(": ")
+			r.writeRepr(b, v.vals[i])
+		}
+		put("}")
+	case *undefined:
+		put("Undefined")
+	case *namespace:
+		put("<Namespace ")
+		r.writeRepr(b, v.attrs)
+		put(">")
+	case *rangeValue:
+		s := fmt.Sprintf("range(%d, %d)", v.start, v.stop)
+		if v.step != 1 {
+			s = fmt.Sprintf("range(%d, %d, %d)", v.start, v.stop, v.step)
+		}
+		put(s)
+	case *view:
+		put("dict_" + v.kind)
+		list("([", "])", v.elems)
+	case *macro:
+		put("<Macro '" + v.name + "'>")
+	case *loopContext:
+		put(fmt.Sprintf("<LoopContext %d/%d>", v.index0+1, v.length()))
+	case *method:
+		put("<function " + v.def.name + ">")
+	case *generator:
+		put("<generator object>")
+	default:
+		put(scalar(v, "None", "True", "False"))
+	}
+}
+
+// scalar is nil, a bool or a number with the names given for the first three.
+func scalar(v any, none, yes, no string) string {
+	switch v := v.(type) {
+	case bool:
+		if v {
+			return yes
+		}
+		return no
+	case int64:
+		return strconv.FormatInt(v, 10)
+	case wide:
+		return string(v)
+	case float64:
+		return formatFloat(v)
+	}
+	return none
+}
+
+// quote writes Python's repr of a string.
+func (r *run) quote(b *builder, t text) {
+	q := '\''
+	if strings.IndexByte(t.s, '\'') >= 0 && strings.IndexByte(t.s, '"') < 0 {
+		q = '"'
+	}
+	b.put(string(q), false)
+	b.add(r.mapRunes(t, func(c rune) string {
+		switch {
+		case c == q || c == '\\':
+			return `\` + string(c)
+		case c == '\n':
+			return `\n`
+		case c == '\r':
+			return `\r`
+		case c == '\t':
+			return `\t`
+		case unicode.IsPrint(c):
+			return ""
+		}
+		return escapeRune(c)
+	}))
+	b.put(string(q), false)
+}
+
+// escapeRune is the shortest of Python's \x, \u and \U escapes.
+func escapeRune(c rune) string {
+	switch {
+	case c < 0x100:
+		return fmt.Sprintf(`\x%02x`, c)
+	case c < 0x10000:
+		return fmt.Sprintf(`\u%04x`, c)
+	}
+	return fmt.Sprintf(`\U%08x`, c)
+}
+
+// isSpace is Python's notion of a blank in text.
+func isSpace(c rune) bool {
+	return unicode.IsSpace(c) || 0x1c <= c && c <= 0x1f
+}
+
+// isLineEnd is Python's notion of the end of a line.
+func isLineEnd(c rune) bool {
+	return '\n' <= c && c <= '\r' || 0x1c <= c && c <= 0x1e || c == 0x85 || c == 0x2028 || c == 0x2029
+}
+
+// mapped is the letter that c becomes, or "" if it stays.
+func mapped(c, to rune) string {
+	if c == to {
+		return ""
+	}
+	return string(to)
+}
+
+// upper follows Unicode's mappings of one character, and ß becomes SS.
+func (r *run) upper(t text) text {
+	if isASCII(t.s) {
+		return r.mapASCII(t, strings.ToUpper)
+	}
+	return r.mapRunes(t, func(c rune) string {
+		if c == 'ß' {
+			return "SS"
+		}
+		return mapped(c, unicode.ToUpper(c))
+	})
+}
+
+// lower follows Unicode's mappings of one character.
+func (r *run) lower(t text) text {
+	if isASCII(t.s) {
+		return r.mapASCII(t, strings.ToLower)
+	}
+	return r.recase(t, func(rune, bool) bool { return false })
+}
+
+// mapASCII maps ASCII to ASCII, byte for byte.
+func (r *run) mapASCII(t text, to func(string) string) text {
+	r.work(len(t.s))
+	r.alloc(len(t.s))
+	t.s = to(t.s)
+	return t
+}
+
+func isASCII(s string) bool {
+	return strings.IndexFunc(s, func(c rune) bool { return c >= utf8.RuneSelf }) < 0
+}
+
+// recase makes letters small but those for which start holds, which become
+// capitals. start is told whether a letter stands before.
+func (r *run) recase(t text, start func(c rune, inWord bool) bool) text {
+	inWord := false
+	return r.mapRunes(t, func(c rune) string {
+		begins := start(c, inWord)
+		inWord = isCased(c)
+		switch {
+		case begins && c == 'ß':
+			return "Ss"
+		case begins:
+			return mapped(c, unicode.ToTitle(c))
+		}
+		return mapped(c, unicode.ToLower(c))
+	})
+}
+
+func (r *run) capitalize(t text) text {
+	first := true
+	return r.recase(t, func(rune, bool) bool {
+		was := first
+		first = false
+		return was
+	})
+}
+
+// titleWords is str.title: every run of letters starts with a capital.
+func (r *run) titleWords(t text) text {
+	return r.recase(t, func(c rune, inWord bool) bool { return isCased(c) && !inWord })
+}
+
+// titleFilter is the filter title: only blanks, hyphens and opening brackets
+// start a new word.
+func (r *run) titleFilter(t text) text {
+	begin := true
+	return r.recase(t, func(c rune, _ bool) bool {
+		was := begin
+		begin = isSpace(c) || strings.ContainsRune("-({[<", c)
+		return was && !begin
+	})
+}
+
+func isCased(c rune) bool {
+	return unicode.IsUpper(c) || unicode.IsLower(c) || unicode.IsTitle(c)
+}
+
+func isLower(s string) bool {
+	return strings.IndexFunc(s, func(c rune) bool { return unicode.IsUpper(c) || unicode.IsTitle(c) }) < 0 &&
+		strings.IndexFunc(s, unicode.IsLower) >= 0
+}
+
+func isUpper(s string) bool {
+	return strings.IndexFunc(s, func(c rune) bool { return unicode.IsLower(c) || unicode.IsTitle(c) }) < 0 &&
+		strings.IndexFunc(s, unicode.IsUpper) >= 0
+}
