@@ -283,7 +283,7 @@ func (r *runner) metrics() ([]lukv.Metric, error) {
 		if err != nil {
 			return nil, err
 		}
-		if id := metric.Config().String(); !seen[id] {
+		if id := lukv.MetricConfigOf(metric).String(); !seen[id] {
 			seen[id] = true
 			out = append(out, metric)
 		}

@@ -2,7 +2,6 @@ package lukv
 
 import (
 	"context"
-	"math"
 
 	"github.com/lukv/lukv/kernels"
 )
@@ -31,7 +30,7 @@ type Accelerator interface {
 
 // scoring returns the parameters for a window of w queries.
 func (m snapKV) scoring(w int) kernels.WindowScoring {
-	return kernels.WindowScoring{Window: w, Kernel: m.kernel, MaxPool: m.maxPool, GroupMax: m.groupMax, ReduceFirst: m.reduceFirst}
+	return kernels.WindowScoring{Window: w, Kernel: m.Kernel, MaxPool: m.Pool == "max", GroupMax: m.Group == "max", ReduceFirst: m.Order == reduceFirst}
 }
 
 // outlasts reports whether every head has more entries than a window of w ≥ 1,
@@ -50,15 +49,15 @@ func (m expectedAttention) scoring(l *Layer) (kernels.ExpectedScoring, error) {
 	D := l.HeadDim
 	o := kernels.ExpectedScoring{
 		Mean: make([]float32, l.Heads*D), Sinks: make([]int, l.KVHeads),
-		ValueNorm: m.valueNorm, Epsilon: m.epsilon,
+		ValueNorm: m.ValueNorm, Epsilon: m.Epsilon,
 	}
 	for h := range o.Sinks {
-		o.Sinks[h] = visible(l.positions(h), l.Len(h), m.sinks-1)
+		o.Sinks[h] = visible(l.positions(h), l.Len(h), m.Sinks-1)
 	}
-	rot := meanRotation(l.InvFreq, l.NextPosition, m.future, l.RopeScale)
-	mu, root := make([]float64, D), math.Sqrt(float64(D))
+	rot := meanRotation(l.InvFreq, l.NextPosition, m.Future, l.RopeScale)
+	mu, root := make([]float64, D), l.logitDivisor()
 	var cov []float64
-	if m.covariance {
+	if m.Covariance {
 		cov, o.Form = make([]float64, D*D), make([]float32, l.Heads*D*D)
 	}
 	for q := range l.Heads {
@@ -67,7 +66,7 @@ func (m expectedAttention) scoring(l *Layer) (kernels.ExpectedScoring, error) {
 		for a, v := range mu {
 			o.Mean[q*D+a] = float32(v / root)
 		}
-		if !m.covariance {
+		if !m.Covariance {
 			continue
 		}
 		if err := l.Stats.Cov(q, cov); err != nil {

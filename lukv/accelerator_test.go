@@ -165,7 +165,7 @@ func TestAcceleratedMetrics(t *testing.T) {
 		withSums(t, l, 5)
 		for name, m := range everyMetric(t) {
 			t.Run(name, func(t *testing.T) {
-				want, err := m.Score(context.Background(), l)
+				want, err := Score(context.Background(), m, l)
 				require.NoError(t, err)
 				fast := *l
 				fake := &fakeAccelerator{l: l}
@@ -186,7 +186,7 @@ func TestAcceleratedMetrics(t *testing.T) {
 					return
 				}
 				fake.err = errors.New("gone")
-				_, err = m.Score(context.Background(), &fast)
+				_, err = Score(context.Background(), m, &fast)
 				require.ErrorIs(t, err, fake.err)
 			})
 		}
@@ -195,7 +195,7 @@ func TestAcceleratedMetrics(t *testing.T) {
 
 // scoreAlike scores a layer, compares and returns how often its accelerator was asked.
 func scoreAlike(t *testing.T, m Metric, l *Layer, fake *fakeAccelerator, want Scores) int {
-	got, err := m.Score(context.Background(), l)
+	got, err := Score(context.Background(), m, l)
 	require.NoError(t, err)
 	require.Len(t, got, len(want))
 	for h := range want {
@@ -216,10 +216,10 @@ func TestAcceleratedSnapKVNeedsNoQueries(t *testing.T) {
 	m := mustMetric(t, MetricConfig{Name: "snapkv"})
 	fast := *l
 	fast.Accelerator, fast.Queries = &fakeAccelerator{l: l}, nil
-	_, err := m.Score(context.Background(), &fast)
+	_, err := Score(context.Background(), m, &fast)
 	require.NoError(t, err)
 	fast.Accelerator = nil
-	_, err = m.Score(context.Background(), &fast)
+	_, err = Score(context.Background(), m, &fast)
 	require.ErrorContains(t, err, "the last queries are missing")
 }
 

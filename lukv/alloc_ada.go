@@ -1,135 +1,93 @@
 package lukv
 
 import (
+	"errors"
 	"math"
 )
 
 // ada lets the heads of a layer compete for the layer's budget, with a
 // safeguard for each (Feng et al., "Ada-KV", 2024; spec 4.3).
 type ada struct {
-	interpolate bool
-	model       bool
-	alpha       float64
-	normalize   bool
-	skip        int
+	// Form is "pool" (kvpress) or "interpolate" (the method's repository).
+	Form string `json:"form"`
+
+	// Alpha is the safeguard: the share of the uniform budget that every head
+	// has for certain.
+	Alpha float64 `json:"alpha"`
+
+	// Pool is where heads compete: "layer" or "model".
+	Pool string `json:"pool"`
+
+	// Normalize weights each head by the share of its score mass that its best
+	// entries hold, Skip exempts the first layers from the competition; both
+	// for the interpolate form only.
+	Normalize bool `json:"normalize"`
+	Skip      int  `json:"skip"`
 }
 
-func newAda(p *allocParams) Allocator {
-	a := ada{
-		interpolate: p.choice("form", p.cfg.Form, "pool", "interpolate") == "interpolate",
-		model:       p.choice("pool", p.cfg.Pool, "layer", "model") == "model",
-		alpha:       p.number("alpha", p.cfg.Alpha, 0.2, 0, 1),
-		skip:        p.integer("skip", p.cfg.Skip, 0, 0, maxSlots),
+func (a ada) Validate() error {
+	err := firstOf(oneOf("form", a.Form, "pool", "interpolate"), within("alpha", a.Alpha, 0, 1),
+		oneOf("pool", a.Pool, "layer", "model"), within("skip", a.Skip, 0, maxSlots))
+	switch {
+	case err != nil:
+		return err
+	case a.Form == "interpolate" && a.Pool == "model":
+		return errors.New(`pool: found "model", expected "layer" in the interpolate form`)
+	case a.Form == "pool" && (a.Skip != 0 || a.Normalize):
+		return errors.New("skip and normalize: found one in the pool form, expected the interpolate form")
 	}
-	if p.cfg.Normalize != nil {
-		a.normalize = *p.cfg.Normalize
-	}
-	if a.interpolate && a.model {
-		p.fail("pool", `"model"`, `"layer" in the interpolate form`)
-	}
-	return a
-}
-
-func (ada) Name() string { return "adakv" }
-
-func (a ada) Config() AllocatorConfig {
-	c := AllocatorConfig{Name: a.Name(), Form: "pool", Pool: "layer", Alpha: new(a.alpha)}
-	if a.model {
-		c.Pool = "model"
-	}
-	if a.interpolate {
-		c.Form = "interpolate"
-		c.Normalize, c.Skip = new(a.normalize), new(a.skip)
-	}
-	return c
+	return nil
 }
 
 func (a ada) Knows() Knowledge {
-	if a.model {
+	if a.Pool == "model" {
 		return KnownAtEnd
 	}
 	return KnownPerLayer
 }
 
-func (a ada) Budgets(Demand) ([][]int, error) { return nil, notBefore(a) }
-
 // safe is the safeguard of every head: ⌊α·n⌋, and at least one entry unless
 // heads may be empty.
 func (a ada) safe(d *Demand, n int) int {
-	return max(int(a.alpha*float64(n)), d.Rounding.least())
+	return max(int(a.Alpha*float64(n)), d.Rounding.least())
 }
 
-func (a ada) LayerBudgets(d Demand, l int, s Scores) ([]int, error) {
-	if err := d.Validate(); err != nil {
-		return nil, err
-	}
-	if a.model {
-		return nil, notBefore(a)
-	}
-	out := make([]int, d.KVHeads)
-	if l < 0 || l >= d.Layers || d.Untouched() || !d.Takes(l) {
-		if l < 0 || l >= d.Layers {
-			return nil, d.checkScores(l, s)
-		}
-		d.fill(out, d.T)
-		return out, nil
-	}
-	if err := d.checkScores(l, s); err != nil {
-		return nil, err
-	}
+func (a ada) Budgets(d Demand, s []Scores) ([][]int, error) {
 	n := d.Share()
-	if !a.interpolate {
-		return d.clip(poolCounts(s, d.Protection, a.safe(&d, n), d.KVHeads*n)), nil
+	if a.Pool == "model" {
+		return d.pooled(s, a.safe(&d, n), n*d.Units()), nil
 	}
-	fixed := d.Protection.Count(d.T)
-	if l < a.skip || n <= fixed {
-		d.fill(out, n)
-		return out, nil
-	}
-	lo, hi := d.Protection.Split(d.T)
-	open := make(Scores, len(s))
-	for h, row := range s {
-		open[h] = row[lo:hi]
-	}
-	for h, b := range AdaInterpolate(open, n-fixed, a.alpha, a.normalize) {
-		out[h] = b + fixed
-	}
-	return d.clip(out), nil
-}
-
-// clip bounds one layer's budgets like finish.
-func (d *Demand) clip(row []int) []int {
-	for h := range row {
-		row[h] = min(max(row[h], d.Rounding.least()), d.T)
-	}
-	return row
-}
-
-func (a ada) ModelBudgets(d Demand, s []Scores) ([][]int, error) {
-	if err := d.Validate(); err != nil {
-		return nil, err
-	}
-	if d.Untouched() {
-		return d.whole(), nil
-	}
-	if a.model {
-		n := d.Share()
-		return d.pooled(s, a.safe(&d, n), n*d.Units())
-	}
-	if err := d.checkModel(s); err != nil {
-		return nil, err
-	}
-	out := d.whole()
+	out := make([][]int, d.Layers)
 	for l := range out {
-		if d.Takes(l) {
-			row, err := a.LayerBudgets(d, l, s[l])
-			if err != nil {
-				return nil, err
-			}
-			copy(out[l], row)
+		switch {
+		case s[l] == nil || !d.Takes(l):
+		case a.Form == "pool":
+			out[l] = poolCounts(s[l], d.Protection, a.safe(&d, n), d.KVHeads*n)
+		default:
+			out[l] = a.interpolated(&d, l, s[l])
 		}
 	}
 	return out, nil
+}
+
+// interpolated is the repository's form, in which the protected entries take
+// no part.
+func (a ada) interpolated(d *Demand, l int, s Scores) []int {
+	out := make([]int, d.KVHeads)
+	n, fixed := d.Share(), d.Protection.Count(d.T)
+	if l < a.Skip || n <= fixed {
+		d.fill(out, n)
+		return out
+	}
+	open := make(Scores, len(s))
+	for h, row := range s {
+		lo, hi := d.Protection.Split(len(row))
+		open[h] = row[lo:hi]
+	}
+	for h, b := range AdaInterpolate(open, n-fixed, a.Alpha, a.Normalize) {
+		out[h] = b + fixed
+	}
+	return out
 }
 
 // AdaInterpolate is the repository's form of AdaKV on the scores of one layer

@@ -1,47 +1,35 @@
 package lukv
 
-import "fmt"
+import "errors"
 
 // lu looks budgets up in a profile of long-horizon usefulness (spec 5).
 type lu struct {
-	nearest bool
+	// Lookup reads the profile between its levels: "interpolate" or "nearest".
+	Lookup string `json:"lookup"`
+
 	profile *Profile
 }
 
-func newLU(p *allocParams) Allocator {
-	if p.profile == nil {
-		p.fail("profile", "none", "the profile of this model and metric")
-	}
-	return lu{
-		nearest: p.choice("lookup", p.cfg.Lookup, "interpolate", "nearest") == "nearest",
-		profile: p.profile,
-	}
-}
+func (a lu) Validate() error { return oneOf("lookup", a.Lookup, "interpolate", "nearest") }
 
-func (lu) Name() string { return "lukv" }
-
-func (a lu) Config() AllocatorConfig {
-	c := AllocatorConfig{Name: a.Name(), Lookup: "interpolate"}
-	if a.nearest {
-		c.Lookup = "nearest"
+func (a lu) WithProfile(p *Profile) (Allocator, error) {
+	if p == nil {
+		return nil, errors.New("profile: found none, expected the profile of this model and metric")
 	}
-	return c
+	a.profile = p
+	return a, nil
 }
 
 func (lu) Knows() Knowledge { return KnownBefore }
 
-func (a lu) Budgets(d Demand) ([][]int, error) {
-	if err := d.Validate(); err != nil {
+func (a lu) Budgets(d Demand, _ []Scores) ([][]int, error) {
+	if a.profile == nil {
+		return nil, errors.New("profile: found none, expected the profile of this model and metric")
+	}
+	if err := a.profile.CheckShape(d.Layers, d.KVHeads); err != nil {
 		return nil, err
 	}
-	if a.profile.Layers() != d.Layers || a.profile.KVHeads() != d.KVHeads {
-		return nil, fmt.Errorf("lukv budgets: %w: the profile is for %d layers of %d KV heads, the cache has %d of %d",
-			ErrProfileMismatch, a.profile.Layers(), a.profile.KVHeads(), d.Layers, d.KVHeads)
-	}
-	if d.Untouched() {
-		return d.whole(), nil
-	}
-	row := a.profile.Row(d.Target(), a.nearest)
+	row := a.profile.Row(d.Target(), a.Lookup == "nearest")
 	var out [][]int
 	switch {
 	case d.Absolute:
@@ -72,9 +60,6 @@ func (a lu) Budgets(d Demand) ([][]int, error) {
 	}
 	return out, nil
 }
-
-func (a lu) LayerBudgets(d Demand, l int, _ Scores) ([]int, error) { return rowOf(a, d, l) }
-func (a lu) ModelBudgets(d Demand, _ []Scores) ([][]int, error)    { return a.Budgets(d) }
 
 // apportioned divides the absolute budget in proportion to what the row keeps.
 func (d *Demand) apportioned(row [][]float64) [][]int {

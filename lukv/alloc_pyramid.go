@@ -1,53 +1,41 @@
 package lukv
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
 // pyramid gives lower layers more than upper ones, all heads of a layer alike
 // (Cai et al., "PyramidKV", 2024; spec 4.2).
 type pyramid struct {
-	absolute bool
-	window   int
-	beta     float64
+	// Form is "ratio" (kvpress) or "absolute" (the method's repository: integer
+	// arithmetic on the capacity).
+	Form string `json:"form"`
+
+	// Window is the observation window, which bounds the smallest layer; Beta
+	// is the steepness.
+	Window int     `json:"window"`
+	Beta   float64 `json:"beta"`
 }
 
-func newPyramid(p *allocParams) Allocator {
-	a := pyramid{
-		absolute: p.choice("form", p.cfg.Form, "ratio", "absolute") == "absolute",
-		window:   p.integer("window", p.cfg.Window, 8, 0, maxSlots),
-		beta:     p.number("beta", p.cfg.Beta, 20, 1, 1e6),
+func (a pyramid) Validate() error {
+	err := firstOf(oneOf("form", a.Form, "ratio", "absolute"), within("window", a.Window, 0, maxSlots), within("beta", a.Beta, 1, 1e6))
+	if err == nil && a.Form == "absolute" && a.Beta != math.Trunc(a.Beta) {
+		err = fmt.Errorf("beta: found %v, expected an integer in the absolute form", a.Beta)
 	}
-	if a.absolute && a.beta != math.Trunc(a.beta) {
-		p.fail("beta", a.beta, "an integer in the absolute form")
-	}
-	return a
-}
-
-func (pyramid) Name() string { return "pyramidkv" }
-
-func (a pyramid) Config() AllocatorConfig {
-	form := "ratio"
-	if a.absolute {
-		form = "absolute"
-	}
-	return AllocatorConfig{Name: a.Name(), Form: form, Window: new(a.window), Beta: new(a.beta)}
+	return err
 }
 
 func (pyramid) Knows() Knowledge { return KnownBefore }
 
-func (a pyramid) Budgets(d Demand) ([][]int, error) {
-	if err := d.Validate(); err != nil {
-		return nil, err
-	}
-	if d.Untouched() {
-		return d.whole(), nil
-	}
+func (a pyramid) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	var shares []int
-	if a.absolute {
-		shares = PyramidAbsolute(d.ActiveLayers(), d.T, d.Share(), a.window, int(a.beta))
+	if a.Form == "absolute" {
+		shares = PyramidAbsolute(d.ActiveLayers(), d.T, d.Share(), a.Window, int(a.Beta))
 	} else {
-		shares, _ = PyramidShares(d.ActiveLayers(), d.T, d.mean(), a.window, a.beta)
+		shares, _ = PyramidShares(d.ActiveLayers(), d.T, d.mean(), a.Window, a.Beta)
 	}
-	if d.Absolute && !a.absolute {
+	if d.Absolute && a.Form == "ratio" {
 		for l := range shares {
 			shares[l] = min(max(shares[l], d.Rounding.least()), d.T)
 		}
@@ -60,21 +48,18 @@ func (a pyramid) Budgets(d Demand) ([][]int, error) {
 			shares = shares[1:]
 		}
 	}
-	return d.finish(out), nil
+	return out, nil
 }
 
-func (a pyramid) LayerBudgets(d Demand, l int, _ Scores) ([]int, error) { return rowOf(a, d, l) }
-func (a pyramid) ModelBudgets(d Demand, _ []Scores) ([][]int, error)    { return a.Budgets(d) }
-
-// note says where the pyramid is flat for lack of room.
-func (a pyramid) note(d Demand) string {
-	if a.absolute || d.Untouched() {
-		return ""
+// Notes says where the pyramid is flat for lack of room.
+func (a pyramid) Notes(d Demand) []string {
+	if a.Form == "absolute" {
+		return nil
 	}
-	if _, flat := PyramidShares(d.ActiveLayers(), d.T, d.mean(), a.window, a.beta); flat {
-		return "pyramidkv: the budget is too small for a pyramid with this window and beta, every layer got the uniform share"
+	if _, flat := PyramidShares(d.ActiveLayers(), d.T, d.mean(), a.Window, a.Beta); flat {
+		return []string{"pyramidkv: the budget is too small for a pyramid with this window and beta, every layer got the uniform share"}
 	}
-	return ""
+	return nil
 }
 
 // PyramidShares returns the entries that each head of each layer keeps, window

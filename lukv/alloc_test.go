@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,17 +21,17 @@ func allocatorTable() []AllocatorConfig {
 	return []AllocatorConfig{
 		{Name: "uniform"},
 		{Name: "pyramidkv"},
-		{Name: "pyramid", Window: new(2), Beta: new(3.0)},
-		{Name: "pyramidkv", Form: "absolute"},
+		{Name: "pyramid", Params: `{"window":2,"beta":3}`},
+		{Name: "pyramidkv", Params: `{"form":"absolute"}`},
 		{Name: "adakv"},
-		{Name: "ada", Alpha: new(0.0)},
-		{Name: "adakv", Alpha: new(1.0)},
-		{Name: "adakv", Pool: "model"},
-		{Name: "adakv", Form: "interpolate"},
-		{Name: "adakv", Form: "interpolate", Normalize: new(true), Skip: new(1)},
+		{Name: "ada", Params: `{"alpha":0}`},
+		{Name: "adakv", Params: `{"alpha":1}`},
+		{Name: "adakv", Params: `{"pool":"model"}`},
+		{Name: "adakv", Params: `{"form":"interpolate"}`},
+		{Name: "adakv", Params: `{"form":"interpolate","normalize":true,"skip":1}`},
 		{Name: "global"},
 		{Name: "lukv"},
-		{Name: "lukv", Lookup: "nearest"},
+		{Name: "lukv", Params: `{"lookup":"nearest"}`},
 	}
 }
 
@@ -63,7 +64,7 @@ func TestAllocatorsKeepTheirWord(t *testing.T) {
 	for _, cfg := range allocatorTable() {
 		a, err := NewAllocator(cfg, profile)
 		require.NoError(t, err)
-		again, err := NewAllocator(a.Config(), profile)
+		again, err := NewAllocator(AllocatorConfigOf(a), profile)
 		require.NoError(t, err)
 		require.Equal(t, a, again, "configuration of %s does not come back", cfg)
 		for _, T := range []int{1, 2, 5, 40, 400, 1000} {
@@ -81,7 +82,7 @@ func TestAllocatorsKeepTheirWord(t *testing.T) {
 						}
 						scores := randomScores(rng, L, K, T)
 						where := fmt.Sprintf("%s T=%d ratio=%v excluded=%v protection=%v absolute=%v", cfg, T, ratio, excluded, prot, d.Absolute)
-						got, err := a.ModelBudgets(d, scores)
+						got, err := Allocate(a, d, scores)
 						require.NoError(t, err, where)
 						checkBudgets(t, a, &d, got, where)
 						checkEarlierAnswers(t, a, d, scores, got, where)
@@ -126,14 +127,14 @@ func checkBudgets(t *testing.T, a Allocator, d *Demand, got [][]int, where strin
 	}
 	achieved := d.Achieved(got)
 	kept, n, units := achieved.Kept, d.Share(), d.Units()
-	if form := a.Config().Form; d.Absolute && form != "absolute" && form != "interpolate" {
+	if form := AllocatorConfigOf(a).Params; d.Absolute && !strings.Contains(form, "absolute") && !strings.Contains(form, "interpolate") {
 		require.LessOrEqual(t, kept, max(d.Entries, units), where)
 	}
 	switch a := a.(type) {
 	case uniform:
 		require.Equal(t, n*units, kept, where)
 	case ada:
-		if !a.interpolate {
+		if a.Form == "pool" {
 			require.Equal(t, n*units, kept, where)
 		} else {
 			require.InDelta(t, n*units, kept, float64(units), where)
@@ -153,21 +154,32 @@ func checkBudgets(t *testing.T, a Allocator, d *Demand, got [][]int, where strin
 // answer then, and whoever cannot says so.
 func checkEarlierAnswers(t *testing.T, a Allocator, d Demand, scores []Scores, want [][]int, where string) {
 	t.Helper()
-	before, err := a.Budgets(d)
+	before, err := Allocate(a, d, nil)
+	if d.Untouched() {
+		require.Equal(t, want, before, where)
+		return
+	}
 	if a.Knows() == KnownBefore {
 		require.NoError(t, err, where)
 		require.Equal(t, want, before, where)
+	} else if a.Knows() == KnownPerLayer {
+		require.NoError(t, err, where)
+		for l := range before {
+			require.Equal(t, d.Takes(l), before[l] == nil, where)
+		}
 	} else {
 		require.Error(t, err, where)
 	}
 	for l := range want {
-		row, err := a.LayerBudgets(d, l, scores[l])
+		seen := make([]Scores, d.Layers)
+		seen[l] = scores[l]
+		some, err := Allocate(a, d, seen)
 		if a.Knows() == KnownAtEnd {
 			require.Error(t, err, where)
 			continue
 		}
 		require.NoError(t, err, where)
-		require.Equal(t, want[l], row, where)
+		require.Equal(t, want[l], some[l], where)
 	}
 }
 
@@ -243,7 +255,7 @@ func TestBudgetsGrowWithTheTotal(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))
 	const T, K = 60, 4
 	for _, cfg := range allocatorTable() {
-		if cfg.Name == "lukv" || cfg.Form == "interpolate" || cfg.Name[:3] == "pyr" {
+		if cfg.Name == "lukv" || strings.Contains(cfg.Params, "interpolate") || cfg.Name[:3] == "pyr" {
 			continue // rounding and windows of their own
 		}
 		a, err := NewAllocator(cfg, nil)
@@ -252,7 +264,7 @@ func TestBudgetsGrowWithTheTotal(t *testing.T) {
 		last := make([]int, 2*K)
 		for n := 1; n < T; n++ {
 			d := Demand{T: T, Layers: 2, KVHeads: K, Protection: Protection{Sinks: 2, Window: 3}}.DemandTokens(n)
-			got, err := a.ModelBudgets(d, scores)
+			got, err := Allocate(a, d, scores)
 			require.NoError(t, err)
 			flat := slices.Concat(got...)
 			for u := range flat {
@@ -323,10 +335,10 @@ func TestProtectedFloor(t *testing.T) {
 		if absolute {
 			d = d.DemandTokens(50)
 		}
-		with, err := a.Budgets(d)
+		with, err := Allocate(a, d, nil)
 		require.NoError(t, err)
 		d.Rounding.Floor = FloorNone
-		without, err := a.Budgets(d)
+		without, err := Allocate(a, d, nil)
 		require.NoError(t, err)
 		require.Less(t, d.Achieved(without).Least, 36, "the case must need the floor")
 		require.Equal(t, 36, d.Achieved(with).Least)
@@ -335,7 +347,7 @@ func TestProtectedFloor(t *testing.T) {
 	}
 	// Too poor for the floor: everybody the same, not more in total.
 	d := Demand{T: 250, Layers: 4, KVHeads: 3, Protection: Protection{Sinks: 4, Window: 32}}.DemandTokens(20)
-	b, err := a.Budgets(d)
+	b, err := Allocate(a, d, nil)
 	require.NoError(t, err)
 	require.Equal(t, 240, d.Achieved(b).Kept)
 	require.Equal(t, 20, d.Achieved(b).Least)
@@ -363,11 +375,11 @@ func TestReconcile(t *testing.T) {
 	a, err := NewAllocator(AllocatorConfig{Name: "lukv"}, p)
 	require.NoError(t, err)
 	d := Demand{T: 10, Layers: L, KVHeads: 1, Ratio: 0.5}
-	byLayer, err := a.Budgets(d)
+	byLayer, err := Allocate(a, d, nil)
 	require.NoError(t, err)
 	require.Equal(t, 40, d.Achieved(byLayer).Kept)
 	d.Rounding.Reconcile = ReconcileModel
-	byModel, err := a.Budgets(d)
+	byModel, err := Allocate(a, d, nil)
 	require.NoError(t, err)
 	require.Equal(t, 43, d.Achieved(byModel).Kept)
 	require.Equal(t, []int{6, 6, 6, 5, 5, 5, 5, 5}, slices.Concat(byModel...))
@@ -401,10 +413,11 @@ func TestDemandAbsolute(t *testing.T) {
 
 func TestAllocatorConfigErrors(t *testing.T) {
 	for text, want := range map[string]string{
+		`{"name":"adakv","alfa":1}`:                            "it has no parameter alfa",
 		`best`:                                                 "is unknown, expected one of uniform, pyramidkv, adakv, global, lukv",
 		`{"name":"uniform","alpha":0.2}`:                       "it has no parameter alpha",
 		`{"name":"adakv","alpha":1.5}`:                         "alpha: found 1.5, expected 0 to 1",
-		`{"name":"adakv","skip":2}`:                            "it has no parameter skip",
+		`{"name":"adakv","skip":2}`:                            "skip and normalize: found one in the pool form",
 		`{"name":"pyramidkv","beta":0}`:                        "beta: found 0, expected 1 to",
 		`{"name":"pyramidkv","form":"flat"}`:                   `form: found "flat", expected one of ratio, absolute`,
 		`{"name":"lukv","lookup":"best"}`:                      `lookup: found "best"`,
@@ -414,7 +427,7 @@ func TestAllocatorConfigErrors(t *testing.T) {
 		require.NoError(t, err, text)
 		require.ErrorContains(t, c.Validate(), want, text)
 	}
-	for _, text := range []string{`{"name":"adakv","alfa":1}`, `{"name":1}`, `{"name":"adakv"} {}`, `{`} {
+	for _, text := range []string{`{"name":1}`, `{"name":"adakv"} {}`, `{`} {
 		_, err := ParseAllocatorConfig(text)
 		require.Error(t, err, text)
 	}
@@ -434,26 +447,26 @@ func TestAllocatorShapeErrors(t *testing.T) {
 		require.NoError(t, err)
 		bad := d
 		bad.Ratio = 1.5
-		_, err = a.ModelBudgets(bad, good)
+		_, err = Allocate(a, bad, good)
 		require.ErrorContains(t, err, "ratio 1.5")
-		_, err = a.LayerBudgets(d, 2, good[0])
-		require.Error(t, err, cfg)
 		if a.Knows() == KnownBefore {
 			continue
 		}
-		_, err = a.ModelBudgets(d, good[:1])
+		_, err = Allocate(a, d, good[:1])
 		require.ErrorContains(t, err, "scores of 1 layers, expected 2")
-		_, err = a.ModelBudgets(d, randomScores(rng, 2, 3, 50))
+		_, err = Allocate(a, d, randomScores(rng, 2, 3, 50))
 		require.ErrorContains(t, err, "scores of 3 heads, expected 2")
-		_, err = a.ModelBudgets(d, randomScores(rng, 2, 2, 49))
-		require.ErrorContains(t, err, "49 scores, expected 50")
+		_, err = Allocate(a, d, randomScores(rng, 2, 2, 49))
+		require.NoError(t, err, "a ragged cache")
+		_, err = Allocate(a, d, randomScores(rng, 2, 2, 51))
+		require.ErrorContains(t, err, "51 scores, expected at most 50")
 	}
 	d.KVHeads = 3
 	a, err := NewAllocator(AllocatorConfig{Name: "lukv"}, profile)
 	require.NoError(t, err)
-	_, err = a.Budgets(d)
+	_, err = Allocate(a, d, nil)
 	require.ErrorIs(t, err, ErrProfileMismatch)
-	require.ErrorContains(t, err, "the profile is for 2 layers of 2 KV heads, the cache has 2 of 3")
+	require.ErrorContains(t, err, "the profile has 2 layers of 2 KV heads, the model 2 of 3")
 }
 
 func TestPyramidFallback(t *testing.T) {
@@ -486,7 +499,7 @@ func BenchmarkAdaLayer(b *testing.B) {
 	d := Demand{T: 32768, Layers: 1, KVHeads: 8, Ratio: 0.8}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := a.LayerBudgets(d, 0, s); err != nil {
+		if _, err := Allocate(a, d, []Scores{s}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -61,7 +61,7 @@ func BenchmarkScore(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := m.Score(context.Background(), l); err != nil {
+				if _, err := Score(context.Background(), m, l); err != nil {
 					b.Fatal(err)
 				}
 			}

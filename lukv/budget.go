@@ -47,7 +47,7 @@ type Rounding struct {
 
 	// AllowEmpty lets a budget be 0 (older kvpress). By default every head
 	// keeps at least one entry, even where that exceeds the total.
-	AllowEmpty bool `json:"allow_empty,omitempty"`
+	AllowEmpty bool `json:"allow_empty"`
 }
 
 // CompatRounding is what older kvpress does, number for number.

@@ -52,17 +52,17 @@ func TestGoldenBudgets(t *testing.T) {
 			// The same through a profile that has this row at its level.
 			p := &Profile{layers: 1, kvHeads: len(local), ratios: make([]float64, solve.Levels*len(local))}
 			copy(p.at(ProfileIndex(ratio)), local)
-			a, err := NewAllocator(AllocatorConfig{Name: "lukv", Lookup: "nearest"}, p)
+			a, err := NewAllocator(AllocatorConfig{Name: "lukv", Params: `{"lookup":"nearest"}`}, p)
 			require.NoError(t, err)
 			d := Demand{T: T, Layers: 1, KVHeads: len(local), Ratio: ratio, Rounding: CompatRounding()}
 			d.Rounding.AllowEmpty = false
-			got, err := a.Budgets(d)
+			got, err := Allocate(a, d, nil)
 			require.NoError(t, err)
 			require.Equal(t, want, got[0])
 		},
 		"decoding_target": func(t *testing.T, row []json.RawMessage) {
 			d := Demand{T: cell[int](t, row[0]), Layers: 1, KVHeads: 1}.DemandTokens(cell[int](t, row[1]))
-			got, err := uniform{}.Budgets(d)
+			got, err := Allocate(uniform{}, d, nil)
 			require.NoError(t, err)
 			require.Equal(t, cell[int](t, row[2]), got[0][0])
 		},

@@ -161,12 +161,14 @@ func NewDecoding(cfg DecodeConfig, metric Metric) (*Decoding, error) {
 		if d.metric == nil {
 			return nil, fmt.Errorf("decode compression periodic: metric: found none, expected one of %s", strings.Join(Metrics(), ", "))
 		}
+		full := MetricConfigOf(d.metric)
+		d.cfg.Metric = &full
 	case "tova":
-		d.metric = tova{window: 0}
+		d.metric = tova{Window: 0}
 	case "h2o":
-		d.metric = h2o{recent: cfg.Recent}
+		d.metric = h2o{Window: cfg.Recent}
 	case "streaming":
-		d.metric = streamingLLM{sinks: max(cfg.Sinks, 0)}
+		d.metric = streamingLLM{Sinks: max(cfg.Sinks, 0)}
 	}
 	return d, nil
 }
@@ -375,11 +377,23 @@ func (s *DecodeLayer) cut(ctx context.Context, l *Layer, target int, budgets Dec
 	return s.kept, nil
 }
 
-// score ranks the layer. The metrics of the streaming forms, which cut after
-// every token, use memory of the layer's own.
+// score ranks the layer. The streaming forms, which cut after every token, use
+// memory of the layer's own.
 func (s *DecodeLayer) score(ctx context.Context, l *Layer) (Scores, error) {
+	m := s.d.metric
+	if !s.d.every {
+		return Score(ctx, m, l)
+	}
+	if err := l.check(metrics.nameOf(m), s.needs); err != nil {
+		return nil, err
+	}
 	var rank func(h int, row []float32)
-	switch m := s.d.metric.(type) {
+	switch m := m.(type) {
+	case tova:
+		if s.tova == nil {
+			s.tova = newTOVAPass(m)
+		}
+		return s.tova.score(ctx, l)
 	case streamingLLM:
 		rank = func(_ int, row []float32) { m.rank(row) }
 	case h2o:
@@ -388,16 +402,6 @@ func (s *DecodeLayer) score(ctx context.Context, l *Layer) (Scores, error) {
 				row[t] = float32(s.sums.Mean(h, t))
 			}
 		}
-	case tova:
-		if s.tova == nil {
-			s.tova = newTOVAPass(m)
-		}
-		return s.tova.score(ctx, l)
-	default:
-		return m.Score(ctx, l)
-	}
-	if err := l.check(s.d.metric.Name(), s.needs); err != nil {
-		return nil, err
 	}
 	for h := range s.scores {
 		n := l.Len(h)

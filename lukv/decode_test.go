@@ -145,7 +145,7 @@ func TestPeriodicSchedule(t *testing.T) {
 // left alone. A later one counts once, fills the buffer, and cuts at once when
 // it has as many tokens as the target.
 func TestLaterPrefillIsAPass(t *testing.T) {
-	d := periodic(t, DecodeConfig{Interval: 3, TargetSize: 10, Buffer: 4}, MetricConfig{Name: "snapkv", Window: new(6), Kernel: new(1)})
+	d := periodic(t, DecodeConfig{Interval: 3, TargetSize: 10, Buffer: 4}, MetricConfig{Name: "snapkv", Params: `{"window":6,"kernel":1}`})
 	r := newDecodeRun(t, d, 0, 100)
 	require.False(t, r.pass(20, true, nil), "the first prefill")
 	require.False(t, r.pass(5, false, nil))
@@ -163,7 +163,7 @@ func TestLaterPrefillIsAPass(t *testing.T) {
 }
 
 func TestPeriodicBuffer(t *testing.T) {
-	snap := MetricConfig{Name: "snapkv", Window: new(4), Kernel: new(3)}
+	snap := MetricConfig{Name: "snapkv", Params: `{"window":4,"kernel":3}`}
 	r := newDecodeRun(t, periodic(t, DecodeConfig{Interval: 5, TargetSize: 12, Buffer: 2}, snap), 20, 100)
 	lens := []int{}
 	for range 4 {
@@ -188,7 +188,7 @@ func TestPeriodicBuffer(t *testing.T) {
 // definition on a cache whose slots are no longer positions.
 func TestPeriodicScoresSurvivors(t *testing.T) {
 	const w = 3
-	d := periodic(t, DecodeConfig{Interval: 6, TargetSize: 14}, MetricConfig{Name: "snapkv", Window: new(w), Kernel: new(3)})
+	d := periodic(t, DecodeConfig{Interval: 6, TargetSize: 14}, configured("snapkv", "window", w, "kernel", 3))
 	r := newDecodeRun(t, d, 30, 100)
 	for range 11 {
 		r.pass(1, false, nil)
@@ -265,7 +265,7 @@ func TestPeriodicRaggedBudgets(t *testing.T) {
 }
 
 func TestPeriodicExpectedAttention(t *testing.T) {
-	d := periodic(t, DecodeConfig{Interval: 4, TargetSize: 9, Buffer: 3}, MetricConfig{Name: "ea", Future: new(8)})
+	d := periodic(t, DecodeConfig{Interval: 4, TargetSize: 9, Buffer: 3}, MetricConfig{Name: "ea", Params: `{"future":8}`})
 	r := newDecodeRun(t, d, 12, 100)
 	for range 3 {
 		require.False(t, r.pass(1, false, nil))
@@ -275,7 +275,7 @@ func TestPeriodicExpectedAttention(t *testing.T) {
 	for q := range 4 {
 		layer.Stats.Add(q, 12, r.a.pre[12*32+q*8:], 4, 32)
 	}
-	s, err := d.Metric().Score(context.Background(), layer)
+	s, err := Score(context.Background(), d.Metric(), layer)
 	require.NoError(t, err)
 	require.True(t, r.pass(1, false, nil))
 	for h := range s {

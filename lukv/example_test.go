@@ -15,7 +15,7 @@ func ExampleKeep() {
 		return
 	}
 	keys := []float32{3, 0, 0, 1, 5, 5, 2, 0, 0, 4} // five keys of dimension 2
-	scores, err := metric.Score(context.Background(), &lukv.Layer{
+	scores, err := lukv.Score(context.Background(), metric, &lukv.Layer{
 		T: 5, Heads: 1, KVHeads: 1, HeadDim: 2,
 		Keys: func(_, lo, hi int, _ []float32) []float32 { return keys[2*lo : 2*hi] },
 	})

@@ -14,53 +14,28 @@ import (
 // expected to pay to it, if they are distributed like the past ones (Devoto et
 // al., "Expected Attention", 2025; spec §3.3).
 type expectedAttention struct {
-	future     int // positions averaged over
-	sinks      int
-	covariance bool
-	valueNorm  bool
-	epsilon    float64
+	Future     int     `json:"future"`     // coming positions averaged over
+	Sinks      int     `json:"sinks"`      // first entries, always kept
+	Covariance bool    `json:"covariance"` // use second moments
+	ValueNorm  bool    `json:"value_norm"` // weight by the value's norm
+	Epsilon    float64 `json:"epsilon"`    // added before the value norm
 }
 
-func newExpectedAttention(p *params) Metric {
-	eps := 0.02
-	switch p.preset("kvpress", "kvpress-leaderboard") {
-	case "kvpress":
-		eps = 0
-	case "kvpress-leaderboard":
-		eps = 0.01
-	}
-	return expectedAttention{
-		future:     p.integer("future", p.cfg.Future, 512, 1, 1<<20),
-		sinks:      p.integer("sinks", p.cfg.Sinks, 4, 0, maxSlots),
-		covariance: p.boolean(p.cfg.Covariance, true),
-		valueNorm:  p.boolean(p.cfg.ValueNorm, true),
-		epsilon:    p.number("epsilon", p.cfg.Epsilon, eps, 0, math.MaxFloat64),
-	}
-}
-
-func (expectedAttention) Name() string { return "expected_attention" }
-
-func (m expectedAttention) Config() MetricConfig {
-	return MetricConfig{
-		Name: m.Name(), Future: new(m.future), Sinks: new(m.sinks),
-		Covariance: new(m.covariance), ValueNorm: new(m.valueNorm), Epsilon: new(m.epsilon),
-	}
+func (m expectedAttention) Validate() error {
+	return firstOf(within("future", m.Future, 1, 1<<20), within("sinks", m.Sinks, 0, maxSlots), within("epsilon", m.Epsilon, 0, math.MaxFloat64))
 }
 
 func (m expectedAttention) Needs(T, n int) Needs {
-	return Needs{Keys: true, Values: m.valueNorm, Stats: true, Covariance: m.covariance, StatsSkip: m.sinks}
+	return Needs{Keys: true, Values: m.ValueNorm, Stats: true, Covariance: m.Covariance, StatsSkip: m.Sinks}
 }
 
 func (m expectedAttention) Protection(T, n int) Protection {
-	return Protection{Sinks: min(m.sinks, T)}
+	return Protection{Sinks: min(m.Sinks, T)}
 }
 
 func (m expectedAttention) Score(ctx context.Context, l *Layer) (Scores, error) {
-	if err := l.check(m.Name(), m.Needs(l.longest(), l.Share)); err != nil {
-		return nil, err
-	}
 	if l.HeadDim%2 != 0 {
-		return nil, fmt.Errorf("score layer %d with %s: found odd head dimension %d, rope needs an even one", l.Index, m.Name(), l.HeadDim)
+		return nil, fmt.Errorf("score layer %d with expected_attention: found odd head dimension %d, rope needs an even one", l.Index, l.HeadDim)
 	}
 	if l.Accelerator != nil {
 		o, err := m.scoring(l)
@@ -69,9 +44,9 @@ func (m expectedAttention) Score(ctx context.Context, l *Layer) (Scores, error) 
 		}
 		return l.Accelerator.ExpectedScores(ctx, o)
 	}
-	rot := meanRotation(l.InvFreq, l.NextPosition, m.future, l.RopeScale)
+	rot := meanRotation(l.InvFreq, l.NextPosition, m.Future, l.RopeScale)
 	s := make(Scores, l.KVHeads)
-	err := l.eachHead(ctx, func(h int) (err error) {
+	err := l.EachHead(ctx, func(h int) (err error) {
 		s[h], err = m.head(ctx, l, h, rot)
 		return err
 	})
@@ -82,7 +57,7 @@ func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotati
 	T, D, G := l.Len(h), l.HeadDim, l.Group()
 	out := make([]float32, T)
 	// Sinks are positions of the text; what is left of them leads the cache.
-	first := visible(l.positions(h), T, m.sinks-1)
+	first := visible(l.positions(h), T, m.Sinks-1)
 	for t := range first {
 		out[t] = float32(math.Inf(1))
 	}
@@ -94,10 +69,10 @@ func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotati
 	mu, cov := make([]float64, D), make([]float64, 0)
 	mean32 := make([]float32, D)
 	var form, tile, image []float32 // image: keys times the form, [tile][D]
-	if m.covariance {
+	if m.Covariance {
 		cov, form = make([]float64, D*D), make([]float32, D*D)
 	}
-	root := math.Sqrt(float64(D))
+	root := l.logitDivisor()
 	for g := range G {
 		q := h*G + g
 		l.Stats.Mean(q, mu)
@@ -105,7 +80,7 @@ func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotati
 		for a, v := range mu {
 			mean32[a] = float32(v / root)
 		}
-		if m.covariance {
+		if m.Covariance {
 			if err := l.Stats.Cov(q, cov); err != nil {
 				return nil, err
 			}
@@ -114,14 +89,14 @@ func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotati
 		}
 		w := kernels.F32Matrix(form, len(form)/D, D)
 		err := l.eachTile(ctx, l.Keys, h, T, &tile, func(lo, hi int, keys []float32) {
-			if m.covariance {
+			if m.Covariance {
 				image = slices.Grow(image[:0], (hi-lo)*D)[:(hi-lo)*D]
 				l.CPU.MatMul(image, D, keys, D, hi-lo, &w, 0, D)
 			}
 			for t := max(lo, first); t < hi; t++ {
 				k := keys[(t-lo)*D : (t-lo+1)*D]
 				v := float64(l.CPU.Dot(k, mean32))
-				if m.covariance {
+				if m.Covariance {
 					v += float64(l.CPU.Dot(k, image[(t-lo)*D:(t-lo+1)*D]))
 				}
 				z[t-first] = v
@@ -135,7 +110,7 @@ func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotati
 	for t, v := range total {
 		total[t] = v / float64(G)
 	}
-	if !m.valueNorm {
+	if !m.ValueNorm {
 		for t, v := range total {
 			out[first+t] = float32(v)
 		}
@@ -144,7 +119,7 @@ func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotati
 	err := l.eachTile(ctx, l.Values, h, T, nil, func(lo, hi int, values []float32) {
 		for t := max(lo, first); t < hi; t++ {
 			norm := math.Sqrt(sumSquares(values[(t-lo)*D : (t-lo+1)*D]))
-			out[t] = float32((total[t-first] + m.epsilon) * norm)
+			out[t] = float32((total[t-first] + m.Epsilon) * norm)
 		}
 	})
 	return out, err

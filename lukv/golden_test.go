@@ -368,11 +368,11 @@ func (g *golden) attention(t testing.TB, setup, prefix string) *goldenAttention 
 
 // metric builds the metric that the vectors call name, with its parameters
 // spelled out where a case lists them and read off the name otherwise.
-func (g *golden) metric(t testing.TB, name string, over MetricConfig) Metric {
+func (g *golden) metric(t testing.TB, name string) Metric {
 	t.Helper()
 	p, known := g.params[name]
 	kind, rest, _ := strings.Cut(name, ".")
-	c := over
+	c := MetricConfig{Name: name}
 	switch kind {
 	case "snapkv", "snapkv_max":
 		if !known {
@@ -380,7 +380,7 @@ func (g *golden) metric(t testing.TB, name string, over MetricConfig) Metric {
 			require.NoError(t, err, "metric %s", name)
 			p.Pool = map[string]string{"snapkv": "avg", "snapkv_max": "max"}[kind]
 		}
-		c.Name, c.Window, c.Kernel, c.Pool = "snapkv", new(p.Window), new(p.Kernel), p.Pool
+		c = configured("snapkv", "window", p.Window, "kernel", p.Kernel, "pool", p.Pool)
 	case "ea":
 		if !known {
 			p = goldenParams{Future: 512, Sinks: 4, Covariance: true, VNorm: true}
@@ -398,19 +398,15 @@ func (g *golden) metric(t testing.TB, name string, over MetricConfig) Metric {
 				t.Fatalf("metric %s: no case lists its parameters", name)
 			}
 		}
-		c.Name, c.Future, c.Sinks = "expected_attention", new(p.Future), new(p.Sinks)
-		c.Covariance, c.ValueNorm, c.Epsilon = new(p.Covariance), new(p.VNorm), new(p.Epsilon)
+		c = configured("expected_attention", "future", p.Future, "sinks", p.Sinks,
+			"covariance", p.Covariance, "value_norm", p.VNorm, "epsilon", p.Epsilon)
 	case "streaming":
 		if !known {
 			p.Sinks = 4
 		}
-		c.Name, c.Sinks = "streaming_llm", new(p.Sinks)
-	default:
-		c.Name = name
+		c = configured("streaming_llm", "sinks", p.Sinks)
 	}
-	m, err := NewMetric(c)
-	require.NoError(t, err, "metric %s", name)
-	return m
+	return mustMetric(t, c)
 }
 
 // pad is what the peer adds to the largest score to secure an entry.
@@ -425,8 +421,8 @@ func (g *golden) pad(name string) float32 {
 // the peer's number instead of the flag.
 func (g *golden) scores(t testing.TB, a *goldenAttention, name string, share int) Scores {
 	t.Helper()
-	m := g.metric(t, name, MetricConfig{})
-	s, err := m.Score(context.Background(), a.layer(t, m, a.T, share))
+	m := g.metric(t, name)
+	s, err := Score(context.Background(), m, a.layer(t, m, a.T, share))
 	require.NoError(t, err)
 	s.ReplaceInf(g.pad(name))
 	return s
@@ -590,10 +586,10 @@ func (g *golden) selection(t *testing.T, c goldenCase, ratio float64) ([][]int32
 	var prot Protection
 	switch c.Allocator {
 	case "adakv":
-		ada, err := NewAllocator(AllocatorConfig{Name: "adakv", Alpha: new(c.Params.Alpha)}, nil)
+		ada := mustAllocator(t, "adakv", "alpha", c.Params.Alpha)
+		all, err := Allocate(ada, Demand{T: a.T, Layers: 1, KVHeads: a.KVHeads, Ratio: ratio, Rounding: CompatRounding()}, []Scores{s})
 		require.NoError(t, err)
-		budgets, err = ada.LayerBudgets(Demand{T: a.T, Layers: 1, KVHeads: a.KVHeads, Ratio: ratio, Rounding: CompatRounding()}, 0, s)
-		require.NoError(t, err)
+		budgets = all[0]
 	case "lukv":
 		// One layer of a profile, read at the nearest of its 99 levels.
 		budgets = RoundLocal(g.out(t, c, c.Curve).row(ProfileIndex(ratio), c.CurveLayer), a.T, CompatRounding().Heads, false)
@@ -693,14 +689,13 @@ func (g *golden) evictedStep(t *testing.T, c goldenCase) {
 
 func (g *golden) pyramid(t *testing.T, c goldenCase) {
 	setup := g.index.Setups[c.Setup]
-	pyramid, err := NewAllocator(AllocatorConfig{Name: "pyramidkv", Window: new(c.Params.Window), Beta: new(c.Params.Beta)}, nil)
-	require.NoError(t, err)
+	pyramid := mustAllocator(t, "pyramidkv", "window", c.Params.Window, "beta", c.Params.Beta)
 	inner := fmt.Sprintf("%s.w%d.k%d", c.Params.Inner, c.Params.Window, c.Params.Kernel)
 	keep := g.out(t, c, c.Keep)
 	var want [][]int
 	require.NoError(t, json.Unmarshal(c.LayerBudgets, &want))
 	for i, ratio := range c.Ratios {
-		budgets, err := pyramid.Budgets(Demand{T: setup.T, Layers: setup.Layers, KVHeads: setup.KVHeads, Ratio: ratio, Rounding: CompatRounding()})
+		budgets, err := Allocate(pyramid, Demand{T: setup.T, Layers: setup.Layers, KVHeads: setup.KVHeads, Ratio: ratio, Rounding: CompatRounding()}, nil)
 		require.NoError(t, err)
 		for l := range setup.Layers {
 			s := g.scores(t, g.attention(t, c.Setup, fmt.Sprintf("l%d.", l)), inner, 0)
@@ -719,12 +714,9 @@ func (g *golden) adaPaper(t *testing.T, c goldenCase) {
 	a := g.attention(t, c.Setup, "")
 	w := c.Params.Window
 	order := map[string]string{"reduce-then-pool": "reduce-then-pool", "pool-then-mean": "pool-then-reduce"}[c.Params.GroupOrder]
-	m, err := NewMetric(MetricConfig{
-		Name: "snapkv", Window: new(w), Kernel: new(c.Params.Kernel), Pool: strings.TrimSuffix(c.Params.Pool, "pool"),
-		Group: c.Params.Group, Order: order,
-	})
-	require.NoError(t, err)
-	s, err := m.Score(context.Background(), a.layer(t, m, a.T, 0))
+	m := mustMetric(t, configured("snapkv", "window", w, "kernel", c.Params.Kernel,
+		"pool", strings.TrimSuffix(c.Params.Pool, "pool"), "group", c.Params.Group, "order", order))
+	s, err := Score(context.Background(), m, a.layer(t, m, a.T, 0))
 	require.NoError(t, err)
 	open := make(Scores, len(s))
 	for h := range s {
@@ -734,13 +726,11 @@ func (g *golden) adaPaper(t *testing.T, c goldenCase) {
 	keep := g.out(t, c, c.Keep)
 	for i, run := range c.Runs {
 		// Through the allocator, whose capacity counts the window too.
-		ada, err := NewAllocator(AllocatorConfig{
-			Name: "adakv", Form: "interpolate", Alpha: new(c.Params.FloorAlpha), Normalize: new(run.Normalize),
-		}, nil)
-		require.NoError(t, err)
+		ada := mustAllocator(t, "adakv", "form", "interpolate", "alpha", c.Params.FloorAlpha, "normalize", run.Normalize)
 		d := Demand{T: a.T, Layers: 1, KVHeads: a.KVHeads, Protection: m.Protection(a.T, 0), Rounding: CompatRounding()}
-		budgets, err := ada.LayerBudgets(d.DemandTokens(run.BaseCapacity), 0, s)
+		all, err := Allocate(ada, d.DemandTokens(run.BaseCapacity), []Scores{s})
 		require.NoError(t, err)
+		budgets := all[0]
 		for h := range s {
 			where := fmt.Sprintf("run %d, head %d", i, h)
 			require.Equal(t, c.HeadLens[i][h], budgets[h], where)
@@ -842,10 +832,10 @@ func (g *golden) profile(t *testing.T, c goldenCase) {
 func (g *golden) block(t *testing.T, c goldenCase) {
 	a := g.attention(t, c.Setup, "")
 	keep := g.out(t, c, c.Keep)
-	m := g.metric(t, c.Params.Inner, MetricConfig{Block: new(c.Params.Block)})
+	m := mustMetric(t, configured(c.Params.Inner, "block", c.Params.Block))
 	for i, ratio := range c.Ratios {
 		n := truncated(a.T, ratio)
-		s, err := m.Score(context.Background(), a.layer(t, m, a.T, max(n, 1)))
+		s, err := Score(context.Background(), m, a.layer(t, m, a.T, max(n, 1)))
 		require.NoError(t, err)
 		for h := range a.KVHeads {
 			g.compareMask(t, Keep(nil, s[h], n, Protection{}), keep.row(i, h), s[h],
@@ -930,7 +920,7 @@ func (c *goldenCache) ids(h int) []int32 { return slices.Clone(c.pos[h]) }
 
 func (g *golden) decoding(t *testing.T, c goldenCase) {
 	a := g.attention(t, c.Setup, "")
-	m := g.metric(t, c.Params.Metric, MetricConfig{})
+	m := g.metric(t, c.Params.Metric)
 	d, err := NewDecoding(DecodeConfig{
 		Mode: "periodic", Interval: c.Params.Interval, TargetSize: c.Params.TargetSize, Ratio: c.Params.Ratio,
 	}, m)

@@ -8,33 +8,24 @@ import (
 // keyDiff keeps the keys that differ most from the mean direction of their
 // head (Park et al., "KeyDiff", 2025; spec §3.2).
 type keyDiff struct {
-	block int // 0: one pass over all entries
+	// Block makes it cut back to the budget after every Block entries; 0 scores
+	// all at once.
+	Block int `json:"block"`
 }
 
-func newKeyDiff(p *params) Metric {
-	return keyDiff{block: p.integer("block", p.cfg.Block, 0, 0, maxSlots)}
-}
+func (m keyDiff) Validate() error { return within("block", m.Block, 0, maxSlots) }
 
-func (keyDiff) Name() string { return "keydiff" }
-
-func (m keyDiff) Config() MetricConfig {
-	return MetricConfig{Name: m.Name(), Block: new(m.block)}
-}
-
-func (m keyDiff) Needs(T, n int) Needs { return Needs{Keys: true, Budgets: m.block > 0} }
+func (m keyDiff) Needs(T, n int) Needs { return Needs{Keys: true, Budgets: m.Block > 0} }
 
 func (keyDiff) Protection(T, n int) Protection { return Protection{} }
 
 func (m keyDiff) Score(ctx context.Context, l *Layer) (Scores, error) {
-	if err := l.check(m.Name(), m.Needs(l.longest(), l.Share)); err != nil {
-		return nil, err
-	}
-	if l.Accelerator != nil && m.block == 0 {
+	if l.Accelerator != nil && m.Block == 0 {
 		return l.Accelerator.AnchorScores(ctx)
 	}
 	s := make(Scores, l.KVHeads)
-	err := l.eachHead(ctx, func(h int) (err error) {
-		if n := l.budget(h); m.block > 0 && n < l.Len(h) {
+	err := l.EachHead(ctx, func(h int) (err error) {
+		if n := l.budget(h); m.Block > 0 && n < l.Len(h) {
 			s[h], err = m.blockwise(ctx, l, h, max(n, 1))
 		} else {
 			s[h], err = m.head(ctx, l, h)
@@ -71,9 +62,9 @@ func (m keyDiff) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int) ([]float32, error) {
 	T, D := l.Len(h), l.HeadDim
 	// keys[i] is the key of slot slots[i]; both hold survivors and one block.
-	keys := make([]float32, 0, (n+m.block)*D)
-	slots := make([]int32, 0, n+m.block)
-	scores := make([]float32, n+m.block)
+	keys := make([]float32, 0, (n+m.Block)*D)
+	slots := make([]int32, 0, n+m.Block)
+	scores := make([]float32, n+m.Block)
 	out := make([]float32, T)
 	for t := range out {
 		out[t] = float32(math.Inf(-1))
@@ -98,11 +89,11 @@ func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int) ([]float32, 
 	}
 	read(0, n)
 	kept := make([]int32, 0, n)
-	for lo := n; lo < T; lo += m.block {
+	for lo := n; lo < T; lo += m.Block {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		read(lo, min(lo+m.block, T))
+		read(lo, min(lo+m.Block, T))
 		kept = Keep(kept, score(), n, Protection{})
 		for i, j := range kept {
 			slots[i], scores[i] = slots[j], scores[j]

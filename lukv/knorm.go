@@ -8,20 +8,11 @@ import (
 // kNorm keeps the keys of smallest norm (Devoto et al., 2024; spec §3.9).
 type kNorm struct{}
 
-func newKNorm(*params) Metric { return kNorm{} }
-
-func (kNorm) Name() string { return "knorm" }
-
-func (m kNorm) Config() MetricConfig { return MetricConfig{Name: m.Name()} }
-
 func (kNorm) Needs(T, n int) Needs { return Needs{Keys: true} }
 
 func (kNorm) Protection(T, n int) Protection { return Protection{} }
 
-func (m kNorm) Score(ctx context.Context, l *Layer) (Scores, error) {
-	if err := l.check(m.Name(), m.Needs(l.longest(), l.Share)); err != nil {
-		return nil, err
-	}
+func (kNorm) Score(ctx context.Context, l *Layer) (Scores, error) {
 	if l.Accelerator != nil {
 		s, err := l.Accelerator.KeyNorms(ctx)
 		for h := range s {
@@ -32,7 +23,7 @@ func (m kNorm) Score(ctx context.Context, l *Layer) (Scores, error) {
 		return s, err
 	}
 	s, D := make(Scores, l.KVHeads), l.HeadDim
-	err := l.eachHead(ctx, func(h int) error {
+	err := l.EachHead(ctx, func(h int) error {
 		s[h] = make([]float32, l.Len(h))
 		return l.eachTile(ctx, l.Keys, h, l.Len(h), nil, func(lo, hi int, keys []float32) {
 			for t := lo; t < hi; t++ {

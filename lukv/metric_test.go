@@ -25,6 +25,30 @@ func mustMetric(t testing.TB, c MetricConfig) Metric {
 	return m
 }
 
+// configured is a configuration with parameters given as name, value, ….
+func configured(name string, params ...any) MetricConfig {
+	c := config{Name: name}
+	var members []member
+	for i := 0; i < len(params); i += 2 {
+		value, err := json.Marshal(params[i+1])
+		if err != nil {
+			panic(err)
+		}
+		members = append(members, member{params[i].(string), value})
+	}
+	if members != nil {
+		c.Params = string(joinMembers(members))
+	}
+	return MetricConfig(c)
+}
+
+func mustAllocator(t testing.TB, name string, params ...any) Allocator {
+	t.Helper()
+	a, err := NewAllocator(AllocatorConfig(configured(name, params...)), nil)
+	require.NoError(t, err)
+	return a
+}
+
 func TestMetricConfigIsCanonical(t *testing.T) {
 	for _, c := range []struct{ in, want string }{
 		{`snapkv`, `{"name":"snapkv","window":32,"kernel":7,"pool":"max","group":"mean","order":"pool-then-reduce","shrink_window":false}`},
@@ -46,14 +70,14 @@ func TestMetricConfigIsCanonical(t *testing.T) {
 			cfg, err := ParseMetricConfig(c.in)
 			require.NoError(t, err)
 			m := mustMetric(t, cfg)
-			require.Equal(t, c.want, m.Config().String())
+			require.Equal(t, c.want, MetricConfigOf(m).String())
 			again, err := ParseMetricConfig(c.want)
 			require.NoError(t, err)
 			require.Equal(t, m, mustMetric(t, again), "the full configuration builds the same metric")
-			data, err := json.Marshal(m.Config())
+			data, err := json.Marshal(MetricConfigOf(m))
 			require.NoError(t, err)
 			require.Equal(t, c.want, string(data))
-			require.Contains(t, Metrics(), m.Name())
+			require.Contains(t, Metrics(), MetricConfigOf(m).Name)
 		})
 	}
 }
@@ -73,10 +97,10 @@ func TestMetricConfigErrors(t *testing.T) {
 		`{"name":"ea","future":0}`:            `metric expected_attention: future: found 0`,
 		`{"name":"tova","window":2}`:          `metric tova: window: found 2, expected 0 to 1`,
 		`{"name":"keydiff","block":-1}`:       `metric keydiff: block: found -1`,
-		`{"name":"knorm","colour":1}`:         `read metric configuration: json: unknown field "colour"`,
-		`{"name":"knorm"}}`:                   `found more text after the object`,
-		`{"name":"knorm"} x`:                  `found more text after the object`,
-		`{"name":"snapkv","window":1e99}`:     `read metric configuration`,
+		`{"name":"knorm","colour":1}`:         `metric knorm: it has no parameter colour`,
+		`{"name":"knorm"}}`:                   `found more text after the value`,
+		`{"name":"knorm"} x`:                  `found more text after the value`,
+		`{"name":"snapkv","window":1e99}`:     `metric snapkv: window: found number 1e99, expected int`,
 	} {
 		t.Run(in, func(t *testing.T) {
 			cfg, err := ParseMetricConfig(in)
@@ -86,8 +110,8 @@ func TestMetricConfigErrors(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		})
 	}
-	_, err := NewMetric(MetricConfig{Name: "ea", Epsilon: new(math.NaN())})
-	require.ErrorContains(t, err, "epsilon: found NaN")
+	_, err := NewMetric(MetricConfig{Name: "ea", Params: `{"epsilon":`})
+	require.ErrorContains(t, err, "metric expected_attention: read parameters: unexpected EOF")
 }
 
 func FuzzParseMetricConfig(f *testing.F) {
@@ -105,7 +129,7 @@ func FuzzParseMetricConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := ParseMetricConfig(m.Config().String())
+		again, err := ParseMetricConfig(MetricConfigOf(m).String())
 		require.NoError(t, err)
 		require.Equal(t, m, mustMetric(t, again))
 	})
@@ -117,10 +141,10 @@ func everyMetric(t testing.TB) map[string]Metric {
 	for _, name := range Metrics() {
 		out[name] = mustMetric(t, MetricConfig{Name: name})
 	}
-	out["snapkv avg"] = mustMetric(t, MetricConfig{Name: "snapkv", Preset: "kvpress", Window: new(5)})
-	out["snapkv max first"] = mustMetric(t, MetricConfig{Name: "snapkv", Preset: "adakv", Group: "max"})
-	out["keydiff block"] = mustMetric(t, MetricConfig{Name: "keydiff", Block: new(16)})
-	out["ea plain"] = mustMetric(t, MetricConfig{Name: "ea", Covariance: new(false), ValueNorm: new(false)})
+	out["snapkv avg"] = mustMetric(t, MetricConfig{Name: "snapkv", Params: `{"preset":"kvpress","window":5}`})
+	out["snapkv max first"] = mustMetric(t, MetricConfig{Name: "snapkv", Params: `{"preset":"adakv","group":"max"}`})
+	out["keydiff block"] = mustMetric(t, MetricConfig{Name: "keydiff", Params: `{"block":16}`})
+	out["ea plain"] = mustMetric(t, MetricConfig{Name: "ea", Params: `{"covariance":false,"value_norm":false}`})
 	return out
 }
 
@@ -151,7 +175,7 @@ func TestMetricsEdgeLengths(t *testing.T) {
 			withSums(t, l, uint64(T))
 			for name, m := range everyMetric(t) {
 				t.Run(fmt.Sprintf("%s/H%dK%d/T%d", name, heads[0], heads[1], T), func(t *testing.T) {
-					s, err := m.Score(context.Background(), l)
+					s, err := Score(context.Background(), m, l)
 					require.NoError(t, err)
 					require.Len(t, s, heads[1])
 					require.Zero(t, s.NaNs())
@@ -176,7 +200,7 @@ func TestMetricsDoNotDependOnParallelism(t *testing.T) {
 	for name, m := range everyMetric(t) {
 		t.Run(name, func(t *testing.T) {
 			l.Parallel = nil
-			want, err := m.Score(context.Background(), l)
+			want, err := Score(context.Background(), m, l)
 			require.NoError(t, err)
 			l.Parallel = func(n int, fn func(i int)) {
 				var wg sync.WaitGroup
@@ -185,7 +209,7 @@ func TestMetricsDoNotDependOnParallelism(t *testing.T) {
 				}
 				wg.Wait()
 			}
-			got, err := m.Score(context.Background(), l)
+			got, err := Score(context.Background(), m, l)
 			require.NoError(t, err)
 			require.Equal(t, want, got)
 		})
@@ -231,7 +255,7 @@ func TestScoreBits(t *testing.T) {
 		"streaming_llm": "75323b8cfc31c29d", "observed": "231a46251131eabe", "h2o": "bec3e283edde6d81",
 	}
 	for name, m := range everyMetric(t) {
-		s, err := m.Score(context.Background(), l)
+		s, err := Score(context.Background(), m, l)
 		require.NoError(t, err)
 		sum := fnv.New64a()
 		for _, row := range s {
@@ -256,9 +280,9 @@ func TestMetricsReadFromScratch(t *testing.T) {
 		return append(dst[:0], l.Values(h, lo, hi, nil)...)
 	}
 	for name, m := range everyMetric(t) {
-		want, err := m.Score(context.Background(), l)
+		want, err := Score(context.Background(), m, l)
 		require.NoError(t, err)
-		got, err := m.Score(context.Background(), &copying)
+		got, err := Score(context.Background(), m, &copying)
 		require.NoError(t, err)
 		require.Equal(t, want, got, name)
 	}
@@ -291,13 +315,13 @@ func TestMetricsReportWhatIsMissing(t *testing.T) {
 			l := withSums(t, randomAttention(40, 4, 2, 8), 1)
 			l.Index = 3
 			c.spoil(l)
-			_, err := mustMetric(t, MetricConfig{Name: c.metric}).Score(context.Background(), l)
+			_, err := Score(context.Background(), mustMetric(t, MetricConfig{Name: c.metric}), l)
 			require.ErrorContains(t, err, c.want)
 		})
 	}
 	l := randomAttention(40, 4, 2, 8)
 	l.Share = 0
-	_, err := mustMetric(t, MetricConfig{Name: "keydiff", Block: new(8)}).Score(context.Background(), l)
+	_, err := Score(context.Background(), mustMetric(t, MetricConfig{Name: "keydiff", Params: `{"block":8}`}), l)
 	require.ErrorContains(t, err, "budgets must be known beforehand")
 }
 
@@ -306,7 +330,7 @@ func TestMetricsAreCancellable(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	for name, m := range everyMetric(t) {
-		_, err := m.Score(ctx, l)
+		_, err := Score(ctx, m, l)
 		require.ErrorIs(t, err, context.Canceled, name)
 	}
 }
@@ -322,7 +346,7 @@ func TestNonFiniteInputIsReported(t *testing.T) {
 		}
 		return keys(h, lo, hi, dst)
 	}
-	s, err := mustMetric(t, MetricConfig{Name: "knorm"}).Score(context.Background(), l)
+	s, err := Score(context.Background(), mustMetric(t, MetricConfig{Name: "knorm"}), l)
 	require.NoError(t, err)
 	require.Equal(t, 1, s.NaNs())
 	require.NotContains(t, Keep(nil, s[0], 39, Protection{}), int32(17), "nan goes first")
@@ -343,16 +367,16 @@ func TestScoresHelpers(t *testing.T) {
 
 func TestSnapKVPooling(t *testing.T) {
 	x, dst := []float64{9, 0, 0, 3}, make([]float64, 4)
-	snapKV{kernel: 3, maxPool: true}.pool(dst, x)
+	snapKV{Kernel: 3, Pool: "max"}.pool(dst, x)
 	require.Equal(t, []float64{9, 9, 3, 3}, dst, "maxima see nothing beyond the ends")
-	snapKV{kernel: 3}.pool(dst, x)
+	snapKV{Kernel: 3, Pool: "avg"}.pool(dst, x)
 	require.Equal(t, []float64{3, 3, 1, 1}, dst, "averages count the zeros beyond the ends")
-	snapKV{kernel: 9, maxPool: true}.pool(dst, x)
+	snapKV{Kernel: 9, Pool: "max"}.pool(dst, x)
 	require.Equal(t, []float64{9, 9, 9, 9}, dst)
 }
 
 func TestSnapKVWindow(t *testing.T) {
-	m := mustMetric(t, MetricConfig{Name: "snapkv", ShrinkWindow: new(true)})
+	m := mustMetric(t, MetricConfig{Name: "snapkv", Params: `{"shrink_window":true}`})
 	for _, c := range []struct{ T, n, want int }{
 		{100, 0, 32}, {100, 33, 32}, {100, 32, 16}, {100, 5, 2}, {100, 1, 1}, {20, 0, 19}, {1, 1, 0}, {0, 0, 0},
 	} {
@@ -364,7 +388,7 @@ func TestSnapKVWindow(t *testing.T) {
 
 func TestStreamingLLMKeepsSinksAndNewest(t *testing.T) {
 	m := mustMetric(t, MetricConfig{Name: "streaming_llm"})
-	s, err := m.Score(context.Background(), randomAttention(12, 2, 1, 4))
+	s, err := Score(context.Background(), m, randomAttention(12, 2, 1, 4))
 	require.NoError(t, err)
 	for n, want := range [][]int32{
 		{}, {11}, {0, 11}, {0, 1, 11}, {0, 1, 2, 11}, {0, 1, 2, 3, 11}, {0, 1, 2, 3, 10, 11}, {0, 1, 2, 3, 9, 10, 11},
@@ -376,7 +400,7 @@ func TestStreamingLLMKeepsSinksAndNewest(t *testing.T) {
 func TestH2OProtectsHalf(t *testing.T) {
 	m := mustMetric(t, MetricConfig{Name: "h2o"})
 	require.Equal(t, Protection{Window: 3}, m.Protection(100, 7))
-	require.Equal(t, Protection{Window: 5}, mustMetric(t, MetricConfig{Name: "h2o", Window: new(5)}).Protection(100, 7))
+	require.Equal(t, Protection{Window: 5}, mustMetric(t, MetricConfig{Name: "h2o", Params: `{"window":5}`}).Protection(100, 7))
 }
 
 // attentionOf computes softmax(q·k/√D) over the slots that a query at position
@@ -420,7 +444,7 @@ func TestTOVAOnRaggedHeads(t *testing.T) {
 		}
 		return dst
 	}
-	s, err := mustMetric(t, MetricConfig{Name: "tova", Window: new(0)}).Score(context.Background(), l)
+	s, err := mustMetric(t, MetricConfig{Name: "tova", Params: `{"window":0}`}).Score(context.Background(), l)
 	require.NoError(t, err)
 	last := l.Queries.Len() - 1
 	want := map[int32]float64{}
@@ -499,13 +523,13 @@ func TestRerotate(t *testing.T) {
 }
 
 func TestBlockwiseKeyDiffTakesEachHeadsBudget(t *testing.T) {
-	m := mustMetric(t, MetricConfig{Name: "keydiff", Block: new(16)})
+	m := mustMetric(t, MetricConfig{Name: "keydiff", Params: `{"block":16}`})
 	l := randomAttention(100, 4, 2, 8)
 	l.Budgets = []int{20, 150}
-	got, err := m.Score(context.Background(), l)
+	got, err := Score(context.Background(), m, l)
 	require.NoError(t, err)
 	l.Budgets, l.Share = nil, 20
-	want, err := m.Score(context.Background(), l)
+	want, err := Score(context.Background(), m, l)
 	require.NoError(t, err)
 	require.Equal(t, want[0], got[0])
 	dropped := 0
@@ -515,7 +539,7 @@ func TestBlockwiseKeyDiffTakesEachHeadsBudget(t *testing.T) {
 		}
 	}
 	require.Equal(t, 80, dropped, "only the survivors have a score")
-	plain, err := mustMetric(t, MetricConfig{Name: "keydiff"}).Score(context.Background(), l)
+	plain, err := Score(context.Background(), mustMetric(t, MetricConfig{Name: "keydiff"}), l)
 	require.NoError(t, err)
 	require.Equal(t, plain[1], got[1], "nothing to cut")
 }
@@ -531,8 +555,8 @@ func TestExpectedAttentionMatchesDefinition(t *testing.T) {
 		pos[i] = int32(i) + 2 + int32(i/7) // two of the four sinks are gone
 	}
 	l.Positions = func(int) []int32 { return pos }
-	m := mustMetric(t, MetricConfig{Name: "ea", Future: new(future), Epsilon: new(0.1)})
-	got, err := m.Score(context.Background(), l)
+	m := mustMetric(t, configured("ea", "future", future, "epsilon", 0.1))
+	got, err := Score(context.Background(), m, l)
 	require.NoError(t, err)
 	for h := range 2 {
 		keys, values := l.Keys(h, 0, T, nil), l.Values(h, 0, T, nil)

@@ -35,7 +35,7 @@ type Policy struct {
 	Decode DecodeConfig `json:"decode,omitzero"`
 
 	// Compat reproduces older kvpress number for number: CompatRounding (then
-	// Rounding must be empty) and, unless set, the nearest level of a profile.
+	// Rounding must be empty, or that) and, unless set, the nearest level of a profile.
 	Compat bool `json:"compat,omitempty"`
 
 	// ProfileDigest is the [Profile.Digest] of the profile that was used.
@@ -85,8 +85,8 @@ func (p *Policy) named() (MetricConfig, AllocatorConfig) {
 	if a.Name == "" {
 		a.Name = "uniform"
 	}
-	if p.Compat && a.NeedsProfile() && a.Lookup == "" {
-		a.Lookup = "nearest"
+	if p.Compat && a == (AllocatorConfig{Name: "lukv"}) {
+		a.Params = `{"lookup":"nearest"}`
 	}
 	return m, a
 }
@@ -109,7 +109,7 @@ func (p *Policy) Validate() error {
 		return fmt.Errorf("policy: budget_bytes %d, expected at least 0", p.BudgetBytes)
 	case set > 1:
 		return fmt.Errorf("policy: found %d of ratio, budget_tokens and budget_bytes, expected at most one", set)
-	case p.Compat && p.Rounding != Rounding{}:
+	case p.Compat && p.Rounding != Rounding{} && p.Rounding != CompatRounding():
 		return fmt.Errorf("policy: rounding is given beside compat, expected one of them")
 	case p.Protection != nil && (p.Protection.Sinks < 0 || p.Protection.Sinks > maxSlots || p.Protection.Window < 0 || p.Protection.Window > maxSlots):
 		return fmt.Errorf("policy: protection of %d sinks and a window of %d, expected 0 to %d", p.Protection.Sinks, p.Protection.Window, maxSlots)
@@ -131,15 +131,12 @@ func (p *Policy) Validate() error {
 }
 
 // LUProtection is what profiles are made with and LU-KV protects at run time
-// (spec 5.4): four sinks and the last position, more where the metric with
-// the full configuration m has more sinks or an observation window.
-func LUProtection(m MetricConfig) Protection {
-	p := Protection{Sinks: 4, Window: 1}
-	if m.Sinks != nil {
-		p.Sinks = max(p.Sinks, *m.Sinks)
-	}
-	if m.Window != nil {
-		p.Window = max(p.Window, *m.Window)
+// (spec 5.4): four sinks and the last position, or more where the metric
+// protects more, such as its observation window.
+func LUProtection(m Metric) Protection {
+	p := Protection{Sinks: 4, Window: 1}.Union(m.Protection(maxSlots, 0))
+	if m, ok := m.(ProfileProtecter); ok {
+		p = p.Union(m.ProfileProtection())
 	}
 	return p
 }
@@ -160,8 +157,9 @@ type Compiled struct {
 	shape     CacheShape
 	metric    Metric
 	allocator Allocator
-	rounding  Rounding
 	decoding  *Decoding
+
+	usesProfile bool // the allocator reads a profile
 }
 
 // Compile resolves the policy for a model with the given fingerprint, which a
@@ -177,11 +175,11 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 	if p.BudgetBytes > 0 && shape.BytesPerEntry < 1 {
 		return nil, fmt.Errorf("policy: budget_bytes for a cache of %d bytes per entry", shape.BytesPerEntry)
 	}
-	c := &Compiled{policy: *p, shape: shape, rounding: CompatRounding()}
-	if !p.Compat {
-		c.rounding = p.Rounding.withDefaults()
-		c.policy.Rounding = c.rounding
+	c := &Compiled{policy: *p, shape: shape}
+	if p.Compat {
+		c.policy.Rounding = CompatRounding()
 	}
+	c.policy.Rounding = c.policy.Rounding.withDefaults()
 	m, a := p.named()
 	var err error
 	if c.metric, err = NewMetric(m); err != nil {
@@ -190,8 +188,8 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 	if c.allocator, err = NewAllocator(a, p.Profile); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
-	c.policy.Metric, c.policy.Allocator = c.metric.Config(), c.allocator.Config()
-	if a.NeedsProfile() {
+	c.policy.Metric, c.policy.Allocator = MetricConfigOf(c.metric), AllocatorConfigOf(c.allocator)
+	if c.usesProfile = a.NeedsProfile(); c.usesProfile {
 		if err := c.checkProfile(model); err != nil {
 			return nil, fmt.Errorf("policy: %w", err)
 		}
@@ -201,15 +199,15 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 	}
 	if c.decoding != nil {
 		c.policy.Decode = c.decoding.Config()
-		if used := c.decoding.Metric().Config(); a.NeedsProfile() && p.Decode.Mode == "periodic" && used.String() != c.policy.Metric.String() {
+		if used := MetricConfigOf(c.decoding.Metric()); c.usesProfile && p.Decode.Mode == "periodic" && used.String() != c.policy.Metric.String() {
 			return nil, fmt.Errorf("policy: decode metric: %w: the profile was made for %v, decoding ranks with %v", ErrProfileMismatch, c.policy.Metric, used)
-		}
-		if prot, fixed := c.fixedProtection(); fixed && p.Decode.Mode == "periodic" {
-			c.decoding = c.decoding.Protect(prot)
 		}
 	}
 	if prot, fixed := c.fixedProtection(); fixed {
 		c.policy.Protection = &prot
+		if p.Decode.Mode == "periodic" {
+			c.decoding = c.decoding.Protect(prot)
+		}
 	}
 	return c, nil
 }
@@ -246,16 +244,16 @@ func (c *Compiled) fixedProtection() (Protection, bool) {
 	switch {
 	case c.policy.Protection != nil:
 		return *c.policy.Protection, true
-	case c.policy.Allocator.NeedsProfile():
-		return LUProtection(c.policy.Metric), true
+	case c.usesProfile:
+		return LUProtection(c.metric), true
 	}
 	return Protection{}, false
 }
 
-// Policy returns the policy with every parameter written out: metric,
-// allocator, rounding, decode configuration, the digest of the profile, and the
-// protection where it does not depend on the length. It compresses as the one
-// that was compiled.
+// Policy returns the effective policy: metric, allocator, rounding, protection
+// and decoding with every default written out, and the digest of the profile.
+// Only a protection that is left to the metric, and so depends on the length,
+// stays open. Compiled again, with the same profile, it gives itself.
 func (c *Compiled) Policy() Policy { return c.policy }
 
 // Metric returns the metric that ranks the prompt's entries.
@@ -263,6 +261,25 @@ func (c *Compiled) Metric() Metric { return c.metric }
 
 // Allocator returns the allocator.
 func (c *Compiled) Allocator() Allocator { return c.allocator }
+
+// Rerotates reports whether whoever owns the cache shall renumber what is kept
+// of the prompt (see [Rerotate]).
+func (c *Compiled) Rerotates() bool {
+	m, ok := c.metric.(interface{ Rerotates() bool })
+	return ok && m.Rerotates()
+}
+
+// LayerBudgets returns the budgets of layer l, [K], from its scores alone, for
+// an allocator that knows them then.
+func (c *Compiled) LayerBudgets(d Demand, l int, s Scores) ([]int, error) {
+	seen := make([]Scores, d.Layers)
+	seen[l] = s
+	b, err := Allocate(c.allocator, d, seen)
+	if err != nil {
+		return nil, err
+	}
+	return b[l], nil
+}
 
 // Decoding returns the decode-time compression, nil if there is none.
 func (c *Compiled) Decoding() *Decoding { return c.decoding }
@@ -273,7 +290,7 @@ func (c *Compiled) Decoding() *Decoding { return c.decoding }
 func (c *Compiled) Demand(T int) Demand {
 	d := Demand{
 		T: T, Layers: c.shape.Layers, KVHeads: c.shape.KVHeads, Excluded: c.shape.Excluded,
-		Ratio: c.policy.Ratio, Rounding: c.rounding,
+		Ratio: c.policy.Ratio, Rounding: c.policy.Rounding,
 	}
 	switch {
 	case c.policy.BudgetTokens > 0:
@@ -305,10 +322,8 @@ func (c *Compiled) Notes(d Demand, budgets [][]int) []string {
 	if a := d.Achieved(budgets); a.Short > 0 {
 		notes = append(notes, fmt.Sprintf("%d heads have budgets below their %d protected entries", a.Short, d.Protection.Count(d.T)))
 	}
-	if p, ok := c.allocator.(pyramid); ok {
-		if note := p.note(d); note != "" {
-			notes = append(notes, note)
-		}
+	if a, ok := c.allocator.(interface{ Notes(Demand) []string }); ok {
+		notes = append(notes, a.Notes(d)...)
 	}
 	return notes
 }
@@ -317,34 +332,34 @@ func (c *Compiled) Notes(d Demand, budgets [][]int) []string {
 // [DecodeLayer.After]: target entries per head on average. Allocators that
 // know budgets before are asked as if the layer held every position seen so
 // far, of which target may stay; heads that hold less than their budget keep
-// what they hold. The others let the layer's heads compete for K·target
-// entries. nil, hence target for every head, with the uniform allocator.
+// what they hold. The others are asked for the layer by itself, as if it were
+// the whole model. nil, hence target for every head, with the uniform allocator.
 func (c *Compiled) DecodeBudgets() DecodeBudgets {
-	switch a := c.allocator.(type) {
-	case uniform:
+	if c.allocator == (uniform{}) {
 		return nil
-	case ada:
-		return func(l *Layer, lens []int, target int, s Scores, p Protection) ([]int, error) {
-			d := Demand{Rounding: c.rounding}
-			return poolCounts(s, p, a.safe(&d, target), target*len(s)), nil
-		}
-	case global:
-		return func(l *Layer, lens []int, target int, s Scores, p Protection) ([]int, error) {
-			return poolCounts(s, p, c.rounding.least(), target*len(s)), nil
-		}
 	}
 	return func(l *Layer, lens []int, target int, s Scores, p Protection) ([]int, error) {
 		d := c.Demand(max(l.NextPosition, 1))
 		d.Protection = p
-		if c.policy.Allocator.NeedsProfile() {
+		seen := make([]Scores, d.Layers)
+		switch {
+		case c.usesProfile: // looks a ratio up
 			d.Absolute, d.Ratio = false, max(0, 1-float64(target)/float64(d.T))
-		} else {
+		case c.allocator.Knows() == KnownBefore:
 			d = d.DemandTokens(target)
+		default:
+			d.Excluded = make([]bool, d.Layers)
+			for i := range d.Excluded {
+				d.Excluded[i] = i != l.Index
+			}
+			d = d.DemandTokens(target)
+			seen[l.Index] = s
 		}
-		out, err := c.allocator.LayerBudgets(d, l.Index, nil)
+		all, err := Allocate(c.allocator, d, seen)
 		if err != nil {
 			return nil, fmt.Errorf("decode budgets: %w", err)
 		}
+		out := all[l.Index]
 		for h := range out {
 			out[h] = min(out[h], lens[h])
 		}

@@ -284,7 +284,7 @@ func (p *Profile) Check(model string, metric MetricConfig, prot Protection) erro
 // canonicalMetric writes out every parameter, if the metric is known here.
 func canonicalMetric(c MetricConfig) MetricConfig {
 	if m, err := NewMetric(c); err == nil {
-		return m.Config()
+		return MetricConfigOf(m)
 	}
 	return c
 }

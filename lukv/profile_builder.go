@@ -52,7 +52,7 @@ func NewProfileBuilder(id ProfileIdentity, layers, kvHeads int, excluded []int) 
 	if err != nil {
 		return nil, fmt.Errorf("build profile: %w", err)
 	}
-	id.Metric = metric.Config()
+	id.Metric = MetricConfigOf(metric)
 	return &ProfileBuilder{
 		id: id, layers: layers, kvHeads: kvHeads, excluded: slices.Clone(excluded),
 		sums: make([]float64, solve.Levels*layers*kvHeads),

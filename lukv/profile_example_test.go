@@ -28,7 +28,11 @@ func Example_profileAndEvict() {
 	id := lukv.DefaultProfileIdentity()
 	id.Model = "example"
 	id.Metric = lukv.MetricConfig{Name: "keydiff"}
-	id.Protection = lukv.LUProtection(id.Metric)
+	metric, err := lukv.NewMetric(id.Metric)
+	if err != nil {
+		log.Fatal(err)
+	}
+	id.Protection = lukv.LUProtection(metric)
 	builder, err := lukv.NewProfileBuilder(id, 1, 2, nil)
 	if err != nil {
 		log.Fatal(err)
@@ -49,7 +53,7 @@ func Example_profileAndEvict() {
 		log.Fatal(err)
 	}
 	demand := compiled.Demand(2000)
-	budgets, err := compiled.Allocator().Budgets(demand)
+	budgets, err := lukv.Allocate(compiled.Allocator(), demand, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func TestProfileIsReproducible(t *testing.T) {
 
 func TestProfileFile(t *testing.T) {
 	id := testIdentity()
-	id.Metric = MetricConfig{Name: "snapkv", Window: new(32), Kernel: new(7), Pool: "max"}
+	id.Metric = MetricConfig{Name: "snapkv", Params: `{"window":32,"kernel":7,"pool":"max"}`}
 	id.Calibration = "a <b> & \u2028 text"
 	b, err := NewProfileBuilder(id, 3, 2, []int{1})
 	require.NoError(t, err)
@@ -159,12 +159,12 @@ func TestProfileFile(t *testing.T) {
 
 func TestProfileCheck(t *testing.T) {
 	id := testIdentity()
-	id.Metric = MetricConfig{Name: "expected_attention", Epsilon: new(0.02)}
+	id.Metric = MetricConfig{Name: "expected_attention", Params: `{"epsilon":0.02}`}
 	p := &Profile{Identity: id, layers: 2, kvHeads: 3}
 	require.NoError(t, p.Check("test", id.Metric, Protection{4, 1, true}))
 	for want, err := range map[string]error{
 		"model: the profile was made for test, this run has other": p.Check("other", id.Metric, id.Protection),
-		`"epsilon":0.02},`: p.Check("test", MetricConfig{Name: "expected_attention", Epsilon: new(0.0)}, id.Protection),
+		`"epsilon":0.02},`: p.Check("test", MetricConfig{Name: "expected_attention", Params: `{"epsilon":0}`}, id.Protection),
 		"sinks: the profile was made for 4, this run has 0":          p.Check("test", id.Metric, Protection{0, 1, false}),
 		"protected window: the profile was made for 1, this run has": p.Check("test", id.Metric, Protection{4, 32, false}),
 		"the profile has 2 layers of 3 KV heads, the model 4 of 3":   p.CheckShape(4, 3),

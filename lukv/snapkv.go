@@ -2,64 +2,42 @@ package lukv
 
 import (
 	"context"
+	"fmt"
 	"math"
 )
 
 // snapKV scores an entry by the attention that the last w queries pay to it,
 // smoothed along positions (Li et al., "SnapKV", 2024; spec §3.1).
 type snapKV struct {
-	window, kernel int
-	maxPool        bool
-	groupMax       bool // reduce the group by maximum instead of mean
-	reduceFirst    bool // reduce the group before pooling
-	shrink         bool
+	Window       int    `json:"window"`        // last queries observed, protected too
+	Kernel       int    `json:"kernel"`        // odd width of the pooling
+	Pool         string `json:"pool"`          // "max" or "avg"
+	Group        string `json:"group"`         // query heads of a group: "mean" or "max"
+	Order        string `json:"order"`         // poolFirst or reduceFirst
+	ShrinkWindow bool   `json:"shrink_window"` // halve a window that would eat the whole budget
 }
 
-func newSnapKV(p *params) Metric {
-	w, k, pool, first := 32, 7, "max", "pool-then-reduce"
-	switch p.preset("kvpress", "snapkv", "snapkv-longbench", "adakv") {
-	case "kvpress":
-		w, k, pool = 64, 5, "avg"
-	case "snapkv":
-		k, pool = 5, "avg"
-	case "adakv":
-		first = "reduce-then-pool"
-	}
-	m := snapKV{window: p.integer("window", p.cfg.Window, w, 1, maxSlots)}
-	m.kernel = p.integer("kernel", p.cfg.Kernel, k, 1, maxSlots)
-	if m.kernel%2 == 0 {
-		p.fail("kernel", m.kernel, "an odd number")
-	}
-	m.maxPool = p.choice("pool", p.cfg.Pool, pool, "max", "avg") == "max"
-	m.groupMax = p.choice("group", p.cfg.Group, "mean", "mean", "max") == "max"
-	m.reduceFirst = p.choice("order", p.cfg.Order, first, "pool-then-reduce", "reduce-then-pool") == "reduce-then-pool"
-	m.shrink = p.boolean(p.cfg.ShrinkWindow, false)
-	return m
-}
+// Orders of pooling and of reducing the group.
+const (
+	poolFirst   = "pool-then-reduce"
+	reduceFirst = "reduce-then-pool"
+)
 
-func (snapKV) Name() string { return "snapkv" }
-
-func (m snapKV) Config() MetricConfig {
-	c := MetricConfig{
-		Name: m.Name(), Window: new(m.window), Kernel: new(m.kernel), Pool: "avg", Group: "mean",
-		Order: "pool-then-reduce", ShrinkWindow: new(m.shrink),
+func (m snapKV) Validate() error {
+	err := firstOf(
+		within("window", m.Window, 1, maxSlots), within("kernel", m.Kernel, 1, maxSlots),
+		oneOf("pool", m.Pool, "max", "avg"), oneOf("group", m.Group, "mean", "max"),
+		oneOf("order", m.Order, poolFirst, reduceFirst))
+	if err == nil && m.Kernel%2 == 0 {
+		err = fmt.Errorf("kernel: found %d, expected an odd number", m.Kernel)
 	}
-	if m.maxPool {
-		c.Pool = "max"
-	}
-	if m.groupMax {
-		c.Group = "max"
-	}
-	if m.reduceFirst {
-		c.Order = "reduce-then-pool"
-	}
-	return c
+	return err
 }
 
 // effective is the window for T entries of which n may stay (0: not known).
 func (m snapKV) effective(T, n int) int {
-	w := m.window
-	if m.shrink && n > 0 && n <= w {
+	w := m.Window
+	if m.ShrinkWindow && n > 0 && n <= w {
 		w = max(1, n/2)
 	}
 	return max(min(w, T-1), 0)
@@ -73,18 +51,16 @@ func (m snapKV) Protection(T, n int) Protection { return Protection{Window: m.ef
 
 func (m snapKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 	needs := m.Needs(l.longest(), l.Share)
-	if w := needs.Window; l.Accelerator != nil && m.outlasts(l, w) {
-		needs.Window = 0 // the device has the queries
-		if err := l.check(m.Name(), needs); err != nil {
+	if l.Accelerator != nil {
+		if m.outlasts(l, needs.Window) {
+			return l.Accelerator.WindowScores(ctx, m.scoring(needs.Window))
+		}
+		if err := l.check("snapkv", needs); err != nil { // the queries too
 			return nil, err
 		}
-		return l.Accelerator.WindowScores(ctx, m.scoring(w))
-	}
-	if err := l.check(m.Name(), needs); err != nil {
-		return nil, err
 	}
 	s := make(Scores, l.KVHeads)
-	err := l.eachHead(ctx, func(h int) (err error) {
+	err := l.EachHead(ctx, func(h int) (err error) {
 		s[h], err = m.head(ctx, l, h)
 		return err
 	})
@@ -129,7 +105,7 @@ func (m snapKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 			mean[t] /= float64(w)
 		}
 		x := mean
-		if !m.reduceFirst {
+		if m.Order == poolFirst {
 			m.pool(pooled, mean)
 			x = pooled
 		}
@@ -137,20 +113,20 @@ func (m snapKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 			switch {
 			case g == 0:
 				total[t] = v
-			case m.groupMax:
+			case m.Group == "max":
 				total[t] = max(total[t], v)
 			default:
 				total[t] += v
 			}
 		}
 	}
-	if !m.groupMax {
+	if m.Group == "mean" {
 		for t := range total {
 			total[t] /= float64(G)
 		}
 	}
 	x := total
-	if m.reduceFirst {
+	if m.Order == reduceFirst {
 		m.pool(pooled, total)
 		x = pooled
 	}
@@ -163,10 +139,10 @@ func (m snapKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 // pool smooths x along positions with stride 1. Averages count the zeros
 // beyond both ends, maxima do not.
 func (m snapKV) pool(dst, x []float64) {
-	half := m.kernel / 2
+	half := m.Kernel / 2
 	for t := range x {
 		lo, hi := max(t-half, 0), min(t+half+1, len(x))
-		if m.maxPool {
+		if m.Pool == "max" {
 			v := x[lo]
 			for _, y := range x[lo+1 : hi] {
 				v = max(v, y)
@@ -178,6 +154,6 @@ func (m snapKV) pool(dst, x []float64) {
 		for _, y := range x[lo:hi] {
 			v += y
 		}
-		dst[t] = v / float64(m.kernel)
+		dst[t] = v / float64(m.Kernel)
 	}
 }

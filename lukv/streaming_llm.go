@@ -5,22 +5,20 @@ import "context"
 // streamingLLM keeps the first s entries and the newest ones (Xiao et al.,
 // "Efficient Streaming Language Models with Attention Sinks", 2023; spec §3.8).
 type streamingLLM struct {
-	sinks    int
-	rerotate bool
+	Sinks int `json:"sinks"`
+
+	// Rerotate renumbers what is kept (see [Rerotate]). The metric itself does
+	// not look at it; whoever owns the cache does.
+	Rerotate bool `json:"rerotate"`
 }
 
-func newStreamingLLM(p *params) Metric {
-	return streamingLLM{
-		sinks:    p.integer("sinks", p.cfg.Sinks, 4, 0, maxSlots),
-		rerotate: p.boolean(p.cfg.Rerotate, false),
-	}
-}
+func (m streamingLLM) Validate() error { return within("sinks", m.Sinks, 0, maxSlots) }
 
-func (streamingLLM) Name() string { return "streaming_llm" }
+// Rerotates reports whether the entries kept shall be renumbered.
+func (m streamingLLM) Rerotates() bool { return m.Rerotate }
 
-func (m streamingLLM) Config() MetricConfig {
-	return MetricConfig{Name: m.Name(), Sinks: new(m.sinks), Rerotate: new(m.rerotate)}
-}
+// ProfileProtection has the sinks, which the scores alone keep otherwise.
+func (m streamingLLM) ProfileProtection() Protection { return Protection{Sinks: m.Sinks} }
 
 func (streamingLLM) Needs(T, n int) Needs { return Needs{} }
 
@@ -28,11 +26,8 @@ func (streamingLLM) Needs(T, n int) Needs { return Needs{} }
 func (streamingLLM) Protection(T, n int) Protection { return Protection{} }
 
 func (m streamingLLM) Score(ctx context.Context, l *Layer) (Scores, error) {
-	if err := l.check(m.Name(), m.Needs(l.longest(), l.Share)); err != nil {
-		return nil, err
-	}
 	s := make(Scores, l.KVHeads)
-	err := l.eachHead(ctx, func(h int) error {
+	err := l.EachHead(ctx, func(h int) error {
 		s[h] = make([]float32, l.Len(h))
 		m.rank(s[h])
 		return nil
@@ -46,7 +41,7 @@ func (m streamingLLM) Score(ctx context.Context, l *Layer) (Scores, error) {
 // integers, exact in float32 for up to 2^23 entries.
 func (m streamingLLM) rank(row []float32) {
 	T := len(row)
-	sinks := min(m.sinks, T)
+	sinks := min(m.Sinks, T)
 	for t := range row {
 		if t < sinks {
 			row[t] = float32(T + sinks - t)

@@ -9,20 +9,14 @@ import (
 // tova keeps what the newest query attends to, one set for all heads of a
 // layer (Oren et al., "Transformers are Multi-State RNNs", 2024; spec §3.7).
 type tova struct {
-	window int // newest entries protected: 1, or 0 as in the original
+	Window int `json:"window"` // newest entries protected: 1, or 0 as in the original
 }
 
-func newTOVA(p *params) Metric {
-	return tova{window: p.integer("window", p.cfg.Window, 1, 0, 1)}
-}
-
-func (tova) Name() string { return "tova" }
-
-func (m tova) Config() MetricConfig { return MetricConfig{Name: m.Name(), Window: new(m.window)} }
+func (m tova) Validate() error { return within("window", m.Window, 0, 1) }
 
 func (tova) Needs(T, n int) Needs { return Needs{Keys: true, Window: 1} }
 
-func (m tova) Protection(T, n int) Protection { return Protection{Window: m.window} }
+func (m tova) Protection(T, n int) Protection { return Protection{Window: m.Window} }
 
 func (m tova) Score(ctx context.Context, l *Layer) (Scores, error) {
 	return newTOVAPass(m).score(ctx, l)
@@ -56,9 +50,6 @@ func newTOVAPass(m tova) *tovaPass {
 
 // score returns scores that are valid until the next call.
 func (p *tovaPass) score(ctx context.Context, l *Layer) (Scores, error) {
-	if err := l.check(p.m.Name(), p.m.Needs(l.longest(), l.Share)); err != nil {
-		return nil, err
-	}
 	p.ctx, p.l = ctx, l
 	defer func() { p.ctx, p.l = nil, nil }()
 	if len(p.heads) != l.KVHeads {
@@ -79,7 +70,7 @@ func (p *tovaPass) score(ctx context.Context, l *Layer) (Scores, error) {
 	}
 	p.shareAcrossHeads()
 	for _, row := range p.scores {
-		if n := len(row); p.m.window > 0 && n > 0 {
+		if n := len(row); p.m.Window > 0 && n > 0 {
 			row[n-1] = float32(math.Inf(1))
 		}
 	}

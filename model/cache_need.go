@@ -89,7 +89,7 @@ func (n *needCounter) compressed(plan *lukv.Compiled, context, rest int) (CacheN
 	var budgets [][]int
 	if plan.Allocator().Knows() == lukv.KnownBefore {
 		var err error
-		if budgets, err = plan.Allocator().Budgets(d); err != nil {
+		if budgets, err = lukv.Allocate(plan.Allocator(), d, nil); err != nil {
 			return CacheNeed{}, err
 		}
 	}

@@ -44,8 +44,8 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 		return nil, fmt.Errorf("compression: %w", err)
 	}
 	comp := &compression{m: m, plan: plan}
-	if r := plan.Metric().Config().Rerotate; r != nil && *r {
-		if plan.Allocator().Name() != "uniform" || shape.Excluded != nil || m.rope.dynamic() {
+	if plan.Rerotates() {
+		if plan.Policy().Allocator.Name != "uniform" || shape.Excluded != nil || m.rope.dynamic() {
 			return nil, errors.New("compression: renumbering positions works with the uniform allocator, without sliding windows and without dynamic rope scaling only")
 		}
 		comp.renumber = true
@@ -66,10 +66,7 @@ func (s *Session) Policy() *lukv.Policy {
 		return &p
 	}
 	saved := *s.saved
-	if saved.Decode = p.Decode; p.Decode.Mode == "periodic" {
-		metric := s.comp.plan.Decoding().Metric().Config()
-		saved.Decode.Metric = &metric
-	}
+	saved.Decode = p.Decode
 	return &saved
 }
 

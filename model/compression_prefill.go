@@ -56,7 +56,7 @@ func (c *compression) begin(s *Session, T int) *prefillJob {
 	}
 	switch c.plan.Allocator().Knows() {
 	case lukv.KnownBefore:
-		j.budgets, j.err = c.plan.Allocator().Budgets(j.demand)
+		j.budgets, j.err = lukv.Allocate(c.plan.Allocator(), j.demand, nil)
 	case lukv.KnownAtEnd:
 		j.scores = make([]lukv.Scores, c.m.cfg.Layers)
 	}
@@ -134,7 +134,7 @@ func (j *prefillJob) score(ctx context.Context, l *lukv.Layer) (lukv.Scores, []i
 	if j.budgets != nil {
 		return scores, j.budgets[l.Index], nil
 	}
-	budgets, err := j.c.plan.Allocator().LayerBudgets(j.demand, l.Index, scores)
+	budgets, err := j.c.plan.LayerBudgets(j.demand, l.Index, scores)
 	return scores, budgets, err
 }
 
@@ -169,7 +169,7 @@ func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
 // for the compression while decoding.
 func (j *prefillJob) finish(ctx context.Context) error {
 	if j.scores != nil {
-		budgets, err := j.c.plan.Allocator().ModelBudgets(j.demand, j.scores)
+		budgets, err := lukv.Allocate(j.c.plan.Allocator(), j.demand, j.scores)
 		if err != nil {
 			return err
 		}

@@ -159,7 +159,7 @@ func windowOnDevice(m lukv.Metric, T, share int) int {
 func (r *run) score(ctx context.Context, s *Session, w *watcher, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
 	mp := r.metricPass(l.Index)
 	if mp == nil {
-		return metric.Score(ctx, l)
+		return lukv.Score(ctx, metric, l)
 	}
 	device := w.onDevice()
 	if metric.Needs(l.T, l.Share).Stats && device != nil && device.moments != nil {
@@ -184,7 +184,7 @@ func (r *run) score(ctx context.Context, s *Session, w *watcher, metric lukv.Met
 			return nil, err
 		}
 	}
-	return metric.Score(ctx, l)
+	return lukv.Score(ctx, metric, l)
 }
 
 // readMoments brings a layer's query statistics to the host.

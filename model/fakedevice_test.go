@@ -709,7 +709,7 @@ func (p *fakePass) score(ctx context.Context, cfg lukv.MetricConfig, l *lukv.Lay
 	if err != nil {
 		return nil, err
 	}
-	return m.Score(ctx, l)
+	return lukv.Score(ctx, m, l)
 }
 
 func (p *fakePass) WindowScores(ctx context.Context, layer, seq int, s kernels.DeviceSums, o kernels.WindowScoring) ([][]float32, error) {
@@ -718,7 +718,7 @@ func (p *fakePass) WindowScores(ctx context.Context, layer, seq int, s kernels.D
 	if o.Window != l.Queries.Len() || !o.MaxPool || o.GroupMax || o.ReduceFirst {
 		panic("fake device: only the default of snapkv")
 	}
-	return p.score(ctx, lukv.MetricConfig{Name: "snapkv", Window: &o.Window, Kernel: &o.Kernel}, l)
+	return p.score(ctx, lukv.MetricConfig{Name: "snapkv", Params: fmt.Sprintf(`{"window":%d,"kernel":%d}`, o.Window, o.Kernel)}, l)
 }
 
 func (p *fakePass) AnchorScores(ctx context.Context, layer, seq int) ([][]float32, error) {

@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/lukv/lukv/lukv"
@@ -24,11 +25,12 @@ type Observation struct {
 	scored  map[scoreKey]lukv.Scores
 }
 
-// scoreKey identifies scores that do not depend on budgets.
+// scoreKey identifies scores that do not depend on budgets: the metric with all
+// its parameters, and what it needs, since a window may shrink with the budget.
 type scoreKey struct {
-	metric string // full configuration
+	metric lukv.Metric
 	layer  int
-	window int // a window metric may shrink its window with the budget
+	needs  lukv.Needs
 }
 
 // Observe prefills tokens into a new session with the full cache and keeps what
@@ -132,9 +134,13 @@ func (ob *Observation) score(ctx context.Context, metric lukv.Metric, l *lukv.La
 	if needs.Budgets {
 		return ob.r.score(ctx, ob.s, ob.layers[l.Index], metric, l)
 	}
-	key := scoreKey{metric.Config().String(), l.Index, needs.Window}
-	if s, ok := ob.scored[key]; ok {
-		return s, nil
+	// A metric that cannot be compared is scored every time.
+	key, cached := scoreKey{layer: l.Index, needs: needs}, reflect.ValueOf(metric).Comparable()
+	if cached {
+		key.metric = metric
+		if s, ok := ob.scored[key]; ok {
+			return s, nil
+		}
 	}
 	s, err := ob.r.score(ctx, ob.s, ob.layers[l.Index], metric, l)
 	if err == nil {
@@ -143,7 +149,9 @@ func (ob *Observation) score(ctx context.Context, metric lukv.Metric, l *lukv.La
 	if err != nil {
 		return nil, err
 	}
-	ob.scored[key] = s
+	if cached {
+		ob.scored[key] = s
+	}
 	return s, nil
 }
 

@@ -153,9 +153,10 @@ func (f *headFill) step() error {
 // randomBudgets returns the session's budgets for a context of n tokens, [L][K].
 func (s *Session) randomBudgets(n int, seed uint64) ([][]int, error) {
 	c := s.m.cfg
-	demand, alloc := s.comp.plan.Demand(n), s.comp.plan.Allocator()
+	plan := s.comp.plan
+	demand, alloc := plan.Demand(n), plan.Allocator()
 	if alloc.Knows() == lukv.KnownBefore {
-		return alloc.Budgets(demand)
+		return lukv.Allocate(alloc, demand, nil)
 	}
 	rng := rand.New(rand.NewPCG(seed, 2<<32))
 	layer := func() lukv.Scores {
@@ -179,12 +180,12 @@ func (s *Session) randomBudgets(n int, seed uint64) ([][]int, error) {
 		for at := range scores {
 			scores[at] = layer()
 		}
-		return alloc.ModelBudgets(demand, scores)
+		return lukv.Allocate(alloc, demand, scores)
 	}
 	budgets := make([][]int, c.Layers)
 	for at := range budgets {
 		var err error
-		if budgets[at], err = alloc.LayerBudgets(demand, at, layer()); err != nil {
+		if budgets[at], err = plan.LayerBudgets(demand, at, layer()); err != nil {
 			return nil, err
 		}
 	}

@@ -155,9 +155,8 @@ func TestDecodeCompression(t *testing.T) {
 func TestRenumberedPositions(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithPrecision(PrecisionF32))
-	yes := true
 	s := newTestSession(t, m, SessionOptions{CacheType: tensor.F32, Compression: &lukv.Policy{
-		Metric: lukv.MetricConfig{Name: "streaming_llm", Rerotate: &yes}, BudgetTokens: 60}})
+		Metric: lukv.MetricConfig{Name: "streaming_llm", Params: `{"rerotate":true}`}, BudgetTokens: 60}})
 	require.NoError(t, s.Prefill(ctx, randomTokens(200, 97, 1)))
 	require.Equal(t, 60, s.Len())
 	pos := s.cache.Positions(1, 1, nil)
@@ -173,7 +172,7 @@ func TestRenumberedPositions(t *testing.T) {
 	require.Error(t, s.Truncate(10))
 
 	_, err := m.NewSession(SessionOptions{Compression: &lukv.Policy{
-		Metric: lukv.MetricConfig{Name: "streaming_llm", Rerotate: &yes}, Allocator: lukv.AllocatorConfig{Name: "adakv"}, Ratio: 0.5}})
+		Metric: lukv.MetricConfig{Name: "streaming_llm", Params: `{"rerotate":true}`}, Allocator: lukv.AllocatorConfig{Name: "adakv"}, Ratio: 0.5}})
 	require.ErrorContains(t, err, "renumbering")
 }
 

@@ -258,7 +258,7 @@ func (c *benchCmd) compressions() ([]bench.Compression, error) {
 // that its mismatch is reported; nil if there is none.
 func (s profileSet) ofMetric(metric lukv.MetricConfig) *lukv.Profile {
 	if full, err := lukv.NewMetric(metric); err == nil {
-		metric = full.Config()
+		metric = lukv.MetricConfigOf(full)
 	}
 	for _, p := range s.profiles {
 		if len(s.profiles) == 1 || p.Identity.Metric.String() == metric.String() {

@@ -125,7 +125,7 @@ func TestEvalPolicies(t *testing.T) {
 	require.Len(t, r.Settings.Methods, 3)
 	assert.Nil(t, r.Settings.Methods[0].Policy)
 	for _, m := range r.Settings.Methods[1:] {
-		assert.Equal(t, 32, *m.Policy.Metric.Window)
+		assert.Contains(t, m.Policy.Metric.String(), `"window":32`)
 		assert.Equal(t, 0.9, m.Policy.Ratio)
 	}
 	assert.Equal(t, digest, r.Settings.Methods[2].Policy.ProfileDigest)

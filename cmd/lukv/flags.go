@@ -129,7 +129,7 @@ func (f *protectFlags) protection(m lukv.MetricConfig) (*lukv.Protection, error)
 	if err != nil {
 		return nil, err
 	}
-	p := lukv.LUProtection(metric.Config())
+	p := lukv.LUProtection(metric)
 	if f.Sinks != nil {
 		p.Sinks = *f.Sinks
 	}
@@ -288,7 +288,7 @@ func loadProfiles(paths []string) (profileSet, error) {
 func (s profileSet) find(m *model.Model, name string, metric lukv.MetricConfig) (*lukv.Profile, error) {
 	cfg := metric
 	if full, err := lukv.NewMetric(metric); err == nil {
-		cfg = full.Config()
+		cfg = lukv.MetricConfigOf(full)
 	}
 	for i, p := range s.profiles {
 		if len(s.profiles) == 1 || p.Identity.Model == m.ID() && p.Identity.Metric.String() == cfg.String() {
@@ -311,8 +311,8 @@ func (s profileSet) find(m *model.Model, name string, metric lukv.MetricConfig) 
 func metricName(c lukv.MetricConfig) string {
 	full, err := lukv.NewMetric(c)
 	plain, err2 := lukv.NewMetric(lukv.MetricConfig{Name: c.Name})
-	if err == nil && err2 == nil && compact(full.Config()) == compact(plain.Config()) {
-		return full.Name()
+	if err == nil && err2 == nil && lukv.MetricConfigOf(full) == lukv.MetricConfigOf(plain) {
+		return lukv.MetricConfigOf(full).Name
 	}
 	return compact(c)
 }

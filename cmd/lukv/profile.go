@@ -420,7 +420,7 @@ func (k *maker) notes(p *lukv.Profile) ([]string, error) {
 			return nil, err
 		}
 		demand := compiled.Demand(p.MinContext)
-		budgets, err := compiled.Allocator().Budgets(demand)
+		budgets, err := lukv.Allocate(compiled.Allocator(), demand, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -138,7 +138,7 @@ func TestProfileOptions(t *testing.T) {
 	require.NoError(t, err)
 	id := p.Identity
 	assert.Equal(t, 1, p.Pairs)
-	assert.Equal(t, 16, *id.Metric.Window)
+	assert.Contains(t, id.Metric.String(), `"window":16`)
 	assert.Equal(t, lukv.Protection{Sinks: 2, Window: 20}, id.Protection)
 	id.Metric, id.Model, id.Calibration, id.Protection = lukv.MetricConfig{}, "", "", lukv.Protection{}
 	assert.Equal(t, lukv.ProfileIdentity{

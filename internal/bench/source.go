@@ -138,7 +138,7 @@ func randomProfile(m *model.Model, metric lukv.MetricConfig) (*lukv.Profile, err
 		return nil, err
 	}
 	id := lukv.DefaultProfileIdentity()
-	id.Model, id.Metric, id.Protection = m.ID(), full.Config(), lukv.LUProtection(full.Config())
+	id.Model, id.Metric, id.Protection = m.ID(), lukv.MetricConfigOf(full), lukv.LUProtection(full)
 	id.Calibration = "none: made up for benchmarks"
 	var excluded []int
 	appetite := make([]float64, c.Layers*c.KVHeads) // 0 in excluded layers

@@ -107,12 +107,12 @@ func (r *run) measureProfiles(question bool) error {
 			if v.question != question {
 				continue
 			}
-			po := calibration.ProfileOptions{Options: o, Metric: metric.Config(), Normalization: v.norm, Objective: v.objective, Solver: v.solver}
+			po := calibration.ProfileOptions{Options: o, Metric: lukv.MetricConfigOf(metric), Normalization: v.norm, Objective: v.objective, Solver: v.solver}
 			id, err := po.Identity(r.m, r.o.Texts)
 			if err != nil {
 				return err
 			}
-			if builders[metric.Name()+"/"+v.name], err = lukv.NewProfileBuilder(id, c.Layers, c.KVHeads, nil); err != nil {
+			if builders[lukv.MetricConfigOf(metric).Name+"/"+v.name], err = lukv.NewProfileBuilder(id, c.Layers, c.KVHeads, nil); err != nil {
 				return err
 			}
 		}
@@ -129,7 +129,7 @@ func (r *run) measureProfiles(question bool) error {
 				if err != nil {
 					return err
 				}
-				set, err := builders[metric.Name()+"/"+v.name].Add(r.ctx, p.Index, imp, p.Scores[i])
+				set, err := builders[lukv.MetricConfigOf(metric).Name+"/"+v.name].Add(r.ctx, p.Index, imp, p.Scores[i])
 				if err != nil {
 					return err
 				}
@@ -137,7 +137,7 @@ func (r *run) measureProfiles(question bool) error {
 				case variants[0]:
 					greedy = set
 				case variants[1]:
-					r.f.Solver.add(metric.Name(), greedy, set)
+					r.f.Solver.add(lukv.MetricConfigOf(metric).Name, greedy, set)
 				}
 			}
 		}
@@ -398,12 +398,12 @@ func (r *run) losses() error {
 			}
 			for _, ratio := range ratios {
 				for _, a := range allocators {
-					compiled, err := r.policy(metric.Name(), a, ratio, variants[0].name).Compile(r.m.ID(), shape)
+					compiled, err := r.policy(lukv.MetricConfigOf(metric).Name, a, ratio, variants[0].name).Compile(r.m.ID(), shape)
 					if err != nil {
 						return err
 					}
 					d := compiled.Demand(p.Tokens)
-					budgets, err := compiled.Allocator().ModelBudgets(d, scores)
+					budgets, err := lukv.Allocate(compiled.Allocator(), d, scores)
 					if err != nil {
 						return err
 					}
@@ -411,7 +411,7 @@ func (r *run) losses() error {
 					if err != nil {
 						return err
 					}
-					key := methodName(metric.Name(), ratio, a)
+					key := methodName(lukv.MetricConfigOf(metric).Name, ratio, a)
 					if total[key] == nil {
 						total[key] = &sums{}
 					}

@@ -65,15 +65,16 @@ func Profile(metric lukv.MetricConfig) (*lukv.Profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	data, err := profiles.ReadFile("profiles/" + m.Name() + ".json")
+	full := lukv.MetricConfigOf(m)
+	data, err := profiles.ReadFile("profiles/" + full.Name + ".json")
 	if err != nil {
 		return nil, nil
 	}
 	p, err := lukv.ReadProfile(bytes.NewReader(data))
 	if err != nil {
-		return nil, fmt.Errorf("builtin profile of %s: %w", m.Name(), err)
+		return nil, fmt.Errorf("builtin profile of %s: %w", full.Name, err)
 	}
-	if p.Identity.Metric.String() != m.Config().String() {
+	if p.Identity.Metric.String() != full.String() {
 		return nil, nil
 	}
 	return p, nil

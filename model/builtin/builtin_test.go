@@ -130,8 +130,7 @@ func TestProfiles(t *testing.T) {
 		require.Equal(t, 80, p.Pairs)
 	}
 	require.Equal(t, 7, found)
-	window := 16
-	p, err := Profile(lukv.MetricConfig{Name: "snapkv", Window: &window})
+	p, err := Profile(lukv.MetricConfig{Name: "snapkv", Params: `{"window":16}`})
 	require.NoError(t, err)
 	require.Nil(t, p, "a profile of other parameters")
 }

@@ -77,10 +77,10 @@ func compressions(t testing.TB, cpu kernels.CPU, precision model.Precision) []ou
 	defer ob.Close()
 	var out []outcome
 	for _, metric := range metrics {
-		profile, err := Profile(metric.Config())
+		profile, err := Profile(lukv.MetricConfigOf(metric))
 		require.NoError(t, err)
 		for i, name := range lukv.Allocators() {
-			p := &lukv.Policy{Metric: metric.Config(), Allocator: lukv.AllocatorConfig{Name: name}, Ratio: 0.7}
+			p := &lukv.Policy{Metric: lukv.MetricConfigOf(metric), Allocator: lukv.AllocatorConfig{Name: name}, Ratio: 0.7}
 			if p.Allocator.NeedsProfile() {
 				if profile == nil {
 					continue
@@ -92,7 +92,7 @@ func compressions(t testing.TB, cpu kernels.CPU, precision model.Precision) []ou
 			if i == 0 {
 				require.NoError(t, s.Append(ctx, tail[0]))
 			}
-			out = append(out, outcomeOf(t, metric.Name()+" with "+name, s))
+			out = append(out, outcomeOf(t, lukv.MetricConfigOf(metric).Name+" with "+name, s))
 			require.NoError(t, s.Close())
 		}
 	}

@@ -51,7 +51,7 @@ func recordOf(t testing.TB, cpu kernels.CPU, precision model.Precision) record {
 	r := record{Kept: map[string]string{}}
 	var metrics []lukv.Metric
 	for _, name := range lukv.Metrics() {
-		metric, err := lukv.NewMetric(lukv.MetricConfig{Name: name, Window: windowOf(name)})
+		metric, err := lukv.NewMetric(lukv.MetricConfig{Name: name, Params: windowOf(name)})
 		require.NoError(t, err)
 		metrics = append(metrics, metric)
 	}
@@ -72,7 +72,7 @@ func recordOf(t testing.TB, cpu kernels.CPU, precision model.Precision) record {
 	r.Logits = hashOf(logits)
 	for _, metric := range metrics {
 		for _, name := range lukv.Allocators() {
-			p := &lukv.Policy{Metric: metric.Config(), Allocator: lukv.AllocatorConfig{Name: name}, Ratio: 0.5}
+			p := &lukv.Policy{Metric: lukv.MetricConfigOf(metric), Allocator: lukv.AllocatorConfig{Name: name}, Ratio: 0.5}
 			if p.Allocator.NeedsProfile() {
 				continue // its profiles are of the default windows
 			}
@@ -85,20 +85,19 @@ func recordOf(t testing.TB, cpu kernels.CPU, precision model.Precision) record {
 					positions = append(positions, -1)
 				}
 			}
-			r.Kept[metric.Name()+" "+name] = hashOf(positions)
+			r.Kept[lukv.MetricConfigOf(metric).Name+" "+name] = hashOf(positions)
 			require.NoError(t, c.Close())
 		}
 	}
 	return r
 }
 
-// windowOf is a window that is shorter than the prompt, nil for metrics that have none.
-func windowOf(metric string) *int {
+// windowOf sets a window that is shorter than the prompt, nothing for metrics that have none.
+func windowOf(metric string) string {
 	if metric != "snapkv" {
-		return nil
+		return ""
 	}
-	n := 8
-	return &n
+	return `{"window":8}`
 }
 
 // TestRecorded requires the bits that portable Go gave when they were recorded,

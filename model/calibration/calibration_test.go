@@ -181,7 +181,7 @@ func TestIdentity(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "snapkv", id.Metric.Name)
 	assert.Equal(t, m.ID(), id.Model)
-	assert.Equal(t, lukv.LUProtection(id.Metric), id.Protection)
+	assert.Equal(t, lukv.Protection{Sinks: 4, Window: 32}, id.Protection)
 	assert.Equal(t, 64, id.MaxSteps)
 
 	// Whatever changes the measurement changes the calibration's hash.

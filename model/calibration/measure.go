@@ -130,7 +130,7 @@ func (w *work) run(metrics []lukv.Metric, from int) error {
 	scores := make([][][][]float32, len(metrics))
 	for i, metric := range metrics {
 		if scores[i], err = w.scores(ob, metric); err != nil {
-			return fmt.Errorf("metric %s: %w", metric.Name(), err)
+			return fmt.Errorf("metric %s: %w", lukv.MetricConfigOf(metric).Name, err)
 		}
 	}
 	me, err := ob.Measure(w.ctx)

@@ -63,8 +63,8 @@ func (o *ProfileOptions) Identity(m *model.Model, texts []Text) (lukv.ProfileIde
 	if err != nil {
 		return id, err
 	}
-	id.Model, id.Metric = m.ID(), metric.Config()
-	id.Protection = lukv.LUProtection(id.Metric)
+	id.Model, id.Metric = m.ID(), lukv.MetricConfigOf(metric)
+	id.Protection = lukv.LUProtection(metric)
 	if o.Protection != nil {
 		id.Protection = *o.Protection
 	}

@@ -10,6 +10,61 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
+// Layer is what a metric sees of one attention layer. Whoever compresses fills
+// it from a cache; only the fields that the metric's Needs names have to be
+// set. Functions may be called from several goroutines at once for different
+// heads when Parallel is set.
+type Layer struct {
+	Index   int   // layer number, for errors
+	T       int   // entries per head where Lens is nil
+	Lens    []int // [K] entries of each head where they differ; nil: T each
+	Heads   int   // H
+	KVHeads int   // K
+	HeadDim int   // D
+
+	// Keys returns rows [lo,hi) of KV head h, [hi-lo][D], after RoPE as cached.
+	// It may fill dst (capacity at least (hi-lo)*D) and return it, or return a
+	// view of the cache; the caller does not write to it and is done with it
+	// before it passes the same dst again. Values likewise.
+	Keys   func(h, lo, hi int, dst []float32) []float32
+	Values func(h, lo, hi int, dst []float32) []float32
+
+	// Positions returns the ascending positions of KV head h, [T]. nil: slot
+	// equals position, as in prefill.
+	Positions func(h int) []int32
+
+	Queries *QueryWindow // last rows of the queries after RoPE
+	Stats   *QueryStats  // moments of the queries before RoPE
+	Sums    *ColumnSums  // accumulated attention per slot
+
+	// Accelerator scores the entries where they lie; nil: from what is above.
+	// With it, snapkv needs neither Keys nor Queries.
+	Accelerator Accelerator
+
+	NextPosition int // position of the next token
+
+	// InvFreq holds the effective RoPE frequencies, [D/2], scaling included.
+	// RopeScale is the factor on cosine and sine (yarn's attention factor);
+	// 0 means 1.
+	InvFreq   []float64
+	RopeScale float64
+
+	// Share is the uniform budget n of a head where it is known, 0 otherwise.
+	// Budgets holds each head's own budget where those are known beforehand;
+	// nil: Share each. Only metrics whose scores depend on the budget look
+	// (block-wise KeyDiff, a shrinking window).
+	Share   int
+	Budgets []int
+
+	// CPU is the instruction set for the heavy products; results do not depend
+	// on it. The zero value is portable Go.
+	CPU kernels.CPU
+
+	// Parallel runs fn(0) … fn(n-1), in any order and on any number of
+	// goroutines. nil: one after the other. Results never depend on it.
+	Parallel func(n int, fn func(i int))
+}
+
 // slotTile slots are read from the cache at a time: 128 KiB of keys at D = 128.
 const slotTile = 256
 
@@ -109,9 +164,9 @@ func (l *Layer) check(name string, n Needs) error {
 	return nil
 }
 
-// eachHead runs fn for every KV head and returns the error of the lowest head
+// EachHead runs fn for every KV head and returns the error of the lowest head
 // that has one.
-func (l *Layer) eachHead(ctx context.Context, fn func(h int) error) error {
+func (l *Layer) EachHead(ctx context.Context, fn func(h int) error) error {
 	errs := make([]error, l.KVHeads)
 	run := func(h int) {
 		if errs[h] = ctx.Err(); errs[h] == nil {
@@ -187,7 +242,7 @@ func (l *Layer) attend(ctx context.Context, h, rows, T int, row func(i int) []fl
 	if err != nil {
 		return err
 	}
-	scale := 1 / math.Sqrt(float64(D))
+	scale := 1 / l.logitDivisor()
 	for i := range rows {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -197,6 +252,9 @@ func (l *Layer) attend(ctx context.Context, h, rows, T int, row func(i int) []fl
 	}
 	return nil
 }
+
+// logitDivisor is what a product of query and key is divided by, √D.
+func (l *Layer) logitDivisor() float64 { return math.Sqrt(float64(l.HeadDim)) }
 
 // softmax replaces logits z by the softmax of scale*z.
 func softmax(cpu kernels.CPU, z []float32, scale float64) {

@@ -1,0 +1,128 @@
+package lukv
+
+import "fmt"
+
+// Knowledge says what an allocator must have seen before it can give budgets.
+type Knowledge int
+
+const (
+	// KnownBefore: budgets follow from the demand alone. Each layer can be cut
+	// as soon as it has been scored.
+	KnownBefore Knowledge = iota
+
+	// KnownPerLayer: a layer's budgets need that layer's scores.
+	KnownPerLayer
+
+	// KnownAtEnd: budgets need the scores of all layers, hence the whole
+	// uncompressed cache until then.
+	KnownAtEnd
+)
+
+// String returns "before", "per layer" or "at end".
+func (k Knowledge) String() string {
+	return [...]string{"before", "per layer", "at end"}[k]
+}
+
+// Allocator divides a demand into budgets: entries kept per head, protected
+// ones included. Which entries those are is [Keep]'s business, with the same
+// scores and protection. An allocator is a struct of parameters: it is
+// immutable and safe for concurrent use. [RegisterAllocator] gives it a name.
+//
+// An allocator may also have these methods:
+//
+//   - Validate() error checks the parameters when they have been read;
+//   - WithProfile, of the interface [ProfileUser], if it reads a profile;
+//   - Notes(d Demand) []string says what a user should know about the outcome.
+type Allocator interface {
+	Knows() Knowledge
+
+	// Budgets returns [L][K] counts. s holds the scores of the layers, [L]: none
+	// of them if the budgets are known before, some if they are known per layer,
+	// all that take part if at the end; nil marks the others, whose row may be
+	// nil if it is not known. [Allocate] calls it with a valid demand that is
+	// not [Demand.Untouched] and scores that fit it, and clips what comes back:
+	// T in excluded layers, at most T and at least one entry elsewhere.
+	Budgets(d Demand, s []Scores) ([][]int, error)
+}
+
+// ProfileUser is an allocator that reads a [Profile].
+type ProfileUser interface {
+	Allocator
+
+	// WithProfile returns the allocator bound to a profile, an error if there
+	// is none (nil). Allocators around others that may or may not need one pass
+	// it on with [BindProfile].
+	WithProfile(p *Profile) (Allocator, error)
+}
+
+// BindProfile gives a profile to an allocator that reads one, and returns any
+// other as it is.
+func BindProfile(a Allocator, p *Profile) (Allocator, error) {
+	if u, ok := a.(ProfileUser); ok {
+		return u.WithProfile(p)
+	}
+	return a, nil
+}
+
+// Allocate returns the budgets of a demand, [L][K]. s holds the scores of the
+// layers that have been scored, [L], nil for the others; it may be nil for an
+// allocator whose budgets are known before. Rows that cannot be known yet are
+// nil. An untouched demand gets T everywhere, and so do excluded layers.
+func Allocate(a Allocator, d Demand, s []Scores) ([][]int, error) {
+	if err := d.Validate(); err != nil {
+		return nil, err
+	}
+	if s == nil {
+		s = make([]Scores, d.Layers)
+	}
+	if d.Untouched() {
+		return d.whole(), nil
+	}
+	if err := d.checkScores(s, a.Knows()); err != nil {
+		return nil, err
+	}
+	name := allocators.nameOf(a)
+	b, err := a.Budgets(d, s)
+	if err != nil {
+		return nil, fmt.Errorf("allocator %s: %w", name, err)
+	}
+	if len(b) != d.Layers {
+		return nil, fmt.Errorf("allocator %s: found budgets of %d layers, expected %d", name, len(b), d.Layers)
+	}
+	for l, row := range b {
+		switch {
+		case !d.Takes(l):
+			b[l] = make([]int, d.KVHeads)
+		case a.Knows() != KnownBefore && s[l] == nil:
+			b[l] = nil
+		case len(row) != d.KVHeads:
+			return nil, fmt.Errorf("allocator %s: layer %d: found budgets of %d heads, expected %d", name, l, len(row), d.KVHeads)
+		}
+	}
+	return d.finish(b), nil
+}
+
+// checkScores compares the shape of the scores with the demand's. Rows may be
+// shorter than T: a cache that was cut before is ragged.
+func (d *Demand) checkScores(s []Scores, k Knowledge) error {
+	if len(s) != d.Layers {
+		return fmt.Errorf("budgets: scores of %d layers, expected %d", len(s), d.Layers)
+	}
+	for l := range s {
+		if s[l] == nil || !d.Takes(l) {
+			if k == KnownAtEnd && d.Takes(l) {
+				return fmt.Errorf("budgets: layer %d has no scores, expected those of all layers", l)
+			}
+			continue
+		}
+		if len(s[l]) != d.KVHeads {
+			return fmt.Errorf("budgets: layer %d: scores of %d heads, expected %d", l, len(s[l]), d.KVHeads)
+		}
+		for h, row := range s[l] {
+			if len(row) > d.T {
+				return fmt.Errorf("budgets: layer %d head %d: %d scores, expected at most %d", l, h, len(row), d.T)
+			}
+		}
+	}
+	return nil
+}

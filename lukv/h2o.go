@@ -1,0 +1,25 @@
+package lukv
+
+import "context"
+
+// h2o scores an entry by the attention it has accumulated, next to a protected
+// recent window that takes half of the budget (Zhang et al., "H2O", 2023; spec
+// §3.6).
+type h2o struct {
+	Window int `json:"window"` // protected recent entries; -1: half of the budget
+}
+
+func (m h2o) Validate() error { return within("window", m.Window, -1, maxSlots) }
+
+func (h2o) Needs(T, n int) Needs { return Needs{ColumnSums: true} }
+
+func (m h2o) Protection(T, n int) Protection {
+	if m.Window >= 0 {
+		return Protection{Window: min(m.Window, T)}
+	}
+	return Protection{Window: max(n, 0) / 2}
+}
+
+func (h2o) Score(ctx context.Context, l *Layer) (Scores, error) {
+	return scoreSums(ctx, l, l.Sums.Mean)
+}
