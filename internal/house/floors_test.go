@@ -55,25 +55,25 @@ var floors = map[string]int{
 	"kernels/vulkan/shaders/generate": 2,
 	"safetensors":                     2,
 
-	"internal/probe": 1,
-	"tensor":         1,
+	"internal/atomicfile": 1,
+	"internal/probe":      1,
+	"tensor":              1,
 
-	"":                    0, // the page of the module, without code
-	"internal/arena":      0,
-	"internal/atomicfile": 0,
-	"internal/detmath":    0,
-	"internal/filelock":   0,
-	"internal/house":      0,
-	"internal/inputfile":  0,
-	"internal/jinja":      0,
-	"internal/lineedit":   0,
-	"internal/mapfile":    0,
-	"internal/testmem":    0,
-	"internal/testnum":    0,
-	"internal/testqemu":   0,
-	"internal/testrun":    0,
-	"internal/vk":         0,
-	"internal/workers":    0,
+	"":                   0, // the page of the module, without code
+	"internal/arena":     0,
+	"internal/detmath":   0,
+	"internal/filelock":  0,
+	"internal/house":     0,
+	"internal/inputfile": 0,
+	"internal/jinja":     0,
+	"internal/lineedit":  0,
+	"internal/mapfile":   0,
+	"internal/testmem":   0,
+	"internal/testnum":   0,
+	"internal/testqemu":  0,
+	"internal/testrun":   0,
+	"internal/vk":        0,
+	"internal/workers":   0,
 }
 
 // sameHouse reports whether one of two packages lies in a folder of the other.
