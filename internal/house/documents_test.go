@@ -149,18 +149,6 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	require.Greater(t, checked, 20)
 }
 
-// TestFloorsAreDocumented holds the table of docs/architecture.md against the
-// floors.
-func TestFloorsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
-	require.NoError(t, err)
-	for folder := range floors {
-		if folder != "" && !strings.Contains(string(text), "`"+folder+"`") {
-			t.Errorf("docs/architecture.md does not say what %s is", folder)
-		}
-	}
-}
-
 var bound = regexp.MustCompile("\\| `([\\w/]+)` `(\\w+) = ([^`]+)` \\|")
 
 // TestBoundsAreDocumented holds the numbers of docs/security.md against the

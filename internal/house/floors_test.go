@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,59 +22,29 @@ const modulePath = "github.com/lukv/lukv"
 // root is the module's folder, seen from this package's.
 const root = "../.."
 
-// floors says where each package lives (docs/architecture.md). A package
-// imports from lower floors only; on its own floor it may import its parent
+var (
+	floorRow = regexp.MustCompile("(?m)^\\| (\\d+) \\| (`[^|]*`) \\|")
+	spelled  = regexp.MustCompile("`([^`]+)`")
+)
+
+// readFloors reads the table of docs/architecture.md, which says where each package
+// lives. A package imports from lower floors only; on its own floor it may import its parent
 // folder's package and those in folders under it (kernels/vulkan imports
 // kernels). Tests may import anything.
-var floors = map[string]int{
-	"cmd/lukv": 9,
-
-	"internal/results": 8,
-
-	"eval": 7,
-
-	"dialog":         6,
-	"internal/bench": 6,
-
-	"internal/report": 2,
-
-	"model":             5,
-	"model/builtin":     5,
-	"model/calibration": 5,
-	"model/devicetest":  5,
-
-	"lukv":       4,
-	"lukv/solve": 4,
-
-	"kvcache":        3,
-	"tokenizer":      3,
-	"tokenizer/chat": 3,
-
-	"hub":                             2,
-	"kernels":                         2,
-	"kernels/vulkan":                  2,
-	"kernels/vulkan/shaders/generate": 2,
-	"safetensors":                     2,
-
-	"internal/atomicfile": 1,
-	"internal/probe":      1,
-	"tensor":              1,
-
-	"":                   0, // the page of the module, without code
-	"internal/arena":     0,
-	"internal/detmath":   0,
-	"internal/filelock":  0,
-	"internal/house":     0,
-	"internal/inputfile": 0,
-	"internal/jinja":     0,
-	"internal/lineedit":  0,
-	"internal/mapfile":   0,
-	"internal/testmem":   0,
-	"internal/testnum":   0,
-	"internal/testqemu":  0,
-	"internal/testrun":   0,
-	"internal/vk":        0,
-	"internal/workers":   0,
+func readFloors(t *testing.T) map[string]int {
+	text, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
+	require.NoError(t, err)
+	floors := map[string]int{"": 0} // the page of the module, without code
+	for _, row := range floorRow.FindAllStringSubmatch(string(text), -1) {
+		floor, err := strconv.Atoi(row[1])
+		require.NoError(t, err)
+		for _, name := range spelled.FindAllStringSubmatch(row[2], -1) {
+			require.NotContains(t, floors, name[1], "listed twice")
+			floors[name[1]] = floor
+		}
+	}
+	require.Greater(t, len(floors), 20)
+	return floors
 }
 
 // sameHouse reports whether one of two packages lies in a folder of the other.
@@ -142,11 +113,11 @@ func moduleImports(t *testing.T, folder string) map[string]string {
 }
 
 func TestImportsGoDownwards(t *testing.T) {
-	folders := moduleFolders(t)
+	floors, folders := readFloors(t), moduleFolders(t)
 	for _, folder := range folders {
 		floor, listed := floors[folder]
 		if !listed {
-			t.Errorf("package %q has no floor: give it one in internal/house/floors_test.go and docs/architecture.md", folder)
+			t.Errorf("package %q has no floor: give it one in the table of docs/architecture.md", folder)
 			continue
 		}
 		for imported, file := range moduleImports(t, folder) {
@@ -160,7 +131,7 @@ func TestImportsGoDownwards(t *testing.T) {
 	}
 	for folder := range floors {
 		if !slices.Contains(folders, folder) {
-			t.Errorf("floor of %q, which is no package any more: remove it from internal/house/floors_test.go", folder)
+			t.Errorf("floor of %q, which is no package any more: remove it from docs/architecture.md", folder)
 		}
 	}
 }

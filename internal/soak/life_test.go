@@ -1,0 +1,173 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/lukv/lukv/model"
+)
+
+// A life is a session from its beginning to its end, with random turns.
+type life struct {
+	*scenario
+	m    *model.Model
+	rng  *rand.Rand
+	file string
+	did  []string // for messages
+}
+
+func (l *life) run(ctx context.Context) (err error) {
+	s, err := l.m.NewSession(l.options)
+	if err != nil {
+		return err
+	}
+	// s changes hands: the session that is alive is closed, twice.
+	defer func() { err = errors.Join(err, s.Close(), s.Close()) }()
+	if err := l.prefill(ctx, s); err != nil {
+		return err
+	}
+	for at := 0; at < steps; {
+		if err := l.same(s, at); err != nil {
+			return err
+		}
+		var next *model.Session
+		switch l.rng.IntN(6) {
+		case 0:
+			next, err = l.fork(ctx, s, at)
+		case 1:
+			next, err = l.load(s)
+		case 2:
+			at, err = l.generate(ctx, s, at)
+		case 3:
+			at, err = l.truncate(ctx, s, at)
+		case 4:
+			l.do("cancelled step")
+			cancelled, cancel := context.WithCancel(ctx)
+			cancel()
+			if err := s.Append(cancelled, l.tokens[at]); !errors.Is(err, context.Canceled) && !errors.Is(err, model.ErrClosed) {
+				return fmt.Errorf("cancelled step: %w", err)
+			}
+		default:
+			l.do("step")
+			if err = s.Append(ctx, l.tokens[at]); err == nil {
+				at++
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if next != nil {
+			if err := s.Close(); err != nil {
+				return err
+			}
+			s = next
+		}
+	}
+	return l.same(s, steps)
+}
+
+func (l *life) do(what string) { l.did = append(l.did, what) }
+
+// same compares the session with what it was when it was alone.
+func (l *life) same(s *model.Session, at int) error {
+	if want := len(l.prompt) + at; s.Len() != want {
+		return fmt.Errorf("%d tokens, want %d", s.Len(), want)
+	}
+	logits := s.Logits()
+	if len(logits) == 0 {
+		return fmt.Errorf("no logits after %d tokens: %w", at, model.ErrClosed)
+	}
+	if got := bits(logits); got != l.logits[at] {
+		return fmt.Errorf("the logits after %d tokens have other bits", at)
+	}
+	return nil
+}
+
+// prefill reads the prompt, sometimes after having been cancelled on the way.
+func (l *life) prefill(ctx context.Context, s *model.Session) error {
+	for l.rng.IntN(3) == 0 {
+		l.do("cancelled prefill")
+		limited, cancel := context.WithTimeout(ctx, time.Duration(l.rng.IntN(20))*time.Millisecond)
+		err := s.Prefill(limited, l.prompt[s.Len():])
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		if l.options.Compression != nil && s.Len() != 0 {
+			return fmt.Errorf("a cancelled prefill that compresses left %d tokens", s.Len())
+		}
+	}
+	l.do("prefill")
+	return s.Prefill(ctx, l.prompt[s.Len():])
+}
+
+// fork lets parent and child go on, and returns one of them; the other is closed.
+func (l *life) fork(ctx context.Context, s *model.Session, at int) (*model.Session, error) {
+	l.do("fork")
+	child, err := s.Fork()
+	if err != nil {
+		return nil, err
+	}
+	// The parent goes on first, so that pages are copied under the child.
+	if err := s.Append(ctx, l.tokens[at]); err != nil {
+		return nil, errors.Join(err, child.Close())
+	}
+	if err := l.same(s, at+1); err != nil {
+		return nil, errors.Join(fmt.Errorf("parent: %w", err), child.Close())
+	}
+	return child, nil
+}
+
+// load saves the session and returns the loaded one.
+func (l *life) load(s *model.Session) (*model.Session, error) {
+	if p := l.options.Compression; p != nil && p.Decode.Enabled() {
+		return nil, nil // the rows that periodic compression has buffered are not saved
+	}
+	l.do("save and load")
+	if err := s.Save(l.file); err != nil {
+		return nil, err
+	}
+	return l.m.LoadSession(l.file, model.SessionOptions{Compression: l.options.Compression})
+}
+
+// generate asks for a few tokens and sometimes stops asking.
+func (l *life) generate(ctx context.Context, s *model.Session, at int) (int, error) {
+	n := 1 + l.rng.IntN(steps-at)
+	l.do(fmt.Sprintf("generate %d", n))
+	stop := l.rng.IntN(2 * steps)
+	var ids []int32
+	for token, err := range s.Generate(ctx, model.Sampling{MaxTokens: n, IgnoreEOS: true}) {
+		if err != nil {
+			return at, err
+		}
+		if ids = append(ids, token.ID); len(ids) > stop {
+			break
+		}
+	}
+	if want := l.tokens[at : at+len(ids)]; !slices.Equal(ids, want) {
+		return at, fmt.Errorf("generated %v, want %v", ids, want)
+	}
+	// The last token is not in the cache yet.
+	return at + len(ids), s.Prefill(ctx, nil)
+}
+
+// truncate goes back behind the prompt, where compression while decoding has not
+// cut meanwhile, and forward again.
+func (l *life) truncate(ctx context.Context, s *model.Session, at int) (int, error) {
+	if p := l.options.Compression; at == 0 || p != nil && p.Decode.Enabled() {
+		return at, nil
+	}
+	to := l.rng.IntN(at)
+	l.do(fmt.Sprintf("truncate %d to %d", at, to))
+	if err := s.Truncate(len(l.prompt) + to); err != nil {
+		return at, err
+	}
+	return to + 1, s.Append(ctx, l.tokens[to])
+}
