@@ -3,10 +3,13 @@ package tokenizer
 import (
 	"encoding/json"
 	"go/build"
+	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -99,6 +102,58 @@ func BenchmarkLoad(b *testing.B) {
 			for b.Loop() {
 				loaded.Clear()
 				loadModel(b, name)
+			}
+		})
+	}
+}
+
+// BenchmarkHostile measures how much longer a byte of hostile or repetitive text
+// takes than a byte of ordinary text: a megabyte of each, the best of some runs,
+// since a busy machine only ever adds time.
+func BenchmarkHostile(b *testing.B) {
+	const size = 1 << 20
+	ordinary := benchTexts(b)
+	hostile := make(map[string]string)
+	for kind, unit := range hostileTexts {
+		hostile[kind] = strings.Repeat(unit, size/len(unit))
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	letters, bytes := make([]byte, size), make([]byte, size)
+	for i := range size {
+		letters[i], bytes[i] = byte('a'+r.IntN(26)), byte(r.IntN(256))
+	}
+	hostile["random letters"], hostile["random bytes"] = string(letters), string(bytes)
+	for _, name := range benchModels {
+		b.Run(strings.ReplaceAll(name, "/", "-"), func(b *testing.B) {
+			tok := loadModel(b, name)
+			best := func(text string, runs int) float64 {
+				least := math.Inf(1)
+				for range runs {
+					start := time.Now()
+					tok.Encode(text, EncodeOptions{})
+					least = min(least, float64(time.Since(start).Nanoseconds())/float64(len(text)))
+				}
+				return least
+			}
+			for b.Loop() {
+				base := 0.0
+				for _, text := range ordinary {
+					base = max(base, best(text, 8))
+				}
+				worst, which := 0.0, ""
+				for kind, text := range hostile {
+					t := best(text, 4)
+					if t > 1.5*base {
+						t = min(t, best(text, 8))
+					}
+					b.Logf("%-14s %6.1f ns/B, %.2f of ordinary", kind, t, t/base)
+					if t > worst {
+						worst, which = t, kind
+					}
+				}
+				b.Logf("worst: %s", which)
+				b.ReportMetric(base, "ordinary-ns/B")
+				b.ReportMetric(worst/base, "worst/ordinary")
 			}
 		})
 	}

@@ -105,6 +105,10 @@ type pairTable struct {
 	slots []pairSlot
 	shift uint8
 	n     int
+	// maybe holds a bit per hash, so that most pairs which do not merge are known
+	// from memory that stays in the cache.
+	maybe      []uint64
+	maybeShift uint8
 }
 
 type pairSlot struct {
@@ -117,17 +121,34 @@ const noRank = math.MaxUint32
 
 func newPairTable(n int) pairTable {
 	logSize := bits.Len(uint(2*n + 1))
-	t := pairTable{slots: make([]pairSlot, 1<<logSize), shift: uint8(64 - logSize)}
+	logBits := max(logSize+3, 6)
+	t := pairTable{
+		slots: make([]pairSlot, 1<<logSize), shift: uint8(64 - logSize),
+		maybe: make([]uint64, 1<<(logBits-6)), maybeShift: uint8(64 - logBits),
+	}
 	for i := range t.slots {
 		t.slots[i].rank = noRank
 	}
 	return t
 }
 
-func (t *pairTable) slot(left, right int32) *pairSlot {
+func pairHash(left, right int32) uint64 {
 	h := (uint64(uint32(left))<<32 | uint64(uint32(right))) * 0x9e3779b97f4a7c15
 	h ^= h >> 29
-	h *= 0xbf58476d1ce4e5b9
+	return h * 0xbf58476d1ce4e5b9
+}
+
+// find returns the rank of a pair and what it merges to, or noRank.
+func (t *pairTable) find(left, right int32) (rank uint32, to int32) {
+	if h := pairHash(left, right) >> t.maybeShift; t.maybe[h>>6]>>(h&63)&1 == 0 {
+		return noRank, none
+	}
+	s := t.slot(left, right)
+	return s.rank, s.to
+}
+
+func (t *pairTable) slot(left, right int32) *pairSlot {
+	h := pairHash(left, right)
 	mask := uint64(len(t.slots) - 1)
 	for i := h >> t.shift; ; i = (i + 1) & mask {
 		s := &t.slots[i]
@@ -153,6 +174,8 @@ func (t *pairTable) add(left, right int32, rank uint32, to int32) {
 		t.n++
 	}
 	*s = pairSlot{left, right, rank, to}
+	h := pairHash(left, right) >> t.maybeShift
+	t.maybe[h>>6] |= 1 << (h & 63)
 }
 
 // joinSet is a set of pairs of characters, kept as a bit map of hashes: it may
@@ -284,7 +307,9 @@ func (m *bpe) word(s *scratch, w string, base int) {
 	if len(w) > listLimit {
 		m.mergeLong(s, w, base)
 	} else {
-		m.mergeShort(s, w, base)
+		r := symbolReader{m: m, w: w, unkAt: -1}
+		s.symbols = r.read(s.symbols[:0], math.MaxInt)
+		m.giveAll(s, m.mergeList(s, s.symbols), w, base)
 	}
 	if n := len(s.ids) - before; e != nil && n > 0 && n <= len(e.ids) {
 		e.keyLen, e.n = uint8(copy(e.key[:], w)), uint8(copy(e.ids[:], s.ids[before:]))
@@ -293,7 +318,7 @@ func (m *bpe) word(s *scratch, w string, base int) {
 
 const (
 	cacheSize = 1 << 13
-	// listLimit is the length in bytes from which a heap beats scanning a list.
+	// listLimit is the number of symbols from which a heap beats scanning a list.
 	listLimit = 160
 )
 
@@ -304,59 +329,77 @@ type cacheEntry struct {
 	ids       [8]int32
 }
 
-// start gives the symbols that w starts as to put, with the position where each
-// begins; a symbol ends where the next one begins.
-func (m *bpe) start(w string, put func(id int32, pos int)) {
+// symbol is a part of a word that merges have not reached yet; it ends where the next
+// one begins.
+type symbol struct {
+	id  int32
+	pos int32 // where it begins in the word
+}
+
+// symbolReader reads the symbols that a word starts as.
+type symbolReader struct {
+	m     *bpe
+	w     string
+	at    int
+	unkAt int // start of a run of unknown characters that has no symbol yet, or -1
+}
+
+func (r *symbolReader) done() bool { return r.at == len(r.w) }
+
+// read appends symbols to dst until there are n or more, or the word ends.
+func (r *symbolReader) read(dst []symbol, n int) []symbol {
+	m, w := r.m, r.w
 	if m.byteLevel {
-		for i := range len(w) {
-			if id := m.byteID[w[i]]; id != none {
-				put(id, i)
+		for ; r.at < len(w) && len(dst) < n; r.at++ {
+			if id := m.byteID[w[r.at]]; id != none {
+				dst = append(dst, symbol{id, int32(r.at)})
 			}
 		}
-		return
+		return dst
 	}
-	unkAt := -1 // start of a run of unknown characters that has no symbol yet
-	// That symbol comes before the next known character, behind any bytes between.
-	flush := func() {
-		if unkAt >= 0 {
-			put(m.unk, unkAt)
-			unkAt = -1
-		}
-	}
-	for i, n := 0, 0; i < len(w); i += n {
-		var r rune
+	for size := 0; r.at < len(w) && len(dst) < n; r.at += size {
+		i := r.at
+		var c rune
 		id := none
-		if c := w[i]; c < utf8.RuneSelf {
-			n = 1
-			id = m.asciiID[c]
-		} else if r, n = utf8.DecodeRuneInString(w[i:]); r != utf8.RuneError || n > 1 {
-			id = m.lookupRune(r)
+		if b := w[i]; b < utf8.RuneSelf {
+			size = 1
+			id = m.asciiID[b]
+		} else if c, size = utf8.DecodeRuneInString(w[i:]); c != utf8.RuneError || size > 1 {
+			id = m.lookupRune(c)
 		}
-		if id != none {
-			flush()
-			put(id, i)
-			continue
-		}
-		if m.fallback && m.hasBytes(w[i:i+n]) {
-			for k := i; k < i+n; k++ {
-				put(m.byteID[w[k]], k)
+		switch {
+		case id != none:
+			dst = append(r.flush(dst), symbol{id, int32(i)})
+		case m.fallback && m.hasBytes(w[i:i+size]):
+			for k := i; k < i+size; k++ {
+				dst = append(dst, symbol{m.byteID[w[k]], int32(k)})
 			}
-			if unkAt >= 0 {
-				unkAt = i + n
+			if r.unkAt >= 0 {
+				r.unkAt = i + size
 			}
-			continue
-		}
-		if m.unk == none {
-			continue
-		}
-		if !m.fuseUnk {
-			flush()
-		}
-		if unkAt < 0 {
-			unkAt = i
+		case m.unk != none:
+			if !m.fuseUnk {
+				dst = r.flush(dst)
+			}
+			if r.unkAt < 0 {
+				r.unkAt = i
+			}
 		}
 	}
-	flush()
+	if r.done() {
+		dst = r.flush(dst)
+	}
+	return dst
+}
+
+// flush appends the symbol of a run of unknown characters, which comes before the
+// next known character, behind any bytes between.
+func (r *symbolReader) flush(dst []symbol) []symbol {
+	if r.unkAt >= 0 {
+		dst = append(dst, symbol{r.m.unk, int32(r.unkAt)})
+		r.unkAt = -1
+	}
+	return dst
 }
 
 func (m *bpe) hasBytes(s string) bool {
@@ -368,37 +411,30 @@ func (m *bpe) hasBytes(s string) bool {
 	return true
 }
 
-// part is a symbol in the list of mergeShort.
+// part is a symbol in the list of mergeList.
 type part struct {
-	id   int32
-	pos  int32  // where it begins in the word
-	rank uint32 // of the pair with the next symbol
-	to   int32  // what that pair merges to
+	id    int32
+	first int32  // the symbol that it begins with
+	rank  uint32 // of the pair with the next part
+	to    int32  // what that pair merges to
 }
 
-// mergeShort merges by scanning the list for the lowest rank: quadratic, and the
-// fastest for words of a usual length.
-func (m *bpe) mergeShort(s *scratch, w string, base int) {
+// mergeList merges symbols by scanning a list for the lowest rank: quadratic, and
+// the fastest for words of a usual length. The result is in s.tokens.
+func (m *bpe) mergeList(s *scratch, symbols []symbol) []token {
 	p := s.parts[:0]
-	if m.byteLevel {
-		for i := range len(w) {
-			if id := m.byteID[w[i]]; id != none {
-				p = append(p, part{id: id, pos: int32(i)})
-			}
+	for i, sym := range symbols {
+		if i > 0 {
+			p[i-1].rank, p[i-1].to = m.merges.find(p[i-1].id, sym.id)
 		}
-	} else {
-		m.start(w, func(id int32, pos int) { p = append(p, part{id: id, pos: int32(pos)}) })
+		p = append(p, part{id: sym.id, first: int32(i), rank: noRank})
 	}
 	s.parts = p
 	pair := func(i int) {
 		p[i].rank = noRank
 		if i+1 < len(p) {
-			t := m.merges.slot(p[i].id, p[i+1].id)
-			p[i].rank, p[i].to = t.rank, t.to
+			p[i].rank, p[i].to = m.merges.find(p[i].id, p[i+1].id)
 		}
-	}
-	for i := range p {
-		pair(i)
 	}
 	for {
 		best, at := uint32(noRank), 0
@@ -418,37 +454,192 @@ func (m *bpe) mergeShort(s *scratch, w string, base int) {
 			pair(at - 1)
 		}
 	}
+	out := s.tokens[:0]
 	for i := range p {
+		out = append(out, token{p[i].id, p[i].first})
+	}
+	s.tokens = out
+	return out
+}
+
+// giveAll emits all tokens that s.symbols became.
+func (m *bpe) giveAll(s *scratch, tokens []token, w string, base int) {
+	for i, t := range tokens {
 		end := len(w)
-		if i+1 < len(p) {
-			end = int(p[i+1].pos)
+		if i+1 < len(tokens) {
+			end = m.pos(s, tokens[i+1])
 		}
-		m.give(s, p[i].id, w, int(p[i].pos), end, base)
+		m.give(s, t.id, w, m.pos(s, t), end, base)
 	}
 }
 
-// link is a symbol in the doubly linked list of mergeLong.
+// mergeLong merges a long word through windows on it, so that time grows with the
+// length alone and memory with the tokens.
+//
+// That is exact. Merges inside tokens of the result never depended on what stands
+// beside them, so that a word is merged right if and only if each token and each
+// pair of neighbours, merged on its own, gives just itself. In a window that holds
+// for all its tokens. Those at its end, which what follows might have changed, are
+// left to the next window, and the pair on either side of the border is checked. If
+// that fails, the window before is merged again together with this one; if it fails
+// there too, the word has merges that reach far, and is merged again with larger
+// windows.
+func (m *bpe) mergeLong(s *scratch, w string, base int) {
+	start := s.mark()
+	for size := window; !m.mergeWindows(s, w, base, size); size = min(16*size, math.MaxInt32) {
+		s.backTo(start)
+	}
+}
+
+const (
+	window = 1 << 6
+	// overlap is the part of a window, as 1/overlap, whose tokens are left to the
+	// next one.
+	overlap = 4
+)
+
+// mergeWindows is mergeLong with windows of size symbols, which must be more than
+// the word has or large enough for merges that reach far. It reports false if they
+// are not.
+func (m *bpe) mergeWindows(s *scratch, w string, base, size int) bool {
+	r := symbolReader{m: m, w: w, unkAt: -1}
+	s.symbols, s.before, s.merged, s.joined = s.symbols[:0], s.before[:0], s.merged[:0], s.joined[:0]
+	s.window, s.windowBefore = s.window[:0], s.windowBefore[:0]
+	start := s.mark() // of the window before
+	for {
+		s.symbols = r.read(s.symbols, size)
+		if len(s.symbols) == 0 {
+			return true
+		}
+		tokens := m.mergeWindow(s)
+		if len(s.before) > 0 && !m.apart(s, tokens) {
+			if len(s.window) == 0 {
+				return false
+			}
+			s.backTo(start)
+			s.joint = append(append(s.joint[:0], s.window...), s.symbols...)
+			s.symbols, s.joint = s.joint, s.symbols
+			s.before, s.window = append(s.before[:0], s.windowBefore...), s.window[:0]
+			s.symbols = r.read(s.symbols, 4*size)
+			if tokens = m.mergeWindow(s); len(s.before) > 0 && !m.apart(s, tokens) {
+				return false
+			}
+		}
+		if r.done() {
+			m.giveAll(s, tokens, w, base)
+			return true
+		}
+		last := len(s.symbols) - len(s.symbols)/overlap
+		keep := 0
+		for keep < len(tokens)-1 && int(tokens[keep].first) < last {
+			keep++
+		}
+		if keep == 0 {
+			return false
+		}
+		start = s.mark()
+		for i := range keep {
+			m.give(s, tokens[i].id, w, m.pos(s, tokens[i]), m.pos(s, tokens[i+1]), base)
+		}
+		if s.spent(m.pos(s, tokens[keep]) - m.pos(s, tokens[0])) {
+			return true
+		}
+		from, to := tokens[keep-1].first, tokens[keep].first
+		s.windowBefore = append(s.windowBefore[:0], s.before...)
+		s.window = append(s.window[:0], s.symbols[:to]...)
+		s.before = append(s.before[:0], s.symbols[from:to]...)
+		s.symbols = s.symbols[:copy(s.symbols, s.symbols[to:])]
+	}
+}
+
+// mergeWindow merges s.symbols, which in a repetitive text are those of the window
+// before.
+func (m *bpe) mergeWindow(s *scratch) []token {
+	if !sameIDs(s.symbols, s.merged) {
+		m.merge(s, s.symbols)
+		s.merged = append(s.merged[:0], s.symbols...)
+	}
+	return s.tokens
+}
+
+// apart reports whether the token that s.before became and the first of tokens do
+// not merge in any way if they stand side by side.
+func (m *bpe) apart(s *scratch, tokens []token) bool {
+	first, second := tokens[0].id, len(s.symbols)
+	if len(tokens) > 1 {
+		second = int(tokens[1].first)
+	}
+	n := len(s.before)
+	s.joint = append(append(s.joint[:0], s.before...), s.symbols[:second]...)
+	if sameIDs(s.joint, s.joined) {
+		return true
+	}
+	s.joined = append(s.joined[:0], s.joint...)
+	spare := s.tokens
+	s.tokens = s.jointTokens
+	pair := m.merge(s, s.joint)
+	s.tokens, s.jointTokens = spare, s.tokens
+	return len(pair) == 2 && int(pair[1].first) == n && pair[1].id == first
+}
+
+func sameIDs(a, b []symbol) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].id != b[i].id {
+			return false
+		}
+	}
+	return true
+}
+
+// token is a result of merge: it begins with symbol first.
+type token struct {
+	id    int32
+	first int32
+}
+
+func (m *bpe) pos(s *scratch, t token) int { return int(s.symbols[t.first].pos) }
+
+// link is a symbol in the doubly linked list of mergeHeap.
 type link struct {
 	id         int32 // none once it is merged into the symbol before
-	pos        int32
 	prev, next int32
+	rank       uint32 // of the pair with the next symbol
+	to         int32  // what that pair merges to
 }
 
-// mergeLong merges by a heap of (rank, symbol index): O(n log n).
-func (m *bpe) mergeLong(s *scratch, w string, base int) {
-	l := s.links[:0]
-	m.start(w, func(id int32, pos int) {
-		l = append(l, link{id: id, pos: int32(pos), prev: int32(len(l)) - 1, next: int32(len(l)) + 1})
-	})
-	s.links = l
-	if len(l) == 0 {
-		return
+// merge merges symbols in O(n log n). The result is in s.tokens.
+func (m *bpe) merge(s *scratch, symbols []symbol) []token {
+	if len(symbols) <= listLimit {
+		return m.mergeList(s, symbols)
 	}
+	return m.mergeHeap(s, symbols)
+}
+
+// mergeHeap is merge by a heap of (rank, symbol index).
+func (m *bpe) mergeHeap(s *scratch, symbols []symbol) []token {
+	l := s.links[:0]
+	for i, sym := range symbols {
+		l = append(l, link{id: sym.id, prev: int32(i) - 1, next: int32(i) + 1})
+	}
+	s.links = l
 	l[len(l)-1].next = none
+	// rank sets the rank of the pair that starts at symbol i.
+	rank := func(i int32) bool {
+		left := &l[i]
+		left.rank = noRank
+		if left.next == none {
+			return false
+		}
+		left.rank, left.to = m.merges.find(left.id, l[left.next].id)
+		return left.rank != noRank
+	}
 	h := s.heap[:0]
-	for i := range len(l) - 1 {
-		if t := m.merges.slot(l[i].id, l[i+1].id); t.rank != noRank {
-			h = append(h, uint64(t.rank)<<32|uint64(i))
+	for i := range int32(len(l)) {
+		if rank(i) {
+			h = append(h, uint64(l[i].rank)<<32|uint64(i))
 		}
 	}
 	h.init()
@@ -458,36 +649,29 @@ func (m *bpe) mergeLong(s *scratch, w string, base int) {
 		// An entry is stale if its pair is gone; the pair that stands there now has
 		// an entry of its own.
 		cur := &l[i]
-		if cur.id == none || cur.next == none {
+		if cur.id == none || cur.rank != uint32(top>>32) {
 			h.pop()
 			continue
 		}
 		next := &l[cur.next]
-		t := m.merges.slot(cur.id, next.id)
-		if t.rank != uint32(top>>32) {
-			h.pop()
-			continue
-		}
-		cur.id = t.to
+		cur.id = cur.to
 		next.id = none
 		cur.next = next.next
 		replaced := false
 		if cur.next != none {
 			l[cur.next].prev = i
-			if t := m.merges.slot(cur.id, l[cur.next].id); t.rank != noRank {
-				h.replace(uint64(t.rank)<<32 | uint64(i))
-				replaced = true
-			}
 		}
-		if cur.prev != none {
-			if t := m.merges.slot(l[cur.prev].id, cur.id); t.rank != noRank {
-				k := uint64(t.rank)<<32 | uint64(cur.prev)
-				if replaced {
-					h.push(k)
-				} else {
-					h.replace(k)
-					replaced = true
-				}
+		if rank(i) {
+			h.replace(uint64(cur.rank)<<32 | uint64(i))
+			replaced = true
+		}
+		if cur.prev != none && rank(cur.prev) {
+			k := uint64(l[cur.prev].rank)<<32 | uint64(cur.prev)
+			if replaced {
+				h.push(k)
+			} else {
+				h.replace(k)
+				replaced = true
 			}
 		}
 		if !replaced {
@@ -495,13 +679,12 @@ func (m *bpe) mergeLong(s *scratch, w string, base int) {
 		}
 	}
 	s.heap = h
+	out := s.tokens[:0]
 	for i := int32(0); i != none; i = l[i].next {
-		end := len(w)
-		if l[i].next != none {
-			end = int(l[l[i].next].pos)
-		}
-		m.give(s, l[i].id, w, int(l[i].pos), end, base)
+		out = append(out, token{l[i].id, i})
 	}
+	s.tokens = out
+	return out
 }
 
 // give emits the symbol id that stands for w[start:end].
@@ -526,16 +709,16 @@ func (m *bpe) give(s *scratch, id int32, w string, start, end, base int) {
 	s.emit(id, base+start, base+end)
 }
 
-// mergeHeap is a four-ary min-heap.
-type mergeHeap []uint64
+// rankHeap is a four-ary min-heap.
+type rankHeap []uint64
 
-func (h mergeHeap) init() {
+func (h rankHeap) init() {
 	for i := (len(h) - 2) / 4; i >= 0 && len(h) > 1; i-- {
 		h.down(i)
 	}
 }
 
-func (h mergeHeap) down(i int) {
+func (h rankHeap) down(i int) {
 	v := h[i]
 	for {
 		c := 4*i + 1
@@ -557,7 +740,7 @@ func (h mergeHeap) down(i int) {
 	h[i] = v
 }
 
-func (h *mergeHeap) push(v uint64) {
+func (h *rankHeap) push(v uint64) {
 	*h = append(*h, v)
 	a := *h
 	i := len(a) - 1
@@ -573,12 +756,12 @@ func (h *mergeHeap) push(v uint64) {
 }
 
 // replace is pop and push in one.
-func (h mergeHeap) replace(v uint64) {
+func (h rankHeap) replace(v uint64) {
 	h[0] = v
 	h.down(0)
 }
 
-func (h *mergeHeap) pop() {
+func (h *rankHeap) pop() {
 	a := *h
 	last := len(a) - 1
 	a[0] = a[last]

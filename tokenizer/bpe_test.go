@@ -1,6 +1,8 @@
 package tokenizer
 
 import (
+	"context"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -44,10 +46,14 @@ func TestMergesFollowTheDefinition(t *testing.T) {
 				units := rapid.SampledFrom([]string{"a", "e", "n", "th", "in", " ", "\u2581", "\u2581the", "ing", "0", "漢", "é", "я", "\n", "Q"})
 				w := strings.Join(rapid.SliceOfN(units, 1, 200).Draw(t, "word"), "")
 				var start []int32
-				m.start(w, func(id int32, _ int) { start = append(start, id) })
+				r := symbolReader{m: m, w: w, unkAt: -1}
+				for _, sym := range r.read(nil, math.MaxInt) {
+					start = append(start, sym.id)
+				}
 				want := naiveMerge(m, start)
 
 				s := new(scratch)
+				s.begin(context.Background(), math.MaxInt)
 				s.set(w, 0)
 				shown := func(merge func(*scratch, string, int)) []int32 {
 					s.ids = s.ids[:0]
@@ -55,8 +61,26 @@ func TestMergesFollowTheDefinition(t *testing.T) {
 					merge(s, w, 0)
 					return slices.Clone(s.ids)
 				}
-				short, long := shown(m.mergeShort), shown(m.mergeLong)
+				whole := func(merge func(*scratch, []symbol) []token) func(*scratch, string, int) {
+					return func(s *scratch, w string, base int) {
+						r := symbolReader{m: m, w: w, unkAt: -1}
+						if s.symbols = r.read(s.symbols[:0], math.MaxInt); len(s.symbols) > 0 {
+							m.giveAll(s, merge(s, s.symbols), w, base)
+						}
+					}
+				}
+				short, long := shown(whole(m.mergeList)), shown(whole(m.mergeHeap))
+				require.Equal(t, short, shown(m.mergeLong), "list and windows differ for %q", w)
 				require.Equal(t, short, long, "list and heap differ for %q", w)
+				// Windows so small that their borders are everywhere.
+				size := rapid.IntRange(2, 12).Draw(t, "window")
+				windows := shown(func(s *scratch, w string, base int) {
+					for !m.mergeWindows(s, w, base, size) {
+						s.ids, s.unkLast = s.ids[:0], false
+						size *= 2
+					}
+				})
+				require.Equal(t, short, windows, "list and windows of %d differ for %q", size, w)
 				if !m.spm { // whose unknown symbols are not given out as they are
 					require.Equal(t, want, short, "merges of %q", w)
 				}
@@ -64,21 +88,21 @@ func TestMergesFollowTheDefinition(t *testing.T) {
 				s.ids = s.ids[:0]
 				s.unkLast = false
 				ignore := m.ignoreMerges
-				whole := *m
-				whole.ignoreMerges = false
-				whole.encode(s, 0, len(w))
+				unignored := *m
+				unignored.ignoreMerges = false
+				unignored.encode(s, 0, len(w))
 				require.Equal(t, short, s.ids, "encode %q (ignore_merges %v)", w, ignore)
 				s.ids = s.ids[:0]
-				whole.encode(s, 0, len(w))
+				unignored.encode(s, 0, len(w))
 				require.Equal(t, short, s.ids, "encode %q again", w)
 			})
 		})
 	}
 }
 
-func TestMergeHeap(t *testing.T) {
+func TestRankHeap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := mergeHeap(rapid.SliceOf(rapid.Uint64Range(0, 50)).Draw(t, "start"))
+		h := rankHeap(rapid.SliceOf(rapid.Uint64Range(0, 50)).Draw(t, "start"))
 		model := slices.Clone([]uint64(h))
 		h.init()
 		t.Repeat(map[string]func(*rapid.T){

@@ -47,7 +47,18 @@ type scratch struct {
 	matches []match
 	parts   []part
 	links   []link
-	heap    mergeHeap
+	heap    rankHeap
+
+	symbols      []symbol // of a word, or of a window on it
+	tokens       []token  // that symbols became
+	before       []symbol // of the token before the window
+	joint        []symbol // before and the first token of the window
+	jointTokens  []token
+	merged       []symbol // what tokens came from
+	window       []symbol // of the window before: what it emitted
+	windowBefore []symbol // and before
+	joined       []symbol // the joint that was looked at last
+
 	cache   []cacheEntry // cacheSize entries, from the first word on
 	unkLast bool         // SentencePiece: the last token is unknown and its stretch goes on
 }
@@ -116,8 +127,9 @@ func (s *scratch) trim() {
 	if cap(s.search.stack) > keepEntries {
 		s.search.stack = nil
 	}
-	if max(cap(s.links), cap(s.heap), cap(s.parts)) > keepEntries {
-		s.links, s.heap, s.parts = nil, nil, nil
+	if max(cap(s.links), cap(s.heap), cap(s.parts), cap(s.symbols)) > keepEntries {
+		s.links, s.heap, s.parts, s.symbols = nil, nil, nil, nil
+		s.tokens, s.merged = nil, nil
 	}
 }
 
@@ -221,4 +233,16 @@ func runeLen(s string, i int) int {
 	}
 	_, n := utf8.DecodeRuneInString(s[i:])
 	return n
+}
+
+// A mark is a place in the output to go back to.
+type mark struct {
+	ids, spans int
+	unkLast    bool
+}
+
+func (s *scratch) mark() mark { return mark{len(s.ids), len(s.spans), s.unkLast} }
+
+func (s *scratch) backTo(m mark) {
+	s.ids, s.spans, s.unkLast = s.ids[:m.ids], s.spans[:m.spans], m.unkLast
 }
