@@ -55,7 +55,7 @@ func TestExportedNames(t *testing.T) {
 			difference(string(old), text))
 	}
 	for _, line := range unexplained {
-		t.Logf("no other package uses it: unexport it, or say behind \" // \" in docs/api.txt why it is public: %s", line)
+		t.Errorf("no other package uses it: unexport it, or say behind \" // \" in docs/api.txt why it is public: %s", line)
 	}
 }
 
