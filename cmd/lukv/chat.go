@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/internal/lineedit"
@@ -149,7 +147,7 @@ func (r *chatter) interactive() error {
 		io.Reader
 		lineedit.Device
 	})
-	out, okOut := r.e.out.(interface {
+	out, okOut := raw(r.e.out).(interface {
 		io.Writer
 		lineedit.Device
 	})
@@ -163,9 +161,9 @@ func (r *chatter) interactive() error {
 	defer term.Close()
 	// From here on all output needs the terminal's line breaks.
 	e := *r.e
-	e.out = term
+	e.out = &screen{w: term}
 	if isTerminal(e.err) {
-		e.err = term
+		e.err = &screen{w: term}
 	}
 	r.e, r.term = &e, term
 	if !r.NoHistory {
@@ -278,18 +276,14 @@ func (r *chatter) read() (string, error) {
 func (r *chatter) ask(text string) error {
 	p := r.reading()
 	defer p.clear()
-	out := r.e.out
-	if r.term != nil {
-		out = plainWriter{out}
-	}
 	turn, err := r.conv.Ask(r.busy, text, func(text string) error {
 		p.clear()
-		_, err := io.WriteString(out, text)
+		_, err := io.WriteString(r.e.out, text)
 		return err
 	})
 	p.clear()
 	if turn.Held > 0 {
-		if _, e := fmt.Fprintln(out); err == nil {
+		if _, e := fmt.Fprintln(r.e.out); err == nil {
 			err = e
 		}
 	}
@@ -323,23 +317,6 @@ func writeTurn(w io.Writer, t dialog.Turn) {
 	rate := func(n int, d time.Duration) float64 { return float64(n) / max(d.Seconds(), 1e-9) }
 	fmt.Fprintf(w, "read %d of %d tokens in %s (%.0f tokens/s), answered %d in %s (%.1f tokens/s)\n",
 		t.Read, t.Held, since(ms(t.ReadTime)), rate(t.Read, t.ReadTime), t.New, since(ms(t.AnswerTime)), rate(t.New, t.AnswerTime))
-}
-
-// plainWriter keeps control characters of a model or a file from a terminal. What
-// it is given holds whole characters.
-type plainWriter struct{ w io.Writer }
-
-func (p plainWriter) Write(b []byte) (int, error) {
-	clean := bytes.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
-			return '\uFFFD'
-		}
-		return r
-	}, b)
-	if _, err := p.w.Write(clean); err != nil {
-		return 0, err
-	}
-	return len(b), nil
 }
 
 // load puts a document or a saved chat into the context.

@@ -236,7 +236,7 @@ func (r *chatter) show(what string) error {
 		for _, m := range c.All(c.Messages) {
 			role, _ := m.Get("role")
 			content, _ := m.Get("content")
-			fmt.Fprintf(plainWriter{r.e.out}, "%s: %s\n", role, content)
+			fmt.Fprintf(r.e.out, "%s: %s\n", role, content)
 		}
 		return nil
 	case "prompt":
@@ -248,7 +248,7 @@ func (r *chatter) show(what string) error {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintln(plainWriter{r.e.out}, text)
+		_, err = fmt.Fprintln(r.e.out, text)
 		return err
 	}
 	return fmt.Errorf("/show: found %q, expected nothing, messages or prompt", what)

@@ -172,7 +172,7 @@ func (d *demo) measure() error {
 	d.say("           percent of its entries that each head gives up when %.0f %% of all go:\n", 100*d.Ratio)
 	if !d.JSON {
 		h := report.HeatMap{Values: p.HeatMap(d.Ratio, false).Ratios}
-		if err := h.WriteText(d.e.out, d.e.colors()); err != nil {
+		if err := h.WriteText(raw(d.e.out), d.e.colors()); err != nil {
 			return err
 		}
 	}

@@ -481,7 +481,7 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 	}
 	h := info.HeatMap
 	fmt.Fprintf(e.out, "\npercent removed per head at ratio %g: mean %.1f, least %.1f, most %.1f\n", h.Ratio, 100*h.Mean, 100*h.Min, 100*h.Max)
-	return report.HeatMap{Values: h.Ratios}.WriteText(e.out, e.colors())
+	return report.HeatMap{Values: h.Ratios}.WriteText(raw(e.out), e.colors())
 }
 
 // writeIdentity prints what a profile belongs to.
@@ -658,7 +658,7 @@ func (c *inspectCmd) cache(e *env) error {
 	}
 	if full > 0 {
 		fmt.Fprintln(e.out, "\npercent removed")
-		return report.HeatMap{Values: removed}.WriteText(e.out, e.colors())
+		return report.HeatMap{Values: removed}.WriteText(raw(e.out), e.colors())
 	}
 	return nil
 }

@@ -101,6 +101,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if len(args) == 0 {
 		args = []string{"--help"}
 	}
+	stdout, stderr = onScreen(stdout), onScreen(stderr)
 	e := &env{ctx: ctx, args: args, in: stdin, out: stdout, err: stderr}
 	k, err := parser.Parse(args)
 	if err != nil {

@@ -36,15 +36,23 @@ func (p *progress) show(format string, args ...any) {
 
 func (p *progress) line(text string) {
 	columns := 80
-	if f, ok := p.e.err.(interface{ Fd() uintptr }); ok {
+	if f, ok := raw(p.e.err).(interface{ Fd() uintptr }); ok {
 		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
 			columns = w
 		}
 	}
-	text = clip(text, columns-1)
+	text = clip(strings.Map(oneColumn, text), columns-1)
 	n := len([]rune(text))
-	fmt.Fprintf(p.e.err, "\r%s%s", text, strings.Repeat(" ", max(0, p.wide-n)))
+	fmt.Fprintf(raw(p.e.err), "\r%s%s", text, strings.Repeat(" ", max(0, p.wide-n)))
 	p.wide = n
+}
+
+// oneColumn keeps names in progress on their line.
+func oneColumn(r rune) rune {
+	if r == '\n' || r == '\t' {
+		return ' '
+	}
+	return shown(r)
 }
 
 // clip cuts text to a number of columns.
@@ -70,7 +78,7 @@ func (p *progress) clear() {
 	if p == nil || p.wide == 0 {
 		return
 	}
-	fmt.Fprintf(p.e.err, "\r%s\r", strings.Repeat(" ", p.wide))
+	fmt.Fprintf(raw(p.e.err), "\r%s\r", strings.Repeat(" ", p.wide))
 	p.wide = 0
 }
 
