@@ -7,14 +7,17 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/model"
 )
+
+// maxState is the most that is read of what was said, in bytes.
+const maxState = 1 << 28
 
 // savedState is what lies beside a saved session.
 type savedState struct {
@@ -80,7 +83,7 @@ func (c *Conversation) Restore(ctx context.Context, path string, o model.Session
 func (c *Conversation) restoreState(ctx context.Context, path string, tokens []int32) (savedState, error) {
 	var state savedState
 	file := StateFile(path)
-	data, err := os.ReadFile(file)
+	data, err := inputfile.Read(file, maxState)
 	if err == nil {
 		if err := json.Unmarshal(data, &state); err != nil {
 			return state, fmt.Errorf("messages in %s: %w", file, err)

@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/lukv/solve"
+
+	"github.com/lukv/lukv/internal/inputfile"
 )
 
 // ProfileBuilder solves one (context, question) pair after the other and
@@ -203,7 +204,7 @@ func (b *ProfileBuilder) ReadState(r io.Reader) error {
 
 // LoadState is ReadState on a file.
 func (b *ProfileBuilder) LoadState(path string) error {
-	in, err := os.Open(path)
+	in, err := inputfile.Open(path)
 	if err != nil {
 		return fmt.Errorf("load profile state: %w", err)
 	}

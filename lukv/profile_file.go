@@ -7,11 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/lukv/solve"
+
+	"github.com/lukv/lukv/internal/inputfile"
 )
 
 const (
@@ -192,7 +193,7 @@ func ReadProfile(r io.Reader) (*Profile, error) {
 
 // LoadProfile reads a profile file.
 func LoadProfile(path string) (*Profile, error) {
-	in, err := os.Open(path)
+	in, err := inputfile.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("load profile: %w", err)
 	}

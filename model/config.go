@@ -8,13 +8,14 @@ import (
 	"io/fs"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/lukv/lukv/tensor"
+
+	"github.com/lukv/lukv/internal/inputfile"
 )
 
 // ErrUnsupported says that a checkpoint is of a kind that this package cannot
@@ -113,7 +114,7 @@ type archDefaults struct {
 func LoadConfig(dir string) (*Config, error) {
 	return loadConfig(func(name string) (string, io.ReadCloser, error) {
 		path := filepath.Join(dir, name)
-		f, err := os.Open(path)
+		f, err := inputfile.Open(path)
 		return path, f, err
 	})
 }

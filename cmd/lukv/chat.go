@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/lineedit"
 	"github.com/lukv/lukv/model"
 )
@@ -356,7 +357,7 @@ func (r *chatter) restore(path string) error {
 
 // document puts the text of a file in front of a new conversation.
 func (r *chatter) document(path string) error {
-	data, err := os.ReadFile(path)
+	data, err := inputfile.Read(path, maxInput)
 	if err != nil {
 		return fmt.Errorf("load: %w", err)
 	}

@@ -1,16 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -165,7 +165,7 @@ func (f *policyFlags) policy(m *model.Model, name string) (*lukv.Policy, error) 
 			f.Decode != "" || f.Compat || f.Sinks != nil || f.Window != nil {
 			return nil, usage("--policy: the file holds the whole policy, other compression flags cannot be given beside it")
 		}
-		data, err := os.ReadFile(f.Policy)
+		data, err := inputfile.Read(f.Policy, maxInput)
 		if err != nil {
 			return nil, fmt.Errorf("read policy: %w", err)
 		}
@@ -415,14 +415,20 @@ func splitList(items []string) []string {
 	return slices.DeleteFunc(out, func(s string) bool { return s == "" })
 }
 
-// readFile reads a file, or standard input for "-".
+// maxInput is the most that is read of a text, of questions or of settings.
+const maxInput = 1 << 30
+
+// readFile reads a regular file, or standard input for "-".
 func (e *env) readFile(path string) ([]byte, error) {
 	if path != "-" {
-		return os.ReadFile(path)
+		return inputfile.Read(path, maxInput)
 	}
-	var buf bytes.Buffer
-	if _, err := buf.ReadFrom(e.in); err != nil {
+	data, err := io.ReadAll(io.LimitReader(e.in, maxInput+1))
+	if err != nil {
 		return nil, fmt.Errorf("read standard input: %w", err)
 	}
-	return buf.Bytes(), nil
+	if len(data) > maxInput {
+		return nil, fmt.Errorf("read standard input: longer than %d bytes", maxInput)
+	}
+	return data, nil
 }

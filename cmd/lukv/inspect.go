@@ -14,6 +14,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/lukv/lukv/hub"
+	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
@@ -101,7 +102,7 @@ func (c *inspectCmd) picture(e *env, h report.HeatMap) (done bool, err error) {
 }
 
 func readHead(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := inputfile.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -396,7 +397,7 @@ type levelInfo struct {
 
 // profile shows a profile, or says how far an unfinished one is.
 func (c *inspectCmd) profile(e *env) error {
-	data, err := os.ReadFile(c.Path)
+	data, err := inputfile.Read(c.Path, maxInput)
 	if err != nil {
 		return fmt.Errorf("inspect: %w", err)
 	}
@@ -427,7 +428,7 @@ func (c *inspectCmd) profile(e *env) error {
 
 // ratios shows a .npy file.
 func (c *inspectCmd) ratios(e *env) error {
-	f, err := os.Open(c.Path)
+	f, err := inputfile.Open(c.Path)
 	if err != nil {
 		return fmt.Errorf("inspect: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/lukv/solve"
@@ -173,11 +174,11 @@ func (c *profileCmd) sampling() model.Sampling {
 func (c *profileCmd) texts() ([]calibration.Text, error) {
 	var texts []calibration.Text
 	for i, path := range c.Text {
-		data, err := os.ReadFile(path)
+		data, err := inputfile.Read(path, maxInput)
 		if err != nil {
 			return nil, fmt.Errorf("read text: %w", err)
 		}
-		in, err := os.Open(c.Questions[i])
+		in, err := inputfile.Open(c.Questions[i])
 		if err != nil {
 			return nil, fmt.Errorf("read questions: %w", err)
 		}
@@ -189,7 +190,7 @@ func (c *profileCmd) texts() ([]calibration.Text, error) {
 		texts = append(texts, calibration.Text{Context: string(data), Questions: questions})
 	}
 	for _, path := range c.Data {
-		in, err := os.Open(path)
+		in, err := inputfile.Open(path)
 		if err != nil {
 			return nil, fmt.Errorf("read texts: %w", err)
 		}
@@ -320,7 +321,7 @@ func (k *maker) add(p calibration.Progress) {
 
 // convert makes a profile from a .npy file.
 func (k *maker) convert(metric lukv.MetricConfig) (*lukv.Profile, error) {
-	raw, err := os.ReadFile(k.FromNPY)
+	raw, err := inputfile.Read(k.FromNPY, maxInput)
 	if err != nil {
 		return nil, fmt.Errorf("read ratios: %w", err)
 	}

@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/lukv/lukv/internal/inputfile"
 )
+
+// maxResult is the most that is read of one file of measurements.
+const maxResult = 1 << 28
 
 // Series are named samples, in the order in which they came. The zero value is
 // empty. Several values of one name are observations of the same thing.
@@ -49,7 +53,7 @@ const (
 func ReadSeries(paths []string) (*Series, error) {
 	s := &Series{}
 	for _, path := range paths {
-		data, err := os.ReadFile(path)
+		data, err := inputfile.Read(path, maxResult)
 		if err != nil {
 			return nil, fmt.Errorf("read measurements: %w", err)
 		}

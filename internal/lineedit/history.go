@@ -7,10 +7,15 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/lukv/lukv/internal/inputfile"
 )
 
 // maxHistory is how many lines a history file keeps.
 const maxHistory = 1000
+
+// maxBytes is the most that is read of a history file.
+const maxBytes = 64 << 20
 
 // History holds earlier lines, oldest first. The zero value is empty and kept in
 // memory only.
@@ -23,7 +28,7 @@ type History struct {
 // has Add write to it. A file that is not there is made when needed, readable by
 // its owner alone; lines that cannot be read are skipped.
 func (h *History) Open(path string) error {
-	data, err := os.ReadFile(path)
+	data, err := inputfile.Read(path, maxBytes)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("read history: %w", err)
 	}
