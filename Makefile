@@ -1,5 +1,6 @@
 # make test   all tests; needs Go alone, and ends with what was skipped and why
 # make novulkan  builds (bin/lukv-static) and tests the command without Vulkan
+# make purego  tests kernels, and models on them, built without assembly
 # make checks prints how many checks the conformance tests make
 # make lint   vet, gofmt, staticcheck
 # make cross  builds for the other supported systems
@@ -19,7 +20,7 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 export CGO_ENABLED = 0
 
-.PHONY: all test novulkan checks lint cross api fuzz mutate bench microbench results build static
+.PHONY: all test novulkan purego checks lint cross api fuzz mutate bench microbench results build static
 
 all: lint test
 
@@ -35,6 +36,11 @@ test:
 novulkan: static
 	$(GO) vet -tags novulkan ./cmd/lukv
 	$(GO) test -timeout $(TIMEOUT) $(TESTFLAGS) -tags novulkan ./cmd/lukv
+
+purego:
+	$(GO) vet -tags purego ./...
+	$(GO) test -timeout $(TIMEOUT) $(TESTFLAGS) -tags purego -short ./kernels ./internal/probe
+	$(GO) test -timeout $(TIMEOUT) $(TESTFLAGS) -tags purego -run '^TestGoldenModels$$' ./model
 
 checks:
 	@$(GO) test -count=1 -v -run 'Golden|Conformance|OpTable|Contract|KeptSets|Recorded' ./kernels ./safetensors ./lukv ./model/... ./tokenizer/... ./eval | grep -E '^[a-z].*checks|^FAIL|^--- FAIL'

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"math"
+	"unsafe"
 
 	"github.com/lukv/lukv/tensor"
 )
@@ -125,10 +126,29 @@ func (c CPU) Attention(a *AttentionArgs, s *AttentionScratch) {
 	if a.BF16 && a.KV.Type != tensor.BF16 {
 		panic("kernels: Attention in bf16 over a cache of type " + a.KV.Type.String())
 	}
+	if raceEnabled {
+		a.race()
+	}
 	if c.attentionAsm(a, s) {
 		return
 	}
 	attentionPortable(a, s)
+}
+
+// race tells the race detector what assembly writes and reads, but for the keys.
+func (a *AttentionArgs) race() {
+	for i := range a.N {
+		row := a.Group * a.KV.HeadDim
+		raceRead(a.Q[i*a.Stride : i*a.Stride+row])
+		raceWrite(a.Out[i*a.Stride : i*a.Stride+row])
+	}
+	lo, _ := a.slots(0)
+	for _, hi := a.slots(a.N - 1); lo < hi; {
+		n := min(hi-lo, a.KV.PageEntries-(lo-a.KV.Base)%a.KV.PageEntries)
+		raceRead(unsafe.Slice((*byte)(a.KV.value(lo)), n*a.KV.HeadDim*a.KV.Type.Size()))
+		lo += n
+	}
+	raceWrite(a.Stats)
 }
 
 func attentionPortable(a *AttentionArgs, s *AttentionScratch) {

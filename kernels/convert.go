@@ -14,6 +14,8 @@ var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 // Widen sets dst[i] to element i of src, which holds len(dst) little-endian
 // elements of type F32, F16 or BF16. The conversion is exact.
 func (c CPU) Widen(dst []float32, src []byte, t tensor.Type) {
+	raceRead(src[:len(dst)*t.Size()])
+	raceWrite(dst)
 	n := c.widenAsm(dst, src, t)
 	widenPortable(dst[n:], src[n*t.Size():], t)
 }
@@ -45,6 +47,8 @@ func widenPortable(dst []float32, src []byte, t tensor.Type) {
 // the same length.
 func (c CPU) RoundBF16(dst []uint16, src []float32) {
 	dst = dst[:len(src)]
+	raceRead(src)
+	raceWrite(dst)
 	for i := c.roundBF16Asm(dst, src); i < len(src); i++ {
 		dst[i] = roundBF16(src[i])
 	}
@@ -78,6 +82,8 @@ func roundBF16(x float32) uint16 {
 // Narrow stores src[i], rounded as by RoundTo, as element i of dst, which holds
 // len(src) little-endian elements of type F32, F16 or BF16.
 func (c CPU) Narrow(dst []byte, src []float32, t tensor.Type) {
+	raceRead(src)
+	raceWrite(dst[:len(src)*t.Size()])
 	n := c.narrowAsm(dst, src, t)
 	dst, src = dst[n*t.Size():len(src)*t.Size()], src[n:]
 	switch t {

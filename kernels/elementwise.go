@@ -10,6 +10,8 @@ func (c CPU) RMSNorm(dst, x, w []float32, eps float64) {
 	s := float32(1 / math.Sqrt(float64(ss)/float64(len(x))+eps))
 	n := c.scaleMulAsm(dst, x, w, s)
 	dst, w = dst[:len(x)], w[:len(x)]
+	raceRead(w)
+	raceWrite(dst)
 	for i := n; i < len(x); i++ {
 		dst[i] = float32(x[i]*s) * w[i]
 	}
@@ -21,6 +23,8 @@ func (c CPU) RMSNorm(dst, x, w []float32, eps float64) {
 func (c CPU) Dot(x, y []float32) float32 {
 	var s [Lanes]float32
 	y = y[:len(x)]
+	raceRead(x)
+	raceRead(y)
 	for i := c.dotAsm(&s, x, y); i < len(x); i++ {
 		s[i%Lanes] = fma32(x[i], y[i], s[i%Lanes])
 	}
@@ -30,6 +34,8 @@ func (c CPU) Dot(x, y []float32) float32 {
 // Add sets dst[i] += x[i] for i < len(x).
 func (c CPU) Add(dst, x []float32) {
 	dst = dst[:len(x)]
+	raceRead(x)
+	raceWrite(dst)
 	for i := c.addAsm(dst, x); i < len(x); i++ {
 		dst[i] += x[i]
 	}
@@ -44,6 +50,9 @@ func (c CPU) Add(dst, x []float32) {
 func (c CPU) Rope(x, cos, sin []float32) {
 	h := len(cos)
 	a, b, sin := x[:h], x[h:2*h], sin[:h]
+	raceWrite(x[:2*h])
+	raceRead(cos)
+	raceRead(sin)
 	for i := c.ropeAsm(a, b, cos, sin); i < h; i++ {
 		u, v := a[i], b[i]
 		a[i] = float32(u*cos[i]) - float32(v*sin[i])
@@ -54,6 +63,9 @@ func (c CPU) Rope(x, cos, sin []float32) {
 // SwiGLU sets dst[i] = gate[i]/(1 + e^(-gate[i])) · up[i]. dst may be gate or up.
 func (c CPU) SwiGLU(dst, gate, up []float32) {
 	gate, up = gate[:len(dst)], up[:len(dst)]
+	raceRead(gate)
+	raceRead(up)
+	raceWrite(dst)
 	for i := c.swigluAsm(dst, gate, up); i < len(dst); i++ {
 		g := gate[i]
 		dst[i] = g / (1 + Exp(-g)) * up[i]
@@ -63,6 +75,7 @@ func (c CPU) SwiGLU(dst, gate, up []float32) {
 // Argmax returns the index of the largest element, the first of equals. NaN
 // loses against everything; an empty or all-NaN x gives 0.
 func (c CPU) Argmax(x []float32) int {
+	raceRead(x)
 	best, n := c.maxAsm(x)
 	at := 0
 	if best > minusInf {

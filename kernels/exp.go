@@ -52,6 +52,8 @@ func exp2Sum(h, e float32) float32 {
 // Exp sets dst[i] = Exp(x[i]) for i < len(x). dst may be x.
 func (c CPU) Exp(dst, x []float32) {
 	dst = dst[:len(x)]
+	raceRead(x)
+	raceWrite(dst)
 	for i := c.expAsm(dst, x); i < len(x); i++ {
 		dst[i] = Exp(x[i])
 	}

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 )
 
+const raceEnabled = true
+
 // raceRead tells the race detector what assembly reads, raceWrite what it writes.
 func raceRead[T any](s []T) {
 	if len(s) > 0 {
