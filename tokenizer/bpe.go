@@ -140,15 +140,16 @@ func pairHash(left, right int32) uint64 {
 
 // find returns the rank of a pair and what it merges to, or noRank.
 func (t *pairTable) find(left, right int32) (rank uint32, to int32) {
-	if h := pairHash(left, right) >> t.maybeShift; t.maybe[h>>6]>>(h&63)&1 == 0 {
+	h := pairHash(left, right)
+	if b := h >> t.maybeShift; t.maybe[b>>6]>>(b&63)&1 == 0 {
 		return noRank, none
 	}
-	s := t.slot(left, right)
+	s := t.slot(h, left, right)
 	return s.rank, s.to
 }
 
-func (t *pairTable) slot(left, right int32) *pairSlot {
-	h := pairHash(left, right)
+// slot returns the place of a pair with hash h, taken or free.
+func (t *pairTable) slot(h uint64, left, right int32) *pairSlot {
 	mask := uint64(len(t.slots) - 1)
 	for i := h >> t.shift; ; i = (i + 1) & mask {
 		s := &t.slots[i]
@@ -169,13 +170,14 @@ func (t *pairTable) add(left, right int32, rank uint32, to int32) {
 			}
 		}
 	}
-	s := t.slot(left, right)
+	h := pairHash(left, right)
+	s := t.slot(h, left, right)
 	if s.rank == noRank {
 		t.n++
 	}
 	*s = pairSlot{left, right, rank, to}
-	h := pairHash(left, right) >> t.maybeShift
-	t.maybe[h>>6] |= 1 << (h & 63)
+	b := h >> t.maybeShift
+	t.maybe[b>>6] |= 1 << (b & 63)
 }
 
 // joinSet is a set of pairs of characters, kept as a bit map of hashes: it may
@@ -411,7 +413,7 @@ func (m *bpe) hasBytes(s string) bool {
 	return true
 }
 
-// part is a symbol in the list of mergeList.
+// part is a part of a word on its way from one symbol to a token.
 type part struct {
 	id    int32
 	first int32  // the symbol that it begins with
@@ -420,8 +422,8 @@ type part struct {
 }
 
 // mergeList merges symbols by scanning a list for the lowest rank: quadratic, and
-// the fastest for words of a usual length. The result is in s.tokens.
-func (m *bpe) mergeList(s *scratch, symbols []symbol) []token {
+// the fastest for words of a usual length. The result is in s.parts.
+func (m *bpe) mergeList(s *scratch, symbols []symbol) []part {
 	p := s.parts[:0]
 	for i, sym := range symbols {
 		if i > 0 {
@@ -429,7 +431,6 @@ func (m *bpe) mergeList(s *scratch, symbols []symbol) []token {
 		}
 		p = append(p, part{id: sym.id, first: int32(i), rank: noRank})
 	}
-	s.parts = p
 	pair := func(i int) {
 		p[i].rank = noRank
 		if i+1 < len(p) {
@@ -454,16 +455,12 @@ func (m *bpe) mergeList(s *scratch, symbols []symbol) []token {
 			pair(at - 1)
 		}
 	}
-	out := s.tokens[:0]
-	for i := range p {
-		out = append(out, token{p[i].id, p[i].first})
-	}
-	s.tokens = out
-	return out
+	s.parts = p
+	return p
 }
 
 // giveAll emits all tokens that s.symbols became.
-func (m *bpe) giveAll(s *scratch, tokens []token, w string, base int) {
+func (m *bpe) giveAll(s *scratch, tokens []part, w string, base int) {
 	for i, t := range tokens {
 		end := len(w)
 		if i+1 < len(tokens) {
@@ -554,17 +551,17 @@ func (m *bpe) mergeWindows(s *scratch, w string, base, size int) bool {
 
 // mergeWindow merges s.symbols, which in a repetitive text are those of the window
 // before.
-func (m *bpe) mergeWindow(s *scratch) []token {
+func (m *bpe) mergeWindow(s *scratch) []part {
 	if !sameIDs(s.symbols, s.merged) {
 		m.merge(s, s.symbols)
 		s.merged = append(s.merged[:0], s.symbols...)
 	}
-	return s.tokens
+	return s.parts
 }
 
 // apart reports whether the token that s.before became and the first of tokens do
 // not merge in any way if they stand side by side.
-func (m *bpe) apart(s *scratch, tokens []token) bool {
+func (m *bpe) apart(s *scratch, tokens []part) bool {
 	first, second := tokens[0].id, len(s.symbols)
 	if len(tokens) > 1 {
 		second = int(tokens[1].first)
@@ -575,10 +572,10 @@ func (m *bpe) apart(s *scratch, tokens []token) bool {
 		return true
 	}
 	s.joined = append(s.joined[:0], s.joint...)
-	spare := s.tokens
-	s.tokens = s.jointTokens
+	spare := s.parts
+	s.parts = s.jointParts
 	pair := m.merge(s, s.joint)
-	s.tokens, s.jointTokens = spare, s.tokens
+	s.parts, s.jointParts = spare, s.parts
 	return len(pair) == 2 && int(pair[1].first) == n && pair[1].id == first
 }
 
@@ -594,13 +591,8 @@ func sameIDs(a, b []symbol) bool {
 	return true
 }
 
-// token is a result of merge: it begins with symbol first.
-type token struct {
-	id    int32
-	first int32
-}
-
-func (m *bpe) pos(s *scratch, t token) int { return int(s.symbols[t.first].pos) }
+// pos is where a part of s.symbols begins in the word.
+func (m *bpe) pos(s *scratch, t part) int { return int(s.symbols[t.first].pos) }
 
 // link is a symbol in the doubly linked list of mergeHeap.
 type link struct {
@@ -610,8 +602,8 @@ type link struct {
 	to         int32  // what that pair merges to
 }
 
-// merge merges symbols in O(n log n). The result is in s.tokens.
-func (m *bpe) merge(s *scratch, symbols []symbol) []token {
+// merge merges symbols in O(n log n). The result is in s.parts.
+func (m *bpe) merge(s *scratch, symbols []symbol) []part {
 	if len(symbols) <= listLimit {
 		return m.mergeList(s, symbols)
 	}
@@ -619,7 +611,7 @@ func (m *bpe) merge(s *scratch, symbols []symbol) []token {
 }
 
 // mergeHeap is merge by a heap of (rank, symbol index).
-func (m *bpe) mergeHeap(s *scratch, symbols []symbol) []token {
+func (m *bpe) mergeHeap(s *scratch, symbols []symbol) []part {
 	l := s.links[:0]
 	for i, sym := range symbols {
 		l = append(l, link{id: sym.id, prev: int32(i) - 1, next: int32(i) + 1})
@@ -679,11 +671,11 @@ func (m *bpe) mergeHeap(s *scratch, symbols []symbol) []token {
 		}
 	}
 	s.heap = h
-	out := s.tokens[:0]
+	out := s.parts[:0]
 	for i := int32(0); i != none; i = l[i].next {
-		out = append(out, token{l[i].id, i})
+		out = append(out, part{id: l[i].id, first: i})
 	}
-	s.tokens = out
+	s.parts = out
 	return out
 }
 

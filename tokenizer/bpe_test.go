@@ -19,14 +19,14 @@ func naiveMerge(m *bpe, ids []int32) []int32 {
 	for {
 		at, best := -1, uint32(noRank)
 		for i := range len(ids) - 1 {
-			if s := m.merges.slot(ids[i], ids[i+1]); s.rank < best {
-				at, best = i, s.rank
+			if rank, _ := m.merges.find(ids[i], ids[i+1]); rank < best {
+				at, best = i, rank
 			}
 		}
 		if at < 0 {
 			return ids
 		}
-		ids[at] = m.merges.slot(ids[at], ids[at+1]).to
+		_, ids[at] = m.merges.find(ids[at], ids[at+1])
 		ids = slices.Delete(ids, at+1, at+2)
 	}
 }
@@ -61,7 +61,7 @@ func TestMergesFollowTheDefinition(t *testing.T) {
 					merge(s, w, 0)
 					return slices.Clone(s.ids)
 				}
-				whole := func(merge func(*scratch, []symbol) []token) func(*scratch, string, int) {
+				whole := func(merge func(*scratch, []symbol) []part) func(*scratch, string, int) {
 					return func(s *scratch, w string, base int) {
 						r := symbolReader{m: m, w: w, unkAt: -1}
 						if s.symbols = r.read(s.symbols[:0], math.MaxInt); len(s.symbols) > 0 {
@@ -150,11 +150,11 @@ func TestPairTable(t *testing.T) {
 	require.Equal(t, len(want), table.n)
 	for a := range int32(300) {
 		for b := range int32(300) {
-			s := table.slot(a, b)
+			rank, to := table.find(a, b)
 			if i, ok := want[pair{a, b}]; ok {
-				require.Equal(t, i, s.to)
+				require.Equal(t, i, to)
 			} else {
-				require.Equal(t, uint32(noRank), s.rank)
+				require.Equal(t, uint32(noRank), rank)
 			}
 		}
 	}

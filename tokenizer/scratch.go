@@ -45,16 +45,15 @@ type scratch struct {
 	found   []piece
 	search  patternSearch
 	matches []match
-	parts   []part
+	parts   []part // that symbols became
 	links   []link
 	heap    rankHeap
 
 	symbols      []symbol // of a word, or of a window on it
-	tokens       []token  // that symbols became
 	before       []symbol // of the token before the window
 	joint        []symbol // before and the first token of the window
-	jointTokens  []token
-	merged       []symbol // what tokens came from
+	jointParts   []part
+	merged       []symbol // what parts came from
 	window       []symbol // of the window before: what it emitted
 	windowBefore []symbol // and before
 	joined       []symbol // the joint that was looked at last
@@ -82,6 +81,7 @@ var errLimit = errors.New("more tokens than the limit")
 // begin makes a scratch ready for a call.
 func (s *scratch) begin(ctx context.Context, limit int) {
 	s.ctx, s.limit, s.err, s.work = ctx, limit, nil, lookEvery
+	s.ids, s.spans = s.ids[:0], s.spans[:0]
 }
 
 // spent counts n bytes of work and reports whether the call has to end: a loop that
@@ -111,7 +111,10 @@ func (s *scratch) look() bool {
 // trim lets go of the call's values and of buffers that one very long text has made.
 func (s *scratch) trim() {
 	s.ctx = nil
-	s.ids, s.spans, s.cur, s.src = nil, nil, "", nil
+	s.cur, s.src = "", nil
+	if cap(s.ids) > keepEntries {
+		s.ids, s.spans = nil, nil
+	}
 	for i := range s.bufs {
 		if max(cap(s.bufs[i]), cap(s.altBufs[i])) > keepBytes {
 			s.bufs[i], s.altBufs[i] = nil, nil
@@ -129,7 +132,7 @@ func (s *scratch) trim() {
 	}
 	if max(cap(s.links), cap(s.heap), cap(s.parts), cap(s.symbols)) > keepEntries {
 		s.links, s.heap, s.parts, s.symbols = nil, nil, nil, nil
-		s.tokens, s.merged = nil, nil
+		s.merged, s.window = nil, nil
 	}
 }
 

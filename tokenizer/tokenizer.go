@@ -8,6 +8,7 @@ import (
 	"math"
 	"path"
 	"path/filepath"
+	"slices"
 	"sort"
 	"sync"
 
@@ -247,13 +248,18 @@ func (t *Tokenizer) encode(ctx context.Context, s *scratch, text string, limit i
 	// Where a token stands in the text must be known to tell whether it is data.
 	s.want = s.want || len(o.Data) > 0 && t.normFind != nil
 	s.begin(ctx, limit)
-	s.ids = make([]int32, 0, min(limit, len(text)/4+8, 1<<16)+1)
 	t.run(s, text, o)
 	s.look()
 	if s.err == errLimit {
 		return nil, nil, &TooLongError{Limit: limit, Bytes: len(text)}
 	}
-	return s.ids, s.spans, s.err
+	if s.err != nil {
+		return nil, nil, s.err
+	}
+	if cap(s.ids) > keepEntries { // trim lets go of them
+		return s.ids, s.spans, nil
+	}
+	return slices.Clone(s.ids), slices.Clone(s.spans), nil
 }
 
 // checkData checks that o.Data is what it has to be for a text of n bytes: hides
