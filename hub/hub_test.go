@@ -269,6 +269,7 @@ func TestPullLayout(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, p.Dir, dir)
 
+			assert.Zero(t, h.seen("bytes="), "nothing is asked for in part")
 			assert.True(t, h.tokens["hub:Bearer hf_secret"], "the hub gets the token")
 			assert.Equal(t, map[string]bool{"hub:Bearer hf_secret": true, "store:": true}, h.tokens, "nobody else gets it")
 
@@ -524,6 +525,138 @@ func keepPart(t *testing.T, h *fakeHub, c *Client, part []byte) {
 	require.NoError(t, os.WriteFile(blob+".incomplete", part, 0o666))
 }
 
+// A transfer that got somewhere counts as the first of the next tries.
+func TestTriesCountFromTheLastByte(t *testing.T) {
+	h := oneFile(t, 400_000)
+	data := h.files["model.safetensors"]
+	h.onStore = func(w http.ResponseWriter, r *http.Request, _ string) bool {
+		if r.Header.Get("Range") == "" {
+			w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+			w.Write(data[:200_000])
+		}
+		panic(http.ErrAbortHandler)
+	}
+	_, err := h.client().Pull(t.Context(), ref, PullOptions{})
+	require.ErrorContains(t, err, "(6 tries)")
+	assert.Equal(t, maxTries, h.seen("store"), "the one that moved and five more")
+}
+
+// TestRequests looks at what every request carries, and at how many redirects it
+// follows.
+func TestRequests(t *testing.T) {
+	var redirects atomic.Int32
+	var header atomic.Value
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header.Store(r.Header.Clone())
+		if redirects.Add(-1) >= 0 {
+			http.Redirect(w, r, r.URL.String(), http.StatusFound)
+		}
+	}))
+	t.Cleanup(server.Close)
+	c := &Client{Endpoint: server.URL}
+	ask := func(n int32) error {
+		redirects.Store(n)
+		resp, err := c.send(t.Context(), http.MethodGet, "/x", 0)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err
+	}
+	require.NoError(t, ask(10))
+	require.ErrorContains(t, ask(11), "more than 10 in a row")
+	got := header.Load().(http.Header)
+	assert.Equal(t, "lukv", got.Get("User-Agent"))
+	assert.Equal(t, "identity", got.Get("Accept-Encoding"), "lengths and ranges are those of the content")
+	assert.Empty(t, got.Get("Authorization"))
+	assert.Empty(t, got.Get("Range"))
+	c.UserAgent, c.Token = "mine/2", "hf_x"
+	require.NoError(t, ask(0))
+	got = header.Load().(http.Header)
+	assert.Equal(t, "mine/2", got.Get("User-Agent"))
+	assert.Equal(t, "Bearer hf_x", got.Get("Authorization"))
+
+	// A failure's text is cut, one that is not long stays as it is.
+	for n, want := range map[int]int{100: 100, 5000: 201} {
+		c.Transport = failing(strings.Repeat("x", n))
+		err := ask(0)
+		require.Error(t, err)
+		assert.Equal(t, want, strings.Count(err.Error(), "x")+strings.Count(err.Error(), "…"))
+	}
+}
+
+// failing is a transport that fails with this text.
+type failing string
+
+func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, errors.New(string(f)) }
+
+// TestLink says when a snapshot's file is left alone and when it is replaced.
+func TestLink(t *testing.T) {
+	c := &Client{CacheDir: t.TempDir()}
+	r := c.repo(ref)
+	hash := strings.Repeat("a", 64)
+	write := func(path, text string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o777))
+		os.Remove(path)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o666))
+	}
+	write(r.blob(hash), "four")
+	path := filepath.Join(r.snapshot(commit), "sub", "file")
+	content := func() string {
+		require.NoError(t, r.link(commit, "sub/file", hash))
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		return string(text)
+	}
+	assert.Equal(t, "four", content(), "nothing was there")
+	assert.True(t, isLink(path))
+	before, err := os.Lstat(path)
+	require.NoError(t, err)
+	assert.Equal(t, "four", content(), "the link was there")
+	after, err := os.Lstat(path)
+	require.NoError(t, err)
+	assert.True(t, os.SameFile(before, after), "and is left alone")
+
+	write(path, "copy")
+	assert.Equal(t, "copy", content(), "a copy of the right size, as systems without links have it")
+	assert.False(t, isLink(path))
+	write(path, "wrong size")
+	assert.Equal(t, "four", content())
+
+	write(filepath.Join(r.dir, "other"), "else")
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.Symlink(filepath.Join(r.dir, "other"), path))
+	assert.Equal(t, "four", content(), "a link to another content of the same size")
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.Mkdir(path, 0o777))
+	require.Error(t, r.link(commit, "sub/file", hash), "a folder is in the way")
+}
+
+func TestBlobNames(t *testing.T) {
+	for _, good := range []string{"0", "9", "a", "z", "A", "Z", "-", "_", strings.Repeat("x", 128)} {
+		assert.True(t, isBlobName(good), good)
+	}
+	for _, bad := range []string{"", "/", ":", "@", "[", "`", "{", ".", "a/b", "é", strings.Repeat("x", 129)} {
+		assert.False(t, isBlobName(bad), bad)
+	}
+}
+
+// TestListedSizes has entries whose own size is that of the pointer file, and blob
+// ids of both lengths.
+func TestListedSizes(t *testing.T) {
+	id40, id64 := strings.Repeat("b", 40), strings.Repeat("c", 64)
+	s, err := parseSnapshot([]byte(`{"sha":"` + commit + `","siblings":[
+		{"rfilename":"a","size":134,"blobId":"` + id40 + `","lfs":{"sha256":"` + id64 + `","size":5}},
+		{"rfilename":"b","size":6,"blobId":"` + id64 + `"},
+		{"rfilename":"c","size":0,"blobId":"` + id40 + `"},
+		{"rfilename":"d"}]}`))
+	require.NoError(t, err)
+	assert.Equal(t, []File{{"a", 5, id64}, {"b", 6, id64}, {"c", 0, id40}, {"d", -1, ""}}, s.Files)
+	for _, n := range []int{39, 41, 63, 65} {
+		_, err := parseSnapshot([]byte(`{"sha":"` + commit + `","siblings":[{"rfilename":"b","blobId":"` + strings.Repeat("c", n) + `"}]}`))
+		assert.ErrorContains(t, err, "expected 40 or 64 hexadecimal digits", "%d digits", n)
+	}
+}
+
 // A download that was complete when its process died is checked and named, even
 // where nobody says how long the file is.
 func TestCompletePart(t *testing.T) {
@@ -540,6 +673,7 @@ func TestCompletePart(t *testing.T) {
 						return false
 					}
 					w.Header().Set("X-Linked-Etag", strconv.Quote(h.hash(name)))
+					w.Header().Set("Content-Length", "7") // of the redirect, not of the file
 					http.Redirect(w, r, h.store.URL+"/signed/"+name, http.StatusFound)
 					return true
 				}
@@ -1051,6 +1185,8 @@ func TestEnvironment(t *testing.T) {
 		{"home", map[string]string{"HF_HOME": home}, Client{Endpoint: DefaultEndpoint, CacheDir: filepath.Join(home, "hub"), Token: "from-file"}},
 		{"all", map[string]string{"HF_HOME": home, "HF_HUB_CACHE": "~/elsewhere", "HF_ENDPOINT": "http://mirror:8080/x/", "HF_TOKEN": "mine", "HF_HUB_OFFLINE": "YES"},
 			Client{Endpoint: "http://mirror:8080/x", CacheDir: filepath.Join(userHome, "elsewhere"), Token: "mine", Offline: true}},
+		{"variables and blanks", map[string]string{"LUKV_TEST_PLACE": home, "HF_HUB_CACHE": "$LUKV_TEST_PLACE/cache", "HF_TOKEN": " mine ", "HF_ENDPOINT": " https://mirror "},
+			Client{Endpoint: "https://mirror", CacheDir: filepath.Join(home, "cache"), Token: "mine"}},
 		{"no token", map[string]string{"HF_HOME": home, "HF_TOKEN": "mine", "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"},
 			Client{Endpoint: DefaultEndpoint, CacheDir: filepath.Join(home, "hub")}},
 		{"token path", map[string]string{"HF_HOME": t.TempDir(), "HF_HUB_CACHE": home, "HF_TOKEN_PATH": filepath.Join(home, "token")},
