@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/lukv/lukv/internal/atomicfile"
 )
 
 // Find returns the folder of a cached model, given its name as ParseRef reads it,
@@ -109,19 +111,10 @@ func (r repo) writeRef(revision, commit string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
-	if err != nil {
+	return atomicfile.Write(path, 0o644, func(w io.Writer) error {
+		_, err := io.WriteString(w, commit)
 		return err
-	}
-	_, err = f.WriteString(commit)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
+	})
 }
 
 // link makes a snapshot's file out of a blob: a relative symbolic link, so that

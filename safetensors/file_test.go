@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -317,5 +318,38 @@ func BenchmarkOpen(b *testing.B) {
 			b.Fatal(err)
 		}
 		f.Close()
+	}
+}
+
+// All stops where its caller stops, for files and for checkpoints.
+func TestAllStops(t *testing.T) {
+	img := image(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},"c":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}`, 1, 2, 3)
+	c, err := ParseCheckpoint("x", img)
+	require.NoError(t, err)
+	for n := 1; n <= 3; n++ {
+		for what, all := range map[string]iter.Seq2[string, tensor.Tensor]{"checkpoint": c.All(), "file": c.Files()[0].All()} {
+			var names []string
+			for name := range all {
+				if names = append(names, name); len(names) == n {
+					break
+				}
+			}
+			assert.Equal(t, []string{"a", "b", "c"}[:n], names, what)
+		}
+	}
+}
+
+// A surrogate at the end of a string, or before what only looks like another one.
+func TestLoneSurrogates(t *testing.T) {
+	for _, name := range []string{`\ud800`, `\ud800x`, `\ud800u`, `\ud800\n`, `\ud800xu`, `\ud800\u0041`, `\ud800\ud800`} {
+		text := `{"` + name + `":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`
+		var want map[string]json.RawMessage
+		require.NoError(t, json.Unmarshal([]byte(text), &want))
+		f, err := Parse("x", image(text, 7))
+		require.NoError(t, err, name)
+		for expected := range want {
+			_, ok := f.Tensor(expected)
+			assert.True(t, ok, "%s: expected %q", name, expected)
+		}
 	}
 }

@@ -5,17 +5,15 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -176,56 +174,16 @@ func appendString(h []byte, s string) ([]byte, error) {
 // under its name only when it is complete and on disk, replacing an older one;
 // on failure nothing is left behind and an older file stays. Tensors may be
 // views of the older file's mapping.
-func WriteFile(path string, tensors []Named, metadata map[string]string) (err error) {
-	// A sibling, as a rename is atomic only within a file system; the usual
-	// permissions, which os.CreateTemp would not give.
-	var f *os.File
-	for try := 0; ; try++ {
-		temp := fmt.Sprintf("%s.%d-%d.tmp", path, os.Getpid(), try)
-		f, err = os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-		if err == nil {
-			break
+func WriteFile(path string, tensors []Named, metadata map[string]string) error {
+	err := atomicfile.Write(path, 0o666, func(out io.Writer) error {
+		w := bufio.NewWriterSize(out, 1<<20)
+		if err := Write(w, tensors, metadata); err != nil {
+			return err
 		}
-		if !errors.Is(err, os.ErrExist) || try == 1000 {
-			return fmt.Errorf("write file %q: %w", path, err)
-		}
+		return w.Flush()
+	})
+	if err != nil {
+		return fmt.Errorf("write file %q: %w", path, err)
 	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("write file %q: %w", path, err)
-			err = errors.Join(err, removeTemp(f))
-		}
-	}()
-	w := bufio.NewWriterSize(f, 1<<20)
-	if err := Write(w, tensors, metadata); err != nil {
-		return err
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	syncFolder(filepath.Dir(path))
 	return nil
-}
-
-func removeTemp(f *os.File) error {
-	f.Close() // it may be closed already, and its contents are given up anyway
-	return os.Remove(f.Name())
-}
-
-// syncFolder makes a rename durable where folders can be synced; elsewhere the
-// file is complete all the same.
-func syncFolder(dir string) {
-	if d, err := os.Open(dir); err == nil {
-		_ = d.Sync()
-		d.Close()
-	}
 }
