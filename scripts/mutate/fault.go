@@ -192,11 +192,11 @@ func readEquivalents(name string) (map[string]bool, error) {
 		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		key, reason, ok := strings.Cut(line, " // ")
-		if !ok || reason == "" {
+		at := strings.LastIndex(line, " // ") // a line of code may have a comment, too
+		if at < 0 {
 			return nil, fmt.Errorf("%s: line %d has no reason behind \" // \"", name, i+1)
 		}
-		known[key] = true
+		known[line[:at]] = true
 	}
 	return known, nil
 }
