@@ -239,6 +239,7 @@ type DecodeLayer struct {
 	post, pre           *QueryWindow // nil if not needed
 	sums                *ColumnSums  // nil if not needed
 	recorded            int          // rows of the current pass
+	before              decodeState  // see Begin
 
 	stats  *QueryStats // scratch
 	kept   [][]int32   // scratch handed out by After
@@ -275,18 +276,93 @@ func (d *Decoding) NewLayer(heads, kvHeads, headDim int) *DecodeLayer {
 // none. The caller adds every query row to it, those of the prefill included.
 func (s *DecodeLayer) Sums() *ColumnSums { return s.sums }
 
-// Record takes n query rows of the current pass, the first at position pos:
-// row i after RoPE at post[i*stride:], before RoPE at pre[i*stride:], [H*D]
-// each. Whichever the metric does not need may be nil. Rows are copied.
-func (s *DecodeLayer) Record(pos int, post, pre []float32, n, stride int) {
-	s.recorded += n
-	room := s.d.buffer() + s.recorded
+// decodeState is what a pass changes of a DecodeLayer.
+type decodeState struct {
+	passes, recorded int
+	post, pre        windowState
+	sums             [][]float64 // [K][T], copies
+	seen             [][]int64
+}
+
+// windowState is what a pass changes of a QueryWindow: which rows it holds, or,
+// where rows may be overwritten, a copy of it.
+type windowState struct {
+	start, n int
+	copy     *QueryWindow
+}
+
+func stateOf(w *QueryWindow, tokens int) (s windowState) {
+	if w != nil {
+		if s.start, s.n = w.start, w.n; tokens > 1 {
+			s.copy = w.Clone()
+		}
+	}
+	return s
+}
+
+func (s windowState) restore(w *QueryWindow) {
+	switch {
+	case w == nil:
+	case s.copy != nil:
+		*w = *s.copy
+	default:
+		w.start, w.n = s.start, s.n
+	}
+}
+
+// Begin remembers the state of the layer before a pass of n tokens, so that
+// Rollback can go back to it. Once its memory has grown, it allocates nothing
+// for a single token.
+func (s *DecodeLayer) Begin(n int) {
+	if n == 1 {
+		s.reserve(1)
+	}
+	s.before.passes, s.before.recorded = s.passes, s.recorded
+	s.before.post, s.before.pre = stateOf(s.post, n), stateOf(s.pre, n)
+	if s.sums == nil {
+		return
+	}
+	if s.before.sums == nil {
+		s.before.sums, s.before.seen = make([][]float64, s.kvHeads), make([][]int64, s.kvHeads)
+	}
+	for h := range s.kvHeads {
+		s.before.sums[h] = append(s.before.sums[h][:0], s.sums.sum[h]...)
+		s.before.seen[h] = append(s.before.seen[h][:0], s.sums.seen[h]...)
+	}
+}
+
+// Rollback takes back what happened since Begin.
+func (s *DecodeLayer) Rollback() {
+	s.passes, s.recorded = s.before.passes, s.before.recorded
+	s.before.post.restore(s.post)
+	s.before.pre.restore(s.pre)
+	if s.sums == nil {
+		return
+	}
+	for h := range s.kvHeads {
+		s.sums.sum[h] = append(s.sums.sum[h][:0], s.before.sums[h]...)
+		s.sums.seen[h] = append(s.sums.seen[h][:0], s.before.seen[h]...)
+	}
+}
+
+// reserve makes room for n more rows of the current pass. A window has room for
+// one row more than a metric reads, so that a single token overwrites none.
+func (s *DecodeLayer) reserve(n int) {
+	room := s.d.buffer() + s.recorded + n
 	if s.post != nil {
-		s.post.Reserve(min(room, s.needs.Window)) // older rows would never be read
+		s.post.Reserve(min(room, s.needs.Window+1))
 	}
 	if s.pre != nil {
 		s.pre.Reserve(room)
 	}
+}
+
+// Record takes n query rows of the current pass, the first at position pos:
+// row i after RoPE at post[i*stride:], before RoPE at pre[i*stride:], [H*D]
+// each. Whichever the metric does not need may be nil. Rows are copied.
+func (s *DecodeLayer) Record(pos int, post, pre []float32, n, stride int) {
+	s.reserve(n)
+	s.recorded += n
 	for i := range n {
 		if s.post != nil {
 			s.post.Append(pos+i, post[i*stride:])
@@ -307,6 +383,9 @@ func (s *DecodeLayer) Record(pos int, post, pre []float32, n, stride int) {
 func (s *DecodeLayer) After(ctx context.Context, l *Layer, n int, prefill bool, budgets DecodeBudgets) ([][]int32, error) {
 	recorded := s.recorded
 	s.recorded = 0
+	if s.post != nil {
+		s.post.Trim(s.needs.Window)
+	}
 	if prefill && !s.d.every {
 		s.forget()
 		return nil, nil
@@ -462,7 +541,7 @@ func (s *DecodeLayer) Rewind(lens []int, pos int) {
 func (s *DecodeLayer) Clone() *DecodeLayer {
 	c := *s
 	c.kept, c.lens, c.scores, c.stats = make([][]int32, s.kvHeads), make([]int, s.kvHeads), make(Scores, s.kvHeads), nil
-	c.tova = nil
+	c.tova, c.before = nil, decodeState{}
 	if s.post != nil {
 		c.post = s.post.Clone()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/lukv/lukv/lukv"
 )
@@ -16,6 +17,7 @@ type compression struct {
 	plan   *lukv.Compiled      // shared by forks
 	decode []*lukv.DecodeLayer // nil unless the cache is compressed while decoding
 	watch  watcher             // of decode passes
+	kept   [][][]int32         // [L] what a pass leaves of the heads, nil: everything
 
 	renumber bool // StreamingLLM's rerotate: positions become slots after the cut
 }
@@ -77,6 +79,9 @@ func (s *Session) Notes() []string { return s.notes }
 
 // reset forgets the decode state.
 func (c *compression) reset() {
+	if c == nil {
+		return
+	}
 	if c.plan.Decoding() == nil {
 		return
 	}
@@ -149,37 +154,78 @@ func (c *compression) rewind(s *Session, pos int) {
 	}
 }
 
-// afterPass cuts the cache while decoding, where the schedule says so.
-func (c *compression) afterPass(ctx context.Context, s *Session, n int, prefill bool) error {
+// beforePass remembers the decode state before a pass of n tokens, to which
+// rollback returns when the pass fails.
+func (c *compression) beforePass(n int) {
+	if c == nil {
+		return
+	}
+	for _, l := range c.decode {
+		if l != nil {
+			l.Begin(n)
+		}
+	}
+}
+
+func (c *compression) rollback() {
+	if c == nil {
+		return
+	}
+	for _, l := range c.decode {
+		if l != nil {
+			l.Rollback()
+		}
+	}
+}
+
+// afterPass decides what a pass of n tokens that ends before position next
+// leaves of the cache, where the schedule of compressing while decoding says so.
+// The cache stays as it is until [compression.cut].
+func (c *compression) afterPass(ctx context.Context, s *Session, n, next int, prefill bool) error {
 	if c == nil || c.decode == nil {
 		return nil
 	}
+	c.kept = slices.Grow(c.kept[:0], len(c.decode))[:len(c.decode)]
+	clear(c.kept)
 	for at, l := range c.decode {
 		if l == nil {
 			continue
 		}
-		kept, err := l.After(ctx, s.layerView(at), n, prefill, c.plan.DecodeBudgets())
+		kept, err := l.After(ctx, s.layerView(at, next), n, prefill, c.plan.DecodeBudgets())
 		if err == nil {
 			err = s.cache.Err()
 		}
 		if err != nil {
 			return fmt.Errorf("layer %d: %w", at, err)
 		}
+		c.kept[at] = kept
+	}
+	return nil
+}
+
+// cut evicts what afterPass decided.
+func (c *compression) cut(s *Session) error {
+	if c == nil {
+		return nil
+	}
+	for at, kept := range c.kept {
 		if kept == nil {
 			continue
 		}
-		for h, slots := range kept {
-			if err := s.cache.Keep(at, h, slots); err != nil {
+		for h, entries := range kept {
+			if err := s.cache.Keep(at, h, entries); err != nil {
 				return fmt.Errorf("compress layer %d while decoding: %w", at, err)
 			}
 		}
 		s.stats.Cuts++
 	}
+	c.kept = c.kept[:0]
 	return nil
 }
 
-// layerView describes a layer of the cache to the metrics.
-func (s *Session) layerView(at int) *lukv.Layer {
+// layerView describes a layer of the cache to the metrics; next is the position
+// of the next token.
+func (s *Session) layerView(at, next int) *lukv.Layer {
 	m, cfg := s.m, s.m.cfg
 	l := &lukv.Layer{
 		Index: at, Heads: cfg.Heads, KVHeads: cfg.KVHeads, HeadDim: cfg.HeadDim,
@@ -189,8 +235,8 @@ func (s *Session) layerView(at int) *lukv.Layer {
 			return s.cache.Values(at, h, lo, hi, dst)
 		},
 		Positions:    func(h int) []int32 { return s.cache.Positions(at, h, nil) },
-		NextPosition: s.pos,
-		InvFreq:      m.rope.invFreq(s.pos), RopeScale: m.rope.attentionFactor(),
+		NextPosition: next,
+		InvFreq:      m.rope.invFreq(next), RopeScale: m.rope.attentionFactor(),
 		CPU: m.cpu, Parallel: m.parallel,
 	}
 	ragged := false

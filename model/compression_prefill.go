@@ -100,9 +100,7 @@ func (j *prefillJob) layerDone(ctx context.Context, at int) error {
 		return nil
 	}
 	start := time.Now()
-	view := j.s.layerView(at)
-	view.NextPosition = j.T
-	view.InvFreq = j.s.m.rope.invFreq(j.T)
+	view := j.s.layerView(at, j.T)
 	scores, budgets, err := j.score(ctx, view)
 	j.s.stats.ScoreTime += time.Since(start)
 	if err != nil {
@@ -196,9 +194,9 @@ func (j *prefillJob) finish(ctx context.Context) error {
 }
 
 // renumber gives the entries that are left the positions 0, 1, …, rotating
-// their keys accordingly, and continues the sequence behind them (spec §3.8,
-// option rerotate).
-func (s *Session) renumber() error {
+// their keys accordingly, and returns the position behind them, where the
+// sequence continues (spec §3.8, option rerotate). next is what it was.
+func (s *Session) renumber(next int) (int, error) {
 	c := s.m.cfg
 	var keys, values []float32
 	n := s.cache.Len(0, 0)
@@ -210,22 +208,20 @@ func (s *Session) renumber() error {
 		for h := range c.KVHeads {
 			pos := s.cache.Positions(at, h, nil)
 			if len(pos) != n {
-				return fmt.Errorf("renumber positions: layer %d head %d holds %d entries, head 0 of layer 0 holds %d", at, h, len(pos), n)
+				return 0, fmt.Errorf("renumber positions: layer %d head %d holds %d entries, head 0 of layer 0 holds %d", at, h, len(pos), n)
 			}
 			keys = s.cache.Keys(at, h, 0, n, keys)
 			values = s.cache.Values(at, h, 0, n, values)
-			if err := lukv.Rerotate(keys[:n*c.HeadDim], pos, s.m.rope.invFreq(s.pos)); err != nil {
-				return fmt.Errorf("renumber positions of layer %d head %d: %w", at, h, err)
+			if err := lukv.Rerotate(keys[:n*c.HeadDim], pos, s.m.rope.invFreq(next)); err != nil {
+				return 0, fmt.Errorf("renumber positions of layer %d head %d: %w", at, h, err)
 			}
 			if err := s.cache.Keep(at, h, nil); err != nil {
-				return fmt.Errorf("renumber positions of layer %d head %d: %w", at, h, err)
+				return 0, fmt.Errorf("renumber positions of layer %d head %d: %w", at, h, err)
 			}
 			if err := s.cache.Append(at, h, fresh, keys, values, c.HeadDim); err != nil {
-				return fmt.Errorf("renumber positions of layer %d head %d: %w", at, h, err)
+				return 0, fmt.Errorf("renumber positions of layer %d head %d: %w", at, h, err)
 			}
 		}
 	}
-	s.renumbered = true
-	s.pos = n
-	return nil
+	return n, nil
 }

@@ -58,10 +58,12 @@
 // # Lifetime and concurrency
 //
 // A Model is safe for concurrent use and outlives its sessions' computations:
-// Close waits for them. A Session belongs to one goroutine at a time; sessions
+// Close waits for them. A Session belongs to one goroutine at a time, which is
+// checked (ErrBusy); its Close cancels a call in progress and waits for it. Sessions
 // run concurrently and share the model's workers. Both are closed by the caller,
 // twice if need be. A session that is not closed leaks its cache, which lies
-// outside the Go heap. Long calls take a context; after a cancelled one the
-// session stands at its last completed token and can be used again. Decoding
+// outside the Go heap. Long calls take a context; after a cancelled one, or a
+// callback that panicked, the session stands at its last completed token and can
+// be used again: a call that failed has changed nothing beyond that. Decoding
 // allocates nothing on the Go heap per token in steady state.
 package model

@@ -7,6 +7,10 @@ var (
 	// ErrClosed is returned by every use of a closed model or session.
 	ErrClosed = errors.New("closed")
 
+	// ErrBusy is returned where a session is used while another call of it is in
+	// progress: it belongs to one goroutine at a time. Nothing has happened.
+	ErrBusy = errors.New("in use by another call")
+
 	// ErrContextFull says that tokens would not fit into the session's context.
 	// The session is unchanged: shorten the input, or truncate the session.
 	ErrContextFull = errors.New("context full")

@@ -182,12 +182,16 @@ func (p *pass) watchContext(ctx context.Context) (release func()) {
 	}
 }
 
-// interrupted returns the context's error if the pass was stopped.
+// interrupted returns why the pass was stopped, nil if it was not: because its
+// context is done, or its session was closed.
 func (p *pass) interrupted(ctx context.Context) error {
-	if p.stop.Load() {
-		return context.Cause(ctx)
+	if !p.stop.Load() {
+		return nil
 	}
-	return nil
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return errSessionClosed
 }
 
 // reset empties the run for the next chunk.

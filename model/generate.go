@@ -48,7 +48,6 @@ func (s *Session) FinishReason() FinishReason { return s.finish }
 // Generation allocates nothing per token in steady state.
 func (s *Session) Generate(ctx context.Context, o Sampling) iter.Seq2[Token, error] {
 	return func(yield func(Token, error) bool) {
-		s.finish = FinishError
 		if err := s.generate(ctx, o, yield); err != nil {
 			yield(Token{}, fmt.Errorf("generate: %w", err))
 		}
@@ -56,6 +55,35 @@ func (s *Session) Generate(ctx context.Context, o Sampling) iter.Seq2[Token, err
 }
 
 func (s *Session) generate(ctx context.Context, o Sampling, yield func(Token, error) bool) error {
+	if err := s.startGenerating(ctx, &o); err != nil {
+		return err
+	}
+	for n := 0; ; n++ {
+		// Between tokens the session is free: what the caller does with a token may
+		// use it, or close it.
+		t, over, err := s.generateOne(ctx, &o, n)
+		switch {
+		case err != nil:
+			return err
+		case over != FinishNone:
+			if s.finish = over; over == FinishStop && o.YieldEnd {
+				yield(t, nil)
+			}
+			return nil
+		case !yield(t, nil):
+			s.finish = FinishBreak
+			return nil
+		}
+	}
+}
+
+// startGenerating prepares a generation.
+func (s *Session) startGenerating(ctx context.Context, o *Sampling) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.leave()
+	s.finish = FinishError
 	if err := s.ready(); err != nil {
 		return err
 	}
@@ -71,37 +99,48 @@ func (s *Session) generate(ctx context.Context, o Sampling, yield func(Token, er
 	if s.sampler == nil {
 		s.sampler = &Sampler{cpu: s.m.cpu, vocab: s.m.cfg.Vocab}
 	}
-	if err := s.sampler.begin(o, 0); err != nil {
+	if err := s.sampler.begin(*o, 0); err != nil {
 		return err
 	}
 	s.sampler.Start(s.tokens)
-	for n := 0; ; n++ {
-		if o.MaxTokens > 0 && n == o.MaxTokens || s.pos+len(s.pending) >= s.opts.MaxTokens {
-			s.finish = FinishLength
-			return nil
-		}
-		if err := s.feedPending(ctx); err != nil {
-			return err
-		}
-		id, err := s.sampler.Next(s.logits, nil)
-		if err != nil {
-			return err
-		}
-		s.sampler.Accept(id)
-		if s.m.ends(id, &o) {
-			s.finish = FinishStop
-			if o.YieldEnd {
-				yield(s.sampler.Describe(s.logits, id), nil)
-			}
-			return nil
-		}
-		t := s.sampler.Describe(s.logits, id)
-		s.pending = append(s.pending, id)
-		if !yield(t, nil) {
-			s.finish = FinishBreak
-			return nil
-		}
+	s.generated = s.pos // nothing is pending
+	return nil
+}
+
+// generateOne returns the n-th token of a generation, or why it is over, with the
+// token that ended it if one did.
+func (s *Session) generateOne(ctx context.Context, o *Sampling, n int) (t Token, over FinishReason, err error) {
+	if err := s.enter(); err != nil {
+		return t, over, err
 	}
+	defer s.leave()
+	if err := s.ready(); err != nil {
+		return t, over, err
+	}
+	if s.pos+len(s.pending) != s.generated {
+		return t, over, fmt.Errorf("%w: the session was changed while it generated", ErrBusy)
+	}
+	if o.MaxTokens > 0 && n == o.MaxTokens || s.generated >= s.opts.MaxTokens {
+		return t, FinishLength, nil
+	}
+	if err := s.feedPending(ctx); err != nil {
+		return t, over, err
+	}
+	id, err := s.sampler.Next(s.logits, nil)
+	if err != nil {
+		return t, over, err
+	}
+	s.sampler.Accept(id)
+	if s.m.ends(id, o) {
+		over = FinishStop
+		if !o.YieldEnd {
+			return t, over, nil
+		}
+	} else {
+		s.pending = append(s.pending, id)
+		s.generated++
+	}
+	return s.sampler.Describe(s.logits, id), over, nil
 }
 
 // ends reports whether a token ends a generation.
@@ -114,5 +153,5 @@ func (s *Session) feedPending(ctx context.Context) error {
 	if len(s.pending) == 0 {
 		return nil
 	}
-	return s.Append(ctx, s.pending[0])
+	return s.append(ctx, s.pending[0])
 }

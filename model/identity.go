@@ -12,7 +12,7 @@ import (
 // configuration and of every tensor's name, type, shape and a sample of its bytes,
 // made when it is first asked for. It is empty if that is after Close.
 func (m *Model) ID() string {
-	if m.acquire() != nil {
+	if m.hold() != nil {
 		return ""
 	}
 	defer m.release()

@@ -43,9 +43,7 @@ type Model struct {
 	acc  *accelerator // nil without a device
 	runs runList
 
-	// use is held for reading while weights are read, for writing by Close.
-	use    sync.RWMutex
-	closed bool
+	use users // of the weights
 
 	tokOnce sync.Once
 	tok     *tokenizer.Tokenizer
@@ -212,16 +210,14 @@ func (m *Model) Tokenizer() (*tokenizer.Tokenizer, error) {
 	return m.tok, m.tokErr
 }
 
-// Close releases the weights. It waits for computations in progress; sessions
-// that are still open return ErrClosed afterwards and are closed as usual.
-// Closing twice is fine.
+// Close releases the weights. It waits for computations in progress, whose
+// callbacks may still use the model, and must not be called from one; sessions that
+// are still open return ErrClosed afterwards and are closed as usual. Closing
+// twice is fine.
 func (m *Model) Close() error {
-	m.use.Lock()
-	defer m.use.Unlock()
-	if m.closed {
+	if !m.use.close() {
 		return nil
 	}
-	m.closed = true
 	m.pool.Close()
 	m.runs.close()
 	var err error
@@ -231,14 +227,55 @@ func (m *Model) Close() error {
 	return errors.Join(err, m.weights.Close())
 }
 
-// acquire guards a computation against Close; release ends it.
-func (m *Model) acquire() error {
-	m.use.RLock()
-	if m.closed {
-		m.use.RUnlock()
+// acquire guards a computation against Close; release ends it. It is refused as
+// soon as Close waits.
+func (m *Model) acquire() error { return m.use.begin(false) }
+
+// hold is acquire for what takes no time. While Close waits for others, it is
+// not refused: these may need it.
+func (m *Model) hold() error { return m.use.begin(true) }
+
+func (m *Model) release() { m.use.end() }
+
+// users counts who uses a model.
+type users struct {
+	mu      sync.Mutex
+	n       int
+	closing bool
+	none    chan struct{} // closed when nobody is left; nil before Close
+}
+
+func (u *users) begin(short bool) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closing && !(short && u.n > 0) {
 		return fmt.Errorf("model: %w", ErrClosed)
 	}
+	u.n++
 	return nil
 }
 
-func (m *Model) release() { m.use.RUnlock() }
+func (u *users) end() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.n--; u.n == 0 && u.closing {
+		close(u.none)
+	}
+}
+
+// close lets nobody in any more and waits until all are out. It returns true for
+// the first caller only; others return when nobody uses the model.
+func (u *users) close() bool {
+	u.mu.Lock()
+	first := !u.closing
+	if first {
+		u.closing, u.none = true, make(chan struct{})
+		if u.n == 0 {
+			close(u.none)
+		}
+	}
+	none := u.none
+	u.mu.Unlock()
+	<-none
+	return first
+}

@@ -58,10 +58,16 @@ func (m *Model) Observe(ctx context.Context, tokens []int32, o SessionOptions, m
 		return nil, fmt.Errorf("observe: %w", err)
 	}
 	ob.s = s
+	done := false
+	defer func() {
+		if !done { // or a callback panics
+			ob.Close()
+		}
+	}()
 	if err := s.observe(ctx, ob); err != nil {
-		ob.Close()
 		return nil, fmt.Errorf("observe: %w", err)
 	}
+	done = true
 	return ob, nil
 }
 
@@ -157,7 +163,7 @@ func (ob *Observation) score(ctx context.Context, metric lukv.Metric, l *lukv.La
 
 // layer describes a layer of the full cache to the metrics.
 func (ob *Observation) layer(at int) *lukv.Layer {
-	l := ob.s.layerView(at)
+	l := ob.s.layerView(at, ob.s.pos)
 	if w := ob.layers[at]; w != nil {
 		l.Queries, l.Stats, l.Sums = w.window, w.stats, w.sums
 	}
@@ -208,7 +214,11 @@ func (ob *Observation) compress(ctx context.Context, s *Session) error {
 		return err
 	}
 	if s.comp.renumber {
-		return s.renumber()
+		next, err := s.renumber(s.pos)
+		if err != nil {
+			return err
+		}
+		s.pos, s.renumbered = next, true
 	}
 	return nil
 }

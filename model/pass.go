@@ -45,6 +45,16 @@ func (m *Model) Pass(ctx context.Context, parts []Part) error {
 	if len(parts) == 0 {
 		return nil
 	}
+	for i := range parts {
+		if parts[i].Session == nil {
+			return fmt.Errorf("pass: %w", &PartError{i, errors.New("no session")})
+		}
+	}
+	session := func(i int) *Session { return parts[i].Session }
+	if at, err := enterAll(len(parts), session); err != nil {
+		return fmt.Errorf("pass: %w", &PartError{at, err})
+	}
+	defer leaveAll(len(parts), session)
 	start := time.Now()
 	if err := m.passParts(ctx, parts); err != nil {
 		return fmt.Errorf("pass: %w", err)
@@ -115,7 +125,7 @@ func (m *Model) takes(s *Session, token int32) error {
 func (m *Model) takesPiece(p Part) error {
 	f := p.Prefill
 	switch {
-	case p.Session == nil || p.Session.m != m:
+	case p.Session.m != m:
 		return errors.New("it belongs to another model")
 	case p.Session.prefilling != f:
 		return fmt.Errorf("prefill: %w", errPrefillOver)
@@ -158,10 +168,31 @@ func (m *Model) runParts(ctx context.Context, n int, at func(i int) part) error 
 	for i := range n {
 		r.parts = append(r.parts, at(i))
 	}
-	if err := r.compute(ctx); err != nil {
+	return r.computeAndCommit(ctx)
+}
+
+// computeAndCommit runs the parts of a run. If they fail, with a panic of a
+// callback, too, nothing of them stays.
+func (r *run) computeAndCommit(ctx context.Context) error {
+	beforeParts(r.parts)
+	done := false
+	defer func() {
+		if !done {
+			undoParts(nil, r.parts)
+		}
+	}()
+	if len(r.parts) == 1 {
+		r.parts[0].s.computes(&r.pass)
+		defer r.parts[0].s.computes(nil)
+	}
+	err := r.compute(ctx)
+	if err == nil {
+		err = r.settle(ctx)
+	}
+	if done = true; err != nil {
 		return undoParts(err, r.parts)
 	}
-	return r.commit(ctx)
+	return r.commit()
 }
 
 // runUnlike runs parts of sessions whose caches have different kinds of pages on a
@@ -174,6 +205,7 @@ func (m *Model) runUnlike(ctx context.Context, n int, at func(i int) part) error
 		all = append(all, p)
 		groups[p.s.page()] = append(groups[p.s.page()], p)
 	}
+	beforeParts(all)
 	var runs []*run
 	defer func() {
 		for _, r := range runs {
@@ -191,21 +223,33 @@ func (m *Model) runUnlike(ctx context.Context, n int, at func(i int) part) error
 		}
 		runs = append(runs, r)
 		r.parts = append(r.parts, parts...)
-		if err := r.compute(ctx); err != nil {
+		err = r.compute(ctx)
+		if err == nil {
+			err = r.settle(ctx)
+		}
+		if err != nil {
 			return undoParts(err, all)
 		}
 	}
 	var err error
 	for _, r := range runs {
-		err = errors.Join(err, r.commit(ctx))
+		err = errors.Join(err, r.commit())
 	}
 	return err
+}
+
+// beforeParts remembers what undoParts returns to.
+func beforeParts(parts []part) {
+	for i := range parts {
+		parts[i].s.comp.beforePass(parts[i].n)
+	}
 }
 
 // undoParts takes the entries of a pass that failed back.
 func undoParts(err error, parts []part) error {
 	for i := range parts {
-		err = parts[i].s.undo(err, parts[i].s.pos)
+		s := parts[i].s
+		err = s.undo(err, s.pos, s.comp.rollback)
 	}
 	return err
 }
@@ -294,8 +338,27 @@ func (r *run) emitEach(ctx context.Context) error {
 	return nil
 }
 
+// settle decides what the compression while decoding evicts, the last that can
+// fail for reasons of its own.
+func (r *run) settle(ctx context.Context) error {
+	for i := range r.parts {
+		p := &r.parts[i]
+		var err error
+		switch {
+		case p.f == nil:
+			err = p.s.comp.afterPass(ctx, p.s, 1, p.s.pos+1, false)
+		case p.last():
+			err = p.s.comp.afterPass(ctx, p.s, len(p.f.tokens), p.f.end(), p.f.first())
+		}
+		if err != nil {
+			return &PartError{i, err}
+		}
+	}
+	return nil
+}
+
 // commit makes what compute did part of the sessions.
-func (r *run) commit(ctx context.Context) error {
+func (r *run) commit() error {
 	var errs error
 	logits := r.batch
 	for i := range r.parts {
@@ -313,18 +376,11 @@ func (r *run) commit(ctx context.Context) error {
 				s.cache.DropBefore(at, int32(s.pos-win+1))
 			}
 		}
-		var err error
-		switch {
-		case p.f == nil:
-			err = s.comp.afterPass(ctx, s, 1, false)
-		case p.last():
-			p.f.complete = true
-			err = s.comp.afterPass(ctx, s, len(p.f.tokens), p.f.first())
-		}
 		if p.f != nil {
+			p.f.complete = p.last()
 			p.f.fed += p.n
 		}
-		if err != nil {
+		if err := s.comp.cut(s); err != nil {
 			errs = errors.Join(errs, &PartError{i, err})
 		}
 	}

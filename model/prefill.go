@@ -32,13 +32,19 @@ func (s *Session) feed(ctx context.Context, tokens []int32, each func(i int, log
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("prefill: %w", err)
 	}
-	p, err := s.StartPrefill(tokens, each)
+	if err := s.enter(); err != nil {
+		return fmt.Errorf("prefill: %w", err)
+	}
+	defer s.leave()
+	p, err := s.startPrefill(tokens, each)
 	if err != nil {
 		return err
 	}
-	defer p.Close()
+	defer p.close()
+	ctx, cancel := s.cancellable(ctx)
+	defer cancel(nil)
 	for !p.Done() {
-		if err := p.Advance(ctx, s.opts.ChunkTokens); err != nil {
+		if err := p.advance(ctx, s.opts.ChunkTokens); err != nil {
 			return err
 		}
 	}
@@ -58,6 +64,14 @@ type Prefilling struct {
 // StartPrefill begins to feed tokens, to which nothing happens yet. each, which may
 // be nil, is that of [Session.PrefillEach]. The caller closes the result.
 func (s *Session) StartPrefill(tokens []int32, each func(i int, logits []float32) error) (*Prefilling, error) {
+	if err := s.enter(); err != nil {
+		return nil, fmt.Errorf("prefill: %w", err)
+	}
+	defer s.leave()
+	return s.startPrefill(tokens, each)
+}
+
+func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32) error) (*Prefilling, error) {
 	if err := s.ready(); err != nil {
 		return nil, fmt.Errorf("prefill: %w", err)
 	}
@@ -100,11 +114,22 @@ func (p *Prefilling) Layered() bool { return p.f.job != nil }
 // prefill is over; the session stands at its last completed token: the end of the
 // last chunk, or where it stood before, if the prompt was to be compressed.
 func (p *Prefilling) Advance(ctx context.Context, n int) error {
+	s := p.s
+	if err := s.enter(); err != nil {
+		return fmt.Errorf("prefill: %w", err)
+	}
+	defer s.leave()
+	ctx, cancel := s.cancellable(ctx)
+	defer cancel(nil)
+	return p.advance(ctx, n)
+}
+
+func (p *Prefilling) advance(ctx context.Context, n int) error {
 	if p.over {
 		return fmt.Errorf("prefill: %w", errPrefillOver)
 	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("prefill: %w", err)
+	if ctx.Err() != nil {
+		return fmt.Errorf("prefill: %w", context.Cause(ctx))
 	}
 	s := p.s
 	if err := s.m.acquire(); err != nil {
@@ -137,6 +162,9 @@ func (p *Prefilling) settle(err error) {
 
 func (p *Prefilling) end() {
 	p.over = true
+	if p.s.pos == p.f.start && !p.f.complete { // nothing has happened
+		p.s.hasLogits = p.f.had
+	}
 	p.f.release()
 	p.s.prefilling = nil
 }
@@ -144,6 +172,17 @@ func (p *Prefilling) end() {
 // Close ends a prefill. One that is not done leaves the session as an error of
 // Advance does. Closing twice is fine.
 func (p *Prefilling) Close() error {
+	if err := p.s.enter(); err != nil {
+		if errors.Is(err, ErrClosed) { // with the session
+			return nil
+		}
+		return fmt.Errorf("close a prefill: %w", err)
+	}
+	defer p.s.leave()
+	return p.close()
+}
+
+func (p *Prefilling) close() error {
 	if p.over {
 		return nil
 	}
@@ -164,10 +203,7 @@ func (m *Model) advance(ctx context.Context, p *Prefilling, n int) error {
 	}
 	defer m.runs.put(r)
 	r.parts = append(r.parts[:0], part{s: p.s, f: &p.f, n: n})
-	if err := r.compute(ctx); err != nil {
-		return undoParts(err, r.parts)
-	}
-	return r.commit(ctx)
+	return r.computeAndCommit(ctx)
 }
 
 // feeding is one prefill in progress.
@@ -181,8 +217,9 @@ type feeding struct {
 	// by layer over the whole prompt instead of chunk by chunk.
 	job layerJob
 
-	start    int // position of the first token
-	work     int // token-layers done, for progress
+	start    int  // position of the first token
+	had      bool // logits before
+	work     int  // token-layers done, for progress
 	complete bool
 
 	fed   int      // tokens fed, chunk by chunk
@@ -217,7 +254,7 @@ func (f *feeding) begin() {
 	if f.job == nil {
 		f.watch = s.comp.watchDecode(s, f.first())
 	}
-	s.hasLogits = false
+	f.had, s.hasLogits = s.hasLogits, false
 }
 
 // first reports whether this is the session's first prefill: a later one is a
@@ -230,6 +267,7 @@ func (f *feeding) end() int { return f.start + len(f.tokens) }
 func (f *feeding) progress(n int) {
 	f.work += n
 	if f.s.opts.Progress != nil {
+		defer f.s.callBack()()
 		f.s.opts.Progress(f.work, len(f.tokens)*f.s.m.cfg.Layers)
 	}
 }
@@ -245,19 +283,26 @@ func (f *feeding) units(ctx context.Context, n int) error {
 		}
 	}
 	if err == nil {
-		release := f.r.watchContext(ctx)
-		for goal := f.work + n*m.cfg.Layers; err == nil && f.at < m.cfg.Layers && f.work < goal; {
-			err = f.unit(ctx)
-		}
-		if err == nil && f.at == m.cfg.Layers {
-			err = f.finish(ctx)
-		}
-		release()
+		err = f.unitsTo(ctx, f.work+n*m.cfg.Layers)
 	}
 	if err != nil {
 		return f.rollBack(err)
 	}
 	return nil
+}
+
+// unitsTo runs units until so many token-layers are done.
+func (f *feeding) unitsTo(ctx context.Context, goal int) error {
+	defer f.r.watchContext(ctx)()
+	for f.at < f.s.m.cfg.Layers && f.work < goal {
+		if err := f.unit(ctx); err != nil {
+			return err
+		}
+	}
+	if f.at < f.s.m.cfg.Layers {
+		return nil
+	}
+	return f.finish(ctx)
 }
 
 // unit runs one chunk through one layer.
@@ -299,30 +344,29 @@ func (f *feeding) finish(ctx context.Context) error {
 	if err := f.emitAll(ctx); err != nil {
 		return err
 	}
-	s.commit(f.tokens)
-	s.hasLogits = true
-	f.complete = true
-	if s.comp == nil {
-		return nil
-	}
-	if s.comp.renumber {
-		if err := s.renumber(); err != nil {
+	next := f.end()
+	if s.comp != nil && s.comp.renumber {
+		var err error
+		if next, err = s.renumber(next); err != nil {
 			return err
 		}
 	}
-	return s.comp.afterPass(ctx, s, len(f.tokens), true)
+	if err := s.comp.afterPass(ctx, s, len(f.tokens), next, true); err != nil {
+		return err
+	}
+	s.commit(f.tokens)
+	s.pos, s.renumbered = next, next != f.end()
+	s.hasLogits = true
+	f.complete = true
+	return s.comp.cut(s)
 }
 
 // rollBack takes everything back that a prefill layer by layer has done.
 func (f *feeding) rollBack(err error) error {
-	if f.complete { // its tokens are in; only the cut of a streaming form failed
+	if f.complete { // its tokens are in; the cache failed as a streaming form cut it
 		return err
 	}
-	err = f.s.undo(err, 0)
-	if f.s.comp != nil {
-		f.s.comp.reset()
-	}
-	return err
+	return f.s.undo(err, 0, f.s.comp.reset)
 }
 
 // release gives back what a prefill layer by layer holds.
@@ -363,10 +407,19 @@ func (f *feeding) emitEach(from, to, rows int, compute func(dst []float32, first
 			return err
 		}
 		for j := range k {
-			if err := f.each(i+j-f.skip, buf[j*vocab:(j+1)*vocab]); err != nil {
+			if err := f.hand(i+j-f.skip, buf[j*vocab:(j+1)*vocab]); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// hand gives logits to the caller's function.
+func (f *feeding) hand(i int, logits []float32) error {
+	defer f.s.callBack()()
+	if err := f.each(i, logits); err != nil {
+		return err
+	}
+	return f.s.closing()
 }

@@ -29,6 +29,10 @@ func (s *Session) Fill(n int, seed uint64) error {
 }
 
 func (s *Session) fill(n int, seed uint64) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.leave()
 	if err := s.ready(); err != nil {
 		return err
 	}
@@ -58,7 +62,7 @@ func (s *Session) fill(n int, seed uint64) error {
 		}
 	}
 	if err := s.fillLayers(n, budgets, seed); err != nil {
-		return s.undo(err, s.pos)
+		return s.undo(err, s.pos, func() {})
 	}
 	s.commit(tokens)
 	s.hasLogits = false

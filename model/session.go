@@ -43,7 +43,9 @@ type SessionOptions struct {
 }
 
 // Session is one sequence of tokens with its cache. It belongs to one goroutine
-// at a time; different sessions of a model run concurrently.
+// at a time: a call while another is in progress is refused with ErrBusy, except
+// Close, which ends it. Callbacks of a call belong to it. Different sessions of a
+// model run concurrently.
 type Session struct {
 	m     *Model
 	opts  SessionOptions
@@ -59,16 +61,17 @@ type Session struct {
 	logits     []float32 // [Vocab] after the last token
 	hasLogits  bool
 	finish     FinishReason
+	generated  int             // where the session stands for its generation, pending tokens included
 	sampler    *Sampler        // of Generate
 	prefilling *Prefilling     // one in pieces that is not done
 	recorder   *oracleRecorder // oracle measurement in progress
 	one        [1]*Session     // for single steps
 	oneToken   [1]int32
 
-	stats  SessionStats
-	saved  *lukv.Policy // of a loaded session's file
-	notes  []string     // on the compression of the context
-	closed bool
+	stats SessionStats
+	saved *lukv.Policy // of a loaded session's file
+	notes []string     // on the compression of the context
+	use   inUse
 }
 
 // NewSession returns an empty session. The caller closes it.
@@ -86,7 +89,7 @@ func (m *Model) NewSession(o SessionOptions) (*Session, error) {
 
 // newSession checks the options and returns a session without a cache.
 func (m *Model) newSession(o SessionOptions) (*Session, error) {
-	if err := m.acquire(); err != nil {
+	if err := m.hold(); err != nil {
 		return nil, err
 	}
 	defer m.release()
@@ -171,11 +174,8 @@ func (s *Session) Logits() []float32 {
 	return s.logits
 }
 
-// ready returns an error if the session cannot compute.
+// ready returns an error if the session, whose call this is, cannot compute.
 func (s *Session) ready() error {
-	if s.closed {
-		return fmt.Errorf("session: %w", ErrClosed)
-	}
 	if s.prefilling != nil {
 		return fmt.Errorf("session: %w", ErrPrefilling)
 	}
@@ -203,29 +203,35 @@ func (s *Session) commit(tokens []int32) {
 	s.stats.Tokens += len(tokens)
 }
 
-// rewind takes entries from position pos on back out of the cache.
-func (s *Session) rewind(pos int) error {
-	if err := s.cache.Truncate(int32(pos)); err != nil {
-		return err
+// begin forgets what an empty session must not know any more.
+func (s *Session) begin() {
+	s.renumbered, s.notes, s.saved, s.stats.ContextTokens = false, nil, nil, 0
+	if s.comp != nil {
+		s.comp.reset()
 	}
-	s.comp.rewind(s, pos)
-	return nil
 }
 
-// undo rewinds after err, which it returns together with what goes wrong now,
-// unless that follows from a device that failed.
-func (s *Session) undo(err error, pos int) error {
-	if e := s.rewind(pos); e != nil && s.cache.Err() == nil && !errors.Is(err, kernels.ErrDeviceLost) {
-		return errors.Join(err, e)
+// undo takes the entries from position pos on back out of the cache after err,
+// and then has the decode state follow. It returns err together with what goes
+// wrong now, unless that follows from a device that failed.
+func (s *Session) undo(err error, pos int, follow func()) error {
+	if e := s.cache.Truncate(int32(pos)); e != nil && s.cache.Err() == nil && !errors.Is(err, kernels.ErrDeviceLost) {
+		err = errors.Join(err, e)
 	}
+	follow()
 	return err
 }
 
 // Truncate goes back to the first n tokens (n ≤ Len). Entries that compression
 // evicted do not come back. There are no logits afterwards; feed a token first.
 // A model with sliding windows can go back only as far as its windows still
-// reach; otherwise Truncate returns an error and changes nothing.
+// reach; otherwise Truncate returns an error and changes nothing. Truncate(0)
+// always works: the session is as new, and compresses its next prefill.
 func (s *Session) Truncate(n int) error {
+	if err := s.enter(); err != nil {
+		return fmt.Errorf("truncate: %w", err)
+	}
+	defer s.leave()
 	if err := s.ready(); err != nil {
 		return fmt.Errorf("truncate: %w", err)
 	}
@@ -236,19 +242,27 @@ func (s *Session) Truncate(n int) error {
 		s.pending = nil
 		return nil
 	}
-	if s.renumbered {
+	if s.renumbered && n > 0 {
 		return fmt.Errorf("truncate to %d tokens: the session's positions were renumbered", n)
 	}
-	if err := s.rewind(n); err != nil {
+	if err := s.cache.Truncate(int32(n)); err != nil {
 		return fmt.Errorf("truncate to %d tokens: %w", n, err)
 	}
+	s.comp.rewind(s, n)
 	s.pos, s.tokens, s.pending, s.hasLogits = n, s.tokens[:n], nil, false
+	if n == 0 {
+		s.begin()
+	}
 	return nil
 }
 
 // Fork returns an independent session that continues from the same state. The
 // caches share their pages until one of them changes them. The caller closes both.
 func (s *Session) Fork() (*Session, error) {
+	if err := s.enter(); err != nil {
+		return nil, fmt.Errorf("fork: %w", err)
+	}
+	defer s.leave()
 	if err := s.ready(); err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
 	}
@@ -265,17 +279,4 @@ func (s *Session) Fork() (*Session, error) {
 	}
 	f.one[0] = f
 	return f, nil
-}
-
-// Close gives the session's memory back. Closing twice is fine.
-func (s *Session) Close() error {
-	if s.closed {
-		return nil
-	}
-	s.closed = true
-	if s.prefilling != nil {
-		s.prefilling.end()
-	}
-	s.logits, s.tokens, s.hasLogits = nil, nil, false
-	return s.cache.Close()
 }

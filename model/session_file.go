@@ -45,6 +45,10 @@ const savedVersion = 1
 // A session that compresses while decoding with accumulated attention (h2o,
 // observed) cannot be saved: the accumulators have no place in the file.
 func (s *Session) Save(path string) error {
+	if err := s.enter(); err != nil {
+		return fmt.Errorf("save session: %w", err)
+	}
+	defer s.leave()
 	if err := s.ready(); err != nil {
 		return fmt.Errorf("save session: %w", err)
 	}

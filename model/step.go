@@ -17,8 +17,18 @@ func (m *Model) Step(ctx context.Context, sessions []*Session, tokens []int32) e
 	if len(sessions) == 0 {
 		return nil
 	}
+	session := func(i int) *Session { return sessions[i] }
+	if at, err := enterAll(len(sessions), session); err != nil {
+		return fmt.Errorf("step: session %d: %w", at, err)
+	}
+	defer leaveAll(len(sessions), session)
+	return m.step(ctx, sessions, tokens)
+}
+
+// step is Step for sessions whose call this is.
+func (m *Model) step(ctx context.Context, sessions []*Session, tokens []int32) error {
 	start := time.Now()
-	if err := m.step(ctx, sessions, tokens); err != nil {
+	if err := m.stepParts(ctx, sessions, tokens); err != nil {
 		return fmt.Errorf("step: %w", err)
 	}
 	took := time.Since(start)
@@ -29,7 +39,7 @@ func (m *Model) Step(ctx context.Context, sessions []*Session, tokens []int32) e
 	return nil
 }
 
-func (m *Model) step(ctx context.Context, sessions []*Session, tokens []int32) error {
+func (m *Model) stepParts(ctx context.Context, sessions []*Session, tokens []int32) error {
 	if err := m.acquire(); err != nil {
 		return err
 	}
@@ -44,6 +54,15 @@ func (m *Model) step(ctx context.Context, sessions []*Session, tokens []int32) e
 
 // Append feeds one token and computes the logits after it.
 func (s *Session) Append(ctx context.Context, token int32) error {
+	if err := s.enter(); err != nil {
+		return fmt.Errorf("step: %w", err)
+	}
+	defer s.leave()
+	return s.append(ctx, token)
+}
+
+// append is Append within a call.
+func (s *Session) append(ctx context.Context, token int32) error {
 	s.oneToken[0] = token
-	return s.m.Step(ctx, s.one[:], s.oneToken[:])
+	return s.m.step(ctx, s.one[:], s.oneToken[:])
 }

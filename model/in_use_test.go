@@ -1,0 +1,359 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/testnum"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/tensor"
+)
+
+// held is a session whose prefill stands in its progress callback until it is
+// let go.
+type held struct {
+	s       *Session
+	entered chan struct{}
+	goOn    chan struct{}
+	ended   chan error
+}
+
+func hold(t *testing.T, m *Model, o SessionOptions) *held {
+	h := &held{entered: make(chan struct{}), goOn: make(chan struct{}), ended: make(chan error, 1)}
+	var once sync.Once
+	o.ChunkTokens = 16
+	o.Progress = func(int, int) {
+		once.Do(func() {
+			close(h.entered)
+			<-h.goOn
+		})
+	}
+	h.s = newTestSession(t, m, o)
+	go func() { h.ended <- h.s.Prefill(context.Background(), randomTokens(100, 97, 1)) }()
+	<-h.entered
+	return h
+}
+
+// TestBusy: whatever else is asked of a session during a call is refused and
+// does not touch it.
+func TestBusy(t *testing.T) {
+	ctx := context.Background()
+	m := testShapes[0].open(t, WithThreads(2))
+	h := hold(t, m, SessionOptions{})
+	other := newTestSession(t, m, SessionOptions{})
+	require.NoError(t, other.Prefill(ctx, []int32{1}))
+	_, fork := h.s.Fork()
+	_, start := h.s.StartPrefill([]int32{1}, nil)
+	var generate error
+	for _, err := range h.s.Generate(ctx, Sampling{}) {
+		generate = err
+	}
+	for what, err := range map[string]error{
+		"prefill": h.s.Prefill(ctx, []int32{1}), "append": h.s.Append(ctx, 1), "truncate": h.s.Truncate(0),
+		"fork": fork, "save": h.s.Save(filepath.Join(t.TempDir(), "x")), "fill": h.s.Fill(3, 1),
+		"generate": generate, "start a prefill": start,
+		"step": m.Step(ctx, []*Session{other, h.s}, []int32{1, 2}),
+		"pass": m.Pass(ctx, []Part{{Session: other, Token: 1}, {Session: h.s, Token: 1}}),
+	} {
+		require.ErrorIs(t, err, ErrBusy, what)
+	}
+	require.Equal(t, 1, other.Len(), "a neighbour is not touched")
+	require.NoError(t, other.Append(ctx, 5), "nor is it busy")
+	require.ErrorIs(t, m.Step(ctx, []*Session{other, other}, []int32{1, 2}), ErrBusy, "twice in a step")
+	close(h.goOn)
+	require.NoError(t, <-h.ended)
+	want := newTestSession(t, m, SessionOptions{})
+	require.NoError(t, want.Prefill(ctx, randomTokens(100, 97, 1)))
+	testnum.SameBits(t, "the call in progress", want.Logits(), h.s.Logits())
+}
+
+// TestCloseDuringACall: Close cancels what is in progress and waits for it.
+func TestCloseDuringACall(t *testing.T) {
+	m := testShape{layers: 4, hidden: 256, ffn: 512, heads: 8, kv: 4, dim: 32, weights: tensor.BF16}.open(t, WithThreads(2))
+	tokens := randomTokens(4000, 97, 1)
+	for name, policy := range map[string]*lukv.Policy{
+		"chunks": nil,
+		"layers": {Metric: lukv.MetricConfig{Name: "snapkv"}, Ratio: 0.8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 5 {
+				s := newTestSession(t, m, SessionOptions{Compression: policy, ChunkTokens: 64})
+				began, ended := make(chan struct{}), make(chan error, 1)
+				var once sync.Once
+				s.opts.Progress = func(int, int) { once.Do(func() { close(began) }) }
+				go func() { ended <- s.Prefill(context.Background(), tokens) }()
+				<-began
+				require.NoError(t, s.Close())
+				err := <-ended
+				require.ErrorIs(t, err, ErrClosed)
+				require.ErrorIs(t, s.Prefill(context.Background(), tokens[:3]), ErrClosed)
+				require.NoError(t, s.Close())
+			}
+		})
+	}
+	t.Run("generate", func(t *testing.T) {
+		for range 5 {
+			s := newTestSession(t, m, SessionOptions{})
+			require.NoError(t, s.Prefill(context.Background(), tokens[:20]))
+			began, ended := make(chan struct{}), make(chan error, 1)
+			go func() {
+				var last error
+				n := 0
+				for _, err := range s.Generate(context.Background(), Sampling{IgnoreEOS: true}) {
+					if n++; n == 3 {
+						close(began)
+					}
+					last = err
+				}
+				ended <- last
+			}()
+			<-began
+			require.NoError(t, s.Close())
+			require.ErrorIs(t, <-ended, ErrClosed)
+		}
+	})
+}
+
+// TestCloseWithinACallback: Close, by whomever, does not wait for a callback, in
+// which it may have been called; the session is closed when the call returns.
+func TestCloseWithinACallback(t *testing.T) {
+	m := testShapes[0].open(t, WithThreads(2))
+	h := hold(t, m, SessionOptions{})
+	require.NoError(t, h.s.Close())
+	require.NotZero(t, h.s.cache.Bytes(), "the call in progress still has it")
+	close(h.goOn)
+	require.ErrorIs(t, <-h.ended, ErrClosed)
+	require.Zero(t, h.s.cache.Bytes())
+
+	s := newTestSession(t, m, SessionOptions{})
+	err := s.PrefillEach(context.Background(), randomTokens(30, 97, 1), func(i int, _ []float32) error {
+		if i == 3 {
+			return s.Close()
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, ErrClosed)
+	require.Zero(t, s.cache.Bytes())
+
+	// The body of a loop over tokens may use and close the session.
+	g := newTestSession(t, m, SessionOptions{})
+	require.NoError(t, g.Prefill(context.Background(), randomTokens(30, 97, 1)))
+	n := 0
+	var last error
+	for _, err := range g.Generate(context.Background(), Sampling{IgnoreEOS: true}) {
+		if n++; n == 3 {
+			f, err := g.Fork()
+			require.NoError(t, err)
+			require.Equal(t, 32, f.Len())
+			require.NoError(t, f.Close())
+			require.NoError(t, g.Close())
+		}
+		last = err
+	}
+	require.Equal(t, 4, n)
+	require.ErrorIs(t, last, ErrClosed)
+
+	// It must not change what the generation goes on from.
+	g = newTestSession(t, m, SessionOptions{})
+	require.NoError(t, g.Prefill(context.Background(), randomTokens(30, 97, 1)))
+	for _, err := range g.Generate(context.Background(), Sampling{IgnoreEOS: true, MaxTokens: 5}) {
+		if last = err; err == nil {
+			require.NoError(t, g.Prefill(context.Background(), []int32{1, 2}))
+		}
+	}
+	require.ErrorIs(t, last, ErrBusy)
+}
+
+// TestCallbacksMayUseAClosingModel: while Close of a model waits for a prefill,
+// the prefill's callback may use it: small things work, computations are refused.
+func TestCallbacksMayUseAClosingModel(t *testing.T) {
+	cfg := testShapes[0].config()
+	m, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithThreads(2))
+	require.NoError(t, err)
+	other := newTestSession(t, m, SessionOptions{})
+	h := hold(t, m, SessionOptions{})
+	closed := make(chan error, 1)
+	go func() { closed <- m.Close() }()
+	for closing := false; !closing; runtime.Gosched() {
+		m.use.mu.Lock()
+		closing = m.use.closing
+		m.use.mu.Unlock()
+	}
+	require.ErrorIs(t, other.Prefill(context.Background(), []int32{1}), ErrClosed)
+	require.NotEmpty(t, m.ID())
+	_, err = m.NewSession(SessionOptions{})
+	require.NoError(t, err)
+	require.Empty(t, closed)
+	close(h.goOn)
+	require.ErrorIs(t, <-h.ended, ErrClosed, "the next chunk is a computation of its own")
+	require.NoError(t, <-closed)
+	require.Empty(t, m.ID())
+}
+
+// TestCallbacksThatDoNotReturn: a callback that panics or ends its goroutine
+// leaves cache and session in step.
+func TestCallbacksThatDoNotReturn(t *testing.T) {
+	ctx := context.Background()
+	compressing := &lukv.Policy{Metric: lukv.MetricConfig{Name: "snapkv"}, Ratio: 0.5}
+	streaming := &lukv.Policy{Decode: lukv.DecodeConfig{Mode: "h2o", Heavy: 20, Recent: 20}}
+	for _, shape := range []testShape{testShapes[0], testShapes[2]} {
+		for name, policy := range map[string]*lukv.Policy{"whole": nil, "compressed": compressing, "h2o": streaming} {
+			m := shape.open(t, WithThreads(2))
+			tokens := randomTokens(120, 97, 1)
+			want := newTestSession(t, m, SessionOptions{Compression: policy, ChunkTokens: 16})
+			require.NoError(t, want.Prefill(ctx, tokens))
+			for _, leave := range []func(){func() { panic("callback") }, runtime.Goexit} {
+				for _, at := range []int{0, 50, 119} {
+					what := fmt.Sprintf("%s, %s, token %d", shape.name, name, at)
+					s := newTestSession(t, m, SessionOptions{Compression: policy, ChunkTokens: 16})
+					var wg sync.WaitGroup
+					wg.Go(func() {
+						defer func() { recover() }()
+						s.PrefillEach(ctx, tokens, func(i int, _ []float32) error {
+							if i == at {
+								leave()
+							}
+							return nil
+						})
+					})
+					wg.Wait()
+					held := s.Len()
+					for l := range m.cfg.Layers {
+						require.Equal(t, int32(held-1), s.cache.LastPosition(l, 0), what)
+					}
+					require.NoError(t, s.Prefill(ctx, tokens[held:]), what)
+					if policy == nil || held == 0 {
+						testnum.SameBits(t, what, want.Logits(), s.Logits())
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestFailedStepsChangeNothing: a step whose compression is cancelled has not
+// taken its token, and what it observed on the way is forgotten: the session
+// goes on as one that never failed, for every form of compressing while decoding.
+func TestFailedStepsChangeNothing(t *testing.T) {
+	ctx := context.Background()
+	m := testShapes[0].open(t, WithThreads(2))
+	for _, d := range []lukv.DecodeConfig{
+		{Mode: "periodic", TargetSize: 40, Interval: 4, Buffer: 8, Metric: &lukv.MetricConfig{Name: "snapkv"}},
+		{Mode: "periodic", TargetSize: 40, Interval: 4, Buffer: 8, Metric: &lukv.MetricConfig{Name: "expected_attention"}},
+		{Mode: "tova", TargetSize: 40},
+		{Mode: "h2o", Heavy: 20, Recent: 20},
+		{Mode: "h2o", Heavy: 20, Recent: 20, Decay: 0.9},
+		{Mode: "streaming", TargetSize: 40},
+	} {
+		policy := &lukv.Policy{Decode: d}
+		open := func() *Session {
+			s := newTestSession(t, m, SessionOptions{Compression: policy, ChunkTokens: 16})
+			require.NoError(t, s.Prefill(ctx, randomTokens(60, 97, 1)))
+			return s
+		}
+		want, got := open(), open()
+		failed := 0
+		for i := range int32(16) {
+			require.NoError(t, want.Append(ctx, i))
+			// After the forward pass the context is looked at in the metrics alone.
+			for after := range 12 {
+				c := &contextDoneAfter{Context: ctx, looks: after}
+				if err := got.Append(c, i); err == nil {
+					break
+				}
+				failed++
+				require.Equal(t, int(60+i), got.Len(), "%v", d)
+			}
+			if got.Len() == int(60+i) {
+				require.NoError(t, got.Append(ctx, i))
+			}
+			testnum.SameBits(t, fmt.Sprintf("%v, step %d", d, i), want.Logits(), got.Logits())
+			for l := range m.cfg.Layers {
+				for h := range m.cfg.KVHeads {
+					require.Equal(t, want.cache.Positions(l, h, nil), got.cache.Positions(l, h, nil), "%v, step %d", d, i)
+				}
+			}
+		}
+		require.Greater(t, failed, 16, "%v", d)
+	}
+}
+
+// contextDoneAfter is cancelled after a number of looks at it.
+type contextDoneAfter struct {
+	context.Context
+	mu    sync.Mutex
+	looks int
+}
+
+func (c *contextDoneAfter) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.looks--; c.looks < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestTruncateToNothing: an empty session is as new, whatever it was before.
+func TestTruncateToNothing(t *testing.T) {
+	ctx := context.Background()
+	yes := true
+	for _, shape := range testShapes {
+		for name, policy := range map[string]*lukv.Policy{
+			"whole": nil, "compressed": {Metric: lukv.MetricConfig{Name: "expected_attention"}, Ratio: 0.5},
+			"h2o":        {Decode: lukv.DecodeConfig{Mode: "h2o", Heavy: 20, Recent: 20}},
+			"renumbered": {Metric: lukv.MetricConfig{Name: "streaming_llm", Rerotate: &yes}, Ratio: 0.5},
+		} {
+			if name == "renumbered" && shape.window > 0 {
+				continue
+			}
+			what := shape.name + ", " + name
+			m := shape.open(t, WithThreads(2))
+			tokens := randomTokens(150, 97, 1)
+			want := newTestSession(t, m, SessionOptions{Compression: policy})
+			require.NoError(t, want.Prefill(ctx, tokens))
+			s := newTestSession(t, m, SessionOptions{Compression: policy})
+			require.NoError(t, s.Prefill(ctx, randomTokens(200, 97, 2)))
+			require.NoError(t, s.Append(ctx, 4))
+			require.NoError(t, s.Truncate(0), what)
+			require.Zero(t, s.cache.Bytes(), what)
+			require.NoError(t, s.Prefill(ctx, tokens))
+			testnum.SameBits(t, what, want.Logits(), s.Logits())
+			require.Equal(t, want.Stats().Entries, s.Stats().Entries, what)
+			for _, x := range []*Session{want, s} {
+				require.NoError(t, x.Append(ctx, 7))
+			}
+			testnum.SameBits(t, what, want.Logits(), s.Logits())
+		}
+	}
+}
+
+// TestCancelledCompressedPrefillGoesOn: with sliding windows, too.
+func TestCancelledCompressedPrefillGoesOn(t *testing.T) {
+	ctx := context.Background()
+	m := testShapes[2].open(t, WithThreads(2))
+	policy := &lukv.Policy{Metric: lukv.MetricConfig{Name: "keydiff"}, Ratio: 0.5}
+	tokens := randomTokens(200, 97, 1)
+	want := newTestSession(t, m, SessionOptions{Compression: policy, ChunkTokens: 32})
+	require.NoError(t, want.Prefill(ctx, tokens))
+	for _, at := range []int{1, 9, 20} {
+		c, cancel := context.WithCancel(ctx)
+		n := 0
+		s := newTestSession(t, m, SessionOptions{Compression: policy, ChunkTokens: 32})
+		s.opts.Progress = func(int, int) {
+			if n++; n == at {
+				cancel()
+			}
+		}
+		require.ErrorIs(t, s.Prefill(c, tokens), context.Canceled)
+		require.Zero(t, s.Len())
+		require.NoError(t, s.Prefill(ctx, tokens))
+		testnum.SameBits(t, fmt.Sprint("cancelled at ", at), want.Logits(), s.Logits())
+	}
+}
