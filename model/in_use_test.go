@@ -303,12 +303,11 @@ func (c *contextDoneAfter) Err() error {
 // TestTruncateToNothing: an empty session is as new, whatever it was before.
 func TestTruncateToNothing(t *testing.T) {
 	ctx := context.Background()
-	yes := true
 	for _, shape := range testShapes {
 		for name, policy := range map[string]*lukv.Policy{
 			"whole": nil, "compressed": {Metric: lukv.MetricConfig{Name: "expected_attention"}, Ratio: 0.5},
 			"h2o":        {Decode: lukv.DecodeConfig{Mode: "h2o", Heavy: 20, Recent: 20}},
-			"renumbered": {Metric: lukv.MetricConfig{Name: "streaming_llm", Rerotate: &yes}, Ratio: 0.5},
+			"renumbered": {Metric: lukv.MetricConfig{Name: "streaming_llm", Params: `{"rerotate":true}`}, Ratio: 0.5},
 		} {
 			if name == "renumbered" && shape.window > 0 {
 				continue
