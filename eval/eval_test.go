@@ -31,7 +31,7 @@ func TestReadItems(t *testing.T) {
 `), "f")
 	require.NoError(t, err)
 	assert.Equal(t, []Item{
-		{Task: "t", Context: "c", Question: "q", Answers: []string{"a", "b"}, MaxNewTokens: 7, Line: 1},
+		{Task: "t", Context: "c", Question: "q", Answers: []string{"a", "b"}, MaxNewTokens: 7, Length: 9, Line: 1},
 		{Task: "default", Context: "c", Answers: []string{"one"}, Line: 3},
 	}, items)
 	for text, want := range map[string]string{
@@ -86,8 +86,12 @@ func TestScore(t *testing.T) {
 		{"", "qa_1", "a B c", []string{"b", "d"}, 1},
 		{MatchAll, "qa_1", "a B c", []string{"b", "d"}, 0.5},
 		{MatchAll, "x", "", []string{"b"}, 0},
+		{MatchAuto, "qasper", "a B c", []string{"b", "d"}, 2. / 3},
+		{MatchAuto, "qasper_e", "a B c", []string{"b", "d"}, 2. / 3},
+		{MatchAuto, "lcc-e", "x = 1\ny", []string{"x = 1"}, 1},
 	} {
-		assert.Equal(t, c.want, Score(c.match, c.task, c.text, c.answers), "%+v", c)
+		got, _ := Scoring{Match: c.match}.Score(&Item{Task: c.task, Answers: c.answers}, c.text)
+		assert.InDelta(t, c.want, got, 1e-15, "%+v", c)
 	}
 }
 
@@ -173,6 +177,7 @@ func TestSummarize(t *testing.T) {
 		RatioAchieved: 0.5, CacheBytes: 100, PeakBytes: 153, FullBytes: 200, Seconds: 1,
 	}, rows[0])
 	assert.Equal(t, Average, rows[2].Task)
+	assert.Equal(t, 2, rows[2].Tasks)
 	assert.Equal(t, 8, rows[2].N)
 	assert.Equal(t, 0.75, rows[2].Score)
 	assert.Equal(t, 0.25, rows[5].Score)

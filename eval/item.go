@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 )
 
 // Item is one question about one context.
@@ -18,6 +19,12 @@ type Item struct {
 	Answers      []string `json:"answers"`
 	MaxNewTokens int      `json:"max_new_tokens"` // 0: the run's default
 
+	// Classes are all answers that a classification task knows.
+	Classes []string `json:"all_classes"`
+
+	// Length in words, by which LongBench-E reports.
+	Length int `json:"length"`
+
 	Line int `json:"-"` // line of the file, from 1
 }
 
@@ -26,7 +33,9 @@ const maxLine = 256 << 20
 
 // ReadItems reads items from JSON Lines; blank lines are skipped and unknown
 // fields ignored. The answers may also stand under "answer", and be one string
-// instead of a list. name appears in errors, which name the line.
+// instead of a list. A line with "input" and "outputs" is one of RULER's own
+// files: its prompt is taken apart, and where it names no task, the folder of
+// the file does. name is the file's; it appears in errors, which name the line.
 func ReadItems(r io.Reader, name string) ([]Item, error) {
 	var items []Item
 	sc := bufio.NewScanner(r)
@@ -39,7 +48,7 @@ func ReadItems(r io.Reader, name string) ([]Item, error) {
 		if len(text) == 0 {
 			continue
 		}
-		it, err := parseItem(text)
+		it, err := parseItem(text, name)
 		if err != nil {
 			return nil, fmt.Errorf("read %s: line %d: %w", name, line, err)
 		}
@@ -55,16 +64,23 @@ func ReadItems(r io.Reader, name string) ([]Item, error) {
 	return items, nil
 }
 
-func parseItem(text []byte) (Item, error) {
+func parseItem(text []byte, name string) (Item, error) {
 	var raw struct {
 		Item
 		Answers json.RawMessage `json:"answers"`
 		Answer  json.RawMessage `json:"answer"`
+
+		// RULER's.
+		Input   *string  `json:"input"`
+		Outputs []string `json:"outputs"`
 	}
 	if err := json.Unmarshal(text, &raw); err != nil {
 		return Item{}, err
 	}
 	it := raw.Item
+	if raw.Input != nil && raw.Outputs != nil && it.Context == "" {
+		return rulerItem(it, *raw.Input, raw.Outputs, name)
+	}
 	absent := func(m json.RawMessage) bool { return m == nil || string(m) == "null" }
 	if absent(raw.Answers) {
 		raw.Answers = raw.Answer
@@ -89,5 +105,24 @@ func parseItem(text []byte) (Item, error) {
 	if it.Task == "" {
 		it.Task = "default"
 	}
+	return it, nil
+}
+
+// rulerItem makes an item of a line of one of RULER's own files.
+func rulerItem(it Item, input string, outputs []string, name string) (Item, error) {
+	if it.Task == "" { // <folder>/<task>/validation.jsonl
+		it.Task = filepath.Base(filepath.Dir(name))
+	}
+	if len(outputs) == 0 {
+		return Item{}, errors.New("outputs: the list is empty")
+	}
+	context, question, prefix, limit, err := splitRuler(it.Task, input, it.AnswerPrefix)
+	if err != nil {
+		return Item{}, err
+	}
+	if context == "" {
+		return Item{}, errors.New("input: nothing stands before the question")
+	}
+	it.Context, it.Question, it.AnswerPrefix, it.Answers, it.MaxNewTokens = context, question, prefix, outputs, limit
 	return it, nil
 }

@@ -25,8 +25,7 @@ type Method struct {
 // Options configure a run.
 type Options struct {
 	Framing      dialog.Framing
-	Match        Match
-	Clean        Clean
+	Scoring      Scoring
 	MaxNewTokens int // for items that do not say; 64 if 0
 
 	// Session holds the options of all sessions; its Compression is replaced.
@@ -70,6 +69,7 @@ type Answer struct {
 	// cache did not fit. Such items are listed, not scored.
 	Error string `json:"error,omitempty"`
 
+	Length        int           `json:"length,omitempty"` // the item's
 	ContextTokens int           `json:"context_tokens"`
 	NewTokens     int           `json:"new_tokens"`
 	Stop          string        `json:"stop"` // "stop" or "length"
@@ -251,7 +251,7 @@ func (r *runner) method(ctx context.Context, method Method, head []int32, todo [
 
 // blank is an answer with nothing but its question.
 func (r *runner) blank(method Method, i int) Answer {
-	a := Answer{Item: i, Task: r.items[i].Task, Method: method.Name, References: r.items[i].Answers}
+	a := Answer{Item: i, Task: r.items[i].Task, Method: method.Name, References: r.items[i].Answers, Length: r.items[i].Length}
 	if p := method.Policy; p != nil {
 		a.Metric, a.Allocator, a.Ratio = p.Metric.Name, p.Allocator.Name, p.Ratio
 	}
@@ -326,8 +326,9 @@ func (r *runner) answers(ctx context.Context, method Method, s *model.Session, t
 		}
 		switch err := r.answer(ctx, s, tail, it, &a); {
 		case err == nil:
-			text := r.o.Clean.Apply(a.Prediction)
-			a.Score, a.Empty = Score(r.o.Match, it.Task, text, it.Answers), text == ""
+			var text string
+			a.Score, text = r.o.Scoring.Score(&it, a.Prediction)
+			a.Empty = text == ""
 		case doesNotFit(err):
 			a.Error = err.Error()
 		default:

@@ -8,72 +8,146 @@ import (
 	"golang.org/x/text/language"
 )
 
-// Match says how a prediction is held against several accepted answers.
+// Match says how a prediction is held against the accepted answers.
 type Match string
 
 const (
+	// MatchAuto chooses by the task's name: the measure of a LongBench dataset;
+	// MatchPart for RULER's question answering (names that start with "qa"),
+	// whose answers are alternatives; MatchAll otherwise.
+	MatchAuto Match = "auto"
+
 	// MatchAll scores the share of the answers that occur in the prediction
 	// (RULER's string_match_all).
 	MatchAll Match = "all"
+
 	// MatchPart scores 1 if any answer occurs in it (RULER's string_match_part).
 	MatchPart Match = "part"
-	// MatchAuto is MatchPart for question-answering tasks, whose answers are
-	// alternatives (task names that start with "qa"), and MatchAll otherwise.
-	MatchAuto Match = "auto"
+
+	// LongBench's measures (spec evaluation 5). Of several answers the best counts.
+	MatchF1             Match = "qa_f1"          // words in common
+	MatchRouge          Match = "rouge_l"        // longest common subsequences of words
+	MatchClassification Match = "classification" // the only class named
+	MatchRetrieval      Match = "retrieval"      // the right paragraph's number among those named
+	MatchCount          Match = "count"          // the right number among those named
+	MatchCode           Match = "code_sim"       // similarity of the first line of code
 )
 
-// Clean says what is done to a prediction before it is scored: white space is
-// trimmed, control characters up to U+001F are replaced, and white space is
-// trimmed again (spec evaluation §3.7).
+// Clean says what is done to a prediction before it is scored.
+//
+// RULER (spec evaluation 3.7): white space is trimmed, control characters up to
+// U+001F are replaced, and white space is trimmed again. LongBench (5.1): of
+// some datasets only the first line counts, and white space in front may go.
 type Clean string
 
 const (
-	CleanKVPress  Clean = "kvpress"  // control characters go; the default
-	CleanOfficial Clean = "official" // they become line breaks, as in RULER's own script
+	CleanKVPress  Clean = "kvpress"  // control characters go, white space in front goes; the default
+	CleanOfficial Clean = "official" // as the benchmarks' own scripts: they become line breaks; it stays
 	CleanNone     Clean = "none"     // the prediction is scored as it is
 )
 
-// Apply returns the prediction as it is scored.
-func (c Clean) Apply(prediction string) string {
-	if c == CleanNone {
-		return prediction
-	}
-	to := rune(-1) // drop
-	if c == CleanOfficial {
-		to = '\n'
-	}
-	return trim(strings.Map(func(r rune) rune {
-		if r < 0x20 {
-			return to
-		}
-		return r
-	}, trim(prediction)))
+// CodeSim says what the similarity of lines of code is.
+type CodeSim string
+
+const (
+	CodeDifflib CodeSim = "difflib" // matching blocks, as without the optional C library; the default
+	CodeIndel   CodeSim = "indel"   // the longest common subsequence, as with it
+)
+
+// Scoring says how predictions are scored. The zero value is the default.
+type Scoring struct {
+	Match   Match
+	Clean   Clean
+	CodeSim CodeSim
 }
 
-// trim removes what Python takes for white space: U+001C to U+001F too.
-func trim(s string) string {
-	return strings.TrimFunc(s, func(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f })
+// Score returns how well a prediction answers an item, from 0 to 1, and the
+// text that was scored.
+func (s Scoring) Score(it *Item, prediction string) (score float64, text string) {
+	match := s.Match
+	if match == MatchAuto || match == "" {
+		match = matchOf(it.Task)
+	}
+	switch d := datasetOf(it.Task); {
+	case s.Clean == CleanNone:
+		text = prediction
+	case d != nil:
+		text = d.clean(prediction, s.Clean)
+	default:
+		text = cleanRuler(prediction, s.Clean)
+	}
+	return s.held(match, it, text), text
 }
 
-// Score returns how well prediction answers, from 0 to 1, without cleaning it.
-// Case does not matter; an empty answer occurs everywhere.
-func Score(m Match, task, prediction string, answers []string) float64 {
-	if m == MatchAuto || m == "" {
-		m = MatchAll
-		if strings.HasPrefix(task, "qa") {
-			m = MatchPart
-		}
+// matchOf chooses the measure of a task by its name.
+func matchOf(task string) Match {
+	if d := datasetOf(task); d != nil {
+		return d.match
 	}
-	lower := cases.Lower(language.Und)
-	prediction = lower.String(prediction)
+	if strings.HasPrefix(task, "qa") {
+		return MatchPart
+	}
+	return MatchAll
+}
+
+// held holds a cleaned prediction against an item's answers.
+func (s Scoring) held(match Match, it *Item, text string) float64 {
+	one := func(answer string) float64 { return 0 }
+	switch match {
+	case MatchAll, MatchPart:
+		return stringMatch(match, text, it.Answers)
+	case MatchF1:
+		one = func(a string) float64 { return wordF1(text, a) }
+	case MatchRouge:
+		one = func(a string) float64 { return rougeL(text, a) }
+	case MatchClassification:
+		one = func(a string) float64 { return classification(text, a, it.Classes) }
+	case MatchRetrieval:
+		one = func(a string) float64 { return retrieval(text, a) }
+	case MatchCount:
+		one = func(a string) float64 { return numberShare(text, a) }
+	case MatchCode:
+		one = func(a string) float64 { return codeSimilarity(text, a, s.CodeSim) }
+	}
+	best := 0.0
+	for _, a := range it.Answers {
+		best = max(best, one(a))
+	}
+	return best
+}
+
+// stringMatch looks for the answers in the prediction. Case does not matter; an
+// empty answer occurs everywhere.
+func stringMatch(match Match, prediction string, answers []string) float64 {
+	prediction = lower(prediction)
 	found := 0
 	for _, a := range answers {
-		if strings.Contains(prediction, lower.String(a)) {
+		if strings.Contains(prediction, lower(a)) {
 			found++
 		}
 	}
-	if m == MatchPart {
+	if match == MatchPart {
 		return float64(min(found, 1))
 	}
 	return float64(found) / float64(max(1, len(answers)))
 }
+
+// cleanRuler cleans a prediction as RULER's are.
+func cleanRuler(prediction string, c Clean) string {
+	to := rune(-1) // drop
+	if c == CleanOfficial {
+		to = '\n'
+	}
+	return strings.TrimFunc(strings.Map(func(r rune) rune {
+		if r < 0x20 {
+			return to
+		}
+		return r
+	}, strings.TrimFunc(prediction, isSpace)), isSpace)
+}
+
+// lower is Unicode's lower case, which depends on neighbours.
+func lower(s string) string { return cases.Lower(language.Und).String(s) }
+
+// isSpace reports what Python takes for white space: U+001C to U+001F too.
+func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }

@@ -1,13 +1,13 @@
 package eval
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -16,16 +16,32 @@ import (
 
 // scoringCase is a case of any of the files.
 type scoringCase struct {
-	ID         string          `json:"id"`
-	Metric     string          `json:"metric"`
-	Task       string          `json:"task"`
-	Prediction string          `json:"prediction"`
-	References json.RawMessage `json:"references"`
-	Score      float64         `json:"score"`
+	ID           string          `json:"id"`
+	Metric       Match           `json:"metric"`
+	Task         string          `json:"task"`
+	Prediction   string          `json:"prediction"`
+	References   json.RawMessage `json:"references"`
+	PerReference []float64       `json:"per_reference"`
+	AllClasses   []string        `json:"all_classes"`
+	Score        float64         `json:"score"`
 
-	Predictions []string        `json:"predictions"`
-	Official    json.RawMessage `json:"official"`
-	KVPress     json.RawMessage `json:"kvpress"`
+	Predictions []string            `json:"predictions"`
+	Official    json.RawMessage     `json:"official"`
+	KVPress     json.RawMessage     `json:"kvpress"`
+	Dataset     string              `json:"dataset"`
+	Lengths     []int               `json:"lengths"`
+	ByLength    map[string]*float64 `json:"by_length"`
+
+	Scores     map[string]float64 `json:"scores"`
+	Categories map[string]float64 `json:"categories"`
+	Avg        float64            `json:"avg"`
+
+	Record       json.RawMessage `json:"record"`
+	Context      string          `json:"context"`
+	Question     string          `json:"question"`
+	AnswerPrefix string          `json:"answer_prefix"`
+	Answer       []string        `json:"answer"`
+	MaxNewTokens int             `json:"max_new_tokens"`
 }
 
 func get[T any](t *testing.T, raw json.RawMessage) T {
@@ -35,53 +51,141 @@ func get[T any](t *testing.T, raw json.RawMessage) T {
 	return v
 }
 
-// percent is a mean of scores as a percentage, decimally rounded.
-func percent(t *testing.T, sum float64, n int) float64 {
-	t.Helper()
-	v, err := strconv.ParseFloat(strconv.FormatFloat(100*(sum/float64(n)), 'f', 2, 64), 64)
-	require.NoError(t, err)
-	return v
+// golden are the checks of one run over the golden files.
+type golden struct {
+	t      *testing.T
+	checks int
+}
+
+func (g *golden) same(id string, want, got, within float64) {
+	g.t.Helper()
+	g.checks++
+	assert.False(g.t, math.Abs(want-got) > within, "%s: want %v, got %v", id, want, got)
+}
+
+// unit scores a prediction as it is, against all references and against each.
+func (g *golden) unit(c *scoringCase, s Scoring, scale float64) {
+	g.t.Helper()
+	s.Clean = CleanNone
+	refs := get[[]string](g.t, c.References)
+	it := Item{Answers: refs, Classes: c.AllClasses}
+	got, _ := s.Score(&it, c.Prediction)
+	if scale != 1 {
+		got = round2(scale * got)
+	}
+	g.same(c.ID, c.Score, got, 1e-9)
+	for i, want := range c.PerReference {
+		it.Answers = refs[i : i+1]
+		got, _ := s.Score(&it, c.Prediction)
+		g.same(fmt.Sprintf("%s, reference %d", c.ID, i), want, got, 1e-9)
+	}
+}
+
+// task scores a task's predictions under both ways of cleaning and compares the
+// rows that a run would print.
+func (g *golden) task(c *scoringCase, name string) {
+	g.t.Helper()
+	refs := get[[][]string](g.t, c.References)
+	rows := func(name string, clean Clean) []Row {
+		var as []Answer
+		for i, p := range c.Predictions {
+			it := Item{Task: name, Answers: refs[i], Classes: c.AllClasses}
+			a := Answer{Item: i, Task: name, Method: "m"}
+			a.Score, _ = Scoring{Clean: clean}.Score(&it, p)
+			if c.Lengths != nil {
+				a.Length = c.Lengths[i]
+			}
+			as = append(as, a)
+		}
+		return Summarize(as)
+	}
+	for clean, want := range map[Clean]json.RawMessage{CleanOfficial: c.Official, CleanKVPress: c.KVPress} {
+		g.same(c.ID, get[float64](g.t, want), rows(name, clean)[0].Percent, 1e-9)
+	}
+	if c.ByLength == nil {
+		return
+	}
+	got := map[string]float64{}
+	for _, r := range rows(name+"_e", CleanOfficial) {
+		got[r.Task] = r.Percent
+	}
+	for b, want := range c.ByLength {
+		score, ok := got[name+"_e "+b]
+		assert.Equal(g.t, want != nil, ok, "%s %s", c.ID, b)
+		if want != nil {
+			g.same(c.ID+" "+b, *want, score, 0.0051)
+		}
+	}
+}
+
+// aggregate makes one answer of each dataset and compares the means' rows.
+func (g *golden) aggregate(c *scoringCase) {
+	g.t.Helper()
+	var as []Answer
+	for name, score := range c.Scores {
+		as = append(as, Answer{Task: name, Method: "m", Score: score / 100})
+	}
+	rows := map[string]float64{}
+	for _, r := range Summarize(as) {
+		rows[r.Task] = 100 * r.Score
+	}
+	for name, want := range c.Categories {
+		g.same(c.ID+" "+name, want, rows[name], 1e-9)
+	}
+	g.same(c.ID, c.Avg, rows[Average], 1e-9)
+}
+
+// split reads a line of one of RULER's files.
+func (g *golden) split(c *scoringCase) {
+	g.t.Helper()
+	items, err := ReadItems(bytes.NewReader(c.Record), filepath.Join("4096", c.Task, "validation.jsonl"))
+	require.NoError(g.t, err, c.ID)
+	items[0].Length, items[0].Line = 0, 0
+	assert.Equal(g.t, Item{
+		Task: c.Task, Context: c.Context, Question: c.Question, AnswerPrefix: c.AnswerPrefix,
+		Answers: c.Answer, MaxNewTokens: c.MaxNewTokens,
+	}, items[0], c.ID)
+	g.checks++
 }
 
 func TestScoringGolden(t *testing.T) {
 	dir := cmp.Or(os.Getenv("LUKV_GOLDEN_SCORING"), filepath.Join("testdata", "scoring"))
-	checks := 0
-	same := func(id string, want, got float64) {
-		checks++
-		assert.False(t, math.Abs(want-got) > 1e-9, "%s: want %v, got %v", id, want, got)
-	}
-	for _, name := range []string{"string_match_all", "string_match_part", "ruler_postprocess", "ruler_task"} {
+	all := 0
+	for _, name := range []string{
+		"string_match_all", "string_match_part", "ruler_postprocess", "ruler_task", "ruler_split",
+		"qa_f1", "rouge_l", "classification", "retrieval", "count", "code_sim", "code_sim_indel", "longbench_task", "aggregate",
+	} {
 		data, err := os.ReadFile(filepath.Join(dir, name+".json"))
 		require.NoError(t, err)
+		g := &golden{t: t}
 		for _, c := range get[[]scoringCase](t, data) {
-			match := MatchAuto
 			switch name {
 			case "string_match_all":
-				match = MatchAll
+				g.unit(&c, Scoring{Match: MatchAll}, 100)
 			case "string_match_part":
-				match = MatchPart
+				g.unit(&c, Scoring{Match: MatchPart}, 100)
 			case "ruler_postprocess":
-				assert.Equal(t, get[string](t, c.Official), CleanOfficial.Apply(c.Prediction), c.ID)
-				assert.Equal(t, get[string](t, c.KVPress), CleanKVPress.Apply(c.Prediction), c.ID)
-				assert.Equal(t, c.Prediction, CleanNone.Apply(c.Prediction))
-				checks += 2
-				continue
+				assert.Equal(t, get[string](t, c.Official), cleanRuler(c.Prediction, CleanOfficial), c.ID)
+				assert.Equal(t, get[string](t, c.KVPress), cleanRuler(c.Prediction, CleanKVPress), c.ID)
+				g.checks += 2
 			case "ruler_task":
-				refs := get[[][]string](t, c.References)
-				for clean, want := range map[Clean]json.RawMessage{CleanOfficial: c.Official, CleanKVPress: c.KVPress} {
-					sum := 0.0
-					for i, p := range c.Predictions {
-						sum += Score(match, c.Task, clean.Apply(p), refs[i])
-					}
-					same(c.ID, get[float64](t, want), percent(t, sum, len(c.Predictions)))
-				}
-				continue
+				g.task(&c, c.Task)
+			case "ruler_split":
+				g.split(&c)
+			case "longbench_task":
+				g.task(&c, c.Dataset)
+			case "aggregate":
+				g.aggregate(&c)
+			case "code_sim_indel":
+				g.unit(&c, Scoring{Match: MatchCode, CodeSim: CodeIndel}, 1)
+			default:
+				g.unit(&c, Scoring{Match: c.Metric}, 1)
 			}
-			same(c.ID, c.Score, percent(t, Score(match, "", c.Prediction, get[[]string](t, c.References)), 1))
 		}
+		require.Positive(t, g.checks, name)
+		all += g.checks
 	}
-	require.Positive(t, checks)
-	text := fmt.Sprintf("golden scoring (string match): %d checks", checks)
+	text := fmt.Sprintf("golden scoring: %d checks", all)
 	t.Log(text)
 	fmt.Println(text)
 }
@@ -89,6 +193,41 @@ func TestScoringGolden(t *testing.T) {
 // Lower-casing is Unicode's, not rune by rune.
 func TestScoreLowerCase(t *testing.T) {
 	for _, c := range [][2]string{{"ΟΔΟΣ ΑΒ", "οδος"}, {"İx", "i\u0307x"}, {"ÉCOLE", "école"}} {
-		assert.Equal(t, 1.0, Score(MatchAll, "", c[0], []string{c[1]}), "%q", c)
+		assert.Equal(t, 1.0, stringMatch(MatchAll, c[0], []string{c[1]}), "%q", c)
+	}
+}
+
+// FuzzScore: every measure gives a number from 0 to 1, for any texts.
+func FuzzScore(f *testing.F) {
+	f.Add("the answer is 4", "Paragraph 4")
+	f.Add("x = 1 # one\n\n`y`", "y")
+	f.Add(". . \x1c.a b. b a", "b.a. ")
+	f.Fuzz(func(t *testing.T, prediction, answer string) {
+		if len(prediction)+len(answer) > 2000 {
+			return
+		}
+		it := Item{Answers: []string{answer}, Classes: []string{answer, prediction, "a"}}
+		for _, m := range []Match{MatchAll, MatchPart, MatchF1, MatchRouge, MatchClassification, MatchRetrieval, MatchCount, MatchCode} {
+			for _, s := range []Scoring{{Match: m}, {Match: m, Clean: CleanOfficial, CodeSim: CodeIndel}} {
+				if x, _ := s.Score(&it, prediction); !(x >= 0 && x <= 1) {
+					t.Fatalf("%s of %q against %q: %v", m, prediction, answer, x)
+				}
+			}
+		}
+	})
+}
+
+func TestReadRulerRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"input":"no question","outputs":["1"]}`:                                                       "no question of task niah_single_1",
+		`{"input":"c What is the special magic number?","outputs":["1"]}`:                               "no beginning of an answer",
+		`{"input":"What is the special magic number? The special magic","outputs":["1"]}`:               "nothing stands before",
+		`{"input":"c What is the special magic number? The special magic","outputs":[]}`:                "outputs: the list is empty",
+		`{"task":"poetry","input":"c","outputs":["1"]}`:                                                 "not one of RULER's",
+		`{"input":"c","outputs":["1"],"answer_prefix":" What is the special magic. The special magic"}`: "answer_prefix: holds the question",
+	} {
+		_, err := ReadItems(bytes.NewReader([]byte("\n"+text)), "data/niah_single_1/validation.jsonl")
+		require.ErrorContains(t, err, want, text)
+		require.ErrorContains(t, err, "validation.jsonl: line 2")
 	}
 }

@@ -11,7 +11,8 @@ type Row struct {
 	Metric    string  `json:"metric,omitempty"`
 	Allocator string  `json:"allocator,omitempty"`
 	Ratio     float64 `json:"ratio"` // requested
-	Task      string  `json:"task"`  // "average" over the tasks' scores, each task counting once
+	Task      string  `json:"task"`
+	Tasks     int     `json:"tasks,omitempty"` // of a mean over tasks, each counting once
 	N         int     `json:"n"`
 	Failed    int     `json:"failed"` // items without an answer, not part of N
 	Empty     int     `json:"empty"`  // answers with nothing to score; they count as they are
@@ -35,8 +36,10 @@ const Average = "average"
 
 // Summarize returns, for each method in order of first appearance, a row per
 // task in order of first appearance and, where there are several tasks, an
-// average row. Items that failed do not count; tasks of which a method answered
-// nothing are missing from its average, whose row says how many.
+// average row. LongBench's tasks have a row per category before that, those of
+// LongBench-E a row per range of lengths. Items that failed do not count; tasks
+// of which a method answered nothing are missing from its means, whose rows say
+// how many.
 func Summarize(answers []Answer) []Row {
 	var methods, tasks []string
 	byMethod := map[string]map[string][]Answer{}
@@ -60,43 +63,94 @@ func Summarize(answers []Answer) []Row {
 	}
 	var rows []Row
 	for _, m := range methods {
+		rows = append(rows, summarize(m, tasks, byMethod[m], failed[m])...)
+	}
+	return rows
+}
+
+// summarize returns the rows of one method.
+func summarize(method string, tasks []string, answers map[string][]Answer, failed map[string]int) []Row {
+	var rows []Row
+	for _, t := range tasks {
+		if as := answers[t]; len(as) > 0 {
+			row := describe(method, t, as)
+			row.Failed = failed[t]
+			row.score(scoresOf(as))
+			rows = append(rows, row)
+			if _, e := datasetAndKind(t); e {
+				rows = append(rows, byLength(method, t, as)...)
+			}
+		}
+	}
+	mean := func(name string, of func(task string) bool) {
 		var all []Answer
 		var groups [][]float64
-		mean, lost, missing := 0.0, 0, 0
+		lost, missing := 0, 0
 		for _, t := range tasks {
-			lost += failed[m][t]
-			as := byMethod[m][t]
-			if len(as) == 0 {
+			if !of(t) {
+				continue
+			}
+			lost += failed[t]
+			if len(answers[t]) == 0 {
 				missing++
 				continue
 			}
-			row := describe(m, t, as)
-			row.Failed = failed[m][t]
-			scores := make([]float64, len(as))
-			for i, a := range as {
-				scores[i] = a.Score
-			}
-			row.score(sum(scores)/float64(len(as)), [][]float64{scores})
-			rows = append(rows, row)
-			groups = append(groups, scores)
-			all = append(all, as...)
-			mean += row.Score
+			all = append(all, answers[t]...)
+			groups = append(groups, scoresOf(answers[t]))
 		}
-		if len(tasks) < 2 {
-			continue
+		if len(groups) == 0 {
+			return
 		}
-		row := describe(m, Average, all)
-		row.Failed, row.Missing = lost, missing
-		row.score(mean/float64(len(groups)), groups)
+		row := describe(method, name, all)
+		row.Failed, row.Missing, row.Tasks = lost, missing, len(groups)
+		row.score(groups...)
 		rows = append(rows, row)
 	}
+	for _, c := range categories {
+		mean(c, func(task string) bool { d := datasetOf(task); return d != nil && d.category == c })
+	}
+	if len(tasks) > 1 {
+		mean(Average, func(string) bool { return true })
+	}
 	return rows
+}
+
+// byLength returns the rows of a LongBench-E task's ranges of lengths.
+func byLength(method, task string, as []Answer) []Row {
+	var rows []Row
+	for _, b := range buckets {
+		var in []Answer
+		for _, a := range as {
+			if bucket(a.Length) == b {
+				in = append(in, a)
+			}
+		}
+		if len(in) > 0 {
+			row := describe(method, task+" "+b, in)
+			row.score(scoresOf(in))
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+func scoresOf(as []Answer) []float64 {
+	out := make([]float64, len(as))
+	for i, a := range as {
+		out[i] = a.Score
+	}
+	return out
 }
 
 // score sets the score and its interval. The order of arithmetic is the
 // specification's: fractions are summed, divided by their number, multiplied by
 // 100, then rounded (spec evaluation 3.7).
-func (r *Row) score(mean float64, groups [][]float64) {
+func (r *Row) score(groups ...[]float64) {
+	mean := 0.0
+	for _, g := range groups {
+		mean += sum(g) / float64(len(g))
+	}
+	mean /= float64(len(groups))
 	r.Score, r.Percent = mean, round2(100*mean)
 	r.Low, r.High, r.Interval = interval(groups)
 }

@@ -23,7 +23,7 @@ import (
 
 type evalCmd struct {
 	modelFlags
-	Data []string `short:"d" sep:"none" placeholder:"FILE" help:"Questions as JSON Lines of {task, context, question, answer_prefix, answers, max_new_tokens}. May be repeated; builtin has samples of its own."`
+	Data []string `short:"d" sep:"none" placeholder:"FILE" help:"Questions as JSON Lines of {task, context, question, answer_prefix, answers, max_new_tokens, all_classes, length}, or RULER's own files. May be repeated; builtin has samples of its own."`
 
 	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the context's cache to remove (default 0.5,0.8,0.9)."`
 	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
@@ -38,8 +38,9 @@ type evalCmd struct {
 	Fraction     float64 `placeholder:"F" help:"That fraction of each task's questions."`
 	Seed         uint64  `default:"42" placeholder:"N" help:"Start of the random numbers that draw them (default ${default})."`
 	MaxNewTokens int     `default:"64" placeholder:"N" help:"Longest answer where the data do not say (default ${default})."`
-	Match        string  `enum:"auto,all,part" default:"auto" help:"Score: share of the answers found (all), any found (part), or part for tasks named qa…, else all (auto)."`
-	RulerClean   string  `enum:"kvpress,official,none" default:"kvpress" help:"Control characters in an answer before it is scored: dropped (kvpress), line breaks (official), kept (none)."`
+	Match        string  `enum:"auto,all,part,qa_f1,rouge_l,classification,retrieval,count,code_sim" default:"auto" help:"Score: share of the answers found (all), any found (part), one of LongBench's measures, or what the task's name calls for (auto): LongBench's for its datasets, part for tasks named qa…, else all."`
+	RulerClean   string  `enum:"kvpress,official,none" default:"kvpress" help:"What is done to an answer before it is scored: as kvpress does, as the benchmarks' own scripts, nothing."`
+	CodeSim      string  `enum:"difflib,indel" default:"difflib" help:"Similarity of code: matching blocks (difflib), or the longest common subsequence (indel)."`
 	Raw          bool    `help:"No chat template."`
 	QueryAware   bool    `help:"Compress after the question is known (a control experiment)."`
 	SharePrefill bool    `help:"Derive all methods from one full prefill: same answers, faster, but no peaks."`
@@ -80,6 +81,7 @@ type evalSettings struct {
 	MaxNewTokens int             `json:"max_new_tokens"`
 	Match        eval.Match      `json:"match"`
 	Clean        eval.Clean      `json:"clean"`
+	CodeSim      eval.CodeSim    `json:"code_sim"`
 	QueryAware   bool            `json:"query_aware"`
 	SharePrefill bool            `json:"share_prefill"`
 	Framing      dialog.Framing  `json:"framing"`
@@ -137,13 +139,14 @@ func (c *evalCmd) Run(e *env) error {
 		return err
 	}
 	o := eval.Options{
-		Framing: framing, Match: eval.Match(c.Match), Clean: eval.Clean(c.RulerClean), MaxNewTokens: c.MaxNewTokens,
+		Framing: framing, MaxNewTokens: c.MaxNewTokens,
+		Scoring: eval.Scoring{Match: eval.Match(c.Match), Clean: eval.Clean(c.RulerClean), CodeSim: eval.CodeSim(c.CodeSim)},
 		Session: c.session(), SharePrefill: c.SharePrefill, QueryAware: c.QueryAware,
 	}
 	settings := evalSettings{
 		Model: m.ID(), Precision: m.Precision(), CacheType: c.CacheType, MaxContext: c.MaxContext, MaxCache: int64(c.MaxCache),
 		Data: data, Items: len(items), Limit: c.Limit, Fraction: c.Fraction, Seed: c.Seed, MaxNewTokens: c.MaxNewTokens,
-		Match: o.Match, Clean: o.Clean, QueryAware: c.QueryAware, SharePrefill: c.SharePrefill, Framing: framing,
+		Match: o.Scoring.Match, Clean: o.Scoring.Clean, CodeSim: o.Scoring.CodeSim, QueryAware: c.QueryAware, SharePrefill: c.SharePrefill, Framing: framing,
 	}
 	if dev := m.Device(); dev != nil {
 		settings.Device, settings.DeviceLayers = dev.Info().Name+", "+dev.Info().Driver, m.DeviceLayers()

@@ -1,0 +1,108 @@
+package eval
+
+import "strings"
+
+// dataset is one of LongBench's (spec evaluation 4.1).
+type dataset struct {
+	category  string
+	match     Match
+	firstLine bool // only the first line of a prediction counts
+}
+
+// datasets are LongBench's English ones by name. Those of LongBench-E end in _e
+// or -e.
+var datasets = map[string]*dataset{
+	"narrativeqa":          {"single_doc", MatchF1, false},
+	"qasper":               {"single_doc", MatchF1, false},
+	"multifieldqa_en":      {"single_doc", MatchF1, false},
+	"hotpotqa":             {"multi_doc", MatchF1, false},
+	"2wikimqa":             {"multi_doc", MatchF1, false},
+	"musique":              {"multi_doc", MatchF1, false},
+	"gov_report":           {"summ", MatchRouge, false},
+	"qmsum":                {"summ", MatchRouge, false},
+	"multi_news":           {"summ", MatchRouge, false},
+	"trec":                 {"few_shot", MatchClassification, true},
+	"triviaqa":             {"few_shot", MatchF1, true},
+	"samsum":               {"few_shot", MatchRouge, true},
+	"passage_count":        {"synthetic", MatchCount, false},
+	"passage_retrieval_en": {"synthetic", MatchRetrieval, false},
+	"lcc":                  {"code", MatchCode, false},
+	"repobench-p":          {"code", MatchCode, false},
+}
+
+// categories are those of the datasets, in the order of reports.
+var categories = []string{"single_doc", "multi_doc", "summ", "few_shot", "synthetic", "code"}
+
+// datasetOf returns LongBench's dataset of a task, nil if it is none.
+func datasetOf(task string) *dataset {
+	d, _ := datasetAndKind(task)
+	return d
+}
+
+// datasetAndKind says also whether the task is of LongBench-E.
+func datasetAndKind(task string) (d *dataset, e bool) {
+	for _, suffix := range []string{"_e", "-e"} {
+		if name, ok := strings.CutSuffix(task, suffix); ok && datasets[name] != nil {
+			return datasets[name], true
+		}
+	}
+	return datasets[task], false
+}
+
+// clean prepares a prediction for scoring (spec evaluation 5.1).
+func (d *dataset) clean(prediction string, c Clean) string {
+	trim := isSpace
+	if c == CleanOfficial {
+		trim = func(r rune) bool { return r == '\n' }
+	}
+	if d.firstLine {
+		prediction, _, _ = strings.Cut(strings.TrimLeftFunc(prediction, trim), "\n")
+	}
+	if c != CleanOfficial {
+		prediction = strings.TrimLeftFunc(prediction, isSpace)
+	}
+	return prediction
+}
+
+// bucket names the range of lengths, in words, that LongBench-E reports a
+// context under.
+func bucket(length int) string {
+	switch {
+	case length < 4000:
+		return "0-4k"
+	case length < 8000:
+		return "4-8k"
+	}
+	return "8k+"
+}
+
+var buckets = []string{"0-4k", "4-8k", "8k+"}
+
+// classification is 1 divided by the number of classes that a prediction names,
+// if the right one is among them. Classes that are a part of the right one's
+// name do not count, found as the original finds them: what follows a class that
+// was taken away is not looked at.
+func classification(prediction, answer string, classes []string) float64 {
+	var named []string
+	for _, c := range classes {
+		if strings.Contains(prediction, c) {
+			named = append(named, c)
+		}
+	}
+	for i := 0; i < len(named); i++ {
+		if c := named[i]; c != answer && strings.Contains(answer, c) {
+			for j := range named {
+				if named[j] == c {
+					named = append(named[:j], named[j+1:]...)
+					break
+				}
+			}
+		}
+	}
+	for _, c := range named {
+		if c == answer {
+			return 1 / float64(len(named))
+		}
+	}
+	return 0
+}

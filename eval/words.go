@@ -1,0 +1,185 @@
+package eval
+
+import (
+	"strings"
+	"unicode"
+)
+
+// wordF1 is the harmonic mean of precision and recall of words (spec evaluation
+// 5.2): lower case, without punctuation and articles, as multisets.
+func wordF1(prediction, answer string) float64 {
+	p, a := plainWords(prediction), plainWords(answer)
+	count := map[string]int{}
+	for _, w := range a {
+		count[w]++
+	}
+	common := 0
+	for _, w := range p {
+		if count[w] > 0 {
+			count[w]--
+			common++
+		}
+	}
+	if common == 0 {
+		return 0
+	}
+	precision, recall := float64(common)/float64(len(p)), float64(common)/float64(len(a))
+	return 2 * precision * recall / (precision + recall)
+}
+
+// plainWords are the words of a text in lower case, without ASCII punctuation
+// and without the articles a, an and the.
+func plainWords(s string) []string {
+	s = strings.Map(func(r rune) rune {
+		if r < 0x80 && (unicode.IsPunct(r) || unicode.IsSymbol(r)) {
+			return -1
+		}
+		return r
+	}, lower(s))
+	var b strings.Builder
+	rest := s
+	for rest != "" {
+		n := strings.IndexFunc(rest, func(r rune) bool { return !inWord(r) })
+		if n < 0 {
+			n = len(rest)
+		}
+		switch word := rest[:n]; word {
+		case "a", "an", "the":
+			b.WriteByte(' ')
+		default:
+			b.WriteString(word)
+		}
+		rest = rest[n:]
+		n = strings.IndexFunc(rest, inWord)
+		if n < 0 {
+			n = len(rest)
+		}
+		b.WriteString(rest[:n])
+		rest = rest[n:]
+	}
+	return strings.FieldsFunc(b.String(), isSpace)
+}
+
+// inWord reports what a word is made of where articles are looked for.
+func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) || r == '_' }
+
+// rougeL is the F value of summary-level ROUGE-L as a widespread package
+// computes it (spec evaluation 5.3): over the set of words that lie on a longest
+// common subsequence of any two sentences.
+func rougeL(prediction, answer string) float64 {
+	ref, cand := sentences(answer), sentences(prediction)
+	if len(ref) == 0 || len(cand) == 0 {
+		return 0
+	}
+	union := map[string]bool{}
+	for _, r := range ref {
+		for _, c := range cand {
+			commonWords(r, c, union)
+		}
+	}
+	recall := float64(len(union)) / float64(distinct(ref))
+	precision := float64(len(union)) / float64(distinct(cand))
+	return 2 * (precision * recall / (precision + recall + 1e-8))
+}
+
+// sentences splits at full stops, and each sentence into words. A piece of
+// nothing but white space is a sentence of one empty word.
+func sentences(s string) [][]string {
+	var out [][]string
+	for piece := range strings.SplitSeq(s, ".") {
+		if piece == "" {
+			continue
+		}
+		words := strings.FieldsFunc(piece, isSpace)
+		if len(words) == 0 {
+			words = []string{""}
+		}
+		out = append(out, words)
+	}
+	return out
+}
+
+func distinct(sentences [][]string) int {
+	seen := map[string]bool{}
+	for _, s := range sentences {
+		for _, w := range s {
+			seen[w] = true
+		}
+	}
+	return len(seen)
+}
+
+// commonWords adds the words of one longest common subsequence of r and c. Which
+// one, where there are several, is the trace-back's: towards the beginning of c
+// unless the row above is longer.
+func commonWords(r, c []string, union map[string]bool) {
+	table := lengths(len(r), len(c), func(i, j int) bool { return r[i] == c[j] })
+	w := len(c) + 1
+	for i, j := len(r), len(c); i > 0 && j > 0; {
+		switch {
+		case r[i-1] == c[j-1]:
+			union[r[i-1]] = true
+			i, j = i-1, j-1
+		case table[(i-1)*w+j] > table[i*w+j-1]:
+			i--
+		default:
+			j--
+		}
+	}
+}
+
+// lengths is the table of the lengths of longest common subsequences of the
+// first i and the first j elements, [n+1][m+1].
+func lengths(n, m int, equal func(i, j int) bool) []int32 {
+	w := m + 1
+	t := make([]int32, (n+1)*w)
+	for i := range n {
+		for j := range m {
+			switch {
+			case equal(i, j):
+				t[(i+1)*w+j+1] = t[i*w+j] + 1
+			default:
+				t[(i+1)*w+j+1] = max(t[i*w+j+1], t[(i+1)*w+j])
+			}
+		}
+	}
+	return t
+}
+
+// numbers are the maximal runs of decimal digits of any script.
+func numbers(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return !unicode.Is(unicode.Nd, r) })
+}
+
+// numberShare is the share of the numbers in a prediction that are the right one.
+func numberShare(prediction, answer string) float64 {
+	found, right := numbers(prediction), 0
+	for _, n := range found {
+		if n == answer {
+			right++
+		}
+	}
+	if len(found) == 0 {
+		return 0
+	}
+	return float64(right) / float64(len(found))
+}
+
+// retrieval is the share of the numbers in a prediction that are the number of
+// the paragraph that the answer names.
+func retrieval(prediction, answer string) float64 {
+	for rest := answer; ; {
+		_, after, ok := strings.Cut(rest, "Paragraph ")
+		if !ok {
+			return 0
+		}
+		digits := strings.IndexFunc(after, func(r rune) bool { return !unicode.Is(unicode.Nd, r) })
+		if digits < 0 {
+			digits = len(after)
+		}
+		if digits > 0 {
+			return numberShare(prediction, after[:digits])
+		}
+		rest = after
+	}
+}
