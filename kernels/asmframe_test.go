@@ -141,8 +141,8 @@ var operandSize = map[string]int64{
 	"VBROADCASTSS": 4, "VMOVSS": 4, "VPBROADCASTD": 4,
 }
 
-// frameSlot is where an argument, a result or a field of one lies.
-type frameSlot struct {
+// frameField is where an argument, a result or a field of one lies.
+type frameField struct {
 	at   int
 	size int64
 	typ  types.Type
@@ -150,7 +150,7 @@ type frameSlot struct {
 
 // goFrames returns the frames of all functions without a body, by the names that
 // assembly gives to what they hold: x, s_field and, for an unnamed result, ret.
-func goFrames(t *testing.T, arch string) map[string]map[string]frameSlot {
+func goFrames(t *testing.T, arch string) map[string]map[string]frameField {
 	t.Helper()
 	ctx := build.Default
 	ctx.GOOS, ctx.GOARCH, ctx.CgoEnabled, ctx.BuildTags = "linux", arch, false, nil
@@ -168,14 +168,14 @@ func goFrames(t *testing.T, arch string) map[string]map[string]frameSlot {
 	// What other packages declare does not matter here, so nothing is imported.
 	conf := types.Config{Sizes: sizes, Error: func(error) {}}
 	_, _ = conf.Check(pkg.Name, set, files, &info)
-	frames := map[string]map[string]frameSlot{}
+	frames := map[string]map[string]frameField{}
 	for _, f := range files {
 		for _, d := range f.Decls {
 			fn, ok := d.(*ast.FuncDecl)
 			if !ok || fn.Body != nil {
 				continue
 			}
-			frame := map[string]frameSlot{}
+			frame := map[string]frameField{}
 			sig := info.Defs[fn.Name].Type().(*types.Signature)
 			at := layFrame(frame, sizes, sig.Params(), 0)
 			layFrame(frame, sizes, sig.Results(), (at+7)&^7)
@@ -186,7 +186,7 @@ func goFrames(t *testing.T, arch string) map[string]map[string]frameSlot {
 }
 
 // layFrame adds variables to a frame from at on and returns their end.
-func layFrame(frame map[string]frameSlot, sizes types.Sizes, vars *types.Tuple, at int64) int64 {
+func layFrame(frame map[string]frameField, sizes types.Sizes, vars *types.Tuple, at int64) int64 {
 	for v := range vars.Variables() {
 		typ, name := v.Type(), v.Name()
 		if name == "" {
@@ -194,7 +194,7 @@ func layFrame(frame map[string]frameSlot, sizes types.Sizes, vars *types.Tuple, 
 		}
 		align := sizes.Alignof(typ)
 		at = (at + align - 1) / align * align
-		frame[name] = frameSlot{int(at), sizes.Sizeof(typ), typ}
+		frame[name] = frameField{int(at), sizes.Sizeof(typ), typ}
 		if s, ok := typ.Underlying().(*types.Struct); ok {
 			var fields []*types.Var
 			for f := range s.Fields() {
@@ -202,7 +202,7 @@ func layFrame(frame map[string]frameSlot, sizes types.Sizes, vars *types.Tuple, 
 			}
 			for i, off := range sizes.Offsetsof(fields) {
 				f := fields[i]
-				frame[name+"_"+f.Name()] = frameSlot{int(at + off), sizes.Sizeof(f.Type()), f.Type()}
+				frame[name+"_"+f.Name()] = frameField{int(at + off), sizes.Sizeof(f.Type()), f.Type()}
 			}
 		}
 		at += sizes.Sizeof(typ)

@@ -208,7 +208,7 @@ func blockPortable(acc, p, q []float32, a *AttentionArgs, from int) Softmax {
 		}
 	}
 	m += 0 // which of two zeros came first must not show
-	var sum [Lanes]float32
+	var sum [lanes]float32
 	for j, t := range p {
 		w := Exp2(t - m)
 		if a.BF16 {
@@ -218,7 +218,7 @@ func blockPortable(acc, p, q []float32, a *AttentionArgs, from int) Softmax {
 			w = bf16(roundBF16(w))
 		}
 		p[j] = w
-		sum[(from+j)%Lanes] += w
+		sum[(from+j)%lanes] += w
 	}
 	clear(acc)
 	if a.BF16 {

@@ -30,7 +30,7 @@ var attentionTable = [...][4]attentionKernels{
 			scores6: scores6AVX2, values6: values6AVX2, panelValues1: values1F32AVX2, softmax: softmaxRowsAVX2,
 		},
 		{
-			pairs:   true,
+			dot:     true,
 			scores4: scores4DotAVX2, values1: values1DotAVX2, values4: values4DotAVX2,
 			panelK: panelBF16AVX2, panelV: panelBF16AVX2,
 			scores6: scores6DotAVX2, values6: values6DotAVX2, panelValues1: panelValues1DotAVX2, softmax: softmaxDotAVX2,
@@ -56,7 +56,7 @@ var attentionTable = [...][4]attentionKernels{
 			scores6: scores6AVX512, values6: values6AVX512, panelValues1: values1F32AVX2, softmax: softmaxRowsAVX512,
 		},
 		{
-			pairs:   true,
+			dot:     true,
 			scores4: scores4DotAVX2, scores16: scores16DotAVX512,
 			values1: values1DotAVX2, values4: values4DotAVX2, values64: values64DotAVX512,
 			panelK: panelBF16AVX512, panelV: panelBF16AVX512,
@@ -67,7 +67,7 @@ var attentionTable = [...][4]attentionKernels{
 
 // attentionDot are the kernels of attention in bf16 with AVX512_BF16.
 var attentionDot = attentionKernels{
-	pairs: true, packed: true,
+	dot: true, packed: true,
 	scores4: scores4DotAVX512BF16, scores16: scores16DotAVX512BF16, values1: values1DotAVX512BF16, values4: values4DotAVX512BF16, values64: values64DotAVX512BF16,
 	panelK: panelKDotAVX512BF16, panelV: panelVDotAVX512BF16,
 	scores6: scores6DotAVX512BF16, values6: values6DotAVX512BF16, panelValues1: panelValues1DotAVX512BF16, softmax: softmaxDotAVX512BF16,

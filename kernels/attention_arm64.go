@@ -29,7 +29,7 @@ var (
 		scores6: scores6NEON, values6: values6NEON, panelValues1: values1F32NEON, softmax: softmaxRowsNEON,
 	}
 	attentionDot = attentionKernels{
-		pairs: true, reports: true,
+		dot: true, reports: true,
 		scores4: scores4DotNEON, values1: values1DotNEON, values4: values4DotNEON,
 		panelK: panelBF16NEON, panelV: panelBF16NEON,
 		scores6: scores6DotNEON, values6: values6DotNEON, panelValues1: panelValues1DotNEON, softmax: softmaxDotNEON,

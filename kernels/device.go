@@ -250,7 +250,7 @@ type DeviceProduct struct {
 	Bias DeviceVector // or nil
 }
 
-// PassSpan is a stretch of consecutive tokens of one sequence in a pass: rows
+// PassSpan is the consecutive tokens of one sequence in a pass: rows
 // [Row, Row+N).
 type PassSpan struct{ Row, N int }
 

@@ -59,6 +59,21 @@
 // sums of vectors and conversions are element-wise, one rounding per written
 // operation.
 //
+// # Words
+//
+//   - row: of activations, one token's; of a matrix, of weights, one output's; of
+//     attention, one query head of one token.
+//   - tile: what is computed in registers at once, rows of x by rows of w; of keys, the
+//     16 entries that lie side by side.
+//   - panel: what many rows read again and again and a cache should hold: rows of w, or
+//     keys or values in the form that kernels want.
+//   - dot: of bf16 with bf16, summed in pairs of neighbours, the odd one first, with or
+//     without an instruction for it (Dot in the names of kernels).
+//   - slot: the place of an entry in its head; column: the same counted from the start
+//     of a block.
+//   - span: the rows of one sequence in a pass.
+//   - ahead: what a kernel asks the caches for before it is needed; no result depends on it.
+//
 // # Choosing an instruction set
 //
 // All operations are methods of [CPU], a plain set of feature flags. Detect

@@ -21,12 +21,12 @@ func (c CPU) RMSNorm(dst, x, w []float32, eps float64) {
 // fma(x[16g+i], y[16g+i], lane i), from +0; the tree joins the lanes. There are
 // no blocks. y is at least as long as x.
 func (c CPU) Dot(x, y []float32) float32 {
-	var s [Lanes]float32
+	var s [lanes]float32
 	y = y[:len(x)]
 	raceRead(x)
 	raceRead(y)
 	for i := c.dotAsm(&s, x, y); i < len(x); i++ {
-		s[i%Lanes] = fma32(x[i], y[i], s[i%Lanes])
+		s[i%lanes] = fma32(x[i], y[i], s[i%lanes])
 	}
 	return sumLanes(&s)
 }

@@ -2,7 +2,7 @@
 
 package kernels
 
-func (c CPU) dotAsm(s *[Lanes]float32, x, y []float32) int {
+func (c CPU) dotAsm(s *[lanes]float32, x, y []float32) int {
 	n := len(x) &^ 15
 	if !c.AVX2 || n == 0 {
 		return 0

@@ -4,7 +4,7 @@ package kernels
 
 // The functions of this file return how many elements they have done.
 
-func (c CPU) dotAsm(s *[Lanes]float32, x, y []float32) int   { return 0 }
+func (c CPU) dotAsm(s *[lanes]float32, x, y []float32) int   { return 0 }
 func (c CPU) addAsm(dst, x []float32) int                    { return 0 }
 func (c CPU) scaleMulAsm(dst, x, w []float32, s float32) int { return 0 }
 func (c CPU) ropeAsm(a, b, cos, sin []float32) int           { return 0 }

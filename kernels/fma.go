@@ -2,8 +2,8 @@ package kernels
 
 import "math"
 
-// Lanes is the number of partial sums of every long reduction.
-const Lanes = 16
+// lanes is the number of partial sums of every long reduction.
+const lanes = 16
 
 // fma32 returns x*y + z rounded once to binary32.
 //
@@ -93,7 +93,7 @@ func flush(x float32) float32 {
 }
 
 // sumLanes joins 16 lanes by the fixed tree.
-func sumLanes(s *[Lanes]float32) float32 {
+func sumLanes(s *[lanes]float32) float32 {
 	a0, a1, a2, a3 := s[0]+s[8], s[1]+s[9], s[2]+s[10], s[3]+s[11]
 	a4, a5, a6, a7 := s[4]+s[12], s[5]+s[13], s[6]+s[14], s[7]+s[15]
 	a0, a1, a2, a3 = a0+a4, a1+a5, a2+a6, a3+a7

@@ -56,7 +56,7 @@ func (c CPU) MatMul(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, 
 		panic("kernels: MatMul with weights of type " + w.Type.String())
 	}
 	touch(dst, x, (n-1)*ldd+hi, (n-1)*ldx+w.Cols, w, hi)
-	if c.tileRows() == 0 || w.Cols%Lanes != 0 || w.Cols == 0 {
+	if c.tileRows() == 0 || w.Cols%lanes != 0 || w.Cols == 0 {
 		matMulPortable(dst, ldd, x, ldx, n, w, lo, hi)
 		return
 	}
@@ -76,7 +76,7 @@ func (c CPU) MatMulBF16(dst []float32, ldd int, x []uint16, ldx, n int, w *Matri
 		panic("kernels: MatMulBF16 with weights of type " + w.Type.String())
 	}
 	touch(dst, x, (n-1)*ldd+hi, (n-1)*ldx+w.Cols, w, hi)
-	if c.tileRows() == 0 || w.Cols%(2*Lanes) != 0 || w.Cols == 0 {
+	if c.tileRows() == 0 || w.Cols%(2*lanes) != 0 || w.Cols == 0 {
 		matMulBF16Portable(dst, ldd, x, ldx, n, w, lo, hi)
 		return
 	}
@@ -153,9 +153,9 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 // panels goes through panels of w, the blocks of their columns, and the rows of x.
 func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
 	wsize, ldd := w.Type.Size(), int(t.ldd)/4
-	group := Lanes
+	group := lanes
 	if size == 2 {
-		group = 2 * Lanes
+		group = 2 * lanes
 	}
 	panel := min(panelRows, max(1, panelBytes/(4*wsize*min(w.Cols, blockK)))*4)
 	rows := c.tileRows()
@@ -267,14 +267,14 @@ func matMulPortable(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, 
 
 // dotF32 is one block of a product with f32 activations.
 func dotF32(x, w []float32) float32 {
-	var s [Lanes]float32
+	var s [lanes]float32
 	w = w[:len(x)]
 	k := 0
-	for ; k+Lanes <= len(x); k += Lanes {
-		dotGroupF32(&s, (*[Lanes]float32)(x[k:]), (*[Lanes]float32)(w[k:]))
+	for ; k+lanes <= len(x); k += lanes {
+		dotGroupF32(&s, (*[lanes]float32)(x[k:]), (*[lanes]float32)(w[k:]))
 	}
 	if k < len(x) {
-		var a, b [Lanes]float32
+		var a, b [lanes]float32
 		copy(a[:], x[k:])
 		copy(b[:], w[k:])
 		dotGroupF32(&s, &a, &b)
@@ -284,8 +284,8 @@ func dotF32(x, w []float32) float32 {
 
 // dotGroupF32 sets every s[i] to fma32(a[i], b[i], s[i]). It takes all 16 sums by
 // way of float64 and looks only once whether one of them needs more care.
-func dotGroupF32(s, a, b *[Lanes]float32) {
-	var t [Lanes]float32
+func dotGroupF32(s, a, b *[lanes]float32) {
+	var t [lanes]float32
 	var doubt uint64 // top bit: the condition of fma32 for some lane, or a sum of zero
 	for i := range s {
 		d := float64(a[i])*float64(b[i]) + float64(s[i])
@@ -321,15 +321,15 @@ func matMulBF16Portable(dst []float32, ldd int, x []uint16, ldx, n int, w *Matri
 
 // dotBF16 is one block of a product of bf16 with bf16. w holds len(x) bf16 values.
 func dotBF16(x []uint16, w []byte) float32 {
-	var s [Lanes]float32
+	var s [lanes]float32
 	w = w[:2*len(x)]
 	k := 0
-	for ; k+2*Lanes <= len(x); k += 2 * Lanes {
-		dotGroupBF16(&s, (*[2 * Lanes]uint16)(x[k:]), (*[4 * Lanes]byte)(w[2*k:]))
+	for ; k+2*lanes <= len(x); k += 2 * lanes {
+		dotGroupBF16(&s, (*[2 * lanes]uint16)(x[k:]), (*[4 * lanes]byte)(w[2*k:]))
 	}
 	if k < len(x) {
-		var a [2 * Lanes]uint16
-		var b [4 * Lanes]byte
+		var a [2 * lanes]uint16
+		var b [4 * lanes]byte
 		copy(a[:], x[k:])
 		copy(b[:], w[2*k:])
 		dotGroupBF16(&s, &a, &b)
@@ -348,7 +348,7 @@ func dotBF16(x []uint16, w []byte) float32 {
 //
 //go:noinline
 func dotBF16Slow(x []uint16, w []byte) float32 {
-	var s [Lanes]float32
+	var s [lanes]float32
 	step := func(i, k int) {
 		if k < len(x) {
 			s[i] = fmaFlush(bf16(x[k]), bf16(binary.LittleEndian.Uint16(w[2*k:])), s[i])
@@ -356,7 +356,7 @@ func dotBF16Slow(x []uint16, w []byte) float32 {
 			s[i] = fmaFlush(0, 0, s[i])
 		}
 	}
-	for k := 0; k < len(x); k += 2 * Lanes {
+	for k := 0; k < len(x); k += 2 * lanes {
 		for i := range s {
 			step(i, k+2*i+1)
 			step(i, k+2*i)
@@ -368,8 +368,8 @@ func dotBF16Slow(x []uint16, w []byte) float32 {
 // dotGroupBF16 takes both steps of each lane, the odd element first. It looks
 // only once whether a number in one of them was tiny. A lane whose product
 // overflows becomes infinite or NaN.
-func dotGroupBF16(s *[Lanes]float32, a *[2 * Lanes]uint16, b *[4 * Lanes]byte) {
-	var t [Lanes]float32
+func dotGroupBF16(s *[lanes]float32, a *[2 * lanes]uint16, b *[4 * lanes]byte) {
+	var t [lanes]float32
 	var doubt uint64
 	for i := range s {
 		w := binary.LittleEndian.Uint32(b[4*i:])

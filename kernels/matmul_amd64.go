@@ -73,7 +73,7 @@ func (c CPU) roomyPanels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size
 const (
 	// partSteps is the length of the first part of a tile in parts: so much of six
 	// rows of f32 is half of the first-level cache.
-	partSteps = 1024 / Lanes
+	partSteps = 1024 / lanes
 
 	// partCols is the number of rows of w whose sums wait between two parts.
 	partCols = 64
@@ -82,12 +82,12 @@ const (
 // tilesInParts reports whether tiles of many rows should have sums. It pays with
 // f32 weights: the others leave the second-level cache time to deliver x as well.
 func (c CPU) tilesInParts(size int, w *Matrix) bool {
-	return c.AVX512 && size == 4 && w.Type == tensor.F32 && w.Cols > partSteps*Lanes
+	return c.AVX512 && size == 4 && w.Type == tensor.F32 && w.Cols > partSteps*lanes
 }
 
 //go:noinline
 func (c CPU) panelsInParts(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
-	var sums [partCols * 6 * Lanes]float32
+	var sums [partCols * 6 * lanes]float32
 	t.sums = unsafe.Pointer(&sums)
 	c.panels(t, a, dst, x, size, n, w, lo, hi)
 }
@@ -119,7 +119,7 @@ func (c CPU) packsTiles(size, n int) bool {
 
 //go:noinline
 func (c CPU) panelsPacked(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
-	const sums, packed = panelRows * packedRows * Lanes, packedSteps * packedRows * 2 * Lanes
+	const sums, packed = panelRows * packedRows * lanes, packedSteps * packedRows * 2 * lanes
 	const line = 64 // where they begin, no vector lies across two lines of the cache
 	var room [sums + packed + line/4]float32
 	t.sums = unsafe.Pointer(&room)

@@ -98,7 +98,7 @@ func (t tile) skip(cols int) tile {
 
 // dotPortable does the work of a tile of bf16 with bf16.
 func (t *tile) dotPortable() {
-	k := 2 * Lanes * t.step
+	k := 2 * lanes * t.step
 	for r := range t.rows {
 		x := unsafe.Slice((*uint16)(unsafe.Add(t.x, r*int(t.ldx))), k)
 		for o := range t.cols {

@@ -10,8 +10,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// stretch is a stretch of consecutive tokens of one sequence in a pass.
-type stretch struct {
+// rowSpan is the consecutive tokens of one sequence in a pass.
+type rowSpan struct {
 	Seq int // sequence
 	Row int // first row of the pass
 	N   int // tokens
@@ -69,7 +69,7 @@ func (w *workList) Free() { w.mem.Free() }
 // that a task reads becomes an item, which fills a device when there are few tasks;
 // otherwise a workgroup goes through the blocks of its task. The bits are the same.
 // It returns the number of items that splitting takes.
-func (w *workList) Fill(spans []stretch, partials view) (int, error) {
+func (w *workList) Fill(spans []rowSpan, partials view) (int, error) {
 	m := w.mem.Bytes()
 	s := w.shape
 	g := s.group()

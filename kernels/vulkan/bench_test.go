@@ -88,7 +88,7 @@ func BenchmarkDevice(b *testing.B) {
 		w, err := d.newWorkList(s, 0, 1, 1)
 		ok(b, err)
 		defer w.Free()
-		_, err = w.Fill([]stretch{{N: 1, End: ends}}, buffer(partialBytes(128, 64)))
+		_, err = w.Fill([]rowSpan{{N: 1, End: ends}}, buffer(partialBytes(128, 64)))
 		ok(b, err)
 		q, y := newRowset(buffer(32*128*4), tensor.F32, 1, 32*128), newRowset(buffer(32*128*4), tensor.F32, 1, 32*128)
 		op := attentionOp{shape: s, Q: q, Out: y, Heads: heads, Work: w, Split: true}

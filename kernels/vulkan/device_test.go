@@ -210,9 +210,9 @@ func TestOutOfMemory(t *testing.T) {
 	for {
 		b, err := d.newLocalBuffer(5 << 20)
 		if err != nil {
-			var o *OutOfMemoryError
+			var o *outOfMemoryError
 			if !errors.As(err, &o) || !errors.Is(err, kernels.ErrDeviceMemory) || o.Needed != 5<<20 || o.Total != 48<<20 || o.Free >= 5<<20+blockPad {
-				t.Fatalf("want an OutOfMemoryError with numbers, got %v", err)
+				t.Fatalf("want an outOfMemoryError with numbers, got %v", err)
 			}
 			t.Log(err)
 			break

@@ -77,7 +77,7 @@
 // # Errors
 //
 // Without a loader, a driver or a usable device: kernels.ErrNoDevice. Memory that
-// does not suffice: an [OutOfMemoryError] with the numbers, which is a
+// does not suffice: an error with the numbers, which is a
 // kernels.ErrDeviceMemory, and nothing has changed. A device that stops working:
 // kernels.ErrDeviceLost, from the call that found out and from all later ones; the
 // process goes on, and Close and Open start afresh.

@@ -290,7 +290,7 @@ func TestAttention(t *testing.T) {
 					if split {
 						parts = alloc(t, d, int(partialBytes(s.HeadDim, items))).view
 					}
-					n, err := w.Fill([]stretch{{Seq: 0, Row: 0, N: m, End: ends(at)}}, parts)
+					n, err := w.Fill([]rowSpan{{Seq: 0, Row: 0, N: m, End: ends(at)}}, parts)
 					ok(t, err)
 					if n > items {
 						t.Fatalf("%d items", n)
@@ -362,7 +362,7 @@ func TestAttention(t *testing.T) {
 	for _, typ := range []tensor.Type{tensor.F32, tensor.BF16} {
 		for _, p := range []view{{}, parts.view} {
 			y, yg := newRows(t, d, 1, 4*64, typ)
-			_, err := w.Fill([]stretch{{N: 1, End: []int{20, 300}}}, p)
+			_, err := w.Fill([]rowSpan{{N: 1, End: []int{20, 300}}}, p)
 			ok(t, err)
 			run(t, d, func(cmd *commands) {
 				cmd.Attention(attentionOp{shape: s, Q: qr, Out: y, Heads: c.heads, Work: w, Split: !p.None()})
@@ -412,7 +412,7 @@ func TestAttentionWeightsInBF16(t *testing.T) {
 		s.BF16, w.shape.BF16 = bf16, bf16
 		for _, p := range []view{{}, parts.view} {
 			y, yg := newRows(t, d, 1, 8, tensor.F32)
-			_, err := w.Fill([]stretch{{N: 1, End: []int{n}}}, p)
+			_, err := w.Fill([]rowSpan{{N: 1, End: []int{n}}}, p)
 			ok(t, err)
 			run(t, d, func(cmd *commands) {
 				cmd.RopeAppend(s, qr, kr, vr, tv.view, rows.view, c.heads)
@@ -488,7 +488,7 @@ func TestRecordedDecode(t *testing.T) {
 			}
 		}
 	}
-	spans := []stretch{{Seq: 0, Row: 0, N: 1, End: make([]int, s.KVHeads)}, {Seq: 1, Row: 1, N: 1, End: make([]int, s.KVHeads)}}
+	spans := []rowSpan{{Seq: 0, Row: 0, N: 1, End: make([]int, s.KVHeads)}, {Seq: 1, Row: 1, N: 1, End: make([]int, s.KVHeads)}}
 	for step := range steps {
 		qv, kv, vv := random(r, seqs*width), random(r, seqs*kw), random(r, seqs*kw)
 		copy(qb.Bytes(), bytesOf(qv))

@@ -12,19 +12,19 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// OutOfMemoryError says that device memory does not suffice. It is a
+// outOfMemoryError says that device memory does not suffice. It is a
 // kernels.ErrDeviceMemory.
-type OutOfMemoryError struct {
+type outOfMemoryError struct {
 	Needed uint64 // bytes that were asked for
 	Free   uint64 // bytes that could still be taken
 	Total  uint64 // bytes of the heap, or Options.MaxBytes
 }
 
-func (e *OutOfMemoryError) Error() string {
+func (e *outOfMemoryError) Error() string {
 	return fmt.Sprintf("out of device memory: %d bytes are needed, %d of %d are free", e.Needed, e.Free, e.Total)
 }
 
-func (e *OutOfMemoryError) Is(target error) bool { return target == kernels.ErrDeviceMemory }
+func (e *outOfMemoryError) Is(target error) bool { return target == kernels.ErrDeviceMemory }
 
 // kind is where memory lies.
 type kind int
@@ -162,7 +162,7 @@ func (a *allocator) alloc(k kind, size uint64) (*block, uint64, error) {
 	}
 	free, total := a.free(k)
 	if size > a.largest() {
-		return nil, 0, &OutOfMemoryError{Needed: size, Free: min(free, a.largest()), Total: total}
+		return nil, 0, &outOfMemoryError{Needed: size, Free: min(free, a.largest()), Total: total}
 	}
 	want := a.blockSize
 	if k != local {
@@ -176,14 +176,14 @@ func (a *allocator) alloc(k kind, size uint64) (*block, uint64, error) {
 		want = size
 	}
 	if want+blockPad > free {
-		return nil, 0, &OutOfMemoryError{Needed: size, Free: free - min(free, blockPad), Total: total}
+		return nil, 0, &outOfMemoryError{Needed: size, Free: free - min(free, blockPad), Total: total}
 	}
 	b, err := a.newBlock(k, want)
 	if errors.Is(err, vk.ErrOutOfDeviceMemory) && want > size {
 		b, err = a.newBlock(k, size)
 	}
 	if errors.Is(err, vk.ErrOutOfDeviceMemory) {
-		return nil, 0, &OutOfMemoryError{Needed: size, Free: free, Total: total}
+		return nil, 0, &outOfMemoryError{Needed: size, Free: free, Total: total}
 	}
 	if err != nil {
 		return nil, 0, err

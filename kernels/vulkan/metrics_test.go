@@ -80,7 +80,7 @@ func TestColumnSumsAndSnapKV(t *testing.T) {
 		w, err := d.newWorkList(s, 0, 1, n)
 		ok(t, err)
 		defer w.Free()
-		_, err = w.Fill([]stretch{{N: n, End: repeat(s.KVHeads, func(h int) int { return start[h] + 1 })}}, view{})
+		_, err = w.Fill([]rowSpan{{N: n, End: repeat(s.KVHeads, func(h int) int { return start[h] + 1 })}}, view{})
 		ok(t, err)
 		const ld = 304
 		seq := sequence{shape: s, Table: c.heads, Longest: start[0] + n}

@@ -207,7 +207,7 @@ func TestPagePoolEdges(t *testing.T) {
 	require.Equal(t, int64(3*l.Bytes()), p.Bytes())
 	_, err = p.Alloc(nil, 10000)
 	require.ErrorIs(t, err, kernels.ErrDeviceMemory)
-	var o *OutOfMemoryError
+	var o *outOfMemoryError
 	require.ErrorAs(t, err, &o)
 	require.Equal(t, int64(3*l.Bytes()), p.Bytes(), "a failed Alloc takes nothing")
 	require.Panics(t, func() { p.Unref(a[9:]) })

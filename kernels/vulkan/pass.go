@@ -32,7 +32,7 @@ type pass struct {
 	rowInfo *buffer
 
 	layers   []passLayer
-	spans    []stretch
+	spans    []rowSpan
 	used     int     // rows that rowInfo names
 	partials *buffer // of split attention, nil at first
 	lists    map[*passList]struct{}
@@ -187,7 +187,7 @@ func (p *pass) allocate() error {
 		}
 		p.buffers = append(p.buffers, y.work.mem)
 	}
-	p.spans = make([]stretch, 0, s.Sequences)
+	p.spans = make([]rowSpan, 0, s.Sequences)
 	// What nothing has written yet is zero: no reader meets numbers that are none.
 	return p.d.once(func(c *commands) {
 		c.Together(func() {
@@ -516,7 +516,7 @@ func (p *pass) SetSpans(spans []kernels.PassSpan, positions []int32) {
 	}
 	p.used, p.spans = 0, p.spans[:0]
 	for i, s := range spans {
-		p.spans = append(p.spans, stretch{Seq: i, Row: s.Row, N: s.N})
+		p.spans = append(p.spans, rowSpan{Seq: i, Row: s.Row, N: s.N})
 		for j := range s.N {
 			putRow(m[(s.Row+j)*rowInfoBytes:], rowInfo{Seq: i, Offset: j, Position: positions[s.Row+j]})
 		}

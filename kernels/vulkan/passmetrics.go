@@ -69,8 +69,8 @@ func (p *pass) NewSums(entries int) (kernels.DeviceSums, error) {
 	return &sums{p, b, entries}, nil
 }
 
-// stretch checks rows of the list that is being recorded.
-func (p *pass) stretch(first, n int) bool {
+// checkRows checks rows of the list that is being recorded.
+func (p *pass) checkRows(first, n int) bool {
 	if p.recording() && (first < 0 || n < 0 || first+n > p.list.rows) {
 		p.fail("rows [%d, %d) of %d", first, first+n, p.list.rows)
 	}
@@ -78,7 +78,7 @@ func (p *pass) stretch(first, n int) bool {
 }
 
 func (p *pass) Moments(m kernels.DeviceMoments, first, n int) {
-	if !p.stretch(first, n) {
+	if !p.checkRows(first, n) {
 		return
 	}
 	s, ok := m.(*moments)
@@ -115,7 +115,7 @@ func (p *pass) ReadMoments(ctx context.Context, m kernels.DeviceMoments, head in
 }
 
 func (p *pass) ColumnSums(s kernels.DeviceSums, layer, seq, first, n int) {
-	if !p.stretch(first, n) {
+	if !p.checkRows(first, n) {
 		return
 	}
 	y := p.layer(layer, &p.list.reads)

@@ -29,7 +29,7 @@ type (
 // ahead of need, the address of a word that they set to 1 where the processor may
 // have flushed a number that the contract rounds to the smallest normal one.
 type attentionKernels struct {
-	pairs, packed, reports bool
+	dot, packed, reports bool
 
 	// Scores of 4 rows with n tiles; with n groups of four tiles, or nil.
 	scores4, scores16 scoresFunc
@@ -68,7 +68,7 @@ func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
 	if rows == 0 {
 		return true
 	}
-	t := attentionTile{AttentionArgs: a, s: s, c: c, k: c.attentionKernels(a.KV.Type, a.BF16), group: 4}
+	t := queryRows{AttentionArgs: a, s: s, c: c, k: c.attentionKernels(a.KV.Type, a.BF16), group: 4}
 	if rows > fewRows {
 		// Tiles of about the same size.
 		t.group = 6
@@ -92,10 +92,10 @@ func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
 	return true
 }
 
-// attentionTile is n rows of an attention call; row r is head (from+r)%Group of
+// queryRows is n rows of an attention call; row r is head (from+r)%Group of
 // token (from+r)/Group. Rows from n to padded fill the last group: they have the
 // limits of the last row, and nobody looks at what becomes of them.
-type attentionTile struct {
+type queryRows struct {
 	*AttentionArgs
 	s       *AttentionScratch
 	c       CPU
@@ -107,13 +107,13 @@ type attentionTile struct {
 }
 
 // row returns where row r lies in Q and Out, and its token.
-func (t *attentionTile) row(r int) (off, i int) {
+func (t *queryRows) row(r int) (off, i int) {
 	i, g := (t.from+r)/t.Group, (t.from+r)%t.Group
 	return i*t.Stride + g*t.KV.HeadDim, i
 }
 
 // weight returns the weight of row r in column j, or a pair of them.
-func (t *attentionTile) weight(r, j int) *float32 {
+func (t *queryRows) weight(r, j int) *float32 {
 	size := 4
 	if t.k.packed {
 		size = 2
@@ -122,7 +122,7 @@ func (t *attentionTile) weight(r, j int) *float32 {
 }
 
 // ahead is what a kernel gets to ask for: next, or where it reports.
-func (t *attentionTile) ahead(next unsafe.Pointer) unsafe.Pointer {
+func (t *queryRows) ahead(next unsafe.Pointer) unsafe.Pointer {
 	if t.k.reports {
 		return unsafe.Pointer(&t.s.tiny[0])
 	}
@@ -130,18 +130,18 @@ func (t *attentionTile) ahead(next unsafe.Pointer) unsafe.Pointer {
 }
 
 // takeQuery stores a query in its row of the scratch.
-func (t *attentionTile) takeQuery(row, q []float32) {
+func (t *queryRows) takeQuery(row, q []float32) {
 	switch {
 	case t.k.packed:
 		t.c.RoundBF16(unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(row))), len(q)), q)
-	case t.k.pairs:
+	case t.k.dot:
 		t.c.RoundedBF16(row, q)
 	default:
 		copy(row, q)
 	}
 }
 
-func (t *attentionTile) run() {
+func (t *queryRows) run() {
 	d, s := t.KV.HeadDim, t.s
 	for r := range t.padded {
 		q := s.q[r*attentionStride:][:d]
@@ -179,7 +179,7 @@ func (t *attentionTile) run() {
 
 // block advances all rows over the logical slots [from, to) of one block. From
 // here on slots are columns: numbers in the block, which starts at base.
-func (t *attentionTile) block(from, to int) {
+func (t *queryRows) block(from, to int) {
 	s := t.s
 	base := from / BlockEntries * BlockEntries
 	for r, lo := range s.from[:t.padded] {
@@ -214,7 +214,7 @@ func (t *attentionTile) block(from, to int) {
 }
 
 // weights turns the scores of the group of rows from r on into weights.
-func (t *attentionTile) weights(r int) {
+func (t *queryRows) weights(r int) {
 	s := t.s
 	first := s.lo[r] &^ (TileEntries - 1)
 	if t.k.packed {
@@ -239,7 +239,7 @@ func (t *attentionTile) weights(r int) {
 
 // panelScores computes the scores of the columns [from, to), panel by panel.
 // What a panel holds beyond them is left over and no row will see its scores.
-func (t *attentionTile) panelScores(base, from, to int) {
+func (t *queryRows) panelScores(base, from, to int) {
 	s, kv := t.s, &t.KV
 	row := TileEntries * kv.Type.Size()
 	stride, n := row, kv.HeadDim
@@ -276,7 +276,7 @@ func (t *attentionTile) panelScores(base, from, to int) {
 }
 
 // panelValue is where the panel of values that begins at column at holds those of column j.
-func (t *attentionTile) panelValue(j, at int) *float32 {
+func (t *queryRows) panelValue(j, at int) *float32 {
 	if t.k.packed {
 		return &t.s.v[(j-at)/2*panelColumns]
 	}
@@ -284,10 +284,10 @@ func (t *attentionTile) panelValue(j, at int) *float32 {
 }
 
 // panelValues adds the weighted values of the columns [from, to), panel by panel.
-func (t *attentionTile) panelValues(base, from, to int) {
+func (t *queryRows) panelValues(base, from, to int) {
 	s, kv := t.s, &t.KV
 	size := kv.Type.Size()
-	if t.k.pairs {
+	if t.k.dot {
 		// Whole pairs: a page has an even number of slots.
 		from, to = from&^1, (to+1)&^1
 	}
@@ -329,10 +329,10 @@ func (t *attentionTile) panelValues(base, from, to int) {
 
 // panelEdge adds the values of the columns [at, end), which the panel holds, to
 // components c to c+cols-1 of the rows r to r+5, which do not all see all of them.
-func (t *attentionTile) panelEdge(r, c, cols, at, end int) {
+func (t *queryRows) panelEdge(r, c, cols, at, end int) {
 	s := t.s
 	lo, hi := max(at, s.lo[r+5]), min(end, s.hi[r]) // what all see
-	if t.k.pairs {
+	if t.k.dot {
 		lo, hi = (lo+1)&^1, hi&^1
 	}
 	lo = min(lo, end)
@@ -350,12 +350,12 @@ func (t *attentionTile) panelEdge(r, c, cols, at, end int) {
 
 // panelRow adds the values of the columns [from, to) of the panel that begins at
 // column at to row r alone.
-func (t *attentionTile) panelRow(r, c, cols, at, from, to int) {
+func (t *queryRows) panelRow(r, c, cols, at, from, to int) {
 	for from < to {
 		n := to - from
 		v := unsafe.Pointer(t.panelValue(from, at))
 		j := from
-		if t.k.pairs {
+		if t.k.dot {
 			if n &^= 1; from%2 != 0 || n == 0 {
 				j, n = from&^1, 2
 				v = t.halfPanel(j, at, from%2)
@@ -368,7 +368,7 @@ func (t *attentionTile) panelRow(r, c, cols, at, from, to int) {
 
 // halfPanel returns a copy of the two slots from column j on in the panel that
 // begins at column at, with zeros for the slot that is not which.
-func (t *attentionTile) halfPanel(j, at, which int) unsafe.Pointer {
+func (t *queryRows) halfPanel(j, at, which int) unsafe.Pointer {
 	v := t.panelValue(j, at)
 	if t.k.packed {
 		dst := (*[panelColumns]uint32)(unsafe.Pointer(&t.s.half[0]))
@@ -385,7 +385,7 @@ func (t *attentionTile) halfPanel(j, at, which int) unsafe.Pointer {
 }
 
 // scores computes the scores of the columns [from, to), widened to whole tiles.
-func (t *attentionTile) scores(base, from, to int) {
+func (t *queryRows) scores(base, from, to int) {
 	s, kv := t.s, &t.KV
 	for at := from &^ (TileEntries - 1); at < to; {
 		slot := base + at - kv.Base
@@ -414,11 +414,11 @@ func (t *attentionTile) scores(base, from, to int) {
 }
 
 // values adds the weighted values of the columns [from, to).
-func (t *attentionTile) values(base, from, to int) {
+func (t *queryRows) values(base, from, to int) {
 	kv := &t.KV
 	stride := kv.HeadDim * kv.Type.Size()
 	for at := from; at < to; {
-		if t.k.pairs {
+		if t.k.dot {
 			at &^= 1
 		}
 		slot := base + at - kv.Base
@@ -437,14 +437,14 @@ func (t *attentionTile) values(base, from, to int) {
 }
 
 // valuesOf adds the values of the columns [at, end), which start at v, to rows r to r+3.
-func (t *attentionTile) valuesOf(r int, v unsafe.Pointer, at, end int, next unsafe.Pointer) {
+func (t *queryRows) valuesOf(r int, v unsafe.Pointer, at, end int, next unsafe.Pointer) {
 	s := t.s
 	if s.lo[r] == s.lo[r+3] && s.hi[r] == s.hi[r+3] {
 		t.rowValues(4, r, v, at, max(at, s.lo[r]), min(end, s.hi[r]), next)
 		return
 	}
 	lo, hi := s.lo[r+3], s.hi[r] // what all four rows see
-	if t.k.pairs {
+	if t.k.dot {
 		lo, hi = (lo+1)&^1, hi&^1
 	}
 	if hi <= lo {
@@ -461,14 +461,14 @@ func (t *attentionTile) valuesOf(r int, v unsafe.Pointer, at, end int, next unsa
 
 // rowValues adds the values of the columns [from, to) to the rows from r on, one
 // or four, which see all of them; those of column at start at v.
-func (t *attentionTile) rowValues(rows, r int, v unsafe.Pointer, at, from, to int, next unsafe.Pointer) {
+func (t *queryRows) rowValues(rows, r int, v unsafe.Pointer, at, from, to int, next unsafe.Pointer) {
 	s, d := t.s, t.KV.HeadDim
 	size := t.KV.Type.Size()
 	stride := d * size
 	for from < to {
 		n, j := to-from, from
 		src := unsafe.Add(v, (from-at)*stride)
-		if t.k.pairs {
+		if t.k.dot {
 			if n &^= 1; from%2 != 0 || n == 0 {
 				j, n = from&^1, 2
 				src = t.halfValues(unsafe.Add(v, (j-at)*stride), from%2)
@@ -494,7 +494,7 @@ func (t *attentionTile) rowValues(rows, r int, v unsafe.Pointer, at, from, to in
 
 // halfValues returns a copy of the values of the two slots at v, of bf16, with
 // zeros for the slot that is not which.
-func (t *attentionTile) halfValues(v unsafe.Pointer, which int) unsafe.Pointer {
+func (t *queryRows) halfValues(v unsafe.Pointer, which int) unsafe.Pointer {
 	d := t.KV.HeadDim
 	dst := unsafe.Slice((*uint16)(unsafe.Pointer(&t.s.half[0])), 2*d)
 	clear(dst)
