@@ -157,7 +157,7 @@ func (c *benchCmd) compare(e *env) error {
 		return err
 	}
 	if c.JSON {
-		return report.WriteJSON(e.out, list)
+		return e.writeJSON("lukv bench compare 1", map[string]any{"differences": list})
 	}
 	return bench.WriteDifferences(e.out, list)
 }

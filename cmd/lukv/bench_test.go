@@ -36,7 +36,7 @@ func TestBench(t *testing.T) {
 	table := ok(t, "bench", "--compare", path, path)
 	assert.Contains(t, table, "~ (+0.0%)")
 	assert.Contains(t, table, "too few observations")
-	list := decode[[]bench.Difference](t, ok(t, "bench", "--compare", "--json", path+","+path, path))
+	list := decode[struct{ Differences []bench.Difference }](t, ok(t, "bench", "--compare", "--json", path+","+path, path)).Differences
 	require.Len(t, list, 2*len(r.Points))
 	assert.Equal(t, 2, list[0].OldN)
 }

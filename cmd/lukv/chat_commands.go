@@ -150,7 +150,7 @@ var settings = []setting{
 	optional("min-p", func(c *chatter) **float64 { return &c.MinP }),
 	optional("repetition-penalty", func(c *chatter) **float64 { return &c.RepetitionPenalty }),
 	number("seed", false, 0, func(c *chatter) *uint64 { return &c.Seed }),
-	number("max-tokens", false, 1024, func(c *chatter) *int { return &c.MaxTokens }),
+	optional("max-tokens", func(c *chatter) **int { return &c.MaxTokens }),
 	number("ratio", true, 0, func(c *chatter) *float64 { return &c.Ratio }),
 	number("budget-tokens", true, 0, func(c *chatter) *int { return &c.BudgetTokens }),
 	words("metric", true, func(c *chatter) *string { return &c.Metric }),

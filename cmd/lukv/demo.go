@@ -26,7 +26,13 @@ type demoCmd struct {
 func (demoCmd) Help() string {
 	return `Loads the embedded model, measures a profile of it, removes 80 % of the cache of long contexts before their questions are known, and asks the questions: with the full cache and with the same metric under three ways of dividing the budget between the heads: uniform, AdaKV, LU-KV.
 
-The questions were never trained on, and the profile is measured on other texts. All metrics and ratios stand in docs/results.md.`
+The questions were never trained on, and the profile is measured on other texts. All metrics and ratios stand in docs/results.md.
+
+Examples:
+
+  lukv demo
+
+  lukv demo --metric snapkv --ratio 0.9 --limit 0`
 }
 
 // demoAllocators are compared with the full cache; the last is the project's own.

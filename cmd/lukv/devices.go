@@ -63,7 +63,7 @@ func (c *devicesCmd) Run(e *env) error {
 		list.Drivers = append(list.Drivers, describeDriver(d))
 	}
 	if c.JSON {
-		return report.WriteJSON(e.out, list)
+		return e.writeJSON("lukv devices 1", list)
 	}
 	return list.write(e.out)
 }

@@ -18,7 +18,11 @@ import (
 const commandEnv = "LUKV_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(commandEnv) == "1" || len(os.Args) == 2 && os.Args[1] == "busy" {
+	if os.Getenv(commandEnv) == "1" {
+		kernels.RegisterDevice(brokenDriver{})
+		main()
+	}
+	if len(os.Args) == 2 && os.Args[1] == "busy" {
 		main()
 	}
 	os.Exit(runTests(m))
@@ -56,6 +60,13 @@ func (brokenDriver) Open(selector string) (kernels.Device, error) {
 	switch selector {
 	case "full":
 		return nil, fmt.Errorf("open the model on First Card: %w: it needs 9 GiB, 7 GiB are free", kernels.ErrDeviceMemory)
+	case "crash":
+		crashed := make(chan struct{})
+		go func() {
+			defer close(crashed)
+			panic("a fault in a driver")
+		}()
+		<-crashed
 	case "lost":
 		return nil, fmt.Errorf("open First Card: %w", kernels.ErrDeviceLost)
 	}

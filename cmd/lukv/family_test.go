@@ -203,7 +203,8 @@ func converse(t *testing.T, dir string) {
 	require.NoError(t, err)
 	format, err := dialog.NewFormat(m, dialog.FixedDate)
 	require.NoError(t, err)
-	sampling, err := (&samplingFlags{MaxTokens: 8, Seed: 3}).sampling(m)
+	length := 8
+	sampling, err := (&samplingFlags{MaxTokens: &length, Seed: 3}).sampling(m)
 	require.NoError(t, err)
 	quiet := func(string) error { return nil }
 	c := dialog.NewConversation(m, format)

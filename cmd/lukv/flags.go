@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -36,6 +37,9 @@ type runtimeFlags struct {
 	deviceFlags
 }
 
+// maxThreads bounds --threads: each thread has memory of its own.
+const maxThreads = 1024
+
 // open opens a model. The caller closes it.
 func (f *runtimeFlags) open(e *env, name string) (*model.Model, error) {
 	cpu, err := kernels.ParseCPU(f.CPU)
@@ -46,8 +50,8 @@ func (f *runtimeFlags) open(e *env, name string) (*model.Model, error) {
 		cpu = kernels.Detect() // heeds LUKV_CPU
 	}
 	switch {
-	case f.Threads < 0:
-		return nil, usage("--threads: found %d, expected 0 or more", f.Threads)
+	case f.Threads < 0 || f.Threads > maxThreads:
+		return nil, usage("--threads: found %d, expected 0 to %d", f.Threads, maxThreads)
 	case f.MaxContext < 0:
 		return nil, usage("--max-context: found %d, expected 0 or more", f.MaxContext)
 	}
@@ -340,7 +344,7 @@ func (e *env) commandLine() string {
 // samplingFlags choose how tokens are drawn. What is not given comes from the
 // checkpoint's generation_config.json.
 type samplingFlags struct {
-	MaxTokens         int      `group:"sampling" default:"1024" placeholder:"N" help:"Longest answer in tokens (default ${default}; 0: until the context is full)."`
+	MaxTokens         *int     `group:"sampling" placeholder:"N" help:"Longest answer in tokens (default: the checkpoint's, or 1024; 0: until the context is full)."`
 	Stop              []string `group:"sampling" sep:"none" placeholder:"TEXT" help:"End the answer before this text. May be repeated."`
 	Temperature       *float64 `group:"sampling" placeholder:"T" help:"0 always takes the most likely token (default: the checkpoint's)."`
 	TopK              *int     `group:"sampling" placeholder:"K" help:"Draw from the K most likely tokens; 0: all."`
@@ -353,7 +357,8 @@ type samplingFlags struct {
 // sampling joins the flags and the checkpoint's own settings.
 func (f *samplingFlags) sampling(m *model.Model) (model.Sampling, error) {
 	g := m.Config().Generation
-	s := model.Sampling{MaxTokens: f.MaxTokens, Seed: f.Seed, RepetitionPenalty: g.RepetitionPenalty}
+	s := model.Sampling{MaxTokens: cmp.Or(g.MaxNewTokens, 1024), Seed: f.Seed, RepetitionPenalty: g.RepetitionPenalty}
+	set(&s.MaxTokens, f.MaxTokens)
 	if g.DoSample {
 		s.Temperature, s.TopK, s.TopP, s.MinP = g.Temperature, g.TopK, g.TopP, g.MinP
 	}

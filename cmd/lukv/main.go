@@ -36,12 +36,14 @@ type cli struct {
 	Pull    pullCmd    `cmd:"" help:"Download a model from the hub into the cache."`
 	Bench   benchCmd   `cmd:"" help:"Measure speed, and what part of the machine's limits it is."`
 
-	Devices  devicesCmd  `cmd:"" help:"List the devices that models can run on."`
-	Tokenize tokenizeCmd `cmd:"" help:"Show how a model's tokenizer cuts a text, or put tokens together."`
-	Template templateCmd `cmd:"" help:"Show the prompt that a model's chat template makes of a conversation."`
-	Ver      versionCmd  `cmd:"" name:"version" help:"Print version, build and CPU."`
-	Results  resultsCmd  `cmd:"" hidden:"" help:"Regenerate docs/results.md."`
-	Busy     busyCmd     `cmd:"" hidden:"" help:"Keep a processor busy until standard input ends."`
+	Devices    devicesCmd    `cmd:"" help:"List the devices that models can run on."`
+	Tokenize   tokenizeCmd   `cmd:"" help:"Show how a model's tokenizer cuts a text, or put tokens together."`
+	Template   templateCmd   `cmd:"" help:"Show the prompt that a model's chat template makes of a conversation."`
+	Ver        versionCmd    `cmd:"" name:"version" help:"Print version, build and CPU."`
+	Completion completionCmd `cmd:"" help:"Print a script that completes commands and flags in a shell."`
+	Man        manCmd        `cmd:"" help:"Print the manual page."`
+	Results    resultsCmd    `cmd:"" hidden:"" help:"Regenerate docs/results.md."`
+	Busy       busyCmd       `cmd:"" hidden:"" help:"Keep a processor busy until standard input ends."`
 }
 
 // Exit statuses, see doc.go. The Go runtime ends a program that crashes with 2,
@@ -49,6 +51,7 @@ type cli struct {
 const (
 	exitOK          = 0
 	exitFailed      = 1
+	exitCrashed     = 2 // the runtime's
 	exitRefused     = 3
 	exitFull        = 4
 	exitDevice      = 5

@@ -161,13 +161,53 @@ func holds(t *testing.T, dir string, names ...string) {
 func TestHelp(t *testing.T) {
 	assert.Contains(t, ok(t, "--help"), "Exit status")
 	assert.Contains(t, ok(t), "Commands:")
-	for _, name := range []string{"run", "profile", "eval", "inspect"} {
-		out := ok(t, name, "--help")
-		assert.Contains(t, out, "Examples:")
-		assert.Contains(t, out, "lukv "+name)
-		assert.Contains(t, out, "--json")
+	parser, err := newParser(new(cli))
+	require.NoError(t, err)
+	for _, c := range commandsOf(parser.Model) {
+		_, examples, found := strings.Cut(ok(t, c.Name, "--help"), "Examples:")
+		assert.True(t, found, "lukv %s --help has no examples", c.Name)
+		examples, _, _ = strings.Cut(examples, "\nFlags:")
+		assert.Contains(t, examples, "lukv "+c.Name)
+		// The examples can be parsed.
+		for line := range strings.Lines(examples) {
+			if command, ok := strings.CutPrefix(strings.TrimSpace(line), "lukv "); ok {
+				fresh, err := newParser(new(cli))
+				require.NoError(t, err)
+				_, err = fresh.Parse(shellWords(command))
+				assert.NoError(t, err, "example %s", line)
+			}
+		}
 	}
 	assert.Contains(t, ok(t, "demo", "--help"), "AdaKV")
+}
+
+// shellWords cuts a command line as a shell does, up to a redirection or a pipe.
+func shellWords(line string) []string {
+	var words []string
+	var word strings.Builder
+	quote, inWord := rune(0), false
+	for _, r := range line + " " {
+		switch {
+		case quote != 0 && r == quote:
+			quote = 0
+		case quote != 0:
+			word.WriteRune(r)
+		case r == '"' || r == '\'':
+			quote, inWord = r, true
+		case r == ' ' || r == '\n':
+			if inWord {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			inWord = false
+		case (r == '>' || r == '<' || r == '|') && !inWord:
+			return words
+		default:
+			word.WriteRune(r)
+			inWord = true
+		}
+	}
+	return words
 }
 
 func TestVersion(t *testing.T) {

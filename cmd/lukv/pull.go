@@ -56,7 +56,7 @@ func (c *pullCmd) Run(e *env) error {
 		return err
 	}
 	if c.JSON {
-		return report.WriteJSON(e.out, got)
+		return e.writeJSON("lukv pull 1", got)
 	}
 	if client.Offline {
 		e.note("%s is in the cache; the hub was not asked (HF_HUB_OFFLINE)", ref)

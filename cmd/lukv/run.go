@@ -56,7 +56,26 @@ type runResult struct {
 	Tokens []runToken         `json:"tokens,omitempty"`
 	Stats  runStats           `json:"stats"`
 	Policy *lukv.Policy       `json:"policy,omitempty"`
-	Sample *model.Sampling    `json:"sampling,omitempty"`
+	Sample *samplingInfo      `json:"sampling,omitempty"`
+}
+
+// samplingInfo is how tokens were drawn, nothing left out.
+type samplingInfo struct {
+	Temperature       float64  `json:"temperature"`
+	TopK              int      `json:"top_k"`
+	TopP              float64  `json:"top_p"`
+	MinP              float64  `json:"min_p"`
+	RepetitionPenalty float64  `json:"repetition_penalty"`
+	Seed              uint64   `json:"seed"`
+	MaxTokens         int      `json:"max_tokens"`
+	Stop              []string `json:"stop"`
+}
+
+func describeSampling(s model.Sampling, stop []string) *samplingInfo {
+	return &samplingInfo{
+		Temperature: s.Temperature, TopK: s.TopK, TopP: s.TopP, MinP: s.MinP,
+		RepetitionPenalty: s.RepetitionPenalty, Seed: s.Seed, MaxTokens: s.MaxTokens, Stop: append([]string{}, stop...),
+	}
 }
 
 type runToken struct {
@@ -197,7 +216,7 @@ func (r *runner) run() error {
 	}
 	r.result.Model = r.m.ID()
 	if r.JSON {
-		if err := report.WriteJSON(r.e.out, r.result); err != nil {
+		if err := r.e.writeJSON("lukv run 1", r.result); err != nil {
 			return err
 		}
 	}
@@ -349,7 +368,7 @@ func (r *runner) answer(s *model.Session, contextText, prompt string, sampling m
 	if x.NewTokens > 0 && took > 0 {
 		x.DecodeRate = float64(x.NewTokens) / took.Seconds()
 	}
-	r.result.Sample = &sampling
+	r.result.Sample = describeSampling(sampling, r.Stop)
 	x.FinalBytes = s.Stats().CacheBytes
 	return err
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/tokenizer"
 	"github.com/lukv/lukv/tokenizer/chat"
 )
@@ -73,7 +72,7 @@ func (c *templateCmd) Run(e *env) error {
 	}
 	ids := tok.Encode(prompt.Text, tokenizer.EncodeOptions{Data: prompt.Data})
 	if c.JSON {
-		return report.WriteJSON(e.out, map[string]any{"prompt": prompt.Text, "tokens": ids})
+		return e.writeJSON("lukv template 1", map[string]any{"prompt": prompt.Text, "tokens": ids})
 	}
 	for _, id := range ids {
 		if _, err := fmt.Fprintf(e.out, "%d\t%s\n", id, visibleName(tok.Piece(id))); err != nil {

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/tokenizer"
 )
 
@@ -71,7 +70,7 @@ func (c *tokenizeCmd) Run(e *env) error {
 	}
 	switch {
 	case c.Count && c.JSON:
-		return report.WriteJSON(e.out, map[string]int{"count": len(ids)})
+		return e.writeJSON("lukv tokenize 1", map[string]int{"count": len(ids)})
 	case c.Count:
 		_, err := fmt.Fprintln(e.out, len(ids))
 		return err
@@ -80,7 +79,7 @@ func (c *tokenizeCmd) Run(e *env) error {
 		for i, id := range ids {
 			list[i] = tokenInfo{id, tok.Piece(id), spans[i].Start, spans[i].End}
 		}
-		return report.WriteJSON(e.out, map[string]any{"count": len(ids), "tokens": list})
+		return e.writeJSON("lukv tokenize 1", map[string]any{"count": len(ids), "tokens": list})
 	}
 	w := bufio.NewWriter(e.out)
 	for i, id := range ids {
@@ -97,7 +96,7 @@ func (c *tokenizeCmd) decode(e *env, tok *tokenizer.Tokenizer, text string) erro
 	}
 	out := tok.Decode(ids, c.SkipSpecial)
 	if c.JSON {
-		return report.WriteJSON(e.out, map[string]any{"count": len(ids), "text": out})
+		return e.writeJSON("lukv tokenize 1", map[string]any{"count": len(ids), "text": out})
 	}
 	if isTerminal(e.out) {
 		out += "\n"

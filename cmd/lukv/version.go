@@ -8,7 +8,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/kernels"
 )
 
@@ -17,7 +16,7 @@ type versionCmd struct {
 }
 
 func (versionCmd) Help() string {
-	return "Prints the module's version and revision, the Go version and build tags, the system, and the instruction set in use (LUKV_CPU narrows it)."
+	return "Prints the module's version and revision, the Go version and build tags, the system, and the instruction set in use (LUKV_CPU narrows it).\n\nExamples:\n\n  lukv version\n\n  lukv version --json"
 }
 
 // versionInfo says what this program is.
@@ -68,7 +67,7 @@ func (v versionInfo) String() string {
 func (c versionCmd) Run(e *env) error {
 	v := readVersion()
 	if c.JSON {
-		return report.WriteJSON(e.out, v)
+		return e.writeJSON("lukv version 1", v)
 	}
 	fmt.Fprintln(e.out, v)
 	fmt.Fprintln(e.out, "go     ", v.Go)
