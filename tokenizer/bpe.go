@@ -45,58 +45,69 @@ type bpe struct {
 }
 
 // pieceTable maps pieces to ids; open addressing, a power of two long, at most
-// half full.
+// two thirds full. Short pieces are held in their place, so that finding one takes
+// one access to memory that is not in the cache.
 type pieceTable struct {
 	slots []pieceSlot
 	shift uint8
+	n     int
 }
 
+// pieceSlot is 24 bytes long.
 type pieceSlot struct {
-	hash uint32
-	id   int32 // none where the slot is free
+	id1 int32 // id + 1; 0 where the slot is free
+	len uint8 // longPiece: key holds nothing
+	key [19]byte
+}
+
+const longPiece = 255
+
+func (p *pieceSlot) holds(m *bpe, piece string) bool {
+	if p.len == longPiece {
+		return m.pieces[p.id1-1] == piece
+	}
+	return int(p.len) == len(piece) && string(p.key[:p.len]) == piece
 }
 
 var hashSeed = maphash.MakeSeed()
 
 func newPieceTable(n int) pieceTable {
-	logSize := bits.Len(uint(2*n + 1))
-	t := pieceTable{slots: make([]pieceSlot, 1<<logSize), shift: uint8(64 - logSize)}
-	for i := range t.slots {
-		t.slots[i].id = none
+	logSize := bits.Len(uint(n + n/2 + 1))
+	return pieceTable{slots: make([]pieceSlot, 1<<logSize), shift: uint8(64 - logSize)}
+}
+
+// slot returns the place of a piece, taken or free.
+func (m *bpe) slot(piece string) *pieceSlot {
+	mask := uint64(len(m.vocab.slots) - 1)
+	for i := maphash.String(hashSeed, piece) >> m.vocab.shift; ; i++ {
+		s := &m.vocab.slots[i&mask]
+		if s.id1 == 0 || s.holds(m, piece) {
+			return s
+		}
 	}
-	return t
 }
 
 func (m *bpe) lookup(piece string) int32 {
 	if len(piece) > m.maxPiece || len(m.vocab.slots) == 0 {
 		return none
 	}
-	h := maphash.String(hashSeed, piece)
-	mask := uint64(len(m.vocab.slots) - 1)
-	for i := h >> m.vocab.shift; ; i = (i + 1) & mask {
-		s := &m.vocab.slots[i]
-		if s.id == none || s.hash == uint32(h) && m.pieces[s.id] == piece {
-			return s.id
-		}
-	}
+	return m.slot(piece).id1 - 1
 }
 
 // insert makes id the id of pieces[id], and reports false if that piece has one.
 func (m *bpe) insert(id int32) bool {
 	piece := m.pieces[id]
 	m.maxPiece = max(m.maxPiece, len(piece))
-	h := maphash.String(hashSeed, piece)
-	mask := uint64(len(m.vocab.slots) - 1)
-	for i := h >> m.vocab.shift; ; i = (i + 1) & mask {
-		s := &m.vocab.slots[i]
-		if s.id == none {
-			*s = pieceSlot{hash: uint32(h), id: id}
-			return true
-		}
-		if s.hash == uint32(h) && m.pieces[s.id] == piece {
-			return false
-		}
+	s := m.slot(piece)
+	if s.id1 != 0 {
+		return false
 	}
+	m.vocab.n++
+	s.id1, s.len = id+1, longPiece
+	if len(piece) <= len(s.key) {
+		s.len = uint8(copy(s.key[:], piece))
+	}
+	return true
 }
 
 // pairTable maps a pair of symbols to its rank and the symbol it merges to; open
@@ -113,23 +124,19 @@ type pairTable struct {
 
 type pairSlot struct {
 	left, right int32
-	rank        uint32 // noRank where the slot is free
+	rank1       uint32 // rank + 1; 0 where the slot is free
 	to          int32
 }
 
 const noRank = math.MaxUint32
 
 func newPairTable(n int) pairTable {
-	logSize := bits.Len(uint(2*n + 1))
-	logBits := max(logSize+3, 6)
-	t := pairTable{
+	logSize := bits.Len(uint(n + n/2 + 1))
+	logBits := max(logSize+4, 6)
+	return pairTable{
 		slots: make([]pairSlot, 1<<logSize), shift: uint8(64 - logSize),
 		maybe: make([]uint64, 1<<(logBits-6)), maybeShift: uint8(64 - logBits),
 	}
-	for i := range t.slots {
-		t.slots[i].rank = noRank
-	}
-	return t
 }
 
 func pairHash(left, right int32) uint64 {
@@ -145,7 +152,7 @@ func (t *pairTable) find(left, right int32) (rank uint32, to int32) {
 		return noRank, none
 	}
 	s := t.slot(h, left, right)
-	return s.rank, s.to
+	return s.rank1 - 1, s.to
 }
 
 // slot returns the place of a pair with hash h, taken or free.
@@ -153,7 +160,7 @@ func (t *pairTable) slot(h uint64, left, right int32) *pairSlot {
 	mask := uint64(len(t.slots) - 1)
 	for i := h >> t.shift; ; i = (i + 1) & mask {
 		s := &t.slots[i]
-		if s.rank == noRank || s.left == left && s.right == right {
+		if s.rank1 == 0 || s.left == left && s.right == right {
 			return s
 		}
 	}
@@ -161,21 +168,21 @@ func (t *pairTable) slot(h uint64, left, right int32) *pairSlot {
 
 // add sets the merge of a pair; a later one replaces an earlier one.
 func (t *pairTable) add(left, right int32, rank uint32, to int32) {
-	if 2*(t.n+1) > len(t.slots) {
+	if 3*(t.n+1) > 2*len(t.slots) {
 		old := t.slots
 		*t = newPairTable(2 * (t.n + 1))
 		for _, s := range old {
-			if s.rank != noRank {
-				t.add(s.left, s.right, s.rank, s.to)
+			if s.rank1 != 0 {
+				t.add(s.left, s.right, s.rank1-1, s.to)
 			}
 		}
 	}
 	h := pairHash(left, right)
 	s := t.slot(h, left, right)
-	if s.rank == noRank {
+	if s.rank1 == 0 {
 		t.n++
 	}
-	*s = pairSlot{left, right, rank, to}
+	*s = pairSlot{left, right, rank + 1, to}
 	b := h >> t.maybeShift
 	t.maybe[b>>6] |= 1 << (b & 63)
 }
@@ -221,7 +228,7 @@ func (m *bpe) seal() {
 	}
 	m.joins = newJoinSet()
 	for i := range m.merges.slots {
-		if s := &m.merges.slots[i]; s.rank != noRank {
+		if s := &m.merges.slots[i]; s.rank1 != 0 {
 			m.joins.addPiece(m.symbol(s.left) + m.symbol(s.right))
 			m.joins.addPiece(m.symbol(s.to))
 		}

@@ -16,12 +16,36 @@ import (
 
 // hfFile is tokenizer.json. Its parts have a type, which decides on the fields.
 type hfFile struct {
-	AddedTokens   []addedTokenEntry `json:"added_tokens"`
-	Normalizer    *hfPart           `json:"normalizer"`
-	PreTokenizer  *hfPart           `json:"pre_tokenizer"`
-	PostProcessor *hfPart           `json:"post_processor"`
-	Decoder       *hfPart           `json:"decoder"`
-	Model         hfModel           `json:"model"`
+	addedTokens   []byte
+	normalizer    *hfPart
+	preTokenizer  *hfPart
+	postProcessor *hfPart
+	decoder       *hfPart
+	model         hfModel
+}
+
+// parse reads the file; what is large stays JSON text.
+func (f *hfFile) parse(data []byte) error {
+	parts := map[string]**hfPart{
+		"normalizer": &f.normalizer, "pre_tokenizer": &f.preTokenizer,
+		"post_processor": &f.postProcessor, "decoder": &f.decoder,
+	}
+	return eachMember(data, func(name string, value []byte) error {
+		into, ok := parts[name]
+		switch {
+		case name == "added_tokens":
+			f.addedTokens = value
+		case name == "model" && !isNull(value):
+			if err := f.model.parse(value); err != nil {
+				return fmt.Errorf("model: %w", err)
+			}
+		case ok:
+			if err := unmarshalPart(value, into); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		return nil
+	})
 }
 
 // hfPart has the fields of all normalizers, pre-tokenizers, post-processors and
@@ -68,16 +92,38 @@ type hfTemplate struct {
 }
 
 type hfModel struct {
-	Type                    string          `json:"type"`
-	Dropout                 *float64        `json:"dropout"`
-	UnkToken                *string         `json:"unk_token"`
-	ContinuingSubwordPrefix *string         `json:"continuing_subword_prefix"`
-	EndOfWordSuffix         *string         `json:"end_of_word_suffix"`
-	FuseUnk                 bool            `json:"fuse_unk"`
-	ByteFallback            bool            `json:"byte_fallback"`
-	IgnoreMerges            bool            `json:"ignore_merges"`
-	Vocab                   json.RawMessage `json:"vocab"`
-	Merges                  json.RawMessage `json:"merges"`
+	Type                    string   `json:"type"`
+	Dropout                 *float64 `json:"dropout"`
+	UnkToken                *string  `json:"unk_token"`
+	ContinuingSubwordPrefix *string  `json:"continuing_subword_prefix"`
+	EndOfWordSuffix         *string  `json:"end_of_word_suffix"`
+	FuseUnk                 bool     `json:"fuse_unk"`
+	ByteFallback            bool     `json:"byte_fallback"`
+	IgnoreMerges            bool     `json:"ignore_merges"`
+
+	vocab, merges []byte
+}
+
+func (f *hfModel) parse(data []byte) error {
+	small := []byte{'{'}
+	err := eachMember(data, func(name string, value []byte) error {
+		switch name {
+		case "vocab":
+			f.vocab = value
+		case "merges":
+			f.merges = value
+		default:
+			if len(small) > 1 {
+				small = append(small, ',')
+			}
+			small = append(append(strconv.AppendQuote(small, name), ':'), value...)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return unmarshalPart(append(small, '}'), f)
 }
 
 // isTrue is the value of an optional flag that is on by default.
@@ -86,53 +132,40 @@ func isTrue(b *bool) bool { return b == nil || *b }
 // readHF reads tokenizer.json.
 func readHF(data []byte, cfg *config) (*Tokenizer, error) {
 	var f hfFile
-	if err := json.Unmarshal(data, &f); err != nil {
+	if err := f.parse(data); err != nil {
 		return nil, err
 	}
 	t := &Tokenizer{format: "tokenizer.json"}
 
 	bytesOnly := false
-	if f.PreTokenizer != nil {
+	if f.preTokenizer != nil {
 		var err error
-		if t.stages, bytesOnly, err = hfPreTokenizer(nil, *f.PreTokenizer); err != nil {
+		if t.stages, bytesOnly, err = hfPreTokenizer(nil, *f.preTokenizer); err != nil {
 			return nil, fmt.Errorf("pre_tokenizer: %w", err)
 		}
 	}
-	if err := t.hfModel(f.Model, bytesOnly); err != nil {
+	if err := t.hfModel(f.model, bytesOnly); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	if f.Normalizer != nil {
+	if f.normalizer != nil {
 		var err error
-		if t.normalizers, err = hfNormalizer(nil, *f.Normalizer); err != nil {
+		if t.normalizers, err = hfNormalizer(nil, *f.normalizer); err != nil {
 			return nil, fmt.Errorf("normalizer: %w", err)
 		}
 	}
-	for i, e := range f.AddedTokens {
-		if e.Content == "" {
-			continue
-		}
-		id, inModel := t.modelID(e.Content)
-		if !inModel {
-			if e.ID == nil {
-				return nil, fmt.Errorf("added token %d %q: no id", i, e.Content)
-			}
-			if err := checkID(*e.ID); err != nil {
-				return nil, fmt.Errorf("added token %d %q: %w", i, e.Content, err)
-			}
-			id = int32(*e.ID)
-		}
-		t.added = append(t.added, e.token(id))
+	if err := t.hfAdded(f.addedTokens); err != nil {
+		return nil, err
 	}
 	if err := t.addExtra(cfg); err != nil {
 		return nil, err
 	}
-	if f.PostProcessor != nil {
-		if err := t.hfPostProcessor(*f.PostProcessor); err != nil {
+	if f.postProcessor != nil {
+		if err := t.hfPostProcessor(*f.postProcessor); err != nil {
 			return nil, fmt.Errorf("post_processor: %w", err)
 		}
 	}
 	t.finish(cfg)
-	if f.PostProcessor == nil {
+	if f.postProcessor == nil {
 		if cfg.AddBOS != nil && *cfg.AddBOS && t.bos != none {
 			t.prefix = []int32{t.bos}
 		}
@@ -140,10 +173,43 @@ func readHF(data []byte, cfg *config) (*Tokenizer, error) {
 			t.suffix = []int32{t.eos}
 		}
 	}
-	if err := t.hfDecoder(f.Decoder); err != nil {
+	if err := t.hfDecoder(f.decoder); err != nil {
 		return nil, fmt.Errorf("decoder: %w", err)
 	}
 	return t, nil
+}
+
+// hfAdded reads the added tokens.
+func (t *Tokenizer) hfAdded(raw []byte) error {
+	if isNull(raw) {
+		return nil
+	}
+	n := -1
+	return eachElement(raw, func(value []byte) error {
+		n++
+		var e addedTokenEntry
+		if err := unmarshalPart(value, &e); err != nil {
+			return fmt.Errorf("added token %d: %w", n, err)
+		}
+		if e.Content == "" {
+			return nil
+		}
+		id, inModel := t.modelID(e.Content)
+		if !inModel {
+			if e.ID == nil {
+				return fmt.Errorf("added token %d %q: no id", n, e.Content)
+			}
+			if err := checkID(*e.ID); err != nil {
+				return fmt.Errorf("added token %d %q: %w", n, e.Content, err)
+			}
+			id = int32(*e.ID)
+		}
+		t.added = append(t.added, e.token(id))
+		if n >= maxAdded {
+			return fmt.Errorf("more than %d added tokens", maxAdded)
+		}
+		return nil
+	})
 }
 
 // modelID returns the id of a piece of the model by its name.
@@ -184,58 +250,8 @@ func (t *Tokenizer) hfModel(f hfModel, bytesOnly bool) error {
 	t.names = make(map[int32]string)
 	t.nameIDs = make(map[string]int32)
 
-	// Names are views of the file; all pieces lie in one block of memory.
-	type entry struct {
-		name string
-		id   int32
-	}
-	var entries []entry
-	highest, size := int32(-1), 0
-	err := eachMember(f.Vocab, func(name string, value []byte) error {
-		id, err := strconv.ParseInt(string(value), 10, 64)
-		if err != nil {
-			return fmt.Errorf("vocab: token %q has id %s, expected an integer", name, value)
-		}
-		if err := checkID(id); err != nil {
-			return fmt.Errorf("vocab: token %q: %w", name, err)
-		}
-		highest = max(highest, int32(id))
-		size += len(name)
-		entries = append(entries, entry{name, int32(id)})
-		return nil
-	})
-	if err != nil {
+	if err := t.hfVocab(f.vocab, bytesOnly); err != nil {
 		return err
-	}
-	if len(entries) == 0 {
-		return errors.New("vocab: no tokens")
-	}
-	m.pieces = make([]string, highest+1)
-	m.vocab = newPieceTable(len(entries))
-	taken := make([]bool, highest+1)
-	block := make([]byte, 0, size+1) // never moves: no piece is longer than its name
-	for _, e := range entries {
-		if taken[e.id] {
-			return fmt.Errorf("vocab: id %d of token %q stands there twice", e.id, e.name)
-		}
-		taken[e.id] = true
-		from := len(block)
-		if !bytesOnly {
-			block = append(block, e.name...)
-		} else {
-			var ok bool
-			if block, ok = appendByteLevel(block, e.name); !ok || e.name == "" {
-				block = block[:from]
-				name := strings.Clone(e.name)
-				t.names[e.id] = name
-				t.nameIDs[name] = e.id
-				continue
-			}
-		}
-		m.pieces[e.id] = unsafe.String(unsafe.SliceData(block[from:]), len(block)-from)
-		if e.name != "" && !m.insert(e.id) {
-			return fmt.Errorf("vocab: token %q stands there twice", e.name)
-		}
 	}
 
 	if f.UnkToken != nil {
@@ -267,48 +283,129 @@ func (t *Tokenizer) hfModel(f hfModel, bytesOnly bool) error {
 		}
 	}
 
-	n := 0
-	m.merges = newPairTable(len(f.Merges) / 12)
-	var joined, buf []byte
-	find := func(name string) (int32, bool) {
-		if bytesOnly {
-			if b, ok := appendByteLevel(buf[:0], name); ok && len(b) > 0 {
-				buf = b
-				id := m.lookup(unsafe.String(unsafe.SliceData(b), len(b)))
-				return id, id != none
-			}
-		}
-		return t.modelID(name)
-	}
-	err = eachMerge(f.Merges, func(a, b string) error {
-		rank := uint32(n)
-		n++
-		if n == math.MaxInt32 {
-			return errors.New("merges: too many")
-		}
-		left, okA := find(a)
-		right, okB := find(b)
-		if !okA || !okB {
-			missing := a
-			if okA {
-				missing = b
-			}
-			return fmt.Errorf("merges: merge %d %q %q: %q is not in the vocabulary", rank, a, b, missing)
-		}
-		joined = append(append(joined[:0], a...), b...)
-		to, ok := find(unsafe.String(unsafe.SliceData(joined), len(joined)))
-		if !ok {
-			return fmt.Errorf("merges: merge %d %q %q: %q is not in the vocabulary", rank, a, b, joined)
-		}
-		m.merges.add(left, right, rank, to)
-		return nil
-	})
-	if err != nil {
+	if err := t.hfMerges(f.merges, bytesOnly); err != nil {
 		return err
 	}
 	m.seal()
 	return nil
 }
+
+// hfVocab reads the pieces of the model.
+func (t *Tokenizer) hfVocab(raw []byte, bytesOnly bool) error {
+	m := t.model
+	// Names are views of the file; all pieces lie in one block of memory.
+	type entry struct {
+		name string
+		id   int32
+	}
+	entries := make([]entry, 0, min(len(raw)/16, maxID))
+	highest, size := int32(-1), 0
+	err := eachMember(raw, func(name string, value []byte) error {
+		id, err := parseID(value)
+		if err != nil {
+			return fmt.Errorf("token %q %w", name, err)
+		}
+		highest = max(highest, id)
+		size += len(name)
+		entries = append(entries, entry{name, id})
+		if len(entries) > maxID+1 {
+			return fmt.Errorf("more than %d tokens", maxID+1)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("vocab: %w", err)
+	}
+	if len(entries) == 0 {
+		return errors.New("vocab: no tokens")
+	}
+	m.pieces = make([]string, highest+1)
+	m.vocab = newPieceTable(len(entries))
+	taken := make([]bool, highest+1)
+	block := make([]byte, 0, size+1) // never moves: no piece is longer than its name
+	for _, e := range entries {
+		if taken[e.id] {
+			return fmt.Errorf("vocab: id %d of token %q stands there twice", e.id, e.name)
+		}
+		taken[e.id] = true
+		from := len(block)
+		if !bytesOnly {
+			block = append(block, e.name...)
+		} else {
+			var ok bool
+			if block, ok = appendByteLevel(block, e.name); !ok || e.name == "" {
+				block = block[:from]
+				name := strings.Clone(e.name)
+				t.names[e.id] = name
+				t.nameIDs[name] = e.id
+				continue
+			}
+		}
+		m.pieces[e.id] = unsafe.String(unsafe.SliceData(block[from:]), len(block)-from)
+		if e.name != "" && !m.insert(e.id) {
+			return fmt.Errorf("vocab: token %q stands there twice", e.name)
+		}
+	}
+	return nil
+}
+
+// hfMerges reads the merges.
+func (t *Tokenizer) hfMerges(raw []byte, bytesOnly bool) error {
+	m := t.model
+	m.merges = newPairTable(min(m.vocab.n, len(raw)/6))
+	var joined []byte
+	last := none // what the merge before gave
+	return eachMerge(raw, func(n int, a, b string) error {
+		if n > maxMerges {
+			return fmt.Errorf("more than %d merges", maxMerges)
+		}
+		// Both parts and their join, as the model has them: bytes or characters.
+		ok, cut := !bytesOnly, len(a)
+		if bytesOnly {
+			if joined, ok = appendByteLevel(joined[:0], a); ok {
+				cut = len(joined)
+				joined, ok = appendByteLevel(joined, b)
+			}
+			ok = ok && a != "" && b != ""
+		} else {
+			joined = append(append(joined[:0], a...), b...)
+		}
+		left, right, to := none, none, none
+		if whole := unsafe.String(unsafe.SliceData(joined), len(joined)); ok {
+			left, right = m.lookup(whole[:cut]), m.lookup(whole[cut:])
+			// Most files number their tokens in the order of the merges.
+			if last++; last > 0 && int(last) < len(m.pieces) && m.pieces[last] == whole && whole != "" {
+				to = last
+			} else {
+				to = m.lookup(whole)
+			}
+		}
+		if !ok || left == none || right == none || to == none { // names beside the alphabet
+			var err error
+			if left, right, to, err = t.namedMerge(a, b); err != nil {
+				return err
+			}
+		}
+		last = to
+		m.merges.add(left, right, uint32(n), to)
+		return nil
+	})
+}
+
+// namedMerge finds the parts of a merge and their join by name.
+func (t *Tokenizer) namedMerge(a, b string) (left, right, to int32, err error) {
+	var ids [3]int32
+	for i, name := range []string{a, b, a + b} {
+		var ok bool
+		if ids[i], ok = t.modelID(name); !ok {
+			return 0, 0, 0, fmt.Errorf("%q %q: %q is not in the vocabulary", a, b, name)
+		}
+	}
+	return ids[0], ids[1], ids[2], nil
+}
+
+// maxMerges bounds the merges of one file.
+const maxMerges = 1 << 21
 
 // hfNormalizer appends the steps of a normalizer.
 func hfNormalizer(out []normalizer, p hfPart) ([]normalizer, error) {

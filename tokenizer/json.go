@@ -1,19 +1,20 @@
 package tokenizer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 	"unsafe"
 )
 
-// The vocabulary and the merges are by far the largest parts of tokenizer.json.
-// They are read here, straight from text that encoding/json has already found to
-// be valid JSON.
+// The vocabulary and the merges are by far the largest parts of their files. They
+// are read here, where they stand; small parts go to encoding/json.
 
-// jsonCursor walks through valid JSON.
+// jsonCursor walks through JSON text.
 type jsonCursor struct {
 	b []byte
 	i int
@@ -39,6 +40,9 @@ func (c *jsonCursor) take(want byte) bool {
 func (c *jsonCursor) text() (string, error) {
 	start := c.i
 	if !c.take('"') {
+		if c.i >= len(c.b) {
+			return "", errUnexpectedEnd
+		}
 		return "", fmt.Errorf("found %.20s, expected a string", c.b[min(c.i, len(c.b)):])
 	}
 	from := c.i
@@ -61,105 +65,202 @@ func (c *jsonCursor) text() (string, error) {
 	return s, err
 }
 
-// scalar reads a number or a word.
-func (c *jsonCursor) scalar() []byte {
+// value skips a value and returns it. What is inside is not looked at but for
+// strings and brackets.
+func (c *jsonCursor) value() ([]byte, error) {
 	c.blanks()
-	start := c.i
-	for c.i < len(c.b) && !strings.ContainsRune(",}] \n\t\r", rune(c.b[c.i])) {
+	start, depth := c.i, 0
+	for c.i < len(c.b) {
+		switch c.b[c.i] {
+		case '"':
+			if err := c.skipText(); err != nil {
+				return nil, err
+			}
+			if depth == 0 {
+				return c.b[start:c.i], nil
+			}
+			continue
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth == 0 {
+				return c.b[start:c.i], nil
+			}
+			if depth--; depth == 0 {
+				c.i++
+				return c.b[start:c.i], nil
+			}
+		case ',', ' ', '\n', '\t', '\r':
+			if depth == 0 {
+				return c.b[start:c.i], nil
+			}
+		}
 		c.i++
 	}
-	return c.b[start:c.i]
+	if depth > 0 {
+		return nil, errUnexpectedEnd
+	}
+	return c.b[start:c.i], nil
 }
 
-// eachMember calls f for each member of an object whose values are scalars. The
-// name may be a view of raw.
-func eachMember(raw json.RawMessage, f func(name string, value []byte) error) error {
-	c := jsonCursor{b: raw}
-	if !c.take('{') {
-		return fmt.Errorf("vocab: found %.20s, expected an object", raw)
+var errUnexpectedEnd = errors.New("unexpected end of JSON input")
+
+// skipText skips a string.
+func (c *jsonCursor) skipText() error {
+	for at := c.i + 1; ; {
+		k := bytes.IndexByte(c.b[at:], '"')
+		if k < 0 {
+			return errUnexpectedEnd
+		}
+		at += k + 1
+		n := 0 // backslashes before the quote
+		for c.b[at-2-n] == '\\' {
+			n++
+		}
+		if n%2 == 0 {
+			c.i = at
+			return nil
+		}
 	}
-	if c.take('}') {
+}
+
+// list walks through what stands between open and end, with commas between.
+func (c *jsonCursor) list(open, end byte, f func() error) error {
+	if !c.take(open) {
+		if c.i >= len(c.b) {
+			return errUnexpectedEnd
+		}
+		return fmt.Errorf("found %.20s, expected %s", c.b[c.i:], map[byte]string{'{': "an object", '[': "an array"}[open])
+	}
+	if c.take(end) {
 		return nil
 	}
 	for {
 		c.blanks()
-		name, err := c.text()
-		if err != nil {
-			return fmt.Errorf("vocab: %w", err)
-		}
-		c.take(':')
-		if err := f(name, c.scalar()); err != nil {
+		if err := f(); err != nil {
 			return err
 		}
-		if !c.take(',') {
-			break
+		if c.take(',') {
+			continue
 		}
+		if c.take(end) {
+			return nil
+		}
+		if c.i >= len(c.b) {
+			return errUnexpectedEnd
+		}
+		return fmt.Errorf("found %.20s, expected a comma or %c", c.b[c.i:], end)
 	}
-	if !c.take('}') {
-		return fmt.Errorf("vocab: found %.20s, expected a comma or the end of the object", c.b[min(c.i, len(c.b)):])
-	}
-	return nil
 }
 
-// eachMerge calls f for each merge, given as "a b" or as ["a", "b"]; a and b may be
-// views of raw.
-func eachMerge(raw json.RawMessage, f func(a, b string) error) error {
+// eachMember calls f for each member of an object. The name may be a view of raw.
+func eachMember(raw []byte, f func(name string, value []byte) error) error {
 	c := jsonCursor{b: raw}
-	if len(raw) == 0 || string(raw) == "null" {
+	err := c.list('{', '}', func() error {
+		name, err := c.text()
+		if err != nil {
+			return err
+		}
+		if !c.take(':') {
+			return fmt.Errorf("member %.40q: expected a colon", name)
+		}
+		value, err := c.value()
+		if err != nil {
+			return err
+		}
+		return f(name, value)
+	})
+	return c.end(err)
+}
+
+// eachElement calls f for each element of an array.
+func eachElement(raw []byte, f func(value []byte) error) error {
+	c := jsonCursor{b: raw}
+	err := c.list('[', ']', func() error {
+		value, err := c.value()
+		if err != nil {
+			return err
+		}
+		return f(value)
+	})
+	return c.end(err)
+}
+
+// end checks that nothing stands behind what was read.
+func (c *jsonCursor) end(err error) error {
+	if c.blanks(); err == nil && c.i < len(c.b) {
+		err = fmt.Errorf("found %.20s behind the end", c.b[c.i:])
+	}
+	return err
+}
+
+// isNull reports whether a value is null or is not there.
+func isNull(raw []byte) bool { return len(raw) == 0 || string(raw) == "null" }
+
+// unmarshalPart reads a small part of a file. A part may be no longer and have no
+// more in it than anybody would write: Go values take many times the memory of the
+// text that they come from.
+func unmarshalPart(raw []byte, into any) error {
+	const maxBytes, maxParts = 1 << 20, 1 << 12
+	if n := bytes.Count(raw, []byte("{")) + bytes.Count(raw, []byte("[")); len(raw) > maxBytes || n > maxParts {
+		return fmt.Errorf("%d bytes with %d objects and arrays, expected at most %d with %d", len(raw), n, maxBytes, maxParts)
+	}
+	return json.Unmarshal(raw, into)
+}
+
+// parseID reads a token id.
+func parseID(raw []byte) (int32, error) {
+	id, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("has id %.40s, expected an integer", raw)
+	}
+	return int32(id), checkID(id)
+}
+
+// eachMerge calls f for each merge with its number, given as "a b" or as ["a", "b"]; a and b may be
+// views of raw.
+func eachMerge(raw []byte, f func(n int, a, b string) error) error {
+	if isNull(raw) {
 		return nil
 	}
-	if !c.take('[') {
-		return fmt.Errorf("merges: found %.20s, expected an array", raw)
-	}
-	if c.take(']') {
-		return nil
-	}
-	for n := 0; ; n++ {
-		c.blanks()
+	c := jsonCursor{b: raw}
+	n := -1
+	err := c.list('[', ']', func() (err error) {
+		n++
 		var a, b string
-		var err error
 		if c.take('[') {
 			c.blanks()
 			if a, err = c.text(); err != nil {
-				return fmt.Errorf("merges: merge %d: %w", n, err)
+				return err
 			}
 			if !c.take(',') {
-				return fmt.Errorf("merges: merge %d: expected two strings", n)
+				return errors.New("expected two strings")
 			}
 			c.blanks()
 			if b, err = c.text(); err != nil {
-				return fmt.Errorf("merges: merge %d: %w", n, err)
+				return err
 			}
 			if !c.take(']') {
-				return fmt.Errorf("merges: merge %d: expected two strings", n)
+				return errors.New("expected two strings")
 			}
-		} else {
-			s, err := c.text()
-			if err != nil {
-				return fmt.Errorf("merges: merge %d: %w", n, err)
-			}
-			if strings.HasPrefix(s, "#version") {
-				n--
-				if !c.take(',') {
-					break
-				}
-				continue
-			}
-			var ok bool
-			a, b, ok = strings.Cut(s, " ")
-			if !ok || strings.Contains(b, " ") {
-				return fmt.Errorf("merges: merge %d %q: expected two tokens with a blank between them", n, s)
-			}
+			return f(n, a, b)
 		}
-		if err := f(a, b); err != nil {
+		s, err := c.text()
+		if err != nil {
 			return err
 		}
-		if !c.take(',') {
-			break
+		if strings.HasPrefix(s, "#version") {
+			n--
+			return nil
 		}
-	}
-	if !c.take(']') {
-		return fmt.Errorf("merges: found %.20s, expected a comma or the end of the array", c.b[min(c.i, len(c.b)):])
+		k := strings.IndexByte(s, ' ')
+		if k < 0 || strings.IndexByte(s[k+1:], ' ') >= 0 {
+			return fmt.Errorf("%q: expected two tokens with a blank between them", s)
+		}
+		return f(n, s[:k], s[k+1:])
+	})
+	if err = c.end(err); err != nil {
+		return fmt.Errorf("merges: merge %d: %w", max(n, 0), err)
 	}
 	return nil
 }

@@ -1,30 +1,44 @@
 package tokenizer
 
 import (
+	"cmp"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"unsafe"
 )
 
 // tekkenFile is tekken.json, the vocabulary format of Mistral.
 type tekkenFile struct {
-	Config struct {
-		Pattern     string `json:"pattern"`
-		VocabSize   int64  `json:"default_vocab_size"`
-		NumSpecial  int64  `json:"default_num_special_tokens"`
-		VocabTokens int64  `json:"num_vocab_tokens"`
-		Version     string `json:"version"`
-	} `json:"config"`
-	Vocab []struct {
-		Rank  int64  `json:"rank"`
-		Bytes string `json:"token_bytes"`
-	} `json:"vocab"`
-	SpecialTokens []struct {
-		Rank int64  `json:"rank"`
-		Str  string `json:"token_str"`
-	} `json:"special_tokens"`
+	config struct {
+		Pattern    string `json:"pattern"`
+		VocabSize  int64  `json:"default_vocab_size"`
+		NumSpecial int64  `json:"default_num_special_tokens"`
+	}
+	vocab         []byte
+	specialTokens []byte
 }
+
+func (f *tekkenFile) parse(data []byte) error {
+	return eachMember(data, func(name string, value []byte) error {
+		switch name {
+		case "config":
+			if err := unmarshalPart(value, &f.config); err != nil {
+				return fmt.Errorf("config: %w", err)
+			}
+		case "vocab":
+			f.vocab = value
+		case "special_tokens":
+			f.specialTokens = value
+		}
+		return nil
+	})
+}
+
+// maxTekkenSpecial bounds the special tokens of a tekken.json, which says how many
+// there are without listing them all.
+const maxTekkenSpecial = 1 << 14
 
 // tekkenSpecial are the special tokens of files that do not list theirs.
 var tekkenSpecial = []string{
@@ -36,17 +50,20 @@ var tekkenSpecial = []string{
 // readTekken reads tekken.json: ids are special tokens first, then the ranks.
 func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 	var f tekkenFile
-	if err := json.Unmarshal(data, &f); err != nil {
+	if err := f.parse(data); err != nil {
 		return nil, err
 	}
-	c := f.Config
-	if c.VocabSize > maxID || c.NumSpecial < 0 || c.VocabSize-c.NumSpecial < 256 {
+	c := f.config
+	if c.NumSpecial < 1 || c.NumSpecial > maxTekkenSpecial {
+		return nil, fmt.Errorf("config: default_num_special_tokens %d, expected 1 to %d", c.NumSpecial, maxTekkenSpecial)
+	}
+	if c.VocabSize > maxID || c.VocabSize-c.NumSpecial < 256 {
 		return nil, fmt.Errorf("config: default_vocab_size %d with default_num_special_tokens %d: expected at least 256 more and at most %d", c.VocabSize, c.NumSpecial, maxID)
 	}
 	// The file may list ranks beyond the vocabulary, which are not in use.
 	active := c.VocabSize - c.NumSpecial
-	if int64(len(f.Vocab)) < active {
-		return nil, fmt.Errorf("vocab: %d ranks, expected at least %d", len(f.Vocab), active)
+	if most := int64(len(f.vocab) / len(`{"rank":0}`)); most < active {
+		return nil, fmt.Errorf("vocab: at most %d ranks, expected at least %d", most, active)
 	}
 	words, err := newMatcher(c.Pattern)
 	if err != nil {
@@ -63,28 +80,8 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 	t.model = m
 	m.pieces = make([]string, c.VocabSize)
 	m.vocab = newPieceTable(int(active))
-	for i, v := range f.Vocab {
-		if v.Rank < 0 {
-			return nil, fmt.Errorf("vocab: entry %d has rank %d", i, v.Rank)
-		}
-		if v.Rank >= active {
-			continue
-		}
-		raw, err := base64.StdEncoding.DecodeString(v.Bytes)
-		if err != nil {
-			return nil, fmt.Errorf("vocab: rank %d: token_bytes: %w", v.Rank, err)
-		}
-		if len(raw) == 0 || len(raw) > maxPieceLen {
-			return nil, fmt.Errorf("vocab: rank %d has %d bytes, expected 1 to %d", v.Rank, len(raw), maxPieceLen)
-		}
-		id := int32(v.Rank + c.NumSpecial)
-		if m.pieces[id] != "" {
-			return nil, fmt.Errorf("vocab: rank %d stands there twice", v.Rank)
-		}
-		m.pieces[id] = string(raw)
-		if !m.insert(id) {
-			return nil, fmt.Errorf("vocab: bytes %q stand there twice", raw)
-		}
+	if err := m.tekkenVocab(f.vocab, c.NumSpecial, active); err != nil {
+		return nil, fmt.Errorf("vocab: %w", err)
 	}
 	for b := range 256 {
 		if m.byteID[b] = m.lookup(string([]byte{byte(b)})); m.byteID[b] == none {
@@ -108,15 +105,9 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 	}
 	m.seal()
 
-	names := make([]string, c.NumSpecial)
-	if f.SpecialTokens == nil {
-		copy(names, tekkenSpecial)
-	}
-	for i, s := range f.SpecialTokens {
-		if s.Rank < 0 || s.Rank >= c.NumSpecial || s.Str == "" || names[s.Rank] != "" {
-			return nil, fmt.Errorf("special_tokens: entry %d %q has rank %d, expected one of its own below %d", i, s.Str, s.Rank, c.NumSpecial)
-		}
-		names[s.Rank] = s.Str
+	names, err := tekkenNames(f.specialTokens, c.NumSpecial)
+	if err != nil {
+		return nil, fmt.Errorf("special_tokens: %w", err)
 	}
 	seen := make(map[string]bool, len(names))
 	for i, name := range names {
@@ -128,9 +119,6 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 		}
 		seen[name] = true
 		t.added = append(t.added, addedToken{id: int32(i), content: name, special: true})
-	}
-	if len(names) == 0 {
-		return nil, errors.New("config: no special tokens")
 	}
 	if err := t.addExtra(cfg); err != nil {
 		return nil, err
@@ -160,4 +148,76 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 		}
 	}
 	return t, nil
+}
+
+// tekkenVocab reads the ranks below active; their ids come behind special others.
+func (m *bpe) tekkenVocab(raw []byte, special, active int64) error {
+	var block []byte // of many pieces
+	n := -1
+	return eachElement(raw, func(value []byte) error {
+		n++
+		rank, text := int64(-1), ""
+		err := eachMember(value, func(name string, value []byte) (err error) {
+			switch name {
+			case "rank":
+				rank, err = strconv.ParseInt(string(value), 10, 64)
+			case "token_bytes":
+				c := jsonCursor{b: value}
+				text, err = c.text()
+			}
+			return err
+		})
+		if err != nil || rank < 0 {
+			return fmt.Errorf("entry %d has rank %d: %w", n, rank, cmp.Or(err, errors.New("expected 0 or more")))
+		}
+		if rank >= active {
+			return nil
+		}
+		size := base64.StdEncoding.DecodedLen(len(text))
+		if size == 0 || size > maxPieceLen+2 {
+			return fmt.Errorf("rank %d has about %d bytes, expected 1 to %d", rank, size, maxPieceLen)
+		}
+		if cap(block)-len(block) < size {
+			block = make([]byte, 0, 1<<16)
+		}
+		from := len(block)
+		if block, err = base64.StdEncoding.AppendDecode(block, []byte(text)); err != nil {
+			return fmt.Errorf("rank %d: token_bytes: %w", rank, err)
+		}
+		id := int32(rank + special)
+		if m.pieces[id] != "" {
+			return fmt.Errorf("rank %d stands there twice", rank)
+		}
+		m.pieces[id] = unsafe.String(unsafe.SliceData(block[from:]), len(block)-from)
+		if len(block) == from || !m.insert(id) {
+			return fmt.Errorf("bytes %q stand there twice or are none", block[from:])
+		}
+		return nil
+	})
+}
+
+// tekkenNames reads the names of the special tokens, "" where the file has none.
+func tekkenNames(raw []byte, special int64) ([]string, error) {
+	names := make([]string, special)
+	if isNull(raw) {
+		copy(names, tekkenSpecial)
+		return names, nil
+	}
+	n := -1
+	err := eachElement(raw, func(value []byte) error {
+		n++
+		var s struct {
+			Rank int64  `json:"rank"`
+			Str  string `json:"token_str"`
+		}
+		if err := unmarshalPart(value, &s); err != nil {
+			return fmt.Errorf("entry %d: %w", n, err)
+		}
+		if s.Rank < 0 || s.Rank >= special || s.Str == "" || names[s.Rank] != "" {
+			return fmt.Errorf("entry %d %q has rank %d, expected one of its own below %d", n, s.Str, s.Rank, special)
+		}
+		names[s.Rank] = s.Str
+		return nil
+	})
+	return names, err
 }
