@@ -25,6 +25,10 @@ type exactModel struct {
 	w    *Weights
 	bf16 bool
 
+	// saw, if not nil, is shown a layer's rotated queries, [Heads*HeadDim], of the
+	// token whose key and value were appended last.
+	saw func(layer int, q []float64)
+
 	mats map[*byte][]float64 // widened tensors by their first byte
 	keys [][][]float64       // of each layer and position, [KVHeads*HeadDim]
 	vals [][][]float64
@@ -139,6 +143,9 @@ func (e *exactModel) next(token int32, seqLen int) []float64 {
 			q, k, v = rounded(q), rounded(k), rounded(v)
 		}
 		e.keys[at], e.vals[at] = append(e.keys[at], k), append(e.vals[at], v)
+		if e.saw != nil {
+			e.saw(at, q)
+		}
 		for i, d := range e.product(l.O, l.OBias, e.attend(at, q)) {
 			x[i] += d
 		}
