@@ -144,6 +144,9 @@ func (p *Prefilling) advance(ctx context.Context, n int) error {
 		err = s.m.advance(ctx, p, n)
 	}
 	s.stats.PrefillTime += time.Since(start)
+	if closed := s.closing(); closed != nil && errors.Is(err, context.Canceled) {
+		err = closed // what stopped says that its context was cancelled, which the caller's was not
+	}
 	p.settle(err)
 	if err != nil {
 		return fmt.Errorf("prefill of %d tokens: %w", len(p.f.tokens), err)

@@ -21,6 +21,9 @@ type life struct {
 }
 
 func (l *life) run(ctx context.Context) (err error) {
+	if l.rng.IntN(6) == 0 {
+		return l.abrupt(ctx)
+	}
 	s, err := l.m.NewSession(l.options)
 	if err != nil {
 		return err
@@ -104,8 +107,80 @@ func (l *life) prefill(ctx context.Context, s *model.Session) error {
 			return fmt.Errorf("a cancelled prefill that compresses left %d tokens", s.Len())
 		}
 	}
+	if l.rng.IntN(2) == 0 {
+		return l.intruded(ctx, s)
+	}
 	l.do("prefill")
 	return s.Prefill(ctx, l.prompt[s.Len():])
+}
+
+// intruded reads the prompt while another goroutine wants to fork and to save the
+// session: either side may get ErrBusy, and nothing has happened then.
+func (l *life) intruded(ctx context.Context, s *model.Session) error {
+	l.do("prefill with an intruder")
+	intruder := make(chan error, 1)
+	over := make(chan struct{})
+	file := l.file + ".intruder"
+	go func() {
+		for {
+			child, err := s.Fork()
+			if err == nil {
+				err = child.Close()
+			}
+			if err == nil || errors.Is(err, model.ErrBusy) {
+				err = s.Save(file)
+			}
+			if err != nil && !errors.Is(err, model.ErrBusy) {
+				intruder <- fmt.Errorf("intruder: %w", err)
+				return
+			}
+			select {
+			case <-over:
+				intruder <- nil
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}()
+	err := model.ErrBusy
+	for errors.Is(err, model.ErrBusy) {
+		if err = s.Prefill(ctx, l.prompt); err == nil && s.Len() != len(l.prompt) {
+			err = fmt.Errorf("%d tokens after a prefill of %d", s.Len(), len(l.prompt))
+		}
+	}
+	close(over)
+	return errors.Join(err, <-intruder)
+}
+
+// abrupt closes a session from another goroutine while it is at work.
+func (l *life) abrupt(ctx context.Context) error {
+	s, err := l.m.NewSession(l.options)
+	if err != nil {
+		return err
+	}
+	l.do("closed while at work")
+	closed := make(chan error, 1)
+	after := time.Duration(l.rng.IntN(30)) * time.Millisecond
+	go func() {
+		time.Sleep(after)
+		closed <- s.Close()
+	}()
+	err = s.Prefill(ctx, l.prompt)
+	for err == nil {
+		for _, failed := range s.Generate(ctx, model.Sampling{MaxTokens: steps, IgnoreEOS: true}) {
+			err = failed
+		}
+		if err == nil { // all were generated before it was closed
+			err = s.Truncate(0)
+		}
+		if err == nil {
+			err = s.Prefill(ctx, l.prompt)
+		}
+	}
+	if !errors.Is(err, model.ErrClosed) {
+		return errors.Join(fmt.Errorf("a session that was closed while at work: %w", err), <-closed)
+	}
+	return errors.Join(<-closed, s.Close())
 }
 
 // fork lets parent and child go on, and returns one of them; the other is closed.
