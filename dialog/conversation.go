@@ -101,12 +101,12 @@ func (c *Conversation) before() []*chat.Object {
 
 // Prompt returns the prompt for messages of this conversation, system prompt and
 // document included.
-func (c *Conversation) Prompt(ctx context.Context, messages []*chat.Object) (string, error) {
+func (c *Conversation) Prompt(ctx context.Context, messages []*chat.Object) (chat.Prompt, error) {
 	return c.format.render(ctx, c.All(messages))
 }
 
 // begin starts a session that has read head, which is compressed.
-func (c *Conversation) begin(ctx context.Context, head string) error {
+func (c *Conversation) begin(ctx context.Context, head chat.Prompt) error {
 	c.Forget()
 	o := c.Session
 	if p := o.Compression; p != nil && c.Document == "" {
@@ -130,7 +130,7 @@ func (c *Conversation) begin(ctx context.Context, head string) error {
 		s.Close()
 		return err
 	}
-	c.s, c.head, c.headTokens = s, head, tokens
+	c.s, c.head, c.headTokens = s, head.Text, tokens
 	return nil
 }
 
@@ -184,18 +184,18 @@ func (c *Conversation) Clear(ctx context.Context) error {
 }
 
 // feed makes the session hold exactly the prompt.
-func (c *Conversation) feed(ctx context.Context, prompt string) error {
-	head := ""
+func (c *Conversation) feed(ctx context.Context, prompt chat.Prompt) error {
+	var head chat.Prompt
 	if c.Document != "" {
-		i := strings.Index(prompt, c.Document)
+		i := strings.Index(prompt.Text, c.Document)
 		if i < 0 {
 			return errors.New("the chat template changes the document's text: it cannot be read before the question")
 		}
-		head = prompt[:i+len(c.Document)]
+		head = prompt.Slice(0, i+len(c.Document))
 	}
 	// Some templates put a system prompt or tools behind the document once there
 	// are further messages: then it has to be read again.
-	if c.s == nil || head != c.head {
+	if c.s == nil || head.Text != c.head {
 		if err := c.begin(ctx, head); err != nil {
 			return err
 		}
@@ -220,8 +220,8 @@ func (c *Conversation) feed(ctx context.Context, prompt string) error {
 }
 
 // encode returns the tokens of a prompt that begins with the head.
-func (c *Conversation) encode(prompt string) []int32 {
-	return append(c.headTokens[:len(c.headTokens):len(c.headTokens)], c.format.encode(prompt[len(c.head):])...)
+func (c *Conversation) encode(prompt chat.Prompt) []int32 {
+	return append(c.headTokens[:len(c.headTokens):len(c.headTokens)], c.format.encode(prompt.Slice(len(c.head), len(prompt.Text)))...)
 }
 
 // Turn says what a question and its answer took.
@@ -246,7 +246,7 @@ func (c *Conversation) Ask(ctx context.Context, text string, each func(text stri
 	if err != nil {
 		return turn, err
 	}
-	turn.NoSystem = !strings.Contains(prompt, strings.TrimSpace(c.System))
+	turn.NoSystem = !strings.Contains(prompt.Text, strings.TrimSpace(c.System))
 	start, before := time.Now(), 0
 	if c.s != nil {
 		before = c.s.Stats().Tokens

@@ -146,7 +146,7 @@ func TestConversationStartsAgain(t *testing.T) {
 				want := c.encode(prompt)
 				require.Equal(t, want, c.s.Tokens()[:len(want)])
 				if document != "" {
-					assert.True(t, strings.HasPrefix(prompt, c.head))
+					assert.True(t, strings.HasPrefix(prompt.Text, c.head))
 					assert.True(t, strings.HasSuffix(c.head, strings.TrimSpace(document)))
 				}
 				if plain && i > 0 {

@@ -19,7 +19,10 @@
 // Conversation owns its session, must be closed, and belongs to one goroutine
 // at a time, as an Answer does.
 //
-// # Limits
+// # Control tokens
 //
-// Special tokens that stand in messages as text become special tokens.
+// What users, tools and documents write is never read as a control token: where
+// <|im_end|> stands in a message, the model gets the letters. Only templates and
+// framings write control tokens. [Format.Tokens] is the one call from messages to
+// tokens, [Framing.Prompt] that of a context and a question.
 package dialog

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lukv/lukv/model"
@@ -67,33 +66,54 @@ func (f *Format) input(messages []*chat.Object) chat.Input {
 
 // render returns the prompt for messages, with the header of the answer behind
 // them.
-func (f *Format) render(ctx context.Context, messages []*chat.Object) (string, error) {
+func (f *Format) render(ctx context.Context, messages []*chat.Object) (chat.Prompt, error) {
 	if f.template != nil {
-		p, err := f.template.Render(ctx, f.input(messages))
-		return p.Text, err
+		return f.template.Render(ctx, f.input(messages))
 	}
-	var b strings.Builder
-	b.WriteString(f.bos)
+	parts := []chat.Prompt{own(f.bos)}
 	for _, m := range messages {
 		content, _ := m.Get("content")
-		fmt.Fprintf(&b, "%s\n", content)
+		parts = append(parts, chat.Data(fmt.Sprintln(content)))
 	}
-	return b.String(), nil
+	return chat.Join(parts...), nil
 }
 
 // head returns the beginning of every prompt in which a user's message that
 // starts with text follows the given ones, up to the end of text.
-func (f *Format) head(ctx context.Context, before []*chat.Object, text string) (string, error) {
+func (f *Format) head(ctx context.Context, before []*chat.Object, text string) (chat.Prompt, error) {
 	if f.template == nil {
 		head, err := f.render(ctx, before)
-		return head + text, err
+		return chat.Join(head, chat.Data(text)), err
 	}
 	head, _, err := f.template.Split(ctx, f.input(before), text)
-	return head.Text, err
+	return head, err
 }
 
-// encode returns the tokens of a prompt, or of a part of one. Special tokens
-// stand in it as text.
-func (f *Format) encode(prompt string) []int32 {
-	return f.tok.Encode(prompt, tokenizer.EncodeOptions{})
+// Tokens returns the tokens of the prompt for a conversation, if there are at
+// most limit: the one way from messages, tools and documents to what a model
+// reads. Only the template writes control tokens; text of in that looks like one
+// stays text. Special tokens, the time and a missing template are the format's;
+// without a template only the contents of messages are written. A longer prompt is
+// a *tokenizer.TooLongError, a conversation that the template refuses a
+// *chat.RaisedError inside.
+func (f *Format) Tokens(ctx context.Context, in chat.Input, limit int) ([]int32, error) {
+	p, err := f.prompt(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	return f.tok.EncodeContext(ctx, p.Text, limit, tokenizer.EncodeOptions{Data: p.Data})
+}
+
+func (f *Format) prompt(ctx context.Context, in chat.Input) (chat.Prompt, error) {
+	if f.template == nil {
+		return f.render(ctx, in.Messages)
+	}
+	format := f.input(nil)
+	in.SpecialTokens, in.Now = format.SpecialTokens, format.Now
+	return f.template.Render(ctx, in)
+}
+
+// encode returns the tokens of a prompt, or of a part of one.
+func (f *Format) encode(p chat.Prompt) []int32 {
+	return p.Encode(f.tok)
 }

@@ -9,23 +9,30 @@ import (
 
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer"
+	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 // Framing is the text around context and question in a prompt:
 //
 //	Before + context | Between + question + After + answer prefix
 //
-// The bar is where compression happens. Special tokens stand as text.
+// The bar is where compression happens. Special tokens stand as text in Before,
+// Between and After, and nowhere else.
 type Framing struct {
 	Before  string `json:"before"`
 	Between string `json:"between"`
 	After   string `json:"after"`
 }
 
-// Prompt returns the two parts of a prompt.
-func (f Framing) Prompt(context, question, answerPrefix string) (head, tail string) {
-	return f.Before + context, f.Between + question + f.After + answerPrefix
+// Prompt returns the two parts of a prompt. Context, question and answer prefix
+// are data in it.
+func (f Framing) Prompt(context, question, answerPrefix string) (head, tail chat.Prompt) {
+	return chat.Join(own(f.Before), chat.Data(context)),
+		chat.Join(own(f.Between), chat.Data(question), own(f.After), chat.Data(answerPrefix))
 }
+
+// own is text of the framing itself.
+func own(text string) chat.Prompt { return chat.Prompt{Text: text} }
 
 // FixedDate is the date that evaluations and profiles put into prompts whose
 // template asks for today's, so that their results do not depend on the day.

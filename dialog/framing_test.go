@@ -26,7 +26,8 @@ func TestFraming(t *testing.T) {
 	f.Between = "\n\n"
 	head, tail := f.Prompt("c", "q", "a")
 	wantHead, wantTail := builtin.Prompt("c", "q", "a")
-	assert.Equal(t, [2]string{wantHead, wantTail}, [2]string{head, tail})
+	assert.Equal(t, wantHead, head)
+	assert.Equal(t, wantTail, tail)
 
 	plain, err := PlainFraming(m)
 	require.NoError(t, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lukv/lukv/dialog"
@@ -152,17 +151,13 @@ func (r *runner) groups() [][]int {
 
 // parts returns the tokens before and behind the point of compression.
 func (r *runner) parts(i int) (head, tail []int32) {
-	it := r.items[i]
+	it, framing := r.items[i], r.o.Framing
 	if r.o.QueryAware {
-		it.Context += r.o.Framing.Between + it.Question
-		it.Question = ""
+		it.Context += framing.Between + it.Question
+		it.Question, framing.Between = "", ""
 	}
-	a, b := r.o.Framing.Prompt(it.Context, it.Question, it.AnswerPrefix)
-	if r.o.QueryAware {
-		b = strings.TrimPrefix(b, r.o.Framing.Between)
-	}
-	text := tokenizer.EncodeOptions{}
-	return r.tok.Encode(a, text), r.tok.Encode(b, text)
+	a, b := framing.Prompt(it.Context, it.Question, it.AnswerPrefix)
+	return a.Encode(r.tok), b.Encode(r.tok)
 }
 
 func (r *runner) progress(n int) {

@@ -41,11 +41,11 @@ func Example() {
 	defer s.Close()
 
 	head, tail := builtin.Prompt(document, "In which town does Rupert work?", "Rupert works in")
-	if err := s.Prefill(ctx, tok.Encode(head, tokenizer.EncodeOptions{})); err != nil { // compresses
+	if err := s.Prefill(ctx, head.Encode(tok)); err != nil { // compresses
 		log.Fatal(err)
 	}
 	fmt.Printf("removed %.0f %% of the cache\n", 100*s.Stats().Ratio)
-	if err := s.Prefill(ctx, tok.Encode(tail, tokenizer.EncodeOptions{})); err != nil {
+	if err := s.Prefill(ctx, tail.Encode(tok)); err != nil {
 		log.Fatal(err)
 	}
 	answer := tok.NewDecoder(true)
@@ -138,7 +138,7 @@ func Example_profile() {
 		log.Fatal(err)
 	}
 	head, _ := builtin.Prompt(document, "", "")
-	if err := s.Prefill(ctx, tok.Encode(head, tokenizer.EncodeOptions{})); err != nil {
+	if err := s.Prefill(ctx, head.Encode(tok)); err != nil {
 		log.Fatal(err)
 	}
 	st := s.Stats()

@@ -23,6 +23,7 @@ type bpe struct {
 
 	byteLevel    bool
 	ignoreMerges bool       // a word that is a piece is that token, whatever the merges say
+	control      []bool     // by id: a special token, which no ordinary text becomes; or nil
 	byteID       [256]int32 // symbol of a byte: byteLevel its first symbol, else its fallback; or none
 	runeID       map[rune]int32
 	asciiID      [utf8.RuneSelf]int32
@@ -187,6 +188,18 @@ func (t *pairTable) add(left, right int32, rank uint32, to int32) {
 	t.maybe[b>>6] |= 1 << (b & 63)
 }
 
+// without returns the table without the merges that give a token for which drop
+// holds.
+func (t *pairTable) without(drop []bool) pairTable {
+	kept := newPairTable(t.n)
+	for _, s := range t.slots {
+		if s.rank1 != 0 && (int(s.to) >= len(drop) || !drop[s.to]) {
+			kept.add(s.left, s.right, s.rank1-1, s.to)
+		}
+	}
+	return kept
+}
+
 // joinSet is a set of pairs of characters, kept as a bit map of hashes: it may
 // hold a pair too many, never one too few.
 type joinSet []uint64
@@ -296,7 +309,7 @@ func (m *bpe) encode(s *scratch, start, end int) {
 func (m *bpe) word(s *scratch, w string, base int) {
 	s.unkLast = false
 	if m.byteLevel && m.ignoreMerges {
-		if id := m.lookup(w); id != none {
+		if id := m.lookup(w); id != none && (m.control == nil || !m.control[id]) {
 			s.emit(id, base, base+len(w))
 			return
 		}

@@ -162,6 +162,7 @@ func (t *Tokenizer) finish(cfg *config) {
 	t.addedByID = make(map[int32]int, len(t.added))
 	t.addedID = make(map[string]int32, len(t.added))
 	t.size = len(t.model.pieces)
+	var control []bool // special tokens that are pieces too
 	var raw, norm []addedToken
 	var rawForm, normForm []string
 	for i, a := range t.added {
@@ -170,6 +171,12 @@ func (t *Tokenizer) finish(cfg *config) {
 			t.addedID[a.content] = a.id
 		}
 		t.size = max(t.size, int(a.id)+1)
+		if a.special && int(a.id) < len(t.model.pieces) && t.model.pieces[a.id] != "" {
+			if control == nil {
+				control = make([]bool, len(t.model.pieces))
+			}
+			control[a.id] = true
+		}
 		if a.normalized && len(t.normalizers) > 0 {
 			norm = append(norm, a)
 			normForm = append(normForm, t.normalize(a.content))
@@ -177,6 +184,12 @@ func (t *Tokenizer) finish(cfg *config) {
 			raw = append(raw, a)
 			rawForm = append(rawForm, a.content)
 		}
+	}
+	// Where a special token is found in the text, the model never sees it. Where it
+	// is hidden (EncodeOptions.Data), merges must not make it after all.
+	if control != nil {
+		t.model.control = control
+		t.model.merges = t.model.merges.without(control)
 	}
 	t.rawFind = newTokenFinder(raw, rawForm)
 	t.normFind = newTokenFinder(norm, normForm)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/lukv"
@@ -18,12 +19,11 @@ var builtinFraming = func() dialog.Framing {
 	const question = "?"
 	before, _ := builtin.Prompt("", "", "")
 	_, tail := builtin.Prompt("", question, "")
-	for i := range tail {
-		if tail[i:i+1] == question {
-			return dialog.Framing{Before: before, Between: tail[:i], After: tail[i+1:]}
-		}
+	between, after, ok := strings.Cut(tail.Text, question)
+	if !ok {
+		panic("the prompt of the embedded model lacks the question")
 	}
-	panic("the prompt of the embedded model lacks the question")
+	return dialog.Framing{Before: before.Text, Between: between, After: after}
 }()
 
 // builtinProfile returns the embedded profile for a metric, nil if there is none.

@@ -244,11 +244,11 @@ func (r *chatter) show(what string) error {
 		if len(messages) == 0 {
 			messages = append(messages, chat.NewMessage("user", "…"))
 		}
-		text, err := c.Prompt(r.busy, messages)
+		prompt, err := c.Prompt(r.busy, messages)
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintln(r.e.out, text)
+		_, err = fmt.Fprintln(r.e.out, prompt.Text)
 		return err
 	}
 	return fmt.Errorf("/show: found %q, expected nothing, messages or prompt", what)

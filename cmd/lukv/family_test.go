@@ -216,7 +216,7 @@ func converse(t *testing.T, dir string) {
 		require.NoError(t, err)
 		prompt, err := c.Prompt(t.Context(), c.Messages[:2*i+1])
 		require.NoError(t, err)
-		want := tok.Encode(prompt, tokenizer.EncodeOptions{})
+		want := prompt.Encode(tok)
 		assert.Equal(t, want, c.Held().Tokens()[:len(want)], "turn %d", i)
 		answer, _ := c.Messages[2*i+1].Get("content")
 

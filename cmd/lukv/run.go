@@ -13,6 +13,7 @@ import (
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/tokenizer"
+	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 type runCmd struct {
@@ -21,7 +22,7 @@ type runCmd struct {
 
 	Context      []string `short:"c" sep:"none" placeholder:"FILE" help:"Text in front of the prompt, which can be compressed; - is standard input. May be repeated."`
 	AnswerPrefix string   `placeholder:"TEXT" help:"The beginning of the answer, which the model goes on with."`
-	Raw          bool     `help:"No chat template: context and prompt as they are, one behind the other."`
+	Raw          bool     `help:"No chat template: context and prompt as they are, control tokens included, one behind the other."`
 	Save         string   `placeholder:"FILE" help:"Save the context's cache, before the prompt. The prompt may then be left out."`
 	Load         string   `placeholder:"FILE" help:"Begin with a context saved before instead of --context."`
 	Stats        bool     `help:"Print tokens, times and cache sizes on standard error."`
@@ -290,7 +291,7 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 		return s, nil
 	}
 	head, _ := r.framing.Prompt(contextText, "", "")
-	tokens := r.tok.Encode(head, tokenizer.EncodeOptions{})
+	tokens := r.encode(head)
 	p := r.e.progress()
 	defer p.clear()
 	o.Progress = p.tokens("reading", r.m.Config().Layers)
@@ -311,6 +312,15 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// encode returns the tokens of a prompt. With --raw it is the user's own, control
+// tokens included.
+func (r *runner) encode(p chat.Prompt) []int32 {
+	if r.Raw {
+		p.Data = nil
+	}
+	return p.Encode(r.tok)
 }
 
 func (r *runner) save(s *model.Session) error {
@@ -349,11 +359,12 @@ func (e *env) advise(s *model.Session) {
 
 // answer feeds the prompt and generates the answer.
 func (r *runner) answer(s *model.Session, contextText, prompt string, sampling model.Sampling) error {
-	head, tail := r.framing.Prompt("", prompt, r.AnswerPrefix)
+	framing := r.framing
 	if contextText == "" && r.Load == "" {
-		tail = head + strings.TrimPrefix(tail, r.framing.Between)
+		framing.Between = framing.Before
 	}
-	tokens := r.tok.Encode(tail, tokenizer.EncodeOptions{})
+	_, tail := framing.Prompt("", prompt, r.AnswerPrefix)
+	tokens := r.encode(tail)
 	x := &r.result.Stats
 	x.PromptTokens = len(tokens)
 	start := time.Now()

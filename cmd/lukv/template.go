@@ -70,7 +70,7 @@ func (c *templateCmd) Run(e *env) error {
 	if err != nil {
 		return fmt.Errorf("model %s: %w", c.Model, err)
 	}
-	ids := tok.Encode(prompt.Text, tokenizer.EncodeOptions{Data: prompt.Data})
+	ids := prompt.Encode(tok)
 	if c.JSON {
 		return e.writeJSON("lukv template 1", map[string]any{"prompt": prompt.Text, "tokens": ids})
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
-	"github.com/lukv/lukv/tokenizer"
+	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 var (
@@ -72,7 +72,7 @@ func scenarios(t *testing.T, m *model.Model) []*scenario {
 		policy("h2o", "global", 0.7), periodic,
 	} {
 		head, tail := builtin.Prompt(samples[i].Context, samples[i].Question, samples[i].AnswerPrefix)
-		ids := tok.Encode(head+tail, tokenizer.EncodeOptions{})
+		ids := chat.Join(head, tail).Encode(tok)
 		s := &scenario{name: "full", options: model.SessionOptions{Compression: p}, prompt: ids[:min(len(ids), 250+40*i)]}
 		if p != nil {
 			s.name = fmt.Sprint(p.Metric.Name, "/", p.Allocator.Name, "/", p.Decode.Mode)

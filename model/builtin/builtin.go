@@ -11,6 +11,7 @@ import (
 
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 //go:embed config.json generation_config.json tokenizer.json tokenizer_config.json model.safetensors
@@ -119,8 +120,10 @@ func SamplesJSONL() []byte { return bytes.Clone(samples) }
 
 // Prompt returns the two parts of the prompt of a question about a context:
 // the part that can be compressed before the question is known, and the rest.
-// The markers are special tokens; encode both parts with special tokens
-// recognised in the text and none added.
-func Prompt(context, question, answerPrefix string) (head, tail string) {
-	return "<s><|user|>" + context, "\n\n" + question + "<|assistant|>" + answerPrefix
+// The markers are special tokens; encode both parts with their data and with no
+// special tokens added.
+func Prompt(context, question, answerPrefix string) (head, tail chat.Prompt) {
+	own := func(text string) chat.Prompt { return chat.Prompt{Text: text} }
+	return chat.Join(own("<s><|user|>"), chat.Data(context)),
+		chat.Join(own("\n\n"), chat.Data(question), own("<|assistant|>"), chat.Data(answerPrefix))
 }

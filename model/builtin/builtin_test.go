@@ -100,8 +100,7 @@ func TestSamples(t *testing.T) {
 	require.Len(t, samples, 221)
 	for i, s := range samples {
 		head, tail := Prompt(s.Context, s.Question, s.AnswerPrefix)
-		o := tokenizer.EncodeOptions{}
-		require.Equal(t, s.PromptTokens, len(tok.Encode(head, o))+len(tok.Encode(tail, o)), "sample %d", i)
+		require.Equal(t, s.PromptTokens, len(head.Encode(tok))+len(tail.Encode(tok)), "sample %d", i)
 	}
 	require.Len(t, Calibration(), 8)
 	for _, c := range Calibration() {

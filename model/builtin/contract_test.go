@@ -24,7 +24,7 @@ func shortSample(t testing.TB, tok *tokenizer.Tokenizer) (head, tail []int32) {
 	for _, s := range Samples() {
 		if s.Length == 256 {
 			h, q := Prompt(s.Context, s.Question, s.AnswerPrefix)
-			return tok.Encode(h, tokenizer.EncodeOptions{}), tok.Encode(q, tokenizer.EncodeOptions{})
+			return h.Encode(tok), q.Encode(tok)
 		}
 	}
 	t.Fatal("no sample of 256 tokens")

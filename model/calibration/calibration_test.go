@@ -14,6 +14,7 @@ import (
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 func TestNarrative(t *testing.T) {
@@ -190,7 +191,7 @@ func TestIdentity(t *testing.T) {
 		"include": func(o *ProfileOptions, _ *[]Text) { o.IncludeQuestion = true },
 		"seed":    func(o *ProfileOptions, _ *[]Text) { o.Sampling = model.Sampling{Temperature: 1, Seed: 3} },
 		"prompt": func(o *ProfileOptions, _ *[]Text) {
-			o.Prompt = func(c, q, a string) (string, string) { return c, q + a }
+			o.Prompt = func(c, q, a string) (chat.Prompt, chat.Prompt) { return chat.Prompt{Text: c}, chat.Prompt{Text: q + a} }
 		},
 		"text": func(_ *ProfileOptions, x *[]Text) { *x = []Text{{Context: "c", Questions: texts[0].Questions}} },
 		"question": func(_ *ProfileOptions, x *[]Text) {

@@ -8,11 +8,12 @@ import (
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer"
+	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 // Prompt returns the two parts of a prompt: the one that is measured, with the
 // context, and the one behind it. Special tokens stand as text.
-type Prompt func(context, question, answerPrefix string) (head, tail string)
+type Prompt func(context, question, answerPrefix string) (head, tail chat.Prompt)
 
 // Options say how importance is measured. The zero value measures 64 greedy
 // tokens per answer.
@@ -122,7 +123,7 @@ type work struct {
 // run measures the questions from number from on.
 func (w *work) run(metrics []lukv.Metric, from int) error {
 	head, _ := w.o.Prompt(w.text.Context, w.text.Questions[0].Question, w.text.Questions[0].AnswerPrefix)
-	ob, err := w.m.Observe(w.ctx, w.tok.Encode(head, tokenizer.EncodeOptions{}), w.o.Session, metrics...)
+	ob, err := w.m.Observe(w.ctx, head.Encode(w.tok), w.o.Session, metrics...)
 	if err != nil {
 		return err
 	}
@@ -172,7 +173,7 @@ func (w *work) scores(ob *model.Observation, metric lukv.Metric) ([][][]float32,
 // the question's last row was one.
 func (w *work) question(me *model.Measurement, q Question) (int, bool, error) {
 	_, tail := w.o.Prompt(w.text.Context, q.Question, q.AnswerPrefix)
-	tokens := w.tok.Encode(tail, tokenizer.EncodeOptions{})
+	tokens := tail.Encode(w.tok)
 	o := model.MeasureOptions{MaxTokens: w.o.MaxSteps, Sampling: w.o.Sampling, IncludeQuestion: w.o.IncludeQuestion}
 	_, steps, err := me.Question(w.ctx, tokens, o, lukv.NormNone)
 	if err == nil && steps == 0 {
@@ -200,9 +201,9 @@ func hash(m *model.Model, texts []Text, o *Options) (string, error) {
 		for i, q := range t.Questions {
 			head, tail := o.Prompt(t.Context, q.Question, q.AnswerPrefix)
 			if i == 0 {
-				parts = append(parts, head)
+				parts = append(parts, head.Text)
 			}
-			parts = append(parts, tail)
+			parts = append(parts, tail.Text)
 		}
 	}
 	return lukv.CalibrationHash(parts...), nil

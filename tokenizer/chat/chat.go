@@ -91,6 +91,34 @@ type Prompt struct {
 	Data []tokenizer.Span
 }
 
+// Data is text that came with a conversation.
+func Data(text string) Prompt {
+	if text == "" {
+		return Prompt{}
+	}
+	return Prompt{Text: text, Data: []tokenizer.Span{{Start: 0, End: len(text)}}}
+}
+
+// Join is prompts one behind the other.
+func Join(parts ...Prompt) Prompt {
+	var text strings.Builder
+	var data []tokenizer.Span
+	for _, p := range parts {
+		for _, d := range p.Data {
+			data = append(data, tokenizer.Span{Start: text.Len() + d.Start, End: text.Len() + d.End})
+		}
+		text.WriteString(p.Text)
+	}
+	return Prompt{Text: text.String(), Data: data}
+}
+
+// Encode returns the prompt's tokens. Control tokens are those that the template
+// wrote; none is added, and none is found in Data. tokenizer.EncodeContext does the
+// same with a limit.
+func (p Prompt) Encode(tok *tokenizer.Tokenizer) []int32 {
+	return tok.Encode(p.Text, tokenizer.EncodeOptions{Data: p.Data})
+}
+
 // Slice is the part Text[start:end] of a prompt.
 func (p Prompt) Slice(start, end int) Prompt {
 	part := Prompt{Text: p.Text[start:end]}

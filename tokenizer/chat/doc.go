@@ -18,13 +18,9 @@
 // A prompt is one string in which the template's words, such as <|im_end|>, and
 // the words of users, tools and documents stand side by side. A [Prompt] knows
 // them apart, whatever the template does with a message (trim, split, replace,
-// JSON): [Prompt.Data] are the parts that came with the conversation. Encode it
-// with them and without adding special tokens, and a message cannot end its own
-// turn:
-//
-//	ids := tok.Encode(p.Text, tokenizer.EncodeOptions{Data: p.Data})
-//
-// Numbers and truth values count as the template's, and so does what a template
+// JSON): [Prompt.Data] are the parts that came with the conversation.
+// [Prompt.Encode] takes control tokens from the rest alone, so that a message
+// cannot end its own turn. Numbers and truth values count as the template's, and so does what a template
 // chooses by looking at a message.
 //
 // # Lifetime and concurrency
