@@ -105,15 +105,18 @@ type Engine struct {
 	stats counters
 }
 
-// New returns an engine on a model that has a tokenizer. The caller closes it.
+// New returns an engine on a model. Events of a model made in memory, which has no
+// tokenizer, carry no text. The caller closes the engine.
 func New(m *model.Model, o Options) (*Engine, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("new engine: %w", err)
 	}
-	tok, err := m.Tokenizer()
-	if err != nil {
-		return nil, fmt.Errorf("new engine: %w", err)
+	var tok *tokenizer.Tokenizer
+	if m.Source() != nil {
+		if tok, err = m.Tokenizer(); err != nil {
+			return nil, fmt.Errorf("new engine: %w", err)
+		}
 	}
 	e := &Engine{
 		m: m, tok: tok, o: o, chunk: 512,

@@ -45,7 +45,7 @@ type choice struct {
 	j       *job
 	index   int
 	sampler *model.Sampler
-	text    *dialog.Answer
+	text    *dialog.Answer // nil without a tokenizer
 
 	session *model.Session    // nil while the prompt is read
 	base    int               // its length behind the prompt
@@ -137,7 +137,10 @@ func (j *job) start() error {
 	if j.began.IsZero() {
 		j.began = time.Now()
 		for i := range j.req.Choices {
-			c := &choice{j: j, index: i, text: dialog.NewAnswer(j.e.tok, j.req.Stop)}
+			c := &choice{j: j, index: i}
+			if j.e.tok != nil {
+				c.text = dialog.NewAnswer(j.e.tok, j.req.Stop)
+			}
 			var err error
 			if c.sampler, err = j.e.m.NewSampler(j.req.Sampling, i); err != nil {
 				return err

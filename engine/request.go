@@ -110,6 +110,9 @@ func (e *Engine) check(r *Request) error {
 			return fmt.Errorf("token %d of the prompt is %d, want 0 to %d", i, t, c.Vocab-1)
 		}
 	}
+	if e.tok == nil && len(r.Stop) > 0 {
+		return errors.New("stop texts, but the model has no tokenizer")
+	}
 	if err := dialog.CheckStops(r.Stop); err != nil {
 		return fmt.Errorf("stop text: %w", err)
 	}

@@ -331,8 +331,10 @@ func (c *choice) draw() {
 		return
 	}
 	c.answer = append(c.answer, id)
-	text, stopped := c.text.Token(id)
-	c.event.Text = text
+	stopped := false
+	if c.text != nil {
+		c.event.Text, stopped = c.text.Token(id)
+	}
 	if stopped {
 		c.end(model.FinishStop)
 	} else if len(c.answer) >= j.answerTokens {
@@ -343,6 +345,8 @@ func (c *choice) draw() {
 // end ends the answer with what was held back of its text.
 func (c *choice) end(why model.FinishReason) {
 	c.done = true
-	c.event.Text += c.text.End()
+	if c.text != nil {
+		c.event.Text += c.text.End()
+	}
 	c.event.Finish = why
 }
