@@ -52,6 +52,14 @@ func (a ada) safe(d *Demand, n int) int {
 	return max(int(a.Alpha*float64(n)), d.Rounding.least())
 }
 
+// Secured is the safeguard of the pool form.
+func (a ada) Secured(d Demand) int {
+	if a.Form != "pool" {
+		return 0
+	}
+	return a.safe(&d, d.Share())
+}
+
 func (a ada) Budgets(d Demand, s []Scores) ([][]int, error) {
 	n := d.Share()
 	if a.Pool == "model" {

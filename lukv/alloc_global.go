@@ -1,21 +1,47 @@
 package lukv
 
-// global keeps the best raw scores of the whole model, wherever they are: the
-// ablation of spec 4.7. Every head keeps its protected entries and at least
-// one.
-type global struct{}
+// global keeps the best raw scores of the whole model, or of each layer, wherever
+// they are: the ablation of spec 4.7, and the native selection of KVzip and
+// DefensiveKV. Every head keeps its protected entries and at least one.
+type global struct {
+	Pool string `json:"pool"` // where entries compete: "model" or "layer"
+}
 
-func (global) Knows() Knowledge { return KnownAtEnd }
+func (a global) Validate() error { return oneOf("pool", a.Pool, "model", "layer") }
 
-func (global) Budgets(d Demand, s []Scores) ([][]int, error) {
-	total := min(d.Entries, d.T*d.Units())
-	if !d.Absolute {
-		total = int(d.mean() * float64(d.KVHeads) * float64(d.ActiveLayers()))
-		if d.Rounding.Share == ShareExact {
-			total = int(float64(d.mean()*float64(d.Units())) + 1e-9)
-		}
+func (a global) Knows() Knowledge {
+	if a.Pool == "layer" {
+		return KnownPerLayer
 	}
-	return d.pooled(s, d.Rounding.least(), total), nil
+	return KnownAtEnd
+}
+
+func (a global) Budgets(d Demand, s []Scores) ([][]int, error) {
+	if a.Pool == "layer" {
+		out := make([][]int, d.Layers)
+		for l := range out {
+			if s[l] != nil && d.Takes(l) {
+				out[l] = poolCounts(s[l], d.Protection, d.Rounding.least(), a.total(&d, 1))
+			}
+		}
+		return out, nil
+	}
+	return d.pooled(s, d.Rounding.least(), a.total(&d, d.ActiveLayers())), nil
+}
+
+// total is the number of entries that some layers keep together.
+func (global) total(d *Demand, layers int) int {
+	units := layers * d.KVHeads
+	switch {
+	case d.Absolute:
+		if layers == d.ActiveLayers() {
+			return min(d.Entries, d.T*units)
+		}
+		return min(d.Entries/d.ActiveLayers()*layers, d.T*units)
+	case d.Rounding.Share == ShareExact:
+		return int(float64(d.mean()*float64(units)) + 1e-9)
+	}
+	return int(d.mean() * float64(d.KVHeads) * float64(layers))
 }
 
 // pooled lets all layers that take part compete for total entries.

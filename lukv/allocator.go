@@ -1,6 +1,9 @@
 package lukv
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+)
 
 // Knowledge says what an allocator must have seen before it can give budgets.
 type Knowledge int
@@ -13,14 +16,19 @@ const (
 	// KnownPerLayer: a layer's budgets need that layer's scores.
 	KnownPerLayer
 
+	// KnownSoFar: after each layer there are budgets for it and all before it;
+	// a layer that arrives may shrink the earlier ones, never let them grow.
+	// The scores of all layers are held until the end.
+	KnownSoFar
+
 	// KnownAtEnd: budgets need the scores of all layers, hence the whole
 	// uncompressed cache until then.
 	KnownAtEnd
 )
 
-// String returns "before", "per layer" or "at end".
+// String returns "before", "per layer", "so far" or "at end".
 func (k Knowledge) String() string {
-	return [...]string{"before", "per layer", "at end"}[k]
+	return [...]string{"before", "per layer", "so far", "at end"}[k]
 }
 
 // Allocator divides a demand into budgets: entries kept per head, protected
@@ -32,13 +40,15 @@ func (k Knowledge) String() string {
 //
 //   - Validate() error checks the parameters when they have been read;
 //   - WithProfile, of the interface [ProfileUser], if it reads a profile;
+//   - Needs and Weigh, of the interface [LayerWeigher], if it looks at layers;
+//   - Secured, of the interface [Securer], if heads compete above a safeguard;
 //   - Notes(d Demand) []string says what a user should know about the outcome.
 type Allocator interface {
 	Knows() Knowledge
 
 	// Budgets returns [L][K] counts. s holds the scores of the layers, [L]: none
-	// of them if the budgets are known before, some if they are known per layer,
-	// all that take part if at the end; nil marks the others, whose row may be
+	// of them if the budgets are known before, some if they are known per layer
+	// or so far, all that take part if at the end; nil marks the others, whose row may be
 	// nil if it is not known. [Allocate] calls it with a valid demand that is
 	// not [Demand.Untouched] and scores that fit it, and clips what comes back:
 	// T in excluded layers, at most T and at least one entry elsewhere.
@@ -53,6 +63,40 @@ type ProfileUser interface {
 	// is none (nil). Allocators around others that may or may not need one pass
 	// it on with [BindProfile].
 	WithProfile(p *Profile) (Allocator, error)
+}
+
+// Securer is an allocator that leaves every head some entries by score, whatever
+// the other heads have.
+type Securer interface {
+	Allocator
+
+	// Secured is how many, protected ones included.
+	Secured(d Demand) int
+}
+
+// LayerWeigher is an allocator that looks at a layer itself besides its scores:
+// Demand.Weights holds what Weigh made of it.
+type LayerWeigher interface {
+	Allocator
+
+	// Needs says what Weigh reads from a layer, as [Metric].Needs does.
+	Needs(T, n int) Needs
+
+	// Weigh returns a number for the layer.
+	Weigh(ctx context.Context, l *Layer) (float64, error)
+}
+
+// Weigh returns the weight of a layer with an allocator that wants one, 0 with
+// any other.
+func Weigh(ctx context.Context, a Allocator, l *Layer) (float64, error) {
+	w, ok := a.(LayerWeigher)
+	if !ok {
+		return 0, nil
+	}
+	if err := l.check(allocators.nameOf(a), w.Needs(l.longest(), l.Share)); err != nil {
+		return 0, err
+	}
+	return w.Weigh(ctx, l)
 }
 
 // BindProfile gives a profile to an allocator that reads one, and returns any
@@ -80,6 +124,9 @@ func Allocate(a Allocator, d Demand, s []Scores) ([][]int, error) {
 	}
 	if err := d.checkScores(s, a.Knows()); err != nil {
 		return nil, err
+	}
+	if _, ok := a.(LayerWeigher); ok && len(d.Weights) != d.Layers {
+		return nil, fmt.Errorf("budgets: weights of %d layers, expected %d", len(d.Weights), d.Layers)
 	}
 	name := allocators.nameOf(a)
 	b, err := a.Budgets(d, s)

@@ -13,8 +13,11 @@ import (
 //	uniform    –
 //	pyramidkv  form window beta
 //	adakv      form alpha pool normalize skip
-//	global     –
+//	global     pool
 //	lukv       lookup
+//	cake       window tau1 tau2 cascade
+//	           presets mistral-7b-1024, mistral-7b-128, llama-3.1-8b-1024, llama-3.1-8b-128
+//	headkv     importance beta tau
 //
 // [RegisterAllocator] adds others. The names pyramid and ada are accepted for
 // pyramidkv and adakv. The forms of the repositories (absolute, interpolate)
@@ -34,8 +37,14 @@ func init() {
 	RegisterAllocator("uniform", uniform{})
 	RegisterAllocator("pyramidkv", pyramid{Form: "ratio", Window: 8, Beta: 20})
 	RegisterAllocator("adakv", ada{Form: "pool", Alpha: 0.2, Pool: "layer"})
-	RegisterAllocator("global", global{})
+	RegisterAllocator("global", global{Pool: "model"})
 	RegisterAllocator("lukv", lu{Lookup: "interpolate"})
+	RegisterAllocator("cake", cakeLayers{Window: 32, Tau1: 1.6, Tau2: 0.6, Cascade: true},
+		Preset[Allocator]{"mistral-7b-1024", cakeLayers{Window: 32, Tau1: 0.8, Tau2: 0.5, Cascade: true}},
+		Preset[Allocator]{"mistral-7b-128", cakeLayers{Window: 32, Tau1: 1, Tau2: 0.8, Cascade: true}},
+		Preset[Allocator]{"llama-3.1-8b-1024", cakeLayers{Window: 32, Tau1: 1.6, Tau2: 0.4, Cascade: true}},
+		Preset[Allocator]{"llama-3.1-8b-128", cakeLayers{Window: 32, Tau1: 1.6, Tau2: 0.6, Cascade: true}})
+	RegisterAllocator("headkv", headKV{Beta: 1.5, Tau: 1})
 }
 
 // RegisterAllocator makes an allocator available by name, under the rules of

@@ -30,7 +30,15 @@ func randomAttention(T, heads, kvHeads, D int) *Layer {
 		Values:  func(h, lo, hi int, _ []float32) []float32 { return values[h][lo*D : hi*D] },
 		Queries: NewQueryWindow(heads, D, 64),
 		Stats:   NewQueryStats(heads, D, 4, true, kernels.Detect()),
-		Share:   T / 5,
+		Share:   T / 5, OutputDim: 3*D + 1,
+	}
+	output := fill(l.OutputDim * heads * D)
+	l.Output = func(q, lo, hi int, dst []float32) []float32 {
+		dst = dst[:0]
+		for m := lo; m < hi; m++ {
+			dst = append(dst, output[(m*heads+q)*D:(m*heads+q+1)*D]...)
+		}
+		return dst
 	}
 	for p := max(T-64, 0); p < T; p++ {
 		l.Queries.Append(p, fill(heads*D))

@@ -119,6 +119,9 @@ type Demand struct {
 	Absolute bool
 	Entries  int
 
+	// Weights holds what a [LayerWeigher] made of the layers seen so far, [L].
+	Weights []float64
+
 	Protection Protection
 	Rounding   Rounding
 }

@@ -66,6 +66,22 @@ func TestGoldenBudgets(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, cell[int](t, row[2]), got[0][0])
 		},
+		"cake_repair": func(t *testing.T, row []json.RawMessage) {
+			shares := cell[[]float64](t, row[2])
+			counts := make([]int, len(shares))
+			for l, v := range shares {
+				counts[l] = int(v)
+			}
+			require.Equal(t, cell[[]int](t, row[3]), cakeRepair(counts, cell[int](t, row[1]), cell[int](t, row[0])))
+		},
+		"headkv": func(t *testing.T, row []json.RawMessage) {
+			kvHeads, window := cell[int](t, row[2]), cell[int](t, row[4])
+			got := headShares(cell[[][]float64](t, row[7]), cell[int](t, row[3])-window, cell[float64](t, row[5]), cell[float64](t, row[6]))
+			require.Equal(t, cell[[][]int](t, row[8]), got)
+			for l, want := range cell[[][]int](t, row[9]) {
+				require.Equal(t, want, groupMeans(got[l], kvHeads))
+			}
+		},
 		"profile_index": func(t *testing.T, row []json.RawMessage) {
 			require.Equal(t, cell[int](t, row[1]), ProfileIndex(cell[float64](t, row[0])))
 		},

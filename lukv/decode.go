@@ -443,6 +443,18 @@ func (s *DecodeLayer) cut(ctx context.Context, l *Layer, target int, budgets Dec
 			return nil, fmt.Errorf("compress layer %d while decoding: found %d budgets, expected one for each of %d kv heads", l.Index, len(b), l.KVHeads)
 		}
 	}
+	if _, ok := s.d.metric.(Refiner); ok {
+		n := b
+		if n == nil {
+			n = make([]int, l.KVHeads)
+			for h := range n {
+				n[h] = target
+			}
+		}
+		if scores, err = Refine(ctx, s.d.metric, l, scores, n); err != nil {
+			return nil, fmt.Errorf("compress while decoding: %w", err)
+		}
+	}
 	for h := range s.kept {
 		n := target
 		if b != nil {

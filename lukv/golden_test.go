@@ -134,7 +134,9 @@ type goldenCase struct {
 	FinalScores    string       `json:"final_scores"`
 	ScoresPerRatio bool         `json:"scores_per_ratio"`
 	Ambiguous      []float64    `json:"ambiguous"`
+	FirstStageTied []float64    `json:"first_stage_tied"`
 	KeptPerHead    [][]int      `json:"kept_per_head"`
+	KeptPerLayer   [][]int      `json:"kept_per_layer"`
 	HeadLens       [][]int      `json:"head_lens"`
 	TiesPossible   bool         `json:"ties_possible"`
 	Curve          string       `json:"curve"`
@@ -143,12 +145,14 @@ type goldenCase struct {
 	CacheLens      []int        `json:"cache_len_after_each_step"`
 
 	LayerBudgets json.RawMessage `json:"layer_budgets"`
+	Preferences  json.RawMessage `json:"preferences"`
 	Runs         []struct {
 		BaseCapacity int  `json:"base_capacity"`
 		Normalize    bool `json:"normalize"`
 	} `json:"runs"`
 	Tol struct {
 		ScoresRel    float64 `json:"scores_rel"`
+		PrefRel      float64 `json:"pref_rel"`
 		ScoresAbs    float64 `json:"scores_abs"`
 		Rel          float64 `json:"rel"`
 		Abs          float64 `json:"abs"`
@@ -169,6 +173,12 @@ type goldenParams struct {
 	Covariance     bool    `json:"covariance"`
 	VNorm          bool    `json:"vnorm"`
 	Epsilon        float64 `json:"epsilon"`
+	FirstStage     float64 `json:"first_stage"`
+	Mass           float64 `json:"mass"`
+	Gamma          float64 `json:"gamma"`
+	Tau1           float64 `json:"tau1"`
+	Tau2           float64 `json:"tau2"`
+	Cascading      bool    `json:"cascading"`
 	Inner          string  `json:"inner"`
 	Alpha          float64 `json:"alpha"`
 	FloorAlpha     float64 `json:"floor_alpha"`
@@ -307,6 +317,14 @@ func (a *goldenAttention) layer(t testing.TB, m Metric, T, share int) *Layer {
 		T: T, Heads: a.Heads, KVHeads: a.KVHeads, HeadDim: D,
 		Keys: view(a.keys), Values: view(a.values),
 		NextPosition: T, InvFreq: a.invFreq, Share: share, CPU: a.cpu,
+	}
+	l.OutputDim = a.output.shape[0]
+	l.Output = func(q, lo, hi int, dst []float32) []float32 {
+		dst = dst[:0]
+		for m := lo; m < hi; m++ {
+			dst = append(dst, narrow(a.output.row(m)[q*D:(q+1)*D])...)
+		}
+		return dst
 	}
 	n := m.Needs(T, share)
 	if n.Window > 0 {
@@ -484,12 +502,17 @@ var goldenKinds = map[string]func(g *golden, t *testing.T, c goldenCase){
 	"decoding_ratio": (*golden).decoding,
 	"tova_official":  (*golden).streamingForm,
 	"h2o_official":   (*golden).streamingForm,
+
+	"defensive":       (*golden).defensive,
+	"layer_defensive": (*golden).defensive,
+	"cake":            (*golden).cake,
+	"cake_official":   (*golden).cake,
 }
 
 // unbuilt lists metrics and kinds that belong to later work.
 func unbuilt(c goldenCase) string {
 	for _, name := range []string{c.Metric, c.Kind, c.Allocator, c.Params.Inner, c.Params.Selection, c.Params.Metric} {
-		for _, prefix := range []string{"critical", "defensive", "layer_defensive", "cake", "kvzip", "headkv"} {
+		for _, prefix := range []string{"kvzip", "headkv"} {
 			if strings.HasPrefix(name, prefix) {
 				return prefix
 			}
@@ -544,17 +567,45 @@ func (g *golden) all(t *testing.T) {
 	require.Positive(t, g.checks)
 }
 
+// critical returns the refined scores of a layer, protected entries weighted
+// like any other as the peer does, first(h) of head h decided by the inner ones.
+// Secured entries hold 3e38, the vectors' stand-in for the largest float.
+func (g *golden) critical(t testing.TB, a *goldenAttention, c goldenCase, inner Scores, first func(h int) int) Scores {
+	t.Helper()
+	l := a.layer(t, kNorm{}, a.T, 0)
+	out := make(Scores, len(inner))
+	for h, row := range inner {
+		norms, err := l.OutputNorms(context.Background(), h)
+		require.NoError(t, err)
+		out[h] = weighByNorms(row, norms, first(h), c.Params.Epsilon)
+		for i, v := range out[h] {
+			if math.IsInf(float64(v), 1) {
+				out[h][i] = 3e38
+			}
+		}
+	}
+	return out
+}
+
 func (g *golden) scorer(t *testing.T, c goldenCase) {
 	a := g.attention(t, c.Setup, "")
 	keep := g.out(t, c, c.Keep)
 	for i, ratio := range c.Ratios {
 		n := truncated(a.T, ratio)
-		s := g.scores(t, a, c.Metric, n)
+		s := g.scores(t, a, strings.TrimPrefix(c.Metric, "critical."), n)
+		if strings.HasPrefix(c.Metric, "critical.") {
+			s = g.critical(t, a, c, s, func(int) int { return int(float64(a.T) * (1 - ratio) * c.Params.FirstStage) })
+		}
 		for h := range a.KVHeads {
 			kept := Keep(nil, s[h], n, Protection{})
 			where := fmt.Sprintf("ratio %g, head %d", ratio, h)
 			tied := slices.Contains(c.Ambiguous, ratio)
 			switch {
+			case strings.HasPrefix(c.Metric, "critical."):
+				if !slices.Contains(c.FirstStageTied, ratio) {
+					g.compareScores(t, c, s[h], g.out(t, c, c.Scores).row(i, h), where)
+				}
+				g.compareMask(t, kept, keep.row(i, h), s[h], tied, where)
 			case c.Metric != "streaming":
 				if i == 0 {
 					g.compareScores(t, c, s[h], g.out(t, c, c.Scores).row(h), where)
@@ -590,6 +641,15 @@ func (g *golden) selection(t *testing.T, c goldenCase, ratio float64) ([][]int32
 		all, err := Allocate(ada, Demand{T: a.T, Layers: 1, KVHeads: a.KVHeads, Ratio: ratio, Rounding: CompatRounding()}, []Scores{s})
 		require.NoError(t, err)
 		budgets = all[0]
+	case "criticalada":
+		ada := mustAllocator(t, "adakv", "alpha", c.Params.Alpha)
+		d := Demand{T: a.T, Layers: 1, KVHeads: a.KVHeads, Ratio: ratio, Rounding: CompatRounding()}
+		all, err := Allocate(ada, d, []Scores{s})
+		require.NoError(t, err)
+		budgets = all[0]
+		s = g.critical(t, a, c, s, func(h int) int {
+			return max(int(float64(budgets[h])*c.Params.FirstStage), min(ada.(Securer).Secured(d), budgets[h]))
+		})
 	case "lukv":
 		// One layer of a profile, read at the nearest of its 99 levels.
 		budgets = RoundLocal(g.out(t, c, c.Curve).row(ProfileIndex(ratio), c.CurveLayer), a.T, CompatRounding().Heads, false)
@@ -992,4 +1052,113 @@ func (g *golden) streamingForm(t *testing.T, c goldenCase) {
 			g.compareScores(t, c, got, g.out(t, c, c.FinalScores).row(h), fmt.Sprintf("final scores, head %d", h))
 		}
 	}
+}
+
+// layered cuts a stack's layers by the scores of one metric and an allocator,
+// protection written as the peer's number.
+func (g *golden) layered(t *testing.T, c goldenCase, m Metric, a Allocator, ratio float64) ([]Scores, [][]int) {
+	t.Helper()
+	setup := g.index.Setups[c.Setup]
+	layers := max(1, setup.Layers)
+	scores := make([]Scores, layers)
+	d := Demand{T: setup.T, Layers: layers, KVHeads: setup.KVHeads, Ratio: ratio, Rounding: CompatRounding()}
+	for l := range scores {
+		prefix := ""
+		if setup.Kind == "stack" {
+			prefix = fmt.Sprintf("l%d.", l)
+		}
+		layer := g.attention(t, c.Setup, prefix).layer(t, m, setup.T, truncated(setup.T, ratio))
+		layer.Ratio = ratio
+		s, err := Score(context.Background(), m, layer)
+		require.NoError(t, err)
+		s.ReplaceInf(0)
+		scores[l] = s
+	}
+	budgets, err := Allocate(a, d, scores)
+	require.NoError(t, err)
+	return scores, budgets
+}
+
+// defensive is DefensiveKV, layer by layer or over the stack.
+func (g *golden) defensive(t *testing.T, c goldenCase) {
+	m := mustMetric(t, configured("defensivekv", "window", c.Params.Window, "kernel", c.Params.Kernel, "mass", c.Params.Mass, "compat", true))
+	pool := map[string]string{"defensive": "layer", "layer_defensive": "model"}[c.Kind]
+	keep := g.out(t, c, c.Keep)
+	for i, ratio := range c.Ratios {
+		scores, budgets := g.layered(t, c, m, mustAllocator(t, "global", "pool", pool), ratio)
+		for l := range scores {
+			for h, row := range scores[l] {
+				where := fmt.Sprintf("ratio %g, layer %d, head %d", ratio, l, h)
+				at := []int{i, h}
+				if c.Kind == "layer_defensive" {
+					at = []int{i, l, h}
+				}
+				g.compareScores(t, c, row, g.out(t, c, c.Scores).row(at...), where)
+				g.compareMask(t, Keep(nil, row, budgets[l][h], Protection{}), keep.row(at...), row, slices.Contains(c.Ambiguous, ratio), where)
+			}
+		}
+	}
+}
+
+// cake is CAKE: indicator, preferences and budgets, at once or cascading.
+func (g *golden) cake(t *testing.T, c goldenCase) {
+	setup, p := g.index.Setups[c.Setup], c.Params
+	gamma := p.Gamma
+	m := mustMetric(t, configured("cake", "window", p.Window, "kernel", p.Kernel, "gamma", gamma))
+	a := mustAllocator(t, "cake", "window", p.Window, "tau1", p.Tau1, "tau2", p.Tau2, "cascade", p.Cascading || c.Kind == "cake")
+	d := Demand{T: setup.T, Layers: setup.Layers, KVHeads: setup.KVHeads, Protection: Protection{Window: p.Window},
+		Rounding: CompatRounding(), Weights: make([]float64, setup.Layers)}
+	scores := make([]Scores, setup.Layers)
+	var want []float64
+	if c.Kind == "cake" {
+		var name string
+		require.NoError(t, json.Unmarshal(c.Preferences, &name))
+		want = g.out(t, c, name).data
+	} else {
+		require.NoError(t, json.Unmarshal(c.Preferences, &want))
+	}
+	for l := range scores {
+		layer := g.attention(t, c.Setup, fmt.Sprintf("l%d.", l)).layer(t, m, setup.T, 0)
+		var err error
+		scores[l], err = Score(context.Background(), m, layer)
+		require.NoError(t, err)
+		d.Weights[l], err = Weigh(context.Background(), a, layer)
+		require.NoError(t, err)
+		require.InEpsilon(t, want[l], d.Weights[l], c.Tol.PrefRel, "preference of layer %d", l)
+		if c.Scores != "" {
+			for h, row := range scores[l] {
+				g.compareScores(t, c, row[:setup.T-p.Window], g.out(t, c, c.Scores).row(l, h), fmt.Sprintf("layer %d, head %d", l, h))
+			}
+		}
+	}
+	check := func(d Demand, counts func(l int) int, mask func(l, h int) []float64, where string) {
+		budgets, err := Allocate(a, d, scores)
+		require.NoError(t, err)
+		for l := range scores {
+			require.Equal(t, counts(l), budgets[l][0], "%s: budget of layer %d", where, l)
+			// What a cascade leaves: no layer keeps more than at any earlier stage.
+			least := budgets[l][0]
+			for last := l; p.Cascading && last < setup.Layers; last++ {
+				seen := make([]Scores, setup.Layers)
+				copy(seen, scores[:last+1])
+				some, err := Allocate(a, d, seen)
+				require.NoError(t, err)
+				least = min(least, some[l][0])
+			}
+			for h, row := range scores[l] {
+				g.compareMask(t, Keep(nil, row, least, d.Protection), mask(l, h), row, false, fmt.Sprintf("%s, layer %d, head %d", where, l, h))
+			}
+		}
+	}
+	keep := g.out(t, c, c.Keep)
+	if c.Kind == "cake" {
+		for i, ratio := range c.Ratios {
+			d.Ratio = ratio
+			check(d, func(l int) int { return c.KeptPerLayer[i][l] }, func(l, h int) []float64 { return keep.row(i, l, h) }, fmt.Sprint("ratio ", ratio))
+		}
+		return
+	}
+	var final []int
+	require.NoError(t, json.Unmarshal(c.LayerBudgets, &final))
+	check(d.DemandTokens(p.CacheSize), func(l int) int { return final[l] + p.Window }, func(l, h int) []float64 { return keep.row(l, h) }, "cache size")
 }

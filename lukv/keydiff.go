@@ -2,6 +2,7 @@ package lukv
 
 import (
 	"context"
+	"fmt"
 	"math"
 )
 
@@ -15,6 +16,9 @@ type keyDiff struct {
 
 func (m keyDiff) Validate() error { return within("block", m.Block, 0, maxSlots) }
 
+// Signed says that scores may be negative.
+func (keyDiff) Signed() bool { return true }
+
 func (m keyDiff) Needs(T, n int) Needs { return Needs{Keys: true, Budgets: m.Block > 0} }
 
 func (keyDiff) Protection(T, n int) Protection { return Protection{} }
@@ -22,6 +26,9 @@ func (keyDiff) Protection(T, n int) Protection { return Protection{} }
 func (m keyDiff) Score(ctx context.Context, l *Layer) (Scores, error) {
 	if l.Accelerator != nil && m.Block == 0 {
 		return l.Accelerator.AnchorScores(ctx)
+	}
+	if m.Block > 0 && l.Share <= 0 && l.Budgets == nil {
+		return nil, fmt.Errorf("score layer %d with keydiff: budgets must be known beforehand to score in blocks", l.Index)
 	}
 	s := make(Scores, l.KVHeads)
 	err := l.EachHead(ctx, func(h int) (err error) {

@@ -8,6 +8,9 @@ import (
 // kNorm keeps the keys of smallest norm (Devoto et al., 2024; spec §3.9).
 type kNorm struct{}
 
+// Signed says that scores may be negative.
+func (kNorm) Signed() bool { return true }
+
 func (kNorm) Needs(T, n int) Needs { return Needs{Keys: true} }
 
 func (kNorm) Protection(T, n int) Protection { return Protection{} }

@@ -29,6 +29,12 @@ type Layer struct {
 	Keys   func(h, lo, hi int, dst []float32) []float32
 	Values func(h, lo, hi int, dst []float32) []float32
 
+	// Output returns rows [lo,hi) of the output projection as far as they read
+	// query head q: [hi-lo][D], row m the weights of output m of OutputDim. It
+	// may fill dst and return it, like Keys.
+	Output    func(q, lo, hi int, dst []float32) []float32
+	OutputDim int
+
 	// Positions returns the ascending positions of KV head h, [T]. nil: slot
 	// equals position, as in prefill.
 	Positions func(h int) []int32
@@ -55,6 +61,14 @@ type Layer struct {
 	// (block-wise KeyDiff, a shrinking window).
 	Share   int
 	Budgets []int
+
+	// Ratio is the fraction of entries to remove where it is known, before it
+	// was rounded to Share; 0 otherwise.
+	Ratio float64
+
+	// Secured is the number of entries that the allocator leaves every head by
+	// score, whatever the other heads have.
+	Secured int
 
 	// CPU is the instruction set for the heavy products; results do not depend
 	// on it. The zero value is portable Go.
@@ -96,6 +110,14 @@ func (l *Layer) budget(h int) int {
 	return l.Share
 }
 
+// keep is the fraction of entries that may stay, where Share is known.
+func (l *Layer) keep() float64 {
+	if l.Ratio > 0 {
+		return 1 - l.Ratio
+	}
+	return float64(l.Share) / float64(max(1, l.longest()))
+}
+
 // positions returns the positions of head h, nil where slot equals position.
 func (l *Layer) positions(h int) []int32 {
 	if l.Positions == nil {
@@ -130,6 +152,8 @@ func (l *Layer) check(name string, n Needs) error {
 		return fail("keys are missing")
 	case n.Values && l.Values == nil:
 		return fail("values are missing")
+	case n.Output && (l.Output == nil || l.OutputDim < 1):
+		return fail("the output projection is missing")
 	case n.Window > 0 && (l.Queries == nil || l.Queries.Len() == 0):
 		return fail("the last queries are missing")
 	case n.Window > 0 && (l.Queries.heads != l.Heads || l.Queries.dim != l.HeadDim):
@@ -146,8 +170,6 @@ func (l *Layer) check(name string, n Needs) error {
 		return fail("accumulated attention is missing")
 	case n.ColumnSums && len(l.Sums.sum) != l.KVHeads:
 		return fail("found accumulated attention of %d kv heads, expected %d", len(l.Sums.sum), l.KVHeads)
-	case n.Budgets && l.Share <= 0 && l.Budgets == nil:
-		return fail("budgets must be known beforehand")
 	}
 	for h := range l.KVHeads {
 		T := l.Len(h)
@@ -210,6 +232,86 @@ func (l *Layer) eachTile(ctx context.Context, rows func(h, lo, hi int, dst []flo
 		fn(lo, hi, x)
 	}
 	return nil
+}
+
+// EachKeys calls fn with the keys of head h, [hi-lo][D], tile by tile in the
+// order of slots. fn must not keep or change them.
+func (l *Layer) EachKeys(ctx context.Context, h int, fn func(lo, hi int, keys []float32)) error {
+	return l.eachTile(ctx, l.Keys, h, l.Len(h), nil, fn)
+}
+
+// EachValues is EachKeys for the values.
+func (l *Layer) EachValues(ctx context.Context, h int, fn func(lo, hi int, values []float32)) error {
+	return l.eachTile(ctx, l.Values, h, l.Len(h), nil, fn)
+}
+
+// Attend returns the causal softmax of n queries of one query head over the
+// entries of the KV head h that it reads, [n][Len(h)]: query i is
+// queries[i*D:], after RoPE, at positions[i]. Entries that it cannot see get 0.
+func (l *Layer) Attend(ctx context.Context, h int, queries []float32, positions []int) ([]float32, error) {
+	T, D := l.Len(h), l.HeadDim
+	p := make([]float32, len(positions)*T)
+	row := func(i int) []float32 { return queries[i*D : (i+1)*D] }
+	return p, l.attend(ctx, h, len(positions), T, row, func(i int) int { return positions[i] }, p, new(attendScratch))
+}
+
+// WindowAttention calls fn for every query head g of the group of KV head h
+// with the causal softmax of the last w queries, [w][Len(h)], oldest first; fn
+// must not keep it. w is at most the number of queries that the layer has.
+func (l *Layer) WindowAttention(ctx context.Context, h, w int, fn func(g int, probs []float32)) error {
+	T, first := l.Len(h), l.Queries.Len()-w
+	p := make([]float32, w*T)
+	var sc attendScratch
+	for g := range l.Group() {
+		row := func(i int) []float32 { return l.Queries.Row(first+i, h*l.Group()+g) }
+		pos := func(i int) int { return l.Queries.Position(first + i) }
+		if err := l.attend(ctx, h, w, T, row, pos, p, &sc); err != nil {
+			return err
+		}
+		fn(g, p)
+	}
+	return nil
+}
+
+// outputTile outputs of the projection are computed together.
+const outputTile = 256
+
+// OutputNorms returns ‖v_t·W_O‖₁ for every entry of KV head h, [Len(h)]: the sum
+// of what its value adds to the outputs, in absolute terms, averaged over the
+// query heads of the group. Products are float32 in the order of
+// kernels.MatMul, sums float64 in ascending order. Time Len·G·D·OutputDim.
+func (l *Layer) OutputNorms(ctx context.Context, h int) ([]float64, error) {
+	D, G := l.HeadDim, l.Group()
+	norms := make([]float64, l.Len(h))
+	weights := make([]float32, min(outputTile, l.OutputDim)*D)
+	product := make([]float32, slotTile*min(outputTile, l.OutputDim))
+	var values []float32
+	for q := h * G; q < (h+1)*G; q++ {
+		for from := 0; from < l.OutputDim; from += outputTile {
+			to := min(from+outputTile, l.OutputDim)
+			n := to - from
+			rows := l.Output(q, from, to, weights[:n*D])
+			if len(rows) < n*D {
+				return nil, fmt.Errorf("read the output projection of layer %d, query head %d: found %d weights, expected %d", l.Index, q, len(rows), n*D)
+			}
+			w := kernels.F32Matrix(rows, n, D)
+			err := l.eachTile(ctx, l.Values, h, l.Len(h), &values, func(lo, hi int, x []float32) {
+				l.CPU.MatMul(product, n, x, D, hi-lo, &w, 0, n)
+				for t := lo; t < hi; t++ {
+					for _, v := range product[(t-lo)*n : (t-lo+1)*n] {
+						norms[t] += math.Abs(float64(v))
+					}
+				}
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	for t := range norms {
+		norms[t] /= float64(G)
+	}
+	return norms, nil
 }
 
 // attendScratch is memory that attend may use again.

@@ -31,6 +31,18 @@ type Metric interface {
 	Score(ctx context.Context, l *Layer) (Scores, error)
 }
 
+// Refiner is a metric that ranks in two steps: budgets are divided by what Score
+// gives, and the entries of each head selected by what Refine gives. Call it
+// through [Refine].
+type Refiner interface {
+	Metric
+
+	// Refine returns new scores. s is the result of Score; budgets are the
+	// entries that each head keeps, nil if they are not known, as when a profile
+	// is measured.
+	Refine(ctx context.Context, l *Layer, s Scores, budgets []int) (Scores, error)
+}
+
 // ProfileProtecter is implemented by metrics whose profiles protect more than
 // [Metric].Protection says, as where the scores alone express what is kept.
 type ProfileProtecter interface {
@@ -40,6 +52,9 @@ type ProfileProtecter interface {
 // Needs says what a metric reads from a Layer.
 type Needs struct {
 	Keys, Values bool
+
+	// Output asks for the output projection.
+	Output bool
 
 	// Window is the number of most recent queries (after RoPE) to keep, and
 	// WindowScores says that they serve Accelerator.WindowScores alone where there
@@ -55,7 +70,8 @@ type Needs struct {
 	// ColumnSums asks for the attention that every slot has received.
 	ColumnSums bool
 
-	// Budgets says that Score needs Layer.Share or Layer.Budgets.
+	// Budgets says that scores depend on Layer.Share, Layer.Ratio or
+	// Layer.Budgets, other than by way of Window.
 	Budgets bool
 }
 
@@ -75,6 +91,20 @@ func Score(ctx context.Context, m Metric, l *Layer) (Scores, error) {
 		return nil, err
 	}
 	return s, l.checkScores(name, s)
+}
+
+// Refine returns the scores that entries are selected by: what a [Refiner] makes
+// of s, and s itself for any other metric. Arguments as there.
+func Refine(ctx context.Context, m Metric, l *Layer, s Scores, budgets []int) (Scores, error) {
+	r, ok := m.(Refiner)
+	if !ok {
+		return s, nil
+	}
+	refined, err := r.Refine(ctx, l, s, budgets)
+	if err != nil {
+		return nil, err
+	}
+	return refined, l.checkScores(metrics.nameOf(m), refined)
 }
 
 // checkScores reports scores that do not fit the layer.

@@ -25,6 +25,10 @@ const maxSlots = math.MaxInt32
 //	tova                window
 //	observed            –
 //	h2o                 window
+//	cake                window kernel gamma
+//	defensivekv         window kernel mass compat
+//	criticalkv          metric first_stage epsilon shift
+//	                    presets expected_attention, keydiff
 //
 // [RegisterMetric] adds others. The names ea and streaming are accepted for
 // expected_attention and streaming_llm.
@@ -53,6 +57,13 @@ func init() {
 	RegisterMetric("tova", tova{Window: 1})
 	RegisterMetric("observed", observed{})
 	RegisterMetric("h2o", h2o{Window: -1})
+	RegisterMetric("cake", cake{Window: 32, Kernel: 5, Gamma: 200})
+	RegisterMetric("defensivekv", defensiveKV{Window: 32, Kernel: 5, Mass: 0.9})
+	snap := snapKV{Window: 32, Kernel: 7, Pool: "max", Group: "mean", Order: poolFirst}
+	expected := expectedAttention{Future: 512, Sinks: 4, Covariance: true}
+	RegisterMetric("criticalkv", criticalKV{Metric: InnerMetric{snap}, FirstStage: 0.5, Epsilon: 1e-4},
+		Preset[Metric]{"expected_attention", criticalKV{Metric: InnerMetric{expected}, FirstStage: 0.5, Epsilon: 1e-4}},
+		Preset[Metric]{"keydiff", criticalKV{Metric: InnerMetric{keyDiff{}}, FirstStage: 0.5, Epsilon: 1e-4, Shift: true}})
 }
 
 // RegisterMetric makes a metric available by name: to policies, profiles,

@@ -237,7 +237,8 @@ func TestScoreBits(t *testing.T) {
 		Keys:    func(h, lo, hi int, _ []float32) []float32 { return keys[h][lo*D : hi*D] },
 		Values:  func(h, lo, hi int, _ []float32) []float32 { return values[h][lo*D : hi*D] },
 		Queries: NewQueryWindow(H, D, 64), Stats: NewQueryStats(H, D, 4, true, kernels.Detect()), Sums: NewColumnSums(H, K, 1),
-		InvFreq: []float64{1, 0.15, 0.025, 0.004, 0.0006}, RopeScale: 1.25,
+		OutputDim: 2 * D,
+		InvFreq:   []float64{1, 0.15, 0.025, 0.004, 0.0006}, RopeScale: 1.25,
 	}
 	for p := range T {
 		l.Queries.Append(p, q[p*H*D:])
@@ -248,14 +249,21 @@ func TestScoreBits(t *testing.T) {
 	for h := range K {
 		require.NoError(t, l.Sums.Attend(context.Background(), l, h, 0, q, T, H*D))
 	}
+	output := fill(2 * D * H * D)
+	l.Output = func(q, lo, hi int, _ []float32) []float32 {
+		return output[(q*2*D+lo)*D : (q*2*D+hi)*D]
+	}
 	want := map[string]string{
 		"snapkv": "edd13b9302f7d86c", "snapkv avg": "a4c8f294b6e48d93", "snapkv max first": "ba0e9128363b6229",
 		"keydiff": "b3a388b7b93712c0", "keydiff block": "2ea7bbadc16000c6", "knorm": "95d681442e45072a",
 		"expected_attention": "c6b389d49ba5963f", "ea plain": "6ea85954b2ce43bf", "tova": "e6dcd6649fdb33a9",
 		"streaming_llm": "75323b8cfc31c29d", "observed": "231a46251131eabe", "h2o": "bec3e283edde6d81",
+		"criticalkv": "623833d1317d5801", "cake": "0e5ed8a94775b76f", "defensivekv": "17f0fc40a72dd71d",
 	}
 	for name, m := range everyMetric(t) {
 		s, err := Score(context.Background(), m, l)
+		require.NoError(t, err)
+		s, err = Refine(context.Background(), m, l, s, []int{60, 60})
 		require.NoError(t, err)
 		sum := fnv.New64a()
 		for _, row := range s {

@@ -1,6 +1,7 @@
 package lukv
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -188,6 +189,9 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 	if c.allocator, err = NewAllocator(a, p.Profile); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
+	if _, refines := c.metric.(Refiner); refines && c.allocator.Knows() == KnownSoFar {
+		return nil, fmt.Errorf("policy: allocator %s: found budgets that shrink as layers arrive beside metric %s, which ranks anew for every budget; expected cascade to be off", a.Name, m.Name)
+	}
 	c.policy.Metric, c.policy.Allocator = MetricConfigOf(c.metric), AllocatorConfigOf(c.allocator)
 	if c.usesProfile = a.NeedsProfile(); c.usesProfile {
 		if err := c.checkProfile(model); err != nil {
@@ -281,6 +285,15 @@ func (c *Compiled) LayerBudgets(d Demand, l int, s Scores) ([]int, error) {
 	return b[l], nil
 }
 
+// Refine returns the scores that the entries of a layer are selected by, once
+// its budgets are known (see [Refiner]).
+func (c *Compiled) Refine(ctx context.Context, d Demand, l *Layer, s Scores, budgets []int) (Scores, error) {
+	if a, ok := c.allocator.(Securer); ok {
+		l.Secured = a.Secured(d)
+	}
+	return Refine(ctx, c.metric, l, s, budgets)
+}
+
 // Decoding returns the decode-time compression, nil if there is none.
 func (c *Compiled) Decoding() *Decoding { return c.decoding }
 
@@ -353,11 +366,16 @@ func (c *Compiled) DecodeBudgets() DecodeBudgets {
 				d.Excluded[i] = i != l.Index
 			}
 			d = d.DemandTokens(target)
+			d.Weights = make([]float64, d.Layers)
+			d.Weights[l.Index] = 1 // of which it has all
 			seen[l.Index] = s
 		}
 		all, err := Allocate(c.allocator, d, seen)
 		if err != nil {
 			return nil, fmt.Errorf("decode budgets: %w", err)
+		}
+		if a, ok := c.allocator.(Securer); ok {
+			l.Secured = a.Secured(d)
 		}
 		out := all[l.Index]
 		for h := range out {

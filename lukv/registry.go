@@ -47,21 +47,7 @@ func (r *registry[T]) add(name string, defaults T, presets []Preset[T]) {
 	if typ == nil || typ.Kind() != reflect.Struct {
 		fail("found %v, expected a struct", typ)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if name == "" || r.aliases[name] != "" || r.named(name) != nil {
-		fail("the name is empty or taken")
-	}
-	if r.typed(typ) != nil {
-		fail("%v is registered as %q", typ, r.typed(typ).name)
-	}
-	e := &registered[T]{name: name, typ: typ, fields: parameterNames(typ)}
-	for _, reserved := range []string{"name", "preset"} {
-		if slices.Contains(e.fields, reserved) {
-			fail("a parameter must not be called %q", reserved)
-		}
-	}
-	encode := func(v T) []byte {
+	encode := func(v T) []byte { // may read the registry: a parameter can be a metric
 		if reflect.TypeOf(v) != typ {
 			fail("found a preset of type %T, expected %v", v, typ)
 		}
@@ -71,9 +57,22 @@ func (r *registry[T]) add(name string, defaults T, presets []Preset[T]) {
 		}
 		return data
 	}
-	e.defaults = encode(defaults)
+	e := &registered[T]{name: name, typ: typ, fields: parameterNames(typ), defaults: encode(defaults)}
 	for _, p := range presets {
 		e.presets = append(e.presets, Preset[[]byte]{p.Name, encode(p.Value)})
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if name == "" || r.aliases[name] != "" || r.named(name) != nil {
+		fail("the name is empty or taken")
+	}
+	if r.typed(typ) != nil {
+		fail("%v is registered as %q", typ, r.typed(typ).name)
+	}
+	for _, reserved := range []string{"name", "preset"} {
+		if slices.Contains(e.fields, reserved) {
+			fail("a parameter must not be called %q", reserved)
+		}
 	}
 	r.order = append(r.order, e)
 }

@@ -23,15 +23,19 @@ const (
 	reduceFirst = "reduce-then-pool"
 )
 
+// oddKernel checks the width of a pooling.
+func oddKernel(n int) error {
+	if n < 1 || n%2 == 0 {
+		return fmt.Errorf("kernel: found %d, expected an odd number", n)
+	}
+	return nil
+}
+
 func (m snapKV) Validate() error {
-	err := firstOf(
-		within("window", m.Window, 1, maxSlots), within("kernel", m.Kernel, 1, maxSlots),
+	return firstOf(
+		within("window", m.Window, 1, maxSlots), oddKernel(m.Kernel),
 		oneOf("pool", m.Pool, "max", "avg"), oneOf("group", m.Group, "mean", "max"),
 		oneOf("order", m.Order, poolFirst, reduceFirst))
-	if err == nil && m.Kernel%2 == 0 {
-		err = fmt.Errorf("kernel: found %d, expected an odd number", m.Kernel)
-	}
-	return err
 }
 
 // effective is the window for T entries of which n may stay (0: not known).
@@ -84,26 +88,9 @@ func (m snapKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 		}
 		return out, nil
 	}
-	G := l.Group()
-	p := make([]float32, w*T)
 	mean, pooled, total := make([]float64, n), make([]float64, n), make([]float64, n)
-	first := l.Queries.Len() - w
-	var sc attendScratch
-	for g := range G {
-		row := func(i int) []float32 { return l.Queries.Row(first+i, h*G+g) }
-		pos := func(i int) int { return l.Queries.Position(first + i) }
-		if err := l.attend(ctx, h, w, T, row, pos, p, &sc); err != nil {
-			return nil, err
-		}
-		clear(mean)
-		for i := range w {
-			for t, v := range p[i*T : i*T+n] {
-				mean[t] += float64(v)
-			}
-		}
-		for t := range mean {
-			mean[t] /= float64(w)
-		}
+	err := l.WindowAttention(ctx, h, w, func(g int, p []float32) {
+		columnMeans(mean, p, w, T)
 		x := mean
 		if m.Order == poolFirst {
 			m.pool(pooled, mean)
@@ -119,10 +106,13 @@ func (m snapKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 				total[t] += v
 			}
 		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	if m.Group == "mean" {
 		for t := range total {
-			total[t] /= float64(G)
+			total[t] /= float64(l.Group())
 		}
 	}
 	x := total
@@ -136,24 +126,46 @@ func (m snapKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 	return out, nil
 }
 
+// columnMeans averages the first len(dst) columns of p, [w][T].
+func columnMeans(dst []float64, p []float32, w, T int) {
+	clear(dst)
+	for i := range w {
+		for t, v := range p[i*T : i*T+len(dst)] {
+			dst[t] += float64(v)
+		}
+	}
+	for t := range dst {
+		dst[t] /= float64(w)
+	}
+}
+
 // pool smooths x along positions with stride 1. Averages count the zeros
 // beyond both ends, maxima do not.
 func (m snapKV) pool(dst, x []float64) {
+	if m.Pool == "avg" {
+		averagePool(dst, x, m.Kernel)
+		return
+	}
 	half := m.Kernel / 2
 	for t := range x {
 		lo, hi := max(t-half, 0), min(t+half+1, len(x))
-		if m.Pool == "max" {
-			v := x[lo]
-			for _, y := range x[lo+1 : hi] {
-				v = max(v, y)
-			}
-			dst[t] = v
-			continue
+		v := x[lo]
+		for _, y := range x[lo+1 : hi] {
+			v = max(v, y)
 		}
+		dst[t] = v
+	}
+}
+
+// averagePool is the running mean of x over kernel positions, zeros beyond both
+// ends counted.
+func averagePool(dst, x []float64, kernel int) {
+	half := kernel / 2
+	for t := range x {
 		var v float64
-		for _, y := range x[lo:hi] {
+		for _, y := range x[max(t-half, 0):min(t+half+1, len(x))] {
 			v += y
 		}
-		dst[t] = v / float64(m.Kernel)
+		dst[t] = v / float64(kernel)
 	}
 }

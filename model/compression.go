@@ -234,6 +234,8 @@ func (s *Session) layerView(at, next int) *lukv.Layer {
 		Values: func(h, lo, hi int, dst []float32) []float32 {
 			return s.cache.Values(at, h, lo, hi, dst)
 		},
+		Output:       func(q, lo, hi int, dst []float32) []float32 { return m.outputRows(at, q, lo, hi, dst) },
+		OutputDim:    cfg.Hidden,
 		Positions:    func(h int) []int32 { return s.cache.Positions(at, h, nil) },
 		NextPosition: next,
 		InvFreq:      m.rope.invFreq(next), RopeScale: m.rope.attentionFactor(),
@@ -249,6 +251,19 @@ func (s *Session) layerView(at, next int) *lukv.Layer {
 		l.Lens = nil
 	}
 	return l
+}
+
+// outputRows widens rows [lo,hi) of a layer's output projection as far as they
+// read query head q to dst, [hi-lo][HeadDim].
+func (m *Model) outputRows(at, q, lo, hi int, dst []float32) []float32 {
+	w, d := &m.layers[at].out[0].w, m.cfg.HeadDim
+	size := w.Type.Size()
+	dst = slices.Grow(dst[:0], (hi-lo)*d)[:(hi-lo)*d]
+	for i := lo; i < hi; i++ {
+		from := (i*w.Cols + q*d) * size
+		m.cpu.Widen(dst[(i-lo)*d:(i-lo+1)*d], w.Data[from:from+d*size], w.Type)
+	}
+	return dst
 }
 
 // parallel runs fn(0) … fn(n-1) on the model's workers.

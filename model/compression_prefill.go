@@ -10,14 +10,16 @@ import (
 
 // collect returns a watcher that keeps what metrics with the given needs and
 // uniform budget look at in layer at of a prefill of T tokens, nil if nothing
-// that passes by.
-func (r *run) collect(s *Session, at, T int, needs lukv.Needs, share int, metrics []lukv.Metric) (*watcher, error) {
+// that passes by. The queries of a window of hostWindow are kept on the host
+// wherever the metrics score.
+func (r *run) collect(s *Session, at, T int, needs lukv.Needs, share int, metrics []lukv.Metric, hostWindow int) (*watcher, error) {
 	c := r.m.cfg
 	w := &watcher{s: s}
 	var err error
 	if w.device, err = r.deviceWatch(at, T, &needs, share, metrics); err != nil {
 		return nil, err
 	}
+	needs.Window = max(needs.Window, hostWindow)
 	w.tail = T - needs.Window
 	if needs.Stats {
 		w.stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance, r.m.cpu)
@@ -46,6 +48,8 @@ type prefillJob struct {
 	w       *watcher
 	rank    func(context.Context, lukv.Metric, *lukv.Layer) (lukv.Scores, error)
 	notes   []string
+	weigher lukv.LayerWeigher // nil if the allocator looks at scores alone
+	kept    [][][]int32       // [L][K] slots of the prompt that a cascade has left so far
 	err     error
 }
 
@@ -57,8 +61,12 @@ func (c *compression) begin(s *Session, T int) *prefillJob {
 	switch c.plan.Allocator().Knows() {
 	case lukv.KnownBefore:
 		j.budgets, j.err = lukv.Allocate(c.plan.Allocator(), j.demand, nil)
-	case lukv.KnownAtEnd:
+	case lukv.KnownSoFar, lukv.KnownAtEnd:
 		j.scores = make([]lukv.Scores, c.m.cfg.Layers)
+	}
+	if w, ok := c.plan.Allocator().(lukv.LayerWeigher); ok {
+		j.demand.Weights = make([]float64, c.m.cfg.Layers)
+		j.weigher = w
 	}
 	return j
 }
@@ -78,7 +86,11 @@ func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
 	}
 	c, metric, share := j.c, j.c.plan.Metric(), j.demand.Share()
 	var err error
-	if j.w, err = r.collect(j.s, at, j.T, metric.Needs(j.T, share), share, []lukv.Metric{metric}); err != nil {
+	window := 0
+	if j.weigher != nil {
+		window = j.weigher.Needs(j.T, share).Window
+	}
+	if j.w, err = r.collect(j.s, at, j.T, metric.Needs(j.T, share), share, []lukv.Metric{metric}, window); err != nil {
 		return nil, err
 	}
 	if c.decode != nil {
@@ -102,15 +114,26 @@ func (j *prefillJob) layerDone(ctx context.Context, at int) error {
 	start := time.Now()
 	view := j.s.layerView(at, j.T)
 	scores, budgets, err := j.score(ctx, view)
+	if err == nil && budgets != nil {
+		scores, err = j.c.plan.Refine(ctx, j.demand, view, scores, budgets)
+	}
 	j.s.stats.ScoreTime += time.Since(start)
 	if err != nil {
 		return err
 	}
-	if j.scores != nil {
-		j.scores[at] = scores
-		return nil
+	if j.scores == nil {
+		return j.cut(at, budgets, scores)
 	}
-	return j.cut(at, budgets, scores)
+	j.scores[at] = scores
+	if j.weigher != nil {
+		if j.demand.Weights[at], err = lukv.Weigh(ctx, j.weigher, view); err != nil {
+			return err
+		}
+	}
+	if j.c.plan.Allocator().Knows() == lukv.KnownSoFar {
+		return j.cascade(at)
+	}
+	return nil
 }
 
 // score ranks a layer and gives its budgets, nil if they are known at the end only.
@@ -118,7 +141,7 @@ func (j *prefillJob) score(ctx context.Context, l *lukv.Layer) (lukv.Scores, []i
 	if w := j.w; w != nil {
 		l.Queries, l.Stats, l.Sums = w.window, w.stats, w.sums
 	}
-	l.Share = j.demand.Share()
+	l.Share, l.Ratio = j.demand.Share(), j.demand.Target()
 	if j.budgets != nil {
 		l.Budgets = j.budgets[l.Index]
 	}
@@ -140,12 +163,7 @@ func (j *prefillJob) score(ctx context.Context, l *lukv.Layer) (lukv.Scores, []i
 func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
 	start := time.Now()
 	defer func() { j.s.stats.EvictTime += time.Since(start) }()
-	if n := scores.NaNs(); n > 0 {
-		j.notes = append(j.notes, fmt.Sprintf("layer %d: the metric gave %d scores that are not numbers", at, n))
-	}
-	if scores.Degenerate() {
-		j.notes = append(j.notes, fmt.Sprintf("layer %d: the metric gave every entry of a head the same score", at))
-	}
+	j.noteScores(at, scores)
 	errs := make([]error, len(budgets))
 	kept := make([][]int32, len(budgets))
 	j.s.m.parallel(len(budgets), func(h int) {
@@ -163,19 +181,88 @@ func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
 	return nil
 }
 
+// noteScores notes scores that say nothing.
+func (j *prefillJob) noteScores(at int, scores lukv.Scores) {
+	if n := scores.NaNs(); n > 0 {
+		j.notes = append(j.notes, fmt.Sprintf("layer %d: the metric gave %d scores that are not numbers", at, n))
+	}
+	if scores.Degenerate() {
+		j.notes = append(j.notes, fmt.Sprintf("layer %d: the metric gave every entry of a head the same score", at))
+	}
+}
+
+// cascade cuts the layers up to at to the budgets that they have by now.
+func (j *prefillJob) cascade(at int) error {
+	budgets, err := lukv.Allocate(j.c.plan.Allocator(), j.demand, j.scores)
+	if err != nil {
+		return err
+	}
+	if j.kept == nil {
+		j.kept = make([][][]int32, len(j.scores))
+	}
+	for l := range at + 1 {
+		if !j.demand.Takes(l) {
+			continue
+		}
+		if err := j.cutFurther(l, budgets[l]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cutFurther cuts a layer that may have been cut before: among the entries left,
+// by the scores that it had.
+func (j *prefillJob) cutFurther(at int, budgets []int) error {
+	if j.kept[at] == nil {
+		j.kept[at] = make([][]int32, len(budgets))
+		j.noteScores(at, j.scores[at])
+	}
+	for h, scores := range j.scores[at] {
+		before, n := j.kept[at][h], budgets[h]
+		if before != nil && n >= len(before) {
+			continue
+		}
+		kept := lukv.Keep(nil, scores, n, j.demand.Protection)
+		slots := kept
+		if before != nil { // slots of the prompt to slots of the cache: both ascend
+			slots = make([]int32, 0, len(kept))
+			for i, next := 0, 0; next < len(kept); i++ {
+				if before[i] == kept[next] {
+					slots = append(slots, int32(i))
+					next++
+				}
+			}
+		}
+		if err := j.s.cache.Keep(at, h, slots); err != nil {
+			return fmt.Errorf("compress layer %d: %w", at, err)
+		}
+		if j.c.decode != nil && j.c.decode[at].Sums() != nil {
+			j.c.decode[at].Sums().Compact(h, slots)
+		}
+		j.kept[at][h] = kept
+	}
+	return nil
+}
+
 // finish cuts all layers where budgets needed all scores, and ends the pass
 // for the compression while decoding.
 func (j *prefillJob) finish(ctx context.Context) error {
-	if j.scores != nil {
+	if j.scores != nil && j.kept == nil {
 		budgets, err := lukv.Allocate(j.c.plan.Allocator(), j.demand, j.scores)
 		if err != nil {
 			return err
 		}
 		for at := range budgets {
-			if j.demand.Takes(at) {
-				if err := j.cut(at, budgets[at], j.scores[at]); err != nil {
-					return err
-				}
+			if !j.demand.Takes(at) {
+				continue
+			}
+			scores, err := j.c.plan.Refine(ctx, j.demand, j.s.layerView(at, j.T), j.scores[at], budgets[at])
+			if err == nil {
+				err = j.cut(at, budgets[at], scores)
+			}
+			if err != nil {
+				return err
 			}
 		}
 	}

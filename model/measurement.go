@@ -85,13 +85,10 @@ const normTile = 256
 // valueNorms sets ‖v_j·W_O^(g)‖ of query head g for all positions of the context.
 func (ob *Observation) valueNorms(o *lukv.Oracle, at, g int) error {
 	m, c := ob.s.m, ob.s.m.cfg
-	w := &m.layers[at].out[0].w
 	gram := lukv.NewOutputGram(c.HeadDim)
-	row := make([]float32, c.HeadDim)
-	size := w.Type.Size()
-	for i := range w.Rows {
-		from := (i*w.Cols + g*c.HeadDim) * size
-		m.cpu.Widen(row, w.Data[from:from+c.HeadDim*size], w.Type)
+	var row []float32
+	for i := range c.Hidden {
+		row = m.outputRows(at, g, i, i+1, row)
 		gram.Add(row)
 	}
 	h := g / (c.Heads / c.KVHeads)

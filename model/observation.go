@@ -31,6 +31,8 @@ type scoreKey struct {
 	metric lukv.Metric
 	layer  int
 	needs  lukv.Needs
+
+	refined bool
 }
 
 // Observe prefills tokens into a new session with the full cache and keeps what
@@ -94,7 +96,7 @@ func (s *Session) observe(ctx context.Context, ob *Observation) error {
 
 func (ob *Observation) watch(r *run, at int) (w *watcher, err error) {
 	if ob.s.m.cfg.Windows[at] == 0 {
-		ob.layers[at], err = r.collect(ob.s, at, len(ob.tokens), ob.needs, 0, ob.metrics)
+		ob.layers[at], err = r.collect(ob.s, at, len(ob.tokens), ob.needs, 0, ob.metrics, ob.needs.Window)
 	}
 	return ob.layers[at], err
 }
@@ -132,7 +134,24 @@ func (ob *Observation) Scores(ctx context.Context, metric lukv.Metric, layer, sh
 	defer ob.s.m.release()
 	l := ob.layer(layer)
 	l.Share = share
-	return ob.score(ctx, metric, l)
+	s, err := ob.score(ctx, metric, l)
+	if _, ok := metric.(lukv.Refiner); !ok || err != nil {
+		return s, err
+	}
+	key, cached := scoreKey{layer: layer, needs: metric.Needs(l.T, share), refined: true}, reflect.ValueOf(metric).Comparable()
+	if cached {
+		key.metric = metric
+		if s, ok := ob.scored[key]; ok {
+			return s, nil
+		}
+	}
+	if s, err = lukv.Refine(ctx, metric, l, s, nil); err != nil {
+		return nil, err
+	}
+	if cached {
+		ob.scored[key] = s
+	}
+	return s, ob.s.cache.Err()
 }
 
 func (ob *Observation) score(ctx context.Context, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/lukv/lukv/lukv"
 )
@@ -179,7 +180,8 @@ func (s *Session) randomBudgets(n int, seed uint64) ([][]int, error) {
 		}
 		return scores
 	}
-	if alloc.Knows() == lukv.KnownAtEnd {
+	demand.Weights = slices.Repeat([]float64{1}, c.Layers)
+	if alloc.Knows() == lukv.KnownAtEnd || alloc.Knows() == lukv.KnownSoFar {
 		scores := make([]lukv.Scores, c.Layers)
 		for at := range scores {
 			scores[at] = layer()

@@ -19,8 +19,7 @@ import (
 // be empty.
 
 const (
-	maxPatternLen    = 1 << 11
-	maxPatternSets   = 1 << 8 // different classes
+	maxPatternLen    = 1 << 13
 	maxPatternNest   = 50
 	maxPatternRepeat = 1000 // a bound {n,m}
 )
@@ -484,9 +483,6 @@ func (p *patternParser) class(members string, fold bool) (*patternNode, error) {
 	key := string(ranges)
 	set, ok := p.sets[key]
 	if !ok {
-		if len(p.sets) == maxPatternSets {
-			return nil, unsupported("a pattern of more than %d different classes", maxPatternSets)
-		}
 		set = newCharSet(ranges)
 		p.sets[key] = set
 	}

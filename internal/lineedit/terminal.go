@@ -21,12 +21,10 @@ type Device interface{ Fd() uintptr }
 
 // Terminal is a terminal in raw mode.
 type Terminal struct {
-	History  History
-	Complete Completer // for the Tab key; nil: it does nothing
+	History History
 
 	out   io.Writer
 	fd    uintptr // of out
-	drawn int     // rows of the line being edited
 	size  func() (columns int)
 	close func() error
 

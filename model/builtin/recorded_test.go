@@ -73,8 +73,11 @@ func recordOf(t testing.TB, cpu kernels.CPU, precision model.Precision) record {
 	for _, metric := range metrics {
 		for _, name := range lukv.Allocators() {
 			p := &lukv.Policy{Metric: lukv.MetricConfigOf(metric), Allocator: lukv.AllocatorConfig{Name: name}, Ratio: 0.5}
-			if p.Allocator.NeedsProfile() {
-				continue // its profiles are of the default windows
+			if lukv.MetricConfigOf(metric).Name == "criticalkv" && name == "cake" {
+				p.Allocator.Params = `{"cascade":false}`
+			}
+			if p.Allocator.NeedsProfile() || p.Allocator.Validate() != nil {
+				continue // its profiles are of the default windows, or it has parameters without a default
 			}
 			c, err := ob.Compress(ctx, p)
 			require.NoError(t, err)
@@ -94,10 +97,13 @@ func recordOf(t testing.TB, cpu kernels.CPU, precision model.Precision) record {
 
 // windowOf sets a window that is shorter than the prompt, nothing for metrics that have none.
 func windowOf(metric string) string {
-	if metric != "snapkv" {
-		return ""
+	switch metric {
+	case "snapkv", "cake", "defensivekv":
+		return `{"window":8}`
+	case "criticalkv":
+		return `{"metric":{"name":"snapkv","window":8}}`
 	}
-	return `{"window":8}`
+	return ""
 }
 
 // TestRecorded requires the bits that portable Go gave when they were recorded,

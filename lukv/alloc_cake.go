@@ -1,0 +1,163 @@
+package lukv
+
+import (
+	"context"
+
+	"github.com/lukv/lukv/internal/detmath"
+)
+
+// cakeLayers gives a layer the more, the more widely its queries look and the
+// more their attention shifts, all heads of a layer alike (Qin et al., "CAKE",
+// 2025; spec 4.5). Budgets are known layer by layer: each that arrives takes
+// from the ones before it, so the cache never exceeds the total by more than
+// the layer in progress.
+type cakeLayers struct {
+	Window int     `json:"window"` // last queries observed
+	Tau1   float64 `json:"tau1"`   // temperatures of dispersion and shift
+	Tau2   float64 `json:"tau2"`
+
+	// Cascade shrinks earlier layers as later ones arrive; without it all
+	// budgets are known at the end, and the whole cache is held until then.
+	Cascade bool `json:"cascade"`
+}
+
+func (a cakeLayers) Validate() error {
+	return firstOf(within("window", a.Window, 1, maxSlots), within("tau1", a.Tau1, 1e-3, 1e3), within("tau2", a.Tau2, 1e-3, 1e3))
+}
+
+func (a cakeLayers) Knows() Knowledge {
+	if a.Cascade {
+		return KnownSoFar
+	}
+	return KnownAtEnd
+}
+
+// Needs says what Weigh reads.
+func (a cakeLayers) Needs(T, n int) Needs {
+	return Needs{Keys: true, Window: max(min(a.Window, T-1), 0)}
+}
+
+// Weigh is the layer's preference: dispersion^(1/τ₁) · shift^(1/τ₂).
+func (a cakeLayers) Weigh(ctx context.Context, l *Layer) (float64, error) {
+	dispersions, shifts := make([]float64, l.KVHeads), make([]float64, l.KVHeads)
+	err := l.EachHead(ctx, func(h int) error {
+		T := l.Len(h)
+		w := min(max(min(a.Window, T-1), 0), l.Queries.Len())
+		n := T - w
+		mean, spread := make([]float64, n), make([]float64, n)
+		return l.WindowAttention(ctx, h, w, func(_ int, p []float32) {
+			for i := range w {
+				for _, v := range p[i*T : i*T+n] {
+					dispersions[h] -= float64(float64(v) * detmath.Log(float64(v)+1e-10))
+				}
+			}
+			columnMeans(mean, p, w, T)
+			columnVariances(spread, mean, p, w, T)
+			for _, v := range spread {
+				shifts[h] += v
+			}
+		})
+	})
+	var dispersion, shift float64
+	for h := range dispersions {
+		dispersion += dispersions[h]
+		shift += shifts[h]
+	}
+	return power(dispersion, 1/a.Tau1) * power(shift, 1/a.Tau2), err
+}
+
+// power is x^y for x of at least 0, the same on every CPU.
+func power(x, y float64) float64 {
+	if !(x > 0) {
+		return 0
+	}
+	return detmath.Exp(y * detmath.Log(x))
+}
+
+func (a cakeLayers) Budgets(d Demand, s []Scores) ([][]int, error) {
+	fixed := d.Protection.Count(d.T)
+	total := int((d.mean() - float64(fixed)) * float64(d.ActiveLayers()))
+	if d.Absolute {
+		total = d.Entries/d.KVHeads - fixed*d.ActiveLayers()
+	}
+	var seen []int
+	var weights []float64
+	for l := range s {
+		if s[l] != nil && d.Takes(l) {
+			seen = append(seen, l)
+			weights = append(weights, d.Weights[l])
+		}
+	}
+	out := make([][]int, d.Layers)
+	for i, n := range cakeShares(weights, max(total, 0), d.T-fixed) {
+		out[seen[i]] = make([]int, d.KVHeads)
+		d.fill(out[seen[i]], min(n+fixed, d.T))
+	}
+	return out, nil
+}
+
+// cakeShares divides total entries per head in proportion to the preferences,
+// none above cap: truncated, then repaired in the peer's order, one pass each, so
+// that the sum can still miss the total.
+func cakeShares(preferences []float64, total, cap int) []int {
+	var sum float64
+	for _, p := range preferences {
+		sum += p
+	}
+	out := make([]int, len(preferences))
+	for l, p := range preferences {
+		if sum > 0 {
+			out[l] = int(float64(p / sum * float64(total)))
+		} else {
+			out[l] = total / len(preferences)
+		}
+	}
+	return cakeRepair(out, total, cap)
+}
+
+// cakeRepair mends truncated counts; the first pass can lift one above cap, which
+// is cut when it is used.
+func cakeRepair(out []int, total, cap int) []int {
+	excess, given := 0, 0
+	for l := range out {
+		if out[l] > cap {
+			excess += out[l] - cap
+			out[l] = cap
+		}
+	}
+	spreadEvenly(out, excess, func(n int) bool { return n < cap })
+	for _, n := range out {
+		given += n
+	}
+	if diff := total - given; diff > 0 {
+		spreadEvenly(out, diff, func(n int) bool { return n < cap })
+	} else {
+		spreadEvenly(out, diff, func(n int) bool { return n > 1 })
+	}
+	return out
+}
+
+// spreadEvenly adds amount, which may be negative, to the counts that take part,
+// the remainder by ones to the lowest.
+func spreadEvenly(out []int, amount int, takes func(n int) bool) {
+	var at []int
+	for l, n := range out {
+		if takes(n) {
+			at = append(at, l)
+		}
+	}
+	if amount == 0 || len(at) == 0 {
+		return
+	}
+	sign := 1
+	if amount < 0 {
+		sign, amount = -1, -amount
+	}
+	for i, l := range at {
+		n := amount / len(at)
+		if i < amount%len(at) {
+			n++
+		}
+		out[l] += sign * n
+	}
+}

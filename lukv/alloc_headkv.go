@@ -1,0 +1,108 @@
+package lukv
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// headKV divides part of the budget by a static importance of every query head,
+// from a retrieval-and-reasoning probe (Fu et al., "HeadKV", 2024; spec 4.4).
+type headKV struct {
+	// Importance is the probe's mean score of each query head, [L][H].
+	Importance [][]float64 `json:"importance"`
+
+	// Beta sets the shared pool, the 1/Beta-th part of what the protected
+	// entries leave: a larger Beta means a smaller pool. Tau is the temperature.
+	Beta float64 `json:"beta"`
+	Tau  float64 `json:"tau"`
+}
+
+func (a headKV) Validate() error {
+	if len(a.Importance) == 0 || len(a.Importance[0]) == 0 {
+		return errors.New("importance: found none, expected a score for each layer and query head")
+	}
+	for l, row := range a.Importance {
+		for h, e := range row {
+			if !(e >= 0) || math.IsInf(e, 1) || len(row) != len(a.Importance[0]) {
+				return fmt.Errorf("importance: layer %d, query head %d: found %v in a row of %d, expected at least 0 in a row of %d", l, h, e, len(row), len(a.Importance[0]))
+			}
+		}
+	}
+	return firstOf(within("beta", a.Beta, 1, 1e6), within("tau", a.Tau, 1e-3, 1e3))
+}
+
+func (headKV) Knows() Knowledge { return KnownBefore }
+
+func (a headKV) Budgets(d Demand, _ []Scores) ([][]int, error) {
+	if H := len(a.Importance[0]); len(a.Importance) != d.Layers || H < d.KVHeads || H%d.KVHeads != 0 {
+		return nil, fmt.Errorf("importance: found %d layers of %d query heads, expected %d layers of a multiple of %d", len(a.Importance), H, d.Layers, d.KVHeads)
+	}
+	fixed := d.Protection.Count(d.T)
+	rows := make([][]float64, 0, d.ActiveLayers())
+	for l, row := range a.Importance {
+		if d.Takes(l) {
+			rows = append(rows, row)
+		}
+	}
+	perQuery := headShares(rows, max(0, d.Share()-fixed), a.Beta, a.Tau)
+	out := newBudgets(d.Layers, d.KVHeads)
+	for l := range out {
+		if d.Takes(l) {
+			for h, n := range groupMeans(perQuery[0], d.KVHeads) {
+				out[l][h] = n + fixed
+			}
+			perQuery = perQuery[1:]
+		}
+	}
+	return out, nil
+}
+
+// headShares gives every query head its part of a base capacity of B entries
+// per head, which may exceed B.
+func headShares(importance [][]float64, B int, beta, tau float64) [][]int {
+	pool := math.Floor(float64(B) / beta)
+	heads, sum := 0, 0.0
+	for _, row := range importance {
+		heads += len(row)
+		for _, e := range row {
+			sum += e
+		}
+	}
+	norm := 0.0
+	p := make([][]float64, len(importance))
+	for l, row := range importance {
+		p[l] = make([]float64, len(row))
+		for h, e := range row {
+			if p[l][h] = 1; sum > 0 {
+				p[l][h] = e / sum
+			}
+			if tau != 1 {
+				p[l][h] = power(p[l][h], tau)
+			}
+			norm += p[l][h]
+		}
+	}
+	out := make([][]int, len(importance))
+	for l, row := range p {
+		out[l] = make([]int, len(row))
+		for h, v := range row {
+			out[l][h] = int(math.RoundToEven(float64(v/norm*pool*float64(heads)) + float64(B) - pool))
+		}
+	}
+	return out
+}
+
+// groupMeans is the rounded mean of the counts of each KV head's query heads.
+func groupMeans(perQuery []int, kvHeads int) []int {
+	G := len(perQuery) / kvHeads
+	out := make([]int, kvHeads)
+	for h := range out {
+		sum := 0
+		for _, n := range perQuery[h*G : (h+1)*G] {
+			sum += n
+		}
+		out[h] = int(math.RoundToEven(float64(sum) / float64(G)))
+	}
+	return out
+}

@@ -1,0 +1,82 @@
+package lukv
+
+import (
+	"context"
+	"math"
+)
+
+// cake scores an entry by mean and variance of the attention that the last w
+// queries pay to it (Qin et al., "CAKE", 2025; spec §3.5). The allocator of the
+// same name goes with it.
+type cake struct {
+	Window int     `json:"window"` // last queries observed, protected too
+	Kernel int     `json:"kernel"` // odd width of the average pooling
+	Gamma  float64 `json:"gamma"`  // weight of the variance
+}
+
+func (m cake) Validate() error {
+	return firstOf(within("window", m.Window, 1, maxSlots), oddKernel(m.Kernel), within("gamma", m.Gamma, 0, math.MaxFloat32))
+}
+
+func (m cake) effective(T int) int { return max(min(m.Window, T-1), 0) }
+
+func (m cake) Needs(T, n int) Needs { return Needs{Keys: true, Window: m.effective(T)} }
+
+func (m cake) Protection(T, n int) Protection { return Protection{Window: m.effective(T)} }
+
+func (m cake) Score(ctx context.Context, l *Layer) (Scores, error) {
+	s := make(Scores, l.KVHeads)
+	err := l.EachHead(ctx, func(h int) (err error) {
+		s[h], err = m.head(ctx, l, h)
+		return err
+	})
+	return s, err
+}
+
+func (m cake) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
+	T := l.Len(h)
+	out := make([]float32, T)
+	for t := range out {
+		out[t] = float32(math.Inf(1))
+	}
+	if T <= 1 {
+		return out, nil
+	}
+	w := min(m.effective(T), l.Queries.Len())
+	n := T - w
+	mean, spread := make([]float64, n), make([]float64, n)
+	total := make([]float64, n)
+	err := l.WindowAttention(ctx, h, w, func(_ int, p []float32) {
+		columnMeans(mean, p, w, T)
+		columnVariances(spread, mean, p, w, T)
+		for t := range mean {
+			spread[t] = mean[t] + float64(m.Gamma*spread[t])
+		}
+		averagePool(mean, spread, m.Kernel)
+		for t, v := range mean {
+			total[t] += v
+		}
+	})
+	for t, v := range total {
+		out[t] = float32(v / float64(l.Group()))
+	}
+	return out, err
+}
+
+// columnVariances computes the unbiased variances of the first len(dst) columns
+// of p, [w][T], with the given means; 0 for a single row.
+func columnVariances(dst, mean []float64, p []float32, w, T int) {
+	clear(dst)
+	if w < 2 {
+		return
+	}
+	for i := range w {
+		for t, v := range p[i*T : i*T+len(dst)] {
+			d := float64(v) - mean[t]
+			dst[t] += float64(d * d)
+		}
+	}
+	for t := range dst {
+		dst[t] /= float64(w - 1)
+	}
+}

@@ -1,0 +1,127 @@
+package lukv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// criticalKV refines an inner metric by what a value adds to the layer's output
+// (Feng et al., "CriticalKV", 2025; spec §3.10): part of a head's budget goes to
+// the best entries of the inner metric, the rest to the best of inner score
+// times output norm. Budgets are divided by the inner scores alone.
+type criticalKV struct {
+	Metric     InnerMetric `json:"metric"`
+	FirstStage float64     `json:"first_stage"` // share of the budget that the inner scores decide
+	Epsilon    float64     `json:"epsilon"`     // added to the inner score before it is weighted
+
+	// Shift moves the inner scores of a head to begin at 0, for metrics whose
+	// scores may be negative; without it those are refused.
+	Shift bool `json:"shift"`
+}
+
+// signed is implemented by metrics whose scores may be negative.
+type signed interface{ Signed() bool }
+
+func (m criticalKV) Validate() error {
+	if m.Metric.Metric == nil {
+		return errors.New("metric: found none")
+	}
+	if err := firstOf(within("first_stage", m.FirstStage, 0, 1), within("epsilon", m.Epsilon, 0, math.MaxFloat32)); err != nil {
+		return err
+	}
+	inner := MetricConfigOf(m.Metric.Metric).Name
+	switch x := m.Metric.Metric.(type) {
+	case expectedAttention:
+		if x.ValueNorm {
+			return fmt.Errorf("metric: found %s with value_norm, expected it off: the output norm takes its place", inner)
+		}
+	case Refiner:
+		return fmt.Errorf("metric: found %s, which refines by itself", inner)
+	case signed:
+		if x.Signed() && !m.Shift {
+			return fmt.Errorf("metric: found %s, whose scores may be negative, expected shift to be set", inner)
+		}
+	}
+	return nil
+}
+
+func (m criticalKV) Needs(T, n int) Needs {
+	needs := m.Metric.Needs(T, n)
+	needs.Values, needs.Output = true, true
+	return needs
+}
+
+func (m criticalKV) Protection(T, n int) Protection { return m.Metric.Protection(T, n) }
+
+// ProfileProtection is that of the inner metric.
+func (m criticalKV) ProfileProtection() Protection {
+	if p, ok := m.Metric.Metric.(ProfileProtecter); ok {
+		return p.ProfileProtection()
+	}
+	return Protection{}
+}
+
+func (m criticalKV) Score(ctx context.Context, l *Layer) (Scores, error) {
+	return m.Metric.Score(ctx, l)
+}
+
+// Refine leaves protected entries alone: they have a score of +Inf or are the
+// selection's business.
+func (m criticalKV) Refine(ctx context.Context, l *Layer, s Scores, budgets []int) (Scores, error) {
+	out := make(Scores, len(s))
+	err := l.EachHead(ctx, func(h int) error {
+		norms, err := l.OutputNorms(ctx, h)
+		if err != nil {
+			return err
+		}
+		row, err := m.inner(l, h, s[h])
+		if err != nil {
+			return err
+		}
+		first := 0
+		if budgets != nil {
+			first = max(int(m.FirstStage*float64(budgets[h])), min(l.Secured, budgets[h]), min(1, budgets[h]))
+		}
+		out[h] = weighByNorms(row, norms, first, m.Epsilon)
+		return nil
+	})
+	return out, err
+}
+
+// inner returns the inner scores of head h, shifted if asked for.
+func (m criticalKV) inner(l *Layer, h int, row []float32) ([]float32, error) {
+	low := float32(0)
+	for _, v := range row {
+		if v < low && !math.IsInf(float64(v), -1) {
+			low = v
+		}
+	}
+	if low == 0 {
+		return row, nil
+	}
+	if !m.Shift {
+		return nil, fmt.Errorf("refine scores of layer %d, kv head %d: found an inner score of %v, expected none below 0 without shift", l.Index, h, low)
+	}
+	shifted := make([]float32, len(row))
+	for t, v := range row {
+		shifted[t] = v - low
+	}
+	return shifted, nil
+}
+
+// weighByNorms gives the n best entries +Inf and all others, except those that
+// have +Inf already, their score plus eps times their norm.
+func weighByNorms(row []float32, norms []float64, n int, eps float64) []float32 {
+	out := make([]float32, len(row))
+	for t, v := range row {
+		if out[t] = v; !math.IsInf(float64(v), 1) {
+			out[t] = float32((float64(v) + eps) * norms[t])
+		}
+	}
+	for _, t := range Keep(nil, row, n, Protection{}) {
+		out[t] = float32(math.Inf(1))
+	}
+	return out
+}
