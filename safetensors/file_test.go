@@ -70,6 +70,8 @@ func TestParseStrictness(t *testing.T) {
 		{"leading space", ` {"a":` + a + `}`, "expected '{'"},
 		{"lone surrogate", `{"\ud83d":` + a + `}`, "surrogate"},
 		{"swapped surrogates", `{"\ude00\ud83d":` + a + `}`, "surrogate"},
+		{"surrogate, then a backslash at the end", `{"\ud83d\`, "unpaired surrogate"},
+		{"surrogate, then half an escape at the end", `{"\ud83d\u`, "does not end"},
 		{"half pair", `{"\ud83d\u0041":` + a + `}`, "surrogate"},
 		{"unknown escape", `{"\x41":` + a + `}`, "after a backslash"},
 		{"short escape", `{"\u00g0":` + a + `}`, "hexadecimal"},
@@ -348,6 +350,16 @@ func TestSurrogates(t *testing.T) {
 	for _, name := range []string{`\ud800`, `\ud800x`, `\ud800u`, `\ud800\n`, `\ud800xu`, `\ud800xudc00`, `\ud800\ndc00`, `\ud800\u0041`, `\ud800\ud800`, `\udc00`} {
 		_, err := Parse("x", image(header(name), 7))
 		require.ErrorContains(t, err, "unpaired surrogate", name)
+	}
+	for name, want := range map[string]string{`\u0019`: "\x19", `\u00af`: "\u00af", `\u00AF`: "\u00af", `\u00f0`: "\u00f0"} {
+		f, err := Parse("x", image(header(name), 7))
+		require.NoError(t, err)
+		_, ok := f.Tensor(want)
+		assert.True(t, ok, name)
+	}
+	for _, bad := range []string{`\u00g0`, `\u00G0`, `\u00/0`, `\u00:0`, `\u00@0`} {
+		_, err := Parse("x", image(header(bad), 7))
+		require.ErrorContains(t, err, "hexadecimal", bad)
 	}
 	f, err := Parse("x", image(header(`a\ud83d\ude00b`), 7))
 	require.NoError(t, err)
