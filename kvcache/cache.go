@@ -43,6 +43,11 @@ type Options struct {
 	// Append beyond it fails with ErrFull.
 	MaxBytes int64
 
+	// Account, if not nil, counts the pages of the family, beside those of other
+	// caches and wherever they are. A change that goes beyond its limit fails with
+	// ErrFull.
+	Account *Account
+
 	// Device, if not nil, holds the pages of the first DeviceLayers layers, of all
 	// layers if that is 0 or more than there are. The cache does not own it: close
 	// the caches of a device before the device.

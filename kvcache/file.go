@@ -190,7 +190,7 @@ func LoadFile(path string, o Options) (c *Cache, meta map[string]string, err err
 // The zero Options take everything from the file. What o sets has to agree with
 // it: Layers, KVHeads, HeadDim, Type, Windows. PageEntries may differ, except
 // that the entries dropped in front of a head (Base) must be whole pages.
-// MaxBytes, Device and DeviceLayers are o's; a file beyond MaxBytes fails with
+// MaxBytes, Account, Device and DeviceLayers are o's; a file beyond MaxBytes fails with
 // ErrFull. A file that is cut
 // short, altered, of another version or no cache at all is an error, and then
 // no memory is held.

@@ -45,12 +45,18 @@ func newPool(o Options) (*pool, error) {
 	if p.host.arena, err = arena.New(p.pageBytes); err != nil {
 		return nil, err
 	}
+	if o.Account != nil {
+		p.host.arena.Charge(int64(p.pageBytes), o.Account.charge)
+	}
 	if o.Device == nil {
 		return p, nil
 	}
 	p.device = &memory{layout: l}
 	if p.device.arena, err = arena.New(4 * o.PageEntries); err != nil {
 		return nil, err
+	}
+	if o.Account != nil {
+		p.device.arena.Charge(int64(p.pageBytes), o.Account.charge)
 	}
 	p.device.device, err = o.Device.Pages(l)
 	return p, err

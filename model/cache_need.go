@@ -36,11 +36,7 @@ func (m *Model) cacheNeed(o SessionOptions, context, rest int) (CacheNeed, error
 	if err != nil {
 		return CacheNeed{}, err
 	}
-	page := kernels.PageLayout{Type: s.opts.CacheType, HeadDim: m.cfg.HeadDim, PageEntries: s.opts.PageEntries}
-	if page.PageEntries == 0 {
-		page.PageEntries = defaultPageEntries
-	}
-	n := needCounter{m: m, page: page, chunk: s.opts.ChunkTokens}
+	n := s.needCounter()
 	if !s.comp.prefillEnabled(context) {
 		held := n.whole(context + rest)
 		return CacheNeed{Peak: held, Held: held}, nil

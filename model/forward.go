@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+	"unsafe"
 
+	"github.com/lukv/lukv/internal/arena"
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -275,35 +278,69 @@ func (r *run) logits(ctx context.Context, dst []float32, first, n int) error {
 type stream struct {
 	tokens []int32
 	x      []float32          // [tokens][Hidden], on the host
+	mem    []byte             // of x, outside the Go heap: it goes when the prefill ends
+	memory *kvcache.Account   // that counts it, may be nil
 	rows   kernels.DeviceRows // the same on a device, nil without one
 	turns  []float32          // [tokens][HeadDim] for the device: cosines and sines
 }
 
 func (r *run) newStream(tokens []int32) (*stream, error) {
 	st := &stream{tokens: tokens}
+	if r.host != nil {
+		if err := st.takeRows(r.m); err != nil {
+			return nil, fmt.Errorf("memory for the hidden states of %d tokens: %w", len(tokens), err)
+		}
+	}
 	if r.dev == nil {
-		r.m.embedTokens(st.hostRows(r.m, 0, len(tokens)), tokens)
+		r.m.embedTokens(st.x, tokens)
 		return st, nil
 	}
 	var err error
 	if st.rows, err = r.dev.acc.dev.Rows(len(tokens), r.m.cfg.Hidden); err != nil {
+		st.close()
 		return nil, fmt.Errorf("memory for the hidden states of %d tokens: %w", len(tokens), err)
 	}
 	return st, nil
+}
+
+// takeRows takes memory for the stream on the host.
+func (st *stream) takeRows(m *Model) error {
+	n := len(st.tokens) * m.cfg.Hidden
+	if m.memory != nil {
+		if err := m.memory.Take(4 * int64(n)); err != nil {
+			return err
+		}
+	}
+	mem, err := arena.Map(4 * n)
+	if err != nil {
+		if m.memory != nil {
+			m.memory.Give(4 * int64(n))
+		}
+		return err
+	}
+	st.mem, st.memory = mem, m.memory
+	st.x = unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(mem))), n)
+	return nil
 }
 
 func (st *stream) close() {
 	if st.rows != nil {
 		st.rows.Free()
 	}
+	if st.mem == nil {
+		return
+	}
+	if st.memory != nil {
+		st.memory.Give(int64(len(st.mem)))
+	}
+	// Unmapping a whole mapping fails only if it is not one.
+	_ = arena.Unmap(st.mem)
+	st.mem, st.x = nil, nil
 }
 
 // hostRows returns n rows of the stream on the host from first on.
 func (st *stream) hostRows(m *Model, first, n int) []float32 {
 	h := m.cfg.Hidden
-	if st.x == nil {
-		st.x = make([]float32, len(st.tokens)*h)
-	}
 	return st.x[first*h : (first+n)*h]
 }
 

@@ -163,5 +163,6 @@ func (s *Session) free() error {
 		s.prefilling.end()
 	}
 	s.logits, s.tokens, s.hasLogits = nil, nil, false
+	s.giveTokens()
 	return s.cache.Close()
 }

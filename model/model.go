@@ -12,6 +12,7 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/workers"
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -44,6 +45,8 @@ type Model struct {
 	runs runList
 
 	use users // of the weights
+
+	memory *kvcache.Account // of all sessions, nil without a bound
 
 	tokOnce sync.Once
 	tok     *tokenizer.Tokenizer
@@ -121,6 +124,9 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	if o.logger == nil {
 		o.logger = slog.New(slog.DiscardHandler)
 	}
+	if o.maxMemory < 0 {
+		return nil, fmt.Errorf("a memory of %d bytes for all sessions: want 0 for no bound or more", o.maxMemory)
+	}
 	switch o.precision {
 	case PrecisionAuto, "":
 		o.precision = PrecisionF32
@@ -156,6 +162,9 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	}
 	if err := m.openDevice(ctx, w, &o); err != nil {
 		return nil, err
+	}
+	if o.maxMemory > 0 {
+		m.memory = kvcache.NewAccount(o.maxMemory)
 	}
 	m.pool = workers.New(o.threads)
 	m.runs.m = m

@@ -28,6 +28,7 @@ type options struct {
 	precision Precision
 	cpu       *kernels.CPU
 	logger    *slog.Logger
+	maxMemory int64
 
 	device       kernels.Device
 	deviceName   string
@@ -43,6 +44,13 @@ func WithPrecision(p Precision) Option { return func(o *options) { o.precision =
 
 // WithCPU forces an instruction set; the default is kernels.Detect.
 func WithCPU(c kernels.CPU) Option { return func(o *options) { o.cpu = &c } }
+
+// WithMaxMemory bounds the memory of all sessions of the model together, in bytes:
+// the pages of their caches, shared ones once, wherever they are, the hidden
+// states and scores of prefills that compress, tokens and logits. What does not
+// fit is refused with ErrFull of package kvcache, a prefill before it begins. The
+// default is no bound.
+func WithMaxMemory(bytes int64) Option { return func(o *options) { o.maxMemory = bytes } }
 
 // WithLogger sets where the model logs; the default is nowhere.
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }

@@ -118,7 +118,10 @@ func (m *Model) takes(s *Session, token int32) error {
 	if len(s.pending) > 0 && token != s.pending[0] || len(s.pending) > 1 {
 		return errors.New("it has generated tokens that were not fed")
 	}
-	return s.accepts([]int32{token})
+	if err := s.accepts([]int32{token}); err != nil {
+		return err
+	}
+	return s.takeTokens(1)
 }
 
 // takesPiece reports why a piece of a prefill cannot be run now.

@@ -87,6 +87,12 @@ func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32
 	if err := s.accepts(tokens); err != nil {
 		return nil, fmt.Errorf("prefill: %w", err)
 	}
+	if err := s.affords(len(tokens)); err != nil {
+		return nil, fmt.Errorf("prefill of %d tokens: %w", len(tokens), err)
+	}
+	if err := s.takeTokens(len(tokens)); err != nil {
+		return nil, fmt.Errorf("prefill of %d tokens: %w", len(tokens), err)
+	}
 	p.f.begin()
 	s.prefilling = p
 	return p, nil
@@ -380,6 +386,9 @@ func (f *feeding) release() {
 	if f.x != nil {
 		f.x.close()
 		f.x = nil
+	}
+	if f.r != nil && f.r.host != nil {
+		f.r.host.x = nil
 	}
 	if f.r != nil && !f.keep {
 		f.s.m.runs.put(f.r)

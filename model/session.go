@@ -68,6 +68,8 @@ type Session struct {
 	one        [1]*Session     // for single steps
 	oneToken   [1]int32
 
+	charged int64 // bytes in Model.memory for tokens and logits
+
 	stats SessionStats
 	saved *lukv.Policy // of a loaded session's file
 	notes []string     // on the compression of the context
@@ -123,7 +125,7 @@ func (s *Session) cacheOptions() kvcache.Options {
 	return kvcache.Options{
 		Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
 		Type: s.opts.CacheType, PageEntries: s.opts.PageEntries,
-		Windows: c.Windows, MaxBytes: s.opts.MaxCacheBytes,
+		Windows: c.Windows, MaxBytes: s.opts.MaxCacheBytes, Account: s.m.memory,
 		Device: s.m.Device(), DeviceLayers: s.m.DeviceLayers(),
 	}
 }
@@ -278,5 +280,8 @@ func (s *Session) Fork() (*Session, error) {
 		saved: s.saved, notes: s.notes,
 	}
 	f.one[0] = f
+	if err := f.takeTokens(0); err != nil {
+		return nil, errors.Join(fmt.Errorf("fork: %w", err), cache.Close())
+	}
 	return f, nil
 }

@@ -101,7 +101,7 @@ func (m *Model) LoadSession(path string, o SessionOptions) (*Session, error) {
 
 func (m *Model) loadSession(path string, o SessionOptions) (*Session, error) {
 	cache, meta, err := kvcache.LoadFile(path, kvcache.Options{
-		MaxBytes: o.MaxCacheBytes, PageEntries: o.PageEntries, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
+		MaxBytes: o.MaxCacheBytes, Account: m.memory, PageEntries: o.PageEntries, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
 	})
 	if err != nil {
 		return nil, err
@@ -164,6 +164,9 @@ func (m *Model) restore(cache *kvcache.Cache, meta map[string]string, o SessionO
 			s.logits[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
 		}
 		s.hasLogits = true
+	}
+	if err := s.takeTokens(0); err != nil {
+		return nil, err
 	}
 	return s, nil
 }

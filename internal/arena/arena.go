@@ -37,6 +37,11 @@ type Arena struct {
 	size int    // bytes of a block
 	mem  memory // where slabs come from
 
+	// charge, if not nil, is told of bytes that are taken, and may refuse them, and
+	// of those that are given back; weight is what a block counts.
+	charge func(bytes int64) error
+	weight int64
+
 	mu     sync.Mutex
 	slabs  []*slab
 	first  int     // slabs before this one have no free block
@@ -82,6 +87,13 @@ func New(size int) (*Arena, error) {
 	return &Arena{size: size, mem: systemMemory}, nil
 }
 
+// Charge has the arena ask charge before blocks come into use, and tell it, by a
+// negative number, when they do so no longer. A block counts weight bytes. It must
+// be called before the first Alloc.
+func (a *Arena) Charge(weight int64, charge func(bytes int64) error) {
+	a.weight, a.charge = weight, charge
+}
+
 // maxBlock bounds block sizes so that no size computed here overflows.
 const maxBlock = 1 << 30
 
@@ -108,6 +120,20 @@ func (b Block) Shared() bool { return b.Refs() > 1 }
 // failure (the system has no memory, the arena is closed) it returns dst as it
 // was, and an error.
 func (a *Arena) Alloc(dst []Block, n int) ([]Block, error) {
+	if a.charge == nil {
+		return a.alloc(dst, n)
+	}
+	if err := a.charge(int64(n) * a.weight); err != nil {
+		return dst, fmt.Errorf("allocate %d blocks: %w", n, err)
+	}
+	dst, err := a.alloc(dst, n)
+	if err != nil {
+		_ = a.charge(-int64(n) * a.weight)
+	}
+	return dst, err
+}
+
+func (a *Arena) alloc(dst []Block, n int) ([]Block, error) {
 	was := len(dst)
 	dst = slices.Grow(dst, n)
 	a.mu.Lock()
@@ -221,6 +247,9 @@ func (a *Arena) Unref(blocks []Block) {
 		}
 	}
 	a.addLive(-freed)
+	if a.charge != nil && freed > 0 {
+		_ = a.charge(-freed * a.weight)
+	}
 	if len(a.warm)*a.size > Reserve {
 		// Down to half, so that a run of single frees does not release each time.
 		a.release(len(a.warm) - Reserve/2/a.size)
@@ -393,4 +422,23 @@ func (a *Arena) Check() error {
 		return fmt.Errorf("check an arena: counted %d blocks in use, %d bytes mapped, high-water %d; found %d and %d", a.live, a.mapped, a.high, live, mapped)
 	}
 	return nil
+}
+
+// Map returns n bytes of zeroed memory outside the Go heap, where the system can
+// do that, until they are given to Unmap.
+func Map(n int) ([]byte, error) {
+	page := systemMemory.pageSize
+	mem, err := systemMemory.alloc((max(n, 1) + page - 1) / page * page)
+	if err != nil {
+		return nil, err
+	}
+	mappedTotal.Add(int64(len(mem)))
+	return mem[:n], nil
+}
+
+// Unmap gives memory that Map returned back to the system.
+func Unmap(mem []byte) error {
+	mem = mem[:cap(mem)]
+	mappedTotal.Add(-int64(len(mem)))
+	return systemMemory.free(mem)
 }

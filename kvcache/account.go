@@ -1,0 +1,53 @@
+package kvcache
+
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// Account counts the bytes that several caches, and whoever else asks, hold
+// together, and refuses what goes beyond a limit. Pages that forks share count
+// once. It is safe for concurrent use.
+type Account struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// NewAccount returns an account with a limit in bytes.
+func NewAccount(limit int64) *Account { return &Account{limit: limit} }
+
+// Take counts n more bytes, or returns an error that wraps ErrFull.
+func (a *Account) Take(n int64) error {
+	for {
+		used := a.used.Load()
+		if err := a.Fits(n); err != nil {
+			return err
+		}
+		if a.used.CompareAndSwap(used, used+n) {
+			return nil
+		}
+	}
+}
+
+// Fits says whether Take would work now.
+func (a *Account) Fits(n int64) error {
+	if used := a.used.Load(); n > 0 && n > a.limit-used {
+		return fmt.Errorf("%w: %d bytes are in use, %d more are needed, the limit for all is %d", ErrFull, used, n, a.limit)
+	}
+	return nil
+}
+
+// Give takes n bytes off.
+func (a *Account) Give(n int64) { a.used.Add(-n) }
+
+// Used returns the bytes counted now.
+func (a *Account) Used() int64 { return a.used.Load() }
+
+// charge is Take for positive and Give for negative numbers.
+func (a *Account) charge(n int64) error {
+	if n < 0 {
+		a.Give(-n)
+		return nil
+	}
+	return a.Take(n)
+}

@@ -1,0 +1,100 @@
+package model
+
+import (
+	"fmt"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/kvcache"
+	"github.com/lukv/lukv/lukv"
+)
+
+// Memory is refused before work: what a prefill takes is known beforehand.
+
+// affords returns an error that wraps kvcache.ErrFull if the cache's limit, or that
+// of all sessions, leaves no room for n more tokens. Where compression's budgets
+// follow from scores, up to a page per head too much is counted; what compression
+// while decoding will evict is not taken off.
+func (s *Session) affords(n int) error {
+	if s.opts.MaxCacheBytes == 0 && s.m.memory == nil {
+		return nil
+	}
+	cache, work, err := s.growth(n)
+	if err != nil {
+		return err
+	}
+	if held := s.cache.Bytes(); s.opts.MaxCacheBytes > 0 && cache > s.opts.MaxCacheBytes-held {
+		return fmt.Errorf("%w: %d bytes are held, up to %d more are needed, the limit is %d", kvcache.ErrFull, held, cache, s.opts.MaxCacheBytes)
+	}
+	if s.m.memory == nil {
+		return nil
+	}
+	return s.m.memory.Fits(cache + work)
+}
+
+// growth returns by how many bytes the cache grows at most while a prefill of n
+// tokens runs, and what it takes besides: hidden states and scores.
+func (s *Session) growth(n int) (cache, work int64, err error) {
+	count := s.needCounter()
+	c := s.m.cfg
+	if s.pos > 0 || !s.comp.prefillEnabled(n) {
+		for at := range c.Layers {
+			for h := range c.KVHeads {
+				held := s.cache.Len(at, h)
+				after := held + n
+				if win := c.Windows[at]; win > 0 {
+					after = max(held, min(after, win+count.chunk+count.page.PageEntries))
+				}
+				cache += count.bytes(count.pages(after) - count.pages(held))
+			}
+		}
+		return cache, 0, nil
+	}
+	need, err := count.compressed(s.comp.plan, n, 0)
+	if err != nil {
+		return 0, 0, err
+	}
+	layers := int64(1)
+	if s.comp.plan.Allocator().Knows() == lukv.KnownAtEnd {
+		layers = int64(c.Layers)
+	}
+	return need.Peak, 4 * int64(n) * (int64(c.Hidden) + layers*int64(c.KVHeads)), nil
+}
+
+// needCounter counts the pages of the session's cache.
+func (s *Session) needCounter() needCounter {
+	page := kernels.PageLayout{Type: s.opts.CacheType, HeadDim: s.m.cfg.HeadDim, PageEntries: s.opts.PageEntries}
+	if page.PageEntries == 0 {
+		page.PageEntries = defaultPageEntries
+	}
+	return needCounter{m: s.m, page: page, chunk: s.opts.ChunkTokens}
+}
+
+// tokenBlock is how many bytes of tokens a session takes from the memory of all
+// sessions at a time.
+const tokenBlock = 4096
+
+// takeTokens counts n more tokens, and the logits with the first ones, in the
+// memory of all sessions. free gives them back.
+func (s *Session) takeTokens(n int) error {
+	if s.m.memory == nil {
+		return nil
+	}
+	need := 4 * int64(s.m.cfg.Vocab+len(s.tokens)+n)
+	if need <= s.charged {
+		return nil
+	}
+	more := (need - s.charged + tokenBlock - 1) / tokenBlock * tokenBlock
+	if err := s.m.memory.Take(more); err != nil {
+		return err
+	}
+	s.charged += more
+	return nil
+}
+
+// giveTokens takes the session's tokens off.
+func (s *Session) giveTokens() {
+	if s.m.memory != nil {
+		s.m.memory.Give(s.charged)
+		s.charged = 0
+	}
+}
