@@ -295,11 +295,12 @@ func (r *run) newStream(tokens []int32) (*stream, error) {
 		r.m.embedTokens(st.x, tokens)
 		return st, nil
 	}
-	var err error
-	if st.rows, err = r.dev.acc.dev.Rows(len(tokens), r.m.cfg.Hidden); err != nil {
+	rows, err := r.dev.acc.dev.Rows(len(tokens), r.m.cfg.Hidden)
+	if err != nil {
 		st.close()
 		return nil, fmt.Errorf("memory for the hidden states of %d tokens: %w", len(tokens), err)
 	}
+	st.rows = rows
 	return st, nil
 }
 
