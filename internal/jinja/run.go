@@ -25,16 +25,23 @@ type Limits struct {
 	Range int
 }
 
+const (
+	defaultMemory = 32 << 20
+	defaultSteps  = 5_000_000
+	defaultDepth  = 1000
+	defaultRange  = 100_000
+)
+
 func (l Limits) withDefaults() Limits {
 	set := func(v *int, def int) {
 		if *v <= 0 {
 			*v = def
 		}
 	}
-	set(&l.Memory, 32<<20)
-	set(&l.Steps, 5_000_000)
-	set(&l.Depth, 1000)
-	set(&l.Range, 100_000)
+	set(&l.Memory, defaultMemory)
+	set(&l.Steps, defaultSteps)
+	set(&l.Depth, defaultDepth)
+	set(&l.Range, defaultRange)
 	return l
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -37,11 +38,14 @@ func addSeeds(f *testing.F, add func(template, vars string)) {
 		}
 	}
 	for _, s := range []string{
-		"{% call(a) f(1) %}{{ a }}{% endcall %}", "{% for x in t recursive %}{{ loop(x.c) }}{% endfor %}",
-		"{% filter upper|replace('a', 'b') %}x{% endfilter %}", "{% with a = 1 %}{{ a }}{% endwith %}",
-		"{% set x | trim %} y {% endset %}", "{{ '%5.2f %s' % (1.5, 'a') }}", "{{ '{:>8,.2f} {a[b]!r}'.format(1, a={'b': 2}) }}",
-		"{{ x[1:2:3] }}{{ 0x1F + 1_0.5e1 }}", "{{ f(*a, **b) }}", "{{ xs|batch(2)|map('first')|list }}{{ xs|groupby('a') }}",
-		"{{ strftime_now('%-d %B %Y %%') }}", "{%- raw -%} {{ x }} {%- endraw +%}", "{{ d|dictsort(false, 'value')|tojson(indent=2) }}",
+		"{% for k, v in d.items() if v %}{{ loop.nextitem }}{{ loop.last }}{% break %}{% else %}{{ loop }}{% endfor %}",
+		"{% macro f(a, b='x') %}{{ a ~ b }}{{ f(a[1:]) if a }}{% endmacro %}{{ f(x, b=a) }}", "{% set ns = namespace(s=x) %}{% set ns.s = ns.s + x %}{{ ns.s * 3 }}",
+		"{{ x[1:2:3] }}{{ -1.5e1 ** 2 // 3 % 2 }}{{ 1 < 2 != 3 in [1] is not none }}", "{{ xs|map(attribute='a')|select('odd')|list }}{{ xs|selectattr('a', 'in', [1])|first }}",
+		"{{ strftime_now('%-d %B %Y %%') }}{{ x.split('l', 1)|join(x) }}{{ x|replace('l', x)|indent(2, true) }}", "{{ d|dictsort(false, 'value')|tojson(indent=2) }}{{ (x|safe) + '<' }}",
+		"{{ x.strip(x) }}{{ x.rsplit('l') }}{{ x|title|reverse|unique|sort|list|max }}{{ [x, 'a']|string|tojson(ensure_ascii=true) }}",
+		// What once took too long or too much.
+		"{{ x|replace('', x)|replace('', x)|replace('', x) }}", "{{ (x * 100000).strip(x * 1000) }}", "{% set ns = namespace(s=[]) %}{% for i in range(999) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s|tojson }}",
+		"{% for i in range(99999) %}{% set y = x ~ y %}{{ y|title }}{% endfor %}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ " + strings.Repeat("not ", 999) + "x" + strings.Repeat(".a", 999) + " }}",
 	} {
 		add(s, `{"x": "héllo", "xs": [{"a": 1}], "t": [{"c": []}], "d": {"b": 1.5, "a": null}, "a": [1], "b": {}}`)
 	}
