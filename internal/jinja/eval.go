@@ -115,11 +115,9 @@ func (r *run) binary(op string, a, b any) any {
 			}
 		case []any:
 			if y, ok := b.([]any); ok {
-				return r.joinLists(x, y)
-			}
-		case tuple:
-			if y, ok := b.(tuple); ok {
-				return tuple{r.joinLists(x.elems, y.elems)}
+				r.step((len(x) + len(y)) / scannedPerStep)
+				r.allocTimes(len(x)+len(y), valueBytes)
+				return slices.Concat([]any{}, x, y)
 			}
 		}
 	case "*":
@@ -130,14 +128,11 @@ func (r *run) binary(op string, a, b any) any {
 			return v
 		}
 	}
+	if _, ok := a.(tuple); ok {
+		unsupportedf("calculation with tuples")
+	}
 	failf("unsupported operands for %s: '%s' and '%s'", op, typeName(a), typeName(b))
 	return nil
-}
-
-func (r *run) joinLists(x, y []any) []any {
-	r.step((len(x) + len(y)) / scannedPerStep)
-	r.allocTimes(len(x)+len(y), valueBytes)
-	return slices.Concat([]any{}, x, y)
 }
 
 // times is seq * count.
@@ -147,20 +142,15 @@ func (r *run) times(seq, count any) (any, bool) {
 		return nil, false
 	}
 	n := int(min(max(n64, 0), math.MaxInt))
-	list := func(elems []any) []any {
-		if len(elems) == 0 || n == 0 {
-			return []any{}
-		}
-		r.allocTimes(n, len(elems)*valueBytes)
-		return slices.Repeat(elems, n)
-	}
 	switch v := seq.(type) {
 	case text:
 		return r.repeat(v, n), true
 	case []any:
-		return list(v), true
-	case tuple:
-		return tuple{list(v.elems)}, true
+		if len(v) == 0 || n == 0 {
+			return []any{}, true
+		}
+		r.allocTimes(n, len(v)*valueBytes)
+		return slices.Repeat(v, n), true
 	}
 	return nil, false
 }

@@ -163,16 +163,10 @@ func (r *run) strip(t text, set any, left, right bool) text {
 		return r.trim(t, isSpace, left, right)
 	}
 	chars := textArg(set, "strip").s
-	if len(chars) <= scannedPerStep {
-		return r.trim(t, func(c rune) bool { return strings.ContainsRune(chars, c) }, left, right)
-	}
-	r.step(len(chars))
-	r.allocTimes(len(chars), valueBytes)
-	has := make(map[rune]bool)
-	for _, c := range chars {
-		has[c] = true
-	}
-	return r.trim(t, func(c rune) bool { return has[c] }, left, right)
+	return r.trim(t, func(c rune) bool {
+		r.step(len(chars) / scannedPerStep)
+		return strings.ContainsRune(chars, c)
+	}, left, right)
 }
 
 // splitLines is str.splitlines.

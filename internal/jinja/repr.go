@@ -73,14 +73,8 @@ func (r *run) writeRepr(b *builder, v any) {
 	case *view:
 		put("dict_" + v.kind)
 		list("([", "])", v.elems)
-	case *macro:
-		put("<Macro '" + v.name + "'>")
-	case *loopContext:
-		put(fmt.Sprintf("<LoopContext %d/%d>", v.index0+1, v.length()))
-	case *method:
-		put("<function " + v.def.name + ">")
-	case *generator:
-		put("<generator object>")
+	case *macro, *loopContext, *method, *generator:
+		unsupportedf("printing of '%s'", typeName(v))
 	default:
 		put(scalar(v, "None", "True", "False"))
 	}

@@ -9,20 +9,10 @@ import (
 // negative means its default. Going beyond a limit is an error for which
 // errors.Is(err, ErrLimit) holds.
 type Limits struct {
-	// Memory is the sum of the sizes of all strings, lists and objects made
-	// while rendering, the input's and the result included, in bytes; each is
-	// counted before it is made. Default 32 MiB, with which rendering takes less
-	// than 64 MB of the Go heap.
-	Memory int
-	// Steps counts evaluated expressions and statements, elements visited, and
-	// text scanned (one step per 16 bytes). Default 5 million: under two
-	// seconds.
-	Steps int
-	// Depth is how deep expressions, blocks, macro calls and values may nest
-	// while rendering. Default 1000.
-	Depth int
-	// Range is the most elements a range may have. Default 100000, Jinja's own.
-	Range int
+	Memory int // bytes of all strings, lists and objects made, each counted before it is made
+	Steps  int // expressions, statements and elements, and text scanned: see scannedPerStep
+	Depth  int // nesting of expressions, blocks, macro calls and values
+	Range  int // elements of a range; the default is Jinja's own
 }
 
 const (

@@ -83,33 +83,19 @@ func readConfig(fsys fs.FS, file string) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	var fields struct {
-		Template json.RawMessage `json:"chat_template"`
-		BOS      json.RawMessage `json:"bos_token"`
-		EOS      json.RawMessage `json:"eos_token"`
-		Unk      json.RawMessage `json:"unk_token"`
-		Sep      json.RawMessage `json:"sep_token"`
-		Pad      json.RawMessage `json:"pad_token"`
-		CLS      json.RawMessage `json:"cls_token"`
-		Mask     json.RawMessage `json:"mask_token"`
-	}
+	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil {
 		return nil, fmt.Errorf("%s: decode json: %w", file, err)
 	}
 	config := new(Object)
-	for i, raw := range []json.RawMessage{fields.BOS, fields.EOS, fields.Unk, fields.Sep, fields.Pad, fields.CLS, fields.Mask, fields.Template} {
-		if raw == nil {
-			continue
+	for _, name := range append([]string{"chat_template"}, specialNames...) {
+		if raw, ok := fields[name]; ok {
+			v, err := decodeJSON(raw)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", file, name, err)
+			}
+			config.Set(name, v)
 		}
-		name := "chat_template"
-		if i < len(specialNames) {
-			name = specialNames[i]
-		}
-		v, err := decodeJSON(raw)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %s: %w", file, name, err)
-		}
-		config.Set(name, v)
 	}
 	return config, nil
 }
