@@ -76,7 +76,11 @@ func (f *runtimeFlags) open(e *env, name string) (*model.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return model.Open(e.ctx, dir, opts...)
+	m, err := model.Open(e.ctx, dir, opts...)
+	if err != nil && e.ctx.Err() == nil {
+		return nil, explain(dir, err)
+	}
+	return m, err
 }
 
 // session returns the session options that the flags ask for.

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/lukv/lukv/hub"
 	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -19,6 +21,8 @@ func resolveModel(name string) (dir string, err error) {
 	switch {
 	case err == nil && info.IsDir():
 		return name, nil
+	case err == nil && strings.HasSuffix(name, ".gguf"):
+		return "", fmt.Errorf("model %s: a GGUF file, where a folder with safetensors weights is expected, is %w", name, model.ErrUnsupported)
 	case err == nil:
 		return "", fmt.Errorf("model %s: found a file, expected a checkpoint folder, a hub name or %s", name, builtin.Name)
 	case !errors.Is(err, fs.ErrNotExist):
