@@ -121,11 +121,14 @@ func (c *Conversation) begin(ctx context.Context, head chat.Prompt) error {
 			c.Progress(int(int64(c.reading)*int64(done)/int64(total)), c.reading)
 		}
 	}
+	tokens, err := Encode(ctx, c.format.tok, head, c.limit())
+	if err != nil {
+		return err
+	}
 	s, err := c.m.NewSession(o)
 	if err != nil {
 		return err
 	}
-	tokens := c.format.encode(head)
 	if err := c.prefill(ctx, s, tokens); err != nil {
 		s.Close()
 		return err
@@ -200,7 +203,10 @@ func (c *Conversation) feed(ctx context.Context, prompt chat.Prompt) error {
 			return err
 		}
 	}
-	ids := c.encode(prompt)
+	ids, err := c.encode(ctx, prompt)
+	if err != nil {
+		return err
+	}
 	held := c.s.Tokens()
 	n := 0
 	for n < len(held) && n < len(ids) && held[n] == ids[n] {
@@ -220,8 +226,18 @@ func (c *Conversation) feed(ctx context.Context, prompt chat.Prompt) error {
 }
 
 // encode returns the tokens of a prompt that begins with the head.
-func (c *Conversation) encode(prompt chat.Prompt) []int32 {
-	return append(c.headTokens[:len(c.headTokens):len(c.headTokens)], c.format.encode(prompt.Slice(len(c.head), len(prompt.Text)))...)
+func (c *Conversation) encode(ctx context.Context, prompt chat.Prompt) ([]int32, error) {
+	head := c.headTokens[:len(c.headTokens):len(c.headTokens)]
+	ids, err := Encode(ctx, c.format.tok, prompt.Slice(len(c.head), len(prompt.Text)), c.limit())
+	return append(head, ids...), err
+}
+
+// limit is the number of tokens that a session takes.
+func (c *Conversation) limit() int {
+	if n := c.Session.MaxTokens; n > 0 {
+		return n
+	}
+	return c.m.Config().MaxPositions
 }
 
 // Turn says what a question and its answer took.

@@ -113,7 +113,14 @@ func (f *Format) prompt(ctx context.Context, in chat.Input) (chat.Prompt, error)
 	return f.template.Render(ctx, in)
 }
 
-// encode returns the tokens of a prompt, or of a part of one.
-func (f *Format) encode(p chat.Prompt) []int32 {
-	return p.Encode(f.tok)
+// Encode returns the tokens of a prompt, or of a part of one, for a context of at
+// most limit. One that does not fit is found without encoding all of it, and is a
+// model.ErrContextFull.
+func Encode(ctx context.Context, tok *tokenizer.Tokenizer, p chat.Prompt, limit int) ([]int32, error) {
+	ids, err := tok.EncodeContext(ctx, p.Text, limit, tokenizer.EncodeOptions{Data: p.Data})
+	var long *tokenizer.TooLongError
+	if errors.As(err, &long) {
+		return nil, fmt.Errorf("%w: a text of %d bytes has more than %d tokens", model.ErrContextFull, long.Bytes, long.Limit)
+	}
+	return ids, err
 }

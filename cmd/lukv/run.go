@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -291,7 +292,10 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 		return s, nil
 	}
 	head, _ := r.framing.Prompt(contextText, "", "")
-	tokens := r.encode(head)
+	tokens, err := r.encode(head)
+	if err != nil {
+		return nil, err
+	}
 	p := r.e.progress()
 	defer p.clear()
 	o.Progress = p.tokens("reading", r.m.Config().Layers)
@@ -316,11 +320,11 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 
 // encode returns the tokens of a prompt. With --raw it is the user's own, control
 // tokens included.
-func (r *runner) encode(p chat.Prompt) []int32 {
+func (r *runner) encode(p chat.Prompt) ([]int32, error) {
 	if r.Raw {
 		p.Data = nil
 	}
-	return p.Encode(r.tok)
+	return dialog.Encode(r.e.ctx, r.tok, p, cmp.Or(r.MaxContext, r.m.Config().MaxPositions))
 }
 
 func (r *runner) save(s *model.Session) error {
@@ -364,7 +368,10 @@ func (r *runner) answer(s *model.Session, contextText, prompt string, sampling m
 		framing.Between = framing.Before
 	}
 	_, tail := framing.Prompt("", prompt, r.AnswerPrefix)
-	tokens := r.encode(tail)
+	tokens, err := r.encode(tail)
+	if err != nil {
+		return err
+	}
 	x := &r.result.Stats
 	x.PromptTokens = len(tokens)
 	start := time.Now()
@@ -373,7 +380,7 @@ func (r *runner) answer(s *model.Session, contextText, prompt string, sampling m
 	}
 	x.PromptMS = ms(time.Since(start))
 	start = time.Now()
-	err := r.generate(s, sampling)
+	err = r.generate(s, sampling)
 	took := time.Since(start)
 	x.DecodeMS = ms(took)
 	if x.NewTokens > 0 && took > 0 {
