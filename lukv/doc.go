@@ -7,19 +7,22 @@
 // # The two questions
 //
 // Which entries of a head matter is answered by a [Metric] (SnapKV, KeyDiff,
-// Expected Attention, StreamingLLM, Knorm, TOVA, observed attention, H2O): it
-// reads a [Layer] and returns [Scores]. How many entries each (layer, KV head)
+// Expected Attention, StreamingLLM, Knorm, TOVA, observed attention, H2O, CAKE,
+// DefensiveKV, CriticalKV): it reads a [Layer] and returns [Scores]. How many entries each (layer, KV head)
 // may keep is answered by an [Allocator] (uniform, PyramidKV, AdaKV, global
-// top-k, LU-KV): it reads a [Demand], some of them the scores too, and returns
+// top-k, CAKE, HeadKV, LU-KV): it reads a [Demand], some of them the scores too, and returns
 // budgets [L][K]. Any metric goes with any allocator; [Keep] cuts a head to its
 // budget. A [Policy] names all of it, [Policy.Compile] binds it to a cache:
 //
 //	c, err := policy.Compile(fingerprint, shape)
 //	d := c.Demand(T)                          // what T entries per head shall become
 //	if d.Untouched() { … }                    // nothing to do
-//	budgets, err := c.Allocator().Budgets(d)  // if c.Allocator().Knows() == KnownBefore
-//	scores, err := c.Metric().Score(ctx, layer)
+//	budgets, err := lukv.Allocate(c.Allocator(), d, nil) // if c.Allocator().Knows() == KnownBefore
+//	scores, err := lukv.Score(ctx, c.Metric(), layer)
 //	kept := lukv.Keep(nil, scores[h], budgets[l][h], d.Protection)
+//
+// Both are open sets: a module that calls [RegisterMetric] or [RegisterAllocator]
+// adds to them, and what ships does the same. examples/methods is such a module.
 //
 // # Profiles
 //

@@ -1,0 +1,30 @@
+// Package methods shows how another module brings its own metrics and
+// allocators: a struct of parameters with two or three methods, registered under
+// a name. A blank import makes them available to policies, profiles, sessions,
+// evaluation and, built into it, the command:
+//
+//	// cmd/lukv/methods.go
+//	package main
+//
+//	import _ "github.com/lukv/lukv/examples/methods"
+//
+// Then --metric value_norm and --allocator '{"name":"tilted","tilt":0.5}' work
+// like the names that ship.
+package methods
+
+import "github.com/lukv/lukv/lukv"
+
+func init() {
+	keydiff, err := lukv.NewMetric(lukv.MetricConfig{Name: "keydiff"})
+	if err != nil {
+		panic(err)
+	}
+	uniform, err := lukv.NewAllocator(lukv.AllocatorConfig{Name: "uniform"}, nil)
+	if err != nil {
+		panic(err)
+	}
+	lukv.RegisterMetric("value_norm", valueNorm{Sinks: 4})
+	lukv.RegisterMetric("chunks", chunks{Metric: lukv.InnerMetric{Metric: keydiff}, Size: 8})
+	lukv.RegisterAllocator("tilted", tilted{Tilt: 0.25})
+	lukv.RegisterAllocator("at_least", atLeast{Allocator: lukv.InnerAllocator{Allocator: uniform}, Entries: 16})
+}

@@ -1,0 +1,162 @@
+package methods_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/eval"
+	_ "github.com/lukv/lukv/examples/methods"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/model/calibration"
+)
+
+// check ends a test on an error.
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+const policyText = `{"metric":{"name":"chunks","metric":"value_norm","size":4},
+	"allocator":{"name":"at_least","allocator":{"name":"tilted","tilt":0.5},"entries":20},"ratio":0.75}`
+
+// TestPolicy compresses a session under a policy in JSON, and reads the policy
+// that it reports again.
+func TestPolicy(t *testing.T) {
+	ctx := context.Background()
+	m, err := builtin.Open(ctx)
+	check(t, err)
+	defer m.Close()
+	p, err := lukv.ParsePolicy([]byte(policyText))
+	check(t, err)
+	s, err := m.NewSession(model.SessionOptions{Compression: p})
+	check(t, err)
+	defer s.Close()
+	tokens := make([]int32, 400)
+	for i := range tokens {
+		tokens[i] = int32(i%90 + 5)
+	}
+	check(t, s.Prefill(ctx, tokens))
+	for at := range m.Config().Layers {
+		want := 100 + (1-2*(at%2))*50
+		if n := s.Cache().Len(at, 0); n != want {
+			t.Errorf("layer %d holds %d entries, expected %d", at, n, want)
+		}
+		if pos := s.Cache().Positions(at, 0, nil); pos[3] != 3 {
+			t.Errorf("layer %d: positions %v …, expected the sinks first", at, pos[:4])
+		}
+	}
+	full := s.Policy().String()
+	for _, want := range []string{`{"name":"chunks","metric":{"name":"value_norm","sinks":4},"size":4}`, `"tilt":0.5`} {
+		if !strings.Contains(full, want) {
+			t.Errorf("the session's policy is %s, expected it to contain %s", full, want)
+		}
+	}
+	again, err := lukv.ParsePolicy([]byte(full))
+	check(t, err)
+	if again.String() != full {
+		t.Errorf("the policy comes back as %s, expected %s", again, full)
+	}
+}
+
+// TestProfile measures a profile of a metric and uses it under LU-KV.
+func TestProfile(t *testing.T) {
+	ctx := context.Background()
+	m, err := builtin.Open(ctx)
+	check(t, err)
+	defer m.Close()
+	c := builtin.Calibration()[0]
+	q := c.Questions[0]
+	text := calibration.Text{Context: c.Context, Questions: []calibration.Question{{Question: q.Question, AnswerPrefix: q.AnswerPrefix}}}
+	metric := lukv.MetricConfig{Name: "value_norm"}
+	p, err := calibration.Profile(ctx, m, []calibration.Text{text}, calibration.ProfileOptions{
+		Options: calibration.Options{Prompt: builtin.Prompt, MaxSteps: 8}, Metric: metric,
+	})
+	check(t, err)
+	policy := &lukv.Policy{Metric: metric, Ratio: 0.5, Profile: p,
+		Allocator: lukv.AllocatorConfig{Name: "at_least", Params: `{"allocator":"lukv"}`}}
+	s, err := m.NewSession(model.SessionOptions{Compression: policy})
+	check(t, err)
+	defer s.Close()
+	if s.Policy().ProfileDigest == "" {
+		t.Error("the session's policy names no profile")
+	}
+	policy.Profile = nil
+	if _, err := m.NewSession(model.SessionOptions{Compression: policy}); err == nil || !strings.Contains(err.Error(), "profile: found none") {
+		t.Errorf("without a profile: %v", err)
+	}
+}
+
+// framing is the embedded model's prompt.
+var framing = dialog.Framing{Before: "<s><|user|>", Between: "\n\n", After: "<|assistant|>"}
+
+// TestEval answers a question under the methods.
+func TestEval(t *testing.T) {
+	ctx := context.Background()
+	m, err := builtin.Open(ctx)
+	check(t, err)
+	defer m.Close()
+	p, err := lukv.ParsePolicy([]byte(policyText))
+	check(t, err)
+	x := builtin.Samples()[0]
+	item := eval.Item{Task: x.Task, Context: x.Context, Question: x.Question, AnswerPrefix: x.AnswerPrefix, Answers: x.Answers, MaxNewTokens: 4}
+	n := 0
+	err = eval.Run(ctx, m, []eval.Item{item}, []eval.Method{{Name: "mine", Policy: p}}, eval.Options{Framing: framing, SharePrefill: true}, func(a eval.Answer) error {
+		n++
+		if a.Metric != "chunks" || a.Allocator != "at_least" || a.Error != "" || a.RatioAchieved < 0.6 {
+			t.Errorf("answer %+v", a)
+		}
+		return nil
+	})
+	check(t, err)
+	if n != 1 {
+		t.Errorf("%d answers, expected 1", n)
+	}
+}
+
+// TestCommand builds the command with a blank import of this package and runs
+// it with a metric and an allocator by name.
+func TestCommand(t *testing.T) {
+	if testing.Short() {
+		t.Skip("links the command")
+	}
+	root, err := filepath.Abs("../..")
+	check(t, err)
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		check(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	extra := write("methods.go", "package main\n\nimport _ \"github.com/lukv/lukv/examples/methods\"\n")
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, "cmd", "lukv", "methods.go"): extra}})
+	check(t, err)
+	work := write("go.work", "go 1.26.0\n\nuse "+root+"\nuse "+filepath.Join(root, "examples", "methods")+"\n")
+	binary := filepath.Join(dir, "lukv")
+	build := exec.Command("go", "build", "-tags", "novulkan", "-overlay", write("overlay.json", string(overlay)), "-o", binary, "./cmd/lukv")
+	build.Dir, build.Env = root, append(os.Environ(), "GOWORK="+work, "GOFLAGS=", "GOPROXY=off")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the command: %v\n%s", err, out)
+	}
+	context := write("context.txt", builtin.Samples()[0].Context)
+	run := exec.Command(binary, "run", "builtin", "--context", context, "--ratio", "0.6", "--metric", "value_norm",
+		"--allocator", `{"name":"tilted","tilt":0.1}`, "--max-tokens", "2", "--json", builtin.Samples()[0].Question)
+	out, err := run.Output()
+	if err != nil {
+		t.Fatalf("run: %v\n%s", err, out)
+	}
+	for _, want := range []string{`"value_norm"`, `"tilted"`, `"tilt": 0.1`} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("output has no %s:\n%s", want, out)
+		}
+	}
+}
