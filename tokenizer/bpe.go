@@ -314,6 +314,9 @@ func (m *bpe) word(s *scratch, w string, base int) {
 			return
 		}
 	}
+	if m.byteLevel && len(w) <= 2 && m.short(s, w, base) {
+		return
+	}
 	var e *cacheEntry
 	if !s.want && len(w) <= len(e.key) {
 		if s.cache == nil {
@@ -336,6 +339,23 @@ func (m *bpe) word(s *scratch, w string, base int) {
 	if n := len(s.ids) - before; e != nil && n > 0 && n <= len(e.ids) {
 		e.keyLen, e.n = uint8(copy(e.key[:], w)), uint8(copy(e.ids[:], s.ids[before:]))
 	}
+}
+
+// short appends the tokens of a word of one or two bytes that both have a symbol.
+func (m *bpe) short(s *scratch, w string, base int) bool {
+	first, second := m.byteID[w[0]], m.byteID[w[len(w)-1]]
+	if first == none || second == none {
+		return false
+	}
+	if len(w) == 1 {
+		s.emit(first, base, base+1)
+	} else if rank, to := m.merges.find(first, second); rank != noRank {
+		s.emit(to, base, base+2)
+	} else {
+		s.emit(first, base, base+1)
+		s.emit(second, base+1, base+2)
+	}
+	return true
 }
 
 const (
@@ -509,7 +529,7 @@ func (m *bpe) mergeLong(s *scratch, w string, base int) {
 }
 
 const (
-	window = 1 << 6
+	window = 1 << 5
 	// overlap is the part of a window, as 1/overlap, whose tokens are left to the
 	// next one.
 	overlap = 4

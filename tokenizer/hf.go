@@ -711,7 +711,10 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 	}
 	for id := range t.size {
 		_, added := t.addedByID[int32(id)]
-		if d.bytes && len(alone) == 0 && !added && t.model.byteLevel && id < len(t.model.pieces) && t.model.pieces[id] != "" {
+		if !added && (id >= len(t.model.pieces) || t.model.pieces[id] == "" && len(t.names) == 0) {
+			continue // a gap in the vocabulary
+		}
+		if d.bytes && len(alone) == 0 && !added && t.model.byteLevel && t.model.pieces[id] != "" {
 			d.kind[id], d.text[id] = decodeText, t.model.pieces[id]
 			continue
 		}
