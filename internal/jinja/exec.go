@@ -64,6 +64,7 @@ func (n *ifStmt) exec(r *run, s *scope) signal {
 func (n *forStmt) exec(r *run, s *scope) signal {
 	over := r.eval(n.over, s)
 	r.at = n.at
+	r.alloc(lazyBytes)
 	if n.filter != nil {
 		all := r.iter(over)
 		over = &generator{func() (any, bool) {

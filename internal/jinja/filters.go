@@ -237,14 +237,14 @@ func sequenceFilters() []*builtin {
 		}),
 		define("items", "value", func(r *run, a []any) any {
 			var it iterator
-			return &generator{func() (any, bool) {
+			return r.lazy(func() (any, bool) {
 				if it == nil && isUndefined(a[0]) {
 					it = sliceIter(nil)
 				} else if it == nil {
 					it = sliceIter(r.items(dictArg(a[0], "items")))
 				}
 				return it()
-			}}
+			})
 		}),
 		define("join", "value d= attribute=None", filterJoin),
 		define("last", "seq", filterLast),
@@ -254,7 +254,7 @@ func sequenceFilters() []*builtin {
 				return r.sliceText(t, nil, nil, int64(-1))
 			}
 			if list, ok := r.reversed(a[0]); ok {
-				return &generator{sliceIter(list)}
+				return r.lazy(sliceIter(list))
 			}
 			list := r.list(a[0])
 			slices.Reverse(list)
@@ -310,6 +310,12 @@ func (r *run) lazyIter(v any) iterator {
 		}
 		return it()
 	}
+}
+
+// lazy is a sequence that is read once.
+func (r *run) lazy(next iterator) *generator {
+	r.alloc(lazyBytes)
+	return &generator{next}
 }
 
 // attributeParts splits "a.b.0" into keys.
@@ -433,7 +439,7 @@ func filterUnique(r *run, a []any) any {
 	key := r.getter(a[2], !truthy(a[1]), nil)
 	seen := make(map[hashKey]bool)
 	it := r.lazyIter(a[0])
-	return &generator{func() (any, bool) {
+	return r.lazy(func() (any, bool) {
 		for e, ok := it(); ok; e, ok = it() {
 			h := r.hash(key(e))
 			if !seen[h] {
@@ -443,7 +449,7 @@ func filterUnique(r *run, a []any) any {
 			}
 		}
 		return nil, false
-	}}
+	})
 }
 
 func selectionFilters() []*builtin {
@@ -489,7 +495,7 @@ func (r *run) selectItems(name string, a []any, byAttribute, keep bool) any {
 		test = func(v any) bool { return truthy(r.invoke(def, v, true, args[1:], named)) }
 	}
 	it := r.lazyIter(a[0])
-	return &generator{func() (any, bool) {
+	return r.lazy(func() (any, bool) {
 		if !truthy(a[0]) {
 			return nil, false
 		}
@@ -499,7 +505,7 @@ func (r *run) selectItems(name string, a []any, byAttribute, keep bool) any {
 			}
 		}
 		return nil, false
-	}}
+	})
 }
 
 func filterMap(r *run, a []any) any {
@@ -520,7 +526,7 @@ func filterMap(r *run, a []any) any {
 		convert = func(e any) any { return r.invoke(def, e, true, args[1:], named) }
 	}
 	it := r.lazyIter(a[0])
-	return &generator{func() (any, bool) {
+	return r.lazy(func() (any, bool) {
 		if !truthy(a[0]) {
 			return nil, false
 		}
@@ -529,5 +535,5 @@ func filterMap(r *run, a []any) any {
 			return nil, false
 		}
 		return convert(e), true
-	}}
+	})
 }

@@ -40,7 +40,8 @@ func (l Limits) withDefaults() Limits {
 const (
 	valueBytes   = 96  // an element of a list: its slot, and the string or number that it refers to
 	bindingBytes = 48  // a name of a scope
-	entryBytes   = 192 // an entry of an object: key, value and their share of the index
+	entryBytes   = 320 // an entry of an object: key, value and their share of the index
+	lazyBytes    = 256 // what a loop or a lazy sequence keeps of its own
 	scopeBytes   = 512 // what a macro's value keeps alive
 	spanBytes    = 16
 )

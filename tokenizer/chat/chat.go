@@ -3,6 +3,8 @@ package chat
 import (
 	"context"
 	"fmt"
+	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -130,6 +132,26 @@ func (p Prompt) Slice(start, end int) Prompt {
 	return part
 }
 
+// knownRoles are the roles of the chat APIs. Some templates build a control token
+// of them, as in '<|' + message.role + '|>', so they count as the template's own.
+var knownRoles = []string{"system", "developer", "user", "assistant", "tool", "function", "ipython"}
+
+// message is a message whose role is the template's own if it is a known one.
+type message struct{ *Object }
+
+func (m message) All() iter.Seq2[string, any] {
+	return func(yield func(string, any) bool) {
+		for key, v := range m.Object.All() {
+			if role, ok := v.(string); ok && key == "role" && slices.Contains(knownRoles, role) {
+				v = jinja.Trusted(role)
+			}
+			if !yield(key, v) {
+				return
+			}
+		}
+	}
+}
+
 // variables are the names a template sees.
 func (in *Input) variables() (*Object, error) {
 	list := func(objects []*Object) any {
@@ -139,7 +161,11 @@ func (in *Input) variables() (*Object, error) {
 		return objects
 	}
 	vars := new(Object)
-	vars.Set("messages", in.Messages)
+	messages := make([]any, len(in.Messages))
+	for i, m := range in.Messages {
+		messages[i] = message{m}
+	}
+	vars.Set("messages", messages)
 	vars.Set("tools", list(in.Tools))
 	vars.Set("documents", list(in.Documents))
 	vars.Set("add_generation_prompt", in.AddGenerationPrompt)

@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lukv/lukv/internal/jinja"
+	"github.com/lukv/lukv/tokenizer"
 )
 
 // TestErrors: failures of the language are this package's errors.
@@ -108,6 +109,16 @@ func TestInput(t *testing.T) {
 	loop[0] = loop
 	_, err = tmpl.Render(context.Background(), Input{Extra: new(Object).Set("x", loop)})
 	assert.ErrorIs(t, err, ErrLimit)
+}
+
+// TestRoles: a known role can be a part of a control token, another text cannot.
+func TestRoles(t *testing.T) {
+	tmpl, err := Parse("t", "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m.content }}{% endfor %}")
+	require.NoError(t, err)
+	p, err := tmpl.Render(context.Background(), Input{Messages: []*Object{NewMessage("user", "user"), NewMessage("root", "x")}})
+	require.NoError(t, err)
+	assert.Equal(t, "<|user|>user<|root|>x", p.Text)
+	assert.Equal(t, []tokenizer.Span{{Start: 8, End: 12}, {Start: 14, End: 18}, {Start: 20, End: 21}}, p.Data)
 }
 
 func TestSplit(t *testing.T) {

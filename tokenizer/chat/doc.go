@@ -20,8 +20,9 @@
 // them apart, whatever the template does with a message (trim, split, replace,
 // JSON): [Prompt.Data] are the parts that came with the conversation.
 // [Prompt.Encode] takes control tokens from the rest alone, so that a message
-// cannot end its own turn. Numbers and truth values count as the template's, and so does what a template
-// chooses by looking at a message.
+// cannot end its own turn. Numbers, truth values and the roles of the chat APIs
+// count as the template's, and so does what a template chooses by looking at a
+// message.
 //
 // # Lifetime and concurrency
 //
