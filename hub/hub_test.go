@@ -251,7 +251,10 @@ func TestPullLayout(t *testing.T) {
 			require.ErrorIs(t, err, ErrNotCached)
 
 			var last Progress
-			p, err := c.Pull(t.Context(), ref, PullOptions{Progress: func(p Progress) { last = p }})
+			p, err := c.Pull(t.Context(), ref, PullOptions{Progress: func(p Progress) {
+				last = p
+				assert.GreaterOrEqual(t, p.FileSize, int64(0), "%s: every size is known, from the listing or from a HEAD request", p.File)
+			}})
 			require.NoError(t, err)
 			checkSnapshot(t, h, c, chosen)
 			text, err := os.ReadFile(filepath.Join(c.CacheDir, "models--acme--Tiny-1.0", "refs", "main"))

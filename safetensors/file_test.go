@@ -54,6 +54,7 @@ func TestParse(t *testing.T) {
 // The cases that the golden files do not have. A is a valid entry of one byte.
 func TestParseStrictness(t *testing.T) {
 	const a = `{"dtype":"U8","shape":[1],"data_offsets":[0,1]}`
+	deepObject := func(n int) string { return strings.Repeat(`{"y":`, n-1) + "{}" + strings.Repeat("}", n-1) }
 	deep := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
 	cases := []struct {
 		name, header, want string // want: part of the error, "" for none
@@ -65,6 +66,9 @@ func TestParseStrictness(t *testing.T) {
 		{"empty name", `{"":` + a + `}`, ""},
 		{"unknown values skipped", `{"a":{"x":[1,-2.5e+3,{"y":null}],"z":"s","t":true,"f":false,"o":{},"l":[],"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, ""},
 		{"nesting at the limit", `{"a":{"x":` + deep(64) + `,"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, ""},
+		{"nesting of objects at the limit", `{"a":{"x":` + deepObject(64) + `,"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, ""},
+		{"nesting of objects beyond", `{"a":{"x":` + deepObject(65) + `,"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, "nested"},
+		{"exponents without a point", `{"a":{"x":[1e5,1E+2,0E0,-3e-7],"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, ""},
 		{"nesting beyond", `{"a":{"x":` + deep(65) + `,"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`, "nested"},
 		{"newline after", "{\"a\":" + a + "}\n", "expected only spaces"},
 		{"leading space", ` {"a":` + a + `}`, "expected '{'"},
