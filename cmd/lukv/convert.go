@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/lukv/lukv/internal/convert"
+	"github.com/lukv/lukv/internal/report"
+	"github.com/lukv/lukv/tensor"
+)
+
+type convertCmd struct {
+	File string   `arg:"" help:"Model as one GGUF file."`
+	Out  string   `arg:"" help:"Folder to make. It must not exist."`
+	Type string   `enum:"bf16,f32" default:"bf16" help:"Type of the weights (default ${default})."`
+	Max  byteSize `name:"shard-size" default:"2GiB" placeholder:"SIZE" help:"Largest file of weights (default ${default})."`
+	JSON bool     `help:"One JSON object."`
+}
+
+func (convertCmd) Help() string {
+	return `Makes the folder that lukv and the Python tools open: config, tokenizer, chat template, and weights as safetensors. Architectures llama (Mistral too), qwen2 and qwen3; tensors F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, which become plain numbers: a file of 4 bits a weight grows fourfold.
+
+The folder appears when it is complete. Until then it is called OUT.partial; the same command goes on with the files that are missing.
+
+Examples:
+
+  lukv convert model-Q4_K_M.gguf model
+
+  lukv convert model-Q8_0.gguf model-f32 --type f32`
+}
+
+// convertFormat names the version of what convert --json prints.
+const convertFormat = "lukv convert 1"
+
+func (c *convertCmd) Run(e *env) error {
+	if c.Max <= 0 {
+		return usage("--shard-size: found %d, expected more than 0", c.Max)
+	}
+	line := e.progress()
+	defer line.clear()
+	r, err := convert.GGUF(e.ctx, c.File, c.Out, convert.Options{
+		Type: map[string]tensor.Type{"bf16": tensor.BF16, "f32": tensor.F32}[c.Type], ShardBytes: int64(c.Max),
+		Progress: func(done, total int64) {
+			line.show("converting: %s of %s", report.Bytes(done), report.Bytes(total))
+		},
+	})
+	line.clear()
+	if err != nil {
+		if e.ctx.Err() != nil && exists(c.Out+".partial") {
+			e.note("unfinished work is in %s.partial; the same command goes on from there", c.Out)
+		}
+		return err
+	}
+	if c.JSON {
+		return report.WriteJSON(e.out, struct {
+			Format string `json:"format"`
+			Path   string `json:"path"`
+			*convert.Result
+		}{convertFormat, c.Out, r})
+	}
+	resumed := ""
+	if r.Resumed > 0 {
+		resumed = fmt.Sprintf(", %d of them from an earlier run", r.Resumed)
+	}
+	fmt.Fprintf(e.out, "wrote %s: %s, %s parameters in %d tensors, %s as %s in %d files%s\n",
+		c.Out, r.Architecture, count(r.Parameters), r.Tensors, report.Bytes(r.Bytes), c.Type, r.Shards, resumed)
+	return nil
+}

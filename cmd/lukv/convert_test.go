@@ -1,0 +1,23 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What a conversion makes is tested beside its code, on whole models.
+func TestConvertRefuses(t *testing.T) {
+	dir := t.TempDir()
+	out := filepath.Join(dir, "out")
+	fails(t, exitFailed, "none.gguf", "convert", filepath.Join(dir, "none.gguf"), out)
+	bad := filepath.Join(dir, "bad.gguf")
+	require.NoError(t, os.WriteFile(bad, []byte("GGML, an older format"), 0o600))
+	fails(t, exitFailed, "expected at least 24", "convert", bad, out)
+	fails(t, exitUsage, "--shard-size", "convert", bad, out, "--shard-size", "0")
+	// The format's own example lacks a model.
+	fails(t, exitFailed, "llama.block_count", "convert", "../../gguf/testdata/gguf/model.gguf", out, "--json")
+	holds(t, dir, "bad.gguf")
+}

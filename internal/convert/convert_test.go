@@ -1,0 +1,427 @@
+package convert
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/gguf"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/safetensors"
+	"github.com/lukv/lukv/tensor"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// file is a GGUF file to be written: values of keys by type of Go, tensors in
+// the order given.
+type file struct {
+	keys    map[string]any
+	order   []string
+	tensors []packed
+}
+
+type packed struct {
+	name  string
+	typ   gguf.Type
+	shape []int // outermost first
+	data  []byte
+}
+
+func (f *file) set(key string, v any) {
+	if _, ok := f.keys[key]; !ok {
+		f.order = append(f.order, key)
+	}
+	f.keys[key] = v
+}
+
+func (f *file) drop(key string) {
+	f.order = slices.DeleteFunc(f.order, func(k string) bool { return k == key })
+	delete(f.keys, key)
+}
+
+func (f *file) bytes(t *testing.T) []byte {
+	u32 := binary.LittleEndian.AppendUint32
+	u64 := binary.LittleEndian.AppendUint64
+	text := func(b []byte, s string) []byte { return append(u64(b, uint64(len(s))), s...) }
+	b := u64(u64(u32([]byte("GGUF"), 3), uint64(len(f.tensors))), uint64(len(f.order)))
+	for _, key := range f.order {
+		b = text(b, key)
+		switch v := f.keys[key].(type) {
+		case uint32:
+			b = u32(u32(b, 4), v)
+		case float32:
+			b = u32(u32(b, 6), math.Float32bits(v))
+		case bool:
+			b = u32(b, 7)
+			b = append(b, map[bool]byte{true: 1}[v])
+		case string:
+			b = text(u32(b, 8), v)
+		case []string:
+			b = u64(u32(u32(b, 9), 8), uint64(len(v)))
+			for _, s := range v {
+				b = text(b, s)
+			}
+		case []int32:
+			b = u64(u32(u32(b, 9), 5), uint64(len(v)))
+			for _, x := range v {
+				b = u32(b, uint32(x))
+			}
+		case []float32:
+			b = u64(u32(u32(b, 9), 6), uint64(len(v)))
+			for _, x := range v {
+				b = u32(b, math.Float32bits(x))
+			}
+		default:
+			t.Fatalf("a value of %T", v)
+		}
+	}
+	offset := uint64(0)
+	pad := func(n int) int { return (n + 31) / 32 * 32 }
+	for _, x := range f.tensors {
+		b = u32(text(b, x.name), uint32(len(x.shape)))
+		for i := range x.shape {
+			b = u64(b, uint64(x.shape[len(x.shape)-1-i]))
+		}
+		b = u64(u32(b, uint32(x.typ)), offset)
+		offset += uint64(pad(len(x.data)))
+	}
+	b = append(b, make([]byte, pad(len(b))-len(b))...)
+	for _, x := range f.tensors {
+		b = append(b, x.data...)
+		b = append(b, make([]byte, pad(len(x.data))-len(x.data))...)
+	}
+	return b
+}
+
+func (f *file) write(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	require.NoError(t, os.WriteFile(path, f.bytes(t), 0o600))
+	return path
+}
+
+// embedded packs the embedded model as converters pack llama models: rows of
+// queries and keys permuted.
+func embedded(t *testing.T) *file {
+	t.Helper()
+	src, err := safetensors.OpenCheckpointFS(builtin.Files())
+	require.NoError(t, err)
+	t.Cleanup(func() { src.Close() })
+	f := &file{keys: map[string]any{}}
+	for key, v := range map[string]any{
+		"general.architecture": "llama", "general.name": "needle", "llama.block_count": uint32(6), "llama.context_length": uint32(2048),
+		"llama.embedding_length": uint32(256), "llama.feed_forward_length": uint32(512), "llama.attention.head_count": uint32(8),
+		"llama.attention.head_count_kv": uint32(4), "llama.attention.layer_norm_rms_epsilon": float32(1e-5), "llama.rope.freq_base": float32(10000),
+		"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm", "tokenizer.ggml.bos_token_id": uint32(1),
+		"tokenizer.ggml.eos_token_id": uint32(2), "tokenizer.ggml.eot_token_id": uint32(5), "tokenizer.ggml.padding_token_id": uint32(0),
+		"tokenizer.ggml.add_bos_token": true, "tokenizer.chat_template": "{{ messages[0]['content'] }}",
+	} {
+		f.set(key, v)
+	}
+	slices.Sort(f.order) // maps have no order; files have one
+	raw, err := fs.ReadFile(builtin.Files(), "tokenizer.json")
+	require.NoError(t, err)
+	var tok struct {
+		Added []struct {
+			ID      int
+			Content string
+		} `json:"added_tokens"`
+		Model struct {
+			Vocab  map[string]int
+			Merges []any
+		}
+	}
+	require.NoError(t, json.Unmarshal(raw, &tok))
+	tokens, kinds := make([]string, 2176), make([]int32, 2176)
+	for i := range tokens { // what is not a token is padding
+		tokens[i], kinds[i] = fmt.Sprintf("[PAD%d]", i), tokenUnused
+	}
+	for name, id := range tok.Model.Vocab {
+		tokens[id], kinds[id] = name, tokenNormal
+	}
+	for _, a := range tok.Added {
+		tokens[a.ID], kinds[a.ID] = a.Content, tokenControl
+	}
+	var merges []string
+	for _, m := range tok.Model.Merges {
+		switch m := m.(type) {
+		case string:
+			merges = append(merges, m)
+		case []any:
+			merges = append(merges, m[0].(string)+" "+m[1].(string))
+		}
+	}
+	f.set("tokenizer.ggml.tokens", tokens)
+	f.set("tokenizer.ggml.token_type", kinds)
+	f.set("tokenizer.ggml.merges", merges)
+
+	names := strings.NewReplacer("model.embed_tokens", "token_embd", "model.norm", "output_norm", "model.layers.", "blk.",
+		"input_layernorm", "attn_norm", "post_attention_layernorm", "ffn_norm", "self_attn.q_proj", "attn_q", "self_attn.k_proj", "attn_k",
+		"self_attn.v_proj", "attn_v", "self_attn.o_proj", "attn_output", "mlp.gate_proj", "ffn_gate", "mlp.up_proj", "ffn_up", "mlp.down_proj", "ffn_down")
+	for name, x := range src.All() {
+		p := packed{names.Replace(name), gguf.BF16, x.Shape, x.Data}
+		if strings.Contains(name, "q_proj") || strings.Contains(name, "k_proj") {
+			// As the converter of the format does it: [h, 2, 16] becomes [h, 16, 2].
+			row := len(x.Data) / x.Shape[0]
+			p.data = nil
+			for h := range x.Shape[0] / 32 {
+				for i := range 16 {
+					for half := range 2 {
+						at := (h*32 + half*16 + i) * row
+						p.data = append(p.data, x.Data[at:at+row]...)
+					}
+				}
+			}
+		}
+		if len(x.Shape) == 1 { // norms are F32
+			p.typ, p.data = gguf.F32, nil
+			for _, v := range x.Float32s(nil) {
+				p.data = binary.LittleEndian.AppendUint32(p.data, math.Float32bits(v))
+			}
+		}
+		f.tensors = append(f.tensors, p)
+	}
+	return f
+}
+
+func logits(t *testing.T, m *model.Model, ids []int32) []float32 {
+	t.Helper()
+	s, err := m.NewSession(model.SessionOptions{})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.Prefill(t.Context(), ids))
+	return slices.Clone(s.Logits())
+}
+
+// TestWholeModel packs the embedded model and converts it back: the same bits of
+// logits, the same tokens, in one file or in several, as bf16 and as f32.
+func TestWholeModel(t *testing.T) {
+	path := embedded(t).write(t)
+	want, err := builtin.Open(t.Context(), model.WithPrecision(model.PrecisionF32))
+	require.NoError(t, err)
+	defer want.Close()
+	text := "The special magic number for amber falcon is hidden in the old garden, said Tom.\n"
+	tok, err := want.Tokenizer()
+	require.NoError(t, err)
+	ids := tok.Encode(text, tokenizer.EncodeOptions{AddSpecial: true})
+	for _, o := range []Options{{Type: tensor.BF16}, {Type: tensor.F32, ShardBytes: 4 << 20}} {
+		out := filepath.Join(t.TempDir(), "out")
+		var last [2]int64
+		o.Progress = func(done, total int64) { last = [2]int64{done, total} }
+		r, err := GGUF(t.Context(), path, out, o)
+		require.NoError(t, err)
+		assert.Equal(t, [2]int64{r.Bytes, r.Bytes}, last)
+		assert.Equal(t, "needle", r.Name)
+		m, err := model.Open(t.Context(), out, model.WithPrecision(model.PrecisionF32))
+		require.NoError(t, err)
+		got, err := m.Tokenizer()
+		require.NoError(t, err)
+		assert.Equal(t, ids, got.Encode(text, tokenizer.EncodeOptions{AddSpecial: true}))
+		assert.Equal(t, text, got.Decode(ids, true))
+		assert.Equal(t, []int{2, 5}, m.Config().EOS)
+		assert.Equal(t, logits(t, want, ids), logits(t, m, ids))
+		require.NoError(t, m.Close())
+		_, err = os.Stat(out + ".partial")
+		assert.ErrorIs(t, err, fs.ErrNotExist)
+		_, err = GGUF(t.Context(), path, out, o)
+		assert.ErrorContains(t, err, "exists already")
+	}
+}
+
+// TestResumes: what was stopped goes on with the shards that are missing, and
+// shards of another source or of other options are made anew.
+func TestResumes(t *testing.T) {
+	path := embedded(t).write(t)
+	out := filepath.Join(t.TempDir(), "out")
+	ctx, cancel := context.WithCancel(t.Context())
+	o := Options{Type: tensor.BF16, ShardBytes: 2 << 20}
+	o.Progress = func(done, total int64) {
+		if done > total/2 {
+			cancel()
+		}
+	}
+	_, err := GGUF(ctx, path, out, o)
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = os.Stat(out)
+	require.ErrorIs(t, err, fs.ErrNotExist, "nothing half-made under the name")
+
+	other := o
+	other.Type, other.Progress = tensor.F32, nil
+	require.NoError(t, os.CopyFS(out+"2.partial", os.DirFS(out+".partial")))
+	r, err := GGUF(t.Context(), path, out+"2", other)
+	require.NoError(t, err)
+	require.Zero(t, r.Resumed)
+
+	o.Progress = nil
+	r, err = GGUF(t.Context(), path, out, o)
+	require.NoError(t, err)
+	require.Positive(t, r.Resumed)
+	require.Less(t, r.Resumed, r.Shards)
+	whole := filepath.Join(t.TempDir(), "whole")
+	_, err = GGUF(t.Context(), path, whole, o)
+	require.NoError(t, err)
+	files, err := os.ReadDir(whole)
+	require.NoError(t, err)
+	require.Len(t, files, r.Shards+5)
+	for _, f := range files {
+		a, err := os.ReadFile(filepath.Join(whole, f.Name()))
+		require.NoError(t, err)
+		b, err := os.ReadFile(filepath.Join(out, f.Name()))
+		require.NoError(t, err)
+		require.Equal(t, a, b, f.Name())
+	}
+}
+
+// TestRefuses: what is not understood is refused by name, and nothing stands
+// under the name of the folder afterwards.
+func TestRefuses(t *testing.T) {
+	for want, edit := range map[string]func(f *file){
+		`"general.architecture" is missing`: func(f *file) { f.drop("general.architecture") },
+		`architecture "mamba"`:              func(f *file) { f.set("general.architecture", "mamba") },
+		`"llama.block_count" is missing`:    func(f *file) { f.drop("llama.block_count") },
+		"missing tensors: blk.6.attn_norm":  func(f *file) { f.set("llama.block_count", uint32(1<<30)) },
+		"no place in a model":               func(f *file) { f.set("llama.block_count", uint32(5)) },
+		"4294967295, expected 1":            func(f *file) { f.set("llama.embedding_length", uint32(math.MaxUint32)) },
+		"one of several files":              func(f *file) { f.set("split.count", uint32(2)) },
+		"mixture of experts":                func(f *file) { f.set("llama.expert_count", uint32(8)) },
+		"values of 16 elements":             func(f *file) { f.set("llama.attention.value_length", uint32(16)) },
+		"16 of 32 elements are rotated":     func(f *file) { f.set("llama.rope.dimension_count", uint32(16)) },
+		`"longrope", expected none, linear`: func(f *file) { f.set("llama.rope.scaling.type", "longrope") },
+		`"unigram", expected gpt2 or llama`: func(f *file) { f.set("tokenizer.ggml.model", "unigram") },
+		`"poro", expected gpt-2, llama-bpe`: func(f *file) { f.set("tokenizer.ggml.pre", "poro") },
+		"token 9999 of 2176":                func(f *file) { f.set("tokenizer.ggml.eos_token_id", uint32(9999)) },
+		"1 types of 2176 tokens":            func(f *file) { f.set("tokenizer.ggml.token_type", []int32{1}) },
+		"expected two pieces":               func(f *file) { f.set("tokenizer.ggml.merges", []string{"ab"}) },
+		`missing tensors: blk.0.attn_q.weight`: func(f *file) {
+			f.tensors = slices.DeleteFunc(f.tensors, func(p packed) bool { return p.name == "blk.0.attn_q.weight" })
+		},
+		`"blk.0.attn_q.bias": it has no place`: func(f *file) {
+			f.tensors = append(f.tensors, packed{"blk.0.attn_q.bias", gguf.F32, []int{1}, make([]byte, 4)})
+		},
+		`the type I8 is not supported`: func(f *file) { f.tensors[3].typ, f.tensors[3].data = 24, f.tensors[3].data[:len(f.tensors[3].data)/2] },
+		`expected F32 [16]`: func(f *file) {
+			f.tensors = append(f.tensors, packed{"rope_freqs.weight", gguf.F32, []int{2}, make([]byte, 8)})
+		},
+		"expected a finite number":                func(f *file) { copy(f.tensors[len(f.tensors)-1].data, []byte{0, 0, 0xc0, 0x7f}) },
+		"the folder that was made cannot be used": func(f *file) { f.set("llama.feed_forward_length", uint32(511)) },
+	} {
+		f := embedded(t)
+		edit(f)
+		dir := t.TempDir()
+		_, err := GGUF(t.Context(), f.write(t), filepath.Join(dir, "out"), Options{Type: tensor.BF16})
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, "model.gguf")
+		_, err = os.Stat(filepath.Join(dir, "out"))
+		require.ErrorIs(t, err, fs.ErrNotExist)
+	}
+	_, err := GGUF(t.Context(), filepath.Join(t.TempDir(), "none"), t.TempDir()+"/x", Options{Type: tensor.BF16})
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = GGUF(t.Context(), embedded(t).write(t), t.TempDir()+"/x", Options{Type: tensor.F16})
+	require.ErrorContains(t, err, "expected bf16 or f32")
+}
+
+// TestLlama3 finds the parameters that divisors were made with, by the formula
+// of the published models, and refuses divisors of no such formula.
+func TestLlama3(t *testing.T) {
+	divisors := func(theta, factor, high, original float64, dim int) *gguf.Tensor {
+		f := &file{keys: map[string]any{}}
+		var data []byte
+		for i := range dim / 2 {
+			wave := 2 * math.Pi * math.Pow(theta, 2*float64(i)/float64(dim))
+			d := factor
+			switch {
+			case wave < original/high:
+				d = 1
+			case wave <= original:
+				s := (original/wave - 1) / (high - 1)
+				d = 1 / ((1-s)/factor + s)
+			}
+			data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(d)))
+		}
+		f.tensors = []packed{{"rope_freqs.weight", gguf.F32, []int{dim / 2}, data}}
+		g, err := gguf.Parse("x", f.bytes(t))
+		require.NoError(t, err)
+		return g.Tensor("rope_freqs.weight")
+	}
+	for _, c := range []struct {
+		theta, factor, high, original float64
+		dim                           int
+	}{
+		{500000, 8, 4, 8192, 128}, {500000, 32, 4, 8192, 64}, {500000, 8, 4, 4096, 128}, {10000, 4, 8, 2048, 64}, {100000, 2, 4, 512, 32},
+	} {
+		s, err := llama3(divisors(c.theta, c.factor, c.high, c.original, c.dim), c.theta, c.dim)
+		require.NoError(t, err, "%+v", c)
+		require.Equal(t, [4]float64{c.factor, 1, c.high, c.original},
+			[4]float64{float64(s.Factor), float64(*s.LowFreq), float64(*s.HighFreq), float64(s.OriginalMax)}, "%+v", c)
+	}
+	s, err := llama3(divisors(1e4, 1, 4, 8192, 64), 1e4, 64)
+	require.NoError(t, err)
+	require.Nil(t, s, "divisors of 1 scale nothing")
+	_, err = llama3(divisors(1e4, 8, 4, 8192, 64), 5e5, 64)
+	require.ErrorIs(t, err, errors.ErrUnsupported, "divisors for another base")
+}
+
+// TestSentencePiece: pieces with scores become merges that cut as the scores do.
+func TestSentencePiece(t *testing.T) {
+	f := &file{keys: map[string]any{}}
+	tokens := []string{"<unk>", "<s>", "</s>"}
+	kinds := []int32{tokenUnknown, tokenControl, tokenControl}
+	scores := []float32{0, 0, 0}
+	for b := range 256 {
+		tokens, kinds, scores = append(tokens, fmt.Sprintf("<0x%02X>", b)), append(kinds, tokenByte), append(scores, 0)
+	}
+	for i, p := range []string{"▁t", "he", "▁the", "in", "▁", "t", "h", "e", "i", "n", "r", "▁in", "[PAD]"} {
+		kind := int32(tokenNormal)
+		if p == "[PAD]" {
+			kind = tokenUnused
+		}
+		tokens, kinds, scores = append(tokens, p), append(kinds, kind), append(scores, -float32(i))
+	}
+	f.set("tokenizer.ggml.model", "llama")
+	f.set("tokenizer.ggml.tokens", tokens)
+	f.set("tokenizer.ggml.token_type", kinds)
+	f.set("tokenizer.ggml.scores", scores)
+	f.set("tokenizer.ggml.bos_token_id", uint32(1))
+	f.set("tokenizer.ggml.eos_token_id", uint32(2))
+	f.set("tokenizer.ggml.unknown_token_id", uint32(0))
+	g, err := gguf.Parse("x", f.bytes(t))
+	require.NoError(t, err)
+	v, err := readVocabulary(g)
+	require.NoError(t, err)
+	s, err := v.special()
+	require.NoError(t, err)
+	file, config, err := v.tokenizer(s, 100)
+	require.NoError(t, err)
+	dir := t.TempDir()
+	for name, x := range map[string]any{"tokenizer.json": file, "tokenizer_config.json": config} {
+		b, err := writeJSON(x)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), b, 0o600))
+	}
+	tok, err := tokenizer.Open(dir)
+	require.NoError(t, err)
+	pieces := func(text string) []string {
+		var out []string
+		for _, id := range tok.Encode(text, tokenizer.EncodeOptions{AddSpecial: true}) {
+			out = append(out, tokens[id])
+		}
+		return out
+	}
+	assert.Equal(t, []string{"<s>", "▁the", "▁in", "t", "<0x78>"}, pieces("the intx"))
+	assert.Equal(t, []string{"<s>", "▁in", "<0x5B>", "<0x50>"}, pieces("in[P"), "an unused piece is never made")
+	text := "the inn x"
+	assert.Equal(t, text, tok.Decode(tok.Encode(text, tokenizer.EncodeOptions{}), true))
+}

@@ -1,0 +1,373 @@
+package convert
+
+import (
+	"cmp"
+
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/lukv/lukv/gguf"
+)
+
+// Kinds of tokens, tokenizer.ggml.token_type.
+const (
+	tokenNormal = 1 + iota
+	tokenUnknown
+	tokenControl
+	tokenUser
+	tokenUnused
+	tokenByte
+)
+
+// part is a step of tokenizer.json.
+type part map[string]any
+
+func split(regex string) part {
+	return part{"type": "Split", "pattern": part{"Regex": regex}, "behavior": "Isolated", "invert": false}
+}
+
+func byteLevel(regex bool) part {
+	return part{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": regex}
+}
+
+func sequence(kind string, parts ...part) part { return part{"type": "Sequence", kind: parts} }
+
+// words is the pattern of Llama 3 and, with other runs of digits, of Qwen 2.
+func words(digits string) string {
+	return `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|` + digits + `| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+}
+
+// pretokenizer is how a byte-level vocabulary cuts text, by its name in GGUF.
+type pretokenizer struct {
+	parts        part
+	normalizer   part
+	ignoreMerges bool
+	bos          bool // in front of a text, where the file does not say
+}
+
+var pretokenizers = map[string]pretokenizer{
+	"gpt-2":     {parts: byteLevel(true)},
+	"llama-bpe": {parts: sequence("pretokenizers", split(words(`\p{N}{1,3}`)), byteLevel(false)), ignoreMerges: true, bos: true},
+	"qwen2":     {parts: sequence("pretokenizers", split(words(`\p{N}`)), byteLevel(false)), normalizer: part{"type": "NFC"}},
+	"tekken": {parts: sequence("pretokenizers",
+		split(`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`),
+		byteLevel(false)), ignoreMerges: true, bos: true},
+	"smollm": {parts: sequence("pretokenizers", part{"type": "Digits", "individual_digits": true}, byteLevel(true))},
+}
+
+// vocabulary is what a file says of its tokens.
+type vocabulary struct {
+	f      *gguf.File
+	tokens []string
+	kinds  []int64 // nil: all normal
+}
+
+const ggml = "tokenizer.ggml."
+
+func readVocabulary(f *gguf.File) (*vocabulary, error) {
+	v := &vocabulary{f: f}
+	var err error
+	if v.tokens, err = f.Texts(ggml + "tokens"); err != nil {
+		return nil, err
+	}
+	if f.Has(ggml + "token_type") {
+		if v.kinds, err = f.Ints(ggml + "token_type"); err != nil {
+			return nil, err
+		}
+		if len(v.kinds) != len(v.tokens) {
+			return nil, fmt.Errorf("%d types of %d tokens", len(v.kinds), len(v.tokens))
+		}
+	}
+	return v, nil
+}
+
+func (v *vocabulary) kind(id int) int64 {
+	if v.kinds == nil {
+		return tokenNormal
+	}
+	return v.kinds[id]
+}
+
+// id returns a special token's id, -1 if the file names none.
+func (v *vocabulary) id(key string) (int, error) {
+	if !v.f.Has(ggml + key) {
+		return -1, nil
+	}
+	n, err := v.f.Uint(ggml + key)
+	if err != nil {
+		return -1, err
+	}
+	if n >= uint64(len(v.tokens)) {
+		return -1, fmt.Errorf("key %q: token %d of %d", ggml+key, n, len(v.tokens))
+	}
+	return int(n), nil
+}
+
+// flag returns a yes or no, def where the file does not say.
+func (v *vocabulary) flag(key string, def bool) (bool, error) {
+	if !v.f.Has(ggml + key) {
+		return def, nil
+	}
+	return v.f.Bool(ggml + key)
+}
+
+// special are the tokens with a role.
+type special struct {
+	bos, eos, unknown, pad int // -1: none
+	ends                   []int64
+}
+
+func (v *vocabulary) special() (s special, err error) {
+	for key, to := range map[string]*int{
+		"bos_token_id": &s.bos, "eos_token_id": &s.eos, "unknown_token_id": &s.unknown, "padding_token_id": &s.pad,
+	} {
+		if *to, err = v.id(key); err != nil {
+			return s, err
+		}
+	}
+	for _, key := range []string{"eos_token_id", "eot_token_id", "eom_token_id"} {
+		id, err := v.id(key)
+		if err != nil {
+			return s, err
+		}
+		if id >= 0 && !slices.Contains(s.ends, int64(id)) {
+			s.ends = append(s.ends, int64(id))
+		}
+	}
+	return s, nil
+}
+
+// tokenizer makes tokenizer.json and tokenizer_config.json.
+func (v *vocabulary) tokenizer(s special, maxPositions int) (file, config part, err error) {
+	kind, err := v.f.Text(ggml + "model")
+	if err != nil {
+		return nil, nil, err
+	}
+	var bos bool
+	switch kind {
+	case "gpt2":
+		file, bos, err = v.byteLevel()
+	case "llama":
+		file, err = v.sentencePiece(s)
+		bos = true
+	default:
+		err = fmt.Errorf("key %q: %q, expected gpt2 or llama: %w", ggml+"model", kind, errors.ErrUnsupported)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if bos, err = v.flag("add_bos_token", bos); err != nil {
+		return nil, nil, err
+	}
+	eos, err := v.flag("add_eos_token", false)
+	if err != nil {
+		return nil, nil, err
+	}
+	bos, eos = bos && s.bos >= 0, eos && s.eos >= 0
+	if bos || eos {
+		file["post_processor"] = v.around(s, bos, eos)
+	}
+	file["version"], file["truncation"], file["padding"] = "1.0", nil, nil
+	file["added_tokens"] = v.added()
+	config = part{
+		"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false,
+		"model_max_length": maxPositions, "add_bos_token": bos, "add_eos_token": eos,
+	}
+	for name, id := range map[string]int{"bos_token": s.bos, "eos_token": s.eos, "unk_token": s.unknown, "pad_token": s.pad} {
+		if id >= 0 {
+			config[name] = v.tokens[id]
+		}
+	}
+	if v.f.Has("tokenizer.chat_template") {
+		if config["chat_template"], err = v.f.Text("tokenizer.chat_template"); err != nil {
+			return nil, nil, err
+		}
+	}
+	return file, config, nil
+}
+
+// around puts tokens before and behind a text.
+func (v *vocabulary) around(s special, bos, eos bool) part {
+	used := part{}
+	token := func(id int) part {
+		name := v.tokens[id]
+		used[name] = part{"id": name, "ids": []int{id}, "tokens": []string{name}}
+		return part{"SpecialToken": part{"id": name, "type_id": 0}}
+	}
+	text := func(name string) part { return part{"Sequence": part{"id": name, "type_id": 0}} }
+	var single []part
+	if bos {
+		single = append(single, token(s.bos))
+	}
+	single = append(single, text("A"))
+	if eos {
+		single = append(single, token(s.eos))
+	}
+	return part{
+		"type": "TemplateProcessing", "single": single, "pair": append(slices.Clone(single), text("B")), "special_tokens": used,
+	}
+}
+
+// added lists the tokens that are found in a text as a whole.
+func (v *vocabulary) added() []part {
+	out := []part{}
+	for id, name := range v.tokens {
+		if k := v.kind(id); k == tokenControl || k == tokenUser || k == tokenUnknown {
+			out = append(out, part{
+				"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false,
+				"normalized": false, "special": k != tokenUser,
+			})
+		}
+	}
+	return out
+}
+
+// vocab maps pieces to ids: those that can come out of merges. Unused pieces are
+// padding that converters write; they are left out, so that no text becomes one.
+func (v *vocabulary) vocab() (map[string]int, error) {
+	out := make(map[string]int, len(v.tokens))
+	for id, name := range v.tokens {
+		if v.kind(id) == tokenUnused {
+			continue
+		}
+		if !utf8.ValidString(name) {
+			return nil, fmt.Errorf("token %d: %q is not text", id, name)
+		}
+		if at, ok := out[name]; ok {
+			return nil, fmt.Errorf("tokens %d and %d are both %q", at, id, name)
+		}
+		out[name] = id
+	}
+	return out, nil
+}
+
+// byteLevel is a vocabulary of bytes with merges.
+func (v *vocabulary) byteLevel() (part, bool, error) {
+	name := "default"
+	if v.f.Has(ggml + "pre") {
+		var err error
+		if name, err = v.f.Text(ggml + "pre"); err != nil {
+			return nil, false, err
+		}
+	}
+	pre, ok := pretokenizers[name]
+	if !ok {
+		return nil, false, fmt.Errorf("key %q: %q, expected gpt-2, llama-bpe, qwen2, tekken or smollm: %w", ggml+"pre", name, errors.ErrUnsupported)
+	}
+	vocab, err := v.vocab()
+	if err != nil {
+		return nil, false, err
+	}
+	lines, err := v.f.Texts(ggml + "merges")
+	if err != nil {
+		return nil, false, err
+	}
+	merges := make([][2]string, len(lines))
+	for i, line := range lines {
+		// A piece of a byte-level vocabulary holds no blank.
+		a, b, ok := strings.Cut(line, " ")
+		if !ok || a == "" || b == "" {
+			return nil, false, fmt.Errorf("merge %d: %q, expected two pieces", i, line)
+		}
+		merges[i] = [2]string{a, b}
+	}
+	file := part{
+		"normalizer": nil, "pre_tokenizer": pre.parts, "post_processor": nil, "decoder": byteLevel(true),
+		"model": part{
+			"type": "BPE", "dropout": nil, "unk_token": nil, "continuing_subword_prefix": nil, "end_of_word_suffix": nil,
+			"fuse_unk": false, "byte_fallback": false, "ignore_merges": pre.ignoreMerges, "vocab": vocab, "merges": merges,
+		},
+	}
+	if pre.normalizer != nil {
+		file["normalizer"] = pre.normalizer
+	}
+	return file, pre.bos, nil
+}
+
+// maxPiece bounds the pieces that are taken apart in all ways, in bytes.
+const maxPiece = 256
+
+// sentencePiece is a vocabulary of pieces with scores: every way in which a
+// piece is two others becomes a merge, the best scores first.
+func (v *vocabulary) sentencePiece(s special) (part, error) {
+	scores, err := v.f.Floats(ggml + "scores")
+	if err != nil {
+		return nil, err
+	}
+	if len(scores) != len(v.tokens) {
+		return nil, fmt.Errorf("%d scores of %d tokens", len(scores), len(v.tokens))
+	}
+	vocab, err := v.vocab()
+	if err != nil {
+		return nil, err
+	}
+	type merge struct {
+		left, right string
+		score       float64
+	}
+	var merges []merge
+	for id, name := range v.tokens {
+		if v.kind(id) != tokenNormal {
+			continue
+		}
+		if len(name) > maxPiece {
+			return nil, fmt.Errorf("token %d has %d bytes, expected at most %d", id, len(name), maxPiece)
+		}
+		from := len(merges)
+		for at := range name {
+			if at == 0 {
+				continue
+			}
+			l, okL := vocab[name[:at]]
+			r, okR := vocab[name[at:]]
+			if okL && okR && v.kind(l) == tokenNormal && v.kind(r) == tokenNormal {
+				merges = append(merges, merge{name[:at], name[at:], scores[id]})
+			}
+		}
+		slices.SortFunc(merges[from:], func(a, b merge) int {
+			return cmp.Or(vocab[b.left]-vocab[a.left], vocab[b.right]-vocab[a.right])
+		})
+	}
+	slices.SortStableFunc(merges, func(a, b merge) int { return cmp.Compare(b.score, a.score) })
+	pairs := make([][2]string, len(merges))
+	for i, m := range merges {
+		pairs[i] = [2]string{m.left, m.right}
+	}
+	space, err := v.flag("add_space_prefix", true)
+	if err != nil {
+		return nil, err
+	}
+	normalizers := []part{{"type": "Replace", "pattern": part{"String": " "}, "content": "▁"}}
+	decoders := []part{
+		{"type": "Replace", "pattern": part{"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+	}
+	if space {
+		normalizers = append([]part{{"type": "Prepend", "prepend": "▁"}}, normalizers...)
+		decoders = append(decoders, part{"type": "Strip", "content": " ", "start": 1, "stop": 0})
+	}
+	model := part{
+		"type": "BPE", "dropout": nil, "unk_token": nil, "continuing_subword_prefix": nil, "end_of_word_suffix": nil,
+		"fuse_unk": true, "byte_fallback": true, "ignore_merges": false, "vocab": vocab, "merges": pairs,
+	}
+	unknown := s.unknown
+	if unknown < 0 && v.kinds != nil {
+		unknown = slices.Index(v.kinds, tokenUnknown)
+	}
+	if unknown >= 0 {
+		model["unk_token"] = v.tokens[unknown]
+	}
+	return part{
+		"normalizer": sequence("normalizers", normalizers...), "pre_tokenizer": nil, "post_processor": nil,
+		"decoder": sequence("decoders", decoders...), "model": model,
+	}, nil
+}
+
+// generation is generation_config.json.
+type generation struct {
+	BOS *int64  `json:"bos_token_id,omitempty"`
+	EOS []int64 `json:"eos_token_id,omitempty"`
+	Pad *int64  `json:"pad_token_id,omitempty"`
+}
