@@ -131,7 +131,7 @@ func (s *Session) generateOne(ctx context.Context, o *Sampling, n int) (t Token,
 		return t, over, err
 	}
 	s.sampler.Accept(id)
-	if s.m.ends(id, o) {
+	if s.m.Ends(id, o) {
 		over = FinishStop
 		if !o.YieldEnd {
 			return t, over, nil
@@ -143,8 +143,8 @@ func (s *Session) generateOne(ctx context.Context, o *Sampling, n int) (t Token,
 	return s.sampler.Describe(s.logits, id), over, nil
 }
 
-// ends reports whether a token ends a generation.
-func (m *Model) ends(id int32, o *Sampling) bool {
+// Ends reports whether a token ends a generation with options o.
+func (m *Model) Ends(id int32, o *Sampling) bool {
 	return !o.IgnoreEOS && slices.Contains(m.eos, id) || slices.Contains(o.Stop, id)
 }
 

@@ -416,7 +416,7 @@ func TestManySessions(t *testing.T) {
 		use()
 	}
 	goroutines, maps := runtime.NumGoroutine(), countMappings(t)
-	n := 10000
+	n := 2000
 	if testing.Short() {
 		n = 500
 	}

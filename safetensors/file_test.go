@@ -370,3 +370,20 @@ func TestSurrogates(t *testing.T) {
 	_, ok := f.Tensor("a😀b")
 	assert.True(t, ok)
 }
+
+// Names of up to 120 bytes stand in messages as they are.
+func TestQuote(t *testing.T) {
+	assert.Equal(t, `"`+strings.Repeat("n", 120)+`"`, quote(strings.Repeat("n", 120)))
+	assert.Equal(t, `"`+strings.Repeat("n", 120)+`"... (121 bytes)`, quote(strings.Repeat("n", 121)))
+}
+
+// What does not cover the data says on which side of the byte it expects.
+func TestHolesAndOverlaps(t *testing.T) {
+	const a, b = `"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}`, `"b":{"dtype":"U8","shape":[1],"data_offsets":`
+	_, err := Parse("x", image(`{`+a+`,`+b+`[3,4]}}`, 1, 2, 3, 4))
+	assert.ErrorContains(t, err, "data begins at byte 3, expected 2, where the data before it ends (a hole)")
+	_, err = Parse("x", image(`{`+a+`,`+b+`[1,2]}}`, 1, 2))
+	assert.ErrorContains(t, err, "data begins at byte 1, expected 2, where the data before it ends (an overlap)")
+	_, err = Parse("x", image(`{`+a+`,`+b+`[2,3]}}`, 1, 2, 3))
+	assert.NoError(t, err)
+}

@@ -24,17 +24,24 @@ type addedToken struct {
 // one place takes as many steps.
 const maxAddedLen = 256
 
-// maxAdded bounds the number of added tokens of one file.
-const maxAdded = 1 << 16
+// What all added tokens of a tokenizer may be: their number and their bytes.
+const (
+	maxAdded      = 1 << 16
+	maxAddedBytes = 1 << 20
+)
 
 // checkAdded refuses added tokens that nobody has: too long ones and too many.
 func checkAdded(tokens []addedToken) error {
+	size := 0
 	if len(tokens) > maxAdded {
 		return fmt.Errorf("%d added tokens, expected at most %d", len(tokens), maxAdded)
 	}
 	for _, a := range tokens {
 		if len(a.content) > maxAddedLen {
 			return fmt.Errorf("added token %.40q has %d bytes, expected at most %d", a.content, len(a.content), maxAddedLen)
+		}
+		if size += len(a.content); size > maxAddedBytes {
+			return fmt.Errorf("added tokens of more than %d bytes", maxAddedBytes)
 		}
 	}
 	return nil

@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strconv"
+
+	"github.com/lukv/lukv/internal/inputfile"
 )
 
 // config is what the files beside the vocabulary say.
@@ -67,6 +68,9 @@ func (e addedTokenEntry) token(id int32) addedToken {
 	}
 }
 
+// maxConfig is the length in bytes of the longest special-token file that is read.
+const maxConfig = 2 << 20
+
 // readConfig reads the special-token files in folder dir; each may be missing.
 func readConfig(fsys fs.FS, dir string) (*config, error) {
 	cfg := &config{}
@@ -79,7 +83,7 @@ func readConfig(fsys fs.FS, dir string) (*config, error) {
 		{"tokenizer_config.json", cfg},
 		{"added_tokens.json", &cfg.added},
 	} {
-		data, err := fs.ReadFile(fsys, path.Join(dir, f.name))
+		data, err := inputfile.ReadFS(fsys, path.Join(dir, f.name), maxConfig)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -97,6 +101,7 @@ func readConfig(fsys fs.FS, dir string) (*config, error) {
 // order of ids.
 func (cfg *config) extraTokens() ([]addedToken, error) {
 	var out []addedToken
+	taken := make(map[int32]bool, len(cfg.AddedDecoder))
 	for key, e := range cfg.AddedDecoder {
 		id, err := strconv.ParseInt(key, 10, 32)
 		if err != nil || id < 0 {
@@ -106,16 +111,19 @@ func (cfg *config) extraTokens() ([]addedToken, error) {
 			return nil, fmt.Errorf("tokenizer_config.json: added_tokens_decoder: %w", err)
 		}
 		out = append(out, e.token(int32(id)))
+		taken[int32(id)] = true
+	}
+	special := map[tokenName]bool{cfg.BOS: true, cfg.EOS: true, cfg.Pad: true, cfg.Unk: true}
+	for _, name := range cfg.Additional {
+		special[name] = true
 	}
 	for content, id := range cfg.added {
 		if err := checkID(int64(id)); err != nil {
 			return nil, fmt.Errorf("added_tokens.json: %w", err)
 		}
-		if slices.ContainsFunc(out, func(a addedToken) bool { return a.id == id }) {
-			continue
+		if !taken[id] {
+			out = append(out, addedToken{id: id, content: content, special: special[tokenName(content)]})
 		}
-		out = append(out, addedToken{id: id, content: content, special: slices.Contains(cfg.Additional, tokenName(content)) ||
-			slices.Contains([]tokenName{cfg.BOS, cfg.EOS, cfg.Pad, cfg.Unk}, tokenName(content))})
 	}
 	byID(out)
 	return out, nil
@@ -153,7 +161,7 @@ func (t *Tokenizer) addExtra(cfg *config) error {
 		ids[a.id], names[a.content] = true, true
 		t.added = append(t.added, a)
 	}
-	return nil
+	return checkAdded(t.added)
 }
 
 // modelPiece is the name of a piece of the model, or "".

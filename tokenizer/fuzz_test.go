@@ -73,6 +73,12 @@ func FuzzReadHF(f *testing.F) {
 	addSeeds(f, "tokenizer.json")
 	f.Add([]byte(`{"added_tokens":[{"id":3,"content":"<s>","special":true,"lstrip":true,"rstrip":true}],"normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"Replace","pattern":{"Regex":"\\s+"},"content":"▁"}]},"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},"post_processor":{"type":"BertProcessing","sep":["</s>",2],"cls":["<s>",3]},"decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":1}]},"model":{"type":"BPE","unk_token":"a","fuse_unk":true,"vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}}`))
 	f.Add([]byte(`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(?=\\p{L})|\\w"},"behavior":"MergedWithNext","invert":true},"decoder":null,"model":{"vocab":{"a":0,"<0x41>":1,"▁":2},"byte_fallback":true,"ignore_merges":true,"merges":[["a","a"]]}}`))
+	// What once took all memory, all time or the stack.
+	for _, pattern := range []string{`a*b|a`, strings.Repeat("(", 2000), strings.Repeat("(?:a|b|c|d)", 200), `(?:a+)+b`, `x*`, `(?=(a|aa)+b)`} {
+		f.Add(minimal(fmt.Sprintf(`,"pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":%q}}`, pattern)))
+	}
+	f.Add(minimal(`,"normalizer":{"type":"Sequence","normalizers":[` + strings.Repeat(`{"type":"Replace","pattern":{"String":"a"},"content":"aa"},`, 30) + `{"type":"NFC"}]}`))
+	f.Add(minimal(`,"added_tokens":[{"id":5,"content":" ","lstrip":true,"rstrip":true},{"id":1048576,"content":"l"}]`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		tok, err := readHF(data, &config{})
 		if err == nil {
@@ -141,6 +147,8 @@ func FuzzReadTekken(f *testing.F) {
 		}
 		f.Add([]byte(file))
 	}
+	f.Add([]byte(tekkenOf(1<<20, 1<<20-256)))
+	f.Add([]byte(tekkenOf(256+maxTekkenSpecial, maxTekkenSpecial)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		tok, err := readTekken(data, &config{})
 		if err == nil {

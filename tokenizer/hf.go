@@ -140,7 +140,10 @@ func readHF(data []byte, cfg *config) (*Tokenizer, error) {
 	bytesOnly := false
 	if f.preTokenizer != nil {
 		var err error
-		if t.stages, bytesOnly, err = hfPreTokenizer(nil, *f.preTokenizer); err != nil {
+		if _, err = f.preTokenizer.steps(func(p hfPart) []hfPart { return p.PreTokenizers }); err == nil {
+			t.stages, bytesOnly, err = hfPreTokenizer(nil, *f.preTokenizer)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("pre_tokenizer: %w", err)
 		}
 	}
@@ -149,7 +152,7 @@ func readHF(data []byte, cfg *config) (*Tokenizer, error) {
 	}
 	if f.normalizer != nil {
 		var err error
-		if t.normalizers, err = hfNormalizer(nil, *f.normalizer); err != nil {
+		if t.normalizers, err = hfNormalizers(*f.normalizer); err != nil {
 			return nil, fmt.Errorf("normalizer: %w", err)
 		}
 	}
@@ -407,39 +410,76 @@ func (t *Tokenizer) namedMerge(a, b string) (left, right, to int32, err error) {
 // maxMerges bounds the merges of one file.
 const maxMerges = 1 << 21
 
-// hfNormalizer appends the steps of a normalizer.
-func hfNormalizer(out []normalizer, p hfPart) ([]normalizer, error) {
-	switch p.Type {
-	case "Sequence":
-		var err error
-		for _, sub := range p.Normalizers {
-			if out, err = hfNormalizer(out, sub); err != nil {
-				return nil, err
-			}
+// maxSteps bounds the steps of a normalizer, a pre-tokenizer or a decoder.
+const maxSteps = 16
+
+// steps returns the parts of a Sequence, of Sequences in it too, or the one part.
+func (p hfPart) steps(subs func(hfPart) []hfPart) ([]hfPart, error) {
+	var out []hfPart
+	var flatten func(p hfPart)
+	flatten = func(p hfPart) {
+		if p.Type != "Sequence" {
+			out = append(out, p)
+			return
 		}
-		return out, nil
+		for _, sub := range subs(p) {
+			flatten(sub)
+		}
+	}
+	flatten(p)
+	if len(out) > maxSteps {
+		return nil, fmt.Errorf("%d steps, expected at most %d", len(out), maxSteps)
+	}
+	return out, nil
+}
+
+// hfNormalizers makes the steps of a normalizer.
+func hfNormalizers(p hfPart) ([]normalizer, error) {
+	steps, err := p.steps(func(p hfPart) []hfPart { return p.Normalizers })
+	var out []normalizer
+	grown := 1
+	for _, p := range steps {
+		n, times, err := hfNormalizer(p)
+		if err != nil {
+			return nil, err
+		}
+		if grown *= times; grown > maxGrowth {
+			return nil, fmt.Errorf("a text may become %d times as long, expected at most %d", grown, maxGrowth)
+		}
+		out = append(out, n)
+	}
+	return out, err
+}
+
+// hfNormalizer makes one step; a text becomes up to times as long by it.
+func hfNormalizer(p hfPart) (n normalizer, times int, err error) {
+	switch p.Type {
+	// The factors are those of Unicode Standard Annex 15, for UTF-8.
 	case "NFC":
-		return append(out, unicodeForm(norm.NFC)), nil
+		return unicodeForm(norm.NFC), 3, nil
 	case "NFD":
-		return append(out, unicodeForm(norm.NFD)), nil
+		return unicodeForm(norm.NFD), 3, nil
 	case "NFKC":
-		return append(out, unicodeForm(norm.NFKC)), nil
+		return unicodeForm(norm.NFKC), 11, nil
 	case "NFKD":
-		return append(out, unicodeForm(norm.NFKD)), nil
+		return unicodeForm(norm.NFKD), 11, nil
 	case "Lowercase":
-		return append(out, lowercase{}), nil
+		return lowercase{}, 2, nil
 	case "Strip":
-		return append(out, stripBlanks{p.StripLeft, p.StripRight}), nil
+		return stripBlanks{p.StripLeft, p.StripRight}, 1, nil
 	case "Prepend":
-		return append(out, prependText(p.Prepend)), nil
+		if len(p.Prepend) > maxGrowth {
+			return nil, 0, fmt.Errorf("type Prepend: %d bytes, expected at most %d", len(p.Prepend), maxGrowth)
+		}
+		return prependText(p.Prepend), 1, nil
 	case "Replace":
 		m, err := p.Pattern.matcher()
 		if err != nil {
-			return nil, fmt.Errorf("type Replace: %w", err)
+			return nil, 0, fmt.Errorf("type Replace: %w", err)
 		}
-		return append(out, replaceText{m, p.Content}), nil
+		return replaceText{m, p.Content}, growth(m, p.Content), nil
 	}
-	return nil, unsupported("type %q", p.Type)
+	return nil, 0, unsupported("type %q", p.Type)
 }
 
 func (p *hfPattern) matcher() (matcher, error) {
@@ -602,23 +642,19 @@ func tokenAndID(raw json.RawMessage) (int32, error) {
 	return int32(id), checkID(id)
 }
 
+// maxStrip bounds the characters that a decoder takes from an end of the text.
+const maxStrip = 64
+
 // hfDecoder makes the decode table.
 func (t *Tokenizer) hfDecoder(p *hfPart) error {
-	var steps []hfPart
-	var flatten func(p hfPart)
-	flatten = func(p hfPart) {
-		if p.Type != "Sequence" {
-			steps = append(steps, p)
-			return
-		}
-		for _, sub := range p.Decoders {
-			flatten(sub)
-		}
-	}
 	t.dec = newDecodeTable(t.size)
 	d := &t.dec
+	var steps []hfPart
 	if p != nil {
-		flatten(*p)
+		var err error
+		if steps, err = p.steps(func(p hfPart) []hfPart { return p.Decoders }); err != nil {
+			return err
+		}
 	} else {
 		d.sep = " "
 	}
@@ -627,6 +663,7 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 	type step func(token string, first bool) string
 	var alone []step
 	fallback, fused, positional := false, false, false
+	grown := 1
 	for _, p := range steps {
 		switch p.Type {
 		case "ByteLevel":
@@ -668,6 +705,9 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 			if err != nil {
 				return fmt.Errorf("type Replace: %w", err)
 			}
+			if grown *= growth(m, p.Content); grown > maxGrowth {
+				return fmt.Errorf("a token may become %d times as long, expected at most %d", grown, maxGrowth)
+			}
 			plain := new(scratch)
 			plain.begin(context.Background(), math.MaxInt)
 			alone = append(alone, func(token string, _ bool) string {
@@ -683,8 +723,8 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 				return b.String() + token[done:]
 			})
 		case "Strip":
-			if oneRune(p.Content) == 0 || p.Start < 0 || p.Stop < 0 {
-				return fmt.Errorf("type Strip: content %q, start %d, stop %d: expected one character and no negative count", p.Content, p.Start, p.Stop)
+			if oneRune(p.Content) == 0 || min(p.Start, p.Stop) < 0 || max(p.Start, p.Stop) > maxStrip {
+				return fmt.Errorf("type Strip: content %.40q, start %d, stop %d: expected one character and counts up to %d", p.Content, p.Start, p.Stop, maxStrip)
 			}
 			st := stripChars{p.Content, p.Start, p.Stop}
 			switch {

@@ -14,6 +14,24 @@ type normalizer interface {
 	normalize(s *scratch, first bool)
 }
 
+// maxGrowth is how many times longer normalisation may make a text, but for what is
+// put in front of it.
+const maxGrowth = 64
+
+// growth returns how many times longer replacing the matches of m by text makes a
+// text at most.
+func growth(m matcher, text string) int {
+	switch m := m.(type) {
+	case literal:
+		return max(1, (len(text)+len(m)-1)/len(m))
+	case *pattern:
+		if !m.hungry {
+			return 1 + len(text)
+		}
+	}
+	return max(1, len(text))
+}
+
 // prependText puts a text before every stretch that is not empty.
 type prependText string
 

@@ -19,7 +19,8 @@ import (
 // be empty.
 
 const (
-	maxPatternLen    = 1 << 13
+	maxPatternLen    = 1 << 11
+	maxPatternSets   = 1 << 8 // different classes
 	maxPatternNest   = 50
 	maxPatternRepeat = 1000 // a bound {n,m}
 )
@@ -483,6 +484,9 @@ func (p *patternParser) class(members string, fold bool) (*patternNode, error) {
 	key := string(ranges)
 	set, ok := p.sets[key]
 	if !ok {
+		if len(p.sets) == maxPatternSets {
+			return nil, unsupported("a pattern of more than %d different classes", maxPatternSets)
+		}
 		set = newCharSet(ranges)
 		p.sets[key] = set
 	}

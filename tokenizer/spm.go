@@ -271,7 +271,9 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 	t.users = newTokenFinder(users, userForms)
 	norm.users = t.users
 	t.normalizers = []normalizer{norm}
-	m.rankByScore(pieces)
+	if err := m.rankByScore(pieces); err != nil {
+		return nil, err
+	}
 	m.seal()
 
 	if err := t.addExtra(cfg); err != nil {
@@ -359,7 +361,7 @@ func (t *Tokenizer) surround(cfg *config) {
 
 // rankByScore makes the merges: two neighbours may merge if together they are a
 // normal piece, the higher its score the earlier, and equal scores from the left.
-func (m *bpe) rankByScore(pieces []spmPiece) {
+func (m *bpe) rankByScore(pieces []spmPiece) error {
 	var scores []float32
 	for _, p := range pieces {
 		if p.kind == typeNormal {
@@ -398,8 +400,12 @@ func (m *bpe) rankByScore(pieces []spmPiece) {
 			if left != none && right != none {
 				m.merges.add(left, right, uint32(rank), int32(id))
 			}
+			if m.merges.n > maxMerges {
+				return fmt.Errorf("more than %d merges", maxMerges)
+			}
 		}
 	}
+	return nil
 }
 
 // spmNormal is the normalizer of SentencePiece.
@@ -508,6 +514,11 @@ func newCharsMap(b []byte) (*charsMap, error) {
 	if uint64(size) > uint64(len(b)-4) || size%4 != 0 || size == 0 {
 		return nil, fmt.Errorf("table of %d bytes in %d bytes", size, len(b)-4)
 	}
+	for text := range bytes.SplitSeq(b[4+size:], []byte{0}) {
+		if len(text) > maxGrowth {
+			return nil, fmt.Errorf("replacement %.40q of %d bytes, expected at most %d", text, len(text), maxGrowth)
+		}
+	}
 	c := &charsMap{units: make([]uint32, size/4), texts: string(b[4+size:])}
 	for i := range c.units {
 		c.units[i] = binary.LittleEndian.Uint32(b[4+4*i:])
@@ -523,7 +534,7 @@ func (c *charsMap) longest(s string) (to string, n int) {
 	offset := func(u uint32) uint32 { return u >> 10 << (u & (1 << 9) >> 6) }
 	at := offset(c.units[0])
 	value := uint32(math.MaxUint32)
-	for i := range len(s) {
+	for i := range min(len(s), maxAddedLen) { // a table with a circle in it has no end
 		at ^= uint32(s[i])
 		if at >= uint32(len(c.units)) {
 			break

@@ -99,6 +99,9 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 			if left := m.lookup(piece[:i]); left != none {
 				if right := m.lookup(piece[i:]); right != none {
 					m.merges.add(left, right, uint32(id), id)
+					if m.merges.n > maxMerges {
+						return nil, fmt.Errorf("vocab: more than %d merges", maxMerges)
+					}
 				}
 			}
 		}

@@ -81,17 +81,20 @@ func (e *TooLongError) Error() string {
 
 // files are the vocabulary files in the order in which they are looked for.
 var files = []struct {
-	name string
-	read func(data []byte, cfg *config) (*Tokenizer, error)
+	name  string
+	limit int64 // length in bytes: some times that of the longest published one
+	read  func(data []byte, cfg *config) (*Tokenizer, error)
 }{
-	{"tokenizer.json", readHF},
-	{"tokenizer.model", readSPM},
-	{"tekken.json", readTekken},
+	{"tokenizer.json", 64 << 20, readHF},
+	{"tokenizer.model", 32 << 20, readSPM},
+	{"tekken.json", 64 << 20, readTekken},
 }
 
 // Open reads the tokenizer of the checkpoint in folder dir: tokenizer.json,
 // tokenizer.model or tekken.json, whichever is there first in this order, with
-// tokenizer_config.json, special_tokens_map.json and added_tokens.json.
+// tokenizer_config.json, special_tokens_map.json and added_tokens.json. They must be
+// regular files of a size that published ones have: a pipe or a device in their place
+// is an error.
 func Open(dir string) (*Tokenizer, error) {
 	t, err := Load(inputfile.Dir(dir))
 	if err != nil {
@@ -133,7 +136,7 @@ func loadFile(fsys fs.FS, name string) (*Tokenizer, error) {
 		if path.Base(name) != f.name {
 			continue
 		}
-		data, err := fs.ReadFile(fsys, name)
+		data, err := inputfile.ReadFS(fsys, name, f.limit)
 		if err != nil {
 			return nil, fmt.Errorf("read tokenizer: %w", err)
 		}

@@ -30,7 +30,7 @@ type chatCmd struct {
 }
 
 func (chatCmd) Help() string {
-	return `On a terminal: type a message and read the answer. Ctrl-C stops the answer; at the prompt it clears the line, and twice or Ctrl-D it leaves. A line that ends in a backslash goes on in the next; text between """ and """ may have several lines. /help lists the commands. If standard input is no terminal, the whole of it is one message.
+	return `On a terminal: type a message and read the answer. Ctrl-C stops the answer; it clears a line that is begun, and twice in an empty one it leaves, as Ctrl-D does. Tab completes commands and names of files, Ctrl-R searches what was typed before. A line that ends in a backslash goes on in the next; text between """ and """ may have several lines. /help lists the commands. If standard input is no terminal, the whole of it is one message.
 
 A document given with --load or /load stands in front of the first message and is compressed by --ratio, --metric and --allocator before any question is known. The conversation itself is not compressed, unless --decode asks for it.
 
@@ -53,6 +53,9 @@ type chatter struct {
 	m    *model.Model
 	conv *dialog.Conversation
 	busy context.Context // of the work in progress
+
+	draft   string // what the next line begins with
+	editing bool   // that line takes the last message's place
 
 	noted bool // that the template leaves the system prompt out
 }
@@ -167,6 +170,7 @@ func (r *chatter) interactive() error {
 		e.err = &screen{w: term}
 	}
 	r.e, r.term = &e, term
+	term.Complete = complete
 	if !r.NoHistory {
 		if dir, err := os.UserCacheDir(); err == nil {
 			r.warn(term.History.Open(filepath.Join(dir, "lukv", "history")))
@@ -179,6 +183,9 @@ func (r *chatter) interactive() error {
 	for interrupts := 0; ; {
 		text, err := r.read()
 		switch {
+		case errors.Is(err, lineedit.ErrInterrupt) && text != "":
+			interrupts, r.editing = 0, false // it took the line back
+			continue
 		case errors.Is(err, lineedit.ErrInterrupt):
 			if interrupts++; interrupts == 2 {
 				return nil
@@ -191,6 +198,8 @@ func (r *chatter) interactive() error {
 			return err
 		}
 		interrupts = 0
+		editing := r.editing
+		r.editing = false
 		if strings.TrimSpace(text) == "" {
 			continue
 		}
@@ -200,6 +209,9 @@ func (r *chatter) interactive() error {
 			if line, ok := strings.CutPrefix(text, "/"); ok && !strings.Contains(text, "\n") {
 				leave, err = r.command(line)
 				return err
+			}
+			if editing {
+				return r.again(text)
 			}
 			return r.ask(text)
 		})
@@ -241,11 +253,17 @@ const (
 	quotes     = `"""`
 )
 
-// read reads a message, which may have several lines.
+// read reads a message, which may have several lines. Of one that is interrupted
+// it returns what there was.
 func (r *chatter) read() (string, error) {
-	line, err := r.term.ReadLine(r.e.ctx, chatPrompt)
+	draft := r.draft
+	r.draft = ""
+	line, err := r.term.EditLine(r.e.ctx, chatPrompt, draft)
 	if err != nil {
-		return "", err
+		return line, err
+	}
+	if draft != "" {
+		return line, nil // line breaks are in it already
 	}
 	var b strings.Builder
 	if rest, ok := strings.CutPrefix(strings.TrimLeft(line, " "), quotes); ok {
@@ -256,7 +274,7 @@ func (r *chatter) read() (string, error) {
 			}
 			b.WriteString(rest + "\n")
 			if rest, err = r.term.ReadLine(r.e.ctx, morePrompt); err != nil {
-				return "", err
+				return b.String(), err
 			}
 		}
 	}
@@ -268,7 +286,7 @@ func (r *chatter) read() (string, error) {
 		}
 		b.WriteString("\n")
 		if line, err = r.term.ReadLine(r.e.ctx, morePrompt); err != nil {
-			return "", err
+			return b.String(), err
 		}
 	}
 }
@@ -289,7 +307,7 @@ func (r *chatter) ask(text string) error {
 		}
 	}
 	if errors.Is(err, model.ErrContextFull) {
-		err = fmt.Errorf("%w (/clear forgets the conversation, /set ratio and /load FILE compress a document)", err)
+		err = fmt.Errorf("%w%s", err, r.advice())
 	}
 	if turn.NoSystem && !r.noted {
 		r.noted = true
@@ -305,6 +323,32 @@ func (r *chatter) ask(text string) error {
 		writeTurn(r.e.err, turn)
 	}
 	return err
+}
+
+// advice says what helps when the context is full: only what does here.
+func (r *chatter) advice() string {
+	var ways []string
+	if r.term == nil {
+		if r.Load == "" {
+			ways = append(ways, "give a long text with --load FILE --ratio R, which compresses it")
+		}
+	} else {
+		if len(r.conv.Messages) > 0 {
+			ways = append(ways, "/clear forgets what was said")
+		}
+		if r.conv.Document == "" {
+			ways = append(ways, "a long text can be compressed: /set ratio R, then /load FILE")
+		} else {
+			ways = append(ways, "/set ratio R compresses the document more")
+		}
+	}
+	if r.MaxContext > 0 && r.MaxContext < r.m.Config().MaxPositions {
+		ways = append(ways, fmt.Sprintf("the model allows a --max-context of %d", r.m.Config().MaxPositions))
+	}
+	if len(ways) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(ways, "; ") + ")"
 }
 
 // reading returns a line that shows how much of a prompt is read.

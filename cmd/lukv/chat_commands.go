@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -19,13 +17,16 @@ const chatHelp = `/set NAME VALUE    change a setting ("default" takes it back);
 /show              settings; /show messages, /show prompt
 /load FILE         put a document into the context and compress it, or go on with a saved chat
 /save FILE         save the chat with its compressed cache
+/retry             draw another answer to the last message
+/edit              change the last message and ask again
+/copy              copy the last answer to the clipboard, where the terminal allows it
 /clear             forget the conversation, keep the document; /clear all forgets both
 /kv                the cache: bytes, ratio, entries kept in each layer
 /help              this list
 /bye               leave
 
 Ctrl-C stops an answer. A backslash at the end of a line goes on in the next, """ begins and ends
-a text of several lines. A message that begins with a slash is written with a blank in front.
+a text of several lines. Tab completes, Ctrl-R searches what was typed before. A message that begins with a slash is written with a blank in front.
 `
 
 // command executes a line that began with a slash.
@@ -45,6 +46,12 @@ func (r *chatter) command(line string) (leave bool, err error) {
 		err = r.show(arg)
 	case "kv":
 		r.kv()
+	case "retry":
+		err = r.retry()
+	case "edit":
+		err = r.edit()
+	case "copy":
+		err = r.copy()
 	case "clear":
 		switch arg {
 		case "":
@@ -59,11 +66,7 @@ func (r *chatter) command(line string) (leave bool, err error) {
 		if arg == "" {
 			return false, fmt.Errorf("/%s: the name of a file is missing", name)
 		}
-		if rest, ok := strings.CutPrefix(arg, "~"+string(filepath.Separator)); ok {
-			if home, err := os.UserHomeDir(); err == nil {
-				arg = filepath.Join(home, rest)
-			}
-		}
+		arg = expandHome(arg)
 		if name == "load" {
 			return false, r.load(arg)
 		}

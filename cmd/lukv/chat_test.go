@@ -64,6 +64,7 @@ func TestChatPiped(t *testing.T) {
 			assert.Empty(t, out)
 			assert.Contains(t, msg, tc.want)
 			assert.Equal(t, 1, strings.Count(msg, "\n"), "one line: %q", msg)
+			assert.NotContains(t, msg, "/clear", "nobody can type that here")
 		})
 	}
 }

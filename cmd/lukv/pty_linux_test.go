@@ -216,8 +216,37 @@ func TestChatTerminal(t *testing.T) {
 
 	// History: the second entry up.
 	p.press("\x1b[A\x1b[A")
-	p.expect(`>>> three↵four`)
-	// Ctrl-C clears the line and does not leave.
+	p.expect(`>>> three\x1b\[K\r\n\r\.\.\. four`)
+	// Ctrl-C takes a line back that is begun, however often, and does not leave.
+	for _, line := range []string{"", "abc", "def", "\"\"\"ghi\r"} {
+		p.press(line + "\x03")
+		p.expect(`(?s)\r\n\r>>> \x1b\[K`)
+	}
+	// Tab and Ctrl-R.
+	p.press("/sh\t mes\t\r")
+	p.expect(`user: three\r\nfour\r\n`)
+	p.press("\x12Tal")
+	p.expect(`search "Tal": Talk!`)
+	p.press("\x03")
+
+	// The last message: another answer, another question, the clipboard.
+	p.say("/set temperature 0")
+	assert.Contains(t, p.say("/retry"), "/set temperature 0.7 draws")
+	p.say("/set temperature 2")
+	p.say("/retry")
+	assert.Contains(t, p.say("/show"), "messages            8\n")
+	p.press("/edit\r")
+	p.expect(`>>> three\x1b\[K\r\n\r\.\.\. four`)
+	p.press(" and five\r")
+	p.expect(`(?s)read \d+.*>>> `)
+	messages = p.say("/show messages")
+	assert.Contains(t, messages, "user: three\nfour and five\n")
+	assert.NotContains(t, messages, "four\n")
+	p.press("/copy\r")
+	p.expect(`\x1b\]52;c;[A-Za-z0-9+/=]*\x07`)
+	p.expect(`>>> `)
+
+	// Two Ctrl-C in empty lines leave; here one is not enough.
 	p.press("\x03")
 	p.expect(`Ctrl-C again`)
 	p.press("/bye\r")
@@ -235,7 +264,7 @@ func answerText(shown string) string {
 // TestChatLeaves lists the ways out.
 func TestChatLeaves(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	for name, keys := range map[string]string{"ctrl-d": "\x04", "ctrl-c twice": "abc\x03\x03", "quit": "/quit\r"} {
+	for name, keys := range map[string]string{"ctrl-d": "\x04", "ctrl-c twice": "\x03\x03", "quit": "/quit\r"} {
 		t.Run(name, func(t *testing.T) {
 			p := startPTY(t, "chat", builtin.Name, "--no-history")
 			p.expect(`>>> `)

@@ -3,7 +3,8 @@
 //
 // [Open] puts a terminal into raw mode; until Close, all output must go through
 // the Terminal, which gives line breaks their carriage return. ReadLine edits one
-// line in a single row of the screen that scrolls sideways:
+// line in a row of the screen that scrolls sideways; a text of several lines, which
+// was pasted or comes from the history, has a row for each:
 //
 //	Left, Right, Ctrl-B, Ctrl-F         move by a character
 //	Alt-B, Alt-F, Ctrl-Left, Ctrl-Right move by a word
@@ -11,7 +12,9 @@
 //	Backspace, Delete, Ctrl-H, Ctrl-D   delete a character
 //	Ctrl-W, Alt-Backspace, Alt-D        delete a word
 //	Ctrl-U, Ctrl-K                      delete to the ends
-//	Up, Down, Ctrl-P, Ctrl-N            history
+//	Up, Down, Ctrl-P, Ctrl-N            rows of the text, then history
+//	Ctrl-R                              search the history backwards (Ctrl-G: back)
+//	Tab                                 complete, as Terminal.Complete says
 //	Ctrl-L                              clear the screen
 //	Ctrl-C                              ErrInterrupt
 //	Ctrl-D in an empty line             io.EOF

@@ -11,40 +11,61 @@ import (
 	"golang.org/x/text/width"
 )
 
-// editor is one line being edited.
+// editor is one line being edited. Pasted text and entries of the history may
+// have line breaks; each of their lines takes a row of the screen.
 type editor struct {
 	t      *Terminal
 	prompt string
 	line   []rune
 	at     int // cursor, 0 … len(line)
-	left   int // first character on the screen
+	left   int // first character on the screen of the row with the cursor
+	top    int // first row on the screen
+	below  int // rows of the screen between the first one and the cursor's
 
 	entry int    // of the history; its length stands for the line being written
 	own   []rune // that line, while an entry is shown
 }
 
+// maxRows is the most rows of the screen that a line takes.
+const maxRows = 10
+
 // ReadLine shows the prompt, a single line of plain text, and returns the line
-// that is typed, without its end. It returns ErrInterrupt for Ctrl-C, io.EOF for
-// Ctrl-D in an empty line or the end of the input, and ctx's cause when it is
-// done. It does not add the line to the history.
+// that is typed, without its end. It returns ErrInterrupt for Ctrl-C, with the
+// line as far as it came, io.EOF for Ctrl-D in an empty line or the end of the
+// input, and ctx's cause when it is done. It does not add the line to the history.
 func (t *Terminal) ReadLine(ctx context.Context, prompt string) (string, error) {
-	e := &editor{t: t, prompt: prompt, entry: len(t.History.lines)}
+	return t.EditLine(ctx, prompt, "")
+}
+
+// EditLine is ReadLine that begins with a text to be changed.
+func (t *Terminal) EditLine(ctx context.Context, prompt, text string) (string, error) {
+	e := &editor{t: t, prompt: prompt, entry: len(t.History.lines), line: []rune(text)}
+	e.at = len(e.line)
 	e.draw()
 	for {
 		k, err := t.key(ctx)
+		if err == nil && k.name == keySearch {
+			k, err = e.search(ctx)
+		}
 		if err != nil {
-			fmt.Fprint(t, "\n")
+			e.finish()
 			return "", err
 		}
 		done, err := e.press(k)
 		if done || err != nil {
-			e.at = len(e.line)
-			e.draw()
-			fmt.Fprint(t, "\n")
+			e.finish()
 			return string(e.line), err
 		}
 		e.draw()
 	}
+}
+
+// finish leaves the cursor in the row behind the text.
+func (e *editor) finish() {
+	e.at = len(e.line)
+	e.draw()
+	fmt.Fprint(e.t, "\n")
+	e.t.drawn = 0
 }
 
 // press applies a key and reports whether the line is finished.
@@ -88,10 +109,17 @@ func (e *editor) press(k key) (done bool, err error) {
 	case keyKillEnd:
 		e.remove(e.at, len(e.line))
 	case keyUp:
-		e.show(e.entry - 1)
+		if !e.vertical(-1) {
+			e.show(e.entry - 1)
+		}
 	case keyDown:
-		e.show(e.entry + 1)
+		if !e.vertical(1) {
+			e.show(e.entry + 1)
+		}
+	case keyTab:
+		e.complete()
 	case keyClear:
+		e.below = 0
 		fmt.Fprint(e.t, "\x1b[2J\x1b[H")
 	}
 	return false, nil
@@ -152,7 +180,46 @@ func (e *editor) show(entry int) {
 	e.at = len(e.line)
 }
 
-// draw shows the part of the line around the cursor.
+// row is the characters of one row of the text: from its beginning to the line
+// break or the end of the text.
+type row struct{ from, to int }
+
+func (e *editor) rows() []row {
+	var out []row
+	from := 0
+	for i, r := range e.line {
+		if r == '\n' {
+			out = append(out, row{from, i})
+			from = i + 1
+		}
+	}
+	return append(out, row{from, len(e.line)})
+}
+
+// cursorRow is the row that the cursor is in.
+func (e *editor) cursorRow(rows []row) int {
+	for i, r := range rows {
+		if e.at <= r.to {
+			return i
+		}
+	}
+	return len(rows) - 1
+}
+
+// vertical moves the cursor to another row, if there is one.
+func (e *editor) vertical(by int) bool {
+	rows := e.rows()
+	from := e.cursorRow(rows)
+	to := from + by
+	if to < 0 || to >= len(rows) {
+		return false
+	}
+	e.at = min(rows[to].from+e.at-rows[from].from, rows[to].to)
+	return true
+}
+
+// draw shows the text: a row of the screen for each of its own, the one with the
+// cursor scrolled sideways to it, and of many rows those around it.
 func (e *editor) draw() {
 	columns := e.t.size()
 	if columns <= 0 {
@@ -160,30 +227,78 @@ func (e *editor) draw() {
 	}
 	// The last column stays free: some terminals wrap when it is written.
 	room := max(4, columns-1-widthOf([]rune(e.prompt)))
-	e.left = max(min(e.left, e.at), e.back(e.at, room-1))
-	// After a deletion, show as much as there is room for.
-	e.left = min(e.left, e.back(len(e.line), room-1))
+	rows := e.rows()
+	current := e.cursorRow(rows)
+	e.top = max(min(e.top, current, len(rows)-1), current-maxRows+1, 0)
+	shown := rows[e.top:min(e.top+maxRows, len(rows))]
+
 	var b strings.Builder
-	b.WriteString("\r" + e.prompt)
+	if e.below > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA", e.below)
+	}
 	used, cursor := 0, 0
-	for i, r := range e.line[e.left:] {
-		if i == e.at-e.left {
-			cursor = used
+	for i, r := range shown {
+		if i > 0 {
+			b.WriteString("\n")
 		}
-		if used+runeWidth(r) > room {
-			break
+		if i+e.top == 0 {
+			b.WriteString("\r" + e.prompt)
+		} else {
+			b.WriteString("\r" + e.dots())
 		}
-		used += runeWidth(r)
-		b.WriteRune(visible(r))
+		left := r.from
+		if i+e.top == current {
+			e.left = max(r.from, min(e.left, e.at), e.back(e.at, room-1))
+			// After a deletion, show as much as there is room for.
+			e.left = max(r.from, min(e.left, e.back(r.to, room-1)))
+			left = e.left
+		}
+		n, at := e.drawRow(&b, row{left, r.to}, room)
+		if i+e.top == current {
+			used, cursor = n, at
+		}
+		b.WriteString("\x1b[K")
 	}
-	if e.at == len(e.line) {
-		cursor = used
+	last := len(shown) - 1
+	e.below = current - e.top
+	if len(rows) > 1 || e.t.drawn > 1 {
+		b.WriteString("\x1b[J") // rows of a longer text
 	}
-	b.WriteString("\x1b[K")
-	if back := used - cursor; back > 0 {
+	e.t.drawn = len(rows)
+	if up := last - e.below; up > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA\r", up)
+		if right := widthOf([]rune(e.prompt)) + cursor; right > 0 {
+			fmt.Fprintf(&b, "\x1b[%dC", right)
+		}
+	} else if back := used - cursor; back > 0 {
 		fmt.Fprintf(&b, "\x1b[%dD", back)
 	}
 	io.WriteString(e.t, b.String())
+}
+
+// dots stand in front of further rows, as wide as the prompt.
+func (e *editor) dots() string {
+	n := widthOf([]rune(e.prompt))
+	return strings.Repeat(".", max(0, n-1)) + strings.Repeat(" ", min(n, 1))
+}
+
+// drawRow writes what of a row fits, and returns its columns, and those in front of
+// the cursor.
+func (e *editor) drawRow(b *strings.Builder, r row, room int) (used, cursor int) {
+	for i, c := range e.line[r.from:r.to] {
+		if i == e.at-r.from {
+			cursor = used
+		}
+		if used+runeWidth(c) > room {
+			break
+		}
+		used += runeWidth(c)
+		b.WriteRune(visible(c))
+	}
+	if e.at == r.to {
+		cursor = used
+	}
+	return used, cursor
 }
 
 // back returns the first character from which on all up to end fit into columns.
@@ -199,8 +314,6 @@ func (e *editor) back(end, columns int) int {
 // visible stands for a character on the screen.
 func visible(r rune) rune {
 	switch {
-	case r == '\n':
-		return '↵'
 	case r == '\t':
 		return ' '
 	case !unicode.IsPrint(r) && !unicode.Is(unicode.Mn, r):

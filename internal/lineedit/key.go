@@ -38,11 +38,14 @@ const (
 	keyClear
 	keyInterrupt
 	keyPaste
+	keyTab
+	keySearch
+	keyCancel
 )
 
 var controls = map[byte]keyName{
-	1: keyHome, 2: keyLeft, 3: keyInterrupt, 4: keyDeleteOrEOF, 5: keyEnd, 6: keyRight, 8: keyBackspace,
-	'\n': keyEnter, '\r': keyEnter, 11: keyKillEnd, 12: keyClear, 14: keyDown, 16: keyUp, 21: keyKillStart,
+	1: keyHome, 2: keyLeft, 3: keyInterrupt, 4: keyDeleteOrEOF, 5: keyEnd, 6: keyRight, 7: keyCancel, 8: keyBackspace, '\t': keyTab,
+	'\n': keyEnter, '\r': keyEnter, 11: keyKillEnd, 12: keyClear, 14: keyDown, 16: keyUp, 18: keySearch, 21: keyKillStart,
 	23: keyWordBack, 127: keyBackspace,
 }
 

@@ -60,11 +60,28 @@ func TestReadLine(t *testing.T) {
 		{"interrupt", "abc\x03", "abc", ErrInterrupt},
 		{"end", "\x04", "", io.EOF},
 		{"input ends", "abc", "", io.EOF},
+		{"rows before history", "\x1b[200~ab\ncd\x1b[201~" + up + "x" + down + "y" + up + up + "!\r", "second!", nil},
+		{"search", "\x12fir\r", "first", nil},
+		{"search on", "\x12s\x12\x7fs\x12\x1b[D!\r", "firs!t", nil},
+		{"search given up", "own\x12fir\x07!\r", "own!", nil},
+		{"search without end", "own\x12zzz\x05!\r", "own!", nil},
+		{"tab", "/sa\t.\r", "/save .", nil},
+		{"tab, common", "/s\t\t\t.\r", "/s.", nil},
+		{"tab, none", "x\t.\r", "x.", nil},
 		{"invalid", "a\xffb\r", "a\uFFFDb", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var s screen
 			term := newTerminal(strings.NewReader(tc.typed), &s, func() int { return 80 })
+			term.Complete = func(text string) (int, []string) {
+				var out []string
+				for _, c := range []string{"/save ", "/set "} {
+					if strings.HasPrefix(c, text) {
+						out = append(out, c)
+					}
+				}
+				return 0, out
+			}
 			require.NoError(t, term.History.Add("first"))
 			require.NoError(t, term.History.Add("second"))
 			require.NoError(t, term.History.Add("second"))
@@ -84,7 +101,9 @@ func TestDraw(t *testing.T) {
 	}{
 		{80, "abc", "\r> abc\x1b[K"},
 		{80, "abc\x1b[D", "\r> abc\x1b[K\x1b[1D"},
-		{80, "a\x1b[200~\n\t\x07\x1b[201~", "\r> a↵ ·\x1b[K"},
+		{80, "a\x1b[200~\n\t\x07\x1b[201~", "\r> a\x1b[K\r\n\r.  ·\x1b[K\x1b[J"},
+		{80, "\x1b[200~ab\ncd\nef\x1b[201~\x1b[A\x1b[D", "\r. ef\x1b[K\x1b[J\x1b[1A\r\x1b[3C"},
+		{8, "\x1b[200~abcdefgh\ncd\x1b[201~", "\r> abcde\x1b[K\r\n\r. cd\x1b[K\x1b[J"},
 		{10, "abcdefghij", "\r> efghij\x1b[K"}, // 7 columns, one of them the cursor's
 		{10, "abcdefghij\x01", "\r> abcdefg\x1b[K\x1b[7D"},
 		{10, "世界世界", "\r> 界世界\x1b[K"},

@@ -21,10 +21,12 @@ type Device interface{ Fd() uintptr }
 
 // Terminal is a terminal in raw mode.
 type Terminal struct {
-	History History
+	History  History
+	Complete Completer // for the Tab key; nil: it does nothing
 
 	out   io.Writer
 	fd    uintptr // of out
+	drawn int     // rows of the line being edited
 	size  func() (columns int)
 	close func() error
 

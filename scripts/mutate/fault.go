@@ -76,8 +76,16 @@ func faultsOf(path string) ([]*fault, error) {
 		}
 		out = append(out, f)
 	}
+	unseen := map[ast.Node]bool{}
 	ast.Inspect(parsed, func(n ast.Node) bool {
+		if n != nil && unseen[n] {
+			return false
+		}
 		switch n := n.(type) {
+		case *ast.CallExpr:
+			if i := capacity(n); i > 0 {
+				unseen[n.Args[i]] = true
+			}
 		case *ast.ReturnStmt:
 			return !failing(n)
 		case *ast.GenDecl:
@@ -132,6 +140,21 @@ func concatenation(e *ast.BinaryExpr) bool {
 		return ok && (lit.Kind == token.STRING)
 	}
 	return e.Op == token.ADD && (text(e.X) || text(e.Y))
+}
+
+// capacity returns which argument of a make is a capacity, which nobody sees; 0 for
+// none.
+func capacity(call *ast.CallExpr) int {
+	if name, ok := call.Fun.(*ast.Ident); !ok || name.Name != "make" {
+		return 0
+	}
+	if _, ok := call.Args[0].(*ast.MapType); ok && len(call.Args) == 2 {
+		return 1
+	}
+	if len(call.Args) == 3 {
+		return 2
+	}
+	return 0
 }
 
 // failing reports whether a statement returns an error beside values: nobody looks

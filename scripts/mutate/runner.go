@@ -66,7 +66,7 @@ func (r *runner) prepare(ctx context.Context) error {
 	if out, err := r.command(ctx).CombinedOutput(); err != nil {
 		return fmt.Errorf("tests of %s fail as they are: %w\n%s", r.path, err, out)
 	}
-	r.limit = 10*time.Since(begun) + 30*time.Second
+	r.limit = 5*time.Since(begun) + 10*time.Second
 	return r.cover(profile)
 }
 

@@ -1,0 +1,48 @@
+// Package engine answers many requests on one model at once. It owns their
+// sessions and runs them as one batch, so that the weights are read once per step
+// for everybody; whoever builds a service on it writes no scheduling, sampling or
+// memory accounting.
+//
+//	e, err := engine.New(m, engine.Options{MaxBytes: 8 << 30})
+//	defer e.Close()
+//	stream, err := e.Submit(ctx, engine.Request{Prompt: tokens, Sampling: m.DefaultSampling()})
+//	for event, err := range stream.Events() {
+//		// write(event.Text)
+//	}
+//
+// # Steps
+//
+// One goroutine works in steps. A step is a pass over the weights in which every
+// answer in progress takes its next token and prompts take a chunk, of as many
+// tokens as fit into the time that may pass between two tokens of an answer
+// ([Options.Latency]), at least a few, so that prompts never starve. A prompt that a
+// policy compresses goes layer by layer; it advances between the passes, by the same
+// measure. Tokens are drawn for all answers of a step in parallel.
+//
+// # Memory
+//
+// What a request takes at most follows from its lengths and its policy (see
+// model.CacheNeed). It is admitted when that fits into [Options.MaxBytes] beside all
+// others; what never fits is refused at once with the numbers ([TooLargeError]), what
+// does not fit now waits in a queue that is bounded and fair between clients. An
+// answer without a bound on its length takes room as it grows; if there is none, the
+// request that came last gives its cache up and is computed again later.
+//
+// # Prefixes
+//
+// Sessions of prompts that are done are kept as long as there is room, and serve
+// requests that begin with the same tokens and have the same policy ([Options.Kept]).
+//
+// # The promise
+//
+// An answer is a function of request, model and seed alone, to the bit: not of
+// neighbours, order of arrival, preemption or what was kept. It follows from the
+// model's promise that the bits of logits do not depend on how tokens are put
+// together into passes, and from random streams of their own for every choice.
+//
+// # Concurrency
+//
+// An Engine may be used by any number of goroutines. A [Stream] belongs to one at a
+// time. A slow reader holds up its own answer only. The model must outlive the
+// engine and may be used besides; what others do with it is not accounted for.
+package engine

@@ -1,0 +1,441 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tensor"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// Options configure an engine. The zero value has sensible limits, but none on
+// memory.
+type Options struct {
+	// MaxBytes bounds the caches of all requests and of what is kept of earlier
+	// ones together; 0: no bound.
+	MaxBytes int64
+
+	// Kept bounds what is kept of earlier prompts, inside MaxBytes: 0 for all the
+	// room that requests leave (nothing, if MaxBytes is 0), -1 for nothing.
+	Kept int64
+
+	// MaxRunning bounds the answers that are computed at once (default 64), MaxQueue
+	// the requests that wait (default 256), and MaxQueueTokens the tokens of their
+	// prompts (default 4 Mi).
+	MaxRunning     int
+	MaxQueue       int
+	MaxQueueTokens int
+
+	// Latency is the time that may pass between two tokens of an answer while
+	// others' prompts are read, default 100 ms. Prompts take what the answers leave
+	// of it, at least a little. It does not change answers.
+	Latency time.Duration
+
+	// CacheType and PageEntries are those of model.SessionOptions.
+	CacheType   tensor.Type
+	PageEntries int
+}
+
+func (o Options) withDefaults() (Options, error) {
+	set := func(v *int, def int) {
+		if *v == 0 {
+			*v = def
+		}
+	}
+	set(&o.MaxRunning, 64)
+	set(&o.MaxQueue, 256)
+	set(&o.MaxQueueTokens, 4<<20)
+	if o.Latency == 0 {
+		o.Latency = 100 * time.Millisecond
+	}
+	if o.Kept == 0 {
+		o.Kept = o.MaxBytes
+	}
+	switch {
+	case o.MaxBytes < 0:
+		return o, fmt.Errorf("a limit of %d bytes, want 0 or more", o.MaxBytes)
+	case o.Kept < -1:
+		return o, fmt.Errorf("%d bytes kept, want -1 or more", o.Kept)
+	case o.MaxRunning < 1 || o.MaxRunning > 1<<12:
+		return o, fmt.Errorf("%d answers at once, want 1 to %d", o.MaxRunning, 1<<12)
+	case o.MaxQueue < 1 || o.MaxQueueTokens < 1:
+		return o, fmt.Errorf("a queue of %d requests of %d tokens, want 1 or more", o.MaxQueue, o.MaxQueueTokens)
+	case o.Latency < 0:
+		return o, fmt.Errorf("a latency of %v, want more than 0", o.Latency)
+	}
+	return o, nil
+}
+
+// Engine answers requests on a model. Close it before the model.
+type Engine struct {
+	m     *model.Model
+	tok   *tokenizer.Tokenizer
+	o     Options
+	chunk int // tokens of a prompt that a step takes at most
+
+	ctx     context.Context // of the computations
+	cancel  context.CancelFunc
+	wake    chan struct{} // something happened that the loop should look at
+	stopped chan struct{} // closed when the loop has ended
+
+	mu      sync.Mutex // for the following
+	queue   queue
+	closing bool
+	names   int // requests that the engine named
+
+	// Of the loop.
+	running  []*job // in the order of admission
+	reserved int64  // bytes, over running
+	kept     store
+	pace     pace
+	turn     int // whose prompt is next
+	answers  []*choice
+	parts    []model.Part
+	owners   []*job // of parts
+	replayed int    // tokens in parts of answers that lost their cache
+	draws    []*choice
+
+	stats counters
+}
+
+// New returns an engine on a model. Events of a model made in memory, which has no
+// tokenizer, carry no text. The caller closes the engine.
+func New(m *model.Model, o Options) (*Engine, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("new engine: %w", err)
+	}
+	var tok *tokenizer.Tokenizer
+	if m.Source() != nil {
+		if tok, err = m.Tokenizer(); err != nil {
+			return nil, fmt.Errorf("new engine: %w", err)
+		}
+	}
+	e := &Engine{
+		m: m, tok: tok, o: o, chunk: 512,
+		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
+		kept: store{limit: max(o.Kept, 0)},
+	}
+	e.pace = pace{target: o.Latency, most: e.chunk}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	go e.loop()
+	return e, nil
+}
+
+// Model returns the engine's model.
+func (e *Engine) Model() *model.Model { return e.m }
+
+// Submit hands a request in and returns its answer as it will come. It does not
+// wait: ErrQueueFull and [TooLargeError] are returned at once, as is everything that
+// is wrong with the request. When ctx is done the request is cancelled, wherever it
+// stands.
+func (e *Engine) Submit(ctx context.Context, r Request) (*Stream, error) {
+	if r.ID == "" {
+		e.mu.Lock()
+		e.names++
+		r.ID = "req-" + strconv.Itoa(e.names)
+		e.mu.Unlock()
+	}
+	s, err := e.submit(ctx, r)
+	if err != nil {
+		return nil, fmt.Errorf("request %s: %w", r.ID, err)
+	}
+	return s, nil
+}
+
+func (e *Engine) submit(ctx context.Context, r Request) (*Stream, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err := e.check(&r); err != nil {
+		return nil, err
+	}
+	j := &job{e: e, req: r, answerTokens: e.answerTokens(&r)}
+	if err := j.size(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	j.ctx = ctx
+	j.stream = &Stream{
+		id: r.ID, events: make(chan Event, streamRoom+echoRows+2+r.Choices), done: make(chan struct{}),
+		cancel: cancel, wake: e.poke,
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.closing:
+		cancel()
+		return nil, ErrClosed
+	case e.queue.n >= e.o.MaxQueue || e.queue.n > 0 && e.queue.tokens+len(r.Prompt) > e.o.MaxQueueTokens:
+		cancel()
+		return nil, fmt.Errorf("%w: %d requests of %d tokens wait", ErrQueueFull, e.queue.n, e.queue.tokens)
+	}
+	context.AfterFunc(ctx, e.poke)
+	j.arrived = time.Now()
+	e.queue.push(j)
+	e.stats.waiting.Store(int64(e.queue.n))
+	e.poke()
+	return j.stream, nil
+}
+
+// poke tells the loop to look again.
+func (e *Engine) poke() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Drain takes no more requests and waits until all are answered, or until ctx is
+// done; then it cancels the others. It closes the engine.
+func (e *Engine) Drain(ctx context.Context) error {
+	e.mu.Lock()
+	e.closing = true
+	e.mu.Unlock()
+	e.poke()
+	var err error
+	select {
+	case <-e.stopped:
+	case <-ctx.Done():
+		err = fmt.Errorf("drain engine: %w", context.Cause(ctx))
+	}
+	return errors.Join(err, e.Close())
+}
+
+// Close cancels all requests, waits for the step in progress and gives all memory
+// back. Closing twice is fine.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	e.closing = true
+	e.mu.Unlock()
+	e.cancel()
+	e.poke()
+	<-e.stopped
+	return nil
+}
+
+// loop is the goroutine that owns all sessions.
+func (e *Engine) loop() {
+	defer close(e.stopped)
+	for {
+		over := e.receive()
+		if over {
+			e.kept.close()
+			return
+		}
+		if !e.step() {
+			<-e.wake
+		}
+	}
+}
+
+// receive looks at who came and who went. It reports true when all is over.
+func (e *Engine) receive() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, j := range e.queue.all() {
+		if err := e.gone(j); err != nil {
+			e.queue.remove(j)
+			e.finish(j, err)
+		}
+	}
+	for _, j := range append([]*job(nil), e.running...) {
+		if err := e.gone(j); err != nil {
+			e.leave(j)
+			e.finish(j, err)
+		}
+	}
+	e.admit()
+	e.stats.waiting.Store(int64(e.queue.n))
+	e.stats.running.Store(int64(len(e.running)))
+	return e.closing && e.queue.n == 0 && len(e.running) == 0
+}
+
+// gone returns why a request is no longer wanted.
+func (e *Engine) gone(j *job) error {
+	if j.ctx.Err() != nil {
+		return context.Cause(j.ctx)
+	}
+	if e.ctx.Err() != nil {
+		return ErrClosed
+	}
+	return nil
+}
+
+// admit takes requests from the queue while they fit.
+func (e *Engine) admit() {
+	for {
+		j := e.queue.front()
+		if j == nil || e.width()+j.req.Choices > e.o.MaxRunning && len(e.running) > 0 {
+			return
+		}
+		if !e.fits(j) || !e.reserve(j, j.need) {
+			return
+		}
+		e.queue.pop()
+		if err := j.start(); err != nil {
+			e.release(j)
+			e.finish(j, err)
+			continue
+		}
+		e.running = append(e.running, j)
+	}
+}
+
+// fits reports whether a request that lost its cache can take it again and let the
+// others grow once: or it would lose it again at once.
+func (e *Engine) fits(j *job) bool {
+	if !j.preempted || e.o.MaxBytes == 0 {
+		return true
+	}
+	grow := j.step
+	for _, x := range e.running {
+		if x.covered < x.answerTokens {
+			grow += x.step
+		}
+	}
+	return len(e.running) == 0 || e.reserved+j.need+grow <= e.o.MaxBytes
+}
+
+// width is the number of answers in progress.
+func (e *Engine) width() int {
+	n := 0
+	for _, j := range e.running {
+		n += j.req.Choices
+	}
+	return n
+}
+
+// reserve takes n more bytes for a request, which may cost what is kept.
+func (e *Engine) reserve(j *job, n int64) bool {
+	if e.o.MaxBytes > 0 {
+		if e.reserved+n > e.o.MaxBytes {
+			return false
+		}
+		e.kept.shrink(e.o.MaxBytes - e.reserved - n)
+		e.stats.kept.Store(e.kept.bytes)
+	}
+	e.reserved += n
+	j.reserved += n
+	e.stats.reserved.Store(e.reserved)
+	return true
+}
+
+// release gives back what is reserved for a request.
+func (e *Engine) release(j *job) {
+	e.reserved -= j.reserved
+	j.reserved = 0
+	e.stats.reserved.Store(e.reserved)
+}
+
+// leave takes a request out of the running ones and frees its caches.
+func (e *Engine) leave(j *job) {
+	for i, x := range e.running {
+		if x == j {
+			e.running = append(e.running[:i], e.running[i+1:]...)
+			break
+		}
+	}
+	j.free()
+	e.release(j)
+	e.stats.running.Store(int64(len(e.running)))
+}
+
+// finish ends a request that runs no more.
+func (e *Engine) finish(j *job, err error) {
+	now := time.Now()
+	u := &j.stream.usage
+	if !j.began.IsZero() {
+		u.Prompt, u.Cached = len(j.req.Prompt), j.cached
+		u.Queued, u.Reading = j.began.Sub(j.arrived), now.Sub(j.began)
+		if !j.isRead.IsZero() {
+			u.Reading, u.Answering = j.isRead.Sub(j.began), now.Sub(j.isRead)
+		}
+		for _, c := range j.choices {
+			u.Generated += c.drawn
+		}
+	}
+	e.stats.ended(j, err)
+	j.stream.end(err)
+}
+
+// preempt takes the cache of the request that came last, to be computed again. It
+// reports false if that is the only one.
+func (e *Engine) preempt() bool {
+	if len(e.running) < 2 {
+		return false
+	}
+	j := e.running[len(e.running)-1]
+	e.leave(j)
+	j.preempted = true
+	e.stats.preempted.Add(1)
+	e.mu.Lock()
+	e.queue.pushFront(j)
+	e.mu.Unlock()
+	return true
+}
+
+// fail ends a running request with an error.
+func (e *Engine) fail(j *job, err error) {
+	e.leave(j)
+	e.finish(j, err)
+}
+
+// counters are what Stats reports; they may be read at any time.
+type counters struct {
+	waiting, running, reserved, kept atomic.Int64
+	promptTokens, cachedTokens       atomic.Int64
+	generated, preempted             atomic.Int64
+	completed, cancelled, failed     atomic.Int64
+	steps                            atomic.Int64
+}
+
+// ended counts a request that is over.
+func (c *counters) ended(j *job, err error) {
+	u := j.stream.usage
+	c.promptTokens.Add(int64(u.Prompt))
+	c.cachedTokens.Add(int64(u.Cached))
+	c.generated.Add(int64(u.Generated))
+	switch {
+	case err == nil:
+		c.completed.Add(1)
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrClosed):
+		c.cancelled.Add(1)
+	default:
+		c.failed.Add(1)
+	}
+}
+
+// Stats are figures of an engine. Tokens are counted when their request is over.
+type Stats struct {
+	Waiting, Running int64 // requests
+	ReservedBytes    int64 // for caches of running requests
+	KeptBytes        int64 // of what is kept of earlier ones
+	MaxBytes         int64 // the limit on both
+
+	PromptTokens, CachedTokens, GeneratedTokens int64
+	Completed, Cancelled, Failed, Preempted     int64 // requests
+	Steps                                       int64
+}
+
+// Stats returns the figures of this moment without waiting for a step.
+func (e *Engine) Stats() Stats {
+	c := &e.stats
+	return Stats{
+		Waiting: c.waiting.Load(), Running: c.running.Load(),
+		ReservedBytes: c.reserved.Load(), KeptBytes: c.kept.Load(), MaxBytes: e.o.MaxBytes,
+		PromptTokens: c.promptTokens.Load(), CachedTokens: c.cachedTokens.Load(), GeneratedTokens: c.generated.Load(),
+		Completed: c.completed.Load(), Cancelled: c.cancelled.Load(), Failed: c.failed.Load(), Preempted: c.preempted.Load(),
+		Steps: c.steps.Load(),
+	}
+}
+
+// workers is the number of goroutines that draw tokens.
+func workers(n int) int { return min(n, runtime.GOMAXPROCS(0)) }

@@ -1,0 +1,617 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+func TestMain(m *testing.M) {
+	os.Setenv("LUKV_CHECK", "1")
+	os.Exit(m.Run())
+}
+
+func openModel(t testing.TB, opts ...model.Option) *model.Model {
+	m, err := builtin.Open(context.Background(), opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+func newEngine(t testing.TB, m *model.Model, o Options) *Engine {
+	e, err := New(m, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { e.Close() })
+	return e
+}
+
+// prompts returns the tokens of n sample prompts of the embedded model, and how many
+// of them are context.
+func prompts(t testing.TB, m *model.Model, n int) (tokens [][]int32, contexts []int) {
+	tok, err := m.Tokenizer()
+	require.NoError(t, err)
+	for _, s := range builtin.Samples() {
+		head := tok.Encode("<s><|user|>"+s.Context, tokenizer.EncodeOptions{})
+		if len(tokens) == n {
+			break
+		}
+		if len(head) > 350 {
+			continue
+		}
+		tail := tok.Encode("\n\n"+s.Question+"<|assistant|>"+s.AnswerPrefix, tokenizer.EncodeOptions{})
+		tokens = append(tokens, append(head, tail...))
+		contexts = append(contexts, len(head))
+	}
+	require.Len(t, tokens, n)
+	return tokens, contexts
+}
+
+// outcome is what a request gives, choice by choice.
+type outcome struct {
+	ids    [][]int32
+	text   []string
+	probs  [][]float64
+	finish []model.FinishReason
+	echo   []int32
+	eprobs []float64
+}
+
+func newOutcome(n int) *outcome {
+	return &outcome{ids: make([][]int32, n), text: make([]string, n), probs: make([][]float64, n), finish: make([]model.FinishReason, n)}
+}
+
+func collect(t testing.TB, s *Stream, choices int) *outcome {
+	out := newOutcome(choices)
+	for ev, err := range s.Events() {
+		require.NoError(t, err)
+		switch {
+		case ev.Echo:
+			out.echo, out.eprobs = append(out.echo, ev.Token.ID), append(out.eprobs, ev.Token.LogProb)
+			continue
+		case ev.HasToken:
+			out.ids[ev.Choice] = append(out.ids[ev.Choice], ev.Token.ID)
+			out.probs[ev.Choice] = append(out.probs[ev.Choice], ev.Token.LogProb)
+		}
+		out.text[ev.Choice] += ev.Text
+		require.Equal(t, model.FinishNone, out.finish[ev.Choice], "an event behind the end")
+		out.finish[ev.Choice] = ev.Finish
+	}
+	return out
+}
+
+// alone answers a request with nothing but a session and a sampler.
+func alone(t testing.TB, m *model.Model, r Request) *outcome {
+	ctx := context.Background()
+	n := max(1, r.Choices)
+	out := newOutcome(n)
+	tok, err := m.Tokenizer()
+	require.NoError(t, err)
+	for i := range n {
+		s, err := m.NewSession(model.SessionOptions{Compression: r.Policy})
+		require.NoError(t, err)
+		require.NoError(t, s.Prefill(ctx, r.Prompt[:r.Context]))
+		require.NoError(t, s.Prefill(ctx, r.Prompt[r.Context:]))
+		sampler, err := m.NewSampler(r.Sampling, i)
+		require.NoError(t, err)
+		sampler.Start(r.Prompt)
+		a := dialog.NewAnswer(tok, r.Stop)
+		limit := r.Sampling.MaxTokens
+		if limit == 0 {
+			limit = m.Config().MaxPositions - len(r.Prompt)
+		}
+		for out.finish[i] == model.FinishNone {
+			id, err := sampler.Next(s.Logits(), nil)
+			require.NoError(t, err)
+			sampler.Accept(id)
+			ends := m.Ends(id, &r.Sampling)
+			if !ends || r.Sampling.YieldEnd {
+				out.ids[i] = append(out.ids[i], id)
+				out.probs[i] = append(out.probs[i], sampler.Describe(s.Logits(), id).LogProb)
+			}
+			stopped := false
+			if !ends {
+				_, stopped = a.Token(id)
+			}
+			switch {
+			case ends || stopped:
+				out.finish[i] = model.FinishStop
+			case len(out.ids[i]) == limit:
+				out.finish[i] = model.FinishLength
+			default:
+				require.NoError(t, s.Append(ctx, id))
+			}
+		}
+		a.End()
+		out.text[i] = a.Text()
+		require.NoError(t, s.Close())
+	}
+	return out
+}
+
+// mixedRequests are requests of many kinds.
+func mixedRequests(t testing.TB, m *model.Model, n int) []Request {
+	policies := []*lukv.Policy{
+		nil,
+		{Ratio: 0.8, Metric: lukv.MetricConfig{Name: "keydiff"}},
+		{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "snapkv"}, Allocator: lukv.AllocatorConfig{Name: "adakv"}},
+		{Ratio: 0, Metric: lukv.MetricConfig{Name: "keydiff"}},
+		{BudgetTokens: 90, Metric: lukv.MetricConfig{Name: "expected_attention"}},
+		{Decode: lukv.DecodeConfig{Mode: "periodic", TargetSize: 64, Interval: 8}},
+	}
+	tokens, contexts := prompts(t, m, 6)
+	var out []Request
+	rng := rand.New(rand.NewPCG(uint64(n), 8))
+	for i := range n {
+		at := rng.IntN(len(tokens))
+		r := Request{
+			ID: fmt.Sprintf("r%d", i), Client: fmt.Sprint(i % 3), Prompt: tokens[at],
+			Sampling: model.Sampling{Temperature: float64(rng.IntN(2)), Seed: uint64(i), MaxTokens: 4 + rng.IntN(30), IgnoreEOS: rng.IntN(2) == 0, LogProbs: true},
+		}
+		if p := policies[rng.IntN(len(policies))]; p != nil {
+			r.Policy, r.Context = p, contexts[at]
+		}
+		if i%7 == 3 {
+			r.Choices = 3
+		}
+		if i%11 == 4 {
+			r.Sampling.MaxTokens, r.Sampling.IgnoreEOS, r.Sampling.Temperature = 0, false, 0
+		}
+		if i%5 == 2 {
+			r.Stop = []string{".", "e "}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// TestAnswersDoNotDependOnNeighbours runs many requests together, in room for a few of
+// them only, while others come and go, and compares each with its run alone.
+func TestAnswersDoNotDependOnNeighbours(t *testing.T) {
+	for _, cpu := range kernels.Variants() {
+		n := 6
+		switch {
+		case cpu == kernels.Detect():
+			n = 32
+		case testing.Short():
+			continue
+		case cpu == kernels.CPU{}:
+			n = 3 // slow
+		}
+		t.Run(cpu.String(), func(t *testing.T) {
+			m := openModel(t, model.WithCPU(cpu), model.WithThreads(2))
+			requests := mixedRequests(t, m, n)
+			want := make([]*outcome, n)
+			for i, r := range requests {
+				want[i] = alone(t, m, r)
+			}
+			for _, o := range []Options{{}, {MaxBytes: 7 << 20, MaxRunning: 6}} {
+				e := newEngine(t, m, o)
+				var wg sync.WaitGroup
+				for i, r := range requests {
+					wg.Go(func() {
+						time.Sleep(time.Duration(rand.IntN(30)) * time.Millisecond)
+						s, err := e.Submit(context.Background(), r)
+						if err != nil {
+							t.Errorf("%s: %v", r.ID, err)
+							return
+						}
+						got := collect(t, s, max(1, r.Choices))
+						if !equal(got, want[i]) {
+							t.Errorf("%s: found %v, expected %v", r.ID, got, want[i])
+						}
+					})
+					if i%3 == 0 { // somebody who goes away
+						wg.Go(func() {
+							ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(200))*time.Millisecond)
+							defer cancel()
+							other := requests[(i+5)%n]
+							other.ID = "gone"
+							if s, err := e.Submit(ctx, other); err == nil {
+								for range s.Events() {
+								}
+							}
+						})
+					}
+				}
+				wg.Wait()
+				require.NoError(t, e.Close())
+				st := e.Stats()
+				require.Zero(t, st.ReservedBytes)
+				require.Zero(t, st.Running+st.Waiting)
+				require.EqualValues(t, n, st.Completed)
+				t.Logf("%+v", st)
+			}
+		})
+	}
+}
+
+func equal(a, b *outcome) bool {
+	return fmt.Sprintf("%x", a.probs) == fmt.Sprintf("%x", b.probs) && fmt.Sprint(a.ids, a.text, a.finish) == fmt.Sprint(b.ids, b.text, b.finish)
+}
+
+// TestPreemption: answers without a bound grow until there is no room; the last of them
+// are computed again.
+func TestPreemption(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 3)
+	var requests []Request
+	for i := range 3 {
+		long := slices.Concat(tokens[i], tokens[0], tokens[1], tokens[2], tokens[0], tokens[1], tokens[2], tokens[0])
+		require.Greater(t, len(long), 1450)
+		requests = append(requests, Request{Prompt: long[:1450+i], Sampling: model.Sampling{IgnoreEOS: true, Temperature: 1, Seed: uint64(i), LogProbs: true}})
+	}
+	need, err := m.CacheNeed(model.SessionOptions{}, 0, m.Config().MaxPositions)
+	require.NoError(t, err)
+	e := newEngine(t, m, Options{MaxBytes: 13 * need.Peak / 5})
+	var streams []*Stream
+	for _, r := range requests {
+		s, err := e.Submit(context.Background(), r)
+		require.NoError(t, err)
+		streams = append(streams, s)
+	}
+	var wg sync.WaitGroup
+	for i, s := range streams {
+		wg.Go(func() {
+			got := collect(t, s, 1)
+			if want := alone(t, m, requests[i]); !equal(got, want) {
+				t.Errorf("request %d differs from its run alone", i)
+			}
+			if got.finish[0] != model.FinishLength {
+				t.Errorf("request %d: %s", i, got.finish[0])
+			}
+		})
+	}
+	wg.Wait()
+	require.Positive(t, e.Stats().Preempted)
+}
+
+func TestKept(t *testing.T) {
+	m := openModel(t)
+	tokens, contexts := prompts(t, m, 2)
+	e := newEngine(t, m, Options{MaxBytes: 64 << 20})
+	ask := func(r Request) (*outcome, Usage) {
+		s, err := e.Submit(context.Background(), r)
+		require.NoError(t, err)
+		out := collect(t, s, 1)
+		require.True(t, equal(out, alone(t, m, r)), "%v", r.Prompt[:3])
+		return out, s.Usage()
+	}
+	o := model.Sampling{MaxTokens: 8, LogProbs: true, IgnoreEOS: true}
+	plain := Request{Prompt: tokens[0], Sampling: o}
+	_, u := ask(plain)
+	require.Equal(t, Usage{Prompt: len(tokens[0]), Generated: 8}, Usage{Prompt: u.Prompt, Cached: u.Cached, Generated: u.Generated})
+	_, u = ask(plain)
+	require.Equal(t, len(tokens[0]), u.Cached, "with its logits")
+	// A prompt that leaves the kept one in the middle, and one that ends inside it.
+	branch := plain
+	branch.Prompt = append(append([]int32{}, tokens[0][:200]...), tokens[1][:50]...)
+	_, u = ask(branch)
+	require.Equal(t, 200, u.Cached)
+	short := plain
+	short.Prompt = tokens[0][:150]
+	_, u = ask(short)
+	require.Equal(t, 149, u.Cached)
+	// Another salt shares nothing.
+	salted := plain
+	salted.Salt = "x"
+	_, u = ask(salted)
+	require.Zero(t, u.Cached)
+
+	// A compressed context serves exactly itself.
+	comp := Request{Prompt: tokens[0], Context: contexts[0], Sampling: o, Policy: &lukv.Policy{Ratio: 0.8, Metric: lukv.MetricConfig{Name: "keydiff"}}}
+	_, u = ask(comp)
+	require.Zero(t, u.Cached)
+	other := comp
+	other.Prompt = append(append([]int32{}, tokens[0][:contexts[0]]...), tokens[1][contexts[1]:]...)
+	_, u = ask(other)
+	require.GreaterOrEqual(t, u.Cached, contexts[0])
+	longer := comp
+	longer.Context++
+	_, u = ask(longer)
+	require.Zero(t, u.Cached)
+	weaker := comp
+	weaker.Policy = &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "keydiff"}}
+	_, u = ask(weaker)
+	require.Zero(t, u.Cached)
+
+	// Nothing is kept where there is no room for it.
+	st := e.Stats()
+	require.Positive(t, st.KeptBytes)
+	require.LessOrEqual(t, st.KeptBytes+st.ReservedBytes, st.MaxBytes)
+	none := newEngine(t, m, Options{MaxBytes: 64 << 20, Kept: -1})
+	for range 2 {
+		s, err := none.Submit(context.Background(), plain)
+		require.NoError(t, err)
+		collect(t, s, 1)
+		require.Zero(t, s.Usage().Cached)
+	}
+}
+
+func TestEcho(t *testing.T) {
+	m := openModel(t)
+	tokens, contexts := prompts(t, m, 1)
+	e := newEngine(t, m, Options{MaxBytes: 64 << 20})
+	for _, policy := range []*lukv.Policy{nil, {Ratio: 0.5, Metric: lukv.MetricConfig{Name: "keydiff"}}} {
+		for range 2 { // the second time something is kept
+			r := Request{Prompt: tokens[0], Policy: policy, Echo: true,
+				Sampling: model.Sampling{MaxTokens: 3, IgnoreEOS: true, LogProbs: true, TopLogProbs: 2}}
+			if policy != nil {
+				r.Context = contexts[0]
+			}
+			s, err := e.Submit(context.Background(), r)
+			require.NoError(t, err)
+			got := collect(t, s, 1)
+			require.Equal(t, r.Prompt[r.Context:], got.echo)
+			require.True(t, math.IsNaN(got.eprobs[0]))
+			// The same from a session.
+			plain, err := m.NewSession(model.SessionOptions{Compression: policy})
+			require.NoError(t, err)
+			require.NoError(t, plain.Prefill(context.Background(), r.Prompt[:r.Context]))
+			rest := r.Prompt[r.Context:]
+			require.NoError(t, plain.PrefillEach(context.Background(), rest, func(i int, logits []float32) error {
+				if i+1 < len(rest) {
+					require.Equal(t, model.LogProb(logits, rest[i+1]), got.eprobs[i+1], "token %d", i+1)
+				}
+				return nil
+			}))
+			require.NoError(t, plain.Close())
+			require.True(t, equal(got, alone(t, m, r)))
+		}
+	}
+	s, err := e.Submit(context.Background(), Request{Prompt: tokens[0], PromptOnly: true, Echo: true, Sampling: model.Sampling{LogProbs: true}})
+	require.NoError(t, err)
+	got := collect(t, s, 1)
+	require.Len(t, got.echo, len(tokens[0]))
+	require.Empty(t, got.ids[0])
+	require.Positive(t, s.Cache().Entries)
+}
+
+func TestEndsAndMasks(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	e := newEngine(t, m, Options{})
+	r := Request{Prompt: tokens[0], Sampling: model.Sampling{YieldEnd: true, LogProbs: true}}
+	s, err := e.Submit(context.Background(), r)
+	require.NoError(t, err)
+	got := collect(t, s, 1)
+	ids := got.ids[0]
+	require.True(t, m.Ends(ids[len(ids)-1], &r.Sampling))
+	require.True(t, equal(got, alone(t, m, r)))
+	require.Equal(t, len(ids), s.Usage().Generated)
+	require.Equal(t, model.FinishStop, got.finish[0])
+
+	mask := make([]uint64, (m.Config().Vocab+63)/64)
+	mask[1], mask[2] = 1<<3, 1<<5
+	r.Sampling = model.Sampling{MaxTokens: 6, Temperature: 1}
+	r.Mask = func(choice int, answer []int32) ([]uint64, error) {
+		if len(answer) == 4 {
+			return nil, errors.New("enough")
+		}
+		return mask, nil
+	}
+	s, err = e.Submit(context.Background(), r)
+	require.NoError(t, err)
+	var last error
+	n := 0
+	for ev, err := range s.Events() {
+		if last = err; err == nil {
+			require.Contains(t, []int32{67, 133}, ev.Token.ID)
+			n++
+		}
+	}
+	require.Equal(t, 4, n)
+	require.ErrorContains(t, last, "enough")
+	require.ErrorContains(t, last, "request req-")
+}
+
+func TestSubmitRefuses(t *testing.T) {
+	ctx := context.Background()
+	m := openModel(t)
+	tokens, contexts := prompts(t, m, 1)
+	whole, err := m.CacheNeed(model.SessionOptions{}, 0, len(tokens[0])+100)
+	require.NoError(t, err)
+	e := newEngine(t, m, Options{MaxBytes: whole.Peak * 3 / 4})
+	policy := &lukv.Policy{Ratio: 0.1, Metric: lukv.MetricConfig{Name: "keydiff"}}
+	for want, r := range map[string]Request{
+		"prompt is empty":       {},
+		"want 0 to 2175":        {Prompt: []int32{1, 2176}},
+		"129 choices":           {Prompt: tokens[0], Choices: 129},
+		"without a policy":      {Prompt: tokens[0], Context: 3},
+		"a context of 0 tokens": {Prompt: tokens[0], Policy: policy},
+		"stop text":             {Prompt: tokens[0], Stop: []string{""}},
+		"context full":          {Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 2000}},
+		"temperature":           {Prompt: tokens[0], Sampling: model.Sampling{Temperature: -1}},
+		"metric \"no\"":         {Prompt: tokens[0], Context: 5, Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "no"}}},
+	} {
+		_, err := e.Submit(ctx, r)
+		require.ErrorContains(t, err, want)
+	}
+	var large *TooLargeError
+	_, err = e.Submit(ctx, Request{Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 100}})
+	require.ErrorAs(t, err, &large)
+	require.Zero(t, large.Ratio)
+	_, err = e.Submit(ctx, Request{Prompt: tokens[0], Policy: policy, Context: contexts[0], Sampling: model.Sampling{MaxTokens: 100}})
+	require.ErrorAs(t, err, &large)
+	require.Greater(t, large.Needed, large.Limit)
+	require.Greater(t, large.Ratio, 0.1)
+	// The ratio that it names is enough, and the one below it is not.
+	fits := *policy
+	fits.Ratio = large.Ratio
+	s, err := e.Submit(ctx, Request{Prompt: tokens[0], Policy: &fits, Context: contexts[0], Sampling: model.Sampling{MaxTokens: 100}})
+	require.NoError(t, err)
+	s.Close()
+	fits.Ratio -= 0.01
+	_, err = e.Submit(ctx, Request{Prompt: tokens[0], Policy: &fits, Context: contexts[0], Sampling: model.Sampling{MaxTokens: 100}})
+	require.ErrorAs(t, err, &large)
+
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = e.Submit(gone, Request{Prompt: tokens[0]})
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, e.Close())
+	_, err = e.Submit(ctx, Request{Prompt: tokens[0][:20], Sampling: model.Sampling{MaxTokens: 1}})
+	require.ErrorIs(t, err, ErrClosed)
+}
+
+func TestQueueIsBoundedAndFair(t *testing.T) {
+	var q queue
+	add := func(client string, n int) *job {
+		j := &job{req: Request{Client: client, Prompt: make([]int32, n)}}
+		q.push(j)
+		return j
+	}
+	a1, a2, a3 := add("a", 1), add("a", 2), add("a", 3)
+	b1, c1 := add("b", 4), add("c", 5)
+	require.Equal(t, []int{5, 15}, []int{q.n, q.tokens})
+	require.True(t, q.remove(c1))
+	require.False(t, q.remove(c1))
+	var order []*job
+	take := func() { order = append(order, q.front()); q.pop() }
+	take()
+	take()
+	q.pushFront(b1)
+	for q.front() != nil {
+		take()
+	}
+	require.Equal(t, []*job{a1, b1, b1, a2, a3}, order)
+	require.Equal(t, []int{0, 0, 0}, []int{q.n, q.tokens, len(q.by)})
+
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	e := newEngine(t, m, Options{MaxRunning: 1, MaxQueue: 2})
+	long := Request{Prompt: tokens[0], Sampling: model.Sampling{IgnoreEOS: true}}
+	s, err := e.Submit(context.Background(), long)
+	require.NoError(t, err)
+	_, err = s.Next(context.Background()) // it runs
+	require.NoError(t, err)
+	for range 2 {
+		_, err := e.Submit(context.Background(), long)
+		require.NoError(t, err)
+	}
+	_, err = e.Submit(context.Background(), long)
+	require.ErrorIs(t, err, ErrQueueFull)
+	require.EqualValues(t, 2, e.Stats().Waiting)
+}
+
+// TestSlowReader: who does not read holds up nobody else, and goes on later where it
+// stood.
+func TestSlowReader(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	e := newEngine(t, m, Options{})
+	r := Request{Prompt: tokens[0], Choices: 2, Sampling: model.Sampling{IgnoreEOS: true, MaxTokens: 200, Temperature: 1}}
+	slow, err := e.Submit(context.Background(), r)
+	require.NoError(t, err)
+	for range 3 {
+		quick := r
+		quick.Choices = 1
+		s, err := e.Submit(context.Background(), quick)
+		require.NoError(t, err)
+		require.Len(t, collect(t, s, 1).ids[0], 200)
+	}
+	require.Less(t, len(slow.events), cap(slow.events))
+	require.True(t, equal(collect(t, slow, 2), alone(t, m, r)))
+}
+
+func TestDrain(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	e := newEngine(t, m, Options{MaxRunning: 1})
+	var streams []*Stream
+	for range 3 {
+		s, err := e.Submit(context.Background(), Request{Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 5, IgnoreEOS: true}})
+		require.NoError(t, err)
+		streams = append(streams, s)
+	}
+	require.NoError(t, e.Drain(context.Background()))
+	for _, s := range streams {
+		require.Len(t, collect(t, s, 1).ids[0], 5)
+	}
+	e = newEngine(t, m, Options{})
+	s, err := e.Submit(context.Background(), Request{Prompt: tokens[0], Sampling: model.Sampling{IgnoreEOS: true}})
+	require.NoError(t, err)
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, e.Drain(over), context.Canceled)
+	var last error
+	for _, last = range s.Events() {
+	}
+	require.ErrorIs(t, last, ErrClosed)
+}
+
+// TestNothingLeaks sends thousands of requests, most of which are cancelled somewhere.
+func TestNothingLeaks(t *testing.T) {
+	n := 1000
+	if v := os.Getenv("LUKV_ENGINE_REQUESTS"); v != "" {
+		var err error
+		n, err = strconv.Atoi(v)
+		require.NoError(t, err)
+	}
+	m := openModel(t, model.WithThreads(1))
+	tokens, contexts := prompts(t, m, 3)
+	before := runtime.NumGoroutine()
+	e := newEngine(t, m, Options{MaxBytes: 12 << 20, MaxRunning: 24, MaxQueue: 1 << 20, MaxQueueTokens: 1 << 30})
+	var wg sync.WaitGroup
+	gate := make(chan struct{}, 64)
+	for i := range n {
+		gate <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-gate }()
+			rng := rand.New(rand.NewPCG(uint64(i), 1))
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			at := rng.IntN(3)
+			r := Request{Prompt: tokens[at][:20+rng.IntN(60)], Client: fmt.Sprint(i % 5), Sampling: model.Sampling{MaxTokens: 1 + rng.IntN(6)}, Choices: 1 + rng.IntN(2)}
+			if i%4 == 0 {
+				r.Policy, r.Context = &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "knorm"}}, min(len(r.Prompt), contexts[at])
+			}
+			s, err := e.Submit(ctx, r)
+			if err != nil {
+				t.Errorf("request %d: %v", i, err)
+				return
+			}
+			if rng.IntN(3) > 0 {
+				for range rng.IntN(4) {
+					s.Next(ctx)
+				}
+				s.Close()
+				return
+			}
+			for range s.Events() {
+			}
+		})
+	}
+	wg.Wait()
+	st := e.Stats()
+	require.Zero(t, st.ReservedBytes+st.Running+st.Waiting, "%+v", st)
+	require.EqualValues(t, n, st.Completed+st.Cancelled)
+	require.LessOrEqual(t, st.KeptBytes, st.MaxBytes)
+	require.NoError(t, e.Close())
+	for range 100 {
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	buf := make([]byte, 1<<16)
+	t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, strings.TrimSpace(string(buf[:runtime.Stack(buf, true)])))
+}

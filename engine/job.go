@@ -1,0 +1,269 @@
+package engine
+
+import (
+	"context"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/model"
+)
+
+// job is a request on its way.
+type job struct {
+	e      *Engine
+	req    Request
+	ctx    context.Context
+	stream *Stream
+
+	answerTokens int   // at most, of a choice
+	covered      int   // tokens of an answer that the reservation covers
+	need         int64 // bytes to admit it
+	step         int64 // bytes that growTokens more tokens of every answer take
+	reserved     int64
+
+	preempted bool // it lost its cache
+
+	arrived time.Time
+	began   time.Time // when it was first admitted
+	isRead  time.Time // when its prompt was first read
+
+	// While the prompt is read: the session and the prefill in progress, nil
+	// between two.
+	session *model.Session
+	fill    *model.Prefilling
+	at      int // tokens of the prompt in the session, those of fill when it is done
+	cached  int // of these, kept from earlier requests
+
+	choices []*choice
+	echoed  int // tokens of the prompt handed out
+}
+
+// choice is one answer of a request.
+type choice struct {
+	j       *job
+	index   int
+	sampler *model.Sampler
+	text    *dialog.Answer // nil without a tokenizer
+
+	session *model.Session    // nil while the prompt is read
+	base    int               // its length behind the prompt
+	fill    *model.Prefilling // of an answer that lost its cache
+	answer  []int32           // drawn; of them fed to the session:
+	fed     int
+	drawn   int // with the one that ended it
+	done    bool
+
+	event Event // of the step
+	err   error
+}
+
+// growTokens is what an answer without a bound is given room for at a time.
+const growTokens = 256
+
+// sessionOptions are those of the request's sessions.
+func (j *job) sessionOptions() model.SessionOptions {
+	return model.SessionOptions{
+		Compression: j.req.Policy, CacheType: j.e.o.CacheType, PageEntries: j.e.o.PageEntries, ChunkTokens: j.e.chunk,
+	}
+}
+
+// size computes what the request takes, and refuses what never fits.
+func (j *job) size() error {
+	r, e := &j.req, j.e
+	answer := j.answerTokens
+	if r.Sampling.MaxTokens == 0 {
+		answer = min(answer, growTokens)
+	}
+	need, err := j.bytes(answer)
+	if err != nil {
+		return err
+	}
+	j.covered, j.need = answer, need
+	if more := min(j.answerTokens, answer+growTokens); more > answer {
+		later, err := j.bytes(more)
+		if err != nil {
+			return err
+		}
+		j.step = later - need
+	}
+	if e.o.MaxBytes > 0 && need > e.o.MaxBytes {
+		return &TooLargeError{Needed: need, Limit: e.o.MaxBytes, Ratio: j.fittingRatio(answer)}
+	}
+	return nil
+}
+
+// bytes is what the request takes at most with answers of so many tokens.
+func (j *job) bytes(answer int) (int64, error) {
+	r, o := &j.req, j.sessionOptions()
+	rest := len(r.Prompt) - r.Context
+	one, err := j.e.m.CacheNeed(o, r.Context, rest+answer)
+	if err != nil || r.Choices == 1 {
+		return one.Peak, err
+	}
+	// Every further choice shares the pages of the prompt, but for the last page of
+	// every head, and has an answer of its own.
+	o.Compression = nil
+	tail, err := j.e.m.CacheNeed(o, 0, answer)
+	if err != nil {
+		return 0, err
+	}
+	page, err := j.e.m.CacheNeed(o, 0, 1)
+	return max(one.Peak, one.Held+int64(r.Choices-1)*(tail.Held+page.Held)), err
+}
+
+// fittingRatio finds the smallest ratio, in hundredths, at which the request fits.
+func (j *job) fittingRatio(answer int) float64 {
+	if j.req.Policy == nil {
+		return 0
+	}
+	for percent := 1; percent < 100; percent++ {
+		p := *j.req.Policy
+		p.BudgetTokens, p.BudgetBytes = 0, 0
+		p.Ratio = float64(percent) / 100
+		try := *j
+		try.req.Policy = &p
+		if n, err := try.bytes(answer); err == nil && n <= j.e.o.MaxBytes {
+			return p.Ratio
+		}
+	}
+	return 0
+}
+
+// start gives an admitted request a session: what was kept of its prompt, or an
+// empty one.
+func (j *job) start() error {
+	if j.began.IsZero() {
+		j.began = time.Now()
+		for i := range j.req.Choices {
+			c := &choice{j: j, index: i}
+			if j.e.tok != nil {
+				c.text = dialog.NewAnswer(j.e.tok, j.req.Stop)
+			}
+			var err error
+			if c.sampler, err = j.e.m.NewSampler(j.req.Sampling, i); err != nil {
+				return err
+			}
+			c.sampler.Start(j.req.Prompt)
+			j.choices = append(j.choices, c)
+		}
+	}
+	s, err := j.e.m.NewSession(j.sessionOptions())
+	if err != nil {
+		return err
+	}
+	j.session, j.at = s, 0
+	if kept, n := j.e.kept.find(j); kept != nil {
+		s.Close()
+		j.session, j.at = kept, n
+	}
+	j.cached = j.at
+	return nil
+}
+
+// next goes on with the prompt after a prefill. It reports whether the prompt is
+// read.
+func (j *job) next() (bool, error) {
+	for j.fill == nil || j.fill.Done() {
+		j.fill = nil
+		at, end := j.at, len(j.req.Prompt)
+		if at == end {
+			return true, nil
+		}
+		if at < j.req.Context {
+			end = j.req.Context
+		}
+		var each func(int, []float32) error
+		if j.req.Echo && at >= j.req.Context {
+			j.echo(at, nil)
+			each = func(i int, logits []float32) error { j.echo(at+i+1, logits); return nil }
+		}
+		var err error
+		if j.fill, err = j.session.StartPrefill(j.req.Prompt[at:end], each); err != nil {
+			return false, err
+		}
+		j.at = end
+	}
+	return false, nil
+}
+
+// echo hands out token i of the prompt, which the logits are in front of; nil for the
+// first, which has no log-probability then. Tokens that were sent before the request
+// lost its cache are not sent again.
+func (j *job) echo(i int, logits []float32) {
+	if i-j.req.Context < j.echoed || i >= len(j.req.Prompt) {
+		return
+	}
+	j.echoed++
+	t := model.Token{ID: j.req.Prompt[i], LogProb: math.NaN()}
+	if logits != nil {
+		t = j.choices[0].sampler.Describe(logits, t.ID)
+		t.Top = slices.Clone(t.Top)
+	}
+	j.stream.events <- Event{Token: t, HasToken: true, Echo: true}
+}
+
+// room is the number of events that the stream takes before answers pause.
+func (j *job) room() int { return streamRoom - len(j.stream.events) }
+
+// fork gives every choice that is not done a session of its own.
+func (j *job) fork() error {
+	left := 0
+	for _, c := range j.choices {
+		if !c.done {
+			left++
+		}
+	}
+	for _, c := range j.choices {
+		if c.done {
+			continue
+		}
+		c.fed, c.base = 0, j.session.Len()
+		if left--; left == 0 {
+			c.session, j.session = j.session, nil
+			break
+		}
+		var err error
+		if c.session, err = j.session.Fork(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// over reports whether all choices are done.
+func (j *job) over() bool {
+	for _, c := range j.choices {
+		if !c.done {
+			return false
+		}
+	}
+	return true
+}
+
+// free closes all sessions of the request.
+func (j *job) free() {
+	if j.fill != nil {
+		j.fill.Close()
+		j.fill = nil
+	}
+	if j.session != nil {
+		j.session.Close()
+		j.session = nil
+	}
+	for _, c := range j.choices {
+		c.free()
+	}
+}
+
+func (c *choice) free() {
+	if c.fill != nil {
+		c.fill.Close()
+		c.fill = nil
+	}
+	if c.session != nil {
+		c.session.Close()
+		c.session = nil
+	}
+}

@@ -1,0 +1,50 @@
+package engine
+
+import "time"
+
+// pace decides how many prompt tokens a step takes, from what earlier steps took.
+type pace struct {
+	target time.Duration // between two tokens of an answer
+	most   int           // tokens of a step
+
+	perToken float64 // seconds a prompt token, through all layers
+	decode   float64 // seconds a pass without prompts
+}
+
+// leastTokens of prompts go into every step, so that they never starve.
+const leastTokens = 16
+
+// tokens returns the number of prompt tokens for the next step, in which answers
+// take a token each if there are any.
+func (p *pace) tokens(answers int) int {
+	if answers == 0 || p.perToken == 0 {
+		if answers == 0 {
+			return p.most
+		}
+		return leastTokens
+	}
+	return max(leastTokens, min(p.most, int((p.target.Seconds()-p.decode)/p.perToken)))
+}
+
+// weight is that of the newest measurement in the means: a few steps decide.
+const weight = 0.25
+
+// measured takes in a step of so many prompt tokens and answers.
+func (p *pace) measured(took time.Duration, tokens, answers int) {
+	s := took.Seconds()
+	if tokens == 0 {
+		p.decode = mean(p.decode, s)
+		return
+	}
+	if answers > 0 {
+		s = max(s-p.decode, s/4) // what it would have taken without them
+	}
+	p.perToken = mean(p.perToken, s/float64(tokens))
+}
+
+func mean(old, x float64) float64 {
+	if old == 0 {
+		return x
+	}
+	return old + weight*(x-old)
+}

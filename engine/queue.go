@@ -1,0 +1,100 @@
+package engine
+
+// queue holds requests that wait. Clients take turns; the requests of one are
+// served in the order in which they came.
+type queue struct {
+	clients []*client // who have requests, the next to be served first
+	by      map[string]*client
+	n       int // requests
+	tokens  int // of their prompts
+}
+
+type client struct {
+	name string
+	jobs []*job
+}
+
+func (q *queue) push(j *job) {
+	if q.by == nil {
+		q.by = map[string]*client{}
+	}
+	c := q.by[j.req.Client]
+	if c == nil {
+		c = &client{name: j.req.Client}
+		q.by[c.name] = c
+		q.clients = append(q.clients, c)
+	}
+	c.jobs = append(c.jobs, j)
+	q.n++
+	q.tokens += len(j.req.Prompt)
+}
+
+// pushFront puts a request that lost its cache back: it is served next.
+func (q *queue) pushFront(j *job) {
+	q.push(j)
+	c := q.by[j.req.Client]
+	copy(c.jobs[1:], c.jobs)
+	c.jobs[0] = j
+	for i, x := range q.clients {
+		if x == c {
+			copy(q.clients[1:i+1], q.clients[:i])
+			q.clients[0] = c
+		}
+	}
+}
+
+// front returns the request to serve next, nil if none waits.
+func (q *queue) front() *job {
+	if len(q.clients) == 0 {
+		return nil
+	}
+	return q.clients[0].jobs[0]
+}
+
+// pop takes the front out; its client goes behind the others.
+func (q *queue) pop() {
+	c := q.clients[0]
+	q.take(c, 0)
+	if len(c.jobs) > 0 {
+		q.clients = append(q.clients[1:], c)
+	}
+}
+
+// remove takes a request out, wherever it is.
+func (q *queue) remove(j *job) bool {
+	c := q.by[j.req.Client]
+	if c == nil {
+		return false
+	}
+	for i, x := range c.jobs {
+		if x == j {
+			q.take(c, i)
+			return true
+		}
+	}
+	return false
+}
+
+func (q *queue) take(c *client, i int) {
+	q.n--
+	q.tokens -= len(c.jobs[i].req.Prompt)
+	c.jobs = append(c.jobs[:i], c.jobs[i+1:]...)
+	if len(c.jobs) > 0 {
+		return
+	}
+	delete(q.by, c.name)
+	for i, x := range q.clients {
+		if x == c {
+			q.clients = append(q.clients[:i:i], q.clients[i+1:]...)
+		}
+	}
+}
+
+// all returns every request that waits.
+func (q *queue) all() []*job {
+	var out []*job
+	for _, c := range q.clients {
+		out = append(out, c.jobs...)
+	}
+	return out
+}

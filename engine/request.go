@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+)
+
+// Request is a prompt to be continued.
+type Request struct {
+	// ID names the request in errors; empty: the engine numbers it.
+	ID string
+
+	// Client is whom the queue treats as one: clients take turns.
+	Client string
+
+	// Prompt is the text so far, at least one token.
+	Prompt []int32
+
+	// Policy, if not nil, compresses the first Context tokens of the prompt before
+	// the others are read; 0 < Context <= len(Prompt). What comes behind them is
+	// not evicted, unless the policy compresses while decoding.
+	Policy  *lukv.Policy
+	Context int
+
+	// Sampling says how tokens are drawn. MaxTokens 0 is the rest of the model's
+	// context. YieldEnd hands out the token that ends the answer.
+	Sampling model.Sampling
+
+	// Choices is the number of answers, each with a random stream of its own;
+	// default 1, at most 128. The prompt is read once.
+	Choices int
+
+	// Stop lists texts that end an answer; they are not part of it.
+	Stop []string
+
+	// Mask, if not nil, is asked before each token of a choice which tokens may be
+	// drawn (see model.Sampler.Next), given the tokens of the answer so far. It is
+	// called from one goroutine at a time for each choice. An error ends the request.
+	Mask func(choice int, answer []int32) ([]uint64, error)
+
+	// Echo hands out the tokens of the prompt from the one behind the compressed
+	// context on, each with what Sampling asks of log-probabilities, before those
+	// of the answer. The first has no log-probability, as nothing is in front of it.
+	Echo bool
+
+	// PromptOnly reads the prompt, keeps it and generates nothing.
+	PromptOnly bool
+
+	// Salt separates what is kept of this request's prompt from that of requests
+	// with another: nothing is shared between them, so that nobody learns from
+	// the time of an answer what others asked.
+	Salt string
+}
+
+// maxChoices bounds Request.Choices.
+const maxChoices = 128
+
+// Errors that callers branch on.
+var (
+	// ErrClosed says that the engine was closed, or is draining.
+	ErrClosed = errors.New("engine is closed")
+
+	// ErrQueueFull says that too many requests wait already. Try again later.
+	ErrQueueFull = errors.New("queue is full")
+)
+
+// TooLargeError says that a request cannot be served, however long it waits.
+type TooLargeError struct {
+	Needed, Limit int64 // bytes of cache
+
+	// Ratio is the share of the context that has to be removed for the request
+	// to fit, with the request's own metric and allocator; 0 if none is enough.
+	Ratio float64
+}
+
+func (e *TooLargeError) Error() string {
+	text := fmt.Sprintf("needs up to %d bytes of cache, the limit is %d", e.Needed, e.Limit)
+	if e.Ratio > 0 {
+		text += fmt.Sprintf("; with a compression ratio of %.2f it would fit", e.Ratio)
+	}
+	return text
+}
+
+// check reports the first thing in a request that makes no sense, and writes
+// defaults out.
+func (e *Engine) check(r *Request) error {
+	c := e.m.Config()
+	if r.Choices == 0 {
+		r.Choices = 1
+	}
+	switch {
+	case len(r.Prompt) == 0:
+		return errors.New("the prompt is empty")
+	case r.Choices < 0 || r.Choices > maxChoices:
+		return fmt.Errorf("%d choices, want 1 to %d", r.Choices, maxChoices)
+	case r.Policy == nil && r.Context != 0:
+		return fmt.Errorf("a context of %d tokens without a policy to compress it", r.Context)
+	case r.Policy != nil && (r.Context < 1 || r.Context > len(r.Prompt)):
+		return fmt.Errorf("a context of %d tokens, want 1 to %d, those of the prompt", r.Context, len(r.Prompt))
+	case len(r.Prompt) > c.MaxPositions || r.Sampling.MaxTokens > c.MaxPositions-len(r.Prompt):
+		return fmt.Errorf("%w: %d tokens of prompt and %d of answer, the model has %d positions",
+			model.ErrContextFull, len(r.Prompt), r.Sampling.MaxTokens, c.MaxPositions)
+	}
+	for i, t := range r.Prompt {
+		if t < 0 || int(t) >= c.Vocab {
+			return fmt.Errorf("token %d of the prompt is %d, want 0 to %d", i, t, c.Vocab-1)
+		}
+	}
+	if e.tok == nil && len(r.Stop) > 0 {
+		return errors.New("stop texts, but the model has no tokenizer")
+	}
+	if err := dialog.CheckStops(r.Stop); err != nil {
+		return fmt.Errorf("stop text: %w", err)
+	}
+	return r.Sampling.Validate()
+}
+
+// answerTokens is the most that an answer may have.
+func (e *Engine) answerTokens(r *Request) int {
+	room := e.m.Config().MaxPositions - len(r.Prompt)
+	if n := r.Sampling.MaxTokens; n > 0 {
+		return n
+	}
+	return room
+}

@@ -1,0 +1,352 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/model"
+)
+
+// step computes a token of every answer and a piece of a prompt. It reports false if
+// there was nothing to do.
+func (e *Engine) step() bool {
+	e.gather()
+	budget := e.pace.tokens(len(e.parts))
+	answers := len(e.parts)
+	layered, taken := e.addPrompts(budget)
+	taken += e.replayed
+	if len(e.parts) == 0 && layered == nil {
+		return len(e.draws) > 0 && e.drawAll()
+	}
+	if len(e.parts) > 0 {
+		start := time.Now()
+		if err := e.m.Pass(e.ctx, e.parts); err != nil {
+			e.blame(err)
+			return true
+		}
+		e.pace.measured(time.Since(start), taken, answers)
+		e.stats.steps.Add(1)
+	}
+	if layered != nil {
+		e.advance(layered, budget)
+	}
+	e.passed()
+	e.drawAll()
+	return true
+}
+
+// gather collects the answers that can go on.
+func (e *Engine) gather() {
+	e.draws = e.draws[:0]
+	for again := true; again; {
+		again = false
+		e.parts, e.owners, e.replayed = e.parts[:0], e.owners[:0], 0
+		for _, j := range e.running {
+			if j.session == nil && !j.over() && j.room() > 0 && !e.gatherJob(j) {
+				again = true // somebody lost a cache or failed: look again
+				break
+			}
+		}
+	}
+}
+
+// gatherJob collects the answers of one request. It reports false if the running
+// requests have changed.
+func (e *Engine) gatherJob(j *job) bool {
+	if longest := j.longest(); longest >= j.covered && j.covered < j.answerTokens && !e.grow(j) {
+		return false
+	}
+	for _, c := range j.choices {
+		if c.done || c.session == nil {
+			continue
+		}
+		left := len(c.answer) - c.fed
+		switch {
+		case left == 1 && c.fill == nil:
+			e.add(j, model.Part{Session: c.session, Token: c.answer[c.fed]})
+		case left > 0:
+			if c.fill == nil {
+				var err error
+				if c.fill, err = c.session.StartPrefill(c.answer[c.fed:], nil); err != nil {
+					e.fail(j, err)
+					return false
+				}
+			}
+			n := min(e.chunk, c.fill.Remaining())
+			e.add(j, model.Part{Session: c.session, Prefill: c.fill, N: n})
+			e.replayed += n
+		}
+	}
+	return true
+}
+
+// longest is the length of the longest answer in progress.
+func (j *job) longest() int {
+	n := 0
+	for _, c := range j.choices {
+		if !c.done {
+			n = max(n, len(c.answer))
+		}
+	}
+	return n
+}
+
+// grow reserves room for longer answers, at the cost of requests that came later.
+// It reports false if the running requests have changed.
+func (e *Engine) grow(j *job) bool {
+	if e.reserve(j, j.step) {
+		j.covered = min(j.answerTokens, j.covered+growTokens)
+		j.need += j.step
+		return true
+	}
+	if !e.preempt() {
+		e.fail(j, &TooLargeError{Needed: j.reserved + j.step, Limit: e.o.MaxBytes})
+	}
+	return false
+}
+
+func (e *Engine) add(j *job, p model.Part) {
+	e.parts = append(e.parts, p)
+	e.owners = append(e.owners, j)
+}
+
+// addPrompts adds pieces of prompts of n tokens in all to the pass; prompts take
+// turns. A prompt that goes layer by layer is returned instead, to be advanced by
+// itself. taken is the number of tokens in the pass.
+func (e *Engine) addPrompts(n int) (layered *job, taken int) {
+	running := slices.Clone(e.running)
+	for i := range running {
+		j := running[(e.turn+i)%len(running)]
+		if j.session == nil {
+			continue
+		}
+		read, err := j.next()
+		if err != nil {
+			e.fail(j, err)
+			continue
+		}
+		if read {
+			e.read(j)
+			continue
+		}
+		if j.fill.Layered() {
+			if layered == nil && taken == 0 {
+				layered = j
+			}
+			continue
+		}
+		piece := min(n-taken, j.fill.Remaining(), e.chunk)
+		if j.req.Echo {
+			piece = min(piece, j.room(), echoRows)
+		}
+		if piece > 0 && layered == nil {
+			e.add(j, model.Part{Session: j.session, Prefill: j.fill, N: piece})
+			taken += piece
+		}
+	}
+	e.turn++
+	return layered, taken
+}
+
+// echoRows bounds the rows of an echo in a step: all their logits are looked at.
+const echoRows = 16
+
+// advance does a piece of a prompt that goes layer by layer.
+func (e *Engine) advance(j *job, n int) {
+	start, before := time.Now(), j.fill.Remaining()
+	if err := j.fill.Advance(e.ctx, n); err != nil {
+		e.fail(j, err)
+		return
+	}
+	e.pace.measured(time.Since(start), max(1, before-j.fill.Remaining()), 0)
+}
+
+// blame ends the request that made a pass fail, or all if that cannot be told.
+func (e *Engine) blame(err error) {
+	var at *model.PartError
+	if errors.As(err, &at) {
+		e.fail(e.owners[at.Part], at.Err)
+		return
+	}
+	if e.ctx.Err() != nil {
+		err = ErrClosed
+	}
+	if e.ctx.Err() != nil || errors.Is(err, kernels.ErrDeviceLost) || len(e.parts) == 1 {
+		for _, j := range slices.Clone(e.running) {
+			e.fail(j, err)
+		}
+		return
+	}
+	// Each by itself: who is to blame fails alone.
+	parts, owners := slices.Clone(e.parts), slices.Clone(e.owners)
+	for i := range parts {
+		if !slices.Contains(e.running, owners[i]) {
+			continue
+		}
+		if err := e.m.Pass(e.ctx, parts[i:i+1]); err != nil {
+			e.fail(owners[i], err)
+		}
+	}
+	e.passed()
+	e.drawAll()
+}
+
+// passed takes in what a pass did: answers that stand behind their last token are
+// ready for the next, prompts that are done are read.
+func (e *Engine) passed() {
+	for _, j := range slices.Clone(e.running) {
+		if j.session != nil {
+			if read, err := j.next(); err != nil {
+				e.fail(j, err)
+			} else if read {
+				e.read(j)
+			}
+			continue
+		}
+		for _, c := range j.choices {
+			if !c.done && c.session != nil && c.took() {
+				e.draws = append(e.draws, c)
+			}
+		}
+	}
+}
+
+// took takes in a pass, and reports whether the session stands behind the answer's
+// last token since.
+func (c *choice) took() bool {
+	before := c.fed
+	switch {
+	case c.fill != nil && c.fill.Done():
+		c.fill, c.fed = nil, len(c.answer)
+	case c.fill == nil:
+		c.fed = c.session.Len() - c.base
+	}
+	return c.fed > before && c.fed == len(c.answer)
+}
+
+// read goes on with a request whose prompt is read: it is kept, and its answers
+// begin.
+func (e *Engine) read(j *job) {
+	if j.isRead.IsZero() {
+		j.isRead = time.Now()
+	}
+	st := j.session.Stats()
+	j.stream.cache = CacheUse{Entries: st.Entries, FullEntries: st.FullEntries, Bytes: st.CacheBytes, FullBytes: st.FullBytes}
+	e.kept.keep(j, e.o.MaxBytes-e.reserved)
+	e.stats.kept.Store(e.kept.bytes)
+	if j.req.PromptOnly {
+		e.leave(j)
+		e.finish(j, nil)
+		return
+	}
+	if err := j.fork(); err != nil {
+		e.fail(j, err)
+		return
+	}
+	for _, c := range j.choices {
+		if !c.done && len(c.answer) == 0 {
+			e.draws = append(e.draws, c)
+		}
+	}
+}
+
+// drawAll draws the next token of every answer that is ready, in parallel, and sends
+// what comes of it. It reports true.
+func (e *Engine) drawAll() bool {
+	if n := workers(len(e.draws)); n > 1 {
+		var next atomic.Int64
+		var wg sync.WaitGroup
+		for range n {
+			wg.Go(func() {
+				for {
+					i := int(next.Add(1)) - 1
+					if i >= len(e.draws) {
+						return
+					}
+					e.draws[i].draw()
+				}
+			})
+		}
+		wg.Wait()
+	} else {
+		for _, c := range e.draws {
+			c.draw()
+		}
+	}
+	for _, c := range e.draws {
+		j := c.j
+		if !slices.Contains(e.running, j) {
+			continue // another choice of it failed
+		}
+		if c.err != nil {
+			e.fail(j, c.err)
+			continue
+		}
+		j.stream.events <- c.event
+		if c.done {
+			c.free()
+		}
+	}
+	for _, c := range e.draws {
+		if c.j.over() && slices.Contains(e.running, c.j) {
+			e.leave(c.j)
+			e.finish(c.j, nil)
+		}
+	}
+	e.draws = e.draws[:0]
+	return true
+}
+
+// draw draws the next token and says what becomes of the answer.
+func (c *choice) draw() {
+	j := c.j
+	o := &j.req.Sampling
+	var mask []uint64
+	if j.req.Mask != nil {
+		if mask, c.err = j.req.Mask(c.index, c.answer); c.err != nil {
+			return
+		}
+	}
+	logits := c.session.Logits()
+	id, err := c.sampler.Next(logits, mask)
+	if err != nil {
+		c.err = err
+		return
+	}
+	c.sampler.Accept(id)
+	c.drawn++
+	c.event = Event{Choice: c.index}
+	ends := j.e.m.Ends(id, o)
+	if !ends || o.YieldEnd {
+		t := c.sampler.Describe(logits, id)
+		t.Top = slices.Clone(t.Top)
+		c.event.Token, c.event.HasToken = t, true
+	}
+	if ends {
+		c.end(model.FinishStop)
+		return
+	}
+	c.answer = append(c.answer, id)
+	stopped := false
+	if c.text != nil {
+		c.event.Text, stopped = c.text.Token(id)
+	}
+	if stopped {
+		c.end(model.FinishStop)
+	} else if len(c.answer) >= j.answerTokens {
+		c.end(model.FinishLength)
+	}
+}
+
+// end ends the answer with what was held back of its text.
+func (c *choice) end(why model.FinishReason) {
+	c.done = true
+	if c.text != nil {
+		c.event.Text += c.text.End()
+	}
+	c.event.Finish = why
+}
