@@ -6,15 +6,49 @@
 #define ROW 1088
 
 // What 64 elements take in the cache, asked for ahead of need.
-#define PREFETCH_4(at) \
-	PREFETCHT0 (at); \
-	PREFETCHT0 64(at); \
-	PREFETCHT0 128(at); \
-	PREFETCHT0 192(at)
+#define PREFETCH_4(OP, at) \
+	OP (at); \
+	OP 64(at); \
+	OP 128(at); \
+	OP 192(at)
 
-#define PREFETCH_2(at) \
-	PREFETCHT0 (at); \
-	PREFETCHT0 64(at)
+#define PREFETCH_2(OP, at) \
+	OP (at); \
+	OP 64(at)
+
+// LOOP is a loop of BODY, which sets the flags, with PREFETCHES(OP, at): into the
+// second-level cache, by the loop named far, if the address next in BX is odd.
+#define LOOP(near, far, done, PREFETCHES, at, BODY) \
+	TESTQ $1, BX; \
+	JNZ far; \
+near: \
+	PREFETCHES(PREFETCHT0, at); \
+	BODY; \
+	JNZ near; \
+	JMP done; \
+far: \
+	PREFETCHES(PREFETCHT1, at); \
+	BODY; \
+	JNZ far; \
+done:
+
+// Bodies of loops over components, of which the hints are as many columns wide, and slots.
+#define COMPONENT(STEP, EACH, SIZE, COLUMNS) \
+	STEP; \
+	ADDQ $(EACH*16*SIZE), DX; \
+	ADDQ $(EACH*COLUMNS*SIZE), BX; \
+	ADDQ $(4*EACH), R9; \
+	SUBQ $EACH, R10
+#define SLOT(STEP, EACH) \
+	STEP; \
+	LEAQ (R12)(R11*EACH), R12; \
+	LEAQ (R13)(R11*EACH), R13; \
+	ADDQ $(4*EACH), R9; \
+	SUBQ $EACH, R10
+
+// What 16 elements take, of one slot or of two, R11 bytes apart.
+#define PREFETCH_1(OP, at) OP (at)
+#define PREFETCH_BOTH(OP, at) OP (at); OP (at)(R11*1)
 
 // NOTHING stands for macros that have nothing to do.
 #define NOTHING

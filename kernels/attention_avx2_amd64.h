@@ -69,14 +69,7 @@ tile: \
 	MOVQ SI, R9; \
 	MOVQ CX, R10; \
 	ON; \
-component: \
-	PREFETCHT0 (BX); \
-	STEP; \
-	ADDQ $(EACH*16*SIZE), DX; \
-	ADDQ $(EACH*16*SIZE), BX; \
-	ADDQ $(4*EACH), R9; \
-	SUBQ $EACH, R10; \
-	JNZ component; \
+	LOOP(component, far, scored, PREFETCH_1, BX, COMPONENT(STEP, EACH, SIZE, 16)); \
 	OFF; \
 	VMULPS Y15, Y0, Y0; \
 	VMULPS Y15, Y1, Y1; \
@@ -171,7 +164,7 @@ done: \
 //
 //	for j < n, r < 4, c < cols: acc[r][c] = fma(p[r][j], v[j][c], acc[r][c])
 //
-#define VALUES4_AVX2(STEP, EACH, SIZE, OFF) \
+#define VALUES4_AVX2(STEP, EACH, PREFETCHES, SIZE, OFF) \
 	MOVQ acc+0(FP), DI; \
 	MOVQ p+8(FP), SI; \
 	MOVQ v+16(FP), DX; \
@@ -192,14 +185,7 @@ column: \
 	MOVQ DX, R12; \
 	MOVQ BX, R13; \
 	MOVQ R8, R10; \
-slot: \
-	PREFETCHT0 (R13); \
-	STEP; \
-	LEAQ (R12)(R11*EACH), R12; \
-	LEAQ (R13)(R11*EACH), R13; \
-	ADDQ $(4*EACH), R9; \
-	SUBQ $EACH, R10; \
-	JNZ slot; \
+	LOOP(slot, far, valued, PREFETCHES, R13, SLOT(STEP, EACH)); \
 	VMOVUPS Y0, (DI); \
 	VMOVUPS Y1, 32(DI); \
 	VMOVUPS Y2, ROW(DI); \

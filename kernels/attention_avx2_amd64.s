@@ -9,9 +9,9 @@
 // weights and panels hold numbers of bf16 as f32, of two components or slots the second
 // comes first, and MXCSR makes zeros of subnormal numbers as products of bf16 do.
 
-// Steps of two components, of two slots; of slots they ask for the second of the next.
+// Steps of two components, of two slots.
 #define COMPONENTS LEAQ 32(DX), R14; TIMES4(LOAD_BF16, R14, 4); TIMES4(LOAD_BF16, DX, 0)
-#define SLOTS PREFETCHT0 (R13)(R11*1); LEAQ (R12)(R11*1), R14; TIMES4(LOAD_BF16, R14, 4); TIMES4(LOAD_BF16, R12, 0)
+#define SLOTS LEAQ (R12)(R11*1), R14; TIMES4(LOAD_BF16, R14, 4); TIMES4(LOAD_BF16, R12, 0)
 #define SLOTS1(LOAD) LEAQ (R12)(R11*1), R14; TIMES1(LOAD, R14, 4); TIMES1(LOAD, R12, 0)
 
 // func scores4F32AVX2(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
@@ -40,15 +40,15 @@ TEXT ·scores1BF16AVX2(SB), NOSPLIT, $0-52
 
 // func values4F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4F32AVX2(SB), NOSPLIT, $0-56
-	VALUES4_AVX2(TIMES4(LOAD_F32, R12, 0), 1, 4, NOTHING)
+	VALUES4_AVX2(TIMES4(LOAD_F32, R12, 0), 1, PREFETCH_1, 4, NOTHING)
 
 // func values4F16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4F16AVX2(SB), NOSPLIT, $0-56
-	VALUES4_AVX2(TIMES4(LOAD_F16, R12, 0), 1, 2, NOTHING)
+	VALUES4_AVX2(TIMES4(LOAD_F16, R12, 0), 1, PREFETCH_1, 2, NOTHING)
 
 // func values4BF16AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4BF16AVX2(SB), NOSPLIT, $0-56
-	VALUES4_AVX2(TIMES4(LOAD_BF16, R12, 0), 1, 2, NOTHING)
+	VALUES4_AVX2(TIMES4(LOAD_BF16, R12, 0), 1, PREFETCH_1, 2, NOTHING)
 
 // func values1F32AVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values1F32AVX2(SB), NOSPLIT, $0-56
@@ -197,7 +197,7 @@ TEXT ·scores4DotAVX2(SB), NOSPLIT, $8-52
 TEXT ·values4DotAVX2(SB), NOSPLIT, $8-56
 	MODES
 	FLUSH
-	VALUES4_AVX2(SLOTS, 2, 2, KEEP)
+	VALUES4_AVX2(SLOTS, 2, PREFETCH_BOTH, 2, KEEP)
 
 // func values1DotAVX2(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values1DotAVX2(SB), NOSPLIT, $8-56

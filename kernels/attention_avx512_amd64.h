@@ -85,14 +85,7 @@ quad: \
 	MOVQ SI, R9; \
 	MOVQ CX, R10; \
 	ON; \
-component: \
-	PREFETCHES(BX); \
-	STEP; \
-	ADDQ $(EACH*16*SIZE), DX; \
-	ADDQ $(EACH*64*SIZE), BX; \
-	ADDQ $(4*EACH), R9; \
-	SUBQ $EACH, R10; \
-	JNZ component; \
+	LOOP(component, far, scored, PREFETCHES, BX, COMPONENT(STEP, EACH, SIZE, 64)); \
 	OFF; \
 	ADDQ R12, DX; \
 	VMULPS Z31, Z0, Z0; \
@@ -232,14 +225,7 @@ column: \
 	MOVQ DX, R12; \
 	MOVQ BX, R13; \
 	MOVQ R8, R10; \
-slot: \
-	PREFETCHES(R13); \
-	STEP; \
-	LEAQ (R12)(R11*EACH), R12; \
-	LEAQ (R13)(R11*EACH), R13; \
-	ADDQ $(4*EACH), R9; \
-	SUBQ $EACH, R10; \
-	JNZ slot; \
+	LOOP(slot, far, valued, PREFETCHES, R13, SLOT(STEP, EACH)); \
 	VMOVUPS Z0, (DI); \
 	VMOVUPS Z1, 64(DI); \
 	VMOVUPS Z2, 128(DI); \

@@ -12,7 +12,7 @@
 // Steps of two components, of two slots, and what a step of slots asks for.
 #define COMPONENTS16 TILES(LOADZ_BF16, 32); TIMES16(4); TILES(LOADZ_BF16, 0); TIMES16(0)
 #define SLOTS16 NEXT_COLUMNS(LOADZ_BF16, 2); TIMES16(4); COLUMNS(LOADZ_BF16, 2); TIMES16(0)
-#define PREFETCH_SLOTS(at) PREFETCH_2(at); PREFETCHT0 (at)(R11*1); PREFETCHT0 64(at)(R11*1)
+#define PREFETCH_SLOTS(OP, at) PREFETCH_2(OP, at); OP (at)(R11*1); OP 64(at)(R11*1)
 
 // func scores4F32AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4F32AVX512(SB), NOSPLIT, $0-52

@@ -9,6 +9,53 @@
 // Attention in bf16 with AVX512_BF16. Queries, weights and panels hold pairs: two
 // numbers of bf16 in 32 bits, of neighbouring components or slots.
 
+// What 64 columns of two slots take, asked for ahead of need.
+#define PREFETCH_SLOTS(OP, at) PREFETCH_2(OP, at); OP (at)(R11*1); OP 64(at)(R11*1)
+
+// Bodies of loops over pairs of components and of slots.
+#define SCORE4 \
+	VPERMW (DX), Z16, Z24; \
+	PAIRS4; \
+	DP00; DP10; DP20; DP30; \
+	ADDQ $64, DX; \
+	ADDQ $64, BX; \
+	ADDQ $4, R9; \
+	DECQ R10
+#define SCORE16 \
+	VPERMW (DX), Z16, Z24; \
+	VPERMW (DX)(R11*1), Z16, Z25; \
+	VPERMW (DX)(R11*2), Z16, Z26; \
+	VPERMW (DX)(R12*1), Z16, Z27; \
+	PAIRS4; \
+	ALL16; \
+	ADDQ $64, DX; \
+	ADDQ $256, BX; \
+	ADDQ $4, R9; \
+	DECQ R10
+#define VALUE4 \
+	PAIR16((R12), (R12)(R11*1), Y24, Z24); \
+	PAIRS4; \
+	DP00; DP10; DP20; DP30; \
+	NEXTSLOTS
+#define VALUE64 \
+	PAIR16((R12), (R12)(R11*1), Y24, Z24); \
+	PAIR16(32(R12), 32(R12)(R11*1), Y25, Z25); \
+	PAIR16(64(R12), 64(R12)(R11*1), Y26, Z26); \
+	PAIR16(96(R12), 96(R12)(R11*1), Y27, Z27); \
+	PAIRS4; \
+	ALL16; \
+	NEXTSLOTS
+#define ALL16 \
+	DP00; DP10; DP20; DP30; \
+	DP01; DP11; DP21; DP31; \
+	DP02; DP12; DP22; DP32; \
+	DP03; DP13; DP23; DP33
+#define NEXTSLOTS \
+	LEAQ (R12)(R11*2), R12; \
+	LEAQ (R13)(R11*2), R13; \
+	ADDQ $4, R9; \
+	DECQ R10
+
 // Scores of 4 queries with the 16 keys of each of n neighbouring tiles.
 //
 //	for i < n, r < 4, j < 16:
@@ -33,16 +80,7 @@ tile:
 	VPXORD Z12, Z12, Z12
 	MOVQ SI, R9
 	MOVQ CX, R10
-component:
-	PREFETCHT0 (BX)
-	VPERMW (DX), Z16, Z24
-	PAIRS4
-	DP00; DP10; DP20; DP30
-	ADDQ $64, DX
-	ADDQ $64, BX
-	ADDQ $4, R9
-	DECQ R10
-	JNZ component
+	LOOP(component, far, scored, PREFETCH_1, BX, SCORE4)
 	VMULPS Z17, Z0, Z0
 	VMULPS Z17, Z4, Z4
 	VMULPS Z17, Z8, Z8
@@ -79,22 +117,7 @@ quad:
 	CLEAR_ROW(Z12, Z13, Z14, Z15)
 	MOVQ SI, R9
 	MOVQ CX, R10
-component:
-	PREFETCH_4(BX)
-	VPERMW (DX), Z16, Z24
-	VPERMW (DX)(R11*1), Z16, Z25
-	VPERMW (DX)(R11*2), Z16, Z26
-	VPERMW (DX)(R12*1), Z16, Z27
-	PAIRS4
-	DP00; DP10; DP20; DP30
-	DP01; DP11; DP21; DP31
-	DP02; DP12; DP22; DP32
-	DP03; DP13; DP23; DP33
-	ADDQ $64, DX
-	ADDQ $256, BX
-	ADDQ $4, R9
-	DECQ R10
-	JNZ component
+	LOOP(component, far, scored, PREFETCH_4, BX, SCORE16)
 	ADDQ R12, DX
 	VBROADCASTSS scale+48(FP), Z31
 	SCALE_ROW(Z0, Z1, Z2, Z3)
@@ -201,17 +224,7 @@ column:
 	MOVQ DX, R12
 	MOVQ BX, R13
 	MOVQ R8, R10
-slot:
-	PREFETCHT0 (R13)
-	PREFETCHT0 (R13)(R11*1)
-	PAIR16((R12), (R12)(R11*1), Y24, Z24)
-	PAIRS4
-	DP00; DP10; DP20; DP30
-	LEAQ (R12)(R11*2), R12
-	LEAQ (R13)(R11*2), R13
-	ADDQ $4, R9
-	DECQ R10
-	JNZ slot
+	LOOP(slot, far, valued, PREFETCH_BOTH, R13, VALUE4)
 	VMOVUPS Z0, (DI)
 	VMOVUPS Z4, ROW(DI)
 	VMOVUPS Z8, (2*ROW)(DI)
@@ -246,24 +259,7 @@ column:
 	MOVQ DX, R12
 	MOVQ BX, R13
 	MOVQ R8, R10
-slot:
-	PREFETCH_2(R13)
-	PREFETCHT0 (R13)(R11*1)
-	PREFETCHT0 64(R13)(R11*1)
-	PAIR16((R12), (R12)(R11*1), Y24, Z24)
-	PAIR16(32(R12), 32(R12)(R11*1), Y25, Z25)
-	PAIR16(64(R12), 64(R12)(R11*1), Y26, Z26)
-	PAIR16(96(R12), 96(R12)(R11*1), Y27, Z27)
-	PAIRS4
-	DP00; DP10; DP20; DP30
-	DP01; DP11; DP21; DP31
-	DP02; DP12; DP22; DP32
-	DP03; DP13; DP23; DP33
-	LEAQ (R12)(R11*2), R12
-	LEAQ (R13)(R11*2), R13
-	ADDQ $4, R9
-	DECQ R10
-	JNZ slot
+	LOOP(slot, far, valued, PREFETCH_SLOTS, R13, VALUE64)
 	STORE_ROW(0, Z0, Z1, Z2, Z3)
 	STORE_ROW(ROW, Z4, Z5, Z6, Z7)
 	STORE_ROW(2*ROW, Z8, Z9, Z10, Z11)

@@ -129,6 +129,15 @@ func (t *queryRows) ahead(next unsafe.Pointer) unsafe.Pointer {
 	return next
 }
 
+// stream is ahead for kernels of few rows, which wait for memory: they take an odd
+// address as one to be fetched into the second-level cache.
+func (t *queryRows) stream(next unsafe.Pointer) unsafe.Pointer {
+	if t.c.Streaming != streamNear {
+		next = unsafe.Add(next, 1)
+	}
+	return t.ahead(next)
+}
+
 // takeQuery stores a query in its row of the scratch.
 func (t *queryRows) takeQuery(row, q []float32) {
 	switch {
@@ -396,7 +405,7 @@ func (t *queryRows) scores(base, from, to int) {
 		}
 		end := at + tiles*TileEntries
 		k := unsafe.Add(page.K, e*kv.HeadDim*kv.Type.Size())
-		next := t.ahead(kv.value(base + at))
+		next := t.stream(kv.value(base + at))
 		for r := 0; r < t.n; r += 4 {
 			// Limits grow with the row.
 			if s.hi[r+3] <= at || s.lo[r] >= end {
@@ -430,7 +439,7 @@ func (t *queryRows) values(base, from, to int) {
 			next = kv.key(ahead)
 		}
 		for r := 0; r < t.n; r += 4 {
-			t.valuesOf(r, v, at, end, t.ahead(next))
+			t.valuesOf(r, v, at, end, t.stream(next))
 		}
 		at = end
 	}

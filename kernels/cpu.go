@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -17,6 +18,66 @@ type CPU struct {
 	AVX512     bool // F, BW, DQ, VL
 	AVX512BF16 bool
 	NEON       bool
+
+	// Streaming is how kernels that wait for memory ask for it. No result depends on it.
+	Streaming Streaming
+}
+
+// Streaming is an order and a look-ahead in which weights and cache pages are read
+// where a pass has few rows. Which is the fastest depends on the caches; NEON and
+// portable Go know only one.
+type Streaming uint8
+
+const (
+	// streamNear fetches what comes next into the first-level cache.
+	streamNear Streaming = iota
+
+	// streamFar fetches it into the second-level cache.
+	streamFar
+
+	// streamRows is streamFar, but a single row of activations takes rows of weights of
+	// up to 2048 elements one after another instead of four at a time, and leaves the
+	// look-ahead to the processor (AVX-512).
+	streamRows
+)
+
+var streamingNames = [...]string{"near", "far", "rows"}
+
+func (s Streaming) String() string { return streamingNames[s] }
+
+// stream returns the fields far and serial of tiles with so many rows of x, whose
+// elements have size bytes, and columns.
+func (c CPU) stream(n, size, cols int) (far, serial int) {
+	switch {
+	case c.Streaming == streamNear:
+	case c.Streaming == streamRows && cols <= blockK:
+		return 1, 1
+	case c.Streaming == streamFar && c.AVX512BF16 && size == 2 && n == 1 && cols >= blockK:
+		// The processor's own look-ahead keeps up with long runs.
+	default:
+		return 1, 0
+	}
+	return 0, 0
+}
+
+// detectStreaming chooses as measured on Intel's Sapphire and Emerald Rapids and on
+// AMD's Zen 4 (32 KiB of first-level data cache, which a block of keys fills) and Zen 5
+// (48 KiB), unless the variable LUKV_STREAMING names a choice. l1 is in bytes, 0 if unknown.
+func detectStreaming(intel bool, l1 int, name string) (Streaming, error) {
+	choice := streamNear
+	switch {
+	case intel:
+		choice = streamFar
+	case l1 > 0 && l1 <= 32<<10:
+		choice = streamRows
+	}
+	if name == "" {
+		return choice, nil
+	}
+	if i := slices.Index(streamingNames[:], name); i >= 0 {
+		return Streaming(i), nil
+	}
+	return choice, fmt.Errorf("streaming %q: want %s", name, strings.Join(streamingNames[:], ", "))
 }
 
 // Detect returns what this processor offers, narrowed by the environment
@@ -64,6 +125,9 @@ func ParseCPU(name string) (CPU, error) {
 		c = CPU{NEON: true}
 	default:
 		return CPU{}, fmt.Errorf("instruction set %q: want auto, portable, avx2, avx512, avx512bf16 or neon", name)
+	}
+	if c.AVX2 {
+		c.Streaming = have.Streaming
 	}
 	if c.AVX2 && !have.AVX2 || c.AVX512 && !have.AVX512 || c.AVX512BF16 && !have.AVX512BF16 || c.NEON && !have.NEON {
 		return CPU{}, fmt.Errorf("instruction set %q: this processor offers %s", name, have)

@@ -3,6 +3,8 @@
 package kernels
 
 import (
+	"log/slog"
+	"os"
 	"sync"
 	"unsafe"
 
@@ -15,8 +17,20 @@ func detect() CPU {
 	p := &cpuid.CPU
 	avx2 := p.Supports(cpuid.AVX2, cpuid.FMA3, cpuid.F16C)
 	avx512 := avx2 && p.Supports(cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL)
-	return CPU{AVX2: avx2, AVX512: avx512, AVX512BF16: avx512 && p.Supports(cpuid.AVX512BF16) && dotAgrees()}
+	c := CPU{AVX2: avx2, AVX512: avx512, AVX512BF16: avx512 && p.Supports(cpuid.AVX512BF16) && dotAgrees()}
+	if avx2 {
+		c.Streaming = streaming()
+	}
+	return c
 }
+
+var streaming = sync.OnceValue(func() Streaming {
+	s, err := detectStreaming(cpuid.CPU.VendorID == cpuid.Intel, max(0, cpuid.CPU.Cache.L1D), os.Getenv("LUKV_STREAMING"))
+	if err != nil {
+		slog.Warn("LUKV_STREAMING is ignored", "err", err, "using", s)
+	}
+	return s
+})
 
 // dotAgrees reports whether VDPBF16PS rounds and flushes on this processor as the
 // contract says. The manuals leave room for doubt, and one order of arithmetic is

@@ -48,3 +48,31 @@ func TestDetectNamed(t *testing.T) {
 		require.Equal(t, c.ok, err == nil, c.name)
 	}
 }
+
+func TestDetectStreaming(t *testing.T) {
+	for _, c := range []struct {
+		intel bool
+		l1    int
+		name  string
+		want  Streaming
+		err   string
+	}{
+		{true, 48 << 10, "", streamFar, ""},
+		{true, 32 << 10, "", streamFar, ""},
+		{false, 48 << 10, "", streamNear, ""},
+		{false, 32 << 10, "", streamRows, ""},
+		{false, 0, "", streamNear, ""},
+		{false, 32 << 10, "near", streamNear, ""},
+		{false, 48 << 10, "far", streamFar, ""},
+		{true, 48 << 10, "rows", streamRows, ""},
+		{false, 32 << 10, "fast", streamRows, `streaming "fast": want near, far, rows`},
+	} {
+		got, err := detectStreaming(c.intel, c.l1, c.name)
+		require.Equal(t, c.want, got, "%+v", c)
+		if c.err == "" {
+			require.NoError(t, err)
+		} else {
+			require.EqualError(t, err, c.err)
+		}
+	}
+}

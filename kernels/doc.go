@@ -79,7 +79,9 @@
 // All operations are methods of [CPU], a plain set of feature flags. Detect
 // returns what the processor offers; a test, or the LUKV_CPU variable, can
 // force less. The zero CPU is portable Go. The build tag purego leaves all
-// assembly out.
+// assembly out. How kernels that wait for memory ask for it, [Streaming], is
+// chosen by the processor's caches, or by LUKV_STREAMING; BenchmarkStreaming
+// compares the ways.
 //
 // # Devices
 //

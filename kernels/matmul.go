@@ -114,6 +114,11 @@ type tile struct {
 	// their address may be fetched; 0 is nothing.
 	ahead *uintptr
 
+	// How a stream of weights comes from memory, for fewer rows than CPU.tileRows:
+	// far is 1 where what the next rows of w hold is asked for into the second-level
+	// cache, serial 1 where a single row of x takes rows of w one after another (AVX-512).
+	far, serial int
+
 	// A tile of 6 rows can be computed in parts of the block, if the routine says so.
 	// Between them the lanes of all outputs wait in sums, in the routine's own order.
 	// tileF32AVX512 takes a multiple of four cols: part is 1 for the first of two
@@ -142,6 +147,7 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 	raceRead(w.Data[lo*w.Cols*w.Type.Size() : hi*w.Cols*w.Type.Size()])
 	t := tile{ldx: uintptr(ldx * size), ldw: uintptr(w.Cols * w.Type.Size()), ldd: uintptr(4 * ldd)}
 	if n < c.tileRows() {
+		t.far, t.serial = c.stream(n, size, w.Cols)
 		c.panels(t, nil, dst, x, size, n, w, lo, hi)
 		return
 	}

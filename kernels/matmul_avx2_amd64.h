@@ -4,7 +4,7 @@
 //	XSTEP, WSTEP   bytes of a group of 16 lanes in a row of x, of w
 //	STEP(G)        one half group (8 lanes), by G = G<R><C>, of R rows of x times C rows of w
 //	PAIR1          both halves of one group, one row of x, four rows of w
-//	PREFETCH       fetches the 4·WSTEP bytes at R10
+//	PREFETCH(OP)   asks for the 4·WSTEP bytes at R10 with instruction OP
 //	FLUSH, KEEP    switch the treatment of subnormal numbers around the loops
 //
 // A tile has up to 3 × 4 outputs. Lanes 0–7 of all of them are summed in one pass
@@ -27,8 +27,9 @@
 //	792(SP) bytes of the block in a row of w
 //	800(SP) from the end of a prefetched quarter to the next row
 //	808(SP) m, 824(SP) s, four lanes each: what the sums are added to is dst & m | s
+//	840(SP) far
 
-TEXT NAME, 0, $840-8
+TEXT NAME, 0, $848-8
 	MOVQ    a+0(FP), AX
 	MOVQ    tile_x(AX), SI
 	MOVQ    tile_ldx(AX), R8
@@ -39,6 +40,8 @@ TEXT NAME, 0, $840-8
 	MOVQ    tile_cols(AX), BX
 	MOVQ    tile_step(AX), R14
 	MOVQ    tile_ahead(AX), R15
+	MOVQ    tile_far(AX), CX
+	MOVQ    CX, 840(SP)
 	// The sums are added to dst & m | s: dst itself, or negative zero, the
 	// neutral element of addition.
 	MOVQ    tile_add(AX), CX
@@ -80,14 +83,16 @@ onepart:
 	CMPQ    CX, AX
 	CMOVQLT CX, AX
 	SUBQ    AX, CX
-onepair:
-	PREFETCH
-	PAIR1
-	ADDQ    $XSTEP, SI
-	ADDQ    $WSTEP, DI
-	ADDQ    $(4*WSTEP), R10
-	DECQ    AX
-	JNZ     onepair
+	CMPQ    840(SP), $0
+	JNE     onefar
+onenear:
+	ONESTEP(PREFETCHT0)
+	JNZ     onenear
+	JMP     onesummed
+onefar:
+	ONESTEP(PREFETCHT1)
+	JNZ     onefar
+onesummed:
 	ADDQ    800(SP), R10
 	TESTQ   CX, CX
 	JNZ     onepart
@@ -109,7 +114,13 @@ one1:
 two:
 	CMPQ    BX, $4
 	JLT     two1
-	CHUNKS(twochunk, twolo, twohi, G24, NEXTQUAD, FETCHQUAD, ROWS2)
+	CMPQ    840(SP), $0
+	JNE     twofar
+	CHUNKS(twochunk, twolo, twohi, G24, NEXTQUAD, FETCHNEAR, ROWS2)
+	JMP     twosummed
+twofar:
+	CHUNKS(farchunk, farlo, farhi, G24, NEXTQUAD, FETCHFAR, ROWS2)
+twosummed:
 	MOVQ    DX, AX
 	REDUCE4(0, Y0, Y1, Y2, Y3)
 	REDUCE4(128, Y4, Y5, Y6, Y7)

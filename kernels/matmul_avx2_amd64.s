@@ -114,11 +114,13 @@ GLOBL signs<>(SB), RODATA|NOPTR, $16
 #define AHEAD MOVQ (R15), R10; ADDQ $8, R15; TESTQ R10, R10; CMOVQEQ DI, R10
 #define FETCH0
 #define FETCHAHEAD PREFETCHT1 (R10); ADDQ $64, R10
-#define FETCHQUAD \
-	PREFETCHT0 (R10);        \
-	PREFETCHT0 (R10)(R11*1); \
-	PREFETCHT0 (R10)(R11*2); \
-	PREFETCHT0 (R10)(R12*1); \
+#define FETCHNEAR FETCHQUAD(PREFETCHT0)
+#define FETCHFAR FETCHQUAD(PREFETCHT1)
+#define FETCHQUAD(OP) \
+	OP (R10);        \
+	OP (R10)(R11*1); \
+	OP (R10)(R11*2); \
+	OP (R10)(R12*1); \
 	ADDQ $WSTEP, R10
 
 // CHUNKS sums a quad of rows of w over the block, in chunks of CHUNK groups: the second
@@ -206,8 +208,17 @@ loop:                  \
 	ADDQ $4, DX;          \
 	DECQ BX
 
-#define PREFETCH2 PREFETCHT0 (R10); PREFETCHT0 64(R10)
-#define PREFETCH4 PREFETCH2; PREFETCHT0 128(R10); PREFETCHT0 192(R10)
+#define PREFETCH2(OP) OP (R10); OP 64(R10)
+#define PREFETCH4(OP) PREFETCH2(OP); OP 128(R10); OP 192(R10)
+
+// A step of one row of x.
+#define ONESTEP(OP) \
+	PREFETCH(OP);         \
+	PAIR1;                \
+	ADDQ $XSTEP, SI;      \
+	ADDQ $WSTEP, DI;      \
+	ADDQ $(4*WSTEP), R10; \
+	DECQ AX
 
 #define XSTEP 64
 #define CHUNK 8
@@ -216,7 +227,7 @@ loop:                  \
 // func tileF32AVX2(a *tile)
 #define NAME ·tileF32AVX2(SB)
 #define WSTEP 64
-#define PREFETCH PREFETCH4
+#define PREFETCH(OP) PREFETCH4(OP)
 #define STEP(G) G(LOAD, LOAD)
 #define PAIR1 H14(LOAD, LOAD, 0, 0, Y0, Y1, Y2, Y3); H14(LOAD, LOAD, 32, 32, Y4, Y5, Y6, Y7)
 #include "matmul_avx2_amd64.h"
@@ -229,7 +240,7 @@ loop:                  \
 // func tileBF16AVX2(a *tile)
 #define NAME ·tileBF16AVX2(SB)
 #define WSTEP 32
-#define PREFETCH PREFETCH2
+#define PREFETCH(OP) PREFETCH2(OP)
 #define STEP(G) G(LOAD, WIDENBF16)
 #define PAIR1 H14(LOAD, WIDENBF16, 0, 0, Y0, Y1, Y2, Y3); H14(LOAD, WIDENBF16, 32, 16, Y4, Y5, Y6, Y7)
 #include "matmul_avx2_amd64.h"
@@ -255,7 +266,7 @@ loop:                  \
 #define NAME ·tileDotAVX2(SB)
 #define CHUNK 32 // twice the work for what a group brings, and changing passes costs
 #define WSTEP 64
-#define PREFETCH PREFETCH4
+#define PREFETCH(OP) PREFETCH4(OP)
 #define FLUSH LDMXCSR 768(SP)
 #define KEEP LDMXCSR 772(SP)
 #define STEP(G) G(ODD, ODD); G(EVEN, EVEN)

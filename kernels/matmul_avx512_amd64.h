@@ -7,7 +7,7 @@
 //	FLUSH, KEEP    switch the treatment of subnormal numbers around the loops
 //	CONSTANT       sets Z30
 //	ONE            the loops for one row of x
-//	PREFETCH       fetches the 4·WSTEP bytes at R14
+//	PREFETCH(OP)   asks for the 4·WSTEP bytes at R14 with instruction OP
 //
 // A tile has up to 6 × 4 outputs, one register of 16 lanes each: enough
 // accumulators to hide the latency of every multiply-add in use. Rows of w
@@ -24,9 +24,9 @@
 //	R14 what to prefetch; R15 list of what to prefetch, quad by quad
 //	0(SP) groups, 8(SP), 16(SP) bytes of the block in a row of x, of w; 24(SP), 28(SP) MXCSR flushing, as found;
 //	32(SP) groups of a quarter of the block,
-//	40(SP) from the end of a prefetched quarter to the next row; 48(SP) part, 56(SP) sums
+//	40(SP) from the end of a prefetched quarter to the next row; 48(SP) part, 56(SP) sums; 64(SP) far
 
-TEXT NAME, NOSPLIT, $64-8
+TEXT NAME, NOSPLIT, $72-8
 	MOVQ    a+0(FP), AX
 	MOVQ    tile_x(AX), SI
 	MOVQ    tile_ldx(AX), R8
@@ -42,6 +42,9 @@ TEXT NAME, NOSPLIT, $64-8
 	MOVQ    CX, 48(SP)
 	MOVQ    tile_sums(AX), CX
 	MOVQ    CX, 56(SP)
+	MOVQ    tile_far(AX), CX
+	MOVQ    CX, 64(SP)
+	MOVQ    tile_serial(AX), R14
 	MOVQ    tile_step(AX), CX
 	LEAQ    (R8)(R8*2), R9
 	LEAQ    (R8)(R8*4), R10
@@ -83,14 +86,16 @@ TEXT NAME, NOSPLIT, $64-8
 
 	AHEAD(six, sixtake, sixbegin, sixplain, six4, sixdone, sixput, sixnext, G64, sixone, six1, CLEAR61, G61, STORE61)
 five:
-	STREAM(five0, fivepart, five4, CLEAR54, G54, STORE54, fiveone, five1, CLEAR51, G51, STORE51)
+	STREAM(five0, fivepart, five4, fivefar, fivesummed, CLEAR54, G54, STORE54, fiveone, five1, CLEAR51, G51, STORE51)
 four:
-	STREAM(four0, fourpart, four4, CLEAR44, G44, STORE44, fourone, four1, CLEAR41, G41, STORE41)
+	STREAM(four0, fourpart, four4, fourfar, foursummed, CLEAR44, G44, STORE44, fourone, four1, CLEAR41, G41, STORE41)
 three:
-	STREAM(three0, threepart, three4, CLEAR34, G34, STORE34, threeone, three1, CLEAR31, G31, STORE31)
+	STREAM(three0, threepart, three4, threefar, threesummed, CLEAR34, G34, STORE34, threeone, three1, CLEAR31, G31, STORE31)
 two:
-	STREAM(two0, twopart, two4, CLEAR24, G24, STORE24, twoone, two1, CLEAR21, G21, STORE21)
+	STREAM(two0, twopart, two4, twofar, twosummed, CLEAR24, G24, STORE24, twoone, two1, CLEAR21, G21, STORE21)
 one:
+	TESTQ   R14, R14
+	JNZ     oneone
 	ONE
 
 done:

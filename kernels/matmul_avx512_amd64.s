@@ -160,8 +160,9 @@
 // ROWS emits the loops for one number of rows: quads of rows of w, then single
 // ones. STREAM is the same with prefetching, for tiles whose weights come from
 // memory: each quarter of the steps fetches one row of the next quad, so that
-// the memory sees long runs and not four interleaved streams. The quickest kernel
-// on one row of x is better off without: it waits for nothing but the memory.
+// the memory sees long runs and not four interleaved streams. Into which cache,
+// tile.far says. The quickest kernel on one row of x is better off without
+// hints into the first: it waits for nothing but the memory.
 #define ROWS(quad, loop4, ZERO4, G4, STORE4, single, loop1, ZERO1, G1, STORE1) \
 quad:                      \
 	CMPQ BX, $4;           \
@@ -253,7 +254,11 @@ put:                       \
 	SUMS4(DO, 20, Z20, Z21, Z22, Z23); \
 	ADDQ $(24*64), 56(SP)
 
-#define STREAM(quad, part, loop4, ZERO4, G4, STORE4, single, loop1, ZERO1, G1, STORE1) \
+#define STREAM(quad, part, near, far, summed, ZERO4, G4, STORE4, single, loop1, ZERO1, G1, STORE1) \
+	QUADS(quad, part, near, far, summed, ZERO4, G4, STORE4, single); \
+	SINGLES(single, loop1, ZERO1, G1, STORE1)
+
+#define QUADS(quad, part, near, far, summed, ZERO4, G4, STORE4, single) \
 quad:                      \
 	CMPQ BX, $4;           \
 	JLT  single;           \
@@ -266,20 +271,28 @@ part:                      \
 	CMPQ CX, AX;           \
 	CMOVQLT CX, AX;        \
 	SUBQ AX, CX;           \
-loop4:                     \
-	PREFETCH;              \
-	STEP(G4);              \
-	ADDQ $XSTEP, SI;       \
-	ADDQ $WSTEP, DI;       \
-	ADDQ $(4*WSTEP), R14;  \
-	DECQ AX;               \
-	JNZ  loop4;            \
+	CMPQ 64(SP), $0;       \
+	JNE  far;              \
+near:                      \
+	STREAMSTEP(PREFETCHT0, G4); \
+	JNZ  near;             \
+	JMP  summed;           \
+far:                       \
+	STREAMSTEP(PREFETCHT1, G4); \
+	JNZ  far;              \
+summed:                    \
 	ADDQ 40(SP), R14;      \
 	TESTQ CX, CX;          \
 	JNZ  part;             \
 	QUADDONE(STORE4);      \
-	JMP  quad;             \
-	SINGLES(single, loop1, ZERO1, G1, STORE1)
+	JMP  quad
+#define STREAMSTEP(OP, G4) \
+	PREFETCH(OP);          \
+	STEP(G4);              \
+	ADDQ $XSTEP, SI;       \
+	ADDQ $WSTEP, DI;       \
+	ADDQ $(4*WSTEP), R14;  \
+	DECQ AX
 
 #define QUADDONE(STORE) \
 	KEEP;                  \
@@ -314,15 +327,15 @@ loop1:                     \
 	DECQ BX;               \
 	JMP  single
 
-#define PREFETCH2 PREFETCHT0 (R14); PREFETCHT0 64(R14)
-#define PREFETCH4 PREFETCH2; PREFETCHT0 128(R14); PREFETCHT0 192(R14)
+#define PREFETCH2(OP) OP (R14); OP 64(R14)
+#define PREFETCH4(OP) PREFETCH2(OP); OP 128(R14); OP 192(R14)
 
 #define XSTEP 64
 
 #define FLUSH
 #define KEEP
 #define CONSTANT
-#define ONE STREAM(one0, onepart, one4, CLEAR14, G14, STORE14, oneone, one1, CLEAR11, G11, STORE11)
+#define ONE STREAM(one0, onepart, one4, onefar, onesummed, CLEAR14, G14, STORE14, oneone, one1, CLEAR11, G11, STORE11)
 #define FMA4(a, b, c, d) \
 	VFMADD231PS Z28, Z24, a; \
 	VFMADD231PS Z28, Z25, b; \
@@ -344,7 +357,7 @@ loop1:                     \
 // func tileF32AVX512(a *tile)
 #define NAME ·tileF32AVX512(SB)
 #define WSTEP 64
-#define PREFETCH PREFETCH4
+#define PREFETCH(OP) PREFETCH4(OP)
 #define STEP(G) G(LOAD, LOAD)
 #include "matmul_avx512_amd64.h"
 #undef NAME
@@ -355,7 +368,7 @@ loop1:                     \
 // func tileBF16AVX512(a *tile)
 #define NAME ·tileBF16AVX512(SB)
 #define WSTEP 32
-#define PREFETCH PREFETCH2
+#define PREFETCH(OP) PREFETCH2(OP)
 #define STEP(G) G(LOAD, WIDENBF16)
 #include "matmul_avx512_amd64.h"
 #undef NAME
@@ -366,7 +379,7 @@ loop1:                     \
 // func tileF16AVX512(a *tile)
 #define NAME ·tileF16AVX512(SB)
 #define WSTEP 32
-#define PREFETCH PREFETCH2
+#define PREFETCH(OP) PREFETCH2(OP)
 #define STEP(G) G(LOAD, WIDENF16)
 #include "matmul_avx512_amd64.h"
 #undef NAME
@@ -384,7 +397,7 @@ loop1:                     \
 // func tileDotAVX512(a *tile)
 #define NAME ·tileDotAVX512(SB)
 #define WSTEP 64
-#define PREFETCH PREFETCH4
+#define PREFETCH(OP) PREFETCH4(OP)
 #define STEP(G) G(ODD, ODD); G(EVEN, EVEN)
 #include "matmul_avx512_amd64.h"
 #undef NAME
@@ -411,7 +424,11 @@ loop1:                     \
 #define KEEP
 #define CONSTANT
 #undef ONE
-#define ONE ROWS(one0, one4, CLEAR14, G14, STORE14, oneone, one1, CLEAR11, G11, STORE11)
+#define ONE \
+	CMPQ 64(SP), $0; \
+	JNE  oneahead;   \
+	ROWS(one0, one4, CLEAR14, G14, STORE14, oneone, one1, CLEAR11, G11, STORE11); \
+	QUADS(oneahead, onepart, onenear, onefar, onesummed, CLEAR14, G14, STORE14, oneone)
 
 // VDPBF16PS Z28, w, sum, which the assembler does not know: both steps of the
 // contract for 32 elements, flushing whatever MXCSR says.
@@ -455,7 +472,7 @@ loop1:                     \
 // func tileDotAVX512BF16(a *tile)
 #define NAME ·tileDotAVX512BF16(SB)
 #define WSTEP 64
-#define PREFETCH PREFETCH4
+#define PREFETCH(OP) PREFETCH4(OP)
 #define STEP(G) G(LOAD, LOAD)
 #include "matmul_avx512_amd64.h"
 #undef NAME

@@ -129,15 +129,15 @@ func TestOpTable(t *testing.T) {
 					require.True(t, ok, "%s: no recorded result; run go test -run TestOpTable -update-optable where the portable functions are known to be right", key)
 					require.Equal(t, g, seen[key], "%s: the portable result differs from the recorded one", key)
 				}
-				for _, c := range Variants() {
+				for _, c := range streamingVariants(o.name) {
 					for wi, w := range o.ways {
 						places := testmem.Places
-						if wi > 0 {
+						if wi > 0 || c.Streaming != streamNear {
 							places = places[:1]
 						}
 						for _, p := range places {
 							checks++
-							where := fmt.Sprintf("%s on %v, %s, %s data, %v", o.name, c, w.name, styleNames[st], p)
+							where := fmt.Sprintf("%s on %v, streaming %v, %s, %s data, %v", o.name, c, c.Streaming, w.name, styleNames[st], p)
 							runOp(t, where, o.operands, data, want, p, wi, func(b []mem) { w.run(c, b) })
 						}
 					}
@@ -153,6 +153,20 @@ func TestOpTable(t *testing.T) {
 	msg := fmt.Sprintf("operation table: %d operations, %d checks on %v", len(opTable), checks, Variants())
 	t.Log(msg)
 	fmt.Println(msg)
+}
+
+// streamingVariants returns every instruction set with every kind of streaming that
+// makes a difference for an operation.
+func streamingVariants(name string) (all []CPU) {
+	for _, c := range Variants() {
+		for s := range Streaming(len(streamingNames)) {
+			if s == streamNear || c.AVX2 && (strings.HasPrefix(name, "MatMul") || strings.HasPrefix(name, "Attention")) {
+				c.Streaming = s
+				all = append(all, c)
+			}
+		}
+	}
+	return all
 }
 
 func runOp(t *testing.T, where string, args []operand, data, want []mem, p testmem.Place, offset int, run func([]mem)) {

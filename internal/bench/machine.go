@@ -15,8 +15,11 @@ type Machine struct {
 	System     string   `json:"system"`           // GOOS/GOARCH
 	Kernel     string   `json:"kernel,omitempty"` // release of the operating system, where known
 	CPU        string   `json:"cpu"`
+	Family     int      `json:"family,omitempty"` // of the processor, with Model; 0 where unknown
+	Model      int      `json:"model,omitempty"`
 	Processors int      `json:"processors"` // that this program may use
 	Sets       []string `json:"sets"`       // instruction sets, as --cpu takes them
+	Streaming  string   `json:"streaming"`  // how kernels that wait for memory ask for it
 	L1         int      `json:"l1_bytes"`   // data cache of a core; 0 where unknown, likewise below
 	L2         int      `json:"l2_bytes"`
 	L3         int      `json:"l3_bytes"`
@@ -78,6 +81,7 @@ func (p *prober) machine() Machine {
 	m := Machine{
 		System: runtime.GOOS + "/" + runtime.GOARCH, Kernel: kernelRelease(), CPU: c.BrandName,
 		Processors: runtime.GOMAXPROCS(0), Memory: totalMemory(), Go: runtime.Version(),
+		Family: c.Family, Model: c.Model, Streaming: kernels.Detect().Streaming.String(),
 		L1: max(0, c.Cache.L1D), L2: max(0, c.Cache.L2), L3: max(0, c.Cache.L3),
 	}
 	if m.CPU == "" {

@@ -290,10 +290,25 @@ func rate(x float64, unit string) string {
 	return figure(x/1e9) + " GFLOP/s"
 }
 
+// cache is the size of a cache.
+func cache(n int) string {
+	if n == 0 {
+		return "unknown size"
+	}
+	return size(int64(n))
+}
+
 // lines describes machine and start times.
 func (r *Report) lines() []string {
 	m := &r.Machine
-	out := []string{fmt.Sprintf("%s, %s, %d processors, %s of memory, %s", m.CPU, m.System, m.Processors, size(m.Memory), m.Go)}
+	cpu := m.CPU
+	if m.Family > 0 {
+		cpu += fmt.Sprintf(" (family %d, model %d)", m.Family, m.Model)
+	}
+	out := []string{
+		fmt.Sprintf("%s, %s, %d processors, %s of memory, %s", cpu, m.System, m.Processors, size(m.Memory), m.Go),
+		fmt.Sprintf("caches of %s, %s and %s; streaming: %s", cache(m.L1), cache(m.L2), cache(m.L3), m.Streaming),
+	}
 	byName := map[string]int{}
 	for _, l := range m.Limits {
 		text := fmt.Sprintf("%s on %d", rate(l.Value, l.Unit), l.Threads)
