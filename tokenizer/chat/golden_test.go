@@ -68,12 +68,6 @@ func goldenFolders(t testing.TB) (features string, real map[string]string) {
 	for _, f := range folders {
 		real[filepath.Base(f)] = f
 	}
-	for _, name := range licensed {
-		f := filepath.Join("..", "..", "..", "shared", "chat_templates", "real", name)
-		if _, err := os.Stat(f); err == nil && real[name] == "" {
-			real[name] = f
-		}
-	}
 	return filepath.Join(root, "features.json"), real
 }
 
