@@ -14,7 +14,6 @@ import (
 	"slices"
 
 	"github.com/lukv/lukv/internal/atomicfile"
-	"github.com/lukv/lukv/internal/mapfile"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
@@ -170,18 +169,16 @@ func (c *Cache) SaveFile(path string, meta map[string]string) error {
 	return nil
 }
 
-// LoadFile loads a cache that SaveFile wrote, see Load.
+// LoadFile loads a cache that SaveFile wrote, see Load. It reads the file, a
+// tensor at a time, into memory of its own: whatever becomes of the file
+// meanwhile, what is loaded is what the checksum was made of.
 func LoadFile(path string, o Options) (c *Cache, meta map[string]string, err error) {
-	m, err := mapfile.Open(path)
+	src, err := openSource(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("load a cache: %w", err)
 	}
-	c, meta, err = Load(path, m.Bytes(), o)
-	if err2 := m.Close(); err == nil && err2 != nil {
-		c.Close()
-		return nil, nil, fmt.Errorf("load a cache: %w", err2)
-	}
-	return c, meta, err
+	defer src.close()
+	return loadFrom(path, src, o)
 }
 
 // Load returns the cache that Save wrote as data, and the metadata given to
@@ -190,12 +187,15 @@ func LoadFile(path string, o Options) (c *Cache, meta map[string]string, err err
 // The zero Options take everything from the file. What o sets has to agree with
 // it: Layers, KVHeads, HeadDim, Type, Windows. PageEntries may differ, except
 // that the entries dropped in front of a head (Base) must be whole pages.
-// MaxBytes, Account, Device and DeviceLayers are o's; a file beyond MaxBytes fails with
-// ErrFull. A file that is cut
-// short, altered, of another version or no cache at all is an error, and then
-// no memory is held.
+// MaxBytes, Account, Device and DeviceLayers are o's; a file beyond MaxBytes fails
+// with ErrFull. A file that is cut short, altered, of another version or no cache
+// at all is an error, and then no memory is held.
 func Load(name string, data []byte, o Options) (*Cache, map[string]string, error) {
-	c, meta, err := load(name, data, o)
+	return loadFrom(name, &source{data: data}, o)
+}
+
+func loadFrom(name string, src *source, o Options) (*Cache, map[string]string, error) {
+	c, meta, err := load(name, src, o)
 	if err != nil {
 		return nil, nil, fmt.Errorf("load cache %q: %w", name, err)
 	}
@@ -203,8 +203,8 @@ func Load(name string, data []byte, o Options) (*Cache, map[string]string, error
 	return c, meta, nil
 }
 
-func load(name string, data []byte, o Options) (*Cache, map[string]string, error) {
-	f, err := safetensors.Parse(name, data)
+func load(name string, src *source, o Options) (*Cache, map[string]string, error) {
+	f, err := safetensors.Parse(name, src.data)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -216,6 +216,13 @@ func load(name string, data []byte, o Options) (*Cache, map[string]string, error
 		return nil, nil, fmt.Errorf("format version %.20q, expected %q: save the cache again with this version", version, formatVersion)
 	}
 	delete(meta, formatKey)
+	for _, name := range []string{"options", "windows", "pairs"} {
+		if t, ok := f.Tensor(name); ok {
+			if err := src.fetch(t.Data); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
 	o, err = savedOptions(f, o)
 	if err != nil {
 		return nil, nil, err
@@ -224,7 +231,7 @@ func load(name string, data []byte, o Options) (*Cache, map[string]string, error
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := c.fill(f, data); err != nil {
+	if err := c.fill(f, src); err != nil {
 		return nil, nil, errors.Join(err, c.Close())
 	}
 	return c, meta, nil
@@ -314,7 +321,7 @@ type target struct {
 
 // fill reads the entries of all heads and verifies the checksum. The empty cache
 // has the options of the file.
-func (c *Cache) fill(f *safetensors.File, data []byte) error {
+func (c *Cache) fill(f *safetensors.File, src *source) error {
 	if sum, ok := f.Tensor(sumName); !ok || sum.Type != tensor.U8 || !sum.HasShape(sha256.Size) {
 		return fmt.Errorf("tensor %q: found %v, expected U8[%d]", sumName, sum, sha256.Size)
 	}
@@ -348,7 +355,7 @@ func (c *Cache) fill(f *safetensors.File, data []byte) error {
 		}
 		p.n, p.base, p.dropped = n, int(numbers[3*i+1]), int32(numbers[3*i+2])
 	}
-	return c.read(f, data, targets)
+	return c.read(f, src, targets)
 }
 
 // checkSaved checks the numbers of a head: entries, base, dropped position.
@@ -368,18 +375,21 @@ func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
 
 // read copies the tensors, in the order of the file, to their heads and compares
 // the checksum.
-func (c *Cache) read(f *safetensors.File, data []byte, targets map[string]target) error {
+func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target) error {
 	size := 0
 	for _, t := range f.All() {
 		size += len(t.Data)
 	}
 	sum := sha256.New()
-	sum.Write(data[:len(data)-size])
+	sum.Write(src.data[:len(src.data)-size])
 	var found []byte
 	later := make(map[target][]byte) // for devices, which get whole pages
 	for name, t := range f.All() {
 		if found != nil && len(t.Data) > 0 {
 			return fmt.Errorf("tensor %q follows the checksum", name)
+		}
+		if err := src.fetch(t.Data); err != nil {
+			return err
 		}
 		if name == sumName {
 			found = t.Data
@@ -398,6 +408,7 @@ func (c *Cache) read(f *safetensors.File, data []byte, targets map[string]target
 			for j, page := range p.pages {
 				b = c.readPart(page, min(c.o.PageEntries, p.n-j*c.o.PageEntries), s.part, b)
 			}
+			src.release(t.Data)
 		}
 	}
 	if want := sum.Sum(nil); !bytes.Equal(found, want) {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -17,6 +18,41 @@ func (m *Model) ID() string {
 	}
 	defer m.release()
 	return m.identity()
+}
+
+// Digest returns the hash of all bytes of the weights, which ID only samples: of
+// a checkpoint that was rewritten it always tells. It reads them all, once. Files
+// of sessions that are saved afterwards carry it, and loading a session that
+// carries another one is ErrWrongModel.
+func (m *Model) Digest(ctx context.Context) (string, error) {
+	if err := m.acquire(); err != nil {
+		return "", fmt.Errorf("digest of the weights: %w", err)
+	}
+	defer m.release()
+	m.digestMu.Lock()
+	defer m.digestMu.Unlock()
+	if d := m.digest.Load(); d != nil {
+		return *d, nil
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\n", m.identity())
+	err := m.reading(func() (err error) {
+		m.weights.Each(func(_ string, t tensor.Tensor) {
+			const part = 1 << 20
+			for from := 0; from < len(t.Data) && err == nil; from += part {
+				if err = ctx.Err(); err == nil {
+					h.Write(t.Data[from:min(from+part, len(t.Data))])
+				}
+			}
+		})
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("digest of the weights: %w", err)
+	}
+	d := "sha256:" + hex.EncodeToString(h.Sum(nil))
+	m.digest.Store(&d)
+	return d, nil
 }
 
 // identity hashes what makes two checkpoints interchangeable: names, types,

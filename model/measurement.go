@@ -71,7 +71,13 @@ func (ob *Observation) Measure(ctx context.Context) (*Measurement, error) {
 			return nil, fmt.Errorf("measure: %w", err)
 		}
 		errs := make([]error, c.Heads)
-		m.parallel(c.Heads, func(g int) { errs[g] = ob.valueNorms(o, at, g) })
+		err := m.reading(func() error {
+			m.parallel(c.Heads, func(g int) { errs[g] = ob.valueNorms(o, at, g) })
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("measure: %w", err)
+		}
 		if err := firstError(append(errs, ob.s.cache.Err())); err != nil {
 			return nil, fmt.Errorf("measure: %w", err)
 		}

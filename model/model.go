@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/workers"
@@ -45,6 +46,9 @@ type Model struct {
 	runs runList
 
 	use users // of the weights
+
+	digestMu sync.Mutex // held while the digest is made
+	digest   atomic.Pointer[string]
 
 	memory *kvcache.Account // of all sessions, nil without a bound
 
@@ -109,6 +113,9 @@ func New(cfg *Config, w *Weights, opts ...Option) (*Model, error) {
 	return newModel(context.Background(), cfg, w, opts)
 }
 
+// maxThreads bounds the threads of a model, each of which has memory of its own.
+const maxThreads = 1024
+
 func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Model, error) {
 	o := options{precision: PrecisionAuto}
 	for _, f := range opts {
@@ -116,6 +123,9 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	}
 	if o.threads < 1 {
 		o.threads = runtime.GOMAXPROCS(0)
+	}
+	if o.threads > maxThreads {
+		return nil, fmt.Errorf("%d threads, want at most %d", o.threads, maxThreads)
 	}
 	if o.cpu == nil {
 		c := kernels.Detect()
@@ -143,11 +153,15 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	}
 	m := &Model{
 		cfg: cfg, weights: w, precision: o.precision, cpu: *o.cpu,
-		rope: rope, log: o.logger, identity: sync.OnceValue(func() string { return identity(cfg, w) }),
+		rope: rope, log: o.logger,
 		embed: matrix(w.Embed), norm: vector(w.Norm),
 		head:   []hostLinear{{w: matrix(w.Head), dst: kernels.ActLogits}},
 		layers: make([]hostDecoder, cfg.Layers),
 	}
+	m.identity = sync.OnceValue(func() (id string) {
+		_ = m.reading(func() error { id = identity(cfg, w); return nil }) // "" if they changed
+		return id
+	})
 	for _, t := range cfg.EOS {
 		m.eos = append(m.eos, int32(t))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/lukv/lukv/kernels"
@@ -258,7 +259,32 @@ func undoParts(err error, parts []part) error {
 }
 
 // compute runs the parts of a run and leaves the logits that are wanted in batch.
-func (r *run) compute(ctx context.Context) error {
+func (r *run) compute(ctx context.Context) (err error) {
+	was := debug.SetPanicOnFault(true)
+	defer func() { r.m.endReading(was, recover(), &err) }()
+	if err := r.computeParts(ctx); err != nil {
+		return err
+	}
+	return r.checkLogits()
+}
+
+// checkLogits returns an error if wanted logits are not numbers.
+func (r *run) checkLogits() error {
+	vocab, wanted := r.m.cfg.Vocab, 0
+	for i := range r.parts {
+		p := &r.parts[i]
+		if !p.last() {
+			continue
+		}
+		if !finite(r.batch[wanted*vocab : (wanted+1)*vocab]) {
+			return &PartError{i, p.s.notFinite(p.n)}
+		}
+		wanted++
+	}
+	return nil
+}
+
+func (r *run) computeParts(ctx context.Context) error {
 	r.tokens, r.wanted = r.tokens[:0], r.wanted[:0]
 	prompts := false
 	for i := range r.parts {

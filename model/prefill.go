@@ -288,11 +288,14 @@ func (f *feeding) units(ctx context.Context, n int) error {
 	var err error
 	if f.r == nil {
 		if f.r, err = m.runs.get(min(len(f.tokens), s.opts.ChunkTokens), 1, s.page()); err == nil {
-			f.x, err = f.r.newStream(f.tokens)
+			err = m.reading(func() (err error) {
+				f.x, err = f.r.newStream(f.tokens)
+				return err
+			})
 		}
 	}
 	if err == nil {
-		err = f.unitsTo(ctx, f.work+n*m.cfg.Layers)
+		err = m.reading(func() error { return f.unitsTo(ctx, f.work+n*m.cfg.Layers) })
 	}
 	if err != nil {
 		return f.rollBack(err)
@@ -405,7 +408,13 @@ func (f *feeding) emitAll(ctx context.Context) error {
 			return err
 		}
 	}
-	return compute(f.s.logitRow(), len(f.tokens)-1, 1)
+	if err := compute(f.s.logitRow(), len(f.tokens)-1, 1); err != nil {
+		return err
+	}
+	if !finite(f.s.logits) {
+		return f.s.notFinite(1)
+	}
+	return nil
 }
 
 // emitEach hands out the logits of tokens [from, to), which compute gives for n

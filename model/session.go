@@ -34,7 +34,7 @@ type SessionOptions struct {
 	MaxCacheBytes int64
 
 	// ChunkTokens is the number of tokens computed together in a prefill; the
-	// default is 512. It does not change results.
+	// default is 512, the most 16,384. It does not change results.
 	ChunkTokens int
 
 	// Progress, if not nil, is called from time to time during a prefill with
@@ -97,6 +97,12 @@ func (m *Model) newSession(o SessionOptions) (*Session, error) {
 	defer m.release()
 	if o.MaxTokens < 0 || o.ChunkTokens < 0 {
 		return nil, fmt.Errorf("max tokens %d and chunk tokens %d: want 0 for the default or more", o.MaxTokens, o.ChunkTokens)
+	}
+	if o.ChunkTokens > maxPassRows {
+		return nil, fmt.Errorf("chunks of %d tokens, want at most %d", o.ChunkTokens, maxPassRows)
+	}
+	if o.MaxTokens > maxPositionsCap {
+		return nil, fmt.Errorf("at most %d tokens, want at most %d", o.MaxTokens, maxPositionsCap)
 	}
 	if o.MaxTokens == 0 {
 		o.MaxTokens = m.cfg.MaxPositions

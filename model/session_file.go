@@ -19,6 +19,7 @@ var ErrWrongModel = errors.New("saved session belongs to another model")
 // Keys of a saved session's metadata, beside those of the cache itself.
 const (
 	metaModel     = "model"
+	metaDigest    = "digest"    // of the model, see Model.Digest; absent if it was not made
 	metaSession   = "session"   // JSON of savedSession
 	metaPrecision = "precision" // for information
 	metaLogits    = "logits"    // base64 of little-endian float32, absent if there are none
@@ -73,6 +74,9 @@ func (s *Session) Save(path string) error {
 	meta := map[string]string{
 		metaModel: id, metaSession: string(text), metaPrecision: string(s.m.precision),
 	}
+	if d := s.m.digest.Load(); d != nil {
+		meta[metaDigest] = *d
+	}
 	if s.hasLogits {
 		raw := make([]byte, 4*len(s.logits))
 		for i, v := range s.logits {
@@ -122,6 +126,9 @@ func (m *Model) restore(cache *kvcache.Cache, meta map[string]string, o SessionO
 		return nil, fmt.Errorf("model: %w", ErrClosed)
 	} else if id != have {
 		return nil, fmt.Errorf("%w: made with %s, this is %s", ErrWrongModel, id, have)
+	}
+	if have := m.digest.Load(); have != nil && meta[metaDigest] != "" && meta[metaDigest] != *have {
+		return nil, fmt.Errorf("%w: made with weights %s, these are %s", ErrWrongModel, meta[metaDigest], *have)
 	}
 	var state savedSession
 	if err := json.Unmarshal([]byte(meta[metaSession]), &state); err != nil {

@@ -4,8 +4,9 @@
 // A File's bytes stay valid until Close and must never be written: on mapped
 // files a write faults. After Close any access faults, so the owner must make
 // sure that no slice of the bytes is used any more. A file that another process
-// shortens while it is mapped makes reads beyond its new end fault as well; the
-// system offers no protection from that. Replacing a file by renaming another
+// shortens while it is mapped makes reads beyond its new end fault as well: with
+// runtime/debug.SetPanicOnFault in every goroutine that reads, that is a panic
+// which can be recovered from, in assembly, too. Replacing a file by renaming another
 // over it is safe.
 //
 // Bytes may be read from any number of goroutines. Close may be called at any

@@ -257,6 +257,7 @@ func (p *Pool) startHelpers() {
 // serve is the life of helper id.
 func (p *Pool) serve(id int) {
 	defer p.wg.Done()
+	debug.SetPanicOnFault(true) // a mapped file that became shorter ends the task, not the process
 	for seen := uint64(0); ; {
 		seen = p.await(&p.helpers[id-1], seen)
 		if p.closed.Load() {

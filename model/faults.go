@@ -1,0 +1,56 @@
+package model
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"unsafe"
+
+	"github.com/lukv/lukv/internal/workers"
+	"github.com/lukv/lukv/tensor"
+)
+
+// A file of weights that becomes shorter while it is mapped makes reads fault.
+// Goroutines that read weights turn faults into panics (those of the pool do so
+// always), and whoever has them read turns such a panic into an error.
+
+// reading runs fn, which reads weights.
+func (m *Model) reading(fn func() error) (err error) {
+	was := debug.SetPanicOnFault(true)
+	defer func() { m.endReading(was, recover(), &err) }()
+	return fn()
+}
+
+// endReading goes back to what SetPanicOnFault was, and turns what was recovered
+// into an error if it is a fault in the weights; other panics go on.
+func (m *Model) endReading(was bool, recovered any, err *error) {
+	debug.SetPanicOnFault(was)
+	if recovered == nil {
+		return
+	}
+	cause := recovered
+	if p, ok := cause.(*workers.Panic); ok {
+		cause = p.Value
+	}
+	if fault, ok := cause.(interface{ Addr() uintptr }); ok {
+		if name := m.weights.at(fault.Addr()); name != "" {
+			*err = fmt.Errorf("read tensor %q: %w", name, ErrWeightsChanged)
+			return
+		}
+	}
+	panic(recovered)
+}
+
+// ErrWeightsChanged says that a file of weights became shorter while it was in
+// use. Close the model and open it again.
+var ErrWeightsChanged = errors.New("the weights' file changed while it was in use")
+
+// at returns the name of the tensor at an address, "" if there is none.
+func (w *Weights) at(addr uintptr) (name string) {
+	w.Each(func(n string, t tensor.Tensor) {
+		if from := uintptr(unsafe.Pointer(unsafe.SliceData(t.Data))); addr >= from && addr-from < uintptr(len(t.Data)) {
+			name = n
+		}
+	})
+	return name
+}
