@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/tensor"
 )
 
 // alwaysUsed are the flags of each command that have an effect beside any others.
@@ -23,7 +25,7 @@ var alwaysUsed = map[string]string{
 	"profile": "threads precision cpu device gpu-layers output metric sinks window normalization objective scope solver " +
 		"max-steps min-retention include-question temperature npy from-npy json",
 	"eval": "threads precision cpu cache-type max-context max-cache device gpu-layers data ratio metric allocator decode compat " +
-		"no-full sinks window limit fraction max-new-tokens match ruler-clean raw query-aware share-prefill items csv json markdown",
+		"no-full sinks window limit fraction max-new-tokens match ruler-clean code-sim raw query-aware share-prefill items csv json markdown",
 	"demo":    "metric ratio limit json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"inspect": "json",
 	"pull":    "include exclude parallel verify json",
@@ -87,6 +89,8 @@ func TestNoFlagIsIgnored(t *testing.T) {
 		refuse("run", "builtin", "-c", context, "--save", session, flag)
 	}
 	refuse("run", "builtin", "--logprobs=2", "x")
+	refuse("run", "builtin", "-c", context, "--save=-", "x")
+	refuse("run", "builtin", "-c", context, "--save=-", "--json")
 
 	refuse("profile", "builtin", "-o", dir+"/p", "--template")
 	refuse("profile", "builtin", "-o", dir+"/p", "--top-p=0.5")
@@ -104,6 +108,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 		refuse("inspect", "builtin", flag)
 		refuse("inspect", filepath.Join(checkpoint(t, nil), "model.safetensors"), flag)
 	}
+	refuse("inspect", session, "--verify")
 	refuse("inspect", session, "--nearest")
 	refuse("inspect", session, "--ratio=0.5")
 	refuse("inspect", session, "--tensors")
@@ -173,4 +178,40 @@ func TestLoadedPolicy(t *testing.T) {
 	text := command(t, "run", "builtin", "--load", second, "--stats", "--max-tokens", "2", "x")
 	assert.Contains(t, text.err, "policy    "+made.Policy.String())
 	assert.Equal(t, made.Policy, decode[cacheInfo](t, ok(t, "inspect", second, "--json")).Policy)
+}
+
+// TestStandardOutput: - is standard output.
+func TestStandardOutput(t *testing.T) {
+	_, context := sample(t, "niah_single_2", 256)
+	dir := t.TempDir()
+	file, piped := filepath.Join(dir, "file"), filepath.Join(dir, "piped")
+	ok(t, "run", "builtin", "-c", context, "--save", file)
+	out := ok(t, "run", "builtin", "-c", context, "--save", "-")
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.True(t, string(want) == out, "the same bytes")
+	require.NoError(t, os.WriteFile(piped, []byte(out), 0o600))
+	assert.Equal(t, "session", decode[cacheInfo](t, ok(t, "inspect", piped, "--json")).Kind)
+	picture := ok(t, "inspect", piped, "--svg", "-")
+	assert.True(t, strings.HasPrefix(picture, "<svg"), picture)
+	assert.True(t, strings.HasSuffix(strings.TrimSpace(picture), "</svg>"))
+}
+
+// TestVerify: one changed byte anywhere gives another digest.
+func TestVerify(t *testing.T) {
+	digest := func(dir string) string {
+		info := decode[checkpointInfo](t, ok(t, "inspect", dir, "--verify", "--json"))
+		assert.Contains(t, info.Digest, "sha256:")
+		return info.Digest
+	}
+	want := digest("builtin")
+	assert.Equal(t, want, digest(checkpoint(t, nil)), "the same weights in a folder")
+	other := checkpoint(t, func(all map[string]tensor.Tensor) {
+		const name = "model.embed_tokens.weight"
+		x := all[name]
+		x.Data = bytes.Clone(x.Data)
+		x.Data[len(x.Data)/2+100] ^= 1
+		all[name] = x
+	})
+	assert.NotEqual(t, want, digest(other))
 }

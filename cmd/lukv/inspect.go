@@ -2,11 +2,15 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -31,6 +35,7 @@ type inspectCmd struct {
 	SVG     string  `name:"svg" placeholder:"FILE" help:"Profile or saved session: write the heat map as SVG; - is standard output, instead of anything else."`
 	Nearest bool    `help:"Profile: the nearest level instead of interpolating."`
 	Tensors bool    `help:"Checkpoint: list all tensors."`
+	Verify  bool    `help:"Checkpoint: read all weights and print their digest. The identity knows a sample of each tensor only."`
 	JSON    bool    `help:"One JSON object."`
 }
 
@@ -139,6 +144,7 @@ type checkpointInfo struct {
 	Config     configInfo     `json:"config"`
 	Parameters int64          `json:"parameters"`
 	Bytes      int64          `json:"bytes"`
+	Digest     string         `json:"digest,omitempty"` // of all weights, with --verify
 	Types      []tensorTypes  `json:"types"`
 	Unused     []string       `json:"unused_tensors"`
 	Tensors    []tensorInfo   `json:"tensors,omitempty"`
@@ -216,6 +222,9 @@ func (c *inspectCmd) checkpoint(e *env) error {
 	t := newTable(e.out)
 	t.line("checkpoint", "%s", info.Path)
 	t.line("identity", "%s", info.ID)
+	if info.Digest != "" {
+		t.line("digest", "%s", info.Digest)
+	}
 	t.line("architecture", "%s, %d layers, hidden %d, intermediate %d", cfg.Arch, cfg.Layers, cfg.Hidden, cfg.Intermediate)
 	t.line("attention", "%d query heads on %d KV heads of %d%s", cfg.Heads, cfg.KVHeads, cfg.HeadDim, extras(cfg))
 	t.line("windows", "%s", windows(cfg.Windows))
@@ -272,6 +281,11 @@ func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, *model.Config, err
 			info.Tensors = append(info.Tensors, tensorInfo{name, t.Type.String(), t.Shape, len(t.Data)})
 		}
 	}
+	if c.Verify {
+		if info.Digest, err = digest(e, files); err != nil {
+			return nil, nil, err
+		}
+	}
 	info.CacheBytes = map[string]int{}
 	for name, t := range map[string]tensor.Type{"f32": tensor.F32, "f16": tensor.F16, "bf16": tensor.BF16} {
 		info.CacheBytes[name] = 2 * cfg.Layers * cfg.KVHeads * cfg.HeadDim * t.Size()
@@ -282,6 +296,28 @@ func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, *model.Config, err
 		info.Vocabulary = tok.VocabSize()
 	}
 	return info, cfg, nil
+}
+
+// digest hashes the name, type, shape and every byte of all tensors, in the order
+// of their names, however they are divided into files.
+func digest(e *env, files *safetensors.Checkpoint) (string, error) {
+	line := e.progress()
+	defer line.clear()
+	all := map[string]tensor.Tensor{}
+	for name, t := range files.All() {
+		all[name] = t
+	}
+	h := sha256.New()
+	for i, name := range slices.Sorted(maps.Keys(all)) {
+		if e.ctx.Err() != nil {
+			return "", context.Cause(e.ctx)
+		}
+		t := all[name]
+		line.show("reading tensor %d of %d", i+1, len(all))
+		fmt.Fprintf(h, "%q %v %v %d\n", name, t.Type, t.Shape, len(t.Data))
+		h.Write(t.Data)
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // openWeights opens a model's tensors twice: as they lie in the files, and as
@@ -410,7 +446,7 @@ func (c *inspectCmd) profile(e *env) error {
 		return fmt.Errorf("inspect %s: %w", c.Path, err)
 	}
 	if kind.Format == "lukv profile state" {
-		if err := e.given.unused(profileFlags+" tensors", c.Path+" is an unfinished profile, without ratios"); err != nil {
+		if err := e.given.unused(profileFlags+" tensors verify", c.Path+" is an unfinished profile, without ratios"); err != nil {
 			return err
 		}
 		if c.JSON {
@@ -441,7 +477,7 @@ func (c *inspectCmd) ratios(e *env) error {
 }
 
 func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdentity) error {
-	if err := e.given.unused("tensors", c.Path+" is a profile"); err != nil {
+	if err := e.given.unused("tensors verify", c.Path+" is a profile"); err != nil {
 		return err
 	}
 	digest, err := p.Digest()
@@ -518,7 +554,7 @@ func (c *inspectCmd) tensorFile(e *env) error {
 	if _, ok := f.Metadata()["lukv_cache"]; ok {
 		return c.cache(e)
 	}
-	if err := e.given.unused(profileFlags, c.Path+" holds tensors, no profile"); err != nil {
+	if err := e.given.unused(profileFlags+" verify", c.Path+" holds tensors, no profile"); err != nil {
 		return err
 	}
 	info := checkpointInfo{Kind: "tensors", Path: c.Path}
@@ -569,7 +605,7 @@ type cacheInfo struct {
 }
 
 func (c *inspectCmd) cache(e *env) error {
-	if err := e.given.unused("ratio nearest tensors", c.Path+" is a saved session, no profile"); err != nil {
+	if err := e.given.unused("ratio nearest tensors verify", c.Path+" is a saved session, no profile"); err != nil {
 		return err
 	}
 	cache, meta, err := kvcache.LoadFile(c.Path, kvcache.Options{})

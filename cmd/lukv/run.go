@@ -3,8 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -24,7 +27,7 @@ type runCmd struct {
 	Context      []string `short:"c" sep:"none" placeholder:"FILE" help:"Text in front of the prompt, which can be compressed; - is standard input. May be repeated."`
 	AnswerPrefix string   `placeholder:"TEXT" help:"The beginning of the answer, which the model goes on with."`
 	Raw          bool     `help:"No chat template: context and prompt as they are, control tokens included, one behind the other."`
-	Save         string   `placeholder:"FILE" help:"Save the context's cache, before the prompt. The prompt may then be left out."`
+	Save         string   `placeholder:"FILE" help:"Save the context's cache, before the prompt; - is standard output. The prompt may then be left out."`
 	Load         string   `placeholder:"FILE" help:"Begin with a context saved before instead of --context."`
 	Stats        bool     `help:"Print tokens, times and cache sizes on standard error."`
 	JSON         bool     `help:"One JSON object with answer and statistics instead of the text."`
@@ -168,6 +171,8 @@ func (c *runCmd) check() error {
 		return usage("--logprobs needs --json")
 	case c.Load != "" && len(c.Context) > 0:
 		return usage("--load and --context: expected one of them")
+	case c.Save == "-" && (c.Prompt != "" || c.JSON):
+		return usage("--save -: standard output is the saved context, expected neither a prompt nor --json")
 	case fromInput > 1:
 		return usage("--context -: standard input can be read once")
 	case fromInput == 1 && c.Prompt == "" && c.Save == "":
@@ -328,10 +333,33 @@ func (r *runner) encode(p chat.Prompt) ([]int32, error) {
 }
 
 func (r *runner) save(s *model.Session) error {
-	if r.Save == "" {
+	switch r.Save {
+	case "":
 		return nil
+	case "-":
+		return r.saveOut(s)
 	}
 	return s.Save(r.Save)
+}
+
+// saveOut writes the session to standard output, by way of a file.
+func (r *runner) saveOut(s *model.Session) (err error) {
+	dir, err := os.MkdirTemp("", "lukv-save-")
+	if err != nil {
+		return fmt.Errorf("save session: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	path := filepath.Join(dir, "session")
+	if err := s.Save(path); err != nil {
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("save session: %w", err)
+	}
+	defer f.Close()
+	_, err = io.Copy(raw(r.e.out), f)
+	return err
 }
 
 // contextDone notes what the context took.
