@@ -196,6 +196,7 @@ func (r *chatter) set(arg string) error {
 			return err
 		}
 		p.clear()
+		r.e.advise(r.conv.Held())
 		r.describe()
 		return nil
 	}
@@ -284,6 +285,9 @@ func (r *chatter) kv() {
 	}
 	t.line("cache", "%s, uncompressed %s, at the peak %s", report.Bytes(st.CacheBytes), report.Bytes(st.FullBytes), report.Bytes(st.PeakBytes))
 	t.line("ratio", "%.2f %% removed, %d of %d entries kept", 100*st.Ratio, st.Entries, st.FullEntries)
+	if p := s.Policy(); p != nil {
+		t.line("policy", "%s", p)
+	}
 	for i, l := range st.Layers {
 		counts := strings.Trim(fmt.Sprint(l.Entries), "[]")
 		if l.Window > 0 {

@@ -47,6 +47,9 @@ func TestChatPiped(t *testing.T) {
 	_, same, _ := invoke(t, "", "run", builtin.Name, "--context", path, "--ratio", "0.3", sample.Question)
 	assert.Equal(t, same, out)
 
+	_, _, msg = invoke(t, sample.Question, "chat", builtin.Name, "--load", path, "--ratio", "0.98")
+	assert.Contains(t, msg, "note: a head keeps only")
+
 	for _, tc := range []struct {
 		name, stdin, want string
 		code              int

@@ -16,7 +16,7 @@ func TestCrashHasAStatusOfItsOwn(t *testing.T) {
 	program, err := os.Executable()
 	require.NoError(t, err)
 	crash := exec.CommandContext(t.Context(), program, "run", "builtin", "--device", "broken:crash", "x")
-	crash.Env = append(os.Environ(), commandEnv+"=1")
+	crash.Env = append(os.Environ(), commandEnv+"=broken")
 	text, err := crash.CombinedOutput()
 	var exit *exec.ExitError
 	require.True(t, errors.As(err, &exit), string(text))

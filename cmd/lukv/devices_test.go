@@ -18,8 +18,11 @@ import (
 const commandEnv = "LUKV_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(commandEnv) == "1" {
+	switch os.Getenv(commandEnv) {
+	case "broken":
 		kernels.RegisterDevice(brokenDriver{})
+		main()
+	case "1":
 		main()
 	}
 	if len(os.Args) == 2 && os.Args[1] == "busy" {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/lineedit"
 )
 
 // TestInputsAreFiles puts a pipe, a device that never ends, and a directory in
@@ -60,6 +62,11 @@ func TestInputsAreFiles(t *testing.T) {
 		for _, command := range commands {
 			check(what, strings.Fields(strings.NewReplacer("%", path, "TEXT", text, "OUT", filepath.Join(dir, "out")).Replace(command)))
 		}
+	}
+
+	for what, path := range bad {
+		var h lineedit.History
+		assert.Error(t, h.Open(path), what)
 	}
 
 	// Files that are not named but found: those of a checkpoint, the state of a

@@ -229,6 +229,7 @@ func TestUsageErrors(t *testing.T) {
 		{"--precision", []string{"run", "builtin", "--precision", "f8", "x"}},
 		{"--cpu", []string{"run", "builtin", "--cpu", "z80", "x"}},
 		{"--threads", []string{"run", "builtin", "--threads", "-1", "x"}},
+		{"expected 0 to 1024", []string{"run", "builtin", "--threads", "100000", "x"}},
 		{"--max-context", []string{"run", "builtin", "--max-context", "-1", "x"}},
 		{"--max-cache", []string{"run", "builtin", "--max-cache", "lots", "x"}},
 		{"ratio 1.5", []string{"run", "builtin", "--ratio", "1.5", "x"}},

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/safetensors"
+	"github.com/lukv/lukv/tensor"
 )
 
 // pty is the command with a pseudo-terminal for its three streams.
@@ -167,6 +169,7 @@ func TestChatTerminal(t *testing.T) {
 	for _, want := range sample.Answers {
 		assert.Contains(t, answer, want)
 	}
+	assert.Contains(t, p.say("/kv"), `"ratio":0.3,"rounding":{"share":`, "the policy in force")
 	assert.Contains(t, p.say("/save "+saved), "saved ")
 	assert.Contains(t, p.say("/clear"), "")
 	assert.Contains(t, p.say("/show"), "messages            0\n")
@@ -272,4 +275,30 @@ func TestChatLeaves(t *testing.T) {
 			p.exit(exitOK)
 		})
 	}
+}
+
+// TestTerminalShowsControls: text from outside is shown on a terminal, by every
+// command, and goes to a pipe as it is.
+func TestTerminalShowsControls(t *testing.T) {
+	dir := t.TempDir()
+	weights := filepath.Join(dir, "weights.safetensors")
+	require.NoError(t, safetensors.WriteFile(weights, []safetensors.Named{
+		{Name: "w\x1b[2J", Tensor: tensor.Tensor{Type: tensor.F32, Shape: []int{1}, Data: make([]byte, 4)}},
+	}, nil))
+	template := []string{"template", builtin.Name, "--user", "a\x1b[31mb"}
+	for _, c := range []struct {
+		args []string
+		want string
+		code int
+	}{
+		{template, `a␛\[31mb`, exitOK},
+		{[]string{"inspect", weights}, `w␛\[2J`, exitOK},
+		{[]string{"inspect", filepath.Join(dir, "x\x1b]0;y\x07")}, `x␛\]0;y␇`, exitFailed},
+		{[]string{"tokenize", builtin.Name, "--decode", "5"}, `.`, exitOK},
+	} {
+		p := startPTY(t, c.args...)
+		p.expect(c.want)
+		p.exit(c.code)
+	}
+	assert.Contains(t, ok(t, template...), "a\x1b[31mb", "not a terminal")
 }

@@ -79,6 +79,7 @@ func TestPull(t *testing.T) {
 
 	code, out, msg = invoke(t, "", "pull", "acme/needle", "--json", "--exclude", "*.safetensors")
 	require.Equal(t, exitOK, code, msg)
+	plainJSON(t, "lukv pull 1", out)
 	var got hub.Pulled
 	unmarshal(t, out, &got)
 	assert.Equal(t, commit, got.Commit)

@@ -167,3 +167,17 @@ func TestRunPolicyFile(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(`{"ratio":7}`), 0o644))
 	fails(t, exitUsage, "ratio 7", append(args, "--policy", file)...)
 }
+
+// TestLongestAnswer: the flag, else the checkpoint's own limit, else 1024 tokens.
+func TestLongestAnswer(t *testing.T) {
+	dir := checkpoint(t, nil)
+	limit := func(args ...string) int {
+		return decode[runResult](t, ok(t, append([]string{"run", dir, "--json", "x"}, args...)...)).Sample.MaxTokens
+	}
+	for limits, want := range map[string]int{"": 1024, `, "max_new_tokens": 3`: 3} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "generation_config.json"), []byte(`{"eos_token_id": 2`+limits+`}`), 0o600))
+		assert.Equal(t, want, limit())
+	}
+	assert.Equal(t, 5, limit("--max-tokens", "5"))
+	assert.Equal(t, 0, limit("--max-tokens", "0"))
+}

@@ -3,11 +3,13 @@ package lineedit
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 
+	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
@@ -77,16 +79,10 @@ func (h *History) rewrite() error {
 	for _, line := range h.lines {
 		b.WriteString(strconv.Quote(line) + "\n")
 	}
-	f, err := os.CreateTemp(filepath.Dir(h.path), ".history-*")
-	if err == nil {
-		_, err = f.WriteString(b.String())
-		if err = errors.Join(err, f.Close()); err == nil {
-			err = os.Rename(f.Name(), h.path)
-		}
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}
+	err := atomicfile.Write(h.path, 0o600, func(w io.Writer) error {
+		_, err := io.WriteString(w, b.String())
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("shorten history: %w", err)
 	}
