@@ -73,7 +73,7 @@ func diagnose(dir string) (what string, refused bool) {
 	case weights != "":
 		return "", false
 	case first("*.gguf") != "":
-		return "a GGUF file (" + first("*.gguf") + "), where safetensors weights are expected,", true
+		return "a GGUF file (" + first("*.gguf") + "), which lukv convert turns into a folder,", true
 	case first("consolidated*") != "":
 		return "the layout of " + first("consolidated*") + ", where model.safetensors is expected (Hugging Face's layout),", true
 	case first("*.bin", "*.pt", "*.pth", "*.ckpt") != "":

@@ -30,7 +30,7 @@ var alwaysUsed = map[string]string{
 	"inspect": "json",
 	"pull":    "include exclude parallel verify json",
 	"bench":   "compare csv json markdown",
-	"devices": "json", "version": "json",
+	"devices": "json", "version": "json", "convert": "type shard-size json",
 	"tokenize": "decode json",
 	"template": "user system messages tools vars name generation-prompt tokens json",
 }

@@ -22,7 +22,7 @@ func resolveModel(name string) (dir string, err error) {
 	case err == nil && info.IsDir():
 		return name, nil
 	case err == nil && strings.HasSuffix(name, ".gguf"):
-		return "", fmt.Errorf("model %s: a GGUF file, where a folder with safetensors weights is expected, is %w", name, model.ErrUnsupported)
+		return "", fmt.Errorf("model %s: a GGUF file, which lukv convert %s FOLDER turns into a folder, is %w as it is", name, quoteArg(name), model.ErrUnsupported)
 	case err == nil:
 		return "", fmt.Errorf("model %s: found a file, expected a checkpoint folder, a hub name or %s", name, builtin.Name)
 	case !errors.Is(err, fs.ErrNotExist):
