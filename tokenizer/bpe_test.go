@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"bytes"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -158,4 +159,76 @@ func TestPairTable(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestWindowsOfAnyMerges merges long words by windows with merges of every kind:
+// random ones, whose results merge before or behind what they came from, and a chain
+// in which the last byte of a word decides what happens to its first.
+func TestWindowsOfAnyMerges(t *testing.T) {
+	check := func(t require.TestingT, m *bpe, w []byte) {
+		word := string(w)
+		r := symbolReader{m: m, w: word, unkAt: -1}
+		var start []int32
+		for _, sym := range r.read(nil, math.MaxInt) {
+			start = append(start, sym.id)
+		}
+		want := naiveMerge(m, start)
+		s := new(scratch)
+		s.begin(context.Background(), math.MaxInt)
+		s.set(word, 0)
+		s.want = true
+		m.mergeLong(s, word, 0)
+		require.Equal(t, want, s.ids, "%q", word)
+		at := 0
+		for i, id := range s.ids {
+			require.Equal(t, m.pieces[id], word[s.spans[i].Start:s.spans[i].End])
+			require.Equal(t, at, s.spans[i].Start)
+			at = s.spans[i].End
+		}
+		require.Equal(t, len(word), at)
+	}
+	fresh := func() *bpe {
+		m := &bpe{byteLevel: true, unk: none, merges: newPairTable(0)}
+		for b := range 256 {
+			m.byteID[b] = int32(b)
+			m.pieces = append(m.pieces, string([]byte{byte(b)}))
+		}
+		return m
+	}
+	merge := func(m *bpe, left, right int32, rank uint32) {
+		m.pieces = append(m.pieces, m.pieces[left]+m.pieces[right])
+		m.merges.add(left, right, rank, int32(len(m.pieces)-1))
+	}
+
+	chain := fresh()
+	for b := range int32(255) {
+		merge(chain, b, b+1, uint32(300-b))
+	}
+	var up []byte
+	for b := range 256 {
+		up = append(up, byte(b))
+	}
+	for cut := 200; cut < 256; cut++ {
+		check(t, chain, up[:cut])
+		check(t, chain, append(append(slices.Clone(up[:cut]), up...), up[:cut]...))
+	}
+
+	rapid.Check(t, func(t *rapid.T) {
+		m := fresh()
+		letters := rapid.IntRange(1, 4).Draw(t, "letters")
+		symbols := []int32{}
+		for i := range letters {
+			symbols = append(symbols, int32('a'+i))
+		}
+		for range rapid.IntRange(1, 20).Draw(t, "merges") {
+			left, right := rapid.SampledFrom(symbols).Draw(t, "left"), rapid.SampledFrom(symbols).Draw(t, "right")
+			if rank, _ := m.merges.find(left, right); rank != noRank || len(m.pieces[left])+len(m.pieces[right]) > 60 {
+				continue
+			}
+			merge(m, left, right, rapid.Uint32Range(0, 15).Draw(t, "rank"))
+			symbols = append(symbols, int32(len(m.pieces)-1))
+		}
+		w := rapid.SliceOfN(rapid.ByteRange('a', byte('a'+letters-1)), 1, 300).Draw(t, "word")
+		check(t, m, bytes.Repeat(w, rapid.IntRange(1, 3).Draw(t, "times")))
+	})
 }
