@@ -198,6 +198,9 @@ func TestPatternAnchors(t *testing.T) {
 		{`[]a]+`, "a]b", []piece{{0, 2}}},
 		{`[\W]`, "a!", []piece{{1, 2}}},
 		{`a{`, "a{", []piece{{0, 2}}},
+		{`(?=a{1,2}ac).`, "aaac", []piece{{0, 1}, {1, 2}}},
+		{`(?>[ab]{1,2})`, "aab", []piece{{0, 2}, {2, 3}}},
+		{`(?>[ab]{2,3}).`, "abab", []piece{{0, 4}}},
 		{`x*`, "axb", []piece{{0, 0}, {1, 2}, {3, 3}}},
 	} {
 		p, err := compilePattern(tt.pattern)

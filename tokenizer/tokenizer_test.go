@@ -453,6 +453,11 @@ func TestTokenBytes(t *testing.T) {
 		require.Nil(t, tok.TokenBytes(-1))
 		require.Nil(t, tok.TokenBytes(1<<30))
 	}
+	// A decoder that strips tokens leaves bytes alone.
+	tok, err := readHF([]byte(`{"model":{"byte_fallback":true,"vocab":{"<0x20>":0," a":1}},"decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Strip","content":" ","start":1,"stop":0}]}}`), &config{})
+	require.NoError(t, err)
+	require.Equal(t, " ", string(tok.TokenBytes(0)))
+	require.Equal(t, "a", string(tok.TokenBytes(1)))
 	// The bytes of all tokens of a text are the text, wherever characters are cut.
 	text := "naïve 你好 🙂🙃 the end"
 	for _, name := range []string{"mini/llama3-style/tokenizer.json", "mini/llama2-style/tokenizer.json", "mini/tekken-v7/tekken.json"} {
