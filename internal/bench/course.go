@@ -291,7 +291,7 @@ func (c *course) once(ctx context.Context, u probe.Unit) (*Sample, error) {
 		s.Disturbed = apart(before.compute, after.compute)
 	}
 	if before.compute > 0 { // it was measured
-		s.Compute = float64(c.point.Flop) * calls / s.Seconds / ((before.compute + after.compute) / 2)
+		s.Compute = float64(c.point.Flop+c.point.AttentionFlop) * calls / s.Seconds / ((before.compute + after.compute) / 2)
 	}
 	c.account(sessions)
 	return s, nil

@@ -36,8 +36,10 @@
 //   - read: bytes per step over read bandwidth. The bytes are all weights but an
 //     untied input embedding, and the keys and values that attention reads.
 //   - compute: 2 · parameters of the layers' matrices · tokens (in decoding, the output
-//     projection too) over the peak of the fastest multiply-add that the
-//     arithmetic allows. Attention's operations are not counted, but listed.
+//     projection too), and attention's operations, over the peak of the fastest
+//     multiply-add that the arithmetic allows.
+//
+// A fraction above 1 is a defect of the probe, not a feat.
 //
 // A repetition whose two probes differ by more than a tenth is disturbed. It is
 // repeated, at most as often as repetitions were asked for; medians are taken over

@@ -3,7 +3,8 @@
 // the rate of the multiply-adds of each instruction set, and how long a cache
 // line takes from one core to another and back.
 //
-// A [Buffer] is read with plain vector loads, a [Unit] repeats one instruction on
+// A [Buffer] is read with vector loads, as one stream and as four with look-ahead, and
+// the better way counts; a [Unit] repeats one instruction on
 // registers with enough independent sums to hide its latency, [RoundTrip] plays
 // ping-pong over two cache lines. Each takes about as long as it is told and a
 // number of threads; nothing is pinned to a processor, since pinning a thread

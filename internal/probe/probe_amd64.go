@@ -17,9 +17,9 @@ var (
 var readName = func() string {
 	switch {
 	case haveAVX512:
-		return "512-bit loads"
+		return "512-bit loads, one stream or four with look-ahead"
 	case haveAVX2:
-		return "256-bit loads"
+		return "256-bit loads, one stream or four with look-ahead"
 	}
 	return "128-bit loads"
 }()
@@ -34,6 +34,17 @@ func read(p unsafe.Pointer, n int) {
 	default:
 		readSSE(p, n)
 	}
+}
+
+// readers are the ways to read n bytes at p, a multiple of 512; the best counts.
+func readers() []func(p unsafe.Pointer, n int) {
+	switch {
+	case haveAVX512:
+		return []func(unsafe.Pointer, int){read, streamsAVX512}
+	case haveAVX2:
+		return []func(unsafe.Pointer, int){read, streamsAVX2}
+	}
+	return []func(unsafe.Pointer, int){read}
 }
 
 func assembly() []Unit {
@@ -60,6 +71,12 @@ func readAVX2(p unsafe.Pointer, n int)
 
 //go:noescape
 func readAVX512(p unsafe.Pointer, n int)
+
+//go:noescape
+func streamsAVX2(p unsafe.Pointer, n int)
+
+//go:noescape
+func streamsAVX512(p unsafe.Pointer, n int)
 
 // fmaAVX2 adds 1·1 to each of 14 registers of 8 sums, n > 0 times.
 func fmaAVX2(n int)

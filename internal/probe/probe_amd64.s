@@ -58,6 +58,86 @@ loop:
 	VZEROUPPER
 	RET
 
+// Four streams, a quarter of the bytes each, and what follows in 2 KiB asked for.
+//
+// func streamsAVX2(p unsafe.Pointer, n int)
+TEXT ·streamsAVX2(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), SI
+	MOVQ n+8(FP), CX
+	SHRQ $2, CX
+	LEAQ (SI)(CX*1), R8
+	LEAQ (SI)(CX*2), R9
+	LEAQ (R8)(CX*2), R10
+loop:
+	PREFETCHT1 2048(SI)
+	PREFETCHT1 2112(SI)
+	VMOVDQU 0(SI), Y0
+	VMOVDQU 32(SI), Y1
+	VMOVDQU 64(SI), Y2
+	VMOVDQU 96(SI), Y3
+	PREFETCHT1 2048(R8)
+	PREFETCHT1 2112(R8)
+	VMOVDQU 0(R8), Y4
+	VMOVDQU 32(R8), Y5
+	VMOVDQU 64(R8), Y6
+	VMOVDQU 96(R8), Y7
+	PREFETCHT1 2048(R9)
+	PREFETCHT1 2112(R9)
+	VMOVDQU 0(R9), Y0
+	VMOVDQU 32(R9), Y1
+	VMOVDQU 64(R9), Y2
+	VMOVDQU 96(R9), Y3
+	PREFETCHT1 2048(R10)
+	PREFETCHT1 2112(R10)
+	VMOVDQU 0(R10), Y4
+	VMOVDQU 32(R10), Y5
+	VMOVDQU 64(R10), Y6
+	VMOVDQU 96(R10), Y7
+	ADDQ $128, SI
+	ADDQ $128, R8
+	ADDQ $128, R9
+	ADDQ $128, R10
+	SUBQ $128, CX
+	JNE  loop
+	VZEROUPPER
+	RET
+
+// Four streams, a quarter of the bytes each, and what follows in 2 KiB asked for.
+//
+// func streamsAVX512(p unsafe.Pointer, n int)
+TEXT ·streamsAVX512(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), SI
+	MOVQ n+8(FP), CX
+	SHRQ $2, CX
+	LEAQ (SI)(CX*1), R8
+	LEAQ (SI)(CX*2), R9
+	LEAQ (R8)(CX*2), R10
+loop:
+	PREFETCHT1 2048(SI)
+	PREFETCHT1 2112(SI)
+	VMOVDQU64 0(SI), Z0
+	VMOVDQU64 64(SI), Z1
+	PREFETCHT1 2048(R8)
+	PREFETCHT1 2112(R8)
+	VMOVDQU64 0(R8), Z2
+	VMOVDQU64 64(R8), Z3
+	PREFETCHT1 2048(R9)
+	PREFETCHT1 2112(R9)
+	VMOVDQU64 0(R9), Z4
+	VMOVDQU64 64(R9), Z5
+	PREFETCHT1 2048(R10)
+	PREFETCHT1 2112(R10)
+	VMOVDQU64 0(R10), Z6
+	VMOVDQU64 64(R10), Z7
+	ADDQ $128, SI
+	ADDQ $128, R8
+	ADDQ $128, R9
+	ADDQ $128, R10
+	SUBQ $128, CX
+	JNE  loop
+	VZEROUPPER
+	RET
+
 // func fmaAVX2(n int)
 //
 // Y0–Y13 sums, Y14, Y15 ones. A latency of 4 cycles with two units, or 5 with

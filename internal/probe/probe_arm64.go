@@ -6,6 +6,9 @@ import "unsafe"
 
 const readName = "128-bit loads, four at a time"
 
+// readers are the ways to read; the best counts.
+func readers() []func(p unsafe.Pointer, n int) { return []func(unsafe.Pointer, int){read} }
+
 func assembly() []Unit {
 	return []Unit{{Name: "FMLA 4×32 bit", Set: "neon", flop: 24 * 4 * 2, run: fmaNEON}}
 }

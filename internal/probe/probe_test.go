@@ -36,7 +36,7 @@ func TestReadBounds(t *testing.T) {
 	for _, place := range testmem.Places {
 		for _, n := range []int{512, 1024, 4096} {
 			b := testmem.New(t, n, place, 16)
-			for name, f := range readers() {
+			for name, f := range allReaders() {
 				f(unsafe.Pointer(&b.Bytes[0]), n)
 				assert.NoError(t, b.Check(), "%s, %d bytes %v", name, n, place)
 			}

@@ -4,6 +4,6 @@ package probe
 
 import "unsafe"
 
-func readers() map[string]func(unsafe.Pointer, int) {
+func allReaders() map[string]func(unsafe.Pointer, int) {
 	return map[string]func(unsafe.Pointer, int){readName: read}
 }
