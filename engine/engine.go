@@ -38,17 +38,22 @@ type Options struct {
 	// of it, at least a little. It does not change answers.
 	Latency time.Duration
 
+	// MaxTokens bounds prompt and answer of a request together; default, and at most,
+	// the model's context.
+	MaxTokens int
+
 	// CacheType and PageEntries are those of model.SessionOptions.
 	CacheType   tensor.Type
 	PageEntries int
 }
 
-func (o Options) withDefaults() (Options, error) {
+func (o Options) withDefaults(positions int) (Options, error) {
 	set := func(v *int, def int) {
 		if *v == 0 {
 			*v = def
 		}
 	}
+	set(&o.MaxTokens, positions)
 	set(&o.MaxRunning, 64)
 	set(&o.MaxQueue, 256)
 	set(&o.MaxQueueTokens, 4<<20)
@@ -59,6 +64,8 @@ func (o Options) withDefaults() (Options, error) {
 		o.Kept = o.MaxBytes
 	}
 	switch {
+	case o.MaxTokens < 1 || o.MaxTokens > positions:
+		return o, fmt.Errorf("at most %d tokens, want 1 to %d", o.MaxTokens, positions)
 	case o.MaxBytes < 0:
 		return o, fmt.Errorf("a limit of %d bytes, want 0 or more", o.MaxBytes)
 	case o.Kept < -1:
@@ -108,7 +115,7 @@ type Engine struct {
 // New returns an engine on a model. Events of a model made in memory, which has no
 // tokenizer, carry no text. The caller closes the engine.
 func New(m *model.Model, o Options) (*Engine, error) {
-	o, err := o.withDefaults()
+	o, err := o.withDefaults(m.Config().MaxPositions)
 	if err != nil {
 		return nil, fmt.Errorf("new engine: %w", err)
 	}
@@ -129,8 +136,8 @@ func New(m *model.Model, o Options) (*Engine, error) {
 	return e, nil
 }
 
-// Model returns the engine's model.
-func (e *Engine) Model() *model.Model { return e.m }
+// MaxTokens is the bound on prompt and answer of a request together.
+func (e *Engine) MaxTokens() int { return e.o.MaxTokens }
 
 // Submit hands a request in and returns its answer as it will come. It does not
 // wait: ErrQueueFull and [TooLargeError] are returned at once, as is everything that

@@ -101,9 +101,9 @@ func (e *Engine) check(r *Request) error {
 		return fmt.Errorf("a context of %d tokens without a policy to compress it", r.Context)
 	case r.Policy != nil && (r.Context < 1 || r.Context > len(r.Prompt)):
 		return fmt.Errorf("a context of %d tokens, want 1 to %d, those of the prompt", r.Context, len(r.Prompt))
-	case len(r.Prompt) > c.MaxPositions || r.Sampling.MaxTokens > c.MaxPositions-len(r.Prompt):
-		return fmt.Errorf("%w: %d tokens of prompt and %d of answer, the model has %d positions",
-			model.ErrContextFull, len(r.Prompt), r.Sampling.MaxTokens, c.MaxPositions)
+	case len(r.Prompt) > e.o.MaxTokens || r.Sampling.MaxTokens > e.o.MaxTokens-len(r.Prompt):
+		return fmt.Errorf("%w: %d tokens of prompt and %d of answer, there is room for %d",
+			model.ErrContextFull, len(r.Prompt), r.Sampling.MaxTokens, e.o.MaxTokens)
 	}
 	for i, t := range r.Prompt {
 		if t < 0 || int(t) >= c.Vocab {
@@ -121,9 +121,8 @@ func (e *Engine) check(r *Request) error {
 
 // answerTokens is the most that an answer may have.
 func (e *Engine) answerTokens(r *Request) int {
-	room := e.m.Config().MaxPositions - len(r.Prompt)
 	if n := r.Sampling.MaxTokens; n > 0 {
 		return n
 	}
-	return room
+	return e.o.MaxTokens - len(r.Prompt)
 }

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/serve"
+)
+
+type serveCmd struct {
+	Models []string `arg:"" name:"model" help:"Checkpoint folders, names of models that lukv pull has fetched, or builtin; NAME=MODEL serves one under another name."`
+
+	Listen     string        `default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Where to listen (default ${default}: this machine only)."`
+	KeyFile    string        `type:"path" placeholder:"FILE" help:"API keys that are accepted, one a line. LUKV_API_KEY holds one, too."`
+	Insecure   bool          `help:"Listen on other addresses than this machine's without an API key."`
+	Host       []string      `placeholder:"NAME" help:"Names under which the server may be reached (default: those of this machine if it listens there only, else all). May be repeated."`
+	TLSCert    string        `type:"path" placeholder:"FILE" help:"Certificate, for HTTPS."`
+	TLSKey     string        `type:"path" placeholder:"FILE" help:"Its key."`
+	MaxBody    byteSize      `default:"32MiB" placeholder:"SIZE" help:"Longest request (default ${default})."`
+	MaxRunning int           `default:"64" placeholder:"N" help:"Answers computed at once (default ${default})."`
+	MaxQueue   int           `default:"256" placeholder:"N" help:"Requests that wait (default ${default}); more are refused with 429."`
+	Latency    time.Duration `default:"100ms" placeholder:"TIME" help:"Time between two tokens of an answer while prompts of others are read (default ${default})."`
+	Drain      time.Duration `default:"25s" placeholder:"TIME" help:"Time for answers in progress after SIGTERM (default ${default})."`
+	Profile    []string      `type:"path" placeholder:"FILE" help:"Profile that kv_compression may name, by its file's name without ending. May be repeated."`
+	Compress   string        `name:"kv-compression" placeholder:"JSON" help:"Policy for contexts and documents of requests that name none, as JSON."`
+
+	runtimeFlags
+}
+
+func (serveCmd) Help() string {
+	return `Answers over HTTP as the OpenAI API does: /v1/chat/completions, /v1/completions, /v1/models, with /tokenize, /detokenize, /health, /ready and /metrics as in vLLM. Requests run together as one batch; an answer does not depend on its neighbours, to the bit.
+
+A request's "context", or a text put in with POST /v1/documents and named as "document", stands in front of the first message; "kv_compression", a policy as JSON, says how its cache is compressed before the question is read. --max-cache bounds the caches of all requests of a model together; a request that can never fit is refused with the numbers.
+
+Examples:
+
+  lukv serve builtin
+
+  lukv serve Qwen/Qwen2.5-0.5B-Instruct --max-cache 4GiB
+
+  lukv serve small=Qwen/Qwen2.5-0.5B-Instruct models/llama --kv-compression '{"ratio":0.8,"metric":{"name":"keydiff"}}'
+
+  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"builtin","messages":[{"role":"user","content":"Hello"}]}'
+
+  curl localhost:8000/v1/documents -H 'Content-Type: application/json' -d '{"text":"…","kv_compression":{"ratio":0.8}}'`
+}
+
+func (c *serveCmd) Run(e *env) error {
+	keys, err := c.keys()
+	if err != nil {
+		return err
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return usage("--listen: %w", err)
+	}
+	local := host == "localhost" || net.ParseIP(host).IsLoopback()
+	if !local && len(keys) == 0 && !c.Insecure {
+		return usage("--listen %s can be reached from other machines: give API keys, or --insecure", c.Listen)
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return usage("--tls-cert and --tls-key: both or none")
+	}
+	o := serve.Options{Keys: keys, Hosts: c.Host, MaxBody: int64(c.MaxBody), Version: readVersion().Version, Profiles: map[string]*lukv.Profile{}}
+	if local && len(o.Hosts) == 0 {
+		o.Hosts = []string{"localhost", "127.0.0.1", "::1", host}
+	}
+	if !e.quiet {
+		o.Log = slog.New(slog.NewTextHandler(e.err, nil))
+	}
+	for _, path := range c.Profile {
+		p, err := lukv.LoadProfile(path)
+		if err != nil {
+			return err
+		}
+		o.Profiles[strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))] = p
+	}
+	if c.Compress != "" {
+		if o.Compression, err = lukv.ParsePolicy([]byte(c.Compress)); err != nil {
+			return usage("--kv-compression: %w", err)
+		}
+	}
+	s := serve.New(o)
+	models, err := c.open(e, s)
+	defer func() {
+		for _, m := range models {
+			m.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	return c.listen(e, s)
+}
+
+// keys reads the API keys.
+func (c *serveCmd) keys() ([]string, error) {
+	var keys []string
+	if k := os.Getenv("LUKV_API_KEY"); k != "" {
+		keys = append(keys, k)
+	}
+	if c.KeyFile == "" {
+		return keys, nil
+	}
+	const limit = 1 << 20
+	data, err := inputfile.Read(c.KeyFile, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read API keys: %w", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if k := strings.TrimSpace(line); k != "" && !strings.HasPrefix(k, "#") {
+			keys = append(keys, k)
+		}
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("read API keys: %s has none", c.KeyFile)
+	}
+	return keys, nil
+}
+
+// open opens the models and gives them to the server.
+func (c *serveCmd) open(e *env, s *serve.Server) ([]*model.Model, error) {
+	var models []*model.Model
+	for _, at := range c.Models {
+		id, name, named := strings.Cut(at, "=")
+		if !named {
+			id, name = at, at
+		}
+		m, err := c.runtimeFlags.open(e, name)
+		if err != nil {
+			return models, err
+		}
+		models = append(models, m)
+		err = s.Add(id, m, engine.Options{
+			MaxBytes: int64(c.MaxCache), MaxRunning: c.MaxRunning, MaxQueue: c.MaxQueue, Latency: c.Latency,
+			MaxTokens: c.MaxContext, CacheType: c.session().CacheType,
+		})
+		if err != nil {
+			return models, err
+		}
+	}
+	return models, nil
+}
+
+// listen serves until the context is done, and lets answers in progress end.
+func (c *serveCmd) listen(e *env, s *serve.Server) error {
+	l, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	scheme := "http"
+	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10}
+	if c.TLSCert != "" {
+		pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+		if err != nil {
+			l.Close()
+			return fmt.Errorf("listen: %w", err)
+		}
+		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+		scheme = "https"
+	}
+	fmt.Fprintf(e.out, "listening on %s://%s\n", scheme, l.Addr())
+	failed := make(chan error, 1)
+	go func() {
+		if scheme == "https" {
+			failed <- server.ServeTLS(l, "", "")
+		} else {
+			failed <- server.Serve(l)
+		}
+	}()
+	select {
+	case err := <-failed:
+		return err
+	case <-e.ctx.Done():
+	}
+	s.NotReady()
+	grace, cancel := context.WithTimeout(context.Background(), c.Drain)
+	defer cancel()
+	err = s.Drain(grace)
+	over, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := errors.Join(err, server.Shutdown(over)); err != nil {
+		server.Close()
+		return fmt.Errorf("shut down: %w", err)
+	}
+	return nil
+}

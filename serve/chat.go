@@ -1,0 +1,395 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tokenizer/chat"
+)
+
+// chatRequest is a chat completion that was asked for.
+type chatRequest struct {
+	v        *served
+	q        engine.Request
+	document *document
+	stream   bool
+	usage    bool
+	logprobs bool
+}
+
+// messages reads the conversation. Content is text, or parts that are.
+func messages(f *fields) []*chat.Object {
+	raw := f.raw("messages")
+	if raw == nil {
+		f.fail("messages", "missing")
+		return nil
+	}
+	list := f.list("messages", 1<<16)
+	if len(list) == 0 {
+		f.fail("messages", "there are none")
+	}
+	var out []*chat.Object
+	for i, v := range list {
+		at := fmt.Sprintf("messages[%d]", i)
+		if v[0] != '{' {
+			f.fail(at, "found %s, expected an object", kind(v))
+			return nil
+		}
+		m, err := parseObject(v, f.name(at))
+		if err != nil {
+			f.err = err
+			return nil
+		}
+		out = append(out, message(m))
+		if m.err != nil && f.err == nil {
+			f.err = m.err
+		}
+	}
+	return out
+}
+
+func message(m *fields) *chat.Object {
+	role := m.str("role")
+	switch role {
+	case "developer":
+		role = "system"
+	case "system", "user", "assistant", "tool":
+	default:
+		m.fail("role", "%q is unknown, expected system, developer, user, assistant or tool", role)
+	}
+	out := chat.NewMessage(role, content(m, role))
+	for _, key := range []string{"name", "tool_call_id"} {
+		if m.has(key) {
+			out.Set(key, m.str(key))
+		}
+	}
+	refuse(m, "tool_calls")
+	return out
+}
+
+func content(m *fields, role string) string {
+	v := m.raw("content")
+	switch {
+	case v == nil && role == "assistant":
+		return ""
+	case v == nil:
+		m.fail("content", "missing")
+		return ""
+	case v[0] == '"':
+		return m.str("content")
+	}
+	var text strings.Builder
+	for i, p := range m.list("content", 1<<12) {
+		at := fmt.Sprintf("content[%d]", i)
+		if p[0] != '{' {
+			m.fail(at, "found %s, expected an object", kind(p))
+			break
+		}
+		part, err := parseObject(p, m.name(at))
+		if err != nil {
+			m.err = err
+			break
+		}
+		if t := part.str("type"); t != "text" {
+			m.fail(at+".type", "%q is not supported, expected text", t)
+		}
+		text.WriteString(part.str("text"))
+		if part.err != nil && m.err == nil {
+			m.err = part.err
+		}
+	}
+	return text.String()
+}
+
+// input reads what the template gets.
+func input(f *fields) chat.Input {
+	in := chat.Input{Messages: messages(f), AddGenerationPrompt: true}
+	if f.has("add_generation_prompt") {
+		in.AddGenerationPrompt = f.boolean("add_generation_prompt")
+	}
+	if kw := f.raw("chat_template_kwargs"); kw != nil {
+		in.Extra = &chat.Object{}
+		if err := json.Unmarshal(kw, in.Extra); err != nil {
+			f.fail("chat_template_kwargs", "found %s, expected an object", kind(kw))
+		}
+		for _, own := range []string{"messages", "tools", "documents", "add_generation_prompt"} {
+			if _, ok := in.Extra.Get(own); ok {
+				f.fail("chat_template_kwargs", "%s has a field of its own", own)
+			}
+		}
+	}
+	refuse(f, "chat_template")
+	refuse(f, "continue_final_message", "false")
+	return in
+}
+
+// chatRequest reads a chat completion.
+func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
+	v, err := s.model(f, true)
+	if err != nil {
+		return nil, err
+	}
+	c := &chatRequest{v: v, stream: f.boolean("stream"), logprobs: f.boolean("logprobs")}
+	in := input(f)
+	o := v.sampling(f)
+	o.LogProbs = c.logprobs
+	if f.has("top_logprobs") {
+		if o.TopLogProbs = f.integer("top_logprobs", 0, 0, maxTopLogProbs); !c.logprobs {
+			f.fail("top_logprobs", "needs logprobs: true")
+		}
+	}
+	for _, key := range []string{"max_tokens", "max_completion_tokens"} {
+		if f.has(key) {
+			o.MaxTokens = f.integer(key, 0, 1, math.MaxInt32)
+		}
+	}
+	if opts := f.object("stream_options"); opts != nil {
+		if c.usage = opts.boolean("include_usage"); !c.stream {
+			f.fail("stream_options", "needs stream: true")
+		}
+		if opts.err != nil && f.err == nil {
+			f.err = opts.err
+		}
+	}
+	refuse(f, "tools")
+	refuse(f, "functions")
+	refuse(f, "tool_choice", `"none"`, `"auto"`)
+	if format := f.object("response_format"); format != nil && format.str("type") != "text" {
+		f.fail("response_format", "%q is not supported by this server", format.str("type"))
+	}
+	c.q = engine.Request{Sampling: o, Stop: stops(f), Choices: f.integer("n", 1, 1, maxChoices), Salt: f.str("cache_salt")}
+	policy, text, id := s.compression(f), f.str("context"), f.str("document")
+	if f.err != nil {
+		return nil, f.err
+	}
+	switch {
+	case id != "" && text != "":
+		return nil, invalid("document", "context and document are given; one of them is the text in front")
+	case id != "":
+		if c.document, err = s.docs.get(id, v); err != nil {
+			return nil, err
+		}
+		if policy != nil && policy.String() != c.document.policy.String() {
+			return nil, invalid("kv_compression", "the document was compressed with another policy: %s", c.document.policy)
+		}
+		policy, text = c.document.policy, c.document.text
+	case policy != nil && text == "":
+		return nil, invalid("kv_compression", "there is nothing to compress: give a context or a document")
+	case text != "" && policy == nil:
+		policy = s.o.Compression
+	}
+	return c, c.tokens(r, in, policy, text)
+}
+
+// tokens makes the prompt.
+func (c *chatRequest) tokens(r *http.Request, in chat.Input, policy *lukv.Policy, text string) error {
+	limit := c.v.e.MaxTokens()
+	var err error
+	if text == "" {
+		c.q.Prompt, err = c.v.format.Tokens(r.Context(), in, limit)
+	} else {
+		if d := c.document; d != nil && d.system != system(in.Messages) {
+			return invalid("messages", "the document was read behind another system message: %q", d.system)
+		}
+		var n int
+		c.q.Prompt, n, err = c.v.format.SplitTokens(r.Context(), in, text, limit)
+		if policy != nil {
+			c.q.Policy, c.q.Context = policy, n
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return c.v.positions(len(c.q.Prompt), max(1, c.q.Sampling.MaxTokens))
+}
+
+// system is what the system message in front says.
+func system(messages []*chat.Object) string {
+	if len(messages) > 0 {
+		if role, _ := messages[0].Get("role"); role == "system" {
+			text, _ := messages[0].Get("content")
+			return fmt.Sprint(text)
+		}
+	}
+	return ""
+}
+
+// chatChoice is one answer, or a piece of one.
+type chatChoice struct {
+	Index    int           `json:"index"`
+	Message  *chatMessage  `json:"message,omitempty"`
+	Delta    *chatMessage  `json:"delta,omitempty"`
+	LogProbs *chatLogProbs `json:"logprobs"`
+	Finish   any           `json:"finish_reason"`
+}
+
+type chatMessage struct {
+	Role    string  `json:"role,omitempty"`
+	Content *string `json:"content,omitempty"`
+	Refusal *string `json:"refusal,omitempty"`
+}
+
+type chatLogProbs struct {
+	Content []chatLogProb `json:"content"`
+}
+
+type chatLogProb struct {
+	Token   string        `json:"token"`
+	LogProb float64       `json:"logprob"`
+	Bytes   []int         `json:"bytes"`
+	Top     []chatLogProb `json:"top_logprobs,omitempty"`
+}
+
+func (v *served) chatLogProb(id int32, p float64) chatLogProb {
+	text, raw := v.tokenText(id)
+	out := chatLogProb{Token: text, LogProb: p, Bytes: make([]int, len(raw))}
+	for i, b := range raw {
+		out.Bytes[i] = int(b)
+	}
+	return out
+}
+
+// logProbs describes the token of an event.
+func (c *chatRequest) logProbs(e engine.Event) []chatLogProb {
+	if !c.logprobs || !e.HasToken {
+		return nil
+	}
+	out := c.v.chatLogProb(e.Token.ID, e.Token.LogProb)
+	out.Top = []chatLogProb{}
+	for _, t := range e.Token.Top {
+		out.Top = append(out.Top, c.v.chatLogProb(t.ID, t.LogProb))
+	}
+	return []chatLogProb{out}
+}
+
+// chatAnswer is the whole answer, or a chunk of it.
+type chatAnswer struct {
+	ID      string       `json:"id"`
+	Object  string       `json:"object"`
+	Created int64        `json:"created"`
+	Model   string       `json:"model"`
+	Choices []chatChoice `json:"choices"`
+	Usage   *usage       `json:"usage,omitempty"`
+	Cache   *cacheUse    `json:"kv_cache,omitempty"`
+}
+
+func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
+	f, err := body(r)
+	if err != nil {
+		return err
+	}
+	c, err := s.chatRequest(r, f)
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	stream, err := s.submit(contextOf(r), c.v, c.q)
+	if err != nil {
+		return asError(err, c.v.e.MaxTokens())
+	}
+	defer stream.Close()
+	answer := chatAnswer{ID: "chatcmpl-" + randomID(), Object: "chat.completion", Created: started.Unix(), Model: c.v.id}
+	timer := s.metrics.begin(c.v.id, started)
+	defer func() { timer.end(stream) }()
+	if c.stream {
+		answer.Object = "chat.completion.chunk"
+		c.send(newEventStream(w), answer, stream, timer)
+		return nil
+	}
+	texts := make([]strings.Builder, c.q.Choices)
+	answer.Choices = make([]chatChoice, c.q.Choices)
+	for e, err := range stream.Events() {
+		if err != nil {
+			return asError(err, c.v.e.MaxTokens())
+		}
+		timer.event()
+		texts[e.Choice].WriteString(e.Text)
+		choice := &answer.Choices[e.Choice]
+		choice.Index, choice.Finish = e.Choice, finish(e.Finish)
+		if p := c.logProbs(e); p != nil {
+			if choice.LogProbs == nil {
+				choice.LogProbs = &chatLogProbs{}
+			}
+			choice.LogProbs.Content = append(choice.LogProbs.Content, p...)
+		}
+	}
+	for i := range texts {
+		text := texts[i].String()
+		answer.Choices[i].Message = &chatMessage{Role: "assistant", Content: &text}
+	}
+	c.close(&answer, stream)
+	return writeJSON(w, answer)
+}
+
+// close fills in what is known at the end.
+func (c *chatRequest) close(a *chatAnswer, stream *engine.Stream) {
+	a.Usage = &usage{}
+	a.Usage.add(stream.Usage())
+	if c.q.Policy != nil {
+		id := ""
+		if c.document != nil {
+			id = c.document.ID
+		}
+		a.Cache = newCacheUse(stream.Cache(), id)
+	}
+}
+
+// send streams the answer: the role first, then pieces of text, then for each choice
+// the reason why it ended.
+func (c *chatRequest) send(out *eventStream, chunk chatAnswer, stream *engine.Stream, timer *timing) {
+	begun := make([]bool, c.q.Choices)
+	for e, err := range out.events(stream) {
+		if err != nil {
+			out.fail(asError(err, c.v.e.MaxTokens()))
+			return
+		}
+		timer.event()
+		delta := &chatMessage{}
+		if !begun[e.Choice] {
+			begun[e.Choice] = true
+			delta.Role = "assistant"
+			empty := ""
+			delta.Content = &empty
+		}
+		if e.Text != "" {
+			delta.Content = &e.Text
+		}
+		choice := chatChoice{Index: e.Choice, Delta: delta, Finish: finish(e.Finish)}
+		if p := c.logProbs(e); p != nil {
+			choice.LogProbs = &chatLogProbs{Content: p}
+		} else if e.Text == "" && e.Finish == model.FinishNone && delta.Role == "" {
+			continue
+		}
+		chunk.Choices = []chatChoice{choice}
+		out.send(chunk)
+	}
+	if out.err != nil {
+		return
+	}
+	if c.usage {
+		chunk.Choices = []chatChoice{}
+		c.close(&chunk, stream)
+		out.send(chunk)
+	}
+	out.done()
+}
+
+// renderChat answers with the tokens of the prompt, for routers that know prefixes.
+func (s *Server) renderChat(w http.ResponseWriter, r *http.Request) error {
+	f, err := body(r)
+	if err != nil {
+		return err
+	}
+	c, err := s.chatRequest(r, f)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, map[string]any{"token_ids": c.q.Prompt})
+}

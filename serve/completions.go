@@ -1,0 +1,385 @@
+package serve
+
+import (
+	"encoding/json"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// textRequest is a text completion that was asked for: of several prompts, perhaps.
+type textRequest struct {
+	v        *served
+	queries  []engine.Request
+	n, best  int
+	logprobs int // alternatives; -1: none
+	echo     bool
+	stream   bool
+	usage    bool
+}
+
+// prompts reads what is to be continued: text or tokens, one or several.
+func (v *served) prompts(r *http.Request, f *fields) ([][]int32, error) {
+	raw := f.raw("prompt")
+	vocab, limit := v.m.Config().Vocab, v.e.MaxTokens()
+	special := !f.has("add_special_tokens") || f.boolean("add_special_tokens")
+	var list []json.RawMessage
+	switch {
+	case raw == nil:
+		return nil, invalid("prompt", "prompt is missing")
+	case raw[0] == '"':
+		list = []json.RawMessage{raw}
+	case raw[0] != '[':
+		return nil, invalid("prompt", "prompt: found %s, expected text or tokens", kind(raw))
+	default:
+		list = f.list("prompt", 1<<24)
+		if len(list) > 0 && list[0][0] != '"' && list[0][0] != '[' {
+			list = []json.RawMessage{raw}
+		}
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	if len(list) == 0 || len(list) > maxPrompts {
+		return nil, invalid("prompt", "prompt: found %d prompts, expected 1 to %d", len(list), maxPrompts)
+	}
+	var out [][]int32
+	for _, p := range list {
+		var tokens []int32
+		if p[0] == '"' {
+			var text string
+			if err := json.Unmarshal(p, &text); err != nil {
+				return nil, invalid("prompt", "prompt: %v", err)
+			}
+			var err error
+			if tokens, err = v.tok.EncodeContext(r.Context(), text, limit, tokenizer.EncodeOptions{AddSpecial: special}); err != nil {
+				return nil, err
+			}
+		} else {
+			tokens = f.tokens("prompt", p, vocab)
+		}
+		if f.err != nil {
+			return nil, f.err
+		}
+		if len(tokens) == 0 {
+			return nil, invalid("prompt", "prompt: it is empty")
+		}
+		out = append(out, tokens)
+	}
+	return out, nil
+}
+
+// textRequest reads a text completion.
+func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
+	v, err := s.model(f, true)
+	if err != nil {
+		return nil, err
+	}
+	c := &textRequest{v: v, stream: f.boolean("stream"), echo: f.boolean("echo"), logprobs: f.integer("logprobs", -1, 0, maxTopLogProbs)}
+	o := v.sampling(f)
+	o.MaxTokens = f.integer("max_tokens", 16, 0, math.MaxInt32)
+	if c.logprobs >= 0 {
+		// The end of the text counts as a token, or whoever adds probabilities up
+		// would lose the last one.
+		o.LogProbs, o.TopLogProbs, o.YieldEnd = true, c.logprobs, true
+	}
+	only := o.MaxTokens == 0
+	if only && !c.echo {
+		f.fail("max_tokens", "found 0, which needs echo: true")
+	}
+	c.n = f.integer("n", 1, 1, maxChoices)
+	c.best = f.integer("best_of", c.n, 1, maxChoices)
+	switch {
+	case c.best < c.n:
+		f.fail("best_of", "found %d, expected at least n, which is %d", c.best, c.n)
+	case c.best > c.n && c.stream:
+		f.fail("best_of", "cannot be more than n in a stream")
+	case c.best > c.n:
+		o.LogProbs = true
+	}
+	if opts := f.object("stream_options"); opts != nil {
+		if c.usage = opts.boolean("include_usage"); !c.stream {
+			f.fail("stream_options", "needs stream: true")
+		}
+	}
+	refuse(f, "suffix", `""`)
+	refuse(f, "response_format")
+	policy, text := s.compression(f), f.str("context")
+	q := engine.Request{Sampling: o, Stop: stops(f), Choices: c.best, Salt: f.str("cache_salt"), Echo: c.echo, PromptOnly: only}
+	if f.err != nil {
+		return nil, f.err
+	}
+	if policy != nil && text == "" {
+		return nil, invalid("kv_compression", "there is nothing to compress: give a context")
+	}
+	prompts, err := v.prompts(r, f)
+	if err != nil {
+		return nil, err
+	}
+	var head []int32
+	if text != "" {
+		if policy == nil {
+			policy = s.o.Compression
+		}
+		if head, err = v.tok.EncodeContext(r.Context(), text, v.e.MaxTokens(), tokenizer.EncodeOptions{AddSpecial: true, SpecialAsText: true}); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range prompts {
+		q.Prompt = append(head[:len(head):len(head)], p...)
+		if policy != nil && len(head) > 0 {
+			q.Policy, q.Context = policy, len(head)
+		}
+		if err := v.positions(len(q.Prompt), o.MaxTokens); err != nil {
+			return nil, err
+		}
+		c.queries = append(c.queries, q)
+	}
+	return c, nil
+}
+
+// textChoice is one answer, or a piece of one.
+type textChoice struct {
+	Index    int           `json:"index"`
+	Text     string        `json:"text"`
+	LogProbs *textLogProbs `json:"logprobs"`
+	Finish   any           `json:"finish_reason"`
+
+	sum   float64 // of the answer's log-probabilities
+	count int
+	chars int // of the text so far
+}
+
+type textLogProbs struct {
+	Tokens  []string             `json:"tokens"`
+	Values  []*float64           `json:"token_logprobs"`
+	Top     []map[string]float64 `json:"top_logprobs"`
+	Offsets []int                `json:"text_offset"`
+}
+
+type textAnswer struct {
+	ID      string       `json:"id"`
+	Object  string       `json:"object"`
+	Created int64        `json:"created"`
+	Model   string       `json:"model"`
+	Choices []textChoice `json:"choices"`
+	Usage   *usage       `json:"usage,omitempty"`
+	Cache   *cacheUse    `json:"kv_cache,omitempty"`
+}
+
+// addTo adds an event to a choice. text is what it adds.
+func (c *textRequest) addTo(choice *textChoice, e engine.Event, text string) {
+	if e.HasToken && c.logprobs >= 0 {
+		if choice.LogProbs == nil {
+			choice.LogProbs = &textLogProbs{}
+		}
+		c.describe(choice.LogProbs, e.Token, choice.chars)
+	}
+	if e.HasToken && !e.Echo {
+		choice.sum += e.Token.LogProb
+		choice.count++
+	}
+	choice.Text += text
+	choice.chars += utf8.RuneCountInString(text)
+	choice.Finish = finish(e.Finish)
+}
+
+// describe appends a token. The token itself is always among the alternatives; where
+// two print alike, the more likely stays.
+func (c *textRequest) describe(l *textLogProbs, t model.Token, at int) {
+	text, _ := c.v.tokenText(t.ID)
+	l.Tokens = append(l.Tokens, text)
+	l.Offsets = append(l.Offsets, at)
+	if math.IsNaN(t.LogProb) { // the first of the prompt
+		l.Values, l.Top = append(l.Values, nil), append(l.Top, nil)
+		return
+	}
+	p := t.LogProb
+	l.Values = append(l.Values, &p)
+	top := map[string]float64{text: p}
+	for _, x := range t.Top {
+		text, _ := c.v.tokenText(x.ID)
+		if old, ok := top[text]; !ok || x.LogProb > old {
+			top[text] = x.LogProb
+		}
+	}
+	l.Top = append(l.Top, top)
+}
+
+func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
+	f, err := body(r)
+	if err != nil {
+		return err
+	}
+	c, err := s.textRequest(r, f)
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	limit := c.v.e.MaxTokens()
+	answer := textAnswer{ID: "cmpl-" + randomID(), Object: "text_completion", Created: started.Unix(), Model: c.v.id, Choices: []textChoice{}}
+	var streams []*engine.Stream
+	for _, q := range c.queries {
+		stream, err := s.submit(contextOf(r), c.v, q)
+		if err != nil {
+			return asError(err, limit)
+		}
+		defer stream.Close()
+		streams = append(streams, stream)
+	}
+	if c.stream {
+		c.send(s, newEventStream(w), answer, streams, started)
+		return nil
+	}
+	u := &usage{}
+	for k, stream := range streams {
+		timer := s.metrics.begin(c.v.id, started)
+		choices := make([]textChoice, c.best)
+		echo := c.newEcho(k)
+		for e, err := range stream.Events() {
+			if err != nil {
+				return asError(err, limit)
+			}
+			timer.event()
+			if !e.Echo {
+				c.addTo(&choices[e.Choice], e, e.Text)
+				continue
+			}
+			for i := range choices { // every choice begins with the prompt
+				c.addTo(&choices[i], e, "")
+				choices[i].chars = echo.after(e.Token.ID)
+			}
+		}
+		timer.end(stream)
+		for i := range choices {
+			if c.echo {
+				choices[i].Text = echo.text + choices[i].Text
+			}
+			if choices[i].Finish == nil { // nothing was asked for
+				choices[i].Finish = string(model.FinishLength)
+			}
+		}
+		for i, choice := range bestOf(choices, c.n) {
+			choice.Index = k*c.n + i
+			answer.Choices = append(answer.Choices, choice)
+		}
+		u.add(stream.Usage())
+		if c.queries[k].Policy != nil {
+			answer.Cache = newCacheUse(stream.Cache(), "")
+		}
+	}
+	answer.Usage = u
+	return writeJSON(w, answer)
+}
+
+// echoText counts the characters of a prompt as its tokens go by.
+type echoText struct {
+	text string
+	dec  *tokenizer.StreamDecoder
+	n    int
+}
+
+// newEcho decodes prompt k behind its compressed context, tokens that are special
+// included.
+func (c *textRequest) newEcho(k int) *echoText {
+	q := c.queries[k]
+	return &echoText{text: c.v.tok.Decode(q.Prompt[q.Context:], false), dec: c.v.tok.NewDecoder(false)}
+}
+
+// after is the number of characters behind the next token.
+func (e *echoText) after(id int32) int {
+	e.n += utf8.RuneCountInString(e.dec.Write(id))
+	return e.n
+}
+
+// bestOf returns the n choices with the largest mean log-probability, in their order.
+func bestOf(choices []textChoice, n int) []textChoice {
+	for len(choices) > n {
+		worst := 0
+		for i := range choices {
+			if choices[i].mean() < choices[worst].mean() {
+				worst = i
+			}
+		}
+		choices = append(choices[:worst], choices[worst+1:]...)
+	}
+	return choices
+}
+
+func (c *textChoice) mean() float64 { return c.sum / float64(max(1, c.count)) }
+
+// send streams the answers, one prompt after the other.
+func (c *textRequest) send(s *Server, out *eventStream, chunk textAnswer, streams []*engine.Stream, started time.Time) {
+	u := &usage{}
+	for k, stream := range streams {
+		timer := s.metrics.begin(c.v.id, started)
+		chars := make([]int, c.best)
+		dec := c.v.tok.NewDecoder(false)
+		for e, err := range out.events(stream) {
+			if err != nil {
+				out.fail(asError(err, c.v.e.MaxTokens()))
+				return
+			}
+			timer.event()
+			first, last := e.Choice, e.Choice
+			text := e.Text
+			if e.Echo {
+				first, last, text = 0, c.best-1, dec.Write(e.Token.ID)
+			}
+			for i := first; i <= last; i++ {
+				choice := textChoice{Index: k*c.n + i, chars: chars[i]}
+				c.addTo(&choice, e, text)
+				chars[i] = choice.chars
+				if choice.Text == "" && choice.LogProbs == nil && choice.Finish == nil {
+					continue
+				}
+				chunk.Choices = []textChoice{choice}
+				out.send(chunk)
+			}
+		}
+		if c.queries[k].PromptOnly {
+			for i := range c.n {
+				chunk.Choices = []textChoice{{Index: k*c.n + i, Finish: string(model.FinishLength)}}
+				out.send(chunk)
+			}
+		}
+		if out.err != nil {
+			return
+		}
+		timer.end(stream)
+		u.add(stream.Usage())
+	}
+	if c.usage {
+		chunk.Choices, chunk.Usage = []textChoice{}, u
+		out.send(chunk)
+	}
+	out.done()
+}
+
+// renderText answers with the tokens of the prompts.
+func (s *Server) renderText(w http.ResponseWriter, r *http.Request) error {
+	f, err := body(r)
+	if err != nil {
+		return err
+	}
+	c, err := s.textRequest(r, f)
+	if err != nil {
+		return err
+	}
+	out := []map[string]any{}
+	for _, q := range c.queries {
+		out = append(out, map[string]any{"token_ids": q.Prompt})
+	}
+	return writeJSON(w, out)
+}
+
+// noEmbeddings: a decoder's hidden state is no embedding.
+func (s *Server) noEmbeddings(http.ResponseWriter, *http.Request) error {
+	return &apiError{status: http.StatusNotImplemented, Type: "invalid_request_error", Message: strings.TrimSpace("this server has no embeddings")}
+}

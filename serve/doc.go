@@ -1,0 +1,27 @@
+// Package serve answers over HTTP in the forms that existing clients speak: the
+// OpenAI chat and text completions, with the extensions of vLLM that evaluation tools
+// and routers use. It computes nothing; what it serves are engines.
+//
+// # Main types
+//
+// A [Server] has models ([Server.Add]) and a [Server.Handler]. Requests are read
+// strictly: keys are exact and given once, null means absent, unknown fields are
+// ignored, and a field that would change the answer and is not supported is refused by
+// name. Nothing is ever cut silently: what does not fit is an error with the numbers.
+//
+// # Compression
+//
+// With context, a text in front of the first message of a user, or document, a text
+// put in before with POST /v1/documents, and kv_compression, a lukv.Policy as JSON, the
+// text's cache is compressed before the question is known. Answers say what the cache
+// holds.
+//
+// # The promise
+//
+// An answer is a function of the request, the model and the seed; see package engine.
+//
+// # Limits
+//
+// Documents are forgotten when the server ends. No tools, no structured output, no
+// embeddings.
+package serve

@@ -1,0 +1,95 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tokenizer"
+	"github.com/lukv/lukv/tokenizer/chat"
+)
+
+// apiError is an error as clients get it: always all four keys, in an object.
+type apiError struct {
+	status  int
+	retry   int // seconds after which another try may succeed; 0: none will
+	Message string
+	Type    string
+	Param   string
+	Code    string
+}
+
+func (e *apiError) Error() string { return e.Message }
+
+// MarshalJSON writes the object that stands under "error".
+func (e *apiError) MarshalJSON() ([]byte, error) {
+	orNull := func(s string) any {
+		if s == "" {
+			return nil
+		}
+		return s
+	}
+	return json.Marshal(map[string]any{
+		"message": e.Message, "type": e.Type, "param": orNull(e.Param), "code": orNull(e.Code),
+	})
+}
+
+// invalid is a mistake in a request; param names the field.
+func invalid(param, format string, args ...any) *apiError {
+	return &apiError{status: http.StatusBadRequest, Type: "invalid_request_error", Param: param, Message: fmt.Sprintf(format, args...)}
+}
+
+func notFound(code, format string, args ...any) *apiError {
+	e := invalid("", format, args...)
+	e.status, e.Code = http.StatusNotFound, code
+	return e
+}
+
+// asError makes an answer of an error from below.
+func asError(err error, limit int) *apiError {
+	var api *apiError
+	var large *engine.TooLargeError
+	var long *tokenizer.TooLongError
+	var raised *chat.RaisedError
+	var template *chat.Error
+	switch {
+	case errors.As(err, &api):
+		return api
+	case errors.As(err, &long) || errors.Is(err, model.ErrContextFull):
+		// Clients recognise these words.
+		e := invalid("messages", "This model's maximum context length is %d tokens: %v", limit, err)
+		e.Code = "context_length_exceeded"
+		return e
+	case errors.As(err, &large):
+		return &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Code: "cache_budget_exceeded", Message: err.Error()}
+	case errors.Is(err, engine.ErrQueueFull):
+		return &apiError{status: http.StatusTooManyRequests, retry: 2, Type: "rate_limit_error", Code: "queue_full", Message: err.Error()}
+	case errors.Is(err, engine.ErrClosed):
+		return &apiError{status: http.StatusServiceUnavailable, retry: 5, Type: "server_error", Code: "shutting_down", Message: "the server is shutting down"}
+	case errors.As(err, &raised):
+		return invalid("messages", "the chat template refuses the messages: %s", raised.Message)
+	case errors.As(err, &template):
+		return invalid("messages", "render the messages: %v", err)
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		return &apiError{status: 499, Type: "server_error", Message: "the request was cancelled"}
+	}
+	return &apiError{status: http.StatusInternalServerError, Type: "server_error", Message: err.Error()}
+}
+
+// write answers with the error.
+func (e *apiError) write(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	if e.retry > 0 {
+		h.Set("Retry-After", strconv.Itoa(e.retry))
+	} else {
+		h.Set("X-Should-Retry", "false")
+	}
+	w.WriteHeader(e.status)
+	writeJSON(w, map[string]any{"error": e})
+}

@@ -1,0 +1,268 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"unicode/utf8"
+)
+
+// maxDepth bounds the nesting of requests.
+const maxDepth = 64
+
+// fields reads the values of a JSON object. Keys are exact, null is absent, unknown
+// keys are ignored, and the first value of a wrong type or out of range is kept in err.
+// encoding/json by itself takes keys in any case and the last of duplicates, and makes
+// U+FFFD of invalid UTF-8: then a request means one thing here and another to the
+// gateway in front.
+type fields struct {
+	values map[string]json.RawMessage
+	path   string // in front of names in errors
+	err    *apiError
+}
+
+// parseBody reads the object that a request consists of.
+func parseBody(data []byte) (*fields, *apiError) {
+	if !utf8.Valid(data) {
+		return nil, invalid("", "the body is not UTF-8")
+	}
+	if depth := nesting(data); depth > maxDepth {
+		return nil, invalid("", "the body is nested %d deep, at most %d are read", depth, maxDepth)
+	}
+	return parseObject(data, "")
+}
+
+// nesting is how deep objects and arrays nest.
+func nesting(data []byte) int {
+	depth, most := 0, 0
+	quoted := false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			depth++
+			most = max(most, depth)
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return most
+}
+
+func parseObject(data []byte, path string) (*fields, *apiError) {
+	where := path
+	if where == "" {
+		where = "the body"
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		if err != nil && err != io.EOF {
+			return nil, invalid(path, "%s is not JSON: %v", where, err)
+		}
+		return nil, invalid(path, "%s is not a JSON object", where)
+	}
+	f := &fields{values: map[string]json.RawMessage{}, path: path}
+	for dec.More() {
+		t, err := dec.Token()
+		if err != nil {
+			return nil, invalid(path, "%s is not JSON: %v", where, err)
+		}
+		key := t.(string)
+		if _, ok := f.values[key]; ok {
+			return nil, invalid(f.name(key), "%q is given twice", f.name(key))
+		}
+		var value json.RawMessage
+		if err := dec.Decode(&value); err != nil {
+			return nil, invalid(f.name(key), "%q is not JSON: %v", f.name(key), err)
+		}
+		f.values[key] = value
+	}
+	if _, err := dec.Token(); err != nil {
+		return nil, invalid(path, "%s is not JSON: %v", where, err)
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, invalid(path, "there is something behind %s", where)
+	}
+	return f, nil
+}
+
+func (f *fields) name(key string) string {
+	if f.path == "" {
+		return key
+	}
+	return f.path + "." + key
+}
+
+func (f *fields) fail(key, format string, args ...any) {
+	if f.err == nil {
+		f.err = invalid(f.name(key), "%s: %s", f.name(key), fmt.Sprintf(format, args...))
+	}
+}
+
+// raw returns a value, nil if it is absent or null.
+func (f *fields) raw(key string) json.RawMessage {
+	if v := f.values[key]; string(v) != "null" {
+		return v
+	}
+	return nil
+}
+
+func (f *fields) has(key string) bool { return f.raw(key) != nil }
+
+// kind names the type of a value.
+func kind(v json.RawMessage) string {
+	switch v[0] {
+	case '{':
+		return "an object"
+	case '[':
+		return "a list"
+	case '"':
+		return "a string"
+	case 't', 'f':
+		return "a truth value"
+	}
+	return "a number"
+}
+
+func (f *fields) str(key string) string {
+	v := f.raw(key)
+	if v == nil {
+		return ""
+	}
+	var s string
+	if err := json.Unmarshal(v, &s); err != nil {
+		f.fail(key, "found %s, expected a string", kind(v))
+	}
+	return s
+}
+
+func (f *fields) boolean(key string) bool {
+	v := f.raw(key)
+	var b bool
+	if v != nil && json.Unmarshal(v, &b) != nil {
+		f.fail(key, "found %s, expected true or false", kind(v))
+	}
+	return b
+}
+
+func (f *fields) number(key string, def, lo, hi float64) float64 {
+	v := f.raw(key)
+	if v == nil {
+		return def
+	}
+	if kind(v) != "a number" {
+		f.fail(key, "found %s, expected a number", kind(v))
+		return def
+	}
+	x, err := strconv.ParseFloat(string(v), 64)
+	if err != nil && !math.IsInf(x, 0) || !(x >= lo && x <= hi) {
+		f.fail(key, "found %.20s, expected %g to %g", v, lo, hi)
+		return def
+	}
+	return x
+}
+
+func (f *fields) integer(key string, def, lo, hi int) int {
+	v := f.raw(key)
+	if v == nil {
+		return def
+	}
+	x := f.number(key, float64(def), float64(lo), float64(hi))
+	if x != math.Trunc(x) {
+		f.fail(key, "found %.20s, expected a whole number", v)
+		return def
+	}
+	return int(x)
+}
+
+// seed reads an int64 exactly.
+func (f *fields) seed(key string) (uint64, bool) {
+	v := f.raw(key)
+	if v == nil {
+		return 0, false
+	}
+	x, err := strconv.ParseInt(string(v), 10, 64)
+	if err != nil {
+		f.fail(key, "found %.30s, expected a whole number of 64 bits", v)
+	}
+	return uint64(x), true
+}
+
+// list returns the elements of a list of at most n.
+func (f *fields) list(key string, n int) []json.RawMessage {
+	v := f.raw(key)
+	if v == nil {
+		return nil
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(v, &list); err != nil {
+		f.fail(key, "found %s, expected a list", kind(v))
+	} else if len(list) > n {
+		f.fail(key, "found %d elements, expected at most %d", len(list), n)
+		return nil
+	}
+	return list
+}
+
+// texts reads a string or a list of at most n.
+func (f *fields) texts(key string, n int) []string {
+	v := f.raw(key)
+	if v == nil {
+		return nil
+	}
+	if v[0] == '"' {
+		return []string{f.str(key)}
+	}
+	var out []string
+	for i, v := range f.list(key, n) {
+		var s string
+		if string(v) == "null" || json.Unmarshal(v, &s) != nil {
+			f.fail(fmt.Sprintf("%s[%d]", key, i), "found %s, expected a string", kind(v))
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// tokens reads a list of token ids below vocab.
+func (f *fields) tokens(key string, v json.RawMessage, vocab int) []int32 {
+	var list []json.Number
+	if err := json.Unmarshal(v, &list); err != nil {
+		f.fail(key, "expected a list of token ids")
+		return nil
+	}
+	out := make([]int32, len(list))
+	for i, n := range list {
+		x, err := strconv.ParseInt(string(n), 10, 32)
+		if err != nil || x < 0 || int(x) >= vocab {
+			f.fail(key, "token %d is %.20s, expected 0 to %d", i, n, vocab-1)
+			return nil
+		}
+		out[i] = int32(x)
+	}
+	return out
+}
+
+// object reads a nested object, nil if it is absent.
+func (f *fields) object(key string) *fields {
+	v := f.raw(key)
+	if v == nil {
+		return nil
+	}
+	if v[0] != '{' {
+		f.fail(key, "found %s, expected an object", kind(v))
+		return nil
+	}
+	o, err := parseObject(v, f.name(key))
+	if err != nil && f.err == nil {
+		f.err = err
+	}
+	return o
+}

@@ -1,0 +1,202 @@
+package serve
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+)
+
+// Bounds of what a request names.
+const (
+	maxStops       = 16
+	maxTopLogProbs = 20
+	maxBias        = 1024
+	maxChoices     = 128
+	maxPrompts     = 128
+)
+
+// sampling reads the fields that say how tokens are drawn. What is not given is what
+// the checkpoint recommends, or what the protocol says: temperature 1.
+func (v *served) sampling(f *fields) model.Sampling {
+	o := v.m.DefaultSampling()
+	g := v.m.Config().Generation
+	o.Temperature, o.TopK, o.TopP, o.MinP = g.Temperature, g.TopK, g.TopP, g.MinP
+	o.MaxTokens = 0
+	o.Temperature = f.number("temperature", o.Temperature, 0, 2)
+	o.TopP = f.number("top_p", o.TopP, 0, 1)
+	o.TopK = max(0, f.integer("top_k", o.TopK, -1, 1<<30))
+	o.MinP = f.number("min_p", o.MinP, 0, 1)
+	o.PresencePenalty = f.number("presence_penalty", 0, -2, 2)
+	o.FrequencyPenalty = f.number("frequency_penalty", 0, -2, 2)
+	o.RepetitionPenalty = f.number("repetition_penalty", o.RepetitionPenalty, 0.01, 100)
+	o.IgnoreEOS = f.boolean("ignore_eos")
+	for _, raw := range f.list("stop_token_ids", maxStops) {
+		if ids := f.tokens("stop_token_ids", json.RawMessage("["+string(raw)+"]"), v.m.Config().Vocab); len(ids) == 1 {
+			o.Stop = append(o.Stop, ids[0])
+		}
+	}
+	if bias := f.object("logit_bias"); bias != nil {
+		if len(bias.values) > maxBias {
+			f.fail("logit_bias", "found %d tokens, expected at most %d", len(bias.values), maxBias)
+		}
+		o.LogitBias = map[int32]float64{}
+		for id := range bias.values {
+			n, err := strconv.Atoi(id)
+			if err != nil || n < 0 || n >= v.m.Config().Vocab {
+				f.fail("logit_bias", "%.20q is no token of the model", id)
+				continue
+			}
+			o.LogitBias[int32(n)] = bias.number(id, 0, -100, 100)
+		}
+		if bias.err != nil && f.err == nil {
+			f.err = bias.err
+		}
+	}
+	seed, given := f.seed("seed")
+	if !given {
+		var b [8]byte
+		rand.Read(b[:])
+		seed = binary.LittleEndian.Uint64(b[:])
+	}
+	o.Seed = seed
+	return o
+}
+
+// stops reads the stop texts.
+func stops(f *fields) []string {
+	list := f.texts("stop", maxStops)
+	for _, s := range list {
+		if s == "" {
+			f.fail("stop", "the text is empty")
+		}
+	}
+	return list
+}
+
+// refuse names a field that would change the answer and is not served.
+func refuse(f *fields, key string, harmless ...string) {
+	v := f.raw(key)
+	if v == nil || string(v) == "[]" || string(v) == "{}" {
+		return
+	}
+	for _, h := range harmless {
+		if string(v) == h {
+			return
+		}
+	}
+	f.fail(key, "not supported by this server")
+}
+
+// compression reads kv_compression: a policy, of which profile may name one of the
+// server's.
+func (s *Server) compression(f *fields) *lukv.Policy {
+	o := f.object("kv_compression")
+	if o == nil {
+		return nil
+	}
+	var profile *lukv.Profile
+	if id := o.str("profile"); id != "" {
+		if profile = s.o.Profiles[id]; profile == nil {
+			var known []string
+			for k := range s.o.Profiles {
+				known = append(known, k)
+			}
+			o.fail("profile", "%q is unknown, expected one of %q", id, known)
+		}
+	}
+	delete(o.values, "profile")
+	if o.err != nil {
+		f.err = o.err
+		return nil
+	}
+	data, err := json.Marshal(o.values)
+	if err != nil {
+		f.fail("kv_compression", "%v", err)
+		return nil
+	}
+	p, err := lukv.ParsePolicy(data)
+	if err != nil {
+		f.fail("kv_compression", "%v", err)
+		return nil
+	}
+	p.Profile = profile
+	return p
+}
+
+// finish names the reason why a choice ended as the protocol does.
+func finish(r model.FinishReason) any {
+	if r == model.FinishNone {
+		return nil
+	}
+	return string(r)
+}
+
+// usage is what the protocol calls so.
+type usage struct {
+	Prompt     int `json:"prompt_tokens"`
+	Completion int `json:"completion_tokens"`
+	Total      int `json:"total_tokens"`
+	Details    struct {
+		Cached int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+func (u *usage) add(x engine.Usage) {
+	u.Prompt += x.Prompt
+	u.Completion += x.Generated
+	u.Total = u.Prompt + u.Completion
+	u.Details.Cached += x.Cached
+}
+
+// cacheUse is what the cache of a prompt holds.
+type cacheUse struct {
+	Entries     int64   `json:"entries"`
+	FullEntries int64   `json:"full_entries"`
+	Bytes       int64   `json:"bytes"`
+	FullBytes   int64   `json:"full_bytes"`
+	Ratio       float64 `json:"ratio"`
+	Document    string  `json:"document,omitempty"`
+}
+
+func newCacheUse(c engine.CacheUse, document string) *cacheUse {
+	out := &cacheUse{Entries: c.Entries, FullEntries: c.FullEntries, Bytes: c.Bytes, FullBytes: c.FullBytes, Document: document}
+	if c.FullEntries > 0 {
+		out.Ratio = 1 - float64(c.Entries)/float64(c.FullEntries)
+	}
+	return out
+}
+
+// tokenText is a token as text, and its bytes, which are needed where a token is a
+// part of a character.
+func (v *served) tokenText(id int32) (string, []byte) {
+	b := v.tok.TokenBytes(id)
+	return strings.ToValidUTF8(string(b), "\uFFFD"), b
+}
+
+// positions reports a prompt and an answer that do not fit the model together.
+func (v *served) positions(prompt, answer int) error {
+	limit := v.e.MaxTokens()
+	if prompt+answer <= limit {
+		return nil
+	}
+	e := invalid("max_tokens", "This model's maximum context length is %d tokens. However, you requested %d tokens (%d in the prompt, %d in the answer)",
+		limit, prompt+answer, prompt, answer)
+	e.Code = "context_length_exceeded"
+	return e
+}
+
+// submit hands a request to the model's engine.
+func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.Stream, error) {
+	q.ID, q.Client = r.id, r.key
+	if len(s.keys) > 1 { // timing of hits must not tell one customer what another asked
+		q.Salt = fmt.Sprintf("%s\x00%s", r.key, q.Salt)
+	}
+	return v.e.Submit(r.ctx, q)
+}

@@ -1,0 +1,530 @@
+package serve
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+)
+
+func TestMain(m *testing.M) {
+	os.Setenv("LUKV_CHECK", "1")
+	os.Exit(m.Run())
+}
+
+// testServer is a server with the embedded model.
+type testServer struct {
+	*httptest.Server
+	s *Server
+	m *model.Model
+}
+
+func start(t testing.TB, o Options, eo engine.Options) *testServer {
+	m, err := builtin.Open(context.Background())
+	require.NoError(t, err)
+	s := New(o)
+	require.NoError(t, s.Add("needle/llama", m, eo))
+	ts := &testServer{httptest.NewServer(s.Handler()), s, m}
+	t.Cleanup(func() {
+		done, cancel := context.WithCancel(context.Background())
+		cancel()
+		s.Drain(done)
+		ts.Close()
+		m.Close()
+	})
+	return ts
+}
+
+// do sends a request and returns status and body.
+func (ts *testServer) do(t testing.TB, method, path, body string, headers ...string) (int, string, http.Header) {
+	r, err := http.NewRequest(method, ts.URL+path, strings.NewReader(body))
+	require.NoError(t, err)
+	if method == "POST" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+		if headers[i] == "Host" {
+			r.Host = headers[i+1]
+		}
+	}
+	resp, err := ts.Client().Do(r)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(data), resp.Header
+}
+
+// post sends a request that must succeed, and decodes the answer.
+func (ts *testServer) post(t testing.TB, path string, body any, into any) {
+	data, err := json.Marshal(body)
+	require.NoError(t, err)
+	status, text, _ := ts.do(t, "POST", path, string(data))
+	require.Less(t, status, 300, text)
+	require.NoError(t, json.Unmarshal([]byte(text), into), text)
+}
+
+type object = map[string]any
+
+func ask(text string, more object) object {
+	r := object{"model": "needle/llama", "messages": []object{{"role": "user", "content": text}}}
+	for k, v := range more {
+		r[k] = v
+	}
+	return r
+}
+
+// chunks reads a stream, to [DONE] or to an error.
+func (ts *testServer) chunks(t testing.TB, path string, body object) []chatAnswer {
+	body["stream"] = true
+	data, err := json.Marshal(body)
+	require.NoError(t, err)
+	resp, err := ts.Client().Post(ts.URL+path, "application/json", bytes.NewReader(data))
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	require.Equal(t, 200, resp.StatusCode)
+	require.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
+	var out []chatAnswer
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		text, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			require.True(t, lines.Text() == "" || strings.HasPrefix(lines.Text(), ":"), lines.Text())
+			continue
+		}
+		if text == "[DONE]" {
+			return out
+		}
+		require.NotContains(t, text, `"error"`, "not even null")
+		var c chatAnswer
+		require.NoError(t, json.Unmarshal([]byte(text), &c), text)
+		out = append(out, c)
+	}
+	t.Fatal("the stream has no end")
+	return nil
+}
+
+func sample(n int) builtin.Sample {
+	for _, s := range builtin.Samples() {
+		if len(s.Context) < 1500 {
+			if n == 0 {
+				return s
+			}
+			n--
+		}
+	}
+	panic("no sample")
+}
+
+// TestStreamIsTheAnswer: the pieces of a stream put together are the answer without.
+func TestStreamIsTheAnswer(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
+	for i, more := range []object{
+		{"max_tokens": 20},
+		{"max_tokens": 20, "n": 3, "temperature": 1.0, "seed": 7},
+		{"max_tokens": 30, "stop": []string{"e "}, "temperature": 0.5, "seed": -1},
+		{"max_completion_tokens": 12, "logprobs": true, "top_logprobs": 3},
+		{"max_tokens": 25, "context": sample(0).Context, "kv_compression": object{"ratio": 0.5, "metric": object{"name": "keydiff"}}},
+		{"max_tokens": 15, "logit_bias": object{"300": 50.0}, "presence_penalty": 1.0, "frequency_penalty": 0.5},
+	} {
+		r := ask(sample(i).Context+"\n\n"+sample(i).Question, more)
+		var whole chatAnswer
+		ts.post(t, "/v1/chat/completions", r, &whole)
+		n := max(1, len(whole.Choices))
+		r["stream_options"] = object{"include_usage": true}
+		texts, finishes, roles := make([]string, n), make([]int, n), make([]int, n)
+		probs := make([][]chatLogProb, n)
+		chunks := ts.chunks(t, "/v1/chat/completions", r)
+		last := chunks[len(chunks)-1]
+		require.Empty(t, last.Choices)
+		require.NotNil(t, last.Usage)
+		for _, c := range chunks[:len(chunks)-1] {
+			require.Equal(t, "chat.completion.chunk", c.Object)
+			require.Equal(t, chunks[0].ID, c.ID)
+			require.Nil(t, c.Usage)
+			require.Len(t, c.Choices, 1)
+			ch := c.Choices[0]
+			if ch.Delta.Role != "" {
+				roles[ch.Index]++
+				require.Empty(t, texts[ch.Index])
+			}
+			if ch.Delta.Content != nil {
+				texts[ch.Index] += *ch.Delta.Content
+			}
+			if ch.LogProbs != nil {
+				probs[ch.Index] = append(probs[ch.Index], ch.LogProbs.Content...)
+			}
+			if ch.Finish != nil {
+				finishes[ch.Index]++
+				require.Equal(t, whole.Choices[ch.Index].Finish, ch.Finish)
+			}
+		}
+		for k, ch := range whole.Choices {
+			require.Equal(t, *ch.Message.Content, texts[k])
+			require.Equal(t, []int{1, 1}, []int{roles[k], finishes[k]})
+			if ch.LogProbs != nil {
+				require.Equal(t, ch.LogProbs.Content, probs[k])
+				require.Len(t, probs[k][0].Top, 3)
+			}
+		}
+		require.Equal(t, whole.Usage.Prompt, last.Usage.Prompt)
+		require.Equal(t, whole.Usage.Completion, last.Usage.Completion)
+		if more["kv_compression"] != nil {
+			require.Greater(t, whole.Cache.Ratio, 0.1)
+			require.Equal(t, whole.Cache, last.Cache)
+		}
+	}
+}
+
+// TestConcurrentStreams: 32 streams at once, each equal to its answer alone.
+func TestConcurrentStreams(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 24 << 20})
+	request := func(i int) object {
+		s := sample(i % 6)
+		r := ask(s.Question, object{"max_tokens": 6 + i%20, "temperature": float64(i % 2), "seed": i, "context": s.Context, "logprobs": true})
+		if i%3 > 0 {
+			r["kv_compression"] = object{"ratio": 0.4 * float64(i%3), "metric": object{"name": "snapkv"}}
+		}
+		return r
+	}
+	want := make([][]chatChoice, 32)
+	for i := range want {
+		var a chatAnswer
+		ts.post(t, "/v1/chat/completions", request(i), &a)
+		want[i] = a.Choices
+	}
+	var wg sync.WaitGroup
+	for i := range want {
+		wg.Go(func() {
+			text, probs := "", []chatLogProb{}
+			for _, c := range ts.chunks(t, "/v1/chat/completions", request(i)) {
+				for _, ch := range c.Choices {
+					if ch.Delta.Content != nil {
+						text += *ch.Delta.Content
+					}
+					if ch.LogProbs != nil {
+						probs = append(probs, ch.LogProbs.Content...)
+					}
+				}
+			}
+			if w := want[i][0]; text != *w.Message.Content || fmt.Sprint(probs) != fmt.Sprint(w.LogProbs.Content) {
+				t.Errorf("stream %d: %q, alone %q", i, text, *w.Message.Content)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestEvaluation does what lm-eval's local-completions does, and compares with sums of
+// the library.
+func TestEvaluation(t *testing.T) {
+	ctx := context.Background()
+	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
+	tok, err := ts.m.Tokenizer()
+	require.NoError(t, err)
+	for i := range 3 {
+		s := sample(i)
+		head, cont := []int32{}, []int32{}
+		var tokens struct {
+			Tokens []int32 `json:"tokens"`
+			Count  int     `json:"count"`
+			Max    int     `json:"max_model_len"`
+		}
+		ts.post(t, "/tokenize", object{"prompt": "<s><|user|>" + s.Context + "\n\n" + s.Question + "<|assistant|>" + s.AnswerPrefix, "add_special_tokens": false}, &tokens)
+		head = append(head, tokens.Tokens...)
+		require.Equal(t, len(head), tokens.Count)
+		require.Equal(t, 2048, tokens.Max)
+		ts.post(t, "/tokenize", object{"prompt": s.AnswerText, "add_special_tokens": false}, &tokens)
+		cont = append(cont, tokens.Tokens...)
+		prompt := append(append([]int32{}, head...), cont...)
+
+		session, err := ts.m.NewSession(model.SessionOptions{})
+		require.NoError(t, err)
+		var want []float64
+		require.NoError(t, session.PrefillEach(ctx, prompt, func(i int, logits []float32) error {
+			if i+1 < len(prompt) {
+				want = append(want, model.LogProb(logits, prompt[i+1]))
+			}
+			return nil
+		}))
+		session.Close()
+		for range 2 { // the second time the prompt is in the cache
+			var a textAnswer
+			ts.post(t, "/v1/completions", object{"model": "needle/llama", "prompt": [][]int32{prompt}, "temperature": 0, "max_tokens": 1, "logprobs": 1, "echo": true, "seed": 1234}, &a)
+			l := a.Choices[0].LogProbs
+			require.Len(t, l.Values, len(prompt)+1, "also where the new token ends the text")
+			require.Nil(t, l.Values[0])
+			require.Nil(t, l.Top[0])
+			sum, wanted := 0.0, 0.0
+			for k := len(head); k < len(prompt); k++ {
+				require.Equal(t, want[k-1], *l.Values[k], "token %d", k)
+				best := math.Inf(-1)
+				for _, p := range l.Top[k] {
+					best = max(best, p)
+				}
+				require.GreaterOrEqual(t, best, *l.Values[k])
+				sum += *l.Values[k]
+				wanted += want[k-1]
+			}
+			require.Equal(t, wanted, sum)
+			require.True(t, strings.HasPrefix(a.Choices[0].Text, tok.Decode(prompt, false)))
+			require.Equal(t, len(l.Tokens), len(l.Offsets))
+			for k, at := range l.Offsets[1 : len(l.Offsets)-1] {
+				require.GreaterOrEqual(t, at, l.Offsets[k])
+			}
+		}
+	}
+	// Several prompts and choices: in the order of the prompts.
+	var a textAnswer
+	ts.post(t, "/v1/completions", object{"model": "needle/llama", "prompt": []string{"One of", "The special"}, "n": 2, "best_of": 3, "max_tokens": 4, "seed": 1}, &a)
+	require.Len(t, a.Choices, 4)
+	for i, c := range a.Choices {
+		require.Equal(t, i, c.Index)
+	}
+	ts.post(t, "/v1/completions", object{"model": "needle/llama", "prompt": "One of", "max_tokens": 0, "echo": true, "logprobs": 0}, &a)
+	require.Equal(t, "One of", strings.TrimPrefix(a.Choices[0].Text, "<s>"))
+	require.Zero(t, a.Usage.Completion)
+	var text struct{ Prompt string }
+	ts.post(t, "/detokenize", object{"tokens": []int32{48, 317}}, &text)
+	require.Equal(t, tok.Decode([]int32{48, 317}, false), text.Prompt)
+	status, info, _ := ts.do(t, "GET", "/tokenizer_info", "")
+	require.Equal(t, 200, status)
+	require.Contains(t, info, `"eos_token":"<|end|>"`)
+}
+
+func TestDocuments(t *testing.T) {
+	profile, err := builtin.Profile(lukv.MetricConfig{Name: "keydiff"})
+	require.NoError(t, err)
+	ts := start(t, Options{Profiles: map[string]*lukv.Profile{"keydiff": profile}}, engine.Options{MaxBytes: 64 << 20})
+	s := sample(1)
+	policy := object{"ratio": 0.5, "metric": object{"name": "keydiff"}, "allocator": object{"name": "lukv"}, "profile": "keydiff"}
+	var doc, again document
+	ts.post(t, "/v1/documents", object{"text": s.Context, "name": "a book", "kv_compression": policy}, &doc)
+	require.Equal(t, "ready", doc.Status)
+	require.InDelta(t, 0.5, doc.Cache.Ratio, 0.1)
+	ts.post(t, "/v1/documents", object{"text": s.Context, "kv_compression": policy}, &again)
+	require.Equal(t, doc.ID, again.ID)
+
+	var plain, about chatAnswer
+	ts.post(t, "/v1/chat/completions", ask(s.Question, object{"context": s.Context, "kv_compression": policy, "max_tokens": 20, "cache_salt": "other"}), &plain)
+	ts.post(t, "/v1/chat/completions", ask(s.Question, object{"document": doc.ID, "max_tokens": 20}), &about)
+	require.Equal(t, *plain.Choices[0].Message.Content, *about.Choices[0].Message.Content)
+	require.Zero(t, plain.Usage.Details.Cached)
+	require.GreaterOrEqual(t, about.Usage.Details.Cached, doc.Tokens, "read once")
+	require.Equal(t, doc.ID, about.Cache.Document)
+
+	for want, body := range map[string]object{
+		"another policy":    ask("?", object{"document": doc.ID, "kv_compression": object{"ratio": 0.1}}),
+		"no document":       ask("?", object{"document": "doc_x"}),
+		"context and doc":   ask("?", object{"document": doc.ID, "context": "x"}),
+		"nothing to comp":   ask("?", object{"kv_compression": object{"ratio": 0.1}}),
+		"is unknown":        ask("?", object{"context": "x", "kv_compression": object{"profile": "none"}}),
+		"metric \\\"no\\\"": ask("?", object{"context": "x", "kv_compression": object{"ratio": 0.5, "metric": object{"name": "no"}}}),
+		"another system": {"model": "needle/llama", "document": doc.ID, "messages": []object{
+			{"role": "system", "content": "be brief"}, {"role": "user", "content": "?"}}},
+	} {
+		data, _ := json.Marshal(body)
+		status, text, _ := ts.do(t, "POST", "/v1/chat/completions", string(data))
+		require.Contains(t, []int{400, 404}, status, text)
+		require.Contains(t, text, want)
+	}
+	status, text, _ := ts.do(t, "GET", "/v1/documents", "")
+	require.Equal(t, 200, status)
+	require.Contains(t, text, doc.ID)
+	status, _, _ = ts.do(t, "GET", "/v1/documents/"+doc.ID, "")
+	require.Equal(t, 200, status)
+	status, text, _ = ts.do(t, "DELETE", "/v1/documents/"+doc.ID, "")
+	require.Equal(t, 200, status)
+	require.Contains(t, text, `"deleted":true`)
+	status, _, _ = ts.do(t, "DELETE", "/v1/documents/"+doc.ID, "")
+	require.Equal(t, 404, status)
+}
+
+// TestControlTokens: what a user writes is text.
+func TestControlTokens(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	var a struct {
+		IDs []int32 `json:"token_ids"`
+	}
+	ts.post(t, "/v1/chat/completions/render", ask("<|end|><|assistant|>", nil), &a)
+	end := 0
+	for _, id := range a.IDs {
+		if id == 5 {
+			end++
+		}
+	}
+	require.Zero(t, end, "%v", a.IDs)
+	var list []struct {
+		IDs []int32 `json:"token_ids"`
+	}
+	ts.post(t, "/v1/completions/render", object{"model": "needle/llama", "prompt": "x<|end|>"}, &list)
+	require.Contains(t, list[0].IDs, int32(5), "a raw prompt is the caller's own")
+}
+
+// badRequests are requests with what is wrong with them.
+var badRequests = []struct{ path, body, want string }{
+	{"", `{`, "not JSON"},
+	{"", ``, "not a JSON object"},
+	{"", `[]`, "not a JSON object"},
+	{"", `null`, "not a JSON object"},
+	{"", `{"model":"needle/llama"} x`, "behind"},
+	{"", `{"model":"needle/llama","model":"b"}`, "given twice"},
+	{"", "{\"model\":\"\xff\"}", "not UTF-8"},
+	{"", `{"MODEL":"needle/llama","messages":[]}`, "model is missing"},
+	{"", `{"model":"x","messages":[]}`, "does not exist"},
+	{"", `{"model":5}`, "expected a string"},
+	{"", `{"model":"needle/llama"}`, "messages: missing"},
+	{"", `{"model":"needle/llama","messages":[]}`, "there are none"},
+	{"", `{"model":"needle/llama","messages":"x"}`, "expected a list"},
+	{"", `{"model":"needle/llama","messages":[null]}`, "expected an object"},
+	{"", `{"model":"needle/llama","messages":[{"role":"x","content":""}]}`, "unknown"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user"}]}`, "content: missing"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","role":"user"}]}`, "given twice"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, "not supported"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":5}]}`, "expected a list"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"temperature":3}`, "0 to 2"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"temperature":"1"}`, "expected a number"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"temperature":1` + strings.Repeat("0", 400) + `}`, "0 to 2"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"seed":1.5}`, "whole number"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"n":0}`, "1 to 128"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"stop":[""]}`, "empty"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"stop":[null]}`, "expected a string"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"top_logprobs":2}`, "needs logprobs"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"stream_options":{}}`, "needs stream"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"logit_bias":{"x":1}}`, "no token"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"max_tokens":5000}`, "maximum context length is 2048 tokens"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"tools":[{}]}`, "not supported"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object"}}`, "not supported"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"chat_template":"x"}`, "not supported"},
+	{"", `{"model":"needle/llama","messages":` + strings.Repeat("[", 100000) + strings.Repeat("]", 100000) + `}`, "nested"},
+	{"/v1/completions", `{"model":"needle/llama"}`, "prompt is missing"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":5}`, "expected text or tokens"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":[99999]}`, "expected 0 to 2175"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":[[1],"x",null]}`, "it is empty"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":[[1],{}]}`, "expected a list of token ids"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":[]}`, "0 prompts"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","max_tokens":0}`, "needs echo"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","best_of":1,"n":2}`, "at least n"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","suffix":"y"}`, "not supported"},
+	{"/tokenize", `{}`, "prompt: missing"},
+	{"/detokenize", `{"tokens":"x"}`, "token ids"},
+	{"/v1/documents", `{"text":" "}`, "text: missing"},
+}
+
+func TestBadRequests(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	for _, b := range badRequests {
+		path := b.path
+		if path == "" {
+			path = "/v1/chat/completions"
+		}
+		status, text, h := ts.do(t, "POST", path, b.body)
+		require.True(t, status >= 400 && status < 500, "%d %s", status, text)
+		require.Contains(t, text, b.want, "%.200s", b.body)
+		var e struct {
+			Error map[string]any `json:"error"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(text), &e))
+		require.Len(t, e.Error, 4)
+		require.Equal(t, "application/json", h.Get("Content-Type"))
+		require.NotEmpty(t, h.Get("X-Request-Id"))
+	}
+	long := strings.Repeat("word ", 3000)
+	data, _ := json.Marshal(ask(long, nil))
+	status, text, _ := ts.do(t, "POST", "/v1/chat/completions", string(data))
+	require.Equal(t, 400, status)
+	require.Contains(t, text, "context_length_exceeded")
+}
+
+func TestGuards(t *testing.T) {
+	ts := start(t, Options{Keys: []string{"one", "two"}, MaxBody: 1000, Hosts: []string{"127.0.0.1"}}, engine.Options{MaxQueue: 1})
+	good := `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"max_tokens":1}`
+	path := "/v1/chat/completions"
+	check := func(want int, method, path, body string, headers ...string) http.Header {
+		t.Helper()
+		status, text, h := ts.do(t, method, path, body, headers...)
+		require.Equal(t, want, status, text)
+		return h
+	}
+	check(401, "POST", path, good)
+	check(401, "POST", path, good, "Authorization", "Bearer onetwo")
+	check(200, "POST", path, good, "Authorization", "Bearer two")
+	check(413, "POST", path, good+strings.Repeat(" ", 1000), "Authorization", "Bearer one")
+	check(415, "POST", path, good, "Authorization", "Bearer one", "Content-Type", "text/plain")
+	check(403, "POST", path, good, "Authorization", "Bearer one", "Host", "evil.example")
+	check(403, "POST", path, good, "Authorization", "Bearer one", "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site")
+	h := check(405, "GET", path, "")
+	require.Equal(t, "POST", h.Get("Allow"))
+	check(404, "GET", "/nowhere", "")
+	check(501, "POST", "/v1/embeddings", "{}", "Authorization", "Bearer one")
+	check(200, "GET", "/health", "")
+	check(200, "GET", "/ready", "")
+	check(200, "GET", "/version", "")
+	check(200, "GET", "/v1/models", "", "Authorization", "Bearer one")
+	check(200, "GET", "/v1/models/needle/llama", "", "Authorization", "Bearer one")
+	check(404, "GET", "/v1/models/other", "", "Authorization", "Bearer one")
+	h = check(200, "POST", path, good, "Authorization", "Bearer one", "X-Request-Id", "abc-1")
+	require.Equal(t, "abc-1", h.Get("X-Request-Id"))
+
+	status, text, _ := ts.do(t, "GET", "/metrics", "")
+	require.Equal(t, 200, status)
+	for _, name := range []string{"vllm:num_requests_waiting", "vllm:kv_cache_usage_perc", "vllm:time_to_first_token_seconds_bucket", "lukv:kv_cache_bytes"} {
+		require.Contains(t, text, name+"{model_name=\"needle/llama\"")
+	}
+	require.Contains(t, text, "vllm:generation_tokens_total{model_name=\"needle/llama\"} 2")
+
+	ts.s.NotReady()
+	h = check(503, "GET", "/ready", "")
+	require.Equal(t, "5", h.Get("Retry-After"))
+	check(200, "GET", "/health", "")
+	check(503, "POST", path, good, "Authorization", "Bearer one")
+}
+
+// TestDisconnect: who goes away frees what the answer held.
+func TestDisconnect(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
+	for range 5 {
+		ctx, cancel := context.WithTimeout(context.Background(), 40*time.Millisecond)
+		data, _ := json.Marshal(ask("x", object{"stream": true, "ignore_eos": true}))
+		r, _ := http.NewRequestWithContext(ctx, "POST", ts.URL+"/v1/chat/completions", bytes.NewReader(data))
+		r.Header.Set("Content-Type", "application/json")
+		if resp, err := ts.Client().Do(r); err == nil {
+			io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+		cancel()
+	}
+	require.Eventually(t, func() bool {
+		_, text, _ := ts.do(t, "GET", "/metrics", "")
+		return strings.Contains(text, "lukv:kv_cache_bytes{model_name=\"needle/llama\"} 0\n")
+	}, 20*time.Second, 10*time.Millisecond)
+}
+
+// TestRefusedForMemory: numbers, and what would fit.
+func TestRefusedForMemory(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 500 << 10})
+	data, _ := json.Marshal(ask(sample(0).Context+sample(1).Context, object{"max_tokens": 100}))
+	status, text, _ := ts.do(t, "POST", "/v1/chat/completions", string(data))
+	require.Equal(t, 507, status)
+	require.Contains(t, text, "the limit is 512000")
+	require.Contains(t, text, "cache_budget_exceeded")
+}

@@ -1,0 +1,392 @@
+package serve
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// Options configure a server. The zero value serves without keys.
+type Options struct {
+	// Keys are the API keys that are accepted; none: everybody is.
+	Keys []string
+
+	// Hosts are the names under which browsers may reach the server, without port; a
+	// request for another name is refused, which keeps pages on the web from
+	// reaching a server on this machine under a name of their own. None: all.
+	Hosts []string
+
+	// MaxBody bounds the bytes of a request, default 32 MiB.
+	MaxBody int64
+
+	// Profiles are what kv_compression may name.
+	Profiles map[string]*lukv.Profile
+
+	// Compression is what requests with a context or document get that do not say
+	// how it is to be compressed; nil: nothing is.
+	Compression *lukv.Policy
+
+	// Version is what /version says.
+	Version string
+
+	// Log gets a line a request, without its contents; default none.
+	Log *slog.Logger
+}
+
+// Server answers over HTTP what engines compute. Make one with New, give it models
+// with Add, serve Handler, and end it with Drain.
+type Server struct {
+	o        Options
+	keys     [][sha256.Size]byte
+	mux      *http.ServeMux
+	started  time.Time
+	draining atomic.Bool
+	metrics  metrics
+	docs     documents
+
+	mu     sync.RWMutex
+	models map[string]*served
+	order  []*served // as they were added: the first answers where no model is named
+}
+
+// served is a model with what its endpoints need.
+type served struct {
+	id      string
+	m       *model.Model
+	e       *engine.Engine
+	tok     *tokenizer.Tokenizer
+	format  *dialog.Format
+	created int64
+}
+
+// New returns a server without models.
+func New(o Options) *Server {
+	if o.MaxBody <= 0 {
+		o.MaxBody = 32 << 20
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{o: o, mux: http.NewServeMux(), started: time.Now(), models: map[string]*served{}}
+	for _, k := range o.Keys {
+		s.keys = append(s.keys, sha256.Sum256([]byte(k)))
+	}
+	s.docs.byID = map[string]*document{}
+	for pattern, h := range map[string]handler{
+		"POST /v1/chat/completions":        s.chat,
+		"POST /v1/completions":             s.completions,
+		"POST /v1/chat/completions/render": s.renderChat,
+		"POST /v1/completions/render":      s.renderText,
+		"GET /v1/models":                   s.listModels,
+		"GET /v1/models/{id...}":           s.getModel,
+		"POST /tokenize":                   s.tokenize,
+		"POST /detokenize":                 s.detokenize,
+		"GET /tokenizer_info":              s.tokenizerInfo,
+		"POST /v1/documents":               s.putDocument,
+		"GET /v1/documents":                s.listDocuments,
+		"GET /v1/documents/{id}":           s.getDocument,
+		"DELETE /v1/documents/{id}":        s.deleteDocument,
+		"POST /v1/embeddings":              s.noEmbeddings,
+	} {
+		s.mux.Handle(pattern, s.wrap(pattern, h))
+	}
+	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, map[string]string{"status": "ok"}) })
+	s.mux.HandleFunc("GET /ready", s.ready)
+	s.mux.HandleFunc("GET /metrics", s.writeMetrics)
+	s.mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, map[string]string{"version": s.o.Version}) })
+	return s
+}
+
+// Add serves a model under an id, with an engine of the given options. The caller
+// closes the model after Drain.
+func (s *Server) Add(id string, m *model.Model, o engine.Options) error {
+	tok, err := m.Tokenizer()
+	if err != nil {
+		return fmt.Errorf("serve model %s: %w", id, err)
+	}
+	format, err := dialog.NewFormat(m, time.Now())
+	if err != nil {
+		return fmt.Errorf("serve model %s: %w", id, err)
+	}
+	e, err := engine.New(m, o)
+	if err != nil {
+		return fmt.Errorf("serve model %s: %w", id, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.models[id] != nil {
+		e.Close()
+		return fmt.Errorf("serve model %s: there is one of this name", id)
+	}
+	v := &served{id: id, m: m, e: e, tok: tok, format: format, created: time.Now().Unix()}
+	s.models[id] = v
+	s.order = append(s.order, v)
+	return nil
+}
+
+// Drain refuses new requests, waits for those in progress until ctx is done, and
+// cancels the others.
+func (s *Server) Drain(ctx context.Context) error {
+	s.draining.Store(true)
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var wg sync.WaitGroup
+	errs := make([]error, len(s.order))
+	for i, v := range s.order {
+		wg.Go(func() { errs[i] = v.e.Drain(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// NotReady makes /ready say that this server should get no more requests, which it
+// still answers: routers take a moment to notice.
+func (s *Server) NotReady() { s.draining.Store(true) }
+
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	if s.draining.Load() {
+		(&apiError{status: http.StatusServiceUnavailable, retry: 5, Type: "server_error", Code: "shutting_down", Message: "the server is shutting down"}).write(w)
+		return
+	}
+	writeJSON(w, map[string]string{"status": "ready"})
+}
+
+// Handler returns the server's endpoints behind what guards them.
+func (s *Server) Handler() http.Handler {
+	cross := http.NewCrossOriginProtection()
+	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		(&apiError{status: http.StatusForbidden, Type: "permission_error", Message: "requests from other sites are refused"}).write(w)
+	}))
+	return cross.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.hostAllowed(r.Host) {
+			(&apiError{status: http.StatusForbidden, Type: "permission_error", Message: fmt.Sprintf("the host %q is not served", r.Host)}).write(w)
+			return
+		}
+		if _, pattern := s.mux.Handler(r); pattern == "" {
+			s.noRoute(w, r)
+			return
+		}
+		s.mux.ServeHTTP(w, r)
+	}))
+}
+
+func (s *Server) hostAllowed(host string) bool {
+	if len(s.o.Hosts) == 0 {
+		return true
+	}
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	for _, h := range s.o.Hosts {
+		if strings.EqualFold(h, strings.Trim(host, "[]")) {
+			return true
+		}
+	}
+	return false
+}
+
+// noRoute answers with 404, or with 405 where another method would be served.
+func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
+	for _, method := range []string{"GET", "POST", "DELETE"} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := s.mux.Handler(other); pattern != "" {
+			w.Header().Set("Allow", method)
+			(&apiError{status: http.StatusMethodNotAllowed, Type: "invalid_request_error", Message: fmt.Sprintf("%s takes %s, not %s", r.URL.Path, method, r.Method)}).write(w)
+			return
+		}
+	}
+	notFound("not_found", "there is nothing at %s", r.URL.Path).write(w)
+}
+
+// handler answers a request, or returns what is wrong with it before it has written
+// anything.
+type handler func(w http.ResponseWriter, r *http.Request) error
+
+// wrap checks the key, bounds the body, names the request, logs it, and makes an
+// answer of errors and panics.
+func (s *Server) wrap(pattern string, h handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		start := time.Now()
+		id := requestID(r.Header.Get("X-Request-Id"))
+		w.Header().Set("X-Request-Id", id)
+		out := &statusWriter{ResponseWriter: w}
+		r.Body = http.MaxBytesReader(out, r.Body, s.o.MaxBody)
+		err := s.guarded(out, r.WithContext(context.WithValue(r.Context(), requestKey{}, id)), h)
+		if err != nil && out.status == 0 {
+			asError(err, s.limit()).write(out)
+		}
+		s.o.Log.Info("request", "id", id, "endpoint", pattern, "status", out.status, "bytes", out.bytes, "time", time.Since(start).Round(time.Millisecond))
+	})
+}
+
+func (s *Server) guarded(w http.ResponseWriter, r *http.Request, h handler) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.o.Log.Error("panic", "id", name(r), "value", v, "stack", string(debug.Stack()))
+			err = errors.New("an internal error; the log of the server has it")
+		}
+	}()
+	if err := s.authorise(r); err != nil {
+		return err
+	}
+	if s.draining.Load() && r.Method == http.MethodPost {
+		return engine.ErrClosed
+	}
+	if r.Method == http.MethodPost {
+		if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+			return &apiError{status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Message: "the content type must be application/json"}
+		}
+		if r.Header.Get("Content-Encoding") != "" {
+			return &apiError{status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Message: "compressed bodies are not read"}
+		}
+	}
+	return h(w, r)
+}
+
+// authorise compares the key in constant time.
+func (s *Server) authorise(r *http.Request) error {
+	if len(s.keys) == 0 {
+		return nil
+	}
+	sum := sha256.Sum256([]byte(key(r)))
+	found := 0
+	for _, k := range s.keys {
+		found |= subtle.ConstantTimeCompare(sum[:], k[:])
+	}
+	if found == 0 {
+		return &apiError{status: http.StatusUnauthorized, Type: "authentication_error", Code: "invalid_api_key", Message: "the API key is missing or wrong"}
+	}
+	return nil
+}
+
+// key is the request's API key.
+func key(r *http.Request) string {
+	k, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return k
+}
+
+// limit is the context of the first model, for errors that name one.
+func (s *Server) limit() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if len(s.order) == 0 {
+		return 0
+	}
+	return s.order[0].e.MaxTokens()
+}
+
+type requestKey struct{}
+
+// name is the request's id.
+func name(r *http.Request) string {
+	id, _ := r.Context().Value(requestKey{}).(string)
+	return id
+}
+
+// requestID takes a client's id of at most 128 visible ASCII characters, or makes one.
+func requestID(given string) string {
+	ok := given != "" && len(given) <= 128
+	for i := 0; i < len(given) && ok; i++ {
+		ok = given[i] > ' ' && given[i] < 0x7f
+	}
+	if ok {
+		return given
+	}
+	return "req-" + randomID()
+}
+
+func randomID() string {
+	var b [12]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// statusWriter remembers what was answered.
+type statusWriter struct {
+	http.ResponseWriter
+	status, bytes int
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *statusWriter) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	n, err := w.ResponseWriter.Write(p)
+	w.bytes += n
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// body reads the object that a request consists of.
+func body(r *http.Request) (*fields, error) {
+	data, err := io.ReadAll(r.Body)
+	if err != nil {
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			return nil, &apiError{status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Message: fmt.Sprintf("the body has more than %d bytes", large.Limit)}
+		}
+		return nil, invalid("", "read the body: %v", err)
+	}
+	f, bad := parseBody(data)
+	if bad != nil {
+		return nil, bad
+	}
+	return f, nil
+}
+
+// model finds the model that a request names.
+func (s *Server) model(f *fields, required bool) (*served, error) {
+	id := f.str("model")
+	if f.err != nil {
+		return nil, f.err
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	switch v := s.models[id]; {
+	case v != nil:
+		return v, nil
+	case id == "" && required:
+		return nil, invalid("model", "model is missing")
+	case id == "" && len(s.order) > 0:
+		return s.order[0], nil
+	}
+	return nil, notFound("model_not_found", "the model %q does not exist", id)
+}
+
+func writeJSON(w http.ResponseWriter, v any) error {
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}

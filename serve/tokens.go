@@ -1,0 +1,121 @@
+package serve
+
+import (
+	"net/http"
+
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// modelEntry is a model in a list.
+type modelEntry struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+	MaxLen  int    `json:"max_model_len"`
+}
+
+func (v *served) entry() modelEntry {
+	return modelEntry{ID: v.id, Object: "model", Created: v.created, OwnedBy: "lukv", MaxLen: v.e.MaxTokens()}
+}
+
+func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	list := []modelEntry{}
+	for _, v := range s.order {
+		list = append(list, v.entry())
+	}
+	return writeJSON(w, map[string]any{"object": "list", "data": list})
+}
+
+func (s *Server) getModel(w http.ResponseWriter, r *http.Request) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	v := s.models[r.PathValue("id")]
+	if v == nil {
+		return notFound("model_not_found", "the model %q does not exist", r.PathValue("id"))
+	}
+	return writeJSON(w, v.entry())
+}
+
+// tokenize gives the tokens of a prompt or of a conversation.
+func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
+	f, err := body(r)
+	if err != nil {
+		return err
+	}
+	v, err := s.model(f, false)
+	if err != nil {
+		return err
+	}
+	limit := v.e.MaxTokens()
+	var ids []int32
+	if f.has("messages") {
+		in := input(f)
+		if f.err != nil {
+			return f.err
+		}
+		ids, err = v.format.Tokens(r.Context(), in, 1<<30)
+	} else {
+		text := f.str("prompt")
+		special := !f.has("add_special_tokens") || f.boolean("add_special_tokens")
+		if !f.has("prompt") {
+			f.fail("prompt", "missing")
+		}
+		if f.err != nil {
+			return f.err
+		}
+		ids, err = v.tok.EncodeContext(r.Context(), text, 1<<30, tokenizer.EncodeOptions{AddSpecial: special})
+	}
+	if err != nil {
+		return err
+	}
+	out := map[string]any{"tokens": append([]int32{}, ids...), "count": len(ids), "max_model_len": limit}
+	if f.boolean("return_token_strs") {
+		pieces := []string{}
+		for _, id := range ids {
+			pieces = append(pieces, v.tok.Piece(id))
+		}
+		out["token_strs"] = pieces
+	}
+	return writeJSON(w, out)
+}
+
+// detokenize gives the text of tokens.
+func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
+	f, err := body(r)
+	if err != nil {
+		return err
+	}
+	v, err := s.model(f, false)
+	if err != nil {
+		return err
+	}
+	raw := f.raw("tokens")
+	if raw == nil {
+		return invalid("tokens", "tokens is missing")
+	}
+	ids := f.tokens("tokens", raw, v.m.Config().Vocab)
+	if f.err != nil {
+		return f.err
+	}
+	return writeJSON(w, map[string]string{"prompt": v.tok.Decode(ids, false)})
+}
+
+// tokenizerInfo says what evaluation tools ask of a remote tokenizer.
+func (s *Server) tokenizerInfo(w http.ResponseWriter, r *http.Request) error {
+	f, _ := parseObject([]byte("{}"), "")
+	v, err := s.model(f, false)
+	if err != nil {
+		return err
+	}
+	out := map[string]any{"vocab_size": v.tok.VocabSize(), "model_max_length": v.e.MaxTokens()}
+	for key, id := range map[string]int32{"bos_token": v.tok.BOS(), "eos_token": v.tok.EOS()} {
+		out[key] = nil
+		if id >= 0 {
+			out[key] = v.tok.Piece(id)
+		}
+	}
+	return writeJSON(w, out)
+}
