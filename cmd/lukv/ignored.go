@@ -47,8 +47,8 @@ func (g given) unused(flags, why string) error {
 	return nil
 }
 
-// A thrifty command refuses flags that would have no effect.
-type thrifty interface{ unused(given) error }
+// A flagChecker is a command that refuses flags which would have no effect.
+type flagChecker interface{ unused(given) error }
 
 // Flags that say how much is removed, and those that say how.
 const (

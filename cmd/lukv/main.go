@@ -121,7 +121,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		if c.Verbose {
 			e.log = slog.New(slog.NewTextHandler(stderr, nil))
 		}
-		if t, ok := k.Selected().Target.Addr().Interface().(thrifty); ok {
+		if t, ok := k.Selected().Target.Addr().Interface().(flagChecker); ok {
 			err = t.unused(e.given)
 		}
 		if err == nil {
