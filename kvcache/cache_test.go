@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -111,6 +112,36 @@ func wantPages(t testing.TB, c *Cache, layer, head int, k, v []float32) {
 				}
 			}
 		}
+	}
+}
+
+// TestPagesOfSeveralTiles reads pages of the default size, four key tiles, by the
+// layout's own formula: after appends, an eviction across tiles, a fork and a
+// truncation.
+func TestPagesOfSeveralTiles(t *testing.T) { everywhere(t, testPagesOfSeveralTiles) }
+
+func testPagesOfSeveralTiles(t *testing.T, at place) {
+	for _, typ := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
+		c := at.open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 6, Type: typ})
+		require.Equal(t, 64, c.Options().PageEntries)
+		for _, to := range []int32{1, 15, 17, 40, 64, 65, 150} {
+			add(t, c, 0, 0, c.LastPosition(0, 0)+1, to)
+			wantHead(t, c, 0, 0, 0, span(0, to))
+		}
+		f, err := c.Fork()
+		require.NoError(t, err)
+		defer f.Close()
+		var kept []int32 // from every tile, to other places in others
+		for x := int32(3); x < 150; x += 2 {
+			kept = append(kept, x)
+		}
+		require.NoError(t, f.Keep(0, 0, kept))
+		wantHead(t, f, 0, 0, 0, kept)
+		wantHead(t, c, 0, 0, 0, span(0, 150))
+		require.NoError(t, f.Truncate(100))
+		wantHead(t, f, 0, 0, 0, kept[:49])
+		add(t, f, 0, 0, 200, 220)
+		wantHead(t, f, 0, 0, 0, append(slices.Clone(kept[:49]), span(200, 220)...))
 	}
 }
 

@@ -297,7 +297,7 @@ func testSimulation(t *testing.T, at place) {
 			KVHeads:     2,
 			HeadDim:     rapid.SampledFrom([]int{2, 10}).Draw(t, "head dim"),
 			Type:        rapid.SampledFrom([]tensor.Type{tensor.F32, tensor.F16, tensor.BF16}).Draw(t, "type"),
-			PageEntries: 16,
+			PageEntries: rapid.SampledFrom([]int{16, 64}).Draw(t, "page"), // a page of one tile, and of four
 			Windows:     []int{0, rapid.SampledFrom([]int{8, 60}).Draw(t, "window")},
 		})}
 		c, err := New(s.o)
