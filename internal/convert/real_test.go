@@ -17,8 +17,8 @@ import (
 // independent program that reads the same GGUF: Python, float64, the format's own
 // dequantiser, rotation of the rows as they are stored. Its figures stand in
 // testdata/real.json: the ids of the beginning of the calibration narrative (as
-// the tokenizers package has them), their mean negative log-likelihood, and the
-// largest logits behind them.
+// the tokenizers package has them), their mean negative log-likelihood, the
+// largest logits behind them, and a greedy continuation.
 func TestRealModel(t *testing.T) {
 	dir := os.Getenv("LUKV_REAL_MODEL")
 	if dir == "" {
@@ -32,6 +32,8 @@ func TestRealModel(t *testing.T) {
 		NLL    float64   `json:"nll"`
 		Top    []int     `json:"last_top"`
 		Logits []float64 `json:"last_top_logits"`
+		Prompt []int32   `json:"prompt"`
+		Greedy []int32   `json:"greedy"`
 	}
 	require.NoError(t, json.Unmarshal(data, &want))
 	m, err := model.Open(t.Context(), dir, model.WithPrecision(model.PrecisionF32))
@@ -70,4 +72,15 @@ func TestRealModel(t *testing.T) {
 		math.Exp(nll), math.Exp(want.NLL), len(want.Top), worst)
 	require.InDelta(t, math.Exp(want.NLL), math.Exp(nll), 5e-5*math.Exp(want.NLL))
 	require.Less(t, worst, 1e-3)
+
+	g, err := m.NewSession(model.SessionOptions{})
+	require.NoError(t, err)
+	defer g.Close()
+	require.NoError(t, g.Prefill(t.Context(), want.Prompt))
+	var greedy []int32
+	for x, err := range g.Generate(t.Context(), model.Sampling{MaxTokens: len(want.Greedy), IgnoreEOS: true}) {
+		require.NoError(t, err)
+		greedy = append(greedy, x.ID)
+	}
+	require.Equal(t, want.Greedy, greedy)
 }
