@@ -104,7 +104,7 @@ func TestCharsMapBounds(t *testing.T) {
 	units['a'] = 'a'
 	units[0] = 0
 	for offset := range uint32(256) {
-		units['a'] = 'a' | offset<<10
+		units['a'] = 'a' | 1<<8 | offset<<10 // with a value on it
 		c, err := newCharsMap(table(units, "x\x00"))
 		require.NoError(t, err)
 		_, n := c.longest(strings.Repeat("a", 1<<20))

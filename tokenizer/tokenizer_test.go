@@ -425,6 +425,16 @@ func TestData(t *testing.T) {
 	}
 }
 
+// TestAddedTokensInData checks that added tokens which are not special are found
+// wherever they stand.
+func TestAddedTokensInData(t *testing.T) {
+	tok, err := readHF(minimal(`,"added_tokens":[{"id":5,"content":"XX"},{"id":6,"content":"YY","special":true}]`), &config{})
+	require.NoError(t, err)
+	require.Equal(t, []int32{5, 6}, tok.Encode("XXYY", EncodeOptions{}))
+	require.Equal(t, []int32{5}, tok.Encode("XXYY", EncodeOptions{SpecialAsText: true}))
+	require.Equal(t, []int32{5}, tok.Encode("XXYY", EncodeOptions{Data: []Span{{0, 4}}}))
+}
+
 // TestDataInNormalizedText checks data where special tokens are looked for in
 // normalised text, at other places than in the text itself.
 func TestDataInNormalizedText(t *testing.T) {
