@@ -5,9 +5,15 @@ package lukv
 // DefensiveKV. Every head keeps its protected entries and at least one.
 type global struct {
 	Pool string `json:"pool"` // where entries compete: "model" or "layer"
+
+	// Count is which number is rounded down: that of the entries "kept", or of
+	// those "removed" as KVzip has it.
+	Count string `json:"count"`
 }
 
-func (a global) Validate() error { return oneOf("pool", a.Pool, "model", "layer") }
+func (a global) Validate() error {
+	return firstOf(oneOf("pool", a.Pool, "model", "layer"), oneOf("count", a.Count, "kept", "removed"))
+}
 
 func (a global) Knows() Knowledge {
 	if a.Pool == "layer" {
@@ -30,7 +36,7 @@ func (a global) Budgets(d Demand, s []Scores) ([][]int, error) {
 }
 
 // total is the number of entries that some layers keep together.
-func (global) total(d *Demand, layers int) int {
+func (a global) total(d *Demand, layers int) int {
 	units := layers * d.KVHeads
 	switch {
 	case d.Absolute:
@@ -38,6 +44,8 @@ func (global) total(d *Demand, layers int) int {
 			return min(d.Entries, d.T*units)
 		}
 		return min(d.Entries/d.ActiveLayers()*layers, d.T*units)
+	case a.Count == "removed":
+		return d.T*units - int(d.Ratio*float64(d.T*units))
 	case d.Rounding.Share == ShareExact:
 		return int(float64(d.mean()*float64(units)) + 1e-9)
 	}

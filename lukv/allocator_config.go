@@ -13,7 +13,7 @@ import (
 //	uniform    –
 //	pyramidkv  form window beta
 //	adakv      form alpha pool normalize skip
-//	global     pool
+//	global     pool count
 //	lukv       lookup
 //	cake       window tau1 tau2 cascade
 //	           presets mistral-7b-1024, mistral-7b-128, llama-3.1-8b-1024, llama-3.1-8b-128
@@ -37,7 +37,7 @@ func init() {
 	RegisterAllocator("uniform", uniform{})
 	RegisterAllocator("pyramidkv", pyramid{Form: "ratio", Window: 8, Beta: 20})
 	RegisterAllocator("adakv", ada{Form: "pool", Alpha: 0.2, Pool: "layer"})
-	RegisterAllocator("global", global{Pool: "model"})
+	RegisterAllocator("global", global{Pool: "model", Count: "kept"})
 	RegisterAllocator("lukv", lu{Lookup: "interpolate"})
 	RegisterAllocator("cake", cakeLayers{Window: 32, Tau1: 1.6, Tau2: 0.6, Cascade: true},
 		Preset[Allocator]{"mistral-7b-1024", cakeLayers{Window: 32, Tau1: 0.8, Tau2: 0.5, Cascade: true}},

@@ -162,6 +162,9 @@ func NewDecoding(cfg DecodeConfig, metric Metric) (*Decoding, error) {
 			return nil, fmt.Errorf("decode compression periodic: metric: found none, expected one of %s", strings.Join(Metrics(), ", "))
 		}
 		full := MetricConfigOf(d.metric)
+		if d.metric.Needs(maxSlots, 0).Repeat.Chunk > 0 {
+			return nil, fmt.Errorf("decode compression periodic: metric: found %s, which repeats a whole context, expected one that looks at what passes by", full.Name)
+		}
 		d.cfg.Metric = &full
 	case "tova":
 		d.metric = tova{Window: 0}

@@ -137,6 +137,9 @@ type goldenCase struct {
 	FirstStageTied []float64    `json:"first_stage_tied"`
 	KeptPerHead    [][]int      `json:"kept_per_head"`
 	KeptPerLayer   [][]int      `json:"kept_per_layer"`
+	KeepFractions  []float64    `json:"keep_fractions"`
+	KeepThreshold  string       `json:"keep_threshold"`
+	KeepUniform    string       `json:"keep_uniform"`
 	HeadLens       [][]int      `json:"head_lens"`
 	TiesPossible   bool         `json:"ties_possible"`
 	Curve          string       `json:"curve"`
@@ -149,6 +152,9 @@ type goldenCase struct {
 	Runs         []struct {
 		BaseCapacity int  `json:"base_capacity"`
 		Normalize    bool `json:"normalize"`
+
+		Layerwise bool    `json:"layerwise"`
+		Ratio     float64 `json:"ratio"`
 	} `json:"runs"`
 	Tol struct {
 		ScoresRel    float64 `json:"scores_rel"`
@@ -175,6 +181,10 @@ type goldenParams struct {
 	Epsilon        float64 `json:"epsilon"`
 	FirstStage     float64 `json:"first_stage"`
 	Mass           float64 `json:"mass"`
+	Plus           bool    `json:"plus"`
+	Prefix         int     `json:"prefix"`
+	Start          int     `json:"start"`
+	Chunks         []int   `json:"chunks"`
 	Gamma          float64 `json:"gamma"`
 	Tau1           float64 `json:"tau1"`
 	Tau2           float64 `json:"tau2"`
@@ -350,13 +360,12 @@ func (a *goldenAttention) layer(t testing.TB, m Metric, T, share int) *Layer {
 
 // golden runs cases and counts what it compared.
 type golden struct {
-	cpu     kernels.CPU
-	index   goldenIndex
-	files   map[string]map[string]goldenArray
-	layers  map[string]*goldenAttention
-	params  map[string]goldenParams // of each metric name
-	checks  int
-	skipped map[string]int // cases by reason
+	cpu    kernels.CPU
+	index  goldenIndex
+	files  map[string]map[string]goldenArray
+	layers map[string]*goldenAttention
+	params map[string]goldenParams // of each metric name
+	checks int
 }
 
 func (g *golden) file(t testing.TB, name string) map[string]goldenArray {
@@ -507,18 +516,8 @@ var goldenKinds = map[string]func(g *golden, t *testing.T, c goldenCase){
 	"layer_defensive": (*golden).defensive,
 	"cake":            (*golden).cake,
 	"cake_official":   (*golden).cake,
-}
-
-// unbuilt lists metrics and kinds that belong to later work.
-func unbuilt(c goldenCase) string {
-	for _, name := range []string{c.Metric, c.Kind, c.Allocator, c.Params.Inner, c.Params.Selection, c.Params.Metric} {
-		for _, prefix := range []string{"kvzip", "headkv"} {
-			if strings.HasPrefix(name, prefix) {
-				return prefix
-			}
-		}
-	}
-	return ""
+	"kvzip":           (*golden).kvzip,
+	"kvzip_official":  (*golden).kvzip,
 }
 
 // TestGolden runs every case on every instruction set.
@@ -528,7 +527,7 @@ func TestGolden(t *testing.T) {
 	for _, cpu := range kernels.Variants() {
 		g := &golden{
 			cpu: cpu, files: map[string]map[string]goldenArray{}, layers: map[string]*goldenAttention{},
-			params: map[string]goldenParams{}, skipped: map[string]int{},
+			params: map[string]goldenParams{},
 		}
 		require.NoError(t, json.Unmarshal(raw, &g.index))
 		t.Run(cpu.String(), g.all)
@@ -541,7 +540,6 @@ func (g *golden) all(t *testing.T) {
 			g.params[c.Metric] = c.Params
 		}
 	}
-	skips := 0
 	for _, c := range g.index.Cases {
 		name := c.ID
 		if c.Kind == "lu_profile" {
@@ -549,11 +547,6 @@ func (g *golden) all(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			// Not in parallel: the cases share what they have read and count together.
-			if what := unbuilt(c); what != "" {
-				g.skipped[what]++
-				skips++
-				t.Skipf("method not built: %s", what)
-			}
 			run, ok := goldenKinds[c.Kind]
 			require.True(t, ok, "no runner for cases of kind %q", c.Kind)
 			before := g.checks
@@ -561,7 +554,7 @@ func (g *golden) all(t *testing.T) {
 			require.Greater(t, g.checks, before, "the case checked nothing")
 		})
 	}
-	line := fmt.Sprintf("golden eviction on %v: %d checks, %d skipped (method not built: %v)", g.cpu, g.checks, skips, g.skipped)
+	line := fmt.Sprintf("golden eviction on %v: %d cases, %d checks, none skipped", g.cpu, len(g.index.Cases), g.checks)
 	t.Log(line)
 	fmt.Println(line)
 	require.Positive(t, g.checks)
@@ -1161,4 +1154,93 @@ func (g *golden) cake(t *testing.T, c goldenCase) {
 	var final []int
 	require.NoError(t, json.Unmarshal(c.LayerBudgets, &final))
 	check(d.DemandTokens(p.CacheSize), func(l int) int { return final[l] + p.Window }, func(l, h int) []float64 { return keep.row(l, h) }, "cache size")
+}
+
+// kvzip repeats the context of a stack chunk by chunk and scores every layer.
+func (g *golden) kvzip(t *testing.T, c goldenCase) {
+	setup, p := g.index.Setups[c.Setup], c.Params
+	in := g.file(t, setup.Inputs)
+	start, sinks := p.Prefix, p.Sinks
+	if c.Kind == "kvzip_official" {
+		start, sinks = p.Start, p.Sink
+	}
+	width := setup.Heads * setup.HeadDim
+	scores := make([]Scores, setup.Layers)
+	for l := range scores {
+		prefix := fmt.Sprintf("l%d.", l)
+		a := g.attention(t, c.Setup, prefix)
+		layer := a.layer(t, kNorm{}, setup.T, 0)
+		best := NewRepeatScores(setup.KVHeads, setup.T)
+		from := start
+		for i, n := range p.Chunks {
+			x := in[fmt.Sprintf("%srepeat%d", prefix, i)]
+			q := narrow(rotate(project(x, in[prefix+"q_weight"], in[prefix+"q_bias"]), setup.Heads, setup.HeadDim, setup.T, a.invFreq))
+			keys := byHead(rotate(project(x, in[prefix+"k_weight"], in[prefix+"k_bias"]), setup.KVHeads, setup.HeadDim, setup.T, a.invFreq), setup.KVHeads, setup.HeadDim)
+			r := Repetition{From: from, To: from + n, Sinks: sinks, Queries: q, Keys: func(h int) []float32 { return keys[h] }}
+			for row := 0; p.Plus && row < len(q)/width; row++ {
+				r.Inputs = append(r.Inputs, float32(math.Sqrt(sumSquares(narrow(x.row(row))))))
+			}
+			for h := range setup.KVHeads {
+				require.NoError(t, best.Add(context.Background(), layer, h, r))
+			}
+			from += n
+		}
+		for h := range best.best { // the peer's scores of what is not repeated
+			for i := range min(start, 4) {
+				best.best[h][i] = 1
+			}
+		}
+		scores[l] = best.best
+		for h, row := range scores[l] {
+			want := g.out(t, c, c.Scores).row(l, h)
+			g.compareScores(t, c, row[setup.T-len(want):], want, fmt.Sprintf("layer %d, head %d", l, h))
+		}
+	}
+	if c.Kind == "kvzip_official" {
+		g.kvzipThreshold(t, c, scores, start)
+		return
+	}
+	keep := g.out(t, c, c.Keep)
+	for i, run := range c.Runs {
+		a := mustAllocator(t, "global", "pool", map[bool]string{true: "layer", false: "model"}[run.Layerwise], "count", "removed")
+		d := Demand{T: setup.T, Layers: setup.Layers, KVHeads: setup.KVHeads, Ratio: run.Ratio, Rounding: CompatRounding()}
+		budgets, err := Allocate(a, d, scores)
+		require.NoError(t, err)
+		for l := range scores {
+			for h, row := range scores[l] {
+				g.compareMask(t, Keep(nil, row, budgets[l][h], Protection{}), keep.row(i, l, h), row, false, fmt.Sprintf("run %d, layer %d, head %d", i, l, h))
+			}
+		}
+	}
+}
+
+// kvzipThreshold is the method's own selection: strictly above the score at a
+// rank of all positions behind the prefix.
+func (g *golden) kvzipThreshold(t *testing.T, c goldenCase, scores []Scores, start int) {
+	var all []float64
+	for l := range scores {
+		for h := range scores[l] {
+			all = append(all, g.out(t, c, c.Scores).row(l, h)...)
+		}
+	}
+	slices.Sort(all)
+	slices.Reverse(all)
+	keep, uniform := g.out(t, c, c.KeepThreshold), g.out(t, c, c.KeepUniform)
+	for i, fraction := range c.KeepFractions {
+		cut := float32(all[max(int(fraction*float64(len(all)))-1, 0)])
+		for l := range scores {
+			for h, row := range scores[l] {
+				kept := 0
+				for _, v := range row[start:] {
+					if float64(v) > float64(cut)*(1+1e-6) {
+						kept++
+					}
+				}
+				where := fmt.Sprintf("fraction %g, layer %d, head %d", fraction, l, h)
+				g.compareMask(t, Keep(nil, row[start:], kept, Protection{}), keep.row(i, l, h), row[start:], false, where)
+				n := int(fraction * float64(len(row)-start))
+				g.compareMask(t, Keep(nil, row[start:], n, Protection{}), uniform.row(i, l, h), row[start:], false, where+", uniform")
+			}
+		}
+	}
 }

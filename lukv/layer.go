@@ -43,6 +43,8 @@ type Layer struct {
 	Stats   *QueryStats  // moments of the queries before RoPE
 	Sums    *ColumnSums  // accumulated attention per slot
 
+	Repeats *RepeatScores // attention paid by a repetition of the context
+
 	// Accelerator scores the entries where they lie; nil: from what is above.
 	// With it, snapkv needs neither Keys nor Queries.
 	Accelerator Accelerator
@@ -166,6 +168,8 @@ func (l *Layer) check(name string, n Needs) error {
 		return fail("query statistics have no second moments")
 	case n.Stats && 2*len(l.InvFreq) != l.HeadDim:
 		return fail("found %d rope frequencies, expected half of head dimension %d", len(l.InvFreq), l.HeadDim)
+	case n.Repeat.Chunk > 0 && (l.Repeats == nil || len(l.Repeats.best) != l.KVHeads):
+		return fail("the scores of a repetition of the context are missing")
 	case n.ColumnSums && l.Sums == nil:
 		return fail("accumulated attention is missing")
 	case n.ColumnSums && len(l.Sums.sum) != l.KVHeads:
@@ -178,6 +182,9 @@ func (l *Layer) check(name string, n Needs) error {
 		}
 		if pos := l.positions(h); l.Positions != nil && len(pos) != T {
 			return fail("kv head %d has %d positions for %d entries", h, len(pos), T)
+		}
+		if n.Repeat.Chunk > 0 && len(l.Repeats.best[h]) != T {
+			return fail("kv head %d has the scores of a repetition for %d of %d entries", h, len(l.Repeats.best[h]), T)
 		}
 		if n.ColumnSums && len(l.Sums.sum[h]) != T {
 			return fail("kv head %d has accumulated attention for %d of %d entries", h, len(l.Sums.sum[h]), T)

@@ -70,6 +70,9 @@ type Needs struct {
 	// ColumnSums asks for the attention that every slot has received.
 	ColumnSums bool
 
+	// Repeat asks for what a repetition of the context says.
+	Repeat RepeatText
+
 	// Budgets says that scores depend on Layer.Share, Layer.Ratio or
 	// Layer.Budgets, other than by way of Window.
 	Budgets bool

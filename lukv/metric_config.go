@@ -27,6 +27,7 @@ const maxSlots = math.MaxInt32
 //	h2o                 window
 //	cake                window kernel gamma
 //	defensivekv         window kernel mass compat
+//	kvzip               chunk sinks prefix suffix plus
 //	criticalkv          metric first_stage epsilon shift
 //	                    presets expected_attention, keydiff
 //
@@ -59,6 +60,7 @@ func init() {
 	RegisterMetric("h2o", h2o{Window: -1})
 	RegisterMetric("cake", cake{Window: 32, Kernel: 5, Gamma: 200})
 	RegisterMetric("defensivekv", defensiveKV{Window: 32, Kernel: 5, Mass: 0.9})
+	RegisterMetric("kvzip", kvZip{Chunk: 2048, Sinks: 4, Suffix: "\n"})
 	snap := snapKV{Window: 32, Kernel: 7, Pool: "max", Group: "mean", Order: poolFirst}
 	expected := expectedAttention{Future: 512, Sinks: 4, Covariance: true}
 	RegisterMetric("criticalkv", criticalKV{Metric: InnerMetric{snap}, FirstStage: 0.5, Epsilon: 1e-4},

@@ -171,6 +171,7 @@ func TestMetricsEdgeLengths(t *testing.T) {
 				l.Queries = NewQueryWindow(heads[0], 6, 64)
 				l.Queries.Append(0, make([]float32, heads[0]*6))
 				l.Stats.Reset()
+				l.Repeats = NewRepeatScores(heads[1], 0)
 			}
 			withSums(t, l, uint64(T))
 			for name, m := range everyMetric(t) {
@@ -253,12 +254,18 @@ func TestScoreBits(t *testing.T) {
 	l.Output = func(q, lo, hi int, _ []float32) []float32 {
 		return output[(q*2*D+lo)*D : (q*2*D+hi)*D]
 	}
+	l.Repeats = NewRepeatScores(K, T)
+	for h := range K {
+		require.NoError(t, l.Repeats.Add(context.Background(), l, h, Repetition{
+			From: 5, To: 200, Sinks: 4, Queries: q[:70*H*D], Keys: func(h int) []float32 { return keys[h][:70*D] },
+		}))
+	}
 	want := map[string]string{
 		"snapkv": "edd13b9302f7d86c", "snapkv avg": "a4c8f294b6e48d93", "snapkv max first": "ba0e9128363b6229",
 		"keydiff": "b3a388b7b93712c0", "keydiff block": "2ea7bbadc16000c6", "knorm": "95d681442e45072a",
 		"expected_attention": "c6b389d49ba5963f", "ea plain": "6ea85954b2ce43bf", "tova": "e6dcd6649fdb33a9",
 		"streaming_llm": "75323b8cfc31c29d", "observed": "231a46251131eabe", "h2o": "bec3e283edde6d81",
-		"criticalkv": "623833d1317d5801", "cake": "0e5ed8a94775b76f", "defensivekv": "17f0fc40a72dd71d",
+		"criticalkv": "623833d1317d5801", "kvzip": "df6f8886b810fdc1", "cake": "0e5ed8a94775b76f", "defensivekv": "17f0fc40a72dd71d",
 	}
 	for name, m := range everyMetric(t) {
 		s, err := Score(context.Background(), m, l)

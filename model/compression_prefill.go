@@ -38,23 +38,26 @@ func (r *run) collect(s *Session, at, T int, needs lukv.Needs, share int, metric
 
 // prefillJob compresses the layers of one prefill as they are done.
 type prefillJob struct {
-	c       *compression
-	s       *Session
-	T       int
-	demand  lukv.Demand
-	budgets [][]int       // [L][K], where they are known beforehand
-	scores  []lukv.Scores // [L], where they are needed at the end
-	r       *run          // that computes the layers
-	w       *watcher
-	rank    func(context.Context, lukv.Metric, *lukv.Layer) (lukv.Scores, error)
-	notes   []string
-	weigher lukv.LayerWeigher // nil if the allocator looks at scores alone
-	kept    [][][]int32       // [L][K] slots of the prompt that a cascade has left so far
-	err     error
+	c          *compression
+	s          *Session
+	T          int
+	demand     lukv.Demand
+	budgets    [][]int       // [L][K], where they are known beforehand
+	scores     []lukv.Scores // [L], where they are needed at the end
+	r          *run          // that computes the layers
+	w          *watcher
+	rank       func(context.Context, lukv.Metric, *lukv.Layer) (lukv.Scores, error)
+	notes      []string
+	weigher    lukv.LayerWeigher // nil if the allocator looks at scores alone
+	tokens     []int32           // of the prompt, to repeat
+	repetition *repetition       // nil if the metric asks for none
+	kept       [][][]int32       // [L][K] slots of the prompt that a cascade has left so far
+	err        error
 }
 
-func (c *compression) begin(s *Session, T int) *prefillJob {
-	j := &prefillJob{c: c, s: s, T: T, demand: c.plan.Demand(T)}
+func (c *compression) begin(s *Session, tokens []int32) *prefillJob {
+	T := len(tokens)
+	j := &prefillJob{c: c, s: s, T: T, tokens: tokens, demand: c.plan.Demand(T)}
 	j.rank = func(ctx context.Context, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
 		return j.r.score(ctx, s, j.w, metric, l)
 	}
@@ -71,16 +74,28 @@ func (c *compression) begin(s *Session, T int) *prefillJob {
 	return j
 }
 
-// release frees what the layer in progress has on a device.
+// release frees what the job holds outside the Go heap.
 func (j *prefillJob) release() {
+	j.freeLayer()
+	j.repetition.close()
+}
+
+func (j *prefillJob) freeLayer() {
 	j.w.onDevice().free()
 	j.w = nil
 }
 
 // watch returns the watcher of a layer's pass.
 func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
-	j.release()
+	j.freeLayer()
 	j.r = r
+	if at == 0 {
+		var err error
+		text := j.c.plan.Metric().Needs(j.T, j.demand.Share()).Repeat
+		if j.repetition, err = j.s.m.newRepetition(text, j.tokens); err != nil {
+			return nil, err
+		}
+	}
 	if !j.demand.Takes(at) {
 		return nil, nil
 	}
@@ -108,11 +123,15 @@ func (j *prefillJob) layerDone(ctx context.Context, at int) error {
 	if j.err != nil {
 		return j.err
 	}
-	if !j.demand.Takes(at) {
-		return nil
+	repeats, err := j.repetition.layer(ctx, j.r, j.s, at)
+	if err != nil || !j.demand.Takes(at) {
+		return err
 	}
 	start := time.Now()
 	view := j.s.layerView(at, j.T)
+	if repeats != nil {
+		j.w = j.w.with(j.s, repeats)
+	}
 	scores, budgets, err := j.score(ctx, view)
 	if err == nil && budgets != nil {
 		scores, err = j.c.plan.Refine(ctx, j.demand, view, scores, budgets)
@@ -139,7 +158,7 @@ func (j *prefillJob) layerDone(ctx context.Context, at int) error {
 // score ranks a layer and gives its budgets, nil if they are known at the end only.
 func (j *prefillJob) score(ctx context.Context, l *lukv.Layer) (lukv.Scores, []int, error) {
 	if w := j.w; w != nil {
-		l.Queries, l.Stats, l.Sums = w.window, w.stats, w.sums
+		w.lend(l)
 	}
 	l.Share, l.Ratio = j.demand.Share(), j.demand.Target()
 	if j.budgets != nil {

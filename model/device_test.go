@@ -89,7 +89,7 @@ func TestDeviceCompresses(t *testing.T) {
 	}
 
 	var metrics []lukv.Metric
-	for _, name := range lukv.Metrics() {
+	for _, name := range metricNames() {
 		metric, err := lukv.NewMetric(lukv.MetricConfig{Name: name})
 		require.NoError(t, err)
 		metrics = append(metrics, metric)

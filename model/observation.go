@@ -23,6 +23,9 @@ type Observation struct {
 	layers  []*watcher // nil where nothing had to be kept, or a window makes it pointless
 	metrics []lukv.Metric
 	scored  map[scoreKey]lukv.Scores
+
+	running    *run        // of the prefill
+	repetition *repetition // nil if no metric asks for one
 }
 
 // scoreKey identifies scores that do not depend on budgets: the metric with all
@@ -47,6 +50,12 @@ func (m *Model) Observe(ctx context.Context, tokens []int32, o SessionOptions, m
 		n := metric.Needs(len(tokens), 0)
 		if n.Stats && ob.needs.Stats && n.StatsSkip != ob.needs.StatsSkip {
 			return nil, fmt.Errorf("observe: metrics that leave out %d and %d first positions cannot share one prefill", ob.needs.StatsSkip, n.StatsSkip)
+		}
+		if n.Repeat.Chunk > 0 && ob.needs.Repeat.Chunk > 0 && n.Repeat != ob.needs.Repeat {
+			return nil, fmt.Errorf("observe: metrics that repeat the context in different ways cannot share one prefill")
+		}
+		if n.Repeat.Chunk > 0 {
+			ob.needs.Repeat = n.Repeat
 		}
 		ob.needs.Window = max(ob.needs.Window, n.Window)
 		ob.needs.Covariance = ob.needs.Covariance || n.Covariance
@@ -95,15 +104,28 @@ func (s *Session) observe(ctx context.Context, ob *Observation) error {
 }
 
 func (ob *Observation) watch(r *run, at int) (w *watcher, err error) {
+	if at == 0 {
+		if ob.repetition, err = ob.s.m.newRepetition(ob.needs.Repeat, ob.tokens); err != nil {
+			return nil, err
+		}
+	}
+	ob.running = r
 	if ob.s.m.cfg.Windows[at] == 0 {
 		ob.layers[at], err = r.collect(ob.s, at, len(ob.tokens), ob.needs, 0, ob.metrics, ob.needs.Window)
 	}
 	return ob.layers[at], err
 }
 
-func (ob *Observation) layerDone(context.Context, int) error { return nil }
-func (ob *Observation) finish(context.Context) error         { return nil }
-func (ob *Observation) release()                             {}
+func (ob *Observation) layerDone(ctx context.Context, at int) error {
+	repeats, err := ob.repetition.layer(ctx, ob.running, ob.s, at)
+	if repeats != nil {
+		ob.layers[at] = ob.layers[at].with(ob.s, repeats)
+	}
+	return err
+}
+
+func (ob *Observation) finish(context.Context) error { return nil }
+func (ob *Observation) release()                     { ob.repetition.close() }
 
 // Session returns the session with the full cache. It belongs to the
 // observation, must not be advanced or closed, and may be forked.
@@ -184,7 +206,7 @@ func (ob *Observation) score(ctx context.Context, metric lukv.Metric, l *lukv.La
 func (ob *Observation) layer(at int) *lukv.Layer {
 	l := ob.s.layerView(at, ob.s.pos)
 	if w := ob.layers[at]; w != nil {
-		l.Queries, l.Stats, l.Sums = w.window, w.stats, w.sums
+		w.lend(l)
 	}
 	return l
 }
@@ -221,7 +243,7 @@ func (ob *Observation) compress(ctx context.Context, s *Session) error {
 	if !s.comp.prefillEnabled(len(ob.tokens)) {
 		return nil
 	}
-	job := s.comp.begin(s, len(ob.tokens))
+	job := s.comp.begin(s, ob.tokens)
 	job.rank = ob.score
 	for at := range s.m.cfg.Layers {
 		job.w = ob.layers[at]

@@ -258,7 +258,7 @@ func (f *feeding) begin() {
 	s := f.s
 	f.start = s.pos
 	if f.job == nil && f.start == 0 && s.comp.prefillEnabled(len(f.tokens)) {
-		f.job = s.comp.begin(s, len(f.tokens))
+		f.job = s.comp.begin(s, f.tokens)
 	}
 	if f.job == nil {
 		f.watch = s.comp.watchDecode(s, f.first())

@@ -18,7 +18,9 @@ type watcher struct {
 	stats  *lukv.QueryStats
 	window *lukv.QueryWindow
 	sums   *lukv.ColumnSums
-	tail   int
+
+	repeats *lukv.RepeatScores // what a repetition says of the finished layer
+	tail    int
 
 	// State of the compression while decoding, per layer. In a prefill only
 	// the last query counts, and only for the streaming forms.
@@ -51,6 +53,21 @@ func (w *watcher) layer(at int) *lukv.DecodeLayer {
 func (w *watcher) wantsWeights(at int) bool {
 	l := w.layer(at)
 	return w.sums != nil || l != nil && l.Sums() != nil || w.recorder != nil
+}
+
+// with returns the watcher, a new one for nil, with what a repetition says of the
+// layer.
+func (w *watcher) with(s *Session, repeats *lukv.RepeatScores) *watcher {
+	if w == nil {
+		w = &watcher{s: s}
+	}
+	w.repeats = repeats
+	return w
+}
+
+// lend shows a metric what the watcher has kept of a layer.
+func (w *watcher) lend(l *lukv.Layer) {
+	l.Queries, l.Stats, l.Sums, l.Repeats = w.window, w.stats, w.sums, w.repeats
 }
 
 // needsQueries reports whether beforeRope looks at the queries of the layer in

@@ -1,0 +1,168 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// A repetition feeds the context again, chunk by chunk, for metrics that score
+// its entries by the attention of a text that repeats them (spec §3.4). It goes
+// along with a prefill layer by layer: when a layer has the whole context, the
+// repetition passes through it and sees its full cache, and its own entries go
+// before the layer is cut. Peak and budgets are those of any other metric; the
+// cost is about that of a second and third prefill. nil does nothing.
+type repetition struct {
+	text   lukv.RepeatText
+	T      int // tokens of the context
+	chunks []repeatedChunk
+}
+
+// repeatedChunk repeats tokens [from,to) of the context.
+type repeatedChunk struct {
+	from, to int
+	tokens   []int32
+	x        *stream // residual stream, made at the first layer
+}
+
+// The instructions of the method's authors.
+const (
+	repeatAll  = "\n\nRepeat the previous context exactly."
+	repeatPart = "\n\nRepeat the part of the previous context exactly, starting with"
+
+	// repeatLead is how many tokens of the chunk before lead into the next.
+	repeatLead = 8
+)
+
+// newRepetition prepares the repetition of a context; nil if text asks for none.
+func (m *Model) newRepetition(text lukv.RepeatText, context []int32) (*repetition, error) {
+	if text.Chunk == 0 {
+		return nil, nil
+	}
+	tok, err := m.Tokenizer()
+	if err != nil {
+		return nil, fmt.Errorf("repeat the context: %w", err)
+	}
+	encode := func(s string) []int32 {
+		return tok.Encode(s, tokenizer.EncodeOptions{})
+	}
+	p := &repetition{text: text, T: len(context)}
+	suffix := encode(text.Suffix)
+	for from := min(text.Prefix, len(context)); from < len(context); from += text.Chunk {
+		to := min(from+text.Chunk, len(context))
+		var lead []int32
+		if len(p.chunks) == 0 {
+			lead = encode(repeatAll)
+		} else {
+			lead = append(encode(repeatPart), context[max(text.Prefix, from-repeatLead):from]...)
+		}
+		p.chunks = append(p.chunks, repeatedChunk{from: from, to: to, tokens: slices.Concat(lead, suffix, context[from:to])})
+	}
+	return p, nil
+}
+
+// layer passes the repetition through a layer whose cache holds the whole
+// context, and returns what it says of the entries; nil of a layer with a sliding
+// window.
+func (p *repetition) layer(ctx context.Context, r *run, s *Session, at int) (*lukv.RepeatScores, error) {
+	if p == nil {
+		return nil, nil
+	}
+	var scores *lukv.RepeatScores
+	if s.m.cfg.Windows[at] == 0 {
+		scores = lukv.NewRepeatScores(s.m.cfg.KVHeads, p.T)
+	}
+	for i := range p.chunks {
+		err := p.chunk(ctx, r, s, at, &p.chunks[i], scores)
+		if cut := s.cache.Truncate(int32(p.T)); err == nil {
+			err = cut
+		}
+		if err != nil {
+			return nil, fmt.Errorf("repeat tokens %d to %d: %w", p.chunks[i].from, p.chunks[i].to, err)
+		}
+	}
+	return scores, nil
+}
+
+func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *repeatedChunk, scores *lukv.RepeatScores) error {
+	cfg, n := s.m.cfg, len(c.tokens)
+	if c.x == nil {
+		var err error
+		if c.x, err = r.newStream(c.tokens); err != nil {
+			return err
+		}
+	}
+	var w *watcher
+	if scores != nil {
+		w = &watcher{s: s, window: lukv.NewQueryWindow(cfg.Heads, cfg.HeadDim, n), tail: p.T}
+	}
+	var inputs []float32 // norms
+	for from := 0; from < n; {
+		rows := min(n-from, s.opts.ChunkTokens, p.T)
+		if scores != nil && p.text.Inputs {
+			var err error
+			if inputs, err = r.appendInputNorms(inputs, at, c.x, from, rows); err != nil {
+				return err
+			}
+		}
+		r.reset()
+		r.add(s, p.T+from, rows, p.T+n, w)
+		if err := r.forwardLayer(ctx, at, c.x, from); err != nil {
+			return err
+		}
+		from += rows
+	}
+	if scores == nil {
+		return nil
+	}
+	view := s.layerView(at, p.T)
+	width := cfg.Heads * cfg.HeadDim
+	x := lukv.Repetition{
+		From: c.from, To: c.to, Sinks: p.text.Sinks, Queries: make([]float32, 0, n*width),
+		Keys: func(h int) []float32 { return s.cache.Keys(at, h, p.T, p.T+n, nil) }, Inputs: inputs,
+	}
+	for i := range n {
+		for q := range cfg.Heads {
+			x.Queries = append(x.Queries, w.window.Row(i, q)...)
+		}
+	}
+	errs := make([]error, cfg.KVHeads)
+	s.m.parallel(cfg.KVHeads, func(h int) { errs[h] = scores.Add(ctx, view, h, x) })
+	return firstError(append(errs, s.cache.Err()))
+}
+
+// appendInputNorms appends the L2 norms of what the attention of a layer gets of
+// some rows of a stream.
+func (r *run) appendInputNorms(dst []float32, at int, st *stream, first, n int) ([]float32, error) {
+	if r.dev != nil && at < len(r.dev.acc.layers) {
+		return nil, fmt.Errorf("norms of the attention's inputs: layer %d is on a device, expected it on the processor", at)
+	}
+	m := r.m
+	row := make([]float32, m.cfg.Hidden)
+	for i := range n {
+		m.cpu.RMSNorm(row, st.hostRows(m, first+i, 1), m.layers[at].attnNorm, m.cfg.NormEps)
+		var sum float64
+		for _, v := range row {
+			sum += float64(float64(v) * float64(v))
+		}
+		dst = append(dst, float32(math.Sqrt(sum)))
+	}
+	return dst, nil
+}
+
+// close gives the memory of the streams back.
+func (p *repetition) close() {
+	if p == nil {
+		return
+	}
+	for i := range p.chunks {
+		if x := p.chunks[i].x; x != nil {
+			x.close()
+			p.chunks[i].x = nil
+		}
+	}
+}
