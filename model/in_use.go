@@ -43,14 +43,23 @@ func (s *Session) leave() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.busy, u.within, u.cancel, u.run = false, false, nil, nil
-	if !u.closing {
-		return
-	}
-	if u.waiting == 0 {
+	if u.closing && u.waiting == 0 {
 		s.free()
-		return
 	}
 	u.idle.Broadcast()
+}
+
+// quiet waits until no call changes the session and keeps it so until the
+// function that it returns is called. What only looks does not disturb a call, and
+// may be asked for in its callbacks.
+func (s *Session) quiet() (done func()) {
+	u := &s.use
+	u.mu.Lock()
+	u.idle.L = &u.mu
+	for u.busy && !u.within {
+		u.idle.Wait()
+	}
+	return u.mu.Unlock
 }
 
 // enterAll begins a call of several sessions; at says which one is to blame.
@@ -107,7 +116,9 @@ func (s *Session) setWithin(x bool) {
 	u := &s.use
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.within = x
+	if u.within = x; x {
+		u.idle.Broadcast()
+	}
 }
 
 // closing returns an error if Close was called during the call in progress.

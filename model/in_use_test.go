@@ -73,6 +73,40 @@ func TestBusy(t *testing.T) {
 	testnum.SameBits(t, "the call in progress", want.Logits(), h.s.Logits())
 }
 
+// TestLookingOn: statistics and tokens can be asked for by anybody at any time,
+// and in callbacks.
+func TestLookingOn(t *testing.T) {
+	ctx := context.Background()
+	m := testShapes[0].open(t, WithThreads(2))
+	s := newTestSession(t, m, SessionOptions{ChunkTokens: 8})
+	s.opts.Progress = func(int, int) { require.NotZero(t, s.Stats().CacheBytes) }
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if st := s.Stats(); st.Entries > st.FullEntries || len(s.Tokens()) > 60 {
+					t.Error("impossible statistics", st)
+				}
+			}
+		})
+	}
+	require.NoError(t, s.Prefill(ctx, randomTokens(40, 97, 1)))
+	for i := range int32(20) {
+		require.NoError(t, s.Append(ctx, i))
+	}
+	close(stop)
+	wg.Wait()
+	require.Len(t, s.Tokens(), 60)
+	require.NoError(t, s.Close())
+	require.Zero(t, s.Stats().CacheBytes)
+}
+
 // TestCloseDuringACall: Close cancels what is in progress and waits for it.
 func TestCloseDuringACall(t *testing.T) {
 	m := testShape{layers: 4, hidden: 256, ffn: 512, heads: 8, kv: 4, dim: 32, weights: tensor.BF16}.open(t, WithThreads(2))

@@ -167,8 +167,12 @@ func (s *Session) Len() int { return s.pos }
 // MaxTokens returns the bound on Len.
 func (s *Session) MaxTokens() int { return s.opts.MaxTokens }
 
-// Tokens returns a copy of all tokens processed so far.
-func (s *Session) Tokens() []int32 { return slices.Clone(s.tokens) }
+// Tokens returns a copy of all tokens processed so far. What holds for Stats holds
+// here.
+func (s *Session) Tokens() []int32 {
+	defer s.quiet()()
+	return slices.Clone(s.tokens)
+}
 
 // Cache returns the session's cache, to inspect it. It must not be changed.
 func (s *Session) Cache() *kvcache.Cache { return s.cache }

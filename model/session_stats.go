@@ -30,8 +30,10 @@ type LayerStats struct {
 	Entries []int // per KV head
 }
 
-// Stats returns the session's statistics.
+// Stats returns the session's statistics. Any goroutine may call it; it waits for
+// a call in progress to end, or to come to a callback.
 func (s *Session) Stats() SessionStats {
+	defer s.quiet()()
 	st := s.stats
 	c := s.m.cfg
 	page := s.cache.Options().PageEntries
