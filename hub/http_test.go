@@ -49,7 +49,7 @@ func TestRequests(t *testing.T) {
 	assert.Equal(t, "Bearer hf_x", got.Get("Authorization"))
 
 	// A failure's text is cut, one that is not long stays as it is.
-	for n, want := range map[int]int{100: 100, 5000: 201} {
+	for n, want := range map[int]int{100: 100, 500: 500, 501: 201, 5000: 201} {
 		c.Transport = failing(strings.Repeat("x", n))
 		err := ask(0)
 		require.Error(t, err)
@@ -151,4 +151,11 @@ func TestRetryAfter(t *testing.T) {
 	} {
 		assert.Equal(t, want, retryAfter(s, now), s)
 	}
+}
+
+// A server's text in a message is one printable line of at most 200 characters.
+func TestPlain(t *testing.T) {
+	assert.Equal(t, "a b  [31mc", plain(" a\nb\r\x1b[31mc\t"))
+	assert.Equal(t, strings.Repeat("é", 200), plain(strings.Repeat("é", 200)))
+	assert.Equal(t, strings.Repeat("é", 200)+"…", plain(strings.Repeat("é", 201)))
 }

@@ -220,7 +220,9 @@ func TestCompletePart(t *testing.T) {
 					return true
 				}
 			}
-			p, err := c.Pull(t.Context(), ref, PullOptions{})
+			p, err := c.Pull(t.Context(), ref, PullOptions{Progress: func(p Progress) {
+				assert.GreaterOrEqual(t, p.Size, p.Bytes)
+			}})
 			require.NoError(t, err)
 			assert.Zero(t, p.Fetched)
 			checkSnapshot(t, h, c, []string{"model.safetensors"})
@@ -456,4 +458,24 @@ func TestDiskFull(t *testing.T) {
 	require.ErrorContains(t, err, "no space left on device (0 of 1000 bytes are there and will be continued)")
 	var temp *temporary
 	require.False(t, errors.As(err, &temp), "not tried again")
+}
+
+// TestParallel counts the downloads that are in progress at a time.
+func TestParallel(t *testing.T) {
+	files, large := repository()
+	for asked, most := range map[int]int32{1: 1, 2: 2, 0: 4} {
+		h := newHub(t, files, large...)
+		var now, seen atomic.Int32
+		h.onFile = func(w http.ResponseWriter, r *http.Request, _ string) bool {
+			n := now.Add(1)
+			defer now.Add(-1)
+			for old := seen.Load(); n > old && !seen.CompareAndSwap(old, n); old = seen.Load() {
+			}
+			sleepReally(r.Context(), 2*time.Millisecond)
+			return false
+		}
+		_, err := h.client().Pull(t.Context(), ref, PullOptions{Parallel: asked})
+		require.NoError(t, err)
+		assert.LessOrEqual(t, seen.Load(), most, "asked for %d", asked)
+	}
 }
