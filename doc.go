@@ -10,6 +10,7 @@
 //     in, budgets and kept sets come out.
 //   - kvcache is the ragged cache itself: pages, per-head lengths, eviction, fork,
 //     save and load.
+//   - serve answers over HTTP in the form of the OpenAI API.
 //   - engine answers many requests on one model as one batch; dialog turns messages
 //     into tokens and back.
 //   - tokenizer reads the three published vocabulary formats; tokenizer/chat renders
