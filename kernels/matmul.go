@@ -165,6 +165,7 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 	}
 	panel := min(panelRows, max(1, panelBytes/(4*wsize*min(w.Cols, blockK)))*4)
 	rows := c.tileRows()
+	whole := a != nil && c.wholeTiles(n, w.Cols)
 	for o := lo; o < hi; o += panel {
 		t.cols, t.add = min(panel, hi-o), 0
 		for k := 0; k < w.Cols; k += blockK {
@@ -175,6 +176,9 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 			}
 			for r := 0; r < n; r += t.rows {
 				t.rows = evenly(n-r, rows)
+				if whole {
+					t.rows, r = rows, min(r, n-rows)
+				}
 				if t.packed != nil && n-r >= packedRows && t.cols%2 == 0 && t.step%2 == 0 {
 					t.rows = packedRows
 				}
@@ -250,6 +254,14 @@ func (a *ahead) tile(t *tile, follow int) {
 func evenly(n, limit int) int {
 	parts := (n + limit - 1) / limit
 	return (n + parts - 1) / parts
+}
+
+// wholeTiles reports whether n rows of x should be cut into tiles of the most rows
+// alone, which look ahead for the next panel, the last of them computing rows once
+// more that the one before has computed. That costs less than smaller tiles where rows
+// are short and few are computed twice. There must be one block: more are added up.
+func (c CPU) wholeTiles(n, cols int) bool {
+	return c.AVX512 && cols < blockK && (n == 11 || n >= 16 && n <= 32)
 }
 
 func matMulPortable(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, lo, hi int) {

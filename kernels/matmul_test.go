@@ -104,3 +104,36 @@ func TestMatMulBounds(t *testing.T) {
 		require.Equal(t, sized(n*rows), dst)
 	}
 }
+
+// Tiles that overlap give the bits of one row at a time, and rows beyond the result
+// stay as they are.
+func TestMatMulWholeTiles(t *testing.T) {
+	const rows = 140
+	for _, cols := range []int{32, 768, 2016, 2048, 2080} {
+		w := randomMatrix(tensor.BF16, rows, cols)
+		for _, n := range []int{10, 11, 12, 16, 17, 19, 32} {
+			r := rand.New(rand.NewPCG(uint64(n), uint64(cols)))
+			x, xb := make([]float32, n*cols), make([]uint16, n*cols)
+			for i := range x {
+				x[i] = r.Float32() - 0.5
+			}
+			CPU{}.RoundBF16(xb, x)
+			for _, c := range Variants()[1:] {
+				got, want := make([]float32, (n+1)*rows), make([]float32, (n+1)*rows)
+				for i := range got {
+					got[i], want[i] = 7, 7
+				}
+				c.MatMulBF16(got, rows, xb, cols, n, &w, 0, rows)
+				for i := range n {
+					c.MatMulBF16(want[i*rows:], rows, xb[i*cols:], cols, 1, &w, 0, rows)
+				}
+				require.Equal(t, want, got, "%v, %d rows of %d", c, n, cols)
+				c.MatMul(got, rows, x, cols, n, &w, 0, rows)
+				for i := range n {
+					c.MatMul(want[i*rows:], rows, x[i*cols:], cols, 1, &w, 0, rows)
+				}
+				require.Equal(t, want, got, "%v, f32, %d rows of %d", c, n, cols)
+			}
+		}
+	}
+}
