@@ -35,6 +35,7 @@ type cli struct {
 	Chat    chatCmd    `cmd:"" help:"Talk to a model."`
 	Pull    pullCmd    `cmd:"" help:"Download a model from the hub into the cache."`
 	Convert convertCmd `cmd:"" help:"Make a model folder of a GGUF file."`
+	Gen     genCmd     `cmd:"" help:"Make questions to evaluate on."`
 	Serve   serveCmd   `cmd:"" help:"Answer over HTTP, as the OpenAI API does."`
 	Bench   benchCmd   `cmd:"" help:"Measure speed, and what part of the machine's limits it is."`
 

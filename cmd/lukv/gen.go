@@ -1,0 +1,113 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/lukv/lukv/eval/ruler"
+	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+type genCmd struct {
+	Ruler genRulerCmd `cmd:"" help:"Questions of RULER's thirteen tasks at any length."`
+}
+
+func (genCmd) Help() string {
+	return `Examples:
+
+  lukv gen ruler builtin -o data --length 2048 --samples 4`
+}
+
+type genRulerCmd struct {
+	Model   string   `arg:"" help:"Whose tokenizer counts: checkpoint folder, hub name in the cache, or builtin."`
+	Out     string   `short:"o" required:"" placeholder:"DIR" help:"Folder of the files: DIR/LENGTH/TASK/validation.jsonl."`
+	Length  []string `sep:"none" placeholder:"N,…" help:"Tokens of a question with context and answer (default 4096)."`
+	Task    []string `sep:"none" placeholder:"NAME,…" help:"Tasks (default all): niah_single_1 to _3, niah_multikey_1 to _3, niah_multivalue, niah_multiquery, vt, cwe, fwe, qa_1, qa_2."`
+	Samples int      `default:"20" placeholder:"N" help:"Questions of each task (default ${default})."`
+	Seed    uint64   `default:"42" placeholder:"N" help:"Start of the random numbers (default ${default})."`
+}
+
+func (genRulerCmd) Help() string {
+	return `Writes files as RULER's own scripts do, by the same rules, with words, essays and documents of our own: results compare methods with each other, not with published figures, and every line says "data": "builtin". Equal arguments give equal bytes.
+
+Examples:
+
+  lukv gen ruler DIR -o data --length 4096,8192
+
+  lukv eval DIR --data data/4096/niah_single_1/validation.jsonl --ratio 0.8`
+}
+
+func (c *genRulerCmd) Run(e *env) error {
+	if c.Samples < 1 {
+		return usage("--samples: found %d, expected at least 1", c.Samples)
+	}
+	tasks := splitList(c.Task)
+	for _, t := range tasks {
+		if !slices.Contains(ruler.Tasks(), t) {
+			return usage("--task: found %q, expected one of %s", t, strings.Join(ruler.Tasks(), ", "))
+		}
+	}
+	if len(tasks) == 0 {
+		tasks = ruler.Tasks()
+	}
+	lengths := []int{}
+	for _, s := range splitList(c.Length) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			return usage("--length: found %q, expected a number of tokens", s)
+		}
+		lengths = append(lengths, n)
+	}
+	if len(lengths) == 0 {
+		lengths = []int{4096}
+	}
+	tok, err := openTokenizer(c.Model)
+	if err != nil {
+		return err
+	}
+	count := func(s string) int { return len(tok.Encode(s, tokenizer.EncodeOptions{SpecialAsText: true})) }
+	line := e.progress()
+	defer line.clear()
+	for _, length := range lengths {
+		for i, task := range tasks {
+			line.show("%d tokens: task %d of %d", length, i+1, len(tasks))
+			o := ruler.Options{Task: task, Length: length, Samples: c.Samples, Seed: c.Seed, Count: count, Tokenizer: c.Model}
+			path := filepath.Join(c.Out, strconv.Itoa(length), task, "validation.jsonl")
+			if err := c.write(e, path, o); err != nil {
+				return err
+			}
+		}
+	}
+	line.clear()
+	fmt.Fprintf(e.out, "wrote %s: %d questions of each of %d tasks at %d lengths\n", c.Out, c.Samples, len(tasks), len(lengths))
+	return nil
+}
+
+func (c *genRulerCmd) write(e *env, path string, o ruler.Options) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
+	return atomicfile.Write(path, 0o666, func(w io.Writer) error {
+		b := bufio.NewWriter(w)
+		lines := json.NewEncoder(b)
+		lines.SetEscapeHTML(false)
+		err := ruler.Generate(o, func(s *ruler.Sample) error {
+			if err := e.ctx.Err(); err != nil {
+				return err
+			}
+			return lines.Encode(s)
+		})
+		if err != nil {
+			return err
+		}
+		return b.Flush()
+	})
+}

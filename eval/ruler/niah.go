@@ -1,0 +1,174 @@
+package ruler
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// haystack is what needles are hidden in.
+type haystack int
+
+const (
+	noise   haystack = iota // one block of sentences, a line each time
+	essay                   // words of essays
+	needles                 // other needles
+)
+
+// kind is what keys and values are.
+type kind int
+
+const (
+	words kind = iota
+	number
+	uuid
+)
+
+func (k kind) plural() string { return []string{"words", "numbers", "uuids"}[k] }
+
+// niah is a task of needles: K keys with V values each, Q of them asked for.
+type niah struct {
+	haystack              haystack
+	key, value            kind
+	keys, values, queried int // 0: 1
+}
+
+func (n niah) task(name string) task {
+	n.values, n.queried = max(n.values, 1), max(n.queried, 1)
+	n.keys = max(n.keys, n.queried, 1)
+	return task{name, 128, max(1, n.keys*n.values), n.make}
+}
+
+const noiseBlock = "The sand is warm. The sea is cold. The hill is high. On we walk. Home we come again."
+
+func needle(of kind, key, value string) string {
+	return fmt.Sprintf("One of the special magic %s for %s is: %s.", of.plural(), key, value)
+}
+
+// drawn gives out keys and values, none twice, and no word that is a part of
+// another.
+type drawn struct {
+	r    *rand.Rand
+	used map[string]bool
+	all  []string // words
+}
+
+func newDrawn(r *rand.Rand) *drawn { return &drawn{r: r, used: map[string]bool{}} }
+
+func (d *drawn) next(k kind) string {
+	for {
+		s := ""
+		switch k {
+		case words:
+			s = adjectives[d.r.IntN(len(adjectives))] + "-" + nouns[d.r.IntN(len(nouns))]
+		case number:
+			s = fmt.Sprint(1000000 + d.r.IntN(9000000))
+		case uuid:
+			a, b := d.r.Uint64(), d.r.Uint64()
+			s = fmt.Sprintf("%08x-%04x-4%03x-%04x-%012x", a>>32, a>>16&0xffff, a&0xfff, b>>48&0x3fff|0x8000, b&(1<<48-1))
+		}
+		if d.used[s] || k == words && slices.ContainsFunc(d.all, func(o string) bool { return strings.Contains(o, s) || strings.Contains(s, o) }) {
+			continue
+		}
+		d.used[s] = true
+		if k == words {
+			d.all = append(d.all, s)
+		}
+		return s
+	}
+}
+
+func (n niah) make(r *rand.Rand, _, units int) prompt {
+	d := newDrawn(r)
+	var keys, lines []string
+	values := map[string][]string{}
+	for range n.keys {
+		key := d.next(n.key)
+		keys = append(keys, key)
+		for range n.values {
+			v := d.next(n.value)
+			values[key] = append(values[key], v)
+			lines = append(lines, needle(n.value, key, v))
+		}
+	}
+	r.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
+	var asked, outputs []string
+	for _, i := range r.Perm(len(keys))[:n.queried] {
+		asked = append(asked, keys[i])
+		outputs = append(outputs, values[keys[i]]...)
+	}
+	var context string
+	if n.haystack == essay {
+		context = insertSentences(r, essaySentences(units), lines)
+	} else {
+		hay := make([]string, units)
+		for i := range hay {
+			hay[i] = noiseBlock
+			if n.haystack == needles {
+				hay[i] = needle(n.value, d.next(n.key), d.next(n.value))
+			}
+		}
+		context = strings.Join(insertLines(hay, places(r, units, len(lines)), lines), "\n")
+	}
+	query := asked[0]
+	if len(asked) > 1 {
+		query = strings.Join(asked[:len(asked)-1], ", ") + ", and " + asked[len(asked)-1]
+	}
+	what, is, intro := n.value.plural(), "are", "Some special magic "+n.value.plural()+" are"
+	find := "What are all the"
+	if n.queried*n.values == 1 {
+		what, is = strings.TrimSuffix(what, "s"), "is"
+		intro, find = "A special magic "+what+" is", "What is the"
+	}
+	return prompt{
+		input: fmt.Sprintf("%s hidden in the text below. Remember what you read: you will be asked for it afterwards.\n%s\n%s special magic %s for %s in this text?",
+			intro, context, find, what, query),
+		prefix:  fmt.Sprintf(" The special magic %s for %s in this text %s", what, query, is),
+		outputs: outputs,
+	}
+}
+
+// places draws n distinct lines out of h, in ascending order. There are fewer
+// lines than needles in the smallest haystacks only.
+func places(r *rand.Rand, h, n int) []int {
+	at := r.Perm(max(h, n))[:n]
+	slices.Sort(at)
+	return at
+}
+
+// insertLines puts the j-th new line in front of line at[j] of hay.
+func insertLines(hay []string, at []int, lines []string) []string {
+	out := make([]string, 0, len(hay)+len(lines))
+	j := 0
+	for i := 0; i <= len(hay); i++ {
+		for j < len(lines) && (at[j] == i || i == len(hay)) {
+			out = append(out, lines[j])
+			j++
+		}
+		if i < len(hay) {
+			out = append(out, hay[i])
+		}
+	}
+	return out
+}
+
+// depths are the percentages at which needles stand in an essay.
+var depths = func() []int {
+	out := make([]int, 40)
+	for i := range out {
+		out[i] = int(math.Round(100 * float64(i) / 39))
+	}
+	return out
+}()
+
+// insertSentences puts needles between sentences, each at a depth of its own.
+func insertSentences(r *rand.Rand, sentences, lines []string) string {
+	var at []int
+	for _, i := range r.Perm(len(depths))[:len(lines)] {
+		at = append(at, int(float64(len(sentences))*(float64(depths[i])/100)))
+	}
+	slices.Sort(at)
+	return strings.Join(insertLines(sentences, at, lines), " ")
+}

@@ -1,0 +1,163 @@
+package ruler
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"strings"
+)
+
+// Sample is one question, in the form of RULER's own files.
+type Sample struct {
+	Index         int      `json:"index"`
+	Input         string   `json:"input"` // context and question
+	Outputs       []string `json:"outputs"`
+	Length        int      `json:"length"` // tokens of input and answer prefix, and those to generate
+	LengthChat    int      `json:"length_w_model_temp"`
+	AnswerPrefix  string   `json:"answer_prefix"`
+	TokenPosition *int     `json:"token_position_answer,omitempty"` // tokens before the first answer, of needles
+	Task          string   `json:"task"`
+	Tokenizer     string   `json:"tokenizer"`
+	Seed          uint64   `json:"seed"`
+	Data          string   `json:"data"` // "builtin": not the published texts
+}
+
+// Options say what is made.
+type Options struct {
+	Task    string
+	Length  int // in tokens, answer included
+	Samples int
+	Seed    uint64
+
+	Count     func(text string) int // tokens of a text, without special ones
+	Tokenizer string                // its name, for the record
+}
+
+// prompt is a sample without its length.
+type prompt struct {
+	input, prefix string
+	outputs       []string
+}
+
+// task says how samples of one task are made.
+type task struct {
+	name   string
+	tokens int // to generate
+	least  int // units of the smallest haystack
+	make   func(r *rand.Rand, length, units int) prompt
+}
+
+// tasks are all thirteen, in the order of reports.
+var tasks = []task{
+	niah{haystack: noise, value: number}.task("niah_single_1"),
+	niah{haystack: essay, value: number}.task("niah_single_2"),
+	niah{haystack: essay, value: uuid}.task("niah_single_3"),
+	niah{haystack: essay, value: number, keys: 4}.task("niah_multikey_1"),
+	niah{haystack: needles, value: number}.task("niah_multikey_2"),
+	niah{haystack: needles, key: uuid, value: uuid}.task("niah_multikey_3"),
+	niah{haystack: essay, value: number, values: 4}.task("niah_multivalue"),
+	niah{haystack: essay, value: number, queried: 4}.task("niah_multiquery"),
+	{"vt", 30, hops + 1, variables},
+	{"cwe", 120, common, commonWords},
+	{"fwe", 50, 60, frequentWords},
+	{"qa_1", 32, 1, oneDocument},
+	{"qa_2", 32, 2, twoDocuments},
+}
+
+// Tasks returns the names of all tasks.
+func Tasks() []string {
+	var out []string
+	for _, t := range tasks {
+		out = append(out, t.name)
+	}
+	return out
+}
+
+// random returns the random numbers of a sample: PCG, from the seed and a hash of
+// task, length and number.
+func random(o *Options, sample int) *rand.Rand {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s %d %d", o.Task, o.Length, sample)
+	return rand.New(rand.NewPCG(o.Seed, h.Sum64()))
+}
+
+// Generate makes the samples of a task and hands each to emit, whose error ends
+// the work.
+func Generate(o Options, emit func(*Sample) error) error {
+	for _, t := range tasks {
+		if t.name == o.Task {
+			if err := t.generate(&o, emit); err != nil {
+				return fmt.Errorf("ruler %s of %d tokens: %w", t.name, o.Length, err)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("ruler: task %q, expected one of %s", o.Task, strings.Join(Tasks(), ", "))
+}
+
+func (t *task) generate(o *Options, emit func(*Sample) error) error {
+	if o.Samples < 0 || o.Length < 1 || o.Length > 1<<24 {
+		return errors.New("expected at least one token, at most 16 million, and no negative number of samples")
+	}
+	// The haystack of all samples is the largest that fits one that is not given
+	// out; where it is too large for a sample, that has a smaller one.
+	units, err := t.fit(o, -1, 0)
+	if err != nil {
+		return err
+	}
+	for i := range o.Samples {
+		n := units
+		p := t.make(random(o, i), o.Length, n)
+		if t.size(o, &p) > o.Length {
+			if n, err = t.fit(o, i, units); err != nil {
+				return err
+			}
+			p = t.make(random(o, i), o.Length, n)
+		}
+		s := &Sample{
+			Index: i, Input: p.input, Outputs: p.outputs, Length: t.size(o, &p), AnswerPrefix: p.prefix,
+			Task: t.name, Tokenizer: o.Tokenizer, Seed: o.Seed, Data: "builtin",
+		}
+		s.LengthChat = s.Length
+		if strings.HasPrefix(t.name, "niah") {
+			at := o.Count(p.input[:strings.Index(p.input, p.outputs[0])])
+			s.TokenPosition = &at
+		}
+		if err := emit(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// size is the length of a prompt with its answer.
+func (t *task) size(o *Options, p *prompt) int { return o.Count(p.input+p.prefix) + t.tokens }
+
+// fit returns the largest haystack with which a sample fits, at most limit if
+// that is not 0.
+func (t *task) fit(o *Options, sample, limit int) (int, error) {
+	size := func(units int) int {
+		p := t.make(random(o, sample), o.Length, units)
+		return t.size(o, &p)
+	}
+	if n := size(t.least); n > o.Length {
+		return 0, fmt.Errorf("even the smallest haystack does not fit: expected at least %d tokens", n)
+	}
+	low, high := t.least, limit // fits; does not
+	for high == 0 {
+		if size(2*low) > o.Length {
+			high = 2 * low
+		} else {
+			low *= 2
+		}
+	}
+	for high-low > 1 {
+		if mid := (low + high) / 2; size(mid) > o.Length {
+			high = mid
+		} else {
+			low = mid
+		}
+	}
+	return low, nil
+}

@@ -1,0 +1,252 @@
+package ruler
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+func counter(t *testing.T) func(string) int {
+	t.Helper()
+	tok, err := tokenizer.Load(builtin.Files())
+	require.NoError(t, err)
+	return func(s string) int { return len(tok.Encode(s, tokenizer.EncodeOptions{SpecialAsText: true})) }
+}
+
+func samples(t *testing.T, o Options) []*Sample {
+	t.Helper()
+	var out []*Sample
+	require.NoError(t, Generate(o, func(s *Sample) error { out = append(out, s); return nil }), "%s %d", o.Task, o.Length)
+	return out
+}
+
+var answers = map[string]int{"niah_multivalue": 4, "niah_multiquery": 4, "vt": 5, "cwe": 10, "fwe": 3}
+
+// TestProperties checks what holds of every sample of every task (spec
+// evaluation 3.8, G and the families').
+func TestProperties(t *testing.T) {
+	count := counter(t)
+	for _, task := range Tasks() {
+		for _, length := range []int{2048, 4096} {
+			o := Options{Task: task, Length: length, Samples: 4, Seed: 42, Count: count, Tokenizer: "needle"}
+			all := samples(t, o)
+			more := o
+			more.Samples = 2
+			require.Equal(t, all[:2], samples(t, more), "a sample does not depend on their number")
+			more.Seed = 43
+			require.NotEqual(t, all[0].Input, samples(t, more)[0].Input)
+			for _, s := range all {
+				where := fmt.Sprintf("%s, %d tokens, sample %d", task, length, s.Index)
+				generate := s.Length - count(s.Input+s.AnswerPrefix)
+				require.LessOrEqual(t, s.Length, length, where)
+				if length >= 4096 {
+					require.GreaterOrEqual(t, float64(s.Length), 0.9*float64(length), where)
+				}
+				require.Len(t, s.Outputs, max(1, answers[task]), where)
+				require.NotContains(t, s.Outputs, "", where)
+
+				// The reader takes it apart, and scores what it should.
+				line, err := json.Marshal(s)
+				require.NoError(t, err)
+				items, err := eval.ReadItems(strings.NewReader(string(line)), "x")
+				require.NoError(t, err, where)
+				it := items[0]
+				require.Equal(t, s.Input+s.AnswerPrefix, it.Context+it.Question+it.AnswerPrefix, where)
+				require.Equal(t, generate, it.MaxNewTokens, where)
+				if task != "cwe" && task != "fwe" {
+					require.NotContains(t, it.Context, strings.TrimSpace(it.Question), where)
+				}
+				right, _ := eval.Scoring{}.Score(&it, strings.Join(s.Outputs, " "))
+				wrong, _ := eval.Scoring{}.Score(&it, "")
+				require.Equal(t, [2]float64{1, 0}, [2]float64{right, wrong}, where)
+				switch {
+				case strings.HasPrefix(task, "niah"):
+					needlesOf(t, where, task, s, &it)
+				case task == "vt":
+					chainOf(t, where, s, &it)
+				case task == "cwe":
+					listOf(t, where, length, s, &it)
+				case task == "fwe":
+					codedOf(t, where, length, s, &it)
+				default:
+					documentsOf(t, where, s, &it)
+				}
+			}
+		}
+	}
+}
+
+var needleForm = regexp.MustCompile(`One of the special magic (\w+) for (\S+) is: (\S+)\.`)
+
+func needlesOf(t *testing.T, where, task string, s *Sample, it *eval.Item) {
+	found := needleForm.FindAllStringSubmatch(it.Context, -1)
+	want := map[string]int{"niah_multikey_1": 4, "niah_multivalue": 4, "niah_multiquery": 4}[task]
+	if task == "niah_multikey_2" || task == "niah_multikey_3" {
+		want = strings.Count(it.Context, "\n") - 1 // lines between the first and the last break: H + 1
+	}
+	require.Len(t, found, max(1, want), where)
+	keys, values := map[string]int{}, map[string]int{}
+	form := map[string]string{
+		"numbers": `^[1-9][0-9]{6}$`,
+		"uuids":   `^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`,
+	}
+	for _, f := range found {
+		keys[f[2]]++
+		values[f[3]]++
+		require.Regexp(t, form[f[1]], f[3], where)
+		require.Regexp(t, `^[^ ]+-[^ ]+$`, f[2], where)
+	}
+	per := 1
+	if task == "niah_multivalue" {
+		per = 4
+	}
+	require.Len(t, values, len(found), where)
+	require.Len(t, keys, len(found)/per, where)
+	single := len(s.Outputs) == 1
+	require.Equal(t, single, strings.Contains(it.Question, "What is the special magic"), where)
+	at := 0
+	for _, out := range s.Outputs {
+		require.Equal(t, 1, strings.Count(s.Input, out), where)
+		for _, f := range found {
+			if f[3] == out && per == 1 {
+				i := strings.Index(it.Question, f[2])
+				require.GreaterOrEqual(t, i, at, "references follow the order of the keys: %s", where)
+				at = i
+			}
+		}
+	}
+	require.NotNil(t, s.TokenPosition, where)
+}
+
+func chainOf(t *testing.T, where string, s *Sample, it *eval.Item) {
+	require.Equal(t, 2, strings.Count(s.Input, "Question: Find all variables that are assigned the value"), where)
+	_, ask, _ := strings.Cut(it.Context, "They are: ")
+	at := -1
+	for i, name := range s.Outputs {
+		require.Regexp(t, `^[A-Z]{5}$`, name, where)
+		line := fmt.Sprintf("VAR %s = VAR ", name)
+		if i == 0 {
+			line = fmt.Sprintf("VAR %s = ", name)
+			value := ask[strings.Index(ask, line)+len(line):][:5]
+			require.Contains(t, it.Question, value, where)
+			require.Equal(t, 1, strings.Count(it.Context, value), where)
+		} else {
+			line += s.Outputs[i-1]
+		}
+		require.Equal(t, 1, strings.Count(ask, line), where)
+		require.Greater(t, strings.Index(ask, line), at, where)
+		at = strings.Index(ask, line)
+	}
+	names := map[string]bool{}
+	for _, m := range regexp.MustCompile(`VAR ([A-Z]+) =`).FindAllStringSubmatch(it.Context, -1) {
+		names[m[1]] = true
+	}
+	require.Len(t, names, 10, where)
+	for a := range names {
+		for b := range names {
+			require.False(t, a != b && strings.Contains(b, a), where)
+		}
+	}
+}
+
+func listOf(t *testing.T, where string, length int, s *Sample, it *eval.Item) {
+	parts := regexp.MustCompile(`(?m)^1\. .*$`).FindAllString(it.Context, -1)
+	require.Len(t, parts, 2, where)
+	counts := func(text string) map[string]int {
+		out := map[string]int{}
+		for i, m := range regexp.MustCompile(`(\d+)\. (\S+)`).FindAllStringSubmatch(text, -1) {
+			require.Equal(t, strconv.Itoa(i+1), m[1], where)
+			out[m[2]]++
+		}
+		return out
+	}
+	example, list := counts(parts[0]), counts(parts[1])
+	often, seldom, entries := 30, 3, 190
+	if length < 4096 {
+		often, seldom, entries = 6, 1, 40
+	}
+	total := 0
+	for w, n := range example {
+		total += n
+		require.NotContains(t, list, w, where)
+	}
+	require.Equal(t, entries, total, where)
+	for w, n := range list {
+		want := seldom
+		if slices.Contains(s.Outputs, w) {
+			want = often
+		}
+		require.Equal(t, want, n, "%s: %s", where, w)
+	}
+}
+
+func codedOf(t *testing.T, where string, length int, s *Sample, it *eval.Item) {
+	counts := map[string]int{}
+	_, text, _ := strings.Cut(it.Context, "mean nothing. ")
+	words := strings.Fields(text)
+	for _, w := range words {
+		counts[w]++
+		require.Regexp(t, `^([a-z]{6}|\.\.\.)$`, w, where)
+	}
+	fits := false
+	for n := len(words); n < 2*len(words)+200 && !fits; n++ {
+		rank := func(k float64) int { return int(float64(n) / k / k / (math.Pi * math.Pi / 6)) }
+		fits = counts["..."] == rank(1) && counts[s.Outputs[0]] == rank(2) && counts[s.Outputs[1]] == rank(3) && counts[s.Outputs[2]] == rank(4)
+	}
+	require.True(t, fits, where)
+	for w, n := range counts {
+		if w != "..." && !slices.Contains(s.Outputs, w) {
+			require.Less(t, n, counts[s.Outputs[2]], where)
+		}
+	}
+}
+
+func documentsOf(t *testing.T, where string, s *Sample, it *eval.Item) {
+	seen := map[string]bool{}
+	for i, d := range strings.Split(it.Context, "Document ")[1:] {
+		number, text, _ := strings.Cut(d, ":\n")
+		require.Equal(t, strconv.Itoa(i+1), number, where)
+		require.False(t, seen[text], where)
+		seen[text] = true
+	}
+	if out := s.Outputs[0]; out != "yes" && out != "no" {
+		require.Equal(t, 1, strings.Count(it.Context, out), where)
+	}
+}
+
+// Needles stand at every depth, and refusals name what would fit.
+func TestDepthsAndLimits(t *testing.T) {
+	want := []int{0, 3, 5, 8, 10, 13, 15, 18, 21, 23, 26, 28, 31, 33, 36, 38, 41, 44, 46, 49,
+		51, 54, 56, 59, 62, 64, 67, 69, 72, 74, 77, 79, 82, 85, 87, 90, 92, 95, 97, 100}
+	require.Equal(t, want, depths)
+	count := func(s string) int { return len(strings.Fields(s)) }
+	at := map[int]bool{}
+	for _, s := range samples(t, Options{Task: "niah_single_2", Length: 1500, Samples: 500, Seed: 1, Count: count}) {
+		before, _, _ := strings.Cut(s.Input, "One of the special magic")
+		at[100*len(before)/len(s.Input)/5] = true
+	}
+	require.GreaterOrEqual(t, len(at), 18)
+	for _, task := range Tasks() {
+		err := Generate(Options{Task: task, Length: 40, Samples: 1, Count: count}, nil)
+		require.ErrorContains(t, err, "even the smallest haystack does not fit: expected at least", task)
+	}
+	assert.ErrorContains(t, Generate(Options{Task: "poetry"}, nil), "expected one of niah_single_1")
+	assert.Len(t, Tasks(), 13)
+	seen := map[string]bool{}
+	for i := range names {
+		seen[name(i)] = true
+	}
+	assert.Len(t, seen, names)
+}
