@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -146,6 +147,16 @@ func (c *evalCmd) unused(g given) error {
 		}
 	}
 	return checkProfile(g, c.Allocator, false)
+}
+
+func (c *serveCmd) unused(g given) error {
+	if host, _, err := net.SplitHostPort(c.Listen); err == nil && isLocal(host) {
+		return g.unused("insecure", "--listen is an address of this machine only")
+	}
+	if c.KeyFile != "" {
+		return g.unused("insecure", "there are API keys")
+	}
+	return nil
 }
 
 func (c *demoCmd) unused(g given) error {

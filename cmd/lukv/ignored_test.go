@@ -30,6 +30,8 @@ var alwaysUsed = map[string]string{
 	"inspect": "json",
 	"pull":    "include exclude parallel verify json",
 	"bench":   "compare csv json markdown",
+	"serve": "listen key-file host max-body max-running max-queue latency drain profile kv-compression " +
+		"threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"devices": "json", "version": "json", "convert": "type shard-size json",
 	"tokenize": "decode json",
 	"template": "user system messages tools vars name generation-prompt tokens json",
@@ -126,6 +128,10 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("bench", "builtin", "--ratio=0.5", "--profile=x")
 	refuse("bench", "builtin", "--start", "--depth=5")
 	refuse("bench", "builtin", "--pp=5", "--batch=5")
+
+	refuse("serve", "builtin", "--insecure")
+	refuse("serve", "builtin", "--tls-cert=x")
+	refuse("serve", "builtin", "--tls-key=x")
 
 	refuse("tokenize", "builtin", "--skip-special", "x")
 	for _, flag := range []string{"--add-special", "--special-as-text", "--count"} {

@@ -67,7 +67,7 @@ func (c *serveCmd) Run(e *env) error {
 	if err != nil {
 		return usage("--listen: %w", err)
 	}
-	local := host == "localhost" || net.ParseIP(host).IsLoopback()
+	local := isLocal(host)
 	if !local && len(keys) == 0 && !c.Insecure {
 		return usage("--listen %s can be reached from other machines: give API keys, or --insecure", c.Listen)
 	}
@@ -105,6 +105,9 @@ func (c *serveCmd) Run(e *env) error {
 	}
 	return c.listen(e, s)
 }
+
+// isLocal reports whether an address is one of this machine's own.
+func isLocal(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
 
 // keys reads the API keys.
 func (c *serveCmd) keys() ([]string, error) {
@@ -155,6 +158,23 @@ func (c *serveCmd) open(e *env, s *serve.Server) ([]*model.Model, error) {
 	return models, nil
 }
 
+// certificate reads the pair for HTTPS.
+func (c *serveCmd) certificate() (pair tls.Certificate, err error) {
+	const limit = 1 << 20
+	cert, err := inputfile.Read(c.TLSCert, limit)
+	if err != nil {
+		return pair, fmt.Errorf("read certificate: %w", err)
+	}
+	key, err := inputfile.Read(c.TLSKey, limit)
+	if err != nil {
+		return pair, fmt.Errorf("read key: %w", err)
+	}
+	if pair, err = tls.X509KeyPair(cert, key); err != nil {
+		return pair, fmt.Errorf("certificate %s with key %s: %w", c.TLSCert, c.TLSKey, err)
+	}
+	return pair, nil
+}
+
 // listen serves until the context is done, and lets answers in progress end.
 func (c *serveCmd) listen(e *env, s *serve.Server) error {
 	l, err := net.Listen("tcp", c.Listen)
@@ -164,10 +184,10 @@ func (c *serveCmd) listen(e *env, s *serve.Server) error {
 	scheme := "http"
 	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10}
 	if c.TLSCert != "" {
-		pair, err := tls.LoadX509KeyPair(c.TLSCert, c.TLSKey)
+		pair, err := c.certificate()
 		if err != nil {
 			l.Close()
-			return fmt.Errorf("listen: %w", err)
+			return err
 		}
 		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 		scheme = "https"
