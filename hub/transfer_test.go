@@ -226,6 +226,9 @@ func TestCompletePart(t *testing.T) {
 			require.NoError(t, err)
 			assert.Zero(t, p.Fetched)
 			checkSnapshot(t, h, c, []string{"model.safetensors"})
+			p, err = c.Pull(t.Context(), ref, PullOptions{})
+			require.NoError(t, err)
+			assert.EqualValues(t, len(data), p.Files[0].Size, "of what was there already")
 		})
 	}
 }
