@@ -28,6 +28,7 @@ const maxSlots = math.MaxInt32
 //	cake                window kernel gamma
 //	defensivekv         window kernel mass compat
 //	kvzip               chunk sinks prefix suffix plus
+//	key_distance        values
 //	criticalkv          metric first_stage epsilon shift
 //	                    presets expected_attention, keydiff
 //
@@ -61,6 +62,7 @@ func init() {
 	RegisterMetric("cake", cake{Window: 32, Kernel: 5, Gamma: 200})
 	RegisterMetric("defensivekv", defensiveKV{Window: 32, Kernel: 5, Mass: 0.9})
 	RegisterMetric("kvzip", kvZip{Chunk: 2048, Sinks: 4, Suffix: "\n"})
+	RegisterMetric("key_distance", keyDistance{})
 	snap := snapKV{Window: 32, Kernel: 7, Pool: "max", Group: "mean", Order: poolFirst}
 	expected := expectedAttention{Future: 512, Sinks: 4, Covariance: true}
 	RegisterMetric("criticalkv", criticalKV{Metric: InnerMetric{snap}, FirstStage: 0.5, Epsilon: 1e-4},

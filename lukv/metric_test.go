@@ -265,7 +265,7 @@ func TestScoreBits(t *testing.T) {
 		"keydiff": "b3a388b7b93712c0", "keydiff block": "2ea7bbadc16000c6", "knorm": "95d681442e45072a",
 		"expected_attention": "c6b389d49ba5963f", "ea plain": "6ea85954b2ce43bf", "tova": "e6dcd6649fdb33a9",
 		"streaming_llm": "75323b8cfc31c29d", "observed": "231a46251131eabe", "h2o": "bec3e283edde6d81",
-		"criticalkv": "623833d1317d5801", "kvzip": "df6f8886b810fdc1", "cake": "0e5ed8a94775b76f", "defensivekv": "17f0fc40a72dd71d",
+		"criticalkv": "623833d1317d5801", "kvzip": "df6f8886b810fdc1", "key_distance": "9da6304608234fad", "cake": "0e5ed8a94775b76f", "defensivekv": "17f0fc40a72dd71d",
 	}
 	for name, m := range everyMetric(t) {
 		s, err := Score(context.Background(), m, l)

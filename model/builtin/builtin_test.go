@@ -119,7 +119,7 @@ func TestProfiles(t *testing.T) {
 		p, err := Profile(lukv.MetricConfig{Name: name})
 		require.NoError(t, err)
 		if p == nil {
-			require.Contains(t, []string{"streaming_llm", "cake", "defensivekv", "criticalkv", "kvzip"}, name)
+			require.Contains(t, []string{"streaming_llm", "cake", "defensivekv", "criticalkv", "kvzip", "key_distance"}, name)
 			continue
 		}
 		found++

@@ -1,0 +1,125 @@
+package lukv
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/lukv/lukv/internal/detmath"
+)
+
+// keyDistance scores an entry by the squared distance of its key, the rotation
+// undone, from the mean of its head.
+type keyDistance struct {
+	// Values multiplies by what the distance of the value from its mean adds to
+	// the outputs, over the query heads of the group together.
+	Values bool `json:"values"`
+}
+
+func (m keyDistance) Needs(T, n int) Needs {
+	return Needs{Keys: true, Values: m.Values, Output: m.Values}
+}
+
+func (keyDistance) Protection(T, n int) Protection { return Protection{} }
+
+func (m keyDistance) Score(ctx context.Context, l *Layer) (Scores, error) {
+	if 2*len(l.InvFreq) != l.HeadDim {
+		return nil, fmt.Errorf("score layer %d with key_distance: found %d rope frequencies, expected half of head dimension %d", l.Index, len(l.InvFreq), l.HeadDim)
+	}
+	s := make(Scores, l.KVHeads)
+	err := l.EachHead(ctx, func(h int) (err error) {
+		s[h], err = m.head(ctx, l, h)
+		return err
+	})
+	return s, err
+}
+
+func (m keyDistance) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
+	T, D := l.Len(h), l.HeadDim
+	mean, key := make([]float64, D), make([]float64, D)
+	err := l.EachKeys(ctx, h, func(lo, hi int, keys []float32) {
+		for t := lo; t < hi; t++ {
+			l.unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], h, t)
+			for i, v := range key {
+				mean[i] += v
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range mean {
+		mean[i] /= float64(max(1, T))
+	}
+	distance := make([]float64, T)
+	err = l.EachKeys(ctx, h, func(lo, hi int, keys []float32) {
+		for t := lo; t < hi; t++ {
+			l.unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], h, t)
+			for i, v := range key {
+				d := v - mean[i]
+				distance[t] += float64(d * d)
+			}
+		}
+	})
+	if err == nil && m.Values {
+		err = l.weighByValues(ctx, h, distance)
+	}
+	out := make([]float32, T)
+	for t, v := range distance {
+		out[t] = float32(v)
+	}
+	return out, err
+}
+
+// unrotate writes the key of slot t of head h with its rotation undone to dst, [D].
+func (l *Layer) unrotate(dst []float64, key []float32, h, t int) {
+	p := t
+	if pos := l.positions(h); pos != nil {
+		p = int(pos[t])
+	}
+	scale := l.RopeScale
+	if scale == 0 {
+		scale = 1
+	}
+	half := len(l.InvFreq)
+	for i, f := range l.InvFreq {
+		sin, cos := detmath.SinCos(float64(p) * f)
+		a, b := float64(key[i])/scale, float64(key[half+i])/scale
+		dst[i] = float64(a*cos) + float64(b*sin)
+		dst[half+i] = float64(b*cos) - float64(a*sin)
+	}
+}
+
+// weighByValues multiplies x, [Len(h)], by ‖(v_t - v̄)·W_O‖₂ over the group.
+func (l *Layer) weighByValues(ctx context.Context, h int, x []float64) error {
+	D, G := l.HeadDim, l.Group()
+	gram, mean := NewOutputGram(D), make([]float64, D)
+	weights := make([]float32, outputTile*D)
+	for q := h * G; q < (h+1)*G; q++ {
+		for from := 0; from < l.OutputDim; from += outputTile {
+			to := min(from+outputTile, l.OutputDim)
+			for rows := l.Output(q, from, to, weights[:(to-from)*D]); len(rows) >= D; rows = rows[D:] {
+				gram.Add(rows[:D])
+			}
+		}
+	}
+	err := l.EachValues(ctx, h, func(lo, hi int, values []float32) {
+		for i, v := range values[:(hi-lo)*D] {
+			mean[i%D] += float64(v) / float64(len(x))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	shifted := make([]float32, slotTile*D)
+	var norms []float32
+	return l.EachValues(ctx, h, func(lo, hi int, values []float32) {
+		for i, v := range values[:(hi-lo)*D] {
+			shifted[i] = float32(float64(v) - mean[i%D])
+		}
+		norms = gram.Norms(norms, shifted[:(hi-lo)*D])
+		for t := lo; t < hi; t++ {
+			x[t] *= math.Max(0, float64(norms[t-lo]))
+		}
+	})
+}
