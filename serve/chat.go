@@ -225,26 +225,33 @@ func system(messages []*chat.Object) string {
 type chatChoice struct {
 	Index    int           `json:"index"`
 	Message  *chatMessage  `json:"message,omitempty"`
-	Delta    *chatMessage  `json:"delta,omitempty"`
+	Delta    *chatDelta    `json:"delta,omitempty"`
 	LogProbs *chatLogProbs `json:"logprobs"`
 	Finish   any           `json:"finish_reason"`
 }
 
+// chatMessage is a whole answer. Clients declare a refusal as required; there is none.
 type chatMessage struct {
+	Role    string  `json:"role"`
+	Content *string `json:"content"`
+	Refusal *string `json:"refusal"`
+}
+
+type chatDelta struct {
 	Role    string  `json:"role,omitempty"`
 	Content *string `json:"content,omitempty"`
-	Refusal *string `json:"refusal,omitempty"`
 }
 
 type chatLogProbs struct {
 	Content []chatLogProb `json:"content"`
+	Refusal []chatLogProb `json:"refusal"`
 }
 
 type chatLogProb struct {
 	Token   string        `json:"token"`
 	LogProb float64       `json:"logprob"`
 	Bytes   []int         `json:"bytes"`
-	Top     []chatLogProb `json:"top_logprobs,omitempty"`
+	Top     []chatLogProb `json:"top_logprobs,omitzero"` // empty if none were asked for, nil of alternatives
 }
 
 func (v *served) chatLogProb(id int32, p float64) chatLogProb {
@@ -351,7 +358,7 @@ func (c *chatRequest) send(out *eventStream, chunk chatAnswer, stream *engine.St
 			return
 		}
 		timer.event()
-		delta := &chatMessage{}
+		delta := &chatDelta{}
 		if !begun[e.Choice] {
 			begun[e.Choice] = true
 			delta.Role = "assistant"

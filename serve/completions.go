@@ -107,6 +107,9 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 		if c.usage = opts.boolean("include_usage"); !c.stream {
 			f.fail("stream_options", "needs stream: true")
 		}
+		if opts.err != nil && f.err == nil {
+			f.err = opts.err
+		}
 	}
 	refuse(f, "suffix", `""`)
 	refuse(f, "response_format")
@@ -317,6 +320,7 @@ func (c *textChoice) mean() float64 { return c.sum / float64(max(1, c.count)) }
 // send streams the answers, one prompt after the other.
 func (c *textRequest) send(s *Server, out *eventStream, chunk textAnswer, streams []*engine.Stream, started time.Time) {
 	u := &usage{}
+	var cache *cacheUse
 	for k, stream := range streams {
 		timer := s.metrics.begin(c.v.id, started)
 		chars := make([]int, c.best)
@@ -354,9 +358,12 @@ func (c *textRequest) send(s *Server, out *eventStream, chunk textAnswer, stream
 		}
 		timer.end(stream)
 		u.add(stream.Usage())
+		if c.queries[k].Policy != nil {
+			cache = newCacheUse(stream.Cache(), "")
+		}
 	}
 	if c.usage {
-		chunk.Choices, chunk.Usage = []textChoice{}, u
+		chunk.Choices, chunk.Usage, chunk.Cache = []textChoice{}, u, cache
 		out.send(chunk)
 	}
 	out.done()

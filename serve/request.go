@@ -95,7 +95,7 @@ func refuse(f *fields, key string, harmless ...string) {
 }
 
 // compression reads kv_compression: a policy, of which profile may name one of the
-// server's.
+// server's, and metric and allocator may be bare names.
 func (s *Server) compression(f *fields) *lukv.Policy {
 	o := f.object("kv_compression")
 	if o == nil {
@@ -112,6 +112,11 @@ func (s *Server) compression(f *fields) *lukv.Policy {
 		}
 	}
 	delete(o.values, "profile")
+	for _, key := range []string{"metric", "allocator"} {
+		if v := o.raw(key); v != nil && v[0] == '"' {
+			o.values[key] = json.RawMessage(`{"name":` + string(v) + `}`)
+		}
+	}
 	if o.err != nil {
 		f.err = o.err
 		return nil

@@ -143,7 +143,7 @@ func TestStreamIsTheAnswer(t *testing.T) {
 		{"max_tokens": 20, "n": 3, "temperature": 1.0, "seed": 7},
 		{"max_tokens": 30, "stop": []string{"e "}, "temperature": 0.5, "seed": -1},
 		{"max_completion_tokens": 12, "logprobs": true, "top_logprobs": 3},
-		{"max_tokens": 25, "context": sample(0).Context, "kv_compression": object{"ratio": 0.5, "metric": object{"name": "keydiff"}}},
+		{"max_tokens": 25, "context": sample(0).Context, "kv_compression": object{"ratio": 0.5, "metric": "keydiff"}},
 		{"max_tokens": 15, "logit_bias": object{"300": 50.0}, "presence_penalty": 1.0, "frequency_penalty": 0.5},
 	} {
 		r := ask(sample(i).Context+"\n\n"+sample(i).Question, more)
@@ -474,7 +474,8 @@ func TestGuards(t *testing.T) {
 	check(403, "POST", path, good, "Authorization", "Bearer one", "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site")
 	h := check(405, "GET", path, "")
 	require.Equal(t, "POST", h.Get("Allow"))
-	check(404, "GET", "/nowhere", "")
+	h = check(404, "GET", "/nowhere", "")
+	require.NotEmpty(t, h.Get("X-Request-Id"))
 	check(501, "POST", "/v1/embeddings", "{}", "Authorization", "Bearer one")
 	check(200, "GET", "/health", "")
 	check(200, "GET", "/ready", "")

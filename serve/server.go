@@ -178,7 +178,7 @@ func (s *Server) Handler() http.Handler {
 	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		(&apiError{status: http.StatusForbidden, Type: "permission_error", Message: "requests from other sites are refused"}).write(w)
 	}))
-	return cross.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	guarded := cross.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.hostAllowed(r.Host) {
 			(&apiError{status: http.StatusForbidden, Type: "permission_error", Message: fmt.Sprintf("the host %q is not served", r.Host)}).write(w)
 			return
@@ -189,6 +189,10 @@ func (s *Server) Handler() http.Handler {
 		}
 		s.mux.ServeHTTP(w, r)
 	}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Request-Id", requestID(r.Header.Get("X-Request-Id"))) // refusals have one, too
+		guarded.ServeHTTP(w, r)
+	})
 }
 
 func (s *Server) hostAllowed(host string) bool {
@@ -224,13 +228,12 @@ func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 // anything.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
-// wrap checks the key, bounds the body, names the request, logs it, and makes an
-// answer of errors and panics.
+// wrap checks the key, bounds the body, logs the request, and makes an answer of errors
+// and panics.
 func (s *Server) wrap(pattern string, h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
-		id := requestID(r.Header.Get("X-Request-Id"))
-		w.Header().Set("X-Request-Id", id)
+		id := w.Header().Get("X-Request-Id")
 		out := &statusWriter{ResponseWriter: w}
 		r.Body = http.MaxBytesReader(out, r.Body, s.o.MaxBody)
 		err := s.guarded(out, r.WithContext(context.WithValue(r.Context(), requestKey{}, id)), h)
@@ -386,6 +389,11 @@ func (s *Server) model(f *fields, required bool) (*served, error) {
 
 func writeJSON(w http.ResponseWriter, v any) error {
 	w.Header().Set("Content-Type", "application/json")
+	return encode(w, v)
+}
+
+// encode writes JSON and a line end. Answers and streams spell the same text alike.
+func encode(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	return enc.Encode(v)

@@ -2,11 +2,11 @@ package serve
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"iter"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/lukv/lukv/engine"
@@ -56,12 +56,13 @@ func (s *eventStream) line(text string) {
 
 // send writes a chunk.
 func (s *eventStream) send(v any) {
-	data, err := json.Marshal(v)
-	if err != nil {
+	text := strings.Builder{}
+	text.WriteString("data: ")
+	if err := encode(&text, v); err != nil {
 		s.err = err
 		return
 	}
-	s.line("data: " + string(data))
+	s.line(strings.TrimSuffix(text.String(), "\n"))
 }
 
 // fail ends the stream with an error, without [DONE].
