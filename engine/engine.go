@@ -103,7 +103,6 @@ type Engine struct {
 	kept     store
 	pace     pace
 	turn     int // whose prompt is next
-	answers  []*choice
 	parts    []model.Part
 	owners   []*job // of parts
 	replayed int    // tokens in parts of answers that lost their cache

@@ -90,8 +90,9 @@ func (n *needCounter) compressed(plan *lukv.Compiled, context, rest int) (CacheN
 		}
 	}
 	var peak, cut, held int64
+	again := n.repetition(plan, context)
 	for at := range n.m.cfg.Layers {
-		peak = max(peak, cut+n.layer(at, context))
+		peak = max(peak, cut+n.layer(at, context)+again)
 		after := n.layer(at, context)
 		if d.Takes(at) {
 			held += n.kept(d, budgets, at, rest)
@@ -101,10 +102,23 @@ func (n *needCounter) compressed(plan *lukv.Compiled, context, rest int) (CacheN
 		}
 		cut += after
 	}
-	if plan.Allocator().Knows() == lukv.KnownAtEnd {
-		peak = n.whole(context)
+	switch plan.Allocator().Knows() {
+	case lukv.KnownSoFar, lukv.KnownAtEnd: // how much goes before the end follows from scores
+		peak = n.whole(context) + again
 	}
 	return CacheNeed{Peak: max(peak, held), Held: held}, nil
+}
+
+// repetition returns the bytes that a metric's repetition of a context adds to a layer
+// while it passes through it: a chunk and what leads into it.
+func (n *needCounter) repetition(plan *lukv.Compiled, context int) int64 {
+	text := plan.Metric().Needs(context, 0).Repeat
+	if text.Chunk == 0 {
+		return 0
+	}
+	const lead = 64 // the instructions and the tokens before, rounded up
+	tokens := min(text.Chunk, context) + lead + len(text.Suffix)
+	return n.bytes((n.pages(tokens) + 1) * int64(n.m.cfg.KVHeads))
 }
 
 // kept returns the bytes of a layer after the cut, with rest tokens behind it.

@@ -29,14 +29,6 @@ func foreign(s string) text {
 	return text{s: s, data: []Span{{0, len(s)}}}
 }
 
-// with is s with the marks of one byte: all of the input or all of the template.
-func with(s string, data bool) text {
-	if data {
-		return foreign(s)
-	}
-	return own(s)
-}
-
 // cut is t.s[from:to].
 func (r *run) cut(t text, from, to int) text {
 	out := text{s: t.s[from:to], safe: t.safe}
