@@ -174,7 +174,7 @@ func TestDeviceErrors(t *testing.T) {
 	one(process(t, without, "run", "builtin", "--device", "vulkan", "x"), exitDevice, "no such device")
 	one(process(t, without, "bench", "builtin", "--device", "vulkan", "--tg", "1"), exitDevice, "no such device")
 	l := decode[deviceList](t, process(t, without, "devices", "--json").out)
-	require.Len(t, l.Drivers, 2, "Vulkan, and the driver of the tests")
+	require.NotEmpty(t, l.Drivers)
 	assert.Contains(t, l.Drivers[0].Error, "no such device")
 	assert.NotEmpty(t, l.CPU.Set)
 
