@@ -303,7 +303,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer stream.Close()
 	answer := chatAnswer{ID: "chatcmpl-" + randomID(), Object: "chat.completion", Created: started.Unix(), Model: c.v.id}
-	timer := s.metrics.begin(c.v.id, started)
+	timer := c.v.metrics.begin(started)
 	defer func() { timer.end(stream) }()
 	if c.stream {
 		answer.Object = "chat.completion.chunk"

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"math"
 	"net/http"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -237,12 +236,12 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 		streams = append(streams, stream)
 	}
 	if c.stream {
-		c.send(s, newEventStream(w), answer, streams, started)
+		c.send(newEventStream(w), answer, streams, started)
 		return nil
 	}
 	u := &usage{}
 	for k, stream := range streams {
-		timer := s.metrics.begin(c.v.id, started)
+		timer := c.v.metrics.begin(started)
 		choices := make([]textChoice, c.best)
 		echo := c.newEcho(k)
 		for e, err := range stream.Events() {
@@ -318,11 +317,11 @@ func bestOf(choices []textChoice, n int) []textChoice {
 func (c *textChoice) mean() float64 { return c.sum / float64(max(1, c.count)) }
 
 // send streams the answers, one prompt after the other.
-func (c *textRequest) send(s *Server, out *eventStream, chunk textAnswer, streams []*engine.Stream, started time.Time) {
+func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine.Stream, started time.Time) {
 	u := &usage{}
 	var cache *cacheUse
 	for k, stream := range streams {
-		timer := s.metrics.begin(c.v.id, started)
+		timer := c.v.metrics.begin(started)
 		chars := make([]int, c.best)
 		dec := c.v.tok.NewDecoder(false)
 		for e, err := range out.events(stream) {
@@ -388,5 +387,5 @@ func (s *Server) renderText(w http.ResponseWriter, r *http.Request) error {
 
 // noEmbeddings: a decoder's hidden state is no embedding.
 func (s *Server) noEmbeddings(http.ResponseWriter, *http.Request) error {
-	return &apiError{status: http.StatusNotImplemented, Type: "invalid_request_error", Message: strings.TrimSpace("this server has no embeddings")}
+	return &apiError{status: http.StatusNotImplemented, Type: "invalid_request_error", Message: "this server has no embeddings"}
 }

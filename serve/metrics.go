@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -31,7 +30,6 @@ func (h *histogram) observe(d time.Duration) {
 }
 
 func (h *histogram) write(b *bytes.Buffer, name, model string) {
-	fmt.Fprintf(b, "# TYPE %s histogram\n", name)
 	total := int64(0)
 	for i, le := range buckets {
 		total += h.counts[i].Load()
@@ -42,7 +40,7 @@ func (h *histogram) write(b *bytes.Buffer, name, model string) {
 		name, model, total, name, model, time.Duration(h.sum.Load()).Seconds(), name, model, total)
 }
 
-// metrics are what is measured of requests.
+// metrics are what is measured of a model's requests.
 type metrics struct {
 	first, between, whole, queued, prefill, decode histogram
 }
@@ -53,7 +51,7 @@ type timing struct {
 	start, latest time.Time
 }
 
-func (m *metrics) begin(_ string, start time.Time) *timing { return &timing{m: m, start: start} }
+func (m *metrics) begin(start time.Time) *timing { return &timing{m: m, start: start} }
 
 // event notes that a piece of the answer came.
 func (t *timing) event() {
@@ -108,15 +106,18 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprintf(&b, "vllm:request_success_total{model_name=%q,finished_reason=%q} %d\n", v.id, reason, n)
 		}
 	}
-	if len(order) > 0 {
-		id := order[0].id
-		s.metrics.first.write(&b, "vllm:time_to_first_token_seconds", id)
-		s.metrics.between.write(&b, "vllm:inter_token_latency_seconds", id)
-		s.metrics.whole.write(&b, "vllm:e2e_request_latency_seconds", id)
-		s.metrics.queued.write(&b, "vllm:request_queue_time_seconds", id)
-		s.metrics.prefill.write(&b, "vllm:request_prefill_time_seconds", id)
-		s.metrics.decode.write(&b, "vllm:request_decode_time_seconds", id)
+	histograms := func(name string, of func(m *metrics) *histogram) {
+		fmt.Fprintf(&b, "# TYPE %s histogram\n", name)
+		for _, v := range order {
+			of(&v.metrics).write(&b, name, v.id)
+		}
 	}
+	histograms("vllm:time_to_first_token_seconds", func(m *metrics) *histogram { return &m.first })
+	histograms("vllm:inter_token_latency_seconds", func(m *metrics) *histogram { return &m.between })
+	histograms("vllm:e2e_request_latency_seconds", func(m *metrics) *histogram { return &m.whole })
+	histograms("vllm:request_queue_time_seconds", func(m *metrics) *histogram { return &m.queued })
+	histograms("vllm:request_prefill_time_seconds", func(m *metrics) *histogram { return &m.prefill })
+	histograms("vllm:request_decode_time_seconds", func(m *metrics) *histogram { return &m.decode })
 	gauge("lukv:kv_cache_bytes", "gauge", func(st engine.Stats) float64 { return float64(st.ReservedBytes) })
 	gauge("lukv:prefix_store_bytes", "gauge", func(st engine.Stats) float64 { return float64(st.KeptBytes) })
 	s.docs.mu.Lock()
@@ -124,5 +125,5 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	s.docs.mu.Unlock()
 	fmt.Fprintf(&b, "# TYPE lukv:documents gauge\nlukv:documents %d\n", n)
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	w.Write([]byte(strings.TrimLeft(b.String(), "\n")))
+	w.Write(b.Bytes())
 }

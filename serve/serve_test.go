@@ -529,3 +529,19 @@ func TestRefusedForMemory(t *testing.T) {
 	require.Contains(t, text, "the limit is 512000")
 	require.Contains(t, text, "cache_budget_exceeded")
 }
+
+// TestMetricsOfModels: what is measured of one model is not told of another.
+func TestMetricsOfModels(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	m, err := builtin.Open(context.Background())
+	require.NoError(t, err)
+	defer m.Close()
+	require.NoError(t, ts.s.Add("other", m, engine.Options{}))
+	defer ts.s.models["other"].e.Close()
+	var a chatAnswer
+	ts.post(t, "/v1/chat/completions", ask("x", object{"model": "other", "max_tokens": 1}), &a)
+	_, text, _ := ts.do(t, "GET", "/metrics", "")
+	require.Contains(t, text, "vllm:time_to_first_token_seconds_count{model_name=\"other\"} 1\n")
+	require.Contains(t, text, "vllm:time_to_first_token_seconds_count{model_name=\"needle/llama\"} 0\n")
+	require.Equal(t, 1, strings.Count(text, "# TYPE vllm:time_to_first_token_seconds "))
+}

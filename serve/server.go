@@ -62,7 +62,6 @@ type Server struct {
 	mux      *http.ServeMux
 	started  time.Time
 	draining atomic.Bool
-	metrics  metrics
 	docs     documents
 
 	mu     sync.RWMutex
@@ -78,6 +77,7 @@ type served struct {
 	tok     *tokenizer.Tokenizer
 	format  *dialog.Format
 	created int64
+	metrics metrics
 }
 
 // New returns a server without models.
