@@ -51,7 +51,7 @@ func (st *store) find(j *job) (*model.Session, int) {
 		if j.req.Echo {
 			n = min(n, j.req.Context) // logits are wanted of everything behind it
 		}
-		if n == len(prompt) && (n < len(en.tokens) || en.session.Logits() == nil) {
+		if n == len(prompt) && !j.req.PromptOnly && (n < len(en.tokens) || en.session.Logits() == nil) {
 			n-- // the last token gives the logits
 		}
 		if n >= max(en.context, leastShared) && n > shared {

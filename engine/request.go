@@ -50,6 +50,11 @@ type Request struct {
 	// PromptOnly reads the prompt, keeps it and generates nothing.
 	PromptOnly bool
 
+	// Inspect, if not nil, is called once with the session that has read the prompt,
+	// before the first token is drawn. All answers wait for it: it looks at the cache,
+	// changes nothing and keeps nothing.
+	Inspect func(*model.Session)
+
 	// Salt separates what is kept of this request's prompt from that of requests
 	// with another: nothing is shared between them, so that nobody learns from
 	// the time of an answer what others asked.

@@ -233,6 +233,9 @@ func (c *choice) took() bool {
 func (e *Engine) read(j *job) {
 	if j.isRead.IsZero() {
 		j.isRead = time.Now()
+		if j.req.Inspect != nil {
+			j.req.Inspect(j.session)
+		}
 	}
 	st := j.session.Stats()
 	j.stream.cache = CacheUse{Entries: st.Entries, FullEntries: st.FullEntries, Bytes: st.CacheBytes, FullBytes: st.FullBytes}

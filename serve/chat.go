@@ -173,13 +173,16 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 	case id != "" && text != "":
 		return nil, invalid("document", "context and document are given; one of them is the text in front")
 	case id != "":
-		if c.document, err = s.docs.get(id, v); err != nil {
+		if c.document, err = s.docs.get(owner(r), id, v); err != nil {
 			return nil, err
 		}
 		if policy != nil && policy.String() != c.document.policy.String() {
 			return nil, invalid("kv_compression", "the document was compressed with another policy: %s", c.document.policy)
 		}
 		policy, text = c.document.policy, c.document.text
+		if c.q.Salt == "" {
+			c.q.Salt = c.document.salt
+		}
 	case policy != nil && text == "":
 		return nil, invalid("kv_compression", "there is nothing to compress: give a context or a document")
 	case text != "" && policy == nil:

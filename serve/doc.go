@@ -14,7 +14,8 @@
 // With context, a text in front of the first message of a user, or document, a text
 // put in before with POST /v1/documents, and kv_compression, a lukv.Policy as JSON, the
 // text's cache is compressed before the question is known. Answers say what the cache
-// holds.
+// holds, and GET /v1/documents/{id}/kept which entries every head has kept of a
+// document.
 //
 // # The promise
 //

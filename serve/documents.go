@@ -1,27 +1,44 @@
 package serve
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 // documents are the texts that questions are asked about: read and compressed once,
 // their caches kept by the engine as long as there is room. A cache that had to go is
 // made again when somebody asks, to the same bits.
+// Every API key has documents of its own.
 type documents struct {
 	mu    sync.Mutex
-	byID  map[string]*document
-	order []string
+	byID  map[docKey]*document
+	order []docKey
+}
+
+// docKey names a document: the same content of two owners is two documents.
+type docKey struct{ owner, id string }
+
+// owner is whose documents a request is about: a digest of the API key.
+func owner(r *http.Request) string {
+	k := key(r)
+	if k == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(k))
+	return hex.EncodeToString(sum[:12])
 }
 
 // maxDocuments bounds what a server remembers.
@@ -40,21 +57,58 @@ type document struct {
 	Cache    *cacheUse    `json:"kv_cache"`
 	LastUsed int64        `json:"last_used_at"`
 
-	text, system string
-	policy       *lukv.Policy
+	owner, text, system, salt string
+	policy                    *lukv.Policy
 }
 
-// get returns a document for a question with a model, and notes that it was used.
-func (d *documents) get(id string, v *served) (*document, error) {
+// find returns a copy of a document, and notes that it was used.
+func (d *documents) find(owner, id string) (*document, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	doc := d.byID[id]
-	if doc == nil || doc.Model != v.id {
-		return nil, notFound("document_not_found", "there is no document %q for the model %q", id, v.id)
+	doc := d.byID[docKey{owner, id}]
+	if doc == nil {
+		return nil, notFound("document_not_found", "there is no document %q", id)
 	}
 	doc.LastUsed = time.Now().Unix()
 	c := *doc
 	return &c, nil
+}
+
+// get returns a document for a question with a model.
+func (d *documents) get(owner, id string, v *served) (*document, error) {
+	doc, err := d.find(owner, id)
+	if err == nil && doc.Model != v.id {
+		return nil, notFound("document_not_found", "there is no document %q for the model %q", id, v.id)
+	}
+	return doc, err
+}
+
+// request reads the document, as far as its cache is not kept, and nothing else.
+func (d *document) request(ctx context.Context, v *served) (engine.Request, error) {
+	in := chat.Input{AddGenerationPrompt: true}
+	if d.system != "" {
+		in.Messages = append(in.Messages, chat.NewMessage("system", d.system))
+	}
+	in.Messages = append(in.Messages, chat.NewMessage("user", ""))
+	tokens, n, err := v.format.SplitTokens(ctx, in, d.text, v.e.MaxTokens())
+	if err != nil {
+		return engine.Request{}, err
+	}
+	return engine.Request{Prompt: tokens[:n], Context: n, Policy: d.policy, PromptOnly: true, Salt: d.salt}, nil
+}
+
+// read does what [document.request] says.
+func (s *Server) read(r *http.Request, v *served, q engine.Request) (*engine.Stream, error) {
+	stream, err := s.submit(contextOf(r), v, q)
+	if err != nil {
+		return nil, asError(err, v.e.MaxTokens())
+	}
+	for _, err := range stream.Events() {
+		if err != nil {
+			return nil, asError(err, v.e.MaxTokens())
+		}
+	}
+	return stream, nil
 }
 
 // putDocument reads a text and compresses it. The same content gets the same id.
@@ -69,7 +123,7 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 	}
 	doc := &document{
 		Object: "document", Created: time.Now().Unix(), LastUsed: time.Now().Unix(), Model: v.id, Status: "ready",
-		Name: f.str("name"), text: strings.TrimSpace(f.str("text")), system: f.str("system"), policy: s.compression(f),
+		Name: f.str("name"), owner: owner(r), text: strings.TrimSpace(f.str("text")), system: f.str("system"), salt: f.str("cache_salt"), policy: s.compression(f),
 	}
 	if !f.has("text") || doc.text == "" {
 		f.fail("text", "missing")
@@ -83,41 +137,30 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	doc.Policy = doc.policy
-	q := engine.Request{Policy: doc.policy, PromptOnly: true, Salt: f.str("cache_salt")}
-	in := chat.Input{AddGenerationPrompt: true}
-	if doc.system != "" {
-		in.Messages = append(in.Messages, chat.NewMessage("system", doc.system))
-	}
-	in.Messages = append(in.Messages, chat.NewMessage("user", ""))
-	tokens, n, err := v.format.SplitTokens(r.Context(), in, doc.text, v.e.MaxTokens())
+	q, err := doc.request(r.Context(), v)
 	if err != nil {
 		return err
 	}
-	q.Prompt, q.Context, doc.Tokens = tokens[:n], n, n
+	doc.Tokens = q.Context
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%v\x00%s", v.m.ID(), q.Prompt, doc.policy))
 	doc.ID = "doc_" + hex.EncodeToString(sum[:12])
-
-	stream, err := s.submit(contextOf(r), v, q)
+	stream, err := s.read(r, v, q)
 	if err != nil {
-		return asError(err, v.e.MaxTokens())
-	}
-	for _, err := range stream.Events() {
-		if err != nil {
-			return asError(err, v.e.MaxTokens())
-		}
+		return err
 	}
 	doc.Cache = newCacheUse(stream.Cache(), doc.ID)
 	s.docs.mu.Lock()
 	defer s.docs.mu.Unlock()
 	status := http.StatusOK
-	if old := s.docs.byID[doc.ID]; old != nil {
+	at := docKey{doc.owner, doc.ID}
+	if old := s.docs.byID[at]; old != nil {
 		doc = old
 	} else {
 		if len(s.docs.order) >= maxDocuments {
 			return &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Message: fmt.Sprintf("there are %d documents already", maxDocuments)}
 		}
-		s.docs.byID[doc.ID] = doc
-		s.docs.order = append(s.docs.order, doc.ID)
+		s.docs.byID[at] = doc
+		s.docs.order = append(s.docs.order, at)
 		status = http.StatusCreated
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -125,34 +168,103 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, doc)
 }
 
-func (s *Server) listDocuments(w http.ResponseWriter, _ *http.Request) error {
+func (s *Server) listDocuments(w http.ResponseWriter, r *http.Request) error {
 	s.docs.mu.Lock()
 	defer s.docs.mu.Unlock()
 	list := []*document{}
-	for _, id := range s.docs.order {
-		list = append(list, s.docs.byID[id])
+	for _, at := range s.docs.order {
+		if at.owner == owner(r) {
+			list = append(list, s.docs.byID[at])
+		}
 	}
 	return writeJSON(w, map[string]any{"object": "list", "data": list})
 }
 
 func (s *Server) getDocument(w http.ResponseWriter, r *http.Request) error {
-	s.docs.mu.Lock()
-	defer s.docs.mu.Unlock()
-	doc := s.docs.byID[r.PathValue("id")]
-	if doc == nil {
-		return notFound("document_not_found", "there is no document %q", r.PathValue("id"))
+	doc, err := s.docs.find(owner(r), r.PathValue("id"))
+	if err != nil {
+		return err
 	}
 	return writeJSON(w, doc)
 }
 
 func (s *Server) deleteDocument(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
+	at := docKey{owner(r), r.PathValue("id")}
 	s.docs.mu.Lock()
 	defer s.docs.mu.Unlock()
-	if s.docs.byID[id] == nil {
-		return notFound("document_not_found", "there is no document %q", id)
+	if s.docs.byID[at] == nil {
+		return notFound("document_not_found", "there is no document %q", at.id)
 	}
-	delete(s.docs.byID, id)
-	s.docs.order = slices.DeleteFunc(s.docs.order, func(x string) bool { return x == id })
-	return writeJSON(w, map[string]any{"id": id, "object": "document", "deleted": true})
+	delete(s.docs.byID, at)
+	s.docs.order = slices.DeleteFunc(s.docs.order, func(x docKey) bool { return x == at })
+	return writeJSON(w, map[string]any{"id": at.id, "object": "document", "deleted": true})
+}
+
+// keptEntries is what the cache of a document holds, head by head.
+type keptEntries struct {
+	Object   string  `json:"object"`
+	Document string  `json:"document"`
+	Layers   int     `json:"layers"`
+	Heads    int     `json:"heads"` // that have keys and values
+	Tokens   int     `json:"tokens"`
+	Kept     [][]int `json:"kept"` // [Layers][Heads] entries
+
+	// Of one head, where it was asked for.
+	Layer     *int    `json:"layer,omitempty"`
+	Head      *int    `json:"head,omitempty"`
+	Positions []int32 `json:"positions,omitempty"` // ascending
+}
+
+// keptOfDocument says how many entries every head kept, and which those of one are.
+func (s *Server) keptOfDocument(w http.ResponseWriter, r *http.Request) error {
+	doc, err := s.docs.find(owner(r), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	s.mu.RLock()
+	v := s.models[doc.Model]
+	s.mu.RUnlock()
+	if v == nil {
+		return notFound("model_not_found", "the model %q of the document does not exist", doc.Model)
+	}
+	c := v.m.Config()
+	out := keptEntries{Object: "document.kept", Document: doc.ID, Layers: c.Layers, Heads: c.KVHeads, Tokens: doc.Tokens}
+	if out.Layer, err = queryInt(r, "layer", c.Layers); err == nil {
+		out.Head, err = queryInt(r, "head", c.KVHeads)
+	}
+	switch {
+	case err != nil:
+		return err
+	case (out.Layer == nil) != (out.Head == nil):
+		return invalid("layer", "layer and head: both or none")
+	}
+	q, err := doc.request(r.Context(), v)
+	if err != nil {
+		return err
+	}
+	q.Inspect = func(session *model.Session) {
+		for _, l := range session.Stats().Layers {
+			out.Kept = append(out.Kept, l.Entries)
+		}
+		if out.Layer != nil {
+			out.Positions = session.Cache().Positions(*out.Layer, *out.Head, nil)
+		}
+	}
+	if _, err := s.read(r, v, q); err != nil {
+		return err
+	}
+	return writeJSON(w, out)
+}
+
+// queryInt reads a number below n of the request's query, nil if it is not there.
+func queryInt(r *http.Request, name string, n int) (*int, error) {
+	text := r.URL.Query().Get(name)
+	if text == "" {
+		return nil, nil
+	}
+	i, err := strconv.Atoi(text)
+	if err != nil || i < 0 || i >= n {
+		return nil, invalid(name, "found %.20q, expected 0 to %d", text, n-1)
+	}
+	return &i, nil
 }

@@ -332,6 +332,36 @@ func TestDocuments(t *testing.T) {
 	require.GreaterOrEqual(t, about.Usage.Details.Cached, doc.Tokens, "read once")
 	require.Equal(t, doc.ID, about.Cache.Document)
 
+	// What every head kept adds up to what the cache holds.
+	var kept keptEntries
+	get := func(path string) {
+		status, text, _ := ts.do(t, "GET", path, "")
+		require.Equal(t, 200, status, text)
+		kept = keptEntries{}
+		require.NoError(t, json.Unmarshal([]byte(text), &kept))
+	}
+	get("/v1/documents/" + doc.ID + "/kept")
+	require.Len(t, kept.Kept, kept.Layers)
+	sum := 0
+	for _, l := range kept.Kept {
+		require.Len(t, l, kept.Heads)
+		for _, n := range l {
+			sum += n
+		}
+	}
+	require.EqualValues(t, doc.Cache.Entries, sum)
+	require.Nil(t, kept.Positions)
+	get("/v1/documents/" + doc.ID + "/kept?layer=1&head=0")
+	require.Len(t, kept.Positions, kept.Kept[1][0])
+	require.IsIncreasing(t, kept.Positions)
+	require.Less(t, int(kept.Positions[len(kept.Positions)-1]), doc.Tokens)
+	for _, query := range []string{"layer=1", "layer=99&head=0", "layer=0&head=-1", "layer=x&head=0"} {
+		status, text, _ := ts.do(t, "GET", "/v1/documents/"+doc.ID+"/kept?"+query, "")
+		require.Equal(t, 400, status, text)
+	}
+	status, _, _ := ts.do(t, "GET", "/v1/documents/doc_x/kept", "")
+	require.Equal(t, 404, status)
+
 	for want, body := range map[string]object{
 		"another policy":    ask("?", object{"document": doc.ID, "kv_compression": object{"ratio": 0.1}}),
 		"no document":       ask("?", object{"document": "doc_x"}),
@@ -357,6 +387,40 @@ func TestDocuments(t *testing.T) {
 	require.Contains(t, text, `"deleted":true`)
 	status, _, _ = ts.do(t, "DELETE", "/v1/documents/"+doc.ID, "")
 	require.Equal(t, 404, status)
+}
+
+// TestDocumentsOfKeys: nobody sees another's documents, nor that they are there.
+func TestDocumentsOfKeys(t *testing.T) {
+	ts := start(t, Options{Keys: []string{"one", "two"}}, engine.Options{MaxBytes: 64 << 20})
+	mine, other := []string{"Authorization", "Bearer one"}, []string{"Authorization", "Bearer two"}
+	body, err := json.Marshal(object{"text": sample(0).Context})
+	require.NoError(t, err)
+	status, text, _ := ts.do(t, "POST", "/v1/documents", string(body), mine...)
+	require.Equal(t, 201, status, text)
+	var doc document
+	require.NoError(t, json.Unmarshal([]byte(text), &doc))
+	question, err := json.Marshal(ask("?", object{"document": doc.ID, "max_tokens": 2}))
+	require.NoError(t, err)
+	visible := func(headers []string, want int) {
+		for _, path := range []string{"", "/kept"} {
+			status, text, _ := ts.do(t, "GET", "/v1/documents/"+doc.ID+path, "", headers...)
+			require.Equal(t, want, status, text)
+		}
+		status, text, _ := ts.do(t, "POST", "/v1/chat/completions", string(question), headers...)
+		require.Equal(t, want, status, text)
+		_, text, _ = ts.do(t, "GET", "/v1/documents", "", headers...)
+		require.Equal(t, want == 200, strings.Contains(text, doc.ID))
+	}
+	visible(mine, 200)
+	visible(other, 404)
+	status, _, _ = ts.do(t, "DELETE", "/v1/documents/"+doc.ID, "", other...)
+	require.Equal(t, 404, status)
+	status, text, _ = ts.do(t, "POST", "/v1/documents", string(body), other...)
+	require.Equal(t, 201, status, text)
+	status, _, _ = ts.do(t, "DELETE", "/v1/documents/"+doc.ID, "", mine...)
+	require.Equal(t, 200, status)
+	visible(mine, 404)
+	visible(other, 200)
 }
 
 // TestControlTokens: what a user writes is text.

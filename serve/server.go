@@ -92,7 +92,7 @@ func New(o Options) *Server {
 	for _, k := range o.Keys {
 		s.keys = append(s.keys, sha256.Sum256([]byte(k)))
 	}
-	s.docs.byID = map[string]*document{}
+	s.docs.byID = map[docKey]*document{}
 	for pattern, h := range map[string]handler{
 		"POST /v1/chat/completions":        s.chat,
 		"POST /v1/completions":             s.completions,
@@ -107,6 +107,7 @@ func New(o Options) *Server {
 		"GET /v1/documents":                s.listDocuments,
 		"GET /v1/documents/{id}":           s.getDocument,
 		"DELETE /v1/documents/{id}":        s.deleteDocument,
+		"GET /v1/documents/{id}/kept":      s.keptOfDocument,
 		"POST /v1/embeddings":              s.noEmbeddings,
 	} {
 		s.mux.Handle(pattern, s.wrap(pattern, h))
