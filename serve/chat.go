@@ -165,7 +165,7 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 		f.fail("response_format", "%q is not supported by this server", format.str("type"))
 	}
 	c.q = engine.Request{Sampling: o, Stop: stops(f), Choices: f.integer("n", 1, 1, maxChoices), Salt: f.str("cache_salt")}
-	policy, text, id := s.compression(f), f.str("context"), f.str("document")
+	policy, text, id := s.compression(f, v), f.str("context"), f.str("document")
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -186,7 +186,7 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 	case policy != nil && text == "":
 		return nil, invalid("kv_compression", "there is nothing to compress: give a context or a document")
 	case text != "" && policy == nil:
-		policy = s.o.Compression
+		policy = s.fitting(v, s.o.Compression)
 	}
 	return c, c.tokens(r, in, policy, text)
 }

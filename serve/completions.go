@@ -112,7 +112,7 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 	}
 	refuse(f, "suffix", `""`)
 	refuse(f, "response_format")
-	policy, text := s.compression(f), f.str("context")
+	policy, text := s.compression(f, v), f.str("context")
 	q := engine.Request{Sampling: o, Stop: stops(f), Choices: c.best, Salt: f.str("cache_salt"), Echo: c.echo, PromptOnly: only}
 	if f.err != nil {
 		return nil, f.err
@@ -127,7 +127,7 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 	var head []int32
 	if text != "" {
 		if policy == nil {
-			policy = s.o.Compression
+			policy = s.fitting(v, s.o.Compression)
 		}
 		if head, err = v.tok.EncodeContext(r.Context(), text, v.e.MaxTokens(), tokenizer.EncodeOptions{AddSpecial: true, SpecialAsText: true}); err != nil {
 			return nil, err

@@ -4,8 +4,8 @@
 //
 // # Main types
 //
-// A [Server] has models ([Server.Add]) and a [Server.Handler]. Requests are read
-// strictly: keys are exact and given once, null means absent, unknown fields are
+// A [Server] has models, loaded ([Server.Add]) or to be loaded when somebody asks for
+// them ([Server.AddOnDemand]), and a [Server.Handler]. Requests are read strictly: keys are exact and given once, null means absent, unknown fields are
 // ignored, and a field that would change the answer and is not supported is refused by
 // name. Nothing is ever cut silently: what does not fit is an error with the numbers.
 //

@@ -123,7 +123,7 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 	}
 	doc := &document{
 		Object: "document", Created: time.Now().Unix(), LastUsed: time.Now().Unix(), Model: v.id, Status: "ready",
-		Name: f.str("name"), owner: owner(r), text: strings.TrimSpace(f.str("text")), system: f.str("system"), salt: f.str("cache_salt"), policy: s.compression(f),
+		Name: f.str("name"), owner: owner(r), text: strings.TrimSpace(f.str("text")), system: f.str("system"), salt: f.str("cache_salt"), policy: s.compression(f, v),
 	}
 	if !f.has("text") || doc.text == "" {
 		f.fail("text", "missing")
@@ -132,7 +132,7 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 		return f.err
 	}
 	if doc.policy == nil {
-		if doc.policy = s.o.Compression; doc.policy == nil {
+		if doc.policy = s.fitting(v, s.o.Compression); doc.policy == nil {
 			doc.policy = &lukv.Policy{}
 		}
 	}
@@ -221,11 +221,9 @@ func (s *Server) keptOfDocument(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.mu.RLock()
-	v := s.models[doc.Model]
-	s.mu.RUnlock()
-	if v == nil {
-		return notFound("model_not_found", "the model %q of the document does not exist", doc.Model)
+	v, err := s.served(r.Context(), doc.Model)
+	if err != nil {
+		return err
 	}
 	c := v.m.Config()
 	out := keptEntries{Object: "document.kept", Document: doc.ID, Layers: c.Layers, Heads: c.KVHeads, Tokens: doc.Tokens}

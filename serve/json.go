@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ type fields struct {
 	values map[string]json.RawMessage
 	path   string // in front of names in errors
 	err    *apiError
+	ctx    context.Context // of the request; the body's own fields alone have it
 }
 
 // parseBody reads the object that a request consists of.

@@ -77,13 +77,19 @@ func (t *timing) end(s *engine.Stream) {
 // writeMetrics answers a scrape. It takes no lock that a step of an engine holds.
 func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	var b bytes.Buffer
-	s.mu.RLock()
-	order := s.order
-	s.mu.RUnlock()
+	order := s.models.list()
+	stats := make([]engine.Stats, len(order))
+	loaded := make([]int, len(order))
+	for i, sl := range order {
+		var on bool
+		if stats[i], on = s.models.stats(sl); on {
+			loaded[i] = 1
+		}
+	}
 	gauge := func(name, kind string, value func(st engine.Stats) float64) {
 		fmt.Fprintf(&b, "# TYPE %s %s\n", name, kind)
-		for _, v := range order {
-			fmt.Fprintf(&b, "%s{model_name=%q} %g\n", name, v.id, value(v.e.Stats()))
+		for i, sl := range order {
+			fmt.Fprintf(&b, "%s{model_name=%q} %g\n", name, sl.id, value(stats[i]))
 		}
 	}
 	gauge("vllm:num_requests_running", "gauge", func(st engine.Stats) float64 { return float64(st.Running) })
@@ -100,16 +106,14 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	gauge("vllm:prefix_cache_hits_total", "counter", func(st engine.Stats) float64 { return float64(st.CachedTokens) })
 	gauge("vllm:num_preemptions_total", "counter", func(st engine.Stats) float64 { return float64(st.Preempted) })
 	fmt.Fprintf(&b, "# TYPE vllm:request_success_total counter\n")
-	for _, v := range order {
-		st := v.e.Stats()
-		for reason, n := range map[string]int64{"stop": st.Completed, "abort": st.Cancelled} {
-			fmt.Fprintf(&b, "vllm:request_success_total{model_name=%q,finished_reason=%q} %d\n", v.id, reason, n)
-		}
+	for i, sl := range order {
+		fmt.Fprintf(&b, "vllm:request_success_total{model_name=%[1]q,finished_reason=\"stop\"} %[2]d\nvllm:request_success_total{model_name=%[1]q,finished_reason=\"abort\"} %[3]d\n",
+			sl.id, stats[i].Completed, stats[i].Cancelled)
 	}
 	histograms := func(name string, of func(m *metrics) *histogram) {
 		fmt.Fprintf(&b, "# TYPE %s histogram\n", name)
-		for _, v := range order {
-			of(&v.metrics).write(&b, name, v.id)
+		for _, sl := range order {
+			of(&sl.metrics).write(&b, name, sl.id)
 		}
 	}
 	histograms("vllm:time_to_first_token_seconds", func(m *metrics) *histogram { return &m.first })
@@ -120,6 +124,10 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	histograms("vllm:request_decode_time_seconds", func(m *metrics) *histogram { return &m.decode })
 	gauge("lukv:kv_cache_bytes", "gauge", func(st engine.Stats) float64 { return float64(st.ReservedBytes) })
 	gauge("lukv:prefix_store_bytes", "gauge", func(st engine.Stats) float64 { return float64(st.KeptBytes) })
+	fmt.Fprintf(&b, "# TYPE lukv:model_loaded gauge\n")
+	for i, sl := range order {
+		fmt.Fprintf(&b, "lukv:model_loaded{model_name=%q} %d\n", sl.id, loaded[i])
+	}
 	s.docs.mu.Lock()
 	n := len(s.docs.order)
 	s.docs.mu.Unlock()

@@ -4,7 +4,10 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -96,7 +99,7 @@ func refuse(f *fields, key string, harmless ...string) {
 
 // compression reads kv_compression: a policy, of which profile may name one of the
 // server's, and metric and allocator may be bare names.
-func (s *Server) compression(f *fields) *lukv.Policy {
+func (s *Server) compression(f *fields, v *served) *lukv.Policy {
 	o := f.object("kv_compression")
 	if o == nil {
 		return nil
@@ -132,6 +135,32 @@ func (s *Server) compression(f *fields) *lukv.Policy {
 		return nil
 	}
 	p.Profile = profile
+	return s.fitting(v, p)
+}
+
+// fitting returns a policy with the profile that its allocator needs, where none is
+// named and the server has one that was made for the model and the metric, and with the
+// profile's digest, so that policies with different profiles are different.
+func (s *Server) fitting(v *served, p *lukv.Policy) *lukv.Policy {
+	if p == nil || !p.Allocator.NeedsProfile() {
+		return p
+	}
+	with := *p
+	if with.Metric.Name == "" {
+		with.Metric.Name = "snapkv" // the policy's default
+	}
+	metric, err := lukv.NewMetric(with.Metric)
+	if err != nil {
+		return p // the engine refuses it
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.o.Profiles)) {
+		profile := s.o.Profiles[name]
+		fits := profile.Identity.Model == v.m.ID() && profile.Identity.Metric.String() == lukv.MetricConfigOf(metric).String()
+		if profile == p.Profile || p.Profile == nil && fits {
+			with.Profile, with.ProfileDigest = profile, s.digests[name]
+			return &with
+		}
+	}
 	return p
 }
 
@@ -203,5 +232,14 @@ func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.
 	if len(s.keys) > 1 { // timing of hits must not tell one customer what another asked
 		q.Salt = fmt.Sprintf("%s\x00%s", r.key, q.Salt)
 	}
-	return v.e.Submit(r.ctx, q)
+	stream, err := v.e.Submit(r.ctx, q)
+	var large *engine.TooLargeError
+	switch {
+	case err == nil, errors.As(err, &large), errors.Is(err, engine.ErrQueueFull), errors.Is(err, engine.ErrClosed),
+		errors.Is(err, model.ErrContextFull), r.ctx.Err() != nil:
+		return stream, err
+	}
+	// Before anything is computed, what is wrong is the request, such as a policy that
+	// does not fit the model.
+	return nil, invalid("", "%v", err)
 }

@@ -82,6 +82,10 @@ func (ts *testServer) post(t testing.TB, path string, body any, into any) {
 	require.NoError(t, json.Unmarshal([]byte(text), into), text)
 }
 
+func decode(t testing.TB, text string, into any) {
+	require.NoError(t, json.Unmarshal([]byte(text), into), text)
+}
+
 type object = map[string]any
 
 func ask(text string, more object) object {
@@ -601,7 +605,7 @@ func TestMetricsOfModels(t *testing.T) {
 	require.NoError(t, err)
 	defer m.Close()
 	require.NoError(t, ts.s.Add("other", m, engine.Options{}))
-	defer ts.s.models["other"].e.Close()
+	defer ts.s.models.find("other").loaded.e.Close()
 	var a chatAnswer
 	ts.post(t, "/v1/chat/completions", ask("x", object{"model": "other", "max_tokens": 1}), &a)
 	_, text, _ := ts.do(t, "GET", "/metrics", "")

@@ -16,15 +16,11 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/lukv"
-	"github.com/lukv/lukv/model"
-	"github.com/lukv/lukv/tokenizer"
 )
 
 // Options configure a server. The zero value serves without keys.
@@ -47,6 +43,12 @@ type Options struct {
 	// how it is to be compressed; nil: nothing is.
 	Compression *lukv.Policy
 
+	// UnloadAfter is how long a model that was added on demand stays loaded without a
+	// request; 0: until its memory is wanted. MaxModelBytes bounds weights and caches
+	// (engine.Options.MaxBytes) of all loaded models together; 0: no bound.
+	UnloadAfter   time.Duration
+	MaxModelBytes int64
+
 	// Version is what /version says.
 	Version string
 
@@ -63,21 +65,8 @@ type Server struct {
 	started  time.Time
 	draining atomic.Bool
 	docs     documents
-
-	mu     sync.RWMutex
-	models map[string]*served
-	order  []*served // as they were added: the first answers where no model is named
-}
-
-// served is a model with what its endpoints need.
-type served struct {
-	id      string
-	m       *model.Model
-	e       *engine.Engine
-	tok     *tokenizer.Tokenizer
-	format  *dialog.Format
-	created int64
-	metrics metrics
+	models   *models
+	digests  map[string]string // of profiles, by name
 }
 
 // New returns a server without models.
@@ -88,7 +77,11 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{o: o, mux: http.NewServeMux(), started: time.Now(), models: map[string]*served{}}
+	s := &Server{o: o, mux: http.NewServeMux(), started: time.Now(), models: newModels(o)}
+	s.digests = map[string]string{}
+	for name, p := range o.Profiles {
+		s.digests[name], _ = p.Digest() // a profile that can be written has one
+	}
 	for _, k := range o.Keys {
 		s.keys = append(s.keys, sha256.Sum256([]byte(k)))
 	}
@@ -119,46 +112,11 @@ func New(o Options) *Server {
 	return s
 }
 
-// Add serves a model under an id, with an engine of the given options. The caller
-// closes the model after Drain.
-func (s *Server) Add(id string, m *model.Model, o engine.Options) error {
-	tok, err := m.Tokenizer()
-	if err != nil {
-		return fmt.Errorf("serve model %s: %w", id, err)
-	}
-	format, err := dialog.NewFormat(m, time.Now())
-	if err != nil {
-		return fmt.Errorf("serve model %s: %w", id, err)
-	}
-	e, err := engine.New(m, o)
-	if err != nil {
-		return fmt.Errorf("serve model %s: %w", id, err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.models[id] != nil {
-		e.Close()
-		return fmt.Errorf("serve model %s: there is one of this name", id)
-	}
-	v := &served{id: id, m: m, e: e, tok: tok, format: format, created: time.Now().Unix()}
-	s.models[id] = v
-	s.order = append(s.order, v)
-	return nil
-}
-
 // Drain refuses new requests, waits for those in progress until ctx is done, and
 // cancels the others.
 func (s *Server) Drain(ctx context.Context) error {
 	s.draining.Store(true)
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	var wg sync.WaitGroup
-	errs := make([]error, len(s.order))
-	for i, v := range s.order {
-		wg.Go(func() { errs[i] = v.e.Drain(ctx) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return s.models.drain(ctx)
 }
 
 // NotReady makes /ready say that this server should get no more requests, which it
@@ -237,9 +195,12 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 		id := w.Header().Get("X-Request-Id")
 		out := &statusWriter{ResponseWriter: w}
 		r.Body = http.MaxBytesReader(out, r.Body, s.o.MaxBody)
-		err := s.guarded(out, r.WithContext(context.WithValue(r.Context(), requestKey{}, id)), h)
+		used := &holds{}
+		defer used.end()
+		ctx := context.WithValue(context.WithValue(r.Context(), requestKey{}, id), holdsKey{}, used)
+		err := s.guarded(out, r.WithContext(ctx), h)
 		if err != nil && out.status == 0 {
-			asError(err, s.limit()).write(out)
+			asError(err, used.maxLen).write(out)
 		}
 		s.o.Log.Info("request", "id", id, "endpoint", pattern, "status", out.status, "bytes", out.bytes, "time", time.Since(start).Round(time.Millisecond))
 	})
@@ -289,16 +250,6 @@ func (s *Server) authorise(r *http.Request) error {
 func key(r *http.Request) string {
 	k, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	return k
-}
-
-// limit is the context of the first model, for errors that name one.
-func (s *Server) limit() int {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if len(s.order) == 0 {
-		return 0
-	}
-	return s.order[0].e.MaxTokens()
 }
 
 type requestKey struct{}
@@ -366,26 +317,8 @@ func body(r *http.Request) (*fields, error) {
 	if bad != nil {
 		return nil, bad
 	}
+	f.ctx = r.Context()
 	return f, nil
-}
-
-// model finds the model that a request names.
-func (s *Server) model(f *fields, required bool) (*served, error) {
-	id := f.str("model")
-	if f.err != nil {
-		return nil, f.err
-	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	switch v := s.models[id]; {
-	case v != nil:
-		return v, nil
-	case id == "" && required:
-		return nil, invalid("model", "model is missing")
-	case id == "" && len(s.order) > 0:
-		return s.order[0], nil
-	}
-	return nil, notFound("model_not_found", "the model %q does not exist", id)
 }
 
 func writeJSON(w http.ResponseWriter, v any) error {

@@ -6,39 +6,6 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// modelEntry is a model in a list.
-type modelEntry struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Created int64  `json:"created"`
-	OwnedBy string `json:"owned_by"`
-	MaxLen  int    `json:"max_model_len"`
-}
-
-func (v *served) entry() modelEntry {
-	return modelEntry{ID: v.id, Object: "model", Created: v.created, OwnedBy: "lukv", MaxLen: v.e.MaxTokens()}
-}
-
-func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) error {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	list := []modelEntry{}
-	for _, v := range s.order {
-		list = append(list, v.entry())
-	}
-	return writeJSON(w, map[string]any{"object": "list", "data": list})
-}
-
-func (s *Server) getModel(w http.ResponseWriter, r *http.Request) error {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	v := s.models[r.PathValue("id")]
-	if v == nil {
-		return notFound("model_not_found", "the model %q does not exist", r.PathValue("id"))
-	}
-	return writeJSON(w, v.entry())
-}
-
 // tokenize gives the tokens of a prompt or of a conversation.
 func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	f, err := body(r)
@@ -105,8 +72,7 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
 
 // tokenizerInfo says what evaluation tools ask of a remote tokenizer.
 func (s *Server) tokenizerInfo(w http.ResponseWriter, r *http.Request) error {
-	f, _ := parseObject([]byte("{}"), "")
-	v, err := s.model(f, false)
+	v, err := s.served(r.Context(), r.URL.Query().Get("model"))
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,25 +18,28 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/serve"
 )
 
 type serveCmd struct {
 	Models []string `arg:"" name:"model" help:"Checkpoint folders, names of models that lukv pull has fetched, or builtin; NAME=MODEL serves one under another name."`
 
-	Listen     string        `default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Where to listen (default ${default}: this machine only)."`
-	KeyFile    string        `type:"path" placeholder:"FILE" help:"API keys that are accepted, one a line. LUKV_API_KEY holds one, too."`
-	Insecure   bool          `help:"Listen on other addresses than this machine's without an API key."`
-	Host       []string      `placeholder:"NAME" help:"Names under which the server may be reached (default: those of this machine if it listens there only, else all). May be repeated."`
-	TLSCert    string        `type:"path" placeholder:"FILE" help:"Certificate, for HTTPS."`
-	TLSKey     string        `type:"path" placeholder:"FILE" help:"Its key."`
-	MaxBody    byteSize      `default:"32MiB" placeholder:"SIZE" help:"Longest request (default ${default})."`
-	MaxRunning int           `default:"64" placeholder:"N" help:"Answers computed at once (default ${default})."`
-	MaxQueue   int           `default:"256" placeholder:"N" help:"Requests that wait (default ${default}); more are refused with 429."`
-	Latency    time.Duration `default:"100ms" placeholder:"TIME" help:"Time between two tokens of an answer while prompts of others are read (default ${default})."`
-	Drain      time.Duration `default:"25s" placeholder:"TIME" help:"Time for answers in progress after SIGTERM (default ${default})."`
-	Profile    []string      `type:"path" placeholder:"FILE" help:"Profile that kv_compression may name, by its file's name without ending. May be repeated."`
-	Compress   string        `name:"kv-compression" placeholder:"JSON" help:"Policy for contexts and documents of requests that name none, as JSON."`
+	Listen      string        `default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Where to listen (default ${default}: this machine only)."`
+	KeyFile     string        `type:"path" placeholder:"FILE" help:"API keys that are accepted, one a line. LUKV_API_KEY holds one, too."`
+	Insecure    bool          `help:"Listen on other addresses than this machine's without an API key."`
+	Host        []string      `placeholder:"NAME" help:"Names under which the server may be reached (default: those of this machine if it listens there only, else all). May be repeated."`
+	TLSCert     string        `type:"path" placeholder:"FILE" help:"Certificate, for HTTPS."`
+	TLSKey      string        `type:"path" placeholder:"FILE" help:"Its key."`
+	MaxBody     byteSize      `default:"32MiB" placeholder:"SIZE" help:"Longest request (default ${default})."`
+	MaxRunning  int           `default:"64" placeholder:"N" help:"Answers computed at once (default ${default})."`
+	MaxQueue    int           `default:"256" placeholder:"N" help:"Requests that wait (default ${default}); more are refused with 429."`
+	Latency     time.Duration `default:"100ms" placeholder:"TIME" help:"Time between two tokens of an answer while prompts of others are read (default ${default})."`
+	Drain       time.Duration `default:"25s" placeholder:"TIME" help:"Time for answers in progress after SIGTERM (default ${default})."`
+	UnloadAfter time.Duration `placeholder:"TIME" help:"Load models when they are first asked for, and let one go that nobody has asked for this long."`
+	MaxMemory   byteSize      `placeholder:"SIZE" help:"Load models when they are first asked for, and let others go, the longest unused first, that weights and caches of all take at most this. Needs --max-cache."`
+	Profile     []string      `type:"path" placeholder:"FILE" help:"Profile that kv_compression may name, by its file's name without ending. May be repeated."`
+	Compress    string        `name:"kv-compression" placeholder:"JSON" help:"Policy for contexts and documents of requests that name none, as JSON."`
 
 	runtimeFlags
 }
@@ -45,6 +49,8 @@ func (serveCmd) Help() string {
 
 A request's "context", or a text put in with POST /v1/documents and named as "document", stands in front of the first message; "kv_compression", a policy as JSON, says how its cache is compressed before the question is read. --max-cache bounds the caches of all requests of a model together; a request that can never fit is refused with the numbers.
 
+Several models are all loaded at the start, or, with --unload-after or --max-memory, when they are asked for. In a browser the address shows a page: conversations, a document read and compressed, answers beside those of the full cache, and what each head kept.
+
 Examples:
 
   lukv serve builtin
@@ -52,6 +58,8 @@ Examples:
   lukv serve Qwen/Qwen2.5-0.5B-Instruct --max-cache 4GiB
 
   lukv serve small=Qwen/Qwen2.5-0.5B-Instruct models/llama --kv-compression '{"ratio":0.8,"metric":{"name":"keydiff"}}'
+
+  lukv serve models/small models/large --unload-after 10m --max-memory 24GiB --max-cache 4GiB
 
   curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"builtin","messages":[{"role":"user","content":"Hello"}]}'
 
@@ -74,7 +82,16 @@ func (c *serveCmd) Run(e *env) error {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return usage("--tls-cert and --tls-key: both or none")
 	}
-	o := serve.Options{Keys: keys, Hosts: c.Host, MaxBody: int64(c.MaxBody), Version: readVersion().Version, Profiles: map[string]*lukv.Profile{}}
+	switch {
+	case c.UnloadAfter < 0:
+		return usage("--unload-after: found %v, expected 0 or more", c.UnloadAfter)
+	case c.MaxMemory > 0 && c.MaxCache == 0:
+		return usage("--max-memory needs --max-cache: caches without a limit cannot be counted")
+	}
+	o := serve.Options{
+		Keys: keys, Hosts: c.Host, MaxBody: int64(c.MaxBody), Version: readVersion().Version, Profiles: map[string]*lukv.Profile{},
+		UnloadAfter: c.UnloadAfter, MaxModelBytes: int64(c.MaxMemory),
+	}
 	if local && len(o.Hosts) == 0 {
 		o.Hosts = []string{"localhost", "127.0.0.1", "::1", host}
 	}
@@ -87,6 +104,9 @@ func (c *serveCmd) Run(e *env) error {
 			return err
 		}
 		o.Profiles[strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))] = p
+	}
+	if err := c.addBuiltinProfiles(o.Profiles); err != nil {
+		return err
 	}
 	if c.Compress != "" {
 		if o.Compression, err = lukv.ParsePolicy([]byte(c.Compress)); err != nil {
@@ -134,24 +154,64 @@ func (c *serveCmd) keys() ([]string, error) {
 	return keys, nil
 }
 
-// open opens the models and gives them to the server.
+// named splits NAME=MODEL; the name of a model is by itself where none is given.
+func named(at string) (id, name string) {
+	id, name, ok := strings.Cut(at, "=")
+	if !ok {
+		return at, at
+	}
+	return id, name
+}
+
+// addBuiltinProfiles offers the profiles of the embedded model where that is served.
+func (c *serveCmd) addBuiltinProfiles(profiles map[string]*lukv.Profile) error {
+	if !slices.ContainsFunc(c.Models, func(at string) bool { _, name := named(at); return name == builtin.Name }) {
+		return nil
+	}
+	for _, metric := range lukv.Metrics() {
+		p, err := builtin.Profile(lukv.MetricConfig{Name: metric})
+		if err != nil {
+			return err
+		}
+		if p != nil {
+			profiles[builtin.Name+"-"+metric] = p
+		}
+	}
+	return nil
+}
+
+// open gives the models to the server, opened or to be opened on demand. The caller
+// closes those it returns.
 func (c *serveCmd) open(e *env, s *serve.Server) ([]*model.Model, error) {
 	var models []*model.Model
+	o := engine.Options{
+		MaxBytes: int64(c.MaxCache), MaxRunning: c.MaxRunning, MaxQueue: c.MaxQueue, Latency: c.Latency,
+		MaxTokens: c.MaxContext, CacheType: c.session().CacheType,
+	}
 	for _, at := range c.Models {
-		id, name, named := strings.Cut(at, "=")
-		if !named {
-			id, name = at, at
+		id, name := named(at)
+		if c.UnloadAfter > 0 || c.MaxMemory > 0 {
+			if name != builtin.Name {
+				if _, err := resolveModel(name); err != nil {
+					return models, err
+				}
+			}
+			open := func(ctx context.Context) (*model.Model, error) {
+				of := *e
+				of.ctx = ctx
+				return c.runtimeFlags.open(&of, name)
+			}
+			if err := s.AddOnDemand(id, open, o); err != nil {
+				return models, err
+			}
+			continue
 		}
 		m, err := c.runtimeFlags.open(e, name)
 		if err != nil {
 			return models, err
 		}
 		models = append(models, m)
-		err = s.Add(id, m, engine.Options{
-			MaxBytes: int64(c.MaxCache), MaxRunning: c.MaxRunning, MaxQueue: c.MaxQueue, Latency: c.Latency,
-			MaxTokens: c.MaxContext, CacheType: c.session().CacheType,
-		})
-		if err != nil {
+		if err = s.Add(id, m, o); err != nil {
 			return models, err
 		}
 	}

@@ -24,7 +24,7 @@ func TestServe(t *testing.T) {
 	var log bytes.Buffer
 	done := make(chan int, 1)
 	go func() {
-		done <- run(ctx, []string{"serve", "small=builtin", "--listen", "127.0.0.1:0", "--key-file", keys, "--max-cache", "16MiB"}, strings.NewReader(""), w, &log)
+		done <- run(ctx, []string{"serve", "small=builtin", "--listen", "127.0.0.1:0", "--key-file", keys, "--max-cache", "16MiB", "--max-memory", "1GiB"}, strings.NewReader(""), w, &log)
 	}()
 	line, err := bufio.NewReader(r).ReadString('\n')
 	require.NoError(t, err)
@@ -54,11 +54,15 @@ func TestServeUsage(t *testing.T) {
 		"both or none":                       {"serve", "builtin", "--tls-cert", "x"},
 		"--kv-compression":                   {"serve", "builtin", "--kv-compression", "{"},
 		"one of this name":                   {"serve", "builtin", "builtin", "--listen", "127.0.0.1:0"},
+		"one of this name ":                  {"serve", "builtin", "builtin", "--listen", "127.0.0.1:0", "--unload-after", "1m"},
+		"--max-memory needs --max-cache":     {"serve", "builtin", "--max-memory", "1GiB"},
+		"--unload-after":                     {"serve", "builtin", "--unload-after", "-1m"},
+		"no/such":                            {"serve", "builtin", "no/such", "--unload-after", "1m"},
 		"read API keys":                      {"serve", "builtin", "--key-file", os.DevNull},
 	} {
 		var out, log bytes.Buffer
 		code := run(context.Background(), args, strings.NewReader(""), &out, &log)
 		require.NotEqual(t, exitOK, code, want)
-		require.Contains(t, log.String(), want)
+		require.Contains(t, log.String(), strings.TrimSpace(want))
 	}
 }

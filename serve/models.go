@@ -1,0 +1,499 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// maxLoadWaiters bounds the requests that wait for one model to be loaded.
+const maxLoadWaiters = 256
+
+// models are what a server answers with. The mutex is never held while a model is
+// opened, closed or computing.
+type models struct {
+	ctx    context.Context // of loading
+	cancel context.CancelFunc
+	log    *slog.Logger
+	limit  int64         // bytes of all loaded models
+	idle   time.Duration // after which a model goes, 0: never
+
+	mu      sync.Mutex
+	byID    map[string]*slot
+	order   []*slot       // as they were added: the first answers where no model is named
+	bytes   int64         // of what is loaded or being loaded
+	changed chan struct{} // closed, and made anew, when a model was released or went
+	closing bool
+}
+
+// slot is a model that the server knows, loaded or not.
+type slot struct {
+	id      string
+	created int64
+	open    func(context.Context) (*model.Model, error) // nil: loaded for good, closed by somebody else
+	engine  engine.Options
+	metrics metrics
+
+	// Under the mutex of models:
+	loaded  *served
+	busy    chan struct{} // closed when loading or unloading is over; nil: neither
+	err     error         // of the last loading
+	holds   int           // requests that use it
+	waiting int           // requests that wait for it
+	used    time.Time     // when the last hold ended
+	timer   *time.Timer   // from then on
+	bytes   int64         // of weights and of the limit on caches; 0 before the first loading
+	maxLen  int           // 0 before the first loading
+	past    engine.Stats  // counters of engines that are gone
+}
+
+// served is a loaded model with what its endpoints need.
+type served struct {
+	id      string
+	m       *model.Model
+	e       *engine.Engine
+	tok     *tokenizer.Tokenizer
+	format  *dialog.Format
+	metrics *metrics
+}
+
+func newServed(sl *slot, m *model.Model) (*served, error) {
+	tok, err := m.Tokenizer()
+	if err != nil {
+		return nil, err
+	}
+	format, err := dialog.NewFormat(m, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	e, err := engine.New(m, sl.engine)
+	if err != nil {
+		return nil, err
+	}
+	return &served{id: sl.id, m: m, e: e, tok: tok, format: format, metrics: &sl.metrics}, nil
+}
+
+// Add serves a model under an id, with an engine of the given options. The caller
+// closes the model after Drain.
+func (s *Server) Add(id string, m *model.Model, o engine.Options) error {
+	sl := &slot{id: id, engine: o}
+	v, err := newServed(sl, m)
+	if err != nil {
+		return fmt.Errorf("serve model %s: %w", id, err)
+	}
+	sl.loaded = v
+	sl.size(v)
+	if err := s.models.add(sl); err != nil {
+		v.e.Close()
+		return err
+	}
+	return nil
+}
+
+// AddOnDemand serves a model that is opened when the first request names it, and
+// closed when none has used it for [Options.UnloadAfter], or when its memory is wanted
+// for another ([Options.MaxModelBytes]). Requests wait until it is open. The server
+// closes what open returns.
+func (s *Server) AddOnDemand(id string, open func(context.Context) (*model.Model, error), o engine.Options) error {
+	return s.models.add(&slot{id: id, open: open, engine: o})
+}
+
+func (ms *models) add(sl *slot) error {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if ms.byID[sl.id] != nil {
+		return fmt.Errorf("serve model %s: there is one of this name", sl.id)
+	}
+	sl.created = time.Now().Unix()
+	if sl.loaded != nil {
+		ms.bytes += sl.bytes
+	}
+	ms.byID[sl.id] = sl
+	ms.order = append(ms.order, sl)
+	return nil
+}
+
+// size notes what a loaded model takes.
+func (sl *slot) size(v *served) {
+	sl.bytes, sl.maxLen = v.m.WeightBytes()+sl.engine.MaxBytes, v.e.MaxTokens()
+}
+
+// list returns the models in their order.
+func (ms *models) list() []*slot {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	return ms.order[:len(ms.order):len(ms.order)]
+}
+
+// find returns the slot of an id, of the first model if it is empty; nil if there is
+// none.
+func (ms *models) find(id string) *slot {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if id == "" && len(ms.order) > 0 {
+		return ms.order[0]
+	}
+	return ms.byID[id]
+}
+
+// notify wakes whoever waits for a change. The mutex is held.
+func (ms *models) notify() {
+	close(ms.changed)
+	ms.changed = make(chan struct{})
+}
+
+// acquire returns a model, loaded, that stays so until release is called, once.
+func (ms *models) acquire(ctx context.Context, sl *slot) (v *served, release func(), err error) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	for sl.loaded == nil || sl.busy != nil {
+		switch {
+		case ms.closing:
+			return nil, nil, engine.ErrClosed
+		case sl.waiting >= maxLoadWaiters:
+			return nil, nil, fmt.Errorf("%w: %d requests wait for the model %s to be loaded", engine.ErrQueueFull, sl.waiting, sl.id)
+		case sl.busy == nil:
+			sl.busy, sl.err = make(chan struct{}), nil
+			go ms.load(sl)
+		}
+		wait := sl.busy
+		sl.waiting++
+		ms.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+		}
+		ms.mu.Lock()
+		sl.waiting--
+		switch {
+		case ctx.Err() != nil:
+			return nil, nil, context.Cause(ctx)
+		case sl.err != nil && sl.busy == nil:
+			return nil, nil, sl.err
+		}
+	}
+	sl.holds++
+	return sl.loaded, sync.OnceFunc(func() { ms.release(sl) }), nil
+}
+
+// release ends a hold. The last one starts the time after which the model goes.
+func (ms *models) release(sl *slot) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	sl.holds--
+	if sl.holds > 0 {
+		return
+	}
+	sl.used = time.Now()
+	ms.notify()
+	switch {
+	case ms.idle <= 0 || sl.open == nil:
+	case sl.timer == nil:
+		sl.timer = time.AfterFunc(ms.idle, func() { ms.unloadIdle(sl) })
+	default:
+		sl.timer.Reset(ms.idle)
+	}
+}
+
+func (ms *models) unloadIdle(sl *slot) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if sl.holds == 0 && time.Since(sl.used) >= ms.idle {
+		ms.unload(sl)
+	}
+}
+
+// load opens a model and makes room for it. It ends with sl.busy closed.
+func (ms *models) load(sl *slot) {
+	v, err := ms.loadInto(sl)
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if err != nil {
+		ms.log.Error("load model", "model", sl.id, "error", err)
+		sl.err = err
+	} else {
+		ms.log.Info("model loaded", "model", sl.id, "bytes", sl.bytes)
+		sl.loaded, sl.used = v, time.Now()
+	}
+	close(sl.busy)
+	sl.busy = nil
+	ms.notify()
+}
+
+func (ms *models) loadInto(sl *slot) (*served, error) {
+	// Where the size is known from before, room is made first.
+	known := sl.bytes
+	if err := ms.reserve(known); err != nil {
+		return nil, err
+	}
+	m, err := sl.open(ms.ctx)
+	if err != nil {
+		ms.giveBack(known)
+		return nil, err
+	}
+	v, err := newServed(sl, m)
+	if err == nil {
+		ms.mu.Lock()
+		sl.size(v)
+		ms.mu.Unlock()
+		if more := sl.bytes - known; more != 0 {
+			if err = ms.reserve(more); err != nil {
+				v.e.Close()
+			}
+		}
+	}
+	if err != nil {
+		ms.giveBack(known)
+		return nil, errors.Join(err, m.Close())
+	}
+	return v, nil
+}
+
+// reserve takes n bytes of the limit, for which models that nobody uses have to go, the
+// longest unused first. It waits for those that are in use.
+func (ms *models) reserve(n int64) error {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	for ms.bytes+n > ms.limit {
+		var oldest *slot
+		fixed := int64(0) // bytes that will never be free
+		for _, sl := range ms.order {
+			switch {
+			case sl.open == nil:
+				fixed += sl.bytes
+			case sl.loaded != nil && sl.holds == 0 && sl.waiting == 0 && sl.busy == nil && (oldest == nil || sl.used.Before(oldest.used)):
+				oldest = sl
+			}
+		}
+		if fixed+n > ms.limit {
+			return &modelSizeError{needed: n, limit: ms.limit - fixed}
+		}
+		if oldest != nil {
+			ms.unload(oldest)
+		}
+		changed := ms.changed
+		ms.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ms.ctx.Done():
+		}
+		ms.mu.Lock()
+		if ms.ctx.Err() != nil {
+			return engine.ErrClosed
+		}
+	}
+	ms.bytes += n
+	return nil
+}
+
+func (ms *models) giveBack(n int64) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	ms.bytes -= n
+	ms.notify()
+}
+
+// modelSizeError says that a model can never be loaded.
+type modelSizeError struct{ needed, limit int64 }
+
+func (e *modelSizeError) Error() string {
+	return fmt.Sprintf("its weights and caches take up to %d bytes, the limit for models is %d", e.needed, e.limit)
+}
+
+// unload lets a model go that nobody uses. The mutex is held; what takes time is done
+// without it.
+func (ms *models) unload(sl *slot) {
+	if sl.loaded == nil || sl.busy != nil || sl.open == nil {
+		return
+	}
+	v := sl.loaded
+	sl.loaded, sl.busy = nil, make(chan struct{})
+	go func() {
+		v.e.Close()
+		past := v.e.Stats()
+		v.m.Close()
+		ms.mu.Lock()
+		defer ms.mu.Unlock()
+		sl.past = withPast(past, sl.past)
+		ms.bytes -= sl.bytes
+		ms.log.Info("model unloaded", "model", sl.id)
+		close(sl.busy)
+		sl.busy = nil
+		ms.notify()
+	}()
+}
+
+// stats are the figures of a model over all engines it had.
+func (ms *models) stats(sl *slot) (st engine.Stats, loaded bool) {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	if sl.loaded == nil {
+		return withPast(engine.Stats{}, sl.past), false
+	}
+	return withPast(sl.loaded.e.Stats(), sl.past), true
+}
+
+// withPast adds what earlier engines counted.
+func withPast(st, past engine.Stats) engine.Stats {
+	st.PromptTokens += past.PromptTokens
+	st.CachedTokens += past.CachedTokens
+	st.GeneratedTokens += past.GeneratedTokens
+	st.Completed += past.Completed
+	st.Cancelled += past.Cancelled
+	st.Failed += past.Failed
+	st.Preempted += past.Preempted
+	st.Steps += past.Steps
+	return st
+}
+
+// drain ends all engines as engine.Drain does, and closes the models that were opened
+// on demand.
+func (ms *models) drain(ctx context.Context) error {
+	ms.mu.Lock()
+	ms.closing = true
+	order := ms.order
+	ms.mu.Unlock()
+	ms.cancel()
+	var wg sync.WaitGroup
+	errs := make([]error, len(order))
+	for i, sl := range order {
+		wg.Go(func() {
+			ms.mu.Lock()
+			for sl.busy != nil {
+				busy := sl.busy
+				ms.mu.Unlock()
+				<-busy
+				ms.mu.Lock()
+			}
+			v := sl.loaded
+			ms.mu.Unlock()
+			if v == nil {
+				return
+			}
+			errs[i] = v.e.Drain(ctx)
+			ms.mu.Lock()
+			ms.unload(sl)
+			busy := sl.busy
+			ms.mu.Unlock()
+			if busy != nil {
+				<-busy
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// holds are the models that a request uses, until it is over.
+type holds struct {
+	mu       sync.Mutex
+	releases []func()
+	maxLen   int
+}
+
+type holdsKey struct{}
+
+func (h *holds) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, release := range h.releases {
+		release()
+	}
+	h.releases = nil
+}
+
+// served returns a model for the request of ctx, loaded for as long as the request
+// lasts.
+func (s *Server) served(ctx context.Context, id string) (*served, error) {
+	sl := s.models.find(id)
+	if sl == nil {
+		return nil, notFound("model_not_found", "the model %q does not exist", id)
+	}
+	v, release, err := s.models.acquire(ctx, sl)
+	if err != nil {
+		return nil, loadError(id, err)
+	}
+	h := ctx.Value(holdsKey{}).(*holds)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.releases, h.maxLen = append(h.releases, release), v.e.MaxTokens()
+	return v, nil
+}
+
+// loadError is what clients get to know of a model that was not loaded: not where its
+// files are.
+func loadError(id string, err error) error {
+	var size *modelSizeError
+	switch {
+	case errors.As(err, &size):
+		return &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Code: "model_too_large", Message: fmt.Sprintf("load the model %s: %v", id, size)}
+	case errors.Is(err, engine.ErrClosed) || errors.Is(err, engine.ErrQueueFull) || errors.Is(err, context.Canceled):
+		return err
+	}
+	return &apiError{status: http.StatusInternalServerError, Type: "server_error", Code: "model_not_loaded", Message: fmt.Sprintf("the model %s could not be loaded; the log of the server says why", id)}
+}
+
+// model finds the model that a request names, loaded for as long as the request lasts.
+func (s *Server) model(f *fields, required bool) (*served, error) {
+	id := f.str("model")
+	if f.err != nil {
+		return nil, f.err
+	}
+	if id == "" && required {
+		return nil, invalid("model", "model is missing")
+	}
+	return s.served(f.ctx, id)
+}
+
+// modelEntry is a model in a list.
+type modelEntry struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+	MaxLen  int    `json:"max_model_len,omitempty"` // unknown before it was first loaded
+	Loaded  bool   `json:"loaded"`
+}
+
+func (ms *models) entry(sl *slot) modelEntry {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	return modelEntry{ID: sl.id, Object: "model", Created: sl.created, OwnedBy: "lukv", MaxLen: sl.maxLen, Loaded: sl.loaded != nil}
+}
+
+func (s *Server) listModels(w http.ResponseWriter, _ *http.Request) error {
+	list := []modelEntry{}
+	for _, sl := range s.models.list() {
+		list = append(list, s.models.entry(sl))
+	}
+	return writeJSON(w, map[string]any{"object": "list", "data": list})
+}
+
+func (s *Server) getModel(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	sl := s.models.find(id)
+	if sl == nil || id == "" {
+		return notFound("model_not_found", "the model %q does not exist", id)
+	}
+	return writeJSON(w, s.models.entry(sl))
+}
+
+// newModels returns an empty registry.
+func newModels(o Options) *models {
+	ms := &models{log: o.Log, limit: o.MaxModelBytes, idle: o.UnloadAfter, byID: map[string]*slot{}, changed: make(chan struct{})}
+	if ms.limit <= 0 {
+		ms.limit = math.MaxInt64
+	}
+	ms.ctx, ms.cancel = context.WithCancel(context.Background())
+	return ms
+}
