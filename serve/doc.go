@@ -15,7 +15,7 @@
 // put in before with POST /v1/documents, and kv_compression, a lukv.Policy as JSON, the
 // text's cache is compressed before the question is known. Answers say what the cache
 // holds, and GET /v1/documents/{id}/kept which entries every head has kept of a
-// document.
+// document. At / is a page that shows all this to people.
 //
 // # The promise
 //

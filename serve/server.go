@@ -101,10 +101,13 @@ func New(o Options) *Server {
 		"GET /v1/documents/{id}":           s.getDocument,
 		"DELETE /v1/documents/{id}":        s.deleteDocument,
 		"GET /v1/documents/{id}/kept":      s.keptOfDocument,
+		"GET /v1/documents/{id}/tokens":    s.documentTokens,
+		"GET /v1/kv_compression":           s.compressions,
 		"POST /v1/embeddings":              s.noEmbeddings,
 	} {
 		s.mux.Handle(pattern, s.wrap(pattern, h))
 	}
+	s.mux.HandleFunc("GET /{$}", servePage)
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, map[string]string{"status": "ok"}) })
 	s.mux.HandleFunc("GET /ready", s.ready)
 	s.mux.HandleFunc("GET /metrics", s.writeMetrics)

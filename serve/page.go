@@ -1,0 +1,85 @@
+package serve
+
+import (
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/lukv/lukv/lukv"
+)
+
+// page is what people see at /: one file, which needs no other.
+//
+//go:embed page/index.html
+var page []byte
+
+// pagePolicy lets the page run its own script and style, told by their digests, and
+// talk to this server. Nothing else is loaded, wherever it came from.
+var pagePolicy = contentPolicy(string(page))
+
+// contentPolicy is the Content-Security-Policy of a page whose scripts and styles are
+// in it.
+func contentPolicy(page string) string {
+	digests := func(tag string) string {
+		var out []string
+		for _, m := range regexp.MustCompile(`(?s)<`+tag+`[^>]*>(.*?)</`+tag+`>`).FindAllStringSubmatch(page, -1) {
+			sum := sha256.Sum256([]byte(m[1]))
+			out = append(out, "'sha256-"+base64.StdEncoding.EncodeToString(sum[:])+"'")
+		}
+		return strings.Join(out, " ")
+	}
+	return fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+		digests("script"), digests("style"))
+}
+
+// servePage shows the page. It holds no secrets: what it asks for needs the key.
+func servePage(w http.ResponseWriter, _ *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", pagePolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-cache")
+	w.Write(page)
+}
+
+// compressions says what kv_compression may name here.
+func (s *Server) compressions(w http.ResponseWriter, _ *http.Request) error {
+	names := []string{}
+	for name := range s.o.Profiles {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return writeJSON(w, map[string]any{
+		"metrics": lukv.Metrics(), "allocators": lukv.Allocators(), "profiles": names, "default": s.o.Compression,
+	})
+}
+
+// documentTokens gives the text of every token of a document, in the order of the
+// positions that /kept names, with what the template writes in front. A character
+// belongs to the token that completes it.
+func (s *Server) documentTokens(w http.ResponseWriter, r *http.Request) error {
+	doc, err := s.docs.find(owner(r), r.PathValue("id"))
+	if err != nil {
+		return err
+	}
+	v, err := s.served(r.Context(), doc.Model)
+	if err != nil {
+		return err
+	}
+	q, err := doc.request(r.Context(), v)
+	if err != nil {
+		return err
+	}
+	decoder := v.tok.NewDecoder(false)
+	texts := make([]string, len(q.Prompt))
+	for i, id := range q.Prompt {
+		texts[i] = decoder.Write(id)
+	}
+	return writeJSON(w, map[string]any{"object": "document.tokens", "document": doc.ID, "tokens": texts})
+}
