@@ -12,6 +12,7 @@ import (
 // text. It never gives out a part of a stop text, wherever the borders of
 // tokens are, nor a part of a character. It belongs to one goroutine.
 type Answer struct {
+	tok     *tokenizer.Tokenizer
 	dec     *tokenizer.StreamDecoder
 	stops   []string
 	held    string // may be the beginning of a stop text
@@ -22,8 +23,11 @@ type Answer struct {
 // NewAnswer returns an empty answer. It ends before the first of the stop texts,
 // which [CheckStops] accepts.
 func NewAnswer(tok *tokenizer.Tokenizer, stops []string) *Answer {
-	return &Answer{dec: tok.NewDecoder(true), stops: stops}
+	return &Answer{tok: tok, dec: tok.NewDecoder(true), stops: stops}
 }
+
+// ShowSpecial leaves special tokens in the text. Call it before the first token.
+func (a *Answer) ShowSpecial() { a.dec = a.tok.NewDecoder(false) }
 
 // CheckStops reports stop texts that cannot be looked for: empty ones, which
 // stand everywhere, and those that are not UTF-8, which no text contains.

@@ -86,3 +86,22 @@ func TestCheckStops(t *testing.T) {
 	require.ErrorContains(t, CheckStops([]string{"a", ""}), "empty")
 	require.ErrorContains(t, CheckStops([]string{strings.Repeat("世", 2)[:4]}), "UTF-8")
 }
+
+// TestShowSpecial: special tokens are in the text only where they were asked for.
+func TestShowSpecial(t *testing.T) {
+	tok, err := tokenizer.Load(builtin.Files())
+	require.NoError(t, err)
+	ids := append(tok.Encode("a ", tokenizer.EncodeOptions{}), tok.EOS())
+	for _, show := range []bool{false, true} {
+		a, want := NewAnswer(tok, nil), "a "
+		if show {
+			a.ShowSpecial()
+			want += tok.Piece(tok.EOS())
+		}
+		for _, id := range ids {
+			a.Token(id)
+		}
+		a.End()
+		require.Equal(t, want, a.Text())
+	}
+}

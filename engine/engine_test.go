@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -421,6 +422,21 @@ func TestEndsAndMasks(t *testing.T) {
 	}
 	require.Equal(t, 4, n)
 	require.ErrorContains(t, last, "enough")
+
+	r.Choices = 2
+	r.Mask = func(choice int, answer []int32) ([]uint64, error) {
+		if len(answer) == 2+choice {
+			return nil, io.EOF
+		}
+		return mask, nil
+	}
+	s, err = e.Submit(context.Background(), r)
+	require.NoError(t, err)
+	got = collect(t, s, 2)
+	for i := range 2 {
+		require.Len(t, got.ids[i], 2+i, "the mask ends the answer")
+		require.Equal(t, model.FinishStop, got.finish[i])
+	}
 	require.ErrorContains(t, last, "request req-")
 }
 

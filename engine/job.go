@@ -139,7 +139,9 @@ func (j *job) start() error {
 		for i := range j.req.Choices {
 			c := &choice{j: j, index: i}
 			if j.e.tok != nil {
-				c.text = dialog.NewAnswer(j.e.tok, j.req.Stop)
+				if c.text = dialog.NewAnswer(j.e.tok, j.req.Stop); j.req.ShowSpecial {
+					c.text.ShowSpecial()
+				}
 			}
 			var err error
 			if c.sampler, err = j.e.m.NewSampler(j.req.Sampling, i); err != nil {

@@ -37,9 +37,13 @@ type Request struct {
 	// Stop lists texts that end an answer; they are not part of it.
 	Stop []string
 
+	// ShowSpecial leaves special tokens in the text of answers.
+	ShowSpecial bool
+
 	// Mask, if not nil, is asked before each token of a choice which tokens may be
 	// drawn (see model.Sampler.Next), given the tokens of the answer so far. It is
-	// called from one goroutine at a time for each choice. An error ends the request.
+	// called from one goroutine at a time for each choice. io.EOF ends the choice, as a
+	// token that ends answers would; another error ends the request.
 	Mask func(choice int, answer []int32) ([]uint64, error)
 
 	// Echo hands out the tokens of the prompt from the one behind the compressed

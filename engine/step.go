@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -310,7 +311,13 @@ func (c *choice) draw() {
 	o := &j.req.Sampling
 	var mask []uint64
 	if j.req.Mask != nil {
-		if mask, c.err = j.req.Mask(c.index, c.answer); c.err != nil {
+		mask, c.err = j.req.Mask(c.index, c.answer)
+		if c.err == io.EOF {
+			c.err, c.event = nil, Event{Choice: c.index}
+			c.end(model.FinishStop)
+			return
+		}
+		if c.err != nil {
 			return
 		}
 	}

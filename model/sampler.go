@@ -195,13 +195,18 @@ func (s *Sampler) change(logits []float32, mask []uint64) []float32 {
 
 func applyMask(x []float32, mask []uint64) {
 	out := float32(math.Inf(-1))
-	for i := range x {
+	for at := 0; at < len(x); at += 64 {
 		word := uint64(0)
-		if i>>6 < len(mask) {
-			word = mask[i>>6]
+		if at>>6 < len(mask) {
+			word = mask[at>>6]
 		}
-		if word>>(i&63)&1 == 0 {
-			x[i] = out
+		if word == math.MaxUint64 {
+			continue
+		}
+		for i := at; i < min(at+64, len(x)); i++ {
+			if word>>(i&63)&1 == 0 {
+				x[i] = out
+			}
 		}
 	}
 }

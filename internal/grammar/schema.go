@@ -1,0 +1,727 @@
+package grammar
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const (
+	maxNesting    = 100     // of schemas
+	maxStringSize = 1 << 30 // that minLength and the like may name
+)
+
+// object is a JSON object in the order in which it was written.
+type object struct {
+	keys   []string
+	values map[string]any
+}
+
+// parse reads JSON: nil, bool, json.Number, string, []any, *object.
+func parse(data []byte) (any, error) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	v, err := parseValue(dec, 0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, errors.New("there is something behind the value")
+	}
+	return v, nil
+}
+
+func parseValue(dec *json.Decoder, depth int) (any, error) {
+	if depth > maxNesting {
+		return nil, fmt.Errorf("it is nested deeper than %d", maxNesting)
+	}
+	t, err := dec.Token()
+	if err != nil {
+		return nil, err
+	}
+	switch t {
+	case json.Delim('['):
+		list := []any{}
+		for dec.More() {
+			v, err := parseValue(dec, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
+		}
+		_, err := dec.Token()
+		return list, err
+	case json.Delim('{'):
+		o := &object{values: map[string]any{}}
+		for dec.More() {
+			k, err := dec.Token()
+			if err != nil {
+				return nil, err
+			}
+			key := k.(string) // nothing else is read there
+			if _, ok := o.values[key]; ok {
+				return nil, fmt.Errorf("%q is given twice", key)
+			}
+			if o.values[key], err = parseValue(dec, depth+1); err != nil {
+				return nil, err
+			}
+			o.keys = append(o.keys, key)
+		}
+		_, err := dec.Token()
+		return o, err
+	}
+	return t, nil
+}
+
+// quote writes a string as JSON, with no more escapes than there have to be.
+func quote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\r':
+			b.WriteString(`\r`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r < 0x20:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// compact writes a value without white space.
+func compact(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return strconv.FormatBool(v)
+	case json.Number:
+		return v.String()
+	case string:
+		return quote(v)
+	case []any:
+		list := make([]string, len(v))
+		for i, x := range v {
+			list[i] = compact(x)
+		}
+		return "[" + strings.Join(list, ",") + "]"
+	case *object:
+		list := make([]string, len(v.keys))
+		for i, k := range v.keys {
+			list[i] = quote(k) + ":" + compact(v.values[k])
+		}
+		return "{" + strings.Join(list, ",") + "}"
+	}
+	panic(fmt.Sprintf("a value of type %T", v))
+}
+
+// typeOf names the type of a value as schemas do.
+func typeOf(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return "boolean"
+	case json.Number:
+		if strings.ContainsAny(v.String(), ".eE") {
+			return "number"
+		}
+		return "integer"
+	case string:
+		return "string"
+	case []any:
+		return "array"
+	}
+	return "object"
+}
+
+var allTypes = []string{"object", "array", "string", "number", "boolean", "null"}
+
+// keywords are those that are enforced, with the type that they speak of; "": all.
+var keywords = map[string]string{
+	"type": "", "enum": "", "const": "", "anyOf": "", "oneOf": "", "allOf": "", "$ref": "",
+	"properties": "object", "required": "object", "additionalProperties": "object",
+	"items": "array", "prefixItems": "array", "minItems": "array", "maxItems": "array",
+	"minLength": "string", "maxLength": "string",
+	"minimum": "number", "maximum": "number", "exclusiveMinimum": "number", "exclusiveMaximum": "number",
+}
+
+// notes say nothing about values.
+var notes = []string{"title", "description", "default", "examples", "example", "$schema", "$id", "$comment", "$defs", "definitions", "deprecated", "readOnly", "writeOnly"}
+
+// schemas compiles the parts of one schema.
+type schemas struct {
+	c      *compiler
+	root   any
+	strict bool
+}
+
+type schemaKey struct {
+	schema *object
+	strict bool
+}
+
+// compile returns the rule of a schema.
+func (s *schemas) compile(v any, path string) (int32, error) {
+	c := s.c
+	if c.err != nil {
+		return 0, c.err
+	}
+	switch v := v.(type) {
+	case bool:
+		if v {
+			return s.any(), nil
+		}
+		return c.begin(0, -1), nil // nothing
+	case *object:
+		key := schemaKey{v, s.strict}
+		if r, ok := c.memo[key]; ok {
+			return r, nil
+		}
+		r := c.begin(0, -1)
+		c.memo[key] = r
+		return r, s.fill(r, v, path)
+	}
+	return 0, fmt.Errorf("schema at %s: found %s, expected an object", path, typeOf(v))
+}
+
+// fill makes the rule of a schema.
+func (s *schemas) fill(r int32, o *object, path string) error {
+	var asserts []string
+	for _, k := range o.keys {
+		if _, ok := keywords[k]; ok {
+			asserts = append(asserts, k)
+		} else if !slices.Contains(notes, k) && !strings.HasPrefix(k, "x-") {
+			return fmt.Errorf("schema at %s: the keyword %q is not supported", path, k)
+		}
+	}
+	// What stands for a whole schema stands alone.
+	for _, k := range []string{"$ref", "anyOf", "oneOf", "allOf"} {
+		v, ok := o.values[k]
+		if !ok {
+			continue
+		}
+		for _, other := range asserts {
+			if other != k {
+				return fmt.Errorf("schema at %s: the keyword %q is not supported beside %q", path, other, k)
+			}
+		}
+		if k == "$ref" {
+			return s.refer(r, v, path)
+		}
+		return s.choose(r, k, v, path+"/"+k)
+	}
+	types, err := s.types(o, path)
+	if err != nil {
+		return err
+	}
+	for _, k := range []string{"const", "enum"} {
+		if v, ok := o.values[k]; ok {
+			for _, other := range asserts {
+				if other != k && other != "type" {
+					return fmt.Errorf("schema at %s: the keyword %q is not supported beside %q", path, other, k)
+				}
+			}
+			return s.values(r, k, v, types, path)
+		}
+	}
+	for _, t := range types {
+		of, err := s.ofType(t, o, path)
+		if err != nil {
+			return err
+		}
+		s.c.either(r, of)
+	}
+	return nil
+}
+
+// refer is another schema.
+func (s *schemas) refer(r int32, v any, path string) error {
+	ref, ok := v.(string)
+	if !ok || !strings.HasPrefix(ref, "#") || len(ref) > 1 && ref[1] != '/' {
+		return fmt.Errorf("schema at %s: the $ref %.100s is not supported, expected one that begins with #/", path, compact(v))
+	}
+	target := s.root
+	if len(ref) > 1 {
+		for _, part := range strings.Split(ref[2:], "/") {
+			if p, err := url.PathUnescape(part); err == nil {
+				part = p
+			}
+			part = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
+			var next any
+			switch t := target.(type) {
+			case *object:
+				next, ok = t.values[part]
+			case []any:
+				var i int
+				if i, ok = index(part, len(t)); ok {
+					next = t[i]
+				}
+			default:
+				ok = false
+			}
+			if !ok {
+				return fmt.Errorf("schema at %s: nothing is at %.100q", path, ref)
+			}
+			target = next
+		}
+	}
+	of, err := s.compile(target, ref)
+	if err != nil {
+		return err
+	}
+	s.c.either(r, of)
+	return nil
+}
+
+func index(s string, n int) (int, bool) {
+	i, err := strconv.Atoi(s)
+	return i, err == nil && i >= 0 && i < n
+}
+
+// choose is one of several schemas.
+func (s *schemas) choose(r int32, keyword string, v any, path string) error {
+	list, ok := v.([]any)
+	if !ok || len(list) == 0 {
+		return fmt.Errorf("schema at %s: expected a list of schemas", path)
+	}
+	if keyword == "allOf" && len(list) > 1 {
+		return fmt.Errorf("schema at %s: the keyword %q of more than one schema is not supported", path, keyword)
+	}
+	if keyword == "oneOf" && !s.disjoint(list) {
+		return fmt.Errorf(`schema at %s: the keyword "oneOf" is supported only where types, or a constant of a required property, tell the schemas apart`, path)
+	}
+	for i, x := range list {
+		of, err := s.compile(x, fmt.Sprintf("%s/%d", path, i))
+		if err != nil {
+			return err
+		}
+		s.c.either(r, of)
+	}
+	return nil
+}
+
+// types are those that a value may have, "integer" for whole numbers alone.
+func (s *schemas) types(o *object, path string) ([]string, error) {
+	v, ok := o.values["type"]
+	if !ok {
+		return allTypes, nil
+	}
+	list, ok := v.([]any)
+	if !ok {
+		list = []any{v}
+	}
+	var out []string
+	for _, x := range list {
+		t, ok := x.(string)
+		if !ok || t != "integer" && !slices.Contains(allTypes, t) {
+			return nil, fmt.Errorf("schema at %s/type: found %.100s, expected one of %q", path, compact(x), append([]string{"integer"}, allTypes...))
+		}
+		if !slices.Contains(out, t) {
+			out = append(out, t)
+		}
+	}
+	if slices.Contains(out, "number") {
+		out = slices.DeleteFunc(out, func(t string) bool { return t == "integer" })
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("schema at %s/type: the list is empty", path)
+	}
+	return out, nil
+}
+
+// values is a list of values.
+func (s *schemas) values(r int32, keyword string, v any, types []string, path string) error {
+	list := []any{v}
+	if keyword == "enum" {
+		var ok bool
+		if list, ok = v.([]any); !ok {
+			return fmt.Errorf("schema at %s/enum: found %s, expected a list", path, typeOf(v))
+		}
+	}
+	var words []string
+	for _, x := range list {
+		t := typeOf(x)
+		if slices.Contains(types, t) || t == "integer" && slices.Contains(types, "number") {
+			words = append(words, compact(x))
+		}
+	}
+	rule := s.c.rules[r]
+	s.c.words(rule.start, rule.end, words)
+	return nil
+}
+
+// ofType is the rule of the values of one type.
+func (s *schemas) ofType(t string, o *object, path string) (int32, error) {
+	c := s.c
+	switch t {
+	case "null", "boolean":
+		r := c.begin(0, -1)
+		words := []string{"null"}
+		if t == "boolean" {
+			words = []string{"true", "false"}
+		}
+		c.words(c.rules[r].start, c.rules[r].end, words)
+		return r, nil
+	case "string":
+		least, most, err := counts(o, "minLength", "maxLength", path)
+		if err != nil {
+			return 0, err
+		}
+		return c.characters(least, most), nil
+	case "integer", "number":
+		return c.decimals(t == "integer", o, path)
+	case "array":
+		return s.array(o, path)
+	}
+	return s.object(o, path)
+}
+
+// counts reads a least and a most; most is -1 if nothing is said.
+func counts(o *object, least, most, path string) (int, int, error) {
+	out := [2]int{0, -1}
+	for i, k := range []string{least, most} {
+		v, ok := o.values[k]
+		if !ok {
+			continue
+		}
+		n, ok := v.(json.Number)
+		x, err := strconv.Atoi(n.String())
+		if !ok || err != nil || x < 0 || x > maxStringSize {
+			return 0, 0, fmt.Errorf("schema at %s/%s: found %.30s, expected a whole number from 0 to %d", path, k, compact(v), maxStringSize)
+		}
+		out[i] = x
+	}
+	return out[0], out[1], nil
+}
+
+// any is the rule of any value.
+func (s *schemas) any() int32 {
+	c := s.c
+	if r, ok := c.anything[s.strict]; ok {
+		return r
+	}
+	r := c.begin(0, -1)
+	c.anything[s.strict] = r
+	free := schemas{c: c} // what is inside is free, too
+	for _, t := range allTypes {
+		of, err := free.ofType(t, &object{}, "#")
+		if err != nil {
+			c.fail(err)
+		}
+		c.either(r, of)
+	}
+	return r
+}
+
+// blank is the rule of white space.
+func (c *compiler) blank() int32 {
+	if c.space >= 0 {
+		return c.space
+	}
+	r := c.begin(0, 32)
+	c.space = r
+	start, end, line := c.rules[r].start, c.rules[r].end, c.node(r)
+	c.skip(start, end)
+	c.edge(start, end, ' ', ' ')
+	c.edge(start, line, '\n', '\n')
+	c.nodes[line].edges = append(c.nodes[line].edges, edge{lo: ' ', hi: ' ', count: true, to: line})
+	c.skip(line, end)
+	return r
+}
+
+// array is the rule of lists.
+func (s *schemas) array(o *object, path string) (int32, error) {
+	c := s.c
+	least, most, err := counts(o, "minItems", "maxItems", path)
+	if err != nil {
+		return 0, err
+	}
+	var before []any
+	if v, ok := o.values["prefixItems"]; ok {
+		if before, ok = v.([]any); !ok {
+			return 0, fmt.Errorf("schema at %s/prefixItems: found %s, expected a list", path, typeOf(v))
+		}
+	}
+	r := c.begin(least, most)
+	if most >= 0 && most < least {
+		return r, nil // nothing
+	}
+	end := c.rules[r].end
+	at := c.then(c.text(c.rules[r].start, "["), c.blank())
+	// item reads another one from a node, and returns where it ends.
+	item := func(from int32, of int32) int32 {
+		to := c.node(r)
+		c.nodes[from].calls = append(c.nodes[from].calls, call{rule: of, to: to, count: true})
+		return c.then(to, c.blank())
+	}
+	// comma leads to a further item, if there may be one.
+	comma := func(from int32) int32 {
+		to := c.node(r)
+		c.nodes[from].edges = append(c.nodes[from].edges, edge{lo: ',', hi: ',', room: true, to: to})
+		return c.then(to, c.blank())
+	}
+	for i, x := range before {
+		if i >= least {
+			c.edge(at, end, ']', ']')
+		}
+		of, err := s.compile(x, fmt.Sprintf("%s/prefixItems/%d", path, i))
+		if err != nil {
+			return 0, err
+		}
+		if i > 0 {
+			at = comma(at)
+		}
+		at = item(at, of)
+	}
+	if len(before) >= least {
+		c.edge(at, end, ']', ']')
+	}
+	rest, ok := o.values["items"]
+	if !ok {
+		rest = true
+	}
+	of, err := s.compile(rest, path+"/items")
+	if err != nil {
+		return 0, err
+	}
+	if len(before) > 0 {
+		at = comma(at)
+	}
+	last := item(at, of)
+	c.nodes[last].edges = append(c.nodes[last].edges, edge{lo: ']', hi: ']', need: true, to: end})
+	again := comma(last)
+	c.nodes[again].calls = append(c.nodes[again].calls, call{rule: of, to: c.nodes[at].calls[len(c.nodes[at].calls)-1].to, count: true})
+	return r, nil
+}
+
+// property is a declared one.
+type property struct {
+	name     string
+	of       int32
+	required bool
+}
+
+// properties reads what an object declares, and the rule of others, -1 if there are
+// none.
+func (s *schemas) properties(o *object, path string) ([]property, int32, error) {
+	declared := &object{}
+	if v, ok := o.values["properties"]; ok {
+		if declared, ok = v.(*object); !ok {
+			return nil, 0, fmt.Errorf("schema at %s/properties: found %s, expected an object", path, typeOf(v))
+		}
+	}
+	var required []string
+	if v, ok := o.values["required"]; ok {
+		list, ok := v.([]any)
+		if !ok {
+			return nil, 0, fmt.Errorf("schema at %s/required: found %s, expected a list", path, typeOf(v))
+		}
+		for _, x := range list {
+			name, ok := x.(string)
+			if !ok {
+				return nil, 0, fmt.Errorf("schema at %s/required: found %s, expected names", path, typeOf(x))
+			}
+			required = append(required, name)
+		}
+	}
+	other, ok := o.values["additionalProperties"]
+	if !ok {
+		other = !s.strict
+	}
+	more := int32(-1)
+	var err error
+	if other != false {
+		if more, err = s.compile(other, path+"/additionalProperties"); err != nil {
+			return nil, 0, err
+		}
+	}
+	must := map[string]bool{}
+	for _, name := range required {
+		must[name] = true
+	}
+	var out []property
+	for _, name := range declared.keys {
+		of, err := s.compile(declared.values[name], path+"/properties/"+name)
+		if err != nil {
+			return nil, 0, err
+		}
+		out = append(out, property{name, of, must[name]})
+		delete(must, name)
+	}
+	for _, name := range required {
+		if must[name] {
+			delete(must, name)
+			of := more
+			if more < 0 {
+				of = s.c.begin(0, -1) // nothing
+			}
+			out = append(out, property{name, of, true})
+		}
+	}
+	return out, more, nil
+}
+
+// object is the rule of objects: declared properties in their order, then others.
+func (s *schemas) object(o *object, path string) (int32, error) {
+	c := s.c
+	list, more, err := s.properties(o, path)
+	if err != nil {
+		return 0, err
+	}
+	r := c.begin(0, -1)
+	// In front of property i stand none[i], if nothing was written, some[i], if
+	// something was, and comma[i], with a comma behind it.
+	var none, some, comma []int32
+	for range len(list) + 1 {
+		none, some, comma = append(none, c.node(r)), append(some, c.node(r)), append(comma, c.node(r))
+	}
+	c.call(c.text(c.rules[r].start, "{"), none[0], c.blank())
+	value := func(key int32, of int32, to int32) {
+		at := c.then(c.text(key, ":"), c.blank())
+		c.call(c.then(at, of), to, c.blank())
+	}
+	for i, p := range list {
+		if !p.required {
+			c.skip(none[i], none[i+1])
+			c.skip(some[i], some[i+1])
+			c.skip(comma[i], comma[i+1])
+		}
+		key := c.node(r)
+		c.skip(none[i], key)
+		c.skip(comma[i], key)
+		c.call(c.text(some[i], ","), comma[i], c.blank())
+		value(c.text(key, quote(p.name)), p.of, some[i+1])
+	}
+	n := len(list)
+	c.edge(none[n], c.rules[r].end, '}', '}')
+	c.edge(some[n], c.rules[r].end, '}', '}')
+	if more >= 0 {
+		key := c.node(r)
+		c.skip(none[n], key)
+		c.skip(comma[n], key)
+		c.call(c.text(some[n], ","), comma[n], c.blank())
+		var names []string
+		for _, p := range list {
+			names = append(names, p.name)
+		}
+		value(c.then(key, c.otherKeys(names)), more, some[n])
+	}
+	return r, nil
+}
+
+// disjoint reports whether no value satisfies two of some schemas, as far as types and
+// constants of required properties tell.
+func (s *schemas) disjoint(list []any) bool {
+	if len(list) > maxNesting {
+		return false // it would take long to know
+	}
+	for i, a := range list {
+		for _, b := range list[:i] {
+			if !s.apart(a, b) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (s *schemas) apart(a, b any) bool {
+	x, y := s.resolve(a), s.resolve(b)
+	if x == nil || y == nil {
+		return false
+	}
+	if p, q := s.possible(x), s.possible(y); p != nil && q != nil && !slices.ContainsFunc(p, func(v string) bool { return slices.Contains(q, v) }) {
+		return true
+	}
+	tx, err := s.types(x, "")
+	ty, err2 := s.types(y, "")
+	if err != nil || err2 != nil {
+		return false
+	}
+	whole := func(t string) string { return strings.Replace(t, "integer", "number", 1) }
+	if !slices.ContainsFunc(tx, func(t string) bool {
+		return slices.ContainsFunc(ty, func(u string) bool { return whole(t) == whole(u) })
+	}) {
+		return true
+	}
+	if len(tx) != 1 || len(ty) != 1 || tx[0] != "object" || ty[0] != "object" {
+		return false
+	}
+	px, _ := x.values["properties"].(*object)
+	py, _ := y.values["properties"].(*object)
+	rx, _ := x.values["required"].([]any)
+	ry, _ := y.values["required"].([]any)
+	if px == nil || py == nil {
+		return false
+	}
+	for _, k := range px.keys {
+		if !slices.Contains(rx, any(k)) || !slices.Contains(ry, any(k)) {
+			continue
+		}
+		kx, ky := s.resolve(px.values[k]), s.resolve(py.values[k])
+		if kx == nil || ky == nil {
+			continue
+		}
+		if p, q := s.possible(kx), s.possible(ky); p != nil && q != nil && !slices.ContainsFunc(p, func(v string) bool { return slices.Contains(q, v) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// resolve follows references to an object, nil if there is none.
+func (s *schemas) resolve(v any) *object {
+	for range maxNesting {
+		o, ok := v.(*object)
+		if !ok {
+			return nil
+		}
+		ref, ok := o.values["$ref"].(string)
+		if !ok {
+			return o
+		}
+		name, ok := strings.CutPrefix(ref, "#/$defs/")
+		root, ok2 := s.root.(*object)
+		if !ok || !ok2 {
+			return nil
+		}
+		defs, ok := root.values["$defs"].(*object)
+		if !ok {
+			return nil
+		}
+		v = defs.values[name]
+	}
+	return nil
+}
+
+// possible are the texts of the constants of a schema, nil if it has none.
+func (s *schemas) possible(o *object) []string {
+	if v, ok := o.values["const"]; ok {
+		return []string{compact(v)}
+	}
+	if list, ok := o.values["enum"].([]any); ok {
+		out := []string{}
+		for _, v := range list {
+			out = append(out, compact(v))
+		}
+		return out
+	}
+	return nil
+}
