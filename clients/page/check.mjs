@@ -1,0 +1,201 @@
+// A browser judges the page of a running lukv serve of the embedded model.
+//
+//   OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=… node check.mjs CHROMIUM [FOLDER]
+//
+// Screenshots go into the folder, if it is given and there is one. scripts/clients runs
+// this.
+import assert from 'node:assert/strict';
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { chromium } from 'playwright-core';
+
+const [executablePath, folder] = process.argv.slice(2);
+const origin = new URL(process.env.OPENAI_BASE_URL).origin;
+const key = process.env.OPENAI_API_KEY;
+const samples = readFileSync(new URL('../../model/builtin/eval_samples.jsonl', import.meta.url), 'utf8').trim().split('\n').map(JSON.parse);
+const sample = samples.find(s => s.task === 'niah_single_2' && s.length === 1024);
+
+let browser, page;
+const complaints = []; // of the page: errors, and what its policy refused
+
+before(async () => {
+  // Containers lack what the browser's own sandbox needs; it sees this server alone.
+  browser = await chromium.launch({ executablePath, args: ['--no-sandbox'] });
+  page = await browser.newPage({ viewport: { width: 1280, height: 1000 }, colorScheme: 'light' });
+  page.setDefaultTimeout(60_000);
+  page.on('pageerror', e => complaints.push(e.message));
+  page.on('console', m => m.type() === 'error' && complaints.push(m.text()));
+  page.on('request', r => r.url().startsWith(origin) || r.url().startsWith('data:') || complaints.push('asked elsewhere: ' + r.url()));
+});
+after(() => browser?.close());
+
+const shot = async name => folder && existsSync(folder) && page.screenshot({ path: join(folder, name + '.png'), fullPage: true });
+const text = selector => page.locator(selector).innerText();
+const answers = () => page.locator('.answer');
+const idle = () => page.waitForFunction(() => document.querySelector('#stop').disabled && !document.querySelector('.busy'));
+
+async function ask(question) {
+  await page.fill('#question', question);
+  await page.click('#send');
+}
+
+test('the key is asked for, and opens the page', async () => {
+  await page.goto(origin + '/');
+  await page.waitForSelector('#access[open]');
+  assert.match(await text('#chat-error'), /API key/);
+  complaints.length = 0; // the browser tells of every 401
+  await page.fill('#key', key);
+  await page.press('#key', 'Tab');
+  await page.waitForFunction(() => document.querySelector('#model').options.length > 0);
+  assert.equal(await text('#chat-error'), '');
+  assert.match(await text('#about'), /2,048 tokens/);
+});
+
+test('an answer is streamed', async () => {
+  await ask('hello');
+  await idle();
+  assert.equal(await answers().count(), 1);
+  assert.match(await answers().first().innerText(), /first token/);
+  assert.match(await answers().first().innerText(), /of 2,048 positions/);
+});
+
+test('Stop ends an answer, here and on the server', async () => {
+  await page.click('#clear');
+  await page.route('**/v1/chat/completions', (route, request) => // an answer without an end
+    route.continue({ postData: JSON.stringify({ ...request.postDataJSON(), ignore_eos: true }) }));
+  await ask('hello');
+  await page.waitForFunction(() => document.querySelector('.answer p').textContent.length > 20);
+  await page.click('#stop');
+  await idle();
+  await page.unroute('**/v1/chat/completions');
+  assert.match(await answers().first().innerText(), /stopped/);
+  for (;;) {
+    const metrics = await (await fetch(origin + '/metrics')).text();
+    if (metrics.match(/vllm:num_requests_running\{[^}]*\} (\d+)/)[1] === '0') break;
+  }
+  await page.click('#clear');
+  assert.equal(await answers().count(), 0);
+});
+
+test('a file dropped in is read and compressed', async () => {
+  await page.selectOption('#metric', 'keydiff');
+  await page.selectOption('#allocator', 'lukv');
+  const data = await page.evaluateHandle(text => {
+    const data = new DataTransfer();
+    data.items.add(new File([text], 'walnut.txt', { type: 'text/plain' }));
+    return data;
+  }, sample.context);
+  await page.dispatchEvent('#drop', 'dragover', { dataTransfer: data });
+  await page.dispatchEvent('#drop', 'drop', { dataTransfer: data });
+  await page.waitForSelector('#memory:not([hidden])');
+  assert.equal(await text('#document-error'), '');
+  assert.match(await text('#reading'), /^Read \d+,?\d* tokens/);
+  const [full, held] = [await text('#full-bytes'), await text('#held-bytes')];
+  assert.match(held, /^held: .*B \(\d+ %\)$/);
+  const share = Number(held.match(/(\d+) %/)[1]);
+  assert.ok(share >= 20 && share < 60, `held ${held}, full ${full}`); // whole pages are held
+});
+
+test('full and compressed answers stand side by side', async () => {
+  await ask(sample.question);
+  await idle();
+  assert.equal(await text('#chat-error'), '');
+  const boxes = await answers().allInnerTexts();
+  assert.equal(boxes.length, 2);
+  assert.match(boxes[0], /^20 % of the cache/);
+  assert.match(boxes[1], /^Full cache/);
+  assert.ok(boxes[1].includes(sample.answers[0]), boxes[1]);
+  for (const box of boxes) assert.match(box, /prompt [\d,]+, [1-9][\d,]* of it cached/);
+});
+
+test('the live view shows what each head kept', async () => {
+  const cells = page.locator('#heat td button');
+  await page.waitForFunction(() => document.querySelector('#text mark'));
+  const labels = await cells.evaluateAll(all => all.map(b => b.getAttribute('aria-label')));
+  assert.ok(labels.length > 4);
+  const [, tokens] = labels[0].match(/of ([\d,]+)/);
+  let sum = 0;
+  for (const label of labels) {
+    const [, kept, of] = label.match(/^layer \d+, head \d+: ([\d,]+) of ([\d,]+) \(/);
+    assert.equal(of, tokens);
+    sum += Number(kept.replace(',', ''));
+  }
+  const share = sum / labels.length / Number(tokens.replace(',', ''));
+  assert.ok(Math.abs(share - 0.2) < 0.01, `kept ${share} of all entries`);
+
+  // A head that is chosen with the keyboard shows its text.
+  await cells.first().focus();
+  await page.keyboard.press('ArrowRight');
+  await page.waitForFunction(() => document.querySelector('#head-title').textContent.startsWith('Layer 1, head 0'));
+  assert.equal(await page.locator('#heat td button[aria-pressed=true]').count(), 1);
+  const kept = Number((await text('#head-title')).match(/kept ([\d,]+)/)[1].replace(',', ''));
+  const marked = await page.locator('#text mark').allTextContents();
+  assert.ok(marked.length > 0 && marked.length <= kept);
+  const whole = await page.locator('#text').evaluate(e => e.textContent);
+  assert.ok(whole.includes(sample.context.slice(0, 200)), 'the text is the document');
+  await shot('light');
+});
+
+test('it can be read in the dark and on a telephone', async () => {
+  await page.emulateMedia({ colorScheme: 'dark' });
+  await shot('dark');
+  await page.setViewportSize({ width: 390, height: 800 });
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+  assert.ok(wide <= 390, `the page is ${wide} wide`);
+  await shot('narrow');
+  await page.setViewportSize({ width: 1280, height: 1000 });
+});
+
+test('text has enough contrast in both schemes', async () => {
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme });
+    const poor = await page.evaluate(() => {
+      const pen = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+      const paint = colors => { // as it is shown, layer over layer
+        for (const c of colors) { pen.fillStyle = c; pen.fillRect(0, 0, 1, 1); }
+        return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3);
+      };
+      const light = rgb => rgb.map(v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+      const out = [];
+      for (const e of document.querySelectorAll('body *')) {
+        const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());
+        if (!own || !e.checkVisibility() || e.disabled || e.id === 'text' || e.tagName === 'OPTION') continue; // evicted text is faded on purpose
+        const behind = [];
+        for (let x = e; x; x = x.parentElement) behind.unshift(getComputedStyle(x).backgroundColor);
+        const [a, b] = [light(paint(behind)), light(paint([...behind, getComputedStyle(e).color]))];
+        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        if (ratio < 4.5) out.push(`${e.tagName} ${e.id} ${e.textContent.slice(0, 20)}: ${ratio.toFixed(2)}`);
+      }
+      return out;
+    });
+    assert.deepEqual(poor, [], colorScheme);
+  }
+});
+
+test('every control has a name', async () => {
+  const nameless = await page.evaluate(() => [...document.querySelectorAll('button, input, select, textarea')]
+    .filter(e => !e.hidden && !(e.getAttribute('aria-label') || e.labels?.length || e.textContent.trim())).map(e => e.id || e.outerHTML));
+  assert.deepEqual(nameless, []);
+});
+
+test('what the server refuses is said', async () => {
+  await page.click('#close');
+  await ask('word '.repeat(3000));
+  await page.waitForFunction(() => document.querySelector('#chat-error').textContent);
+  assert.match(await text('#chat-error'), /maximum context length is 2048 tokens/);
+  assert.equal(await page.inputValue('#question'), 'word '.repeat(3000).trim(), 'the question is not lost');
+  complaints.length = 0; // the browser tells of every 400
+});
+
+test('a document of before is opened from the list', async () => {
+  await page.reload();
+  await page.waitForSelector('#stored-label:not([hidden])');
+  const options = await page.locator('#stored option').allTextContents();
+  assert.equal(options.length, 3, options.join('; ')); // none, compressed, full
+  await page.selectOption('#stored', { label: options.find(o => o.includes('80 % removed')) });
+  await page.waitForFunction(() => document.querySelector('#text mark'));
+});
+
+test('the page had nothing to complain about', () => assert.deepEqual(complaints, []));
