@@ -4,10 +4,12 @@
 //
 // An [Item] is one question: context, question, answer prefix and accepted
 // answers (the fields of RULER and of kvpress's tables); [ReadItems] reads
-// them, [Subset] draws some. [Run] groups items by context, compresses each
+// them, [ReadData] reads folders and zip files of RULER and LongBench, [Subset]
+// draws some. [Run] groups items by context, compresses each
 // context once per [Method], asks all its questions against forks of the
 // compressed session, and hands out one [Answer] per item and method. A [Log]
-// keeps answers in a file and lets a run go on. [Summarize] turns answers into
+// keeps answers in a file and lets a run go on; package eval/runs keeps whole runs.
+// [Summarize] turns answers into
 // rows per method and task with bootstrap confidence intervals; [WriteTable],
 // [WriteMarkdown] and [WriteCSV] print them.
 //
@@ -17,7 +19,7 @@
 //
 // # Concurrency and limits
 //
-// A run is one goroutine on top of the model's own threads; different runs may
-// share a model. A Log belongs to one run. Scoring is string match; items that
-// do not fit into the model's context are reported, never cut.
+// A run is one goroutine, or Options.Parallel, on top of the model's own threads;
+// different runs may share a model. A Log belongs to one run. Items that do not
+// fit into the model's context are reported, and cut only if asked for.
 package eval

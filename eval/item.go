@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 )
 
 // Item is one question about one context.
@@ -25,6 +26,10 @@ type Item struct {
 	// Length in words, by which LongBench-E reports.
 	Length int `json:"length"`
 
+	// Data is "builtin" where texts of this project stand in for a benchmark's own:
+	// such results are not comparable with published ones.
+	Data string `json:"data,omitempty"`
+
 	Line int `json:"-"` // line of the file, from 1
 }
 
@@ -35,9 +40,29 @@ const maxLine = 256 << 20
 // fields ignored. The answers may also stand under "answer", and be one string
 // instead of a list. A line with "input" and "outputs" is one of RULER's own
 // files: its prompt is taken apart, and where it names no task, the folder of
-// the file does. name is the file's; it appears in errors, which name the line.
-func ReadItems(r io.Reader, name string) ([]Item, error) {
+// the file does. A line with "input" and "context" of one of LongBench's datasets
+// becomes a prompt in the default wording. A name that ends in .csv is that of a
+// table with the same columns. name is the file's; it appears in errors, which
+// name the line.
+func ReadItems(r io.Reader, name string) ([]Item, error) { return readItems(r, name, nil) }
+
+func readItems(r io.Reader, name string, longbench *LongBench) ([]Item, error) {
 	var items []Item
+	if strings.EqualFold(filepath.Ext(name), ".csv") {
+		err := readCSV(r, func(line int, row map[string]string) error {
+			it, err := csvItem(row, name)
+			it.Line = line
+			items = append(items, it)
+			return err
+		})
+		if err == nil && len(items) == 0 {
+			err = errors.New("no items")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		return items, nil
+	}
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, maxLine)
 	for line := 1; sc.Scan(); line++ {
@@ -48,7 +73,7 @@ func ReadItems(r io.Reader, name string) ([]Item, error) {
 		if len(text) == 0 {
 			continue
 		}
-		it, err := parseItem(text, name)
+		it, err := parseItem(text, name, longbench)
 		if err != nil {
 			return nil, fmt.Errorf("read %s: line %d: %w", name, line, err)
 		}
@@ -64,7 +89,7 @@ func ReadItems(r io.Reader, name string) ([]Item, error) {
 	return items, nil
 }
 
-func parseItem(text []byte, name string) (Item, error) {
+func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 	var raw struct {
 		Item
 		Answers json.RawMessage `json:"answers"`
@@ -73,6 +98,9 @@ func parseItem(text []byte, name string) (Item, error) {
 		// RULER's.
 		Input   *string  `json:"input"`
 		Outputs []string `json:"outputs"`
+
+		// LongBench's, with input.
+		Dataset string `json:"dataset"`
 	}
 	if err := json.Unmarshal(text, &raw); err != nil {
 		return Item{}, err
@@ -80,6 +108,11 @@ func parseItem(text []byte, name string) (Item, error) {
 	it := raw.Item
 	if raw.Input != nil && raw.Outputs != nil && it.Context == "" {
 		return rulerItem(it, *raw.Input, raw.Outputs, name)
+	}
+	if raw.Input != nil && raw.Outputs == nil && it.Question == "" && (raw.Dataset != "" || longbenchName(name)) {
+		if err := longbench.fill(&it, raw.Dataset, *raw.Input, name); err != nil {
+			return Item{}, err
+		}
 	}
 	absent := func(m json.RawMessage) bool { return m == nil || string(m) == "null" }
 	if absent(raw.Answers) {

@@ -39,6 +39,16 @@ type Options struct {
 	// Such results are not comparable with the default.
 	QueryAware bool
 
+	// Truncate shortens contexts that do not fit with question and answer. "" does
+	// not: such items fail.
+	Truncate Truncate
+
+	// Parallel is the number of contexts worked on at the same time, 0 and 1: one.
+	// Fewer are where twice their full caches would take more than Memory bytes (0:
+	// no limit). Answers are the same, their order is not.
+	Parallel int
+	Memory   int64
+
 	// Done, if not nil, reports items that need no answer under a method, since
 	// an earlier run gave it.
 	Done func(item int, method string) bool
@@ -50,7 +60,8 @@ type Options struct {
 
 // Answer is the outcome of one item under one method.
 type Answer struct {
-	Item       int      `json:"item"` // index into the run's items
+	Item       int      `json:"item"`           // index into the run's items
+	Line       int      `json:"line,omitempty"` // of the file of data
 	Task       string   `json:"task"`
 	Method     string   `json:"method"`
 	Metric     string   `json:"metric,omitempty"`
@@ -58,6 +69,7 @@ type Answer struct {
 	Ratio      float64  `json:"ratio"`
 	Prediction string   `json:"prediction"`
 	References []string `json:"references"`
+	Classes    []string `json:"all_classes,omitempty"`
 	Score      float64  `json:"score"`
 	Empty      bool     `json:"empty,omitempty"` // nothing was left to score once cleaned
 
@@ -70,6 +82,7 @@ type Answer struct {
 
 	Length        int           `json:"length,omitempty"` // the item's
 	ContextTokens int           `json:"context_tokens"`
+	Truncated     int           `json:"truncated,omitempty"` // context tokens left out before that
 	NewTokens     int           `json:"new_tokens"`
 	Stop          string        `json:"stop"` // "stop" or "length"
 	KeptEntries   int64         `json:"kept_entries"`
@@ -91,6 +104,9 @@ func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o 
 	}
 	if o.MaxNewTokens == 0 {
 		o.MaxNewTokens = 64
+	}
+	if o.Parallel > 1 {
+		return runParallel(ctx, m, items, methods, o, emit)
 	}
 	r := &runner{m: m, tok: tok, o: o, items: items, methods: methods, emit: emit}
 	for _, method := range methods {
@@ -188,7 +204,7 @@ func doesNotFit(err error) bool {
 
 // group answers the items of one context.
 func (r *runner) group(ctx context.Context, group []int) error {
-	head, _ := r.parts(group[0])
+	head, truncated := r.context(group)
 	var shared *model.Observation
 	var sharedErr error
 	defer func() {
@@ -211,7 +227,7 @@ func (r *runner) group(ctx context.Context, group []int) error {
 			}
 			shared, sharedErr = r.m.Observe(ctx, head, r.o.Session, metrics...)
 		}
-		if err := r.method(ctx, method, head, todo, shared, sharedErr); err != nil {
+		if err := r.method(ctx, method, head, truncated, todo, shared, sharedErr); err != nil {
 			return fmt.Errorf("method %s: %w", method.Name, err)
 		}
 	}
@@ -219,7 +235,7 @@ func (r *runner) group(ctx context.Context, group []int) error {
 }
 
 // method answers the items of one context under one method.
-func (r *runner) method(ctx context.Context, method Method, head []int32, todo []int, shared *model.Observation, sharedErr error) error {
+func (r *runner) method(ctx context.Context, method Method, head []int32, truncated int, todo []int, shared *model.Observation, sharedErr error) error {
 	start := time.Now()
 	var s *model.Session
 	err := sharedErr
@@ -232,7 +248,7 @@ func (r *runner) method(ctx context.Context, method Method, head []int32, todo [
 		}
 		for _, i := range todo {
 			a := r.blank(method, i)
-			a.ContextTokens, a.Error = len(head), err.Error()
+			a.ContextTokens, a.Truncated, a.Error = len(head), truncated, err.Error()
 			if err := r.give(a); err != nil {
 				return err
 			}
@@ -241,12 +257,13 @@ func (r *runner) method(ctx context.Context, method Method, head []int32, todo [
 	}
 	defer s.Close()
 	share := time.Since(start) / time.Duration(len(todo))
-	return r.answers(ctx, method, s, todo, share, shared == nil)
+	return r.answers(ctx, method, s, truncated, todo, share, shared == nil)
 }
 
 // blank is an answer with nothing but its question.
 func (r *runner) blank(method Method, i int) Answer {
-	a := Answer{Item: i, Task: r.items[i].Task, Method: method.Name, References: r.items[i].Answers, Length: r.items[i].Length}
+	a := Answer{Item: i, Task: r.items[i].Task, Method: method.Name, References: r.items[i].Answers, Length: r.items[i].Length,
+		Line: r.items[i].Line, Classes: r.items[i].Classes}
 	if p := method.Policy; p != nil {
 		a.Metric, a.Allocator, a.Ratio = p.Metric.Name, p.Allocator.Name, p.Ratio
 	}
@@ -307,19 +324,20 @@ func (r *runner) session(ctx context.Context, method Method, head []int32, share
 	return s, nil
 }
 
-func (r *runner) answers(ctx context.Context, method Method, s *model.Session, todo []int, share time.Duration, peak bool) error {
+func (r *runner) answers(ctx context.Context, method Method, s *model.Session, truncated int, todo []int, share time.Duration, peak bool) error {
 	st, notes := s.Stats(), s.Notes()
 	for _, i := range todo {
 		start := time.Now()
 		it := r.items[i]
 		_, tail := r.parts(i)
 		a := r.blank(method, i)
+		a.Truncated = truncated
 		a.ContextTokens, a.KeptEntries, a.RatioAchieved = s.Len(), st.Entries, st.Ratio
 		a.CacheBytes, a.FullBytes, a.Notes = st.CacheBytes, st.FullBytes, notes
 		if peak {
 			a.PeakBytes = st.PeakBytes
 		}
-		switch err := r.answer(ctx, s, tail, it, &a); {
+		switch err := r.answer(ctx, s, tail, r.answerTokens(i), &a); {
 		case err == nil:
 			var text string
 			a.Score, text = r.o.Scoring.Score(&it, a.Prediction)
@@ -338,7 +356,7 @@ func (r *runner) answers(ctx context.Context, method Method, s *model.Session, t
 }
 
 // answer asks one question on a fork of the compressed session.
-func (r *runner) answer(ctx context.Context, s *model.Session, tail []int32, it Item, a *Answer) error {
+func (r *runner) answer(ctx context.Context, s *model.Session, tail []int32, n int, a *Answer) error {
 	f, err := s.Fork()
 	if err != nil {
 		return err
@@ -346,10 +364,6 @@ func (r *runner) answer(ctx context.Context, s *model.Session, tail []int32, it 
 	defer f.Close()
 	if err := f.Prefill(ctx, tail); err != nil {
 		return err
-	}
-	n := it.MaxNewTokens
-	if n == 0 {
-		n = r.o.MaxNewTokens
 	}
 	var ids []int32
 	for t, err := range f.Generate(ctx, model.Sampling{MaxTokens: n}) {

@@ -40,10 +40,16 @@ func (r *Row) cells() []string {
 	if r.Interval == IntervalWilson {
 		bounds = wilsonMark + bounds
 	}
+	removed, cache, seconds := "-", "-", "-" // predictions from elsewhere do not say
+	if r.FullBytes > 0 {
+		removed, cache = fmt.Sprintf("%.1f %%", 100*r.RatioAchieved), report.Bytes(r.CacheBytes)
+	}
+	if r.Seconds > 0 {
+		seconds = time.Duration(r.Seconds * float64(time.Second)).Round(time.Millisecond).String()
+	}
 	return []string{
 		r.Method, r.Task, n, strconv.Itoa(r.Empty), fmt.Sprintf("%.2f", r.Percent), bounds,
-		fmt.Sprintf("%.1f %%", 100*r.RatioAchieved), report.Bytes(r.CacheBytes), peak,
-		time.Duration(r.Seconds * float64(time.Second)).Round(time.Millisecond).String(),
+		removed, cache, peak, seconds,
 	}
 }
 

@@ -2,19 +2,23 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/eval/runs"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -23,7 +27,11 @@ import (
 
 type evalCmd struct {
 	modelFlags
-	Data []string `short:"d" sep:"none" placeholder:"FILE" help:"Questions as JSON Lines of {task, context, question, answer_prefix, answers, max_new_tokens, all_classes, length}, or RULER's own files. May be repeated; builtin has samples of its own."`
+	Data []string `short:"d" sep:"none" placeholder:"FILE" help:"Questions: JSON Lines or CSV of {task, context, question, answer_prefix, answers, max_new_tokens, all_classes, length}; RULER's or LongBench's own files, or a folder or zip file of them. May be repeated; builtin has samples of its own."`
+
+	LongbenchConfig string `placeholder:"DIR" help:"Folder with LongBench's dataset2prompt.json and dataset2maxlen.json (default: wording of our own)."`
+	LongbenchE      bool   `name:"longbench-e" help:"Of folders and zip files, the datasets of LongBench-E."`
+	MaxGen          string `enum:"kvpress,official" default:"kvpress" help:"Longest answers to LongBench: 20 tokens more than its own (kvpress), or its own."`
 
 	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the context's cache to remove (default 0.5,0.8,0.9)."`
 	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
@@ -38,14 +46,17 @@ type evalCmd struct {
 	Fraction     float64 `placeholder:"F" help:"That fraction of each task's questions."`
 	Seed         uint64  `default:"42" placeholder:"N" help:"Start of the random numbers that draw them (default ${default})."`
 	MaxNewTokens int     `default:"64" placeholder:"N" help:"Longest answer where the data do not say (default ${default})."`
-	Match        string  `enum:"auto,all,part,qa_f1,rouge_l,classification,retrieval,count,code_sim" default:"auto" help:"Score: share of the answers found (all), any found (part), one of LongBench's measures, or what the task's name calls for (auto): LongBench's for its datasets, part for tasks named qa…, else all."`
-	RulerClean   string  `enum:"kvpress,official,none" default:"kvpress" help:"What is done to an answer before it is scored: as kvpress does, as the benchmarks' own scripts, nothing."`
-	CodeSim      string  `enum:"difflib,indel" default:"difflib" help:"Similarity of code: matching blocks (difflib), or the longest common subsequence (indel)."`
-	Raw          bool    `help:"No chat template."`
-	QueryAware   bool    `help:"Compress after the question is known (a control experiment)."`
-	SharePrefill bool    `help:"Derive all methods from one full prefill: same answers, faster, but no peaks."`
+	scoringFlags
+	Raw          bool   `help:"No chat template."`
+	Truncate     string `enum:"error,head,middle" default:"error" help:"Contexts that do not fit with question and answer: an error, or their beginning, or both ends, half each."`
+	QueryAware   bool   `help:"Compress after the question is known (a control experiment)."`
+	SharePrefill bool   `help:"Derive all methods from one full prefill: same answers, faster, but no peaks."`
 
-	Items    string `placeholder:"FILE" help:"Append every answer to FILE; a run that was stopped goes on from there."`
+	Parallel int      `default:"1" placeholder:"N" help:"Contexts worked on at the same time (default ${default})."`
+	Memory   byteSize `placeholder:"SIZE" help:"With --parallel: fewer where their caches would take more."`
+
+	Out      string `short:"o" xor:"answers" placeholder:"DIR" help:"Keep the run in a folder: settings and versions, answers, scores. A run that was stopped goes on from there."`
+	Items    string `xor:"answers" placeholder:"FILE" help:"Append every answer to FILE; a run that was stopped goes on from there."`
 	CSV      bool   `name:"csv" xor:"format" help:"Print CSV in long form."`
 	JSON     bool   `name:"json" xor:"format" help:"Print one JSON object."`
 	Markdown bool   `xor:"format" help:"Print a Markdown table."`
@@ -60,7 +71,18 @@ Examples:
 
   lukv eval DIR --data ruler-4096.jsonl --metric snapkv,keydiff --allocator uniform,lukv --profile snapkv.profile --profile keydiff.profile --ratio 0.5,0.8 --items run1.jsonl
 
-  lukv eval DIR --data qa.jsonl --ratio 0.8 --csv > scores.csv`
+  lukv eval DIR --data longbench/data.zip --truncate middle --ratio 0.8 --out runs/longbench`
+}
+
+// scoringFlags say how answers are scored.
+type scoringFlags struct {
+	Match      string `enum:"auto,all,part,qa_f1,rouge_l,classification,retrieval,count,code_sim" default:"auto" help:"Score: share of the answers found (all), any found (part), one of LongBench's measures, or what the task's name calls for (auto): LongBench's for its datasets, part for tasks named qa…, else all."`
+	RulerClean string `enum:"kvpress,official,none" default:"kvpress" help:"What is done to an answer before it is scored: as kvpress does, as the benchmarks' own scripts, nothing."`
+	CodeSim    string `enum:"difflib,indel" default:"difflib" help:"Similarity of code: matching blocks (difflib), or the longest common subsequence (indel)."`
+}
+
+func (f *scoringFlags) scoring() eval.Scoring {
+	return eval.Scoring{Match: eval.Match(f.Match), Clean: eval.Clean(f.RulerClean), CodeSim: eval.CodeSim(f.CodeSim)}
 }
 
 // evalSettings is everything that answers depend on. Its hash guards the
@@ -73,7 +95,8 @@ type evalSettings struct {
 	CacheType    string          `json:"cache_type"`
 	MaxContext   int             `json:"max_context"`
 	MaxCache     int64           `json:"max_cache_bytes,omitempty"`
-	Data         []evalData      `json:"data"`
+	Data         []eval.DataFile `json:"data"`
+	Truncate     eval.Truncate   `json:"truncate,omitempty"`
 	Items        int             `json:"items"`
 	Limit        int             `json:"limit,omitempty"`
 	Fraction     float64         `json:"fraction,omitempty"`
@@ -86,11 +109,6 @@ type evalSettings struct {
 	SharePrefill bool            `json:"share_prefill"`
 	Framing      dialog.Framing  `json:"framing"`
 	Methods      []evalMethod    `json:"methods"`
-}
-
-type evalData struct {
-	Name   string `json:"name"`
-	SHA256 string `json:"sha256"`
 }
 
 type evalMethod struct {
@@ -140,12 +158,15 @@ func (c *evalCmd) Run(e *env) error {
 	}
 	o := eval.Options{
 		Framing: framing, MaxNewTokens: c.MaxNewTokens,
-		Scoring: eval.Scoring{Match: eval.Match(c.Match), Clean: eval.Clean(c.RulerClean), CodeSim: eval.CodeSim(c.CodeSim)},
+		Scoring: c.scoring(), Truncate: eval.Truncate(c.Truncate), Parallel: c.Parallel, Memory: int64(c.Memory),
 		Session: c.session(), SharePrefill: c.SharePrefill, QueryAware: c.QueryAware,
+	}
+	if c.Truncate == "error" {
+		o.Truncate = eval.TruncateError
 	}
 	settings := evalSettings{
 		Model: m.ID(), Precision: m.Precision(), CacheType: c.CacheType, MaxContext: c.MaxContext, MaxCache: int64(c.MaxCache),
-		Data: data, Items: len(items), Limit: c.Limit, Fraction: c.Fraction, Seed: c.Seed, MaxNewTokens: c.MaxNewTokens,
+		Data: data, Truncate: o.Truncate, Items: len(items), Limit: c.Limit, Fraction: c.Fraction, Seed: c.Seed, MaxNewTokens: c.MaxNewTokens,
 		Match: o.Scoring.Match, Clean: o.Scoring.Clean, CodeSim: o.Scoring.CodeSim, QueryAware: c.QueryAware, SharePrefill: c.SharePrefill, Framing: framing,
 	}
 	if dev := m.Device(); dev != nil {
@@ -172,15 +193,26 @@ func (c *evalCmd) evaluate(e *env, m *model.Model, items []eval.Item, methods []
 		answers = append(answers, a)
 		return nil
 	}
-	if c.Items != "" {
-		log, err := eval.OpenLog(c.Items, hash, settings)
-		if err != nil {
-			return err
+	kept := cmp.Or(c.Out, c.Items)
+	var log *eval.Log
+	var folder *runs.Folder
+	var err error
+	switch {
+	case c.Out != "":
+		if folder, err = runs.Open(c.Out, c.info(e, settings, hash)); err == nil {
+			log = folder.Log
 		}
+	case c.Items != "":
+		log, err = eval.OpenLog(c.Items, hash, settings)
+	}
+	if err != nil {
+		return err
+	}
+	if log != nil {
 		defer log.Close()
 		answers = append(answers, log.Answers()...)
 		if len(answers) > 0 {
-			e.note("resuming from %s: %d of %d answers are there", c.Items, len(answers), len(items)*len(methods))
+			e.note("resuming from %s: %d of %d answers are there", kept, len(answers), len(items)*len(methods))
 		}
 		o.Done = log.Done
 		emit = func(a eval.Answer) error {
@@ -194,15 +226,27 @@ func (c *evalCmd) evaluate(e *env, m *model.Model, items []eval.Item, methods []
 		e.log.Info("answered", "done", done, "of", total)
 		line.show("evaluating: %d of %d answers%s", done, total, line.left(resumed, done, total))
 	}
-	err := eval.Run(e.ctx, m, items, methods, o, emit)
+	err = eval.Run(e.ctx, m, items, methods, o, emit)
 	line.clear()
 	if err != nil {
-		if c.Items != "" && e.ctx.Err() != nil {
-			e.note("the answers so far are in %s; the same command goes on from there", c.Items)
+		if kept != "" && e.ctx.Err() != nil {
+			e.note("the answers so far are in %s; the same command goes on from there", kept)
 		}
 		return err
 	}
-	return c.print(e, evalResult{Format: evalFormat, Settings: settings, Hash: hash, Version: readVersion()}, items, methods, answers)
+	result := evalResult{Format: evalFormat, Settings: settings, Hash: hash, Version: readVersion()}
+	return c.print(e, result, folder, items, methods, answers)
+}
+
+// info is what a run's folder says about it.
+func (c *evalCmd) info(e *env, settings evalSettings, hash string) runs.Info {
+	info := runs.Info{Hash: hash, Settings: json.RawMessage(compact(settings)), Command: e.commandLine(), Version: readVersion(), Started: time.Now().UTC()}
+	for _, d := range settings.Data {
+		if d.Data != "" {
+			info.Data = d.Data
+		}
+	}
+	return info
 }
 
 // inForce returns a policy with every parameter written out, as sessions of the
@@ -250,7 +294,7 @@ func evalNotes(answers []eval.Answer) []evalNote {
 
 // print prints rows in the order of methods and tasks, whatever order a resumed
 // run made the answers in.
-func (c *evalCmd) print(e *env, result evalResult, items []eval.Item, methods []eval.Method, answers []eval.Answer) error {
+func (c *evalCmd) print(e *env, result evalResult, folder *runs.Folder, items []eval.Item, methods []eval.Method, answers []eval.Answer) error {
 	at := map[string]int{}
 	for i, m := range methods {
 		at[m.Name] = i
@@ -269,6 +313,11 @@ func (c *evalCmd) print(e *env, result evalResult, items []eval.Item, methods []
 		}
 	}
 	result.Notes = evalNotes(answers)
+	if folder != nil {
+		if err := folder.Finish(result.Rows, policies(result.Settings.Methods)); err != nil {
+			return err
+		}
+	}
 	if err := c.printRows(e, &result); err != nil {
 		return err
 	}
@@ -285,18 +334,23 @@ func (c *evalCmd) print(e *env, result evalResult, items []eval.Item, methods []
 	return nil
 }
 
+// policies returns the methods' policies as JSON, by name.
+func policies(methods []evalMethod) map[string]string {
+	out := map[string]string{}
+	for _, m := range methods {
+		if m.Policy != nil {
+			out[m.Name] = m.Policy.String()
+		}
+	}
+	return out
+}
+
 func (c *evalCmd) printRows(e *env, result *evalResult) error {
 	switch {
 	case c.JSON:
 		return report.WriteJSON(e.out, result)
 	case c.CSV:
-		policies := map[string]string{}
-		for _, m := range result.Settings.Methods {
-			if m.Policy != nil {
-				policies[m.Name] = m.Policy.String()
-			}
-		}
-		return eval.WriteCSV(e.out, result.Rows, policies)
+		return eval.WriteCSV(e.out, result.Rows, policies(result.Settings.Methods))
 	case c.Markdown:
 		if err := eval.WriteMarkdown(e.out, result.Rows); err != nil {
 			return err
@@ -315,47 +369,69 @@ func (c *evalCmd) printRows(e *env, result *evalResult) error {
 }
 
 // items reads the data and draws the subset.
-func (c *evalCmd) items(e *env) ([]eval.Item, []evalData, error) {
+func (c *evalCmd) items(e *env) ([]eval.Item, []eval.DataFile, error) {
 	switch {
 	case c.MaxNewTokens < 1:
 		return nil, nil, usage("--max-new-tokens: found %d, expected at least 1", c.MaxNewTokens)
-	case c.Items == "-":
-		return nil, nil, usage("--items: a run could not go on from standard output; --json prints the results there")
+	case c.Parallel < 1 || c.Parallel > maxThreads:
+		return nil, nil, usage("--parallel: found %d, expected 1 to %d", c.Parallel, maxThreads)
+	case c.Items == "-" || c.Out == "-":
+		return nil, nil, usage("--items and --out: a run could not go on from standard output; --json prints the results there")
 	}
-	var items []eval.Item
-	var data []evalData
-	add := func(name string, raw []byte) error {
-		more, err := eval.ReadItems(bytes.NewReader(raw), name)
-		if err != nil {
-			return err
-		}
-		items = append(items, more...)
-		sum := sha256.Sum256(raw)
-		data = append(data, evalData{filepath.Base(name), hex.EncodeToString(sum[:])})
-		return nil
-	}
-	for _, path := range c.Data {
-		raw, err := e.readFile(path)
-		if err != nil {
-			return nil, nil, fmt.Errorf("read data: %w", err)
-		}
-		if err := add(path, raw); err != nil {
+	o := eval.DataOptions{LongBench: &eval.LongBench{}, Extended: c.LongbenchE}
+	if c.LongbenchConfig != "" {
+		var err error
+		if o.LongBench, err = eval.ReadLongBench(os.DirFS(c.LongbenchConfig)); err != nil {
 			return nil, nil, err
 		}
+	}
+	o.LongBench.ExactLength = c.MaxGen == "official"
+	var items []eval.Item
+	var data []eval.DataFile
+	for _, path := range c.Data {
+		more, files, err := c.read(e, path, o)
+		if err != nil {
+			return nil, nil, err
+		}
+		items, data = append(items, more...), append(data, files...)
 	}
 	if len(c.Data) == 0 {
 		if c.Model != builtin.Name {
 			return nil, nil, usage("--data is missing: only %s brings samples of its own", builtin.Name)
 		}
-		if err := add("builtin samples", builtin.SamplesJSONL()); err != nil {
+		var err error
+		if items, data, err = readBytes("builtin samples", builtin.SamplesJSONL()); err != nil {
 			return nil, nil, err
 		}
+		data[0].Data = "builtin"
 	}
 	items, err := eval.Subset(items, c.Fraction, c.Limit, c.Seed)
 	if err != nil {
 		return nil, nil, usageError{err}
 	}
 	return items, data, nil
+}
+
+// read reads questions from a path, - for standard input.
+func (c *evalCmd) read(e *env, path string, o eval.DataOptions) ([]eval.Item, []eval.DataFile, error) {
+	if path != "-" {
+		return eval.ReadData(path, o)
+	}
+	raw, err := e.readFile(path)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read data: %w", err)
+	}
+	return readBytes(path, raw)
+}
+
+// readBytes reads questions that are in memory.
+func readBytes(name string, raw []byte) ([]eval.Item, []eval.DataFile, error) {
+	items, err := eval.ReadItems(bytes.NewReader(raw), name)
+	if err != nil {
+		return nil, nil, err
+	}
+	sum := sha256.Sum256(raw)
+	return items, []eval.DataFile{{Name: name, SHA256: hex.EncodeToString(sum[:]), Items: len(items), Data: items[0].Data}}, nil
 }
 
 // methods returns the full cache and the cross product of the flags.

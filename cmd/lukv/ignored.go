@@ -146,6 +146,16 @@ func (c *evalCmd) unused(g given) error {
 			return err
 		}
 	}
+	if c.Parallel <= 1 {
+		if err := g.unused("memory", "one context at a time is worked on without --parallel"); err != nil {
+			return err
+		}
+	}
+	if len(c.Data) == 0 {
+		if err := g.unused("longbench-config longbench-e max-gen", "LongBench comes with --data"); err != nil {
+			return err
+		}
+	}
 	return checkProfile(g, c.Allocator, false)
 }
 

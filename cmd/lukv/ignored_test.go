@@ -24,7 +24,7 @@ var alwaysUsed = map[string]string{
 		"max-tokens stop temperature repetition-penalty seed",
 	"profile": "threads precision cpu device gpu-layers output metric sinks window normalization objective scope solver " +
 		"max-steps min-retention include-question temperature npy from-npy json",
-	"eval": "threads precision cpu cache-type max-context max-cache device gpu-layers data ratio metric allocator decode compat " +
+	"eval": "threads precision cpu cache-type max-context max-cache device gpu-layers data ratio metric allocator decode compat truncate parallel out " +
 		"no-full sinks window limit fraction max-new-tokens match ruler-clean code-sim raw query-aware share-prefill items csv json markdown",
 	"demo":    "metric ratio limit json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"inspect": "json",
@@ -35,6 +35,8 @@ var alwaysUsed = map[string]string{
 	"devices": "json", "version": "json", "convert": "type shard-size json",
 	"tokenize": "decode json",
 	"template": "user system messages tools vars name generation-prompt tokens json",
+	"score":    "match ruler-clean code-sim csv json markdown",
+	"report":   "by ratio metric allocator against reference csv json latex",
 }
 
 // TestNoFlagIsIgnored gives each flag where it would have no effect.
@@ -104,6 +106,12 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	}
 	refuse("eval", "builtin", "--seed=3")
 	refuse("eval", "builtin", "--profile=x")
+	refuse("eval", "builtin", "--memory=1GiB")
+	for _, flag := range []string{"--longbench-config=x", "--longbench-e", "--max-gen=official"} {
+		refuse("eval", "builtin", flag)
+	}
+	refuse("report", "run", "--reference-model=x")
+	refuse("report", "run", "--json", "--ci")
 	refuse("demo", "--texts=9")
 
 	for _, flag := range []string{"--ratio=0.5", "--svg=x", "--nearest"} {

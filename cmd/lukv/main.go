@@ -31,6 +31,8 @@ type cli struct {
 	Run     runCmd     `cmd:"" help:"Answer a prompt, with a compressed context if asked to."`
 	Profile profileCmd `cmd:"" help:"Measure the profile that the allocator lukv divides a model's budget by."`
 	Eval    evalCmd    `cmd:"" help:"Measure what compression costs on questions with known answers."`
+	Score   scoreCmd   `cmd:"" help:"Score answers again, without a model."`
+	Report  reportCmd  `cmd:"" help:"Make tables of evaluations."`
 	Inspect inspectCmd `cmd:"" help:"Show a checkpoint, a profile or a saved session."`
 	Chat    chatCmd    `cmd:"" help:"Talk to a model."`
 	Pull    pullCmd    `cmd:"" help:"Download a model from the hub into the cache."`

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/lukv/lukv/eval/runs"
+	"github.com/lukv/lukv/internal/report"
+)
+
+type reportCmd struct {
+	Runs []string `arg:"" name:"run" help:"What lukv score takes."`
+
+	By        string   `enum:"task,category,ratio" default:"task" help:"Columns: ${enum}."`
+	Ratio     []string `sep:"none" placeholder:"R,…" help:"These ratios only (default: all)."`
+	Metric    []string `sep:"none" placeholder:"NAME,…" help:"These metrics only."`
+	Allocator []string `sep:"none" placeholder:"NAME,…" help:"These allocators only."`
+
+	CI             bool   `name:"ci" help:"95 % intervals: bootstrap over items, Wilson's where there are fewer than ten."`
+	Against        string `placeholder:"NAME" help:"Paired differences of every allocator and this one, over the items that both answered."`
+	Reference      string `placeholder:"FILE" help:"Published scores as CSV with model, allocator, metric, ratio and tasks or categories; their rows stand beside ours."`
+	ReferenceModel string `placeholder:"NAME" help:"Of these, one model's."`
+
+	CSV   bool `name:"csv" xor:"format" help:"Print CSV in long form."`
+	JSON  bool `name:"json" xor:"format" help:"Print one JSON object."`
+	LaTeX bool `name:"latex" xor:"format" help:"Print a LaTeX table (booktabs)."`
+}
+
+func (reportCmd) Help() string {
+	return `Makes tables of runs, as Markdown unless told otherwise: a row per method, the full cache first, scores in percent, the best allocator of each metric and ratio bold. n is the number of items scored.
+
+Examples:
+
+  lukv report runs/ruler --ratio 0.8 --ci --against uniform
+
+  lukv report runs/longbench --by category --latex
+
+  lukv report runs/ruler --reference ruler_4k_r80.csv --reference-model mistral-7b-instruct-v0.3`
+}
+
+// reportFormat names the version of what report --json prints.
+const reportFormat = "lukv report 1"
+
+func (c *reportCmd) Run(e *env) error {
+	ratios, err := parseRatios(c.Ratio)
+	if err != nil {
+		return err
+	}
+	o := runs.Options{By: c.By, Ratios: ratios, Metrics: splitList(c.Metric), Allocators: splitList(c.Allocator), Against: c.Against, Model: c.ReferenceModel}
+	if c.Reference != "" {
+		data, err := e.readFile(c.Reference)
+		if err != nil {
+			return fmt.Errorf("read reference: %w", err)
+		}
+		if o.Reference, err = runs.ReadReference(bytes.NewReader(data), c.Reference); err != nil {
+			return err
+		}
+	}
+	var all []*runs.Run
+	for _, path := range c.Runs {
+		r, err := runs.Read(path)
+		if err != nil {
+			return err
+		}
+		all = append(all, r)
+	}
+	t, err := runs.NewTable(all, o)
+	if err != nil {
+		return err
+	}
+	switch {
+	case c.JSON:
+		return report.WriteJSON(e.out, struct {
+			Format string `json:"format"`
+			*runs.Table
+		}{reportFormat, t})
+	case c.CSV:
+		return t.WriteCSV(e.out)
+	case c.LaTeX:
+		return t.WriteLaTeX(e.out, c.CI)
+	}
+	return t.WriteMarkdown(e.out, c.CI)
+}
+
+func (c *reportCmd) unused(g given) error {
+	if !g["reference"] {
+		if err := g.unused("reference-model", "there are no published scores without --reference"); err != nil {
+			return err
+		}
+	}
+	if c.CSV || c.JSON {
+		return g.unused("ci", "CSV and JSON always have the intervals")
+	}
+	return nil
+}

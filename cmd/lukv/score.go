@@ -1,0 +1,66 @@
+package main
+
+import (
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/eval/runs"
+)
+
+type scoreCmd struct {
+	Runs []string `arg:"" name:"run" help:"Folders of lukv eval --out, files of --items; predictions of kvpress, RULER or LongBench, or a folder of them."`
+
+	scoringFlags
+	CSV      bool `name:"csv" xor:"format" help:"Print CSV in long form."`
+	JSON     bool `name:"json" xor:"format" help:"Print one JSON object."`
+	Markdown bool `xor:"format" help:"Print a Markdown table."`
+}
+
+func (scoreCmd) Help() string {
+	return `Scores answers again, without a model. Read are the program's own, kvpress's predictions.csv, whose folder names the method, RULER's pred/TASK.jsonl and LongBench's pred/MODEL/DATASET.jsonl. Nothing is written.
+
+Examples:
+
+  lukv score runs/ruler --ruler-clean official
+
+  lukv score results/ruler__4096__model__snapkv__0.80 --csv`
+}
+
+// scoreFormat names the version of what score --json prints.
+const scoreFormat = "lukv score 1"
+
+func (c *scoreCmd) Run(e *env) error {
+	var rows []eval.Row
+	failed := 0
+	for _, path := range c.Runs {
+		r, err := runs.Read(path)
+		if err != nil {
+			return err
+		}
+		r.Rescore(c.scoring())
+		some := eval.Summarize(r.Answers)
+		for i := range some {
+			if len(c.Runs) > 1 {
+				some[i].Method = r.Name + ": " + some[i].Method
+			}
+		}
+		rows = append(rows, some...)
+		for _, a := range r.Answers {
+			if a.Error != "" {
+				failed++
+			}
+		}
+	}
+	if failed > 0 {
+		e.note("note: %d answers failed when they were given and do not count", failed)
+	}
+	switch {
+	case c.JSON:
+		return e.writeJSON(scoreFormat, struct {
+			Rows []eval.Row `json:"rows"`
+		}{rows})
+	case c.CSV:
+		return eval.WriteCSV(e.out, rows, nil)
+	case c.Markdown:
+		return eval.WriteMarkdown(e.out, rows)
+	}
+	return eval.WriteTable(e.out, rows)
+}

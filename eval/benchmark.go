@@ -1,0 +1,59 @@
+package eval
+
+import (
+	"slices"
+	"strings"
+)
+
+// taskOrder are the tasks of both benchmarks in the order of reports.
+var taskOrder = []string{
+	"niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3",
+	"niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe", "qa_1", "qa_2",
+	"narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", "gov_report", "qmsum", "multi_news",
+	"trec", "triviaqa", "samsum", "passage_count", "passage_retrieval_en", "lcc", "repobench-p",
+}
+
+// base is a task's name without what marks LongBench-E.
+func base(task string) string {
+	if _, e := datasetAndKind(task); e {
+		return task[:len(task)-2]
+	}
+	return task
+}
+
+// TaskOrder is the place of a task in reports; unknown ones come last.
+func TaskOrder(task string) int {
+	if i := slices.Index(taskOrder, base(task)); i >= 0 {
+		return i
+	}
+	return len(taskOrder)
+}
+
+// Category names what a task of RULER or LongBench belongs to in reports, "" for
+// others.
+func Category(task string) string {
+	if d := datasetOf(task); d != nil {
+		return d.category
+	}
+	family, _, _ := strings.Cut(task, "_")
+	return map[string]string{"niah": "retrieval", "vt": "multi_hop", "cwe": "aggregation", "fwe": "aggregation", "qa": "question_answering"}[family]
+}
+
+// FullSet is the number of items of a task in the benchmark's published set, 0 for
+// others.
+func FullSet(task string) int {
+	_, extended := datasetAndKind(task)
+	switch {
+	case TaskOrder(task) == len(taskOrder), extended:
+		return 0
+	case datasetOf(task) == nil:
+		return 500
+	}
+	switch task {
+	case "multifieldqa_en":
+		return 150
+	case "lcc", "repobench-p":
+		return 500
+	}
+	return 200
+}

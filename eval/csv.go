@@ -1,0 +1,159 @@
+package eval
+
+import (
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// readCSV reads a table with a header and hands out its rows by column, with the
+// line that they begin on.
+func readCSV(r io.Reader, each func(line int, row map[string]string) error) error {
+	c := csv.NewReader(r)
+	c.ReuseRecord = true
+	header, err := c.Read()
+	if err == io.EOF {
+		return errors.New("empty, expected a header")
+	}
+	if err != nil {
+		return err
+	}
+	names := append([]string(nil), header...)
+	names[0] = strings.TrimPrefix(names[0], "\ufeff")
+	for {
+		record, err := c.Read()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		line, _ := c.FieldPos(0)
+		row := make(map[string]string, len(names))
+		for i, name := range names {
+			row[name] = record[i]
+		}
+		if err := each(line, row); err != nil {
+			return fmt.Errorf("line %d: %w", line, err)
+		}
+	}
+}
+
+// csvItem makes an item of a row of a table with the columns of [Item].
+func csvItem(row map[string]string, name string) (Item, error) {
+	raw := map[string]any{}
+	for _, column := range []string{"task", "context", "question", "answer_prefix", "data", "input", "dataset"} {
+		if s, ok := row[column]; ok {
+			raw[column] = s
+		}
+	}
+	for _, column := range []string{"answers", "answer", "outputs", "all_classes"} {
+		list, err := cellList(row[column])
+		if err != nil {
+			return Item{}, fmt.Errorf("column %s: %w", column, err)
+		}
+		if list != nil {
+			raw[column] = list
+		}
+	}
+	for _, column := range []string{"max_new_tokens", "length"} {
+		if s := row[column]; s != "" {
+			n, err := strconv.ParseFloat(s, 64) // pandas writes 128.0 where a column has gaps
+			if err != nil || n != float64(int32(n)) {
+				return Item{}, fmt.Errorf("column %s: found %q, expected a whole number", column, s)
+			}
+			raw[column] = int(n)
+		}
+	}
+	text, err := json.Marshal(raw)
+	if err != nil {
+		return Item{}, err
+	}
+	return parseItem(text, name, nil)
+}
+
+// cellList reads a list of strings in a cell of a table: JSON's or Python's
+// notation, or one string. nil for an empty cell.
+func cellList(s string) ([]string, error) {
+	trimmed := strings.TrimSpace(s)
+	switch {
+	case trimmed == "" || trimmed == "nan" || trimmed == "None":
+		return nil, nil
+	case !strings.HasPrefix(trimmed, "["):
+		return []string{s}, nil
+	}
+	var list []string
+	if json.Unmarshal([]byte(trimmed), &list) == nil {
+		return list, nil
+	}
+	return pythonList(trimmed)
+}
+
+// pythonList reads a list of strings as Python prints it.
+func pythonList(s string) ([]string, error) {
+	list := []string{}
+	rest := strings.TrimSpace(s[1:])
+	for first := true; ; first = false {
+		if rest == "]" {
+			return list, nil
+		}
+		if !first {
+			after, ok := strings.CutPrefix(rest, ",")
+			switch {
+			case !ok && (strings.HasPrefix(rest, "'") || strings.HasPrefix(rest, `"`)):
+				return nil, fmt.Errorf("found %.40q, an array without commas: write the column as lists (.tolist()) before the table", s)
+			case !ok:
+				return nil, fmt.Errorf("found %.40q, expected a list such as ['x', 'y']", s)
+			}
+			if rest = strings.TrimSpace(after); rest == "]" {
+				return list, nil
+			}
+		}
+		text, after, err := pythonString(rest)
+		if err != nil {
+			return nil, fmt.Errorf("found %.40q, expected a list such as ['x', 'y']: %w", s, err)
+		}
+		list = append(list, text)
+		rest = strings.TrimSpace(after)
+	}
+}
+
+// pythonString reads a quoted string in Python's notation from the beginning of s.
+func pythonString(s string) (text, rest string, err error) {
+	if s == "" || s[0] != '\'' && s[0] != '"' {
+		return "", "", errors.New("no quoted string")
+	}
+	quote := s[0]
+	var b strings.Builder
+	for i := 1; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == quote:
+			return b.String(), s[i+1:], nil
+		case c != '\\':
+			b.WriteByte(c)
+		case i+1 < len(s):
+			i++
+			simple := strings.IndexByte(`nrtabfv\'"`, s[i])
+			digits := map[byte]int{'x': 2, 'u': 4, 'U': 8}[s[i]]
+			switch {
+			case simple >= 0:
+				b.WriteByte("\n\r\t\a\b\f\v\\'\""[simple])
+			case digits > 0 && i+digits < len(s):
+				n, err := strconv.ParseUint(s[i+1:i+1+digits], 16, 32)
+				if err != nil {
+					return "", "", fmt.Errorf(`escape \%.9s: %w`, s[i:], err)
+				}
+				b.WriteRune(rune(n))
+				i += digits
+			default:
+				b.WriteByte('\\')
+				b.WriteByte(s[i])
+			}
+		}
+	}
+	return "", "", errors.New("a string does not end")
+}

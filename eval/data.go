@@ -1,0 +1,105 @@
+package eval
+
+import (
+	"archive/zip"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// DataFile is a file that items were read from.
+type DataFile struct {
+	Name   string `json:"name"`
+	SHA256 string `json:"sha256"`
+	Items  int    `json:"items"`
+	Data   string `json:"data,omitempty"` // [Item].Data of its items
+}
+
+// DataOptions say how data are read.
+type DataOptions struct {
+	LongBench *LongBench // nil: the default
+
+	// Extended reads the files of LongBench-E, <dataset>_e.jsonl, out of folders
+	// and zip files; otherwise those of LongBench.
+	Extended bool
+}
+
+// maxDataFile bounds a file of data.
+const maxDataFile = 4 << 30
+
+// ReadData reads items from a file as [ReadItems] does, or from a folder or zip
+// file with LongBench's <dataset>.jsonl or RULER's <task>/validation.jsonl at any
+// depth; other files there are left alone. Files come in the order of their names.
+func ReadData(name string, o DataOptions) ([]Item, []DataFile, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read data: %w", err)
+	}
+	if info.IsDir() {
+		return readTree(os.DirFS(name), name, o)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, fmt.Errorf("read data %s: not a regular file", name)
+	}
+	if strings.EqualFold(filepath.Ext(name), ".zip") {
+		z, err := zip.OpenReader(name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read data %s: %w", name, err)
+		}
+		defer z.Close()
+		return readTree(z, name, o)
+	}
+	return readFile(os.DirFS(filepath.Dir(name)), filepath.Base(name), name, o)
+}
+
+// readTree reads all files of data in a folder.
+func readTree(dir fs.FS, name string, o DataOptions) (items []Item, files []DataFile, err error) {
+	err = fs.WalkDir(dir, ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		switch {
+		case longbenchName(p):
+			if extended := strings.HasSuffix(p, "_e.jsonl"); extended != o.Extended {
+				return nil
+			}
+		case path.Base(p) != "validation.jsonl":
+			return nil
+		}
+		more, file, err := readFile(dir, p, filepath.Join(name, p), o)
+		items, files = append(items, more...), append(files, file...)
+		return err
+	})
+	if err == nil && len(items) == 0 {
+		err = errors.New("neither LongBench's <dataset>.jsonl nor RULER's <task>/validation.jsonl are in it")
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read data %s: %w", name, err)
+	}
+	return items, files, nil
+}
+
+func readFile(dir fs.FS, name, full string, o DataOptions) ([]Item, []DataFile, error) {
+	f, err := dir.Open(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	limited := &io.LimitedReader{R: io.TeeReader(f, sum), N: maxDataFile}
+	items, err := readItems(limited, full, o.LongBench)
+	if err != nil {
+		return nil, nil, err
+	}
+	if limited.N == 0 {
+		return nil, nil, fmt.Errorf("read %s: longer than %d bytes", full, int64(maxDataFile))
+	}
+	return items, []DataFile{{filepath.Base(name), hex.EncodeToString(sum.Sum(nil)), len(items), items[0].Data}}, nil
+}

@@ -1,0 +1,86 @@
+package eval
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+)
+
+// Answers do not depend on how many contexts are worked on at once, and every
+// answer comes once, also where some were given before.
+func TestParallel(t *testing.T) {
+	m := open(t)
+	items := append(few("niah_single_2", 256, 3), few("qa_1", 256, 3)...)
+	items = append(items, items[0])
+	methods := []Method{{Name: "full"}, {Name: "half", Policy: &lukv.Policy{Ratio: 0.5}}}
+	order := func(as []Answer) []Answer {
+		slices.SortFunc(as, func(a, b Answer) int {
+			return cmp.Or(cmp.Compare(a.Item, b.Item), cmp.Compare(a.Method, b.Method))
+		})
+		return as
+	}
+	o := Options{Framing: builtinFraming, MaxNewTokens: 8, SharePrefill: true}
+	want := order(collect(t, m, items, methods, o))
+	for _, memory := range []int64{0, 1} {
+		o.Parallel, o.Memory = 3, memory
+		var progress []int
+		var mu sync.Mutex
+		o.Progress = func(done, total int) {
+			mu.Lock()
+			defer mu.Unlock()
+			assert.Equal(t, len(items)*2, total)
+			progress = append(progress, done)
+		}
+		assert.Equal(t, want, order(collect(t, m, items, methods, o)))
+		assert.True(t, slices.IsSorted(progress))
+		assert.Equal(t, len(items)*2, progress[len(progress)-1])
+	}
+	o.Done = func(item int, method string) bool { return item != 4 || method == "full" }
+	got := collect(t, m, items, methods, o)
+	require.Len(t, got, 1)
+	assert.Equal(t, 4, got[0].Item)
+
+	o.Done = nil
+	stop := errors.New("enough")
+	n := 0
+	err := Run(t.Context(), m, items, methods, o, func(Answer) error {
+		if n++; n == 2 {
+			return stop
+		}
+		return nil
+	})
+	require.ErrorIs(t, err, stop)
+	assert.Equal(t, 2, n)
+}
+
+// A context that is too long is cut as asked for, and the answer says by how much.
+func TestTruncate(t *testing.T) {
+	tokens := []int32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
+	assert.Equal(t, tokens, TruncateError.cut(tokens, 3))
+	assert.Equal(t, tokens, TruncateMiddle.cut(tokens, 10))
+	assert.Equal(t, []int32{0, 1, 2, 3, 4}, TruncateHead.cut(tokens, 5))
+	assert.Equal(t, []int32{0, 1, 7, 8, 9}, TruncateMiddle.cut(tokens, 5))
+
+	m := open(t)
+	items := few("niah_single_2", 256, 1)
+	o := Options{Framing: builtinFraming, MaxNewTokens: 8, Session: model.SessionOptions{MaxTokens: 200}}
+	whole := collect(t, m, items, []Method{{Name: "full"}}, o)[0]
+	assert.NotEmpty(t, whole.Error)
+	items[0].MaxNewTokens = 30
+	for _, how := range []Truncate{TruncateHead, TruncateMiddle} {
+		o.Truncate = how
+		a := collect(t, m, items, []Method{{Name: "full"}}, o)[0]
+		assert.Empty(t, a.Error)
+		assert.Positive(t, a.Truncated)
+		assert.Equal(t, whole.ContextTokens, a.ContextTokens+a.Truncated)
+		assert.Less(t, a.ContextTokens, 170)
+	}
+}

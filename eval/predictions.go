@@ -1,0 +1,156 @@
+package eval
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// ReadPredictions reads answers that were given earlier, here or elsewhere; their
+// scores are those in the file, or 0 until [Scoring.Score] gives them one. name is
+// the file's path: it tells formats apart, and names task and method where lines do
+// not. Read are
+//
+//   - files of answers of a [Log];
+//   - predictions.csv of kvpress, whose folder names press and ratio;
+//   - RULER's <task>.jsonl with pred and outputs;
+//   - LongBench's <dataset>.jsonl with pred and answers.
+func ReadPredictions(r io.Reader, name string) ([]Answer, error) {
+	var answers []Answer
+	var err error
+	if strings.EqualFold(filepath.Ext(name), ".csv") {
+		answers, err = kvpressPredictions(r, name)
+	} else {
+		answers, err = linePredictions(r, name)
+	}
+	if err == nil && len(answers) == 0 {
+		err = errors.New("no predictions")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read predictions %s: %w", name, err)
+	}
+	return answers, nil
+}
+
+// kvpressPredictions reads the table of one of kvpress's folders.
+func kvpressPredictions(r io.Reader, name string) ([]Answer, error) {
+	// <dataset>__<data_dir>__<model>__<press>__<ratio>[__more]
+	method, ratio := filepath.Base(filepath.Dir(name)), 0.0
+	parts := strings.Split(method, "__")
+	for i := len(parts) - 1; i > 0; i-- {
+		if x, err := strconv.ParseFloat(parts[i], 64); err == nil && x >= 0 && x < 1 {
+			method, ratio = strings.Join(parts[i-1:], "__"), x
+			break
+		}
+	}
+	var answers []Answer
+	err := readCSV(r, func(line int, row map[string]string) error {
+		prediction, ok := row["predicted_answer"]
+		if !ok {
+			return errors.New("no column predicted_answer")
+		}
+		a := Answer{Item: len(answers), Line: line, Task: row["task"], Method: method, Ratio: ratio, Prediction: prediction}
+		if a.Task == "" { // LongBench's tables have one dataset and no such column
+			a.Task = parts[0]
+			if len(parts) > 1 && datasetOf(parts[1]) != nil {
+				a.Task = parts[1]
+			}
+		}
+		for _, column := range []string{"answers", "answer"} {
+			list, err := cellList(row[column])
+			if err != nil {
+				return fmt.Errorf("column %s: %w", column, err)
+			}
+			if a.References == nil {
+				a.References = list
+			}
+		}
+		if len(a.References) == 0 {
+			return errors.New("no answers: expected a column answer or answers")
+		}
+		var err error
+		if a.Classes, err = cellList(row["all_classes"]); err != nil {
+			return fmt.Errorf("column all_classes: %w", err)
+		}
+		if n, err := strconv.ParseFloat(row["length"], 64); err == nil {
+			a.Length = int(n)
+		}
+		answers = append(answers, a)
+		return nil
+	})
+	return answers, err
+}
+
+// linePredictions reads JSON Lines.
+func linePredictions(r io.Reader, name string) ([]Answer, error) {
+	folder := filepath.Base(filepath.Dir(name))
+	if folder == "pred" { // RULER's <model>/…/pred/<task>.jsonl
+		folder = filepath.Base(filepath.Dir(filepath.Dir(name)))
+	}
+	task := strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
+	var answers []Answer
+	own := false
+	for lines, line := bufio.NewReader(r), 1; ; line++ {
+		text, err := readLine(lines)
+		if err == io.EOF && (own || len(text) == 0) { // a run may be writing the last line
+			return answers, nil
+		}
+		if err != nil && err != io.EOF {
+			return nil, err
+		}
+		if text = bytes.TrimSpace(text); len(text) == 0 {
+			continue
+		}
+		var raw struct {
+			logHead
+			Answer
+			Pred    *string  `json:"pred"`
+			Outputs []string `json:"outputs"` // RULER's
+			Answers []string `json:"answers"` // LongBench's
+		}
+		if err := json.Unmarshal(text, &raw); err != nil {
+			return nil, fmt.Errorf("line %d: %w", line, err)
+		}
+		switch {
+		case line == 1 && raw.Format == logFormat:
+			own = true
+			continue
+		case own:
+			answers = append(answers, raw.Answer)
+			continue
+		case raw.Format != "":
+			return nil, fmt.Errorf("line %d: format %q, expected %q", line, raw.Format, logFormat)
+		case raw.Pred == nil:
+			return nil, fmt.Errorf("line %d: no \"pred\": expected a line of RULER's or LongBench's predictions", line)
+		}
+		a := Answer{Item: len(answers), Line: line, Task: task, Method: folder, Prediction: *raw.Pred, References: raw.Outputs, Classes: raw.Classes, Length: raw.Length}
+		if a.References == nil {
+			a.References = raw.Answers
+		}
+		if len(a.References) == 0 {
+			return nil, fmt.Errorf("line %d: no \"outputs\" or \"answers\"", line)
+		}
+		answers = append(answers, a)
+	}
+}
+
+// readLine reads a line of at most maxLine bytes with its line break.
+func readLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		if err != bufio.ErrBufferFull {
+			return line, err
+		}
+		if len(line) > maxLine {
+			return nil, fmt.Errorf("a line is longer than %d bytes", maxLine)
+		}
+	}
+}

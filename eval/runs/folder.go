@@ -1,0 +1,98 @@
+package runs
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/internal/report"
+)
+
+// The files of a folder.
+const (
+	infoName    = "run.json"
+	answersName = "answers.jsonl"
+	scoresName  = "scores.json"
+	tableName   = "scores.csv"
+)
+
+const infoFormat = "lukv run folder 1"
+
+// maxInfo bounds run.json.
+const maxInfo = 64 << 20
+
+// Info is run.json: what a run is, and what made it.
+type Info struct {
+	Format   string          `json:"format"`
+	Hash     string          `json:"settings_hash"`
+	Settings json.RawMessage `json:"settings"` // everything that answers depend on
+	Command  string          `json:"command"`  // of the first run in the folder
+	Version  any             `json:"version"`  // of the program, with the machine's system and processor
+	Started  time.Time       `json:"started"`
+
+	// Data is "builtin" if any question was made of texts of this project: such
+	// scores are not comparable with published ones.
+	Data string `json:"data,omitempty"`
+}
+
+// Folder is a run on disk. Close it.
+type Folder struct {
+	dir string
+	*eval.Log
+}
+
+// Open makes the folder of a run, or opens it to go on. A folder of a run with
+// another hash is [eval.ErrSettings] and stays as it is, one that another process
+// writes is [eval.ErrInUse].
+func Open(dir string, info Info) (*Folder, error) {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, fmt.Errorf("open run: %w", err)
+	}
+	log, err := eval.OpenLog(filepath.Join(dir, answersName), info.Hash, info.Settings)
+	if err != nil {
+		return nil, err
+	}
+	f := &Folder{dir, log}
+	if _, err := os.Stat(filepath.Join(dir, infoName)); err == nil {
+		return f, nil // of the same run: its answers have its hash
+	}
+	info.Format = infoFormat
+	if err := f.write(infoName, info); err != nil {
+		log.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+func (f *Folder) write(name string, v any) error {
+	return atomicfile.Write(filepath.Join(f.dir, name), 0o666, func(w io.Writer) error { return report.WriteJSON(w, v) })
+}
+
+// Finish writes the scores. policies are as for [eval.WriteCSV].
+func (f *Folder) Finish(rows []eval.Row, policies map[string]string) error {
+	if err := f.write(scoresName, rows); err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(f.dir, tableName), 0o666, func(w io.Writer) error { return eval.WriteCSV(w, rows, policies) })
+}
+
+func readInfo(dir string) (*Info, error) {
+	data, err := inputfile.Read(filepath.Join(dir, infoName), maxInfo)
+	if err != nil {
+		return nil, err
+	}
+	var info Info
+	if err := json.Unmarshal(data, &info); err != nil {
+		return nil, fmt.Errorf("%s: %w", infoName, err)
+	}
+	if info.Format != infoFormat {
+		return nil, fmt.Errorf("%s: format %q, expected %q", infoName, info.Format, infoFormat)
+	}
+	return &info, nil
+}
