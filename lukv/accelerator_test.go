@@ -171,7 +171,7 @@ func TestAcceleratedMetrics(t *testing.T) {
 				fake := &fakeAccelerator{l: l}
 				fast.Accelerator = fake
 				switch m.(type) {
-				case snapKV, expectedAttention, kNorm, criticalKV:
+				case snapKV, expectedAttention, kNorm, criticalKV, chunkKV:
 					require.Equal(t, 1, scoreAlike(t, m, &fast, fake, want))
 				case keyDiff:
 					n := 1

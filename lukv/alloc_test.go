@@ -34,6 +34,9 @@ func allocatorTable() []AllocatorConfig {
 		{Name: "cake"},
 		{Name: "cake", Params: `{"cascade":false,"tau1":0.8}`},
 		{Name: "headkv", Params: `{"importance":[[1,2,3,1,2,3],[0,0,1,5,1,1],[1,1,1,1,1,1],[2,2,2,9,2,2]]}`},
+		{Name: "duo"},
+		{Name: "duo", Params: `{"streaming":12,"importance":[[1,2,3],[0,0,1],[9,1,1],[2,2,2]]}`},
+		{Name: "threshold", Params: `{"least":60}`},
 		{Name: "lukv"},
 		{Name: "lukv", Params: `{"lookup":"nearest"}`},
 	}
@@ -265,7 +268,7 @@ func TestBudgetsGrowWithTheTotal(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))
 	const T, K = 60, 4
 	for _, cfg := range allocatorTable() {
-		if cfg.Name == "lukv" || strings.Contains(cfg.Params, "interpolate") || cfg.Name[:3] == "pyr" || cfg.Name == "cake" || cfg.Name == "headkv" {
+		if cfg.Name == "lukv" || strings.Contains(cfg.Params, "interpolate") || cfg.Name[:3] == "pyr" || cfg.Name == "cake" || cfg.Name == "headkv" || cfg.Name == "duo" {
 			continue // rounding and windows of their own
 		}
 		a, err := NewAllocator(cfg, nil)
@@ -432,6 +435,10 @@ func TestAllocatorConfigErrors(t *testing.T) {
 		`{"name":"pyramidkv","form":"flat"}`:                   `form: found "flat", expected one of ratio, absolute`,
 		`{"name":"lukv","lookup":"best"}`:                      `lookup: found "best"`,
 		`{"name":"adakv","form":"interpolate","pool":"model"}`: "pool",
+		`{"name":"duo","streaming":0}`:                         "allocator duo: streaming: found 0, expected 1 to",
+		`{"name":"duo","importance":[[1,2],[3]]}`:              "allocator duo: importance: layer 1, kv head 0: found 3 in a row of 1, expected a number in a row of 2",
+		`{"name":"threshold","least":"high"}`:                  "allocator threshold: least: found string, expected float64",
+		`{"name":"threshold","least":1e300}`:                   "allocator threshold: least: found 1e+300",
 	} {
 		c, err := ParseAllocatorConfig(text)
 		require.NoError(t, err, text)

@@ -18,6 +18,8 @@ import (
 //	cake       window tau1 tau2 cascade
 //	           presets mistral-7b-1024, mistral-7b-128, llama-3.1-8b-1024, llama-3.1-8b-128
 //	headkv     importance beta tau
+//	duo        streaming importance
+//	threshold  least
 //
 // [RegisterAllocator] adds others. The names pyramid and ada are accepted for
 // pyramidkv and adakv. The forms of the repositories (absolute, interpolate)
@@ -45,6 +47,8 @@ func init() {
 		Preset[Allocator]{"llama-3.1-8b-1024", cakeLayers{Window: 32, Tau1: 1.6, Tau2: 0.4, Cascade: true}},
 		Preset[Allocator]{"llama-3.1-8b-128", cakeLayers{Window: 32, Tau1: 1.6, Tau2: 0.6, Cascade: true}})
 	RegisterAllocator("headkv", headKV{Beta: 1.5, Tau: 1})
+	RegisterAllocator("duo", duo{Streaming: 384})
+	RegisterAllocator("threshold", scoreThreshold{})
 }
 
 // RegisterAllocator makes an allocator available by name, under the rules of
@@ -56,8 +60,8 @@ func RegisterAllocator(name string, defaults Allocator, presets ...Preset[Alloca
 // Allocators lists the names of all allocators.
 func Allocators() []string { return allocators.names() }
 
-// NewAllocator builds the allocator that c describes. profile is needed by lukv
-// and by allocators around it, and ignored by all others; the caller has checked
+// NewAllocator builds the allocator that c describes. profile is needed by lukv,
+// by duo without importance and by allocators around them, and ignored by all others; the caller has checked
 // that it belongs to model and metric ([Profile.Check]).
 func NewAllocator(c AllocatorConfig, profile *Profile) (Allocator, error) {
 	a, err := allocators.read(config(c))

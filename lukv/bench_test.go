@@ -28,7 +28,7 @@ func randomAttention(T, heads, kvHeads, D int) *Layer {
 		T: T, Heads: heads, KVHeads: kvHeads, HeadDim: D, NextPosition: T,
 		Keys:    func(h, lo, hi int, _ []float32) []float32 { return keys[h][lo*D : hi*D] },
 		Values:  func(h, lo, hi int, _ []float32) []float32 { return values[h][lo*D : hi*D] },
-		Queries: NewQueryWindow(heads, D, 64),
+		Queries: NewQueryWindow(heads, D, T),
 		Stats:   NewQueryStats(heads, D, 4, true, kernels.Detect()),
 		Share:   T / 5, OutputDim: 3*D + 1,
 	}
@@ -46,7 +46,7 @@ func randomAttention(T, heads, kvHeads, D int) *Layer {
 		}
 		return dst
 	}
-	for p := max(T-64, 0); p < T; p++ {
+	for p := range T {
 		l.Queries.Append(p, fill(heads*D))
 	}
 	few := fill(min(T, 4*D) * heads * D)

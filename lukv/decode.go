@@ -162,8 +162,8 @@ func NewDecoding(cfg DecodeConfig, metric Metric) (*Decoding, error) {
 			return nil, fmt.Errorf("decode compression periodic: metric: found none, expected one of %s", strings.Join(Metrics(), ", "))
 		}
 		full := MetricConfigOf(d.metric)
-		if d.metric.Needs(maxSlots, 0).Repeat.Chunk > 0 {
-			return nil, fmt.Errorf("decode compression periodic: metric: found %s, which repeats a whole context, expected one that looks at what passes by", full.Name)
+		if n := d.metric.Needs(maxSlots, 0); n.Repeat.Chunk > 0 || n.Window >= maxSlots {
+			return nil, fmt.Errorf("decode compression periodic: metric: found %s, which reads a whole context at once, expected one that looks at what passes by", full.Name)
 		}
 		d.cfg.Metric = &full
 	case "tova":

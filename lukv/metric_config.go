@@ -31,6 +31,13 @@ const maxSlots = math.MaxInt32
 //	key_distance        values
 //	criticalkv          metric first_stage epsilon shift
 //	                    presets expected_attention, keydiff
+//	lagkv               sinks lag cross
+//	leverage            ridge
+//	compactor           chunk blending ridge sinks window
+//	cur                 of local sinks
+//	chunkkv             metric size heads
+//	                    presets kvpress
+//	triattention        future sinks centers
 //
 // [RegisterMetric] adds others. The names ea and streaming are accepted for
 // expected_attention and streaming_llm.
@@ -68,6 +75,13 @@ func init() {
 	RegisterMetric("criticalkv", criticalKV{Metric: InnerMetric{snap}, FirstStage: 0.5, Epsilon: 1e-4},
 		Preset[Metric]{"expected_attention", criticalKV{Metric: InnerMetric{expected}, FirstStage: 0.5, Epsilon: 1e-4}},
 		Preset[Metric]{"keydiff", criticalKV{Metric: InnerMetric{keyDiff{}}, FirstStage: 0.5, Epsilon: 1e-4, Shift: true}})
+	RegisterMetric("lagkv", lagKV{Sinks: 4, Lag: 128})
+	RegisterMetric("leverage", leverage{Ridge: 0.01})
+	RegisterMetric("compactor", compactor{Chunk: 256, Blending: 0.35, Ridge: 0.01, Sinks: 8, Window: 4})
+	RegisterMetric("cur", curKV{Of: "product", Local: 16, Sinks: 4})
+	RegisterMetric("chunkkv", chunkKV{Metric: InnerMetric{snap}, Size: 10, Heads: "layer"},
+		Preset[Metric]{"kvpress", chunkKV{Metric: InnerMetric{snap}, Size: 20, Heads: "layer"}})
+	RegisterMetric("triattention", triAttention{Future: 17, Sinks: 4})
 }
 
 // RegisterMetric makes a metric available by name: to policies, profiles,

@@ -84,23 +84,42 @@ func TestMetricConfigIsCanonical(t *testing.T) {
 
 func TestMetricConfigErrors(t *testing.T) {
 	for in, want := range map[string]string{
-		`snapvk`:                              `metric "snapvk" is unknown, expected one of snapkv, keydiff`,
-		``:                                    `metric "" is unknown`,
-		`{"name":"snapkv","window":0}`:        `metric snapkv: window: found 0, expected 1 to`,
-		`{"name":"snapkv","kernel":4}`:        `metric snapkv: kernel: found 4, expected an odd number`,
-		`{"name":"snapkv","pool":"sum"}`:      `metric snapkv: pool: found "sum", expected one of max, avg`,
-		`{"name":"snapkv","epsilon":0.1}`:     `metric snapkv: it has no parameter epsilon`,
-		`{"name":"snapkv","preset":"x"}`:      `metric snapkv: preset: found "x", expected one of default, kvpress`,
-		`{"name":"knorm","preset":"kvpress"}`: `metric knorm: preset: found "kvpress", expected one of default`,
-		`{"name":"knorm","window":1}`:         `metric knorm: it has no parameter window`,
-		`{"name":"ea","epsilon":-1}`:          `metric expected_attention: epsilon: found -1`,
-		`{"name":"ea","future":0}`:            `metric expected_attention: future: found 0`,
-		`{"name":"tova","window":2}`:          `metric tova: window: found 2, expected 0 to 1`,
-		`{"name":"keydiff","block":-1}`:       `metric keydiff: block: found -1`,
-		`{"name":"knorm","colour":1}`:         `metric knorm: it has no parameter colour`,
-		`{"name":"knorm"}}`:                   `found more text after the value`,
-		`{"name":"knorm"} x`:                  `found more text after the value`,
-		`{"name":"snapkv","window":1e99}`:     `metric snapkv: window: found number 1e99, expected int`,
+		`snapvk`:                                   `metric "snapvk" is unknown, expected one of snapkv, keydiff`,
+		``:                                         `metric "" is unknown`,
+		`{"name":"snapkv","window":0}`:             `metric snapkv: window: found 0, expected 1 to`,
+		`{"name":"snapkv","kernel":4}`:             `metric snapkv: kernel: found 4, expected an odd number`,
+		`{"name":"snapkv","pool":"sum"}`:           `metric snapkv: pool: found "sum", expected one of max, avg`,
+		`{"name":"snapkv","epsilon":0.1}`:          `metric snapkv: it has no parameter epsilon`,
+		`{"name":"snapkv","preset":"x"}`:           `metric snapkv: preset: found "x", expected one of default, kvpress`,
+		`{"name":"knorm","preset":"kvpress"}`:      `metric knorm: preset: found "kvpress", expected one of default`,
+		`{"name":"knorm","window":1}`:              `metric knorm: it has no parameter window`,
+		`{"name":"ea","epsilon":-1}`:               `metric expected_attention: epsilon: found -1`,
+		`{"name":"ea","future":0}`:                 `metric expected_attention: future: found 0`,
+		`{"name":"tova","window":2}`:               `metric tova: window: found 2, expected 0 to 1`,
+		`{"name":"keydiff","block":-1}`:            `metric keydiff: block: found -1`,
+		`{"name":"knorm","colour":1}`:              `metric knorm: it has no parameter colour`,
+		`{"name":"knorm"}}`:                        `found more text after the value`,
+		`{"name":"knorm"} x`:                       `found more text after the value`,
+		`{"name":"snapkv","window":1e99}`:          `metric snapkv: window: found number 1e99, expected int`,
+		`{"name":"lagkv","lag":0}`:                 `metric lagkv: lag: found 0, expected 1 to`,
+		`{"name":"lagkv","sinks":-1}`:              `metric lagkv: sinks: found -1, expected 0 to`,
+		`{"name":"leverage","ridge":0}`:            `metric leverage: ridge: found 0, expected 1e-06 to`,
+		`{"name":"compactor","chunk":70000}`:       `metric compactor: chunk: found 70000, expected 1 to 65536`,
+		`{"name":"compactor","blending":-1}`:       `metric compactor: blending: found -1, expected 0 to`,
+		`{"name":"compactor","ridge":-1}`:          `metric compactor: ridge: found -1`,
+		`{"name":"cur","of":"sum"}`:                `metric cur: of: found "sum", expected one of product, mean, key, value`,
+		`{"name":"cur","local":-1}`:                `metric cur: local: found -1`,
+		`{"name":"chunkkv","size":0}`:              `metric chunkkv: size: found 0, expected 1 to`,
+		`{"name":"chunkkv","heads":"all"}`:         `metric chunkkv: heads: found "all", expected one of layer, each`,
+		`{"name":"chunkkv","metric":"criticalkv"}`: `metric chunkkv: metric: found criticalkv, which ranks in two steps`,
+		`{"name":"chunkkv","metric":"snapvk"}`:     `metric "snapvk" is unknown`,
+		`{"name":"criticalkv","metric":{"name":"chunkkv","metric":"keydiff"}}`:  `metric criticalkv: metric: found chunkkv, whose scores may be negative`,
+		`{"name":"criticalkv","metric":"compactor"}`:                            `found compactor, whose scores may be negative`,
+		`{"name":"triattention","future":25}`:                                   `metric triattention: future: found 25, expected 1 to 24`,
+		`{"name":"triattention","centers":[[]]}`:                                `metric triattention: centers: layer 0: found 0 query heads`,
+		`{"name":"triattention","centers":[[{"mean":[1]}]]}`:                    `centers: layer 0, query head 0: found a mean of 1 channels and 0 lengths`,
+		`{"name":"triattention","centers":[[{"mean":[1,2],"lengths":[3]}],[]]}`: `centers: layer 1: found 0 query heads, expected 1`,
+		`{"name":"triattention","centers":5}`:                                   `metric triattention: centers: found number, expected`,
 	} {
 		t.Run(in, func(t *testing.T) {
 			cfg, err := ParseMetricConfig(in)
@@ -144,6 +163,10 @@ func everyMetric(t testing.TB) map[string]Metric {
 	out["snapkv avg"] = mustMetric(t, MetricConfig{Name: "snapkv", Params: `{"preset":"kvpress","window":5}`})
 	out["snapkv max first"] = mustMetric(t, MetricConfig{Name: "snapkv", Params: `{"preset":"adakv","group":"max"}`})
 	out["keydiff block"] = mustMetric(t, MetricConfig{Name: "keydiff", Params: `{"block":16}`})
+	out["lagkv cross"] = mustMetric(t, configured("lagkv", "lag", 9, "cross", true))
+	out["compactor chunks"] = mustMetric(t, configured("compactor", "chunk", 7, "sinks", 2, "window", 1))
+	out["cur mean"] = mustMetric(t, configured("cur", "of", "mean", "local", 0))
+	out["chunkkv each"] = mustMetric(t, configured("chunkkv", "metric", "keydiff", "size", 3, "heads", "each"))
 	out["ea plain"] = mustMetric(t, MetricConfig{Name: "ea", Params: `{"covariance":false,"value_norm":false}`})
 	return out
 }
@@ -237,7 +260,7 @@ func TestScoreBits(t *testing.T) {
 		T: T, Heads: H, KVHeads: K, HeadDim: D, NextPosition: T, Share: 60,
 		Keys:    func(h, lo, hi int, _ []float32) []float32 { return keys[h][lo*D : hi*D] },
 		Values:  func(h, lo, hi int, _ []float32) []float32 { return values[h][lo*D : hi*D] },
-		Queries: NewQueryWindow(H, D, 64), Stats: NewQueryStats(H, D, 4, true, kernels.Detect()), Sums: NewColumnSums(H, K, 1),
+		Queries: NewQueryWindow(H, D, T), Stats: NewQueryStats(H, D, 4, true, kernels.Detect()), Sums: NewColumnSums(H, K, 1),
 		OutputDim: 2 * D,
 		InvFreq:   []float64{1, 0.15, 0.025, 0.004, 0.0006}, RopeScale: 1.25,
 	}
@@ -266,6 +289,8 @@ func TestScoreBits(t *testing.T) {
 		"expected_attention": "c6b389d49ba5963f", "ea plain": "6ea85954b2ce43bf", "tova": "e6dcd6649fdb33a9",
 		"streaming_llm": "75323b8cfc31c29d", "observed": "231a46251131eabe", "h2o": "bec3e283edde6d81",
 		"criticalkv": "623833d1317d5801", "kvzip": "df6f8886b810fdc1", "key_distance": "9da6304608234fad", "cake": "0e5ed8a94775b76f", "defensivekv": "17f0fc40a72dd71d",
+		"leverage": "ac3601f6a26d0404", "compactor": "6cf43cf6ae080d9d", "cur": "2c23966231a58764", "lagkv": "5c44b0d2b76f85bd", "chunkkv": "ad21b5e02eb3ba75", "triattention": "3311a278d78b7c4b",
+		"lagkv cross": "14d7db87aea6c942", "compactor chunks": "276e92dab273343a", "cur mean": "2c46cf2da2de8476", "chunkkv each": "9c80d7a5c4dab6d1",
 	}
 	for name, m := range everyMetric(t) {
 		s, err := Score(context.Background(), m, l)

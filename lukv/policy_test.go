@@ -135,8 +135,12 @@ func TestPolicyProtection(t *testing.T) {
 		require.NoError(t, err)
 		want := Protection{4, 1, false}
 		switch name {
-		case "snapkv", "cake", "defensivekv", "criticalkv":
+		case "snapkv", "cake", "defensivekv", "criticalkv", "chunkkv":
 			want.Window = 32
+		case "lagkv":
+			want.Window, want.Recent = 128, true
+		case "compactor":
+			want.Sinks, want.Window = 8, 4
 		}
 		require.Equal(t, want, LUProtection(m), name)
 	}
@@ -207,7 +211,7 @@ func TestDecodeBudgets(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	profile := testProfile(t, 2, 2, 300)
 	for _, cfg := range allocatorTable() {
-		if cfg.Name == "headkv" {
+		if strings.Contains(cfg.Params, "importance") {
 			continue // its table is for another shape
 		}
 		p := Policy{Metric: MetricConfig{Name: "keydiff"}, Allocator: cfg, Decode: DecodeConfig{Mode: "periodic", TargetSize: 50}}

@@ -84,7 +84,7 @@ func compressions(t testing.TB, cpu kernels.CPU, precision model.Precision) []ou
 			if lukv.MetricConfigOf(metric).Name == "criticalkv" && name == "cake" {
 				p.Allocator.Params = `{"cascade":false}`
 			}
-			if p.Allocator.Validate() != nil {
+			if p.Allocator.Validate() != nil || !recorded(p) {
 				continue // has parameters without a default
 			}
 			if p.Allocator.NeedsProfile() {

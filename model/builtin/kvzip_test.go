@@ -70,5 +70,5 @@ func TestKVzip(t *testing.T) {
 	}
 	_, err = m.NewSession(model.SessionOptions{Compression: &lukv.Policy{
 		Metric: lukv.MetricConfig{Name: "kvzip"}, Decode: lukv.DecodeConfig{Mode: "periodic"}}})
-	require.ErrorContains(t, err, "metric: found kvzip, which repeats a whole context")
+	require.ErrorContains(t, err, "metric: found kvzip, which reads a whole context at once")
 }

@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,7 +56,13 @@ func recordOf(t testing.TB, cpu kernels.CPU, precision model.Precision) record {
 		require.NoError(t, err)
 		metrics = append(metrics, metric)
 	}
-	ob, err := m.Observe(ctx, prompt, model.SessionOptions{ChunkTokens: 13}, metrics...)
+	// What reads every query is observed by itself: the allocator cake looks at as
+	// many queries as there are.
+	wide := func(metric lukv.Metric) bool { return metric.Needs(len(prompt), 0).Window >= len(prompt) }
+	alone, err := m.Observe(ctx, prompt, model.SessionOptions{ChunkTokens: 13}, metrics[slices.IndexFunc(metrics, wide)])
+	require.NoError(t, err)
+	defer alone.Close()
+	ob, err := m.Observe(ctx, prompt, model.SessionOptions{ChunkTokens: 13}, slices.DeleteFunc(slices.Clone(metrics), wide)...)
 	require.NoError(t, err)
 	defer ob.Close()
 	s, err := ob.Session().Fork()
@@ -76,10 +83,14 @@ func recordOf(t testing.TB, cpu kernels.CPU, precision model.Precision) record {
 			if lukv.MetricConfigOf(metric).Name == "criticalkv" && name == "cake" {
 				p.Allocator.Params = `{"cascade":false}`
 			}
-			if p.Allocator.NeedsProfile() || p.Allocator.Validate() != nil {
+			if p.Allocator.NeedsProfile() || p.Allocator.Validate() != nil || !recorded(p) {
 				continue // its profiles are of the default windows, or it has parameters without a default
 			}
-			c, err := ob.Compress(ctx, p)
+			from := ob
+			if wide(metric) {
+				from = alone
+			}
+			c, err := from.Compress(ctx, p)
 			require.NoError(t, err)
 			var positions []int32
 			for at := range m.Config().Layers {
@@ -95,13 +106,25 @@ func recordOf(t testing.TB, cpu kernels.CPU, precision model.Precision) record {
 	return r
 }
 
+// recorded leaves out pairs whose halves others stand for: what is recorded of a
+// metric is its scores, of an allocator its budgets.
+func recorded(p *lukv.Policy) bool {
+	switch p.Metric.Name {
+	case "lagkv", "leverage", "compactor", "cur", "chunkkv", "triattention":
+		return p.Allocator.Name == "uniform"
+	}
+	return p.Allocator.Name != "threshold" || p.Metric.Name == "keydiff"
+}
+
 // windowOf sets a window that is shorter than the prompt, nothing for metrics that have none.
 func windowOf(metric string) string {
 	switch metric {
 	case "snapkv", "cake", "defensivekv":
 		return `{"window":8}`
-	case "criticalkv":
+	case "criticalkv", "chunkkv":
 		return `{"metric":{"name":"snapkv","window":8}}`
+	case "lagkv":
+		return `{"lag":5}`
 	}
 	return ""
 }

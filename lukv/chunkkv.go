@@ -1,0 +1,107 @@
+package lukv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// chunkKV keeps entries in stretches of neighbours, ranked by the mean of what an
+// inner metric gives their entries (Liu et al., "ChunkKV", 2025). Budgets stay
+// exact: of the last stretch that fits in part its first entries are kept.
+type chunkKV struct {
+	Metric InnerMetric `json:"metric"`
+	Size   int         `json:"size"` // positions of a stretch
+
+	// Heads says who ranks: "layer", all KV heads together, which then keep the
+	// same stretches as far as their budgets go, or "each" head for itself.
+	Heads string `json:"heads"`
+}
+
+func (m chunkKV) Validate() error {
+	if m.Metric.Metric == nil {
+		return errors.New("metric: found none")
+	}
+	if _, ok := m.Metric.Metric.(Refiner); ok {
+		return fmt.Errorf("metric: found %s, which ranks in two steps, expected one that ranks in one", MetricConfigOf(m.Metric.Metric).Name)
+	}
+	return firstOf(within("size", m.Size, 1, maxSlots), oneOf("heads", m.Heads, "layer", "each"))
+}
+
+func (m chunkKV) Needs(T, n int) Needs { return m.Metric.Needs(T, n) }
+
+func (m chunkKV) Protection(T, n int) Protection { return m.Metric.Protection(T, n) }
+
+// ProfileProtection is that of the inner metric.
+func (m chunkKV) ProfileProtection() Protection {
+	if p, ok := m.Metric.Metric.(ProfileProtecter); ok {
+		return p.ProfileProtection()
+	}
+	return Protection{}
+}
+
+// Signed says whether the inner metric's scores may be negative.
+func (m chunkKV) Signed() bool {
+	s, ok := m.Metric.Metric.(signed)
+	return ok && s.Signed()
+}
+
+func (m chunkKV) Score(ctx context.Context, l *Layer) (Scores, error) {
+	inner, err := m.Metric.Score(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.checkScores(MetricConfigOf(m.Metric.Metric).Name, inner); err != nil {
+		return nil, err
+	}
+	s := make(Scores, len(inner))
+	together := m.collect(l, 0, len(inner), inner)
+	for h, row := range inner {
+		means := together
+		if m.Heads == "each" {
+			means = m.collect(l, h, h+1, inner)
+		}
+		s[h] = make([]float32, len(row))
+		for t, v := range row {
+			// Entries without a real score of their own keep what they have.
+			if s[h][t] = v; finite(v) {
+				s[h][t] = means[m.chunk(l, h, t)].mean()
+			}
+		}
+	}
+	return s, nil
+}
+
+func finite(v float32) bool { return !math.IsInf(float64(v), 0) && v == v }
+
+// chunkSum adds up the finite scores of a stretch.
+type chunkSum struct {
+	sum float64
+	n   int
+}
+
+func (c chunkSum) mean() float32 { return float32(c.sum / float64(max(1, c.n))) }
+
+// chunk is the number of the stretch of slot t of head h.
+func (m chunkKV) chunk(l *Layer, h, t int) int32 {
+	if pos := l.positions(h); pos != nil {
+		return pos[t] / int32(m.Size)
+	}
+	return int32(t / m.Size)
+}
+
+// collect adds up the stretches of heads [from,to).
+func (m chunkKV) collect(l *Layer, from, to int, inner Scores) map[int32]chunkSum {
+	sums := map[int32]chunkSum{}
+	for h := from; h < to; h++ {
+		for t, v := range inner[h] {
+			if finite(v) {
+				at := m.chunk(l, h, t)
+				c := sums[at]
+				sums[at] = chunkSum{c.sum + float64(v), c.n + 1}
+			}
+		}
+	}
+	return sums
+}

@@ -1,0 +1,108 @@
+package lukv
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/lukv/lukv/kernels"
+)
+
+// compactor adds the leverage of an entry's key to the attention that all queries
+// of its stretch of the text, earlier ones too, pay to it (Chari and Van Durme,
+// "Compactor", 2025). It reads every query of the prefill.
+type compactor struct {
+	Chunk int `json:"chunk"` // tokens that attend to each other
+
+	// Blending is the weight of the leverage beside the attention, both with
+	// mean 0 and deviation 1 over the layer.
+	Blending float64 `json:"blending"`
+
+	Ridge  float64 `json:"ridge"`  // as in leverage
+	Sinks  int     `json:"sinks"`  // first and last entries, always kept
+	Window int     `json:"window"` // and left out of both scores
+}
+
+func (m compactor) Validate() error {
+	return firstOf(within("chunk", m.Chunk, 1, 1<<16), within("blending", m.Blending, 0, 1e6), leverage{m.Ridge}.Validate(),
+		within("sinks", m.Sinks, 0, maxSlots), within("window", m.Window, 0, maxSlots))
+}
+
+func (compactor) Needs(T, n int) Needs { return Needs{Keys: true, Values: true, Window: T} }
+
+func (m compactor) Protection(T, n int) Protection {
+	return Protection{Sinks: min(m.Sinks, T), Window: min(m.Window, T)}
+}
+
+// Signed says that scores may be negative.
+func (compactor) Signed() bool { return true }
+
+func (m compactor) Score(ctx context.Context, l *Layer) (Scores, error) {
+	prot := m.Protection(l.longest(), 0)
+	geometry, err := leverage{m.Ridge}.layer(ctx, l, prot)
+	if err != nil {
+		return nil, err
+	}
+	attention := make([][]float64, l.KVHeads)
+	err = l.EachHead(ctx, func(h int) (err error) {
+		lo, hi := prot.Split(l.Len(h))
+		attention[h], err = m.attention(ctx, l, h, lo, hi)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	standardize(geometry)
+	standardize(attention)
+	for h, row := range attention {
+		for t := range row {
+			row[t] += float64(m.Blending * geometry[h][t])
+		}
+	}
+	return toScores(attention, l, prot), nil
+}
+
+// attention sums, for slots [lo,hi) of KV head h, what the queries of the same
+// chunk pay to each, averaged over the group, times the length of its value,
+// smoothed over three entries. Logits are not scaled, as published.
+func (m compactor) attention(ctx context.Context, l *Layer, h, lo, hi int) ([]float64, error) {
+	D, G := l.HeadDim, l.Group()
+	raw := make([]float64, hi-lo)
+	if hi == lo {
+		return raw, nil
+	}
+	if pos, T := l.positions(h), l.Len(h); l.Queries.Len() != T || pos != nil && int(pos[T-1]) != T-1 {
+		return nil, fmt.Errorf("score layer %d with compactor: found %d queries of %d entries, expected those of a whole prefill", l.Index, l.Queries.Len(), T)
+	}
+	size := min(m.Chunk, hi-lo)
+	queries, keys := make([]float32, size*D), make([]float32, size*D)
+	probs := make([]float32, size*size)
+	for from := lo; from < hi; from += m.Chunk {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		n := min(m.Chunk, hi-from)
+		w := kernels.F32Matrix(l.Keys(h, from, from+n, keys)[:n*D], n, D)
+		for q := h * G; q < (h+1)*G; q++ {
+			for i := range n {
+				copy(queries[i*D:(i+1)*D], l.Queries.Row(from+i, q))
+			}
+			l.CPU.MatMul(probs, n, queries, D, n, &w, 0, n)
+			for i := range n {
+				row := probs[i*n : (i+1)*n]
+				softmax(l.CPU, row, 1)
+				for t, v := range row {
+					raw[from-lo+t] += float64(v) / float64(G)
+				}
+			}
+		}
+	}
+	err := l.eachSlots(ctx, l.Values, h, lo, hi, func(from, to int, values []float32) {
+		for t := from; t < to; t++ {
+			raw[t-lo] *= math.Sqrt(sumSquares(values[(t-from)*D : (t-from+1)*D]))
+		}
+	})
+	smooth := make([]float64, len(raw))
+	averagePool(smooth, raw, 3)
+	return smooth, err
+}

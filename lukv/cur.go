@@ -1,0 +1,94 @@
+package lukv
+
+import "context"
+
+// curKV scores an entry by the squared lengths of its key and value, each over
+// those of its neighbours: the leverage scores by which a CUR decomposition
+// chooses rows, in their cheapest approximation (Sengupta et al., "CurDKV",
+// 2025).
+type curKV struct {
+	Of    string `json:"of"`    // "product" of both lengths, "mean", "key" or "value"
+	Local int    `json:"local"` // entries that are compared with each other; 0: all
+	Sinks int    `json:"sinks"` // first entries, always kept
+}
+
+func (m curKV) Validate() error {
+	return firstOf(oneOf("of", m.Of, "product", "mean", "key", "value"), within("local", m.Local, 0, maxSlots), within("sinks", m.Sinks, 0, maxSlots))
+}
+
+func (m curKV) Needs(T, n int) Needs { return Needs{Keys: m.Of != "value", Values: m.Of != "key"} }
+
+func (m curKV) Protection(T, n int) Protection { return Protection{Sinks: min(m.Sinks, T)} }
+
+func (m curKV) Score(ctx context.Context, l *Layer) (Scores, error) {
+	s := make(Scores, l.KVHeads)
+	err := l.EachHead(ctx, func(h int) error {
+		var keys, values []float64
+		var err error
+		if m.Of != "value" {
+			if keys, err = m.lengths(ctx, l, l.Keys, h); err != nil {
+				return err
+			}
+		}
+		if m.Of != "key" {
+			if values, err = m.lengths(ctx, l, l.Values, h); err != nil {
+				return err
+			}
+		}
+		s[h] = m.combine(keys, values, l.Len(h))
+		return nil
+	})
+	return s, err
+}
+
+// lengths returns the squared length of every row of head h over the sum of its
+// neighbourhood; 0 where that is 0.
+func (m curKV) lengths(ctx context.Context, l *Layer, rows rowReader, h int) ([]float64, error) {
+	D, T := l.HeadDim, l.Len(h)
+	x := make([]float64, T)
+	err := l.eachTile(ctx, rows, h, T, nil, func(lo, hi int, tile []float32) {
+		for t := lo; t < hi; t++ {
+			x[t] = sumSquares(tile[(t-lo)*D : (t-lo+1)*D])
+		}
+	})
+	for from, size := 0, m.Local; m.Local > 0 && from < T; from += size {
+		toShares(x[from:min(from+size, T)])
+	}
+	return x, err
+}
+
+// combine joins both shares and scales them to the sum 1 over the head.
+func (m curKV) combine(keys, values []float64, T int) []float32 {
+	x := make([]float64, T)
+	for t := range x {
+		switch m.Of {
+		case "key":
+			x[t] = keys[t]
+		case "value":
+			x[t] = values[t]
+		case "mean":
+			x[t] = (keys[t] + values[t]) / 2
+		default:
+			x[t] = float64(keys[t] * values[t])
+		}
+	}
+	toShares(x)
+	out := make([]float32, T)
+	for t, v := range x {
+		out[t] = float32(v)
+	}
+	return out
+}
+
+// toShares divides x by its sum, if that is positive.
+func toShares(x []float64) {
+	var sum float64
+	for _, v := range x {
+		sum += v
+	}
+	if sum > 0 {
+		for i := range x {
+			x[i] /= sum
+		}
+	}
+}

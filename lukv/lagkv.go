@@ -1,0 +1,165 @@
+package lukv
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/lukv/lukv/internal/detmath"
+)
+
+// lagKV scores an entry by how unevenly its key and value, channel by channel,
+// lie in the range of the partition that follows (Liang et al., "LagKV", 2025).
+// It reads no attention.
+type lagKV struct {
+	Sinks int `json:"sinks"` // first entries, always kept and in no partition
+	Lag   int `json:"lag"`   // entries of a partition; as many at the end are always kept
+
+	// Cross lets entries of different partitions compete by score; without it
+	// every partition is ranked by itself and keeps about the same share.
+	Cross bool `json:"cross"`
+}
+
+func (m lagKV) Validate() error {
+	return firstOf(within("sinks", m.Sinks, 0, maxSlots), within("lag", m.Lag, 1, maxSlots))
+}
+
+func (lagKV) Needs(T, n int) Needs { return Needs{Keys: true, Values: true} }
+
+func (m lagKV) Protection(T, n int) Protection {
+	return Protection{Sinks: min(m.Sinks, T), Window: min(m.Lag, T), Recent: true}
+}
+
+func (m lagKV) Score(ctx context.Context, l *Layer) (Scores, error) {
+	s := make(Scores, l.KVHeads)
+	err := l.EachHead(ctx, func(h int) (err error) {
+		s[h], err = m.head(ctx, l, h)
+		return err
+	})
+	return s, err
+}
+
+// head scores the partitions that another one follows from 0 to 1 and what lies
+// behind them higher, the newer the more. Without two partitions the newest
+// entries are the best.
+func (m lagKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
+	T := l.Len(h)
+	out := make([]float32, T)
+	lo, hi := m.Protection(T, 0).Split(T)
+	parts := max(0, (T-lo)/m.Lag-1)
+	end := lo + parts*m.Lag
+	scores := make([]float64, end-lo)
+	for _, rows := range []rowReader{l.Keys, l.Values} {
+		if err := m.addSpreads(ctx, l, rows, h, lo, scores); err != nil {
+			return nil, err
+		}
+	}
+	for from := 0; from < len(scores); from += m.Lag {
+		part := scores[from : from+m.Lag]
+		if !m.Cross {
+			toRanks(part)
+		}
+		for i, v := range part {
+			out[lo+from+i] = float32(v)
+		}
+	}
+	for t := range out {
+		switch {
+		case t < lo || t >= hi:
+			out[t] = float32(math.Inf(1))
+		case t >= end:
+			out[t] = 1 + float32(t-end+1)/float32(T)
+		}
+	}
+	return out, nil
+}
+
+// rowReader is Layer.Keys or Layer.Values.
+type rowReader func(h, lo, hi int, dst []float32) []float32
+
+// addSpreads adds to scores, of the entries from slot lo on, half the softmax
+// over each partition of the spread of its rows in the range of the next one.
+func (m lagKV) addSpreads(ctx context.Context, l *Layer, rows rowReader, h, lo int, scores []float64) error {
+	if len(scores) == 0 {
+		return nil
+	}
+	D := l.HeadDim
+	part, next := make([]float32, m.Lag*D), make([]float32, m.Lag*D)
+	low, high := make([]float32, D), make([]float32, D)
+	spread := make([]float64, m.Lag)
+	for from := 0; from < len(scores); from += m.Lag {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		at := lo + from
+		x, reference := rows(h, at, at+m.Lag, part), rows(h, at+m.Lag, at+2*m.Lag, next)
+		if len(x) < len(part) || len(reference) < len(next) {
+			return fmt.Errorf("read slots [%d,%d) of layer %d, kv head %d: found too few values, expected %d", at, at+2*m.Lag, l.Index, h, 2*m.Lag*D)
+		}
+		copy(low, reference[:D])
+		copy(high, reference[:D])
+		for i, v := range reference[:m.Lag*D] {
+			low[i%D], high[i%D] = min(low[i%D], v), max(high[i%D], v)
+		}
+		for i := range spread {
+			spread[i] = spreadIn(x[i*D:(i+1)*D], low, high)
+		}
+		addSoftmaxOf(scores[from:from+m.Lag], spread, 0.5)
+	}
+	return nil
+}
+
+// spreadIn is the standard deviation (unbiased) over the channels of a row that
+// was scaled to the range [low, high] of each; a channel without a range counts
+// as 0.
+func spreadIn(row, low, high []float32) float64 {
+	var sum, squares float64
+	for i, v := range row {
+		if d := float64(high[i]) - float64(low[i]); d > 0 {
+			x := (float64(v) - float64(low[i])) / d
+			sum += x
+			squares += float64(x * x)
+		}
+	}
+	n := float64(len(row))
+	if n < 2 {
+		return 0
+	}
+	return math.Sqrt(max(0, squares-float64(sum*sum)/n) / (n - 1))
+}
+
+// addSoftmaxOf adds weight times the softmax of x to dst; x is overwritten.
+func addSoftmaxOf(dst, x []float64, weight float64) {
+	top, sum := slices.Max(x), 0.0
+	for i, v := range x {
+		x[i] = detmath.Exp(v - top)
+		sum += x[i]
+	}
+	for i, v := range x {
+		dst[i] += float64(weight * v / sum)
+	}
+}
+
+// toRanks replaces scores by the fraction of them that rank below, the lower
+// position first among equals.
+func toRanks(x []float64) {
+	order := make([]int, len(x))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		switch {
+		case x[a] > x[b]:
+			return -1
+		case x[a] < x[b]:
+			return 1
+		}
+		return 0
+	})
+	ranked := make([]float64, len(x))
+	for place, i := range order {
+		ranked[i] = float64(len(x)-1-place) / float64(len(x))
+	}
+	copy(x, ranked)
+}

@@ -1,0 +1,174 @@
+package lukv
+
+import (
+	"context"
+	"fmt"
+	"math"
+)
+
+// triAttention scores an entry by the attention that the centre of the unrotated
+// queries would pay to it from coming distances, and by its key's length as far
+// as queries stray from their centre (Mao et al., "TriAttention", 2026). It is
+// made for compressing while decoding.
+type triAttention struct {
+	// Future is the number of coming distances 1, 2, 4, … that are averaged.
+	Future int `json:"future"`
+	Sinks  int `json:"sinks"` // first entries, always kept and in no centre
+
+	// Centers holds the centres of the queries, [L][H], from calibration. Without
+	// them those of the queries that passed by are taken, and the root of the mean
+	// square for the mean length.
+	Centers [][]queryCenter `json:"centers"`
+}
+
+// queryCenter is what calibration says of the unrotated queries of a head: their
+// mean, [D], and the mean length of their pairs of channels, [D/2].
+type queryCenter struct {
+	Mean    []float64 `json:"mean"`
+	Lengths []float64 `json:"lengths"`
+}
+
+func (m triAttention) Validate() error {
+	if err := firstOf(within("future", m.Future, 1, 24), within("sinks", m.Sinks, 0, maxSlots)); err != nil {
+		return err
+	}
+	for at, layer := range m.Centers {
+		if len(layer) == 0 || len(layer) != len(m.Centers[0]) {
+			return fmt.Errorf("centers: layer %d: found %d query heads, expected %d, at least one", at, len(layer), len(m.Centers[0]))
+		}
+		for q, c := range layer {
+			if d := len(m.Centers[0][0].Mean); d == 0 || d%2 != 0 || len(c.Mean) != d || 2*len(c.Lengths) != d {
+				return fmt.Errorf("centers: layer %d, query head %d: found a mean of %d channels and %d lengths, expected an even number, the same for all, and half as many", at, q, len(c.Mean), len(c.Lengths))
+			}
+		}
+	}
+	return nil
+}
+
+func (m triAttention) Needs(T, n int) Needs {
+	if m.Centers != nil {
+		return Needs{Keys: true}
+	}
+	return Needs{Keys: true, Stats: true, Covariance: true, StatsSkip: m.Sinks}
+}
+
+func (m triAttention) Protection(T, n int) Protection { return Protection{Sinks: min(m.Sinks, T)} }
+
+// Signed says that scores may be negative.
+func (triAttention) Signed() bool { return true }
+
+func (m triAttention) Score(ctx context.Context, l *Layer) (Scores, error) {
+	D := l.HeadDim
+	if 2*len(l.InvFreq) != D {
+		return nil, fmt.Errorf("score layer %d with triattention: found %d rope frequencies, expected half of head dimension %d", l.Index, len(l.InvFreq), D)
+	}
+	if m.Centers != nil && (l.Index >= len(m.Centers) || len(m.Centers[0]) != l.Heads || len(m.Centers[0][0].Mean) != D) {
+		return nil, fmt.Errorf("score layer %d with triattention: found centers of %d layers of %d query heads × %d, expected more layers of %d × %d",
+			l.Index, len(m.Centers), len(m.Centers[0]), len(m.Centers[0][0].Mean), l.Heads, D)
+	}
+	rot := m.rotation(l)
+	s := make(Scores, l.KVHeads)
+	err := l.EachHead(ctx, func(h int) (err error) {
+		s[h], err = m.head(ctx, l, h, rot)
+		return err
+	})
+	return s, err
+}
+
+// rotation is the mean rotation to the positions 0, 1, 3, 7, … after the next
+// one: the distances 1, 2, 4, … from the newest query.
+func (m triAttention) rotation(l *Layer) rotation {
+	half := len(l.InvFreq)
+	r := rotation{make([]float64, half), make([]float64, half)}
+	for i := range m.Future {
+		one := meanRotation(l.InvFreq, l.NextPosition-1+1<<i, 1, l.RopeScale)
+		for f := range half {
+			r.cos[f] += one.cos[f] / float64(m.Future)
+			r.sin[f] += one.sin[f] / float64(m.Future)
+		}
+	}
+	return r
+}
+
+// center returns the mean of the unrotated queries of head q, [D], and what the
+// mean lengths of its pairs exceed the length of the mean's by, [D/2].
+func (m triAttention) center(l *Layer, q int) (mean, excess []float64, err error) {
+	D := l.HeadDim
+	mean, excess = make([]float64, D), make([]float64, D/2)
+	var cov []float64
+	if m.Centers != nil {
+		copy(mean, m.Centers[l.Index][q].Mean)
+	} else {
+		l.Stats.Mean(q, mean)
+		cov = make([]float64, D*D)
+		if err := l.Stats.Cov(q, cov); err != nil {
+			return nil, nil, err
+		}
+	}
+	for f := range excess {
+		a, b := mean[f], mean[D/2+f]
+		square := float64(a*a) + float64(b*b)
+		length := 0.0
+		if m.Centers != nil {
+			length = m.Centers[l.Index][q].Lengths[f]
+		} else {
+			length = math.Sqrt(max(0, square+cov[f*D+f]+cov[(D/2+f)*D+D/2+f]))
+		}
+		excess[f] = max(0, length-math.Sqrt(square))
+	}
+	return mean, excess, nil
+}
+
+// head scores with every query head of the group, gives each mean 0 and
+// deviation 1, and takes the largest.
+func (m triAttention) head(ctx context.Context, l *Layer, h int, rot rotation) ([]float32, error) {
+	T, D, G := l.Len(h), l.HeadDim, l.Group()
+	first := visible(l.positions(h), T, m.Sinks-1) // sinks are positions of the text
+	scale := l.RopeScale
+	if scale == 0 {
+		scale = 1
+	}
+	means, excesses := make([][]float64, G), make([][]float64, G)
+	scores := make([][]float64, G)
+	for g := range G {
+		var err error
+		if means[g], excesses[g], err = m.center(l, h*G+g); err != nil {
+			return nil, err
+		}
+		rot.apply(means[g])
+		scores[g] = make([]float64, T-first)
+	}
+	lengths := make([]float64, D/2)
+	err := l.eachSlots(ctx, l.Keys, h, first, T, func(from, to int, keys []float32) {
+		for t := from; t < to; t++ {
+			key := keys[(t-from)*D : (t-from+1)*D]
+			for f := range lengths { // a rotation leaves them as they are
+				a, b := float64(key[f]), float64(key[D/2+f])
+				lengths[f] = math.Sqrt(float64(a*a) + float64(b*b))
+			}
+			for g := range scores {
+				v := dotWide(key, means[g])
+				for f, n := range lengths {
+					v += float64(float64(excesses[g][f]*n) * scale)
+				}
+				scores[g][t-first] = v
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]float32, T)
+	for t := range first {
+		out[t] = float32(math.Inf(1))
+	}
+	for g := range scores {
+		standardize(scores[g : g+1])
+		for i, v := range scores[g] {
+			if g == 0 || float32(v) > out[first+i] {
+				out[first+i] = float32(v)
+			}
+		}
+	}
+	return out, nil
+}
