@@ -12,6 +12,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/kernels"
@@ -29,6 +30,7 @@ import (
 //	layer.<l>.head.<h>.positions  I32 [n]
 //	layer.<l>.head.<h>.keys       T [n, D]
 //	layer.<l>.head.<h>.values     T [n, D]
+//	extra.<name>              any            of the caller
 //	sha256                    U8 [32]        of all bytes of the file before these
 //
 // The checksum is the last tensor, so that it covers the header, too, and the
@@ -37,6 +39,7 @@ const (
 	formatKey     = "lukv_cache"
 	formatVersion = "1"
 	sumName       = "sha256"
+	extraPrefix   = "extra."
 )
 
 // parts are the tensors of a head in the order of the file.
@@ -54,26 +57,50 @@ func (c *Cache) partType(part string, n int) tensor.Tensor {
 }
 
 // Save writes the cache to w: options, entries and meta, which is for the
-// caller to say what the entries belong to (model, metric, ratio and so on).
+// caller to say what the entries belong to (model, metric, ratio and so on), and
+// tensors of the caller's own under names of its own.
 // The key "lukv_cache" is reserved. Equal caches give equal bytes. Save needs
 // little memory, whatever the size of the cache; marks are not saved.
-func (c *Cache) Save(w io.Writer, meta map[string]string) error {
-	if err := c.save(w, meta); err != nil {
+func (c *Cache) Save(w io.Writer, meta map[string]string, extra ...safetensors.Named) error {
+	if err := c.save(w, meta, extra); err != nil {
 		return fmt.Errorf("save a cache: %w", err)
 	}
 	return nil
 }
 
-func (c *Cache) save(w io.Writer, meta map[string]string) error {
+// SavedSize returns the number of bytes that Save will write.
+func (c *Cache) SavedSize(meta map[string]string, extra ...safetensors.Named) (int64, error) {
+	all, err := c.savedMeta(meta)
+	var n int64
+	if err == nil {
+		sources, _ := c.sources(extra)
+		n, err = safetensors.Size(sources, all)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("size of a saved cache: %w", err)
+	}
+	return n, nil
+}
+
+// savedMeta returns the metadata of the file.
+func (c *Cache) savedMeta(meta map[string]string) (map[string]string, error) {
 	if err := c.usable(); err != nil {
-		return err
+		return nil, err
 	}
 	if _, ok := meta[formatKey]; ok {
-		return fmt.Errorf("metadata key %q is reserved", formatKey)
+		return nil, fmt.Errorf("metadata key %q is reserved", formatKey)
 	}
 	all := map[string]string{formatKey: formatVersion}
 	maps.Copy(all, meta)
-	sources, sum := c.sources()
+	return all, nil
+}
+
+func (c *Cache) save(w io.Writer, meta map[string]string, extra []safetensors.Named) error {
+	all, err := c.savedMeta(meta)
+	if err != nil {
+		return err
+	}
+	sources, sum := c.sources(extra)
 	bw := bufio.NewWriterSize(w, 1<<18)
 	if err := safetensors.Write(io.MultiWriter(bw, sum), sources, all); err != nil {
 		return err
@@ -83,7 +110,7 @@ func (c *Cache) save(w io.Writer, meta map[string]string) error {
 
 // sources returns the tensors of the file and the hash that everything written
 // has to pass.
-func (c *Cache) sources() ([]safetensors.Named, hash.Hash) {
+func (c *Cache) sources(extra []safetensors.Named) ([]safetensors.Named, hash.Hash) {
 	windows, heads := make([]int64, c.o.Layers), make([]int64, 0, 3*len(c.heads))
 	for l := range windows {
 		windows[l] = int64(c.window(l))
@@ -107,6 +134,10 @@ func (c *Cache) sources() ([]safetensors.Named, hash.Hash) {
 				Stream: func(w io.Writer) error { return c.writePart(w, &c.heads[i], part, &buf) },
 			})
 		}
+	}
+	for _, x := range extra {
+		x.Name = extraPrefix + x.Name
+		s = append(s, x)
 	}
 	sum := sha256.New()
 	s = append(s, safetensors.Named{
@@ -161,28 +192,106 @@ type saveBuffers struct {
 // only when it is complete and on disk, replacing an older one; on failure
 // nothing is left behind and an older file stays. Only its owner may read the
 // file, as it tells what the context said.
-func (c *Cache) SaveFile(path string, meta map[string]string) error {
-	save := func(w io.Writer) error { return c.save(w, meta) }
+func (c *Cache) SaveFile(path string, meta map[string]string, extra ...safetensors.Named) error {
+	save := func(w io.Writer) error { return c.save(w, meta, extra) }
 	if err := atomicfile.Write(path, 0o600, save); err != nil {
 		return fmt.Errorf("save a cache to %q: %w", path, err)
 	}
 	return nil
 }
 
-// LoadFile loads a cache that SaveFile wrote, see Load. It reads the file, a
-// tensor at a time, into memory of its own: whatever becomes of the file
-// meanwhile, what is loaded is what the checksum was made of.
+// LoadFile loads a cache that SaveFile wrote, see [File.Load].
 func LoadFile(path string, o Options) (c *Cache, meta map[string]string, err error) {
-	src, err := openSource(path)
+	f, err := OpenFile(path)
 	if err != nil {
-		return nil, nil, fmt.Errorf("load a cache: %w", err)
+		return nil, nil, err
 	}
-	defer src.close()
-	return loadFrom(path, src, o)
+	defer f.Close()
+	return f.only(o)
 }
 
 // Load returns the cache that Save wrote as data, and the metadata given to
-// Save. The name is for messages; data is not kept.
+// Save, see [File.Load]. The name is for messages; data is not kept.
+func Load(name string, data []byte, o Options) (*Cache, map[string]string, error) {
+	f, err := newFile(name, &source{data: data})
+	if err != nil {
+		return nil, nil, err
+	}
+	return f.only(o)
+}
+
+// File is a saved cache of which the header has been read: what it belongs to is
+// known before its entries take memory. Nothing of it is verified before Load.
+type File struct {
+	name string
+	src  *source
+	f    *safetensors.File
+	meta map[string]string
+}
+
+// OpenFile opens a cache that SaveFile wrote. The caller closes it.
+func OpenFile(path string) (*File, error) {
+	src, err := openSource(path)
+	if err != nil {
+		return nil, fmt.Errorf("load a cache: %w", err)
+	}
+	return newFile(path, src)
+}
+
+// NewFile reads the header of a cache that Save wrote, size bytes in all. The name is
+// for messages. The caller closes the file, which leaves r alone.
+func NewFile(name string, r io.ReaderAt, size int64) (*File, error) {
+	src := &source{from: r}
+	if err := src.begin(size); err != nil {
+		src.close()
+		return nil, fmt.Errorf("load cache %q: %w", name, err)
+	}
+	return newFile(name, src)
+}
+
+func newFile(name string, src *source) (*File, error) {
+	s, err := safetensors.Parse(name, src.data)
+	var meta map[string]string
+	if err == nil {
+		meta = s.Metadata()
+		switch version, ok := meta[formatKey]; {
+		case !ok:
+			err = fmt.Errorf("metadata %q is missing: not a saved cache", formatKey)
+		case version != formatVersion:
+			err = fmt.Errorf("format version %.20q, expected %q: save the cache again with this version", version, formatVersion)
+		}
+	}
+	if err != nil {
+		src.close()
+		return nil, fmt.Errorf("load cache %q: %w", name, err)
+	}
+	delete(meta, formatKey)
+	return &File{name: name, src: src, f: s, meta: meta}, nil
+}
+
+// Meta returns the metadata that Save was given.
+func (f *File) Meta() map[string]string { return maps.Clone(f.meta) }
+
+// Extra returns the tensors that Save was given beside the cache, without data.
+func (f *File) Extra() map[string]tensor.Tensor {
+	extra := map[string]tensor.Tensor{}
+	for name, t := range f.f.All() {
+		if name, ok := strings.CutPrefix(name, extraPrefix); ok {
+			extra[name] = tensor.Tensor{Type: t.Type, Shape: slices.Clone(t.Shape)}
+		}
+	}
+	return extra
+}
+
+// Close closes the file; what was loaded stays.
+func (f *File) Close() error {
+	f.src.close()
+	return nil
+}
+
+// Load reads the cache, and what Save was given beside it, into memory of its own, a
+// tensor at a time: whatever becomes of the file meanwhile, what is loaded is what
+// the checksum was made of.
 //
 // The zero Options take everything from the file. What o sets has to agree with
 // it: Layers, KVHeads, HeadDim, Type, Windows. PageEntries may differ, except
@@ -190,51 +299,54 @@ func LoadFile(path string, o Options) (c *Cache, meta map[string]string, err err
 // MaxBytes, Account, Device and DeviceLayers are o's; a file beyond MaxBytes fails
 // with ErrFull. A file that is cut short, altered, of another version or no cache
 // at all is an error, and then no memory is held.
-func Load(name string, data []byte, o Options) (*Cache, map[string]string, error) {
-	return loadFrom(name, &source{data: data}, o)
-}
-
-func loadFrom(name string, src *source, o Options) (*Cache, map[string]string, error) {
-	c, meta, err := load(name, src, o)
-	if err != nil {
-		return nil, nil, fmt.Errorf("load cache %q: %w", name, err)
-	}
-	c.checkAll()
-	return c, meta, nil
-}
-
-func load(name string, src *source, o Options) (*Cache, map[string]string, error) {
-	f, err := safetensors.Parse(name, src.data)
+func (f *File) Load(o Options) (*Cache, map[string]tensor.Tensor, error) {
+	extra := map[string]tensor.Tensor{}
+	c, err := f.load(o, extra)
 	if err != nil {
 		return nil, nil, err
 	}
-	meta := f.Metadata()
-	switch version, ok := meta[formatKey]; {
-	case !ok:
-		return nil, nil, fmt.Errorf("metadata %q is missing: not a saved cache", formatKey)
-	case version != formatVersion:
-		return nil, nil, fmt.Errorf("format version %.20q, expected %q: save the cache again with this version", version, formatVersion)
+	return c, extra, nil
+}
+
+// only loads the cache alone.
+func (f *File) only(o Options) (*Cache, map[string]string, error) {
+	c, err := f.load(o, nil)
+	if err != nil {
+		return nil, nil, err
 	}
-	delete(meta, formatKey)
+	return c, f.meta, nil
+}
+
+// load puts what is there beside the cache into extra, if it is not nil.
+func (f *File) load(o Options, extra map[string]tensor.Tensor) (*Cache, error) {
+	c, err := f.open(o, extra)
+	if err != nil {
+		return nil, fmt.Errorf("load cache %q: %w", f.name, err)
+	}
+	c.checkAll()
+	return c, nil
+}
+
+func (f *File) open(o Options, extra map[string]tensor.Tensor) (*Cache, error) {
 	for _, name := range []string{"options", "windows", "pairs"} {
-		if t, ok := f.Tensor(name); ok {
-			if err := src.fetch(t.Data); err != nil {
-				return nil, nil, err
+		if t, ok := f.f.Tensor(name); ok {
+			if err := f.src.fetch(t.Data); err != nil {
+				return nil, err
 			}
 		}
 	}
-	o, err = savedOptions(f, o)
+	o, err := savedOptions(f.f, o)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	c, err := New(o)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if err := c.fill(f, src); err != nil {
-		return nil, nil, errors.Join(err, c.Close())
+	if err := c.fill(f.f, f.src, extra); err != nil {
+		return nil, errors.Join(err, c.Close())
 	}
-	return c, meta, nil
+	return c, nil
 }
 
 // savedOptions returns the options of the saved cache, with o's MaxBytes,
@@ -321,7 +433,7 @@ type target struct {
 
 // fill reads the entries of all heads and verifies the checksum. The empty cache
 // has the options of the file.
-func (c *Cache) fill(f *safetensors.File, src *source) error {
+func (c *Cache) fill(f *safetensors.File, src *source, extra map[string]tensor.Tensor) error {
 	if sum, ok := f.Tensor(sumName); !ok || sum.Type != tensor.U8 || !sum.HasShape(sha256.Size) {
 		return fmt.Errorf("tensor %q: found %v, expected U8[%d]", sumName, sum, sha256.Size)
 	}
@@ -344,8 +456,14 @@ func (c *Cache) fill(f *safetensors.File, src *source) error {
 			targets[name] = target{i, part}
 		}
 	}
-	if f.Len() != len(targets)+4 {
-		return fmt.Errorf("found %d tensors, expected %d", f.Len(), len(targets)+4)
+	own := 0
+	for name := range f.All() {
+		if !strings.HasPrefix(name, extraPrefix) {
+			own++
+		}
+	}
+	if own != len(targets)+4 {
+		return fmt.Errorf("found %d tensors, expected %d", own, len(targets)+4)
 	}
 	for i := range c.heads {
 		p := &c.heads[i]
@@ -355,7 +473,7 @@ func (c *Cache) fill(f *safetensors.File, src *source) error {
 		}
 		p.n, p.base, p.dropped = n, int(numbers[3*i+1]), int32(numbers[3*i+2])
 	}
-	return c.read(f, src, targets)
+	return c.read(f, src, targets, extra)
 }
 
 // checkSaved checks the numbers of a head: entries, base, dropped position.
@@ -375,7 +493,7 @@ func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
 
 // read copies the tensors, in the order of the file, to their heads and compares
 // the checksum.
-func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target) error {
+func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target, extra map[string]tensor.Tensor) error {
 	size := 0
 	for _, t := range f.All() {
 		size += len(t.Data)
@@ -396,6 +514,15 @@ func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target
 			continue
 		}
 		sum.Write(t.Data)
+		if name, ok := strings.CutPrefix(name, extraPrefix); ok {
+			if extra != nil {
+				x := tensor.Make(t.Type, t.Shape...)
+				copy(x.Data, t.Data)
+				extra[name] = x
+			}
+			src.release(t.Data)
+			continue
+		}
 		s, ok := targets[name]
 		switch p := &c.heads[s.head]; {
 		case !ok:

@@ -135,7 +135,7 @@ func testDamage(t *testing.T, at place) {
 func forge(t testing.TB, c *Cache, change func(s []safetensors.Named) []safetensors.Named, meta map[string]string) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	s, sum := c.sources()
+	s, sum := c.sources(nil)
 	require.NoError(t, safetensors.Write(io.MultiWriter(&b, sum), change(s), meta))
 	return b.Bytes()
 }
@@ -267,6 +267,56 @@ func TestChecksumComesLast(t *testing.T) {
 	file := binary.LittleEndian.AppendUint64(nil, uint64(len(text)))
 	_, _, err = Load("x", append(append(file, text...), data...), Options{})
 	require.ErrorContains(t, err, "follows the checksum")
+}
+
+// TestExtra: tensors beside the cache come back with it, can be listed before, and are
+// under the checksum; the size of the file is known beforehand.
+func TestExtra(t *testing.T) {
+	c := sample(t, place{}, tensor.BF16)
+	meta := map[string]string{"model": "m"}
+	extra := []safetensors.Named{
+		{Name: "sums", Tensor: tensor.FromI64s([]int64{1, 2, 3}, 3)},
+		{Name: "rows", Tensor: tensor.FromF32s(tensor.F32, []float32{4, 5}, 1, 2)},
+		{Name: "none", Tensor: tensor.Make(tensor.F32, 0, 2)},
+	}
+	var file bytes.Buffer
+	require.NoError(t, c.Save(&file, meta, extra...))
+	size, err := c.SavedSize(meta, extra...)
+	require.NoError(t, err)
+	require.EqualValues(t, file.Len(), size)
+	f, err := NewFile("x", bytes.NewReader(file.Bytes()), size)
+	require.NoError(t, err)
+	defer f.Close()
+	require.Equal(t, meta, f.Meta())
+	listed := f.Extra()
+	got, found, err := f.Load(Options{})
+	require.NoError(t, err)
+	defer got.Close()
+	wantSample(t, got)
+	require.Len(t, found, len(extra))
+	for _, x := range extra {
+		require.Equal(t, x.Tensor.String(), listed[x.Name].String())
+		require.Equal(t, x.Tensor.Data, found[x.Name].Data)
+	}
+	// Whoever wants the cache alone gets it.
+	alone, _, err := Load("x", file.Bytes(), Options{})
+	require.NoError(t, err)
+	require.NoError(t, alone.Close())
+	at := bytes.Index(file.Bytes(), extra[0].Tensor.Data)
+	require.Positive(t, at)
+	damaged := bytes.Clone(file.Bytes())
+	damaged[at] ^= 1
+	_, _, err = Load("x", damaged, Options{})
+	require.ErrorContains(t, err, "checksum")
+	short, err := NewFile("short", bytes.NewReader(file.Bytes()[:size-40]), size)
+	require.NoError(t, err, "the header is there")
+	_, _, err = short.Load(Options{})
+	require.ErrorContains(t, err, "became shorter")
+	require.NoError(t, short.Close())
+	_, err = NewFile("short", bytes.NewReader(file.Bytes()[:20]), 20)
+	require.ErrorContains(t, err, "short")
+	_, err = NewFile("negative", bytes.NewReader(nil), -1)
+	require.Error(t, err)
 }
 
 type failingWriter struct{ left int }

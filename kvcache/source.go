@@ -17,7 +17,8 @@ import (
 // that otherwise takes address space only.
 type source struct {
 	data []byte
-	file *os.File // nil for an image in memory
+	from io.ReaderAt // nil for an image in memory
+	file *os.File    // that was opened here, nil if none was
 }
 
 // openSource opens a file and reads its header.
@@ -26,21 +27,21 @@ func openSource(path string) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &source{file: f}
-	if err := s.begin(); err != nil {
+	s := &source{from: f, file: f}
+	info, err := f.Stat()
+	if err == nil {
+		err = s.begin(info.Size())
+	}
+	if err != nil {
 		s.close()
 		return nil, fmt.Errorf("%q: %w", path, err)
 	}
 	return s, nil
 }
 
-func (s *source) begin() error {
-	info, err := s.file.Stat()
-	if err != nil {
-		return err
-	}
-	size := info.Size()
-	if size != int64(int(size)) {
+// begin makes the image of a file of the given size and reads its header.
+func (s *source) begin(size int64) (err error) {
+	if size < 0 || size != int64(int(size)) {
 		return fmt.Errorf("%d bytes do not fit the address space", size)
 	}
 	if s.data, err = arena.Map(int(size)); err != nil {
@@ -63,11 +64,11 @@ const maxHeader = 100_000_000
 
 // fetch reads a part of the image from the file.
 func (s *source) fetch(part []byte) error {
-	if s.file == nil || len(part) == 0 {
+	if s.from == nil || len(part) == 0 {
 		return nil
 	}
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(unsafe.SliceData(s.data)))
-	if _, err := s.file.ReadAt(part, int64(at)); errors.Is(err, io.EOF) {
+	if _, err := s.from.ReadAt(part, int64(at)); errors.Is(err, io.EOF) {
 		return errors.New("the file became shorter while it was read")
 	} else if err != nil {
 		return err
@@ -77,17 +78,17 @@ func (s *source) fetch(part []byte) error {
 
 // release gives the memory of a part back that nobody reads any more.
 func (s *source) release(part []byte) {
-	if s.file != nil {
+	if s.from != nil {
 		arena.Discard(part)
 	}
 }
 
 func (s *source) close() {
-	if s.file == nil {
-		return
-	}
-	if s.data != nil {
+	if s.from != nil && s.data != nil {
 		_ = arena.Unmap(s.data) // fails only if it is no mapping
+		s.data = nil
 	}
-	s.file.Close()
+	if s.file != nil {
+		s.file.Close()
+	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/arena"
-	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -34,12 +33,12 @@ func TestLoadReads(t *testing.T) {
 	src, err := openSource(path)
 	require.NoError(t, err)
 	defer src.close()
-	f, err := safetensors.Parse("x", src.data)
+	f, err := newFile("x", src)
 	require.NoError(t, err)
 	require.NoError(t, os.Truncate(path, 5000))
-	last, _ := f.Tensor(sumName)
+	last, _ := f.f.Tensor(sumName)
 	require.ErrorContains(t, src.fetch(last.Data), "became shorter")
-	_, _, err = loadFrom("x", src, Options{})
+	_, _, err = f.Load(Options{})
 	require.ErrorContains(t, err, "became shorter")
 
 	_, _, err = LoadFile(t.TempDir(), Options{})

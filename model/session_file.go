@@ -6,11 +6,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/safetensors"
+	"github.com/lukv/lukv/tensor"
 )
 
 // ErrWrongModel says that a saved session belongs to another model.
@@ -22,6 +25,7 @@ const (
 	metaDigest    = "digest"    // of the model, see Model.Digest; absent if it was not made
 	metaSession   = "session"   // JSON of savedSession
 	metaPrecision = "precision" // for information
+	metaLabel     = "label"     // of the caller, absent if there is none
 	metaLogits    = "logits"    // base64 of little-endian float32, absent if there are none
 )
 
@@ -36,43 +40,75 @@ type savedSession struct {
 	Policy        *lukv.Policy `json:"policy,omitempty"` // metric, allocator, ratio and profile identity
 }
 
-const savedVersion = 1
+// savedVersion 2 has the state of compression while decoding, see session_state.go;
+// version 1 had not.
+const savedVersion = 2
 
-// Save writes the session to one file, with everything that LoadSession needs
-// to go on: the cache with its per-head lengths and positions, the tokens, the
-// last logits, the policy and the identity of the model. The file replaces an
-// older one only when it is complete; only its owner may read it.
-//
-// A session that compresses while decoding with accumulated attention (h2o,
-// observed) cannot be saved: the accumulators have no place in the file.
+// Save writes the session to a file, see SaveTo. The file replaces an older one
+// only when it is complete; only its owner may read it.
 func (s *Session) Save(path string) error {
-	if err := s.enter(); err != nil {
-		return fmt.Errorf("save session: %w", err)
+	return s.save("", func(meta map[string]string, extra []safetensors.Named) error {
+		return s.cache.SaveFile(path, meta, extra...)
+	})
+}
+
+// SaveTo writes the session to w, with everything that LoadSession needs to go on to
+// the same bits: the cache with its per-head lengths and positions, the tokens, the
+// last logits, the policy, what compression while decoding has seen, and the identity
+// of the model. label is for the caller to know it by, see [SessionInfo].
+func (s *Session) SaveTo(w io.Writer, label string) error {
+	return s.save(label, func(meta map[string]string, extra []safetensors.Named) error {
+		return s.cache.Save(w, meta, extra...)
+	})
+}
+
+// SavedSize returns the number of bytes that SaveTo will write.
+func (s *Session) SavedSize(label string) (n int64, err error) {
+	err = s.save(label, func(meta map[string]string, extra []safetensors.Named) (err error) {
+		n, err = s.cache.SavedSize(meta, extra...)
+		return err
+	})
+	return n, err
+}
+
+// save has write write the session, as a call of it.
+func (s *Session) save(label string, write func(map[string]string, []safetensors.Named) error) error {
+	err := s.enter()
+	if err == nil {
+		defer s.leave()
+		err = s.ready()
 	}
-	defer s.leave()
-	if err := s.ready(); err != nil {
-		return fmt.Errorf("save session: %w", err)
+	var meta map[string]string
+	if err == nil {
+		meta, err = s.savedMeta(label)
 	}
-	state := savedSession{
-		Version: savedVersion, Position: s.pos, Tokens: s.tokens, Pending: s.pending,
-		ContextTokens: s.stats.ContextTokens, Renumbered: s.renumbered,
+	if err == nil {
+		err = write(meta, s.decodeTensors())
 	}
-	if c := s.comp; c != nil {
-		if d := c.plan.Decoding(); d != nil && d.Needs().Sums {
-			return fmt.Errorf("save session: its compression while decoding (%s) depends on accumulated attention, which a file does not hold", d.Config().Mode)
-		}
-	}
-	state.Policy = s.Policy()
-	text, err := json.Marshal(state)
 	if err != nil {
 		return fmt.Errorf("save session: %w", err)
 	}
+	return nil
+}
+
+// savedMeta returns the metadata of the session's file.
+func (s *Session) savedMeta(label string) (map[string]string, error) {
+	text, err := json.Marshal(savedSession{
+		Version: savedVersion, Position: s.pos, Tokens: s.tokens, Pending: s.pending,
+		ContextTokens: s.stats.ContextTokens, Renumbered: s.renumbered, Policy: s.Policy(),
+	})
+	if err != nil {
+		return nil, err
+	}
 	id := s.m.ID()
 	if id == "" {
-		return fmt.Errorf("save session: model: %w", ErrClosed)
+		return nil, fmt.Errorf("model: %w", ErrClosed)
 	}
 	meta := map[string]string{
 		metaModel: id, metaSession: string(text), metaPrecision: string(s.m.precision),
+	}
+	if label != "" {
+		meta[metaLabel] = label
 	}
 	if d := s.m.digest.Load(); d != nil {
 		meta[metaDigest] = *d
@@ -84,67 +120,154 @@ func (s *Session) Save(path string) error {
 		}
 		meta[metaLogits] = base64.StdEncoding.EncodeToString(raw)
 	}
-	if err := s.cache.SaveFile(path, meta); err != nil {
-		return fmt.Errorf("save session: %w", err)
-	}
-	return nil
+	return meta, nil
 }
 
-// LoadSession returns the session that Save wrote to path. o.CacheType and
-// o.Compression may be left out: the cache keeps its element type, and the
-// saved policy goes on compressing while decoding if it did (a policy that
-// needs a profile has to be given again). A file of another model is
-// ErrWrongModel; a damaged one an error that says so.
-func (m *Model) LoadSession(path string, o SessionOptions) (*Session, error) {
-	s, err := m.loadSession(path, o)
-	if err != nil {
-		return nil, fmt.Errorf("load session: %w", err)
-	}
-	return s, nil
+// SessionInfo is what a saved session says of itself.
+type SessionInfo struct {
+	Label         string // that SaveTo was given
+	Model         string // Model.ID
+	Digest        string // Model.Digest, empty if it was not made
+	Precision     Precision
+	Tokens        []int32      // all that were processed, evicted ones included
+	Position      int          // of the next token
+	ContextTokens int          // that were compressed
+	Policy        *lukv.Policy // nil: not compressed
 }
 
-func (m *Model) loadSession(path string, o SessionOptions) (*Session, error) {
-	cache, meta, err := kvcache.LoadFile(path, kvcache.Options{
-		MaxBytes: o.MaxCacheBytes, Account: m.memory, PageEntries: o.PageEntries, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
-	})
+// ReadSessionInfo reads what a session of size bytes says of itself, and neither its
+// cache nor, as that takes reading all, its checksum. The name is for messages. A cache
+// without a session is an error.
+func ReadSessionInfo(name string, r io.ReaderAt, size int64) (*SessionInfo, error) {
+	f, err := kvcache.NewFile(name, r, size)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read session: %w", err)
 	}
-	s, err := m.restore(cache, meta, o)
+	defer f.Close()
+	meta := f.Meta()
+	state, err := parseSession(meta)
 	if err != nil {
-		cache.Close()
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("read session: %s: %w", name, err)
 	}
-	return s, nil
+	return &SessionInfo{
+		Label: meta[metaLabel], Model: meta[metaModel], Digest: meta[metaDigest], Precision: Precision(meta[metaPrecision]),
+		Tokens: state.Tokens, Position: state.Position, ContextTokens: state.ContextTokens, Policy: state.Policy,
+	}, nil
 }
 
-// restore makes a session of a loaded cache and its metadata.
-func (m *Model) restore(cache *kvcache.Cache, meta map[string]string, o SessionOptions) (*Session, error) {
-	if id, ok := meta[metaModel]; !ok {
+// parseSession reads the session's part of the metadata.
+func parseSession(meta map[string]string) (*savedSession, error) {
+	if _, ok := meta[metaModel]; !ok {
 		return nil, errors.New("the file holds a cache but no session")
-	} else if have := m.ID(); have == "" {
-		return nil, fmt.Errorf("model: %w", ErrClosed)
-	} else if id != have {
-		return nil, fmt.Errorf("%w: made with %s, this is %s", ErrWrongModel, id, have)
-	}
-	if have := m.digest.Load(); have != nil && meta[metaDigest] != "" && meta[metaDigest] != *have {
-		return nil, fmt.Errorf("%w: made with weights %s, these are %s", ErrWrongModel, meta[metaDigest], *have)
 	}
 	var state savedSession
 	if err := json.Unmarshal([]byte(meta[metaSession]), &state); err != nil {
 		return nil, fmt.Errorf("session data: %w", err)
 	}
-	if state.Version != savedVersion {
-		return nil, fmt.Errorf("session data of version %d, want %d", state.Version, savedVersion)
+	if state.Version < 1 || state.Version > savedVersion {
+		return nil, fmt.Errorf("session data of version %d, want 1 to %d", state.Version, savedVersion)
 	}
-	have := cache.Options()
-	if o.CacheType != 0 && o.CacheType != have.Type {
-		return nil, fmt.Errorf("cache of type %v, want %v", have.Type, o.CacheType)
+	return &state, nil
+}
+
+// LoadSession returns the session that Save wrote to path, see LoadSessionFrom.
+func (m *Model) LoadSession(path string, o SessionOptions) (*Session, error) {
+	f, err := kvcache.OpenFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("load session: %w", err)
 	}
-	o.CacheType = have.Type
+	return m.loadSession(path, f, o)
+}
+
+// LoadSessionFrom returns the session that SaveTo wrote, size bytes in all; the name
+// is for messages. o.CacheType and o.Compression may be left out: the cache keeps its
+// element type, and the saved policy goes on compressing while decoding if it did (a
+// policy that needs a profile has to be given again). With another compression while
+// decoding than the saved one, that begins anew. A file of another model is
+// ErrWrongModel; a damaged one an error that says so.
+func (m *Model) LoadSessionFrom(name string, r io.ReaderAt, size int64, o SessionOptions) (*Session, error) {
+	f, err := kvcache.NewFile(name, r, size)
+	if err != nil {
+		return nil, fmt.Errorf("load session: %w", err)
+	}
+	return m.loadSession(name, f, o)
+}
+
+// loadSession closes the file.
+func (m *Model) loadSession(name string, f *kvcache.File, o SessionOptions) (*Session, error) {
+	defer f.Close()
+	s, err := m.restore(f, o)
+	if err != nil {
+		return nil, fmt.Errorf("load session: %s: %w", name, err)
+	}
+	return s, nil
+}
+
+// restore makes a session of a file. What its metadata say is checked before the
+// entries take memory.
+func (m *Model) restore(f *kvcache.File, o SessionOptions) (*Session, error) {
+	meta := f.Meta()
+	state, err := parseSession(meta)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.made(meta); err != nil {
+		return nil, err
+	}
 	if o.Compression == nil && state.Policy != nil && state.Policy.Decode.Enabled() {
+		if d := state.Policy.Decode; state.Version == 1 && d.Mode == "periodic" {
+			return nil, fmt.Errorf("session data of version 1 lacks what its compression while decoding (%s) depends on: give a compression, which begins anew", d.Mode)
+		}
 		o.Compression = state.Policy
 	}
+	beside := 0
+	for _, t := range f.Extra() {
+		n, err := tensor.Bytes(t.Type, t.Shape)
+		if err != nil {
+			return nil, err
+		}
+		beside += n
+	}
+	if o.MaxCacheBytes > 0 && int64(beside) > o.MaxCacheBytes {
+		return nil, fmt.Errorf("session data: %d bytes beside the cache: %w", beside, kvcache.ErrFull)
+	}
+	wanted := o.CacheType
+	cache, extra, err := f.Load(kvcache.Options{
+		MaxBytes: o.MaxCacheBytes, Account: m.memory, PageEntries: o.PageEntries, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	s, err := m.assemble(cache, extra, meta, state, o, wanted)
+	if err != nil {
+		return nil, errors.Join(err, cache.Close())
+	}
+	return s, nil
+}
+
+// made reports a file that another model made.
+func (m *Model) made(meta map[string]string) error {
+	have := m.ID()
+	if have == "" {
+		return fmt.Errorf("model: %w", ErrClosed)
+	}
+	if id := meta[metaModel]; id != have {
+		return fmt.Errorf("%w: made with %s, this is %s", ErrWrongModel, id, have)
+	}
+	if have := m.digest.Load(); have != nil && meta[metaDigest] != "" && meta[metaDigest] != *have {
+		return fmt.Errorf("%w: made with weights %s, these are %s", ErrWrongModel, meta[metaDigest], *have)
+	}
+	return nil
+}
+
+// assemble makes a session of a loaded cache and what came with it. cacheType is what
+// was asked for, 0 for any.
+func (m *Model) assemble(cache *kvcache.Cache, extra map[string]tensor.Tensor, meta map[string]string, state *savedSession, o SessionOptions, cacheType tensor.Type) (*Session, error) {
+	have := cache.Options()
+	if cacheType != 0 && cacheType != have.Type {
+		return nil, fmt.Errorf("cache of type %v, want %v", have.Type, cacheType)
+	}
+	o.CacheType = have.Type
 	s, err := m.newSession(o)
 	if err != nil {
 		return nil, err
@@ -158,8 +281,13 @@ func (m *Model) restore(cache *kvcache.Cache, meta map[string]string, o SessionO
 			return nil, fmt.Errorf("cache with other sliding windows: layer %d has %d tokens in the model", at, w)
 		}
 	}
-	if err := s.adopt(cache, &state); err != nil {
+	if err := s.adopt(cache, state); err != nil {
 		return nil, err
+	}
+	if s.comp.continues(state.Policy) && state.Version > 1 {
+		if err := s.restoreDecode(extra); err != nil {
+			return nil, fmt.Errorf("session data: state of the compression while decoding: %w", err)
+		}
 	}
 	if text, ok := meta[metaLogits]; ok {
 		raw, err := base64.StdEncoding.DecodeString(text)

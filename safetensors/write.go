@@ -38,10 +38,7 @@ type Named struct {
 // only; it writes in large pieces only if the data come in such, so w should be
 // buffered if tensors are small.
 func Write(w io.Writer, tensors []Named, metadata map[string]string) error {
-	order := slices.Clone(tensors)
-	slices.SortStableFunc(order, func(a, b Named) int {
-		return cmp.Compare(b.Tensor.Type.Size(), a.Tensor.Type.Size())
-	})
+	order := inOrder(tensors)
 	header, sizes, err := buildHeader(order, metadata)
 	if err != nil {
 		return fmt.Errorf("write safetensors: %w", err)
@@ -55,6 +52,28 @@ func Write(w io.Writer, tensors []Named, metadata map[string]string) error {
 		}
 	}
 	return nil
+}
+
+// Size returns the number of bytes that Write will write. Streams are not called.
+func Size(tensors []Named, metadata map[string]string) (int64, error) {
+	header, sizes, err := buildHeader(inOrder(tensors), metadata)
+	if err != nil {
+		return 0, fmt.Errorf("size of safetensors: %w", err)
+	}
+	n := int64(len(header))
+	for _, size := range sizes {
+		n += int64(size)
+	}
+	return n, nil
+}
+
+// inOrder returns the tensors in the order of their data.
+func inOrder(tensors []Named) []Named {
+	order := slices.Clone(tensors)
+	slices.SortStableFunc(order, func(a, b Named) int {
+		return cmp.Compare(b.Tensor.Type.Size(), a.Tensor.Type.Size())
+	})
+	return order
 }
 
 func writeData(w io.Writer, t Named, size int) error {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -44,6 +45,9 @@ func TestRoundTrip(t *testing.T) {
 		require.NoError(t, Write(&a, list, meta))
 		require.NoError(t, Write(&b, streamed, maps.Clone(meta)))
 		require.Equal(t, a.Bytes(), b.Bytes())
+		size, err := Size(streamed, meta)
+		require.NoError(t, err)
+		require.EqualValues(t, a.Len(), size)
 		f, err := Parse("x", a.Bytes())
 		require.NoError(t, err)
 		require.Equal(t, len(list), f.Len())
@@ -107,6 +111,9 @@ func TestWriteRefuses(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte("old"), 0o600))
 	for name, c := range cases {
 		assert.ErrorContains(t, Write(io.Discard, c.list, c.meta), c.want, name)
+		if _, err := Size(c.list, c.meta); !strings.HasSuffix(name, "stream") {
+			assert.ErrorContains(t, err, c.want, name)
+		}
 		err := WriteFile(path, c.list, c.meta)
 		assert.ErrorContains(t, err, c.want, name)
 		assert.ErrorContains(t, err, path, name)

@@ -587,7 +587,9 @@ type cacheInfo struct {
 	Kind          string       `json:"kind"` // "session" or "cache"
 	Path          string       `json:"path"`
 	Model         string       `json:"model,omitempty"`
+	Digest        string       `json:"digest,omitempty"`
 	Precision     string       `json:"precision,omitempty"`
+	Label         string       `json:"label,omitempty"`
 	Position      int          `json:"position"` // tokens processed
 	ContextTokens int          `json:"context_tokens,omitempty"`
 	Policy        *lukv.Policy `json:"policy,omitempty"`
@@ -604,18 +606,45 @@ type cacheInfo struct {
 	FileBytes     int64        `json:"file_bytes"`
 }
 
+// session reads what a saved session says of itself, nil for a cache without one.
+func (c *inspectCmd) session() (*model.SessionInfo, error) {
+	f, err := kvcache.OpenFile(c.Path)
+	if err != nil {
+		return nil, err
+	}
+	_, is := f.Meta()["session"]
+	f.Close()
+	if !is {
+		return nil, nil
+	}
+	file, err := inputfile.Open(c.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return model.ReadSessionInfo(c.Path, file, st.Size())
+}
+
 func (c *inspectCmd) cache(e *env) error {
 	if err := e.given.unused("ratio nearest tensors verify", c.Path+" is a saved session, no profile"); err != nil {
 		return err
 	}
-	cache, meta, err := kvcache.LoadFile(c.Path, kvcache.Options{})
+	said, err := c.session()
+	if err != nil {
+		return fmt.Errorf("inspect %s: %w", c.Path, err)
+	}
+	cache, _, err := kvcache.LoadFile(c.Path, kvcache.Options{})
 	if err != nil {
 		return fmt.Errorf("inspect %s: %w", c.Path, err)
 	}
 	defer cache.Close()
 	o, st := cache.Options(), cache.Stats()
 	info := cacheInfo{
-		Format: inspectFormat, Kind: "cache", Path: c.Path, Model: meta["model"], Precision: meta["precision"],
+		Format: inspectFormat, Kind: "cache", Path: c.Path,
 		Layers: o.Layers, KVHeads: o.KVHeads, HeadDim: o.HeadDim, Type: o.Type.String(), PageEntries: o.PageEntries,
 		Entries: st.Entries, Bytes: st.Bytes, SlackBytes: st.SlackBytes,
 	}
@@ -627,16 +656,9 @@ func (c *inspectCmd) cache(e *env) error {
 		}
 		info.Lengths = append(info.Lengths, row)
 	}
-	if text, ok := meta["session"]; ok {
-		var s struct {
-			Position      int          `json:"position"`
-			ContextTokens int          `json:"context_tokens"`
-			Policy        *lukv.Policy `json:"policy"`
-		}
-		if err := json.Unmarshal([]byte(text), &s); err != nil {
-			return fmt.Errorf("inspect %s: session data: %w", c.Path, err)
-		}
-		info.Kind, info.Position, info.ContextTokens, info.Policy = "session", s.Position, s.ContextTokens, s.Policy
+	if said != nil {
+		info.Model, info.Digest, info.Precision = said.Model, said.Digest, string(said.Precision)
+		info.Kind, info.Label, info.Position, info.ContextTokens, info.Policy = "session", said.Label, said.Position, said.ContextTokens, said.Policy
 	}
 	full := int64(0)
 	removed := make([][]float64, o.Layers) // of the layers without a window
@@ -674,6 +696,9 @@ func (c *inspectCmd) cache(e *env) error {
 	t.line(info.Kind, "%s (%s)", c.Path, report.Bytes(info.FileBytes))
 	if info.Model != "" {
 		t.line("model", "%s", info.Model)
+	}
+	if info.Label != "" {
+		t.line("label", "%s", info.Label)
 	}
 	t.line("tokens", "%d", info.Position)
 	if info.Policy != nil {
