@@ -1,6 +1,9 @@
 package kvcache
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // Fork returns a cache with the same entries and options. It shares all
 // pages: a page is copied when one of the caches first writes to it, which
@@ -19,4 +22,24 @@ func (c *Cache) Fork() (*Cache, error) {
 	}
 	f.checkAll()
 	return f, nil
+}
+
+// SetMaxBytes replaces Options.MaxBytes; 0: no limit. It must leave room for the
+// pages that the cache has, those that it shares counted.
+func (c *Cache) SetMaxBytes(n int64) error {
+	if err := c.usable(); err != nil {
+		return fmt.Errorf("limit a cache: %w", err)
+	}
+	if n < 0 {
+		return fmt.Errorf("limit a cache: a limit of %d bytes, expected 0 or more", n)
+	}
+	pages := int64(math.MaxInt64)
+	if n > 0 {
+		pages = n / c.pageBytes()
+	}
+	if c.pages.Load() > pages {
+		return fmt.Errorf("limit a cache: %w: %d bytes are held, the limit is %d", ErrFull, c.Bytes(), n)
+	}
+	c.o.MaxBytes, c.maxPages = n, pages
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/lukv/lukv/kernels"
@@ -32,7 +33,7 @@ func randomAttention(T, heads, kvHeads, D int) *Layer {
 		Stats:   NewQueryStats(heads, D, 4, true, kernels.Detect()),
 		Share:   T / 5, OutputDim: 3*D + 1,
 	}
-	l.Repeats = NewRepeatScores(kvHeads, T)
+	l.Repeats = NewRepeatScores(slices.Repeat([]int{T}, kvHeads))
 	for h := range kvHeads {
 		for t := range T {
 			l.Repeats.best[h][t] = float32(t*7%T) / float32(T)

@@ -1170,7 +1170,7 @@ func (g *golden) kvzip(t *testing.T, c goldenCase) {
 		prefix := fmt.Sprintf("l%d.", l)
 		a := g.attention(t, c.Setup, prefix)
 		layer := a.layer(t, kNorm{}, setup.T, 0)
-		best := NewRepeatScores(setup.KVHeads, setup.T)
+		best := NewRepeatScores(slices.Repeat([]int{setup.T}, setup.KVHeads))
 		from := start
 		for i, n := range p.Chunks {
 			x := in[fmt.Sprintf("%srepeat%d", prefix, i)]

@@ -66,19 +66,19 @@ type RepeatScores struct {
 	best [][]float32 // [K][T]
 }
 
-// NewRepeatScores returns scores of 0 for T entries per head.
-func NewRepeatScores(kvHeads, T int) *RepeatScores {
-	r := &RepeatScores{best: make([][]float32, kvHeads)}
-	for h := range r.best {
-		r.best[h] = make([]float32, T)
+// NewRepeatScores returns scores of 0 for heads of that many entries each, [K].
+func NewRepeatScores(lens []int) *RepeatScores {
+	r := &RepeatScores{best: make([][]float32, len(lens))}
+	for h, n := range lens {
+		r.best[h] = make([]float32, n)
 	}
 	return r
 }
 
 // Repetition is one layer's part of the repetition of a chunk.
 type Repetition struct {
-	// From and To bound the chunk: slots [From,To) of every head. Its queries
-	// see the first Sinks slots, the chunk and themselves, nothing else.
+	// From and To bound the chunk: slots [From,To) of the head. Its queries see
+	// the first Sinks slots, the chunk and themselves, nothing else.
 	From, To, Sinks int
 
 	// Queries are the rows of the repetition after RoPE, [m][H*D], Keys their own

@@ -194,7 +194,7 @@ func TestMetricsEdgeLengths(t *testing.T) {
 				l.Queries = NewQueryWindow(heads[0], 6, 64)
 				l.Queries.Append(0, make([]float32, heads[0]*6))
 				l.Stats.Reset()
-				l.Repeats = NewRepeatScores(heads[1], 0)
+				l.Repeats = NewRepeatScores(make([]int, heads[1]))
 			}
 			withSums(t, l, uint64(T))
 			for name, m := range everyMetric(t) {
@@ -277,7 +277,7 @@ func TestScoreBits(t *testing.T) {
 	l.Output = func(q, lo, hi int, _ []float32) []float32 {
 		return output[(q*2*D+lo)*D : (q*2*D+hi)*D]
 	}
-	l.Repeats = NewRepeatScores(K, T)
+	l.Repeats = NewRepeatScores(slices.Repeat([]int{T}, K))
 	for h := range K {
 		require.NoError(t, l.Repeats.Add(context.Background(), l, h, Repetition{
 			From: 5, To: 200, Sinks: 4, Queries: q[:70*H*D], Keys: func(h int) []float32 { return keys[h][:70*D] },

@@ -57,8 +57,9 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 }
 
 // Policy returns how the session's cache is compressed, with every parameter
-// written out; nil if it is not. That of a loaded session is the policy of its
-// file, with the compression while decoding that goes on here.
+// written out; nil if it is not. Where spans were compressed in their own ways it is
+// the policy of the last one, that of a loaded session is the policy of its file;
+// both with the compression while decoding that goes on here.
 func (s *Session) Policy() *lukv.Policy {
 	if s.comp == nil {
 		return s.saved
@@ -72,9 +73,9 @@ func (s *Session) Policy() *lukv.Policy {
 	return &saved
 }
 
-// Notes says what a user should know about how the context was compressed:
-// budgets that are nearly nothing, protected entries that do not fit, a pyramid
-// without slope, scores that say nothing. A loaded session has none.
+// Notes says what a user should know about how context was compressed, span by
+// span: budgets that are nearly nothing, protected entries that do not fit, a
+// pyramid without slope, scores that say nothing. A loaded session has none.
 func (s *Session) Notes() []string { return s.notes }
 
 // reset forgets the decode state.
@@ -112,12 +113,23 @@ func (c *compression) clone() *compression {
 
 // prefillEnabled reports whether a context of T tokens is to be compressed. A
 // ratio of 0, or a budget of at least the length, is no compression (P2).
-func (c *compression) prefillEnabled(T int) bool {
+func (c *compression) prefillEnabled(T int) bool { return c.touches(0, T) }
+
+// touches is prefillEnabled for a span of T tokens from position start on.
+func (c *compression) touches(start, T int) bool {
 	if c == nil {
 		return false
 	}
-	d := c.plan.Demand(T)
+	d := c.demand(start, T)
 	return !d.Untouched()
+}
+
+// demand is what the policy asks of a span of T tokens from position start on. Sinks
+// are the first positions of a sequence, not of the span.
+func (c *compression) demand(start, T int) lukv.Demand {
+	d := c.plan.Demand(T)
+	d.Protection.Sinks = max(0, d.Protection.Sinks-start)
+	return d
 }
 
 // watchDecode returns the watcher of a pass over all layers, nil if nobody

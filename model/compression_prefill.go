@@ -3,24 +3,28 @@ package model
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lukv/lukv/lukv"
 )
 
 // collect returns a watcher that keeps what metrics with the given needs and
-// uniform budget look at in layer at of a prefill of T tokens, nil if nothing
-// that passes by. The queries of a window of hostWindow are kept on the host
-// wherever the metrics score.
-func (r *run) collect(s *Session, at, T int, needs lukv.Needs, share int, metrics []lukv.Metric, hostWindow int) (*watcher, error) {
+// uniform budget look at in layer at of a prefill that ends before position end,
+// nil if nothing that passes by. The queries of a window of hostWindow are kept on
+// the host wherever the metrics score; nothing is kept on the device unless device
+// is set.
+func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metrics []lukv.Metric, hostWindow int, device bool) (*watcher, error) {
 	c := r.m.cfg
 	w := &watcher{s: s}
-	var err error
-	if w.device, err = r.deviceWatch(at, T, &needs, share, metrics); err != nil {
-		return nil, err
+	if device {
+		var err error
+		if w.device, err = r.deviceWatch(at, end, &needs, share, metrics); err != nil {
+			return nil, err
+		}
 	}
 	needs.Window = max(needs.Window, hostWindow)
-	w.tail = T - needs.Window
+	w.tail = end - needs.Window
 	if needs.Stats {
 		w.stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance, r.m.cpu)
 	}
@@ -36,11 +40,19 @@ func (r *run) collect(s *Session, at, T int, needs lukv.Needs, share int, metric
 	return w, nil
 }
 
-// prefillJob compresses the layers of one prefill as they are done.
+// prefillJob compresses a span of tokens at the end of a session's cache, layer by
+// layer: as the layers of its prefill are done, or as a span that was prefilled
+// before passes by again (see Session.Compress).
+//
+// Metrics see all entries of a head, so that attention is what the model pays; only
+// the span's entries take part in what follows. Slots are of the span.
 type prefillJob struct {
 	c          *compression
 	s          *Session
-	T          int
+	start      int  // position of the span's first token
+	T          int  // tokens of the span
+	decideOnly bool // nothing is evicted
+	onHost     bool // scores are computed on the host: a device has those of whole heads
 	demand     lukv.Demand
 	budgets    [][]int       // [L][K], where they are known beforehand
 	scores     []lukv.Scores // [L], where they are needed at the end
@@ -49,16 +61,22 @@ type prefillJob struct {
 	rank       func(context.Context, lukv.Metric, *lukv.Layer) (lukv.Scores, error)
 	notes      []string
 	weigher    lukv.LayerWeigher // nil if the allocator looks at scores alone
-	tokens     []int32           // of the prompt, to repeat
+	tokens     []int32           // of the span, to repeat
 	repetition *repetition       // nil if the metric asks for none
-	kept       [][][]int32       // [L][K] slots of the prompt that a cascade has left so far
+	kept       [][][]int32       // [L][K] slots that are left, as far as decided
 	err        error
 }
 
-func (c *compression) begin(s *Session, tokens []int32) *prefillJob {
-	T := len(tokens)
-	j := &prefillJob{c: c, s: s, T: T, tokens: tokens, demand: c.plan.Demand(T)}
+// begin returns the job of compressing the given tokens at position start.
+func (c *compression) begin(s *Session, start int, tokens []int32) *prefillJob {
+	j := &prefillJob{
+		c: c, s: s, start: start, T: len(tokens), tokens: tokens, onHost: start > 0,
+		demand: c.demand(start, len(tokens)), kept: make([][][]int32, c.m.cfg.Layers),
+	}
 	j.rank = func(ctx context.Context, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
+		if j.onHost {
+			return lukv.Score(ctx, metric, l)
+		}
 		return j.r.score(ctx, s, j.w, metric, l)
 	}
 	switch c.plan.Allocator().Knows() {
@@ -72,6 +90,44 @@ func (c *compression) begin(s *Session, tokens []int32) *prefillJob {
 		j.weigher = w
 	}
 	return j
+}
+
+// end is the position behind the span.
+func (j *prefillJob) end() int { return j.start + j.T }
+
+// before returns how many entries each head of a layer holds in front of the span,
+// [K], nil if none.
+func (j *prefillJob) before(at int) []int {
+	if j.start == 0 {
+		return nil
+	}
+	n := make([]int, j.s.m.cfg.KVHeads)
+	for h := range n {
+		n[h], _ = slices.BinarySearch(j.s.cache.Positions(at, h, nil), int32(j.start))
+	}
+	return n
+}
+
+// most returns the largest of the numbers, 0 of none.
+func most(n []int) int {
+	x := 0
+	for _, v := range n {
+		x = max(x, v)
+	}
+	return x
+}
+
+// needs returns what has to be observed of a layer: what the metric needs, for the
+// uniform share of a head of which it depends, and the queries that the allocator
+// looks at.
+func (j *prefillJob) needs(at int) (needs lukv.Needs, share, window int) {
+	front := most(j.before(at))
+	T := front + j.T
+	share = front + j.demand.Share()
+	if j.weigher != nil {
+		window = j.weigher.Needs(T, share).Window
+	}
+	return j.c.plan.Metric().Needs(T, share), share, window
 }
 
 // release frees what the job holds outside the Go heap.
@@ -92,20 +148,17 @@ func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
 	if at == 0 {
 		var err error
 		text := j.c.plan.Metric().Needs(j.T, j.demand.Share()).Repeat
-		if j.repetition, err = j.s.m.newRepetition(text, j.tokens); err != nil {
+		if j.repetition, err = j.s.m.newRepetition(text, j.start, j.tokens); err != nil {
 			return nil, err
 		}
 	}
 	if !j.demand.Takes(at) {
 		return nil, nil
 	}
-	c, metric, share := j.c, j.c.plan.Metric(), j.demand.Share()
+	c, metric := j.c, j.c.plan.Metric()
+	needs, share, window := j.needs(at)
 	var err error
-	window := 0
-	if j.weigher != nil {
-		window = j.weigher.Needs(j.T, share).Window
-	}
-	if j.w, err = r.collect(j.s, at, j.T, metric.Needs(j.T, share), share, []lukv.Metric{metric}, window); err != nil {
+	if j.w, err = r.collect(j.s, at, j.end(), needs, share, []lukv.Metric{metric}, window, !j.onHost); err != nil {
 		return nil, err
 	}
 	if c.decode != nil {
@@ -128,13 +181,14 @@ func (j *prefillJob) layerDone(ctx context.Context, at int) error {
 		return err
 	}
 	start := time.Now()
-	view := j.s.layerView(at, j.T)
 	if repeats != nil {
 		j.w = j.w.with(j.s, repeats)
 	}
-	scores, budgets, err := j.score(ctx, view)
+	view := j.s.layerView(at, j.end())
+	before := j.before(at)
+	scores, budgets, err := j.score(ctx, view, before)
 	if err == nil && budgets != nil {
-		scores, err = j.c.plan.Refine(ctx, j.demand, view, scores, budgets)
+		scores, err = j.c.plan.Refine(ctx, j.demand, behind(view, before), scores, budgets)
 	}
 	j.s.stats.ScoreTime += time.Since(start)
 	if err != nil {
@@ -155,8 +209,9 @@ func (j *prefillJob) layerDone(ctx context.Context, at int) error {
 	return nil
 }
 
-// score ranks a layer and gives its budgets, nil if they are known at the end only.
-func (j *prefillJob) score(ctx context.Context, l *lukv.Layer) (lukv.Scores, []int, error) {
+// score ranks the span's entries of a layer and gives its budgets, nil if they are
+// known at the end only. before are the entries in front of the span.
+func (j *prefillJob) score(ctx context.Context, l *lukv.Layer, before []int) (lukv.Scores, []int, error) {
 	if w := j.w; w != nil {
 		w.lend(l)
 	}
@@ -164,9 +219,24 @@ func (j *prefillJob) score(ctx context.Context, l *lukv.Layer) (lukv.Scores, []i
 	if j.budgets != nil {
 		l.Budgets = j.budgets[l.Index]
 	}
+	if before != nil { // all of which stay
+		l.Share, l.Ratio = l.Share+most(before), 0
+		if l.Budgets != nil {
+			l.Budgets = slices.Clone(l.Budgets)
+			for h, n := range before {
+				l.Budgets[h] += n
+			}
+		}
+	}
 	scores, err := j.rank(ctx, j.c.plan.Metric(), l)
 	if err == nil {
 		err = j.s.cache.Err()
+	}
+	if err == nil && before != nil {
+		scores = slices.Clone(scores)
+		for h, n := range before {
+			scores[h] = scores[h][n:]
+		}
 	}
 	if err != nil || j.scores != nil {
 		return scores, nil, err
@@ -178,26 +248,80 @@ func (j *prefillJob) score(ctx context.Context, l *lukv.Layer) (lukv.Scores, []i
 	return scores, budgets, err
 }
 
+// behind shows the entries of a layer behind the first ones of each head alone, as
+// the second step of a metric sees them; first nil: the layer itself.
+func behind(l *lukv.Layer, first []int) *lukv.Layer {
+	if first == nil {
+		return l
+	}
+	b := *l
+	b.T, b.Lens, b.Share, b.Ratio, b.Budgets = 0, make([]int, len(first)), 0, 0, nil
+	b.Sums, b.Repeats = nil, nil // of other slots
+	for h, n := range first {
+		b.Lens[h] = l.Len(h) - n
+		b.T = max(b.T, b.Lens[h])
+	}
+	b.Keys = func(h, lo, hi int, dst []float32) []float32 { return l.Keys(h, first[h]+lo, first[h]+hi, dst) }
+	b.Values = func(h, lo, hi int, dst []float32) []float32 { return l.Values(h, first[h]+lo, first[h]+hi, dst) }
+	b.Positions = func(h int) []int32 { return l.Positions(h)[first[h]:] }
+	return &b
+}
+
 // cut evicts what a layer's heads may not keep.
 func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
 	start := time.Now()
 	defer func() { j.s.stats.EvictTime += time.Since(start) }()
 	j.noteScores(at, scores)
-	errs := make([]error, len(budgets))
 	kept := make([][]int32, len(budgets))
 	j.s.m.parallel(len(budgets), func(h int) {
-		kept[h] = lukv.Keep(nil, scores[h], budgets[h], j.demand.Protection)
-		errs[h] = j.s.cache.Keep(at, h, kept[h])
+		kept[h] = lukv.Keep([]int32{}, scores[h], budgets[h], j.demand.Protection)
+	})
+	j.kept[at] = kept
+	return j.evict(at, kept)
+}
+
+// evict cuts the heads of a layer to the given ones of the span's entries that it
+// holds, [K], nil for a head that stays, and what is in front of the span.
+func (j *prefillJob) evict(at int, slots [][]int32) error {
+	if j.decideOnly {
+		return nil
+	}
+	before := j.before(at)
+	errs := make([]error, len(slots))
+	j.s.m.parallel(len(slots), func(h int) {
+		if slots[h] == nil {
+			return
+		}
+		n := 0
+		if before != nil {
+			n = before[h]
+		}
+		kept := shifted(slots[h], n)
+		if errs[h] = j.s.cache.Keep(at, h, kept); errs[h] == nil {
+			if sums := j.c.sums(at); sums != nil {
+				sums.Compact(h, kept)
+			}
+		}
 	})
 	if err := firstError(errs); err != nil {
 		return fmt.Errorf("compress layer %d: %w", at, err)
 	}
-	if j.c.decode != nil && j.c.decode[at].Sums() != nil {
-		for h := range kept {
-			j.c.decode[at].Sums().Compact(h, kept[h])
-		}
-	}
 	return nil
+}
+
+// shifted returns the slots 0 to n-1 and the given ones, counted from n on.
+func shifted(slots []int32, n int) []int32 {
+	if n == 0 {
+		return slots
+	}
+	out := make([]int32, 0, n+len(slots))
+	for i := range n {
+		out = append(out, int32(i))
+	}
+	for _, t := range slots {
+		out = append(out, int32(n)+t)
+	}
+	return out
 }
 
 // noteScores notes scores that say nothing.
@@ -215,9 +339,6 @@ func (j *prefillJob) cascade(at int) error {
 	budgets, err := lukv.Allocate(j.c.plan.Allocator(), j.demand, j.scores)
 	if err != nil {
 		return err
-	}
-	if j.kept == nil {
-		j.kept = make([][][]int32, len(j.scores))
 	}
 	for l := range at + 1 {
 		if !j.demand.Takes(l) {
@@ -237,37 +358,33 @@ func (j *prefillJob) cutFurther(at int, budgets []int) error {
 		j.kept[at] = make([][]int32, len(budgets))
 		j.noteScores(at, j.scores[at])
 	}
+	cut := make([][]int32, len(budgets))
 	for h, scores := range j.scores[at] {
 		before, n := j.kept[at][h], budgets[h]
 		if before != nil && n >= len(before) {
 			continue
 		}
-		kept := lukv.Keep(nil, scores, n, j.demand.Protection)
-		slots := kept
-		if before != nil { // slots of the prompt to slots of the cache: both ascend
-			slots = make([]int32, 0, len(kept))
+		kept := lukv.Keep([]int32{}, scores, n, j.demand.Protection)
+		cut[h] = kept
+		if before != nil { // slots of the span to slots of what is left: both ascend
+			slots := make([]int32, 0, len(kept))
 			for i, next := 0, 0; next < len(kept); i++ {
 				if before[i] == kept[next] {
 					slots = append(slots, int32(i))
 					next++
 				}
 			}
-		}
-		if err := j.s.cache.Keep(at, h, slots); err != nil {
-			return fmt.Errorf("compress layer %d: %w", at, err)
-		}
-		if j.c.decode != nil && j.c.decode[at].Sums() != nil {
-			j.c.decode[at].Sums().Compact(h, slots)
+			cut[h] = slots
 		}
 		j.kept[at][h] = kept
 	}
-	return nil
+	return j.evict(at, cut)
 }
 
 // finish cuts all layers where budgets needed all scores, and ends the pass
 // for the compression while decoding.
 func (j *prefillJob) finish(ctx context.Context) error {
-	if j.scores != nil && j.kept == nil {
+	if j.c.plan.Allocator().Knows() == lukv.KnownAtEnd {
 		budgets, err := lukv.Allocate(j.c.plan.Allocator(), j.demand, j.scores)
 		if err != nil {
 			return err
@@ -276,7 +393,8 @@ func (j *prefillJob) finish(ctx context.Context) error {
 			if !j.demand.Takes(at) {
 				continue
 			}
-			scores, err := j.c.plan.Refine(ctx, j.demand, j.s.layerView(at, j.T), j.scores[at], budgets[at])
+			view := behind(j.s.layerView(at, j.end()), j.before(at))
+			scores, err := j.c.plan.Refine(ctx, j.demand, view, j.scores[at], budgets[at])
 			if err == nil {
 				err = j.cut(at, budgets[at], scores)
 			}
@@ -285,15 +403,19 @@ func (j *prefillJob) finish(ctx context.Context) error {
 			}
 		}
 	}
-	j.s.stats.ContextTokens = j.T
+	j.s.stats.ContextTokens = max(j.s.stats.ContextTokens, j.end())
 	lens := make([][]int, j.c.m.cfg.Layers)
-	for at := range lens {
-		for h := range j.c.m.cfg.KVHeads {
-			lens[at] = append(lens[at], j.s.cache.Len(at, h))
+	for at, kept := range j.kept {
+		lens[at] = make([]int, j.c.m.cfg.KVHeads)
+		for h := range lens[at] {
+			if lens[at][h] = j.T; kept != nil {
+				lens[at][h] = len(kept[h])
+			}
 		}
 	}
-	j.s.notes = append(j.c.plan.Notes(j.demand, lens), j.notes...)
-	for _, note := range j.s.notes {
+	notes := append(j.c.plan.Notes(j.demand, lens), j.notes...)
+	j.s.notes = append(j.s.notes, notes...)
+	for _, note := range notes {
 		j.c.m.log.Warn("compression", "note", note)
 	}
 	return nil

@@ -84,6 +84,9 @@ func TestDeviceCompresses(t *testing.T) {
 				}
 				require.Positive(t, st.DeviceBytes)
 				require.Equal(t, m == whole, st.DeviceBytes == st.CacheBytes)
+				if p.Ratio > 0 && !p.Decode.Enabled() && (m == whole || i%3 == 0) {
+					compressedLater(t, m, p, prompt, steps, want)
+				}
 			}
 		})
 	}
@@ -125,6 +128,29 @@ func TestDeviceCompresses(t *testing.T) {
 			testnum.SameBits(t, "derived session", wantTraces[i], traces[i])
 		}
 	}
+}
+
+// compressedLater compresses a prompt after its prefill, and a part of it both ways.
+func compressedLater(t *testing.T, m *Model, p *lukv.Policy, prompt, steps []int32, want []float32) {
+	ctx := context.Background()
+	s := newTestSession(t, m, SessionOptions{ChunkTokens: 50})
+	require.NoError(t, s.Prefill(ctx, prompt))
+	part, err := s.Fork()
+	require.NoError(t, err)
+	defer part.Close()
+	require.NoError(t, s.Compress(ctx, Span{0, len(prompt)}, p))
+	got := slices.Clone(s.Logits())
+	for _, id := range steps {
+		require.NoError(t, s.Append(ctx, id))
+		got = append(got, s.Logits()...)
+	}
+	testnum.SameBits(t, "compressed later", want[len(want)-len(got):], got)
+
+	within := newTestSession(t, m, SessionOptions{})
+	require.NoError(t, within.Prefill(ctx, prompt[:30]))
+	require.NoError(t, within.PrefillCompressed(ctx, prompt[30:], p))
+	require.NoError(t, part.Compress(ctx, Span{30, len(prompt)}, p))
+	sameSession(t, "a part", within, part)
 }
 
 // decodePolicies returns policies that compress while decoding, one per form.

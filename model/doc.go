@@ -31,6 +31,12 @@
 // removes nothing, the prompt goes chunk by chunk through all layers. Layers with
 // a sliding window are never compressed; they forget what their window has passed.
 //
+// Any span can be compressed at any time: [Session.PrefillCompressed] feeds tokens
+// that a policy of their own compresses, behind a system prompt or a first document,
+// and [Session.Compress] compresses tokens that are there. Both give the same
+// session, to the bit: prefill once, fork, and compress each fork in its own way.
+// [Session.Keep] applies a choice made elsewhere.
+//
 // # Arithmetic
 //
 // The bits of logits do not depend on threads, chunks, batches, whether tokens

@@ -19,6 +19,12 @@ var (
 	// pieces is done or closed; see Session.StartPrefill.
 	ErrPrefilling = errors.New("a prefill in pieces is not done")
 
+	// ErrNotObserved says that a metric looks at queries of a span that have passed
+	// by and cannot be computed again, as where sliding windows have moved on. The
+	// session is unchanged. Compress the span as it is prefilled
+	// (Session.PrefillCompressed), or rank it by what is in the cache.
+	ErrNotObserved = errors.New("queries have passed by")
+
 	// ErrNoLogits says that there is nothing to sample from: the session has
 	// not processed a token yet, or was truncated since.
 	ErrNoLogits = errors.New("no logits: feed at least one token first")

@@ -56,7 +56,7 @@ func TestRefusedBeforeWork(t *testing.T) {
 				s = newTestSession(t, m, o)
 				require.NoError(t, s.Prefill(ctx, randomTokens(n, 97, 1)))
 				began = false
-				grow, _, err := s.growth(100)
+				grow, _, err := s.growth(100, nil)
 				require.NoError(t, err)
 				s.opts.MaxCacheBytes = s.cache.Bytes() + grow - 1
 				require.ErrorIs(t, s.Prefill(ctx, randomTokens(100, 97, 2)), kvcache.ErrFull, what)

@@ -11,14 +11,14 @@ import (
 // Memory is refused before work: what a prefill takes is known beforehand.
 
 // affords returns an error that wraps kvcache.ErrFull if the cache's limit, or that
-// of all sessions, leaves no room for n more tokens. Where compression's budgets
+// of all sessions, leaves no room for n more tokens, which comp compresses. Where compression's budgets
 // follow from scores, up to a page per head too much is counted; what compression
 // while decoding will evict is not taken off.
-func (s *Session) affords(n int) error {
+func (s *Session) affords(n int, comp *compression) error {
 	if s.opts.MaxCacheBytes == 0 && s.m.memory == nil {
 		return nil
 	}
-	cache, work, err := s.growth(n)
+	cache, work, err := s.growth(n, comp)
 	if err != nil {
 		return err
 	}
@@ -33,10 +33,10 @@ func (s *Session) affords(n int) error {
 
 // growth returns by how many bytes the cache grows at most while a prefill of n
 // tokens runs, and what it takes besides: hidden states and scores.
-func (s *Session) growth(n int) (cache, work int64, err error) {
+func (s *Session) growth(n int, comp *compression) (cache, work int64, err error) {
 	count := s.needCounter()
 	c := s.m.cfg
-	if s.pos > 0 || !s.comp.prefillEnabled(n) {
+	if !comp.touches(s.pos, n) {
 		for at := range c.Layers {
 			for h := range c.KVHeads {
 				held := s.cache.Len(at, h)
@@ -49,12 +49,12 @@ func (s *Session) growth(n int) (cache, work int64, err error) {
 		}
 		return cache, 0, nil
 	}
-	need, err := count.compressed(s.comp.plan, n, 0)
+	need, err := count.compressed(comp.plan, n, 0)
 	if err != nil {
 		return 0, 0, err
 	}
 	layers := int64(1)
-	if s.comp.plan.Allocator().Knows() == lukv.KnownAtEnd {
+	if comp.plan.Allocator().Knows() == lukv.KnownAtEnd {
 		layers = int64(c.Layers)
 	}
 	return need.Peak, 4 * int64(n) * (int64(c.Hidden) + layers*int64(c.KVHeads)), nil

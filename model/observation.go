@@ -105,13 +105,13 @@ func (s *Session) observe(ctx context.Context, ob *Observation) error {
 
 func (ob *Observation) watch(r *run, at int) (w *watcher, err error) {
 	if at == 0 {
-		if ob.repetition, err = ob.s.m.newRepetition(ob.needs.Repeat, ob.tokens); err != nil {
+		if ob.repetition, err = ob.s.m.newRepetition(ob.needs.Repeat, 0, ob.tokens); err != nil {
 			return nil, err
 		}
 	}
 	ob.running = r
 	if ob.s.m.cfg.Windows[at] == 0 {
-		ob.layers[at], err = r.collect(ob.s, at, len(ob.tokens), ob.needs, 0, ob.metrics, ob.needs.Window)
+		ob.layers[at], err = r.collect(ob.s, at, len(ob.tokens), ob.needs, 0, ob.metrics, ob.needs.Window, true)
 	}
 	return ob.layers[at], err
 }
@@ -243,7 +243,7 @@ func (ob *Observation) compress(ctx context.Context, s *Session) error {
 	if !s.comp.prefillEnabled(len(ob.tokens)) {
 		return nil
 	}
-	job := s.comp.begin(s, ob.tokens)
+	job := s.comp.begin(s, 0, ob.tokens)
 	job.rank = ob.score
 	for at := range s.m.cfg.Layers {
 		job.w = ob.layers[at]

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/lukv/lukv/lukv"
 )
 
 // Prefill feeds tokens. If the session is empty and has a compression policy,
@@ -17,7 +19,23 @@ import (
 // When ctx is done, Prefill returns soon with its error; the session then
 // stands at its last completed token and can be used again.
 func (s *Session) Prefill(ctx context.Context, tokens []int32) error {
-	return s.feed(ctx, tokens, nil)
+	return s.feed(ctx, tokens, nil, nil)
+}
+
+// PrefillCompressed is Prefill for tokens that a policy of their own compresses,
+// wherever the session stands: a document behind a system prompt, a second
+// document. It goes layer by layer as the first prefill of a session with a policy
+// does, with the same bound on the peak; entries before the tokens stay. The session
+// is the same, to the bit, as after Prefill and [Session.Compress], which says more.
+func (s *Session) PrefillCompressed(ctx context.Context, tokens []int32, policy *lukv.Policy) error {
+	comp, err := s.spanCompression(policy)
+	if err == nil && s.comp != nil && s.comp.decode != nil && comp.touches(s.Len(), len(tokens)) {
+		err = errors.New("the session compresses while decoding, where a later prefill is one pass; expected Prefill and then Compress")
+	}
+	if err != nil {
+		return fmt.Errorf("compressed prefill: %w", err)
+	}
+	return s.feed(ctx, tokens, nil, comp)
 }
 
 // PrefillEach is Prefill that calls each with the logits, [Vocab], after every
@@ -25,10 +43,10 @@ func (s *Session) Prefill(ctx context.Context, tokens []int32) error {
 // and is returned. Tokens generated before and not fed yet (see Generate) go
 // first and get no call.
 func (s *Session) PrefillEach(ctx context.Context, tokens []int32, each func(i int, logits []float32) error) error {
-	return s.feed(ctx, tokens, each)
+	return s.feed(ctx, tokens, each, nil)
 }
 
-func (s *Session) feed(ctx context.Context, tokens []int32, each func(i int, logits []float32) error) error {
+func (s *Session) feed(ctx context.Context, tokens []int32, each func(i int, logits []float32) error, comp *compression) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("prefill: %w", err)
 	}
@@ -36,7 +54,7 @@ func (s *Session) feed(ctx context.Context, tokens []int32, each func(i int, log
 		return fmt.Errorf("prefill: %w", err)
 	}
 	defer s.leave()
-	p, err := s.startPrefill(tokens, each)
+	p, err := s.startPrefill(tokens, each, comp)
 	if err != nil {
 		return err
 	}
@@ -68,10 +86,12 @@ func (s *Session) StartPrefill(tokens []int32, each func(i int, logits []float32
 		return nil, fmt.Errorf("prefill: %w", err)
 	}
 	defer s.leave()
-	return s.startPrefill(tokens, each)
+	return s.startPrefill(tokens, each, nil)
 }
 
-func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32) error) (*Prefilling, error) {
+// startPrefill is StartPrefill with the compression of the tokens; nil: that of the
+// session, if they are its first.
+func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32) error, comp *compression) (*Prefilling, error) {
 	if err := s.ready(); err != nil {
 		return nil, fmt.Errorf("prefill: %w", err)
 	}
@@ -79,7 +99,10 @@ func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32
 	if skip > 0 {
 		tokens = slices.Concat(s.pending, tokens)
 	}
-	p := &Prefilling{s: s, f: feeding{s: s, tokens: tokens, each: each, skip: skip}}
+	if comp == nil && s.pos == 0 {
+		comp = s.comp
+	}
+	p := &Prefilling{s: s, f: feeding{s: s, tokens: tokens, each: each, skip: skip, comp: comp}}
 	if len(tokens) == 0 {
 		p.over = true
 		return p, nil
@@ -87,7 +110,7 @@ func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32
 	if err := s.accepts(tokens); err != nil {
 		return nil, fmt.Errorf("prefill: %w", err)
 	}
-	if err := s.affords(len(tokens)); err != nil {
+	if err := s.affords(len(tokens), comp); err != nil {
 		return nil, fmt.Errorf("prefill of %d tokens: %w", len(tokens), err)
 	}
 	if err := s.takeTokens(len(tokens)); err != nil {
@@ -222,13 +245,17 @@ type feeding struct {
 	each   func(i int, logits []float32) error
 	skip   int // tokens in front that each does not hear of
 
+	comp *compression // of the tokens, nil if they are not compressed
+
 	// job is told of every layer as it is done; with one, the prefill runs layer
 	// by layer over the whole prompt instead of chunk by chunk.
 	job layerJob
 
-	start    int  // position of the first token
-	had      bool // logits before
-	work     int  // token-layers done, for progress
+	start    int      // position of the first token
+	had      bool     // logits before
+	notes    []string // before
+	context  int      // ContextTokens before
+	work     int      // token-layers done, for progress
 	complete bool
 
 	fed   int      // tokens fed, chunk by chunk
@@ -256,9 +283,9 @@ type layerJob interface {
 // begin decides how the prompt is fed.
 func (f *feeding) begin() {
 	s := f.s
-	f.start = s.pos
-	if f.job == nil && f.start == 0 && s.comp.prefillEnabled(len(f.tokens)) {
-		f.job = s.comp.begin(s, f.tokens)
+	f.start, f.notes, f.context = s.pos, s.notes, s.stats.ContextTokens
+	if f.job == nil && f.comp.touches(f.start, len(f.tokens)) {
+		f.job = f.comp.begin(s, f.start, f.tokens)
 	}
 	if f.job == nil {
 		f.watch = s.comp.watchDecode(s, f.first())
@@ -334,7 +361,7 @@ func (f *feeding) unit(ctx context.Context) error {
 	}
 	f.from += n
 	if win := s.m.cfg.Windows[f.at]; win > 0 {
-		s.cache.DropBefore(f.at, int32(f.from-win+1))
+		s.cache.DropBefore(f.at, int32(f.start+f.from-win+1))
 	}
 	f.progress(n)
 	if f.from < len(f.tokens) {
@@ -357,7 +384,7 @@ func (f *feeding) finish(ctx context.Context) error {
 		return err
 	}
 	next := f.end()
-	if s.comp != nil && s.comp.renumber {
+	if f.comp != nil && f.comp.renumber {
 		var err error
 		if next, err = s.renumber(next); err != nil {
 			return err
@@ -367,7 +394,12 @@ func (f *feeding) finish(ctx context.Context) error {
 		return err
 	}
 	s.commit(f.tokens)
-	s.pos, s.renumbered = next, next != f.end()
+	if s.pos = next; next != f.end() {
+		s.renumbered = true
+	}
+	if f.comp != nil && f.comp != s.comp {
+		s.compressedBy(f.comp)
+	}
 	s.hasLogits = true
 	f.complete = true
 	return s.comp.cut(s)
@@ -378,7 +410,12 @@ func (f *feeding) rollBack(err error) error {
 	if f.complete { // its tokens are in; the cache failed as a streaming form cut it
 		return err
 	}
-	return f.s.undo(err, 0, f.s.comp.reset)
+	f.s.notes, f.s.stats.ContextTokens = f.notes, f.context
+	return f.s.undo(err, f.start, func() {
+		if f.start == 0 { // behind that, no session compresses while decoding
+			f.s.comp.reset()
+		}
+	})
 }
 
 // release gives back what a prefill layer by layer holds.

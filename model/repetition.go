@@ -18,11 +18,11 @@ import (
 // cost is about that of a second and third prefill. nil does nothing.
 type repetition struct {
 	text   lukv.RepeatText
-	T      int // tokens of the context
+	end    int // position behind the context
 	chunks []repeatedChunk
 }
 
-// repeatedChunk repeats tokens [from,to) of the context.
+// repeatedChunk repeats the tokens at positions [from,to).
 type repeatedChunk struct {
 	from, to int
 	tokens   []int32
@@ -38,8 +38,9 @@ const (
 	repeatLead = 8
 )
 
-// newRepetition prepares the repetition of a context; nil if text asks for none.
-func (m *Model) newRepetition(text lukv.RepeatText, context []int32) (*repetition, error) {
+// newRepetition prepares the repetition of a context from position start on; nil if
+// text asks for none.
+func (m *Model) newRepetition(text lukv.RepeatText, start int, context []int32) (*repetition, error) {
 	if text.Chunk == 0 {
 		return nil, nil
 	}
@@ -50,17 +51,18 @@ func (m *Model) newRepetition(text lukv.RepeatText, context []int32) (*repetitio
 	encode := func(s string) []int32 {
 		return tok.Encode(s, tokenizer.EncodeOptions{})
 	}
-	p := &repetition{text: text, T: len(context)}
+	p := &repetition{text: text, end: start + len(context)}
 	suffix := encode(text.Suffix)
-	for from := min(text.Prefix, len(context)); from < len(context); from += text.Chunk {
+	first := min(max(0, text.Prefix-start), len(context))
+	for from := first; from < len(context); from += text.Chunk {
 		to := min(from+text.Chunk, len(context))
 		var lead []int32
 		if len(p.chunks) == 0 {
 			lead = encode(repeatAll)
 		} else {
-			lead = append(encode(repeatPart), context[max(text.Prefix, from-repeatLead):from]...)
+			lead = append(encode(repeatPart), context[max(first, from-repeatLead):from]...)
 		}
-		p.chunks = append(p.chunks, repeatedChunk{from: from, to: to, tokens: slices.Concat(lead, suffix, context[from:to])})
+		p.chunks = append(p.chunks, repeatedChunk{from: start + from, to: start + to, tokens: slices.Concat(lead, suffix, context[from:to])})
 	}
 	return p, nil
 }
@@ -74,11 +76,15 @@ func (p *repetition) layer(ctx context.Context, r *run, s *Session, at int) (*lu
 	}
 	var scores *lukv.RepeatScores
 	if s.m.cfg.Windows[at] == 0 {
-		scores = lukv.NewRepeatScores(s.m.cfg.KVHeads, p.T)
+		lens := make([]int, s.m.cfg.KVHeads)
+		for h := range lens {
+			lens[h] = s.cache.Len(at, h)
+		}
+		scores = lukv.NewRepeatScores(lens)
 	}
 	for i := range p.chunks {
 		err := p.chunk(ctx, r, s, at, &p.chunks[i], scores)
-		if cut := s.cache.Truncate(int32(p.T)); err == nil {
+		if cut := s.cache.Truncate(int32(p.end)); err == nil {
 			err = cut
 		}
 		if err != nil {
@@ -98,11 +104,11 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 	}
 	var w *watcher
 	if scores != nil {
-		w = &watcher{s: s, window: lukv.NewQueryWindow(cfg.Heads, cfg.HeadDim, n), tail: p.T}
+		w = &watcher{s: s, window: lukv.NewQueryWindow(cfg.Heads, cfg.HeadDim, n), tail: p.end}
 	}
 	var inputs []float32 // norms
 	for from := 0; from < n; {
-		rows := min(n-from, s.opts.ChunkTokens, p.T)
+		rows := min(n-from, s.opts.ChunkTokens, r.cap)
 		if scores != nil && p.text.Inputs {
 			var err error
 			if inputs, err = r.appendInputNorms(inputs, at, c.x, from, rows); err != nil {
@@ -110,7 +116,7 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 			}
 		}
 		r.reset()
-		r.add(s, p.T+from, rows, p.T+n, w)
+		r.add(s, p.end-s.pos+from, rows, p.end+n, w)
 		if err := r.forwardLayer(ctx, at, c.x, from); err != nil {
 			return err
 		}
@@ -119,19 +125,30 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 	if scores == nil {
 		return nil
 	}
-	view := s.layerView(at, p.T)
+	view := s.layerView(at, p.end)
 	width := cfg.Heads * cfg.HeadDim
-	x := lukv.Repetition{
-		From: c.from, To: c.to, Sinks: p.text.Sinks, Queries: make([]float32, 0, n*width),
-		Keys: func(h int) []float32 { return s.cache.Keys(at, h, p.T, p.T+n, nil) }, Inputs: inputs,
-	}
+	queries := make([]float32, 0, n*width)
 	for i := range n {
 		for q := range cfg.Heads {
-			x.Queries = append(x.Queries, w.window.Row(i, q)...)
+			queries = append(queries, w.window.Row(i, q)...)
 		}
 	}
 	errs := make([]error, cfg.KVHeads)
-	s.m.parallel(cfg.KVHeads, func(h int) { errs[h] = scores.Add(ctx, view, h, x) })
+	s.m.parallel(cfg.KVHeads, func(h int) {
+		positions := s.cache.Positions(at, h, nil)
+		slot := func(pos int) int {
+			i, _ := slices.BinarySearch(positions, int32(pos))
+			return i
+		}
+		end := slot(p.end)
+		x := lukv.Repetition{
+			From: slot(c.from), To: slot(c.to), Sinks: p.text.Sinks, Queries: queries,
+			Keys: func(h int) []float32 { return s.cache.Keys(at, h, end, end+n, nil) }, Inputs: inputs,
+		}
+		if x.From < x.To { // or everything of it was evicted before
+			errs[h] = scores.Add(ctx, view, h, x)
+		}
+	})
 	return firstError(append(errs, s.cache.Err()))
 }
 

@@ -268,22 +268,69 @@ func (s *Session) Truncate(n int) error {
 	return nil
 }
 
-// Fork returns an independent session that continues from the same state. The
-// caches share their pages until one of them changes them. The caller closes both.
-func (s *Session) Fork() (*Session, error) {
+// Fork returns an independent session that continues from the same state, with the
+// same options but for those given. The caches share their pages until one of them
+// changes them. The caller closes both.
+func (s *Session) Fork(opts ...ForkOption) (*Session, error) {
 	if err := s.enter(); err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
 	}
 	defer s.leave()
-	if err := s.ready(); err != nil {
-		return nil, fmt.Errorf("fork: %w", err)
-	}
-	cache, err := s.cache.Fork()
+	f, err := s.fork(opts...)
 	if err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
 	}
+	return f, nil
+}
+
+// ForkOption is an option of [Session.Fork].
+type ForkOption func(*SessionOptions)
+
+// ForkMaxTokens bounds the positions of a fork; 0: the model's context length. It
+// must have room for the tokens that are there.
+func ForkMaxTokens(n int) ForkOption { return func(o *SessionOptions) { o.MaxTokens = n } }
+
+// ForkMaxCacheBytes bounds the cache of a fork, shared pages counted; 0: no bound. It
+// must have room for what is there.
+func ForkMaxCacheBytes(n int64) ForkOption { return func(o *SessionOptions) { o.MaxCacheBytes = n } }
+
+// forkOptions returns the options of a fork.
+func (s *Session) forkOptions(opts []ForkOption) (SessionOptions, error) {
+	o := s.opts
+	for _, set := range opts {
+		set(&o)
+	}
+	if o.MaxTokens == 0 {
+		o.MaxTokens = s.m.cfg.MaxPositions
+	}
+	switch {
+	case o.MaxTokens < 0 || o.MaxTokens > maxPositionsCap:
+		return o, fmt.Errorf("at most %d tokens, want 0 for the default to %d", o.MaxTokens, maxPositionsCap)
+	case o.MaxTokens < s.pos:
+		return o, fmt.Errorf("%w: at most %d tokens, the session has %d", ErrContextFull, o.MaxTokens, s.pos)
+	}
+	return o, nil
+}
+
+func (s *Session) fork(opts ...ForkOption) (*Session, error) {
+	if err := s.ready(); err != nil {
+		return nil, err
+	}
+	o, err := s.forkOptions(opts)
+	if err != nil {
+		return nil, err
+	}
+	cache, err := s.cache.Fork()
+	if err != nil {
+		return nil, err
+	}
+	if o.MaxCacheBytes != s.opts.MaxCacheBytes {
+		if err := cache.SetMaxBytes(o.MaxCacheBytes); err != nil {
+			return nil, errors.Join(err, cache.Close())
+		}
+	}
 	f := &Session{
-		m: s.m, opts: s.opts, cache: cache, comp: s.comp.clone(),
+		m: s.m, opts: o, cache: cache, comp: s.comp.clone(),
 		pos: s.pos, tokens: slices.Clone(s.tokens), pending: slices.Clone(s.pending),
 		renumbered: s.renumbered,
 		logits:     slices.Clone(s.logits), hasLogits: s.hasLogits, stats: s.stats,
@@ -291,7 +338,7 @@ func (s *Session) Fork() (*Session, error) {
 	}
 	f.one[0] = f
 	if err := f.takeTokens(0); err != nil {
-		return nil, errors.Join(fmt.Errorf("fork: %w", err), cache.Close())
+		return nil, errors.Join(err, cache.Close())
 	}
 	return f, nil
 }

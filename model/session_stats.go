@@ -6,7 +6,7 @@ import "time"
 type SessionStats struct {
 	Tokens        int // tokens processed
 	Decoded       int // of these, one at a time
-	ContextTokens int // tokens of the context that was compressed, 0 if none was
+	ContextTokens int // tokens up to the end of the last span that was compressed, 0 if none was
 
 	PrefillTime time.Duration // scoring and eviction included
 	ScoreTime   time.Duration // ranking the context's entries

@@ -67,6 +67,34 @@ func TestKVzip(t *testing.T) {
 		testnum.SameBits(t, allocator+" observed", want, s.Logits())
 		require.NoError(t, s.Close())
 		require.NoError(t, ob.Close())
+
+		// A repetition needs no queries that have passed by: later is the same, and so
+		// is a span behind something else.
+		var held [2][][]int32
+		for i := range held {
+			for _, from := range []int{0, 20} {
+				s, err := m.NewSession(model.SessionOptions{})
+				require.NoError(t, err)
+				require.NoError(t, s.Prefill(ctx, head[:from]))
+				if i == 0 {
+					require.NoError(t, s.PrefillCompressed(ctx, head[from:], policy))
+				} else {
+					require.NoError(t, s.Prefill(ctx, head[from:]))
+					require.NoError(t, s.Compress(ctx, model.Span{From: from, To: len(head)}, policy))
+				}
+				for at := range m.Config().Layers {
+					for h := range m.Config().KVHeads {
+						held[i] = append(held[i], s.Cache().Positions(at, h, nil))
+					}
+				}
+				require.NoError(t, s.Append(ctx, tail[0]))
+				if from == 0 {
+					testnum.SameBits(t, allocator+" later", want, s.Logits())
+				}
+				require.NoError(t, s.Close())
+			}
+		}
+		require.Equal(t, held[0], held[1], allocator)
 	}
 	_, err = m.NewSession(model.SessionOptions{Compression: &lukv.Policy{
 		Metric: lukv.MetricConfig{Name: "kvzip"}, Decode: lukv.DecodeConfig{Mode: "periodic"}}})

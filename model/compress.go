@@ -1,0 +1,323 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/lukv/lukv/lukv"
+)
+
+// Span is a run of tokens of a session: those at positions From to To-1.
+type Span struct{ From, To int }
+
+func (p Span) String() string { return fmt.Sprintf("tokens %d to %d", p.From, p.To) }
+
+// Compress compresses the entries of a span of tokens that the session holds: a
+// document behind a system prompt, the older turns of a chat. Entries outside the
+// span stay. The policy's ratio or budget is of the span's tokens, those counted
+// that were evicted before; its sinks are the first positions of the sequence, its
+// window the end of the span. Metrics look at all that a head holds up to the end of
+// the span, allocators divide the span's entries. A policy that compresses while
+// decoding or renumbers positions is one of SessionOptions.
+//
+// A compressed span is the same, to the bit, whether its own prefill compressed it
+// (SessionOptions.Compression, [Session.PrefillCompressed]) or Compress does it
+// later, so that a session can be prefilled once, forked, and each fork compressed
+// in its own way. What a metric wants to know of queries that have passed by is
+// computed again: the last w tokens of the span for a metric with a window of w
+// queries, the whole span for statistics of all queries and for accumulated
+// attention; nothing for metrics that look at keys and values. That is exact where
+// nothing in front of the span was evicted since it was fed; else queries are those
+// that the cache of now gives. [Model.Observe] keeps what passes by instead.
+//
+// ErrNotObserved says that it cannot be computed again. On an error, or when ctx is
+// done, nothing is evicted. Position, tokens and logits stay. Besides one layer, no
+// memory is needed but for forks, of which survivors are copied.
+func (s *Session) Compress(ctx context.Context, span Span, policy *lukv.Policy) error {
+	if err := s.compress(ctx, span, policy); err != nil {
+		return fmt.Errorf("compress %v: %w", span, err)
+	}
+	return nil
+}
+
+func (s *Session) compress(ctx context.Context, span Span, policy *lukv.Policy) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.leave()
+	if err := s.m.acquire(); err != nil {
+		return err
+	}
+	defer s.m.release()
+	if span.From < 0 || span.To < span.From || span.To > s.pos {
+		return fmt.Errorf("expected a span of the %d tokens that the session has", s.pos)
+	}
+	comp, err := s.spanCompression(policy)
+	if err != nil || !comp.touches(span.From, span.To-span.From) {
+		return err
+	}
+	ctx, cancel := s.cancellable(ctx)
+	defer cancel(nil)
+	kept, err := s.choose(ctx, span, comp)
+	if err != nil {
+		if closed := s.closing(); closed != nil && errors.Is(err, context.Canceled) {
+			return closed
+		}
+		return err
+	}
+	if err := s.keepOf(span, kept); err != nil {
+		return err
+	}
+	s.compressedBy(comp)
+	return nil
+}
+
+// spanCompression resolves a policy that compresses a span of the session.
+func (s *Session) spanCompression(policy *lukv.Policy) (*compression, error) {
+	o := s.opts
+	o.Compression = policy
+	comp, err := newCompression(s.m, o)
+	switch {
+	case err != nil:
+		return nil, err
+	case comp == nil:
+		return nil, errors.New("found no policy")
+	case comp.plan.Decoding() != nil:
+		return nil, errors.New("found a policy that compresses while decoding, expected that in the session's options")
+	case comp.renumber:
+		return nil, errors.New("found a policy that renumbers positions, expected that in the session's options")
+	case s.renumbered:
+		return nil, errors.New("the session's positions were renumbered")
+	}
+	return comp, nil
+}
+
+// compressedBy notes the policy that a part of the session was compressed under.
+func (s *Session) compressedBy(comp *compression) {
+	p := comp.plan.Policy()
+	s.saved = &p
+}
+
+// choose returns what a policy keeps of a span, [L][K] slots of it; nil of a layer
+// that stays as it is. It works on a fork, and gives up its layers one by one.
+func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][][]int32, error) {
+	f, err := s.fork()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	f.comp, f.notes = comp, nil
+	job := comp.begin(f, span.From, s.tokens[span.From:span.To])
+	job.decideOnly, job.onHost = true, job.onHost || s.evicted(span.To)
+	defer job.release()
+	first, err := f.goBack(job)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.m.runs.get(min(max(span.To-first, 1), s.opts.ChunkTokens), 1, s.page())
+	if err != nil {
+		return nil, err
+	}
+	defer s.m.runs.put(r)
+	err = s.m.reading(func() error {
+		defer r.watchContext(ctx)()
+		if err := f.passAgain(ctx, r, job, first, s); err != nil {
+			return err
+		}
+		if comp.plan.Allocator().Knows() == lukv.KnownAtEnd { // which may look at layers again
+			if err := f.holdAgain(s, span); err != nil {
+				return err
+			}
+		}
+		return job.finish(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.stats.ScoreTime, s.stats.EvictTime, s.stats.ContextTokens = f.stats.ScoreTime, f.stats.EvictTime, f.stats.ContextTokens
+	s.notes = slices.Concat(s.notes, f.notes)
+	return job.kept, nil
+}
+
+// goBack takes the entries from position first on out of a fork, from where on
+// tokens have to pass by again for the metric of a job, and those behind the span.
+func (s *Session) goBack(j *prefillJob) (first int, err error) {
+	metric := j.c.plan.Metric()
+	first = j.end()
+	repeats := false
+	for at := range s.m.cfg.Layers {
+		if !j.demand.Takes(at) {
+			continue
+		}
+		needs, _, window := j.needs(at)
+		if needs.Stats || needs.ColumnSums {
+			window = j.T
+		}
+		first = min(first, j.end()-min(max(needs.Window, window), j.T))
+		repeats = repeats || needs.Repeat.Chunk > 0
+	}
+	if first == j.end() && !repeats { // windows may have moved on
+		return first, s.dropBehind(j.end())
+	}
+	if err := s.cache.Truncate(int32(first)); err != nil {
+		return 0, fmt.Errorf("%w: %s looks at what tokens %d to %d ask for, which cannot be computed again: %w",
+			ErrNotObserved, lukv.MetricConfigOf(metric).Name, first, j.end(), err)
+	}
+	s.pos = first
+	return first, nil
+}
+
+// dropBehind gives up the entries at position end and above, of layers without a
+// window.
+func (s *Session) dropBehind(end int) error {
+	for at, window := range s.m.cfg.Windows {
+		for h := 0; h < s.m.cfg.KVHeads && window == 0; h++ {
+			var stay []int32
+			for i, p := range s.cache.Positions(at, h, nil) {
+				if int(p) < end {
+					stay = append(stay, int32(i))
+				}
+			}
+			if err := s.cache.Keep(at, h, stay); err != nil {
+				return err
+			}
+		}
+	}
+	s.pos = end
+	return nil
+}
+
+// evicted reports whether a head of a layer without a window does not hold all
+// entries before position end.
+func (s *Session) evicted(end int) bool {
+	for at, window := range s.m.cfg.Windows {
+		for h := 0; h < s.m.cfg.KVHeads && window == 0; h++ {
+			if n, _ := slices.BinarySearch(s.cache.Positions(at, h, nil), int32(end)); n < end {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// passAgain has the tokens from position first on pass through a fork of a session
+// for a job, and gives up each layer when it is done.
+func (s *Session) passAgain(ctx context.Context, r *run, j *prefillJob, first int, of *Session) error {
+	tokens := j.tokens[first-j.start:]
+	var x *stream
+	if len(tokens) > 0 {
+		var err error
+		if x, err = r.newStream(tokens); err != nil {
+			return err
+		}
+		defer x.close()
+	}
+	defer func() {
+		if r.host != nil {
+			r.host.x = nil
+		}
+	}()
+	for at := range s.m.cfg.Layers {
+		w, err := j.watch(r, at)
+		if err != nil {
+			return fmt.Errorf("layer %d: %w", at, err)
+		}
+		for from := 0; from < len(tokens); {
+			n := min(s.opts.ChunkTokens, len(tokens)-from)
+			r.reset()
+			r.add(s, from, n, j.end(), w)
+			if err := r.forwardLayer(ctx, at, x, from); err != nil {
+				return err
+			}
+			from += n
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if len(tokens) > 0 && j.demand.Takes(at) {
+			if err := s.dropEvicted(at, j.w, of); err != nil {
+				return err
+			}
+		}
+		if err := j.layerDone(ctx, at); err != nil {
+			return err
+		}
+		for h := range s.m.cfg.KVHeads {
+			if err := s.cache.Keep(at, h, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// dropEvicted takes what the session that a fork is of has evicted out of a layer
+// that tokens have passed through again.
+func (s *Session) dropEvicted(at int, w *watcher, of *Session) error {
+	for h := range s.m.cfg.KVHeads {
+		positions, held := s.cache.Positions(at, h, nil), of.cache.Positions(at, h, nil)
+		stay := make([]int32, 0, len(positions))
+		for i, p := range positions {
+			if _, ok := slices.BinarySearch(held, p); ok {
+				stay = append(stay, int32(i))
+			}
+		}
+		if len(stay) == len(positions) {
+			continue
+		}
+		if err := s.cache.Keep(at, h, stay); err != nil {
+			return err
+		}
+		if w != nil && w.sums != nil {
+			w.sums.Compact(h, stay)
+		}
+	}
+	return nil
+}
+
+// holdAgain gives a fork that gave up its layers those of from, up to the end of a
+// span.
+func (s *Session) holdAgain(from *Session, span Span) error {
+	cache, err := from.cache.Fork()
+	if err != nil {
+		return err
+	}
+	old := s.cache
+	s.cache = cache
+	if err := old.Close(); err != nil {
+		return err
+	}
+	return s.dropBehind(span.To)
+}
+
+// keepOf evicts all entries of a span but the given slots of it, [L][K]; a nil layer
+// stays as it is.
+func (s *Session) keepOf(span Span, kept [][][]int32) error {
+	for at, layer := range kept {
+		for h, slots := range layer {
+			from, to := -1, 0
+			positions := s.cache.Positions(at, h, nil)
+			for i, p := range positions {
+				if from < 0 && int(p) >= span.From {
+					from = i
+				}
+				if int(p) < span.To {
+					to = i + 1
+				}
+			}
+			row := shifted(slots, max(from, 0))
+			for i := to; i < len(positions); i++ {
+				row = append(row, int32(i))
+			}
+			if err := s.cache.Keep(at, h, row); err != nil {
+				return fmt.Errorf("layer %d, kv head %d: %w", at, h, err)
+			}
+			if sums := s.comp.sums(at); sums != nil {
+				sums.Compact(h, row)
+			}
+		}
+	}
+	return nil
+}
