@@ -16,10 +16,21 @@ import (
 // new measurement instead of a budget that means nothing.
 var ErrProfileMismatch = errors.New("profile does not match")
 
-// Objectives of a profile.
+// Objectives of a profile: what the budgets of all heads together shall lose
+// least of.
 const (
-	ObjectiveUtility  = "utility"  // what the metric's ranking really keeps (default)
-	ObjectiveCapacity = "capacity" // as if the metric ranked perfectly (spec 5.9)
+	// ObjectiveUtility is oracle importance, of what the metric's ranking really
+	// keeps (default): the published objective, "importance" to the command.
+	ObjectiveUtility = "utility"
+
+	// ObjectiveCapacity is oracle importance as if the metric ranked perfectly
+	// (spec 5.9).
+	ObjectiveCapacity = "capacity"
+
+	// ObjectiveOutputError is the squared error of each head's output on the steps
+	// of the answers, with [Weights] of the layers. Importance is not measured:
+	// normalisation, scope and solver are none, global and greedy.
+	ObjectiveOutputError = "output-error"
 )
 
 // Solvers of a profile.
@@ -39,11 +50,14 @@ type ProfileIdentity struct {
 
 	Calibration   string  `json:"calibration"`   // hash of texts and questions
 	Normalization string  `json:"normalization"` // of the oracle: NormLayer, NormNone, NormGlobal
-	Objective     string  `json:"objective"`     // ObjectiveUtility or ObjectiveCapacity
+	Objective     string  `json:"objective"`     // ObjectiveUtility, ObjectiveCapacity or ObjectiveOutputError
 	Scope         string  `json:"scope"`         // solve.ScopeGlobal or solve.ScopePerLayer
 	Solver        string  `json:"solver"`        // SolverGreedy or SolverRepair
 	MinRetention  float64 `json:"min_retention"` // as in [solve.SweepOptions], but 0 means none
 	MaxSteps      int     `json:"max_steps"`     // tokens generated per question, K_max
+
+	// Weights of the layers, for ObjectiveOutputError; nil otherwise.
+	Weights *Weights `json:"weights,omitempty"`
 }
 
 // DefaultProfileIdentity holds the defaults of every choice; model, metric,
@@ -68,7 +82,7 @@ func (id *ProfileIdentity) Validate() error {
 		allowed     []string
 	}{
 		{"normalization", id.Normalization, Normalizations()},
-		{"objective", id.Objective, []string{ObjectiveUtility, ObjectiveCapacity}},
+		{"objective", id.Objective, []string{ObjectiveUtility, ObjectiveCapacity, ObjectiveOutputError}},
 		{"scope", id.Scope, []string{solve.ScopeGlobal, solve.ScopePerLayer}},
 		{"solver", id.Solver, []string{SolverGreedy, SolverRepair}},
 	} {
@@ -77,12 +91,22 @@ func (id *ProfileIdentity) Validate() error {
 		}
 	}
 	switch {
+	case (id.Weights != nil) != (id.Objective == ObjectiveOutputError):
+		return fmt.Errorf("profile identity: weights: found them %t with objective %s, expected them with objective %s alone", id.Weights != nil, id.Objective, ObjectiveOutputError)
+	case id.Weights != nil && (id.Normalization != NormNone || id.Scope != solve.ScopeGlobal || id.Solver != SolverGreedy):
+		return fmt.Errorf("profile identity: normalization %s, scope %s and solver %s, expected %s, %s and %s with objective %s",
+			id.Normalization, id.Scope, id.Solver, NormNone, solve.ScopeGlobal, SolverGreedy, ObjectiveOutputError)
 	case !(id.MinRetention >= 0 && id.MinRetention < 1):
 		return fmt.Errorf("profile identity: min_retention %v, expected at least 0 and below 1", id.MinRetention)
 	case id.Protection.Sinks < 0 || id.Protection.Window < 0:
 		return fmt.Errorf("profile identity: protection of %d sinks and a window of %d", id.Protection.Sinks, id.Protection.Window)
 	case id.MaxSteps < 0:
 		return fmt.Errorf("profile identity: max_steps %d, expected at least 0", id.MaxSteps)
+	}
+	if id.Weights != nil {
+		if err := id.Weights.validate(); err != nil {
+			return fmt.Errorf("profile identity: %w", err)
+		}
 	}
 	return nil
 }
@@ -99,6 +123,10 @@ type Profile struct {
 	MinContext int   // shortest and longest context, in tokens; 0: not known
 	MaxContext int   //
 	Excluded   []int // layers that took no part, ascending; their ratios are 0
+
+	// OutputErrors is what a profile of output errors was solved from, nil for
+	// other objectives, and where it is not known. Not to be changed.
+	OutputErrors *OutputErrors
 
 	layers, kvHeads int
 	ratios          []float64 // [99][L][K]

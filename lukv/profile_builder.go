@@ -182,12 +182,13 @@ func (b *ProfileBuilder) SaveState(path string) error {
 // and shape; another one is an error that wraps [ErrProfileMismatch]. On error
 // the builder is unchanged.
 func (b *ProfileBuilder) ReadState(r io.Reader) error {
-	f, flat, err := readProfileFile(r, stateFormat)
+	data, err := readState(r, b.id)
 	if err != nil {
 		return fmt.Errorf("read profile state: %w", err)
 	}
-	if got, want := identityText(f.Identity), identityText(b.id); got != want {
-		return fmt.Errorf("read profile state: %w: the state is of %s, this run of %s", ErrProfileMismatch, got, want)
+	f, flat, err := parseProfileFile(data)
+	if err != nil {
+		return fmt.Errorf("read profile state: %w", err)
 	}
 	if f.Layers != b.layers || f.KVHeads != b.kvHeads || !slices.Equal(f.Excluded, b.excluded) {
 		return fmt.Errorf("read profile state: %w: the state has %d layers of %d KV heads without %v, this run %d of %d without %v",

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
 	"strconv"
 
 	"github.com/lukv/lukv/internal/atomicfile"
@@ -40,6 +41,8 @@ type profileFile struct {
 	MinContext int             `json:"min_context"`
 	MaxContext int             `json:"max_context"`
 
+	*OutputErrors
+
 	// Values holds ratios (profile) or sums of ratios over pairs (state), one
 	// row of L·K numbers per level, layer-major.
 	Values [][]float64 `json:"values"`
@@ -48,7 +51,12 @@ type profileFile struct {
 func (f *profileFile) checksum() (string, error) {
 	plain := *f
 	plain.Checksum = ""
-	data, err := json.Marshal(&plain)
+	return checksumOf(&plain)
+}
+
+// checksumOf is the checksum of a file whose own is empty.
+func checksumOf(file any) (string, error) {
+	data, err := json.Marshal(file)
 	if err != nil {
 		return "", err
 	}
@@ -73,14 +81,19 @@ func (f *profileFile) write(w io.Writer) error {
 		return err
 	}
 	head := *f
-	head.Values = [][]float64{}
+	head.Values, head.OutputErrors = [][]float64{}, nil
 	data, err := json.MarshalIndent(&head, "", "  ")
 	if err != nil {
 		return err
 	}
 	var buf bytes.Buffer
-	buf.Write(bytes.TrimSuffix(data, []byte("[]\n}")))
-	buf.WriteString("[\n")
+	buf.Write(bytes.TrimSuffix(data, []byte("\"values\": []\n}")))
+	if f.OutputErrors != nil {
+		if err := f.OutputErrors.write(&buf); err != nil {
+			return err
+		}
+	}
+	buf.WriteString("\"values\": [\n")
 	var num []byte
 	for i, row := range f.Values {
 		sep := byte('[')
@@ -101,31 +114,73 @@ func (f *profileFile) write(w io.Writer) error {
 	return err
 }
 
-// readProfileFile reads and checks everything but the meaning of the values,
-// which it returns flat.
-func readProfileFile(r io.Reader, format string) (*profileFile, []float64, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxProfileBytes+1))
+// write writes the measurements as members of an object, one row per line, the
+// last with a comma behind it.
+func (e *OutputErrors) write(buf *bytes.Buffer) error {
+	compact, err := json.Marshal(e)
 	if err != nil {
-		return nil, nil, err
+		return err
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(compact, &members); err != nil {
+		return err
+	}
+	for _, name := range parameterNames(reflect.TypeFor[OutputErrors]()) {
+		value, ok := members[name]
+		if !ok {
+			continue
+		}
+		// Rows begin with a bracket and end with one and a comma.
+		value = bytes.ReplaceAll(value, []byte("],["), []byte("],\n["))
+		fmt.Fprintf(buf, "%q: %s,\n  ", name, value)
+	}
+	return nil
+}
+
+// readFile reads a file of a format of this version, not more than is plausible.
+// Identity is that of the file, not validated.
+func readFile(r io.Reader, format string) (data []byte, id ProfileIdentity, err error) {
+	data, err = io.ReadAll(io.LimitReader(r, maxProfileBytes+1))
+	if err != nil {
+		return nil, id, err
 	}
 	if len(data) > maxProfileBytes {
-		return nil, nil, fmt.Errorf("more than %d bytes", maxProfileBytes)
+		return nil, id, fmt.Errorf("more than %d bytes", maxProfileBytes)
 	}
 	// Format and version first: a file of another kind or time deserves a
 	// better answer than an unknown field.
 	var kind struct {
-		Format  string `json:"format"`
-		Version int    `json:"version"`
+		Format   string          `json:"format"`
+		Version  int             `json:"version"`
+		Identity ProfileIdentity `json:"identity"`
 	}
 	if err := json.Unmarshal(data, &kind); err != nil {
-		return nil, nil, err
+		return nil, id, err
 	}
 	if kind.Format != format {
-		return nil, nil, fmt.Errorf("format %q, expected %q", kind.Format, format)
+		return nil, id, fmt.Errorf("format %q, expected %q", kind.Format, format)
 	}
 	if kind.Version != fileVersion {
-		return nil, nil, fmt.Errorf("version %d, expected %d", kind.Version, fileVersion)
+		return nil, id, fmt.Errorf("version %d, expected %d", kind.Version, fileVersion)
 	}
+	return data, kind.Identity, nil
+}
+
+// readState reads the state of a builder of the given identity.
+func readState(r io.Reader, want ProfileIdentity) ([]byte, error) {
+	data, id, err := readFile(r, stateFormat)
+	if err != nil {
+		return nil, err
+	}
+	if got, want := identityText(id), identityText(want); got != want {
+		return nil, fmt.Errorf("%w: the state is of %s, this run of %s", ErrProfileMismatch, got, want)
+	}
+	return data, nil
+}
+
+// parseProfileFile checks everything but the meaning of the values, which it
+// returns flat.
+func parseProfileFile(data []byte) (*profileFile, []float64, error) {
 	var f profileFile
 	if err := decodeStrict(data, &f); err != nil {
 		return nil, nil, err
@@ -170,7 +225,7 @@ func (p *Profile) file() *profileFile {
 	f := &profileFile{
 		Format: profileFormat, Version: fileVersion, Identity: p.Identity,
 		Layers: p.layers, KVHeads: p.kvHeads, Excluded: p.Excluded,
-		Pairs: p.Pairs, MinContext: p.MinContext, MaxContext: p.MaxContext,
+		Pairs: p.Pairs, MinContext: p.MinContext, MaxContext: p.MaxContext, OutputErrors: p.OutputErrors,
 	}
 	f.split(p.ratios)
 	return f
@@ -179,11 +234,19 @@ func (p *Profile) file() *profileFile {
 // ReadProfile reads what [Profile.Write] wrote and checks its checksum and
 // sanity.
 func ReadProfile(r io.Reader) (*Profile, error) {
-	f, flat, err := readProfileFile(r, profileFormat)
+	data, _, err := readFile(r, profileFormat)
+	if err != nil {
+		return nil, fmt.Errorf("read profile: %w", err)
+	}
+	f, flat, err := parseProfileFile(data)
 	if err != nil {
 		return nil, fmt.Errorf("read profile: %w", err)
 	}
 	p, err := NewProfile(f.Identity, f.Layers, f.KVHeads, flat, f.Excluded)
+	if err == nil && f.OutputErrors != nil {
+		p.OutputErrors = f.OutputErrors
+		err = p.checkOutputErrors()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read profile: %w", err)
 	}

@@ -140,10 +140,10 @@ func (c *compression) watchDecode(s *Session, prefill bool) *watcher {
 		p = s.recorder
 	}
 	if c == nil || c.decode == nil {
-		if p == nil {
+		if p == nil && s.answer == nil {
 			return nil
 		}
-		return &watcher{s: s, recorder: p}
+		return &watcher{s: s, recorder: p, answer: s.answer}
 	}
 	w := &c.watch
 	w.s, w.decode, w.record, w.prefill, w.recorder = s, c.decode, c.plan.Decoding().Needs(), prefill, p

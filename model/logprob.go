@@ -33,6 +33,21 @@ func LogProb(logits []float32, token int32) float64 {
 	return float64(logits[token]) - LogSumExp(logits)
 }
 
+// divergence returns the Kullback-Leibler divergence of the distribution with
+// logits q from that with logits p, in nats: Σ p·(ln p − ln q), both softmaxes in
+// float64. sum is LogSumExp(p). It is exactly 0 for equal logits, and NaN if one
+// is.
+func divergence(p, q []float32, sum float64) float64 {
+	other := LogSumExp(q)
+	kl := 0.0
+	for i, x := range p {
+		if a := float64(x) - sum; !math.IsInf(a, -1) {
+			kl += float64(detmath.Exp(a) * (a - (float64(q[i]) - other)))
+		}
+	}
+	return max(0, kl)
+}
+
 // TopLogProbs appends the n most likely tokens of logits to dst, most likely
 // first, the lower token first among equals; tokens whose logit is not a number
 // are left out.

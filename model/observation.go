@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"sync"
 
 	"github.com/lukv/lukv/lukv"
 )
@@ -24,7 +25,9 @@ type Observation struct {
 	metrics []lukv.Metric
 	scored  map[scoreKey]lukv.Scores
 
-	running    *run        // of the prefill
+	running    *run       // of the prefill
+	forking    sync.Mutex // of answers that are measured at the same time
+	grams      grams
 	repetition *repetition // nil if no metric asks for one
 }
 

@@ -61,11 +61,12 @@ type Session struct {
 	logits     []float32 // [Vocab] after the last token
 	hasLogits  bool
 	finish     FinishReason
-	generated  int             // where the session stands for its generation, pending tokens included
-	sampler    *Sampler        // of Generate
-	prefilling *Prefilling     // one in pieces that is not done
-	recorder   *oracleRecorder // oracle measurement in progress
-	one        [1]*Session     // for single steps
+	generated  int                 // where the session stands for its generation, pending tokens included
+	sampler    *Sampler            // of Generate
+	prefilling *Prefilling         // one in pieces that is not done
+	recorder   *oracleRecorder     // oracle measurement in progress
+	answer     []*lukv.QueryWindow // where the queries of an answer go, nil: nowhere
+	one        [1]*Session         // for single steps
 	oneToken   [1]int32
 
 	charged int64 // bytes in Model.memory for tokens and logits

@@ -30,6 +30,10 @@ type watcher struct {
 
 	recorder *oracleRecorder // oracle measurement, nil if none
 
+	// answer keeps the last queries of every layer, [L], nil where the layer has a
+	// sliding window; nil if nobody wants them.
+	answer []*lukv.QueryWindow
+
 	device *deviceWatch // what stays on the device of the layer, nil if nothing
 
 	before  []float32         // [n][Heads*HeadDim] queries before RoPE, if decode needs them
@@ -83,7 +87,7 @@ func (w *watcher) needsAttention(r *pass, g *span) bool {
 		return false
 	}
 	end := int(r.pos[g.row]) + g.n
-	return w.window != nil && end > w.tail || w.wantsWeights(r.at) ||
+	return w.window != nil && end > w.tail || w.answer != nil || w.wantsWeights(r.at) ||
 		w.layer(r.at) != nil && (!w.prefill || w.record.Prefill && end == g.seqLen)
 }
 
@@ -147,6 +151,11 @@ func (w *watcher) afterAttention(r *pass, g *span) {
 			if pos := int(r.pos[g.row+i]); pos >= w.tail {
 				w.window.Append(pos, r.q[(g.row+i)*stride:(g.row+i+1)*stride])
 			}
+		}
+	}
+	if w.answer != nil {
+		for i := range g.n {
+			w.answer[r.at].Append(int(r.pos[g.row+i]), r.q[(g.row+i)*stride:(g.row+i+1)*stride])
 		}
 	}
 	if l := w.layer(r.at); l != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model/builtin"
 )
 
@@ -128,6 +129,13 @@ func (c *profileCmd) unused(g given) error {
 		if err := g.unused("limit texts text questions data template include-question temperature top-p seed cache-type max-context max-cache", "--from-npy measures nothing"); err != nil {
 			return err
 		}
+	}
+	if c.Objective == lukv.ObjectiveOutputError {
+		if err := g.unused("normalization scope solver include-question", "--objective output-error has no choice of these"); err != nil {
+			return err
+		}
+	} else if err := g.unused("weights", "only --objective output-error weighs layers"); err != nil {
+		return err
 	}
 	if c.Model == builtin.Name {
 		if err := g.unused("template", "prompts of the embedded model are always those of its card"); err != nil {

@@ -422,6 +422,8 @@ type profileInfo struct {
 	MaxContext int                   `json:"max_context"`
 	Levels     []levelInfo           `json:"levels"`
 	HeatMap    lukv.HeatMap          `json:"heat_map"`
+
+	OutputErrors *lukv.OutputErrors `json:"output_errors,omitempty"`
 }
 
 type levelInfo struct {
@@ -487,7 +489,7 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 	info := profileInfo{
 		Format: inspectFormat, Kind: "profile", Path: c.Path, Digest: digest, Identity: id, Layers: p.Layers(), KVHeads: p.KVHeads(),
 		Excluded: p.Excluded, Pairs: p.Pairs, MinContext: p.MinContext, MaxContext: p.MaxContext,
-		HeatMap: p.HeatMap(c.Ratio, c.Nearest),
+		HeatMap: p.HeatMap(c.Ratio, c.Nearest), OutputErrors: p.OutputErrors,
 	}
 	for i := range solve.Levels {
 		ratio := float64(i+1) / 100
@@ -516,9 +518,65 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 	if err := t.w.Flush(); err != nil {
 		return err
 	}
+	if info.OutputErrors != nil {
+		if err := info.writeOutputErrors(e.out); err != nil {
+			return err
+		}
+	}
 	h := info.HeatMap
 	fmt.Fprintf(e.out, "\npercent removed per head at ratio %g: mean %.1f, least %.1f, most %.1f\n", h.Ratio, 100*h.Mean, 100*h.Min, 100*h.Max)
 	return report.HeatMap{Values: h.Ratios}.WriteText(raw(e.out), e.colors())
+}
+
+// errorColumns are fractions kept at which inspect shows the errors of a layer.
+var errorColumns = []float64{0.05, 0.1, 0.2, 0.5}
+
+// writeOutputErrors prints a table of the layers: their measured effects, what they
+// weigh, and the errors of all their heads together.
+func (info *profileInfo) writeOutputErrors(w io.Writer) error {
+	o, kind := info.OutputErrors, info.Identity.Weights
+	fmt.Fprintf(w, "\noutput errors per answer step (%d steps), by fraction kept; effects in nats\n", o.AnswerSteps)
+	header := []string{"layer", "weight"}
+	switch kind.Kind {
+	case lukv.WeightsCut:
+		header = append(header, "effect")
+	case lukv.WeightsSpan:
+		for _, ratio := range kind.Ratios {
+			header = append(header, fmt.Sprintf("effect at %g", ratio))
+		}
+	}
+	columns := []int{0} // of the grid
+	header = append(header, fmt.Sprintf("%.4f", o.Grid[0]))
+	for _, x := range errorColumns {
+		if i := slices.Index(o.Grid, x); i > 0 {
+			columns, header = append(columns, i), append(header, fmt.Sprint(x))
+		}
+	}
+	t := report.Table{}
+	for i := range header {
+		t.Right = append(t.Right, i)
+	}
+	t.Row(header...)
+	for l := range info.Layers {
+		if slices.Contains(info.Excluded, l) {
+			continue
+		}
+		row := []string{fmt.Sprint(l), fmt.Sprintf("%.4f", o.LayerWeights[l])}
+		if len(o.Effects) > 0 {
+			for _, effect := range o.Effects[l] {
+				row = append(row, fmt.Sprintf("%.4g", effect))
+			}
+		}
+		for _, i := range columns {
+			sum := 0.0
+			for _, head := range o.Error[l*info.KVHeads : (l+1)*info.KVHeads] {
+				sum += head[i]
+			}
+			row = append(row, fmt.Sprintf("%.4g", sum))
+		}
+		t.Row(row...)
+	}
+	return t.Write(w, report.NoColors)
 }
 
 // writeIdentity prints what a profile belongs to.
@@ -528,6 +586,13 @@ func writeIdentity(t table, id *lukv.ProfileIdentity) {
 	t.line("protection", "%d sinks, window of %d", id.Protection.Sinks, id.Protection.Window)
 	t.line("made with", "normalization %s, objective %s, scope %s, solver %s, min retention %g, %d steps",
 		id.Normalization, id.Objective, id.Scope, id.Solver, id.MinRetention, id.MaxSteps)
+	if w := id.Weights; w != nil {
+		what := w.Kind
+		if w.Kind != lukv.WeightsNone {
+			what = fmt.Sprintf("%s, power %g, floor %g", w.Kind, w.Power, w.Floor)
+		}
+		t.line("layer weights", "%s", what)
+	}
 	t.line("calibration", "%s", id.Calibration)
 }
 

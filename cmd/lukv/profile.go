@@ -35,7 +35,8 @@ type profileCmd struct {
 	Template  bool     `help:"Put text and questions into the chat template (default: plain text; builtin always as in its card)."`
 
 	Normalization   string  `enum:"none,layer,global" default:"none" help:"What an entry's usefulness is divided by: ${enum}."`
-	Objective       string  `enum:"utility,capacity" default:"utility" help:"utility: what the metric's ranking really keeps; capacity: without the gap to a perfect ranking."`
+	Objective       string  `enum:"importance,capacity,output-error,utility" default:"importance" help:"importance (or utility): how much the answers draw on what the metric ranks high, as published; capacity: the same without the gap to a perfect ranking; output-error: how far each head moves its output."`
+	Weights         string  `enum:"cut,span,none" default:"cut" help:"What the output errors of a layer weigh: cut: the effect of cutting it alone; span: its effect on a cut of all layers (many passes); none: the same for all."`
 	Scope           string  `enum:"global,layer" default:"global" help:"Heads compete in the whole model or inside their layer."`
 	Solver          string  `enum:"greedy,greedy+repair" default:"greedy" help:"${enum}."`
 	MaxSteps        int     `default:"64" placeholder:"N" help:"Tokens generated per question (default ${default})."`
@@ -61,7 +62,9 @@ Examples:
 
   lukv profile DIR --metric '{"name":"snapkv","window":64}' --text book.txt --questions book.questions -o my.profile
 
-  lukv profile builtin --metric keydiff --solver greedy+repair --json -o builtin-keydiff.profile`
+  lukv profile builtin --metric keydiff --solver greedy+repair --json -o builtin-keydiff.profile
+
+  lukv profile builtin --metric keydiff --objective output-error --weights cut -o builtin-keydiff.profile`
 }
 
 // profileFormat names the version of what profile --json prints.
@@ -83,6 +86,7 @@ type profileSummary struct {
 	Measured  int   `json:"measured"`
 	Resumed   int   `json:"resumed"`
 	Steps     int   `json:"steps"`        // decoding steps that counted
+	Passes    int   `json:"passes"`       // of question and answer over a cached context, for output errors
 	NoSteps   []int `json:"no_answer"`    // pairs whose answer ended at once: the question's last token was taken
 	Repaired  int   `json:"repair_moves"` // over all pairs and levels
 	Solutions int   `json:"solutions"`    // one per pair and level
@@ -90,8 +94,8 @@ type profileSummary struct {
 
 	Levels []levelSummary `json:"levels"`
 
-	// Notes are what a user should know about budgets that the profile gives to
-	// contexts like those it was measured on.
+	// Notes are what a user should know about the calibration texts, and about
+	// budgets that the profile gives to contexts like those it was measured on.
 	Notes []string `json:"notes"`
 }
 
@@ -131,6 +135,7 @@ func (c *profileCmd) Run(e *env) error {
 	k := &maker{profileCmd: c, e: e, m: m}
 	k.summary.Path = c.Output
 	k.summary.Levels = make([]levelSummary, solve.Levels)
+	k.summary.Notes = []string{}
 	var p *lukv.Profile
 	if c.FromNPY != "" {
 		p, err = k.convert(metric)
@@ -247,6 +252,12 @@ func (k *maker) options(metric lukv.MetricConfig) (calibration.ProfileOptions, e
 		Metric: metric, Normalization: k.Normalization, Objective: k.Objective, Scope: k.Scope, Solver: k.Solver,
 		MinRetention: k.MinRetention, State: k.state(),
 	}
+	if o.Objective == "importance" { // its name in files
+		o.Objective = lukv.ObjectiveUtility
+	}
+	if o.Objective == lukv.ObjectiveOutputError {
+		o.Weights = lukv.DefaultWeights(k.Weights)
+	}
 	if o.MinRetention == 0 {
 		o.MinRetention = -1
 	}
@@ -267,6 +278,7 @@ func (k *maker) measure(metric lukv.MetricConfig) (*lukv.Profile, error) {
 	if err != nil {
 		return nil, err
 	}
+	k.summary.Notes = append(k.summary.Notes, calibration.Notes(texts)...)
 	line := k.e.progress()
 	defer line.clear()
 	first := calibration.Pairs(texts[:1])
@@ -304,6 +316,10 @@ func (k *maker) add(p calibration.Progress) {
 	s := &k.summary
 	s.Measured++
 	s.Steps += p.Pair.Steps
+	s.Passes += p.Pair.Passes
+	if p.Levels == nil {
+		return
+	}
 	if p.Pair.FromQuestion && !k.IncludeQuestion {
 		s.NoSteps = append(s.NoSteps, p.Pair.Index)
 	}
@@ -395,17 +411,18 @@ func (k *maker) summarize(p *lukv.Profile) error {
 	if s.NoSteps == nil {
 		s.NoSteps = []int{}
 	}
-	s.Notes, err = k.notes(p)
+	notes, err := k.notes(p)
+	s.Notes = append(s.Notes, notes...) // behind those on the texts
 	return err
 }
 
 // notes returns what policies with the profile have to say about contexts as
 // long as the shortest it was measured on.
 func (k *maker) notes(p *lukv.Profile) ([]string, error) {
-	notes := []string{}
 	if p.MinContext == 0 {
-		return notes, nil
+		return nil, nil
 	}
+	var notes []string
 	c := k.m.Config()
 	shape := lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, Excluded: make([]bool, c.Layers)}
 	for _, at := range p.Excluded {
@@ -462,7 +479,10 @@ func (k *maker) print(p *lukv.Profile) error {
 		}
 		t.line("measured on", "%d questions about contexts of %d to %d tokens%s", s.Pairs, s.MinContext, s.MaxContext, earlier)
 	}
-	if s.Measured > 0 {
+	switch {
+	case s.Passes > 0:
+		t.line("solved", "%d answer steps, %d passes of question and answer over a cached context", s.Steps, s.Passes)
+	case s.Measured > 0:
 		moves := ""
 		if id.Solver == lukv.SolverRepair {
 			moves = fmt.Sprintf(", %d repair moves", s.Repaired)
@@ -483,7 +503,7 @@ func (k *maker) print(p *lukv.Profile) error {
 func writeLevels(w io.Writer, s *profileSummary) error {
 	t := report.Table{Right: []int{0, 1, 2, 3, 4, 5}}
 	header := []string{"ratio", "mean", "least", "most"}
-	if s.Measured > 0 {
+	if s.Solutions > 0 {
 		header = append(header, "loss", "above the optimum")
 	}
 	fmt.Fprintln(w)
@@ -493,7 +513,7 @@ func writeLevels(w io.Writer, s *profileSummary) error {
 		row := []string{
 			fmt.Sprintf("%.2f", l.Ratio), fmt.Sprintf("%.4f", l.Mean), fmt.Sprintf("%.4f", l.Min), fmt.Sprintf("%.4f", l.Max),
 		}
-		if s.Measured > 0 {
+		if s.Solutions > 0 {
 			row = append(row, fmt.Sprintf("%.4g", l.Loss), aboveOptimum(l))
 		}
 		t.Row(row...)

@@ -113,6 +113,45 @@ func TestProfile(t *testing.T) {
 	fails(t, exitFailed, file("e"), run("builtin", "--metric", "keydiff", "--profile", file("e"))...)
 }
 
+// A profile of output errors: interrupted, resumed, shown and used.
+func TestProfileOfOutputErrors(t *testing.T) {
+	texts := shortTexts(t, 2)
+	dir := t.TempDir()
+	args := func(name string, more ...string) []string {
+		return append([]string{"profile", "builtin", "--metric", "keydiff", "--data", texts, "-o", filepath.Join(dir, name),
+			"--objective", "output-error", "--max-steps", "6"}, more...)
+	}
+	r := decode[profileSummary](t, ok(t, args("a", "--json")...))
+	assert.Equal(t, 4, r.Measured)
+	assert.Equal(t, 4+4*6, r.Passes, "one of the full cache and one of each layer cut")
+	assert.Contains(t, r.Notes[0], "small")
+	assert.Equal(t, lukv.ObjectiveOutputError, r.Identity.Objective)
+	want := lukv.DefaultWeights(lukv.WeightsCut)
+	assert.Equal(t, &want, r.Identity.Weights)
+
+	o := interrupted(t, "question measured", 2, args("b", "-v")...)
+	assert.Equal(t, exitInterrupted, o.code, o.err)
+	assert.Contains(t, ok(t, "inspect", filepath.Join(dir, "b.state")), "unfinished")
+	out := ok(t, args("b")...)
+	assert.Contains(t, out, "passes of question and answer")
+	assert.NotContains(t, out, "above the optimum")
+	a, err := os.ReadFile(filepath.Join(dir, "a"))
+	require.NoError(t, err)
+	b, err := os.ReadFile(filepath.Join(dir, "b"))
+	require.NoError(t, err)
+	assert.Equal(t, string(a), string(b))
+
+	out = ok(t, "inspect", filepath.Join(dir, "a"))
+	for _, text := range []string{"objective output-error", "cut, power 0.5, floor 0.01", "output errors per answer step", "layer  weight"} {
+		assert.Contains(t, out, text)
+	}
+	info := decode[profileInfo](t, ok(t, "inspect", filepath.Join(dir, "a"), "--json"))
+	assert.Len(t, info.OutputErrors.Effects, 6)
+	assert.Len(t, info.OutputErrors.Error, 24)
+	_, path := sample(t, "niah_single_2", 512)
+	ok(t, "run", "builtin", "-c", path, "--ratio", "0.5", "--allocator", "lukv", "--metric", "keydiff", "--profile", filepath.Join(dir, "a"), "Who?")
+}
+
 func TestProfileRefusesWhatItWouldIgnore(t *testing.T) {
 	dir := t.TempDir()
 	for want, args := range map[string][]string{
@@ -120,6 +159,8 @@ func TestProfileRefusesWhatItWouldIgnore(t *testing.T) {
 		"--top-p":          {"--top-p", "0.9"},
 		"measures nothing": {"--from-npy", "x.npy", "--limit", "3"},
 		"only one of them": {"--json", "--npy", "-"},
+		"weighs layers":    {"--weights", "span"},
+		"no choice":        {"--objective", "output-error", "--scope", "layer"},
 	} {
 		fails(t, exitUsage, want, append([]string{"profile", "builtin", "-o", filepath.Join(dir, "p")}, args...)...)
 	}

@@ -3,6 +3,7 @@ package calibration
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,6 +66,28 @@ func TestReadQuestions(t *testing.T) {
 		_, err := ReadQuestions(strings.NewReader(text), "f")
 		assert.Error(t, err, text)
 	}
+}
+
+func TestNotes(t *testing.T) {
+	assert.Empty(t, Notes([]Text{Narrative()}))
+	few := Narrative()
+	few.Questions = few.Questions[:15]
+	notes := Notes([]Text{few})
+	require.Len(t, notes, 1)
+	assert.Contains(t, notes[0], "small: 15 questions, expected at least 16")
+	var alike Text
+	for i := range 30 {
+		question := "What is the number for it?"
+		if i%3 == 0 {
+			question = fmt.Sprintf("Who lives in house number %d?", i)
+		}
+		alike.Questions = append(alike.Questions, Question{Question: question})
+	}
+	assert.Empty(t, Notes([]Text{alike}), "two thirds")
+	alike.Questions[0].Question = "What is the number there?"
+	notes = Notes([]Text{alike})
+	require.Len(t, notes, 1)
+	assert.Contains(t, notes[0], `one-sided: 21 of 30 questions begin with "What is the number"`)
 }
 
 func FuzzReadTexts(f *testing.F) {

@@ -50,9 +50,13 @@ type Pair struct {
 	// FromQuestion says that the question's last row was one of them.
 	FromQuestion bool
 
+	// Passes is how often question and answer were passed over a cache, in a
+	// measurement of output errors; 0 otherwise.
+	Passes int
+
 	// Scores are the ranking of the context's entries by each of the metrics,
 	// [metric][L][K][T], equal for all questions of a text. Layers with a
-	// sliding window are nil.
+	// sliding window are nil, as is the whole in a measurement of output errors.
 	Scores [][][][]float32
 
 	measurement *model.Measurement

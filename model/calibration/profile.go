@@ -29,6 +29,10 @@ type ProfileOptions struct {
 	Solver        string
 	MinRetention  float64
 
+	// Weights of the layers, for lukv.ObjectiveOutputError; an empty Kind means
+	// the default weights of kind cut.
+	Weights lukv.Weights
+
 	// State, if not empty, is a file that keeps the work done so far: it is read
 	// when it exists, and written now and then and at the end, whether the work
 	// was completed or interrupted. The caller removes it when the profile is
@@ -46,7 +50,7 @@ type Progress struct {
 
 	// Of the pair just done; nil before the first.
 	Pair   *Pair
-	Levels *solve.LevelSet // budgets, losses and certificates
+	Levels *solve.LevelSet // budgets, losses and certificates; nil with lukv.ObjectiveOutputError
 }
 
 // saveEvery is how much work an unexpected end may lose.
@@ -77,6 +81,13 @@ func (o *ProfileOptions) Identity(m *model.Model, texts []Text) (lukv.ProfileIde
 		if f.from != "" {
 			*f.to = f.from
 		}
+	}
+	if id.Objective == lukv.ObjectiveOutputError {
+		w := o.Weights
+		if w.Kind == "" {
+			w = lukv.DefaultWeights(lukv.WeightsCut)
+		}
+		id.Weights = &w
 	}
 	if o.MinRetention != 0 {
 		id.MinRetention = max(0, o.MinRetention)
@@ -109,16 +120,19 @@ func profile(ctx context.Context, m *model.Model, texts []Text, o *ProfileOption
 		return nil, err
 	}
 	o.MaxSteps = id.MaxSteps
-	metric, err := lukv.NewMetric(id.Metric)
-	if err != nil {
-		return nil, err
-	}
 	c := m.Config()
 	var excluded []int
 	for at, w := range c.Windows {
 		if w > 0 {
 			excluded = append(excluded, at)
 		}
+	}
+	if id.Objective == lukv.ObjectiveOutputError {
+		return profileOfErrors(ctx, m, texts, o, id, excluded)
+	}
+	metric, err := lukv.NewMetric(id.Metric)
+	if err != nil {
+		return nil, err
 	}
 	b, err := lukv.NewProfileBuilder(id, c.Layers, c.KVHeads, excluded)
 	if err != nil {
@@ -134,7 +148,17 @@ func profile(ctx context.Context, m *model.Model, texts []Text, o *ProfileOption
 	}
 	p := maker{o: o, b: b, ctx: ctx, total: Pairs(texts), resumed: b.Pairs(), saved: time.Now()}
 	p.report(nil, nil)
-	err = Measure(ctx, m, texts, []lukv.Metric{metric}, o.Options, b.Pairs(), p.add)
+	err = Measure(ctx, m, texts, []lukv.Metric{metric}, o.Options, b.Pairs(), func(pair *Pair) error {
+		imp, err := pair.Importance(id.Normalization)
+		if err != nil {
+			return err
+		}
+		levels, err := b.Add(ctx, pair.Index, imp, pair.Scores[0])
+		if err != nil {
+			return err
+		}
+		return p.done(pair, levels)
+	})
 	if err != nil {
 		return nil, errors.Join(err, p.save())
 	}
@@ -153,10 +177,16 @@ func (t task) Run(lo, hi, _ int) {
 	}
 }
 
+// builder adds up pairs and keeps its state in a file.
+type builder interface {
+	Pairs() int
+	SaveState(path string) error
+}
+
 // maker is the making of one profile.
 type maker struct {
 	o       *ProfileOptions
-	b       *lukv.ProfileBuilder
+	b       builder
 	ctx     context.Context
 	total   int
 	resumed int
@@ -170,15 +200,8 @@ func (p *maker) report(pair *Pair, levels *solve.LevelSet) {
 	}
 }
 
-func (p *maker) add(pair *Pair) error {
-	imp, err := pair.Importance(p.b.Identity().Normalization)
-	if err != nil {
-		return err
-	}
-	levels, err := p.b.Add(p.ctx, pair.Index, imp, pair.Scores[0])
-	if err != nil {
-		return err
-	}
+// done notes a pair that was added.
+func (p *maker) done(pair *Pair, levels *solve.LevelSet) error {
 	if time.Since(p.saved) > saveEvery {
 		if err := p.save(); err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // Text is a context with questions about different parts of it.
@@ -107,6 +108,35 @@ func ReadQuestions(r io.Reader, name string) ([]Question, error) {
 		err = fmt.Errorf("read %s: no questions", name)
 	}
 	return out, err
+}
+
+// fewPairs is the number of questions below which single ones decide too much.
+const fewPairs = 16
+
+// Notes says what may be wrong with texts as a calibration set: that they have few
+// questions, or that most are of one kind, alike in their first four words. Kinds of
+// task that no question stands for can lose by the profile.
+func Notes(texts []Text) []string {
+	var notes []string
+	pairs := Pairs(texts)
+	if pairs < fewPairs {
+		notes = append(notes, fmt.Sprintf("the calibration set is small: %d questions, expected at least %d", pairs, fewPairs))
+	}
+	kinds := map[string]int{}
+	most := ""
+	for _, t := range texts {
+		for _, q := range t.Questions {
+			words := strings.Fields(q.Question)
+			kind := strings.Join(words[:min(4, len(words))], " ")
+			if kinds[kind]++; kinds[kind] > kinds[most] {
+				most = kind
+			}
+		}
+	}
+	if n := kinds[most]; pairs > 3 && 3*n > 2*pairs {
+		notes = append(notes, fmt.Sprintf("the calibration set is one-sided: %d of %d questions begin with %q; tasks of other kinds can lose", n, pairs, most))
+	}
+	return notes
 }
 
 func (q *Question) UnmarshalJSON(data []byte) error {

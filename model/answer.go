@@ -1,0 +1,264 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/lukv/lukv/lukv"
+)
+
+// Answer is the full cache's answer to a question about an observed context, with
+// what its steps looked at: the rows that predict the answer's tokens, of which
+// the first is the question's last. Answers of one observation may be measured
+// concurrently; each belongs to one goroutine.
+type Answer struct {
+	ob      *Observation
+	s       *Session            // with context, question and answer
+	tail    []int32             // question and answer, without the answer's last token
+	queries []*lukv.QueryWindow // [L] of the steps; nil in layers with a sliding window
+
+	logits [][]float32 // [steps][Vocab]
+	sums   []float64   // LogSumExp of them
+
+	context int
+	passes  int
+}
+
+// Answer answers a question (with its answer cue) on a fork of the full cache, up
+// to o.MaxTokens tokens (64 if 0), of which one that ends the sequence counts, and
+// passes question and answer once more over the full cache to see what the steps
+// look at. The result, which the caller closes, holds 4·L·H·D bytes of queries and
+// 4·Vocab bytes of logits for each. o.IncludeQuestion has no effect.
+func (ob *Observation) Answer(ctx context.Context, question []int32, o MeasureOptions) (*Answer, error) {
+	a := &Answer{ob: ob, context: len(ob.tokens)}
+	if err := a.run(ctx, question, o); err != nil {
+		return nil, errors.Join(fmt.Errorf("answer: %w", err), a.Close())
+	}
+	return a, nil
+}
+
+// fork returns a fork of the full cache; answers ask for them at the same time.
+func (ob *Observation) fork() (*Session, error) {
+	ob.forking.Lock()
+	defer ob.forking.Unlock()
+	return ob.s.Fork()
+}
+
+func (a *Answer) run(ctx context.Context, question []int32, o MeasureOptions) error {
+	if len(question) == 0 {
+		return errors.New("the question is empty")
+	}
+	answer, err := a.generate(ctx, question, o)
+	if err != nil || len(answer) == 0 {
+		return err
+	}
+	a.tail = slices.Concat(question, answer[:len(answer)-1])
+	if a.s, err = a.ob.fork(); err != nil {
+		return err
+	}
+	c := a.s.m.cfg
+	a.queries = make([]*lukv.QueryWindow, c.Layers)
+	for at, window := range c.Windows {
+		if window == 0 {
+			a.queries[at] = lukv.NewQueryWindow(c.Heads, c.HeadDim, len(answer))
+		}
+	}
+	a.s.answer = a.queries
+	defer func() { a.s.answer = nil }()
+	first := len(question) - 1
+	return a.pass(ctx, a.s, func(i int, logits []float32) error {
+		if i >= first {
+			a.logits = append(a.logits, slices.Clone(logits))
+			a.sums = append(a.sums, LogSumExp(logits))
+		}
+		return nil
+	})
+}
+
+// generate returns the answer's tokens.
+func (a *Answer) generate(ctx context.Context, question []int32, o MeasureOptions) ([]int32, error) {
+	s, err := a.ob.fork()
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	if err := s.Prefill(ctx, question); err != nil {
+		return nil, err
+	}
+	if o.MaxTokens == 0 {
+		o.MaxTokens = 64
+	}
+	o.Sampling.MaxTokens, o.Sampling.YieldEnd = o.MaxTokens, true
+	var answer []int32
+	for t, err := range s.Generate(ctx, o.Sampling) {
+		if err != nil {
+			return nil, err
+		}
+		answer = append(answer, t.ID)
+	}
+	return answer, nil
+}
+
+// pass feeds question and answer to a session that holds the context.
+func (a *Answer) pass(ctx context.Context, s *Session, each func(i int, logits []float32) error) error {
+	a.passes++
+	return s.PrefillEach(ctx, a.tail, each)
+}
+
+// Steps returns the number of tokens of the answer.
+func (a *Answer) Steps() int { return len(a.logits) }
+
+// Passes returns how often question and answer were passed over a cache so far.
+func (a *Answer) Passes() int { return a.passes }
+
+// Close frees the cache. Closing twice is fine.
+func (a *Answer) Close() error {
+	if a.s == nil {
+		return nil
+	}
+	return a.s.Close()
+}
+
+// OutputErrors returns the errors of KV head h in a layer without a sliding
+// window under some orders of the context's entries, [len(orders)][len(counts)]:
+// see [lukv.HeadAttention.OutputErrors]. The attention is computed once.
+func (a *Answer) OutputErrors(ctx context.Context, layer, h int, orders [][]int32, counts []int) ([][]float64, error) {
+	out, err := a.outputErrors(ctx, layer, h, orders, counts)
+	if err != nil {
+		return nil, fmt.Errorf("output errors of layer %d, KV head %d: %w", layer, h, err)
+	}
+	return out, nil
+}
+
+func (a *Answer) outputErrors(ctx context.Context, layer, h int, orders [][]int32, counts []int) ([][]float64, error) {
+	m := a.ob.s.m
+	if layer < 0 || layer >= m.cfg.Layers || h < 0 || h >= m.cfg.KVHeads || a.Steps() == 0 || a.queries[layer] == nil {
+		return nil, errors.New("there is nothing to measure")
+	}
+	if err := m.acquire(); err != nil {
+		return nil, err
+	}
+	defer m.release()
+	gram, err := a.ob.gram(layer, h)
+	if err != nil {
+		return nil, err
+	}
+	view, steps, D := a.s.layerView(layer, a.s.pos), a.Steps(), m.cfg.HeadDim
+	view.Parallel = nil
+	head := lukv.HeadAttention{Context: a.context, HeadDim: D, Gram: gram}
+	err = view.EachValues(ctx, h, func(_, _ int, values []float32) { head.Values = append(head.Values, values...) })
+	if err != nil {
+		return nil, err
+	}
+	window := a.queries[layer]
+	queries, positions := make([]float32, 0, steps*D), make([]int, steps)
+	for g := range view.Group() {
+		queries = queries[:0]
+		for i := range steps {
+			queries = append(queries, window.Row(i, h*view.Group()+g)...)
+			positions[i] = window.Position(i)
+		}
+		probs, err := view.Attend(ctx, h, queries, positions)
+		if err != nil {
+			return nil, err
+		}
+		head.Probs = append(head.Probs, probs)
+	}
+	if err := a.s.cache.Err(); err != nil {
+		return nil, err
+	}
+	out := make([][]float64, len(orders))
+	for i, order := range orders {
+		if out[i], err = head.OutputErrors(order, counts); err != nil {
+			return nil, err
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Divergence returns how far the next-token distributions of the steps move when
+// the context keeps the given slots alone: kept[l][h], ascending, nil for a layer
+// that stays whole. It is the Kullback-Leibler divergence from the full cache in
+// nats, summed over the steps, and takes one pass of question and answer over a
+// fork of the cache.
+func (a *Answer) Divergence(ctx context.Context, kept [][][]int32) (float64, error) {
+	sum, err := a.divergence(ctx, kept)
+	if err != nil {
+		return 0, fmt.Errorf("divergence: %w", err)
+	}
+	return sum, nil
+}
+
+func (a *Answer) divergence(ctx context.Context, kept [][][]int32) (float64, error) {
+	s, err := a.ob.fork()
+	if err != nil {
+		return 0, err
+	}
+	defer s.Close()
+	for at, layer := range kept {
+		for h, slots := range layer {
+			if err := s.cache.Keep(at, h, slots); err != nil {
+				return 0, fmt.Errorf("cut layer %d: %w", at, err)
+			}
+		}
+	}
+	first, sum := len(a.tail)-a.Steps(), 0.0
+	err = a.pass(ctx, s, func(i int, logits []float32) error {
+		if i >= first {
+			sum += divergence(a.logits[i-first], logits, a.sums[i-first])
+		}
+		return nil
+	})
+	if err == nil && (math.IsNaN(sum) || math.IsInf(sum, 0)) {
+		err = fmt.Errorf("found %v, expected a number", sum)
+	}
+	return sum, err
+}
+
+// grams are the Gram matrices of the output projection as far as it reads the
+// groups of query heads, made when they are first asked for: 4·(G·D)² bytes for
+// each KV head.
+type grams struct {
+	mu sync.Mutex
+	of map[[2]int]*lukv.OutputGram
+}
+
+// gram returns that of a KV head.
+func (ob *Observation) gram(layer, h int) (*lukv.OutputGram, error) {
+	m := ob.s.m
+	ob.grams.mu.Lock()
+	defer ob.grams.mu.Unlock()
+	key := [2]int{layer, h}
+	if gram := ob.grams.of[key]; gram != nil {
+		return gram, nil
+	}
+	D, group := m.cfg.HeadDim, m.cfg.Heads/m.cfg.KVHeads
+	gram := lukv.NewOutputGram(group * D)
+	err := m.reading(func() error {
+		row, part := make([]float32, 0, group*D), []float32(nil)
+		for i := range m.cfg.Hidden {
+			row = row[:0]
+			for g := range group {
+				part = m.outputRows(layer, h*group+g, i, i+1, part)
+				row = append(row, part...)
+			}
+			gram.Add(row)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if ob.grams.of == nil {
+		ob.grams.of = map[[2]int]*lukv.OutputGram{}
+	}
+	ob.grams.of[key] = gram
+	return gram, nil
+}

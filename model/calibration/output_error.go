@@ -1,0 +1,226 @@
+package calibration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+)
+
+// measureOutputErrors measures the pairs that b lacks, each text prefilled once
+// with the full cache, several pairs of a text at the same time, and adds them to b
+// in order. each, if not nil, is called after every pair added; an error of it ends
+// the work and is returned.
+//
+// Beside a prefill of each text, an answer to each question and a pass over it,
+// the effects of layers take one such pass for each of the builder's states. A
+// pass is of question and answer over the cached context.
+func measureOutputErrors(ctx context.Context, m *model.Model, texts []Text, b *lukv.OutputErrorBuilder, o Options, each func(*Pair) error) error {
+	if o.Prompt == nil {
+		return errors.New("the options have no prompt")
+	}
+	tok, err := m.Tokenizer()
+	if err != nil {
+		return err
+	}
+	first := 0 // number of the text's first pair
+	for i := range texts {
+		t := &texts[i]
+		if err := t.validate(); err != nil {
+			return fmt.Errorf("text %d: %w", i+1, err)
+		}
+		if first+len(t.Questions) > b.Pairs() {
+			w := errorWork{work: work{ctx: ctx, m: m, tok: tok, o: o, text: t, index: i, first: first, each: each}, b: b}
+			if err := w.run(); err != nil {
+				return fmt.Errorf("text %d: %w", i+1, err)
+			}
+		}
+		first += len(t.Questions)
+	}
+	return nil
+}
+
+// errorWork is the measurement of the output errors of one text.
+type errorWork struct {
+	work
+	b *lukv.OutputErrorBuilder
+
+	ob     *model.Observation
+	counts []int
+	orders [][][][]int32 // [L][K][metric] of the context's entries; nil: no part
+	kept   [][][][]int32 // [state][L][K] slots that stay, nil: the whole layer
+}
+
+// run measures the questions that the builder lacks.
+func (w *errorWork) run() error {
+	question := &w.text.Questions[0]
+	head, _ := w.o.Prompt(w.text.Context, question.Question, question.AnswerPrefix)
+	var err error
+	if w.ob, err = w.m.Observe(w.ctx, head.Encode(w.tok), w.o.Session, w.b.Metrics()...); err != nil {
+		return err
+	}
+	defer w.ob.Close()
+	if err := w.rank(); err != nil {
+		return err
+	}
+	type result struct {
+		pair   *Pair
+		errors *lukv.AnswerErrors
+		err    error
+	}
+	from := max(0, w.b.Pairs()-w.first)
+	results := make([]chan result, len(w.text.Questions)-from)
+	for i := range results {
+		results[i] = make(chan result, 1)
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for range min(w.workers(), len(results)) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(results); i = int(next.Add(1)) - 1 {
+				p, e, err := w.pair(ctx, from+i)
+				results[i] <- result{p, e, err}
+			}
+		})
+	}
+	for i, c := range results {
+		r := <-c
+		if r.err == nil {
+			r.err = w.b.Add(r.pair.Index, r.errors)
+		}
+		if r.err == nil && w.each != nil {
+			r.err = w.each(r.pair)
+		}
+		if r.err != nil {
+			return fmt.Errorf("question %d: %w", from+i+1, r.err)
+		}
+	}
+	return nil
+}
+
+// workers is the number of pairs measured at the same time. A device has one
+// queue for all.
+func (w *errorWork) workers() int {
+	if w.m.Device() != nil {
+		return 1
+	}
+	return w.m.Threads()
+}
+
+// rank orders the context's entries by each metric, and says what each state keeps.
+func (w *errorWork) rank() error {
+	c, prot, T := w.m.Config(), w.b.Identity().Protection, w.ob.Tokens()
+	var first [][][]float32 // scores of the first metric
+	w.orders = make([][][][]int32, c.Layers)
+	for at := range w.orders {
+		if c.Windows[at] == 0 {
+			w.orders[at] = make([][][]int32, c.KVHeads)
+		}
+	}
+	for _, metric := range w.b.Metrics() {
+		scores, err := w.scores(w.ob, metric)
+		if err != nil {
+			return fmt.Errorf("metric %s: %w", lukv.MetricConfigOf(metric).Name, err)
+		}
+		if first == nil {
+			first = scores
+		}
+		for at, layer := range scores {
+			for h, row := range layer {
+				w.orders[at][h] = append(w.orders[at][h], lukv.Order(row, prot))
+			}
+		}
+	}
+	w.counts = w.b.Counts(T)
+	for _, state := range w.b.States(T) {
+		kept := make([][][]int32, c.Layers)
+		for at, n := range state {
+			if n == T {
+				continue
+			}
+			for _, row := range first[at] {
+				kept[at] = append(kept[at], lukv.Keep(nil, row, n, prot))
+			}
+		}
+		w.kept = append(w.kept, kept)
+	}
+	return nil
+}
+
+// pair measures a question.
+func (w *errorWork) pair(ctx context.Context, q int) (*Pair, *lukv.AnswerErrors, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	question := w.text.Questions[q]
+	_, tail := w.o.Prompt(w.text.Context, question.Question, question.AnswerPrefix)
+	a, err := w.ob.Answer(ctx, tail.Encode(w.tok), model.MeasureOptions{MaxTokens: w.o.MaxSteps, Sampling: w.o.Sampling})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer a.Close()
+	e := &lukv.AnswerErrors{Tokens: w.ob.Tokens(), Steps: a.Steps()}
+	p := &Pair{Index: w.first + q, Text: w.index, Question: q, Tokens: e.Tokens, Steps: e.Steps}
+	if e.Steps == 0 {
+		return p, e, nil
+	}
+	c := w.m.Config()
+	e.Errors = make([][][]float64, len(w.b.Metrics()))
+	for i := range e.Errors {
+		e.Errors[i] = make([][]float64, c.Layers*c.KVHeads)
+	}
+	for at, layer := range w.orders {
+		for h, orders := range layer {
+			rows, err := a.OutputErrors(ctx, at, h, orders, w.counts)
+			if err != nil {
+				return nil, nil, err
+			}
+			for i, row := range rows {
+				e.Errors[i][at*c.KVHeads+h] = row
+			}
+		}
+	}
+	for _, kept := range w.kept {
+		d, err := a.Divergence(ctx, kept)
+		if err != nil {
+			return nil, nil, err
+		}
+		e.Divergence = append(e.Divergence, d)
+	}
+	p.Passes = a.Passes()
+	return p, e, nil
+}
+
+// profileOfErrors is the making of a profile of output errors.
+func profileOfErrors(ctx context.Context, m *model.Model, texts []Text, o *ProfileOptions, id lukv.ProfileIdentity, excluded []int) (*lukv.Profile, error) {
+	c := m.Config()
+	b, err := lukv.NewOutputErrorBuilder(id, c.Layers, c.KVHeads, excluded)
+	if err != nil {
+		return nil, err
+	}
+	if o.State != "" {
+		if err := b.LoadState(o.State); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	p := maker{o: o, b: b, ctx: ctx, total: Pairs(texts), resumed: b.Pairs(), saved: time.Now()}
+	p.report(nil, nil)
+	err = measureOutputErrors(ctx, m, texts, b, o.Options, func(pair *Pair) error { return p.done(pair, nil) })
+	if err != nil {
+		err = fmt.Errorf("measure: %w", err)
+		return nil, errors.Join(err, p.save())
+	}
+	if err := p.save(); err != nil {
+		return nil, err
+	}
+	return b.Profile()
+}
