@@ -206,12 +206,12 @@ func (r *chatter) set(arg string) error {
 // compression returns the policy that the settings describe, nil if none. Metric
 // and allocator may be chosen before there is a ratio.
 func (c *chatCmd) compression(m *model.Model) (*lukv.Policy, error) {
-	if c.Policy == "" && c.Ratio == 0 && c.BudgetTokens == 0 && c.BudgetBytes == 0 && c.Decode == "" {
+	if c.Policy == "" && c.Ratio == 0 && c.BudgetTokens == 0 && c.BudgetBytes == 0 && c.Decode == "" && c.Preset == "" {
 		_, err := c.fromFlags()
 		return nil, err
 	}
 	f := c.policyFlags
-	if a, err := parseAllocator(f.Allocator); err == nil && !a.NeedsProfile() && f.Policy == "" {
+	if p, err := f.shape(); err == nil && !p.Allocator.NeedsProfile() && f.Policy == "" {
 		f.Profile = "" // chosen before the allocator
 	}
 	return f.policy(m, c.Model)

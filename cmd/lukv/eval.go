@@ -36,6 +36,7 @@ type evalCmd struct {
 	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the context's cache to remove (default 0.5,0.8,0.9)."`
 	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
 	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
+	Preset    []string `group:"policy" placeholder:"NAME,…" help:"Published settings as a whole, beside what --metric and --allocator give or instead of it: ${presets}."`
 	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric. May be repeated."`
 	Decode    string   `group:"policy" placeholder:"JSON" help:"Compress while decoding too."`
 	Compat    bool     `group:"policy" help:"Round budgets as older kvpress does."`
@@ -463,49 +464,32 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 	if !c.NoFull {
 		add(eval.Method{Name: "full"})
 	}
-	metrics, allocators := splitList(c.Metric), splitList(c.Allocator)
-	if len(metrics) == 0 {
-		metrics = []string{"snapkv"}
+	shapes, err := c.shapes(decode)
+	if err != nil {
+		return nil, err
 	}
-	if len(allocators) == 0 {
-		allocators = []string{"uniform"}
-	}
-	for _, metricText := range metrics {
-		metric, err := parseMetric(metricText)
-		if err != nil {
+	for _, shape := range shapes {
+		if shape.Policy.Protection, err = c.protection(shape.Policy.Metric); err != nil {
 			return nil, err
 		}
-		protection, err := c.protection(metric)
-		if err != nil {
-			return nil, err
-		}
-		for _, allocatorText := range allocators {
-			allocator, err := parseAllocator(allocatorText)
+		if shape.Policy.Allocator.NeedsProfile() {
+			profile, err := profiles.find(m, c.Model, shape.Policy.Metric)
 			if err != nil {
 				return nil, err
 			}
-			var profile *lukv.Profile
-			if allocator.NeedsProfile() {
-				if profile, err = profiles.find(m, c.Model, metric); err != nil {
-					return nil, err
-				}
-				used[profile] = true
+			used[profile] = true
+			shape.Policy.Profile = profile
+			if shape.Policy.ProfileDigest, err = profile.Digest(); err != nil {
+				return nil, err
 			}
-			for _, ratio := range ratios {
-				p := &lukv.Policy{
-					Metric: metric, Allocator: allocator, Ratio: ratio, Protection: protection,
-					Decode: decode, Compat: c.Compat, Profile: profile,
-				}
-				if profile != nil {
-					if p.ProfileDigest, err = profile.Digest(); err != nil {
-						return nil, err
-					}
-				}
-				if err := p.Validate(); err != nil {
-					return nil, usageError{err}
-				}
-				add(eval.Method{Name: policyName(metric, allocator, ratio), Policy: p})
+		}
+		for _, ratio := range ratios {
+			p := *shape.Policy
+			p.Ratio = ratio
+			if err := p.Validate(); err != nil {
+				return nil, usageError{err}
 			}
+			add(eval.Method{Name: shape.Name + policyName(p.Metric, p.Allocator, ratio), Policy: &p})
 		}
 	}
 	for i, p := range profiles.profiles {
@@ -515,6 +499,47 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 	}
 	if len(out) == 0 {
 		return nil, errors.New("no methods to evaluate")
+	}
+	return out, nil
+}
+
+// shapes are the policies without ratios: the presets by name, and the cross
+// product of metrics and allocators, the default one only without presets.
+func (c *evalCmd) shapes(decode lukv.DecodeConfig) ([]eval.Method, error) {
+	var out []eval.Method
+	for _, name := range splitList(c.Preset) {
+		p, err := presetPolicy(name, "")
+		if err != nil {
+			return nil, err
+		}
+		if decode.Enabled() {
+			p.Decode = decode
+		}
+		p.Compat = p.Compat || c.Compat
+		out = append(out, eval.Method{Name: name + ": ", Policy: &p})
+	}
+	metrics, allocators := splitList(c.Metric), splitList(c.Allocator)
+	if len(out) > 0 && len(metrics) == 0 && len(allocators) == 0 {
+		return out, nil
+	}
+	if len(metrics) == 0 {
+		metrics = []string{"snapkv"}
+	}
+	if len(allocators) == 0 {
+		allocators = []string{"uniform"}
+	}
+	for _, m := range metrics {
+		metric, err := parseMetric(m)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range allocators {
+			allocator, err := parseAllocator(a)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, eval.Method{Policy: &lukv.Policy{Metric: metric, Allocator: allocator, Decode: decode, Compat: c.Compat}})
+		}
 	}
 	return out, nil
 }

@@ -155,6 +155,7 @@ type policyFlags struct {
 	Ratio        float64  `group:"policy" placeholder:"R" help:"Fraction of the context's cache to remove, 0 to below 1."`
 	BudgetTokens int      `group:"policy" placeholder:"N" help:"Instead of --ratio: entries to keep per head on average."`
 	BudgetBytes  byteSize `group:"policy" placeholder:"SIZE" help:"Instead of --ratio: bytes of keys and values to keep."`
+	Preset       string   `group:"policy" placeholder:"NAME" help:"A published setting as a whole, of which other flags replace parts: ${presets}."`
 	Metric       string   `group:"policy" placeholder:"NAME|JSON" help:"What ranks entries (default snapkv): ${metrics}; or JSON with parameters."`
 	Allocator    string   `group:"policy" placeholder:"NAME|JSON" help:"What divides the budget (default uniform): ${allocators}; or JSON with parameters."`
 	Profile      string   `group:"policy" placeholder:"FILE" help:"Profile for the allocator lukv, made by lukv profile."`
@@ -169,7 +170,7 @@ type policyFlags struct {
 func (f *policyFlags) policy(m *model.Model, name string) (*lukv.Policy, error) {
 	var p *lukv.Policy
 	if f.Policy != "" {
-		if f.Ratio != 0 || f.BudgetTokens != 0 || f.BudgetBytes != 0 || f.Metric != "" || f.Allocator != "" ||
+		if f.Ratio != 0 || f.BudgetTokens != 0 || f.BudgetBytes != 0 || f.Preset != "" || f.Metric != "" || f.Allocator != "" ||
 			f.Decode != "" || f.Compat || f.Sinks != nil || f.Window != nil {
 			return nil, usage("--policy: the file holds the whole policy, other compression flags cannot be given beside it")
 		}
@@ -190,7 +191,7 @@ func (f *policyFlags) policy(m *model.Model, name string) (*lukv.Policy, error) 
 		return nil, nil
 	}
 	if f.Profile != "" && !p.Allocator.NeedsProfile() {
-		return nil, usage("--profile would have no effect: the policy's allocator is %s, only lukv uses a profile", p.Allocator.Name)
+		return nil, usage("--profile would have no effect: the policy's allocator is %s, which uses none", p.Allocator.Name)
 	}
 	if p.Allocator.NeedsProfile() {
 		var paths []string
@@ -209,22 +210,58 @@ func (f *policyFlags) policy(m *model.Model, name string) (*lukv.Policy, error) 
 }
 
 func (f *policyFlags) fromFlags() (*lukv.Policy, error) {
-	p := &lukv.Policy{Ratio: f.Ratio, BudgetTokens: f.BudgetTokens, BudgetBytes: int64(f.BudgetBytes), Compat: f.Compat}
-	var err error
-	if p.Metric, err = parseMetric(f.Metric); err != nil {
+	p, err := f.shape()
+	if err != nil {
 		return nil, err
 	}
-	if p.Allocator, err = parseAllocator(f.Allocator); err != nil {
-		return nil, err
-	}
-	if p.Decode, err = parseDecode(f.Decode); err != nil {
-		return nil, err
-	}
+	p.Ratio, p.BudgetTokens, p.BudgetBytes = f.Ratio, f.BudgetTokens, int64(f.BudgetBytes)
 	if p.Protection, err = f.protection(p.Metric); err != nil {
 		return nil, err
 	}
 	if err := p.Validate(); err != nil {
 		return nil, usageError{err}
+	}
+	return p, nil
+}
+
+// shape is the policy without its budget and what it always keeps: the preset, if
+// one is named, with the parts that other flags replace.
+func (f *policyFlags) shape() (*lukv.Policy, error) {
+	p := new(lukv.Policy)
+	var err error
+	if f.Preset != "" {
+		if *p, err = presetPolicy(f.Preset, f.Metric); err != nil {
+			return nil, err
+		}
+	} else if p.Metric, err = parseMetric(f.Metric); err != nil {
+		return nil, err
+	}
+	if f.Preset == "" || f.Allocator != "" {
+		if p.Allocator, err = parseAllocator(f.Allocator); err != nil {
+			return nil, err
+		}
+	}
+	if f.Preset == "" || f.Decode != "" {
+		if p.Decode, err = parseDecode(f.Decode); err != nil {
+			return nil, err
+		}
+	}
+	p.Compat = p.Compat || f.Compat
+	return p, nil
+}
+
+// presetPolicy returns a preset with another metric, if one is given.
+func presetPolicy(name, metric string) (lukv.Policy, error) {
+	var c lukv.MetricConfig
+	if metric != "" {
+		var err error
+		if c, err = parseMetric(metric); err != nil {
+			return lukv.Policy{}, err
+		}
+	}
+	p, err := lukv.PresetPolicy(name, c)
+	if err != nil {
+		return p, usage("--preset: %w", err)
 	}
 	return p, nil
 }

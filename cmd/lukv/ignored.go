@@ -55,24 +55,33 @@ type flagChecker interface{ unused(given) error }
 // Flags that say how much is removed, and those that say how.
 const (
 	budgetFlags  = "ratio budget-tokens budget-bytes"
-	shapingFlags = "metric allocator profile compat sinks window"
+	shapingFlags = "preset metric allocator profile compat sinks window"
 	drawingFlags = "top-k top-p min-p"
 	answerFlags  = "answer-prefix max-tokens stop temperature top-k top-p min-p repetition-penalty seed logprobs"
 )
 
 func (f *policyFlags) unused(g given) error {
-	if !g.any(budgetFlags + " decode policy") {
+	p, err := f.shape()
+	if err != nil {
+		return err
+	}
+	if !g.any(budgetFlags+" policy") && !p.Decode.Enabled() {
 		if err := g.unused(shapingFlags, "nothing would be compressed without --ratio, --budget-tokens, --budget-bytes or --decode"); err != nil {
 			return err
 		}
 	}
-	if d, err := parseDecode(f.Decode); err == nil && d.Enabled() && d.Mode != "periodic" && !g.any(budgetFlags+" policy") {
-		if err := g.unused("metric", "the decode mode "+d.Mode+" ranks by itself"); err != nil {
+	if p.Decode.Enabled() && p.Decode.Mode != "periodic" && !g.any(budgetFlags+" policy") {
+		if err := g.unused("metric", "the decode mode "+p.Decode.Mode+" ranks by itself"); err != nil {
 			return err
 		}
 	}
-	return checkProfile(g, []string{f.Allocator}, f.Policy != "")
+	if g["profile"] && f.Policy == "" && !p.Allocator.NeedsProfile() {
+		return g.unused("profile", unusedProfile)
+	}
+	return nil
 }
+
+const unusedProfile = "only the allocators lukv and duo use a profile (--allocator lukv)"
 
 // checkProfile refuses profiles that no allocator asks for. That of a policy in a
 // file is only known later.
@@ -89,7 +98,7 @@ func checkProfile(g given, allocators []string, file bool) error {
 			return nil
 		}
 	}
-	return g.unused("profile", "only the allocator lukv uses a profile (--allocator lukv)")
+	return g.unused("profile", unusedProfile)
 }
 
 func (f *samplingFlags) unused(g given) error {
@@ -164,7 +173,15 @@ func (c *evalCmd) unused(g given) error {
 			return err
 		}
 	}
-	return checkProfile(g, c.Allocator, false)
+	allocators := c.Allocator
+	for _, name := range splitList(c.Preset) {
+		p, err := presetPolicy(name, "")
+		if err != nil {
+			return err
+		}
+		allocators = append(allocators, compact(p.Allocator))
+	}
+	return checkProfile(g, allocators, false)
 }
 
 func (c *serveCmd) unused(g given) error {

@@ -25,7 +25,7 @@ var alwaysUsed = map[string]string{
 	"profile": "threads precision cpu device gpu-layers output metric sinks window normalization objective scope solver " +
 		"max-steps min-retention include-question temperature npy from-npy json",
 	"eval": "threads precision cpu cache-type max-context max-cache device gpu-layers data ratio metric allocator decode compat truncate parallel out " +
-		"no-full sinks window limit fraction max-new-tokens match ruler-clean code-sim raw query-aware share-prefill items csv json markdown",
+		"preset no-full sinks window limit fraction max-new-tokens match ruler-clean code-sim raw query-aware share-prefill items csv json markdown",
 	"demo":    "metric ratio limit json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"inspect": "json",
 	"pull":    "include exclude parallel verify json",
@@ -73,7 +73,8 @@ func TestNoFlagIsIgnored(t *testing.T) {
 		refuse(command, "builtin", "--profile=x", "--ratio=0.5")
 		refuse(command, "builtin", "--profile=x", "--ratio=0.5", "--allocator=adakv")
 		refuse(command, "builtin", "--profile=x", "--policy", uniform)
-		for _, flag := range []string{"--metric=tova", "--allocator=adakv", "--profile=x", "--compat", "--sinks=1", "--window=3"} {
+		refuse(command, "builtin", "--profile=x", "--ratio=0.5", "--preset=adakv")
+		for _, flag := range []string{"--preset=kvpress", "--metric=tova", "--allocator=adakv", "--profile=x", "--compat", "--sinks=1", "--window=3"} {
 			refuse(command, "builtin", flag)
 		}
 		refuse(command, "builtin", `--decode={"mode":"streaming","target_size":50}`, "--metric=tova")

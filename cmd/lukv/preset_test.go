@@ -1,0 +1,41 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestPreset: a preset is a whole policy, of which other flags replace parts, and
+// what is reported is the policy itself.
+func TestPreset(t *testing.T) {
+	_, context := sample(t, "niah_single_2", 256)
+	run := func(args ...string) runResult {
+		args = append([]string{"run", "builtin", "-c", context, "--ratio", "0.5", "--max-tokens", "1", "--json"}, args...)
+		return decode[runResult](t, ok(t, append(args, "x")...))
+	}
+	p := run("--preset", "kvpress").Policy
+	assert.Equal(t, `{"name":"snapkv","window":64,"kernel":5,"pool":"avg","group":"mean","order":"pool-then-reduce","shrink_window":false}`, p.Metric.String())
+	assert.True(t, p.Compat)
+	p = run("--preset", "kvpress", "--metric", "chunkkv").Policy
+	assert.Contains(t, p.Metric.String(), `"size":20`)
+	p = run("--preset", "defensivekv", "--allocator", "uniform").Policy
+	assert.Equal(t, "defensivekv", p.Metric.Name)
+	assert.Equal(t, "uniform", p.Allocator.Name)
+	fails(t, exitUsage, `--preset: preset "kvpres" is unknown, expected one of kvpress, snapkv`, "run", "builtin", "--ratio=0.5", "--preset=kvpres", "x")
+	fails(t, exitUsage, "needs a profile", "run", "builtin", "--ratio=0.5", "--preset=duoattention", "x")
+
+	e := &evalCmd{Preset: []string{"kvpress,lagkv"}, Ratio: []string{"0.5,0.8"}, NoFull: true}
+	methods, err := e.methods(nil)
+	require.NoError(t, err)
+	require.Len(t, methods, 4)
+	assert.Equal(t, "lagkv: lagkv/uniform/0.8", methods[3].Name)
+	assert.True(t, methods[0].Policy.Compat)
+	assert.Equal(t, 0.8, methods[1].Policy.Ratio)
+	e.Allocator = []string{"adakv"}
+	methods, err = e.methods(nil)
+	require.NoError(t, err)
+	require.Len(t, methods, 6)
+	assert.Equal(t, "snapkv/adakv/0.5", methods[4].Name)
+}
