@@ -12,6 +12,7 @@ import (
 
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
 )
 
 // Answers do not depend on how many contexts are worked on at once, and every
@@ -29,6 +30,10 @@ func TestParallel(t *testing.T) {
 	}
 	o := Options{Framing: builtinFraming, MaxNewTokens: 8, SharePrefill: true}
 	want := order(collect(t, m, items, methods, o))
+	one, err := builtin.Open(t.Context(), model.WithThreads(1))
+	require.NoError(t, err)
+	defer one.Close()
+	assert.Equal(t, want, order(collect(t, one, items, methods, o)), "whatever the number of threads")
 	for _, memory := range []int64{0, 1} {
 		o.Parallel, o.Memory = 3, memory
 		var progress []int
@@ -51,7 +56,7 @@ func TestParallel(t *testing.T) {
 	o.Done = nil
 	stop := errors.New("enough")
 	n := 0
-	err := Run(t.Context(), m, items, methods, o, func(Answer) error {
+	err = Run(t.Context(), m, items, methods, o, func(Answer) error {
 		if n++; n == 2 {
 			return stop
 		}

@@ -33,14 +33,24 @@ type genRulerCmd struct {
 	Task    []string `sep:"none" placeholder:"NAME,…" help:"Tasks (default all): niah_single_1 to _3, niah_multikey_1 to _3, niah_multivalue, niah_multiquery, vt, cwe, fwe, qa_1, qa_2."`
 	Samples int      `default:"20" placeholder:"N" help:"Questions of each task (default ${default})."`
 	Seed    uint64   `default:"42" placeholder:"N" help:"Start of the random numbers (default ${default})."`
+
+	Essays    string `placeholder:"PATH" help:"What needles are hidden in: PaulGrahamEssays.json, a .txt file or a folder of them."`
+	Noise     string `placeholder:"FILE" help:"The sentences that fill lines."`
+	Words     string `placeholder:"DIR" help:"Folder of nounlist.txt, adjectivelist.txt and verblist.txt."`
+	MoreWords string `placeholder:"FILE" help:"Words for long lists: english_words.json, or a word a line."`
+	Squad     string `placeholder:"FILE" help:"SQuAD's dev-v2.0.json, for qa_1."`
+	Hotpot    string `placeholder:"FILE" help:"HotpotQA's hotpot_dev_distractor_v1.json, for qa_2."`
+	Templates string `placeholder:"FILE" help:"Wording: JSON of {family: {template, answer_prefix, tokens_to_generate}} with RULER's families (niah, variable_tracking, common_words_extraction, freq_words_extraction, qa) and slots."`
 }
 
 func (genRulerCmd) Help() string {
-	return `Writes files as RULER's own scripts do, by the same rules, with words, essays and documents of our own: results compare methods with each other, not with published figures, and every line says "data": "builtin". Equal arguments give equal bytes.
+	return `Writes files as RULER's own scripts do, by the same rules, with words, essays, documents and wording of our own unless they are given: results then compare methods with each other, not with published figures, and lines say "data": "builtin". Equal arguments give equal bytes.
 
 Examples:
 
   lukv gen ruler DIR -o data --length 4096,8192
+
+  lukv gen ruler DIR -o data --task qa_1 --squad dev-v2.0.json --templates official.json
 
   lukv eval DIR --data data/4096/niah_single_1/validation.jsonl --ratio 0.8`
 }
@@ -73,13 +83,17 @@ func (c *genRulerCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
+	sources, err := c.sources()
+	if err != nil {
+		return err
+	}
 	count := func(s string) int { return len(tok.Encode(s, tokenizer.EncodeOptions{SpecialAsText: true})) }
 	line := e.progress()
 	defer line.clear()
 	for _, length := range lengths {
 		for i, task := range tasks {
 			line.show("%d tokens: task %d of %d", length, i+1, len(tasks))
-			o := ruler.Options{Task: task, Length: length, Samples: c.Samples, Seed: c.Seed, Count: count, Tokenizer: c.Model}
+			o := ruler.Options{Task: task, Length: length, Samples: c.Samples, Seed: c.Seed, Count: count, Tokenizer: c.Model, Sources: sources}
 			path := filepath.Join(c.Out, strconv.Itoa(length), task, "validation.jsonl")
 			if err := c.write(e, path, o); err != nil {
 				return err
@@ -89,6 +103,26 @@ func (c *genRulerCmd) Run(e *env) error {
 	line.clear()
 	fmt.Fprintf(e.out, "wrote %s: %d questions of each of %d tasks at %d lengths\n", c.Out, c.Samples, len(tasks), len(lengths))
 	return nil
+}
+
+// sources reads what the flags bring.
+func (c *genRulerCmd) sources() (*ruler.Sources, error) {
+	s := &ruler.Sources{}
+	for _, x := range []struct {
+		path string
+		read func(string) error
+	}{
+		{c.Essays, s.ReadEssays}, {c.Noise, s.ReadNoise}, {c.Words, s.ReadWords}, {c.MoreWords, s.ReadMoreWords},
+		{c.Squad, s.ReadSQuAD}, {c.Hotpot, s.ReadHotpot}, {c.Templates, s.ReadTemplates},
+	} {
+		if x.path == "" {
+			continue
+		}
+		if err := x.read(x.path); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
 }
 
 func (c *genRulerCmd) write(e *env, path string, o ruler.Options) error {

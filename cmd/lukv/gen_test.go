@@ -33,4 +33,9 @@ func TestGenRuler(t *testing.T) {
 	fails(t, exitUsage, "poetry", "gen", "ruler", "builtin", "-o", dir, "--task", "poetry")
 	fails(t, exitUsage, "--length", "gen", "ruler", "builtin", "-o", dir, "--length", "long")
 	fails(t, exitFailed, "expected at least", "gen", "ruler", "builtin", "-o", dir, "--length", "100", "--task", "vt")
+
+	words := filepath.Join(dir, "more.txt")
+	require.NoError(t, os.WriteFile(words, []byte("apple\npear\n"), 0o600))
+	ok(t, append(args, dir, "--more-words", words)...)
+	fails(t, exitFailed, "read SQuAD", append(args, dir, "--squad", words)...)
 }

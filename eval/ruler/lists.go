@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 )
 
@@ -26,7 +27,8 @@ func letters(r *rand.Rand, n int, first byte, used map[string]bool, fits func(st
 
 // variables is the task vt: a chain of assignments in noise, behind a worked
 // example of about 500 tokens.
-func variables(r *rand.Rand, _, units int) prompt {
+func variables(x *draw) prompt {
+	r := x.r
 	used := map[string]bool{}
 	var short []string
 	for range hops + 1 {
@@ -48,28 +50,25 @@ func variables(r *rand.Rand, _, units int) prompt {
 		second = 10000 + r.IntN(89999)
 	}
 	const exampleLines = 14
-	example, prefix := chain(r, short, first, exampleLines)
-	ask, answer := chain(r, long, second, units)
-	return prompt{
-		input:  example + prefix + strings.Join(short, " ") + "\n\n" + ask,
-		prefix: answer, outputs: long,
-	}
+	example, answer := x.chain(short, first, exampleLines), strings.Join(short, " ")
+	p := x.chain(long, second, x.units)
+	p.input = example.input + strings.TrimRight(example.prefix, " ") + " " + answer + "\n\n" + p.input
+	p.outputs = long
+	return p
 }
 
 // chain hides the assignments of one chain among lines of noise.
-func chain(r *rand.Rand, names []string, value, units int) (text, prefix string) {
+func (x *draw) chain(names []string, value, units int) prompt {
 	lines := []string{fmt.Sprintf("VAR %s = %d", names[0], value)}
 	for i := 1; i < len(names); i++ {
 		lines = append(lines, fmt.Sprintf("VAR %s = VAR %s ", names[i], names[i-1]))
 	}
 	hay := make([]string, units)
 	for i := range hay {
-		hay[i] = noiseBlock
+		hay[i] = x.noise()
 	}
-	context := strings.Join(insertLines(hay, places(r, units, len(lines)), lines), "\n")
-	return fmt.Sprintf("Follow the chain of variable assignments that is hidden in the text below.\n\n%s\n"+
-			"Question: Find all variables that are assigned the value %d in the text above.", context, value),
-		fmt.Sprintf(" Answer: By the chain of assignments in the text above, %d variables are assigned the value %d. They are: ", len(names), value)
+	context := strings.Join(insertLines(hay, places(x.r, units, len(lines)), lines), "\n")
+	return x.wording(vtFamily).fill("{context}", context, "{query}", strconv.Itoa(value), "{num_v}", strconv.Itoa(len(names)))
 }
 
 // common is the number of words that cwe asks for.
@@ -77,45 +76,25 @@ const common = 10
 
 // commonWords is the task cwe: a numbered list in which ten words are common,
 // behind a worked example with other words.
-func commonWords(r *rand.Rand, length, units int) prompt {
+func commonWords(x *draw) prompt {
 	example, often, seldom, exampleOften, exampleSeldom := 40, 30, 3, 10, 3
-	if length < 4096 {
+	if x.length < 4096 {
 		example, often, seldom, exampleOften, exampleSeldom = 20, 6, 1, 3, 1
 	}
-	vocabulary := listWords(r, example+units)
-	shown, shownAnswer := numbered(r, vocabulary[:example], exampleOften, exampleSeldom)
-	ask, answer := numbered(r, vocabulary[example:], often, seldom)
-	const before = "Below is a numbered list of words. Some of them stand there more often than others. Remember those that stand there most often.\n"
-	const question = "\nQuestion: What are the 10 most common words in the above list?"
-	const prefix = " Answer: The top 10 words that stand most often in the list are:"
-	list := make([]string, common)
+	vocabulary := x.vocabulary(x.r, example+x.units)
+	shown, shownAnswer := numbered(x.r, vocabulary[:example], exampleOften, exampleSeldom)
+	list, answer := numbered(x.r, vocabulary[example:], often, seldom)
+	fill := func(list string) prompt {
+		return x.wording(cweFamily).fill("{context}", list, "{num_cw}", strconv.Itoa(common))
+	}
+	before, p := fill(shown), fill(list)
+	words := make([]string, common)
 	for i, w := range shownAnswer {
-		list[i] = fmt.Sprintf("%d. %s", i+1, w)
+		words[i] = fmt.Sprintf("%d. %s", i+1, w)
 	}
-	return prompt{
-		input:  before + shown + question + prefix + " " + strings.Join(list, " ") + "\n" + before + ask + question,
-		prefix: prefix, outputs: answer,
-	}
-}
-
-// listWords draws n distinct words: nouns and adjectives, then invented ones.
-func listWords(r *rand.Rand, n int) []string {
-	seen := map[string]bool{}
-	var out []string
-	for _, w := range append(append([]string{}, nouns...), adjectives...) {
-		if !seen[w] {
-			seen[w] = true
-			out = append(out, w)
-		}
-	}
-	r.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
-	for len(out) < n {
-		if w := strings.ToLower(name(r.IntN(names))); !seen[w] {
-			seen[w] = true
-			out = append(out, w)
-		}
-	}
-	return out[:n]
+	p.input = before.input + before.prefix + " " + strings.Join(words, " ") + "\n" + p.input
+	p.outputs = answer
+	return p
 }
 
 // numbered makes a list in which the first ten words stand often times, the
@@ -140,9 +119,10 @@ func numbered(r *rand.Rand, vocabulary []string, often, seldom int) (list string
 
 // frequentWords is the task fwe: coded words whose counts fall with the square of
 // their rank; the first rank is dots, the next three are asked for.
-func frequentWords(r *rand.Rand, length, units int) prompt {
+func frequentWords(x *draw) prompt {
 	const alpha, zeta = 2, math.Pi * math.Pi / 6
-	size := max(4, (length-50)/50)
+	r := x.r
+	size := max(4, (x.length-50)/50)
 	used := map[string]bool{}
 	coded := []string{"..."}
 	for len(coded) < size {
@@ -150,15 +130,12 @@ func frequentWords(r *rand.Rand, length, units int) prompt {
 	}
 	var text []string
 	for k := range coded {
-		for range int(float64(units) * math.Pow(float64(k+1), -alpha) / zeta) {
+		for range int(float64(x.units) * math.Pow(float64(k+1), -alpha) / zeta) {
 			text = append(text, coded[k])
 		}
 	}
 	r.Shuffle(len(text), func(i, j int) { text[i], text[j] = text[j], text[i] })
-	return prompt{
-		input: "Read this coded text and find the three words that stand in it most often; dots between them mean nothing. " + strings.Join(text, " ") +
-			"\nQuestion: Do not provide any explanation. Ignore the dots '....'. Which three words stand most often in the coded text above?",
-		prefix:  " Answer: In the coded text above, the three words that stand most often are:",
-		outputs: coded[1:4],
-	}
+	p := x.wording(fweFamily).fill("{context}", strings.Join(text, " "))
+	p.outputs = coded[1:4]
+	return p
 }

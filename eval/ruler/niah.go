@@ -38,10 +38,8 @@ type niah struct {
 func (n niah) task(name string) task {
 	n.values, n.queried = max(n.values, 1), max(n.queried, 1)
 	n.keys = max(n.keys, n.queried, 1)
-	return task{name, 128, max(1, n.keys*n.values), n.make}
+	return task{name, niahFamily, max(1, n.keys*n.values), n.make}
 }
-
-const noiseBlock = "The sand is warm. The sea is cold. The hill is high. On we walk. Home we come again."
 
 func needle(of kind, key, value string) string {
 	return fmt.Sprintf("One of the special magic %s for %s is: %s.", of.plural(), key, value)
@@ -51,18 +49,20 @@ func needle(of kind, key, value string) string {
 // another.
 type drawn struct {
 	r    *rand.Rand
+	s    *Sources
 	used map[string]bool
 	all  []string // words
 }
 
-func newDrawn(r *rand.Rand) *drawn { return &drawn{r: r, used: map[string]bool{}} }
+func newDrawn(x *draw) *drawn { return &drawn{r: x.r, s: x.Sources, used: map[string]bool{}} }
 
 func (d *drawn) next(k kind) string {
 	for {
 		s := ""
 		switch k {
 		case words:
-			s = adjectives[d.r.IntN(len(adjectives))] + "-" + nouns[d.r.IntN(len(nouns))]
+			adjective, noun := d.s.pair(d.r)
+			s = adjective + "-" + noun
 		case number:
 			s = fmt.Sprint(1000000 + d.r.IntN(9000000))
 		case uuid:
@@ -80,8 +80,8 @@ func (d *drawn) next(k kind) string {
 	}
 }
 
-func (n niah) make(r *rand.Rand, _, units int) prompt {
-	d := newDrawn(r)
+func (n niah) make(x *draw) prompt {
+	d, r := newDrawn(x), x.r
 	var keys, lines []string
 	values := map[string][]string{}
 	for range n.keys {
@@ -101,34 +101,33 @@ func (n niah) make(r *rand.Rand, _, units int) prompt {
 	}
 	var context string
 	if n.haystack == essay {
-		context = insertSentences(r, essaySentences(units), lines)
+		context = insertSentences(r, x.essay(x.units), lines)
 	} else {
-		hay := make([]string, units)
+		hay := make([]string, x.units)
 		for i := range hay {
-			hay[i] = noiseBlock
+			hay[i] = x.noise()
 			if n.haystack == needles {
 				hay[i] = needle(n.value, d.next(n.key), d.next(n.value))
 			}
 		}
-		context = strings.Join(insertLines(hay, places(r, units, len(lines)), lines), "\n")
+		context = strings.Join(insertLines(hay, places(r, x.units, len(lines)), lines), "\n")
 	}
 	query := asked[0]
 	if len(asked) > 1 {
 		query = strings.Join(asked[:len(asked)-1], ", ") + ", and " + asked[len(asked)-1]
 	}
-	what, is, intro := n.value.plural(), "are", "Some special magic "+n.value.plural()+" are"
-	find := "What are all the"
+	what, w := n.value.plural(), x.wording(niahFamily)
 	if n.queried*n.values == 1 {
-		what, is = strings.TrimSuffix(what, "s"), "is"
-		intro, find = "A special magic "+what+" is", "What is the"
+		what = strings.TrimSuffix(what, "s")
+		w.Template, w.AnswerPrefix = singular.Replace(w.Template), singular.Replace(w.AnswerPrefix)
 	}
-	return prompt{
-		input: fmt.Sprintf("%s hidden in the text below. Remember what you read: you will be asked for it afterwards.\n%s\n%s special magic %s for %s in this text?",
-			intro, context, find, what, query),
-		prefix:  fmt.Sprintf(" The special magic %s for %s in this text %s", what, query, is),
-		outputs: outputs,
-	}
+	p := w.fill("{type_needle_v}", what, "{context}", context, "{query}", query)
+	p.outputs = outputs
+	return p
 }
+
+// singular puts the words of a template into the singular, as RULER does.
+var singular = strings.NewReplacer("Some", "A", "are all", "is", "are", "is", "answers", "answer")
 
 // places draws n distinct lines out of h, in ascending order. There are fewer
 // lines than needles in the smallest haystacks only.

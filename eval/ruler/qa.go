@@ -3,8 +3,60 @@ package ruler
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 )
+
+// collection are documents and the questions about them that a user brought.
+type collection struct {
+	documents []string
+	article   []int // of each document: those of one article go together; nil: none do
+	questions []question
+}
+
+type question struct {
+	text    string
+	answers []string
+	gold    []int // documents that it takes
+}
+
+// askUsers asks the sample's question, in the order of the file, from its
+// documents, others of their article and any others.
+func (x *draw) askUsers(c *collection) prompt {
+	q := &c.questions[max(0, x.sample)%len(c.questions)]
+	chosen := slices.Clone(q.gold)
+	taken := map[int]bool{}
+	for _, i := range chosen {
+		taken[i] = true
+	}
+	take := func(from []int) {
+		x.r.Shuffle(len(from), func(i, j int) { from[i], from[j] = from[j], from[i] })
+		for _, i := range from {
+			if len(chosen) < x.units && !taken[i] {
+				taken[i] = true
+				chosen = append(chosen, i)
+			}
+		}
+	}
+	if c.article != nil {
+		var same []int
+		for i, a := range c.article {
+			if a == c.article[q.gold[0]] {
+				same = append(same, i)
+			}
+		}
+		take(same)
+	}
+	for len(chosen) < x.units {
+		take(x.r.Perm(len(c.documents)))
+		clear(taken) // the collection is too small: once more
+	}
+	texts := make([]string, len(chosen))
+	for k, i := range chosen {
+		texts[k] = c.documents[i]
+	}
+	return x.ask(texts, q.text, q.answers...)
+}
 
 // world gives out invented names, each once.
 type world struct {
@@ -54,8 +106,8 @@ func (w *world) song() (text, song, city string) {
 }
 
 // ask joins documents in any order and asks.
-func ask(r *rand.Rand, documents []string, question string, outputs ...string) prompt {
-	r.Shuffle(len(documents), func(i, j int) { documents[i], documents[j] = documents[j], documents[i] })
+func (x *draw) ask(documents []string, question string, outputs ...string) prompt {
+	x.r.Shuffle(len(documents), func(i, j int) { documents[i], documents[j] = documents[j], documents[i] })
 	var b strings.Builder
 	for i, d := range documents {
 		if i > 0 {
@@ -63,33 +115,37 @@ func ask(r *rand.Rand, documents []string, question string, outputs ...string) p
 		}
 		fmt.Fprintf(&b, "Document %d:\n%s", i+1, d)
 	}
-	const order = "Answer the question based on the given documents. Write the answer alone and nothing else."
-	return prompt{
-		input:  order + "\n\nThese are the documents.\n\n" + b.String() + "\n\n" + order + "\n\nQuestion: " + question,
-		prefix: " Answer:", outputs: outputs,
-	}
+	p := x.wording(qaFamily).fill("{context}", b.String(), "{query}", question)
+	p.outputs = outputs
+	return p
 }
 
 // oneDocument is the task qa_1: one document has the answer.
-func oneDocument(r *rand.Rand, _, units int) prompt {
-	w := newWorld(r)
+func oneDocument(x *draw) prompt {
+	if x.squad != nil {
+		return x.askUsers(x.squad)
+	}
+	w := newWorld(x.r)
 	text, place, founder := w.place()
 	documents := []string{text}
-	for len(documents) < units {
+	for len(documents) < x.units {
 		text, _, _ := w.place()
 		documents = append(documents, text)
 	}
-	return ask(r, documents, fmt.Sprintf("Who founded %s?", place), founder)
+	return x.ask(documents, fmt.Sprintf("Who founded %s?", place), founder)
 }
 
 // twoDocuments is the task qa_2: the answer takes two documents, and is yes or
 // no for every fifth question or so.
-func twoDocuments(r *rand.Rand, _, units int) prompt {
-	w := newWorld(r)
+func twoDocuments(x *draw) prompt {
+	if x.hotpot != nil {
+		return x.askUsers(x.hotpot)
+	}
+	r, w := x.r, newWorld(x.r)
 	songText, song, city := w.song()
 	personText, person := w.person(song)
 	documents := []string{songText, personText}
-	for i := 2; i < units; i++ {
+	for i := 2; i < x.units; i++ {
 		text, other, _ := w.song()
 		if i%2 == 1 {
 			text, _ = w.person(other)
@@ -101,7 +157,7 @@ func twoDocuments(r *rand.Rand, _, units int) prompt {
 		if r.IntN(2) == 0 {
 			answer, where = "no", w.name()
 		}
-		return ask(r, documents, fmt.Sprintf("Was the best known song of %s first performed in %s?", person, where), answer)
+		return x.ask(documents, fmt.Sprintf("Was the best known song of %s first performed in %s?", person, where), answer)
 	}
-	return ask(r, documents, fmt.Sprintf("In which city was the best known song of %s first performed?", person), city)
+	return x.ask(documents, fmt.Sprintf("In which city was the best known song of %s first performed?", person), city)
 }

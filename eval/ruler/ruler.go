@@ -20,7 +20,7 @@ type Sample struct {
 	Task          string   `json:"task"`
 	Tokenizer     string   `json:"tokenizer"`
 	Seed          uint64   `json:"seed"`
-	Data          string   `json:"data"` // "builtin": not the published texts
+	Data          string   `json:"data,omitempty"` // "builtin": texts of this project among them
 }
 
 // Options say what is made.
@@ -32,6 +32,8 @@ type Options struct {
 
 	Count     func(text string) int // tokens of a text, without special ones
 	Tokenizer string                // its name, for the record
+
+	Sources *Sources // texts and wording that a user brought; nil: built-in ones
 }
 
 // prompt is a sample without its length.
@@ -43,9 +45,17 @@ type prompt struct {
 // task says how samples of one task are made.
 type task struct {
 	name   string
-	tokens int // to generate
-	least  int // units of the smallest haystack
-	make   func(r *rand.Rand, length, units int) prompt
+	family string // of the wording
+	least  int    // units of the smallest haystack
+	make   func(x *draw) prompt
+}
+
+// draw is what one sample is made of.
+type draw struct {
+	*Sources
+	r             *rand.Rand
+	sample        int // from 0; -1 is not given out
+	length, units int
 }
 
 // tasks are all thirteen, in the order of reports.
@@ -58,11 +68,11 @@ var tasks = []task{
 	niah{haystack: needles, key: uuid, value: uuid}.task("niah_multikey_3"),
 	niah{haystack: essay, value: number, values: 4}.task("niah_multivalue"),
 	niah{haystack: essay, value: number, queried: 4}.task("niah_multiquery"),
-	{"vt", 30, hops + 1, variables},
-	{"cwe", 120, common, commonWords},
-	{"fwe", 50, 60, frequentWords},
-	{"qa_1", 32, 1, oneDocument},
-	{"qa_2", 32, 2, twoDocuments},
+	{"vt", vtFamily, hops + 1, variables},
+	{"cwe", cweFamily, common, commonWords},
+	{"fwe", fweFamily, 60, frequentWords},
+	{"qa_1", qaFamily, 1, oneDocument},
+	{"qa_2", qaFamily, 2, twoDocuments},
 }
 
 // Tasks returns the names of all tasks.
@@ -87,6 +97,9 @@ func random(o *Options, sample int) *rand.Rand {
 func Generate(o Options, emit func(*Sample) error) error {
 	for _, t := range tasks {
 		if t.name == o.Task {
+			if o.Sources == nil {
+				o.Sources = &Sources{}
+			}
 			if err := t.generate(&o, emit); err != nil {
 				return fmt.Errorf("ruler %s of %d tokens: %w", t.name, o.Length, err)
 			}
@@ -108,16 +121,16 @@ func (t *task) generate(o *Options, emit func(*Sample) error) error {
 	}
 	for i := range o.Samples {
 		n := units
-		p := t.make(random(o, i), o.Length, n)
+		p := t.sample(o, i, n)
 		if t.size(o, &p) > o.Length {
 			if n, err = t.fit(o, i, units); err != nil {
 				return err
 			}
-			p = t.make(random(o, i), o.Length, n)
+			p = t.sample(o, i, n)
 		}
 		s := &Sample{
 			Index: i, Input: p.input, Outputs: p.outputs, Length: t.size(o, &p), AnswerPrefix: p.prefix,
-			Task: t.name, Tokenizer: o.Tokenizer, Seed: o.Seed, Data: "builtin",
+			Task: t.name, Tokenizer: o.Tokenizer, Seed: o.Seed, Data: o.Sources.label(t.name),
 		}
 		s.LengthChat = s.Length
 		if strings.HasPrefix(t.name, "niah") {
@@ -131,14 +144,21 @@ func (t *task) generate(o *Options, emit func(*Sample) error) error {
 	return nil
 }
 
+// sample makes a sample with a haystack of a size.
+func (t *task) sample(o *Options, sample, units int) prompt {
+	return t.make(&draw{o.Sources, random(o, sample), sample, o.Length, units})
+}
+
 // size is the length of a prompt with its answer.
-func (t *task) size(o *Options, p *prompt) int { return o.Count(p.input+p.prefix) + t.tokens }
+func (t *task) size(o *Options, p *prompt) int {
+	return o.Count(p.input+p.prefix) + o.Sources.wording(t.family).Tokens
+}
 
 // fit returns the largest haystack with which a sample fits, at most limit if
 // that is not 0.
 func (t *task) fit(o *Options, sample, limit int) (int, error) {
 	size := func(units int) int {
-		p := t.make(random(o, sample), o.Length, units)
+		p := t.sample(o, sample, units)
 		return t.size(o, &p)
 	}
 	if n := size(t.least); n > o.Length {

@@ -3,7 +3,10 @@ package ruler
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"math"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,9 +21,9 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-func counter(t *testing.T) func(string) int {
+func counter(t *testing.T, files fs.FS) func(string) int {
 	t.Helper()
-	tok, err := tokenizer.Load(builtin.Files())
+	tok, err := tokenizer.Load(files)
 	require.NoError(t, err)
 	return func(s string) int { return len(tok.Encode(s, tokenizer.EncodeOptions{SpecialAsText: true})) }
 }
@@ -37,55 +40,104 @@ var answers = map[string]int{"niah_multivalue": 4, "niah_multiquery": 4, "vt": 5
 // TestProperties checks what holds of every sample of every task (spec
 // evaluation 3.8, G and the families').
 func TestProperties(t *testing.T) {
-	count := counter(t)
-	for _, task := range Tasks() {
-		for _, length := range []int{2048, 4096} {
-			o := Options{Task: task, Length: length, Samples: 4, Seed: 42, Count: count, Tokenizer: "needle"}
-			all := samples(t, o)
-			more := o
-			more.Samples = 2
-			require.Equal(t, all[:2], samples(t, more), "a sample does not depend on their number")
-			more.Seed = 43
-			require.NotEqual(t, all[0].Input, samples(t, more)[0].Input)
-			for _, s := range all {
-				where := fmt.Sprintf("%s, %d tokens, sample %d", task, length, s.Index)
-				generate := s.Length - count(s.Input+s.AnswerPrefix)
-				require.LessOrEqual(t, s.Length, length, where)
-				if length >= 4096 {
-					require.GreaterOrEqual(t, float64(s.Length), 0.9*float64(length), where)
-				}
-				require.Len(t, s.Outputs, max(1, answers[task]), where)
-				require.NotContains(t, s.Outputs, "", where)
+	for _, length := range []int{2048, 4096} {
+		properties(t, counter(t, builtin.Files()), "needle", length, 4)
+	}
+}
 
-				// The reader takes it apart, and scores what it should.
-				line, err := json.Marshal(s)
-				require.NoError(t, err)
-				items, err := eval.ReadItems(strings.NewReader(string(line)), "x")
-				require.NoError(t, err, where)
-				it := items[0]
-				require.Equal(t, s.Input+s.AnswerPrefix, it.Context+it.Question+it.AnswerPrefix, where)
-				require.Equal(t, generate, it.MaxNewTokens, where)
-				if task != "cwe" && task != "fwe" {
-					require.NotContains(t, it.Context, strings.TrimSpace(it.Question), where)
-				}
-				right, _ := eval.Scoring{}.Score(&it, strings.Join(s.Outputs, " "))
-				wrong, _ := eval.Scoring{}.Score(&it, "")
-				require.Equal(t, [2]float64{1, 0}, [2]float64{right, wrong}, where)
-				switch {
-				case strings.HasPrefix(task, "niah"):
-					needlesOf(t, where, task, s, &it)
-				case task == "vt":
-					chainOf(t, where, s, &it)
-				case task == "cwe":
-					listOf(t, where, length, s, &it)
-				case task == "fwe":
-					codedOf(t, where, length, s, &it)
-				default:
-					documentsOf(t, where, s, &it)
-				}
+// TestAllProperties checks them whole: three tokenizers, three lengths, 20 samples.
+func TestAllProperties(t *testing.T) {
+	dir := os.Getenv("LUKV_RULER_TOKENIZERS")
+	if dir == "" {
+		t.Skip("LUKV_RULER_TOKENIZERS is not set: samples of one tokenizer at two lengths are checked")
+	}
+	folders, err := filepath.Glob(filepath.Join(dir, "*"))
+	require.NoError(t, err)
+	checked := 0
+	for _, folder := range folders {
+		if _, err := tokenizer.Load(os.DirFS(folder)); err != nil {
+			t.Logf("%s: %v", folder, err)
+			continue
+		}
+		checked++
+		for _, length := range []int{2048, 4096, 16384} {
+			t.Run(fmt.Sprintf("%s/%d", filepath.Base(folder), length), func(t *testing.T) {
+				t.Parallel()
+				properties(t, counter(t, os.DirFS(folder)), folder, length, 20)
+			})
+		}
+	}
+	require.GreaterOrEqual(t, checked, 3, "tokenizers in %s", dir)
+}
+
+func properties(t *testing.T, count func(string) int, tokenizer string, length, n int) {
+	var perfect, mute []eval.Answer
+	for _, task := range Tasks() {
+		o := Options{Task: task, Length: length, Samples: n, Seed: 42, Count: count, Tokenizer: tokenizer}
+		all := samples(t, o)
+		more := o
+		more.Samples = 2
+		require.Equal(t, all[:2], samples(t, more), "a sample does not depend on their number")
+		more.Seed = 43
+		require.NotEqual(t, all[0].Input, samples(t, more)[0].Input)
+		for _, s := range all {
+			where := fmt.Sprintf("%s, %d tokens, sample %d", task, length, s.Index)
+			it := general(t, where, length, count, s)
+			right, wrong := strings.Join(s.Outputs, " "), ""
+			perfect = append(perfect, answer(it, right))
+			mute = append(mute, answer(it, wrong))
+			switch {
+			case strings.HasPrefix(task, "niah"):
+				needlesOf(t, where, task, s, it)
+			case task == "vt":
+				chainOf(t, where, s, it)
+			case task == "cwe":
+				listOf(t, where, length, s, it)
+			case task == "fwe":
+				codedOf(t, where, length, s, it)
+			default:
+				documentsOf(t, where, s, it)
 			}
 		}
 	}
+	// A model that answers the references has 100 on all thirteen, a mute one 0.
+	for want, answers := range map[float64][]eval.Answer{100: perfect, 0: mute} {
+		rows := eval.Summarize(answers)
+		require.Len(t, rows, 14)
+		for _, r := range rows {
+			require.Equal(t, want, r.Percent, r.Task)
+		}
+	}
+}
+
+func answer(it *eval.Item, text string) eval.Answer {
+	score, _ := eval.Scoring{}.Score(it, text)
+	return eval.Answer{Task: it.Task, Method: "double", Score: score}
+}
+
+// general checks what holds of all tasks, and returns the sample as it is read.
+func general(t *testing.T, where string, length int, count func(string) int, s *Sample) *eval.Item {
+	generate := s.Length - count(s.Input+s.AnswerPrefix)
+	require.LessOrEqual(t, s.Length, length, where)
+	if length >= 4096 {
+		require.GreaterOrEqual(t, float64(s.Length), 0.9*float64(length), where)
+	}
+	require.Len(t, s.Outputs, max(1, answers[s.Task]), where)
+	require.NotContains(t, s.Outputs, "", where)
+	require.Equal(t, "builtin", s.Data)
+
+	// The reader takes it apart.
+	line, err := json.Marshal(s)
+	require.NoError(t, err)
+	items, err := eval.ReadItems(strings.NewReader(string(line)), "x")
+	require.NoError(t, err, where)
+	it := items[0]
+	require.Equal(t, s.Input+s.AnswerPrefix, it.Context+it.Question+it.AnswerPrefix, where)
+	require.Equal(t, generate, it.MaxNewTokens, where)
+	if s.Task != "cwe" && s.Task != "fwe" {
+		require.NotContains(t, it.Context, strings.TrimSpace(it.Question), where)
+	}
+	return &it
 }
 
 var needleForm = regexp.MustCompile(`One of the special magic (\w+) for (\S+) is: (\S+)\.`)
@@ -128,6 +180,46 @@ func needlesOf(t *testing.T, where, task string, s *Sample, it *eval.Item) {
 		}
 	}
 	require.NotNil(t, s.TokenPosition, where)
+	if strings.Contains(it.Question, ", and ") {
+		for key := range keys {
+			require.Contains(t, it.Question, key, where)
+		}
+	}
+	if !strings.Contains(it.Context, noiseStart) && want < 5 {
+		inEssay(t, where, it.Context)
+	}
+}
+
+const noiseStart = "The sand is warm."
+
+// inEssay checks that needles stand between sentences of the essays, in order, at
+// depths of the grid that differ.
+func inEssay(t *testing.T, where, context string) {
+	_, text, _ := strings.Cut(context, "\n")
+	text = strings.TrimSpace(text)
+	hay := strings.TrimSpace(strings.Join(strings.Fields(needleForm.ReplaceAllString(text, "")), " "))
+	all := builtinSentences(len(strings.Fields(hay)))
+	require.Equal(t, strings.Join(all, " "), hay, "%s: the haystack in order", where)
+	allowed := map[int]int{} // sentence: depths that lead to it
+	for _, d := range depths {
+		allowed[int(float64(len(all))*(float64(d)/100))]++
+	}
+	rest, before := text, 0
+	for {
+		i := needleForm.FindStringIndex(rest)
+		if i == nil {
+			break
+		}
+		words := len(strings.Fields(rest[:i[0]]))
+		rest, before = rest[i[1]:], before+words
+		at := 0
+		for n := 0; n < before; at++ {
+			n += len(strings.Fields(all[at]))
+			require.LessOrEqual(t, n, before, "%s: between sentences", where)
+		}
+		allowed[at]--
+		require.GreaterOrEqual(t, allowed[at], 0, "%s: sentence %d of %d", where, at, len(all))
+	}
 }
 
 func chainOf(t *testing.T, where string, s *Sample, it *eval.Item) {
@@ -149,6 +241,9 @@ func chainOf(t *testing.T, where string, s *Sample, it *eval.Item) {
 		require.Greater(t, strings.Index(ask, line), at, where)
 		at = strings.Index(ask, line)
 	}
+	example := regexp.MustCompile(`assigned the value (\d{5})`).FindStringSubmatch(it.Context)
+	require.NotNil(t, example, where)
+	require.NotContains(t, it.Question, example[1], where)
 	names := map[string]bool{}
 	for _, m := range regexp.MustCompile(`VAR ([A-Z]+) =`).FindAllStringSubmatch(it.Context, -1) {
 		names[m[1]] = true
@@ -206,6 +301,10 @@ func codedOf(t *testing.T, where string, length int, s *Sample, it *eval.Item) {
 		fits = counts["..."] == rank(1) && counts[s.Outputs[0]] == rank(2) && counts[s.Outputs[1]] == rank(3) && counts[s.Outputs[2]] == rank(4)
 	}
 	require.True(t, fits, where)
+	if length >= 4096 {
+		require.Greater(t, counts[s.Outputs[0]], counts[s.Outputs[1]], where)
+		require.Greater(t, counts[s.Outputs[1]], counts[s.Outputs[2]], where)
+	}
 	for w, n := range counts {
 		if w != "..." && !slices.Contains(s.Outputs, w) {
 			require.Less(t, n, counts[s.Outputs[2]], where)
@@ -226,18 +325,38 @@ func documentsOf(t *testing.T, where string, s *Sample, it *eval.Item) {
 	}
 }
 
-// Needles stand at every depth, and refusals name what would fit.
-func TestDepthsAndLimits(t *testing.T) {
+// Over 500 samples needles stand at all depths of essays, and anywhere in lines
+// (N4, N5).
+func TestDepths(t *testing.T) {
 	want := []int{0, 3, 5, 8, 10, 13, 15, 18, 21, 23, 26, 28, 31, 33, 36, 38, 41, 44, 46, 49,
 		51, 54, 56, 59, 62, 64, 67, 69, 72, 74, 77, 79, 82, 85, 87, 90, 92, 95, 97, 100}
 	require.Equal(t, want, depths)
 	count := func(s string) int { return len(strings.Fields(s)) }
 	at := map[int]bool{}
-	for _, s := range samples(t, Options{Task: "niah_single_2", Length: 1500, Samples: 500, Seed: 1, Count: count}) {
+	for _, s := range samples(t, Options{Task: "niah_single_2", Length: 3000, Samples: 500, Seed: 1, Count: count}) {
 		before, _, _ := strings.Cut(s.Input, "One of the special magic")
-		at[100*len(before)/len(s.Input)/5] = true
+		_, before, _ = strings.Cut(before, "\n")
+		at[strings.Count(before, ".")] = true
 	}
-	require.GreaterOrEqual(t, len(at), 18)
+	require.Len(t, at, 40)
+	for _, task := range []string{"niah_single_1", "niah_multikey_2"} {
+		sum, low, high := 0.0, 1.0, 0.0
+		all := samples(t, Options{Task: task, Length: 1500, Samples: 500, Seed: 1, Count: count})
+		for _, s := range all {
+			lines := strings.Split(s.Input, "\n")
+			place := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, s.Outputs[0]) })
+			x := float64(place-1) / float64(len(lines)-3)
+			sum, low, high = sum+x, min(low, x), max(high, x)
+		}
+		assert.InDelta(t, 0.5, sum/float64(len(all)), 0.05, task)
+		assert.Less(t, low, 0.05, task)
+		assert.Greater(t, high, 0.95, task)
+	}
+}
+
+// Refusals name what would fit.
+func TestLimits(t *testing.T) {
+	count := func(s string) int { return len(strings.Fields(s)) }
 	for _, task := range Tasks() {
 		err := Generate(Options{Task: task, Length: 40, Samples: 1, Count: count}, nil)
 		require.ErrorContains(t, err, "even the smallest haystack does not fit: expected at least", task)

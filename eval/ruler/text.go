@@ -25,9 +25,9 @@ var essays struct {
 	words     int
 }
 
-// essaySentences returns the sentences of the first n words of the essays. The
+// builtinSentences returns the sentences of the first n words of the essays. The
 // last may stop in the middle.
-func essaySentences(n int) []string {
+func builtinSentences(n int) []string {
 	e := &essays
 	e.Lock()
 	defer e.Unlock()
