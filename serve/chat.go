@@ -3,6 +3,7 @@ package serve
 import (
 	"encoding/json"
 	"fmt"
+	"iter"
 	"math"
 	"net/http"
 	"strings"
@@ -22,6 +23,7 @@ type chatRequest struct {
 	stream   bool
 	usage    bool
 	logprobs bool
+	calls    *toolCalls // nil: nothing can be called
 }
 
 // messages reads the conversation. Content is text, or parts that are.
@@ -70,7 +72,12 @@ func message(m *fields) *chat.Object {
 			out.Set(key, m.str(key))
 		}
 	}
-	refuse(m, "tool_calls")
+	if calls := messageCalls(m); len(calls) > 0 {
+		if role != "assistant" {
+			m.fail("tool_calls", "a message of the %s calls nothing", role)
+		}
+		out.Set("tool_calls", calls)
+	}
 	return out
 }
 
@@ -158,13 +165,27 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 			f.err = opts.err
 		}
 	}
-	refuse(f, "tools")
 	refuse(f, "functions")
-	refuse(f, "tool_choice", `"none"`, `"auto"`)
-	if format := f.object("response_format"); format != nil && format.str("type") != "text" {
-		f.fail("response_format", "%q is not supported by this server", format.str("type"))
-	}
+	refuse(f, "function_call")
 	c.q = engine.Request{Sampling: o, Stop: stops(f), Choices: f.integer("n", 1, 1, maxChoices), Salt: f.str("cache_salt")}
+	like, param := format(f), "response_format"
+	if c.calls = tools(f, v, &in); c.calls != nil {
+		if like.key != nil {
+			f.fail("tools", "not supported together with a format of the answer")
+		}
+		like, param = c.calls.language(v), "tools"
+	}
+	if like.key != nil && f.err == nil {
+		late := c.calls
+		if late != nil {
+			if c.q.ShowSpecial = true; late.choice != "auto" && !late.must {
+				late = nil
+			}
+		}
+		if err := v.constrain(&c.q, like, late); err != nil {
+			f.fail(param, "%v", err)
+		}
+	}
 	policy, text, id := s.compression(f, v), f.str("context"), f.str("document")
 	if f.err != nil {
 		return nil, f.err
@@ -235,14 +256,65 @@ type chatChoice struct {
 
 // chatMessage is a whole answer. Clients declare a refusal as required; there is none.
 type chatMessage struct {
-	Role    string  `json:"role"`
-	Content *string `json:"content"`
-	Refusal *string `json:"refusal"`
+	Role    string     `json:"role"`
+	Content *string    `json:"content"`
+	Refusal *string    `json:"refusal"`
+	Calls   []chatCall `json:"tool_calls,omitempty"`
 }
 
 type chatDelta struct {
-	Role    string  `json:"role,omitempty"`
-	Content *string `json:"content,omitempty"`
+	Role    string     `json:"role,omitempty"`
+	Content *string    `json:"content,omitempty"`
+	Calls   []chatCall `json:"tool_calls,omitempty"`
+}
+
+// chatCall is a call of a function; in a stream the first piece has index, id, type and
+// name, the others index and arguments.
+type chatCall struct {
+	Index    *int             `json:"index,omitempty"`
+	ID       string           `json:"id,omitempty"`
+	Type     string           `json:"type,omitempty"`
+	Function chatCallFunction `json:"function"`
+}
+
+type chatCallFunction struct {
+	Name      string `json:"name,omitempty"`
+	Arguments string `json:"arguments"`
+}
+
+// answerPart is a piece of an answer.
+type answerPart struct {
+	choice int
+	text   string
+	calls  []callDelta
+	probs  []chatLogProb
+	finish string // why the choice ends; empty: it goes on
+}
+
+// parts takes the events of an answer apart into text and calls.
+func (c *chatRequest) parts(events iter.Seq2[engine.Event, error]) iter.Seq2[answerPart, *apiError] {
+	return func(yield func(answerPart, *apiError) bool) {
+		readers := make([]callReader, c.q.Choices)
+		for e, err := range events {
+			if err != nil {
+				yield(answerPart{}, asError(err, c.v.e.MaxTokens()))
+				return
+			}
+			p := answerPart{choice: e.Choice, text: e.Text, probs: c.logProbs(e), finish: string(e.Finish)}
+			if c.calls != nil {
+				r := &readers[e.Choice]
+				r.t = c.calls
+				p.text, p.calls = r.add(e.Text, p.finish != "")
+				// A function that was named is not the model's decision: stop.
+				if p.finish == string(model.FinishStop) && r.calls > 0 && (c.calls.choice == "" || c.calls.choice == "auto") {
+					p.finish = "tool_calls"
+				}
+			}
+			if !yield(p, nil) {
+				return
+			}
+		}
+	}
 }
 
 type chatLogProbs struct {
@@ -313,29 +385,49 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 		c.send(newEventStream(w), answer, stream, timer)
 		return nil
 	}
-	texts := make([]strings.Builder, c.q.Choices)
-	answer.Choices = make([]chatChoice, c.q.Choices)
-	for e, err := range stream.Events() {
-		if err != nil {
-			return asError(err, c.v.e.MaxTokens())
-		}
-		timer.event()
-		texts[e.Choice].WriteString(e.Text)
-		choice := &answer.Choices[e.Choice]
-		choice.Index, choice.Finish = e.Choice, finish(e.Finish)
-		if p := c.logProbs(e); p != nil {
-			if choice.LogProbs == nil {
-				choice.LogProbs = &chatLogProbs{}
-			}
-			choice.LogProbs.Content = append(choice.LogProbs.Content, p...)
-		}
-	}
-	for i := range texts {
-		text := texts[i].String()
-		answer.Choices[i].Message = &chatMessage{Role: "assistant", Content: &text}
+	var bad *apiError
+	if answer.Choices, bad = c.collect(stream, timer); bad != nil {
+		return bad
 	}
 	c.close(&answer, stream)
 	return writeJSON(w, answer)
+}
+
+// collect reads all choices.
+func (c *chatRequest) collect(stream *engine.Stream, timer *timing) ([]chatChoice, *apiError) {
+	texts := make([]strings.Builder, c.q.Choices)
+	choices := make([]chatChoice, c.q.Choices)
+	calls := make([][]chatCall, c.q.Choices)
+	for p, err := range c.parts(stream.Events()) {
+		if err != nil {
+			return nil, err
+		}
+		timer.event()
+		texts[p.choice].WriteString(p.text)
+		choice := &choices[p.choice]
+		choice.Index, choice.Finish = p.choice, orNull(p.finish)
+		for _, d := range p.calls {
+			list := &calls[p.choice]
+			if d.name != "" {
+				*list = append(*list, chatCall{ID: d.id, Type: "function", Function: chatCallFunction{Name: d.name}})
+			}
+			(*list)[d.index].Function.Arguments += d.arguments
+		}
+		if p.probs != nil {
+			if choice.LogProbs == nil {
+				choice.LogProbs = &chatLogProbs{}
+			}
+			choice.LogProbs.Content = append(choice.LogProbs.Content, p.probs...)
+		}
+	}
+	for i := range choices {
+		m := &chatMessage{Role: "assistant", Calls: calls[i]}
+		if text := texts[i].String(); text != "" || len(m.Calls) == 0 {
+			m.Content = &text
+		}
+		choices[i].Message = m
+	}
+	return choices, nil
 }
 
 // close fills in what is known at the end.
@@ -351,30 +443,38 @@ func (c *chatRequest) close(a *chatAnswer, stream *engine.Stream) {
 	}
 }
 
-// send streams the answer: the role first, then pieces of text, then for each choice
-// the reason why it ended.
+// send streams the answer: the role first, then pieces of text and calls, then for each
+// choice the reason why it ended.
 func (c *chatRequest) send(out *eventStream, chunk chatAnswer, stream *engine.Stream, timer *timing) {
 	begun := make([]bool, c.q.Choices)
-	for e, err := range out.events(stream) {
+	for p, err := range c.parts(out.events(stream)) {
 		if err != nil {
-			out.fail(asError(err, c.v.e.MaxTokens()))
+			out.fail(err)
 			return
 		}
 		timer.event()
 		delta := &chatDelta{}
-		if !begun[e.Choice] {
-			begun[e.Choice] = true
+		if !begun[p.choice] {
+			begun[p.choice] = true
 			delta.Role = "assistant"
-			empty := ""
-			delta.Content = &empty
+			if c.calls == nil {
+				delta.Content = new(string)
+			}
 		}
-		if e.Text != "" {
-			delta.Content = &e.Text
+		if p.text != "" {
+			delta.Content = &p.text
 		}
-		choice := chatChoice{Index: e.Choice, Delta: delta, Finish: finish(e.Finish)}
-		if p := c.logProbs(e); p != nil {
-			choice.LogProbs = &chatLogProbs{Content: p}
-		} else if e.Text == "" && e.Finish == model.FinishNone && delta.Role == "" {
+		for _, d := range p.calls {
+			call := chatCall{Index: &d.index, ID: d.id, Function: chatCallFunction{Name: d.name, Arguments: d.arguments}}
+			if d.name != "" {
+				call.Type = "function"
+			}
+			delta.Calls = append(delta.Calls, call)
+		}
+		choice := chatChoice{Index: p.choice, Delta: delta, Finish: orNull(p.finish)}
+		if p.probs != nil {
+			choice.LogProbs = &chatLogProbs{Content: p.probs}
+		} else if p.text == "" && p.calls == nil && p.finish == "" && delta.Role == "" {
 			continue
 		}
 		chunk.Choices = []chatChoice{choice}

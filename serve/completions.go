@@ -111,9 +111,9 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 		}
 	}
 	refuse(f, "suffix", `""`)
-	refuse(f, "response_format")
 	policy, text := s.compression(f, v), f.str("context")
 	q := engine.Request{Sampling: o, Stop: stops(f), Choices: c.best, Salt: f.str("cache_salt"), Echo: c.echo, PromptOnly: only}
+	like := format(f)
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -140,6 +140,11 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 		}
 		if err := v.positions(len(q.Prompt), o.MaxTokens); err != nil {
 			return nil, err
+		}
+		if like.key != nil {
+			if err := v.constrain(&q, like, nil); err != nil {
+				return nil, invalid("response_format", "%v", err)
+			}
 		}
 		c.queries = append(c.queries, q)
 	}

@@ -17,12 +17,21 @@
 // holds, and GET /v1/documents/{id}/kept which entries every head has kept of a
 // document. At / is a page that shows all this to people.
 //
+// # Structured output and tools
+//
+// response_format (json_object, json_schema) and structured_outputs (json, regex,
+// choice) are enforced token by token; what cannot be enforced in a schema is refused by
+// name. tools are shown to the model as its template does, in the syntax of Llama 3,
+// Mistral or Qwen, or are explained in front of the first message of a user where the
+// template knows none. With tool_choice required or a function's name the answer is a
+// call with arguments of the function's schema; with auto text is free, and what comes
+// behind the mark of a call can only be one.
+//
 // # The promise
 //
 // An answer is a function of the request, the model and the seed; see package engine.
 //
 // # Limits
 //
-// Documents are forgotten when the server ends. No tools, no structured output, no
-// embeddings.
+// Documents are forgotten when the server ends. No embeddings.
 package serve

@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/grammar"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer"
 	"github.com/lukv/lukv/tokenizer/chat"
@@ -26,14 +27,16 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.Message }
 
+// orNull is a text, or null if it is empty.
+func orNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
 // MarshalJSON writes the object that stands under "error".
 func (e *apiError) MarshalJSON() ([]byte, error) {
-	orNull := func(s string) any {
-		if s == "" {
-			return nil
-		}
-		return s
-	}
 	return json.Marshal(map[string]any{
 		"message": e.Message, "type": e.Type, "param": orNull(e.Param), "code": orNull(e.Code),
 	})
@@ -67,6 +70,8 @@ func asError(err error, limit int) *apiError {
 		return e
 	case errors.As(err, &large):
 		return &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Code: "cache_budget_exceeded", Message: err.Error()}
+	case errors.Is(err, grammar.ErrAmbiguous):
+		return invalid("response_format", "the format of the answer: %v", grammar.ErrAmbiguous)
 	case errors.Is(err, engine.ErrQueueFull):
 		return &apiError{status: http.StatusTooManyRequests, retry: 2, Type: "rate_limit_error", Code: "queue_full", Message: err.Error()}
 	case errors.Is(err, engine.ErrClosed):

@@ -65,6 +65,9 @@ type served struct {
 	tok     *tokenizer.Tokenizer
 	format  *dialog.Format
 	metrics *metrics
+
+	grammars   grammars
+	toolSyntax func() *toolSyntax
 }
 
 func newServed(sl *slot, m *model.Model) (*served, error) {
@@ -80,7 +83,10 @@ func newServed(sl *slot, m *model.Model) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &served{id: sl.id, m: m, e: e, tok: tok, format: format, metrics: &sl.metrics}, nil
+	return &served{
+		id: sl.id, m: m, e: e, tok: tok, format: format, metrics: &sl.metrics,
+		toolSyntax: sync.OnceValue(func() *toolSyntax { return findToolSyntax(format, tok) }),
+	}, nil
 }
 
 // Add serves a model under an id, with an engine of the given options. The caller

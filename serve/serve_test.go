@@ -39,6 +39,10 @@ type testServer struct {
 func start(t testing.TB, o Options, eo engine.Options) *testServer {
 	m, err := builtin.Open(context.Background())
 	require.NoError(t, err)
+	return serveModel(t, m, o, eo)
+}
+
+func serveModel(t testing.TB, m *model.Model, o Options, eo engine.Options) *testServer {
 	s := New(o)
 	require.NoError(t, s.Add("needle/llama", m, eo))
 	ts := &testServer{httptest.NewServer(s.Handler()), s, m}
@@ -480,8 +484,22 @@ var badRequests = []struct{ path, body, want string }{
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"stream_options":{}}`, "needs stream"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"logit_bias":{"x":1}}`, "no token"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"max_tokens":5000}`, "maximum context length is 2048 tokens"},
-	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"tools":[{}]}`, "not supported"},
-	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object"}}`, "not supported"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"tools":[{}]}`, "expected function"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"xml"}}`, "expected text, json_object or json_schema"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema"}}`, "json_schema: missing"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"string","pattern":"a"}}}}`, `the keyword \"pattern\" is not supported`},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"structured_outputs":{"grammar":"a"}}`, "not supported"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"structured_outputs":{"regex":"("}}`, "regular expression"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"structured_outputs":{"choice":[]}}`, "nothing to choose"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"guided_choice":["a"],"guided_regex":"b"}`, "another format"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"guided_json":"` + strings.Repeat("x", 300000) + `"}`, "expected at most"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"tool_choice":"required"}`, "there are no tools"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"a b"}}]}`, "expected 1 to 64"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}}}`, "none of the tools"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"not":{}}}}],"tool_choice":"required"}`, `keyword \"not\"`},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f"}}],"response_format":{"type":"json_object"}}`, "not supported together"},
+	{"", `{"model":"needle/llama","messages":[{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":"["}}]}]}`, "JSON object"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x","tool_calls":[{"id":"1","function":{"name":"f"}}]}]}`, "calls nothing"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"chat_template":"x"}`, "not supported"},
 	{"", `{"model":"needle/llama","messages":` + strings.Repeat("[", 100000) + strings.Repeat("]", 100000) + `}`, "nested"},
 	{"/v1/completions", `{"model":"needle/llama"}`, "prompt is missing"},

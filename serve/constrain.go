@@ -1,0 +1,249 @@
+package serve
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/grammar"
+	"github.com/lukv/lukv/model"
+)
+
+const (
+	maxSchema   = 256 << 10 // bytes of what an answer has to look like
+	maxGrammars = 16        // that are kept for each model
+	maxWords    = 4096      // to choose from
+)
+
+// grammars keeps what was compiled for a model.
+type grammars struct {
+	once  sync.Once
+	vocab *grammar.Vocabulary
+
+	mu     sync.Mutex
+	byKey  map[[sha256.Size]byte]*grammar.Grammar
+	recent [][sha256.Size]byte // the longest unused first
+}
+
+// language is what an answer has to look like; the zero value is anything.
+type language struct {
+	part grammar.Part
+	key  []byte // says the same; nil: anything
+}
+
+// grammar compiles a language, or finds it.
+func (v *served) grammar(l language) (*grammar.Grammar, error) {
+	gs := &v.grammars
+	gs.once.Do(func() {
+		// Control tokens never match: what they say is no text.
+		gs.vocab = grammar.NewVocabulary(v.m.Config().Vocab, func(id int32) []byte {
+			if v.tok.IsSpecial(id) || v.m.Ends(id, &model.Sampling{}) {
+				return nil
+			}
+			return v.tok.TokenBytes(id)
+		})
+		gs.byKey = map[[sha256.Size]byte]*grammar.Grammar{}
+	})
+	key := sha256.Sum256(l.key)
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	if i := slices.Index(gs.recent, key); i >= 0 {
+		gs.recent = append(slices.Delete(gs.recent, i, i+1), key)
+		return gs.byKey[key], nil
+	}
+	g, err := grammar.Compile(gs.vocab, l.part)
+	if err != nil {
+		return nil, err
+	}
+	if len(gs.recent) >= maxGrammars {
+		delete(gs.byKey, gs.recent[0])
+		gs.recent = gs.recent[1:]
+	}
+	gs.byKey[key], gs.recent = g, append(gs.recent, key)
+	return g, nil
+}
+
+// format reads what an answer has to look like: response_format, and
+// structured_outputs of vLLM with its older names.
+func format(f *fields) language {
+	var found []language
+	add := func(field string, l language) {
+		if found = append(found, l); len(found) > 1 {
+			f.fail(field, "the answer has another format already")
+		}
+	}
+	if o := f.object("response_format"); o != nil {
+		switch t := o.str("type"); t {
+		case "text":
+		case "json_object":
+			add("response_format", anyObject())
+		case "json_schema":
+			if of := o.object("json_schema"); of == nil {
+				o.fail("json_schema", "missing")
+			} else {
+				add("response_format", schemaLanguage(of, "schema", of.boolean("strict")))
+				f.adopt(of)
+			}
+		default:
+			o.fail("type", "%q is not supported, expected text, json_object or json_schema", t)
+		}
+		f.adopt(o)
+	}
+	read := func(o *fields, prefix string) {
+		if o.has(prefix + "json") {
+			add("structured_outputs", schemaLanguage(o, prefix+"json", false))
+		}
+		if o.has(prefix + "regex") {
+			expr := o.str(prefix + "regex")
+			add("structured_outputs", language{grammar.Regexp(expr), []byte("regex " + expr)})
+		}
+		if o.has(prefix + "choice") {
+			list := o.texts(prefix+"choice", maxWords)
+			key, _ := json.Marshal(list)
+			add("structured_outputs", language{grammar.Texts(list...), append([]byte("choice "), key...)})
+		}
+		refuse(o, prefix+"grammar")
+		f.adopt(o)
+	}
+	if o := f.object("structured_outputs"); o != nil {
+		refuse(o, "structural_tag")
+		read(o, "")
+	}
+	read(f, "guided_")
+	if len(found) == 0 || f.err != nil {
+		return language{}
+	}
+	if len(found[0].key) > maxSchema {
+		f.fail("response_format", "found %d bytes, expected at most %d", len(found[0].key), maxSchema)
+		return language{}
+	}
+	return found[0]
+}
+
+// adopt takes over the first error of a nested object.
+func (f *fields) adopt(o *fields) {
+	if f.err == nil {
+		f.err = o.err
+	}
+}
+
+// anyObject is any JSON object.
+func anyObject() language {
+	return language{grammar.Schema([]byte(`{"type":"object"}`), false), []byte("object")}
+}
+
+// schemaLanguage reads a schema: an object, or a text that is one.
+func schemaLanguage(f *fields, key string, strict bool) language {
+	v := f.raw(key)
+	switch {
+	case v == nil:
+		f.fail(key, "missing")
+	case v[0] == '"':
+		v = json.RawMessage(f.str(key))
+	case v[0] != '{':
+		f.fail(key, "found %s, expected an object", kind(v))
+	}
+	return language{grammar.Schema(v, strict), fmt.Appendf(nil, "schema %v %s", strict, v)}
+}
+
+// constraint says which tokens may come in the answers to one request.
+type constraint struct {
+	g       *grammar.Grammar
+	size    int
+	ends    []int32 // tokens that end an answer
+	choices []place
+}
+
+// place is how far an answer was read.
+type place struct {
+	read  int // tokens
+	state *grammar.State
+	calls callStart
+}
+
+// constrain makes the answers be of a language. calls, if not nil, says where it
+// begins; until then everything may come.
+func (v *served) constrain(q *engine.Request, l language, calls *toolCalls) error {
+	g, err := v.grammar(l)
+	if err != nil {
+		return err
+	}
+	c := &constraint{g: g, size: v.m.Config().Vocab, choices: make([]place, q.Choices)}
+	for id := range int32(c.size) {
+		if v.m.Ends(id, &q.Sampling) {
+			c.ends = append(c.ends, id)
+		}
+	}
+	if calls == nil {
+		for i := range c.choices {
+			c.choices[i].state = g.Start()
+		}
+		q.Mask = c.mask
+		return nil
+	}
+	for i := range c.choices {
+		c.choices[i].calls = callStart{t: calls, g: g, tok: v.tok}
+	}
+	q.Mask = c.maskCalls
+	return nil
+}
+
+// mask is engine.Request.Mask: what goes on with the answer so far.
+func (c *constraint) mask(choice int, answer []int32) ([]uint64, error) {
+	p := &c.choices[choice]
+	for ; p.read < len(answer); p.read++ {
+		next, err := c.g.Token(p.state, answer[p.read])
+		if err != nil {
+			return nil, err
+		}
+		if next == nil {
+			return nil, fmt.Errorf("token %d came, which the format does not allow", answer[p.read])
+		}
+		p.state = next
+	}
+	return c.next(p.state)
+}
+
+// next is the mask of a state, io.EOF where the text can only end.
+func (c *constraint) next(s *grammar.State) ([]uint64, error) {
+	mask, some, err := c.g.Mask(s)
+	switch {
+	case err != nil:
+		return nil, err
+	case !some && s.MayEnd():
+		return nil, io.EOF
+	case !some:
+		return nil, errors.New("no token of the model goes on in the format that the answer has to have")
+	case s.MayEnd():
+		mask = slices.Clone(mask)
+		for _, id := range c.ends {
+			mask[id>>6] |= 1 << (id & 63)
+		}
+	}
+	return mask, nil
+}
+
+// maskCalls is mask for answers in which calls may begin later.
+func (c *constraint) maskCalls(choice int, answer []int32) ([]uint64, error) {
+	p := &c.choices[choice]
+	for ; p.read < len(answer) && p.state == nil; p.read++ {
+		var err error
+		if p.state, err = p.calls.token(answer[p.read]); err != nil {
+			return nil, err
+		}
+	}
+	if p.state != nil {
+		return c.mask(choice, answer)
+	}
+	if t := p.calls.t; t.must { // the answer begins with a token that is no text
+		mask := make([]uint64, (c.size+63)/64)
+		mask[t.first>>6] |= 1 << (t.first & 63)
+		return mask, nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,352 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tokenizer"
+	"github.com/lukv/lukv/tokenizer/chat"
+)
+
+// whole and streamed answers to a request, which have to agree.
+func (ts *testServer) agree(t *testing.T, r object) []chatChoice {
+	if r["seed"] == nil {
+		r["seed"] = 1
+	}
+	var whole chatAnswer
+	ts.post(t, "/v1/chat/completions", r, &whole)
+	got := make([]chatChoice, len(whole.Choices))
+	for _, c := range ts.chunks(t, "/v1/chat/completions", r) {
+		for _, d := range c.Choices {
+			g := &got[d.Index]
+			if g.Message == nil {
+				require.Equal(t, "assistant", d.Delta.Role)
+				g.Message = &chatMessage{Role: d.Delta.Role}
+			}
+			if d.Delta.Content != nil {
+				if g.Message.Content == nil {
+					g.Message.Content = new(string)
+				}
+				*g.Message.Content += *d.Delta.Content
+			}
+			for _, call := range d.Delta.Calls {
+				if call.ID != "" {
+					require.Equal(t, len(g.Message.Calls), *call.Index)
+					require.Equal(t, "function", call.Type)
+					require.Empty(t, call.Function.Arguments)
+					g.Message.Calls = append(g.Message.Calls, chatCall{Type: call.Type, Function: chatCallFunction{Name: call.Function.Name}})
+					continue
+				}
+				require.Empty(t, call.Function.Name, "once")
+				g.Message.Calls[*call.Index].Function.Arguments += call.Function.Arguments
+			}
+			if d.Finish != nil {
+				require.Nil(t, g.Finish)
+				g.Finish = d.Finish
+			}
+		}
+	}
+	for i, w := range whole.Choices {
+		for k := range w.Message.Calls {
+			require.NotEmpty(t, w.Message.Calls[k].ID)
+			w.Message.Calls[k].ID = ""
+		}
+		require.Equal(t, w.Message, got[i].Message)
+		require.Equal(t, w.Finish, got[i].Finish)
+	}
+	delete(r, "stream")
+	return whole.Choices
+}
+
+// TestStructuredOutput: answers of a model that knows nothing of JSON are JSON of the
+// schema, streamed and not, alone and in company.
+func TestStructuredOutput(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	schema := object{
+		"type": "object", "required": []string{"name", "count", "kind"}, "additionalProperties": false,
+		"properties": object{
+			"name":  object{"type": "string", "maxLength": 12},
+			"count": object{"type": "integer", "minimum": 1, "maximum": 99},
+			"kind":  object{"enum": []string{"small", "large"}},
+		},
+	}
+	for i, format := range []object{
+		{"response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "strict": true, "schema": schema}}},
+		{"structured_outputs": object{"json": schema}, "n": 3, "temperature": 1.5, "seed": 4},
+		{"guided_json": schema, "temperature": 2.0, "seed": 9, "ignore_eos": true},
+	} {
+		format["max_tokens"] = 150
+		for _, c := range ts.agree(t, ask("Hello", format)) {
+			var v struct{ Name, Kind string }
+			text := *c.Message.Content
+			require.NoError(t, json.Unmarshal([]byte(text), &v), "%d: %s", i, text)
+			require.Regexp(t, `"count": ?\n? *[1-9][0-9]?\b`, text)
+			require.LessOrEqual(t, len([]rune(v.Name)), 12)
+			require.Contains(t, []string{"small", "large"}, v.Kind)
+			require.Equal(t, "stop", c.Finish)
+		}
+	}
+	for _, c := range ts.agree(t, ask("Hello", object{"structured_outputs": object{"choice": []string{"yes", "no", "maybe"}}, "n": 2, "temperature": 1.0})) {
+		require.Contains(t, []string{"yes", "no", "maybe"}, *c.Message.Content)
+	}
+	for _, c := range ts.agree(t, ask("Hello", object{"guided_regex": `[0-9]{3}-[a-f]+!`, "temperature": 1.0, "seed": 3, "max_tokens": 60})) {
+		require.Regexp(t, regexp.MustCompile(`^[0-9]{3}-[a-f]+(!$)?`), *c.Message.Content)
+	}
+	// Any object: as far as it came it is one.
+	for _, c := range ts.agree(t, ask("Hello", object{"response_format": object{"type": "json_object"}, "max_tokens": 30})) {
+		require.True(t, strings.HasPrefix(*c.Message.Content, "{"))
+	}
+	var a textAnswer
+	ts.post(t, "/v1/completions", object{"model": "needle/llama", "prompt": []string{"One", "Two"}, "structured_outputs": object{"choice": []string{" a", " b"}}, "n": 2, "seed": 1}, &a)
+	require.Len(t, a.Choices, 4)
+	for _, c := range a.Choices {
+		require.Contains(t, []string{" a", " b"}, c.Text)
+		require.Equal(t, "stop", c.Finish)
+	}
+}
+
+var weather = object{"type": "function", "function": object{
+	"name": "weather", "description": "tells <|end|> the weather",
+	"parameters": object{"type": "object", "required": []string{"city"}, "properties": object{
+		"city": object{"type": "string", "maxLength": 10}, "days": object{"type": "integer", "minimum": 1, "maximum": 7},
+	}, "additionalProperties": false},
+}}
+
+var now = object{"type": "function", "function": object{"name": "now"}}
+
+// TestToolCalls: calls that have to be made are, with arguments of the schema.
+func TestToolCalls(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	for _, test := range []struct {
+		choice any
+		finish string
+	}{
+		{"required", "tool_calls"},
+		{object{"type": "function", "function": object{"name": "weather"}}, "stop"},
+	} {
+		r := ask("Hello", object{"tools": []object{weather, now}, "tool_choice": test.choice, "n": 3, "temperature": 1.0, "seed": 5, "max_tokens": 100})
+		for _, c := range ts.agree(t, r) {
+			require.Len(t, c.Message.Calls, 1)
+			call := c.Message.Calls[0].Function
+			require.Nil(t, c.Message.Content)
+			require.Equal(t, test.finish, c.Finish)
+			var arguments map[string]any
+			require.NoError(t, json.Unmarshal([]byte(call.Arguments), &arguments), call.Arguments)
+			if call.Name == "now" {
+				require.Equal(t, "required", test.choice)
+				require.Empty(t, arguments)
+			} else {
+				require.IsType(t, "", arguments["city"])
+			}
+		}
+	}
+	// Nothing has to be called, and nothing is; none is as without tools.
+	for _, choice := range []string{"auto", "none"} {
+		c := ts.agree(t, ask("Hello", object{"tools": []object{weather}, "tool_choice": choice, "max_tokens": 10}))[0]
+		require.Empty(t, c.Message.Calls)
+		require.NotEmpty(t, *c.Message.Content)
+	}
+	var with, without struct {
+		IDs []int32 `json:"token_ids"`
+	}
+	ts.post(t, "/v1/chat/completions/render", ask("Hello", object{"tools": []object{weather}, "tool_choice": "none"}), &with)
+	ts.post(t, "/v1/chat/completions/render", ask("Hello", nil), &without)
+	require.Equal(t, without.IDs, with.IDs)
+	ts.post(t, "/v1/chat/completions/render", ask("Hello", object{"tools": []object{weather}}), &with)
+	require.Greater(t, len(with.IDs), len(without.IDs)+20)
+	ends := 0
+	for _, id := range with.IDs {
+		if id == 5 {
+			ends++
+		}
+	}
+	for _, id := range without.IDs {
+		if id == 5 {
+			ends--
+		}
+	}
+	require.LessOrEqual(t, ends, 1, "what tools say is no control token")
+	// What was called goes back into the conversation.
+	r := ask("Hello", object{"max_tokens": 5})
+	r["messages"] = []object{
+		{"role": "user", "content": "Hello"},
+		{"role": "assistant", "content": nil, "tool_calls": []object{{"id": "call_1", "type": "function", "function": object{"name": "now", "arguments": "{}"}}}},
+		{"role": "tool", "tool_call_id": "call_1", "content": "noon"},
+		{"role": "user", "content": "So?"},
+	}
+	status, text, _ := ts.do(t, "POST", "/v1/chat/completions", mustJSON(t, r))
+	require.Contains(t, []int{200, 400}, status, text) // templates may refuse it
+}
+
+func mustJSON(t testing.TB, v any) string {
+	data, err := json.Marshal(v)
+	require.NoError(t, err)
+	return string(data)
+}
+
+// TestReadCalls takes answers apart that models of each family give, in every way to cut
+// them into two or three pieces.
+func TestReadCalls(t *testing.T) {
+	names := map[string]bool{"weather": true, "now": true}
+	one, two := `{"city": "a \"} ]{", "at": [1, {"x": 2}]}`, `{}`
+	type call struct{ name, arguments string }
+	both := []call{{"weather", one}, {"now", two}}
+	for _, test := range []struct {
+		syntax toolSyntax
+		answer string
+		text   string
+		calls  []call
+	}{
+		{qwenTools, "<tool_call>\n{\"name\": \"weather\", \"arguments\": " + one + "}\n</tool_call>", "", both[:1]},
+		{qwenTools, "Let me see. <tool\n<tool_call>\n{\"name\": \"weather\", \"arguments\": " + one + "}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>", "Let me see. <tool\n", both},
+		{qwenTools, "<tool_call> is a mark, and {\"name\": \"no\"} no call of it", "<tool_call> is a mark, and {\"name\": \"no\"} no call of it", nil},
+		{qwenTools, "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"ci", "", []call{{"weather", `{"ci`}}},
+		{qwenTools, "<tool_call>\n{\"name\": \"wea", "<tool_call>\n{\"name\": \"wea", nil},
+		{qwenTools, "nothing <tool_ca", "nothing <tool_ca", nil},
+		{mistralTools, `[TOOL_CALLS] [{"name": "weather", "arguments": ` + one + `}, {"name": "now", "arguments": {}}]`, "", both},
+		{mistralTools, `[TOOL_CALLS][{"name": "now", "arguments": {}}]`, "", both[1:]},
+		{llamaTools, `{"name": "weather", "parameters": ` + one + `}`, "", both[:1]},
+		{llamaTools, `<|python_tag|>{"name": "now", "parameters": {}}`, "", both[1:]},
+		{llamaTools, `{"name": "other", "parameters": {}}`, `{"name": "other", "parameters": {}}`, nil},
+		{llamaTools, `{"names": 1}`, `{"names": 1}`, nil},
+		{llamaTools, ` {"name": "now", "parameters": {}}`, ` {"name": "now", "parameters": {}}`, nil},
+		{llamaTools, `{"na`, `{"na`, nil},
+		{llamaTools, "", "", nil},
+		{plainTools, `{"name": "now", "arguments": {}}`, "", both[1:]},
+	} {
+		n := len(test.answer)
+		for i := range n + 1 {
+			for j := i; j <= n; j += 1 + (n-i)/6 {
+				r := callReader{t: &toolCalls{toolSyntax: &test.syntax, names: names}}
+				text := ""
+				var calls []call
+				for k, piece := range []string{test.answer[:i], test.answer[i:j], test.answer[j:]} {
+					more, deltas := r.add(piece, k == 2)
+					text += more
+					for _, d := range deltas {
+						if d.name != "" {
+							require.NotEmpty(t, d.id)
+							calls = append(calls, call{name: d.name})
+						}
+						calls[d.index].arguments += d.arguments
+					}
+				}
+				require.Equal(t, test.text, text, "%s: %q cut at %d and %d", test.syntax.name, test.answer, i, j)
+				require.Equal(t, test.calls, calls, "%s: %q cut at %d and %d", test.syntax.name, test.answer, i, j)
+			}
+		}
+	}
+	require.Len(t, (&toolCalls{toolSyntax: &mistralTools}).newID(), 9)
+}
+
+// family is the embedded model with the chat template of another, and its third token
+// renamed.
+func family(t testing.TB, template, token string) *testServer {
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(dir, builtin.Files()))
+	text := []byte(template)
+	if !strings.Contains(template, "{") {
+		var err error
+		text, err = os.ReadFile("../tokenizer/chat/testdata/real/" + template + "/template.jinja")
+		require.NoError(t, err)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "chat_template.jinja"), text, 0o600))
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		require.Contains(t, string(data), `"</s>"`)
+		require.NoError(t, os.Chmod(filepath.Join(dir, name), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), bytes.ReplaceAll(data, []byte(`"</s>"`), []byte(`"`+token+`"`)), 0o600))
+	}
+	m, err := model.Open(context.Background(), dir)
+	require.NoError(t, err)
+	return serveModel(t, m, Options{}, engine.Options{})
+}
+
+// likeLlama writes calls as Llama 3.1 does: one, as the whole answer.
+const likeLlama = `{{ bos_token }}{% for m in messages %}{% if loop.first and tools %}{% for t in tools %}{{ t | tojson(indent=4) }}
+{% endfor %}{% endif %}{% if 'tool_calls' in m %}{% if m.tool_calls | length != 1 %}{{ raise_exception("one call at once") }}{% endif %}` +
+	`{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | tojson }}}{% else %}{{ m.content }}{% endif %}{% endfor %}`
+
+// TestToolFamilies: the syntax follows the template, calls that have to be made are read
+// back, and where none has to be, what comes behind the mark can only be one.
+func TestToolFamilies(t *testing.T) {
+	for _, test := range []struct {
+		template, token, name string
+		first                 bool
+		text, call            string // an answer up to a call, and the call up to its arguments
+	}{
+		{likeLlama, llamaTag, "llama", true, llamaTag, `{"name": "weather", "parameters": `},
+		{likeLlama, "</s>", "llama", false, "", `{"name": "weather", "parameters": `},
+		{"mistral-7b-instruct-v0.3", "[TOOL_CALLS]", "mistral", true, "[TOOL_CALLS]", ` [{"name": "weather", "arguments": `},
+		{"mistral-nemo-instruct-2407", "</s>", "mistral", false, "Well. [TOOL_CALLS]", `[{"name": "weather", "arguments": `},
+		{"qwen2.5-7b-instruct", "</s>", "qwen", false, "Let me see.\n<tool_call>", "\n" + `{"name": "weather", "arguments": `},
+		{"zephyr-tinyllama", "</s>", "plain", false, "", `{"name": "weather", "arguments": `},
+	} {
+		t.Run(test.name+" "+test.token, func(t *testing.T) {
+			ts := family(t, test.template, test.token)
+			v, release, err := ts.s.models.acquire(context.Background(), ts.s.models.find(""))
+			require.NoError(t, err)
+			defer release()
+			require.Equal(t, test.name, v.toolSyntax().name)
+			require.Equal(t, test.first, v.toolSyntax().first >= 0)
+			r := ask("Hello", object{"tools": []object{weather, now}, "tool_choice": "required", "temperature": 1.0, "max_tokens": 90})
+			answer := ts.agree(t, r)[0]
+			require.NotEmpty(t, answer.Message.Calls)
+			for _, call := range answer.Message.Calls {
+				require.Contains(t, []string{"weather", "now"}, call.Function.Name)
+				if answer.Finish == "tool_calls" {
+					require.True(t, json.Valid([]byte(call.Function.Arguments)), call.Function.Arguments)
+				}
+			}
+
+			f, bad := parseBody([]byte(mustJSON(t, object{"tools": []object{weather, now}})))
+			require.Nil(t, bad)
+			in := chat.Input{Messages: []*chat.Object{chat.NewMessage("user", "x")}}
+			calls := tools(f, v, &in)
+			require.Nil(t, f.err)
+			q := engine.Request{Choices: 1}
+			require.NoError(t, v.constrain(&q, calls.language(v), calls))
+			mask, err := q.Mask(0, nil)
+			require.NoError(t, err)
+			require.Nil(t, mask, "everything may come")
+			ids := v.tok.Encode(test.text, tokenizer.EncodeOptions{})
+			for _, part := range []string{test.call, `{"city": "`} {
+				ids = append(ids, v.tok.Encode(part, tokenizer.EncodeOptions{})...)
+				for i := range ids { // token by token, as the engine asks
+					_, err := q.Mask(0, ids[:i+1])
+					require.NoError(t, err)
+				}
+				mask, err = q.Mask(0, ids)
+				require.NoError(t, err)
+				require.NotNil(t, mask)
+				allowed := func(s string) bool {
+					id := v.tok.Encode(s, tokenizer.EncodeOptions{})[0]
+					return mask[id>>6]>>(id&63)&1 == 1
+				}
+				require.True(t, part != test.call || allowed("{"), "an object begins")
+				require.Equal(t, part != test.call, allowed("a"), "a text is open")
+				require.False(t, allowed("<s>"))
+			}
+			// Other text stays free.
+			q = engine.Request{Choices: 1}
+			require.NoError(t, v.constrain(&q, calls.language(v), calls))
+			for i, text := 0, v.tok.Encode(`{"n": <tool_cal>`, tokenizer.EncodeOptions{}); i <= len(text); i++ {
+				mask, err = q.Mask(0, text[:i])
+				require.NoError(t, err)
+				require.Nil(t, mask)
+			}
+		})
+	}
+}
