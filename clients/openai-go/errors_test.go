@@ -71,8 +71,9 @@ func TestErrors(t *testing.T) {
 		{"range", changed(func(p *openai.ChatCompletionNewParams) { p.Temperature = openai.Float(3) }), 400, "invalid_request_error", "", "temperature", "0 to 2"},
 		{"no messages", changed(func(p *openai.ChatCompletionNewParams) { p.Messages = []openai.ChatCompletionMessageParamUnion{} }), 400, "invalid_request_error", "", "messages", "none"},
 		{"tools", changed(func(p *openai.ChatCompletionNewParams) {
-			p.Tools = []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(openai.FunctionDefinitionParam{Name: "f"})}
-		}), 400, "invalid_request_error", "", "tools", "not supported"},
+			p.Tools = []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(openai.FunctionDefinitionParam{Name: "f", Parameters: openai.FunctionParameters{"not": map[string]any{}}})}
+			p.ToolChoice = openai.ChatCompletionToolChoiceOptionUnionParam{OfAuto: openai.String("required")}
+		}), 400, "invalid_request_error", "", "tools", `"not"`},
 		{"model", changed(func(p *openai.ChatCompletionNewParams) { p.Model = "another" }), 404, "invalid_request_error", "model_not_found", "", "another"},
 		{"context", changed(func(p *openai.ChatCompletionNewParams) { p.MaxTokens = openai.Int(5000) }), 400, "invalid_request_error", "context_length_exceeded", "max_tokens", "maximum context length is 2048 tokens"},
 		{"long", changed(func(p *openai.ChatCompletionNewParams) {

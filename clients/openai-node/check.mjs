@@ -185,7 +185,7 @@ test('errors before the first byte', options, async () => {
     [{ temperature: 3 }, OpenAI.BadRequestError, { status: 400, type: 'invalid_request_error', param: 'temperature', code: null }],
     [{ messages: [] }, OpenAI.BadRequestError, { param: 'messages' }],
     [{ max_completion_tokens: 1e6 }, OpenAI.BadRequestError, { code: 'context_length_exceeded' }],
-    [{ tools: [{ type: 'function', function: { name: 'f' } }] }, OpenAI.BadRequestError, { param: 'tools' }],
+    [{ tools: [{ type: 'function', function: { name: 'f', parameters: { not: {} } } }], tool_choice: 'required' }, OpenAI.BadRequestError, { param: 'tools' }],
     [{ kv_compression: { ratio: 0.5 } }, OpenAI.BadRequestError, { param: 'kv_compression' }],
     [{ model: 'another' }, OpenAI.NotFoundError, { status: 404, code: 'model_not_found' }],
   ];
