@@ -28,6 +28,8 @@ type SessionStats struct {
 type LayerStats struct {
 	Window  int   // sliding window in tokens, 0 if none
 	Entries []int // per KV head
+
+	Ratio float64 // fraction of entries removed, of those that an uncompressed layer would hold
 }
 
 // Stats returns the session's statistics. Any goroutine may call it; it waits for
@@ -39,6 +41,7 @@ func (s *Session) Stats() SessionStats {
 	page := s.cache.Options().PageEntries
 	var fullPages int64
 	for at := range c.Layers {
+		kept, whole := st.Entries, st.FullEntries
 		l := LayerStats{Window: c.Windows[at], Entries: make([]int, c.KVHeads)}
 		full := s.pos
 		if l.Window > 0 {
@@ -51,6 +54,9 @@ func (s *Session) Stats() SessionStats {
 			held := max(full, l.Entries[h])
 			st.FullEntries += int64(held)
 			fullPages += int64((held + page - 1) / page)
+		}
+		if st.FullEntries > whole {
+			l.Ratio = 1 - float64(st.Entries-kept)/float64(st.FullEntries-whole)
 		}
 		st.Layers = append(st.Layers, l)
 	}

@@ -39,3 +39,27 @@ func TestPreset(t *testing.T) {
 	require.Len(t, methods, 6)
 	assert.Equal(t, "snapkv/adakv/0.5", methods[4].Name)
 }
+
+// TestRatioByLayer: what was removed is reported by layer and overall, of composed
+// methods too.
+func TestRatioByLayer(t *testing.T) {
+	_, context := sample(t, "niah_single_2", 256)
+	stats := func(args ...string) runStats {
+		args = append([]string{"run", "builtin", "-c", context, "--ratio", "0.5", "--max-tokens", "1", "--json"}, args...)
+		x := decode[runResult](t, ok(t, append(args, "x")...)).Stats
+		require.NotEmpty(t, x.LayerRatios)
+		mean := 0.0
+		for _, r := range x.LayerRatios {
+			mean += r / float64(len(x.LayerRatios))
+		}
+		assert.InDelta(t, x.Ratio, mean, 1e-9)
+		return x
+	}
+	for _, r := range stats("--metric", `{"name":"criticalkv","metric":{"name":"chunkkv","metric":"snapkv"}}`, "--allocator", "adakv").LayerRatios {
+		assert.InDelta(t, 0.5, r, 0.02, "layers do not compete")
+	}
+	pyramid := stats("--metric", `{"name":"chunkkv","metric":"keydiff"}`, "--allocator", "pyramidkv")
+	assert.InDelta(t, 0.5, pyramid.Ratio, 0.02)
+	first, last := pyramid.LayerRatios[0], pyramid.LayerRatios[len(pyramid.LayerRatios)-1]
+	assert.Greater(t, last, first+0.2, "lower layers keep more")
+}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,13 +105,14 @@ type runStats struct {
 	ContextRate   float64 `json:"context_tokens_per_second"`
 	DecodeRate    float64 `json:"decode_tokens_per_second"`
 
-	FullBytes       int64   `json:"cache_full_bytes"`       // of the context, uncompressed
-	CompressedBytes int64   `json:"cache_compressed_bytes"` // of the context as it is
-	PeakBytes       int64   `json:"cache_peak_bytes"`       // while the context was read
-	FinalBytes      int64   `json:"cache_final_bytes"`      // with prompt and answer
-	Ratio           float64 `json:"ratio_achieved"`
-	Entries         int64   `json:"entries_kept"`
-	FullEntries     int64   `json:"entries_full"`
+	FullBytes       int64     `json:"cache_full_bytes"`       // of the context, uncompressed
+	CompressedBytes int64     `json:"cache_compressed_bytes"` // of the context as it is
+	PeakBytes       int64     `json:"cache_peak_bytes"`       // while the context was read
+	FinalBytes      int64     `json:"cache_final_bytes"`      // with prompt and answer
+	Ratio           float64   `json:"ratio_achieved"`
+	LayerRatios     []float64 `json:"ratio_by_layer"`
+	Entries         int64     `json:"entries_kept"`
+	FullEntries     int64     `json:"entries_full"`
 
 	Precision model.Precision `json:"precision"`
 	Threads   int             `json:"threads"`
@@ -374,6 +376,10 @@ func (r *runner) contextDone(s *model.Session, took time.Duration) {
 	x.FullBytes, x.CompressedBytes, x.PeakBytes = st.FullBytes, st.CacheBytes, st.PeakBytes
 	x.FinalBytes = st.CacheBytes
 	x.Ratio, x.Entries, x.FullEntries = st.Ratio, st.Entries, st.FullEntries
+	x.LayerRatios = nil
+	for _, l := range st.Layers {
+		x.LayerRatios = append(x.LayerRatios, l.Ratio)
+	}
 	r.result.Policy = s.Policy()
 }
 
@@ -483,6 +489,9 @@ func (x *runStats) write(w io.Writer, policy *lukv.Policy) {
 		line("cache", "%s full, %s compressed, %s peak, %s at the end",
 			report.Bytes(x.FullBytes), report.Bytes(x.CompressedBytes), report.Bytes(x.PeakBytes), report.Bytes(x.FinalBytes))
 		line("removed", "%.2f %% (%d of %d entries kept)", 100*x.Ratio, x.Entries, x.FullEntries)
+		if least, most := slices.Min(x.LayerRatios), slices.Max(x.LayerRatios); most-least > 0.005 {
+			line("by layer", "%.1f %% (layer %d) to %.1f %% (layer %d)", 100*least, slices.Index(x.LayerRatios, least), 100*most, slices.Index(x.LayerRatios, most))
+		}
 	} else {
 		line("cache", "%s, %s at the end", report.Bytes(x.FullBytes), report.Bytes(x.FinalBytes))
 	}
