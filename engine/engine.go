@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math"
 	"runtime"
 	"strconv"
 	"sync"
@@ -25,6 +27,18 @@ type Options struct {
 	// Kept bounds what is kept of earlier prompts, inside MaxBytes: 0 for all the
 	// room that requests leave (nothing, if MaxBytes is 0), -1 for nothing.
 	Kept int64
+
+	// Store, if not empty, is a folder in which prompts are kept beyond the engine's
+	// end, at most StoreBytes for each model (0: no bound), the least used to go first:
+	// those of requests with PromptOnly before they end, compressed contexts when they
+	// have been read, and what is in memory when the engine is closed. Files that are
+	// damaged cost themselves alone. It is made if it is not there; engines of several
+	// models may share it.
+	Store      string
+	StoreBytes int64
+
+	// Log, if not nil, gets what becomes of the store.
+	Log *slog.Logger
 
 	// MaxRunning bounds the answers that are computed at once (default 64), MaxQueue
 	// the requests that wait (default 256), and MaxQueueTokens the tokens of their
@@ -63,11 +77,18 @@ func (o Options) withDefaults(positions int) (Options, error) {
 	if o.Kept == 0 {
 		o.Kept = o.MaxBytes
 	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	switch {
 	case o.MaxTokens < 1 || o.MaxTokens > positions:
 		return o, fmt.Errorf("at most %d tokens, want 1 to %d", o.MaxTokens, positions)
 	case o.MaxBytes < 0:
 		return o, fmt.Errorf("a limit of %d bytes, want 0 or more", o.MaxBytes)
+	case o.StoreBytes < 0:
+		return o, fmt.Errorf("a store of %d bytes, want 0 or more", o.StoreBytes)
+	case o.StoreBytes > 0 && o.Store == "":
+		return o, errors.New("a bound on a store without a folder for it")
 	case o.Kept < -1:
 		return o, fmt.Errorf("%d bytes kept, want -1 or more", o.Kept)
 	case o.MaxRunning < 1 || o.MaxRunning > 1<<12:
@@ -95,12 +116,16 @@ type Engine struct {
 	mu      sync.Mutex // for the following
 	queue   queue
 	closing bool
-	names   int // requests that the engine named
+	names   int      // requests that the engine named
+	posted  []func() // for the loop to run
 
 	// Of the loop.
 	running  []*job // in the order of admission
 	reserved int64  // bytes, over running
 	kept     store
+	disk     *disk // nil without Options.Store
+	beside   int   // loads and writes of files that are in progress
+	writing  bool  // one of them writes for nobody in particular
 	pace     pace
 	turn     int // whose prompt is next
 	parts    []model.Part
@@ -128,6 +153,16 @@ func New(m *model.Model, o Options) (*Engine, error) {
 		m: m, tok: tok, o: o, chunk: 512,
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
 		kept: store{limit: max(o.Kept, 0)},
+	}
+	for _, w := range m.Config().Windows {
+		e.kept.windowed = e.kept.windowed || w > 0
+	}
+	if o.Store != "" {
+		if e.disk, err = openDisk(o.Store, o.StoreBytes, m, o.Log); err != nil {
+			return nil, fmt.Errorf("new engine: store: %w", err)
+		}
+		e.disk.windowed = e.kept.windowed
+		e.stats.stored.Store(e.disk.bytes)
 	}
 	e.pace = pace{target: o.Latency, most: e.chunk}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
@@ -215,8 +250,8 @@ func (e *Engine) Drain(ctx context.Context) error {
 	return errors.Join(err, e.Close())
 }
 
-// Close cancels all requests, waits for the step in progress and gives all memory
-// back. Closing twice is fine.
+// Close cancels all requests, waits for the step in progress, writes what is kept to the
+// store, if there is one, and gives all memory back. Closing twice is fine.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closing = true
@@ -233,6 +268,7 @@ func (e *Engine) loop() {
 	for {
 		over := e.receive()
 		if over {
+			e.storeKept()
 			e.kept.close()
 			return
 		}
@@ -246,6 +282,7 @@ func (e *Engine) loop() {
 func (e *Engine) receive() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.runPosted()
 	for _, j := range e.queue.all() {
 		if err := e.gone(j); err != nil {
 			e.queue.remove(j)
@@ -261,7 +298,7 @@ func (e *Engine) receive() bool {
 	e.admit()
 	e.stats.waiting.Store(int64(e.queue.n))
 	e.stats.running.Store(int64(len(e.running)))
-	return e.closing && e.queue.n == 0 && len(e.running) == 0
+	return e.closing && e.queue.n == 0 && len(e.running) == 0 && e.beside == 0
 }
 
 // gone returns why a request is no longer wanted.
@@ -334,6 +371,14 @@ func (e *Engine) reserve(j *job, n int64) bool {
 	return true
 }
 
+// room is what is left for what is kept in memory.
+func (e *Engine) room() int64 {
+	if e.o.MaxBytes == 0 {
+		return math.MaxInt64
+	}
+	return e.o.MaxBytes - e.reserved
+}
+
 // release gives back what is reserved for a request.
 func (e *Engine) release(j *job) {
 	e.reserved -= j.reserved
@@ -349,6 +394,7 @@ func (e *Engine) leave(j *job) {
 			break
 		}
 	}
+	e.away(j)
 	j.free()
 	e.release(j)
 	e.stats.running.Store(int64(len(e.running)))
@@ -373,12 +419,16 @@ func (e *Engine) finish(j *job, err error) {
 }
 
 // preempt takes the cache of the request that came last, to be computed again. It
-// reports false if that is the only one.
+// reports false if there is none but the first.
 func (e *Engine) preempt() bool {
-	if len(e.running) < 2 {
+	last := len(e.running) - 1
+	for last > 0 && (e.running[last].load != nil || e.running[last].write != nil) {
+		last-- // its bytes would not be free
+	}
+	if last < 1 {
 		return false
 	}
-	j := e.running[len(e.running)-1]
+	j := e.running[last]
 	e.leave(j)
 	j.preempted = true
 	e.stats.preempted.Add(1)
@@ -397,6 +447,7 @@ func (e *Engine) fail(j *job, err error) {
 // counters are what Stats reports; they may be read at any time.
 type counters struct {
 	waiting, running, reserved, kept atomic.Int64
+	stored, loaded                   atomic.Int64
 	promptTokens, cachedTokens       atomic.Int64
 	generated, preempted             atomic.Int64
 	completed, cancelled, failed     atomic.Int64
@@ -424,6 +475,8 @@ type Stats struct {
 	Waiting, Running int64 // requests
 	ReservedBytes    int64 // for caches of running requests
 	KeptBytes        int64 // of what is kept of earlier ones
+	StoredBytes      int64 // of what is kept on disk
+	LoadedFiles      int64 // times that something was read from there
 	MaxBytes         int64 // the limit on both
 
 	PromptTokens, CachedTokens, GeneratedTokens int64
@@ -436,7 +489,7 @@ func (e *Engine) Stats() Stats {
 	c := &e.stats
 	return Stats{
 		Waiting: c.waiting.Load(), Running: c.running.Load(),
-		ReservedBytes: c.reserved.Load(), KeptBytes: c.kept.Load(), MaxBytes: e.o.MaxBytes,
+		ReservedBytes: c.reserved.Load(), KeptBytes: c.kept.Load(), StoredBytes: c.stored.Load(), LoadedFiles: c.loaded.Load(), MaxBytes: e.o.MaxBytes,
 		PromptTokens: c.promptTokens.Load(), CachedTokens: c.cachedTokens.Load(), GeneratedTokens: c.generated.Load(),
 		Completed: c.completed.Load(), Cancelled: c.cancelled.Load(), Failed: c.failed.Load(), Preempted: c.preempted.Load(),
 		Steps: c.steps.Load(),

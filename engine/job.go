@@ -29,6 +29,11 @@ type job struct {
 	began   time.Time // when it was first admitted
 	isRead  time.Time // when its prompt was first read
 
+	label string // of what is kept of its prompt
+	load  *load  // of a file that it waits for
+	write *write // likewise
+	tried bool   // a file was of no use, or was used
+
 	// While the prompt is read: the session and the prefill in progress, nil
 	// between two.
 	session *model.Session
@@ -131,8 +136,8 @@ func (j *job) fittingRatio(answer int) float64 {
 	return 0
 }
 
-// start gives an admitted request a session: what was kept of its prompt, or an
-// empty one.
+// start gives an admitted request a session: what was kept of its prompt, or an empty
+// one.
 func (j *job) start() error {
 	if j.began.IsZero() {
 		j.began = time.Now()
@@ -151,16 +156,33 @@ func (j *job) start() error {
 			j.choices = append(j.choices, c)
 		}
 	}
-	s, err := j.e.m.NewSession(j.sessionOptions())
+	j.tried = false
+	return j.compute()
+}
+
+// compute gives the request a session to read its prompt with, or has it wait for a file
+// that has more of it than memory.
+func (j *job) compute() error {
+	e := j.e
+	s, err := e.m.NewSession(j.sessionOptions())
 	if err != nil {
 		return err
 	}
+	if j.label == "" {
+		j.label = e.label(s, &j.req)
+	}
 	j.session, j.at = s, 0
-	if kept, n := j.e.kept.find(j); kept != nil {
+	if kept, n := e.kept.find(j); kept != nil {
 		s.Close()
 		j.session, j.at = kept, n
 	}
 	j.cached = j.at
+	if e.disk != nil && !j.tried {
+		if f, n := e.disk.find(j); f != nil && n >= j.at+leastShared && e.startLoad(j, f) {
+			j.session.Close()
+			j.session, j.at, j.cached = nil, 0, 0
+		}
+	}
 	return nil
 }
 

@@ -1,79 +1,128 @@
 package engine
 
-import "github.com/lukv/lukv/model"
+import (
+	"container/list"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
 
-// store keeps sessions of prompts that were read, the least used to go first.
+	"github.com/lukv/lukv/model"
+)
+
+// store keeps sessions of prompts that were read in memory, the least used to go first.
 type store struct {
 	limit, bytes int64
-	entries      []*entry // the most recently used last
+	windowed     bool                         // truncating reaches back only so far
+	trees        map[string]*prefixes[*entry] // by label
+	used         list.List                    // of *entry, the most recently used last
 }
 
 // entry is a session that has read a prompt. It serves every prompt that begins with
 // the same tokens, up to where they differ; a compressed one only prompts with exactly
 // its context, since what was evicted depends on all of it.
 type entry struct {
-	key     string // what decides the bits, beside the tokens
-	context int    // tokens that were compressed
+	label   string
+	context int // tokens that were compressed
 	tokens  []int32
 	session *model.Session
 	bytes   int64
+	at      *list.Element
 }
 
 // leastShared is the number of tokens from which on a prefix is worth its fork.
 const leastShared = 16
 
-// key names everything but the tokens that decides a cache's bits: the model, its
-// precision and the cache's type are the same for the whole engine.
-func (j *job) key() string {
-	policy := ""
-	if p := j.session.Policy(); p != nil && j.req.Context > 0 {
-		policy = p.String()
+// label is a digest of all but the tokens that decides a cache's bits: the model, its
+// precision, the cache's type, whose arithmetic it is, how the context is compressed and
+// where it ends; and of the salt. The instruction set of the processor is not among it,
+// as it changes no bit.
+func (e *Engine) label(s *model.Session, r *Request) string {
+	key := struct {
+		Format, Model, Precision, Cache, Device string
+		DeviceLayers, Context                   int
+		Policy                                  any
+		Salt                                    string
+	}{
+		Format: prefixFormat, Model: e.m.ID(), Precision: string(e.m.Precision()), Cache: s.Cache().Options().Type.String(),
+		DeviceLayers: e.m.DeviceLayers(), Context: r.Context, Salt: hex.EncodeToString([]byte(r.Salt)),
 	}
-	return j.req.Salt + "\x00" + policy
+	if d := e.m.Device(); d != nil {
+		i := d.Info()
+		key.Device = fmt.Sprint(i.Name, " ", i.Driver, " ", i.API, " ", i.Features)
+	}
+	if r.Context > 0 {
+		key.Policy = s.Policy()
+	}
+	text, err := json.Marshal(key)
+	if err != nil {
+		panic("engine: " + err.Error()) // a policy that was compiled can be written
+	}
+	sum := sha256.Sum256(text)
+	return prefixFormat + hex.EncodeToString(sum[:])
+}
+
+// prefixFormat begins the labels; another number is for another arithmetic.
+const prefixFormat = "prefix 1 "
+
+// usable is how many of the n tokens that a prompt and a kept one of so many tokens
+// begin alike with the request can take over; 0: none.
+func (j *job) usable(n, length int, logits bool) int {
+	r := &j.req
+	if r.Echo {
+		n = min(n, r.Context) // logits are wanted of everything behind it
+	}
+	if n == len(r.Prompt) && !r.PromptOnly && (n < length || !logits) {
+		n-- // the last token gives the logits
+	}
+	if n < max(r.Context, leastShared) {
+		return 0
+	}
+	return n
 }
 
 // find returns a session that has read the longest beginning of the request's prompt
 // that is kept, and how much that is; nil if there is none worth it. It belongs to the
 // caller.
 func (st *store) find(j *job) (*model.Session, int) {
-	key := j.key()
-	prompt := j.req.Prompt
-	var best *entry
-	at, shared := 0, 0
-	for i, en := range st.entries {
-		if en.key != key || en.context != j.req.Context {
-			continue
-		}
-		n := common(en.tokens, prompt)
-		if n < en.context {
-			continue
-		}
-		if j.req.Echo {
-			n = min(n, j.req.Context) // logits are wanted of everything behind it
-		}
-		if n == len(prompt) && !j.req.PromptOnly && (n < len(en.tokens) || en.session.Logits() == nil) {
-			n-- // the last token gives the logits
-		}
-		if n >= max(en.context, leastShared) && n > shared {
-			best, at, shared = en, i, n
-		}
-	}
-	if best == nil {
+	tree := st.trees[j.label]
+	if tree == nil {
 		return nil, 0
 	}
-	s, err := best.session.Fork()
+	n, alike, whole, within := tree.longest(j.req.Prompt)
+	if s, n := st.take(j, alike, n); s != nil {
+		return s, n
+	}
+	if whole >= 0 { // where windows and renumbered positions cannot go back
+		return st.take(j, within, whole)
+	}
+	return nil, 0
+}
+
+// take forks a session for a request that has n tokens alike.
+func (st *store) take(j *job, en *entry, n int) (*model.Session, int) {
+	if n = j.usable(n, len(en.tokens), en.session.Logits() != nil); n == 0 {
+		return nil, 0
+	}
+	s := forkAt(en.session, n)
+	if s == nil {
+		return nil, 0
+	}
+	st.used.MoveToBack(en.at)
+	return s, n
+}
+
+// forkAt forks a session that ends behind n tokens, nil if that cannot be.
+func forkAt(from *model.Session, n int) *model.Session {
+	s, err := from.Fork()
 	if err != nil {
-		return nil, 0
+		return nil
 	}
-	if shared < len(best.tokens) {
-		if err := s.Truncate(shared); err != nil { // windows and renumbered positions
-			s.Close()
-			return nil, 0
-		}
+	if err := s.Truncate(n); err != nil { // windows and renumbered positions
+		s.Close()
+		return nil
 	}
-	copy(st.entries[at:], st.entries[at+1:])
-	st.entries[len(st.entries)-1] = best
-	return s, shared
+	return s
 }
 
 // common returns how many tokens a and b begin with alike.
@@ -85,46 +134,87 @@ func common(a, b []int32) int {
 	return n
 }
 
+// keepable reports whether the session of a request whose prompt is read is worth
+// keeping. What compresses while decoding is not: its state depends on what was a prompt
+// and what an answer.
+func (j *job) keepable() bool {
+	p := j.req.Policy
+	return len(j.req.Prompt) >= leastShared && (p == nil || !p.Decode.Enabled())
+}
+
 // keep takes a fork of the session of a request whose prompt is read, if it fits into
-// room and limit. What compresses while decoding is not kept: its state depends on
-// what was a prompt and what an answer.
+// room and limit.
 func (st *store) keep(j *job, room int64) {
-	bytes := j.session.Stats().CacheBytes
-	if bytes > min(st.limit, room) || len(j.req.Prompt) < leastShared || j.cached == len(j.req.Prompt) {
+	if j.keepable() && j.cached < len(j.req.Prompt) {
+		st.add(j.label, j.req.Context, j.req.Prompt, j.session, room)
+	}
+}
+
+// add takes a fork of a session that has read the tokens.
+func (st *store) add(label string, context int, tokens []int32, session *model.Session, room int64) {
+	bytes := session.Stats().CacheBytes
+	if bytes > min(st.limit, room) {
 		return
 	}
-	if p := j.req.Policy; p != nil && p.Decode.Enabled() {
-		return
-	}
-	s, err := j.session.Fork()
+	s, err := session.Fork()
 	if err != nil {
 		return
 	}
-	en := &entry{key: j.key(), context: j.req.Context, tokens: j.req.Prompt, session: s, bytes: bytes}
-	// A beginning of this prompt has nothing that this has not.
-	for i := len(st.entries) - 1; i >= 0; i-- {
-		old := st.entries[i]
-		if old.key == en.key && old.context == en.context && common(old.tokens, en.tokens) == len(old.tokens) {
-			st.remove(i)
+	tree := st.trees[label]
+	if tree == nil {
+		if st.trees == nil {
+			st.trees = map[string]*prefixes[*entry]{}
+		}
+		tree = new(prefixes[*entry])
+		st.trees[label] = tree
+	}
+	for _, old := range tree.along(tokens) {
+		if superseded(len(old.tokens), len(tokens), context, st.windowed) {
+			st.remove(old)
 		}
 	}
-	st.entries = append(st.entries, en)
+	en := &entry{label: label, context: context, tokens: tokens, session: s, bytes: bytes}
+	if st.trees[label] == nil {
+		st.trees[label] = tree // it was removed with its last entry
+	}
+	tree.put(tokens, en)
+	en.at = st.used.PushBack(en)
 	st.bytes += bytes
 	st.shrink(min(st.limit, room))
 }
 
+// superseded reports whether what is kept of a beginning of n tokens has nothing that
+// what is kept of all has not. Where windows forbid going back it has; the end of a
+// compressed context stays, since nobody can go back behind it.
+func superseded(n, all, context int, windowed bool) bool {
+	return n == all || !windowed && n != context
+}
+
 // shrink forgets until what is kept takes at most n bytes.
 func (st *store) shrink(n int64) {
-	for len(st.entries) > 0 && st.bytes > n {
-		st.remove(0)
+	for st.bytes > n && st.used.Len() > 0 {
+		st.remove(st.used.Front().Value.(*entry))
 	}
 }
 
-func (st *store) remove(i int) {
-	en := st.entries[i]
+func (st *store) remove(en *entry) {
+	tree := st.trees[en.label]
+	tree.remove(en.tokens)
+	if len(tree.root.children) == 0 {
+		delete(st.trees, en.label)
+	}
+	st.used.Remove(en.at)
 	en.session.Close()
 	st.bytes -= en.bytes
-	st.entries = append(st.entries[:i], st.entries[i+1:]...)
 }
 
-func (st *store) close() { st.shrink(-1); st.entries = nil }
+// forget removes what begins with the given tokens.
+func (st *store) forget(label string, tokens []int32) {
+	if tree := st.trees[label]; tree != nil {
+		for _, en := range tree.behind(tokens) {
+			st.remove(en)
+		}
+	}
+}
+
+func (st *store) close() { st.shrink(-1) }

@@ -104,7 +104,11 @@ func (e *Engine) grow(j *job) bool {
 		j.need += j.step
 		return true
 	}
-	if !e.preempt() {
+	switch {
+	case e.preempt():
+	case e.beside > 0:
+		e.settle()
+	default:
 		e.fail(j, &TooLargeError{Needed: j.reserved + j.step, Limit: e.o.MaxBytes})
 	}
 	return false
@@ -160,6 +164,9 @@ const echoRows = 16
 func (e *Engine) advance(j *job, n int) {
 	start, before := time.Now(), j.fill.Remaining()
 	if err := j.fill.Advance(e.ctx, n); err != nil {
+		if e.ctx.Err() != nil {
+			err = ErrClosed
+		}
 		e.fail(j, err)
 		return
 	}
@@ -240,8 +247,11 @@ func (e *Engine) read(j *job) {
 	}
 	st := j.session.Stats()
 	j.stream.cache = CacheUse{Entries: st.Entries, FullEntries: st.FullEntries, Bytes: st.CacheBytes, FullBytes: st.FullBytes}
-	e.kept.keep(j, e.o.MaxBytes-e.reserved)
+	e.kept.keep(j, e.room())
 	e.stats.kept.Store(e.kept.bytes)
+	if e.persist(j) {
+		return
+	}
 	if j.req.PromptOnly {
 		e.leave(j)
 		e.finish(j, nil)

@@ -1,0 +1,246 @@
+package engine
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/model"
+)
+
+// disk keeps sessions of prompts in files, the least used to go first: a folder for each
+// model, and in it saved sessions, of which the label and the tokens say what they are
+// of. The index is made anew from the headers when the engine begins. It belongs to the
+// engine's loop; load and save do not and run beside it.
+type disk struct {
+	dir          string
+	limit, bytes int64 // limit 0: none
+	windowed     bool
+	log          *slog.Logger
+	trees        map[string]*prefixes[*stored] // by label
+	files        map[string]*stored            // by name
+}
+
+// stored is a file.
+type stored struct {
+	name, label string
+	tokens      []int32
+	context     int
+	bytes       int64
+	used        time.Time
+	load        *load // in progress, nil if none
+}
+
+var prefixName = regexp.MustCompile(`^[0-9a-f]{32}\.session$`)
+
+// openDisk reads which prefixes of a model a folder has. What cannot be read is removed;
+// it is a cache.
+func openDisk(dir string, limit int64, m *model.Model, log *slog.Logger) (*disk, error) {
+	sum := sha256.Sum256([]byte(m.ID()))
+	d := &disk{
+		dir: filepath.Join(dir, hex.EncodeToString(sum[:8])), limit: limit, log: log,
+		trees: map[string]*prefixes[*stored]{}, files: map[string]*stored{},
+	}
+	if err := os.MkdirAll(d.dir, 0o700); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(d.dir)
+	if err != nil {
+		return nil, err
+	}
+	var found []*stored
+	for _, at := range entries {
+		if !prefixName.MatchString(at.Name()) {
+			continue
+		}
+		f, err := d.header(at.Name(), m)
+		if err != nil {
+			d.damaged(at.Name(), err)
+			continue
+		}
+		found = append(found, f)
+	}
+	slices.SortFunc(found, func(a, b *stored) int { return cmp.Or(a.used.Compare(b.used), cmp.Compare(a.name, b.name)) })
+	for _, f := range found {
+		d.add(f)
+	}
+	d.room(0)
+	return d, nil
+}
+
+// header reads what a file is of.
+func (d *disk) header(name string, m *model.Model) (*stored, error) {
+	file, err := inputfile.Open(filepath.Join(d.dir, name))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	info, err := model.ReadSessionInfo(name, file, st.Size())
+	if err != nil {
+		return nil, err
+	}
+	f := &stored{name: name, label: info.Label, tokens: info.Tokens, context: info.ContextTokens, bytes: st.Size(), used: st.ModTime()}
+	if info.Model != m.ID() || !strings.HasPrefix(f.label, prefixFormat) || nameOf(f.label, f.tokens) != name {
+		return nil, fmt.Errorf("%d tokens under %q, which is not what the name says", len(f.tokens), f.label)
+	}
+	return f, nil
+}
+
+// nameOf is the file of a prefix.
+func nameOf(label string, tokens []int32) string {
+	h := sha256.New()
+	io.WriteString(h, label)
+	for _, t := range tokens {
+		h.Write([]byte{byte(t), byte(t >> 8), byte(t >> 16), byte(t >> 24)})
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16]) + ".session"
+}
+
+// damaged removes a file that cannot be answered from.
+func (d *disk) damaged(name string, why error) {
+	d.log.Warn("stored prefix removed", "file", name, "error", why)
+	if err := os.Remove(filepath.Join(d.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.log.Warn("stored prefix cannot be removed", "file", name, "error", err)
+	}
+}
+
+func (d *disk) add(f *stored) {
+	if old := d.files[f.name]; old != nil {
+		d.drop(old)
+	}
+	tree := d.trees[f.label]
+	if tree == nil {
+		tree = new(prefixes[*stored])
+		d.trees[f.label] = tree
+	}
+	tree.put(f.tokens, f)
+	d.files[f.name] = f
+	d.bytes += f.bytes
+}
+
+// drop takes a file out of the index.
+func (d *disk) drop(f *stored) {
+	if d.files[f.name] != f {
+		return
+	}
+	delete(d.files, f.name)
+	tree := d.trees[f.label]
+	if tree.remove(f.tokens); len(tree.root.children) == 0 {
+		delete(d.trees, f.label)
+	}
+	d.bytes -= f.bytes
+}
+
+func (d *disk) remove(f *stored) {
+	d.drop(f)
+	if err := os.Remove(filepath.Join(d.dir, f.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.log.Warn("stored prefix cannot be removed", "file", f.name, "error", err)
+	}
+}
+
+// room removes the least used files until n more bytes fit.
+func (d *disk) room(n int64) {
+	if d.limit == 0 || d.bytes+n <= d.limit {
+		return
+	}
+	for _, f := range slices.SortedFunc(maps.Values(d.files), func(a, b *stored) int { return a.used.Compare(b.used) }) {
+		if d.bytes+n <= d.limit {
+			return
+		}
+		d.remove(f)
+	}
+}
+
+// find returns the file that has the longest beginning of the request's prompt, and how
+// many of its tokens the request can take over.
+func (d *disk) find(j *job) (*stored, int) {
+	tree := d.trees[j.label]
+	if tree == nil {
+		return nil, 0
+	}
+	n, alike, whole, within := tree.longest(j.req.Prompt)
+	if !d.windowed {
+		if n = j.usable(n, len(alike.tokens), true); n > 0 {
+			return alike, n
+		}
+	}
+	if whole >= 0 {
+		if n = j.usable(whole, whole, true); n == whole {
+			return within, n
+		}
+	}
+	return nil, 0
+}
+
+// touch notes that a file was used.
+func (d *disk) touch(f *stored) {
+	f.used = time.Now()
+	_ = os.Chtimes(filepath.Join(d.dir, f.name), f.used, f.used) // the order after a restart
+}
+
+// has returns how many of the tokens a file has at least.
+func (d *disk) has(label string, tokens []int32) int {
+	tree := d.trees[label]
+	if tree == nil {
+		return 0
+	}
+	n, _, whole, _ := tree.longest(tokens)
+	if d.windowed {
+		return max(whole, 0)
+	}
+	return n
+}
+
+// forget removes the files of what begins with the given tokens.
+func (d *disk) forget(label string, tokens []int32) {
+	if tree := d.trees[label]; tree != nil {
+		for _, f := range tree.behind(tokens) {
+			d.remove(f)
+		}
+	}
+}
+
+// read loads a file.
+func (d *disk) read(f *stored, m *model.Model, o model.SessionOptions) (*model.Session, error) {
+	file, err := inputfile.Open(filepath.Join(d.dir, f.name))
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	s, err := m.LoadSessionFrom(f.name, file, st.Size(), o)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Equal(s.Tokens(), f.tokens) {
+		s.Close()
+		return nil, errors.New("other tokens than before")
+	}
+	return s, nil
+}
+
+// write saves a session as a file, which is on disk when write returns.
+func (d *disk) write(f *stored, s *model.Session) error {
+	return atomicfile.Write(filepath.Join(d.dir, f.name), 0o600, func(w io.Writer) error { return s.SaveTo(w, f.label) })
+}

@@ -1,0 +1,276 @@
+package engine
+
+import "github.com/lukv/lukv/model"
+
+// load is a file that is being read, for the requests that wait for it.
+type load struct {
+	file *stored
+	jobs []*job
+	held int64 // bytes reserved for requests that went away meanwhile
+}
+
+// write is a session that is being written to a file.
+type write struct {
+	file    *stored
+	session *model.Session // its own
+	job     *job           // that waits for it, nil if none does
+	held    int64          // bytes reserved for it
+}
+
+// post has the loop run fn: something that went on beside it is over.
+func (e *Engine) post(fn func()) {
+	e.mu.Lock()
+	e.posted = append(e.posted, fn)
+	e.mu.Unlock()
+	e.poke()
+}
+
+// startLoad has a request wait for a file. It reports false if the request has no room
+// for what the file holds.
+func (e *Engine) startLoad(j *job, f *stored) bool {
+	if e.o.MaxBytes > 0 && f.bytes > j.reserved {
+		return false
+	}
+	e.disk.touch(f)
+	if f.load == nil {
+		l := &load{file: f}
+		f.load = l
+		e.beside++
+		o := j.sessionOptions()
+		go func() {
+			s, err := e.disk.read(f, e.m, o)
+			e.post(func() { e.loaded(l, s, err) })
+		}()
+	}
+	j.load = f.load
+	j.load.jobs = append(j.load.jobs, j)
+	return true
+}
+
+// loaded gives the requests that wait for a file what was read of it.
+func (e *Engine) loaded(l *load, s *model.Session, err error) {
+	e.beside--
+	l.file.load = nil
+	e.give(l.held)
+	if err != nil {
+		e.disk.drop(l.file)
+		if e.ctx.Err() == nil {
+			e.disk.damaged(l.file.name, err)
+		}
+	} else {
+		defer s.Close()
+		e.kept.add(l.file.label, l.file.context, l.file.tokens, s, e.room())
+		e.stats.kept.Store(e.kept.bytes)
+		e.stats.loaded.Add(1)
+	}
+	for _, j := range l.jobs {
+		j.load, j.tried = nil, true
+		if err == nil {
+			if n := j.usable(common(l.file.tokens, j.req.Prompt), len(l.file.tokens), s.Logits() != nil); n > 0 {
+				if f := forkAt(s, n); f != nil {
+					j.session, j.at, j.cached = f, n, n
+					continue
+				}
+			}
+		}
+		if err := j.compute(); err != nil {
+			e.fail(j, err)
+		}
+	}
+}
+
+// away takes a request that ends out of what goes on beside the loop. The bytes that are
+// in use there stay reserved until it is over.
+func (e *Engine) away(j *job) {
+	if l := j.load; l != nil {
+		j.load = nil
+		for i, x := range l.jobs {
+			if x == j {
+				l.jobs = append(l.jobs[:i], l.jobs[i+1:]...)
+				break
+			}
+		}
+		l.held += j.reserved
+		j.reserved = 0
+	}
+	if w := j.write; w != nil {
+		j.write, w.job = nil, nil
+		w.held += j.reserved
+		j.reserved = 0
+	}
+}
+
+// give gives reserved bytes back.
+func (e *Engine) give(n int64) {
+	e.reserved -= n
+	e.stats.reserved.Store(e.reserved)
+}
+
+// settle waits until a load or a write is over, which may give bytes back.
+func (e *Engine) settle() {
+	for before := e.beside; e.beside == before; {
+		<-e.wake
+		e.mu.Lock()
+		e.runPosted()
+		e.mu.Unlock()
+	}
+	e.poke()
+}
+
+// runPosted does what was posted. The mutex is held.
+func (e *Engine) runPosted() {
+	for _, fn := range e.posted {
+		fn()
+	}
+	e.posted = nil
+}
+
+// persist writes the cache of a prompt that was read to disk, if it is to be there and
+// is not. It reports true if the request waits for that: one that asks for nothing else.
+// Others write what was compressed, which costs more to make and less to store, in the
+// background, one at a time; the rest is written when the engine is closed.
+func (e *Engine) persist(j *job) bool {
+	if e.disk == nil || !j.keepable() {
+		return false
+	}
+	has := e.disk.has(j.label, j.req.Prompt)
+	s := j.session
+	w := &write{}
+	switch {
+	case j.req.PromptOnly:
+		if has == len(j.req.Prompt) {
+			return false
+		}
+		w.job = j
+	case j.req.Context == 0 || has >= j.req.Context || e.writing:
+		return false
+	default:
+		bytes := s.Stats().CacheBytes
+		if e.o.MaxBytes > 0 && e.reserved+e.kept.bytes+bytes > e.o.MaxBytes {
+			return false
+		}
+		var err error
+		if s, err = s.Fork(); err != nil {
+			return false
+		}
+		w.held = bytes
+	}
+	f := e.toStore(j.label, j.req.Context, j.req.Prompt, s)
+	if f == nil {
+		if w.job == nil {
+			s.Close()
+		}
+		return false
+	}
+	w.file, w.session = f, s
+	if w.job != nil {
+		j.session, j.write = nil, w
+	} else {
+		e.writing = true
+		e.reserved += w.held
+		e.stats.reserved.Store(e.reserved)
+	}
+	e.beside++
+	background := w.job == nil
+	go func() {
+		err := e.disk.write(f, s)
+		e.post(func() { e.written(w, background, err) })
+	}()
+	return w.job != nil
+}
+
+// toStore makes room for a session's file; nil if it is larger than all the room.
+func (e *Engine) toStore(label string, context int, tokens []int32, s *model.Session) *stored {
+	size, err := s.SavedSize(label)
+	if err != nil || e.disk.limit > 0 && size > e.disk.limit {
+		e.o.Log.Info("prefix not stored", "tokens", len(tokens), "bytes", size, "limit", e.disk.limit, "error", err)
+		return nil
+	}
+	e.disk.room(size)
+	return &stored{name: nameOf(label, tokens), label: label, tokens: tokens, context: context, bytes: size}
+}
+
+// written takes in that a file is complete, or failed.
+func (e *Engine) written(w *write, background bool, err error) {
+	e.beside--
+	if background {
+		e.writing = false
+	}
+	w.session.Close()
+	e.give(w.held)
+	e.store(w.file, err)
+	if j := w.job; j != nil {
+		j.write = nil
+		e.leave(j)
+		e.finish(j, nil)
+	}
+}
+
+// store puts a file that was written into the index, in place of those that have
+// nothing more than it.
+func (e *Engine) store(f *stored, err error) {
+	if err != nil {
+		e.o.Log.Warn("prefix not stored", "tokens", len(f.tokens), "bytes", f.bytes, "error", err)
+		return
+	}
+	if tree := e.disk.trees[f.label]; tree != nil {
+		for _, old := range tree.along(f.tokens) {
+			if old.name != f.name && superseded(len(old.tokens), len(f.tokens), f.context, e.disk.windowed) {
+				e.disk.remove(old)
+			}
+		}
+	}
+	e.disk.room(f.bytes)
+	e.disk.add(f)
+	e.disk.touch(f)
+	e.stats.stored.Store(e.disk.bytes)
+}
+
+// storeKept writes what is in memory and not on disk: the engine ends. The most used is
+// written last and stays longest.
+func (e *Engine) storeKept() {
+	if e.disk == nil {
+		return
+	}
+	for at := e.kept.used.Front(); at != nil; at = at.Next() {
+		en := at.Value.(*entry)
+		if e.disk.has(en.label, en.tokens) == len(en.tokens) {
+			continue
+		}
+		if f := e.toStore(en.label, en.context, en.tokens, en.session); f != nil {
+			e.store(f, e.disk.write(f, en.session))
+		}
+	}
+}
+
+// Forget forgets what is kept of a request's prompt, in memory and on disk, under its
+// policy and salt, and of all prompts that go on from it. It does not wait for requests
+// in progress, which may keep it again.
+func (e *Engine) Forget(r Request) error {
+	if err := e.check(&r); err != nil {
+		return err
+	}
+	j := &job{e: e, req: r}
+	s, err := e.m.NewSession(j.sessionOptions())
+	if err != nil {
+		return err
+	}
+	label := e.label(s, &r)
+	s.Close()
+	done := make(chan struct{})
+	e.post(func() {
+		defer close(done)
+		e.kept.forget(label, r.Prompt)
+		e.stats.kept.Store(e.kept.bytes)
+		if e.disk != nil {
+			e.disk.forget(label, r.Prompt)
+			e.stats.stored.Store(e.disk.bytes)
+		}
+	})
+	select {
+	case <-done:
+		return nil
+	case <-e.stopped:
+		return ErrClosed
+	}
+}

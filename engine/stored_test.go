@@ -1,0 +1,266 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+)
+
+// stores returns the files of a store.
+func stores(t testing.TB, dir string) []string {
+	files, err := filepath.Glob(filepath.Join(dir, "*", "*"))
+	require.NoError(t, err)
+	return files
+}
+
+// TestStore: what was read is there after a restart, with the same bits; files that are
+// damaged, or another model's, cost themselves alone.
+func TestStore(t *testing.T) {
+	m := openModel(t)
+	tokens, contexts := prompts(t, m, 2)
+	dir := t.TempDir()
+	o := Options{MaxBytes: 64 << 20, Store: dir}
+	answer := model.Sampling{MaxTokens: 8, LogProbs: true, IgnoreEOS: true}
+	document := Request{
+		Prompt: tokens[0][:contexts[0]], Context: contexts[0], PromptOnly: true, Salt: "salt",
+		Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "snapkv"}},
+	}
+	question := document
+	question.Prompt, question.PromptOnly, question.Sampling = tokens[0], false, answer
+	plain := Request{Prompt: tokens[1], Sampling: answer}
+	want := map[bool]*outcome{true: alone(t, m, question), false: alone(t, m, plain)}
+	submit := func(e *Engine, r Request) (*outcome, Usage) {
+		s, err := e.Submit(context.Background(), r)
+		require.NoError(t, err)
+		return collect(t, s, 1), s.Usage()
+	}
+	// ask asks both, and returns how many tokens were kept.
+	ask := func(e *Engine) (compressed, uncompressed int) {
+		got, u := submit(e, question)
+		require.True(t, equal(got, want[true]))
+		compressed = u.Cached
+		got, u = submit(e, plain)
+		require.True(t, equal(got, want[false]))
+		return compressed, u.Cached
+	}
+
+	e := newEngine(t, m, o)
+	submit(e, document)
+	require.Len(t, stores(t, dir), 1, "a prompt alone is on disk when its request ends")
+	size := e.Stats().StoredBytes
+	info, err := os.Stat(stores(t, dir)[0])
+	require.NoError(t, err)
+	require.Equal(t, info.Size(), size)
+	require.EqualValues(t, 0o600, info.Mode().Perm())
+	submit(e, plain)
+	require.NoError(t, e.Close())
+	require.Len(t, stores(t, dir), 2, "the rest when the engine is closed")
+
+	e = newEngine(t, m, o)
+	compressed, uncompressed := ask(e)
+	require.Equal(t, contexts[0], compressed)
+	require.Equal(t, len(tokens[1]), uncompressed, "with its logits")
+	require.EqualValues(t, 2, e.Stats().LoadedFiles)
+	ask(e)
+	require.EqualValues(t, 2, e.Stats().LoadedFiles, "once")
+	// Neither another salt nor another policy gets it.
+	for _, change := range []func(*Request){
+		func(r *Request) { r.Salt = "other" },
+		func(r *Request) { r.Policy = &lukv.Policy{Ratio: 0.4, Metric: lukv.MetricConfig{Name: "snapkv"}} },
+		func(r *Request) { r.Context -= 20 },
+	} {
+		other := question
+		change(&other)
+		_, u := submit(e, other)
+		require.Zero(t, u.Cached)
+	}
+	require.NoError(t, e.Close())
+
+	// Damage of every kind.
+	files := stores(t, dir)
+	for i, name := range files {
+		data, err := os.ReadFile(name)
+		require.NoError(t, err)
+		switch i % 3 {
+		case 0:
+			data = data[:len(data)-100]
+		case 1:
+			data[len(data)/2] ^= 1
+		case 2:
+			data = data[:10]
+		}
+		require.NoError(t, os.WriteFile(name, data, 0o600))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(files[0]), "notes"), nil, 0o600))
+	e = newEngine(t, m, o)
+	compressed, uncompressed = ask(e)
+	require.Zero(t, compressed+uncompressed)
+	require.NoError(t, e.Close())
+
+	// A session under another's name is not taken for it.
+	files = slices.DeleteFunc(stores(t, dir), func(name string) bool { return filepath.Base(name) == "notes" })
+	require.GreaterOrEqual(t, len(files), 2)
+	a, err := os.ReadFile(files[0])
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(files[1], a, 0o600))
+	e = newEngine(t, m, o)
+	require.Len(t, stores(t, dir), len(files), "it and the notes are left, and others")
+	ask(e)
+
+	// What is forgotten is gone, from memory and disk.
+	require.NoError(t, e.Forget(document))
+	compressed, _ = ask(e)
+	require.Zero(t, compressed)
+	require.NoError(t, e.Close())
+
+	// A bound on the bytes: the least used goes.
+	o.StoreBytes = size + size/4
+	e = newEngine(t, m, o)
+	require.LessOrEqual(t, e.Stats().StoredBytes, o.StoreBytes)
+	for i := range 3 {
+		r := document
+		r.Context -= i
+		r.Prompt = r.Prompt[:r.Context]
+		submit(e, r)
+		require.LessOrEqual(t, e.Stats().StoredBytes, o.StoreBytes)
+	}
+	require.NoError(t, e.Close())
+	total := int64(0)
+	for _, name := range stores(t, dir) {
+		info, err := os.Stat(name)
+		require.NoError(t, err)
+		total += info.Size()
+	}
+	require.LessOrEqual(t, total, o.StoreBytes)
+	require.Positive(t, total)
+
+	_, err = New(m, Options{Store: filepath.Join(filepath.Dir(files[0]), "notes", "x")})
+	require.ErrorContains(t, err, "store")
+	_, err = New(m, Options{StoreBytes: 1})
+	require.ErrorContains(t, err, "without a folder")
+}
+
+// TestRestarts: engines are closed and opened again on the same store while requests come,
+// wait, are computed and are preempted, and files are damaged meanwhile: every answer is
+// that of its run alone.
+func TestRestarts(t *testing.T) {
+	m := openModel(t, model.WithThreads(2))
+	n := 32
+	if testing.Short() {
+		n = 12
+	}
+	requests := mixedRequests(t, m, n)
+	want := make([]*outcome, n)
+	for i, r := range requests {
+		want[i] = alone(t, m, r)
+	}
+	dir := t.TempDir()
+	o := Options{MaxBytes: 4 << 20, MaxRunning: 8, Store: dir, StoreBytes: 3 << 20}
+	var mu sync.RWMutex
+	e := newEngine(t, m, o)
+	var total Stats
+	restart := func() {
+		mu.RLock()
+		old := e
+		mu.RUnlock()
+		require.NoError(t, old.Close())
+		st := old.Stats()
+		require.Zero(t, st.ReservedBytes)
+		require.LessOrEqual(t, st.StoredBytes, o.StoreBytes)
+		total.LoadedFiles += st.LoadedFiles
+		total.CachedTokens += st.CachedTokens
+		total.Preempted += st.Preempted
+		if files := stores(t, dir); len(files) > 1 {
+			name := files[rand.IntN(len(files))]
+			require.NoError(t, os.Truncate(name, 1000))
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		e = newEngine(t, m, o)
+	}
+	// once asks for an answer and reports false if the engine went away.
+	once := func(i int) bool {
+		mu.RLock()
+		now := e
+		mu.RUnlock()
+		r := requests[i]
+		s, err := now.Submit(context.Background(), r)
+		if rand.IntN(2) == 0 {
+			now.post(func() { preemptLast(now) })
+		}
+		if err == nil {
+			got := newOutcome(max(1, r.Choices))
+			if got, err = collected(s, got); err == nil && !equal(got, want[i]) {
+				t.Errorf("%s: found %v, expected %v", r.ID, got, want[i])
+			}
+		}
+		if err != nil && !errors.Is(err, ErrClosed) {
+			t.Errorf("%s: %v", r.ID, err)
+		}
+		return err == nil || !errors.Is(err, ErrClosed)
+	}
+	var wg sync.WaitGroup
+	left := make(chan struct{}, 3*n)
+	for i := range n {
+		wg.Go(func() {
+			for range 2 { // the second time much is kept
+				for !once(i) {
+					time.Sleep(time.Millisecond)
+				}
+				left <- struct{}{}
+			}
+		})
+	}
+	for range 4 { // each when a fifth of the answers are there
+		for range 2 * n / 5 {
+			<-left
+		}
+		restart()
+	}
+	wg.Wait()
+	restart()
+	require.Positive(t, total.LoadedFiles, "something came from the store")
+	require.Positive(t, total.CachedTokens)
+	require.Positive(t, total.Preempted)
+	t.Logf("%+v", total)
+}
+
+// preemptLast takes the cache of the request that came last, as if there were no room for
+// it; posted to the loop.
+func preemptLast(e *Engine) {
+	if len(e.running) == 0 || e.closing {
+		return
+	}
+	j := e.running[len(e.running)-1]
+	e.leave(j)
+	j.preempted = true
+	e.stats.preempted.Add(1)
+	e.queue.pushFront(j)
+}
+
+// collected is collect for streams that may fail.
+func collected(s *Stream, out *outcome) (*outcome, error) {
+	for ev, err := range s.Events() {
+		if err != nil {
+			return nil, err
+		}
+		if ev.HasToken {
+			out.ids[ev.Choice] = append(out.ids[ev.Choice], ev.Token.ID)
+			out.probs[ev.Choice] = append(out.probs[ev.Choice], ev.Token.LogProb)
+		}
+		out.text[ev.Choice] += ev.Text
+		out.finish[ev.Choice] = ev.Finish
+	}
+	return out, nil
+}
