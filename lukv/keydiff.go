@@ -69,9 +69,10 @@ func (m keyDiff) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int) ([]float32, error) {
 	T, D := l.Len(h), l.HeadDim
 	// keys[i] is the key of slot slots[i]; both hold survivors and one block.
-	keys := make([]float32, 0, (n+m.Block)*D)
-	slots := make([]int32, 0, n+m.Block)
-	scores := make([]float32, n+m.Block)
+	most := n + min(m.Block, T-n)
+	keys := make([]float32, 0, most*D)
+	slots := make([]int32, 0, most)
+	scores := make([]float32, most)
 	out := make([]float32, T)
 	for t := range out {
 		out[t] = float32(math.Inf(-1))

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -582,6 +584,44 @@ func TestBlockwiseKeyDiffTakesEachHeadsBudget(t *testing.T) {
 	plain, err := Score(context.Background(), mustMetric(t, MetricConfig{Name: "keydiff"}), l)
 	require.NoError(t, err)
 	require.Equal(t, plain[1], got[1], "nothing to cut")
+}
+
+// TestCountsFromOutsideTakeNoMemory gives each count of each metric the largest value
+// that it accepts, one at a time, and scores a small layer.
+func TestCountsFromOutsideTakeNoMemory(t *testing.T) {
+	tried := 0
+	for name, m := range everyMetric(t) {
+		var params map[string]any
+		require.NoError(t, json.Unmarshal([]byte(MetricConfigOf(m).String()), &params))
+		for key, value := range params {
+			if n, ok := value.(float64); !ok || n != math.Trunc(n) {
+				continue
+			}
+			for _, count := range []int{maxSlots, maxSlots - 1} { // some must be even, or odd
+				changed := maps.Clone(params)
+				changed[key] = count
+				text, err := json.Marshal(changed)
+				require.NoError(t, err)
+				cfg, err := ParseMetricConfig(string(text))
+				if err != nil {
+					continue
+				}
+				big, err := NewMetric(cfg)
+				if err != nil {
+					continue
+				}
+				tried++
+				l := withSums(t, randomAttention(100, 4, 2, 8), 1)
+				l.Share = 20
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				_, err = Score(context.Background(), big, l)
+				runtime.ReadMemStats(&after)
+				require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20), "%s with %s = %d: %v", name, key, count, err)
+			}
+		}
+	}
+	require.Greater(t, tried, 20)
 }
 
 // TestExpectedAttentionMatchesDefinition computes the metric term by term, with
