@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer"
@@ -103,6 +104,37 @@ func (f *Format) Tokens(ctx context.Context, in chat.Input, limit int) ([]int32,
 	if err != nil {
 		return nil, err
 	}
+	return f.tok.EncodeContext(ctx, p.Text, limit, tokenizer.EncodeOptions{Data: p.Data})
+}
+
+// ErrNoText says that the last message of a conversation cannot be continued.
+var ErrNoText = errors.New("the last message has no text to be continued, or the chat template changes it")
+
+// ContinueTokens is Tokens for a conversation whose last message is the beginning of
+// the answer: nothing stands behind its text.
+// Where there is none the error is ErrNoText.
+func (f *Format) ContinueTokens(ctx context.Context, in chat.Input, limit int) ([]int32, error) {
+	in.AddGenerationPrompt = false
+	p, err := f.prompt(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	text := ""
+	if n := len(in.Messages); n > 0 {
+		content, _ := in.Messages[n-1].Get("content")
+		text, _ = content.(string)
+	}
+	// Templates drop white space around texts, at least some do.
+	bare := strings.TrimSpace(text)
+	at := strings.LastIndex(p.Text, bare)
+	if bare == "" || at < 0 {
+		return nil, ErrNoText
+	}
+	end := at + len(bare)
+	if left := strings.TrimLeftFunc(text, unicode.IsSpace); strings.HasPrefix(p.Text[at:], left) {
+		end = at + len(left)
+	}
+	p = p.Slice(0, end)
 	return f.tok.EncodeContext(ctx, p.Text, limit, tokenizer.EncodeOptions{Data: p.Data})
 }
 

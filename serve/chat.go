@@ -2,6 +2,7 @@ package serve
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -24,6 +26,7 @@ type chatRequest struct {
 	usage    bool
 	logprobs bool
 	calls    *toolCalls // nil: nothing can be called
+	goesOn   bool       // with the last message
 }
 
 // messages reads the conversation. Content is text, or parts that are.
@@ -133,7 +136,6 @@ func input(f *fields) chat.Input {
 		}
 	}
 	refuse(f, "chat_template")
-	refuse(f, "continue_final_message", "false")
 	return in
 }
 
@@ -145,6 +147,14 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 	}
 	c := &chatRequest{v: v, stream: f.boolean("stream"), logprobs: f.boolean("logprobs")}
 	in := input(f)
+	if c.goesOn = f.boolean("continue_final_message"); c.goesOn && len(in.Messages) > 0 {
+		switch last, _ := in.Messages[len(in.Messages)-1].Get("role"); {
+		case f.has("add_generation_prompt") && in.AddGenerationPrompt:
+			f.fail("continue_final_message", "not together with add_generation_prompt")
+		case last != "assistant":
+			f.fail("continue_final_message", "the last message is not the assistant's")
+		}
+	}
 	o := v.sampling(f)
 	o.LogProbs = c.logprobs
 	if f.has("top_logprobs") {
@@ -216,9 +226,16 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 func (c *chatRequest) tokens(r *http.Request, in chat.Input, policy *lukv.Policy, text string) error {
 	limit := c.v.e.MaxTokens()
 	var err error
-	if text == "" {
+	switch {
+	case c.goesOn && text != "":
+		return invalid("continue_final_message", "not supported together with a context or document")
+	case c.goesOn:
+		if c.q.Prompt, err = c.v.format.ContinueTokens(r.Context(), in, limit); errors.Is(err, dialog.ErrNoText) {
+			return invalid("messages", "%v", err)
+		}
+	case text == "":
 		c.q.Prompt, err = c.v.format.Tokens(r.Context(), in, limit)
-	} else {
+	default:
 		if d := c.document; d != nil && d.system != system(in.Messages) {
 			return invalid("messages", "the document was read behind another system message: %q", d.system)
 		}

@@ -88,6 +88,13 @@ func asError(err error, limit int) *apiError {
 
 // write answers with the error.
 func (e *apiError) write(w http.ResponseWriter) {
+	e.head(w)
+	w.WriteHeader(e.status)
+	writeJSON(w, map[string]any{"error": e})
+}
+
+// head sets the headers of an answer that is an error.
+func (e *apiError) head(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	if e.retry > 0 {
@@ -95,6 +102,4 @@ func (e *apiError) write(w http.ResponseWriter) {
 	} else {
 		h.Set("X-Should-Retry", "false")
 	}
-	w.WriteHeader(e.status)
-	writeJSON(w, map[string]any{"error": e})
 }

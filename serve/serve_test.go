@@ -90,8 +90,6 @@ func decode(t testing.TB, text string, into any) {
 	require.NoError(t, json.Unmarshal([]byte(text), into), text)
 }
 
-type object = map[string]any
-
 func ask(text string, more object) object {
 	r := object{"model": "needle/llama", "messages": []object{{"role": "user", "content": text}}}
 	for k, v := range more {

@@ -91,6 +91,9 @@ func New(o Options) *Server {
 		"POST /v1/completions":             s.completions,
 		"POST /v1/chat/completions/render": s.renderChat,
 		"POST /v1/completions/render":      s.renderText,
+		"POST /v1/responses":               s.responses,
+		"POST /v1/messages":                s.messages,
+		"POST /v1/messages/count_tokens":   s.countTokens,
 		"GET /v1/models":                   s.listModels,
 		"GET /v1/models/{id...}":           s.getModel,
 		"POST /tokenize":                   s.tokenize,
@@ -203,7 +206,11 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 		ctx := context.WithValue(context.WithValue(r.Context(), requestKey{}, id), holdsKey{}, used)
 		err := s.guarded(out, r.WithContext(ctx), h)
 		if err != nil && out.status == 0 {
-			asError(err, used.maxLen).write(out)
+			if bad := asError(err, used.maxLen); strings.HasPrefix(pattern, "POST /v1/messages") {
+				writeMessageError(out, bad)
+			} else {
+				bad.write(out)
+			}
 		}
 		s.o.Log.Info("request", "id", id, "endpoint", pattern, "status", out.status, "bytes", out.bytes, "time", time.Since(start).Round(time.Millisecond))
 	})
@@ -249,8 +256,11 @@ func (s *Server) authorise(r *http.Request) error {
 	return nil
 }
 
-// key is the request's API key.
+// key is the request's API key, where the client of either API puts it.
 func key(r *http.Request) string {
+	if k := r.Header.Get("X-Api-Key"); k != "" {
+		return k
+	}
 	k, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	return k
 }

@@ -30,9 +30,10 @@ const (
 
 // eventStream writes server-sent events.
 type eventStream struct {
-	w   http.ResponseWriter
-	out *http.ResponseController
-	err error
+	w      http.ResponseWriter
+	out    *http.ResponseController
+	prefix string // in front of chunks
+	err    error
 }
 
 func newEventStream(w http.ResponseWriter) *eventStream {
@@ -57,7 +58,7 @@ func (s *eventStream) line(text string) {
 // send writes a chunk.
 func (s *eventStream) send(v any) {
 	text := strings.Builder{}
-	text.WriteString("data: ")
+	text.WriteString(s.prefix + "data: ")
 	if err := encode(&text, v); err != nil {
 		s.err = err
 		return

@@ -91,7 +91,7 @@ func TestStructuredOutput(t *testing.T) {
 			var v struct{ Name, Kind string }
 			text := *c.Message.Content
 			require.NoError(t, json.Unmarshal([]byte(text), &v), "%d: %s", i, text)
-			require.Regexp(t, `"count": ?\n? *[1-9][0-9]?\b`, text)
+			require.Regexp(t, `"count":\s*[1-9][0-9]?\b`, text)
 			require.LessOrEqual(t, len([]rune(v.Name)), 12)
 			require.Contains(t, []string{"small", "large"}, v.Kind)
 			require.Equal(t, "stop", c.Finish)

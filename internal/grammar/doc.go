@@ -34,6 +34,7 @@
 // # Limits
 //
 // Objects have their declared properties first, in declared order. White space is a blank,
-// or a line break and up to 32 blanks. Keywords that are not enforced are errors that
-// name them.
+// or a line break and up to 20 blanks, and stands behind brackets, commas and colons and
+// in front of closing brackets only. Keywords that are not enforced are errors that name
+// them.
 package grammar

@@ -332,9 +332,9 @@ func (m *maker) schema(depth int) (string, func() string) {
 		return fmt.Sprintf(`{"type":"array","items":%s,"minItems":%d,"maxItems":%d}`, item, least, most), func() string {
 			var list []string
 			for range least + m.IntN(most-least+1) {
-				list = append(list, m.space()+make()+m.space())
+				list = append(list, m.space()+make())
 			}
-			return "[" + strings.Join(list, ",") + "]"
+			return "[" + strings.Join(list, ",") + m.space() + "]"
 		}
 	case 7:
 		a, makeA := m.schema(depth - 1)
@@ -370,7 +370,7 @@ func (m *maker) schema(depth int) (string, func() string) {
 	return fmt.Sprintf(`{"type":"object","properties":{%s},"required":[%s],"additionalProperties":%v}`, strings.Join(parts, ","), strings.Join(required, ","), more), func() string {
 		var out []string
 		add := func(name, value string) {
-			out = append(out, m.space()+`"`+name+`":`+m.pick("", " ")+value+m.space())
+			out = append(out, m.space()+`"`+name+`":`+m.pick("", " ")+value)
 		}
 		for _, p := range list {
 			if p.required || m.IntN(2) == 0 {
@@ -380,7 +380,7 @@ func (m *maker) schema(depth int) (string, func() string) {
 		if more && m.IntN(2) == 0 {
 			add(m.pick("x", "pp", `é\n`, "q", "ö"), m.pick("1", "[]", `{"k": [null]}`, "-2.5e+10"))
 		}
-		return "{" + strings.Join(out, ",") + "}"
+		return "{" + strings.Join(out, ",") + m.space() + "}"
 	}
 }
 
@@ -486,7 +486,7 @@ func TestExamples(t *testing.T) {
 		yes, no []string
 	}{
 		{`{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"string"}},"required":["a"],"additionalProperties":false}`,
-			[]string{`{"a":1}`, `{"a": -12, "b": "x"}`, "{\n  \"a\": 0\n}"}, []string{`{}`, `{"b":"x","a":1}`, `{"a":01}`, `{"a":1,}`, `{"a":1`, `{"a":"1"}`, `{"a":1,"c":2}`, `{"a":-0}`, `{  "a":1}`}},
+			[]string{`{"a":1}`, `{"a": -12, "b": "x"}`, "{\n  \"a\": 0\n}"}, []string{`{}`, `{"b":"x","a":1}`, `{"a":01}`, `{"a":1,}`, `{"a":1`, `{"a":"1"}`, `{"a":1,"c":2}`, `{"a":-0}`, `{  "a":1}`, `{"a":1 ,"b":""}`, `{"a" :1}`}},
 		{`{"type":"object","properties":{"name":{"type":"integer"}}}`,
 			[]string{`{}`, `{"names":1}`, `{"nam":[]}`, `{"x":1,"é":2}`, `{"name":1,"Name":{}}`}, []string{`{"name":""}`, `{"x":1,"name":2}`, `{"\u006eame":""}`, `{"n\u0061me":""}`}},
 		{`{"type":"number","minimum":0.5,"exclusiveMaximum":12}`, []string{"0.5", "0.50", "1", "11.999", "9.1"}, []string{"0.4", "0.49", "0", "12", "12.0", "1e1", "-1", "100", "0.", ".6", "00.6"}},

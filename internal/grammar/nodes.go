@@ -38,7 +38,8 @@ type edge struct {
 type call struct {
 	rule  int32
 	to    int32
-	count bool
+	count bool // as for edges
+	need  bool
 }
 
 // rule is an automaton that others call.

@@ -15,6 +15,7 @@ import (
 const (
 	maxNesting    = 100     // of schemas
 	maxStringSize = 1 << 30 // that minLength and the like may name
+	maxIndent     = 20      // blanks behind a line break
 )
 
 // object is a JSON object in the order in which it was written.
@@ -435,7 +436,7 @@ func (c *compiler) blank() int32 {
 	if c.space >= 0 {
 		return c.space
 	}
-	r := c.begin(0, 32)
+	r := c.begin(0, maxIndent)
 	c.space = r
 	start, end, line := c.rules[r].start, c.rules[r].end, c.node(r)
 	c.skip(start, end)
@@ -469,7 +470,13 @@ func (s *schemas) array(o *object, path string) (int32, error) {
 	item := func(from int32, of int32) int32 {
 		to := c.node(r)
 		c.nodes[from].calls = append(c.nodes[from].calls, call{rule: of, to: to, count: true})
-		return c.then(to, c.blank())
+		return to
+	}
+	// stop ends the list behind an item.
+	stop := func(from int32, need bool) {
+		at := c.node(r)
+		c.nodes[from].calls = append(c.nodes[from].calls, call{rule: c.blank(), to: at, need: need})
+		c.edge(at, end, ']', ']')
 	}
 	// comma leads to a further item, if there may be one.
 	comma := func(from int32) int32 {
@@ -478,7 +485,9 @@ func (s *schemas) array(o *object, path string) (int32, error) {
 		return c.then(to, c.blank())
 	}
 	for i, x := range before {
-		if i >= least {
+		if i >= least && i > 0 {
+			stop(at, false)
+		} else if i >= least {
 			c.edge(at, end, ']', ']')
 		}
 		of, err := s.compile(x, fmt.Sprintf("%s/prefixItems/%d", path, i))
@@ -490,7 +499,9 @@ func (s *schemas) array(o *object, path string) (int32, error) {
 		}
 		at = item(at, of)
 	}
-	if len(before) >= least {
+	if len(before) >= least && len(before) > 0 {
+		stop(at, false)
+	} else if len(before) >= least {
 		c.edge(at, end, ']', ']')
 	}
 	rest, ok := o.values["items"]
@@ -505,7 +516,7 @@ func (s *schemas) array(o *object, path string) (int32, error) {
 		at = comma(at)
 	}
 	last := item(at, of)
-	c.nodes[last].edges = append(c.nodes[last].edges, edge{lo: ']', hi: ']', need: true, to: end})
+	stop(last, true)
 	again := comma(last)
 	c.nodes[again].calls = append(c.nodes[again].calls, call{rule: of, to: c.nodes[at].calls[len(c.nodes[at].calls)-1].to, count: true})
 	return r, nil
@@ -595,7 +606,7 @@ func (s *schemas) object(o *object, path string) (int32, error) {
 	c.call(c.text(c.rules[r].start, "{"), none[0], c.blank())
 	value := func(key int32, of int32, to int32) {
 		at := c.then(c.text(key, ":"), c.blank())
-		c.call(c.then(at, of), to, c.blank())
+		c.call(at, to, of)
 	}
 	for i, p := range list {
 		if !p.required {
@@ -611,7 +622,7 @@ func (s *schemas) object(o *object, path string) (int32, error) {
 	}
 	n := len(list)
 	c.edge(none[n], c.rules[r].end, '}', '}')
-	c.edge(some[n], c.rules[r].end, '}', '}')
+	c.edge(c.then(some[n], c.blank()), c.rules[r].end, '}', '}')
 	if more >= 0 {
 		key := c.node(r)
 		c.skip(none[n], key)

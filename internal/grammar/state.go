@@ -162,7 +162,7 @@ func (g *Grammar) state(todo []*frame) (*State, error) {
 			}
 			start := g.rules[x.rule].start
 			switch {
-			case !ok || !g.alive(x.to, f.depth):
+			case !ok || x.need && int(f.count) < r.min || !g.alive(x.to, f.depth):
 			case g.bare(x.to): // nothing is left to do behind it
 				if g.alive(start, f.depth) {
 					todo = append(todo, g.frame(frameKey{start, 0, f.below}))

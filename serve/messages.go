@@ -1,0 +1,328 @@
+package serve
+
+import (
+	"encoding/json"
+	"iter"
+	"net/http"
+	"strings"
+
+	"github.com/lukv/lukv/engine"
+)
+
+// messageRequest is a request to /v1/messages, the API of Anthropic.
+type messageRequest struct {
+	c      *chatRequest
+	stream bool
+	stops  []string
+}
+
+// messageRequest translates a request into a chat; counting: only its tokens matter.
+func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*messageRequest, error) {
+	q := &messageRequest{stream: f.boolean("stream") && !counting, stops: f.texts("stop_sequences", maxStops)}
+	if thinking := f.object("thinking"); thinking != nil && thinking.str("type") != "disabled" {
+		f.fail("thinking", "not supported by this server")
+	}
+	messages := []object{}
+	if f.has("system") {
+		messages = append(messages, object{"role": "system", "content": f.text("system", "text")})
+	}
+	if !f.has("messages") {
+		f.fail("messages", "missing")
+	}
+	for _, m := range f.objects("messages", 1<<16) {
+		messages = append(messages, messageOf(m)...)
+		f.adopt(m)
+	}
+	chat := object{"messages": messages}
+	if n := len(messages); n > 0 && messages[n-1]["role"] == "assistant" {
+		chat["continue_final_message"], chat["add_generation_prompt"] = true, false
+	}
+	if len(q.stops) > 0 {
+		chat["stop"] = q.stops
+	}
+	if !counting {
+		if !f.has("max_tokens") {
+			f.fail("max_tokens", "missing")
+		}
+		chat["max_tokens"] = f.integer("max_tokens", 0, 1, 1<<31-1)
+	}
+	if list := f.objects("tools", maxTools); len(list) > 0 {
+		chat["tools"] = messageTools(f, list)
+	}
+	if o := f.object("tool_choice"); o != nil {
+		chat["tool_choice"] = messageChoice(o)
+		if o.boolean("disable_parallel_tool_use") {
+			chat["parallel_tool_calls"] = false
+		}
+		f.adopt(o)
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	translated, err := f.asChat(chat)
+	if err != nil {
+		return nil, err
+	}
+	if counting {
+		delete(translated.values, "stream")
+	}
+	if q.c, err = s.chatRequest(r, translated); err != nil {
+		return nil, err
+	}
+	q.c.q.Sampling.YieldEnd = true // tells the end of a turn from a stop sequence
+	return q, nil
+}
+
+// messageChoice is tool_choice in the words of a chat.
+func messageChoice(o *fields) any {
+	switch t := o.str("type"); t {
+	case "any":
+		return "required"
+	case "tool":
+		return object{"type": "function", "function": object{"name": o.str("name")}}
+	case "auto", "none":
+		return t
+	default:
+		o.fail("type", "%q is unknown, expected auto, any, tool or none", t)
+		return nil
+	}
+}
+
+func messageTools(f *fields, list []*fields) []toolDefinition {
+	out := make([]toolDefinition, len(list))
+	for i, o := range list {
+		if t := o.str("type"); t != "" && t != "custom" {
+			o.fail("type", "%q is not supported, expected custom", t)
+		}
+		t := &out[i]
+		t.Type = "function"
+		t.Function.Name, t.Function.Description, t.Function.Parameters = o.str("name"), o.str("description"), o.raw("input_schema")
+		f.adopt(o)
+	}
+	return out
+}
+
+// messageOf translates a message: what a tool gave is a message of its own.
+func messageOf(m *fields) []object {
+	role := m.str("role")
+	if role != "user" && role != "assistant" {
+		m.fail("role", "%q is unknown, expected user or assistant", role)
+		return nil
+	}
+	v := m.raw("content")
+	switch {
+	case v == nil:
+		m.fail("content", "missing")
+		return nil
+	case v[0] == '"':
+		return []object{{"role": role, "content": m.str("content")}}
+	}
+	var out, calls []object
+	var text strings.Builder
+	texts := 0
+	for _, b := range m.objects("content", 1<<12) {
+		switch t := b.str("type"); {
+		case t == "text":
+			text.WriteString(b.str("text"))
+			texts++
+		case t == "tool_use" && role == "assistant":
+			input := b.raw("input")
+			if input == nil {
+				input = json.RawMessage("{}")
+			}
+			calls = append(calls, object{"id": b.str("id"), "type": "function", "function": object{"name": b.str("name"), "arguments": string(input)}})
+		case t == "tool_result" && role == "user":
+			out = append(out, object{"role": "tool", "tool_call_id": b.str("tool_use_id"), "content": b.text("content", "text")})
+		case (t == "thinking" || t == "redacted_thinking") && role == "assistant": // of another model
+		default:
+			b.fail("type", "%q is not supported in a message of the %s", t, role)
+		}
+		m.adopt(b)
+	}
+	if texts > 0 || len(out) == 0 {
+		own := object{"role": role, "content": text.String()}
+		if len(calls) > 0 {
+			own["tool_calls"] = calls
+		}
+		out = append(out, own)
+	}
+	return out
+}
+
+// messageAnswer is one answer.
+type messageAnswer struct {
+	q    *messageRequest
+	id   string
+	ids  []int32 // tokens of the answer
+	turn bool    // the model ended it
+}
+
+// watch notes the tokens that go by.
+func (a *messageAnswer) watch(events iter.Seq2[engine.Event, error]) iter.Seq2[engine.Event, error] {
+	return func(yield func(engine.Event, error) bool) {
+		for e, err := range events {
+			if err == nil && e.HasToken {
+				if a.turn = a.q.c.v.m.Ends(e.Token.ID, &a.q.c.q.Sampling); !a.turn {
+					a.ids = append(a.ids, e.Token.ID)
+				}
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+// stop says why the answer ended, and at which sequence.
+func (a *messageAnswer) stop(b *blocks) (reason string, sequence any) {
+	called := b.list[len(b.list)-1].call
+	switch {
+	case b.finish == "length":
+		return "max_tokens", nil
+	case called:
+		return "tool_use", nil
+	case a.turn:
+		return "end_turn", nil
+	}
+	// The text up to the last token has the sequence that is complete first.
+	text, first, found := a.q.c.v.tok.Decode(a.ids, true), -1, ""
+	for _, s := range a.q.stops {
+		if i := strings.Index(text, s); i >= 0 && (first < 0 || i+len(s) < first) {
+			first, found = i+len(s), s
+		}
+	}
+	if first < 0 {
+		return "end_turn", nil
+	}
+	return "stop_sequence", found
+}
+
+// usage counts tokens as this API does: those that were kept are not input.
+func (a *messageAnswer) usage(u engine.Usage) object {
+	return object{"input_tokens": u.Prompt - u.Cached, "cache_read_input_tokens": u.Cached, "cache_creation_input_tokens": 0, "output_tokens": u.Generated}
+}
+
+func (a *messageAnswer) object(content []object, reason, sequence any, use object) object {
+	return object{
+		"id": a.id, "type": "message", "role": "assistant", "model": a.q.c.v.id, "content": content,
+		"stop_reason": reason, "stop_sequence": sequence, "usage": use,
+	}
+}
+
+// content describes a block; empty: as it begins.
+func (b *block) content(empty bool) object {
+	text := b.text.String()
+	if empty {
+		text = ""
+	}
+	if !b.call {
+		return object{"type": "text", "text": text}
+	}
+	input := json.RawMessage(text)
+	if !json.Valid(input) { // it was cut
+		input = json.RawMessage("{}")
+	}
+	return object{"type": "tool_use", "id": b.id, "name": b.name, "input": input}
+}
+
+// messages answers requests of the API of Anthropic.
+func (s *Server) messages(w http.ResponseWriter, r *http.Request) error {
+	f, err := body(r)
+	if err != nil {
+		return err
+	}
+	q, err := s.messageRequest(r, f, false)
+	if err != nil {
+		return err
+	}
+	stream, timer, end, err := s.begin(r, q.c)
+	if err != nil {
+		return err
+	}
+	defer end()
+	a := &messageAnswer{q: q, id: "msg_" + randomID()}
+	if q.stream {
+		a.send(newEventStream(w), stream, timer)
+		return nil
+	}
+	var b blocks
+	if err := b.read(q.c.parts(a.watch(stream.Events())), timer); err != nil {
+		return err
+	}
+	content := []object{}
+	for _, x := range b.list {
+		content = append(content, x.content(false))
+	}
+	reason, sequence := a.stop(&b)
+	return writeJSON(w, a.object(content, reason, sequence, a.usage(stream.Usage())))
+}
+
+// send streams a message.
+func (a *messageAnswer) send(out *eventStream, stream *engine.Stream, timer *timing) {
+	event := func(name string, v object) {
+		v["type"] = name
+		out.event(name, v)
+	}
+	use := a.usage(engine.Usage{Prompt: len(a.q.c.q.Prompt)}) // how much was kept is known at the end
+	event("message_start", object{"message": a.object([]object{}, nil, nil, use)})
+	list := blocks{
+		begun: func(b *block) {
+			event("content_block_start", object{"index": b.n, "content_block": b.content(true)})
+		},
+		more: func(b *block, text string) {
+			delta := object{"type": "text_delta", "text": text}
+			if b.call {
+				delta = object{"type": "input_json_delta", "partial_json": text}
+			}
+			event("content_block_delta", object{"index": b.n, "delta": delta})
+		},
+		ended: func(b *block) { event("content_block_stop", object{"index": b.n}) },
+	}
+	if err := list.read(a.q.c.parts(a.watch(out.events(stream))), timer); err != nil {
+		event("error", object{"error": messageError(err)})
+		return
+	}
+	if out.err != nil {
+		return
+	}
+	reason, sequence := a.stop(&list)
+	event("message_delta", object{"delta": object{"stop_reason": reason, "stop_sequence": sequence}, "usage": a.usage(stream.Usage())})
+	event("message_stop", object{})
+}
+
+// countTokens says how long the prompt of a message is.
+func (s *Server) countTokens(w http.ResponseWriter, r *http.Request) error {
+	f, err := body(r)
+	if err != nil {
+		return err
+	}
+	q, err := s.messageRequest(r, f, true)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, object{"input_tokens": len(q.c.q.Prompt)})
+}
+
+// messageError is an error as this API has them.
+func messageError(e *apiError) object {
+	kind := e.Type
+	switch e.status {
+	case http.StatusNotFound:
+		kind = "not_found_error"
+	case http.StatusRequestEntityTooLarge:
+		kind = "request_too_large"
+	case http.StatusServiceUnavailable:
+		kind = "overloaded_error"
+	case http.StatusInternalServerError:
+		kind = "api_error"
+	}
+	return object{"type": kind, "message": e.Message}
+}
+
+// writeMessageError answers with an error in the form of this API.
+func writeMessageError(w http.ResponseWriter, e *apiError) {
+	e.head(w)
+	w.Header().Set("Request-Id", w.Header().Get("X-Request-Id"))
+	w.WriteHeader(e.status)
+	writeJSON(w, object{"type": "error", "error": messageError(e), "request_id": w.Header().Get("X-Request-Id")})
+}

@@ -1,0 +1,310 @@
+package serve
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/lukv/lukv/engine"
+)
+
+// responseRequest is a request to /v1/responses, without memory: each has the whole
+// conversation.
+type responseRequest struct {
+	c      *chatRequest
+	echo   object // what answers repeat of the request
+	stream bool
+}
+
+// responseRequest translates a request into a chat.
+func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, error) {
+	for _, key := range []string{"previous_response_id", "conversation", "prompt"} {
+		if f.has(key) {
+			f.fail(key, "this server keeps no conversations: send all of it as input")
+		}
+	}
+	refuse(f, "background", "false")
+	refuse(f, "truncation", `"disabled"`)
+	refuse(f, "top_logprobs", "0")
+	messages := []object{}
+	if f.has("instructions") {
+		messages = append(messages, object{"role": "system", "content": f.str("instructions")})
+	}
+	messages = append(messages, responseInput(f)...)
+	chat := object{"messages": messages}
+	if f.has("max_output_tokens") {
+		chat["max_tokens"] = f.integer("max_output_tokens", 0, 1, 1<<31-1)
+	}
+	if list := f.objects("tools", maxTools); len(list) > 0 {
+		chat["tools"] = responseTools(f, list)
+	}
+	choice := f.raw("tool_choice")
+	if choice != nil && choice[0] == '{' {
+		o := f.object("tool_choice")
+		chat["tool_choice"] = object{"type": o.str("type"), "function": object{"name": o.str("name")}}
+		f.adopt(o)
+	} else if choice != nil {
+		chat["tool_choice"] = choice
+	}
+	if o := f.object("text"); o != nil {
+		if format := o.object("format"); format != nil {
+			of := object{"type": format.str("type")}
+			if of["type"] == "json_schema" {
+				of["json_schema"] = object{"name": format.raw("name"), "schema": format.raw("schema"), "strict": format.boolean("strict")}
+			}
+			chat["response_format"] = of
+			o.adopt(format)
+		}
+		f.adopt(o)
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	translated, err := f.asChat(chat)
+	if err != nil {
+		return nil, err
+	}
+	out := &responseRequest{stream: f.boolean("stream")}
+	if out.c, err = s.chatRequest(r, translated); err != nil {
+		return nil, err
+	}
+	or := func(key string, missing any) any {
+		if v := f.raw(key); v != nil {
+			return v
+		}
+		return missing
+	}
+	sampling := out.c.q.Sampling
+	out.echo = object{
+		"instructions": or("instructions", nil), "max_output_tokens": or("max_output_tokens", nil), "metadata": or("metadata", object{}),
+		"parallel_tool_calls": or("parallel_tool_calls", true), "temperature": sampling.Temperature, "top_p": sampling.TopP,
+		"text": or("text", object{"format": object{"type": "text"}}), "tool_choice": or("tool_choice", "auto"), "tools": or("tools", []any{}),
+		"reasoning": or("reasoning", object{"effort": nil, "summary": nil}), "truncation": "disabled", "store": false,
+		"previous_response_id": nil, "background": false, "user": or("user", nil), "service_tier": "default",
+	}
+	return out, nil
+}
+
+// responseInput reads the conversation as messages of a chat.
+func responseInput(f *fields) []object {
+	v := f.raw("input")
+	switch {
+	case v == nil:
+		f.fail("input", "missing")
+		return nil
+	case v[0] == '"':
+		return []object{{"role": "user", "content": f.str("input")}}
+	}
+	var out []object
+	var calls []object // of the message that is being read
+	flush := func() {
+		if len(calls) > 0 {
+			if n := len(out); n > 0 && out[n-1]["role"] == "assistant" && out[n-1]["tool_calls"] == nil {
+				out[n-1]["tool_calls"] = calls
+			} else {
+				out = append(out, object{"role": "assistant", "content": nil, "tool_calls": calls})
+			}
+			calls = nil
+		}
+	}
+	for _, item := range f.objects("input", 1<<16) {
+		t := item.str("type")
+		if t != "function_call" {
+			flush()
+		}
+		switch t {
+		case "", "message":
+			if !item.has("content") {
+				item.fail("content", "missing")
+			}
+			out = append(out, object{"role": item.str("role"), "content": item.text("content", "input_text", "output_text", "text")})
+		case "function_call":
+			calls = append(calls, object{"id": item.str("call_id"), "type": "function", "function": object{"name": item.str("name"), "arguments": item.str("arguments")}})
+		case "function_call_output":
+			out = append(out, object{"role": "tool", "tool_call_id": item.str("call_id"), "content": item.text("output", "input_text", "output_text", "text")})
+		case "reasoning": // of another model: nothing that this one reads
+		default:
+			item.fail("type", "%q is not supported, expected message, function_call or function_call_output", t)
+		}
+		f.adopt(item)
+	}
+	flush()
+	return out
+}
+
+// toolDefinition is a function in the order in which templates show it.
+type toolDefinition struct {
+	Type     string `json:"type"`
+	Function struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description,omitempty"`
+		Parameters  json.RawMessage `json:"parameters,omitempty"`
+		Strict      bool            `json:"strict,omitempty"`
+	} `json:"function"`
+}
+
+func responseTools(f *fields, list []*fields) []toolDefinition {
+	out := make([]toolDefinition, len(list))
+	for i, o := range list {
+		t := &out[i]
+		t.Type = o.str("type")
+		t.Function.Name, t.Function.Description = o.str("name"), o.str("description")
+		t.Function.Parameters, t.Function.Strict = o.raw("parameters"), o.boolean("strict")
+		f.adopt(o)
+	}
+	return out
+}
+
+// response is one answer as it is known so far.
+type response struct {
+	q       *responseRequest
+	id      string
+	created int64
+	items   []object
+}
+
+// object describes the response; stream, if not nil, is over.
+func (a *response) object(status string, finish string, stream *engine.Stream) object {
+	out := object{
+		"id": a.id, "object": "response", "created_at": a.created, "model": a.q.c.v.id, "status": status,
+		"error": nil, "incomplete_details": nil, "output": append([]object{}, a.items...), "usage": nil,
+	}
+	for k, v := range a.q.echo {
+		out[k] = v
+	}
+	if stream == nil {
+		return out
+	}
+	if finish == "length" {
+		out["status"], out["incomplete_details"] = "incomplete", object{"reason": "max_output_tokens"}
+	}
+	u := stream.Usage()
+	out["usage"] = object{
+		"input_tokens": u.Prompt, "input_tokens_details": object{"cached_tokens": u.Cached},
+		"output_tokens": u.Generated, "output_tokens_details": object{"reasoning_tokens": 0}, "total_tokens": u.Prompt + u.Generated,
+	}
+	var last chatAnswer
+	if a.q.c.close(&last, stream); last.Cache != nil {
+		out["kv_cache"] = last.Cache
+	}
+	return out
+}
+
+// item describes a block.
+func (a *response) item(b *block, status string) object {
+	if b.call {
+		return object{"type": "function_call", "id": itemID("fc_", a.id, b.n), "call_id": b.id, "name": b.name, "arguments": b.text.String(), "status": status}
+	}
+	content := []object{}
+	if status != "in_progress" {
+		content = append(content, outputText(b.text.String()))
+	}
+	return object{"type": "message", "id": itemID("msg_", a.id, b.n), "role": "assistant", "content": content, "status": status}
+}
+
+func outputText(text string) object {
+	return object{"type": "output_text", "text": text, "annotations": []any{}, "logprobs": []any{}}
+}
+
+// itemID names an item of a response.
+func itemID(prefix, response string, n int) string {
+	return prefix + response[len("resp_"):] + string(rune('a'+n%26)) + randomID()[:4]
+}
+
+// responses answers requests of the newer API of OpenAI.
+func (s *Server) responses(w http.ResponseWriter, r *http.Request) error {
+	f, err := body(r)
+	if err != nil {
+		return err
+	}
+	q, err := s.responseRequest(r, f)
+	if err != nil {
+		return err
+	}
+	stream, timer, end, err := s.begin(r, q.c)
+	if err != nil {
+		return err
+	}
+	defer end()
+	a := &response{q: q, id: "resp_" + randomID(), created: time.Now().Unix()}
+	if q.stream {
+		a.send(newEventStream(w), stream, timer)
+		return nil
+	}
+	var b blocks
+	if err := b.read(q.c.parts(stream.Events()), timer); err != nil {
+		return err
+	}
+	for _, x := range b.list {
+		a.items = append(a.items, a.item(x, "completed"))
+	}
+	return writeJSON(w, a.object("completed", b.finish, stream))
+}
+
+// send streams a response: every item is announced, comes in pieces, and is repeated as
+// a whole.
+func (a *response) send(out *eventStream, stream *engine.Stream, timer *timing) {
+	n := 0
+	event := func(name string, v object) {
+		v["type"], v["sequence_number"] = name, n
+		n++
+		out.event(name, v)
+	}
+	event("response.created", object{"response": a.object("in_progress", "", nil)})
+	event("response.in_progress", object{"response": a.object("in_progress", "", nil)})
+	at := func(b *block, more object) object {
+		more["output_index"], more["item_id"] = b.n, a.items[b.n]["id"]
+		if !b.call {
+			more["content_index"] = 0
+		}
+		return more
+	}
+	list := blocks{
+		begun: func(b *block) {
+			a.items = append(a.items, a.item(b, "in_progress"))
+			event("response.output_item.added", object{"output_index": b.n, "item": a.items[b.n]})
+			if !b.call {
+				event("response.content_part.added", at(b, object{"part": outputText("")}))
+			}
+		},
+		more: func(b *block, text string) {
+			if b.call {
+				event("response.function_call_arguments.delta", at(b, object{"delta": text}))
+			} else {
+				event("response.output_text.delta", at(b, object{"delta": text, "logprobs": []any{}}))
+			}
+		},
+		ended: func(b *block) {
+			text := b.text.String()
+			if b.call {
+				event("response.function_call_arguments.done", at(b, object{"name": b.name, "arguments": text}))
+			} else {
+				event("response.output_text.done", at(b, object{"text": text, "logprobs": []any{}}))
+				event("response.content_part.done", at(b, object{"part": outputText(text)}))
+			}
+			id := a.items[b.n]["id"]
+			a.items[b.n] = a.item(b, "completed")
+			a.items[b.n]["id"] = id
+			event("response.output_item.done", object{"output_index": b.n, "item": a.items[b.n]})
+		},
+	}
+	if err := list.read(a.q.c.parts(out.events(stream)), timer); err != nil {
+		event("error", object{"code": orNull(err.Code), "message": err.Message, "param": orNull(err.Param), "error": err})
+		return
+	}
+	if out.err != nil {
+		return
+	}
+	name := "response.completed"
+	if list.finish == "length" {
+		name = "response.incomplete"
+	}
+	event(name, object{"response": a.object("completed", list.finish, stream)})
+}
+
+// event writes a chunk that has a name.
+func (s *eventStream) event(name string, v any) {
+	s.prefix = "event: " + name + "\n"
+	s.send(v)
+	s.prefix = ""
+}

@@ -1,0 +1,166 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/lukv/lukv/engine"
+)
+
+// Other forms of the chat endpoint: a request is read into the fields of a chat
+// completion, and the parts of the answer become blocks, each text or a call.
+
+// passed are fields that mean the same in every form.
+var passed = []string{
+	"model", "stream", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty",
+	"logit_bias", "ignore_eos", "stop_token_ids", "cache_salt", "kv_compression", "document", "context", "chat_template_kwargs",
+	"parallel_tool_calls", "structured_outputs",
+}
+
+// object is a JSON object to be written.
+type object = map[string]any
+
+// asChat returns the fields of a chat completion: those that are passed on, and others.
+func (f *fields) asChat(others object) (*fields, error) {
+	out := &fields{values: map[string]json.RawMessage{}, ctx: f.ctx}
+	for _, k := range passed {
+		if v := f.raw(k); v != nil {
+			out.values[k] = v
+		}
+	}
+	for k, v := range others {
+		data, err := json.Marshal(v)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", k, err)
+		}
+		out.values[k] = data
+	}
+	return out, nil
+}
+
+// objects returns the elements of a list, which have to be objects.
+func (f *fields) objects(key string, n int) []*fields {
+	var out []*fields
+	for i, raw := range f.list(key, n) {
+		at := fmt.Sprintf("%s[%d]", key, i)
+		if raw[0] != '{' {
+			f.fail(at, "found %s, expected an object", kind(raw))
+			return nil
+		}
+		o, err := parseObject(raw, f.name(at))
+		if err != nil {
+			f.err = err
+			return nil
+		}
+		out = append(out, o)
+	}
+	return out
+}
+
+// text reads a text, or a list of parts of the given types that have one.
+func (f *fields) text(key string, types ...string) string {
+	v := f.raw(key)
+	if v == nil || v[0] == '"' {
+		return f.str(key)
+	}
+	var b strings.Builder
+	for _, p := range f.objects(key, 1<<12) {
+		t, known := p.str("type"), false
+		for _, x := range types {
+			known = known || t == x
+		}
+		if !known {
+			p.fail("type", "%q is not supported, expected one of %q", t, types)
+		}
+		b.WriteString(p.str("text"))
+		f.adopt(p)
+	}
+	return b.String()
+}
+
+// block is a piece of an answer that is one thing: a text, or a call with its arguments.
+type block struct {
+	n    int
+	call bool
+	id   string
+	name string
+	text strings.Builder
+}
+
+// blocks puts the parts of an answer together, and tells what happens, if somebody
+// listens.
+type blocks struct {
+	list   []*block
+	finish string
+	begun  func(*block)
+	more   func(*block, string)
+	ended  func(*block)
+}
+
+func (b *blocks) begin(n block) *block {
+	b.end()
+	n.n = len(b.list)
+	b.list = append(b.list, &n)
+	if b.begun != nil {
+		b.begun(&n)
+	}
+	return &n
+}
+
+func (b *blocks) end() {
+	if len(b.list) > 0 && b.ended != nil {
+		b.ended(b.list[len(b.list)-1])
+	}
+}
+
+func (b *blocks) add(to *block, text string) {
+	to.text.WriteString(text)
+	if b.more != nil {
+		b.more(to, text)
+	}
+}
+
+// read takes all parts of a choice. An answer without anything is an empty text.
+func (b *blocks) read(parts iter.Seq2[answerPart, *apiError], timer *timing) *apiError {
+	var last *block
+	for p, err := range parts {
+		if err != nil {
+			return err
+		}
+		timer.event()
+		if p.text != "" {
+			if last == nil || last.call {
+				last = b.begin(block{})
+			}
+			b.add(last, p.text)
+		}
+		for _, d := range p.calls {
+			if d.name != "" {
+				last = b.begin(block{call: true, id: d.id, name: d.name})
+			}
+			if d.arguments != "" {
+				b.add(last, d.arguments)
+			}
+		}
+		b.finish = p.finish
+	}
+	if last == nil {
+		b.begin(block{})
+	}
+	b.end()
+	return nil
+}
+
+// begin hands a chat to its engine. end is to be called when it is answered.
+func (s *Server) begin(r *http.Request, c *chatRequest) (stream *engine.Stream, timer *timing, end func(), err error) {
+	started := time.Now()
+	if stream, err = s.submit(contextOf(r), c.v, c.q); err != nil {
+		return nil, nil, nil, asError(err, c.v.e.MaxTokens())
+	}
+	timer = c.v.metrics.begin(started)
+	return stream, timer, func() { timer.end(stream); stream.Close() }, nil
+}
