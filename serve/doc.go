@@ -1,6 +1,7 @@
 // Package serve answers over HTTP in the forms that existing clients speak: the
 // OpenAI chat and text completions, with the extensions of vLLM that evaluation tools
-// and routers use. It computes nothing; what it serves are engines.
+// and routers use, the OpenAI responses and the Anthropic messages. It computes
+// nothing; what it serves are engines.
 //
 // # Main types
 //
