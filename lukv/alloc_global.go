@@ -1,5 +1,11 @@
 package lukv
 
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
 // global keeps the best raw scores of the whole model, or of each layer, wherever
 // they are: the ablation of spec 4.7, and the native selection of KVzip and
 // DefensiveKV. Every head keeps its protected entries and at least one.
@@ -9,9 +15,21 @@ type global struct {
 	// Count is which number is rounded down: that of the entries "kept", or of
 	// those "removed" as KVzip has it.
 	Count string `json:"count"`
+
+	// Weights multiplies the scores of every layer, [L], for layers that count
+	// more than others, as by the effects of a profile of output errors.
+	Weights []float64 `json:"weights,omitempty"`
 }
 
 func (a global) Validate() error {
+	for l, w := range a.Weights {
+		if err := within(fmt.Sprintf("weights: layer %d", l), w, 0, math.MaxFloat32); err != nil {
+			return err
+		}
+	}
+	if a.Weights != nil && a.Pool == "layer" {
+		return errors.New(`weights: found some with the pool "layer", where layers do not compete, expected none`)
+	}
 	return firstOf(oneOf("pool", a.Pool, "model", "layer"), oneOf("count", a.Count, "kept", "removed"))
 }
 
@@ -32,7 +50,30 @@ func (a global) Budgets(d Demand, s []Scores) ([][]int, error) {
 		}
 		return out, nil
 	}
+	if a.Weights != nil {
+		if len(a.Weights) != d.Layers {
+			return nil, fmt.Errorf("weights: found those of %d layers, expected %d", len(a.Weights), d.Layers)
+		}
+		s = a.weighted(s)
+	}
 	return d.pooled(s, d.Rounding.least(), a.total(&d, d.ActiveLayers())), nil
+}
+
+// weighted returns the scores times the weight of their layer.
+func (a global) weighted(s []Scores) []Scores {
+	out := make([]Scores, len(s))
+	for l, layer := range s {
+		out[l] = make(Scores, len(layer))
+		for h, row := range layer {
+			out[l][h] = make([]float32, len(row))
+			for t, v := range row {
+				if out[l][h][t] = v; finite(v) {
+					out[l][h][t] = float32(float64(v) * a.Weights[l])
+				}
+			}
+		}
+	}
+	return out
 }
 
 // total is the number of entries that some layers keep together.

@@ -31,6 +31,7 @@ func allocatorTable() []AllocatorConfig {
 		{Name: "adakv", Params: `{"form":"interpolate","normalize":true,"skip":1}`},
 		{Name: "global"},
 		{Name: "global", Params: `{"pool":"layer"}`},
+		{Name: "global", Params: `{"count":"removed","weights":[1,0,2.5,1]}`},
 		{Name: "cake"},
 		{Name: "cake", Params: `{"cascade":false,"tau1":0.8}`},
 		{Name: "headkv", Params: `{"importance":[[1,2,3,1,2,3],[0,0,1,5,1,1],[1,1,1,1,1,1],[2,2,2,9,2,2]]}`},
@@ -268,7 +269,7 @@ func TestBudgetsGrowWithTheTotal(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))
 	const T, K = 60, 4
 	for _, cfg := range allocatorTable() {
-		if cfg.Name == "lukv" || strings.Contains(cfg.Params, "interpolate") || cfg.Name[:3] == "pyr" || cfg.Name == "cake" || cfg.Name == "headkv" || cfg.Name == "duo" {
+		if cfg.Name == "lukv" || strings.Contains(cfg.Params, "interpolate") || cfg.Name[:3] == "pyr" || cfg.Name == "cake" || cfg.Name == "headkv" || cfg.Name == "duo" || strings.Contains(cfg.Params, "weights") {
 			continue // rounding and windows of their own
 		}
 		a, err := NewAllocator(cfg, nil)
@@ -437,6 +438,8 @@ func TestAllocatorConfigErrors(t *testing.T) {
 		`{"name":"adakv","form":"interpolate","pool":"model"}`: "pool",
 		`{"name":"duo","streaming":0}`:                         "allocator duo: streaming: found 0, expected 1 to",
 		`{"name":"duo","importance":[[1,2],[3]]}`:              "allocator duo: importance: layer 1, kv head 0: found 3 in a row of 1, expected a number in a row of 2",
+		`{"name":"global","weights":[1,-1]}`:                   "allocator global: weights: layer 1: found -1, expected 0 to",
+		`{"name":"global","pool":"layer","weights":[1]}`:       `allocator global: weights: found some with the pool "layer"`,
 		`{"name":"threshold","least":"high"}`:                  "allocator threshold: least: found string, expected float64",
 		`{"name":"threshold","least":1e300}`:                   "allocator threshold: least: found 1e+300",
 	} {
@@ -466,7 +469,7 @@ func TestAllocatorShapeErrors(t *testing.T) {
 		bad.Ratio = 1.5
 		_, err = Allocate(a, bad, good)
 		require.ErrorContains(t, err, "ratio 1.5")
-		if a.Knows() == KnownBefore {
+		if a.Knows() == KnownBefore || strings.Contains(cfg.Params, "weights") {
 			continue
 		}
 		_, err = Allocate(a, d, good[:1])
@@ -520,4 +523,25 @@ func BenchmarkAdaLayer(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// TestGlobalWeights: a weight moves entries to its layer as scores that many times
+// as large would.
+func TestGlobalWeights(t *testing.T) {
+	scores := randomScores(rand.New(rand.NewPCG(4, 4)), 3, 2, 50)
+	d := Demand{T: 50, Layers: 3, KVHeads: 2, Ratio: 0.6}
+	got, err := Allocate(mustAllocator(t, "global", "weights", []float64{4, 1, 0.5}), d, scores)
+	require.NoError(t, err)
+	for l, w := range []float32{4, 1, 0.5} {
+		for h := range scores[l] {
+			for i := range scores[l][h] {
+				scores[l][h][i] *= w
+			}
+		}
+	}
+	want, err := Allocate(mustAllocator(t, "global"), d, scores)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	_, err = Allocate(mustAllocator(t, "global", "weights", []float64{1}), d, scores)
+	require.ErrorContains(t, err, "allocator global: weights: found those of 1 layers, expected 3")
 }

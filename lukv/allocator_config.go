@@ -13,7 +13,7 @@ import (
 //	uniform    –
 //	pyramidkv  form window beta
 //	adakv      form alpha pool normalize skip
-//	global     pool count
+//	global     pool count weights
 //	lukv       lookup
 //	cake       window tau1 tau2 cascade
 //	           presets mistral-7b-1024, mistral-7b-128, llama-3.1-8b-1024, llama-3.1-8b-128
