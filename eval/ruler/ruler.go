@@ -122,8 +122,14 @@ func (t *task) generate(o *Options, emit func(*Sample) error) error {
 	for i := range o.Samples {
 		n := units
 		p := t.sample(o, i, n)
-		if t.size(o, &p) > o.Length {
-			if n, err = t.fit(o, i, units); err != nil {
+		if size := t.size(o, &p); size > o.Length || 20*size < 19*o.Length {
+			// Words that cost many or few tokens can be drawn: the sample has a
+			// haystack of its own.
+			limit := units
+			if size < o.Length {
+				limit = 0
+			}
+			if n, err = t.fit(o, i, limit); err != nil {
 				return err
 			}
 			p = t.sample(o, i, n)
