@@ -33,6 +33,8 @@ type cli struct {
 	Eval    evalCmd    `cmd:"" help:"Measure what compression costs on questions with known answers."`
 	Score   scoreCmd   `cmd:"" help:"Score answers again, without a model."`
 	Report  reportCmd  `cmd:"" help:"Make tables of evaluations."`
+	Analyze analyzeCmd `cmd:"" help:"Make the data of figures: what compression loses, and what it costs."`
+	Plot    plotCmd    `cmd:"" help:"Draw figures."`
 	Inspect inspectCmd `cmd:"" help:"Show a checkpoint, a profile or a saved session."`
 	Chat    chatCmd    `cmd:"" help:"Talk to a model."`
 	Pull    pullCmd    `cmd:"" help:"Download a model from the hub into the cache."`

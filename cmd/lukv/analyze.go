@@ -1,0 +1,358 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/eval/runs"
+	"github.com/lukv/lukv/eval/study"
+	"github.com/lukv/lukv/internal/report"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/calibration"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+type analyzeCmd struct {
+	Losses   analyzeLossesCmd   `cmd:"" help:"What metrics and allocators keep and lose of the oracle's importance, and how well budgets are solved for."`
+	Cost     analyzeCostCmd     `cmd:"" help:"Memory and time to the first token, by length of the context."`
+	Needle   analyzeNeedleCmd   `cmd:"" help:"Whether a sentence is found, by depth and length."`
+	Profiles analyzeProfilesCmd `cmd:"" help:"How far profiles agree."`
+	Scores   analyzeScoresCmd   `cmd:"" help:"Scores of evaluations against the ratio."`
+}
+
+func (analyzeCmd) Help() string {
+	return `Makes the data of figures, as JSON. lukv plot draws them.
+
+Examples:
+
+  lukv analyze losses builtin --allocator uniform,adakv,lukv --limit 1 -o losses.json`
+}
+
+// analyzeOut is where an analysis goes.
+type analyzeOut struct {
+	Out string `short:"o" required:"" placeholder:"FILE" help:"The figures' data as JSON; - is standard output."`
+}
+
+// finish writes an analysis that began at start.
+func (o *analyzeOut) finish(e *env, start time.Time, f *study.File) error {
+	f.Command, f.Seconds = e.commandLine(), time.Since(start).Seconds()
+	return e.writeTo(o.Out, func(w io.Writer) error { return f.Write(w) })
+}
+
+// methodFlags choose methods.
+type methodFlags struct {
+	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the context's cache to remove (default 0.8)."`
+	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
+	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
+	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric. May be repeated."`
+}
+
+// methods returns the full cache and the cross product of the flags.
+func (f *methodFlags) methods(m *model.Model, name string) ([]eval.Method, error) {
+	c := evalCmd{modelFlags: modelFlags{Model: name}, Ratio: f.Ratio, Metric: f.Metric, Allocator: f.Allocator, Profile: f.Profile}
+	if len(c.Ratio) == 0 {
+		c.Ratio = []string{"0.8"}
+	}
+	return c.methods(m)
+}
+
+type analyzeLossesCmd struct {
+	modelFlags
+	Data      []string `short:"d" sep:"none" placeholder:"FILE" help:"Questions, as lukv eval takes them; builtin has samples of its own."`
+	Limit     int      `placeholder:"N" help:"At most N questions per task."`
+	Steps     int      `default:"64" placeholder:"N" help:"Longest answer in tokens (default ${default})."`
+	Exact     int      `default:"2" placeholder:"N" help:"Questions that the exact solver works on (default ${default})."`
+	Ratio     float64  `group:"policy" default:"0.8" placeholder:"R" help:"Fraction removed, of losses by layer and head (default ${default})."`
+	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv,keydiff,expected_attention); the first is solved for."`
+	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform,pyramidkv,adakv, and lukv where there are profiles)."`
+	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric. May be repeated."`
+	Raw       bool     `help:"No chat template."`
+	analyzeOut
+}
+
+func (analyzeLossesCmd) Help() string {
+	return `Answers questions with the full cache, measures how much the answers drew on each entry, and compares with that what metrics rank highest and what allocators keep.
+
+Examples:
+
+  lukv analyze losses builtin --limit 1 -o losses.json
+
+  lukv analyze losses DIR --data ruler.jsonl --metric snapkv --profile snapkv.profile -o losses.json`
+}
+
+func (c *analyzeLossesCmd) Run(e *env) error {
+	if !(c.Ratio >= 0 && c.Ratio < 1) {
+		return usage("--ratio: found %v, expected at least 0 and below 1", c.Ratio)
+	}
+	start := time.Now()
+	read := evalCmd{modelFlags: c.modelFlags, Data: c.Data, Limit: c.Limit, Seed: 42, MaxNewTokens: 1, Parallel: 1}
+	items, data, err := read.items(e)
+	if err != nil {
+		return err
+	}
+	m, err := c.open(e)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	framing, err := evalFraming(e.ctx, m, c.Model, c.Raw)
+	if err != nil {
+		return err
+	}
+	o := study.LossOptions{Calibration: calibration.Options{Prompt: framing.Prompt, MaxSteps: c.Steps, Session: c.session()},
+		Ratio: c.Ratio, ExactItems: c.Exact, Profiles: map[string]*lukv.Profile{}}
+	if err := c.methods(m, &o); err != nil {
+		return err
+	}
+	var questions []study.Question
+	for _, it := range items {
+		questions = append(questions, study.Question{Task: it.Task, Text: calibration.Text{Context: it.Context,
+			Questions: []calibration.Question{{Question: it.Question, AnswerPrefix: it.AnswerPrefix}}}})
+	}
+	line := e.progress()
+	defer line.clear()
+	o.Progress = func(done, total int) {
+		line.show("measuring: %d of %d questions%s", done, total, line.left(0, done, total))
+	}
+	figures, err := study.Losses(e.ctx, m, questions, o)
+	if err != nil {
+		return err
+	}
+	line.clear()
+	return c.finish(e, start, &study.File{Title: "Oracle importance kept and lost", Model: m.ID(), Data: dataNames(data), N: len(items), Figures: figures})
+}
+
+func dataNames(data []eval.DataFile) string {
+	var out []string
+	for _, d := range data {
+		out = append(out, d.Name)
+	}
+	return strings.Join(out, ", ")
+}
+
+// methods reads the flags.
+func (c *analyzeLossesCmd) methods(m *model.Model, o *study.LossOptions) error {
+	metrics := splitList(c.Metric)
+	if len(metrics) == 0 {
+		metrics = []string{"snapkv", "keydiff", "expected_attention"}
+	}
+	allocators := splitList(c.Allocator)
+	if len(allocators) == 0 {
+		allocators = []string{"uniform", "pyramidkv", "adakv", "lukv"}
+	}
+	profiles, err := loadProfiles(c.Profile)
+	if err != nil {
+		return err
+	}
+	for _, text := range metrics {
+		metric, err := parseMetric(text)
+		if err != nil {
+			return err
+		}
+		o.Metrics = append(o.Metrics, metric)
+		if p, err := profiles.find(m, c.Model, metric); err == nil {
+			o.Profiles[metric.Name] = p
+		} else if len(c.Profile) > 0 && !errors.Is(err, lukv.ErrProfileMismatch) || len(c.Profile) == 0 && len(c.Allocator) > 0 && strings.Contains(strings.Join(c.Allocator, ","), "lukv") {
+			return err
+		}
+	}
+	for _, text := range allocators {
+		a, err := parseAllocator(text)
+		if err != nil {
+			return err
+		}
+		o.Allocators = append(o.Allocators, a)
+	}
+	return nil
+}
+
+type analyzeCostCmd struct {
+	modelFlags
+	Length  []string `sep:"none" placeholder:"N,…" help:"Tokens of the context (default 512,1024,2048)."`
+	Repeats int      `default:"3" placeholder:"N" help:"Measurements of which the median counts (default ${default})."`
+	methodFlags
+	analyzeOut
+}
+
+func (analyzeCostCmd) Help() string {
+	return `Examples:
+
+  lukv analyze cost DIR --length 4096,8192,16384 --metric snapkv --allocator uniform,adakv --ratio 0.8 -o cost.json`
+}
+
+func (c *analyzeCostCmd) Run(e *env) error {
+	start := time.Now()
+	lengths, err := wholeNumbers("--length", c.Length, []int{512, 1024, 2048})
+	if err != nil {
+		return err
+	}
+	if c.Repeats < 1 {
+		return usage("--repeats: found %d, expected 1 or more", c.Repeats)
+	}
+	m, err := c.open(e)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	methods, err := c.methods(m, c.Model)
+	if err != nil {
+		return err
+	}
+	line := e.progress()
+	defer line.clear()
+	figures, err := study.Cost(e.ctx, m, study.CostOptions{Lengths: lengths, Methods: methods, Repeats: c.Repeats, Session: c.session(),
+		Progress: func(done, total int) {
+			line.show("measuring: %d of %d%s", done, total, line.left(0, done, total))
+		}})
+	if err != nil {
+		return err
+	}
+	line.clear()
+	return c.finish(e, start, &study.File{Title: "Memory and time", Model: m.ID(), N: c.Repeats, Figures: figures})
+}
+
+// wholeNumbers reads a list of positive numbers.
+func wholeNumbers(flag string, list []string, def []int) ([]int, error) {
+	var out []int
+	for _, s := range splitList(list) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 0 || n > 1<<24 {
+			return nil, usage("%s: found %q, expected a whole number", flag, s)
+		}
+		out = append(out, n)
+	}
+	if len(out) == 0 {
+		return def, nil
+	}
+	return out, nil
+}
+
+type analyzeNeedleCmd struct {
+	modelFlags
+	Length []string `sep:"none" placeholder:"N,…" help:"Tokens of the context (default 512,1024,2048)."`
+	Depth  []string `sep:"none" placeholder:"P,…" help:"Where the sentence stands, in percent (default 0,25,50,75,100)."`
+	methodFlags
+	Raw bool `help:"No chat template."`
+	analyzeOut
+}
+
+func (analyzeNeedleCmd) Help() string {
+	return `Examples:
+
+  lukv analyze needle DIR --length 1024,4096 --depth 0,50,100 --allocator uniform,adakv -o needle.json`
+}
+
+func (c *analyzeNeedleCmd) Run(e *env) error {
+	start := time.Now()
+	lengths, err := wholeNumbers("--length", c.Length, []int{512, 1024, 2048})
+	if err != nil {
+		return err
+	}
+	depths, err := wholeNumbers("--depth", c.Depth, []int{0, 25, 50, 75, 100})
+	if err != nil {
+		return err
+	}
+	m, err := c.open(e)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	methods, err := c.methods(m, c.Model)
+	if err != nil {
+		return err
+	}
+	framing, err := evalFraming(e.ctx, m, c.Model, c.Raw)
+	if err != nil {
+		return err
+	}
+	tok, err := m.Tokenizer()
+	if err != nil {
+		return err
+	}
+	items, err := study.Needles(lengths, depths, func(s string) int { return len(tok.Encode(s, tokenizer.EncodeOptions{SpecialAsText: true})) })
+	if err != nil {
+		return usageError{err}
+	}
+	line := e.progress()
+	defer line.clear()
+	var answers []eval.Answer
+	err = eval.Run(e.ctx, m, items, methods, eval.Options{Framing: framing, Session: c.session(), SharePrefill: true,
+		Progress: func(done, total int) {
+			line.show("asking: %d of %d%s", done, total, line.left(0, done, total))
+		}}, func(a eval.Answer) error {
+		answers = append(answers, a)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	line.clear()
+	return c.finish(e, start, &study.File{Title: "Needles", Model: m.ID(), N: len(items), Figures: []report.Figure{study.NeedleMap(lengths, depths, answers)}})
+}
+
+type analyzeProfilesCmd struct {
+	Profiles []string `arg:"" name:"profile" help:"Two or more profiles of one model."`
+	analyzeOut
+}
+
+func (analyzeProfilesCmd) Help() string {
+	return `Compares profiles made from different texts, or by different metrics: does one transfer?
+
+Examples:
+
+  lukv analyze profiles novel.profile essay.profile -o agreement.json`
+}
+
+func (c *analyzeProfilesCmd) Run(e *env) error {
+	if len(c.Profiles) < 2 {
+		return usage("found one profile, expected two or more to compare")
+	}
+	start := time.Now()
+	set, err := loadProfiles(c.Profiles)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, p := range c.Profiles {
+		names = append(names, strings.TrimSuffix(filepath.Base(p), ".profile"))
+	}
+	figures, err := study.Agreement(names, set.profiles)
+	if err != nil {
+		return err
+	}
+	return c.finish(e, start, &study.File{Title: "Agreement of profiles", Model: set.profiles[0].Identity.Model, Figures: figures})
+}
+
+type analyzeScoresCmd struct {
+	Runs []string `arg:"" name:"run" help:"What lukv report takes."`
+	analyzeOut
+}
+
+func (analyzeScoresCmd) Help() string {
+	return `Examples:
+
+  lukv analyze scores runs/ruler -o scores.json`
+}
+
+func (c *analyzeScoresCmd) Run(e *env) error {
+	start := time.Now()
+	var all []*runs.Run
+	for _, path := range c.Runs {
+		r, err := runs.Read(path)
+		if err != nil {
+			return err
+		}
+		all = append(all, r)
+	}
+	figure, err := study.Sensitivity(all)
+	if err != nil {
+		return err
+	}
+	return c.finish(e, start, &study.File{Title: "Scores", Figures: []report.Figure{figure}})
+}

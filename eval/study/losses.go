@@ -1,0 +1,428 @@
+package study
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/lukv/lukv/internal/report"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/lukv/solve"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/calibration"
+)
+
+// LossOptions say what [Losses] compares.
+type LossOptions struct {
+	Calibration calibration.Options // framing, sessions, steps of an answer
+	Metrics     []lukv.MetricConfig
+	Allocators  []lukv.AllocatorConfig
+	Ratio       float64                  // of the losses by layer and head
+	Profiles    map[string]*lukv.Profile // by metric, for the allocator lukv; metrics without have no such line
+
+	// ExactItems is the number of questions that the exact solver works on, in
+	// steps of a sixteenth of a context's entries.
+	ExactItems int
+
+	Progress func(done, total int) // may be nil
+}
+
+// Question is what is measured on, with the task it counts to.
+type Question struct {
+	Task string
+	Text calibration.Text // one question
+}
+
+// exactSteps is the number of steps per head of the exact solver.
+const exactSteps = 16
+
+// grid are the ratios of curves, in percent.
+var (
+	recallGrid = steps(0, 100, 2)
+	solverGrid = steps(10, 90, 10)
+	localGrid  = steps(5, 95, 5)
+)
+
+func steps(from, to, by int) []float64 {
+	var out []float64
+	for i := from; i <= to; i += by {
+		out = append(out, float64(i)/100)
+	}
+	return out
+}
+
+// losses gathers sums over questions.
+type losses struct {
+	ctx     context.Context
+	o       *LossOptions
+	metrics []lukv.Metric
+	model   string
+	shape   lukv.CacheShape
+	n       int
+
+	recall map[string][][]float64            // metric: questions × grid
+	heads  map[string]map[string][][]float64 // metric, allocator: [L][K] share of the importance lost
+	solver map[string][]float64              // solver: sums over questions of loss by grid
+	exact  int                               // questions in solver
+	local  map[string][][][]float64          // task: [L][K][grid] sums of local ratios
+	tasks  map[string]int                    // questions of each
+}
+
+// Losses measures oracle importance (the most that a decoding step drew on an
+// entry, times the norm of what it brought) on questions, answered with the full
+// cache, and returns figures of what metrics and allocators keep and lose of it.
+// Losses are shares of the importance of all entries of a question.
+func Losses(ctx context.Context, m *model.Model, questions []Question, o LossOptions) ([]report.Figure, error) {
+	c := m.Config()
+	l := &losses{ctx: ctx, o: &o, model: m.ID(), shape: lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads},
+		recall: map[string][][]float64{}, heads: map[string]map[string][][]float64{}, solver: map[string][]float64{},
+		local: map[string][][][]float64{}, tasks: map[string]int{}}
+	for _, cfg := range o.Metrics {
+		metric, err := lukv.NewMetric(cfg)
+		if err != nil {
+			return nil, err
+		}
+		l.metrics = append(l.metrics, metric)
+	}
+	var texts []calibration.Text
+	for _, q := range questions {
+		texts = append(texts, q.Text)
+	}
+	err := calibration.Measure(ctx, m, texts, l.metrics, o.Calibration, 0, func(p *calibration.Pair) error {
+		if o.Progress != nil {
+			o.Progress(p.Index, len(questions))
+		}
+		imp, err := p.Importance(lukv.NormNone)
+		if err != nil {
+			return err
+		}
+		return l.add(questions[p.Index].Task, p.Tokens, imp, p.Scores)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return l.figures(), nil
+}
+
+// add adds one question.
+func (l *losses) add(task string, T int, imp [][][]float32, scores [][][][]float32) error {
+	l.n++
+	mass := 0.0
+	for _, layer := range imp {
+		for _, head := range layer {
+			for _, v := range head {
+				mass += float64(v)
+			}
+		}
+	}
+	if mass == 0 {
+		mass = 1
+	}
+	add := func(name string, scores [][][]float32) {
+		l.recall[name] = append(l.recall[name], recallOf(imp, scores, mass))
+	}
+	add("oracle", imp)
+	for i, metric := range l.metrics {
+		cfg := lukv.MetricConfigOf(metric)
+		add(cfg.Name, scores[i])
+		if err := l.allocate(cfg, T, imp, scores[i], mass); err != nil {
+			return err
+		}
+	}
+	return l.solve(task, T, imp, scores[0], mass)
+}
+
+// recallOf is the share of importance that the best entries of each head hold.
+func recallOf(imp, scores [][][]float32, mass float64) []float64 {
+	out := make([]float64, len(recallGrid))
+	for li, layer := range imp {
+		for h, head := range layer {
+			gains := ranked(head, scores[li][h])
+			sum, kept := 0.0, 0
+			for g := len(recallGrid) - 1; g >= 0; g-- {
+				for b := int((1 - recallGrid[g]) * float64(len(head))); kept < b; kept++ {
+					sum += float64(gains[kept])
+				}
+				out[g] += sum / mass
+			}
+		}
+	}
+	return out
+}
+
+// ranked returns importances from the best score to the worst.
+func ranked(imp, scores []float32) []float32 {
+	order := make([]int, len(imp))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
+	out := make([]float32, len(imp))
+	for i, t := range order {
+		out[i] = imp[t]
+	}
+	return out
+}
+
+// allocate adds what a metric loses under every allocator.
+func (l *losses) allocate(metric lukv.MetricConfig, T int, imp, scores [][][]float32, mass float64) error {
+	layers := make([]lukv.Scores, len(scores))
+	for i := range scores {
+		layers[i] = scores[i]
+	}
+	for _, a := range l.o.Allocators {
+		policy := &lukv.Policy{Metric: metric, Allocator: a, Ratio: l.o.Ratio}
+		if a.NeedsProfile() {
+			if policy.Profile = l.o.Profiles[metric.Name]; policy.Profile == nil {
+				continue
+			}
+		}
+		compiled, err := policy.Compile(l.model, l.shape)
+		if err != nil {
+			return err
+		}
+		d := compiled.Demand(T)
+		budgets, err := lukv.Allocate(compiled.Allocator(), d, layers)
+		if err != nil {
+			return fmt.Errorf("allocator %s: %w", a.Name, err)
+		}
+		an, err := lukv.Analyze(l.ctx, imp, scores, budgets, d.Protection, true)
+		if err != nil {
+			return err
+		}
+		if l.heads[metric.Name] == nil {
+			l.heads[metric.Name] = map[string][][]float64{}
+		}
+		at := l.heads[metric.Name][a.Name]
+		if at == nil {
+			at = make([][]float64, len(an.Heads))
+			for i := range at {
+				at[i] = make([]float64, len(an.Heads[i]))
+			}
+			l.heads[metric.Name][a.Name] = at
+		}
+		for i := range an.Heads {
+			for h, x := range an.Heads[i] {
+				at[i][h] += x.MetricLoss / mass
+			}
+		}
+	}
+	return nil
+}
+
+// solve divides the budget between all heads by the first metric's loss curves.
+func (l *losses) solve(task string, T int, imp, scores [][][]float32, mass float64) error {
+	var curves []*solve.Curve
+	for li, layer := range imp {
+		for h, head := range layer {
+			c, err := solve.NewCurve(ranked(head, scores[li][h]), 0)
+			if err != nil {
+				return err
+			}
+			curves = append(curves, c)
+		}
+	}
+	totals := func(grid []float64) []int {
+		out := make([]int, len(grid))
+		for i, r := range grid {
+			out[i] = int((1-r)*float64(T*len(curves)) + 0.5)
+		}
+		return out
+	}
+	l.tasks[task]++
+	local, err := solve.Greedy(l.ctx, curves, nil, totals(localGrid))
+	if err != nil {
+		return err
+	}
+	if l.local[task] == nil {
+		l.local[task] = make([][][]float64, l.shape.Layers)
+		for i := range l.local[task] {
+			l.local[task][i] = make([][]float64, l.shape.KVHeads)
+			for h := range l.local[task][i] {
+				l.local[task][i][h] = make([]float64, len(localGrid))
+			}
+		}
+	}
+	unit := 0
+	for li, layer := range imp {
+		for h := range layer {
+			for g := range localGrid {
+				l.local[task][li][h][g] += 1 - float64(local[g].Keep[unit])/float64(T)
+			}
+			unit++
+		}
+	}
+	if l.exact >= l.o.ExactItems {
+		return nil
+	}
+	l.exact++
+	return l.compareSolvers(T, curves, totals(solverGrid), mass)
+}
+
+// compareSolvers adds the losses of the solvers.
+func (l *losses) compareSolvers(T int, curves []*solve.Curve, totals []int, mass float64) error {
+	add := func(name string, g int, loss float64) {
+		if l.solver[name] == nil {
+			l.solver[name] = make([]float64, len(solverGrid))
+		}
+		l.solver[name][g] += loss / mass
+	}
+	greedy, err := solve.Greedy(l.ctx, curves, nil, totals)
+	if err != nil {
+		return err
+	}
+	var all []float64
+	for g := range totals {
+		add("greedy", g, greedy[g].Loss)
+		repaired, err := solve.Repair(l.ctx, curves, nil, greedy[g])
+		if err != nil {
+			return err
+		}
+		add("greedy and repair", g, repaired.Loss)
+		exact, err := solve.Exact(l.ctx, curves, nil, totals[g], solve.ExactOptions{Quantum: max(1, T/exactSteps)})
+		if err != nil {
+			return err
+		}
+		add(fmt.Sprintf("exact in steps of 1/%d head", exactSteps), g, exact.Loss)
+		for _, c := range curves {
+			all = c.Losses(all)
+			add("uniform", g, all[min(totals[g]/len(curves), len(all)-1)])
+		}
+	}
+	return nil
+}
+
+// figures returns the means.
+func (l *losses) figures() []report.Figure {
+	n := strconv.Itoa(l.n) + " questions"
+	out := []report.Figure{l.recallFigure(n)}
+	for _, metric := range l.o.Metrics {
+		if l.heads[metric.Name] == nil {
+			continue
+		}
+		out = append(out, l.lossFigures(metric.Name, n)...)
+	}
+	if l.exact > 0 {
+		f := report.Figure{ID: "solver", Title: "Greedy against exact", Subtitle: fmt.Sprintf("%s; importance lost by budgets from its own loss curves; %d questions", l.o.Metrics[0].Name, l.exact),
+			X: "global ratio", Y: "share of importance lost",
+			Note: "Budgets that each question's own loss curves give, without protected entries. The exact solver works in steps of a sixteenth of a head, so it can lie above greedy, which has none; where both coincide, greedy loses nothing by being greedy."}
+		for _, name := range []string{"uniform", fmt.Sprintf("exact in steps of 1/%d head", exactSteps), "greedy", "greedy and repair"} {
+			f.Lines = append(f.Lines, report.Line{Name: name, X: solverGrid, Y: scaled(l.solver[name], l.exact)})
+		}
+		out = append(out, f)
+	}
+	return append(out, l.localFigure(n))
+}
+
+func scaled(x []float64, n int) []float64 {
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = v / float64(n)
+	}
+	return out
+}
+
+func (l *losses) recallFigure(n string) report.Figure {
+	f := report.Figure{ID: "recall", Title: "Recall of oracle importance", Subtitle: "the same number of entries kept in every head; " + n, X: "global ratio", Y: "recall",
+		Note: "What share of the importance the best entries hold, by the oracle's own ranking and by each metric's. The distance of a metric from the oracle is its optimality gap; the oracle's distance from 1 no ranking can avoid."}
+	names := []string{"oracle"}
+	for _, m := range l.o.Metrics {
+		names = append(names, m.Name)
+	}
+	for _, name := range names {
+		mean := make([]float64, len(recallGrid))
+		for _, q := range l.recall[name] {
+			for g, v := range q {
+				mean[g] += v / float64(len(l.recall[name]))
+			}
+		}
+		f.Lines = append(f.Lines, report.Line{Name: name, X: recallGrid, Y: mean})
+	}
+	return f
+}
+
+// lossFigures are the losses of one metric by layer and by head.
+func (l *losses) lossFigures(metric, n string) []report.Figure {
+	ratio := fmt.Sprintf("%s, %g %% removed; %s", metric, 100*l.o.Ratio, n)
+	lines := report.Figure{ID: "layer-loss-" + metric, Title: "Loss by layer: " + metric, Subtitle: ratio, X: "layer", Y: "share of importance lost",
+		Note: "The points of a line add up to what the allocator loses in all: "}
+	heat := report.Figure{ID: "head-loss-" + metric, Title: "Loss by head: " + metric, Subtitle: ratio, X: "KV head", Y: "layer", Unit: "%",
+		Note: "Percent of a question's importance that is lost in each head, one scale for all panels."}
+	for i, a := range l.o.Allocators {
+		at, ok := l.heads[metric][a.Name]
+		if !ok {
+			continue
+		}
+		line := report.Line{Name: a.Name}
+		panel := report.HeatPanel{Name: a.Name, Columns: numbers(l.shape.KVHeads), Rows: numbers(len(at))}
+		total := 0.0
+		for li, heads := range at {
+			sum := 0.0
+			row := make([]*float64, l.shape.KVHeads)
+			for h, v := range heads {
+				v /= float64(l.n)
+				sum += v
+				v *= 100
+				row[h] = &v
+			}
+			total += sum
+			line.X, line.Y = append(line.X, float64(li)), append(line.Y, sum)
+			panel.Values = append(panel.Values, row)
+		}
+		if i > 0 {
+			lines.Note += ", "
+		}
+		lines.Note += fmt.Sprintf("%s %.1f %%", a.Name, 100*total)
+		lines.Lines = append(lines.Lines, line)
+		heat.Heat = append(heat.Heat, panel)
+	}
+	lines.Note += "."
+	return []report.Figure{lines, heat}
+}
+
+func numbers(n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = strconv.Itoa(i)
+	}
+	return out
+}
+
+// localFigure shows how much of each head goes, task by task.
+func (l *losses) localFigure(n string) report.Figure {
+	metric := l.o.Metrics[0].Name
+	f := report.Figure{ID: "local-ratios", Title: "Local ratio of every head", Subtitle: metric + ": " + n, X: "global ratio", Y: "local ratio",
+		Note: "One cell per head (layer.head): pale lines are what questions of each task ask for by their own losses, strong ones their mean and, where there is one, the profile. A line below the diagonal is a head that is spared."}
+	f.Columns = l.shape.KVHeads * max(1, 15/l.shape.KVHeads)
+	tasks := make([]string, 0, len(l.tasks))
+	for task := range l.tasks {
+		tasks = append(tasks, task)
+	}
+	slices.Sort(tasks)
+	profile := l.o.Profiles[metric]
+	for li := range l.shape.Layers {
+		for h := range l.shape.KVHeads {
+			c := report.Chart{Name: fmt.Sprintf("%d.%d", li, h)}
+			mean := make([]float64, len(localGrid))
+			for _, task := range tasks {
+				y := scaled(l.local[task][li][h], l.tasks[task])
+				c.Lines = append(c.Lines, report.Line{Name: task, X: localGrid, Y: y, Pale: true})
+				for g := range mean {
+					mean[g] += y[g] / float64(len(tasks))
+				}
+			}
+			c.Lines = append(c.Lines, report.Line{Name: "mean of tasks", X: localGrid, Y: mean})
+			if profile != nil {
+				y := make([]float64, len(localGrid))
+				for g, r := range localGrid {
+					y[g] = profile.Row(r, true)[li][h]
+				}
+				c.Lines = append(c.Lines, report.Line{Name: "profile", X: localGrid, Y: y})
+			}
+			f.Charts = append(f.Charts, c)
+		}
+	}
+	return f
+}

@@ -1,0 +1,47 @@
+package study
+
+import (
+	"strconv"
+
+	"github.com/lukv/lukv/eval/runs"
+	"github.com/lukv/lukv/internal/report"
+)
+
+// Sensitivity shows scores against ratios, a line per metric and allocator with the
+// 95 % interval; the full cache is the point at 0 of all.
+func Sensitivity(all []*runs.Run) (report.Figure, error) {
+	f := report.Figure{ID: "sensitivity", Title: "Score against ratio", X: "fraction removed", Y: "score",
+		Note: "Averages over tasks; at 0 stands the full cache. Up to four lines have their 95 % intervals as bands; the data have all."}
+	t, err := runs.NewTable(all, runs.Options{By: runs.ByRatio})
+	if err != nil {
+		return f, err
+	}
+	full := map[string]*runs.Cell{}
+	for _, r := range t.Rows {
+		if r.Metric == "" && r.Cells[0] != nil && t.Columns[0].Name == "0" {
+			full[r.Run] = r.Cells[0]
+		}
+	}
+	n := 0
+	for _, r := range t.Rows {
+		if r.Metric == "" {
+			continue
+		}
+		l := report.Line{Name: r.Metric + ", " + r.Allocator}
+		add := func(x float64, c *runs.Cell) {
+			n = max(n, c.N)
+			l.X, l.Y, l.Low, l.High = append(l.X, x), append(l.Y, c.Percent), append(l.Low, c.Low), append(l.High, c.High)
+		}
+		if c := full[r.Run]; c != nil {
+			add(0, c)
+		}
+		for i, c := range r.Cells {
+			if x, err := strconv.ParseFloat(t.Columns[i].Name, 64); c != nil && err == nil {
+				add(x, c)
+			}
+		}
+		f.Lines = append(f.Lines, l)
+	}
+	f.Subtitle = strconv.Itoa(n) + " items per point"
+	return f, nil
+}
