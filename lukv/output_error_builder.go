@@ -286,6 +286,44 @@ func (b *OutputErrorBuilder) Profile() (*Profile, error) {
 	return p, nil
 }
 
+// Reweighted solves a profile of output errors again from its own measurements,
+// with other weights: of the kind that was measured, around the same ratios, or of
+// kind none.
+func (p *Profile) Reweighted(w Weights) (*Profile, error) {
+	fail := func(format string, args ...any) (*Profile, error) {
+		return nil, fmt.Errorf("reweigh profile: "+format, args...)
+	}
+	measured := p.Identity.Weights
+	switch err := w.validate(); {
+	case err != nil:
+		return fail("%w", err)
+	case p.OutputErrors == nil:
+		return fail("it has no output errors")
+	case w.Kind != WeightsNone && (w.Kind != measured.Kind || !slices.Equal(w.Ratios, measured.Ratios)):
+		return fail("found effects of kind %s at %v, expected %s at %v", measured.Kind, measured.Ratios, w.Kind, w.Ratios)
+	}
+	e := *p.OutputErrors
+	if len(e.Errors) == 0 {
+		e.Errors = [][][]float64{e.Error}
+	}
+	if w.Kind == WeightsNone {
+		e.Effects = nil
+	}
+	ratios, err := e.solve(&w, p.layers, p.kvHeads)
+	if err != nil {
+		return fail("%w", err)
+	}
+	id := p.Identity
+	id.Weights = &w
+	out, err := NewProfile(id, p.layers, p.kvHeads, ratios, p.Excluded)
+	if err != nil {
+		return fail("%w", err)
+	}
+	out.OutputErrors = &e
+	out.Pairs, out.MinContext, out.MaxContext = p.Pairs, p.MinContext, p.MaxContext
+	return out, nil
+}
+
 // solve fills in what follows from the measurements, and returns the removed
 // fractions, [99][U], in billionths.
 func (e *OutputErrors) solve(w *Weights, layers, kvHeads int) ([]float64, error) {

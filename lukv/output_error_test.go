@@ -286,12 +286,19 @@ func TestOutputErrorProfile(t *testing.T) {
 			back, err := ReadProfile(bytes.NewReader(data))
 			require.NoError(t, err)
 			require.Equal(t, p, back)
-			again := *back.OutputErrors
-			again.Errors = [][][]float64{again.Error}
-			ratios, err := again.solve(p.Identity.Weights, 3, 2)
+			again, err := back.Reweighted(*p.Identity.Weights)
 			require.NoError(t, err)
-			require.Equal(t, p.ratios, ratios)
-			require.Equal(t, e.LayerWeights, again.LayerWeights)
+			require.Equal(t, p, again)
+			plain, err := back.Reweighted(DefaultWeights(WeightsNone))
+			require.NoError(t, err)
+			require.Equal(t, []float64{1, 1, 1}, plain.OutputErrors.LayerWeights)
+			require.NoError(t, plain.checkOutputErrors())
+			for _, other := range []string{WeightsCut, WeightsSpan} {
+				if other != kind {
+					_, err := back.Reweighted(DefaultWeights(other))
+					require.ErrorContains(t, err, "found effects of kind "+kind)
+				}
+			}
 
 			// Interrupted and resumed: the same bytes.
 			c := errorBuilder(t, errorIdentity(kind), excluded...)
@@ -420,4 +427,19 @@ func TestReadProfileOfErrorsRefuses(t *testing.T) {
 	require.ErrorContains(t, id.Validate(), "solver")
 	id.Solver, id.Weights = SolverGreedy, nil
 	require.ErrorContains(t, id.Validate(), "weights")
+}
+
+// TestEmbeddedProfilesFollowFromTheirMeasurements solves the embedded model's
+// profiles again.
+func TestEmbeddedProfilesFollowFromTheirMeasurements(t *testing.T) {
+	files, err := filepath.Glob("../model/builtin/profiles/output-error/*.json")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		p, err := LoadProfile(file)
+		require.NoError(t, err)
+		again, err := p.Reweighted(*p.Identity.Weights)
+		require.NoError(t, err)
+		require.Equal(t, p, again, file)
+	}
 }

@@ -24,7 +24,7 @@ type demoCmd struct {
 }
 
 func (demoCmd) Help() string {
-	return `Loads the embedded model, measures a profile of it, removes 80 % of the cache of long contexts before their questions are known, and asks the questions: with the full cache and with the same metric under three ways of dividing the budget between the heads: uniform, AdaKV, LU-KV.
+	return `Loads the embedded model, measures a profile of it, removes 80 % of the cache of long contexts before their questions are known, and asks the questions: with the full cache and with the same metric under ways of dividing the budget between the heads: uniform, AdaKV, LU-KV as published, and LU-KV with a profile of output errors (docs/specification.md, 5.10).
 
 The questions were never trained on, and the profile is measured on other texts. All metrics and ratios stand in docs/results.md.
 
@@ -35,8 +35,12 @@ Examples:
   lukv demo --metric snapkv --ratio 0.9 --limit 0`
 }
 
-// demoAllocators are compared with the full cache; the last is the project's own.
+// demoAllocators are compared with the full cache; the last is the project's own,
+// with a profile of the published objective.
 var demoAllocators = []string{"uniform", "adakv", "lukv"}
+
+// demoOutputErrors is the method with a profile of the other objective.
+const demoOutputErrors = "output-error"
 
 // demoFormat names the version of what demo --json prints.
 const demoFormat = "lukv demo 1"
@@ -51,6 +55,7 @@ type demoResult struct {
 	Profile        string        `json:"profile"` // digest
 	ProfilePairs   int           `json:"profile_questions"`
 	ProfileSeconds float64       `json:"profile_seconds"`
+	OutputErrors   string        `json:"output_error_profile"` // digest
 	Seconds        float64       `json:"seconds"`
 	Rows           []eval.Row    `json:"rows"`
 	Examples       []demoExample `json:"examples"`
@@ -68,11 +73,12 @@ type demoExample struct {
 	Answers      []eval.Answer `json:"answers"`
 }
 
-// demoGain compares LU-KV with another allocator, question by question.
+// demoGain compares two methods, question by question.
 type demoGain struct {
+	Of   string `json:"of"`
 	Over string `json:"over"`
 	eval.Difference
-	Wins   int `json:"wins"` // questions that LU-KV answers better
+	Wins   int `json:"wins"` // questions that Of answers better
 	Ties   int `json:"ties"`
 	Losses int `json:"losses"`
 }
@@ -151,20 +157,25 @@ func (d *demo) session() model.SessionOptions {
 	return o
 }
 
-// measure makes the profile.
+// profileFor makes a profile of an objective.
+func (d *demo) profileFor(texts []calibration.Text, objective string) (*lukv.Profile, error) {
+	line := d.e.progress()
+	defer line.clear()
+	line.show("profiling")
+	return calibration.Profile(d.e.ctx, d.m, texts, calibration.ProfileOptions{
+		Options:   calibration.Options{Prompt: builtin.Prompt, Session: d.session()},
+		Metric:    d.metric,
+		Objective: objective,
+		Progress:  func(p calibration.Progress) { line.show("profiling: question %d of %d", p.Done, p.Total) },
+	})
+}
+
+// measure makes the profiles.
 func (d *demo) measure() error {
 	texts := builtinTexts()
 	texts = texts[:min(d.Texts, len(texts))]
 	start := time.Now()
-	line := d.e.progress()
-	defer line.clear()
-	line.show("profiling")
-	p, err := calibration.Profile(d.e.ctx, d.m, texts, calibration.ProfileOptions{
-		Options:  calibration.Options{Prompt: builtin.Prompt, Session: d.session()},
-		Metric:   d.metric,
-		Progress: func(p calibration.Progress) { line.show("profiling: question %d of %d", p.Done, p.Total) },
-	})
-	line.clear()
+	p, err := d.profileFor(texts, lukv.ObjectiveUtility)
 	if err != nil {
 		return err
 	}
@@ -190,6 +201,9 @@ func (d *demo) measure() error {
 		}
 		d.methods = append(d.methods, eval.Method{Name: a, Policy: policy})
 	}
+	if err := d.measureOutputErrors(texts); err != nil {
+		return err
+	}
 	for _, m := range d.methods {
 		policy, err := inForce(d.m, d.session(), m.Policy)
 		if err != nil {
@@ -197,6 +211,29 @@ func (d *demo) measure() error {
 		}
 		d.result.Methods = append(d.result.Methods, evalMethod{m.Name, policy})
 	}
+	return nil
+}
+
+// measureOutputErrors adds the method with a profile of the other objective.
+func (d *demo) measureOutputErrors(texts []calibration.Text) error {
+	start := time.Now()
+	p, err := d.profileFor(texts, lukv.ObjectiveOutputError)
+	if err != nil {
+		return err
+	}
+	if d.result.OutputErrors, err = p.Digest(); err != nil {
+		return err
+	}
+	d.say("\nProfile    of output errors, on the same questions in %s:\n", time.Since(start).Round(10*time.Millisecond))
+	if !d.JSON {
+		h := report.HeatMap{Values: p.HeatMap(d.Ratio, false).Ratios}
+		if err := h.WriteText(raw(d.e.out), d.e.colors()); err != nil {
+			return err
+		}
+	}
+	d.methods = append(d.methods, eval.Method{Name: demoOutputErrors, Policy: &lukv.Policy{
+		Metric: d.metric, Allocator: lukv.AllocatorConfig{Name: "lukv"}, Ratio: d.Ratio, Profile: p,
+	}})
 	return nil
 }
 
@@ -242,10 +279,11 @@ func (d *demo) ask() error {
 	d.result.Notes = evalNotes(d.answers)
 	scores := d.scores()
 	own := demoAllocators[len(demoAllocators)-1]
-	for _, a := range demoAllocators[:len(demoAllocators)-1] {
-		g := demoGain{Over: a, Difference: eval.Compare(d.answers, own, a)}
+	for _, pair := range [][2]string{{own, "uniform"}, {own, "adakv"}, {demoOutputErrors, own}} {
+		of, over := pair[0], pair[1]
+		g := demoGain{Of: of, Over: over, Difference: eval.Compare(d.answers, of, over)}
 		for i := range d.items {
-			switch x, y := scores[i][own], scores[i][a]; {
+			switch x, y := scores[i][of], scores[i][over]; {
 			case x > y:
 				g.Wins++
 			case x < y:
@@ -358,7 +396,7 @@ func (d *demo) questions() error {
 	if d.JSON {
 		return nil
 	}
-	d.say("\nQuestions  %d about contexts of 1,024 and 2,048 tokens, each answered four times.", len(d.items))
+	d.say("\nQuestions  %d about contexts of 1,024 and 2,048 tokens, each answered with every cache.", len(d.items))
 	d.say("           %.0f %% of each cache was removed before the question was known.", 100*d.Ratio)
 	d.say("           %s\n", demoLegend)
 	if err := d.accuracies(); err != nil {
@@ -372,7 +410,7 @@ func (d *demo) questions() error {
 		if g.Interval != "" {
 			bounds = fmt.Sprintf("%+.1f to %+.1f", 100*g.Low, 100*g.High)
 		}
-		t.Row("LU-KV minus "+g.Over, fmt.Sprintf("%+.1f", 100*g.Diff), bounds,
+		t.Row(g.Of+" minus "+g.Over, fmt.Sprintf("%+.1f", 100*g.Diff), bounds,
 			fmt.Sprint(g.Wins), fmt.Sprint(g.Ties), fmt.Sprint(g.Losses))
 	}
 	if err := t.Write(d.e.out, report.NoColors); err != nil {

@@ -12,7 +12,7 @@ import (
 
 func TestDemo(t *testing.T) {
 	out := ok(t, "demo", "--limit", "1", "--texts", "1")
-	for _, want := range []string{"full", "uniform", "adakv", "lukv", "KV head", "average", "removed", "held", "LU-KV minus",
+	for _, want := range []string{"full", "uniform", "adakv", "lukv", "KV head", "average", "removed", "held", "lukv minus adakv", "output-error minus lukv", "of output errors",
 		"+ right, ~ partly right, - wrong; * the best", "too few questions", "policies", `"profile":"sha256:`} {
 		assert.Contains(t, out, want)
 	}
@@ -36,7 +36,9 @@ func TestDemo(t *testing.T) {
 	text := ok(t, "demo", "--limit", "1", "--texts", "1", "--metric", "snapkv", "--json")
 	plainJSON(t, demoFormat, text)
 	r := decode[demoResult](t, text)
-	assert.Len(t, r.Methods, 4)
+	assert.Len(t, r.Methods, 5)
+	assert.Equal(t, r.OutputErrors, r.Methods[4].Policy.ProfileDigest)
+	assert.NotEqual(t, r.Profile, r.OutputErrors)
 	for _, m := range r.Methods[1:] {
 		assert.Contains(t, m.Policy.Metric.String(), `"window":32`, "defaults are written out")
 	}
@@ -44,10 +46,10 @@ func TestDemo(t *testing.T) {
 	assert.Equal(t, "snapkv", r.Metric)
 	assert.Equal(t, 10, r.ProfilePairs)
 	for _, x := range r.Examples {
-		assert.Len(t, x.Answers, 4)
+		assert.Len(t, x.Answers, 5)
 		assert.NotEmpty(t, x.Rule)
 	}
-	require.Len(t, r.Gains, 2)
+	require.Len(t, r.Gains, 3)
 	for _, g := range r.Gains {
 		assert.Equal(t, 13, g.Wins+g.Ties+g.Losses)
 		assert.Empty(t, g.Interval, "13 questions are too few for one")

@@ -37,7 +37,7 @@ type evalCmd struct {
 	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
 	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
 	Preset    []string `group:"policy" placeholder:"NAME,…" help:"Published settings as a whole, beside what --metric and --allocator give or instead of it: ${presets}."`
-	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric. May be repeated."`
+	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric; builtin:output-error are those of the embedded model. May be repeated."`
 	Decode    string   `group:"policy" placeholder:"JSON" help:"Compress while decoding too."`
 	Compat    bool     `group:"policy" help:"Round budgets as older kvpress does."`
 	NoFull    bool     `group:"policy" help:"Leave out the full cache."`

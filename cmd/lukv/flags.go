@@ -158,7 +158,7 @@ type policyFlags struct {
 	Preset       string   `group:"policy" placeholder:"NAME" help:"A published setting as a whole, of which other flags replace parts: ${presets}."`
 	Metric       string   `group:"policy" placeholder:"NAME|JSON" help:"What ranks entries (default snapkv): ${metrics}; or JSON with parameters."`
 	Allocator    string   `group:"policy" placeholder:"NAME|JSON" help:"What divides the budget (default uniform): ${allocators}; or JSON with parameters."`
-	Profile      string   `group:"policy" placeholder:"FILE" help:"Profile for the allocator lukv, made by lukv profile."`
+	Profile      string   `group:"policy" placeholder:"FILE" help:"Profile for the allocator lukv, made by lukv profile; builtin:output-error is that of the embedded model."`
 	Policy       string   `group:"policy" placeholder:"FILE" help:"Instead of the flags above: the policy as JSON, as --json prints it."`
 	Decode       string   `group:"policy" placeholder:"JSON" help:"Compress while decoding too, such as '{\"mode\":\"periodic\",\"target_size\":512}'."`
 	Compat       bool     `group:"policy" help:"Round budgets as older kvpress does."`
@@ -310,15 +310,23 @@ func parseDecode(text string) (lukv.DecodeConfig, error) {
 	return c, nil
 }
 
+// builtinOutputErrors stands for the embedded profiles of output errors.
+const builtinOutputErrors = builtin.Name + ":output-error"
+
 // profileSet are the profiles given on the command line.
 type profileSet struct {
 	paths    []string
 	profiles []*lukv.Profile
+	builtin  bool // the embedded ones of output errors are among them
 }
 
 func loadProfiles(paths []string) (profileSet, error) {
 	set := profileSet{paths: paths}
 	for _, path := range paths {
+		if path == builtinOutputErrors {
+			set.builtin = true
+			continue
+		}
 		p, err := lukv.LoadProfile(path)
 		if err != nil {
 			return set, err
@@ -335,12 +343,17 @@ func (s profileSet) find(m *model.Model, name string, metric lukv.MetricConfig) 
 	if full, err := lukv.NewMetric(metric); err == nil {
 		cfg = lukv.MetricConfigOf(full)
 	}
+	if s.builtin {
+		if p, err := builtin.OutputErrorProfile(cfg); p != nil || err != nil {
+			return p, err
+		}
+	}
 	for i, p := range s.profiles {
 		if len(s.profiles) == 1 || p.Identity.Model == m.ID() && p.Identity.Metric.String() == cfg.String() {
 			return s.profiles[i], nil
 		}
 	}
-	if len(s.profiles) > 0 {
+	if len(s.paths) > 0 {
 		return nil, fmt.Errorf("%w: none of %s was made for this model and the metric %v", lukv.ErrProfileMismatch, strings.Join(s.paths, ", "), cfg)
 	}
 	if name == builtin.Name {

@@ -150,6 +150,13 @@ func TestProfileOfOutputErrors(t *testing.T) {
 	assert.Len(t, info.OutputErrors.Error, 24)
 	_, path := sample(t, "niah_single_2", 512)
 	ok(t, "run", "builtin", "-c", path, "--ratio", "0.5", "--allocator", "lukv", "--metric", "keydiff", "--profile", filepath.Join(dir, "a"), "Who?")
+
+	// The embedded ones, by name.
+	run := func(metric, profile string) []string {
+		return []string{"run", "builtin", "-c", path, "--ratio", "0.5", "--allocator", "lukv", "--metric", metric, "--profile", profile, "Who?"}
+	}
+	ok(t, run("tova", "builtin:output-error")...)
+	fails(t, exitRefused, "none of builtin:output-error was made", run("cake", "builtin:output-error")...)
 }
 
 func TestProfileRefusesWhatItWouldIgnore(t *testing.T) {

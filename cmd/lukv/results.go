@@ -9,6 +9,7 @@ import (
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/internal/results"
+	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model/builtin"
 )
 
@@ -17,6 +18,7 @@ import (
 type resultsCmd struct {
 	Out         string `short:"o" required:"" placeholder:"FILE" help:"Markdown file to write."`
 	Figures     string `required:"" placeholder:"FILE" help:"JSON file of the figures that the page is made from."`
+	Objectives  bool   `help:"Measure the objectives of profiles alone; all other figures stay."`
 	Render      bool   `help:"Measure nothing: make the page from the figures that are there."`
 	Development string `placeholder:"FILE" default:"model/builtin/testdata/development.jsonl" help:"Development set, on which choices are made."`
 	runtimeFlags
@@ -27,8 +29,8 @@ func (resultsCmd) Help() string {
 }
 
 func (c *resultsCmd) Run(e *env) error {
-	var figures *results.Figures
-	if c.Render {
+	figures := new(results.Figures)
+	if c.Render || c.Objectives {
 		data, err := os.ReadFile(c.Figures)
 		if err != nil {
 			return err
@@ -36,9 +38,10 @@ func (c *resultsCmd) Run(e *env) error {
 		if figures, err = results.Read(bytes.NewReader(data)); err != nil {
 			return err
 		}
-	} else {
+	}
+	if !c.Render {
 		var err error
-		if figures, err = c.measure(e); err != nil {
+		if figures, err = c.measure(e, figures); err != nil {
 			return err
 		}
 		if err := atomicfile.Write(c.Figures, 0o644, func(w io.Writer) error { return report.WriteJSON(w, figures) }); err != nil {
@@ -48,7 +51,8 @@ func (c *resultsCmd) Run(e *env) error {
 	return atomicfile.Write(c.Out, 0o644, figures.WriteMarkdown)
 }
 
-func (c *resultsCmd) measure(e *env) (*results.Figures, error) {
+// measure returns new figures, or old ones with new objectives.
+func (c *resultsCmd) measure(e *env, old *results.Figures) (*results.Figures, error) {
 	data, err := os.ReadFile(c.Development)
 	if err != nil {
 		return nil, err
@@ -71,9 +75,19 @@ func (c *resultsCmd) measure(e *env) (*results.Figures, error) {
 	session.MaxTokens = max(session.MaxTokens, 4096)
 	bar := e.progress()
 	defer bar.clear()
-	return results.Measure(e.ctx, m, results.Options{
+	o := results.Options{
 		Eval:   eval.Options{Framing: builtinFraming, Session: session},
 		Prompt: builtin.Prompt, Texts: builtinTexts(), Test: test, Development: development,
+		Profiles: func(metric string, outputErrors bool) (*lukv.Profile, error) {
+			if outputErrors {
+				return builtin.OutputErrorProfile(lukv.MetricConfig{Name: metric})
+			}
+			return builtin.Profile(lukv.MetricConfig{Name: metric})
+		},
 		Progress: func(what string, done, total int) { bar.show("%s: %d of %d", what, done, total) },
-	})
+	}
+	if c.Objectives {
+		return old, results.MeasureObjectives(e.ctx, m, o, old)
+	}
+	return results.Measure(e.ctx, m, o)
 }

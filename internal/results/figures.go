@@ -17,6 +17,7 @@ type Figures struct {
 	Precision string `json:"precision"`
 
 	Test        Test        `json:"test"`
+	Objectives  Objectives  `json:"objectives"`
 	OneLayer    OneLayer    `json:"one_layer"`
 	Development Development `json:"development"`
 	Losses      Losses      `json:"losses"`
@@ -62,6 +63,16 @@ type Test struct {
 	Cells     Cells  `json:"cells"`
 	Gains     []Gain `json:"gains"`
 	Tasks     []Task `json:"tasks"` // at TaskRatio
+}
+
+// Objectives compares LU-KV's profiles under the published objective and under
+// output errors, on the embedded samples. Gains are those of the last method.
+type Objectives struct {
+	Items int    `json:"items"`
+	Full  Score  `json:"full"`
+	Cells Cells  `json:"cells"`
+	Gains []Gain `json:"gains"`
+	Tasks []Task `json:"tasks"` // at TaskRatio
 }
 
 // Gain is the paired difference of scores, LU-KV minus another allocator.

@@ -51,12 +51,17 @@ type Options struct {
 	Eval        eval.Options // framing and sessions
 	Prompt      calibration.Prompt
 	Texts       []calibration.Text // that profiles are made from
+	Profiles    Profiles           // made before
 	Test        []eval.Item
 	Development []eval.Item
 
 	// Progress, if not nil, hears what is done.
 	Progress func(what string, done, total int)
 }
+
+// Profiles returns the profile of a metric in its default configuration, of output
+// errors or of the published objective.
+type Profiles func(metric string, outputErrors bool) (*lukv.Profile, error)
 
 // run is one execution of the experiments.
 type run struct {
@@ -87,13 +92,29 @@ func Measure(ctx context.Context, m *model.Model, o Options) (*Figures, error) {
 	for _, step := range []func() error{
 		func() error { return r.measureProfiles(false) },
 		func() error { return r.measureProfiles(true) },
-		r.test, r.oneLayer, r.development, r.losses,
+		r.test, r.objectives, r.oneLayer, r.development, r.losses,
 	} {
 		if err := step(); err != nil {
 			return nil, fmt.Errorf("results: %w", err)
 		}
 	}
 	return r.f, nil
+}
+
+// MeasureObjectives measures that part of the figures again and leaves the others.
+func MeasureObjectives(ctx context.Context, m *model.Model, o Options, f *Figures) error {
+	o.Eval.SharePrefill = true
+	if o.Progress == nil {
+		o.Progress = func(string, int, int) {}
+	}
+	if f.Model != m.ID() || f.Precision != string(m.Precision()) {
+		return fmt.Errorf("results: the figures are of model %s in %s, this one is %s in %s", f.Model, f.Precision, m.ID(), m.Precision())
+	}
+	r := &run{ctx: ctx, m: m, o: o, f: f}
+	if err := r.objectives(); err != nil {
+		return fmt.Errorf("results: %w", err)
+	}
+	return nil
 }
 
 // measureProfiles makes all profiles that count the question's last row, or
@@ -232,7 +253,7 @@ func averages(answers []eval.Answer) map[string]eval.Row {
 func scoreOf(r eval.Row) Score { return Score{r.Score, r.Low, r.High} }
 
 // cells returns the average rows of methods as a table.
-func cells(rows map[string]eval.Row, methods []string) Cells {
+func cells(rows map[string]eval.Row, metrics, methods []string) Cells {
 	var out Cells
 	for _, metric := range metrics {
 		for _, ratio := range ratios {
@@ -261,7 +282,7 @@ func (r *run) test() error {
 	}
 	rows := averages(answers)
 	full := rows["full"]
-	t := Test{Items: full.N, Full: scoreOf(full), FullBytes: full.CacheBytes, Cells: cells(rows, allocators)}
+	t := Test{Items: full.N, Full: scoreOf(full), FullBytes: full.CacheBytes, Cells: cells(rows, metrics, allocators)}
 	for _, metric := range metrics {
 		for _, ratio := range ratios {
 			for _, a := range against {
@@ -270,13 +291,13 @@ func (r *run) test() error {
 			}
 		}
 	}
-	t.Tasks = tasks(answers)
+	t.Tasks = tasks(answers, metrics, allocators)
 	r.f.Test = t
 	return nil
 }
 
 // tasks returns the scores of each task at taskRatio.
-func tasks(answers []eval.Answer) []Task {
+func tasks(answers []eval.Answer, metrics, methods []string) []Task {
 	rows := map[string]map[string]eval.Row{}
 	var names []string
 	for _, row := range eval.Summarize(answers) {
@@ -295,7 +316,7 @@ func tasks(answers []eval.Answer) []Task {
 		t := Task{Task: name, Items: full.N, Full: full.Score, Scores: map[string]map[string]float64{}}
 		for _, metric := range metrics {
 			t.Scores[metric] = map[string]float64{}
-			for _, a := range allocators {
+			for _, a := range methods {
 				t.Scores[metric][a] = rows[name][methodName(metric, taskRatio, a)].Score
 			}
 		}
@@ -369,7 +390,7 @@ func (r *run) development() error {
 		return err
 	}
 	rows := averages(answers)
-	r.f.Development = Development{Items: rows["full"].N, Full: scoreOf(rows["full"]), Cells: cells(rows, names)}
+	r.f.Development = Development{Items: rows["full"].N, Full: scoreOf(rows["full"]), Cells: cells(rows, metrics, names)}
 	return nil
 }
 

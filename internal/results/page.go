@@ -23,6 +23,7 @@ known. Decoding is greedy. Everything on this page, the sentences included, is m
 	p.short()
 	p.test()
 	p.byTask()
+	p.objectives()
 	p.oneLayer()
 	p.development()
 	p.losses()
@@ -71,7 +72,7 @@ func list(parts []string) string {
 // rowsText names rows of a table, the ratios of a metric together.
 func rowsText(rows []Cell) string {
 	var parts []string
-	for _, metric := range metrics {
+	for _, metric := range objectiveMetrics { // metrics, and one more
 		var at []string
 		for _, c := range rows {
 			if c.Metric == metric {
@@ -218,16 +219,21 @@ func (p *page) test() {
 
 func (p *page) byTask() {
 	p.printf("### By task, at %s\n\n", percent(taskRatio))
+	p.tasks(p.f.Test.Tasks, metrics, allocators)
+}
+
+// tasks writes a table by task for each metric.
+func (p *page) tasks(tasks []Task, metrics, methods []string) {
 	for _, metric := range metrics {
 		p.printf("%s:\n\n", metric)
-		p.table([]string{"task"}, append([]string{"n", "full"}, allocators...))
-		mean := make([]float64, len(allocators)+1)
+		p.table([]string{"task"}, append([]string{"n", "full"}, methods...))
+		mean := make([]float64, len(methods)+1)
 		n := 0
-		for _, t := range p.f.Test.Tasks {
+		for _, t := range tasks {
 			p.printf("| %s | %d | %.0f |", t.Task, t.Items, 100*t.Full)
 			mean[0] += t.Full
 			n += t.Items
-			for i, a := range allocators {
+			for i, a := range methods {
 				p.printf(" %.0f |", 100*t.Scores[metric][a])
 				mean[i+1] += t.Scores[metric][a]
 			}
@@ -235,7 +241,7 @@ func (p *page) byTask() {
 		}
 		p.printf("| average | %d |", n)
 		for _, x := range mean {
-			p.printf(" %.1f |", 100*x/float64(len(p.f.Test.Tasks)))
+			p.printf(" %.1f |", 100*x/float64(len(tasks)))
 		}
 		p.printf("\n\n")
 	}

@@ -23,7 +23,7 @@ var samples []byte
 //go:embed calibration.jsonl
 var calibrationTexts []byte
 
-//go:embed profiles/*.json
+//go:embed profiles/*.json profiles/output-error/*.json
 var profiles embed.FS
 
 // Name is what the command calls the model.
@@ -58,16 +58,24 @@ type Sample struct {
 func Samples() []Sample { return decodeLines[Sample](samples) }
 
 // Profile returns the profile of the model for a metric in its default
-// configuration, nil if there is none: streaming_llm ranks by position alone,
-// and other configurations are measured with a calibration (lukv profile
-// builtin, which also made these).
-func Profile(metric lukv.MetricConfig) (*lukv.Profile, error) {
+// configuration, of the published objective; nil if there is none: streaming_llm
+// ranks by position alone, and other configurations are measured with a calibration
+// (lukv profile builtin, which also made these).
+func Profile(metric lukv.MetricConfig) (*lukv.Profile, error) { return profile("profiles/", metric) }
+
+// OutputErrorProfile is Profile of output errors with layers weighted by the effect
+// of cutting each (lukv profile builtin --objective output-error).
+func OutputErrorProfile(metric lukv.MetricConfig) (*lukv.Profile, error) {
+	return profile("profiles/output-error/", metric)
+}
+
+func profile(folder string, metric lukv.MetricConfig) (*lukv.Profile, error) {
 	m, err := lukv.NewMetric(metric)
 	if err != nil {
 		return nil, err
 	}
 	full := lukv.MetricConfigOf(m)
-	data, err := profiles.ReadFile("profiles/" + full.Name + ".json")
+	data, err := profiles.ReadFile(folder + full.Name + ".json")
 	if err != nil {
 		return nil, nil
 	}

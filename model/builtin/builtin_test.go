@@ -129,7 +129,7 @@ func TestProfiles(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 80, p.Pairs)
 	}
-	require.Equal(t, 7, found)
+	require.Equal(t, 8, found)
 	p, err := Profile(lukv.MetricConfig{Name: "snapkv", Params: `{"window":16}`})
 	require.NoError(t, err)
 	require.Nil(t, p, "a profile of other parameters")

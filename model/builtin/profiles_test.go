@@ -4,6 +4,7 @@ import (
 	"context"
 	"io/fs"
 	"os"
+	"path"
 	"strings"
 	"testing"
 
@@ -16,8 +17,9 @@ import (
 )
 
 // TestProfilesAreMadeByThisCode makes embedded profiles again, as the command
-// `lukv profile builtin --metric NAME` does, and compares every budget. One
-// profile takes some seconds: that of the default metric is always made, the
+// `lukv profile builtin --metric NAME` does, those of output errors with
+// --objective output-error, and compares every budget. One profile takes some
+// seconds: the published objective's of the default metric is always made, the
 // others with LUKV_ALL_PROFILES set. Where the code has changed what it makes,
 // write the profiles anew with the command, and docs/results.md with make results.
 func TestProfilesAreMadeByThisCode(t *testing.T) {
@@ -38,22 +40,30 @@ func TestProfilesAreMadeByThisCode(t *testing.T) {
 	}
 	files, err := fs.Glob(profiles, "profiles/*.json")
 	require.NoError(t, err)
+	more, err := fs.Glob(profiles, "profiles/output-error/*.json")
+	require.NoError(t, err)
 	require.NotEmpty(t, files)
-	for _, file := range files {
-		name := strings.TrimSuffix(strings.TrimPrefix(file, "profiles/"), ".json")
-		if name != "snapkv" && os.Getenv("LUKV_ALL_PROFILES") == "" {
+	require.Equal(t, len(files), len(more), "one of each objective")
+	for _, file := range append(files, more...) {
+		objective, embedded := lukv.ObjectiveUtility, Profile
+		if path.Dir(file) != "profiles" {
+			objective, embedded = lukv.ObjectiveOutputError, OutputErrorProfile
+		}
+		name := strings.TrimSuffix(path.Base(file), ".json")
+		if file != "profiles/snapkv.json" && os.Getenv("LUKV_ALL_PROFILES") == "" {
 			continue
 		}
-		t.Run(name, func(t *testing.T) {
+		t.Run(objective+"/"+name, func(t *testing.T) {
 			metric := lukv.MetricConfig{Name: name}
-			want, err := Profile(metric)
+			want, err := embedded(metric)
 			require.NoError(t, err)
 			got, err := calibration.Profile(ctx, m, texts, calibration.ProfileOptions{
 				Options: calibration.Options{Prompt: Prompt, Session: model.SessionOptions{}},
-				Metric:  metric,
+				Metric:  metric, Objective: objective,
 			})
 			require.NoError(t, err)
 			require.Equal(t, want.Identity, got.Identity)
+			require.Equal(t, want.OutputErrors, got.OutputErrors)
 			require.Equal(t, [3]int{want.Pairs, want.MinContext, want.MaxContext}, [3]int{got.Pairs, got.MinContext, got.MaxContext})
 			differ := 0
 			for i := range solve.Levels {
