@@ -368,6 +368,7 @@ func (e *Engine) reserve(j *job, n int64) bool {
 	e.reserved += n
 	j.reserved += n
 	e.stats.reserved.Store(e.reserved)
+	e.stats.peak.Store(max(e.stats.peak.Load(), e.reserved))
 	return true
 }
 
@@ -384,6 +385,8 @@ func (e *Engine) release(j *job) {
 	e.reserved -= j.reserved
 	j.reserved = 0
 	e.stats.reserved.Store(e.reserved)
+	e.stats.saved.Add(-j.saved)
+	j.saved = 0
 }
 
 // leave takes a request out of the running ones and frees its caches.
@@ -448,6 +451,7 @@ func (e *Engine) fail(j *job, err error) {
 type counters struct {
 	waiting, running, reserved, kept atomic.Int64
 	stored, loaded                   atomic.Int64
+	peak, saved, evicted             atomic.Int64
 	promptTokens, cachedTokens       atomic.Int64
 	generated, preempted             atomic.Int64
 	completed, cancelled, failed     atomic.Int64
@@ -474,6 +478,8 @@ func (c *counters) ended(j *job, err error) {
 type Stats struct {
 	Waiting, Running int64 // requests
 	ReservedBytes    int64 // for caches of running requests
+	PeakBytes        int64 // the most that was ever reserved
+	SavedBytes       int64 // that the caches of running requests would take more without compression
 	KeptBytes        int64 // of what is kept of earlier ones
 	StoredBytes      int64 // of what is kept on disk
 	LoadedFiles      int64 // times that something was read from there
@@ -482,6 +488,7 @@ type Stats struct {
 	PromptTokens, CachedTokens, GeneratedTokens int64
 	Completed, Cancelled, Failed, Preempted     int64 // requests
 	Steps                                       int64
+	EvictedEntries                              int64 // of prompts that were compressed
 }
 
 // Stats returns the figures of this moment without waiting for a step.
@@ -489,10 +496,11 @@ func (e *Engine) Stats() Stats {
 	c := &e.stats
 	return Stats{
 		Waiting: c.waiting.Load(), Running: c.running.Load(),
-		ReservedBytes: c.reserved.Load(), KeptBytes: c.kept.Load(), StoredBytes: c.stored.Load(), LoadedFiles: c.loaded.Load(), MaxBytes: e.o.MaxBytes,
+		ReservedBytes: c.reserved.Load(), PeakBytes: c.peak.Load(), SavedBytes: c.saved.Load(), MaxBytes: e.o.MaxBytes,
+		KeptBytes: c.kept.Load(), StoredBytes: c.stored.Load(), LoadedFiles: c.loaded.Load(),
 		PromptTokens: c.promptTokens.Load(), CachedTokens: c.cachedTokens.Load(), GeneratedTokens: c.generated.Load(),
 		Completed: c.completed.Load(), Cancelled: c.cancelled.Load(), Failed: c.failed.Load(), Preempted: c.preempted.Load(),
-		Steps: c.steps.Load(),
+		Steps: c.steps.Load(), EvictedEntries: c.evicted.Load(),
 	}
 }
 

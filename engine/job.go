@@ -22,6 +22,7 @@ type job struct {
 	need         int64 // bytes to admit it
 	step         int64 // bytes that growTokens more tokens of every answer take
 	reserved     int64
+	saved        int64 // bytes that compression saves
 
 	preempted bool // it lost its cache
 

@@ -239,13 +239,18 @@ func (c *choice) took() bool {
 // read goes on with a request whose prompt is read: it is kept, and its answers
 // begin.
 func (e *Engine) read(j *job) {
+	st := j.session.Stats()
 	if j.isRead.IsZero() {
 		j.isRead = time.Now()
+		if j.cached < j.req.Context { // or it was evicted for an earlier request
+			e.stats.evicted.Add(st.FullEntries - st.Entries)
+		}
 		if j.req.Inspect != nil {
 			j.req.Inspect(j.session)
 		}
 	}
-	st := j.session.Stats()
+	j.saved = st.FullBytes - st.CacheBytes
+	e.stats.saved.Add(j.saved)
 	j.stream.cache = CacheUse{Entries: st.Entries, FullEntries: st.FullEntries, Bytes: st.CacheBytes, FullBytes: st.FullBytes}
 	e.kept.keep(j, e.room())
 	e.stats.kept.Store(e.kept.bytes)

@@ -1,9 +1,9 @@
 package serve
 
 import (
-	"bytes"
-	"fmt"
 	"net/http"
+	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,15 +29,46 @@ func (h *histogram) observe(d time.Duration) {
 	h.sum.Add(int64(d))
 }
 
-func (h *histogram) write(b *bytes.Buffer, name, model string) {
-	total := int64(0)
-	for i, le := range buckets {
-		total += h.counts[i].Load()
-		fmt.Fprintf(b, "%s_bucket{model_name=%q,le=\"%g\"} %d\n", name, model, le, total)
+// bucketLabels are the le labels of the buckets.
+var bucketLabels = func() (out []string) {
+	for _, le := range buckets {
+		out = append(out, strconv.FormatFloat(le, 'g', -1, 64))
 	}
-	total += h.counts[len(buckets)].Load()
-	fmt.Fprintf(b, "%s_bucket{model_name=%q,le=\"+Inf\"} %d\n%s_sum{model_name=%q} %g\n%s_count{model_name=%q} %d\n",
-		name, model, total, name, model, time.Duration(h.sum.Load()).Seconds(), name, model, total)
+	return append(out, "+Inf")
+}()
+
+func (h *histogram) write(b *scrape, name, model string) {
+	total := int64(0)
+	for i, le := range bucketLabels {
+		total += h.counts[i].Load()
+		b.sample(name+"_bucket", float64(total), "model_name", model, "le", le)
+	}
+	b.sample(name+"_sum", time.Duration(h.sum.Load()).Seconds(), "model_name", model)
+	b.sample(name+"_count", float64(total), "model_name", model)
+}
+
+// scrape is the text of an answer to /metrics.
+type scrape struct{ text []byte }
+
+var scrapes = sync.Pool{New: func() any { return new(scrape) }}
+
+// family begins a metric.
+func (b *scrape) family(name, kind string) {
+	b.text = append(append(append(append(append(b.text, "# TYPE "...), name...), ' '), kind...), '\n')
+}
+
+// sample is one value of the family; labels are names and values in turn.
+func (b *scrape) sample(name string, value float64, labels ...string) {
+	b.text = append(b.text, name...)
+	for i := 0; i < len(labels); i += 2 {
+		b.text = append(b.text, "{,"[min(i, 1)])
+		b.text = append(append(b.text, labels[i]...), '=')
+		b.text = strconv.AppendQuote(b.text, labels[i+1])
+	}
+	if len(labels) > 0 {
+		b.text = append(b.text, '}')
+	}
+	b.text = append(strconv.AppendFloat(append(b.text, ' '), value, 'g', -1, 64), '\n')
 }
 
 // metrics are what is measured of a model's requests.
@@ -76,44 +107,53 @@ func (t *timing) end(s *engine.Stream) {
 
 // writeMetrics answers a scrape. It takes no lock that a step of an engine holds.
 func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
-	var b bytes.Buffer
+	b := scrapes.Get().(*scrape)
+	defer scrapes.Put(b)
+	b.text = b.text[:0]
 	order := s.models.list()
 	stats := make([]engine.Stats, len(order))
-	loaded := make([]int, len(order))
+	loaded := make([]float64, len(order))
 	for i, sl := range order {
 		var on bool
 		if stats[i], on = s.models.stats(sl); on {
 			loaded[i] = 1
 		}
 	}
-	gauge := func(name, kind string, value func(st engine.Stats) float64) {
-		fmt.Fprintf(&b, "# TYPE %s %s\n", name, kind)
+	family := func(name, kind string, value func(st *engine.Stats) float64) {
+		b.family(name, kind)
 		for i, sl := range order {
-			fmt.Fprintf(&b, "%s{model_name=%q} %g\n", name, sl.id, value(stats[i]))
+			b.sample(name, value(&stats[i]), "model_name", sl.id)
 		}
 	}
-	gauge("vllm:num_requests_running", "gauge", func(st engine.Stats) float64 { return float64(st.Running) })
-	gauge("vllm:num_requests_waiting", "gauge", func(st engine.Stats) float64 { return float64(st.Waiting) })
-	gauge("vllm:kv_cache_usage_perc", "gauge", func(st engine.Stats) float64 {
+	family("vllm:num_requests_running", "gauge", func(st *engine.Stats) float64 { return float64(st.Running) })
+	family("vllm:num_requests_waiting", "gauge", func(st *engine.Stats) float64 { return float64(st.Waiting) })
+	family("vllm:kv_cache_usage_perc", "gauge", func(st *engine.Stats) float64 {
 		if st.MaxBytes == 0 {
 			return 0
 		}
 		return float64(st.ReservedBytes) / float64(st.MaxBytes)
 	})
-	gauge("vllm:prompt_tokens_total", "counter", func(st engine.Stats) float64 { return float64(st.PromptTokens) })
-	gauge("vllm:generation_tokens_total", "counter", func(st engine.Stats) float64 { return float64(st.GeneratedTokens) })
-	gauge("vllm:prefix_cache_queries_total", "counter", func(st engine.Stats) float64 { return float64(st.PromptTokens) })
-	gauge("vllm:prefix_cache_hits_total", "counter", func(st engine.Stats) float64 { return float64(st.CachedTokens) })
-	gauge("vllm:num_preemptions_total", "counter", func(st engine.Stats) float64 { return float64(st.Preempted) })
-	fmt.Fprintf(&b, "# TYPE vllm:request_success_total counter\n")
+	b.family("vllm:cache_config_info", "gauge")
+	for _, sl := range order {
+		if block := s.models.blockOf(sl); block.count > 0 {
+			b.sample("vllm:cache_config_info", 1, "model_name", sl.id,
+				"block_size", strconv.FormatInt(block.entries, 10), "num_gpu_blocks", strconv.FormatInt(block.count, 10))
+		}
+	}
+	family("vllm:prompt_tokens_total", "counter", func(st *engine.Stats) float64 { return float64(st.PromptTokens) })
+	family("vllm:generation_tokens_total", "counter", func(st *engine.Stats) float64 { return float64(st.GeneratedTokens) })
+	family("vllm:prefix_cache_queries_total", "counter", func(st *engine.Stats) float64 { return float64(st.PromptTokens) })
+	family("vllm:prefix_cache_hits_total", "counter", func(st *engine.Stats) float64 { return float64(st.CachedTokens) })
+	family("vllm:num_preemptions_total", "counter", func(st *engine.Stats) float64 { return float64(st.Preempted) })
+	b.family("vllm:request_success_total", "counter")
 	for i, sl := range order {
-		fmt.Fprintf(&b, "vllm:request_success_total{model_name=%[1]q,finished_reason=\"stop\"} %[2]d\nvllm:request_success_total{model_name=%[1]q,finished_reason=\"abort\"} %[3]d\n",
-			sl.id, stats[i].Completed, stats[i].Cancelled)
+		b.sample("vllm:request_success_total", float64(stats[i].Completed), "model_name", sl.id, "finished_reason", "stop")
+		b.sample("vllm:request_success_total", float64(stats[i].Cancelled), "model_name", sl.id, "finished_reason", "abort")
 	}
 	histograms := func(name string, of func(m *metrics) *histogram) {
-		fmt.Fprintf(&b, "# TYPE %s histogram\n", name)
+		b.family(name, "histogram")
 		for _, sl := range order {
-			of(&sl.metrics).write(&b, name, sl.id)
+			of(&sl.metrics).write(b, name, sl.id)
 		}
 	}
 	histograms("vllm:time_to_first_token_seconds", func(m *metrics) *histogram { return &m.first })
@@ -122,16 +162,20 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	histograms("vllm:request_queue_time_seconds", func(m *metrics) *histogram { return &m.queued })
 	histograms("vllm:request_prefill_time_seconds", func(m *metrics) *histogram { return &m.prefill })
 	histograms("vllm:request_decode_time_seconds", func(m *metrics) *histogram { return &m.decode })
-	gauge("lukv:kv_cache_bytes", "gauge", func(st engine.Stats) float64 { return float64(st.ReservedBytes) })
-	gauge("lukv:prefix_store_bytes", "gauge", func(st engine.Stats) float64 { return float64(st.KeptBytes) })
-	fmt.Fprintf(&b, "# TYPE lukv:model_loaded gauge\n")
+	family("lukv:kv_cache_bytes", "gauge", func(st *engine.Stats) float64 { return float64(st.ReservedBytes) })
+	family("lukv:kv_cache_full_bytes", "gauge", func(st *engine.Stats) float64 { return float64(st.ReservedBytes + st.SavedBytes) })
+	family("lukv:kv_cache_peak_bytes", "gauge", func(st *engine.Stats) float64 { return float64(st.PeakBytes) })
+	family("lukv:kv_evicted_entries_total", "counter", func(st *engine.Stats) float64 { return float64(st.EvictedEntries) })
+	family("lukv:prefix_store_bytes", "gauge", func(st *engine.Stats) float64 { return float64(st.KeptBytes) })
+	b.family("lukv:model_loaded", "gauge")
 	for i, sl := range order {
-		fmt.Fprintf(&b, "lukv:model_loaded{model_name=%q} %d\n", sl.id, loaded[i])
+		b.sample("lukv:model_loaded", loaded[i], "model_name", sl.id)
 	}
 	s.docs.mu.Lock()
 	n := len(s.docs.order)
 	s.docs.mu.Unlock()
-	fmt.Fprintf(&b, "# TYPE lukv:documents gauge\nlukv:documents %d\n", n)
+	b.family("lukv:documents", "gauge")
+	b.sample("lukv:documents", float64(n))
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	w.Write(b.Bytes())
+	w.Write(b.text)
 }

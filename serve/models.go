@@ -54,7 +54,8 @@ type slot struct {
 	timer   *time.Timer   // from then on
 	bytes   int64         // of weights and of the limit on caches; 0 before the first loading
 	maxLen  int           // 0 before the first loading
-	past    engine.Stats  // counters of engines that are gone
+	block   cacheBlock
+	past    engine.Stats // counters of engines that are gone
 }
 
 // served is a loaded model with what its endpoints need.
@@ -98,7 +99,10 @@ func (s *Server) Add(id string, m *model.Model, o engine.Options) error {
 		return fmt.Errorf("serve model %s: %w", id, err)
 	}
 	sl.loaded = v
-	sl.size(v)
+	if err := sl.size(v); err != nil {
+		v.e.Close()
+		return fmt.Errorf("serve model %s: %w", id, err)
+	}
 	if err := s.models.add(sl); err != nil {
 		v.e.Close()
 		return err
@@ -130,8 +134,31 @@ func (ms *models) add(sl *slot) error {
 }
 
 // size notes what a loaded model takes.
-func (sl *slot) size(v *served) {
+func (sl *slot) size(v *served) error {
 	sl.bytes, sl.maxLen = v.m.WeightBytes()+sl.engine.MaxBytes, v.e.MaxTokens()
+	var err error
+	sl.block, err = newCacheBlock(v.m, sl.engine)
+	return err
+}
+
+// cacheBlock is what vLLM calls so: a page of every head of every layer.
+type cacheBlock struct{ entries, count int64 }
+
+// newCacheBlock finds the entries of a page, and how many blocks the limit on caches
+// has room for, 0 without one.
+func newCacheBlock(m *model.Model, o engine.Options) (b cacheBlock, err error) {
+	so := model.SessionOptions{CacheType: o.CacheType, PageEntries: o.PageEntries}
+	one, err := m.CacheNeed(so, 1, 0)
+	for b.entries = 16; err == nil && 2*b.entries <= int64(m.Config().MaxPositions); b.entries *= 2 {
+		var need model.CacheNeed
+		if need, err = m.CacheNeed(so, int(2*b.entries), 0); need.Held > one.Held {
+			break
+		}
+	}
+	if o.MaxBytes > 0 && err == nil {
+		b.count = o.MaxBytes / one.Held
+	}
+	return b, err
 }
 
 // list returns the models in their order.
@@ -250,12 +277,13 @@ func (ms *models) loadInto(sl *slot) (*served, error) {
 	v, err := newServed(sl, m)
 	if err == nil {
 		ms.mu.Lock()
-		sl.size(v)
+		err = sl.size(v)
 		ms.mu.Unlock()
-		if more := sl.bytes - known; more != 0 {
-			if err = ms.reserve(more); err != nil {
-				v.e.Close()
-			}
+		if more := sl.bytes - known; more != 0 && err == nil {
+			err = ms.reserve(more)
+		}
+		if err != nil {
+			v.e.Close()
 		}
 	}
 	if err != nil {
@@ -349,6 +377,12 @@ func (ms *models) stats(sl *slot) (st engine.Stats, loaded bool) {
 	return withPast(sl.loaded.e.Stats(), sl.past), true
 }
 
+func (ms *models) blockOf(sl *slot) cacheBlock {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	return sl.block
+}
+
 // withPast adds what earlier engines counted.
 func withPast(st, past engine.Stats) engine.Stats {
 	st.PromptTokens += past.PromptTokens
@@ -359,6 +393,9 @@ func withPast(st, past engine.Stats) engine.Stats {
 	st.Failed += past.Failed
 	st.Preempted += past.Preempted
 	st.Steps += past.Steps
+	st.EvictedEntries += past.EvictedEntries
+	st.LoadedFiles += past.LoadedFiles
+	st.PeakBytes = max(st.PeakBytes, past.PeakBytes)
 	return st
 }
 
@@ -405,17 +442,35 @@ type holds struct {
 	mu       sync.Mutex
 	releases []func()
 	maxLen   int
+	model    string           // the last one's name
+	streams  []*engine.Stream // whose usage the log tells
 }
 
 type holdsKey struct{}
 
-func (h *holds) end() {
+func holdsOf(ctx context.Context) *holds { return ctx.Value(holdsKey{}).(*holds) }
+
+// end lets the models go. It returns what the log says of the request.
+func (h *holds) end() []any {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	var sum usage
+	for _, s := range h.streams {
+		s.Close()
+		sum.add(s.Usage())
+	}
 	for _, release := range h.releases {
 		release()
 	}
 	h.releases = nil
+	if h.model == "" {
+		return nil
+	}
+	out := []any{"model", h.model}
+	if len(h.streams) > 0 {
+		out = append(out, "prompt_tokens", sum.Prompt, "cached_tokens", sum.Details.Cached, "completion_tokens", sum.Completion)
+	}
+	return out
 }
 
 // served returns a model for the request of ctx, loaded for as long as the request
@@ -429,10 +484,10 @@ func (s *Server) served(ctx context.Context, id string) (*served, error) {
 	if err != nil {
 		return nil, loadError(id, err)
 	}
-	h := ctx.Value(holdsKey{}).(*holds)
+	h := holdsOf(ctx)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.releases, h.maxLen = append(h.releases, release), v.e.MaxTokens()
+	h.releases, h.maxLen, h.model = append(h.releases, release), v.e.MaxTokens(), v.id
 	return v, nil
 }
 

@@ -235,9 +235,15 @@ func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.
 	stream, err := v.e.Submit(r.ctx, q)
 	var large *engine.TooLargeError
 	switch {
-	case err == nil, errors.As(err, &large), errors.Is(err, engine.ErrQueueFull), errors.Is(err, engine.ErrClosed),
+	case err == nil:
+		h := holdsOf(r.ctx)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.streams = append(h.streams, stream)
+		return stream, nil
+	case errors.As(err, &large), errors.Is(err, engine.ErrQueueFull), errors.Is(err, engine.ErrClosed),
 		errors.Is(err, model.ErrContextFull), r.ctx.Err() != nil:
-		return stream, err
+		return nil, err
 	}
 	// Before anything is computed, what is wrong is the request, such as a policy that
 	// does not fit the model.

@@ -581,6 +581,10 @@ func TestGuards(t *testing.T) {
 	h = check(503, "GET", "/ready", "")
 	require.Equal(t, "5", h.Get("Retry-After"))
 	check(200, "GET", "/health", "")
+	check(200, "POST", path, good, "Authorization", "Bearer one") // routers take a moment to notice
+	require.NoError(t, ts.s.Drain(context.Background()))
+	check(503, "GET", "/ready", "")
+	check(200, "GET", "/health", "")
 	check(503, "POST", path, good, "Authorization", "Bearer one")
 }
 

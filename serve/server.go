@@ -63,6 +63,7 @@ type Server struct {
 	keys     [][sha256.Size]byte
 	mux      *http.ServeMux
 	started  time.Time
+	notReady atomic.Bool
 	draining atomic.Bool
 	docs     documents
 	models   *models
@@ -121,16 +122,17 @@ func New(o Options) *Server {
 // Drain refuses new requests, waits for those in progress until ctx is done, and
 // cancels the others.
 func (s *Server) Drain(ctx context.Context) error {
+	s.NotReady()
 	s.draining.Store(true)
 	return s.models.drain(ctx)
 }
 
 // NotReady makes /ready say that this server should get no more requests, which it
 // still answers: routers take a moment to notice.
-func (s *Server) NotReady() { s.draining.Store(true) }
+func (s *Server) NotReady() { s.notReady.Store(true) }
 
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
-	if s.draining.Load() {
+	if s.notReady.Load() {
 		(&apiError{status: http.StatusServiceUnavailable, retry: 5, Type: "server_error", Code: "shutting_down", Message: "the server is shutting down"}).write(w)
 		return
 	}
@@ -202,7 +204,6 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 		out := &statusWriter{ResponseWriter: w}
 		r.Body = http.MaxBytesReader(out, r.Body, s.o.MaxBody)
 		used := &holds{}
-		defer used.end()
 		ctx := context.WithValue(context.WithValue(r.Context(), requestKey{}, id), holdsKey{}, used)
 		err := s.guarded(out, r.WithContext(ctx), h)
 		if err != nil && out.status == 0 {
@@ -212,7 +213,8 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 				bad.write(out)
 			}
 		}
-		s.o.Log.Info("request", "id", id, "endpoint", pattern, "status", out.status, "bytes", out.bytes, "time", time.Since(start).Round(time.Millisecond))
+		line := []any{"id", id, "endpoint", pattern, "status", out.status, "bytes", out.bytes, "time", time.Since(start).Round(time.Millisecond)}
+		s.o.Log.Info("request", append(line, used.end()...)...)
 	})
 }
 

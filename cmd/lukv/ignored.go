@@ -185,6 +185,11 @@ func (c *evalCmd) unused(g given) error {
 }
 
 func (c *serveCmd) unused(g given) error {
+	if g["quiet"] {
+		if err := g.unused("log-format", "--quiet: there is no log"); err != nil {
+			return err
+		}
+	}
 	if host, _, err := net.SplitHostPort(c.Listen); err == nil && isLocal(host) {
 		return g.unused("insecure", "--listen is an address of this machine only")
 	}

@@ -30,7 +30,7 @@ var alwaysUsed = map[string]string{
 	"inspect": "json",
 	"pull":    "include exclude parallel verify json",
 	"bench":   "compare csv json markdown",
-	"serve": "listen key-file host max-body max-running max-queue latency drain profile kv-compression " +
+	"serve": "listen key-file host max-body max-running max-queue latency grace drain unload-after profile kv-compression " +
 		"threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"devices": "json", "version": "json", "convert": "type shard-size json",
 	"tokenize": "decode json",
@@ -140,6 +140,8 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("bench", "builtin", "--pp=5", "--batch=5")
 
 	refuse("serve", "builtin", "--insecure")
+	refuse("serve", "builtin", "--log-format=json", "--quiet")
+	refuse("serve", "builtin", "--max-memory=1GiB")
 	refuse("serve", "builtin", "--tls-cert=x")
 	refuse("serve", "builtin", "--tls-key=x")
 

@@ -35,7 +35,9 @@ type serveCmd struct {
 	MaxRunning  int           `default:"64" placeholder:"N" help:"Answers computed at once (default ${default})."`
 	MaxQueue    int           `default:"256" placeholder:"N" help:"Requests that wait (default ${default}); more are refused with 429."`
 	Latency     time.Duration `default:"100ms" placeholder:"TIME" help:"Time between two tokens of an answer while prompts of others are read (default ${default})."`
-	Drain       time.Duration `default:"25s" placeholder:"TIME" help:"Time for answers in progress after SIGTERM (default ${default})."`
+	Grace       time.Duration `default:"1s" placeholder:"TIME" help:"Time after SIGTERM in which requests are still taken while /ready says no: routers take a moment (default ${default})."`
+	Drain       time.Duration `default:"25s" placeholder:"TIME" help:"Time for answers in progress after that (default ${default})."`
+	LogFormat   string        `enum:"text,json" default:"text" help:"Lines of the log, one a request, without its contents: ${enum}."`
 	UnloadAfter time.Duration `placeholder:"TIME" help:"Load models when they are first asked for, and let one go that nobody has asked for this long."`
 	MaxMemory   byteSize      `placeholder:"SIZE" help:"Load models when they are first asked for, and let others go, the longest unused first, that weights and caches of all take at most this. Needs --max-cache."`
 	Profile     []string      `type:"path" placeholder:"FILE" help:"Profile that kv_compression may name, by its file's name without ending. May be repeated."`
@@ -97,6 +99,9 @@ func (c *serveCmd) Run(e *env) error {
 	}
 	if !e.quiet {
 		o.Log = slog.New(slog.NewTextHandler(e.err, nil))
+		if c.LogFormat == "json" {
+			o.Log = slog.New(slog.NewJSONHandler(e.err, nil))
+		}
 	}
 	for _, path := range c.Profile {
 		p, err := lukv.LoadProfile(path)
@@ -123,7 +128,7 @@ func (c *serveCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	return c.listen(e, s)
+	return c.listen(e, s, o.Log)
 }
 
 // isLocal reports whether an address is one of this machine's own.
@@ -236,13 +241,17 @@ func (c *serveCmd) certificate() (pair tls.Certificate, err error) {
 }
 
 // listen serves until the context is done, and lets answers in progress end.
-func (c *serveCmd) listen(e *env, s *serve.Server) error {
+func (c *serveCmd) listen(e *env, s *serve.Server, log *slog.Logger) error {
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	scheme := "http"
 	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10}
+	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	if log != nil {
+		server.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
+	}
 	if c.TLSCert != "" {
 		pair, err := c.certificate()
 		if err != nil {
@@ -267,9 +276,14 @@ func (c *serveCmd) listen(e *env, s *serve.Server) error {
 	case <-e.ctx.Done():
 	}
 	s.NotReady()
-	grace, cancel := context.WithTimeout(context.Background(), c.Drain)
+	select {
+	case err := <-failed:
+		return err
+	case <-time.After(c.Grace):
+	}
+	drain, cancel := context.WithTimeout(context.Background(), c.Drain)
 	defer cancel()
-	err = s.Drain(grace)
+	err = s.Drain(drain)
 	over, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	if err := errors.Join(err, server.Shutdown(over)); err != nil {

@@ -4,12 +4,22 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
 	"io"
+	"math/big"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -18,17 +28,7 @@ import (
 func TestServe(t *testing.T) {
 	keys := filepath.Join(t.TempDir(), "keys")
 	require.NoError(t, os.WriteFile(keys, []byte("# ours\nsecret\n"), 0o600))
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	r, w := io.Pipe()
-	var log bytes.Buffer
-	done := make(chan int, 1)
-	go func() {
-		done <- run(ctx, []string{"serve", "small=builtin", "--listen", "127.0.0.1:0", "--key-file", keys, "--max-cache", "16MiB", "--max-memory", "1GiB"}, strings.NewReader(""), w, &log)
-	}()
-	line, err := bufio.NewReader(r).ReadString('\n')
-	require.NoError(t, err)
-	url := strings.TrimSpace(strings.TrimPrefix(line, "listening on "))
+	url, stop := startServe(t, "small=builtin", "--key-file", keys, "--max-cache", "16MiB", "--max-memory", "1GiB", "--log-format", "json")
 	q, err := http.NewRequest("POST", url+"/v1/chat/completions", strings.NewReader(`{"model":"small","messages":[{"role":"user","content":"hello"}],"max_tokens":3}`))
 	require.NoError(t, err)
 	q.Header.Set("Content-Type", "application/json")
@@ -40,11 +40,78 @@ func TestServe(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 200, resp.StatusCode, string(text))
 	require.Contains(t, string(text), `"finish_reason":`)
-	cancel()
-	require.Equal(t, exitOK, <-done)
-	require.Contains(t, log.String(), "status=200")
-	require.NotContains(t, log.String(), "hello")
-	require.NotContains(t, log.String(), "secret")
+	log := stop()
+	require.NotContains(t, log, "hello")
+	require.NotContains(t, log, "secret")
+	var line struct {
+		Msg, Model, Endpoint string
+		Status               int
+		Completion           int `json:"completion_tokens"`
+	}
+	for text := range strings.Lines(log) {
+		if strings.Contains(text, `"msg":"request"`) {
+			require.NoError(t, json.Unmarshal([]byte(text), &line), text)
+		}
+	}
+	require.Equal(t, "POST /v1/chat/completions", line.Endpoint)
+	require.Equal(t, "small", line.Model)
+	require.Equal(t, 200, line.Status)
+	require.Equal(t, 3, line.Completion)
+}
+
+// startServe runs the server on an address of this machine, which it returns, until
+// stop, which returns the log.
+func startServe(t *testing.T, args ...string) (url string, stop func() string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	r, w := io.Pipe()
+	var log bytes.Buffer
+	done := make(chan int, 1)
+	args = append([]string{"serve", "--listen", "127.0.0.1:0", "--grace", "0s"}, args...)
+	go func() {
+		done <- run(ctx, args, strings.NewReader(""), w, &log)
+		w.Close()
+	}()
+	line, err := bufio.NewReader(r).ReadString('\n')
+	require.NoError(t, err)
+	return strings.TrimSpace(strings.TrimPrefix(line, "listening on ")), func() string {
+		cancel()
+		require.Equal(t, exitOK, <-done, log.String())
+		return log.String()
+	}
+}
+
+// TestServeTLS: with a certificate the server speaks HTTPS alone.
+func TestServeTLS(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	write := func(name, kind string, data []byte) string {
+		path := filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}), 0o600))
+		return path
+	}
+	url, stop := startServe(t, "builtin", "--tls-cert", write("cert.pem", "CERTIFICATE", cert), "--tls-key", write("key.pem", "PRIVATE KEY", secret))
+	require.True(t, strings.HasPrefix(url, "https://"), url)
+	pool := x509.NewCertPool()
+	parsed, err := x509.ParseCertificate(cert)
+	require.NoError(t, err)
+	pool.AddCert(parsed)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
+	defer client.CloseIdleConnections()
+	resp, err := client.Get(url + "/ready")
+	require.NoError(t, err)
+	resp.Body.Close()
+	require.Equal(t, 200, resp.StatusCode)
+	resp, err = http.Get("http" + strings.TrimPrefix(url, "https") + "/ready")
+	require.NoError(t, err)
+	resp.Body.Close()
+	require.Equal(t, 400, resp.StatusCode)
+	stop()
 }
 
 func TestServeUsage(t *testing.T) {

@@ -1,0 +1,123 @@
+package serve
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/engine"
+)
+
+// malformed are requests that are the client's mistake, one way or another.
+func malformed() [][]string { // method, path, body, headers…
+	var out [][]string
+	add := func(method, path, body string, headers ...string) {
+		out = append(out, append([]string{method, path, body}, headers...))
+	}
+	posts := []string{
+		"/v1/chat/completions", "/v1/completions", "/v1/chat/completions/render", "/v1/completions/render",
+		"/tokenize", "/detokenize", "/v1/documents",
+	}
+	for _, path := range posts {
+		for _, body := range []string{
+			"", "{", "[]", "null", "7", `"x"`, "{]", `{"a":1,}`, `{} {}`, "{}x", "\xff\xfe", `{"model":"` + "\xff" + `"}`,
+			`{"model":1}`, `{"model":[]}`, `{"model":"nothing"}`, `{"model":"a","model":"b"}`,
+			strings.Repeat("[", 100_000), `{"messages":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`,
+			`{"model":"needle/llama"}`, `{"model":"needle/llama","messages":7,"prompt":{},"text":7,"tokens":7}`,
+			`{"model":"needle/llama","messages":[{"role":"king","content":"x"}],"prompt":["a",1],"text":[],"tokens":["a"]}`,
+			`{"model":"needle/llama","messages":[],"prompt":[],"text":"","tokens":[-1]}`,
+			`{"model":"needle/llama","messages":[1],"prompt":[[1.5]],"text":null,"tokens":[1e400]}`,
+		} {
+			add("POST", path, body)
+		}
+		add("POST", path, "{}", "Content-Type", "text/plain")
+		add("POST", path, "{}", "Content-Type", "application/json;=")
+		add("POST", path, "{}", "Content-Encoding", "gzip")
+		add("POST", path, `{"model":"`+strings.Repeat("x", 5000)+`"}`)
+		add("POST", path, "{}", "Sec-Fetch-Site", "cross-site")
+		add("PUT", path, "{}")
+	}
+	ok := `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"prompt":"x","text":"x","max_tokens":1,`
+	for _, field := range []string{
+		`"temperature":-1`, `"temperature":"hot"`, `"temperature":` + strings.Repeat("9", 400), `"top_p":2`, `"top_k":1.5`, `"min_p":-0.1`,
+		`"n":0`, `"n":1000000`, `"n":-1`, `"seed":"x"`, `"stop":""`, `"stop":[1]`, `"stop":{}`, `"logit_bias":{"x":1}`, `"logit_bias":{"1":1000}`, `"logit_bias":[]`,
+		`"presence_penalty":3`, `"frequency_penalty":-3`, `"repetition_penalty":0`, `"stop_token_ids":[99999999]`, `"stream_options":{"include_usage":true}`,
+		`"kv_compression":7`, `"kv_compression":{"ratio":2}`, `"kv_compression":{"ratio":0.5,"metric":"none"}`, `"kv_compression":{"nothing":1}`, `"kv_compression":{"profile":"none"}`,
+		`"context":"c","kv_compression":{"ratio":0.5,"allocator":"lukv"}`, `"context":7`, `"max_tokens":-1`, `"max_tokens":99999999`, `"stream":"yes"`,
+	} {
+		add("POST", "/v1/chat/completions", ok+field+"}")
+		add("POST", "/v1/completions", ok+field+"}")
+	}
+	add("POST", "/v1/chat/completions", ok+`"document":"doc_none"}`)
+	add("POST", "/v1/chat/completions", ok+`"context":"x","document":"y"}`)
+	add("POST", "/v1/completions", ok+`"logprobs":100}`)
+	long, _ := json.Marshal(ask(strings.Repeat("word ", 3000), nil))
+	add("POST", "/v1/chat/completions", string(long))
+	for _, path := range []string{"/nowhere", "/v1/models/none", "/v1/documents/none", "/v1/documents/none/kept", "/v1/documents/none/tokens", "/v1/documents/%00", "/v1/chat/completions", "/tokenize"} {
+		add("GET", path, "")
+		add("DELETE", path, "")
+	}
+	add("GET", "/v1/models", "", "Host", "elsewhere.example")
+	return out
+}
+
+// TestMalformed sends 200 malformed requests a second: every one is answered with 4xx
+// and an error of the protocol, and neither memory nor goroutines grow. LUKV_MALFORMED
+// is how long, such as 1m.
+func TestMalformed(t *testing.T) {
+	duration := 300 * time.Millisecond
+	if text := os.Getenv("LUKV_MALFORMED"); text != "" {
+		var err error
+		duration, err = time.ParseDuration(text)
+		require.NoError(t, err)
+	}
+	ts := start(t, Options{MaxBody: 1 << 20, Hosts: []string{"127.0.0.1"}}, engine.Options{MaxBytes: 64 << 20})
+	requests := malformed()
+	send := func(q []string) {
+		status, text, h := ts.do(t, q[0], q[1], q[2], q[3:]...)
+		what := fmt.Sprintf("%s %s %.200q %q: %s", q[0], q[1], q[2], q[3:], text)
+		require.True(t, status >= 400 && status < 500, "%d: %s", status, what)
+		require.Equal(t, "application/json", h.Get("Content-Type"), what)
+		var answer struct{ Error map[string]any }
+		require.NoError(t, json.Unmarshal([]byte(text), &answer), what)
+		for _, key := range []string{"message", "type", "param", "code"} {
+			require.Contains(t, answer.Error, key, what)
+		}
+		require.NotEmpty(t, answer.Error["message"], what)
+	}
+	grown := func() (heap int64, goroutines int) {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc), runtime.NumGoroutine()
+	}
+	for _, q := range requests { // each of them once: pools and caches fill
+		send(q)
+	}
+	heap, goroutines := grown()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	n := 0
+	for over := time.After(duration); ; n++ {
+		select {
+		case <-tick.C:
+			send(requests[n%len(requests)])
+			continue
+		case <-over:
+		}
+		break
+	}
+	heapNow, goroutinesNow := grown()
+	t.Logf("%d requests in %v; heap %d bytes, then %d; goroutines %d, then %d", n, duration, heap, heapNow, goroutines, goroutinesNow)
+	require.Less(t, heapNow-heap, int64(4<<20), "the heap grows")
+	require.LessOrEqual(t, goroutinesNow, goroutines+4)
+	require.Zero(t, ts.metric(t, "lukv:kv_cache_bytes"))
+	status, text, _ := ts.do(t, "POST", "/v1/chat/completions", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"max_tokens":1}`)
+	require.Equal(t, 200, status, text)
+}

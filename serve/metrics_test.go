@@ -1,0 +1,87 @@
+package serve
+
+import (
+	"net/http/httptest"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/engine"
+)
+
+// metric reads one figure of a scrape.
+func (ts *testServer) metric(t testing.TB, name string) float64 {
+	_, text, _ := ts.do(t, "GET", "/metrics", "")
+	m := regexp.MustCompile(`(?m)^` + name + `(?:\{[^}]*\})? (\S+)$`).FindStringSubmatch(text)
+	require.NotNil(t, m, "%s is missing in\n%s", name, text)
+	v, err := strconv.ParseFloat(m[1], 64)
+	require.NoError(t, err)
+	return v
+}
+
+// TestMetricsOfCompression: what was evicted is counted once, however often the
+// document is asked, and tokens are those that answers report.
+func TestMetricsOfCompression(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
+	var doc struct {
+		ID    string
+		Cache cacheUse `json:"kv_cache"`
+	}
+	ts.post(t, "/v1/documents", object{"text": sample(0).Context, "kv_compression": object{"ratio": 0.5}}, &doc)
+	evicted := doc.Cache.FullEntries - doc.Cache.Entries
+	require.Positive(t, evicted)
+	require.EqualValues(t, evicted, ts.metric(t, "lukv:kv_evicted_entries_total"))
+	before, generated := ts.metric(t, "vllm:prompt_tokens_total"), 0.0
+	for range 2 {
+		var a chatAnswer
+		ts.post(t, "/v1/chat/completions", ask(sample(0).Question, object{"document": doc.ID, "max_tokens": 4}), &a)
+		before += float64(a.Usage.Prompt)
+		generated += float64(a.Usage.Completion)
+	}
+	require.Equal(t, before, ts.metric(t, "vllm:prompt_tokens_total"))
+	require.Equal(t, generated, ts.metric(t, "vllm:generation_tokens_total"))
+	require.EqualValues(t, evicted, ts.metric(t, "lukv:kv_evicted_entries_total"))
+	require.Positive(t, ts.metric(t, "lukv:kv_cache_peak_bytes"))
+	require.Zero(t, ts.metric(t, "lukv:kv_cache_bytes"))
+	require.Zero(t, ts.metric(t, "lukv:kv_cache_full_bytes"))
+
+	// A page of every head has 64 entries of 32 keys and values each here; the limit
+	// has room for so many.
+	_, text, _ := ts.do(t, "GET", "/metrics", "")
+	c := ts.m.Config()
+	page := int64(c.Layers*c.KVHeads*64) * int64(2*4*c.HeadDim+4) // f32, and a position
+	m := regexp.MustCompile(`vllm:cache_config_info\{model_name="needle/llama",block_size="64",num_gpu_blocks="(\d+)"\} 1`).FindStringSubmatch(text)
+	require.NotNil(t, m, text)
+	count, err := strconv.ParseInt(m[1], 10, 64)
+	require.NoError(t, err)
+	require.InDelta(t, 64<<20/page, count, float64(64<<20/page))
+}
+
+// BenchmarkScrape is what a router pays twenty times a second, while answers are
+// computed.
+func BenchmarkScrape(b *testing.B) {
+	ts := start(b, Options{}, engine.Options{})
+	v := ts.s.models.find("needle/llama").loaded
+	streams := make([]*engine.Stream, 8)
+	for i := range streams {
+		sampling := v.m.DefaultSampling()
+		sampling.IgnoreEOS, sampling.Seed = true, uint64(i)
+		var err error
+		streams[i], err = v.e.Submit(b.Context(), engine.Request{Prompt: []int32{1, 2, 3}, Sampling: sampling})
+		require.NoError(b, err)
+		go func() {
+			for range streams[i].Events() {
+			}
+		}()
+	}
+	r := httptest.NewRequest("GET", "/metrics", nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		ts.s.writeMetrics(httptest.NewRecorder(), r)
+	}
+	for _, s := range streams {
+		s.Close()
+	}
+}

@@ -1,0 +1,123 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/safetensors"
+	"github.com/lukv/lukv/tensor"
+)
+
+// modelOfSize writes a checkpoint of a shape, with random weights and the embedded
+// model's vocabulary, and opens it.
+func modelOfSize(b *testing.B, shape string) *model.Model {
+	cfg, err := model.ShapeConfig(shape)
+	require.NoError(b, err)
+	small, err := builtin.Open(b.Context())
+	require.NoError(b, err)
+	cfg.Vocab = small.Config().Vocab
+	require.NoError(b, small.Close())
+	dir := b.TempDir()
+	files := builtin.Files()
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+		data, err := fs.ReadFile(files, name)
+		require.NoError(b, err)
+		require.NoError(b, os.WriteFile(filepath.Join(dir, name), data, 0o600))
+	}
+	config, err := json.Marshal(map[string]any{
+		"model_type": cfg.Arch, "hidden_act": "silu", "torch_dtype": "bfloat16",
+		"num_hidden_layers": cfg.Layers, "hidden_size": cfg.Hidden, "intermediate_size": cfg.Intermediate,
+		"num_attention_heads": cfg.Heads, "num_key_value_heads": cfg.KVHeads, "head_dim": cfg.HeadDim,
+		"vocab_size": cfg.Vocab, "max_position_embeddings": cfg.MaxPositions, "rms_norm_eps": cfg.NormEps,
+		"rope_theta": cfg.Rope.Theta, "tie_word_embeddings": cfg.TiedEmbeddings, "bos_token_id": 1, "eos_token_id": 5,
+	})
+	require.NoError(b, err)
+	require.NoError(b, os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600))
+	w := model.RandomWeights(cfg, tensor.BF16, 1)
+	var list []safetensors.Named
+	w.Each(func(name string, x tensor.Tensor) { list = append(list, safetensors.Named{Name: name, Tensor: x}) })
+	require.NoError(b, safetensors.WriteFile(filepath.Join(dir, "model.safetensors"), list, nil))
+	require.NoError(b, w.Close())
+	m, err := model.Open(b.Context(), dir)
+	require.NoError(b, err)
+	return m
+}
+
+// BenchmarkServer answers the same requests through HTTP, as streams, and by the bare
+// engine, in turn, and reports the speeds and the first as a share of the second.
+// Whoever reads the streams computes on the same machine.
+func BenchmarkServer(b *testing.B) {
+	m := modelOfSize(b, "150m")
+	defer m.Close()
+	s := New(Options{})
+	require.NoError(b, s.Add("m", m, engine.Options{Kept: -1})) // every prompt is read
+	v := s.models.find("m").loaded
+	ts := httptest.NewServer(s.Handler())
+	defer ts.Close()
+	defer s.Drain(context.Background())
+	ts.Client().Transport.(*http.Transport).MaxIdleConnsPerHost = 64
+	const tokens = 64
+	prompt := make([]int32, 64)
+	for i := range prompt {
+		prompt[i] = int32(7*i + 1)
+	}
+	sampling := v.m.DefaultSampling()
+	sampling.MaxTokens, sampling.IgnoreEOS, sampling.Temperature = tokens, true, 0
+	data, err := json.Marshal(object{"model": "m", "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "temperature": 0, "stream": true})
+	require.NoError(b, err)
+	together := func(n int, one func()) time.Duration {
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range n {
+			wg.Go(one)
+		}
+		wg.Wait()
+		return time.Since(start)
+	}
+	for _, n := range []int{1, 8, 32} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			var bare, served time.Duration
+			for b.Loop() {
+				bare += together(n, func() {
+					stream, err := v.e.Submit(context.Background(), engine.Request{Prompt: prompt, Sampling: sampling})
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					for range stream.Events() {
+					}
+				})
+				served += together(n, func() {
+					resp, err := ts.Client().Post(ts.URL+"/v1/completions", "application/json", bytes.NewReader(data))
+					if err != nil {
+						b.Error(err)
+						return
+					}
+					io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+				})
+			}
+			all := float64(b.N * n * tokens)
+			b.ReportMetric(all/bare.Seconds(), "engine-tokens/s")
+			b.ReportMetric(all/served.Seconds(), "server-tokens/s")
+			b.ReportMetric(100*bare.Seconds()/served.Seconds(), "%-of-engine")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
