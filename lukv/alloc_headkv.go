@@ -1,21 +1,68 @@
 package lukv
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 )
 
 // headKV divides part of the budget by a static importance of every query head,
 // from a retrieval-and-reasoning probe (Fu et al., "HeadKV", 2024; spec 4.4).
 type headKV struct {
-	// Importance is the probe's mean score of each query head, [L][H].
-	Importance [][]float64 `json:"importance"`
+	// Importance is the probe's mean score of each query head, [L][H]. In JSON
+	// also as published: an object of the scores of all probes by "layer-head".
+	Importance headImportance `json:"importance"`
 
 	// Beta sets the shared pool, the 1/Beta-th part of what the protected
 	// entries leave: a larger Beta means a smaller pool. Tau is the temperature.
 	Beta float64 `json:"beta"`
 	Tau  float64 `json:"tau"`
+}
+
+// headImportance is a score of every query head, [L][H].
+type headImportance [][]float64
+
+// UnmarshalJSON reads rows, or lists of scores by "layer-head", of which it takes
+// the means.
+func (e *headImportance) UnmarshalJSON(data []byte) error {
+	if !bytes.HasPrefix(data, []byte("{")) {
+		return json.Unmarshal(data, (*[][]float64)(e))
+	}
+	var lists map[string][]float64
+	if err := json.Unmarshal(data, &lists); err != nil {
+		return err
+	}
+	layers, heads := 0, 0
+	at := make(map[[2]int]float64, len(lists))
+	for key, scores := range lists {
+		before, after, _ := strings.Cut(key, "-")
+		l, err := strconv.Atoi(before)
+		h, err2 := strconv.Atoi(after)
+		if err != nil || err2 != nil || l < 0 || h < 0 || l >= len(lists) || h >= len(lists) || len(scores) == 0 {
+			return fmt.Errorf("importance: found %d scores of head %q, expected some of layer-head for every head", len(scores), key)
+		}
+		sum := 0.0
+		for _, v := range scores {
+			sum += v
+		}
+		at[[2]int{l, h}] = sum / float64(len(scores))
+		layers, heads = max(layers, l+1), max(heads, h+1)
+	}
+	if layers*heads != len(lists) || len(at) != len(lists) {
+		return fmt.Errorf("importance: found %d heads of %d layers of %d, expected every head once", len(lists), layers, heads)
+	}
+	*e = make(headImportance, layers)
+	for l := range *e {
+		(*e)[l] = make([]float64, heads)
+		for h := range (*e)[l] {
+			(*e)[l][h] = at[[2]int{l, h}]
+		}
+	}
+	return nil
 }
 
 func (a headKV) Validate() error {

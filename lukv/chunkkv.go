@@ -58,7 +58,7 @@ func (m chunkKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 	s := make(Scores, len(inner))
 	together := m.collect(l, 0, len(inner), inner)
 	for h, row := range inner {
-		means := together
+		pos, means := l.positions(h), together
 		if m.Heads == "each" {
 			means = m.collect(l, h, h+1, inner)
 		}
@@ -66,7 +66,7 @@ func (m chunkKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 		for t, v := range row {
 			// Entries without a real score of their own keep what they have.
 			if s[h][t] = v; finite(v) {
-				s[h][t] = means[m.chunk(l, h, t)].mean()
+				s[h][t] = means[int32(positionOf(pos, t)/m.Size)].mean()
 			}
 		}
 	}
@@ -83,23 +83,16 @@ type chunkSum struct {
 
 func (c chunkSum) mean() float32 { return float32(c.sum / float64(max(1, c.n))) }
 
-// chunk is the number of the stretch of slot t of head h.
-func (m chunkKV) chunk(l *Layer, h, t int) int32 {
-	if pos := l.positions(h); pos != nil {
-		return pos[t] / int32(m.Size)
-	}
-	return int32(t / m.Size)
-}
-
-// collect adds up the stretches of heads [from,to).
+// collect adds up the stretches of heads [from,to), by their number.
 func (m chunkKV) collect(l *Layer, from, to int, inner Scores) map[int32]chunkSum {
 	sums := map[int32]chunkSum{}
 	for h := from; h < to; h++ {
+		pos := l.positions(h)
 		for t, v := range inner[h] {
 			if finite(v) {
-				at := m.chunk(l, h, t)
-				c := sums[at]
-				sums[at] = chunkSum{c.sum + float64(v), c.n + 1}
+				chunk := int32(positionOf(pos, t) / m.Size)
+				c := sums[chunk]
+				sums[chunk] = chunkSum{c.sum + float64(v), c.n + 1}
 			}
 		}
 	}

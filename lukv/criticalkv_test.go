@@ -133,12 +133,17 @@ func TestCriticalKVConfigurations(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		`headkv`: "allocator headkv: importance: found none",
-		`{"name":"headkv","importance":[[1,2],[1]]}`:   "importance: layer 1, query head 0: found 1 in a row of 1",
-		`{"name":"headkv","importance":[[1,-2]]}`:      "found -2",
-		`{"name":"headkv","importance":[[1]],"tau":0}`: "tau: found 0",
-		`{"name":"cake","tau1":0}`:                     "allocator cake: tau1: found 0",
-		`{"name":"cake","preset":"x"}`:                 `preset: found "x", expected one of default, mistral-7b-1024`,
-		`{"name":"global","pool":"head"}`:              `allocator global: pool: found "head", expected one of model, layer`,
+		`{"name":"headkv","importance":[[1,2],[1]]}`:            "importance: layer 1, query head 0: found 1 in a row of 1",
+		`{"name":"headkv","importance":[[1,-2]]}`:               "found -2",
+		`{"name":"headkv","importance":[[1]],"tau":0}`:          "tau: found 0",
+		`{"name":"headkv","importance":{"0-0":[1],"0-2":[1]}}`:  `importance: found 1 scores of head "0-2"`,
+		`{"name":"headkv","importance":{"0-0":[1],"1-1":[1]}}`:  "importance: found 2 heads of 2 layers of 2, expected every head once",
+		`{"name":"headkv","importance":{"0-0":[1],"00-0":[1]}}`: "expected every head once",
+		`{"name":"headkv","importance":{"0-0":[]}}`:             `found 0 scores of head "0-0"`,
+		`{"name":"headkv","importance":{"head":[1]}}`:           `found 1 scores of head "head"`,
+		`{"name":"cake","tau1":0}`:                              "allocator cake: tau1: found 0",
+		`{"name":"cake","preset":"x"}`:                          `preset: found "x", expected one of default, mistral-7b-1024`,
+		`{"name":"global","pool":"head"}`:                       `allocator global: pool: found "head", expected one of model, layer`,
 	} {
 		c, err := ParseAllocatorConfig(in)
 		require.NoError(t, err)
@@ -146,6 +151,8 @@ func TestCriticalKVConfigurations(t *testing.T) {
 	}
 	_, err := (&Policy{Ratio: 0.5, Metric: MetricConfig{Name: "criticalkv"}, Allocator: AllocatorConfig{Name: "cake"}}).Compile("m", CacheShape{Layers: 2, KVHeads: 2})
 	require.ErrorContains(t, err, "expected cascade to be off")
+	published := mustAllocator(t, "headkv", "importance", map[string][]float64{"0-1": {1, 3}, "0-0": {1}, "1-0": {0, 0, 6}, "1-1": {5}})
+	require.Equal(t, mustAllocator(t, "headkv", "importance", [][]float64{{1, 2}, {2, 5}}), published)
 	a := mustAllocator(t, "headkv", "importance", [][]float64{{1, 2, 3}})
 	_, err = Allocate(a, Demand{T: 100, Layers: 2, KVHeads: 1, Ratio: 0.5}, nil)
 	require.ErrorContains(t, err, "allocator headkv: importance: found 1 layers of 3 query heads, expected 2 layers of a multiple of 1")

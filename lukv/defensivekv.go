@@ -187,21 +187,16 @@ func (x *defensiveHead) first(keep, mass float64, compat bool) []int32 {
 // shareNorms divides every norm by the sum of the norms that the heads have at
 // the same position.
 func shareNorms(l *Layer, heads []defensiveHead) {
-	sums := map[int32]float64{}
-	position := func(h, t int) int32 {
-		if p := l.positions(h); p != nil {
-			return p[t]
-		}
-		return int32(t)
-	}
+	sums, positions := map[int]float64{}, make([][]int32, len(heads))
 	for h := range heads {
+		positions[h] = l.positions(h)
 		for t, v := range heads[h].norms {
-			sums[position(h, t)] += v
+			sums[positionOf(positions[h], t)] += v
 		}
 	}
 	for h := range heads {
 		for t, v := range heads[h].norms {
-			if sum := sums[position(h, t)]; sum > 0 {
+			if sum := sums[positionOf(positions[h], t)]; sum > 0 {
 				heads[h].norms[t] = v / sum
 			}
 		}

@@ -35,11 +35,11 @@ func (m keyDistance) Score(ctx context.Context, l *Layer) (Scores, error) {
 }
 
 func (m keyDistance) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
-	T, D := l.Len(h), l.HeadDim
+	T, D, pos := l.Len(h), l.HeadDim, l.positions(h)
 	mean, key := make([]float64, D), make([]float64, D)
 	err := l.EachKeys(ctx, h, func(lo, hi int, keys []float32) {
 		for t := lo; t < hi; t++ {
-			l.unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], h, t)
+			l.unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], positionOf(pos, t))
 			for i, v := range key {
 				mean[i] += v
 			}
@@ -54,7 +54,7 @@ func (m keyDistance) head(ctx context.Context, l *Layer, h int) ([]float32, erro
 	distance := make([]float64, T)
 	err = l.EachKeys(ctx, h, func(lo, hi int, keys []float32) {
 		for t := lo; t < hi; t++ {
-			l.unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], h, t)
+			l.unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], positionOf(pos, t))
 			for i, v := range key {
 				d := v - mean[i]
 				distance[t] += float64(d * d)
@@ -71,12 +71,8 @@ func (m keyDistance) head(ctx context.Context, l *Layer, h int) ([]float32, erro
 	return out, err
 }
 
-// unrotate writes the key of slot t of head h with its rotation undone to dst, [D].
-func (l *Layer) unrotate(dst []float64, key []float32, h, t int) {
-	p := t
-	if pos := l.positions(h); pos != nil {
-		p = int(pos[t])
-	}
+// unrotate writes a key at position p with its rotation undone to dst, [D].
+func (l *Layer) unrotate(dst []float64, key []float32, p int) {
 	scale := l.RopeScale
 	if scale == 0 {
 		scale = 1

@@ -128,6 +128,15 @@ func (l *Layer) positions(h int) []int32 {
 	return l.Positions(h)
 }
 
+// positionOf returns the position of slot t of a head with the given positions. Ask for
+// those of a head once: they are copied out of the cache.
+func positionOf(pos []int32, t int) int {
+	if pos == nil {
+		return t
+	}
+	return int(pos[t])
+}
+
 // visible returns how many of the first T slots a query at position p sees.
 func visible(pos []int32, T, p int) int {
 	if pos == nil {

@@ -53,7 +53,7 @@ func (m leverage) layer(ctx context.Context, l *Layer, prot Protection) ([][]flo
 // [lo,hi) of KV head h. Gram matrix and products are float32 in the order of
 // kernels.MatMul over tiles, the factorisation float64.
 func (m leverage) head(ctx context.Context, l *Layer, h, lo, hi int) ([]float64, error) {
-	D, n := l.HeadDim, hi-lo
+	D, n, pos := l.HeadDim, hi-lo, l.positions(h)
 	out := make([]float64, n)
 	if n == 0 {
 		return out, nil
@@ -62,7 +62,7 @@ func (m leverage) head(ctx context.Context, l *Layer, h, lo, hi int) ([]float64,
 	plain, tile := make([]float64, D), make([]float32, slotTile*D)
 	unrotated := func(from, to int, keys []float32) []float32 {
 		for t := from; t < to; t++ {
-			l.unrotate(plain, keys[(t-from)*D:(t-from+1)*D], h, t)
+			l.unrotate(plain, keys[(t-from)*D:(t-from+1)*D], positionOf(pos, t))
 			for i, v := range plain {
 				tile[(t-from)*D+i] = float32(v)
 			}

@@ -110,3 +110,24 @@ func TestMetricsOfEqualHeads(t *testing.T) {
 		}
 	}
 }
+
+// TestMetricsCopyPositionsRarely: positions are copied out of the cache at every
+// call, so that asking for each entry would take the square of the length.
+func TestMetricsCopyPositionsRarely(t *testing.T) {
+	const T = 100
+	l := withSums(t, randomAttention(T, 4, 2, 6), 1)
+	pos := make([]int32, T)
+	for i := range pos {
+		pos[i] = int32(i)
+	}
+	calls := 0
+	l.Positions = func(int) []int32 { calls++; return pos }
+	for name, m := range everyMetric(t) {
+		calls = 0
+		s, err := Score(context.Background(), m, l)
+		require.NoError(t, err)
+		_, err = Refine(context.Background(), m, l, s, []int{20, 20})
+		require.NoError(t, err)
+		require.Less(t, calls, 2*20, name)
+	}
+}
