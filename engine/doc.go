@@ -19,6 +19,12 @@
 // policy compresses goes layer by layer; it advances between the passes, by the same
 // measure. Tokens are drawn for all answers of a step in parallel.
 //
+// # Lookup decoding
+//
+// With [Options.Lookup] a step computes, behind the next token of an answer, the tokens
+// that followed where its last ones occurred before, and takes those that are then
+// drawn: several tokens of an answer that quotes come in one step.
+//
 // # Memory
 //
 // What a request takes at most follows from its lengths and its policy (see

@@ -56,6 +56,11 @@ type Options struct {
 	// the model's context.
 	MaxTokens int
 
+	// Lookup computes several tokens of an answer in one step where it quotes its
+	// prompt or itself (see model.SessionOptions), as long as few answers share the
+	// step. It does not change answers.
+	Lookup bool
+
 	// CacheType and PageEntries are those of model.SessionOptions.
 	CacheType   tensor.Type
 	PageEntries int
@@ -205,7 +210,7 @@ func (e *Engine) submit(ctx context.Context, r Request) (*Stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	j.ctx = ctx
 	j.stream = &Stream{
-		id: r.ID, events: make(chan Event, streamRoom+echoRows+2+r.Choices), done: make(chan struct{}),
+		id: r.ID, events: make(chan Event, streamRoom+echoRows+2+(1+model.MaxDrafts)*r.Choices), done: make(chan struct{}),
 		cancel: cancel, wake: e.poke,
 	}
 	e.mu.Lock()
@@ -456,6 +461,7 @@ type counters struct {
 	generated, preempted             atomic.Int64
 	completed, cancelled, failed     atomic.Int64
 	steps                            atomic.Int64
+	drafted, accepted                atomic.Int64
 }
 
 // ended counts a request that is over.
@@ -489,6 +495,7 @@ type Stats struct {
 	Completed, Cancelled, Failed, Preempted     int64 // requests
 	Steps                                       int64
 	EvictedEntries                              int64 // of prompts that were compressed
+	Drafted, Accepted                           int64 // tokens that were looked up, and those of them that were right
 }
 
 // Stats returns the figures of this moment without waiting for a step.
@@ -501,6 +508,7 @@ func (e *Engine) Stats() Stats {
 		PromptTokens: c.promptTokens.Load(), CachedTokens: c.cachedTokens.Load(), GeneratedTokens: c.generated.Load(),
 		Completed: c.completed.Load(), Cancelled: c.cancelled.Load(), Failed: c.failed.Load(), Preempted: c.preempted.Load(),
 		Steps: c.steps.Load(), EvictedEntries: c.evicted.Load(),
+		Drafted: c.drafted.Load(), Accepted: c.accepted.Load(),
 	}
 }
 

@@ -155,7 +155,7 @@ func mixedRequests(t testing.TB, m *model.Model, n int) []Request {
 		{Ratio: 0.8, Metric: lukv.MetricConfig{Name: "keydiff"}},
 		{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "snapkv"}, Allocator: lukv.AllocatorConfig{Name: "adakv"}},
 		{Ratio: 0, Metric: lukv.MetricConfig{Name: "keydiff"}},
-		{BudgetTokens: 90, Metric: lukv.MetricConfig{Name: "expected_attention"}},
+		{BudgetTokens: 60, Metric: lukv.MetricConfig{Name: "expected_attention"}},
 		{Decode: lukv.DecodeConfig{Mode: "periodic", TargetSize: 64, Interval: 8}},
 	}
 	tokens, contexts := prompts(t, m, 6)
@@ -204,7 +204,7 @@ func TestAnswersDoNotDependOnNeighbours(t *testing.T) {
 			for i, r := range requests {
 				want[i] = alone(t, m, r)
 			}
-			settings := []Options{{MaxBytes: 7 << 20, MaxRunning: 6}, {}}
+			settings := []Options{{MaxBytes: 7 << 20, MaxRunning: 6, Lookup: true}, {}}
 			for _, o := range settings[:min(n, 4)/2] {
 				e := newEngine(t, m, o)
 				var wg sync.WaitGroup

@@ -61,8 +61,8 @@ type choice struct {
 	drawn   int // with the one that ended it
 	done    bool
 
-	event Event // of the step
-	err   error
+	events []Event // of the step
+	err    error
 }
 
 // growTokens is what an answer without a bound is given room for at a time.
@@ -72,6 +72,7 @@ const growTokens = 256
 func (j *job) sessionOptions() model.SessionOptions {
 	return model.SessionOptions{
 		Compression: j.req.Policy, CacheType: j.e.o.CacheType, PageEntries: j.e.o.PageEntries, ChunkTokens: j.e.chunk,
+		Lookup: j.e.o.Lookup,
 	}
 }
 
@@ -288,6 +289,11 @@ func (c *choice) free() {
 		c.fill = nil
 	}
 	if c.session != nil {
+		if e := c.j.e; e.o.Lookup {
+			st := c.session.Stats()
+			e.stats.drafted.Add(int64(st.Drafted))
+			e.stats.accepted.Add(int64(st.Accepted))
+		}
 		c.session.Close()
 		c.session = nil
 	}

@@ -68,7 +68,7 @@ func (e *Engine) gatherJob(j *job) bool {
 		left := len(c.answer) - c.fed
 		switch {
 		case left == 1 && c.fill == nil:
-			e.add(j, model.Part{Session: c.session, Token: c.answer[c.fed]})
+			e.add(j, model.Part{Session: c.session, Token: c.answer[c.fed], Drafts: e.drafts(c)})
 		case left > 0:
 			if c.fill == nil {
 				var err error
@@ -83,6 +83,20 @@ func (e *Engine) gatherJob(j *job) bool {
 		}
 	}
 	return true
+}
+
+// draftRows bounds the rows of answers in a step that has drafts among them: with
+// more, a draft takes as long as the token that it may save.
+const draftRows = 16
+
+// drafts is the number of tokens that may be computed ahead of an answer: within what
+// is reserved for it, and without the token that ends it, which is never fed.
+func (e *Engine) drafts(c *choice) int {
+	if !e.o.Lookup {
+		return 0
+	}
+	width, answer := e.width(), len(c.answer)
+	return max(0, min(model.MaxDrafts, (draftRows-width)/width, c.j.covered-answer, c.j.answerTokens-answer-1))
 }
 
 // longest is the length of the longest answer in progress.
@@ -273,7 +287,7 @@ func (e *Engine) read(j *job) {
 	}
 }
 
-// drawAll draws the next token of every answer that is ready, in parallel, and sends
+// drawAll draws the next tokens of every answer that is ready, in parallel, and sends
 // what comes of it. It reports true.
 func (e *Engine) drawAll() bool {
 	if n := workers(len(e.draws)); n > 1 {
@@ -301,11 +315,13 @@ func (e *Engine) drawAll() bool {
 		if !slices.Contains(e.running, j) {
 			continue // another choice of it failed
 		}
+		for _, event := range c.events {
+			j.stream.events <- event
+		}
 		if c.err != nil {
 			e.fail(j, c.err)
 			continue
 		}
-		j.stream.events <- c.event
 		if c.done {
 			c.free()
 		}
@@ -320,58 +336,69 @@ func (e *Engine) drawAll() bool {
 	return true
 }
 
-// draw draws the next token and says what becomes of the answer.
+// draw draws the next token, and those behind it that the step has computed ahead.
 func (c *choice) draw() {
+	c.events = c.events[:0]
+	for c.drawOne() && c.session.Follow(c.answer[len(c.answer)-1]) {
+		c.fed++
+	}
+}
+
+// drawOne draws a token and says what becomes of the answer. It reports whether it
+// goes on.
+func (c *choice) drawOne() bool {
 	j := c.j
 	o := &j.req.Sampling
 	var mask []uint64
 	if j.req.Mask != nil {
 		mask, c.err = j.req.Mask(c.index, c.answer)
 		if c.err == io.EOF {
-			c.err, c.event = nil, Event{Choice: c.index}
-			c.end(model.FinishStop)
-			return
+			c.err, c.events = nil, append(c.events, Event{Choice: c.index})
+			c.end(&c.events[len(c.events)-1], model.FinishStop)
+			return false
 		}
 		if c.err != nil {
-			return
+			return false
 		}
 	}
 	logits := c.session.Logits()
 	id, err := c.sampler.Next(logits, mask)
 	if err != nil {
 		c.err = err
-		return
+		return false
 	}
 	c.sampler.Accept(id)
 	c.drawn++
-	c.event = Event{Choice: c.index}
+	c.events = append(c.events, Event{Choice: c.index})
+	event := &c.events[len(c.events)-1]
 	ends := j.e.m.Ends(id, o)
 	if !ends || o.YieldEnd {
 		t := c.sampler.Describe(logits, id)
 		t.Top = slices.Clone(t.Top)
-		c.event.Token, c.event.HasToken = t, true
+		event.Token, event.HasToken = t, true
 	}
 	if ends {
-		c.end(model.FinishStop)
-		return
+		c.end(event, model.FinishStop)
+		return false
 	}
 	c.answer = append(c.answer, id)
 	stopped := false
 	if c.text != nil {
-		c.event.Text, stopped = c.text.Token(id)
+		event.Text, stopped = c.text.Token(id)
 	}
 	if stopped {
-		c.end(model.FinishStop)
+		c.end(event, model.FinishStop)
 	} else if len(c.answer) >= j.answerTokens {
-		c.end(model.FinishLength)
+		c.end(event, model.FinishLength)
 	}
+	return !c.done
 }
 
 // end ends the answer with what was held back of its text.
-func (c *choice) end(why model.FinishReason) {
+func (c *choice) end(event *Event, why model.FinishReason) {
 	c.done = true
 	if c.text != nil {
-		c.event.Text += c.text.End()
+		event.Text += c.text.End()
 	}
-	c.event.Finish = why
+	event.Finish = why
 }

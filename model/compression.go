@@ -75,8 +75,16 @@ func (s *Session) Policy() *lukv.Policy {
 
 // Notes says what a user should know about how context was compressed, span by
 // span: budgets that are nearly nothing, protected entries that do not fit, a
-// pyramid without slope, scores that say nothing. A loaded session has none.
-func (s *Session) Notes() []string { return s.notes }
+// pyramid without slope, scores that say nothing; of these a loaded session has none.
+// And why lookup decoding is off, if it should be on.
+func (s *Session) Notes() []string {
+	if s.opts.Lookup {
+		if why := s.lookupOff(); why != "" {
+			return append(slices.Clone(s.notes), why)
+		}
+	}
+	return s.notes
+}
 
 // reset forgets the decode state.
 func (c *compression) reset() {

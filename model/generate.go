@@ -58,6 +58,7 @@ func (s *Session) generate(ctx context.Context, o Sampling, yield func(Token, er
 	if err := s.startGenerating(ctx, &o); err != nil {
 		return err
 	}
+	defer func() { s.quiet()() }() // drafts go
 	for n := 0; ; n++ {
 		// Between tokens the session is free: what the caller does with a token may
 		// use it, or close it.
@@ -110,7 +111,7 @@ func (s *Session) startGenerating(ctx context.Context, o *Sampling) error {
 // generateOne returns the n-th token of a generation, or why it is over, with the
 // token that ended it if one did.
 func (s *Session) generateOne(ctx context.Context, o *Sampling, n int) (t Token, over FinishReason, err error) {
-	if err := s.enter(); err != nil {
+	if err := s.enterAhead(); err != nil {
 		return t, over, err
 	}
 	defer s.leave()
@@ -148,10 +149,13 @@ func (m *Model) Ends(id int32, o *Sampling) bool {
 	return !o.IgnoreEOS && slices.Contains(m.eos, id) || slices.Contains(o.Stop, id)
 }
 
-// feedPending feeds the token that was generated last.
+// feedPending feeds the token that was generated last, or follows it.
 func (s *Session) feedPending(ctx context.Context) error {
 	if len(s.pending) == 0 {
 		return nil
 	}
-	return s.append(ctx, s.pending[0])
+	if s.follow(s.pending[0]) {
+		return nil
+	}
+	return s.append(ctx, s.pending[0], MaxDrafts)
 }

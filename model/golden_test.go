@@ -135,6 +135,19 @@ func checkGolden(t *testing.T, dir string, c goldenCase, cpu kernels.CPU) (check
 		require.NoError(t, s.Append(ctx, want))
 	}
 
+	// The same tokens with lookup decoding.
+	looked, err := m.NewSession(SessionOptions{MaxTokens: 4096, Lookup: true})
+	require.NoError(t, err)
+	defer looked.Close()
+	require.NoError(t, looked.Prefill(ctx, ref["prompt48"].ints))
+	var tokens []int32
+	for tok, err := range looked.Generate(ctx, Sampling{IgnoreEOS: true, MaxTokens: len(ref["greedy_tokens"].ints)}) {
+		require.NoError(t, err)
+		tokens = append(tokens, tok.ID)
+	}
+	require.Equal(t, ref["greedy_tokens"].ints, tokens)
+	checks += len(tokens)
+
 	long := session()
 	logits = prefillLogits(t, long, ref["prompt200"].ints)
 	compare("last logits of the long prompt", logits[len(logits)-8*vocab:], ref["logits200_last8"].floats)

@@ -22,8 +22,20 @@ type inUse struct {
 	run    *pass
 }
 
-// enter begins a call.
+// enter begins a call. Drafts that nobody followed go.
 func (s *Session) enter() error {
+	if err := s.enterAhead(); err != nil {
+		return err
+	}
+	if err := s.dropAhead(); err != nil {
+		s.leave()
+		return err
+	}
+	return nil
+}
+
+// enterAhead begins a call that may follow drafts.
+func (s *Session) enterAhead() error {
 	u := &s.use
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -58,6 +70,9 @@ func (s *Session) quiet() (done func()) {
 	u.idle.L = &u.mu
 	for u.busy && !u.within {
 		u.idle.Wait()
+	}
+	if !u.busy {
+		_ = s.dropAhead() // if it fails the cache is unusable, and the next call says so
 	}
 	return u.mu.Unlock
 }
@@ -174,6 +189,7 @@ func (s *Session) free() error {
 		s.prefilling.end()
 	}
 	s.logits, s.tokens, s.hasLogits = nil, nil, false
+	s.lookup, s.ahead = nil, ahead{}
 	s.giveTokens()
 	return s.cache.Close()
 }

@@ -73,13 +73,13 @@ func (s *Session) needCounter() needCounter {
 // sessions at a time.
 const tokenBlock = 4096
 
-// takeTokens counts n more tokens, and the logits with the first ones, in the
-// memory of all sessions. free gives them back.
+// takeTokens counts n more tokens, the logits with the first ones, and what drafts
+// take, in the memory of all sessions. free gives them back.
 func (s *Session) takeTokens(n int) error {
 	if s.m.memory == nil {
 		return nil
 	}
-	need := 4 * int64(s.m.cfg.Vocab+len(s.tokens)+n)
+	need := 4*int64(s.m.cfg.Vocab+len(s.tokens)+n+len(s.ahead.room)) + s.lookup.bytes()
 	if need <= s.charged {
 		return nil
 	}

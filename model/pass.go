@@ -12,9 +12,13 @@ import (
 
 // Part is what one session does in a pass: it takes its next token, or with
 // Prefill the next N tokens of that prefill, which must not be layered.
+//
+// Behind a token a session with [SessionOptions.Lookup] computes what it believes to
+// come next, at most Drafts tokens. It does not take them yet: [Session.Follow] does.
 type Part struct {
 	Session *Session
 	Token   int32
+	Drafts  int
 	Prefill *Prefilling
 	N       int
 }
@@ -78,12 +82,21 @@ func (m *Model) passParts(ctx context.Context, parts []Part) error {
 		return err
 	}
 	defer m.release()
-	rows := 0
+	rows, each := 0, false
+	for _, p := range parts {
+		each = each || p.Prefill != nil && p.Prefill.f.each != nil
+	}
 	for i, p := range parts {
 		var err error
 		if p.Prefill == nil {
-			err = m.takes(p.Session, p.Token)
-			rows++
+			if err = m.takes(p.Session, p.Token); err == nil {
+				drafts := p.Drafts
+				if each { // such a pass cannot be done twice
+					drafts = 0
+				}
+				p.Session.draft(p.Token, drafts)
+			}
+			rows += 1 + len(p.Session.ahead.found)
 		} else {
 			err = m.takesPiece(p)
 			rows += p.N
@@ -95,11 +108,11 @@ func (m *Model) passParts(ctx context.Context, parts []Part) error {
 	if rows > maxPassRows {
 		return fmt.Errorf("%d tokens, want at most %d", rows, maxPassRows)
 	}
-	err := m.runParts(ctx, len(parts), func(i int) part {
+	err := m.runDrafting(ctx, len(parts), func(i int) part {
 		if f := parts[i].Prefill; f != nil {
 			return part{s: parts[i].Session, f: &f.f, n: parts[i].N}
 		}
-		return part{s: parts[i].Session, token: parts[i].Token, n: 1}
+		return decodes(parts[i].Session, parts[i].Token)
 	})
 	var at *PartError
 	if errors.As(err, &at) && parts[at.Part].Prefill != nil {
@@ -141,12 +154,57 @@ func (m *Model) takesPiece(p Part) error {
 	return nil
 }
 
-// part is what a session does in a pass: it takes a token, or the next n of f.
+// part is what a session does in a pass: it takes a token, behind which the n-1
+// drafts in ahead.found are computed, or the next n of f.
 type part struct {
 	s     *Session
 	f     *feeding
 	token int32
 	n     int
+}
+
+// decodes is a token with the drafts that were found for it.
+func decodes(s *Session, token int32) part {
+	return part{s: s, token: token, n: 1 + len(s.ahead.found)}
+}
+
+// taken is the number of the part's rows that the session takes.
+func (p *part) taken() int {
+	if p.f == nil {
+		return 1
+	}
+	return p.n
+}
+
+// logits is the number of rows at the part's end whose logits are wanted.
+func (p *part) logits() int {
+	switch {
+	case p.f == nil:
+		return p.n
+	case p.last():
+		return 1
+	}
+	return 0
+}
+
+// runDrafting is runParts for parts with drafts: what drafts make fail, such as a
+// cache that has no room for them, goes without.
+func (m *Model) runDrafting(ctx context.Context, n int, at func(i int) part) error {
+	drafts := false
+	for i := range n {
+		p := at(i)
+		drafts = drafts || p.f == nil && p.n > 1
+	}
+	err := m.runParts(ctx, n, at)
+	if err == nil || !drafts || ctx.Err() != nil || errors.Is(err, kernels.ErrDeviceLost) {
+		return err
+	}
+	for i := range n {
+		if p := at(i); p.f == nil {
+			p.s.undraft()
+		}
+	}
+	return m.runParts(ctx, n, at)
 }
 
 // last reports whether logits are wanted of the part's last row.
@@ -245,7 +303,7 @@ func (m *Model) runUnlike(ctx context.Context, n int, at func(i int) part) error
 // beforeParts remembers what undoParts returns to.
 func beforeParts(parts []part) {
 	for i := range parts {
-		parts[i].s.comp.beforePass(parts[i].n)
+		parts[i].s.comp.beforePass(parts[i].taken())
 	}
 }
 
@@ -273,28 +331,27 @@ func (r *run) checkLogits() error {
 	vocab, wanted := r.m.cfg.Vocab, 0
 	for i := range r.parts {
 		p := &r.parts[i]
-		if !p.last() {
-			continue
-		}
-		if !finite(r.batch[wanted*vocab : (wanted+1)*vocab]) {
+		n := p.logits()
+		if n > 0 && !finite(r.batch[wanted*vocab:(wanted+1)*vocab]) { // those of drafts do not matter yet
 			return &PartError{i, p.s.notFinite(p.n)}
 		}
-		wanted++
+		wanted += n
 	}
 	return nil
 }
 
 func (r *run) computeParts(ctx context.Context) error {
 	r.tokens, r.wanted = r.tokens[:0], r.wanted[:0]
-	prompts := false
+	prompts, drafts := false, false
 	for i := range r.parts {
 		p := &r.parts[i]
-		if p.last() {
-			r.wanted = append(r.wanted, r.rows+p.n-1)
+		for row := p.n - p.logits(); row < p.n; row++ {
+			r.wanted = append(r.wanted, r.rows+row)
 		}
 		if p.f == nil {
-			r.add(p.s, 0, 1, p.s.pos+1, p.s.comp.watchDecode(p.s, false))
-			r.tokens = append(r.tokens, p.token)
+			r.add(p.s, 0, p.n, p.s.pos+p.n, p.s.comp.watchDecode(p.s, false))
+			r.tokens = append(append(r.tokens, p.token), p.s.ahead.found...)
+			drafts = drafts || p.n > 1
 			continue
 		}
 		prompts = true
@@ -302,7 +359,7 @@ func (r *run) computeParts(ctx context.Context) error {
 		r.tokens = append(r.tokens, p.f.tokens[p.f.fed:p.f.fed+p.n]...)
 	}
 	if !prompts {
-		if err := r.forward(ctx, r.tokens, true, nil); err != nil {
+		if err := r.forward(ctx, r.tokens, !drafts, nil); err != nil {
 			return err
 		}
 		return r.wantedLogits(ctx)
@@ -393,18 +450,20 @@ func (r *run) commit() error {
 	for i := range r.parts {
 		p := &r.parts[i]
 		s, c := p.s, r.m.cfg
-		if p.last() {
+		n := p.logits()
+		if n > 0 {
 			copy(s.logitRow(), logits[:c.Vocab])
-			logits = logits[c.Vocab:]
 			s.hasLogits = true
 		}
 		from := r.spans[i].row
-		s.commit(r.tokens[from : from+p.n])
-		for at, win := range c.Windows {
-			if win > 0 {
-				s.cache.DropBefore(at, int32(s.pos-win+1))
+		s.commit(r.tokens[from : from+p.taken()])
+		s.dropWindows()
+		if p.f == nil && n > 1 {
+			if err := s.foresee(r.tokens[from+1:from+n], logits[c.Vocab:n*c.Vocab]); err != nil {
+				errs = errors.Join(errs, &PartError{i, err})
 			}
 		}
+		logits = logits[n*c.Vocab:]
 		if p.f != nil {
 			p.f.complete = p.last()
 			p.f.fed += p.n

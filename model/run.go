@@ -77,6 +77,9 @@ func (l *runList) get(rows, seqs int, page kernels.PageLayout) (*run, error) {
 			want.seqs = powerOfTwo(seqs)
 		}
 	}
+	if seqs == 1 && rows > 1 {
+		want.rows = max(rows, 1+MaxDrafts) // one for any number of drafts
+	}
 	l.mu.Lock()
 	best := -1
 	for i, r := range l.idle {

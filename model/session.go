@@ -37,6 +37,13 @@ type SessionOptions struct {
 	// default is 512, the most 16,384. It does not change results.
 	ChunkTokens int
 
+	// Lookup lets Generate, and passes that ask for it, compute several tokens in
+	// one pass where the answer quotes what is there: the prompt, evicted or not,
+	// or the answer itself. It does not change answers, and draws back where it does
+	// not help. With compression while decoding and dynamic rope scaling it is off,
+	// as Notes says. It takes 16 bytes per token and four rows of logits.
+	Lookup bool
+
 	// Progress, if not nil, is called from time to time during a prefill with
 	// the work done and the whole work in token-layers.
 	Progress func(done, total int)
@@ -63,6 +70,8 @@ type Session struct {
 	finish     FinishReason
 	generated  int                 // where the session stands for its generation, pending tokens included
 	sampler    *Sampler            // of Generate
+	lookup     *lookup             // nil before the first draft
+	ahead      ahead               // computed behind pos
 	prefilling *Prefilling         // one in pieces that is not done
 	recorder   *oracleRecorder     // oracle measurement in progress
 	answer     []*lukv.QueryWindow // where the queries of an answer go, nil: nowhere
@@ -175,8 +184,14 @@ func (s *Session) Tokens() []int32 {
 	return slices.Clone(s.tokens)
 }
 
-// Cache returns the session's cache, to inspect it. It must not be changed.
-func (s *Session) Cache() *kvcache.Cache { return s.cache }
+// Cache returns the session's cache, to inspect it until the next call. It must not
+// be changed.
+func (s *Session) Cache() *kvcache.Cache {
+	if len(s.ahead.tokens) > 0 {
+		s.quiet()()
+	}
+	return s.cache
+}
 
 // Logits returns the logits after the last token, [Vocab], or nil if there are
 // none. The slice is valid until the session's next call.
@@ -262,6 +277,7 @@ func (s *Session) Truncate(n int) error {
 		return fmt.Errorf("truncate to %d tokens: %w", n, err)
 	}
 	s.comp.rewind(s, n)
+	s.lookup.forget()
 	s.pos, s.tokens, s.pending, s.hasLogits = n, s.tokens[:n], nil, false
 	if n == 0 {
 		s.begin()

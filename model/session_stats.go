@@ -6,6 +6,8 @@ import "time"
 type SessionStats struct {
 	Tokens        int // tokens processed
 	Decoded       int // of these, one at a time
+	Drafted       int // tokens looked up and computed ahead
+	Accepted      int // of these, those that were right; Decoded counts them, too
 	ContextTokens int // tokens up to the end of the last span that was compressed, 0 if none was
 
 	PrefillTime time.Duration // scoring and eviction included

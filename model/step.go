@@ -22,13 +22,14 @@ func (m *Model) Step(ctx context.Context, sessions []*Session, tokens []int32) e
 		return fmt.Errorf("step: session %d: %w", at, err)
 	}
 	defer leaveAll(len(sessions), session)
-	return m.step(ctx, sessions, tokens)
+	return m.step(ctx, sessions, tokens, 0)
 }
 
-// step is Step for sessions whose call this is.
-func (m *Model) step(ctx context.Context, sessions []*Session, tokens []int32) error {
+// step is Step for sessions whose call this is, with at most so many drafts for
+// each.
+func (m *Model) step(ctx context.Context, sessions []*Session, tokens []int32, drafts int) error {
 	start := time.Now()
-	if err := m.stepParts(ctx, sessions, tokens); err != nil {
+	if err := m.stepParts(ctx, sessions, tokens, drafts); err != nil {
 		return fmt.Errorf("step: %w", err)
 	}
 	took := time.Since(start)
@@ -39,7 +40,7 @@ func (m *Model) step(ctx context.Context, sessions []*Session, tokens []int32) e
 	return nil
 }
 
-func (m *Model) stepParts(ctx context.Context, sessions []*Session, tokens []int32) error {
+func (m *Model) stepParts(ctx context.Context, sessions []*Session, tokens []int32, drafts int) error {
 	if err := m.acquire(); err != nil {
 		return err
 	}
@@ -48,8 +49,9 @@ func (m *Model) stepParts(ctx context.Context, sessions []*Session, tokens []int
 		if err := m.takes(s, tokens[i]); err != nil {
 			return fmt.Errorf("session %d: %w", i, err)
 		}
+		s.draft(tokens[i], drafts)
 	}
-	return m.runParts(ctx, len(sessions), func(i int) part { return part{s: sessions[i], token: tokens[i], n: 1} })
+	return m.runDrafting(ctx, len(sessions), func(i int) part { return decodes(sessions[i], tokens[i]) })
 }
 
 // Append feeds one token and computes the logits after it.
@@ -58,11 +60,11 @@ func (s *Session) Append(ctx context.Context, token int32) error {
 		return fmt.Errorf("step: %w", err)
 	}
 	defer s.leave()
-	return s.append(ctx, token)
+	return s.append(ctx, token, 0)
 }
 
-// append is Append within a call.
-func (s *Session) append(ctx context.Context, token int32) error {
+// append is Append within a call, with at most so many drafts.
+func (s *Session) append(ctx context.Context, token int32, drafts int) error {
 	s.oneToken[0] = token
-	return s.m.step(ctx, s.one[:], s.oneToken[:])
+	return s.m.step(ctx, s.one[:], s.oneToken[:], drafts)
 }

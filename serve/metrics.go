@@ -162,6 +162,8 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	histograms("vllm:request_queue_time_seconds", func(m *metrics) *histogram { return &m.queued })
 	histograms("vllm:request_prefill_time_seconds", func(m *metrics) *histogram { return &m.prefill })
 	histograms("vllm:request_decode_time_seconds", func(m *metrics) *histogram { return &m.decode })
+	family("vllm:spec_decode_num_draft_tokens_total", "counter", func(st *engine.Stats) float64 { return float64(st.Drafted) })
+	family("vllm:spec_decode_num_accepted_tokens_total", "counter", func(st *engine.Stats) float64 { return float64(st.Accepted) })
 	family("lukv:kv_cache_bytes", "gauge", func(st *engine.Stats) float64 { return float64(st.ReservedBytes) })
 	family("lukv:kv_cache_full_bytes", "gauge", func(st *engine.Stats) float64 { return float64(st.ReservedBytes + st.SavedBytes) })
 	family("lukv:kv_cache_peak_bytes", "gauge", func(st *engine.Stats) float64 { return float64(st.PeakBytes) })

@@ -57,7 +57,7 @@ const (
 	budgetFlags  = "ratio budget-tokens budget-bytes"
 	shapingFlags = "preset metric allocator profile compat sinks window"
 	drawingFlags = "top-k top-p min-p"
-	answerFlags  = "answer-prefix max-tokens stop temperature top-k top-p min-p repetition-penalty seed logprobs"
+	answerFlags  = "answer-prefix max-tokens stop temperature top-k top-p min-p repetition-penalty seed logprobs lookup"
 )
 
 func (f *policyFlags) unused(g given) error {
@@ -120,6 +120,11 @@ func (c *runCmd) unused(g given) error {
 	}
 	if c.Save != "" && c.Prompt == "" {
 		if err := g.unused(answerFlags, "without a prompt, --save only saves the context"); err != nil {
+			return err
+		}
+	}
+	if c.Decode != "" {
+		if err := g.unused("lookup", "with --decode every token is looked at before the next is known"); err != nil {
 			return err
 		}
 	}

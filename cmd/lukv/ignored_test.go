@@ -30,7 +30,7 @@ var alwaysUsed = map[string]string{
 	"inspect": "json",
 	"pull":    "include exclude parallel verify json",
 	"bench":   "compare csv json markdown",
-	"serve": "listen key-file host max-body max-running max-queue latency grace drain unload-after profile kv-compression " +
+	"serve": "listen key-file host max-body max-running max-queue latency lookup grace drain unload-after profile kv-compression " +
 		"threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"devices": "json", "version": "json", "convert": "type shard-size json",
 	"tokenize": "decode json",
@@ -95,6 +95,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 		refuse("run", "builtin", "-c", context, "--save", session, flag)
 	}
 	refuse("run", "builtin", "--logprobs=2", "x")
+	refuse("run", "builtin", `--decode={"mode":"h2o"}`, "--lookup", "x")
 	refuse("run", "builtin", "-c", context, "--save=-", "x")
 	refuse("run", "builtin", "-c", context, "--save=-", "--json")
 

@@ -35,6 +35,7 @@ type serveCmd struct {
 	MaxRunning  int           `default:"64" placeholder:"N" help:"Answers computed at once (default ${default})."`
 	MaxQueue    int           `default:"256" placeholder:"N" help:"Requests that wait (default ${default}); more are refused with 429."`
 	Latency     time.Duration `default:"100ms" placeholder:"TIME" help:"Time between two tokens of an answer while prompts of others are read (default ${default})."`
+	Lookup      bool          `help:"Compute several tokens of an answer at once where it quotes its prompt: the same answers, faster."`
 	Grace       time.Duration `default:"1s" placeholder:"TIME" help:"Time after SIGTERM in which requests are still taken while /ready says no: routers take a moment (default ${default})."`
 	Drain       time.Duration `default:"25s" placeholder:"TIME" help:"Time for answers in progress after that (default ${default})."`
 	LogFormat   string        `enum:"text,json" default:"text" help:"Lines of the log, one a request, without its contents: ${enum}."`
@@ -191,7 +192,7 @@ func (c *serveCmd) open(e *env, s *serve.Server) ([]*model.Model, error) {
 	var models []*model.Model
 	o := engine.Options{
 		MaxBytes: int64(c.MaxCache), MaxRunning: c.MaxRunning, MaxQueue: c.MaxQueue, Latency: c.Latency,
-		MaxTokens: c.MaxContext, CacheType: c.session().CacheType,
+		MaxTokens: c.MaxContext, CacheType: c.session().CacheType, Lookup: c.Lookup,
 	}
 	for _, at := range c.Models {
 		id, name := named(at)
