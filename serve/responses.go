@@ -80,7 +80,7 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 		"parallel_tool_calls": or("parallel_tool_calls", true), "temperature": sampling.Temperature, "top_p": sampling.TopP,
 		"text": or("text", object{"format": object{"type": "text"}}), "tool_choice": or("tool_choice", "auto"), "tools": or("tools", []any{}),
 		"reasoning": or("reasoning", object{"effort": nil, "summary": nil}), "truncation": "disabled", "store": false,
-		"previous_response_id": nil, "background": false, "user": or("user", nil), "service_tier": "default",
+		"previous_response_id": nil, "access_programs": nil, "background": false, "user": or("user", nil), "service_tier": "default",
 	}
 	return out, nil
 }
@@ -180,7 +180,7 @@ func (a *response) object(status string, finish string, stream *engine.Stream) o
 	}
 	u := stream.Usage()
 	out["usage"] = object{
-		"input_tokens": u.Prompt, "input_tokens_details": object{"cached_tokens": u.Cached},
+		"input_tokens": u.Prompt, "input_tokens_details": object{"cached_tokens": u.Cached, "cache_write_tokens": 0},
 		"output_tokens": u.Generated, "output_tokens_details": object{"reasoning_tokens": 0}, "total_tokens": u.Prompt + u.Generated,
 	}
 	var last chatAnswer

@@ -9,10 +9,12 @@ import json
 import os
 import signal
 import sys
+import typing
 import unittest
 import urllib.request
 
 import openai
+import pydantic
 
 client = openai.OpenAI(timeout=120)  # address and key come from the environment
 base = str(client.base_url).removesuffix("/").removesuffix("/v1")
@@ -92,6 +94,57 @@ class Client(unittest.TestCase):
         body = {"context": context, "kv_compression": {"ratio": 0.5, "metric": "keydiff"}}
         answer = self.agree(**ask("What is the magic number of house 7?"), extra_body=body)
         self.assertAlmostEqual(answer.kv_cache["ratio"], 0.5, delta=0.1)
+
+    def test_tools(self):
+        parameters = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"], "additionalProperties": False}
+        tools = [{"type": "function", "function": {"name": "weather", "parameters": parameters}}]
+        for choice, end in [("required", "tool_calls"), ({"type": "function", "function": {"name": "weather"}}, "stop")]:
+            params = ask("Hello", tools=tools, tool_choice=choice, n=2, temperature=1, max_completion_tokens=200)
+            whole = strict(client.chat.completions.create(**params))
+            with client.chat.completions.stream(**params) as events:
+                for _ in events:
+                    pass
+                final = events.current_completion_snapshot
+            for c, d in zip(whole.choices, final.choices, strict=True):
+                self.assertEqual((c.finish_reason, d.finish_reason), (end, end))
+                self.assertEqual(len(c.message.tool_calls), 1)
+                call, again = c.message.tool_calls[0], d.message.tool_calls[0]
+                self.assertEqual((call.type, call.function.name), ("function", "weather"))
+                self.assertEqual(list(json.loads(call.function.arguments)), ["city"])
+                self.assertEqual(again.function.arguments, call.function.arguments)
+
+    def test_structured_output(self):
+        class Label(pydantic.BaseModel):
+            price: float = pydantic.Field(ge=0, lt=100)
+
+        class Shirt(pydantic.BaseModel):
+            name: str = pydantic.Field(max_length=12)
+            size: typing.Literal["S", "M", "L"]
+            count: typing.Annotated[int, pydantic.Field(ge=1, le=9)] | None
+            labels: list[Label] = pydantic.Field(max_length=2)
+
+        params = ask("Hello", response_format=Shirt, max_completion_tokens=400, temperature=1)
+        whole = client.chat.completions.parse(**params)
+        self.assertIsInstance(whole.choices[0].message.parsed, Shirt)
+        with client.chat.completions.stream(**params) as events:
+            final = events.get_final_completion()
+        self.assertEqual(final.choices[0].message.parsed, whole.choices[0].message.parsed)
+        response = client.responses.parse(model=model, input="Hello", text_format=Shirt, max_output_tokens=400, extra_body={"seed": 1})
+        self.assertIsInstance(response.output_parsed, Shirt)
+
+    def test_responses(self):
+        params = {"model": model, "input": "Hello", "max_output_tokens": 16, "extra_body": {"seed": 1}}
+        whole = strict(client.responses.create(**params))
+        text = ""
+        for event in client.responses.create(**params, stream=True):
+            strict(event)
+            if event.type == "response.output_text.delta":
+                text += event.delta
+        self.assertEqual(text, whole.output_text)
+        self.assertEqual(event.response.output_text, text)
+        self.assertEqual(event.type, "response." + whole.status)
+        with self.assertRaises(openai.BadRequestError):
+            client.responses.create(model=model, input="Hello", previous_response_id="resp_1")
 
     def test_errors(self):
         with self.assertRaises(openai.BadRequestError) as caught:
