@@ -502,7 +502,7 @@ func TestRun(t *testing.T) {
 		{Name: "half", Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "keydiff"}}},
 		{Name: "ada", Policy: &lukv.Policy{Ratio: 0.5, Allocator: lukv.AllocatorConfig{Name: "adakv"}}},
 	}
-	o := Options{Framing: builtinFraming}
+	o := Options{Framing: builtinFraming, OwnPrefills: true}
 	var calls [][2]int
 	o.Progress = func(done, total int) { calls = append(calls, [2]int{done, total}) }
 	got := collect(t, m, items, methods, o)
@@ -529,7 +529,7 @@ func TestRun(t *testing.T) {
 
 	// One prefill for all: the same answers, without peaks.
 	shared := o
-	shared.SharePrefill = true
+	shared.OwnPrefills = false
 	for i, a := range collect(t, m, items, methods, shared) {
 		want := got[i]
 		want.PeakBytes = 0
@@ -555,6 +555,57 @@ func TestRun(t *testing.T) {
 		if i == 0 {
 			assert.Equal(t, got[0].Prediction, a.Prediction, "with the full cache it makes no difference")
 		}
+	}
+}
+
+// TestSharedPrefill: one prefill per context gives, for every combination of three
+// metrics, four allocators and three ratios, the answers, budgets and notes of a
+// prefill per method; metrics that cannot look at one prefill together have their own.
+func TestSharedPrefill(t *testing.T) {
+	m := open(t)
+	items := few("niah_single_2", 256, 1)
+	methods := []Method{{Name: "full"}}
+	add := func(metric lukv.MetricConfig, allocator string, ratio float64) {
+		p := &lukv.Policy{Metric: metric, Allocator: lukv.AllocatorConfig{Name: allocator}, Ratio: ratio}
+		if p.Allocator.NeedsProfile() {
+			var err error
+			p.Profile, err = builtin.Profile(metric)
+			require.NoError(t, err)
+		}
+		methods = append(methods, Method{Name: fmt.Sprint(metric, allocator, ratio), Policy: p})
+	}
+	for _, metric := range []string{"snapkv", "keydiff", "expected_attention"} {
+		for _, allocator := range []string{"uniform", "pyramidkv", "adakv", "lukv"} {
+			for _, ratio := range []float64{0.3, 0.6, 0.9} {
+				add(lukv.MetricConfig{Name: metric}, allocator, ratio)
+			}
+		}
+	}
+	add(lukv.MetricConfig{Name: "expected_attention", Params: `{"sinks":8}`}, "uniform", 0.5)
+	o := Options{Framing: builtinFraming, MaxNewTokens: 4, OwnPrefills: true}
+	want := collect(t, m, items, methods, o)
+	require.Len(t, want, 38)
+	for i := range want {
+		assert.Positive(t, want[i].PeakBytes)
+		want[i].PeakBytes = 0
+	}
+	o.OwnPrefills = false
+	got := collect(t, m, items, methods, o)
+	assert.Positive(t, got[37].PeakBytes, "it leaves out eight positions, the other four")
+	got[37].PeakBytes = 0
+	assert.Equal(t, want, got)
+
+	// Where the full cache does not fit, methods have their own prefills, and say so.
+	o.Session.MaxCacheBytes = want[3].FullBytes * 9 / 10
+	for i, a := range collect(t, m, items, []Method{methods[0], methods[2], methods[3]}, o) {
+		if i == 0 {
+			assert.Contains(t, a.Error, "cache is full")
+			continue
+		}
+		assert.Equal(t, want[i+1].Prediction, a.Prediction)
+		assert.Positive(t, a.PeakBytes)
+		require.NotEmpty(t, a.Notes)
+		assert.Contains(t, a.Notes[len(a.Notes)-1], "the full cache of the context did not fit, so that methods had prefills of their own")
 	}
 }
 
@@ -587,8 +638,8 @@ func TestRunFailures(t *testing.T) {
 	m := open(t)
 	items := append(few("niah_single_2", 256, 1), few("niah_single_2", 1024, 1)...)
 	methods := []Method{{Name: "full"}, {Name: "half", Policy: &lukv.Policy{Ratio: 0.5}}}
-	for _, share := range []bool{false, true} {
-		o := Options{Framing: builtinFraming, SharePrefill: share, Session: model.SessionOptions{MaxTokens: 400}}
+	for _, own := range []bool{false, true} {
+		o := Options{Framing: builtinFraming, OwnPrefills: own, Session: model.SessionOptions{MaxTokens: 400}}
 		got := collect(t, m, items, methods, o)
 		require.Len(t, got, 4)
 		for _, a := range got {

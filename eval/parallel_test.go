@@ -28,7 +28,7 @@ func TestParallel(t *testing.T) {
 		})
 		return as
 	}
-	o := Options{Framing: builtinFraming, MaxNewTokens: 8, SharePrefill: true}
+	o := Options{Framing: builtinFraming, MaxNewTokens: 8}
 	want := order(collect(t, m, items, methods, o))
 	one, err := builtin.Open(t.Context(), model.WithThreads(1))
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lukv/lukv/dialog"
@@ -30,10 +31,13 @@ type Options struct {
 	// Session holds the options of all sessions; its Compression is replaced.
 	Session model.SessionOptions
 
-	// SharePrefill derives all methods from one prefill with the full cache.
-	// Answers are the same and a sweep is much faster, but peaks are not
-	// measured. Methods that compress while decoding get their own prefill.
-	SharePrefill bool
+	// OwnPrefills gives every method a prefill of its own, so that peaks are
+	// measured. Otherwise a context is prefilled once, with the full cache, and
+	// what each method keeps is derived from that: answers are the same, to the
+	// bit, and a sweep takes a fraction of the time. Methods that compress while
+	// decoding have their own prefill in any case, and so have all methods, with a
+	// note, where the full cache does not fit.
+	OwnPrefills bool
 
 	// QueryAware puts the question into the context before it is compressed.
 	// Such results are not comparable with the default.
@@ -202,16 +206,55 @@ func doesNotFit(err error) bool {
 	return errors.Is(err, model.ErrContextFull) || errors.Is(err, kvcache.ErrFull) || errors.Is(err, kernels.ErrDeviceMemory)
 }
 
+// sharedPrefill is one prefill of a context with the full cache, from which
+// sessions are derived; ob is nil where each has its own.
+type sharedPrefill struct {
+	ob       *model.Observation
+	observed []lukv.Metric
+	note     string        // why each has its own, if it should not be so
+	share    time.Duration // an answer's share of the prefill
+}
+
+func (p *sharedPrefill) close() {
+	if p.ob != nil {
+		p.ob.Close()
+		p.ob = nil
+	}
+}
+
+// giveUp has what follows go without a shared prefill.
+func (p *sharedPrefill) giveUp(why error) {
+	p.close()
+	p.note = fmt.Sprintf("the full cache of the context did not fit, so that methods had prefills of their own: %v", why)
+}
+
+// serves reports whether a method's session can be derived from the prefill.
+func (p *sharedPrefill) serves(m Method) bool {
+	if p.ob == nil || m.Policy == nil {
+		return p.ob != nil
+	}
+	metric, err := metricOf(m)
+	return err == nil && !m.Policy.Decode.Enabled() && slices.ContainsFunc(p.observed, func(o lukv.Metric) bool { return sameMetric(o, metric) })
+}
+
 // group answers the items of one context.
 func (r *runner) group(ctx context.Context, group []int) error {
 	head, truncated := r.context(group)
-	var shared *model.Observation
-	var sharedErr error
-	defer func() {
-		if shared != nil {
-			shared.Close()
+	answers, derived := 0, 0
+	for _, method := range r.methods {
+		n := len(r.todo(method, group))
+		answers += n
+		if n > 0 && (method.Policy == nil || !method.Policy.Decode.Enabled()) {
+			derived++
 		}
-	}()
+	}
+	var shared sharedPrefill
+	defer func() { shared.close() }()
+	if !r.o.OwnPrefills && derived > 1 {
+		if err := r.prefillOnce(ctx, &shared, head, answers); err != nil {
+			return err
+		}
+	}
 	for _, method := range r.methods {
 		todo := r.todo(method, group)
 		if n := len(group) - len(todo); n > 0 {
@@ -220,28 +263,38 @@ func (r *runner) group(ctx context.Context, group []int) error {
 		if len(todo) == 0 {
 			continue
 		}
-		if r.o.SharePrefill && shared == nil && sharedErr == nil {
-			metrics, err := r.metrics()
-			if err != nil {
-				return err
-			}
-			shared, sharedErr = r.m.Observe(ctx, head, r.o.Session, metrics...)
-		}
-		if err := r.method(ctx, method, head, truncated, todo, shared, sharedErr); err != nil {
+		if err := r.method(ctx, method, head, truncated, todo, &shared); err != nil {
 			return fmt.Errorf("method %s: %w", method.Name, err)
 		}
 	}
 	return nil
 }
 
-// method answers the items of one context under one method.
-func (r *runner) method(ctx context.Context, method Method, head []int32, truncated int, todo []int, shared *model.Observation, sharedErr error) error {
+// prefillOnce makes the prefill that the methods of a context share.
+func (r *runner) prefillOnce(ctx context.Context, shared *sharedPrefill, head []int32, answers int) error {
 	start := time.Now()
-	var s *model.Session
-	err := sharedErr
-	if err == nil {
-		s, err = r.session(ctx, method, head, shared)
+	metrics, err := r.metrics(len(head))
+	if err != nil {
+		return err
 	}
+	ob, err := r.m.Observe(ctx, head, r.o.Session, metrics...)
+	switch {
+	case err == nil:
+		shared.ob, shared.observed = ob, metrics
+		shared.share = time.Since(start) / time.Duration(answers)
+	case errors.Is(err, model.ErrContextFull): // which each method finds for itself
+	case doesNotFit(err):
+		shared.giveUp(err)
+	default:
+		return err
+	}
+	return nil
+}
+
+// method answers the items of one context under one method.
+func (r *runner) method(ctx context.Context, method Method, head []int32, truncated int, todo []int, shared *sharedPrefill) error {
+	start := time.Now()
+	s, own, err := r.session(ctx, method, head, shared)
 	if err != nil {
 		if !doesNotFit(err) {
 			return err
@@ -256,8 +309,15 @@ func (r *runner) method(ctx context.Context, method Method, head []int32, trunca
 		return nil
 	}
 	defer s.Close()
+	notes := s.Notes()
+	if own && shared.note != "" {
+		notes = append(slices.Clone(notes), shared.note)
+	}
 	share := time.Since(start) / time.Duration(len(todo))
-	return r.answers(ctx, method, s, truncated, todo, share, shared == nil)
+	if !own {
+		share += shared.share
+	}
+	return r.answers(ctx, method, s, truncated, todo, share, own, notes)
 }
 
 // blank is an answer with nothing but its question.
@@ -279,53 +339,69 @@ func (r *runner) give(a Answer) error {
 	return nil
 }
 
-// metrics returns the metrics of all methods, each once.
-func (r *runner) metrics() ([]lukv.Metric, error) {
+// metricOf returns the metric of a method that has a policy.
+func metricOf(m Method) (lukv.Metric, error) {
+	cfg := m.Policy.Metric
+	if cfg.Name == "" {
+		cfg.Name = "snapkv"
+	}
+	return lukv.NewMetric(cfg)
+}
+
+func sameMetric(a, b lukv.Metric) bool {
+	return lukv.MetricConfigOf(a).String() == lukv.MetricConfigOf(b).String()
+}
+
+// metrics returns the metrics of all methods, each once, that can look at one
+// prefill of T tokens together; the first ones come first.
+func (r *runner) metrics(T int) ([]lukv.Metric, error) {
 	var out []lukv.Metric
-	seen := map[string]bool{}
 	for _, m := range r.methods {
-		if m.Policy == nil {
+		if m.Policy == nil || m.Policy.Decode.Enabled() {
 			continue
 		}
-		cfg := m.Policy.Metric
-		if cfg.Name == "" {
-			cfg.Name = "snapkv"
-		}
-		metric, err := lukv.NewMetric(cfg)
+		metric, err := metricOf(m)
 		if err != nil {
 			return nil, err
 		}
-		if id := lukv.MetricConfigOf(metric).String(); !seen[id] {
-			seen[id] = true
-			out = append(out, metric)
+		if slices.ContainsFunc(out, func(o lukv.Metric) bool { return sameMetric(o, metric) }) {
+			continue
+		}
+		if with := append(slices.Clone(out), metric); model.ObserveTogether(T, with...) == nil {
+			out = with
 		}
 	}
 	return out, nil
 }
 
-// session returns a session that holds the context under a method.
-func (r *runner) session(ctx context.Context, method Method, head []int32, shared *model.Observation) (*model.Session, error) {
-	if shared != nil && (method.Policy == nil || !method.Policy.Decode.Enabled()) {
+// session returns a session that holds the context under a method, derived from the
+// shared prefill or with its own.
+func (r *runner) session(ctx context.Context, method Method, head []int32, shared *sharedPrefill) (s *model.Session, own bool, err error) {
+	if shared.serves(method) {
 		if method.Policy == nil {
-			return shared.Session().Fork()
+			s, err = shared.ob.Session().Fork()
+		} else {
+			s, err = shared.ob.Compress(ctx, method.Policy)
 		}
-		return shared.Compress(ctx, method.Policy)
+		if err == nil || !doesNotFit(err) {
+			return s, false, err
+		}
+		shared.giveUp(err)
 	}
 	o := r.o.Session
 	o.Compression = method.Policy
-	s, err := r.m.NewSession(o)
-	if err != nil {
-		return nil, err
+	if s, err = r.m.NewSession(o); err != nil {
+		return nil, true, err
 	}
 	if err := s.Prefill(ctx, head); err != nil {
 		s.Close()
-		return nil, err
+		return nil, true, err
 	}
-	return s, nil
+	return s, true, nil
 }
 
-func (r *runner) answers(ctx context.Context, method Method, s *model.Session, truncated int, todo []int, share time.Duration, peak bool) error {
-	st, notes := s.Stats(), s.Notes()
+func (r *runner) answers(ctx context.Context, method Method, s *model.Session, truncated int, todo []int, share time.Duration, peak bool, notes []string) error {
+	st := s.Stats()
 	for _, i := range todo {
 		start := time.Now()
 		it := r.items[i]

@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -25,6 +26,8 @@ type Observation struct {
 	metrics []lukv.Metric
 	scored  map[scoreKey]lukv.Scores
 
+	charged int64 // bytes in Model.memory for what it keeps besides the session
+
 	running    *run       // of the prefill
 	forking    sync.Mutex // of answers that are measured at the same time
 	grams      grams
@@ -43,30 +46,18 @@ type scoreKey struct {
 
 // Observe prefills tokens into a new session with the full cache and keeps what
 // the given metrics need: for windows of queries w·H·D floats per layer, for
-// query statistics H·D² doubles. o.Compression must be nil.
+// query statistics H·D² doubles, for accumulated attention and for the scores of each
+// metric K·T numbers. They count as memory of the sessions (WithMaxMemory).
+// o.Compression must be nil; a context that does not fit is refused before work.
 func (m *Model) Observe(ctx context.Context, tokens []int32, o SessionOptions, metrics ...lukv.Metric) (*Observation, error) {
 	if o.Compression != nil {
 		return nil, fmt.Errorf("observe: the session options carry a compression; derive compressed sessions instead")
 	}
-	ob := &Observation{tokens: slices.Clone(tokens), layers: make([]*watcher, m.cfg.Layers), metrics: metrics, scored: map[scoreKey]lukv.Scores{}}
-	for _, metric := range metrics {
-		n := metric.Needs(len(tokens), 0)
-		if n.Stats && ob.needs.Stats && n.StatsSkip != ob.needs.StatsSkip {
-			return nil, fmt.Errorf("observe: metrics that leave out %d and %d first positions cannot share one prefill", ob.needs.StatsSkip, n.StatsSkip)
-		}
-		if n.Repeat.Chunk > 0 && ob.needs.Repeat.Chunk > 0 && n.Repeat != ob.needs.Repeat {
-			return nil, fmt.Errorf("observe: metrics that repeat the context in different ways cannot share one prefill")
-		}
-		if n.Repeat.Chunk > 0 {
-			ob.needs.Repeat = n.Repeat
-		}
-		ob.needs.Window = max(ob.needs.Window, n.Window)
-		ob.needs.Covariance = ob.needs.Covariance || n.Covariance
-		ob.needs.ColumnSums = ob.needs.ColumnSums || n.ColumnSums
-		if n.Stats {
-			ob.needs.Stats, ob.needs.StatsSkip = true, n.StatsSkip
-		}
+	needs, err := needsTogether(len(tokens), metrics)
+	if err != nil {
+		return nil, fmt.Errorf("observe: %w", err)
 	}
+	ob := &Observation{tokens: slices.Clone(tokens), needs: needs, layers: make([]*watcher, m.cfg.Layers), metrics: metrics, scored: map[scoreKey]lukv.Scores{}}
 	s, err := m.NewSession(o)
 	if err != nil {
 		return nil, fmt.Errorf("observe: %w", err)
@@ -85,12 +76,79 @@ func (m *Model) Observe(ctx context.Context, tokens []int32, o SessionOptions, m
 	return ob, nil
 }
 
+// ObserveTogether reports why metrics cannot look at one prefill of T tokens
+// together, see [Model.Observe]; nil if they can.
+func ObserveTogether(T int, metrics ...lukv.Metric) error {
+	_, err := needsTogether(T, metrics)
+	return err
+}
+
+// needsTogether returns what metrics need together of a prefill of T tokens.
+func needsTogether(T int, metrics []lukv.Metric) (lukv.Needs, error) {
+	var all lukv.Needs
+	for _, metric := range metrics {
+		n := metric.Needs(T, 0)
+		if n.Stats && all.Stats && n.StatsSkip != all.StatsSkip {
+			return all, fmt.Errorf("metrics that leave out %d and %d first positions cannot share one prefill", all.StatsSkip, n.StatsSkip)
+		}
+		if n.Repeat.Chunk > 0 && all.Repeat.Chunk > 0 && n.Repeat != all.Repeat {
+			return all, errors.New("metrics that repeat the context in different ways cannot share one prefill")
+		}
+		if n.Repeat.Chunk > 0 {
+			all.Repeat = n.Repeat
+		}
+		all.Window = max(all.Window, n.Window)
+		all.Covariance = all.Covariance || n.Covariance
+		all.ColumnSums = all.ColumnSums || n.ColumnSums
+		if n.Stats {
+			all.Stats, all.StatsSkip = true, n.StatsSkip
+		}
+	}
+	return all, nil
+}
+
+// watched is the memory that the host needs for what an observation keeps besides
+// the cache, at most: queries, their moments, sums of attention, and a table of
+// scores for each metric.
+func (ob *Observation) watched() int64 {
+	c, n := ob.s.m.cfg, ob.needs
+	T, H, D := int64(len(ob.tokens)), int64(c.Heads), int64(c.HeadDim)
+	layer := 4 * int64(n.Window) * H * D
+	if n.Stats {
+		layer += 12 * H * D
+	}
+	if n.Covariance {
+		layer += H * (12*D*D + 4*64*D) // sums, scratch and a tile of rows
+	}
+	entries := 4 * int64(len(ob.metrics)) // bytes of an entry
+	if n.ColumnSums {
+		entries += 16
+	}
+	if n.Repeat.Chunk > 0 {
+		entries += 4
+	}
+	return int64(c.Layers) * (layer + entries*T*int64(c.KVHeads))
+}
+
 func (s *Session) observe(ctx context.Context, ob *Observation) error {
 	if len(ob.tokens) == 0 {
 		return fmt.Errorf("no tokens")
 	}
 	if err := s.accepts(ob.tokens); err != nil {
 		return err
+	}
+	if err := s.affords(len(ob.tokens), nil); err != nil {
+		return err
+	}
+	if err := s.takeTokens(len(ob.tokens)); err != nil {
+		return err
+	}
+	if s.m.memory != nil {
+		n := ob.watched()
+		if err := s.m.memory.Take(n); err != nil {
+			return err
+		}
+		ob.charged = n
 	}
 	if err := s.m.acquire(); err != nil {
 		return err
@@ -145,6 +203,10 @@ func (ob *Observation) Close() error {
 	if ob.r != nil {
 		ob.s.m.runs.put(ob.r)
 		ob.r = nil
+	}
+	if ob.charged > 0 {
+		ob.s.m.memory.Give(ob.charged)
+		ob.charged = 0
 	}
 	return ob.s.Close()
 }

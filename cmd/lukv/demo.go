@@ -256,7 +256,7 @@ func (d *demo) evaluate(items []eval.Item, share bool, what string) ([]eval.Answ
 	defer line.clear()
 	var answers []eval.Answer
 	o := eval.Options{
-		Framing: builtinFraming, Session: d.session(), SharePrefill: share,
+		Framing: builtinFraming, Session: d.session(), OwnPrefills: !share,
 		Progress: func(done, total int) { line.show("%s: answer %d of %d", what, done, total) },
 	}
 	err := eval.Run(d.e.ctx, d.m, items, d.methods, o, func(a eval.Answer) error {

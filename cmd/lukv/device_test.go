@@ -117,7 +117,7 @@ func TestDeviceRun(t *testing.T) {
 
 func TestDeviceEval(t *testing.T) {
 	needDevice(t)
-	args := []string{"eval", "builtin", "--data", shortData(t), "--limit", "2", "--ratio", "0.5", "--share-prefill", "--json"}
+	args := []string{"eval", "builtin", "--data", shortData(t), "--limit", "2", "--ratio", "0.5", "--json"}
 	want := decode[evalResult](t, ok(t, args...))
 	got := decode[evalResult](t, onDevice(t, append(args, "--device", softwareDevice)...))
 	require.Len(t, got.Rows, len(want.Rows))

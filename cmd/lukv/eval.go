@@ -51,7 +51,7 @@ type evalCmd struct {
 	Raw          bool   `help:"No chat template."`
 	Truncate     string `enum:"error,head,middle" default:"error" help:"Contexts that do not fit with question and answer: an error, or their beginning, or both ends, half each."`
 	QueryAware   bool   `help:"Compress after the question is known (a control experiment)."`
-	SharePrefill bool   `help:"Derive all methods from one full prefill: same answers, faster, but no peaks."`
+	SharePrefill bool   `default:"true" negatable:"" help:"Derive all methods from one prefill of each context (default; --no-share-prefill: one each, which takes longer, gives the same answers, and measures peaks)."`
 
 	Parallel int      `default:"1" placeholder:"N" help:"Contexts worked on at the same time (default ${default})."`
 	Memory   byteSize `placeholder:"SIZE" help:"With --parallel: fewer where their caches would take more."`
@@ -64,11 +64,11 @@ type evalCmd struct {
 }
 
 func (evalCmd) Help() string {
-	return `Runs the cross product of metrics, allocators and ratios, and the full cache before it. Every context is compressed before its questions are known, once per method; decoding is greedy. Scores are in percent with 95 % bootstrap intervals over the items; every task counts once in the average. Items that do not fit are listed, do not count, and make the exit status 1.
+	return `Runs the cross product of metrics, allocators and ratios, and the full cache before it. Every context is prefilled once and compressed before its questions are known, in the way of each method; decoding is greedy. Scores are in percent with 95 % bootstrap intervals over the items; every task counts once in the average. Items that do not fit are listed, do not count, and make the exit status 1.
 
 Examples:
 
-  lukv eval builtin --allocator uniform,adakv --ratio 0.8 --limit 2 --share-prefill
+  lukv eval builtin --allocator uniform,adakv --ratio 0.8 --limit 2
 
   lukv eval DIR --data ruler-4096.jsonl --metric snapkv,keydiff --allocator uniform,lukv --profile snapkv.profile --profile keydiff.profile --ratio 0.5,0.8 --items run1.jsonl
 
@@ -160,7 +160,7 @@ func (c *evalCmd) Run(e *env) error {
 	o := eval.Options{
 		Framing: framing, MaxNewTokens: c.MaxNewTokens,
 		Scoring: c.scoring(), Truncate: eval.Truncate(c.Truncate), Parallel: c.Parallel, Memory: int64(c.Memory),
-		Session: c.session(), SharePrefill: c.SharePrefill, QueryAware: c.QueryAware,
+		Session: c.session(), OwnPrefills: !c.SharePrefill, QueryAware: c.QueryAware,
 	}
 	if c.Truncate == "error" {
 		o.Truncate = eval.TruncateError

@@ -44,7 +44,7 @@ func untimed(rows []eval.Row) []eval.Row {
 func TestEval(t *testing.T) {
 	data := shortData(t)
 	args := []string{"eval", "builtin", "--data", data, "--metric", "keydiff,snapkv", "--allocator", "uniform,lukv", "--ratio", "0.5,0.8"}
-	r := decode[evalResult](t, ok(t, append(args, "--json")...))
+	r := decode[evalResult](t, ok(t, append(args, "--json", "--no-share-prefill")...))
 	assert.Empty(t, r.Failed)
 	assert.Len(t, r.Rows, 9*3, "full and 2x2x2 methods, two tasks and their average")
 	first := r.Rows[2]
@@ -58,7 +58,7 @@ func TestEval(t *testing.T) {
 	}
 
 	// One prefill for all gives the same answers.
-	shared := decode[evalResult](t, ok(t, append(args, "--json", "--share-prefill")...))
+	shared := decode[evalResult](t, ok(t, append(args, "--json")...))
 	for i, row := range shared.Rows {
 		assert.Equal(t, r.Rows[i].Score, row.Score, row.Method)
 		assert.Zero(t, row.PeakBytes)
@@ -118,7 +118,7 @@ func TestEvalPolicies(t *testing.T) {
 	require.NoError(t, err)
 	digest, err := p.Digest()
 	require.NoError(t, err)
-	text := ok(t, "eval", "builtin", "--data", shortData(t), "--limit", "1", "--seed", "7", "--ratio", "0.9", "--share-prefill",
+	text := ok(t, "eval", "builtin", "--data", shortData(t), "--limit", "1", "--seed", "7", "--ratio", "0.9",
 		"--allocator", "uniform,lukv", "--profile", profile, "--json")
 	plainJSON(t, evalFormat, text)
 	r := decode[evalResult](t, text)
@@ -155,7 +155,7 @@ func TestEvalRefusesWhatItWouldIgnore(t *testing.T) {
 func TestEvalItemsHaveOneWriter(t *testing.T) {
 	data := shortData(t)
 	items := filepath.Join(t.TempDir(), "items.jsonl")
-	args := []string{"eval", "builtin", "--data", data, "--ratio", "0.5", "--limit", "1", "--share-prefill", "--items", items}
+	args := []string{"eval", "builtin", "--data", data, "--ratio", "0.5", "--limit", "1", "--items", items}
 	ok(t, args...)
 	before, err := os.ReadFile(items)
 	require.NoError(t, err)
@@ -178,7 +178,7 @@ func TestEvalResumes(t *testing.T) {
 	data := shortData(t)
 	dir := t.TempDir()
 	items := filepath.Join(dir, "items.jsonl")
-	args := []string{"eval", "builtin", "--data", data, "--ratio", "0.5", "--share-prefill", "--json"}
+	args := []string{"eval", "builtin", "--data", data, "--ratio", "0.5", "--json"}
 	want := decode[evalResult](t, ok(t, args...))
 
 	args = append(args, "--items", items)

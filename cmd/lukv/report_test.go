@@ -19,7 +19,7 @@ import (
 func TestEvalFolder(t *testing.T) {
 	data := shortData(t)
 	dir := filepath.Join(t.TempDir(), "run")
-	args := []string{"eval", "builtin", "--data", data, "--allocator", "uniform,adakv", "--ratio", "0.8", "--share-prefill", "--json"}
+	args := []string{"eval", "builtin", "--data", data, "--allocator", "uniform,adakv", "--ratio", "0.8", "--json"}
 	want := decode[evalResult](t, ok(t, args...))
 	args = append(args, "--out", dir)
 	o := interrupted(t, "answered", 4, append(args, "-v", "--parallel", "2")...)
@@ -66,7 +66,7 @@ func TestEvalFolder(t *testing.T) {
 
 // LongBench's files go through the whole path.
 func TestEvalLongBench(t *testing.T) {
-	args := []string{"eval", "builtin", "--data", "../../eval/testdata/longbench", "--ratio", "0.5", "--limit", "1", "--share-prefill", "--no-full", "--json"}
+	args := []string{"eval", "builtin", "--data", "../../eval/testdata/longbench", "--ratio", "0.5", "--limit", "1", "--no-full", "--json"}
 	r := decode[evalResult](t, ok(t, args...))
 	assert.Len(t, r.Rows, 16+6+1)
 	assert.Len(t, r.Settings.Data, 16)

@@ -110,7 +110,7 @@ func TestEval(t *testing.T) {
 	x := builtin.Samples()[0]
 	item := eval.Item{Task: x.Task, Context: x.Context, Question: x.Question, AnswerPrefix: x.AnswerPrefix, Answers: x.Answers, MaxNewTokens: 4}
 	n := 0
-	err = eval.Run(ctx, m, []eval.Item{item}, []eval.Method{{Name: "mine", Policy: p}}, eval.Options{Framing: framing, SharePrefill: true}, func(a eval.Answer) error {
+	err = eval.Run(ctx, m, []eval.Item{item}, []eval.Method{{Name: "mine", Policy: p}}, eval.Options{Framing: framing}, func(a eval.Answer) error {
 		n++
 		if a.Metric != "chunks" || a.Allocator != "at_least" || a.Error != "" || a.RatioAchieved < 0.6 {
 			t.Errorf("answer %+v", a)

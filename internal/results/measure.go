@@ -76,7 +76,7 @@ type run struct {
 // Measure makes all profiles of m, compares them and the allocators, and
 // returns what came out. It takes minutes.
 func Measure(ctx context.Context, m *model.Model, o Options) (*Figures, error) {
-	o.Eval.SharePrefill = true
+	o.Eval.OwnPrefills = false
 	if o.Progress == nil {
 		o.Progress = func(string, int, int) {}
 	}
