@@ -32,7 +32,8 @@ func (p Span) String() string { return fmt.Sprintf("tokens %d to %d", p.From, p.
 // nothing in front of the span was evicted since it was fed; else queries are those
 // that the cache of now gives. [Model.Observe] keeps what passes by instead.
 //
-// ErrNotObserved says that it cannot be computed again. On an error, or when ctx is
+// ErrNotObserved says that it cannot be computed again, or that a metric looks at the
+// queries of everything and the span is but a part. On an error, or when ctx is
 // done, nothing is evicted. Position, tokens and logits stay. Besides one layer, no
 // memory is needed but for forks, of which survivors are copied.
 func (s *Session) Compress(ctx context.Context, span Span, policy *lukv.Policy) error {
@@ -110,7 +111,7 @@ func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][
 	defer f.Close()
 	f.comp, f.notes = comp, nil
 	job := comp.begin(f, span.From, s.tokens[span.From:span.To])
-	job.decideOnly, job.onHost = true, job.onHost || s.evicted(span.To)
+	job.decideOnly, job.partial = true, job.partial || s.evicted(span.To)
 	defer job.release()
 	first, err := f.goBack(job)
 	if err != nil {
@@ -151,7 +152,10 @@ func (s *Session) goBack(j *prefillJob) (first int, err error) {
 		if !j.demand.Takes(at) {
 			continue
 		}
-		needs, _, window := j.needs(at)
+		needs, _, window, err := j.needs(at)
+		if err != nil {
+			return 0, err
+		}
 		if needs.Stats || needs.ColumnSums {
 			window = j.T
 		}

@@ -52,7 +52,7 @@ type prefillJob struct {
 	start      int  // position of the span's first token
 	T          int  // tokens of the span
 	decideOnly bool // nothing is evicted
-	onHost     bool // scores are computed on the host: a device has those of whole heads
+	partial    bool // heads hold more than the span, or not all of it
 	demand     lukv.Demand
 	budgets    [][]int       // [L][K], where they are known beforehand
 	scores     []lukv.Scores // [L], where they are needed at the end
@@ -70,11 +70,11 @@ type prefillJob struct {
 // begin returns the job of compressing the given tokens at position start.
 func (c *compression) begin(s *Session, start int, tokens []int32) *prefillJob {
 	j := &prefillJob{
-		c: c, s: s, start: start, T: len(tokens), tokens: tokens, onHost: start > 0,
+		c: c, s: s, start: start, T: len(tokens), tokens: tokens, partial: start > 0,
 		demand: c.demand(start, len(tokens)), kept: make([][][]int32, c.m.cfg.Layers),
 	}
 	j.rank = func(ctx context.Context, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
-		if j.onHost {
+		if j.partial { // a device scores whole heads
 			return lukv.Score(ctx, metric, l)
 		}
 		return j.r.score(ctx, s, j.w, metric, l)
@@ -118,16 +118,20 @@ func most(n []int) int {
 }
 
 // needs returns what has to be observed of a layer: what the metric needs, for the
-// uniform share of a head of which it depends, and the queries that the allocator
-// looks at.
-func (j *prefillJob) needs(at int) (needs lukv.Needs, share, window int) {
+// uniform share of a head, and the queries that the allocator looks at.
+func (j *prefillJob) needs(at int) (needs lukv.Needs, share, window int, err error) {
 	front := most(j.before(at))
 	T := front + j.T
 	share = front + j.demand.Share()
 	if j.weigher != nil {
 		window = j.weigher.Needs(T, share).Window
 	}
-	return j.c.plan.Metric().Needs(T, share), share, window
+	needs = j.c.plan.Metric().Needs(T, share)
+	if j.partial && needs.Window >= T {
+		name := lukv.MetricConfigOf(j.c.plan.Metric()).Name
+		err = fmt.Errorf("%w: %s looks at the queries of all entries, expected a whole context of which nothing was evicted", ErrNotObserved, name)
+	}
+	return needs, share, window, err
 }
 
 // release frees what the job holds outside the Go heap.
@@ -156,9 +160,11 @@ func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
 		return nil, nil
 	}
 	c, metric := j.c, j.c.plan.Metric()
-	needs, share, window := j.needs(at)
-	var err error
-	if j.w, err = r.collect(j.s, at, j.end(), needs, share, []lukv.Metric{metric}, window, !j.onHost); err != nil {
+	needs, share, window, err := j.needs(at)
+	if err != nil {
+		return nil, err
+	}
+	if j.w, err = r.collect(j.s, at, j.end(), needs, share, []lukv.Metric{metric}, window, !j.partial); err != nil {
 		return nil, err
 	}
 	if c.decode != nil {

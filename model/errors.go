@@ -20,8 +20,8 @@ var (
 	ErrPrefilling = errors.New("a prefill in pieces is not done")
 
 	// ErrNotObserved says that a metric looks at queries of a span that have passed
-	// by and cannot be computed again, as where sliding windows have moved on. The
-	// session is unchanged. Compress the span as it is prefilled
+	// by and cannot be computed again, as where sliding windows have moved on, or at
+	// those of more than the span. The session is unchanged. Compress the span as it is prefilled
 	// (Session.PrefillCompressed), or rank it by what is in the cache.
 	ErrNotObserved = errors.New("queries have passed by")
 

@@ -195,7 +195,14 @@ func TestCompressedSessions(t *testing.T) {
 			s := newTestSession(t, m, SessionOptions{Compression: p, PageEntries: page})
 			require.NoError(t, s.Prefill(ctx, prompt))
 			st := s.Stats()
-			require.InDelta(t, 0.8, st.Ratio, 0.03)
+			switch {
+			case p.Allocator.Name == "threshold": // keeps what is good enough, the budget is its limit
+				require.Greater(t, st.Ratio, 0.77)
+			case p.Metric.Name == "lagkv" && p.Allocator.Name != "uniform": // protects more than the budget
+				require.Less(t, st.Ratio, 0.83)
+			default:
+				require.InDelta(t, 0.8, st.Ratio, 0.03)
+			}
 			require.Equal(t, promptLen, st.ContextTokens)
 
 			// P5: positions ascend, keys and values are those of the full cache.
