@@ -35,8 +35,8 @@ type Options struct {
 	// measured. Otherwise a context is prefilled once, with the full cache, and
 	// what each method keeps is derived from that: answers are the same, to the
 	// bit, and a sweep takes a fraction of the time. Methods that compress while
-	// decoding have their own prefill in any case, and so have all methods, with a
-	// note, where the full cache does not fit.
+	// decoding have their own prefill in any case, as has a method by itself, and so
+	// have all methods, with a note, where the full cache does not fit.
 	OwnPrefills bool
 
 	// QueryAware puts the question into the context before it is compressed.
@@ -240,17 +240,16 @@ func (p *sharedPrefill) serves(m Method) bool {
 // group answers the items of one context.
 func (r *runner) group(ctx context.Context, group []int) error {
 	head, truncated := r.context(group)
-	answers, derived := 0, 0
+	answers, derived := 0, 0 // a resumed run shares as the whole one does
 	for _, method := range r.methods {
-		n := len(r.todo(method, group))
-		answers += n
-		if n > 0 && (method.Policy == nil || !method.Policy.Decode.Enabled()) {
+		answers += len(r.todo(method, group))
+		if method.Policy == nil || !method.Policy.Decode.Enabled() {
 			derived++
 		}
 	}
 	var shared sharedPrefill
 	defer func() { shared.close() }()
-	if !r.o.OwnPrefills && derived > 1 {
+	if !r.o.OwnPrefills && derived > 1 && answers > 0 {
 		if err := r.prefillOnce(ctx, &shared, head, answers); err != nil {
 			return err
 		}
