@@ -103,7 +103,7 @@ func Measure(ctx context.Context, m *model.Model, o Options) (*Figures, error) {
 
 // MeasureObjectives measures that part of the figures again and leaves the others.
 func MeasureObjectives(ctx context.Context, m *model.Model, o Options, f *Figures) error {
-	o.Eval.SharePrefill = true
+	o.Eval.OwnPrefills = false
 	if o.Progress == nil {
 		o.Progress = func(string, int, int) {}
 	}
