@@ -282,7 +282,7 @@ func (c *analyzeNeedleCmd) Run(e *env) error {
 	line := e.progress()
 	defer line.clear()
 	var answers []eval.Answer
-	err = eval.Run(e.ctx, m, items, methods, eval.Options{Framing: framing, Session: c.session(), SharePrefill: true,
+	err = eval.Run(e.ctx, m, items, methods, eval.Options{Framing: framing, Session: c.session(),
 		Progress: func(done, total int) {
 			line.show("asking: %d of %d%s", done, total, line.left(0, done, total))
 		}}, func(a eval.Answer) error {
