@@ -47,6 +47,13 @@ func NewFormat(m *model.Model, now time.Time) (*Format, error) {
 	return f, err
 }
 
+// At is the format at another time, see [NewFormat].
+func (f *Format) At(now time.Time) *Format {
+	at := *f
+	at.now = now
+	return &at
+}
+
 // PlainFormat is the format without a template: the contents of all messages,
 // a line break behind each, and in front what the tokenizer puts in front of
 // every text.

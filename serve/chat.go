@@ -236,11 +236,15 @@ func (c *chatRequest) tokens(r *http.Request, in chat.Input, policy *lukv.Policy
 	case text == "":
 		c.q.Prompt, err = c.v.format.Tokens(r.Context(), in, limit)
 	default:
-		if d := c.document; d != nil && d.system != system(in.Messages) {
-			return invalid("messages", "the document was read behind another system message: %q", d.system)
+		format := c.v.format
+		if d := c.document; d != nil {
+			if d.system != system(in.Messages) {
+				return invalid("messages", "the document was read behind another system message: %q", d.system)
+			}
+			format = format.At(d.date)
 		}
 		var n int
-		c.q.Prompt, n, err = c.v.format.SplitTokens(r.Context(), in, text, limit)
+		c.q.Prompt, n, err = format.SplitTokens(r.Context(), in, text, limit)
 		if policy != nil {
 			c.q.Policy, c.q.Context = policy, n
 		}

@@ -34,5 +34,5 @@
 //
 // # Limits
 //
-// Documents are forgotten when the server ends. No embeddings.
+// Without [Server.OpenStore] documents are forgotten when the server ends. No embeddings.
 package serve

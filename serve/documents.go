@@ -1,9 +1,11 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -20,12 +22,25 @@ import (
 
 // documents are the texts that questions are asked about: read and compressed once,
 // their caches kept by the engine as long as there is room. A cache that had to go is
-// made again when somebody asks, to the same bits.
-// Every API key has documents of its own.
+// made again when somebody asks, to the same bits. Every API key has documents of its
+// own.
 type documents struct {
+	dir string // of their files, "" for none
+
 	mu    sync.Mutex
 	byID  map[docKey]*document
 	order []docKey
+}
+
+func (d *documents) add(doc *document) {
+	at := docKey{doc.owner, doc.ID}
+	d.byID[at] = doc
+	d.order = append(d.order, at)
+}
+
+// sort orders documents that were read from files as they were made.
+func (d *documents) sort() {
+	slices.SortStableFunc(d.order, func(a, b docKey) int { return cmp.Compare(d.byID[a].Created, d.byID[b].Created) })
 }
 
 // docKey names a document: the same content of two owners is two documents.
@@ -59,6 +74,7 @@ type document struct {
 
 	owner, text, system, salt string
 	policy                    *lukv.Policy
+	date                      time.Time // that the template gets: the prompt never changes
 }
 
 // find returns a copy of a document, and notes that it was used.
@@ -80,6 +96,10 @@ func (d *documents) get(owner, id string, v *served) (*document, error) {
 	if err == nil && doc.Model != v.id {
 		return nil, notFound("document_not_found", "there is no document %q for the model %q", id, v.id)
 	}
+	if err == nil && doc.Status == "failed" {
+		return nil, &apiError{status: http.StatusConflict, Type: "invalid_request_error", Code: "document_failed",
+			Message: fmt.Sprintf("the document was compressed with the profile %s, which this server does not have", doc.policy.ProfileDigest)}
+	}
 	return doc, err
 }
 
@@ -90,7 +110,7 @@ func (d *document) request(ctx context.Context, v *served) (engine.Request, erro
 		in.Messages = append(in.Messages, chat.NewMessage("system", d.system))
 	}
 	in.Messages = append(in.Messages, chat.NewMessage("user", ""))
-	tokens, n, err := v.format.SplitTokens(ctx, in, d.text, v.e.MaxTokens())
+	tokens, n, err := v.format.At(d.date).SplitTokens(ctx, in, d.text, v.e.MaxTokens())
 	if err != nil {
 		return engine.Request{}, err
 	}
@@ -123,7 +143,7 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 	}
 	doc := &document{
 		Object: "document", Created: time.Now().Unix(), LastUsed: time.Now().Unix(), Model: v.id, Status: "ready",
-		Name: f.str("name"), owner: owner(r), text: strings.TrimSpace(f.str("text")), system: f.str("system"), salt: f.str("cache_salt"), policy: s.compression(f, v),
+		Name: f.str("name"), owner: owner(r), text: strings.TrimSpace(f.str("text")), system: f.str("system"), salt: f.str("cache_salt"), policy: s.compression(f, v), date: v.date,
 	}
 	if !f.has("text") || doc.text == "" {
 		f.fail("text", "missing")
@@ -149,23 +169,41 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	doc.Cache = newCacheUse(stream.Cache(), doc.ID)
-	s.docs.mu.Lock()
-	defer s.docs.mu.Unlock()
-	status := http.StatusOK
-	at := docKey{doc.owner, doc.ID}
-	if old := s.docs.byID[at]; old != nil {
-		doc = old
-	} else {
-		if len(s.docs.order) >= maxDocuments {
-			return &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Message: fmt.Sprintf("there are %d documents already", maxDocuments)}
-		}
-		s.docs.byID[at] = doc
-		s.docs.order = append(s.docs.order, at)
-		status = http.StatusCreated
+	doc, status, err := s.remember(doc)
+	if err != nil {
+		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	return writeJSON(w, doc)
+}
+
+// remember takes a document that was read among those of the server, and on disk where
+// they are there. It returns the older one of the same contents if there is one.
+func (s *Server) remember(doc *document) (*document, int, error) {
+	s.docs.mu.Lock()
+	old, n := s.docs.byID[docKey{doc.owner, doc.ID}], len(s.docs.order)
+	s.docs.mu.Unlock()
+	switch {
+	case old != nil && old.Status != "failed":
+		doc, err := s.docs.find(doc.owner, doc.ID)
+		return doc, http.StatusOK, err
+	case n >= maxDocuments:
+		return nil, 0, &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Message: fmt.Sprintf("there are %d documents already", maxDocuments)}
+	}
+	if err := s.docs.save(doc); err != nil {
+		s.o.Log.Error("document not stored", "document", doc.ID, "error", err)
+		return nil, 0, &apiError{status: http.StatusInsufficientStorage, Type: "server_error", Code: "not_stored", Message: "the document could not be stored; the log of the server says why"}
+	}
+	s.docs.mu.Lock()
+	defer s.docs.mu.Unlock()
+	own := *doc // LastUsed of the other changes
+	if old := s.docs.byID[docKey{doc.owner, doc.ID}]; old != nil {
+		*old = own
+	} else {
+		s.docs.add(&own)
+	}
+	return doc, http.StatusCreated, nil
 }
 
 func (s *Server) listDocuments(w http.ResponseWriter, r *http.Request) error {
@@ -188,16 +226,40 @@ func (s *Server) getDocument(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, doc)
 }
 
+// deleteDocument forgets a document, its file, and what is kept of its cache.
 func (s *Server) deleteDocument(w http.ResponseWriter, r *http.Request) error {
 	at := docKey{owner(r), r.PathValue("id")}
 	s.docs.mu.Lock()
-	defer s.docs.mu.Unlock()
-	if s.docs.byID[at] == nil {
+	doc := s.docs.byID[at]
+	if doc == nil {
+		s.docs.mu.Unlock()
 		return notFound("document_not_found", "there is no document %q", at.id)
+	}
+	if err := s.docs.remove(at.owner, at.id); err != nil {
+		s.docs.mu.Unlock()
+		s.o.Log.Error("document not deleted", "document", at.id, "error", err)
+		return errors.New("the document could not be deleted; the log of the server says why")
 	}
 	delete(s.docs.byID, at)
 	s.docs.order = slices.DeleteFunc(s.docs.order, func(x docKey) bool { return x == at })
+	s.docs.mu.Unlock()
+	if err := s.forget(r, doc); err != nil {
+		s.o.Log.Warn("the cache of a deleted document is still there", "document", at.id, "error", err)
+	}
 	return writeJSON(w, map[string]any{"id": at.id, "object": "document", "deleted": true})
+}
+
+// forget forgets what is kept of a document's cache.
+func (s *Server) forget(r *http.Request, doc *document) error {
+	v, err := s.served(r.Context(), doc.Model)
+	if err != nil {
+		return err
+	}
+	q, err := doc.request(r.Context(), v)
+	if err != nil {
+		return err
+	}
+	return v.e.Forget(s.salted(contextOf(r), q))
 }
 
 // keptEntries is what the cache of a document holds, head by head.
@@ -222,6 +284,9 @@ func (s *Server) keptOfDocument(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	v, err := s.served(r.Context(), doc.Model)
+	if err == nil {
+		doc, err = s.docs.get(doc.owner, doc.ID, v)
+	}
 	if err != nil {
 		return err
 	}

@@ -65,6 +65,7 @@ type served struct {
 	e       *engine.Engine
 	tok     *tokenizer.Tokenizer
 	format  *dialog.Format
+	date    time.Time // that templates get
 	metrics *metrics
 
 	grammars   grammars
@@ -76,7 +77,8 @@ func newServed(sl *slot, m *model.Model) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
-	format, err := dialog.NewFormat(m, time.Now())
+	now := time.Now().Truncate(time.Second)
+	format, err := dialog.NewFormat(m, now)
 	if err != nil {
 		return nil, err
 	}

@@ -226,12 +226,19 @@ func (v *served) positions(prompt, answer int) error {
 	return e
 }
 
-// submit hands a request to the model's engine.
-func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.Stream, error) {
+// salted gives a request its name and its client, and a salt of its client's own where
+// there are several: the time of hits must not tell one customer what another asked.
+func (s *Server) salted(r requestContext, q engine.Request) engine.Request {
 	q.ID, q.Client = r.id, r.key
-	if len(s.keys) > 1 { // timing of hits must not tell one customer what another asked
+	if len(s.keys) > 1 {
 		q.Salt = fmt.Sprintf("%s\x00%s", r.key, q.Salt)
 	}
+	return q
+}
+
+// submit hands a request to the model's engine.
+func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.Stream, error) {
+	q = s.salted(r, q)
 	stream, err := v.e.Submit(r.ctx, q)
 	var large *engine.TooLargeError
 	switch {

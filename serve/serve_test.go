@@ -34,6 +34,8 @@ type testServer struct {
 	*httptest.Server
 	s *Server
 	m *model.Model
+
+	end func()
 }
 
 func start(t testing.TB, o Options, eo engine.Options) *testServer {
@@ -45,14 +47,20 @@ func start(t testing.TB, o Options, eo engine.Options) *testServer {
 func serveModel(t testing.TB, m *model.Model, o Options, eo engine.Options) *testServer {
 	s := New(o)
 	require.NoError(t, s.Add("needle/llama", m, eo))
-	ts := &testServer{httptest.NewServer(s.Handler()), s, m}
-	t.Cleanup(func() {
+	return serveTest(t, s, m)
+}
+
+// serveTest serves until the end of the test, or until end is called.
+func serveTest(t testing.TB, s *Server, m *model.Model) *testServer {
+	ts := &testServer{Server: httptest.NewServer(s.Handler()), s: s, m: m}
+	ts.end = sync.OnceFunc(func() {
 		done, cancel := context.WithCancel(context.Background())
 		cancel()
 		s.Drain(done)
 		ts.Close()
 		m.Close()
 	})
+	t.Cleanup(ts.end)
 	return ts
 }
 

@@ -195,6 +195,11 @@ func (c *serveCmd) unused(g given) error {
 			return err
 		}
 	}
+	if c.Store == "" {
+		if err := g.unused("store-bytes", "there is no --store"); err != nil {
+			return err
+		}
+	}
 	if host, _, err := net.SplitHostPort(c.Listen); err == nil && isLocal(host) {
 		return g.unused("insecure", "--listen is an address of this machine only")
 	}

@@ -30,7 +30,7 @@ var alwaysUsed = map[string]string{
 	"inspect": "json",
 	"pull":    "include exclude parallel verify json",
 	"bench":   "compare csv json markdown",
-	"serve": "listen key-file host max-body max-running max-queue latency lookup grace drain unload-after profile kv-compression " +
+	"serve": "listen key-file host max-body max-running max-queue latency lookup grace drain unload-after profile kv-compression store " +
 		"threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"devices": "json", "version": "json", "convert": "type shard-size json",
 	"tokenize": "decode json",
@@ -143,6 +143,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("serve", "builtin", "--insecure")
 	refuse("serve", "builtin", "--log-format=json", "--quiet")
 	refuse("serve", "builtin", "--max-memory=1GiB")
+	refuse("serve", "builtin", "--store-bytes=1GiB")
 	refuse("serve", "builtin", "--tls-cert=x")
 	refuse("serve", "builtin", "--tls-key=x")
 

@@ -44,13 +44,16 @@ type serveCmd struct {
 	Profile     []string      `type:"path" placeholder:"FILE" help:"Profile that kv_compression may name, by its file's name without ending. May be repeated."`
 	Compress    string        `name:"kv-compression" placeholder:"JSON" help:"Policy for contexts and documents of requests that name none, as JSON."`
 
+	Store      string   `type:"path" placeholder:"FOLDER" help:"Folder in which documents and caches of prompts stay beyond the end of the server."`
+	StoreBytes byteSize `placeholder:"SIZE" help:"Most that caches of a model take there (default: no bound); the least used go."`
+
 	runtimeFlags
 }
 
 func (serveCmd) Help() string {
 	return `Answers over HTTP as the OpenAI API does: /v1/chat/completions, /v1/completions, /v1/models, with /tokenize, /detokenize, /health, /ready and /metrics as in vLLM. Requests run together as one batch; an answer does not depend on its neighbours, to the bit.
 
-A request's "context", or a text put in with POST /v1/documents and named as "document", stands in front of the first message; "kv_compression", a policy as JSON, says how its cache is compressed before the question is read. --max-cache bounds the caches of all requests of a model together; a request that can never fit is refused with the numbers.
+A request's "context", or a text put in with POST /v1/documents and named as "document", stands in front of the first message; "kv_compression", a policy as JSON, says how its cache is compressed before the question is read. --max-cache bounds the caches of all requests of a model together; a request that can never fit is refused with the numbers. With --store, documents and their caches are there when the server is started again, however it ended.
 
 Several models are all loaded at the start, or, with --unload-after or --max-memory, when they are asked for. In a browser the address shows a page: conversations, a document read and compressed, answers beside those of the full cache, and what each head kept.
 
@@ -61,6 +64,8 @@ Examples:
   lukv serve Qwen/Qwen2.5-0.5B-Instruct --max-cache 4GiB
 
   lukv serve small=Qwen/Qwen2.5-0.5B-Instruct models/llama --kv-compression '{"ratio":0.8,"metric":{"name":"keydiff"}}'
+
+  lukv serve models/llama --max-cache 8GiB --store ~/.local/state/lukv --store-bytes 100GiB
 
   lukv serve models/small models/large --unload-after 10m --max-memory 24GiB --max-cache 4GiB
 
@@ -120,7 +125,12 @@ func (c *serveCmd) Run(e *env) error {
 		}
 	}
 	s := serve.New(o)
-	models, err := c.open(e, s)
+	if c.Store != "" {
+		if err := s.OpenStore(filepath.Join(c.Store, "documents")); err != nil {
+			return err
+		}
+	}
+	models, err := c.open(e, s, o.Log)
 	defer func() {
 		for _, m := range models {
 			m.Close()
@@ -188,11 +198,14 @@ func (c *serveCmd) addBuiltinProfiles(profiles map[string]*lukv.Profile) error {
 
 // open gives the models to the server, opened or to be opened on demand. The caller
 // closes those it returns.
-func (c *serveCmd) open(e *env, s *serve.Server) ([]*model.Model, error) {
+func (c *serveCmd) open(e *env, s *serve.Server, log *slog.Logger) ([]*model.Model, error) {
 	var models []*model.Model
 	o := engine.Options{
 		MaxBytes: int64(c.MaxCache), MaxRunning: c.MaxRunning, MaxQueue: c.MaxQueue, Latency: c.Latency,
-		MaxTokens: c.MaxContext, CacheType: c.session().CacheType, Lookup: c.Lookup,
+		MaxTokens: c.MaxContext, CacheType: c.session().CacheType, Lookup: c.Lookup, Log: log,
+	}
+	if c.Store != "" {
+		o.Store, o.StoreBytes = filepath.Join(c.Store, "prefixes"), int64(c.StoreBytes)
 	}
 	for _, at := range c.Models {
 		id, name := named(at)

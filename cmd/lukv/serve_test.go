@@ -124,6 +124,7 @@ func TestServeUsage(t *testing.T) {
 		"one of this name ":                  {"serve", "builtin", "builtin", "--listen", "127.0.0.1:0", "--unload-after", "1m"},
 		"--max-memory needs --max-cache":     {"serve", "builtin", "--max-memory", "1GiB"},
 		"--unload-after":                     {"serve", "builtin", "--unload-after", "-1m"},
+		"open store of documents":            {"serve", "builtin", "--store", os.DevNull},
 		"no/such":                            {"serve", "builtin", "no/such", "--unload-after", "1m"},
 		"read API keys":                      {"serve", "builtin", "--key-file", os.DevNull},
 	} {

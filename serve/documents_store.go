@@ -1,0 +1,175 @@
+package serve
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/inputfile"
+)
+
+// A document is a file of its own, so that damage costs it alone. A line says what it is
+// and holds the SHA-256 of what follows, a savedDocument as JSON. The cache is not in it:
+// it is made again of the text to the same bits, if the engine's store has lost it.
+const documentHead = "lukv document 1 "
+
+// maxDocumentFile bounds a document's file.
+const maxDocumentFile = 1 << 30
+
+// savedDocument is what a document's file holds.
+type savedDocument struct {
+	Document document  `json:"document"` // what the API shows of it
+	Owner    string    `json:"owner,omitempty"`
+	Text     string    `json:"text"`
+	System   string    `json:"system,omitempty"`
+	Salt     string    `json:"salt,omitempty"`
+	Date     time.Time `json:"date"` // that templates got
+}
+
+// documentName is that of files: owner, id.
+var documentName = regexp.MustCompile(`^([0-9a-f]{24}|all)-(doc_[0-9a-f]{24})\.document$`)
+
+// OpenStore has the server remember documents in a folder beyond its end: one that was
+// acknowledged is there when the next server opens it, and answers with the same bits. It
+// is made if it is not there; one server at a time uses it. Files that are damaged are set
+// aside under a name that ends in .damaged, and cost themselves alone. Call it before the
+// server serves.
+func (s *Server) OpenStore(dir string) error {
+	if err := s.openStore(dir); err != nil {
+		return fmt.Errorf("open store of documents: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) openStore(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	s.docs.mu.Lock()
+	defer s.docs.mu.Unlock()
+	s.docs.dir = dir
+	for _, at := range names {
+		if !documentName.MatchString(at.Name()) {
+			continue
+		}
+		path := filepath.Join(dir, at.Name())
+		doc, err := s.readDocument(path)
+		if err != nil {
+			s.o.Log.Error("document is damaged and set aside", "file", at.Name(), "error", err)
+			if err := os.Rename(path, path+".damaged"); err != nil {
+				s.o.Log.Error("document cannot be set aside", "file", at.Name(), "error", err)
+			}
+			continue
+		}
+		s.docs.add(doc)
+	}
+	s.docs.sort()
+	return nil
+}
+
+// readDocument reads a document's file and finds the profile of its policy.
+func (s *Server) readDocument(path string) (*document, error) {
+	data, err := inputfile.Read(path, maxDocumentFile)
+	if err != nil {
+		return nil, err
+	}
+	saved, err := parseDocument(data)
+	if err != nil {
+		return nil, err
+	}
+	doc := &saved.Document
+	doc.owner, doc.text, doc.system, doc.salt, doc.date = saved.Owner, saved.Text, saved.System, saved.Salt, saved.Date
+	if want := documentFile(doc.owner, doc.ID); filepath.Base(path) != want {
+		return nil, fmt.Errorf("it is %s", want)
+	}
+	if p := doc.Policy; p.ProfileDigest != "" {
+		for name, digest := range s.digests {
+			if digest == p.ProfileDigest {
+				p.Profile = s.o.Profiles[name]
+			}
+		}
+		if p.Profile == nil {
+			doc.Status = "failed"
+			s.o.Log.Warn("document without its profile", "document", doc.ID, "profile", p.ProfileDigest)
+		}
+	}
+	doc.policy = doc.Policy
+	return doc, nil
+}
+
+// parseDocument reads what a document's file holds.
+func parseDocument(data []byte) (*savedDocument, error) {
+	head, text, ok := bytes.Cut(data, []byte("\n"))
+	digest, is := bytes.CutPrefix(head, []byte(documentHead))
+	if !ok || !is {
+		return nil, errors.New("not a document")
+	}
+	if sum := sha256.Sum256(text); string(digest) != hex.EncodeToString(sum[:]) {
+		return nil, fmt.Errorf("checksum: found %x, expected %.64s", sum, digest)
+	}
+	var saved savedDocument
+	if err := json.Unmarshal(text, &saved); err != nil {
+		return nil, err
+	}
+	switch d := &saved.Document; {
+	case d.Policy == nil || saved.Text == "" || d.Cache == nil:
+		return nil, errors.New("text, policy or cache are missing")
+	case d.Tokens < 0:
+		return nil, fmt.Errorf("found %d tokens", d.Tokens)
+	default:
+		return &saved, d.Policy.Validate()
+	}
+}
+
+func documentFile(owner, id string) string {
+	if owner == "" {
+		owner = "all"
+	}
+	return owner + "-" + id + ".document"
+}
+
+// save writes a document's file, which is on disk when save returns.
+func (d *documents) save(doc *document) error {
+	if d.dir == "" {
+		return nil
+	}
+	text, err := json.Marshal(savedDocument{*doc, doc.owner, doc.text, doc.system, doc.salt, doc.date})
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(text)
+	return atomicfile.Write(filepath.Join(d.dir, documentFile(doc.owner, doc.ID)), 0o600, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "%s%x\n%s", documentHead, sum, text)
+		return err
+	})
+}
+
+// remove removes a document's file.
+func (d *documents) remove(owner, id string) error {
+	if d.dir == "" {
+		return nil
+	}
+	err := os.Remove(filepath.Join(d.dir, documentFile(owner, id)))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if f, err := os.Open(d.dir); err == nil {
+		_ = f.Sync() // makes it durable where folders can be synced
+		f.Close()
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/builtin"
+)
+
+// TestDocumentsSurvive: documents are there when the server is started again, and answer
+// with the same bits without being read again; a damaged one costs itself.
+func TestDocumentsSurvive(t *testing.T) {
+	profile, err := builtin.Profile(lukv.MetricConfig{Name: "keydiff"})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	var ts *testServer
+	begin := func(profiles map[string]*lukv.Profile) {
+		m, err := builtin.Open(context.Background())
+		require.NoError(t, err)
+		s := New(Options{Profiles: profiles})
+		require.NoError(t, s.OpenStore(filepath.Join(dir, "documents")))
+		require.NoError(t, s.Add("needle/llama", m, engine.Options{MaxBytes: 64 << 20, Store: filepath.Join(dir, "prefixes")}))
+		ts = serveTest(t, s, m)
+	}
+	all := map[string]*lukv.Profile{"keydiff": profile}
+	begin(all)
+	text := sample(1)
+	uploads := map[string]object{
+		"with a profile": {"ratio": 0.5, "metric": object{"name": "keydiff"}, "allocator": object{"name": "lukv"}, "profile": "keydiff"},
+		"without":        {"ratio": 0.3, "metric": "snapkv"},
+		"uncompressed":   nil,
+	}
+	docs := map[string]document{}
+	answers := map[string]string{}
+	answer := func(id string) (string, usage) {
+		var got chatAnswer
+		ts.post(t, "/v1/chat/completions", ask(text.Question, object{"document": id, "max_tokens": 12, "logprobs": true, "ignore_eos": true}), &got)
+		probs, err := json.Marshal(got.Choices[0].LogProbs)
+		require.NoError(t, err)
+		return *got.Choices[0].Message.Content + string(probs), *got.Usage
+	}
+	for name, policy := range uploads {
+		body := object{"text": text.Context, "name": name, "cache_salt": "s"}
+		if policy != nil {
+			body["kv_compression"] = policy
+		}
+		var doc document
+		ts.post(t, "/v1/documents", body, &doc)
+		docs[name] = doc
+		answers[name], _ = answer(doc.ID)
+	}
+	require.Len(t, docs, 3)
+	get := func(path string) (int, string) {
+		status, text, _ := ts.do(t, "GET", path, "")
+		return status, text
+	}
+
+	ts.end()
+	begin(all)
+	for name, doc := range docs {
+		status, text := get("/v1/documents/" + doc.ID)
+		require.Equal(t, 200, status)
+		var again document
+		require.NoError(t, json.Unmarshal([]byte(text), &again))
+		again.LastUsed = doc.LastUsed
+		require.Equal(t, doc, again)
+		got, u := answer(doc.ID)
+		require.Equal(t, answers[name], got, name)
+		require.GreaterOrEqual(t, u.Details.Cached, doc.Tokens, "%s was not read again", name)
+	}
+	// The same upload is the same document, and an asked-for policy is recognised.
+	var again document
+	ts.post(t, "/v1/documents", object{"text": text.Context, "cache_salt": "s", "kv_compression": uploads["with a profile"]}, &again)
+	require.Equal(t, docs["with a profile"].ID, again.ID)
+	ts.post(t, "/v1/chat/completions", ask("?", object{"document": again.ID, "max_tokens": 1, "kv_compression": uploads["with a profile"]}), &object{})
+
+	// Without its profile one document fails, without its file another.
+	file := filepath.Join(dir, "documents", documentFile("", docs["without"].ID))
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	data[len(data)/2] ^= 1
+	ts.end()
+	require.NoError(t, os.WriteFile(file, data, 0o600))
+	begin(nil)
+	status, body := get("/v1/documents/" + docs["with a profile"].ID)
+	require.Equal(t, 200, status)
+	require.Contains(t, body, `"status":"failed"`)
+	for id, want := range map[string]int{docs["with a profile"].ID: 409, docs["without"].ID: 404, docs["uncompressed"].ID: 200} {
+		q, err := json.Marshal(ask("?", object{"document": id, "max_tokens": 1}))
+		require.NoError(t, err)
+		status, body, _ := ts.do(t, "POST", "/v1/chat/completions", string(q))
+		require.Equal(t, want, status, body)
+		status, body = get("/v1/documents/" + id + "/kept")
+		require.Equal(t, want, status, body)
+	}
+	require.FileExists(t, file+".damaged")
+	require.NoFileExists(t, file)
+
+	// What is deleted is gone, from disk, too.
+	before, err := filepath.Glob(filepath.Join(dir, "prefixes", "*", "*.session"))
+	require.NoError(t, err)
+	for _, name := range []string{"with a profile", "uncompressed"} {
+		status, body, _ := ts.do(t, "DELETE", "/v1/documents/"+docs[name].ID, "")
+		require.Equal(t, 200, status, body)
+		require.NoFileExists(t, filepath.Join(dir, "documents", documentFile("", docs[name].ID)))
+	}
+	after, err := filepath.Glob(filepath.Join(dir, "prefixes", "*", "*.session"))
+	require.NoError(t, err)
+	require.Less(t, len(after), len(before))
+	ts.end()
+	begin(all)
+	_, body = get("/v1/documents")
+	require.Contains(t, body, `"data":[]`)
+}
+
+// FuzzDocument: what a document's file holds is read or refused, whatever it is.
+func FuzzDocument(f *testing.F) {
+	dir := f.TempDir()
+	d := &documents{dir: dir}
+	doc := &document{ID: "doc_000000000000000000000000", Tokens: 3, Policy: &lukv.Policy{Ratio: 0.5}, Cache: &cacheUse{}, text: "text", system: "s"}
+	require.NoError(f, d.save(doc))
+	data, err := os.ReadFile(filepath.Join(dir, documentFile("", doc.ID)))
+	require.NoError(f, err)
+	f.Add(data)
+	f.Add(data[:len(data)/2])
+	f.Add([]byte(documentHead + "\n{}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		saved, err := parseDocument(data)
+		if err != nil {
+			return
+		}
+		require.NotEmpty(t, saved.Text)
+		require.NotNil(t, saved.Document.Policy)
+	})
+}
