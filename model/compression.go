@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
+	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 )
 
@@ -18,6 +20,7 @@ type compression struct {
 	decode []*lukv.DecodeLayer // nil unless the cache is compressed while decoding
 	watch  watcher             // of decode passes
 	kept   [][][]int32         // [L] what a pass leaves of the heads, nil: everything
+	views  []decodeView        // [L] nil before the first pass
 
 	renumber bool // StreamingLLM's rerotate: positions become slots after the cut
 }
@@ -211,7 +214,7 @@ func (c *compression) afterPass(ctx context.Context, s *Session, n, next int, pr
 		if l == nil {
 			continue
 		}
-		kept, err := l.After(ctx, s.layerView(at, next), n, prefill, c.plan.DecodeBudgets())
+		kept, err := l.After(ctx, c.decodeView(s, at, next), n, prefill, c.plan.DecodeBudgets())
 		if err == nil {
 			err = s.cache.Err()
 		}
@@ -243,13 +246,55 @@ func (c *compression) cut(s *Session) error {
 	return nil
 }
 
+// decodeView is what metrics see of a layer while decoding, made once: a pass of one
+// token allocates nothing.
+type decodeView struct {
+	layer *lukv.Layer
+	lens  []int
+
+	mu        sync.Mutex // metrics ask for positions in parallel
+	positions [][]int32  // [KVHeads]
+	known     []bool     // which of them are those of this pass
+}
+
+func (v *decodeView) positionsOf(c *kvcache.Cache, h int) []int32 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.known[h] {
+		v.positions[h], v.known[h] = c.Positions(v.layer.Index, h, v.positions[h]), true
+	}
+	return v.positions[h]
+}
+
+// decodeView is layerView for a pass while decoding. The result is valid until the
+// next call for the layer.
+func (c *compression) decodeView(s *Session, at, next int) *lukv.Layer {
+	if c.views == nil {
+		c.views = make([]decodeView, s.m.cfg.Layers)
+	}
+	v := &c.views[at]
+	if v.layer == nil {
+		heads := s.m.cfg.KVHeads
+		v.layer = s.layerView(at, next)
+		v.lens, v.positions, v.known = make([]int, heads), make([][]int32, heads), make([]bool, heads)
+		v.layer.Positions = func(h int) []int32 { return v.positionsOf(s.cache, h) }
+	}
+	clear(v.known)
+	l := v.layer
+	l.NextPosition, l.Secured, l.Ratio = next, 0, 0
+	if s.m.rope.dynamic() {
+		l.InvFreq = s.m.rope.invFreq(next)
+	}
+	s.lengths(l, v.lens)
+	return l
+}
+
 // layerView describes a layer of the cache to the metrics; next is the position
 // of the next token.
 func (s *Session) layerView(at, next int) *lukv.Layer {
 	m, cfg := s.m, s.m.cfg
 	l := &lukv.Layer{
 		Index: at, Heads: cfg.Heads, KVHeads: cfg.KVHeads, HeadDim: cfg.HeadDim,
-		Lens: make([]int, cfg.KVHeads),
 		Keys: func(h, lo, hi int, dst []float32) []float32 { return s.cache.Keys(at, h, lo, hi, dst) },
 		Values: func(h, lo, hi int, dst []float32) []float32 {
 			return s.cache.Values(at, h, lo, hi, dst)
@@ -261,16 +306,21 @@ func (s *Session) layerView(at, next int) *lukv.Layer {
 		InvFreq:      m.rope.invFreq(next), RopeScale: m.rope.attentionFactor(),
 		CPU: m.cpu, Parallel: m.parallel,
 	}
-	ragged := false
-	for h := range l.Lens {
-		l.Lens[h] = s.cache.Len(at, h)
-		l.T = max(l.T, l.Lens[h])
-		ragged = ragged || l.Lens[h] != l.Lens[0]
-	}
-	if !ragged {
-		l.Lens = nil
-	}
+	s.lengths(l, make([]int, cfg.KVHeads))
 	return l
+}
+
+// lengths sets the lengths of a layer's heads, in the memory of lens where they
+// differ.
+func (s *Session) lengths(l *lukv.Layer, lens []int) {
+	l.T, l.Lens = 0, nil
+	for h := range lens {
+		lens[h] = s.cache.Len(l.Index, h)
+		l.T = max(l.T, lens[h])
+		if lens[h] != lens[0] {
+			l.Lens = lens
+		}
+	}
 }
 
 // outputRows widens rows [lo,hi) of a layer's output projection as far as they

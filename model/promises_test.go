@@ -405,6 +405,39 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	}
 }
 
+// TestCompressedDecodeAllocatesNothing is promise P8 for every form of compression
+// while decoding, between the cuts of the periodic one.
+func TestCompressedDecodeAllocatesNothing(t *testing.T) {
+	ctx := context.Background()
+	for _, d := range []lukv.DecodeConfig{
+		{Mode: "tova", TargetSize: 40},
+		{Mode: "h2o", TargetSize: 40},
+		{Mode: "streaming", TargetSize: 40},
+		{Mode: "periodic", TargetSize: 40, Interval: 5000, Metric: &lukv.MetricConfig{Name: "snapkv"}},
+		{Mode: "periodic", TargetSize: 40, Interval: 5000, Metric: &lukv.MetricConfig{Name: "expected_attention"}},
+	} {
+		m := testShapes[0].open(t, WithThreads(2))
+		s := newTestSession(t, m, SessionOptions{PageEntries: 1024, Compression: &lukv.Policy{Decode: d}})
+		require.NoError(t, s.Prefill(ctx, randomTokens(70, 97, 1)))
+		for range 300 { // grow what grows, the buffer of queries in the end
+			require.NoError(t, s.Append(ctx, 5))
+		}
+		s.tokens = append(make([]int32, 0, 4096), s.tokens...)
+		least := math.Inf(1)
+		for try := 0; least > 0 && try < 20; try++ {
+			least = min(least, testing.AllocsPerRun(10, func() {
+				if err := s.Append(ctx, 7); err != nil {
+					t.Fatal(err)
+				}
+			}))
+		}
+		require.Zero(t, least, "%v", d)
+		if d.Mode != "periodic" {
+			require.Equal(t, 40, s.cache.Len(0, 0))
+		}
+	}
+}
+
 // TestManySessions opens, uses and closes 10,000 sessions and looks for what
 // stays behind.
 func TestManySessions(t *testing.T) {
