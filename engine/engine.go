@@ -446,8 +446,12 @@ func (e *Engine) preempt() bool {
 	return true
 }
 
-// fail ends a running request with an error.
+// fail ends a running request with an error: what it was doing failed because the
+// engine was closed, if it was.
 func (e *Engine) fail(j *job, err error) {
+	if e.ctx.Err() != nil {
+		err = ErrClosed
+	}
 	e.leave(j)
 	e.finish(j, err)
 }

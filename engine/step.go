@@ -178,9 +178,6 @@ const echoRows = 16
 func (e *Engine) advance(j *job, n int) {
 	start, before := time.Now(), j.fill.Remaining()
 	if err := j.fill.Advance(e.ctx, n); err != nil {
-		if e.ctx.Err() != nil {
-			err = ErrClosed
-		}
 		e.fail(j, err)
 		return
 	}
@@ -193,9 +190,6 @@ func (e *Engine) blame(err error) {
 	if errors.As(err, &at) {
 		e.fail(e.owners[at.Part], at.Err)
 		return
-	}
-	if e.ctx.Err() != nil {
-		err = ErrClosed
 	}
 	if e.ctx.Err() != nil || errors.Is(err, kernels.ErrDeviceLost) || len(e.parts) == 1 {
 		for _, j := range slices.Clone(e.running) {
