@@ -49,6 +49,23 @@ func TestFiguresAreComplete(t *testing.T) {
 			require.NotZero(t, f.Development.Cells.at(metric, ratio, name).Score, "%s %v %s", metric, ratio, name)
 		}
 	})
+	for _, metric := range objectiveMetrics {
+		for _, ratio := range ratios {
+			for _, m := range objectiveMethods {
+				require.NotZero(t, f.Objectives.Cells.at(metric, ratio, m).Score, "%s %v %s", metric, ratio, m)
+			}
+		}
+	}
+	require.Len(t, f.Objectives.Gains, len(objectiveMetrics)*len(ratios)*len(objectiveOver))
+	require.Equal(t, 13, len(f.Objectives.Tasks))
+	require.Equal(t, f.Test.Full, f.Objectives.Full, "the same samples")
+	eachRow(func(metric string, ratio float64) {
+		for _, a := range []string{"adakv", "pyramidkv", published} {
+			x, y := f.Test.Cells.at(metric, ratio, a), f.Objectives.Cells.at(metric, ratio, a)
+			require.InDelta(t, x.Score.Score, y.Score.Score, 1e-12, "measured twice, apart: %s", methodName(metric, ratio, a))
+			require.Equal(t, x.CacheBytes, y.CacheBytes)
+		}
+	})
 	require.Len(t, f.Losses.Cells, len(metrics)*len(ratios)*len(allocators))
 	require.Len(t, f.Test.Gains, len(metrics)*len(ratios)*len(against))
 	require.Len(t, f.Solver.Levels, len(metrics)*(len(solverLevels)+1))
@@ -79,8 +96,20 @@ func TestSentencesFollowFigures(t *testing.T) {
 	for _, metric := range metrics {
 		f.OneLayer.Scores[metric][5] = 0
 	}
+	for i := range f.Objectives.Gains {
+		g := &f.Objectives.Gains[i]
+		if g.Diff, g.Low, g.High = .1, .05, .2; g.Over == published && g.Metric == "key_distance" {
+			g.Diff, g.Low, g.High = -.1, -.2, -.05
+		}
+	}
+	for _, task := range f.Objectives.Tasks {
+		task.Scores["snapkv"][byEffect] = task.Scores["snapkv"][published]
+		task.Scores["keydiff"][byEffect] = task.Scores["keydiff"][published] - .25
+	}
 	page := pageOf(t, f)
 	for _, want := range []string{
+		"* Against lukv, the interval lies above zero in 9 of 12 rows and below in 3 (key_distance at 50 %, 80 % and 90 %).",
+		" -25 points with keydiff",
 		"LU-KV has the highest score in 1 of 9 rows** of the first table (keydiff at 80 %). uniform leads in 8",
 		"LU-KV scores -20.0 to -20.0 points against uniform. The paired interval lies above zero in 0 of 9 rows; it lies below zero for snapkv at 50 %, 80 % and 90 %",
 		"(the authors' recorder): -11.0 to +0.0 points, higher in 0 of 9 rows, equal in 8;",
