@@ -102,6 +102,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("profile", "builtin", "-o", dir+"/p", "--template")
 	refuse("profile", "builtin", "-o", dir+"/p", "--top-p=0.5")
 	refuse("profile", "builtin", "-o", dir+"/p", "--seed=5")
+	refuse("profile", "builtin", "-o", dir+"/p", "--weights=span")
 	for _, flag := range []string{
 		"--limit=1", "--texts=1", "--text=x", "--questions=x", "--data=x", "--template", "--cache-type=f32", "--max-context=9", "--max-cache=9",
 	} {
