@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -114,6 +115,41 @@ func TestStructuredOutput(t *testing.T) {
 		require.Contains(t, []string{" a", " b"}, c.Text)
 		require.Equal(t, "stop", c.Finish)
 	}
+}
+
+// TestConcurrentFormats: formats that are shared change nothing of the answers.
+func TestConcurrentFormats(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	request := func(i int) string {
+		r := ask("Hello", object{"max_tokens": 30 + i, "temperature": 1.0, "seed": i / 2, "guided_json": object{"type": "array", "items": object{"type": "string", "maxLength": 3 + i%2}, "minItems": 2}})
+		if i%3 == 0 {
+			delete(r, "guided_json")
+			r["tools"], r["tool_choice"] = []object{weather, now}, "required"
+		}
+		return mustJSON(t, r)
+	}
+	answer := func(i int) string {
+		status, text, _ := ts.do(t, "POST", "/v1/chat/completions", request(i))
+		require.Equal(t, 200, status, text)
+		var a chatAnswer
+		require.NoError(t, json.Unmarshal([]byte(text), &a))
+		for k := range a.Choices[0].Message.Calls {
+			a.Choices[0].Message.Calls[k].ID = ""
+		}
+		return mustJSON(t, a.Choices)
+	}
+	want := make([]string, 12)
+	for i := range want {
+		want[i] = answer(i)
+	}
+	ts = start(t, Options{}, engine.Options{}) // which has compiled nothing
+	got := make([]string, len(want))
+	var wg sync.WaitGroup
+	for i := range want {
+		wg.Go(func() { got[i] = answer(i) })
+	}
+	wg.Wait()
+	require.Equal(t, want, got)
 }
 
 var weather = object{"type": "function", "function": object{

@@ -491,6 +491,7 @@ func TestExamples(t *testing.T) {
 			[]string{`{}`, `{"names":1}`, `{"nam":[]}`, `{"x":1,"é":2}`, `{"name":1,"Name":{}}`}, []string{`{"name":""}`, `{"x":1,"name":2}`, `{"\u006eame":""}`, `{"n\u0061me":""}`}},
 		{`{"type":"number","minimum":0.5,"exclusiveMaximum":12}`, []string{"0.5", "0.50", "1", "11.999", "9.1"}, []string{"0.4", "0.49", "0", "12", "12.0", "1e1", "-1", "100", "0.", ".6", "00.6"}},
 		{`{"type":"string","minLength":1,"maxLength":2}`, []string{`"a"`, `"\ud83d\ude00é"`}, []string{`""`, `"abc"`, `"\ud83d"`, `"\ude00"`, "\"\n\"", "\"\xff\"", "\"\xed\xa0\x80\"", "\"\xc0\x80\"", `"\x"`}},
+		{`{"title":"x"}`, []string{"1", `{"a":{"b":[]}}`}, []string{"x"}},
 		{`{"type":"number"}`, []string{"1e5", "-0.5E-10", "0"}, []string{"01", "1e", "1.", "+1", "NaN"}},
 		{`{"type":"integer","maximum":-10}`, []string{"-10", "-11", "-999"}, []string{"-9", "10", "0"}},
 	} {
@@ -548,6 +549,25 @@ func TestAmbiguous(t *testing.T) {
 		s, err = g.Bytes(s, []byte("["))
 	}
 	require.ErrorIs(t, err, ErrAmbiguous)
+
+	// Many ways, and new ones with every byte: one mask has bounded work.
+	var many []string
+	for i := range 500 {
+		many = append(many, fmt.Sprintf(`{"type":"string","maxLength":%d}`, 1000+i))
+	}
+	g = compileSchema(t, `{"anyOf":[`+strings.Join(many, ",")+`]}`, true)
+	s, err = g.Bytes(g.Start(), []byte(`"`))
+	for range 100 {
+		require.NoError(t, err)
+		if _, _, err = g.Mask(s); err == nil {
+			s, err = g.Bytes(s, []byte("a"))
+		}
+		require.LessOrEqual(t, g.work, maxWork+1)
+		if err != nil {
+			require.ErrorIs(t, err, ErrAmbiguous)
+			return
+		}
+	}
 }
 
 // TestForgetting: what is remembered is bounded, and forgetting changes nothing.

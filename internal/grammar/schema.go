@@ -228,6 +228,10 @@ func (s *schemas) fill(r int32, o *object, path string) error {
 		}
 		return s.choose(r, k, v, path+"/"+k)
 	}
+	if len(asserts) == 0 {
+		s.c.either(r, s.any())
+		return nil
+	}
 	types, err := s.types(o, path)
 	if err != nil {
 		return err

@@ -12,7 +12,8 @@ import (
 const (
 	maxStates = 4096 // that are remembered
 	maxMasks  = 256
-	maxFrames = 2048 // ways to read what was read
+	maxFrames = 2048    // ways to read what was read
+	maxWork   = 1 << 18 // places that are looked at for one mask
 )
 
 // ErrAmbiguous says that there are too many ways to read a text.
@@ -31,6 +32,7 @@ type Grammar struct {
 	states map[string]*State
 	serial uint64
 	masked []*State // have a mask, oldest first
+	work   int      // places that were looked at since somebody asked
 	start  *State
 	first  *frame
 }
@@ -135,7 +137,8 @@ func (g *Grammar) state(todo []*frame) (*State, error) {
 		if seen[f] {
 			continue
 		}
-		if seen[f] = true; len(seen) > 4*maxFrames {
+		seen[f] = true
+		if g.work++; len(seen) > 4*maxFrames || g.work > maxWork {
 			return nil, ErrAmbiguous
 		}
 		n := &g.nodes[f.node]
@@ -259,6 +262,7 @@ func (g *Grammar) Start() *State { return g.start }
 func (g *Grammar) Bytes(s *State, b []byte) (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.work = 0
 	var err error
 	for i := 0; i < len(b) && s != nil && err == nil; i++ {
 		s, err = g.step(s, b[i])
@@ -285,6 +289,7 @@ func (g *Grammar) Mask(s *State) ([]uint64, bool, error) {
 	if s.mask != nil {
 		return s.mask, !s.empty, nil
 	}
+	g.work = 0
 	var inside, outside []*frame
 	plain := 0
 	for _, f := range s.frames {
