@@ -178,24 +178,7 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 	refuse(f, "functions")
 	refuse(f, "function_call")
 	c.q = engine.Request{Sampling: o, Stop: stops(f), Choices: f.integer("n", 1, 1, maxChoices), Salt: f.str("cache_salt")}
-	like, param := format(f), "response_format"
-	if c.calls = tools(f, v, &in); c.calls != nil {
-		if like.key != nil {
-			f.fail("tools", "not supported together with a format of the answer")
-		}
-		like, param = c.calls.language(v), "tools"
-	}
-	if like.key != nil && f.err == nil {
-		late := c.calls
-		if late != nil {
-			if c.q.ShowSpecial = true; late.choice != "auto" && !late.must {
-				late = nil
-			}
-		}
-		if err := v.constrain(&c.q, like, late); err != nil {
-			f.fail(param, "%v", err)
-		}
-	}
+	c.follow(f, &in)
 	policy, text, id := s.compression(f, v), f.str("context"), f.str("document")
 	if f.err != nil {
 		return nil, f.err
@@ -220,6 +203,30 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 		policy = s.fitting(v, s.o.Compression)
 	}
 	return c, c.tokens(r, in, policy, text)
+}
+
+// follow makes answers be of the format that is asked for, or calls of tools.
+func (c *chatRequest) follow(f *fields, in *chat.Input) {
+	like, param := format(f), "response_format"
+	var begin *toolCalls // with a beginning of their own
+	if c.calls = tools(f, c.v, in); c.calls != nil {
+		c.q.ShowSpecial = true
+		auto := c.calls.choice == "auto"
+		if auto && like.key != nil {
+			like = c.calls.orFormat(c.v, like)
+		} else { // where a call has to be made, the format of texts does not matter
+			like, param = c.calls.language(c.v), "tools"
+			if auto || c.calls.must {
+				begin = c.calls
+			}
+		}
+	}
+	if like.key == nil || f.err != nil {
+		return
+	}
+	if err := c.v.constrain(&c.q, like, begin); err != nil {
+		f.fail(param, "%v", err)
+	}
 }
 
 // tokens makes the prompt.

@@ -34,6 +34,11 @@ type grammars struct {
 type language struct {
 	part grammar.Part
 	key  []byte // says the same; nil: anything
+
+	// Or the answer begins with a control token, and goes on as first says; nil:
+	// it does not.
+	firstToken int32
+	first      *language
 }
 
 // grammar compiles a language, or finds it.
@@ -100,12 +105,12 @@ func format(f *fields) language {
 		}
 		if o.has(prefix + "regex") {
 			expr := o.str(prefix + "regex")
-			add("structured_outputs", language{grammar.Regexp(expr), []byte("regex " + expr)})
+			add("structured_outputs", language{part: grammar.Regexp(expr), key: []byte("regex " + expr)})
 		}
 		if o.has(prefix + "choice") {
 			list := o.texts(prefix+"choice", maxWords)
 			key, _ := json.Marshal(list)
-			add("structured_outputs", language{grammar.Texts(list...), append([]byte("choice "), key...)})
+			add("structured_outputs", language{part: grammar.Texts(list...), key: append([]byte("choice "), key...)})
 		}
 		refuse(o, prefix+"grammar")
 		f.adopt(o)
@@ -134,7 +139,7 @@ func (f *fields) adopt(o *fields) {
 
 // anyObject is any JSON object.
 func anyObject() language {
-	return language{grammar.Schema([]byte(`{"type":"object"}`), false), []byte("object")}
+	return language{part: grammar.Schema([]byte(`{"type":"object"}`), false), key: []byte("object")}
 }
 
 // schemaLanguage reads a schema: an object, or a text that is one.
@@ -148,20 +153,25 @@ func schemaLanguage(f *fields, key string, strict bool) language {
 	case v[0] != '{':
 		f.fail(key, "found %s, expected an object", kind(v))
 	}
-	return language{grammar.Schema(v, strict), fmt.Appendf(nil, "schema %v %s", strict, v)}
+	return language{part: grammar.Schema(v, strict), key: fmt.Appendf(nil, "schema %v %s", strict, v)}
 }
 
 // constraint says which tokens may come in the answers to one request.
 type constraint struct {
-	g       *grammar.Grammar
 	size    int
 	ends    []int32 // tokens that end an answer
 	choices []place
+
+	// first, if not -1, is a token with which an answer may also begin; behind says
+	// what comes then.
+	first  int32
+	behind *grammar.Grammar
 }
 
 // place is how far an answer was read.
 type place struct {
 	read  int // tokens
+	g     *grammar.Grammar
 	state *grammar.State
 	calls callStart
 }
@@ -173,7 +183,13 @@ func (v *served) constrain(q *engine.Request, l language, calls *toolCalls) erro
 	if err != nil {
 		return err
 	}
-	c := &constraint{g: g, size: v.m.Config().Vocab, choices: make([]place, q.Choices)}
+	c := &constraint{size: v.m.Config().Vocab, choices: make([]place, q.Choices), first: -1}
+	if l.first != nil {
+		c.first = l.firstToken
+		if c.behind, err = v.grammar(*l.first); err != nil {
+			return err
+		}
+	}
 	for id := range int32(c.size) {
 		if v.m.Ends(id, &q.Sampling) {
 			c.ends = append(c.ends, id)
@@ -181,13 +197,13 @@ func (v *served) constrain(q *engine.Request, l language, calls *toolCalls) erro
 	}
 	if calls == nil {
 		for i := range c.choices {
-			c.choices[i].state = g.Start()
+			c.choices[i].g, c.choices[i].state = g, g.Start()
 		}
 		q.Mask = c.mask
 		return nil
 	}
 	for i := range c.choices {
-		c.choices[i].calls = callStart{t: calls, g: g, tok: v.tok}
+		c.choices[i].g, c.choices[i].calls = g, callStart{t: calls, g: g, tok: v.tok}
 	}
 	q.Mask = c.maskCalls
 	return nil
@@ -197,7 +213,11 @@ func (v *served) constrain(q *engine.Request, l language, calls *toolCalls) erro
 func (c *constraint) mask(choice int, answer []int32) ([]uint64, error) {
 	p := &c.choices[choice]
 	for ; p.read < len(answer); p.read++ {
-		next, err := c.g.Token(p.state, answer[p.read])
+		if p.read == 0 && answer[0] == c.first {
+			p.g, p.state = c.behind, c.behind.Start()
+			continue
+		}
+		next, err := p.g.Token(p.state, answer[p.read])
 		if err != nil {
 			return nil, err
 		}
@@ -206,12 +226,17 @@ func (c *constraint) mask(choice int, answer []int32) ([]uint64, error) {
 		}
 		p.state = next
 	}
-	return c.next(p.state)
+	mask, err := c.next(p.g, p.state)
+	if len(answer) == 0 && c.first >= 0 && err == nil {
+		mask = slices.Clone(mask)
+		mask[c.first>>6] |= 1 << (c.first & 63)
+	}
+	return mask, err
 }
 
 // next is the mask of a state, io.EOF where the text can only end.
-func (c *constraint) next(s *grammar.State) ([]uint64, error) {
-	mask, some, err := c.g.Mask(s)
+func (c *constraint) next(g *grammar.Grammar, s *grammar.State) ([]uint64, error) {
+	mask, some, err := g.Mask(s)
 	switch {
 	case err != nil:
 		return nil, err

@@ -503,7 +503,6 @@ var badRequests = []struct{ path, body, want string }{
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"a b"}}]}`, "expected 1 to 64"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}}}`, "none of the tools"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"not":{}}}}],"tool_choice":"required"}`, `keyword \"not\"`},
-	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function","function":{"name":"f"}}],"response_format":{"type":"json_object"}}`, "not supported together"},
 	{"", `{"model":"needle/llama","messages":[{"role":"assistant","tool_calls":[{"id":"1","function":{"name":"f","arguments":"["}}]}]}`, "JSON object"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x","tool_calls":[{"id":"1","function":{"name":"f"}}]}]}`, "calls nothing"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"chat_template":"x"}`, "not supported"},

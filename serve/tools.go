@@ -253,7 +253,7 @@ func (t *toolCalls) language(v *served) language {
 		}
 		arguments := grammar.Schema(fn.parameters, fn.strict)
 		if auto && !fn.strict {
-			if _, err := v.grammar(language{arguments, fmt.Appendf(nil, "schema false %s", fn.parameters)}); err != nil {
+			if _, err := v.grammar(language{part: arguments, key: fmt.Appendf(nil, "schema false %s", fn.parameters)}); err != nil {
 				arguments = anyObject().part
 			}
 		}
@@ -270,7 +270,20 @@ func (t *toolCalls) language(v *served) language {
 	if !auto && !t.must {
 		call = grammar.Sequence(grammar.Text(t.mark), call)
 	}
-	return language{call, key}
+	return language{part: call, key: key}
+}
+
+// orFormat is an answer of a format, or calls, as the model decides.
+func (t *toolCalls) orFormat(v *served, format language) language {
+	calls := t.language(v)
+	if t.mark != "" && t.first >= 0 {
+		format.firstToken, format.first = t.first, &calls
+		return format
+	}
+	return language{
+		part: grammar.OneOf(format.part, grammar.Sequence(grammar.Text(t.mark), calls.part)),
+		key:  fmt.Appendf(nil, "either %d %s%s", len(format.key), format.key, calls.key),
+	}
 }
 
 // callStart finds where calls begin in an answer.

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/grammar"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/tokenizer"
@@ -186,6 +187,9 @@ func TestToolCalls(t *testing.T) {
 				require.IsType(t, "", arguments["city"])
 			}
 		}
+	}
+	for _, c := range ts.agree(t, ask("Hello", object{"tools": []object{weather}, "response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "schema": object{"enum": []string{"a", "b"}}}}})) {
+		require.True(t, len(c.Message.Calls) > 0 || *c.Message.Content == `"a"` || *c.Message.Content == `"b"`)
 	}
 	// Nothing has to be called, and nothing is; none is as without tools.
 	for _, choice := range []string{"auto", "none"} {
@@ -374,6 +378,20 @@ func TestToolFamilies(t *testing.T) {
 				require.True(t, part != test.call || allowed("{"), "an object begins")
 				require.Equal(t, part != test.call, allowed("a"), "a text is open")
 				require.False(t, allowed("<s>"))
+			}
+			// With a format the answer is of that, or calls.
+			q = engine.Request{Choices: 1}
+			require.NoError(t, v.constrain(&q, calls.orFormat(v, language{part: grammar.Texts("yes", "no"), key: []byte("x")}), nil))
+			begin := v.tok.Encode("yes", tokenizer.EncodeOptions{})
+			mask, err = q.Mask(0, nil)
+			require.NoError(t, err)
+			call := v.tok.Encode(v.toolSyntax().mark+test.call, tokenizer.EncodeOptions{})
+			for id, want := range map[int32]bool{begin[0]: true, call[0]: true, v.tok.Encode("w", tokenizer.EncodeOptions{})[0]: false} {
+				require.Equal(t, want, mask[id>>6]>>(id&63)&1 == 1, "%q", v.tok.Piece(id))
+			}
+			for i := range call {
+				_, err = q.Mask(0, call[:i+1])
+				require.NoError(t, err)
 			}
 			// Other text stays free.
 			q = engine.Request{Choices: 1}
