@@ -123,8 +123,8 @@ func (c *runCmd) unused(g given) error {
 			return err
 		}
 	}
-	if c.Decode != "" {
-		if err := g.unused("lookup", "with --decode every token is looked at before the next is known"); err != nil {
+	if p, err := c.shape(); err == nil && p.Decode.Enabled() {
+		if err := g.unused("lookup", "with --decode, or a preset that compresses while decoding, every token is looked at before the next is known"); err != nil {
 			return err
 		}
 	}

@@ -26,6 +26,8 @@ func TestPreset(t *testing.T) {
 	fails(t, exitUsage, `--preset: preset "kvpres" is unknown, expected one of kvpress, snapkv`, "run", "builtin", "--ratio=0.5", "--preset=kvpres", "x")
 	fails(t, exitUsage, "needs a profile", "run", "builtin", "--ratio=0.5", "--preset=duoattention", "x")
 
+	fails(t, exitUsage, "--lookup would have no effect", "run", "builtin", "--preset=triattention", "--lookup", "x")
+
 	e := &evalCmd{Preset: []string{"kvpress,lagkv"}, Ratio: []string{"0.5,0.8"}, NoFull: true}
 	methods, err := e.methods(nil)
 	require.NoError(t, err)
