@@ -55,15 +55,28 @@ func (v *served) grammar(l language) (*grammar.Grammar, error) {
 		gs.byKey = map[[sha256.Size]byte]*grammar.Grammar{}
 	})
 	key := sha256.Sum256(l.key)
-	gs.mu.Lock()
-	defer gs.mu.Unlock()
-	if i := slices.Index(gs.recent, key); i >= 0 {
+	find := func() *grammar.Grammar {
+		i := slices.Index(gs.recent, key)
+		if i < 0 {
+			return nil
+		}
 		gs.recent = append(slices.Delete(gs.recent, i, i+1), key)
-		return gs.byKey[key], nil
+		return gs.byKey[key]
 	}
-	g, err := grammar.Compile(gs.vocab, l.part)
+	gs.mu.Lock()
+	g := find()
+	gs.mu.Unlock()
+	if g != nil {
+		return g, nil
+	}
+	g, err := grammar.Compile(gs.vocab, l.part) // nobody waits for a large one of another
 	if err != nil {
 		return nil, err
+	}
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	if other := find(); other != nil {
+		return other, nil
 	}
 	if len(gs.recent) >= maxGrammars {
 		delete(gs.byKey, gs.recent[0])
