@@ -8,6 +8,7 @@
 # make fuzz   every fuzz target for FUZZTIME (10s)
 # make mutate faults planted one at a time: which do tests notice? (long)
 # make bench  speed of this machine and of a standard set (a minute)
+# make bench-peers  beside llama.cpp and ik_llama.cpp; see scripts/bench-peers
 # make microbench  Go benchmarks of the inner packages
 # make results  regenerates docs/results.md (minutes)
 
@@ -20,7 +21,7 @@ STATICCHECK ?= honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 export CGO_ENABLED = 0
 
-.PHONY: all test novulkan purego checks lint cross api fuzz mutate bench microbench results build static
+.PHONY: all test novulkan purego checks lint cross api fuzz mutate bench bench-peers microbench results build static
 
 all: lint test
 
@@ -75,6 +76,13 @@ fuzz:
 
 bench:
 	$(GO) run ./cmd/lukv bench --shape 150m --pp 512 --tg 32 --depth 0,8192 --ratio 0,0.8 --reps 3
+
+# PEERS are SHAPE=FILE.gguf; LUKV_BENCH_LLAMA and LUKV_BENCH_IK name the peers' llama-bench.
+PEERS      ?=
+PEERSFLAGS ?=
+
+bench-peers: build
+	cd scripts/bench-peers && $(GO) run . -lukv ../../bin/lukv $(PEERSFLAGS) $(PEERS)
 
 microbench:
 	$(GO) test -run '^$$' -bench . -benchtime 200ms ./kernels ./kvcache ./lukv ./tokenizer

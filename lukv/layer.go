@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"sync"
 
 	"github.com/lukv/lukv/kernels"
 )
@@ -271,17 +272,28 @@ func (l *Layer) Attend(ctx context.Context, h int, queries []float32, positions 
 	return p, l.attend(ctx, h, len(positions), T, row, func(i int) int { return positions[i] }, p, new(attendScratch))
 }
 
+// windowScratch is what a worker needs for the attention of a window, which is large:
+// the next head has it, and garbage does not pile up beside the cache.
+type windowScratch struct {
+	probs  []float32 // [w][T]
+	attend attendScratch
+}
+
+var windowMemory = sync.Pool{New: func() any { return new(windowScratch) }}
+
 // WindowAttention calls fn for every query head g of the group of KV head h
 // with the causal softmax of the last w queries, [w][Len(h)], oldest first; fn
 // must not keep it. w is at most the number of queries that the layer has.
 func (l *Layer) WindowAttention(ctx context.Context, h, w int, fn func(g int, probs []float32)) error {
 	T, first := l.Len(h), l.Queries.Len()-w
-	p := make([]float32, w*T)
-	var sc attendScratch
+	sc := windowMemory.Get().(*windowScratch)
+	defer windowMemory.Put(sc)
+	sc.probs = resize(sc.probs, w*T)
+	p := sc.probs
 	for g := range l.Group() {
 		row := func(i int) []float32 { return l.Queries.Row(first+i, h*l.Group()+g) }
 		pos := func(i int) int { return l.Queries.Position(first + i) }
-		if err := l.attend(ctx, h, w, T, row, pos, p, &sc); err != nil {
+		if err := l.attend(ctx, h, w, T, row, pos, p, &sc.attend); err != nil {
 			return err
 		}
 		fn(g, p)

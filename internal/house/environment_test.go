@@ -22,7 +22,7 @@ func TestEnvironmentPage(t *testing.T) {
 	// Of the one program that only generates files of this repository.
 	developers := []string{"GLSLC_NEW", "SPIRV_VAL_NEW"}
 	found := map[string]bool{}
-	for _, folder := range append(moduleFolders(t), "scripts") {
+	for _, folder := range append(moduleFolders(t), "scripts", "scripts/bench-peers") {
 		entries, err := os.ReadDir(filepath.Join(root, folder))
 		require.NoError(t, err)
 		for _, entry := range entries {

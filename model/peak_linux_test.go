@@ -1,0 +1,92 @@
+package model
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/tensor"
+)
+
+// prefillMemory is what a prefill did to the memory of its process, in bytes.
+type prefillMemory struct {
+	Peak   int64 // growth at most
+	Growth int64 // at its end, with what the collector has not come to
+	Cache  int64 // that the session reports
+}
+
+// TestPrefillPeaks looks at whole processes: one that compresses while it reads a
+// prompt with a window of queries, or with keys alone, takes less memory at its peak
+// than one that does not, not counting on the collector.
+func TestPrefillPeaks(t *testing.T) {
+	if flag.NArg() == 2 && flag.Arg(0) == "prefill-memory" {
+		json.NewEncoder(os.Stdout).Encode(memoryOfPrefill(t, flag.Arg(1)))
+		return
+	}
+	measure := func(metric string) (m prefillMemory) {
+		out, err := exec.Command(os.Args[0], "-test.run=^TestPrefillPeaks$", "prefill-memory", metric).Output()
+		require.NoError(t, err, "%s", out)
+		require.NoError(t, json.Unmarshal([]byte(strings.SplitN(string(out), "\n", 2)[0]), &m), "%s", out)
+		return m
+	}
+	full := measure("")
+	require.Greater(t, full.Peak, full.Cache*9/10, "the test measures something")
+	for _, metric := range []string{"snapkv", "keydiff"} {
+		m := measure(metric)
+		t.Logf("%s: %+v, without %+v", metric, m, full)
+		require.Less(t, m.Cache, full.Cache/3, metric)
+		require.Less(t, m.Peak, full.Peak, metric)
+		require.Less(t, m.Growth, full.Growth, metric)
+	}
+}
+
+// memoryOfPrefill reads a prompt whose full cache takes 24 MiB.
+func memoryOfPrefill(t *testing.T, metric string) prefillMemory {
+	os.Setenv("LUKV_CHECK", "")
+	ctx := context.Background()
+	cfg := (testShape{layers: 12, hidden: 256, ffn: 256, heads: 8, kv: 8, dim: 32}).config()
+	m, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithThreads(2))
+	require.NoError(t, err)
+	defer m.Close()
+	o := SessionOptions{}
+	if metric != "" {
+		o.Compression = &lukv.Policy{Ratio: 0.8, Metric: lukv.MetricConfig{Name: metric}}
+	}
+	// What stays for the next prompt is there before.
+	warm := newTestSession(t, m, o)
+	require.NoError(t, warm.Prefill(ctx, randomTokens(600, 97, 1)))
+	require.NoError(t, warm.Close())
+	debugFreeOSMemory()
+	s := newTestSession(t, m, o)
+	before := statusBytes(t, "RssAnon")
+	require.NoError(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0))
+	base := statusBytes(t, "VmRSS")
+	require.NoError(t, s.Prefill(ctx, randomTokens(2048, 97, 2)))
+	return prefillMemory{
+		Peak: statusBytes(t, "VmHWM") - base, Growth: statusBytes(t, "RssAnon") - before, Cache: s.Stats().CacheBytes,
+	}
+}
+
+// statusBytes reads a field of the process's status.
+func statusBytes(t *testing.T, name string) int64 {
+	f, err := os.Open("/proc/self/status")
+	require.NoError(t, err)
+	defer f.Close()
+	for in := bufio.NewScanner(f); in.Scan(); {
+		var kb int64
+		if _, err := fmt.Sscanf(in.Text(), name+": %d kB", &kb); err == nil {
+			return kb << 10
+		}
+	}
+	t.Fatalf("the system does not say %s", name)
+	return 0
+}
