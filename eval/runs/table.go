@@ -282,7 +282,8 @@ func (t *Table) count() {
 	}
 }
 
-// best marks the highest scores of the allocators with equal run, metric and ratio.
+// best marks the highest scores of the allocators with equal run, metric and ratio,
+// where they differ.
 func (t *Table) best() {
 	for i := range t.Columns {
 		for _, r := range t.Rows {
@@ -293,7 +294,8 @@ func (t *Table) best() {
 				}
 			}
 			if c := r.Cells[i]; c != nil && len(block) > 1 {
-				c.Best = !slices.ContainsFunc(block, func(o *Cell) bool { return o.Percent > c.Percent })
+				c.Best = !slices.ContainsFunc(block, func(o *Cell) bool { return o.Percent > c.Percent }) &&
+					slices.ContainsFunc(block, func(o *Cell) bool { return o.Percent < c.Percent })
 			}
 		}
 	}
