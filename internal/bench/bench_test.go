@@ -101,6 +101,15 @@ func TestRun(t *testing.T) {
 		}
 		if p.Test == TestDecode {
 			assert.Less(t, p.Allocations, 3.0, p.Key) // page tables grow within so few steps
+			require.Len(t, p.Drawing, 2, p.Key)
+			assert.Equal(t, "greedy", p.Drawing[0].Settings)
+			for _, d := range p.Drawing {
+				assert.Positive(t, d.Seconds, p.Key)
+				assert.Positive(t, d.Share, p.Key)
+				assert.Less(t, d.Share, 1.0, p.Key)
+			}
+		} else {
+			assert.Empty(t, p.Drawing)
 		}
 		if p.Test == TestPrefill && p.Depth == 0 && p.Ratio > 0 {
 			assert.Positive(t, p.Ranking, p.Key)

@@ -377,7 +377,9 @@ func (c *course) decode(ctx context.Context, sessions []*model.Session, sample *
 	took := time.Since(begin)
 	runtime.ReadMemStats(&b)
 	sample.Allocations = float64(b.Mallocs-a.Mallocs) / float64(n*c.key.Batch)
-	return took, nil
+	var err error
+	c.point.Drawing, err = c.drawing(sessions, took/time.Duration(n))
+	return took, err
 }
 
 // attention returns the operations of attention in all layers: 4 · HeadDim for

@@ -77,6 +77,9 @@ type Point struct {
 	VersusQuiet    float64 `json:"versus_quiet,omitempty"`
 	VersusQuietOne float64 `json:"versus_quiet_one_thread,omitempty"`
 
+	// Drawing is what choosing the tokens costs beside decoding steps.
+	Drawing []Drawing `json:"drawing,omitempty"`
+
 	// BytesPerStep is what a decoding step reads, CacheRead the cache's part.
 	// Flop and AttentionFlop are the operations of matrix products and of
 	// attention, of a decoding step or a whole prefill.
@@ -339,9 +342,22 @@ func (r *Report) lines() []string {
 	return out
 }
 
-// ends describes what is missing.
+// ends describes what drawing tokens costs, for the first point of each model, and what
+// is missing.
 func (r *Report) ends() []string {
 	var out []string
+	seen := map[string]bool{}
+	for _, p := range r.Points {
+		if len(p.Drawing) == 0 || seen[p.Model] {
+			continue
+		}
+		seen[p.Model] = true
+		var parts []string
+		for _, d := range p.Drawing {
+			parts = append(parts, fmt.Sprintf("%s %.3f ms, %.2f %% of a step", d.Settings, d.Seconds*1e3, 100*d.Share))
+		}
+		out = append(out, fmt.Sprintf("%s, drawing a token: %s", p.Model, strings.Join(parts, "; ")))
+	}
 	if r.Device != nil {
 		for _, o := range r.Device.Operations {
 			if o.Error != "" {
