@@ -139,7 +139,7 @@ func (p *Prefilling) Remaining() int {
 func (p *Prefilling) Layered() bool { return p.f.job != nil }
 
 // Advance does about as much as n tokens through all layers take, in whole units:
-// a chunk of the prompt through one layer, or through all. After an error the
+// a piece of the prompt through one layer, or through all, of a chunk at most. After an error the
 // prefill is over; the session stands at its last completed token: the end of the
 // last chunk, or where it stood before, if the prompt was to be compressed.
 func (p *Prefilling) Advance(ctx context.Context, n int) error {
@@ -322,7 +322,7 @@ func (f *feeding) units(ctx context.Context, n int) error {
 		}
 	}
 	if err == nil {
-		err = m.reading(func() error { return f.unitsTo(ctx, f.work+n*m.cfg.Layers) })
+		err = m.reading(func() error { return f.unitsTo(ctx, n*m.cfg.Layers) })
 	}
 	if err != nil {
 		return f.rollBack(err)
@@ -330,11 +330,12 @@ func (f *feeding) units(ctx context.Context, n int) error {
 	return nil
 }
 
-// unitsTo runs units until so many token-layers are done.
-func (f *feeding) unitsTo(ctx context.Context, goal int) error {
+// unitsTo runs units until so many token-layers more are done.
+func (f *feeding) unitsTo(ctx context.Context, rows int) error {
 	defer f.r.watchContext(ctx)()
+	goal, piece := f.work+rows, min(rows, f.s.opts.ChunkTokens)
 	for f.at < f.s.m.cfg.Layers && f.work < goal {
-		if err := f.unit(ctx); err != nil {
+		if err := f.unit(ctx, piece); err != nil {
 			return err
 		}
 	}
@@ -344,8 +345,8 @@ func (f *feeding) unitsTo(ctx context.Context, goal int) error {
 	return f.finish(ctx)
 }
 
-// unit runs one chunk through one layer.
-func (f *feeding) unit(ctx context.Context) error {
+// unit runs at most rows tokens through one layer.
+func (f *feeding) unit(ctx context.Context, rows int) error {
 	s, r := f.s, f.r
 	if f.from == 0 {
 		var err error
@@ -353,7 +354,7 @@ func (f *feeding) unit(ctx context.Context) error {
 			return fmt.Errorf("layer %d: %w", f.at, err)
 		}
 	}
-	n := min(s.opts.ChunkTokens, len(f.tokens)-f.from)
+	n := min(rows, len(f.tokens)-f.from)
 	r.reset()
 	r.add(s, f.from, n, f.end(), f.w)
 	if err := r.forwardLayer(ctx, f.at, f.x, f.from); err != nil {
