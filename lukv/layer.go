@@ -77,6 +77,8 @@ type Layer struct {
 	// on it. The zero value is portable Go.
 	CPU kernels.CPU
 
+	wanted []bool // [K] heads whose scores are asked for; nil: all
+
 	// Parallel runs fn(0) … fn(n-1), in any order and on any number of
 	// goroutines. nil: one after the other. Results never depend on it.
 	Parallel func(n int, fn func(i int))
@@ -203,11 +205,14 @@ func (l *Layer) check(name string, n Needs) error {
 	return nil
 }
 
-// EachHead runs fn for every KV head and returns the error of the lowest head
+// EachHead runs fn for every KV head that is asked for and returns the error of the lowest head
 // that has one.
 func (l *Layer) EachHead(ctx context.Context, fn func(h int) error) error {
 	errs := make([]error, l.KVHeads)
 	run := func(h int) {
+		if l.wanted != nil && !l.wanted[h] {
+			return
+		}
 		if errs[h] = ctx.Err(); errs[h] == nil {
 			errs[h] = fn(h)
 		}

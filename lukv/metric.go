@@ -2,6 +2,7 @@ package lukv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -76,6 +77,30 @@ type Needs struct {
 	// Budgets says that scores depend on Layer.Share, Layer.Ratio or
 	// Layer.Budgets, other than by way of Window.
 	Budgets bool
+}
+
+// Union is what metrics with needs n and x read together. Errors: what they need of
+// one pass contradicts each other.
+func (n Needs) Union(x Needs) (Needs, error) {
+	if n.Stats && x.Stats && n.StatsSkip != x.StatsSkip {
+		return n, fmt.Errorf("metrics that leave out %d and %d first positions cannot share one prefill", n.StatsSkip, x.StatsSkip)
+	}
+	if n.Repeat.Chunk > 0 && x.Repeat.Chunk > 0 && n.Repeat != x.Repeat {
+		return n, errors.New("metrics that repeat the context in different ways cannot share one prefill")
+	}
+	if x.Repeat.Chunk > 0 {
+		n.Repeat = x.Repeat
+	}
+	if x.Stats {
+		n.Stats, n.StatsSkip = true, x.StatsSkip
+	}
+	n.Keys, n.Values, n.Output = n.Keys || x.Keys, n.Values || x.Values, n.Output || x.Output
+	n.Window = max(n.Window, x.Window)
+	n.Covariance = n.Covariance || x.Covariance
+	n.ColumnSums = n.ColumnSums || x.ColumnSums
+	n.Budgets = n.Budgets || x.Budgets
+	n.WindowScores = false // what one reads on a device, another may read here
+	return n, nil
 }
 
 // Score ranks the entries of a layer: it checks that the layer has what the

@@ -36,6 +36,7 @@ const maxSlots = math.MaxInt32
 //	compactor           chunk blending ridge sinks window
 //	cur                 of local sinks
 //	chunkkv             metric size heads
+//	per_head            metrics
 //	                    presets kvpress
 //	triattention        future sinks centers
 //
@@ -79,6 +80,8 @@ func init() {
 	RegisterMetric("leverage", leverage{Ridge: 0.01})
 	RegisterMetric("compactor", compactor{Chunk: 256, Blending: 0.35, Ridge: 0.01, Sinks: 8, Window: 4})
 	RegisterMetric("cur", curKV{Of: "product", Local: 16, Sinks: 4})
+	RegisterMetric("per_head", perHead{Metrics: []InnerMetric{{snap}, {keyDiff{}}, {expectedAttention{Future: 512, Sinks: 4, Covariance: true, ValueNorm: true, Epsilon: 0.02}}}})
+	metrics.unlist("per_head")
 	RegisterMetric("chunkkv", chunkKV{Metric: InnerMetric{snap}, Size: 10, Heads: "layer"},
 		Preset[Metric]{"kvpress", chunkKV{Metric: InnerMetric{snap}, Size: 20, Heads: "layer"}})
 	RegisterMetric("triattention", triAttention{Future: 17, Sinks: 4})
@@ -97,7 +100,8 @@ func RegisterMetric(name string, defaults Metric, presets ...Preset[Metric]) {
 	metrics.add(name, defaults, presets)
 }
 
-// Metrics lists the names of all metrics.
+// Metrics lists the names of all metrics that rank under any allocator: per_head,
+// which needs a profile, is not among them.
 func Metrics() []string { return metrics.names() }
 
 // NewMetric builds the metric that c describes.

@@ -97,6 +97,9 @@ func NewOutputErrorBuilder(id ProfileIdentity, layers, kvHeads int, excluded []i
 		return nil, fmt.Errorf("build profile: %w", err)
 	}
 	b.metrics = []Metric{metric}
+	if m, ok := metric.(perHead); ok {
+		b.metrics = m.parts()
+	}
 	b.divergence = make([]float64, len(b.States(1)))
 	return b, nil
 }

@@ -3,6 +3,7 @@ package lukv
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -198,6 +199,11 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 			return nil, fmt.Errorf("policy: %w", err)
 		}
 	}
+	if m, ok := c.metric.(perHead); ok {
+		if c.metric, err = c.bindHeads(m); err != nil {
+			return nil, fmt.Errorf("policy: %w", err)
+		}
+	}
 	if c.decoding, err = NewDecoding(p.Decode, c.metric); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
@@ -214,6 +220,17 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 		}
 	}
 	return c, nil
+}
+
+// bindHeads gives each head the metric that the profile names for the ratio.
+func (c *Compiled) bindHeads(m perHead) (Metric, error) {
+	switch {
+	case !c.usesProfile:
+		return nil, fmt.Errorf("metric per_head: found allocator %s, expected lukv with a profile that names the metric of each head", c.policy.Allocator.Name)
+	case c.policy.BudgetTokens > 0 || c.policy.BudgetBytes > 0 || c.policy.Decode.Mode == "periodic":
+		return nil, errors.New("metric per_head: found a budget in entries or bytes, or periodic decoding, expected a ratio alone: the metric of a head depends on it")
+	}
+	return m.bind(c.policy.Profile, c.policy.Ratio)
 }
 
 func (c *Compiled) checkProfile(model string) error {

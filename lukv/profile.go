@@ -103,6 +103,9 @@ func (id *ProfileIdentity) Validate() error {
 	case id.MaxSteps < 0:
 		return fmt.Errorf("profile identity: max_steps %d, expected at least 0", id.MaxSteps)
 	}
+	if id.Metric.Name == "per_head" && id.Objective != ObjectiveOutputError {
+		return fmt.Errorf("profile identity: metric per_head with objective %s, expected %s", id.Objective, ObjectiveOutputError)
+	}
 	if id.Weights != nil {
 		if err := id.Weights.validate(); err != nil {
 			return fmt.Errorf("profile identity: %w", err)

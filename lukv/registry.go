@@ -35,6 +35,14 @@ type registered[T any] struct {
 	defaults []byte // JSON of the parameters
 	presets  []Preset[[]byte]
 	fields   []string // names of the parameters
+	unlisted bool
+}
+
+// unlist leaves a name out of names; it can be read all the same.
+func (r *registry[T]) unlist(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.named(name).unlisted = true
 }
 
 // add registers a type. What is wrong with it is the mistake of a programmer
@@ -118,9 +126,11 @@ func (r *registry[T]) typed(t reflect.Type) *registered[T] {
 func (r *registry[T]) names() []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	names := make([]string, len(r.order))
-	for i, e := range r.order {
-		names[i] = e.name
+	names := make([]string, 0, len(r.order))
+	for _, e := range r.order {
+		if !e.unlisted {
+			names = append(names, e.name)
+		}
 	}
 	return names
 }

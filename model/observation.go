@@ -2,7 +2,6 @@ package model
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -87,21 +86,9 @@ func ObserveTogether(T int, metrics ...lukv.Metric) error {
 func needsTogether(T int, metrics []lukv.Metric) (lukv.Needs, error) {
 	var all lukv.Needs
 	for _, metric := range metrics {
-		n := metric.Needs(T, 0)
-		if n.Stats && all.Stats && n.StatsSkip != all.StatsSkip {
-			return all, fmt.Errorf("metrics that leave out %d and %d first positions cannot share one prefill", all.StatsSkip, n.StatsSkip)
-		}
-		if n.Repeat.Chunk > 0 && all.Repeat.Chunk > 0 && n.Repeat != all.Repeat {
-			return all, errors.New("metrics that repeat the context in different ways cannot share one prefill")
-		}
-		if n.Repeat.Chunk > 0 {
-			all.Repeat = n.Repeat
-		}
-		all.Window = max(all.Window, n.Window)
-		all.Covariance = all.Covariance || n.Covariance
-		all.ColumnSums = all.ColumnSums || n.ColumnSums
-		if n.Stats {
-			all.Stats, all.StatsSkip = true, n.StatsSkip
+		var err error
+		if all, err = all.Union(metric.Needs(T, 0)); err != nil {
+			return all, err
 		}
 	}
 	return all, nil

@@ -119,3 +119,44 @@ func TestPairsDoNotDependOnEachOther(t *testing.T) {
 		require.GreaterOrEqual(t, e.Effects[l][0], 0.0)
 	}
 }
+
+// TestPerHeadProfile: a metric of each head takes no pass more, and a session under
+// the profile holds what the budgets say.
+func TestPerHeadProfile(t *testing.T) {
+	m := open(t, model.WithThreads(2))
+	texts := short(1)
+	o := errorOptions(lukv.WeightsCut)
+	o.Metric = lukv.MetricConfig{Name: "per_head", Params: `{"metrics":["keydiff","snapkv","key_distance"]}`}
+	passes := 0
+	o.Progress = func(p Progress) {
+		if p.Pair != nil {
+			passes += p.Pair.Passes
+		}
+	}
+	p, err := Profile(t.Context(), m, texts, o)
+	require.NoError(t, err)
+	assert.Equal(t, 2+2*6, passes)
+	require.Len(t, p.OutputErrors.Errors, 3)
+	used := map[int]bool{}
+	for _, i := range p.OutputErrors.MetricOf[49] {
+		used[i] = true
+	}
+	assert.Greater(t, len(used), 1)
+
+	policy := &lukv.Policy{Metric: o.Metric, Allocator: lukv.AllocatorConfig{Name: "lukv"}, Ratio: 0.5, Profile: p}
+	s, err := m.NewSession(model.SessionOptions{Compression: policy})
+	require.NoError(t, err)
+	defer s.Close()
+	tok, err := m.Tokenizer()
+	require.NoError(t, err)
+	head, _ := builtin.Prompt(texts[0].Context, "", "")
+	tokens := head.Encode(tok)
+	require.NoError(t, s.Prefill(t.Context(), tokens))
+	entries := 0
+	for l := range 6 {
+		for h := range 4 {
+			entries += s.Cache().Len(l, h)
+		}
+	}
+	assert.InDelta(t, 0.5*24*float64(len(tokens)), entries, 24)
+}
