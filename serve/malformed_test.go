@@ -1,8 +1,13 @@
 package serve
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"runtime"
 	"strings"
@@ -120,4 +125,23 @@ func TestMalformed(t *testing.T) {
 	require.Zero(t, ts.metric(t, "lukv:kv_cache_bytes"))
 	status, text, _ := ts.do(t, "POST", "/v1/chat/completions", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"max_tokens":1}`)
 	require.Equal(t, 200, status, text)
+}
+
+// TestSlowBody: who does not send what was announced is told so, and holds nothing.
+func TestSlowBody(t *testing.T) {
+	s := New(Options{})
+	s.bodyTime = 20 * time.Millisecond
+	ts := httptest.NewServer(s.Handler())
+	defer ts.Close()
+	c, err := net.Dial("tcp", strings.TrimPrefix(ts.URL, "http://"))
+	require.NoError(t, err)
+	defer c.Close()
+	fmt.Fprintf(c, "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Equal(t, 408, resp.StatusCode)
+	require.Contains(t, string(text), "took too long")
 }

@@ -127,12 +127,17 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	}
 	family("vllm:num_requests_running", "gauge", func(st *engine.Stats) float64 { return float64(st.Running) })
 	family("vllm:num_requests_waiting", "gauge", func(st *engine.Stats) float64 { return float64(st.Waiting) })
-	family("vllm:kv_cache_usage_perc", "gauge", func(st *engine.Stats) float64 {
+	usage := func(st *engine.Stats) float64 {
 		if st.MaxBytes == 0 {
 			return 0
 		}
 		return float64(st.ReservedBytes) / float64(st.MaxBytes)
-	})
+	}
+	family("vllm:kv_cache_usage_perc", "gauge", usage)
+	// Older names, which production-stack's router reads.
+	family("vllm:gpu_cache_usage_perc", "gauge", usage)
+	family("vllm:gpu_prefix_cache_queries_total", "counter", func(st *engine.Stats) float64 { return float64(st.PromptTokens) })
+	family("vllm:gpu_prefix_cache_hits_total", "counter", func(st *engine.Stats) float64 { return float64(st.CachedTokens) })
 	b.family("vllm:cache_config_info", "gauge")
 	for _, sl := range order {
 		if block := s.models.blockOf(sl); block.count > 0 {

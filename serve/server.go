@@ -14,6 +14,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"os"
 	"runtime/debug"
 	"strings"
 	"sync/atomic"
@@ -68,7 +69,11 @@ type Server struct {
 	docs     documents
 	models   *models
 	digests  map[string]string // of profiles, by name
+	bodyTime time.Duration
 }
+
+// maxBodyTime bounds the time that a request may take to come.
+const maxBodyTime = 5 * time.Minute
 
 // New returns a server without models.
 func New(o Options) *Server {
@@ -79,6 +84,7 @@ func New(o Options) *Server {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{o: o, mux: http.NewServeMux(), started: time.Now(), models: newModels(o)}
+	s.bodyTime = maxBodyTime
 	s.digests = map[string]string{}
 	for name, p := range o.Profiles {
 		s.digests[name], _ = p.Digest() // a profile that can be written has one
@@ -202,7 +208,7 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 		start := time.Now()
 		id := w.Header().Get("X-Request-Id")
 		out := &statusWriter{ResponseWriter: w}
-		r.Body = http.MaxBytesReader(out, r.Body, s.o.MaxBody)
+		r.Body = &timedBody{ReadCloser: http.MaxBytesReader(out, r.Body, s.o.MaxBody), conn: http.NewResponseController(w), limit: s.bodyTime}
 		used := &holds{}
 		ctx := context.WithValue(context.WithValue(r.Context(), requestKey{}, id), holdsKey{}, used)
 		err := s.guarded(out, r.WithContext(ctx), h)
@@ -318,6 +324,27 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// timedBody bounds the time in which a body has to be there, all of it. Behind it the
+// connection has no deadline: answers take as long as they take.
+type timedBody struct {
+	io.ReadCloser
+	conn  *http.ResponseController
+	limit time.Duration
+	begun bool
+}
+
+func (b *timedBody) Read(p []byte) (int, error) {
+	if !b.begun {
+		b.begun = true
+		b.conn.SetReadDeadline(time.Now().Add(b.limit))
+	}
+	n, err := b.ReadCloser.Read(p)
+	if err == io.EOF { // else net/http still reads what is left of it, before it answers
+		b.conn.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
 // body reads the object that a request consists of.
 func body(r *http.Request) (*fields, error) {
 	data, err := io.ReadAll(r.Body)
@@ -325,6 +352,9 @@ func body(r *http.Request) (*fields, error) {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
 			return nil, &apiError{status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Message: fmt.Sprintf("the body has more than %d bytes", large.Limit)}
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, &apiError{status: http.StatusRequestTimeout, Type: "invalid_request_error", Message: "the body took too long to come"}
 		}
 		return nil, invalid("", "read the body: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/lukv/lukv/engine"
@@ -32,6 +33,7 @@ type serveCmd struct {
 	TLSCert     string        `type:"path" placeholder:"FILE" help:"Certificate, for HTTPS."`
 	TLSKey      string        `type:"path" placeholder:"FILE" help:"Its key."`
 	MaxBody     byteSize      `default:"32MiB" placeholder:"SIZE" help:"Longest request (default ${default})."`
+	MaxConns    int           `name:"max-connections" default:"1024" placeholder:"N" help:"Connections at once (default ${default}); more wait."`
 	MaxRunning  int           `default:"64" placeholder:"N" help:"Answers computed at once (default ${default})."`
 	MaxQueue    int           `default:"256" placeholder:"N" help:"Requests that wait (default ${default}); more are refused with 429."`
 	Latency     time.Duration `default:"100ms" placeholder:"TIME" help:"Time between two tokens of an answer while prompts of others are read (default ${default})."`
@@ -91,6 +93,8 @@ func (c *serveCmd) Run(e *env) error {
 		return usage("--tls-cert and --tls-key: both or none")
 	}
 	switch {
+	case c.MaxConns < 1 || c.MaxConns > maxConnections:
+		return usage("--max-connections: found %d, expected 1 to %d", c.MaxConns, maxConnections)
 	case c.UnloadAfter < 0:
 		return usage("--unload-after: found %v, expected 0 or more", c.UnloadAfter)
 	case c.MaxMemory > 0 && c.MaxCache == 0:
@@ -260,6 +264,7 @@ func (c *serveCmd) listen(e *env, s *serve.Server, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
+	l = &limitedListener{Listener: l, room: make(chan struct{}, c.MaxConns)}
 	scheme := "http"
 	server := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10}
 	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
@@ -305,4 +310,34 @@ func (c *serveCmd) listen(e *env, s *serve.Server, log *slog.Logger) error {
 		return fmt.Errorf("shut down: %w", err)
 	}
 	return nil
+}
+
+// maxConnections bounds --max-connections.
+const maxConnections = 1 << 20
+
+// limitedListener accepts as many connections at once as room has places. Others wait
+// in the queue of the system.
+type limitedListener struct {
+	net.Listener
+	room chan struct{}
+}
+
+func (l *limitedListener) Accept() (net.Conn, error) {
+	l.room <- struct{}{}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.room
+		return nil, err
+	}
+	return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { <-l.room })}, nil
+}
+
+type limitedConn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *limitedConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
 }

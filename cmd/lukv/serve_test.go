@@ -81,6 +81,34 @@ func startServe(t *testing.T, args ...string) (url string, stop func() string) {
 	}
 }
 
+// TestServeConnections: one more than are allowed waits until another ends.
+func TestServeConnections(t *testing.T) {
+	url, stop := startServe(t, "builtin", "--max-connections", "1")
+	first, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	require.NoError(t, err)
+	io.WriteString(first, "GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+	_, err = first.Read(make([]byte, 1))
+	require.NoError(t, err)
+	answer := make(chan error, 1)
+	client := &http.Client{Transport: &http.Transport{}}
+	go func() {
+		resp, err := client.Get(url + "/health")
+		if err == nil {
+			resp.Body.Close()
+		}
+		answer <- err
+	}()
+	select {
+	case err := <-answer:
+		require.Fail(t, "it did not wait", "%v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	first.Close()
+	require.NoError(t, <-answer)
+	client.CloseIdleConnections()
+	stop()
+}
+
 // TestServeTLS: with a certificate the server speaks HTTPS alone.
 func TestServeTLS(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -122,6 +150,7 @@ func TestServeUsage(t *testing.T) {
 		"--kv-compression":                   {"serve", "builtin", "--kv-compression", "{"},
 		"one of this name":                   {"serve", "builtin", "builtin", "--listen", "127.0.0.1:0"},
 		"one of this name ":                  {"serve", "builtin", "builtin", "--listen", "127.0.0.1:0", "--unload-after", "1m"},
+		"--max-connections":                  {"serve", "builtin", "--max-connections", "0"},
 		"--max-memory needs --max-cache":     {"serve", "builtin", "--max-memory", "1GiB"},
 		"--unload-after":                     {"serve", "builtin", "--unload-after", "-1m"},
 		"open store of documents":            {"serve", "builtin", "--store", os.DevNull},
