@@ -283,9 +283,7 @@ func (c *compiler) measure() {
 				continue
 			}
 			n.height = h
-			for _, from := range into[id] {
-				levels[h] = append(levels[h], from)
-			}
+			levels[h] = append(levels[h], into[id]...)
 			for _, k := range returns[id] {
 				if below := c.nodes[c.rules[k.rule].start].height; below >= 0 && below < maxStack {
 					at := max(h, below+1)
