@@ -311,7 +311,7 @@ func (r *runner) options(opts ...model.Option) []model.Option {
 }
 
 func (r *runner) source(ctx context.Context, s *Source) error {
-	if s.bytes > 0 {
+	if s.random() {
 		r.progress("%s: making %s of random weights", s.name, size(s.bytes))
 		if err := r.room(s.name, s.bytes, 0); err != nil {
 			return err

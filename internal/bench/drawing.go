@@ -2,6 +2,8 @@ package bench
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -19,25 +21,32 @@ type Drawing struct {
 const draws = 15
 
 // drawing measures how long sessions that stand behind a step take to draw: greedily, and
-// with the settings of the checkpoint, or of many where it has none.
+// with the settings of the checkpoint, or those that two families recommend where it has
+// none.
 func (c *course) drawing(sessions []*model.Session, step time.Duration) ([]Drawing, error) {
-	own, name := c.m.DefaultSampling(), "own settings"
-	if own.Temperature == 0 {
-		own, name = model.Sampling{Temperature: 0.6, TopP: 0.9}, "temperature 0.6 and top-p 0.9"
+	settings := map[string]model.Sampling{}
+	if own := c.m.DefaultSampling(); own.Temperature > 0 {
+		settings["own settings"] = own
+	} else {
+		settings["temperature 0.7, top-k 20, top-p 0.8"] = model.Sampling{Temperature: 0.7, TopK: 20, TopP: 0.8, RepetitionPenalty: 1.05}
+		settings["temperature 0.6, top-p 0.9"] = model.Sampling{Temperature: 0.6, TopP: 0.9}
 	}
-	var out []Drawing
-	for _, o := range []model.Sampling{{}, own} {
-		d := Drawing{Settings: "greedy"}
-		if o.Temperature > 0 {
-			d.Settings = name
-		}
-		sampler, err := c.m.NewSampler(o, 0)
+	out := []Drawing{{Settings: "greedy"}}
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		out = append(out, Drawing{Settings: name})
+	}
+	for i := range out {
+		d := &out[i]
+		sampler, err := c.m.NewSampler(settings[d.Settings], 0)
 		if err != nil {
 			return nil, fmt.Errorf("draw a token: %w", err)
 		}
 		var times []float64
 		for i := range draws {
 			logits := sessions[i%len(sessions)].Logits()
+			if c.s.random() {
+				logits = trained(logits)
+			}
 			begin := time.Now()
 			id, err := sampler.Next(logits, nil)
 			if err != nil {
@@ -50,7 +59,28 @@ func (c *course) drawing(sessions []*model.Session, step time.Duration) ([]Drawi
 		d.Seconds = times[len(times)/2]
 		all := d.Seconds * float64(len(sessions))
 		d.Share = all / (all + step.Seconds())
-		out = append(out, d)
 	}
 	return out, nil
+}
+
+// trained spreads the logits of random weights, which are nearly equal, as those of a
+// trained model are: a deviation of 2.5 and a dozen tokens far above the others. What
+// top-p costs depends on it.
+func trained(logits []float32) []float32 {
+	var sum, squares float64
+	for _, v := range logits {
+		sum += float64(v)
+		squares += float64(v) * float64(v)
+	}
+	n := float64(len(logits))
+	mean := sum / n
+	scale := 2.5 / math.Sqrt(max(squares/n-mean*mean, 1e-12))
+	out := make([]float32, len(logits))
+	for i, v := range logits {
+		out[i] = float32((float64(v) - mean) * scale)
+	}
+	for i := range min(12, len(out)) {
+		out[i*len(out)/12] = 16 + float32(i)
+	}
+	return out
 }

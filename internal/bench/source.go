@@ -21,7 +21,7 @@ type Source struct {
 	open    func(ctx context.Context, opts ...model.Option) (*model.Model, error)
 	release func()
 	private bool  // the weights are memory of the process, not a mapped file
-	bytes   int64 // memory that the first open takes
+	bytes   int64 // memory that making random weights takes; 0: they are a checkpoint's
 
 	// folder returns where a mapped checkpoint lies, nil for other sources.
 	folder func(ctx context.Context) (string, error)
@@ -29,6 +29,9 @@ type Source struct {
 
 // Name returns the name in reports.
 func (s *Source) Name() string { return s.name }
+
+// random reports whether weights are random.
+func (s *Source) random() bool { return s.bytes > 0 }
 
 // Shape returns a source with the dimensions of a published checkpoint (see
 // model.Shapes) and random weights of type t: BF16, F16 or F32. They are made
