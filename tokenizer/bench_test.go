@@ -3,13 +3,16 @@ package tokenizer
 import (
 	"encoding/json"
 	"go/build"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -95,14 +98,27 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
+// BenchmarkLoad reads vocabularies from memory, unpacked.
 func BenchmarkLoad(b *testing.B) {
 	for _, name := range benchModels {
 		b.Run(strings.ReplaceAll(name, "/", "-"), func(b *testing.B) {
-			loadModel(b, name)
+			files := make(fstest.MapFS)
+			for _, dir := range goldenDirs() {
+				packed := gzFS{os.DirFS(filepath.Join(dir, "models"))}
+				for _, file := range []string{name, path.Join(path.Dir(name), "tokenizer_config.json")} {
+					if data, err := fs.ReadFile(packed, file); err == nil {
+						files[file] = &fstest.MapFile{Data: data}
+					}
+				}
+			}
+			if files[name] == nil {
+				b.Skipf("%s is not there: set LUKV_GOLDEN_TOKENIZERS to a folder that has it", name)
+			}
+			b.SetBytes(int64(len(files[name].Data)))
 			b.ReportAllocs()
 			for b.Loop() {
-				loaded.Clear()
-				loadModel(b, name)
+				_, err := loadFile(files, name)
+				require.NoError(b, err)
 			}
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"math"
 	"math/bits"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -74,13 +75,20 @@ var hashSeed = maphash.MakeSeed()
 
 func newPieceTable(n int) pieceTable {
 	logSize := bits.Len(uint(n + n/2 + 1))
-	return pieceTable{slots: make([]pieceSlot, 1<<logSize), shift: uint8(64 - logSize)}
+	t := pieceTable{slots: make([]pieceSlot, 1<<logSize), shift: uint8(64 - logSize)}
+	clear(t.slots) // new memory that is read before it is written is paged in twice
+	return t
 }
 
-// slot returns the place of a piece, taken or free.
-func (m *bpe) slot(piece string) *pieceSlot {
+func pieceHash(piece string) uint64 { return maphash.String(hashSeed, piece) }
+
+// first returns where the search for a piece with hash h begins.
+func (t *pieceTable) first(h uint64) *pieceSlot { return &t.slots[h>>t.shift] }
+
+// slot returns the place of a piece with hash h, taken or free.
+func (m *bpe) slot(h uint64, piece string) *pieceSlot {
 	mask := uint64(len(m.vocab.slots) - 1)
-	for i := maphash.String(hashSeed, piece) >> m.vocab.shift; ; i++ {
+	for i := h >> m.vocab.shift; ; i++ {
 		s := &m.vocab.slots[i&mask]
 		if s.id1 == 0 || s.holds(m, piece) {
 			return s
@@ -92,14 +100,20 @@ func (m *bpe) lookup(piece string) int32 {
 	if len(piece) > m.maxPiece || len(m.vocab.slots) == 0 {
 		return none
 	}
-	return m.slot(piece).id1 - 1
+	return m.lookupHashed(pieceHash(piece), piece)
 }
 
+// lookupHashed is lookup for a piece with hash h, in a table with pieces in it.
+func (m *bpe) lookupHashed(h uint64, piece string) int32 { return m.slot(h, piece).id1 - 1 }
+
 // insert makes id the id of pieces[id], and reports false if that piece has one.
-func (m *bpe) insert(id int32) bool {
+func (m *bpe) insert(id int32) bool { return m.insertHashed(pieceHash(m.pieces[id]), id) }
+
+// insertHashed is insert for a piece with hash h.
+func (m *bpe) insertHashed(h uint64, id int32) bool {
 	piece := m.pieces[id]
 	m.maxPiece = max(m.maxPiece, len(piece))
-	s := m.slot(piece)
+	s := m.slot(h, piece)
 	if s.id1 != 0 {
 		return false
 	}
@@ -134,10 +148,12 @@ const noRank = math.MaxUint32
 func newPairTable(n int) pairTable {
 	logSize := bits.Len(uint(n + n/2 + 1))
 	logBits := max(logSize+4, 6)
-	return pairTable{
+	t := pairTable{
 		slots: make([]pairSlot, 1<<logSize), shift: uint8(64 - logSize),
 		maybe: make([]uint64, 1<<(logBits-6)), maybeShift: uint8(64 - logBits),
 	}
+	clear(t.slots) // new memory that is read before it is written is paged in twice
+	return t
 }
 
 func pairHash(left, right int32) uint64 {
@@ -155,6 +171,9 @@ func (t *pairTable) find(left, right int32) (rank uint32, to int32) {
 	s := t.slot(h, left, right)
 	return s.rank1 - 1, s.to
 }
+
+// first returns where the search for a pair with hash h begins.
+func (t *pairTable) first(h uint64) *pairSlot { return &t.slots[h>>t.shift] }
 
 // slot returns the place of a pair with hash h, taken or free.
 func (t *pairTable) slot(h uint64, left, right int32) *pairSlot {
@@ -188,16 +207,19 @@ func (t *pairTable) add(left, right int32, rank uint32, to int32) {
 	t.maybe[b>>6] |= 1 << (b & 63)
 }
 
-// without returns the table without the merges that give a token for which drop
-// holds.
-func (t *pairTable) without(drop []bool) pairTable {
+// remove takes out the merges that give a token for which drop holds.
+func (t *pairTable) remove(drop []bool) {
+	dropped := func(s pairSlot) bool { return s.rank1 != 0 && int(s.to) < len(drop) && drop[s.to] }
+	if !slices.ContainsFunc(t.slots, dropped) {
+		return // as in most vocabularies
+	}
 	kept := newPairTable(t.n)
 	for _, s := range t.slots {
-		if s.rank1 != 0 && (int(s.to) >= len(drop) || !drop[s.to]) {
+		if s.rank1 != 0 && !dropped(s) {
 			kept.add(s.left, s.right, s.rank1-1, s.to)
 		}
 	}
-	return kept
+	*t = kept
 }
 
 // joinSet is a set of pairs of characters, kept as a bit map of hashes: it may

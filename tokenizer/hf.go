@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -30,7 +31,22 @@ func (f *hfFile) parse(data []byte) error {
 		"normalizer": &f.normalizer, "pre_tokenizer": &f.preTokenizer,
 		"post_processor": &f.postProcessor, "decoder": &f.decoder,
 	}
-	return eachMember(data, func(name string, value []byte) error {
+	c := jsonCursor{b: data}
+	return c.end(c.members(func(name string) error {
+		if name == "model" {
+			// In passing, without finding its end first. Whatever is wrong with it
+			// is found again and named below.
+			at, m := c.i, f.model
+			if m.read(&c) == nil {
+				f.model = m
+				return nil
+			}
+			c.i = at
+		}
+		value, err := c.value()
+		if err != nil {
+			return err
+		}
 		into, ok := parts[name]
 		switch {
 		case name == "added_tokens":
@@ -45,7 +61,7 @@ func (f *hfFile) parse(data []byte) error {
 			}
 		}
 		return nil
-	})
+	}))
 }
 
 // hfPart has the fields of all normalizers, pre-tokenizers, post-processors and
@@ -102,14 +118,39 @@ type hfModel struct {
 	IgnoreMerges            bool     `json:"ignore_merges"`
 
 	vocab, merges []byte
+	tokens        []hfToken // of vocab, if it is in order
+}
+
+// hfToken is an entry of the vocabulary. The name may be a view of the file.
+type hfToken struct {
+	name string
+	id   int32
 }
 
 func (f *hfModel) parse(data []byte) error {
+	c := jsonCursor{b: data}
+	return c.end(f.read(&c))
+}
+
+// read reads the model that comes next.
+func (f *hfModel) read(c *jsonCursor) error {
 	small := []byte{'{'}
-	err := eachMember(data, func(name string, value []byte) error {
+	err := c.members(func(name string) error {
+		if name == "vocab" {
+			at := c.i
+			if tokens, err := c.vocabulary(); err == nil {
+				f.vocab, f.tokens = c.b[at:c.i], tokens
+				return nil
+			}
+			c.i = at
+		}
+		value, err := c.value()
+		if err != nil {
+			return err
+		}
 		switch name {
 		case "vocab":
-			f.vocab = value
+			f.vocab, f.tokens = value, nil
 		case "merges":
 			f.merges = value
 		default:
@@ -253,8 +294,8 @@ func (t *Tokenizer) hfModel(f hfModel, bytesOnly bool) error {
 	t.names = make(map[int32]string)
 	t.nameIDs = make(map[string]int32)
 
-	if err := t.hfVocab(f.vocab, bytesOnly); err != nil {
-		return err
+	if err := t.hfVocab(f, bytesOnly); err != nil {
+		return fmt.Errorf("vocab: %w", err)
 	}
 
 	if f.UnkToken != nil {
@@ -286,113 +327,208 @@ func (t *Tokenizer) hfModel(f hfModel, bytesOnly bool) error {
 		}
 	}
 
-	if err := t.hfMerges(f.merges, bytesOnly); err != nil {
-		return err
+	if n, err := t.hfMerges(f.merges, bytesOnly); err != nil {
+		return fmt.Errorf("merges: merge %d: %w", n, err)
 	}
 	m.seal()
 	return nil
 }
 
-// hfVocab reads the pieces of the model.
-func (t *Tokenizer) hfVocab(raw []byte, bytesOnly bool) error {
-	m := t.model
-	// Names are views of the file; all pieces lie in one block of memory.
-	type entry struct {
-		name string
-		id   int32
-	}
-	entries := make([]entry, 0, min(len(raw)/16, maxID))
-	highest, size := int32(-1), 0
-	err := eachMember(raw, func(name string, value []byte) error {
+// vocabulary reads the tokens and ids that come next.
+func (c *jsonCursor) vocabulary() ([]hfToken, error) {
+	// Most files have some 48 bytes or more for each token and its merge.
+	tokens := make([]hfToken, 0, min((len(c.b)-c.i)/48, maxID))
+	err := c.members(func(name string) error {
+		value, err := c.value()
+		if err != nil {
+			return err
+		}
 		id, err := parseID(value)
 		if err != nil {
 			return fmt.Errorf("token %q %w", name, err)
 		}
-		highest = max(highest, id)
-		size += len(name)
-		entries = append(entries, entry{name, id})
-		if len(entries) > maxID+1 {
+		tokens = append(tokens, hfToken{name, id})
+		if len(tokens) > maxID+1 {
 			return fmt.Errorf("more than %d tokens", maxID+1)
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("vocab: %w", err)
+	return tokens, err
+}
+
+// loadBatch is the number of entries that a table is filled with at a time. The
+// tables are too large for the caches, and each entry goes anywhere in them: to go
+// through the places of a whole batch first waits for many of them at once, in
+// place of one after the other.
+const loadBatch = 64
+
+// hfVocab makes the pieces of the model.
+func (t *Tokenizer) hfVocab(f hfModel, bytesOnly bool) error {
+	m, tokens := t.model, f.tokens
+	if tokens == nil {
+		c := jsonCursor{b: f.vocab}
+		var err error
+		tokens, err = c.vocabulary()
+		if err = c.end(err); err != nil {
+			return err
+		}
 	}
-	if len(entries) == 0 {
-		return errors.New("vocab: no tokens")
+	if len(tokens) == 0 {
+		return errors.New("no tokens")
+	}
+	highest, size := int32(-1), 0
+	for _, e := range tokens {
+		highest = max(highest, e.id)
+		size += len(e.name)
 	}
 	m.pieces = make([]string, highest+1)
-	m.vocab = newPieceTable(len(entries))
+	m.vocab = newPieceTable(len(tokens))
 	taken := make([]bool, highest+1)
 	block := make([]byte, 0, size+1) // never moves: no piece is longer than its name
-	for _, e := range entries {
-		if taken[e.id] {
-			return fmt.Errorf("vocab: id %d of token %q stands there twice", e.id, e.name)
+	var hashes [loadBatch]uint64
+	for len(tokens) > 0 {
+		batch := tokens[:min(loadBatch, len(tokens))]
+		var failed error
+		seen := int32(0)
+		for i, e := range batch {
+			if taken[e.id] {
+				failed = fmt.Errorf("id %d of token %q stands there twice", e.id, e.name)
+				batch = batch[:i]
+				break
+			}
+			taken[e.id] = true
+			from := len(block)
+			if !bytesOnly {
+				block = append(block, e.name...)
+			} else {
+				var ok bool
+				if block, ok = appendByteLevel(block, e.name); !ok || e.name == "" {
+					block = block[:from]
+					name := strings.Clone(e.name)
+					t.names[e.id] = name
+					t.nameIDs[name] = e.id
+					continue
+				}
+			}
+			m.pieces[e.id] = unsafe.String(unsafe.SliceData(block[from:]), len(block)-from)
+			hashes[i] = pieceHash(m.pieces[e.id])
+			seen |= m.vocab.first(hashes[i]).id1
 		}
-		taken[e.id] = true
-		from := len(block)
-		if !bytesOnly {
-			block = append(block, e.name...)
-		} else {
-			var ok bool
-			if block, ok = appendByteLevel(block, e.name); !ok || e.name == "" {
-				block = block[:from]
-				name := strings.Clone(e.name)
-				t.names[e.id] = name
-				t.nameIDs[name] = e.id
-				continue
+		runtime.KeepAlive(seen)
+		for i, e := range batch {
+			if m.pieces[e.id] != "" && !m.insertHashed(hashes[i], e.id) {
+				return fmt.Errorf("token %q stands there twice", e.name)
 			}
 		}
-		m.pieces[e.id] = unsafe.String(unsafe.SliceData(block[from:]), len(block)-from)
-		if e.name != "" && !m.insert(e.id) {
-			return fmt.Errorf("vocab: token %q stands there twice", e.name)
+		if failed != nil {
+			return failed
 		}
+		tokens = tokens[len(batch):]
 	}
 	return nil
 }
 
-// hfMerges reads the merges.
-func (t *Tokenizer) hfMerges(raw []byte, bytesOnly bool) error {
-	m := t.model
-	m.merges = newPairTable(min(m.vocab.n, len(raw)/6))
-	var joined []byte
-	last := none // what the merge before gave
-	return eachMerge(raw, func(n int, a, b string) error {
+// hfMerges reads the merges. It returns the number of the merge that the error is
+// about.
+func (t *Tokenizer) hfMerges(raw []byte, bytesOnly bool) (int, error) {
+	t.model.merges = newPairTable(min(t.model.vocab.n, len(raw)/6))
+	r := mergeReader{t: t, bytesOnly: bytesOnly, last: none}
+	at, err := eachMerge(raw, func(n int, a, b string) error {
 		if n > maxMerges {
 			return fmt.Errorf("more than %d merges", maxMerges)
 		}
-		// Both parts and their join, as the model has them: bytes or characters.
-		ok, cut := !bytesOnly, len(a)
-		if bytesOnly {
-			if joined, ok = appendByteLevel(joined[:0], a); ok {
-				cut = len(joined)
-				joined, ok = appendByteLevel(joined, b)
-			}
-			ok = ok && a != "" && b != ""
-		} else {
-			joined = append(append(joined[:0], a...), b...)
+		r.take(n, a, b)
+		if len(r.batch) < loadBatch {
+			return nil
 		}
-		left, right, to := none, none, none
-		if whole := unsafe.String(unsafe.SliceData(joined), len(joined)); ok {
-			left, right = m.lookup(whole[:cut]), m.lookup(whole[cut:])
-			// Most files number their tokens in the order of the merges.
-			if last++; last > 0 && int(last) < len(m.pieces) && m.pieces[last] == whole && whole != "" {
-				to = last
-			} else {
-				to = m.lookup(whole)
-			}
-		}
-		if !ok || left == none || right == none || to == none { // names beside the alphabet
-			var err error
-			if left, right, to, err = t.namedMerge(a, b); err != nil {
-				return err
-			}
-		}
-		last = to
-		m.merges.add(left, right, uint32(n), to)
-		return nil
+		_, err := r.flush()
+		return err
 	})
+	// What is left in the batch stands before what the error is about.
+	if n, failed := r.flush(); failed != nil {
+		return n, failed
+	}
+	return at, err
+}
+
+// mergeReader enters merges in batches.
+type mergeReader struct {
+	t         *Tokenizer
+	bytesOnly bool
+	last      int32 // what the merge before gave
+	batch     []mergeEntry
+	text      []byte // the parts of the batch, as the model has them: bytes or characters
+}
+
+type mergeEntry struct {
+	n                   int
+	a, b                string
+	from, cut, end      int // the parts are text[from:cut] and text[cut:end]
+	known               bool
+	leftHash, rightHash uint64
+	left, right, to     int32
+}
+
+// take adds a merge to the batch.
+func (r *mergeReader) take(n int, a, b string) {
+	e := mergeEntry{n: n, a: a, b: b, from: len(r.text), known: !r.bytesOnly}
+	if !r.bytesOnly {
+		r.text = append(r.text, a...)
+		e.cut = len(r.text)
+		r.text = append(r.text, b...)
+	} else {
+		if r.text, e.known = appendByteLevel(r.text, a); e.known {
+			e.cut = len(r.text)
+			r.text, e.known = appendByteLevel(r.text, b)
+		}
+		e.known = e.known && a != "" && b != ""
+	}
+	e.end = len(r.text)
+	r.batch = append(r.batch, e)
+}
+
+// flush enters the batch. It returns the number of the merge that the error is
+// about, which stays the first of the batch.
+func (r *mergeReader) flush() (int, error) {
+	m := r.t.model
+	text := unsafe.String(unsafe.SliceData(r.text), len(r.text))
+	seen := int32(0)
+	for i := range r.batch {
+		if e := &r.batch[i]; e.known {
+			e.leftHash, e.rightHash = pieceHash(text[e.from:e.cut]), pieceHash(text[e.cut:e.end])
+			seen |= m.vocab.first(e.leftHash).id1 | m.vocab.first(e.rightHash).id1
+		}
+	}
+	for i := range r.batch {
+		e := &r.batch[i]
+		e.left, e.right, e.to = none, none, none
+		if e.known {
+			e.left, e.right = m.lookupHashed(e.leftHash, text[e.from:e.cut]), m.lookupHashed(e.rightHash, text[e.cut:e.end])
+			// Most files number their tokens in the order of the merges.
+			whole := text[e.from:e.end]
+			if r.last++; r.last > 0 && int(r.last) < len(m.pieces) && m.pieces[r.last] == whole && whole != "" {
+				e.to = r.last
+			} else {
+				e.to = m.lookup(whole)
+			}
+		}
+		if e.left == none || e.right == none || e.to == none { // names beside the alphabet
+			var err error
+			if e.left, e.right, e.to, err = r.t.namedMerge(e.a, e.b); err != nil {
+				r.batch = r.batch[i:]
+				return e.n, err
+			}
+		}
+		r.last = e.to
+		seen |= m.merges.first(pairHash(e.left, e.right)).to
+	}
+	runtime.KeepAlive(seen)
+	for i := range r.batch {
+		e := &r.batch[i]
+		m.merges.add(e.left, e.right, uint32(e.n), e.to)
+	}
+	r.batch, r.text = r.batch[:0], r.text[:0]
+	return 0, nil
 }
 
 // namedMerge finds the parts of a merge and their join by name.

@@ -45,19 +45,21 @@ func (c *jsonCursor) text() (string, error) {
 		}
 		return "", fmt.Errorf("found %.20s, expected a string", c.b[min(c.i, len(c.b)):])
 	}
-	from := c.i
-	plain := true
-	for ; c.i < len(c.b) && c.b[c.i] != '"'; c.i++ {
-		if c.b[c.i] == '\\' {
-			c.i++
+	b, from, i := c.b, c.i, c.i
+	plain, all := true, byte(0)
+	for ; i < len(b) && b[i] != '"'; i++ {
+		all |= b[i]
+		if b[i] == '\\' {
+			i++
 			plain = false
 		}
 	}
-	if c.i >= len(c.b) {
+	c.i = i
+	if i >= len(b) {
 		return "", errors.New("a string is not closed")
 	}
 	c.i++
-	if raw := c.b[from : c.i-1]; plain && utf8.Valid(raw) {
+	if raw := b[from:i]; plain && (all < utf8.RuneSelf || utf8.Valid(raw)) {
 		return unsafe.String(unsafe.SliceData(raw), len(raw)), nil
 	}
 	var s string
@@ -107,6 +109,17 @@ var errUnexpectedEnd = errors.New("unexpected end of JSON input")
 
 // skipText skips a string.
 func (c *jsonCursor) skipText() error {
+	const short = 16 // most strings of a vocabulary
+	b := c.b[c.i+1:]
+	for k := range min(len(b), short) {
+		if b[k] == '"' {
+			c.i += k + 2
+			return nil
+		}
+		if b[k] == '\\' {
+			break
+		}
+	}
 	for at := c.i + 1; ; {
 		k := bytes.IndexByte(c.b[at:], '"')
 		if k < 0 {
@@ -153,10 +166,10 @@ func (c *jsonCursor) list(open, end byte, f func() error) error {
 	}
 }
 
-// eachMember calls f for each member of an object. The name may be a view of raw.
-func eachMember(raw []byte, f func(name string, value []byte) error) error {
-	c := jsonCursor{b: raw}
-	err := c.list('{', '}', func() error {
+// members calls f for each member of the object that comes next, with the cursor
+// before its value; f moves it behind that. The name may be a view of the JSON text.
+func (c *jsonCursor) members(f func(name string) error) error {
+	return c.list('{', '}', func() error {
 		name, err := c.text()
 		if err != nil {
 			return err
@@ -164,13 +177,20 @@ func eachMember(raw []byte, f func(name string, value []byte) error) error {
 		if !c.take(':') {
 			return fmt.Errorf("member %.40q: expected a colon", name)
 		}
+		return f(name)
+	})
+}
+
+// eachMember calls f for each member of an object. The name may be a view of raw.
+func eachMember(raw []byte, f func(name string, value []byte) error) error {
+	c := jsonCursor{b: raw}
+	return c.end(c.members(func(name string) error {
 		value, err := c.value()
 		if err != nil {
 			return err
 		}
 		return f(name, value)
-	})
-	return c.end(err)
+	}))
 }
 
 // eachElement calls f for each element of an array.
@@ -210,6 +230,18 @@ func unmarshalPart(raw []byte, into any) error {
 
 // parseID reads a token id.
 func parseID(raw []byte) (int32, error) {
+	if n := len(raw); 0 < n && n < 7 {
+		id := int32(0)
+		for _, d := range raw {
+			if d -= '0'; d <= 9 {
+				id = 10*id + int32(d)
+				n--
+			}
+		}
+		if n == 0 { // digits alone
+			return id, nil
+		}
+	}
 	id, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("has id %.40s, expected an integer", raw)
@@ -218,10 +250,10 @@ func parseID(raw []byte) (int32, error) {
 }
 
 // eachMerge calls f for each merge with its number, given as "a b" or as ["a", "b"]; a and b may be
-// views of raw.
-func eachMerge(raw []byte, f func(n int, a, b string) error) error {
+// views of raw. It returns the number of the merge that the error is about.
+func eachMerge(raw []byte, f func(n int, a, b string) error) (int, error) {
 	if isNull(raw) {
-		return nil
+		return 0, nil
 	}
 	c := jsonCursor{b: raw}
 	n := -1
@@ -259,8 +291,5 @@ func eachMerge(raw []byte, f func(n int, a, b string) error) error {
 		}
 		return f(n, s[:k], s[k+1:])
 	})
-	if err = c.end(err); err != nil {
-		return fmt.Errorf("merges: merge %d: %w", max(n, 0), err)
-	}
-	return nil
+	return max(n, 0), c.end(err)
 }

@@ -192,7 +192,7 @@ func (t *Tokenizer) finish(cfg *config) {
 	// is hidden (EncodeOptions.Data), merges must not make it after all.
 	if control != nil {
 		t.model.control = control
-		t.model.merges = t.model.merges.without(control)
+		t.model.merges.remove(control)
 	}
 	t.rawFind = newTokenFinder(raw, rawForm)
 	t.normFind = newTokenFinder(norm, normForm)

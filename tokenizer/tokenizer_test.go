@@ -124,6 +124,13 @@ func TestRefusals(t *testing.T) {
 		{"merge of three", `{"model":{"vocab":{"a":0},"merges":["a a a"]}}`, "merge 0"},
 		{"short merge", `{"model":{"vocab":{"a":0},"merges":[["a"]]}}`, "merge 0"},
 		{"merges no array", `{"model":{"vocab":{"a":0},"merges":{}}}`, "expected an array"},
+		// The first of two defects is the one that is named.
+		{"token, then id twice", `{"model":{"vocab":{"a":0,"a":1,"b":0}}}`, `token "a" stands there twice`},
+		{"id, then token twice", `{"model":{"vocab":{"a":0,"b":0,"a":1}}}`, `id 0 of token "b" stands there twice`},
+		{"unknown merge, then no merge", `{"model":{"vocab":{"a":0,"aa":1},"merges":["a a","a b",7]}}`, `merge 1: "a" "b"`},
+		{"unknown merge of many", `{"model":{"vocab":{"a":0,"aa":1},"merges":[` + strings.Repeat(`"a a",`, 2*loadBatch) + `"a b","a a"]}}`, "merge 128: "},
+		{"no merge behind many", `{"model":{"vocab":{"a":0,"aa":1},"merges":[` + strings.Repeat(`"a a",`, 2*loadBatch) + `7]}}`, "merge 128: found 7"},
+		{"model cut off", `{"model":{"vocab":{"a":0,`, "unexpected end of JSON input"},
 		{"unk", `{"model":{"unk_token":"<unk>","vocab":{"a":0}}}`, "<unk>"},
 		{"normalizer", string(minimal(`,"normalizer":{"type":"Precompiled"}`)), "Precompiled"},
 		{"pre-tokenizer", string(minimal(`,"pre_tokenizer":{"type":"UnicodeScripts"}`)), "UnicodeScripts"},

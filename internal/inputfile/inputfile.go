@@ -4,6 +4,7 @@
 package inputfile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -43,7 +44,11 @@ func Read(name string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return readAll(f, name, limit)
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	return readAll(f, name, info.Size(), limit)
 }
 
 // ReadFS is Read for a file in any file system. Where that is one of package os,
@@ -67,19 +72,22 @@ func ReadFS(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return readAll(f, name, limit)
+	return readAll(f, name, info.Size(), limit)
 }
 
-// readAll reads f to its end. It does not trust the size that f claims.
-func readAll(f io.Reader, name string, limit int64) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
+// readAll reads f to its end. It does not trust the size that f claims: that only
+// says how much memory to begin with, so that most files are read in one piece.
+func readAll(f io.Reader, name string, claimed, limit int64) ([]byte, error) {
+	var data bytes.Buffer
+	// A buffer with less than MinRead left grows even at the end of the file.
+	data.Grow(int(max(0, min(claimed, limit))) + bytes.MinRead)
+	if _, err := data.ReadFrom(io.LimitReader(f, limit+1)); err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
-	if int64(len(data)) > limit {
+	if int64(data.Len()) > limit {
 		return nil, fmt.Errorf("read %s: longer than %d bytes", name, limit)
 	}
-	return data, nil
+	return data.Bytes(), nil
 }
 
 // errNotRegular is the cause where a file is of another kind.
