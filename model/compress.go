@@ -61,17 +61,19 @@ func (s *Session) compress(ctx context.Context, span Span, policy *lukv.Policy) 
 	}
 	ctx, cancel := s.cancellable(ctx)
 	defer cancel(nil)
-	kept, err := s.choose(ctx, span, comp)
+	kept, trace, err := s.choose(ctx, span, comp)
 	if err != nil {
 		if closed := s.closing(); closed != nil && errors.Is(err, context.Canceled) {
 			return closed
 		}
 		return err
 	}
+	defer trace.release()
 	if err := s.keepOf(span, kept); err != nil {
 		return err
 	}
 	s.compressedBy(comp)
+	trace.report(s)
 	return nil
 }
 
@@ -102,11 +104,12 @@ func (s *Session) compressedBy(comp *compression) {
 }
 
 // choose returns what a policy keeps of a span, [L][K] slots of it; nil of a layer
-// that stays as it is. It works on a fork, and gives up its layers one by one.
-func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][][]int32, error) {
+// that stays as it is; and the trace of that, for the caller to release. It works on
+// a fork, and gives up its layers one by one.
+func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][][]int32, *tracer, error) {
 	f, err := s.fork()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
 	f.comp, f.notes = comp, nil
@@ -115,11 +118,11 @@ func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][
 	defer job.release()
 	first, err := f.goBack(job)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	r, err := s.m.runs.get(min(max(span.To-first, 1), s.opts.ChunkTokens), 1, s.page())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer s.m.runs.put(r)
 	err = s.m.reading(func() error {
@@ -135,11 +138,13 @@ func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][
 		return job.finish(ctx)
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s.stats.ScoreTime, s.stats.EvictTime, s.stats.ContextTokens = f.stats.ScoreTime, f.stats.EvictTime, f.stats.ContextTokens
 	s.notes = slices.Concat(s.notes, f.notes)
-	return job.kept, nil
+	trace := job.trace
+	job.trace = nil
+	return job.kept, trace, nil
 }
 
 // goBack takes the entries from position first on out of a fork, from where on

@@ -64,6 +64,7 @@ type prefillJob struct {
 	tokens     []int32           // of the span, to repeat
 	repetition *repetition       // nil if the metric asks for none
 	kept       [][][]int32       // [L][K] slots that are left, as far as decided
+	trace      *tracer           // nil unless asked for
 	err        error
 }
 
@@ -88,6 +89,9 @@ func (c *compression) begin(s *Session, start int, tokens []int32) *prefillJob {
 	if w, ok := c.plan.Allocator().(lukv.LayerWeigher); ok {
 		j.demand.Weights = make([]float64, c.m.cfg.Layers)
 		j.weigher = w
+	}
+	if j.err == nil {
+		j.trace, j.err = newTracer(j)
 	}
 	return j
 }
@@ -138,7 +142,10 @@ func (j *prefillJob) needs(at int) (needs lukv.Needs, share, window int, err err
 func (j *prefillJob) release() {
 	j.freeLayer()
 	j.repetition.close()
+	j.trace.release()
 }
+
+func (j *prefillJob) done() { j.trace.report(j.s) }
 
 func (j *prefillJob) freeLayer() {
 	j.w.onDevice().free()
@@ -147,6 +154,9 @@ func (j *prefillJob) freeLayer() {
 
 // watch returns the watcher of a layer's pass.
 func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
+	if j.err != nil {
+		return nil, j.err
+	}
 	j.freeLayer()
 	j.r = r
 	if at == 0 {
@@ -278,6 +288,7 @@ func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
 	start := time.Now()
 	defer func() { j.s.stats.EvictTime += time.Since(start) }()
 	j.noteScores(at, scores)
+	j.trace.cut(at, budgets, scores)
 	kept := make([][]int32, len(budgets))
 	j.s.m.parallel(len(budgets), func(h int) {
 		kept[h] = lukv.Keep([]int32{}, scores[h], budgets[h], j.demand.Protection)
@@ -364,6 +375,7 @@ func (j *prefillJob) cutFurther(at int, budgets []int) error {
 		j.kept[at] = make([][]int32, len(budgets))
 		j.noteScores(at, j.scores[at])
 	}
+	j.trace.cut(at, budgets, j.scores[at])
 	cut := make([][]int32, len(budgets))
 	for h, scores := range j.scores[at] {
 		before, n := j.kept[at][h], budgets[h]

@@ -32,7 +32,7 @@ func (s *Session) affords(n int, comp *compression) error {
 }
 
 // growth returns by how many bytes the cache grows at most while a prefill of n
-// tokens runs, and what it takes besides: hidden states and scores.
+// tokens runs, and what it takes besides: hidden states, scores and trace.
 func (s *Session) growth(n int, comp *compression) (cache, work int64, err error) {
 	count := s.needCounter()
 	c := s.m.cfg
@@ -57,7 +57,11 @@ func (s *Session) growth(n int, comp *compression) (cache, work int64, err error
 	if comp.plan.Allocator().Knows() == lukv.KnownAtEnd {
 		layers = int64(c.Layers)
 	}
-	return need.Peak, 4 * int64(n) * (int64(c.Hidden) + layers*int64(c.KVHeads)), nil
+	work = 4 * int64(n) * (int64(c.Hidden) + layers*int64(c.KVHeads))
+	if s.opts.Trace != nil {
+		work += traceNeed(comp.demand(s.pos, n))
+	}
+	return need.Peak, work, nil
 }
 
 // needCounter counts the pages of the session's cache.

@@ -173,6 +173,7 @@ func (ob *Observation) layerDone(ctx context.Context, at int) error {
 }
 
 func (ob *Observation) finish(context.Context) error { return nil }
+func (ob *Observation) done()                        {}
 func (ob *Observation) release()                     { ob.repetition.close() }
 
 // Session returns the session with the full cache. It belongs to the
@@ -296,6 +297,7 @@ func (ob *Observation) compress(ctx context.Context, s *Session) error {
 		return nil
 	}
 	job := s.comp.begin(s, 0, ob.tokens)
+	defer job.trace.release()
 	job.rank = ob.score
 	for at := range s.m.cfg.Layers {
 		job.w = ob.layers[at]
@@ -313,5 +315,6 @@ func (ob *Observation) compress(ctx context.Context, s *Session) error {
 		}
 		s.pos, s.renumbered = next, true
 	}
+	job.done()
 	return nil
 }

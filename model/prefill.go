@@ -272,11 +272,13 @@ type feeding struct {
 
 // layerJob follows a prefill that runs layer by layer. watch returns the
 // watcher of the layer that r is about to run, or nil; finish is called after the
-// last, release at the end, also of a prefill that failed.
+// last, done when the prefill has succeeded, release at the end, also of one that
+// failed.
 type layerJob interface {
 	watch(r *run, at int) (*watcher, error)
 	layerDone(ctx context.Context, at int) error
 	finish(ctx context.Context) error
+	done()
 	release()
 }
 
@@ -403,7 +405,11 @@ func (f *feeding) finish(ctx context.Context) error {
 	}
 	s.hasLogits = true
 	f.complete = true
-	return s.comp.cut(s)
+	if err := s.comp.cut(s); err != nil {
+		return err
+	}
+	f.job.done()
+	return nil
 }
 
 // rollBack takes everything back that a prefill layer by layer has done.

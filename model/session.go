@@ -47,6 +47,12 @@ type SessionOptions struct {
 	// Progress, if not nil, is called from time to time during a prefill with
 	// the work done and the whole work in token-layers.
 	Progress func(done, total int)
+
+	// Trace, if not nil, is called after every compression of a span of tokens that
+	// succeeded, with what each head kept and why; cuts while decoding have none.
+	// Until it returns, 12 bytes per KV head and token of the span count in the memory
+	// of all sessions; the trace, which belongs to it, must not be changed.
+	Trace func(*Trace)
 }
 
 // Session is one sequence of tokens with its cache. It belongs to one goroutine

@@ -111,12 +111,17 @@ func (f *samplingFlags) unused(g given) error {
 func (c *runCmd) unused(g given) error {
 	if c.Load != "" {
 		const why = "the context of --load is compressed already, or was saved as it is"
-		if err := g.unused(budgetFlags, why); err != nil {
+		if err := g.unused(budgetFlags+" trace", why); err != nil {
 			return err
 		}
 	}
 	if err := c.policyFlags.unused(g); err != nil {
 		return err
+	}
+	if !g.any(budgetFlags + " policy") {
+		if err := g.unused("trace", "no context would be compressed without --ratio, --budget-tokens or --budget-bytes"); err != nil {
+			return err
+		}
 	}
 	if c.Save != "" && c.Prompt == "" {
 		if err := g.unused(answerFlags, "without a prompt, --save only saves the context"); err != nil {

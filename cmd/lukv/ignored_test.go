@@ -94,6 +94,12 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	} {
 		refuse("run", "builtin", "-c", context, "--save", session, flag)
 	}
+	refuse("run", "builtin", "--trace=x", "x")
+	refuse("run", "builtin", "--load", session, "--trace=x", "x")
+	refuse("run", "builtin", "-c", context, "--ratio=0", "--trace=x", "x")
+	refuse("run", "builtin", "-c", context, "--budget-tokens=99999", "--trace=x", "x")
+	refuse("run", "builtin", "-c", context, "--ratio=0.5", "--trace=-", "x")
+	refuse("run", "builtin", "-c", context, "--ratio=0.5", "--save=same", "--trace=same", "x")
 	refuse("run", "builtin", "--logprobs=2", "x")
 	refuse("run", "builtin", `--decode={"mode":"h2o"}`, "--lookup", "x")
 	refuse("run", "builtin", "-c", context, "--save=-", "x")
@@ -118,10 +124,11 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("report", "run", "--json", "--ci")
 	refuse("demo", "--texts=9")
 
-	for _, flag := range []string{"--ratio=0.5", "--svg=x", "--nearest"} {
+	for _, flag := range []string{"--ratio=0.5", "--svg=x", "--nearest", "--positions"} {
 		refuse("inspect", "builtin", flag)
 		refuse("inspect", filepath.Join(checkpoint(t, nil), "model.safetensors"), flag)
 	}
+	refuse("inspect", builtinProfileFile(t), "--positions")
 	refuse("inspect", session, "--verify")
 	refuse("inspect", session, "--nearest")
 	refuse("inspect", session, "--ratio=0.5")

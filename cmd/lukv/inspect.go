@@ -30,13 +30,14 @@ import (
 )
 
 type inspectCmd struct {
-	Path    string  `arg:"" help:"Checkpoint folder, hub name in the cache or builtin, profile (.npy too), saved session, or safetensors file."`
-	Ratio   float64 `default:"0.8" placeholder:"R" help:"Profile: overall ratio of the heat map (default ${default})."`
-	SVG     string  `name:"svg" placeholder:"FILE" help:"Profile or saved session: write the heat map as SVG; - is standard output, instead of anything else."`
-	Nearest bool    `help:"Profile: the nearest level instead of interpolating."`
-	Tensors bool    `help:"Checkpoint: list all tensors."`
-	Verify  bool    `help:"Checkpoint: read all weights and print their digest. The identity knows a sample of each tensor only."`
-	JSON    bool    `help:"One JSON object."`
+	Path      string  `arg:"" help:"Checkpoint folder, hub name in the cache or builtin, profile (.npy too), saved session, trace, or safetensors file."`
+	Ratio     float64 `default:"0.8" placeholder:"R" help:"Profile: overall ratio of the heat map (default ${default})."`
+	SVG       string  `name:"svg" placeholder:"FILE" help:"Profile, saved session or trace: write the heat map as SVG; - is standard output, instead of anything else."`
+	Nearest   bool    `help:"Profile: the nearest level instead of interpolating."`
+	Tensors   bool    `help:"Checkpoint: list all tensors."`
+	Positions bool    `help:"Saved session or trace: list the positions that each head holds or kept; the text shows the first ones, --json all."`
+	Verify    bool    `help:"Checkpoint: read all weights and print their digest. The identity knows a sample of each tensor only."`
+	JSON      bool    `help:"One JSON object."`
 }
 
 func (inspectCmd) Help() string {
@@ -48,7 +49,9 @@ Examples:
 
   lukv inspect snapkv.profile --ratio 0.9 --svg snapkv.svg
 
-  lukv inspect book.session --json`
+  lukv inspect book.session --json
+
+  lukv inspect book.trace --positions`
 }
 
 func (c *inspectCmd) unused(g given) error {
@@ -210,6 +213,9 @@ type tensorInfo struct {
 
 func (c *inspectCmd) checkpoint(e *env) error {
 	if err := e.given.unused(profileFlags, c.Path+" is a checkpoint, no profile"); err != nil {
+		return err
+	}
+	if err := e.given.unused("positions", c.Path+" is a checkpoint, no saved session or trace"); err != nil {
 		return err
 	}
 	info, cfg, err := c.readCheckpoint(e)
@@ -448,7 +454,7 @@ func (c *inspectCmd) profile(e *env) error {
 		return fmt.Errorf("inspect %s: %w", c.Path, err)
 	}
 	if kind.Format == "lukv profile state" {
-		if err := e.given.unused(profileFlags+" tensors verify", c.Path+" is an unfinished profile, without ratios"); err != nil {
+		if err := e.given.unused(profileFlags+" tensors verify positions", c.Path+" is an unfinished profile, without ratios"); err != nil {
 			return err
 		}
 		if c.JSON {
@@ -479,7 +485,7 @@ func (c *inspectCmd) ratios(e *env) error {
 }
 
 func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdentity) error {
-	if err := e.given.unused("tensors verify", c.Path+" is a profile"); err != nil {
+	if err := e.given.unused("tensors verify positions", c.Path+" is a profile"); err != nil {
 		return err
 	}
 	digest, err := p.Digest()
@@ -619,7 +625,10 @@ func (c *inspectCmd) tensorFile(e *env) error {
 	if _, ok := f.Metadata()["lukv_cache"]; ok {
 		return c.cache(e)
 	}
-	if err := e.given.unused(profileFlags+" verify", c.Path+" holds tensors, no profile"); err != nil {
+	if model.IsTrace(f) {
+		return c.trace(e, f)
+	}
+	if err := e.given.unused(profileFlags+" verify positions", c.Path+" holds tensors, no profile"); err != nil {
 		return err
 	}
 	info := checkpointInfo{Kind: "tensors", Path: c.Path}
@@ -668,6 +677,7 @@ type cacheInfo struct {
 	SlackBytes    int64        `json:"slack_bytes"`
 	Ratio         float64      `json:"ratio"` // fraction of entries removed
 	Lengths       [][]int      `json:"lengths"`
+	Positions     [][][]int32  `json:"positions,omitempty"` // [layer][KV head], with --positions
 	FileBytes     int64        `json:"file_bytes"`
 }
 
@@ -714,6 +724,12 @@ func (c *inspectCmd) cache(e *env) error {
 		Entries: st.Entries, Bytes: st.Bytes, SlackBytes: st.SlackBytes,
 	}
 	for l := range o.Layers {
+		if c.Positions {
+			info.Positions = append(info.Positions, make([][]int32, o.KVHeads))
+			for h := range o.KVHeads {
+				info.Positions[l][h] = cache.Positions(l, h, []int32{})
+			}
+		}
 		row := make([]int, o.KVHeads)
 		for h := range row {
 			row[h] = cache.Len(l, h)
@@ -775,17 +791,22 @@ func (c *inspectCmd) cache(e *env) error {
 	if err := t.w.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(e.out, "\nentries per layer and KV head")
-	for l, row := range info.Lengths {
-		fmt.Fprintf(e.out, "%5d", l)
-		for _, n := range row {
-			fmt.Fprintf(e.out, " %7d", n)
-		}
-		fmt.Fprintln(e.out)
-	}
+	writeLengths(e.out, info.Lengths)
+	writePositions(e.out, info.Positions)
 	if full > 0 {
 		fmt.Fprintln(e.out, "\npercent removed")
 		return report.HeatMap{Values: removed}.WriteText(raw(e.out), e.colors())
 	}
 	return nil
+}
+
+func writeLengths(w io.Writer, lengths [][]int) {
+	fmt.Fprintln(w, "\nentries per layer and KV head")
+	for l, row := range lengths {
+		fmt.Fprintf(w, "%5d", l)
+		for _, n := range row {
+			fmt.Fprintf(w, " %7d", n)
+		}
+		fmt.Fprintln(w)
+	}
 }

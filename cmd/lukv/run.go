@@ -30,6 +30,7 @@ type runCmd struct {
 	Raw          bool     `help:"No chat template: context and prompt as they are, control tokens included, one behind the other."`
 	Save         string   `placeholder:"FILE" help:"Save the context's cache, before the prompt; - is standard output. The prompt may then be left out."`
 	Load         string   `placeholder:"FILE" help:"Begin with a context saved before instead of --context."`
+	Trace        string   `placeholder:"FILE" help:"Write what each head kept of the context, with scores and budgets, as a safetensors file."`
 	Lookup       bool     `help:"Compute several tokens at once where the answer quotes context, prompt or itself: the same answer, faster."`
 	Stats        bool     `help:"Print tokens, times and cache sizes on standard error."`
 	JSON         bool     `help:"One JSON object with answer and statistics instead of the text."`
@@ -53,6 +54,8 @@ Examples:
   lukv run DIR -c book.txt --ratio 0.8 --save book.session
 
   lukv run DIR --load book.session "How does it end?"
+
+  lukv run DIR -c book.txt --ratio 0.8 --trace book.trace "Who is the narrator?"
 
   lukv run DIR -c contract.txt --lookup --stats "Quote the clauses about notice."`
 }
@@ -180,6 +183,10 @@ func (c *runCmd) check() error {
 		return usage("--load and --context: expected one of them")
 	case c.Save == "-" && (c.Prompt != "" || c.JSON):
 		return usage("--save -: standard output is the saved context, expected neither a prompt nor --json")
+	case c.Trace == "-":
+		return usage("--trace: found -, expected a file: standard output is the answer")
+	case c.Trace != "" && c.Trace == c.Save:
+		return usage("--trace and --save: expected two files, found one: %s", c.Trace)
 	case fromInput > 1:
 		return usage("--context -: standard input can be read once")
 	case fromInput == 1 && c.Prompt == "" && c.Save == "":
@@ -293,6 +300,9 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	if policy != nil && contextText == "" && budgeted(policy) {
 		return nil, usage("compression needs --context: without it there is nothing to compress before the prompt")
 	}
+	if r.Trace != "" && (policy == nil || !budgeted(policy)) { // as a policy's file may say
+		return nil, usage("--trace would have no effect: the policy compresses no context")
+	}
 	if contextText == "" && r.Save != "" {
 		return nil, usage("--save needs --context or --load")
 	}
@@ -313,12 +323,17 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	p := r.e.progress()
 	defer p.clear()
 	o.Progress = p.tokens("reading", r.m.Config().Layers)
+	traced := r.traceTo(&o)
 	s, err := r.m.NewSession(o)
 	if err != nil {
 		return nil, err
 	}
 	start := time.Now()
-	if err := s.Prefill(r.e.ctx, tokens); err != nil {
+	err = s.Prefill(r.e.ctx, tokens)
+	if err == nil {
+		err = traced()
+	}
+	if err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -330,6 +345,17 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// traceTo has a session write the trace of its context, as the flag says. The result
+// says after the prefill whether that went well.
+func (r *runner) traceTo(o *model.SessionOptions) func() error {
+	if r.Trace == "" {
+		return func() error { return nil }
+	}
+	err := usage("--trace: the context is no longer than the budget: nothing was compressed")
+	o.Trace = func(t *model.Trace) { err = r.e.writeTo(r.Trace, t.Write) }
+	return func() error { return err }
 }
 
 // encode returns the tokens of a prompt. With --raw it is the user's own, control

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -117,6 +118,66 @@ func TestRunSaveLoad(t *testing.T) {
 	fails(t, exitRefused, "another model", "run", otherModel(t), "--load", file, "x")
 	fails(t, exitFailed, "no such file", "run", "builtin", "--load", filepath.Join(dir, "none"), "x")
 	holds(t, dir, "context.session", "broken.session")
+}
+
+// A trace has what the session holds; it changes no answer, and appears when it is
+// complete.
+func TestRunTrace(t *testing.T) {
+	s, path := sample(t, "niah_single_2", 512)
+	dir := t.TempDir()
+	session, trace := filepath.Join(dir, "s.session"), filepath.Join(dir, "s.trace")
+	run := []string{"run", "builtin", "-c", path, "--ratio", "0.6", "--allocator", "adakv", "--metric", "keydiff"}
+	question := []string{"--answer-prefix", s.AnswerPrefix, s.Question}
+	plain := ok(t, append(run, question...)...)
+	assert.Equal(t, plain, ok(t, append(append(run, "--trace", trace, "--save", session), question...)...))
+
+	holding := decode[cacheInfo](t, ok(t, "inspect", session, "--positions", "--json"))
+	out := ok(t, "inspect", trace, "--positions", "--json")
+	plainJSON(t, inspectFormat, out)
+	info := decode[traceInfo](t, out)
+	assert.Equal(t, "trace", info.Kind)
+	assert.Equal(t, holding.Model, info.Model)
+	assert.Equal(t, holding.Policy, info.Policy)
+	assert.Equal(t, []int{0, holding.Position}, []int{info.From, info.To})
+	assert.Equal(t, holding.Positions, info.Positions)
+	assert.Equal(t, holding.Lengths, info.Lengths)
+	assert.Equal(t, info.Lengths, info.Budgets)
+	assert.Equal(t, holding.Ratio, info.Ratio)
+	assert.Nil(t, decode[traceInfo](t, ok(t, "inspect", trace, "--json")).Positions)
+
+	// As text, the same list of both, a line of bounded length per head.
+	list := func(file string) []string {
+		_, text, found := strings.Cut(ok(t, "inspect", file, "--positions"), "\npositions: ")
+		require.True(t, found)
+		return strings.Split(text, "\n")[1:25]
+	}
+	assert.Equal(t, list(session), list(trace))
+	for _, line := range list(trace) {
+		assert.Less(t, len(line), 140)
+	}
+	assert.True(t, strings.HasPrefix(ok(t, "inspect", trace, "--svg", "-"), "<svg"))
+	fails(t, exitUsage, "--verify", "inspect", trace, "--verify")
+
+	fails(t, exitFailed, "no/such", append(append(run, "--trace", filepath.Join(dir, "no/such/file")), question...)...)
+	o := interrupted(t, "model ready", 1, append(append(run, "-v", "--trace", filepath.Join(dir, "never")), question...)...)
+	assert.Equal(t, exitInterrupted, o.code, o.err)
+	holds(t, dir, "s.session", "s.trace")
+}
+
+func TestRanges(t *testing.T) {
+	assert.Equal(t, "", ranges(nil))
+	assert.Equal(t, "3", ranges([]int32{3}))
+	assert.Equal(t, "0-3 7 9-10", ranges([]int32{0, 1, 2, 3, 7, 9, 10}))
+	var odd []int32
+	for i := range int32(1000) {
+		odd = append(odd, 2*i+1)
+	}
+	text := ranges(odd)
+	assert.Regexp(t, `^1 3 5 [0-9 ]* … \d+ more$`, text)
+	shown, left := len(strings.Fields(text))-3, 0
+	_, err := fmt.Sscanf(text[strings.Index(text, "…")+len("…"):], "%d more", &left)
+	require.NoError(t, err)
+	assert.Equal(t, 1000, shown+left)
 }
 
 func TestRunRefuses(t *testing.T) {
