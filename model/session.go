@@ -50,8 +50,8 @@ type SessionOptions struct {
 
 	// Trace, if not nil, is called after every compression of a span of tokens that
 	// succeeded, with what each head kept and why; cuts while decoding have none.
-	// Until it returns, 12 bytes per KV head and token of the span count in the memory
-	// of all sessions; the trace, which belongs to it, must not be changed.
+	// The trace may be kept and must not be changed. Until the call returns, 12 bytes
+	// per KV head, layer and token of the span count in the memory of all sessions.
 	Trace func(*Trace)
 }
 
