@@ -76,6 +76,7 @@ func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
+	w.readAhead()
 	return open(ctx, inputfile.Dir(dir), cfg, w, opts)
 }
 

@@ -110,6 +110,14 @@ func LoadWeights(dir string, cfg *Config) (*Weights, error) {
 	return loadWeights(fmt.Sprintf("%q", dir), c, cfg)
 }
 
+// readAhead brings mapped weights into memory in the background, while the tokenizer
+// is read and the prompt encoded.
+func (w *Weights) readAhead() {
+	if c, ok := w.closer.(*safetensors.Checkpoint); ok {
+		c.WillNeed()
+	}
+}
+
 // LoadWeightsFS is LoadWeights for a file system that has the model folder as
 // its root. The files are read into memory.
 func LoadWeightsFS(fsys fs.FS, cfg *Config) (*Weights, error) {

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -84,7 +85,9 @@ func (f *File) Size() int64 { return f.size }
 
 // WillNeed begins to bring the whole file into memory, front to back, by large
 // reads that do not wait for anybody to touch the pages. It works in the
-// background until it is done or the file is closed, and returns at once. It is
+// background until it is done or the file is closed, and returns at once. Pages
+// that are in memory then get their entries in the page table, which would
+// otherwise cost a fault for every few of them when they are first read. It is
 // a hint: what fails, and systems without support for it, are silent, and a file
 // that is in memory already costs next to nothing. Calling again, or on a closed
 // file, does nothing.
@@ -97,12 +100,12 @@ func (f *File) WillNeed() {
 	f.ended = make(chan struct{})
 	go func(data []byte) {
 		defer close(f.ended)
-		for len(data) > 0 && !f.stop.Load() {
-			n := min(len(data), aheadPart)
-			if !willNeed(data[:n]) {
-				return
+		for _, ask := range []func([]byte) bool{willNeed, enter} {
+			for part := range slices.Chunk(data, aheadPart) {
+				if f.stop.Load() || !ask(part) {
+					return
+				}
 			}
-			data = data[n:]
 		}
 	}(f.data)
 }
