@@ -35,7 +35,7 @@ func (m cake) Score(ctx context.Context, l *Layer) (Scores, error) {
 
 func (m cake) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 	T := l.Len(h)
-	out := make([]float32, T)
+	out := l.newScores(T)
 	for t := range out {
 		out[t] = float32(math.Inf(1))
 	}
@@ -44,9 +44,10 @@ func (m cake) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 	}
 	w := min(m.effective(T), l.Queries.Len())
 	n := T - w
-	mean, spread := make([]float64, n), make([]float64, n)
-	total := make([]float64, n)
-	err := l.WindowAttention(ctx, h, w, func(_ int, p []float32) {
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	mean, spread, total := ws.float64s(n), ws.float64s(n), ws.zeros(n)
+	err := l.windowAttention(ctx, ws, h, w, func(_ int, p []float32) {
 		columnMeans(mean, p, w, T)
 		columnVariances(spread, mean, p, w, T)
 		for t := range mean {

@@ -62,7 +62,7 @@ func (m chunkKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 		if m.Heads == "each" {
 			means = m.collect(l, h, h+1, inner)
 		}
-		s[h] = make([]float32, len(row))
+		s[h] = l.newScores(len(row))
 		for t, v := range row {
 			// Entries without a real score of their own keep what they have.
 			if s[h][t] = v; finite(v) {

@@ -46,6 +46,14 @@ func (c *ColumnSums) Grow(h, n int) {
 	}
 }
 
+// Reserve makes room for n slots of every head.
+func (c *ColumnSums) Reserve(n int) {
+	for h := range c.sum {
+		c.sum[h] = slices.Grow(c.sum[h], max(0, n-len(c.sum[h])))
+		c.seen[h] = slices.Grow(c.seen[h], max(0, n-len(c.seen[h])))
+	}
+}
+
 // AddRow adds the attention of one query row over the first n slots of head h:
 // probs is [G][n], the query heads of the group one after the other.
 func (c *ColumnSums) AddRow(h int, probs []float32, n int) {

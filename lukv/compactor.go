@@ -39,15 +39,16 @@ func (compactor) Signed() bool { return true }
 
 func (m compactor) Score(ctx context.Context, l *Layer) (Scores, error) {
 	prot := m.Protection(l.longest(), 0)
-	geometry, err := leverage{m.Ridge}.layer(ctx, l, prot)
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	geometry, err := leverage{m.Ridge}.layer(ctx, l, ws, prot)
 	if err != nil {
 		return nil, err
 	}
-	attention := make([][]float64, l.KVHeads)
-	err = l.EachHead(ctx, func(h int) (err error) {
+	attention := unprotected(l, ws, prot)
+	err = l.EachHead(ctx, func(h int) error {
 		lo, hi := prot.Split(l.Len(h))
-		attention[h], err = m.attention(ctx, l, h, lo, hi)
-		return err
+		return m.attention(ctx, l, h, lo, hi, attention[h])
 	})
 	if err != nil {
 		return nil, err
@@ -64,22 +65,23 @@ func (m compactor) Score(ctx context.Context, l *Layer) (Scores, error) {
 
 // attention sums, for slots [lo,hi) of KV head h, what the queries of the same
 // chunk pay to each, averaged over the group, times the length of its value,
-// smoothed over three entries. Logits are not scaled, as published.
-func (m compactor) attention(ctx context.Context, l *Layer, h, lo, hi int) ([]float64, error) {
+// smoothed over three entries, into smooth. Logits are not scaled, as published.
+func (m compactor) attention(ctx context.Context, l *Layer, h, lo, hi int, smooth []float64) error {
 	D, G := l.HeadDim, l.Group()
-	raw := make([]float64, hi-lo)
 	if hi == lo {
-		return raw, nil
+		return nil
 	}
 	if pos, T := l.positions(h), l.Len(h); l.Queries.Len() != T || pos != nil && int(pos[T-1]) != T-1 {
-		return nil, fmt.Errorf("score layer %d with compactor: found %d queries of %d entries, expected those of a whole prefill", l.Index, l.Queries.Len(), T)
+		return fmt.Errorf("score layer %d with compactor: found %d queries of %d entries, expected those of a whole prefill", l.Index, l.Queries.Len(), T)
 	}
 	size := min(m.Chunk, hi-lo)
-	queries, keys := make([]float32, size*D), make([]float32, size*D)
-	probs := make([]float32, size*size)
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	raw := ws.zeros(hi - lo)
+	queries, keys, probs := ws.float32s(size*D), ws.float32s(size*D), ws.float32s(size*size)
 	for from := lo; from < hi; from += m.Chunk {
 		if err := ctx.Err(); err != nil {
-			return nil, err
+			return err
 		}
 		n := min(m.Chunk, hi-from)
 		w := kernels.F32Matrix(l.Keys(h, from, from+n, keys)[:n*D], n, D)
@@ -97,12 +99,11 @@ func (m compactor) attention(ctx context.Context, l *Layer, h, lo, hi int) ([]fl
 			}
 		}
 	}
-	err := l.eachSlots(ctx, l.Values, h, lo, hi, func(from, to int, values []float32) {
+	err := l.eachSlots(ctx, ws, l.Values, h, lo, hi, func(from, to int, values []float32) {
 		for t := from; t < to; t++ {
 			raw[t-lo] *= math.Sqrt(sumSquares(values[(t-from)*D : (t-from+1)*D]))
 		}
 	})
-	smooth := make([]float64, len(raw))
 	averagePool(smooth, raw, 3)
-	return smooth, err
+	return err
 }

@@ -72,8 +72,10 @@ func (m criticalKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 func (m criticalKV) Refine(ctx context.Context, l *Layer, s Scores, budgets []int) (Scores, error) {
 	out := make(Scores, len(s))
 	err := l.EachHead(ctx, func(h int) error {
-		norms, err := l.OutputNorms(ctx, h)
-		if err != nil {
+		ws := l.takeWorkspace()
+		defer l.giveWorkspace(ws)
+		norms := ws.zeros(l.Len(h))
+		if err := l.outputNorms(ctx, ws, h, norms); err != nil {
 			return err
 		}
 		row, err := m.inner(l, h, s[h])
@@ -84,7 +86,8 @@ func (m criticalKV) Refine(ctx context.Context, l *Layer, s Scores, budgets []in
 		if budgets != nil {
 			first = max(int(m.FirstStage*float64(budgets[h])), min(l.Secured, budgets[h]), min(1, budgets[h]))
 		}
-		out[h] = weighByNorms(row, norms, first, m.Epsilon)
+		out[h] = l.newScores(len(row))
+		weighByNorms(out[h], row, norms, first, m.Epsilon)
 		return nil
 	})
 	return out, err
@@ -111,17 +114,15 @@ func (m criticalKV) inner(l *Layer, h int, row []float32) ([]float32, error) {
 	return shifted, nil
 }
 
-// weighByNorms gives the n best entries +Inf and all others, except those that
-// have +Inf already, their score plus eps times their norm.
-func weighByNorms(row []float32, norms []float64, n int, eps float64) []float32 {
-	out := make([]float32, len(row))
+// weighByNorms writes to out +Inf for the n best entries and for all others, except
+// those that have +Inf already, their score plus eps times their norm.
+func weighByNorms(out, row []float32, norms []float64, n int, eps float64) {
 	for t, v := range row {
 		if out[t] = v; !math.IsInf(float64(v), 1) {
 			out[t] = float32((float64(v) + eps) * norms[t])
 		}
 	}
-	for _, t := range Keep(nil, row, n, Protection{}) {
+	for _, t := range Keep(make([]int32, 0, min(max(n, 0), len(row))), row, n, Protection{}) {
 		out[t] = float32(math.Inf(1))
 	}
-	return out
 }

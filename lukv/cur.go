@@ -23,19 +23,22 @@ func (m curKV) Protection(T, n int) Protection { return Protection{Sinks: min(m.
 func (m curKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 	s := make(Scores, l.KVHeads)
 	err := l.EachHead(ctx, func(h int) error {
+		ws := l.takeWorkspace()
+		defer l.giveWorkspace(ws)
 		var keys, values []float64
 		var err error
 		if m.Of != "value" {
-			if keys, err = m.lengths(ctx, l, l.Keys, h); err != nil {
+			if keys, err = m.lengths(ctx, l, ws, l.Keys, h); err != nil {
 				return err
 			}
 		}
 		if m.Of != "key" {
-			if values, err = m.lengths(ctx, l, l.Values, h); err != nil {
+			if values, err = m.lengths(ctx, l, ws, l.Values, h); err != nil {
 				return err
 			}
 		}
-		s[h] = m.combine(keys, values, l.Len(h))
+		s[h] = l.newScores(l.Len(h))
+		m.combine(s[h], ws.float64s(l.Len(h)), keys, values)
 		return nil
 	})
 	return s, err
@@ -43,10 +46,10 @@ func (m curKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 
 // lengths returns the squared length of every row of head h over the sum of its
 // neighbourhood; 0 where that is 0.
-func (m curKV) lengths(ctx context.Context, l *Layer, rows rowReader, h int) ([]float64, error) {
+func (m curKV) lengths(ctx context.Context, l *Layer, ws *workspace, rows rowReader, h int) ([]float64, error) {
 	D, T := l.HeadDim, l.Len(h)
-	x := make([]float64, T)
-	err := l.eachTile(ctx, rows, h, T, nil, func(lo, hi int, tile []float32) {
+	x := ws.float64s(T)
+	err := l.eachTile(ctx, rows, h, T, &ws.attend.tile, func(lo, hi int, tile []float32) {
 		for t := lo; t < hi; t++ {
 			x[t] = sumSquares(tile[(t-lo)*D : (t-lo+1)*D])
 		}
@@ -57,9 +60,9 @@ func (m curKV) lengths(ctx context.Context, l *Layer, rows rowReader, h int) ([]
 	return x, err
 }
 
-// combine joins both shares and scales them to the sum 1 over the head.
-func (m curKV) combine(keys, values []float64, T int) []float32 {
-	x := make([]float64, T)
+// combine joins both shares in x, scales them to the sum 1 over the head and
+// writes them to out.
+func (m curKV) combine(out []float32, x, keys, values []float64) {
 	for t := range x {
 		switch m.Of {
 		case "key":
@@ -73,11 +76,9 @@ func (m curKV) combine(keys, values []float64, T int) []float32 {
 		}
 	}
 	toShares(x)
-	out := make([]float32, T)
 	for t, v := range x {
 		out[t] = float32(v)
 	}
-	return out
 }
 
 // toShares divides x by its sum, if that is positive.

@@ -36,12 +36,18 @@ func (m defensiveKV) Needs(T, n int) Needs {
 func (m defensiveKV) Protection(T, n int) Protection { return Protection{Window: m.effective(T)} }
 
 func (m defensiveKV) Score(ctx context.Context, l *Layer) (Scores, error) {
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
 	heads := make([]defensiveHead, l.KVHeads)
+	for h := range heads {
+		T := l.Len(h)
+		heads[h].score, heads[h].plain, heads[h].norms = ws.zeros(T), ws.zeros(T), ws.zeros(T)
+	}
 	err := l.EachHead(ctx, func(h int) error { return m.observe(ctx, l, h, &heads[h]) })
 	if err != nil {
 		return nil, err
 	}
-	shareNorms(l, heads)
+	shareNorms(l, ws, heads)
 	s, top, own := make(Scores, l.KVHeads), 0.0, 0.0
 	for h := range heads {
 		if m.Compat {
@@ -59,7 +65,7 @@ func (m defensiveKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 		for _, t := range x.first(m.keepShare(l, h), m.Mass-own, m.Compat) {
 			x.score[t] = top
 		}
-		s[h] = make([]float32, l.Len(h))
+		s[h] = l.newScores(l.Len(h))
 		for t := range s[h] {
 			if s[h][t] = float32(math.Inf(1)); t < len(x.score) {
 				s[h][t] = float32(x.score[t])
@@ -102,9 +108,11 @@ func (m defensiveKV) observe(ctx context.Context, l *Layer, h int, x *defensiveH
 	}
 	n := T - w
 	x.window = w
-	x.score, x.plain = make([]float64, n), make([]float64, n)
-	row, pooled := make([]float64, n), make([]float64, n)
-	err := l.WindowAttention(ctx, h, w, func(_ int, p []float32) {
+	x.score, x.plain = x.score[:n], x.plain[:n]
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	row, pooled := ws.float64s(n), ws.float64s(n)
+	err := l.windowAttention(ctx, ws, h, w, func(_ int, p []float32) {
 		for i := range w {
 			var sum, smooth float64
 			for t, v := range p[i*T : i*T+n] {
@@ -144,9 +152,9 @@ func (m defensiveKV) observe(ctx context.Context, l *Layer, h int, x *defensiveH
 			x.plain[t] /= total
 		}
 	}
-	x.norms, err = l.OutputNorms(ctx, h)
-	x.norms = x.norms[:min(n, len(x.norms))]
-	return err
+	norms := x.norms
+	x.norms = norms[:n]
+	return l.outputNorms(ctx, ws, h, norms)
 }
 
 // first returns the entries that are kept before the scores compete: the best
@@ -186,10 +194,16 @@ func (x *defensiveHead) first(keep, mass float64, compat bool) []int32 {
 
 // shareNorms divides every norm by the sum of the norms that the heads have at
 // the same position.
-func shareNorms(l *Layer, heads []defensiveHead) {
-	sums, positions := map[int]float64{}, make([][]int32, len(heads))
+func shareNorms(l *Layer, ws *workspace, heads []defensiveHead) {
+	positions, end := make([][]int32, len(heads)), 0
 	for h := range heads {
 		positions[h] = l.positions(h)
+		if n := len(heads[h].norms); n > 0 {
+			end = max(end, positionOf(positions[h], n-1)+1)
+		}
+	}
+	sums := ws.zeros(end)
+	for h := range heads {
 		for t, v := range heads[h].norms {
 			sums[positionOf(positions[h], t)] += v
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/lukv/lukv/internal/detmath"
 	"github.com/lukv/lukv/kernels"
@@ -55,7 +54,7 @@ func (m expectedAttention) Score(ctx context.Context, l *Layer) (Scores, error) 
 
 func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotation) ([]float32, error) {
 	T, D, G := l.Len(h), l.HeadDim, l.Group()
-	out := make([]float32, T)
+	out := l.newScores(T)
 	// Sinks are positions of the text; what is left of them leads the cache.
 	first := visible(l.positions(h), T, m.Sinks-1)
 	for t := range first {
@@ -65,12 +64,14 @@ func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotati
 	if n == 0 {
 		return out, nil
 	}
-	z, total := make([]float64, n), make([]float64, n)
-	mu, cov := make([]float64, D), make([]float64, 0)
-	mean32 := make([]float32, D)
-	var form, tile, image []float32 // image: keys times the form, [tile][D]
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	z, total := ws.float64s(n), ws.zeros(n)
+	mu, mean32 := ws.float64s(D), ws.float32s(D)
+	var cov []float64
+	var form, image []float32 // image: keys times the form, [tile][D]
 	if m.Covariance {
-		cov, form = make([]float64, D*D), make([]float32, D*D)
+		cov, form, image = ws.float64s(D*D), ws.float32s(D*D), ws.float32s(min(slotTile, T)*D)
 	}
 	root := l.logitDivisor()
 	for g := range G {
@@ -88,9 +89,8 @@ func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotati
 			quadraticForm(form, cov, D)
 		}
 		w := kernels.F32Matrix(form, len(form)/D, D)
-		err := l.eachTile(ctx, l.Keys, h, T, &tile, func(lo, hi int, keys []float32) {
+		err := l.eachTile(ctx, l.Keys, h, T, &ws.attend.tile, func(lo, hi int, keys []float32) {
 			if m.Covariance {
-				image = slices.Grow(image[:0], (hi-lo)*D)[:(hi-lo)*D]
 				l.CPU.MatMul(image, D, keys, D, hi-lo, &w, 0, D)
 			}
 			for t := max(lo, first); t < hi; t++ {
@@ -116,7 +116,7 @@ func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotati
 		}
 		return out, nil
 	}
-	err := l.eachTile(ctx, l.Values, h, T, nil, func(lo, hi int, values []float32) {
+	err := l.eachTile(ctx, l.Values, h, T, &ws.attend.tile, func(lo, hi int, values []float32) {
 		for t := max(lo, first); t < hi; t++ {
 			norm := math.Sqrt(sumSquares(values[(t-lo)*D : (t-lo+1)*D]))
 			out[t] = float32((total[t-first] + m.Epsilon) * norm)

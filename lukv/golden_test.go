@@ -570,7 +570,8 @@ func (g *golden) critical(t testing.TB, a *goldenAttention, c goldenCase, inner 
 	for h, row := range inner {
 		norms, err := l.OutputNorms(context.Background(), h)
 		require.NoError(t, err)
-		out[h] = weighByNorms(row, norms, first(h), c.Params.Epsilon)
+		out[h] = make([]float32, len(row))
+		weighByNorms(out[h], row, norms, first(h), c.Params.Epsilon)
 		for i, v := range out[h] {
 			if math.IsInf(float64(v), 1) {
 				out[h][i] = 3e38

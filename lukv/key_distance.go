@@ -36,7 +36,9 @@ func (m keyDistance) Score(ctx context.Context, l *Layer) (Scores, error) {
 
 func (m keyDistance) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 	T, D, pos := l.Len(h), l.HeadDim, l.positions(h)
-	mean, key := make([]float64, D), make([]float64, D)
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	mean, key := ws.zeros(D), ws.float64s(D)
 	err := l.EachKeys(ctx, h, func(lo, hi int, keys []float32) {
 		for t := lo; t < hi; t++ {
 			l.unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], positionOf(pos, t))
@@ -51,7 +53,7 @@ func (m keyDistance) head(ctx context.Context, l *Layer, h int) ([]float32, erro
 	for i := range mean {
 		mean[i] /= float64(max(1, T))
 	}
-	distance := make([]float64, T)
+	distance := ws.zeros(T)
 	err = l.EachKeys(ctx, h, func(lo, hi int, keys []float32) {
 		for t := lo; t < hi; t++ {
 			l.unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], positionOf(pos, t))
@@ -64,7 +66,7 @@ func (m keyDistance) head(ctx context.Context, l *Layer, h int) ([]float32, erro
 	if err == nil && m.Values {
 		err = l.weighByValues(ctx, h, distance)
 	}
-	out := make([]float32, T)
+	out := l.newScores(T)
 	for t, v := range distance {
 		out[t] = float32(v)
 	}

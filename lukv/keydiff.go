@@ -54,7 +54,7 @@ func (m keyDiff) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 		return nil, err
 	}
 	a.finish()
-	out := make([]float32, l.Len(h))
+	out := l.newScores(l.Len(h))
 	err = l.eachTile(ctx, l.Keys, h, l.Len(h), nil, func(lo, hi int, keys []float32) {
 		for t := lo; t < hi; t++ {
 			out[t] = a.score(keys[(t-lo)*D : (t-lo+1)*D])
@@ -73,7 +73,7 @@ func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int) ([]float32, 
 	keys := make([]float32, 0, most*D)
 	slots := make([]int32, 0, most)
 	scores := make([]float32, most)
-	out := make([]float32, T)
+	out := l.newScores(T)
 	for t := range out {
 		out[t] = float32(math.Inf(-1))
 	}

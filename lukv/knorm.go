@@ -27,7 +27,7 @@ func (kNorm) Score(ctx context.Context, l *Layer) (Scores, error) {
 	}
 	s, D := make(Scores, l.KVHeads), l.HeadDim
 	err := l.EachHead(ctx, func(h int) error {
-		s[h] = make([]float32, l.Len(h))
+		s[h] = l.newScores(l.Len(h))
 		return l.eachTile(ctx, l.Keys, h, l.Len(h), nil, func(lo, hi int, keys []float32) {
 			for t := lo; t < hi; t++ {
 				s[h][t] = float32(-math.Sqrt(sumSquares(keys[(t-lo)*D : (t-lo+1)*D])))

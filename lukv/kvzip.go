@@ -3,7 +3,6 @@ package lukv
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/lukv/lukv/kernels"
 )
@@ -43,7 +42,8 @@ func (m kvZip) Protection(T, n int) Protection {
 func (kvZip) Score(ctx context.Context, l *Layer) (Scores, error) {
 	s := make(Scores, l.KVHeads)
 	for h := range s {
-		s[h] = slices.Clone(l.Repeats.best[h])
+		s[h] = l.newScores(len(l.Repeats.best[h]))
+		copy(s[h], l.Repeats.best[h])
 	}
 	return s, ctx.Err()
 }
@@ -107,16 +107,16 @@ func (r *RepeatScores) Add(ctx context.Context, l *Layer, h int, x Repetition) e
 	case len(x.Queries) != m*width || len(own) < m*D || x.Inputs != nil && len(x.Inputs) != m:
 		return fmt.Errorf("score layer %d by repetition: found %d query values, %d key values and %d input norms, expected those of equally many rows", l.Index, len(x.Queries), len(own), len(x.Inputs))
 	}
-	keys := make([]float32, 0, (sinks+chunk+m)*D)
-	buf := make([]float32, max(sinks, chunk)*D)
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	keys, buf := ws.float32s((sinks + chunk + m) * D)[:0], ws.float32s(max(sinks, chunk)*D)
 	keys = append(keys, l.Keys(h, 0, sinks, buf)[:sinks*D]...)
 	keys = append(keys, l.Keys(h, x.From, x.To, buf)[:chunk*D]...)
 	keys = append(keys, own[:m*D]...)
 	n := sinks + chunk + m
 	w := kernels.F32Matrix(keys, n, D)
 	scale := 1 / l.logitDivisor()
-	p := make([]float32, repeatRows*n)
-	queries := make([]float32, repeatRows*D)
+	p, queries := ws.float32s(repeatRows*n), ws.float32s(repeatRows*D)
 	best := r.best[h][x.From:x.To]
 	var weight []float64
 	for q := h * G; q < (h+1)*G; q++ {

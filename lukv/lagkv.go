@@ -45,20 +45,23 @@ func (m lagKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 // entries are the best.
 func (m lagKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 	T := l.Len(h)
-	out := make([]float32, T)
+	out := l.newScores(T)
 	lo, hi := m.Protection(T, 0).Split(T)
 	parts := max(0, (T-lo)/m.Lag-1)
 	end := lo + parts*m.Lag
-	scores := make([]float64, end-lo)
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	scores := ws.zeros(end - lo)
 	for _, rows := range []rowReader{l.Keys, l.Values} {
-		if err := m.addSpreads(ctx, l, rows, h, lo, scores); err != nil {
+		if err := m.addSpreads(ctx, l, ws, rows, h, lo, scores); err != nil {
 			return nil, err
 		}
 	}
+	var ranks ranking
 	for from := 0; from < len(scores); from += m.Lag {
 		part := scores[from : from+m.Lag]
 		if !m.Cross {
-			toRanks(part)
+			ranks.replace(part)
 		}
 		for i, v := range part {
 			out[lo+from+i] = float32(v)
@@ -80,12 +83,12 @@ type rowReader func(h, lo, hi int, dst []float32) []float32
 
 // addSpreads adds to scores, of the entries from slot lo on, half the softmax
 // over each partition of the spread of its rows in the range of the next one.
-func (m lagKV) addSpreads(ctx context.Context, l *Layer, rows rowReader, h, lo int, scores []float64) error {
+func (m lagKV) addSpreads(ctx context.Context, l *Layer, ws *workspace, rows rowReader, h, lo int, scores []float64) error {
 	if len(scores) == 0 {
 		return nil
 	}
 	D := l.HeadDim
-	part, next := make([]float32, m.Lag*D), make([]float32, m.Lag*D)
+	part, next := ws.float32s(m.Lag*D), ws.float32s(m.Lag*D)
 	low, high := make([]float32, D), make([]float32, D)
 	spread := make([]float64, m.Lag)
 	for from := 0; from < len(scores); from += m.Lag {
@@ -141,10 +144,17 @@ func addSoftmaxOf(dst, x []float64, weight float64) {
 	}
 }
 
-// toRanks replaces scores by the fraction of them that rank below, the lower
+// ranking is memory to rank scores in.
+type ranking struct {
+	order  []int
+	ranked []float64
+}
+
+// replace replaces scores by the fraction of them that rank below, the lower
 // position first among equals.
-func toRanks(x []float64) {
-	order := make([]int, len(x))
+func (r *ranking) replace(x []float64) {
+	r.order, r.ranked = resize(r.order, len(x)), resize(r.ranked, len(x))
+	order, ranked := r.order, r.ranked
 	for i := range order {
 		order[i] = i
 	}
@@ -157,7 +167,6 @@ func toRanks(x []float64) {
 		}
 		return 0
 	})
-	ranked := make([]float64, len(x))
 	for place, i := range order {
 		ranked[i] = float64(len(x)-1-place) / float64(len(x))
 	}

@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"sort"
-	"sync"
 
 	"github.com/lukv/lukv/kernels"
 )
@@ -76,6 +75,9 @@ type Layer struct {
 	// CPU is the instruction set for the heavy products; results do not depend
 	// on it. The zero value is portable Go.
 	CPU kernels.CPU
+
+	// Scratch is memory that the metric works in; nil: the Go heap.
+	Scratch *Scratch
 
 	wanted []bool // [K] heads whose scores are asked for; nil: all
 
@@ -235,9 +237,10 @@ func (l *Layer) EachHead(ctx context.Context, fn func(h int) error) error {
 // eachTile calls fn with the rows [lo,hi) of head h, tile by tile. buf is
 // scratch, grown as needed; nil will do.
 func (l *Layer) eachTile(ctx context.Context, rows func(h, lo, hi int, dst []float32) []float32, h, n int, buf *[]float32, fn func(lo, hi int, x []float32)) error {
-	var own []float32
 	if buf == nil {
-		buf = &own
+		ws := l.takeWorkspace()
+		defer l.giveWorkspace(ws)
+		buf = &ws.attend.tile
 	}
 	if need := min(slotTile, n) * l.HeadDim; cap(*buf) < need {
 		*buf = make([]float32, need)
@@ -277,28 +280,23 @@ func (l *Layer) Attend(ctx context.Context, h int, queries []float32, positions 
 	return p, l.attend(ctx, h, len(positions), T, row, func(i int) int { return positions[i] }, p, new(attendScratch))
 }
 
-// windowScratch is what a worker needs for the attention of a window, which is large:
-// the next head has it, and garbage does not pile up beside the cache.
-type windowScratch struct {
-	probs  []float32 // [w][T]
-	attend attendScratch
-}
-
-var windowMemory = sync.Pool{New: func() any { return new(windowScratch) }}
-
 // WindowAttention calls fn for every query head g of the group of KV head h
 // with the causal softmax of the last w queries, [w][Len(h)], oldest first; fn
 // must not keep it. w is at most the number of queries that the layer has.
 func (l *Layer) WindowAttention(ctx context.Context, h, w int, fn func(g int, probs []float32)) error {
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	return l.windowAttention(ctx, ws, h, w, fn)
+}
+
+// windowAttention is WindowAttention in the given memory.
+func (l *Layer) windowAttention(ctx context.Context, ws *workspace, h, w int, fn func(g int, probs []float32)) error {
 	T, first := l.Len(h), l.Queries.Len()-w
-	sc := windowMemory.Get().(*windowScratch)
-	defer windowMemory.Put(sc)
-	sc.probs = resize(sc.probs, w*T)
-	p := sc.probs
+	p := ws.float32s(w * T)
 	for g := range l.Group() {
 		row := func(i int) []float32 { return l.Queries.Row(first+i, h*l.Group()+g) }
 		pos := func(i int) int { return l.Queries.Position(first + i) }
-		if err := l.attend(ctx, h, w, T, row, pos, p, &sc.attend); err != nil {
+		if err := l.attend(ctx, h, w, T, row, pos, p, &ws.attend); err != nil {
 			return err
 		}
 		fn(g, p)
@@ -314,21 +312,27 @@ const outputTile = 256
 // query heads of the group. Products are float32 in the order of
 // kernels.MatMul, sums float64 in ascending order. Time Len·G·D·OutputDim.
 func (l *Layer) OutputNorms(ctx context.Context, h int) ([]float64, error) {
-	D, G := l.HeadDim, l.Group()
 	norms := make([]float64, l.Len(h))
-	weights := make([]float32, min(outputTile, l.OutputDim)*D)
-	product := make([]float32, slotTile*min(outputTile, l.OutputDim))
-	var values []float32
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	return norms, l.outputNorms(ctx, ws, h, norms)
+}
+
+// outputNorms writes OutputNorms to norms, which are 0.
+func (l *Layer) outputNorms(ctx context.Context, ws *workspace, h int, norms []float64) error {
+	D, G := l.HeadDim, l.Group()
+	weights := ws.float32s(min(outputTile, l.OutputDim) * D)
+	product := ws.float32s(slotTile * min(outputTile, l.OutputDim))
 	for q := h * G; q < (h+1)*G; q++ {
 		for from := 0; from < l.OutputDim; from += outputTile {
 			to := min(from+outputTile, l.OutputDim)
 			n := to - from
 			rows := l.Output(q, from, to, weights[:n*D])
 			if len(rows) < n*D {
-				return nil, fmt.Errorf("read the output projection of layer %d, query head %d: found %d weights, expected %d", l.Index, q, len(rows), n*D)
+				return fmt.Errorf("read the output projection of layer %d, query head %d: found %d weights, expected %d", l.Index, q, len(rows), n*D)
 			}
 			w := kernels.F32Matrix(rows, n, D)
-			err := l.eachTile(ctx, l.Values, h, l.Len(h), &values, func(lo, hi int, x []float32) {
+			err := l.eachTile(ctx, l.Values, h, l.Len(h), &ws.attend.tile, func(lo, hi int, x []float32) {
 				l.CPU.MatMul(product, n, x, D, hi-lo, &w, 0, n)
 				for t := lo; t < hi; t++ {
 					for _, v := range product[(t-lo)*n : (t-lo+1)*n] {
@@ -337,14 +341,14 @@ func (l *Layer) OutputNorms(ctx context.Context, h int) ([]float64, error) {
 				}
 			})
 			if err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
 	for t := range norms {
 		norms[t] /= float64(G)
 	}
-	return norms, nil
+	return nil
 }
 
 // attendScratch is memory that attend may use again.

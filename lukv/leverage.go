@@ -26,7 +26,9 @@ func (leverage) Protection(T, n int) Protection { return Protection{} }
 func (leverage) Signed() bool { return true }
 
 func (m leverage) Score(ctx context.Context, l *Layer) (Scores, error) {
-	x, err := m.layer(ctx, l, Protection{})
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	x, err := m.layer(ctx, l, ws, Protection{})
 	if err != nil {
 		return nil, err
 	}
@@ -35,31 +37,41 @@ func (m leverage) Score(ctx context.Context, l *Layer) (Scores, error) {
 }
 
 // layer returns the leverage of the entries of every head that prot does not
-// protect.
-func (m leverage) layer(ctx context.Context, l *Layer, prot Protection) ([][]float64, error) {
+// protect, in memory of ws.
+func (m leverage) layer(ctx context.Context, l *Layer, ws *workspace, prot Protection) ([][]float64, error) {
 	if 2*len(l.InvFreq) != l.HeadDim {
 		return nil, fmt.Errorf("score layer %d by leverage: found %d rope frequencies, expected half of head dimension %d", l.Index, len(l.InvFreq), l.HeadDim)
 	}
-	x := make([][]float64, l.KVHeads)
-	err := l.EachHead(ctx, func(h int) (err error) {
+	x := unprotected(l, ws, prot)
+	return x, l.EachHead(ctx, func(h int) error {
 		lo, hi := prot.Split(l.Len(h))
-		x[h], err = m.head(ctx, l, h, lo, hi)
-		return err
+		return m.head(ctx, l, h, lo, hi, x[h])
 	})
-	return x, err
+}
+
+// unprotected returns room for a value of every entry that prot does not protect,
+// [K][hi-lo].
+func unprotected(l *Layer, ws *workspace, prot Protection) [][]float64 {
+	x := make([][]float64, l.KVHeads)
+	for h := range x {
+		lo, hi := prot.Split(l.Len(h))
+		x[h] = ws.zeros(hi - lo)
+	}
+	return x
 }
 
 // head computes (k-k̄)ᵀ(Σ(k-k̄)(k-k̄)ᵀ + ridge·1)⁻¹(k-k̄) for the keys k of slots
-// [lo,hi) of KV head h. Gram matrix and products are float32 in the order of
+// [lo,hi) of KV head h, into out. Gram matrix and products are float32 in the order of
 // kernels.MatMul over tiles, the factorisation float64.
-func (m leverage) head(ctx context.Context, l *Layer, h, lo, hi int) ([]float64, error) {
+func (m leverage) head(ctx context.Context, l *Layer, h, lo, hi int, out []float64) error {
 	D, n, pos := l.HeadDim, hi-lo, l.positions(h)
-	out := make([]float64, n)
 	if n == 0 {
-		return out, nil
+		return nil
 	}
-	stats := NewQueryStats(1, D, 0, true, l.CPU)
-	plain, tile := make([]float64, D), make([]float32, slotTile*D)
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	stats := ws.momentsOf(D, l.CPU)
+	plain, tile := ws.float64s(D), ws.float32s(slotTile*D)
 	unrotated := func(from, to int, keys []float32) []float32 {
 		for t := from; t < to; t++ {
 			l.unrotate(plain, keys[(t-from)*D:(t-from+1)*D], positionOf(pos, t))
@@ -69,16 +81,16 @@ func (m leverage) head(ctx context.Context, l *Layer, h, lo, hi int) ([]float64,
 		}
 		return tile[:(to-from)*D]
 	}
-	err := l.eachSlots(ctx, l.Keys, h, lo, hi, func(from, to int, keys []float32) {
+	err := l.eachSlots(ctx, ws, l.Keys, h, lo, hi, func(from, to int, keys []float32) {
 		stats.Add(0, from, unrotated(from, to, keys), to-from, D)
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	mean, gram := make([]float64, D), make([]float64, D*D)
+	mean, gram := ws.float64s(D), ws.float64s(D*D)
 	stats.Mean(0, mean)
 	if err := stats.Cov(0, gram); err != nil {
-		return nil, err
+		return err
 	}
 	for i := range gram {
 		gram[i] *= float64(n)
@@ -88,8 +100,8 @@ func (m leverage) head(ctx context.Context, l *Layer, h, lo, hi int) ([]float64,
 	}
 	inverse := inverseFactor(gram, D, m.Ridge)
 	w := kernels.F32Matrix(inverse, D, D)
-	image := make([]float32, slotTile*D)
-	return out, l.eachSlots(ctx, l.Keys, h, lo, hi, func(from, to int, keys []float32) {
+	image := ws.float32s(slotTile * D)
+	return l.eachSlots(ctx, ws, l.Keys, h, lo, hi, func(from, to int, keys []float32) {
 		x := unrotated(from, to, keys)
 		for i, v := range x {
 			x[i] = float32(float64(v) - mean[i%D])
@@ -102,9 +114,9 @@ func (m leverage) head(ctx context.Context, l *Layer, h, lo, hi int) ([]float64,
 }
 
 // eachSlots is eachTile for slots [lo,hi).
-func (l *Layer) eachSlots(ctx context.Context, rows rowReader, h, lo, hi int, fn func(from, to int, x []float32)) error {
+func (l *Layer) eachSlots(ctx context.Context, ws *workspace, rows rowReader, h, lo, hi int, fn func(from, to int, x []float32)) error {
 	shifted := func(h, from, to int, dst []float32) []float32 { return rows(h, lo+from, lo+to, dst) }
-	return l.eachTile(ctx, shifted, h, hi-lo, nil, func(from, to int, x []float32) { fn(lo+from, lo+to, x) })
+	return l.eachTile(ctx, shifted, h, hi-lo, &ws.attend.tile, func(from, to int, x []float32) { fn(lo+from, lo+to, x) })
 }
 
 // inverseFactor returns the inverse of the lower Cholesky factor of a, [D][D],
@@ -170,7 +182,7 @@ func standardize(x [][]float64) {
 func toScores(x [][]float64, l *Layer, prot Protection) Scores {
 	s := make(Scores, len(x))
 	for h, row := range x {
-		s[h] = make([]float32, l.Len(h))
+		s[h] = l.newScores(l.Len(h))
 		lo, hi := prot.Split(len(s[h]))
 		for t := range s[h] {
 			if s[h][t] = float32(math.Inf(1)); t >= lo && t < hi {

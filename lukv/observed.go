@@ -20,7 +20,7 @@ func (observed) Score(ctx context.Context, l *Layer) (Scores, error) {
 func scoreSums(ctx context.Context, l *Layer, score func(h, t int) float64) (Scores, error) {
 	s := make(Scores, l.KVHeads)
 	err := l.EachHead(ctx, func(h int) error {
-		s[h] = make([]float32, l.Len(h))
+		s[h] = l.newScores(l.Len(h))
 		for t := range s[h] {
 			s[h][t] = float32(score(h, t))
 		}

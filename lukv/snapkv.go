@@ -73,7 +73,7 @@ func (m snapKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 
 func (m snapKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 	T := l.Len(h)
-	out := make([]float32, T)
+	out := l.newScores(T)
 	w := m.effective(T, l.Share)
 	if w > 0 {
 		w = min(w, l.Queries.Len())
@@ -88,8 +88,10 @@ func (m snapKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 		}
 		return out, nil
 	}
-	mean, pooled, total := make([]float64, n), make([]float64, n), make([]float64, n)
-	err := l.WindowAttention(ctx, h, w, func(g int, p []float32) {
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	mean, pooled, total := ws.float64s(n), ws.float64s(n), ws.zeros(n)
+	err := l.windowAttention(ctx, ws, h, w, func(g int, p []float32) {
 		columnMeans(mean, p, w, T)
 		x := mean
 		if m.Order == poolFirst {

@@ -28,7 +28,7 @@ func (streamingLLM) Protection(T, n int) Protection { return Protection{} }
 func (m streamingLLM) Score(ctx context.Context, l *Layer) (Scores, error) {
 	s := make(Scores, l.KVHeads)
 	err := l.EachHead(ctx, func(h int) error {
-		s[h] = make([]float32, l.Len(h))
+		s[h] = l.newScores(l.Len(h))
 		m.rank(s[h])
 		return nil
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"sync"
 )
 
 // tova keeps what the newest query attends to, one set for all heads of a
@@ -19,8 +20,23 @@ func (tova) Needs(T, n int) Needs { return Needs{Keys: true, Window: 1} }
 func (m tova) Protection(T, n int) Protection { return Protection{Window: m.Window} }
 
 func (m tova) Score(ctx context.Context, l *Layer) (Scores, error) {
-	return newTOVAPass(m).score(ctx, l)
+	p := tovaPasses.Get().(*tovaPass)
+	defer tovaPasses.Put(p)
+	p.m = m
+	shared, err := p.score(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	s := make(Scores, len(shared))
+	for h, row := range shared {
+		s[h] = l.newScores(len(row))
+		copy(s[h], row)
+	}
+	return s, nil
 }
+
+// tovaPasses are those of single scorings.
+var tovaPasses = sync.Pool{New: func() any { return newTOVAPass(tova{}) }}
 
 // tovaPass is one scoring with the memory that the next one can use again:
 // decoding with TOVA scores after every token.

@@ -136,10 +136,14 @@ func (m triAttention) head(ctx context.Context, l *Layer, h int, rot rotation) (
 			return nil, err
 		}
 		rot.apply(means[g])
-		scores[g] = make([]float64, T-first)
 	}
 	lengths := make([]float64, D/2)
-	err := l.eachSlots(ctx, l.Keys, h, first, T, func(from, to int, keys []float32) {
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	for g := range scores {
+		scores[g] = ws.float64s(T - first)
+	}
+	err := l.eachSlots(ctx, ws, l.Keys, h, first, T, func(from, to int, keys []float32) {
 		for t := from; t < to; t++ {
 			key := keys[(t-from)*D : (t-from+1)*D]
 			for f := range lengths { // a rotation leaves them as they are
@@ -158,7 +162,7 @@ func (m triAttention) head(ctx context.Context, l *Layer, h int, rot rotation) (
 	if err != nil {
 		return nil, err
 	}
-	out := make([]float32, T)
+	out := l.newScores(T)
 	for t := range first {
 		out[t] = float32(math.Inf(1))
 	}

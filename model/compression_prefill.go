@@ -13,10 +13,15 @@ import (
 // uniform budget look at in layer at of a prefill that ends before position end,
 // nil if nothing that passes by. The queries of a window of hostWindow are kept on
 // the host wherever the metrics score; nothing is kept on the device unless device
-// is set.
-func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metrics []lukv.Metric, hostWindow int, device bool) (*watcher, error) {
+// is set. last, which may be nil, is the watcher of an earlier layer for the same
+// metric, which is over: the new one has its memory.
+func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metrics []lukv.Metric, hostWindow int, device bool, last *watcher) (*watcher, error) {
 	c := r.m.cfg
 	w := &watcher{s: s}
+	if last == nil || r.m.acc != nil {
+		last = new(watcher)
+	}
+	w.softmax, last.softmax = last.softmax, nil
 	if device {
 		var err error
 		if w.device, err = r.deviceWatch(at, end, &needs, share, metrics); err != nil {
@@ -26,13 +31,27 @@ func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metr
 	needs.Window = max(needs.Window, hostWindow)
 	w.tail = end - needs.Window
 	if needs.Stats {
-		w.stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance, r.m.cpu)
+		if w.stats = last.stats; w.stats != nil {
+			w.stats.Reset()
+		} else {
+			w.stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance, r.m.cpu)
+		}
 	}
 	if needs.Window > 0 {
-		w.window = lukv.NewQueryWindow(c.Heads, c.HeadDim, needs.Window)
+		if w.window = last.window; w.window != nil && w.window.Cap() == needs.Window {
+			w.window.Trim(0)
+		} else {
+			w.window = lukv.NewQueryWindow(c.Heads, c.HeadDim, needs.Window)
+		}
 	}
 	if needs.ColumnSums {
-		w.sums = lukv.NewColumnSums(c.Heads, c.KVHeads, 1)
+		if w.sums = last.sums; w.sums == nil {
+			w.sums = lukv.NewColumnSums(c.Heads, c.KVHeads, 1)
+			w.sums.Reserve(end)
+		}
+		for h := range c.KVHeads {
+			w.sums.Truncate(h, 0)
+		}
 	}
 	if w.stats == nil && w.window == nil && w.sums == nil && w.device == nil {
 		return nil, nil
@@ -58,6 +77,11 @@ type prefillJob struct {
 	scores     []lukv.Scores // [L], where they are needed at the end
 	r          *run          // that computes the layers
 	w          *watcher
+	last       *watcher      // of the layer before, its memory
+	scratch    *lukv.Scratch // of the metric, nil: the Go heap
+	positions  []int32       // of heads that hold the span and nothing else
+	slots      [][]int32     // [K] that stay of a layer, if nobody asks for them later
+	lens       [][]int       // [L][K] entries that are left of layers that were cut once
 	rank       func(context.Context, lukv.Metric, *lukv.Layer) (lukv.Scores, error)
 	notes      []string
 	weigher    lukv.LayerWeigher // nil if the allocator looks at scores alone
@@ -73,6 +97,7 @@ func (c *compression) begin(s *Session, start int, tokens []int32) *prefillJob {
 	j := &prefillJob{
 		c: c, s: s, start: start, T: len(tokens), tokens: tokens, partial: start > 0,
 		demand: c.demand(start, len(tokens)), kept: make([][][]int32, c.m.cfg.Layers),
+		lens: make([][]int, c.m.cfg.Layers), scratch: new(lukv.Scratch),
 	}
 	j.rank = func(ctx context.Context, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
 		if j.partial { // a device scores whole heads
@@ -93,6 +118,7 @@ func (c *compression) begin(s *Session, start int, tokens []int32) *prefillJob {
 	if j.err == nil {
 		j.trace, j.err = newTracer(j)
 	}
+	j.scratch.Scores = j.scores == nil && j.trace == nil // or they outlive their layer
 	return j
 }
 
@@ -143,13 +169,18 @@ func (j *prefillJob) release() {
 	j.freeLayer()
 	j.repetition.close()
 	j.trace.release()
+	if j.scratch != nil {
+		j.scratch.Close()
+	}
 }
 
 func (j *prefillJob) done() { j.trace.report(j.s) }
 
 func (j *prefillJob) freeLayer() {
 	j.w.onDevice().free()
-	j.w = nil
+	if j.w != nil {
+		j.last, j.w = j.w, nil
+	}
 }
 
 // watch returns the watcher of a layer's pass.
@@ -174,7 +205,7 @@ func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.w, err = r.collect(j.s, at, j.end(), needs, share, []lukv.Metric{metric}, window, !j.partial); err != nil {
+	if j.w, err = r.collect(j.s, at, j.end(), needs, share, []lukv.Metric{metric}, window, !j.partial, j.last); err != nil {
 		return nil, err
 	}
 	if c.decode != nil {
@@ -200,7 +231,7 @@ func (j *prefillJob) layerDone(ctx context.Context, at int) error {
 	if repeats != nil {
 		j.w = j.w.with(j.s, repeats)
 	}
-	view := j.s.layerView(at, j.end())
+	view := j.view(at)
 	before := j.before(at)
 	scores, budgets, err := j.score(ctx, view, before)
 	if err == nil && budgets != nil {
@@ -223,6 +254,24 @@ func (j *prefillJob) layerDone(ctx context.Context, at int) error {
 		return j.cascade(at)
 	}
 	return nil
+}
+
+// view shows a layer to the metric.
+func (j *prefillJob) view(at int) *lukv.Layer {
+	l := j.s.layerView(at, j.end())
+	if l.Scratch = j.scratch; j.scratch != nil {
+		j.scratch.Next()
+	}
+	if !j.partial { // slots are positions, in every head
+		if j.positions == nil {
+			j.positions = make([]int32, j.T)
+			for t := range j.positions {
+				j.positions[t] = int32(t)
+			}
+		}
+		l.Positions = func(int) []int32 { return j.positions }
+	}
+	return l
 }
 
 // score ranks the span's entries of a layer and gives its budgets, nil if they are
@@ -289,11 +338,23 @@ func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
 	defer func() { j.s.stats.EvictTime += time.Since(start) }()
 	j.noteScores(at, scores)
 	j.trace.cut(at, budgets, scores)
-	kept := make([][]int32, len(budgets))
+	kept, asked := j.slots, j.decideOnly || j.trace != nil
+	if kept == nil || asked {
+		kept = make([][]int32, len(budgets))
+	}
 	j.s.m.parallel(len(budgets), func(h int) {
-		kept[h] = lukv.Keep([]int32{}, scores[h], budgets[h], j.demand.Protection)
+		n := min(budgets[h], len(scores[h]))
+		kept[h] = lukv.Keep(slices.Grow(kept[h][:0], max(n, 1)), scores[h], n, j.demand.Protection)
 	})
-	j.kept[at] = kept
+	j.lens[at] = make([]int, len(kept))
+	for h := range kept {
+		j.lens[at][h] = len(kept[h])
+	}
+	if asked {
+		j.kept[at] = kept
+	} else {
+		j.slots = kept
+	}
 	return j.evict(at, kept)
 }
 
@@ -411,7 +472,7 @@ func (j *prefillJob) finish(ctx context.Context) error {
 			if !j.demand.Takes(at) {
 				continue
 			}
-			view := behind(j.s.layerView(at, j.end()), j.before(at))
+			view := behind(j.view(at), j.before(at))
 			scores, err := j.c.plan.Refine(ctx, j.demand, view, j.scores[at], budgets[at])
 			if err == nil {
 				err = j.cut(at, budgets[at], scores)
@@ -422,16 +483,18 @@ func (j *prefillJob) finish(ctx context.Context) error {
 		}
 	}
 	j.s.stats.ContextTokens = max(j.s.stats.ContextTokens, j.end())
-	lens := make([][]int, j.c.m.cfg.Layers)
 	for at, kept := range j.kept {
-		lens[at] = make([]int, j.c.m.cfg.KVHeads)
-		for h := range lens[at] {
-			if lens[at][h] = j.T; kept != nil {
-				lens[at][h] = len(kept[h])
+		if j.lens[at] != nil {
+			continue
+		}
+		j.lens[at] = make([]int, j.c.m.cfg.KVHeads)
+		for h := range j.lens[at] {
+			if j.lens[at][h] = j.T; kept != nil {
+				j.lens[at][h] = len(kept[h])
 			}
 		}
 	}
-	notes := append(j.c.plan.Notes(j.demand, lens), j.notes...)
+	notes := append(j.c.plan.Notes(j.demand, j.lens), j.notes...)
 	j.s.notes = append(j.s.notes, notes...)
 	for _, note := range notes {
 		j.c.m.log.Warn("compression", "note", note)

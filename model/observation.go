@@ -159,7 +159,7 @@ func (ob *Observation) watch(r *run, at int) (w *watcher, err error) {
 	}
 	ob.running = r
 	if ob.s.m.cfg.Windows[at] == 0 {
-		ob.layers[at], err = r.collect(ob.s, at, len(ob.tokens), ob.needs, 0, ob.metrics, ob.needs.Window, true)
+		ob.layers[at], err = r.collect(ob.s, at, len(ob.tokens), ob.needs, 0, ob.metrics, ob.needs.Window, true, nil)
 	}
 	return ob.layers[at], err
 }
@@ -298,7 +298,7 @@ func (ob *Observation) compress(ctx context.Context, s *Session) error {
 	}
 	job := s.comp.begin(s, 0, ob.tokens)
 	defer job.trace.release()
-	job.rank = ob.score
+	job.rank, job.scratch = ob.score, nil // the observation keeps the scores
 	for at := range s.m.cfg.Layers {
 		job.w = ob.layers[at]
 		if err := job.layerDone(ctx, at); err != nil {

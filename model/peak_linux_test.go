@@ -24,9 +24,9 @@ type prefillMemory struct {
 	Cache  int64 // that the session reports
 }
 
-// TestPrefillPeaks looks at whole processes: one that compresses while it reads a
-// prompt with a window of queries, or with keys alone, takes less memory at its peak
-// than one that does not, not counting on the collector.
+// TestPrefillPeaks looks at whole processes: whatever the metric but kvzip, one that compresses
+// while it reads a prompt takes less memory at its peak than one that does not, and
+// holds little but its cache afterwards, not counting on the collector.
 func TestPrefillPeaks(t *testing.T) {
 	if flag.NArg() == 2 && flag.Arg(0) == "prefill-memory" {
 		json.NewEncoder(os.Stdout).Encode(memoryOfPrefill(t, flag.Arg(1)))
@@ -40,20 +40,23 @@ func TestPrefillPeaks(t *testing.T) {
 	}
 	full := measure("")
 	require.Greater(t, full.Peak, full.Cache*9/10, "the test measures something")
-	for _, metric := range []string{"snapkv", "keydiff"} {
+	for _, metric := range lukv.Metrics() {
+		if metric == "kvzip" { // reads the prompt twice at the same time
+			continue
+		}
 		m := measure(metric)
 		t.Logf("%s: %+v, without %+v", metric, m, full)
 		require.Less(t, m.Cache, full.Cache/3, metric)
 		require.Less(t, m.Peak, full.Peak, metric)
-		require.Less(t, m.Growth, full.Growth, metric)
+		require.LessOrEqual(t, m.Growth, m.Cache+m.Cache/10+4<<20, metric)
 	}
 }
 
-// memoryOfPrefill reads a prompt whose full cache takes 24 MiB.
+// memoryOfPrefill reads a prompt whose full cache takes 12 MiB.
 func memoryOfPrefill(t *testing.T, metric string) prefillMemory {
 	os.Setenv("LUKV_CHECK", "")
 	ctx := context.Background()
-	cfg := (testShape{layers: 12, hidden: 256, ffn: 256, heads: 8, kv: 8, dim: 32}).config()
+	cfg := (testShape{layers: 12, hidden: 64, ffn: 64, heads: 8, kv: 8, dim: 32}).config()
 	m, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithThreads(2))
 	require.NoError(t, err)
 	defer m.Close()
@@ -70,7 +73,7 @@ func memoryOfPrefill(t *testing.T, metric string) prefillMemory {
 	before := statusBytes(t, "RssAnon")
 	require.NoError(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0))
 	base := statusBytes(t, "VmRSS")
-	require.NoError(t, s.Prefill(ctx, randomTokens(2048, 97, 2)))
+	require.NoError(t, s.Prefill(ctx, randomTokens(1024, 97, 2)))
 	return prefillMemory{
 		Peak: statusBytes(t, "VmHWM") - base, Growth: statusBytes(t, "RssAnon") - before, Cache: s.Stats().CacheBytes,
 	}

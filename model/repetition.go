@@ -20,6 +20,10 @@ type repetition struct {
 	text   lukv.RepeatText
 	end    int // position behind the context
 	chunks []repeatedChunk
+
+	window  *lukv.QueryWindow // of the chunk under way
+	queries []float32         // the same in one piece
+	scratch lukv.Scratch
 }
 
 // repeatedChunk repeats the tokens at positions [from,to).
@@ -104,7 +108,7 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 	}
 	var w *watcher
 	if scores != nil {
-		w = &watcher{s: s, window: lukv.NewQueryWindow(cfg.Heads, cfg.HeadDim, n), tail: p.end}
+		w = &watcher{s: s, window: p.windowOf(cfg, n), tail: p.end}
 	}
 	var inputs []float32 // norms
 	for from := 0; from < n; {
@@ -126,13 +130,15 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 		return nil
 	}
 	view := s.layerView(at, p.end)
+	view.Scratch = &p.scratch
 	width := cfg.Heads * cfg.HeadDim
-	queries := make([]float32, 0, n*width)
+	queries := slices.Grow(p.queries[:0], n*width)
 	for i := range n {
 		for q := range cfg.Heads {
 			queries = append(queries, w.window.Row(i, q)...)
 		}
 	}
+	p.queries = queries
 	errs := make([]error, cfg.KVHeads)
 	s.m.parallel(cfg.KVHeads, func(h int) {
 		positions := s.cache.Positions(at, h, nil)
@@ -150,6 +156,15 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 		}
 	})
 	return firstError(append(errs, s.cache.Err()))
+}
+
+// windowOf returns an empty window for the n queries of a chunk.
+func (p *repetition) windowOf(cfg *Config, n int) *lukv.QueryWindow {
+	if p.window == nil || p.window.Cap() != n {
+		p.window = lukv.NewQueryWindow(cfg.Heads, cfg.HeadDim, n)
+	}
+	p.window.Trim(0)
+	return p.window
 }
 
 // appendInputNorms appends the L2 norms of what the attention of a layer gets of
@@ -176,6 +191,8 @@ func (p *repetition) close() {
 	if p == nil {
 		return
 	}
+	p.scratch.Close()
+	p.window, p.queries = nil, nil
 	for i := range p.chunks {
 		if x := p.chunks[i].x; x != nil {
 			x.close()

@@ -192,7 +192,7 @@ func (st *weightsStage) Run(lo, hi, worker int) {
 		sc := &r.watch[worker]
 		for i := 0; i < g.n && !r.stop.Load(); i++ {
 			n := total - g.n + i + 1
-			sc.probs = slices.Grow(sc.probs[:0], group*n)[:group*n]
+			sc.probs = slices.Grow(sc.probs[:0], group*total)[:group*n]
 			for k := range group {
 				q := (g.row+i)*stride + (h*group+k)*c.HeadDim
 				r.m.cpu.AttentionWeights(sc.probs[k*n:(k+1)*n], r.q[q:q+c.HeadDim], &kv, 0, r.m.rope.scale, stats[i*group+k])
