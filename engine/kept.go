@@ -138,8 +138,7 @@ func common(a, b []int32) int {
 // keeping. What compresses while decoding is not: its state depends on what was a prompt
 // and what an answer.
 func (j *job) keepable() bool {
-	p := j.req.Policy
-	return len(j.req.Prompt) >= leastShared && (p == nil || !p.Decode.Enabled())
+	return len(j.req.Prompt) >= leastShared && !j.countsPasses()
 }
 
 // keep takes a fork of the session of a request whose prompt is read, if it fits into

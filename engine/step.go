@@ -69,6 +69,9 @@ func (e *Engine) gatherJob(j *job) bool {
 		switch {
 		case left == 1 && c.fill == nil:
 			e.add(j, model.Part{Session: c.session, Token: c.answer[c.fed], Drafts: e.drafts(c)})
+		case left > 0 && c.fill == nil && j.countsPasses():
+			e.add(j, model.Part{Session: c.session, Token: c.answer[c.fed]})
+			e.replayed++
 		case left > 0:
 			if c.fill == nil {
 				var err error
@@ -84,6 +87,11 @@ func (e *Engine) gatherJob(j *job) bool {
 	}
 	return true
 }
+
+// countsPasses reports whether the request compresses while decoding, whose schedule
+// counts passes: an answer that lost its cache then goes through the model again as it
+// did before, a token a pass.
+func (j *job) countsPasses() bool { return j.req.Policy != nil && j.req.Policy.Decode.Enabled() }
 
 // draftRows bounds the rows of answers in a step that has drafts among them: with
 // more, a draft takes as long as the token that it may save.
