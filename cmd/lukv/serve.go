@@ -271,6 +271,9 @@ func (c *serveCmd) listen(e *env, s *serve.Server, log *slog.Logger) error {
 	if log != nil {
 		server.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
 	}
+	unused := &unusedConns{conns: map[net.Conn]struct{}{}}
+	server.ConnState = unused.note
+	server.RegisterOnShutdown(unused.close)
 	if c.TLSCert != "" {
 		pair, err := c.certificate()
 		if err != nil {
@@ -310,6 +313,31 @@ func (c *serveCmd) listen(e *env, s *serve.Server, log *slog.Logger) error {
 		return fmt.Errorf("shut down: %w", err)
 	}
 	return nil
+}
+
+// unusedConns are connections on which nothing was asked yet. Clients open some in
+// advance; the end of the server does not wait for them.
+type unusedConns struct {
+	mu    sync.Mutex
+	conns map[net.Conn]struct{}
+}
+
+func (u *unusedConns) note(c net.Conn, s http.ConnState) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if s == http.StateNew {
+		u.conns[c] = struct{}{}
+	} else {
+		delete(u.conns, c)
+	}
+}
+
+func (u *unusedConns) close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for c := range u.conns {
+		c.Close()
+	}
 }
 
 // maxConnections bounds --max-connections.

@@ -109,6 +109,19 @@ func TestServeConnections(t *testing.T) {
 	stop()
 }
 
+// TestUnusedConnections: the server's end does not wait for connections on which nothing
+// was ever asked.
+func TestUnusedConnections(t *testing.T) {
+	url, stop := startServe(t, "builtin")
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	resp, err := http.Get(url + "/health") // it is accepted behind the other
+	require.NoError(t, err)
+	resp.Body.Close()
+	stop()
+}
+
 // TestServeTLS: with a certificate the server speaks HTTPS alone.
 func TestServeTLS(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
