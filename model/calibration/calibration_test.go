@@ -148,19 +148,15 @@ func TestProfileIsRepeatable(t *testing.T) {
 	}
 }
 
-func TestProfileResumes(t *testing.T) {
-	m := open(t, model.WithThreads(2))
-	texts := short(3)
-	o := ProfileOptions{Options: Options{Prompt: builtin.Prompt, MaxSteps: 8}, Metric: lukv.MetricConfig{Name: "keydiff"}}
-	want, err := Profile(t.Context(), m, texts, o)
-	require.NoError(t, err)
-
-	o.State = filepath.Join(t.TempDir(), "state")
+// stopInAndBetween makes a profile as far as its last but one pair, stopped behind
+// every second one: in and between texts of two.
+func stopInAndBetween(t *testing.T, m *model.Model, texts []Text, o ProfileOptions) {
+	t.Helper()
 	done := 0
-	for stop := 1; stop < 6; stop += 2 { // in and between texts
+	for stop := 1; stop < Pairs(texts); stop += 2 {
 		ctx, cancel := context.WithCancel(t.Context())
 		o.Progress = func(p Progress) {
-			assert.Equal(t, 6, p.Total)
+			assert.Equal(t, Pairs(texts), p.Total)
 			if p.Pair == nil {
 				assert.Equal(t, done, p.Done)
 				assert.Equal(t, done, p.Resumed)
@@ -168,8 +164,7 @@ func TestProfileResumes(t *testing.T) {
 				assert.Equal(t, p.Done-1, p.Pair.Index)
 				assert.Positive(t, p.Pair.Steps)
 			}
-			done = p.Done
-			if done == stop {
+			if done = p.Done; done == stop {
 				cancel()
 			}
 		}
@@ -178,7 +173,17 @@ func TestProfileResumes(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		assert.Equal(t, stop, done)
 	}
-	o.Progress = nil
+}
+
+func TestProfileResumes(t *testing.T) {
+	m := open(t, model.WithThreads(2))
+	texts := short(3)
+	o := ProfileOptions{Options: Options{Prompt: builtin.Prompt, MaxSteps: 8}, Metric: lukv.MetricConfig{Name: "keydiff"}}
+	want, err := Profile(t.Context(), m, texts, o)
+	require.NoError(t, err)
+
+	o.State = filepath.Join(t.TempDir(), "state")
+	stopInAndBetween(t, m, texts, o)
 
 	other := o
 	other.IncludeQuestion = true

@@ -3,6 +3,7 @@ package calibration
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/lukv/lukv/lukv"
@@ -81,31 +82,27 @@ func Pairs(texts []Text) int {
 // each. Every context is prefilled once with the full cache, under the eyes of
 // all metrics. An error of each ends the work and is returned.
 func Measure(ctx context.Context, m *model.Model, texts []Text, metrics []lukv.Metric, o Options, from int, each func(*Pair) error) error {
-	if err := measure(ctx, m, texts, metrics, o, from, each); err != nil {
-		return fmt.Errorf("measure: %w", err)
-	}
-	return nil
+	return eachText(ctx, m, texts, o, from, each, func(w *work) error { return w.run(metrics, max(0, from-w.first)) })
 }
 
-func measure(ctx context.Context, m *model.Model, texts []Text, metrics []lukv.Metric, o Options, from int, each func(*Pair) error) error {
+// eachText calls run, in order, for the texts that have pairs from number from on.
+func eachText(ctx context.Context, m *model.Model, texts []Text, o Options, from int, each func(*Pair) error, run func(*work) error) error {
 	if o.Prompt == nil {
-		return fmt.Errorf("the options have no prompt")
+		return errors.New("measure: the options have no prompt")
 	}
 	tok, err := m.Tokenizer()
 	if err != nil {
-		return err
+		return fmt.Errorf("measure: %w", err)
 	}
 	first := 0 // number of the text's first pair
 	for i := range texts {
 		t := &texts[i]
-		if err := t.validate(); err != nil {
-			return fmt.Errorf("text %d: %w", i+1, err)
+		err := t.validate()
+		if err == nil && first+len(t.Questions) > from {
+			err = run(&work{ctx: ctx, m: m, tok: tok, o: o, text: t, index: i, first: first, each: each})
 		}
-		if first+len(t.Questions) > from {
-			w := work{ctx: ctx, m: m, tok: tok, o: o, text: t, index: i, first: first, each: each}
-			if err := w.run(metrics, max(0, from-first)); err != nil {
-				return fmt.Errorf("text %d: %w", i+1, err)
-			}
+		if err != nil {
+			return fmt.Errorf("measure: text %d: %w", i+1, err)
 		}
 		first += len(t.Questions)
 	}

@@ -2,12 +2,9 @@ package calibration
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -15,35 +12,17 @@ import (
 
 // measureOutputErrors measures the pairs that b lacks, each text prefilled once
 // with the full cache, several pairs of a text at the same time, and adds them to b
-// in order. each, if not nil, is called after every pair added; an error of it ends
-// the work and is returned.
+// in order. each is called after every pair added; an error of it ends the work and
+// is returned.
 //
 // Beside a prefill of each text, an answer to each question and a pass over it,
 // the effects of layers take one such pass for each of the builder's states. A
 // pass is of question and answer over the cached context.
 func measureOutputErrors(ctx context.Context, m *model.Model, texts []Text, b *lukv.OutputErrorBuilder, o Options, each func(*Pair) error) error {
-	if o.Prompt == nil {
-		return errors.New("the options have no prompt")
-	}
-	tok, err := m.Tokenizer()
-	if err != nil {
-		return err
-	}
-	first := 0 // number of the text's first pair
-	for i := range texts {
-		t := &texts[i]
-		if err := t.validate(); err != nil {
-			return fmt.Errorf("text %d: %w", i+1, err)
-		}
-		if first+len(t.Questions) > b.Pairs() {
-			w := errorWork{work: work{ctx: ctx, m: m, tok: tok, o: o, text: t, index: i, first: first, each: each}, b: b}
-			if err := w.run(); err != nil {
-				return fmt.Errorf("text %d: %w", i+1, err)
-			}
-		}
-		first += len(t.Questions)
-	}
-	return nil
+	return eachText(ctx, m, texts, o, b.Pairs(), each, func(w *work) error {
+		e := errorWork{work: *w, b: b}
+		return e.run()
+	})
 }
 
 // errorWork is the measurement of the output errors of one text.
@@ -97,7 +76,7 @@ func (w *errorWork) run() error {
 		if r.err == nil {
 			r.err = w.b.Add(r.pair.Index, r.errors)
 		}
-		if r.err == nil && w.each != nil {
+		if r.err == nil {
 			r.err = w.each(r.pair)
 		}
 		if r.err != nil {
@@ -207,20 +186,7 @@ func profileOfErrors(ctx context.Context, m *model.Model, texts []Text, o *Profi
 	if err != nil {
 		return nil, err
 	}
-	if o.State != "" {
-		if err := b.LoadState(o.State); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-	}
-	p := maker{o: o, b: b, ctx: ctx, total: Pairs(texts), resumed: b.Pairs(), saved: time.Now()}
-	p.report(nil, nil)
-	err = measureOutputErrors(ctx, m, texts, b, o.Options, func(pair *Pair) error { return p.done(pair, nil) })
-	if err != nil {
-		err = fmt.Errorf("measure: %w", err)
-		return nil, errors.Join(err, p.save())
-	}
-	if err := p.save(); err != nil {
-		return nil, err
-	}
-	return b.Profile()
+	return makeProfile(ctx, o, b, Pairs(texts), func(p *maker) error {
+		return measureOutputErrors(ctx, m, texts, b, o.Options, func(pair *Pair) error { return p.done(pair, nil) })
+	})
 }

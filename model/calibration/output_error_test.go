@@ -1,7 +1,6 @@
 package calibration
 
 import (
-	"context"
 	"path/filepath"
 	"testing"
 
@@ -60,23 +59,8 @@ func TestOutputErrorProfileResumes(t *testing.T) {
 	require.NoError(t, err)
 
 	o.State = filepath.Join(t.TempDir(), "state")
-	done := 0
-	for stop := 1; stop < 4; stop += 2 { // in and between texts
-		ctx, cancel := context.WithCancel(t.Context())
-		o.Progress = func(p Progress) {
-			if p.Pair == nil {
-				assert.Equal(t, done, p.Resumed)
-			}
-			if done = p.Done; done == stop {
-				cancel()
-			}
-		}
-		_, err := Profile(ctx, m, texts, o)
-		cancel()
-		require.ErrorIs(t, err, context.Canceled)
-		assert.Equal(t, stop, done)
-	}
-	o.Progress = nil
+	stopInAndBetween(t, m, texts, o)
+
 	other := o
 	other.Weights = lukv.DefaultWeights(lukv.WeightsSpan)
 	_, err = Profile(t.Context(), m, texts, other)

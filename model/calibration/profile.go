@@ -141,31 +141,19 @@ func profile(ctx context.Context, m *model.Model, texts []Text, o *ProfileOption
 	pool := workers.New(m.Threads())
 	defer pool.Close()
 	b.Parallel = func(n int, fn func(i int)) { pool.Run(n, 1, task(fn)) }
-	if o.State != "" {
-		if err := b.LoadState(o.State); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-	}
-	p := maker{o: o, b: b, ctx: ctx, total: Pairs(texts), resumed: b.Pairs(), saved: time.Now()}
-	p.report(nil, nil)
-	err = Measure(ctx, m, texts, []lukv.Metric{metric}, o.Options, b.Pairs(), func(pair *Pair) error {
-		imp, err := pair.Importance(id.Normalization)
-		if err != nil {
-			return err
-		}
-		levels, err := b.Add(ctx, pair.Index, imp, pair.Scores[0])
-		if err != nil {
-			return err
-		}
-		return p.done(pair, levels)
+	return makeProfile(ctx, o, b, Pairs(texts), func(p *maker) error {
+		return Measure(ctx, m, texts, []lukv.Metric{metric}, o.Options, b.Pairs(), func(pair *Pair) error {
+			imp, err := pair.Importance(id.Normalization)
+			if err != nil {
+				return err
+			}
+			levels, err := b.Add(ctx, pair.Index, imp, pair.Scores[0])
+			if err != nil {
+				return err
+			}
+			return p.done(pair, levels)
+		})
 	})
-	if err != nil {
-		return nil, errors.Join(err, p.save())
-	}
-	if err := p.save(); err != nil {
-		return nil, err
-	}
-	return b.Profile()
 }
 
 // task is a function of an index as workers run it.
@@ -177,10 +165,12 @@ func (t task) Run(lo, hi, _ int) {
 	}
 }
 
-// builder adds up pairs and keeps its state in a file.
+// builder adds up pairs, keeps its state in a file, and solves.
 type builder interface {
 	Pairs() int
+	LoadState(path string) error
 	SaveState(path string) error
+	Profile() (*lukv.Profile, error)
 }
 
 // maker is the making of one profile.
@@ -192,6 +182,25 @@ type maker struct {
 	resumed int
 	kept    int // pairs in the state file
 	saved   time.Time
+}
+
+// makeProfile makes a profile of b and the pairs that measure adds to it, from the
+// state file on, if there is one.
+func makeProfile(ctx context.Context, o *ProfileOptions, b builder, total int, measure func(*maker) error) (*lukv.Profile, error) {
+	if o.State != "" {
+		if err := b.LoadState(o.State); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+	}
+	p := maker{o: o, b: b, ctx: ctx, total: total, resumed: b.Pairs(), saved: time.Now()}
+	p.report(nil, nil)
+	if err := measure(&p); err != nil {
+		return nil, errors.Join(err, p.save())
+	}
+	if err := p.save(); err != nil {
+		return nil, err
+	}
+	return b.Profile()
 }
 
 func (p *maker) report(pair *Pair, levels *solve.LevelSet) {
