@@ -381,8 +381,8 @@ func (s *DecodeLayer) Record(pos int, post, pre []float32, n, stride int) {
 // be cut; they are valid until the next call. The layer's own accumulators are
 // compacted before it returns, the cache is the caller's to compact. prefill
 // says that the pass is the first prefill, which periodic compression leaves
-// alone; a later one is a decoding pass of many tokens. l describes the cache after the pass; After sets its Queries, Stats,
-// Sums, Share and Budgets.
+// alone; a later one is a decoding pass of many tokens. l describes the cache
+// after the pass; After sets its Queries, Stats, Sums, Share and Budgets.
 func (s *DecodeLayer) After(ctx context.Context, l *Layer, n int, prefill bool, budgets DecodeBudgets) ([][]int32, error) {
 	recorded := s.recorded
 	s.recorded = 0

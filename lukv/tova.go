@@ -46,6 +46,7 @@ type tovaPass struct {
 	l   *Layer          // likewise
 
 	heads  []tovaHead // [K]
+	pos    [][]int32  // [K] positions of the entries, nil: slots
 	sums   [][]float64
 	total  []float64
 	scores Scores
@@ -67,10 +68,13 @@ func newTOVAPass(m tova) *tovaPass {
 // score returns scores that are valid until the next call.
 func (p *tovaPass) score(ctx context.Context, l *Layer) (Scores, error) {
 	p.ctx, p.l = ctx, l
-	defer func() { p.ctx, p.l = nil, nil }()
+	defer func() {
+		p.ctx, p.l = nil, nil
+		clear(p.pos)
+	}()
 	if len(p.heads) != l.KVHeads {
 		p.heads = make([]tovaHead, l.KVHeads)
-		p.sums, p.scores = make([][]float64, l.KVHeads), make(Scores, l.KVHeads)
+		p.pos, p.sums, p.scores = make([][]int32, l.KVHeads), make([][]float64, l.KVHeads), make(Scores, l.KVHeads)
 	}
 	if l.Parallel != nil {
 		l.Parallel(l.KVHeads, p.run)
@@ -135,7 +139,8 @@ func (p *tovaPass) shareAcrossHeads() {
 	G := l.Group()
 	same := true
 	for h := range sums {
-		same = same && len(sums[h]) == len(sums[0]) && slices.Equal(l.positions(h), l.positions(0))
+		p.pos[h] = l.positions(h)
+		same = same && len(sums[h]) == len(sums[0]) && slices.Equal(p.pos[h], p.pos[0])
 	}
 	if same {
 		p.total = resize(p.total, len(sums[0]))
@@ -154,12 +159,7 @@ func (p *tovaPass) shareAcrossHeads() {
 	}
 	// Ragged: walk all heads through the positions in ascending order.
 	at := make([]int, len(sums))
-	pos := func(h, t int) int32 {
-		if p := l.positions(h); p != nil {
-			return p[t]
-		}
-		return int32(t)
-	}
+	pos := func(h, t int) int32 { return int32(positionOf(p.pos[h], t)) }
 	for {
 		next := int32(math.MaxInt32)
 		for h := range sums {
