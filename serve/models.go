@@ -229,8 +229,13 @@ func (ms *models) release(sl *slot) {
 	if sl.holds > 0 {
 		return
 	}
-	sl.used = time.Now()
 	ms.notify()
+	ms.rest(sl)
+}
+
+// rest starts the time after which a model that nobody uses goes. The mutex is held.
+func (ms *models) rest(sl *slot) {
+	sl.used = time.Now()
 	switch {
 	case ms.idle <= 0 || sl.open == nil:
 	case sl.timer == nil:
@@ -243,7 +248,11 @@ func (ms *models) release(sl *slot) {
 func (ms *models) unloadIdle(sl *slot) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	if sl.holds == 0 && time.Since(sl.used) >= ms.idle {
+	switch {
+	case sl.holds > 0:
+	case sl.waiting > 0: // it was loaded for them
+		ms.rest(sl)
+	case time.Since(sl.used) >= ms.idle:
 		ms.unload(sl)
 	}
 }
@@ -258,7 +267,8 @@ func (ms *models) load(sl *slot) {
 		sl.err = err
 	} else {
 		ms.log.Info("model loaded", "model", sl.id, "bytes", sl.bytes)
-		sl.loaded, sl.used = v, time.Now()
+		sl.loaded = v
+		ms.rest(sl) // who waited for it may be gone
 	}
 	close(sl.busy)
 	sl.busy = nil
@@ -396,6 +406,8 @@ func withPast(st, past engine.Stats) engine.Stats {
 	st.Preempted += past.Preempted
 	st.Steps += past.Steps
 	st.EvictedEntries += past.EvictedEntries
+	st.Drafted += past.Drafted
+	st.Accepted += past.Accepted
 	st.LoadedFiles += past.LoadedFiles
 	st.PeakBytes = max(st.PeakBytes, past.PeakBytes)
 	return st

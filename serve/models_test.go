@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/http/httptest"
+	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -132,6 +134,50 @@ func TestModelsByBytes(t *testing.T) {
 	waitUnloaded(ts, "a")
 	require.GreaterOrEqual(t, opened.Load(), int64(3))
 	require.LessOrEqual(t, ts.s.models.bytes, one+one/2)
+}
+
+// TestModelNobodyWaitedFor: a model that was loaded for requests that are gone goes like
+// one that was used.
+func TestModelNobodyWaitedFor(t *testing.T) {
+	s := New(Options{UnloadAfter: time.Millisecond})
+	opening, goOn := make(chan struct{}), make(chan struct{})
+	require.NoError(t, s.AddOnDemand("m", func(context.Context) (*model.Model, error) {
+		close(opening)
+		<-goOn
+		return builtin.Open(context.Background(), model.WithThreads(1))
+	}, engine.Options{}))
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan error)
+	go func() {
+		_, _, err := s.models.acquire(ctx, s.models.find("m"))
+		gone <- err
+	}()
+	<-opening
+	cancel()
+	require.ErrorIs(t, <-gone, context.Canceled)
+	close(goOn)
+	waitUnloaded(&testServer{s: s}, "m")
+	require.Zero(t, s.models.bytes)
+	require.NoError(t, s.Drain(t.Context()))
+}
+
+// TestPastCounts: a counter never goes back when a model is opened again; what is true
+// of a moment is that of the engine that runs.
+func TestPastCounts(t *testing.T) {
+	moment := []string{"Waiting", "Running", "ReservedBytes", "SavedBytes", "KeptBytes", "StoredBytes", "MaxBytes"}
+	var past engine.Stats
+	v := reflect.ValueOf(&past).Elem()
+	for i := range v.NumField() {
+		v.Field(i).SetInt(7)
+	}
+	sum := reflect.ValueOf(withPast(engine.Stats{}, past))
+	for i := range sum.NumField() {
+		name, want := sum.Type().Field(i).Name, int64(7)
+		if slices.Contains(moment, name) {
+			want = 0
+		}
+		require.Equal(t, want, sum.Field(i).Int(), name)
+	}
 }
 
 // waiters is the number of requests that wait for a model.
