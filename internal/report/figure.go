@@ -156,9 +156,9 @@ func (f *Figure) draw(s *svg) (width, height float64) {
 	s.text(left, 42, ` fill="#555"`, f.Subtitle)
 	wide := left + 7*float64(max(len(f.Title)*9/8, len(f.Subtitle)))
 	switch {
-	case f.Heat != nil:
+	case len(f.Heat) > 0:
 		width, height = f.drawHeat(s, left, top)
-	case f.Charts != nil:
+	case len(f.Charts) > 0:
 		width, height = f.drawCharts(s, left, top)
 	default:
 		a := axesOf(f.Lines)
@@ -239,8 +239,13 @@ func ticks(from, to float64, n int) []float64 {
 		}
 	}
 	var out []float64
-	for i := math.Ceil(from/step - 1e-9); i*step <= to+step*1e-9; i++ {
-		out = append(out, i*step+0) // no -0
+	first := math.Ceil(from/step - 1e-9)
+	for k := range n + 2 { // a step may be too small to be added
+		x := (first+float64(k))*step + 0 // no -0
+		if !(x <= to+step*1e-9) {
+			break
+		}
+		out = append(out, x)
 	}
 	return out
 }

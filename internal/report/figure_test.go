@@ -52,6 +52,23 @@ func TestFigureSVG(t *testing.T) {
 	}
 }
 
+// Figures come from files: nothing in them ends the program or keeps it for ever.
+func TestHostileFigureSVG(t *testing.T) {
+	for _, text := range []string{
+		`{"id":"a","charts":[]}`, `{"id":"a","heat":[]}`, `{"id":"a","lines":[]}`, `{"id":"a","charts":[{}],"columns":-1}`,
+		`{"id":"a","lines":[{"x":[1,1.0000000000000002],"y":[0,1]}]}`,
+		`{"id":"a","lines":[{"x":[1e300,1.0000000000000002e300],"y":[-1.7e308,1.7e308]}]}`,
+		`{"id":"a","lines":[{"x":[0,5e-324],"y":[5e-324,0]}]}`,
+	} {
+		var f Figure
+		require.NoError(t, json.Unmarshal([]byte(text), &f))
+		require.NoError(t, f.Validate())
+		var b bytes.Buffer
+		require.NoError(t, f.WriteSVG(&b, ""))
+		assert.Less(t, b.Len(), 1<<16, text)
+	}
+}
+
 func wellFormed(t *testing.T, text string) {
 	t.Helper()
 	d := xml.NewDecoder(strings.NewReader(text))
