@@ -64,10 +64,20 @@ test('Stop ends an answer, here and on the server', async () => {
   await page.click('#clear');
   await page.route('**/v1/chat/completions', (route, request) => // an answer without an end
     route.continue({ postData: JSON.stringify({ ...request.postDataJSON(), ignore_eos: true }) }));
+  const place = await page.locator('#stop').boundingBox();
+  // Pressed from within the page: the whole context is a second's work for this model.
+  await page.evaluate(() => new MutationObserver((_, me) => {
+    if ((document.querySelector('.answer p')?.textContent.length ?? 0) < 4000) return;
+    me.disconnect();
+    document.querySelector('#stop').click();
+  }).observe(document.querySelector('#log'), { childList: true, subtree: true }));
   await ask('hello');
-  await page.waitForFunction(() => document.querySelector('.answer p').textContent.length > 20);
-  await page.click('#stop');
   await idle();
+  assert.deepEqual(await page.locator('#stop').boundingBox(), place, 'Stop stays under the pointer');
+  assert.ok(await page.evaluate(() => {
+    const log = document.querySelector('#log');
+    return log.scrollHeight > log.clientHeight && log.scrollTop + log.clientHeight > log.scrollHeight - 2;
+  }), 'a growing answer is followed');
   await page.unroute('**/v1/chat/completions');
   assert.match(await answers().first().innerText(), /stopped/);
   for (;;) {
