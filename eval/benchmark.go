@@ -29,6 +29,17 @@ func TaskOrder(task string) int {
 	return len(taskOrder)
 }
 
+// Benchmark names the benchmark that a task is of, "" for others.
+func Benchmark(task string) string {
+	switch {
+	case datasetOf(task) != nil:
+		return "longbench"
+	case TaskOrder(task) < len(taskOrder):
+		return "ruler"
+	}
+	return ""
+}
+
 // Category names what a task of RULER or LongBench belongs to in reports, "" for
 // others.
 func Category(task string) string {

@@ -17,7 +17,7 @@ import (
 // the file's path: it tells formats apart, and names task and method where lines do
 // not. Read are
 //
-//   - files of answers of a [Log];
+//   - files of answers of a [Log], and such answers without its first line;
 //   - predictions.csv of kvpress, whose folder names press and ratio;
 //   - RULER's <task>.jsonl with pred and outputs;
 //   - LongBench's <dataset>.jsonl with pred and answers.
@@ -121,7 +121,7 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 		case line == 1 && raw.Format == logFormat:
 			own = true
 			continue
-		case own:
+		case own, raw.Pred == nil && raw.Method != "" && raw.Format == "":
 			answers = append(answers, raw.Answer)
 			continue
 		case raw.Format != "":

@@ -95,10 +95,21 @@ type Answer struct {
 	PeakBytes     int64         `json:"peak_bytes,omitempty"`
 	FullBytes     int64         `json:"full_bytes"`
 	Time          time.Duration `json:"time_ns"` // question and answer, and the item's share of the prefill
+
+	// Milliseconds from the start of the context's prefill: prefill and eviction
+	// (metrics that look at the prefill itself do so in its time) and the question up to its first token
+	// are whole, though questions and methods share them. What follows is decoded
+	// for many questions at a time, and counted is the answer's share.
+	PrefillMS    float64 `json:"prefill_ms,omitempty"`
+	EvictMS      float64 `json:"evict_ms,omitempty"`
+	FirstTokenMS float64 `json:"ttft_ms,omitempty"`
+	DecodeMS     float64 `json:"decode_ms,omitempty"`
 }
 
 // Run answers every item under every method and hands each answer to emit, in
-// order of contexts, then methods, then items. An item that does not fit into
+// order of contexts, then methods, then items. Answers about one context are
+// decoded together, in one pass over the weights for a token of each, and a run
+// that is stopped loses those that it was working on. An item that does not fit into
 // context or cache gives an answer with an Error; any other error, those of
 // emit included, ends the run.
 func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o Options, emit func(Answer) error) error {
@@ -113,12 +124,16 @@ func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o 
 		return runParallel(ctx, m, items, methods, o, emit)
 	}
 	r := &runner{m: m, tok: tok, o: o, items: items, methods: methods, emit: emit}
+	if r.sampler, err = m.NewSampler(model.Sampling{}, 0); err != nil {
+		return fmt.Errorf("evaluate: %w", err)
+	}
 	for _, method := range methods {
 		if err := r.check(method); err != nil {
 			return fmt.Errorf("evaluate: method %s: %w", method.Name, err)
 		}
 	}
 	r.progress(0)
+	defer r.forget()
 	for _, group := range r.groups() {
 		if err := r.group(ctx, group); err != nil {
 			return fmt.Errorf("evaluate item %d (%s): %w", group[0], items[group[0]].Task, err)
@@ -146,6 +161,8 @@ type runner struct {
 	methods []Method
 	emit    func(Answer) error
 	done    int
+	asked   []*question    // that wait for answers, in order
+	sampler *model.Sampler // greedy
 }
 
 // groups returns the indices of items with equal contexts, in order of first
@@ -212,7 +229,8 @@ type sharedPrefill struct {
 	ob       *model.Observation
 	observed []lukv.Metric
 	note     string        // why each has its own, if it should not be so
-	share    time.Duration // an answer's share of the prefill
+	took     time.Duration // by the prefill
+	answers  int           // that share it
 }
 
 func (p *sharedPrefill) close() {
@@ -266,7 +284,7 @@ func (r *runner) group(ctx context.Context, group []int) error {
 			return fmt.Errorf("method %s: %w", method.Name, err)
 		}
 	}
-	return nil
+	return r.answerAll(ctx)
 }
 
 // prefillOnce makes the prefill that the methods of a context share.
@@ -280,7 +298,7 @@ func (r *runner) prefillOnce(ctx context.Context, shared *sharedPrefill, head []
 	switch {
 	case err == nil:
 		shared.ob, shared.observed = ob, metrics
-		shared.share = time.Since(start) / time.Duration(answers)
+		shared.took, shared.answers = time.Since(start), answers
 	case errors.Is(err, model.ErrContextFull): // which each method finds for itself
 	case doesNotFit(err):
 		shared.giveUp(err)
@@ -290,8 +308,13 @@ func (r *runner) prefillOnce(ctx context.Context, shared *sharedPrefill, head []
 	return nil
 }
 
-// method answers the items of one context under one method.
+// method asks the questions of one context under one method.
 func (r *runner) method(ctx context.Context, method Method, head []int32, truncated int, todo []int, shared *sharedPrefill) error {
+	if !shared.serves(method) { // what waits for answers would stand beside a prefill
+		if err := r.answerAll(ctx); err != nil {
+			return err
+		}
+	}
 	start := time.Now()
 	s, own, err := r.session(ctx, method, head, shared)
 	if err != nil {
@@ -301,22 +324,44 @@ func (r *runner) method(ctx context.Context, method Method, head []int32, trunca
 		for _, i := range todo {
 			a := r.blank(method, i)
 			a.ContextTokens, a.Truncated, a.Error = len(head), truncated, err.Error()
-			if err := r.give(a); err != nil {
+			if err := r.ask(ctx, nil, a); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	defer s.Close()
-	notes := s.Notes()
-	if own && shared.note != "" {
-		notes = append(slices.Clone(notes), shared.note)
+	st := s.Stats()
+	a := Answer{Truncated: truncated, ContextTokens: s.Len(), KeptEntries: st.Entries, RatioAchieved: st.Ratio,
+		CacheBytes: st.CacheBytes, FullBytes: st.FullBytes, Notes: s.Notes()}
+	took := time.Since(start)
+	a.Time = took / time.Duration(len(todo))
+	if own {
+		a.PeakBytes = st.PeakBytes
+		a.EvictMS = milliseconds(st.ScoreTime + st.EvictTime)
+		a.PrefillMS = milliseconds(took) - a.EvictMS
+		if shared.note != "" {
+			a.Notes = append(slices.Clone(a.Notes), shared.note)
+		}
+	} else {
+		a.Time += shared.took / time.Duration(shared.answers)
+		a.PrefillMS, a.EvictMS = milliseconds(shared.took), milliseconds(took)
 	}
-	share := time.Since(start) / time.Duration(len(todo))
-	if !own {
-		share += shared.share
+	for _, i := range todo {
+		if err := r.ask(ctx, s, r.about(a, method, i)); err != nil {
+			return err
+		}
 	}
-	return r.answers(ctx, method, s, truncated, todo, share, own, notes)
+	return nil
+}
+
+// about is an answer as it stands before its question is asked.
+func (r *runner) about(context Answer, method Method, i int) Answer {
+	a := r.blank(method, i)
+	a.Truncated, a.ContextTokens, a.KeptEntries, a.RatioAchieved = context.Truncated, context.ContextTokens, context.KeptEntries, context.RatioAchieved
+	a.CacheBytes, a.FullBytes, a.PeakBytes, a.Notes = context.CacheBytes, context.FullBytes, context.PeakBytes, context.Notes
+	a.PrefillMS, a.EvictMS, a.Time = context.PrefillMS, context.EvictMS, context.Time
+	return a
 }
 
 // blank is an answer with nothing but its question.
@@ -385,6 +430,12 @@ func (r *runner) session(ctx context.Context, method Method, head []int32, share
 		if err == nil || !doesNotFit(err) {
 			return s, false, err
 		}
+		if len(r.asked) > 0 { // it may fit once these are gone
+			if err := r.answerAll(ctx); err != nil {
+				return nil, false, err
+			}
+			return r.session(ctx, method, head, shared)
+		}
 		shared.giveUp(err)
 	}
 	o := r.o.Session
@@ -397,57 +448,4 @@ func (r *runner) session(ctx context.Context, method Method, head []int32, share
 		return nil, true, err
 	}
 	return s, true, nil
-}
-
-func (r *runner) answers(ctx context.Context, method Method, s *model.Session, truncated int, todo []int, share time.Duration, peak bool, notes []string) error {
-	st := s.Stats()
-	for _, i := range todo {
-		start := time.Now()
-		it := r.items[i]
-		_, tail := r.parts(i)
-		a := r.blank(method, i)
-		a.Truncated = truncated
-		a.ContextTokens, a.KeptEntries, a.RatioAchieved = s.Len(), st.Entries, st.Ratio
-		a.CacheBytes, a.FullBytes, a.Notes = st.CacheBytes, st.FullBytes, notes
-		if peak {
-			a.PeakBytes = st.PeakBytes
-		}
-		switch err := r.answer(ctx, s, tail, r.answerTokens(i), &a); {
-		case err == nil:
-			var text string
-			a.Score, text = r.o.Scoring.Score(&it, a.Prediction)
-			a.Empty = text == ""
-		case doesNotFit(err):
-			a.Error = err.Error()
-		default:
-			return err
-		}
-		a.Time = time.Since(start) + share
-		if err := r.give(a); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// answer asks one question on a fork of the compressed session.
-func (r *runner) answer(ctx context.Context, s *model.Session, tail []int32, n int, a *Answer) error {
-	f, err := s.Fork()
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := f.Prefill(ctx, tail); err != nil {
-		return err
-	}
-	var ids []int32
-	for t, err := range f.Generate(ctx, model.Sampling{MaxTokens: n}) {
-		if err != nil {
-			return err
-		}
-		ids = append(ids, t.ID)
-	}
-	a.Prediction = r.tok.Decode(ids, true)
-	a.NewTokens, a.Stop = len(ids), string(f.FinishReason())
-	return nil
 }

@@ -27,7 +27,7 @@ func TestEvalFolder(t *testing.T) {
 	assert.Contains(t, o.err, "the answers so far are in "+dir)
 	got := decode[evalResult](t, ok(t, args...))
 	assert.Equal(t, untimed(want.Rows), untimed(got.Rows))
-	holds(t, dir, "answers.jsonl", "run.json", "scores.csv", "scores.json")
+	holds(t, dir, "answers.jsonl", "ruler", "run.json", "scores.csv", "scores.json")
 
 	raw, err := os.ReadFile(filepath.Join(dir, "run.json"))
 	require.NoError(t, err)

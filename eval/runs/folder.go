@@ -1,11 +1,14 @@
 package runs
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/lukv/lukv/eval"
@@ -24,8 +27,11 @@ const (
 
 const infoFormat = "lukv run folder 1"
 
-// maxInfo bounds run.json.
-const maxInfo = 64 << 20
+// maxInfo bounds run.json, maxName the name of a task or method as a file's.
+const (
+	maxInfo = 64 << 20
+	maxName = 120
+)
 
 // Info is run.json: what a run is, and what made it.
 type Info struct {
@@ -74,12 +80,83 @@ func (f *Folder) write(name string, v any) error {
 	return atomicfile.Write(filepath.Join(f.dir, name), 0o666, func(w io.Writer) error { return report.WriteJSON(w, v) })
 }
 
-// Finish writes the scores. policies are as for [eval.WriteCSV].
+// Finish writes the scores, and the answers once more by benchmark, task and method.
+// policies are as for [eval.WriteCSV].
 func (f *Folder) Finish(rows []eval.Row, policies map[string]string) error {
+	if err := f.sort(); err != nil {
+		return err
+	}
 	if err := f.write(scoresName, rows); err != nil {
 		return err
 	}
 	return atomicfile.Write(filepath.Join(f.dir, tableName), 0o666, func(w io.Writer) error { return eval.WriteCSV(w, rows, policies) })
+}
+
+// sort writes <benchmark>/<task>/<method>.jsonl, in the order of items.
+func (f *Folder) sort() error {
+	files := map[string][]eval.Answer{}
+	var paths []string
+	var used names
+	for _, a := range f.Answers() {
+		bench := cmp.Or(eval.Benchmark(a.Task), "other")
+		task := used.of(bench, a.Task)
+		path := filepath.Join(f.dir, bench, task, used.of(bench+"/"+task, a.Method)+".jsonl")
+		if files[path] == nil {
+			paths = append(paths, path)
+		}
+		files[path] = append(files[path], a)
+	}
+	for _, path := range paths {
+		answers := files[path]
+		slices.SortStableFunc(answers, func(a, b eval.Answer) int { return a.Item - b.Item })
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			return fmt.Errorf("sort answers: %w", err)
+		}
+		err := atomicfile.Write(path, 0o666, func(w io.Writer) error {
+			e := json.NewEncoder(w)
+			e.SetEscapeHTML(false)
+			for _, a := range answers {
+				if err := e.Encode(a); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// names gives things names that files may have, equal ones to equal things.
+type names map[string]string // the thing, by folder and name
+
+// of returns the name of a thing in a folder: letters, digits, points, hyphens and
+// underscores of its own name, hyphens for what stands between its parts, and a
+// number where another thing has that name.
+func (n *names) of(folder, thing string) string {
+	if *n == nil {
+		*n = names{}
+	}
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '-', r == '_':
+			return r
+		}
+		return '-'
+	}, thing[:min(len(thing), maxName)])
+	if strings.Trim(name, ".") == "" {
+		name = "-" + name
+	}
+	// Some systems take names for equal that differ in case.
+	for try, k := name, 2; ; try, k = fmt.Sprintf("%s-%d", name, k), k+1 {
+		key := folder + "/" + strings.ToLower(try)
+		if other, taken := (*n)[key]; !taken || other == thing {
+			(*n)[key] = thing
+			return try
+		}
+	}
 }
 
 func readInfo(dir string) (*Info, error) {

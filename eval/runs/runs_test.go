@@ -61,7 +61,7 @@ func TestFolder(t *testing.T) {
 	dir := folder(t, answers(map[string]int{"full": 3}, 3))
 	names, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	require.Len(t, names, 4)
+	require.Len(t, names, 5)
 	first, err := os.ReadFile(filepath.Join(dir, infoName))
 	require.NoError(t, err)
 
@@ -94,6 +94,42 @@ func TestFolder(t *testing.T) {
 	require.ErrorContains(t, err, `format "other"`)
 	_, err = Read(t.TempDir())
 	require.ErrorContains(t, err, "neither run.json nor predictions.csv")
+}
+
+// A run that is complete has its answers once more, by benchmark, task and method,
+// and any part of that can be read by itself. Names come from data and policies:
+// none leads out of the folder, and none takes another's place.
+func TestFolderByTask(t *testing.T) {
+	all := answers(map[string]int{"full": 2, "snapkv/lukv/0.8": 1}, 3)
+	all[0], all[1] = all[1], all[0] // as a resumed run gives them
+	hostile := []eval.Answer{
+		{Task: "../../up", Method: "a/b"}, {Task: "..", Method: "a-b"}, {Task: "..-..-up", Method: `{"name":"a"}`},
+		{Task: "\x00", Method: strings.Repeat("long", 1000)}, {Task: "UP", Method: "A/B"}, {Task: "up", Method: "a/b"}, {Task: "up", Method: "A/B"},
+	}
+	dir := folder(t, append(all, hostile...))
+	var paths []string
+	require.NoError(t, filepath.WalkDir(dir, func(p string, d os.DirEntry, err error) error {
+		rel, _ := filepath.Rel(dir, p)
+		if err == nil && !d.IsDir() && strings.Contains(rel, string(filepath.Separator)) {
+			paths = append(paths, filepath.ToSlash(rel))
+			assert.Less(t, len(d.Name()), 200)
+		}
+		return err
+	}))
+	require.Len(t, paths, 4+len(hostile))
+	assert.Subset(t, paths, []string{
+		"ruler/vt/full.jsonl", "ruler/vt/snapkv-lukv-0.8.jsonl", "ruler/niah_single_1/full.jsonl", "ruler/niah_single_1/snapkv-lukv-0.8.jsonl",
+		"other/..-..-up/a-b.jsonl", "other/..-..-up-2/--name---a--.jsonl", "other/-../a-b.jsonl", "other/UP/A-B.jsonl", "other/up-2/a-b.jsonl", "other/up-2/A-B-2.jsonl",
+	})
+	for _, part := range []string{"ruler/vt/full.jsonl", "ruler/vt", "ruler"} {
+		r, err := Read(filepath.Join(dir, part))
+		require.NoError(t, err)
+		items := map[string][]int{}
+		for _, a := range r.Answers {
+			items[a.Task+" "+a.Method] = append(items[a.Task+" "+a.Method], a.Item)
+		}
+		assert.Equal(t, []int{0, 1, 2}, items["vt full"], part)
+	}
 }
 
 // Other programs' folders are read whole.
