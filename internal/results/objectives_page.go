@@ -1,9 +1,6 @@
 package results
 
-import (
-	"fmt"
-	"strings"
-)
+import "fmt"
 
 // objectives writes the comparison of the published objective with output errors.
 func (p *page) objectives() {
@@ -20,22 +17,10 @@ func (p *page) objectives() {
 	n := 0
 	for _, metric := range objectiveMetrics {
 		for _, ratio := range ratios {
-			p.printf("| %s | %s |", metric, percent(ratio))
-			best := 0.0
+			p.scores(o.Cells, metric, ratio, objectiveMethods)
 			for _, m := range objectiveMethods {
-				best = max(best, o.Cells.at(metric, ratio, m).Score.Score)
+				mean[m] += o.Cells.at(metric, ratio, m).Score.Score
 			}
-			for _, m := range objectiveMethods {
-				c := o.Cells.at(metric, ratio, m)
-				text := c.Score.String()
-				if c.Score.Score == best {
-					score, interval, _ := strings.Cut(text, " ")
-					text = "**" + score + "** " + interval
-				}
-				p.printf(" %s |", text)
-				mean[m] += c.Score.Score
-			}
-			p.printf("\n")
 			n++
 		}
 	}
@@ -55,11 +40,7 @@ func (p *page) objectives() {
 	for _, metric := range objectiveMetrics {
 		for _, ratio := range ratios {
 			p.printf("| %s | %s |", metric, percent(ratio))
-			for _, g := range o.Gains {
-				if g.Metric == metric && g.Ratio == ratio {
-					p.printf(" %+.1f (%+.1f to %+.1f) |", 100*g.Diff, 100*g.Low, 100*g.High)
-				}
-			}
+			p.differences(o.Gains, metric, ratio)
 			p.printf("\n")
 		}
 	}
@@ -75,21 +56,7 @@ func (p *page) objectives() {
 // objectiveGains says in how many rows the last method differs from another beyond
 // doubt.
 func (p *page) objectiveGains(over string) {
-	var above, below, open []Cell
-	for _, g := range p.f.Objectives.Gains {
-		if g.Over != over {
-			continue
-		}
-		c := Cell{Metric: g.Metric, Ratio: g.Ratio}
-		switch {
-		case g.Low > 0:
-			above = append(above, c)
-		case g.High < 0:
-			below = append(below, c)
-		default:
-			open = append(open, c)
-		}
-	}
+	above, below, open := sides(p.f.Objectives.Gains, over)
 	if over == "full" {
 		over = "the full cache"
 	}

@@ -46,6 +46,31 @@ func (p *page) table(text []string, numbers []string) {
 		strings.Repeat("---|", len(text)), strings.Repeat("---:|", len(numbers)))
 }
 
+// scores writes a row of a table, its best scores bold.
+func (p *page) scores(cells Cells, metric string, ratio float64, methods []string) {
+	p.printf("| %s | %s |", metric, percent(ratio))
+	best := cells.best(metric, ratio, methods).Score.Score
+	for _, m := range methods {
+		c := cells.at(metric, ratio, m)
+		text := c.Score.String()
+		if c.Score.Score == best {
+			score, interval, _ := strings.Cut(text, " ")
+			text = "**" + score + "** " + interval
+		}
+		p.printf(" %s |", text)
+	}
+	p.printf("\n")
+}
+
+// differences writes a row's paired differences in points.
+func (p *page) differences(gains []Gain, metric string, ratio float64) {
+	for _, g := range gains {
+		if g.Metric == metric && g.Ratio == ratio {
+			p.printf(" %+.1f (%+.1f to %+.1f) |", 100*g.Diff, 100*g.Low, 100*g.High)
+		}
+	}
+}
+
 func (s Score) String() string {
 	return fmt.Sprintf("%.1f (%.1f–%.1f)", 100*s.Score, 100*s.Low, 100*s.High)
 }
@@ -86,11 +111,11 @@ func rowsText(rows []Cell) string {
 	return list(parts)
 }
 
-// leader returns the allocator with the highest score of a row.
-func (t *Test) leader(metric string, ratio float64) Cell {
+// best returns the cell with the highest score of a row, the first of equal ones.
+func (cs Cells) best(metric string, ratio float64, methods []string) Cell {
 	best := Cell{Score: Score{Score: -1}}
-	for _, a := range allocators {
-		if c := t.Cells.at(metric, ratio, a); c.Score.Score > best.Score.Score {
+	for _, m := range methods {
+		if c := cs.at(metric, ratio, m); c.Score.Score > best.Score.Score {
 			best = c
 		}
 	}
@@ -104,7 +129,7 @@ func (p *page) short() {
 	n := len(metrics) * len(ratios)
 	led := map[string][]Cell{}
 	eachRow(func(metric string, ratio float64) {
-		c := t.leader(metric, ratio)
+		c := t.Cells.best(metric, ratio, allocators)
 		led[c.Method] = append(led[c.Method], c)
 	})
 	p.printf("* **LU-KV has the highest score in %d of %d rows** of the first table", len(led["lukv"]), n)
@@ -124,7 +149,7 @@ func (p *page) short() {
 	for _, ratio := range ratios {
 		best := Cell{Score: Score{Score: -1}}
 		for _, metric := range metrics {
-			if c := t.leader(metric, ratio); c.Score.Score > best.Score.Score {
+			if c := t.Cells.best(metric, ratio, allocators); c.Score.Score > best.Score.Score {
 				best = c
 			}
 		}
@@ -135,17 +160,13 @@ func (p *page) short() {
 		"  The figures compare methods with each other; they say nothing about other models.\n\n")
 }
 
-// gains writes in how many rows LU-KV beats another allocator beyond doubt.
-func (p *page) gains(over string) {
-	var above, below, open []Cell
-	low, high := 1.0, -1.0
-	for _, g := range p.f.Test.Gains {
-		if g.Over != over {
-			continue
-		}
-		low, high = min(low, g.Diff), max(high, g.Diff)
+// sides divides the rows by where the interval of the difference lies: above zero,
+// below, or on both sides.
+func sides(gains []Gain, over string) (above, below, open []Cell) {
+	for _, g := range gains {
 		c := Cell{Metric: g.Metric, Ratio: g.Ratio}
 		switch {
+		case g.Over != over:
 		case g.Low > 0:
 			above = append(above, c)
 		case g.High < 0:
@@ -154,6 +175,18 @@ func (p *page) gains(over string) {
 			open = append(open, c)
 		}
 	}
+	return above, below, open
+}
+
+// gains writes in how many rows LU-KV beats another allocator beyond doubt.
+func (p *page) gains(over string) {
+	low, high := 1.0, -1.0
+	for _, g := range p.f.Test.Gains {
+		if g.Over == over {
+			low, high = min(low, g.Diff), max(high, g.Diff)
+		}
+	}
+	above, below, open := sides(p.f.Test.Gains, over)
 	p.printf("* Item by item, LU-KV scores %+.1f to %+.1f points against %s. The paired interval lies above zero in %d of %d rows",
 		100*low, 100*high, over, len(above), len(above)+len(below)+len(open))
 	if len(open) > 0 {
@@ -171,18 +204,7 @@ func (p *page) test() {
 		t.Items, t.Full, report.Bytes(t.FullBytes))
 	p.table([]string{"metric", "removed"}, allocators)
 	eachRow(func(metric string, ratio float64) {
-		p.printf("| %s | %s |", metric, percent(ratio))
-		best := t.leader(metric, ratio).Score.Score
-		for _, a := range allocators {
-			c := t.Cells.at(metric, ratio, a)
-			text := c.Score.String()
-			if c.Score.Score == best {
-				score, interval, _ := strings.Cut(text, " ")
-				text = "**" + score + "** " + interval
-			}
-			p.printf(" %s |", text)
-		}
-		p.printf("\n")
+		p.scores(t.Cells, metric, ratio, allocators)
 	})
 	p.printf("\nPaired differences of LU-KV, in points, with 95 %% intervals; what was really removed; and what the cache held on average,\npage slack included:\n\n")
 	var columns []string
@@ -201,11 +223,7 @@ func (p *page) test() {
 	p.table([]string{"metric", "removed"}, columns)
 	eachRow(func(metric string, ratio float64) {
 		p.printf("| %s | %s |", metric, percent(ratio))
-		for _, g := range t.Gains {
-			if g.Metric == metric && g.Ratio == ratio {
-				p.printf(" %+.1f (%+.1f to %+.1f) |", 100*g.Diff, 100*g.Low, 100*g.High)
-			}
-		}
+		p.differences(t.Gains, metric, ratio)
 		for _, a := range held {
 			p.printf(" %.1f %% |", 100*t.Cells.at(metric, ratio, a).Achieved)
 		}

@@ -151,7 +151,7 @@ func TestReadmeSaysWhatTheFiguresSay(t *testing.T) {
 	ahead := 0
 	eachRow(func(metric string, ratio float64) {
 		if ratio > 0.5 {
-			require.Equal(t, "lukv", f.Test.leader(metric, ratio).Method)
+			require.Equal(t, "lukv", f.Test.Cells.best(metric, ratio, allocators).Method)
 		} else if f.Test.Cells.at(metric, ratio, "pyramidkv").Score.Score > f.Test.Cells.at(metric, ratio, "lukv").Score.Score {
 			ahead++
 		}
