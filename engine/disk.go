@@ -220,16 +220,12 @@ func (d *disk) forget(label string, tokens []int32) {
 
 // read loads a file.
 func (d *disk) read(f *stored, m *model.Model, o model.SessionOptions) (*model.Session, error) {
-	file, err := inputfile.Open(filepath.Join(d.dir, f.name))
+	file, size, err := inputfile.OpenSized(filepath.Join(d.dir, f.name))
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	st, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	s, err := m.LoadSessionFrom(f.name, file, st.Size(), o)
+	s, err := m.LoadSessionFrom(f.name, file, size, o)
 	if err != nil {
 		return nil, err
 	}

@@ -23,16 +23,12 @@ type source struct {
 
 // openSource opens a file and reads its header.
 func openSource(path string) (*source, error) {
-	f, err := inputfile.Open(path)
+	f, size, err := inputfile.OpenSized(path)
 	if err != nil {
 		return nil, err
 	}
 	s := &source{from: f, file: f}
-	info, err := f.Stat()
-	if err == nil {
-		err = s.begin(info.Size())
-	}
-	if err != nil {
+	if err := s.begin(size); err != nil {
 		s.close()
 		return nil, fmt.Errorf("%q: %w", path, err)
 	}

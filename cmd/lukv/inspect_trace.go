@@ -62,15 +62,12 @@ func (c *inspectCmd) trace(e *env, f *safetensors.File) error {
 	if fi, err := os.Stat(c.Path); err == nil {
 		info.FileBytes = fi.Size()
 	}
-	if done, err := c.picture(e, report.HeatMap{
+	if done, err := c.instead(e, report.HeatMap{
 		Title:    fmt.Sprintf("Percent removed per head of %v", x.Span),
 		Subtitle: fmt.Sprintf("model %s, metric %s, allocator %s", clip(x.Model, 20), x.Policy.Metric.Name, x.Policy.Allocator.Name),
 		Values:   removed,
-	}); done || err != nil {
+	}, info); done || err != nil {
 		return err
-	}
-	if c.JSON {
-		return report.WriteJSON(e.out, info)
 	}
 	t := newTable(e.out)
 	t.line("trace", "%s (%s)", c.Path, report.Bytes(info.FileBytes))
@@ -81,10 +78,7 @@ func (c *inspectCmd) trace(e *env, f *safetensors.File) error {
 	if err := t.w.Flush(); err != nil {
 		return err
 	}
-	writeLengths(e.out, info.Lengths)
-	writePositions(e.out, info.Positions)
-	fmt.Fprintln(e.out, "\npercent removed")
-	return report.HeatMap{Values: removed}.WriteText(raw(e.out), e.colors())
+	return writeHeads(e, info.Lengths, info.Positions, removed)
 }
 
 // writePositions lists the positions of every head in a line each; nil: nothing.

@@ -18,13 +18,27 @@ import (
 // found is looked at after it is opened, so that nothing can take its place in
 // between.
 func Open(name string) (*os.File, error) {
+	f, _, err := open(name)
+	return f, err
+}
+
+// OpenSized is Open, and returns how many bytes the file has.
+func OpenSized(name string) (*os.File, int64, error) {
+	f, info, err := open(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
+}
+
+func open(name string) (*os.File, fs.FileInfo, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		// A socket cannot be opened at all; its kind says more than the error.
 		if info, statErr := os.Stat(name); statErr == nil && info.Mode()&fs.ModeSocket != 0 {
 			err = regular(name, info)
 		}
-		return nil, err
+		return nil, nil, err
 	}
 	info, err := f.Stat()
 	if err == nil {
@@ -32,23 +46,19 @@ func Open(name string) (*os.File, error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	return f, nil
+	return f, info, nil
 }
 
 // Read returns the contents of a regular file of at most limit bytes.
 func Read(name string, limit int64) ([]byte, error) {
-	f, err := Open(name)
+	f, size, err := OpenSized(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	return readAll(f, name, info.Size(), limit)
+	return readAll(f, name, size, limit)
 }
 
 // ReadFS is Read for a file in any file system. Where that is one of package os,
