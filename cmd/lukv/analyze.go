@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"io"
 	"path/filepath"
 	"strconv"
@@ -91,22 +90,18 @@ func (c *analyzeLossesCmd) Run(e *env) error {
 		return usage("--ratio: found %v, expected at least 0 and below 1", c.Ratio)
 	}
 	start := time.Now()
-	read := evalCmd{modelFlags: c.modelFlags, Data: c.Data, Limit: c.Limit, Seed: 42, MaxNewTokens: 1, Parallel: 1}
+	read := evalCmd{modelFlags: c.modelFlags, Data: c.Data, Limit: c.Limit, Seed: 42}
 	items, data, err := read.items(e)
 	if err != nil {
 		return err
 	}
-	m, err := c.open(e)
+	m, framing, err := c.openFramed(e, c.Raw)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
-	framing, err := evalFraming(e.ctx, m, c.Model, c.Raw)
-	if err != nil {
-		return err
-	}
 	o := study.LossOptions{Calibration: calibration.Options{Prompt: framing.Prompt, MaxSteps: c.Steps, Session: c.session()},
-		Ratio: c.Ratio, ExactItems: c.Exact, Profiles: map[string]*lukv.Profile{}}
+		Ratio: c.Ratio, ExactItems: c.Exact}
 	if err := c.methods(m, &o); err != nil {
 		return err
 	}
@@ -117,9 +112,7 @@ func (c *analyzeLossesCmd) Run(e *env) error {
 	}
 	line := e.progress()
 	defer line.clear()
-	o.Progress = func(done, total int) {
-		line.show("measuring: %d of %d questions%s", done, total, line.left(0, done, total))
-	}
+	o.Progress = line.counter("measuring", "questions")
 	figures, err := study.Losses(e.ctx, m, questions, o)
 	if err != nil {
 		return err
@@ -146,6 +139,15 @@ func (c *analyzeLossesCmd) methods(m *model.Model, o *study.LossOptions) error {
 	if len(allocators) == 0 {
 		allocators = []string{"uniform", "pyramidkv", "adakv", "lukv"}
 	}
+	named := false // an allocator that needs profiles is asked for by name
+	for _, text := range allocators {
+		a, err := parseAllocator(text)
+		if err != nil {
+			return err
+		}
+		named = named || len(c.Allocator) > 0 && a.NeedsProfile()
+		o.Allocators = append(o.Allocators, a)
+	}
 	profiles, err := loadProfiles(c.Profile)
 	if err != nil {
 		return err
@@ -155,21 +157,17 @@ func (c *analyzeLossesCmd) methods(m *model.Model, o *study.LossOptions) error {
 		if err != nil {
 			return err
 		}
-		o.Metrics = append(o.Metrics, metric)
-		if p, err := profiles.find(m, c.Model, metric); err == nil {
-			o.Profiles[metric.Name] = p
-		} else if len(c.Profile) > 0 && !errors.Is(err, lukv.ErrProfileMismatch) || len(c.Profile) == 0 && len(c.Allocator) > 0 && strings.Contains(strings.Join(c.Allocator, ","), "lukv") {
-			return err
+		find := profiles.match
+		if named && len(c.Profile) == 0 {
+			find = profiles.find
 		}
-	}
-	for _, text := range allocators {
-		a, err := parseAllocator(text)
+		p, err := find(m, c.Model, metric)
 		if err != nil {
 			return err
 		}
-		o.Allocators = append(o.Allocators, a)
+		o.Metrics, o.Profiles = append(o.Metrics, metric), append(o.Profiles, p)
 	}
-	return nil
+	return profiles.unused()
 }
 
 type analyzeCostCmd struct {
@@ -207,9 +205,7 @@ func (c *analyzeCostCmd) Run(e *env) error {
 	line := e.progress()
 	defer line.clear()
 	figures, err := study.Cost(e.ctx, m, study.CostOptions{Lengths: lengths, Methods: methods, Repeats: c.Repeats, Session: c.session(),
-		Progress: func(done, total int) {
-			line.show("measuring: %d of %d%s", done, total, line.left(0, done, total))
-		}})
+		Progress: line.counter("measuring", "contexts")})
 	if err != nil {
 		return err
 	}
@@ -217,13 +213,13 @@ func (c *analyzeCostCmd) Run(e *env) error {
 	return c.finish(e, start, &study.File{Title: "Memory and time", Model: m.ID(), N: c.Repeats, Figures: figures})
 }
 
-// wholeNumbers reads a list of positive numbers.
+// wholeNumbers reads a list of numbers from 0 to 2^24, def if it is empty.
 func wholeNumbers(flag string, list []string, def []int) ([]int, error) {
 	var out []int
 	for _, s := range splitList(list) {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 0 || n > 1<<24 {
-			return nil, usage("%s: found %q, expected a whole number", flag, s)
+			return nil, usage("%s: found %q, expected a whole number from 0 to %d", flag, s, 1<<24)
 		}
 		out = append(out, n)
 	}
@@ -258,16 +254,12 @@ func (c *analyzeNeedleCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	m, err := c.open(e)
+	m, framing, err := c.openFramed(e, c.Raw)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
 	methods, err := c.methods(m, c.Model)
-	if err != nil {
-		return err
-	}
-	framing, err := evalFraming(e.ctx, m, c.Model, c.Raw)
 	if err != nil {
 		return err
 	}
@@ -282,10 +274,8 @@ func (c *analyzeNeedleCmd) Run(e *env) error {
 	line := e.progress()
 	defer line.clear()
 	var answers []eval.Answer
-	err = eval.Run(e.ctx, m, items, methods, eval.Options{Framing: framing, Session: c.session(),
-		Progress: func(done, total int) {
-			line.show("asking: %d of %d%s", done, total, line.left(0, done, total))
-		}}, func(a eval.Answer) error {
+	o := eval.Options{Framing: framing, Session: c.session(), Progress: line.counter("asking", "questions")}
+	err = eval.Run(e.ctx, m, items, methods, o, func(a eval.Answer) error {
 		answers = append(answers, a)
 		return nil
 	})
@@ -314,19 +304,20 @@ func (c *analyzeProfilesCmd) Run(e *env) error {
 		return usage("found one profile, expected two or more to compare")
 	}
 	start := time.Now()
-	set, err := loadProfiles(c.Profiles)
-	if err != nil {
-		return err
-	}
 	var names []string
-	for _, p := range c.Profiles {
-		names = append(names, strings.TrimSuffix(filepath.Base(p), ".profile"))
+	var profiles []*lukv.Profile
+	for _, path := range c.Profiles {
+		p, err := lukv.LoadProfile(path)
+		if err != nil {
+			return err
+		}
+		names, profiles = append(names, strings.TrimSuffix(filepath.Base(path), ".profile")), append(profiles, p)
 	}
-	figures, err := study.Agreement(names, set.profiles)
+	figures, err := study.Agreement(names, profiles)
 	if err != nil {
 		return err
 	}
-	return c.finish(e, start, &study.File{Title: "Agreement of profiles", Model: set.profiles[0].Identity.Model, Figures: figures})
+	return c.finish(e, start, &study.File{Title: "Agreement of profiles", Model: profiles[0].Identity.Model, Figures: figures})
 }
 
 type analyzeScoresCmd struct {
@@ -342,13 +333,9 @@ func (analyzeScoresCmd) Help() string {
 
 func (c *analyzeScoresCmd) Run(e *env) error {
 	start := time.Now()
-	var all []*runs.Run
-	for _, path := range c.Runs {
-		r, err := runs.Read(path)
-		if err != nil {
-			return err
-		}
-		all = append(all, r)
+	all, err := runs.Read(c.Runs...)
+	if err != nil {
+		return err
 	}
 	figure, err := study.Sensitivity(all)
 	if err != nil {

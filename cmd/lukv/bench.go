@@ -10,7 +10,6 @@ import (
 	"github.com/lukv/lukv/internal/bench"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/kernels"
-	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/tensor"
@@ -245,27 +244,18 @@ func (c *benchCmd) compressions() ([]bench.Compression, error) {
 			for _, ratio := range ratios {
 				x := bench.Compression{Metric: metric, Allocator: allocator, Ratio: ratio}
 				if allocator.NeedsProfile() {
-					x.Profile = profiles.ofMetric(metric)
+					if x.Profile, err = profiles.match(nil, "", metric); err != nil {
+						return nil, err
+					}
+					if x.Profile == nil && len(profiles.profiles) == 1 { // whose mismatch is then reported
+						x.Profile = profiles.profiles[0]
+					}
 				}
 				out = append(out, x)
 			}
 		}
 	}
 	return out, nil
-}
-
-// ofMetric returns the profile that was made for a metric, or the only one, so
-// that its mismatch is reported; nil if there is none.
-func (s profileSet) ofMetric(metric lukv.MetricConfig) *lukv.Profile {
-	if full, err := lukv.NewMetric(metric); err == nil {
-		metric = lukv.MetricConfigOf(full)
-	}
-	for _, p := range s.profiles {
-		if len(s.profiles) == 1 || p.Identity.Metric.String() == metric.String() {
-			return p
-		}
-	}
-	return nil
 }
 
 // sources returns the models to measure.

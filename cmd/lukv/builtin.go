@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"strings"
 
 	"github.com/lukv/lukv/dialog"
@@ -44,14 +43,23 @@ func builtinTexts() []calibration.Text {
 	return out
 }
 
-// evalFraming is the framing of data whose questions follow their context
-// without a break of their own.
-func evalFraming(ctx context.Context, m *model.Model, name string, raw bool) (dialog.Framing, error) {
-	switch {
-	case name == builtin.Name && !raw:
-		return builtinFraming, nil
-	case raw:
-		return dialog.PlainFraming(m)
+// openFramed opens the model, and returns with it the framing of data whose questions
+// follow their context without a break of their own. The caller closes the model.
+func (f *modelFlags) openFramed(e *env, raw bool) (*model.Model, dialog.Framing, error) {
+	m, err := f.open(e)
+	if err != nil {
+		return nil, dialog.Framing{}, err
 	}
-	return dialog.ChatFraming(ctx, m, dialog.FixedDate)
+	framing := builtinFraming
+	switch {
+	case raw:
+		framing, err = dialog.PlainFraming(m)
+	case f.Model != builtin.Name:
+		framing, err = dialog.ChatFraming(e.ctx, m, dialog.FixedDate)
+	}
+	if err != nil {
+		m.Close()
+		return nil, dialog.Framing{}, err
+	}
+	return m, framing, nil
 }

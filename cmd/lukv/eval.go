@@ -140,20 +140,19 @@ type evalNote struct {
 }
 
 func (c *evalCmd) Run(e *env) error {
+	if err := c.check(); err != nil {
+		return err
+	}
 	items, data, err := c.items(e)
 	if err != nil {
 		return err
 	}
-	m, err := c.open(e)
+	m, framing, err := c.openFramed(e, c.Raw)
 	if err != nil {
 		return err
 	}
 	defer m.Close()
 	methods, err := c.methods(m)
-	if err != nil {
-		return err
-	}
-	framing, err := evalFraming(e.ctx, m, c.Model, c.Raw)
 	if err != nil {
 		return err
 	}
@@ -369,16 +368,20 @@ func (c *evalCmd) printRows(e *env, result *evalResult) error {
 	return writePolicies(e.out, result.Settings.Methods)
 }
 
-// items reads the data and draws the subset.
-func (c *evalCmd) items(e *env) ([]eval.Item, []eval.DataFile, error) {
+func (c *evalCmd) check() error {
 	switch {
 	case c.MaxNewTokens < 1:
-		return nil, nil, usage("--max-new-tokens: found %d, expected at least 1", c.MaxNewTokens)
+		return usage("--max-new-tokens: found %d, expected at least 1", c.MaxNewTokens)
 	case c.Parallel < 1 || c.Parallel > maxThreads:
-		return nil, nil, usage("--parallel: found %d, expected 1 to %d", c.Parallel, maxThreads)
+		return usage("--parallel: found %d, expected 1 to %d", c.Parallel, maxThreads)
 	case c.Items == "-" || c.Out == "-":
-		return nil, nil, usage("--items and --out: a run could not go on from standard output; --json prints the results there")
+		return usage("--items and --out: a run could not go on from standard output; --json prints the results there")
 	}
+	return nil
+}
+
+// items reads the data and draws the subset.
+func (c *evalCmd) items(e *env) ([]eval.Item, []eval.DataFile, error) {
 	o := eval.DataOptions{LongBench: &eval.LongBench{}, Extended: c.LongbenchE}
 	if c.LongbenchConfig != "" {
 		var err error
@@ -452,7 +455,6 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 	if err != nil {
 		return nil, err
 	}
-	used := map[*lukv.Profile]bool{}
 	var out []eval.Method
 	seen := map[string]bool{}
 	add := func(method eval.Method) {
@@ -477,7 +479,6 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 			if err != nil {
 				return nil, err
 			}
-			used[profile] = true
 			shape.Policy.Profile = profile
 			if shape.Policy.ProfileDigest, err = profile.Digest(); err != nil {
 				return nil, err
@@ -492,10 +493,8 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 			add(eval.Method{Name: shape.Name + policyName(p.Metric, p.Allocator, ratio), Policy: &p})
 		}
 	}
-	for i, p := range profiles.profiles {
-		if !used[p] {
-			return nil, usage("--profile %s: nothing evaluated uses it: it is for the allocator lukv and the metric %s", c.Profile[i], metricName(p.Identity.Metric))
-		}
+	if err := profiles.unused(); err != nil {
+		return nil, err
 	}
 	if len(out) == 0 {
 		return nil, errors.New("no methods to evaluate")

@@ -146,7 +146,7 @@ func TestEvalRefusesWhatItWouldIgnore(t *testing.T) {
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "keydiff.profile")
 	require.NoError(t, other.Save(path))
-	fails(t, exitUsage, "nothing evaluated uses it", "eval", "builtin", "--data", data, "--allocator", "lukv", "--profile", profile, "--profile", path)
+	fails(t, exitUsage, "nothing uses it", "eval", "builtin", "--data", data, "--allocator", "lukv", "--profile", profile, "--profile", path)
 	fails(t, exitUsage, "--seed", "eval", "builtin", "--data", data, "--seed", "1")
 	fails(t, exitUsage, "--items", "eval", "builtin", "--data", data, "--items", "-")
 }

@@ -316,52 +316,77 @@ const builtinOutputErrors = builtin.Name + ":output-error"
 // profileSet are the profiles given on the command line.
 type profileSet struct {
 	paths    []string
-	profiles []*lukv.Profile
-	builtin  bool // the embedded ones of output errors are among them
+	profiles []*lukv.Profile // of the paths; nil: the embedded ones of output errors
+	used     []bool          // which a metric was found for
 }
 
-func loadProfiles(paths []string) (profileSet, error) {
-	set := profileSet{paths: paths}
-	for _, path := range paths {
+func loadProfiles(paths []string) (*profileSet, error) {
+	set := &profileSet{paths: paths, profiles: make([]*lukv.Profile, len(paths)), used: make([]bool, len(paths))}
+	for i, path := range paths {
 		if path == builtinOutputErrors {
-			set.builtin = true
 			continue
 		}
-		p, err := lukv.LoadProfile(path)
-		if err != nil {
-			return set, err
+		var err error
+		if set.profiles[i], err = lukv.LoadProfile(path); err != nil {
+			return nil, err
 		}
-		set.profiles = append(set.profiles, p)
 	}
 	return set, nil
 }
 
-// find returns the profile for a metric. With a single profile it is that one:
-// the policy's own check then says what does not match.
-func (s profileSet) find(m *model.Model, name string, metric lukv.MetricConfig) (*lukv.Profile, error) {
-	cfg := metric
+// match returns the profile that was made for a metric of the model called name: one
+// of those given, or the embedded model's own if none are given; nil if there is none.
+// Without m it is the metric alone that has to be right.
+func (s *profileSet) match(m *model.Model, name string, metric lukv.MetricConfig) (*lukv.Profile, error) {
 	if full, err := lukv.NewMetric(metric); err == nil {
-		cfg = lukv.MetricConfigOf(full)
-	}
-	if s.builtin {
-		if p, err := builtin.OutputErrorProfile(cfg); p != nil || err != nil {
-			return p, err
-		}
+		metric = lukv.MetricConfigOf(full)
 	}
 	for i, p := range s.profiles {
-		if len(s.profiles) == 1 || p.Identity.Model == m.ID() && p.Identity.Metric.String() == cfg.String() {
-			return s.profiles[i], nil
+		if p == nil {
+			var err error
+			if p, err = builtin.OutputErrorProfile(metric); err != nil {
+				return nil, err
+			}
+		}
+		if p != nil && (m == nil || p.Identity.Model == m.ID()) && p.Identity.Metric.String() == metric.String() {
+			s.used[i] = true
+			return p, nil
 		}
 	}
-	if len(s.paths) > 0 {
-		return nil, fmt.Errorf("%w: none of %s was made for this model and the metric %v", lukv.ErrProfileMismatch, strings.Join(s.paths, ", "), cfg)
+	if len(s.paths) == 0 && name == builtin.Name {
+		return builtinProfile(metric)
 	}
-	if name == builtin.Name {
-		if p, err := builtinProfile(cfg); p != nil || err != nil {
-			return p, err
-		}
+	return nil, nil
+}
+
+// find is match for what needs a profile. A single one that does not match is
+// returned nevertheless: the policy's own check then says why.
+func (s *profileSet) find(m *model.Model, name string, metric lukv.MetricConfig) (*lukv.Profile, error) {
+	switch p, err := s.match(m, name, metric); {
+	case p != nil || err != nil:
+		return p, err
+	case len(s.paths) == 1 && s.profiles[0] != nil:
+		s.used[0] = true
+		return s.profiles[0], nil
+	case len(s.paths) > 0:
+		return nil, fmt.Errorf("%w: none of %s was made for this model and the metric %v", lukv.ErrProfileMismatch, strings.Join(s.paths, ", "), metricName(metric))
 	}
 	return nil, usage("the allocator lukv needs a profile: make one with 'lukv profile %s --metric %s -o FILE' and give it with --profile FILE", name, quoteArg(metricName(metric)))
+}
+
+// unused refuses a profile that nothing asked for.
+func (s *profileSet) unused() error {
+	for i, used := range s.used {
+		if used {
+			continue
+		}
+		whose := "metrics that they were made for"
+		if p := s.profiles[i]; p != nil {
+			whose = "metric " + metricName(p.Identity.Metric)
+		}
+		return usage("--profile %s: nothing uses it: it is for the allocator lukv and the %s", s.paths[i], whose)
+	}
+	return nil
 }
 
 // metricName is how a metric is written on the command line: its name alone

@@ -40,6 +40,8 @@ func TestInputsAreFiles(t *testing.T) {
 		"profile % -o OUT", "profile builtin -o OUT --text % --questions TEXT", "profile builtin -o OUT --text TEXT --questions %",
 		"profile builtin -o OUT --data %", "profile builtin -o OUT --from-npy %",
 		"eval % --data TEXT", "eval builtin --data %", "eval builtin --allocator lukv --profile %", "eval builtin --limit 1 --items %",
+		"score %", "report %", "report TEXT --reference %", "analyze scores % -o OUT", "analyze profiles % TEXT -o OUT", "analyze losses builtin --data % -o OUT",
+		"plot % --html OUT", "eval builtin --data TEXT --longbench-config %",
 		"inspect %", "bench % --tg 1", "bench builtin --ratio 0.5 --allocator lukv --profile % --tg 1", "bench --compare % TEXT", "bench --compare TEXT %",
 		"convert % OUT", "serve %", "serve builtin --key-file %", "serve builtin --profile %",
 		"serve builtin --listen 127.0.0.1:0 --tls-cert % --tls-key TEXT", "serve builtin --listen 127.0.0.1:0 --tls-cert TEXT --tls-key %", "tokenize % x", "template % --user x", "template builtin --messages %", "template builtin --user x --tools %",

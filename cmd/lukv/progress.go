@@ -98,3 +98,10 @@ func (p *progress) tokens(what string, layers int) func(done, total int) {
 		p.show("%s: %d of %d tokens", what, done/max(1, layers), total/max(1, layers))
 	}
 }
+
+// counter returns a callback that shows how many things of a kind are done.
+func (p *progress) counter(what, things string) func(done, total int) {
+	return func(done, total int) {
+		p.show("%s: %d of %d %s%s", what, done, total, things, p.left(0, done, total))
+	}
+}

@@ -56,13 +56,9 @@ func (c *reportCmd) Run(e *env) error {
 			return err
 		}
 	}
-	var all []*runs.Run
-	for _, path := range c.Runs {
-		r, err := runs.Read(path)
-		if err != nil {
-			return err
-		}
-		all = append(all, r)
+	all, err := runs.Read(c.Runs...)
+	if err != nil {
+		return err
 	}
 	t, err := runs.NewTable(all, o)
 	if err != nil {

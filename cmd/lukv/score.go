@@ -30,11 +30,11 @@ const scoreFormat = "lukv score 1"
 func (c *scoreCmd) Run(e *env) error {
 	var rows []eval.Row
 	failed := 0
-	for _, path := range c.Runs {
-		r, err := runs.Read(path)
-		if err != nil {
-			return err
-		}
+	all, err := runs.Read(c.Runs...)
+	if err != nil {
+		return err
+	}
+	for _, r := range all {
 		r.Rescore(c.scoring())
 		some := eval.Summarize(r.Answers)
 		for i := range some {

@@ -65,9 +65,9 @@ func Open(dir string, info Info) (*Folder, error) {
 		return nil, err
 	}
 	f := &Folder{dir, log}
-	if _, err := os.Stat(filepath.Join(dir, infoName)); err == nil {
-		return f, nil // of the same run: its answers have its hash
-	}
+	if old, err := readInfo(dir); err == nil && old.Hash == info.Hash {
+		return f, nil
+	} // else it is of a run whose answers are gone
 	info.Format = infoFormat
 	if err := f.write(infoName, info); err != nil {
 		log.Close()

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/inputfile"
 )
 
 // Run is what was read of a run.
@@ -18,15 +19,19 @@ type Run struct {
 	Answers []eval.Answer
 }
 
-// Read reads a run: a [Folder], a file that [eval.ReadPredictions] reads, or a
-// folder in which such files lie at any depth (predictions.csv of kvpress, .jsonl
-// of RULER and LongBench), which together are one run.
-func Read(path string) (*Run, error) {
-	r, err := read(path)
-	if err != nil {
-		return nil, fmt.Errorf("read run %s: %w", path, err)
+// Read reads runs, one of each path: a [Folder], a file that [eval.ReadPredictions]
+// reads, or a folder in which such files lie at any depth (predictions.csv of
+// kvpress, .jsonl of RULER and LongBench), which together are one run.
+func Read(paths ...string) ([]*Run, error) {
+	var all []*Run
+	for _, path := range paths {
+		r, err := read(path)
+		if err != nil {
+			return nil, fmt.Errorf("read run %s: %w", path, err)
+		}
+		all = append(all, r)
 	}
-	return r, nil
+	return all, nil
 }
 
 func read(path string) (*Run, error) {
@@ -67,7 +72,7 @@ func read(path string) (*Run, error) {
 // add reads the answers of a file. The items of other programs' files are numbered
 // by their lines: those of equal lines and tasks are taken for the same.
 func (r *Run) add(path string) error {
-	f, err := os.Open(path)
+	f, err := inputfile.Open(path)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,17 @@ func TestFolder(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, first, again)
 
-	r, err := Read(dir)
+	// A folder that lost its answers begins anew, and says of what.
+	lost := folder(t, answers(map[string]int{"full": 3}, 3))
+	require.NoError(t, os.Remove(filepath.Join(lost, answersName)))
+	f, err = Open(lost, settings("other", ""))
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	now, err := readInfo(lost)
+	require.NoError(t, err)
+	assert.Equal(t, "other", now.Hash)
+
+	r, err := readOne(dir)
 	require.NoError(t, err)
 	assert.Equal(t, "run", r.Name)
 	assert.Equal(t, "lukv eval", r.Info.Command)
@@ -90,9 +100,9 @@ func TestFolder(t *testing.T) {
 	assert.Equal(t, 1.0, r.Answers[0].Score)
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, infoName), []byte(`{"format":"other"}`), 0o600))
-	_, err = Read(dir)
+	_, err = readOne(dir)
 	require.ErrorContains(t, err, `format "other"`)
-	_, err = Read(t.TempDir())
+	_, err = readOne(t.TempDir())
 	require.ErrorContains(t, err, "neither run.json nor predictions.csv")
 }
 
@@ -122,7 +132,7 @@ func TestFolderByTask(t *testing.T) {
 		"other/..-..-up/a-b.jsonl", "other/..-..-up-2/--name---a--.jsonl", "other/-../a-b.jsonl", "other/UP/A-B.jsonl", "other/up-2/a-b.jsonl", "other/up-2/A-B-2.jsonl",
 	})
 	for _, part := range []string{"ruler/vt/full.jsonl", "ruler/vt", "ruler"} {
-		r, err := Read(filepath.Join(dir, part))
+		r, err := readOne(filepath.Join(dir, part))
 		require.NoError(t, err)
 		items := map[string][]int{}
 		for _, a := range r.Answers {
@@ -145,7 +155,7 @@ func TestReadForeign(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
-	r, err := Read(dir)
+	r, err := readOne(dir)
 	require.NoError(t, err)
 	r.Rescore(eval.Scoring{})
 	got := map[string]float64{}
@@ -154,14 +164,22 @@ func TestReadForeign(t *testing.T) {
 	}
 	assert.Equal(t, map[string]float64{"snapkv__0.50 vt": 1, "model trec": 1, "c qa_1": 1}, got)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "bad.jsonl"), []byte("{}"), 0o600))
-	_, err = Read(dir)
+	_, err = readOne(dir)
 	require.ErrorContains(t, err, `no "pred"`)
+}
+
+func readOne(path string) (*Run, error) {
+	all, err := Read(path)
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
 }
 
 // run reads rescored answers back.
 func run(t *testing.T, all []eval.Answer) *Run {
 	t.Helper()
-	r, err := Read(folder(t, all))
+	r, err := readOne(folder(t, all))
 	require.NoError(t, err)
 	r.Rescore(eval.Scoring{})
 	return r

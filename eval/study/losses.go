@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
@@ -19,8 +20,8 @@ type LossOptions struct {
 	Calibration calibration.Options // framing, sessions, steps of an answer
 	Metrics     []lukv.MetricConfig
 	Allocators  []lukv.AllocatorConfig
-	Ratio       float64                  // of the losses by layer and head
-	Profiles    map[string]*lukv.Profile // by metric, for the allocator lukv; metrics without have no such line
+	Profiles    []*lukv.Profile // [metric], for the allocator lukv; nil: the metric has no such line
+	Ratio       float64         // of the losses by layer and head
 
 	// ExactItems is the number of questions that the exact solver works on, in
 	// steps of a sixteenth of a context's entries.
@@ -58,16 +59,17 @@ type losses struct {
 	ctx     context.Context
 	o       *LossOptions
 	metrics []lukv.Metric
+	names   []string // of the metrics, each its own
 	model   string
 	shape   lukv.CacheShape
 	n       int
 
-	recall map[string][][]float64            // metric: questions × grid
-	heads  map[string]map[string][][]float64 // metric, allocator: [L][K] share of the importance lost
-	solver map[string][]float64              // solver: sums over questions of loss by grid
-	exact  int                               // questions in solver
-	local  map[string][][][]float64          // task: [L][K][grid] sums of local ratios
-	tasks  map[string]int                    // questions of each
+	recall [][]float64              // [oracle, then metrics][grid] sums over questions
+	heads  [][][][]float64          // [metric][allocator][L][K] sums of the share of importance lost; nil: no profile
+	solver map[string][]float64     // solver: sums over questions of loss by grid
+	exact  int                      // questions in solver
+	local  map[string][][][]float64 // task: [L][K][grid] sums of local ratios
+	tasks  map[string]int           // questions of each
 }
 
 // Losses measures oracle importance (the most that a decoding step drew on an
@@ -75,24 +77,17 @@ type losses struct {
 // cache, and returns figures of what metrics and allocators keep and lose of it.
 // Losses are shares of the importance of all entries of a question.
 func Losses(ctx context.Context, m *model.Model, questions []Question, o LossOptions) ([]report.Figure, error) {
-	c := m.Config()
-	l := &losses{ctx: ctx, o: &o, model: m.ID(), shape: lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads},
-		recall: map[string][][]float64{}, heads: map[string]map[string][][]float64{}, solver: map[string][]float64{},
-		local: map[string][][][]float64{}, tasks: map[string]int{}}
-	for _, cfg := range o.Metrics {
-		metric, err := lukv.NewMetric(cfg)
-		if err != nil {
-			return nil, err
-		}
-		l.metrics = append(l.metrics, metric)
+	l, err := newLosses(ctx, m.ID(), m.Config(), &o)
+	if err != nil {
+		return nil, err
 	}
 	var texts []calibration.Text
 	for _, q := range questions {
 		texts = append(texts, q.Text)
 	}
-	err := calibration.Measure(ctx, m, texts, l.metrics, o.Calibration, 0, func(p *calibration.Pair) error {
+	err = calibration.Measure(ctx, m, texts, l.metrics, o.Calibration, 0, func(p *calibration.Pair) error {
 		if o.Progress != nil {
-			o.Progress(p.Index, len(questions))
+			o.Progress(p.Index+1, len(questions))
 		}
 		imp, err := p.Importance(lukv.NormNone)
 		if err != nil {
@@ -104,6 +99,33 @@ func Losses(ctx context.Context, m *model.Model, questions []Question, o LossOpt
 		return nil, err
 	}
 	return l.figures(), nil
+}
+
+func newLosses(ctx context.Context, id string, c *model.Config, o *LossOptions) (*losses, error) {
+	if len(o.Profiles) != len(o.Metrics) {
+		return nil, fmt.Errorf("losses: %d profiles for %d metrics", len(o.Profiles), len(o.Metrics))
+	}
+	l := &losses{ctx: ctx, o: o, model: id, shape: lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, Excluded: make([]bool, c.Layers)},
+		recall: make([][]float64, 1+len(o.Metrics)), heads: make([][][][]float64, len(o.Metrics)), solver: map[string][]float64{},
+		local: map[string][][][]float64{}, tasks: map[string]int{}}
+	for at, w := range c.Windows {
+		l.shape.Excluded[at] = w > 0
+	}
+	for i := range l.recall {
+		l.recall[i] = make([]float64, len(recallGrid))
+	}
+	for i, cfg := range o.Metrics {
+		metric, err := lukv.NewMetric(cfg)
+		if err != nil {
+			return nil, err
+		}
+		l.metrics, l.names = append(l.metrics, metric), append(l.names, cfg.Name)
+		if slices.Contains(l.names[:i], cfg.Name) { // with other parameters
+			l.names[i] = fmt.Sprintf("%s-%d", cfg.Name, i+1)
+		}
+		l.heads[i] = make([][][]float64, len(o.Allocators))
+	}
+	return l, nil
 }
 
 // add adds one question.
@@ -120,23 +142,18 @@ func (l *losses) add(task string, T int, imp [][][]float32, scores [][][][]float
 	if mass == 0 {
 		mass = 1
 	}
-	add := func(name string, scores [][][]float32) {
-		l.recall[name] = append(l.recall[name], recallOf(imp, scores, mass))
-	}
-	add("oracle", imp)
-	for i, metric := range l.metrics {
-		cfg := lukv.MetricConfigOf(metric)
-		add(cfg.Name, scores[i])
-		if err := l.allocate(cfg, T, imp, scores[i], mass); err != nil {
+	l.addRecall(0, imp, imp, mass)
+	for i := range l.metrics {
+		l.addRecall(1+i, imp, scores[i], mass)
+		if err := l.allocate(i, T, imp, scores[i], mass); err != nil {
 			return err
 		}
 	}
 	return l.solve(task, T, imp, scores[0], mass)
 }
 
-// recallOf is the share of importance that the best entries of each head hold.
-func recallOf(imp, scores [][][]float32, mass float64) []float64 {
-	out := make([]float64, len(recallGrid))
+// addRecall adds the share of importance that the best entries of each head hold.
+func (l *losses) addRecall(ranking int, imp, scores [][][]float32, mass float64) {
 	for li, layer := range imp {
 		for h, head := range layer {
 			gains := ranked(head, scores[li][h])
@@ -145,11 +162,10 @@ func recallOf(imp, scores [][][]float32, mass float64) []float64 {
 				for b := int((1 - recallGrid[g]) * float64(len(head))); kept < b; kept++ {
 					sum += float64(gains[kept])
 				}
-				out[g] += sum / mass
+				l.recall[ranking][g] += sum / mass
 			}
 		}
 	}
-	return out
 }
 
 // ranked returns importances from the best score to the worst.
@@ -167,15 +183,15 @@ func ranked(imp, scores []float32) []float32 {
 }
 
 // allocate adds what a metric loses under every allocator.
-func (l *losses) allocate(metric lukv.MetricConfig, T int, imp, scores [][][]float32, mass float64) error {
+func (l *losses) allocate(metric, T int, imp, scores [][][]float32, mass float64) error {
 	layers := make([]lukv.Scores, len(scores))
 	for i := range scores {
 		layers[i] = scores[i]
 	}
-	for _, a := range l.o.Allocators {
-		policy := &lukv.Policy{Metric: metric, Allocator: a, Ratio: l.o.Ratio}
+	for i, a := range l.o.Allocators {
+		policy := &lukv.Policy{Metric: l.o.Metrics[metric], Allocator: a, Ratio: l.o.Ratio}
 		if a.NeedsProfile() {
-			if policy.Profile = l.o.Profiles[metric.Name]; policy.Profile == nil {
+			if policy.Profile = l.o.Profiles[metric]; policy.Profile == nil {
 				continue
 			}
 		}
@@ -192,20 +208,15 @@ func (l *losses) allocate(metric lukv.MetricConfig, T int, imp, scores [][][]flo
 		if err != nil {
 			return err
 		}
-		if l.heads[metric.Name] == nil {
-			l.heads[metric.Name] = map[string][][]float64{}
-		}
-		at := l.heads[metric.Name][a.Name]
-		if at == nil {
-			at = make([][]float64, len(an.Heads))
-			for i := range at {
-				at[i] = make([]float64, len(an.Heads[i]))
+		if l.heads[metric][i] == nil {
+			l.heads[metric][i] = make([][]float64, l.shape.Layers)
+			for li := range l.heads[metric][i] {
+				l.heads[metric][i][li] = make([]float64, l.shape.KVHeads)
 			}
-			l.heads[metric.Name][a.Name] = at
 		}
-		for i := range an.Heads {
-			for h, x := range an.Heads[i] {
-				at[i][h] += x.MetricLoss / mass
+		for li := range an.Heads {
+			for h, x := range an.Heads[li] {
+				l.heads[metric][i][li][h] += x.MetricLoss / mass
 			}
 		}
 	}
@@ -298,11 +309,10 @@ func (l *losses) compareSolvers(T int, curves []*solve.Curve, totals []int, mass
 func (l *losses) figures() []report.Figure {
 	n := strconv.Itoa(l.n) + " questions"
 	out := []report.Figure{l.recallFigure(n)}
-	for _, metric := range l.o.Metrics {
-		if l.heads[metric.Name] == nil {
-			continue
+	for metric, allocators := range l.heads {
+		if slices.ContainsFunc(allocators, func(heads [][]float64) bool { return heads != nil }) {
+			out = append(out, l.lossFigures(metric, n)...)
 		}
-		out = append(out, l.lossFigures(metric.Name, n)...)
 	}
 	if l.exact > 0 {
 		f := report.Figure{ID: "solver", Title: "Greedy against exact", Subtitle: fmt.Sprintf("%s; importance lost by budgets from its own loss curves; %d questions", l.o.Metrics[0].Name, l.exact),
@@ -327,36 +337,32 @@ func scaled(x []float64, n int) []float64 {
 func (l *losses) recallFigure(n string) report.Figure {
 	f := report.Figure{ID: "recall", Title: "Recall of oracle importance", Subtitle: "the same number of entries kept in every head; " + n, X: "global ratio", Y: "recall",
 		Note: "What share of the importance the best entries hold, by the oracle's own ranking and by each metric's. The distance of a metric from the oracle is its optimality gap; the oracle's distance from 1 no ranking can avoid."}
-	names := []string{"oracle"}
-	for _, m := range l.o.Metrics {
-		names = append(names, m.Name)
-	}
-	for _, name := range names {
-		mean := make([]float64, len(recallGrid))
-		for _, q := range l.recall[name] {
-			for g, v := range q {
-				mean[g] += v / float64(len(l.recall[name]))
-			}
-		}
-		f.Lines = append(f.Lines, report.Line{Name: name, X: recallGrid, Y: mean})
+	for i, name := range append([]string{"oracle"}, l.names...) {
+		f.Lines = append(f.Lines, report.Line{Name: name, X: recallGrid, Y: scaled(l.recall[i], l.n)})
 	}
 	return f
 }
 
 // lossFigures are the losses of one metric by layer and by head.
-func (l *losses) lossFigures(metric, n string) []report.Figure {
-	ratio := fmt.Sprintf("%s, %g %% removed; %s", metric, 100*l.o.Ratio, n)
-	lines := report.Figure{ID: "layer-loss-" + metric, Title: "Loss by layer: " + metric, Subtitle: ratio, X: "layer", Y: "share of importance lost",
+func (l *losses) lossFigures(metric int, n string) []report.Figure {
+	name := l.names[metric]
+	full := name
+	if cfg := l.o.Metrics[metric]; cfg.Name != name {
+		full = cfg.String()
+	}
+	ratio := fmt.Sprintf("%s, %g %% removed; %s", full, 100*l.o.Ratio, n)
+	lines := report.Figure{ID: "layer-loss-" + name, Title: "Loss by layer: " + name, Subtitle: ratio, X: "layer", Y: "share of importance lost",
 		Note: "The points of a line add up to what the allocator loses in all: "}
-	heat := report.Figure{ID: "head-loss-" + metric, Title: "Loss by head: " + metric, Subtitle: ratio, X: "KV head", Y: "layer", Unit: "%",
+	heat := report.Figure{ID: "head-loss-" + name, Title: "Loss by head: " + name, Subtitle: ratio, X: "KV head", Y: "layer", Unit: "%",
 		Note: "Percent of a question's importance that is lost in each head, one scale for all panels."}
-	for i, a := range l.o.Allocators {
-		at, ok := l.heads[metric][a.Name]
-		if !ok {
+	var totals []string
+	for i, at := range l.heads[metric] {
+		if at == nil {
 			continue
 		}
-		line := report.Line{Name: a.Name}
-		panel := report.HeatPanel{Name: a.Name, Columns: numbers(l.shape.KVHeads), Rows: numbers(len(at))}
+		a := l.allocatorName(i)
+		line := report.Line{Name: a}
+		panel := report.HeatPanel{Name: a, Columns: numbers(l.shape.KVHeads), Rows: numbers(len(at))}
 		total := 0.0
 		for li, heads := range at {
 			sum := 0.0
@@ -371,15 +377,21 @@ func (l *losses) lossFigures(metric, n string) []report.Figure {
 			line.X, line.Y = append(line.X, float64(li)), append(line.Y, sum)
 			panel.Values = append(panel.Values, row)
 		}
-		if i > 0 {
-			lines.Note += ", "
-		}
-		lines.Note += fmt.Sprintf("%s %.1f %%", a.Name, 100*total)
+		totals = append(totals, fmt.Sprintf("%s %.1f %%", a, 100*total))
 		lines.Lines = append(lines.Lines, line)
 		heat.Heat = append(heat.Heat, panel)
 	}
-	lines.Note += "."
+	lines.Note += strings.Join(totals, ", ") + "."
 	return []report.Figure{lines, heat}
+}
+
+// allocatorName is the name of an allocator, in full if an earlier one has it, too.
+func (l *losses) allocatorName(i int) string {
+	a := l.o.Allocators[i]
+	if slices.ContainsFunc(l.o.Allocators[:i], func(b lukv.AllocatorConfig) bool { return b.Name == a.Name }) {
+		return a.String()
+	}
+	return a.Name
 }
 
 func numbers(n int) []string {
@@ -401,8 +413,11 @@ func (l *losses) localFigure(n string) report.Figure {
 		tasks = append(tasks, task)
 	}
 	slices.Sort(tasks)
-	profile := l.o.Profiles[metric]
-	for li := range l.shape.Layers {
+	profile := l.o.Profiles[0]
+	for li, excluded := range l.shape.Excluded {
+		if excluded {
+			continue
+		}
 		for h := range l.shape.KVHeads {
 			c := report.Chart{Name: fmt.Sprintf("%d.%d", li, h)}
 			mean := make([]float64, len(localGrid))

@@ -63,7 +63,7 @@ func TestLosses(t *testing.T) {
 	o := LossOptions{Calibration: calibration.Options{Prompt: builtin.Prompt, MaxSteps: 8}, Ratio: 0.8, ExactItems: 1,
 		Metrics:    []lukv.MetricConfig{{Name: "snapkv"}, {Name: "keydiff"}},
 		Allocators: []lukv.AllocatorConfig{{Name: "uniform"}, {Name: "adakv"}, {Name: "lukv"}},
-		Profiles:   map[string]*lukv.Profile{"snapkv": profile}}
+		Profiles:   []*lukv.Profile{profile, nil}}
 	figures, err := Losses(t.Context(), m, questions, o)
 	require.NoError(t, err)
 
@@ -124,6 +124,44 @@ func TestLosses(t *testing.T) {
 	for text, want := range map[string]string{"": "EOF", "{}": `format ""`, `{"format":"lukv analysis 1"}`: "no figures", `{"format":"lukv analysis 1","figures":[{}]}`: "file name"} {
 		_, err := Read(strings.NewReader(text), "x")
 		assert.ErrorContains(t, err, want)
+	}
+}
+
+// Layers with a sliding window are never compressed: budgets are not theirs, and no
+// figure speaks of them.
+func TestLossesOfWindows(t *testing.T) {
+	o := &LossOptions{Ratio: 0.5, Metrics: []lukv.MetricConfig{{Name: "snapkv"}}, Profiles: make([]*lukv.Profile, 1),
+		Allocators: []lukv.AllocatorConfig{{Name: "uniform"}, {Name: "pyramidkv"}, {Name: "adakv"}}}
+	l, err := newLosses(t.Context(), "m", &model.Config{Layers: 3, KVHeads: 1, Windows: []int{16, 0, 16}}, o)
+	require.NoError(t, err)
+	importance, scores := make([]float32, 1000), make([]float32, 1000)
+	for i := range importance {
+		importance[i], scores[i] = float32(i%7), float32(i%5)
+	}
+	require.NoError(t, l.add("task", len(scores), [][][]float32{nil, {importance}, nil}, [][][][]float32{{nil, {scores}, nil}}))
+	figures := l.figures()
+	lines := figure(t, figures, "layer-loss-snapkv").Lines
+	assert.Equal(t, line(t, lines, "uniform").Y, line(t, lines, "pyramidkv").Y, "one layer only")
+	assert.Equal(t, line(t, lines, "uniform").Y, line(t, lines, "adakv").Y, "one head only")
+	assert.Len(t, figure(t, figures, "local-ratios").Charts, 1)
+}
+
+// Metrics and allocators of one name, with other parameters, are told apart.
+func TestLossesOfOneName(t *testing.T) {
+	window := lukv.MetricConfig{Name: "snapkv", Params: `{"window":8}`}
+	o := &LossOptions{Ratio: 0.5, Metrics: []lukv.MetricConfig{{Name: "snapkv"}, window}, Profiles: make([]*lukv.Profile, 2),
+		Allocators: []lukv.AllocatorConfig{{Name: "uniform"}, {Name: "adakv"}, {Name: "adakv", Params: `{"alpha":1}`}}}
+	l, err := newLosses(t.Context(), "m", &model.Config{Layers: 1, KVHeads: 1, Windows: []int{0}}, o)
+	require.NoError(t, err)
+	head := []float32{4, 3, 2, 1}
+	scores := [][][]float32{{head}}
+	require.NoError(t, l.add("task", len(head), scores, [][][][]float32{scores, scores}))
+	figures := l.figures()
+	for _, l := range figure(t, figures, "recall").Lines {
+		assert.Equal(t, 1.0, l.Y[0], l.Name)
+	}
+	for _, id := range []string{"head-loss-snapkv", "head-loss-snapkv-2"} {
+		assert.Len(t, figure(t, figures, id).Heat, 3)
 	}
 }
 
