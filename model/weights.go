@@ -7,6 +7,7 @@ import (
 	"slices"
 	"unsafe"
 
+	"github.com/lukv/lukv/internal/sysmem"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 )
@@ -111,10 +112,11 @@ func LoadWeights(dir string, cfg *Config) (*Weights, error) {
 }
 
 // readAhead brings mapped weights into memory in the background, while the tokenizer
-// is read and the prompt encoded.
+// is read and the prompt encoded: at most what seven eighths of the available memory
+// hold. To read more would push out what the first layers need, and other programs' pages.
 func (w *Weights) readAhead() {
 	if c, ok := w.closer.(*safetensors.Checkpoint); ok {
-		c.WillNeed()
+		c.WillNeed(sysmem.Available() / 8 * 7)
 	}
 }
 

@@ -240,11 +240,14 @@ func (c *Checkpoint) All() iter.Seq2[string, tensor.Tensor] {
 // and must not be closed on their own.
 func (c *Checkpoint) Files() []*File { return slices.Clone(c.files) }
 
-// WillNeed asks the system to read all files ahead; it is a hint and returns
-// at once.
-func (c *Checkpoint) WillNeed() {
+// WillNeed asks the system to read the first limit bytes of all files together ahead,
+// one file behind the other; it is a hint and returns at once.
+func (c *Checkpoint) WillNeed(limit int64) {
 	for _, f := range c.files {
-		f.WillNeed()
+		if f.mapping != nil {
+			f.mapping.WillNeed(limit)
+			limit -= f.mapping.Size()
+		}
 	}
 }
 

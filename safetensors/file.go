@@ -94,14 +94,6 @@ func (f *File) Metadata() map[string]string {
 	return m
 }
 
-// WillNeed asks the system to read the whole file ahead; it is a hint and
-// returns at once.
-func (f *File) WillNeed() {
-	if f.mapping != nil {
-		f.mapping.WillNeed()
-	}
-}
-
 // Close unmaps the file; its tensors must not be used any more. Closing again,
 // and closing a parsed image, does nothing.
 func (f *File) Close() error {

@@ -46,7 +46,6 @@ func TestParse(t *testing.T) {
 	m["k"] = "changed"
 	assert.Equal(t, "v\n", f.Metadata()["k"])
 	assert.Equal(t, "img", f.Name())
-	f.WillNeed()
 	require.NoError(t, f.Close())
 	require.NoError(t, f.Close())
 }
@@ -192,7 +191,7 @@ func TestCheckpointPrefersIndexAndFollowsIt(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, IndexName), []byte(index), 0o600))
 	c, err = OpenCheckpoint(dir)
 	require.NoError(t, err)
-	c.WillNeed()
+	c.WillNeed(1 << 20)
 	assert.Equal(t, []string{"a", "b"}, c.Names())
 	assert.Len(t, c.Files(), 2)
 	for name, want := range map[string]float32{"a": 2, "b": 3} {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lukv/lukv/internal/sysmem"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tensor"
@@ -85,7 +86,7 @@ func (o *Options) setDefaults() {
 	}
 	o.Reps = cmp.Or(o.Reps, 5)
 	o.Probe = cmp.Or(o.Probe, 40*time.Millisecond)
-	o.MaxMemory = cmp.Or(o.MaxMemory, freeMemory()*4/5)
+	o.MaxMemory = cmp.Or(o.MaxMemory, sysmem.Available()*4/5)
 }
 
 // Validate reports the first value that makes no sense.
@@ -275,7 +276,7 @@ func (r *runner) room(what string, need, weights int64) error {
 		return nil
 	}
 	runtime.GC()
-	if free := freeMemory(); free > 0 && need+margin > free {
+	if free := sysmem.Available(); free > 0 && need+margin > free {
 		return fmt.Errorf("%s: %w: it needs %s and %s for buffers, %s are free", what, ErrMemory, size(need), size(margin), size(free))
 	}
 	if limit := r.o.MaxMemory; limit > 0 && need+weights+margin > limit {

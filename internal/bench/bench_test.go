@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/probe"
+	"github.com/lukv/lukv/internal/sysmem"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -208,7 +209,7 @@ func TestWindow(t *testing.T) {
 }
 
 func TestTooLittleMemory(t *testing.T) {
-	if freeMemory() == 0 {
+	if sysmem.Available() == 0 {
 		t.Skip("free memory is not known on this system")
 	}
 	o := quick()

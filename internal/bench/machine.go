@@ -7,6 +7,7 @@ import (
 	"github.com/klauspost/cpuid/v2"
 
 	"github.com/lukv/lukv/internal/probe"
+	"github.com/lukv/lukv/internal/sysmem"
 	"github.com/lukv/lukv/kernels"
 )
 
@@ -80,7 +81,7 @@ func (p *prober) machine() Machine {
 	c := &cpuid.CPU
 	m := Machine{
 		System: runtime.GOOS + "/" + runtime.GOARCH, Kernel: kernelRelease(), CPU: c.BrandName,
-		Processors: runtime.GOMAXPROCS(0), Memory: totalMemory(), Go: runtime.Version(),
+		Processors: runtime.GOMAXPROCS(0), Memory: sysmem.Total(), Go: runtime.Version(),
 		Family: c.Family, Model: c.Model, Streaming: kernels.Detect().Streaming.String(),
 		L1: max(0, c.Cache.L1D), L2: max(0, c.Cache.L2), L3: max(0, c.Cache.L3),
 	}

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"os"
-	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -31,45 +30,6 @@ func field(file, name string) int64 {
 		return n << 10
 	}
 	return 0
-}
-
-func totalMemory() int64 { return field("/proc/meminfo", "MemTotal") }
-
-// freeMemory returns the bytes that the process may still take without swapping:
-// what the system has available, or what is left of the limit of one of the
-// process's control groups. 0: not known.
-func freeMemory() int64 {
-	free := field("/proc/meminfo", "MemAvailable")
-	groups, err := os.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return free
-	}
-	// Version 2 only: its line is "0::/path".
-	_, group, ok := strings.Cut(string(groups), "0::/")
-	if !ok {
-		return free
-	}
-	group, _, _ = strings.Cut(group, "\n")
-	for dir := path.Join("/sys/fs/cgroup", group); strings.HasPrefix(dir, "/sys/fs/cgroup"); dir = path.Dir(dir) {
-		limit, used := number(dir+"/memory.max"), number(dir+"/memory.current")
-		if limit > 0 && used >= 0 {
-			free = min(free, max(1, limit-used))
-		}
-	}
-	return free
-}
-
-// number returns the number that a file holds, -1 if it holds none.
-func number(file string) int64 {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return -1
-	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
-	if err != nil {
-		return -1
-	}
-	return n
 }
 
 // privateMemory returns the resident bytes that are not pages of files.

@@ -83,18 +83,19 @@ func (f *File) Path() string { return f.path }
 // Size returns the number of bytes of the file when it was opened.
 func (f *File) Size() int64 { return f.size }
 
-// WillNeed begins to bring the whole file into memory, front to back, by large
-// reads that do not wait for anybody to touch the pages. It works in the
+// WillNeed begins to bring the first limit bytes of the file into memory, front to
+// back, by large reads that do not wait for anybody to touch the pages. More than the
+// system has memory for would push out what was read before. It works in the
 // background until it is done or the file is closed, and returns at once. Pages
 // that are in memory then get their entries in the page table, which would
 // otherwise cost a fault for every few of them when they are first read. It is
 // a hint: what fails, and systems without support for it, are silent, and a file
-// that is in memory already costs next to nothing. Calling again, or on a closed
-// file, does nothing.
-func (f *File) WillNeed() {
+// that is in memory already costs next to nothing. Calling again, on a closed
+// file, or with no bytes does nothing.
+func (f *File) WillNeed(limit int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.data) == 0 || f.ended != nil {
+	if len(f.data) == 0 || f.ended != nil || limit <= 0 {
 		return
 	}
 	f.ended = make(chan struct{})
@@ -107,7 +108,7 @@ func (f *File) WillNeed() {
 				}
 			}
 		}
-	}(f.data)
+	}(f.data[:min(f.size, limit)])
 }
 
 // aheadPart is what WillNeed asks for at a time, a multiple of every page size.

@@ -22,15 +22,15 @@ func TestOpen(t *testing.T) {
 		require.NoError(t, os.WriteFile(path, want, 0o600))
 		f, err := Open(path)
 		require.NoError(t, err)
-		f.WillNeed()
-		f.WillNeed()
+		f.WillNeed(f.Size())
+		f.WillNeed(f.Size())
 		assert.Equal(t, want, f.Bytes())
 		assert.Equal(t, int64(size), f.Size())
 		assert.Equal(t, path, f.Path())
 		require.NoError(t, f.Close())
 		require.NoError(t, f.Close(), "closing twice")
 		assert.Nil(t, f.Bytes())
-		f.WillNeed() // after Close: nothing happens
+		f.WillNeed(f.Size()) // after Close: nothing happens
 	}
 }
 
@@ -39,7 +39,7 @@ func TestOpenEmpty(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	f, err := Open(path)
 	require.NoError(t, err)
-	f.WillNeed()
+	f.WillNeed(f.Size())
 	assert.Empty(t, f.Bytes())
 	require.NoError(t, f.Close())
 	require.NoError(t, f.Close())
@@ -95,7 +95,7 @@ func TestCloseDuringWillNeed(t *testing.T) {
 	for range 20 {
 		f, err := Open(path)
 		require.NoError(t, err)
-		f.WillNeed()
+		f.WillNeed(f.Size())
 		require.NoError(t, f.Close())
 		select {
 		case <-f.ended:
