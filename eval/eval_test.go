@@ -19,6 +19,7 @@ import (
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/internal/report"
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
@@ -60,6 +61,7 @@ func FuzzReadItems(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer testfuzz.Bound(t, len(data))()
 		items, err := ReadItems(bytes.NewReader(data), "f")
 		if err == nil && len(items) == 0 {
 			t.Fatal("no items and no error")
@@ -439,6 +441,7 @@ func FuzzOpenLog(f *testing.F) {
 	f.Add([]byte(`{"format":"lukv answers 2","settings_hash":"h","settings":{}}` + "\n" + `{"item":1,"method":"m"}` + "\n{"))
 	f.Add([]byte("\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer testfuzz.Bound(t, len(data))()
 		path := filepath.Join(t.TempDir(), "log")
 		if err := os.WriteFile(path, data, 0o644); err != nil {
 			t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -106,6 +107,7 @@ func FuzzReadPredictions(f *testing.F) {
 	f.Add("pred/vt.jsonl", `{"outputs":["A"],"pred":"A"}`+"\n")
 	f.Add("a.jsonl", `{"format":"lukv answers 2"}`+"\n{\"item\":1}\n{")
 	f.Fuzz(func(t *testing.T, name, text string) {
+		defer testfuzz.Bound(t, len(name)+len(text))()
 		got, err := ReadPredictions(strings.NewReader(text), name)
 		if err == nil && len(got) == 0 {
 			t.Fatal("no predictions and no error")

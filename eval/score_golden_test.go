@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -203,6 +204,7 @@ func FuzzScore(f *testing.F) {
 	f.Add("x = 1 # one\n\n`y`", "y")
 	f.Add(". . \x1c.a b. b a", "b.a. ")
 	f.Fuzz(func(t *testing.T, prediction, answer string) {
+		defer testfuzz.Bound(t, len(prediction)+len(answer))()
 		if len(prediction)+len(answer) > 2000 {
 			return
 		}

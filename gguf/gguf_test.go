@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/lukv/lukv/safetensors"
 )
 
@@ -231,6 +232,7 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer testfuzz.Bound(t, len(data))()
 		file, err := Parse("x", data)
 		if err != nil {
 			return

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -131,6 +132,7 @@ func FuzzParseSnapshot(f *testing.F) {
 	f.Add([]byte(`null`))
 	root := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer testfuzz.Bound(t, len(data))()
 		s, err := parseSnapshot(data)
 		if err != nil {
 			return
@@ -158,6 +160,7 @@ func FuzzParseIndex(f *testing.F) {
 	f.Add([]byte(`{"weight_map":{"a":"../../b"}}`))
 	f.Add([]byte(`{"weight_map":[]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer testfuzz.Bound(t, len(data))()
 		s := &Snapshot{Commit: commit, Files: []File{{Name: weightsIndex}, {Name: "b.safetensors"}}}
 		list, err := choose(s, new(PullOptions), data)
 		if err == nil && len(list) != 1 && len(list) != 2 {

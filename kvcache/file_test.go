@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/arena"
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 )
@@ -389,6 +390,7 @@ func FuzzLoad(f *testing.F) {
 		f.Add(forge(f, c, func(s []safetensors.Named) []safetensors.Named { return s[1:] }, nil))
 	}
 	f.Fuzz(func(t *testing.T, file []byte) {
+		defer testfuzz.Bound(t, len(file))()
 		if len(file) > sha256.Size {
 			// Sign what the fuzzer made, or nothing behind the checksum is reached.
 			file = bytes.Clone(file)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/lukv/lukv/kernels"
 )
 
@@ -142,6 +143,7 @@ func FuzzParseMetricConfig(f *testing.F) {
 	}
 	f.Add(`{"name":"snapkv","kernel":9,"pool":"avg"} `)
 	f.Fuzz(func(t *testing.T, text string) {
+		defer testfuzz.Bound(t, len(text))()
 		cfg, err := ParseMetricConfig(text)
 		if err != nil {
 			return

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/stretchr/testify/require"
 )
 
@@ -280,6 +281,7 @@ func FuzzParsePolicy(f *testing.F) {
 	f.Add([]byte(`{"budget_bytes":1,"decode":{"mode":"h2o"},"protection":{"sinks":1,"window":2}}`))
 	f.Add([]byte(`{"compat":true,"rounding":{}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
+		defer testfuzz.Bound(t, len(raw))()
 		p, err := ParsePolicy(raw)
 		if err != nil {
 			return

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/lukv/lukv/lukv/solve"
 )
 
@@ -430,6 +431,7 @@ func FuzzReadNPY(f *testing.F) {
 	f.Add([]byte("\x93NUMPY\x02\x00\x10\x00\x00\x00{'descr': '<f4'}"))
 	f.Add([]byte("\x93NUMPY\x01\x00\x00\x00"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
+		defer testfuzz.Bound(t, len(raw))()
 		shape, data, err := ReadNPY(bytes.NewReader(raw))
 		if err != nil {
 			return
@@ -475,6 +477,7 @@ func FuzzReadProfile(f *testing.F) {
 	f.Add(state.Bytes())
 	f.Add([]byte(`{"format":"lukv profile","version":1,"values":[[]]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
+		defer testfuzz.Bound(t, len(raw))()
 		// Mend the checksum, or nothing behind it would ever be reached.
 		var file profileFile
 		if json.Unmarshal(raw, &file) == nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -360,6 +361,7 @@ func FuzzConfig(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
+		defer testfuzz.Bound(t, len(text))()
 		c, err := ParseConfig(text)
 		if err != nil {
 			return

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -236,6 +237,7 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, img []byte) {
+		defer testfuzz.Bound(t, len(img))()
 		file, err := Parse("fuzz", img)
 		if err != nil {
 			return
@@ -280,6 +282,7 @@ func FuzzIndex(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
+		defer testfuzz.Bound(t, len(text))()
 		index, err := parseIndex(text)
 		if err != nil {
 			return

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model/builtin"
 )
@@ -132,6 +133,7 @@ func FuzzDocument(f *testing.F) {
 	f.Add(data[:len(data)/2])
 	f.Add([]byte(documentHead + "\n{}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer testfuzz.Bound(t, len(data))()
 		saved, err := parseDocument(data)
 		if err != nil {
 			return

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/text/unicode/norm"
 )
@@ -80,6 +81,7 @@ func FuzzReadHF(f *testing.F) {
 	f.Add(minimal(`,"normalizer":{"type":"Sequence","normalizers":[` + strings.Repeat(`{"type":"Replace","pattern":{"String":"a"},"content":"aa"},`, 30) + `{"type":"NFC"}]}`))
 	f.Add(minimal(`,"added_tokens":[{"id":5,"content":" ","lstrip":true,"rstrip":true},{"id":1048576,"content":"l"}]`))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer testfuzz.Bound(t, len(data))()
 		tok, err := readHF(data, &config{})
 		if err == nil {
 			checkTokenizer(t, tok, fuzzText)
@@ -124,6 +126,7 @@ func FuzzReadSPM(f *testing.F) {
 		f.Add([]byte(model))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer testfuzz.Bound(t, len(data))()
 		tok, err := readSPM(data, &config{})
 		if err == nil {
 			checkTokenizer(t, tok, fuzzText)
@@ -150,6 +153,7 @@ func FuzzReadTekken(f *testing.F) {
 	f.Add([]byte(tekkenOf(1<<20, 1<<20-256)))
 	f.Add([]byte(tekkenOf(256+maxTekkenSpecial, maxTekkenSpecial)))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer testfuzz.Bound(t, len(data))()
 		tok, err := readTekken(data, &config{})
 		if err == nil {
 			checkTokenizer(t, tok, fuzzText)
@@ -163,6 +167,7 @@ func FuzzReadConfig(f *testing.F) {
 	require.NoError(f, err)
 	f.Add([]byte(`{"bos_token":{"content":"<s>"},"added_tokens_decoder":{"1000":{"content":"<s>","special":true}},"add_bos_token":true,"legacy":false}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer testfuzz.Bound(t, len(data))()
 		var cfg config
 		if json.Unmarshal(data, &cfg) != nil {
 			return
@@ -197,6 +202,7 @@ func FuzzRoundTrip(f *testing.F) {
 		loadModel(f, "mini/spm-noprefix/tokenizer.model"), loadModel(f, "optional/spm-nmt-nfkc/tokenizer.model"),
 	}
 	f.Fuzz(func(t *testing.T, text string) {
+		defer testfuzz.Bound(t, len(text))()
 		if len(text) > 1<<16 {
 			return
 		}
@@ -281,6 +287,7 @@ func FuzzPattern(f *testing.F) {
 		pairs = append(pairs, pair{name, m, p})
 	}
 	f.Fuzz(func(t *testing.T, pattern, text string) {
+		defer testfuzz.Bound(t, len(pattern)+len(text))()
 		p, err := compilePattern(pattern)
 		if err != nil || len(text) > 1<<12 {
 			return

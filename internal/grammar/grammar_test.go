@@ -12,6 +12,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/stretchr/testify/require"
 )
 
@@ -629,6 +630,7 @@ func FuzzSchema(f *testing.F) {
 		f.Add([]byte(s), uint64(1))
 	}
 	f.Fuzz(func(t *testing.T, schema []byte, seed uint64) {
+		defer testfuzz.Bound(t, len(schema))()
 		if len(schema) > 4096 {
 			return
 		}

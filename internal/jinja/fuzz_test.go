@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/lukv/lukv/internal/testfuzz"
 )
 
 // fuzzLimits keep one run short.
@@ -25,6 +27,7 @@ func FuzzTemplate(f *testing.F) {
 		f.Add(source, "<|im_end|>é")
 	}
 	f.Fuzz(func(t *testing.T, source, x string) {
+		defer testfuzz.Bound(t, len(source)+len(x))()
 		tmpl, err := Parse("fuzz", source)
 		var e *Error
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -184,6 +185,7 @@ func FuzzReadLine(f *testing.F) {
 	f.Add([]byte("\x1b[200~a\nb\x1b[201~\x17\x0b\x15\x1bb\x1bf\x1bd\r"), 10)
 	f.Add([]byte("世界\x01\x04\x05\xff\x1b[1;5C\x1b[A\x1b[B\x0c"), 3)
 	f.Fuzz(func(t *testing.T, typed []byte, columns int) {
+		defer testfuzz.Bound(t, len(typed))()
 		if len(typed) > 200 {
 			return
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
@@ -95,6 +96,7 @@ func FuzzReadTexts(f *testing.F) {
 	f.Add([]byte("Who?\n{\"question\":\"b\"}"))
 	f.Add(narrativeQuestions)
 	f.Fuzz(func(t *testing.T, data []byte) {
+		defer testfuzz.Bound(t, len(data))()
 		texts, err := ReadTexts(bytes.NewReader(data), "f")
 		if err == nil && Pairs(texts) == 0 {
 			t.Fatal("nothing to measure and no error")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lukv/lukv/internal/testfuzz"
 )
 
 // fuzzLimits keep one run short, so that a slow one is a finding.
@@ -55,6 +57,7 @@ func addSeeds(f *testing.F, add func(template, vars string)) {
 func FuzzParse(f *testing.F) {
 	addSeeds(f, func(template, _ string) { f.Add(template) })
 	f.Fuzz(func(t *testing.T, source string) {
+		defer testfuzz.Bound(t, len(source))()
 		start := time.Now()
 		_, err := Parse("fuzz", source)
 		var e *Error
@@ -72,6 +75,7 @@ func FuzzParse(f *testing.F) {
 func FuzzRender(f *testing.F) {
 	addSeeds(f, func(template, vars string) { f.Add(template, vars) })
 	f.Fuzz(func(t *testing.T, source, vars string) {
+		defer testfuzz.Bound(t, len(source)+len(vars))()
 		tmpl, err := Parse("fuzz", source)
 		if err != nil {
 			return
@@ -127,6 +131,7 @@ func FuzzDecodeJSON(f *testing.F) {
 		return p.Text
 	}
 	f.Fuzz(func(t *testing.T, data string) {
+		defer testfuzz.Bound(t, len(data))()
 		v, err := decodeJSON([]byte(data))
 		if err != nil {
 			return
