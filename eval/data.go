@@ -12,6 +12,8 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+
+	"github.com/lukv/lukv/internal/inputfile"
 )
 
 // DataFile is a file that items were read from.
@@ -43,12 +45,9 @@ func ReadData(name string, o DataOptions) ([]Item, []DataFile, error) {
 		return nil, nil, fmt.Errorf("read data: %w", err)
 	}
 	if info.IsDir() {
-		return readTree(os.DirFS(name), name, o)
+		return readTree(inputfile.Dir(name), name, o)
 	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("read data %s: not a regular file", name)
-	}
-	if strings.EqualFold(filepath.Ext(name), ".zip") {
+	if info.Mode().IsRegular() && strings.EqualFold(filepath.Ext(name), ".zip") {
 		z, err := zip.OpenReader(name)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read data %s: %w", name, err)
@@ -56,7 +55,7 @@ func ReadData(name string, o DataOptions) ([]Item, []DataFile, error) {
 		defer z.Close()
 		return readTree(z, name, o)
 	}
-	return readFile(os.DirFS(filepath.Dir(name)), filepath.Base(name), name, o)
+	return readFile(inputfile.Dir(filepath.Dir(name)), filepath.Base(name), name, o)
 }
 
 // readTree reads all files of data in a folder.

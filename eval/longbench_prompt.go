@@ -8,6 +8,8 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+
+	"github.com/lukv/lukv/internal/inputfile"
 )
 
 // LongBench says how LongBench's records become prompts. nil is the default.
@@ -26,12 +28,15 @@ type LongBench struct {
 // longbenchExtra is what kvpress adds to the lengths of answers.
 const longbenchExtra = 20
 
+// maxLongBenchConfig bounds a file of LongBench's configuration, in bytes.
+const maxLongBenchConfig = 1 << 20
+
 // ReadLongBench reads the two files of LongBench's configuration. Every one of the
 // sixteen datasets must be in both.
 func ReadLongBench(dir fs.FS) (*LongBench, error) {
 	var l LongBench
 	for name, v := range map[string]any{"dataset2prompt.json": &l.Prompts, "dataset2maxlen.json": &l.MaxNew} {
-		data, err := fs.ReadFile(dir, name)
+		data, err := inputfile.ReadFS(dir, name, maxLongBenchConfig)
 		if err == nil {
 			err = json.Unmarshal(data, v)
 		}

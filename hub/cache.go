@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/inputfile"
 )
 
 // Find returns the folder of a cached model, given its name as ParseRef reads it,
@@ -36,7 +37,7 @@ func (c *Client) Find(ref Ref) (dir string, err error) {
 	}
 	r := c.repo(ref)
 	commit := ref.revision()
-	text, err := os.ReadFile(r.ref(commit))
+	text, err := inputfile.Read(r.ref(commit), maxTextFile)
 	switch {
 	case err == nil:
 		commit = strings.TrimSpace(string(text))
@@ -105,7 +106,7 @@ func (r repo) others() string {
 // writeRef notes what a revision means, all at once.
 func (r repo) writeRef(revision, commit string) error {
 	path := r.ref(revision)
-	if old, err := os.ReadFile(path); err == nil && string(old) == commit {
+	if old, err := inputfile.Read(path, maxTextFile); err == nil && string(old) == commit {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
@@ -158,7 +159,7 @@ func isLink(path string) bool {
 }
 
 func copyFile(to, from string) error {
-	src, err := os.Open(from)
+	src, err := inputfile.Open(from)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/lukv/lukv/internal/inputfile"
 )
 
 // Errors that callers branch on. They come wrapped, with what was attempted.
@@ -97,6 +99,9 @@ func New() (*Client, error) {
 	return c, nil
 }
 
+// maxTextFile bounds a file that holds an access token, or the commit of a revision.
+const maxTextFile = 64 << 10
+
 // readToken reads the file in which the Python tools keep a login; none is fine.
 func readToken(home string) (string, error) {
 	path, err := expand(os.Getenv("HF_TOKEN_PATH"))
@@ -109,7 +114,7 @@ func readToken(home string) (string, error) {
 		}
 		path = filepath.Join(home, "token")
 	}
-	text, err := os.ReadFile(path)
+	text, err := inputfile.Read(path, maxTextFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}

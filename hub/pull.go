@@ -11,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"github.com/lukv/lukv/internal/inputfile"
 )
 
 // PullOptions say what to download. The zero value is what this module needs:
@@ -152,7 +154,7 @@ func hashes(ctx context.Context, path string, f *File) (bool, error) {
 	if sum == nil {
 		return true, nil
 	}
-	in, err := os.Open(path)
+	in, err := inputfile.Open(path)
 	if err != nil {
 		return false, err
 	}
@@ -219,7 +221,7 @@ func (j *job) index(ctx context.Context) ([]byte, error) {
 	if f.Size > maxIndex {
 		return nil, fmt.Errorf("%s has %d bytes, expected at most %d", weightsIndex, f.Size, maxIndex)
 	}
-	return os.ReadFile(j.repo.blob(f.Hash))
+	return inputfile.Read(j.repo.blob(f.Hash), maxIndex)
 }
 
 // all fetches files, several at once. The first failure ends the others.

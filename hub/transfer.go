@@ -60,6 +60,9 @@ func (p *part) resume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s: not a regular file", p.out.Name())
+	}
 	p.sum = newSum(p.f)
 	if p.sum == nil || p.f.Size >= 0 && info.Size() > p.f.Size {
 		return p.reset()

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/eval/runs"
+	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -385,7 +385,7 @@ func (c *evalCmd) items(e *env) ([]eval.Item, []eval.DataFile, error) {
 	o := eval.DataOptions{LongBench: &eval.LongBench{}, Extended: c.LongbenchE}
 	if c.LongbenchConfig != "" {
 		var err error
-		if o.LongBench, err = eval.ReadLongBench(os.DirFS(c.LongbenchConfig)); err != nil {
+		if o.LongBench, err = eval.ReadLongBench(inputfile.Dir(c.LongbenchConfig)); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -3,10 +3,10 @@ package main
 import (
 	"bytes"
 	"io"
-	"os"
 
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/internal/results"
 	"github.com/lukv/lukv/lukv"
@@ -31,7 +31,7 @@ func (resultsCmd) Help() string {
 func (c *resultsCmd) Run(e *env) error {
 	figures := new(results.Figures)
 	if c.Render || c.Objectives {
-		data, err := os.ReadFile(c.Figures)
+		data, err := inputfile.Read(c.Figures, maxInput)
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func (c *resultsCmd) Run(e *env) error {
 
 // measure returns new figures, or old ones with new objectives.
 func (c *resultsCmd) measure(e *env, old *results.Figures) (*results.Figures, error) {
-	data, err := os.ReadFile(c.Development)
+	data, err := inputfile.Read(c.Development, maxInput)
 	if err != nil {
 		return nil, err
 	}

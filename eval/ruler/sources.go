@@ -259,7 +259,7 @@ func (s *Sources) ReadEssays(path string) error {
 	case err != nil:
 		return fmt.Errorf("read essays: %w", err)
 	case info.IsDir():
-		names, err := fs.Glob(os.DirFS(path), "*.txt")
+		names, err := fs.Glob(inputfile.Dir(path), "*.txt")
 		if err != nil {
 			return fmt.Errorf("read essays: %w", err)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lukv/lukv/gguf"
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
@@ -136,7 +137,7 @@ func convert(ctx context.Context, f *gguf.File, path, out string, o Options) (r 
 // identity says what the weights are made from and how: a shard of another
 // identity is not taken for finished work.
 func (c *converter) identity(path string) (string, error) {
-	file, err := os.Open(path)
+	file, err := inputfile.Open(path)
 	if err != nil {
 		return "", err
 	}

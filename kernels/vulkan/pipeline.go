@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/vk"
 )
 
@@ -75,10 +76,13 @@ func newPipelines(dev *vk.Device, dir string) (*pipelines, error) {
 	return p, nil
 }
 
+// maxCacheFile bounds what is read of a cache file, in bytes.
+const maxCacheFile = 256 << 20
+
 // readCache returns the data of a cache file, nil if it is missing or damaged.
 // The file is a sha256 sum and the data.
 func readCache(file string) []byte {
-	data, err := os.ReadFile(file)
+	data, err := inputfile.Read(file, maxCacheFile)
 	if err != nil || len(data) <= sha256.Size {
 		return nil
 	}

@@ -1,0 +1,40 @@
+//go:build unix
+
+package engine
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/model"
+)
+
+// TestStoredFilesAreFiles: a pipe, a device that never ends and a folder in the place of
+// a stored prefix are no files of the store, and go.
+func TestStoredFilesAreFiles(t *testing.T) {
+	m := openModel(t)
+	dir := t.TempDir()
+	d, err := openDisk(dir, 0, m, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	name := func(i int) string { return filepath.Join(d.dir, fmt.Sprintf("%032x.session", i)) }
+	require.NoError(t, syscall.Mkfifo(name(0), 0o600))
+	require.NoError(t, os.Symlink("/dev/zero", name(1)))
+	require.NoError(t, os.Mkdir(name(2), 0o700))
+	d, err = openDisk(dir, 0, m, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	require.Empty(t, d.files)
+	require.Empty(t, stores(t, dir))
+	_, err = os.Stat("/dev/zero")
+	require.NoError(t, err)
+
+	// One that takes a file's place later.
+	require.NoError(t, syscall.Mkfifo(name(3), 0o600))
+	_, err = d.read(&stored{name: filepath.Base(name(3))}, m, model.SessionOptions{})
+	require.ErrorContains(t, err, "found a named pipe, expected a file")
+}

@@ -1,0 +1,34 @@
+//go:build unix
+
+package serve
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestDocumentsAreFiles: a pipe, a device that never ends and a folder in the place of a
+// document's file are set aside, and the server begins.
+func TestDocumentsAreFiles(t *testing.T) {
+	dir := t.TempDir()
+	name := func(i int) string { return filepath.Join(dir, fmt.Sprintf("all-doc_%024x.document", i)) }
+	require.NoError(t, syscall.Mkfifo(name(0), 0o600))
+	require.NoError(t, os.Symlink("/dev/zero", name(1)))
+	require.NoError(t, os.Mkdir(name(2), 0o700))
+	s := New(Options{})
+	require.NoError(t, s.OpenStore(dir))
+	for i := range 3 {
+		_, err := os.Lstat(name(i))
+		require.ErrorIs(t, err, fs.ErrNotExist)
+		_, err = os.Lstat(name(i) + ".damaged")
+		require.NoError(t, err)
+	}
+	_, err := os.Stat("/dev/zero")
+	require.NoError(t, err)
+}
