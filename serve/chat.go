@@ -31,31 +31,18 @@ type chatRequest struct {
 
 // messages reads the conversation. Content is text, or parts that are.
 func messages(f *fields) []*chat.Object {
-	raw := f.raw("messages")
-	if raw == nil {
+	if !f.has("messages") {
 		f.fail("messages", "missing")
 		return nil
 	}
-	list := f.list("messages", 1<<16)
+	list := f.objects("messages", maxMessages)
 	if len(list) == 0 {
 		f.fail("messages", "there are none")
 	}
 	var out []*chat.Object
-	for i, v := range list {
-		at := fmt.Sprintf("messages[%d]", i)
-		if v[0] != '{' {
-			f.fail(at, "found %s, expected an object", kind(v))
-			return nil
-		}
-		m, err := parseObject(v, f.name(at))
-		if err != nil {
-			f.err = err
-			return nil
-		}
+	for _, m := range list {
 		out = append(out, message(m))
-		if m.err != nil && f.err == nil {
-			f.err = m.err
-		}
+		f.adopt(m)
 	}
 	return out
 }
@@ -85,37 +72,10 @@ func message(m *fields) *chat.Object {
 }
 
 func content(m *fields, role string) string {
-	v := m.raw("content")
-	switch {
-	case v == nil && role == "assistant":
-		return ""
-	case v == nil:
+	if !m.has("content") && role != "assistant" {
 		m.fail("content", "missing")
-		return ""
-	case v[0] == '"':
-		return m.str("content")
 	}
-	var text strings.Builder
-	for i, p := range m.list("content", 1<<12) {
-		at := fmt.Sprintf("content[%d]", i)
-		if p[0] != '{' {
-			m.fail(at, "found %s, expected an object", kind(p))
-			break
-		}
-		part, err := parseObject(p, m.name(at))
-		if err != nil {
-			m.err = err
-			break
-		}
-		if t := part.str("type"); t != "text" {
-			m.fail(at+".type", "%q is not supported, expected text", t)
-		}
-		text.WriteString(part.str("text"))
-		if part.err != nil && m.err == nil {
-			m.err = part.err
-		}
-	}
-	return text.String()
+	return m.text("content", "text")
 }
 
 // input reads what the template gets.
@@ -171,9 +131,7 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 		if c.usage = opts.boolean("include_usage"); !c.stream {
 			f.fail("stream_options", "needs stream: true")
 		}
-		if opts.err != nil && f.err == nil {
-			f.err = opts.err
-		}
+		f.adopt(opts)
 	}
 	refuse(f, "functions")
 	refuse(f, "function_call")

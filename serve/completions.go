@@ -1,7 +1,9 @@
 package serve
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/http"
 	"time"
@@ -36,17 +38,16 @@ func (v *served) prompts(r *http.Request, f *fields) ([][]int32, error) {
 		list = []json.RawMessage{raw}
 	case raw[0] != '[':
 		return nil, invalid("prompt", "prompt: found %s, expected text or tokens", kind(raw))
+	case bytes.IndexByte([]byte(`"[]`), bytes.TrimLeft(raw[1:], " \t\r\n")[0]) < 0: // tokens
+		list = []json.RawMessage{raw}
 	default:
-		list = f.list("prompt", 1<<24)
-		if len(list) > 0 && list[0][0] != '"' && list[0][0] != '[' {
-			list = []json.RawMessage{raw}
-		}
+		list = f.list("prompt", maxPrompts)
 	}
 	if f.err != nil {
 		return nil, f.err
 	}
-	if len(list) == 0 || len(list) > maxPrompts {
-		return nil, invalid("prompt", "prompt: found %d prompts, expected 1 to %d", len(list), maxPrompts)
+	if len(list) == 0 {
+		return nil, invalid("prompt", "prompt: there is none")
 	}
 	var out [][]int32
 	for _, p := range list {
@@ -61,7 +62,9 @@ func (v *served) prompts(r *http.Request, f *fields) ([][]int32, error) {
 				return nil, err
 			}
 		} else {
-			tokens = f.tokens("prompt", p, vocab)
+			if tokens = f.tokens("prompt", p, vocab, limit); len(tokens) > limit {
+				return nil, fmt.Errorf("%w: a prompt of more than %d tokens", model.ErrContextFull, limit)
+			}
 		}
 		if f.err != nil {
 			return nil, f.err
@@ -106,9 +109,7 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 		if c.usage = opts.boolean("include_usage"); !c.stream {
 			f.fail("stream_options", "needs stream: true")
 		}
-		if opts.err != nil && f.err == nil {
-			f.err = opts.err
-		}
+		f.adopt(opts)
 	}
 	refuse(f, "suffix", `""`)
 	policy, text := s.compression(f, v), f.str("context")

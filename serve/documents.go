@@ -30,12 +30,42 @@ type documents struct {
 	mu    sync.Mutex
 	byID  map[docKey]*document
 	order []docKey
+	bytes int64 // of their texts
 }
 
+// add takes a document, or puts it in the place of an older one. The mutex is held, here
+// and in what follows.
 func (d *documents) add(doc *document) {
 	at := docKey{doc.owner, doc.ID}
+	if old := d.byID[at]; old != nil {
+		d.bytes -= int64(len(old.text))
+	} else {
+		d.order = append(d.order, at)
+	}
 	d.byID[at] = doc
-	d.order = append(d.order, at)
+	d.bytes += int64(len(doc.text))
+}
+
+func (d *documents) drop(at docKey) {
+	d.bytes -= int64(len(d.byID[at].text))
+	delete(d.byID, at)
+	d.order = slices.DeleteFunc(d.order, func(x docKey) bool { return x == at })
+}
+
+// room refuses a document for which there is none.
+func (d *documents) room(doc *document) error {
+	refused := ""
+	switch {
+	case d.byID[docKey{doc.owner, doc.ID}] != nil:
+	case len(d.order) >= maxDocuments:
+		refused = fmt.Sprintf("there are %d documents already", len(d.order))
+	case d.bytes+int64(len(doc.text)) > maxDocumentBytes:
+		refused = fmt.Sprintf("the texts of all documents would have %d bytes, at most %d are kept", d.bytes+int64(len(doc.text)), maxDocumentBytes)
+	}
+	if refused == "" {
+		return nil
+	}
+	return &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Message: refused}
 }
 
 // sort orders documents that were read from files as they were made.
@@ -56,8 +86,11 @@ func owner(r *http.Request) string {
 	return hex.EncodeToString(sum[:12])
 }
 
-// maxDocuments bounds what a server remembers.
-const maxDocuments = 10000
+// Bounds of what a server remembers.
+const (
+	maxDocuments     = 10000
+	maxDocumentBytes = 2 << 30 // of texts
+)
 
 // document is a stored text.
 type document struct {
@@ -88,6 +121,20 @@ func (d *documents) find(owner, id string) (*document, error) {
 	doc.LastUsed = time.Now().Unix()
 	c := *doc
 	return &c, nil
+}
+
+// of returns copies of an owner's documents: writing them may take as long as a reader
+// likes.
+func (d *documents) of(owner string) []document {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list := []document{}
+	for _, at := range d.order {
+		if at.owner == owner {
+			list = append(list, *d.byID[at])
+		}
+	}
+	return list
 }
 
 // get returns a document for a question with a model.
@@ -164,6 +211,12 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 	doc.Tokens = q.Context
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%v\x00%s", v.m.ID(), q.Prompt, doc.policy))
 	doc.ID = "doc_" + hex.EncodeToString(sum[:12])
+	s.docs.mu.Lock()
+	err = s.docs.room(doc)
+	s.docs.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	stream, err := s.read(r, v, q)
 	if err != nil {
 		return err
@@ -181,15 +234,8 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 // remember takes a document that was read among those of the server, and on disk where
 // they are there. It returns the older one of the same contents if there is one.
 func (s *Server) remember(doc *document) (*document, int, error) {
-	s.docs.mu.Lock()
-	old, n := s.docs.byID[docKey{doc.owner, doc.ID}], len(s.docs.order)
-	s.docs.mu.Unlock()
-	switch {
-	case old != nil && old.Status != "failed":
-		doc, err := s.docs.find(doc.owner, doc.ID)
-		return doc, http.StatusOK, err
-	case n >= maxDocuments:
-		return nil, 0, &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Message: fmt.Sprintf("there are %d documents already", maxDocuments)}
+	if old, err := s.docs.find(doc.owner, doc.ID); err == nil && old.Status != "failed" {
+		return old, http.StatusOK, nil
 	}
 	if err := s.docs.save(doc); err != nil {
 		s.o.Log.Error("document not stored", "document", doc.ID, "error", err)
@@ -198,24 +244,12 @@ func (s *Server) remember(doc *document) (*document, int, error) {
 	s.docs.mu.Lock()
 	defer s.docs.mu.Unlock()
 	own := *doc // LastUsed of the other changes
-	if old := s.docs.byID[docKey{doc.owner, doc.ID}]; old != nil {
-		*old = own
-	} else {
-		s.docs.add(&own)
-	}
+	s.docs.add(&own)
 	return doc, http.StatusCreated, nil
 }
 
 func (s *Server) listDocuments(w http.ResponseWriter, r *http.Request) error {
-	s.docs.mu.Lock()
-	defer s.docs.mu.Unlock()
-	list := []*document{}
-	for _, at := range s.docs.order {
-		if at.owner == owner(r) {
-			list = append(list, s.docs.byID[at])
-		}
-	}
-	return writeJSON(w, map[string]any{"object": "list", "data": list})
+	return writeJSON(w, map[string]any{"object": "list", "data": s.docs.of(owner(r))})
 }
 
 func (s *Server) getDocument(w http.ResponseWriter, r *http.Request) error {
@@ -240,8 +274,7 @@ func (s *Server) deleteDocument(w http.ResponseWriter, r *http.Request) error {
 		s.o.Log.Error("document not deleted", "document", at.id, "error", err)
 		return errors.New("the document could not be deleted; the log of the server says why")
 	}
-	delete(s.docs.byID, at)
-	s.docs.order = slices.DeleteFunc(s.docs.order, func(x docKey) bool { return x == at })
+	s.docs.drop(at)
 	s.docs.mu.Unlock()
 	if err := s.forget(r, doc); err != nil {
 		s.o.Log.Warn("the cache of a deleted document is still there", "document", at.id, "error", err)

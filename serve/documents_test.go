@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"encoding/json"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -119,6 +120,45 @@ func TestDocumentsSurvive(t *testing.T) {
 	begin(all)
 	_, body = get("/v1/documents")
 	require.Contains(t, body, `"data":[]`)
+}
+
+// lockedWriter looks, at every write, whether the documents are free for others.
+type lockedWriter struct {
+	*httptest.ResponseRecorder
+	docs *documents
+	held bool
+}
+
+func (w *lockedWriter) Write(p []byte) (int, error) {
+	if w.held = w.held || !w.docs.mu.TryLock(); !w.held {
+		w.docs.mu.Unlock()
+	}
+	return w.ResponseRecorder.Write(p)
+}
+
+// TestDocumentsBound: a reader who does not read holds up nobody else, and texts take
+// no more memory than they may.
+func TestDocumentsBound(t *testing.T) {
+	s := New(Options{})
+	d := &s.docs
+	d.add(&document{ID: "a", text: "some text"})
+	w := &lockedWriter{ResponseRecorder: httptest.NewRecorder(), docs: d}
+	require.NoError(t, s.listDocuments(w, httptest.NewRequest("GET", "/v1/documents", nil)))
+	require.Contains(t, w.Body.String(), `"id":"a"`)
+	require.False(t, w.held)
+
+	d.add(&document{ID: "a", text: "again"})
+	require.EqualValues(t, len("again"), d.bytes)
+	require.Len(t, d.order, 1)
+	d.bytes = maxDocumentBytes
+	require.NoError(t, d.room(&document{ID: "a", text: "again"}), "it is there already")
+	require.ErrorContains(t, d.room(&document{ID: "b", text: "x"}), "at most 2147483648")
+	d.drop(docKey{"", "a"})
+	require.NoError(t, d.room(&document{ID: "b", text: "x"}))
+	for range maxDocuments {
+		d.order = append(d.order, docKey{})
+	}
+	require.ErrorContains(t, d.room(&document{ID: "b", text: "x"}), "there are 10000 documents")
 }
 
 // FuzzDocument: what a document's file holds is read or refused, whatever it is.

@@ -129,6 +129,8 @@ func kind(v json.RawMessage) string {
 		return "a string"
 	case 't', 'f':
 		return "a truth value"
+	case 'n':
+		return "null"
 	}
 	return "a number"
 }
@@ -233,21 +235,28 @@ func (f *fields) texts(key string, n int) []string {
 	return out
 }
 
-// tokens reads a list of token ids below vocab.
-func (f *fields) tokens(key string, v json.RawMessage, vocab int) []int32 {
-	var list []json.Number
-	if err := json.Unmarshal(v, &list); err != nil {
+// tokens reads a list of token ids below vocab, one more than n of a longer one.
+func (f *fields) tokens(key string, v json.RawMessage, vocab, n int) []int32 {
+	dec := json.NewDecoder(bytes.NewReader(v)) // a number takes much memory until it is one
+	dec.UseNumber()
+	if t, err := dec.Token(); err != nil || t != json.Delim('[') {
 		f.fail(key, "expected a list of token ids")
 		return nil
 	}
-	out := make([]int32, len(list))
-	for i, n := range list {
-		x, err := strconv.ParseInt(string(n), 10, 32)
-		if err != nil || x < 0 || int(x) >= vocab {
-			f.fail(key, "token %d is %.20s, expected 0 to %d", i, n, vocab-1)
+	var out []int32
+	for len(out) <= n && dec.More() {
+		t, err := dec.Token()
+		number, ok := t.(json.Number)
+		if err != nil || !ok {
+			f.fail(key, "expected a list of token ids")
 			return nil
 		}
-		out[i] = int32(x)
+		x, err := strconv.ParseInt(string(number), 10, 32)
+		if err != nil || x < 0 || int(x) >= vocab {
+			f.fail(key, "token %d is %.20s, expected 0 to %d", len(out), number, vocab-1)
+			return nil
+		}
+		out = append(out, int32(x))
 	}
 	return out
 }

@@ -29,7 +29,7 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 	if !f.has("messages") {
 		f.fail("messages", "missing")
 	}
-	for _, m := range f.objects("messages", 1<<16) {
+	for _, m := range f.objects("messages", maxMessages) {
 		messages = append(messages, messageOf(m)...)
 		f.adopt(m)
 	}
@@ -56,17 +56,11 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 		}
 		f.adopt(o)
 	}
-	if f.err != nil {
-		return nil, f.err
-	}
-	translated, err := f.asChat(chat)
-	if err != nil {
-		return nil, err
-	}
 	if counting {
-		delete(translated.values, "stream")
+		chat["stream"] = false
 	}
-	if q.c, err = s.chatRequest(r, translated); err != nil {
+	var err error
+	if q.c, err = s.asChat(r, f, chat); err != nil {
 		return nil, err
 	}
 	q.c.q.Sampling.YieldEnd = true // tells the end of a turn from a stop sequence
@@ -120,7 +114,7 @@ func messageOf(m *fields) []object {
 	var out, calls []object
 	var text strings.Builder
 	texts := 0
-	for _, b := range m.objects("content", 1<<12) {
+	for _, b := range m.objects("content", maxParts) {
 		switch t := b.str("type"); {
 		case t == "text":
 			text.WriteString(b.str("text"))

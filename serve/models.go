@@ -46,6 +46,7 @@ type slot struct {
 
 	// Under the mutex of models:
 	loaded  *served
+	leaving *served       // being unloaded
 	busy    chan struct{} // closed when loading or unloading is over; nil: neither
 	err     error         // of the last loading
 	holds   int           // requests that use it
@@ -65,7 +66,7 @@ type served struct {
 	e       *engine.Engine
 	tok     *tokenizer.Tokenizer
 	format  *dialog.Format
-	date    time.Time // that templates get
+	date    time.Time // of format
 	metrics *metrics
 
 	grammars   grammars
@@ -87,7 +88,7 @@ func newServed(sl *slot, m *model.Model) (*served, error) {
 		return nil, err
 	}
 	return &served{
-		id: sl.id, m: m, e: e, tok: tok, format: format, metrics: &sl.metrics,
+		id: sl.id, m: m, e: e, tok: tok, format: format, date: now, metrics: &sl.metrics,
 		toolSyntax: sync.OnceValue(func() *toolSyntax { return findToolSyntax(format, tok) }),
 	}, nil
 }
@@ -363,14 +364,14 @@ func (ms *models) unload(sl *slot) {
 		return
 	}
 	v := sl.loaded
-	sl.loaded, sl.busy = nil, make(chan struct{})
+	sl.loaded, sl.leaving, sl.busy = nil, v, make(chan struct{})
 	go func() {
 		v.e.Close()
 		past := v.e.Stats()
 		v.m.Close()
 		ms.mu.Lock()
 		defer ms.mu.Unlock()
-		sl.past = withPast(past, sl.past)
+		sl.past, sl.leaving = withPast(past, sl.past), nil
 		ms.bytes -= sl.bytes
 		ms.log.Info("model unloaded", "model", sl.id)
 		close(sl.busy)
@@ -383,10 +384,13 @@ func (ms *models) unload(sl *slot) {
 func (ms *models) stats(sl *slot) (st engine.Stats, loaded bool) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	if sl.loaded == nil {
-		return withPast(engine.Stats{}, sl.past), false
+	switch {
+	case sl.loaded != nil:
+		return withPast(sl.loaded.e.Stats(), sl.past), true
+	case sl.leaving != nil: // counters never go back
+		return withPast(sl.leaving.e.Stats(), sl.past), false
 	}
-	return withPast(sl.loaded.e.Stats(), sl.past), true
+	return withPast(engine.Stats{}, sl.past), false
 }
 
 func (ms *models) blockOf(sl *slot) cacheBlock {

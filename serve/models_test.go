@@ -102,6 +102,33 @@ func TestModelsOnDemand(t *testing.T) {
 	require.Equal(t, answers[0].Choices[0].Message, again.Choices[0].Message)
 }
 
+// TestCountersNeverGoBack: while a model is unloaded, too.
+func TestCountersNeverGoBack(t *testing.T) {
+	ts, _ := onDemand(t, Options{}, engine.Options{}, "a")
+	ts.post(t, "/v1/chat/completions", ask("hello", object{"model": "a", "max_tokens": 1}), &object{})
+	ms, sl := ts.s.models, ts.s.models.find("a")
+	for { // until the handler is over
+		ms.mu.Lock()
+		if sl.holds == 0 {
+			break
+		}
+		changed := ms.changed
+		ms.mu.Unlock()
+		<-changed
+	}
+	ms.unload(sl)
+	require.NotNil(t, sl.busy)
+	ms.mu.Unlock()
+	for gone := false; !gone; {
+		ms.mu.Lock()
+		gone = sl.busy == nil
+		ms.mu.Unlock()
+		st, on := ms.stats(sl)
+		require.EqualValues(t, 1, st.Completed)
+		require.False(t, on)
+	}
+}
+
 // TestModelsByBytes: with room for one, models take turns; one that is in use is waited
 // for.
 func TestModelsByBytes(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -50,11 +51,7 @@ func servePage(w http.ResponseWriter, _ *http.Request) {
 
 // compressions says what kv_compression may name here.
 func (s *Server) compressions(w http.ResponseWriter, _ *http.Request) error {
-	names := []string{}
-	for name := range s.o.Profiles {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := append([]string{}, slices.Sorted(maps.Keys(s.o.Profiles))...)
 	return writeJSON(w, map[string]any{
 		"metrics": lukv.Metrics(), "allocators": lukv.Allocators(), "profiles": names, "default": s.o.Compression,
 	})

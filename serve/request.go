@@ -18,6 +18,8 @@ import (
 
 // Bounds of what a request names.
 const (
+	maxMessages    = 1 << 16
+	maxParts       = 1 << 12 // of a message
 	maxStops       = 16
 	maxTopLogProbs = 20
 	maxBias        = 1024
@@ -41,7 +43,7 @@ func (v *served) sampling(f *fields) model.Sampling {
 	o.RepetitionPenalty = f.number("repetition_penalty", o.RepetitionPenalty, 0.01, 100)
 	o.IgnoreEOS = f.boolean("ignore_eos")
 	for _, raw := range f.list("stop_token_ids", maxStops) {
-		if ids := f.tokens("stop_token_ids", json.RawMessage("["+string(raw)+"]"), v.m.Config().Vocab); len(ids) == 1 {
+		if ids := f.tokens("stop_token_ids", json.RawMessage("["+string(raw)+"]"), v.m.Config().Vocab, 1); len(ids) == 1 {
 			o.Stop = append(o.Stop, ids[0])
 		}
 	}
@@ -58,9 +60,7 @@ func (v *served) sampling(f *fields) model.Sampling {
 			}
 			o.LogitBias[int32(n)] = bias.number(id, 0, -100, 100)
 		}
-		if bias.err != nil && f.err == nil {
-			f.err = bias.err
-		}
+		f.adopt(bias)
 	}
 	seed, given := f.seed("seed")
 	if !given {
@@ -107,11 +107,7 @@ func (s *Server) compression(f *fields, v *served) *lukv.Policy {
 	var profile *lukv.Profile
 	if id := o.str("profile"); id != "" {
 		if profile = s.o.Profiles[id]; profile == nil {
-			var known []string
-			for k := range s.o.Profiles {
-				known = append(known, k)
-			}
-			o.fail("profile", "%q is unknown, expected one of %q", id, known)
+			o.fail("profile", "%q is unknown, expected one of %q", id, slices.Sorted(maps.Keys(s.o.Profiles)))
 		}
 	}
 	delete(o.values, "profile")

@@ -57,15 +57,9 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 		}
 		f.adopt(o)
 	}
-	if f.err != nil {
-		return nil, f.err
-	}
-	translated, err := f.asChat(chat)
-	if err != nil {
-		return nil, err
-	}
 	out := &responseRequest{stream: f.boolean("stream")}
-	if out.c, err = s.chatRequest(r, translated); err != nil {
+	var err error
+	if out.c, err = s.asChat(r, f, chat); err != nil {
 		return nil, err
 	}
 	or := func(key string, missing any) any {
@@ -107,7 +101,7 @@ func responseInput(f *fields) []object {
 			calls = nil
 		}
 	}
-	for _, item := range f.objects("input", 1<<16) {
+	for _, item := range f.objects("input", maxMessages) {
 		t := item.str("type")
 		if t != "function_call" {
 			flush()

@@ -334,6 +334,7 @@ func TestDocuments(t *testing.T) {
 	var doc, again document
 	ts.post(t, "/v1/documents", object{"text": s.Context, "name": "a book", "kv_compression": policy}, &doc)
 	require.Equal(t, "ready", doc.Status)
+	require.WithinDuration(t, time.Now(), ts.s.docs.byID[docKey{"", doc.ID}].date, time.Hour, "templates may show it")
 	require.InDelta(t, 0.5, doc.Cache.Ratio, 0.1)
 	ts.post(t, "/v1/documents", object{"text": s.Context, "kv_compression": policy}, &again)
 	require.Equal(t, doc.ID, again.ID)
@@ -510,9 +511,12 @@ var badRequests = []struct{ path, body, want string }{
 	{"/v1/completions", `{"model":"needle/llama"}`, "prompt is missing"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":5}`, "expected text or tokens"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":[99999]}`, "expected 0 to 2175"},
-	{"/v1/completions", `{"model":"needle/llama","prompt":[[1],"x",null]}`, "it is empty"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":[[1],"x",null]}`, "expected a list of token ids"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":[[1],{}]}`, "expected a list of token ids"},
-	{"/v1/completions", `{"model":"needle/llama","prompt":[]}`, "0 prompts"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":[]}`, "there is none"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":[` + strings.Repeat("1,", 5000) + `1]}`, "maximum context length is 2048 tokens"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":[` + strings.Repeat(`"a",`, 500) + `"b"]}`, "at most 128"},
+	{"", `{"model":"needle/llama","messages":[null]}`, "found null, expected an object"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","max_tokens":0}`, "needs echo"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","best_of":1,"n":2}`, "at least n"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","suffix":"y"}`, "not supported"},

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"math"
 	"net/http"
 
 	"github.com/lukv/lukv/tokenizer"
@@ -64,7 +65,7 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
 	if raw == nil {
 		return invalid("tokens", "tokens is missing")
 	}
-	ids := f.tokens("tokens", raw, v.m.Config().Vocab)
+	ids := f.tokens("tokens", raw, v.m.Config().Vocab, math.MaxInt)
 	if f.err != nil {
 		return f.err
 	}

@@ -115,22 +115,12 @@ func tools(f *fields, v *served, in *chat.Input) *toolCalls {
 		f.fail("tools", "found %d bytes, expected at most %d", len(f.raw("tools")), maxToolBytes)
 	}
 	t := &toolCalls{names: map[string]bool{}, choice: "auto"}
-	for i, raw := range list {
-		at := fmt.Sprintf("tools[%d]", i)
-		if raw[0] != '{' {
-			f.fail(at, "found %s, expected an object", kind(raw))
-			return nil
-		}
-		o, err := parseObject(raw, f.name(at))
-		if err != nil {
-			f.err = err
-			return nil
-		}
+	for i, o := range f.objects("tools", maxTools) {
 		t.add(o)
 		f.adopt(o)
-		shown := &chat.Object{}
-		if err := json.Unmarshal(raw, shown); err != nil {
-			f.fail(at, "%v", err)
+		shown := &chat.Object{} // in the order of the request
+		if err := json.Unmarshal(list[i], shown); err != nil {
+			f.fail("tools", "%v", err)
 		}
 		in.Tools = append(in.Tools, shown)
 	}
@@ -484,17 +474,7 @@ func (t *toolCalls) newID() string {
 // arguments as an object.
 func messageCalls(m *fields) []any {
 	var out []any
-	for i, raw := range m.list("tool_calls", maxTools) {
-		at := fmt.Sprintf("tool_calls[%d]", i)
-		if raw[0] != '{' {
-			m.fail(at, "found %s, expected an object", kind(raw))
-			break
-		}
-		o, err := parseObject(raw, m.name(at))
-		if err != nil {
-			m.err = err
-			break
-		}
+	for _, o := range m.objects("tool_calls", maxTools) {
 		if kind := o.str("type"); kind != "function" && kind != "" {
 			o.fail("type", "%q is not supported, expected function", kind)
 		}

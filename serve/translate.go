@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,8 +25,12 @@ var passed = []string{
 // object is a JSON object to be written.
 type object = map[string]any
 
-// asChat returns the fields of a chat completion: those that are passed on, and others.
-func (f *fields) asChat(others object) (*fields, error) {
+// asChat reads a request of another form as a chat completion: of the fields that are
+// passed on, and others.
+func (s *Server) asChat(r *http.Request, f *fields, others object) (*chatRequest, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
 	out := &fields{values: map[string]json.RawMessage{}, ctx: f.ctx}
 	for _, k := range passed {
 		if v := f.raw(k); v != nil {
@@ -39,7 +44,7 @@ func (f *fields) asChat(others object) (*fields, error) {
 		}
 		out.values[k] = data
 	}
-	return out, nil
+	return s.chatRequest(r, out)
 }
 
 // objects returns the elements of a list, which have to be objects.
@@ -53,7 +58,9 @@ func (f *fields) objects(key string, n int) []*fields {
 		}
 		o, err := parseObject(raw, f.name(at))
 		if err != nil {
-			f.err = err
+			if f.err == nil {
+				f.err = err
+			}
 			return nil
 		}
 		out = append(out, o)
@@ -68,13 +75,9 @@ func (f *fields) text(key string, types ...string) string {
 		return f.str(key)
 	}
 	var b strings.Builder
-	for _, p := range f.objects(key, 1<<12) {
-		t, known := p.str("type"), false
-		for _, x := range types {
-			known = known || t == x
-		}
-		if !known {
-			p.fail("type", "%q is not supported, expected one of %q", t, types)
+	for _, p := range f.objects(key, maxParts) {
+		if t := p.str("type"); !slices.Contains(types, t) {
+			p.fail("type", "%q is not supported, expected %s", t, strings.Join(types, " or "))
 		}
 		b.WriteString(p.str("text"))
 		f.adopt(p)
