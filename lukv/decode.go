@@ -515,6 +515,9 @@ func (s *DecodeLayer) statistics(cpu kernels.CPU) *QueryStats {
 	}
 	if s.stats == nil {
 		s.stats = NewQueryStats(s.heads, s.dim, s.needs.StatsSkip, s.needs.Covariance, cpu)
+		if s.needs.Lengths {
+			s.stats.KeepLengths()
+		}
 	}
 	s.stats.Reset()
 	for q := range s.heads {

@@ -344,7 +344,7 @@ func (a *goldenAttention) layer(t testing.TB, m Metric, T, share int) *Layer {
 		}
 	}
 	if n.Stats {
-		l.Stats = NewQueryStats(a.Heads, D, n.StatsSkip, n.Covariance, a.cpu)
+		l.Stats = NewQueryStats(a.Heads, D, n.StatsSkip, n.Covariance, a.cpu).KeepLengths()
 		for q := range a.Heads {
 			l.Stats.Add(q, 0, a.pre[q*D:], T, width)
 		}

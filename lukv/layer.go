@@ -180,6 +180,8 @@ func (l *Layer) check(name string, n Needs) error {
 		return fail("found query statistics of %d heads × %d, expected %d × %d", len(l.Stats.heads), l.Stats.dim, l.Heads, l.HeadDim)
 	case n.Covariance && !l.Stats.covariance:
 		return fail("query statistics have no second moments")
+	case n.Lengths && !l.Stats.lengths:
+		return fail("query statistics have no lengths")
 	case n.Stats && 2*len(l.InvFreq) != l.HeadDim:
 		return fail("found %d rope frequencies, expected half of head dimension %d", len(l.InvFreq), l.HeadDim)
 	case n.Repeat.Chunk > 0 && (l.Repeats == nil || len(l.Repeats.best) != l.KVHeads):

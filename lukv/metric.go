@@ -64,9 +64,10 @@ type Needs struct {
 	WindowScores bool
 
 	// Stats asks for the mean of the queries before RoPE, Covariance for their
-	// second moments too. The first StatsSkip positions of the text stay out.
-	Stats, Covariance bool
-	StatsSkip         int
+	// second moments too, Lengths for the mean lengths of their pairs of channels.
+	// The first StatsSkip positions of the text stay out.
+	Stats, Covariance, Lengths bool
+	StatsSkip                  int
 
 	// ColumnSums asks for the attention that every slot has received.
 	ColumnSums bool
@@ -97,6 +98,7 @@ func (n Needs) Union(x Needs) (Needs, error) {
 	n.Keys, n.Values, n.Output = n.Keys || x.Keys, n.Values || x.Values, n.Output || x.Output
 	n.Window = max(n.Window, x.Window)
 	n.Covariance = n.Covariance || x.Covariance
+	n.Lengths = n.Lengths || x.Lengths
 	n.ColumnSums = n.ColumnSums || x.ColumnSums
 	n.Budgets = n.Budgets || x.Budgets
 	n.WindowScores = false // what one reads on a device, another may read here

@@ -85,16 +85,11 @@ func TestMetricsOfEqualHeads(t *testing.T) {
 		two.Keys = func(_, lo, hi int, dst []float32) []float32 { return one.Keys(0, lo, hi, dst) }
 		two.Values = func(_, lo, hi int, dst []float32) []float32 { return one.Values(0, lo, hi, dst) }
 		two.Output = func(q, lo, hi int, dst []float32) []float32 { return one.Output(q%2, lo, hi, dst) }
-		two.Queries, two.Stats = NewQueryWindow(4, D, T), NewQueryStats(4, D, 4, true, one.CPU)
+		two.Queries, two.Stats = NewQueryWindow(4, D, T), NewQueryStats(4, D, 4, true, one.CPU).KeepLengths()
 		for i := range T {
 			two.Queries.Append(i, slices.Concat(one.Queries.Row(i, 0), one.Queries.Row(i, 1), one.Queries.Row(i, 0), one.Queries.Row(i, 1)))
 		}
-		mean, cov := make([]float64, D), make([]float64, D*D)
-		for q := range 4 {
-			one.Stats.Mean(q%2, mean)
-			require.NoError(t, one.Stats.Cov(q%2, cov))
-			two.Stats.SetMoments(q, one.Stats.Count(q%2), mean, cov)
-		}
+		two.Stats.heads = append(slices.Clone(one.Stats.heads), one.Stats.heads...)
 		two.Sums = &ColumnSums{group: 2, decay: 1, sum: [][]float64{one.Sums.sum[0], one.Sums.sum[0]}, seen: [][]int64{one.Sums.seen[0], one.Sums.seen[0]}}
 		two.Repeats = &RepeatScores{best: [][]float32{one.Repeats.best[0], one.Repeats.best[0]}}
 		got, err := Score(context.Background(), m, &two)

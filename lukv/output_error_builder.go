@@ -322,7 +322,7 @@ func (p *Profile) Reweighted(w Weights) (*Profile, error) {
 	if err != nil {
 		return fail("%w", err)
 	}
-	out.OutputErrors = &e
+	out.OutputErrors, out.QueryCenters = &e, p.QueryCenters
 	out.Pairs, out.MinContext, out.MaxContext = p.Pairs, p.MinContext, p.MaxContext
 	return out, nil
 }

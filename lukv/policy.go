@@ -44,7 +44,8 @@ type Policy struct {
 	// Compile fills it in, and refuses another profile where it is set.
 	ProfileDigest string `json:"profile,omitempty"`
 
-	// Profile is needed by the allocator lukv. Not part of the JSON.
+	// Profile is needed by the allocator lukv and holds the centres that the metric
+	// triattention reads where it is given. Not part of the JSON.
 	Profile *Profile `json:"-"`
 }
 
@@ -76,6 +77,23 @@ func (p *Policy) Enabled() bool { return p != nil && (p.prefills() || p.Decode.E
 // prefills reports whether the prompt is compressed.
 func (p *Policy) prefills() bool {
 	return p.Ratio > 0 || p.BudgetTokens > 0 || p.BudgetBytes > 0
+}
+
+// UsesProfile reports whether a profile has a say: the allocator needs one, or a
+// metric, of the prompt or while decoding, reads the centres that one can hold.
+func (p *Policy) UsesProfile() bool {
+	m, a := p.named()
+	if a.NeedsProfile() {
+		return true
+	}
+	configs := []MetricConfig{m}
+	if p.Decode.Metric != nil {
+		configs = append(configs, *p.Decode.Metric)
+	}
+	return slices.ContainsFunc(configs, func(c MetricConfig) bool {
+		metric, err := NewMetric(c)
+		return err == nil && NeedsCenters(metric)
+	})
 }
 
 // named returns metric and allocator with default names.
@@ -204,10 +222,16 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 			return nil, fmt.Errorf("policy: %w", err)
 		}
 	}
+	if c.metric, err = c.calibrated(model, c.metric); err != nil {
+		return nil, fmt.Errorf("policy: %w", err)
+	}
 	if c.decoding, err = NewDecoding(p.Decode, c.metric); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
 	if c.decoding != nil {
+		if c.decoding.metric, err = c.calibrated(model, c.decoding.metric); err != nil {
+			return nil, fmt.Errorf("policy: decode %w", err)
+		}
 		c.policy.Decode = c.decoding.Config()
 		if used := MetricConfigOf(c.decoding.Metric()); c.usesProfile && p.Decode.Mode == "periodic" && used.String() != c.policy.Metric.String() {
 			return nil, fmt.Errorf("policy: decode metric: %w: the profile was made for %v, decoding ranks with %v", ErrProfileMismatch, c.policy.Metric, used)
@@ -220,6 +244,31 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 		}
 	}
 	return c, nil
+}
+
+// calibrated returns a metric with what the profile has measured for it.
+func (c *Compiled) calibrated(model string, m Metric) (Metric, error) {
+	p := c.policy.Profile
+	switch {
+	case !NeedsCenters(m):
+		return m, nil
+	case p == nil && c.policy.ProfileDigest == "":
+		return m, nil
+	case p == nil:
+		return nil, fmt.Errorf("metric %s: %w: the policy was made with the profile %s, this run has none", metrics.nameOf(m), ErrProfileMismatch, c.policy.ProfileDigest)
+	case p.QueryCenters == nil && c.usesProfile:
+		return m, nil // as when the profile was measured
+	case p.QueryCenters == nil:
+		return nil, fmt.Errorf("metric %s: %w: found a profile of the metric %s without centres of queries, expected one of this metric", metrics.nameOf(m), ErrProfileMismatch, p.Identity.Metric.Name)
+	case !c.usesProfile: // or it has been checked
+		if p.Identity.Model != model {
+			return nil, fmt.Errorf("metric %s: %w: model: the profile was made for %s, this run has %s", metrics.nameOf(m), ErrProfileMismatch, p.Identity.Model, model)
+		}
+		if err := c.takeProfile(); err != nil {
+			return nil, err
+		}
+	}
+	return WithCenters(m, p.QueryCenters), nil
 }
 
 // bindHeads gives each head the metric that the profile names for the ratio.
@@ -239,6 +288,13 @@ func (c *Compiled) checkProfile(model string) error {
 	if err := p.Check(model, c.policy.Metric, prot); err != nil {
 		return err
 	}
+	return c.takeProfile()
+}
+
+// takeProfile compares the profile with the cache's shape and with the digest that
+// the policy names, and notes its own.
+func (c *Compiled) takeProfile() error {
+	p := c.policy.Profile
 	if err := p.CheckShape(c.shape.Layers, c.shape.KVHeads); err != nil {
 		return err
 	}

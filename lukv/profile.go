@@ -127,6 +127,11 @@ type Profile struct {
 	MaxContext int   //
 	Excluded   []int // layers that took no part, ascending; their ratios are 0
 
+	// QueryCenters are the centres of the model's queries on the calibration texts,
+	// [L][H], zeros in excluded layers; nil of a metric that reads none. Not to be
+	// changed.
+	QueryCenters [][]QueryCenter
+
 	// OutputErrors is what a profile of output errors was solved from, nil for
 	// other objectives, and where it is not known. Not to be changed.
 	OutputErrors *OutputErrors
@@ -318,6 +323,23 @@ func canonicalMetric(c MetricConfig) MetricConfig {
 		return MetricConfigOf(m)
 	}
 	return c
+}
+
+// checkQueryCenters reports centres of another shape than the profile's.
+func (p *Profile) checkQueryCenters() error {
+	if p.QueryCenters == nil {
+		return nil
+	}
+	if n := len(p.QueryCenters); n != p.layers {
+		return fmt.Errorf("profile: query centers of %d layers, expected %d", n, p.layers)
+	}
+	if err := checkCenters(p.QueryCenters); err != nil {
+		return fmt.Errorf("profile: query centers: %w", err)
+	}
+	if n := len(p.QueryCenters[0]); n%p.kvHeads != 0 {
+		return fmt.Errorf("profile: query centers of %d query heads, expected a multiple of %d kv heads", n, p.kvHeads)
+	}
+	return nil
 }
 
 // CheckShape compares the profile with a model of L layers of K KV heads.

@@ -41,6 +41,8 @@ type profileFile struct {
 	MinContext int             `json:"min_context"`
 	MaxContext int             `json:"max_context"`
 
+	QueryCenters [][]QueryCenter `json:"query_centers,omitempty"`
+
 	*OutputErrors
 
 	// Values holds ratios (profile) or sums of ratios over pairs (state), one
@@ -81,13 +83,18 @@ func (f *profileFile) write(w io.Writer) error {
 		return err
 	}
 	head := *f
-	head.Values, head.OutputErrors = [][]float64{}, nil
+	head.Values, head.OutputErrors, head.QueryCenters = [][]float64{}, nil, nil
 	data, err := json.MarshalIndent(&head, "", "  ")
 	if err != nil {
 		return err
 	}
 	var buf bytes.Buffer
 	buf.Write(bytes.TrimSuffix(data, []byte("\"values\": []\n}")))
+	if f.QueryCenters != nil {
+		if err := writeCenters(&buf, f.QueryCenters); err != nil {
+			return err
+		}
+	}
 	if f.OutputErrors != nil {
 		if err := f.OutputErrors.write(&buf); err != nil {
 			return err
@@ -112,6 +119,17 @@ func (f *profileFile) write(w io.Writer) error {
 	buf.WriteString("]}\n")
 	_, err = w.Write(buf.Bytes())
 	return err
+}
+
+// writeCenters writes centres as a member of an object with a comma behind it, one
+// query head per line.
+func writeCenters(buf *bytes.Buffer, centers [][]QueryCenter) error {
+	value, err := json.Marshal(centers)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(buf, "\"query_centers\": %s,\n  ", bytes.ReplaceAll(value, []byte("},{"), []byte("},\n{")))
+	return nil
 }
 
 // write writes the measurements as members of an object, one row per line, the
@@ -225,7 +243,7 @@ func (p *Profile) file() *profileFile {
 	f := &profileFile{
 		Format: profileFormat, Version: fileVersion, Identity: p.Identity,
 		Layers: p.layers, KVHeads: p.kvHeads, Excluded: p.Excluded,
-		Pairs: p.Pairs, MinContext: p.MinContext, MaxContext: p.MaxContext, OutputErrors: p.OutputErrors,
+		Pairs: p.Pairs, MinContext: p.MinContext, MaxContext: p.MaxContext, QueryCenters: p.QueryCenters, OutputErrors: p.OutputErrors,
 	}
 	f.split(p.ratios)
 	return f
@@ -246,6 +264,10 @@ func ReadProfile(r io.Reader) (*Profile, error) {
 	if err == nil && f.OutputErrors != nil {
 		p.OutputErrors = f.OutputErrors
 		err = p.checkOutputErrors()
+	}
+	if err == nil {
+		p.QueryCenters = f.QueryCenters
+		err = p.checkQueryCenters()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read profile: %w", err)

@@ -2,6 +2,7 @@ package lukv
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/lukv/lukv/kernels"
@@ -115,6 +116,7 @@ type QueryStats struct {
 	cpu        kernels.CPU
 	dim        int
 	covariance bool
+	lengths    bool
 	skip       int
 	heads      []headStats
 }
@@ -125,6 +127,7 @@ type headStats struct {
 	n      int
 	origin []float32 // [D] first row
 	sum    []float64 // [D] Σ (q - origin)
+	length []float64 // [D/2] Σ of the lengths of the pairs of channels f and D/2+f; nil if not asked for
 	outer  []float64 // [D][D] Σ (q - origin)(q - origin)ᵀ over whole tiles, at and below the diagonal
 	tile   []float32 // [D][statsTile] rows of the tile in progress, transposed
 	filled int       // rows in tile
@@ -150,6 +153,16 @@ func NewQueryStats(heads, headDim, skip int, covariance bool, cpu kernels.CPU) *
 	return s
 }
 
+// KeepLengths asks for [QueryStats.Lengths], too, before the first row; an even
+// head dimension has them. It returns s.
+func (s *QueryStats) KeepLengths() *QueryStats {
+	s.lengths = true
+	for q := range s.heads {
+		s.heads[q].length = make([]float64, s.dim/2)
+	}
+	return s
+}
+
 // Add adds n consecutive rows of query head q; the first stands at position
 // pos. Row i is x[i*stride : i*stride+D].
 func (s *QueryStats) Add(q, pos int, x []float32, n, stride int) {
@@ -160,6 +173,10 @@ func (s *QueryStats) Add(q, pos int, x []float32, n, stride int) {
 			copy(h.origin, row)
 		}
 		h.n++
+		for f := range h.length {
+			a, b := float64(row[f]), float64(row[s.dim/2+f])
+			h.length[f] += math.Sqrt(float64(a*a) + float64(b*b))
+		}
 		if h.outer == nil {
 			for a, v := range row {
 				h.sum[a] += float64(v - h.origin[a])
@@ -213,6 +230,18 @@ func (s *QueryStats) Mean(q int, dst []float64) {
 	}
 }
 
+// Lengths writes the mean lengths of the pairs of channels f and D/2+f of head q's
+// queries, which a rotation leaves as they are, to dst, [D/2]; zero without rows.
+func (s *QueryStats) Lengths(q int, dst []float64) {
+	h := &s.heads[q]
+	for f := range dst[:s.dim/2] {
+		dst[f] = 0
+		if h.n > 0 {
+			dst[f] = h.length[f] / float64(h.n)
+		}
+	}
+}
+
 // Cov writes the biased covariance of head q to dst, [D][D]. Calls for one head
 // must not run at the same time.
 func (s *QueryStats) Cov(q int, dst []float64) error {
@@ -244,6 +273,7 @@ func (s *QueryStats) Reset() {
 		h := &s.heads[q]
 		h.n, h.filled = 0, 0
 		clear(h.sum)
+		clear(h.length)
 		clear(h.outer)
 	}
 }
@@ -254,7 +284,7 @@ func (s *QueryStats) Clone() *QueryStats {
 	c.heads = make([]headStats, len(s.heads))
 	for q, h := range s.heads {
 		c.heads[q] = headStats{
-			n: h.n, origin: slices.Clone(h.origin), sum: slices.Clone(h.sum), outer: slices.Clone(h.outer),
+			n: h.n, origin: slices.Clone(h.origin), sum: slices.Clone(h.sum), length: slices.Clone(h.length), outer: slices.Clone(h.outer),
 			tile: slices.Clone(h.tile), filled: h.filled, gram: slices.Clone(h.gram),
 		}
 	}

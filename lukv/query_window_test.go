@@ -3,6 +3,7 @@ package lukv
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -65,12 +66,12 @@ func TestQueryStats(t *testing.T) {
 		x[i] = float32(rng.NormFloat64() + 1000) // a large mean must not eat the covariance
 	}
 	mean, cov := make([]float64, D), make([]float64, D*D)
-	whole := NewQueryStats(2, D, skip, true, kernels.Detect())
+	whole := NewQueryStats(2, D, skip, true, kernels.Detect()).KeepLengths()
 	for q := range 2 {
 		whole.Add(q, 0, x[q*D:], n, 2*D)
 	}
 	for _, chunk := range []int{1, 2, 3, 7, 8, 9, 64} {
-		s := NewQueryStats(2, D, skip, true, kernels.Detect())
+		s := NewQueryStats(2, D, skip, true, kernels.Detect()).KeepLengths()
 		for lo := 0; lo < n; lo += chunk {
 			for q := range 2 {
 				s.Add(q, lo, x[lo*2*D+q*D:], min(chunk, n-lo), 2*D)
@@ -79,6 +80,7 @@ func TestQueryStats(t *testing.T) {
 		for q := range 2 {
 			require.Equal(t, whole.heads[q].sum, s.heads[q].sum, "chunk %d", chunk)
 			require.Equal(t, whole.heads[q].outer, s.heads[q].outer, "chunk %d", chunk)
+			require.Equal(t, whole.heads[q].length, s.heads[q].length, "chunk %d", chunk)
 		}
 	}
 	for q := range 2 {
@@ -104,9 +106,15 @@ func TestQueryStats(t *testing.T) {
 		}
 	}
 	c := whole.Clone()
+	lengths, before := make([]float64, D/2), make([]float64, D/2)
+	whole.Lengths(0, before)
 	whole.Reset()
 	require.Zero(t, whole.Count(0))
 	require.Equal(t, n-skip, c.Count(0))
+	c.Lengths(0, lengths)
+	require.Equal(t, before, lengths)
+	whole.Lengths(0, lengths)
+	require.Zero(t, slices.Max(lengths), "no rows")
 	whole.Add(0, 100, x, 1, D)
 	require.NoError(t, whole.Cov(0, cov))
 	require.Equal(t, make([]float64, D*D), cov, "one row has no spread")

@@ -16,40 +16,43 @@ type triAttention struct {
 	Sinks  int `json:"sinks"` // first entries, always kept and in no centre
 
 	// Centers holds the centres of the queries, [L][H], from calibration. Without
-	// them those of the queries that passed by are taken, and the root of the mean
-	// square for the mean length.
-	Centers [][]queryCenter `json:"centers"`
-}
+	// them those of a profile are taken, and without one those of the queries that
+	// passed by.
+	Centers [][]QueryCenter `json:"centers"`
 
-// queryCenter is what calibration says of the unrotated queries of a head: their
-// mean, [D], and the mean length of their pairs of channels, [D/2].
-type queryCenter struct {
-	Mean    []float64 `json:"mean"`
-	Lengths []float64 `json:"lengths"`
+	profiled [][]QueryCenter // of a profile
 }
 
 func (m triAttention) Validate() error {
 	if err := firstOf(within("future", m.Future, 1, 24), within("sinks", m.Sinks, 0, maxSlots)); err != nil {
 		return err
 	}
-	for at, layer := range m.Centers {
-		if len(layer) == 0 || len(layer) != len(m.Centers[0]) {
-			return fmt.Errorf("centers: layer %d: found %d query heads, expected %d, at least one", at, len(layer), len(m.Centers[0]))
-		}
-		for q, c := range layer {
-			if d := len(m.Centers[0][0].Mean); d == 0 || d%2 != 0 || len(c.Mean) != d || 2*len(c.Lengths) != d {
-				return fmt.Errorf("centers: layer %d, query head %d: found a mean of %d channels and %d lengths, expected an even number, the same for all, and half as many", at, q, len(c.Mean), len(c.Lengths))
-			}
-		}
+	if err := checkCenters(m.Centers); err != nil {
+		return fmt.Errorf("centers: %w", err)
 	}
 	return nil
 }
 
-func (m triAttention) Needs(T, n int) Needs {
+func (m triAttention) reads() bool { return m.Centers == nil }
+
+func (m triAttention) with(centers [][]QueryCenter) Metric {
+	m.profiled = centers
+	return m
+}
+
+// centers returns those of calibration, nil without any.
+func (m triAttention) centers() [][]QueryCenter {
 	if m.Centers != nil {
+		return m.Centers
+	}
+	return m.profiled
+}
+
+func (m triAttention) Needs(T, n int) Needs {
+	if m.centers() != nil {
 		return Needs{Keys: true}
 	}
-	return Needs{Keys: true, Stats: true, Covariance: true, StatsSkip: m.Sinks}
+	return Needs{Keys: true, Stats: true, Lengths: true, StatsSkip: m.Sinks}
 }
 
 func (m triAttention) Protection(T, n int) Protection { return Protection{Sinks: min(m.Sinks, T)} }
@@ -62,9 +65,9 @@ func (m triAttention) Score(ctx context.Context, l *Layer) (Scores, error) {
 	if 2*len(l.InvFreq) != D {
 		return nil, fmt.Errorf("score layer %d with triattention: found %d rope frequencies, expected half of head dimension %d", l.Index, len(l.InvFreq), D)
 	}
-	if m.Centers != nil && (l.Index >= len(m.Centers) || len(m.Centers[0]) != l.Heads || len(m.Centers[0][0].Mean) != D) {
+	if c := m.centers(); c != nil && (l.Index >= len(c) || len(c[0]) != l.Heads || len(c[0][0].Mean) != D) {
 		return nil, fmt.Errorf("score layer %d with triattention: found centers of %d layers of %d query heads × %d, expected more layers of %d × %d",
-			l.Index, len(m.Centers), len(m.Centers[0]), len(m.Centers[0][0].Mean), l.Heads, D)
+			l.Index, len(c), len(c[0]), len(c[0][0].Mean), l.Heads, D)
 	}
 	rot := m.rotation(l)
 	s := make(Scores, l.KVHeads)
@@ -92,31 +95,25 @@ func (m triAttention) rotation(l *Layer) rotation {
 
 // center returns the mean of the unrotated queries of head q, [D], and what the
 // mean lengths of its pairs exceed the length of the mean's by, [D/2].
-func (m triAttention) center(l *Layer, q int) (mean, excess []float64, err error) {
+func (m triAttention) center(l *Layer, q int) (mean, excess []float64) {
 	D := l.HeadDim
 	mean, excess = make([]float64, D), make([]float64, D/2)
-	var cov []float64
-	if m.Centers != nil {
-		copy(mean, m.Centers[l.Index][q].Mean)
+	if c := m.centers(); c != nil {
+		for a, v := range c[l.Index][q].Mean {
+			mean[a] = float64(v)
+		}
+		for f, v := range c[l.Index][q].Lengths {
+			excess[f] = float64(v)
+		}
 	} else {
 		l.Stats.Mean(q, mean)
-		cov = make([]float64, D*D)
-		if err := l.Stats.Cov(q, cov); err != nil {
-			return nil, nil, err
-		}
+		l.Stats.Lengths(q, excess)
 	}
-	for f := range excess {
+	for f, length := range excess {
 		a, b := mean[f], mean[D/2+f]
-		square := float64(a*a) + float64(b*b)
-		length := 0.0
-		if m.Centers != nil {
-			length = m.Centers[l.Index][q].Lengths[f]
-		} else {
-			length = math.Sqrt(max(0, square+cov[f*D+f]+cov[(D/2+f)*D+D/2+f]))
-		}
-		excess[f] = max(0, length-math.Sqrt(square))
+		excess[f] = max(0, length-math.Sqrt(float64(a*a)+float64(b*b)))
 	}
-	return mean, excess, nil
+	return mean, excess
 }
 
 // head scores with every query head of the group, gives each mean 0 and
@@ -131,10 +128,7 @@ func (m triAttention) head(ctx context.Context, l *Layer, h int, rot rotation) (
 	means, excesses := make([][]float64, G), make([][]float64, G)
 	scores := make([][]float64, G)
 	for g := range G {
-		var err error
-		if means[g], excesses[g], err = m.center(l, h*G+g); err != nil {
-			return nil, err
-		}
+		means[g], excesses[g] = m.center(l, h*G+g)
 		rot.apply(means[g])
 	}
 	lengths := make([]float64, D/2)

@@ -35,6 +35,9 @@ func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metr
 			w.stats.Reset()
 		} else {
 			w.stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance, r.m.cpu)
+			if needs.Lengths {
+				w.stats.KeepLengths()
+			}
 		}
 	}
 	if needs.Window > 0 {

@@ -104,7 +104,7 @@ func (r *run) deviceWatch(at, T int, needs *lukv.Needs, share int, metrics []luk
 		return nil, nil
 	}
 	w := &deviceWatch{skip: needs.StatsSkip, covariance: needs.Covariance}
-	if needs.Stats {
+	if needs.Stats && !needs.Lengths { // which devices do not sum
 		var err error
 		if w.moments, err = mp.NewMoments(needs.Covariance); err != nil {
 			return nil, fmt.Errorf("memory for query statistics: %w", err)

@@ -104,6 +104,9 @@ func (ob *Observation) watched() int64 {
 	if n.Stats {
 		layer += 12 * H * D
 	}
+	if n.Lengths {
+		layer += 4 * H * D
+	}
 	if n.Covariance {
 		layer += H * (12*D*D + 4*64*D) // sums, scratch and a tile of rows
 	}
@@ -197,6 +200,16 @@ func (ob *Observation) Close() error {
 		ob.charged = 0
 	}
 	return ob.s.Close()
+}
+
+// QueryStats returns the statistics of a layer's queries before RoPE, which are the
+// observation's; nil where no metric asked for them, in a layer with a sliding window,
+// or if a device has them.
+func (ob *Observation) QueryStats(layer int) *lukv.QueryStats {
+	if w := ob.layers[layer]; w != nil {
+		return w.stats
+	}
+	return nil
 }
 
 // Scores ranks a layer with one of the observed metrics. share is the uniform

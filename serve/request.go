@@ -138,7 +138,7 @@ func (s *Server) compression(f *fields, v *served) *lukv.Policy {
 // named and the server has one that was made for the model and the metric, and with the
 // profile's digest, so that policies with different profiles are different.
 func (s *Server) fitting(v *served, p *lukv.Policy) *lukv.Policy {
-	if p == nil || !p.Allocator.NeedsProfile() {
+	if p == nil || !p.Allocator.NeedsProfile() && (p.Profile == nil || !p.UsesProfile()) {
 		return p
 	}
 	with := *p

@@ -10,6 +10,7 @@ import (
 	"github.com/lukv/lukv/internal/bench"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/tensor"
@@ -243,7 +244,7 @@ func (c *benchCmd) compressions() ([]bench.Compression, error) {
 			}
 			for _, ratio := range ratios {
 				x := bench.Compression{Metric: metric, Allocator: allocator, Ratio: ratio}
-				if allocator.NeedsProfile() {
+				if p := (&lukv.Policy{Metric: metric, Allocator: allocator}); p.UsesProfile() {
 					if x.Profile, err = profiles.match(nil, "", metric); err != nil {
 						return nil, err
 					}

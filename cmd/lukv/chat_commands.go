@@ -211,8 +211,8 @@ func (c *chatCmd) compression(m *model.Model) (*lukv.Policy, error) {
 		return nil, err
 	}
 	f := c.policyFlags
-	if p, err := f.shape(); err == nil && !p.Allocator.NeedsProfile() && f.Policy == "" {
-		f.Profile = "" // chosen before the allocator
+	if p, err := f.shape(); err == nil && !p.UsesProfile() && f.Policy == "" {
+		f.Profile = "" // chosen before the metric or allocator
 	}
 	return f.policy(m, c.Model)
 }

@@ -474,11 +474,11 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 		if shape.Policy.Protection, err = c.protection(shape.Policy.Metric); err != nil {
 			return nil, err
 		}
-		if shape.Policy.Allocator.NeedsProfile() {
-			profile, err := profiles.find(m, c.Model, shape.Policy.Metric)
-			if err != nil {
-				return nil, err
-			}
+		profile, err := profiles.of(m, c.Model, shape.Policy)
+		if err != nil {
+			return nil, err
+		}
+		if profile != nil {
 			shape.Policy.Profile = profile
 			if shape.Policy.ProfileDigest, err = profile.Digest(); err != nil {
 				return nil, err

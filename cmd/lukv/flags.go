@@ -158,7 +158,7 @@ type policyFlags struct {
 	Preset       string   `group:"policy" placeholder:"NAME" help:"A published setting as a whole, of which other flags replace parts: ${presets}."`
 	Metric       string   `group:"policy" placeholder:"NAME|JSON" help:"What ranks entries (default snapkv): ${metrics}; or JSON with parameters."`
 	Allocator    string   `group:"policy" placeholder:"NAME|JSON" help:"What divides the budget (default uniform): ${allocators}; or JSON with parameters."`
-	Profile      string   `group:"policy" placeholder:"FILE" help:"Profile for the allocator lukv, made by lukv profile; builtin:output-error is that of the embedded model."`
+	Profile      string   `group:"policy" placeholder:"FILE" help:"Profile for the allocator lukv, and for the metric triattention, made by lukv profile; builtin:output-error is that of the embedded model."`
 	Policy       string   `group:"policy" placeholder:"FILE" help:"Instead of the flags above: the policy as JSON, as --json prints it."`
 	Decode       string   `group:"policy" placeholder:"JSON" help:"Compress while decoding too, such as '{\"mode\":\"periodic\",\"target_size\":512}'."`
 	Compat       bool     `group:"policy" help:"Round budgets as older kvpress does."`
@@ -190,23 +190,21 @@ func (f *policyFlags) policy(m *model.Model, name string) (*lukv.Policy, error) 
 	if !p.Enabled() {
 		return nil, nil
 	}
-	if f.Profile != "" && !p.Allocator.NeedsProfile() {
+	if f.Profile != "" && !p.UsesProfile() {
 		return nil, usage("--profile would have no effect: the policy's allocator is %s, which uses none", p.Allocator.Name)
 	}
-	if p.Allocator.NeedsProfile() {
-		var paths []string
-		if f.Profile != "" {
-			paths = []string{f.Profile}
-		}
-		set, err := loadProfiles(paths)
-		if err != nil {
-			return nil, err
-		}
-		if p.Profile, err = set.find(m, name, p.Metric); err != nil {
-			return nil, err
-		}
+	var paths []string
+	if f.Profile != "" {
+		paths = []string{f.Profile}
 	}
-	return p, nil
+	set, err := loadProfiles(paths)
+	if err != nil {
+		return nil, err
+	}
+	if p.Profile, err = set.of(m, name, p); err != nil {
+		return nil, err
+	}
+	return p, set.unused()
 }
 
 func (f *policyFlags) fromFlags() (*lukv.Policy, error) {
@@ -372,6 +370,32 @@ func (s *profileSet) find(m *model.Model, name string, metric lukv.MetricConfig)
 		return nil, fmt.Errorf("%w: none of %s was made for this model and the metric %v", lukv.ErrProfileMismatch, strings.Join(s.paths, ", "), metricName(metric))
 	}
 	return nil, usage("the allocator lukv needs a profile: make one with 'lukv profile %s --metric %s -o FILE' and give it with --profile FILE", name, quoteArg(metricName(metric)))
+}
+
+// of returns the profile that a policy uses: that of its metric where the allocator
+// needs one, else one of the model's that has the centres of queries which a metric
+// reads, or the single one that was given, whose check then says what it lacks. nil:
+// there is none to use.
+func (s *profileSet) of(m *model.Model, name string, p *lukv.Policy) (*lukv.Profile, error) {
+	if p.Allocator.NeedsProfile() {
+		return s.find(m, name, p.Metric)
+	}
+	if !p.UsesProfile() {
+		return nil, nil
+	}
+	for i, x := range s.profiles {
+		if x == nil {
+			var err error
+			if x, err = builtin.OutputErrorProfile(lukv.MetricConfig{Name: "triattention"}); err != nil {
+				return nil, err
+			}
+		}
+		if x != nil && (len(s.profiles) == 1 || x.Identity.Model == m.ID() && x.QueryCenters != nil) {
+			s.used[i] = true
+			return x, nil
+		}
+	}
+	return nil, nil
 }
 
 // unused refuses a profile that nothing asked for.

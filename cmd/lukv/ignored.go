@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -75,19 +76,31 @@ func (f *policyFlags) unused(g given) error {
 			return err
 		}
 	}
-	if g["profile"] && f.Policy == "" && !p.Allocator.NeedsProfile() {
+	if g["profile"] && f.Policy == "" && !p.UsesProfile() {
 		return g.unused("profile", unusedProfile)
 	}
 	return nil
 }
 
-const unusedProfile = "only the allocators lukv and duo use a profile (--allocator lukv)"
+const unusedProfile = "only the allocators lukv and duo and the metric triattention use a profile (--allocator lukv)"
 
-// checkProfile refuses profiles that no allocator asks for. That of a policy in a
-// file is only known later.
-func checkProfile(g given, allocators []string, file bool) error {
-	if !g["profile"] || file {
+// checkProfile refuses profiles that no allocator, metric or decoding asks for.
+func checkProfile(g given, allocators, metrics []string, decode string) error {
+	if !g["profile"] {
 		return nil
+	}
+	d, err := parseDecode(decode)
+	if err != nil {
+		return err
+	}
+	for _, text := range append(splitList(metrics), "") {
+		m, err := parseMetric(text)
+		if err != nil {
+			return err
+		}
+		if p := (&lukv.Policy{Metric: m, Decode: d}); p.UsesProfile() {
+			return nil
+		}
 	}
 	for _, text := range splitList(allocators) {
 		a, err := parseAllocator(text)
@@ -183,15 +196,15 @@ func (c *evalCmd) unused(g given) error {
 			return err
 		}
 	}
-	allocators := c.Allocator
+	allocators, metrics := slices.Clone(c.Allocator), slices.Clone(c.Metric)
 	for _, name := range splitList(c.Preset) {
 		p, err := presetPolicy(name, "")
 		if err != nil {
 			return err
 		}
-		allocators = append(allocators, compact(p.Allocator))
+		allocators, metrics = append(allocators, compact(p.Allocator)), append(metrics, compact(p.Metric))
 	}
-	return checkProfile(g, allocators, false)
+	return checkProfile(g, allocators, metrics, c.Decode)
 }
 
 func (c *serveCmd) unused(g given) error {
@@ -246,5 +259,5 @@ func (c *benchCmd) unused(g given) error {
 			return err
 		}
 	}
-	return checkProfile(g, c.Allocator, false)
+	return checkProfile(g, c.Allocator, c.Metric, "")
 }

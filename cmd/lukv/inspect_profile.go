@@ -29,7 +29,8 @@ type profileInfo struct {
 	Levels     []levelInfo           `json:"levels"`
 	HeatMap    lukv.HeatMap          `json:"heat_map"`
 
-	OutputErrors *lukv.OutputErrors `json:"output_errors,omitempty"`
+	QueryCenters [][]lukv.QueryCenter `json:"query_centers,omitempty"`
+	OutputErrors *lukv.OutputErrors   `json:"output_errors,omitempty"`
 }
 
 type levelInfo struct {
@@ -95,7 +96,7 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 	info := profileInfo{
 		Format: inspectFormat, Kind: "profile", Path: c.Path, Digest: digest, Identity: id, Layers: p.Layers(), KVHeads: p.KVHeads(),
 		Excluded: p.Excluded, Pairs: p.Pairs, MinContext: p.MinContext, MaxContext: p.MaxContext,
-		HeatMap: p.HeatMap(c.Ratio, c.Nearest), OutputErrors: p.OutputErrors,
+		HeatMap: p.HeatMap(c.Ratio, c.Nearest), QueryCenters: p.QueryCenters, OutputErrors: p.OutputErrors,
 	}
 	for i := range solve.Levels {
 		ratio := float64(i+1) / 100
@@ -114,6 +115,9 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 	}
 	if info.Pairs > 0 {
 		t.line("measured on", "%d questions about contexts of %d to %d tokens", info.Pairs, info.MinContext, info.MaxContext)
+	}
+	if c := info.QueryCenters; c != nil {
+		t.line("query centres", "%d layers of %d query heads; the mean query is %.0f %% as long as queries are on average", len(c), len(c[0]), 100*lukv.Concentration(c))
 	}
 	if len(info.Excluded) > 0 {
 		t.line("excluded", "layers %v (sliding windows)", info.Excluded)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -217,4 +218,39 @@ func TestProfileTexts(t *testing.T) {
 	fails(t, exitFull, "context full", "profile", checkpoint(t, nil), "-o", filepath.Join(dir, "never"))
 	fails(t, exitFailed, "no/such", "profile", "builtin", "--data", shortTexts(t, 1), "--limit", "1", "--max-steps", "2", "-o", filepath.Join(dir, "no/such/p"))
 	holds(t, dir, "q.txt", "p", "bad.jsonl")
+}
+
+// The centres of queries that a profile of triattention holds: shown, and read under
+// any allocator and while decoding, from a profile that has them alone.
+func TestProfileOfCenters(t *testing.T) {
+	dir := t.TempDir()
+	make := func(metric string) string {
+		file := filepath.Join(dir, metric)
+		ok(t, "profile", "builtin", "--metric", metric, "--data", shortTexts(t, 1), "-o", file, "--max-steps", "2")
+		return file
+	}
+	centers, plain := make("triattention"), make("knorm")
+	assert.Contains(t, ok(t, "inspect", centers), "6 layers of 8 query heads; the mean query is")
+	info := decode[profileInfo](t, ok(t, "inspect", centers, "--json"))
+	assert.Len(t, info.QueryCenters, 6)
+	assert.NotContains(t, ok(t, "inspect", plain), "query centres")
+
+	_, path := sample(t, "niah_single_2", 512)
+	run := func(profile string, more ...string) []string {
+		return append([]string{"run", "builtin", "-c", path, "--json", "--profile", profile, "Who?"}, more...)
+	}
+	digest := `"profile":"` + info.Digest
+	for _, more := range [][]string{
+		{"--metric", "triattention", "--ratio", "0.5"},
+		{"--decode", `{"mode":"periodic","target_size":64,"metric":{"name":"triattention"}}`},
+	} {
+		assert.Contains(t, strings.ReplaceAll(ok(t, run(centers, more...)...), `": "`, `":"`), digest)
+		fails(t, exitRefused, "without centres of queries", run(plain, more...)...)
+	}
+	fails(t, exitUsage, "no effect", run(centers, "--ratio", "0.5", "--metric", "keydiff")...)
+	fails(t, exitUsage, "no effect", run(centers, "--ratio", "0.5", "--metric", `{"name":"triattention","centers":`+"[[{\"mean\":[1,2],\"lengths\":[3]}]]}")...)
+
+	eval := []string{"eval", "builtin", "--fraction", "0.02", "--ratio", "0.5", "--profile", centers, "--metric"}
+	ok(t, append(eval, "triattention")...)
+	fails(t, exitUsage, "no effect", append(eval, "keydiff")...)
 }

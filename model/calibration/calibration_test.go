@@ -293,3 +293,56 @@ func TestMeasure(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []int{1, 1}, steps)
 }
+
+// TestProfileMeasuresCenters: a profile of triattention holds the centres of the
+// model's queries, of both objectives the same, for any number of threads, and
+// interrupted or not; sessions under it rank with them.
+func TestProfileMeasuresCenters(t *testing.T) {
+	texts := short(2)
+	o := ProfileOptions{Options: Options{Prompt: builtin.Prompt, MaxSteps: 4}, Metric: lukv.MetricConfig{Name: "triattention"}}
+	want, err := Profile(t.Context(), open(t, model.WithThreads(2)), texts, o)
+	require.NoError(t, err)
+	m := open(t, model.WithThreads(1))
+	o.State = filepath.Join(t.TempDir(), "state")
+	stopInAndBetween(t, m, texts, o)
+	got, err := Profile(t.Context(), m, texts, o)
+	require.NoError(t, err)
+	assert.Equal(t, content(t, want), content(t, got))
+	require.Len(t, want.QueryCenters, 6)
+	require.Len(t, want.QueryCenters[0], 8)
+	c := lukv.Concentration(want.QueryCenters)
+	assert.True(t, c > 0.2 && c < 1, "concentration %v", c)
+
+	errors := errorOptions(lukv.WeightsNone)
+	errors.Metric = o.Metric
+	other, err := Profile(t.Context(), m, texts, errors)
+	require.NoError(t, err)
+	assert.Equal(t, want.QueryCenters, other.QueryCenters)
+
+	// The centres are those of the texts, not of the prompt.
+	tok, err := m.Tokenizer()
+	require.NoError(t, err)
+	head, _ := builtin.Prompt(texts[1].Context, "", "")
+	tokens := head.Encode(tok)
+	kept := func(p *lukv.Profile) [][]int32 {
+		s, err := m.NewSession(model.SessionOptions{Compression: &lukv.Policy{Metric: o.Metric, Ratio: 0.7, Profile: p}})
+		require.NoError(t, err)
+		defer s.Close()
+		require.NoError(t, s.Prefill(t.Context(), tokens))
+		var out [][]int32
+		for l := range 6 {
+			for h := range 4 {
+				out = append(out, s.Cache().Positions(l, h, nil))
+			}
+		}
+		return out
+	}
+	assert.NotEqual(t, kept(nil), kept(want))
+	metric, err := lukv.NewMetric(o.Metric)
+	require.NoError(t, err)
+	alone, err := measureCenters(t.Context(), m, texts[1:], metric, o.Options)
+	require.NoError(t, err)
+	ofPrompt := *want
+	ofPrompt.QueryCenters = alone
+	assert.Equal(t, kept(nil), kept(&ofPrompt), "calibrated on the prompt alone: what passes by")
+}

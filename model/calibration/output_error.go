@@ -18,9 +18,13 @@ import (
 // Beside a prefill of each text, an answer to each question and a pass over it,
 // the effects of layers take one such pass for each of the builder's states. A
 // pass is of question and answer over the cached context.
-func measureOutputErrors(ctx context.Context, m *model.Model, texts []Text, b *lukv.OutputErrorBuilder, o Options, each func(*Pair) error) error {
+func measureOutputErrors(ctx context.Context, m *model.Model, texts []Text, b *lukv.OutputErrorBuilder, centers [][]lukv.QueryCenter, o Options, each func(*Pair) error) error {
+	metrics := make([]lukv.Metric, len(b.Metrics()))
+	for i, metric := range b.Metrics() {
+		metrics[i] = lukv.WithCenters(metric, centers)
+	}
 	return eachText(ctx, m, texts, o, b.Pairs(), each, func(w *work) error {
-		e := errorWork{work: *w, b: b}
+		e := errorWork{work: *w, b: b, metrics: metrics}
 		return e.run()
 	})
 }
@@ -28,7 +32,8 @@ func measureOutputErrors(ctx context.Context, m *model.Model, texts []Text, b *l
 // errorWork is the measurement of the output errors of one text.
 type errorWork struct {
 	work
-	b *lukv.OutputErrorBuilder
+	b       *lukv.OutputErrorBuilder
+	metrics []lukv.Metric // those of b, with their centres
 
 	ob     *model.Observation
 	counts []int
@@ -41,7 +46,7 @@ func (w *errorWork) run() error {
 	question := &w.text.Questions[0]
 	head, _ := w.o.Prompt(w.text.Context, question.Question, question.AnswerPrefix)
 	var err error
-	if w.ob, err = w.m.Observe(w.ctx, head.Encode(w.tok), w.o.Session, w.b.Metrics()...); err != nil {
+	if w.ob, err = w.m.Observe(w.ctx, head.Encode(w.tok), w.o.Session, w.metrics...); err != nil {
 		return err
 	}
 	defer w.ob.Close()
@@ -105,7 +110,7 @@ func (w *errorWork) rank() error {
 			w.orders[at] = make([][][]int32, c.KVHeads)
 		}
 	}
-	for _, metric := range w.b.Metrics() {
+	for _, metric := range w.metrics {
 		scores, err := w.scores(w.ob, metric)
 		if err != nil {
 			return fmt.Errorf("metric %s: %w", lukv.MetricConfigOf(metric).Name, err)
@@ -153,7 +158,7 @@ func (w *errorWork) pair(ctx context.Context, q int) (*Pair, *lukv.AnswerErrors,
 		return p, e, nil
 	}
 	c := w.m.Config()
-	e.Errors = make([][][]float64, len(w.b.Metrics()))
+	e.Errors = make([][][]float64, len(w.metrics))
 	for i := range e.Errors {
 		e.Errors[i] = make([][]float64, c.Layers*c.KVHeads)
 	}
@@ -180,13 +185,13 @@ func (w *errorWork) pair(ctx context.Context, q int) (*Pair, *lukv.AnswerErrors,
 }
 
 // profileOfErrors is the making of a profile of output errors.
-func profileOfErrors(ctx context.Context, m *model.Model, texts []Text, o *ProfileOptions, id lukv.ProfileIdentity, excluded []int) (*lukv.Profile, error) {
+func profileOfErrors(ctx context.Context, m *model.Model, texts []Text, o *ProfileOptions, id lukv.ProfileIdentity, excluded []int, centers [][]lukv.QueryCenter) (*lukv.Profile, error) {
 	c := m.Config()
 	b, err := lukv.NewOutputErrorBuilder(id, c.Layers, c.KVHeads, excluded)
 	if err != nil {
 		return nil, err
 	}
 	return makeProfile(ctx, o, b, Pairs(texts), func(p *maker) error {
-		return measureOutputErrors(ctx, m, texts, b, o.Options, func(pair *Pair) error { return p.done(pair, nil) })
+		return measureOutputErrors(ctx, m, texts, b, centers, o.Options, func(pair *Pair) error { return p.done(pair, nil) })
 	})
 }

@@ -127,13 +127,19 @@ func profile(ctx context.Context, m *model.Model, texts []Text, o *ProfileOption
 			excluded = append(excluded, at)
 		}
 	}
-	if id.Objective == lukv.ObjectiveOutputError {
-		return profileOfErrors(ctx, m, texts, o, id, excluded)
-	}
 	metric, err := lukv.NewMetric(id.Metric)
 	if err != nil {
 		return nil, err
 	}
+	centers, err := measureCenters(ctx, m, texts, metric, o.Options)
+	if err != nil {
+		return nil, err
+	}
+	if id.Objective == lukv.ObjectiveOutputError {
+		p, err := profileOfErrors(ctx, m, texts, o, id, excluded, centers)
+		return withCenters(p, centers), err
+	}
+	metric = lukv.WithCenters(metric, centers)
 	b, err := lukv.NewProfileBuilder(id, c.Layers, c.KVHeads, excluded)
 	if err != nil {
 		return nil, err
@@ -141,7 +147,7 @@ func profile(ctx context.Context, m *model.Model, texts []Text, o *ProfileOption
 	pool := workers.New(m.Threads())
 	defer pool.Close()
 	b.Parallel = func(n int, fn func(i int)) { pool.Run(n, 1, task(fn)) }
-	return makeProfile(ctx, o, b, Pairs(texts), func(p *maker) error {
+	p, err := makeProfile(ctx, o, b, Pairs(texts), func(p *maker) error {
 		return Measure(ctx, m, texts, []lukv.Metric{metric}, o.Options, b.Pairs(), func(pair *Pair) error {
 			imp, err := pair.Importance(id.Normalization)
 			if err != nil {
@@ -154,6 +160,15 @@ func profile(ctx context.Context, m *model.Model, texts []Text, o *ProfileOption
 			return p.done(pair, levels)
 		})
 	})
+	return withCenters(p, centers), err
+}
+
+// withCenters gives a new profile, which may be nil, its centres of queries.
+func withCenters(p *lukv.Profile, centers [][]lukv.QueryCenter) *lukv.Profile {
+	if p != nil {
+		p.QueryCenters = centers
+	}
+	return p
 }
 
 // task is a function of an index as workers run it.

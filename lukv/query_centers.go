@@ -1,0 +1,140 @@
+package lukv
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// QueryCenter is what calibration says of the unrotated queries of a head: their
+// mean, [D], and the mean lengths of their pairs of channels f and D/2+f, [D/2].
+type QueryCenter struct {
+	Mean    []float32 `json:"mean"`
+	Lengths []float32 `json:"lengths"`
+}
+
+// CenterBuilder measures the centres of a model's queries: means over the tokens of
+// all texts, but for the first ones that the statistics leave out. The zero value is
+// without any.
+type CenterBuilder struct {
+	layers map[int][]centerSums
+}
+
+// centerSums are sums over the queries of a head.
+type centerSums struct {
+	n             int
+	mean, lengths []float64
+}
+
+// Add adds the statistics of a layer of one text, which have lengths (see
+// [Needs]). Texts are added in a fixed order to give the same bits.
+func (b *CenterBuilder) Add(layer int, s *QueryStats) {
+	if b.layers == nil {
+		b.layers = map[int][]centerSums{}
+	}
+	heads := b.layers[layer]
+	if heads == nil {
+		heads = make([]centerSums, len(s.heads))
+		b.layers[layer] = heads
+	}
+	mean, lengths := make([]float64, s.dim), make([]float64, s.dim/2)
+	for q := range heads {
+		h, n := &heads[q], s.Count(q)
+		if h.mean == nil {
+			h.mean, h.lengths = make([]float64, s.dim), make([]float64, s.dim/2)
+		}
+		s.Mean(q, mean)
+		s.Lengths(q, lengths)
+		h.n += n
+		for a, v := range mean {
+			h.mean[a] += float64(v * float64(n))
+		}
+		for f, v := range lengths {
+			h.lengths[f] += float64(v * float64(n))
+		}
+	}
+}
+
+// Centers returns the centres, [L][H], zeros where no query was added.
+func (b *CenterBuilder) Centers(layers, heads, headDim int) [][]QueryCenter {
+	out := make([][]QueryCenter, layers)
+	for l := range out {
+		out[l] = make([]QueryCenter, heads)
+		for q := range out[l] {
+			c := QueryCenter{make([]float32, headDim), make([]float32, headDim/2)}
+			if sums := b.layers[l]; sums != nil && sums[q].n > 0 {
+				for a, v := range sums[q].mean {
+					c.Mean[a] = float32(v / float64(sums[q].n))
+				}
+				for f, v := range sums[q].lengths {
+					c.Lengths[f] = float32(v / float64(sums[q].n))
+				}
+			}
+			out[l][q] = c
+		}
+	}
+	return out
+}
+
+// checkCenters reports centres that are not the same number of heads of the same
+// even dimension in every layer, or no numbers that queries can have.
+func checkCenters(centers [][]QueryCenter) error {
+	finite := func(v float32) bool { return !math.IsNaN(float64(v)) && !math.IsInf(float64(v), 0) }
+	for at, layer := range centers {
+		if len(layer) == 0 || len(layer) != len(centers[0]) {
+			return fmt.Errorf("layer %d: found %d query heads, expected %d, at least one", at, len(layer), len(centers[0]))
+		}
+		for q, c := range layer {
+			if d := len(centers[0][0].Mean); d == 0 || d%2 != 0 || len(c.Mean) != d || 2*len(c.Lengths) != d {
+				return fmt.Errorf("layer %d, query head %d: found a mean of %d channels and %d lengths, expected an even number, the same for all, and half as many", at, q, len(c.Mean), len(c.Lengths))
+			}
+			if slices.ContainsFunc(c.Mean, func(v float32) bool { return !finite(v) }) || slices.ContainsFunc(c.Lengths, func(v float32) bool { return !finite(v) || v < 0 }) {
+				return fmt.Errorf("layer %d, query head %d: found a number that is not finite or a length below 0", at, q)
+			}
+		}
+	}
+	return nil
+}
+
+// Concentration is the length of the mean query over the mean length, over all pairs
+// of channels, heads and layers: 1 where every head's queries are all the same, near
+// 0 where they have no centre worth the name.
+func Concentration(centers [][]QueryCenter) float64 {
+	var center, length float64
+	for _, layer := range centers {
+		for _, c := range layer {
+			for f, n := range c.Lengths {
+				a, b := float64(c.Mean[f]), float64(c.Mean[len(c.Lengths)+f])
+				center += math.Sqrt(float64(a*a) + float64(b*b))
+				length += float64(n)
+			}
+		}
+	}
+	if length == 0 {
+		return 0
+	}
+	return center / length
+}
+
+// calibrated is a metric that reads the centres of queries.
+type calibrated interface {
+	Metric
+	reads() bool // whether it has none of its own
+	with(centers [][]QueryCenter) Metric
+}
+
+// NeedsCenters reports whether a metric reads centres of queries and has none, so
+// that a profile of it holds them.
+func NeedsCenters(m Metric) bool {
+	c, ok := m.(calibrated)
+	return ok && c.reads()
+}
+
+// WithCenters returns the metric with centres that were measured for it; any other
+// metric as it is.
+func WithCenters(m Metric, centers [][]QueryCenter) Metric {
+	if c, ok := m.(calibrated); ok {
+		return c.with(centers)
+	}
+	return m
+}
