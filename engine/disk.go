@@ -172,18 +172,25 @@ func (d *disk) room(n int64) {
 // find returns the file that has the longest beginning of the request's prompt, and how
 // many of its tokens the request can take over.
 func (d *disk) find(j *job) (*stored, int) {
-	tree := d.trees[j.label]
+	if f, n := d.findUnder(j, j.label); f != nil || j.front == "" {
+		return f, n
+	}
+	return d.findUnder(j, j.front)
+}
+
+func (d *disk) findUnder(j *job, label string) (*stored, int) {
+	tree := d.trees[label]
 	if tree == nil {
 		return nil, 0
 	}
 	n, alike, whole, within := tree.longest(j.req.Prompt)
 	if !d.windowed {
-		if n = j.usable(n, len(alike.tokens), true); n > 0 {
+		if n = j.usable(label, n, len(alike.tokens), true); n > 0 {
 			return alike, n
 		}
 	}
 	if whole >= 0 {
-		if n = j.usable(whole, whole, true); n == whole {
+		if n = j.usable(label, whole, whole, true); n == whole {
 			return within, n
 		}
 	}

@@ -107,9 +107,18 @@ func alone(t testing.TB, m *model.Model, r Request) *outcome {
 	tok, err := m.Tokenizer()
 	require.NoError(t, err)
 	for i := range n {
-		s, err := m.NewSession(model.SessionOptions{Compression: r.Policy})
+		o := model.SessionOptions{Compression: r.Policy}
+		if r.Protected > 0 {
+			o.Compression = nil
+		}
+		s, err := m.NewSession(o)
 		require.NoError(t, err)
-		require.NoError(t, s.Prefill(ctx, r.Prompt[:r.Context]))
+		if r.Protected > 0 {
+			require.NoError(t, s.Prefill(ctx, r.Prompt[:r.Protected]))
+			require.NoError(t, s.PrefillCompressed(ctx, r.Prompt[r.Protected:r.Context], r.Policy))
+		} else {
+			require.NoError(t, s.Prefill(ctx, r.Prompt[:r.Context]))
+		}
 		require.NoError(t, s.Prefill(ctx, r.Prompt[r.Context:]))
 		sampler, err := m.NewSampler(r.Sampling, i)
 		require.NoError(t, err)
@@ -169,6 +178,9 @@ func mixedRequests(t testing.TB, m *model.Model, n int) []Request {
 		}
 		if p := policies[rng.IntN(len(policies))]; p != nil {
 			r.Policy, r.Context = p, contexts[at]
+		}
+		if r.Policy != nil && !r.Policy.Decode.Enabled() && i%2 == 0 {
+			r.Protected = []int{3, 20, 50}[i/2%3]
 		}
 		if i%7 == 3 {
 			r.Choices = 3
@@ -261,7 +273,7 @@ func TestPreemption(t *testing.T) {
 		require.Greater(t, len(long), 1450)
 		requests = append(requests, Request{Prompt: long[:1450+i], Sampling: model.Sampling{IgnoreEOS: true, Temperature: 1, Seed: uint64(i), LogProbs: true}})
 	}
-	need, err := m.CacheNeed(model.SessionOptions{}, 0, m.Config().MaxPositions)
+	need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: m.Config().MaxPositions})
 	require.NoError(t, err)
 	e := newEngine(t, m, Options{MaxBytes: 13 * need.Peak / 5})
 	var streams []*Stream
@@ -346,6 +358,84 @@ func TestKept(t *testing.T) {
 		collect(t, s, 1)
 		require.Zero(t, s.Usage().Cached)
 	}
+}
+
+// TestProtected: a system prompt stays whole in every head, and the document behind it is
+// compressed; prompts with other documents, or none, share what was read of it.
+func TestProtected(t *testing.T) {
+	m := openModel(t)
+	tokens, contexts := prompts(t, m, 3)
+	system := tokens[2][:60]
+	policy := &lukv.Policy{Ratio: 0.8, Metric: lukv.MetricConfig{Name: "snapkv"}}
+	request := func(i int) Request {
+		return Request{
+			Prompt: slices.Concat(system, tokens[i]), Policy: policy, Protected: len(system), Context: len(system) + contexts[i],
+			Sampling: model.Sampling{MaxTokens: 8, LogProbs: true, IgnoreEOS: true},
+		}
+	}
+	dir := t.TempDir()
+	e := newEngine(t, m, Options{MaxBytes: 64 << 20, Store: dir})
+	cached := func(r Request) int {
+		t.Helper()
+		s, err := e.Submit(context.Background(), r)
+		require.NoError(t, err)
+		require.True(t, equal(collect(t, s, 1), alone(t, m, r)))
+		return s.Usage().Cached
+	}
+	first := request(0)
+	first.Inspect = func(s *model.Session) {
+		st := s.Stats()
+		require.InDelta(t, 0.8*float64(contexts[0])/float64(len(first.Prompt)), st.Ratio, 0.01)
+		for at := range m.Config().Layers {
+			for h := range m.Config().KVHeads {
+				require.EqualValues(t, len(system)-1, s.Cache().Positions(at, h, nil)[len(system)-1])
+			}
+		}
+	}
+	require.Zero(t, cached(first))
+	require.Equal(t, len(first.Prompt), cached(first))
+	require.Equal(t, len(system), cached(request(1)), "the system prompt of another document")
+	plain := request(1)
+	plain.Policy, plain.Context, plain.Protected = nil, 0, 0
+	require.Equal(t, len(system), cached(plain), "and of none")
+	shorter := request(0)
+	shorter.Protected -= 10
+	require.Equal(t, len(system)-10, cached(shorter), "what is protected decides what is kept")
+	whole := request(0)
+	whole.Protected = 0
+	require.Zero(t, cached(whole))
+	salted := request(1)
+	salted.Salt = "x"
+	require.Zero(t, cached(salted))
+
+	// The same from disk, and the document can be forgotten alone.
+	require.NoError(t, e.Close())
+	e = newEngine(t, m, Options{MaxBytes: 64 << 20, Store: dir})
+	require.Equal(t, len(first.Prompt), cached(first))
+	require.NoError(t, e.Close())
+	e = newEngine(t, m, Options{MaxBytes: 64 << 20, Store: dir})
+	document := first
+	document.Prompt = first.Prompt[:first.Context]
+	require.NoError(t, e.Forget(document))
+	other := request(0)
+	other.Prompt = slices.Concat(system, tokens[2])
+	require.GreaterOrEqual(t, cached(other), len(system))
+	require.Equal(t, len(system), cached(first))
+
+	// Admission knows what is protected: the bytes that it names are enough.
+	need, err := m.CacheNeed(model.SessionOptions{Compression: policy}, model.Lengths{
+		Before: first.Protected, Context: first.Context - first.Protected, Rest: len(first.Prompt) - first.Context + 8,
+	})
+	require.NoError(t, err)
+	e = newEngine(t, m, Options{MaxBytes: need.Peak})
+	cached(request(0))
+	require.Equal(t, need.Peak, e.Stats().PeakBytes)
+	small := newEngine(t, m, Options{MaxBytes: need.Peak - 1})
+	_, err = small.Submit(context.Background(), first)
+	var large *TooLargeError
+	require.ErrorAs(t, err, &large)
+	require.Equal(t, need.Peak, large.Needed)
+	require.Greater(t, large.Ratio, 0.8)
 }
 
 func TestEcho(t *testing.T) {
@@ -444,7 +534,7 @@ func TestSubmitRefuses(t *testing.T) {
 	ctx := context.Background()
 	m := openModel(t)
 	tokens, contexts := prompts(t, m, 1)
-	whole, err := m.CacheNeed(model.SessionOptions{}, 0, len(tokens[0])+100)
+	whole, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: len(tokens[0]) + 100})
 	require.NoError(t, err)
 	e := newEngine(t, m, Options{MaxBytes: whole.Peak * 3 / 4})
 	policy := &lukv.Policy{Ratio: 0.1, Metric: lukv.MetricConfig{Name: "keydiff"}}
@@ -454,6 +544,12 @@ func TestSubmitRefuses(t *testing.T) {
 		"129 choices":           {Prompt: tokens[0], Choices: 129},
 		"without a policy":      {Prompt: tokens[0], Context: 3},
 		"a context of 0 tokens": {Prompt: tokens[0], Policy: policy},
+		"-1 protected":          {Prompt: tokens[0], Context: 3, Protected: -1, Policy: policy},
+		"3 protected":           {Prompt: tokens[0], Context: 3, Protected: 3, Policy: policy},
+		"1 protected":           {Prompt: tokens[0], Protected: 1},
+		"compresses while":      {Prompt: tokens[0], Context: 9, Protected: 3, Policy: &lukv.Policy{Ratio: 0.5, Decode: lukv.DecodeConfig{Mode: "tova"}}},
+		"renumbers positions":   {Prompt: tokens[0], Context: 9, Protected: 3, Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "streaming_llm", Params: `{"rerotate":true}`}}},
+		"queries of all":        {Prompt: tokens[0], Context: 9, Protected: 3, Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "compactor"}}},
 		"stop text":             {Prompt: tokens[0], Stop: []string{""}},
 		"context full":          {Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 2000}},
 		"temperature":           {Prompt: tokens[0], Sampling: model.Sampling{Temperature: -1}},

@@ -31,6 +31,7 @@ type job struct {
 	isRead  time.Time // when its prompt was first read
 
 	label string // of what is kept of its prompt
+	front string // of what is kept of the protected tokens: a prompt without a policy
 	load  *load  // of a file that it waits for
 	write *write // likewise
 	tried bool   // a file was of no use, or was used
@@ -68,8 +69,18 @@ type choice struct {
 // growTokens is what an answer without a bound is given room for at a time.
 const growTokens = 256
 
-// sessionOptions are those of the request's sessions.
+// sessionOptions are those of the request's sessions. Behind protected tokens the
+// policy is not the session's, but that of one prefill.
 func (j *job) sessionOptions() model.SessionOptions {
+	o := j.policyOptions()
+	if j.req.Protected > 0 {
+		o.Compression = nil
+	}
+	return o
+}
+
+// policyOptions are the session options with the request's policy.
+func (j *job) policyOptions() model.SessionOptions {
 	return model.SessionOptions{
 		Compression: j.req.Policy, CacheType: j.e.o.CacheType, PageEntries: j.e.o.PageEntries, ChunkTokens: j.e.chunk,
 		Lookup: j.e.o.Lookup,
@@ -103,20 +114,20 @@ func (j *job) size() error {
 
 // bytes is what the request takes at most with answers of so many tokens.
 func (j *job) bytes(answer int) (int64, error) {
-	r, o := &j.req, j.sessionOptions()
+	r, o := &j.req, j.policyOptions()
 	rest := len(r.Prompt) - r.Context
-	one, err := j.e.m.CacheNeed(o, r.Context, rest+answer)
+	one, err := j.e.m.CacheNeed(o, model.Lengths{Before: r.Protected, Context: r.Context - r.Protected, Rest: rest + answer})
 	if err != nil || r.Choices == 1 {
 		return one.Peak, err
 	}
 	// Every further choice shares the pages of the prompt, but for the last page of
 	// every head, and has an answer of its own.
 	o.Compression = nil
-	tail, err := j.e.m.CacheNeed(o, 0, answer)
+	tail, err := j.e.m.CacheNeed(o, model.Lengths{Rest: answer})
 	if err != nil {
 		return 0, err
 	}
-	page, err := j.e.m.CacheNeed(o, 0, 1)
+	page, err := j.e.m.CacheNeed(o, model.Lengths{Rest: 1})
 	return max(one.Peak, one.Held+int64(r.Choices-1)*(tail.Held+page.Held)), err
 }
 
@@ -166,12 +177,12 @@ func (j *job) start() error {
 // that has more of it than memory.
 func (j *job) compute() error {
 	e := j.e
+	if err := j.name(); err != nil {
+		return err
+	}
 	s, err := e.m.NewSession(j.sessionOptions())
 	if err != nil {
 		return err
-	}
-	if j.label == "" {
-		j.label = e.label(s, &j.req)
 	}
 	j.session, j.at = s, 0
 	if kept, n := e.kept.find(j); kept != nil {
@@ -188,6 +199,23 @@ func (j *job) compute() error {
 	return nil
 }
 
+// name finds the labels of what is kept of the request's prompt.
+func (j *job) name() error {
+	if j.label != "" {
+		return nil
+	}
+	s, err := j.e.m.NewSession(j.policyOptions())
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if j.req.Protected > 0 {
+		j.front = j.e.label(s, &Request{Salt: j.req.Salt})
+	}
+	j.label = j.e.label(s, &j.req)
+	return nil
+}
+
 // next goes on with the prompt after a prefill. It reports whether the prompt is
 // read.
 func (j *job) next() (bool, error) {
@@ -197,8 +225,20 @@ func (j *job) next() (bool, error) {
 		if at == end {
 			return true, nil
 		}
-		if at < j.req.Context {
-			end = j.req.Context
+		switch r := &j.req; {
+		case at < r.Protected:
+			end = r.Protected
+		case at < r.Context:
+			end = r.Context
+		}
+		if at > 0 && at == j.req.Protected {
+			j.keepFront()
+			var err error
+			if j.fill, err = j.session.StartPrefillCompressed(j.req.Prompt[at:end], j.req.Policy); err != nil {
+				return false, err
+			}
+			j.at = end
+			continue
 		}
 		var each func(int, []float32) error
 		if j.req.Echo && at >= j.req.Context {

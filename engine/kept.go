@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/lukv/lukv/model"
 )
@@ -34,18 +35,19 @@ type entry struct {
 const leastShared = 16
 
 // label is a digest of all but the tokens that decides a cache's bits: the model, its
-// precision, the cache's type, whose arithmetic it is, how the context is compressed and
-// where it ends; and of the salt. The instruction set of the processor is not among it,
+// precision, the cache's type, whose arithmetic it is, how the context is compressed,
+// where it begins and ends; and of the salt. The instruction set of the processor is not among it,
 // as it changes no bit.
 func (e *Engine) label(s *model.Session, r *Request) string {
 	key := struct {
 		Format, Model, Precision, Cache, Device string
 		DeviceLayers, Context                   int
+		Protected                               int `json:",omitempty"`
 		Policy                                  any
 		Salt                                    string
 	}{
 		Format: prefixFormat, Model: e.m.ID(), Precision: string(e.m.Precision()), Cache: s.Cache().Options().Type.String(),
-		DeviceLayers: e.m.DeviceLayers(), Context: r.Context, Salt: hex.EncodeToString([]byte(r.Salt)),
+		DeviceLayers: e.m.DeviceLayers(), Context: r.Context, Protected: r.Protected, Salt: hex.EncodeToString([]byte(r.Salt)),
 	}
 	if d := e.m.Device(); d != nil {
 		i := d.Info()
@@ -65,10 +67,16 @@ func (e *Engine) label(s *model.Session, r *Request) string {
 // prefixFormat begins the labels; another number is for another arithmetic.
 const prefixFormat = "prefix 1 "
 
-// usable is how many of the n tokens that a prompt and a kept one of so many tokens
-// begin alike with the request can take over; 0: none.
-func (j *job) usable(n, length int, logits bool) int {
+// usable is how many of the n tokens that a prompt and one of so many tokens that is kept
+// under a label begin alike with the request can take over; 0: none.
+func (j *job) usable(label string, n, length int, logits bool) int {
 	r := &j.req
+	if label == j.front {
+		if n = min(n, r.Protected); n < leastShared {
+			return 0
+		}
+		return n
+	}
 	if r.Echo {
 		n = min(n, r.Context) // logits are wanted of everything behind it
 	}
@@ -85,7 +93,14 @@ func (j *job) usable(n, length int, logits bool) int {
 // that is kept, and how much that is; nil if there is none worth it. It belongs to the
 // caller.
 func (st *store) find(j *job) (*model.Session, int) {
-	tree := st.trees[j.label]
+	if s, n := st.findUnder(j, j.label); s != nil || j.front == "" {
+		return s, n
+	}
+	return st.findUnder(j, j.front)
+}
+
+func (st *store) findUnder(j *job, label string) (*model.Session, int) {
+	tree := st.trees[label]
 	if tree == nil {
 		return nil, 0
 	}
@@ -101,7 +116,7 @@ func (st *store) find(j *job) (*model.Session, int) {
 
 // take forks a session for a request that has n tokens alike.
 func (st *store) take(j *job, en *entry, n int) (*model.Session, int) {
-	if n = j.usable(n, len(en.tokens), en.session.Logits() != nil); n == 0 {
+	if n = j.usable(en.label, n, len(en.tokens), en.session.Logits() != nil); n == 0 {
 		return nil, 0
 	}
 	s := forkAt(en.session, n)
@@ -146,6 +161,15 @@ func (j *job) keepable() bool {
 func (st *store) keep(j *job, room int64) {
 	if j.keepable() && j.cached < len(j.req.Prompt) {
 		st.add(j.label, j.req.Context, j.req.Prompt, j.session, room)
+	}
+}
+
+// keepFront keeps the protected tokens of a prompt, which the session has just read, for
+// prompts that go on with something else.
+func (j *job) keepFront() {
+	if n := j.req.Protected; n >= leastShared && j.cached < n {
+		j.e.kept.add(j.front, 0, slices.Clone(j.req.Prompt[:n]), j.session, j.e.room())
+		j.e.stats.kept.Store(j.e.kept.bytes)
 	}
 }
 

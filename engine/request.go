@@ -23,8 +23,13 @@ type Request struct {
 	// Policy, if not nil, compresses the first Context tokens of the prompt before
 	// the others are read; 0 < Context <= len(Prompt). What comes behind them is
 	// not evicted, unless the policy compresses while decoding.
-	Policy  *lukv.Policy
-	Context int
+	//
+	// Of these the first Protected, such as a system prompt, stay as they are, and the
+	// policy is that of the tokens between: see model.Session.PrefillCompressed, which
+	// says what policies can do so. Protected < Context.
+	Policy    *lukv.Policy
+	Context   int
+	Protected int
 
 	// Sampling says how tokens are drawn. MaxTokens 0 is the rest of the model's
 	// context. YieldEnd hands out the token that ends the answer.
@@ -108,6 +113,8 @@ func (e *Engine) check(r *Request) error {
 		return fmt.Errorf("%d choices, want 1 to %d", r.Choices, maxChoices)
 	case r.Policy == nil && r.Context != 0:
 		return fmt.Errorf("a context of %d tokens without a policy to compress it", r.Context)
+	case r.Protected != 0 && (r.Protected < 0 || r.Protected >= r.Context):
+		return fmt.Errorf("%d protected tokens, want 0 or more and less than the %d of the context", r.Protected, r.Context)
 	case r.Policy != nil && (r.Context < 1 || r.Context > len(r.Prompt)):
 		return fmt.Errorf("a context of %d tokens, want 1 to %d, those of the prompt", r.Context, len(r.Prompt))
 	case len(r.Prompt) > e.o.MaxTokens || r.Sampling.MaxTokens > e.o.MaxTokens-len(r.Prompt):

@@ -25,10 +25,10 @@ func (e *Engine) post(fn func()) {
 	e.poke()
 }
 
-// startLoad has a request wait for a file. It reports false if the request has no room
-// for what the file holds.
+// startLoad has a request wait for a file. It reports false if there is no room for what
+// the file holds, which may be more than the request takes of it.
 func (e *Engine) startLoad(j *job, f *stored) bool {
-	if e.o.MaxBytes > 0 && f.bytes > j.reserved {
+	if e.o.MaxBytes > 0 && f.bytes > j.reserved && !e.reserve(j, f.bytes-j.reserved) {
 		return false
 	}
 	e.disk.touch(f)
@@ -65,8 +65,12 @@ func (e *Engine) loaded(l *load, s *model.Session, err error) {
 	}
 	for _, j := range l.jobs {
 		j.load, j.tried = nil, true
+		if more := j.reserved - j.need; more > 0 { // the file was larger
+			j.reserved = j.need
+			e.give(more)
+		}
 		if err == nil {
-			if n := j.usable(common(l.file.tokens, j.req.Prompt), len(l.file.tokens), s.Logits() != nil); n > 0 {
+			if n := j.usable(l.file.label, common(l.file.tokens, j.req.Prompt), len(l.file.tokens), s.Logits() != nil); n > 0 {
 				if f := forkAt(s, n); f != nil {
 					j.session, j.at, j.cached = f, n, n
 					continue
@@ -244,26 +248,24 @@ func (e *Engine) storeKept() {
 }
 
 // Forget forgets what is kept of a request's prompt, in memory and on disk, under its
-// policy and salt, and of all prompts that go on from it. It does not wait for requests
-// in progress, which may keep it again.
+// policy and salt, and of all prompts that go on from it. Protected tokens, which are kept
+// like a prompt of their own, stay. It does not wait for requests in progress, which may
+// keep it again.
 func (e *Engine) Forget(r Request) error {
 	if err := e.check(&r); err != nil {
 		return err
 	}
 	j := &job{e: e, req: r}
-	s, err := e.m.NewSession(j.sessionOptions())
-	if err != nil {
+	if err := j.name(); err != nil {
 		return err
 	}
-	label := e.label(s, &r)
-	s.Close()
 	done := make(chan struct{})
 	e.post(func() {
 		defer close(done)
-		e.kept.forget(label, r.Prompt)
+		e.kept.forget(j.label, r.Prompt)
 		e.stats.kept.Store(e.kept.bytes)
 		if e.disk != nil {
-			e.disk.forget(label, r.Prompt)
+			e.disk.forget(j.label, r.Prompt)
 			e.stats.stored.Store(e.disk.bytes)
 		}
 	})

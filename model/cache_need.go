@@ -13,35 +13,49 @@ type CacheNeed struct {
 	Held int64 // at the end
 }
 
-// CacheNeed returns what a new session with options o takes if it is given a
-// context of that many tokens in its first prefill, which o.Compression
-// compresses, and rest tokens after it. The numbers are exact where the budgets of
+// Lengths are the tokens that a session will be given, one behind the other: those
+// before a context, which stay, the context, which is compressed, and the rest.
+type Lengths struct{ Before, Context, Rest int }
+
+func (l Lengths) String() string {
+	return fmt.Sprintf("%d, %d and %d tokens", l.Before, l.Context, l.Rest)
+}
+
+// CacheNeed returns what a new session takes if it is given a context that
+// o.Compression compresses, in its first prefill or, with tokens before it, by
+// [Session.PrefillCompressed]. The numbers are exact where the budgets of
 // all heads are known beforehand, and bounds that are a page per head too high at
 // most where they follow from scores. What compression while decoding evicts is
 // not taken off. Peak is the promise of a bounded peak in numbers: the compressed
 // layers and one whole layer, or the end, whichever is more.
-func (m *Model) CacheNeed(o SessionOptions, context, rest int) (CacheNeed, error) {
-	need, err := m.cacheNeed(o, context, rest)
+func (m *Model) CacheNeed(o SessionOptions, l Lengths) (CacheNeed, error) {
+	need, err := m.cacheNeed(o, l)
 	if err != nil {
-		return CacheNeed{}, fmt.Errorf("cache for %d and %d tokens: %w", context, rest, err)
+		return CacheNeed{}, fmt.Errorf("cache for %v: %w", l, err)
 	}
 	return need, nil
 }
 
-func (m *Model) cacheNeed(o SessionOptions, context, rest int) (CacheNeed, error) {
-	if context < 0 || rest < 0 || context+rest > m.cfg.MaxPositions {
-		return CacheNeed{}, fmt.Errorf("want 0 to %d in all", m.cfg.MaxPositions)
+func (m *Model) cacheNeed(o SessionOptions, l Lengths) (CacheNeed, error) {
+	most := m.cfg.MaxPositions
+	if min(l.Before, l.Context, l.Rest) < 0 || max(l.Before, l.Context, l.Rest) > most || l.Before+l.Context+l.Rest > most {
+		return CacheNeed{}, fmt.Errorf("want 0 to %d in all", most)
 	}
 	s, err := m.newSession(o)
 	if err != nil {
 		return CacheNeed{}, err
 	}
 	n := s.needCounter()
-	if !s.comp.prefillEnabled(context) {
-		held := n.whole(context + rest)
+	if s.comp != nil && l.Before > 0 && l.Context > 0 {
+		if err := s.comp.spans(); err != nil {
+			return CacheNeed{}, err
+		}
+	}
+	if !s.comp.touches(l.Before, l.Context) {
+		held := n.whole(l.Before + l.Context + l.Rest)
 		return CacheNeed{Peak: held, Held: held}, nil
 	}
-	return n.compressed(s.comp.plan, context, rest)
+	return n.compressed(s.comp, l)
 }
 
 // defaultPageEntries is the page size of caches, see kvcache.Options.
@@ -79,9 +93,12 @@ func (n *needCounter) whole(tokens int) int64 {
 	return sum
 }
 
-// compressed returns the need of a context that a plan compresses.
-func (n *needCounter) compressed(plan *lukv.Compiled, context, rest int) (CacheNeed, error) {
-	d := plan.Demand(context)
+// compressed returns the need of a context that is compressed.
+func (n *needCounter) compressed(comp *compression, l Lengths) (CacheNeed, error) {
+	plan, d, end := comp.plan, comp.demand(l.Before, l.Context), l.Before+l.Context
+	if l.Before > 0 && plan.Metric().Needs(end, l.Before+d.Share()).Window >= end {
+		return CacheNeed{}, wantsWhole(plan.Metric())
+	}
 	var budgets [][]int
 	if plan.Allocator().Knows() == lukv.KnownBefore {
 		var err error
@@ -89,22 +106,24 @@ func (n *needCounter) compressed(plan *lukv.Compiled, context, rest int) (CacheN
 			return CacheNeed{}, err
 		}
 	}
-	var peak, cut, held int64
-	again := n.repetition(plan, context)
+	var peak, held int64
+	others := n.whole(l.Before) // layers that are done, and those that hold what is before
+	again := n.repetition(plan, l.Context)
 	for at := range n.m.cfg.Layers {
-		peak = max(peak, cut+n.layer(at, context)+again)
-		after := n.layer(at, context)
+		others -= n.layer(at, l.Before)
+		peak = max(peak, others+n.layer(at, end)+again)
+		after := n.layer(at, end)
 		if d.Takes(at) {
-			held += n.kept(d, budgets, at, rest)
-			after = n.kept(d, budgets, at, 0)
+			held += n.kept(d, budgets, at, l.Before, l.Rest)
+			after = n.kept(d, budgets, at, l.Before, 0)
 		} else {
-			held += n.layer(at, context+rest)
+			held += n.layer(at, end+l.Rest)
 		}
-		cut += after
+		others += after
 	}
 	switch plan.Allocator().Knows() {
 	case lukv.KnownSoFar, lukv.KnownAtEnd: // how much goes before the end follows from scores
-		peak = n.whole(context) + again
+		peak = n.whole(end) + again
 	}
 	return CacheNeed{Peak: max(peak, held), Held: held}, nil
 }
@@ -121,15 +140,15 @@ func (n *needCounter) repetition(plan *lukv.Compiled, context int) int64 {
 	return n.bytes((n.pages(tokens) + 1) * int64(n.m.cfg.KVHeads))
 }
 
-// kept returns the bytes of a layer after the cut, with rest tokens behind it.
-func (n *needCounter) kept(d lukv.Demand, budgets [][]int, at, rest int) int64 {
+// kept returns the bytes of a layer after the cut, with tokens before and behind it.
+func (n *needCounter) kept(d lukv.Demand, budgets [][]int, at, before, rest int) int64 {
 	heads := n.m.cfg.KVHeads
 	if budgets == nil { // the heads of a layer compete for what they have together
-		return n.bytes(n.pages((d.Share()+rest)*heads) + int64(heads))
+		return n.bytes(n.pages((before+d.Share()+rest)*heads) + int64(heads))
 	}
 	pages := int64(0)
 	for _, b := range budgets[at] {
-		pages += n.pages(min(b, d.T) + rest)
+		pages += n.pages(before + min(b, d.T) + rest)
 	}
 	return n.bytes(pages)
 }

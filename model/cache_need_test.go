@@ -24,14 +24,22 @@ func TestCacheNeed(t *testing.T) {
 			{Ratio: 0.6, Metric: lukv.MetricConfig{Name: "keydiff"}, Allocator: lukv.AllocatorConfig{Name: "global"}},
 			{Ratio: 0.6, Metric: lukv.MetricConfig{Name: "cake"}, Allocator: lukv.AllocatorConfig{Name: "cake"}},
 		} {
-			for _, n := range [][2]int{{0, 5}, {1, 0}, {200, 0}, {333, 40}} {
+			for _, n := range []Lengths{{0, 0, 5}, {0, 1, 0}, {0, 200, 0}, {0, 333, 40}, {37, 200, 20}, {33, 7, 1}} {
 				name := fmt.Sprintf("%s %+v %v", shape.name, p, n)
 				o := SessionOptions{Compression: p, ChunkTokens: 50, PageEntries: 16}
-				need, err := m.CacheNeed(o, n[0], n[1])
+				need, err := m.CacheNeed(o, n)
 				require.NoError(t, err)
+				if n.Before > 0 {
+					o.Compression = nil
+				}
 				s := newTestSession(t, m, o)
-				require.NoError(t, s.Prefill(ctx, randomTokens(n[0], 97, 1)))
-				require.NoError(t, s.Prefill(ctx, randomTokens(n[1], 97, 2)))
+				require.NoError(t, s.Prefill(ctx, randomTokens(n.Before, 97, 3)))
+				if context := randomTokens(n.Context, 97, 1); n.Before > 0 && p != nil {
+					require.NoError(t, s.PrefillCompressed(ctx, context, p))
+				} else {
+					require.NoError(t, s.Prefill(ctx, context))
+				}
+				require.NoError(t, s.Prefill(ctx, randomTokens(n.Rest, 97, 2)))
 				st := s.Stats()
 				require.LessOrEqual(t, st.PeakBytes, need.Peak, name)
 				require.LessOrEqual(t, st.CacheBytes, need.Held, name)
@@ -48,9 +56,15 @@ func TestCacheNeed(t *testing.T) {
 				require.NoError(t, s.Close())
 			}
 		}
-		_, err := m.CacheNeed(SessionOptions{}, m.cfg.MaxPositions, 1)
+		_, err := m.CacheNeed(SessionOptions{}, Lengths{Context: m.cfg.MaxPositions, Rest: 1})
 		require.ErrorContains(t, err, "in all")
-		_, err = m.CacheNeed(SessionOptions{Compression: &lukv.Policy{Ratio: 2}}, 10, 1)
+		_, err = m.CacheNeed(SessionOptions{Compression: &lukv.Policy{Ratio: 2}}, Lengths{0, 10, 1})
 		require.Error(t, err)
+		for _, l := range []Lengths{{-1, 5, 5}, {1 << 62, 1 << 62, 5}} {
+			_, err = m.CacheNeed(SessionOptions{}, l)
+			require.ErrorContains(t, err, "in all")
+		}
+		_, err = m.CacheNeed(SessionOptions{Compression: &lukv.Policy{Ratio: 0.5, Decode: lukv.DecodeConfig{Mode: "tova"}}}, Lengths{1, 10, 1})
+		require.ErrorContains(t, err, "while decoding")
 	}
 }

@@ -87,14 +87,21 @@ func (s *Session) spanCompression(policy *lukv.Policy) (*compression, error) {
 		return nil, err
 	case comp == nil:
 		return nil, errors.New("found no policy")
-	case comp.plan.Decoding() != nil:
-		return nil, errors.New("found a policy that compresses while decoding, expected that in the session's options")
-	case comp.renumber:
-		return nil, errors.New("found a policy that renumbers positions, expected that in the session's options")
 	case s.renumbered:
 		return nil, errors.New("the session's positions were renumbered")
 	}
-	return comp, nil
+	return comp, comp.spans()
+}
+
+// spans reports why a policy compresses nothing but the beginning of a session.
+func (c *compression) spans() error {
+	switch {
+	case c.plan.Decoding() != nil:
+		return errors.New("found a policy that compresses while decoding, expected that in the session's options")
+	case c.renumber:
+		return errors.New("found a policy that renumbers positions, expected that in the session's options")
+	}
+	return nil
 }
 
 // compressedBy notes the policy that a part of the session was compressed under.
@@ -116,6 +123,9 @@ func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][
 	job := comp.begin(f, span.From, s.tokens[span.From:span.To])
 	job.decideOnly, job.partial = true, job.partial || s.evicted(span.To)
 	defer job.release()
+	if err := job.prepare(); err != nil {
+		return nil, nil, err
+	}
 	first, err := f.goBack(job)
 	if err != nil {
 		return nil, nil, err
@@ -250,7 +260,7 @@ func (s *Session) passAgain(ctx context.Context, r *run, j *prefillJob, first in
 				return err
 			}
 		}
-		if err := j.layerDone(ctx, at); err != nil {
+		if err := wholeLayerDone(ctx, j, at); err != nil {
 			return err
 		}
 		for h := range s.m.cfg.KVHeads {

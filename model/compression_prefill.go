@@ -161,10 +161,15 @@ func (j *prefillJob) needs(at int) (needs lukv.Needs, share, window int, err err
 	}
 	needs = j.c.plan.Metric().Needs(T, share)
 	if j.partial && needs.Window >= T {
-		name := lukv.MetricConfigOf(j.c.plan.Metric()).Name
-		err = fmt.Errorf("%w: %s looks at the queries of all entries, expected a whole context of which nothing was evicted", ErrNotObserved, name)
+		err = wantsWhole(j.c.plan.Metric())
 	}
 	return needs, share, window, err
+}
+
+// wantsWhole says that a metric cannot rank a part of what heads hold.
+func wantsWhole(metric lukv.Metric) error {
+	return fmt.Errorf("%w: %s looks at the queries of all entries, expected a whole context of which nothing was evicted",
+		ErrNotObserved, lukv.MetricConfigOf(metric).Name)
 }
 
 // release frees what the job holds outside the Go heap.
@@ -186,6 +191,15 @@ func (j *prefillJob) freeLayer() {
 	}
 }
 
+// prepare makes what the metric has repeated.
+func (j *prefillJob) prepare() (err error) {
+	text := j.c.plan.Metric().Needs(j.T, j.demand.Share()).Repeat
+	j.repetition, err = j.s.m.newRepetition(text, j.start, j.tokens)
+	return err
+}
+
+func (j *prefillJob) aside() int { return j.repetition.rows() }
+
 // watch returns the watcher of a layer's pass.
 func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
 	if j.err != nil {
@@ -193,13 +207,6 @@ func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
 	}
 	j.freeLayer()
 	j.r = r
-	if at == 0 {
-		var err error
-		text := j.c.plan.Metric().Needs(j.T, j.demand.Share()).Repeat
-		if j.repetition, err = j.s.m.newRepetition(text, j.start, j.tokens); err != nil {
-			return nil, err
-		}
-	}
 	if !j.demand.Takes(at) {
 		return nil, nil
 	}
@@ -220,16 +227,30 @@ func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
 	return j.w, nil
 }
 
-// layerDone scores a layer whose attention is complete and cuts it, if its
-// budgets can be known.
-func (j *prefillJob) layerDone(ctx context.Context, at int) error {
+// layerDone repeats the next chunk through a layer whose attention is complete; when
+// there is none left, it scores the layer and cuts it, if its budgets can be known.
+func (j *prefillJob) layerDone(ctx context.Context, at int) (rows int, more bool, err error) {
 	if j.err != nil {
-		return j.err
+		return 0, false, j.err
 	}
-	repeats, err := j.repetition.layer(ctx, j.r, j.s, at)
-	if err != nil || !j.demand.Takes(at) {
-		return err
+	repeats, rows, more, err := j.repetition.piece(ctx, j.r, j.s, at)
+	if err != nil || more || !j.demand.Takes(at) {
+		return rows, more, err
 	}
+	return rows, false, j.compress(ctx, at, repeats)
+}
+
+// wholeLayerDone is layerDone to the end.
+func wholeLayerDone(ctx context.Context, j layerJob, at int) error {
+	for {
+		if _, more, err := j.layerDone(ctx, at); err != nil || !more {
+			return err
+		}
+	}
+}
+
+// compress scores a layer that is complete and cuts it.
+func (j *prefillJob) compress(ctx context.Context, at int, repeats *lukv.RepeatScores) error {
 	start := time.Now()
 	if repeats != nil {
 		j.w = j.w.with(j.s, repeats)

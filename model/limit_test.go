@@ -31,7 +31,7 @@ func TestRefusedBeforeWork(t *testing.T) {
 			what := shape.name + ", " + name
 			const n = 400
 			o := SessionOptions{Compression: policy, PageEntries: 16, ChunkTokens: 64}
-			need, err := m.CacheNeed(o, n, 0)
+			need, err := m.CacheNeed(o, Lengths{Context: n})
 			require.NoError(t, err)
 			began := false
 			o.Progress = func(int, int) { began = true }
@@ -79,7 +79,7 @@ func TestMemoryOfAllSessions(t *testing.T) {
 	m := shape.open(t, WithThreads(2), WithMaxMemory(limit))
 	tokens := randomTokens(1000, 97, 1)
 	o := SessionOptions{PageEntries: 16}
-	one, err := m.CacheNeed(o, 1000, 0)
+	one, err := m.CacheNeed(o, Lengths{Context: 1000})
 	require.NoError(t, err)
 	require.Less(t, one.Held, int64(limit))
 	require.Greater(t, 3*one.Held, int64(limit), "the test's own arithmetic")

@@ -49,7 +49,7 @@ func (s *Session) growth(n int, comp *compression) (cache, work int64, err error
 		}
 		return cache, 0, nil
 	}
-	need, err := count.compressed(comp.plan, n, 0)
+	need, err := count.compressed(comp, Lengths{Context: n})
 	if err != nil {
 		return 0, 0, err
 	}

@@ -146,20 +146,27 @@ func (s *Session) observe(ctx context.Context, ob *Observation) error {
 	defer s.m.release()
 	f := feeding{s: s, tokens: ob.tokens, job: ob, keep: s.m.acc != nil}
 	defer f.release()
-	f.begin()
-	err := f.units(ctx, len(ob.tokens))
+	if err := f.begin(); err != nil {
+		return err
+	}
+	var err error
+	for err == nil && !f.complete { // what a metric has repeated comes on top
+		err = f.units(ctx, len(ob.tokens))
+	}
 	if f.keep {
 		ob.r = f.r
 	}
 	return err
 }
 
+func (ob *Observation) prepare() (err error) {
+	ob.repetition, err = ob.s.m.newRepetition(ob.needs.Repeat, 0, ob.tokens)
+	return err
+}
+
+func (ob *Observation) aside() int { return ob.repetition.rows() }
+
 func (ob *Observation) watch(r *run, at int) (w *watcher, err error) {
-	if at == 0 {
-		if ob.repetition, err = ob.s.m.newRepetition(ob.needs.Repeat, 0, ob.tokens); err != nil {
-			return nil, err
-		}
-	}
 	ob.running = r
 	if ob.s.m.cfg.Windows[at] == 0 {
 		ob.layers[at], err = r.collect(ob.s, at, len(ob.tokens), ob.needs, 0, ob.metrics, ob.needs.Window, true, nil)
@@ -167,12 +174,12 @@ func (ob *Observation) watch(r *run, at int) (w *watcher, err error) {
 	return ob.layers[at], err
 }
 
-func (ob *Observation) layerDone(ctx context.Context, at int) error {
-	repeats, err := ob.repetition.layer(ctx, ob.running, ob.s, at)
+func (ob *Observation) layerDone(ctx context.Context, at int) (rows int, more bool, err error) {
+	repeats, rows, more, err := ob.repetition.piece(ctx, ob.running, ob.s, at)
 	if repeats != nil {
 		ob.layers[at] = ob.layers[at].with(ob.s, repeats)
 	}
-	return err
+	return rows, more, err
 }
 
 func (ob *Observation) finish(context.Context) error { return nil }
@@ -314,7 +321,7 @@ func (ob *Observation) compress(ctx context.Context, s *Session) error {
 	job.rank, job.scratch = ob.score, nil // the observation keeps the scores
 	for at := range s.m.cfg.Layers {
 		job.w = ob.layers[at]
-		if err := job.layerDone(ctx, at); err != nil {
+		if err := wholeLayerDone(ctx, job, at); err != nil {
 			return err
 		}
 	}

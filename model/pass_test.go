@@ -23,13 +23,19 @@ type passSession struct {
 	rng     *rand.Rand
 }
 
-// start begins a prefill, which the twin does at once.
-func (ps *passSession) start(t *testing.T, n int) {
+// start begins a prefill, which the twin does at once; with a policy a compressed one.
+func (ps *passSession) start(t *testing.T, n int, policy *lukv.Policy) {
 	ps.tokens = randomTokens(n, ps.vocab, ps.rng.Uint64())
 	var err error
-	ps.p, err = ps.s.StartPrefill(ps.tokens, nil)
-	require.NoError(t, err)
-	require.NoError(t, ps.twin.Prefill(context.Background(), ps.tokens))
+	if policy != nil {
+		ps.p, err = ps.s.StartPrefillCompressed(ps.tokens, policy)
+		require.NoError(t, err)
+		require.NoError(t, ps.twin.PrefillCompressed(context.Background(), ps.tokens, policy))
+	} else {
+		ps.p, err = ps.s.StartPrefill(ps.tokens, nil)
+		require.NoError(t, err)
+		require.NoError(t, ps.twin.Prefill(context.Background(), ps.tokens))
+	}
 	require.Equal(t, n, ps.p.Remaining())
 }
 
@@ -46,7 +52,8 @@ func (ps *passSession) same(t *testing.T, what string) {
 }
 
 // TestPass: any mixture of decode steps and pieces of prompts in one pass, and of
-// pieces of compressed prompts between passes, gives the bits of each session alone.
+// pieces of compressed prompts between passes, be they first or behind others, gives the
+// bits of each session alone.
 func TestPass(t *testing.T) {
 	ctx := context.Background()
 	policies := []*lukv.Policy{
@@ -64,7 +71,7 @@ func TestPass(t *testing.T) {
 			for i, p := range policies {
 				o := SessionOptions{Compression: p, ChunkTokens: 32}
 				ps := &passSession{s: newTestSession(t, m, o), twin: newTestSession(t, m, o), vocab: m.cfg.Vocab, rng: rand.New(rand.NewPCG(uint64(i), 3))}
-				ps.start(t, 60+30*i)
+				ps.start(t, 60+30*i, nil)
 				all = append(all, ps)
 			}
 			rng := rand.New(rand.NewPCG(4, 5))
@@ -75,7 +82,11 @@ func TestPass(t *testing.T) {
 					switch {
 					case rng.IntN(4) == 0: // not in this pass
 					case ps.p == nil && rng.IntN(8) == 0:
-						ps.start(t, 1+rng.IntN(50))
+						later := policies[rng.IntN(5)]
+						if ps.s.comp != nil && ps.s.comp.decode != nil {
+							later = nil
+						}
+						ps.start(t, 1+rng.IntN(50), later)
 					case ps.p == nil:
 						token := int32(rng.IntN(ps.vocab))
 						parts = append(parts, Part{Session: ps.s, Token: token})

@@ -28,14 +28,20 @@ func (s *Session) Prefill(ctx context.Context, tokens []int32) error {
 // does, with the same bound on the peak; entries before the tokens stay. The session
 // is the same, to the bit, as after Prefill and [Session.Compress], which says more.
 func (s *Session) PrefillCompressed(ctx context.Context, tokens []int32, policy *lukv.Policy) error {
-	comp, err := s.spanCompression(policy)
-	if err == nil && s.comp != nil && s.comp.decode != nil && comp.touches(s.Len(), len(tokens)) {
-		err = errors.New("the session compresses while decoding, where a later prefill is one pass; expected Prefill and then Compress")
-	}
+	comp, err := s.prefillCompression(len(tokens), policy)
 	if err != nil {
 		return fmt.Errorf("compressed prefill: %w", err)
 	}
 	return s.feed(ctx, tokens, nil, comp)
+}
+
+// prefillCompression resolves a policy that compresses the next n tokens.
+func (s *Session) prefillCompression(n int, policy *lukv.Policy) (*compression, error) {
+	comp, err := s.spanCompression(policy)
+	if err == nil && s.comp != nil && s.comp.decode != nil && comp.touches(s.Len(), n) {
+		err = errors.New("the session compresses while decoding, where a later prefill is one pass; expected Prefill and then Compress")
+	}
+	return comp, err
 }
 
 // PrefillEach is Prefill that calls each with the logits, [Vocab], after every
@@ -89,6 +95,20 @@ func (s *Session) StartPrefill(tokens []int32, each func(i int, logits []float32
 	return s.startPrefill(tokens, each, nil)
 }
 
+// StartPrefillCompressed is StartPrefill for tokens that a policy of their own
+// compresses, as [Session.PrefillCompressed] does, piece by piece.
+func (s *Session) StartPrefillCompressed(tokens []int32, policy *lukv.Policy) (*Prefilling, error) {
+	if err := s.enter(); err != nil {
+		return nil, fmt.Errorf("compressed prefill: %w", err)
+	}
+	defer s.leave()
+	comp, err := s.prefillCompression(len(tokens), policy)
+	if err != nil {
+		return nil, fmt.Errorf("compressed prefill: %w", err)
+	}
+	return s.startPrefill(tokens, nil, comp)
+}
+
 // startPrefill is StartPrefill with the compression of the tokens; nil: that of the
 // session, if they are its first.
 func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32) error, comp *compression) (*Prefilling, error) {
@@ -116,7 +136,9 @@ func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32
 	if err := s.takeTokens(len(tokens)); err != nil {
 		return nil, fmt.Errorf("prefill of %d tokens: %w", len(tokens), err)
 	}
-	p.f.begin()
+	if err := p.f.begin(); err != nil {
+		return nil, fmt.Errorf("prefill of %d tokens: %w", len(tokens), err)
+	}
 	s.prefilling = p
 	return p, nil
 }
@@ -125,13 +147,13 @@ func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32
 func (p *Prefilling) Done() bool { return p.over }
 
 // Remaining is the work left, in tokens through all layers; part of a token counts
-// as one.
+// as one. Tokens that a metric has repeated are among them.
 func (p *Prefilling) Remaining() int {
 	if p.over {
 		return 0
 	}
 	layers := p.s.m.cfg.Layers
-	return (len(p.f.tokens)*layers - p.f.work + layers - 1) / layers
+	return (p.f.total() - p.f.work + layers - 1) / layers
 }
 
 // Layered reports whether the prompt goes layer by layer through the model, as it
@@ -139,7 +161,8 @@ func (p *Prefilling) Remaining() int {
 func (p *Prefilling) Layered() bool { return p.f.job != nil }
 
 // Advance does about as much as n tokens through all layers take, in whole units:
-// a piece of the prompt through one layer, or through all, of a chunk at most. After an error the
+// a piece of the prompt through one layer, or through all, of a chunk at most; or a
+// chunk that a metric has repeated, through one layer. After an error the
 // prefill is over; the session stands at its last completed token: the end of the
 // last chunk, or where it stood before, if the prompt was to be compressed.
 func (p *Prefilling) Advance(ctx context.Context, n int) error {
@@ -270,29 +293,39 @@ type feeding struct {
 	w        *watcher // of the layer
 }
 
-// layerJob follows a prefill that runs layer by layer. watch returns the
-// watcher of the layer that r is about to run, or nil; finish is called after the
-// last, done when the prefill has succeeded, release at the end, also of one that
-// failed.
+// layerJob follows a prefill that runs layer by layer. prepare is called before the
+// first layer; watch returns the watcher of the layer that r is about to run, or nil.
+// layerDone does the next piece of what is to be done when a layer is through, of
+// repeated rows of tokens through it, and says whether there is more; aside is the
+// number of such rows in a layer. finish is called after the last layer, done when the
+// prefill has succeeded, release at the end, also of one that failed.
 type layerJob interface {
+	prepare() error
 	watch(r *run, at int) (*watcher, error)
-	layerDone(ctx context.Context, at int) error
+	aside() int
+	layerDone(ctx context.Context, at int) (rows int, more bool, err error)
 	finish(ctx context.Context) error
 	done()
 	release()
 }
 
-// begin decides how the prompt is fed.
-func (f *feeding) begin() {
+// begin decides how the prompt is fed. After an error nothing has changed.
+func (f *feeding) begin() error {
 	s := f.s
 	f.start, f.notes, f.context = s.pos, s.notes, s.stats.ContextTokens
 	if f.job == nil && f.comp.touches(f.start, len(f.tokens)) {
 		f.job = f.comp.begin(s, f.start, f.tokens)
 	}
-	if f.job == nil {
+	if f.job != nil {
+		if err := f.job.prepare(); err != nil {
+			f.job.release()
+			return err
+		}
+	} else {
 		f.watch = s.comp.watchDecode(s, f.first())
 	}
 	f.had, s.hasLogits = s.hasLogits, false
+	return nil
 }
 
 // first reports whether this is the session's first prefill: a later one is a
@@ -306,8 +339,17 @@ func (f *feeding) progress(n int) {
 	f.work += n
 	if f.s.opts.Progress != nil {
 		defer f.s.callBack()()
-		f.s.opts.Progress(f.work, len(f.tokens)*f.s.m.cfg.Layers)
+		f.s.opts.Progress(f.work, f.total())
 	}
+}
+
+// total is the whole work in token-layers.
+func (f *feeding) total() int {
+	rows := len(f.tokens)
+	if f.job != nil {
+		rows += f.job.aside()
+	}
+	return rows * f.s.m.cfg.Layers
 }
 
 // units runs units of a prefill layer by layer until they amount to n tokens
@@ -347,8 +389,31 @@ func (f *feeding) unitsTo(ctx context.Context, rows int) error {
 	return f.finish(ctx)
 }
 
-// unit runs at most rows tokens through one layer.
+// unit runs at most rows tokens through one layer, or does a piece of what follows it.
 func (f *feeding) unit(ctx context.Context, rows int) error {
+	if f.from < len(f.tokens) {
+		if err := f.through(ctx, rows); err != nil {
+			return err
+		}
+		if f.from < len(f.tokens) || f.job.aside() > 0 {
+			return nil
+		}
+	}
+	n, more, err := f.job.layerDone(ctx, f.at)
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		f.progress(n)
+	}
+	if !more {
+		f.at, f.from = f.at+1, 0
+	}
+	return nil
+}
+
+// through runs the next tokens, at most rows, through the layer in progress.
+func (f *feeding) through(ctx context.Context, rows int) error {
 	s, r := f.s, f.r
 	if f.from == 0 {
 		var err error
@@ -367,13 +432,6 @@ func (f *feeding) unit(ctx context.Context, rows int) error {
 		s.cache.DropBefore(f.at, int32(f.start+f.from-win+1))
 	}
 	f.progress(n)
-	if f.from < len(f.tokens) {
-		return nil
-	}
-	if err := f.job.layerDone(ctx, f.at); err != nil {
-		return err
-	}
-	f.at, f.from = f.at+1, 0
 	return nil
 }
 

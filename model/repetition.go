@@ -21,6 +21,9 @@ type repetition struct {
 	end    int // position behind the context
 	chunks []repeatedChunk
 
+	next   int                // chunk of the layer in progress
+	scores *lukv.RepeatScores // of that layer, nil if it has a sliding window
+
 	window  *lukv.QueryWindow // of the chunk under way
 	queries []float32         // the same in one piece
 	scratch lukv.Scratch
@@ -71,31 +74,48 @@ func (m *Model) newRepetition(text lukv.RepeatText, start int, context []int32) 
 	return p, nil
 }
 
-// layer passes the repetition through a layer whose cache holds the whole
-// context, and returns what it says of the entries; nil of a layer with a sliding
-// window.
-func (p *repetition) layer(ctx context.Context, r *run, s *Session, at int) (*lukv.RepeatScores, error) {
+// rows is the number of tokens that pass through a layer.
+func (p *repetition) rows() int {
 	if p == nil {
-		return nil, nil
+		return 0
 	}
-	var scores *lukv.RepeatScores
-	if s.m.cfg.Windows[at] == 0 {
+	n := 0
+	for i := range p.chunks {
+		n += len(p.chunks[i].tokens)
+	}
+	return n
+}
+
+// piece passes the next chunk through a layer whose cache holds the whole context. rows
+// are those of the chunk; when there are no more, scores are what the repetition says of
+// the layer's entries, nil of a layer with a sliding window.
+func (p *repetition) piece(ctx context.Context, r *run, s *Session, at int) (scores *lukv.RepeatScores, rows int, more bool, err error) {
+	if p == nil {
+		return nil, 0, false, nil
+	}
+	if p.next == 0 && s.m.cfg.Windows[at] == 0 {
 		lens := make([]int, s.m.cfg.KVHeads)
 		for h := range lens {
 			lens[h] = s.cache.Len(at, h)
 		}
-		scores = lukv.NewRepeatScores(lens)
+		p.scores = lukv.NewRepeatScores(lens)
 	}
-	for i := range p.chunks {
-		err := p.chunk(ctx, r, s, at, &p.chunks[i], scores)
+	if p.next < len(p.chunks) {
+		c := &p.chunks[p.next]
+		err := p.chunk(ctx, r, s, at, c, p.scores)
 		if cut := s.cache.Truncate(int32(p.end)); err == nil {
 			err = cut
 		}
 		if err != nil {
-			return nil, fmt.Errorf("repeat tokens %d to %d: %w", p.chunks[i].from, p.chunks[i].to, err)
+			return nil, 0, false, fmt.Errorf("repeat tokens %d to %d: %w", c.from, c.to, err)
+		}
+		rows = len(c.tokens)
+		if p.next++; p.next < len(p.chunks) {
+			return nil, rows, true, nil
 		}
 	}
-	return scores, nil
+	scores, p.scores, p.next = p.scores, nil, 0
+	return scores, rows, false, nil
 }
 
 func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *repeatedChunk, scores *lukv.RepeatScores) error {

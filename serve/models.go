@@ -151,10 +151,10 @@ type cacheBlock struct{ entries, count int64 }
 // has room for, 0 without one.
 func newCacheBlock(m *model.Model, o engine.Options) (b cacheBlock, err error) {
 	so := model.SessionOptions{CacheType: o.CacheType, PageEntries: o.PageEntries}
-	one, err := m.CacheNeed(so, 1, 0)
+	one, err := m.CacheNeed(so, model.Lengths{Rest: 1})
 	for b.entries = 16; err == nil && 2*b.entries <= int64(m.Config().MaxPositions); b.entries *= 2 {
 		var need model.CacheNeed
-		if need, err = m.CacheNeed(so, int(2*b.entries), 0); need.Held > one.Held {
+		if need, err = m.CacheNeed(so, model.Lengths{Rest: int(2 * b.entries)}); need.Held > one.Held {
 			break
 		}
 	}

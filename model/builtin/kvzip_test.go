@@ -12,6 +12,24 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
+// prefillInPieces feeds tokens by the smallest pieces there are: none does more than a
+// chunk through one layer, be it of the tokens or of their repetition.
+func prefillInPieces(t *testing.T, s *model.Session, tokens []int32, policy *lukv.Policy) {
+	p, err := s.StartPrefillCompressed(tokens, policy)
+	require.NoError(t, err)
+	layers := s.Model().Config().Layers
+	pieces, whole := 0, p.Remaining()
+	require.Greater(t, whole, 2*len(tokens), "the repetition is work, too")
+	for ; !p.Done(); pieces++ {
+		before := p.Remaining()
+		require.Positive(t, before)
+		require.NoError(t, p.Advance(context.Background(), 1))
+		require.LessOrEqual(t, before-p.Remaining(), 80/layers+2)
+	}
+	require.Zero(t, p.Remaining())
+	require.Greater(t, pieces, whole/40)
+}
+
 // TestKVzip: the repetition leaves nothing behind but its scores. Sessions of
 // any chunk size and thread number, and one derived from an observation, keep
 // the same entries and go on with the same bits; the context's template prefix
@@ -77,7 +95,7 @@ func TestKVzip(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, s.Prefill(ctx, head[:from]))
 				if i == 0 {
-					require.NoError(t, s.PrefillCompressed(ctx, head[from:], policy))
+					prefillInPieces(t, s, head[from:], policy)
 				} else {
 					require.NoError(t, s.Prefill(ctx, head[from:]))
 					require.NoError(t, s.Compress(ctx, model.Span{From: from, To: len(head)}, policy))
