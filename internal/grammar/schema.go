@@ -1,11 +1,8 @@
 package grammar
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"slices"
 	"strconv"
@@ -17,140 +14,6 @@ const (
 	maxStringSize = 1 << 30 // that minLength and the like may name
 	maxIndent     = 20      // blanks behind a line break
 )
-
-// object is a JSON object in the order in which it was written.
-type object struct {
-	keys   []string
-	values map[string]any
-}
-
-// parse reads JSON: nil, bool, json.Number, string, []any, *object.
-func parse(data []byte) (any, error) {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	v, err := parseValue(dec, 0)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, errors.New("there is something behind the value")
-	}
-	return v, nil
-}
-
-func parseValue(dec *json.Decoder, depth int) (any, error) {
-	if depth > maxNesting {
-		return nil, fmt.Errorf("it is nested deeper than %d", maxNesting)
-	}
-	t, err := dec.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch t {
-	case json.Delim('['):
-		list := []any{}
-		for dec.More() {
-			v, err := parseValue(dec, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			list = append(list, v)
-		}
-		_, err := dec.Token()
-		return list, err
-	case json.Delim('{'):
-		o := &object{values: map[string]any{}}
-		for dec.More() {
-			k, err := dec.Token()
-			if err != nil {
-				return nil, err
-			}
-			key := k.(string) // nothing else is read there
-			if _, ok := o.values[key]; ok {
-				return nil, fmt.Errorf("%q is given twice", key)
-			}
-			if o.values[key], err = parseValue(dec, depth+1); err != nil {
-				return nil, err
-			}
-			o.keys = append(o.keys, key)
-		}
-		_, err := dec.Token()
-		return o, err
-	}
-	return t, nil
-}
-
-// quote writes a string as JSON, with no more escapes than there have to be.
-func quote(s string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\r':
-			b.WriteString(`\r`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case r < 0x20:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		default:
-			b.WriteRune(r)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
-}
-
-// compact writes a value without white space.
-func compact(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "null"
-	case bool:
-		return strconv.FormatBool(v)
-	case json.Number:
-		return v.String()
-	case string:
-		return quote(v)
-	case []any:
-		list := make([]string, len(v))
-		for i, x := range v {
-			list[i] = compact(x)
-		}
-		return "[" + strings.Join(list, ",") + "]"
-	case *object:
-		list := make([]string, len(v.keys))
-		for i, k := range v.keys {
-			list[i] = quote(k) + ":" + compact(v.values[k])
-		}
-		return "{" + strings.Join(list, ",") + "}"
-	}
-	panic(fmt.Sprintf("a value of type %T", v))
-}
-
-// typeOf names the type of a value as schemas do.
-func typeOf(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "null"
-	case bool:
-		return "boolean"
-	case json.Number:
-		if strings.ContainsAny(v.String(), ".eE") {
-			return "number"
-		}
-		return "integer"
-	case string:
-		return "string"
-	case []any:
-		return "array"
-	}
-	return "object"
-}
 
 var allTypes = []string{"object", "array", "string", "number", "boolean", "null"}
 
@@ -262,30 +125,9 @@ func (s *schemas) refer(r int32, v any, path string) error {
 	if !ok || !strings.HasPrefix(ref, "#") || len(ref) > 1 && ref[1] != '/' {
 		return fmt.Errorf("schema at %s: the $ref %.100s is not supported, expected one that begins with #/", path, compact(v))
 	}
-	target := s.root
-	if len(ref) > 1 {
-		for _, part := range strings.Split(ref[2:], "/") {
-			if p, err := url.PathUnescape(part); err == nil {
-				part = p
-			}
-			part = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
-			var next any
-			switch t := target.(type) {
-			case *object:
-				next, ok = t.values[part]
-			case []any:
-				var i int
-				if i, ok = index(part, len(t)); ok {
-					next = t[i]
-				}
-			default:
-				ok = false
-			}
-			if !ok {
-				return fmt.Errorf("schema at %s: nothing is at %.100q", path, ref)
-			}
-			target = next
-		}
+	target, ok := s.at(ref)
+	if !ok {
+		return fmt.Errorf("schema at %s: nothing is at %.100q", path, ref)
 	}
 	of, err := s.compile(target, ref)
 	if err != nil {
@@ -293,6 +135,38 @@ func (s *schemas) refer(r int32, v any, path string) error {
 	}
 	s.c.either(r, of)
 	return nil
+}
+
+// at returns what a reference names in the schema.
+func (s *schemas) at(ref string) (any, bool) {
+	target := s.root
+	if ref == "#" {
+		return target, true
+	}
+	ref, ok := strings.CutPrefix(ref, "#/")
+	if !ok {
+		return nil, false
+	}
+	for _, part := range strings.Split(ref, "/") {
+		if p, err := url.PathUnescape(part); err == nil {
+			part = p
+		}
+		part = strings.NewReplacer("~1", "/", "~0", "~").Replace(part)
+		ok := false
+		switch t := target.(type) {
+		case *object:
+			target, ok = t.values[part]
+		case []any:
+			var i int
+			if i, ok = index(part, len(t)); ok {
+				target = t[i]
+			}
+		}
+		if !ok {
+			return nil, false
+		}
+	}
+	return target, true
 }
 
 func index(s string, n int) (int, bool) {
@@ -639,104 +513,4 @@ func (s *schemas) object(o *object, path string) (int32, error) {
 		value(c.then(key, c.otherKeys(names)), more, some[n])
 	}
 	return r, nil
-}
-
-// disjoint reports whether no value satisfies two of some schemas, as far as types and
-// constants of required properties tell.
-func (s *schemas) disjoint(list []any) bool {
-	if len(list) > maxNesting {
-		return false // it would take long to know
-	}
-	for i, a := range list {
-		for _, b := range list[:i] {
-			if !s.apart(a, b) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-func (s *schemas) apart(a, b any) bool {
-	x, y := s.resolve(a), s.resolve(b)
-	if x == nil || y == nil {
-		return false
-	}
-	if p, q := s.possible(x), s.possible(y); p != nil && q != nil && !slices.ContainsFunc(p, func(v string) bool { return slices.Contains(q, v) }) {
-		return true
-	}
-	tx, err := s.types(x, "")
-	ty, err2 := s.types(y, "")
-	if err != nil || err2 != nil {
-		return false
-	}
-	whole := func(t string) string { return strings.Replace(t, "integer", "number", 1) }
-	if !slices.ContainsFunc(tx, func(t string) bool {
-		return slices.ContainsFunc(ty, func(u string) bool { return whole(t) == whole(u) })
-	}) {
-		return true
-	}
-	if len(tx) != 1 || len(ty) != 1 || tx[0] != "object" || ty[0] != "object" {
-		return false
-	}
-	px, _ := x.values["properties"].(*object)
-	py, _ := y.values["properties"].(*object)
-	rx, _ := x.values["required"].([]any)
-	ry, _ := y.values["required"].([]any)
-	if px == nil || py == nil {
-		return false
-	}
-	for _, k := range px.keys {
-		if !slices.Contains(rx, any(k)) || !slices.Contains(ry, any(k)) {
-			continue
-		}
-		kx, ky := s.resolve(px.values[k]), s.resolve(py.values[k])
-		if kx == nil || ky == nil {
-			continue
-		}
-		if p, q := s.possible(kx), s.possible(ky); p != nil && q != nil && !slices.ContainsFunc(p, func(v string) bool { return slices.Contains(q, v) }) {
-			return true
-		}
-	}
-	return false
-}
-
-// resolve follows references to an object, nil if there is none.
-func (s *schemas) resolve(v any) *object {
-	for range maxNesting {
-		o, ok := v.(*object)
-		if !ok {
-			return nil
-		}
-		ref, ok := o.values["$ref"].(string)
-		if !ok {
-			return o
-		}
-		name, ok := strings.CutPrefix(ref, "#/$defs/")
-		root, ok2 := s.root.(*object)
-		if !ok || !ok2 {
-			return nil
-		}
-		defs, ok := root.values["$defs"].(*object)
-		if !ok {
-			return nil
-		}
-		v = defs.values[name]
-	}
-	return nil
-}
-
-// possible are the texts of the constants of a schema, nil if it has none.
-func (s *schemas) possible(o *object) []string {
-	if v, ok := o.values["const"]; ok {
-		return []string{compact(v)}
-	}
-	if list, ok := o.values["enum"].([]any); ok {
-		out := []string{}
-		for _, v := range list {
-			out = append(out, compact(v))
-		}
-		return out
-	}
-	return nil
 }

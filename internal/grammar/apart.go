@@ -1,0 +1,110 @@
+package grammar
+
+import (
+	"slices"
+	"strings"
+)
+
+// disjoint reports whether no value satisfies two of some schemas, as far as types and
+// constants of required properties tell.
+func (s *schemas) disjoint(list []any) bool {
+	if len(list) > maxNesting {
+		return false // it would take long to know
+	}
+	for i, a := range list {
+		for _, b := range list[:i] {
+			if !s.apart(a, b) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (s *schemas) apart(a, b any) bool {
+	x, y := s.resolve(a), s.resolve(b)
+	if x == nil || y == nil {
+		return false
+	}
+	if differ(possible(x), possible(y)) {
+		return true
+	}
+	tx, err := s.types(x, "")
+	ty, err2 := s.types(y, "")
+	if err != nil || err2 != nil {
+		return false
+	}
+	whole := func(t string) string { return strings.Replace(t, "integer", "number", 1) }
+	if !slices.ContainsFunc(tx, func(t string) bool {
+		return slices.ContainsFunc(ty, func(u string) bool { return whole(t) == whole(u) })
+	}) {
+		return true
+	}
+	if len(tx) != 1 || len(ty) != 1 || tx[0] != "object" || ty[0] != "object" {
+		return false
+	}
+	px, _ := x.values["properties"].(*object)
+	py, _ := y.values["properties"].(*object)
+	rx, _ := x.values["required"].([]any)
+	ry, _ := y.values["required"].([]any)
+	if px == nil || py == nil {
+		return false
+	}
+	for _, k := range px.keys {
+		if !slices.Contains(rx, any(k)) || !slices.Contains(ry, any(k)) {
+			continue
+		}
+		kx, ky := s.resolve(px.values[k]), s.resolve(py.values[k])
+		if kx == nil || ky == nil {
+			continue
+		}
+		if differ(possible(kx), possible(ky)) {
+			return true
+		}
+	}
+	return false
+}
+
+// resolve follows references to an object, nil if there is none.
+func (s *schemas) resolve(v any) *object {
+	for range maxNesting {
+		o, ok := v.(*object)
+		if !ok {
+			return nil
+		}
+		ref, ok := o.values["$ref"].(string)
+		if !ok {
+			return o
+		}
+		if v, ok = s.at(ref); !ok {
+			return nil
+		}
+	}
+	return nil
+}
+
+// possible are the texts of the constants of a schema, nil if it has none.
+func possible(o *object) map[string]bool {
+	list, ok := o.values["enum"].([]any)
+	if v, is := o.values["const"]; is {
+		list, ok = []any{v}, true
+	}
+	if !ok {
+		return nil
+	}
+	out := make(map[string]bool, len(list))
+	for _, v := range list {
+		out[compact(v)] = true
+	}
+	return out
+}
+
+// differ reports whether two schemas have constants, and none in common.
+func differ(a, b map[string]bool) bool {
+	for v := range a {
+		if b[v] {
+			return false
+		}
+	}
+	return a != nil && b != nil
+}

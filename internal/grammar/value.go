@@ -1,0 +1,145 @@
+package grammar
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// object is a JSON object in the order in which it was written.
+type object struct {
+	keys   []string
+	values map[string]any
+}
+
+// parse reads JSON: nil, bool, json.Number, string, []any, *object.
+func parse(data []byte) (any, error) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	v, err := parseValue(dec, 0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return nil, errors.New("there is something behind the value")
+	}
+	return v, nil
+}
+
+func parseValue(dec *json.Decoder, depth int) (any, error) {
+	if depth > maxNesting {
+		return nil, fmt.Errorf("it is nested deeper than %d", maxNesting)
+	}
+	t, err := dec.Token()
+	if err != nil {
+		return nil, err
+	}
+	switch t {
+	case json.Delim('['):
+		list := []any{}
+		for dec.More() {
+			v, err := parseValue(dec, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, v)
+		}
+		_, err := dec.Token()
+		return list, err
+	case json.Delim('{'):
+		o := &object{values: map[string]any{}}
+		for dec.More() {
+			k, err := dec.Token()
+			if err != nil {
+				return nil, err
+			}
+			key := k.(string) // nothing else is read there
+			if _, ok := o.values[key]; ok {
+				return nil, fmt.Errorf("%q is given twice", key)
+			}
+			if o.values[key], err = parseValue(dec, depth+1); err != nil {
+				return nil, err
+			}
+			o.keys = append(o.keys, key)
+		}
+		_, err := dec.Token()
+		return o, err
+	}
+	return t, nil
+}
+
+// quote writes a string as JSON, with no more escapes than there have to be.
+func quote(s string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\r':
+			b.WriteString(`\r`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r < 0x20:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// compact writes a value without white space.
+func compact(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return strconv.FormatBool(v)
+	case json.Number:
+		return v.String()
+	case string:
+		return quote(v)
+	case []any:
+		list := make([]string, len(v))
+		for i, x := range v {
+			list[i] = compact(x)
+		}
+		return "[" + strings.Join(list, ",") + "]"
+	case *object:
+		list := make([]string, len(v.keys))
+		for i, k := range v.keys {
+			list[i] = quote(k) + ":" + compact(v.values[k])
+		}
+		return "{" + strings.Join(list, ",") + "}"
+	}
+	panic(fmt.Sprintf("a value of type %T", v))
+}
+
+// typeOf names the type of a value as schemas do.
+func typeOf(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return "boolean"
+	case json.Number:
+		if strings.ContainsAny(v.String(), ".eE") {
+			return "number"
+		}
+		return "integer"
+	case string:
+		return "string"
+	case []any:
+		return "array"
+	}
+	return "object"
+}
