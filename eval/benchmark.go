@@ -5,12 +5,14 @@ import (
 	"strings"
 )
 
-// taskOrder are the tasks of both benchmarks in the order of reports.
+// taskOrder are the tasks of all benchmarks in the order of reports.
 var taskOrder = []string{
 	"niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "niah_multikey_3",
 	"niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe", "qa_1", "qa_2",
 	"narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", "gov_report", "qmsum", "multi_news",
 	"trec", "triviaqa", "samsum", "passage_count", "passage_retrieval_en", "lcc", "repobench-p",
+	"passkey", "number_string", "kv_retrieval", "longdialogue_qa_eng", "longbook_sum_eng", "longbook_choice_eng", "longbook_qa_eng",
+	"longbook_qa_chn", "math_find", "math_calc", "code_run", "code_debug",
 }
 
 // base is a task's name without what marks LongBench-E.
@@ -34,17 +36,22 @@ func Benchmark(task string) string {
 	switch {
 	case datasetOf(task) != nil:
 		return "longbench"
+	case infiniteTasks[task] != nil:
+		return "infinitebench"
 	case TaskOrder(task) < len(taskOrder):
 		return "ruler"
 	}
 	return ""
 }
 
-// Category names what a task of RULER or LongBench belongs to in reports, "" for
-// others.
+// Category names what a task of RULER, LongBench or InfiniteBench belongs to in
+// reports, "" for others.
 func Category(task string) string {
 	if d := datasetOf(task); d != nil {
 		return d.category
+	}
+	if t := infiniteTasks[task]; t != nil {
+		return t.category
 	}
 	family, _, _ := strings.Cut(task, "_")
 	return map[string]string{"niah": "retrieval", "vt": "multi_hop", "cwe": "aggregation", "fwe": "aggregation", "qa": "question_answering"}[family]
@@ -57,6 +64,8 @@ func FullSet(task string) int {
 	switch {
 	case TaskOrder(task) == len(taskOrder), extended:
 		return 0
+	case infiniteTasks[task] != nil:
+		return infiniteTasks[task].items
 	case datasetOf(task) == nil:
 		return 500
 	}

@@ -37,8 +37,8 @@ type DataOptions struct {
 const maxDataFile = 4 << 30
 
 // ReadData reads items from a file as [ReadItems] does, or from a folder or zip
-// file with LongBench's <dataset>.jsonl or RULER's <task>/validation.jsonl at any
-// depth; other files there are left alone. Files come in the order of their names.
+// file with LongBench's <dataset>.jsonl, InfiniteBench's <task>.jsonl or RULER's
+// <task>/validation.jsonl at any depth; other files there are left alone. Files come in the order of their names.
 func ReadData(name string, o DataOptions) ([]Item, []DataFile, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -69,7 +69,7 @@ func readTree(dir fs.FS, name string, o DataOptions) (items []Item, files []Data
 			if extended := strings.HasSuffix(p, "_e.jsonl"); extended != o.Extended {
 				return nil
 			}
-		case path.Base(p) != "validation.jsonl":
+		case !infiniteName(p) && path.Base(p) != "validation.jsonl":
 			return nil
 		}
 		more, file, err := readFile(dir, p, filepath.Join(name, p), o)
@@ -77,7 +77,7 @@ func readTree(dir fs.FS, name string, o DataOptions) (items []Item, files []Data
 		return err
 	})
 	if err == nil && len(items) == 0 {
-		err = errors.New("neither LongBench's <dataset>.jsonl nor RULER's <task>/validation.jsonl are in it")
+		err = errors.New("none of LongBench's <dataset>.jsonl, InfiniteBench's <task>.jsonl and RULER's <task>/validation.jsonl is in it")
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("read data %s: %w", name, err)

@@ -41,7 +41,8 @@ const maxLine = 256 << 20
 // instead of a list. A line with "input" and "outputs" is one of RULER's own
 // files: its prompt is taken apart, and where it names no task, the folder of
 // the file does. A line with "input" and "context" of one of LongBench's datasets
-// becomes a prompt in the default wording. A name that ends in .csv is that of a
+// becomes a prompt in the default wording, and so does one of InfiniteBench's
+// files, <task>.jsonl with "input", "context", "answer" and "options". A name that ends in .csv is that of a
 // table with the same columns. name is the file's; it appears in errors, which
 // name the line.
 func ReadItems(r io.Reader, name string) ([]Item, error) { return readItems(r, name, nil) }
@@ -101,6 +102,9 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 
 		// LongBench's, with input.
 		Dataset string `json:"dataset"`
+
+		// InfiniteBench's, with input.
+		Options []string `json:"options"`
 	}
 	if err := json.Unmarshal(text, &raw); err != nil {
 		return Item{}, err
@@ -113,6 +117,13 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 		if err := longbench.fill(&it, raw.Dataset, *raw.Input, name); err != nil {
 			return Item{}, err
 		}
+	}
+	if raw.Input != nil && it.Question == "" && infiniteName(name) {
+		if longbench == nil || !longbench.ExactLength {
+			it.MaxNewTokens = longbenchExtra
+		}
+		err := fillInfinite(&it, *raw.Input, raw.Options, raw.Answer, name)
+		return it, err
 	}
 	absent := func(m json.RawMessage) bool { return m == nil || string(m) == "null" }
 	if absent(raw.Answers) {
@@ -137,6 +148,9 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 	}
 	if it.Task == "" {
 		it.Task = "default"
+	}
+	if infiniteTasks[it.Task] != nil && it.Classes == nil {
+		it.Classes = askedOptions(it.Question)
 	}
 	return it, nil
 }

@@ -20,8 +20,9 @@ type LongBench struct {
 	Prompts map[string]string
 	MaxNew  map[string]int
 
-	// ExactLength takes the lengths of answers as they are. Otherwise they are
-	// 20 tokens longer, as in the tables that kvpress publishes.
+	// ExactLength takes the lengths of answers as they are, those of InfiniteBench,
+	// too. Otherwise they are 20 tokens longer, as in the tables that kvpress
+	// publishes.
 	ExactLength bool
 }
 

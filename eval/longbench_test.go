@@ -122,7 +122,7 @@ func TestLongBenchZip(t *testing.T) {
 	_, _, err = ReadData(dir+"/absent", DataOptions{})
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	_, _, err = ReadData(t.TempDir(), DataOptions{})
-	require.ErrorContains(t, err, "neither LongBench's")
+	require.ErrorContains(t, err, "none of LongBench's")
 	bad := filepath.Join(dir, "trec.jsonl")
 	for text, want := range map[string]string{
 		`{"input":"a","answers":["b"]}`:                                `line 1: no "context"`,

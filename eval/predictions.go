@@ -58,7 +58,7 @@ func kvpressPredictions(r io.Reader, name string) ([]Answer, error) {
 		a := Answer{Item: len(answers), Line: line, Task: row["task"], Method: method, Ratio: ratio, Prediction: prediction}
 		if a.Task == "" { // LongBench's tables have one dataset and no such column
 			a.Task = parts[0]
-			if len(parts) > 1 && datasetOf(parts[1]) != nil {
+			if len(parts) > 1 && (datasetOf(parts[1]) != nil || infiniteTasks[parts[1]] != nil) {
 				a.Task = parts[1]
 			}
 		}
@@ -77,6 +77,9 @@ func kvpressPredictions(r io.Reader, name string) ([]Answer, error) {
 		var err error
 		if a.Classes, err = cellList(row["all_classes"]); err != nil {
 			return fmt.Errorf("column all_classes: %w", err)
+		}
+		if infiniteTasks[a.Task] != nil && a.Classes == nil {
+			a.Classes = askedOptions(row["question"])
 		}
 		if n, err := strconv.ParseFloat(row["length"], 64); err == nil {
 			a.Length = int(n)

@@ -12,7 +12,8 @@ import (
 type Match string
 
 const (
-	// MatchAuto chooses by the task's name: the measure of a LongBench dataset;
+	// MatchAuto chooses by the task's name: the measure of a LongBench dataset or of
+	// a task of InfiniteBench, of which nothing is cleaned;
 	// MatchPart for RULER's question answering (names that start with "qa"),
 	// whose answers are alternatives; MatchAll otherwise.
 	MatchAuto Match = "auto"
@@ -66,6 +67,9 @@ type Scoring struct {
 func (s Scoring) Score(it *Item, prediction string) (score float64, text string) {
 	match := s.Match
 	if match == MatchAuto || match == "" {
+		if t := infiniteTasks[it.Task]; t != nil && len(it.Answers) > 0 {
+			return t.score(prediction, it, s.Clean == CleanOfficial), prediction
+		}
 		match = matchOf(it.Task)
 	}
 	switch d := datasetOf(it.Task); {

@@ -27,11 +27,11 @@ import (
 
 type evalCmd struct {
 	modelFlags
-	Data []string `short:"d" sep:"none" placeholder:"FILE" help:"Questions: JSON Lines or CSV of {task, context, question, answer_prefix, answers, max_new_tokens, all_classes, length}; RULER's or LongBench's own files, or a folder or zip file of them. May be repeated; builtin has samples of its own."`
+	Data []string `short:"d" sep:"none" placeholder:"FILE" help:"Questions: JSON Lines or CSV of {task, context, question, answer_prefix, answers, max_new_tokens, all_classes, length}; RULER's, LongBench's or InfiniteBench's own files, or a folder or zip file of them. May be repeated; builtin has samples of its own."`
 
 	LongbenchConfig string `placeholder:"DIR" help:"Folder with LongBench's dataset2prompt.json and dataset2maxlen.json (default: wording of our own)."`
 	LongbenchE      bool   `name:"longbench-e" help:"Of folders and zip files, the datasets of LongBench-E."`
-	MaxGen          string `enum:"kvpress,official" default:"kvpress" help:"Longest answers to LongBench: 20 tokens more than its own (kvpress), or its own."`
+	MaxGen          string `enum:"kvpress,official" default:"kvpress" help:"Longest answers to LongBench and InfiniteBench: 20 tokens more than its own (kvpress), or its own."`
 
 	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the context's cache to remove (default 0.5,0.8,0.9)."`
 	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
@@ -77,7 +77,7 @@ Examples:
 
 // scoringFlags say how answers are scored.
 type scoringFlags struct {
-	Match      string `enum:"auto,all,part,qa_f1,rouge_l,classification,retrieval,count,code_sim" default:"auto" help:"Score: share of the answers found (all), any found (part), one of LongBench's measures, or what the task's name calls for (auto): LongBench's for its datasets, part for tasks named qa…, else all."`
+	Match      string `enum:"auto,all,part,qa_f1,rouge_l,classification,retrieval,count,code_sim" default:"auto" help:"Score: share of the answers found (all), any found (part), one of LongBench's measures, or what the task's name calls for (auto): LongBench's and InfiniteBench's for theirs, part for tasks named qa…, else all."`
 	RulerClean string `enum:"kvpress,official,none" default:"kvpress" help:"What is done to an answer before it is scored: as kvpress does, as the benchmarks' own scripts, nothing."`
 	CodeSim    string `enum:"difflib,indel" default:"difflib" help:"Similarity of code: matching blocks (difflib), or the longest common subsequence (indel)."`
 }

@@ -1,0 +1,316 @@
+package eval
+
+import (
+	"math/big"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The measures of InfiniteBench, as kvpress has them; official: as its own script
+// has them where that differs.
+
+// isNoDigit is where texts are split into whole numbers.
+func isNoDigit(r rune) bool { return r < '0' || r > '9' }
+
+// firstWhole is 1 if the first digits of a text are the answer.
+func firstWhole(text string, it *Item, _ bool) float64 {
+	runs := strings.FieldsFunc(text, isNoDigit)
+	return right(len(runs) > 0 && runs[0] == it.Answers[0])
+}
+
+func right(yes bool) float64 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// words are a text's without the characters given, which part them.
+func words(text, without string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return isSpace(r) || strings.ContainsRune(without, r) })
+}
+
+const wordMarks = ":\"'.,?!{}"
+
+// wordNamed is 1 if the answer is a word of the text.
+func wordNamed(text string, it *Item, _ bool) float64 {
+	return right(slices.Contains(words(text, wordMarks), it.Answers[0]))
+}
+
+// speaker is 1 if the text names an answer, in whatever case. official: if the
+// first answer, in capitals, is a word of it.
+func speaker(text string, it *Item, official bool) float64 {
+	text = strings.ToUpper(text)
+	if official {
+		return right(slices.Contains(words(text, wordMarks), it.Answers[0]))
+	}
+	return right(slices.ContainsFunc(it.Answers, func(a string) bool { return strings.Contains(text, strings.ToUpper(a)) }))
+}
+
+// lastWhole is 1 if the last word is the whole number that is the answer.
+func lastWhole(text string, it *Item, _ bool) float64 {
+	w := words(text, ".`'\":")
+	if len(w) == 0 || len(w[len(w)-1]) > maxDigits {
+		return 0
+	}
+	got, ok := new(big.Int).SetString(w[len(w)-1], 10)
+	want, known := new(big.Int).SetString(it.Answers[0], 10)
+	return right(ok && known && got.Cmp(want) == 0)
+}
+
+// maxDigits bounds the numbers that are compared.
+const maxDigits = 4096
+
+var number = regexp.MustCompile(`[0-9]+\.[0-9]+|[0-9]+`)
+
+// firstNumber is 1 if the first number of the text is the answer.
+func firstNumber(text string, it *Item, _ bool) float64 {
+	found := number.FindString(text)
+	if !strings.Contains(it.Answers[0], ".") {
+		return right(found != "" && whole(found) == it.Answers[0])
+	}
+	got, err := strconv.ParseFloat(found, 64)
+	want, err2 := strconv.ParseFloat(it.Answers[0], 64)
+	return right(err == nil && err2 == nil && got == want)
+}
+
+// whole is a whole number without zeros in front.
+func whole(s string) string { return strings.TrimLeft(s[:len(s)-1], "0") + s[len(s)-1:] }
+
+// numbersInFront is the share of the answers that the text's whole numbers begin
+// with.
+func numbersInFront(text string, it *Item, _ bool) float64 {
+	runs, n := strings.FieldsFunc(text, isNoDigit), 0
+	for n < len(it.Answers) && n < len(runs) && whole(runs[n]) == it.Answers[n] {
+		n++
+	}
+	return float64(n) / float64(len(it.Answers))
+}
+
+// bestWords is LongBench's F value of words.
+func bestWords(text string, it *Item, _ bool) float64 {
+	best := 0.0
+	for _, a := range it.Answers {
+		best = max(best, wordF1(text, a))
+	}
+	return best
+}
+
+// Punctuation that does not count in Chinese answers, beside ASCII's.
+const chineseMarks = "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏"
+
+// bestCharacters is the F value of characters.
+func bestCharacters(text string, it *Item, _ bool) float64 {
+	characters := func(s string) []rune {
+		return []rune(strings.Map(func(r rune) rune {
+			if isSpace(r) || strings.ContainsRune("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"+chineseMarks, r) {
+				return -1
+			}
+			return r
+		}, lower(s)))
+	}
+	best := 0.0
+	p := characters(text)
+	for _, answer := range it.Answers {
+		a := characters(answer)
+		count := map[rune]int{}
+		for _, r := range a {
+			count[r]++
+		}
+		common := 0
+		for _, r := range p {
+			if count[r] > 0 {
+				count[r]--
+				common++
+			}
+		}
+		if common > 0 {
+			precision, recall := float64(common)/float64(len(p)), float64(common)/float64(len(a))
+			best = max(best, 2*precision*recall/(precision+recall))
+		}
+	}
+	return best
+}
+
+var someWord = regexp.MustCompile(`[\p{L}\p{N}_]+`)
+
+// lastLetter is the last word of one letter from A to last on the first line that
+// has one, "" if there is none.
+func lastLetter(text, last string) string {
+	for line := range strings.SplitSeq(text, "\n") {
+		found := ""
+		for _, w := range someWord.FindAllString(line, -1) {
+			if len(w) == 1 && w >= "A" && w <= last {
+				found = w
+			}
+		}
+		if found != "" {
+			return found
+		}
+	}
+	return ""
+}
+
+// behind returns what stands a character behind the first of some phrases that
+// a text has.
+func behind(text string, phrases []string) (rest string, ok bool) {
+	for _, p := range phrases {
+		if i := strings.Index(text, p); i >= 0 {
+			rest = text[i+len(p):]
+			_, rest = cutRune(rest)
+			return rest, true
+		}
+	}
+	return "", false
+}
+
+// cutRune takes the first character off a text.
+func cutRune(s string) (first, rest string) {
+	for i := range s {
+		if i > 0 {
+			return s[:i], s[i:]
+		}
+	}
+	return s, ""
+}
+
+// beginsWith reports whether a text begins with one of others.
+func beginsWith(text string, others []string) bool {
+	return slices.ContainsFunc(others, func(o string) bool { return strings.HasPrefix(text, o) })
+}
+
+// plain replaces what is given by spaces and leaves single ones.
+func plain(text string, without ...string) string {
+	for _, w := range without {
+		text = strings.ReplaceAll(text, w, " ")
+	}
+	for strings.Contains(text, "  ") {
+		text = strings.ReplaceAll(text, "  ", " ")
+	}
+	return text
+}
+
+// choice is 1 if the text chooses a right option: by its last letter, the first
+// one, what follows a phrase such as "answer is", or any letter.
+func choice(text string, it *Item, official bool) float64 {
+	letters, texts := rightOptions(it)
+	either := append(texts, letters...)
+	text = strings.TrimFunc(text, isSpace)
+	switch {
+	case !official && slices.Contains(letters, lastLetter(text, "D")):
+		return 1
+	case text == "":
+		return 0
+	}
+	if strings.ContainsRune("ABCD", rune(text[0])) {
+		return right(slices.Contains(either, text[:1]))
+	}
+	if slices.Contains(either, text) {
+		return 1
+	}
+	text = plain(text, "\n", "\"", "'", ".", ",", "?", "!", "{", "}")
+	if rest, ok := behind(text, []string{"answer is:", "answer:", "answer is", "option is"}); ok {
+		return right(beginsWith(rest, either))
+	}
+	for _, w := range strings.FieldsFunc(text, isSpace) {
+		if strings.Contains("ABCD", w) {
+			return right(slices.Contains(either, w))
+		}
+	}
+	return 0
+}
+
+// faultyFunction is 1 if the text names the right function or its letter, alone,
+// in front, or behind a phrase such as "answer:".
+func faultyFunction(text string, it *Item, official bool) float64 {
+	letters, texts := rightOptions(it)
+	either := append(texts, letters...)
+	text = strings.TrimFunc(text, isSpace)
+	if official {
+		for _, l := range letters {
+			if strings.HasPrefix(text, l+".") || strings.HasPrefix(text, l+":") {
+				return 1
+			}
+		}
+	} else if slices.Contains(letters, lastLetter(text, "J")) {
+		return 1
+	}
+	text = plain(text, "\n", "`", "'", "\"", "-", "*", "Option", "option")
+	if !official && beginsWith(text, either) {
+		return 1
+	}
+	rest, _ := behind(text, []string{"answer is:", "is:", "answer:"}) // these are in longer phrases, too
+	return right(rest != "" && beginsWith(rest, either))
+}
+
+// rougeLSum is the F value of ROUGE-Lsum: for each line of the answer the words on
+// a longest common subsequence with any line of the text, words being ASCII letters
+// and digits in lower case, and none counted more often than it occurs.
+func rougeLSum(text string, it *Item, _ bool) float64 {
+	best := 0.0
+	for _, a := range it.Answers {
+		best = max(best, linesInCommon(text, a))
+	}
+	return best
+}
+
+func linesInCommon(text, answer string) float64 {
+	lines := func(s string) (out [][]string, n int, count map[string]int) {
+		count = map[string]int{}
+		for line := range strings.SplitSeq(s, "\n") {
+			if line == "" {
+				continue
+			}
+			w := strings.FieldsFunc(strings.ToLower(line), func(r rune) bool { return isNoDigit(r) && (r < 'a' || r > 'z') })
+			for _, x := range w {
+				count[x]++
+			}
+			out, n = append(out, w), n+len(w)
+		}
+		return out, n, count
+	}
+	got, n, gotCount := lines(text)
+	want, m, wantCount := lines(answer)
+	hits := 0
+	for _, r := range want {
+		on := map[int]bool{}
+		for _, c := range got {
+			for _, i := range onCommon(r, c) {
+				on[i] = true
+			}
+		}
+		for i, w := range r {
+			if on[i] && gotCount[w] > 0 && wantCount[w] > 0 {
+				hits++
+				gotCount[w]--
+				wantCount[w]--
+			}
+		}
+	}
+	if hits == 0 {
+		return 0
+	}
+	recall, precision := float64(hits)/float64(m), float64(hits)/float64(n)
+	return 2 * precision * recall / (precision + recall)
+}
+
+// onCommon returns the places in a of a longest common subsequence of a and b, the
+// last one.
+func onCommon(a, b []string) []int {
+	table, w := lengths(len(a), len(b), func(i, j int) bool { return a[i] == b[j] }), len(b)+1
+	var out []int
+	for i, j := len(a), len(b); i > 0 && j > 0; {
+		switch {
+		case a[i-1] == b[j-1]:
+			i, j = i-1, j-1
+			out = append(out, i)
+		case table[i*w+j-1] > table[(i-1)*w+j]:
+			j--
+		default:
+			i--
+		}
+	}
+	return out
+}
