@@ -238,7 +238,7 @@ var schemas1 = []string{
 	`{"type":"object","additionalProperties":{"type":"array","items":{"type":"boolean"}}}`,
 	`{"anyOf":[{"type":"integer"},{"type":"object","properties":{"x":{"const":1}},"required":["x"]},{"type":"integer","minimum":4}]}`,
 	`{"oneOf":[{"type":"object","properties":{"kind":{"const":"a"},"v":{"type":"null"}},"required":["kind"]},{"type":"object","properties":{"kind":{"const":"b"}},"required":["kind"]}]}`,
-	`{"oneOf":[{"$ref":"#/definitions/x"},{"type":"null"},{"$ref":"#/definitions/y~1z"}],"definitions":{"x":{"type":"boolean"},"y/z":{"enum":["a","b"]}}}`,
+	`{"oneOf":[{"$ref":"#/definitions/x"},{"type":"null"},{"$ref":"#/definitions/y"}],"definitions":{"x":{"type":"boolean"},"y":{"type":"string","enum":["a","b"]}}}`,
 	`{"allOf":[{"$ref":"#/$defs/x"}],"$defs":{"x":{"type":"boolean","title":"t"}}}`,
 	`{"$defs":{"tree":{"type":"object","properties":{"v":{"type":"integer"},"kids":{"type":"array","items":{"$ref":"#/$defs/tree"}}},"required":["v","kids"],"additionalProperties":false}},"$ref":"#/$defs/tree"}`,
 	`{"type":["object","null"],"properties":{"next":{"$ref":"#"}},"required":["next"],"additionalProperties":false}`,
