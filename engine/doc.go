@@ -37,7 +37,8 @@
 // # Prefixes
 //
 // Sessions of prompts that are done are kept as long as there is room, and serve
-// requests that begin with the same tokens and have the same policy ([Options.Kept]).
+// requests that begin with the same tokens and have the same policy ([Options.Kept];
+// [Options.OnPrefix] is told of each).
 // With [Options.Store] they are kept in files, too, and are there when another engine is
 // made on the same model: what a request with [Request.PromptOnly] has read is on disk
 // when it ends. Files have checksums and appear when they are complete; one that is

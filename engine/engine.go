@@ -37,6 +37,11 @@ type Options struct {
 	Store      string
 	StoreBytes int64
 
+	// OnPrefix, if not nil, is told of every prompt whose cache is kept in memory from
+	// then on, or no longer. The goroutine that computes everything calls it: it must
+	// not wait for anything.
+	OnPrefix func(PrefixEvent)
+
 	// Log, if not nil, gets what becomes of the store.
 	Log *slog.Logger
 
@@ -81,6 +86,9 @@ func (o Options) withDefaults(positions int) (Options, error) {
 	}
 	if o.Kept == 0 {
 		o.Kept = o.MaxBytes
+	}
+	if o.OnPrefix == nil {
+		o.OnPrefix = func(PrefixEvent) {}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -157,7 +165,7 @@ func New(m *model.Model, o Options) (*Engine, error) {
 	e := &Engine{
 		m: m, tok: tok, o: o, chunk: 512,
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
-		kept: store{limit: max(o.Kept, 0)},
+		kept: store{limit: max(o.Kept, 0), changed: o.OnPrefix},
 	}
 	for _, w := range m.Config().Windows {
 		e.kept.windowed = e.kept.windowed || w > 0

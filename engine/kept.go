@@ -17,6 +17,15 @@ type store struct {
 	windowed     bool                         // truncating reaches back only so far
 	trees        map[string]*prefixes[*entry] // by label
 	used         list.List                    // of *entry, the most recently used last
+	changed      func(PrefixEvent)
+}
+
+// PrefixEvent says what became of the cache of a prompt.
+type PrefixEvent struct {
+	Tokens  []int32 // of the prompt; not to be changed
+	Context int     // up to where some of them were compressed; 0: nowhere
+	Label   string  // digest of all else that the cache depends on: it serves no request with another
+	Kept    bool    // from now on; false: no longer
 }
 
 // entry is a session that has read a prompt. It serves every prompt that begins with
@@ -191,12 +200,13 @@ func (st *store) add(label string, context int, tokens []int32, session *model.S
 		tree = new(prefixes[*entry])
 		st.trees[label] = tree
 	}
+	en := &entry{label: label, context: context, tokens: tokens, session: s, bytes: bytes}
+	st.changed(PrefixEvent{tokens, context, label, true}) // before what it replaces goes: nothing is missing in between
 	for _, old := range tree.along(tokens) {
 		if superseded(len(old.tokens), len(tokens), context, st.windowed) {
 			st.remove(old)
 		}
 	}
-	en := &entry{label: label, context: context, tokens: tokens, session: s, bytes: bytes}
 	if st.trees[label] == nil {
 		st.trees[label] = tree // it was removed with its last entry
 	}
@@ -229,6 +239,7 @@ func (st *store) remove(en *entry) {
 	st.used.Remove(en.at)
 	en.session.Close()
 	st.bytes -= en.bytes
+	st.changed(PrefixEvent{en.tokens, en.context, en.label, false})
 }
 
 // forget removes what begins with the given tokens.

@@ -43,7 +43,7 @@ func TestDocumentsSurvive(t *testing.T) {
 	answers := map[string]string{}
 	answer := func(id string) (string, usage) {
 		var got chatAnswer
-		ts.post(t, "/v1/chat/completions", ask(text.Question, object{"document": id, "max_tokens": 12, "logprobs": true, "ignore_eos": true}), &got)
+		ts.post(t, "/v1/chat/completions", ask(text.Question, object{"document": id, "max_tokens": 12, "logprobs": true, "ignore_eos": true, "seed": 1}), &got)
 		probs, err := json.Marshal(got.Choices[0].LogProbs)
 		require.NoError(t, err)
 		return *got.Choices[0].Message.Content + string(probs), *got.Usage

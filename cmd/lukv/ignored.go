@@ -218,6 +218,20 @@ func (c *serveCmd) unused(g given) error {
 			return err
 		}
 	}
+	if c.KVEvents == "" {
+		if err := g.unused("kv-events-replay kv-events-name", "there is no --kv-events"); err != nil {
+			return err
+		}
+	} else if c.MaxCache == 0 {
+		if err := g.unused("kv-events", "nothing is kept in memory without --max-cache"); err != nil {
+			return err
+		}
+	}
+	for _, at := range []string{c.KVEvents, c.KVEventsReplay} {
+		if host, _, err := net.SplitHostPort(at); err == nil && !isLocal(host) {
+			return nil // --insecure is what allows it
+		}
+	}
 	if host, _, err := net.SplitHostPort(c.Listen); err == nil && isLocal(host) {
 		return g.unused("insecure", "--listen is an address of this machine only")
 	}

@@ -149,6 +149,10 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("bench", "builtin", "--pp=5", "--batch=5")
 
 	refuse("serve", "builtin", "--insecure")
+	refuse("serve", "builtin", "--insecure", "--max-cache", "1MiB", "--kv-events", "127.0.0.1:0")
+	refuse("serve", "builtin", "--kv-events", "127.0.0.1:0")
+	refuse("serve", "builtin", "--kv-events-replay", "127.0.0.1:0")
+	refuse("serve", "builtin", "--kv-events-name", "10.0.0.1:8000")
 	refuse("serve", "builtin", "--log-format=json", "--quiet")
 	refuse("serve", "builtin", "--max-memory=1GiB")
 	refuse("serve", "builtin", "--store-bytes=1GiB")

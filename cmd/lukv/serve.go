@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/internal/kvevents"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
@@ -46,6 +48,10 @@ type serveCmd struct {
 	Profile     []string      `type:"path" placeholder:"FILE" help:"Profile that kv_compression may name, by its file's name without ending. May be repeated."`
 	Compress    string        `name:"kv-compression" placeholder:"JSON" help:"Policy for contexts and documents of requests that name none, as JSON."`
 
+	KVEvents       string `name:"kv-events" placeholder:"ADDRESS" help:"Where to publish which prompts are in the cache, for routers: vLLM's KV events over ZeroMQ."`
+	KVEventsReplay string `name:"kv-events-replay" placeholder:"ADDRESS" help:"Where those who come late get the last events again."`
+	KVEventsName   string `name:"kv-events-name" placeholder:"NAME" help:"Address and port by which the router knows this server (default: those of --listen)."`
+
 	Store      string   `type:"path" placeholder:"FOLDER" help:"Folder in which documents and caches of prompts stay beyond the end of the server."`
 	StoreBytes byteSize `placeholder:"SIZE" help:"Most that caches of a model take there (default: no bound); the least used go."`
 
@@ -56,6 +62,8 @@ func (serveCmd) Help() string {
 	return `Answers over HTTP as the OpenAI API does: /v1/chat/completions, /v1/completions, /v1/models, with /tokenize, /detokenize, /health, /ready and /metrics as in vLLM. Requests run together as one batch; an answer does not depend on its neighbours, to the bit.
 
 A request's "context", or a text put in with POST /v1/documents and named as "document", stands in front of the first message; "kv_compression", a policy as JSON, says how its cache is compressed before the question is read. --max-cache bounds the caches of all requests of a model together; a request that can never fit is refused with the numbers. With --store, documents and their caches are there when the server is started again, however it ended.
+
+With --kv-events, routers that subscribe know the blocks of prompts in the cache, and send requests that begin alike to the server that has them. The events hold the tokens of prompts and are for everybody who reaches the address.
 
 Several models are all loaded at the start, or, with --unload-after or --max-memory, when they are asked for. In a browser the address shows a page: conversations, a document read and compressed, answers beside those of the full cache, and what each head kept.
 
@@ -70,6 +78,8 @@ Examples:
   lukv serve models/llama --max-cache 8GiB --store ~/.local/state/lukv --store-bytes 100GiB
 
   lukv serve models/small models/large --unload-after 10m --max-memory 24GiB --max-cache 4GiB
+
+  lukv serve models/llama --max-cache 8GiB --kv-events 127.0.0.1:5557 --kv-events-replay 127.0.0.1:5558
 
   curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' -d '{"model":"builtin","messages":[{"role":"user","content":"Hello"}]}'
 
@@ -88,6 +98,15 @@ func (c *serveCmd) Run(e *env) error {
 	local := isLocal(host)
 	if !local && len(keys) == 0 && !c.Insecure {
 		return usage("--listen %s can be reached from other machines: give API keys, or --insecure", c.Listen)
+	}
+	for flag, at := range map[string]string{"--kv-events": c.KVEvents, "--kv-events-replay": c.KVEventsReplay} {
+		switch host, _, err := net.SplitHostPort(at); {
+		case at == "":
+		case err != nil:
+			return usage("%s: %w", flag, err)
+		case !isLocal(host) && !c.Insecure:
+			return usage("%s %s can be reached from other machines, which would learn the tokens of all prompts; --insecure allows it", flag, at)
+		}
 	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return usage("--tls-cert and --tls-key: both or none")
@@ -134,7 +153,14 @@ func (c *serveCmd) Run(e *env) error {
 			return err
 		}
 	}
-	models, err := c.open(e, s, o.Log)
+	events, err := c.publish(e, o.Log)
+	if err != nil {
+		return err
+	}
+	if events != nil {
+		defer events.Close()
+	}
+	models, err := c.open(e, s, events, o.Log)
 	defer func() {
 		for _, m := range models {
 			m.Close()
@@ -200,9 +226,37 @@ func (c *serveCmd) addBuiltinProfiles(profiles map[string]*lukv.Profile) error {
 	return nil
 }
 
+// publish begins to publish KV events, if that is asked for.
+func (c *serveCmd) publish(e *env, log *slog.Logger) (*kvevents.Publisher, error) {
+	if c.KVEvents == "" {
+		return nil, nil
+	}
+	o := kvevents.Options{Events: c.KVEvents, Replay: c.KVEventsReplay, Name: cmp.Or(c.KVEventsName, c.Listen), Log: log}
+	p, err := kvevents.Listen(o)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(e.out, "KV events on tcp://%s", p.Addr())
+	if at := p.ReplayAddr(); at != nil {
+		fmt.Fprintf(e.out, ", again on tcp://%s", at)
+	}
+	fmt.Fprintln(e.out)
+	return p, nil
+}
+
+// reportTo is what engines do with prompts that they keep. What is behind a compressed
+// context serves nobody who asks for the same tokens alone: it is not announced.
+func reportTo(m *kvevents.Model) func(engine.PrefixEvent) {
+	return func(p engine.PrefixEvent) {
+		if p.Context == 0 {
+			m.Report(p.Label, p.Tokens, p.Kept)
+		}
+	}
+}
+
 // open gives the models to the server, opened or to be opened on demand. The caller
 // closes those it returns.
-func (c *serveCmd) open(e *env, s *serve.Server, log *slog.Logger) ([]*model.Model, error) {
+func (c *serveCmd) open(e *env, s *serve.Server, events *kvevents.Publisher, log *slog.Logger) ([]*model.Model, error) {
 	var models []*model.Model
 	o := engine.Options{
 		MaxBytes: int64(c.MaxCache), MaxRunning: c.MaxRunning, MaxQueue: c.MaxQueue, Latency: c.Latency,
@@ -213,6 +267,9 @@ func (c *serveCmd) open(e *env, s *serve.Server, log *slog.Logger) ([]*model.Mod
 	}
 	for _, at := range c.Models {
 		id, name := named(at)
+		if events != nil {
+			o.OnPrefix = reportTo(events.Model(id))
+		}
 		if c.UnloadAfter > 0 || c.MaxMemory > 0 {
 			if name != builtin.Name {
 				if _, err := resolveModel(name); err != nil {

@@ -72,13 +72,36 @@ func startServe(t *testing.T, args ...string) (url string, stop func() string) {
 		done <- run(ctx, args, strings.NewReader(""), w, &log)
 		w.Close()
 	}()
-	line, err := bufio.NewReader(r).ReadString('\n')
+	lines := bufio.NewReader(r)
+	line, err := lines.ReadString('\n')
 	require.NoError(t, err)
+	if strings.HasPrefix(line, "KV events") {
+		line, err = lines.ReadString('\n')
+		require.NoError(t, err)
+	}
 	return strings.TrimSpace(strings.TrimPrefix(line, "listening on ")), func() string {
 		cancel()
 		require.Equal(t, exitOK, <-done, log.String())
 		return log.String()
 	}
+}
+
+// TestServeKVEvents: another machine is not told the tokens of prompts by accident.
+func TestServeKVEvents(t *testing.T) {
+	for _, flags := range [][]string{
+		{"--kv-events", ":5557"}, {"--kv-events", "5557"}, {"--kv-events", "127.0.0.1:0", "--kv-events-replay", "0.0.0.0:5558"},
+	} {
+		var log strings.Builder
+		args := append([]string{"serve", "builtin", "--max-cache", "16MiB"}, flags...)
+		require.Equal(t, exitUsage, run(t.Context(), args, strings.NewReader(""), io.Discard, &log), flags)
+		require.Contains(t, log.String(), "--kv-events")
+	}
+	url, stop := startServe(t, "builtin", "--max-cache", "16MiB", "--kv-events", "127.0.0.1:0", "--kv-events-replay", "127.0.0.1:0")
+	resp, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader(`{"model":"builtin","prompt":"hello","max_tokens":1}`))
+	require.NoError(t, err)
+	resp.Body.Close()
+	require.Equal(t, 200, resp.StatusCode)
+	stop()
 }
 
 // TestServeConnections: one more than are allowed waits until another ends.

@@ -1,0 +1,61 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+)
+
+// TestPrefixEvents: what is kept is told once, before what it replaces goes, and all of it
+// goes.
+func TestPrefixEvents(t *testing.T) {
+	m := openModel(t)
+	prompts, contexts := prompts(t, m, 3)
+	one, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: 400})
+	require.NoError(t, err)
+	var log []string
+	held := map[string]int{}
+	names := map[string]string{}
+	for i, p := range prompts {
+		names[fmt.Sprint(p)], names[fmt.Sprint(p[:100])] = fmt.Sprint(i), fmt.Sprint(i, " begun")
+	}
+	labels := map[string]bool{}
+	e := newEngine(t, m, Options{MaxBytes: 3 * one.Peak, Kept: one.Peak * 3 / 2, OnPrefix: func(p PrefixEvent) {
+		name := names[fmt.Sprint(p.Tokens)]
+		require.NotEmpty(t, name)
+		labels[p.Label] = true
+		if p.Context > 0 {
+			name += fmt.Sprint(" compressed ", p.Context == contexts[2])
+		}
+		if p.Kept {
+			held[name]++
+			log = append(log, "+"+name)
+		} else {
+			held[name]--
+			log = append(log, "-"+name)
+		}
+	}})
+	ask := func(r Request) {
+		r.Sampling.MaxTokens = 1
+		s, err := e.Submit(t.Context(), r)
+		require.NoError(t, err)
+		collect(t, s, 1)
+	}
+	ask(Request{Prompt: prompts[0][:100]})
+	ask(Request{Prompt: prompts[0]})
+	ask(Request{Prompt: prompts[0]}) // nothing new
+	ask(Request{Prompt: slices.Clone(prompts[1])})
+	ask(Request{Prompt: prompts[2], Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "keydiff"}}, Context: contexts[2]})
+	require.NoError(t, e.Close())
+	require.Equal(t, []string{"+0 begun", "+0", "-0 begun", "+1"}, log[:4])
+	require.Contains(t, log, "+2 compressed true")
+	require.Len(t, labels, 2)
+	for name, n := range held {
+		require.Zero(t, n, "%s: %v", name, log)
+	}
+}
