@@ -19,7 +19,7 @@ import (
 type benchCmd struct {
 	Models []string `arg:"" optional:"" name:"model" help:"Checkpoints to measure; with --compare the two results."`
 
-	Shape   []string `group:"model" sep:"," placeholder:"NAME,…" help:"Shapes of published models with random weights (default 150m, if no MODEL is given): ${shapes}."`
+	Shape   []string `group:"model" sep:"," placeholder:"NAME,…" help:"Shapes of published models with random weights (default 150m, if no MODEL is given): ${shapes}; NAME:LAYERS is the first layers of one."`
 	Weights string   `group:"model" enum:"bf16,f16,f32" default:"bf16" help:"Type of the random weights: ${enum}."`
 
 	Threads   []int    `group:"model" sep:"," placeholder:"N,…" help:"Numbers of threads (default: as many as the processor offers)."`
@@ -37,6 +37,8 @@ type benchCmd struct {
 	Busy      []int    `sep:"," default:"0" placeholder:"N,…" help:"Processes that keep a processor busy each while decoding (default ${default})."`
 	Start     bool     `help:"Time from opening to the first token with the files in memory and, where the system lets go of them, without. Alone it measures nothing else."`
 	Mapped    bool     `help:"Write the shapes' random weights to a checkpoint in the temporary folder (TMPDIR), and measure them as they lie there. --start does, too."`
+	Lookup    int      `placeholder:"N" help:"Answer N prompts of each set with lookup decoding and without, in turns: quote recites a document, answer are questions of the embedded model, free draws what nothing foretells. Alone it measures nothing else."`
+	Resume    string   `placeholder:"FILE" help:"Write what has been measured to this file, as --json prints it, after every point, and take over what it already holds."`
 	MaxMemory byteSize `placeholder:"SIZE" help:"Limit of weights and caches together; what needs more is listed as not measured (default: 80 % of what is available)."`
 
 	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the cache to remove (default 0)."`
@@ -71,6 +73,10 @@ Examples:
 
   lukv bench --shape llama-3.2-1b --start
 
+  lukv bench builtin --lookup 100
+
+  lukv bench --shape 150m,llama-3.2-1b,llama-3.1-8b:8 --tg 32 --depth 0,8192,32768 --threads 1,2 --reps 3 --resume decode.json
+
   lukv bench --shape llama-3.1-8b --pp 512,4096 --tg 64 --depth 0,32768 --batch 1,16 --device vulkan --json
 
   lukv bench DIR --cpu all --json > result.json
@@ -95,13 +101,23 @@ func (c *benchCmd) Run(e *env) error {
 		e.log.Info("bench", "done", done, "of", total, "next", next)
 		line.show("bench: %d of %d points%s: %s", done, total, line.left(0, done, total), next)
 	}
+	v := readVersion()
+	o.Version, o.Revision = v.Version, v.Revision
+	if c.Resume != "" {
+		if o.Previous, err = bench.ReadReport(c.Resume); err != nil {
+			return fmt.Errorf("--resume: %w", err)
+		}
+		o.Save = func(r *bench.Report) error {
+			r.Command = e.args
+			return r.WriteFile(c.Resume)
+		}
+	}
 	report, err := bench.Run(e.ctx, sources, *o)
 	line.clear()
 	if report == nil {
 		return err
 	}
-	v := readVersion()
-	report.Command, report.Version, report.Revision = e.args, v.Version, v.Revision
+	report.Command = e.args
 	if e.ctx.Err() != nil && len(report.Points) == 0 {
 		return err
 	}
@@ -166,7 +182,7 @@ func (c *benchCmd) compare(e *env) error {
 func (c *benchCmd) options() (*bench.Options, error) {
 	o := &bench.Options{
 		Threads: c.Threads, Depth: c.Depth, Batch: c.Batch, Prefill: c.PP, Decode: c.TG, Reps: c.Reps,
-		Busy: c.Busy, Start: c.Start, MaxMemory: int64(c.MaxMemory),
+		Busy: c.Busy, Start: c.Start, Lookup: c.Lookup, MaxMemory: int64(c.MaxMemory),
 		Probe: probeTime, ProbeBytes: probeBytes,
 	}
 	var err error

@@ -83,6 +83,26 @@ func TestBenchRefuses(t *testing.T) {
 	fails(t, exitFailed, "read measurements", "bench", "--compare", filepath.Join(t.TempDir(), "none"), "b")
 }
 
+// A second run takes over what the first has measured.
+func TestBenchResume(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.json")
+	args := []string{"bench", "builtin", "--tg", "1", "--reps", "1", "--resume", path}
+	ok(t, args...)
+	first, err := os.ReadFile(path)
+	require.NoError(t, err)
+	r := decode[bench.Report](t, ok(t, append(args, "--pp", "8", "--json")...))
+	require.Len(t, r.Points, 2)
+	assert.Equal(t, decode[bench.Report](t, string(first)).Points[0], r.Points[0])
+	fails(t, exitFailed, "--resume: read measurements", append(args[:len(args)-1], t.TempDir())...)
+}
+
+func TestBenchLookup(t *testing.T) {
+	r := decode[bench.Report](t, ok(t, "bench", "builtin", "--lookup", "1", "--json"))
+	require.Len(t, r.Lookups, 3)
+	fails(t, exitUsage, "--depth would have no effect", "bench", "builtin", "--lookup", "1", "--depth", "8")
+	fails(t, exitUsage, "prompts for lookup decoding: found -1", "bench", "builtin", "--lookup=-1")
+}
+
 // What does not fit is listed, the rest is measured.
 func TestBenchDoesNotFit(t *testing.T) {
 	if _, err := os.Stat("/proc/meminfo"); err != nil {

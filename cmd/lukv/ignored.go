@@ -250,7 +250,7 @@ func (c *demoCmd) unused(g given) error {
 
 func (c *benchCmd) unused(g given) error {
 	if c.Compare {
-		return g.unused("shape weights threads precision cpu cache-type device gpu-layers pp tg depth batch reps busy start mapped max-memory "+
+		return g.unused("shape weights threads precision cpu cache-type device gpu-layers pp tg depth batch reps busy start mapped lookup resume max-memory "+
 			budgetFlags+" "+shapingFlags, "--compare measures nothing")
 	}
 	if len(c.Models) > 0 && len(c.Shape) == 0 {
@@ -263,8 +263,8 @@ func (c *benchCmd) unused(g given) error {
 			return err
 		}
 	}
-	if c.Start && !g.any("pp tg") {
-		if err := g.unused("depth batch busy ratio", "--start alone measures nothing else: give --pp or --tg, too"); err != nil {
+	if (c.Start || c.Lookup > 0) && !g.any("pp tg") {
+		if err := g.unused("depth batch busy ratio", "--start and --lookup alone measure nothing else: give --pp or --tg, too"); err != nil {
 			return err
 		}
 	}

@@ -31,7 +31,7 @@ type Options struct {
 	Compression []Compression     // default none
 
 	// Prefill and Decode are numbers of tokens. If both are empty they are 512
-	// and 64, or nothing with Start.
+	// and 64, or nothing with Start or Lookup.
 	Prefill []int
 	Decode  []int
 
@@ -45,6 +45,10 @@ type Options struct {
 	// Start asks for the time from opening a checkpoint to its first token with
 	// the files out of memory too, where the system lets go of them.
 	Start bool
+
+	// Lookup is the number of prompts of each set that are answered with lookup
+	// decoding and without, 0 for none.
+	Lookup int
 
 	// Device is the accelerator to measure and to run models on, as
 	// kernels.OpenDevice takes it; "" for none. DeviceLayers is the number of
@@ -67,6 +71,17 @@ type Options struct {
 	Probe      time.Duration
 	ProbeBytes int
 
+	// Version and Revision are those of the program, for the report.
+	Version, Revision string
+
+	// Previous is the report of an earlier run, or nil: what it has is not measured
+	// again, and is in the report. Another machine or program is an error.
+	Previous *Report
+
+	// Save, if not nil, gets the report whenever something has been added to it; its
+	// error ends the run.
+	Save func(*Report) error
+
 	// Progress, if not nil, is called before each repetition with the points
 	// done, their number, and what comes next.
 	Progress func(done, total int, next string)
@@ -81,7 +96,7 @@ func (o *Options) setDefaults() {
 	list(&o.Batch, 1)
 	list(&o.Busy, 0)
 	list(&o.Compression, Compression{})
-	if len(o.Prefill)+len(o.Decode) == 0 && !o.Start {
+	if len(o.Prefill)+len(o.Decode) == 0 && !o.Start && o.Lookup == 0 {
 		o.Prefill, o.Decode = []int{512}, []int{64}
 	}
 	o.Reps = cmp.Or(o.Reps, 5)
@@ -100,6 +115,7 @@ func (o *Options) Validate() error {
 		{"threads", o.Threads, 0, 4096}, {"depth", o.Depth, 0, limit}, {"batch", o.Batch, 1, 4096},
 		{"prefill tokens", o.Prefill, 1, limit}, {"decode tokens", o.Decode, 1, limit},
 		{"busy processes", o.Busy, 0, 1024}, {"repetitions", []int{cmp.Or(o.Reps, 1)}, 1, 10000},
+		{"prompts for lookup decoding", []int{o.Lookup}, 0, 10000},
 	} {
 		for _, x := range c.x {
 			if x < c.lo || x > c.hi {
@@ -211,7 +227,13 @@ func Run(ctx context.Context, sources []*Source, o Options) (*Report, error) {
 	}
 	defer p.buf.Close()
 	r := &runner{o: &o, p: p, seen: map[Key]bool{}}
-	r.report = &Report{Format: Format, Started: time.Now().UTC().Truncate(time.Second), Machine: r.p.machine()}
+	r.report = &Report{
+		Format: Format, Started: time.Now().UTC().Truncate(time.Second), Version: o.Version, Revision: o.Revision,
+		Machine: r.p.machine(),
+	}
+	if err := r.resume(o.Previous); err != nil {
+		return nil, err
+	}
 	if o.Device != "" {
 		if err := r.device(ctx); err != nil {
 			return nil, err
@@ -322,10 +344,21 @@ func (r *runner) source(ctx context.Context, s *Source) error {
 		if err := r.start(ctx, s); err != nil {
 			return err
 		}
+		if err := r.save(); err != nil {
+			return err
+		}
 	}
 	for _, precision := range r.o.Precision {
 		for _, cpu := range r.o.CPU {
 			for _, threads := range r.o.Threads {
+				if r.o.Lookup > 0 {
+					if err := r.lookup(ctx, s, precision, cpu, threads); err != nil {
+						return err
+					}
+				}
+				if r.perModel() == 0 {
+					continue
+				}
 				if err := r.model(ctx, s, precision, cpu, threads); err != nil {
 					return err
 				}
@@ -361,6 +394,9 @@ func (r *runner) model(ctx context.Context, s *Source, precision model.Precision
 			r.failures[c.key] = err
 		}
 		r.report.Points = append(r.report.Points, *p)
+		if err := r.save(); err != nil {
+			return err
+		}
 	}
 	return nil
 }

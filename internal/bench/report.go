@@ -19,14 +19,14 @@ type Report struct {
 	Format  string    `json:"format"`
 	Started time.Time `json:"started"`
 
-	// Command, Version and Revision are for the caller to fill in.
-	Command  []string `json:"command,omitempty"`
-	Version  string   `json:"version,omitempty"`
+	Command  []string `json:"command,omitempty"` // for the caller to fill in
+	Version  string   `json:"version,omitempty"` // of the program, likewise Revision
 	Revision string   `json:"revision,omitempty"`
 
 	Machine     Machine       `json:"machine"`
 	Device      *DeviceReport `json:"device,omitempty"`
 	Starts      []Start       `json:"starts,omitempty"`
+	Lookups     []Lookup      `json:"lookups,omitempty"`
 	Points      []Point       `json:"points"`
 	Interrupted bool          `json:"interrupted,omitempty"` // points are missing
 }
@@ -285,6 +285,19 @@ func (d *DeviceReport) table() [][]string {
 
 func deviceRight(i int) bool { return i >= 2 }
 
+// lookupTable returns header and rows of lookup decoding.
+func (r *Report) lookupTable() [][]string {
+	rows := [][]string{{"lookup decoding", "threads", "cpu", "answers", "items", "tok/s", "faster", "quartiles", "drafts/token", "right"}}
+	for _, x := range r.Lookups {
+		right := orDash(x.Drafted > 0, percent(x.Accepted/x.Drafted))
+		rows = append(rows, []string{x.Model, strconv.Itoa(x.Threads), x.CPU, x.Set, strconv.Itoa(x.Items), figure(x.Speed),
+			fmt.Sprintf("%.2fx", x.Faster), fmt.Sprintf("%.2f–%.2f", x.Low, x.High), fmt.Sprintf("%.2f", x.Drafted), right})
+	}
+	return rows
+}
+
+func lookupRight(i int) bool { return i == 1 || i >= 4 }
+
 // rate prints a rate.
 func rate(x float64, unit string) string {
 	if unit == BytesPerSecond {
@@ -386,6 +399,10 @@ func (r *Report) WriteTable(w io.Writer) error {
 		fmt.Fprintln(&b)
 		writeAligned(&b, r.Device.table(), deviceRight)
 	}
+	if len(r.Lookups) > 0 {
+		fmt.Fprintln(&b)
+		writeAligned(&b, r.lookupTable(), lookupRight)
+	}
 	cols, rows, common := r.table()
 	if len(rows) > 1 {
 		fmt.Fprintf(&b, "\n%s\n", common)
@@ -451,9 +468,13 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 		fmt.Fprintln(&b)
 		writeMarkdown(&b, r.Device.table(), deviceRight)
 	}
+	if len(r.Lookups) > 0 {
+		fmt.Fprintln(&b)
+		writeMarkdown(&b, r.lookupTable(), lookupRight)
+	}
 	cols, rows, common := r.table()
 	if len(rows) > 1 {
-		if r.Device != nil {
+		if r.Device != nil || len(r.Lookups) > 0 {
 			fmt.Fprintln(&b)
 		}
 		fmt.Fprintf(&b, "- %s\n\n", common)

@@ -7,6 +7,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/lukv/solve"
@@ -34,14 +36,30 @@ func (s *Source) Name() string { return s.name }
 func (s *Source) random() bool { return s.bytes > 0 }
 
 // Shape returns a source with the dimensions of a published checkpoint (see
-// model.Shapes) and random weights of type t: BF16, F16 or F32. They are made
+// model.Shapes), or with NAME:LAYERS of the first layers of one, and random weights of type t: BF16, F16 or F32. They are made
 // when they are first needed.
 func Shape(name string, t tensor.Type) (*Source, error) {
-	cfg, err := model.ShapeConfig(name)
+	cfg, err := shapeConfig(name)
 	if err != nil {
 		return nil, err
 	}
 	return Random(name, cfg, t), nil
+}
+
+// shapeConfig returns the configuration of a shape, cut to the first layers if the
+// name says how many.
+func shapeConfig(name string) (*model.Config, error) {
+	shape, count, cut := strings.Cut(name, ":")
+	cfg, err := model.ShapeConfig(shape)
+	if err != nil || !cut {
+		return cfg, err
+	}
+	n, err := strconv.Atoi(count)
+	if err != nil || n < 1 || n > cfg.Layers {
+		return nil, fmt.Errorf("shape %q: found %q layers, expected 1 to %d", name, count, cfg.Layers)
+	}
+	cfg.Layers, cfg.Windows = n, cfg.Windows[:n]
+	return cfg, nil
 }
 
 // Random returns a source with the dimensions of cfg and random weights of type t.

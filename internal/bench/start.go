@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/lukv/lukv/model"
@@ -16,6 +17,9 @@ import (
 
 // start measures the time from opening a checkpoint to its first token.
 func (r *runner) start(ctx context.Context, s *Source) error {
+	if slices.ContainsFunc(r.report.Starts, func(st Start) bool { return st.Model == s.name && (st.Cold > 0 || !r.o.Start) }) {
+		return nil // an earlier run has measured it
+	}
 	st := Start{Model: s.name}
 	// The first one finds what the system happens to have in memory and counts
 	// for nothing; it writes the checkpoint if there is none yet.
@@ -122,7 +126,7 @@ func folderBytes(dir string) (int64, error) {
 // first needed and then mapped like those of any other. It lies in a new
 // folder under dir, os.TempDir if empty, that is removed in the end.
 func Written(name string, t tensor.Type, dir string) (*Source, error) {
-	cfg, err := model.ShapeConfig(name)
+	cfg, err := shapeConfig(name)
 	if err != nil {
 		return nil, err
 	}

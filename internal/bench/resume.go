@@ -1,0 +1,72 @@
+package bench
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/internal/report"
+)
+
+// ReadReport reads the report in a JSON file, nil if there is no such file.
+func ReadReport(path string) (*Report, error) {
+	data, err := inputfile.Read(path, maxResult)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read measurements: %w", err)
+	}
+	r := &Report{}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("read measurements %q: %w", path, err)
+	}
+	if r.Format != Format {
+		return nil, fmt.Errorf("read measurements %q: found the format %q, expected %q", path, r.Format, Format)
+	}
+	return r, nil
+}
+
+// WriteFile writes the report as JSON to a file, which is complete or as it was.
+func (r *Report) WriteFile(path string) error {
+	return atomicfile.Write(path, 0o666, func(w io.Writer) error { return report.WriteJSON(w, r) })
+}
+
+// resume takes over what an earlier run of the same machine has measured.
+func (r *runner) resume(old *Report) error {
+	if old == nil {
+		return nil
+	}
+	a, b := &old.Machine, &r.report.Machine
+	for _, c := range []struct{ what, found, expected string }{
+		{"processor", fmt.Sprintf("%s (family %d, model %d)", a.CPU, a.Family, a.Model), fmt.Sprintf("%s (family %d, model %d)", b.CPU, b.Family, b.Model)},
+		{"number of processors", fmt.Sprint(a.Processors), fmt.Sprint(b.Processors)},
+		{"system", a.System, b.System},
+		{"program", old.Version + " " + old.Revision, r.o.Version + " " + r.o.Revision},
+	} {
+		if c.found != c.expected {
+			return fmt.Errorf("go on with earlier measurements: another %s made them: found %s, expected %s", c.what, c.found, c.expected)
+		}
+	}
+	r.report.Started = old.Started
+	r.report.Starts, r.report.Lookups = old.Starts, old.Lookups
+	for _, p := range old.Points {
+		if p.Error == "" {
+			r.report.Points = append(r.report.Points, p)
+			r.seen[p.Key] = true
+		}
+	}
+	return nil
+}
+
+// save hands the report over as far as it is.
+func (r *runner) save() error {
+	if r.o.Save == nil {
+		return nil
+	}
+	return r.o.Save(r.report)
+}

@@ -1,0 +1,82 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+// A run that was cut off goes on where it was: what is there stays, to the last figure.
+func TestResume(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.json")
+	none, err := ReadReport(path)
+	require.NoError(t, err)
+	require.Nil(t, none)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	o := quick()
+	o.Reps, o.Prefill, o.Decode, o.Depth = 1, []int{20}, []int{2}, []int{0, 70}
+	o.Version, o.Revision = "v1", "abc"
+	saved := 0
+	o.Save = func(r *Report) error {
+		saved++
+		if saved == 2 {
+			cancel()
+		}
+		return r.WriteFile(path)
+	}
+	source := func() []*Source { return []*Source{Random("tiny", tiny(0), tensor.BF16)} }
+	_, err = Run(ctx, source(), o)
+	require.ErrorIs(t, err, context.Canceled)
+	first, err := ReadReport(path)
+	require.NoError(t, err)
+	require.Len(t, first.Points, 2)
+
+	o.Previous, saved = first, 10
+	first.Points[1].Error = "no room" // what failed is measured again
+	r, err := Run(t.Context(), source(), o)
+	require.NoError(t, err)
+	assert.Equal(t, 13, saved)
+	require.Len(t, r.Points, 4)
+	assert.Equal(t, first.Points[0], r.Points[0])
+	assert.Equal(t, first.Points[1].Key, r.Points[1].Key)
+	assert.Empty(t, r.Points[1].Error)
+	assert.False(t, r.Interrupted)
+
+	broken := errors.New("the disk is full")
+	o.Save = func(*Report) error { return broken }
+	_, err = Run(t.Context(), source(), o)
+	require.ErrorIs(t, err, broken)
+
+	o.Revision = "abd"
+	_, err = Run(t.Context(), source(), o)
+	require.ErrorContains(t, err, "another program made them: found v1 abc, expected v1 abd")
+	o.Revision, first.Machine.Processors = "abc", 1000
+	_, err = Run(t.Context(), source(), o)
+	require.ErrorContains(t, err, "another number of processors")
+
+	require.NoError(t, os.WriteFile(path, []byte(`{"format":"lukv bench 0"}`), 0o600))
+	_, err = ReadReport(path)
+	require.ErrorContains(t, err, `found the format "lukv bench 0"`)
+	require.NoError(t, os.WriteFile(path, []byte(`{`), 0o600))
+	_, err = ReadReport(path)
+	require.ErrorContains(t, err, "read measurements")
+}
+
+func TestShapeLayers(t *testing.T) {
+	cfg, err := shapeConfig("llama-3.1-8b:8")
+	require.NoError(t, err)
+	assert.Equal(t, 8, cfg.Layers)
+	assert.Len(t, cfg.Windows, 8)
+	for _, name := range []string{"llama-3.1-8b:0", "llama-3.1-8b:33", "llama-3.1-8b:", "llama-3.1-8b:x", "llama-9:1"} {
+		_, err := shapeConfig(name)
+		assert.Error(t, err, name)
+	}
+}
