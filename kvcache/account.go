@@ -20,7 +20,7 @@ func NewAccount(limit int64) *Account { return &Account{limit: limit} }
 func (a *Account) Take(n int64) error {
 	for {
 		used := a.used.Load()
-		if err := a.Fits(n); err != nil {
+		if err := a.fits(used, n); err != nil {
 			return err
 		}
 		if a.used.CompareAndSwap(used, used+n) {
@@ -30,8 +30,10 @@ func (a *Account) Take(n int64) error {
 }
 
 // Fits says whether Take would work now.
-func (a *Account) Fits(n int64) error {
-	if used := a.used.Load(); n > 0 && n > a.limit-used {
+func (a *Account) Fits(n int64) error { return a.fits(a.used.Load(), n) }
+
+func (a *Account) fits(used, n int64) error {
+	if n > 0 && n > a.limit-used {
 		return fmt.Errorf("%w: %d bytes are in use, %d more are needed, the limit for all is %d", ErrFull, used, n, a.limit)
 	}
 	return nil

@@ -582,3 +582,52 @@ func TestSteadyAppendAllocatesNothing(t *testing.T) {
 		}))
 	}
 }
+
+// TestOptionBounds makes caches at the very ends of what options allow.
+func TestOptionBounds(t *testing.T) {
+	for _, o := range []Options{
+		{Layers: 1, KVHeads: 1, HeadDim: 2, PageEntries: 16},
+		{Layers: 1, KVHeads: 1, HeadDim: 512, PageEntries: 1024, Type: tensor.F16},
+		{Layers: 2, KVHeads: 1, HeadDim: 2, Windows: []int{0, 1}},
+	} {
+		c := open(t, o)
+		add(t, c, o.Layers-1, 0, 0, 3)
+		wantHead(t, c, o.Layers-1, 0, 0, span(0, 3))
+	}
+	for _, bad := range []int{15, 17, 24, 1025, 2048} {
+		_, err := New(Options{Layers: 1, KVHeads: 1, HeadDim: 2, PageEntries: bad})
+		require.ErrorContains(t, err, "entries per page", "%d", bad)
+	}
+}
+
+// TestDeviceLayers puts the pages of just the layers that are asked for on a device.
+func TestDeviceLayers(t *testing.T) {
+	for asked, want := range map[int]int{0: 3, 1: 1, 2: 2, 3: 3, 4: 3} {
+		c := open(t, Options{Layers: 3, KVHeads: 2, HeadDim: 4, Device: newFake(), DeviceLayers: asked})
+		require.Equal(t, want, c.Options().DeviceLayers)
+		for l := range 3 {
+			add(t, c, l, 1, 0, 1)
+		}
+		s := c.Stats()
+		require.Equal(t, int64(want)*s.PageBytes, s.DeviceBytes, "%d layers asked for", asked)
+	}
+	require.Zero(t, open(t, Options{Layers: 3, KVHeads: 2, HeadDim: 4, DeviceLayers: 2}).Options().DeviceLayers, "without a device")
+}
+
+// TestLongListsAreReplaced: what a list held is let go of, and a list of which less
+// than a quarter is used is replaced by a short one.
+func TestLongListsAreReplaced(t *testing.T) {
+	for _, x := range []struct{ capacity, n, least, most int }{
+		{100, 25, 100, 100}, {100, 24, 24, 40}, {64, 0, 64, 64}, {65, 0, 0, 8}, {400, 99, 99, 160},
+	} {
+		was := make([]int, x.capacity)
+		for i := range was {
+			was[i] = i + 1
+		}
+		got := zeroTail(was, x.n)
+		require.Equal(t, was[:x.n], got)
+		require.Equal(t, make([]int, x.capacity-x.n), was[x.n:], "the tail")
+		require.GreaterOrEqual(t, cap(got), x.least, "%d of %d", x.n, x.capacity)
+		require.LessOrEqual(t, cap(got), x.most, "%d of %d", x.n, x.capacity)
+	}
+}

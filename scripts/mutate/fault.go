@@ -19,10 +19,14 @@ import (
 type fault struct {
 	file     string // base name
 	line     int
+	column   int
 	from, to int
 	with     string
 	key      string // file, text of the line, what changes, and which of its kind in the line
+	function [2]int // first and last line of the function around it; none: 0, 0
+	number   int    // what plants it; 0: not among those that are built together
 	outcome  outcome
+	by       string // the first test that noticed
 }
 
 type outcome int
@@ -66,9 +70,10 @@ func faultsOf(path string) ([]*fault, error) {
 	base := files.File(parsed.Pos())
 	lines := bytes.Split(text, []byte("\n"))
 	seen := map[string]int{}
+	var function [2]int
 	var out []*fault
 	add := func(from, to token.Pos, with string) {
-		f := &fault{file: filepath.Base(path), line: base.Line(from), from: base.Offset(from), to: base.Offset(to), with: with}
+		f := &fault{file: filepath.Base(path), line: base.Line(from), column: base.Position(from).Column, from: base.Offset(from), to: base.Offset(to), with: with, function: function}
 		was := strings.Join(strings.Fields(string(text[f.from:f.to])), " ")
 		f.key = fmt.Sprintf("%s | %s | %s → %s", f.file, strings.TrimSpace(string(lines[f.line-1])), shorten(was), cmp.Or(shorten(with), "nothing"))
 		if seen[f.key]++; seen[f.key] > 1 {
@@ -88,7 +93,12 @@ func faultsOf(path string) ([]*fault, error) {
 			}
 		case *ast.ReturnStmt:
 			return !failing(n)
+		case *ast.FuncDecl:
+			function = [2]int{base.Line(n.Pos()), base.Line(n.End())}
 		case *ast.GenDecl:
+			if base.Line(n.Pos()) > function[1] {
+				function = [2]int{}
+			}
 			return n.Tok == token.VAR // constants, types and imports are not behaviour of a line
 		case *ast.BinaryExpr:
 			if to, ok := swaps[n.Op]; ok && !concatenation(n) {

@@ -7,7 +7,14 @@
 //
 // Faults come from a seeded sample that depends on the text of each line and not
 // on its number, so that the sample stays the same while code around it moves. The
-// working tree is not touched: faulty files are laid over it by go's -overlay.
+// working tree is not touched: faulty files are laid over it by go's -overlay. All
+// faults of a package are built into one program, which plants the one that its
+// environment names, and a fault is tried by the tests alone that run its place.
+//
+// While tests are being written, -run and -match try the new ones against the
+// survivors that they are for:
+//
+//	go run . -run 'TestPull' -match 'pull.go' ../../hub
 //
 // The exit status is 1 if anything survived that is not listed, 2 if a package's
 // tests fail as they are.
@@ -19,7 +26,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -28,48 +36,41 @@ func main() {
 	n := flag.Int("n", 200, "faults per package; 0: all")
 	seed := flag.Uint64("seed", 1, "start of the sample")
 	tests := flag.String("tests", "", "more packages whose tests may notice, separated by commas")
-	run := flag.String("run", "", "only tests that match, as in go test")
-	skip := flag.String("skip", "", "not the tests that match, as in go test")
+	run := flag.String("run", "", "only top-level tests whose names match")
+	skip := flag.String("skip", "", "not the top-level tests whose names match")
+	slow := flag.Duration("slow", time.Minute, "leave out tests that compute for longer")
+	match := flag.String("match", "", "of the sample, only faults whose line as printed matches")
 	list := flag.String("equivalent", "equivalent.txt", "the reviewed list of faults that change nothing")
 	verbose := flag.Bool("v", false, "print every fault")
 	flag.Parse()
-	known, err := readEquivalents(*list)
-	if err != nil {
+	o := options{slow: *slow, verbose: *verbose}
+	if *tests != "" {
+		o.tests = strings.Split(*tests, ",")
+	}
+	var err error
+	for _, p := range []struct {
+		to   **regexp.Regexp
+		text string
+	}{{&o.run, *run}, {&o.skip, *skip}, {&o.match, *match}} {
+		if p.text == "" {
+			continue
+		}
+		if *p.to, err = regexp.Compile(p.text); err != nil {
+			fail(err)
+		}
+	}
+	if o.known, err = readEquivalents(*list); err != nil {
 		fail(err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	survived := 0
 	for _, dir := range flag.Args() {
-		r := &runner{dir: dir, run: *run, skip: *skip, verbose: *verbose, known: known}
-		if *tests != "" {
-			r.tests = strings.Split(*tests, ",")
-		}
-		if err := r.prepare(ctx); err != nil {
-			fail(err)
-		}
-		faults, err := r.faults()
+		count, err := measure(ctx, dir, o, *n, *seed)
 		if err != nil {
 			fail(err)
 		}
-		begun := time.Now()
-		total := len(faults)
-		faults = sample(faults, *n, *seed)
-		for _, f := range faults {
-			if ctx.Err() != nil {
-				fmt.Println("interrupted; what follows is the count so far")
-				break
-			}
-			if err := r.try(ctx, f); err != nil {
-				fail(err)
-			}
-		}
-		for _, f := range faults {
-			if f.outcome == survivor || f.outcome == uncovered {
-				survived++
-			}
-		}
-		fmt.Printf("%s: %s of %d faults in %v\n", filepath.Base(dir), score(faults), total, time.Since(begun).Round(time.Second))
+		survived += count
 		if ctx.Err() != nil {
 			break
 		}
@@ -77,6 +78,46 @@ func main() {
 	if survived > 0 {
 		os.Exit(1)
 	}
+}
+
+// measure tries a package's sample, prints the score, and returns how many faults
+// survived.
+func measure(ctx context.Context, dir string, o options, n int, seed uint64) (int, error) {
+	begun := time.Now()
+	r := &runner{options: o, dir: dir}
+	defer r.close()
+	if err := r.load(ctx); err != nil {
+		return 0, err
+	}
+	faults, err := r.faults()
+	if err != nil {
+		return 0, err
+	}
+	total := len(faults)
+	faults = sample(faults, n, seed)
+	if o.match != nil {
+		faults = slices.DeleteFunc(faults, func(f *fault) bool { return !o.match.MatchString(r.folder + ": " + f.key) })
+	}
+	if err := r.prepare(ctx, faults); err != nil {
+		return 0, err
+	}
+	for _, f := range faults {
+		if ctx.Err() != nil {
+			fmt.Println("interrupted; what follows is the count so far")
+			break
+		}
+		if err := r.try(ctx, f); err != nil {
+			return 0, err
+		}
+	}
+	survived := 0
+	for _, f := range faults {
+		if f.outcome == survivor || f.outcome == uncovered {
+			survived++
+		}
+	}
+	fmt.Printf("%s: %s of %d faults in %v\n", r.folder, score(faults), total, time.Since(begun).Round(time.Second))
+	return survived, nil
 }
 
 func fail(err error) {

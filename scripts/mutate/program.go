@@ -1,0 +1,231 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A program is the tests of one package.
+type program struct {
+	r     *runner
+	dir   string
+	file  string
+	rapid bool   // it has property tests
+	known []span // all code of the package under test
+	tests []*testCase
+}
+
+// A testCase is a top-level test, what it takes, and the code that it runs.
+type testCase struct {
+	name      string
+	cpu, wall time.Duration
+	covered   []span
+}
+
+// A span of a file, from a line and column up to another ones.
+type span struct {
+	file     string
+	from, to [2]int
+}
+
+func (s span) holds(f *fault) bool {
+	at := [2]int{f.line, f.column}
+	return s.file == f.file && slices.Compare(s.from[:], at[:]) <= 0 && slices.Compare(at[:], s.to[:]) < 0
+}
+
+// newProgram builds the tests of a folder without faults, and runs them.
+func newProgram(ctx context.Context, r *runner, dir string) (*program, error) {
+	p := &program{r: r, dir: dir, file: filepath.Join(r.scratch, fmt.Sprintf("tests%d", len(r.programs)))}
+	list := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}} {{join .TestImports \" \"}} {{join .XTestImports \" \"}}", ".")
+	list.Dir = dir
+	out, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list package %s: %w", dir, err)
+	}
+	// Property tests leave no files behind for what is not a failure of the program.
+	p.rapid = slices.Contains(strings.Fields(string(out)), "pgregory.net/rapid")
+	cover := p.file + ".cover"
+	if out, err := p.build(ctx, cover, "-cover", "-coverpkg="+r.path); err != nil {
+		return nil, fmt.Errorf("build tests of %s: %w\n%s", dir, err, out)
+	}
+	if out, err = exec.CommandContext(ctx, cover, "-test.list", ".").Output(); err != nil {
+		return nil, fmt.Errorf("list tests of %s: %w", dir, err)
+	}
+	for name := range strings.FieldsSeq(string(out)) {
+		if strings.HasPrefix(name, "Benchmark") || r.run != nil && !r.run.MatchString(name) || r.skip != nil && r.skip.MatchString(name) {
+			continue
+		}
+		t := &testCase{name: name}
+		if err := p.cover(ctx, cover, t); ctx.Err() != nil {
+			return nil, ctx.Err()
+		} else if err != nil {
+			fmt.Printf("left out: %v\n", err)
+			continue
+		}
+		if t.cpu > r.slow {
+			fmt.Printf("left out: %s computes for %v\n", name, t.cpu.Round(time.Second))
+			continue
+		}
+		p.tests = append(p.tests, t)
+	}
+	slices.SortStableFunc(p.tests, func(a, b *testCase) int { return cmp.Compare(a.cpu, b.cpu) })
+	return p, nil
+}
+
+func (p *program) build(ctx context.Context, to string, flags ...string) ([]byte, error) {
+	// -e: all errors, since those of faults that do not compile are told apart by line.
+	args := append([]string{"test", "-c", "-vet=off", "-gcflags=-e", "-o", to}, flags...)
+	build := exec.CommandContext(ctx, "go", append(args, ".")...)
+	build.Dir = p.dir
+	return build.CombinedOutput()
+}
+
+// Limits of a run beside those of time: kilobytes of addresses.
+const addresses = 16 << 20
+
+// command runs tests within a limit of time spent computing, since how long
+// that takes depends on what else the machine does.
+func (p *program) command(ctx context.Context, file string, cpu time.Duration, tests []*testCase, flags ...string) *exec.Cmd {
+	var names []string
+	for _, t := range tests {
+		names = append(names, regexp.QuoteMeta(t.name))
+	}
+	limits := fmt.Sprintf("ulimit -t %d; ulimit -v %d; exec \"$@\"", int(cpu.Seconds())+1, addresses)
+	args := []string{"-c", limits, "sh", file, "-test.short", "-test.failfast", "-test.run", "^(" + strings.Join(names, "|") + ")$"}
+	args = append(args, flags...)
+	if p.rapid {
+		args = append(args, "-rapid.nofailfile")
+	}
+	run := exec.CommandContext(ctx, "sh", args...)
+	run.Dir = p.dir
+	run.WaitDelay = time.Second
+	return run
+}
+
+// cover runs one test by itself, for its time and what it runs.
+func (p *program) cover(ctx context.Context, file string, t *testCase) error {
+	profile := p.file + ".profile"
+	run := p.command(ctx, file, time.Hour, []*testCase{t}, "-test.coverprofile", profile)
+	begun := time.Now()
+	if out, err := run.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s of %s fails by itself and as it is: %w\n%s", t.name, p.dir, err, out)
+	}
+	t.wall = time.Since(begun)
+	t.cpu = run.ProcessState.UserTime() + run.ProcessState.SystemTime()
+	text, err := os.ReadFile(profile)
+	if err != nil {
+		return err
+	}
+	first := p.known == nil
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "mode:") {
+			continue
+		}
+		s, err := readSpan(line)
+		if err != nil {
+			return err
+		}
+		if first {
+			p.known = append(p.known, s)
+		}
+		if !strings.HasSuffix(strings.TrimSpace(line), " 0") {
+			t.covered = append(t.covered, s)
+		}
+	}
+	return nil
+}
+
+// readSpan reads "PATH/FILE.go:L.C,L.C STATEMENTS COUNT".
+func readSpan(line string) (span, error) {
+	var s span
+	place, _, ok := strings.Cut(line, " ")
+	name, numbers, ok2 := strings.Cut(place, ":")
+	s.file = filepath.Base(name)
+	n, err := fmt.Sscanf(numbers, "%d.%d,%d.%d", &s.from[0], &s.from[1], &s.to[0], &s.to[1])
+	if !ok || !ok2 || n != 4 || err != nil {
+		return s, fmt.Errorf("coverage profile: %q", line)
+	}
+	return s, nil
+}
+
+// check runs all tests with all faults built in and none planted.
+func (p *program) check(ctx context.Context) error {
+	if len(p.tests) == 0 {
+		return nil
+	}
+	if out, err := p.command(ctx, p.file, time.Hour, p.tests).CombinedOutput(); err != nil {
+		return fmt.Errorf("tests of %s fail with no fault planted: %w\n%s", p.dir, err, out)
+	}
+	return nil
+}
+
+// running returns the tests that run a fault's place, quickest first. What the
+// profile does not speak of, such as the condition of a case, is run by the tests
+// that run anything of the function; what is outside of functions, by all.
+func (p *program) running(f *fault) []*testCase {
+	at := func(s span) bool { return s.holds(f) }
+	if f.function == [2]int{} && !slices.ContainsFunc(p.known, at) {
+		return p.tests
+	}
+	if !slices.ContainsFunc(p.known, at) {
+		at = func(s span) bool {
+			return s.file == f.file && f.function[0] <= s.from[0] && s.to[0] <= f.function[1]
+		}
+	}
+	var out []*testCase
+	for _, t := range p.tests {
+		if slices.ContainsFunc(t.covered, at) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+var failed = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
+
+// notices tells which test fails with a fault planted, empty for none; one that does
+// not end or that takes all memory counts, too. Quick tests have the first try.
+func (p *program) notices(ctx context.Context, file string, number int, tests []*testCase) (string, error) {
+	var quick time.Duration
+	n := 0
+	for n < len(tests) && quick < time.Second/2 {
+		quick += tests[n].cpu
+		n++
+	}
+	for _, part := range [][]*testCase{tests[:n], tests[n:]} {
+		if len(part) == 0 {
+			continue
+		}
+		var cpu, wall time.Duration
+		for _, t := range part {
+			cpu, wall = cpu+t.cpu, wall+t.wall
+		}
+		limited, cancel := context.WithTimeout(ctx, 10*wall+time.Minute)
+		run := p.command(limited, file, 3*cpu+2*time.Second, part)
+		run.Env = append(os.Environ(), environment+"="+strconv.Itoa(number))
+		out, err := run.CombinedOutput()
+		late := limited.Err() != nil
+		cancel()
+		var exit *exec.ExitError
+		if errors.As(err, &exit) || late {
+			if m := failed.FindSubmatch(out); m != nil {
+				return string(m[1]), nil
+			}
+			return fmt.Sprint(err, ", late: ", late), nil
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return "", nil
+}
