@@ -91,7 +91,7 @@ results:
 	$(GO) run ./cmd/lukv results -o docs/results.md --figures docs/results.json
 
 # Plants faults and runs the tests; see scripts/mutate. MUTATE are folders.
-MUTATE      ?= hub safetensors
+MUTATE      ?= hub safetensors kvcache lukv lukv/solve tokenizer eval
 MUTATEFLAGS ?= -n 200 -seed 1
 
 mutate:

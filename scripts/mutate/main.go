@@ -38,7 +38,7 @@ func main() {
 	tests := flag.String("tests", "", "more packages whose tests may notice, separated by commas")
 	run := flag.String("run", "", "only top-level tests whose names match")
 	skip := flag.String("skip", "", "not the top-level tests whose names match")
-	slow := flag.Duration("slow", time.Minute, "leave out tests that compute for longer")
+	slow := flag.Duration("slow", 2*time.Second, "leave out tests that compute for longer")
 	match := flag.String("match", "", "of the sample, only faults whose line as printed matches")
 	list := flag.String("equivalent", "equivalent.txt", "the reviewed list of faults that change nothing")
 	verbose := flag.Bool("v", false, "print every fault")

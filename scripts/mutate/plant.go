@@ -168,7 +168,7 @@ func withFaults(path string, faults []*fault) ([]byte, []*fault, error) {
 func signature(files *token.FileSet, fn *ast.FuncDecl) (name, head, call string) {
 	show := func(n ast.Node) string {
 		var b strings.Builder
-		printer.Fprint(&b, files, n) //nolint:errcheck // a node that was parsed, into memory
+		_ = printer.Fprint(&b, files, n) // a node that was parsed, into memory
 		return strings.Join(strings.Fields(b.String()), " ")
 	}
 	count := 0

@@ -90,8 +90,7 @@ func (p *program) build(ctx context.Context, to string, flags ...string) ([]byte
 	return build.CombinedOutput()
 }
 
-// Limits of a run beside those of time: kilobytes of addresses.
-const addresses = 16 << 20
+const addresses = 16 << 20 // kilobytes of address space that tests may take
 
 // command runs tests within a limit of time spent computing, since how long
 // that takes depends on what else the machine does.
