@@ -46,7 +46,7 @@ var inputCommands = []string{
 // noInputs are the arguments and flags that look like files and are none that is
 // read.
 var noInputs = strings.Fields(`run:--save run:--trace run:prompt chat:--save profile:--output profile:--npy eval:--out inspect:--svg
-	analyze-losses:--out analyze-cost:--out analyze-needle:--out analyze-profiles:--out analyze-scores:--out plot:--html plot:--svg plot:--csv
+	analyze-losses:--out analyze-cost:--out analyze-needle:--out analyze-profiles:--out analyze-scores:--out plot:--html plot:--svg plot:--png plot:--csv
 	gen-ruler:--out convert:out results:--out serve:--store tokenize:text pull:name completion:shell`)
 
 // TestInputCommandsAreAll: no argument or flag that takes a file is missing above.

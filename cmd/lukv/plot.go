@@ -17,6 +17,7 @@ type plotCmd struct {
 
 	HTML string `name:"html" placeholder:"FILE" help:"All figures on one page that needs nothing else; - is standard output."`
 	SVG  string `name:"svg" placeholder:"DIR" help:"Every figure as DIR/NAME.svg."`
+	PNG  string `name:"png" placeholder:"DIR" help:"Every figure as DIR/NAME.png, two dots for each of the SVG's."`
 	CSV  string `name:"csv" placeholder:"DIR" help:"Every figure's points as DIR/NAME.csv, in long form."`
 }
 
@@ -29,8 +30,8 @@ Examples:
 }
 
 func (c *plotCmd) Run(e *env) error {
-	if c.HTML == "" && c.SVG == "" && c.CSV == "" {
-		return usage("nothing to draw: give --html FILE, --svg DIR or --csv DIR")
+	if c.HTML == "" && c.SVG == "" && c.PNG == "" && c.CSV == "" {
+		return usage("nothing to draw: give --html FILE, --svg DIR, --png DIR or --csv DIR")
 	}
 	page := report.Page{Title: "Figures", Intro: "Every figure is drawn from its data by lukv plot; the command that measured them stands above them."}
 	used := map[string]bool{}
@@ -55,6 +56,9 @@ func (c *plotCmd) Run(e *env) error {
 			}
 			used[figure.ID] = true
 			if err := c.write(c.SVG, figure.ID+".svg", func(w io.Writer) error { return figure.WriteSVG(w, f.Command) }); err != nil {
+				return err
+			}
+			if err := c.write(c.PNG, figure.ID+".png", figure.WritePNG); err != nil {
 				return err
 			}
 			if err := c.write(c.CSV, figure.ID+".csv", figure.WriteCSV); err != nil {
