@@ -21,8 +21,8 @@ func (m *Model) ID() string {
 }
 
 // Digest returns the hash of all bytes of the weights, which ID only samples: of
-// a checkpoint that was rewritten it always tells. It reads them all, once. Files
-// of sessions that are saved afterwards carry it, and loading a session that
+// a checkpoint that was rewritten it always tells. It reads them all, once; see also
+// [WithDigestCache]. Files of sessions that are saved afterwards carry it, and loading a session that
 // carries another one is ErrWrongModel.
 func (m *Model) Digest(ctx context.Context) (string, error) {
 	if err := m.acquire(); err != nil {
@@ -33,6 +33,11 @@ func (m *Model) Digest(ctx context.Context) (string, error) {
 	defer m.digestMu.Unlock()
 	if d := m.digest.Load(); d != nil {
 		return *d, nil
+	}
+	files := m.stampFiles()
+	if d := m.knownDigest(files); d != "" {
+		m.digest.Store(&d)
+		return d, nil
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n", m.identity())
@@ -52,6 +57,7 @@ func (m *Model) Digest(ctx context.Context) (string, error) {
 	}
 	d := "sha256:" + hex.EncodeToString(h.Sum(nil))
 	m.digest.Store(&d)
+	m.keepDigest(files, d)
 	return d, nil
 }
 

@@ -48,6 +48,7 @@ type Model struct {
 	use users // of the weights
 
 	digestMu sync.Mutex // held while the digest is made
+	digests  string     // folder of those made before, "" for none
 	digest   atomic.Pointer[string]
 
 	memory *kvcache.Account // of all sessions, nil without a bound
@@ -154,7 +155,7 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	}
 	m := &Model{
 		cfg: cfg, weights: w, precision: o.precision, cpu: *o.cpu,
-		rope: rope, log: o.logger,
+		rope: rope, log: o.logger, digests: o.digests,
 		embed: matrix(w.Embed), norm: vector(w.Norm),
 		head:   []hostLinear{{w: matrix(w.Head), dst: kernels.ActLogits}},
 		layers: make([]hostDecoder, cfg.Layers),

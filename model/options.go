@@ -29,6 +29,7 @@ type options struct {
 	cpu       *kernels.CPU
 	logger    *slog.Logger
 	maxMemory int64
+	digests   string
 
 	device       kernels.Device
 	deviceName   string
@@ -51,6 +52,14 @@ func WithCPU(c kernels.CPU) Option { return func(o *options) { o.cpu = &c } }
 // fit is refused with ErrFull of package kvcache, a prefill before it begins. The
 // default is no bound.
 func WithMaxMemory(bytes int64) Option { return func(o *options) { o.maxMemory = bytes } }
+
+// WithDigestCache has [Model.Digest] keep what it computes of checkpoints in a folder,
+// which is made if it is not there, so that weights are read for it only once as long as
+// their files stay the same ones: by path, size, time of the last change and inode. Files
+// that are rewritten with the same size under a time that is set back are not told apart.
+// What is damaged or cannot be written there costs the reading alone. The default is no
+// such folder.
+func WithDigestCache(dir string) Option { return func(o *options) { o.digests = dir } }
 
 // WithLogger sets where the model logs; the default is nowhere.
 func WithLogger(l *slog.Logger) Option { return func(o *options) { o.logger = l } }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"maps"
 	"slices"
@@ -63,6 +64,14 @@ func Parse(name string, data []byte) (*File, error) {
 
 // Name returns the path or name that the file was opened with.
 func (f *File) Name() string { return f.name }
+
+// Info describes the file as it was when it was opened; nil for a parsed image.
+func (f *File) Info() fs.FileInfo {
+	if f.mapping == nil {
+		return nil
+	}
+	return f.mapping.Info()
+}
 
 // Len returns the number of tensors.
 func (f *File) Len() int { return len(f.tensors) }

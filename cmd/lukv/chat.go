@@ -18,6 +18,7 @@ import (
 
 type chatCmd struct {
 	modelFlags
+	verifyFlag
 
 	System    string `short:"s" placeholder:"TEXT" help:"System prompt."`
 	Load      string `short:"l" placeholder:"FILE" help:"Begin with a document as context, or with a chat saved before."`
@@ -74,6 +75,9 @@ func (c *chatCmd) Run(e *env) error {
 		return err
 	}
 	defer m.Close()
+	if err := c.verify(e, m); err != nil {
+		return err
+	}
 	r := &chatter{chatCmd: c, e: e, m: m, busy: e.ctx}
 	if err := r.begin(); err != nil {
 		return err
@@ -396,7 +400,11 @@ func (r *chatter) restore(path string) error {
 	if p := r.conv.Session.Compression; p != nil && budgeted(p) || r.conv.System != "" {
 		r.e.note("note: %s "+keepsOwn, path)
 	}
-	return r.conv.Restore(r.busy, path, r.conv.Session)
+	if err := r.conv.Restore(r.busy, path, r.conv.Session); err != nil {
+		return err
+	}
+	r.loaded(r.e, path)
+	return nil
 }
 
 // document puts the text of a file in front of a new conversation.

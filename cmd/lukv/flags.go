@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,6 +61,9 @@ func (f *runtimeFlags) open(e *env, name string) (*model.Model, error) {
 		model.WithThreads(f.Threads), model.WithPrecision(model.Precision(f.Precision)),
 		model.WithCPU(cpu), model.WithLogger(e.log),
 	}
+	if dir, err := os.UserCacheDir(); err == nil {
+		opts = append(opts, model.WithDigestCache(filepath.Join(dir, "lukv", "digests")))
+	}
 	device, layers, err := f.device()
 	if err != nil {
 		return nil, err
@@ -88,6 +93,42 @@ func (f *runtimeFlags) session() model.SessionOptions {
 	types := map[string]tensor.Type{"f32": tensor.F32, "f16": tensor.F16, "bf16": tensor.BF16}
 	return model.SessionOptions{
 		MaxTokens: f.MaxContext, CacheType: types[f.CacheType], MaxCacheBytes: int64(f.MaxCache),
+	}
+}
+
+// verifyFlag is for commands that read or write saved caches.
+type verifyFlag struct {
+	Verify bool `group:"model" help:"Read all weights: caches that are saved say which these were, and those of others are refused. Without it, a sample tells models apart."`
+}
+
+// verify makes the digest of a model's weights, if that is asked for.
+func (f *verifyFlag) verify(e *env, m *model.Model) error {
+	if !f.Verify {
+		return nil
+	}
+	line := e.progress()
+	defer line.clear()
+	line.show("reading all weights")
+	_, err := m.Digest(e.ctx)
+	return err
+}
+
+// loaded says so where a saved cache could not be compared by its weights' digest.
+func (f *verifyFlag) loaded(e *env, path string) {
+	if !f.Verify {
+		return
+	}
+	file, err := inputfile.Open(path)
+	if err != nil {
+		return // it was read a moment ago
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return
+	}
+	if info, err := model.ReadSessionInfo(path, file, st.Size()); err == nil && info.Digest == "" {
+		e.note("note: %s was saved without --verify and does not say which weights it was made with: only a sample was compared", path)
 	}
 }
 

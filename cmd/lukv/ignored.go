@@ -131,6 +131,11 @@ func (c *runCmd) unused(g given) error {
 	if err := c.policyFlags.unused(g); err != nil {
 		return err
 	}
+	if c.Load == "" && c.Save == "" {
+		if err := g.unused("verify", "no cache is read or written without --load or --save"); err != nil {
+			return err
+		}
+	}
 	if !g.any(budgetFlags + " policy") {
 		if err := g.unused("trace", "no context would be compressed without --ratio, --budget-tokens or --budget-bytes"); err != nil {
 			return err
@@ -214,7 +219,7 @@ func (c *serveCmd) unused(g given) error {
 		}
 	}
 	if c.Store == "" {
-		if err := g.unused("store-bytes", "there is no --store"); err != nil {
+		if err := g.unused("store-bytes verify", "there is no --store"); err != nil {
 			return err
 		}
 	}

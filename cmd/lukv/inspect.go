@@ -24,7 +24,7 @@ type inspectCmd struct {
 	Nearest   bool    `help:"Profile: the nearest level instead of interpolating."`
 	Tensors   bool    `help:"Checkpoint: list all tensors."`
 	Positions bool    `help:"Saved session or trace: list the positions that each head holds or kept; the text shows the first ones, --json all."`
-	Verify    bool    `help:"Checkpoint: read all weights and print their digest. The identity knows a sample of each tensor only."`
+	Verify    bool    `help:"Checkpoint: read all weights and print their digest, which caches saved with --verify carry. The identity knows a sample of each tensor only."`
 	JSON      bool    `help:"One JSON object."`
 }
 

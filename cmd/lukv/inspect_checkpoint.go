@@ -1,11 +1,7 @@
 package main
 
 import (
-	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -164,7 +160,11 @@ func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, *model.Config, err
 		}
 	}
 	if c.Verify {
-		if info.Digest, err = digest(e, files); err != nil {
+		flag := verifyFlag{Verify: true}
+		if err := flag.verify(e, m); err != nil {
+			return nil, nil, err
+		}
+		if info.Digest, err = m.Digest(e.ctx); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -178,28 +178,6 @@ func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, *model.Config, err
 		info.Vocabulary = tok.VocabSize()
 	}
 	return info, cfg, nil
-}
-
-// digest hashes the name, type, shape and every byte of all tensors, in the order
-// of their names, however they are divided into files.
-func digest(e *env, files *safetensors.Checkpoint) (string, error) {
-	line := e.progress()
-	defer line.clear()
-	all := map[string]tensor.Tensor{}
-	for name, t := range files.All() {
-		all[name] = t
-	}
-	h := sha256.New()
-	for i, name := range slices.Sorted(maps.Keys(all)) {
-		if e.ctx.Err() != nil {
-			return "", context.Cause(e.ctx)
-		}
-		t := all[name]
-		line.show("reading tensor %d of %d", i+1, len(all))
-		fmt.Fprintf(h, "%q %v %v %d\n", name, t.Type, t.Shape, len(t.Data))
-		h.Write(t.Data)
-	}
-	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // openWeights opens a model's tensors twice: as they lie in the files, and as

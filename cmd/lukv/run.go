@@ -23,6 +23,7 @@ import (
 
 type runCmd struct {
 	modelFlags
+	verifyFlag
 	Prompt string `arg:"" optional:"" help:"The question; without it, it is read from standard input."`
 
 	Context      []string `short:"c" sep:"none" placeholder:"FILE" help:"Text in front of the prompt, which can be compressed; - is standard input. May be repeated."`
@@ -150,6 +151,9 @@ func (c *runCmd) Run(e *env) error {
 		return err
 	}
 	defer m.Close()
+	if err := c.verify(e, m); err != nil {
+		return err
+	}
 	r := &runner{runCmd: c, e: e, m: m}
 	r.result.Stats = runStats{
 		LoadMS: ms(time.Since(start)), Precision: m.Precision(), Threads: m.Threads(), CPU: m.CPU().String(),
@@ -294,6 +298,7 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 		if err != nil {
 			return nil, err
 		}
+		r.loaded(r.e, r.Load)
 		r.contextDone(s, 0)
 		return s, r.save(s)
 	}

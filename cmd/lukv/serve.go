@@ -56,6 +56,7 @@ type serveCmd struct {
 	StoreBytes byteSize `placeholder:"SIZE" help:"Most that caches of a model take there (default: no bound); the least used go."`
 
 	runtimeFlags
+	verifyFlag
 }
 
 func (serveCmd) Help() string {
@@ -279,14 +280,14 @@ func (c *serveCmd) open(e *env, s *serve.Server, events *kvevents.Publisher, log
 			open := func(ctx context.Context) (*model.Model, error) {
 				of := *e
 				of.ctx = ctx
-				return c.runtimeFlags.open(&of, name)
+				return c.load(&of, name)
 			}
 			if err := s.AddOnDemand(id, open, o); err != nil {
 				return models, err
 			}
 			continue
 		}
-		m, err := c.runtimeFlags.open(e, name)
+		m, err := c.load(e, name)
 		if err != nil {
 			return models, err
 		}
@@ -296,6 +297,18 @@ func (c *serveCmd) open(e *env, s *serve.Server, events *kvevents.Publisher, log
 		}
 	}
 	return models, nil
+}
+
+// load opens a model, and reads all of its weights if that is asked for.
+func (c *serveCmd) load(e *env, name string) (*model.Model, error) {
+	m, err := c.runtimeFlags.open(e, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.verify(e, m); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
 }
 
 // certificate reads the pair for HTTPS.

@@ -13,6 +13,7 @@ import (
 // File is a file opened for reading as one slice of bytes.
 type File struct {
 	path string
+	info fs.FileInfo
 	mu   sync.Mutex
 	data []byte // nil once closed, and for an empty file
 	size int64
@@ -48,7 +49,7 @@ func Open(path string) (*File, error) {
 	if size < 0 || size > math.MaxInt {
 		return nil, fmt.Errorf("open file %q: %d bytes do not fit the address space", path, size)
 	}
-	m := &File{path: path, size: size}
+	m := &File{path: path, info: info, size: size}
 	if size == 0 {
 		return m, nil // an empty mapping is an error on every system
 	}
@@ -76,6 +77,9 @@ func (f *File) Bytes() []byte {
 	defer f.mu.Unlock()
 	return f.data
 }
+
+// Info describes the file as it was when it was opened.
+func (f *File) Info() fs.FileInfo { return f.info }
 
 // Path returns the path that the file was opened by.
 func (f *File) Path() string { return f.path }

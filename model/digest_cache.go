@@ -1,0 +1,122 @@
+package model
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/safetensors"
+)
+
+// A digest that was made before lies in a file named after the paths of the weights:
+//
+//	lukv digest 1
+//	sha256:…                                the model's identity
+//	SIZE TIME INODE "PATH"                  of each file, time in ns since 1970
+//	sha256:…                                the digest
+//	…                                       sha256 of all lines above
+
+const (
+	digestFormat   = "lukv digest 1"
+	maxDigestCache = 1 << 20 // bytes of such a file
+
+	// settled is how old a change of a file must be: another one that comes within the
+	// resolution of the file system's clock would have the same time.
+	settled = 2 * time.Second
+)
+
+// fileStamps says which files the weights are, as they were when they were opened.
+type fileStamps struct {
+	paths  string // a line each
+	stamps string // a line each
+	newest time.Time
+}
+
+// stampFiles returns the stamps of the weights' files, and nothing without a folder
+// for digests, where the weights are no files, or if one is not what was opened any more.
+func (m *Model) stampFiles() fileStamps {
+	c, ok := m.weights.closer.(*safetensors.Checkpoint)
+	if !ok || m.digests == "" {
+		return fileStamps{}
+	}
+	var s fileStamps
+	for _, f := range c.Files() {
+		path, err := filepath.Abs(f.Name())
+		if err != nil || f.Info() == nil {
+			return fileStamps{}
+		}
+		now, err := os.Stat(path)
+		if err != nil || stamp(now) != stamp(f.Info()) {
+			return fileStamps{}
+		}
+		s.paths += path + "\n"
+		s.stamps += fmt.Sprintf("%s %q\n", stamp(now), path)
+		s.newest = slices.MaxFunc([]time.Time{s.newest, now.ModTime()}, time.Time.Compare)
+	}
+	return s
+}
+
+// stamp tells two states of a file apart.
+func stamp(info fs.FileInfo) string {
+	return fmt.Sprintf("%d %d %d", info.Size(), info.ModTime().UnixNano(), inode(info))
+}
+
+func (m *Model) digestFile(s fileStamps) string {
+	sum := sha256.Sum256([]byte(s.paths))
+	return filepath.Join(m.digests, hex.EncodeToString(sum[:16])+".digest")
+}
+
+// digestLines are those of the file up to the digest.
+func (m *Model) digestLines(s fileStamps) string {
+	return digestFormat + "\n" + m.identity() + "\n" + s.stamps
+}
+
+// knownDigest returns the digest that was made of these very files before, "" if there
+// is none or its file is damaged.
+func (m *Model) knownDigest(s fileStamps) string {
+	if s.stamps == "" {
+		return ""
+	}
+	data, err := inputfile.Read(m.digestFile(s), maxDigestCache)
+	if err != nil {
+		return ""
+	}
+	digest, ok := strings.CutPrefix(string(data), m.digestLines(s))
+	digest, _, _ = strings.Cut(digest, "\n")
+	if !ok || string(data) != signed(m.digestLines(s)+digest+"\n") {
+		return ""
+	}
+	return digest
+}
+
+// keepDigest writes the digest of files that have not changed meanwhile.
+func (m *Model) keepDigest(s fileStamps, digest string) {
+	if s.stamps == "" || m.stampFiles().stamps != s.stamps || time.Since(s.newest) < settled {
+		return
+	}
+	err := os.MkdirAll(m.digests, 0o700)
+	if err == nil {
+		err = atomicfile.Write(m.digestFile(s), 0o600, func(w io.Writer) error {
+			_, err := io.WriteString(w, signed(m.digestLines(s)+digest+"\n"))
+			return err
+		})
+	}
+	if err != nil {
+		m.log.Warn("the digest of the weights cannot be kept", "error", err)
+	}
+}
+
+// signed appends the hash of a text.
+func signed(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return text + hex.EncodeToString(sum[:]) + "\n"
+}
