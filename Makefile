@@ -77,12 +77,14 @@ fuzz:
 bench:
 	$(GO) run ./cmd/lukv bench --shape 150m --pp 512 --tg 32 --depth 0,8192 --ratio 0,0.8 --reps 3
 
-# PEERS are SHAPE=FILE.gguf; LUKV_BENCH_LLAMA and LUKV_BENCH_IK name the peers' llama-bench.
+# PEERS are SHAPE=FILE.gguf or FOLDER=FILE.gguf; LUKV_BENCH_LLAMA and LUKV_BENCH_IK name the peers' llama-bench.
 PEERS      ?=
-PEERSFLAGS ?=
+# What bin/peers.json holds is not measured again.
+PEERSFLAGS ?= -json bin/peers.json
 
 bench-peers: build
-	cd scripts/bench-peers && $(GO) run . -lukv ../../bin/lukv $(PEERSFLAGS) $(PEERS)
+	cd scripts/bench-peers && $(GO) build -o ../../bin/bench-peers .
+	bin/bench-peers -lukv bin/lukv $(PEERSFLAGS) $(PEERS)
 
 microbench:
 	$(GO) test -run '^$$' -bench . -benchtime 200ms ./kernels ./kvcache ./lukv ./tokenizer

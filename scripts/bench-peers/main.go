@@ -6,13 +6,17 @@
 //	    go run . -lukv ../../bin/lukv 150m=150m-bf16.gguf llama-3.2-1b=1b-bf16.gguf
 //
 // The peers are built outside of this repository; those whose variable is empty are
-// left out. Each argument is a shape of "lukv bench --shape" (random weights in bf16)
-// and a GGUF file of the same shape and type for the peers; speed does not depend on
-// the values of weights. In every round each engine measures each point once, in an
-// order that changes from round to round, so that what else the machine does meets
-// all of them alike; a ratio is the median over rounds of lukv's speed over the
-// peer's in the same round. lukv probes the machine's memory before and after its
-// turn; the spread of these probes says how quiet the machine was.
+// left out. Each argument is a checkpoint folder, or a shape of "lukv bench --shape"
+// (random weights in bf16), and a GGUF file of the same shape and type for the peers;
+// speed does not depend on the values of weights. In every round each engine measures
+// each point once, all points of one depth in one process, since peers compute what
+// stands before them; the order of engines changes from round to round, so that what
+// else the machine does meets all of them alike. A ratio is the median over rounds of
+// lukv's speed over the peer's in the same round. lukv probes the machine's memory
+// before and after its turn; the spread of these probes says how quiet the machine was.
+//
+// The file of -json is written after every turn, and what it holds is not measured
+// again: a run that was cut off, or that -for has ended, goes on where it was.
 package main
 
 import (
@@ -21,11 +25,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // point is what is measured: a prompt of so many tokens, or so many tokens of an answer,
@@ -43,9 +49,30 @@ func (p point) String() string {
 	return fmt.Sprintf("answer of %d, depth %d", p.Answer, p.Depth)
 }
 
+// engine measures all points, which are of one depth, once.
 type engine struct {
 	name string
-	run  func(shape, gguf string, p point, threads int) (figure, error)
+	run  func(t task) (map[point]figure, error)
+}
+
+// task is one turn of an engine.
+type task struct {
+	model, gguf string
+	depth       int
+	prompts     []int
+	answers     []int
+	threads     int
+}
+
+func (t task) points() []point {
+	var out []point
+	for _, n := range t.prompts {
+		out = append(out, point{Prompt: n, Depth: t.depth})
+	}
+	for _, n := range t.answers {
+		out = append(out, point{Answer: n, Depth: t.depth})
+	}
+	return out
 }
 
 type figure struct {
@@ -53,22 +80,54 @@ type figure struct {
 	Probe []float64 `json:"read_probes,omitempty"` // bytes/s
 }
 
-// cell is one point of one shape.
+// cell is one point of one model.
 type cell struct {
-	Shape  string                      `json:"shape"`
-	Point  point                       `json:"point"`
-	Rounds []map[string]figure         `json:"rounds"`            // by engine
-	Ratios map[string]ratio            `json:"lukv_over"`         // by peer
-	Median map[string]float64          `json:"tokens_per_second"` // by engine
-	Probe  struct{ Low, High float64 } `json:"read_probe"`
+	Model  string              `json:"model"`
+	Point  point               `json:"point"`
+	Rounds []map[string]figure `json:"rounds"`            // by engine
+	Ratios map[string]ratio    `json:"lukv_over"`         // by peer
+	Median map[string]float64  `json:"tokens_per_second"` // by engine
+	Probe  span                `json:"read_probe"`
 }
 
 type ratio struct{ Median, Low, High float64 }
+
+type span struct{ Low, High float64 }
 
 type results struct {
 	Threads int             `json:"threads"`
 	Machine json.RawMessage `json:"machine"` // as in lukv bench --json
 	Cells   []*cell         `json:"cells"`
+}
+
+// cell returns the cell of a point, a new one if there is none, with so many rounds.
+func (r *results) cell(model string, p point, rounds int) *cell {
+	for _, c := range r.Cells {
+		if c.Model == model && c.Point == p {
+			c.more(rounds)
+			return c
+		}
+	}
+	c := &cell{Model: model, Point: p}
+	c.more(rounds)
+	r.Cells = append(r.Cells, c)
+	return c
+}
+
+func (c *cell) more(rounds int) {
+	for len(c.Rounds) < rounds {
+		c.Rounds = append(c.Rounds, map[string]figure{})
+	}
+}
+
+// has reports whether an engine has measured all points of a task in a round.
+func (r *results) has(t task, round int, name string) bool {
+	for _, p := range t.points() {
+		if _, ok := r.cell(t.model, p, round+1).Rounds[round][name]; !ok {
+			return false
+		}
+	}
+	return true
 }
 
 var machine json.RawMessage
@@ -82,12 +141,13 @@ func main() {
 
 func run() error {
 	lukv := flag.String("lukv", "lukv", "the command")
-	rounds := flag.Int("rounds", 5, "rounds")
+	rounds := flag.Int("rounds", 3, "rounds")
 	threads := flag.Int("threads", 2, "threads")
 	prompts := flag.String("pp", "512", "tokens of prompts")
 	answers := flag.String("tg", "32", "tokens of answers")
 	depths := flag.String("depth", "0,8192", "entries in the cache before")
-	out := flag.String("json", "", "file for all figures")
+	out := flag.String("json", "", "file for all figures, and what it holds is not measured again")
+	limit := flag.Duration("for", 0, "begin no turn after so much time; 0 is no limit")
 	flag.Parse()
 	engines := []engine{{"lukv", bench(*lukv)}}
 	for name, variable := range map[string]string{"llama.cpp": "LUKV_BENCH_LLAMA", "ik_llama.cpp": "LUKV_BENCH_IK"} {
@@ -97,52 +157,96 @@ func run() error {
 	}
 	slices.SortFunc(engines[1:], func(a, b engine) int { return cmp.Compare(b.name, a.name) })
 	if len(engines) == 1 || flag.NArg() == 0 {
-		return errors.New("nothing to compare: set LUKV_BENCH_LLAMA or LUKV_BENCH_IK to a llama-bench, and give SHAPE=FILE.gguf")
+		return errors.New("nothing to compare: set LUKV_BENCH_LLAMA or LUKV_BENCH_IK to a llama-bench, and give SHAPE=FILE.gguf or FOLDER=FILE.gguf")
 	}
-	var points []point
-	for _, d := range numbers(*depths) {
-		for _, n := range numbers(*prompts) {
-			points = append(points, point{Prompt: n, Depth: d})
-		}
-		for _, n := range numbers(*answers) {
-			points = append(points, point{Answer: n, Depth: d})
-		}
-	}
-	res := &results{Threads: *threads}
+	var tasks []task
 	for _, arg := range flag.Args() {
-		shape, gguf, ok := strings.Cut(arg, "=")
+		model, gguf, ok := strings.Cut(arg, "=")
 		if !ok {
-			return fmt.Errorf("%s: found no =, expected SHAPE=FILE.gguf", arg)
+			return fmt.Errorf("%s: found no =, expected SHAPE=FILE.gguf or FOLDER=FILE.gguf", arg)
 		}
-		for _, p := range points {
-			c := &cell{Shape: shape, Point: p}
-			for i := range *rounds {
-				fmt.Fprintf(os.Stderr, "%s, %v: round %d of %d\n", shape, p, i+1, *rounds)
-				round := map[string]figure{}
-				for k := range engines {
-					e := engines[(i+k)%len(engines)]
-					f, err := e.run(shape, gguf, p, *threads)
-					if err != nil {
-						return fmt.Errorf("%s, %s, %v: %w", e.name, shape, p, err)
-					}
-					round[e.name] = f
-				}
-				c.Rounds = append(c.Rounds, round)
-			}
-			c.summarize()
-			res.Cells = append(res.Cells, c)
+		for _, d := range numbers(*depths) {
+			tasks = append(tasks, task{model, gguf, d, numbers(*prompts), numbers(*answers), *threads})
 		}
 	}
-	res.Machine = machine
-	res.write(engines)
-	if *out == "" {
-		return nil
-	}
-	data, err := json.MarshalIndent(res, "", "  ")
+	res, err := read(*out, *threads)
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(*out, append(data, '\n'), 0o666)
+	begin := time.Now()
+	measure := func(t task, round int, e engine) (bool, error) {
+		if res.has(t, round, e.name) {
+			return true, nil
+		}
+		if *limit > 0 && time.Since(begin) > *limit {
+			return false, nil
+		}
+		fmt.Fprintf(os.Stderr, "%s, depth %d: round %d of %d: %s\n", t.model, t.depth, round+1, *rounds, e.name)
+		figures, err := e.run(t)
+		if err != nil {
+			return false, fmt.Errorf("%s, %s, depth %d: %w", e.name, t.model, t.depth, err)
+		}
+		for p, f := range figures {
+			res.cell(t.model, p, *rounds).Rounds[round][e.name] = f
+		}
+		return true, res.save(*out)
+	}
+	complete := true
+	for _, t := range tasks {
+		for i := range *rounds {
+			for k := range engines {
+				done, err := measure(t, i, engines[(i+k)%len(engines)])
+				if err != nil {
+					return err
+				}
+				complete = complete && done
+			}
+		}
+	}
+	res.write(engines)
+	if !complete {
+		return errors.New("the time is over before all is measured; the same command goes on where -json has a file")
+	}
+	return nil
+}
+
+// read returns the results in a file, empty ones if there is none.
+func read(path string, threads int) (*results, error) {
+	res := &results{Threads: threads}
+	data, err := os.ReadFile(path)
+	if path == "" || errors.Is(err, fs.ErrNotExist) {
+		return res, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(data, res); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if res.Threads != threads {
+		return nil, fmt.Errorf("%s: found results of %d threads, expected %d", path, res.Threads, threads)
+	}
+	machine = res.Machine
+	return res, nil
+}
+
+// save writes the results to a file, if there shall be one, in one piece.
+func (r *results) save(path string) error {
+	for _, c := range r.Cells {
+		c.summarize()
+	}
+	r.Machine = machine
+	if path == "" {
+		return nil
+	}
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".part", append(data, '\n'), 0o666); err != nil {
+		return err
+	}
+	return os.Rename(path+".part", path)
 }
 
 func numbers(list string) []int {
@@ -171,18 +275,30 @@ func output(v any, name string, args ...string) error {
 	return nil
 }
 
+func list(numbers []int) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(numbers), " ", ","), "[]")
+}
+
 // bench measures with lukv bench.
-func bench(path string) func(shape, gguf string, p point, threads int) (figure, error) {
-	return func(shape, _ string, p point, threads int) (f figure, err error) {
-		args := []string{"bench", "--json", "--reps", "1", "--shape", shape, "--threads", strconv.Itoa(threads), "--depth", strconv.Itoa(p.Depth)}
-		if p.Prompt > 0 {
-			args = append(args, "--pp", strconv.Itoa(p.Prompt))
+func bench(path string) func(task) (map[point]figure, error) {
+	return func(t task) (map[point]figure, error) {
+		args := []string{"bench", "--json", "--reps", "1", "--threads", strconv.Itoa(t.threads), "--depth", strconv.Itoa(t.depth)}
+		if info, err := os.Stat(t.model); err == nil && info.IsDir() {
+			args = append(args, t.model)
 		} else {
-			args = append(args, "--tg", strconv.Itoa(p.Answer))
+			args = append(args, "--shape", t.model)
+		}
+		if len(t.prompts) > 0 {
+			args = append(args, "--pp", list(t.prompts))
+		}
+		if len(t.answers) > 0 {
+			args = append(args, "--tg", list(t.answers))
 		}
 		var r struct {
 			Machine json.RawMessage
 			Points  []struct {
+				Test    string
+				Tokens  int
 				Speed   float64 `json:"tokens_per_second"`
 				Samples []struct {
 					Before float64 `json:"read_before"`
@@ -191,39 +307,66 @@ func bench(path string) func(shape, gguf string, p point, threads int) (figure, 
 			}
 		}
 		if err := output(&r, path, args...); err != nil {
-			return f, err
-		}
-		if len(r.Points) != 1 {
-			return f, fmt.Errorf("found %d points, expected one", len(r.Points))
+			return nil, err
 		}
 		machine = r.Machine
-		f.Speed = r.Points[0].Speed
-		for _, s := range r.Points[0].Samples {
-			if s.Before > 0 {
-				f.Probe = append(f.Probe, s.Before, s.After)
+		out := map[point]figure{}
+		for _, x := range r.Points {
+			p := point{Depth: t.depth}
+			if x.Test == "prefill" {
+				p.Prompt = x.Tokens
+			} else {
+				p.Answer = x.Tokens
 			}
+			f := figure{Speed: x.Speed}
+			for _, s := range x.Samples {
+				if s.Before > 0 {
+					f.Probe = append(f.Probe, s.Before, s.After)
+				}
+			}
+			out[p] = f
 		}
-		return f, nil
+		return out, t.check(out)
 	}
 }
 
 // peer measures with llama-bench.
-func peer(path string) func(shape, gguf string, p point, threads int) (figure, error) {
-	return func(_, gguf string, p point, threads int) (f figure, err error) {
+func peer(path string) func(task) (map[point]figure, error) {
+	return func(t task) (map[point]figure, error) {
 		var r []struct {
-			Speed float64 `json:"avg_ts"`
+			Prompt int     `json:"n_prompt"`
+			Answer int     `json:"n_gen"`
+			Speed  float64 `json:"avg_ts"`
 		}
-		err = output(&r, path, "-m", gguf, "-o", "json", "-r", "1", "-fa", "1", "-t", strconv.Itoa(threads),
-			"-p", strconv.Itoa(p.Prompt), "-n", strconv.Itoa(p.Answer), "-d", strconv.Itoa(p.Depth))
-		if err == nil && len(r) != 1 {
-			err = fmt.Errorf("found %d results, expected one", len(r))
+		zero := []int{0} // what llama-bench takes for none
+		prompts, answers := append(t.prompts[:0:0], t.prompts...), append(t.answers[:0:0], t.answers...)
+		if len(prompts) == 0 {
+			prompts = zero
 		}
+		if len(answers) == 0 {
+			answers = zero
+		}
+		err := output(&r, path, "-m", t.gguf, "-o", "json", "-r", "1", "-fa", "1", "-t", strconv.Itoa(t.threads),
+			"-p", list(prompts), "-n", list(answers), "-d", strconv.Itoa(t.depth))
 		if err != nil {
-			return f, err
+			return nil, err
 		}
-		f.Speed = r[0].Speed
-		return f, nil
+		out := map[point]figure{}
+		for _, x := range r {
+			out[point{Prompt: x.Prompt, Answer: x.Answer, Depth: t.depth}] = figure{Speed: x.Speed}
+		}
+		return out, t.check(out)
 	}
+}
+
+// check reports a point of the task that was not measured.
+func (t task) check(out map[point]figure) error {
+	for _, p := range t.points() {
+		if out[p].Speed <= 0 {
+			return fmt.Errorf("found no figure for the %v", p)
+		}
+	}
+	return nil
 }
 
 func median(x []float64) float64 {
@@ -240,8 +383,8 @@ func (c *cell) summarize() {
 		for name, f := range r {
 			speeds[name] = append(speeds[name], f.Speed)
 			probes = append(probes, f.Probe...)
-			if name != "lukv" {
-				ratios[name] = append(ratios[name], r["lukv"].Speed/f.Speed)
+			if own, ok := r["lukv"]; ok && name != "lukv" {
+				ratios[name] = append(ratios[name], own.Speed/f.Speed)
 			}
 		}
 	}
@@ -252,7 +395,7 @@ func (c *cell) summarize() {
 		c.Ratios[name] = ratio{median(x), slices.Min(x), slices.Max(x)}
 	}
 	if len(probes) > 0 {
-		c.Probe.Low, c.Probe.High = slices.Min(probes), slices.Max(probes)
+		c.Probe = span{slices.Min(probes), slices.Max(probes)}
 	}
 }
 
@@ -266,11 +409,14 @@ func (r *results) write(engines []engine) {
 		L3Bytes       int64 `json:"l3_bytes"`
 		Processors    int
 	}
+	if len(r.Cells) == 0 {
+		return
+	}
 	if json.Unmarshal(r.Machine, &m) == nil {
 		fmt.Printf("%s (family %d model %d; L1 %d KiB, L2 %d KiB, L3 %d MiB), %d processors, %d threads, %d rounds.\n\n",
 			m.CPU, m.Family, m.Model, m.L1Bytes>>10, m.L2Bytes>>10, m.L3Bytes>>20, m.Processors, r.Threads, len(r.Cells[0].Rounds))
 	}
-	fmt.Print("| shape | what |")
+	fmt.Print("| model | what |")
 	for _, e := range engines {
 		fmt.Printf(" %s, tokens/s |", e.name)
 	}
@@ -279,7 +425,10 @@ func (r *results) write(engines []engine) {
 	}
 	fmt.Print(" read probe, GB/s |\n|---|---|", strings.Repeat("---:|", len(engines)+2*(len(engines)-1)+1), "\n")
 	for _, c := range r.Cells {
-		fmt.Printf("| %s | %v |", c.Shape, c.Point)
+		if len(c.Median) == 0 {
+			continue
+		}
+		fmt.Printf("| %s | %v |", c.Model, c.Point)
 		for _, e := range engines {
 			fmt.Printf(" %.3g |", c.Median[e.name])
 		}
