@@ -208,20 +208,8 @@ func (b *OutputErrorBuilder) check(a *AnswerErrors) error {
 	}
 	n := len(b.gridOf(a.Tokens))
 	for m := range a.Errors {
-		if len(a.Errors[m]) != b.layers*b.kvHeads {
-			return fmt.Errorf("errors of %d heads, expected %d", len(a.Errors[m]), b.layers*b.kvHeads)
-		}
-		for u, row := range a.Errors[m] {
-			want := n
-			if slices.Contains(b.excluded, u/b.kvHeads) {
-				want = 0
-			}
-			if len(row) != want {
-				return fmt.Errorf("%d errors of layer %d head %d, expected %d", len(row), u/b.kvHeads, u%b.kvHeads, want)
-			}
-			if err := checkErrors(row); err != nil {
-				return fmt.Errorf("layer %d head %d: %w", u/b.kvHeads, u%b.kvHeads, err)
-			}
+		if err := checkErrorRows(n, a.Errors[m], b.layers, b.kvHeads, b.excluded); err != nil {
+			return err
 		}
 	}
 	return checkErrors(a.Divergence)
@@ -401,20 +389,13 @@ func (e *OutputErrors) choose(kept [][]float64, units []int) [][]int {
 	return out
 }
 
-// errorState is the JSON of a builder's state. Checksum as in profileFile.
+// errorState is the JSON of a builder's state.
 type errorState struct {
-	Format     string          `json:"format"`
-	Version    int             `json:"version"`
-	Checksum   string          `json:"checksum"`
-	Identity   ProfileIdentity `json:"identity"`
-	Layers     int             `json:"layers"`
-	KVHeads    int             `json:"kv_heads"`
-	Excluded   []int           `json:"excluded_layers,omitempty"`
-	Pairs      int             `json:"pairs"`
-	LeftOut    int             `json:"pairs_left_out"`
-	Steps      int             `json:"answer_steps"`
-	MinContext int             `json:"min_context"`
-	MaxContext int             `json:"max_context"`
+	fileHead
+	LeftOut    int `json:"pairs_left_out"`
+	Steps      int `json:"answer_steps"`
+	MinContext int `json:"min_context"`
+	MaxContext int `json:"max_context"`
 
 	// Sums over the answer steps of all pairs.
 	Grid       []float64     `json:"grid"`
@@ -425,9 +406,11 @@ type errorState struct {
 // writeState writes everything needed to go on later.
 func (b *OutputErrorBuilder) writeState(w io.Writer) error {
 	f := &errorState{
-		Format: stateFormat, Version: fileVersion, Identity: b.id,
-		Layers: b.layers, KVHeads: b.kvHeads, Excluded: b.excluded,
-		Pairs: b.pairs, LeftOut: b.left, Steps: b.steps, MinContext: b.minT, MaxContext: b.maxT,
+		fileHead: fileHead{
+			Format: stateFormat, Version: fileVersion, Identity: b.id,
+			Layers: b.layers, KVHeads: b.kvHeads, Excluded: b.excluded, Pairs: b.pairs,
+		},
+		LeftOut: b.left, Steps: b.steps, MinContext: b.minT, MaxContext: b.maxT,
 		Grid: b.grid, Errors: b.errors, Divergence: b.divergence,
 	}
 	var err error
@@ -470,11 +453,11 @@ func (b *OutputErrorBuilder) readState(r io.Reader) error {
 		return err
 	case sum != want:
 		return fmt.Errorf("checksum %q, expected %q: the file is damaged or was edited", sum, want)
-	case f.Layers != b.layers || f.KVHeads != b.kvHeads || !slices.Equal(f.Excluded, b.excluded):
-		return fmt.Errorf("%w: the state has %d layers of %d KV heads without %v, this run %d of %d without %v",
-			ErrProfileMismatch, f.Layers, f.KVHeads, f.Excluded, b.layers, b.kvHeads, b.excluded)
 	case f.Pairs < 0 || f.LeftOut < 0 || f.LeftOut > f.Pairs || f.Steps < f.Pairs-f.LeftOut || len(f.Divergence) != len(b.divergence):
 		return fmt.Errorf("%d pairs, %d of them left out, %d steps, %d effects, expected %d effects", f.Pairs, f.LeftOut, f.Steps, len(f.Divergence), len(b.divergence))
+	}
+	if err := f.matches(b.layers, b.kvHeads, b.excluded); err != nil {
+		return err
 	}
 	if err := b.checkSums(&f); err != nil {
 		return err
@@ -505,16 +488,24 @@ func (b *OutputErrorBuilder) checkSums(f *errorState) error {
 
 // checkErrorTable reports a table of errors, [U][len(grid)], of another shape.
 func checkErrorTable(grid []float64, table [][]float64, layers, kvHeads int, excluded []int) error {
-	if len(table) != layers*kvHeads || len(grid) == 0 || grid[len(grid)-1] != 1 {
-		return fmt.Errorf("errors of %d heads on a grid of %d points, expected %d heads and a grid up to 1", len(table), len(grid), layers*kvHeads)
+	if len(grid) == 0 || grid[len(grid)-1] != 1 {
+		return fmt.Errorf("errors on a grid of %d points, expected one up to 1", len(grid))
 	}
 	for i, x := range grid {
 		if !(x > 0) || i > 0 && x <= grid[i-1] {
 			return fmt.Errorf("grid point %d is %v, expected ascending above 0", i, x)
 		}
 	}
+	return checkErrorRows(len(grid), table, layers, kvHeads, excluded)
+}
+
+// checkErrorRows reports a table of errors, [U][n], of another shape.
+func checkErrorRows(n int, table [][]float64, layers, kvHeads int, excluded []int) error {
+	if len(table) != layers*kvHeads {
+		return fmt.Errorf("errors of %d heads, expected %d", len(table), layers*kvHeads)
+	}
 	for u, row := range table {
-		want := len(grid)
+		want := n
 		if slices.Contains(excluded, u/kvHeads) {
 			want = 0
 		}

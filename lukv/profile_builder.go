@@ -159,9 +159,11 @@ func (b *ProfileBuilder) Profile() (*Profile, error) {
 // WriteState writes everything needed to go on later.
 func (b *ProfileBuilder) WriteState(w io.Writer) error {
 	f := &profileFile{
-		Format: stateFormat, Version: fileVersion, Identity: b.id,
-		Layers: b.layers, KVHeads: b.kvHeads, Excluded: b.excluded,
-		Pairs: b.pairs, MinContext: b.minT, MaxContext: b.maxT,
+		fileHead: fileHead{
+			Format: stateFormat, Version: fileVersion, Identity: b.id,
+			Layers: b.layers, KVHeads: b.kvHeads, Excluded: b.excluded, Pairs: b.pairs,
+		},
+		MinContext: b.minT, MaxContext: b.maxT,
 	}
 	f.split(b.sums)
 	if err := f.write(w); err != nil {
@@ -190,9 +192,8 @@ func (b *ProfileBuilder) ReadState(r io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("read profile state: %w", err)
 	}
-	if f.Layers != b.layers || f.KVHeads != b.kvHeads || !slices.Equal(f.Excluded, b.excluded) {
-		return fmt.Errorf("read profile state: %w: the state has %d layers of %d KV heads without %v, this run %d of %d without %v",
-			ErrProfileMismatch, f.Layers, f.KVHeads, f.Excluded, b.layers, b.kvHeads, b.excluded)
+	if err := f.matches(b.layers, b.kvHeads, b.excluded); err != nil {
+		return fmt.Errorf("read profile state: %w", err)
 	}
 	for i, v := range flat {
 		if !(v >= 0 && v <= float64(f.Pairs)+1e-9) {

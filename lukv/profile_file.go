@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strconv"
 
 	"github.com/lukv/lukv/internal/atomicfile"
@@ -26,20 +27,33 @@ const (
 	maxProfileBytes = 1 << 29
 )
 
-// profileFile is the JSON of a profile, and with Sums of a builder's state.
-// Checksum covers the compact JSON of the whole with Checksum empty, so layout
-// and blanks are free.
+// fileHead begins the JSON of profiles and of builders' states. Checksum covers the
+// compact JSON of the whole with Checksum empty, so layout and blanks are free.
+type fileHead struct {
+	Format   string          `json:"format"`
+	Version  int             `json:"version"`
+	Checksum string          `json:"checksum"`
+	Identity ProfileIdentity `json:"identity"`
+	Layers   int             `json:"layers"`
+	KVHeads  int             `json:"kv_heads"`
+	Excluded []int           `json:"excluded_layers,omitempty"`
+	Pairs    int             `json:"pairs"`
+}
+
+// matches reports a state of another shape than a builder's.
+func (h *fileHead) matches(layers, kvHeads int, excluded []int) error {
+	if h.Layers != layers || h.KVHeads != kvHeads || !slices.Equal(h.Excluded, excluded) {
+		return fmt.Errorf("%w: the state has %d layers of %d KV heads without %v, this run %d of %d without %v",
+			ErrProfileMismatch, h.Layers, h.KVHeads, h.Excluded, layers, kvHeads, excluded)
+	}
+	return nil
+}
+
+// profileFile is the JSON of a profile, and with sums as Values of a builder's state.
 type profileFile struct {
-	Format     string          `json:"format"`
-	Version    int             `json:"version"`
-	Checksum   string          `json:"checksum"`
-	Identity   ProfileIdentity `json:"identity"`
-	Layers     int             `json:"layers"`
-	KVHeads    int             `json:"kv_heads"`
-	Excluded   []int           `json:"excluded_layers,omitempty"`
-	Pairs      int             `json:"pairs"`
-	MinContext int             `json:"min_context"`
-	MaxContext int             `json:"max_context"`
+	fileHead
+	MinContext int `json:"min_context"`
+	MaxContext int `json:"max_context"`
 
 	QueryCenters [][]QueryCenter `json:"query_centers,omitempty"`
 
@@ -241,9 +255,11 @@ func (p *Profile) Write(w io.Writer) error {
 
 func (p *Profile) file() *profileFile {
 	f := &profileFile{
-		Format: profileFormat, Version: fileVersion, Identity: p.Identity,
-		Layers: p.layers, KVHeads: p.kvHeads, Excluded: p.Excluded,
-		Pairs: p.Pairs, MinContext: p.MinContext, MaxContext: p.MaxContext, QueryCenters: p.QueryCenters, OutputErrors: p.OutputErrors,
+		fileHead: fileHead{
+			Format: profileFormat, Version: fileVersion, Identity: p.Identity,
+			Layers: p.layers, KVHeads: p.kvHeads, Excluded: p.Excluded, Pairs: p.Pairs,
+		},
+		MinContext: p.MinContext, MaxContext: p.MaxContext, QueryCenters: p.QueryCenters, OutputErrors: p.OutputErrors,
 	}
 	f.split(p.ratios)
 	return f

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/lukv/lukv/internal/brackets"
 )
 
 // Preset is a named set of parameters of a metric or an allocator, for
@@ -317,7 +319,7 @@ func objectMembers(data []byte) ([]member, error) {
 		var v any
 		return nil, decodeStrict(data, &v)
 	}
-	if n := nesting(data); n > maxNesting {
+	if n := brackets.Depth(data); n > maxNesting {
 		return nil, fmt.Errorf("found %d levels of nesting, expected at most %d", n, maxNesting)
 	}
 	var compact bytes.Buffer
@@ -344,26 +346,6 @@ func objectMembers(data []byte) ([]member, error) {
 		out = append(out, m)
 	}
 	return out, nil
-}
-
-// nesting is the depth of a valid JSON text.
-func nesting(data []byte) int {
-	depth, most, quoted := 0, 0, false
-	for i := 0; i < len(data); i++ {
-		switch c := data[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			depth++
-			most = max(most, depth)
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return most
 }
 
 func joinMembers(members []member) []byte {

@@ -9,6 +9,8 @@ import (
 	"math"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/lukv/lukv/internal/brackets"
 )
 
 // maxDepth bounds the nesting of requests.
@@ -31,31 +33,10 @@ func parseBody(data []byte) (*fields, *apiError) {
 	if !utf8.Valid(data) {
 		return nil, invalid("", "the body is not UTF-8")
 	}
-	if depth := nesting(data); depth > maxDepth {
+	if depth := brackets.Depth(data); depth > maxDepth {
 		return nil, invalid("", "the body is nested %d deep, at most %d are read", depth, maxDepth)
 	}
 	return parseObject(data, "")
-}
-
-// nesting is how deep objects and arrays nest.
-func nesting(data []byte) int {
-	depth, most := 0, 0
-	quoted := false
-	for i := 0; i < len(data); i++ {
-		switch c := data[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
-			depth++
-			most = max(most, depth)
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return most
 }
 
 func parseObject(data []byte, path string) (*fields, *apiError) {

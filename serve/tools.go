@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/internal/brackets"
 	"github.com/lukv/lukv/internal/grammar"
 	"github.com/lukv/lukv/tokenizer"
 	"github.com/lukv/lukv/tokenizer/chat"
@@ -329,9 +330,7 @@ type callReader struct {
 	buf   string // not decided yet
 	lost  string // was in front of it
 	calls int
-	depth int
-	quote bool
-	slash bool
+	at    brackets.Scanner // in the arguments
 }
 
 type callStage int
@@ -429,7 +428,7 @@ func (c *callReader) head(content string, calls []callDelta) (string, []callDelt
 			calls = append(calls, callDelta{index: c.calls, id: c.t.newID(), name: rest[:i]})
 			c.calls++
 			c.buf, c.lost, c.stage = rest[i+len(behind):], "", inArguments
-			c.depth, c.quote, c.slash = 0, false, false
+			c.at = brackets.Scanner{}
 			return content, calls
 		}
 	}
@@ -442,21 +441,9 @@ func (c *callReader) head(content string, calls []callDelta) (string, []callDelt
 // their object is closed.
 func (c *callReader) arguments() int {
 	for i := range len(c.buf) {
-		switch b := c.buf[i]; {
-		case c.slash:
-			c.slash = false
-		case c.quote && b == '\\':
-			c.slash = true
-		case b == '"':
-			c.quote = !c.quote
-		case c.quote:
-		case b == '{' || b == '[':
-			c.depth++
-		case b == '}' || b == ']':
-			if c.depth--; c.depth == 0 {
-				c.stage = inTail
-				return i + 1
-			}
+		if b := c.buf[i]; c.at.Next(b) && (b == '}' || b == ']') && c.at.Depth == 0 {
+			c.stage = inTail
+			return i + 1
 		}
 	}
 	return len(c.buf)

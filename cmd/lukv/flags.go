@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/internal/brackets"
 	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
@@ -541,20 +542,10 @@ func set[T any](to *T, from *T) {
 func splitList(items []string) []string {
 	var out []string
 	for _, item := range items {
-		depth, from := 0, 0
-		quoted := false
-		for i := 0; i < len(item); i++ {
-			switch c := item[i]; {
-			case quoted && c == '\\':
-				i++
-			case c == '"':
-				quoted = !quoted
-			case quoted:
-			case c == '{' || c == '[':
-				depth++
-			case c == '}' || c == ']':
-				depth--
-			case c == ',' && depth == 0:
+		var at brackets.Scanner
+		from := 0
+		for i := range len(item) {
+			if at.Next(item[i]) && item[i] == ',' && at.Depth == 0 {
 				out = append(out, strings.TrimSpace(item[from:i]))
 				from = i + 1
 			}

@@ -138,7 +138,11 @@ func (c *serveCmd) Run(e *env) error {
 		if err != nil {
 			return err
 		}
-		o.Profiles[strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))] = p
+		name := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+		if o.Profiles[name] != nil {
+			return usage("--profile %s: there is another one called %s, which is its name in requests", path, name)
+		}
+		o.Profiles[name] = p
 	}
 	if err := c.addBuiltinProfiles(o.Profiles); err != nil {
 		return err

@@ -199,3 +199,9 @@ func TestServeUsage(t *testing.T) {
 		require.Contains(t, log.String(), strings.TrimSpace(want))
 	}
 }
+
+// Profiles of one name would stand for each other in requests.
+func TestServeProfileNames(t *testing.T) {
+	profile := builtinProfileFile(t)
+	fails(t, exitUsage, "another one called snapkv", "serve", "builtin", "--profile", profile, "--profile", builtinProfileFile(t))
+}

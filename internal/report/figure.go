@@ -325,8 +325,9 @@ func (f *Figure) drawCharts(s *svg, left, top float64) (width, height float64) {
 		size = 70
 	}
 	const gap, name = 12.0, 16.0
+	common := axesOf(all)
 	for i, c := range f.Charts {
-		a := axesOf(all)
+		a := *common
 		x, y := left+float64(i%columns)*(size+gap), top+name+float64(i/columns)*(size+gap+name)
 		a.draw(s, x, y, size, size, false)
 		a.lines(s, c.Lines)
@@ -334,7 +335,7 @@ func (f *Figure) drawCharts(s *svg, left, top float64) (width, height float64) {
 	}
 	rows := (len(f.Charts) + columns - 1) / columns
 	width, height = left+float64(columns)*(size+gap), top+float64(rows)*(size+gap+name)
-	a := axesOf(all)
+	a := common
 	s.text(left, height+14, ` fill="#555"`, fmt.Sprintf("to the right: %s, %s to %s; upwards: %s, %s to %s", f.X, number(a.x0), number(a.x1), f.Y, number(a.y0), number(a.y1)))
 	return width + legend(s, width+10, top, f.Charts[0].Lines) + 10, height + 28
 }
