@@ -71,6 +71,8 @@ type Answer struct {
 	Metric     string   `json:"metric,omitempty"`
 	Allocator  string   `json:"allocator,omitempty"`
 	Ratio      float64  `json:"ratio"`
+	Tokens     int      `json:"budget_tokens,omitempty"` // or Bytes: the budget instead of a ratio
+	Bytes      int64    `json:"budget_bytes,omitempty"`
 	Prediction string   `json:"prediction"`
 	References []string `json:"references"`
 	Classes    []string `json:"all_classes,omitempty"`
@@ -370,6 +372,7 @@ func (r *runner) blank(method Method, i int) Answer {
 		Line: r.items[i].Line, Classes: r.items[i].Classes}
 	if p := method.Policy; p != nil {
 		a.Metric, a.Allocator, a.Ratio = p.Metric.Name, p.Allocator.Name, p.Ratio
+		a.Tokens, a.Bytes = p.BudgetTokens, p.BudgetBytes
 	}
 	return a
 }

@@ -10,7 +10,9 @@ type Row struct {
 	Method    string  `json:"method"`
 	Metric    string  `json:"metric,omitempty"`
 	Allocator string  `json:"allocator,omitempty"`
-	Ratio     float64 `json:"ratio"` // requested
+	Ratio     float64 `json:"ratio"`                   // requested
+	Tokens    int     `json:"budget_tokens,omitempty"` // or Bytes: the budget instead of a ratio
+	Bytes     int64   `json:"budget_bytes,omitempty"`
 	Task      string  `json:"task"`
 	Tasks     int     `json:"tasks,omitempty"` // of a mean over tasks, each counting once
 	N         int     `json:"n"`
@@ -167,7 +169,7 @@ func round2(x float64) float64 {
 // describe returns a row without its score.
 func describe(method, task string, as []Answer) Row {
 	n := float64(len(as))
-	r := Row{Method: method, Task: task, N: len(as), Metric: as[0].Metric, Allocator: as[0].Allocator, Ratio: as[0].Ratio}
+	r := Row{Method: method, Task: task, N: len(as), Metric: as[0].Metric, Allocator: as[0].Allocator, Ratio: as[0].Ratio, Tokens: as[0].Tokens, Bytes: as[0].Bytes}
 	var cache, full int64
 	for _, a := range as {
 		r.RatioAchieved += a.RatioAchieved

@@ -32,6 +32,7 @@ type LayerStats struct {
 	Entries []int // per KV head
 
 	Ratio float64 // fraction of entries removed, of those that an uncompressed layer would hold
+	Bytes int64   // keys and values of the entries, page slack and positions not counted
 }
 
 // Stats returns the session's statistics. Any goroutine may call it; it waits for
@@ -40,7 +41,7 @@ func (s *Session) Stats() SessionStats {
 	defer s.quiet()()
 	st := s.stats
 	c := s.m.cfg
-	page := s.cache.Options().PageEntries
+	page, entry := s.cache.Options().PageEntries, int64(2*c.HeadDim*s.opts.CacheType.Size())
 	var fullPages int64
 	for at := range c.Layers {
 		kept, whole := st.Entries, st.FullEntries
@@ -57,6 +58,7 @@ func (s *Session) Stats() SessionStats {
 			st.FullEntries += int64(held)
 			fullPages += int64((held + page - 1) / page)
 		}
+		l.Bytes = (st.Entries - kept) * entry
 		if st.FullEntries > whole {
 			l.Ratio = 1 - float64(st.Entries-kept)/float64(st.FullEntries-whole)
 		}

@@ -46,16 +46,16 @@ func (o *analyzeOut) finish(e *env, start time.Time, f *study.File) error {
 
 // methodFlags choose methods.
 type methodFlags struct {
-	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the context's cache to remove (default 0.8)."`
-	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
-	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
-	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric. May be repeated."`
+	budgetLists `set:"ratios=0.8"`
+	Metric      []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
+	Allocator   []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
+	Profile     []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric. May be repeated."`
 }
 
 // methods returns the full cache and the cross product of the flags.
 func (f *methodFlags) methods(m *model.Model, name string) ([]eval.Method, error) {
-	c := evalCmd{modelFlags: modelFlags{Model: name}, Ratio: f.Ratio, Metric: f.Metric, Allocator: f.Allocator, Profile: f.Profile}
-	if len(c.Ratio) == 0 {
+	c := evalCmd{modelFlags: modelFlags{Model: name}, budgetLists: f.budgetLists, Metric: f.Metric, Allocator: f.Allocator, Profile: f.Profile}
+	if b, err := c.budgets(); err == nil && len(b) == 0 {
 		c.Ratio = []string{"0.8"}
 	}
 	return c.methods(m)

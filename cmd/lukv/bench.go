@@ -41,10 +41,10 @@ type benchCmd struct {
 	Resume    string   `placeholder:"FILE" help:"Write what has been measured to this file, as --json prints it, after every point, and take over what it already holds."`
 	MaxMemory byteSize `placeholder:"SIZE" help:"Limit of weights and caches together; what needs more is listed as not measured (default: 80 % of what is available)."`
 
-	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the cache to remove (default 0)."`
-	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
-	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
-	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric (default: made up). May be repeated."`
+	budgetLists `set:"ratios=0"`
+	Metric      []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
+	Allocator   []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
+	Profile     []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric (default: made up). May be repeated."`
 
 	Compare  bool `help:"Measure nothing: test whether the results in two files, or comma-separated lists of files, differ."`
 	CSV      bool `name:"csv" xor:"format" help:"Print CSV, one line per point."`
@@ -227,14 +227,11 @@ func (c *benchCmd) options() (*bench.Options, error) {
 	return o, nil
 }
 
-// compressions returns the cross product of metrics, allocators and ratios.
+// compressions returns the cross product of metrics, allocators and budgets.
 func (c *benchCmd) compressions() ([]bench.Compression, error) {
-	ratios, err := parseRatios(c.Ratio)
+	budgets, err := c.budgets(0)
 	if err != nil {
 		return nil, err
-	}
-	if len(ratios) == 0 {
-		ratios = []float64{0}
 	}
 	profiles, err := loadProfiles(c.Profile)
 	if err != nil {
@@ -258,8 +255,8 @@ func (c *benchCmd) compressions() ([]bench.Compression, error) {
 			if err != nil {
 				return nil, err
 			}
-			for _, ratio := range ratios {
-				x := bench.Compression{Metric: metric, Allocator: allocator, Ratio: ratio}
+			for _, b := range budgets {
+				x := bench.Compression{Metric: metric, Allocator: allocator, Ratio: b.ratio, BudgetTokens: b.tokens, BudgetBytes: b.bytes}
 				if p := (&lukv.Policy{Metric: metric, Allocator: allocator}); p.UsesProfile() {
 					if x.Profile, err = profiles.match(nil, "", metric); err != nil {
 						return nil, err

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -33,14 +32,14 @@ type evalCmd struct {
 	LongbenchE      bool   `name:"longbench-e" help:"Of folders and zip files, the datasets of LongBench-E."`
 	MaxGen          string `enum:"kvpress,official" default:"kvpress" help:"Longest answers to LongBench and InfiniteBench: 20 tokens more than its own (kvpress), or its own."`
 
-	Ratio     []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the context's cache to remove (default 0.5,0.8,0.9)."`
-	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
-	Allocator []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
-	Preset    []string `group:"policy" placeholder:"NAME,…" help:"Published settings as a whole, beside what --metric and --allocator give or instead of it: ${presets}."`
-	Profile   []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric; builtin:output-error are those of the embedded model. May be repeated."`
-	Decode    string   `group:"policy" placeholder:"JSON" help:"Compress while decoding too."`
-	Compat    bool     `group:"policy" help:"Round budgets as older kvpress does."`
-	NoFull    bool     `group:"policy" help:"Leave out the full cache."`
+	budgetLists `set:"ratios=0.5,0.8,0.9"`
+	Metric      []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
+	Allocator   []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
+	Preset      []string `group:"policy" placeholder:"NAME,…" help:"Published settings as a whole, beside what --metric and --allocator give or instead of it: ${presets}."`
+	Profile     []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric; builtin:output-error are those of the embedded model. May be repeated."`
+	Decode      string   `group:"policy" placeholder:"JSON" help:"Compress while decoding too."`
+	Compat      bool     `group:"policy" help:"Round budgets as older kvpress does."`
+	NoFull      bool     `group:"policy" help:"Leave out the full cache."`
 	protectFlags
 
 	Limit        int     `placeholder:"N" help:"At most N questions per task."`
@@ -64,7 +63,7 @@ type evalCmd struct {
 }
 
 func (evalCmd) Help() string {
-	return `Runs the cross product of metrics, allocators and ratios, and the full cache before it. Every context is prefilled once and compressed before its questions are known, in the way of each method; decoding is greedy. Scores are in percent with 95 % bootstrap intervals over the items; every task counts once in the average. Items that do not fit are listed, do not count, and make the exit status 1.
+	return `Runs the cross product of metrics, allocators and budgets, and the full cache before it. Every context is prefilled once and compressed before its questions are known, in the way of each method; decoding is greedy. Scores are in percent with 95 % bootstrap intervals over the items; every task counts once in the average. Items that do not fit are listed, do not count, and make the exit status 1.
 
 Examples:
 
@@ -440,12 +439,9 @@ func readBytes(name string, raw []byte) ([]eval.Item, []eval.DataFile, error) {
 
 // methods returns the full cache and the cross product of the flags.
 func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
-	ratios, err := parseRatios(c.Ratio)
+	budgets, err := c.budgets(0.5, 0.8, 0.9)
 	if err != nil {
 		return nil, err
-	}
-	if len(ratios) == 0 {
-		ratios = []float64{0.5, 0.8, 0.9}
 	}
 	decode, err := parseDecode(c.Decode)
 	if err != nil {
@@ -484,13 +480,13 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 				return nil, err
 			}
 		}
-		for _, ratio := range ratios {
+		for _, budget := range budgets {
 			p := *shape.Policy
-			p.Ratio = ratio
+			budget.give(&p)
 			if err := p.Validate(); err != nil {
 				return nil, usageError{err}
 			}
-			add(eval.Method{Name: shape.Name + policyName(p.Metric, p.Allocator, ratio), Policy: &p})
+			add(eval.Method{Name: shape.Name + policyName(p.Metric, p.Allocator, budget.String()), Policy: &p})
 		}
 	}
 	if err := profiles.unused(); err != nil {
@@ -544,23 +540,10 @@ func (c *evalCmd) shapes(decode lukv.DecodeConfig) ([]eval.Method, error) {
 }
 
 // policyName names a policy in tables.
-func policyName(metric lukv.MetricConfig, allocator lukv.AllocatorConfig, ratio float64) string {
+func policyName(metric lukv.MetricConfig, allocator lukv.AllocatorConfig, budget string) string {
 	a := allocator.Name
 	if compact(allocator) != compact(lukv.AllocatorConfig{Name: a}) {
 		a = compact(allocator)
 	}
-	return metricName(metric) + "/" + a + "/" + strconv.FormatFloat(ratio, 'g', -1, 64)
-}
-
-// parseRatios reads lists of ratios.
-func parseRatios(items []string) ([]float64, error) {
-	var out []float64
-	for _, s := range splitList(items) {
-		r, err := strconv.ParseFloat(s, 64)
-		if err != nil || !(r >= 0 && r < 1) {
-			return nil, usage("--ratio: found %q, expected at least 0 and below 1", s)
-		}
-		out = append(out, r)
-	}
-	return out, nil
+	return metricName(metric) + "/" + a + "/" + budget
 }

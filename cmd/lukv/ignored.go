@@ -263,13 +263,13 @@ func (c *benchCmd) unused(g given) error {
 			return err
 		}
 	}
-	if !g["ratio"] {
-		if err := g.unused("metric allocator profile", "nothing would be compressed without --ratio"); err != nil {
+	if !g.any(budgetFlags) {
+		if err := g.unused("metric allocator profile", "nothing would be compressed without --ratio, --budget-tokens or --budget-bytes"); err != nil {
 			return err
 		}
 	}
 	if (c.Start || c.Lookup > 0) && !g.any("pp tg") {
-		if err := g.unused("depth batch busy ratio", "--start and --lookup alone measure nothing else: give --pp or --tg, too"); err != nil {
+		if err := g.unused("depth batch busy "+budgetFlags, "--start and --lookup alone measure nothing else: give --pp or --tg, too"); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,7 @@ var alwaysUsed = map[string]string{
 		"max-tokens stop temperature repetition-penalty seed",
 	"profile": "threads precision cpu device gpu-layers output metric sinks window normalization objective scope solver " +
 		"max-steps min-retention include-question temperature npy from-npy json",
-	"eval": "threads precision cpu cache-type max-context max-cache device gpu-layers data ratio metric allocator decode compat truncate parallel out " +
+	"eval": "threads precision cpu cache-type max-context max-cache device gpu-layers data ratio budget-tokens budget-bytes metric allocator decode compat truncate parallel out " +
 		"preset no-full sinks window limit fraction max-new-tokens match ruler-clean code-sim raw query-aware share-prefill items csv json markdown",
 	"demo":    "metric ratio limit json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"inspect": "json",
@@ -135,7 +135,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 
 	for _, flag := range []string{
 		"--shape=150m", "--weights=f16", "--threads=1", "--precision=f32", "--cpu=portable", "--cache-type=f32", "--device=broken", "--gpu-layers=1",
-		"--pp=1", "--tg=1", "--depth=1", "--batch=1", "--reps=1", "--busy=1", "--start", "--mapped", "--max-memory=1", "--ratio=0.5",
+		"--pp=1", "--tg=1", "--depth=1", "--batch=1", "--reps=1", "--busy=1", "--start", "--mapped", "--max-memory=1", "--ratio=0.5", "--budget-tokens=5", "--budget-bytes=1MiB",
 		"--metric=tova", "--allocator=adakv", "--profile=x",
 	} {
 		refuse("bench", "--compare", "a.json", "b.json", flag)

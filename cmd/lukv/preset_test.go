@@ -28,7 +28,7 @@ func TestPreset(t *testing.T) {
 
 	fails(t, exitUsage, "--lookup would have no effect", "run", "builtin", "--preset=triattention", "--lookup", "x")
 
-	e := &evalCmd{Preset: []string{"kvpress,lagkv"}, Ratio: []string{"0.5,0.8"}, NoFull: true}
+	e := &evalCmd{Preset: []string{"kvpress,lagkv"}, budgetLists: budgetLists{Ratio: []string{"0.5,0.8"}}, NoFull: true}
 	methods, err := e.methods(nil)
 	require.NoError(t, err)
 	require.Len(t, methods, 4)

@@ -120,6 +120,7 @@ type runStats struct {
 	FinalBytes      int64     `json:"cache_final_bytes"`      // with prompt and answer
 	Ratio           float64   `json:"ratio_achieved"`
 	LayerRatios     []float64 `json:"ratio_by_layer"`
+	LayerBytes      []int64   `json:"bytes_by_layer"` // keys and values of the entries kept
 	Entries         int64     `json:"entries_kept"`
 	FullEntries     int64     `json:"entries_full"`
 
@@ -414,9 +415,9 @@ func (r *runner) contextDone(s *model.Session, took time.Duration) {
 	x.FullBytes, x.CompressedBytes, x.PeakBytes = st.FullBytes, st.CacheBytes, st.PeakBytes
 	x.FinalBytes = st.CacheBytes
 	x.Ratio, x.Entries, x.FullEntries = st.Ratio, st.Entries, st.FullEntries
-	x.LayerRatios = nil
+	x.LayerRatios, x.LayerBytes = nil, nil
 	for _, l := range st.Layers {
-		x.LayerRatios = append(x.LayerRatios, l.Ratio)
+		x.LayerRatios, x.LayerBytes = append(x.LayerRatios, l.Ratio), append(x.LayerBytes, l.Bytes)
 	}
 	r.result.Policy = s.Policy()
 }
@@ -530,7 +531,11 @@ func (x *runStats) write(w io.Writer, policy *lukv.Policy) {
 	if policy != nil || x.Ratio > 0 {
 		line("cache", "%s full, %s compressed, %s peak, %s at the end",
 			report.Bytes(x.FullBytes), report.Bytes(x.CompressedBytes), report.Bytes(x.PeakBytes), report.Bytes(x.FinalBytes))
-		line("removed", "%.2f %% (%d of %d entries kept)", 100*x.Ratio, x.Entries, x.FullEntries)
+		var kept int64
+		for _, n := range x.LayerBytes {
+			kept += n
+		}
+		line("removed", "%.2f %% (%d of %d entries kept, %s of keys and values)", 100*x.Ratio, x.Entries, x.FullEntries, report.Bytes(kept))
 		if least, most := slices.Min(x.LayerRatios), slices.Max(x.LayerRatios); most-least > 0.005 {
 			line("by layer", "%.1f %% (layer %d) to %.1f %% (layer %d)", 100*least, slices.Index(x.LayerRatios, least), 100*most, slices.Index(x.LayerRatios, most))
 		}

@@ -100,6 +100,13 @@ type method struct {
 // NewTable makes the table of runs. Runs with equal names are told apart by
 // numbers.
 func NewTable(all []*Run, o Options) (*Table, error) {
+	for _, r := range all {
+		for _, a := range r.Answers {
+			if a.Tokens > 0 || a.Bytes > 0 {
+				return nil, fmt.Errorf("report: %s: method %s has a budget in entries or bytes, expected ratios alone: tables are by ratio", r.Name, a.Method)
+			}
+		}
+	}
 	o.By = cmp.Or(o.By, ByTask)
 	methods := methodsOf(all, &o)
 	if len(methods) == 0 {

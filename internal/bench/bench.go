@@ -133,6 +133,9 @@ func (o *Options) Validate() error {
 		if !(c.Ratio >= 0 && c.Ratio < 1) {
 			return fmt.Errorf("bench: compression ratio: found %v, expected at least 0 and below 1", c.Ratio)
 		}
+		if c.BudgetTokens < 0 || c.BudgetBytes < 0 {
+			return fmt.Errorf("bench: compression budget: found %d entries and %d bytes, expected at least 0", c.BudgetTokens, c.BudgetBytes)
+		}
 	}
 	return nil
 }
@@ -165,9 +168,15 @@ type Key struct {
 	Metric    string  `json:"metric,omitempty"`    // "" without compression
 	Allocator string  `json:"allocator,omitempty"` // likewise
 	Ratio     float64 `json:"ratio"`
-	Busy      int     `json:"busy,omitempty"`          // competing processes
-	Device    string  `json:"device,omitempty"`        // name of the accelerator
-	Layers    int     `json:"device_layers,omitempty"` // on it, 0 for all
+
+	// Instead of a ratio: entries kept per head on average, or bytes of keys and
+	// values.
+	BudgetTokens int   `json:"budget_tokens,omitempty"`
+	BudgetBytes  int64 `json:"budget_bytes,omitempty"`
+
+	Busy   int    `json:"busy,omitempty"`          // competing processes
+	Device string `json:"device,omitempty"`        // name of the accelerator
+	Layers int    `json:"device_layers,omitempty"` // on it, 0 for all
 }
 
 // Name returns the test as tables name it, such as pp512 or tg64.
@@ -180,11 +189,19 @@ func (k Key) Name() string {
 
 // Compression returns the compression as tables name it, "none" without any.
 func (k Key) Compression() string {
-	if k.Ratio == 0 {
-		return "none"
+	switch {
+	case k.BudgetTokens > 0:
+		return fmt.Sprintf("%s/%s/%d entries", k.Metric, k.Allocator, k.BudgetTokens)
+	case k.BudgetBytes > 0:
+		return fmt.Sprintf("%s/%s/%s", k.Metric, k.Allocator, size(k.BudgetBytes))
+	case k.compressed():
+		return fmt.Sprintf("%s/%s/%g", k.Metric, k.Allocator, k.Ratio)
 	}
-	return fmt.Sprintf("%s/%s/%g", k.Metric, k.Allocator, k.Ratio)
+	return "none"
 }
+
+// compressed reports whether the point has a compression.
+func (k Key) compressed() bool { return k.Ratio > 0 || k.BudgetTokens > 0 || k.BudgetBytes > 0 }
 
 func (k Key) String() string {
 	s := fmt.Sprintf("%s %s %s depth %d batch %d threads %d %s %s cache %s compression %s", k.Model, k.Weights, k.Name(),
@@ -208,7 +225,7 @@ func (k Key) on() string {
 
 // full returns the key of the same point without compression.
 func (k Key) full() Key {
-	k.Metric, k.Allocator, k.Ratio = "", "", 0
+	k.Metric, k.Allocator, k.Ratio, k.BudgetTokens, k.BudgetBytes = "", "", 0, 0, 0
 	return k
 }
 
@@ -419,9 +436,9 @@ func (r *runner) points(s *Source, m *model.Model) []*course {
 	comps := slices.Clone(o.Compression)
 	slices.SortStableFunc(comps, func(a, b Compression) int {
 		switch {
-		case a.Ratio == 0 && b.Ratio > 0:
+		case !a.on() && b.on():
 			return -1
-		case a.Ratio > 0 && b.Ratio == 0:
+		case a.on() && !b.on():
 			return 1
 		}
 		return 0
@@ -438,9 +455,9 @@ func (r *runner) points(s *Source, m *model.Model) []*course {
 			for _, comp := range comps {
 				k := base
 				k.Cache, k.Depth = cache.String(), depth
-				if comp.Ratio > 0 {
+				if comp.on() {
 					k.Metric, k.Allocator = comp.names()
-					k.Ratio = comp.Ratio
+					k.Ratio, k.BudgetTokens, k.BudgetBytes = comp.Ratio, comp.BudgetTokens, comp.BudgetBytes
 				}
 				add := func(k Key) {
 					out = append(out, &course{r: r, s: s, m: m, key: k, comp: comp, cache: cache})

@@ -88,7 +88,7 @@ func (c *course) fits(need int64) error {
 }
 
 func (c *course) policy() (*lukv.Policy, error) {
-	if c.key.Ratio == 0 {
+	if !c.key.compressed() {
 		return nil, nil
 	}
 	return c.comp.policy(c.m)
@@ -100,7 +100,16 @@ func (c *course) need(policy *lukv.Policy) int64 {
 	pageBytes := int64(pageEntries * (2*cfg.HeadDim*c.cache.Size() + 4))
 	heads := int64(cfg.KVHeads)
 	pages := func(n int) int64 { return int64((n + pageEntries - 1) / pageEntries) }
-	kept := func(n int) int { return int(float64(n)*(1-c.key.Ratio)) + 1 }
+	kept := func(n int) int { // entries of a head, on average
+		switch {
+		case c.key.BudgetTokens > 0:
+			return min(n, c.key.BudgetTokens)
+		case c.key.BudgetBytes > 0:
+			whole := int64(cfg.Layers) * heads * int64(2*cfg.HeadDim*c.cache.Size())
+			return int(min(int64(n), c.key.BudgetBytes/whole+1))
+		}
+		return int(float64(n)*(1-c.key.Ratio)) + 1
+	}
 	k := &c.key
 	prefillHere := k.Test == TestPrefill && k.Depth == 0 && policy != nil
 	atEnd := false
@@ -475,7 +484,7 @@ func (c *course) observe(sessions []*model.Session) (done func()) {
 // paired reports whether the point, a prefill that compresses, is measured beside
 // the same one without compression.
 func (c *course) paired() bool {
-	return c.key.Test == TestPrefill && c.key.Depth == 0 && c.key.Ratio > 0
+	return c.key.Test == TestPrefill && c.key.Depth == 0 && c.key.compressed()
 }
 
 // beside measures a compressing prefill and one without compression in turn, in
@@ -565,7 +574,7 @@ func (p *Point) pace() float64 {
 // each divided by the machine's at that moment, where they were not measured
 // together.
 func (p *Point) compareWithFull(all []Point) {
-	if p.Ratio == 0 || p.Error != "" || p.VersusFull > 0 {
+	if !p.compressed() || p.Error != "" || p.VersusFull > 0 {
 		return
 	}
 	for i := range all {

@@ -115,12 +115,19 @@ func layerParams(c *model.Config) int64 {
 type Compression struct {
 	Metric    lukv.MetricConfig
 	Allocator lukv.AllocatorConfig
-	Ratio     float64
+
+	// At most one of the three, as in [lukv.Policy]; none: no compression.
+	Ratio        float64
+	BudgetTokens int
+	BudgetBytes  int64
 
 	// Profile is for the allocator lukv. Nil stands for a made-up one in which
 	// heads differ about as much as in measured ones.
 	Profile *lukv.Profile
 }
+
+// on reports whether anything is compressed.
+func (c Compression) on() bool { return c.Ratio > 0 || c.BudgetTokens > 0 || c.BudgetBytes > 0 }
 
 // names returns metric and allocator as reports name them.
 func (c Compression) names() (metric, allocator string) {
@@ -136,10 +143,10 @@ func (c Compression) names() (metric, allocator string) {
 
 // policy returns the session policy, nil without compression.
 func (c Compression) policy(m *model.Model) (*lukv.Policy, error) {
-	if c.Ratio == 0 {
+	if !c.on() {
 		return nil, nil
 	}
-	p := &lukv.Policy{Metric: c.Metric, Allocator: c.Allocator, Ratio: c.Ratio, Profile: c.Profile}
+	p := &lukv.Policy{Metric: c.Metric, Allocator: c.Allocator, Ratio: c.Ratio, BudgetTokens: c.BudgetTokens, BudgetBytes: c.BudgetBytes, Profile: c.Profile}
 	if c.Allocator.NeedsProfile() && p.Profile == nil {
 		var err error
 		if p.Profile, err = randomProfile(m, c.Metric); err != nil {

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/lukv/lukv/lukv"
+)
+
+// budgetLists are budgets to compare: each of them is one more, whatever it is
+// measured in.
+type budgetLists struct {
+	Ratio        []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the context's cache to remove (default ${ratios})."`
+	BudgetTokens []string `group:"policy" sep:"none" placeholder:"N,…" help:"Beside ratios or instead of them: entries to keep per head on average."`
+	BudgetBytes  []string `group:"policy" sep:"none" placeholder:"SIZE,…" help:"Likewise: bytes of keys and values to keep."`
+}
+
+// budgets returns the budgets that the flags name, or the ratios of def if none.
+func (f *budgetLists) budgets(def ...float64) ([]budget, error) {
+	var out []budget
+	ratios, err := parseRatios(f.Ratio)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range ratios {
+		out = append(out, budget{ratio: r})
+	}
+	for _, s := range splitList(f.BudgetTokens) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			return nil, usage("--budget-tokens: found %q, expected at least 1", s)
+		}
+		out = append(out, budget{tokens: n})
+	}
+	for _, s := range splitList(f.BudgetBytes) {
+		var n byteSize
+		if err := n.UnmarshalText([]byte(s)); err != nil {
+			return nil, usage("--budget-bytes: %w", err)
+		}
+		if n < 1 {
+			return nil, usage("--budget-bytes: found %q, expected at least 1", s)
+		}
+		out = append(out, budget{bytes: int64(n)})
+	}
+	if len(out) == 0 {
+		for _, r := range def {
+			out = append(out, budget{ratio: r})
+		}
+	}
+	return out, nil
+}
+
+// parseRatios reads lists of ratios.
+func parseRatios(items []string) ([]float64, error) {
+	var out []float64
+	for _, s := range splitList(items) {
+		r, err := strconv.ParseFloat(s, 64)
+		if err != nil || !(r >= 0 && r < 1) {
+			return nil, usage("--ratio: found %q, expected at least 0 and below 1", s)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// budget is how much a policy removes or keeps: one of the three, or nothing is
+// removed.
+type budget struct {
+	ratio  float64
+	tokens int
+	bytes  int64
+}
+
+// give gives a policy the budget.
+func (b budget) give(p *lukv.Policy) {
+	p.Ratio, p.BudgetTokens, p.BudgetBytes = b.ratio, b.tokens, b.bytes
+}
+
+// String is how methods are named by their budgets: 0.8, 512-entries, 64MiB.
+func (b budget) String() string {
+	switch {
+	case b.tokens > 0:
+		return fmt.Sprintf("%d-entries", b.tokens)
+	case b.bytes > 0 && b.bytes%(1<<20) == 0:
+		return fmt.Sprintf("%dMiB", b.bytes>>20)
+	case b.bytes > 0 && b.bytes%(1<<10) == 0:
+		return fmt.Sprintf("%dKiB", b.bytes>>10)
+	case b.bytes > 0:
+		return fmt.Sprintf("%dB", b.bytes)
+	}
+	return strconv.FormatFloat(b.ratio, 'g', -1, 64)
+}
