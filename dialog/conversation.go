@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer/chat"
 )
@@ -19,9 +20,15 @@ type Conversation struct {
 	State
 
 	// Session are the options of sessions to come. Their policy compresses the
-	// document, before any question is known; without a document nothing of the
+	// document, before any question is known, and leaves the system prompt in front
+	// of it alone where it can, see [Protected]; without a document nothing of the
 	// prompt is compressed. Call [Conversation.Reread] after a change.
 	Session model.SessionOptions
+
+	// KeepTurns, if more than 0, has the policy of Session compress what was said
+	// before the last so many turns, question and answer, too: each time that a turn
+	// gets older than that, before the next message is read.
+	KeepTurns int
 
 	// Sampling and Stop are those of the answers to come.
 	Sampling model.Sampling
@@ -125,21 +132,17 @@ func (c *Conversation) begin(ctx context.Context, head chat.Prompt) error {
 	if err != nil {
 		return err
 	}
-	s, err := c.m.NewSession(o)
-	if err != nil {
-		return err
+	protected := 0
+	if c.System != "" && c.Document != "" {
+		protected = Protected(c.m, o.Compression, c.format.front(head, len(head.Text)-len(c.Document)), tokens)
 	}
-	if err := c.prefill(ctx, s, tokens); err != nil {
-		s.Close()
+	c.reading = len(tokens)
+	s, err := ReadContext(ctx, c.m, o, tokens, protected)
+	if err != nil {
 		return err
 	}
 	c.s, c.head, c.headTokens = s, head.Text, tokens
 	return nil
-}
-
-func (c *Conversation) prefill(ctx context.Context, s *model.Session, tokens []int32) error {
-	c.reading = len(tokens)
-	return s.Prefill(ctx, tokens)
 }
 
 // ReadDocument begins a conversation about a text. After an error the
@@ -208,21 +211,87 @@ func (c *Conversation) feed(ctx context.Context, prompt chat.Prompt) error {
 		return err
 	}
 	held := c.s.Tokens()
-	n := 0
-	for n < len(held) && n < len(ids) && held[n] == ids[n] {
-		n++
-	}
+	n := common(held, ids)
 	if n == len(ids) {
 		n-- // the last token gives the logits
 	}
-	if n < len(c.headTokens) || c.s.Truncate(n) != nil {
-		// Sliding windows and renumbered positions cannot go back.
+	if n < max(len(c.headTokens), c.s.Stats().ContextTokens) || c.s.Truncate(n) != nil {
+		// What is compressed, sliding windows and renumbered positions cannot go back.
 		if err := c.begin(ctx, head); err != nil {
 			return err
 		}
 		n = len(c.headTokens)
 	}
-	return c.prefill(ctx, c.s, ids[n:])
+	older, err := c.olderTurns(ctx, prompt, ids)
+	if err != nil {
+		return err
+	}
+	c.reading = len(ids) - n
+	if older.To > n { // of a session that begins anew
+		if err := c.s.Prefill(ctx, ids[n:older.To]); err != nil {
+			return err
+		}
+		n = older.To
+	}
+	if older.To > older.From {
+		if err := c.s.Compress(ctx, older, c.turnPolicy()); err != nil {
+			return fmt.Errorf("older turns: %w", err)
+		}
+	}
+	return c.s.Prefill(ctx, ids[n:])
+}
+
+// turnPolicy is the policy of older turns, nil without one.
+func (c *Conversation) turnPolicy() *lukv.Policy {
+	p := c.Session.Compression
+	if p == nil || c.KeepTurns <= 0 {
+		return nil
+	}
+	turns := *p
+	turns.Decode = lukv.DecodeConfig{}
+	return &turns
+}
+
+// olderTurns returns the tokens of turns that have got older than KeepTurns and are not
+// compressed yet: those from the first message's text on, or what is compressed, to where
+// the prompt of the older messages alone would go another way.
+func (c *Conversation) olderTurns(ctx context.Context, prompt chat.Prompt, ids []int32) (model.Span, error) {
+	n := len(c.Messages)/2 - c.KeepTurns
+	if c.turnPolicy() == nil || n <= 0 {
+		return model.Span{}, nil
+	}
+	older, err := c.Prompt(ctx, c.Messages[:2*n])
+	if err != nil {
+		return model.Span{}, err
+	}
+	end := common([]byte(prompt.Text), []byte(older.Text))
+	if end <= len(c.head) {
+		return model.Span{}, nil
+	}
+	tokens, err := c.encode(ctx, prompt.Slice(0, end))
+	if err != nil {
+		return model.Span{}, err
+	}
+	from := max(len(c.headTokens), c.s.Stats().ContextTokens)
+	if c.Document == "" {
+		from = max(from, common(c.format.front(prompt, c.firstText(prompt)), ids))
+	}
+	return model.Span{From: from, To: common(tokens, ids)}, nil
+}
+
+// firstText is where the text of the first message begins in a prompt, 0 if the template
+// has changed it.
+func (c *Conversation) firstText(prompt chat.Prompt) int {
+	content, _ := c.Messages[0].Get("content")
+	system, behind := strings.TrimSpace(c.System), 0
+	if i := strings.Index(prompt.Text, system); i >= 0 {
+		behind = i + len(system)
+	}
+	i := strings.Index(prompt.Text[behind:], strings.TrimSpace(fmt.Sprint(content)))
+	if i < 0 {
+		return 0
+	}
+	return behind + i
 }
 
 // encode returns the tokens of a prompt that begins with the head.

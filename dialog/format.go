@@ -148,35 +148,46 @@ func (f *Format) ContinueTokens(ctx context.Context, in chat.Input, limit int) (
 // SplitTokens is Tokens for a conversation about a context, which stands at the
 // beginning of the first message of a user, a blank line in front of what that says.
 // The first n tokens are those up to the context's end, encoded by themselves: the same
-// for every conversation with the same messages in front of it.
-func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, limit int) (tokens []int32, n int, err error) {
+// for every conversation with the same messages in front of it. front are the
+// tokens of what stands before the context, where that is other messages or tools, by
+// itself; see [Protected].
+func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, limit int) (tokens, front []int32, n int, err error) {
 	text = strings.TrimSpace(text) // templates do that, too
 	if text == "" {
-		return nil, 0, errors.New("the context is empty")
+		return nil, nil, 0, errors.New("the context is empty")
 	}
 	at := slices.IndexFunc(in.Messages, func(m *chat.Object) bool { role, _ := m.Get("role"); return role == "user" })
 	if at < 0 {
-		return nil, 0, errors.New("there is no message of a user to put the context in front of")
+		return nil, nil, 0, errors.New("there is no message of a user to put the context in front of")
 	}
 	content, _ := in.Messages[at].Get("content")
 	in.Messages = slices.Clone(in.Messages)
 	in.Messages[at] = chat.NewMessage("user", fmt.Sprintf("%s\n\n%s", text, content))
 	p, err := f.prompt(ctx, in)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
-	end := strings.Index(p.Text, text)
-	if end < 0 {
-		return nil, 0, errors.New("the chat template changes the context's text: it cannot be read before the question")
+	start := strings.Index(p.Text, text)
+	if start < 0 {
+		return nil, nil, 0, errors.New("the chat template changes the context's text: it cannot be read before the question")
 	}
-	end += len(text)
+	end := start + len(text)
 	head, tail := p.Slice(0, end), p.Slice(end, len(p.Text))
 	tokens, err = f.tok.EncodeContext(ctx, head.Text, limit, tokenizer.EncodeOptions{Data: head.Data})
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
+	}
+	if at > 0 || in.Tools != nil {
+		front = f.front(head, start)
 	}
 	rest, err := f.tok.EncodeContext(ctx, tail.Text, limit-len(tokens), tokenizer.EncodeOptions{Data: tail.Data})
-	return append(tokens, rest...), len(tokens), err
+	return append(tokens, rest...), front, len(tokens), err
+}
+
+// front returns the tokens of a prompt's text in front of byte at by itself.
+func (f *Format) front(p chat.Prompt, at int) []int32 {
+	p = p.Slice(0, at)
+	return f.tok.Encode(p.Text, tokenizer.EncodeOptions{Data: p.Data})
 }
 
 // Render returns the prompt for a conversation as text, see Tokens.

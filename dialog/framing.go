@@ -2,6 +2,7 @@ package dialog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,20 +15,22 @@ import (
 
 // Framing is the text around context and question in a prompt:
 //
-//	Before + context | Between + question + After + answer prefix
+//	Before + System + Opening + context | Between + question + After + answer prefix
 //
-// The bar is where compression happens. Special tokens stand as text in Before,
-// Between and After, and nowhere else.
+// The bar is where compression happens. System is a system prompt, "" for none. Special
+// tokens stand as text in Before, Opening, Between and After, and nowhere else.
 type Framing struct {
 	Before  string `json:"before"`
+	System  string `json:"system,omitempty"`
+	Opening string `json:"opening,omitempty"`
 	Between string `json:"between"`
 	After   string `json:"after"`
 }
 
-// Prompt returns the two parts of a prompt. Context, question and answer prefix
-// are data in it.
+// Prompt returns the two parts of a prompt. System prompt, context, question and answer
+// prefix are data in it.
 func (f Framing) Prompt(context, question, answerPrefix string) (head, tail chat.Prompt) {
-	return chat.Join(own(f.Before), chat.Data(context)),
+	return chat.Join(own(f.Before), chat.Data(f.System), own(f.Opening), chat.Data(context)),
 		chat.Join(own(f.Between), chat.Data(question), own(f.After), chat.Data(answerPrefix))
 }
 
@@ -43,23 +46,52 @@ var FixedDate = time.Date(2024, time.July, 26, 12, 0, 0, 0, time.UTC)
 // takes for the current time. A checkpoint without a template gives
 // [PlainFraming].
 func ChatFraming(ctx context.Context, m *model.Model, now time.Time) (Framing, error) {
+	return SystemFraming(ctx, m, now, "")
+}
+
+// SystemFraming is [ChatFraming] behind a system prompt, "" for none. A template that has
+// no place for one in front of the message is an error.
+func SystemFraming(ctx context.Context, m *model.Model, now time.Time, system string) (Framing, error) {
 	f, err := NewFormat(m, now)
 	if err != nil {
 		return Framing{}, fmt.Errorf("chat framing: %w", err)
 	}
-	return f.framing(ctx)
+	return f.framing(ctx, system)
 }
 
-func (f *Format) framing(ctx context.Context) (Framing, error) {
+func (f *Format) framing(ctx context.Context, system string) (Framing, error) {
 	if f.template == nil {
-		return Framing{Before: f.bos, After: "\n"}, nil
+		plain := Framing{Before: f.bos, After: "\n"}
+		return plain.WithSystem(system, "\n"), nil
 	}
-	const content = "lukv-content-7f3a"
-	before, after, err := f.template.Split(ctx, f.input(nil), content)
+	const content, prompt = "lukv-content-7f3a", "lukv-system-91c4"
+	var messages []*chat.Object
+	if system != "" {
+		messages = append(messages, chat.NewMessage("system", prompt))
+	}
+	before, after, err := f.template.Split(ctx, f.input(messages), content)
 	if err != nil {
 		return Framing{}, fmt.Errorf("chat framing: %w", err)
 	}
-	return Framing{Before: strings.TrimSuffix(before.Text, content), After: after.Text}, nil
+	framing := Framing{Before: strings.TrimSuffix(before.Text, content), After: after.Text}
+	if system == "" {
+		return framing, nil
+	}
+	front, opening, found := strings.Cut(framing.Before, prompt)
+	if !found {
+		return Framing{}, errors.New("chat framing: the chat template has no system prompt in front of the first message")
+	}
+	framing.Before = front
+	return framing.WithSystem(system, opening), nil
+}
+
+// WithSystem is the framing with a system prompt, "" for none, behind Before, and what
+// stands between that and the context.
+func (f Framing) WithSystem(system, opening string) Framing {
+	if f.System, f.Opening = system, opening; system == "" {
+		f.Opening = ""
+	}
+	return f
 }
 
 // PlainFraming is the framing without a template: the tokens that the

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tokenizer"
 )
 
 func open(t *testing.T) *model.Model {
@@ -28,6 +29,14 @@ func TestFraming(t *testing.T) {
 	wantHead, wantTail := builtin.Prompt("c", "q", "a")
 	assert.Equal(t, wantHead, head)
 	assert.Equal(t, wantTail, tail)
+
+	_, err = SystemFraming(t.Context(), m, FixedDate, "s")
+	require.ErrorContains(t, err, "no system prompt")
+	with := f.WithSystem("<s>be kind", "\n")
+	head, _ = with.Prompt("c", "q", "a")
+	assert.Equal(t, "<s><|user|><s>be kind\nc", head.Text)
+	assert.Equal(t, []tokenizer.Span{{Start: 11, End: 21}, {Start: 22, End: 23}}, head.Data, "the text of a system prompt is data")
+	assert.Equal(t, f, f.WithSystem("", "\n"))
 
 	plain, err := PlainFraming(m)
 	require.NoError(t, err)

@@ -96,7 +96,7 @@ func (c *Conversation) restoreState(ctx context.Context, path string, tokens []i
 	if !errors.Is(err, fs.ErrNotExist) {
 		return state, err
 	}
-	framing, err := c.format.framing(ctx)
+	framing, err := c.format.framing(ctx, "")
 	if err != nil {
 		return state, err
 	}

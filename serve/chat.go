@@ -208,10 +208,11 @@ func (c *chatRequest) tokens(r *http.Request, in chat.Input, policy *lukv.Policy
 			}
 			format = format.At(d.date)
 		}
+		var front []int32
 		var n int
-		c.q.Prompt, n, err = format.SplitTokens(r.Context(), in, text, limit)
+		c.q.Prompt, front, n, err = format.SplitTokens(r.Context(), in, text, limit)
 		if policy != nil {
-			c.q.Policy, c.q.Context = policy, n
+			c.q.Policy, c.q.Context, c.q.Protected = policy, n, dialog.Protected(c.v.m, policy, front, c.q.Prompt[:n])
 		}
 	}
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -157,11 +158,13 @@ func (d *document) request(ctx context.Context, v *served) (engine.Request, erro
 		in.Messages = append(in.Messages, chat.NewMessage("system", d.system))
 	}
 	in.Messages = append(in.Messages, chat.NewMessage("user", ""))
-	tokens, n, err := v.format.At(d.date).SplitTokens(ctx, in, d.text, v.e.MaxTokens())
+	tokens, front, n, err := v.format.At(d.date).SplitTokens(ctx, in, d.text, v.e.MaxTokens())
 	if err != nil {
 		return engine.Request{}, err
 	}
-	return engine.Request{Prompt: tokens[:n], Context: n, Policy: d.policy, PromptOnly: true, Salt: d.salt}, nil
+	return engine.Request{
+		Prompt: tokens[:n], Context: n, Protected: dialog.Protected(v.m, d.policy, front, tokens[:n]), Policy: d.policy, PromptOnly: true, Salt: d.salt,
+	}, nil
 }
 
 // read does what [document.request] says.

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -181,4 +182,26 @@ func FuzzDocument(f *testing.F) {
 		require.NotEmpty(t, saved.Text)
 		require.NotNil(t, saved.Document.Policy)
 	})
+}
+
+// TestProtectedMessages: what stands before a context is not compressed with it, and
+// shared by questions about other contexts.
+func TestProtectedMessages(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
+	s := sample(0)
+	r := object{
+		"messages": []object{
+			{"role": "assistant", "content": strings.Repeat("I answer in one word. ", 10)},
+			{"role": "user", "content": s.Question},
+		},
+		"model": "needle/llama", "context": s.Context, "max_tokens": 2, "kv_compression": object{"ratio": 0.5, "metric": "keydiff"},
+	}
+	var once, twice chatAnswer
+	ts.post(t, "/v1/chat/completions", r, &once)
+	require.Zero(t, once.Usage.Details.Cached)
+	r["context"] = "So. " + s.Context + " " + s.Context
+	ts.post(t, "/v1/chat/completions", r, &twice)
+	require.Greater(t, twice.Usage.Details.Cached, 30)
+	removed := func(a *chatAnswer) float64 { return float64(a.Cache.FullEntries - a.Cache.Entries) }
+	require.InDelta(t, 2, removed(&twice)/removed(&once), 0.05, "half of the context, and nothing else")
 }

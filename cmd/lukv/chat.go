@@ -13,6 +13,7 @@ import (
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/lineedit"
+	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 )
 
@@ -22,6 +23,7 @@ type chatCmd struct {
 
 	System    string `short:"s" placeholder:"TEXT" help:"System prompt."`
 	Load      string `short:"l" placeholder:"FILE" help:"Begin with a document as context, or with a chat saved before."`
+	KeepTurns int    `placeholder:"N" help:"Compress what was said before the last N turns, too, by the same --ratio and --metric; 0, the default, does not."`
 	Raw       bool   `help:"No chat template: messages as they are, a line each."`
 	Stats     bool   `help:"Print tokens and times after each answer on standard error."`
 	NoHistory bool   `help:"Do not keep what is typed in a file."`
@@ -33,7 +35,7 @@ type chatCmd struct {
 func (chatCmd) Help() string {
 	return `On a terminal: type a message and read the answer. Ctrl-C stops the answer; it clears a line that is begun, and twice in an empty one it leaves, as Ctrl-D does. Tab completes commands and names of files, Ctrl-R searches what was typed before. A line that ends in a backslash goes on in the next; text between """ and """ may have several lines. /help lists the commands. If standard input is no terminal, the whole of it is one message.
 
-A document given with --load or /load stands in front of the first message and is compressed by --ratio, --metric and --allocator before any question is known. The conversation itself is not compressed, unless --decode asks for it.
+A document given with --load or /load stands in front of the first message and is compressed by --ratio, --metric and --allocator before any question is known; the system prompt stays as it is. The conversation itself is not compressed, unless --keep-turns or --decode asks for it: with --keep-turns 3 a question and its answer are compressed when three newer ones stand behind them.
 
 What is typed is kept in lukv/history in the user's cache folder.
 
@@ -42,6 +44,8 @@ Examples:
   lukv chat builtin
 
   lukv chat DIR --load book.txt --ratio 0.8
+
+  lukv chat DIR --system "You are a patient teacher." --ratio 0.7 --keep-turns 3
 
   lukv chat Qwen/Qwen2.5-0.5B-Instruct --system "Answer briefly." < question.txt`
 }
@@ -115,9 +119,29 @@ func (r *chatter) apply() error {
 	if err != nil {
 		return err
 	}
-	r.conv.Sampling, r.conv.Stop = sampling, r.Stop
+	if err := r.checkTurns(policy); err != nil {
+		return err
+	}
+	r.conv.Sampling, r.conv.Stop, r.conv.KeepTurns = sampling, r.Stop, r.KeepTurns
 	r.conv.Session = r.session()
 	r.conv.Session.Compression = policy
+	return nil
+}
+
+// checkTurns says why older turns cannot be compressed by a policy.
+func (r *chatter) checkTurns(policy *lukv.Policy) error {
+	switch {
+	case r.KeepTurns < 0:
+		return usage("--keep-turns: found %d, expected 0 or more", r.KeepTurns)
+	case r.KeepTurns == 0 || policy == nil:
+		return nil
+	}
+	turns := *policy
+	turns.Decode = lukv.DecodeConfig{}
+	_, err := r.m.CacheNeed(model.SessionOptions{Compression: &turns}, model.Lengths{Before: 1, Context: 1024})
+	if err != nil {
+		return usage("--keep-turns: this policy compresses no later part of a context: %v", err)
+	}
 	return nil
 }
 
@@ -140,7 +164,7 @@ func (r *chatter) piped() error {
 		return usage("standard input is empty: expected a message")
 	}
 	if r.Load == "" {
-		if err := r.e.given.unused(budgetFlags, "there is nothing to compress without --load"); err != nil {
+		if err := r.e.given.unused(budgetFlags+" keep-turns", "there is nothing to compress without --load"); err != nil {
 			return err
 		}
 	} else if err := r.load(r.Load); err != nil {

@@ -156,6 +156,7 @@ var settings = []setting{
 	optional("max-tokens", func(c *chatter) **int { return &c.MaxTokens }),
 	number("ratio", true, 0, func(c *chatter) *float64 { return &c.Ratio }),
 	number("budget-tokens", true, 0, func(c *chatter) *int { return &c.BudgetTokens }),
+	number("keep-turns", false, 0, func(c *chatter) *int { return &c.KeepTurns }),
 	words("metric", true, func(c *chatter) *string { return &c.Metric }),
 	words("allocator", true, func(c *chatter) *string { return &c.Allocator }),
 	words("profile", true, func(c *chatter) *string { return &c.Profile }),

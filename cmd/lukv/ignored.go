@@ -123,6 +123,9 @@ func (f *samplingFlags) unused(g given) error {
 
 func (c *runCmd) unused(g given) error {
 	if c.Load != "" {
+		if err := g.unused("system", "the context of --load has what was in front of it"); err != nil {
+			return err
+		}
 		const why = "the context of --load is compressed already, or was saved as it is"
 		if err := g.unused(budgetFlags+" trace", why); err != nil {
 			return err
@@ -157,6 +160,11 @@ func (c *runCmd) unused(g given) error {
 func (c *chatCmd) unused(g given) error {
 	if err := c.policyFlags.unused(g); err != nil {
 		return err
+	}
+	if !g.any(budgetFlags + " policy") {
+		if err := g.unused("keep-turns", "no turn would be compressed without --ratio, --budget-tokens or --budget-bytes"); err != nil {
+			return err
+		}
 	}
 	return c.samplingFlags.unused(g)
 }

@@ -86,6 +86,8 @@ func TestNoFlagIsIgnored(t *testing.T) {
 		}
 	}
 	refuse("chat", "builtin", "--load", session, "--system=Be brief")
+	refuse("chat", "builtin", "--keep-turns=2")
+	refuse("run", "builtin", "--load", session, "--system=Be brief", "x")
 	refuse("run", "builtin", "--load", session, "--policy", uniform, "x")
 	for _, flag := range []string{
 		"--answer-prefix=x", "--max-tokens=3", "--stop=x", "--temperature=1", "--top-k=3", "--repetition-penalty=2", "--seed=3",

@@ -27,6 +27,7 @@ type runCmd struct {
 	Prompt string `arg:"" optional:"" help:"The question; without it, it is read from standard input."`
 
 	Context      []string `short:"c" sep:"none" placeholder:"FILE" help:"Text in front of the prompt, which can be compressed; - is standard input. May be repeated."`
+	System       string   `short:"s" placeholder:"TEXT" help:"System prompt, in front of the context; it is never evicted."`
 	AnswerPrefix string   `placeholder:"TEXT" help:"The beginning of the answer, which the model goes on with."`
 	Raw          bool     `help:"No chat template: context and prompt as they are, control tokens included, one behind the other."`
 	Save         string   `placeholder:"FILE" help:"Save the context's cache, before the prompt; - is standard output. The prompt may then be left out."`
@@ -42,7 +43,7 @@ type runCmd struct {
 }
 
 func (runCmd) Help() string {
-	return `The context is read first and compressed before the prompt is known; prompt and answer are never evicted. The answer appears as it is made.
+	return `The context is read first and compressed before the prompt is known; system prompt, prompt and answer are never evicted. The answer appears as it is made. A policy that compresses while decoding, renumbers positions or looks at the queries of all tokens compresses the system prompt with the context, and a note says so.
 
 Examples:
 
@@ -51,6 +52,8 @@ Examples:
   lukv run DIR -c book.txt --ratio 0.8 --stats "Who is the narrator?"
 
   lukv run DIR -c book.txt --ratio 0.8 --allocator lukv --profile dir.profile "Who is the narrator?"
+
+  lukv run DIR --system "Answer in one sentence." -c book.txt --ratio 0.8 "Who is the narrator?"
 
   lukv run DIR -c book.txt --ratio 0.8 --save book.session
 
@@ -206,11 +209,11 @@ func (r *runner) frame() (dialog.Framing, error) {
 	case r.Raw:
 		f, err := dialog.PlainFraming(r.m)
 		f.After = ""
-		return f, err
+		return f.WithSystem(r.System, "\n\n"), err
 	case r.Model == builtin.Name:
-		return builtinFraming, nil
+		return builtinFraming.WithSystem(r.System, "\n\n"), nil
 	}
-	f, err := dialog.ChatFraming(r.e.ctx, r.m, time.Now())
+	f, err := dialog.SystemFraming(r.e.ctx, r.m, time.Now(), r.System)
 	f.Between = "\n\n"
 	return f, err
 }
@@ -330,16 +333,16 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	defer p.clear()
 	o.Progress = p.tokens("reading", r.m.Config().Layers)
 	traced := r.traceTo(&o)
-	s, err := r.m.NewSession(o)
+	protected, err := r.protected(policy, tokens)
 	if err != nil {
 		return nil, err
 	}
 	start := time.Now()
-	err = s.Prefill(r.e.ctx, tokens)
-	if err == nil {
-		err = traced()
-	}
+	s, err := dialog.ReadContext(r.e.ctx, r.m, o, tokens, protected)
 	if err != nil {
+		return nil, err
+	}
+	if err := traced(); err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -351,6 +354,24 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// protected returns how many of the context's tokens are those of a system prompt that the
+// policy leaves alone.
+func (r *runner) protected(policy *lukv.Policy, tokens []int32) (int, error) {
+	if r.System == "" || policy == nil || !budgeted(policy) {
+		return 0, nil
+	}
+	head, _ := r.framing.Prompt("", "", "")
+	front, err := r.encode(head)
+	if err != nil {
+		return 0, err
+	}
+	n := dialog.Protected(r.m, policy, front, tokens)
+	if n == 0 {
+		r.e.note("note: this policy compresses the system prompt with the context")
+	}
+	return n, nil
 }
 
 // traceTo has a session write the trace of its context, as the flag says. The result
@@ -437,10 +458,13 @@ func (e *env) advise(s *model.Session) {
 // answer feeds the prompt and generates the answer.
 func (r *runner) answer(s *model.Session, contextText, prompt string, sampling model.Sampling) error {
 	framing := r.framing
+	front := chat.Prompt{}
 	if contextText == "" && r.Load == "" {
-		framing.Between = framing.Before
+		framing.Between = ""
+		front, _ = framing.Prompt("", "", "")
 	}
 	_, tail := framing.Prompt("", prompt, r.AnswerPrefix)
+	tail = chat.Join(front, tail)
 	tokens, err := r.encode(tail)
 	if err != nil {
 		return err

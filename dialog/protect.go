@@ -1,0 +1,58 @@
+package dialog
+
+import (
+	"context"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+)
+
+// Protected returns how many of the tokens of a context stay as they are when a policy
+// compresses it: those that it begins with alike with front, the tokens of what stands in
+// front of its text by itself; or 0 where the policy must have all: it compresses while
+// decoding, renumbers positions, or looks at the queries of everything.
+func Protected(m *model.Model, p *lukv.Policy, front, tokens []int32) int {
+	n := common(front, tokens)
+	if p == nil || n == len(tokens) {
+		return 0
+	}
+	_, err := m.CacheNeed(model.SessionOptions{Compression: p}, model.Lengths{Before: n, Context: len(tokens) - n})
+	if err != nil || p.Decode.Enabled() {
+		return 0
+	}
+	return n
+}
+
+// ReadContext returns a new session that has read a context, of which the policy of o
+// compresses everything but the first tokens, protected ones. The caller closes it.
+func ReadContext(ctx context.Context, m *model.Model, o model.SessionOptions, tokens []int32, protected int) (*model.Session, error) {
+	policy := o.Compression
+	if protected > 0 {
+		o.Compression = nil
+	}
+	s, err := m.NewSession(o)
+	if err != nil {
+		return nil, err
+	}
+	if err = s.Prefill(ctx, tokens[:protected]); err == nil {
+		if protected > 0 && policy != nil {
+			err = s.PrefillCompressed(ctx, tokens[protected:], policy)
+		} else {
+			err = s.Prefill(ctx, tokens[protected:])
+		}
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// common returns how many elements a and b begin with alike.
+func common[T comparable](a, b []T) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,137 @@
+package dialog
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tokenizer/chat"
+)
+
+// held returns how many entries the heads of a conversation's session hold of the tokens
+// at positions [from,to): the least and the most.
+func held(c *Conversation, from, to int) (least, most int) {
+	cfg := c.m.Config()
+	least = to - from
+	for at := range cfg.Layers {
+		for h := range cfg.KVHeads {
+			n := 0
+			for _, p := range c.s.Cache().Positions(at, h, nil) {
+				if int(p) >= from && int(p) < to {
+					n++
+				}
+			}
+			least, most = min(least, n), max(most, n)
+		}
+	}
+	return least, most
+}
+
+// TestSystemPromptStays: a document behind a system prompt is compressed alone, where the
+// policy can.
+func TestSystemPromptStays(t *testing.T) {
+	m := open(t)
+	f, err := PlainFormat(m)
+	require.NoError(t, err)
+	document := builtin.Samples()[0].Context
+	system := strings.Repeat("Answer in one word, please. ", 5)
+	in := chat.Input{AddGenerationPrompt: true, Messages: []*chat.Object{chat.NewMessage("system", system), chat.NewMessage("user", "Who?")}}
+	tokens, front, n, err := f.SplitTokens(t.Context(), in, document, 2000)
+	require.NoError(t, err)
+	require.Greater(t, len(front), 20)
+	require.Equal(t, front, tokens[:len(front)])
+	in.Messages = in.Messages[1:]
+	_, none, _, err := f.SplitTokens(t.Context(), in, document, 2000)
+	require.NoError(t, err)
+	require.Empty(t, none, "there is nothing but the template")
+
+	for _, x := range []struct {
+		policy lukv.Policy
+		stays  bool
+	}{
+		{lukv.Policy{Ratio: 0.8, Metric: lukv.MetricConfig{Name: "snapkv"}}, true},
+		{lukv.Policy{Ratio: 0.8, Metric: lukv.MetricConfig{Name: "compactor"}}, false},
+		{lukv.Policy{Ratio: 0.8, Decode: lukv.DecodeConfig{Mode: "periodic", TargetSize: 1000}}, false},
+		{lukv.Policy{Ratio: 0.8, Metric: lukv.MetricConfig{Name: "streaming_llm", Params: `{"rerotate":true}`}}, false},
+	} {
+		want := 0
+		if x.stays {
+			want = len(front)
+		}
+		require.Equal(t, want, Protected(m, &x.policy, front, tokens[:n]), "%v", x.policy)
+		c := begin(t, m, true)
+		c.System, c.Session.Compression = system, &x.policy
+		require.NoError(t, c.ReadDocument(t.Context(), document))
+		require.Equal(t, tokens[:n], c.s.Tokens())
+		least, _ := held(c, 0, len(front))
+		require.Equal(t, x.stays, least == len(front), "%v", x.policy)
+		if x.stays {
+			least, most := held(c, len(front), n)
+			require.Equal(t, least, most)
+			require.InDelta(t, 0.2*float64(n-len(front)), least, 1)
+		}
+	}
+}
+
+// TestOlderTurns: what was said before the last turns is compressed, once, and nothing
+// else; a change in it is read again.
+func TestOlderTurns(t *testing.T) {
+	for _, document := range []string{"", builtin.Samples()[0].Context} {
+		for _, plain := range []bool{true, false} {
+			c := begin(t, open(t), plain)
+			c.Sampling.MaxTokens, c.Sampling.IgnoreEOS = 12, true
+			c.Session.Compression = &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "keydiff"}}
+			c.KeepTurns = 2
+			if plain {
+				c.System = "Be brief."
+			}
+			if document != "" {
+				require.NoError(t, c.ReadDocument(t.Context(), document))
+			}
+			front := len(c.headTokens)
+			var ends []int // of the compressed part, behind each message
+			say := func(text string) {
+				t.Helper()
+				_, err := c.Ask(t.Context(), text, quiet)
+				require.NoError(t, err)
+				ends = append(ends, c.s.Stats().ContextTokens)
+			}
+			for range 5 {
+				say(strings.Repeat("Where does Ada live now? ", 4))
+			}
+			require.Equal(t, []int{front, front, front}, ends[:3], "two turns stay, and the one that is asked")
+			require.Greater(t, ends[3], front)
+			require.Greater(t, ends[4], ends[3])
+			if document == "" && plain {
+				least, _ := held(c, 0, 4)
+				require.Equal(t, 4, least, "the system prompt")
+			}
+			least, most := held(c, front, ends[4])
+			assert.Less(t, most, ends[4]-front)
+			assert.Less(t, 0, least)
+			least, _ = held(c, ends[4], c.s.Len())
+			assert.Equal(t, c.s.Len()-ends[4], least, "what is newer stays")
+
+			// The last message again: nothing is read but it.
+			s := c.s
+			c.Messages = c.Messages[:8]
+			say("Something else?")
+			require.Same(t, s, c.s)
+			require.Equal(t, ends[4], ends[5])
+			// What is compressed changes: all is read again, and compressed again.
+			c.Messages[0].Set("content", "Something new.")
+			say("And now?")
+			require.NotSame(t, s, c.s)
+			least, most = held(c, front, ends[6])
+			assert.Less(t, most, ends[6]-front)
+			assert.Less(t, 0, least)
+			c.KeepTurns = 0
+			say("Off again?")
+			require.Equal(t, ends[6], ends[7])
+		}
+	}
+}
