@@ -9,6 +9,7 @@ import (
 
 	"github.com/lukv/lukv/eval/study"
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/raster"
 	"github.com/lukv/lukv/internal/report"
 )
 
@@ -58,7 +59,7 @@ func (c *plotCmd) Run(e *env) error {
 			if err := c.write(c.SVG, figure.ID+".svg", func(w io.Writer) error { return figure.WriteSVG(w, f.Command) }); err != nil {
 				return err
 			}
-			if err := c.write(c.PNG, figure.ID+".png", figure.WritePNG); err != nil {
+			if err := c.write(c.PNG, figure.ID+".png", func(w io.Writer) error { return writePNG(w, figure) }); err != nil {
 				return err
 			}
 			if err := c.write(c.CSV, figure.ID+".csv", figure.WriteCSV); err != nil {
@@ -70,6 +71,15 @@ func (c *plotCmd) Run(e *env) error {
 		return nil
 	}
 	return e.writeTo(c.HTML, page.WriteHTML)
+}
+
+// writePNG draws a figure as its SVG shows it.
+func writePNG(w io.Writer, f *report.Figure) error {
+	var svg bytes.Buffer
+	if err := f.WriteSVG(&svg, ""); err != nil {
+		return err
+	}
+	return raster.WritePNG(w, svg.Bytes())
 }
 
 // write writes a file of a folder, if there is one.

@@ -1,4 +1,4 @@
-package report
+package raster
 
 import (
 	"bytes"
@@ -28,21 +28,17 @@ const pngScale = 2
 // maxDots bounds the dots of a picture: 256 MB of memory.
 const maxDots = 64 << 20
 
-// WritePNG draws the figure as dots, two for each unit of the SVG, in the fonts
-// of the Go project. It is the SVG that is drawn, so that both show the same.
-func (f *Figure) WritePNG(w io.Writer) error {
-	var b bytes.Buffer
-	if err := f.WriteSVG(&b, ""); err != nil {
-		return err
-	}
-	img, err := rasterize(b.Bytes(), pngScale)
+// WritePNG draws an SVG of package report as dots, two for each of its units, in the
+// fonts of the Go project.
+func WritePNG(w io.Writer, svg []byte) error {
+	img, err := rasterize(svg, pngScale)
 	if err != nil {
-		return fmt.Errorf("figure %s as PNG: %w", f.ID, err)
+		return fmt.Errorf("draw as PNG: %w", err)
 	}
 	return png.Encode(w, img)
 }
 
-// raster is a picture being drawn of an SVG of this package.
+// raster is a picture being drawn.
 type raster struct {
 	img   *image.RGBA
 	scale float64
@@ -57,7 +53,7 @@ type face struct {
 // point is a place in dots.
 type point struct{ x, y float64 }
 
-// rasterize draws the elements that this package's SVG are made of: svg, title and
+// rasterize draws the elements that the SVG of package report are made of: svg, title and
 // desc, rect, line, polyline, polygon, circle, text. Others are errors.
 func rasterize(svg []byte, scale float64) (*image.RGBA, error) {
 	r := &raster{scale: scale, faces: map[face]font.Face{}}

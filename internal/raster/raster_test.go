@@ -1,4 +1,4 @@
-package report
+package raster
 
 import (
 	"bytes"
@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/report"
 )
 
 // at is the colour of a unit of a drawing.
@@ -93,15 +95,16 @@ func TestRasterizeRefuses(t *testing.T) {
 // Every kind of figure can be drawn as dots, of the size of its SVG.
 func TestWritePNG(t *testing.T) {
 	one := 0.5
-	lines := []Line{{Name: "a", X: []float64{0, 1, 2}, Y: []float64{0, 2, 1}, Low: []float64{0, 1, 0}, High: []float64{1, 3, 2}}, {Name: "b & c", X: []float64{0, 2}, Y: []float64{1, 1}}, {Pale: true, X: []float64{0, 2}, Y: []float64{2, 1}}}
-	for _, f := range []Figure{
+	lines := []report.Line{{Name: "a", X: []float64{0, 1, 2}, Y: []float64{0, 2, 1}, Low: []float64{0, 1, 0}, High: []float64{1, 3, 2}}, {Name: "b & c", X: []float64{0, 2}, Y: []float64{1, 1}}, {Pale: true, X: []float64{0, 2}, Y: []float64{2, 1}}}
+	for _, f := range []report.Figure{
 		{ID: "lines", Title: "Lines", Subtitle: "of three", X: "x", Y: "y", Lines: lines},
-		{ID: "charts", Title: "Charts", X: "x", Y: "y", Charts: []Chart{{Name: "one", Lines: lines}, {Name: "two", Lines: lines}}, Columns: 2},
-		{ID: "heat", Title: "Heat", X: "x", Y: "y", Heat: []HeatPanel{{Name: "p", Rows: []string{"0", "1"}, Columns: []string{"0"}, Values: [][]*float64{{&one}, {nil}}}}},
+		{ID: "charts", Title: "Charts", X: "x", Y: "y", Charts: []report.Chart{{Name: "one", Lines: lines}, {Name: "two", Lines: lines}}, Columns: 2},
+		{ID: "heat", Title: "Heat", X: "x", Y: "y", Heat: []report.HeatPanel{{Name: "p", Rows: []string{"0", "1"}, Columns: []string{"0"}, Values: [][]*float64{{&one}, {nil}}}}},
 	} {
-		var b, again bytes.Buffer
-		require.NoError(t, f.WritePNG(&b), f.ID)
-		require.NoError(t, f.WritePNG(&again))
+		var svg, b, again bytes.Buffer
+		require.NoError(t, f.WriteSVG(&svg, "a <command> & more"))
+		require.NoError(t, WritePNG(&b, svg.Bytes()), f.ID)
+		require.NoError(t, WritePNG(&again, svg.Bytes()))
 		assert.Equal(t, b.Bytes(), again.Bytes(), "the same every time")
 		img, err := png.Decode(&b)
 		require.NoError(t, err)
