@@ -27,6 +27,8 @@ type chatRequest struct {
 	logprobs bool
 	calls    *toolCalls // nil: nothing can be called
 	goesOn   bool       // with the last message
+	thinking *thinking  // nil: answers begin without thoughts
+	thought  int        // tokens of thoughts that were read
 }
 
 // messages reads the conversation. Content is text, or parts that are.
@@ -57,7 +59,7 @@ func message(m *fields) *chat.Object {
 		m.fail("role", "%q is unknown, expected system, developer, user, assistant or tool", role)
 	}
 	out := chat.NewMessage(role, content(m, role))
-	for _, key := range []string{"name", "tool_call_id"} {
+	for _, key := range []string{"name", "tool_call_id", "reasoning_content"} {
 		if m.has(key) {
 			out.Set(key, m.str(key))
 		}
@@ -137,6 +139,7 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 	refuse(f, "function_call")
 	c.q = engine.Request{Sampling: o, Stop: stops(f), Choices: f.integer("n", 1, 1, maxChoices), Salt: f.str("cache_salt")}
 	c.follow(f, &in)
+	hidden, budget := f.has("include_reasoning") && !f.boolean("include_reasoning"), f.integer("thinking_token_budget", 0, 0, math.MaxInt32)
 	policy, text, id := s.compression(f, v), f.str("context"), f.str("document")
 	if f.err != nil {
 		return nil, f.err
@@ -160,7 +163,11 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 	case text != "" && policy == nil:
 		policy = s.fitting(v, s.o.Compression)
 	}
-	return c, c.tokens(r, in, policy, text)
+	if err := c.tokens(r, in, policy, text); err != nil {
+		return nil, err
+	}
+	c.thinks(hidden, budget)
+	return c, nil
 }
 
 // follow makes answers be of the format that is asked for, or calls of tools.
@@ -243,16 +250,18 @@ type chatChoice struct {
 
 // chatMessage is a whole answer. Clients declare a refusal as required; there is none.
 type chatMessage struct {
-	Role    string     `json:"role"`
-	Content *string    `json:"content"`
-	Refusal *string    `json:"refusal"`
-	Calls   []chatCall `json:"tool_calls,omitempty"`
+	Role      string     `json:"role"`
+	Reasoning string     `json:"reasoning_content,omitempty"`
+	Content   *string    `json:"content"`
+	Refusal   *string    `json:"refusal"`
+	Calls     []chatCall `json:"tool_calls,omitempty"`
 }
 
 type chatDelta struct {
-	Role    string     `json:"role,omitempty"`
-	Content *string    `json:"content,omitempty"`
-	Calls   []chatCall `json:"tool_calls,omitempty"`
+	Role      string     `json:"role,omitempty"`
+	Reasoning string     `json:"reasoning_content,omitempty"`
+	Content   *string    `json:"content,omitempty"`
+	Calls     []chatCall `json:"tool_calls,omitempty"`
 }
 
 // chatCall is a call of a function; in a stream the first piece has index, id, type and
@@ -272,26 +281,39 @@ type chatCallFunction struct {
 // answerPart is a piece of an answer.
 type answerPart struct {
 	choice int
+	think  string // in front of the text
 	text   string
 	calls  []callDelta
 	probs  []chatLogProb
 	finish string // why the choice ends; empty: it goes on
 }
 
-// parts takes the events of an answer apart into text and calls.
+// parts takes the events of an answer apart into thoughts, text and calls.
 func (c *chatRequest) parts(events iter.Seq2[engine.Event, error]) iter.Seq2[answerPart, *apiError] {
 	return func(yield func(answerPart, *apiError) bool) {
 		readers := make([]callReader, c.q.Choices)
+		thoughts := make([]*thoughtReader, c.q.Choices)
+		for i := range thoughts {
+			thoughts[i] = c.thinking.newReader()
+		}
 		for e, err := range events {
 			if err != nil {
 				yield(answerPart{}, asError(err, c.v.e.MaxTokens()))
 				return
 			}
 			p := answerPart{choice: e.Choice, text: e.Text, probs: c.logProbs(e), finish: string(e.Finish)}
+			if r := thoughts[e.Choice]; r != nil {
+				before := r.tokens
+				p.think, p.text = r.add(e.Text, e.HasToken, p.finish != "")
+				c.thought += r.tokens - before
+				if c.thinking.hidden {
+					p.think = ""
+				}
+			}
 			if c.calls != nil {
 				r := &readers[e.Choice]
 				r.t = c.calls
-				p.text, p.calls = r.add(e.Text, p.finish != "")
+				p.text, p.calls = r.add(p.text, p.finish != "")
 				// A function that was named is not the model's decision: stop.
 				if p.finish == string(model.FinishStop) && r.calls > 0 && (c.calls.choice == "" || c.calls.choice == "auto") {
 					p.finish = "tool_calls"
@@ -382,7 +404,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 
 // collect reads all choices.
 func (c *chatRequest) collect(stream *engine.Stream, timer *timing) ([]chatChoice, *apiError) {
-	texts := make([]strings.Builder, c.q.Choices)
+	texts, thoughts := make([]strings.Builder, c.q.Choices), make([]strings.Builder, c.q.Choices)
 	choices := make([]chatChoice, c.q.Choices)
 	calls := make([][]chatCall, c.q.Choices)
 	for p, err := range c.parts(stream.Events()) {
@@ -391,6 +413,7 @@ func (c *chatRequest) collect(stream *engine.Stream, timer *timing) ([]chatChoic
 		}
 		timer.event()
 		texts[p.choice].WriteString(p.text)
+		thoughts[p.choice].WriteString(p.think)
 		choice := &choices[p.choice]
 		choice.Index, choice.Finish = p.choice, orNull(p.finish)
 		for _, d := range p.calls {
@@ -408,8 +431,8 @@ func (c *chatRequest) collect(stream *engine.Stream, timer *timing) ([]chatChoic
 		}
 	}
 	for i := range choices {
-		m := &chatMessage{Role: "assistant", Calls: calls[i]}
-		if text := texts[i].String(); text != "" || len(m.Calls) == 0 {
+		m := &chatMessage{Role: "assistant", Reasoning: thoughts[i].String(), Calls: calls[i]}
+		if text := texts[i].String(); text != "" || len(m.Calls) == 0 && m.Reasoning == "" {
 			m.Content = &text
 		}
 		choices[i].Message = m
@@ -421,6 +444,9 @@ func (c *chatRequest) collect(stream *engine.Stream, timer *timing) ([]chatChoic
 func (c *chatRequest) close(a *chatAnswer, stream *engine.Stream) {
 	a.Usage = &usage{}
 	a.Usage.add(stream.Usage())
+	if c.thinking != nil {
+		a.Usage.Answer = &answerUsage{Reasoning: c.thought}
+	}
 	if c.q.Policy != nil {
 		id := ""
 		if c.document != nil {
@@ -444,10 +470,11 @@ func (c *chatRequest) send(out *eventStream, chunk chatAnswer, stream *engine.St
 		if !begun[p.choice] {
 			begun[p.choice] = true
 			delta.Role = "assistant"
-			if c.calls == nil {
+			if c.calls == nil && c.thinking == nil {
 				delta.Content = new(string)
 			}
 		}
+		delta.Reasoning = p.think
 		if p.text != "" {
 			delta.Content = &p.text
 		}
@@ -461,7 +488,7 @@ func (c *chatRequest) send(out *eventStream, chunk chatAnswer, stream *engine.St
 		choice := chatChoice{Index: p.choice, Delta: delta, Finish: orNull(p.finish)}
 		if p.probs != nil {
 			choice.LogProbs = &chatLogProbs{Content: p.probs}
-		} else if p.text == "" && p.calls == nil && p.finish == "" && delta.Role == "" {
+		} else if p.think == "" && p.text == "" && p.calls == nil && p.finish == "" && delta.Role == "" {
 			continue
 		}
 		chunk.Choices = []chatChoice{choice}

@@ -28,6 +28,12 @@
 // call with arguments of the function's schema; with auto text is free, and what comes
 // behind the mark of a call can only be one.
 //
+// # Thoughts
+//
+// Where the template knows <think> and </think>, what stands between them is apart from
+// the answer: reasoning_content, an item or a block of its own. Formats hold for what
+// comes behind.
+//
 // # The promise
 //
 // An answer is a function of the request, the model and the seed; see package engine.

@@ -19,9 +19,7 @@ type messageRequest struct {
 // messageRequest translates a request into a chat; counting: only its tokens matter.
 func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*messageRequest, error) {
 	q := &messageRequest{stream: f.boolean("stream") && !counting, stops: f.texts("stop_sequences", maxStops)}
-	if thinking := f.object("thinking"); thinking != nil && thinking.str("type") != "disabled" {
-		f.fail("thinking", "not supported by this server")
-	}
+	think, budget := thinkingBudget(f)
 	messages := []object{}
 	if f.has("system") {
 		messages = append(messages, object{"role": "system", "content": f.text("system", "text")})
@@ -59,9 +57,18 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 	if counting {
 		chat["stream"] = false
 	}
+	if think != nil && !f.has("chat_template_kwargs") {
+		chat["chat_template_kwargs"] = object{"enable_thinking": *think}
+	}
+	if budget > 0 {
+		chat["thinking_token_budget"] = budget
+	}
 	var err error
 	if q.c, err = s.asChat(r, f, chat); err != nil {
 		return nil, err
+	}
+	if think != nil && *think && !q.c.v.thinking() {
+		return nil, invalid("thinking", "thinking: the chat template of the model %s knows no thoughts", q.c.v.id)
 	}
 	q.c.q.Sampling.YieldEnd = true // tells the end of a turn from a stop sequence
 	return q, nil
@@ -112,7 +119,7 @@ func messageOf(m *fields) []object {
 		return []object{{"role": role, "content": m.str("content")}}
 	}
 	var out, calls []object
-	var text strings.Builder
+	var text, thought strings.Builder
 	texts := 0
 	for _, b := range m.objects("content", maxParts) {
 		switch t := b.str("type"); {
@@ -127,7 +134,9 @@ func messageOf(m *fields) []object {
 			calls = append(calls, object{"id": b.str("id"), "type": "function", "function": object{"name": b.str("name"), "arguments": string(input)}})
 		case t == "tool_result" && role == "user":
 			out = append(out, object{"role": "tool", "tool_call_id": b.str("tool_use_id"), "content": b.text("content", "text")})
-		case (t == "thinking" || t == "redacted_thinking") && role == "assistant": // of another model
+		case t == "thinking" && role == "assistant":
+			thought.WriteString(b.str("thinking"))
+		case t == "redacted_thinking" && role == "assistant": // of another model
 		default:
 			b.fail("type", "%q is not supported in a message of the %s", t, role)
 		}
@@ -137,6 +146,9 @@ func messageOf(m *fields) []object {
 		own := object{"role": role, "content": text.String()}
 		if len(calls) > 0 {
 			own["tool_calls"] = calls
+		}
+		if thought.Len() > 0 { // the template shows it to the model, or not
+			own["reasoning_content"] = thought.String()
 		}
 		out = append(out, own)
 	}
@@ -169,7 +181,7 @@ func (a *messageAnswer) watch(events iter.Seq2[engine.Event, error]) iter.Seq2[e
 
 // stop says why the answer ended, and at which sequence.
 func (a *messageAnswer) stop(b *blocks) (reason string, sequence any) {
-	called := b.list[len(b.list)-1].call
+	called := b.list[len(b.list)-1].kind == callBlock
 	switch {
 	case b.finish == "length":
 		return "max_tokens", nil
@@ -209,8 +221,11 @@ func (b *block) content(empty bool) object {
 	if empty {
 		text = ""
 	}
-	if !b.call {
+	switch b.kind {
+	case textBlock:
 		return object{"type": "text", "text": text}
+	case thoughtBlock:
+		return object{"type": "thinking", "thinking": text, "signature": ""}
 	}
 	input := json.RawMessage(text)
 	if !json.Valid(input) { // it was cut
@@ -265,8 +280,11 @@ func (a *messageAnswer) send(out *eventStream, stream *engine.Stream, timer *tim
 		},
 		more: func(b *block, text string) {
 			delta := object{"type": "text_delta", "text": text}
-			if b.call {
+			switch b.kind {
+			case callBlock:
 				delta = object{"type": "input_json_delta", "partial_json": text}
+			case thoughtBlock:
+				delta = object{"type": "thinking_delta", "thinking": text}
 			}
 			event("content_block_delta", object{"index": b.n, "delta": delta})
 		},

@@ -176,6 +176,11 @@ type usage struct {
 	Details    struct {
 		Cached int `json:"cached_tokens"`
 	} `json:"prompt_tokens_details"`
+	Answer *answerUsage `json:"completion_tokens_details,omitempty"` // of models that think
+}
+
+type answerUsage struct {
+	Reasoning int `json:"reasoning_tokens"`
 }
 
 func (u *usage) add(x engine.Usage) {

@@ -175,7 +175,7 @@ func (a *response) object(status string, finish string, stream *engine.Stream) o
 	u := stream.Usage()
 	out["usage"] = object{
 		"input_tokens": u.Prompt, "input_tokens_details": object{"cached_tokens": u.Cached, "cache_write_tokens": 0},
-		"output_tokens": u.Generated, "output_tokens_details": object{"reasoning_tokens": 0}, "total_tokens": u.Prompt + u.Generated,
+		"output_tokens": u.Generated, "output_tokens_details": object{"reasoning_tokens": a.q.c.thought}, "total_tokens": u.Prompt + u.Generated,
 	}
 	var last chatAnswer
 	if a.q.c.close(&last, stream); last.Cache != nil {
@@ -186,17 +186,32 @@ func (a *response) object(status string, finish string, stream *engine.Stream) o
 
 // item describes a block.
 func (a *response) item(b *block, status string) object {
-	if b.call {
+	switch b.kind {
+	case callBlock:
 		return object{"type": "function_call", "id": itemID("fc_", a.id, b.n), "call_id": b.id, "name": b.name, "arguments": b.text.String(), "status": status}
+	case thoughtBlock:
+		content := []object{}
+		if status != "in_progress" {
+			content = append(content, b.part(false))
+		}
+		return object{"type": "reasoning", "id": itemID("rs_", a.id, b.n), "summary": []any{}, "content": content, "status": status}
 	}
 	content := []object{}
 	if status != "in_progress" {
-		content = append(content, outputText(b.text.String()))
+		content = append(content, b.part(false))
 	}
 	return object{"type": "message", "id": itemID("msg_", a.id, b.n), "role": "assistant", "content": content, "status": status}
 }
 
-func outputText(text string) object {
+// part describes the text of a block; empty: as it begins.
+func (b *block) part(empty bool) object {
+	text := b.text.String()
+	if empty {
+		text = ""
+	}
+	if b.kind == thoughtBlock {
+		return object{"type": "reasoning_text", "text": text}
+	}
 	return object{"type": "output_text", "text": text, "annotations": []any{}, "logprobs": []any{}}
 }
 
@@ -248,7 +263,7 @@ func (a *response) send(out *eventStream, stream *engine.Stream, timer *timing) 
 	event("response.in_progress", object{"response": a.object("in_progress", "", nil)})
 	at := func(b *block, more object) object {
 		more["output_index"], more["item_id"] = b.n, a.items[b.n]["id"]
-		if !b.call {
+		if b.kind != callBlock {
 			more["content_index"] = 0
 		}
 		return more
@@ -257,24 +272,32 @@ func (a *response) send(out *eventStream, stream *engine.Stream, timer *timing) 
 		begun: func(b *block) {
 			a.items = append(a.items, a.item(b, "in_progress"))
 			event("response.output_item.added", object{"output_index": b.n, "item": a.items[b.n]})
-			if !b.call {
-				event("response.content_part.added", at(b, object{"part": outputText("")}))
+			if b.kind != callBlock {
+				event("response.content_part.added", at(b, object{"part": b.part(true)}))
 			}
 		},
 		more: func(b *block, text string) {
-			if b.call {
+			switch b.kind {
+			case callBlock:
 				event("response.function_call_arguments.delta", at(b, object{"delta": text}))
-			} else {
+			case thoughtBlock:
+				event("response.reasoning_text.delta", at(b, object{"delta": text}))
+			default:
 				event("response.output_text.delta", at(b, object{"delta": text, "logprobs": []any{}}))
 			}
 		},
 		ended: func(b *block) {
 			text := b.text.String()
-			if b.call {
+			switch b.kind {
+			case callBlock:
 				event("response.function_call_arguments.done", at(b, object{"name": b.name, "arguments": text}))
-			} else {
+			case thoughtBlock:
+				event("response.reasoning_text.done", at(b, object{"text": text}))
+			default:
 				event("response.output_text.done", at(b, object{"text": text, "logprobs": []any{}}))
-				event("response.content_part.done", at(b, object{"part": outputText(text)}))
+			}
+			if b.kind != callBlock {
+				event("response.content_part.done", at(b, object{"part": b.part(false)}))
 			}
 			id := a.items[b.n]["id"]
 			a.items[b.n] = a.item(b, "completed")

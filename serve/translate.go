@@ -13,13 +13,13 @@ import (
 )
 
 // Other forms of the chat endpoint: a request is read into the fields of a chat
-// completion, and the parts of the answer become blocks, each text or a call.
+// completion, and the parts of the answer become blocks: thoughts, texts and calls.
 
 // passed are fields that mean the same in every form.
 var passed = []string{
 	"model", "stream", "temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty",
 	"logit_bias", "ignore_eos", "stop_token_ids", "cache_salt", "kv_compression", "document", "context", "chat_template_kwargs",
-	"parallel_tool_calls", "structured_outputs",
+	"parallel_tool_calls", "structured_outputs", "include_reasoning", "thinking_token_budget",
 }
 
 // object is a JSON object to be written.
@@ -85,14 +85,23 @@ func (f *fields) text(key string, types ...string) string {
 	return b.String()
 }
 
-// block is a piece of an answer that is one thing: a text, or a call with its arguments.
+// block is a piece of an answer that is one thing: a thought, a text, or a call with its
+// arguments.
 type block struct {
 	n    int
-	call bool
-	id   string
+	kind blockKind
+	id   string // of a call
 	name string
 	text strings.Builder
 }
+
+type blockKind int
+
+const (
+	textBlock blockKind = iota
+	thoughtBlock
+	callBlock
+)
 
 // blocks puts the parts of an answer together, and tells what happens, if somebody
 // listens.
@@ -135,15 +144,21 @@ func (b *blocks) read(parts iter.Seq2[answerPart, *apiError], timer *timing) *ap
 			return err
 		}
 		timer.event()
+		if p.think != "" {
+			if last == nil {
+				last = b.begin(block{kind: thoughtBlock})
+			}
+			b.add(last, p.think)
+		}
 		if p.text != "" {
-			if last == nil || last.call {
+			if last == nil || last.kind != textBlock {
 				last = b.begin(block{})
 			}
 			b.add(last, p.text)
 		}
 		for _, d := range p.calls {
 			if d.name != "" {
-				last = b.begin(block{call: true, id: d.id, name: d.name})
+				last = b.begin(block{kind: callBlock, id: d.id, name: d.name})
 			}
 			if d.arguments != "" {
 				b.add(last, d.arguments)

@@ -1,0 +1,250 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/tokenizer"
+	"github.com/lukv/lukv/tokenizer/chat"
+)
+
+// Marks between which models write what they think before they answer: those of Qwen3
+// and of DeepSeek-R1 and what was distilled from it.
+const (
+	thinkBegin = "<think>"
+	thinkEnd   = "</think>"
+)
+
+// findThinking reports whether a template knows the marks: it leaves earlier thoughts
+// out, or begins one.
+func findThinking(format *dialog.Format) bool {
+	p, err := format.Render(context.Background(), chat.Input{
+		Messages: []*chat.Object{
+			chat.NewMessage("user", "x"),
+			chat.NewMessage("assistant", thinkBegin+"\nlukv_thought\n"+thinkEnd+"\n\nlukv_answer"),
+			chat.NewMessage("user", "y"),
+		},
+		AddGenerationPrompt: true,
+	})
+	if err != nil {
+		return false
+	}
+	left := strings.Contains(p.Text, "lukv_answer") && !strings.Contains(p.Text, "lukv_thought")
+	return left || strings.HasSuffix(strings.TrimSpace(p.Text), thinkBegin)
+}
+
+// thinking is how the answers to one request begin; nil: with the answer itself.
+type thinking struct {
+	tok        *tokenizer.Tokenizer
+	begin, end int32 // the marks' tokens, -1 where they are several
+	opened     bool  // the prompt has the first mark
+	hidden     bool  // nobody wants to read it
+	budget     int   // tokens after which it is ended, 0: never
+}
+
+// thinks says how the answers to a request begin whose prompt is known. It makes formats
+// and calls hold for what comes behind the thoughts.
+func (c *chatRequest) thinks(hidden bool, budget int) {
+	v := c.v
+	if c.goesOn || !v.thinking() {
+		return
+	}
+	t := &thinking{tok: v.tok, begin: -1, end: -1, hidden: hidden}
+	if id, ok := v.tok.ID(thinkBegin); ok {
+		t.begin = id
+	}
+	if id, ok := v.tok.ID(thinkEnd); ok {
+		t.end, t.budget = id, budget
+	}
+	var tail []byte
+	for _, id := range c.q.Prompt[max(0, len(c.q.Prompt)-16):] {
+		tail = append(tail, v.tok.TokenBytes(id)...)
+	}
+	switch tail = bytes.TrimSpace(tail); {
+	case bytes.HasSuffix(tail, []byte(thinkEnd)): // it was told not to think
+		return
+	case bytes.HasSuffix(tail, []byte(thinkBegin)):
+		t.opened = true
+	}
+	for _, id := range []int32{t.begin, t.end} {
+		c.q.ShowSpecial = c.q.ShowSpecial || id >= 0 && v.tok.IsSpecial(id)
+	}
+	c.thinking = t
+	if c.q.Mask != nil || t.budget > 0 {
+		m := &thoughtMask{thinking: t, behind: c.q.Mask, size: v.m.Config().Vocab, choices: make([]thoughtPlace, c.q.Choices)}
+		if m.behind == nil {
+			m.behind = func(int, []int32) ([]uint64, error) { return nil, nil }
+		}
+		for id := range int32(m.size) {
+			if v.m.Ends(id, &c.q.Sampling) {
+				m.ends = append(m.ends, id)
+			}
+		}
+		c.q.Mask = m.mask
+	}
+}
+
+// thoughtMask lets anything come while the model thinks, but for the end of the answer.
+type thoughtMask struct {
+	*thinking
+	behind  func(choice int, answer []int32) ([]uint64, error)
+	size    int
+	ends    []int32
+	choices []thoughtPlace
+}
+
+// thoughtPlace is how far an answer was read.
+type thoughtPlace struct {
+	read int    // tokens
+	text []byte // the end of them
+	over bool   // the answer itself begins at read
+}
+
+func (m *thoughtMask) mask(choice int, answer []int32) ([]uint64, error) {
+	p := &m.choices[choice]
+	for ; p.read < len(answer) && !p.over; p.read++ {
+		if p.read == 0 && !m.opened && answer[0] != m.begin {
+			p.over = true
+			break
+		}
+		p.text = append(p.text, m.tok.TokenBytes(answer[p.read])...)
+		p.over = bytes.Contains(p.text, []byte(thinkEnd))
+		p.text = p.text[max(0, len(p.text)-len(thinkEnd)+1):]
+	}
+	if p.over {
+		return m.behind(choice, answer[p.read:])
+	}
+	mask := make([]uint64, (m.size+63)/64)
+	set := func(id int32, on bool) {
+		if mask[id>>6] |= 1 << (id & 63); !on {
+			mask[id>>6] &^= 1 << (id & 63)
+		}
+	}
+	switch {
+	case len(answer) == 0 && !m.opened: // a thought begins, or the answer
+		first, err := m.behind(choice, answer)
+		if first == nil || err != nil || m.begin < 0 {
+			return first, err
+		}
+		copy(mask, first)
+		set(m.begin, true)
+	case m.budget > 0 && p.read >= m.budget:
+		set(m.end, true)
+	default:
+		for i := range mask {
+			mask[i] = ^uint64(0)
+		}
+		for _, id := range m.ends {
+			set(id, false)
+		}
+	}
+	return mask, nil
+}
+
+// thoughtReader takes an answer apart into what the model thinks and what it says, as it
+// comes, without the white space around either.
+type thoughtReader struct {
+	stage  thoughtStage
+	buf    string // not decided yet
+	begun  bool   // something was thought
+	tokens int    // of the thoughts
+}
+
+type thoughtStage int
+
+const (
+	beforeThoughts thoughtStage = iota // the mark may come
+	inThoughts
+	behindThoughts // white space is dropped
+	inAnswer
+)
+
+// newThoughtReader returns a reader of one choice, nil where nothing is thought.
+func (t *thinking) newReader() *thoughtReader {
+	switch {
+	case t == nil:
+		return nil
+	case t.opened:
+		return &thoughtReader{stage: inThoughts}
+	}
+	return &thoughtReader{}
+}
+
+// add takes a piece of the answer; at the end with last set.
+func (r *thoughtReader) add(text string, token, last bool) (thought, answer string) {
+	r.buf += text
+	if r.stage == beforeThoughts {
+		rest := strings.TrimLeftFunc(r.buf, unicode.IsSpace)
+		switch {
+		case strings.HasPrefix(rest, thinkBegin):
+			r.buf, r.stage = rest[len(thinkBegin):], inThoughts
+		case last || !strings.HasPrefix(thinkBegin, rest):
+			r.stage = inAnswer
+		}
+	}
+	if token && r.stage <= inThoughts {
+		r.tokens++
+	}
+	if r.stage == inThoughts {
+		thought = r.thought(last)
+	}
+	if r.stage == behindThoughts {
+		if r.buf = strings.TrimLeftFunc(r.buf, unicode.IsSpace); r.buf != "" {
+			r.stage = inAnswer
+		}
+	}
+	if r.stage == inAnswer {
+		answer, r.buf = r.buf, ""
+	}
+	return thought, answer
+}
+
+// thought returns what is certain to be thought.
+func (r *thoughtReader) thought(last bool) string {
+	if !r.begun {
+		r.buf = strings.TrimLeftFunc(r.buf, unicode.IsSpace)
+	}
+	end := len(r.buf)
+	if before, behind, ok := strings.Cut(r.buf, thinkEnd); ok {
+		r.buf, r.stage, end = before+behind, behindThoughts, len(before)
+	} else if !last {
+		for n := min(len(thinkEnd)-1, end); n > 0; n-- { // a part of the mark
+			if strings.HasSuffix(r.buf, thinkEnd[:n]) {
+				end -= n
+				break
+			}
+		}
+	}
+	out := strings.TrimRightFunc(r.buf[:end], unicode.IsSpace)
+	if r.stage == inThoughts && !last {
+		end = len(out)
+	}
+	r.buf = r.buf[end:]
+	r.begun = r.begun || out != ""
+	return out
+}
+
+// thinkingBudget reads thinking of the API of Anthropic: whether the model is to think,
+// nil where nothing is said, and for how many tokens.
+func thinkingBudget(f *fields) (on *bool, budget int) {
+	o := f.object("thinking")
+	if o == nil {
+		return nil, 0
+	}
+	t := o.str("type")
+	if !slices.Contains([]string{"enabled", "adaptive", "disabled"}, t) {
+		o.fail("type", "%q is unknown, expected enabled, adaptive or disabled", t)
+	}
+	if o.has("budget_tokens") {
+		if budget = o.integer("budget_tokens", 0, 1, 1<<31-1); t != "enabled" {
+			o.fail("budget_tokens", "needs the type enabled")
+		}
+	}
+	f.adopt(o)
+	yes := t != "disabled"
+	return &yes, budget
+}

@@ -1,0 +1,272 @@
+package serve
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/tokenizer"
+)
+
+// TestReadThoughts takes answers apart in every way to cut them into three pieces.
+func TestReadThoughts(t *testing.T) {
+	for _, test := range []struct {
+		opened                  bool
+		answer, thought, spoken string
+	}{
+		{false, "<think>\nWell. </thin\n\nSo\n</think>\n\nYes. <think>", "Well. </thin\n\nSo", "Yes. <think>"},
+		{false, "\n <think></think>Yes", "", "Yes"},
+		{false, "<think>\n\n</think>\n\nYes\n", "", "Yes\n"},
+		{false, " Yes </think>", "", " Yes </think>"},
+		{false, "<thin", "", "<thin"},
+		{false, "<thinly> </think>", "", "<thinly> </think>"},
+		{false, "<think>a </thi", "a </thi", ""},
+		{false, "<think>a </think>", "a", ""},
+		{true, "\nWell\n</think>\n\nYes", "Well", "Yes"},
+		{true, " a", "a", ""},
+		{true, "</think>b", "", "b"},
+		{false, "", "", ""},
+	} {
+		n := len(test.answer)
+		for i := range n + 1 {
+			for j := i; j <= n; j++ {
+				r := (&thinking{opened: test.opened}).newReader()
+				thought, spoken := "", ""
+				for k, piece := range []string{test.answer[:i], test.answer[i:j], test.answer[j:]} {
+					a, b := r.add(piece, true, k == 2)
+					thought, spoken = thought+a, spoken+b
+				}
+				require.Equal(t, [2]string{test.thought, test.spoken}, [2]string{thought, spoken}, "%q cut at %d and %d", test.answer, i, j)
+			}
+		}
+	}
+}
+
+// Templates that know thoughts: as Qwen3's, where the model begins them, and as those of
+// models that always think, where the prompt does.
+const (
+	likeQwen3 = `{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content.split('</think>')[-1] }}{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{% endfor %}` +
+		`[assistant]{% if enable_thinking is defined and enable_thinking is false %}<think>
+
+</think>
+
+{% endif %}`
+	likeR1 = `{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]<think>
+`
+)
+
+// markID is the token that family renames.
+const markID = 2
+
+// thoughts reads the stream of a chat as agree does, which does not know thoughts, and
+// requires that it is the whole answer.
+func (ts *testServer) thoughts(t *testing.T, r object) chatChoice {
+	r["seed"] = 1
+	var whole chatAnswer
+	ts.post(t, "/v1/chat/completions", r, &whole)
+	thought, text, last := "", "", ""
+	for _, c := range ts.chunks(t, "/v1/chat/completions", r) {
+		for _, d := range c.Choices {
+			thought += d.Delta.Reasoning
+			if d.Delta.Content != nil {
+				text += *d.Delta.Content
+			}
+			require.True(t, text == "" || d.Delta.Reasoning == "", "thoughts come first")
+			last, _ = d.Finish.(string)
+		}
+	}
+	delete(r, "stream")
+	c := whole.Choices[0]
+	require.Equal(t, c.Message.Reasoning, thought)
+	if c.Message.Content == nil {
+		require.Empty(t, text)
+	} else {
+		require.Equal(t, *c.Message.Content, text)
+	}
+	require.Equal(t, c.Finish, last)
+	return c
+}
+
+// TestThoughts: what a model thinks is told apart from what it says, where its template
+// knows that, and formats are those of what it says.
+func TestThoughts(t *testing.T) {
+	ts := family(t, likeR1, thinkEnd)
+	force := object{"max_tokens": 60, "ignore_eos": true, "thinking_token_budget": 7}
+	var usage struct {
+		Usage struct {
+			Details struct {
+				Reasoning int `json:"reasoning_tokens"`
+			} `json:"completion_tokens_details"`
+		}
+	}
+	ts.post(t, "/v1/chat/completions", ask("Hello", force), &usage)
+	require.Equal(t, 8, usage.Usage.Details.Reasoning, "with the mark")
+	c := ts.thoughts(t, ask("Hello", force))
+	require.NotEmpty(t, c.Message.Reasoning)
+	require.NotEmpty(t, *c.Message.Content)
+	require.NotContains(t, c.Message.Reasoning+*c.Message.Content, thinkEnd)
+
+	// Formats and calls come behind.
+	force["structured_outputs"] = object{"choice": []string{"yes", "no"}}
+	with := ts.thoughts(t, ask("Hello", force))
+	require.Equal(t, c.Message.Reasoning, with.Message.Reasoning, "the same thoughts")
+	require.Contains(t, []string{"yes", "no"}, *with.Message.Content)
+	delete(force, "structured_outputs")
+	force["tools"], force["tool_choice"] = []object{now}, "required"
+	var called chatAnswer
+	ts.post(t, "/v1/chat/completions", ask("Hello", force), &called)
+	require.NotEmpty(t, called.Choices[0].Message.Reasoning)
+	require.Equal(t, "now", called.Choices[0].Message.Calls[0].Function.Name)
+	delete(force, "tools")
+	delete(force, "tool_choice")
+
+	// Cut while it thinks; and thoughts that nobody wants to see.
+	cut := ts.thoughts(t, ask("Hello", object{"max_tokens": 5, "ignore_eos": true}))
+	require.NotEmpty(t, cut.Message.Reasoning)
+	require.Nil(t, cut.Message.Content)
+	require.Equal(t, "length", cut.Finish)
+	force["include_reasoning"] = false
+	hidden := ts.thoughts(t, ask("Hello", force))
+	require.Empty(t, hidden.Message.Reasoning)
+	require.NotEmpty(t, *hidden.Message.Content)
+}
+
+// TestThoughtsOfOtherForms: thoughts are items, or blocks, of their own.
+func TestThoughtsOfOtherForms(t *testing.T) {
+	ts := family(t, likeR1, thinkEnd)
+	var a struct {
+		Content []struct{ Type, Thinking, Text string }
+	}
+	q := object{
+		"model": "needle/llama", "max_tokens": 30, "ignore_eos": true, "seed": 1, "messages": []object{{"role": "user", "content": "Hello"}},
+		"thinking": object{"type": "enabled", "budget_tokens": 7},
+	}
+	ts.post(t, "/v1/messages", q, &a)
+	require.Len(t, a.Content, 2)
+	require.Equal(t, []string{"thinking", "text"}, []string{a.Content[0].Type, a.Content[1].Type})
+	require.NotEmpty(t, a.Content[0].Thinking)
+	stream := func(path string, q object) string {
+		q["stream"] = true
+		status, text, _ := ts.do(t, "POST", path, mustJSON(t, q))
+		require.Equal(t, 200, status, text)
+		return text
+	}
+	deltas := func(stream, kind, key string) (all string) {
+		for line := range strings.Lines(stream) {
+			var e map[string]any
+			if data, ok := strings.CutPrefix(line, "data: "); ok && json.Unmarshal([]byte(data), &e) == nil {
+				if d, ok := e["delta"].(map[string]any); ok && d["type"] == kind {
+					all += d[key].(string)
+				} else if text, ok := e["delta"].(string); ok && e["type"] == kind {
+					all += text
+				}
+			}
+		}
+		return all
+	}
+	text := stream("/v1/messages", q)
+	require.Equal(t, a.Content[0].Thinking, deltas(text, "thinking_delta", "thinking"))
+	require.Equal(t, a.Content[1].Text, deltas(text, "text_delta", "text"))
+
+	var b struct {
+		Output []struct {
+			Type    string
+			Content []struct{ Type, Text string }
+		}
+		Usage struct {
+			Details struct {
+				Reasoning int `json:"reasoning_tokens"`
+			} `json:"output_tokens_details"`
+		}
+	}
+	q = object{"model": "needle/llama", "input": "Hello", "max_output_tokens": 30, "ignore_eos": true, "seed": 1, "thinking_token_budget": 7}
+	ts.post(t, "/v1/responses", q, &b)
+	require.Len(t, b.Output, 2)
+	require.Equal(t, []string{"reasoning", "message"}, []string{b.Output[0].Type, b.Output[1].Type})
+	require.Equal(t, a.Content[0].Thinking, b.Output[0].Content[0].Text)
+	require.Equal(t, 8, b.Usage.Details.Reasoning)
+	text = stream("/v1/responses", q)
+	require.Equal(t, b.Output[0].Content[0].Text, deltas(text, "response.reasoning_text.delta", ""))
+	require.Equal(t, b.Output[1].Content[0].Text, deltas(text, "response.output_text.delta", ""))
+}
+
+// TestWhoThinks: by the template, and as the request says.
+func TestWhoThinks(t *testing.T) {
+	ts := family(t, likeQwen3, thinkEnd)
+	begin := object{"max_tokens": 12, "ignore_eos": true, "logit_bias": object{"2": 100}} // nothing but the mark's end
+	c := ts.thoughts(t, ask("Hello", begin))
+	require.Empty(t, c.Message.Reasoning, "no thought begins")
+	require.Equal(t, strings.Repeat(thinkEnd, 12), *c.Message.Content)
+	var on, off struct {
+		IDs []int32 `json:"token_ids"`
+	}
+	ts.post(t, "/v1/chat/completions/render", ask("Hello", nil), &on)
+	ts.post(t, "/v1/chat/completions/render", ask("Hello", object{"chat_template_kwargs": object{"enable_thinking": false}}), &off)
+	require.NotContains(t, on.IDs, int32(markID))
+	require.Contains(t, off.IDs, int32(markID))
+	var counted struct {
+		N int `json:"input_tokens"`
+	}
+	q := object{"model": "needle/llama", "messages": []object{{"role": "user", "content": "Hello"}}, "thinking": object{"type": "disabled"}}
+	ts.post(t, "/v1/messages/count_tokens", q, &counted)
+	require.Equal(t, len(off.IDs), counted.N)
+
+	// Earlier thoughts come back.
+	thought := object{"role": "assistant", "content": []object{{"type": "thinking", "thinking": "abc abc abc", "signature": ""}, {"type": "text", "text": "x"}}}
+	q["messages"] = []object{{"role": "user", "content": "Hello"}, thought, {"role": "user", "content": "So?"}}
+	ts.post(t, "/v1/messages/count_tokens", q, &counted)
+	long := counted.N
+	thought["content"] = "x"
+	ts.post(t, "/v1/messages/count_tokens", q, &counted)
+	require.Greater(t, long, counted.N)
+
+	// Where the template knows none there are none.
+	plain := start(t, Options{}, engine.Options{})
+	q["thinking"], q["max_tokens"] = object{"type": "enabled", "budget_tokens": 5}, 3
+	status, text, _ := plain.do(t, "POST", "/v1/messages", mustJSON(t, q))
+	require.Equal(t, 400, status, text)
+	require.Contains(t, text, "knows no thoughts")
+}
+
+// TestThoughtMask: a model that thinks by itself may begin with the mark or with what the
+// format says, may not end in between, and follows the format behind.
+func TestThoughtMask(t *testing.T) {
+	ts := family(t, likeQwen3, thinkBegin)
+	v, release, err := ts.s.models.acquire(t.Context(), ts.s.models.find(""))
+	require.NoError(t, err)
+	defer release()
+	c := &chatRequest{v: v, q: engine.Request{Choices: 1, Prompt: []int32{1}}}
+	yes := uint64(1) << 40
+	var behind [][]int32
+	c.q.Mask = func(_ int, answer []int32) ([]uint64, error) {
+		behind = append(behind, answer)
+		mask := make([]uint64, (v.m.Config().Vocab+63)/64)
+		mask[0] = yes
+		return mask, nil
+	}
+	c.thinks(false, 0)
+	require.True(t, c.q.ShowSpecial)
+	mask, err := c.q.Mask(0, nil)
+	require.NoError(t, err)
+	require.Equal(t, yes|1<<markID, mask[0])
+	answer := []int32{markID}
+	for _, id := range v.tok.Encode("well"+thinkEnd, tokenizer.EncodeOptions{}) {
+		mask, err = c.q.Mask(0, answer)
+		require.NoError(t, err)
+		for e := range int32(v.m.Config().Vocab) {
+			require.Equal(t, !v.m.Ends(e, &model.Sampling{}), mask[e>>6]>>(e&63)&1 == 1)
+		}
+		answer = append(answer, id)
+	}
+	for range 2 {
+		mask, err = c.q.Mask(0, answer)
+		require.NoError(t, err)
+		require.Equal(t, yes, mask[0])
+		answer = append(answer, 40)
+	}
+	require.Equal(t, [][]int32{{}, {}, {40}}, append([][]int32{{}}, behind[1:]...))
+}
