@@ -631,3 +631,15 @@ func TestLongListsAreReplaced(t *testing.T) {
 		require.LessOrEqual(t, cap(got), x.most, "%d of %d", x.n, x.capacity)
 	}
 }
+
+// TestNoWindows: without windows DropBefore leaves everything, and any truncation works.
+func TestNoWindows(t *testing.T) {
+	for _, windows := range [][]int{nil, {0}} {
+		c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 4, PageEntries: 16, Windows: windows})
+		add(t, c, 0, 0, 0, 100)
+		c.DropBefore(0, 90)
+		wantHead(t, c, 0, 0, 0, span(0, 100))
+		require.NoError(t, c.Truncate(3))
+		wantHead(t, c, 0, 0, 0, span(0, 3))
+	}
+}

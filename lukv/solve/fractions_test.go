@@ -187,6 +187,9 @@ func TestFractionsSpreadTheRest(t *testing.T) {
 	// Of 1.2, .2 are least and .4 bring the first to a half; .6 of 1.4 are left.
 	require.InDeltaSlice(t, []float64{.5 + .5*.6/1.4, .1 + .9*.6/1.4}, levels[39], 1e-12)
 	require.Equal(t, []float64{.1, .1}, levels[98], "the least is more than the total")
+	levels, err = Fractions([]float64{1}, [][]float64{{3}, {0}})
+	require.NoError(t, err)
+	require.Equal(t, []float64{1, 1}, levels[50], "a grid of one point leaves no choice")
 }
 
 func TestFractionsRefuse(t *testing.T) {

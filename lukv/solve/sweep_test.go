@@ -1,6 +1,7 @@
 package solve
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -27,11 +28,11 @@ func sweepCurves(t *testing.T) [][]*Curve {
 	curves := make([][]*Curve, 3)
 	for _, l := range []int{0, 2} {
 		for h := range 2 {
-			gains := make([]float32, 20+15*l+10*h)
+			gains := make([]float32, 55+15*l+10*h)
 			for i := range gains {
 				gains[i] = float32(rng.IntN(40))
 			}
-			c, err := NewCurve(gains, 3)
+			c, err := NewCurve(gains, l)
 			require.NoError(t, err)
 			curves[l] = append(curves[l], c)
 		}
@@ -75,7 +76,7 @@ func TestSweep(t *testing.T) {
 						for _, l := range layers {
 							for h, c := range curves[l] {
 								units, got = append(units, c), append(got, keep[l][h])
-								floors = append(floors, max(3, halfEven(retain.percent*c.Len())))
+								floors = append(floors, max(l, halfEven(retain.percent*c.Len())))
 								entries += c.Len()
 							}
 						}
@@ -286,7 +287,7 @@ func TestRepairRefuses(t *testing.T) {
 func TestExactOptions(t *testing.T) {
 	curves := sweepCurves(t)[0]
 	var done []int
-	a, err := Exact(t.Context(), curves, []int{10, 0}, 30, ExactOptions{Quantum: 4, Progress: func(n, total int) {
+	a, err := Exact(t.Context(), curves, []int{13, 0}, 30, ExactOptions{Quantum: 4, Progress: func(n, total int) {
 		require.Equal(t, 2, total)
 		done = append(done, n)
 	}})
@@ -294,12 +295,109 @@ func TestExactOptions(t *testing.T) {
 	require.Equal(t, []int{1, 2}, done)
 	// 13 entries are fixed; of the other 17, four quanta are given.
 	require.Equal(t, 29, a.Total)
-	require.Zero(t, (a.Keep[0]-10)%4, "quanta begin at the floor")
-	require.Zero(t, (a.Keep[1]-3)%4, "quanta begin behind what is protected")
+	require.Zero(t, (a.Keep[0]-13)%4, "quanta begin at the floor")
+	require.Zero(t, a.Keep[1]%4)
 	require.Less(t, a.Bound, 0.0, "no bound with a quantum")
-	for total, want := range map[int]int{0: 13, 12: 13, 13: 13, 16: 13, 17: 17, 1000: 56} {
-		a, err = Exact(t.Context(), curves, []int{10, 0}, total, ExactOptions{Quantum: 4})
+	require.Equal(t, -1, a.Partial, "blocks are of greedy's")
+	for total, want := range map[int]int{0: 13, 12: 13, 13: 13, 16: 13, 17: 17, 1000: 120} {
+		a, err = Exact(t.Context(), curves, []int{13, 0}, total, ExactOptions{Quantum: 4})
 		require.NoError(t, err)
 		require.Equal(t, want, a.Total, "total %d", total)
 	}
+}
+
+// TestExactGivesAll: what gains nothing is kept all the same, and a unit takes no
+// more than it has, floor or not.
+func TestExactGivesAll(t *testing.T) {
+	idle, err := NewCurve([]float32{0}, 0)
+	require.NoError(t, err)
+	two, err := NewCurve([]float32{1, 1}, 0)
+	require.NoError(t, err)
+	a, err := Exact(t.Context(), []*Curve{idle, two}, []int{0, 1}, 3, ExactOptions{})
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 2}, a.Keep)
+	require.Equal(t, -1, a.Partial)
+}
+
+// TestGreedySortsGains: many units, of which those keep most that have the largest
+// projected gains, equal ones the higher unit first.
+func TestGreedySortsGains(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 8))
+	type entry struct {
+		gain float64
+		unit int
+	}
+	var curves []*Curve
+	var all []entry
+	for u := range 60 {
+		gains := make([]float32, rng.IntN(30))
+		for i := range gains {
+			gains[i] = float32(rng.IntN(6) * rng.IntN(9))
+		}
+		c, err := NewCurve(gains, 0)
+		require.NoError(t, err)
+		curves = append(curves, c)
+		for _, g := range c.Projected(nil) {
+			all = append(all, entry{g, u})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b entry) int { return cmp.Or(cmp.Compare(b.gain, a.gain), b.unit-a.unit) })
+	for total := 0; total <= len(all); total += 37 {
+		keep := make([]int, len(curves))
+		for _, e := range all[:total] {
+			keep[e.unit]++
+		}
+		a, err := Greedy(t.Context(), curves, nil, []int{total})
+		require.NoError(t, err)
+		require.Equal(t, keep, a[0].Keep, "total %d", total)
+		partial := -1
+		for u, c := range curves {
+			if _, _, inside := insideBlock(c, keep[u]); inside {
+				require.Equal(t, -1, partial, "two units inside blocks")
+				partial = u
+			}
+		}
+		require.Equal(t, partial, a[0].Partial, "total %d", total)
+	}
+}
+
+// TestGreedyOfManyBlocks takes long enough to be asked whether it should go on.
+func TestGreedyOfManyBlocks(t *testing.T) {
+	gains := make([]float32, 20000)
+	for i := range gains {
+		gains[i] = float32(len(gains) - i)
+	}
+	c, err := NewCurve(gains, 0)
+	require.NoError(t, err)
+	a, err := Greedy(t.Context(), []*Curve{c}, nil, []int{18000})
+	require.NoError(t, err)
+	require.Equal(t, []int{18000}, a[0].Keep)
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = Greedy(done, []*Curve{c}, nil, []int{18000})
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// TestRepairWithTwoPartners: two of three entries are given back, which gains nothing
+// by itself, to a unit each, in one move.
+func TestRepairWithTwoPartners(t *testing.T) {
+	var curves []*Curve
+	for _, gains := range [][]float32{{0, 0, 9}, {2}, {2}} {
+		c, err := NewCurve(gains, 0)
+		require.NoError(t, err)
+		curves = append(curves, c)
+	}
+	g, err := Greedy(t.Context(), curves, nil, []int{2})
+	require.NoError(t, err)
+	require.Equal(t, []int{2, 0, 0}, g[0].Keep)
+	require.Equal(t, 0, g[0].Partial)
+	require.Equal(t, 13.0, g[0].Loss)
+	require.Equal(t, 7.0, g[0].Bound) // 9 · 1/3 + 2 + 2
+	require.Equal(t, 6.0, g[0].Certificate())
+	r, err := Repair(t.Context(), curves, nil, g[0])
+	require.NoError(t, err)
+	require.Equal(t, []int{0, 1, 1}, r.Keep)
+	require.Equal(t, 1, r.Moves)
+	require.Equal(t, 9.0, r.Loss)
+	require.Equal(t, -1, r.Partial)
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -99,7 +100,7 @@ func (p *program) command(ctx context.Context, file string, cpu time.Duration, t
 	for _, t := range tests {
 		names = append(names, regexp.QuoteMeta(t.name))
 	}
-	limits := fmt.Sprintf("ulimit -t %d; ulimit -v %d; exec \"$@\"", int(cpu.Seconds())+1, addresses)
+	limits := fmt.Sprintf("ulimit -t %d; ulimit -v %d; exec \"$@\"", int(math.Ceil(cpu.Seconds())), addresses)
 	args := []string{"-c", limits, "sh", file, "-test.short", "-test.failfast", "-test.run", "^(" + strings.Join(names, "|") + ")$"}
 	args = append(args, flags...)
 	if p.rapid {
@@ -210,7 +211,7 @@ func (p *program) notices(ctx context.Context, file string, number int, tests []
 			cpu, wall = cpu+t.cpu, wall+t.wall
 		}
 		limited, cancel := context.WithTimeout(ctx, 10*wall+time.Minute)
-		run := p.command(limited, file, 3*cpu+2*time.Second, part)
+		run := p.command(limited, file, 4*cpu+time.Second/2, part)
 		run.Env = append(os.Environ(), environment+"="+strconv.Itoa(number))
 		out, err := run.CombinedOutput()
 		late := limited.Err() != nil

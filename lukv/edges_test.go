@@ -1,0 +1,118 @@
+package lukv
+
+import (
+	"encoding/json"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestParametersOfOtherModes: the smallest value of a parameter that a mode does not
+// have is a mistake, too.
+func TestParametersOfOtherModes(t *testing.T) {
+	for field, text := range map[string]struct {
+		value string
+		of    []string
+	}{
+		"ratio":    {`1e-9`, []string{"periodic"}},
+		"interval": {`1`, []string{"periodic"}},
+		"buffer":   {`1`, []string{"periodic"}},
+		"heavy":    {`1`, []string{"h2o"}},
+		"recent":   {`1`, []string{"h2o"}},
+		"decay":    {`1`, []string{"h2o", "periodic"}},
+		"sinks":    {`1`, []string{"streaming"}},
+	} {
+		for _, mode := range decodeModes {
+			var c DecodeConfig
+			require.NoError(t, json.Unmarshal([]byte(`{"mode":"`+mode+`","`+field+`":`+text.value+`}`), &c))
+			full, err := c.WithDefaults()
+			allowed := false
+			for _, of := range text.of {
+				allowed = allowed || of == mode
+			}
+			if !allowed {
+				require.ErrorContains(t, err, field, "%s in mode %s", field, mode)
+				continue
+			}
+			require.NoError(t, err, "%s in mode %s", field, mode)
+			var values map[string]any
+			data, err := json.Marshal(full)
+			require.NoError(t, err)
+			require.NoError(t, json.Unmarshal(data, &values))
+			want := 1.0
+			if field == "ratio" {
+				want = 1e-9
+			}
+			require.Equal(t, want, values[field], "what is given stays")
+		}
+	}
+}
+
+// TestEnabled: each of the three budgets and decoding switch a policy on by itself.
+func TestEnabled(t *testing.T) {
+	var none *Policy
+	require.False(t, none.Enabled())
+	require.False(t, (&Policy{Metric: MetricConfig{Name: "knorm"}}).Enabled())
+	for _, p := range []Policy{
+		{Ratio: 0.01}, {BudgetTokens: 1}, {BudgetBytes: 1}, {Decode: DecodeConfig{Mode: "tova"}},
+	} {
+		require.True(t, p.Enabled(), p.String())
+	}
+}
+
+func TestUniformShare(t *testing.T) {
+	for _, x := range []struct {
+		T     int
+		ratio float64
+		exact bool
+		want  int
+	}{
+		{1000, 0.8, false, 199}, // as the doubles come out
+		{1000, 0.8, true, 200},
+		{10, 0.95, false, 0},
+		{10, 0.95, true, 0},
+		{0, 0.5, true, 0},
+		{7, 0, true, 7},
+		{7, 0, false, 7},
+		{7, -1, false, 7}, // not more than there are
+		{7, 1.5, false, 0},
+	} {
+		require.Equal(t, x.want, UniformShare(x.T, x.ratio, x.exact), "%+v", x)
+	}
+}
+
+// TestAchieved counts by hand: three layers, one of which takes no part.
+func TestAchieved(t *testing.T) {
+	d := Demand{T: 20, Layers: 3, KVHeads: 2, Excluded: []bool{false, true, false}, Protection: Protection{Sinks: 4, Window: 2}}
+	got := d.Achieved([][]int{{6, 5}, {20, 20}, {20, 1}})
+	require.Equal(t, Achieved{Kept: 32, Full: 80, Ratio: 0.6, PerLayer: []float64{1 - 11./40, 0, 1 - 21./40}, Least: 1, Most: 20, Short: 2}, got)
+	one := Demand{T: 1, Layers: 1, KVHeads: 1}
+	require.Equal(t, 1.0, one.Achieved([][]int{{0}}).Ratio)
+	none := Demand{T: 0, Layers: 1, KVHeads: 1}
+	require.Zero(t, none.Achieved([][]int{{0}}).Ratio, "nothing was there")
+}
+
+func TestGap(t *testing.T) {
+	require.Equal(t, 0.25, LossSummary{MetricLoss: 2.25, OracleLoss: 2}.Gap())
+	require.Zero(t, LossSummary{MetricLoss: 2, OracleLoss: 2 + 1e-12}.Gap(), "no less than none, whatever rounding says")
+	require.Zero(t, summarize(nil).MeanLoss())
+}
+
+func TestFinite(t *testing.T) {
+	inf := float32(math.Inf(1))
+	for v, want := range map[float32]bool{0: true, -3: true, math.MaxFloat32: true, inf: false, -inf: false} {
+		require.Equal(t, want, finite(v), "%v", v)
+	}
+	require.False(t, finite(float32(math.NaN())))
+}
+
+// TestBudgetsOfAProduct: an absolute budget neither overflows nor is zero too early.
+func TestBudgetsOfAProduct(t *testing.T) {
+	d := Demand{T: 10, Layers: 3, KVHeads: 2}
+	require.Equal(t, 42, d.DemandTokens(7).Entries)
+	require.Equal(t, math.MaxInt, d.DemandTokens(math.MaxInt/2).Entries)
+	require.Equal(t, 0, d.DemandTokens(0).Entries)
+	require.Equal(t, 12, d.DemandBytes(99, 8).Entries)
+	require.Equal(t, 99, d.DemandBytes(99, 0).Entries)
+}
