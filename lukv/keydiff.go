@@ -69,7 +69,8 @@ func (m keyDiff) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int) ([]float32, error) {
 	T, D := l.Len(h), l.HeadDim
 	// keys[i] is the key of slot slots[i]; both hold survivors and one block.
-	most := n + min(m.Block, T-n)
+	block := min(m.Block, T-n)
+	most := n + block
 	keys := make([]float32, 0, most*D)
 	slots := make([]int32, 0, most)
 	scores := make([]float32, most)
@@ -97,11 +98,11 @@ func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int) ([]float32, 
 	}
 	read(0, n)
 	kept := make([]int32, 0, n)
-	for lo := n; lo < T; lo += m.Block {
+	for lo := n; lo < T; lo += block {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		read(lo, min(lo+m.Block, T))
+		read(lo, min(lo+block, T))
 		kept = Keep(kept, score(), n, Protection{})
 		for i, j := range kept {
 			slots[i], scores[i] = slots[j], scores[j]

@@ -116,6 +116,11 @@ func TestSamplerNumbers(t *testing.T) {
 			} {
 				for id := range draws(t, o, logits, nil, nil, 20) {
 					require.Greater(t, logits[id], -inf, "%v: %+v", logits, o)
+					if temperature < 1e-300 { // the reciprocal is no number: the likeliest token is drawn
+						for _, v := range logits {
+							require.False(t, v > logits[id], "%v: %+v drew %d", logits, o, id)
+						}
+					}
 				}
 			}
 			for _, logits := range [][]float32{{nan, nan}, {-inf, nan}, {-inf, -inf}} {
