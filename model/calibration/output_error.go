@@ -125,15 +125,22 @@ func (w *errorWork) rank() error {
 		}
 	}
 	w.counts = w.b.Counts(T)
+	type cut struct{ layer, keep int }
+	cuts := map[cut][][]int32{} // few beside the states, which share them
 	for _, state := range w.b.States(T) {
 		kept := make([][][]int32, c.Layers)
 		for at, n := range state {
 			if n == T {
 				continue
 			}
-			for _, row := range first[at] {
-				kept[at] = append(kept[at], lukv.Keep(nil, row, n, prot))
+			rows, ok := cuts[cut{at, n}]
+			if !ok {
+				for _, row := range first[at] {
+					rows = append(rows, lukv.Keep(nil, row, n, prot))
+				}
+				cuts[cut{at, n}] = rows
 			}
+			kept[at] = rows
 		}
 		w.kept = append(w.kept, kept)
 	}
