@@ -8,7 +8,6 @@ import (
 	"math"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/engine"
@@ -380,15 +379,12 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	started := time.Now()
-	stream, err := s.submit(contextOf(r), c.v, c.q)
+	stream, timer, end, err := s.begin(r, c)
 	if err != nil {
-		return asError(err, c.v.e.MaxTokens())
+		return err
 	}
-	defer stream.Close()
-	answer := chatAnswer{ID: "chatcmpl-" + randomID(), Object: "chat.completion", Created: started.Unix(), Model: c.v.id}
-	timer := c.v.metrics.begin(started)
-	defer func() { timer.end(stream) }()
+	defer end()
+	answer := chatAnswer{ID: "chatcmpl-" + randomID(), Object: "chat.completion", Created: timer.start.Unix(), Model: c.v.id}
 	if c.stream {
 		answer.Object = "chat.completion.chunk"
 		c.send(newEventStream(w), answer, stream, timer)

@@ -195,7 +195,7 @@ func (c *textRequest) addTo(choice *textChoice, e engine.Event, text string) {
 	}
 	choice.Text += text
 	choice.chars += utf8.RuneCountInString(text)
-	choice.Finish = finish(e.Finish)
+	choice.Finish = orNull(string(e.Finish))
 }
 
 // describe appends a token. The token itself is always among the alternatives; where

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -160,6 +161,24 @@ func TestDocumentsBound(t *testing.T) {
 		d.order = append(d.order, docKey{})
 	}
 	require.ErrorContains(t, d.room(&document{ID: "b", text: "x"}), "there are 10000 documents")
+}
+
+// deadlineWriter notes the deadline that its answer has.
+type deadlineWriter struct {
+	*httptest.ResponseRecorder
+	until time.Time
+}
+
+func (w *deadlineWriter) SetWriteDeadline(t time.Time) error {
+	w.until = t
+	return nil
+}
+
+// TestAnswersHaveATime: nobody holds a model for ever by not reading its answer.
+func TestAnswersHaveATime(t *testing.T) {
+	w := &deadlineWriter{ResponseRecorder: httptest.NewRecorder()}
+	require.NoError(t, New(Options{}).listModels(&statusWriter{ResponseWriter: w}, nil))
+	require.WithinDuration(t, time.Now().Add(maxAnswerTime), w.until, time.Minute)
 }
 
 // FuzzDocument: what a document's file holds is read or refused, whatever it is.

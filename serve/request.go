@@ -160,14 +160,6 @@ func (s *Server) fitting(v *served, p *lukv.Policy) *lukv.Policy {
 	return p
 }
 
-// finish names the reason why a choice ended as the protocol does.
-func finish(r model.FinishReason) any {
-	if r == model.FinishNone {
-		return nil
-	}
-	return string(r)
-}
-
 // usage is what the protocol calls so.
 type usage struct {
 	Prompt     int `json:"prompt_tokens"`

@@ -72,8 +72,12 @@ type Server struct {
 	bodyTime time.Duration
 }
 
-// maxBodyTime bounds the time that a request may take to come.
-const maxBodyTime = 5 * time.Minute
+// Bounds of the time that a request may take to come, and an answer that is no stream
+// to be taken.
+const (
+	maxBodyTime   = 5 * time.Minute
+	maxAnswerTime = 5 * time.Minute
+)
 
 // New returns a server without models.
 func New(o Options) *Server {
@@ -366,7 +370,10 @@ func body(r *http.Request) (*fields, error) {
 	return f, nil
 }
 
+// writeJSON writes an answer, for which its reader has a time. What a reader does not
+// take would keep its model loaded.
 func writeJSON(w http.ResponseWriter, v any) error {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxAnswerTime)) // net/http lifts it behind the answer
 	w.Header().Set("Content-Type", "application/json")
 	return encode(w, v)
 }

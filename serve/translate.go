@@ -180,5 +180,5 @@ func (s *Server) begin(r *http.Request, c *chatRequest) (stream *engine.Stream, 
 		return nil, nil, nil, asError(err, c.v.e.MaxTokens())
 	}
 	timer = c.v.metrics.begin(started)
-	return stream, timer, func() { timer.end(stream); stream.Close() }, nil
+	return stream, timer, func() { timer.end(stream) }, nil
 }
