@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -105,10 +104,12 @@ type document struct {
 	Policy   *lukv.Policy `json:"kv_compression"`
 	Cache    *cacheUse    `json:"kv_cache"`
 	LastUsed int64        `json:"last_used_at"`
+	Error    string       `json:"error,omitempty"` // why it failed
 
 	owner, text, system, salt string
 	policy                    *lukv.Policy
-	date                      time.Time // that the template gets: the prompt never changes
+	date                      time.Time          // that the template gets: the prompt never changes
+	cancel                    context.CancelFunc // ends its processing
 }
 
 // find returns a copy of a document, and notes that it was used.
@@ -144,11 +145,16 @@ func (d *documents) get(owner, id string, v *served) (*document, error) {
 	if err == nil && doc.Model != v.id {
 		return nil, notFound("document_not_found", "there is no document %q for the model %q", id, v.id)
 	}
-	if err == nil && doc.Status == "failed" {
-		return nil, &apiError{status: http.StatusConflict, Type: "invalid_request_error", Code: "document_failed",
-			Message: fmt.Sprintf("the document was compressed with the profile %s, which this server does not have", doc.policy.ProfileDigest)}
+	if err != nil {
+		return nil, err
 	}
-	return doc, err
+	switch doc.Status {
+	case "failed":
+		return nil, &apiError{status: http.StatusConflict, Type: "invalid_request_error", Code: "document_failed", Message: "the document failed: " + doc.Error}
+	case "processing":
+		return nil, &apiError{status: http.StatusConflict, retry: 1, Type: "invalid_request_error", Code: "document_processing", Message: "the document is still being read"}
+	}
+	return doc, nil
 }
 
 // request reads the document, as far as its cache is not kept, and nothing else.
@@ -173,82 +179,16 @@ func (s *Server) read(r *http.Request, v *served, q engine.Request) (*engine.Str
 	if err != nil {
 		return nil, asError(err, v.e.MaxTokens())
 	}
+	return stream, readAll(stream, v)
+}
+
+func readAll(stream *engine.Stream, v *served) error {
 	for _, err := range stream.Events() {
 		if err != nil {
-			return nil, asError(err, v.e.MaxTokens())
+			return asError(err, v.e.MaxTokens())
 		}
 	}
-	return stream, nil
-}
-
-// putDocument reads a text and compresses it. The same content gets the same id.
-func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
-	f, err := body(r)
-	if err != nil {
-		return err
-	}
-	v, err := s.model(f, false)
-	if err != nil {
-		return err
-	}
-	doc := &document{
-		Object: "document", Created: time.Now().Unix(), LastUsed: time.Now().Unix(), Model: v.id, Status: "ready",
-		Name: f.str("name"), owner: owner(r), text: strings.TrimSpace(f.str("text")), system: f.str("system"), salt: f.str("cache_salt"), policy: s.compression(f, v), date: v.date,
-	}
-	if !f.has("text") || doc.text == "" {
-		f.fail("text", "missing")
-	}
-	if f.err != nil {
-		return f.err
-	}
-	if doc.policy == nil {
-		if doc.policy = s.fitting(v, s.o.Compression); doc.policy == nil {
-			doc.policy = &lukv.Policy{}
-		}
-	}
-	doc.Policy = doc.policy
-	q, err := doc.request(r.Context(), v)
-	if err != nil {
-		return err
-	}
-	doc.Tokens = q.Context
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%v\x00%s", v.m.ID(), q.Prompt, doc.policy))
-	doc.ID = "doc_" + hex.EncodeToString(sum[:12])
-	s.docs.mu.Lock()
-	err = s.docs.room(doc)
-	s.docs.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	stream, err := s.read(r, v, q)
-	if err != nil {
-		return err
-	}
-	doc.Cache = newCacheUse(stream.Cache(), doc.ID)
-	doc, status, err := s.remember(doc)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	return writeJSON(w, doc)
-}
-
-// remember takes a document that was read among those of the server, and on disk where
-// they are there. It returns the older one of the same contents if there is one.
-func (s *Server) remember(doc *document) (*document, int, error) {
-	if old, err := s.docs.find(doc.owner, doc.ID); err == nil && old.Status != "failed" {
-		return old, http.StatusOK, nil
-	}
-	if err := s.docs.save(doc); err != nil {
-		s.o.Log.Error("document not stored", "document", doc.ID, "error", err)
-		return nil, 0, &apiError{status: http.StatusInsufficientStorage, Type: "server_error", Code: "not_stored", Message: "the document could not be stored; the log of the server says why"}
-	}
-	s.docs.mu.Lock()
-	defer s.docs.mu.Unlock()
-	own := *doc // LastUsed of the other changes
-	s.docs.add(&own)
-	return doc, http.StatusCreated, nil
+	return nil
 }
 
 func (s *Server) listDocuments(w http.ResponseWriter, r *http.Request) error {
@@ -276,6 +216,9 @@ func (s *Server) deleteDocument(w http.ResponseWriter, r *http.Request) error {
 		s.docs.mu.Unlock()
 		s.o.Log.Error("document not deleted", "document", at.id, "error", err)
 		return errors.New("the document could not be deleted; the log of the server says why")
+	}
+	if doc.cancel != nil {
+		doc.cancel()
 	}
 	s.docs.drop(at)
 	s.docs.mu.Unlock()

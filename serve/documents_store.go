@@ -104,6 +104,7 @@ func (s *Server) readDocument(path string) (*document, error) {
 		}
 		if p.Profile == nil {
 			doc.Status = "failed"
+			doc.Error = fmt.Sprintf("it was compressed with the profile %s, which this server does not have", p.ProfileDigest)
 			s.o.Log.Warn("document without its profile", "document", doc.ID, "profile", p.ProfileDigest)
 		}
 	}

@@ -1,11 +1,17 @@
 package serve
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
+	"mime/multipart"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -223,4 +229,152 @@ func TestProtectedMessages(t *testing.T) {
 	require.Greater(t, twice.Usage.Details.Cached, 30)
 	removed := func(a *chatAnswer) float64 { return float64(a.Cache.FullEntries - a.Cache.Entries) }
 	require.InDelta(t, 2, removed(&twice)/removed(&once), 0.05, "half of the context, and nothing else")
+}
+
+// upload sends a form: names and values in turn; a name with a file's behind a colon is a
+// file.
+func (ts *testServer) upload(t *testing.T, path string, parts ...string) (int, string) {
+	var form bytes.Buffer
+	w := multipart.NewWriter(&form)
+	for i := 0; i < len(parts); i += 2 {
+		name, file, is := strings.Cut(parts[i], ":")
+		begin := func() (io.Writer, error) { return w.CreateFormField(name) }
+		if is {
+			begin = func() (io.Writer, error) { return w.CreateFormFile(name, file) }
+		}
+		part, err := begin()
+		require.NoError(t, err)
+		io.WriteString(part, parts[i+1])
+	}
+	require.NoError(t, w.Close())
+	resp, err := ts.Client().Post(ts.URL+path, w.FormDataContentType(), &form)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	return resp.StatusCode, string(text)
+}
+
+// TestUpload: a file is the same document as its text, and is named after it.
+func TestUpload(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
+	text := sample(1).Context
+	var doc, again document
+	ts.post(t, "/v1/documents", object{"text": text, "kv_compression": object{"ratio": 0.5, "metric": "keydiff"}}, &doc)
+	policy := `{"ratio": 0.5, "metric": "keydiff"}`
+	status, answer := ts.upload(t, "/v1/documents", "kv_compression", policy, "purpose", "assistants", `file:C:\books\a book.txt`, text)
+	require.Equal(t, 200, status, answer)
+	require.NoError(t, json.Unmarshal([]byte(answer), &again))
+	require.Equal(t, doc.ID, again.ID)
+	status, answer = ts.upload(t, "/v1/documents", "file:/home/a book.txt", text)
+	require.Equal(t, 201, status, answer)
+	require.Contains(t, answer, `"name":"a book.txt"`)
+	status, answer = ts.upload(t, "/v1/documents", "name", "mine", "file:b.txt", text+" The end.")
+	require.Equal(t, 201, status, answer)
+	require.Contains(t, answer, `"name":"mine"`)
+
+	many := []string{}
+	for range maxFormParts + 1 {
+		many = append(many, "x"+strconv.Itoa(len(many)), "")
+	}
+	for want, parts := range map[string][]string{
+		"text is missing|text: missing":    {"name", "x"},
+		"file is given twice":              {"text", "a", "file:b", "b"},
+		"file is not a text in UTF-8":      {"file:b", "\xff"},
+		"kv_compression is not JSON":       {"file:b", "b", "kv_compression", "{"},
+		"more than 32 parts":               many,
+		"the model \\\\\"x\\\\\" does not": {"file:b", "b", "model", "x"},
+	} {
+		status, answer := ts.upload(t, "/v1/documents", parts...)
+		require.GreaterOrEqual(t, status, 400)
+		require.Less(t, status, 500)
+		require.Regexp(t, want, answer)
+	}
+	status, answer = ts.upload(t, "/v1/completions", "prompt", "x")
+	require.Equal(t, 415, status, answer)
+	for _, body := range []string{"", "--x\r\n", "--x\r\nContent-Disposition: form-data; name=\"text\"\r\n\r\nabc"} {
+		resp, err := ts.Client().Post(ts.URL+"/v1/documents", "multipart/form-data; boundary=x", strings.NewReader(body))
+		require.NoError(t, err)
+		resp.Body.Close()
+		require.Equal(t, 400, resp.StatusCode, body)
+	}
+}
+
+// TestDocumentsLater: with wait=false the id comes at once, and the document when it is
+// read.
+func TestDocumentsLater(t *testing.T) {
+	m, err := builtin.Open(context.Background())
+	require.NoError(t, err)
+	dir := t.TempDir()
+	s := New(Options{})
+	require.NoError(t, s.OpenStore(dir))
+	require.NoError(t, s.Add("needle/llama", m, engine.Options{MaxBytes: 4 << 20}))
+	ts := serveTest(t, s, m)
+	text := sample(1)
+	put := func(text, query string, want int) (doc document) {
+		status, answer, _ := ts.do(t, "POST", "/v1/documents"+query, mustJSON(t, object{"text": text, "kv_compression": object{"ratio": 0.5, "metric": "keydiff"}}))
+		require.Equal(t, want, status, answer)
+		json.Unmarshal([]byte(answer), &doc)
+		return doc
+	}
+	get := func(id string) (doc document) {
+		status, answer, _ := ts.do(t, "GET", "/v1/documents/"+id, "")
+		require.Equal(t, 200, status, answer)
+		require.NoError(t, json.Unmarshal([]byte(answer), &doc))
+		return doc
+	}
+	put(text.Context, "?wait=maybe", 400)
+	doc := put(text.Context, "?wait=false", 202)
+	require.Equal(t, "processing", doc.Status)
+	require.NotZero(t, doc.Tokens)
+	for doc = get(doc.ID); doc.Status == "processing"; doc = get(doc.ID) {
+		runtime.Gosched()
+	}
+	require.Equal(t, "ready", doc.Status)
+	require.NotZero(t, doc.Cache.Entries)
+	require.FileExists(t, filepath.Join(dir, documentFile("", doc.ID)))
+	require.Equal(t, doc.ID, put(text.Context, "?wait=false", 200).ID, "it is there")
+	require.Equal(t, doc.ID, put(text.Context, "", 200).ID)
+	ts.post(t, "/v1/chat/completions", ask("?", object{"document": doc.ID, "max_tokens": 1}), &object{})
+
+	// What cannot be read is said at once.
+	put(strings.Repeat("many words ", 2000), "?wait=false", 400)
+
+	// What is deleted while it is read does not come back, what fails says why, and what
+	// was put in again is left alone.
+	id := "doc_000000000000000000000000"
+	file := filepath.Join(dir, documentFile("", id))
+	process := func() (doc, pending *document) {
+		doc = &document{ID: id, Model: "needle/llama", Status: "ready", Policy: &lukv.Policy{}, Cache: &cacheUse{}, text: "text"}
+		p := *doc
+		p.Status = "processing"
+		s.docs.mu.Lock()
+		s.docs.add(&p)
+		s.docs.mu.Unlock()
+		return doc, &p
+	}
+	made, pending := process()
+	status, answer, header := ts.do(t, "POST", "/v1/chat/completions", mustJSON(t, ask("?", object{"document": id})))
+	require.Equal(t, 409, status)
+	require.Contains(t, answer, "document_processing")
+	require.NotEmpty(t, header.Get("Retry-After"))
+	status, _, _ = ts.do(t, "DELETE", "/v1/documents/"+id, "")
+	require.Equal(t, 200, status)
+	require.NoError(t, s.docs.save(made))
+	s.settle(made, pending, nil)
+	require.NoFileExists(t, file)
+	status, _, _ = ts.do(t, "GET", "/v1/documents/"+id, "")
+	require.Equal(t, 404, status)
+
+	made, pending = process()
+	s.settle(made, pending, errors.New("no room"))
+	require.Equal(t, "no room", get(id).Error)
+	status, answer, _ = ts.do(t, "POST", "/v1/chat/completions", mustJSON(t, ask("?", object{"document": id})))
+	require.Equal(t, 409, status)
+	require.Contains(t, answer, "no room")
+
+	made, pending = process()
+	process()
+	s.settle(made, pending, errors.New("cancelled"))
+	require.Equal(t, "processing", get(id).Status)
 }

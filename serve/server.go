@@ -17,6 +17,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -70,6 +71,7 @@ type Server struct {
 	models   *models
 	digests  map[string]string // of profiles, by name
 	bodyTime time.Duration
+	later    sync.WaitGroup // what goes on behind requests
 }
 
 // Bounds of the time that a request may take to come, and an answer that is no stream
@@ -110,7 +112,7 @@ func New(o Options) *Server {
 		"POST /tokenize":                   s.tokenize,
 		"POST /detokenize":                 s.detokenize,
 		"GET /tokenizer_info":              s.tokenizerInfo,
-		"POST /v1/documents":               s.putDocument,
+		putPattern:                         s.putDocument,
 		"GET /v1/documents":                s.listDocuments,
 		"GET /v1/documents/{id}":           s.getDocument,
 		"DELETE /v1/documents/{id}":        s.deleteDocument,
@@ -134,7 +136,9 @@ func New(o Options) *Server {
 func (s *Server) Drain(ctx context.Context) error {
 	s.NotReady()
 	s.draining.Store(true)
-	return s.models.drain(ctx)
+	err := s.models.drain(ctx)
+	s.later.Wait()
+	return err
 }
 
 // NotReady makes /ready say that this server should get no more requests, which it
@@ -242,7 +246,8 @@ func (s *Server) guarded(w http.ResponseWriter, r *http.Request, h handler) (err
 		return engine.ErrClosed
 	}
 	if r.Method == http.MethodPost {
-		if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+		if err != nil || kind != "application/json" && (kind != "multipart/form-data" || r.Pattern != putPattern) {
 			return &apiError{status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Message: "the content type must be application/json"}
 		}
 		if r.Header.Get("Content-Encoding") != "" {
@@ -353,15 +358,24 @@ func (b *timedBody) Read(p []byte) (int, error) {
 func body(r *http.Request) (*fields, error) {
 	data, err := io.ReadAll(r.Body)
 	if err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
-			return nil, &apiError{status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Message: fmt.Sprintf("the body has more than %d bytes", large.Limit)}
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil, &apiError{status: http.StatusRequestTimeout, Type: "invalid_request_error", Message: "the body took too long to come"}
-		}
-		return nil, invalid("", "read the body: %v", err)
+		return nil, bodyError(err)
 	}
+	return bodyFields(r, data)
+}
+
+// bodyError says what is wrong with a body that could not be read.
+func bodyError(err error) *apiError {
+	var large *http.MaxBytesError
+	if errors.As(err, &large) {
+		return &apiError{status: http.StatusRequestEntityTooLarge, Type: "invalid_request_error", Message: fmt.Sprintf("the body has more than %d bytes", large.Limit)}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &apiError{status: http.StatusRequestTimeout, Type: "invalid_request_error", Message: "the body took too long to come"}
+	}
+	return invalid("", "read the body: %v", err)
+}
+
+func bodyFields(r *http.Request, data []byte) (*fields, error) {
 	f, bad := parseBody(data)
 	if bad != nil {
 		return nil, bad

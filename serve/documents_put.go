@@ -1,0 +1,263 @@
+package serve
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"path"
+	"runtime/debug"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/lukv"
+)
+
+// putPattern is the endpoint that takes forms, too.
+const putPattern = "POST /v1/documents"
+
+// maxFormParts bounds the parts of a form.
+const maxFormParts = 32
+
+// documentBody reads what is to be a document: a JSON object, or the parts of a form of
+// the same names, where the text may be a file.
+func documentBody(r *http.Request) (*fields, error) {
+	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "multipart/form-data" {
+		return body(r)
+	}
+	values := map[string]any{}
+	form := multipart.NewReader(r.Body, params["boundary"])
+	for n := 0; ; n++ {
+		part, err := form.NextPart()
+		if err == io.EOF {
+			break
+		}
+		var data []byte
+		if err == nil {
+			data, err = io.ReadAll(part)
+		}
+		if err != nil {
+			return nil, bodyError(err)
+		}
+		name := part.FormName()
+		key := name
+		if name == "file" {
+			key = "text"
+			if file := path.Base(strings.ReplaceAll(part.FileName(), `\`, "/")); part.FileName() != "" && values["name"] == nil {
+				values["name"] = file
+			}
+		}
+		_, twice := values[key]
+		switch {
+		case n == maxFormParts:
+			return nil, invalid("", "the form has more than %d parts", maxFormParts)
+		case twice && key != "name":
+			return nil, invalid(name, "%s is given twice", name)
+		case !utf8.Valid(data):
+			return nil, invalid(name, "%s is not a text in UTF-8", name)
+		case key == "kv_compression" && !json.Valid(data):
+			return nil, invalid(name, "%s is not JSON", name)
+		case key == "kv_compression":
+			values[key] = json.RawMessage(data)
+		default:
+			values[key] = string(data)
+		}
+	}
+	io.Copy(io.Discard, r.Body) // what is behind the last part
+	data, err := json.Marshal(values)
+	if err != nil {
+		return nil, err
+	}
+	return bodyFields(r, data)
+}
+
+// putDocument reads a text and compresses it. The same content gets the same id. With
+// wait=false it is answered as soon as it is known that there is room, and read behind
+// that.
+func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
+	wait := r.URL.Query().Get("wait")
+	if wait != "" && wait != "true" && wait != "false" {
+		return invalid("wait", "found %.20q, expected true or false", wait)
+	}
+	f, err := documentBody(r)
+	if err != nil {
+		return err
+	}
+	v, err := s.model(f, false)
+	if err != nil {
+		return err
+	}
+	doc, q, err := s.newDocument(r, f, v)
+	if err != nil {
+		return err
+	}
+	var status int
+	if wait == "false" {
+		doc, status, err = s.readLater(r, doc, q)
+	} else if err = s.readNow(r, v, doc, q); err == nil {
+		doc, status, err = s.remember(doc)
+	}
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	return writeJSON(w, doc)
+}
+
+// newDocument is the document that a request describes, and the request that reads it.
+func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, engine.Request, error) {
+	var none engine.Request
+	doc := &document{
+		Object: "document", Created: time.Now().Unix(), LastUsed: time.Now().Unix(), Model: v.id, Status: "ready",
+		Name: f.str("name"), owner: owner(r), text: strings.TrimSpace(f.str("text")), system: f.str("system"), salt: f.str("cache_salt"),
+		policy: s.compression(f, v), date: v.date,
+	}
+	if !f.has("text") || doc.text == "" {
+		f.fail("text", "missing")
+	}
+	if f.err != nil {
+		return nil, none, f.err
+	}
+	if doc.policy == nil {
+		if doc.policy = s.fitting(v, s.o.Compression); doc.policy == nil {
+			doc.policy = &lukv.Policy{}
+		}
+	}
+	doc.Policy = doc.policy
+	q, err := doc.request(r.Context(), v)
+	if err != nil {
+		return nil, none, err
+	}
+	doc.Tokens = q.Context
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%v\x00%s", v.m.ID(), q.Prompt, doc.policy))
+	doc.ID = "doc_" + hex.EncodeToString(sum[:12])
+	s.docs.mu.Lock()
+	defer s.docs.mu.Unlock()
+	return doc, q, s.docs.room(doc)
+}
+
+// readNow reads a document.
+func (s *Server) readNow(r *http.Request, v *served, doc *document, q engine.Request) error {
+	stream, err := s.read(r, v, q)
+	if err == nil {
+		doc.Cache = newCacheUse(stream.Cache(), doc.ID)
+	}
+	return err
+}
+
+// remember takes a document that was read among those of the server, and on disk where
+// they are there. It returns the older one of the same contents if there is one.
+func (s *Server) remember(doc *document) (*document, int, error) {
+	if old, err := s.docs.find(doc.owner, doc.ID); err == nil && old.Status == "ready" {
+		return old, http.StatusOK, nil
+	}
+	if err := s.docs.save(doc); err != nil {
+		s.o.Log.Error("document not stored", "document", doc.ID, "error", err)
+		return nil, 0, &apiError{status: http.StatusInsufficientStorage, Type: "server_error", Code: "not_stored", Message: "the document could not be stored; the log of the server says why"}
+	}
+	s.docs.mu.Lock()
+	defer s.docs.mu.Unlock()
+	own := *doc // LastUsed of the other changes
+	s.docs.add(&own)
+	return doc, http.StatusCreated, nil
+}
+
+// readLater has a document read behind the request that put it in. It returns the
+// document as it is by now.
+func (s *Server) readLater(r *http.Request, doc *document, q engine.Request) (*document, int, error) {
+	if old, err := s.docs.find(doc.owner, doc.ID); err == nil && old.Status != "failed" {
+		if old.Status == "processing" {
+			return old, http.StatusAccepted, nil
+		}
+		return old, http.StatusOK, nil
+	}
+	used := &holds{}
+	ctx, cancel := context.WithCancel(context.WithValue(context.WithoutCancel(r.Context()), holdsKey{}, used))
+	r = r.WithContext(ctx)
+	stream, v, err := s.submitDocument(r, doc, q)
+	if err != nil {
+		used.end()
+		cancel()
+		return nil, 0, err
+	}
+	pending := *doc
+	pending.Status, pending.cancel = "processing", cancel
+	s.docs.mu.Lock()
+	s.docs.add(&pending)
+	answer := pending
+	s.docs.mu.Unlock()
+	s.later.Go(func() {
+		defer cancel()
+		defer used.end()
+		err := s.finishDocument(v, doc, stream)
+		s.settle(doc, &pending, err)
+	})
+	return &answer, http.StatusAccepted, nil
+}
+
+// submitDocument hands the reading of a document to its engine, with a hold of its own
+// on the model.
+func (s *Server) submitDocument(r *http.Request, doc *document, q engine.Request) (*engine.Stream, *served, error) {
+	v, err := s.served(r.Context(), doc.Model)
+	if err != nil {
+		return nil, nil, err
+	}
+	stream, err := s.submit(contextOf(r), v, q)
+	if err != nil {
+		return nil, nil, asError(err, v.e.MaxTokens())
+	}
+	return stream, v, nil
+}
+
+// finishDocument waits until a document is read, and takes it on disk.
+func (s *Server) finishDocument(v *served, doc *document, stream *engine.Stream) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.o.Log.Error("panic", "document", doc.ID, "value", p, "stack", string(debug.Stack()))
+			err = errors.New("an internal error; the log of the server has it")
+		}
+	}()
+	if err := readAll(stream, v); err != nil {
+		return err
+	}
+	doc.Cache = newCacheUse(stream.Cache(), doc.ID)
+	if err := s.docs.save(doc); err != nil {
+		s.o.Log.Error("document not stored", "document", doc.ID, "error", err)
+		return errors.New("it could not be stored; the log of the server says why")
+	}
+	return nil
+}
+
+// settle takes in what became of a document that was processed behind its request. One
+// that was deleted meanwhile, or put in again, is left alone.
+func (s *Server) settle(doc, pending *document, err error) {
+	s.docs.mu.Lock()
+	defer s.docs.mu.Unlock()
+	at := docKey{doc.owner, doc.ID}
+	switch now := s.docs.byID[at]; {
+	case now == nil:
+		if err == nil {
+			err = s.docs.remove(doc.owner, doc.ID)
+		}
+	case now != pending:
+	case err != nil:
+		pending.Status, pending.Error = "failed", err.Error()
+	default:
+		ready := *doc
+		ready.LastUsed = pending.LastUsed
+		s.docs.add(&ready)
+	}
+	if err != nil {
+		s.o.Log.Warn("document not processed", "document", doc.ID, "error", err)
+	}
+}
