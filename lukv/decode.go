@@ -162,7 +162,7 @@ func NewDecoding(cfg DecodeConfig, metric Metric) (*Decoding, error) {
 			return nil, fmt.Errorf("decode compression periodic: metric: found none, expected one of %s", strings.Join(Metrics(), ", "))
 		}
 		full := MetricConfigOf(d.metric)
-		if n := d.metric.Needs(maxSlots, 0); n.Repeat.Chunk > 0 || n.Window >= maxSlots {
+		if n := d.metric.Needs(maxSlots, 0); n.Repeat.Chunk > 0 || n.Hidden > 0 || n.Window >= maxSlots {
 			return nil, fmt.Errorf("decode compression periodic: metric: found %s, which reads a whole context at once, expected one that looks at what passes by", full.Name)
 		}
 		d.cfg.Metric = &full

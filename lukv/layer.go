@@ -43,6 +43,9 @@ type Layer struct {
 	Stats   *QueryStats  // moments of the queries before RoPE
 	Sums    *ColumnSums  // accumulated attention per slot
 
+	// Hidden are the hidden states that went into the layer.
+	Hidden *HiddenStates
+
 	Repeats *RepeatScores // attention paid by a repetition of the context
 
 	// Accelerator scores the entries where they lie; nil: from what is above.
@@ -186,6 +189,8 @@ func (l *Layer) check(name string, n Needs) error {
 		return fail("found %d rope frequencies, expected half of head dimension %d", len(l.InvFreq), l.HeadDim)
 	case n.Repeat.Chunk > 0 && (l.Repeats == nil || len(l.Repeats.best) != l.KVHeads):
 		return fail("the scores of a repetition of the context are missing")
+	case n.Hidden > 0 && (l.Hidden == nil || l.Hidden.Dim < 1 || l.Hidden.Len() == 0):
+		return fail("the hidden states are missing")
 	case n.ColumnSums && l.Sums == nil:
 		return fail("accumulated attention is missing")
 	case n.ColumnSums && len(l.Sums.sum) != l.KVHeads:

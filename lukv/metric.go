@@ -69,6 +69,10 @@ type Needs struct {
 	Stats, Covariance, Lengths bool
 	StatsSkip                  int
 
+	// Hidden is the number of most recent tokens whose hidden states to keep: T or more
+	// for all that are compressed. They are as much memory again as the residual stream.
+	Hidden int
+
 	// ColumnSums asks for the attention that every slot has received.
 	ColumnSums bool
 
@@ -96,7 +100,7 @@ func (n Needs) Union(x Needs) (Needs, error) {
 		n.Stats, n.StatsSkip = true, x.StatsSkip
 	}
 	n.Keys, n.Values, n.Output = n.Keys || x.Keys, n.Values || x.Values, n.Output || x.Output
-	n.Window = max(n.Window, x.Window)
+	n.Window, n.Hidden = max(n.Window, x.Window), max(n.Hidden, x.Hidden)
 	n.Covariance = n.Covariance || x.Covariance
 	n.Lengths = n.Lengths || x.Lengths
 	n.ColumnSums = n.ColumnSums || x.ColumnSums

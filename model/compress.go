@@ -174,7 +174,7 @@ func (s *Session) goBack(j *prefillJob) (first int, err error) {
 		if needs.Stats || needs.ColumnSums {
 			window = j.T
 		}
-		first = min(first, j.end()-min(max(needs.Window, window), j.T))
+		first = min(first, j.end()-min(max(needs.Window, needs.Hidden, window), j.T))
 		repeats = repeats || needs.Repeat.Chunk > 0
 	}
 	if first == j.end() && !repeats { // windows may have moved on

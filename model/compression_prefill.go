@@ -47,6 +47,13 @@ func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metr
 			w.window = lukv.NewQueryWindow(c.Heads, c.HeadDim, needs.Window)
 		}
 	}
+	if needs.Hidden > 0 {
+		n := needs.Hidden * c.Hidden
+		if w.hidden = last.hidden; w.hidden == nil || len(w.hidden.Rows) != n {
+			w.hidden = &lukv.HiddenStates{Dim: c.Hidden, Rows: make([]float32, n)}
+		}
+		w.hidden.From = end - needs.Hidden
+	}
 	if needs.ColumnSums {
 		if w.sums = last.sums; w.sums == nil {
 			w.sums = lukv.NewColumnSums(c.Heads, c.KVHeads, 1)
@@ -56,7 +63,7 @@ func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metr
 			w.sums.Truncate(h, 0)
 		}
 	}
-	if w.stats == nil && w.window == nil && w.sums == nil && w.device == nil {
+	if w.stats == nil && w.window == nil && w.sums == nil && w.hidden == nil && w.device == nil {
 		return nil, nil
 	}
 	return w, nil
@@ -90,6 +97,7 @@ type prefillJob struct {
 	weigher    lukv.LayerWeigher // nil if the allocator looks at scores alone
 	tokens     []int32           // of the span, to repeat
 	repetition *repetition       // nil if the metric asks for none
+	charged    int64             // bytes in Model.memory, for hidden states
 	kept       [][][]int32       // [L][K] slots that are left, as far as decided
 	trace      *tracer           // nil unless asked for
 	err        error
@@ -160,6 +168,7 @@ func (j *prefillJob) needs(at int) (needs lukv.Needs, share, window int, err err
 		window = j.weigher.Needs(T, share).Window
 	}
 	needs = j.c.plan.Metric().Needs(T, share)
+	needs.Hidden = min(needs.Hidden, j.T)
 	if j.partial && needs.Window >= T {
 		err = wantsWhole(j.c.plan.Metric())
 	}
@@ -177,6 +186,10 @@ func (j *prefillJob) release() {
 	j.freeLayer()
 	j.repetition.close()
 	j.trace.release()
+	if j.charged > 0 {
+		j.s.m.memory.Give(j.charged)
+		j.charged = 0
+	}
 	if j.scratch != nil {
 		j.scratch.Close()
 	}
@@ -191,11 +204,25 @@ func (j *prefillJob) freeLayer() {
 	}
 }
 
-// prepare makes what the metric has repeated.
+// prepare makes what the metric has repeated, and takes the memory for hidden states.
 func (j *prefillJob) prepare() (err error) {
-	text := j.c.plan.Metric().Needs(j.T, j.demand.Share()).Repeat
-	j.repetition, err = j.s.m.newRepetition(text, j.start, j.tokens)
-	return err
+	needs := j.c.plan.Metric().Needs(j.T, j.demand.Share())
+	if j.repetition, err = j.s.m.newRepetition(needs.Repeat, j.start, j.tokens); err != nil {
+		return err
+	}
+	if n := j.s.m.hiddenBytes(needs, j.T); n > 0 && j.s.m.memory != nil {
+		if err := j.s.m.memory.Take(n); err != nil {
+			return fmt.Errorf("memory for hidden states: %w", err)
+		}
+		j.charged = n
+	}
+	return nil
+}
+
+// hiddenBytes is what the hidden states take that a metric wants of a layer, of a span of
+// T tokens.
+func (m *Model) hiddenBytes(needs lukv.Needs, T int) int64 {
+	return 4 * int64(min(needs.Hidden, T)) * int64(m.cfg.Hidden)
 }
 
 func (j *prefillJob) aside() int { return j.repetition.rows() }

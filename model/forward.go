@@ -124,6 +124,7 @@ type pass struct {
 	watch   []watchScratch // per worker
 	at      int            // layer in progress
 	watched *span          // of the stages that watch
+	input   []float32      // likewise, [rows][Hidden] what a layer begins with
 
 	stop atomic.Bool // set when the context is done
 }

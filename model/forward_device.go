@@ -353,6 +353,9 @@ func (d *deviceRun) queriesReady(at int) error {
 		d.q = make([]float32, n)
 	}
 	d.at = at
+	if err := d.readHidden(at); err != nil {
+		return err
+	}
 	wants := false
 	for i := range d.spans {
 		wants = wants || d.spans[i].watch.needsQueries(d.pass)
@@ -367,6 +370,27 @@ func (d *deviceRun) queriesReady(at int) error {
 	for i := range d.spans {
 		d.recordMoments(&d.spans[i])
 	}
+	return nil
+}
+
+// readHidden shows the watchers what a layer begins with, if one wants it.
+func (d *deviceRun) readHidden(at int) error {
+	wants := false
+	for i := range d.spans {
+		wants = wants || d.spans[i].watch.needsHidden(d.pass, &d.spans[i])
+	}
+	if !wants {
+		return nil
+	}
+	if err := d.flush(); err != nil {
+		return err
+	}
+	x := make([]float32, d.rows*d.m.cfg.Hidden)
+	if err := d.result(d.ctx, x); err != nil {
+		return err
+	}
+	d.watchHidden(at, x)
+	d.p.Begin(d.rows)
 	return nil
 }
 

@@ -333,6 +333,7 @@ func (st *headNormStage) Run(lo, hi, _ int) {
 }
 
 func (h *hostRun) queriesReady(at int) error {
+	h.watchHidden(at, h.x)
 	h.watchQueries(at)
 	return nil
 }

@@ -57,7 +57,7 @@ func (s *Session) growth(n int, comp *compression) (cache, work int64, err error
 	if comp.plan.Allocator().Knows() == lukv.KnownAtEnd {
 		layers = int64(c.Layers)
 	}
-	work = 4 * int64(n) * (int64(c.Hidden) + layers*int64(c.KVHeads))
+	work = 4*int64(n)*(int64(c.Hidden)+layers*int64(c.KVHeads)) + s.m.hiddenBytes(comp.plan.Metric().Needs(s.pos+n, 0), n)
 	if s.opts.Trace != nil {
 		work += traceNeed(comp.demand(s.pos, n))
 	}

@@ -45,8 +45,9 @@ type scoreKey struct {
 
 // Observe prefills tokens into a new session with the full cache and keeps what
 // the given metrics need: for windows of queries w·H·D floats per layer, for
-// query statistics H·D² doubles, for accumulated attention and for the scores of each
-// metric K·T numbers. They count as memory of the sessions (WithMaxMemory).
+// query statistics H·D² doubles, for hidden states T times the model's width in
+// floats, for accumulated attention and for the scores of each metric K·T
+// numbers. They count as memory of the sessions (WithMaxMemory).
 // o.Compression must be nil; a context that does not fit is refused before work.
 func (m *Model) Observe(ctx context.Context, tokens []int32, o SessionOptions, metrics ...lukv.Metric) (*Observation, error) {
 	if o.Compression != nil {
@@ -100,7 +101,7 @@ func needsTogether(T int, metrics []lukv.Metric) (lukv.Needs, error) {
 func (ob *Observation) watched() int64 {
 	c, n := ob.s.m.cfg, ob.needs
 	T, H, D := int64(len(ob.tokens)), int64(c.Heads), int64(c.HeadDim)
-	layer := 4 * int64(n.Window) * H * D
+	layer := 4*int64(n.Window)*H*D + ob.s.m.hiddenBytes(n, len(ob.tokens))
 	if n.Stats {
 		layer += 12 * H * D
 	}
@@ -169,7 +170,9 @@ func (ob *Observation) aside() int { return ob.repetition.rows() }
 func (ob *Observation) watch(r *run, at int) (w *watcher, err error) {
 	ob.running = r
 	if ob.s.m.cfg.Windows[at] == 0 {
-		ob.layers[at], err = r.collect(ob.s, at, len(ob.tokens), ob.needs, 0, ob.metrics, ob.needs.Window, true, nil)
+		needs := ob.needs
+		needs.Hidden = min(needs.Hidden, len(ob.tokens))
+		ob.layers[at], err = r.collect(ob.s, at, len(ob.tokens), needs, 0, ob.metrics, needs.Window, true, nil)
 	}
 	return ob.layers[at], err
 }

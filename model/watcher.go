@@ -19,6 +19,7 @@ type watcher struct {
 	window *lukv.QueryWindow
 	sums   *lukv.ColumnSums
 
+	hidden  *lukv.HiddenStates // of the last tokens
 	repeats *lukv.RepeatScores // what a repetition says of the finished layer
 	tail    int
 
@@ -71,7 +72,39 @@ func (w *watcher) with(s *Session, repeats *lukv.RepeatScores) *watcher {
 
 // lend shows a metric what the watcher has kept of a layer.
 func (w *watcher) lend(l *lukv.Layer) {
-	l.Queries, l.Stats, l.Sums, l.Repeats = w.window, w.stats, w.sums, w.repeats
+	l.Queries, l.Stats, l.Sums, l.Repeats, l.Hidden = w.window, w.stats, w.sums, w.repeats, w.hidden
+}
+
+// needsHidden reports whether the hidden states of a span's tokens are kept. It may be
+// asked of a nil watcher.
+func (w *watcher) needsHidden(p *pass, g *span) bool {
+	return w != nil && w.hidden != nil && int(p.pos[g.row])+g.n > w.hidden.From
+}
+
+// watchHidden shows the watchers the residual stream, [rows][Hidden], in front of layer at.
+func (p *pass) watchHidden(at int, x []float32) {
+	p.at = at
+	for i := range p.spans {
+		if g := &p.spans[i]; g.watch.needsHidden(p, g) {
+			p.watched, p.input = g, x
+			p.each(g.n, 4, (*hiddenStage)(p))
+		}
+	}
+	p.input = nil
+}
+
+// hiddenStage normalises the rows of p.watched; an item is a token.
+type hiddenStage pass
+
+func (st *hiddenStage) Run(lo, hi, _ int) {
+	p := (*pass)(st)
+	g, dim := p.watched, p.m.cfg.Hidden
+	for i := lo; i < hi; i++ {
+		row := g.row + i
+		if dst := g.watch.hidden.At(int(p.pos[row])); dst != nil {
+			p.m.cpu.RMSNorm(dst, p.input[row*dim:(row+1)*dim], p.m.layers[p.at].attnNorm, p.m.cfg.NormEps)
+		}
+	}
 }
 
 // needsQueries reports whether beforeRope looks at the queries of the layer in

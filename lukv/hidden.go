@@ -1,0 +1,23 @@
+package lukv
+
+// HiddenStates are what the attention of a layer has read of consecutive tokens: the
+// residual stream behind the layer's input norm, of which queries, keys and values are
+// made. Tokens that are not among them were fed before: in front of the span that is
+// compressed, or before the last that a metric asked for.
+type HiddenStates struct {
+	From int       // position of the first token
+	Dim  int       // numbers of a token
+	Rows []float32 // [tokens][Dim]
+}
+
+// Len returns the number of tokens.
+func (s *HiddenStates) Len() int { return len(s.Rows) / s.Dim }
+
+// At returns the state of the token at a position, [Dim], nil if it is not there.
+func (s *HiddenStates) At(position int) []float32 {
+	i := position - s.From
+	if i < 0 || i >= s.Len() {
+		return nil
+	}
+	return s.Rows[i*s.Dim : (i+1)*s.Dim]
+}
