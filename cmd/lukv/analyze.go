@@ -23,6 +23,8 @@ type analyzeCmd struct {
 	Needle   analyzeNeedleCmd   `cmd:"" help:"Whether a sentence is found, by depth and length."`
 	Profiles analyzeProfilesCmd `cmd:"" help:"How far profiles agree."`
 	Scores   analyzeScoresCmd   `cmd:"" help:"Scores of evaluations against the ratio."`
+
+	Continuation analyzeContinuationCmd `cmd:"" help:"Language modelling behind compressed contexts; whether profiles transfer."`
 }
 
 func (analyzeCmd) Help() string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ func TestAnalyzeAndPlot(t *testing.T) {
 	ok(t, "analyze", "cost", "builtin", "--length", "64,128", "--repeats", "1", "-o", at("cost.json"))
 	ok(t, "analyze", "needle", "builtin", "--length", "128", "--depth", "0,100", "-o", at("needle.json"))
 	ok(t, "analyze", "profiles", profile, profile, "-o", at("profiles.json"))
+	ok(t, "analyze", "continuation", "builtin", "--prefix", "256", "--tokens", "64", "--windows", "2", "--metric", "snapkv,keydiff", "--allocator", "uniform,lukv", "--ratio", "0,0.8", "-o", at("continuation.json"))
 	text := ok(t, "analyze", "scores", at("run"), "-o", "-")
 	plainJSON(t, "lukv analysis 1", text)
 	scores := decode[study.File](t, text)
@@ -28,10 +30,10 @@ func TestAnalyzeAndPlot(t *testing.T) {
 	require.Len(t, scores.Figures[0].Lines, 1)
 	assert.Equal(t, []float64{0, 0.5, 0.8}, scores.Figures[0].Lines[0].X)
 
-	files := []string{at("losses.json"), at("cost.json"), at("needle.json"), at("profiles.json")}
+	files := []string{at("losses.json"), at("cost.json"), at("needle.json"), at("profiles.json"), at("continuation.json")}
 	page := ok(t, append([]string{"plot", "--html", "-", "--svg", at("svg"), "--png", at("png"), "--csv", at("csv")}, files...)...)
-	assert.Equal(t, 5+4+1+2, strings.Count(page, "<svg "))
-	holds(t, at("csv"), "decoding.csv", "first-token.csv", "head-loss-snapkv.csv", "layer-loss-snapkv.csv", "local-ratios.csv", "memory-peak.csv",
+	assert.Equal(t, 5+4+1+2+1, strings.Count(page, "<svg "))
+	holds(t, at("csv"), "continuation.csv", "decoding.csv", "first-token.csv", "head-loss-snapkv.csv", "layer-loss-snapkv.csv", "local-ratios.csv", "memory-peak.csv",
 		"memory.csv", "needles.csv", "profile-correlation.csv", "profile-distance.csv", "recall.csv", "solver.csv")
 
 	fails(t, exitUsage, "nothing to draw", "plot", files[0])
@@ -43,4 +45,29 @@ func TestAnalyzeAndPlot(t *testing.T) {
 	fails(t, exitUsage, "nothing uses it", "eval", "builtin", "--data", data, "--metric", "snapkv", "--allocator", "lukv", "--profile", builtinOutputErrors, "--profile", profile)
 	fails(t, exitFailed, builtinOutputErrors, "analyze", "profiles", builtinOutputErrors, builtinOutputErrors, "-o", "-")
 	fails(t, exitUsage, "--ratio", "analyze", "losses", "builtin", "--ratio", "2", "-o", "-")
+}
+
+// Profiles of one metric are lines of their own; texts that are too short and
+// profiles that nothing uses are refused.
+func TestAnalyzeContinuation(t *testing.T) {
+	profile := builtinProfileFile(t)
+	again := filepath.Join(t.TempDir(), "again.profile")
+	data, err := os.ReadFile(profile)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(again, data, 0o600))
+	args := []string{"analyze", "continuation", "builtin", "--prefix", "200", "--tokens", "64", "-o", "-"}
+	f := decode[study.File](t, ok(t, append(args, "--allocator", "lukv,uniform", "--ratio", "0,0.8", "--profile", profile, "--profile", again)...)).Figures[0]
+	require.Len(t, f.Lines, 3)
+	assert.Equal(t, []string{"snapkv, lukv of snapkv", "snapkv, lukv of again", "snapkv, uniform"}, []string{f.Lines[0].Name, f.Lines[1].Name, f.Lines[2].Name})
+	assert.Equal(t, f.Lines[0].Y, f.Lines[1].Y)
+	for _, l := range f.Lines {
+		assert.Zero(t, l.Y[0], "nothing is removed")
+		assert.NotZero(t, l.Y[1])
+	}
+	short := filepath.Join(t.TempDir(), "short.txt")
+	require.NoError(t, os.WriteFile(short, []byte("A few words."), 0o600))
+	fails(t, exitFailed, "expected at least 264", append(args, "--text", short)...)
+	fails(t, exitUsage, "nothing uses it", append(args, "--profile", profile)...)
+	fails(t, exitUsage, "--tokens", "analyze", "continuation", "builtin", "--tokens", "0", "-o", "-")
+	fails(t, exitUsage, "needs a profile", "analyze", "continuation", "builtin", "--metric", "lagkv", "--allocator", "lukv", "-o", "-")
 }

@@ -1,0 +1,213 @@
+package study
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/lukv/lukv/internal/report"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
+)
+
+// ContinuationOptions say what [Continuation] measures.
+type ContinuationOptions struct {
+	Texts   [][]int32 // tokens, each at least Prefix + Tokens
+	Start   []int32   // tokens in front of every prefix, such as one that begins a text
+	Prefix  int       // tokens that are compressed
+	Tokens  int       // behind them, that are predicted
+	Windows int       // such pieces at most, of a text, from its beginning on
+	Session model.SessionOptions
+
+	Shapes []Shape
+	Ratios []float64
+
+	Progress func(done, total int) // may be nil
+}
+
+// Shape is a policy without a ratio: a line of the figure.
+type Shape struct {
+	Name   string
+	Policy lukv.Policy
+}
+
+// continuationBlock is the number of tokens that count as one sample: neighbours
+// are alike.
+const continuationBlock = 32
+
+// Continuation measures how much harder the rest of a text becomes to predict once
+// the cache of what stands before is compressed: the mean over tokens of -ln p,
+// above that of the full cache. Nothing of the rest is compressed.
+func Continuation(ctx context.Context, m *model.Model, o ContinuationOptions) ([]report.Figure, error) {
+	metrics, err := shapeMetrics(o.Shapes)
+	if err != nil {
+		return nil, err
+	}
+	var pieces [][]int32
+	for i, text := range o.Texts {
+		for w := range o.Windows {
+			if from := w * (o.Prefix + o.Tokens); from+o.Prefix+o.Tokens <= len(text) {
+				pieces = append(pieces, text[from:from+o.Prefix+o.Tokens])
+			} else if w == 0 {
+				return nil, fmt.Errorf("text %d has %d tokens, expected at least %d", i+1, len(text), o.Prefix+o.Tokens)
+			}
+		}
+	}
+	full := make([]float64, 0, len(pieces)*o.Tokens)
+	extra := make([][][]float64, len(o.Shapes)) // [shape][ratio][token]
+	for i := range extra {
+		extra[i] = make([][]float64, len(o.Ratios))
+	}
+	done := 0
+	progress := func() {
+		if o.Progress != nil {
+			o.Progress(done, len(pieces)*(1+len(o.Shapes)*len(o.Ratios)))
+		}
+	}
+	for _, piece := range pieces {
+		head, rest := slices.Concat(o.Start, piece[:o.Prefix]), piece[o.Prefix:]
+		var base []float64
+		for _, metric := range metrics { // each looks at a prefill of its own
+			progress()
+			ob, err := m.Observe(ctx, head, o.Session, metric)
+			if err != nil {
+				return nil, err
+			}
+			err = func() error {
+				defer ob.Close()
+				if base == nil {
+					if base, err = predicted(ctx, ob.Session(), rest); err != nil {
+						return err
+					}
+					full = append(full, base...)
+					done++
+				}
+				for i, s := range o.Shapes {
+					if lukv.MetricConfigOf(metric).String() != metricOf(s.Policy).String() {
+						continue
+					}
+					for k, ratio := range o.Ratios {
+						progress()
+						got, err := compressed(ctx, ob, s.Policy, ratio, rest)
+						if err != nil {
+							return fmt.Errorf("%s, %g removed: %w", s.Name, ratio, err)
+						}
+						for t := range got {
+							extra[i][k] = append(extra[i][k], got[t]-base[t])
+						}
+						done++
+					}
+				}
+				return nil
+			}()
+			if err != nil {
+				return nil, err
+			}
+		}
+	}
+	return []report.Figure{continuationFigure(&o, full, extra)}, nil
+}
+
+// metricOf is a policy's metric with all its parameters.
+func metricOf(p lukv.Policy) lukv.MetricConfig {
+	if metric, err := lukv.NewMetric(p.Metric); err == nil {
+		return lukv.MetricConfigOf(metric)
+	}
+	return p.Metric
+}
+
+// shapeMetrics returns the metrics of policies, each once.
+func shapeMetrics(shapes []Shape) ([]lukv.Metric, error) {
+	var out []lukv.Metric
+	for _, s := range shapes {
+		metric, err := lukv.NewMetric(s.Policy.Metric)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(out, func(m lukv.Metric) bool {
+			return lukv.MetricConfigOf(m).String() == lukv.MetricConfigOf(metric).String()
+		}) {
+			out = append(out, metric)
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("no policies")
+	}
+	return out, nil
+}
+
+// compressed predicts the rest of a text behind a compressed context.
+func compressed(ctx context.Context, ob *model.Observation, policy lukv.Policy, ratio float64, rest []int32) ([]float64, error) {
+	policy.Ratio = ratio
+	s, err := ob.Compress(ctx, &policy)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	return predicted(ctx, s, rest)
+}
+
+// predicted returns -ln p of tokens behind what a session holds. The first needs
+// the logits of the context, which a compressed session has like any other.
+func predicted(ctx context.Context, s *model.Session, rest []int32) ([]float64, error) {
+	f, err := s.Fork()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	out := []float64{-model.LogProb(f.Logits(), rest[0])}
+	err = f.PrefillEach(ctx, rest[:len(rest)-1], func(i int, logits []float32) error {
+		out = append(out, -model.LogProb(logits, rest[i+1]))
+		return nil
+	})
+	return out, err
+}
+
+// continuationFigure sets the loss against the ratio.
+func continuationFigure(o *ContinuationOptions, full []float64, extra [][][]float64) report.Figure {
+	n := len(full)
+	mean, _ := blockMean(full)
+	f := report.Figure{ID: "continuation", Title: "Loss of the text behind a compressed context", X: "fraction removed", Y: "more nats per token than the full cache",
+		Subtitle: fmt.Sprintf("%d tokens in %d pieces behind contexts of %d; the full cache: %.4f nats, perplexity %.2f", n, n/o.Tokens, o.Prefix, mean, math.Exp(mean))}
+	note := "Mean of -ln p, paired token by token. Bounds are 95 % from means of " + strconv.Itoa(continuationBlock) + " tokens; up to four lines have them as bands, the data have all."
+	for i, s := range o.Shapes {
+		l := report.Line{Name: s.Name}
+		for k, ratio := range o.Ratios {
+			mean, half := blockMean(extra[i][k])
+			l.X, l.Y, l.Low, l.High = append(l.X, ratio), append(l.Y, mean), append(l.Low, mean-half), append(l.High, mean+half)
+		}
+		f.Lines = append(f.Lines, l)
+	}
+	f.Note = note
+	return f
+}
+
+// blockMean is a mean with half of its 95 % interval, from the spread of the means of
+// blocks; no interval below two blocks.
+func blockMean(x []float64) (mean, half float64) {
+	var blocks []float64
+	for b := range slices.Chunk(x, continuationBlock) {
+		sum := 0.0
+		for _, v := range b {
+			sum += v
+		}
+		mean += sum / float64(len(x))
+		if len(b) == continuationBlock {
+			blocks = append(blocks, sum/continuationBlock)
+		}
+	}
+	if len(blocks) < 2 {
+		return mean, 0
+	}
+	center, spread := 0.0, 0.0
+	for _, b := range blocks {
+		center += b / float64(len(blocks))
+	}
+	for _, b := range blocks {
+		spread += (b - center) * (b - center)
+	}
+	return mean, 1.96 * math.Sqrt(spread/float64(len(blocks)-1)/float64(len(blocks)))
+}
