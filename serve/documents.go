@@ -60,7 +60,7 @@ func (d *documents) room(doc *document) error {
 	case len(d.order) >= maxDocuments:
 		refused = fmt.Sprintf("there are %d documents already", len(d.order))
 	case d.bytes+int64(len(doc.text)) > maxDocumentBytes:
-		refused = fmt.Sprintf("the texts of all documents would have %d bytes, at most %d are kept", d.bytes+int64(len(doc.text)), maxDocumentBytes)
+		refused = fmt.Sprintf("the texts of all documents would have %d bytes, at most %d are kept", d.bytes+int64(len(doc.text)), int64(maxDocumentBytes))
 	}
 	if refused == "" {
 		return nil
