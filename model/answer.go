@@ -19,6 +19,7 @@ type Answer struct {
 	ob      *Observation
 	s       *Session            // with context, question and answer
 	tail    []int32             // question and answer, without the answer's last token
+	tokens  []int32             // of the answer
 	queries []*lukv.QueryWindow // [L] of the steps; nil in layers with a sliding window
 
 	logits [][]float32 // [steps][Vocab]
@@ -56,6 +57,7 @@ func (a *Answer) run(ctx context.Context, question []int32, o MeasureOptions) er
 	if err != nil || len(answer) == 0 {
 		return err
 	}
+	a.tokens = answer
 	a.tail = slices.Concat(question, answer[:len(answer)-1])
 	if a.s, err = a.ob.fork(); err != nil {
 		return err
@@ -112,6 +114,9 @@ func (a *Answer) pass(ctx context.Context, s *Session, each func(i int, logits [
 // Steps returns the number of tokens of the answer.
 func (a *Answer) Steps() int { return len(a.logits) }
 
+// Tokens returns the answer, a token that ends the sequence included. Not to be changed.
+func (a *Answer) Tokens() []int32 { return a.tokens }
+
 // Passes returns how often question and answer were passed over a cache so far.
 func (a *Answer) Passes() int { return a.passes }
 
@@ -147,28 +152,14 @@ func (a *Answer) outputErrors(ctx context.Context, layer, h int, orders [][]int3
 	if err != nil {
 		return nil, err
 	}
-	view, steps, D := a.s.layerView(layer, a.s.pos), a.Steps(), m.cfg.HeadDim
+	view := a.s.layerView(layer, a.s.pos)
 	view.Parallel = nil
-	head := lukv.HeadAttention{Context: a.context, HeadDim: D, Gram: gram}
+	head := lukv.HeadAttention{Context: a.context, HeadDim: m.cfg.HeadDim, Gram: gram}
 	err = view.EachValues(ctx, h, func(_, _ int, values []float32) { head.Values = append(head.Values, values...) })
 	if err != nil {
 		return nil, err
 	}
-	window := a.queries[layer]
-	queries, positions := make([]float32, 0, steps*D), make([]int, steps)
-	for g := range view.Group() {
-		queries = queries[:0]
-		for i := range steps {
-			queries = append(queries, window.Row(i, h*view.Group()+g)...)
-			positions[i] = window.Position(i)
-		}
-		probs, err := view.Attend(ctx, h, queries, positions)
-		if err != nil {
-			return nil, err
-		}
-		head.Probs = append(head.Probs, probs)
-	}
-	if err := a.s.cache.Err(); err != nil {
+	if head.Probs, err = a.attention(ctx, view, h); err != nil {
 		return nil, err
 	}
 	out := make([][]float64, len(orders))
@@ -179,6 +170,58 @@ func (a *Answer) outputErrors(ctx context.Context, layer, h int, orders [][]int3
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+	}
+	return out, nil
+}
+
+// attention returns what the query heads of KV head h paid attention to, [G] of
+// [steps][entries].
+func (a *Answer) attention(ctx context.Context, view *lukv.Layer, h int) ([][]float32, error) {
+	steps, window := a.Steps(), a.queries[view.Index]
+	queries, positions := make([]float32, 0, steps*view.HeadDim), make([]int, steps)
+	var out [][]float32
+	for g := range view.Group() {
+		queries = queries[:0]
+		for i := range steps {
+			queries = append(queries, window.Row(i, h*view.Group()+g)...)
+			positions[i] = window.Position(i)
+		}
+		probs, err := view.Attend(ctx, h, queries, positions)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, probs)
+	}
+	return out, a.s.cache.Err()
+}
+
+// Retrieved returns how far the query heads of KV head h, in a layer without a
+// sliding window, read positions [from, to) of the context while the answer was
+// given, [G]: see [lukv.Retrieved].
+func (a *Answer) Retrieved(ctx context.Context, layer, h, from, to int) ([]float64, error) {
+	fail := func(err error) ([]float64, error) {
+		return nil, fmt.Errorf("attention of layer %d, KV head %d: %w", layer, h, err)
+	}
+	m := a.ob.s.m
+	switch {
+	case layer < 0 || layer >= m.cfg.Layers || h < 0 || h >= m.cfg.KVHeads || a.Steps() == 0 || a.queries[layer] == nil:
+		return fail(errors.New("there is nothing to measure"))
+	case from < 0 || to <= from || to > a.context:
+		return fail(fmt.Errorf("positions %d to %d of %d", from, to, a.context))
+	}
+	if err := m.acquire(); err != nil {
+		return fail(err)
+	}
+	defer m.release()
+	view := a.s.layerView(layer, a.s.pos)
+	view.Parallel = nil
+	probs, err := a.attention(ctx, view, h)
+	if err != nil {
+		return fail(err)
+	}
+	out := make([]float64, len(probs))
+	for g, p := range probs {
+		out[g] = lukv.Retrieved(p, len(p)/a.Steps(), from, to)
 	}
 	return out, nil
 }

@@ -24,6 +24,7 @@ var alwaysUsed = map[string]string{
 		"max-steps min-retention include-question temperature npy from-npy json",
 	"eval": "threads precision cpu cache-type max-context max-cache device gpu-layers data ratio budget-tokens budget-bytes metric allocator decode compat truncate parallel out " +
 		"preset no-full sinks window limit fraction max-new-tokens match ruler-clean code-sim raw query-aware share-prefill items csv json markdown",
+	"probe":   "output data limit max-steps threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"demo":    "metric ratio limit json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"inspect": "json",
 	"pull":    "include exclude parallel verify json",
@@ -124,6 +125,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("report", "run", "--reference-model=x")
 	refuse("report", "run", "--json", "--ci")
 	refuse("demo", "--texts=9")
+	refuse("probe", "builtin", "-o", dir+"/p", "--raw")
 
 	for _, flag := range []string{"--ratio=0.5", "--svg=x", "--nearest", "--positions"} {
 		refuse("inspect", "builtin", flag)

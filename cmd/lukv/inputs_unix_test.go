@@ -26,6 +26,7 @@ var inputCommands = []string{
 	"run builtin -c TEXT --ratio 0.5 --allocator lukv --profile % x",
 	"chat %", "chat builtin --load %", "chat builtin --policy %", "chat builtin --load TEXT --ratio 0.5 --allocator lukv --profile %",
 	"profile % -o OUT", "profile builtin -o OUT --text % --questions TEXT", "profile builtin -o OUT --text TEXT --questions %",
+	"probe % -o OUT", "probe builtin -o OUT --data %",
 	"profile builtin -o OUT --data %", "profile builtin -o OUT --from-npy %",
 	"eval % --data TEXT", "eval builtin --data %", "eval builtin --data RULER", "eval builtin --data LONGBENCH",
 	"eval builtin --data LONGBENCH --longbench-config LBCONFIG", "eval builtin --data TEXT --longbench-config %", "eval builtin --allocator lukv --profile %", "eval builtin --limit 1 --items %",
@@ -45,7 +46,7 @@ var inputCommands = []string{
 
 // noInputs are the arguments and flags that look like files and are none that is
 // read.
-var noInputs = strings.Fields(`run:--save run:--trace run:prompt chat:--save profile:--output profile:--npy eval:--out inspect:--svg
+var noInputs = strings.Fields(`run:--save run:--trace run:prompt chat:--save profile:--output profile:--npy probe:--output eval:--out inspect:--svg
 	analyze-losses:--out analyze-cost:--out analyze-needle:--out analyze-profiles:--out analyze-scores:--out plot:--html plot:--svg plot:--png plot:--csv
 	gen-ruler:--out convert:out results:--out serve:--store tokenize:text pull:name completion:shell`)
 

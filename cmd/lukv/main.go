@@ -30,6 +30,7 @@ type cli struct {
 	Demo    demoCmd    `cmd:"" help:"See cache compression at work on the embedded model (under a minute)."`
 	Run     runCmd     `cmd:"" help:"Answer a prompt, with a compressed context if asked to."`
 	Profile profileCmd `cmd:"" help:"Measure the profile that the allocator lukv divides a model's budget by."`
+	Probe   probeCmd   `cmd:"" help:"Measure which heads read what is asked for, for the allocator headkv."`
 	Eval    evalCmd    `cmd:"" help:"Measure what compression costs on questions with known answers."`
 	Score   scoreCmd   `cmd:"" help:"Score answers again, without a model."`
 	Report  reportCmd  `cmd:"" help:"Make tables of evaluations."`

@@ -86,6 +86,29 @@ func ReadTexts(r io.Reader, name string) ([]Text, error) {
 	return texts, err
 }
 
+// ReadProbes reads probes from JSON Lines. name appears in errors.
+func ReadProbes(r io.Reader, name string) ([]Probe, error) {
+	var out []Probe
+	err := lines(r, name, func(line []byte) error {
+		var p Probe
+		if err := json.Unmarshal(line, &p); err != nil {
+			return err
+		}
+		switch {
+		case p.Question == "" || p.Answer == "":
+			return errors.New("question or answer is empty")
+		case p.Needle == "" || strings.Count(p.Context, p.Needle) != 1:
+			return fmt.Errorf("found the needle %.60q %d times in the context, expected once", p.Needle, strings.Count(p.Context, p.Needle))
+		}
+		out = append(out, p)
+		return nil
+	})
+	if err == nil && len(out) == 0 {
+		err = fmt.Errorf("read %s: no probes", name)
+	}
+	return out, err
+}
+
 // ReadQuestions reads questions: plain text, one a line, or JSON Lines of
 // {question, answer_prefix}. name appears in errors.
 func ReadQuestions(r io.Reader, name string) ([]Question, error) {

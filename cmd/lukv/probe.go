@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/model/calibration"
+)
+
+type probeCmd struct {
+	modelFlags
+	Output   string   `short:"o" required:"" placeholder:"FILE" help:"Where the allocator goes, as JSON; - is standard output."`
+	Data     []string `short:"d" sep:"none" placeholder:"FILE" help:"Probes as JSON Lines of {context, needle, question, answer_prefix, answer}; the needle is a passage that occurs in the context once. May be repeated (default: facts hidden in a story)."`
+	Limit    int      `placeholder:"N" help:"Only the first N probes."`
+	MaxSteps int      `default:"32" placeholder:"N" help:"Longest answer in tokens (default ${default})."`
+	Raw      bool     `help:"No chat template."`
+}
+
+func (probeCmd) Help() string {
+	return `Measures how much each query head reads the fact that a question asks for, while the model answers: HeadKV's retrieval and reasoning probe, of which the allocator headkv makes budgets. Probes that are answered wrongly (F1 of the words at most 50 %) do not count. The result is that allocator.
+
+Examples:
+
+  lukv probe DIR -o headkv.json
+
+  lukv run DIR --context book.txt --ratio 0.8 --allocator "$(cat headkv.json)" "Who did it?"`
+}
+
+func (c *probeCmd) unused(g given) error {
+	if c.Model == builtin.Name {
+		return g.unused("raw", "prompts of the embedded model are always those of its card")
+	}
+	return nil
+}
+
+func (c *probeCmd) Run(e *env) error {
+	if c.Limit < 0 || c.MaxSteps < 1 {
+		return usage("--limit and --max-steps: found %d and %d, expected 0 or more, and at least 1", c.Limit, c.MaxSteps)
+	}
+	probes, err := c.probes()
+	if err != nil {
+		return err
+	}
+	m, framing, err := c.openFramed(e, c.Raw)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	line := e.progress()
+	defer line.clear()
+	scores, err := calibration.ProbeHeads(e.ctx, m, probes, calibration.ProbeOptions{
+		Options:  calibration.Options{Prompt: framing.Prompt, MaxSteps: c.MaxSteps, Session: c.session()},
+		Correct:  answeredProbe,
+		Progress: func(done int) { line.show("probing: question %d of %d", done, len(probes)) },
+	})
+	if err != nil {
+		return err
+	}
+	line.clear()
+	e.note("%d of %d probes answered correctly", scores.Correct, scores.Probes)
+	if 2*scores.Correct < scores.Probes || scores.Correct < 4 {
+		e.note("note: so few correct answers say little of what the heads do")
+	}
+	params, err := json.Marshal(struct {
+		Importance [][]float64 `json:"importance"`
+	}{scores.Scores})
+	if err != nil {
+		return err
+	}
+	a := lukv.AllocatorConfig{Name: "headkv", Params: string(params)}
+	if err := a.Validate(); err != nil {
+		return err
+	}
+	return e.writeTo(c.Output, func(w io.Writer) error {
+		_, err := fmt.Fprintln(w, a)
+		return err
+	})
+}
+
+// answeredProbe holds an answer against the right one as the method does: more than
+// half of the words, by F1.
+func answeredProbe(p *calibration.Probe, answer string) bool {
+	score, _ := eval.Scoring{Match: eval.MatchF1}.Score(&eval.Item{Answers: []string{p.Answer}}, answer)
+	return score > 0.5
+}
+
+// probes returns those that the flags name.
+func (c *probeCmd) probes() ([]calibration.Probe, error) {
+	var out []calibration.Probe
+	for _, path := range c.Data {
+		data, err := inputfile.Read(path, maxInput)
+		if err != nil {
+			return nil, fmt.Errorf("read probes: %w", err)
+		}
+		more, err := calibration.ReadProbes(bytes.NewReader(data), path)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, more...)
+	}
+	if len(c.Data) == 0 {
+		out = calibration.NarrativeProbes()
+		if c.Model == builtin.Name {
+			out = builtinProbes()
+		}
+	}
+	if c.Limit > 0 {
+		out = out[:min(c.Limit, len(out))]
+	}
+	return out, nil
+}
+
+// builtinProbes are the calibration questions of the embedded model that one sentence
+// of their context answers, and no other has the answer.
+func builtinProbes() []calibration.Probe {
+	var out []calibration.Probe
+	for _, text := range builtin.Calibration() {
+		for _, q := range text.Questions {
+			if len(q.Answers) != 1 || strings.Count(text.Context, q.Answers[0]) != 1 {
+				continue
+			}
+			at := strings.Index(text.Context, q.Answers[0])
+			start := max(strings.LastIndex(text.Context[:at], ". ")+2, strings.LastIndex(text.Context[:at], "\n")+1)
+			if at < start {
+				start = 0
+			}
+			end := at + strings.Index(text.Context[at:]+".", ".")
+			out = append(out, calibration.Probe{
+				Context: text.Context, Needle: text.Context[start:end], Question: q.Question, AnswerPrefix: q.AnswerPrefix, Answer: q.Answers[0],
+			})
+		}
+	}
+	return out
+}

@@ -1,0 +1,34 @@
+package lukv
+
+import "slices"
+
+// Retrieved is the retrieval-and-reasoning score of a query head in one probe (Fu et
+// al., "HeadKV", 2024; spec 4.4): of every step's attention, rows [steps][n] of probs,
+// the largest k entries are taken, k = to-from the number of entries of the fact
+// that is asked for; those that are among them and lie in the fact, [from, to), add
+// their attention divided by k. Of equal attention the lower entry is larger.
+func Retrieved(probs []float32, n, from, to int) float64 {
+	k := to - from
+	order := make([]int32, n)
+	sum := 0.0
+	for row := range slices.Chunk(probs, n) {
+		for i := range order {
+			order[i] = int32(i)
+		}
+		slices.SortFunc(order, func(i, j int32) int {
+			switch {
+			case row[i] > row[j]:
+				return -1
+			case row[i] < row[j]:
+				return 1
+			}
+			return int(i - j)
+		})
+		for _, i := range order[:k] {
+			if int(i) >= from && int(i) < to {
+				sum += float64(row[i])
+			}
+		}
+	}
+	return sum / float64(k)
+}
