@@ -32,7 +32,7 @@ type Report struct {
 }
 
 // Start is the time in seconds from opening a checkpoint to its first token, all
-// processors working; medians.
+// processors working, with reading its tokenizer and encoding a word; medians.
 type Start struct {
 	Model string  `json:"model"`
 	Bytes int64   `json:"bytes"`        // of its files

@@ -13,6 +13,7 @@ import (
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
+	"github.com/lukv/lukv/tokenizer"
 )
 
 // start measures the time from opening a checkpoint to its first token.
@@ -55,7 +56,8 @@ func (r *runner) start(ctx context.Context, s *Source) error {
 	return nil
 }
 
-// firstToken returns the seconds from opening the model to the first token.
+// firstToken returns the seconds from opening the model to the first token, the reading
+// of its tokenizer included.
 func (r *runner) firstToken(ctx context.Context, s *Source) (float64, error) {
 	r.progress("%s: time to the first token", s.name)
 	fail := func(err error) (float64, error) {
@@ -73,12 +75,19 @@ func (r *runner) firstToken(ctx context.Context, s *Source) (float64, error) {
 		return fail(err)
 	}
 	defer m.Close()
+	tokens := []int32{0}
+	// A model folder may lack the tokenizer, and be measured nevertheless.
+	if tok, err := m.Tokenizer(); err == nil {
+		if ids := tok.Encode("Hello", tokenizer.EncodeOptions{AddSpecial: true}); len(ids) > 0 && int(ids[0]) < m.Config().Vocab {
+			tokens = ids[:1]
+		}
+	}
 	session, err := m.NewSession(model.SessionOptions{MaxTokens: 16})
 	if err != nil {
 		return fail(err)
 	}
 	defer session.Close()
-	if err := session.Prefill(ctx, []int32{0}); err != nil {
+	if err := session.Prefill(ctx, tokens); err != nil {
 		return fail(err)
 	}
 	for _, err := range session.Generate(ctx, model.Sampling{MaxTokens: 1}) {
@@ -123,7 +132,7 @@ func folderBytes(dir string) (int64, error) {
 }
 
 // Written is Shape, but the weights are written to a checkpoint when they are
-// first needed and then mapped like those of any other. It lies in a new
+// first needed and then mapped like those of any other; it has a made-up tokenizer. It lies in a new
 // folder under dir, os.TempDir if empty, that is removed in the end.
 func Written(name string, t tensor.Type, dir string) (*Source, error) {
 	cfg, err := shapeConfig(name)
@@ -180,6 +189,13 @@ func writeCheckpoint(dir string, cfg *model.Config, t tensor.Type) error {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o666); err != nil {
+		return err
+	}
+	text, err := tokenizerJSON(c.Vocab)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), text, 0o666); err != nil {
 		return err
 	}
 	w := model.RandomWeights(&c, t, 1)
