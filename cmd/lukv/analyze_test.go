@@ -43,6 +43,7 @@ func TestAnalyzeAndPlot(t *testing.T) {
 	fails(t, exitUsage, "depth 200", "analyze", "needle", "builtin", "--length", "128", "--depth", "200", "-o", "-")
 	fails(t, exitUsage, "nothing uses it", "analyze", "losses", "builtin", "--data", data, "--limit", "1", "--metric", "keydiff", "--profile", profile, "-o", "-")
 	fails(t, exitUsage, "nothing uses it", "eval", "builtin", "--data", data, "--metric", "snapkv", "--allocator", "lukv", "--profile", builtinOutputErrors, "--profile", profile)
+	fails(t, exitUsage, "nothing uses it", "bench", "builtin", "--tg", "1", "--ratio", "0.5", "--metric", "keydiff", "--allocator", "lukv", "--profile", builtinOutputErrors, "--profile", profile)
 	fails(t, exitFailed, builtinOutputErrors, "analyze", "profiles", builtinOutputErrors, builtinOutputErrors, "-o", "-")
 	fails(t, exitUsage, "--ratio", "analyze", "losses", "builtin", "--ratio", "2", "-o", "-")
 }

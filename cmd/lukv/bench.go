@@ -261,15 +261,15 @@ func (c *benchCmd) compressions() ([]bench.Compression, error) {
 					if x.Profile, err = profiles.match(nil, "", metric); err != nil {
 						return nil, err
 					}
-					if x.Profile == nil && len(profiles.profiles) == 1 { // whose mismatch is then reported
-						x.Profile = profiles.profiles[0]
+					if x.Profile == nil { // its mismatch is then reported
+						x.Profile = profiles.only()
 					}
 				}
 				out = append(out, x)
 			}
 		}
 	}
-	return out, nil
+	return out, profiles.unused()
 }
 
 // sources returns the models to measure.

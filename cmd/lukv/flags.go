@@ -402,12 +402,13 @@ func (s *profileSet) match(m *model.Model, name string, metric lukv.MetricConfig
 // find is match for what needs a profile. A single one that does not match is
 // returned nevertheless: the policy's own check then says why.
 func (s *profileSet) find(m *model.Model, name string, metric lukv.MetricConfig) (*lukv.Profile, error) {
-	switch p, err := s.match(m, name, metric); {
+	p, err := s.match(m, name, metric)
+	if p == nil && err == nil {
+		p = s.only()
+	}
+	switch {
 	case p != nil || err != nil:
 		return p, err
-	case len(s.paths) == 1 && s.profiles[0] != nil:
-		s.used[0] = true
-		return s.profiles[0], nil
 	case len(s.paths) > 0:
 		return nil, fmt.Errorf("%w: none of %s was made for this model and the metric %v", lukv.ErrProfileMismatch, strings.Join(s.paths, ", "), metricName(metric))
 	}
@@ -438,6 +439,15 @@ func (s *profileSet) of(m *model.Model, name string, p *lukv.Policy) (*lukv.Prof
 		}
 	}
 	return nil, nil
+}
+
+// only returns the profile if it is a single one, whatever it was made for.
+func (s *profileSet) only() *lukv.Profile {
+	if len(s.profiles) != 1 || s.profiles[0] == nil {
+		return nil
+	}
+	s.used[0] = true
+	return s.profiles[0]
 }
 
 // unused refuses a profile that nothing asked for.
