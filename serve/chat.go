@@ -284,6 +284,7 @@ type answerPart struct {
 	text   string
 	calls  []callDelta
 	probs  []chatLogProb
+	before bool   // the token stands before the answer itself: among thoughts
 	finish string // why the choice ends; empty: it goes on
 }
 
@@ -305,6 +306,7 @@ func (c *chatRequest) parts(events iter.Seq2[engine.Event, error]) iter.Seq2[ans
 				before := r.tokens
 				p.think, p.text = r.add(e.Text, e.HasToken, p.finish != "")
 				c.thought += r.tokens - before
+				p.before = r.stage != inAnswer
 				if c.thinking.hidden {
 					p.think = ""
 				}

@@ -278,7 +278,7 @@ func (a *messageAnswer) send(out *eventStream, stream *engine.Stream, timer *tim
 		begun: func(b *block) {
 			event("content_block_start", object{"index": b.n, "content_block": b.content(true)})
 		},
-		more: func(b *block, text string) {
+		more: func(b *block, text string, _ []chatLogProb) {
 			delta := object{"type": "text_delta", "text": text}
 			switch b.kind {
 			case callBlock:

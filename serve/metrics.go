@@ -173,16 +173,22 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	family("lukv:kv_cache_full_bytes", "gauge", func(st *engine.Stats) float64 { return float64(st.ReservedBytes + st.SavedBytes) })
 	family("lukv:kv_cache_peak_bytes", "gauge", func(st *engine.Stats) float64 { return float64(st.PeakBytes) })
 	family("lukv:kv_evicted_entries_total", "counter", func(st *engine.Stats) float64 { return float64(st.EvictedEntries) })
-	family("lukv:prefix_store_bytes", "gauge", func(st *engine.Stats) float64 { return float64(st.KeptBytes) })
+	b.family("lukv:prefix_store_bytes", "gauge")
+	for i, sl := range order {
+		b.sample("lukv:prefix_store_bytes", float64(stats[i].KeptBytes), "model_name", sl.id, "tier", "memory")
+		b.sample("lukv:prefix_store_bytes", float64(stats[i].StoredBytes), "model_name", sl.id, "tier", "disk")
+	}
 	b.family("lukv:model_loaded", "gauge")
 	for i, sl := range order {
 		b.sample("lukv:model_loaded", loaded[i], "model_name", sl.id)
 	}
 	s.docs.mu.Lock()
-	n := len(s.docs.order)
+	n, texts := len(s.docs.order), s.docs.bytes
 	s.docs.mu.Unlock()
 	b.family("lukv:documents", "gauge")
 	b.sample("lukv:documents", float64(n))
+	b.family("lukv:document_bytes", "gauge")
+	b.sample("lukv:document_bytes", float64(texts))
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	w.Write(b.text)
 }

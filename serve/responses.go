@@ -25,13 +25,20 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 	}
 	refuse(f, "background", "false")
 	refuse(f, "truncation", `"disabled"`)
-	refuse(f, "top_logprobs", "0")
 	messages := []object{}
 	if f.has("instructions") {
 		messages = append(messages, object{"role": "system", "content": f.str("instructions")})
 	}
 	messages = append(messages, responseInput(f)...)
 	chat := object{"messages": messages}
+	for _, v := range f.texts("include", 64) {
+		if v == "message.output_text.logprobs" {
+			chat["logprobs"], chat["top_logprobs"] = true, f.integer("top_logprobs", 0, 0, maxTopLogProbs)
+		}
+	}
+	if chat["logprobs"] == nil {
+		refuse(f, "top_logprobs", "0") // has no effect
+	}
 	if f.has("max_output_tokens") {
 		chat["max_tokens"] = f.integer("max_output_tokens", 0, 1, 1<<31-1)
 	}
@@ -212,7 +219,11 @@ func (b *block) part(empty bool) object {
 	if b.kind == thoughtBlock {
 		return object{"type": "reasoning_text", "text": text}
 	}
-	return object{"type": "output_text", "text": text, "annotations": []any{}, "logprobs": []any{}}
+	probs := []chatLogProb{}
+	if !empty && b.probs != nil {
+		probs = b.probs
+	}
+	return object{"type": "output_text", "text": text, "annotations": []any{}, "logprobs": probs}
 }
 
 // itemID names an item of a response.
@@ -276,14 +287,14 @@ func (a *response) send(out *eventStream, stream *engine.Stream, timer *timing) 
 				event("response.content_part.added", at(b, object{"part": b.part(true)}))
 			}
 		},
-		more: func(b *block, text string) {
+		more: func(b *block, text string, probs []chatLogProb) {
 			switch b.kind {
 			case callBlock:
 				event("response.function_call_arguments.delta", at(b, object{"delta": text}))
 			case thoughtBlock:
 				event("response.reasoning_text.delta", at(b, object{"delta": text}))
 			default:
-				event("response.output_text.delta", at(b, object{"delta": text, "logprobs": []any{}}))
+				event("response.output_text.delta", at(b, object{"delta": text, "logprobs": probs}))
 			}
 		},
 		ended: func(b *block) {
@@ -294,7 +305,7 @@ func (a *response) send(out *eventStream, stream *engine.Stream, timer *timing) 
 			case thoughtBlock:
 				event("response.reasoning_text.done", at(b, object{"text": text}))
 			default:
-				event("response.output_text.done", at(b, object{"text": text, "logprobs": []any{}}))
+				event("response.output_text.done", at(b, object{"text": text, "logprobs": b.part(false)["logprobs"]}))
 			}
 			if b.kind != callBlock {
 				event("response.content_part.done", at(b, object{"part": b.part(false)}))

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -117,6 +118,74 @@ func BenchmarkServer(b *testing.B) {
 			b.ReportMetric(all/bare.Seconds(), "engine-tokens/s")
 			b.ReportMetric(all/served.Seconds(), "server-tokens/s")
 			b.ReportMetric(100*bare.Seconds()/served.Seconds(), "%-of-engine")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkStoredDocument asks a document that is on disk alone, as after a restart, and
+// reports the time to the first token beside that of loading the cache's file: the rest is
+// the question, read and answered by a token.
+func BenchmarkStoredDocument(b *testing.B) {
+	m := modelOfSize(b, "150m")
+	defer m.Close()
+	dir := b.TempDir()
+	begin := func() *httptest.Server {
+		s := New(Options{})
+		require.NoError(b, s.OpenStore(filepath.Join(dir, "documents")))
+		require.NoError(b, s.Add("m", m, engine.Options{MaxBytes: 1 << 30, Store: filepath.Join(dir, "prefixes")}))
+		ts := httptest.NewServer(s.Handler())
+		ts.Config.RegisterOnShutdown(func() { s.Drain(context.Background()) })
+		return ts
+	}
+	end := func(ts *httptest.Server) {
+		require.NoError(b, ts.Config.Shutdown(context.Background()))
+		ts.Close()
+	}
+	for _, ratio := range []float64{0, 0.8} {
+		b.Run(fmt.Sprint(ratio), func(b *testing.B) {
+			ts := begin()
+			text := strings.Repeat("One of the special magic numbers for gentle tiger is 458392. ", 100)
+			body := mustJSON(b, object{"text": text, "kv_compression": object{"ratio": ratio, "metric": "keydiff"}})
+			resp, err := ts.Client().Post(ts.URL+"/v1/documents", "application/json", strings.NewReader(body))
+			require.NoError(b, err)
+			var doc document
+			require.NoError(b, json.NewDecoder(resp.Body).Decode(&doc))
+			require.Equal(b, "ready", doc.Status)
+			end(ts)
+			files, err := filepath.Glob(filepath.Join(dir, "prefixes", "*", "*.session"))
+			require.NoError(b, err)
+			file, newest := "", time.Time{}
+			for _, name := range files {
+				st, err := os.Stat(name)
+				require.NoError(b, err)
+				if st.ModTime().After(newest) {
+					file, newest = name, st.ModTime()
+				}
+			}
+			ask := mustJSON(b, object{"model": "m", "document": doc.ID, "messages": []object{{"role": "user", "content": "?"}}, "max_tokens": 1, "ignore_eos": true, "stream": true})
+			var load, first time.Duration
+			for b.Loop() {
+				start := time.Now()
+				session, err := m.LoadSession(file, model.SessionOptions{})
+				load += time.Since(start)
+				require.NoError(b, err)
+				session.Close()
+				ts := begin()
+				start = time.Now()
+				resp, err := ts.Client().Post(ts.URL+"/v1/chat/completions", "application/json", strings.NewReader(ask))
+				require.NoError(b, err)
+				_, err = resp.Body.Read(make([]byte, 1))
+				first += time.Since(start)
+				require.NoError(b, err)
+				text, err := io.ReadAll(resp.Body)
+				require.NoError(b, err)
+				require.Contains(b, string(text), `"finish_reason":"length"`)
+				end(ts)
+			}
+			b.ReportMetric(float64(load.Microseconds())/1e3/float64(b.N), "load-ms")
+			b.ReportMetric(float64(first.Microseconds())/1e3/float64(b.N), "first-token-ms")
+			b.ReportMetric(float64(doc.Cache.Bytes)/1e6, "MB")
 			b.ReportMetric(0, "ns/op")
 		})
 	}

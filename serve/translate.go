@@ -93,6 +93,8 @@ type block struct {
 	id   string // of a call
 	name string
 	text strings.Builder
+
+	probs []chatLogProb // of a text's tokens, if they were asked for
 }
 
 type blockKind int
@@ -109,7 +111,7 @@ type blocks struct {
 	list   []*block
 	finish string
 	begun  func(*block)
-	more   func(*block, string)
+	more   func(*block, string, []chatLogProb)
 	ended  func(*block)
 }
 
@@ -129,16 +131,18 @@ func (b *blocks) end() {
 	}
 }
 
-func (b *blocks) add(to *block, text string) {
+func (b *blocks) add(to *block, text string, probs []chatLogProb) {
 	to.text.WriteString(text)
+	to.probs = append(to.probs, probs...)
 	if b.more != nil {
-		b.more(to, text)
+		b.more(to, text, probs)
 	}
 }
 
 // read takes all parts of a choice. An answer without anything is an empty text.
 func (b *blocks) read(parts iter.Seq2[answerPart, *apiError], timer *timing) *apiError {
 	var last *block
+	probs := []chatLogProb{} // of tokens whose text is still to come
 	for p, err := range parts {
 		if err != nil {
 			return err
@@ -148,20 +152,24 @@ func (b *blocks) read(parts iter.Seq2[answerPart, *apiError], timer *timing) *ap
 			if last == nil {
 				last = b.begin(block{kind: thoughtBlock})
 			}
-			b.add(last, p.think)
+			b.add(last, p.think, nil)
+		}
+		if !p.before {
+			probs = append(probs, p.probs...)
 		}
 		if p.text != "" {
 			if last == nil || last.kind != textBlock {
 				last = b.begin(block{})
 			}
-			b.add(last, p.text)
+			b.add(last, p.text, probs)
+			probs = []chatLogProb{}
 		}
 		for _, d := range p.calls {
 			if d.name != "" {
-				last = b.begin(block{kind: callBlock, id: d.id, name: d.name})
+				last, probs = b.begin(block{kind: callBlock, id: d.id, name: d.name}), nil
 			}
 			if d.arguments != "" {
-				b.add(last, d.arguments)
+				b.add(last, d.arguments, nil)
 			}
 		}
 		b.finish = p.finish

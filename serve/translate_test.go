@@ -288,3 +288,44 @@ func TestContinue(t *testing.T) {
 		require.Contains(t, text, want)
 	}
 }
+
+// TestResponseLogProbs: those of a chat, in pieces and whole, where they are asked for.
+func TestResponseLogProbs(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	chat := ask("Hello", object{"max_tokens": 12, "seed": 1, "ignore_eos": true, "logprobs": true, "top_logprobs": 2})
+	var want struct {
+		Choices []struct {
+			LogProbs struct{ Content []any } `json:"logprobs"`
+		}
+	}
+	ts.post(t, "/v1/chat/completions", chat, &want)
+	q := object{
+		"model": "needle/llama", "input": "Hello", "max_output_tokens": 12, "seed": 1, "ignore_eos": true,
+		"include": []string{"reasoning.encrypted_content", "message.output_text.logprobs"}, "top_logprobs": 2,
+	}
+	text := func(response any) object {
+		return response.(object)["output"].([]any)[0].(object)["content"].([]any)[0].(object)
+	}
+	var whole object
+	ts.post(t, "/v1/responses", q, &whole)
+	require.Equal(t, want.Choices[0].LogProbs.Content, text(whole)["logprobs"])
+	var pieces []any
+	for _, e := range ts.named(t, "/v1/responses", q) {
+		switch e["type"] {
+		case "response.output_text.delta":
+			pieces = append(pieces, e["logprobs"].([]any)...)
+		case "response.output_text.done":
+			require.Equal(t, pieces, e["logprobs"])
+		case "response.incomplete":
+			require.Equal(t, pieces, text(e["response"])["logprobs"])
+		}
+	}
+	require.Equal(t, text(whole)["logprobs"], any(pieces))
+	delete(q, "include")
+	status, answer, _ := ts.do(t, "POST", "/v1/responses", mustJSON(t, q))
+	require.Equal(t, 400, status)
+	require.Contains(t, answer, "top_logprobs")
+	delete(q, "top_logprobs")
+	ts.post(t, "/v1/responses", q, &whole)
+	require.Empty(t, text(whole)["logprobs"])
+}

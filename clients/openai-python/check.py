@@ -143,6 +143,10 @@ class Client(unittest.TestCase):
         self.assertEqual(text, whole.output_text)
         self.assertEqual(event.response.output_text, text)
         self.assertEqual(event.type, "response." + whole.status)
+        scored = strict(client.responses.create(**params, include=["message.output_text.logprobs"], top_logprobs=2))
+        tokens = scored.output[0].content[0].logprobs
+        self.assertEqual(b"".join(bytes(t.bytes) for t in tokens).decode(errors="replace"), text)
+        self.assertEqual({len(t.top_logprobs) for t in tokens}, {2})
         with self.assertRaises(openai.BadRequestError):
             client.responses.create(model=model, input="Hello", previous_response_id="resp_1")
 
