@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -194,7 +195,9 @@ func testLoadRefusesContradictions(t *testing.T, at place) {
 		{"entries per page, expected a power of two", i64("options", 3, 17)},
 		{"window of layer 0: found -1", i64("windows", 0, -1)},
 		{"without a window", i64("windows", 1, 0)},
-		{"found -1 entries", i64("pairs", 0, -1)},
+		{"window of layer 1: found 2147483648", i64("windows", 1, math.MaxInt32+1)},
+		{"layer 0 head 0: found -1 entries", i64("pairs", 0, -1)},
+		{"layer 1 head 1: found -1 entries", i64("pairs", 9, -1)},
 		{"expected I32[6]", i64("pairs", 0, 6)},
 		{"expected I32[1000000000]", i64("pairs", 0, 1e9)},
 		{"33 entries dropped up to position 31", i64("pairs", 7, 33)},
@@ -237,6 +240,10 @@ func testLoadRefusesContradictions(t *testing.T, at place) {
 	loaded, _, err := Load("x", forge(t, c, same, good), at.options(Options{}))
 	require.NoError(t, err)
 	wantSample(t, loaded)
+	require.NoError(t, loaded.Close())
+	loaded, _, err = Load("x", forge(t, c, i64("windows", 1, math.MaxInt32), good), at.options(Options{}))
+	require.NoError(t, err, "the largest window")
+	require.Equal(t, math.MaxInt32, loaded.Options().Windows[1])
 	require.NoError(t, loaded.Close())
 	require.ErrorContains(t, c.Save(io.Discard, good), "reserved")
 }

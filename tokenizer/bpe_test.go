@@ -232,3 +232,14 @@ func TestWindowsOfAnyMerges(t *testing.T) {
 		check(t, m, bytes.Repeat(w, rapid.IntRange(1, 3).Draw(t, "times")))
 	})
 }
+
+// TestJoinSet: every neighbours of a piece are in, U+0000 too.
+func TestJoinSet(t *testing.T) {
+	for _, piece := range []string{"\x00a", "a\x00", "ab", "日本", "\U0001F600x", "aa"} {
+		j := newJoinSet()
+		j.addPiece(piece)
+		r := []rune(piece)
+		require.True(t, j.has(r[0], r[1]), "%q", piece)
+		require.False(t, j.has(r[1], 'q'), "%q", piece)
+	}
+}

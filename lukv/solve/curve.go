@@ -36,7 +36,7 @@ func NewCurve(gains []float32, protected int) (*Curve, error) {
 		}
 	}
 	c := &Curve{protected: protected, gains: gains}
-	blocks := pava(gains, nil)
+	blocks := pava(gains)
 	c.ends = make([]int32, len(blocks))
 	end := int32(0)
 	for i, b := range blocks {

@@ -7,12 +7,12 @@ type pavaBlock struct {
 }
 
 // pava projects gains onto non-increasing sequences in least squares (pool
-// adjacent violators, spec 5.3) and returns the blocks of the result, appended
-// to blocks[:0]. A block is merged into its predecessor while the
-// predecessor's mean is not larger; means are compared by cross-multiplication,
-// so equal means always merge and neighbouring blocks differ strictly.
-func pava[F float32 | float64](gains []F, blocks []pavaBlock) []pavaBlock {
-	blocks = blocks[:0]
+// adjacent violators, spec 5.3) and returns the blocks of the result. A block is
+// merged into its predecessor while the predecessor's mean is not larger; means
+// are compared by cross-multiplication, so equal means always merge and
+// neighbouring blocks differ strictly.
+func pava[F float32 | float64](gains []F) []pavaBlock {
+	var blocks []pavaBlock
 	for _, g := range gains {
 		last := pavaBlock{float64(g), 1}
 		for len(blocks) > 0 {
@@ -34,7 +34,7 @@ func pava[F float32 | float64](gains []F, blocks []pavaBlock) []pavaBlock {
 // the upper concave envelope of the running sums of gains.
 func Project(gains []float64) []float64 {
 	out := make([]float64, 0, len(gains))
-	for _, b := range pava(gains, nil) {
+	for _, b := range pava(gains) {
 		mean := b.sum / float64(b.n)
 		for range b.n {
 			out = append(out, mean)
