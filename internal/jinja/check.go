@@ -115,6 +115,17 @@ func (p *parser) checkFilter(f *filterExpr) {
 	}
 }
 
+// checkSafe refuses the filters safe that were read, but for that of a whole value that
+// is printed.
+func (p *parser) checkSafe(printed expr) {
+	for _, f := range p.safe {
+		if f != printed {
+			p.refuse(f.at, "filter 'safe' but at the end of what is printed")
+		}
+	}
+	p.safe = p.safe[:0]
+}
+
 // checkTest refuses arguments that a test does not take.
 func (p *parser) checkTest(t *testExpr) {
 	if missing := t.def.lacks(&t.args); missing != "" {

@@ -34,18 +34,13 @@ func init() {
 	}
 }
 
+// safe marks a text that is not to be escaped, and nothing ever is. What else Jinja
+// makes of the mark is left out: it may only stand behind all of what is printed.
+var safe = define("safe", "value", func(r *run, a []any) any { return r.show(a[0]) })
+
 func textFilters() []*builtin {
 	textual := func(name string, f func(*run, text) text) *builtin {
 		return define(name, "value", func(r *run, a []any) any { return f(r, r.show(a[0])) })
-	}
-	escape := func(name string) *builtin {
-		return define(name, "value", func(r *run, a []any) any {
-			t := r.show(a[0])
-			if t.safe && name != "forceescape" {
-				return t
-			}
-			return r.escape(t)
-		})
 	}
 	return []*builtin{
 		textual("upper", (*run).upper),
@@ -53,17 +48,13 @@ func textFilters() []*builtin {
 		textual("capitalize", (*run).capitalize),
 		textual("title", (*run).titleFilter),
 		textual("string", func(_ *run, t text) text { return t }),
-		textual("safe", func(_ *run, t text) text { t.safe = true; return t }),
-		escape("escape"), escape("e"), escape("forceescape"),
 		define("indent", "s width=4 first=False blank=False", filterIndent),
 		define("replace", "s old new count=None", func(r *run, a []any) any {
 			count := -1
 			if a[3] != nil {
 				count = intArg(a[3], "replace count")
 			}
-			t := r.replace(r.show(a[0]), r.show(a[1]), r.show(a[2]), count)
-			t.safe = false
-			return t
+			return r.replace(r.show(a[0]), r.show(a[1]), r.show(a[2]), count)
 		}),
 		define("tojson", "value ensure_ascii=False indent=None separators=None sort_keys=False", filterToJSON),
 		define("trim", "value chars=None", func(r *run, a []any) any { return r.strip(r.show(a[0]), a[1], true, true) }),
@@ -76,9 +67,8 @@ func filterIndent(r *run, a []any) any {
 		pad = r.repeat(own(" "), intArg(a[1], "indent width"))
 	}
 	defined(a[0])
-	t := textArg(a[0], "indent")
 	b := r.builder()
-	for i, line := range r.splitLines(r.concat(t, own("\n")), false) {
+	for i, line := range r.splitLines(r.concat(textArg(a[0], "indent"), own("\n")), false) {
 		r.step(1)
 		if i > 0 {
 			b.put("\n", false)
@@ -88,9 +78,7 @@ func filterIndent(r *run, a []any) any {
 		}
 		b.add(line.(text))
 	}
-	out := b.text()
-	out.safe = t.safe
-	return out
+	return b.text()
 }
 
 func numberFilters() []*builtin {
@@ -419,9 +407,13 @@ func filterDictSort(r *run, a []any) any {
 }
 
 func filterJoin(r *run, a []any) any {
-	sep := r.show(a[1])
 	key := r.getter(a[2], false, nil)
-	it := r.iter(a[0])
+	return r.join(r.show(a[1]), a[0], func(e any) text { return r.show(key(e)) })
+}
+
+// join puts a text between the parts that v yields.
+func (r *run) join(sep text, v any, part func(any) text) text {
+	it := r.iter(v)
 	b := r.builder()
 	for n := 0; ; n++ {
 		e, ok := it()
@@ -431,7 +423,7 @@ func filterJoin(r *run, a []any) any {
 		if n > 0 {
 			b.add(sep)
 		}
-		b.add(r.show(key(e)))
+		b.add(part(e))
 	}
 }
 

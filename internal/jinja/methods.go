@@ -138,18 +138,7 @@ func defineTextMethods() []*builtin {
 			return r.cut(t, 0, len(strings.TrimSuffix(t.s, fix.s)))
 		}),
 		define("join", "self parts", func(r *run, a []any) any {
-			it := r.iter(a[1])
-			b := r.builder()
-			for n := 0; ; n++ {
-				e, ok := it()
-				if !ok {
-					return b.text()
-				}
-				if n > 0 {
-					b.add(a[0].(text))
-				}
-				b.add(textArg(e, "join"))
-			}
+			return r.join(a[0].(text), a[1], func(e any) text { return textArg(e, "join") })
 		}),
 		define("splitlines", "self keepends=False", func(r *run, a []any) any {
 			return r.splitLines(a[0].(text), truthy(a[1]))

@@ -15,6 +15,7 @@ type parser struct {
 	loops  int
 	inLoop bool
 	macros []*macroDef // that enclose the current place
+	safe   []*filterExpr
 }
 
 // Parse parses a template's source; name stands for it in errors. A line break
@@ -163,6 +164,7 @@ func (p *parser) statements(ends []string) []stmt {
 			p.next()
 			value := p.tuple(true, false)
 			p.expect(tokVarEnd)
+			p.checkSafe(value)
 			out = append(out, &printStmt{value: value, at: t.at})
 		default: // tokBlockBegin: nothing else follows a finished tag
 			p.next()
@@ -171,6 +173,7 @@ func (p *parser) statements(ends []string) []stmt {
 			}
 			out = append(out, p.statement())
 			p.expect(tokBlockEnd)
+			p.checkSafe(nil)
 		}
 	}
 }

@@ -32,13 +32,7 @@ func (r *run) writeRepr(b *builder, v any) {
 	}
 	switch v := v.(type) {
 	case text:
-		if v.safe {
-			put("Markup(")
-			r.quote(b, v)
-			put(")")
-		} else {
-			r.quote(b, v)
-		}
+		r.quote(b, v)
 	case []any:
 		list("[", "]", v)
 	case tuple:

@@ -15,7 +15,6 @@ type Span struct{ Start, End int }
 type text struct {
 	s    string
 	data []Span // bytes of the input: ascending, disjoint, not empty, not touching
-	safe bool   // marked by the filters safe and escape
 }
 
 // own is text of the template itself.
@@ -31,9 +30,9 @@ func foreign(s string) text {
 
 // cut is t.s[from:to].
 func (r *run) cut(t text, from, to int) text {
-	out := text{s: t.s[from:to], safe: t.safe}
+	out := text{s: t.s[from:to]}
 	if from == to {
-		return text{safe: t.safe}
+		return text{}
 	}
 	if from == 0 && to == len(t.s) {
 		out.data = t.data
@@ -152,13 +151,8 @@ func (b *builder) put(s string, data bool) {
 
 func (b *builder) text() text { return text{s: b.b.String(), data: b.data} }
 
-// concat is a followed by b. As in Markup, a part that is not safe is escaped
-// where the other is.
+// concat is the parts one behind the other.
 func (r *run) concat(parts ...text) text {
-	safe := false
-	for _, p := range parts {
-		safe = safe || p.safe
-	}
 	b := r.builder()
 	n := 0
 	for _, p := range parts {
@@ -166,35 +160,9 @@ func (r *run) concat(parts ...text) text {
 	}
 	b.grow(n)
 	for _, p := range parts {
-		if safe && !p.safe {
-			p = r.escape(p)
-		}
 		b.add(p)
 	}
-	out := b.text()
-	out.safe = safe
-	return out
-}
-
-// escape replaces the characters that HTML reserves.
-func (r *run) escape(t text) text {
-	out := r.mapRunes(t, func(c rune) string {
-		switch c {
-		case '&':
-			return "&amp;"
-		case '>':
-			return "&gt;"
-		case '<':
-			return "&lt;"
-		case '\'':
-			return "&#39;"
-		case '"':
-			return "&#34;"
-		}
-		return ""
-	})
-	out.safe = true
-	return out
+	return b.text()
 }
 
 // mapRunes replaces characters; to returns "" for those that stay.
@@ -218,9 +186,7 @@ func (r *run) mapRunes(t text, to func(rune) string) text {
 		return t
 	}
 	b.add(r.cut(t, from, len(t.s)))
-	out := b.text()
-	out.safe = t.safe
-	return out
+	return b.text()
 }
 
 // replace is str.replace; count < 0 means all. What is put in keeps its own
@@ -269,7 +235,5 @@ func (r *run) repeat(t text, n int) text {
 	for range n {
 		b.add(t)
 	}
-	out := b.text()
-	out.safe = t.safe
-	return out
+	return b.text()
 }

@@ -90,9 +90,6 @@ func typeName(v any) string {
 	case float64:
 		return "float"
 	case text:
-		if v.safe {
-			return "Markup"
-		}
 		return "str"
 	case []any:
 		return "list"
@@ -194,7 +191,6 @@ func (r *run) tryIter(v any) (it iterator, ok bool) {
 	switch v := v.(type) {
 	case text:
 		at := 0
-		v.safe = false
 		return func() (any, bool) {
 			if at == len(v.s) {
 				return nil, false
