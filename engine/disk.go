@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/filelock"
 	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/model"
 )
@@ -28,7 +29,8 @@ import (
 // engine's loop; load and save do not and run beside it.
 type disk struct {
 	dir          string
-	limit, bytes int64 // limit 0: none
+	lock         *os.File // held as long as the engine lives
+	limit, bytes int64    // limit 0: none
 	windowed     bool
 	log          *slog.Logger
 	trees        map[string]*prefixes[*stored] // by label
@@ -48,7 +50,8 @@ type stored struct {
 var prefixName = regexp.MustCompile(`^[0-9a-f]{32}\.session$`)
 
 // openDisk reads which prefixes of a model a folder has. What cannot be read is removed;
-// it is a cache.
+// it is a cache. Another engine's on the same model and folder is an error: each would
+// remove what the other counts on, and neither would keep the bound.
 func openDisk(dir string, limit int64, m *model.Model, log *slog.Logger) (*disk, error) {
 	sum := sha256.Sum256([]byte(m.ID()))
 	d := &disk{
@@ -58,8 +61,20 @@ func openDisk(dir string, limit int64, m *model.Model, log *slog.Logger) (*disk,
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {
 		return nil, err
 	}
+	var err error
+	if d.lock, err = os.OpenFile(d.dir+".lock", os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return nil, err
+	}
+	if free, err := filelock.Try(d.lock); err != nil || !free {
+		d.lock.Close()
+		if err == nil {
+			err = fmt.Errorf("%s is in use by another engine on the same model; expected a folder for each", dir)
+		}
+		return nil, err
+	}
 	entries, err := os.ReadDir(d.dir)
 	if err != nil {
+		d.lock.Close()
 		return nil, err
 	}
 	var found []*stored
@@ -119,6 +134,13 @@ func (d *disk) damaged(name string, why error) {
 	d.log.Warn("stored prefix removed", "file", name, "error", why)
 	if err := os.Remove(filepath.Join(d.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.log.Warn("stored prefix cannot be removed", "file", name, "error", err)
+	}
+}
+
+// close lets other engines use the folder.
+func (d *disk) close() {
+	if d != nil {
+		d.lock.Close()
 	}
 }
 

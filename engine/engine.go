@@ -33,7 +33,7 @@ type Options struct {
 	// those of requests with PromptOnly before they end, compressed contexts when they
 	// have been read, and what is in memory when the engine is closed. Files that are
 	// damaged cost themselves alone. It is made if it is not there; engines of several
-	// models may share it.
+	// models may share it, two on the same model may not.
 	Store      string
 	StoreBytes int64
 
@@ -283,6 +283,7 @@ func (e *Engine) loop() {
 		if over {
 			e.storeKept()
 			e.kept.close()
+			e.disk.close()
 			return
 		}
 		if !e.step() {
