@@ -5,10 +5,13 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -224,35 +227,97 @@ func TestHostile(t *testing.T) {
 	require.Error(t, err)
 }
 
-func FuzzParse(f *testing.F) {
-	f.Add(sample().bytes())
+// seeds are files that mutations begin with.
+func seeds() [][]byte {
+	out := [][]byte{sample().bytes()}
 	for _, name := range []string{"gguf", "gguf_legacy"} {
 		if data, err := os.ReadFile(filepath.Join("testdata", name, "model.gguf")); err == nil {
-			f.Add(data[:min(len(data), 4000)])
+			out = append(out, data[:min(len(data), 4000)])
 		}
+	}
+	return out
+}
+
+// readAll reads all that a file has; nothing of that may panic, and what Parse took
+// can be read.
+func readAll(data []byte) error {
+	file, err := Parse("x", data)
+	if err != nil {
+		return nil
+	}
+	for key, v := range file.values {
+		file.Uint(key)
+		file.Float(key)
+		file.Bool(key)
+		file.Text(key)
+		file.Texts(key)
+		file.Ints(key)
+		file.Floats(key)
+		_ = v.String()
+	}
+	for _, x := range file.Tensors() {
+		if x.Type.Readable() {
+			if err := x.Rows(make([]float32, x.RowLength()), 0, 1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func FuzzParse(f *testing.F) {
+	for _, data := range seeds() {
+		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		defer testfuzz.Bound(t, len(data))()
-		file, err := Parse("x", data)
-		if err != nil {
-			return
-		}
-		for key, v := range file.values {
-			file.Uint(key)
-			file.Float(key)
-			file.Bool(key)
-			file.Text(key)
-			file.Texts(key)
-			file.Ints(key)
-			file.Floats(key)
-			_ = v.String()
-		}
-		for _, x := range file.Tensors() {
-			if x.Type.Readable() {
-				if err := x.Rows(make([]float32, x.RowLength()), 0, 1); err != nil {
-					t.Fatal(err)
-				}
-			}
+		if err := readAll(data); err != nil {
+			t.Fatal(err)
 		}
 	})
+}
+
+var mutations = flag.Int("mutations", 20_000, "mutated files that TestMutations reads")
+
+// Files that differ from a good one in lengths, counts, offsets, types and anything
+// else, cut short or longer, are read or refused: go test ./gguf -run Mutations
+// -mutations 1000000 reads a million.
+func TestMutations(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	values := []uint64{0, 1, 2, 3, 8, 12, 31, 32, 33, 1 << 16, 1<<31 - 1, 1 << 31, 1<<32 - 1, 1 << 32, 1 << 40, 1<<62 + 1, 1<<63 - 1, 1 << 63, 1<<64 - 32, 1<<64 - 1}
+	all := seeds()
+	read := 0
+	for range *mutations {
+		data := bytes.Clone(all[random.IntN(len(all))])
+		for range 1 + random.IntN(4) {
+			if len(data) == 0 {
+				break
+			}
+			at := random.IntN(min(len(data), 16<<random.IntN(9))) // mostly the head
+			switch random.IntN(6) {
+			case 0:
+				data[at] ^= 1 << random.IntN(8)
+			case 1:
+				data[at] = byte(random.Uint32())
+			case 2:
+				copy(data[at:], binary.LittleEndian.AppendUint64(nil, values[random.IntN(len(values))]))
+			case 3:
+				copy(data[at:], binary.LittleEndian.AppendUint32(nil, uint32(values[random.IntN(len(values))])))
+			case 4:
+				data = data[:at]
+			case 5:
+				n := min(len(data)-at, random.IntN(64))
+				data = slices.Insert(data, at, data[at:at+n]...)
+			}
+		}
+		if err := readAll(data); err != nil {
+			require.NoError(t, err, "%x", data)
+		}
+		if _, err := Parse("x", data); err == nil {
+			read++
+		}
+	}
+	t.Logf("%d files, of which %d could be read", *mutations, read)
+	require.Positive(t, read)
+	require.Less(t, read, *mutations/2)
 }

@@ -330,7 +330,9 @@ type analyzeScoresCmd struct {
 func (analyzeScoresCmd) Help() string {
 	return `Examples:
 
-  lukv analyze scores runs/ruler -o scores.json`
+  lukv analyze scores runs/ruler -o scores.json
+
+  lukv analyze scores runs/novel runs/essays -o transfer.json # one allocator with profiles of two texts`
 }
 
 func (c *analyzeScoresCmd) Run(e *env) error {

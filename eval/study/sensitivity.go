@@ -8,7 +8,8 @@ import (
 )
 
 // Sensitivity shows scores against ratios, a line per metric and allocator with the
-// 95 % interval; the full cache is the point at 0 of all.
+// 95 % interval; the full cache is the point at 0 of all. Lines that several runs have
+// are named by them, too: LU-KV with profiles of different texts, for instance.
 func Sensitivity(all []*runs.Run) (report.Figure, error) {
 	f := report.Figure{ID: "sensitivity", Title: "Score against ratio", X: "fraction removed", Y: "score",
 		Note: "Averages over tasks; at 0 stands the full cache. Up to four lines have their 95 % intervals as bands; the data have all."}
@@ -16,8 +17,13 @@ func Sensitivity(all []*runs.Run) (report.Figure, error) {
 	if err != nil {
 		return f, err
 	}
-	full := map[string]*runs.Cell{}
+	full, in := map[string]*runs.Cell{}, map[string]map[string]bool{}
 	for _, r := range t.Rows {
+		name := r.Metric + ", " + r.Allocator
+		if in[name] == nil {
+			in[name] = map[string]bool{}
+		}
+		in[name][r.Run] = true
 		if r.Metric == "" && r.Cells[0] != nil && t.Columns[0].Name == "0" {
 			full[r.Run] = r.Cells[0]
 		}
@@ -28,6 +34,9 @@ func Sensitivity(all []*runs.Run) (report.Figure, error) {
 			continue
 		}
 		l := report.Line{Name: r.Metric + ", " + r.Allocator}
+		if len(in[l.Name]) > 1 {
+			l.Name += " of " + r.Run
+		}
 		add := func(x float64, c *runs.Cell) {
 			n = max(n, c.N)
 			l.X, l.Y, l.Low, l.High = append(l.X, x), append(l.Y, c.Percent), append(l.Low, c.Low), append(l.High, c.High)

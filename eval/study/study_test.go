@@ -249,6 +249,10 @@ func TestSensitivity(t *testing.T) {
 	require.Len(t, f.Lines, 1)
 	assert.Equal(t, []float64{0, 0.4, 0.8}, f.Lines[0].X)
 	assert.Equal(t, []float64{100, 75, 50}, f.Lines[0].Y)
+	f, err = Sensitivity([]*runs.Run{r, {Name: "other", Answers: r.Answers}})
+	require.NoError(t, err)
+	assert.Equal(t, "snapkv, uniform of r", f.Lines[0].Name, "two runs have it")
+	assert.Equal(t, "snapkv, uniform of other", f.Lines[1].Name)
 	_, err = Sensitivity([]*runs.Run{{}})
 	require.ErrorContains(t, err, "none of the 1 runs")
 }
