@@ -195,6 +195,7 @@ func testLoadRefusesContradictions(t *testing.T, at place) {
 		{"entries per page, expected a power of two", i64("options", 3, 17)},
 		{"window of layer 0: found -1", i64("windows", 0, -1)},
 		{"without a window", i64("windows", 1, 0)},
+		{"up to position 0 in a layer without a window", i64("pairs", 2, 0)},
 		{"window of layer 1: found 2147483648", i64("windows", 1, math.MaxInt32+1)},
 		{"layer 0 head 0: found -1 entries", i64("pairs", 0, -1)},
 		{"layer 1 head 1: found -1 entries", i64("pairs", 9, -1)},

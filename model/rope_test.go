@@ -63,6 +63,7 @@ func TestRopeFrequencies(t *testing.T) {
 		"named default":       {RopeConfig{Theta: 1e6, Type: "default"}, 128, 2048},
 		"linear":              {RopeConfig{Theta: 1e4, Type: "linear", Factor: 4}, 64, 2048},
 		"dynamic":             {RopeConfig{Theta: 1e4, Type: "dynamic", Factor: 2}, 8, 64},
+		"dynamic from one on": {RopeConfig{Theta: 1e4, Type: "dynamic", Factor: 2}, 8, 1},
 		"llama 3.1":           {RopeConfig{Theta: 5e5, Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}, 128, 131072},
 		"llama 3.2":           {RopeConfig{Theta: 5e5, Type: "llama3", Factor: 32, LowFreq: 1, HighFreq: 4, OriginalMax: 8192}, 64, 131072},
 		"qwen 2.5 yarn":       {RopeConfig{Theta: 1e6, Type: "yarn", Factor: 4, OriginalMax: 32768}, 128, 32768},
