@@ -174,3 +174,35 @@ func TestBoundsAreDocumented(t *testing.T) {
 		}
 	}
 }
+
+// TestRobustnessNamesTests: every row of docs/robustness.md names tests that are there,
+// each behind the package that it is of.
+func TestRobustnessNamesTests(t *testing.T) {
+	code := regexp.MustCompile("`([^`]+)`")
+	rows := 0
+	for line := range strings.Lines(prose(t, "docs/robustness.md")) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if !strings.HasPrefix(line, "|") || len(cells) != 3 || strings.HasPrefix(line, "| ---") || strings.HasPrefix(line, "| now") {
+			continue
+		}
+		rows++
+		folder, tests := "", 0
+		for _, at := range code.FindAllStringSubmatch(cells[2], -1) {
+			if !strings.HasPrefix(at[1], "Test") {
+				folder = at[1]
+				continue
+			}
+			tests++
+			files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+			require.NoError(t, err)
+			found := slices.ContainsFunc(files, func(file string) bool {
+				text, err := os.ReadFile(file)
+				require.NoError(t, err)
+				return strings.Contains(string(text), "\nfunc "+at[1]+"(")
+			})
+			require.True(t, found, "docs/robustness.md: there is no %s in package %s", at[1], folder)
+		}
+		require.NotZero(t, tests, line)
+	}
+	require.Greater(t, rows, 40)
+}
