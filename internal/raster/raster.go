@@ -275,7 +275,7 @@ func (r *raster) stroke(c color.NRGBA, points []point, width float64, dashes []f
 				p, q := point{a.x + ux*done, a.y + uy*done}, point{a.x + ux*(done+step), a.y + uy*(done+step)}
 				nx, ny := -uy*width/2, ux*width/2
 				shapes = append(shapes, []point{{p.x - nx, p.y - ny}, {q.x - nx, q.y - ny}, {q.x + nx, q.y + ny}, {p.x + nx, p.y + ny}})
-				if i+1 < len(points) && done+step == length && width > r.scale {
+				if done+step == length && width > r.scale && turns(points, i) {
 					shapes = append(shapes, disc(q, width/2))
 				}
 			}
@@ -287,6 +287,16 @@ func (r *raster) stroke(c color.NRGBA, points []point, width float64, dashes []f
 		}
 	}
 	r.fill(c, shapes...)
+}
+
+// turns reports whether a line turns so much at a point that its pieces leave a gap.
+func turns(points []point, i int) bool {
+	if i+1 >= len(points) {
+		return false
+	}
+	a, b, c := points[i-1], points[i], points[i+1]
+	along := (b.x-a.x)*(c.x-b.x) + (b.y-a.y)*(c.y-b.y)
+	return along < 0.95*math.Hypot(b.x-a.x, b.y-a.y)*math.Hypot(c.x-b.x, c.y-b.y)
 }
 
 // fill fills shapes, which go around in the same sense, in one go.
