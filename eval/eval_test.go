@@ -666,3 +666,23 @@ func TestRunFailures(t *testing.T) {
 	err = Run(ctx, m, items, methods, Options{Framing: builtinFraming}, func(Answer) error { return nil })
 	assert.ErrorIs(t, err, context.Canceled)
 }
+
+// TestSharedPrefillServesCake: what an allocator looks at is there for it, beside a
+// metric that looks at nothing of the kind; answers are those of own prefills.
+func TestSharedPrefillServesCake(t *testing.T) {
+	m := open(t)
+	methods := []Method{{Name: "full"}}
+	for _, window := range []string{"", `{"window":40}`} {
+		methods = append(methods, Method{Name: "cake" + window, Policy: &lukv.Policy{
+			Metric: lukv.MetricConfig{Name: "keydiff"}, Allocator: lukv.AllocatorConfig{Name: "cake", Params: window}, Ratio: 0.8}})
+	}
+	items, o := few("niah_single_2", 256, 1), Options{Framing: builtinFraming, MaxNewTokens: 4, OwnPrefills: true}
+	want := collect(t, m, items, methods, o)
+	o.OwnPrefills = false
+	got := collect(t, m, items, methods, o)
+	for i := range want {
+		assert.Zero(t, got[i].PeakBytes, "shared")
+		want[i].PeakBytes = 0
+	}
+	assert.Equal(t, want, got)
+}

@@ -411,10 +411,19 @@ func (r *runner) metrics(T int) ([]lukv.Metric, error) {
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(out, func(o lukv.Metric) bool { return sameMetric(o, metric) }) {
-			continue
+		need := []lukv.Metric{metric}
+		if a, err := lukv.NewAllocator(m.Policy.Allocator, m.Policy.Profile); err == nil {
+			if o := lukv.ObserverOf(a); o != nil {
+				need = append(need, o)
+			}
 		}
-		if with := append(slices.Clone(out), metric); model.ObserveTogether(T, with...) == nil {
+		with := slices.Clone(out)
+		for _, x := range need {
+			if !slices.ContainsFunc(out, func(o lukv.Metric) bool { return sameMetric(o, x) }) {
+				with = append(with, x)
+			}
+		}
+		if model.ObserveTogether(T, with...) == nil {
 			out = with
 		}
 	}

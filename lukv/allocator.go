@@ -86,6 +86,24 @@ type LayerWeigher interface {
 	Weigh(ctx context.Context, l *Layer) (float64, error)
 }
 
+// ObserverOf returns what an allocator needs of a context that is observed for it, as
+// a metric that ranks nothing; nil if it looks at scores alone.
+func ObserverOf(a Allocator) Metric {
+	if w, ok := a.(LayerWeigher); ok {
+		return observer{w}
+	}
+	return nil
+}
+
+// observer is a LayerWeigher in the place of a metric.
+type observer struct{ LayerWeigher }
+
+func (observer) Protection(T, n int) Protection { return Protection{} }
+
+func (o observer) Score(context.Context, *Layer) (Scores, error) {
+	return nil, fmt.Errorf("allocator %s ranks no entries", AllocatorConfigOf(o.LayerWeigher).Name)
+}
+
 // Weigh returns the weight of a layer with an allocator that wants one, 0 with
 // any other.
 func Weigh(ctx context.Context, a Allocator, l *Layer) (float64, error) {

@@ -74,6 +74,19 @@ func (w *QueryWindow) Trim(n int) {
 		w.start = w.slot(drop) % max(len(w.pos), 1)
 		w.n -= drop
 	}
+	if w.n == 0 {
+		w.start = 0
+	}
+}
+
+// Rows returns the rows held, the oldest first, in one piece, [Len][H*D]: a view
+// unless the ring has come round.
+func (w *QueryWindow) Rows() []float32 {
+	width := w.heads * w.dim
+	if end := w.start + w.n; end > len(w.pos) {
+		return slices.Concat(w.rows[w.start*width:len(w.pos)*width], w.rows[:(end-len(w.pos))*width])
+	}
+	return w.rows[w.start*width : (w.start+w.n)*width]
 }
 
 // DropFrom forgets rows at positions pos and later; for a cache that was

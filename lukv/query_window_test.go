@@ -184,3 +184,24 @@ func TestColumnSums(t *testing.T) {
 	}
 	require.Error(t, NewColumnSums(4, 4, 1).Attend(context.Background(), l, 0, 0, q, 1, 48), "another grouping")
 }
+
+// TestQueryWindowRows: in one piece, the oldest first, wherever the ring stands.
+func TestQueryWindowRows(t *testing.T) {
+	var s Scratch
+	defer s.Close()
+	for _, w := range []*QueryWindow{NewQueryWindow(2, 1, 5), s.QueryWindow(2, 1, 5)} {
+		require.Empty(t, w.Rows())
+		for p := range 13 {
+			w.Append(p, []float32{float32(p), float32(-p)})
+			var want []float32
+			for i := range w.Len() {
+				want = append(want, w.Row(i, 0)[0], w.Row(i, 1)[0])
+			}
+			require.Equal(t, want, w.Rows())
+		}
+		w.Trim(0)
+		require.Empty(t, w.Rows())
+		w.Append(20, []float32{1, 2})
+		require.Equal(t, []float32{1, 2}, w.Rows())
+	}
+}

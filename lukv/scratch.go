@@ -1,6 +1,7 @@
 package lukv
 
 import (
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -20,6 +21,7 @@ type Scratch struct {
 
 	mu     sync.Mutex
 	idle   []*workspace // last used last
+	held   []*block     // of Hold
 	scores []*block
 	taken  int // of scores
 }
@@ -34,10 +36,29 @@ func (s *Scratch) Close() {
 			w.blocks[i].free()
 		}
 	}
-	for _, b := range s.scores {
+	for _, b := range slices.Concat(s.scores, s.held) {
 		b.free()
 	}
-	s.idle, s.scores, s.taken = nil, nil, 0
+	s.idle, s.scores, s.held, s.taken = nil, nil, nil, 0
+}
+
+// QueryWindow is [NewQueryWindow] with rows in the scratch, until Close; of a nil
+// scratch on the Go heap.
+func (s *Scratch) QueryWindow(heads, headDim, capacity int) *QueryWindow {
+	if s == nil {
+		return NewQueryWindow(heads, headDim, capacity)
+	}
+	w := NewQueryWindow(heads, headDim, 0)
+	w.rows, w.pos = s.Hold(capacity*heads*headDim), make([]int32, capacity)
+	return w
+}
+
+// Hold returns n values, which are arbitrary and the caller's until Close. Not safe
+// for concurrent use.
+func (s *Scratch) Hold(n int) []float32 {
+	b := &block{mapped: true}
+	s.held = append(s.held, b)
+	return b.float32s(n)
 }
 
 // newScores returns room for the scores of a head, [n], all 0.

@@ -14,8 +14,9 @@ import (
 // nil if nothing that passes by. The queries of a window of hostWindow are kept on
 // the host wherever the metrics score; nothing is kept on the device unless device
 // is set. last, which may be nil, is the watcher of an earlier layer for the same
-// metric, which is over: the new one has its memory.
-func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metrics []lukv.Metric, hostWindow int, device bool, last *watcher) (*watcher, error) {
+// metric, which is over: the new one has its memory. The queries of a window lie in
+// the scratch, if there is one.
+func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metrics []lukv.Metric, hostWindow int, device bool, last *watcher, scratch *lukv.Scratch) (*watcher, error) {
 	c := r.m.cfg
 	w := &watcher{s: s}
 	if last == nil || r.m.acc != nil {
@@ -44,7 +45,7 @@ func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metr
 		if w.window = last.window; w.window != nil && w.window.Cap() == needs.Window {
 			w.window.Trim(0)
 		} else {
-			w.window = lukv.NewQueryWindow(c.Heads, c.HeadDim, needs.Window)
+			w.window = scratch.QueryWindow(c.Heads, c.HeadDim, needs.Window)
 		}
 	}
 	if needs.Hidden > 0 {
@@ -242,7 +243,7 @@ func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	if j.w, err = r.collect(j.s, at, j.end(), needs, share, []lukv.Metric{metric}, window, !j.partial, j.last); err != nil {
+	if j.w, err = r.collect(j.s, at, j.end(), needs, share, []lukv.Metric{metric}, window, !j.partial, j.last, j.scratch); err != nil {
 		return nil, err
 	}
 	if c.decode != nil {

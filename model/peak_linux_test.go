@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/tensor"
+	"github.com/lukv/lukv/tokenizer"
 )
 
 // prefillMemory is what a prefill did to the memory of its process, in bytes.
@@ -89,4 +91,35 @@ func statusBytes(t *testing.T, name string) int64 {
 	}
 	t.Fatalf("the system does not say %s", name)
 	return 0
+}
+
+// TestQueriesLieOutsideTheHeap: what metrics hold of a layer's queries, or of those
+// that repeat the prompt, is no garbage, and is given back with the prefill.
+func TestQueriesLieOutsideTheHeap(t *testing.T) {
+	const T = 1500
+	cfg := (testShape{layers: 3, hidden: 64, ffn: 64, heads: 8, kv: 2, dim: 32}).config()
+	cfg.Vocab = 2176 // of the embedded model's tokenizer
+	m, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithThreads(1))
+	require.NoError(t, err)
+	defer m.Close()
+	m.tokOnce.Do(func() { m.tok, m.tokErr = tokenizer.Load(os.DirFS("builtin")) }) // kvzip has words to say
+	garbage := func(metric lukv.MetricConfig) int64 {
+		o := SessionOptions{Compression: &lukv.Policy{Ratio: 0.8, Metric: metric}}
+		var before, after runtime.MemStats
+		for range 2 { // the first one warms up
+			s := newTestSession(t, m, o)
+			runtime.ReadMemStats(&before)
+			require.NoError(t, s.Prefill(t.Context(), randomTokens(T, 97, 1)))
+			runtime.ReadMemStats(&after)
+			require.NoError(t, s.Close())
+		}
+		return int64(after.TotalAlloc - before.TotalAlloc)
+	}
+	plain := garbage(lukv.MetricConfig{Name: "knorm"})
+	queries := int64(4 * T * cfg.Heads * cfg.HeadDim)
+	for _, metric := range []string{`{"name":"compactor"}`, `{"name":"kvzip","chunk":600}`} {
+		c, err := lukv.ParseMetricConfig(metric)
+		require.NoError(t, err)
+		require.Less(t, garbage(c)-plain, queries*3/4, metric)
+	}
 }

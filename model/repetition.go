@@ -24,8 +24,8 @@ type repetition struct {
 	next   int                // chunk of the layer in progress
 	scores *lukv.RepeatScores // of that layer, nil if it has a sliding window
 
-	window  *lukv.QueryWindow // of the chunk under way
-	queries []float32         // the same in one piece
+	window  *lukv.QueryWindow // of the chunk under way, in the scratch, as are
+	keys    [][]float32       // [K] its keys
 	scratch lukv.Scratch
 }
 
@@ -128,7 +128,7 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 	}
 	var w *watcher
 	if scores != nil {
-		w = &watcher{s: s, window: p.windowOf(cfg, n), tail: p.end}
+		w = &watcher{s: s, window: p.emptyWindow(cfg), tail: p.end}
 	}
 	var inputs []float32 // norms
 	for from := 0; from < n; {
@@ -151,14 +151,10 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 	}
 	view := s.layerView(at, p.end)
 	view.Scratch = &p.scratch
-	width := cfg.Heads * cfg.HeadDim
-	queries := slices.Grow(p.queries[:0], n*width)
-	for i := range n {
-		for q := range cfg.Heads {
-			queries = append(queries, w.window.Row(i, q)...)
-		}
+	for len(p.keys) < cfg.KVHeads {
+		p.keys = append(p.keys, p.scratch.Hold(p.window.Cap()*cfg.HeadDim))
 	}
-	p.queries = queries
+	queries := w.window.Rows()
 	errs := make([]error, cfg.KVHeads)
 	s.m.parallel(cfg.KVHeads, func(h int) {
 		positions := s.cache.Positions(at, h, nil)
@@ -169,7 +165,7 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 		end := slot(p.end)
 		x := lukv.Repetition{
 			From: slot(c.from), To: slot(c.to), Sinks: p.text.Sinks, Queries: queries,
-			Keys: func(h int) []float32 { return s.cache.Keys(at, h, end, end+n, nil) }, Inputs: inputs,
+			Keys: func(h int) []float32 { return s.cache.Keys(at, h, end, end+n, p.keys[h]) }, Inputs: inputs,
 		}
 		if x.From < x.To { // or everything of it was evicted before
 			errs[h] = scores.Add(ctx, view, h, x)
@@ -178,10 +174,14 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 	return firstError(append(errs, s.cache.Err()))
 }
 
-// windowOf returns an empty window for the n queries of a chunk.
-func (p *repetition) windowOf(cfg *Config, n int) *lukv.QueryWindow {
-	if p.window == nil || p.window.Cap() != n {
-		p.window = lukv.NewQueryWindow(cfg.Heads, cfg.HeadDim, n)
+// emptyWindow returns an empty window for the queries of any chunk.
+func (p *repetition) emptyWindow(cfg *Config) *lukv.QueryWindow {
+	if p.window == nil {
+		most := 0
+		for i := range p.chunks {
+			most = max(most, len(p.chunks[i].tokens))
+		}
+		p.window = p.scratch.QueryWindow(cfg.Heads, cfg.HeadDim, most)
 	}
 	p.window.Trim(0)
 	return p.window
@@ -212,7 +212,7 @@ func (p *repetition) close() {
 		return
 	}
 	p.scratch.Close()
-	p.window, p.queries = nil, nil
+	p.window, p.keys = nil, nil
 	for i := range p.chunks {
 		if x := p.chunks[i].x; x != nil {
 			x.close()
