@@ -21,6 +21,8 @@ type compression struct {
 	watch  watcher             // of decode passes
 	kept   [][][]int32         // [L] what a pass leaves of the heads, nil: everything
 	views  []decodeView        // [L] nil before the first pass
+	held   []int32             // of reportEvicted
+	gone   []Eviction          // likewise
 
 	renumber bool // StreamingLLM's rerotate: positions become slots after the cut
 }
@@ -236,6 +238,9 @@ func (c *compression) cut(s *Session) error {
 			continue
 		}
 		for h, entries := range kept {
+			if s.opts.TraceEvicted != nil {
+				c.reportEvicted(s, at, h, entries)
+			}
 			if err := s.cache.Keep(at, h, entries); err != nil {
 				return fmt.Errorf("compress layer %d while decoding: %w", at, err)
 			}

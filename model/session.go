@@ -49,10 +49,15 @@ type SessionOptions struct {
 	Progress func(done, total int)
 
 	// Trace, if not nil, is called after every compression of a span of tokens that
-	// succeeded, with what each head kept and why; cuts while decoding have none.
-	// The trace may be kept and must not be changed. Until the call returns, 12 bytes
-	// per KV head, layer and token of the span count in the memory of all sessions.
+	// succeeded, with what each head kept and why. The trace belongs to the callback.
+	// Until the call returns, 12 bytes per KV head, layer and token of the span count
+	// in the memory of all sessions.
 	Trace func(*Trace)
+
+	// TraceEvicted, if not nil, is called when a cut while decoding takes entries from a
+	// head, which are valid during the call; the session keeps nothing of them. See
+	// [Trace.AddEvicted].
+	TraceEvicted func(layer, head int, evicted []Eviction)
 }
 
 // Session is one sequence of tokens with its cache. It belongs to one goroutine

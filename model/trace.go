@@ -37,6 +37,10 @@ type Trace struct {
 	// position Span.From+i in element i; NaN: the head did not hold it any more, or its
 	// score is none. What is protected is kept whatever its score.
 	Scores []lukv.Scores
+
+	// Evicted, [L][K], is what each head lost while decoding, in the order in which it
+	// went; nil, or shorter, where that is nothing. Only [Trace.AddEvicted] sets it.
+	Evicted [][][]Eviction
 }
 
 // tracer collects the trace of a job; a nil one collects nothing.
@@ -158,11 +162,18 @@ func tracePositions(layer, head int) string {
 
 func traceScores(layer, head int) string { return fmt.Sprintf("layer.%d.head.%d.scores", layer, head) }
 
+func traceEvicted(layer, head int) string {
+	return fmt.Sprintf("layer.%d.head.%d.evicted", layer, head)
+}
+
 // Write writes the trace as a safetensors file (docs/formats.md). Equal traces give
 // equal bytes.
 func (t *Trace) Write(w io.Writer) error {
 	K := 0
 	for _, row := range t.Budgets {
+		K = max(K, len(row))
+	}
+	for _, row := range t.Evicted {
 		K = max(K, len(row))
 	}
 	var budgets []int32
@@ -175,6 +186,9 @@ func (t *Trace) Write(w io.Writer) error {
 	}
 	for at, row := range t.Budgets {
 		for h := range K {
+			if gone := t.evictedOf(at, h); len(gone) > 0 {
+				add(traceEvicted(at, h), tensor.I32, gone, len(gone), 2)
+			}
 			if row == nil {
 				budgets = append(budgets, -1)
 				continue
@@ -234,6 +248,9 @@ func readTrace(f *safetensors.File) (*Trace, error) {
 	t.Budgets, t.Positions, t.Scores = make([][]int, L), make([][][]int32, L), make([]lukv.Scores, L)
 	all := b.Int64s(nil)
 	for at := range L {
+		if err := t.readEvicted(f, at, K); err != nil {
+			return nil, err
+		}
 		row := all[at*K : (at+1)*K]
 		if slices.Max(row) == -1 && slices.Min(row) == -1 {
 			continue
@@ -251,6 +268,29 @@ func readTrace(f *safetensors.File) (*Trace, error) {
 		}
 	}
 	return t, nil
+}
+
+// readEvicted reads what the heads of a layer lost while decoding.
+func (t *Trace) readEvicted(f *safetensors.File, at, heads int) error {
+	for h := range heads {
+		x, ok := f.Tensor(traceEvicted(at, h))
+		if !ok {
+			continue
+		}
+		if x.Type != tensor.I32 || len(x.Shape) != 2 || x.Shape[1] != 2 {
+			return fmt.Errorf("layer %d, head %d: evicted: found %v, expected pairs of I32", at, h, x)
+		}
+		gone := make([]Eviction, x.Shape[0])
+		for i := range gone {
+			gone[i].Position = int32(binary.LittleEndian.Uint32(x.Data[8*i:]))
+			gone[i].At = int32(binary.LittleEndian.Uint32(x.Data[8*i+4:]))
+			if g := gone[i]; g.Position < 0 || g.At <= g.Position {
+				return fmt.Errorf("layer %d, head %d: evicted: found position %d at %d tokens, expected it among them", at, h, g.Position, g.At)
+			}
+		}
+		t.AddEvicted(at, h, gone)
+	}
+	return nil
 }
 
 // readHead reads the tensors of a head.

@@ -254,3 +254,83 @@ func TestTraceFile(t *testing.T) {
 		assert.ErrorContains(t, err, want)
 	}
 }
+
+// TestTraceEvicted: what the heads lost while decoding and what they hold is, together, every
+// token, each once, for every way of compressing while decoding; nobody who does not ask pays.
+func TestTraceEvicted(t *testing.T) {
+	ctx := context.Background()
+	for _, shape := range []testShape{testShapes[0], testShapes[2]} {
+		m := shape.open(t, WithThreads(2))
+		for _, d := range []lukv.DecodeConfig{
+			{Mode: "periodic", TargetSize: 30, Interval: 5},
+			{Mode: "tova", TargetSize: 30},
+			{Mode: "h2o", Heavy: 20, Recent: 10},
+			{Mode: "streaming", TargetSize: 30},
+		} {
+			o := SessionOptions{Compression: &lukv.Policy{Ratio: 0.1, Metric: lukv.MetricConfig{Name: "keydiff"}, Decode: d}}
+			plain := newTestSession(t, m, o)
+			o, traces := traced(o)
+			var x Trace
+			calls := 0
+			o.TraceEvicted = func(layer, head int, evicted []Eviction) {
+				calls++
+				require.NotEmpty(t, evicted)
+				x.AddEvicted(layer, head, evicted)
+			}
+			s := newTestSession(t, m, o)
+			for _, s := range []*Session{plain, s} {
+				require.NoError(t, s.Prefill(ctx, randomTokens(50, 97, 1)))
+				for i := range int32(25) {
+					require.NoError(t, s.Append(ctx, i))
+				}
+				require.NoError(t, s.Prefill(ctx, randomTokens(40, 97, 2)), "a later turn")
+			}
+			require.Equal(t, heldPositions(plain), heldPositions(s), d.Mode)
+			require.Len(t, *traces, 1)
+			require.Positive(t, calls, d.Mode)
+			for at, heads := range heldPositions(s) {
+				if m.cfg.Windows[at] > 0 {
+					require.True(t, at >= len(x.Evicted) || x.Evicted[at] == nil)
+					continue
+				}
+				for h, held := range heads {
+					kept := (*traces)[0].Positions[at][h]
+					seen := slices.Clone(held)
+					last := int32(0)
+					for _, e := range x.evictedOf(at, h) {
+						seen = append(seen, e.Position)
+						require.GreaterOrEqual(t, e.At, last, "in the order in which they went")
+						require.Greater(t, e.At, e.Position)
+						last = e.At
+					}
+					slices.Sort(seen)
+					want := slices.Clone(kept)
+					for p := int32(50); p < 115; p++ {
+						want = append(want, p)
+					}
+					require.Equal(t, want, seen, "%s: layer %d, head %d", d.Mode, at, h)
+				}
+			}
+			whole := (*traces)[0]
+			whole.Evicted = x.Evicted
+			var b bytes.Buffer
+			require.NoError(t, whole.Write(&b))
+			f, err := safetensors.Parse("x", b.Bytes())
+			require.NoError(t, err)
+			got, err := ReadTrace(f)
+			require.NoError(t, err)
+			require.Equal(t, whole.Evicted, got.Evicted)
+
+			// Without a context that was compressed.
+			alone := &Trace{Model: "x", Precision: PrecisionF32, Policy: plain.Policy(), Span: Span{0, 50}, Budgets: make([][]int, m.cfg.Layers), Evicted: x.Evicted}
+			b.Reset()
+			require.NoError(t, alone.Write(&b))
+			f, err = safetensors.Parse("x", b.Bytes())
+			require.NoError(t, err)
+			got, err = ReadTrace(f)
+			require.NoError(t, err)
+			require.Equal(t, x.Evicted, got.Evicted)
+			require.Nil(t, got.Positions[0])
+		}
+	}
+}

@@ -139,8 +139,8 @@ func (c *runCmd) unused(g given) error {
 			return err
 		}
 	}
-	if !g.any(budgetFlags + " policy") {
-		if err := g.unused("trace", "no context would be compressed without --ratio, --budget-tokens or --budget-bytes"); err != nil {
+	if p, err := c.shape(); !g.any(budgetFlags+" policy") && (err != nil || !p.Decode.Enabled()) {
+		if err := g.unused("trace", "nothing would be compressed without --ratio, --budget-tokens, --budget-bytes or --decode"); err != nil {
 			return err
 		}
 	}

@@ -27,6 +27,7 @@ type traceInfo struct {
 	Lengths   [][]int      `json:"lengths"`
 	Positions [][][]int32  `json:"positions,omitempty"` // [layer][KV head], with --positions
 	Entries   int64        `json:"entries"`             // that were kept
+	Evicted   int64        `json:"evicted_decoding"`    // that went later
 	Ratio     float64      `json:"ratio"`               // fraction of entries removed
 	FileBytes int64        `json:"file_bytes"`
 }
@@ -53,6 +54,11 @@ func (c *inspectCmd) trace(e *env, f *safetensors.File) error {
 			heads++
 		}
 	}
+	for _, row := range x.Evicted {
+		for _, gone := range row {
+			info.Evicted += int64(len(gone))
+		}
+	}
 	if heads > 0 {
 		info.Ratio = 1 - float64(info.Entries)/float64(heads*tokens)
 	}
@@ -75,6 +81,9 @@ func (c *inspectCmd) trace(e *env, f *safetensors.File) error {
 	t.line("policy", "%s", info.Policy)
 	t.line("tokens", "%d, positions %d to %d", tokens, info.From, info.To-1)
 	t.line("entries", "%d kept (%.1f %% removed)", info.Entries, 100*info.Ratio)
+	if info.Evicted > 0 {
+		t.line("decoding", "%d entries evicted", info.Evicted)
+	}
 	if err := t.w.Flush(); err != nil {
 		return err
 	}

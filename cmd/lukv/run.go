@@ -32,7 +32,7 @@ type runCmd struct {
 	Raw          bool     `help:"No chat template: context and prompt as they are, control tokens included, one behind the other."`
 	Save         string   `placeholder:"FILE" help:"Save the context's cache, before the prompt; - is standard output. The prompt may then be left out."`
 	Load         string   `placeholder:"FILE" help:"Begin with a context saved before instead of --context."`
-	Trace        string   `placeholder:"FILE" help:"Write what each head kept of the context, with scores and budgets, as a safetensors file."`
+	Trace        string   `placeholder:"FILE" help:"Write what each head kept of the context, with scores and budgets, and what it lost while decoding, as a safetensors file."`
 	Lookup       bool     `help:"Compute several tokens at once where the answer quotes context, prompt or itself: the same answer, faster."`
 	Stats        bool     `help:"Print tokens, times and cache sizes on standard error."`
 	JSON         bool     `help:"One JSON object with answer and statistics instead of the text."`
@@ -143,6 +143,7 @@ type runner struct {
 	tok     *tokenizer.Tokenizer
 	framing dialog.Framing
 	result  runResult
+	trace   *model.Trace // that grows while decoding
 }
 
 func (c *runCmd) Run(e *env) error {
@@ -243,6 +244,9 @@ func (r *runner) run() error {
 			return err
 		}
 	}
+	if err := r.writeTrace(s); err != nil {
+		return err
+	}
 	r.result.Model = r.m.ID()
 	if r.JSON {
 		if err := r.e.writeJSON("lukv run 1", r.result); err != nil {
@@ -309,9 +313,10 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	if policy != nil && contextText == "" && budgeted(policy) {
 		return nil, usage("compression needs --context: without it there is nothing to compress before the prompt")
 	}
-	if r.Trace != "" && (policy == nil || !budgeted(policy)) { // as a policy's file may say
-		return nil, usage("--trace would have no effect: the policy compresses no context")
+	if r.Trace != "" && (policy == nil || !budgeted(policy) && !policy.Decode.Enabled()) { // as a policy's file may say
+		return nil, usage("--trace would have no effect: the policy compresses nothing")
 	}
+	traced := r.traceTo(&o)
 	if contextText == "" && r.Save != "" {
 		return nil, usage("--save needs --context or --load")
 	}
@@ -332,7 +337,6 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	p := r.e.progress()
 	defer p.clear()
 	o.Progress = p.tokens("reading", r.m.Config().Layers)
-	traced := r.traceTo(&o)
 	protected, err := r.protected(policy, tokens)
 	if err != nil {
 		return nil, err
@@ -374,15 +378,39 @@ func (r *runner) protected(policy *lukv.Policy, tokens []int32) (int, error) {
 	return n, nil
 }
 
-// traceTo has a session write the trace of its context, as the flag says. The result
-// says after the prefill whether that went well.
+// traceTo has a session collect the trace that the flag asks for. Without compression while
+// decoding it is written as soon as the context is read, else by writeTrace. The result says
+// after the prefill whether that went well.
 func (r *runner) traceTo(o *model.SessionOptions) func() error {
 	if r.Trace == "" {
+		return func() error { return nil }
+	}
+	if o.Compression.Decode.Enabled() {
+		r.trace = &model.Trace{}
+		o.Trace = func(t *model.Trace) {
+			t.Evicted = r.trace.Evicted
+			r.trace = t
+		}
+		o.TraceEvicted = func(layer, head int, evicted []model.Eviction) { r.trace.AddEvicted(layer, head, evicted) }
 		return func() error { return nil }
 	}
 	err := usage("--trace: the context is no longer than the budget: nothing was compressed")
 	o.Trace = func(t *model.Trace) { err = r.e.writeTo(r.Trace, t.Write) }
 	return func() error { return err }
+}
+
+// writeTrace writes a trace in which there is what went while decoding.
+func (r *runner) writeTrace(s *model.Session) error {
+	t := r.trace
+	if t == nil {
+		return nil
+	}
+	if t.Budgets == nil { // no context was compressed
+		t.Model, t.Precision, t.Policy = r.m.ID(), r.m.Precision(), s.Policy()
+		t.Span, t.Budgets = model.Span{To: s.Len()}, make([][]int, r.m.Config().Layers)
+		t.AddEvicted(0, r.m.Config().KVHeads-1, nil) // a row, if nothing went
+	}
+	return r.e.writeTo(r.Trace, t.Write)
 }
 
 // encode returns the tokens of a prompt. With --raw it is the user's own, control

@@ -242,3 +242,22 @@ func TestLongestAnswer(t *testing.T) {
 	assert.Equal(t, 5, limit("--max-tokens", "5"))
 	assert.Equal(t, 0, limit("--max-tokens", "0"))
 }
+
+// TestRunTraceWhileDecoding: what goes while decoding is in the trace, with a compressed
+// context and without, and changes no answer.
+func TestRunTraceWhileDecoding(t *testing.T) {
+	s, path := sample(t, "niah_single_2", 256)
+	trace := filepath.Join(t.TempDir(), "s.trace")
+	run := []string{"run", "builtin", "-c", path, "--decode", `{"mode":"tova","target_size":60}`, "--max-tokens", "5", s.Question}
+	for _, more := range [][]string{nil, {"--ratio", "0.2"}} {
+		args := append(run[:len(run):len(run)], more...)
+		plain := ok(t, args...)
+		assert.Equal(t, plain, ok(t, append(args, "--trace", trace)...))
+		info := decode[traceInfo](t, ok(t, "inspect", trace, "--json"))
+		assert.Equal(t, more != nil, info.Entries > 0)
+		assert.Greater(t, info.Evicted, int64(1000))
+		assert.Contains(t, ok(t, "inspect", trace), "entries evicted")
+	}
+	ok(t, "run", "builtin", "--decode", `{"mode":"tova","target_size":600}`, "--max-tokens", "5", "--trace", trace, "x")
+	assert.Zero(t, decode[traceInfo](t, ok(t, "inspect", trace, "--json")).Evicted)
+}
