@@ -139,7 +139,11 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, 
 		return nil, none, err
 	}
 	doc.Tokens = q.Context
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%v\x00%s", v.m.ID(), q.Prompt, doc.policy))
+	key := fmt.Appendf(nil, "%s\x00%v\x00%s", v.m.ID(), q.Prompt, doc.policy)
+	if doc.salt != "" {
+		key = fmt.Appendf(key, "\x00%s", doc.salt)
+	}
+	sum := sha256.Sum256(key)
 	doc.ID = "doc_" + hex.EncodeToString(sum[:12])
 	s.docs.mu.Lock()
 	defer s.docs.mu.Unlock()

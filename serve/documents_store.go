@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"syscall"
 	"time"
 
 	"github.com/lukv/lukv/internal/atomicfile"
@@ -42,8 +43,8 @@ var documentName = regexp.MustCompile(`^([0-9a-f]{24}|all)-(doc_[0-9a-f]{24})\.d
 // OpenStore has the server remember documents in a folder beyond its end: one that was
 // acknowledged is there when the next server opens it, and answers with the same bits. It
 // is made if it is not there; one server at a time uses it. Files that are damaged are set
-// aside under a name that ends in .damaged, and cost themselves alone. Call it before the
-// server serves.
+// aside under a name that ends in .damaged, and cost themselves alone; one that cannot be
+// read is an error. Call it before the server serves.
 func (s *Server) OpenStore(dir string) error {
 	if err := s.openStore(dir); err != nil {
 		return fmt.Errorf("open store of documents: %w", err)
@@ -68,6 +69,9 @@ func (s *Server) openStore(dir string) error {
 		}
 		path := filepath.Join(dir, at.Name())
 		doc, err := s.readDocument(path)
+		if failed := syscall.Errno(0); errors.As(err, &failed) && !errors.Is(err, fs.ErrNotExist) { // says nothing about its contents
+			return err
+		}
 		if err != nil {
 			s.o.Log.Error("document is damaged and set aside", "file", at.Name(), "error", err)
 			if err := os.Rename(path, path+".damaged"); err != nil {

@@ -91,6 +91,12 @@ func TestDocumentsSurvive(t *testing.T) {
 	require.Equal(t, docs["with a profile"].ID, again.ID)
 	ts.post(t, "/v1/chat/completions", ask("?", object{"document": again.ID, "max_tokens": 1, "kv_compression": uploads["with a profile"]}), &object{})
 
+	// With another salt it is another document, as their caches are.
+	ts.post(t, "/v1/documents", object{"text": text.Context, "cache_salt": "other", "kv_compression": uploads["without"]}, &again)
+	require.NotEqual(t, docs["without"].ID, again.ID)
+	status, body, _ := ts.do(t, "DELETE", "/v1/documents/"+again.ID, "")
+	require.Equal(t, 200, status, body)
+
 	// Without its profile one document fails, without its file another.
 	file := filepath.Join(dir, "documents", documentFile("", docs["without"].ID))
 	data, err := os.ReadFile(file)
@@ -99,7 +105,7 @@ func TestDocumentsSurvive(t *testing.T) {
 	ts.end()
 	require.NoError(t, os.WriteFile(file, data, 0o600))
 	begin(nil)
-	status, body := get("/v1/documents/" + docs["with a profile"].ID)
+	status, body = get("/v1/documents/" + docs["with a profile"].ID)
 	require.Equal(t, 200, status)
 	require.Contains(t, body, `"status":"failed"`)
 	for id, want := range map[string]int{docs["with a profile"].ID: 409, docs["without"].ID: 404, docs["uncompressed"].ID: 200} {

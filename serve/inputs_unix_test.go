@@ -32,3 +32,14 @@ func TestDocumentsAreFiles(t *testing.T) {
 	_, err := os.Stat("/dev/zero")
 	require.NoError(t, err)
 }
+
+// TestUnreadableDocumentStays: a file that cannot be read at the moment says nothing about
+// the document, which is neither set aside nor silently missing.
+func TestUnreadableDocumentStays(t *testing.T) {
+	dir := t.TempDir()
+	name := filepath.Join(dir, fmt.Sprintf("all-doc_%024x.document", 1))
+	require.NoError(t, os.Symlink(name, name)) // a loop, which opening fails on
+	require.ErrorIs(t, New(Options{}).OpenStore(dir), syscall.ELOOP)
+	_, err := os.Lstat(name)
+	require.NoError(t, err)
+}
