@@ -3,10 +3,13 @@ package kvcache
 import (
 	"fmt"
 	"io"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -50,6 +53,55 @@ func BenchmarkAppend(b *testing.B) {
 					}
 				}
 			})
+		})
+	}
+}
+
+// BenchmarkHugePages computes attention of one query in turns over the heads of two
+// caches that no processor's cache holds, one of them in large pages, and reports the
+// bytes per second of each and the median of the ratios of neighbouring turns.
+func BenchmarkHugePages(b *testing.B) {
+	checking = func() bool { return false }
+	defer func() { checking = func() bool { return true } }()
+	const tokens, group, chunk = 4096, 4, 512
+	cpu := kernels.Detect()
+	for _, dim := range []int{64, 128} {
+		heads := (512 << 20) / (4 * dim * tokens)
+		b.Run(fmt.Sprintf("dim=%d", dim), func(b *testing.B) {
+			var caches [2]*Cache
+			for i := range caches {
+				c := open(b, Options{Layers: 1, KVHeads: heads, HeadDim: dim, Type: tensor.BF16, HugePages: i == 1})
+				for from := int32(0); from < tokens; from += chunk {
+					pos := span(from, from+chunk)
+					k, v := rows(pos, dim, dim)
+					for h := range heads { // as a prefill does, so that heads lie among each other
+						require.NoError(b, c.Append(0, h, pos, k, v, dim))
+					}
+				}
+				caches[i] = c
+			}
+			q, out := make([]float32, group*dim), make([]float32, group*dim)
+			var scratch kernels.AttentionScratch
+			var ratios []float64
+			var rates [2][]float64
+			for i := 0; b.Loop(); i++ {
+				var took [2]float64
+				for turn := range 2 {
+					at := (i + turn) % 2
+					begin := time.Now()
+					cpu.Attention(&kernels.AttentionArgs{Out: out, Q: q, Stride: group * dim, N: 1, Group: group, End: tokens,
+						Scale: kernels.AttentionScale(dim), KV: caches[at].View(0, i%heads), BF16: true}, &scratch)
+					took[at] = time.Since(begin).Seconds()
+					rates[at] = append(rates[at], float64(4*dim*tokens)/took[at])
+				}
+				ratios = append(ratios, took[0]/took[1])
+			}
+			for _, x := range [][]float64{ratios, rates[0], rates[1]} {
+				slices.Sort(x)
+			}
+			b.ReportMetric(rates[0][len(rates[0])/2]/1e9, "GB/s")
+			b.ReportMetric(rates[1][len(rates[1])/2]/1e9, "huge-GB/s")
+			b.ReportMetric(ratios[len(ratios)/2], "faster")
 		})
 	}
 }

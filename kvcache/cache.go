@@ -34,6 +34,12 @@ type Options struct {
 	// 1024, 64 if 0. A head wastes half a page on average.
 	PageEntries int
 
+	// HugePages has the cache lie in large pages of the system where it has them
+	// (Linux), of 2 MiB: attention over long contexts then reads faster. Memory comes
+	// and goes in such pieces, so it is for caches from which nothing is evicted;
+	// eviction frees what Bytes says, but the process keeps more of it.
+	HugePages bool
+
 	// Windows holds the attention window W of each layer in tokens, 0 for none: a
 	// token at position p reads positions p-W+1 … p. DropBefore acts only on
 	// layers with a window. Nil means no windows.

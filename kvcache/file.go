@@ -296,7 +296,7 @@ func (f *File) Close() error {
 // The zero Options take everything from the file. What o sets has to agree with
 // it: Layers, KVHeads, HeadDim, Type, Windows. PageEntries may differ, except
 // that the entries dropped in front of a head (Base) must be whole pages.
-// MaxBytes, Account, Device and DeviceLayers are o's; a file beyond MaxBytes fails
+// MaxBytes, Account, HugePages, Device and DeviceLayers are o's; a file beyond MaxBytes fails
 // with ErrFull. A file that is cut short, altered, of another version or no cache
 // at all is an error, and then no memory is held.
 func (f *File) Load(o Options) (*Cache, map[string]tensor.Tensor, error) {
@@ -350,7 +350,7 @@ func (f *File) open(o Options, extra map[string]tensor.Tensor) (*Cache, error) {
 }
 
 // savedOptions returns the options of the saved cache, with o's MaxBytes,
-// PageEntries and devices. Whatever else o sets has to agree.
+// PageEntries, HugePages and devices. Whatever else o sets has to agree.
 func savedOptions(f *safetensors.File, o Options) (Options, error) {
 	v, err := integers(f, "options", 4)
 	if err != nil {

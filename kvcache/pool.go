@@ -42,7 +42,11 @@ func newPool(o Options) (*pool, error) {
 	l := o.layout()
 	p := &pool{pageBytes: l.Bytes(), host: &memory{layout: l, posOff: l.PositionsAt()}}
 	var err error
-	if p.host.arena, err = arena.New(p.pageBytes); err != nil {
+	pages := arena.New
+	if o.HugePages {
+		pages = arena.NewHuge
+	}
+	if p.host.arena, err = pages(p.pageBytes); err != nil {
 		return nil, err
 	}
 	if o.Account != nil {

@@ -33,6 +33,11 @@ type SessionOptions struct {
 	PageEntries   int
 	MaxCacheBytes int64
 
+	// HugePages has the cache lie in large pages of the system where it has them
+	// (Linux), see kvcache.Options. It does not change results, and has no effect with
+	// Compression.
+	HugePages bool
+
 	// ChunkTokens is the number of tokens computed together in a prefill; the
 	// default is 512, the most 16,384. It does not change results.
 	ChunkTokens int
@@ -151,7 +156,7 @@ func (s *Session) cacheOptions() kvcache.Options {
 	c := s.m.cfg
 	return kvcache.Options{
 		Layers: c.Layers, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
-		Type: s.opts.CacheType, PageEntries: s.opts.PageEntries,
+		Type: s.opts.CacheType, PageEntries: s.opts.PageEntries, HugePages: s.opts.HugePages && s.comp == nil,
 		Windows: c.Windows, MaxBytes: s.opts.MaxCacheBytes, Account: s.m.memory,
 		Device: s.m.Device(), DeviceLayers: s.m.DeviceLayers(),
 	}

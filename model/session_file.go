@@ -233,7 +233,7 @@ func (m *Model) restore(f *kvcache.File, o SessionOptions) (*Session, error) {
 	}
 	wanted := o.CacheType
 	cache, extra, err := f.Load(kvcache.Options{
-		MaxBytes: o.MaxCacheBytes, Account: m.memory, PageEntries: o.PageEntries, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
+		MaxBytes: o.MaxCacheBytes, Account: m.memory, PageEntries: o.PageEntries, HugePages: o.HugePages && o.Compression == nil, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
 	})
 	if err != nil {
 		return nil, err

@@ -149,7 +149,14 @@ func (c *runCmd) unused(g given) error {
 			return err
 		}
 	}
-	if p, err := c.shape(); err == nil && p.Decode.Enabled() {
+	p, err := c.shape()
+	decodes := err == nil && p.Decode.Enabled()
+	if decodes || g.any(budgetFlags+" policy") {
+		if err := g.unused("huge-pages", "with compression, memory leaves in pieces that are smaller than large pages"); err != nil {
+			return err
+		}
+	}
+	if decodes {
 		if err := g.unused("lookup", "with --decode, or a preset that compresses while decoding, every token is looked at before the next is known"); err != nil {
 			return err
 		}

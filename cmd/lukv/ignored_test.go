@@ -104,6 +104,8 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	refuse("run", "builtin", "-c", context, "--ratio=0.5", "--save=same", "--trace=same", "x")
 	refuse("run", "builtin", "--logprobs=2", "x")
 	refuse("run", "builtin", `--decode={"mode":"h2o"}`, "--lookup", "x")
+	refuse("run", "builtin", `--decode={"mode":"h2o"}`, "--huge-pages", "x")
+	refuse("run", "builtin", "-c", context, "--ratio=0.5", "--huge-pages", "x")
 	refuse("run", "builtin", "-c", context, "--save=-", "x")
 	refuse("run", "builtin", "-c", context, "--save=-", "--json")
 

@@ -34,6 +34,7 @@ type runCmd struct {
 	Load         string   `placeholder:"FILE" help:"Begin with a context saved before instead of --context."`
 	Trace        string   `placeholder:"FILE" help:"Write what each head kept of the context, with scores and budgets, and what it lost while decoding, as a safetensors file."`
 	Lookup       bool     `help:"Compute several tokens at once where the answer quotes context, prompt or itself: the same answer, faster."`
+	HugePages    bool     `help:"Keep the cache in the system's large pages (Linux): long contexts are read faster. Not with compression, whose memory leaves in small pieces."`
 	Stats        bool     `help:"Print tokens, times and cache sizes on standard error."`
 	JSON         bool     `help:"One JSON object with answer and statistics instead of the text."`
 	Logprobs     int      `placeholder:"N" help:"With --json: the answer's tokens with their log-probabilities and the N best alternatives each."`
@@ -292,7 +293,7 @@ func (r *runner) readPrompt() (string, error) {
 // begin returns a session that holds the context.
 func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	o := r.session()
-	o.Lookup = r.Lookup
+	o.Lookup, o.HugePages = r.Lookup, r.HugePages
 	policy, err := r.policy(r.m, r.Model)
 	if err != nil {
 		return nil, err

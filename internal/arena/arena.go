@@ -87,6 +87,17 @@ func New(size int) (*Arena, error) {
 	return &Arena{size: size, mem: systemMemory}, nil
 }
 
+// NewHuge is New with slabs in large pages of the system where it has them (Linux): a
+// processor finds the addresses of what it reads faster, but memory comes and goes 2 MiB
+// at a time, so that a freed block may stay in memory for its neighbours' sake.
+func NewHuge(size int) (*Arena, error) {
+	a, err := New(size)
+	if err == nil {
+		a.mem = hugeMemory
+	}
+	return a, err
+}
+
 // Charge has the arena ask charge before blocks come into use, and tell it, by a
 // negative number, when they do so no longer. A block counts weight bytes. It must
 // be called before the first Alloc.

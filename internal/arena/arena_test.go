@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 // memories are the sources of slabs that every test runs with.
-var memories = map[string]memory{"system": systemMemory, "heap": heapMemory}
+var memories = map[string]memory{"system": systemMemory, "heap": heapMemory, "huge": hugeMemory}
 
 func newArena(t testing.TB, size int, m memory) *Arena {
 	t.Helper()

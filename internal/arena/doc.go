@@ -10,6 +10,8 @@
 // once: whole slabs are unmapped, other blocks lose every memory page of the
 // system that no living block touches.
 //
+// An arena of [NewHuge] trades the latter for speed: memory leaves it by large pages.
+//
 // # Lifetime and concurrency
 //
 // All methods are safe for concurrent use. A block's bytes belong to whoever
