@@ -7,9 +7,10 @@
 //
 // Faults come from a seeded sample that depends on the text of each line and not
 // on its number, so that the sample stays the same while code around it moves. The
-// working tree is not touched: faulty files are laid over it by go's -overlay. All
-// faults of a package are built into one program, which plants the one that its
-// environment names, and a fault is tried by the tests alone that run its place.
+// working tree is not touched, and must stay as it is meanwhile: faulty files are
+// laid over it by go's -overlay. All faults of a package are built into one
+// program, which plants the one that its environment names, and a fault is tried by
+// the tests alone that run its place.
 //
 // While tests are being written, -run and -match try the new ones against the
 // survivors that they are for:

@@ -27,7 +27,7 @@ const environment = "MUTATE_FAULT"
 //	func f_7(a int) int { …
 //
 // Faults that cannot be planted so keep the number 0. Those that do not compile are
-// found by building, and left out.
+// found by building the package's own tests, and left out.
 func (r *runner) plant(ctx context.Context, faults []*fault) (string, error) {
 	for range 20 {
 		places := map[string]string{}
@@ -56,8 +56,8 @@ func (r *runner) plant(ctx context.Context, faults []*fault) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		build := &program{dir: r.dir}
-		out, err := build.build(ctx, filepath.Join(r.scratch, "trial"), "-overlay", overlay)
+		own := r.programs[0]
+		out, err := own.build(ctx, own.file, "-overlay", overlay)
 		if err == nil {
 			return overlay, nil
 		}

@@ -88,9 +88,11 @@ func (r *runner) prepare(ctx context.Context, faults []*fault) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range r.programs {
-		if out, err := p.build(ctx, p.file, "-overlay", overlay); err != nil {
-			return fmt.Errorf("build tests of %s with faults: %w\n%s", p.dir, err, out)
+	for i, p := range r.programs {
+		if i > 0 {
+			if out, err := p.build(ctx, p.file, "-overlay", overlay); err != nil {
+				return fmt.Errorf("build tests of %s with faults: %w\n%s", p.dir, err, out)
+			}
 		}
 		if err := p.check(ctx); err != nil {
 			return err
