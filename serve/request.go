@@ -223,7 +223,7 @@ func (v *served) positions(prompt, answer int) error {
 // there are several: the time of hits must not tell one customer what another asked.
 func (s *Server) salted(r requestContext, q engine.Request) engine.Request {
 	q.ID, q.Client = r.id, r.key
-	if len(s.keys) > 1 {
+	if len(*s.keys.Load()) > 1 {
 		q.Salt = fmt.Sprintf("%s\x00%s", r.key, q.Salt)
 	}
 	return q

@@ -62,7 +62,7 @@ type Options struct {
 // with Add, serve Handler, and end it with Drain.
 type Server struct {
 	o        Options
-	keys     [][sha256.Size]byte
+	keys     atomic.Pointer[[][sha256.Size]byte] // digests
 	mux      *http.ServeMux
 	started  time.Time
 	notReady atomic.Bool
@@ -95,9 +95,7 @@ func New(o Options) *Server {
 	for name, p := range o.Profiles {
 		s.digests[name], _ = p.Digest() // a profile that can be written has one
 	}
-	for _, k := range o.Keys {
-		s.keys = append(s.keys, sha256.Sum256([]byte(k)))
-	}
+	s.SetKeys(o.Keys)
 	s.docs.byID = map[docKey]*document{}
 	for pattern, h := range map[string]handler{
 		"POST /v1/chat/completions":        s.chat,
@@ -129,6 +127,15 @@ func New(o Options) *Server {
 	s.mux.HandleFunc("GET /metrics", s.writeMetrics)
 	s.mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, map[string]string{"version": s.o.Version}) })
 	return s
+}
+
+// SetKeys replaces [Options.Keys] for requests from now on.
+func (s *Server) SetKeys(keys []string) {
+	sums := make([][sha256.Size]byte, len(keys))
+	for i, k := range keys {
+		sums[i] = sha256.Sum256([]byte(k))
+	}
+	s.keys.Store(&sums)
 }
 
 // Drain refuses new requests, waits for those in progress until ctx is done, and
@@ -259,12 +266,13 @@ func (s *Server) guarded(w http.ResponseWriter, r *http.Request, h handler) (err
 
 // authorise compares the key in constant time.
 func (s *Server) authorise(r *http.Request) error {
-	if len(s.keys) == 0 {
+	keys := *s.keys.Load()
+	if len(keys) == 0 {
 		return nil
 	}
 	sum := sha256.Sum256([]byte(key(r)))
 	found := 0
-	for _, k := range s.keys {
+	for _, k := range keys {
 		found |= subtle.ConstantTimeCompare(sum[:], k[:])
 	}
 	if found == 0 {

@@ -10,10 +10,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/lukv/lukv/engine"
@@ -29,7 +31,7 @@ type serveCmd struct {
 	Models []string `arg:"" name:"model" help:"Checkpoint folders, names of models that lukv pull has fetched, or builtin; NAME=MODEL serves one under another name."`
 
 	Listen      string        `default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Where to listen (default ${default}: this machine only)."`
-	KeyFile     string        `type:"path" placeholder:"FILE" help:"API keys that are accepted, one a line. LUKV_API_KEY holds one, too."`
+	KeyFile     string        `type:"path" placeholder:"FILE" help:"API keys that are accepted, one a line; read again on SIGHUP. LUKV_API_KEY holds one, too."`
 	Insecure    bool          `help:"Listen on other addresses than this machine's without an API key."`
 	Host        []string      `placeholder:"NAME" help:"Names under which the server may be reached (default: those of this machine if it listens there only, else all). May be repeated."`
 	TLSCert     string        `type:"path" placeholder:"FILE" help:"Certificate, for HTTPS."`
@@ -174,7 +176,41 @@ func (c *serveCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
+	defer c.reloadKeys(s, o.Log)()
 	return c.listen(e, s, o.Log)
+}
+
+// reloadKeys reads the file of API keys again on every SIGHUP, until the function that it
+// returns is called. A file that cannot be read, or has none, changes nothing.
+func (c *serveCmd) reloadKeys(s *serve.Server, log *slog.Logger) (stop func()) {
+	if c.KeyFile == "" {
+		return func() {}
+	}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	hup, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(hup, syscall.SIGHUP)
+	go func() {
+		for {
+			select {
+			case <-hup:
+				keys, err := c.keys()
+				if err != nil {
+					log.Error("API keys stay as they were", "error", err)
+					continue
+				}
+				s.SetKeys(keys)
+				log.Info("API keys read again", "keys", len(keys))
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(hup)
+		close(done)
+	}
 }
 
 // isLocal reports whether an address is one of this machine's own.
