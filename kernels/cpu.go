@@ -21,6 +21,10 @@ type CPU struct {
 
 	// Streaming is how kernels that wait for memory ask for it. No result depends on it.
 	Streaming Streaming
+
+	// SlowDot says that dot products of bf16 have half the rate of multiply-adds of f32,
+	// as on Intel's cores: products of many rows do without them. No result depends on it.
+	SlowDot bool
 }
 
 // Streaming is an order and a look-ahead in which weights and cache pages are read
@@ -120,7 +124,7 @@ func ParseCPU(name string) (CPU, error) {
 	case "avx512":
 		c = CPU{AVX2: true, AVX512: true}
 	case "avx512bf16":
-		c = CPU{AVX2: true, AVX512: true, AVX512BF16: true}
+		c = CPU{AVX2: true, AVX512: true, AVX512BF16: true, SlowDot: have.SlowDot}
 	case "neon":
 		c = CPU{NEON: true}
 	default:

@@ -21,6 +21,7 @@ func detect() CPU {
 	if avx2 {
 		c.Streaming = streaming()
 	}
+	c.SlowDot = c.AVX512BF16 && p.VendorID == cpuid.Intel
 	return c
 }
 

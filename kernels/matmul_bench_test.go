@@ -87,7 +87,7 @@ func BenchmarkMatMulPrefill(b *testing.B) {
 					}
 					c.RoundBF16(xb, x)
 					set := c.String()
-					if !k.dot && c.AVX512BF16 {
+					if c.AVX512BF16 && (c.SlowDot || !k.dot) {
 						set = "avx512"
 					}
 					unit := probe.UnitOf(set)

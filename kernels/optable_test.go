@@ -137,7 +137,7 @@ func TestOpTable(t *testing.T) {
 						}
 						for _, p := range places {
 							checks++
-							where := fmt.Sprintf("%s on %v, streaming %v, %s, %s data, %v", o.name, c, c.Streaming, w.name, styleNames[st], p)
+							where := fmt.Sprintf("%s on %v, streaming %v, slow dot products %v, %s, %s data, %v", o.name, c, c.Streaming, c.SlowDot, w.name, styleNames[st], p)
 							runOp(t, where, o.operands, data, want, p, wi, func(b []mem) { w.run(c, b) })
 						}
 					}
@@ -155,10 +155,15 @@ func TestOpTable(t *testing.T) {
 	fmt.Println(msg)
 }
 
-// streamingVariants returns every instruction set with every kind of streaming that
-// makes a difference for an operation.
+// streamingVariants returns every instruction set with every kind of streaming, and of
+// dot products, that makes a difference for an operation.
 func streamingVariants(name string) (all []CPU) {
-	for _, c := range Variants() {
+	sets := Variants()
+	if last := sets[len(sets)-1]; last.AVX512BF16 && strings.HasPrefix(name, "MatMul") {
+		last.SlowDot = !last.SlowDot
+		sets = append(sets, last)
+	}
+	for _, c := range sets {
 		for s := range Streaming(len(streamingNames)) {
 			if s == streamNear || c.AVX2 && (strings.HasPrefix(name, "MatMul") || strings.HasPrefix(name, "Attention")) {
 				c.Streaming = s

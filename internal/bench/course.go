@@ -229,7 +229,7 @@ func (c *course) tokens(n int) []int32 {
 func (c *course) unit() probe.Unit {
 	cpu := c.m.CPU()
 	set := cpu.String()
-	if cpu.AVX512BF16 && (c.m.Precision() != model.PrecisionBF16 || c.m.Config().Type != tensor.BF16) {
+	if cpu.AVX512BF16 && (cpu.SlowDot || c.m.Precision() != model.PrecisionBF16 || c.m.Config().Type != tensor.BF16) {
 		set = kernels.CPU{AVX2: true, AVX512: true}.String()
 	}
 	return probe.UnitOf(set)
