@@ -85,7 +85,11 @@ func BenchmarkAttentionPrefill(b *testing.B) {
 						continue // the same code as without
 					}
 					b.Run(fmt.Sprintf("dim=%d/%v%s/%v", dim, t, modeNames[inBF16], c), func(b *testing.B) {
-						peak := probe.UnitOf(c.String())
+						set := c.String()
+						if c.SlowDot {
+							set = "avx512"
+						}
+						peak := probe.UnitOf(set)
 						q, out := make([]float32, tokens*group*dim), make([]float32, tokens*group*dim)
 						for i := range q {
 							q[i] = float32(i%7) / 7

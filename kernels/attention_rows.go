@@ -68,6 +68,9 @@ func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
 	if rows == 0 {
 		return true
 	}
+	if c.SlowDot && rows > fewRows {
+		c.AVX512BF16 = false
+	}
 	t := queryRows{AttentionArgs: a, s: s, c: c, k: c.attentionKernels(a.KV.Type, a.BF16), group: 4}
 	if rows > fewRows {
 		// Tiles of about the same size.

@@ -158,14 +158,14 @@ func TestOpTable(t *testing.T) {
 // streamingVariants returns every instruction set with every kind of streaming, and of
 // dot products, that makes a difference for an operation.
 func streamingVariants(name string) (all []CPU) {
-	sets := Variants()
-	if last := sets[len(sets)-1]; last.AVX512BF16 && strings.HasPrefix(name, "MatMul") {
+	sets, many := Variants(), strings.HasPrefix(name, "MatMul") || strings.HasPrefix(name, "Attention")
+	if last := sets[len(sets)-1]; last.AVX512BF16 && many {
 		last.SlowDot = !last.SlowDot
 		sets = append(sets, last)
 	}
 	for _, c := range sets {
 		for s := range Streaming(len(streamingNames)) {
-			if s == streamNear || c.AVX2 && (strings.HasPrefix(name, "MatMul") || strings.HasPrefix(name, "Attention")) {
+			if s == streamNear || c.AVX2 && many {
 				c.Streaming = s
 				all = append(all, c)
 			}
