@@ -130,17 +130,23 @@ func BenchmarkStoredDocument(b *testing.B) {
 	m := modelOfSize(b, "150m")
 	defer m.Close()
 	dir := b.TempDir()
+	var drained sync.WaitGroup // the next server has the same folders
 	begin := func() *httptest.Server {
 		s := New(Options{})
 		require.NoError(b, s.OpenStore(filepath.Join(dir, "documents")))
 		require.NoError(b, s.Add("m", m, engine.Options{MaxBytes: 1 << 30, Store: filepath.Join(dir, "prefixes")}))
 		ts := httptest.NewServer(s.Handler())
-		ts.Config.RegisterOnShutdown(func() { s.Drain(context.Background()) })
+		drained.Add(1)
+		ts.Config.RegisterOnShutdown(func() {
+			defer drained.Done()
+			s.Drain(context.Background())
+		})
 		return ts
 	}
 	end := func(ts *httptest.Server) {
 		require.NoError(b, ts.Config.Shutdown(context.Background()))
 		ts.Close()
+		drained.Wait()
 	}
 	for _, ratio := range []float64{0, 0.8} {
 		b.Run(fmt.Sprint(ratio), func(b *testing.B) {
