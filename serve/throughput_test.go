@@ -151,7 +151,7 @@ func BenchmarkStoredDocument(b *testing.B) {
 	for _, ratio := range []float64{0, 0.8} {
 		b.Run(fmt.Sprint(ratio), func(b *testing.B) {
 			ts := begin()
-			text := strings.Repeat("One of the special magic numbers for gentle tiger is 458392. ", 100)
+			text := strings.Repeat("One of the special magic numbers for gentle tiger is 458392. ", 400)
 			body := mustJSON(b, object{"text": text, "kv_compression": object{"ratio": ratio, "metric": "keydiff"}})
 			resp, err := ts.Client().Post(ts.URL+"/v1/documents", "application/json", strings.NewReader(body))
 			require.NoError(b, err)
