@@ -204,6 +204,8 @@ func TestServeKilled(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left, "no document was damaged")
 	require.NotEmpty(t, acknowledged)
-	require.Positive(t, cached, "something came from the store")
+	if rounds > 4 { // in few of them every file may have been spoilt or cut off
+		require.Positive(t, cached, "something came from the store")
+	}
 	t.Logf("%d documents acknowledged in %d rounds, %d tokens were cached", len(acknowledged), rounds, cached)
 }

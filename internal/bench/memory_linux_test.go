@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ func TestAnonymousPages(t *testing.T) {
 
 // Memory that is there for a while is seen.
 func TestWatchPrivate(t *testing.T) {
+	debug.FreeOSMemory() // earlier tests' garbage does not leave meanwhile
 	stop := watchPrivate(func() int64 { return 0 })
 	before := privateMemory()
 	b, err := probe.NewBuffer(32 << 20)
