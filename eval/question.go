@@ -9,8 +9,8 @@ import (
 )
 
 // Questions are decoded together, so that a token of each takes one pass over the
-// weights, up to so many, and while their caches take no more than the full one of
-// their context, or this.
+// weights: up to so many, and while their caches take less than so much, or than the full
+// one of their context where memory is limited.
 const (
 	maxQuestions     = 32
 	maxQuestionBytes = 1 << 30
@@ -53,9 +53,9 @@ func (r *runner) ask(ctx context.Context, s *model.Session, a Answer) error {
 	for _, q := range r.asked {
 		bytes += q.answer.CacheBytes
 	}
-	most := a.FullBytes
-	if r.o.Memory == 0 {
-		most = max(most, maxQuestionBytes)
+	most := int64(maxQuestionBytes)
+	if r.o.Memory > 0 {
+		most = min(most, a.FullBytes)
 	}
 	if len(r.asked) < maxQuestions && bytes < most {
 		return nil

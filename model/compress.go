@@ -34,8 +34,9 @@ func (p Span) String() string { return fmt.Sprintf("tokens %d to %d", p.From, p.
 //
 // ErrNotObserved says that it cannot be computed again, or that a metric looks at the
 // queries of everything and the span is but a part. On an error, or when ctx is
-// done, nothing is evicted. Position, tokens and logits stay. Besides one layer, no
-// memory is needed but for forks, of which survivors are copied.
+// done, nothing is evicted, unless the system or a device has no memory for survivors
+// in pages that forks share: heads before that one stay cut. Position, tokens and logits
+// stay. Besides one layer, no memory is needed but for such survivors.
 func (s *Session) Compress(ctx context.Context, span Span, policy *lukv.Policy) error {
 	if err := s.compress(ctx, span, policy); err != nil {
 		return fmt.Errorf("compress %v: %w", span, err)
