@@ -119,16 +119,12 @@ func (f *verifyFlag) loaded(e *env, path string) {
 	if !f.Verify {
 		return
 	}
-	file, err := inputfile.Open(path)
+	file, size, err := inputfile.OpenSized(path)
 	if err != nil {
 		return // it was read a moment ago
 	}
 	defer file.Close()
-	st, err := file.Stat()
-	if err != nil {
-		return
-	}
-	if info, err := model.ReadSessionInfo(path, file, st.Size()); err == nil && info.Digest == "" {
+	if info, err := model.ReadSessionInfo(path, file, size); err == nil && info.Digest == "" {
 		e.note("note: %s was saved without --verify and does not say which weights it was made with: only a sample was compared", path)
 	}
 }
