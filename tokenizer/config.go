@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ func (n *tokenName) UnmarshalJSON(b []byte) error {
 	var obj struct {
 		Content string `json:"content"`
 	}
-	if len(b) > 0 && b[0] == '{' {
+	if bytes.HasPrefix(b, []byte("{")) {
 		err := json.Unmarshal(b, &obj)
 		*n = tokenName(obj.Content)
 		return err

@@ -853,9 +853,6 @@ func (t *Tokenizer) hfDecoder(p *hfPart) error {
 					b.WriteString(token[done:f.start] + p.Content)
 					done = f.end
 				}
-				if done == 0 && b.Len() == 0 {
-					return token
-				}
 				return b.String() + token[done:]
 			})
 		case "Strip":

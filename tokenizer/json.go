@@ -137,7 +137,8 @@ func (c *jsonCursor) skipText() error {
 	}
 }
 
-// list walks through what stands between open and end, with commas between.
+// list walks through what stands between open and end, with commas between; f skips
+// the blanks before an element.
 func (c *jsonCursor) list(open, end byte, f func() error) error {
 	if !c.take(open) {
 		if c.i >= len(c.b) {
@@ -149,7 +150,6 @@ func (c *jsonCursor) list(open, end byte, f func() error) error {
 		return nil
 	}
 	for {
-		c.blanks()
 		if err := f(); err != nil {
 			return err
 		}
@@ -261,14 +261,12 @@ func eachMerge(raw []byte, f func(n int, a, b string) error) (int, error) {
 		n++
 		var a, b string
 		if c.take('[') {
-			c.blanks()
 			if a, err = c.text(); err != nil {
 				return err
 			}
 			if !c.take(',') {
 				return errors.New("expected two strings")
 			}
-			c.blanks()
 			if b, err = c.text(); err != nil {
 				return err
 			}

@@ -130,6 +130,7 @@ func TestPatternTime(t *testing.T) {
 	n := 1 << 15
 	for _, tt := range []struct{ pattern, text string }{
 		{`a*b|a`, strings.Repeat("a", n)},
+		{`a*b`, strings.Repeat("a", n) + "cab"},
 		{`a+b|a`, strings.Repeat("a", n)},
 		{`(?:a|aa)+b|a`, strings.Repeat("a", n)},
 		{`(?:a+){2,9}b|a`, strings.Repeat("a", n)},
@@ -201,6 +202,13 @@ func TestPatternAnchors(t *testing.T) {
 		{`(?=a{1,2}ac).`, "aaac", []piece{{0, 1}, {1, 2}}},
 		{`(?>[ab]{1,2})`, "aab", []piece{{0, 2}, {2, 3}}},
 		{`(?>[ab]{2,3}).`, "abab", []piece{{0, 4}}},
+		{`(?<=a)b`, "abcb", []piece{{1, 2}}},
+		{`(?<!a)b`, "abcb", []piece{{3, 4}}},
+		// Two ways lead to the same place, and to what was tried there.
+		{`(?:a|aa)(?=bc)b|a`, "aab", []piece{{0, 1}, {1, 2}}},
+		{`(?:a|aa)(?=bc)b|a`, "aabc", []piece{{0, 3}}},
+		{`(?:a|aa)(?!bc)b|a`, "aabc", []piece{{0, 1}, {1, 2}}},
+		{`(?:a|aa)(?!bc)b|a`, "aab", []piece{{0, 3}}},
 		{`x*`, "axb", []piece{{0, 0}, {1, 2}, {3, 3}}},
 	} {
 		p, err := compilePattern(tt.pattern)

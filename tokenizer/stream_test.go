@@ -105,3 +105,18 @@ func TestBadPrefix(t *testing.T) {
 		}
 	}
 }
+
+// TestStripTokens checks a decoder that takes a counted number of characters from the
+// ends of each token.
+func TestStripTokens(t *testing.T) {
+	strip := `{"type":"Strip","content":"_","start":1,"stop":2}`
+	for _, decoder := range []string{strip, `{"type":"Sequence","decoders":[{"type":"ByteFallback"},` + strip + `]}`} {
+		tok, err := readHF([]byte(`{"model":{"vocab":{"_a_":0,"___b___":1,"____":2}},"decoder":`+decoder+`}`), &config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := tok.Decode([]int32{0, 1, 2, 0}, false), "a__b__a"; got != want {
+			t.Errorf("strip %s: got %q, want %q", decoder, got, want)
+		}
+	}
+}

@@ -106,6 +106,15 @@ func minimal(parts string) []byte {
 	return fmt.Appendf(nil, `{"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2,"<s>":3,"</s>":4},"merges":["a b"]}%s}`, parts)
 }
 
+// decoders is minimal with a sequence of decoders.
+func decoders(types ...string) string {
+	var steps []string
+	for _, name := range types {
+		steps = append(steps, fmt.Sprintf(`{"type":%q,"replacement":"_","pattern":{"String":"a"},"content":"b"}`, name))
+	}
+	return string(minimal(`,"decoder":{"type":"Sequence","decoders":[` + strings.Join(steps, ",") + `]}`))
+}
+
 func TestRefusals(t *testing.T) {
 	tests := []struct{ name, file, want string }{
 		{"not json", `{`, "unexpected end"},
@@ -122,6 +131,7 @@ func TestRefusals(t *testing.T) {
 		{"unknown merge", `{"model":{"vocab":{"a":0},"merges":["a b"]}}`, `"b" is not in the vocabulary`},
 		{"unknown result", `{"model":{"vocab":{"a":0,"b":1},"merges":[["a","b"]]}}`, `"ab" is not in the vocabulary`},
 		{"merge of three", `{"model":{"vocab":{"a":0},"merges":["a a a"]}}`, "merge 0"},
+		{"merge with two blanks", `{"model":{"vocab":{"a":0," a":1,"a a":2},"merges":["a  a"]}}`, "a blank between them"},
 		{"short merge", `{"model":{"vocab":{"a":0},"merges":[["a"]]}}`, "merge 0"},
 		{"merges no array", `{"model":{"vocab":{"a":0},"merges":{}}}`, "expected an array"},
 		// The first of two defects is the one that is named.
@@ -131,6 +141,7 @@ func TestRefusals(t *testing.T) {
 		{"unknown merge of many", `{"model":{"vocab":{"a":0,"aa":1},"merges":[` + strings.Repeat(`"a a",`, 2*loadBatch) + `"a b","a a"]}}`, "merge 128: "},
 		{"no merge behind many", `{"model":{"vocab":{"a":0,"aa":1},"merges":[` + strings.Repeat(`"a a",`, 2*loadBatch) + `7]}}`, "merge 128: found 7"},
 		{"model cut off", `{"model":{"vocab":{"a":0,`, "unexpected end of JSON input"},
+		{"type of a field", `{"model":{"vocab":{"a":0},"dropout":"x"}}`, "model: json: cannot unmarshal string"},
 		{"unk", `{"model":{"unk_token":"<unk>","vocab":{"a":0}}}`, "<unk>"},
 		{"normalizer", string(minimal(`,"normalizer":{"type":"Precompiled"}`)), "Precompiled"},
 		{"pre-tokenizer", string(minimal(`,"pre_tokenizer":{"type":"UnicodeScripts"}`)), "UnicodeScripts"},
@@ -141,6 +152,16 @@ func TestRefusals(t *testing.T) {
 		{"mark", string(minimal(`,"pre_tokenizer":{"type":"Metaspace","replacement":"__"}`)), "one character"},
 		{"scheme", string(minimal(`,"pre_tokenizer":{"type":"Metaspace","replacement":"_","prepend_scheme":"x"}`)), "prepend_scheme"},
 		{"decoder", string(minimal(`,"decoder":{"type":"WordPiece"}`)), "WordPiece"},
+		{"bytes behind fallback", decoders("ByteFallback", "ByteLevel"), "ByteLevel behind"},
+		{"bytes behind fuse", decoders("Fuse", "ByteLevel"), "ByteLevel behind"},
+		{"bytes behind marks", decoders("Metaspace", "ByteLevel"), "ByteLevel behind"},
+		{"fallback twice", decoders("ByteFallback", "ByteFallback"), "ByteFallback behind"},
+		{"fallback behind fuse", decoders("Fuse", "ByteFallback"), "ByteFallback behind"},
+		{"marks behind fallback", decoders("ByteFallback", "Metaspace"), "Metaspace behind"},
+		{"marks behind fuse", decoders("Fuse", "Metaspace"), "Metaspace behind"},
+		{"replace behind fallback", decoders("ByteFallback", "Replace"), "Replace behind"},
+		{"replace behind fuse", decoders("Fuse", "Replace"), "Replace behind"},
+		{"strip behind bytes", decoders("ByteLevel", "Strip"), "Strip behind ByteLevel"},
 		{"post-processor", string(minimal(`,"post_processor":{"type":"Other"}`)), "Other"},
 		{"template without text", string(minimal(`,"post_processor":{"type":"TemplateProcessing","single":[]}`)), "0 times"},
 		{"template with B", string(minimal(`,"post_processor":{"type":"TemplateProcessing","single":[{"Sequence":{"id":"B"}}]}`)), `"B"`},
