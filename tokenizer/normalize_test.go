@@ -1,6 +1,8 @@
 package tokenizer
 
 import (
+	"context"
+	"math"
 	"strings"
 	"testing"
 
@@ -27,4 +29,68 @@ func TestLongSegments(t *testing.T) {
 			require.Equal(t, want, tok.normalize(tt.text), "form %v of %+q", form, tt.text)
 		}
 	}
+}
+
+// TestLowercaseOffsets: a character has the place of the one that it was, also where
+// its lower case is longer.
+func TestLowercaseOffsets(t *testing.T) {
+	tok, err := readHF([]byte(`{"model":{"vocab":{"a":0,"b":1,"é":2,"i":3,"\u0307":4}},"normalizer":{"type":"Lowercase"}}`), &config{})
+	require.NoError(t, err)
+	ids, spans := encodeOffsets(t, tok, "aBÉ\u0130b", EncodeOptions{})
+	require.Equal(t, []int32{0, 1, 2, 3, 4, 1}, ids)
+	require.Equal(t, []Span{{0, 1}, {1, 2}, {2, 4}, {4, 6}, {4, 6}, {6, 7}}, spans)
+}
+
+// TestStepsStop: every step over a text stops soon after its call has to end.
+func TestStepsStop(t *testing.T) {
+	const n = 1 << 14
+	const soon = n / 2
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	text := strings.Repeat("Ab 1e\u0301, ", n)
+	ended := func() *scratch {
+		s := new(scratch)
+		s.begin(gone, math.MaxInt)
+		s.set(text, 0)
+		s.pieces = []piece{{0, len(text)}}
+		return s
+	}
+	for _, p := range []normalizer{lowercase{}, unicodeForm(norm.NFC), unicodeForm(norm.NFKC), spmNormal{escape: true}} {
+		s := ended()
+		p.normalize(s, true)
+		require.NotEmpty(t, s.cur, "%T", p)
+		require.Less(t, len(s.cur), len(text)/4, "%T", p)
+	}
+	for _, p := range []normalizer{replaceText{m: literal("b"), new: "B"}, replaceText{m: digitRuns{classes(), 1}, new: "9"}} {
+		s := ended()
+		p.normalize(s, true)
+		require.Less(t, strings.Count(s.cur, "B")+strings.Count(s.cur, "9"), soon, "%T", p)
+	}
+	s := ended()
+	metaspace{mark: "_"}.cut(s, true)
+	require.Less(t, strings.Count(s.cur, "_"), soon)
+	require.Less(t, len(s.cur), len(text)/4)
+	for _, m := range []matcher{
+		literal("b"), digitRuns{classes(), 1}, gpt2Scanner{classes()}, llamaScanner{classes(), 3}, tekkenScanner{classes(), 3, true}, mustCompile(t, `\s`), mustCompile(t, `x?`),
+	} {
+		require.Less(t, len(m.find(ended(), nil, text)), soon, "%T", m)
+		for _, how := range behaviours {
+			require.Less(t, len(split{m: m, how: how}.cutOne(ended(), nil, piece{0, len(text)})), soon, "%T, behaviour %d", m, how)
+			// The same of many pieces.
+			s := ended()
+			s.pieces = s.pieces[:0]
+			for i := range n {
+				s.pieces = append(s.pieces, piece{i, i + 1})
+			}
+			split{m: m, how: how}.cut(s, true)
+			require.Less(t, len(s.pieces), n-1, "%T, behaviour %d", m, how)
+		}
+	}
+}
+
+func mustCompile(t *testing.T, text string) *pattern {
+	t.Helper()
+	p, err := compilePattern(text)
+	require.NoError(t, err)
+	return p
 }

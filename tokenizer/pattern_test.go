@@ -174,7 +174,7 @@ func TestPatternRefusals(t *testing.T) {
 		require.ErrorIs(t, err, errors.ErrUnsupported, pattern)
 	}
 	for pattern, want := range map[string]string{
-		`(a`: "not closed", `a)`: "without an opening", `[a`: "not closed", `[]`: "not closed", `*a`: "nothing to repeat",
+		`(a`: "not closed", `a)`: "without an opening", `[a`: "not closed", `[a-`: "not closed", `[]`: "not closed", `*a`: "nothing to repeat",
 		`a\`: "backslash", `[z-a]`: "range", `[a-\d]`: "range", `\p{Nonsense}`: "Nonsense", `a{3,2}`: "bounds",
 		`a{1001}`: "bounds", `a{99999999999999999999}`: "bounds", `\x{110000}`: "no character", `\u12`: "cut off", "\xff": "UTF-8",
 		strings.Repeat("(", 1000) + strings.Repeat(")", 1000): "nested", strings.Repeat("a", maxPatternLen+1): "bytes",
@@ -209,6 +209,7 @@ func TestPatternAnchors(t *testing.T) {
 		{`(?:a|aa)(?=bc)b|a`, "aabc", []piece{{0, 3}}},
 		{`(?:a|aa)(?!bc)b|a`, "aabc", []piece{{0, 1}, {1, 2}}},
 		{`(?:a|aa)(?!bc)b|a`, "aab", []piece{{0, 3}}},
+		{`(?:a*)?b`, "aab", []piece{{0, 3}}}, // may be empty, but not again and again
 		{`x*`, "axb", []piece{{0, 0}, {1, 2}, {3, 3}}},
 	} {
 		p, err := compilePattern(tt.pattern)

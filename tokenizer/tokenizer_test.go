@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -179,6 +180,12 @@ func TestRefusals(t *testing.T) {
 		_, err := readSPM([]byte(data), &config{})
 		require.Error(t, err, "%q", data)
 	}
+	for data, want := range map[string]string{
+		"\x0a\x03ab": "goes beyond the end", "\x0a\x7f": "goes beyond the end", "\x0d\x01ab": "goes beyond the end", "\x0b": "wire type 3",
+	} {
+		_, err := readSPM([]byte(data), &config{})
+		require.ErrorContains(t, err, want, "%q", data)
+	}
 	for _, data := range []string{
 		"", "{}", `{"config":{"default_vocab_size":300,"default_num_special_tokens":2},"vocab":[]}`,
 		`{"config":{"default_vocab_size":99999999999}}`, `{"config":{"default_vocab_size":300,"default_num_special_tokens":-2}}`,
@@ -298,8 +305,12 @@ func TestOffsets(t *testing.T) {
 		})
 	}
 	tok := loadModel(t, "mini/llama2-style/tokenizer.json")
-	_, spans := encodeOffsets(t, tok, "a", EncodeOptions{AddSpecial: true})
-	require.Equal(t, Span{0, 0}, spans[0], "BOS stands for nothing")
+	s := &scratch{want: true}
+	for _, text := range []string{"a", "<s>a</s>aa", "a"} { // with the memory of another text
+		_, spans, err := tok.encode(t.Context(), s, text, math.MaxInt, EncodeOptions{AddSpecial: true})
+		require.NoError(t, err)
+		require.Equal(t, Span{0, 0}, spans[0], "BOS stands for nothing")
+	}
 }
 
 // TestConcurrentUse is for the race detector; it also checks that calls do not
@@ -355,16 +366,6 @@ func TestSteadyStateAllocations(t *testing.T) {
 			}), 0.5)
 		})
 	}
-}
-
-func TestSPMRefusesBytesAsUnknownSurface(t *testing.T) {
-	model, err := os.ReadFile("testdata/models/mini/spm-noprefix/tokenizer.model")
-	require.NoError(t, err)
-	// TrainerSpec (field 2) with unk_surface (field 44) that is not UTF-8; later
-	// messages are merged into earlier ones.
-	bad := append(model, 0x12, 5, 0xe2, 0x02, 2, 0xff, 0xff)
-	_, err = readSPM(bad, &config{})
-	require.ErrorContains(t, err, "unknown piece")
 }
 
 func TestEncodeContext(t *testing.T) {
