@@ -50,8 +50,15 @@ type Publisher struct {
 	next   uint64  // sequence number of the next batch
 	sent   []batch // the last ones, numbered without gaps
 	bytes  int     // of them
-	peers  map[net.Conn]*subscriber
+	peers  map[net.Conn]*peer
 	ended  bool
+}
+
+// peer is a connection. One that waits for nothing makes room for others when there are
+// too many; who has subscribed waits, or is being sent something again.
+type peer struct {
+	*subscriber           // of the PUB socket, nil before the handshake is over
+	idle        time.Time // since when nothing was asked; zero: it is being answered
 }
 
 // batch is a message that was sent.
@@ -67,7 +74,7 @@ func Listen(o Options) (*Publisher, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &Publisher{
-		o: o, wake: make(chan struct{}, 1), stop: make(chan struct{}), all: make(chan struct{}), peers: map[net.Conn]*subscriber{},
+		o: o, wake: make(chan struct{}, 1), stop: make(chan struct{}), all: make(chan struct{}), peers: map[net.Conn]*peer{},
 	}
 	var err error
 	if p.events, err = net.Listen("tcp", o.Events); err != nil {
@@ -203,9 +210,9 @@ func (p *Publisher) send(topic []byte, event pack) {
 		p.sent[0] = batch{}
 		p.sent = p.sent[1:]
 	}
-	for _, s := range p.peers {
-		if s != nil {
-			poke(s.wake)
+	for _, x := range p.peers {
+		if x.subscriber != nil {
+			poke(x.wake)
 		}
 	}
 }
@@ -267,12 +274,12 @@ func (p *Publisher) accept(l net.Listener, socket string, serve func(*conn)) {
 			}
 		}
 		p.mu.Lock()
-		if p.ended || len(p.peers) == maxPeers {
+		if p.ended || len(p.peers) >= maxPeers && !p.makeRoom() {
 			p.mu.Unlock()
 			c.Close()
 			continue
 		}
-		p.peers[c] = nil
+		p.peers[c] = &peer{idle: time.Now()}
 		p.mu.Unlock()
 		p.serving.Go(func() {
 			defer p.leave(c)
@@ -283,6 +290,39 @@ func (p *Publisher) accept(l net.Listener, socket string, serve func(*conn)) {
 			}
 			serve(z)
 		})
+	}
+}
+
+// makeRoom cuts the connection that has been idle longest, if there is one. The mutex is
+// held.
+func (p *Publisher) makeRoom() bool {
+	var longest net.Conn
+	for c, x := range p.peers {
+		if x.waits() && (longest == nil || x.idle.Before(p.peers[longest].idle)) {
+			longest = c
+		}
+	}
+	if longest == nil {
+		return false
+	}
+	delete(p.peers, longest) // its goroutines are gone a moment later
+	longest.Close()
+	return true
+}
+
+// waits reports whether a peer is idle.
+func (x *peer) waits() bool {
+	return !x.idle.IsZero() && (x.subscriber == nil || !x.subscribed())
+}
+
+// asks notes that a peer of the ROUTER socket is being answered, or no longer.
+func (p *Publisher) asks(c net.Conn, busy bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if x := p.peers[c]; x != nil {
+		if x.idle = time.Now(); busy {
+			x.idle = time.Time{}
+		}
 	}
 }
 
@@ -307,6 +347,12 @@ func (s *subscriber) wants(topic []byte) bool {
 	return slices.ContainsFunc(s.topics, func(t []byte) bool { return bytes.HasPrefix(topic, t) })
 }
 
+func (s *subscriber) subscribed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.topics) > 0
+}
+
 // subscribe adds a subscription, or takes one back. It reports false if there are too
 // many.
 func (s *subscriber) subscribe(topic []byte, on bool) bool {
@@ -325,7 +371,9 @@ func (s *subscriber) subscribe(topic []byte, on bool) bool {
 func (p *Publisher) serveSubscriber(z *conn) {
 	s := &subscriber{wake: make(chan struct{}, 1)}
 	p.mu.Lock()
-	p.peers[z.Conn] = s
+	if x := p.peers[z.Conn]; x != nil {
+		x.subscriber = s
+	}
 	next := p.next
 	p.mu.Unlock()
 	gone := make(chan struct{})
@@ -405,6 +453,7 @@ func (p *Publisher) serveReplay(z *conn) {
 		if len(frames) != 1 || len(frames[0]) != 8 {
 			return
 		}
+		p.asks(z.Conn, true)
 		next := binary.BigEndian.Uint64(frames[0])
 		for list := p.since(next); len(list) > 0; list = p.since(next) {
 			for _, b := range list {
@@ -417,6 +466,7 @@ func (p *Publisher) serveReplay(z *conn) {
 		if z.sendMessage(append(envelope, number(^uint64(0)), nil)...) != nil {
 			return
 		}
+		p.asks(z.Conn, false)
 	}
 }
 

@@ -216,6 +216,50 @@ func TestBadPeers(t *testing.T) {
 	r.knows(t, map[string]int{"abp": 1})
 }
 
+// TestIdlePeersMakeRoom: connections that ask for nothing keep nobody out, and cost no
+// subscriber its place.
+func TestIdlePeersMakeRoom(t *testing.T) {
+	p := listen(t, Options{Replay: "127.0.0.1:0"})
+	m := p.Model("m")
+	subscribe := func() *conn {
+		z := dial(t, p.Addr(), "SUB")
+		require.NoError(t, z.sendMessage([]byte("\x01kv@")))
+		require.NoError(t, z.send(flagCommand, []byte("\x04PING\x00\x00"))) // answered behind the subscription
+		_, _, err := z.frame()
+		require.NoError(t, err)
+		return z
+	}
+	first := subscribe()
+	for i := range 2 * maxPeers {
+		switch i % 3 {
+		case 0: // says nothing
+			c, err := net.Dial("tcp", p.Addr().String())
+			require.NoError(t, err)
+			defer c.Close()
+		case 1:
+			dial(t, p.Addr(), "SUB")
+		case 2:
+			dial(t, p.ReplayAddr(), "DEALER")
+		}
+	}
+	last := subscribe()
+	label, tokens := prompt("abp", 0)
+	m.Report(label, tokens, true)
+	for _, z := range []*conn{first, last} {
+		r := router{}
+		hear(t, z, r, "kv@10.0.0.1:8000@m", 1)
+		r.knows(t, map[string]int{"abp": 1})
+	}
+	for range maxPeers - 2 {
+		subscribe()
+	}
+	c, err := net.Dial("tcp", p.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = handshake(c, "SUB")
+	require.Error(t, err, "all places are in use")
+}
+
 // TestListenFails says which address is of no use.
 func TestListenFails(t *testing.T) {
 	_, err := Listen(Options{Events: "nowhere:x"})
