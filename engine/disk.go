@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -53,23 +54,15 @@ var prefixName = regexp.MustCompile(`^[0-9a-f]{32}\.session$`)
 // it is a cache. Another engine's on the same model and folder is an error: each would
 // remove what the other counts on, and neither would keep the bound.
 func openDisk(dir string, limit int64, m *model.Model, log *slog.Logger) (*disk, error) {
-	sum := sha256.Sum256([]byte(m.ID()))
 	d := &disk{
-		dir: filepath.Join(dir, hex.EncodeToString(sum[:8])), limit: limit, log: log,
+		dir: filepath.Join(dir, folderOf(m)), limit: limit, log: log,
 		trees: map[string]*prefixes[*stored]{}, files: map[string]*stored{},
 	}
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {
 		return nil, err
 	}
 	var err error
-	if d.lock, err = os.OpenFile(d.dir+".lock", os.O_RDWR|os.O_CREATE, 0o600); err != nil {
-		return nil, err
-	}
-	if free, err := filelock.Try(d.lock); err != nil || !free {
-		d.lock.Close()
-		if err == nil {
-			err = fmt.Errorf("%s is in use by another engine on the same model; expected a folder for each", dir)
-		}
+	if d.lock, err = lockFolder(d.dir); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(d.dir)
@@ -82,7 +75,10 @@ func openDisk(dir string, limit int64, m *model.Model, log *slog.Logger) (*disk,
 		if !prefixName.MatchString(at.Name()) {
 			continue
 		}
-		f, err := d.header(at.Name(), m)
+		f, info, err := readHeader(d.dir, at.Name())
+		if err == nil && info.Model != m.ID() {
+			err = fmt.Errorf("it is of the model %q", info.Model)
+		}
 		if err != nil {
 			d.damaged(at.Name(), err)
 			continue
@@ -97,26 +93,101 @@ func openDisk(dir string, limit int64, m *model.Model, log *slog.Logger) (*disk,
 	return d, nil
 }
 
-// header reads what a file is of.
-func (d *disk) header(name string, m *model.Model) (*stored, error) {
-	file, err := inputfile.Open(filepath.Join(d.dir, name))
+// folderOf is where a model's files are.
+func folderOf(m *model.Model) string {
+	sum := sha256.Sum256([]byte(m.ID()))
+	return hex.EncodeToString(sum[:8])
+}
+
+// lockFolder has nobody else use a model's folder until the file is closed.
+func lockFolder(dir string) (*os.File, error) {
+	lock, err := os.OpenFile(dir+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
+	}
+	if free, err := filelock.Try(lock); err != nil || !free {
+		lock.Close()
+		if err == nil {
+			err = fmt.Errorf("%s is in use by another engine on the same model; expected a folder for each", filepath.Dir(dir))
+		}
+		return nil, err
+	}
+	return lock, nil
+}
+
+// readHeader reads what a file is of.
+func readHeader(dir, name string) (*stored, *model.SessionInfo, error) {
+	file, err := inputfile.Open(filepath.Join(dir, name))
+	if err != nil {
+		return nil, nil, err
 	}
 	defer file.Close()
 	st, err := file.Stat()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	info, err := model.ReadSessionInfo(name, file, st.Size())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	f := &stored{name: name, label: info.Label, tokens: info.Tokens, context: info.ContextTokens, bytes: st.Size(), used: st.ModTime()}
-	if info.Model != m.ID() || !strings.HasPrefix(f.label, prefixFormat) || nameOf(f.label, f.tokens) != name {
-		return nil, fmt.Errorf("%d tokens under %q, which is not what the name says", len(f.tokens), f.label)
+	if !strings.HasPrefix(f.label, prefixFormat) || nameOf(f.label, f.tokens) != name {
+		return nil, nil, fmt.Errorf("%d tokens under %q, which is not what the name says", len(f.tokens), f.label)
 	}
-	return f, nil
+	return f, info, nil
+}
+
+// storedPrefix says in text what a store has of a prompt: its model's folder, how many
+// tokens it has, the name of a file of just these, and the label.
+func storedPrefix(folder, label string, tokens []int32) string {
+	return fmt.Sprintf("%s %d %s %s", folder, len(tokens), nameOf(label, tokens), label)
+}
+
+var storedPrefixForm = regexp.MustCompile(`^([0-9a-f]{16}) ([1-9][0-9]{0,8}) ([0-9a-f]{32}\.session) (` + prefixFormat + `[0-9a-f]{64})$`)
+
+// ForgetStored is [Engine.Forget] for a store that no engine uses. prefix is what
+// [Engine.StoredPrefix] said of the request. A store in use is an error.
+func ForgetStored(store, prefix string) error {
+	if err := forgetStored(store, prefix); err != nil {
+		return fmt.Errorf("forget stored prefix: %w", err)
+	}
+	return nil
+}
+
+func forgetStored(store, prefix string) error {
+	form := storedPrefixForm.FindStringSubmatch(prefix)
+	if form == nil {
+		return fmt.Errorf("found %.200q, expected what an engine said", prefix)
+	}
+	n, err := strconv.Atoi(form[2])
+	if err != nil {
+		return err
+	}
+	dir, name, label := filepath.Join(store, form[1]), form[3], form[4]
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	lock, err := lockFolder(dir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, at := range entries {
+		if !prefixName.MatchString(at.Name()) {
+			continue
+		}
+		f, _, err := readHeader(dir, at.Name())
+		if err != nil || f.label != label || len(f.tokens) < n || nameOf(label, f.tokens[:n]) != name {
+			continue // the next engine removes what is damaged
+		}
+		errs = append(errs, os.Remove(filepath.Join(dir, at.Name())))
+	}
+	return errors.Join(errs...)
 }
 
 // nameOf is the file of a prefix.

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -27,7 +28,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Setenv("LUKV_CHECK", "1")
+	flag.Parse()
+	if flag.Lookup("test.bench").Value.String() == "" { // a check of every change would be measured, too
+		os.Setenv("LUKV_CHECK", "1")
+	}
 	os.Exit(m.Run())
 }
 

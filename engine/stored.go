@@ -247,16 +247,32 @@ func (e *Engine) storeKept() {
 	}
 }
 
+// StoredPrefix names what the store has of a request's prompt for [ForgetStored]. It stays
+// good beyond the engine's end.
+func (e *Engine) StoredPrefix(r Request) (string, error) {
+	j, err := e.named(r)
+	if err != nil {
+		return "", err
+	}
+	return storedPrefix(folderOf(e.m), j.label, j.req.Prompt), nil
+}
+
+// named checks a request and finds its labels.
+func (e *Engine) named(r Request) (*job, error) {
+	if err := e.check(&r); err != nil {
+		return nil, err
+	}
+	j := &job{e: e, req: r}
+	return j, j.name()
+}
+
 // Forget forgets what is kept of a request's prompt, in memory and on disk, under its
 // policy and salt, and of all prompts that go on from it. Protected tokens, which are kept
 // like a prompt of their own, stay. It does not wait for requests in progress, which may
 // keep it again.
 func (e *Engine) Forget(r Request) error {
-	if err := e.check(&r); err != nil {
-		return err
-	}
-	j := &job{e: e, req: r}
-	if err := j.name(); err != nil {
+	j, err := e.named(r)
+	if err != nil {
 		return err
 	}
 	done := make(chan struct{})

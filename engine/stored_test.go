@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -379,4 +380,50 @@ func collected(s *Stream, out *outcome) (*outcome, error) {
 		out.finish[ev.Choice] = ev.Finish
 	}
 	return out, nil
+}
+
+// TestForgetStored: what an engine would forget is gone from its store without one, and
+// nothing else.
+func TestForgetStored(t *testing.T) {
+	m := openModel(t)
+	tokens, contexts := prompts(t, m, 1)
+	dir := t.TempDir()
+	o := Options{MaxBytes: 64 << 20, Store: dir}
+	document := Request{
+		Prompt: tokens[0][:contexts[0]], Context: contexts[0], PromptOnly: true,
+		Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "knorm"}},
+	}
+	question := document
+	question.Prompt, question.PromptOnly, question.Sampling = tokens[0], false, model.Sampling{MaxTokens: 1}
+	salted := document
+	salted.Salt = "other"
+	e := newEngine(t, m, o)
+	stored, err := e.StoredPrefix(document)
+	require.NoError(t, err)
+	for _, r := range []Request{document, question, salted} {
+		s, err := e.Submit(t.Context(), r)
+		require.NoError(t, err)
+		collect(t, s, 1)
+	}
+	require.ErrorContains(t, ForgetStored(dir, stored), "in use by another engine")
+	require.NoError(t, e.Close())
+	files := stores(t, dir)
+	require.Len(t, files, 3, "the document, what goes on from it, and another")
+	require.NoError(t, ForgetStored(dir, stored))
+	left := stores(t, dir)
+	require.Len(t, left, 1)
+	e = newEngine(t, m, o)
+	for r, want := range map[*Request]int{&salted: len(document.Prompt), &question: 0} {
+		ask := *r
+		s, err := e.Submit(t.Context(), ask)
+		require.NoError(t, err)
+		collect(t, s, 1)
+		require.Equal(t, want, s.Usage().Cached)
+	}
+	require.NoError(t, e.Close())
+
+	require.NoError(t, ForgetStored(t.TempDir(), stored), "nothing is there")
+	for _, bad := range []string{"", "x", "../.." + stored, strings.Replace(stored, " ", " 0", 1)} {
+		require.ErrorContains(t, ForgetStored(dir, bad), "expected what an engine said")
+	}
 }

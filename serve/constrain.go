@@ -247,6 +247,8 @@ func (c *constraint) mask(choice int, answer []int32) ([]uint64, error) {
 	return mask, err
 }
 
+var errNoToken = errors.New("no token of the model goes on in the format that the answer has to have")
+
 // next is the mask of a state, io.EOF where the text can only end.
 func (c *constraint) next(g *grammar.Grammar, s *grammar.State) ([]uint64, error) {
 	mask, some, err := g.Mask(s)
@@ -256,7 +258,7 @@ func (c *constraint) next(g *grammar.Grammar, s *grammar.State) ([]uint64, error
 	case !some && s.MayEnd():
 		return nil, io.EOF
 	case !some:
-		return nil, errors.New("no token of the model goes on in the format that the answer has to have")
+		return nil, errNoToken
 	case s.MayEnd():
 		mask = slices.Clone(mask)
 		for _, id := range c.ends {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -31,6 +30,10 @@ type documents struct {
 	byID  map[docKey]*document
 	order []docKey
 	bytes int64 // of their texts
+
+	// Of those that are being read by the requests that put them in.
+	coming      int
+	comingBytes int64
 }
 
 // add takes a document, or puts it in the place of an older one. The mutex is held, here
@@ -52,20 +55,33 @@ func (d *documents) drop(at docKey) {
 	d.order = slices.DeleteFunc(d.order, func(x docKey) bool { return x == at })
 }
 
-// room refuses a document for which there is none.
-func (d *documents) room(doc *document) error {
+// reserve keeps room for a document until it is added or given up: leave is to be called
+// then, and may be called again. It refuses one for which there is none.
+func (d *documents) reserve(doc *document) (leave func(), err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.byID[docKey{doc.owner, doc.ID}] != nil {
+		return func() {}, nil
+	}
+	size := int64(len(doc.text))
 	refused := ""
-	switch {
-	case d.byID[docKey{doc.owner, doc.ID}] != nil:
-	case len(d.order) >= maxDocuments:
-		refused = fmt.Sprintf("there are %d documents already", len(d.order))
-	case d.bytes+int64(len(doc.text)) > maxDocumentBytes:
-		refused = fmt.Sprintf("the texts of all documents would have %d bytes, at most %d are kept", d.bytes+int64(len(doc.text)), int64(maxDocumentBytes))
+	switch all := d.bytes + d.comingBytes + size; {
+	case len(d.order)+d.coming >= maxDocuments:
+		refused = fmt.Sprintf("there are %d documents already", len(d.order)+d.coming)
+	case all > maxDocumentBytes:
+		refused = fmt.Sprintf("the texts of all documents would have %d bytes, at most %d are kept", all, int64(maxDocumentBytes))
 	}
-	if refused == "" {
-		return nil
+	if refused != "" {
+		return nil, &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Message: refused}
 	}
-	return &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Message: refused}
+	d.coming++
+	d.comingBytes += size
+	return sync.OnceFunc(func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.coming--
+		d.comingBytes -= size
+	}), nil
 }
 
 // sort orders documents that were read from files as they were made.
@@ -107,6 +123,7 @@ type document struct {
 	Error    string       `json:"error,omitempty"` // why it failed
 
 	owner, text, system, salt string
+	stored                    string // of its cache, see [engine.Engine.StoredPrefix]
 	policy                    *lukv.Policy
 	date                      time.Time          // that the template gets: the prompt never changes
 	cancel                    context.CancelFunc // ends its processing
@@ -214,8 +231,7 @@ func (s *Server) deleteDocument(w http.ResponseWriter, r *http.Request) error {
 	}
 	if err := s.docs.remove(at.owner, at.id); err != nil {
 		s.docs.mu.Unlock()
-		s.o.Log.Error("document not deleted", "document", at.id, "error", err)
-		return errors.New("the document could not be deleted; the log of the server says why")
+		return fmt.Errorf("delete document %s: %w", at.id, err)
 	}
 	if doc.cancel != nil {
 		doc.cancel()
@@ -228,8 +244,19 @@ func (s *Server) deleteDocument(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, map[string]any{"id": at.id, "object": "document", "deleted": true})
 }
 
-// forget forgets what is kept of a document's cache.
+// forget forgets what is kept of a document's cache. A model that is not open is not opened
+// for it, unless the document is of a server that did not yet note where its cache is.
 func (s *Server) forget(r *http.Request, doc *document) error {
+	if sl := s.models.find(doc.Model); sl != nil && doc.stored != "" {
+		var err error
+		if s.models.whileUnloaded(sl, func() {
+			if sl.engine.Store != "" {
+				err = engine.ForgetStored(sl.engine.Store, doc.stored)
+			}
+		}) {
+			return err
+		}
+	}
 	v, err := s.served(r.Context(), doc.Model)
 	if err != nil {
 		return err

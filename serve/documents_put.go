@@ -5,14 +5,12 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"mime/multipart"
 	"net/http"
 	"path"
-	"runtime/debug"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -100,6 +98,11 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	leave, err := s.docs.reserve(doc)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	var status int
 	if wait == "false" {
 		doc, status, err = s.readLater(r, doc, q)
@@ -143,11 +146,12 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, 
 	if doc.salt != "" {
 		key = fmt.Appendf(key, "\x00%s", doc.salt)
 	}
+	if doc.stored, err = v.e.StoredPrefix(s.salted(contextOf(r), q)); err != nil {
+		return nil, none, invalid("", "%v", err)
+	}
 	sum := sha256.Sum256(key)
 	doc.ID = "doc_" + hex.EncodeToString(sum[:12])
-	s.docs.mu.Lock()
-	defer s.docs.mu.Unlock()
-	return doc, q, s.docs.room(doc)
+	return doc, q, nil
 }
 
 // readNow reads a document.
@@ -227,8 +231,7 @@ func (s *Server) submitDocument(r *http.Request, doc *document, q engine.Request
 func (s *Server) finishDocument(v *served, doc *document, stream *engine.Stream) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			s.o.Log.Error("panic", "document", doc.ID, "value", p, "stack", string(debug.Stack()))
-			err = errors.New("an internal error; the log of the server has it")
+			err = panicked(p)
 		}
 	}()
 	if err := readAll(stream, v); err != nil {
@@ -236,8 +239,7 @@ func (s *Server) finishDocument(v *served, doc *document, stream *engine.Stream)
 	}
 	doc.Cache = newCacheUse(stream.Cache(), doc.ID)
 	if err := s.docs.save(doc); err != nil {
-		s.o.Log.Error("document not stored", "document", doc.ID, "error", err)
-		return errors.New("it could not be stored; the log of the server says why")
+		return fmt.Errorf("store document: %w", err)
 	}
 	return nil
 }
@@ -248,6 +250,13 @@ func (s *Server) settle(doc, pending *document, err error) {
 	s.docs.mu.Lock()
 	defer s.docs.mu.Unlock()
 	at := docKey{doc.owner, doc.ID}
+	var why *apiError
+	if err != nil {
+		if why = asError(err, 0); why.cause != nil {
+			err = why.cause
+			why.Message += "; the log of the server has it under the document"
+		}
+	}
 	switch now := s.docs.byID[at]; {
 	case now == nil:
 		if err == nil {
@@ -255,7 +264,7 @@ func (s *Server) settle(doc, pending *document, err error) {
 		}
 	case now != pending:
 	case err != nil:
-		pending.Status, pending.Error = "failed", err.Error()
+		pending.Status, pending.Error = "failed", why.Message
 	default:
 		ready := *doc
 		ready.LastUsed = pending.LastUsed

@@ -35,6 +35,7 @@ type savedDocument struct {
 	System   string    `json:"system,omitempty"`
 	Salt     string    `json:"salt,omitempty"`
 	Date     time.Time `json:"date"` // that templates got
+	Stored   string    `json:"stored,omitempty"`
 }
 
 // documentName is that of files: owner, id.
@@ -97,6 +98,7 @@ func (s *Server) readDocument(path string) (*document, error) {
 	}
 	doc := &saved.Document
 	doc.owner, doc.text, doc.system, doc.salt, doc.date = saved.Owner, saved.Text, saved.System, saved.Salt, saved.Date
+	doc.stored = saved.Stored
 	if want := documentFile(doc.owner, doc.ID); filepath.Base(path) != want {
 		return nil, fmt.Errorf("it is %s", want)
 	}
@@ -152,7 +154,7 @@ func (d *documents) save(doc *document) error {
 	if d.dir == "" {
 		return nil
 	}
-	text, err := json.Marshal(savedDocument{*doc, doc.owner, doc.text, doc.system, doc.salt, doc.date})
+	text, err := json.Marshal(savedDocument{*doc, doc.owner, doc.text, doc.system, doc.salt, doc.date, doc.stored})
 	if err != nil {
 		return err
 	}

@@ -165,14 +165,36 @@ func TestDocumentsBound(t *testing.T) {
 	require.EqualValues(t, len("again"), d.bytes)
 	require.Len(t, d.order, 1)
 	d.bytes = maxDocumentBytes
-	require.NoError(t, d.room(&document{ID: "a", text: "again"}), "it is there already")
-	require.ErrorContains(t, d.room(&document{ID: "b", text: "x"}), "at most 2147483648")
+	room := func(doc *document) error {
+		leave, err := d.reserve(doc)
+		if err == nil {
+			leave()
+			leave() // once is enough
+		}
+		return err
+	}
+	require.NoError(t, room(&document{ID: "a", text: "again"}), "it is there already")
+	require.ErrorContains(t, room(&document{ID: "b", text: "x"}), "at most 2147483648")
 	d.drop(docKey{"", "a"})
-	require.NoError(t, d.room(&document{ID: "b", text: "x"}))
+	require.NoError(t, room(&document{ID: "b", text: "x"}))
 	for range maxDocuments {
 		d.order = append(d.order, docKey{})
 	}
-	require.ErrorContains(t, d.room(&document{ID: "b", text: "x"}), "there are 10000 documents")
+	require.ErrorContains(t, room(&document{ID: "b", text: "x"}), "there are 10000 documents")
+
+	// What others are about to put in counts, until they give up.
+	d = &documents{byID: map[docKey]*document{}, bytes: maxDocumentBytes - 2}
+	leave, err := d.reserve(&document{ID: "a", text: "xy"})
+	require.NoError(t, err)
+	require.ErrorContains(t, room(&document{ID: "b", text: "x"}), "would have 2147483649 bytes")
+	leave()
+	require.NoError(t, room(&document{ID: "b", text: "x"}))
+	d.bytes = 0
+	for i := range maxDocuments {
+		_, err := d.reserve(&document{ID: strconv.Itoa(i)})
+		require.NoError(t, err)
+	}
+	require.ErrorContains(t, room(&document{ID: "b", text: "x"}), "there are 10000 documents")
 }
 
 // deadlineWriter notes the deadline that its answer has.
@@ -373,7 +395,10 @@ func TestDocumentsLater(t *testing.T) {
 	require.Equal(t, 404, status)
 
 	made, pending = process()
-	s.settle(made, pending, errors.New("no room"))
+	s.settle(made, pending, errors.New("write /secret/path: no space"))
+	require.Equal(t, "an internal error; the log of the server has it under the document", get(id).Error)
+	made, pending = process()
+	s.settle(made, pending, invalid("", "no room"))
 	require.Equal(t, "no room", get(id).Error)
 	status, answer, _ = ts.do(t, "POST", "/v1/chat/completions", mustJSON(t, ask("?", object{"document": id})))
 	require.Equal(t, 409, status)

@@ -23,6 +23,8 @@ type apiError struct {
 	Type    string
 	Param   string
 	Code    string
+
+	cause error // of an internal error: for the log alone
 }
 
 func (e *apiError) Error() string { return e.Message }
@@ -72,6 +74,8 @@ func asError(err error, limit int) *apiError {
 		return &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Code: "cache_budget_exceeded", Message: err.Error()}
 	case errors.Is(err, grammar.ErrAmbiguous):
 		return invalid("response_format", "the format of the answer: %v", grammar.ErrAmbiguous)
+	case errors.Is(err, errNoToken):
+		return invalid("response_format", "%v", errNoToken)
 	case errors.Is(err, engine.ErrQueueFull):
 		return &apiError{status: http.StatusTooManyRequests, retry: 2, Type: "rate_limit_error", Code: "queue_full", Message: err.Error()}
 	case errors.Is(err, engine.ErrClosed):
@@ -83,7 +87,22 @@ func asError(err error, limit int) *apiError {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 		return &apiError{status: 499, Type: "server_error", Message: "the request was cancelled"}
 	}
-	return &apiError{status: http.StatusInternalServerError, Type: "server_error", Message: err.Error()}
+	return &apiError{status: http.StatusInternalServerError, Type: "server_error", Code: "internal_error", Message: "an internal error", cause: err}
+}
+
+// report writes the cause of an internal error, which may name files and memory, to the
+// log, and tells the client under which name it is there.
+func (e *apiError) report(w http.ResponseWriter) *apiError {
+	if e.cause == nil {
+		return e
+	}
+	id := w.Header().Get("X-Request-Id")
+	if out, ok := w.(*statusWriter); ok {
+		out.log.Error("internal error", "id", id, "error", e.cause)
+	}
+	told := *e
+	told.cause, told.Message = nil, fmt.Sprintf("%s; the log of the server has it under the request %s", e.Message, id)
+	return &told
 }
 
 // write answers with the error.

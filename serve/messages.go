@@ -291,7 +291,7 @@ func (a *messageAnswer) send(out *eventStream, stream *engine.Stream, timer *tim
 		ended: func(b *block) { event("content_block_stop", object{"index": b.n}) },
 	}
 	if err := list.read(a.q.c.parts(a.watch(out.events(stream))), timer); err != nil {
-		event("error", object{"error": messageError(err)})
+		event("error", object{"error": messageError(err.report(out.w))})
 		return
 	}
 	if out.err != nil {

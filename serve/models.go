@@ -260,6 +260,27 @@ func (ms *models) unloadIdle(sl *slot) {
 	}
 }
 
+// whileUnloaded does something for which the model must not be open, and not be opened
+// meanwhile. It reports false, and does nothing, where it is open.
+func (ms *models) whileUnloaded(sl *slot, do func()) bool {
+	ms.mu.Lock()
+	if sl.loaded != nil || sl.busy != nil || ms.closing {
+		ms.mu.Unlock()
+		return false
+	}
+	sl.busy, sl.err = make(chan struct{}), nil
+	ms.mu.Unlock()
+	defer func() {
+		ms.mu.Lock()
+		defer ms.mu.Unlock()
+		close(sl.busy)
+		sl.busy = nil
+		ms.notify()
+	}()
+	do()
+	return true
+}
+
 // load opens a model and makes room for it. It ends with sl.busy closed.
 func (ms *models) load(sl *slot) {
 	v, err := ms.loadInto(sl)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http/httptest"
+	"path/filepath"
 	"reflect"
 	"runtime"
 	"slices"
@@ -240,4 +241,41 @@ func TestModelsThatCannotBeLoaded(t *testing.T) {
 		require.False(t, strings.Contains(text, "secret"), text)
 	}
 	require.EqualValues(t, 2, opened.Load()-before)
+}
+
+// TestDeleteLoadsNothing: a document of a model that is not open, and its cache on disk,
+// go without opening it, in this server and in one that was started since.
+func TestDeleteLoadsNothing(t *testing.T) {
+	dir := t.TempDir()
+	eo := engine.Options{MaxBytes: 64 << 20, Store: filepath.Join(dir, "prefixes")}
+	caches := func() []string {
+		files, err := filepath.Glob(filepath.Join(eo.Store, "*", "*.session"))
+		require.NoError(t, err)
+		return files
+	}
+	var ids []string
+	t.Run("put", func(t *testing.T) {
+		ts, _ := onDemand(t, Options{UnloadAfter: time.Millisecond}, eo, "a")
+		require.NoError(t, ts.s.OpenStore(filepath.Join(dir, "documents")))
+		for i := range 2 {
+			var doc document
+			ts.post(t, "/v1/documents", object{"text": sample(i).Context, "kv_compression": object{"ratio": 0.5, "metric": "knorm"}}, &doc)
+			ids = append(ids, doc.ID)
+		}
+		waitUnloaded(ts, "a")
+		require.Len(t, caches(), 2)
+		before := caches()
+		status, text, _ := ts.do(t, "DELETE", "/v1/documents/"+ids[0], "")
+		require.Equal(t, 200, status, text)
+		require.Len(t, caches(), 1)
+		require.Contains(t, before, caches()[0])
+	})
+	ts, opened := onDemand(t, Options{UnloadAfter: time.Millisecond}, eo, "a")
+	require.NoError(t, ts.s.OpenStore(filepath.Join(dir, "documents")))
+	status, text, _ := ts.do(t, "DELETE", "/v1/documents/"+ids[1], "")
+	require.Equal(t, 200, status, text)
+	require.Empty(t, caches())
+	require.Zero(t, opened.Load())
+	ts.post(t, "/v1/chat/completions", ask("hello", object{"model": "a", "max_tokens": 1}), &object{})
+	require.EqualValues(t, 1, opened.Load(), "it can be opened as ever")
 }

@@ -90,6 +90,8 @@ func TestFittingProfile(t *testing.T) {
 	require.NotEqual(t, chosen.Policy.ProfileDigest, byDefault.Policy.ProfileDigest)
 	status, _ = put(object{"ratio": 0.5, "metric": "knorm", "allocator": "lukv"})
 	require.Equal(t, 400, status, "there is none for this metric")
+	status, _ = put(object{"ratio": 0.5, "metric": "knorm", "profile": "k"})
+	require.Equal(t, 400, status, "nobody reads it")
 
 	var known struct {
 		Metrics, Allocators, Profiles []string

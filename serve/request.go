@@ -131,6 +131,10 @@ func (s *Server) compression(f *fields, v *served) *lukv.Policy {
 		return nil
 	}
 	p.Profile = profile
+	if profile != nil && !p.UsesProfile() {
+		f.fail("kv_compression.profile", "it would have no effect: neither the metric nor the allocator reads one")
+		return nil
+	}
 	return s.fitting(v, p)
 }
 

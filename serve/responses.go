@@ -317,6 +317,7 @@ func (a *response) send(out *eventStream, stream *engine.Stream, timer *timing) 
 		},
 	}
 	if err := list.read(a.q.c.parts(out.events(stream)), timer); err != nil {
+		err = err.report(out.w)
 		event("error", object{"code": orNull(err.Code), "message": err.Message, "param": orNull(err.Param), "error": err})
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -25,7 +26,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Setenv("LUKV_CHECK", "1")
+	flag.Parse()
+	if flag.Lookup("test.bench").Value.String() == "" { // a check of every change would be measured, too
+		os.Setenv("LUKV_CHECK", "1")
+	}
 	os.Exit(m.Run())
 }
 

@@ -222,13 +222,13 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		id := w.Header().Get("X-Request-Id")
-		out := &statusWriter{ResponseWriter: w}
+		out := &statusWriter{ResponseWriter: w, log: s.o.Log}
 		r.Body = &timedBody{ReadCloser: http.MaxBytesReader(out, r.Body, s.o.MaxBody), conn: http.NewResponseController(w), limit: s.bodyTime}
 		used := &holds{}
 		ctx := context.WithValue(context.WithValue(r.Context(), requestKey{}, id), holdsKey{}, used)
 		err := s.guarded(out, r.WithContext(ctx), h)
 		if err != nil && out.status == 0 {
-			if bad := asError(err, used.maxLen); strings.HasPrefix(pattern, "POST /v1/messages") {
+			if bad := asError(err, used.maxLen).report(out); strings.HasPrefix(pattern, "POST /v1/messages") {
 				writeMessageError(out, bad)
 			} else {
 				bad.write(out)
@@ -242,8 +242,7 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 func (s *Server) guarded(w http.ResponseWriter, r *http.Request, h handler) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			s.o.Log.Error("panic", "id", name(r), "value", v, "stack", string(debug.Stack()))
-			err = errors.New("an internal error; the log of the server has it")
+			err = panicked(v)
 		}
 	}()
 	if err := s.authorise(r); err != nil {
@@ -263,6 +262,9 @@ func (s *Server) guarded(w http.ResponseWriter, r *http.Request, h handler) (err
 	}
 	return h(w, r)
 }
+
+// panicked is the error of a panic.
+func panicked(v any) error { return fmt.Errorf("panic: %v\n%s", v, debug.Stack()) }
 
 // authorise compares the key in constant time.
 func (s *Server) authorise(r *http.Request) error {
@@ -319,6 +321,7 @@ func randomID() string {
 // statusWriter remembers what was answered.
 type statusWriter struct {
 	http.ResponseWriter
+	log           *slog.Logger
 	status, bytes int
 }
 

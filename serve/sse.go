@@ -67,7 +67,7 @@ func (s *eventStream) send(v any) {
 }
 
 // fail ends the stream with an error, without [DONE].
-func (s *eventStream) fail(e *apiError) { s.send(map[string]any{"error": e}) }
+func (s *eventStream) fail(e *apiError) { s.send(map[string]any{"error": e.report(s.w)}) }
 
 func (s *eventStream) done() { s.line("data: [DONE]") }
 
