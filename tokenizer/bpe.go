@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"math"
 	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"unicode/utf8"
 )
@@ -33,6 +34,11 @@ type bpe struct {
 	fuseUnk      bool
 	maxPiece     int // length of the longest piece
 
+	// bytePairs hold what two bytes merge to where symbols of bytes are numbered
+	// from lowByte to lowByte+255, as in every published byteLevel vocabulary; or nil.
+	bytePairs *[256][256]byteMerge
+	lowByte   int32
+
 	// complete says that every character has symbols of its own.
 	complete bool
 	// joins holds the pairs of characters that stand side by side in the result of
@@ -53,6 +59,10 @@ type pieceTable struct {
 	slots []pieceSlot
 	shift uint8
 	n     int
+	// maybe holds a bit per hash, so that what is no piece is mostly known from
+	// memory that stays in the cache.
+	maybe      []uint64
+	maybeShift uint8
 }
 
 // pieceSlot is 24 bytes long.
@@ -75,7 +85,11 @@ var hashSeed = maphash.MakeSeed()
 
 func newPieceTable(n int) pieceTable {
 	logSize := bits.Len(uint(n + n/2 + 1))
-	t := pieceTable{slots: make([]pieceSlot, 1<<logSize), shift: uint8(64 - logSize)}
+	logBits := max(logSize+3, 6)
+	t := pieceTable{
+		slots: make([]pieceSlot, 1<<logSize), shift: uint8(64 - logSize),
+		maybe: make([]uint64, 1<<(logBits-6)), maybeShift: uint8(64 - logBits),
+	}
 	clear(t.slots) // new memory that is read before it is written is paged in twice
 	return t
 }
@@ -100,7 +114,11 @@ func (m *bpe) lookup(piece string) int32 {
 	if len(piece) > m.maxPiece || len(m.vocab.slots) == 0 {
 		return none
 	}
-	return m.lookupHashed(pieceHash(piece), piece)
+	h := pieceHash(piece)
+	if b := h >> m.vocab.maybeShift; m.vocab.maybe[b>>6]>>(b&63)&1 == 0 {
+		return none
+	}
+	return m.lookupHashed(h, piece)
 }
 
 // lookupHashed is lookup for a piece with hash h, in a table with pieces in it.
@@ -118,6 +136,8 @@ func (m *bpe) insertHashed(h uint64, id int32) bool {
 		return false
 	}
 	m.vocab.n++
+	b := h >> m.vocab.maybeShift
+	m.vocab.maybe[b>>6] |= 1 << (b & 63)
 	s.id1, s.len = id+1, longPiece
 	if len(piece) <= len(s.key) {
 		s.len = uint8(copy(s.key[:], piece))
@@ -125,101 +145,120 @@ func (m *bpe) insertHashed(h uint64, id int32) bool {
 	return true
 }
 
-// pairTable maps a pair of symbols to its rank and the symbol it merges to; open
-// addressing as in pieceTable.
-type pairTable struct {
-	slots []pairSlot
-	shift uint8
-	n     int
-	// maybe holds a bit per hash, so that most pairs which do not merge are known
-	// from memory that stays in the cache.
-	maybe      []uint64
-	maybeShift uint8
-}
-
-type pairSlot struct {
+// merge joins two neighbouring symbols to one.
+type merge struct {
 	left, right int32
-	rank1       uint32 // rank + 1; 0 where the slot is free
+	rank        uint32 // the lowest goes first; less than noRank
 	to          int32
 }
 
 const noRank = math.MaxUint32
 
-func newPairTable(n int) pairTable {
-	logSize := bits.Len(uint(n + n/2 + 1))
-	logBits := max(logSize+4, 6)
-	t := pairTable{
-		slots: make([]pairSlot, 1<<logSize), shift: uint8(64 - logSize),
-		maybe: make([]uint64, 1<<(logBits-6)), maybeShift: uint8(64 - logBits),
-	}
-	clear(t.slots) // new memory that is read before it is written is paged in twice
-	return t
+// pairTable maps a pair of symbols to its rank and the symbol it merges to. Every
+// left symbol has a small table of its own, open addressing and a power of two
+// long, for its right ones: the pairs of a text's few commonest symbols lie in few
+// lines of memory.
+type pairTable struct {
+	lefts []leftTable // by left symbol, up to the last that merges
+	slots []pairSlot  // slots[0] is free: the table of those that merge with nothing
+	seed  uint32
 }
 
-func pairHash(left, right int32) uint64 {
-	h := (uint64(uint32(left))<<32 | uint64(uint32(right))) * 0x9e3779b97f4a7c15
-	h ^= h >> 29
-	return h * 0xbf58476d1ce4e5b9
+type leftTable struct{ start, size uint32 }
+
+// byteMerge is what two bytes merge to.
+type byteMerge struct {
+	rank1 uint32 // rank + 1
+	to    int32
+}
+
+// pairSlot is free where it is zero. What a removed merge leaves has no rank.
+type pairSlot struct {
+	right1 int32  // right + 1
+	rank1  uint32 // rank + 1
+	to     int32
+}
+
+// newPairTable returns the table of merges; of those of one pair the last counts.
+func newPairTable(merges []merge) pairTable {
+	last := none
+	for _, m := range merges {
+		last = max(last, m.left)
+	}
+	t := pairTable{lefts: make([]leftTable, last+1), seed: rand.Uint32() | 1}
+	for _, m := range merges {
+		t.lefts[m.left].size++
+	}
+	total := uint32(1)
+	for i := range t.lefts {
+		if l := &t.lefts[i]; l.size > 0 {
+			l.start, l.size = total, 1<<bits.Len32(l.size+l.size/2)
+			total += l.size
+		}
+	}
+	t.slots = make([]pairSlot, total)
+	clear(t.slots) // new memory that is read before it is written is paged in twice
+	for _, m := range merges {
+		*t.slot(m.left, m.right) = pairSlot{m.right + 1, m.rank + 1, m.to}
+	}
+	return t
 }
 
 // find returns the rank of a pair and what it merges to, or noRank.
 func (t *pairTable) find(left, right int32) (rank uint32, to int32) {
-	h := pairHash(left, right)
-	if b := h >> t.maybeShift; t.maybe[b>>6]>>(b&63)&1 == 0 {
+	if uint(left) >= uint(len(t.lefts)) {
 		return noRank, none
 	}
-	s := t.slot(h, left, right)
+	s := t.slot(left, right)
 	return s.rank1 - 1, s.to
 }
 
-// first returns where the search for a pair with hash h begins.
-func (t *pairTable) first(h uint64) *pairSlot { return &t.slots[h>>t.shift] }
-
-// slot returns the place of a pair with hash h, taken or free.
-func (t *pairTable) slot(h uint64, left, right int32) *pairSlot {
-	mask := uint64(len(t.slots) - 1)
-	for i := h >> t.shift; ; i = (i + 1) & mask {
-		s := &t.slots[i]
-		if s.rank1 == 0 || s.left == left && s.right == right {
+// slot returns the place of a pair, taken or free.
+func (t *pairTable) slot(left, right int32) *pairSlot {
+	l := t.lefts[left]
+	i := uint32(uint64(uint32(right)*t.seed) * uint64(l.size) >> 32)
+	for {
+		s := &t.slots[l.start+i]
+		if s.right1 == right+1 || s.right1 == 0 {
 			return s
 		}
+		i = (i + 1) & (l.size - 1)
 	}
 }
 
-// add sets the merge of a pair; a later one replaces an earlier one.
-func (t *pairTable) add(left, right int32, rank uint32, to int32) {
-	if 3*(t.n+1) > 2*len(t.slots) {
-		old := t.slots
-		*t = newPairTable(2 * (t.n + 1))
-		for _, s := range old {
-			if s.rank1 != 0 {
-				t.add(s.left, s.right, s.rank1-1, s.to)
+// all calls yield with every merge.
+func (t *pairTable) all(yield func(merge) bool) {
+	for left, l := range t.lefts {
+		for _, s := range t.slots[l.start : l.start+l.size] {
+			if s.rank1 != 0 && !yield(merge{int32(left), s.right1 - 1, s.rank1 - 1, s.to}) {
+				return
 			}
 		}
 	}
-	h := pairHash(left, right)
-	s := t.slot(h, left, right)
-	if s.rank1 == 0 {
-		t.n++
-	}
-	*s = pairSlot{left, right, rank + 1, to}
-	b := h >> t.maybeShift
-	t.maybe[b>>6] |= 1 << (b & 63)
 }
 
 // remove takes out the merges that give a token for which drop holds.
 func (t *pairTable) remove(drop []bool) {
-	dropped := func(s pairSlot) bool { return s.rank1 != 0 && int(s.to) < len(drop) && drop[s.to] }
-	if !slices.ContainsFunc(t.slots, dropped) {
-		return // as in most vocabularies
-	}
-	kept := newPairTable(t.n)
-	for _, s := range t.slots {
-		if s.rank1 != 0 && !dropped(s) {
-			kept.add(s.left, s.right, s.rank1-1, s.to)
+	for i := range t.slots {
+		if s := &t.slots[i]; s.rank1 != 0 && int(s.to) < len(drop) && drop[s.to] {
+			s.rank1, s.to = 0, none
 		}
 	}
-	*t = kept
+}
+
+// sealBytes computes bytePairs.
+func (m *bpe) sealBytes() {
+	low, high := slices.Min(m.byteID[:]), slices.Max(m.byteID[:])
+	if !m.byteLevel || low == none || high-low != 255 {
+		return
+	}
+	m.lowByte, m.bytePairs = low, new([256][256]byteMerge)
+	for i := range m.bytePairs {
+		for j := range m.bytePairs[i] {
+			rank, to := m.merges.find(low+int32(i), low+int32(j))
+			m.bytePairs[i][j] = byteMerge{rank + 1, to}
+		}
+	}
 }
 
 // joinSet is a set of pairs of characters, kept as a bit map of hashes: it may
@@ -262,11 +301,9 @@ func (m *bpe) seal() {
 		m.asciiID[r] = m.lookupRune(rune(r))
 	}
 	m.joins = newJoinSet()
-	for i := range m.merges.slots {
-		if s := &m.merges.slots[i]; s.rank1 != 0 {
-			m.joins.addPiece(m.symbol(s.left) + m.symbol(s.right))
-			m.joins.addPiece(m.symbol(s.to))
-		}
+	for j := range m.merges.all {
+		m.joins.addPiece(m.symbol(j.left) + m.symbol(j.right))
+		m.joins.addPiece(m.symbol(j.to))
 	}
 }
 
@@ -336,7 +373,7 @@ func (m *bpe) word(s *scratch, w string, base int) {
 			return
 		}
 	}
-	if m.byteLevel && len(w) <= 2 && m.short(s, w, base) {
+	if len(w) <= 2 && m.short(s, w, base) {
 		return
 	}
 	var e *cacheEntry
@@ -356,16 +393,16 @@ func (m *bpe) word(s *scratch, w string, base int) {
 	} else {
 		r := symbolReader{m: m, w: w, unkAt: -1}
 		s.symbols = r.read(s.symbols[:0], math.MaxInt)
-		m.giveAll(s, m.mergeList(s, s.symbols), w, base)
+		m.giveAll(s, m.mergeShort(s, s.symbols), w, base)
 	}
 	if n := len(s.ids) - before; e != nil && n > 0 && n <= len(e.ids) {
 		e.keyLen, e.n = uint8(copy(e.key[:], w)), uint8(copy(e.ids[:], s.ids[before:]))
 	}
 }
 
-// short appends the tokens of a word of one or two bytes that both have a symbol.
+// short appends the tokens of a word of one or two bytes that are symbols and pieces.
 func (m *bpe) short(s *scratch, w string, base int) bool {
-	first, second := m.byteID[w[0]], m.byteID[w[len(w)-1]]
+	first, second := m.byteSymbol(w[0]), m.byteSymbol(w[len(w)-1])
 	if first == none || second == none {
 		return false
 	}
@@ -380,11 +417,19 @@ func (m *bpe) short(s *scratch, w string, base int) bool {
 	return true
 }
 
-const (
-	cacheSize = 1 << 13
-	// listLimit is the number of symbols from which a heap beats scanning a list.
-	listLimit = 160
-)
+// byteSymbol returns the piece that stands for b alone where a word starts as
+// symbols, or none.
+func (m *bpe) byteSymbol(b byte) int32 {
+	if m.byteLevel {
+		return m.byteID[b]
+	}
+	if b >= utf8.RuneSelf || int(m.asciiID[b]) >= len(m.pieces) || m.asciiID[b] == m.unk {
+		return none
+	}
+	return m.asciiID[b]
+}
+
+const cacheSize = 1 << 13
 
 // cacheEntry holds the ids of one short word; it is 64 bytes long.
 type cacheEntry struct {
@@ -475,50 +520,102 @@ func (m *bpe) hasBytes(s string) bool {
 	return true
 }
 
-// part is a part of a word on its way from one symbol to a token.
+// part is a part of a word that has become a token.
 type part struct {
 	id    int32
-	first int32  // the symbol that it begins with
-	rank  uint32 // of the pair with the next part
-	to    int32  // what that pair merges to
+	first int32 // the symbol that it begins with
 }
 
-// mergeList merges symbols by scanning a list for the lowest rank: quadratic, and
-// the fastest for words of a usual length. The result is in s.parts.
-func (m *bpe) mergeList(s *scratch, symbols []symbol) []part {
-	p := s.parts[:0]
-	for i, sym := range symbols {
-		if i > 0 {
-			p[i-1].rank, p[i-1].to = m.merges.find(p[i-1].id, sym.id)
-		}
-		p = append(p, part{id: sym.id, first: int32(i), rank: noRank})
+// listLimit is the number of symbols up to which scanning all of them for the lowest
+// rank beats a heap.
+const listLimit = 64
+
+// mergeList is where mergeShort works. Slot i+1 is for symbol i; merged symbols
+// leave theirs empty. Slot 0 and the one behind the last symbol end the list.
+type mergeList struct {
+	// keys hold the rank of the pair that begins at a slot, over the slot, and least
+	// the lowest key of each group of slots.
+	keys       [groups * group]uint64
+	least      [groups]uint64
+	id, to     [groups * group]int32 // what the pair merges to
+	next, prev [groups * group]uint8
+}
+
+const (
+	group  = 8
+	groups = listLimit/group + 1
+	// noKey is below every key of a pair that does not merge.
+	noKey = noRank << 32
+)
+
+// mergeShort merges up to listLimit symbols. The result is in s.parts.
+//
+// Minima are taken without a branch: on text that cannot be foreseen, branches
+// would cost more than anything else here.
+func (m *bpe) mergeShort(s *scratch, symbols []symbol) []part {
+	l := &s.list
+	n := len(symbols)
+	used := n/group + 1
+	for i := range l.keys[:used*group] {
+		l.keys[i] = noKey
 	}
-	pair := func(i int) {
-		p[i].rank = noRank
-		if i+1 < len(p) {
-			p[i].rank, p[i].to = m.merges.find(p[i].id, p[i+1].id)
+	l.id[0], l.id[n+1] = none, none
+	for i, sym := range symbols {
+		l.id[i+1], l.next[i+1], l.prev[i+1] = sym.id, uint8(i+2), uint8(i)
+	}
+	if m.bytePairs != nil {
+		for i := 1; i < n; i++ {
+			p := &m.bytePairs[uint8(l.id[i]-m.lowByte)][uint8(l.id[i+1]-m.lowByte)]
+			l.to[i], l.keys[i] = p.to, uint64(p.rank1-1)<<32|uint64(i)
 		}
+	} else {
+		for i := 1; i < n; i++ {
+			m.rankPair(l, uint8(i), uint8(i+1))
+		}
+	}
+	for g := range used {
+		l.lower(g)
 	}
 	for {
-		best, at := uint32(noRank), 0
-		for i := range p {
-			if p[i].rank < best {
-				best, at = p[i].rank, i
-			}
+		best := uint64(noKey)
+		for _, k := range l.least[:used] {
+			best = min(best, k)
 		}
-		if best == noRank {
+		if best >= noKey {
 			break
 		}
-		p[at].id = p[at].to
-		copy(p[at+1:], p[at+2:])
-		p = p[:len(p)-1]
-		pair(at)
-		if at > 0 {
-			pair(at - 1)
+		i := uint8(best)
+		gone, before := l.next[i], l.prev[i]
+		after := l.next[gone]
+		l.id[i], l.next[i], l.prev[after], l.keys[gone] = l.to[i], after, i, noKey
+		m.rankPair(l, i, after)
+		m.rankPair(l, before, i)
+		l.lower(int(i / group))
+		if g := gone / group; g != i/group {
+			l.lower(int(g))
+		}
+		if g := before / group; g != i/group {
+			l.lower(int(g))
 		}
 	}
-	s.parts = p
-	return p
+	out := s.parts[:0]
+	for i := 1; i <= n; i = int(l.next[i]) {
+		out = append(out, part{l.id[i], int32(i - 1)})
+	}
+	s.parts = out
+	return out
+}
+
+// rankPair enters the pair of slots i and j.
+func (m *bpe) rankPair(l *mergeList, i, j uint8) {
+	rank, to := m.merges.find(l.id[i], l.id[j])
+	l.to[i], l.keys[i] = to, uint64(rank)<<32|uint64(i)
+}
+
+// lower finds the lowest key of a group.
+func (l *mergeList) lower(g int) {
+	k := (*[group]uint64)(l.keys[g*group:])
+	l.least[g] = min(min(min(k[0], k[1]), min(k[2], k[3])), min(min(k[4], k[5]), min(k[6], k[7])))
 }
 
 // giveAll emits all tokens that s.symbols became.
@@ -551,10 +648,10 @@ func (m *bpe) mergeLong(s *scratch, w string, base int) {
 }
 
 const (
-	window = 1 << 5
+	window = listLimit
 	// overlap is the part of a window, as 1/overlap, whose tokens are left to the
 	// next one.
-	overlap = 4
+	overlap = 8
 )
 
 // mergeWindows is mergeLong with windows of size symbols, which must be more than
@@ -630,15 +727,18 @@ func (m *bpe) apart(s *scratch, tokens []part) bool {
 	}
 	n := len(s.before)
 	s.joint = append(append(s.joint[:0], s.before...), s.symbols[:second]...)
-	if sameIDs(s.joint, s.joined) {
+	if n == s.joinedAt && sameIDs(s.joint, s.joined) {
 		return true
 	}
-	s.joined = append(s.joined[:0], s.joint...)
 	spare := s.parts
 	s.parts = s.jointParts
 	pair := m.merge(s, s.joint)
 	s.parts, s.jointParts = spare, s.parts
-	return len(pair) == 2 && int(pair[1].first) == n && pair[1].id == first
+	if len(pair) != 2 || int(pair[1].first) != n || pair[1].id != first {
+		return false
+	}
+	s.joined, s.joinedAt = append(s.joined[:0], s.joint...), n
+	return true
 }
 
 func sameIDs(a, b []symbol) bool {
@@ -667,7 +767,7 @@ type link struct {
 // merge merges symbols in O(n log n). The result is in s.parts.
 func (m *bpe) merge(s *scratch, symbols []symbol) []part {
 	if len(symbols) <= listLimit {
-		return m.mergeList(s, symbols)
+		return m.mergeShort(s, symbols)
 	}
 	return m.mergeHeap(s, symbols)
 }

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"bytes"
 	"context"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -70,7 +71,7 @@ func TestMergesFollowTheDefinition(t *testing.T) {
 						}
 					}
 				}
-				short, long := shown(whole(m.mergeList)), shown(whole(m.mergeHeap))
+				short, long := shown(whole(m.merge)), shown(whole(m.mergeHeap))
 				require.Equal(t, short, shown(m.mergeLong), "list and windows differ for %q", w)
 				require.Equal(t, short, long, "list and heap differ for %q", w)
 				// Windows so small that their borders are everywhere.
@@ -140,17 +141,29 @@ func TestRankHeap(t *testing.T) {
 
 func TestPairTable(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	table := newPairTable(0)
 	type pair struct{ a, b int32 }
+	var merges []merge
 	want := make(map[pair]int32)
 	for i := range int32(5000) {
 		p := pair{r.Int32N(300), r.Int32N(300)}
-		table.add(p.a, p.b, uint32(i), i)
+		merges = append(merges, merge{p.a, p.b, uint32(i), i})
 		want[p] = i
 	}
-	require.Equal(t, len(want), table.n)
-	for a := range int32(300) {
-		for b := range int32(300) {
+	table := newPairTable(merges)
+	listed := 0
+	for m := range table.all {
+		require.Equal(t, want[pair{m.left, m.right}], m.to)
+		listed++
+	}
+	require.Equal(t, len(want), listed)
+	drop := make([]bool, 5000)
+	for i := range drop[:1000] {
+		drop[i] = true
+	}
+	table.remove(drop)
+	maps.DeleteFunc(want, func(_ pair, to int32) bool { return drop[to] })
+	for a := range int32(301) {
+		for b := range int32(301) {
 			rank, to := table.find(a, b)
 			if i, ok := want[pair{a, b}]; ok {
 				require.Equal(t, i, to)
@@ -186,9 +199,17 @@ func TestWindowsOfAnyMerges(t *testing.T) {
 			at = s.spans[i].End
 		}
 		require.Equal(t, len(word), at)
+		// Windows so small that their borders fall into the same tokens again and again.
+		for size := 2; size <= 5; size++ {
+			s.backTo(mark{})
+			for k := size; !m.mergeWindows(s, word, 0, k); k *= 2 {
+				s.backTo(mark{})
+			}
+			require.Equal(t, want, s.ids, "%q by windows of %d", word, size)
+		}
 	}
 	fresh := func() *bpe {
-		m := &bpe{byteLevel: true, unk: none, merges: newPairTable(0)}
+		m := &bpe{byteLevel: true, unk: none, merges: newPairTable(nil)}
 		for b := range 256 {
 			m.byteID[b] = int32(b)
 			m.pieces = append(m.pieces, string([]byte{byte(b)}))
@@ -197,7 +218,7 @@ func TestWindowsOfAnyMerges(t *testing.T) {
 	}
 	merge := func(m *bpe, left, right int32, rank uint32) {
 		m.pieces = append(m.pieces, m.pieces[left]+m.pieces[right])
-		m.merges.add(left, right, rank, int32(len(m.pieces)-1))
+		m.merges = newPairTable(slices.AppendSeq([]merge{{left, right, rank, int32(len(m.pieces) - 1)}}, m.merges.all))
 	}
 
 	chain := fresh()

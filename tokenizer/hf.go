@@ -431,8 +431,8 @@ func (t *Tokenizer) hfVocab(f hfModel, bytesOnly bool) error {
 // hfMerges reads the merges. It returns the number of the merge that the error is
 // about.
 func (t *Tokenizer) hfMerges(raw []byte, bytesOnly bool) (int, error) {
-	t.model.merges = newPairTable(min(t.model.vocab.n, len(raw)/6))
 	r := mergeReader{t: t, bytesOnly: bytesOnly, last: none}
+	r.merges = make([]merge, 0, min(t.model.vocab.n, len(raw)/6))
 	at, err := eachMerge(raw, func(n int, a, b string) error {
 		if n > maxMerges {
 			return fmt.Errorf("more than %d merges", maxMerges)
@@ -448,6 +448,7 @@ func (t *Tokenizer) hfMerges(raw []byte, bytesOnly bool) (int, error) {
 	if n, failed := r.flush(); failed != nil {
 		return n, failed
 	}
+	t.model.merges = newPairTable(r.merges)
 	return at, err
 }
 
@@ -456,6 +457,7 @@ type mergeReader struct {
 	t         *Tokenizer
 	bytesOnly bool
 	last      int32 // what the merge before gave
+	merges    []merge
 	batch     []mergeEntry
 	text      []byte // the parts of the batch, as the model has them: bytes or characters
 }
@@ -466,7 +468,6 @@ type mergeEntry struct {
 	from, cut, end      int // the parts are text[from:cut] and text[cut:end]
 	known               bool
 	leftHash, rightHash uint64
-	left, right, to     int32
 }
 
 // take adds a merge to the batch.
@@ -501,32 +502,28 @@ func (r *mergeReader) flush() (int, error) {
 	}
 	for i := range r.batch {
 		e := &r.batch[i]
-		e.left, e.right, e.to = none, none, none
+		left, right, to := none, none, none
 		if e.known {
-			e.left, e.right = m.lookupHashed(e.leftHash, text[e.from:e.cut]), m.lookupHashed(e.rightHash, text[e.cut:e.end])
+			left, right = m.lookupHashed(e.leftHash, text[e.from:e.cut]), m.lookupHashed(e.rightHash, text[e.cut:e.end])
 			// Most files number their tokens in the order of the merges.
 			whole := text[e.from:e.end]
 			if r.last++; r.last > 0 && int(r.last) < len(m.pieces) && m.pieces[r.last] == whole && whole != "" {
-				e.to = r.last
+				to = r.last
 			} else {
-				e.to = m.lookup(whole)
+				to = m.lookup(whole)
 			}
 		}
-		if e.left == none || e.right == none || e.to == none { // names beside the alphabet
+		if left == none || right == none || to == none { // names beside the alphabet
 			var err error
-			if e.left, e.right, e.to, err = r.t.namedMerge(e.a, e.b); err != nil {
+			if left, right, to, err = r.t.namedMerge(e.a, e.b); err != nil {
 				r.batch = r.batch[i:]
 				return e.n, err
 			}
 		}
-		r.last = e.to
-		seen |= m.merges.first(pairHash(e.left, e.right)).to
+		r.last = to
+		r.merges = append(r.merges, merge{left, right, uint32(e.n), to})
 	}
 	runtime.KeepAlive(seen)
-	for i := range r.batch {
-		e := &r.batch[i]
-		m.merges.add(e.left, e.right, uint32(e.n), e.to)
-	}
 	r.batch, r.text = r.batch[:0], r.text[:0]
 	return 0, nil
 }

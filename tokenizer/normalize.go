@@ -166,43 +166,36 @@ func normalizeLong(form norm.Form, seg string) string {
 	if form == norm.NFKC || form == norm.NFKD {
 		decompose = norm.NFKD
 	}
-	type char struct {
-		r   rune
-		ccc uint8
+	chars := make([]normChar, 0, len(seg)/2+1)
+	// The characters of such a segment are few and come again and again: where the
+	// ones that were last seen with the same low bits stand in chars.
+	var seen [64]struct {
+		r       rune
+		at, end int32
 	}
-	var chars []char
 	for i := 0; i < len(seg); {
-		n := runeLen(seg, i)
-		for _, r := range decompose.String(seg[i : i+n]) {
-			chars = append(chars, char{r, norm.NFD.PropertiesString(string(r)).CCC()})
+		r, n := utf8.DecodeRuneInString(seg[i:])
+		e := &seen[r%64]
+		at := int32(len(chars))
+		if e.r == r && e.end > 0 && r != utf8.RuneError {
+			chars = append(chars, chars[e.at:e.end]...)
+		} else {
+			for _, d := range decompose.String(seg[i : i+n]) {
+				chars = append(chars, normChar{d, norm.NFD.PropertiesString(string(d)).CCC()})
+			}
 		}
+		e.r, e.at, e.end = r, at, int32(len(chars))
 		i += n
 	}
-	// Stable counting sort of each run of non-starters.
-	for i := 0; i < len(chars); {
-		if chars[i].ccc == 0 {
-			i++
-			continue
-		}
-		j := i
-		var byClass [256][]char
-		for ; j < len(chars) && chars[j].ccc != 0; j++ {
-			byClass[chars[j].ccc] = append(byClass[chars[j].ccc], chars[j])
-		}
-		k := i
-		for _, c := range byClass {
-			k += copy(chars[k:], c)
-		}
-		i = j
-	}
+	orderMarks(chars)
 	if form == norm.NFC || form == norm.NFKC {
-		pairs := make(map[[2]rune]rune)
+		var pairs pairCache
 		out := chars[:0]
 		starter := -1
 		var last uint8 // class of the last character behind the starter that stayed
 		for _, c := range chars {
 			if starter >= 0 && (starter == len(out)-1 || last < c.ccc) {
-				if r := composePair(pairs, out[starter].r, c.r); r != 0 {
+				if r := pairs.compose(out[starter].r, c.r); r != 0 {
 					out[starter].r = r
 					continue
 				}
@@ -215,24 +208,62 @@ func normalizeLong(form norm.Form, seg string) string {
 		}
 		chars = out
 	}
-	var b strings.Builder
+	b := make([]byte, 0, len(seg))
 	for _, c := range chars {
-		b.WriteRune(c.r)
+		b = utf8.AppendRune(b, c.r)
 	}
-	return b.String()
+	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-// composePair returns the primary composite of a and b, or 0.
-func composePair(known map[[2]rune]rune, a, b rune) rune {
-	key := [2]rune{a, b}
-	if r, ok := known[key]; ok {
-		return r
+// normChar is a character with its canonical combining class.
+type normChar struct {
+	r   rune
+	ccc uint8
+}
+
+// orderMarks sorts each run of non-starters by class; equals stay as they stand.
+func orderMarks(chars []normChar) {
+	var sorted []normChar
+	for i := 0; i < len(chars); {
+		if chars[i].ccc == 0 {
+			i++
+			continue
+		}
+		var places [256]int32 // first the number of each class, then where its next goes
+		j, inOrder := i, true
+		for ; j < len(chars) && chars[j].ccc != 0; j++ {
+			places[chars[j].ccc]++
+			inOrder = inOrder && (j == i || chars[j-1].ccc <= chars[j].ccc)
+		}
+		if !inOrder {
+			next := int32(0)
+			for c, n := range places {
+				places[c], next = next, next+n
+			}
+			sorted = append(sorted[:0], chars[i:j]...)
+			for _, c := range sorted {
+				chars[i+int(places[c.ccc])] = c
+				places[c.ccc]++
+			}
+		}
+		i = j
 	}
-	both := norm.NFC.String(string(key[:]))
+}
+
+// pairCache holds which pairs compose.
+type pairCache [64]struct{ a, b, both rune }
+
+// compose returns the primary composite of a and b, or 0.
+func (p *pairCache) compose(a, b rune) rune {
+	e := &p[(a^b<<3)%64]
+	if e.a == a && e.b == b && a != 0 {
+		return e.both
+	}
+	both := norm.NFC.String(string([]rune{a, b}))
 	r, n := utf8.DecodeRuneInString(both)
 	if n != len(both) {
 		r = 0
 	}
-	known[key] = r
+	e.a, e.b, e.both = a, b, r
 	return r
 }

@@ -45,6 +45,7 @@ type scratch struct {
 	found   []piece
 	search  patternSearch
 	matches []match
+	list    mergeList
 	parts   []part // that symbols became
 	links   []link
 	heap    rankHeap
@@ -56,7 +57,8 @@ type scratch struct {
 	merged       []symbol // what parts came from
 	window       []symbol // of the window before: what it emitted
 	windowBefore []symbol // and before
-	joined       []symbol // the joint that was looked at last
+	joined       []symbol // the joint that was last found to stay two tokens,
+	joinedAt     int      // the second of which begins here
 
 	cache   []cacheEntry // cacheSize entries, from the first word on
 	unkLast bool         // SentencePiece: the last token is unknown and its stretch goes on

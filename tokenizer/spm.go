@@ -389,7 +389,7 @@ func (m *bpe) rankByScore(pieces []spmPiece) error {
 		}
 		return id
 	}
-	m.merges = newPairTable(2 * len(pieces))
+	merges := make([]merge, 0, 2*len(pieces))
 	for id, p := range pieces {
 		if p.kind != typeNormal {
 			continue
@@ -398,13 +398,14 @@ func (m *bpe) rankByScore(pieces []spmPiece) error {
 		for i := runeLen(p.text, 0); i < len(p.text); i += runeLen(p.text, i) {
 			left, right := half(p.text[:i]), half(p.text[i:])
 			if left != none && right != none {
-				m.merges.add(left, right, uint32(rank), int32(id))
+				merges = append(merges, merge{left, right, uint32(rank), int32(id)})
 			}
-			if m.merges.n > maxMerges {
+			if len(merges) > maxMerges {
 				return fmt.Errorf("more than %d merges", maxMerges)
 			}
 		}
 	}
+	m.merges = newPairTable(merges)
 	return nil
 }
 

@@ -89,7 +89,7 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 		}
 	}
 	// Two neighbours merge if together they are a token, the lowest rank first.
-	m.merges = newPairTable(3 * int(active))
+	merges := make([]merge, 0, 3*active)
 	for id := int32(c.NumSpecial); id < int32(c.VocabSize); id++ {
 		piece := m.pieces[id]
 		if piece == "" {
@@ -98,14 +98,15 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 		for i := 1; i < len(piece); i++ {
 			if left := m.lookup(piece[:i]); left != none {
 				if right := m.lookup(piece[i:]); right != none {
-					m.merges.add(left, right, uint32(id), id)
-					if m.merges.n > maxMerges {
+					merges = append(merges, merge{left, right, uint32(id), id})
+					if len(merges) > maxMerges {
 						return nil, fmt.Errorf("vocab: more than %d merges", maxMerges)
 					}
 				}
 			}
 		}
 	}
+	m.merges = newPairTable(merges)
 	m.seal()
 
 	names, err := tekkenNames(f.specialTokens, c.NumSpecial)
