@@ -33,19 +33,20 @@ type DataOptions struct {
 	Extended bool
 }
 
-// maxDataFile bounds a file of data.
-const maxDataFile = 4 << 30
+// maxData bounds the files of one call of ReadData together.
+const maxData = 4 << 30
 
 // ReadData reads items from a file as [ReadItems] does, or from a folder or zip
 // file with LongBench's <dataset>.jsonl, InfiniteBench's <task>.jsonl or RULER's
 // <task>/validation.jsonl at any depth; other files there are left alone. Files come in the order of their names.
 func ReadData(name string, o DataOptions) ([]Item, []DataFile, error) {
+	room := int64(maxData)
 	info, err := os.Stat(name)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read data: %w", err)
 	}
 	if info.IsDir() {
-		return readTree(inputfile.Dir(name), name, o)
+		return readTree(inputfile.Dir(name), name, &room, o)
 	}
 	if info.Mode().IsRegular() && strings.EqualFold(filepath.Ext(name), ".zip") {
 		z, err := zip.OpenReader(name)
@@ -53,13 +54,14 @@ func ReadData(name string, o DataOptions) ([]Item, []DataFile, error) {
 			return nil, nil, fmt.Errorf("read data %s: %w", name, err)
 		}
 		defer z.Close()
-		return readTree(z, name, o)
+		return readTree(z, name, &room, o)
 	}
-	return readFile(inputfile.Dir(filepath.Dir(name)), filepath.Base(name), name, o)
+	return readFile(inputfile.Dir(filepath.Dir(name)), filepath.Base(name), name, &room, o)
 }
 
-// readTree reads all files of data in a folder.
-func readTree(dir fs.FS, name string, o DataOptions) (items []Item, files []DataFile, err error) {
+// readTree reads all files of data in a folder, of room bytes together; what is
+// left of them stays in room.
+func readTree(dir fs.FS, name string, room *int64, o DataOptions) (items []Item, files []DataFile, err error) {
 	err = fs.WalkDir(dir, ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -72,7 +74,7 @@ func readTree(dir fs.FS, name string, o DataOptions) (items []Item, files []Data
 		case !infiniteName(p) && path.Base(p) != "validation.jsonl":
 			return nil
 		}
-		more, file, err := readFile(dir, p, filepath.Join(name, p), o)
+		more, file, err := readFile(dir, p, filepath.Join(name, p), room, o)
 		items, files = append(items, more...), append(files, file...)
 		return err
 	})
@@ -85,20 +87,22 @@ func readTree(dir fs.FS, name string, o DataOptions) (items []Item, files []Data
 	return items, files, nil
 }
 
-func readFile(dir fs.FS, name, full string, o DataOptions) ([]Item, []DataFile, error) {
+// readFile reads a file of less than room bytes, and takes them from room.
+func readFile(dir fs.FS, name, full string, room *int64, o DataOptions) ([]Item, []DataFile, error) {
 	f, err := dir.Open(name)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.Close()
 	sum := sha256.New()
-	limited := &io.LimitedReader{R: io.TeeReader(f, sum), N: maxDataFile}
+	limited := &io.LimitedReader{R: io.TeeReader(f, sum), N: *room}
 	items, err := readItems(limited, full, o.LongBench)
+	if limited.N == 0 {
+		return nil, nil, fmt.Errorf("read %s: more than the %d bytes that are left for it", full, *room)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
-	if limited.N == 0 {
-		return nil, nil, fmt.Errorf("read %s: longer than %d bytes", full, int64(maxDataFile))
-	}
+	*room = limited.N
 	return items, []DataFile{{filepath.Base(name), hex.EncodeToString(sum.Sum(nil)), len(items), items[0].Data}}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -190,4 +191,23 @@ func TestLongBenchDouble(t *testing.T) {
 		assert.Zero(t, r.Percent, r.Task)
 		assert.Equal(t, r.N, r.Empty, r.Task)
 	}
+}
+
+// TestDataAreBounded: the files of a folder are bounded together.
+func TestDataAreBounded(t *testing.T) {
+	const line = `{"context": "c", "question": "q", "answers": ["a"]}`
+	dir := fstest.MapFS{
+		"qa_1/validation.jsonl": {Data: []byte(line)},
+		"qa_2/validation.jsonl": {Data: []byte(line)},
+	}
+	room := int64(2*len(line) + 1)
+	items, _, err := readTree(dir, "data", &room, DataOptions{})
+	require.NoError(t, err)
+	require.Len(t, items, 2)
+	room = int64(2 * len(line))
+	_, _, err = readTree(dir, "data", &room, DataOptions{})
+	require.ErrorContains(t, err, fmt.Sprintf("qa_2/validation.jsonl: more than the %d bytes", len(line)))
+	room = int64(len(line) - 5)
+	_, _, err = readTree(dir, "data", &room, DataOptions{})
+	require.ErrorContains(t, err, "more than", "not what is wrong with the half of a line")
 }
