@@ -70,5 +70,5 @@ func TestAnalyzeContinuation(t *testing.T) {
 	fails(t, exitFailed, "expected at least 264", append(args, "--text", short)...)
 	fails(t, exitUsage, "nothing uses it", append(args, "--profile", profile)...)
 	fails(t, exitUsage, "--tokens", "analyze", "continuation", "builtin", "--tokens", "0", "-o", "-")
-	fails(t, exitUsage, "needs a profile", "analyze", "continuation", "builtin", "--metric", "lagkv", "--allocator", "lukv", "-o", "-")
+	fails(t, exitUsage, "needs a profile", "analyze", "continuation", "builtin", "--metric", `{"name":"lagkv","lag":64}`, "--allocator", "lukv", "-o", "-")
 }

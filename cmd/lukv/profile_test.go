@@ -157,7 +157,7 @@ func TestProfileOfOutputErrors(t *testing.T) {
 		return []string{"run", "builtin", "-c", path, "--ratio", "0.5", "--allocator", "lukv", "--metric", metric, "--profile", profile, "Who?"}
 	}
 	ok(t, run("tova", "builtin:output-error")...)
-	fails(t, exitRefused, "none of builtin:output-error was made", run("cake", "builtin:output-error")...)
+	fails(t, exitRefused, "none of builtin:output-error was made", run(`{"name":"cake","window":16}`, "builtin:output-error")...)
 }
 
 func TestProfileRefusesWhatItWouldIgnore(t *testing.T) {

@@ -204,8 +204,8 @@ func TestRunRefuses(t *testing.T) {
 	fails(t, exitFailed, "no/such", "run", "builtin", "-c", path, "--save", filepath.Join(dir, "no/such/file"), s.Question)
 	fails(t, exitFailed, "none.profile", "run", "builtin", "-c", path, "--ratio", "0.5", "--allocator", "lukv",
 		"--profile", filepath.Join(dir, "none.profile"), s.Question)
-	fails(t, exitUsage, "lukv profile builtin --metric streaming_llm", "run", "builtin", "-c", path, "--ratio", "0.5",
-		"--allocator", "lukv", "--metric", "streaming_llm", s.Question)
+	fails(t, exitUsage, `lukv profile builtin --metric '{"name":"snapkv`, "run", "builtin", "-c", path, "--ratio", "0.5",
+		"--allocator", "lukv", "--metric", `{"name":"snapkv","window":16}`, s.Question)
 	holds(t, dir, "unknown")
 
 	o := interrupted(t, "model ready", 1, "run", "builtin", "-v", "-c", path, "--save", save, s.Question)

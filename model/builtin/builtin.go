@@ -58,8 +58,8 @@ type Sample struct {
 func Samples() []Sample { return decodeLines[Sample](samples) }
 
 // Profile returns the profile of the model for a metric in its default
-// configuration, of the published objective; nil if there is none: streaming_llm
-// ranks by position alone, and other configurations are measured with a calibration
+// configuration, of the published objective; nil for other configurations, and for
+// per_head, which has no default: these are measured with a calibration
 // (lukv profile builtin, which also made these).
 func Profile(metric lukv.MetricConfig) (*lukv.Profile, error) { return profile("profiles/", metric) }
 

@@ -108,28 +108,28 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// TestProfiles checks that every embedded profile belongs to the embedded model.
+// TestProfiles checks that every metric has embedded profiles of both objectives,
+// and that they belong to the embedded model.
 func TestProfiles(t *testing.T) {
 	m, err := Open(context.Background())
 	require.NoError(t, err)
 	defer m.Close()
 	c := m.Config()
-	found := 0
-	for _, name := range lukv.Metrics() {
-		p, err := Profile(lukv.MetricConfig{Name: name})
-		require.NoError(t, err)
-		if p == nil {
-			require.Contains(t, []string{"streaming_llm", "cake", "defensivekv", "criticalkv", "kvzip", "key_distance",
-				"lagkv", "leverage", "compactor", "cur", "chunkkv", "triattention"}, name)
-			continue
+	for objective, of := range map[string]func(lukv.MetricConfig) (*lukv.Profile, error){
+		lukv.ObjectiveUtility: Profile, lukv.ObjectiveOutputError: OutputErrorProfile,
+	} {
+		for _, name := range lukv.Metrics() {
+			p, err := of(lukv.MetricConfig{Name: name})
+			require.NoError(t, err)
+			require.NotNil(t, p, name)
+			policy := lukv.Policy{Metric: lukv.MetricConfig{Name: name}, Allocator: lukv.AllocatorConfig{Name: "lukv"}, Ratio: 0.8, Profile: p}
+			_, err = policy.Compile(m.ID(), lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads})
+			require.NoError(t, err)
+			require.Equal(t, 80, p.Pairs)
+			require.Equal(t, objective, p.Identity.Objective)
+			require.Equal(t, name == "triattention", p.QueryCenters != nil, name)
 		}
-		found++
-		policy := lukv.Policy{Metric: lukv.MetricConfig{Name: name}, Allocator: lukv.AllocatorConfig{Name: "lukv"}, Ratio: 0.8, Profile: p}
-		_, err = policy.Compile(m.ID(), lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads})
-		require.NoError(t, err)
-		require.Equal(t, 80, p.Pairs)
 	}
-	require.Equal(t, 8, found)
 	p, err := Profile(lukv.MetricConfig{Name: "snapkv", Params: `{"window":16}`})
 	require.NoError(t, err)
 	require.Nil(t, p, "a profile of other parameters")

@@ -88,9 +88,6 @@ func compressions(t testing.TB, cpu kernels.CPU, precision model.Precision) []ou
 				continue // has parameters without a default
 			}
 			if p.Allocator.NeedsProfile() {
-				if profile == nil {
-					continue
-				}
 				p.Profile = profile
 			}
 			s, err := ob.Compress(ctx, p)

@@ -64,6 +64,7 @@ func TestProfilesAreMadeByThisCode(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, want.Identity, got.Identity)
 			require.Equal(t, want.OutputErrors, got.OutputErrors)
+			require.Equal(t, want.QueryCenters, got.QueryCenters)
 			require.Equal(t, [3]int{want.Pairs, want.MinContext, want.MaxContext}, [3]int{got.Pairs, got.MinContext, got.MaxContext})
 			differ := 0
 			for i := range solve.Levels {
