@@ -194,18 +194,16 @@ func (p *program) running(f *fault) []*testCase {
 var failed = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
 
 // notices tells which test fails with a fault planted, empty for none; one that does
-// not end or that takes all memory counts, too. Quick tests have the first try.
+// not end or that takes all memory counts, too. Quick tests have the first try: a
+// program runs its tests in their own order, up to the first that fails.
 func (p *program) notices(ctx context.Context, file string, number int, tests []*testCase) (string, error) {
-	var quick time.Duration
-	n := 0
-	for n < len(tests) && quick < time.Second/2 {
-		quick += tests[n].cpu
-		n++
-	}
-	for _, part := range [][]*testCase{tests[:n], tests[n:]} {
-		if len(part) == 0 {
-			continue
+	for room := time.Second / 4; len(tests) > 0; room *= 3 {
+		n := 0
+		for took := time.Duration(0); n < len(tests) && (n == 0 || took < room); n++ {
+			took += tests[n].cpu
 		}
+		var part []*testCase
+		part, tests = tests[:n], tests[n:]
 		var cpu, wall time.Duration
 		for _, t := range part {
 			cpu, wall = cpu+t.cpu, wall+t.wall
