@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -252,4 +253,82 @@ func TestAnswerWithoutOutput(t *testing.T) {
 	}
 	_, err = ob.Answer(t.Context(), nil, answerOptions)
 	require.ErrorContains(t, err, "empty")
+}
+
+// TestRetrieved compares how far heads read a fact with the definition, in a plain
+// float64 forward pass: of every step's attention the k largest entries that lie in a
+// fact of k entries add theirs, divided by k.
+func TestRetrieved(t *testing.T) {
+	for _, shape := range []testShape{testShapes[0], testShapes[2]} {
+		const T = 40
+		m := shape.open(t, WithPrecision(PrecisionF32), WithThreads(2))
+		c := m.cfg
+		text, question := randomTokens(T, 97, 1), randomTokens(4, 97, 2)
+		ob, err := m.Observe(t.Context(), text, SessionOptions{})
+		require.NoError(t, err)
+		defer ob.Close()
+		a, err := ob.Answer(t.Context(), question, answerOptions)
+		require.NoError(t, err)
+		defer a.Close()
+
+		e := &exactModel{cfg: c, rope: m.rope, w: m.weights, mats: map[*byte][]float64{}}
+		e.reset()
+		counts := false
+		queries := make([][][]float64, c.Layers) // [L][steps]
+		e.saw = func(layer int, q []float64) {
+			if counts {
+				queries[layer] = append(queries[layer], slices.Clone(q))
+			}
+		}
+		for at, token := range slices.Concat(text, a.tail) {
+			counts = at >= T+len(question)-1
+			e.next(token, 0)
+		}
+		d, group := c.HeadDim, c.Heads/c.KVHeads
+		for _, fact := range [][2]int{{0, T}, {0, 1}, {17, 29}, {T - 1, T}} {
+			for l := range c.Layers {
+				if c.Windows[l] > 0 {
+					_, err := a.Retrieved(t.Context(), l, 0, fact[0], fact[1])
+					require.ErrorContains(t, err, "nothing to measure")
+					continue
+				}
+				for h := range c.KVHeads {
+					got, err := a.Retrieved(t.Context(), l, h, fact[0], fact[1])
+					require.NoError(t, err)
+					require.Len(t, got, group)
+					for g, v := range got {
+						want, k := 0.0, fact[1]-fact[0]
+						for step, q := range queries[l] {
+							keys := e.keys[l][:T+len(question)+step]
+							weights, total := make([]float64, len(keys)), 0.0
+							for j := range keys {
+								for i := range d {
+									weights[j] += q[(h*group+g)*d+i] * keys[j][h*d+i]
+								}
+								weights[j] = math.Exp(weights[j] / math.Sqrt(float64(d)))
+								total += weights[j]
+							}
+							sorted := slices.Sorted(slices.Values(weights))
+							for j := fact[0]; j < fact[1]; j++ {
+								if weights[j] >= sorted[len(sorted)-k] {
+									want += weights[j] / total / float64(k)
+								}
+							}
+						}
+						require.InDelta(t, want, v, 1e-4, "%s, layer %d, head %d of KV head %d, fact %v", shape.name, l, g, h, fact)
+					}
+				}
+			}
+		}
+		for _, at := range [][2]int{{-1, 0}, {c.Layers, 0}, {0, -1}, {0, c.KVHeads}} {
+			_, err := a.Retrieved(t.Context(), at[0], at[1], 0, 1)
+			require.ErrorContains(t, err, "nothing to measure")
+			_, err = a.OutputErrors(t.Context(), at[0], at[1], nil, nil)
+			require.ErrorContains(t, err, "nothing to measure")
+		}
+		for _, fact := range [][2]int{{-1, 3}, {3, 3}, {4, 3}, {T - 1, T + 1}} {
+			_, err := a.Retrieved(t.Context(), 0, 0, fact[0], fact[1])
+			require.ErrorContains(t, err, fmt.Sprintf("positions %d to %d of %d", fact[0], fact[1], T))
+		}
+	}
 }

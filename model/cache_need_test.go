@@ -56,15 +56,19 @@ func TestCacheNeed(t *testing.T) {
 				require.NoError(t, s.Close())
 			}
 		}
-		_, err := m.CacheNeed(SessionOptions{}, Lengths{Context: m.cfg.MaxPositions, Rest: 1})
-		require.ErrorContains(t, err, "in all")
-		_, err = m.CacheNeed(SessionOptions{Compression: &lukv.Policy{Ratio: 2}}, Lengths{0, 10, 1})
-		require.Error(t, err)
-		for _, l := range []Lengths{{-1, 5, 5}, {1 << 62, 1 << 62, 5}} {
-			_, err = m.CacheNeed(SessionOptions{}, l)
-			require.ErrorContains(t, err, "in all")
-		}
-		_, err = m.CacheNeed(SessionOptions{Compression: &lukv.Policy{Ratio: 0.5, Decode: lukv.DecodeConfig{Mode: "tova"}}}, Lengths{1, 10, 1})
-		require.ErrorContains(t, err, "while decoding")
 	}
+}
+
+func TestCacheNeedRefuses(t *testing.T) {
+	m := testShapes[0].open(t)
+	_, err := m.CacheNeed(SessionOptions{}, Lengths{Context: m.cfg.MaxPositions, Rest: 1})
+	require.ErrorContains(t, err, "in all")
+	_, err = m.CacheNeed(SessionOptions{Compression: &lukv.Policy{Ratio: 2}}, Lengths{0, 10, 1})
+	require.Error(t, err)
+	for _, l := range []Lengths{{-1, 5, 5}, {1 << 62, 1 << 62, 5}} {
+		_, err = m.CacheNeed(SessionOptions{}, l)
+		require.ErrorContains(t, err, "in all")
+	}
+	_, err = m.CacheNeed(SessionOptions{Compression: &lukv.Policy{Ratio: 0.5, Decode: lukv.DecodeConfig{Mode: "tova"}}}, Lengths{1, 10, 1})
+	require.ErrorContains(t, err, "while decoding")
 }

@@ -129,6 +129,8 @@ func TestCompressWhereWindowsSlide(t *testing.T) {
 		err := s.Compress(ctx, Span{20, 200}, p)
 		if possible {
 			require.NoError(t, err)
+			require.NoError(t, s.Compress(ctx, Span{20, 120}, p), "a span that windows have left behind")
+			require.NoError(t, s.Append(ctx, 1))
 			require.NoError(t, s.Truncate(0))
 			require.NoError(t, s.Prefill(ctx, prompt))
 		} else {

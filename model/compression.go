@@ -210,10 +210,10 @@ func (c *compression) afterPass(ctx context.Context, s *Session, n, next int, pr
 	if c == nil || c.decode == nil {
 		return nil
 	}
-	c.kept = slices.Grow(c.kept[:0], len(c.decode))[:len(c.decode)]
-	clear(c.kept)
+	c.kept = c.kept[:0]
 	for at, l := range c.decode {
 		if l == nil {
+			c.kept = append(c.kept, nil)
 			continue
 		}
 		kept, err := l.After(ctx, c.decodeView(s, at, next), n, prefill, c.plan.DecodeBudgets())
@@ -223,7 +223,7 @@ func (c *compression) afterPass(ctx context.Context, s *Session, n, next int, pr
 		if err != nil {
 			return fmt.Errorf("layer %d: %w", at, err)
 		}
-		c.kept[at] = kept
+		c.kept = append(c.kept, kept)
 	}
 	return nil
 }

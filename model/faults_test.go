@@ -149,7 +149,12 @@ func TestBounds(t *testing.T) {
 	cfg := testShapes[0].config()
 	_, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithThreads(100_000))
 	require.ErrorContains(t, err, "100000 threads, want at most 1024")
-	m := testShapes[0].open(t, WithThreads(1))
+	for n := range 3 {
+		m := testShapes[0].open(t, WithThreads(1+n))
+		require.Equal(t, 1+n, m.Threads())
+	}
+	m := testShapes[0].open(t)
+	require.Equal(t, runtime.GOMAXPROCS(0), m.Threads(), "the default")
 	for want, o := range map[string]SessionOptions{
 		"chunks of 1000000000 tokens": {ChunkTokens: 1e9}, "at most 1000000000 tokens": {MaxTokens: 1e9},
 		"2048 entries per page": {PageEntries: 2048}, "chunk tokens -1": {ChunkTokens: -1},

@@ -135,6 +135,21 @@ func TestMemoryOfAllSessions(t *testing.T) {
 	require.ErrorContains(t, err, "memory of -1 bytes")
 }
 
+// TestTokensAreCountedInBlocks: logits and tokens, of 4 bytes, are taken from the memory
+// of all sessions in the least number of blocks.
+func TestTokensAreCountedInBlocks(t *testing.T) {
+	m := testShapes[0].open(t, WithMaxMemory(1<<30))
+	s := newTestSession(t, m, SessionOptions{})
+	tokens := 0
+	for _, more := range []int{1, 1024 - 97 - 1, 1, 1023, 1, 5000} {
+		require.NoError(t, s.Fill(more, 1))
+		tokens += more
+		require.NoError(t, s.takeTokens(0))
+		blocks := (4*(97+tokens) + tokenBlock - 1) / tokenBlock
+		require.EqualValues(t, blocks*tokenBlock, s.charged, "%d tokens", tokens)
+	}
+}
+
 // TestHiddenStatesLeave: the hidden states of a prefill lie outside the Go heap
 // and are gone when it ends, also when it fails.
 func TestHiddenStatesLeave(t *testing.T) {

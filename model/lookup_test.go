@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -240,6 +241,22 @@ func TestFollow(t *testing.T) {
 	require.Empty(t, full.ahead.tokens)
 	require.Zero(t, full.Stats().Drafted)
 	testnum.SameBits(t, "without room", want.Logits(), full.Logits())
+
+	// Drafts from the first on whose logits are no numbers are of no use.
+	got, want = open(SessionOptions{Lookup: true}), open(SessionOptions{})
+	require.NoError(t, pass())
+	for i := range 2 {
+		require.NoError(t, want.Append(ctx, next(i)))
+	}
+	require.Len(t, got.ahead.tokens, 3)
+	logits := slices.Clone(got.ahead.logits)
+	logits[len(logits)-3] = float32(math.NaN()) // of the third
+	logits[97] = float32(math.Inf(1))           // of the second
+	require.NoError(t, got.foresee([]int32{next(1), next(2), next(3)}, logits))
+	require.Equal(t, 62, got.cache.Len(0, 0))
+	require.True(t, got.Follow(next(1)))
+	require.False(t, got.Follow(next(2)))
+	sameAsWithout(t, "logits that are no numbers", want, got)
 }
 
 // TestLookupDrawsBack: where nothing is ever right, few rows are computed in vain.

@@ -141,6 +141,8 @@ func TestOracle(t *testing.T) {
 					steps++
 				}
 
+				_, _, err = me.Question(ctx, randomTokens(6, 97, 9), o, lukv.NormLayer)
+				require.NoError(t, err, "another question, which leaves no trace")
 				for _, norm := range lukv.Normalizations() {
 					got, n, err := me.Question(ctx, question, o, norm)
 					require.NoError(t, err)

@@ -163,6 +163,8 @@ func TestPassErrors(t *testing.T) {
 	for _, n := range []int{0, 6} {
 		require.ErrorContains(t, m.Pass(ctx, []Part{{Session: c, Prefill: q, N: n}}), "1 to 5")
 	}
+	require.NoError(t, m.Pass(ctx, []Part{{Session: c, Prefill: q, N: 2}}))
+	require.ErrorContains(t, m.Pass(ctx, []Part{{Session: c, Prefill: q, N: 4}}), "1 to 3")
 	require.ErrorIs(t, c.Append(ctx, 1), ErrPrefilling)
 	require.NoError(t, q.Close())
 	require.NoError(t, c.Append(ctx, 1))
