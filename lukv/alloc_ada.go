@@ -66,13 +66,11 @@ func (a ada) Budgets(d Demand, s []Scores) ([][]int, error) {
 		return d.pooled(s, a.safe(&d, n), n*d.Units()), nil
 	}
 	out := make([][]int, d.Layers)
-	for l := range out {
-		switch {
-		case s[l] == nil || !d.Takes(l):
-		case a.Form == "pool":
-			out[l] = poolCounts(s[l], d.Protection, a.safe(&d, n), d.KVHeads*n)
-		default:
-			out[l] = a.interpolated(&d, l, s[l])
+	for l, layer := range s {
+		if a.Form == "pool" {
+			out[l] = poolCounts(layer, d.Protection, a.safe(&d, n), d.KVHeads*n)
+		} else {
+			out[l] = a.interpolated(&d, l, layer)
 		}
 	}
 	return out, nil

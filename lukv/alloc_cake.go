@@ -83,7 +83,7 @@ func (a cakeLayers) Budgets(d Demand, s []Scores) ([][]int, error) {
 	var seen []int
 	var weights []float64
 	for l := range s {
-		if s[l] != nil && d.Takes(l) {
+		if s[l] != nil {
 			seen = append(seen, l)
 			weights = append(weights, d.Weights[l])
 		}

@@ -1,6 +1,7 @@
 package lukv
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -54,15 +55,7 @@ func (a duo) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(i, j int) int {
-		switch {
-		case importance[i] > importance[j]:
-			return -1
-		case importance[i] < importance[j]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(importance[j], importance[i]) })
 	few := min(a.Streaming, d.Share())
 	rest := d.Share()*d.Units() - few*d.Units()
 	if d.Absolute {

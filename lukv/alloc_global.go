@@ -43,10 +43,8 @@ func (a global) Knows() Knowledge {
 func (a global) Budgets(d Demand, s []Scores) ([][]int, error) {
 	if a.Pool == "layer" {
 		out := make([][]int, d.Layers)
-		for l := range out {
-			if s[l] != nil && d.Takes(l) {
-				out[l] = poolCounts(s[l], d.Protection, d.Rounding.least(), a.total(&d, 1))
-			}
+		for l, layer := range s {
+			out[l] = poolCounts(layer, d.Protection, d.Rounding.least(), a.total(&d, 1))
 		}
 		return out, nil
 	}
@@ -96,10 +94,8 @@ func (a global) total(d *Demand, layers int) int {
 // pooled lets all layers that take part compete for total entries.
 func (d *Demand) pooled(s []Scores, safe, total int) [][]int {
 	var rows [][]float32
-	for l := range s {
-		if d.Takes(l) {
-			rows = append(rows, s[l]...)
-		}
+	for _, layer := range s {
+		rows = append(rows, layer...)
 	}
 	return d.spread(poolCounts(rows, d.Protection, safe, total))
 }

@@ -42,7 +42,7 @@ func (e *headImportance) UnmarshalJSON(data []byte) error {
 		before, after, _ := strings.Cut(key, "-")
 		l, err := strconv.Atoi(before)
 		h, err2 := strconv.Atoi(after)
-		if err != nil || err2 != nil || l < 0 || h < 0 || l >= len(lists) || h >= len(lists) || len(scores) == 0 {
+		if err != nil || err2 != nil || h < 0 || l >= len(lists) || h >= len(lists) || len(scores) == 0 {
 			return fmt.Errorf("importance: found %d scores of head %q, expected some of layer-head for every head", len(scores), key)
 		}
 		sum := 0.0

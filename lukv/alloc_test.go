@@ -2,6 +2,7 @@ package lukv
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -377,6 +378,12 @@ func TestRoundingModes(t *testing.T) {
 		require.Equal(t, []int{4, 2, 6, 0}, RoundLocal(local, 8, mode, true))
 		require.Equal(t, []int{4, 2, 6, 1}, RoundLocal(local, 8, mode, false))
 	}
+	// Of 7.5 and 3.5 the lower head is rounded up, but in binary32 1 - 0.65 is a
+	// little more than 0.35.
+	require.Equal(t, []int{8, 3}, RoundLocal([]float64{0.25, 0.65}, 10, HeadsRemainder64, false))
+	for _, mode := range []string{"", HeadsRemainder32} {
+		require.Equal(t, []int{7, 4}, RoundLocal([]float64{0.25, 0.65}, 10, mode, false))
+	}
 }
 
 // TestReconcile: by layer the model's total may drift, by model it may not.
@@ -405,6 +412,12 @@ func TestDemandAbsolute(t *testing.T) {
 	tokens := d.DemandTokens(25)
 	require.Equal(t, 150, tokens.Entries)
 	require.InDelta(t, 0.75, tokens.Target(), 1e-12)
+	one := Demand{T: 1, Layers: 1, KVHeads: 1}.DemandTokens(0)
+	require.Equal(t, 1.0, one.Target())
+	many := Demand{T: 3, Layers: 1, KVHeads: 1}.DemandTokens(4)
+	require.Zero(t, many.Target())
+	none := Demand{T: 0, Layers: 1, KVHeads: 1}.DemandTokens(4)
+	require.Zero(t, none.Target())
 	require.Equal(t, 25, tokens.Share())
 	bytes := d.DemandBytes(100_000, 512) // 195 entries
 	require.Equal(t, 195, bytes.Entries)
@@ -487,6 +500,51 @@ func TestAllocatorShapeErrors(t *testing.T) {
 	_, err = Allocate(a, d, nil)
 	require.ErrorIs(t, err, ErrProfileMismatch)
 	require.ErrorContains(t, err, "the profile has 2 layers of 2 KV heads, the model 2 of 3")
+}
+
+// TestScoresOfExcludedLayers: what is there of layers that take no part is not looked at.
+func TestScoresOfExcludedLayers(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 9))
+	profile := testProfile(t, 4, 3, 400, 1)
+	d := Demand{T: 50, Layers: 4, KVHeads: 3, Ratio: 0.5, Weights: []float64{1, 2, 3, 4}, Excluded: []bool{false, true, false, false}}
+	scores := randomScores(rng, 4, 3, 50)
+	scores[1] = nil
+	for _, cfg := range allocatorTable() {
+		a, err := NewAllocator(cfg, profile)
+		require.NoError(t, err)
+		want, err := Allocate(a, d, scores)
+		require.NoError(t, err)
+		with := slices.Clone(scores)
+		with[1] = randomScores(rng, 1, 5, 99)[0]
+		got, err := Allocate(a, d, with)
+		require.NoError(t, err)
+		require.Equal(t, want, got, cfg.String())
+		require.Equal(t, []int{50, 50, 50}, got[1])
+	}
+}
+
+// TestInnerAllocator: an allocator as a parameter is read from a configuration or a
+// bare name, and written out in full.
+func TestInnerAllocator(t *testing.T) {
+	for text, want := range map[string]string{
+		`"ada"`:                          `{"name":"adakv","form":"pool","alpha":0.2,"pool":"layer","normalize":false,"skip":0}`,
+		`{"name":"adakv","alpha":0.5}`:   `{"name":"adakv","form":"pool","alpha":0.5,"pool":"layer","normalize":false,"skip":0}`,
+		`{"name":"threshold","least":2}`: `{"name":"threshold","least":2}`,
+	} {
+		var a InnerAllocator
+		require.NoError(t, json.Unmarshal([]byte(text), &a), text)
+		data, err := json.Marshal(a)
+		require.NoError(t, err)
+		require.Equal(t, want, string(data))
+	}
+	for text, want := range map[string]string{
+		`"best"`:                       `allocator "best" is unknown`,
+		`{"name":"adakv","alpha":1.5}`: "alpha: found 1.5, expected 0 to 1",
+		`5`:                            "allocator configuration: ",
+	} {
+		var a InnerAllocator
+		require.ErrorContains(t, json.Unmarshal([]byte(text), &a), want)
+	}
 }
 
 func TestPyramidFallback(t *testing.T) {

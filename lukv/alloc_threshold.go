@@ -20,9 +20,6 @@ func (scoreThreshold) Knows() Knowledge { return KnownPerLayer }
 func (a scoreThreshold) Budgets(d Demand, s []Scores) ([][]int, error) {
 	out := make([][]int, d.Layers)
 	for l := range out {
-		if s[l] == nil || !d.Takes(l) {
-			continue
-		}
 		kept := 0
 		for _, row := range s[l] {
 			kept += a.count(row, d.Protection, d.Rounding.least())

@@ -140,7 +140,8 @@ func Allocate(a Allocator, d Demand, s []Scores) ([][]int, error) {
 	if d.Untouched() {
 		return d.whole(), nil
 	}
-	if err := d.checkScores(s, a.Knows()); err != nil {
+	s, err := d.takingPart(s, a.Knows())
+	if err != nil {
 		return nil, err
 	}
 	if _, ok := a.(LayerWeigher); ok && len(d.Weights) != d.Layers {
@@ -167,27 +168,29 @@ func Allocate(a Allocator, d Demand, s []Scores) ([][]int, error) {
 	return d.finish(b), nil
 }
 
-// checkScores compares the shape of the scores with the demand's. Rows may be
-// shorter than T: a cache that was cut before is ragged.
-func (d *Demand) checkScores(s []Scores, k Knowledge) error {
+// takingPart returns the scores of the layers that take part, nil for the others,
+// and compares their shape with the demand's. Rows may be shorter than T: a cache
+// that was cut before is ragged.
+func (d *Demand) takingPart(s []Scores, k Knowledge) ([]Scores, error) {
 	if len(s) != d.Layers {
-		return fmt.Errorf("budgets: scores of %d layers, expected %d", len(s), d.Layers)
+		return nil, fmt.Errorf("budgets: scores of %d layers, expected %d", len(s), d.Layers)
 	}
-	for l := range s {
-		if s[l] == nil || !d.Takes(l) {
-			if k == KnownAtEnd && d.Takes(l) {
-				return fmt.Errorf("budgets: layer %d has no scores, expected those of all layers", l)
-			}
+	out := make([]Scores, d.Layers)
+	for l, layer := range s {
+		switch {
+		case !d.Takes(l):
 			continue
+		case layer == nil && k == KnownAtEnd:
+			return nil, fmt.Errorf("budgets: layer %d has no scores, expected those of all layers", l)
+		case layer != nil && len(layer) != d.KVHeads:
+			return nil, fmt.Errorf("budgets: layer %d: scores of %d heads, expected %d", l, len(layer), d.KVHeads)
 		}
-		if len(s[l]) != d.KVHeads {
-			return fmt.Errorf("budgets: layer %d: scores of %d heads, expected %d", l, len(s[l]), d.KVHeads)
-		}
-		for h, row := range s[l] {
+		for h, row := range layer {
 			if len(row) > d.T {
-				return fmt.Errorf("budgets: layer %d head %d: %d scores, expected at most %d", l, h, len(row), d.T)
+				return nil, fmt.Errorf("budgets: layer %d head %d: %d scores, expected at most %d", l, h, len(row), d.T)
 			}
 		}
+		out[l] = layer
 	}
-	return nil
+	return out, nil
 }

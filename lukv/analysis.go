@@ -65,7 +65,7 @@ func AnalyzeHeadSets(importance, scores []float32, b int, prot Protection, inclu
 			sets.Hits = append(sets.Hits, t)
 		case byOracle:
 			sets.Misses = append(sets.Misses, t)
-		default:
+		case byMetric:
 			sets.FalsePositives = append(sets.FalsePositives, t)
 		}
 	})

@@ -1,6 +1,7 @@
 package lukv
 
 import (
+	"cmp"
 	"math"
 	"slices"
 )
@@ -66,15 +67,7 @@ func giveRemainders[F float32 | float64](ideal []F, total int) []int {
 		out[h], part[h], order[h] = int(down), v-down, h
 		total -= out[h]
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch {
-		case part[a] > part[b]:
-			return -1
-		case part[a] < part[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(part[b], part[a]) })
 	for _, h := range order[:min(max(total, 0), len(order))] {
 		out[h]++
 	}
@@ -106,9 +99,6 @@ func apportion(weight []float64, total, least, cap int) []int {
 	}
 	for range 200 {
 		mid := lo + float64((hi-lo)/2)
-		if mid <= lo || mid >= hi {
-			break
-		}
 		if sum(mid) < float64(total) {
 			lo = mid
 		} else {
@@ -125,15 +115,7 @@ func apportion(weight []float64, total, least, cap int) []int {
 		order[h] = h
 		given += out[h]
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch {
-		case part[a] > part[b]:
-			return -1
-		case part[a] < part[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(part[b], part[a]) })
 	for given < total { // more than one round only where weights of 0 must fill up
 		before := given
 		for _, h := range order {

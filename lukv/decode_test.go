@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -394,6 +396,187 @@ func TestDecodeLayerCloneAndRewind(t *testing.T) {
 	p.state.Rewind([]int{7, 7}, 7)
 	require.Equal(t, 2, p.state.post.Len())
 	require.Equal(t, 6, p.state.post.Position(1))
+}
+
+// everyDecoding is one of each kind of state.
+func everyDecoding(t *testing.T) map[string]*Decoding {
+	h2o, err := NewDecoding(DecodeConfig{Mode: "h2o", Heavy: 4, Recent: 5, Decay: 0.9}, nil)
+	require.NoError(t, err)
+	tova, err := NewDecoding(DecodeConfig{Mode: "tova", TargetSize: 9}, nil)
+	require.NoError(t, err)
+	return map[string]*Decoding{
+		"h2o": h2o, "tova": tova,
+		"window": periodic(t, DecodeConfig{Interval: 4, TargetSize: 9, Buffer: 3}, configured("snapkv", "window", 6, "kernel", 3)),
+		"stats":  periodic(t, DecodeConfig{Interval: 4, TargetSize: 9, Buffer: 3}, configured("ea", "future", 8)),
+	}
+}
+
+// TestDecodeRollback: after a pass that was taken back, everything goes on as if it
+// had not been, also where the pass had cut the cache.
+func TestDecodeRollback(t *testing.T) {
+	for name, d := range everyDecoding(t) {
+		r, undisturbed := newDecodeRun(t, d, 0, 200), newDecodeRun(t, d, 0, 200)
+		rng := rand.New(rand.NewPCG(3, 3))
+		for step := range 25 {
+			for range rng.IntN(3) {
+				before, next, held := r.state.State(), r.next, [][]int32{r.cache.ids(0), r.cache.ids(1)}
+				n := 1 + rng.IntN(12)*rng.IntN(2)
+				r.state.Begin(n)
+				r.pass(n, step == 0, nil)
+				r.state.Rollback()
+				r.next, r.cache.pos = next, held
+				require.Equal(t, before, r.state.State(), "%s step %d", name, step)
+			}
+			n := 1 + rng.IntN(4)*rng.IntN(2)
+			r.state.Begin(n)
+			r.pass(n, step == 0, nil)
+			undisturbed.pass(n, step == 0, nil)
+			require.Equal(t, undisturbed.cache.pos, r.cache.pos, "%s step %d", name, step)
+			require.Equal(t, undisturbed.state.State(), r.state.State(), "%s step %d", name, step)
+		}
+	}
+}
+
+// TestDecodePassInPieces: how the rows of a pass are cut into calls makes no
+// difference.
+func TestDecodePassInPieces(t *testing.T) {
+	for name, d := range everyDecoding(t) {
+		whole, pieces := newDecodeRun(t, d, 0, 200), newDecodeRun(t, d, 0, 200)
+		for step, n := range []int{15, 1, 5, 1, 8, 3, 9, 7} {
+			whole.pass(n, step == 0, nil)
+			width, first := pieces.a.Heads*pieces.a.HeadDim, pieces.next
+			for p := first; p < first+n; p++ {
+				pieces.cache.append(p)
+			}
+			pieces.next += n
+			l := pieces.cache.layer(pieces.next)
+			for at := 0; at < n; {
+				m := min(2, n-at)
+				from := (first + at) * width
+				pieces.state.Record(first+at, pieces.a.post[from:], pieces.a.pre[from:], m, width)
+				if sums := pieces.state.Sums(); sums != nil {
+					for h := range pieces.a.KVHeads {
+						require.NoError(t, sums.Attend(context.Background(), l, h, first+at, pieces.a.post[from:], m, width))
+					}
+				}
+				at += m
+			}
+			kept, err := pieces.state.After(context.Background(), l, n, step == 0, nil)
+			require.NoError(t, err)
+			pieces.cache.cut(kept)
+			require.Equal(t, whole.cache.pos, pieces.cache.pos, "%s step %d", name, step)
+			require.Equal(t, whole.state.State(), pieces.state.State(), "%s step %d", name, step)
+		}
+	}
+}
+
+// TestDecodeStateComesBack: a layer that is given the state of another one goes on
+// like it.
+func TestDecodeStateComesBack(t *testing.T) {
+	for name, d := range everyDecoding(t) {
+		r := newDecodeRun(t, d, 0, 200)
+		require.Equal(t, d.every, r.pass(20, true, nil), name)
+		if !d.every {
+			require.Empty(t, r.state.State().Post.Positions, "what the prefill asked is not of the decoding")
+			require.Empty(t, r.state.State().Pre.Positions)
+		}
+		for step := range 12 {
+			r.pass(1+step%2, false, nil)
+			restored := *r
+			restored.state = d.NewLayer(r.a.Heads, r.a.KVHeads, r.a.HeadDim)
+			lens := []int{len(r.cache.pos[0]), len(r.cache.pos[1])}
+			require.NoError(t, restored.state.Restore(r.state.State(), lens, r.next))
+			require.Equal(t, r.state.State(), restored.state.State(), name)
+			restored.cache = &goldenCache{a: r.a, pos: [][]int32{r.cache.ids(0), r.cache.ids(1)}}
+			twin := *r
+			twin.state, twin.cache = r.state.Clone(), &goldenCache{a: r.a, pos: [][]int32{r.cache.ids(0), r.cache.ids(1)}}
+			for range 5 {
+				twin.pass(1, false, nil)
+				restored.pass(1, false, nil)
+				require.Equal(t, twin.cache.pos, restored.cache.pos, "%s step %d", name, step)
+			}
+		}
+	}
+}
+
+func TestDecodeRestoreRefuses(t *testing.T) {
+	all := everyDecoding(t)
+	for _, c := range []struct {
+		mode, want string
+		change     func(st *DecodeState)
+	}{
+		{"window", "found -1 passes since the last cut", func(st *DecodeState) { st.Passes = -1 }},
+		{"window", "queries after RoPE: found 7 rows, expected at most 6", func(st *DecodeState) { st.Post.Positions = []int32{1, 2, 3, 4, 5, 6, 7} }},
+		{"window", "queries after RoPE: found 63 values for 2 rows", func(st *DecodeState) { st.Post.Rows = st.Post.Rows[1:] }},
+		{"window", "found position 18 behind 18, expected them to ascend below 20", func(st *DecodeState) { st.Post.Positions[1] = 18 }},
+		{"window", "found position 20 behind 18, expected them to ascend below 20", func(st *DecodeState) { st.Post.Positions[1] = 20 }},
+		{"window", "queries before RoPE: found 1 rows, expected at most 0", func(st *DecodeState) { st.Pre.Positions = []int32{1} }},
+		{"window", "queries before RoPE: found 1 values for 0 rows", func(st *DecodeState) { st.Pre.Rows = []float32{1} }},
+		{"window", "found accumulated attention, expected none", func(st *DecodeState) { st.Sums = [][]float64{{1}} }},
+		{"window", "found accumulated attention, expected none", func(st *DecodeState) { st.Seen = [][]int64{{1}} }},
+		{"stats", "queries before RoPE: found 4 rows, expected at most 3", func(st *DecodeState) { st.Pre.Positions = []int32{1, 2, 3, 4} }},
+		{"h2o", "accumulated attention: found 1 heads, expected 2", func(st *DecodeState) { st.Sums = st.Sums[:1] }},
+		{"h2o", "accumulated attention: found 2 heads, expected 2", func(st *DecodeState) { st.Seen = st.Seen[:1] }},
+		{"h2o", "accumulated attention of head 1: found 10 and 9 entries, expected at most 9", func(st *DecodeState) { st.Sums[1] = append(st.Sums[1], 1) }},
+		{"h2o", "accumulated attention of head 0: found 9 and 8 entries, expected at most 9", func(st *DecodeState) { st.Seen[0] = st.Seen[0][1:] }},
+	} {
+		r := newDecodeRun(t, all[c.mode], 0, 60)
+		r.pass(18, true, nil)
+		r.pass(1, false, nil)
+		r.pass(1, false, nil)
+		st := r.state.State()
+		c.change(&st)
+		empty := all[c.mode].NewLayer(r.a.Heads, r.a.KVHeads, r.a.HeadDim)
+		before := empty.State()
+		require.ErrorContains(t, empty.Restore(st, []int{9, 9}, 20), c.want)
+		require.Equal(t, before, empty.State(), "nothing changes")
+	}
+}
+
+// TestDecodeRefusesWholeContexts: metrics that look at more than passes by.
+func TestDecodeRefusesWholeContexts(t *testing.T) {
+	for _, name := range []string{"kvzip", "compactor", "newest_hidden"} {
+		_, err := NewDecoding(DecodeConfig{Mode: "periodic"}, mustMetric(t, MetricConfig{Name: name}))
+		require.ErrorContains(t, err, "decode compression periodic: metric: found "+name+", which reads a whole context at once")
+	}
+}
+
+// TestDecodeLetsGoOfTheLayer: what a pass has looked at is not held until the next
+// one: it refers to a cache.
+func TestDecodeLetsGoOfTheLayer(t *testing.T) {
+	for name, d := range everyDecoding(t) {
+		r := newDecodeRun(t, d, 0, 60)
+		var layers []weak.Pointer[Layer]
+		for step := range 6 {
+			layers = append(layers, weak.Make(passOf(t, r, step == 0)))
+		}
+		runtime.GC()
+		for _, l := range layers {
+			require.Nil(t, l.Value(), name)
+		}
+		runtime.KeepAlive(r)
+	}
+}
+
+// passOf feeds four tokens and returns the layer that was looked at.
+func passOf(t *testing.T, r *decodeRun, prefill bool) *Layer {
+	const n = 4
+	width := r.a.Heads * r.a.HeadDim
+	for range n {
+		r.cache.append(r.next)
+		r.next++
+	}
+	l := r.cache.layer(r.next)
+	r.state.Record(r.next-n, r.a.post[(r.next-n)*width:], r.a.pre[(r.next-n)*width:], n, width)
+	if sums := r.state.Sums(); sums != nil {
+		for h := range r.a.KVHeads {
+			require.NoError(t, sums.Attend(t.Context(), l, h, r.next-n, r.a.post[(r.next-n)*width:], n, width))
+		}
+	}
+	kept, err := r.state.After(t.Context(), l, n, prefill, nil)
+	require.NoError(t, err)
+	r.cache.cut(kept)
+	return l
 }
 
 func TestDecodeAllocatesNothing(t *testing.T) {

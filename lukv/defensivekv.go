@@ -1,6 +1,7 @@
 package lukv
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"slices"
@@ -170,15 +171,7 @@ func (x *defensiveHead) first(keep, mass float64, compat bool) []int32 {
 	for t := range order {
 		order[t] = int32(t)
 	}
-	slices.SortStableFunc(order, func(a, b int32) int {
-		switch {
-		case x.plain[a] > x.plain[b]:
-			return -1
-		case x.plain[a] < x.plain[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(order, func(a, b int32) int { return cmp.Compare(x.plain[b], x.plain[a]) })
 	c, sum := 0, 0.0
 	for c < n {
 		if sum += x.plain[order[c]]; sum >= mass {

@@ -1,6 +1,7 @@
 package lukv
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -158,15 +159,7 @@ func (r *ranking) replace(x []float64) {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch {
-		case x[a] > x[b]:
-			return -1
-		case x[a] < x[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(x[b], x[a]) })
 	for place, i := range order {
 		ranked[i] = float64(len(x)-1-place) / float64(len(x))
 	}

@@ -98,6 +98,7 @@ func TestMetricConfigErrors(t *testing.T) {
 		`{"name":"knorm","window":1}`:              `metric knorm: it has no parameter window`,
 		`{"name":"ea","epsilon":-1}`:               `metric expected_attention: epsilon: found -1`,
 		`{"name":"ea","future":0}`:                 `metric expected_attention: future: found 0`,
+		`{"name":"ea","future":1048577}`:           `metric expected_attention: future: found 1048577, expected 1 to 1048576`,
 		`{"name":"tova","window":2}`:               `metric tova: window: found 2, expected 0 to 1`,
 		`{"name":"keydiff","block":-1}`:            `metric keydiff: block: found -1`,
 		`{"name":"knorm","colour":1}`:              `metric knorm: it has no parameter colour`,
@@ -317,12 +318,7 @@ func TestMetricsReadFromScratch(t *testing.T) {
 	// A cache of another element type widens into the buffer it is given.
 	l := withSums(t, randomAttention(600, 4, 2, 8), 1)
 	copying := *l
-	copying.Keys = func(h, lo, hi int, dst []float32) []float32 {
-		return append(dst[:0], l.Keys(h, lo, hi, nil)...)
-	}
-	copying.Values = func(h, lo, hi int, dst []float32) []float32 {
-		return append(dst[:0], l.Values(h, lo, hi, nil)...)
-	}
+	copying.Keys, copying.Values = filling(l.Keys, 8), filling(l.Values, 8)
 	for name, m := range everyMetric(t) {
 		want, err := Score(context.Background(), m, l)
 		require.NoError(t, err)
@@ -354,6 +350,13 @@ func TestMetricsReportWhatIsMissing(t *testing.T) {
 		"short keys":       {"knorm", func(l *Layer) { l.Keys = func(h, lo, hi int, dst []float32) []float32 { return dst[:1] } }, "read slots [0,40) of layer 3, kv head 0: found 1 values, expected 320"},
 		"negative length":  {"knorm", func(l *Layer) { l.Lens = []int{2, -1} }, "kv head 1 has -1 entries"},
 		"number of budget": {"knorm", func(l *Layer) { l.Budgets = []int{2} }, "found 1 budgets"},
+		"no projection":    {"defensivekv", func(l *Layer) { l.Output = nil }, "the output projection is missing"},
+		"no outputs":       {"criticalkv", func(l *Layer) { l.OutputDim = 0 }, "the output projection is missing"},
+		"no repetition":    {"kvzip", func(l *Layer) { l.Repeats = nil }, "the scores of a repetition of the context are missing"},
+		"other repetition": {"kvzip", func(l *Layer) { l.Repeats = NewRepeatScores([]int{40}) }, "the scores of a repetition of the context are missing"},
+		"short repetition": {"kvzip", func(l *Layer) { l.Repeats = NewRepeatScores([]int{40, 39}) }, "kv head 1 has the scores of a repetition for 39 of 40 entries"},
+		"no lengths":       {"triattention", func(l *Layer) { l.Stats = NewQueryStats(4, 8, 4, true, kernels.Detect()) }, "query statistics have no lengths"},
+		"no hidden states": {"newest_hidden", func(l *Layer) { l.Hidden = nil }, "the hidden states are missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := withSums(t, randomAttention(40, 4, 2, 8), 1)
@@ -367,6 +370,109 @@ func TestMetricsReportWhatIsMissing(t *testing.T) {
 	l.Share = 0
 	_, err := Score(context.Background(), mustMetric(t, MetricConfig{Name: "keydiff", Params: `{"block":8}`}), l)
 	require.ErrorContains(t, err, "budgets must be known beforehand")
+}
+
+// newestHidden reads the hidden state of the newest token, and ranks nothing.
+type newestHidden struct{}
+
+func (newestHidden) Needs(T, n int) Needs           { return Needs{Hidden: 1} }
+func (newestHidden) Protection(T, n int) Protection { return Protection{} }
+func (newestHidden) Score(_ context.Context, l *Layer) (Scores, error) {
+	s := make(Scores, l.KVHeads)
+	for h := range s {
+		s[h] = make([]float32, l.Len(h))
+	}
+	return s, nil
+}
+
+func init() {
+	RegisterMetric("newest_hidden", newestHidden{})
+	metrics.unlist("newest_hidden")
+}
+
+// TestMetricsReadWhatTheyName: whoever feeds a layer gives it what Needs says, and
+// nothing else.
+func TestMetricsReadWhatTheyName(t *testing.T) {
+	all := everyMetric(t)
+	for _, of := range []string{"key", "value", "mean"} {
+		all["cur "+of] = mustMetric(t, configured("cur", "of", of, "local", 7))
+	}
+	for name, m := range all {
+		full := withSums(t, randomAttention(60, 4, 2, 8), 1)
+		want, err := Score(context.Background(), m, full)
+		require.NoError(t, err)
+		want, err = Refine(context.Background(), m, full, want, []int{12, 12})
+		require.NoError(t, err)
+		n, l := m.Needs(60, full.Share), *full
+		if !n.Keys {
+			l.Keys = nil
+		}
+		if !n.Values {
+			l.Values = nil
+		}
+		if !n.Output {
+			l.Output = nil
+		}
+		if l.Queries.Trim(n.Window); n.Window == 0 {
+			l.Queries = nil
+		}
+		if !n.Stats {
+			l.Stats = nil
+		}
+		if !n.ColumnSums {
+			l.Sums = nil
+		}
+		if n.Repeat.Chunk == 0 {
+			l.Repeats = nil
+		}
+		if !n.Budgets {
+			l.Share, l.Budgets, l.Ratio = 0, nil, 0
+		}
+		got, err := Score(context.Background(), m, &l)
+		require.NoError(t, err, name)
+		got, err = Refine(context.Background(), m, &l, got, []int{12, 12})
+		require.NoError(t, err, name)
+		require.Equal(t, want, got, name)
+	}
+}
+
+// TestOneOutput: a projection to a single output is one.
+func TestOneOutput(t *testing.T) {
+	l := randomAttention(20, 2, 1, 4)
+	l.OutputDim = 1
+	norms, err := l.OutputNorms(context.Background(), 0)
+	require.NoError(t, err)
+	require.InEpsilon(t, (outputLength(l, 0, l.Values(0, 3, 4, nil))+outputLength(l, 1, l.Values(0, 3, 4, nil)))/2, norms[3], 1e-5)
+	_, err = Score(context.Background(), mustMetric(t, MetricConfig{Name: "defensivekv"}), l)
+	require.NoError(t, err)
+}
+
+// TestNegativeScoresAreSigned: CriticalKV multiplies scores, so it refuses every
+// metric that has been seen to give a negative one.
+func TestNegativeScoresAreSigned(t *testing.T) {
+	l := withSums(t, randomAttention(60, 4, 2, 8), 1)
+	negative := 0
+	for _, name := range Metrics() {
+		s, err := Score(context.Background(), mustMetric(t, MetricConfig{Name: name}), l)
+		require.NoError(t, err)
+		if !slices.ContainsFunc(slices.Concat(s...), func(v float32) bool { return v < 0 }) {
+			continue
+		}
+		negative++
+		_, err = NewMetric(configured("criticalkv", "metric", name))
+		require.ErrorContains(t, err, "metric criticalkv: metric: found "+name+", whose scores may be negative")
+		_, err = NewMetric(configured("criticalkv", "metric", name, "shift", true))
+		require.NoError(t, err)
+	}
+	require.GreaterOrEqual(t, negative, 5)
+}
+
+func TestHiddenStates(t *testing.T) {
+	s := HiddenStates{From: 7, Dim: 2, Rows: []float32{1, 2, 3, 4, 5, 6}}
+	require.Equal(t, 3, s.Len())
+	for position, want := range map[int][]float32{6: nil, 7: {1, 2}, 8: {3, 4}, 9: {5, 6}, 10: nil} {
+		require.Equal(t, want, s.At(position), "position %d", position)
+	}
 }
 
 func TestMetricsAreCancellable(t *testing.T) {

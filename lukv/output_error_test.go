@@ -202,6 +202,12 @@ func TestWeightsValidate(t *testing.T) {
 	} {
 		require.ErrorContains(t, w.validate(), want)
 	}
+	for _, ratio := range []float64{0, 1, math.NaN()} {
+		w := Weights{Kind: WeightsSpan, Power: 1, Floor: 1, Ratios: []float64{ratio}}
+		require.ErrorContains(t, w.validate(), "expected ascending between 0 and 1", ratio)
+	}
+	border := Weights{Kind: WeightsSpan, Power: 100, Floor: 1, Ratios: []float64{.01, .99}}
+	require.NoError(t, border.validate())
 }
 
 func TestStates(t *testing.T) {
@@ -335,6 +341,37 @@ func TestOutputErrorProfile(t *testing.T) {
 	}
 }
 
+// TestOutputErrorGrid: contexts of different lengths are added as curves, on the grid
+// from the largest of their leasts. Errors that fall in proportion to what is kept do
+// so in their mean, too.
+func TestOutputErrorGrid(t *testing.T) {
+	for _, lengths := range [][]int{{1000, 400}, {400, 1000}, {400, 300, 1000}} {
+		b := errorBuilder(t, errorIdentity(WeightsNone))
+		least := 0.0
+		for i, T := range lengths {
+			least = max(least, float64(max((T+99)/100, 5))/float64(T))
+			a := &AnswerErrors{Tokens: T, Steps: 1}
+			var errors [][]float64
+			for range 6 {
+				var curve []float64
+				for _, x := range b.gridOf(T) {
+					curve = append(curve, 1-x)
+				}
+				errors = append(errors, curve)
+			}
+			a.Errors = append(a.Errors, errors)
+			require.NoError(t, b.Add(i, a))
+		}
+		p, err := b.Profile()
+		require.NoError(t, err)
+		require.InDelta(t, least, p.OutputErrors.Grid[0], 1e-12, "%v", lengths)
+		require.Equal(t, .02, p.OutputErrors.Grid[1])
+		for i, x := range p.OutputErrors.Grid {
+			require.InDelta(t, 1-x, p.OutputErrors.Error[0][i], 1e-12, "%v at %v", lengths, x)
+		}
+	}
+}
+
 // TestOutputErrorSubsets: the sums of two sets are those of their union.
 func TestOutputErrorSubsets(t *testing.T) {
 	lengths := []int{400, 90, 1000, 250}
@@ -407,6 +444,9 @@ func TestReadProfileOfErrorsRefuses(t *testing.T) {
 		"effects of 0 layers":      func(e *OutputErrors) { e.Effects = nil },
 		"2 effects of layer 1":     func(e *OutputErrors) { e.Effects[1] = []float64{1, 2} },
 		"grid point 1":             func(e *OutputErrors) { e.Grid[1] = e.Grid[0] },
+		"grid point 0":             func(e *OutputErrors) { e.Grid[0] = 0 },
+		"a grid of 0 points":       func(e *OutputErrors) { e.Grid = nil },
+		"expected one up to 1":     func(e *OutputErrors) { e.Grid[len(e.Grid)-1] = .95 },
 		"errors of layer 0 head 1": func(e *OutputErrors) { e.Error[1] = e.Error[1][1:] },
 		"error 0 is -1":            func(e *OutputErrors) { e.Error[1][0] = -1 },
 		"a metric of each head":    func(e *OutputErrors) { e.MetricOf = make([][]int, 99) },

@@ -147,6 +147,18 @@ func TestPolicyProtection(t *testing.T) {
 	}
 }
 
+func TestPolicyRerotates(t *testing.T) {
+	for metric, want := range map[string]bool{
+		`{"name":"streaming_llm","rerotate":true}`: true, `{"name":"streaming_llm"}`: false, `{"name":"knorm"}`: false,
+	} {
+		p, err := ParsePolicy([]byte(`{"ratio":0.5,"metric":` + metric + `}`))
+		require.NoError(t, err)
+		c, err := p.Compile("m", CacheShape{Layers: 1, KVHeads: 1})
+		require.NoError(t, err)
+		require.Equal(t, want, c.Rerotates(), metric)
+	}
+}
+
 // TestPolicyProfile: a profile is refused wherever it does not belong, and its
 // digest travels with the policy.
 func TestPolicyProfile(t *testing.T) {

@@ -146,7 +146,7 @@ func (b *ProfileBuilder) Profile() (*Profile, error) {
 	}
 	ratios := make([]float64, len(b.sums))
 	for i, s := range b.sums {
-		ratios[i] = min(max(s/float64(b.pairs), 0), 1)
+		ratios[i] = s / float64(b.pairs)
 	}
 	p, err := NewProfile(b.id, b.layers, b.kvHeads, ratios, slices.Clone(b.excluded))
 	if err != nil {
@@ -196,7 +196,7 @@ func (b *ProfileBuilder) ReadState(r io.Reader) error {
 		return fmt.Errorf("read profile state: %w", err)
 	}
 	for i, v := range flat {
-		if !(v >= 0 && v <= float64(f.Pairs)+1e-9) {
+		if !(v >= 0 && v <= float64(f.Pairs)) {
 			return fmt.Errorf("read profile state: value %d is %v, expected 0 to %d", i, v, f.Pairs)
 		}
 	}

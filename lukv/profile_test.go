@@ -3,6 +3,7 @@ package lukv
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -156,6 +157,38 @@ func TestProfileFile(t *testing.T) {
 	}
 	_, err = LoadProfile(filepath.Join(t.TempDir(), "none"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestNewProfileShape(t *testing.T) {
+	for _, shape := range [][2]int{{0, 2}, {2, 0}, {-1, 1}, {0, 0}, {math.MaxInt32, 1}} {
+		_, err := NewProfile(testIdentity(), shape[0], shape[1], nil, nil)
+		require.ErrorContains(t, err, fmt.Sprintf("profile: 0 ratios for 99 levels of %d layers of %d KV heads", shape[0], shape[1]))
+		_, err = NewProfileBuilder(testIdentity(), shape[0], shape[1], nil)
+		require.ErrorContains(t, err, fmt.Sprintf("build profile: %d layers of %d KV heads", shape[0], shape[1]))
+	}
+}
+
+// TestStateSums: the sum of the ratios of some pairs is at most their number.
+func TestStateSums(t *testing.T) {
+	b, err := NewProfileBuilder(testIdentity(), 1, 1, nil)
+	require.NoError(t, err)
+	importance, scores := syntheticModel(1, 1, 50, 1)
+	_, err = b.Add(t.Context(), 0, importance, scores)
+	require.NoError(t, err)
+	for sum, want := range map[float64]string{0.5: "", 1.0000001: "value 98 is 1.0000001, expected 0 to 1", -0.1: "value 98 is -0.1"} {
+		b.sums[98] = sum
+		var state bytes.Buffer
+		require.NoError(t, b.WriteState(&state))
+		fresh, err := NewProfileBuilder(testIdentity(), 1, 1, nil)
+		require.NoError(t, err)
+		if err = fresh.ReadState(&state); want == "" {
+			require.NoError(t, err)
+			require.Equal(t, 1, fresh.Pairs())
+		} else {
+			require.ErrorContains(t, err, want)
+			require.Zero(t, fresh.Pairs())
+		}
+	}
 }
 
 func TestProfileCheck(t *testing.T) {
@@ -406,6 +439,24 @@ func TestNPY(t *testing.T) {
 	} {
 		_, _, err := ReadNPY(strings.NewReader(header(dict)))
 		require.ErrorContains(t, err, want, dict)
+	}
+	for n, want := range map[int]string{1 << 16: "", 1<<16 + 1: "header of 65537 bytes, expected at most 65536", 1 << 17: "header of 131072 bytes"} {
+		for _, version := range []byte{1, 2, 3, 4, 0} {
+			text := binary.LittleEndian.AppendUint32([]byte("\x93NUMPY"+string(version)+"\x00"), uint32(n))
+			dict := `{'descr': '<f8', 'fortran_order': False, 'shape': (1,)}`
+			text = append(text, dict+strings.Repeat(" ", n-len(dict))...)
+			_, _, err := ReadNPY(bytes.NewReader(append(text, make([]byte, 8)...)))
+			switch {
+			case version == 2 || version == 3:
+				if want == "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, want)
+				}
+			case version != 1:
+				require.ErrorContains(t, err, fmt.Sprintf("version %d.0, expected 1 to 3", version))
+			}
+		}
 	}
 }
 

@@ -185,6 +185,41 @@ func TestColumnSums(t *testing.T) {
 	require.Error(t, NewColumnSums(4, 4, 1).Attend(context.Background(), l, 0, 0, q, 1, 48), "another grouping")
 }
 
+// TestColumnSumsReserve: where there is room, sums grow without new memory.
+func TestColumnSumsReserve(t *testing.T) {
+	c := NewColumnSums(2, 1, 1)
+	c.Reserve(500)
+	c.Grow(0, 1)
+	first := &c.sum[0][0]
+	c.Grow(0, 400)
+	require.Same(t, first, &c.sum[0][0])
+	c.Reserve(500)
+	require.Same(t, first, &c.sum[0][0], "there was room already")
+	require.Equal(t, 400, c.Len(0))
+}
+
+// TestQueryStatsOfOneRow: its mean is the row.
+func TestQueryStatsOfOneRow(t *testing.T) {
+	s := NewQueryStats(1, 4, 2, true, kernels.Detect()).KeepLengths()
+	mean, lengths, cov := make([]float64, 4), make([]float64, 2), make([]float64, 16)
+	read := func() {
+		s.Mean(0, mean)
+		s.Lengths(0, lengths)
+		require.NoError(t, s.Cov(0, cov))
+		require.Equal(t, make([]float64, 16), cov)
+	}
+	s.Add(0, 0, []float32{9, 9, 9, 9, 8, 8, 8, 8}, 2, 4)
+	read()
+	require.Zero(t, s.Count(0), "two rows are left out")
+	require.Equal(t, make([]float64, 4), mean)
+	require.Equal(t, make([]float64, 2), lengths)
+	s.Add(0, 2, []float32{3, 5, 4, 12}, 1, 4)
+	read()
+	require.Equal(t, 1, s.Count(0))
+	require.Equal(t, []float64{3, 5, 4, 12}, mean)
+	require.Equal(t, []float64{5, 13}, lengths)
+}
+
 // TestQueryWindowRows: in one piece, the oldest first, wherever the ring stands.
 func TestQueryWindowRows(t *testing.T) {
 	var s Scratch

@@ -1,6 +1,9 @@
 package lukv
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // Retrieved is the retrieval-and-reasoning score of a query head in one probe (Fu et
 // al., "HeadKV", 2024; spec 4.4): of every step's attention, rows [steps][n] of probs,
@@ -16,13 +19,7 @@ func Retrieved(probs []float32, n, from, to int) float64 {
 			order[i] = int32(i)
 		}
 		slices.SortFunc(order, func(i, j int32) int {
-			switch {
-			case row[i] > row[j]:
-				return -1
-			case row[i] < row[j]:
-				return 1
-			}
-			return int(i - j)
+			return cmp.Or(cmp.Compare(row[j], row[i]), cmp.Compare(i, j))
 		})
 		for _, i := range order[:k] {
 			if int(i) >= from && int(i) < to {

@@ -1,0 +1,64 @@
+package lukv
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestScratchIsUsedAgain: metrics give back the memory that they work in. The layers
+// of a prefill take it once, and have the scores that they have without it.
+func TestScratchIsUsedAgain(t *testing.T) {
+	for name, m := range everyMetric(t) {
+		l := withSums(t, randomAttention(60, 4, 2, 8), 1)
+		score := func() Scores {
+			s, err := Score(context.Background(), m, l)
+			require.NoError(t, err)
+			s, err = Refine(context.Background(), m, l, s, []int{12, 12})
+			require.NoError(t, err)
+			return s
+		}
+		want := score()
+		s := &Scratch{Scores: true}
+		l.Scratch = s
+		require.Equal(t, want, score(), name)
+		idle, scores := slices.Clone(s.idle), slices.Clone(s.scores)
+		for range 3 {
+			s.Next()
+			require.Equal(t, want, score(), name)
+			require.ElementsMatch(t, idle, s.idle, name)
+			require.Equal(t, scores, s.scores, name)
+		}
+		for _, w := range s.idle {
+			require.Zero(t, w.taken, name)
+		}
+		s.Close()
+		require.Equal(t, want, score(), "%s in a scratch that was closed", name)
+		s.Close()
+	}
+}
+
+// TestScratchKeepsScores: scores stay as they are until Next, and those that follow
+// begin at 0.
+func TestScratchKeepsScores(t *testing.T) {
+	s := &Scratch{Scores: true}
+	defer s.Close()
+	l := &Layer{Scratch: s}
+	first, second := l.newScores(10), l.newScores(30)
+	for i := range first {
+		first[i] = 1
+	}
+	require.Equal(t, make([]float32, 30), second)
+	s.Next()
+	require.Equal(t, make([]float32, 10), l.newScores(10))
+	held := s.Hold(5)
+	other := s.Hold(5)
+	held[4], other[4] = 1, 2
+	require.Equal(t, float32(1), held[4])
+	l.Scratch = &Scratch{}
+	a, b := l.newScores(4), l.newScores(4)
+	a[0] = 1
+	require.Zero(t, b[0])
+}
