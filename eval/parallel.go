@@ -33,8 +33,7 @@ func runParallel(ctx context.Context, m *model.Model, items []Item, methods []Me
 	for _, group := range p.groups() {
 		weight := int64(0)
 		if o.Memory > 0 {
-			head, _ := p.context(group)
-			weight = 2 * int64(len(head)) * bytesPerToken(m)
+			weight = p.weight(group)
 		}
 		if !p.start(weight) {
 			break
@@ -50,6 +49,12 @@ func runParallel(ctx context.Context, m *model.Model, items []Item, methods []Me
 	}
 	all.Wait()
 	return p.err
+}
+
+// weight is what a context is taken to need beside others: twice its full cache.
+func (p *parallel) weight(group []int) int64 {
+	head, _ := p.context(group)
+	return 2 * int64(len(head)) * bytesPerToken(p.m)
 }
 
 // start waits until there is room for one more context, at least for one. False:

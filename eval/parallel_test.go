@@ -13,6 +13,7 @@ import (
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tensor"
 )
 
 // Answers do not depend on how many contexts are worked on at once, and every
@@ -66,6 +67,25 @@ func TestParallel(t *testing.T) {
 	assert.Equal(t, 2, n)
 }
 
+// Where memory is limited, a context is taken for twice its full cache.
+func TestParallelMemory(t *testing.T) {
+	m := open(t)
+	items := few("niah_single_2", 256, 1)
+	o := Options{Framing: builtinFraming, Session: model.SessionOptions{CacheType: tensor.F32, PageEntries: 16}}
+	tok, err := m.Tokenizer()
+	require.NoError(t, err)
+	p := &parallel{runner: &runner{m: m, tok: tok, o: o, items: items}}
+	weight := p.weight([]int{0})
+	s, err := m.NewSession(o.Session)
+	require.NoError(t, err)
+	defer s.Close()
+	head, _ := p.parts(0)
+	require.NoError(t, s.Prefill(t.Context(), head))
+	full := s.Stats().FullBytes // with positions, and up to 15 entries of slack
+	assert.LessOrEqual(t, weight, 2*full)
+	assert.Greater(t, float64(weight), 1.8*float64(full))
+}
+
 // A context that is too long is cut as asked for, and the answer says by how much.
 func TestTruncate(t *testing.T) {
 	tokens := []int32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
@@ -79,6 +99,11 @@ func TestTruncate(t *testing.T) {
 	o := Options{Framing: builtinFraming, MaxNewTokens: 8, Session: model.SessionOptions{MaxTokens: 200}}
 	whole := collect(t, m, items, []Method{{Name: "full"}}, o)[0]
 	assert.NotEmpty(t, whole.Error)
+	o.Truncate, o.Session.MaxTokens = TruncateHead, 1
+	least := collect(t, m, items, []Method{{Name: "full"}}, o)[0]
+	assert.Contains(t, least.Error, "context full")
+	assert.Equal(t, [2]int{1, whole.ContextTokens - 1}, [2]int{least.ContextTokens, least.Truncated}, "a token is left")
+	o.Session.MaxTokens = 200
 	items[0].MaxNewTokens = 30
 	for _, how := range []Truncate{TruncateHead, TruncateMiddle} {
 		o.Truncate = how

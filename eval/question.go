@@ -120,7 +120,6 @@ func (r *runner) forget() {
 	for _, q := range r.asked {
 		q.close()
 	}
-	r.asked = nil
 }
 
 // answerAll decodes the answers of all questions that wait and gives them.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
+	"github.com/lukv/lukv/model/builtin"
 )
 
 // Answers are decoded together; each is what a session generates by itself.
@@ -75,6 +77,65 @@ func TestAnswerTimes(t *testing.T) {
 			}
 			return nil
 		}))
+	}
+}
+
+// Times are to the microsecond, those up to the first token whole, and what questions and
+// methods share is counted once over all answers.
+func TestSharesOfTime(t *testing.T) {
+	m := open(t)
+	tok, err := m.Tokenizer()
+	require.NoError(t, err)
+	items := few("niah_single_2", 256, 1)
+	o := Options{Framing: builtinFraming, MaxNewTokens: 1}
+	r := &runner{m: m, tok: tok, o: o, items: items}
+	r.sampler, err = m.NewSampler(model.Sampling{}, 0)
+	require.NoError(t, err)
+	s, err := m.NewSession(o.Session)
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.Prefill(t.Context(), []int32{1, 2, 3}))
+	require.NoError(t, r.ask(t.Context(), s, Answer{PrefillMS: 1e9, EvictMS: 3e9}))
+	assert.InDelta(t, 4e9, r.asked[0].answer.FirstTokenMS, 1e8)
+	r.forget()
+	assert.Nil(t, r.asked[0].session)
+	assert.Equal(t, 0.3, r.scored(&question{answer: Answer{DecodeMS: 0.1 + 0.2, Error: "none"}}).DecodeMS)
+	assert.Equal(t, 1.234, milliseconds(1234567*time.Nanosecond))
+
+	items = append(items, items[0], items[0])
+	methods := []Method{{Name: "full"}, {Name: "half", Policy: &lukv.Policy{Ratio: 0.5}}}
+	begun, sum := time.Now(), time.Duration(0)
+	require.NoError(t, Run(t.Context(), m, items, methods, o, func(a Answer) error {
+		sum += a.Time
+		return nil
+	}))
+	assert.LessOrEqual(t, sum, time.Since(begun))
+	assert.Positive(t, sum)
+}
+
+// Answers that do not say how long they may be are of 64 tokens at most.
+func TestLengthOfAnswers(t *testing.T) {
+	items := []Item{{Context: "one two three four five six seven", Question: "eight", Answers: []string{"x"}, Task: "x"}}
+	a := collect(t, open(t), items, []Method{{Name: "full"}}, Options{})[0]
+	assert.Equal(t, [2]any{64, "length"}, [2]any{a.NewTokens, a.Stop})
+}
+
+// A run closes what it opens: in a model whose sessions together have room for one
+// context's, it goes through many.
+func TestRunClosesSessions(t *testing.T) {
+	s, err := open(t).NewSession(model.SessionOptions{})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.Prefill(t.Context(), make([]int32, 256)))
+	m, err := builtin.Open(t.Context(), model.WithMaxMemory(4*s.Stats().CacheBytes))
+	require.NoError(t, err)
+	defer m.Close()
+	methods := []Method{{Name: "full"}, {Name: "half", Policy: &lukv.Policy{Ratio: 0.5}}}
+	for _, own := range []bool{false, true} {
+		for _, a := range collect(t, m, few("niah_single_2", 256, 8), methods, Options{Framing: builtinFraming, MaxNewTokens: 1, OwnPrefills: own}) {
+			assert.Empty(t, a.Error)
+			assert.Empty(t, a.Notes)
+		}
 	}
 }
 
