@@ -116,7 +116,8 @@ func cakeShares(preferences []float64, total, cap int) []int {
 }
 
 // cakeRepair mends truncated counts; the first pass can lift one above cap, which
-// is cut when it is used.
+// is cut when it is used. The peer's also takes back what exceeds the total, which
+// truncated counts never do.
 func cakeRepair(out []int, total, cap int) []int {
 	excess, given := 0, 0
 	for l := range out {
@@ -125,39 +126,27 @@ func cakeRepair(out []int, total, cap int) []int {
 			out[l] = cap
 		}
 	}
-	spreadEvenly(out, excess, func(n int) bool { return n < cap })
+	spreadEvenly(out, excess, cap)
 	for _, n := range out {
 		given += n
 	}
-	if diff := total - given; diff > 0 {
-		spreadEvenly(out, diff, func(n int) bool { return n < cap })
-	} else {
-		spreadEvenly(out, diff, func(n int) bool { return n > 1 })
-	}
+	spreadEvenly(out, total-given, cap)
 	return out
 }
 
-// spreadEvenly adds amount, which may be negative, to the counts that take part,
-// the remainder by ones to the lowest.
-func spreadEvenly(out []int, amount int, takes func(n int) bool) {
+// spreadEvenly adds amount to the counts below cap, the remainder by ones to the
+// lowest of them.
+func spreadEvenly(out []int, amount, cap int) {
 	var at []int
 	for l, n := range out {
-		if takes(n) {
+		if n < cap {
 			at = append(at, l)
 		}
 	}
-	if amount == 0 || len(at) == 0 {
-		return
-	}
-	sign := 1
-	if amount < 0 {
-		sign, amount = -1, -amount
-	}
 	for i, l := range at {
-		n := amount / len(at)
+		out[l] += amount / len(at)
 		if i < amount%len(at) {
-			n++
+			out[l]++
 		}
-		out[l] += sign * n
 	}
 }

@@ -73,6 +73,10 @@ func TestDuoFromAProfile(t *testing.T) {
 	require.Empty(t, a.(duo).Notes(d))
 	d.Ratio = 0.9
 	require.Contains(t, a.(duo).Notes(d)[0], "duo: no head keeps everything")
+	// One head of 300 and three of 20 are 90 each.
+	require.Empty(t, a.(duo).Notes(d.DemandTokens(90)))
+	require.Contains(t, a.(duo).Notes(d.DemandTokens(89))[0], "89 entries a head leave no room beside the 20 of each streaming head")
+	require.NotEmpty(t, a.(duo).Notes(d.DemandTokens(20)))
 	_, err = Allocate(mustAllocator(t, "duo", "importance", [][]float64{{1, 2, 3}}), d, nil)
 	require.ErrorContains(t, err, "allocator duo: importance: found 1 layers of 3 kv heads, expected 2 of 2")
 }

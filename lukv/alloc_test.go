@@ -502,6 +502,43 @@ func TestAllocatorShapeErrors(t *testing.T) {
 	require.ErrorContains(t, err, "the profile has 2 layers of 2 KV heads, the model 2 of 3")
 }
 
+// TestGlobalCounts: what is rounded down is the number that stays, or the one that goes.
+func TestGlobalCounts(t *testing.T) {
+	for _, c := range []struct {
+		pool, count, share string
+		T                  int
+		ratio              float64
+		want               int
+	}{
+		{"model", "kept", "", 15, 0.5, 22}, // of 45
+		{"model", "removed", "", 15, 0.5, 23},
+		{"layer", "kept", "", 15, 0.5, 3 * 7},
+		{"layer", "removed", "", 15, 0.5, 3 * 8},
+		{"model", "kept", ShareLiteral, 1000, 0.8, 599}, // as the doubles come out
+		{"model", "kept", ShareExact, 1000, 0.8, 600},
+		{"layer", "kept", ShareLiteral, 1000, 0.8, 3 * 199},
+		{"layer", "kept", ShareExact, 1000, 0.8, 3 * 200},
+	} {
+		d := Demand{T: c.T, Layers: 3, KVHeads: 1, Ratio: c.ratio, Rounding: Rounding{Share: c.share}}
+		got, err := Allocate(mustAllocator(t, "global", "pool", c.pool, "count", c.count), d, randomScores(rand.New(rand.NewPCG(1, 1)), 3, 1, c.T))
+		require.NoError(t, err)
+		require.Equal(t, c.want, d.Achieved(got).Kept, "%+v", c)
+	}
+}
+
+// TestPyramidKeepsAnAbsoluteBudget: what rounding gives too much is taken back.
+func TestPyramidKeepsAnAbsoluteBudget(t *testing.T) {
+	for entries := 1; entries < 80; entries++ {
+		for _, heads := range []int{1, 2} {
+			d := Demand{T: 20, Layers: 4, KVHeads: heads, Absolute: true, Entries: entries}
+			got, err := Allocate(mustAllocator(t, "pyramidkv", "window", 1, "beta", 3), d, nil)
+			require.NoError(t, err)
+			require.LessOrEqual(t, d.Achieved(got).Kept, max(entries, 4*heads), "%d entries of %d heads", entries, heads)
+			require.GreaterOrEqual(t, d.Achieved(got).Kept, entries-4*heads, "%d entries of %d heads", entries, heads)
+		}
+	}
+}
+
 // TestScoresOfExcludedLayers: what is there of layers that take no part is not looked at.
 func TestScoresOfExcludedLayers(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 9))

@@ -74,6 +74,14 @@ func TestAnalyzeIdentities(t *testing.T) {
 	require.InDelta(t, sumOf(importance[0][0]), some.Heads[0][0].Mass, 1e-9)
 }
 
+// TestAnalyzeNothing: of no head the recalls are numbers, too.
+func TestAnalyzeNothing(t *testing.T) {
+	a := Analysis{Heads: [][]HeadAnalysis{nil}}
+	require.Equal(t, LossSummary{Recall: 1, OracleRecall: 1}, a.Total())
+	require.Equal(t, a.Total(), a.Layer(0))
+	require.Zero(t, a.Total().MeanOracleLoss())
+}
+
 func TestAnalyzeErrors(t *testing.T) {
 	row := []float32{1, 2}
 	_, err := AnalyzeHead(row, row[:1], 1, Protection{}, false)

@@ -176,9 +176,7 @@ func trim(counts []int, total, floor int) {
 		ptrs[i] = &counts[i]
 		total -= counts[i]
 	}
-	if total < 0 {
-		takeFromLargest(ptrs, -total, floor)
-	}
+	takeFromLargest(ptrs, -total, floor)
 }
 
 // raiseToFloor applies [Rounding].Floor to the layers of d that take part.

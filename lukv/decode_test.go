@@ -58,6 +58,19 @@ func TestDecodeConfigErrors(t *testing.T) {
 		"contradiction":    {DecodeConfig{Mode: "h2o", Heavy: 2, Recent: 2, TargetSize: 5}, "target_size: found 5, expected heavy + recent = 4"},
 		"negative":         {DecodeConfig{Mode: "periodic", Interval: -1}, "interval: found -1"},
 		"growing":          {DecodeConfig{Mode: "h2o", Decay: 1.5}, "decay: found 1.5"},
+		"shrinking":        {DecodeConfig{Mode: "h2o", Decay: -0.5}, "decay: found -0.5, expected above 0, at most 1"},
+		"no size":          {DecodeConfig{Mode: "tova", TargetSize: -1}, "target_size: found -1"},
+		"huge size":        {DecodeConfig{Mode: "tova", TargetSize: maxSlots + 1}, "target_size: found"},
+		"negative ratio":   {DecodeConfig{Mode: "periodic", Ratio: -0.1}, "ratio: found -0.1"},
+		"huge interval":    {DecodeConfig{Mode: "periodic", Interval: maxSlots + 1}, "interval: found"},
+		"no buffer":        {DecodeConfig{Mode: "periodic", Buffer: -2}, "buffer: found -2, expected at least 1, or -1 for none"},
+		"huge buffer":      {DecodeConfig{Mode: "periodic", Buffer: maxSlots + 1}, "buffer: found"},
+		"no heavy part":    {DecodeConfig{Mode: "h2o", Heavy: -1}, "heavy: found -1, expected at least 0"},
+		"huge heavy part":  {DecodeConfig{Mode: "h2o", Heavy: maxSlots + 1}, "heavy: found"},
+		"no recent part":   {DecodeConfig{Mode: "h2o", Recent: -1}, "recent: found -1, expected at least 0"},
+		"huge recent part": {DecodeConfig{Mode: "h2o", Recent: maxSlots + 1}, "recent: found"},
+		"no sinks":         {DecodeConfig{Mode: "streaming", Sinks: -2}, "sinks: found -2, expected at least 1, or -1 for none"},
+		"huge sinks":       {DecodeConfig{Mode: "streaming", Sinks: maxSlots + 1}, "sinks: found"},
 		"no metric":        {DecodeConfig{Mode: "periodic"}, "metric: found none, expected one of snapkv"},
 		"unknown metric":   {DecodeConfig{Mode: "periodic", Metric: &MetricConfig{Name: "x"}}, `metric "x" is unknown`},
 	} {
@@ -251,7 +264,7 @@ func TestPeriodicRaggedBudgets(t *testing.T) {
 
 	// An error leaves the state as it was, so that the pass can be tried again.
 	r.pass(1, false, budgets)
-	l := r.cache.layer(r.next)
+	l, before := r.cache.layer(r.next), r.state.State()
 	boom := errors.New("boom")
 	_, err := r.state.After(context.Background(), l, 1, false, func(*Layer, []int, int, Scores, Protection) ([]int, error) { return nil, boom })
 	require.ErrorIs(t, err, boom)
@@ -261,6 +274,7 @@ func TestPeriodicRaggedBudgets(t *testing.T) {
 	other.KVHeads, other.Lens = 4, []int{20, 20, 20, 20}
 	_, err = r.state.After(context.Background(), &other, 1, false, budgets)
 	require.ErrorContains(t, err, "found 4 kv heads, expected 2")
+	require.Equal(t, before, r.state.State())
 	kept, err := r.state.After(context.Background(), l, 1, false, budgets)
 	require.NoError(t, err)
 	require.NotNil(t, kept)
@@ -538,6 +552,23 @@ func TestDecodeRefusesWholeContexts(t *testing.T) {
 	for _, name := range []string{"kvzip", "compactor", "newest_hidden"} {
 		_, err := NewDecoding(DecodeConfig{Mode: "periodic"}, mustMetric(t, MetricConfig{Name: name}))
 		require.ErrorContains(t, err, "decode compression periodic: metric: found "+name+", which reads a whole context at once")
+	}
+}
+
+// TestDecodeTellsTheMetricItsBudget: the target of every head, whatever the layer says.
+func TestDecodeTellsTheMetricItsBudget(t *testing.T) {
+	m := configured("keydiff", "block", 4)
+	r := newDecodeRun(t, periodic(t, DecodeConfig{Interval: 1, TargetSize: 9}, m), 30, 60)
+	l := r.cache.layer(30)
+	l.Share, l.Budgets = 20, []int{3, 25}
+	kept, err := r.state.After(t.Context(), l, 1, false, nil)
+	require.NoError(t, err)
+	plain := r.cache.layer(30)
+	plain.Share = 9
+	s, err := Score(t.Context(), mustMetric(t, m), plain)
+	require.NoError(t, err)
+	for h := range kept {
+		require.Equal(t, Keep(nil, s[h], 9, Protection{}), kept[h])
 	}
 }
 

@@ -15,10 +15,14 @@ func TestDefensiveKVMatchesDefinition(t *testing.T) {
 	const K, G, D, kernel = 2, 2, 6, 3
 	for _, c := range []struct {
 		T, window, effective, share int
-		mass                        float64
-	}{{24, 4, 4, 12, 0.5}, {24, 4, 4, 12, 1}, {24, 4, 4, 5, 0.9}, {24, 1, 1, 20, 0.9}, {6, 6, 5, 3, 0.9}, {5, 32, 4, 4, 0.9}} {
+		ratio, mass                 float64
+	}{{24, 4, 4, 12, 0, 0.5}, {24, 4, 4, 12, 0, 1}, {24, 4, 4, 13, 0.45, 1}, {24, 4, 4, 5, 0, 0.9}, {24, 1, 1, 20, 0, 0.9}, {6, 6, 5, 3, 0, 0.9}, {5, 32, 4, 4, 0, 0.9}} {
 		l := randomAttention(c.T, K*G, K, D)
-		l.Share = c.share
+		l.Share, l.Ratio = c.share, c.ratio
+		keep := float64(c.share) / float64(c.T)
+		if c.ratio > 0 {
+			keep = 1 - c.ratio // before it was rounded
+		}
 		m := mustMetric(t, configured("defensivekv", "window", c.window, "kernel", kernel, "mass", c.mass))
 		require.Equal(t, Protection{Window: c.effective}, m.Protection(c.T, 0))
 		require.Equal(t, c.effective, m.Needs(c.T, 0).Window)
@@ -78,7 +82,7 @@ func TestDefensiveKVMatchesDefinition(t *testing.T) {
 				}
 				return 1
 			})
-			room, mass := max(0, int(float64(n*c.share)/float64(c.T)-float64(c.effective))), 0.0
+			room, mass := max(0, int(float64(n)*keep-float64(c.effective))), 0.0
 			for taken, i := range order {
 				if mass += plain[h][i] / total; mass >= c.mass-own || taken >= room {
 					break

@@ -117,13 +117,17 @@ func TestMetricConfigErrors(t *testing.T) {
 		`{"name":"chunkkv","heads":"all"}`:         `metric chunkkv: heads: found "all", expected one of layer, each`,
 		`{"name":"chunkkv","metric":"criticalkv"}`: `metric chunkkv: metric: found criticalkv, which ranks in two steps`,
 		`{"name":"chunkkv","metric":"snapvk"}`:     `metric "snapvk" is unknown`,
-		`{"name":"criticalkv","metric":{"name":"chunkkv","metric":"keydiff"}}`:  `metric criticalkv: metric: found chunkkv, whose scores may be negative`,
-		`{"name":"criticalkv","metric":"compactor"}`:                            `found compactor, whose scores may be negative`,
-		`{"name":"triattention","future":25}`:                                   `metric triattention: future: found 25, expected 1 to 24`,
-		`{"name":"triattention","centers":[[]]}`:                                `metric triattention: centers: layer 0: found 0 query heads`,
-		`{"name":"triattention","centers":[[{"mean":[1]}]]}`:                    `centers: layer 0, query head 0: found a mean of 1 channels and 0 lengths`,
-		`{"name":"triattention","centers":[[{"mean":[1,2],"lengths":[3]}],[]]}`: `centers: layer 1: found 0 query heads, expected 1`,
-		`{"name":"triattention","centers":5}`:                                   `metric triattention: centers: found number, expected`,
+		`{"name":"criticalkv","metric":{"name":"chunkkv","metric":"keydiff"}}`:                                `metric criticalkv: metric: found chunkkv, whose scores may be negative`,
+		`{"name":"criticalkv","metric":"compactor"}`:                                                          `found compactor, whose scores may be negative`,
+		`{"name":"triattention","future":25}`:                                                                 `metric triattention: future: found 25, expected 1 to 24`,
+		`{"name":"triattention","centers":[[]]}`:                                                              `metric triattention: centers: layer 0: found 0 query heads`,
+		`{"name":"triattention","centers":[[{"mean":[1]}]]}`:                                                  `centers: layer 0, query head 0: found a mean of 1 channels and 0 lengths`,
+		`{"name":"triattention","centers":[[{"mean":[1,2],"lengths":[3]}],[]]}`:                               `centers: layer 1: found 0 query heads, expected 1`,
+		`{"name":"triattention","centers":[[{"mean":[1,2],"lengths":[3]},{"mean":[1,2,3],"lengths":[3]}]]}`:   `centers: layer 0, query head 1: found a mean of 3 channels and 1 lengths, expected an even number`,
+		`{"name":"triattention","centers":[[{"mean":[1,2],"lengths":[3]},{"mean":[1,2],"lengths":[3,4]}]]}`:   `centers: layer 0, query head 1: found a mean of 2 channels and 2 lengths`,
+		`{"name":"triattention","centers":[[{"mean":[1,2,3],"lengths":[3]},{"mean":[1,2,3],"lengths":[3]}]]}`: `centers: layer 0, query head 0: found a mean of 3 channels and 1 lengths`,
+		`{"name":"triattention","centers":[[{"mean":[1,2],"lengths":[-3]}]]}`:                                 `centers: layer 0, query head 0: found a number that is not finite or a length below 0`,
+		`{"name":"triattention","centers":5}`:                                                                 `metric triattention: centers: found number, expected`,
 	} {
 		t.Run(in, func(t *testing.T) {
 			cfg, err := ParseMetricConfig(in)
@@ -467,12 +471,76 @@ func TestNegativeScoresAreSigned(t *testing.T) {
 	require.GreaterOrEqual(t, negative, 5)
 }
 
+// TestEmptyLayers: of no entries nothing is asked.
+func TestEmptyLayers(t *testing.T) {
+	rows := func(_, _, _ int, dst []float32) []float32 { return dst[:0] }
+	for _, lens := range [][]int{nil, {0, 0}} {
+		l := &Layer{Heads: 4, KVHeads: 2, HeadDim: 4, Lens: lens, Keys: rows, Values: rows, Output: rows, OutputDim: 1, InvFreq: []float64{1, 0.1}}
+		for _, name := range []string{"snapkv", "cake", "compactor", "keydiff", "knorm", "leverage", "lagkv", "streaming_llm"} {
+			s, err := Score(context.Background(), mustMetric(t, MetricConfig{Name: name}), l)
+			require.NoError(t, err, name)
+			require.Equal(t, [2]int{}, [2]int{len(s[0]), len(s[1])}, name)
+		}
+	}
+}
+
+// TestNeedsUnion: what two metrics read together is what either reads; of one pass
+// they can only want the same.
+func TestNeedsUnion(t *testing.T) {
+	repeat := RepeatText{Chunk: 1, Suffix: "x"}
+	all := []Needs{
+		{Keys: true}, {Values: true}, {Output: true}, {Window: 5}, {Stats: true, StatsSkip: 4}, {Stats: true, StatsSkip: 4, Covariance: true},
+		{Stats: true, StatsSkip: 4, Lengths: true}, {Hidden: 3}, {ColumnSums: true}, {Repeat: repeat}, {Budgets: true},
+	}
+	for _, a := range all {
+		for _, b := range append(all, Needs{}) {
+			want := a
+			for _, x := range []struct{ to, of *bool }{
+				{&want.Keys, &b.Keys}, {&want.Values, &b.Values}, {&want.Output, &b.Output}, {&want.Stats, &b.Stats}, {&want.Covariance, &b.Covariance},
+				{&want.Lengths, &b.Lengths}, {&want.ColumnSums, &b.ColumnSums}, {&want.Budgets, &b.Budgets},
+			} {
+				if *x.of {
+					*x.to = true
+				}
+			}
+			for _, x := range []struct{ to, of *int }{{&want.Window, &b.Window}, {&want.StatsSkip, &b.StatsSkip}, {&want.Hidden, &b.Hidden}} {
+				*x.to = max(*x.to, *x.of)
+			}
+			if b.Repeat != (RepeatText{}) {
+				want.Repeat = b.Repeat
+			}
+			for _, pair := range [][2]Needs{{a, b}, {b, a}} {
+				got, err := pair[0].Union(pair[1])
+				require.NoError(t, err)
+				require.Equal(t, want, got)
+			}
+		}
+	}
+	device, err := Needs{Window: 2, WindowScores: true}.Union(Needs{Window: 2})
+	require.NoError(t, err)
+	require.Equal(t, Needs{Window: 2}, device)
+	other := repeat
+	other.Chunk = 2
+	_, err = Needs{Repeat: repeat}.Union(Needs{Repeat: other})
+	require.ErrorContains(t, err, "in different ways")
+	other = repeat
+	other.Suffix = "y"
+	_, err = Needs{Repeat: other}.Union(Needs{Repeat: repeat})
+	require.ErrorContains(t, err, "in different ways")
+	_, err = Needs{Stats: true, StatsSkip: 4}.Union(Needs{Stats: true})
+	require.ErrorContains(t, err, "metrics that leave out 4 and 0 first positions cannot share one prefill")
+}
+
 func TestHiddenStates(t *testing.T) {
 	s := HiddenStates{From: 7, Dim: 2, Rows: []float32{1, 2, 3, 4, 5, 6}}
 	require.Equal(t, 3, s.Len())
 	for position, want := range map[int][]float32{6: nil, 7: {1, 2}, 8: {3, 4}, 9: {5, 6}, 10: nil} {
 		require.Equal(t, want, s.At(position), "position %d", position)
 	}
+	l := randomAttention(4, 2, 1, 4)
+	l.Hidden = &HiddenStates{From: 3, Dim: 1, Rows: []float32{5}}
+	_, err := Score(context.Background(), newestHidden{}, l)
+	require.NoError(t, err, "one number of one token")
 }
 
 func TestMetricsAreCancellable(t *testing.T) {

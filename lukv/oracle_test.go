@@ -42,6 +42,10 @@ func TestOutputGram(t *testing.T) {
 		require.InDelta(t, math.Sqrt(sq), got[j], 1e-5*(1+math.Sqrt(sq)))
 	}
 	require.Zero(t, got[3])
+	one := NewOutputGram(1)
+	one.Add([]float32{3})
+	one.Add([]float32{4})
+	require.Equal(t, []float32{10, 5}, one.Norms(nil, []float32{2, -1}))
 }
 
 // TestOracle checks the maximum over steps and group, the three

@@ -226,7 +226,7 @@ func checkErrors(x []float64) error {
 }
 
 // at reads a curve with points (grid, y), straight between them, at the points xs,
-// all of which lie within the grid.
+// all of which lie within the grid, but for rounding.
 func at(xs, grid, y []float64) []float64 {
 	out := make([]float64, len(xs))
 	for i, x := range xs {

@@ -345,7 +345,7 @@ func TestOutputErrorProfile(t *testing.T) {
 // from the largest of their leasts. Errors that fall in proportion to what is kept do
 // so in their mean, too.
 func TestOutputErrorGrid(t *testing.T) {
-	for _, lengths := range [][]int{{1000, 400}, {400, 1000}, {400, 300, 1000}} {
+	for _, lengths := range [][]int{{1000, 400}, {400, 1000}, {400, 300, 1000}, {1000}} {
 		b := errorBuilder(t, errorIdentity(WeightsNone))
 		least := 0.0
 		for i, T := range lengths {
@@ -370,6 +370,12 @@ func TestOutputErrorGrid(t *testing.T) {
 			require.InDelta(t, 1-x, p.OutputErrors.Error[0][i], 1e-12, "%v at %v", lengths, x)
 		}
 	}
+}
+
+// TestAtTheEndsOfTheGrid: fractions that rounding put beyond them are read as well.
+func TestAtTheEndsOfTheGrid(t *testing.T) {
+	xs := []float64{math.Nextafter(0.25, 0), 0.25, 0.625, 1, math.Nextafter(1, 2)}
+	require.InDeltaSlice(t, []float64{8, 8, 5, 2, 2}, at(xs, []float64{0.25, 0.5, 0.75, 1}, []float64{8, 6, 4, 2}), 1e-12)
 }
 
 // TestOutputErrorSubsets: the sums of two sets are those of their union.
@@ -432,6 +438,17 @@ func TestOutputErrorBuilderRefuses(t *testing.T) {
 	require.ErrorContains(t, b.readState(bytes.NewReader(damaged)), "damaged")
 	_, err = NewOutputErrorBuilder(testIdentity(), 3, 2, nil)
 	require.ErrorContains(t, err, "objective")
+
+	// Counts that contradict each other.
+	for _, n := range []struct{ pairs, left, steps, effects int }{
+		{-1, 0, 5, 3}, {0, -1, 5, 3}, {1, 2, 5, 3}, {3, 1, 1, 3}, {2, 1, 5, 2}, {1, 2, 0, 3},
+	} {
+		bad := errorBuilder(t, errorIdentity(WeightsCut))
+		bad.pairs, bad.left, bad.steps, bad.divergence = n.pairs, n.left, n.steps, bad.divergence[:n.effects]
+		state.Reset()
+		require.NoError(t, bad.writeState(&state))
+		require.ErrorContains(t, b.readState(bytes.NewReader(state.Bytes())), "left out", "%+v", n)
+	}
 }
 
 // TestReadProfileOfErrorsRefuses: measurements that do not fit the profile.

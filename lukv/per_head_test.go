@@ -1,6 +1,8 @@
 package lukv
 
 import (
+	"bytes"
+	"fmt"
 	"math"
 	"testing"
 
@@ -81,6 +83,15 @@ func TestPerHeadProfile(t *testing.T) {
 		for i, v := range row {
 			require.Equal(t, min(e.Errors[0][u][i], e.Errors[1][u][i], e.Errors[2][u][i]), v)
 		}
+	}
+
+	// Metrics that it does not have.
+	for _, m := range []int{-1, 3} {
+		chosen := e.MetricOf[7][2]
+		e.MetricOf[7][2] = m
+		_, err := ReadProfile(bytes.NewReader(profileBytes(t, p)))
+		require.ErrorContains(t, err, fmt.Sprintf("profile: level 8: metric %d of 3", m))
+		e.MetricOf[7][2] = chosen
 	}
 
 	// A policy uses the nearest level's metrics, and nothing else than a ratio.

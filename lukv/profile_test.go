@@ -168,6 +168,38 @@ func TestNewProfileShape(t *testing.T) {
 	}
 }
 
+// TestExcludedLayers: ascending, of those that there are, and not all.
+func TestExcludedLayers(t *testing.T) {
+	ratios := make([]float64, solve.Levels*2)
+	for _, excluded := range [][]int{{-1}, {2}, {0, 0}, {1, 0}, {0, 1}} {
+		_, err := NewProfile(testIdentity(), 2, 1, ratios, excluded)
+		require.ErrorContains(t, err, fmt.Sprintf("profile: excluded layers %v of 2, expected ascending and not all", excluded))
+		_, err = NewProfileBuilder(testIdentity(), 2, 1, excluded)
+		require.ErrorContains(t, err, fmt.Sprintf("build profile: excluded layers %v of 2, expected ascending and not all", excluded))
+	}
+	id := testIdentity()
+	id.Protection = Protection{}
+	_, err := NewProfileBuilder(id, 2, 1, []int{1})
+	require.NoError(t, err, "nothing needs to be protected")
+}
+
+// TestMeansAscend: repaired profiles may take from a head what they give to another,
+// but no level removes less than the one below.
+func TestMeansAscend(t *testing.T) {
+	ratios := make([]float64, solve.Levels*2)
+	for i := range ratios {
+		ratios[i] = float64(i/2+1) / 100
+	}
+	id := testIdentity()
+	id.Solver = SolverRepair
+	ratios[80], ratios[81] = 0.31, 0.51
+	_, err := NewProfile(id, 1, 2, ratios, nil)
+	require.NoError(t, err)
+	ratios[80], ratios[81] = 0.385, 0.395
+	_, err = NewProfile(id, 1, 2, ratios, nil)
+	require.ErrorContains(t, err, "profile: level 41: mean ratio 0.39, expected at least the 0.4 of the level below")
+}
+
 // TestStateSums: the sum of the ratios of some pairs is at most their number.
 func TestStateSums(t *testing.T) {
 	b, err := NewProfileBuilder(testIdentity(), 1, 1, nil)
@@ -433,12 +465,17 @@ func TestNPY(t *testing.T) {
 		`{'descr': '<f8', 'fortran_order': False, 'shape': (99999999999,)}`: "at most 31 bits",
 		`{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}`:          "dimension",
 		`{'descr': '<f8', 'fortran_order': False, 'shape': (1,)} x`:         "behind the dictionary",
-		`{'descr': '<f8', 'fortran_order': False, 'shape': (2,)}`:           "0 bytes of data",
+		`{'descr': '<f8', 'fortran_order': False, 'shape': (2,)}`:           "0 bytes of data for shape [2] of <f8, expected 16",
 		`{'descr': '<f8`: "without end",
 		``:               "expected \"{\"",
 	} {
 		_, _, err := ReadNPY(strings.NewReader(header(dict)))
 		require.ErrorContains(t, err, want, dict)
+	}
+	short := header(`{'descr': '<f8', 'fortran_order': False, 'shape': (2,)}`)
+	for n, want := range map[int]string{15: "15 bytes of data for shape", 17: "17 bytes of data or more for shape", 40: "17 bytes of data or more"} {
+		_, _, err := ReadNPY(strings.NewReader(short + strings.Repeat("x", n)))
+		require.ErrorContains(t, err, want)
 	}
 	for n, want := range map[int]string{1 << 16: "", 1<<16 + 1: "header of 65537 bytes, expected at most 65536", 1 << 17: "header of 131072 bytes"} {
 		for _, version := range []byte{1, 2, 3, 4, 0} {

@@ -224,7 +224,8 @@ func TestQueryStatsOfOneRow(t *testing.T) {
 func TestQueryWindowRows(t *testing.T) {
 	var s Scratch
 	defer s.Close()
-	for _, w := range []*QueryWindow{NewQueryWindow(2, 1, 5), s.QueryWindow(2, 1, 5)} {
+	require.Zero(t, NewQueryWindow(2, 1, -1).Cap())
+	for _, w := range []*QueryWindow{NewQueryWindow(2, 1, 5), s.QueryWindow(2, 1, 5), (*Scratch)(nil).QueryWindow(2, 1, 5)} {
 		require.Empty(t, w.Rows())
 		for p := range 13 {
 			w.Append(p, []float32{float32(p), float32(-p)})

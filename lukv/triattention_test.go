@@ -167,6 +167,8 @@ func TestCentersAreMeansOverAllTexts(t *testing.T) {
 	require.InDelta(t, 1, Concentration([][]QueryCenter{{one}}), 1e-12)
 	require.InDelta(t, 0.5, Concentration([][]QueryCenter{{one}, {{Mean: []float32{0, 0}, Lengths: []float32{5}}}}), 1e-12)
 	require.Zero(t, Concentration(nil))
+	// Channels 0 and 2, and 1 and 3, are pairs: lengths 5 and 6 of means, 10 and 12 of queries.
+	require.InDelta(t, 0.5, Concentration([][]QueryCenter{{{Mean: []float32{3, 6, 4, 0}, Lengths: []float32{10, 12}}}}), 1e-12)
 }
 
 // centersProfile is a profile of triattention for 2 layers of 1 KV head.
