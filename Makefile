@@ -78,6 +78,7 @@ bench:
 	$(GO) run ./cmd/lukv bench --shape 150m --pp 512 --tg 32 --depth 0,8192 --ratio 0,0.8 --reps 3
 
 # PEERS are SHAPE=FILE.gguf or FOLDER=FILE.gguf; LUKV_BENCH_LLAMA and LUKV_BENCH_IK name the peers' llama-bench.
+# With -serve 1,8,32 in PEERSFLAGS servers are compared: LUKV_BENCH_LLAMA_SERVER names llama-server, and models are folders.
 PEERS      ?=
 # What bin/peers.json holds is not measured again.
 PEERSFLAGS ?= -json bin/peers.json

@@ -219,7 +219,7 @@ func (e *Engine) submit(ctx context.Context, r Request) (*Stream, error) {
 	j.ctx = ctx
 	j.stream = &Stream{
 		id: r.ID, events: make(chan Event, streamRoom+echoRows+2+(1+model.MaxDrafts)*r.Choices), done: make(chan struct{}),
-		cancel: cancel, wake: e.poke,
+		cancel: cancel, wake: e.poke, prompt: len(r.Prompt),
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -732,3 +732,38 @@ func TestNothingLeaks(t *testing.T) {
 	buf := make([]byte, 1<<16)
 	t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, strings.TrimSpace(string(buf[:runtime.Stack(buf, true)])))
 }
+
+// TestProgress: how much of a prompt is read is known while it is.
+func TestProgress(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 2)
+	prompt := slices.Concat(tokens...)
+	e := newEngine(t, m, Options{})
+	// An echo that nobody reads pauses the prompt.
+	s, err := e.Submit(t.Context(), Request{Prompt: prompt, PromptOnly: true, Echo: true, Sampling: model.Sampling{LogProbs: true}})
+	require.NoError(t, err)
+	before := 0.0
+	for i := range prompt {
+		_, err := s.Next(t.Context())
+		require.NoError(t, err)
+		now := s.Progress()
+		require.GreaterOrEqual(t, now, before)
+		if i == 3*echoRows {
+			require.GreaterOrEqual(t, now, float64(echoRows)/float64(len(prompt)))
+			require.Less(t, now, 1.0)
+		}
+		before = now
+	}
+	_, err = s.Next(t.Context())
+	require.Equal(t, io.EOF, err)
+	require.Equal(t, 1.0, s.Progress())
+
+	// One that goes layer by layer, too.
+	policy := &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "knorm"}}
+	s, err = e.Submit(t.Context(), Request{Prompt: prompt, Context: len(prompt), Policy: policy, PromptOnly: true})
+	require.NoError(t, err)
+	for before = 0; before < 1; before = s.Progress() {
+		require.GreaterOrEqual(t, s.Progress(), before)
+	}
+	collect(t, s, 1)
+}

@@ -224,6 +224,7 @@ func (e *Engine) blame(err error) {
 func (e *Engine) passed() {
 	for _, j := range slices.Clone(e.running) {
 		if j.session != nil {
+			j.progressed()
 			if read, err := j.next(); err != nil {
 				e.fail(j, err)
 			} else if read {
@@ -237,6 +238,16 @@ func (e *Engine) passed() {
 			}
 		}
 	}
+}
+
+// progressed tells the stream how much of the prompt is read. An answer that lost its cache
+// and begins again does not go back.
+func (j *job) progressed() {
+	at := j.at
+	if j.fill != nil {
+		at -= j.fill.Remaining()
+	}
+	j.stream.reached.Store(max(j.stream.reached.Load(), int64(at)))
 }
 
 // took takes in a pass, and reports whether the session stands behind the answer's
@@ -256,6 +267,7 @@ func (c *choice) took() bool {
 // begin.
 func (e *Engine) read(j *job) {
 	st := j.session.Stats()
+	j.progressed()
 	if j.isRead.IsZero() {
 		j.isRead = time.Now()
 		if j.cached < j.req.Context { // or it was evicted for an earlier request

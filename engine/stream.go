@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"sync/atomic"
 	"time"
 
 	"github.com/lukv/lukv/model"
@@ -54,6 +55,9 @@ type Stream struct {
 	err    error
 	cancel context.CancelFunc
 	wake   func() // tells the engine that there is room in events again
+
+	prompt  int          // tokens of it
+	reached atomic.Int64 // of these, read by now
 
 	usage Usage    // set when the request is over
 	cache CacheUse // likewise
@@ -116,6 +120,11 @@ func (s *Stream) Events() iter.Seq2[Event, error] {
 			}
 		}
 	}
+}
+
+// Progress is how much of the prompt has been read by now, 0 to 1. It never goes back.
+func (s *Stream) Progress() float64 {
+	return float64(s.reached.Load()) / float64(s.prompt)
 }
 
 // Close cancels the request, if it is not over, and waits until its memory is

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -122,11 +123,25 @@ type document struct {
 	LastUsed int64        `json:"last_used_at"`
 	Error    string       `json:"error,omitempty"` // why it failed
 
+	// Progress is how much of it was read, 0 to 1, while it is processed.
+	Progress *float64 `json:"progress,omitempty"`
+
 	owner, text, system, salt string
 	stored                    string // of its cache, see [engine.Engine.StoredPrefix]
 	policy                    *lukv.Policy
 	date                      time.Time          // that the template gets: the prompt never changes
 	cancel                    context.CancelFunc // ends its processing
+	progress                  func() float64     // of its processing
+}
+
+// now is a copy of the document as it stands. The mutex is held.
+func (d *document) now() document {
+	c := *d
+	if c.Status == "processing" && c.progress != nil {
+		p := math.Floor(1000*c.progress()) / 1000
+		c.Progress = &p
+	}
+	return c
 }
 
 // find returns a copy of a document, and notes that it was used.
@@ -138,7 +153,7 @@ func (d *documents) find(owner, id string) (*document, error) {
 		return nil, notFound("document_not_found", "there is no document %q", id)
 	}
 	doc.LastUsed = time.Now().Unix()
-	c := *doc
+	c := doc.now()
 	return &c, nil
 }
 
@@ -150,7 +165,7 @@ func (d *documents) of(owner string) []document {
 	list := []document{}
 	for _, at := range d.order {
 		if at.owner == owner {
-			list = append(list, *d.byID[at])
+			list = append(list, d.byID[at].now())
 		}
 	}
 	return list

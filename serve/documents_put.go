@@ -199,10 +199,10 @@ func (s *Server) readLater(r *http.Request, doc *document, q engine.Request) (*d
 		return nil, 0, err
 	}
 	pending := *doc
-	pending.Status, pending.cancel = "processing", cancel
+	pending.Status, pending.cancel, pending.progress = "processing", cancel, stream.Progress
 	s.docs.mu.Lock()
 	s.docs.add(&pending)
-	answer := pending
+	answer := pending.now()
 	s.docs.mu.Unlock()
 	s.later.Go(func() {
 		defer cancel()

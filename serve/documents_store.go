@@ -103,12 +103,7 @@ func (s *Server) readDocument(path string) (*document, error) {
 		return nil, fmt.Errorf("it is %s", want)
 	}
 	if p := doc.Policy; p.ProfileDigest != "" {
-		for name, digest := range s.digests {
-			if digest == p.ProfileDigest {
-				p.Profile = s.o.Profiles[name]
-			}
-		}
-		if p.Profile == nil {
+		if p.Profile = s.profiles.Load().of(p.ProfileDigest); p.Profile == nil {
 			doc.Status = "failed"
 			doc.Error = fmt.Sprintf("it was compressed with the profile %s, which this server does not have", p.ProfileDigest)
 			s.o.Log.Warn("document without its profile", "document", doc.ID, "profile", p.ProfileDigest)

@@ -118,6 +118,10 @@ func TestDocumentsSurvive(t *testing.T) {
 	}
 	require.FileExists(t, file+".damaged")
 	require.NoFileExists(t, file)
+	ts.s.SetProfiles(all)
+	got, u := answer(docs["with a profile"].ID)
+	require.Equal(t, answers["with a profile"], got, "it is there again with its profile")
+	require.GreaterOrEqual(t, u.Details.Cached, docs["with a profile"].Tokens)
 
 	// What is deleted is gone, from disk, too.
 	before, err := filepath.Glob(filepath.Join(dir, "prefixes", "*", "*.session"))
@@ -355,9 +359,13 @@ func TestDocumentsLater(t *testing.T) {
 	doc := put(text.Context, "?wait=false", 202)
 	require.Equal(t, "processing", doc.Status)
 	require.NotZero(t, doc.Tokens)
-	for doc = get(doc.ID); doc.Status == "processing"; doc = get(doc.ID) {
+	for before := -1.0; doc.Status == "processing"; doc = get(doc.ID) {
+		require.GreaterOrEqual(t, *doc.Progress, max(0, before))
+		require.LessOrEqual(t, *doc.Progress, 1.0)
+		before = *doc.Progress
 		runtime.Gosched()
 	}
+	require.Nil(t, doc.Progress)
 	require.Equal(t, "ready", doc.Status)
 	require.NotZero(t, doc.Cache.Entries)
 	require.FileExists(t, filepath.Join(dir, documentFile("", doc.ID)))
@@ -375,13 +383,16 @@ func TestDocumentsLater(t *testing.T) {
 	process := func() (doc, pending *document) {
 		doc = &document{ID: id, Model: "needle/llama", Status: "ready", Policy: &lukv.Policy{}, Cache: &cacheUse{}, text: "text"}
 		p := *doc
-		p.Status = "processing"
+		p.Status, p.progress = "processing", func() float64 { return 0.25 }
 		s.docs.mu.Lock()
 		s.docs.add(&p)
 		s.docs.mu.Unlock()
 		return doc, &p
 	}
 	made, pending := process()
+	require.Equal(t, 0.25, *get(id).Progress)
+	_, list, _ := ts.do(t, "GET", "/v1/documents", "")
+	require.Contains(t, list, `"progress":0.25`)
 	status, answer, header := ts.do(t, "POST", "/v1/chat/completions", mustJSON(t, ask("?", object{"document": id})))
 	require.Equal(t, 409, status)
 	require.Contains(t, answer, "document_processing")

@@ -5,10 +5,8 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"fmt"
-	"maps"
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/lukv/lukv/lukv"
@@ -51,9 +49,8 @@ func servePage(w http.ResponseWriter, _ *http.Request) {
 
 // compressions says what kv_compression may name here.
 func (s *Server) compressions(w http.ResponseWriter, _ *http.Request) error {
-	names := append([]string{}, slices.Sorted(maps.Keys(s.o.Profiles))...)
 	return writeJSON(w, map[string]any{
-		"metrics": lukv.Metrics(), "allocators": lukv.Allocators(), "profiles": names, "default": s.o.Compression,
+		"metrics": lukv.Metrics(), "allocators": lukv.Allocators(), "profiles": s.profiles.Load().names(), "default": s.o.Compression,
 	})
 }
 

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -106,8 +104,9 @@ func (s *Server) compression(f *fields, v *served) *lukv.Policy {
 	}
 	var profile *lukv.Profile
 	if id := o.str("profile"); id != "" {
-		if profile = s.o.Profiles[id]; profile == nil {
-			o.fail("profile", "%q is unknown, expected one of %q", id, slices.Sorted(maps.Keys(s.o.Profiles)))
+		known := s.profiles.Load()
+		if profile = known.byName[id]; profile == nil {
+			o.fail("profile", "%q is unknown, expected one of %q", id, known.names())
 		}
 	}
 	delete(o.values, "profile")
@@ -153,11 +152,12 @@ func (s *Server) fitting(v *served, p *lukv.Policy) *lukv.Policy {
 	if err != nil {
 		return p // the engine refuses it
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.o.Profiles)) {
-		profile := s.o.Profiles[name]
+	known := s.profiles.Load()
+	for _, name := range known.names() {
+		profile := known.byName[name]
 		fits := profile.Identity.Model == v.m.ID() && profile.Identity.Metric.String() == lukv.MetricConfigOf(metric).String()
 		if profile == p.Profile || p.Profile == nil && fits {
-			with.Profile, with.ProfileDigest = profile, s.digests[name]
+			with.Profile, with.ProfileDigest = profile, known.digests[name]
 			return &with
 		}
 	}

@@ -11,11 +11,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"mime"
 	"net"
 	"net/http"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,7 +71,7 @@ type Server struct {
 	draining atomic.Bool
 	docs     documents
 	models   *models
-	digests  map[string]string // of profiles, by name
+	profiles atomic.Pointer[profiles]
 	bodyTime time.Duration
 	later    sync.WaitGroup // what goes on behind requests
 }
@@ -91,12 +93,9 @@ func New(o Options) *Server {
 	}
 	s := &Server{o: o, mux: http.NewServeMux(), started: time.Now(), models: newModels(o)}
 	s.bodyTime = maxBodyTime
-	s.digests = map[string]string{}
-	for name, p := range o.Profiles {
-		s.digests[name], _ = p.Digest() // a profile that can be written has one
-	}
 	s.SetKeys(o.Keys)
 	s.docs.byID = map[docKey]*document{}
+	s.SetProfiles(o.Profiles)
 	for pattern, h := range map[string]handler{
 		"POST /v1/chat/completions":        s.chat,
 		"POST /v1/completions":             s.completions,
@@ -136,6 +135,46 @@ func (s *Server) SetKeys(keys []string) {
 		sums[i] = sha256.Sum256([]byte(k))
 	}
 	s.keys.Store(&sums)
+}
+
+// profiles are what kv_compression may name.
+type profiles struct {
+	byName  map[string]*lukv.Profile
+	digests map[string]string // by name
+}
+
+// names are sorted.
+func (p *profiles) names() []string { return append([]string{}, slices.Sorted(maps.Keys(p.byName))...) }
+
+// of returns the profile of a digest, nil if there is none.
+func (p *profiles) of(digest string) *lukv.Profile {
+	for name, d := range p.digests {
+		if d == digest {
+			return p.byName[name]
+		}
+	}
+	return nil
+}
+
+// SetProfiles replaces [Options.Profiles] for requests from now on. Documents that were
+// compressed with one that is no longer there keep it; those that failed because theirs
+// was missing are there again with it.
+func (s *Server) SetProfiles(byName map[string]*lukv.Profile) {
+	p := &profiles{byName: byName, digests: map[string]string{}}
+	for name, x := range byName {
+		p.digests[name], _ = x.Digest() // a profile that can be written has one
+	}
+	s.profiles.Store(p)
+	s.docs.mu.Lock()
+	defer s.docs.mu.Unlock()
+	for _, doc := range s.docs.byID {
+		if doc.Status == "failed" && doc.policy.ProfileDigest != "" && doc.policy.Profile == nil {
+			with := *doc.policy
+			if with.Profile = p.of(with.ProfileDigest); with.Profile != nil {
+				doc.policy, doc.Policy, doc.Status, doc.Error = &with, &with, "ready", ""
+			}
+		}
+	}
 }
 
 // Drain refuses new requests, waits for those in progress until ctx is done, and

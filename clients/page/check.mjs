@@ -157,6 +157,38 @@ test('it can be read in the dark and on a telephone', async () => {
   await page.setViewportSize({ width: 1280, height: 1000 });
 });
 
+test('thoughts are folded above the answer', async () => {
+  await page.route('**/v1/chat/completions', route => {
+    const delta = d => 'data: ' + JSON.stringify({ choices: [{ index: 0, delta: d, finish_reason: null }] }) + '\n\n';
+    const body = delta({ role: 'assistant' }) + delta({ reasoning_content: 'Let me ' }) + delta({ reasoning_content: 'see.' }) + delta({ content: 'Yes.' }) + 'data: [DONE]\n\n';
+    return route.fulfill({ contentType: 'text/event-stream', body });
+  });
+  await ask('Is it so?');
+  await idle();
+  const box = answers().last();
+  assert.match(await box.innerText(), /Thoughts\s+Yes\./);
+  assert.ok(!(await box.innerText()).includes('Let me see.'), 'they are folded');
+  await box.locator('summary').click();
+  assert.match(await box.innerText(), /Thoughts\s+Let me see\.\s+Yes\./);
+  await page.unroute('**/v1/chat/completions');
+});
+
+test('how much of a document is read is shown', async () => {
+  let asked = 0;
+  const doc = { id: 'doc_1', object: 'document', status: 'processing', progress: 0, tokens: 10, name: '' };
+  const answer = (route, more) => route.fulfill({ contentType: 'application/json', body: JSON.stringify({ ...doc, ...more }) });
+  await page.route('**/v1/documents?wait=false', route => answer(route, {}));
+  await page.route('**/v1/documents/doc_1', route => answer(route, asked < 8 ? { progress: 0.42 } : { status: 'failed', error: 'enough' }));
+  await page.click('#read');
+  await page.waitForFunction(() => document.querySelector('#reading').textContent.startsWith('Reading: 42 %'));
+  assert.equal(await page.locator('#progress').evaluate(e => e.value), 0.42);
+  asked = 8;
+  await page.waitForFunction(() => document.querySelector('#document-error').textContent === 'enough');
+  assert.ok(await page.locator('#progress').isHidden());
+  await page.unroute('**/v1/documents?wait=false');
+  await page.unroute('**/v1/documents/doc_1');
+});
+
 test('text has enough contrast in both schemes', async () => {
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme });

@@ -9,17 +9,12 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/lukv/lukv/engine"
-	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/kvevents"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -31,7 +26,7 @@ type serveCmd struct {
 	Models []string `arg:"" name:"model" help:"Checkpoint folders, names of models that lukv pull has fetched, or builtin; NAME=MODEL serves one under another name."`
 
 	Listen      string        `default:"127.0.0.1:8000" placeholder:"ADDRESS" help:"Where to listen (default ${default}: this machine only)."`
-	KeyFile     string        `type:"path" placeholder:"FILE" help:"API keys that are accepted, one a line; read again on SIGHUP. LUKV_API_KEY holds one, too."`
+	KeyFile     string        `type:"path" placeholder:"FILE" help:"API keys that are accepted, one a line; read again on SIGHUP, as are the files of --tls-cert, --tls-key and --profile. LUKV_API_KEY holds one, too."`
 	Insecure    bool          `help:"Listen on other addresses than this machine's without an API key."`
 	Host        []string      `placeholder:"NAME" help:"Names under which the server may be reached (default: those of this machine if it listens there only, else all). May be repeated."`
 	TLSCert     string        `type:"path" placeholder:"FILE" help:"Certificate, for HTTPS."`
@@ -123,7 +118,7 @@ func (c *serveCmd) Run(e *env) error {
 		return usage("--max-memory needs --max-cache: caches without a limit cannot be counted")
 	}
 	o := serve.Options{
-		Keys: keys, Hosts: c.Host, MaxBody: int64(c.MaxBody), Version: readVersion().Version, Profiles: map[string]*lukv.Profile{},
+		Keys: keys, Hosts: c.Host, MaxBody: int64(c.MaxBody), Version: readVersion().Version,
 		UnloadAfter: c.UnloadAfter, MaxModelBytes: int64(c.MaxMemory),
 	}
 	if local && len(o.Hosts) == 0 {
@@ -135,18 +130,7 @@ func (c *serveCmd) Run(e *env) error {
 			o.Log = slog.New(slog.NewJSONHandler(e.err, nil))
 		}
 	}
-	for _, path := range c.Profile {
-		p, err := lukv.LoadProfile(path)
-		if err != nil {
-			return err
-		}
-		name := strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
-		if o.Profiles[name] != nil {
-			return usage("--profile %s: there is another one called %s, which is its name in requests", path, name)
-		}
-		o.Profiles[name] = p
-	}
-	if err := c.addBuiltinProfiles(o.Profiles); err != nil {
+	if o.Profiles, err = c.profiles(); err != nil {
 		return err
 	}
 	if c.Compress != "" {
@@ -176,70 +160,18 @@ func (c *serveCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	defer c.reloadKeys(s, o.Log)()
-	return c.listen(e, s, o.Log)
-}
-
-// reloadKeys reads the file of API keys again on every SIGHUP, until the function that it
-// returns is called. A file that cannot be read, or has none, changes nothing.
-func (c *serveCmd) reloadKeys(s *serve.Server, log *slog.Logger) (stop func()) {
-	if c.KeyFile == "" {
-		return func() {}
-	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	hup, done := make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(hup, syscall.SIGHUP)
-	go func() {
-		for {
-			select {
-			case <-hup:
-				keys, err := c.keys()
-				if err != nil {
-					log.Error("API keys stay as they were", "error", err)
-					continue
-				}
-				s.SetKeys(keys)
-				log.Info("API keys read again", "keys", len(keys))
-			case <-done:
-				return
-			}
+	again := &reloader{c: c, s: s, log: o.Log}
+	if c.TLSCert != "" {
+		if err := again.certificate(); err != nil {
+			return err
 		}
-	}()
-	return func() {
-		signal.Stop(hup)
-		close(done)
 	}
+	defer again.onHangup()()
+	return c.listen(e, s, again, o.Log)
 }
 
 // isLocal reports whether an address is one of this machine's own.
 func isLocal(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
-
-// keys reads the API keys.
-func (c *serveCmd) keys() ([]string, error) {
-	var keys []string
-	if k := os.Getenv("LUKV_API_KEY"); k != "" {
-		keys = append(keys, k)
-	}
-	if c.KeyFile == "" {
-		return keys, nil
-	}
-	const limit = 1 << 20
-	data, err := inputfile.Read(c.KeyFile, limit)
-	if err != nil {
-		return nil, fmt.Errorf("read API keys: %w", err)
-	}
-	for line := range strings.Lines(string(data)) {
-		if k := strings.TrimSpace(line); k != "" && !strings.HasPrefix(k, "#") {
-			keys = append(keys, k)
-		}
-	}
-	if len(keys) == 0 {
-		return nil, fmt.Errorf("read API keys: %s has none", c.KeyFile)
-	}
-	return keys, nil
-}
 
 // named splits NAME=MODEL; the name of a model is by itself where none is given.
 func named(at string) (id, name string) {
@@ -248,23 +180,6 @@ func named(at string) (id, name string) {
 		return at, at
 	}
 	return id, name
-}
-
-// addBuiltinProfiles offers the profiles of the embedded model where that is served.
-func (c *serveCmd) addBuiltinProfiles(profiles map[string]*lukv.Profile) error {
-	if !slices.ContainsFunc(c.Models, func(at string) bool { _, name := named(at); return name == builtin.Name }) {
-		return nil
-	}
-	for _, metric := range lukv.Metrics() {
-		p, err := builtin.Profile(lukv.MetricConfig{Name: metric})
-		if err != nil {
-			return err
-		}
-		if p != nil {
-			profiles[builtin.Name+"-"+metric] = p
-		}
-	}
-	return nil
 }
 
 // publish begins to publish KV events, if that is asked for.
@@ -351,25 +266,8 @@ func (c *serveCmd) load(e *env, name string) (*model.Model, error) {
 	return m, nil
 }
 
-// certificate reads the pair for HTTPS.
-func (c *serveCmd) certificate() (pair tls.Certificate, err error) {
-	const limit = 1 << 20
-	cert, err := inputfile.Read(c.TLSCert, limit)
-	if err != nil {
-		return pair, fmt.Errorf("read certificate: %w", err)
-	}
-	key, err := inputfile.Read(c.TLSKey, limit)
-	if err != nil {
-		return pair, fmt.Errorf("read key: %w", err)
-	}
-	if pair, err = tls.X509KeyPair(cert, key); err != nil {
-		return pair, fmt.Errorf("certificate %s with key %s: %w", c.TLSCert, c.TLSKey, err)
-	}
-	return pair, nil
-}
-
 // listen serves until the context is done, and lets answers in progress end.
-func (c *serveCmd) listen(e *env, s *serve.Server, log *slog.Logger) error {
+func (c *serveCmd) listen(e *env, s *serve.Server, again *reloader, log *slog.Logger) error {
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -385,12 +283,7 @@ func (c *serveCmd) listen(e *env, s *serve.Server, log *slog.Logger) error {
 	server.ConnState = unused.note
 	server.RegisterOnShutdown(unused.close)
 	if c.TLSCert != "" {
-		pair, err := c.certificate()
-		if err != nil {
-			l.Close()
-			return err
-		}
-		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+		server.TLSConfig = &tls.Config{GetCertificate: again.current, MinVersion: tls.VersionTLS12}
 		scheme = "https"
 	}
 	fmt.Fprintf(e.out, "listening on %s://%s\n", scheme, l.Addr())

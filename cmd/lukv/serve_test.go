@@ -146,7 +146,8 @@ func TestUnusedConnections(t *testing.T) {
 }
 
 // TestServeTLS: with a certificate the server speaks HTTPS alone.
-func TestServeTLS(t *testing.T) {
+// writePair writes a certificate for this machine and its key to files.
+func writePair(t *testing.T, certFile, keyFile string) *x509.Certificate {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
@@ -154,16 +155,20 @@ func TestServeTLS(t *testing.T) {
 	require.NoError(t, err)
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	require.NoError(t, err)
-	write := func(name, kind string, data []byte) string {
-		path := filepath.Join(t.TempDir(), name)
-		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}), 0o600))
-		return path
+	for path, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: cert}, keyFile: {Type: "PRIVATE KEY", Bytes: secret}} {
+		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(block), 0o600))
 	}
-	url, stop := startServe(t, "builtin", "--tls-cert", write("cert.pem", "CERTIFICATE", cert), "--tls-key", write("key.pem", "PRIVATE KEY", secret))
-	require.True(t, strings.HasPrefix(url, "https://"), url)
-	pool := x509.NewCertPool()
 	parsed, err := x509.ParseCertificate(cert)
 	require.NoError(t, err)
+	return parsed
+}
+
+func TestServeTLS(t *testing.T) {
+	cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	parsed := writePair(t, cert, key)
+	url, stop := startServe(t, "builtin", "--tls-cert", cert, "--tls-key", key)
+	require.True(t, strings.HasPrefix(url, "https://"), url)
+	pool := x509.NewCertPool()
 	pool.AddCert(parsed)
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}}
 	defer client.CloseIdleConnections()

@@ -15,6 +15,11 @@
 // lukv's speed over the peer's in the same round. lukv probes the machine's memory
 // before and after its turn; the spread of these probes says how quiet the machine was.
 //
+// With -serve 1,8,32 the servers are compared instead: lukv serve with the llama-server
+// that LUKV_BENCH_LLAMA_SERVER names, at so many concurrent streams over HTTP on this
+// machine alone. The models are then folders, such as "lukv convert FILE.gguf FOLDER"
+// makes them. A speed is that of all answers together, their prompts being read included.
+//
 // The file of -json is written after every turn, and what it holds is not measured
 // again: a run that was cut off, or that -for has ended, goes on where it was.
 package main
@@ -35,14 +40,18 @@ import (
 )
 
 // point is what is measured: a prompt of so many tokens, or so many tokens of an answer,
-// behind depth entries in the cache.
+// behind depth entries in the cache; of servers both, in so many streams.
 type point struct {
-	Prompt int `json:"prompt,omitempty"`
-	Answer int `json:"answer,omitempty"`
-	Depth  int `json:"depth"`
+	Prompt  int `json:"prompt,omitempty"`
+	Answer  int `json:"answer,omitempty"`
+	Depth   int `json:"depth"`
+	Streams int `json:"streams,omitempty"`
 }
 
 func (p point) String() string {
+	if p.Streams > 0 {
+		return fmt.Sprintf("%d streams, %d tokens to a prompt of %d", p.Streams, p.Answer, p.Prompt)
+	}
 	if p.Prompt > 0 {
 		return fmt.Sprintf("prompt of %d, depth %d", p.Prompt, p.Depth)
 	}
@@ -61,11 +70,18 @@ type task struct {
 	depth       int
 	prompts     []int
 	answers     []int
+	streams     []int // of servers
 	threads     int
 }
 
 func (t task) points() []point {
 	var out []point
+	for _, n := range t.streams {
+		out = append(out, point{Prompt: t.prompts[0], Answer: t.answers[0], Streams: n})
+	}
+	if len(out) > 0 {
+		return out
+	}
 	for _, n := range t.prompts {
 		out = append(out, point{Prompt: n, Depth: t.depth})
 	}
@@ -146,18 +162,23 @@ func run() error {
 	prompts := flag.String("pp", "512", "tokens of prompts")
 	answers := flag.String("tg", "32", "tokens of answers")
 	depths := flag.String("depth", "0,8192", "entries in the cache before")
+	serve := flag.String("serve", "", "compare servers at so many concurrent streams, with the first of -pp and -tg")
 	out := flag.String("json", "", "file for all figures, and what it holds is not measured again")
 	limit := flag.Duration("for", 0, "begin no turn after so much time; 0 is no limit")
 	flag.Parse()
-	engines := []engine{{"lukv", bench(*lukv)}}
-	for name, variable := range map[string]string{"llama.cpp": "LUKV_BENCH_LLAMA", "ik_llama.cpp": "LUKV_BENCH_IK"} {
+	engines, peers, measure := []engine{{"lukv", bench(*lukv)}}, map[string]string{"llama.cpp": "LUKV_BENCH_LLAMA", "ik_llama.cpp": "LUKV_BENCH_IK"}, peer
+	if *serve != "" {
+		engines, peers, measure = []engine{{"lukv", serveLukv(*lukv)}}, map[string]string{"llama.cpp": "LUKV_BENCH_LLAMA_SERVER"}, serveLlama
+		*depths = "0"
+	}
+	for name, variable := range peers {
 		if path := os.Getenv(variable); path != "" {
-			engines = append(engines, engine{name, peer(path)})
+			engines = append(engines, engine{name, measure(path)})
 		}
 	}
 	slices.SortFunc(engines[1:], func(a, b engine) int { return cmp.Compare(b.name, a.name) })
 	if len(engines) == 1 || flag.NArg() == 0 {
-		return errors.New("nothing to compare: set LUKV_BENCH_LLAMA or LUKV_BENCH_IK to a llama-bench, and give SHAPE=FILE.gguf or FOLDER=FILE.gguf")
+		return errors.New("nothing to compare: set LUKV_BENCH_LLAMA or LUKV_BENCH_IK to a llama-bench, with -serve LUKV_BENCH_LLAMA_SERVER to a llama-server, and give SHAPE=FILE.gguf or FOLDER=FILE.gguf")
 	}
 	var tasks []task
 	for _, arg := range flag.Args() {
@@ -166,7 +187,7 @@ func run() error {
 			return fmt.Errorf("%s: found no =, expected SHAPE=FILE.gguf or FOLDER=FILE.gguf", arg)
 		}
 		for _, d := range numbers(*depths) {
-			tasks = append(tasks, task{model, gguf, d, numbers(*prompts), numbers(*answers), *threads})
+			tasks = append(tasks, task{model, gguf, d, numbers(*prompts), numbers(*answers), numbers(*serve), *threads})
 		}
 	}
 	res, err := read(*out, *threads)
@@ -174,7 +195,7 @@ func run() error {
 		return err
 	}
 	begin := time.Now()
-	measure := func(t task, round int, e engine) (bool, error) {
+	turn := func(t task, round int, e engine) (bool, error) {
 		if res.has(t, round, e.name) {
 			return true, nil
 		}
@@ -195,7 +216,7 @@ func run() error {
 	for _, t := range tasks {
 		for i := range *rounds {
 			for k := range engines {
-				done, err := measure(t, i, engines[(i+k)%len(engines)])
+				done, err := turn(t, i, engines[(i+k)%len(engines)])
 				if err != nil {
 					return err
 				}
@@ -412,7 +433,7 @@ func (r *results) write(engines []engine) {
 	if len(r.Cells) == 0 {
 		return
 	}
-	if json.Unmarshal(r.Machine, &m) == nil {
+	if json.Unmarshal(r.Machine, &m) == nil && m.CPU != "" {
 		fmt.Printf("%s (family %d model %d; L1 %d KiB, L2 %d KiB, L3 %d MiB), %d processors, %d threads, %d rounds.\n\n",
 			m.CPU, m.Family, m.Model, m.L1Bytes>>10, m.L2Bytes>>10, m.L3Bytes>>20, m.Processors, r.Threads, len(r.Cells[0].Rounds))
 	}
@@ -436,6 +457,10 @@ func (r *results) write(engines []engine) {
 			x := c.Ratios[e.name]
 			fmt.Printf(" %.2f | %.2f – %.2f |", x.Median, x.Low, x.High)
 		}
-		fmt.Printf(" %.1f – %.1f |\n", c.Probe.Low/1e9, c.Probe.High/1e9)
+		if c.Probe.High > 0 {
+			fmt.Printf(" %.1f – %.1f |\n", c.Probe.Low/1e9, c.Probe.High/1e9)
+		} else {
+			fmt.Print(" |\n")
+		}
 	}
 }
