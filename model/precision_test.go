@@ -29,6 +29,9 @@ type exactModel struct {
 	// token whose key and value were appended last.
 	saw func(layer int, q []float64)
 
+	// fed, if not nil, is shown what the attention of a layer gets, [Hidden].
+	fed func(layer int, x []float64)
+
 	mats map[*byte][]float64 // widened tensors by their first byte
 	keys [][][]float64       // of each layer and position, [KVHeads*HeadDim]
 	vals [][][]float64
@@ -133,6 +136,9 @@ func (e *exactModel) next(token int32, seqLen int) []float64 {
 	for at := range e.w.Layers {
 		l := &e.w.Layers[at]
 		h := e.norm(x, l.AttnNorm)
+		if e.fed != nil {
+			e.fed(at, h)
+		}
 		q, k, v := e.product(l.Q, l.QBias, h), e.product(l.K, l.KBias, h), e.product(l.V, l.VBias, h)
 		if c.QKNorm {
 			q, k = e.norm(q, l.QNorm), e.norm(k, l.KNorm)
