@@ -153,6 +153,34 @@ func TestCompressWhereWindowsSlide(t *testing.T) {
 	sameSession(t, "chunks", want, s)
 }
 
+// TestSmallestWindow: a layer that looks at one token alone has a sliding window, too,
+// and is left alone.
+func TestSmallestWindow(t *testing.T) {
+	ctx := context.Background()
+	shape := testShapes[2]
+	shape.window = 1
+	m := shape.open(t, WithThreads(2))
+	half := &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "knorm"}}
+	whole := newTestSession(t, m, SessionOptions{})
+	require.NoError(t, whole.Prefill(ctx, randomTokens(60, 97, 1)))
+	within := newTestSession(t, m, SessionOptions{Compression: half})
+	require.NoError(t, within.Prefill(ctx, randomTokens(60, 97, 1)))
+	after, err := whole.Fork()
+	require.NoError(t, err)
+	defer after.Close()
+	require.NoError(t, after.Compress(ctx, Span{0, 60}, half))
+	for at, window := range m.cfg.Windows {
+		for h := range m.cfg.KVHeads {
+			if window > 0 {
+				require.Equal(t, whole.cache.Positions(at, h, nil), within.cache.Positions(at, h, nil))
+			} else {
+				require.Equal(t, 30, within.cache.Len(at, h))
+			}
+			require.Equal(t, within.cache.Positions(at, h, nil), after.cache.Positions(at, h, nil))
+		}
+	}
+}
+
 // TestCompressRefusesAndLeavesAlone: errors, cancelling and no-ops change nothing.
 func TestCompressRefusesAndLeavesAlone(t *testing.T) {
 	ctx := context.Background()

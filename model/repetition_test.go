@@ -108,6 +108,12 @@ func TestRepetition(t *testing.T) {
 			require.NoError(t, s.Prefill(ctx, tokens))
 			require.True(t, traced)
 		}
+		// Where all is prefix nothing is repeated, and nothing has a score.
+		s := newTestSession(t, m, SessionOptions{
+			Compression: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "kvzip", Params: `{"prefix":45}`}},
+			Trace:       func(x *Trace) { require.Equal(t, make([]float32, T), []float32(x.Scores[0][0])) },
+		})
+		require.NoError(t, s.Prefill(ctx, tokens))
 	}
 }
 

@@ -184,6 +184,23 @@ func TestOldSessions(t *testing.T) {
 	require.ErrorContains(t, err, "of version 3, want 1 to 2")
 }
 
+// TestRenumberedSessions stay renumbered in a file: their positions are not those of
+// their tokens, so that no span of them can be compressed.
+func TestRenumberedSessions(t *testing.T) {
+	ctx := context.Background()
+	m := testShapes[0].open(t, WithThreads(2))
+	s := newTestSession(t, m, SessionOptions{Compression: rerotating()})
+	require.NoError(t, s.Prefill(ctx, randomTokens(40, 97, 1)))
+	require.NoError(t, s.Prefill(ctx, randomTokens(20, 97, 2)))
+	half := &lukv.Policy{Ratio: 0.5}
+	require.ErrorContains(t, s.Compress(ctx, Span{20, 40}, half), "renumbered")
+	again := load(t, m, save(t, s, ""), SessionOptions{})
+	require.ErrorContains(t, again.Compress(ctx, Span{20, 40}, half), "renumbered")
+	require.NoError(t, again.Truncate(0))
+	require.NoError(t, again.Prefill(ctx, randomTokens(40, 97, 1)))
+	require.NoError(t, again.Compress(ctx, Span{20, 40}, half), "as new")
+}
+
 // TestStateThatContradictsItself: a file with a right checksum and a wrong state is an
 // error, and no panic.
 func TestStateThatContradictsItself(t *testing.T) {
