@@ -61,6 +61,8 @@ func (c CPU) tileRows() int {
 // roomyPanels is panels with the room on the stack that some tiles want.
 func (c CPU) roomyPanels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
 	switch {
+	case c.packsWide(size, n, w):
+		c.panelsWide(t, a, dst, x, size, n, w, lo, hi)
 	case c.tilesInParts(size, w):
 		c.panelsInParts(t, a, dst, x, size, n, w, lo, hi)
 	case c.packsTiles(size, n):

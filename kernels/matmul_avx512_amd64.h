@@ -67,12 +67,7 @@ TEXT NAME, NOSPLIT, $72-8
 	MOVL    28(SP), CX
 	ORL     $0x8040, CX        // flush to zero, denormals are zero
 	MOVL    CX, 24(SP)
-	MOVL    $0x1111, CX
-	KMOVW   CX, K1
-	MOVL    $0xFF00, CX
-	KMOVW   CX, K3
-	MOVL    $0xAAAA, CX
-	KMOVW   CX, K4
+	TREEMASKS
 	CONSTANT
 	MOVQ    tile_rows(AX), AX
 	CMPQ    AX, $2

@@ -4,11 +4,15 @@ import "github.com/lukv/lukv/tensor"
 
 // Sizes at which an implementation may change its way, beside the shapes of
 // models: more rows of weights than stay in a cache, 6 and 7 heads a group, rows of
-// activations enough for packed tiles of AVX2.
+// activations enough for packed tiles of AVX2 and AVX-512, which have parts, and single
+// rows beyond the last six and the last four.
 func init() {
 	for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 		register(
 			matMulOp(t, false, 1, 2048, 130),
+			matMulOp(t, false, 13, 48, 71),
+			matMulOp(t, false, 25, 1040, 6),
+			matMulOp(t, false, 49, 2096, 5),
 			attentionOp(t, attentionShape{dim: 112, page: 64, group: 6, n: 2, end: 255}, false),
 			attentionOp(t, attentionShape{dim: 192, page: 32, group: 7, n: 1, end: 300}, false),
 		)
@@ -16,6 +20,8 @@ func init() {
 	register(
 		matMulOp(tensor.BF16, true, 1, 2048, 130),
 		matMulOp(tensor.BF16, true, 24, 64, 2),
+		matMulOp(tensor.BF16, true, 13, 96, 71),
+		matMulOp(tensor.BF16, true, 49, 2144, 5),
 		matMulOp(tensor.BF16, true, 29, 1088, 6),
 		matMulOp(tensor.BF16, true, 26, 2240, 13),
 		matMulOp(tensor.BF16, true, 25, 96, 136),
