@@ -43,9 +43,13 @@ const (
 	// up to 2048 elements one after another instead of four at a time, and leaves the
 	// look-ahead to the processor (AVX-512).
 	streamRows
+
+	// streamRuns is streamFar, but a single row of activations takes four runs of
+	// neighbouring rows of weights side by side (AVX-512).
+	streamRuns
 )
 
-var streamingNames = [...]string{"near", "far", "rows"}
+var streamingNames = [...]string{"near", "far", "rows", "runs"}
 
 func (s Streaming) String() string { return streamingNames[s] }
 
@@ -56,6 +60,8 @@ func (c CPU) stream(n, size, cols int) (far, serial int) {
 	case c.Streaming == streamNear:
 	case c.Streaming == streamRows && cols <= blockK:
 		return 1, 1
+	case c.Streaming == streamRuns && c.AVX512 && n == 1:
+		return 1, 2
 	case c.Streaming == streamFar && c.AVX512BF16 && size == 2 && n == 1 && cols >= blockK:
 		// The processor's own look-ahead keeps up with long runs.
 	default:
@@ -71,7 +77,7 @@ func detectStreaming(intel bool, l1 int, name string) (Streaming, error) {
 	choice := streamNear
 	switch {
 	case intel:
-		choice = streamFar
+		choice = streamRuns
 	case l1 > 0 && l1 <= 32<<10:
 		choice = streamRows
 	}

@@ -6,7 +6,7 @@
 //	STEP(G)        one group, by G = G<R><C>, of R rows of x times C rows of w
 //	FLUSH, KEEP    switch the treatment of subnormal numbers around the loops
 //	CONSTANT       sets Z30
-//	ONE            the loops for one row of x
+//	ONE            the loops for one row of x and rows of w in their order
 //	PREFETCH(OP)   asks for the 4·WSTEP bytes at R14 with instruction OP
 //
 // A tile has up to 6 × 4 outputs, one register of 16 lanes each: enough
@@ -89,10 +89,15 @@ three:
 two:
 	STREAM(two0, twopart, two4, twofar, twosummed, CLEAR24, G24, STORE24, twoone, two1, CLEAR21, G21, STORE21)
 one:
-	TESTQ   R14, R14
-	JNZ     oneone
+	CMPQ    R14, $1
+	JEQ     oneone
+	JGT     runs
 	ONE
 
 done:
 	VZEROUPPER
 	RET
+
+runs:
+	RUNS(runrow, rungroup)
+	JMP     done

@@ -212,6 +212,52 @@ summed:                    \
 	ADDQ $(4*WSTEP), R14;  \
 	DECQ AX
 
+// RUNS emits the loops for one row of x and four runs of rows of w, tile.ldx apart, whose
+// results are tile.ldd apart: the first rows of all runs, the second, and so on. Memory
+// then sees four long streams, each a page of its own. What a stream asks for ahead is
+// less than a page, so that it is not forgotten before its turn.
+//
+// Registers: R10 from the end of a row to the next, R11 distance of runs, R12 three times
+// that, R13 distance of their results, R9 three times that, BX rows of a run left.
+#define RUNS(row, group) \
+	MOVQ R11, R10;         \
+	SUBQ 16(SP), R10;      \
+	MOVQ R8, R11;          \
+	LEAQ (R11)(R11*2), R12; \
+	LEAQ (R13)(R13*2), R9; \
+	SHRQ $2, BX;           \
+row:                       \
+	CLEAR14;               \
+	MOVQ 0(SP), CX;        \
+	FLUSH;                 \
+group:                     \
+	PREFETCHT1 RUNAHEAD(DI);         \
+	PREFETCHT1 RUNAHEAD(DI)(R11*1);  \
+	PREFETCHT1 RUNAHEAD(DI)(R11*2);  \
+	PREFETCHT1 RUNAHEAD(DI)(R12*1);  \
+	STEP(G14);             \
+	ADDQ $XSTEP, SI;       \
+	ADDQ $WSTEP, DI;       \
+	DECQ CX;               \
+	JNZ  group;            \
+	KEEP;                  \
+	SUBQ 8(SP), SI;        \
+	ADDQ R10, DI;          \
+	SUM4(Z0, Z1, Z2, Z3);  \
+	VMOVSS (DX), X29;      \
+	VINSERTPS $0x10, (DX)(R13*1), X29, X29; \
+	VINSERTPS $0x20, (DX)(R13*2), X29, X29; \
+	VINSERTPS $0x30, (DX)(R9*1), X29, X29;  \
+	VADDPS X29, X28, K2, X28;        \
+	VMOVSS X28, (DX);      \
+	VEXTRACTPS $1, X28, (DX)(R13*1); \
+	VEXTRACTPS $2, X28, (DX)(R13*2); \
+	VEXTRACTPS $3, X28, (DX)(R9*1);  \
+	ADDQ $4, DX;           \
+	DECQ BX;               \
+	JNZ  row
+#define RUNAHEAD 1024
+
 #define QUADDONE(STORE) \
 	KEEP;                  \
 	SUBQ 8(SP), SI;        \

@@ -17,8 +17,8 @@
 	MOVL    $0xAAAA, CX; \
 	KMOVW   CX, K4
 
-// The fixed tree for four sums of one row, added to dst at AX.
-#define REDUCE4(a, b, c, d) \
+// The fixed tree for four sums, to X28.
+#define SUM4(a, b, c, d) \
 	VSHUFF64X2  $0x44, b, a, Z28;   \
 	VSHUFF64X2  $0xEE, b, a, Z29;   \
 	VADDPS      Z29, Z28, Z28;      \ // eight lanes of a, of b
@@ -32,7 +32,11 @@
 	VADDPS      Z29, Z28, Z28;      \
 	VPERMILPS   $0xB1, Z28, Z29;    \
 	VADDPS      Z29, Z28, Z28;      \ // the sums, each four times
-	VCOMPRESSPS Z28, K1, Z28;       \
+	VCOMPRESSPS Z28, K1, Z28
+
+// The same for four sums of one row, added to dst at AX.
+#define REDUCE4(a, b, c, d) \
+	SUM4(a, b, c, d);               \
 	VADDPS      (AX), X28, K2, X28; \
 	VMOVUPS     X28, (AX);          \
 	ADDQ        R13, AX
