@@ -19,6 +19,9 @@
 // finished: parts from which no end is reached are never entered, nor is a rule that
 // would need a deeper stack than there is room for.
 //
+// The pattern of a string becomes states over characters first, with the anchors and the
+// bounds on its length worked in, so that nothing is begun that cannot be ended.
+//
 // # Masks
 //
 // The bytes of all tokens form a trie, which is walked together with the automaton, and

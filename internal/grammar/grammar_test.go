@@ -80,7 +80,7 @@ func validObject(root any, s map[string]any, v any) bool {
 	}
 	switch v := v.(type) {
 	case string:
-		return count(utf8.RuneCountInString(v), "minLength", "maxLength")
+		return count(utf8.RuneCountInString(v), "minLength", "maxLength") && matches(s["pattern"], v) && formatted(s["format"], v)
 	case json.Number:
 		for key, ok := range map[string]func(int) bool{
 			"minimum": func(c int) bool { return c >= 0 }, "exclusiveMinimum": func(c int) bool { return c > 0 },
@@ -224,6 +224,8 @@ func write(t testing.TB, g *Grammar, rng *rand.Rand) (string, bool) {
 var schemas1 = []string{
 	`true`, `{}`, `{"type":"null"}`, `{"type":"boolean"}`,
 	`{"type":"string"}`, `{"type":"string","minLength":2,"maxLength":5}`, `{"type":"string","maxLength":0}`,
+	`{"type":"string","pattern":"^a+b?$"}`, `{"type":"string","pattern":"a|^b$","minLength":1,"maxLength":4}`, `{"pattern":"[^a-y]é"}`, `{"type":"string","format":"date"}`,
+	`{"type":"object","properties":{"when":{"format":"date-time","type":"string"},"who":{"type":["string","null"],"format":"email"}},"required":["when","who"],"additionalProperties":false}`,
 	`{"type":"integer"}`, `{"type":"number"}`, `{"type":["string","null","integer"]}`,
 	`{"type":"integer","minimum":-17,"maximum":423}`, `{"type":"integer","exclusiveMinimum":9,"exclusiveMaximum":11}`,
 	`{"type":"integer","minimum":98}`, `{"type":"integer","maximum":-3}`, `{"type":"integer","minimum":0.5,"maximum":2.5}`,
@@ -512,8 +514,12 @@ func TestRefused(t *testing.T) {
 	v := letters()
 	deep := strings.Repeat(`{"type":"array","items":`, 101) + "true" + strings.Repeat("}", 101)
 	for schema, want := range map[string]string{
-		`{"type":"string","pattern":"a"}`:                                    `"pattern"`,
-		`{"type":"string","format":"date"}`:                                  `"format"`,
+		`{"type":"string","pattern":1}`:                                      `#/pattern: found`,
+		`{"type":"string","pattern":"a","format":"date"}`:                    `"format" is not supported beside "pattern"`,
+		`{"type":"string","format":"hostname"}`:                              `#/format: "hostname" is not supported, expected one of ["date"`,
+		`{"type":"string","pattern":"^a{3}$","maxLength":2}`:                 "nothing satisfies",
+		`{"type":"string","pattern":"a^"}`:                                   "nothing satisfies",
+		`{"type":"string","pattern":"[]"}`:                                   "nothing satisfies",
 		`{"properties":{"x":{"not":{}}}}`:                                    `#/properties/x: the keyword "not"`,
 		`{"if":true}`:                                                        `"if"`,
 		`{"type":"integer","multipleOf":2}`:                                  `"multipleOf"`,

@@ -59,6 +59,7 @@ type compiler struct {
 	texts    map[[2]int]int32 // strings by least and most characters
 	anything map[bool]int32   // any value
 	memo     map[schemaKey]int32
+	patterns int // what the patterns so far took, whether anything is left of them or not
 	err      error
 }
 

@@ -22,7 +22,7 @@ var keywords = map[string]string{
 	"type": "", "enum": "", "const": "", "anyOf": "", "oneOf": "", "allOf": "", "$ref": "",
 	"properties": "object", "required": "object", "additionalProperties": "object",
 	"items": "array", "prefixItems": "array", "minItems": "array", "maxItems": "array",
-	"minLength": "string", "maxLength": "string",
+	"minLength": "string", "maxLength": "string", "pattern": "string", "format": "string",
 	"minimum": "number", "maximum": "number", "exclusiveMinimum": "number", "exclusiveMaximum": "number",
 }
 
@@ -259,11 +259,7 @@ func (s *schemas) ofType(t string, o *object, path string) (int32, error) {
 		c.words(c.rules[r].start, c.rules[r].end, words)
 		return r, nil
 	case "string":
-		least, most, err := counts(o, "minLength", "maxLength", path)
-		if err != nil {
-			return 0, err
-		}
-		return c.characters(least, most), nil
+		return s.text(o, path)
 	case "integer", "number":
 		return c.decimals(t == "integer", o, path)
 	case "array":
