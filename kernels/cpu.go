@@ -45,7 +45,7 @@ const (
 	streamRows
 
 	// streamRuns is streamFar, but a single row of activations takes four runs of
-	// neighbouring rows of weights side by side (AVX-512).
+	// neighbouring rows of weights side by side.
 	streamRuns
 )
 
@@ -60,7 +60,7 @@ func (c CPU) stream(n, size, cols int) (far, serial int) {
 	case c.Streaming == streamNear:
 	case c.Streaming == streamRows && cols <= blockK:
 		return 1, 1
-	case c.Streaming == streamRuns && c.AVX512 && n == 1:
+	case c.Streaming == streamRuns && c.AVX2 && n == 1:
 		return 1, 2
 	case c.Streaming == streamFar && c.AVX512BF16 && size == 2 && n == 1 && cols >= blockK:
 		// The processor's own look-ahead keeps up with long runs.

@@ -116,8 +116,8 @@ type tile struct {
 
 	// How a stream of weights comes from memory, for fewer rows than CPU.tileRows:
 	// far is 1 where what the next rows of w hold is asked for into the second-level
-	// cache, serial 1 where a single row of x takes rows of w one after another, 2 where it
-	// takes four runs of rows of w at once, which are ldx apart and their results ldd (AVX-512).
+	// cache, serial 1 where a single row of x takes rows of w one after another (AVX-512), 2
+	// where it takes four runs of rows of w at once, which are ldx apart and their results ldd.
 	far, serial int
 
 	// A tile of 6 rows can be computed in parts of the block, if the routine says so.

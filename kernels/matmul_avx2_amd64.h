@@ -62,6 +62,9 @@ TEXT NAME, 0, $848-8
 	CMPQ    CX, $2
 	JEQ     two
 	JGT     threefirst
+	MOVQ    a+0(FP), AX
+	CMPQ    tile_serial(AX), $2
+	JEQ     runs
 
 	LEAQ    3(R14), CX
 	SHRQ    $2, CX
@@ -110,6 +113,52 @@ one1:
 	REDUCE1(0, Y0)
 	ONEDONE
 	JMP     one1
+
+	// One row of x and four runs of rows of w: the first rows of all runs, the second, and
+	// so on. Here R11 is the distance of runs, R13 that of their results and R10 three
+	// times it, R15 leads from the end of a row to the next, and BX counts rows of a run.
+runs:
+	MOVQ    R11, R15
+	SUBQ    792(SP), R15
+	MOVQ    R8, R11
+	LEAQ    (R11)(R11*2), R12
+	LEAQ    (R13)(R13*2), R10
+	SHRQ    $2, BX
+runrow:
+	ZERO4(Y0, Y1, Y2, Y3)
+	ZERO4(Y4, Y5, Y6, Y7)
+	MOVQ    R14, CX
+	FLUSH
+rungroup:
+	PREFETCHT1 RUNAHEAD(DI)
+	PREFETCHT1 RUNAHEAD(DI)(R11*1)
+	PREFETCHT1 RUNAHEAD(DI)(R11*2)
+	PREFETCHT1 RUNAHEAD(DI)(R12*1)
+	PAIR1
+	ADDQ    $XSTEP, SI
+	ADDQ    $WSTEP, DI
+	DECQ    CX
+	JNZ     rungroup
+	KEEP
+	SUBQ    R9, SI
+	ADDQ    R15, DI
+	PUT4(0, Y0, Y1, Y2, Y3)
+	SUM4(0, Y4, Y5, Y6, Y7)
+	VMOVSS  (DX), X13
+	VINSERTPS $0x10, (DX)(R13*1), X13, X13
+	VINSERTPS $0x20, (DX)(R13*2), X13, X13
+	VINSERTPS $0x30, (DX)(R10*1), X13, X13
+	VANDPS  808(SP), X13, X13
+	VORPS   824(SP), X13, X13
+	VADDPS  X13, X12, X12
+	VMOVSS  X12, (DX)
+	VEXTRACTPS $1, X12, (DX)(R13*1)
+	VEXTRACTPS $2, X12, (DX)(R13*2)
+	VEXTRACTPS $3, X12, (DX)(R10*1)
+	ADDQ    $4, DX
+	DECQ    BX
+	JNZ     runrow
+	JMP     done
 
 two:
 	CMPQ    BX, $4

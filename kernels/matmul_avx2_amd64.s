@@ -53,8 +53,8 @@ GLOBL signs<>(SB), RODATA|NOPTR, $16
 #define ZERO1(a) VXORPS a, a, a
 #define ZERO4(a, b, c, d) ZERO1(a); ZERO1(b); ZERO1(c); ZERO1(d)
 
-// The fixed tree for four sums of one row, of which lanes 0–7 are at off(SP).
-#define REDUCE4(off, a, b, c, d) \
+// The fixed tree for four sums, of which lanes 0–7 are at off(SP), to X12.
+#define SUM4(off, a, b, c, d) \
 	VADDPS      (off+0)(SP), a, a;  \
 	VADDPS      (off+32)(SP), b, b; \
 	VADDPS      (off+64)(SP), c, c; \
@@ -70,7 +70,11 @@ GLOBL signs<>(SB), RODATA|NOPTR, $16
 	VADDPS      Y13, Y12, Y12;      \ // two lanes of a, of c; of b, of d
 	VHADDPS     Y12, Y12, Y12;      \ // a c … ; b d …
 	VEXTRACTF128 $1, Y12, X13;      \
-	VUNPCKLPS   X13, X12, X12;      \
+	VUNPCKLPS   X13, X12, X12
+
+// The same for four sums of one row, added to dst at AX.
+#define REDUCE4(off, a, b, c, d) \
+	SUM4(off, a, b, c, d);          \
 	VMOVUPS     808(SP), X13;       \
 	VANDPS      (AX), X13, X13;     \
 	VORPS       824(SP), X13, X13;  \
@@ -219,6 +223,8 @@ loop:                  \
 	ADDQ $WSTEP, DI;      \
 	ADDQ $(4*WSTEP), R10; \
 	DECQ AX
+
+#define RUNAHEAD 1024
 
 #define XSTEP 64
 #define CHUNK 8
