@@ -184,6 +184,49 @@ func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, li
 	return append(tokens, rest...), front, len(tokens), err
 }
 
+// TurnsTokens is Tokens for a conversation of which the last so many turns, and the question
+// behind them, are to be left whole: the first n tokens are those of what was said before, 0
+// if there is nothing. A turn begins with a message of the user. front is as for
+// SplitTokens.
+func (f *Format) TurnsTokens(ctx context.Context, in chat.Input, keep, limit int) (tokens, front []int32, n int, err error) {
+	p, err := f.prompt(ctx, in)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	if tokens, err = f.tok.EncodeContext(ctx, p.Text, limit, tokenizer.EncodeOptions{Data: p.Data}); err != nil {
+		return nil, nil, 0, err
+	}
+	var turns []int // where they begin
+	for i, m := range in.Messages {
+		if role, _ := m.Get("role"); role == "user" {
+			turns = append(turns, i)
+		}
+	}
+	older := len(turns) - 1 - keep
+	if older < 1 {
+		return tokens, nil, 0, nil
+	}
+	before, behind := in, 0
+	before.Messages, before.AddGenerationPrompt = in.Messages[:turns[older]], false
+	old, err := f.prompt(ctx, before)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	for i, m := range in.Messages[:turns[0]+1] { // the text of the first turn, behind what stands in front
+		content, _ := m.Get("content")
+		at := strings.Index(p.Text[behind:], strings.TrimSpace(fmt.Sprint(content)))
+		if at < 0 {
+			continue
+		}
+		if behind += at; i < turns[0] {
+			behind += len(strings.TrimSpace(fmt.Sprint(content)))
+		}
+	}
+	end := common([]byte(p.Text), []byte(old.Text))
+	head := p.Slice(0, end)
+	return tokens, f.front(p, min(behind, end)), common(tokens, f.tok.Encode(head.Text, tokenizer.EncodeOptions{Data: head.Data})), nil
+}
+
 // front returns the tokens of a prompt's text in front of byte at by itself.
 func (f *Format) front(p chat.Prompt, at int) []int32 {
 	p = p.Slice(0, at)

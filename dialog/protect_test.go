@@ -3,6 +3,7 @@ package dialog
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -132,6 +133,52 @@ func TestOlderTurns(t *testing.T) {
 			c.KeepTurns = 0
 			say("Off again?")
 			require.Equal(t, ends[6], ends[7])
+		}
+	}
+}
+
+// TestTurnsTokens: what was said before the last turns is told from what stays, in the
+// very tokens of the whole prompt.
+func TestTurnsTokens(t *testing.T) {
+	m := open(t)
+	tok, err := m.Tokenizer()
+	require.NoError(t, err)
+	templated, err := NewFormat(m, time.Unix(0, 0))
+	require.NoError(t, err)
+	plain, err := PlainFormat(m)
+	require.NoError(t, err)
+	for _, f := range []*Format{templated, plain} {
+		in := chat.Input{AddGenerationPrompt: true}
+		say := func(role, text string) { in.Messages = append(in.Messages, chat.NewMessage(role, text)) }
+		if f == plain { // the other template has no place for it
+			say("system", "Be brief.")
+		}
+		for _, n := range []string{"one", "two", "three", "four"} {
+			say("user", "Question "+n+"?")
+			say("assistant", "Answer "+n+".")
+		}
+		say("user", "Question five?")
+		want, err := f.Tokens(t.Context(), in, 2000)
+		require.NoError(t, err)
+		for keep, last := range map[int]string{1: "three", 2: "two", 3: "one"} {
+			tokens, front, n, err := f.TurnsTokens(t.Context(), in, keep, 2000)
+			require.NoError(t, err)
+			require.Equal(t, want, tokens)
+			before, behind := tok.Decode(tokens[:n], false), tok.Decode(tokens[n:], false)
+			require.Contains(t, before, "Answer "+last+".")
+			require.Equal(t, 4-keep, strings.Count(before, "Question"), before)
+			require.Equal(t, keep+1, strings.Count(behind, "Question"), behind)
+			text := tok.Decode(tokens[:common(front, tokens)], false)
+			require.NotContains(t, text, "Question")
+			if f == plain {
+				require.Contains(t, text, "Be brief.")
+			}
+		}
+		for _, keep := range []int{4, 5, 100} {
+			tokens, _, n, err := f.TurnsTokens(t.Context(), in, keep, 2000)
+			require.NoError(t, err)
+			require.Equal(t, want, tokens)
+			require.Zero(t, n, "nothing is older")
 		}
 	}
 }

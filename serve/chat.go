@@ -28,6 +28,8 @@ type chatRequest struct {
 	goesOn   bool       // with the last message
 	thinking *thinking  // nil: answers begin without thoughts
 	thought  int        // tokens of thoughts that were read
+
+	keepTurns int // older ones are compressed; 0: none is
 }
 
 // messages reads the conversation. Content is text, or parts that are.
@@ -139,11 +141,17 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 	c.q = engine.Request{Sampling: o, Stop: stops(f), Choices: f.integer("n", 1, 1, maxChoices), Salt: f.str("cache_salt")}
 	c.follow(f, &in)
 	hidden, budget := f.has("include_reasoning") && !f.boolean("include_reasoning"), f.integer("thinking_token_budget", 0, 0, math.MaxInt32)
-	policy, text, id := s.compression(f, v), f.str("context"), f.str("document")
+	policy, text, id := s.compression(f, v, "keep_turns"), f.str("context"), f.str("document")
+	if o := f.object("kv_compression"); o != nil && o.has("keep_turns") {
+		c.keepTurns = o.integer("keep_turns", 0, 1, maxMessages)
+		f.adopt(o)
+	}
 	if f.err != nil {
 		return nil, f.err
 	}
 	switch {
+	case c.keepTurns > 0 && (id != "" || text != "" || c.goesOn):
+		return nil, invalid("kv_compression.keep_turns", "not supported together with a context, a document or continue_final_message")
 	case id != "" && text != "":
 		return nil, invalid("document", "context and document are given; one of them is the text in front")
 	case id != "":
@@ -157,8 +165,8 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 		if c.q.Salt == "" {
 			c.q.Salt = c.document.salt
 		}
-	case policy != nil && text == "":
-		return nil, invalid("kv_compression", "there is nothing to compress: give a context or a document")
+	case policy != nil && text == "" && c.keepTurns == 0:
+		return nil, invalid("kv_compression", "there is nothing to compress: give a context, a document or keep_turns")
 	case text != "" && policy == nil:
 		policy = s.fitting(v, s.o.Compression)
 	}
@@ -203,6 +211,12 @@ func (c *chatRequest) tokens(r *http.Request, in chat.Input, policy *lukv.Policy
 	case c.goesOn:
 		if c.q.Prompt, err = c.v.format.ContinueTokens(r.Context(), in, limit); errors.Is(err, dialog.ErrNoText) {
 			return invalid("messages", "%v", err)
+		}
+	case c.keepTurns > 0:
+		var front []int32
+		var n int
+		if c.q.Prompt, front, n, err = c.v.format.TurnsTokens(r.Context(), in, c.keepTurns, limit); n > 0 {
+			c.q.Policy, c.q.Context, c.q.Protected = policy, n, dialog.Protected(c.v.m, policy, front, c.q.Prompt[:n])
 		}
 	case text == "":
 		c.q.Prompt, err = c.v.format.Tokens(r.Context(), in, limit)

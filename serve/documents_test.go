@@ -420,3 +420,55 @@ func TestDocumentsLater(t *testing.T) {
 	s.settle(made, pending, errors.New("cancelled"))
 	require.Equal(t, "processing", get(id).Status)
 }
+
+// TestKeepTurns: what was said before the last turns is compressed, the rest of a
+// conversation is not, and a ratio of 0 changes nothing.
+func TestKeepTurns(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
+	var messages []object
+	for i := range 5 {
+		if i > 0 {
+			messages = append(messages, object{"role": "assistant", "content": sample(i).Answers[0]})
+		}
+		messages = append(messages, object{"role": "user", "content": strings.Repeat(sample(i).Question+" ", 6)})
+	}
+	say := func(messages []object, policy object) (string, *cacheUse) {
+		body := object{"model": "needle/llama", "messages": messages, "max_tokens": 8, "ignore_eos": true, "temperature": 0, "logprobs": true}
+		if policy != nil {
+			body["kv_compression"] = policy
+		}
+		var got chatAnswer
+		ts.post(t, "/v1/chat/completions", body, &got)
+		return *got.Choices[0].Message.Content + mustJSON(t, got.Choices[0].LogProbs), got.Cache
+	}
+	plain, none := say(messages, nil)
+	require.Nil(t, none)
+	same, whole := say(messages, object{"ratio": 0, "keep_turns": 2})
+	require.Equal(t, plain, same)
+	require.Equal(t, whole.FullEntries, whole.Entries)
+	other, cut := say(messages, object{"ratio": 0.5, "metric": "knorm", "keep_turns": 2})
+	require.NotEqual(t, plain, other)
+	require.Equal(t, whole.FullEntries, cut.FullEntries)
+	require.Less(t, cut.Entries, whole.Entries)
+	require.Greater(t, cut.Entries, whole.Entries/2, "the last turns stay")
+	_, more := say(messages, object{"ratio": 0.5, "metric": "knorm", "keep_turns": 3})
+	require.Greater(t, more.Entries, cut.Entries)
+	_, none = say(messages, object{"ratio": 0.5, "keep_turns": 4})
+	require.Nil(t, none, "nothing is older")
+
+	for path, bodies := range map[string][]string{
+		"/v1/chat/completions": {
+			mustJSON(t, ask("?", object{"context": "some text", "kv_compression": object{"ratio": 0.5, "keep_turns": 1}})),
+			mustJSON(t, ask("?", object{"kv_compression": object{"ratio": 0.5, "keep_turns": 0}})),
+			mustJSON(t, ask("?", object{"kv_compression": object{"ratio": 0.5, "keep_turns": "1"}})),
+		},
+		"/v1/completions": {`{"model":"needle/llama","prompt":"x","context":"some text","kv_compression":{"ratio":0.5,"keep_turns":1}}`},
+		"/v1/documents":   {`{"text":"some text","kv_compression":{"ratio":0.5,"keep_turns":1}}`},
+	} {
+		for _, body := range bodies {
+			status, text, _ := ts.do(t, "POST", path, body)
+			require.Equal(t, 400, status, text)
+			require.Contains(t, text, "keep_turns")
+		}
+	}
+}

@@ -96,8 +96,9 @@ func refuse(f *fields, key string, harmless ...string) {
 }
 
 // compression reads kv_compression: a policy, of which profile may name one of the
-// server's, and metric and allocator may be bare names.
-func (s *Server) compression(f *fields, v *served) *lukv.Policy {
+// server's, and metric and allocator may be bare names. Other fields that it has here are
+// named.
+func (s *Server) compression(f *fields, v *served, others ...string) *lukv.Policy {
 	o := f.object("kv_compression")
 	if o == nil {
 		return nil
@@ -109,7 +110,9 @@ func (s *Server) compression(f *fields, v *served) *lukv.Policy {
 			o.fail("profile", "%q is unknown, expected one of %q", id, known.names())
 		}
 	}
-	delete(o.values, "profile")
+	for _, own := range append(others, "profile") {
+		delete(o.values, own)
+	}
 	for _, key := range []string{"metric", "allocator"} {
 		if v := o.raw(key); v != nil && v[0] == '"' {
 			o.values[key] = json.RawMessage(`{"name":` + string(v) + `}`)

@@ -87,8 +87,12 @@ test('structured output', options, async () => {
   assert.equal(streamed.choices[0].message.content, parsed.choices[0].message.content);
   const any = await client.chat.completions.create(ask({ response_format: { type: 'json_object' }, max_completion_tokens: 20 }));
   assert.equal(any.choices[0].message.content[0], '{');
-  const refused = { type: 'json_schema', json_schema: { name: 'x', schema: { type: 'string', format: 'date' } } };
-  await assert.rejects(client.chat.completions.create(ask({ response_format: refused })), { status: 400, param: 'response_format', message: /"format"/ });
+  const text = more => ({ type: 'json_schema', json_schema: { name: 'x', schema: { type: 'string', ...more } } });
+  for (const [more, like] of [[{ pattern: '^[A-Z]{2}-\\d{4}$' }, /^"[A-Z]{2}-\d{4}"$/], [{ format: 'date' }, /^"\d{4}-\d\d-\d\d"$/]]) {
+    assert.match((await client.chat.completions.create(ask({ response_format: text(more) }))).choices[0].message.content, like);
+  }
+  const refused = text({ format: 'hostname' });
+  await assert.rejects(client.chat.completions.create(ask({ response_format: refused })), { status: 400, param: 'response_format', message: /"hostname"/ });
 });
 
 test('responses', options, async () => {
