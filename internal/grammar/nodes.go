@@ -59,12 +59,13 @@ type compiler struct {
 	texts    map[[2]int]int32 // strings by least and most characters
 	anything map[bool]int32   // any value
 	memo     map[schemaKey]int32
-	patterns int // what the patterns so far took, whether anything is left of them or not
+	sets     map[string]int32 // characters of patterns
+	patterns int              // what the patterns so far took, whether anything is left of them or not
 	err      error
 }
 
 func newCompiler() *compiler {
-	return &compiler{space: -1, number: -1, integer: -1, texts: map[[2]int]int32{}, anything: map[bool]int32{}, memo: map[schemaKey]int32{}}
+	return &compiler{space: -1, number: -1, integer: -1, texts: map[[2]int]int32{}, anything: map[bool]int32{}, memo: map[schemaKey]int32{}, sets: map[string]int32{}}
 }
 
 // begin makes a rule of two nodes that nothing connects.

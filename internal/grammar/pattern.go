@@ -604,7 +604,7 @@ func (c *compiler) pattern(text string, least, most int) (int32, error) {
 			case e.set == nil:
 				c.skip(nodes[i], nodes[e.to])
 			default:
-				c.stringChars(nodes[i], nodes[e.to], e.set)
+				c.oneOf(nodes[i], nodes[e.to], e.set)
 			}
 		}
 	}
@@ -633,6 +633,23 @@ func livePlaces(edges [][]placeEdge, complete []bool) []bool {
 		}
 	}
 	return live
+}
+
+// oneOf reads a character of a set inside a JSON string. Sets of many ranges are rules of
+// their own, once for all their places.
+func (c *compiler) oneOf(from, to int32, set charset) {
+	if set[len(set)-1] < utf8.RuneSelf && set[0] >= ' ' {
+		c.stringChars(from, to, set)
+		return
+	}
+	key := fmt.Sprint(set)
+	r, ok := c.sets[key]
+	if !ok {
+		r = c.begin(0, -1)
+		c.stringChars(c.rules[r].start, c.rules[r].end, set)
+		c.sets[key] = r
+	}
+	c.call(from, to, r)
 }
 
 // shortEscapes are the control characters that JSON has letters for.
