@@ -508,3 +508,27 @@ func TestDeviceLeaks(t *testing.T) {
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
 	require.Zero(t, before["page"]+before["pool"]+before["table"])
 }
+
+// TestDeviceLayerBytes: matrices lie on a device as they are, vectors as float32.
+func TestDeviceLayerBytes(t *testing.T) {
+	for _, shape := range testShapes {
+		cfg := shape.config()
+		q, kv, h, f := cfg.Heads*cfg.HeadDim, cfg.KVHeads*cfg.HeadDim, cfg.Hidden, cfg.Intermediate
+		matrices := 2*q*h + 2*kv*h + 3*f*h
+		vectors := 2 * h
+		if cfg.QKVBias {
+			vectors += q + 2*kv
+		}
+		if cfg.OutBias {
+			vectors += h
+		}
+		if cfg.MLPBias {
+			vectors += 2*f + h
+		}
+		if cfg.QKNorm {
+			vectors += 2 * cfg.HeadDim
+		}
+		w := RandomWeights(cfg, shape.weights, 7)
+		require.EqualValues(t, matrices*shape.weights.Size()+4*vectors, w.Layers[1].bytes(), shape.name)
+	}
+}
