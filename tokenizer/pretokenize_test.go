@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"testing"
 
@@ -35,12 +36,15 @@ func TestSplitByScanner(t *testing.T) {
 // TestRewritesInTurn: normalizers that make a text longer and shorter and a blank in
 // front of each stretch read and write different memory, from call to call.
 func TestRewritesInTurn(t *testing.T) {
-	tok, err := readHF([]byte(`{"model":{"vocab":{"a":0,"b":1,"Ġ":2,"c":3}},"added_tokens":[{"id":4,"content":"|"}],
-		"normalizer":{"type":"Sequence","normalizers":[{"type":"Lowercase"},{"type":"Replace","pattern":{"String":"b"},"content":"cca"}]},
-		"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":true,"use_regex":false}}`), &config{})
-	require.NoError(t, err)
-	s := &scratch{want: true}
-	for range 3 {
+	var s *scratch
+	for i := range 6 {
+		tok, err := readHF([]byte(`{"model":{"vocab":{"a":0,"b":1,"Ġ":2,"c":3}},"added_tokens":[{"id":4,"content":"|","normalized":`+fmt.Sprint(i < 3)+`}],
+			"normalizer":{"type":"Sequence","normalizers":[{"type":"Lowercase"},{"type":"Replace","pattern":{"String":"b"},"content":"cca"}]},
+			"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":true,"use_regex":false}}`), &config{})
+		require.NoError(t, err)
+		if i%3 == 0 {
+			s = &scratch{want: true}
+		}
 		ids, spans, err := tok.encode(t.Context(), s, "BAB|abba", math.MaxInt, EncodeOptions{})
 		require.NoError(t, err)
 		require.Equal(t, []int32{2, 3, 3, 0, 0, 3, 3, 0, 4, 2, 0, 3, 3, 0, 3, 3, 0, 0}, ids)

@@ -182,6 +182,7 @@ func TestRefusals(t *testing.T) {
 	}
 	for data, want := range map[string]string{
 		"\x0a\x03ab": "goes beyond the end", "\x0a\x7f": "goes beyond the end", "\x0d\x01ab": "goes beyond the end", "\x0b": "wire type 3",
+		"\x4a\x64" + strings.Repeat("x", 100) + "\x4a\x96\x01x": "field at byte 103 of 106 goes beyond the end",
 	} {
 		_, err := readSPM([]byte(data), &config{})
 		require.ErrorContains(t, err, want, "%q", data)
@@ -306,8 +307,12 @@ func TestOffsets(t *testing.T) {
 	}
 	tok := loadModel(t, "mini/llama2-style/tokenizer.json")
 	s := &scratch{want: true}
-	for _, text := range []string{"a", "<s>a</s>aa", "a"} { // with the memory of another text
-		_, spans, err := tok.encode(t.Context(), s, text, math.MaxInt, EncodeOptions{AddSpecial: true})
+	for range 2 {
+		_, spans, err := tok.encode(t.Context(), s, "<s>a</s>aa", math.MaxInt, EncodeOptions{})
+		require.NoError(t, err)
+		require.Equal(t, Span{8, 10}, spans[len(spans)-1])
+		// With the memory of that text.
+		_, spans, err = tok.encode(t.Context(), s, "a", math.MaxInt, EncodeOptions{AddSpecial: true})
 		require.NoError(t, err)
 		require.Equal(t, Span{0, 0}, spans[0], "BOS stands for nothing")
 	}
