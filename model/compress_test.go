@@ -181,6 +181,32 @@ func TestSmallestWindow(t *testing.T) {
 	}
 }
 
+// TestRefinedSpans: a metric that ranks in two steps looks at the entries of the span
+// alone the second time, be it the whole prompt, a span that passes by or one that was
+// there before; what is in front of it stays.
+func TestRefinedSpans(t *testing.T) {
+	ctx := context.Background()
+	m := testShapes[0].open(t, WithThreads(2))
+	tokens := randomTokens(70, 97, 1)
+	p := &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "criticalkv"}}
+	for _, from := range []int{0, 30} {
+		within, after := newTestSession(t, m, SessionOptions{}), newTestSession(t, m, SessionOptions{})
+		require.NoError(t, within.Prefill(ctx, tokens[:from]))
+		require.NoError(t, within.PrefillCompressed(ctx, tokens[from:], p))
+		require.NoError(t, after.Prefill(ctx, tokens))
+		require.NoError(t, after.Compress(ctx, Span{from, 70}, p))
+		for _, heads := range heldPositions(within) {
+			for _, positions := range heads {
+				require.Len(t, positions, from+(70-from)/2)
+				for i := range from {
+					require.EqualValues(t, i, positions[i])
+				}
+			}
+		}
+		sameSession(t, "criticalkv", within, after)
+	}
+}
+
 // TestCompressRefusesAndLeavesAlone: errors, cancelling and no-ops change nothing.
 func TestCompressRefusesAndLeavesAlone(t *testing.T) {
 	ctx := context.Background()

@@ -141,7 +141,7 @@ func TestTokensAreCountedInBlocks(t *testing.T) {
 	m := testShapes[0].open(t, WithMaxMemory(1<<30))
 	s := newTestSession(t, m, SessionOptions{})
 	tokens := 0
-	for _, more := range []int{1, 1024 - 97 - 1, 1, 1023, 1, 5000} {
+	for _, more := range []int{1024 - 97, 1024, 1, 1023, 1, 5000} {
 		require.NoError(t, s.Fill(more, 1))
 		tokens += more
 		require.NoError(t, s.takeTokens(0))

@@ -16,7 +16,9 @@ func TestFill(t *testing.T) {
 	ctx := context.Background()
 	const n = 300 // more than are filled at a time
 	metric := lukv.MetricConfig{Name: "knorm"}
-	for _, shape := range []testShape{testShapes[0], testShapes[2]} {
+	smallest := testShapes[2]
+	smallest.name, smallest.window = "window of one token", 1
+	for _, shape := range []testShape{testShapes[0], testShapes[2], smallest} {
 		m := shape.open(t, WithThreads(2))
 		for _, p := range []*lukv.Policy{
 			nil, {Ratio: 0},

@@ -109,11 +109,14 @@ func TestRepetition(t *testing.T) {
 			require.True(t, traced)
 		}
 		// Where all is prefix nothing is repeated, and nothing has a score.
-		s := newTestSession(t, m, SessionOptions{
-			Compression: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "kvzip", Params: `{"prefix":45}`}},
-			Trace:       func(x *Trace) { require.Equal(t, make([]float32, T), []float32(x.Scores[0][0])) },
-		})
-		require.NoError(t, s.Prefill(ctx, tokens))
+		metric, err := lukv.NewMetric(lukv.MetricConfig{Name: "kvzip", Params: `{"prefix":45}`})
+		require.NoError(t, err)
+		ob, err := m.Observe(ctx, tokens, SessionOptions{}, metric)
+		require.NoError(t, err)
+		defer ob.Close()
+		scores, err := ob.Scores(ctx, metric, 0, 0)
+		require.NoError(t, err)
+		require.Equal(t, make([]float32, T), scores[1])
 	}
 }
 
