@@ -77,7 +77,7 @@ func BenchmarkMatMulPrefill(b *testing.B) {
 			t    tensor.Type
 			dot  bool
 		}{{"dot", tensor.BF16, true}, {"bf16", tensor.BF16, false}, {"f16", tensor.F16, false}, {"f32", tensor.F32, false}} {
-			for _, cols := range []int{2048, 8192} {
+			for _, cols := range []int{768, 2048, 8192} {
 				b.Run(fmt.Sprintf("%v/%s/cols=%d", c, k.name, cols), func(b *testing.B) {
 					many := max(2, (96<<20)/(rows*cols*k.t.Size()))
 					all := randomMatrix(k.t, many*rows, cols)
