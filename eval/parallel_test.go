@@ -84,6 +84,24 @@ func TestParallelMemory(t *testing.T) {
 	full := s.Stats().FullBytes // with positions, and up to 15 entries of slack
 	assert.LessOrEqual(t, weight, 2*full)
 	assert.Greater(t, float64(weight), 1.8*float64(full))
+
+	// With room for one a context begins when all answers about the one before are given.
+	items = few("niah_single_2", 256, 4)
+	o.MaxNewTokens, o.Parallel, o.Memory = 1, 3, weight
+	begun := -1
+	o.Done = func(item int, _ string) bool {
+		assert.True(t, begun == -1 || begun == item, "context %d begins beside context %d", item, begun)
+		begun = item
+		return false
+	}
+	answered := 0
+	require.NoError(t, Run(t.Context(), m, items, []Method{{Name: "full"}}, o, func(a Answer) error {
+		assert.Equal(t, begun, a.Item)
+		begun = -1
+		answered++
+		return nil
+	}))
+	assert.Equal(t, len(items), answered)
 }
 
 // A context that is too long is cut as asked for, and the answer says by how much.

@@ -100,7 +100,7 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 	var answers []Answer
 	own := false
 	for lines, line := bufio.NewReader(r), 1; ; line++ {
-		text, err := readLine(lines)
+		text, err := readLine(lines, maxLine)
 		if err == io.EOF && (own || len(text) == 0) { // a run may be writing the last line
 			return answers, nil
 		}
@@ -143,8 +143,9 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 	}
 }
 
-// readLine reads a line of at most maxLine bytes with its line break.
-func readLine(r *bufio.Reader) ([]byte, error) {
+// readLine reads a line with its line break. One that is longer than most bytes, by
+// more than the reader's buffer, is an error, and is not read to its end.
+func readLine(r *bufio.Reader, most int) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := r.ReadSlice('\n')
@@ -152,8 +153,8 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 		if err != bufio.ErrBufferFull {
 			return line, err
 		}
-		if len(line) > maxLine {
-			return nil, fmt.Errorf("a line is longer than %d bytes", maxLine)
+		if len(line) > most {
+			return nil, fmt.Errorf("a line is longer than %d bytes", most)
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package eval
 
 import (
+	"bufio"
 	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 
@@ -113,4 +115,22 @@ func FuzzReadPredictions(f *testing.F) {
 			t.Fatal("no predictions and no error")
 		}
 	})
+}
+
+// A line without an end is given up, and is not read on.
+func TestEndlessLine(t *testing.T) {
+	short := strings.Repeat("x", 99) + "\n"
+	for _, size := range []int{16, 64} {
+		r := bufio.NewReaderSize(strings.NewReader(short+"rest"), size)
+		line, err := readLine(r, 100)
+		require.NoError(t, err)
+		require.Equal(t, short, string(line))
+		line, err = readLine(r, 100)
+		require.ErrorIs(t, err, io.EOF)
+		require.Equal(t, "rest", string(line))
+		endless := strings.NewReader(strings.Repeat("x", 1000))
+		_, err = readLine(bufio.NewReaderSize(endless, size), 100)
+		require.ErrorContains(t, err, "a line is longer than 100 bytes")
+		require.GreaterOrEqual(t, endless.Len(), 1000-100-2*size)
+	}
 }

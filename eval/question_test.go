@@ -99,7 +99,7 @@ func TestSharesOfTime(t *testing.T) {
 	assert.InDelta(t, 4e9, r.asked[0].answer.FirstTokenMS, 1e8)
 	r.forget()
 	assert.Nil(t, r.asked[0].session)
-	assert.Equal(t, 0.3, r.scored(&question{answer: Answer{DecodeMS: 0.1 + 0.2, Error: "none"}}).DecodeMS)
+	assert.Equal(t, 0.3, r.scored(&question{answer: Answer{DecodeMS: 0.30000000000000004, Error: "none"}}).DecodeMS)
 	assert.Equal(t, 1.234, milliseconds(1234567*time.Nanosecond))
 
 	items = append(items, items[0], items[0])
