@@ -230,6 +230,7 @@ func TestSetMoments(t *testing.T) {
 	mean, cov := make([]float64, D), make([]float64, D*D)
 	gotMean, gotCov := make([]float64, D), make([]float64, D*D)
 	for q := range 4 {
+		s.Add(q, 0, l.Queries.Row(3, q), 1, D) // which goes
 		l.Stats.Mean(q, mean)
 		require.NoError(t, l.Stats.Cov(q, cov))
 		s.SetMoments(q, l.Stats.Count(q), mean, cov)

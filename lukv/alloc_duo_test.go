@@ -19,6 +19,7 @@ func TestDuo(t *testing.T) {
 			importance[l] = rapid.SliceOfN(rapid.SampledFrom([]float64{0, 0.2, 0.5, 1}), K, K).Draw(t, "importance")
 		}
 		d := Demand{T: T, Layers: L, KVHeads: K}.DemandTokens(rapid.IntRange(1, T-1).Draw(t, "n"))
+		d.Entries += rapid.IntRange(0, L*K-1).Draw(t, "more")
 		a := duo{Streaming: few, Importance: importance}
 		got, err := Allocate(a, d, nil)
 		if err != nil {

@@ -307,6 +307,10 @@ func TestApportion(t *testing.T) {
 				if weight[h] > weight[g] && n < m-1 {
 					t.Fatalf("weights %v and %v get %d and %d", weight[h], weight[g], n, m)
 				}
+				// In proportion, but for one entry each and for the ends of the range.
+				if n < T && m > least && weight[h] > 1e-30 && float64(m-1)*weight[h] > float64(n+1)*weight[g]*(1+1e-9) {
+					t.Fatalf("weights %v and %v get %d and %d", weight[h], weight[g], n, m)
+				}
 			}
 		}
 		if want := min(max(total, least*len(weight)), T*len(weight)); sum != want {
@@ -502,6 +506,37 @@ func TestAllocatorShapeErrors(t *testing.T) {
 	require.ErrorContains(t, err, "the profile has 2 layers of 2 KV heads, the model 2 of 3")
 }
 
+// TestAdaNormalizes: a head's scores count for the share of its sum that its best
+// entries hold. Of sums 10 the first head's two best hold 5 and the second one's 9.
+func TestAdaNormalizes(t *testing.T) {
+	s := Scores{{2.5, 2.5, 2.5, 2.5}, {4.5, 4.5, 0.5, 0.5}}
+	require.Equal(t, []int{2, 2}, AdaInterpolate(s, 2, 0, false))
+	require.Equal(t, []int{2, 2}, AdaInterpolate(s, 2, 0, true))
+	s = Scores{{3, 3, 3, 1}, {2.5, 2.4, 0.1, 0}} // shares 0.6 and 0.98: 1.8 and 2.4
+	require.Equal(t, []int{3, 1}, AdaInterpolate(Scores{{3, 3, 3, 1}, {3.5, 1, 0.5, 0}}, 2, 0, false))
+	require.Equal(t, []int{3, 1}, AdaInterpolate(s, 2, 0, false))
+	require.Equal(t, []int{2, 2}, AdaInterpolate(s, 2, 0, true))
+	require.Equal(t, []int{2, 2}, AdaInterpolate(Scores{{0, 0, 0}, {0, 0, 0}}, 2, 1, true))
+}
+
+// TestHeadKVOfEqualHeads: heads of which the probe says nothing get the same.
+func TestHeadKVOfEqualHeads(t *testing.T) {
+	d := Demand{T: 50, Layers: 2, KVHeads: 2, Ratio: 0.6}
+	got, err := Allocate(mustAllocator(t, "headkv", "importance", [][]float64{{0, 0}, {0, 0}}), d, nil)
+	require.NoError(t, err)
+	require.Equal(t, [][]int{{20, 20}, {20, 20}}, got)
+}
+
+// TestCAKEPresets: the temperatures of the published models and sizes.
+func TestCAKEPresets(t *testing.T) {
+	for preset, want := range map[string]string{
+		"mistral-7b-1024": `"tau1":0.8,"tau2":0.5`, "mistral-7b-128": `"tau1":1,"tau2":0.8`,
+		"llama-3.1-8b-1024": `"tau1":1.6,"tau2":0.4`, "llama-3.1-8b-128": `"tau1":1.6,"tau2":0.6`,
+	} {
+		require.Equal(t, `{"name":"cake","window":32,`+want+`,"cascade":true}`, AllocatorConfigOf(mustAllocator(t, "cake", "preset", preset)).String())
+	}
+}
+
 // TestGlobalCounts: what is rounded down is the number that stays, or the one that goes.
 func TestGlobalCounts(t *testing.T) {
 	for _, c := range []struct {
@@ -593,6 +628,9 @@ func TestPyramidFallback(t *testing.T) {
 	slope, fell := PyramidShares(32, 4096, 4096*(1-0.8), 8, 20)
 	require.False(t, fell)
 	require.Greater(t, slope[0], slope[31])
+	even, fell := PyramidShares(4, 100, 50, 8, 1)
+	require.False(t, fell, "a pyramid without a slope")
+	require.Equal(t, []int{50, 50, 50, 50}, even)
 	one, fell := PyramidShares(1, 100, 50, 8, 20)
 	require.True(t, fell)
 	require.Equal(t, []int{50}, one)

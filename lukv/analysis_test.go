@@ -24,7 +24,7 @@ func TestAnalyzeIdentities(t *testing.T) {
 	}
 	a, err := Analyze(t.Context(), importance, scores, budgets, prot, false)
 	require.NoError(t, err)
-	kept, mass, ratios := 0.0, 0.0, 0.0
+	kept, mass, ratios, oracles := 0.0, 0.0, 0.0, 0.0
 	for l := range budgets {
 		for h, b := range budgets[l] {
 			got := a.Heads[l][h]
@@ -52,11 +52,13 @@ func TestAnalyzeIdentities(t *testing.T) {
 			mass += m
 			kept += m - got.MetricLoss
 			ratios += (m - got.MetricLoss) / m
+			oracles += (m - got.OracleLoss) / m
 		}
 	}
 	total := a.Total()
 	require.InDelta(t, kept/mass, total.Recall, 1e-12)
 	require.InDelta(t, ratios/6, total.MeanRecall, 1e-12)
+	require.InDelta(t, oracles/6, total.MeanOracleRecall, 1e-12)
 	require.GreaterOrEqual(t, total.OracleRecall, total.Recall)
 	require.InDelta(t, total.MetricLoss/6, total.MeanLoss(), 1e-12)
 	require.InDelta(t, total.Gap(), total.MetricLoss-total.OracleLoss, 1e-12)

@@ -117,15 +117,11 @@ func apportion(weight []float64, total, least, cap int) []int {
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(part[b], part[a]) })
 	for given < total { // more than one round only where weights of 0 must fill up
-		before := given
 		for _, h := range order {
 			if given < total && out[h] < cap {
 				out[h]++
 				given++
 			}
-		}
-		if given == before {
-			break
 		}
 	}
 	return out

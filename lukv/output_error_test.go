@@ -30,6 +30,8 @@ func TestOutputErrorsWorkedExample(t *testing.T) {
 	for want, bad := range map[string]func() (order []int32, counts []int){
 		"expected ascending to 4": func() ([]int32, []int) { return []int32{1, 0, 3, 2}, []int{2, 1, 4} },
 		"ascending to 4":          func() ([]int32, []int) { return []int32{1, 0, 3, 2}, []int{2, 3} },
+		"counts [-1 4]":           func() ([]int32, []int) { return []int32{1, 0, 3, 2}, []int{-1, 4} },
+		"counts []":               func() ([]int32, []int) { return []int32{1, 0, 3, 2}, nil },
 		"an order of 3":           func() ([]int32, []int) { return []int32{1, 0, 3}, []int{4} },
 		"entry 4 in the order":    func() ([]int32, []int) { return []int32{1, 0, 3, 4}, []int{4} },
 	} {
@@ -206,6 +208,8 @@ func TestWeightsValidate(t *testing.T) {
 		w := Weights{Kind: WeightsSpan, Power: 1, Floor: 1, Ratios: []float64{ratio}}
 		require.ErrorContains(t, w.validate(), "expected ascending between 0 and 1", ratio)
 	}
+	high := Weights{Kind: WeightsCut, Power: 1, Floor: 1.5}
+	require.ErrorContains(t, high.validate(), "floor: found 1.5, expected above 0 and at most 1")
 	border := Weights{Kind: WeightsSpan, Power: 100, Floor: 1, Ratios: []float64{.01, .99}}
 	require.NoError(t, border.validate())
 }

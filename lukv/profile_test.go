@@ -179,8 +179,10 @@ func TestExcludedLayers(t *testing.T) {
 	}
 	id := testIdentity()
 	id.Protection = Protection{}
-	_, err := NewProfileBuilder(id, 2, 1, []int{1})
-	require.NoError(t, err, "nothing needs to be protected")
+	for l := range 2 {
+		_, err := NewProfileBuilder(id, 2, 1, []int{l})
+		require.NoError(t, err, "nothing needs to be protected")
+	}
 }
 
 // TestMeansAscend: repaired profiles may take from a head what they give to another,
@@ -505,6 +507,14 @@ func TestProfileNPY(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, p.ratios, got.ratios)
 	require.NoError(t, got.CheckShape(3, 2))
+	one := testProfile(t, 1, 1, 200)
+	require.NoError(t, one.WriteNPY(&buf))
+	got, err = ReadProfileNPY(&buf, one.Identity)
+	require.NoError(t, err)
+	require.Equal(t, one.ratios, got.ratios)
+	require.NoError(t, WriteNPY(&buf, []int{99, 1, 0}, nil))
+	_, err = ReadProfileNPY(&buf, p.Identity)
+	require.ErrorContains(t, err, "shape [99 1 0], expected [99, layers, KV heads]")
 	require.NoError(t, WriteNPY(&buf, []int{98, 1, 1}, make([]float64, 98)))
 	_, err = ReadProfileNPY(&buf, p.Identity)
 	require.ErrorContains(t, err, "shape [98 1 1], expected [99, layers, KV heads]")
