@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lukv/lukv/internal/bench"
+	"github.com/lukv/lukv/internal/results"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
@@ -155,6 +157,8 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", "), "allocators": strings.Join(lukv.Allocators(), ", "),
 			"presets":       strings.Join(lukv.PolicyPresets(), ", "),
+			"resultparts":   strings.Join(results.Parts(), ","),
+			"probesteps":    strconv.Itoa(probeSteps),
 			"shapes":        strings.Join(model.Shapes(), ", "),
 			"normalization": lukv.DefaultProfileIdentity().Normalization},
 		kong.ExplicitGroups([]kong.Group{

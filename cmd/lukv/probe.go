@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/model/calibration"
 )
@@ -19,7 +21,7 @@ type probeCmd struct {
 	Output   string   `short:"o" required:"" placeholder:"FILE" help:"Where the allocator goes, as JSON; - is standard output."`
 	Data     []string `short:"d" sep:"none" placeholder:"FILE" help:"Probes as JSON Lines of {context, needle, question, answer_prefix, answer}; the needle is a passage that occurs in the context once. May be repeated (default: facts hidden in a story)."`
 	Limit    int      `placeholder:"N" help:"Only the first N probes."`
-	MaxSteps int      `default:"32" placeholder:"N" help:"Longest answer in tokens (default ${default})."`
+	MaxSteps int      `default:"${probesteps}" placeholder:"N" help:"Longest answer in tokens (default ${default})."`
 	Raw      bool     `help:"No chat template."`
 }
 
@@ -55,9 +57,8 @@ func (c *probeCmd) Run(e *env) error {
 	defer m.Close()
 	line := e.progress()
 	defer line.clear()
-	scores, err := calibration.ProbeHeads(e.ctx, m, probes, calibration.ProbeOptions{
+	a, scores, err := probeHeads(e.ctx, m, probes, calibration.ProbeOptions{
 		Options:  calibration.Options{Prompt: framing.Prompt, MaxSteps: c.MaxSteps, Session: c.session()},
-		Correct:  answeredProbe,
 		Progress: func(done int) { line.show("probing: question %d of %d", done, len(probes)) },
 	})
 	if err != nil {
@@ -68,20 +69,31 @@ func (c *probeCmd) Run(e *env) error {
 	if 2*scores.Correct < scores.Probes || scores.Correct < 4 {
 		e.note("note: so few correct answers say little of what the heads do")
 	}
-	params, err := json.Marshal(struct {
-		Importance [][]float64 `json:"importance"`
-	}{scores.Scores})
-	if err != nil {
-		return err
-	}
-	a := lukv.AllocatorConfig{Name: "headkv", Params: string(params)}
-	if err := a.Validate(); err != nil {
-		return err
-	}
 	return e.writeTo(c.Output, func(w io.Writer) error {
 		_, err := fmt.Fprintln(w, a)
 		return err
 	})
+}
+
+// probeSteps is the default length of an answer in tokens.
+const probeSteps = 32
+
+// probeHeads measures the importance of heads, and makes it the allocator headkv.
+func probeHeads(ctx context.Context, m *model.Model, probes []calibration.Probe, o calibration.ProbeOptions) (lukv.AllocatorConfig, *calibration.HeadScores, error) {
+	a := lukv.AllocatorConfig{Name: "headkv"}
+	o.Correct = answeredProbe
+	scores, err := calibration.ProbeHeads(ctx, m, probes, o)
+	if err != nil {
+		return a, nil, err
+	}
+	params, err := json.Marshal(struct {
+		Importance [][]float64 `json:"importance"`
+	}{scores.Scores})
+	if err != nil {
+		return a, nil, err
+	}
+	a.Params = string(params)
+	return a, scores, a.Validate()
 }
 
 // answeredProbe holds an answer against the right one as the method does: more than

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"io"
 
 	"github.com/lukv/lukv/eval"
@@ -10,17 +11,19 @@ import (
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/internal/results"
 	"github.com/lukv/lukv/lukv"
+	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/model/calibration"
 )
 
 // resultsCmd regenerates docs/results.md: the experiments on the embedded
 // model that the project's claims rest on.
 type resultsCmd struct {
-	Out         string `short:"o" required:"" placeholder:"FILE" help:"Markdown file to write."`
-	Figures     string `required:"" placeholder:"FILE" help:"JSON file of the figures that the page is made from."`
-	Objectives  bool   `help:"Measure the objectives of profiles alone; all other figures stay."`
-	Render      bool   `help:"Measure nothing: make the page from the figures that are there."`
-	Development string `placeholder:"FILE" default:"model/builtin/testdata/development.jsonl" help:"Development set, on which choices are made."`
+	Out         string   `short:"o" required:"" placeholder:"FILE" help:"Markdown file to write."`
+	Figures     string   `required:"" placeholder:"FILE" help:"JSON file of the figures that the page is made from."`
+	Only        []string `placeholder:"PART,…" enum:"${resultparts}" help:"Measure these parts alone, one after another; all other figures stay: ${resultparts}."`
+	Render      bool     `help:"Measure nothing: make the page from the figures that are there."`
+	Development string   `placeholder:"FILE" default:"model/builtin/testdata/development.jsonl" help:"Development set, on which choices are made."`
 	runtimeFlags
 }
 
@@ -29,8 +32,8 @@ func (resultsCmd) Help() string {
 }
 
 func (c *resultsCmd) Run(e *env) error {
-	figures := new(results.Figures)
-	if c.Render || c.Objectives {
+	var figures *results.Figures
+	if c.Render || len(c.Only) > 0 {
 		data, err := inputfile.Read(c.Figures, maxInput)
 		if err != nil {
 			return err
@@ -44,15 +47,12 @@ func (c *resultsCmd) Run(e *env) error {
 		if figures, err = c.measure(e, figures); err != nil {
 			return err
 		}
-		if err := atomicfile.Write(c.Figures, 0o644, func(w io.Writer) error { return report.WriteJSON(w, figures) }); err != nil {
-			return err
-		}
 	}
 	return atomicfile.Write(c.Out, 0o644, figures.WriteMarkdown)
 }
 
-// measure returns new figures, or old ones with new objectives.
-func (c *resultsCmd) measure(e *env, old *results.Figures) (*results.Figures, error) {
+// measure measures all figures, or some parts of old ones, and writes them.
+func (c *resultsCmd) measure(e *env, figures *results.Figures) (*results.Figures, error) {
 	data, err := inputfile.Read(c.Development, maxInput)
 	if err != nil {
 		return nil, err
@@ -84,10 +84,30 @@ func (c *resultsCmd) measure(e *env, old *results.Figures) (*results.Figures, er
 			}
 			return builtin.Profile(lukv.MetricConfig{Name: metric})
 		},
+		HeadKV: func(ctx context.Context, m *model.Model) (lukv.AllocatorConfig, error) {
+			a, _, err := probeHeads(ctx, m, builtinProbes(), calibration.ProbeOptions{
+				Options: calibration.Options{Prompt: builtin.Prompt, MaxSteps: probeSteps, Session: c.session()},
+			})
+			return a, err
+		},
 		Progress: func(what string, done, total int) { bar.show("%s: %d of %d", what, done, total) },
 	}
-	if c.Objectives {
-		return old, results.MeasureObjectives(e.ctx, m, o, old)
+	write := func() error {
+		return atomicfile.Write(c.Figures, 0o644, func(w io.Writer) error { return report.WriteJSON(w, figures) })
 	}
-	return results.Measure(e.ctx, m, o)
+	if len(c.Only) == 0 {
+		if figures, err = results.Measure(e.ctx, m, o); err != nil {
+			return nil, err
+		}
+		return figures, write()
+	}
+	for _, part := range c.Only {
+		if err := results.MeasurePart(e.ctx, m, o, figures, part); err != nil {
+			return nil, err
+		}
+		if err := write(); err != nil {
+			return nil, err
+		}
+	}
+	return figures, nil
 }

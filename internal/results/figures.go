@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 )
 
 // Format names the version of the figures' file.
@@ -17,7 +18,11 @@ type Figures struct {
 	Precision string `json:"precision"`
 
 	Test        Test        `json:"test"`
-	Objectives  Objectives  `json:"objectives"`
+	Objectives  Comparison  `json:"objectives"`
+	Metrics     Comparison  `json:"metrics"`
+	Weights     Comparison  `json:"weights"`
+	PerHead     Comparison  `json:"per_head"`
+	Remedies    Comparison  `json:"remedies"`
 	OneLayer    OneLayer    `json:"one_layer"`
 	Development Development `json:"development"`
 	Losses      Losses      `json:"losses"`
@@ -55,6 +60,17 @@ func (cs Cells) at(metric string, ratio float64, method string) Cell {
 	return Cell{}
 }
 
+// metrics lists the metrics of the cells, in their order.
+func (cs Cells) metrics() []string {
+	var out []string
+	for _, c := range cs {
+		if !slices.Contains(out, c.Metric) {
+			out = append(out, c.Metric)
+		}
+	}
+	return out
+}
+
 // Test compares the allocators on the embedded samples.
 type Test struct {
 	Items     int    `json:"items"`
@@ -65,17 +81,17 @@ type Test struct {
 	Tasks     []Task `json:"tasks"` // at TaskRatio
 }
 
-// Objectives compares LU-KV's profiles under the published objective and under
-// output errors, on the embedded samples. Gains are those of the last method.
-type Objectives struct {
+// Comparison compares methods under several metrics and ratios. Gains are those of
+// one of the methods over others, item by item.
+type Comparison struct {
 	Items int    `json:"items"`
 	Full  Score  `json:"full"`
 	Cells Cells  `json:"cells"`
 	Gains []Gain `json:"gains"`
-	Tasks []Task `json:"tasks"` // at TaskRatio
+	Tasks []Task `json:"tasks,omitempty"`
 }
 
-// Gain is the paired difference of scores, LU-KV minus another allocator.
+// Gain is the paired difference of scores, of one method minus another.
 type Gain struct {
 	Metric string  `json:"metric"`
 	Ratio  float64 `json:"ratio"`
@@ -85,7 +101,7 @@ type Gain struct {
 	High   float64 `json:"high"`
 }
 
-// Task holds the scores of one task by metric and allocator, at TaskRatio.
+// Task holds the scores of one task by metric, at one ratio, and method.
 type Task struct {
 	Task   string                        `json:"task"`
 	Items  int                           `json:"items"`

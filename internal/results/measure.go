@@ -55,6 +55,9 @@ type Options struct {
 	Test        []eval.Item
 	Development []eval.Item
 
+	// HeadKV probes heads, and returns the allocator made of that.
+	HeadKV func(context.Context, *model.Model) (lukv.AllocatorConfig, error)
+
 	// Progress, if not nil, hears what is done.
 	Progress func(what string, done, total int)
 }
@@ -76,12 +79,7 @@ type run struct {
 // Measure makes all profiles of m, compares them and the allocators, and
 // returns what came out. It takes minutes.
 func Measure(ctx context.Context, m *model.Model, o Options) (*Figures, error) {
-	o.Eval.OwnPrefills = false
-	if o.Progress == nil {
-		o.Progress = func(string, int, int) {}
-	}
-	r := &run{ctx: ctx, m: m, o: o, profiles: map[string]*lukv.Profile{}}
-	r.f = &Figures{Format: Format, Model: m.ID(), Precision: string(m.Precision())}
+	r := newRun(ctx, m, o, &Figures{Format: Format, Model: m.ID(), Precision: string(m.Precision())})
 	for _, name := range metrics {
 		metric, err := lukv.NewMetric(lukv.MetricConfig{Name: name})
 		if err != nil {
@@ -92,7 +90,7 @@ func Measure(ctx context.Context, m *model.Model, o Options) (*Figures, error) {
 	for _, step := range []func() error{
 		func() error { return r.measureProfiles(false) },
 		func() error { return r.measureProfiles(true) },
-		r.test, r.objectives, r.oneLayer, r.development, r.losses,
+		r.test, r.objectives, r.oneLayer, r.development, r.losses, r.everyMetric, r.weights, r.remedies,
 	} {
 		if err := step(); err != nil {
 			return nil, fmt.Errorf("results: %w", err)
@@ -101,20 +99,31 @@ func Measure(ctx context.Context, m *model.Model, o Options) (*Figures, error) {
 	return r.f, nil
 }
 
-// MeasureObjectives measures that part of the figures again and leaves the others.
-func MeasureObjectives(ctx context.Context, m *model.Model, o Options, f *Figures) error {
+// Parts are the parts of the figures that can be measured by themselves.
+func Parts() []string { return []string{"objectives", "metrics", "weights", "remedies"} }
+
+// MeasurePart measures one of [Parts] again and leaves the other figures.
+func MeasurePart(ctx context.Context, m *model.Model, o Options, f *Figures, part string) error {
+	if f.Model != m.ID() || f.Precision != string(m.Precision()) {
+		return fmt.Errorf("results: the figures are of model %s in %s, this one is %s in %s", f.Model, f.Precision, m.ID(), m.Precision())
+	}
+	r := newRun(ctx, m, o, f)
+	step := map[string]func() error{"objectives": r.objectives, "metrics": r.everyMetric, "weights": r.weights, "remedies": r.remedies}[part]
+	if step == nil {
+		return fmt.Errorf("results: found part %q, expected one of %q", part, Parts())
+	}
+	if err := step(); err != nil {
+		return fmt.Errorf("results: %s: %w", part, err)
+	}
+	return nil
+}
+
+func newRun(ctx context.Context, m *model.Model, o Options, f *Figures) *run {
 	o.Eval.OwnPrefills = false
 	if o.Progress == nil {
 		o.Progress = func(string, int, int) {}
 	}
-	if f.Model != m.ID() || f.Precision != string(m.Precision()) {
-		return fmt.Errorf("results: the figures are of model %s in %s, this one is %s in %s", f.Model, f.Precision, m.ID(), m.Precision())
-	}
-	r := &run{ctx: ctx, m: m, o: o, f: f}
-	if err := r.objectives(); err != nil {
-		return fmt.Errorf("results: %w", err)
-	}
-	return nil
+	return &run{ctx: ctx, m: m, o: o, profiles: map[string]*lukv.Profile{}, f: f}
 }
 
 // measureProfiles makes all profiles that count the question's last row, or
@@ -253,7 +262,7 @@ func averages(answers []eval.Answer) map[string]eval.Row {
 func scoreOf(r eval.Row) Score { return Score{r.Score, r.Low, r.High} }
 
 // cells returns the average rows of methods as a table.
-func cells(rows map[string]eval.Row, metrics, methods []string) Cells {
+func cells(rows map[string]eval.Row, metrics []string, ratios []float64, methods []string) Cells {
 	var out Cells
 	for _, metric := range metrics {
 		for _, ratio := range ratios {
@@ -282,7 +291,7 @@ func (r *run) test() error {
 	}
 	rows := averages(answers)
 	full := rows["full"]
-	t := Test{Items: full.N, Full: scoreOf(full), FullBytes: full.CacheBytes, Cells: cells(rows, metrics, allocators)}
+	t := Test{Items: full.N, Full: scoreOf(full), FullBytes: full.CacheBytes, Cells: cells(rows, metrics, ratios, allocators)}
 	for _, metric := range metrics {
 		for _, ratio := range ratios {
 			for _, a := range against {
@@ -291,13 +300,13 @@ func (r *run) test() error {
 			}
 		}
 	}
-	t.Tasks = tasks(answers, metrics, allocators)
+	t.Tasks = tasks(answers, metrics, taskRatio, allocators)
 	r.f.Test = t
 	return nil
 }
 
-// tasks returns the scores of each task at taskRatio.
-func tasks(answers []eval.Answer, metrics, methods []string) []Task {
+// tasks returns the scores of each task at a ratio.
+func tasks(answers []eval.Answer, metrics []string, ratio float64, methods []string) []Task {
 	rows := map[string]map[string]eval.Row{}
 	var names []string
 	for _, row := range eval.Summarize(answers) {
@@ -317,7 +326,7 @@ func tasks(answers []eval.Answer, metrics, methods []string) []Task {
 		for _, metric := range metrics {
 			t.Scores[metric] = map[string]float64{}
 			for _, a := range methods {
-				t.Scores[metric][a] = rows[name][methodName(metric, taskRatio, a)].Score
+				t.Scores[metric][a] = rows[name][methodName(metric, ratio, a)].Score
 			}
 		}
 		out = append(out, t)
@@ -390,7 +399,7 @@ func (r *run) development() error {
 		return err
 	}
 	rows := averages(answers)
-	r.f.Development = Development{Items: rows["full"].N, Full: scoreOf(rows["full"]), Cells: cells(rows, metrics, names)}
+	r.f.Development = Development{Items: rows["full"].N, Full: scoreOf(rows["full"]), Cells: cells(rows, metrics, ratios, names)}
 	return nil
 }
 

@@ -3,7 +3,6 @@ package results
 import (
 	"fmt"
 
-	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/lukv"
 )
 
@@ -16,63 +15,45 @@ const (
 var (
 	objectiveMetrics = []string{"snapkv", "keydiff", "expected_attention", "key_distance"}
 	objectiveMethods = []string{"adakv", "pyramidkv", published, plain, byEffect}
+
+	// objectiveOver is what the last method is held against, item by item.
+	objectiveOver = []string{"adakv", "pyramidkv", published, plain, fullCache}
 )
 
 // objectives compares profiles under both objectives on the embedded samples.
 func (r *run) objectives() error {
-	methods := []eval.Method{{Name: "full"}}
-	for _, metric := range objectiveMetrics {
-		for _, method := range objectiveMethods {
-			p, err := r.objectiveProfile(metric, method)
-			if err != nil {
-				return err
-			}
-			for _, ratio := range ratios {
-				policy := &lukv.Policy{Metric: lukv.MetricConfig{Name: metric}, Allocator: lukv.AllocatorConfig{Name: method}, Ratio: ratio}
-				if p != nil {
-					policy.Allocator.Name, policy.Profile = "lukv", p
-				}
-				methods = append(methods, eval.Method{Name: methodName(metric, ratio, method), Policy: policy})
-			}
-		}
-	}
-	answers, err := r.evaluate("objectives", r.o.Test, methods)
+	o, answers, err := r.compare(comparison{
+		what: "objectives", metrics: objectiveMetrics, ratios: ratios, methods: objectiveMethods, of: byEffect, over: objectiveOver,
+	}, r.o.Test, r.objectivePolicy)
 	if err != nil {
 		return err
 	}
-	rows := averages(answers)
-	o := Objectives{Items: rows["full"].N, Full: scoreOf(rows["full"]), Cells: cells(rows, objectiveMetrics, objectiveMethods)}
-	for _, metric := range objectiveMetrics {
-		for _, ratio := range ratios {
-			for _, over := range objectiveOver {
-				name := over
-				if over != "full" {
-					name = methodName(metric, ratio, over)
-				}
-				d := eval.Compare(answers, methodName(metric, ratio, byEffect), name)
-				o.Gains = append(o.Gains, Gain{Metric: metric, Ratio: ratio, Over: over, Diff: d.Diff, Low: d.Low, High: d.High})
-			}
-		}
-	}
-	o.Tasks = tasks(answers, objectiveMetrics, objectiveMethods)
+	o.Tasks = tasks(answers, objectiveMetrics, taskRatio, objectiveMethods)
 	r.f.Objectives = o
 	return nil
 }
 
-// objectiveOver is what the last method is held against, item by item.
-var objectiveOver = []string{"adakv", "pyramidkv", published, plain, "full"}
-
-// objectiveProfile returns the profile of a method, nil if it has none.
-func (r *run) objectiveProfile(metric, method string) (*lukv.Profile, error) {
+// objectivePolicy is the policy of an allocator, or of lukv with the profile that a
+// method names.
+func (r *run) objectivePolicy(metric, method string) (lukv.Policy, error) {
 	if method != published && method != plain && method != byEffect {
-		return nil, nil
+		return r.allocatorOf(metric, lukv.AllocatorConfig{Name: method})
 	}
-	p, err := r.o.Profiles(metric, method != published)
+	p, err := r.embedded(metric, method != published)
+	if err == nil && method == plain {
+		p, err = p.Reweighted(lukv.DefaultWeights(lukv.WeightsNone))
+	}
+	if err != nil {
+		return lukv.Policy{}, err
+	}
+	return profiled(p), nil
+}
+
+// embedded returns the profile of a metric that was made before.
+func (r *run) embedded(metric string, outputErrors bool) (*lukv.Profile, error) {
+	p, err := r.o.Profiles(metric, outputErrors)
 	if err == nil && p == nil {
-		err = fmt.Errorf("found no profile of %s under %s", metric, method)
+		err = fmt.Errorf("found no profile of %s", metric)
 	}
-	if err != nil || method != plain {
-		return p, err
-	}
-	return p.Reweighted(lukv.DefaultWeights(lukv.WeightsNone))
+	return p, err
 }

@@ -2,62 +2,72 @@ package results
 
 import "fmt"
 
-// objectives writes the comparison of the published objective with output errors.
-func (p *page) objectives() {
-	o := &p.f.Objectives
-	if o.Items == 0 {
-		return
-	}
-	p.printf("## Two objectives of a profile\n\n"+
-		"LU-KV with profiles of the published objective (lukv), and of output errors with all layers weighing the same (output error)\n"+
-		"and weighted by the effect of cutting each (output error × effect). %d samples, those of the first table; full cache: %s.\n"+
-		"The published objective stays the default: this is one small model whose retrieval lives in one layer.\n\n", o.Items, o.Full)
-	p.table([]string{"metric", "removed"}, objectiveMethods)
+// comparison writes the scores of methods under metrics, and their means.
+func (p *page) comparison(c *Comparison, metrics []string, ratios []float64, methods []string) {
+	p.table([]string{"metric", "removed"}, methods)
 	mean := map[string]float64{}
-	n := 0
-	for _, metric := range objectiveMetrics {
+	for _, metric := range metrics {
 		for _, ratio := range ratios {
-			p.scores(o.Cells, metric, ratio, objectiveMethods)
-			for _, m := range objectiveMethods {
-				mean[m] += o.Cells.at(metric, ratio, m).Score.Score
+			p.scores(c.Cells, metric, ratio, methods)
+			for _, m := range methods {
+				mean[m] += c.Cells.at(metric, ratio, m).Score.Score
 			}
-			n++
 		}
 	}
 	p.printf("| mean | |")
-	for _, m := range objectiveMethods {
-		p.printf(" %.1f |", 100*mean[m]/float64(n))
+	for _, m := range methods {
+		p.printf(" %.1f |", 100*mean[m]/float64(len(metrics)*len(ratios)))
 	}
-	p.printf("\n\nPaired differences of output error × effect, in points, with 95 %% intervals:\n\n")
+	p.printf("\n\n")
+}
+
+// gainsTable writes the paired differences of a comparison.
+func (p *page) gainsTable(c *Comparison, metrics []string, ratios []float64, over []string) {
 	var columns []string
-	for _, over := range objectiveOver {
-		if over == "full" {
-			over = "full cache"
-		}
-		columns = append(columns, "− "+over)
+	for _, over := range over {
+		columns = append(columns, "− "+methodText(over))
 	}
 	p.table([]string{"metric", "removed"}, columns)
-	for _, metric := range objectiveMetrics {
+	for _, metric := range metrics {
 		for _, ratio := range ratios {
 			p.printf("| %s | %s |", metric, percent(ratio))
-			p.differences(o.Gains, metric, ratio)
+			p.differences(c.Gains, metric, ratio)
 			p.printf("\n")
 		}
 	}
 	p.printf("\n")
+}
+
+// methodText is a method as a table's head has it.
+func methodText(method string) string {
+	if method == fullCache {
+		return "full cache"
+	}
+	return method
+}
+
+// objectives writes the comparison of the published objective with output errors.
+func (p *page) objectives() {
+	o := &p.f.Objectives
+	p.printf("## Two objectives of a profile\n\n"+
+		"LU-KV with profiles of the published objective (lukv), and of output errors with all layers weighing the same (output error)\n"+
+		"and weighted by the effect of cutting each (output error × effect). %d samples, those of the first table; full cache: %s.\n"+
+		"The published objective stays the default: this is one small model whose retrieval lives in one layer.\n\n", o.Items, o.Full)
+	p.comparison(o, objectiveMetrics, ratios, objectiveMethods)
+	p.printf("Paired differences of output error × effect, in points, with 95 %% intervals:\n\n")
+	p.gainsTable(o, objectiveMetrics, ratios, objectiveOver)
 	for _, over := range objectiveOver {
-		p.objectiveGains(over)
+		p.againstText(o.Gains, over)
 	}
 	p.taskLosses()
 	p.printf("\n### Objectives by task, at %s\n\n", percent(taskRatio))
 	p.tasks(o.Tasks, objectiveMetrics, objectiveMethods)
 }
 
-// objectiveGains says in how many rows the last method differs from another beyond
-// doubt.
-func (p *page) objectiveGains(over string) {
-	above, below, open := sides(p.f.Objectives.Gains, over)
-	if over == "full" {
+// againstText says in how many rows a method differs from another beyond doubt.
+func (p *page) againstText(gains []Gain, over string) {
+	above, below, open := sides(gains, over)
+	if over == fullCache {
 		over = "the full cache"
 	}
 	p.printf("* Against %s, the interval lies above zero in %d of %d rows and below in %d", over, len(above), len(above)+len(below)+len(open), len(below))

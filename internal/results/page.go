@@ -17,15 +17,19 @@ func (f *Figures) WriteMarkdown(w io.Writer) error {
 Scores are percentages of expected answers found, every one of %d tasks counting once; behind a score stands its 95 %% bootstrap
 interval over items (1000 resamples). Compression is question-agnostic: the context is compressed before the question is
 known. Decoding is greedy. Everything on this page, the sentences included, is made by `+"`make results`"+` from
-[results.json](results.json). Model: %s, %s precision; profiles as embedded.
+[results.json](results.json). Parts are measured again with `+"`lukv results --only %s`"+`. Model:
+%s, %s precision; profiles as embedded.
 
-`, len(f.Test.Tasks), f.Model, f.Precision)
+`, len(f.Test.Tasks), strings.Join(Parts(), ","), f.Model, f.Precision)
 	p.short()
 	p.test()
 	p.byTask()
 	p.objectives()
+	p.everyMetric()
+	p.weights()
 	p.oneLayer()
 	p.development()
+	p.remedies()
 	p.losses()
 	p.solver()
 	_, err := io.WriteString(w, p.b.String())
@@ -96,17 +100,16 @@ func list(parts []string) string {
 
 // rowsText names rows of a table, the ratios of a metric together.
 func rowsText(rows []Cell) string {
-	var parts []string
-	for _, metric := range objectiveMetrics { // metrics, and one more
-		var at []string
-		for _, c := range rows {
-			if c.Metric == metric {
-				at = append(at, percent(c.Ratio))
-			}
+	var names, parts []string
+	at := map[string][]string{}
+	for _, c := range rows {
+		if at[c.Metric] == nil {
+			names = append(names, c.Metric)
 		}
-		if len(at) > 0 {
-			parts = append(parts, metric+" at "+list(at))
-		}
+		at[c.Metric] = append(at[c.Metric], percent(c.Ratio))
+	}
+	for _, name := range names {
+		parts = append(parts, name+" at "+list(at[name]))
 	}
 	return list(parts)
 }

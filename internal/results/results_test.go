@@ -3,11 +3,15 @@ package results
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/lukv"
 )
 
 func figures(t *testing.T) *Figures {
@@ -66,6 +70,30 @@ func TestFiguresAreComplete(t *testing.T) {
 			require.Equal(t, x.CacheBytes, y.CacheBytes)
 		}
 	})
+	for name, c := range map[string]struct {
+		of      Comparison
+		metrics []string
+		ratios  []float64
+		methods []string
+		gains   int // in a row
+	}{
+		"metrics":  {f.Metrics, lukv.Metrics(), ratios, metricMethods, len(metricOver)},
+		"weights":  {f.Weights, objectiveMetrics, ratios, weightMethods, 1},
+		"per head": {f.PerHead, []string{setName(perHeadSets[0]), setName(perHeadSets[1])}, ratios, []string{perHead}, len(objectiveMetrics)},
+		"remedies": {f.Remedies, metrics, remedyRatios, remedyMethods, len(remedyOver)},
+	} {
+		require.NotZero(t, c.of.Items, name)
+		rows := len(c.metrics) * len(c.ratios)
+		require.Len(t, c.of.Cells, rows*len(c.methods), name)
+		require.Len(t, c.of.Gains, rows*c.gains, name)
+		for _, metric := range c.metrics {
+			for _, ratio := range c.ratios {
+				for _, m := range c.methods {
+					require.NotZero(t, c.of.Cells.at(metric, ratio, m).Score, "%s: %s %v %s", name, metric, ratio, m)
+				}
+			}
+		}
+	}
 	require.Len(t, f.Losses.Cells, len(metrics)*len(ratios)*len(allocators))
 	require.Len(t, f.Test.Gains, len(metrics)*len(ratios)*len(against))
 	require.Len(t, f.Solver.Levels, len(metrics)*(len(solverLevels)+1))
@@ -106,8 +134,30 @@ func TestSentencesFollowFigures(t *testing.T) {
 		task.Scores["snapkv"][byEffect] = task.Scores["snapkv"][published]
 		task.Scores["keydiff"][byEffect] = task.Scores["keydiff"][published] - .25
 	}
+	set(f.Metrics.Cells, "cur", 0.9, "adakv", 0.999)
+	for i := range f.Metrics.Cells {
+		c := &f.Metrics.Cells[i]
+		if c.Achieved = c.Ratio; c.Method == "pyramidkv" && c.Metric == "knorm" && c.Ratio == 0.5 {
+			c.Achieved = 0.53
+		}
+	}
+	for i := range f.Metrics.Gains {
+		g := &f.Metrics.Gains[i]
+		if g.Diff, g.Low, g.High = .1, .05, .2; g.Over == fullCache && g.Metric == "knorm" {
+			g.Diff, g.Low, g.High = -.1, -.2, -.05
+		}
+	}
+	for i := range f.Remedies.Gains {
+		g := &f.Remedies.Gains[i]
+		g.Diff, g.Low, g.High = -.01, -.1, .1
+	}
+	rows := len(f.Metrics.Cells.metrics()) * len(ratios)
 	page := pageOf(t, f)
 	for _, want := range []string{
+		"* pyramidkv removes 50 to 53 % where 50 % is asked for.\n\nPaired",
+		"* With 90 % removed, cur with adakv is highest: 99.9.",
+		fmt.Sprintf("* Against the full cache, the interval lies above zero in %d of %d rows and below in 3 (knorm at 50 %%, 80 %% and 90 %%).", rows-3, rows),
+		"* Against half for certain, the interval lies above zero in 0 of 6 rows and below in 0.",
 		"* Against lukv, the interval lies above zero in 9 of 12 rows and below in 3 (key_distance at 50 %, 80 % and 90 %).",
 		" -25 points with keydiff",
 		"LU-KV has the highest score in 1 of 9 rows** of the first table (keydiff at 80 %). uniform leads in 8",
@@ -139,6 +189,49 @@ func TestAbove(t *testing.T) {
 	}
 }
 
+// kind writes means over the tasks of a kind.
+func TestKind(t *testing.T) {
+	row := func(task string, full, floor float64) Task {
+		return Task{Task: task, Full: full, Scores: map[string]map[string]float64{"row": {halfFloor: floor}}}
+	}
+	p := page{f: &Figures{Remedies: Comparison{Tasks: []Task{row("cwe", 0.5, 0.2), row("vt", 1, 1), row("fwe", 0.7, 0.4)}}}}
+	p.kind("row", "words", []string{"cwe", "fwe"})
+	require.Equal(t, "| row | words | 60 | 0 | 0 | 0 | 30 | 0 | 0 | 0 | 0 |\n", p.b.String())
+}
+
+// Rows with a floor keep their mean, no head less than its share of it, and the
+// others what they had in proportion; mixed rows lie between.
+func TestRemedyRows(t *testing.T) {
+	shares := []float64{0.1, 0.3, 1.6, 2} // of the mean, at 80 % and beyond
+	var values []float64
+	for i := range 99 {
+		ratio := float64(i+1) / 100
+		for _, share := range shares {
+			kept := 1 - ratio/0.8*(1-0.2*share)
+			if ratio >= 0.8 {
+				kept = (1 - ratio) * share
+			}
+			values = append(values, 1-kept)
+		}
+	}
+	p, err := lukv.NewProfile(lukv.DefaultProfileIdentity(), 2, 2, values, nil)
+	require.NoError(t, err)
+	kept := func(p *lukv.Profile, err error) []float64 {
+		require.NoError(t, err)
+		var out []float64
+		for _, row := range p.Level(79) {
+			for _, v := range row {
+				out = append(out, (1-v)/0.2)
+			}
+		}
+		return out
+	}
+	require.InDeltaSlice(t, shares, kept(p, nil), 1e-9)
+	require.InDeltaSlice(t, []float64{0.5, 0.5, 1.6 * 3 / 3.6, 2 * 3 / 3.6}, kept(floored(p, 0.5)), 1e-9)
+	require.InDeltaSlice(t, []float64{0.25, 0.3 * 3.75 / 3.9, 1.6 * 3.75 / 3.9, 2 * 3.75 / 3.9}, kept(floored(p, 0.25)), 1e-9)
+	require.InDeltaSlice(t, []float64{0.325, 0.475, 1.45, 1.75}, kept(mixed(p, 0.25)), 1e-9)
+}
+
 // The README's sentence on the results is true of them.
 func TestReadmeSaysWhatTheFiguresSay(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
@@ -157,4 +250,43 @@ func TestReadmeSaysWhatTheFiguresSay(t *testing.T) {
 		}
 	})
 	require.Equal(t, 2, ahead)
+}
+
+// docs/methods.md says of every metric what the figures say: points lost with 80 %
+// removed. Its table may have more columns.
+func TestMethodsSayWhatWasLost(t *testing.T) {
+	text, err := os.ReadFile("../../docs/methods.md")
+	require.NoError(t, err)
+	f := figures(t)
+	columns := map[string]string{"uniform": "uniform", "`lukv`": published, "output errors": byEffect}
+	at := map[int]string{}
+	seen := 0
+	for line := range strings.Lines(string(text)) {
+		row := strings.Split(strings.TrimSpace(line), "|")
+		for i, cell := range row {
+			row[i] = strings.TrimSpace(cell)
+		}
+		if len(row) > 2 && row[1] == "metric" && slices.Contains(row, "output errors") {
+			for i, cell := range row {
+				if method, ok := columns[cell]; ok {
+					at[i] = method
+				}
+			}
+			require.Len(t, at, len(columns))
+			continue
+		}
+		if len(at) == 0 || seen == len(lukv.Metrics()) || len(row) < 2 || !strings.HasPrefix(row[1], "`") {
+			continue
+		}
+		metric := strings.Trim(row[1], "`")
+		require.Contains(t, lukv.Metrics(), metric)
+		seen++
+		for i, method := range at {
+			lost := f.Metrics.Full.Score - f.Metrics.Cells.at(metric, taskRatio, method).Score.Score
+			require.Equal(t, fmt.Sprintf("%.0f", 100*lost), row[i], "%s, %s", metric, method)
+		}
+	}
+	require.Equal(t, len(lukv.Metrics()), seen)
+	require.Contains(t, strings.Join(strings.Fields(string(text)), " "),
+		fmt.Sprintf("n = %d, full cache %.1f", f.Metrics.Items, 100*f.Metrics.Full.Score))
 }
