@@ -160,7 +160,8 @@ func (p *page) short() {
 			percent(ratio), best.Metric, best.Method, 100*best.Score.Score, 100*t.Full.Score, report.Bytes(best.CacheBytes), report.Bytes(t.FullBytes))
 	}
 	p.printf("* The model is a 4-million-parameter retriever, the data are its generator's, and the profiles are made on the same kind of text.\n" +
-		"  The figures compare methods with each other; they say nothing about other models.\n\n")
+		"  The figures compare methods with each other; they say nothing about other models:\n" +
+		"  for one, see [experiments.md](experiments.md).\n\n")
 }
 
 // sides divides the rows by where the interval of the difference lies: above zero,
