@@ -110,22 +110,27 @@ func TestSubset(t *testing.T) {
 		}
 		return n
 	}
-	all, err := Subset(items, 0, 0, 1)
+	all, _, err := Subset(items, 0, 0, 1)
 	require.NoError(t, err)
 	assert.Equal(t, items, all)
-	a, err := Subset(items, 0.25, 0, 1)
+	a, places, err := Subset(items, 0.25, 0, 1)
 	require.NoError(t, err)
+	require.Len(t, places, len(a))
+	for i, at := range places {
+		assert.Equal(t, items[at], a[i])
+	}
 	assert.Equal(t, map[string]int{"t0": 5, "t1": 5, "t2": 5}, count(a))
-	b, err := Subset(items, 0.25, 3, 1)
+	b, _, err := Subset(items, 0.25, 3, 1)
 	require.NoError(t, err)
 	assert.Equal(t, map[string]int{"t0": 3, "t1": 3, "t2": 3}, count(b))
-	again, err := Subset(items, 0.25, 0, 1)
+	assert.Subset(t, a, b, "a larger share contains the smaller")
+	again, _, err := Subset(items, 0.25, 0, 1)
 	require.NoError(t, err)
 	assert.Equal(t, a, again)
-	other, err := Subset(items, 0.25, 0, 2)
+	other, _, err := Subset(items, 0.25, 0, 2)
 	require.NoError(t, err)
 	assert.NotEqual(t, a, other)
-	one, err := Subset(items, 0.001, 0, 2)
+	one, _, err := Subset(items, 0.001, 0, 2)
 	require.NoError(t, err)
 	assert.Len(t, one, 3, "at least one of each task")
 	// A task's draw does not depend on the others.
@@ -135,16 +140,16 @@ func TestSubset(t *testing.T) {
 			t1 = append(t1, it)
 		}
 	}
-	alone, err := Subset(t1, 0.25, 0, 1)
+	alone, _, err := Subset(t1, 0.25, 0, 1)
 	require.NoError(t, err)
 	for _, it := range alone {
 		assert.Contains(t, a, it)
 	}
 	for _, bad := range []float64{-1, 1.1, math.NaN()} {
-		_, err := Subset(items, bad, 0, 1)
+		_, _, err := Subset(items, bad, 0, 1)
 		assert.Error(t, err)
 	}
-	_, err = Subset(items, 0, -1, 1)
+	_, _, err = Subset(items, 0, -1, 1)
 	assert.Error(t, err)
 }
 

@@ -64,7 +64,7 @@ type Options struct {
 
 // Answer is the outcome of one item under one method.
 type Answer struct {
-	Item       int      `json:"item"`           // index into the run's items
+	Item       int      `json:"item"`           // index into the items given to Run; in files, among all of the data
 	Line       int      `json:"line,omitempty"` // of the file of data
 	Task       string   `json:"task"`
 	Method     string   `json:"method"`

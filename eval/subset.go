@@ -11,16 +11,16 @@ import (
 // Subset draws items per task, without replacement, and keeps their order:
 // round(fraction·n) but at least one of a task's n items, and of these at most
 // limit. 0 for fraction or limit means all. Equal seeds draw equal items,
-// whatever other tasks are there.
-func Subset(items []Item, fraction float64, limit int, seed uint64) ([]Item, error) {
+// whatever other tasks are there, and a larger share contains the smaller.
+// places are the indices of the drawn items in items, ascending.
+func Subset(items []Item, fraction float64, limit int, seed uint64) (drawn []Item, places []int, err error) {
 	if !(fraction >= 0 && fraction <= 1) || limit < 0 {
-		return nil, fmt.Errorf("subset: fraction %v and limit %d, want 0 to 1 and 0 or more", fraction, limit)
+		return nil, nil, fmt.Errorf("subset: fraction %v and limit %d, want 0 to 1 and 0 or more", fraction, limit)
 	}
 	byTask := map[string][]int{}
 	for i, it := range items {
 		byTask[it.Task] = append(byTask[it.Task], i)
 	}
-	var chosen []int
 	for task, at := range byTask {
 		n := len(at)
 		if fraction > 0 {
@@ -37,12 +37,12 @@ func Subset(items []Item, fraction float64, limit int, seed uint64) ([]Item, err
 			j := i + rng.IntN(len(at)-i)
 			at[i], at[j] = at[j], at[i]
 		}
-		chosen = append(chosen, at[:n]...)
+		places = append(places, at[:n]...)
 	}
-	slices.Sort(chosen)
-	out := make([]Item, len(chosen))
-	for i, at := range chosen {
-		out[i] = items[at]
+	slices.Sort(places)
+	drawn = make([]Item, len(places))
+	for i, at := range places {
+		drawn[i] = items[at]
 	}
-	return out, nil
+	return drawn, places, nil
 }

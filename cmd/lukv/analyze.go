@@ -93,7 +93,7 @@ func (c *analyzeLossesCmd) Run(e *env) error {
 	}
 	start := time.Now()
 	read := evalCmd{modelFlags: c.modelFlags, Data: c.Data, Limit: c.Limit, Seed: 42}
-	items, data, err := read.items(e)
+	asked, err := read.questions(e)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (c *analyzeLossesCmd) Run(e *env) error {
 		return err
 	}
 	var questions []study.Question
-	for _, it := range items {
+	for _, it := range asked.items {
 		questions = append(questions, study.Question{Task: it.Task, Text: calibration.Text{Context: it.Context,
 			Questions: []calibration.Question{{Question: it.Question, AnswerPrefix: it.AnswerPrefix}}}})
 	}
@@ -120,7 +120,7 @@ func (c *analyzeLossesCmd) Run(e *env) error {
 		return err
 	}
 	line.clear()
-	return c.finish(e, start, &study.File{Title: "Oracle importance kept and lost", Model: m.ID(), Data: dataNames(data), N: len(items), Figures: figures})
+	return c.finish(e, start, &study.File{Title: "Oracle importance kept and lost", Model: m.ID(), Data: dataNames(asked.data), N: len(questions), Figures: figures})
 }
 
 func dataNames(data []eval.DataFile) string {

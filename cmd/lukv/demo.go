@@ -269,7 +269,7 @@ func (d *demo) evaluate(items []eval.Item, share bool, what string) ([]eval.Answ
 // ask asks all questions and works out what came of it.
 func (d *demo) ask() error {
 	var err error
-	if d.items, err = eval.Subset(longSamples(), 0, d.Limit, 42); err != nil {
+	if d.items, _, err = eval.Subset(longSamples(), 0, d.Limit, 42); err != nil {
 		return err
 	}
 	if d.answers, err = d.evaluate(d.items, true, "questions"); err != nil {

@@ -55,8 +55,8 @@ type evalCmd struct {
 	Parallel int      `default:"1" placeholder:"N" help:"Contexts worked on at the same time (default ${default})."`
 	Memory   byteSize `placeholder:"SIZE" help:"With --parallel: fewer where their caches would take more."`
 
-	Out      string `short:"o" xor:"answers" placeholder:"DIR" help:"Keep the run in a folder: settings and versions, answers, scores. A run that was stopped goes on from there."`
-	Items    string `xor:"answers" placeholder:"FILE" help:"Append every answer to FILE; a run that was stopped goes on from there."`
+	Out      string `short:"o" xor:"answers" placeholder:"DIR" help:"Keep the run in a folder: settings and versions, answers, scores. A run that was stopped goes on from there, and a larger --limit adds to it."`
+	Items    string `xor:"answers" placeholder:"FILE" help:"Append every answer to FILE; a run that was stopped goes on from there, and a larger --limit adds to it."`
 	CSV      bool   `name:"csv" xor:"format" help:"Print CSV in long form."`
 	JSON     bool   `name:"json" xor:"format" help:"Print one JSON object."`
 	Markdown bool   `xor:"format" help:"Print a Markdown table."`
@@ -85,8 +85,8 @@ func (f *scoringFlags) scoring() eval.Scoring {
 	return eval.Scoring{Match: eval.Match(f.Match), Clean: eval.Clean(f.RulerClean), CodeSim: eval.CodeSim(f.CodeSim)}
 }
 
-// evalSettings is everything that answers depend on. Its hash guards the
-// files of answers.
+// evalSettings is everything that answers depend on, and which questions are
+// answered.
 type evalSettings struct {
 	Model        string          `json:"model"`
 	Precision    model.Precision `json:"precision"`
@@ -142,7 +142,7 @@ func (c *evalCmd) Run(e *env) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	items, data, err := c.items(e)
+	questions, err := c.questions(e)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (c *evalCmd) Run(e *env) error {
 	}
 	settings := evalSettings{
 		Model: m.ID(), Precision: m.Precision(), CacheType: c.CacheType, MaxContext: c.MaxContext, MaxCache: int64(c.MaxCache),
-		Data: data, Truncate: o.Truncate, Items: len(items), Limit: c.Limit, Fraction: c.Fraction, Seed: c.Seed, MaxNewTokens: c.MaxNewTokens,
+		Data: questions.data, Truncate: o.Truncate, Items: len(questions.items), Limit: c.Limit, Fraction: c.Fraction, Seed: c.Seed, MaxNewTokens: c.MaxNewTokens,
 		Match: o.Scoring.Match, Clean: o.Scoring.Clean, CodeSim: o.Scoring.CodeSim, QueryAware: c.QueryAware, SharePrefill: c.SharePrefill, Framing: framing,
 	}
 	if dev := m.Device(); dev != nil {
@@ -181,15 +181,27 @@ func (c *evalCmd) Run(e *env) error {
 		}
 		settings.Methods = append(settings.Methods, evalMethod{x.Name, policy})
 	}
-	return c.evaluate(e, m, items, methods, o, settings)
+	return c.evaluate(e, m, questions, methods, o, settings)
 }
 
-func (c *evalCmd) evaluate(e *env, m *model.Model, items []eval.Item, methods []eval.Method, o eval.Options, settings evalSettings) error {
-	sum := sha256.Sum256([]byte(compact(settings)))
-	hash := hex.EncodeToString(sum[:8])
+// hash guards the files of answers: it stands for the settings without the choice
+// of questions, so that a run can go on with more of them.
+func (s evalSettings) hash() string {
+	s.Items, s.Limit, s.Fraction = 0, 0, 0
+	sum := sha256.Sum256([]byte(compact(s)))
+	return hex.EncodeToString(sum[:8])
+}
+
+func (c *evalCmd) evaluate(e *env, m *model.Model, questions evalQuestions, methods []eval.Method, o eval.Options, settings evalSettings) error {
+	hash := settings.hash()
 	var answers []eval.Answer
-	emit := func(a eval.Answer) error {
+	keep := func(a eval.Answer) eval.Answer {
+		a.Item = questions.places[a.Item]
 		answers = append(answers, a)
+		return a
+	}
+	emit := func(a eval.Answer) error {
+		keep(a)
 		return nil
 	}
 	kept := cmp.Or(c.Out, c.Items)
@@ -209,15 +221,16 @@ func (c *evalCmd) evaluate(e *env, m *model.Model, items []eval.Item, methods []
 	}
 	if log != nil {
 		defer log.Close()
-		answers = append(answers, log.Answers()...)
+		for _, a := range log.Answers() {
+			if _, asked := slices.BinarySearch(questions.places, a.Item); asked {
+				answers = append(answers, a)
+			}
+		}
 		if len(answers) > 0 {
-			e.note("resuming from %s: %d of %d answers are there", kept, len(answers), len(items)*len(methods))
+			e.note("resuming from %s: %d of %d answers are there", kept, len(answers), len(questions.items)*len(methods))
 		}
-		o.Done = log.Done
-		emit = func(a eval.Answer) error {
-			answers = append(answers, a)
-			return log.Add(a)
-		}
+		o.Done = func(i int, method string) bool { return log.Done(questions.places[i], method) }
+		emit = func(a eval.Answer) error { return log.Add(keep(a)) }
 	}
 	line := e.progress()
 	resumed := len(answers)
@@ -225,7 +238,7 @@ func (c *evalCmd) evaluate(e *env, m *model.Model, items []eval.Item, methods []
 		e.log.Info("answered", "done", done, "of", total)
 		line.show("evaluating: %d of %d answers%s", done, total, line.left(resumed, done, total))
 	}
-	err = eval.Run(e.ctx, m, items, methods, o, emit)
+	err = eval.Run(e.ctx, m, questions.items, methods, o, emit)
 	line.clear()
 	if err != nil {
 		if kept != "" && e.ctx.Err() != nil {
@@ -234,7 +247,7 @@ func (c *evalCmd) evaluate(e *env, m *model.Model, items []eval.Item, methods []
 		return err
 	}
 	result := evalResult{Format: evalFormat, Settings: settings, Hash: hash, Version: readVersion()}
-	return c.print(e, result, folder, items, methods, answers)
+	return c.print(e, result, folder, methods, answers)
 }
 
 // info is what a run's folder says about it.
@@ -293,7 +306,7 @@ func evalNotes(answers []eval.Answer) []evalNote {
 
 // print prints rows in the order of methods and tasks, whatever order a resumed
 // run made the answers in.
-func (c *evalCmd) print(e *env, result evalResult, folder *runs.Folder, items []eval.Item, methods []eval.Method, answers []eval.Answer) error {
+func (c *evalCmd) print(e *env, result evalResult, folder *runs.Folder, methods []eval.Method, answers []eval.Answer) error {
 	at := map[string]int{}
 	for i, m := range methods {
 		at[m.Name] = i
@@ -324,8 +337,7 @@ func (c *evalCmd) print(e *env, result evalResult, folder *runs.Folder, items []
 		e.note("note: %s, %d answers: %s", n.Method, n.Answers, n.Note)
 	}
 	for _, a := range result.Failed {
-		it := items[a.Item]
-		fmt.Fprintf(e.err, "failed: %s, line %d, task %s: %s\n", a.Method, it.Line, a.Task, a.Error)
+		fmt.Fprintf(e.err, "failed: %s, line %d, task %s: %s\n", a.Method, a.Line, a.Task, a.Error)
 	}
 	if n := len(result.Failed); n > 0 {
 		return fmt.Errorf("%d of %d answers failed", n, len(answers))
@@ -379,13 +391,20 @@ func (c *evalCmd) check() error {
 	return nil
 }
 
-// items reads the data and draws the subset.
-func (c *evalCmd) items(e *env) ([]eval.Item, []eval.DataFile, error) {
+// evalQuestions are the questions of a run.
+type evalQuestions struct {
+	items  []eval.Item
+	places []int // of the items among all of the data, by which answers are known
+	data   []eval.DataFile
+}
+
+// questions reads the data and draws the subset.
+func (c *evalCmd) questions(e *env) (evalQuestions, error) {
 	o := eval.DataOptions{LongBench: &eval.LongBench{}, Extended: c.LongbenchE}
 	if c.LongbenchConfig != "" {
 		var err error
 		if o.LongBench, err = eval.ReadLongBench(inputfile.Dir(c.LongbenchConfig)); err != nil {
-			return nil, nil, err
+			return evalQuestions{}, err
 		}
 	}
 	o.LongBench.ExactLength = c.MaxGen == "official"
@@ -394,25 +413,25 @@ func (c *evalCmd) items(e *env) ([]eval.Item, []eval.DataFile, error) {
 	for _, path := range c.Data {
 		more, files, err := c.read(e, path, o)
 		if err != nil {
-			return nil, nil, err
+			return evalQuestions{}, err
 		}
 		items, data = append(items, more...), append(data, files...)
 	}
 	if len(c.Data) == 0 {
 		if c.Model != builtin.Name {
-			return nil, nil, usage("--data is missing: only %s brings samples of its own", builtin.Name)
+			return evalQuestions{}, usage("--data is missing: only %s brings samples of its own", builtin.Name)
 		}
 		var err error
 		if items, data, err = readBytes("builtin samples", builtin.SamplesJSONL()); err != nil {
-			return nil, nil, err
+			return evalQuestions{}, err
 		}
 		data[0].Data = "builtin"
 	}
-	items, err := eval.Subset(items, c.Fraction, c.Limit, c.Seed)
+	items, places, err := eval.Subset(items, c.Fraction, c.Limit, c.Seed)
 	if err != nil {
-		return nil, nil, usageError{err}
+		return evalQuestions{}, usageError{err}
 	}
-	return items, data, nil
+	return evalQuestions{items, places, data}, nil
 }
 
 // read reads questions from a path, - for standard input.

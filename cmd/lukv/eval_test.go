@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/csv"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -207,6 +208,31 @@ func TestEvalResumes(t *testing.T) {
 	fails(t, exitFailed, "other settings", append(args, "--match", "part")...)
 	fails(t, exitFailed, "not a file of answers", append(args[:len(args)-1], data)...)
 	holds(t, dir, "items.jsonl")
+}
+
+// A run with more questions of each task goes on with the answers to fewer, and
+// one with fewer shows those alone.
+func TestEvalGrows(t *testing.T) {
+	data := shortData(t)
+	dir := filepath.Join(t.TempDir(), "run")
+	args := []string{"eval", "builtin", "--data", data, "--ratio", "0.5", "--json"}
+	some := decode[evalResult](t, ok(t, append(args, "--limit", "1", "--out", dir)...))
+	all := decode[evalResult](t, ok(t, args...))
+	require.NotEqual(t, untimed(some.Rows), untimed(all.Rows))
+
+	o := command(t, append(args, "--out", dir)...)
+	require.Zero(t, o.code, o.err)
+	assert.Contains(t, o.err, fmt.Sprintf("resuming from %s: 4 of %d answers are there", dir, 2*all.Settings.Items))
+	got := decode[evalResult](t, o.out)
+	assert.Equal(t, untimed(all.Rows), untimed(got.Rows))
+	assert.Equal(t, all.Hash, got.Hash)
+
+	got = decode[evalResult](t, ok(t, append(args, "--limit", "1", "--out", dir)...))
+	assert.Equal(t, untimed(some.Rows), untimed(got.Rows))
+	answers, err := os.ReadFile(filepath.Join(dir, "answers.jsonl"))
+	require.NoError(t, err)
+	assert.Equal(t, 1+2*all.Settings.Items, strings.Count(string(answers), "\n"), "nothing is answered twice")
+	fails(t, exitFailed, "other settings", append(args, "--out", dir, "--match", "part")...)
 }
 
 func TestEvalListsWhatDoesNotFit(t *testing.T) {

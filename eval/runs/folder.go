@@ -53,7 +53,8 @@ type Folder struct {
 	*eval.Log
 }
 
-// Open makes the folder of a run, or opens it to go on. A folder of a run with
+// Open makes the folder of a run, or opens it to go on, with the settings of info
+// and the rest of run.json as it was. A folder of a run with
 // another hash is [eval.ErrSettings] and stays as it is, one that another process
 // writes is [eval.ErrInUse].
 func Open(dir string, info Info) (*Folder, error) {
@@ -66,7 +67,8 @@ func Open(dir string, info Info) (*Folder, error) {
 	}
 	f := &Folder{dir, log}
 	if old, err := readInfo(dir); err == nil && old.Hash == info.Hash {
-		return f, nil
+		old.Settings = info.Settings
+		info = *old
 	} // else it is of a run whose answers are gone
 	info.Format = infoFormat
 	if err := f.write(infoName, info); err != nil {

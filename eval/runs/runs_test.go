@@ -80,6 +80,17 @@ func TestFolder(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, first, again)
 
+	// One that chooses other questions changes the settings alone.
+	grown := info
+	grown.Settings = json.RawMessage(`{"a":2}`)
+	f, err = Open(dir, grown)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	changed, err := os.ReadFile(filepath.Join(dir, infoName))
+	require.NoError(t, err)
+	assert.Equal(t, strings.Replace(string(first), `"a": 1`, `"a": 2`, 1), string(changed))
+	assert.NotEqual(t, first, changed)
+
 	// A folder that lost its answers begins anew, and says of what.
 	lost := folder(t, answers(map[string]int{"full": 3}, 3))
 	require.NoError(t, os.Remove(filepath.Join(lost, answersName)))

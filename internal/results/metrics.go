@@ -20,7 +20,7 @@ var (
 // everyMetric tries all metrics under the allocators and both objectives, on a part
 // of the embedded samples.
 func (r *run) everyMetric() error {
-	items, err := eval.Subset(r.o.Test, 0, metricItems, partSeed)
+	items, _, err := eval.Subset(r.o.Test, 0, metricItems, partSeed)
 	if err != nil {
 		return err
 	}

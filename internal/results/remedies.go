@@ -28,7 +28,7 @@ var (
 
 // remedies tries them on a part of the development items.
 func (r *run) remedies() error {
-	items, err := eval.Subset(r.o.Development, 0, partItems, partSeed)
+	items, _, err := eval.Subset(r.o.Development, 0, partItems, partSeed)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func setName(set []string) string { return strings.Join(set, " / ") }
 // weights compares the two ways of measuring what a layer does, and a metric for
 // each head with single metrics, on a part of the embedded samples.
 func (r *run) weights() error {
-	items, err := eval.Subset(r.o.Test, 0, partItems, partSeed)
+	items, _, err := eval.Subset(r.o.Test, 0, partItems, partSeed)
 	if err != nil {
 		return err
 	}
