@@ -34,7 +34,7 @@ func (a duo) Validate() error {
 }
 
 func (a duo) WithProfile(p *Profile) (Allocator, error) {
-	if a.Importance != nil {
+	if len(a.Importance) > 0 {
 		return a, nil
 	}
 	if p == nil {
@@ -73,7 +73,7 @@ func (a duo) Budgets(d Demand, _ []Scores) ([][]int, error) {
 // heads returns the importance of the heads of the layers that take part.
 func (a duo) heads(d *Demand) ([]float64, error) {
 	rows := a.Importance
-	if rows == nil {
+	if len(rows) == 0 {
 		if a.profile == nil {
 			return nil, errors.New("profile: found none and no importance, expected one of them")
 		}

@@ -122,3 +122,15 @@ func TestThreshold(t *testing.T) {
 		}
 	}
 }
+
+// TestDuoWithEmptyImportance: a list of no layers is no importance.
+func TestDuoWithEmptyImportance(t *testing.T) {
+	c := AllocatorConfig{Name: "duo", Params: `{"importance":[]}`}
+	require.True(t, c.NeedsProfile())
+	_, err := NewAllocator(c, nil)
+	require.ErrorContains(t, err, "found none and no importance")
+	a, err := NewAllocator(c, testProfile(t, 2, 2, 300))
+	require.NoError(t, err)
+	_, err = Allocate(a, Demand{T: 300, Layers: 2, KVHeads: 2, Ratio: 0.5}, nil)
+	require.NoError(t, err)
+}

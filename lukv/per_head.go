@@ -99,6 +99,9 @@ func (m perHead) bind(p *Profile, ratio float64) (perHead, error) {
 		return m, errors.New("metric per_head: found no profile that names the metric of each head, expected one of output errors")
 	}
 	row := p.OutputErrors.MetricOf[ProfileIndex(ratio)]
+	if worst := slices.Max(row); worst >= len(m.Metrics) {
+		return m, fmt.Errorf("metric per_head: the profile gives a head metric %d of %d", worst, len(m.Metrics))
+	}
 	for l := range p.layers {
 		m.choice = append(m.choice, row[l*p.kvHeads:(l+1)*p.kvHeads])
 	}

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
+	"github.com/lukv/lukv/lukv/solve"
 	"github.com/stretchr/testify/require"
 )
 
@@ -133,4 +135,14 @@ func TestPerHeadRefuses(t *testing.T) {
 		_, err := NewMetric(configured("per_head", "metrics", metrics))
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// TestPerHeadOfAProfileWithMoreMetrics: a profile can name a metric that the
+// configuration does not have.
+func TestPerHeadOfAProfileWithMoreMetrics(t *testing.T) {
+	m := mustMetric(t, MetricConfig{Name: "per_head"}).(perHead)
+	p := testProfile(t, 2, 2, 300)
+	p.OutputErrors = &OutputErrors{MetricOf: slices.Repeat([][]int{{0, 1, 3, 2}}, solve.Levels)}
+	_, err := m.bind(p, 0.5)
+	require.ErrorContains(t, err, "the profile gives a head metric 3 of 3")
 }

@@ -33,7 +33,7 @@ func (m triAttention) Validate() error {
 	return nil
 }
 
-func (m triAttention) reads() bool { return m.Centers == nil }
+func (m triAttention) reads() bool { return len(m.Centers) == 0 }
 
 func (m triAttention) with(centers [][]QueryCenter) Metric {
 	m.profiled = centers
@@ -42,7 +42,7 @@ func (m triAttention) with(centers [][]QueryCenter) Metric {
 
 // centers returns those of calibration, nil without any.
 func (m triAttention) centers() [][]QueryCenter {
-	if m.Centers != nil {
+	if len(m.Centers) > 0 {
 		return m.Centers
 	}
 	return m.profiled

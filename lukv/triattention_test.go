@@ -269,3 +269,12 @@ func TestPoliciesReadCenters(t *testing.T) {
 		require.False(t, p.UsesProfile())
 	}
 }
+
+// TestTriAttentionWithEmptyCenters: a list of no layers is the same as none.
+func TestTriAttentionWithEmptyCenters(t *testing.T) {
+	m := mustMetric(t, MetricConfig{Name: "triattention", Params: `{"centers":[]}`})
+	require.True(t, NeedsCenters(m))
+	require.True(t, m.Needs(10, 0).Stats)
+	_, err := Score(context.Background(), m, randomAttention(10, 4, 2, 6))
+	require.NoError(t, err)
+}
