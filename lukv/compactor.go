@@ -63,6 +63,10 @@ func (m compactor) Score(ctx context.Context, l *Layer) (Scores, error) {
 	return toScores(attention, l, prot), nil
 }
 
+// compactorRows queries of a chunk are computed together, so that memory does not
+// grow with the square of the chunk.
+const compactorRows = 64
+
 // attention sums, for slots [lo,hi) of KV head h, what the queries of the same
 // chunk pay to each, averaged over the group, times the length of its value,
 // smoothed over three entries, into smooth. Logits are not scaled, as published.
@@ -78,23 +82,27 @@ func (m compactor) attention(ctx context.Context, l *Layer, h, lo, hi int, smoot
 	ws := l.takeWorkspace()
 	defer l.giveWorkspace(ws)
 	raw := ws.zeros(hi - lo)
-	queries, keys, probs := ws.float32s(size*D), ws.float32s(size*D), ws.float32s(size*size)
+	rows := min(compactorRows, size)
+	queries, keys, probs := ws.float32s(rows*D), ws.float32s(size*D), ws.float32s(rows*size)
 	for from := lo; from < hi; from += m.Chunk {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
 		n := min(m.Chunk, hi-from)
 		w := kernels.F32Matrix(l.Keys(h, from, from+n, keys)[:n*D], n, D)
 		for q := h * G; q < (h+1)*G; q++ {
-			for i := range n {
-				copy(queries[i*D:(i+1)*D], l.Queries.Row(from+i, q))
-			}
-			l.CPU.MatMul(probs, n, queries, D, n, &w, 0, n)
-			for i := range n {
-				row := probs[i*n : (i+1)*n]
-				softmax(l.CPU, row, 1)
-				for t, v := range row {
-					raw[from-lo+t] += float64(v) / float64(G)
+			for first := 0; first < n; first += rows {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				k := min(rows, n-first)
+				for i := range k {
+					copy(queries[i*D:(i+1)*D], l.Queries.Row(from+first+i, q))
+				}
+				l.CPU.MatMul(probs, n, queries, D, k, &w, 0, n)
+				for i := range k {
+					row := probs[i*n : (i+1)*n]
+					softmax(l.CPU, row, 1)
+					for t, v := range row {
+						raw[from-lo+t] += float64(v) / float64(G)
+					}
 				}
 			}
 		}

@@ -178,3 +178,20 @@ func TestCompactorMatchesDefinition(t *testing.T) {
 	_, err = (&Policy{Metric: MetricConfigOf(m), Decode: DecodeConfig{Mode: "periodic"}}).Compile("m", CacheShape{Layers: 1, KVHeads: 2})
 	require.ErrorContains(t, err, "found compactor, which reads a whole context at once")
 }
+
+// TestCompactorMemory: a chunk of the whole text takes memory in proportion to it.
+func TestCompactorMemory(t *testing.T) {
+	const T = 2000
+	l := randomAttention(T, 1, 1, 4)
+	l.Scratch = new(Scratch)
+	defer l.Scratch.Close()
+	_, err := Score(context.Background(), mustMetric(t, configured("compactor", "chunk", 1<<16)), l)
+	require.NoError(t, err)
+	most := 0
+	for _, w := range l.Scratch.idle {
+		for _, b := range w.blocks {
+			most = max(most, len(b.mem))
+		}
+	}
+	require.Less(t, most, 100*T)
+}
