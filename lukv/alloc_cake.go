@@ -66,12 +66,14 @@ func (a cakeLayers) Weigh(ctx context.Context, l *Layer) (float64, error) {
 	return power(dispersion, 1/a.Tau1) * power(shift, 1/a.Tau2), err
 }
 
-// power is x^y for x of at least 0, the same on every CPU.
+// power is x^y for x of at least 0, the same on every CPU. Low temperatures make y
+// large: the result is bounded so that a product of two and the sum of many stay
+// finite.
 func power(x, y float64) float64 {
 	if !(x > 0) {
 		return 0
 	}
-	return detmath.Exp(y * detmath.Log(x))
+	return min(detmath.Exp(y*detmath.Log(x)), 1e140)
 }
 
 func (a cakeLayers) Budgets(d Demand, s []Scores) ([][]int, error) {

@@ -109,20 +109,22 @@ func (a headKV) Budgets(d Demand, _ []Scores) ([][]int, error) {
 // per head, which may exceed B.
 func headShares(importance [][]float64, B int, beta, tau float64) [][]int {
 	pool := math.Floor(float64(B) / beta)
-	heads, sum := 0, 0.0
+	heads, most := 0, 0.0
 	for _, row := range importance {
 		heads += len(row)
 		for _, e := range row {
-			sum += e
+			most = max(most, e)
 		}
 	}
+	// Relative to the largest, whose power is 1 for every temperature: the sum is
+	// neither 0 nor infinite.
 	norm := 0.0
 	p := make([][]float64, len(importance))
 	for l, row := range importance {
 		p[l] = make([]float64, len(row))
 		for h, e := range row {
-			if p[l][h] = 1; sum > 0 {
-				p[l][h] = e / sum
+			if p[l][h] = 1; most > 0 {
+				p[l][h] = e / most
 			}
 			if tau != 1 {
 				p[l][h] = power(p[l][h], tau)

@@ -678,3 +678,30 @@ func TestGlobalWeights(t *testing.T) {
 	_, err = Allocate(mustAllocator(t, "global", "weights", []float64{1}), d, scores)
 	require.ErrorContains(t, err, "allocator global: weights: found those of 1 layers, expected 3")
 }
+
+// TestApportionScales: the scale of the weights does not matter, however large or
+// small, nor that of one beside the others.
+func TestApportionScales(t *testing.T) {
+	for _, scale := range []float64{1, 1e-60, 1e-200, 1e-300, 1e100, 1e300} {
+		require.Equal(t, []int{10, 20, 30}, apportion([]float64{1 * scale, 2 * scale, 3 * scale}, 60, 1, 100), "scale %g", scale)
+	}
+	require.Equal(t, []int{100, 10, 20}, apportion([]float64{1, 1e-100, 2e-100}, 130, 1, 100))
+}
+
+// TestLowTemperatures: of one that makes powers overflow or vanish the largest share
+// is still the largest.
+func TestLowTemperatures(t *testing.T) {
+	d := Demand{T: 100, Layers: 2, KVHeads: 1, Ratio: 0.5}
+	importance := [][]float64{{1, 2}, {3, 40}}
+	got, err := Allocate(mustAllocator(t, "headkv", "tau", 1000, "beta", 1, "importance", importance), d, nil)
+	require.NoError(t, err)
+	require.Equal(t, [][]int{{1}, {100}}, got)
+	got, err = Allocate(mustAllocator(t, "headkv", "beta", 1, "importance", [][]float64{{1e308, 1e308}, {1e308, 1e308}}), d, nil)
+	require.NoError(t, err)
+	require.Equal(t, [][]int{{50}, {50}}, got)
+
+	d.Weights = []float64{power(1000, 1000) * power(500, 1000), power(2000, 1000) * power(400, 1000)}
+	got, err = Allocate(mustAllocator(t, "cake", "tau1", 0.001, "tau2", 0.001), d, randomScores(rand.New(rand.NewPCG(1, 1)), 2, 1, 100))
+	require.NoError(t, err)
+	require.Equal(t, 100, d.Achieved(got).Kept, "%v", got)
+}

@@ -91,25 +91,24 @@ func apportion(weight []float64, total, least, cap int) []int {
 		}
 		return s
 	}
-	// The sum grows with the factor. Bracket, then halve; 200 steps exhaust
-	// the mantissa from any start.
-	lo, hi := 0.0, 1.0
-	for i := 0; i < 200 && sum(hi) < float64(total); i++ {
-		lo, hi = hi, hi*2
-	}
-	for range 200 {
-		mid := lo + float64((hi-lo)/2)
-		if sum(mid) < float64(total) {
+	// The sum grows with the factor. Positive floats are in the order of their bits:
+	// halving the range of bits finds the largest factor whose sum is below the
+	// total, whatever the scale of the weights.
+	lo, hi := uint64(0), math.Float64bits(math.MaxFloat64)
+	for lo+1 < hi {
+		mid := lo + (hi-lo)/2
+		if sum(math.Float64frombits(mid)) < float64(total) {
 			lo = mid
 		} else {
 			hi = mid
 		}
 	}
+	factor := math.Float64frombits(lo)
 	part := make([]float64, n)
 	order := make([]int, n)
 	given := 0
 	for h := range weight {
-		v := at(h, lo)
+		v := at(h, factor)
 		out[h] = int(v)
 		part[h] = v - float64(out[h])
 		order[h] = h
