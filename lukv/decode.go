@@ -431,11 +431,11 @@ func (s *DecodeLayer) cut(ctx context.Context, l *Layer, target int, budgets Dec
 		return nil, fmt.Errorf("compress while decoding: %w", err)
 	}
 	p := s.d.metric.Protection(longest, target)
+	if s.post != nil { // the queries of fewer tokens may be there than the metric looks at
+		p.Window = min(p.Window, s.post.Len())
+	}
 	if s.d.prot != nil {
 		p = *s.d.prot
-	}
-	if s.post != nil {
-		p.Window = min(p.Window, s.post.Len())
 	}
 	var b []int // nil: target each
 	if budgets != nil {

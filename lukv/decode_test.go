@@ -660,3 +660,12 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestDecodeProtectionOfMoreThanTheWindow: what a policy protects does not end where
+// the queries do that its metric looks at.
+func TestDecodeProtectionOfMoreThanTheWindow(t *testing.T) {
+	d := periodic(t, DecodeConfig{Interval: 1, TargetSize: 8}, MetricConfig{Name: "snapkv", Params: `{"window":2}`}).Protect(Protection{Sinks: 1, Window: 5})
+	r := newDecodeRun(t, d, 20, 40)
+	require.True(t, r.pass(1, false, nil))
+	require.Subset(t, r.cache.pos[0], []int32{0, 16, 17, 18, 19, 20})
+}
