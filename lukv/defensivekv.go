@@ -57,7 +57,9 @@ func (m defensiveKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 		own += heads[h].own / float64(len(heads))
 		for t, v := range heads[h].score {
 			heads[h].score[t] = v * heads[h].norms[t]
-			top = max(top, heads[h].score[t])
+			if heads[h].score[t] > top { // unlike max it passes over NaN
+				top = heads[h].score[t]
+			}
 		}
 	}
 	// own is the attention that the window pays to itself, over all heads.
@@ -198,7 +200,9 @@ func shareNorms(l *Layer, ws *workspace, heads []defensiveHead) {
 	sums := ws.zeros(end)
 	for h := range heads {
 		for t, v := range heads[h].norms {
-			sums[positionOf(positions[h], t)] += v
+			if v == v { // a NaN stays that head's own
+				sums[positionOf(positions[h], t)] += v
+			}
 		}
 	}
 	for h := range heads {

@@ -106,3 +106,24 @@ func TestDefensiveKVMatchesDefinition(t *testing.T) {
 		require.Zero(t, mustMetric(t, MetricConfig{Name: "defensivekv"}).Protection(T, 0))
 	}
 }
+
+// TestDefensiveKVWithOneNaN: a value that is no number costs its own entry alone.
+func TestDefensiveKVWithOneNaN(t *testing.T) {
+	l := randomAttention(24, 4, 2, 6)
+	l.Share = 12
+	values := l.Values
+	l.Values = func(h, lo, hi int, dst []float32) []float32 {
+		x := slices.Clone(values(h, lo, hi, dst))
+		if h == 0 && lo <= 5 && 5 < hi {
+			x[(5-lo)*6] = float32(math.NaN())
+		}
+		return x
+	}
+	s, err := Score(context.Background(), mustMetric(t, configured("defensivekv", "window", 4)), l)
+	require.NoError(t, err)
+	require.Equal(t, 1, s.NaNs())
+	require.True(t, math.IsNaN(float64(s[0][5])))
+	for _, v := range s[1][:20] {
+		require.LessOrEqual(t, v, float32(10))
+	}
+}
