@@ -3,6 +3,7 @@ package jinja
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // What a template may name is checked while it is parsed, so that a template
@@ -64,9 +65,16 @@ func (p *parser) checkAttribute(of expr, attr token) {
 	}
 }
 
+// changing are the methods that change what they belong to. To Jinja's sandbox no
+// value has them: a template that names one fails only where it calls it.
+const changing = "append clear extend insert pop popitem remove reverse setdefault sort update"
+
 // checkMethod refuses methods that no value has, and arguments that none of that
 // name takes.
 func (p *parser) checkMethod(call *callExpr, name string) {
+	if slices.Contains(strings.Fields(changing), name) {
+		return
+	}
 	defs, ok := methodsByName[name]
 	if !ok {
 		p.refuse(call.at, "method '%s'", name)
@@ -113,17 +121,6 @@ func (p *parser) checkFilter(f *filterExpr) {
 	if name, ok := literal(f.args, index); ok {
 		p.known(what, table, name, f.at)
 	}
-}
-
-// checkSafe refuses the filters safe that were read, but for that of a whole value that
-// is printed.
-func (p *parser) checkSafe(printed expr) {
-	for _, f := range p.safe {
-		if f != printed {
-			p.refuse(f.at, "filter 'safe' but at the end of what is printed")
-		}
-	}
-	p.safe = p.safe[:0]
 }
 
 // checkTest refuses arguments that a test does not take.

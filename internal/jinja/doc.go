@@ -11,7 +11,6 @@
 //     [selectionFilters], the tests of [typeTests] and [valueTests], the methods of
 //     [defineTextMethods] and [defineDictMethods], the functions of [defineGlobals]
 //
-// The filter safe may only end what is printed, where it changes nothing.
 // Everything else of Jinja and Python is refused by name with [ErrUnsupported]: by
 // [Parse] where names and literals show it, else when it is reached. What remains
 // to be known: letters whose capital is more than one letter, but for ß, keep

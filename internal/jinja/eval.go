@@ -167,6 +167,7 @@ func (e *concatExpr) eval(r *run, s *scope) any {
 	parts := make([]text, len(e.items))
 	for i, item := range e.items {
 		parts[i] = r.show(r.eval(item, s))
+		parts[i].safe = false
 	}
 	return r.concat(parts...)
 }

@@ -369,11 +369,7 @@ func (p *parser) dottedName() string {
 func (p *parser) filters(n expr) expr {
 	for p.skipOp("|") {
 		f := &filterExpr{of: n, at: p.cur().at}
-		if name := p.dottedName(); name == safe.name {
-			f.def, p.safe = safe, append(p.safe, f)
-		} else {
-			f.def = p.known("filter", filters, name, f.at)
-		}
+		f.def = p.known("filter", filters, p.dottedName(), f.at)
 		if p.isOp("(") {
 			f.args = p.callArgs()
 		}

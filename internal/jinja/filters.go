@@ -34,13 +34,18 @@ func init() {
 	}
 }
 
-// safe marks a text that is not to be escaped, and nothing ever is. What else Jinja
-// makes of the mark is left out: it may only stand behind all of what is printed.
-var safe = define("safe", "value", func(r *run, a []any) any { return r.show(a[0]) })
-
 func textFilters() []*builtin {
 	textual := func(name string, f func(*run, text) text) *builtin {
 		return define(name, "value", func(r *run, a []any) any { return f(r, r.show(a[0])) })
+	}
+	escape := func(name string) *builtin {
+		return define(name, "value", func(r *run, a []any) any {
+			t := r.show(a[0])
+			if t.safe && name != "forceescape" {
+				return t
+			}
+			return r.escape(t)
+		})
 	}
 	return []*builtin{
 		textual("upper", (*run).upper),
@@ -48,13 +53,17 @@ func textFilters() []*builtin {
 		textual("capitalize", (*run).capitalize),
 		textual("title", (*run).titleFilter),
 		textual("string", func(_ *run, t text) text { return t }),
+		textual("safe", func(_ *run, t text) text { t.safe = true; return t }),
+		escape("escape"), escape("e"), escape("forceescape"),
 		define("indent", "s width=4 first=False blank=False", filterIndent),
 		define("replace", "s old new count=None", func(r *run, a []any) any {
 			count := -1
 			if a[3] != nil {
 				count = intArg(a[3], "replace count")
 			}
-			return r.replace(r.show(a[0]), r.show(a[1]), r.show(a[2]), count)
+			t := r.show(a[0])
+			t.safe = false
+			return r.replace(t, r.show(a[1]), r.show(a[2]), count)
 		}),
 		define("tojson", "value ensure_ascii=False indent=None separators=None sort_keys=False", filterToJSON),
 		define("trim", "value chars=None", func(r *run, a []any) any { return r.strip(r.show(a[0]), a[1], true, true) }),
@@ -67,8 +76,9 @@ func filterIndent(r *run, a []any) any {
 		pad = r.repeat(own(" "), intArg(a[1], "indent width"))
 	}
 	defined(a[0])
+	t := textArg(a[0], "indent")
 	b := r.builder()
-	for i, line := range r.splitLines(r.concat(textArg(a[0], "indent"), own("\n")), false) {
+	for i, line := range r.splitLines(r.concat(t, own("\n")), false) {
 		r.step(1)
 		if i > 0 {
 			b.put("\n", false)
@@ -78,7 +88,9 @@ func filterIndent(r *run, a []any) any {
 		}
 		b.add(line.(text))
 	}
-	return b.text()
+	out := b.text()
+	out.safe = t.safe
+	return out
 }
 
 func numberFilters() []*builtin {
@@ -411,7 +423,7 @@ func filterJoin(r *run, a []any) any {
 	return r.join(r.show(a[1]), a[0], func(e any) text { return r.show(key(e)) })
 }
 
-// join puts a text between the parts that v yields.
+// join puts a text between the parts that v yields. What it makes is not safe.
 func (r *run) join(sep text, v any, part func(any) text) text {
 	it := r.iter(v)
 	b := r.builder()

@@ -21,6 +21,7 @@ var hostile = map[string]string{
 	"doubling replace": doubling("|replace('x', 'xx')"),
 	"doubling list":    "{% set ns = namespace(s=[1]) %}{% for i in range(900) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
 	"doubling join":    "{% set ns = namespace(s='x') %}{% for i in range(900) %}{% set ns.s = [ns.s, ns.s]|join %}{% endfor %}",
+	"doubling escape":  "{% set ns = namespace(s='&') %}{% for i in range(900) %}{% set ns.s = ns.s|forceescape %}{% endfor %}" + doubling("|e * 9"),
 	"doubling tojson":  "{% set ns = namespace(s='\"') %}{% for i in range(900) %}{% set ns.s = ns.s|tojson %}{% endfor %}",
 	"doubling repr":    "{% set ns = namespace(s='\\\\') %}{% for i in range(900) %}{% set ns.s = [ns.s]|string %}{% endfor %}",
 	"replace bomb":     "{{ x|replace('', x) }}",
@@ -119,7 +120,7 @@ func TestCharges(t *testing.T) {
 		made   int
 	}{
 		{"x|upper", n}, {"x|lower", n}, {"x|title", n}, {"x|capitalize", n}, {"x|trim", 0}, {"x.strip('x')", 0},
-		{"x|replace('a', '')", 0}, {"x|replace('x', 'yy')", 2 * n}, {"x|replace('', '-')", 2 * n}, {"x|tojson", n}, {"[x]|string", n},
+		{"x|replace('a', '')", 0}, {"x|replace('x', 'yy')", 2 * n}, {"x|replace('', '-')", 2 * n}, {"x|tojson", n}, {"[x]|string", n}, {"x|e", 0},
 		{"x|indent(2)", n}, {"x|length", 0}, {"x|reverse", n}, {"x|list", 16 * n}, {"x|int", 0}, {"x|float", 0}, {"[x]|unique|list", 0}, {"[x, y]|sort", 0},
 		{"[x, y]|max", n}, {"x == y", 0}, {"x < y", 0}, {"'z' in x", 0}, {"x in [y]", 0}, {"{x: 1}", 0}, {"d[x]", 0}, {"x[5]", 0}, {"x[1:]", 0}, {"x[::2]", n / 2},
 		{"x.split('z')", 0}, {"x.split('x')", 16 * n}, {"x.split()", 0}, {"x.rsplit('z')", 0}, {"x.splitlines()", 0}, {"x.find('z')", 0}, {"x.rfind('z')", 0},

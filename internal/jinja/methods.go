@@ -138,7 +138,19 @@ func defineTextMethods() []*builtin {
 			return r.cut(t, 0, len(strings.TrimSuffix(t.s, fix.s)))
 		}),
 		define("join", "self parts", func(r *run, a []any) any {
-			return r.join(a[0].(text), a[1], func(e any) text { return textArg(e, "join") })
+			sep := a[0].(text)
+			out := r.join(sep, a[1], func(e any) text {
+				if !sep.safe {
+					return textArg(e, "join")
+				}
+				part := r.show(e)
+				if !part.safe {
+					part = r.escape(part)
+				}
+				return part
+			})
+			out.safe = sep.safe
+			return out
 		}),
 		define("splitlines", "self keepends=False", func(r *run, a []any) any {
 			return r.splitLines(a[0].(text), truthy(a[1]))

@@ -15,7 +15,6 @@ type parser struct {
 	loops  int
 	inLoop bool
 	macros []*macroDef // that enclose the current place
-	safe   []*filterExpr
 }
 
 // Parse parses a template's source; name stands for it in errors. A line break
@@ -164,7 +163,6 @@ func (p *parser) statements(ends []string) []stmt {
 			p.next()
 			value := p.tuple(true, false)
 			p.expect(tokVarEnd)
-			p.checkSafe(value)
 			out = append(out, &printStmt{value: value, at: t.at})
 		default: // tokBlockBegin: nothing else follows a finished tag
 			p.next()
@@ -173,7 +171,6 @@ func (p *parser) statements(ends []string) []stmt {
 			}
 			out = append(out, p.statement())
 			p.expect(tokBlockEnd)
-			p.checkSafe(nil)
 		}
 	}
 }

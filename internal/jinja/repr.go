@@ -32,7 +32,13 @@ func (r *run) writeRepr(b *builder, v any) {
 	}
 	switch v := v.(type) {
 	case text:
-		r.quote(b, v)
+		if v.safe {
+			put("Markup(")
+			r.quote(b, v)
+			put(")")
+		} else {
+			r.quote(b, v)
+		}
 	case []any:
 		list("[", "]", v)
 	case tuple:
@@ -151,12 +157,22 @@ func (r *run) upper(t text) text {
 	if isASCII(t.s) {
 		return r.mapASCII(t, strings.ToUpper)
 	}
-	return r.mapRunes(t, func(c rune) string {
-		if c == 'ß' {
-			return "SS"
-		}
-		return mapped(c, unicode.ToUpper(c))
-	})
+	return r.mapRunes(t, toUpper)
+}
+
+func toUpper(c rune) string {
+	if c == 'ß' {
+		return "SS"
+	}
+	return mapped(c, unicode.ToUpper(c))
+}
+
+// toTitle is the capital of a letter that small ones follow.
+func toTitle(c rune) string {
+	if c == 'ß' {
+		return "Ss"
+	}
+	return mapped(c, unicode.ToTitle(c))
 }
 
 // lower follows Unicode's mappings of one character.
@@ -164,7 +180,7 @@ func (r *run) lower(t text) text {
 	if isASCII(t.s) {
 		return r.mapASCII(t, strings.ToLower)
 	}
-	return r.recase(t, func(rune, bool) bool { return false })
+	return r.recase(t, toTitle, func(rune, bool) bool { return false })
 }
 
 // mapASCII maps ASCII to ASCII, byte for byte.
@@ -179,18 +195,15 @@ func isASCII(s string) bool {
 	return strings.IndexFunc(s, func(c rune) bool { return c >= utf8.RuneSelf }) < 0
 }
 
-// recase makes letters small but those for which start holds, which become
-// capitals. start is told whether a letter stands before.
-func (r *run) recase(t text, start func(c rune, inWord bool) bool) text {
+// recase makes letters small but those for which start holds, which become what
+// capital makes of them. start is told whether a letter stands before.
+func (r *run) recase(t text, capital func(rune) string, start func(c rune, inWord bool) bool) text {
 	inWord := false
 	return r.mapRunes(t, func(c rune) string {
 		begins := start(c, inWord)
 		inWord = isCased(c)
-		switch {
-		case begins && c == 'ß':
-			return "Ss"
-		case begins:
-			return mapped(c, unicode.ToTitle(c))
+		if begins {
+			return capital(c)
 		}
 		return mapped(c, unicode.ToLower(c))
 	})
@@ -198,7 +211,7 @@ func (r *run) recase(t text, start func(c rune, inWord bool) bool) text {
 
 func (r *run) capitalize(t text) text {
 	first := true
-	return r.recase(t, func(rune, bool) bool {
+	return r.recase(t, toTitle, func(rune, bool) bool {
 		was := first
 		first = false
 		return was
@@ -207,14 +220,15 @@ func (r *run) capitalize(t text) text {
 
 // titleWords is str.title: every run of letters starts with a capital.
 func (r *run) titleWords(t text) text {
-	return r.recase(t, func(c rune, inWord bool) bool { return isCased(c) && !inWord })
+	return r.recase(t, toTitle, func(c rune, inWord bool) bool { return isCased(c) && !inWord })
 }
 
 // titleFilter is the filter title: only blanks, hyphens and opening brackets
-// start a new word.
+// start a new word, and what is safe is so no longer.
 func (r *run) titleFilter(t text) text {
+	t.safe = false
 	begin := true
-	return r.recase(t, func(c rune, _ bool) bool {
+	return r.recase(t, toUpper, func(c rune, _ bool) bool {
 		was := begin
 		begin = isSpace(c) || strings.ContainsRune("-({[<", c)
 		return was && !begin

@@ -22,6 +22,7 @@ func typeTests() []*builtin {
 		is("number", isNumber),
 		is("integer", func(v any) bool { return typeName(v) == "int" }),
 		is("string", func(v any) bool { _, ok := v.(text); return ok }),
+		is("escaped", func(v any) bool { t, ok := v.(text); return ok && t.safe }),
 		is("mapping", func(v any) bool { _, ok := v.(*dict); return ok }),
 		is("callable", func(v any) bool {
 			switch v.(type) {

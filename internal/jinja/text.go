@@ -15,6 +15,7 @@ type Span struct{ Start, End int }
 type text struct {
 	s    string
 	data []Span // bytes of the input: ascending, disjoint, not empty, not touching
+	safe bool   // marked by the filters safe and escape
 }
 
 // own is text of the template itself.
@@ -30,9 +31,9 @@ func foreign(s string) text {
 
 // cut is t.s[from:to].
 func (r *run) cut(t text, from, to int) text {
-	out := text{s: t.s[from:to]}
+	out := text{s: t.s[from:to], safe: t.safe}
 	if from == to {
-		return text{}
+		return text{safe: t.safe}
 	}
 	if from == 0 && to == len(t.s) {
 		out.data = t.data
@@ -151,8 +152,13 @@ func (b *builder) put(s string, data bool) {
 
 func (b *builder) text() text { return text{s: b.b.String(), data: b.data} }
 
-// concat is the parts one behind the other.
+// concat is a followed by b. As in Markup, a part that is not safe is escaped
+// where the other is.
 func (r *run) concat(parts ...text) text {
+	safe := false
+	for _, p := range parts {
+		safe = safe || p.safe
+	}
 	b := r.builder()
 	n := 0
 	for _, p := range parts {
@@ -160,9 +166,35 @@ func (r *run) concat(parts ...text) text {
 	}
 	b.grow(n)
 	for _, p := range parts {
+		if safe && !p.safe {
+			p = r.escape(p)
+		}
 		b.add(p)
 	}
-	return b.text()
+	out := b.text()
+	out.safe = safe
+	return out
+}
+
+// escape replaces the characters that HTML reserves.
+func (r *run) escape(t text) text {
+	out := r.mapRunes(t, func(c rune) string {
+		switch c {
+		case '&':
+			return "&amp;"
+		case '>':
+			return "&gt;"
+		case '<':
+			return "&lt;"
+		case '\'':
+			return "&#39;"
+		case '"':
+			return "&#34;"
+		}
+		return ""
+	})
+	out.safe = true
+	return out
 }
 
 // mapRunes replaces characters; to returns "" for those that stay.
@@ -186,11 +218,13 @@ func (r *run) mapRunes(t text, to func(rune) string) text {
 		return t
 	}
 	b.add(r.cut(t, from, len(t.s)))
-	return b.text()
+	out := b.text()
+	out.safe = t.safe
+	return out
 }
 
 // replace is str.replace; count < 0 means all. What is put in keeps its own
-// marks.
+// marks; as in Markup it is escaped if only t is safe.
 func (r *run) replace(t, old, repl text, count int) text {
 	r.work(len(t.s))
 	n := strings.Count(t.s, old.s) // of an empty old: between and around all characters
@@ -199,6 +233,9 @@ func (r *run) replace(t, old, repl text, count int) text {
 	}
 	if n == 0 {
 		return t
+	}
+	if t.safe && !repl.safe {
+		repl = r.escape(repl)
 	}
 	r.step(n)
 	b := r.builder()
@@ -218,13 +255,15 @@ func (r *run) replace(t, old, repl text, count int) text {
 		from = at + len(old.s)
 	}
 	b.add(r.cut(t, from, len(t.s)))
-	return b.text()
+	out := b.text()
+	out.safe = t.safe
+	return out
 }
 
 // repeat is t * n.
 func (r *run) repeat(t text, n int) text {
 	if t.s == "" || n <= 0 {
-		return text{}
+		return text{safe: t.safe}
 	}
 	r.step(n)
 	if n > r.limits.Memory/len(t.s) {
@@ -235,5 +274,7 @@ func (r *run) repeat(t text, n int) text {
 	for range n {
 		b.add(t)
 	}
-	return b.text()
+	out := b.text()
+	out.safe = t.safe
+	return out
 }

@@ -90,6 +90,9 @@ func typeName(v any) string {
 	case float64:
 		return "float"
 	case text:
+		if v.safe {
+			return "Markup"
+		}
 		return "str"
 	case []any:
 		return "list"
@@ -191,6 +194,7 @@ func (r *run) tryIter(v any) (it iterator, ok bool) {
 	switch v := v.(type) {
 	case text:
 		at := 0
+		v.safe = false
 		return func() (any, bool) {
 			if at == len(v.s) {
 				return nil, false
@@ -439,7 +443,7 @@ func (r *run) sliceText(t text, start, stop, step any) text {
 	n := utf8.RuneCountInString(t.s)
 	first, stride, count := sliceBounds(n, start, stop, step)
 	if count == 0 {
-		return text{}
+		return text{safe: t.safe}
 	}
 	if stride == 1 {
 		from := runeOffset(t.s, first)
@@ -457,7 +461,9 @@ func (r *run) sliceText(t text, start, stop, step any) text {
 		_, size := utf8.DecodeRuneInString(t.s[at:])
 		b.add(r.cut(t, at, at+size))
 	}
-	return b.text()
+	out := b.text()
+	out.safe = t.safe
+	return out
 }
 
 // reversed is Python's reversed; ok is false for values that only go forward.
