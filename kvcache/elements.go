@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"encoding/binary"
+	"slices"
 	"unsafe"
 
 	"github.com/lukv/lukv/kernels"
@@ -112,43 +113,80 @@ func moveElems[T uint16 | uint32](c *Cache, dst kernels.Page, to int, src kernel
 	}
 }
 
-// appendStored appends stored elements, little-endian, to buf: every step-th of
-// span elements at p from element i on.
-func (c *Cache) appendStored(buf []byte, p unsafe.Pointer, i, span, step int) []byte {
-	if c.o.Type.Size() == 4 {
-		return appendElems[uint32](buf, p, i, span, step)
-	}
-	return appendElems[uint16](buf, p, i, span, step)
+// rowBytes is the size of a key or of a value.
+func (c *Cache) rowBytes() int { return c.o.HeadDim * c.o.Type.Size() }
+
+// values returns the first n values of a page, [n][HeadDim].
+func (c *Cache) values(p kernels.Page, n int) []byte {
+	return unsafe.Slice((*byte)(p.V), n*c.rowBytes())
 }
 
-func appendElems[T uint16 | uint32](buf []byte, p unsafe.Pointer, i, span, step int) []byte {
-	src := elems[T](p, i, span)
-	for j := 0; j < span; j += step {
-		if unsafe.Sizeof(src[j]) == 4 {
-			buf = binary.LittleEndian.AppendUint32(buf, uint32(src[j]))
-		} else {
-			buf = binary.LittleEndian.AppendUint16(buf, uint16(src[j]))
+// keyTiles returns the keys of a page from the tile of an entry on, [HeadDim][TileEntries] each.
+func (c *Cache) keyTiles(p kernels.Page, entry int) []byte {
+	at := entry / tileEntries * tileEntries * c.rowBytes()
+	return unsafe.Slice((*byte)(unsafe.Add(p.K, at)), c.o.PageEntries*c.rowBytes()-at)
+}
+
+// appendKeys appends the first n keys of a page to b, row by row.
+func (c *Cache) appendKeys(b []byte, p kernels.Page, n int) []byte {
+	was, size, d := len(b), c.o.Type.Size(), c.o.HeadDim
+	b = slices.Grow(b, n*c.rowBytes())[:was+n*c.rowBytes()]
+	for e := 0; e < n; e += tileEntries {
+		m := min(tileEntries, n-e)
+		transpose(b[was+e*c.rowBytes():], d, c.keyTiles(p, e), tileEntries, d, m, size)
+	}
+	return b
+}
+
+// takeKeys is the inverse of appendKeys.
+func (c *Cache) takeKeys(p kernels.Page, rows []byte) {
+	n, size, d := len(rows)/c.rowBytes(), c.o.Type.Size(), c.o.HeadDim
+	for e := 0; e < n; e += tileEntries {
+		m := min(tileEntries, n-e)
+		transpose(c.keyTiles(p, e), tileEntries, rows[e*c.rowBytes():], d, m, d, size)
+	}
+}
+
+// transpose sets element [j][i] of dst to element [i][j] of src, for i < rows and
+// j < cols. Elements have size bytes, 2 or 4, rows of dst and src wide and srcWide elements.
+func transpose(dst []byte, wide int, src []byte, srcWide, rows, cols, size int) {
+	if size == 4 {
+		for i := range rows {
+			for j := range cols {
+				binary.LittleEndian.PutUint32(dst[4*(j*wide+i):], binary.LittleEndian.Uint32(src[4*(i*srcWide+j):]))
+			}
+		}
+		return
+	}
+	whole, across := rows&^3, cols&^3
+	for i := 0; i < whole; i += 4 {
+		for j := 0; j < across; j += 4 {
+			transpose4(dst[2*(j*wide+i):], 2*wide, src[2*(i*srcWide+j):], 2*srcWide)
 		}
 	}
-	return buf
-}
-
-// takeStored is the inverse of appendStored; it returns the rest of buf.
-func (c *Cache) takeStored(buf []byte, p unsafe.Pointer, i, span, step int) []byte {
-	if c.o.Type.Size() == 4 {
-		return takeElems[uint32](buf, p, i, span, step)
-	}
-	return takeElems[uint16](buf, p, i, span, step)
-}
-
-func takeElems[T uint16 | uint32](buf []byte, p unsafe.Pointer, i, span, step int) []byte {
-	dst := elems[T](p, i, span)
-	for j := 0; j < span; j += step {
-		if unsafe.Sizeof(dst[j]) == 4 {
-			dst[j], buf = T(binary.LittleEndian.Uint32(buf)), buf[4:]
-		} else {
-			dst[j], buf = T(binary.LittleEndian.Uint16(buf)), buf[2:]
+	// One by one what four by four leave.
+	for i := range rows {
+		from := across
+		if i >= whole {
+			from = 0
+		}
+		for j := from; j < cols; j++ {
+			binary.LittleEndian.PutUint16(dst[2*(j*wide+i):], binary.LittleEndian.Uint16(src[2*(i*srcWide+j):]))
 		}
 	}
-	return buf
+}
+
+// transpose4 transposes 4 × 4 elements of 2 bytes, the rows of which lie so many bytes apart.
+func transpose4(dst []byte, step int, src []byte, srcStep int) {
+	const even, low = 0x0000ffff0000ffff, 0xffffffff
+	a := binary.LittleEndian.Uint64(src)
+	b := binary.LittleEndian.Uint64(src[srcStep:])
+	c := binary.LittleEndian.Uint64(src[2*srcStep:])
+	d := binary.LittleEndian.Uint64(src[3*srcStep:])
+	a, c = a&low|c<<32, a>>32|c&^low
+	b, d = b&low|d<<32, b>>32|d&^low
+	binary.LittleEndian.PutUint64(dst, a&even|b&even<<16)
+	binary.LittleEndian.PutUint64(dst[step:], a>>16&even|b&^even)
+	binary.LittleEndian.PutUint64(dst[2*step:], c&even|d&even<<16)
+	binary.LittleEndian.PutUint64(dst[3*step:], c>>16&even|d&^even)
 }

@@ -3,11 +3,11 @@ package kvcache
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"maps"
 	"math"
@@ -41,6 +41,9 @@ const (
 	sumName       = "sha256"
 	extraPrefix   = "extra."
 )
+
+// shapes are the tensors that say what the others are.
+var shapes = [...]string{"options", "windows", "pairs"}
 
 // parts are the tensors of a head in the order of the file.
 var parts = [...]string{"positions", "keys", "values"}
@@ -101,16 +104,17 @@ func (c *Cache) save(w io.Writer, meta map[string]string, extra []safetensors.Na
 		return err
 	}
 	sources, sum := c.sources(extra)
-	bw := bufio.NewWriterSize(w, 1<<18)
+	defer sum.end()
+	bw := bufio.NewWriterSize(w, pieceBytes)
 	if err := safetensors.Write(io.MultiWriter(bw, sum), sources, all); err != nil {
 		return err
 	}
 	return bw.Flush()
 }
 
-// sources returns the tensors of the file and the hash that everything written
+// sources returns the tensors of the file and the checksum that everything written
 // has to pass.
-func (c *Cache) sources(extra []safetensors.Named) ([]safetensors.Named, hash.Hash) {
+func (c *Cache) sources(extra []safetensors.Named) ([]safetensors.Named, *checksum) {
 	windows, heads := make([]int64, c.o.Layers), make([]int64, 0, 3*len(c.heads))
 	for l := range windows {
 		windows[l] = int64(c.window(l))
@@ -139,12 +143,12 @@ func (c *Cache) sources(extra []safetensors.Named) ([]safetensors.Named, hash.Ha
 		x.Name = extraPrefix + x.Name
 		s = append(s, x)
 	}
-	sum := sha256.New()
+	sum := &checksum{size: pieceBytes}
 	s = append(s, safetensors.Named{
 		Name:   sumName,
 		Tensor: tensor.Tensor{Type: tensor.U8, Shape: []int{sha256.Size}},
 		Stream: func(w io.Writer) error {
-			_, err := w.Write(sum.Sum(nil))
+			_, err := w.Write(sum.end())
 			return err
 		},
 	})
@@ -165,13 +169,7 @@ func (c *Cache) writePart(w io.Writer, p *head, part string, buf *saveBuffers) e
 			if err != nil {
 				return fmt.Errorf("read a page: %w", c.note(err))
 			}
-			for e := range n {
-				if part == "keys" {
-					b = c.appendStored(b, page.K, c.keyElement(e), c.keySpan(), tileEntries)
-				} else {
-					b = c.appendStored(b, page.V, c.valueElement(e), c.o.HeadDim, 1)
-				}
-			}
+			b = c.appendPart(b, page, n, part)
 		}
 		if _, err := w.Write(b); err != nil {
 			return err
@@ -179,6 +177,14 @@ func (c *Cache) writePart(w io.Writer, p *head, part string, buf *saveBuffers) e
 		buf.out = b
 	}
 	return nil
+}
+
+// appendPart appends the first n keys or values of a page to b.
+func (c *Cache) appendPart(b []byte, page kernels.Page, n int, part string) []byte {
+	if part == "keys" {
+		return c.appendKeys(b, page, n)
+	}
+	return append(b, c.values(page, n)...)
 }
 
 // saveBuffers are what Save needs besides the cache: pages of the device, and a page
@@ -290,8 +296,8 @@ func (f *File) Close() error {
 }
 
 // Load reads the cache, and what Save was given beside it, into memory of its own, a
-// tensor at a time: whatever becomes of the file meanwhile, what is loaded is what
-// the checksum was made of.
+// small piece at a time, which another goroutine hashes meanwhile: whatever becomes of
+// the file, what is loaded is what the checksum was made of.
 //
 // The zero Options take everything from the file. What o sets has to agree with
 // it: Layers, KVHeads, HeadDim, Type, Windows. PageEntries may differ, except
@@ -328,7 +334,7 @@ func (f *File) load(o Options, extra map[string]tensor.Tensor) (*Cache, error) {
 }
 
 func (f *File) open(o Options, extra map[string]tensor.Tensor) (*Cache, error) {
-	for _, name := range []string{"options", "windows", "pairs"} {
+	for _, name := range shapes {
 		if t, ok := f.f.Tensor(name); ok {
 			if err := f.src.fetch(t.Data); err != nil {
 				return nil, err
@@ -491,6 +497,9 @@ func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
 	return nil
 }
 
+// pieceBytes is what is read and hashed at a time, more where a page is larger.
+const pieceBytes = 64 << 10
+
 // read copies the tensors, in the order of the file, to their heads and compares
 // the checksum.
 func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target, extra map[string]tensor.Tensor) error {
@@ -498,54 +507,47 @@ func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target
 	for _, t := range f.All() {
 		size += len(t.Data)
 	}
-	sum := sha256.New()
+	sum := &checksum{size: min(max(pieceBytes, c.o.PageEntries*c.rowBytes()), len(src.data))}
+	defer sum.end()
 	sum.Write(src.data[:len(src.data)-size])
 	var found []byte
+	var wrong error                  // a correct checksum does not make the positions ascend
 	later := make(map[target][]byte) // for devices, which get whole pages
 	for name, t := range f.All() {
 		if found != nil && len(t.Data) > 0 {
 			return fmt.Errorf("tensor %q follows the checksum", name)
 		}
-		if err := src.fetch(t.Data); err != nil {
+		s, entries := targets[name]
+		var err error
+		switch {
+		case name == sumName:
+			found = t.Data
+			err = src.fetch(found)
+		case entries:
+			if err = c.readTensor(s, t.Data, src, sum); s.part == "positions" {
+				wrong = cmp.Or(wrong, c.checkOne(s.head))
+			} else if c.heads[s.head].mem.device != nil {
+				later[s] = t.Data
+			}
+		case slices.Contains(shapes[:], name): // what was gone by is what is hashed
+			sum.Write(t.Data)
+		default:
+			var to []byte
+			if name, ok := strings.CutPrefix(name, extraPrefix); ok && extra != nil {
+				x := tensor.Make(t.Type, t.Shape...)
+				extra[name], to = x, x.Data
+			}
+			err = src.stream(t.Data, 1, sum, func(b []byte) { to = to[copy(to, b):] })
+		}
+		if err != nil {
 			return err
 		}
-		if name == sumName {
-			found = t.Data
-			continue
-		}
-		sum.Write(t.Data)
-		if name, ok := strings.CutPrefix(name, extraPrefix); ok {
-			if extra != nil {
-				x := tensor.Make(t.Type, t.Shape...)
-				copy(x.Data, t.Data)
-				extra[name] = x
-			}
-			src.release(t.Data)
-			continue
-		}
-		s, ok := targets[name]
-		switch p := &c.heads[s.head]; {
-		case !ok:
-		case s.part == "positions":
-			c.readPositions(p, t.Data)
-		case p.mem.device != nil:
-			later[s] = t.Data
-		default:
-			b := t.Data
-			for j, page := range p.pages {
-				b = c.readPart(page, min(c.o.PageEntries, p.n-j*c.o.PageEntries), s.part, b)
-			}
-			src.release(t.Data)
-		}
 	}
-	if want := sum.Sum(nil); !bytes.Equal(found, want) {
+	if want := sum.end(); !bytes.Equal(found, want) {
 		return fmt.Errorf("checksum: found %x, expected %x: the file was altered", found, want)
 	}
-	for i := range c.heads {
-		// A correct checksum does not make the positions ascend.
-		if err := c.checkOne(i); err != nil {
-			return err
-		}
+	if wrong != nil {
+		return wrong
 	}
 	w := writer{c: c}
 	for i := range c.o.DeviceLayers * c.o.KVHeads {
@@ -556,26 +558,39 @@ func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target
 	return nil
 }
 
-func (c *Cache) readPositions(p *head, b []byte) {
-	for j := range p.blocks {
-		for e := range min(c.o.PageEntries, p.n-j*c.o.PageEntries) {
-			c.positions(p, j)[e] = int32(binary.LittleEndian.Uint32(b))
-			b = b[4:]
-		}
+// readTensor reads one tensor of a head, on a device to its place in the image.
+func (c *Cache) readTensor(s target, data []byte, src *source, sum *checksum) error {
+	p, j := &c.heads[s.head], 0
+	switch {
+	case s.part == "positions":
+		return src.stream(data, 4*c.o.PageEntries, sum, func(b []byte) {
+			for ; len(b) > 0; j++ {
+				pos := c.positions(p, j)[:min(c.o.PageEntries, len(b)/4)]
+				for e := range pos {
+					pos[e] = int32(binary.LittleEndian.Uint32(b[4*e:]))
+				}
+				b = b[4*len(pos):]
+			}
+		})
+	case p.mem.device != nil:
+		return src.stream(data, 1, sum, func(b []byte) { data = data[copy(data, b):] })
 	}
+	return src.stream(data, c.o.PageEntries*c.rowBytes(), sum, func(b []byte) {
+		for ; len(b) > 0; j++ {
+			b = c.readPart(p.pages[j], min(c.o.PageEntries, len(b)/c.rowBytes()), s.part, b)
+		}
+	})
 }
 
-// readPart is the inverse of writePart for n keys or values of a page; it returns
-// the rest of b.
+// readPart is the inverse of appendPart; it returns the rest of b.
 func (c *Cache) readPart(page kernels.Page, n int, part string, b []byte) []byte {
-	for e := range n {
-		if part == "keys" {
-			b = c.takeStored(b, page.K, c.keyElement(e), c.keySpan(), tileEntries)
-		} else {
-			b = c.takeStored(b, page.V, c.valueElement(e), c.o.HeadDim, 1)
-		}
+	rows := b[:n*c.rowBytes()]
+	if part == "keys" {
+		c.takeKeys(page, rows)
+	} else {
+		copy(c.values(page, n), rows)
 	}
-	return b
+	return b[len(rows):]
 }
 
 // upload writes the keys and values of a file to the pages of a device.

@@ -86,6 +86,47 @@ func testSaveLoad(t *testing.T, at place) {
 	}
 }
 
+// TestFileHoldsRows: keys and values lie in the file row by row, and come back from it,
+// where tensors are longer than what is read at a time, pages too, and tiles are cut off.
+func TestFileHoldsRows(t *testing.T) {
+	for _, o := range []Options{
+		{HeadDim: 64, Type: tensor.BF16}, {HeadDim: 64, Type: tensor.F32, PageEntries: 1024}, {HeadDim: 10, Type: tensor.F16, PageEntries: 16},
+	} {
+		o.Layers, o.KVHeads = 1, 2
+		c := open(t, o)
+		add(t, c, 0, 0, 0, 1111)
+		add(t, c, 0, 1, 5, 22)
+		file := saved(t, c, nil)
+		f, err := safetensors.Parse("x", file)
+		require.NoError(t, err)
+		for _, pages := range []int{16, 1024} {
+			d, err := loadedFrom(t, file, pages)
+			require.NoError(t, err)
+			for h := range 2 {
+				n := c.Len(0, h)
+				require.NotZero(t, n)
+				keys, _ := f.Tensor(partName(h, 2, "keys"))
+				values, _ := f.Tensor(partName(h, 2, "values"))
+				require.Equal(t, c.Keys(0, h, 0, n, nil), keys.Float32s(nil))
+				require.Equal(t, c.Values(0, h, 0, n, nil), values.Float32s(nil))
+				require.Equal(t, c.Keys(0, h, 0, n, nil), d.Keys(0, h, 0, n, nil))
+				require.Equal(t, c.Values(0, h, 0, n, nil), d.Values(0, h, 0, n, nil))
+				require.Equal(t, c.Positions(0, h, nil), d.Positions(0, h, nil))
+			}
+			require.NoError(t, d.Close())
+		}
+	}
+}
+
+// loadedFrom loads a file that is read, with pages of so many entries.
+func loadedFrom(t testing.TB, file []byte, pages int) (*Cache, error) {
+	f, err := NewFile("x", bytes.NewReader(file), int64(len(file)))
+	require.NoError(t, err)
+	defer f.Close()
+	c, _, err := f.Load(Options{PageEntries: pages})
+	return c, err
+}
+
 func TestLoadRefusesOtherShapes(t *testing.T) {
 	file := saved(t, sample(t, place{}, tensor.F16), nil)
 	for want, o := range map[string]Options{

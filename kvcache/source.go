@@ -13,8 +13,8 @@ import (
 )
 
 // source is a saved cache that is being loaded: an image in memory, or a file of
-// which tensors are read when they are wanted, each to its place in an image
-// that otherwise takes address space only.
+// which parts are read when they are wanted: through buffers, or to their place in an
+// image that otherwise takes address space only.
 type source struct {
 	data []byte
 	from io.ReaderAt // nil for an image in memory
@@ -63,8 +63,21 @@ func (s *source) fetch(part []byte) error {
 	if s.from == nil || len(part) == 0 {
 		return nil
 	}
-	at := uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(unsafe.SliceData(s.data)))
-	if _, err := s.from.ReadAt(part, int64(at)); errors.Is(err, io.EOF) {
+	return s.read(part, s.offset(part))
+}
+
+// offset says where a part of the image lies in the file.
+func (s *source) offset(part []byte) int {
+	return int(uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(unsafe.SliceData(s.data))))
+}
+
+// read reads the file from at on.
+func (s *source) read(b []byte, at int) error {
+	if s.from == nil {
+		copy(b, s.data[at:])
+		return nil
+	}
+	if _, err := s.from.ReadAt(b, int64(at)); errors.Is(err, io.EOF) {
 		return errors.New("the file became shorter while it was read")
 	} else if err != nil {
 		return err
@@ -72,11 +85,25 @@ func (s *source) fetch(part []byte) error {
 	return nil
 }
 
-// release gives the memory of a part back that nobody reads any more.
-func (s *source) release(part []byte) {
-	if s.from != nil {
-		arena.Discard(part)
+// stream reads a part of the file in pieces of whole units, but for the end of the last,
+// through the buffers of sum, which hold a unit or the file. Each piece is hashed, and
+// use is given it meanwhile. The image is left alone.
+func (s *source) stream(part []byte, unit int, sum *checksum, use func(piece []byte)) error {
+	for at := 0; at < len(part); {
+		b := sum.buffer()
+		if left := len(part) - at; left <= len(b) {
+			b = b[:left]
+		} else {
+			b = b[:len(b)/unit*unit]
+		}
+		if err := s.read(b, s.offset(part)+at); err != nil {
+			return err
+		}
+		sum.add(b)
+		use(b)
+		at += len(b)
 	}
+	return nil
 }
 
 func (s *source) close() {

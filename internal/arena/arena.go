@@ -453,13 +453,3 @@ func Unmap(mem []byte) error {
 	mappedTotal.Add(-int64(len(mem)))
 	return systemMemory.free(mem)
 }
-
-// Discard gives the whole system pages inside part of what Map returned back to
-// the system; they read as anything afterwards.
-func Discard(part []byte) {
-	page := uintptr(systemMemory.pageSize)
-	skip := -uintptr(unsafe.Pointer(unsafe.SliceData(part))) % page
-	if n := uintptr(len(part)); skip < n && (n-skip)/page > 0 {
-		systemMemory.release(part[skip : skip+(n-skip)/page*page])
-	}
-}
