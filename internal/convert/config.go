@@ -157,6 +157,9 @@ func readConfig(f *gguf.File) (*config, error) {
 	if v := k.integer("attention.value_length", c.HeadDim); v != c.HeadDim {
 		k.fail(fmt.Errorf("values of %d elements beside keys of %d, expected as many: %w", v, c.HeadDim, errors.ErrUnsupported))
 	}
+	if c.HeadDim%2 != 0 {
+		k.fail(fmt.Errorf("heads of %d elements, expected an even number, as rotation works on pairs", c.HeadDim))
+	}
 	if d := k.integer("rope.dimension_count", c.HeadDim); d != c.HeadDim {
 		k.fail(fmt.Errorf("key %q: %d of %d elements are rotated, expected all: %w", k.prefix+"rope.dimension_count", d, c.HeadDim, errors.ErrUnsupported))
 	}

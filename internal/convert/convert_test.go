@@ -298,6 +298,11 @@ func TestRefuses(t *testing.T) {
 		"one of several files":              func(f *file) { f.set("split.count", uint32(2)) },
 		"mixture of experts":                func(f *file) { f.set("llama.expert_count", uint32(8)) },
 		"values of 16 elements":             func(f *file) { f.set("llama.attention.value_length", uint32(16)) },
+		"heads of 1 elements": func(f *file) {
+			f.set("llama.attention.head_count", uint32(256))
+			f.set("llama.attention.head_count_kv", uint32(128))
+			f.set("llama.attention.key_length", uint32(1))
+		},
 		"16 of 32 elements are rotated":     func(f *file) { f.set("llama.rope.dimension_count", uint32(16)) },
 		`"longrope", expected none, linear`: func(f *file) { f.set("llama.rope.scaling.type", "longrope") },
 		`"unigram", expected gpt2 or llama`: func(f *file) { f.set("tokenizer.ggml.model", "unigram") },
