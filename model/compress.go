@@ -317,17 +317,10 @@ func (s *Session) holdAgain(from *Session, span Span) error {
 func (s *Session) keepOf(span Span, kept [][][]int32) error {
 	for at, layer := range kept {
 		for h, slots := range layer {
-			from, to := -1, 0
 			positions := s.cache.Positions(at, h, nil)
-			for i, p := range positions {
-				if from < 0 && int(p) >= span.From {
-					from = i
-				}
-				if int(p) < span.To {
-					to = i + 1
-				}
-			}
-			row := shifted(slots, max(from, 0))
+			from, _ := slices.BinarySearch(positions, int32(span.From))
+			to, _ := slices.BinarySearch(positions, int32(span.To))
+			row := shifted(slots, from)
 			for i := to; i < len(positions); i++ {
 				row = append(row, int32(i))
 			}

@@ -310,3 +310,69 @@ func TestForkWithLimits(t *testing.T) {
 	}
 	require.ErrorIs(t, s.Append(ctx, 1), ErrContextFull)
 }
+
+// TestNotesOfForks: what forks note from then on is their own.
+func TestNotesOfForks(t *testing.T) {
+	ctx := context.Background()
+	m := testShapes[0].open(t, WithThreads(2))
+	p := &lukv.Policy{Ratio: 0.9, Metric: lukv.MetricConfig{Name: "knorm"}}
+	s := newTestSession(t, m, SessionOptions{})
+	for i := range 3 {
+		require.NoError(t, s.PrefillCompressed(ctx, randomTokens(30, 97, uint64(i)), p))
+	}
+	f, err := s.Fork()
+	require.NoError(t, err)
+	defer f.Close()
+	require.NoError(t, s.PrefillCompressed(ctx, randomTokens(40, 97, 5), p))
+	require.NoError(t, f.PrefillCompressed(ctx, randomTokens(50, 97, 5), p))
+	require.Len(t, s.Notes(), 4)
+	require.Contains(t, s.Notes()[3], "of 40 entries")
+	require.Contains(t, f.Notes()[3], "of 50 entries")
+}
+
+// TestCompressAnEmptySpan: where a head has lost a whole span at the end, what is in
+// front of it stays when the span is compressed again.
+func TestCompressAnEmptySpan(t *testing.T) {
+	ctx := context.Background()
+	m := testShapes[0].open(t, WithThreads(2))
+	p := &lukv.Policy{Ratio: 0.99, Metric: lukv.MetricConfig{Name: "knorm"}, Rounding: lukv.Rounding{AllowEmpty: true}}
+	s := newTestSession(t, m, SessionOptions{})
+	require.NoError(t, s.Prefill(ctx, randomTokens(20, 97, 1)))
+	require.NoError(t, s.PrefillCompressed(ctx, randomTokens(40, 97, 2), p))
+	require.Equal(t, 20, s.cache.Len(0, 0))
+	require.NoError(t, s.Compress(ctx, Span{20, 60}, p))
+	for at := range m.cfg.Layers {
+		for h := range m.cfg.KVHeads {
+			require.Equal(t, 20, s.cache.Len(at, h), "layer %d head %d", at, h)
+		}
+	}
+}
+
+// TestPrefillCompressedOfABusySession: it looks at the session in its own call alone.
+func TestPrefillCompressedOfABusySession(t *testing.T) {
+	ctx := context.Background()
+	m := testShapes[0].open(t, WithThreads(2))
+	var within error
+	var s *Session
+	s = newTestSession(t, m, SessionOptions{Progress: func(_, _ int) { within = s.PrefillCompressed(ctx, []int32{1, 2}, nil) }})
+	require.NoError(t, s.Prefill(ctx, randomTokens(20, 97, 1)))
+	require.ErrorIs(t, within, ErrBusy)
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, s.PrefillCompressed(ctx, []int32{1, 2}, nil), ErrClosed)
+}
+
+// TestCancelledAtTheEnd: a context that is done when the last layer is through is noticed,
+// too: a prompt that is compressed is taken as a whole or not at all.
+func TestCancelledAtTheEnd(t *testing.T) {
+	m := testShapes[0].open(t, WithThreads(2))
+	p := &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "knorm"}}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := newTestSession(t, m, SessionOptions{Compression: p, Progress: func(done, total int) {
+		if done == total {
+			cancel()
+		}
+	}})
+	require.ErrorIs(t, s.Prefill(ctx, randomTokens(20, 97, 1)), context.Canceled)
+	require.Zero(t, s.Len())
+	require.Zero(t, s.cache.Len(0, 0))
+}

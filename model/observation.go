@@ -150,7 +150,7 @@ func (s *Session) observe(ctx context.Context, ob *Observation) error {
 	if err := f.begin(); err != nil {
 		return err
 	}
-	err := context.Cause(ctx)       // a short context is over before a pass notices
+	err := context.Cause(ctx)
 	for err == nil && !f.complete { // what a metric has repeated comes on top
 		err = f.units(ctx, len(ob.tokens))
 	}

@@ -19,7 +19,7 @@ import (
 // When ctx is done, Prefill returns soon with its error; the session then
 // stands at its last completed token and can be used again.
 func (s *Session) Prefill(ctx context.Context, tokens []int32) error {
-	return s.feed(ctx, tokens, nil, nil)
+	return s.feed(ctx, func() (*Prefilling, error) { return s.startPrefill(tokens, nil, nil) })
 }
 
 // PrefillCompressed is Prefill for tokens that a policy of their own compresses,
@@ -28,11 +28,7 @@ func (s *Session) Prefill(ctx context.Context, tokens []int32) error {
 // does, with the same bound on the peak; entries before the tokens stay. The session
 // is the same, to the bit, as after Prefill and [Session.Compress], which says more.
 func (s *Session) PrefillCompressed(ctx context.Context, tokens []int32, policy *lukv.Policy) error {
-	comp, err := s.prefillCompression(len(tokens), policy)
-	if err != nil {
-		return fmt.Errorf("compressed prefill: %w", err)
-	}
-	return s.feed(ctx, tokens, nil, comp)
+	return s.feed(ctx, func() (*Prefilling, error) { return s.startCompressed(tokens, policy) })
 }
 
 // prefillCompression resolves a policy that compresses the next n tokens.
@@ -49,10 +45,11 @@ func (s *Session) prefillCompression(n int, policy *lukv.Policy) (*compression, 
 // and is returned. Tokens generated before and not fed yet (see Generate) go
 // first and get no call.
 func (s *Session) PrefillEach(ctx context.Context, tokens []int32, each func(i int, logits []float32) error) error {
-	return s.feed(ctx, tokens, each, nil)
+	return s.feed(ctx, func() (*Prefilling, error) { return s.startPrefill(tokens, each, nil) })
 }
 
-func (s *Session) feed(ctx context.Context, tokens []int32, each func(i int, logits []float32) error, comp *compression) error {
+// feed runs the prefill that start begins to its end.
+func (s *Session) feed(ctx context.Context, start func() (*Prefilling, error)) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("prefill: %w", err)
 	}
@@ -60,7 +57,7 @@ func (s *Session) feed(ctx context.Context, tokens []int32, each func(i int, log
 		return fmt.Errorf("prefill: %w", err)
 	}
 	defer s.leave()
-	p, err := s.startPrefill(tokens, each, comp)
+	p, err := start()
 	if err != nil {
 		return err
 	}
@@ -102,6 +99,11 @@ func (s *Session) StartPrefillCompressed(tokens []int32, policy *lukv.Policy) (*
 		return nil, fmt.Errorf("compressed prefill: %w", err)
 	}
 	defer s.leave()
+	return s.startCompressed(tokens, policy)
+}
+
+// startCompressed is StartPrefillCompressed within a call.
+func (s *Session) startCompressed(tokens []int32, policy *lukv.Policy) (*Prefilling, error) {
 	comp, err := s.prefillCompression(len(tokens), policy)
 	if err != nil {
 		return nil, fmt.Errorf("compressed prefill: %w", err)
@@ -443,6 +445,9 @@ func (f *feeding) finish(ctx context.Context) error {
 	}
 	if err := f.emitAll(ctx); err != nil {
 		return err
+	}
+	if ctx.Err() != nil { // a short prompt is over before a pass notices
+		return context.Cause(ctx)
 	}
 	next := f.end()
 	if f.comp != nil && f.comp.renumber {

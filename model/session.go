@@ -367,7 +367,7 @@ func (s *Session) fork(opts ...ForkOption) (*Session, error) {
 		pos: s.pos, tokens: slices.Clone(s.tokens), pending: slices.Clone(s.pending),
 		renumbered: s.renumbered,
 		logits:     slices.Clone(s.logits), hasLogits: s.hasLogits, stats: s.stats,
-		saved: s.saved, notes: s.notes,
+		saved: s.saved, notes: slices.Clone(s.notes),
 	}
 	f.one[0] = f
 	if err := f.takeTokens(0); err != nil {
