@@ -737,7 +737,7 @@ func TestNothingLeaks(t *testing.T) {
 func TestProgress(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 2)
-	prompt := slices.Concat(tokens...)
+	prompt := slices.Concat(slices.Concat(tokens...), tokens[0], tokens[1])
 	e := newEngine(t, m, Options{})
 	// An echo that nobody reads pauses the prompt.
 	s, err := e.Submit(t.Context(), Request{Prompt: prompt, PromptOnly: true, Echo: true, Sampling: model.Sampling{LogProbs: true}})
@@ -766,4 +766,21 @@ func TestProgress(t *testing.T) {
 		require.GreaterOrEqual(t, s.Progress(), before)
 	}
 	collect(t, s, 1)
+}
+
+// TestLongAnswersOfACompressedPrompt: reading a prompt can take more than its first answer
+// tokens do; what later ones take is reserved all the same.
+func TestLongAnswersOfACompressedPrompt(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 3)
+	prompt := slices.Concat(slices.Concat(tokens...), tokens[0], tokens[1])
+	const context, all = 700, 1500
+	e := newEngine(t, m, Options{MaxBytes: 1 << 30, MaxTokens: all})
+	p := &lukv.Policy{Ratio: 0.9, Metric: lukv.MetricConfig{Name: "knorm"}, Allocator: lukv.AllocatorConfig{Name: "global"}}
+	s, err := e.Submit(t.Context(), Request{Prompt: prompt[:context+5], Policy: p, Context: context, Sampling: model.Sampling{IgnoreEOS: true}})
+	require.NoError(t, err)
+	collect(t, s, 1)
+	need, err := m.CacheNeed(model.SessionOptions{Compression: p}, model.Lengths{Context: context, Rest: all - context})
+	require.NoError(t, err)
+	require.Equal(t, need.Peak, e.Stats().PeakBytes)
 }

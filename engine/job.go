@@ -20,7 +20,7 @@ type job struct {
 	answerTokens int   // at most, of a choice
 	covered      int   // tokens of an answer that the reservation covers
 	need         int64 // bytes to admit it
-	step         int64 // bytes that growTokens more tokens of every answer take
+	step         int64 // bytes that the next growTokens tokens of every answer take
 	reserved     int64
 	saved        int64 // bytes that compression saves
 
@@ -99,16 +99,27 @@ func (j *job) size() error {
 		return err
 	}
 	j.covered, j.need = answer, need
-	if more := min(j.answerTokens, answer+growTokens); more > answer {
-		later, err := j.bytes(more)
-		if err != nil {
-			return err
-		}
-		j.step = later - need
+	if err := j.measureStep(); err != nil {
+		return err
 	}
 	if e.o.MaxBytes > 0 && need > e.o.MaxBytes {
 		return &TooLargeError{Needed: need, Limit: e.o.MaxBytes, Ratio: j.fittingRatio(answer)}
 	}
+	return nil
+}
+
+// measureStep finds what it takes to cover growTokens more tokens. That is not the same
+// for every step: first the answers grow into what reading the prompt took besides.
+func (j *job) measureStep() error {
+	more := min(j.answerTokens, j.covered+growTokens)
+	if j.step = 0; more == j.covered {
+		return nil
+	}
+	later, err := j.bytes(more)
+	if err != nil {
+		return err
+	}
+	j.step = later - j.need
 	return nil
 }
 

@@ -124,6 +124,10 @@ func (e *Engine) grow(j *job) bool {
 	if e.reserve(j, j.step) {
 		j.covered = min(j.answerTokens, j.covered+growTokens)
 		j.need += j.step
+		if err := j.measureStep(); err != nil {
+			e.fail(j, err)
+			return false
+		}
 		return true
 	}
 	switch {
