@@ -18,13 +18,9 @@ type parallel struct {
 	err     error // the first
 }
 
-// runParallel is [Run] on several contexts at the same time.
-func runParallel(ctx context.Context, m *model.Model, items []Item, methods []Method, o Options, emit func(Answer) error) error {
-	tok, err := m.Tokenizer()
-	if err != nil {
-		return fmt.Errorf("evaluate: %w", err)
-	}
-	p := &parallel{runner: &runner{m: m, tok: tok, o: o, items: items, methods: methods, emit: emit}}
+// runParallel runs on several contexts at the same time.
+func (r *runner) runParallel(ctx context.Context) error {
+	p := &parallel{runner: r}
 	p.room.L = &p.mu
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -32,19 +28,18 @@ func runParallel(ctx context.Context, m *model.Model, items []Item, methods []Me
 	p.progress(0)
 	for _, group := range p.groups() {
 		weight := int64(0)
-		if o.Memory > 0 {
+		if p.o.Memory > 0 {
 			weight = p.weight(group)
 		}
 		if !p.start(weight) {
 			break
 		}
 		all.Go(func() {
-			if err := p.one(ctx, group); err != nil {
-				cancel()
-				p.end(weight, err)
-				return
+			err := p.one(ctx, group)
+			p.end(weight, err)
+			if err != nil {
+				cancel() // others end with this error, not the other way round
 			}
-			p.end(weight, nil)
 		})
 	}
 	all.Wait()
@@ -81,36 +76,40 @@ func (p *parallel) end(weight int64, err error) {
 	p.room.Broadcast()
 }
 
-// one runs on the items of one context.
+// one runs on the items of one context. What the caller is told goes through the lock.
 func (p *parallel) one(ctx context.Context, group []int) error {
-	items := make([]Item, len(group))
-	for k, i := range group {
-		items[k] = p.items[i]
-	}
-	o, last := p.o, 0
-	o.Parallel = 0
+	one := *p.runner
+	one.done, one.asked = 0, nil
 	if p.o.Done != nil {
-		o.Done = func(k int, method string) bool {
+		one.o.Done = func(item int, method string) bool {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			return p.o.Done(group[k], method)
+			return p.o.Done(item, method)
 		}
 	}
-	o.Progress = func(done, _ int) {
+	last := 0
+	one.o.Progress = func(done, _ int) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.progress(done - last)
 		last = done
 	}
-	return Run(ctx, p.m, items, p.methods, o, func(a Answer) error {
+	one.emit = func(a Answer) error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.err == nil {
-			a.Item = group[a.Item]
-			p.err = p.emit(a)
+			if err := p.emit(a); err != nil {
+				p.err = p.failed(group, err)
+			}
 		}
 		return p.err
-	})
+	}
+	var err error
+	if one.sampler, err = p.m.NewSampler(model.Sampling{}, 0); err != nil {
+		return fmt.Errorf("evaluate: %w", err)
+	}
+	defer one.forget()
+	return one.contexts(ctx, [][]int{group})
 }
 
 // bytesPerToken is what a token takes in an uncompressed cache, at most.

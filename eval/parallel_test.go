@@ -65,6 +65,16 @@ func TestParallel(t *testing.T) {
 	})
 	require.ErrorIs(t, err, stop)
 	assert.Equal(t, 2, n)
+
+	// An error names the item in the caller's list.
+	bad := slices.Clone(items[3:4])
+	err = Run(t.Context(), m, append(few("niah_single_2", 256, 1), bad...), methods[:1], Options{Framing: builtinFraming, MaxNewTokens: 1, Parallel: 2}, func(a Answer) error {
+		if a.Item == 1 {
+			return stop
+		}
+		return nil
+	})
+	require.ErrorContains(t, err, "evaluate item 1 (qa_1): ")
 }
 
 // Where memory is limited, a context is taken for twice its full cache.

@@ -122,9 +122,6 @@ func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o 
 	if o.MaxNewTokens == 0 {
 		o.MaxNewTokens = 64
 	}
-	if o.Parallel > 1 {
-		return runParallel(ctx, m, items, methods, o, emit)
-	}
 	r := &runner{m: m, tok: tok, o: o, items: items, methods: methods, emit: emit}
 	if r.sampler, err = m.NewSampler(model.Sampling{}, 0); err != nil {
 		return fmt.Errorf("evaluate: %w", err)
@@ -134,14 +131,27 @@ func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o 
 			return fmt.Errorf("evaluate: method %s: %w", method.Name, err)
 		}
 	}
+	if o.Parallel > 1 {
+		return r.runParallel(ctx)
+	}
 	r.progress(0)
 	defer r.forget()
-	for _, group := range r.groups() {
+	return r.contexts(ctx, r.groups())
+}
+
+// contexts answers the items of some contexts, one context after the other.
+func (r *runner) contexts(ctx context.Context, groups [][]int) error {
+	for _, group := range groups {
 		if err := r.group(ctx, group); err != nil {
-			return fmt.Errorf("evaluate item %d (%s): %w", group[0], items[group[0]].Task, err)
+			return r.failed(group, err)
 		}
 	}
 	return nil
+}
+
+// failed is the error that ends a run at the items of a context.
+func (r *runner) failed(group []int, err error) error {
+	return fmt.Errorf("evaluate item %d (%s): %w", group[0], r.items[group[0]].Task, err)
 }
 
 // check reports a policy that this model cannot run, before any work is done.
