@@ -16,6 +16,7 @@ type Answer struct {
 	dec     *tokenizer.StreamDecoder
 	stops   []string
 	held    string // may be the beginning of a stop text
+	keep    bool   // the stop text stays in the answer
 	all     strings.Builder
 	stopped bool
 }
@@ -28,6 +29,10 @@ func NewAnswer(tok *tokenizer.Tokenizer, stops []string) *Answer {
 
 // ShowSpecial leaves special tokens in the text. Call it before the first token.
 func (a *Answer) ShowSpecial() { a.dec = a.tok.NewDecoder(false) }
+
+// KeepStop makes the stop text that ends the answer part of it. Call it before the first
+// token.
+func (a *Answer) KeepStop() { a.keep = true }
 
 // CheckStops reports stop texts that cannot be looked for: empty ones, which
 // stand everywhere, and those that are not UTF-8, which no text contains.
@@ -92,6 +97,9 @@ func (a *Answer) add(text string) string {
 	}
 	if start >= 0 {
 		a.stopped = true
+		if a.keep {
+			start = end
+		}
 		text, a.held = a.held[:start], ""
 	} else {
 		text, a.held = a.held[:len(a.held)-hold], a.held[len(a.held)-hold:]

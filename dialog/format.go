@@ -47,6 +47,25 @@ func NewFormat(m *model.Model, now time.Time) (*Format, error) {
 	return f, err
 }
 
+// Template is the source of the chat template; empty if there is none.
+func (f *Format) Template() string {
+	if f.template == nil {
+		return ""
+	}
+	return f.template.Source()
+}
+
+// SpecialToken is the text of the checkpoint's special token of a name such as
+// "pad_token"; empty if it has none.
+func (f *Format) SpecialToken(name string) string {
+	if f.special == nil {
+		return ""
+	}
+	v, _ := f.special.Get(name)
+	text, _ := v.(string)
+	return text
+}
+
 // At is the format at another time, see [NewFormat].
 func (f *Format) At(now time.Time) *Format {
 	at := *f

@@ -171,6 +171,9 @@ func (j *job) start() error {
 				if c.text = dialog.NewAnswer(j.e.tok, j.req.Stop); j.req.ShowSpecial {
 					c.text.ShowSpecial()
 				}
+				if j.req.KeepStop {
+					c.text.KeepStop()
+				}
 			}
 			var err error
 			if c.sampler, err = j.e.m.NewSampler(j.req.Sampling, i); err != nil {
@@ -201,6 +204,7 @@ func (j *job) compute() error {
 		j.session, j.at = kept, n
 	}
 	j.cached = j.at
+	j.stream.cached.Store(int64(j.cached))
 	if e.disk != nil && !j.tried {
 		if f, n := e.disk.find(j); f != nil && n >= j.at+leastShared && e.startLoad(j, f) {
 			j.session.Close()

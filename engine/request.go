@@ -39,8 +39,9 @@ type Request struct {
 	// default 1, at most 128. The prompt is read once.
 	Choices int
 
-	// Stop lists texts that end an answer; they are not part of it.
-	Stop []string
+	// Stop lists texts that end an answer; they are part of it with KeepStop alone.
+	Stop     []string
+	KeepStop bool
 
 	// ShowSpecial leaves special tokens in the text of answers.
 	ShowSpecial bool

@@ -58,6 +58,7 @@ type Stream struct {
 
 	prompt  int          // tokens of it
 	reached atomic.Int64 // of these, read by now
+	cached  atomic.Int64 // of these, kept from an earlier request
 
 	usage Usage    // set when the request is over
 	cache CacheUse // likewise
@@ -126,6 +127,10 @@ func (s *Stream) Events() iter.Seq2[Event, error] {
 func (s *Stream) Progress() float64 {
 	return float64(s.reached.Load()) / float64(s.prompt)
 }
+
+// Cached is the number of tokens of the prompt that were kept from an earlier request, as
+// far as it is known by now: 0 while the request waits.
+func (s *Stream) Cached() int { return int(s.cached.Load()) }
 
 // Close cancels the request, if it is not over, and waits until its memory is
 // given back. Closing twice is fine.

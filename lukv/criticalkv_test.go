@@ -112,7 +112,7 @@ func TestCriticalKVConfigurations(t *testing.T) {
 		`{"name":"defensivekv","mass":2}`:                                          "metric defensivekv: mass: found 2, expected 0 to 1",
 		`{"name":"defensivekv","kernel":0}`:                                        "metric defensivekv: kernel: found 0, expected an odd number",
 		`{"name":"cake","gamma":-1}`:                                               "metric cake: gamma: found -1",
-		`{"name":"cake","window":"wide"}`:                                          "metric cake: window: found string, expected int",
+		`{"name":"cake","window":"wide"}`:                                          "metric cake: window: found string, expected a whole number",
 		`{"name":"criticalkv","metric":` + nested(30, `{"a":`, "1", "}") + `}`:     "levels of nesting, expected at most 16",
 		`{"name":"criticalkv","metric":` + nested(20, `[`, "1", "]") + `,"x":"{"}`: "levels of nesting",
 	} {

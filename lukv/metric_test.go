@@ -104,7 +104,7 @@ func TestMetricConfigErrors(t *testing.T) {
 		`{"name":"knorm","colour":1}`:              `metric knorm: it has no parameter colour`,
 		`{"name":"knorm"}}`:                        `found more text after the value`,
 		`{"name":"knorm"} x`:                       `found more text after the value`,
-		`{"name":"snapkv","window":1e99}`:          `metric snapkv: window: found number 1e99, expected int`,
+		`{"name":"snapkv","window":1e99}`:          `metric snapkv: window: found number 1e99, expected a whole number`,
 		`{"name":"lagkv","lag":0}`:                 `metric lagkv: lag: found 0, expected 1 to`,
 		`{"name":"lagkv","sinks":-1}`:              `metric lagkv: sinks: found -1, expected 0 to`,
 		`{"name":"leverage","ridge":0}`:            `metric leverage: ridge: found 0, expected 1e-06 to`,

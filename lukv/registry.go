@@ -216,7 +216,7 @@ func (e *registered[T]) preset(raw json.RawMessage) ([]byte, error) {
 func parameterError(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) && wrong.Field != "" {
-		return fmt.Errorf("%s: found %s, expected %s", wrong.Field, wrong.Value, wrong.Type)
+		return fmt.Errorf("%s: found %s, expected %s", wrong.Field, wrong.Value, jsonKind(wrong.Type))
 	}
 	return err
 }
@@ -365,12 +365,32 @@ func decodeStrict(data []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
-		return err
+		if text, ok := strings.CutPrefix(err.Error(), "json: unknown"); ok {
+			return errors.New("unknown" + text)
+		}
+		return parameterError(err)
 	}
 	if _, err := dec.Token(); err != io.EOF {
 		return fmt.Errorf("found more text after the value")
 	}
 	return nil
+}
+
+// jsonKind is what a Go type is in JSON.
+func jsonKind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Float32, reflect.Float64:
+		return "a number"
+	}
+	return "a whole number"
 }
 
 // The checks of parameters. Each returns nil or an error that names the

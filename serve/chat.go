@@ -25,6 +25,8 @@ type chatRequest struct {
 	usage    bool
 	logprobs bool
 	calls    *toolCalls // nil: nothing can be called
+	ids      bool       // return_token_ids
+	progress bool       // return_progress
 	goesOn   bool       // with the last message
 	thinking *thinking  // nil: answers begin without thoughts
 	thought  int        // tokens of thoughts that were read
@@ -138,7 +140,12 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 	}
 	refuse(f, "functions")
 	refuse(f, "function_call")
-	c.q = engine.Request{Sampling: o, Stop: stops(f), Choices: f.integer("n", 1, 1, maxChoices), Salt: f.str("cache_salt")}
+	c.q = engine.Request{Sampling: o, Stop: stops(f), Choices: f.integer("n", 1, 1, maxChoices), Salt: f.str("cache_salt"), KeepStop: f.boolean("include_stop_str_in_output")}
+	least := minTokens(f, o.MaxTokens)
+	c.ids, c.progress = f.boolean("return_token_ids"), f.boolean("return_progress")
+	if c.progress && !c.stream {
+		f.fail("return_progress", "needs stream: true")
+	}
 	c.follow(f, &in)
 	hidden, budget := f.has("include_reasoning") && !f.boolean("include_reasoning"), f.integer("thinking_token_budget", 0, 0, math.MaxInt32)
 	policy, text, id := s.compression(f, v, "keep_turns"), f.str("context"), f.str("document")
@@ -153,13 +160,13 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 	case c.keepTurns > 0 && (id != "" || text != "" || c.goesOn):
 		return nil, invalid("kv_compression.keep_turns", "not supported together with a context, a document or continue_final_message")
 	case id != "" && text != "":
-		return nil, invalid("document", "context and document are given; one of them is the text in front")
+		return nil, invalid("document", "context and document are both given, expected one of them")
 	case id != "":
 		if c.document, err = s.docs.get(owner(r), id, v); err != nil {
 			return nil, err
 		}
-		if policy != nil && policy.String() != c.document.policy.String() {
-			return nil, invalid("kv_compression", "the document was compressed with another policy: %s", c.document.policy)
+		if err := c.document.samePolicy(policy); err != nil {
+			return nil, err
 		}
 		policy, text = c.document.policy, c.document.text
 		if c.q.Salt == "" {
@@ -174,6 +181,7 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 		return nil, err
 	}
 	c.thinks(hidden, budget)
+	v.atLeast(&c.q, least)
 	return c, nil
 }
 
@@ -258,6 +266,7 @@ type chatChoice struct {
 	Message  *chatMessage  `json:"message,omitempty"`
 	Delta    *chatDelta    `json:"delta,omitempty"`
 	LogProbs *chatLogProbs `json:"logprobs"`
+	IDs      []int32       `json:"token_ids,omitzero"`
 	Finish   any           `json:"finish_reason"`
 }
 
@@ -298,6 +307,7 @@ type answerPart struct {
 	text   string
 	calls  []callDelta
 	probs  []chatLogProb
+	ids    []int32
 	before bool   // the token stands before the answer itself: among thoughts
 	finish string // why the choice ends; empty: it goes on
 }
@@ -316,6 +326,9 @@ func (c *chatRequest) parts(events iter.Seq2[engine.Event, error]) iter.Seq2[ans
 				return
 			}
 			p := answerPart{choice: e.Choice, text: e.Text, probs: c.logProbs(e), finish: string(e.Finish)}
+			if c.ids && e.HasToken {
+				p.ids = []int32{e.Token.ID}
+			}
 			if r := thoughts[e.Choice]; r != nil {
 				before := r.tokens
 				p.think, p.text = r.add(e.Text, e.HasToken, p.finish != "")
@@ -384,6 +397,9 @@ type chatAnswer struct {
 	Choices []chatChoice `json:"choices"`
 	Usage   *usage       `json:"usage,omitempty"`
 	Cache   *cacheUse    `json:"kv_cache,omitempty"`
+
+	PromptIDs []int32         `json:"prompt_token_ids,omitempty"`
+	Progress  *promptProgress `json:"prompt_progress,omitempty"`
 }
 
 func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
@@ -411,6 +427,9 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 		return bad
 	}
 	c.close(&answer, stream)
+	if c.ids {
+		answer.PromptIDs = c.q.Prompt
+	}
 	return writeJSON(w, answer)
 }
 
@@ -428,6 +447,7 @@ func (c *chatRequest) collect(stream *engine.Stream, timer *timing) ([]chatChoic
 		thoughts[p.choice].WriteString(p.think)
 		choice := &choices[p.choice]
 		choice.Index, choice.Finish = p.choice, orNull(p.finish)
+		choice.IDs = append(choice.IDs, p.ids...)
 		for _, d := range p.calls {
 			list := &calls[p.choice]
 			if d.name != "" {
@@ -472,6 +492,16 @@ func (c *chatRequest) close(a *chatAnswer, stream *engine.Stream) {
 // choice the reason why it ended.
 func (c *chatRequest) send(out *eventStream, chunk chatAnswer, stream *engine.Stream, timer *timing) {
 	begun := make([]bool, c.q.Choices)
+	if c.progress {
+		out.progress = func() {
+			chunk.Choices, chunk.Progress = []chatChoice{{Delta: &chatDelta{}}}, newProgress(stream, len(c.q.Prompt), timer.start)
+			out.send(chunk)
+			chunk.Progress = nil
+		}
+	}
+	if c.ids {
+		chunk.PromptIDs = c.q.Prompt
+	}
 	for p, err := range c.parts(out.events(stream)) {
 		if err != nil {
 			out.fail(err)
@@ -497,14 +527,15 @@ func (c *chatRequest) send(out *eventStream, chunk chatAnswer, stream *engine.St
 			}
 			delta.Calls = append(delta.Calls, call)
 		}
-		choice := chatChoice{Index: p.choice, Delta: delta, Finish: orNull(p.finish)}
+		choice := chatChoice{Index: p.choice, Delta: delta, IDs: p.ids, Finish: orNull(p.finish)}
 		if p.probs != nil {
 			choice.LogProbs = &chatLogProbs{Content: p.probs}
-		} else if p.think == "" && p.text == "" && p.calls == nil && p.finish == "" && delta.Role == "" {
+		} else if p.think == "" && p.text == "" && p.calls == nil && p.finish == "" && delta.Role == "" && p.ids == nil {
 			continue
 		}
 		chunk.Choices = []chatChoice{choice}
 		out.send(chunk)
+		chunk.PromptIDs = nil // the first has them
 	}
 	if out.err != nil {
 		return

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer"
 )
@@ -21,6 +22,10 @@ type textRequest struct {
 	n, best  int
 	logprobs int // alternatives; -1: none
 	echo     bool
+	prompt   int  // alternatives of the prompt's tokens; -1: none
+	ids      bool // return_token_ids
+	progress bool // return_progress
+	document string
 	stream   bool
 	usage    bool
 }
@@ -59,11 +64,11 @@ func (v *served) prompts(r *http.Request, f *fields) ([][]int32, error) {
 			}
 			var err error
 			if tokens, err = v.tok.EncodeContext(r.Context(), text, limit, tokenizer.EncodeOptions{AddSpecial: special}); err != nil {
-				return nil, err
+				return nil, tooLong(err, limit, "prompt")
 			}
 		} else {
 			if tokens = f.tokens("prompt", p, vocab, limit); len(tokens) > limit {
-				return nil, fmt.Errorf("%w: a prompt of more than %d tokens", model.ErrContextFull, limit)
+				return nil, tooLong(fmt.Errorf("%w: a prompt of more than %d tokens", model.ErrContextFull, limit), limit, "prompt")
 			}
 		}
 		if f.err != nil {
@@ -84,12 +89,23 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 		return nil, err
 	}
 	c := &textRequest{v: v, stream: f.boolean("stream"), echo: f.boolean("echo"), logprobs: f.integer("logprobs", -1, 0, maxTopLogProbs)}
+	c.prompt = f.integer("prompt_logprobs", -1, 0, maxTopLogProbs)
+	c.ids, c.progress = f.boolean("return_token_ids"), f.boolean("return_progress")
+	switch {
+	case c.stream && c.prompt >= 0:
+		f.fail("prompt_logprobs", "not supported in a stream")
+	case !c.stream && c.progress:
+		f.fail("return_progress", "needs stream: true")
+	}
 	o := v.sampling(f)
 	o.MaxTokens = f.integer("max_tokens", 16, 0, math.MaxInt32)
 	if c.logprobs >= 0 {
 		// The end of the text counts as a token, or whoever adds probabilities up
 		// would lose the last one.
 		o.LogProbs, o.TopLogProbs, o.YieldEnd = true, c.logprobs, true
+	}
+	if c.prompt >= 0 {
+		o.LogProbs, o.TopLogProbs = true, max(c.prompt, c.logprobs)
 	}
 	only := o.MaxTokens == 0
 	if only && !c.echo {
@@ -113,13 +129,21 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 	}
 	refuse(f, "suffix", `""`)
 	policy, text := s.compression(f, v), f.str("context")
-	q := engine.Request{Sampling: o, Stop: stops(f), Choices: c.best, Salt: f.str("cache_salt"), Echo: c.echo, PromptOnly: only}
+	q := engine.Request{Sampling: o, Stop: stops(f), Choices: c.best, Salt: f.str("cache_salt"), Echo: c.echo || c.prompt >= 0, PromptOnly: only,
+		KeepStop: f.boolean("include_stop_str_in_output")}
+	least := minTokens(f, o.MaxTokens)
 	like := format(f)
 	if f.err != nil {
 		return nil, f.err
 	}
+	if id := f.str("document"); id != "" {
+		if policy, text, err = s.inFront(r, v, &q, id, policy, text); err != nil {
+			return nil, err
+		}
+		c.document = id
+	}
 	if policy != nil && text == "" {
-		return nil, invalid("kv_compression", "there is nothing to compress: give a context")
+		return nil, invalid("kv_compression", "there is nothing to compress: give a context or a document")
 	}
 	prompts, err := v.prompts(r, f)
 	if err != nil {
@@ -131,7 +155,7 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 			policy = s.fitting(v, s.o.Compression)
 		}
 		if head, err = v.tok.EncodeContext(r.Context(), text, v.e.MaxTokens(), tokenizer.EncodeOptions{AddSpecial: true, SpecialAsText: true}); err != nil {
-			return nil, err
+			return nil, tooLong(err, v.e.MaxTokens(), "context")
 		}
 	}
 	for _, p := range prompts {
@@ -147,9 +171,36 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 				return nil, invalid("response_format", "%v", err)
 			}
 		}
-		c.queries = append(c.queries, q)
+		own := q
+		v.atLeast(&own, least)
+		c.queries = append(c.queries, own)
 	}
 	return c, nil
+}
+
+// inFront is a document as the text in front of a prompt without a template, and the
+// policy it is compressed with.
+func (s *Server) inFront(r *http.Request, v *served, q *engine.Request, id string, policy *lukv.Policy, text string) (*lukv.Policy, string, error) {
+	if text != "" {
+		return nil, "", invalid("document", "context and document are both given, expected one of them")
+	}
+	doc, err := s.docs.get(owner(r), id, v)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case doc.system != "":
+		return nil, "", invalid("document", "the document has a system message, and a text completion has none; ask about it in a chat")
+	}
+	if err := doc.samePolicy(policy); err != nil {
+		return nil, "", err
+	}
+	if q.Salt == "" {
+		q.Salt = doc.salt
+	}
+	if !doc.policy.Enabled() {
+		return nil, doc.text, nil
+	}
+	return doc.policy, doc.text, nil
 }
 
 // textChoice is one answer, or a piece of one.
@@ -158,6 +209,10 @@ type textChoice struct {
 	Text     string        `json:"text"`
 	LogProbs *textLogProbs `json:"logprobs"`
 	Finish   any           `json:"finish_reason"`
+
+	IDs       []int32            `json:"token_ids,omitzero"`
+	PromptIDs []int32            `json:"prompt_token_ids,omitempty"`
+	Prompt    []map[int32]ranked `json:"prompt_logprobs,omitempty"` // of each token; nil for the first
 
 	sum   float64 // of the answer's log-probabilities
 	count int
@@ -171,6 +226,28 @@ type textLogProbs struct {
 	Offsets []int                `json:"text_offset"`
 }
 
+// ranked is a token of a prompt, or an alternative to it.
+type ranked struct {
+	LogProb float64 `json:"logprob"`
+	Rank    *int    `json:"rank"` // 1 for the most likely; null beyond the alternatives
+	Text    string  `json:"decoded_token"`
+}
+
+// rank lists a token of a prompt and the alternatives to it by id.
+func (c *textRequest) rank(t model.Token) map[int32]ranked {
+	if math.IsNaN(t.LogProb) { // the first
+		return nil
+	}
+	text, _ := c.v.tokenText(t.ID)
+	out := map[int32]ranked{t.ID: {LogProb: t.LogProb, Text: text}}
+	for i, x := range t.Top[:min(len(t.Top), c.prompt)] {
+		rank := i + 1
+		text, _ := c.v.tokenText(x.ID)
+		out[x.ID] = ranked{LogProb: x.LogProb, Rank: &rank, Text: text}
+	}
+	return out
+}
+
 type textAnswer struct {
 	ID      string       `json:"id"`
 	Object  string       `json:"object"`
@@ -179,6 +256,8 @@ type textAnswer struct {
 	Choices []textChoice `json:"choices"`
 	Usage   *usage       `json:"usage,omitempty"`
 	Cache   *cacheUse    `json:"kv_cache,omitempty"`
+
+	Progress *promptProgress `json:"prompt_progress,omitempty"`
 }
 
 // addTo adds an event to a choice. text is what it adds.
@@ -190,6 +269,9 @@ func (c *textRequest) addTo(choice *textChoice, e engine.Event, text string) {
 		c.describe(choice.LogProbs, e.Token, choice.chars)
 	}
 	if e.HasToken && !e.Echo {
+		if c.ids {
+			choice.IDs = append(choice.IDs, e.Token.ID)
+		}
 		choice.sum += e.Token.LogProb
 		choice.count++
 	}
@@ -211,7 +293,7 @@ func (c *textRequest) describe(l *textLogProbs, t model.Token, at int) {
 	p := t.LogProb
 	l.Values = append(l.Values, &p)
 	top := map[string]float64{text: p}
-	for _, x := range t.Top {
+	for _, x := range t.Top[:min(len(t.Top), c.logprobs)] {
 		text, _ := c.v.tokenText(x.ID)
 		if old, ok := top[text]; !ok || x.LogProb > old {
 			top[text] = x.LogProb
@@ -260,6 +342,12 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 				continue
 			}
 			for i := range choices { // every choice begins with the prompt
+				if c.prompt >= 0 {
+					choices[i].Prompt = append(choices[i].Prompt, c.rank(e.Token))
+				}
+				if !c.echo {
+					continue
+				}
 				c.addTo(&choices[i], e, "")
 				choices[i].chars = echo.after(e.Token.ID)
 			}
@@ -275,11 +363,14 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 		}
 		for i, choice := range bestOf(choices, c.n) {
 			choice.Index = k*c.n + i
+			if c.ids {
+				choice.PromptIDs = c.queries[k].Prompt
+			}
 			answer.Choices = append(answer.Choices, choice)
 		}
 		u.add(stream.Usage())
 		if c.queries[k].Policy != nil {
-			answer.Cache = newCacheUse(stream.Cache(), "")
+			answer.Cache = newCacheUse(stream.Cache(), c.document)
 		}
 	}
 	answer.Usage = u
@@ -330,6 +421,14 @@ func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine
 		timer := c.v.metrics.begin(started)
 		chars := make([]int, c.best)
 		dec := c.v.tok.NewDecoder(false)
+		seen := make([]bool, c.best)
+		if c.progress {
+			out.progress = func() {
+				chunk.Choices, chunk.Progress = []textChoice{{Index: k * c.n}}, newProgress(stream, len(c.queries[k].Prompt), started)
+				out.send(chunk)
+				chunk.Progress = nil
+			}
+		}
 		for e, err := range out.events(stream) {
 			if err != nil {
 				out.fail(asError(err, c.v.e.MaxTokens()))
@@ -345,8 +444,11 @@ func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine
 				choice := textChoice{Index: k*c.n + i, chars: chars[i]}
 				c.addTo(&choice, e, text)
 				chars[i] = choice.chars
-				if choice.Text == "" && choice.LogProbs == nil && choice.Finish == nil {
+				if choice.Text == "" && choice.LogProbs == nil && choice.IDs == nil && choice.Finish == nil {
 					continue
+				}
+				if c.ids && !seen[i] {
+					seen[i], choice.PromptIDs = true, c.queries[k].Prompt
 				}
 				chunk.Choices = []textChoice{choice}
 				out.send(chunk)
@@ -364,7 +466,7 @@ func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine
 		timer.end(stream)
 		u.add(stream.Usage())
 		if c.queries[k].Policy != nil {
-			cache = newCacheUse(stream.Cache(), "")
+			cache = newCacheUse(stream.Cache(), c.document)
 		}
 	}
 	if c.usage {

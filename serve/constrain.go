@@ -222,6 +222,37 @@ func (v *served) constrain(q *engine.Request, l language, calls *toolCalls) erro
 	return nil
 }
 
+// atLeast keeps answers from ending before they have n tokens. A format that can only end
+// ends all the same. Call it when the request's mask is set.
+func (v *served) atLeast(q *engine.Request, n int) {
+	if n == 0 {
+		return
+	}
+	inner := q.Mask
+	ends := make([]uint64, (v.m.Config().Vocab+63)/64)
+	for id := range int32(v.m.Config().Vocab) {
+		if v.m.Ends(id, &q.Sampling) {
+			ends[id>>6] |= 1 << (id & 63)
+		}
+	}
+	q.Mask = func(choice int, answer []int32) (mask []uint64, err error) {
+		if inner != nil {
+			mask, err = inner(choice, answer)
+		}
+		if err != nil || len(answer) >= n {
+			return mask, err
+		}
+		out := make([]uint64, len(ends))
+		for i := range out {
+			out[i] = ^ends[i]
+			if mask != nil {
+				out[i] &= mask[i]
+			}
+		}
+		return out, nil
+	}
+}
+
 // mask is engine.Request.Mask: what goes on with the answer so far.
 func (c *constraint) mask(choice int, answer []int32) ([]uint64, error) {
 	p := &c.choices[choice]

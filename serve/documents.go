@@ -137,11 +137,41 @@ type document struct {
 // now is a copy of the document as it stands. The mutex is held.
 func (d *document) now() document {
 	c := *d
+	c.Policy = shown(d.policy)
 	if c.Status == "processing" && c.progress != nil {
 		p := math.Floor(1000*c.progress()) / 1000
 		c.Progress = &p
 	}
 	return c
+}
+
+// shown is a policy as answers have it: every parameter written out, nil for one that
+// compresses nothing.
+func shown(p *lukv.Policy) *lukv.Policy {
+	if !p.Enabled() {
+		return nil
+	}
+	out := *p
+	out.Metric.Name, out.Allocator.Name = cmp.Or(p.Metric.Name, "snapkv"), cmp.Or(p.Allocator.Name, "uniform")
+	if metric, err := lukv.NewMetric(out.Metric); err == nil {
+		out.Metric = lukv.MetricConfigOf(metric)
+	}
+	if allocator, err := lukv.NewAllocator(out.Allocator, p.Profile); err == nil {
+		out.Allocator = lukv.AllocatorConfigOf(allocator)
+	}
+	return &out
+}
+
+// samePolicy refuses a policy other than that of the document; nil is any.
+func (d *document) samePolicy(p *lukv.Policy) error {
+	if p == nil || p.String() == d.policy.String() {
+		return nil
+	}
+	was := "it was not compressed"
+	if with := shown(d.policy); with != nil {
+		was = "it was compressed with " + with.String()
+	}
+	return invalid("kv_compression", "the document has another policy: %s", was)
 }
 
 // find returns a copy of a document, and notes that it was used.

@@ -112,9 +112,11 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	answer := *doc
+	answer.Policy = shown(doc.policy)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	return writeJSON(w, doc)
+	return writeJSON(w, answer)
 }
 
 // newDocument is the document that a request describes, and the request that reads it.
@@ -139,7 +141,7 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, 
 	doc.Policy = doc.policy
 	q, err := doc.request(r.Context(), v)
 	if err != nil {
-		return nil, none, err
+		return nil, none, tooLong(err, v.e.MaxTokens(), "text")
 	}
 	doc.Tokens = q.Context
 	key := fmt.Appendf(nil, "%s\x00%v\x00%s", v.m.ID(), q.Prompt, doc.policy)

@@ -67,7 +67,11 @@ func asError(err error, limit int) *apiError {
 		return api
 	case errors.As(err, &long) || errors.Is(err, model.ErrContextFull):
 		// Clients recognise these words.
-		e := invalid("messages", "This model's maximum context length is %d tokens: %v", limit, err)
+		text := err.Error()
+		if long != nil {
+			text = fmt.Sprintf("a text of %d bytes has more", long.Bytes)
+		}
+		e := invalid("messages", "This model's maximum context length is %d tokens: %s", limit, text)
 		e.Code = "context_length_exceeded"
 		return e
 	case errors.As(err, &large):
@@ -88,6 +92,16 @@ func asError(err error, limit int) *apiError {
 		return &apiError{status: 499, Type: "server_error", Message: "the request was cancelled"}
 	}
 	return &apiError{status: http.StatusInternalServerError, Type: "server_error", Code: "internal_error", Message: "an internal error", cause: err}
+}
+
+// tooLong is an error from reading a text, in which a text that is too long is named by
+// its field.
+func tooLong(err error, limit int, param string) error {
+	if bad := asError(err, limit); bad.Code == "context_length_exceeded" {
+		bad.Param = param
+		return bad
+	}
+	return err
 }
 
 // report writes the cause of an internal error, which may name files and memory, to the

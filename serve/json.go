@@ -148,10 +148,19 @@ func (f *fields) number(key string, def, lo, hi float64) float64 {
 	}
 	x, err := strconv.ParseFloat(string(v), 64)
 	if err != nil && !math.IsInf(x, 0) || !(x >= lo && x <= hi) {
-		f.fail(key, "found %.20s, expected %g to %g", v, lo, hi)
+		f.fail(key, "found %.20s, expected %s", v, between(lo, hi))
 		return def
 	}
 	return x
+}
+
+// between says in words what numbers are allowed. Bounds that only keep numbers in their
+// type are not worth reading.
+func between(lo, hi float64) string {
+	if hi >= 1<<30 {
+		return fmt.Sprintf("at least %g", lo)
+	}
+	return fmt.Sprintf("%g to %g", lo, hi)
 }
 
 func (f *fields) integer(key string, def, lo, hi int) int {

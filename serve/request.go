@@ -1,11 +1,13 @@
 package serve
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -33,7 +35,9 @@ func (v *served) sampling(f *fields) model.Sampling {
 	o.Temperature, o.TopK, o.TopP, o.MinP = g.Temperature, g.TopK, g.TopP, g.MinP
 	o.MaxTokens = 0
 	o.Temperature = f.number("temperature", o.Temperature, 0, 2)
-	o.TopP = f.number("top_p", o.TopP, 0, 1)
+	if o.TopP = f.number("top_p", o.TopP, 0, 1); f.has("top_p") && o.TopP == 0 {
+		f.fail("top_p", "found 0, expected more than 0 and at most 1; temperature 0 takes the most likely token")
+	}
 	o.TopK = max(0, f.integer("top_k", o.TopK, -1, 1<<30))
 	o.MinP = f.number("min_p", o.MinP, 0, 1)
 	o.PresencePenalty = f.number("presence_penalty", 0, -2, 2)
@@ -68,6 +72,16 @@ func (v *served) sampling(f *fields) model.Sampling {
 	}
 	o.Seed = seed
 	return o
+}
+
+// minTokens reads how many tokens an answer has at least; most is what it may have, 0 for
+// no limit.
+func minTokens(f *fields, most int) int {
+	n := f.integer("min_tokens", 0, 0, math.MaxInt32)
+	if most > 0 && n > most {
+		f.fail("min_tokens", "found %d, expected at most max_tokens, which is %d", n, most)
+	}
+	return n
 }
 
 // stops reads the stop texts.
@@ -107,7 +121,7 @@ func (s *Server) compression(f *fields, v *served, others ...string) *lukv.Polic
 	if id := o.str("profile"); id != "" {
 		known := s.profiles.Load()
 		if profile = known.byName[id]; profile == nil {
-			o.fail("profile", "%q is unknown, expected one of %q", id, known.names())
+			o.fail("profile", "%q is unknown, expected %s", id, cmp.Or(strings.Join(known.names(), ", "), "none: the server was started without --profile"))
 		}
 	}
 	for _, own := range append(others, "profile") {
@@ -254,5 +268,9 @@ func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.
 	}
 	// Before anything is computed, what is wrong is the request, such as a policy that
 	// does not fit the model.
-	return nil, invalid("", "%v", err)
+	param := ""
+	if q.Policy != nil {
+		param = "kv_compression"
+	}
+	return nil, invalid(param, "%v", err)
 }

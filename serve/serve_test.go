@@ -483,7 +483,7 @@ var badRequests = []struct{ path, body, want string }{
 	{"", `{"model":"needle/llama","messages":[{"role":"user"}]}`, "content: missing"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","role":"user"}]}`, "given twice"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":[{"type":"image_url"}]}]}`, "not supported"},
-	{"", `{"model":"needle/llama","messages":[{"role":"user","content":5}]}`, "expected a list"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":5}]}`, "expected a string or a list of parts"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"temperature":3}`, "0 to 2"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"temperature":"1"}`, "expected a number"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"temperature":1` + strings.Repeat("0", 400) + `}`, "0 to 2"},
@@ -525,6 +525,15 @@ var badRequests = []struct{ path, body, want string }{
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","max_tokens":0}`, "needs echo"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","best_of":1,"n":2}`, "at least n"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","suffix":"y"}`, "not supported"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","top_p":0}`, "more than 0 and at most 1"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","min_tokens":5,"max_tokens":2}`, "at most max_tokens, which is 2"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","max_tokens":-1}`, "found -1, expected at least 0"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","prompt_logprobs":1,"stream":true}`, "not supported in a stream"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","return_progress":true}`, "needs stream"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","document":"doc_x"}`, "document_not_found"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","context":"a","document":"doc_x"}`, "both given"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","context":"a","kv_compression":{"budget_bytes":"1MiB"}}`, "budget_bytes: found string, expected a whole number"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","context":"a","kv_compression":{"ratoi":1}}`, `unknown field \"ratoi\"`},
 	{"/tokenize", `{}`, "prompt: missing"},
 	{"/detokenize", `{"tokens":"x"}`, "token ids"},
 	{"/v1/documents", `{"text":" "}`, "text: missing"},
@@ -574,6 +583,8 @@ func TestGuards(t *testing.T) {
 	check(403, "POST", path, good, "Authorization", "Bearer one", "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site")
 	h := check(405, "GET", path, "")
 	require.Equal(t, "POST", h.Get("Allow"))
+	h = check(405, "DELETE", "/v1/documents", "")
+	require.Equal(t, "GET, HEAD, POST", h.Get("Allow"))
 	h = check(404, "GET", "/nowhere", "")
 	require.NotEmpty(t, h.Get("X-Request-Id"))
 	check(501, "POST", "/v1/embeddings", "{}", "Authorization", "Bearer one")

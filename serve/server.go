@@ -37,6 +37,10 @@ type Options struct {
 	// reaching a server on this machine under a name of their own. None: all.
 	Hosts []string
 
+	// Origins are the web pages' origins, such as https://chat.example, that browsers let
+	// use the server (CORS). None: pages of the server itself alone.
+	Origins []string
+
 	// MaxBody bounds the bytes of a request, default 32 MiB.
 	MaxBody int64
 
@@ -205,6 +209,9 @@ func (s *Server) Handler() http.Handler {
 	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		(&apiError{status: http.StatusForbidden, Type: "permission_error", Message: "requests from other sites are refused"}).write(w)
 	}))
+	for _, origin := range s.o.Origins {
+		cross.AddTrustedOrigin(origin) // what is no origin is one that no browser sends
+	}
 	guarded := cross.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.hostAllowed(r.Host) {
 			(&apiError{status: http.StatusForbidden, Type: "permission_error", Message: fmt.Sprintf("the host %q is not served", r.Host)}).write(w)
@@ -218,8 +225,37 @@ func (s *Server) Handler() http.Handler {
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-Id", requestID(r.Header.Get("X-Request-Id"))) // refusals have one, too
+		if s.shared(w, r) {
+			return
+		}
 		guarded.ServeHTTP(w, r)
 	})
+}
+
+// shared lets pages of the origins that are named use the server. It reports whether the
+// request is a browser's question whether it may, which is answered then.
+func (s *Server) shared(w http.ResponseWriter, r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" || !slices.Contains(s.o.Origins, origin) || !s.hostAllowed(r.Host) {
+		return false
+	}
+	h := w.Header()
+	h.Add("Vary", "Origin")
+	h.Set("Access-Control-Allow-Origin", origin)
+	h.Set("Access-Control-Expose-Headers", "X-Request-Id, Retry-After, X-Should-Retry")
+	if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
+		return false
+	}
+	h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
+	if names := r.Header.Get("Access-Control-Request-Headers"); names != "" { // clients have many of their own
+		h.Set("Access-Control-Allow-Headers", names)
+	}
+	if r.Header.Get("Access-Control-Request-Private-Network") == "true" {
+		h.Set("Access-Control-Allow-Private-Network", "true")
+	}
+	h.Set("Access-Control-Max-Age", "600")
+	w.WriteHeader(http.StatusNoContent)
+	return true
 }
 
 func (s *Server) hostAllowed(host string) bool {
@@ -239,14 +275,19 @@ func (s *Server) hostAllowed(host string) bool {
 
 // noRoute answers with 404, or with 405 where another method would be served.
 func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
-	for _, method := range []string{"GET", "POST", "DELETE"} {
+	var allowed []string
+	for _, method := range []string{"GET", "HEAD", "POST", "DELETE"} {
 		other := r.Clone(r.Context())
 		other.Method = method
 		if _, pattern := s.mux.Handler(other); pattern != "" {
-			w.Header().Set("Allow", method)
-			(&apiError{status: http.StatusMethodNotAllowed, Type: "invalid_request_error", Message: fmt.Sprintf("%s takes %s, not %s", r.URL.Path, method, r.Method)}).write(w)
-			return
+			allowed = append(allowed, method)
 		}
+	}
+	if len(allowed) > 0 {
+		list := strings.Join(allowed, ", ")
+		w.Header().Set("Allow", list)
+		(&apiError{status: http.StatusMethodNotAllowed, Type: "invalid_request_error", Message: fmt.Sprintf("%s takes %s, not %s", r.URL.Path, list, r.Method)}).write(w)
+		return
 	}
 	notFound("not_found", "there is nothing at %s", r.URL.Path).write(w)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -24,8 +25,9 @@ func contextOf(r *http.Request) requestContext {
 }
 
 const (
-	pingEvery    = 15 * time.Second // while a long prompt is read: keeps proxies awake
-	writeTimeout = 30 * time.Second // for an event to a reader who does not read
+	pingEvery     = 15 * time.Second       // while a long prompt is read: keeps proxies awake
+	progressEvery = 500 * time.Millisecond // where a client wants to see it
+	writeTimeout  = 30 * time.Second       // for an event to a reader who does not read
 )
 
 // eventStream writes server-sent events.
@@ -34,6 +36,8 @@ type eventStream struct {
 	out    *http.ResponseController
 	prefix string // in front of chunks
 	err    error
+
+	progress func() // writes how far the prompt is, until its answer begins; nil: pings do
 }
 
 func newEventStream(w http.ResponseWriter) *eventStream {
@@ -75,19 +79,43 @@ func (s *eventStream) done() { s.line("data: [DONE]") }
 func (s *eventStream) events(a *engine.Stream) iter.Seq2[engine.Event, error] {
 	return func(yield func(engine.Event, error) bool) {
 		for s.err == nil {
-			ctx, cancel := context.WithTimeout(context.Background(), pingEvery)
+			wait := pingEvery
+			if s.progress != nil {
+				wait = progressEvery
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), wait)
 			e, err := a.Next(ctx)
 			cancel()
 			switch {
 			case errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil:
-				s.line(": ping")
+				if s.progress != nil {
+					s.progress()
+				} else {
+					s.line(": ping")
+				}
 				continue
 			case err == io.EOF:
 				return
 			}
+			s.progress = nil
 			if !yield(e, err) || err != nil {
 				return
 			}
 		}
+	}
+}
+
+// promptProgress is how much of a prompt has been read, in tokens.
+type promptProgress struct {
+	Total     int   `json:"total"`
+	Cache     int   `json:"cache"`     // kept from an earlier request
+	Processed int   `json:"processed"` // these included
+	Time      int64 `json:"time_ms"`   // since the request
+}
+
+func newProgress(a *engine.Stream, total int, started time.Time) *promptProgress {
+	return &promptProgress{
+		Total: total, Cache: a.Cached(), Processed: int(math.Round(a.Progress() * float64(total))),
+		Time: time.Since(started).Milliseconds(),
 	}
 }

@@ -30,7 +30,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 		text := f.str("prompt")
 		special := !f.has("add_special_tokens") || f.boolean("add_special_tokens")
 		if !f.has("prompt") {
-			f.fail("prompt", "missing")
+			f.fail("prompt", "missing; give a prompt or messages")
 		}
 		if f.err != nil {
 			return f.err
@@ -79,6 +79,7 @@ func (s *Server) tokenizerInfo(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out := map[string]any{"vocab_size": v.tok.VocabSize(), "model_max_length": v.e.MaxTokens()}
+	out["chat_template"], out["pad_token"] = orNull(v.format.Template()), orNull(v.format.SpecialToken("pad_token"))
 	for key, id := range map[string]int32{"bos_token": v.tok.BOS(), "eos_token": v.tok.EOS()} {
 		out[key] = nil
 		if id >= 0 {

@@ -74,6 +74,10 @@ func (f *fields) text(key string, types ...string) string {
 	if v == nil || v[0] == '"' {
 		return f.str(key)
 	}
+	if v[0] != '[' {
+		f.fail(key, "found %s, expected a string or a list of parts", kind(v))
+		return ""
+	}
 	var b strings.Builder
 	for _, p := range f.objects(key, maxParts) {
 		if t := p.str("type"); !slices.Contains(types, t) {

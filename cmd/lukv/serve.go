@@ -29,6 +29,7 @@ type serveCmd struct {
 	KeyFile     string        `type:"path" placeholder:"FILE" help:"API keys that are accepted, one a line; read again on SIGHUP, as are the files of --tls-cert, --tls-key and --profile. LUKV_API_KEY holds one, too."`
 	Insecure    bool          `help:"Listen on other addresses than this machine's without an API key."`
 	Host        []string      `placeholder:"NAME" help:"Names under which the server may be reached (default: those of this machine if it listens there only, else all). May be repeated."`
+	CORSOrigin  []string      `name:"cors-origin" placeholder:"ORIGIN" help:"Web pages that browsers let use the server besides its own, such as https://chat.example (default: none). May be repeated."`
 	TLSCert     string        `type:"path" placeholder:"FILE" help:"Certificate, for HTTPS."`
 	TLSKey      string        `type:"path" placeholder:"FILE" help:"Its key."`
 	MaxBody     byteSize      `default:"32MiB" placeholder:"SIZE" help:"Longest request (default ${default})."`
@@ -117,8 +118,13 @@ func (c *serveCmd) Run(e *env) error {
 	case c.MaxMemory > 0 && c.MaxCache == 0:
 		return usage("--max-memory needs --max-cache: caches without a limit cannot be counted")
 	}
+	for _, origin := range c.CORSOrigin {
+		if err := http.NewCrossOriginProtection().AddTrustedOrigin(origin); err != nil {
+			return usage("--cors-origin: found %q, expected an origin such as https://chat.example or http://localhost:3000", origin)
+		}
+	}
 	o := serve.Options{
-		Keys: keys, Hosts: c.Host, MaxBody: int64(c.MaxBody), Version: readVersion().Version,
+		Keys: keys, Hosts: c.Host, Origins: c.CORSOrigin, MaxBody: int64(c.MaxBody), Version: readVersion().Version,
 		UnloadAfter: c.UnloadAfter, MaxModelBytes: int64(c.MaxMemory),
 	}
 	if local && len(o.Hosts) == 0 {

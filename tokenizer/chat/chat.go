@@ -15,7 +15,10 @@ import (
 
 // Template is a parsed chat template. It is immutable and safe for concurrent
 // use.
-type Template struct{ t *jinja.Template }
+type Template struct {
+	t      *jinja.Template
+	source string
+}
 
 // Parse parses a template's source; name stands for it in errors. A line break
 // at the very end of the source is dropped, as Jinja does. A template that needs
@@ -26,8 +29,11 @@ func Parse(name, source string) (*Template, error) {
 	if err != nil {
 		return nil, public(err)
 	}
-	return &Template{t}, nil
+	return &Template{t: t, source: source}, nil
 }
+
+// Source is the source given to Parse.
+func (t *Template) Source() string { return t.source }
 
 // Name is the name given to Parse.
 func (t *Template) Name() string { return t.t.Name() }
