@@ -457,7 +457,7 @@ func TestAllocatorConfigErrors(t *testing.T) {
 		`{"name":"duo","importance":[[1,2],[3]]}`:              "allocator duo: importance: layer 1, kv head 0: found 3 in a row of 1, expected a number in a row of 2",
 		`{"name":"global","weights":[1,-1]}`:                   "allocator global: weights: layer 1: found -1, expected 0 to",
 		`{"name":"global","pool":"layer","weights":[1]}`:       `allocator global: weights: found some with the pool "layer"`,
-		`{"name":"threshold","least":"high"}`:                  "allocator threshold: least: found string, expected float64",
+		`{"name":"threshold","least":"high"}`:                  "allocator threshold: least: found string, expected a number",
 		`{"name":"threshold","least":1e300}`:                   "allocator threshold: least: found 1e+300",
 	} {
 		c, err := ParseAllocatorConfig(text)
