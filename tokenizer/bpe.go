@@ -36,8 +36,11 @@ type bpe struct {
 	// from lowByte to lowByte+255, as in every published byteLevel vocabulary; or nil.
 	bytePairs *[256][256]byteMerge
 	lowByte   int32
+	byteJoins *byteSet // of neighbours in pieces, beside bytePairs: nothing merges across any others
 
-	// complete says that every character has symbols of its own.
+	// complete says that every character, and every byte that is part of none, has
+	// symbols of its own, and that symbols of bytes merge with nothing: joins does not
+	// know which characters they stand for.
 	complete bool
 	// joins holds the pairs of characters that stand side by side in the result of
 	// a merge. Nothing ever merges across any other pair, so that a text may be cut
@@ -50,7 +53,7 @@ type bpe struct {
 	pseudo []string
 }
 
-// sealBytes computes bytePairs.
+// sealBytes computes bytePairs and byteJoins.
 func (m *bpe) sealBytes() {
 	low, high := slices.Min(m.byteID[:]), slices.Max(m.byteID[:])
 	if !m.byteLevel || low == none || high-low != 255 {
@@ -63,6 +66,10 @@ func (m *bpe) sealBytes() {
 			m.bytePairs[i][j] = byteMerge{rank + 1, to}
 		}
 	}
+	m.byteJoins = new(byteSet)
+	for _, piece := range m.pieces {
+		m.byteJoins.addPiece(piece)
+	}
 }
 
 // seal computes what follows from the pieces and merges.
@@ -71,8 +78,11 @@ func (m *bpe) seal() {
 		return
 	}
 	m.complete = m.fallback
+	isByte := make([]bool, len(m.pieces))
 	for _, id := range m.byteID {
-		m.complete = m.complete && id != none
+		if m.complete = m.complete && id != none; m.complete {
+			isByte[id] = true
+		}
 	}
 	for r := range m.asciiID {
 		m.asciiID[r] = m.lookupRune(rune(r))
@@ -81,6 +91,11 @@ func (m *bpe) seal() {
 	for j := range m.merges.all {
 		m.joins.addPiece(m.symbol(j.left) + m.symbol(j.right))
 		m.joins.addPiece(m.symbol(j.to))
+		for _, id := range [2]int32{j.left, j.right} {
+			if int(id) < len(isByte) && isByte[id] {
+				m.complete = false
+			}
+		}
 	}
 }
 
@@ -128,9 +143,9 @@ func (m *bpe) encode(s *scratch, start, end int) {
 		} else {
 			r, n = utf8.DecodeRuneInString(text[i:])
 		}
-		// U+FFFD may be an invalid byte, whose neighbours joins knows nothing of.
-		if r != utf8.RuneError && prev != utf8.RuneError && !m.joins.has(prev, r) &&
-			(m.complete || m.known(prev) && m.known(r)) {
+		// U+FFFD may be an invalid byte, which is known as U+FFFD is or not.
+		if !m.joins.has(prev, r) && (m.complete ||
+			r != utf8.RuneError && prev != utf8.RuneError && m.known(prev) && m.known(r)) {
 			m.word(s, text[from:i], start+from)
 			from = i
 		}
@@ -144,12 +159,38 @@ func (m *bpe) encode(s *scratch, start, end int) {
 // word appends the tokens of one word; base is where it starts in s.cur.
 func (m *bpe) word(s *scratch, w string, base int) {
 	s.unkLast = false
+	if m.byteJoins != nil && (len(w) == 1 || !m.byteJoins.has(w[0], w[1])) {
+		m.cutBytes(s, w, base)
+		return
+	}
 	if m.byteLevel && m.ignoreMerges {
 		if id := m.lookup(w); id != none && (m.control == nil || !m.control[id]) {
 			s.emit(id, base, base+len(w))
 			return
 		}
 	}
+	m.join(s, w, base)
+}
+
+// cutBytes is word for one that is no piece, or a byte: it is cut wherever nothing
+// merges across. Ordinary words seldom are of this kind, random bytes mostly.
+func (m *bpe) cutBytes(s *scratch, w string, base int) {
+	for from := 0; from < len(w) && !s.spent(0); {
+		to := from + 1
+		for to < len(w) && m.byteJoins.has(w[to-1], w[to]) {
+			to++
+		}
+		if to == from+1 {
+			s.emit(m.byteID[w[from]], base+from, base+to)
+		} else {
+			m.join(s, w[from:to], base+from)
+		}
+		from = to
+	}
+}
+
+// join appends the tokens that a word or a part of one becomes by merges.
+func (m *bpe) join(s *scratch, w string, base int) {
 	if len(w) <= 2 && m.short(s, w, base) {
 		return
 	}
@@ -179,19 +220,32 @@ func (m *bpe) word(s *scratch, w string, base int) {
 
 // short appends the tokens of a word of one or two bytes that are symbols and pieces.
 func (m *bpe) short(s *scratch, w string, base int) bool {
+	if len(w) == 1 && w[0] >= utf8.RuneSelf && m.complete {
+		s.emit(m.byteID[w[0]], base, base+1)
+		return true
+	}
 	first, second := m.byteSymbol(w[0]), m.byteSymbol(w[len(w)-1])
 	if first == none || second == none {
 		return false
 	}
 	if len(w) == 1 {
 		s.emit(first, base, base+1)
-	} else if rank, to := m.merges.find(first, second); rank != noRank {
+	} else if rank, to := m.firstMerge(first, second); rank != noRank {
 		s.emit(to, base, base+2)
 	} else {
 		s.emit(first, base, base+1)
 		s.emit(second, base+1, base+2)
 	}
 	return true
+}
+
+// firstMerge finds what two symbols that a word starts as merge to.
+func (m *bpe) firstMerge(left, right int32) (rank uint32, to int32) {
+	if m.bytePairs == nil {
+		return m.merges.find(left, right)
+	}
+	p := &m.bytePairs[uint8(left-m.lowByte)][uint8(right-m.lowByte)]
+	return p.rank1 - 1, p.to
 }
 
 // byteSymbol returns the piece that stands for b alone where a word starts as

@@ -102,6 +102,12 @@ func (l *mergeList) lower(g int) {
 
 // giveAll emits all tokens that s.symbols became.
 func (m *bpe) giveAll(s *scratch, tokens []part, w string, base int) {
+	if !s.want && !m.spm {
+		for _, t := range tokens {
+			s.ids = append(s.ids, t.id)
+		}
+		return
+	}
 	for i, t := range tokens {
 		end := len(w)
 		if i+1 < len(tokens) {

@@ -116,10 +116,17 @@ const noRank = math.MaxUint32
 type pairTable struct {
 	lefts []leftTable // by left symbol, up to the last that merges
 	slots []pairSlot  // slots[0] is free: the table of those that merge with nothing
-	seed  uint32
+	// rights hold a bit per hash of a left symbol by right symbol.
+	rights []uint64
+	seed   uint32
 }
 
-type leftTable struct{ start, size uint32 }
+// leftTable holds a bit per hash of a right symbol, so that most pairs that do not
+// merge are known without their slot.
+type leftTable struct {
+	start, size uint32
+	maybe       uint64
+}
 
 // byteMerge is what two bytes merge to.
 type byteMerge struct {
@@ -136,13 +143,16 @@ type pairSlot struct {
 
 // newPairTable returns the table of merges; of those of one pair the last counts.
 func newPairTable(merges []merge) pairTable {
-	last := none
+	last, lastRight := none, none
 	for _, m := range merges {
-		last = max(last, m.left)
+		last, lastRight = max(last, m.left), max(lastRight, m.right)
 	}
-	t := pairTable{lefts: make([]leftTable, last+1), seed: rand.Uint32() | 1}
+	t := pairTable{lefts: make([]leftTable, last+1), rights: make([]uint64, lastRight+1), seed: rand.Uint32() | 1}
 	for _, m := range merges {
-		t.lefts[m.left].size++
+		l := &t.lefts[m.left]
+		l.size++
+		l.maybe |= 1 << t.bit(m.right)
+		t.rights[m.right] |= 1 << t.bit(m.left)
 	}
 	total := uint32(1)
 	for i := range t.lefts {
@@ -161,12 +171,18 @@ func newPairTable(merges []merge) pairTable {
 
 // find returns the rank of a pair and what it merges to, or noRank.
 func (t *pairTable) find(left, right int32) (rank uint32, to int32) {
-	if uint(left) >= uint(len(t.lefts)) {
+	if uint(left) >= uint(len(t.lefts)) || uint(right) >= uint(len(t.rights)) {
+		return noRank, none
+	}
+	if t.lefts[left].maybe>>t.bit(right)&(t.rights[right]>>t.bit(left))&1 == 0 {
 		return noRank, none
 	}
 	s := t.slot(left, right)
 	return s.rank1 - 1, s.to
 }
+
+// bit is the place of a symbol in maybe and rights.
+func (t *pairTable) bit(id int32) uint32 { return uint32(id) * t.seed >> 26 }
 
 // slot returns the place of a pair, taken or free.
 func (t *pairTable) slot(left, right int32) *pairSlot {
@@ -227,3 +243,16 @@ func (j joinSet) addPiece(piece string) {
 }
 
 func newJoinSet() joinSet { return make(joinSet, 1<<20/64) }
+
+// byteSet is a set of pairs of bytes.
+type byteSet [1 << 16 / 64]uint64
+
+func (j *byteSet) has(x, y byte) bool { return j[uint(x)<<2|uint(y>>6)]>>(y&63)&1 != 0 }
+
+// addPiece enters all neighbours in a piece.
+func (j *byteSet) addPiece(piece string) {
+	for i := 1; i < len(piece); i++ {
+		x, y := piece[i-1], piece[i]
+		j[uint(x)<<2|uint(y>>6)] |= 1 << (y & 63)
+	}
+}

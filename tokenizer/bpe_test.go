@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -99,6 +100,127 @@ func TestMergesFollowTheDefinition(t *testing.T) {
 				require.Equal(t, short, s.ids, "encode %q again", w)
 			})
 		})
+	}
+}
+
+// TestWordsOfAnyBytes: words of bytes that nobody writes follow the definition as
+// text does, with and without merges ignored for words that are pieces.
+func TestWordsOfAnyBytes(t *testing.T) {
+	m := loadModel(t, "mini/llama3-style/tokenizer.json").model
+	require.NotNil(t, m.byteJoins)
+	require.True(t, m.ignoreMerges)
+	bare := *m
+	bare.ignoreMerges = false
+	s := new(scratch)
+	s.begin(t.Context(), math.MaxInt)
+	r := rand.New(rand.NewPCG(1, 2))
+	cut := 0
+	for range 5000 {
+		w := make([]byte, 0, 40)
+		for range 1 + r.IntN(8) {
+			if r.IntN(2) == 0 {
+				w = append(w, byte(r.IntN(256)))
+			} else {
+				w = append(w, m.pieces[r.IntN(len(m.pieces))]...)
+			}
+		}
+		var start []int32
+		for i, b := range w {
+			start = append(start, m.byteID[b])
+			if i == 1 && !m.byteJoins.has(w[0], b) {
+				cut++
+			}
+		}
+		want := naiveMerge(m, start)
+		s.set(string(w), 0)
+		s.ids, s.spans, s.want = s.ids[:0], s.spans[:0], r.IntN(2) == 0
+		bare.word(s, s.cur, 0)
+		require.Equal(t, want, s.ids, "%q", w)
+		at := 0
+		for i, p := range s.spans {
+			require.Equal(t, Span{at, at + len(m.pieces[s.ids[i]])}, p, "%q", w)
+			at = p.End
+		}
+		if id := m.lookup(s.cur); id != none {
+			want = []int32{id}
+		}
+		s.ids, s.spans = s.ids[:0], s.spans[:0]
+		m.word(s, s.cur, 0)
+		require.Equal(t, want, s.ids, "%q", w)
+	}
+	require.Greater(t, cut, 500)
+}
+
+// TestFirstMerges: where symbols of bytes are numbered in a row, what two of them
+// merge to is the same as in the table of all merges; else there is no such table.
+func TestFirstMerges(t *testing.T) {
+	m := loadModel(t, "mini/llama3-style/tokenizer.json").model
+	found := 0
+	for _, left := range m.byteID {
+		for _, right := range m.byteID {
+			rank, to := m.firstMerge(left, right)
+			wantRank, want := m.merges.find(left, right)
+			require.Equal(t, wantRank, rank)
+			if rank != noRank {
+				require.Equal(t, want, to)
+				found++
+			}
+		}
+	}
+	require.NotZero(t, found)
+	m = loadModel(t, "mini/llama2-style/tokenizer.json").model
+	require.Nil(t, m.bytePairs)
+	require.Nil(t, m.byteJoins)
+}
+
+// TestByteSet: the neighbours of a piece are in, in their order, and no others.
+func TestByteSet(t *testing.T) {
+	j := new(byteSet)
+	j.addPiece("")
+	j.addPiece("a")
+	require.Equal(t, byteSet{}, *j)
+	j.addPiece("\x00a\xffA")
+	for x := range 256 {
+		for y := range 256 {
+			pair := string([]byte{byte(x), byte(y)})
+			require.Equal(t, strings.Contains("\x00a\xffA", pair), j.has(byte(x), byte(y)), "%q", pair)
+		}
+	}
+}
+
+// TestFallbackBytes: bytes that stand for characters outside the vocabulary, and those
+// of what is not UTF-8, merge as any symbols do, with bytes of other characters too.
+func TestFallbackBytes(t *testing.T) {
+	load := func(merges string) *Tokenizer {
+		var vocab strings.Builder
+		for b := range 256 {
+			fmt.Fprintf(&vocab, `"<0x%02X>":%d,`, b, b)
+		}
+		tok, err := readHF([]byte(`{"model":{"type":"BPE","byte_fallback":true,"vocab":{`+vocab.String()+
+			`"a":256,"b":257,"ab":258,"<0xC3><0xA9>":259,"<0xA9><0xC3>":260,"<0xFF>a":261},"merges":["a b"`+merges+`]}}`), &config{})
+		require.NoError(t, err)
+		return tok
+	}
+	const c3, a9, ff = 0xc3, 0xa9, 0xff
+	plain := load("")
+	require.True(t, plain.model.complete)
+	for text, want := range map[string][]int32{
+		"éé": {c3, a9, c3, a9}, "\xff": {ff}, "ab\xffab": {258, ff, 258}, "\xc3a\xa9": {c3, 256, a9}, "\xff\xffb": {ff, ff, 257},
+	} {
+		require.Equal(t, want, plain.Encode(text, EncodeOptions{}), "%q", text)
+	}
+	for _, tt := range []struct {
+		merge, text string
+		want        []int32
+	}{
+		{`,"<0xC3> <0xA9>"`, "aé\xc3éb", []int32{256, 259, c3, 259, 257}},
+		{`,"<0xA9> <0xC3>"`, "ééa", []int32{c3, 260, a9, 256}},
+		{`,"<0xFF> a"`, "a\xffab", []int32{256, ff, 258}},
+		{`,"<0xFF> a"`, "b\xffa\xffa", []int32{257, 261, 261}},
+	} {
+		tok := load(tt.merge)
+		require.False(t, tok.model.complete)
+		require.Equal(t, tt.want, tok.Encode(tt.text, EncodeOptions{}), "%q with %s", tt.text, tt.merge)
 	}
 }
 

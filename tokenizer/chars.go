@@ -20,8 +20,9 @@ const (
 // classTable is a two-stage table over all code points: page[r>>8] selects a row
 // of 256 classes. Rows that are equal are stored once.
 type classTable struct {
-	page [(unicode.MaxRune + 1) >> 8]uint16
-	rows [][256]uint8
+	page  [(unicode.MaxRune + 1) >> 8]uint16
+	rows  [][256]uint8
+	ascii [utf8.RuneSelf]uint8
 }
 
 var classes = sync.OnceValue(func() *classTable {
@@ -70,6 +71,7 @@ var classes = sync.OnceValue(func() *classTable {
 		}
 		t.page[p] = k
 	}
+	copy(t.ascii[:], t.rows[t.page[0]][:])
 	return t
 })
 
@@ -82,7 +84,19 @@ func (t *classTable) at(s string, i int) (class uint8, n int) {
 		return 0, 0
 	}
 	if c := s[i]; c < utf8.RuneSelf {
-		return t.rows[0][c], 1
+		return t.ascii[c], 1
+	}
+	return t.wide(s, i)
+}
+
+// wide is at for a byte that is not ASCII.
+func (t *classTable) wide(s string, i int) (class uint8, n int) {
+	c := s[i]
+	if c < 0xc2 || c > 0xf4 || i+1 == len(s) || s[i+1]&0xc0 != 0x80 {
+		return 0, 1 // as most bytes of what is no text
+	}
+	if c < 0xe0 {
+		return t.of(rune(c&0x1f)<<6 | rune(s[i+1]&0x3f)), 2
 	}
 	r, n := utf8.DecodeRuneInString(s[i:])
 	return t.of(r), n

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"testing"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -41,4 +42,32 @@ func TestUnicodeCategories(t *testing.T) {
 	}, bits)
 	const circled, joiners = 130, 2 // letters that are symbols by category; ZWNJ and ZWJ
 	require.Equal(t, lu+ll+lt+lm+lo+marks+nd+nl+pc+circled+joiners, words)
+}
+
+// TestClassAt: characters of every length, whole and cut off, and bytes that are none.
+func TestClassAt(t *testing.T) {
+	table := classes()
+	check := func(s string) {
+		r, n := utf8.DecodeRuneInString(s)
+		class, size := table.at(s, 0)
+		require.Equal(t, table.of(r), class, "%q", s)
+		require.Equal(t, n, size, "%q", s)
+		class, size = table.at("x"+s, 1)
+		require.Equal(t, table.of(r), class, "%q", s)
+		require.Equal(t, n, size, "%q", s)
+	}
+	for first := range 256 {
+		check(string([]byte{byte(first)}))
+		for second := range 256 {
+			check(string([]byte{byte(first), byte(second)}))
+			if second%16 == 0 {
+				check(string([]byte{byte(first), byte(second), 0x80}))
+				check(string([]byte{byte(first), byte(second), 0xbf, 0x80}))
+				check(string([]byte{byte(first), byte(second), 'a'}))
+			}
+		}
+	}
+	class, n := table.at("x", 1)
+	require.Zero(t, class)
+	require.Zero(t, n)
 }

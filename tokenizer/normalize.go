@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"strings"
+	"sync"
 	"unicode/utf8"
 	"unsafe"
 
@@ -117,29 +118,82 @@ type unicodeForm norm.Form
 // format, with a limit of 30; the definition of the forms knows no limit).
 const shortSegment = 8
 
+// plainChars are, for each form, the characters of the basic plane that are in the
+// form and begin a segment.
+var plainChars = func() (tables [4]func() *[1 << 16 / 64]uint64) {
+	for form := range tables {
+		tables[form] = sync.OnceValue(func() *[1 << 16 / 64]uint64 {
+			t := new([1 << 16 / 64]uint64)
+			for r := range rune(1 << 16) {
+				char := string(r)
+				if f := norm.Form(form); f.PropertiesString(char).BoundaryBefore() && f.QuickSpanString(char) == len(char) {
+					t[r>>6] |= 1 << (r & 63)
+				}
+			}
+			return t
+		})
+	}
+	return tables
+}()
+
+// span returns the length of the segments at the start of text that are in the form.
+func (f unicodeForm) span(text string) int {
+	i := 0
+	for i < len(text) && text[i] < utf8.RuneSelf {
+		i++
+	}
+	if i == len(text) {
+		return i
+	}
+	form, plain := norm.Form(f), plainChars[f]()
+	segment := max(i-1, 0) // where the last one begins
+	for i < len(text) {
+		if text[i] < utf8.RuneSelf {
+			segment = i
+			i++
+			continue
+		}
+		r, n := utf8.DecodeRuneInString(text[i:])
+		if r < 1<<16 && plain[r>>6]>>(r&63)&1 != 0 {
+			segment = i
+			i += n
+			continue
+		}
+		if p := form.PropertiesString(text[i:]); p.BoundaryBefore() {
+			segment = i
+			if r >= 1<<16 && p.Decomposition() == nil {
+				i += n
+				continue
+			}
+		}
+		i = f.segmentEnd(text, i)
+		if form.QuickSpanString(text[segment:i]) < i-segment {
+			return segment
+		}
+	}
+	return len(text)
+}
+
+// segmentEnd returns where the segment ends that the character at i belongs to.
+func (f unicodeForm) segmentEnd(text string, i int) int {
+	for i += runeLen(text, i); i < len(text) && !norm.Form(f).PropertiesString(text[i:]).BoundaryBefore(); {
+		i += runeLen(text, i)
+	}
+	return i
+}
+
 func (f unicodeForm) normalize(s *scratch, _ bool) {
 	form := norm.Form(f)
-	ok := form.QuickSpanString(s.cur)
+	ok := f.span(s.cur)
 	if ok == len(s.cur) {
 		return
 	}
 	s.rewrite()
 	for i := 0; ; {
-		// cur[i:i+ok] is in normal form, but what stands at its end may belong to the
-		// segment that is not.
 		bad := i + ok
-		for bad > i && !form.PropertiesString(s.cur[bad:]).BoundaryBefore() {
-			_, n := utf8.DecodeLastRuneInString(s.cur[:bad])
-			bad -= n
-		}
 		s.copyOver(i, bad)
-		end := bad + runeLen(s.cur, bad)
-		chars := 1
-		for end < len(s.cur) && !form.PropertiesString(s.cur[end:]).BoundaryBefore() {
-			end += runeLen(s.cur, end)
-			chars++
-		}
-		if chars <= shortSegment {
+		end := f.segmentEnd(s.cur, bad)
+		if utf8.RuneCountInString(s.cur[bad:end]) <= shortSegment {
 			s.norm = form.AppendString(s.norm[:0], s.cur[bad:end])
 			s.put(unsafe.String(unsafe.SliceData(s.norm), len(s.norm)), bad, end)
 		} else {
@@ -151,7 +205,7 @@ func (f unicodeForm) normalize(s *scratch, _ bool) {
 		if i = end; i == len(s.cur) {
 			break
 		}
-		if ok = form.QuickSpanString(s.cur[i:]); i+ok == len(s.cur) {
+		if ok = f.span(s.cur[i:]); i+ok == len(s.cur) {
 			s.copyOver(i, len(s.cur))
 			break
 		}

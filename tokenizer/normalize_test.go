@@ -3,8 +3,10 @@ package tokenizer
 import (
 	"context"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/text/unicode/norm"
@@ -29,6 +31,49 @@ func TestLongSegments(t *testing.T) {
 			require.Equal(t, want, tok.normalize(tt.text), "form %v of %+q", form, tt.text)
 		}
 	}
+}
+
+// TestSpans: the start of a text that is left as it is ends where a segment begins, is
+// in the form, and misses nothing that is: what follows is not. Segments are taken
+// from x/text, one at a time.
+func TestSpans(t *testing.T) {
+	units := []rune("ae \u00e9\u1ebf\uac00\uac01\u1100\u1161\u11a8\u304b\u304c\u3099\u0301\u0323\u0307\u2126\u0340\u0958\ufb01\u6f22" +
+		"\U0001f642\U0001109a\U00011099\U000110ba\U0001d15e\U0002f800\u0300")
+	r := rand.New(rand.NewPCG(1, 2))
+	short := 0
+	for range 4000 {
+		var b strings.Builder
+		for range r.IntN(12) {
+			if r.IntN(10) == 0 {
+				b.WriteByte(byte(0x80 + r.IntN(128)))
+			} else {
+				b.WriteRune(units[r.IntN(len(units))])
+			}
+		}
+		text := b.String()
+		for _, form := range []norm.Form{norm.NFC, norm.NFD, norm.NFKC, norm.NFKD} {
+			want := 0
+			for want < len(text) {
+				end := want + runeLen(text, want)
+				for end < len(text) && !form.PropertiesString(text[end:]).BoundaryBefore() {
+					end += runeLen(text, end)
+				}
+				if form.QuickSpanString(text[want:end]) < end-want {
+					break
+				}
+				want = end
+			}
+			require.Equal(t, want, unicodeForm(form).span(text), "form %d of %+q", form, text)
+			if want < len(text) {
+				short++
+			}
+			if utf8.ValidString(text) {
+				tok := &Tokenizer{normalizers: []normalizer{unicodeForm(form)}}
+				require.Equal(t, form.String(text), tok.normalize(text), "form %d of %+q", form, text)
+			}
+		}
+	}
+	require.Greater(t, short, 1000)
 }
 
 // TestLowercaseOffsets: a character has the place of the one that it was, also where

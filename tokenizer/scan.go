@@ -243,6 +243,9 @@ func (k tekkenScanner) scan(s string, i int) int {
 	prefix := c&(classNL|classL|classN) == 0
 	e := 0
 	if prefix {
+		if next, _ := k.t.at(s, i+n); (c|next)&(classUpper|classLower) == 0 {
+			return k.t.rest(s, i, true)
+		}
 		e = k.lower(s, i+n)
 	}
 	if e == 0 {

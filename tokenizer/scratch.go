@@ -90,7 +90,16 @@ func (s *scratch) begin(ctx context.Context, limit int) {
 // can be long breaks then and leaves behind whatever it has.
 func (s *scratch) spent(n int) bool {
 	s.work -= n + 1
-	return s.work < 0 && s.look()
+	return s.work < 0 && s.pause()
+}
+
+// pause is look in the middle of a long text: there it also makes room for ids, which
+// append, growing by a quarter, would copy five times.
+func (s *scratch) pause() bool {
+	if cap(s.ids)-len(s.ids) < lookEvery {
+		s.ids = slices.Grow(s.ids, max(len(s.ids), lookEvery))
+	}
+	return s.look()
 }
 
 // look looks at the context and the limit.
