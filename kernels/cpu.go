@@ -44,8 +44,8 @@ const (
 	// look-ahead to the processor (AVX-512).
 	streamRows
 
-	// streamRuns is streamFar, but a single row of activations takes four runs of
-	// neighbouring rows of weights side by side.
+	// streamRuns is streamFar, but up to six rows of activations (a single one on AVX2)
+	// take four runs of neighbouring rows of weights side by side.
 	streamRuns
 )
 
@@ -60,7 +60,7 @@ func (c CPU) stream(n, size, cols int) (far, serial int) {
 	case c.Streaming == streamNear:
 	case c.Streaming == streamRows && cols <= blockK:
 		return 1, 1
-	case c.Streaming == streamRuns && c.AVX2 && n == 1:
+	case c.Streaming == streamRuns && (n == 1 && c.AVX2 || n <= 6 && c.AVX512):
 		return 1, 2
 	case c.Streaming == streamFar && c.AVX512BF16 && size == 2 && n == 1 && cols >= blockK:
 		// The processor's own look-ahead keeps up with long runs.

@@ -114,11 +114,11 @@ type tile struct {
 	// their address may be fetched; 0 is nothing.
 	ahead *uintptr
 
-	// How a stream of weights comes from memory, for fewer rows than CPU.tileRows:
-	// far is 1 where what the next rows of w hold is asked for into the second-level
-	// cache, serial 1 where a single row of x takes rows of w one after another (AVX-512), 2
-	// where it takes four runs of rows of w at once, which are ldx apart and their results ldd.
-	far, serial int
+	// How a stream of weights comes from memory, for few rows of x: far is 1 where what
+	// the next rows of w hold is asked for into the second-level cache, serial 1 where a
+	// single row of x takes rows of w one after another (AVX-512), 2 where x takes four runs
+	// of rows of w at once. A run is run rows long, of which cols/4 are taken.
+	far, serial, run int
 
 	// A tile of 6 rows can be computed in parts of the block, if the routine says so.
 	// Between them the lanes of all outputs wait in sums, in the routine's own order.
@@ -150,35 +150,34 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 	}
 	raceRead(w.Data[lo*w.Cols*w.Type.Size() : hi*w.Cols*w.Type.Size()])
 	t := tile{ldx: uintptr(ldx * size), ldw: uintptr(w.Cols * w.Type.Size()), ldd: uintptr(4 * ldd)}
+	if t.far, t.serial = c.stream(n, size, w.Cols); t.serial == 2 {
+		lo = c.runs(t, dst, x, size, n, w, lo, hi)
+		t.serial = 0
+	}
 	if n < c.tileRows() {
-		if t.far, t.serial = c.stream(n, size, w.Cols); t.serial == 2 {
-			lo = c.runs(t, dst, x, size, w, lo, hi)
-			t.serial = 0
-		}
 		c.panels(t, nil, dst, x, size, n, w, lo, hi)
 		return
 	}
+	t.far = 0
 	var a ahead
 	t.ahead = &a.list[0]
 	c.roomyPanels(t, &a, dst, x, size, n, w, lo, hi)
 }
 
-// runs multiplies one row of x by rows of w in four runs at once, and returns where it
+// runs multiplies n rows of x by rows of w in four runs at once, and returns where it
 // stopped: fewer than four rows are left.
-func (c CPU) runs(t tile, dst []float32, x unsafe.Pointer, size int, w *Matrix, lo, hi int) int {
+func (c CPU) runs(t tile, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) int {
 	wsize := w.Type.Size()
-	t.rows = 1
-	for ; hi-lo >= 4; lo += t.cols {
-		t.cols = min(4*runRows, hi-lo) &^ 3
-		run := t.cols / 4
-		t.ldx, t.ldd = uintptr(run)*t.ldw, uintptr(4*run)
-		each := run // rows of a run at once
+	t.rows = n
+	for ; hi-lo >= 4; lo += 4 * t.run {
+		t.run = min(4*runRows, hi-lo) / 4
+		each := t.run // rows of a run at once
 		if w.Cols > blockK {
 			each = 1 // a row to its end, as it lies in memory
 		}
 		part := t
 		part.cols = 4 * each
-		for i := 0; i < run; i += each {
+		for i := 0; i < t.run; i += each {
 			part.dst, part.add = unsafe.Pointer(&dst[lo+i]), 0
 			for k := 0; k < w.Cols; k += blockK {
 				part.step = min(blockK, w.Cols-k) * size / 64

@@ -114,14 +114,17 @@ one1:
 	ONEDONE
 	JMP     one1
 
-	// One row of x and four runs of rows of w: the first rows of all runs, the second, and
-	// so on. Here R11 is the distance of runs, R13 that of their results and R10 three
-	// times it, R15 leads from the end of a row to the next, and BX counts rows of a run.
+	// One row of x and four runs of rows of w, tile.run rows each: the first rows of all
+	// runs, the second, and so on. Here R11 is the distance of runs, R13 that of their
+	// results and R10 three times it, R15 leads from the end of a row to the next, and BX
+	// counts rows of a run.
 runs:
 	MOVQ    R11, R15
 	SUBQ    792(SP), R15
-	MOVQ    R8, R11
+	MOVQ    tile_run(AX), R13
+	IMULQ   R13, R11
 	LEAQ    (R11)(R11*2), R12
+	SHLQ    $2, R13
 	LEAQ    (R13)(R13*2), R10
 	SHRQ    $2, BX
 runrow:

@@ -24,7 +24,7 @@
 //	R14 what to prefetch; R15 list of what to prefetch, quad by quad
 //	0(SP) groups, 8(SP), 16(SP) bytes of the block in a row of x, of w; 24(SP), 28(SP) MXCSR flushing, as found;
 //	32(SP) groups of a quarter of the block,
-//	40(SP) from the end of a prefetched quarter to the next row; 48(SP) part, 56(SP) sums; 64(SP) far
+//	40(SP) from the end of a prefetched quarter, or of a row of a run, to the next row; 48(SP) part, 56(SP) sums; 64(SP) far
 
 TEXT NAME, NOSPLIT, $72-8
 	MOVQ    a+0(FP), AX
@@ -69,6 +69,8 @@ TEXT NAME, NOSPLIT, $72-8
 	MOVL    CX, 24(SP)
 	TREEMASKS
 	CONSTANT
+	CMPQ    R14, $2
+	JEQ     runs
 	MOVQ    tile_rows(AX), AX
 	CMPQ    AX, $2
 	JLT     one
@@ -91,7 +93,6 @@ two:
 one:
 	CMPQ    R14, $1
 	JEQ     oneone
-	JGT     runs
 	ONE
 
 done:
@@ -99,5 +100,27 @@ done:
 	RET
 
 runs:
-	RUNS(runrow, rungroup)
-	JMP     done
+	MOVQ    R11, CX
+	SUBQ    16(SP), CX
+	MOVQ    CX, 40(SP)
+	MOVQ    tile_run(AX), R14
+	IMULQ   R14, R11
+	LEAQ    (R11)(R11*2), R12
+	SHLQ    $2, R14
+	LEAQ    (R14)(R14*2), R15
+	SHRQ    $2, BX
+	MOVQ    tile_rows(AX), AX
+	CMPQ    AX, $2
+	JLT     run1
+	JEQ     run2
+	CMPQ    AX, $4
+	JLT     run3
+	JEQ     run4
+	CMPQ    AX, $6
+	JLT     run5
+	RUNS(run6, run6group, CLEAR64, G64, PUTRUNS6)
+	RUNS(run5, run5group, CLEAR54, G54, PUTRUNS5)
+	RUNS(run4, run4group, CLEAR44, G44, PUTRUNS4)
+	RUNS(run3, run3group, CLEAR34, G34, PUTRUNS3)
+	RUNS(run2, run2group, CLEAR24, G24, PUTRUNS2)
+	RUNS(run1, run1group, CLEAR14, G14, PUTRUNS1)

@@ -212,22 +212,16 @@ summed:                    \
 	ADDQ $(4*WSTEP), R14;  \
 	DECQ AX
 
-// RUNS emits the loops for one row of x and four runs of rows of w, tile.ldx apart, whose
-// results are tile.ldd apart: the first rows of all runs, the second, and so on. Memory
-// then sees four long streams, each a page of its own. What a stream asks for ahead is
-// less than a page, so that it is not forgotten before its turn.
+// RUNS emits the loops for rows of x and four runs of rows of w, tile.run rows each: the
+// first rows of all runs, the second, and so on. Memory then sees four long streams, each
+// a page of its own. What a stream asks for ahead is less than a page, so that it is not
+// forgotten before its turn.
 //
-// Registers: R10 from the end of a row to the next, R11 distance of runs, R12 three times
-// that, R13 distance of their results, R9 three times that, BX rows of a run left.
-#define RUNS(row, group) \
-	MOVQ R11, R10;         \
-	SUBQ 16(SP), R10;      \
-	MOVQ R8, R11;          \
-	LEAQ (R11)(R11*2), R12; \
-	LEAQ (R13)(R13*2), R9; \
-	SHRQ $2, BX;           \
+// Registers: R11 distance of runs, R12 three times that, R14 distance of their results,
+// R15 three times that, BX rows of a run left. 40(SP) from the end of a row to the next.
+#define RUNS(row, group, ZERO, G, PUTS) \
 row:                       \
-	CLEAR14;               \
+	ZERO;                  \
 	MOVQ 0(SP), CX;        \
 	FLUSH;                 \
 group:                     \
@@ -235,28 +229,41 @@ group:                     \
 	PREFETCHT1 RUNAHEAD(DI)(R11*1);  \
 	PREFETCHT1 RUNAHEAD(DI)(R11*2);  \
 	PREFETCHT1 RUNAHEAD(DI)(R12*1);  \
-	STEP(G14);             \
+	STEP(G);               \
 	ADDQ $XSTEP, SI;       \
 	ADDQ $WSTEP, DI;       \
 	DECQ CX;               \
 	JNZ  group;            \
 	KEEP;                  \
 	SUBQ 8(SP), SI;        \
-	ADDQ R10, DI;          \
-	SUM4(Z0, Z1, Z2, Z3);  \
-	VMOVSS (DX), X29;      \
-	VINSERTPS $0x10, (DX)(R13*1), X29, X29; \
-	VINSERTPS $0x20, (DX)(R13*2), X29, X29; \
-	VINSERTPS $0x30, (DX)(R9*1), X29, X29;  \
-	VADDPS X29, X28, K2, X28;        \
-	VMOVSS X28, (DX);      \
-	VEXTRACTPS $1, X28, (DX)(R13*1); \
-	VEXTRACTPS $2, X28, (DX)(R13*2); \
-	VEXTRACTPS $3, X28, (DX)(R9*1);  \
+	ADDQ 40(SP), DI;       \
+	MOVQ DX, AX;           \
+	PUTS;                  \
 	ADDQ $4, DX;           \
 	DECQ BX;               \
-	JNZ  row
+	JNZ  row;              \
+	JMP  done
 #define RUNAHEAD 1024
+
+// PUTRUNS adds four sums of one row of x to the results of four runs, PUTRUNS<R> those of R rows.
+#define PUTRUNS(a, b, c, d) \
+	SUM4(a, b, c, d);      \
+	VMOVSS (AX), X29;      \
+	VINSERTPS $0x10, (AX)(R14*1), X29, X29; \
+	VINSERTPS $0x20, (AX)(R14*2), X29, X29; \
+	VINSERTPS $0x30, (AX)(R15*1), X29, X29; \
+	VADDPS X29, X28, K2, X28;        \
+	VMOVSS X28, (AX);      \
+	VEXTRACTPS $1, X28, (AX)(R14*1); \
+	VEXTRACTPS $2, X28, (AX)(R14*2); \
+	VEXTRACTPS $3, X28, (AX)(R15*1); \
+	ADDQ R13, AX
+#define PUTRUNS1 PUTRUNS(Z0, Z1, Z2, Z3)
+#define PUTRUNS2 PUTRUNS1; PUTRUNS(Z4, Z5, Z6, Z7)
+#define PUTRUNS3 PUTRUNS2; PUTRUNS(Z8, Z9, Z10, Z11)
+#define PUTRUNS4 PUTRUNS3; PUTRUNS(Z12, Z13, Z14, Z15)
+#define PUTRUNS5 PUTRUNS4; PUTRUNS(Z16, Z17, Z18, Z19)
+#define PUTRUNS6 PUTRUNS5; PUTRUNS(Z20, Z21, Z22, Z23)
 
 #define QUADDONE(STORE) \
 	KEEP;                  \

@@ -21,7 +21,7 @@ func BenchmarkStreaming(b *testing.B) {
 		copy(data[n:], data[:n])
 	}
 	for _, c := range Variants()[1:] {
-		for _, s := range []struct{ n, cols int }{{1, 768}, {1, 2048}, {1, 8192}, {2, 2048}, {4, 2048}, {4, 8192}} {
+		for _, s := range []struct{ n, cols int }{{1, 768}, {1, 2048}, {1, 8192}, {2, 768}, {2, 2048}, {4, 768}, {4, 2048}, {4, 8192}, {6, 768}, {6, 2048}, {8, 768}, {8, 2048}, {12, 768}, {16, 768}, {16, 2048}, {16, 8192}, {32, 2048}} {
 			b.Run(fmt.Sprintf("%v/dot/n=%d/cols=%d", c, s.n, s.cols), func(b *testing.B) {
 				rows := (2 << 20) / (2 * s.cols) &^ 3
 				x, dst := make([]uint16, s.n*s.cols), make([]float32, s.n*rows)
