@@ -109,10 +109,13 @@ type tile struct {
 	step int // groups of 16 or 32 elements; at least 1
 	add  int // -1: the sums are added to dst, 0: they replace what it holds
 
-	// ahead points to one address for each four of cols, if there are at least as many
-	// rows as CPU.tileRows. While four rows of w are multiplied, the 64·step bytes at
-	// their address may be fetched; 0 is nothing.
+	// ahead points to one address for each four of cols, if there are as many rows as
+	// CPU.tileRows, on AVX-512 three or more. While four rows of w are multiplied, the
+	// 64·step bytes at their address may be fetched, and as many apart bytes further
+	// unless that is 0 (AVX-512); an address of 0 is nothing. Nil stands for a list of
+	// nothing where there are fewer rows.
 	ahead *uintptr
+	apart uintptr
 
 	// How a stream of weights comes from memory, for few rows of x: far is 1 where what
 	// the next rows of w hold is asked for into the second-level cache, serial 1 where a
@@ -159,7 +162,7 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 		return
 	}
 	t.far = 0
-	var a ahead
+	a := ahead{double: c.AVX512 && c.Streaming == streamRuns}
 	t.ahead = &a.list[0]
 	c.roomyPanels(t, &a, dst, x, size, n, w, lo, hi)
 }
@@ -204,7 +207,8 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 	}
 	panel := min(panelRows, max(1, panelBytes/(4*wsize*min(w.Cols, blockK)))*4)
 	rows := c.tileRows()
-	whole := a != nil && c.wholeTiles(n, w.Cols)
+	list := t.ahead
+	whole := a != nil && !a.double && c.wholeTiles(n, w.Cols)
 	for o := lo; o < hi; o += panel {
 		t.cols, t.add = min(panel, hi-o), 0
 		for k := 0; k < w.Cols; k += blockK {
@@ -212,6 +216,7 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 			t.w = unsafe.Pointer(&w.Data[(o*w.Cols+k)*wsize])
 			if a != nil {
 				a.panel(&t, w, o, k, n)
+				a.share(&t, (n+rows-1)/rows)
 			}
 			for r := 0; r < n; r += t.rows {
 				t.rows = evenly(n-r, rows)
@@ -224,7 +229,10 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 				t.x = unsafe.Add(x, r*int(t.ldx)+k*size)
 				t.dst = unsafe.Pointer(&dst[r*ldd+o])
 				if a != nil {
-					a.tile(&t, n-r-t.rows)
+					if t.ahead = nil; t.rows >= rows || a.double && t.rows >= 3 {
+						t.ahead = list
+						a.tile(&t, n-r-t.rows)
+					}
 				}
 				if size == 2 {
 					c.tileDot(&t)
@@ -244,6 +252,11 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 type ahead struct {
 	list [panelRows / 4]uintptr // of the current tile
 	x    bool                   // rows of x do not stay there by themselves
+
+	// double says that tiles of fewer rows fetch, too, and two entries at once where one
+	// would not be enough for the next panel: then memory is at work as long as few tiles
+	// are computed.
+	double bool
 
 	w     uintptr // what comes next of w
 	wstep uintptr // bytes of w that an entry of the list stands for
@@ -265,6 +278,17 @@ func (a *ahead) panel(t *tile, w *Matrix, o, k, n int) {
 		a.w = uintptr(unsafe.Pointer(unsafe.SliceData(w.Data))) + uintptr((o*w.Cols+k)*w.Type.Size())
 	}
 	a.x = n*int(t.ldx) > 256<<10
+}
+
+// share lets the panel's tiles fetch two entries of w at once, and no x, if one at a
+// time would not be enough.
+func (a *ahead) share(t *tile, tiles int) {
+	t.apart = 0
+	if a.double && a.left > tiles*(t.cols/4) {
+		a.left = (a.left + 1) / 2
+		t.apart = uintptr(a.left) * a.wstep
+		a.x = false
+	}
 }
 
 // tile makes the list for t, behind which so many rows of x follow.
@@ -296,7 +320,7 @@ func evenly(n, limit int) int {
 }
 
 // wholeTiles reports whether n rows of x should be cut into tiles of the most rows
-// alone, which look ahead for the next panel, the last of them computing rows once
+// alone, which look ahead for the next panel where smaller ones do not, the last of them computing rows once
 // more that the one before has computed. That costs less than smaller tiles where rows
 // are short and few are computed twice. There must be one block: more are added up.
 func (c CPU) wholeTiles(n, cols int) bool {

@@ -162,14 +162,14 @@ func (c CPU) tileF32(a *tile, t tensor.Type) {
 	}
 }
 
-// slowDotRows is the number of rows of a tile from which on the processor computes
-// longer than it waits for memory, so that slow dot products cost time.
-const slowDotRows = 5
+// slowDot reports whether slow dot products cost the tile time: the processor computes
+// longer than it waits for memory.
+func (a *tile) slowDot() bool { return a.rows >= 5 || a.rows == 4 && a.ahead != nil }
 
 // tileDot computes one block of a product of bf16 with bf16.
 func (c CPU) tileDot(a *tile) {
 	switch {
-	case c.AVX512BF16 && c.AVX512 && (!c.SlowDot || a.rows < slowDotRows):
+	case c.AVX512BF16 && c.AVX512 && !(c.SlowDot && a.slowDot()):
 		tileDotAVX512BF16(a)
 	case c.AVX512:
 		tileDotAVX512(a)

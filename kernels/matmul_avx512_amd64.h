@@ -24,9 +24,9 @@
 //	R14 what to prefetch; R15 list of what to prefetch, quad by quad
 //	0(SP) groups, 8(SP), 16(SP) bytes of the block in a row of x, of w; 24(SP), 28(SP) MXCSR flushing, as found;
 //	32(SP) groups of a quarter of the block,
-//	40(SP) from the end of a prefetched quarter, or of a row of a run, to the next row; 48(SP) part, 56(SP) sums; 64(SP) far
+//	40(SP) from the end of a prefetched quarter, or of a row of a run, to the next row; 48(SP) part, 56(SP) sums; 64(SP) far; 72(SP) apart
 
-TEXT NAME, NOSPLIT, $72-8
+TEXT NAME, NOSPLIT, $80-8
 	MOVQ    a+0(FP), AX
 	MOVQ    tile_x(AX), SI
 	MOVQ    tile_ldx(AX), R8
@@ -44,6 +44,8 @@ TEXT NAME, NOSPLIT, $72-8
 	MOVQ    CX, 56(SP)
 	MOVQ    tile_far(AX), CX
 	MOVQ    CX, 64(SP)
+	MOVQ    tile_apart(AX), CX
+	MOVQ    CX, 72(SP)
 	MOVQ    tile_serial(AX), R14
 	MOVQ    tile_step(AX), CX
 	LEAQ    (R8)(R8*2), R9
@@ -81,13 +83,25 @@ TEXT NAME, NOSPLIT, $72-8
 	CMPQ    AX, $6
 	JLT     five
 
-	AHEAD(six, sixtake, sixbegin, sixplain, six4, sixdone, sixput, sixnext, G64, sixone, six1, CLEAR61, G61, STORE61)
+	AHEAD(six, sixtake, sixbegin, sixplain, six4, sixpair, sixdone, sixput, sixnext, G64, sixone, six1, CLEAR61, G61, STORE61)
 five:
+	TESTQ   R15, R15
+	JNZ     fivelist
 	STREAM(five0, fivepart, five4, fivefar, fivesummed, CLEAR54, G54, STORE54, fiveone, five1, CLEAR51, G51, STORE51)
+fivelist:
+	LISTED(fivelist0, fivepair, fiveplain, fivedone, CLEAR54, G54, STORE54, fiveone)
 four:
+	TESTQ   R15, R15
+	JNZ     fourlist
 	STREAM(four0, fourpart, four4, fourfar, foursummed, CLEAR44, G44, STORE44, fourone, four1, CLEAR41, G41, STORE41)
+fourlist:
+	LISTED(fourlist0, fourpair, fourplain, fourdone, CLEAR44, G44, STORE44, fourone)
 three:
+	TESTQ   R15, R15
+	JNZ     threelist
 	STREAM(three0, threepart, three4, threefar, threesummed, CLEAR34, G34, STORE34, threeone, three1, CLEAR31, G31, STORE31)
+threelist:
+	LISTED(threelist0, threepair, threeplain, threedone, CLEAR34, G34, STORE34, threeone)
 two:
 	STREAM(two0, twopart, two4, twofar, twosummed, CLEAR24, G24, STORE24, twoone, two1, CLEAR21, G21, STORE21)
 one:

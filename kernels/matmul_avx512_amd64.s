@@ -100,7 +100,7 @@ loop4:                     \
 
 // AHEAD is the same for six rows: it fetches what the list says, and dst before
 // it is needed, and can be one of two parts.
-#define AHEAD(quad, take, begin, plain, loop4, done4, put, next, G4, single, loop1, ZERO1, G1, STORE1) \
+#define AHEAD(quad, take, begin, plain, loop4, pair, done4, put, next, G4, single, loop1, ZERO1, G1, STORE1) \
 quad:                      \
 	CMPQ BX, $4;           \
 	JLT  single;           \
@@ -119,16 +119,12 @@ begin:                     \
 	PREFETCHT0 (DX)(AX*1); \
 	LEAQ (AX)(R13*2), AX;  \
 	PREFETCHT0 (DX)(AX*1); \
+	MOVQ 72(SP), AX;       \
 	FLUSH;                 \
 	TESTQ R14, R14;        \
-	JNZ  loop4;            \
-plain:                     \
-	STEP(G4);              \
-	ADDQ $XSTEP, SI;       \
-	ADDQ $WSTEP, DI;       \
-	DECQ CX;               \
-	JNZ  plain;            \
-	JMP  done4;            \
+	JZ   plain;            \
+	TESTQ AX, AX;          \
+	JNZ  pair;             \
 loop4:                     \
 	PREFETCHT1 (R14);      \
 	ADDQ $64, R14;         \
@@ -137,7 +133,8 @@ loop4:                     \
 	ADDQ $WSTEP, DI;       \
 	DECQ CX;               \
 	JNZ  loop4;            \
-done4:                     \
+	JMP  done4;            \
+	ONEQUAD(pair, plain, done4, G4); \
 	KEEP;                  \
 	SUBQ 8(SP), SI;        \
 	SUBQ 16(SP), DI;       \
@@ -157,6 +154,44 @@ put:                       \
 	SUMS(PUT);             \
 	JMP  next;             \
 	SINGLES(single, loop1, ZERO1, G1, STORE1)
+
+// ONEQUAD multiplies a quad of rows of w, and at pair asks for what the list says and for
+// what lies AX bytes further, at plain for nothing.
+#define ONEQUAD(pair, plain, done4, G4) \
+pair:                      \
+	PREFETCHT1 (R14);      \
+	PREFETCHT1 (R14)(AX*1); \
+	ADDQ $64, R14;         \
+	STEP(G4);              \
+	ADDQ $XSTEP, SI;       \
+	ADDQ $WSTEP, DI;       \
+	DECQ CX;               \
+	JNZ  pair;             \
+	JMP  done4;            \
+plain:                     \
+	STEP(G4);              \
+	ADDQ $XSTEP, SI;       \
+	ADDQ $WSTEP, DI;       \
+	DECQ CX;               \
+	JNZ  plain;            \
+done4:
+
+// LISTED emits the loops for four or five rows that fetch what the list says.
+#define LISTED(quad, pair, plain, done4, ZERO4, G4, STORE4, single) \
+quad:                      \
+	CMPQ BX, $4;           \
+	JLT  single;           \
+	ZERO4;                 \
+	MOVQ 0(SP), CX;        \
+	MOVQ (R15), R14;       \
+	ADDQ $8, R15;          \
+	MOVQ 72(SP), AX;       \
+	FLUSH;                 \
+	TESTQ R14, R14;        \
+	JZ   plain;            \
+	ONEQUAD(pair, plain, done4, G4); \
+	QUADDONE(STORE4);      \
+	JMP  quad
 
 // SUMS loads or stores all sums and moves on.
 #define TAKE(n, z) VMOVUPS (64*(n))(AX), z

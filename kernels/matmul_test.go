@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -108,13 +109,13 @@ func TestMatMulBounds(t *testing.T) {
 	}
 }
 
-// Tiles that overlap give the bits of one row at a time, and rows beyond the result
-// stay as they are.
-func TestMatMulWholeTiles(t *testing.T) {
-	const rows = 140
+// Tiles of all sizes, of which some overlap, give the bits of one row at a time however
+// weights are fetched, and rows beyond the result stay as they are.
+func TestMatMulTiles(t *testing.T) {
+	const rows = 143
 	for _, cols := range []int{32, 768, 2016, 2048, 2080} {
 		w := randomMatrix(tensor.BF16, rows, cols)
-		for _, n := range []int{10, 11, 12, 16, 17, 19, 32} {
+		for _, n := range []int{2, 3, 4, 5, 6, 7, 8, 11, 12, 16, 17, 19, 32} {
 			r := rand.New(rand.NewPCG(uint64(n), uint64(cols)))
 			x, xb := make([]float32, n*cols), make([]uint16, n*cols)
 			for i := range x {
@@ -122,20 +123,21 @@ func TestMatMulWholeTiles(t *testing.T) {
 			}
 			CPU{}.RoundBF16(xb, x)
 			for _, c := range Variants()[1:] {
-				got, want := make([]float32, (n+1)*rows), make([]float32, (n+1)*rows)
-				for i := range got {
-					got[i], want[i] = 7, 7
+				want, wantF32 := make([]float32, (n+1)*rows), make([]float32, (n+1)*rows)
+				for i := range rows {
+					want[n*rows+i], wantF32[n*rows+i] = 7, 7
 				}
-				c.MatMulBF16(got, rows, xb, cols, n, &w, 0, rows)
 				for i := range n {
 					c.MatMulBF16(want[i*rows:], rows, xb[i*cols:], cols, 1, &w, 0, rows)
+					c.MatMul(wantF32[i*rows:], rows, x[i*cols:], cols, 1, &w, 0, rows)
 				}
-				require.Equal(t, want, got, "%v, %d rows of %d", c, n, cols)
-				c.MatMul(got, rows, x, cols, n, &w, 0, rows)
-				for i := range n {
-					c.MatMul(want[i*rows:], rows, x[i*cols:], cols, 1, &w, 0, rows)
+				for _, c.Streaming = range []Streaming{streamNear, streamRuns} {
+					got := slices.Repeat([]float32{7}, (n+1)*rows)
+					c.MatMulBF16(got, rows, xb, cols, n, &w, 0, rows)
+					require.Equal(t, want, got, "%v, %v, %d rows of %d", c, c.Streaming, n, cols)
+					c.MatMul(got, rows, x, cols, n, &w, 0, rows)
+					require.Equal(t, wantF32, got, "%v, %v, f32, %d rows of %d", c, c.Streaming, n, cols)
 				}
-				require.Equal(t, want, got, "%v, f32, %d rows of %d", c, n, cols)
 			}
 		}
 	}
