@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"strings"
 	"sync"
+	"unicode"
 	"unicode/utf8"
 	"unsafe"
 
@@ -182,6 +183,16 @@ func (f unicodeForm) segmentEnd(text string, i int) int {
 	return i
 }
 
+// younger are the characters that decompose, but not in the tables of Unicode 12.0
+// that the tokenizers library normalises by: there they stay.
+var younger = &unicode.RangeTable{
+	R16: []unicode.Range16{{Lo: 0x32ff, Hi: 0x32ff, Stride: 1}, {Lo: 0xa7f2, Hi: 0xa7f4, Stride: 1}, {Lo: 0xab69, Hi: 0xab69, Stride: 1}},
+	R32: []unicode.Range32{
+		{Lo: 0x10781, Hi: 0x10785, Stride: 1}, {Lo: 0x10787, Hi: 0x107b0, Stride: 1}, {Lo: 0x107b2, Hi: 0x107ba, Stride: 1},
+		{Lo: 0x11938, Hi: 0x11938, Stride: 1}, {Lo: 0x1f16c, Hi: 0x1f16c, Stride: 1}, {Lo: 0x1fbf0, Hi: 0x1fbf9, Stride: 1},
+	},
+}
+
 func (f unicodeForm) normalize(s *scratch, _ bool) {
 	form := norm.Form(f)
 	ok := f.span(s.cur)
@@ -193,7 +204,10 @@ func (f unicodeForm) normalize(s *scratch, _ bool) {
 		bad := i + ok
 		s.copyOver(i, bad)
 		end := f.segmentEnd(s.cur, bad)
-		if utf8.RuneCountInString(s.cur[bad:end]) <= shortSegment {
+		if r, n := utf8.DecodeRuneInString(s.cur[bad:]); unicode.Is(younger, r) {
+			end = bad + n
+			s.copyOver(bad, end)
+		} else if utf8.RuneCountInString(s.cur[bad:end]) <= shortSegment {
 			s.norm = form.AppendString(s.norm[:0], s.cur[bad:end])
 			s.put(unsafe.String(unsafe.SliceData(s.norm), len(s.norm)), bad, end)
 		} else {

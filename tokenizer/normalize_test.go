@@ -78,6 +78,18 @@ func TestSpans(t *testing.T) {
 
 // TestLowercaseOffsets: a character has the place of the one that it was, also where
 // its lower case is longer.
+// TestYoungerCharacters checks that what decomposes since Unicode 12.1 stays, as in
+// the tokenizers library, and what stands beside it is normalised.
+func TestYoungerCharacters(t *testing.T) {
+	for form, want := range map[norm.Form]string{
+		norm.NFKC: "\u5e73\u6210\u32ff\u5e73\u6210 \U00010781\u030c\u00e9\U0001fbf0\U00011938",
+		norm.NFD:  "\u337b\u32ff\u337b \U00010781\u030ce\u0301\U0001fbf0\U00011938",
+	} {
+		tok := &Tokenizer{normalizers: []normalizer{unicodeForm(form)}}
+		require.Equal(t, want, tok.normalize("\u337b\u32ff\u337b \U00010781\u030ce\u0301\U0001fbf0\U00011938"))
+	}
+}
+
 func TestLowercaseOffsets(t *testing.T) {
 	tok, err := readHF([]byte(`{"model":{"vocab":{"a":0,"b":1,"é":2,"i":3,"\u0307":4}},"normalizer":{"type":"Lowercase"}}`), &config{})
 	require.NoError(t, err)

@@ -180,7 +180,7 @@ func (t *Tokenizer) finish(cfg *config) {
 			}
 			control[a.id] = true
 		}
-		if a.normalized && len(t.normalizers) > 0 {
+		if a.normalized { // looked for after the others, also where nothing is normalised
 			norm = append(norm, a)
 			normForm = append(normForm, t.normalize(a.content))
 		} else {

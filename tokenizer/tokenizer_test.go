@@ -469,6 +469,16 @@ func TestAddedTokensInData(t *testing.T) {
 	require.Equal(t, []int32{5}, tok.Encode("XXYY", EncodeOptions{Data: []Span{{0, 4}}}))
 }
 
+// TestNormalizedTokensComeSecond checks that tokens to be found in normalised text
+// are looked for in what the others leave, also without a normalizer.
+func TestNormalizedTokensComeSecond(t *testing.T) {
+	tok, err := readHF(minimal(`,"added_tokens":[{"id":5,"content":"  ","normalized":true},{"id":6,"content":"<t>","lstrip":true,"normalized":false},{"id":1,"content":"b","normalized":true,"single_word":true},{"id":8,"content":"<tb","normalized":true}]`), &config{})
+	require.NoError(t, err)
+	require.Equal(t, []int32{5, 0, 6}, tok.Encode("  a  <t>", EncodeOptions{}))
+	require.Equal(t, []int32{0, 6, 1, 6}, tok.Encode("a<t>b<t>", EncodeOptions{}))
+	require.Equal(t, []int32{8, 6}, tok.Encode("<tb<t>", EncodeOptions{}))
+}
+
 // TestDataInNormalizedText checks data where special tokens are looked for in
 // normalised text, at other places than in the text itself.
 func TestDataInNormalizedText(t *testing.T) {
