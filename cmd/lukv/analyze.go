@@ -120,13 +120,17 @@ func (c *analyzeLossesCmd) Run(e *env) error {
 		return err
 	}
 	line.clear()
-	return c.finish(e, start, &study.File{Title: "Oracle importance kept and lost", Model: m.ID(), Data: dataNames(asked.data), N: len(questions), Figures: figures})
+	return c.finish(e, start, &study.File{Title: "Oracle importance kept and lost", Model: m.ID(), Data: c.dataNames(asked.data), N: len(questions), Figures: figures})
 }
 
-func dataNames(data []eval.DataFile) string {
-	var out []string
-	for _, d := range data {
-		out = append(out, d.Name)
+// dataNames says what was asked: data as --data names it, since all files of a
+// folder may have one name, or the builtin samples.
+func (c *analyzeLossesCmd) dataNames(builtin []eval.DataFile) string {
+	out := c.Data
+	if len(out) == 0 {
+		for _, d := range builtin {
+			out = append(out, d.Name)
+		}
 	}
 	return strings.Join(out, ", ")
 }

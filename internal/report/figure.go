@@ -52,9 +52,19 @@ type HeatPanel struct {
 	Values  [][]*float64 `json:"values"`
 }
 
+// An ink is how a line is drawn.
+type ink struct{ color, dash string }
+
 // inks can be told apart without red and green, and dashes differ, too.
-var inks = []struct{ color, dash string }{
+var inks = []ink{
 	{"#0b3c8c", ""}, {"#e08a00", "7 3"}, {"#008f8f", "2 3"}, {"#8a2be2", "9 3 2 3"}, {"#444444", "4 4"}, {"#c2185b", "12 4"}, {"#6d4c1b", "1 3"}, {"#5aa0e0", "6 2 2 2 2 2"},
+}
+
+// lineInk returns the ink of line k: colors again after len(inks) lines, but with
+// other dashes.
+func lineInk(k int) ink {
+	n := len(inks)
+	return ink{inks[k%n].color, inks[(k+k/n)%n].dash}
 }
 
 // maxBands is the number of lines beyond which their bands would hide each other.
@@ -180,7 +190,7 @@ func legend(s *svg, x, y float64, lines []Line) float64 {
 			pale++
 			continue
 		}
-		ink := inks[k%len(inks)]
+		ink := lineInk(k)
 		at := y + 10 + 20*float64(k)
 		fmt.Fprintf(s, `<line x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f" stroke="%s" stroke-width="2" stroke-dasharray="%s"/>`+"\n", x, at, x+28, at, ink.color, ink.dash)
 		s.text(x+34, at+4, "", l.Name)
@@ -296,7 +306,7 @@ func (a *axes) lines(s *svg, lines []Line) {
 		if l.Pale {
 			continue
 		}
-		ink := inks[k%len(inks)]
+		ink := lineInk(k)
 		k++
 		if l.Low != nil && len(lines) <= maxBands {
 			points := path(l.X, l.High)

@@ -52,6 +52,18 @@ func TestFigureSVG(t *testing.T) {
 	}
 }
 
+// No two lines of a figure look the same, also where there are many.
+func TestLineInksDiffer(t *testing.T) {
+	seen := map[ink]int{}
+	for k := range 64 {
+		l := lineInk(k)
+		if first, again := seen[l]; again {
+			t.Fatalf("lines %d and %d are drawn alike: %v", first, k, l)
+		}
+		seen[l] = k
+	}
+}
+
 // Figures come from files: nothing in them ends the program or keeps it for ever.
 func TestHostileFigureSVG(t *testing.T) {
 	for _, text := range []string{
