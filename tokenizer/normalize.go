@@ -119,16 +119,22 @@ type unicodeForm norm.Form
 // format, with a limit of 30; the definition of the forms knows no limit).
 const shortSegment = 8
 
-// plainChars are, for each form, the characters of the basic plane that are in the
-// form and begin a segment.
-var plainChars = func() (tables [4]func() *[1 << 16 / 64]uint64) {
+// formChars say of the characters of the basic plane, a bit each, which ones begin a
+// segment, and which of those are in the form.
+type formChars struct{ begin, plain [1 << 16 / 64]uint64 }
+
+// charsOf are the formChars of each form.
+var charsOf = func() (tables [4]func() *formChars) {
 	for form := range tables {
-		tables[form] = sync.OnceValue(func() *[1 << 16 / 64]uint64 {
-			t := new([1 << 16 / 64]uint64)
+		tables[form] = sync.OnceValue(func() *formChars {
+			t := new(formChars)
 			for r := range rune(1 << 16) {
 				char := string(r)
-				if f := norm.Form(form); f.PropertiesString(char).BoundaryBefore() && f.QuickSpanString(char) == len(char) {
-					t[r>>6] |= 1 << (r & 63)
+				if f := norm.Form(form); f.PropertiesString(char).BoundaryBefore() {
+					t.begin[r>>6] |= 1 << (r & 63)
+					if f.QuickSpanString(char) == len(char) {
+						t.plain[r>>6] |= 1 << (r & 63)
+					}
 				}
 			}
 			return t
@@ -146,7 +152,7 @@ func (f unicodeForm) span(text string) int {
 	if i == len(text) {
 		return i
 	}
-	form, plain := norm.Form(f), plainChars[f]()
+	form, plain := norm.Form(f), &charsOf[f]().plain
 	segment := max(i-1, 0) // where the last one begins
 	for i < len(text) {
 		if text[i] < utf8.RuneSelf {
@@ -177,8 +183,17 @@ func (f unicodeForm) span(text string) int {
 
 // segmentEnd returns where the segment ends that the character at i belongs to.
 func (f unicodeForm) segmentEnd(text string, i int) int {
-	for i += runeLen(text, i); i < len(text) && !norm.Form(f).PropertiesString(text[i:]).BoundaryBefore(); {
-		i += runeLen(text, i)
+	begin := &charsOf[f]().begin
+	for i += runeLen(text, i); i < len(text); {
+		r, n := utf8.DecodeRuneInString(text[i:])
+		if r < 1<<16 {
+			if begin[r>>6]>>(r&63)&1 != 0 {
+				break
+			}
+		} else if norm.Form(f).PropertiesString(text[i:]).BoundaryBefore() {
+			break
+		}
+		i += n
 	}
 	return i
 }

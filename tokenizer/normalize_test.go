@@ -76,8 +76,6 @@ func TestSpans(t *testing.T) {
 	require.Greater(t, short, 1000)
 }
 
-// TestLowercaseOffsets: a character has the place of the one that it was, also where
-// its lower case is longer.
 // TestYoungerCharacters checks that what decomposes since Unicode 12.1 stays, as in
 // the tokenizers library, and what stands beside it is normalised.
 func TestYoungerCharacters(t *testing.T) {
@@ -90,6 +88,8 @@ func TestYoungerCharacters(t *testing.T) {
 	}
 }
 
+// TestLowercaseOffsets: a character has the place of the one that it was, also where
+// its lower case is longer.
 func TestLowercaseOffsets(t *testing.T) {
 	tok, err := readHF([]byte(`{"model":{"vocab":{"a":0,"b":1,"é":2,"i":3,"\u0307":4}},"normalizer":{"type":"Lowercase"}}`), &config{})
 	require.NoError(t, err)
