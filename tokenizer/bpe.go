@@ -47,10 +47,9 @@ type bpe struct {
 	// there before it is encoded.
 	joins joinSet
 
-	// SentencePiece only: ids from len(pieces) on stand for single characters that
-	// occur in pieces and are none themselves.
-	spm    bool
-	pseudo []string
+	// spm: ids from len(pieces) on stand for single characters that occur in pieces
+	// and are none themselves.
+	spm bool
 }
 
 // sealBytes computes bytePairs and byteJoins.
@@ -89,8 +88,7 @@ func (m *bpe) seal() {
 	}
 	m.joins = newJoinSet()
 	for j := range m.merges.all {
-		m.joins.addPiece(m.symbol(j.left) + m.symbol(j.right))
-		m.joins.addPiece(m.symbol(j.to))
+		m.joins.addPiece(m.pieces[j.to]) // the text of both
 		for _, id := range [2]int32{j.left, j.right} {
 			if int(id) < len(isByte) && isByte[id] {
 				m.complete = false
@@ -104,14 +102,6 @@ func (m *bpe) lookupRune(r rune) int32 {
 		return id
 	}
 	return none
-}
-
-// symbol is the text of a piece or of a pseudo symbol.
-func (m *bpe) symbol(id int32) string {
-	if int(id) >= len(m.pieces) {
-		return m.pseudo[int(id)-len(m.pieces)]
-	}
-	return m.pieces[id]
 }
 
 // known reports whether r is a piece of its own.
@@ -254,7 +244,7 @@ func (m *bpe) byteSymbol(b byte) int32 {
 	if m.byteLevel {
 		return m.byteID[b]
 	}
-	if b >= utf8.RuneSelf || int(m.asciiID[b]) >= len(m.pieces) || m.asciiID[b] == m.unk {
+	if b >= utf8.RuneSelf || int(m.asciiID[b]) >= len(m.pieces) {
 		return none
 	}
 	return m.asciiID[b]

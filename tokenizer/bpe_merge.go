@@ -156,16 +156,13 @@ func (m *bpe) mergeWindows(s *scratch, w string, base, size int) bool {
 			return true
 		}
 		tokens := m.mergeWindow(s)
-		if len(s.before) > 0 && !m.apart(s, tokens) {
-			if len(s.window) == 0 {
-				return false
-			}
+		if !m.apart(s, tokens) {
 			s.backTo(start)
 			s.joint = append(append(s.joint[:0], s.window...), s.symbols...)
 			s.symbols, s.joint = s.joint, s.symbols
 			s.before, s.window = append(s.before[:0], s.windowBefore...), s.window[:0]
 			s.symbols = r.read(s.symbols, 4*size)
-			if tokens = m.mergeWindow(s); len(s.before) > 0 && !m.apart(s, tokens) {
+			if tokens = m.mergeWindow(s); !m.apart(s, tokens) {
 				return false
 			}
 		}
@@ -206,9 +203,12 @@ func (m *bpe) mergeWindow(s *scratch) []part {
 	return s.parts
 }
 
-// apart reports whether the token that s.before became and the first of tokens do
-// not merge in any way if they stand side by side.
+// apart reports whether the token that s.before became, if there is one, and the first
+// of tokens do not merge in any way if they stand side by side.
 func (m *bpe) apart(s *scratch, tokens []part) bool {
+	if len(s.before) == 0 {
+		return true
+	}
 	first, second := tokens[0].id, len(s.symbols)
 	if len(tokens) > 1 {
 		second = int(tokens[1].first)

@@ -66,7 +66,7 @@ func (m *bpe) slot(h uint64, piece string) *pieceSlot {
 }
 
 func (m *bpe) lookup(piece string) int32 {
-	if len(piece) > m.maxPiece || len(m.vocab.slots) == 0 {
+	if len(piece) > m.maxPiece {
 		return none
 	}
 	h := pieceHash(piece)

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -171,6 +172,26 @@ func TestFirstMerges(t *testing.T) {
 	m = loadModel(t, "mini/llama2-style/tokenizer.json").model
 	require.Nil(t, m.bytePairs)
 	require.Nil(t, m.byteJoins)
+
+	// Symbols of bytes behind other tokens, in a row and with a gap.
+	for gap := range int32(2) {
+		var vocab strings.Builder
+		id := [256]int32{}
+		for b := range id {
+			id[b] = 5 + int32(b)
+			if b >= 'b' {
+				id[b] += gap
+			}
+			name, err := json.Marshal(toByteLevel(string([]byte{byte(b)})))
+			require.NoError(t, err)
+			fmt.Fprintf(&vocab, "%s:%d,", name, id[b])
+		}
+		tok, err := readHF([]byte(`{"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":false},"decoder":{"type":"ByteLevel"},`+
+			`"model":{"type":"BPE","vocab":{`+vocab.String()+`"ab":300,"<x>":0},"merges":["a b"]}}`), &config{})
+		require.NoError(t, err)
+		require.Equal(t, gap == 0, tok.model.bytePairs != nil)
+		require.Equal(t, []int32{300, id[0xff], id['a'], 300, id['c']}, tok.Encode("ab\xffaabc", EncodeOptions{}))
+	}
 }
 
 // TestByteSet: the neighbours of a piece are in, in their order, and no others.
@@ -197,7 +218,7 @@ func TestFallbackBytes(t *testing.T) {
 			fmt.Fprintf(&vocab, `"<0x%02X>":%d,`, b, b)
 		}
 		tok, err := readHF([]byte(`{"model":{"type":"BPE","byte_fallback":true,"vocab":{`+vocab.String()+
-			`"a":256,"b":257,"ab":258,"<0xC3><0xA9>":259,"<0xA9><0xC3>":260,"<0xFF>a":261},"merges":["a b"`+merges+`]}}`), &config{})
+			`"a":256,"b":257,"ab":258,"<0xC3><0xA9>":259,"<0xA9><0xC3>":260,"<0xFF>a":261,"a<0xFF>":262,"\ufffd":263},"merges":["a b"`+merges+`]}}`), &config{})
 		require.NoError(t, err)
 		return tok
 	}
@@ -206,8 +227,17 @@ func TestFallbackBytes(t *testing.T) {
 	require.True(t, plain.model.complete)
 	for text, want := range map[string][]int32{
 		"éé": {c3, a9, c3, a9}, "\xff": {ff}, "ab\xffab": {258, ff, 258}, "\xc3a\xa9": {c3, 256, a9}, "\xff\xffb": {ff, ff, 257},
+		"a\ufffd\xff": {256, 263, ff}, // U+FFFD is a character, and no other bytes are
 	} {
-		require.Equal(t, want, plain.Encode(text, EncodeOptions{}), "%q", text)
+		ids, spans := encodeOffsets(t, plain, text, EncodeOptions{})
+		require.Equal(t, want, ids, "%q", text)
+		at := 0
+		for _, p := range spans {
+			require.Equal(t, at, p.Start, "%q: %v", text, spans)
+			require.Less(t, at, p.End, "%q: %v", text, spans)
+			at = p.End
+		}
+		require.Equal(t, len(text), at, "%q: %v", text, spans)
 	}
 	for _, tt := range []struct {
 		merge, text string
@@ -217,10 +247,77 @@ func TestFallbackBytes(t *testing.T) {
 		{`,"<0xA9> <0xC3>"`, "ééa", []int32{c3, 260, a9, 256}},
 		{`,"<0xFF> a"`, "a\xffab", []int32{256, ff, 258}},
 		{`,"<0xFF> a"`, "b\xffa\xffa", []int32{257, 261, 261}},
+		{`,"a <0xFF>"`, "ba\xff\ufffda\xffb", []int32{257, 262, 263, 262, 257}},
 	} {
 		tok := load(tt.merge)
 		require.False(t, tok.model.complete)
 		require.Equal(t, tt.want, tok.Encode(tt.text, EncodeOptions{}), "%q with %s", tt.text, tt.merge)
+	}
+}
+
+// TestUnknownBesideBytes: where the vocabulary has some bytes alone, a character is its
+// bytes if all of them are there, else unknown; unknown characters, together or one by
+// one, stand in front of the next known one, behind bytes between (merge_word of the
+// tokenizers library).
+func TestUnknownBesideBytes(t *testing.T) {
+	const unk, c3, a9, a = 0, 1, 2, 3
+	for _, tt := range []struct {
+		text            string
+		fused, oneByOne []int32
+	}{
+		{"aéa", []int32{a, c3, a9, a}, []int32{a, c3, a9, a}},
+		{"aè", []int32{a, unk}, []int32{a, unk}}, // there is no <0xA8>
+		{"漢字a", []int32{unk, a}, []int32{unk, unk, a}},
+		{"漢éa", []int32{c3, a9, unk, a}, []int32{c3, a9, unk, a}},
+		{"漢éè", []int32{c3, a9, unk}, []int32{c3, a9, unk, unk}},
+	} {
+		for fuse, want := range map[string][]int32{"true": tt.fused, "false": tt.oneByOne} {
+			tok, err := readHF([]byte(`{"model":{"type":"BPE","byte_fallback":true,"unk_token":"<unk>","fuse_unk":`+fuse+
+				`,"vocab":{"<unk>":0,"<0xC3>":1,"<0xA9>":2,"a":3},"merges":[]}}`), &config{})
+			require.NoError(t, err)
+			ids, spans := encodeOffsets(t, tok, tt.text, EncodeOptions{})
+			require.Equal(t, want, ids, "%q, fuse_unk %s", tt.text, fuse)
+			last := 0
+			for _, p := range spans {
+				require.LessOrEqual(t, last, p.Start, "%q: %v", tt.text, spans)
+				require.LessOrEqual(t, p.Start, p.End, "%q: %v", tt.text, spans)
+				last = p.End
+			}
+		}
+	}
+}
+
+// TestIgnoredMerges: with ignore_merges a text that is a piece is that token, though no
+// merges lead to it; a longer text is not.
+func TestIgnoredMerges(t *testing.T) {
+	for ignore, want := range map[string][]int32{"true": {3}, "false": {4, 2}} {
+		tok, err := readHF([]byte(`{"model":{"type":"BPE","ignore_merges":`+ignore+
+			`,"vocab":{"a":0,"b":1,"c":2,"abc":3,"ab":4},"merges":["a b"]}}`), &config{})
+		require.NoError(t, err)
+		ids, spans := encodeOffsets(t, tok, "abc", EncodeOptions{})
+		require.Equal(t, want, ids, "ignore_merges %s", ignore)
+		require.Equal(t, 3, spans[len(spans)-1].End)
+		require.Equal(t, []int32{2, 4, 2}, tok.Encode("cabc", EncodeOptions{}), "ignore_merges %s", ignore)
+	}
+}
+
+// TestLongWordMemory: a long word without far-reaching merges takes the memory of a few
+// windows beside its tokens, and beyond the limit of tokens it is left.
+func TestLongWordMemory(t *testing.T) {
+	m := loadModel(t, "mini/llama3-style/tokenizer.json").model
+	r := rand.New(rand.NewPCG(1, 2))
+	word := make([]byte, 1<<17)
+	for i := range word {
+		word[i] = byte('a' + r.IntN(26))
+	}
+	for _, limit := range []int{math.MaxInt, 10} {
+		s := new(scratch)
+		s.begin(t.Context(), limit)
+		s.set(string(word), 0)
+		m.mergeLong(s, s.cur, 0)
+		require.Equal(t, limit == 10, s.err == errLimit)
+		require.Equal(t, limit == 10, len(s.ids) < len(word)/4)
+		require.Less(t, cap(s.symbols)+cap(s.window)+cap(s.joint)+cap(s.links), 1<<13)
 	}
 }
 
@@ -355,6 +452,19 @@ func TestWindowsOfAnyMerges(t *testing.T) {
 		check(t, chain, up[:cut])
 		check(t, chain, append(append(slices.Clone(up[:cut]), up...), up[:cut]...))
 	}
+
+	// Nothing stands in front of a word, token 0 least of all.
+	zero := fresh()
+	merge(zero, 'a', 'b', 0)
+	merge(zero, 0, 256, 1)
+	check(t, zero, []byte("abab\x00ab"))
+
+	// The last letter of a token decides what becomes of the first, two windows before.
+	far := fresh()
+	merge(far, 'b', 'a', 3)
+	merge(far, 'c', 256, 0)
+	merge(far, 'b', 257, 7)
+	check(t, far, []byte("bbcbaaaaa"))
 
 	rapid.Check(t, func(t *rapid.T) {
 		m := fresh()

@@ -373,6 +373,7 @@ func (m *bpe) rankByScore(pieces []spmPiece) error {
 
 	// half is the symbol that a part of a piece can be: a piece, or a character
 	// that is none but takes part in merges.
+	next := int32(len(m.pieces))
 	half := func(text string) int32 {
 		if id := m.lookup(text); id != none {
 			return id
@@ -383,8 +384,8 @@ func (m *bpe) rankByScore(pieces []spmPiece) error {
 		r, _ := utf8.DecodeRuneInString(text)
 		id, ok := m.runeID[r]
 		if !ok {
-			id = int32(len(m.pieces) + len(m.pseudo))
-			m.pseudo = append(m.pseudo, text)
+			id = next
+			next++
 			m.runeID[r] = id
 		}
 		return id

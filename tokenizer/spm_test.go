@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 
@@ -35,6 +36,47 @@ func TestSPMSettings(t *testing.T) {
 		tok, err := readSPM(spmWith(t, 0x1a, 2, 0x28, escape), &config{})
 		require.NoError(t, err)
 		require.Equal(t, want, tok.normalize("a b"))
+	}
+}
+
+// TestSPMUnknown: what is no piece is unknown, one token for neighbours, or becomes its
+// bytes; so does a character that is none but takes part in merges, where they do not
+// take place, each with the span of the character.
+func TestSPMUnknown(t *testing.T) {
+	field := func(n int, data string) string { return string([]byte{byte(n<<3 | 2), byte(len(data))}) + data }
+	piece := func(text string, kind byte) string {
+		return field(spmPieces, field(pieceText, text)+string([]byte{pieceType << 3, kind}))
+	}
+	load := func(more string) *Tokenizer {
+		tok, err := readSPM([]byte(piece("<unk>", typeUnknown)+piece("a", typeNormal)+piece("xy", typeNormal)+piece("öy", typeNormal)+
+			field(spmTrainer, string([]byte{trainerModelType << 3, modelBPE}))+
+			field(spmNormalizer, string([]byte{normDummyPrefix << 3, 0}))+more), &config{})
+		require.NoError(t, err)
+		return tok
+	}
+	bytes := ""
+	for b := range 256 {
+		bytes += piece(fmt.Sprintf("<0x%02X>", b), typeByte)
+	}
+	const unk, a, xy, first = 0, 1, 2, 4
+	unknown, fallback := load(""), load(bytes+field(spmTrainer, string([]byte{trainerByteFallback<<3&0x7f | 0x80, trainerByteFallback >> 4, 1})))
+	for _, tt := range []struct {
+		tok   *Tokenizer
+		text  string
+		ids   []int32
+		spans []Span
+	}{
+		{unknown, "axéxya", []int32{a, unk, xy, a}, []Span{{0, 1}, {1, 4}, {4, 6}, {6, 7}}},
+		{unknown, "xaéyx", []int32{unk, a, unk}, []Span{{0, 1}, {1, 2}, {2, 6}}},
+		{fallback, "axéxya", []int32{a, first + 'x', first + 0xc3, first + 0xa9, xy, a}, []Span{{0, 1}, {1, 2}, {2, 4}, {2, 4}, {4, 6}, {6, 7}}},
+		{fallback, "xaéyx", []int32{first + 'x', a, first + 0xc3, first + 0xa9, first + 'y', first + 'x'},
+			[]Span{{0, 1}, {1, 2}, {2, 4}, {2, 4}, {4, 5}, {5, 6}}},
+		{fallback, "aöa", []int32{a, first + 0xc3, first + 0xb6, a}, []Span{{0, 1}, {1, 3}, {1, 3}, {3, 4}}},
+	} {
+		ids, spans := encodeOffsets(t, tt.tok, tt.text, EncodeOptions{})
+		require.Equal(t, tt.ids, ids, tt.text)
+		require.Equal(t, tt.spans, spans, tt.text)
+		require.Equal(t, tt.ids, tt.tok.Encode(tt.text, EncodeOptions{}), tt.text)
 	}
 }
 
