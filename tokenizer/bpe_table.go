@@ -208,10 +208,10 @@ func (t *pairTable) all(yield func(merge) bool) {
 	}
 }
 
-// remove takes out the merges that give a token for which drop holds.
+// remove takes out the merges that give a token for which drop, by piece, holds.
 func (t *pairTable) remove(drop []bool) {
 	for i := range t.slots {
-		if s := &t.slots[i]; s.rank1 != 0 && int(s.to) < len(drop) && drop[s.to] {
+		if s := &t.slots[i]; s.rank1 != 0 && drop[s.to] {
 			s.rank1, s.to = 0, none
 		}
 	}
