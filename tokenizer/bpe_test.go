@@ -322,6 +322,18 @@ func TestLongWordMemory(t *testing.T) {
 }
 
 func TestRankHeap(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 100 {
+		var h rankHeap
+		for range 50 {
+			h.push(r.Uint64N(1000))
+		}
+		want := slices.Sorted(slices.Values(h))
+		for _, v := range want {
+			require.Equal(t, v, h[0])
+			h.pop()
+		}
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		h := rankHeap(rapid.SliceOf(rapid.Uint64Range(0, 50)).Draw(t, "start"))
 		model := slices.Clone([]uint64(h))
