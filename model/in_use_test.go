@@ -390,3 +390,23 @@ func TestCancelledCompressedPrefillGoesOn(t *testing.T) {
 		testnum.SameBits(t, fmt.Sprint("cancelled at ", at), want.Logits(), s.Logits())
 	}
 }
+
+// TestCancelledBehindTheLastLogits: a context that is done while the last logits are handed out
+// leaves a session where it stood, chunk by chunk and layer by layer.
+func TestCancelledBehindTheLastLogits(t *testing.T) {
+	m := testShapes[0].open(t, WithThreads(2))
+	tokens := randomTokens(50, 97, 1)
+	for name, policy := range map[string]*lukv.Policy{"chunks": nil, "layers": {Metric: lukv.MetricConfig{Name: "keydiff"}, Ratio: 0.5}} {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		s := newTestSession(t, m, SessionOptions{Compression: policy, ChunkTokens: 16})
+		err := s.PrefillEach(ctx, tokens, func(i int, _ []float32) error {
+			if i == len(tokens)-1 {
+				cancel()
+			}
+			return nil
+		})
+		require.ErrorIs(t, err, context.Canceled, name)
+		require.NoError(t, s.Prefill(context.Background(), tokens[s.Len():]), name)
+	}
+}

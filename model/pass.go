@@ -247,10 +247,7 @@ func (r *run) computeAndCommit(ctx context.Context) error {
 		r.parts[0].s.computes(&r.pass)
 		defer r.parts[0].s.computes(nil)
 	}
-	err := r.compute(ctx)
-	if err == nil {
-		err = r.settle(ctx)
-	}
+	err := r.computeAndSettle(ctx)
 	if done = true; err != nil {
 		return undoParts(err, r.parts)
 	}
@@ -285,11 +282,7 @@ func (m *Model) runUnlike(ctx context.Context, n int, at func(i int) part) error
 		}
 		runs = append(runs, r)
 		r.parts = append(r.parts, parts...)
-		err = r.compute(ctx)
-		if err == nil {
-			err = r.settle(ctx)
-		}
-		if err != nil {
+		if err = r.computeAndSettle(ctx); err != nil {
 			return undoParts(err, all)
 		}
 	}
@@ -298,6 +291,17 @@ func (m *Model) runUnlike(ctx context.Context, n int, at func(i int) part) error
 		err = errors.Join(err, r.commit())
 	}
 	return err
+}
+
+// computeAndSettle does all of a run that can fail for reasons of its own.
+func (r *run) computeAndSettle(ctx context.Context) error {
+	if err := r.compute(ctx); err != nil {
+		return err
+	}
+	if ctx.Err() != nil { // since the last layer looked
+		return context.Cause(ctx)
+	}
+	return r.settle(ctx)
 }
 
 // beforeParts remembers what undoParts returns to.
