@@ -234,6 +234,9 @@ func (s *Session) passAgain(ctx context.Context, r *run, j *prefillJob, first in
 		}
 		defer x.close()
 	}
+	if err := j.embed(r); err != nil {
+		return err
+	}
 	defer func() {
 		if r.host != nil {
 			r.host.x = nil

@@ -226,6 +226,8 @@ func (m *Model) hiddenBytes(needs lukv.Needs, T int) int64 {
 	return 4 * int64(min(needs.Hidden, T)) * int64(m.cfg.Hidden)
 }
 
+func (j *prefillJob) embed(r *run) error { return j.repetition.embed(r) }
+
 func (j *prefillJob) aside() int { return j.repetition.rows() }
 
 // watch returns the watcher of a layer's pass.

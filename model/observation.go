@@ -165,6 +165,8 @@ func (ob *Observation) prepare() (err error) {
 	return err
 }
 
+func (ob *Observation) embed(r *run) error { return ob.repetition.embed(r) }
+
 func (ob *Observation) aside() int { return ob.repetition.rows() }
 
 func (ob *Observation) watch(r *run, at int) (w *watcher, err error) {

@@ -295,14 +295,15 @@ type feeding struct {
 	w        *watcher // of the layer
 }
 
-// layerJob follows a prefill that runs layer by layer. prepare is called before the
-// first layer; watch returns the watcher of the layer that r is about to run, or nil.
+// layerJob follows a prefill that runs layer by layer. prepare is called before
+// anything is changed, embed with the run before the first layer; watch returns the watcher of the layer that r is about to run, or nil.
 // layerDone does the next piece of what is to be done when a layer is through, of
 // repeated rows of tokens through it, and says whether there is more; aside is the
 // number of such rows in a layer. finish is called after the last layer, done when the
 // prefill has succeeded, release at the end, also of one that failed.
 type layerJob interface {
 	prepare() error
+	embed(r *run) error
 	watch(r *run, at int) (*watcher, error)
 	aside() int
 	layerDone(ctx context.Context, at int) (rows int, more bool, err error)
@@ -362,8 +363,10 @@ func (f *feeding) units(ctx context.Context, n int) error {
 	if f.r == nil {
 		if f.r, err = m.runs.get(min(len(f.tokens), s.opts.ChunkTokens), 1, s.page()); err == nil {
 			err = m.reading(func() (err error) {
-				f.x, err = f.r.newStream(f.tokens)
-				return err
+				if f.x, err = f.r.newStream(f.tokens); err != nil {
+					return err
+				}
+				return f.job.embed(f.r)
 			})
 		}
 	}

@@ -33,7 +33,7 @@ type repetition struct {
 type repeatedChunk struct {
 	from, to int
 	tokens   []int32
-	x        *stream // residual stream, made at the first layer
+	x        *stream // residual stream
 }
 
 // The instructions of the method's authors.
@@ -72,6 +72,26 @@ func (m *Model) newRepetition(text lukv.RepeatText, start int, context []int32) 
 		p.chunks = append(p.chunks, repeatedChunk{from: start + from, to: start + to, tokens: slices.Concat(lead, suffix, context[from:to])})
 	}
 	return p, nil
+}
+
+// embed takes the memory of all chunks, before the first layer runs.
+func (p *repetition) embed(r *run) error {
+	if p == nil {
+		return nil
+	}
+	if p.text.Inputs && r.dev != nil {
+		if at := slices.Index(r.m.cfg.Windows[:len(r.dev.acc.layers)], 0); at >= 0 {
+			return fmt.Errorf("repeat the context: norms of the attention's inputs: layer %d is on a device, expected it on the processor", at)
+		}
+	}
+	for i := range p.chunks {
+		c := &p.chunks[i]
+		var err error
+		if c.x, err = r.newStream(c.tokens); err != nil {
+			return fmt.Errorf("repeat tokens %d to %d: %w", c.from, c.to, err)
+		}
+	}
+	return nil
 }
 
 // rows is the number of tokens that pass through a layer.
@@ -120,12 +140,6 @@ func (p *repetition) piece(ctx context.Context, r *run, s *Session, at int) (sco
 
 func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *repeatedChunk, scores *lukv.RepeatScores) error {
 	cfg, n := s.m.cfg, len(c.tokens)
-	if c.x == nil {
-		var err error
-		if c.x, err = r.newStream(c.tokens); err != nil {
-			return err
-		}
-	}
 	var w *watcher
 	if scores != nil {
 		w = &watcher{s: s, window: p.emptyWindow(cfg), tail: p.end}
@@ -134,10 +148,7 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 	for from := 0; from < n; {
 		rows := min(n-from, s.opts.ChunkTokens, r.cap)
 		if scores != nil && p.text.Inputs {
-			var err error
-			if inputs, err = r.appendInputNorms(inputs, at, c.x, from, rows); err != nil {
-				return err
-			}
+			inputs = r.appendInputNorms(inputs, at, c.x, from, rows)
 		}
 		r.reset()
 		r.add(s, p.end-s.pos+from, rows, p.end+n, w)
@@ -189,10 +200,7 @@ func (p *repetition) emptyWindow(cfg *Config) *lukv.QueryWindow {
 
 // appendInputNorms appends the L2 norms of what the attention of a layer gets of
 // some rows of a stream.
-func (r *run) appendInputNorms(dst []float32, at int, st *stream, first, n int) ([]float32, error) {
-	if r.dev != nil && at < len(r.dev.acc.layers) {
-		return nil, fmt.Errorf("norms of the attention's inputs: layer %d is on a device, expected it on the processor", at)
-	}
+func (r *run) appendInputNorms(dst []float32, at int, st *stream, first, n int) []float32 {
 	m := r.m
 	row := make([]float32, m.cfg.Hidden)
 	for i := range n {
@@ -203,7 +211,7 @@ func (r *run) appendInputNorms(dst []float32, at int, st *stream, first, n int) 
 		}
 		dst = append(dst, float32(math.Sqrt(sum)))
 	}
-	return dst, nil
+	return dst
 }
 
 // close gives the memory of the streams back.

@@ -150,3 +150,26 @@ func repeatAttention(e *exactModel, layer, g int, q []float64, sinks, from, to, 
 	}
 	return out
 }
+
+// TestRepetitionTakesItsMemoryFirst: what a repetition needs is refused before the
+// first layer runs.
+func TestRepetitionTakesItsMemoryFirst(t *testing.T) {
+	cfg := testShapes[0].config()
+	cfg.Vocab = 2176
+	m, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithThreads(2), WithMaxMemory(1<<30))
+	require.NoError(t, err)
+	defer m.Close()
+	m.tokOnce.Do(func() { m.tok, m.tokErr = tokenizer.Load(os.DirFS("builtin")) })
+	const n = 100
+	first, most := int64(0), int64(0)
+	o := SessionOptions{Compression: &lukv.Policy{Metric: lukv.MetricConfig{Name: "kvzip", Params: `{"chunk":20}`}, Ratio: 0.5}}
+	o.Progress = func(int, int) {
+		if first == 0 {
+			first = m.memory.Used()
+		}
+		most = max(most, m.memory.Used())
+	}
+	s := newTestSession(t, m, o)
+	require.NoError(t, s.Prefill(t.Context(), randomTokens(n, cfg.Vocab, 1)))
+	require.Greater(t, first, 4*int64(2*n*cfg.Hidden), "the context and its repetition")
+}
