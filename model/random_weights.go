@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -60,7 +61,14 @@ func ShapeConfig(name string) (*Config, error) {
 // RandomWeights returns weights of type t (BF16, F16 or F32) for cfg: uniform
 // in ±√3/√columns, norms 1, biases small. Equal seeds give equal weights.
 func RandomWeights(cfg *Config, t tensor.Type, seed uint64) *Weights {
-	g := &randomTensors{t: t, seed: seed}
+	w, _ := RandomWeightsContext(context.Background(), cfg, t, seed)
+	return w
+}
+
+// RandomWeightsContext is RandomWeights for large models: it returns when ctx is done,
+// with its cause.
+func RandomWeightsContext(ctx context.Context, cfg *Config, t tensor.Type, seed uint64) (*Weights, error) {
+	g := &randomTensors{ctx: ctx, t: t, seed: seed}
 	qn, kn := cfg.Heads*cfg.HeadDim, cfg.KVHeads*cfg.HeadDim
 	w := &Weights{Embed: g.matrix(cfg.Vocab, cfg.Hidden), Norm: g.ones(cfg.Hidden)}
 	w.Head = w.Embed
@@ -87,11 +95,15 @@ func RandomWeights(cfg *Config, t tensor.Type, seed uint64) *Weights {
 		}
 		w.Layers = append(w.Layers, l)
 	}
-	return w
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return w, nil
 }
 
 // randomTensors makes one tensor after the other, each from its own stream.
 type randomTensors struct {
+	ctx  context.Context // empty tensors when it is done
 	t    tensor.Type
 	seed uint64
 	n    uint64
@@ -124,12 +136,18 @@ func (g *randomTensors) fill(shape []int, at func(i uint64) float32) tensor.Tens
 	for _, d := range shape {
 		n *= d
 	}
+	if g.ctx.Err() != nil {
+		n = 0
+	}
 	size := g.t.Size()
 	data := make([]byte, n*size)
 	const part = 1 << 20
 	var wg sync.WaitGroup
 	for from := 0; from < n; from += part {
 		wg.Go(func() {
+			if g.ctx.Err() != nil {
+				return
+			}
 			for i := from; i < min(from+part, n); i++ {
 				bits := kernels.RoundTo(g.t, at(uint64(i)))
 				if size == 4 {

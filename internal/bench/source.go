@@ -74,11 +74,11 @@ func Random(name string, cfg *model.Config, t tensor.Type) *Source {
 	s.bytes = params * int64(t.Size())
 	var weights *model.Weights
 	s.open = func(ctx context.Context, opts ...model.Option) (*model.Model, error) {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
 		if weights == nil {
-			weights = model.RandomWeights(&c, t, 1)
+			var err error
+			if weights, err = model.RandomWeightsContext(ctx, &c, t, 1); err != nil {
+				return nil, err
+			}
 		}
 		return model.New(&c, weights, opts...) // closing it leaves weights in memory alone
 	}

@@ -150,14 +150,11 @@ func written(name string, cfg *model.Config, t tensor.Type, dir string) *Source 
 		if temp != "" {
 			return temp, nil
 		}
-		if err := ctx.Err(); err != nil {
-			return "", err
-		}
 		folder, err := os.MkdirTemp(dir, "lukv-bench-")
 		if err != nil {
 			return "", err
 		}
-		if err := writeCheckpoint(folder, cfg, t); err != nil {
+		if err := writeCheckpoint(ctx, folder, cfg, t); err != nil {
 			os.RemoveAll(folder)
 			return "", fmt.Errorf("write a checkpoint of random weights: %w", err)
 		}
@@ -181,7 +178,7 @@ func written(name string, cfg *model.Config, t tensor.Type, dir string) *Source 
 }
 
 // writeCheckpoint writes random weights of type t for cfg with its config.
-func writeCheckpoint(dir string, cfg *model.Config, t tensor.Type) error {
+func writeCheckpoint(ctx context.Context, dir string, cfg *model.Config, t tensor.Type) error {
 	c := *cfg
 	c.Type = t
 	config, err := configJSON(&c)
@@ -198,7 +195,10 @@ func writeCheckpoint(dir string, cfg *model.Config, t tensor.Type) error {
 	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), text, 0o666); err != nil {
 		return err
 	}
-	w := model.RandomWeights(&c, t, 1)
+	w, err := model.RandomWeightsContext(ctx, &c, t, 1)
+	if err != nil {
+		return err
+	}
 	defer debug.FreeOSMemory() // the weights
 	defer w.Close()
 	var list []safetensors.Named

@@ -1,9 +1,11 @@
 package bench
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -108,4 +110,32 @@ func TestDropPages(t *testing.T) {
 	// does not.
 	t.Log("pages dropped:", dropPages(dir))
 	assert.False(t, dropPages(filepath.Join(dir, "none")))
+}
+
+// doneAfter is a context that is done when it has been asked a number of times.
+type doneAfter struct {
+	context.Context
+	left *atomic.Int32
+}
+
+func (c doneAfter) Err() error {
+	if c.left.Add(-1) < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestWeightsAreInterrupted: the making of random weights ends with its context.
+func TestWeightsAreInterrupted(t *testing.T) {
+	for _, make := range []func(string, tensor.Type) (*Source, error){
+		Shape, func(name string, typ tensor.Type) (*Source, error) { return Written(name, typ, t.TempDir()) },
+	} {
+		s, err := make("llama-3.2-1b", tensor.BF16)
+		require.NoError(t, err)
+		left := new(atomic.Int32)
+		left.Store(4)
+		_, err = s.open(doneAfter{t.Context(), left})
+		require.ErrorIs(t, err, context.Canceled)
+		require.Greater(t, left.Load(), int32(-2000), "asked again and again")
+	}
 }
