@@ -483,10 +483,11 @@ func (c *counters) ended(j *job, err error) {
 	c.promptTokens.Add(int64(u.Prompt))
 	c.cachedTokens.Add(int64(u.Cached))
 	c.generated.Add(int64(u.Generated))
+	cause := context.Cause(j.ctx) // may be any error
 	switch {
 	case err == nil:
 		c.completed.Add(1)
-	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrClosed):
+	case cause != nil && errors.Is(err, cause) || errors.Is(err, context.Canceled) || errors.Is(err, ErrClosed):
 		c.cancelled.Add(1)
 	default:
 		c.failed.Add(1)

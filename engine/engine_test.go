@@ -675,6 +675,24 @@ func TestDrain(t *testing.T) {
 	require.ErrorIs(t, last, ErrClosed)
 }
 
+// TestCancelledForACause: a request whose context gives a cause of its own was
+// cancelled, and did not fail.
+func TestCancelledForACause(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	e := newEngine(t, m, Options{})
+	ctx, cancel := context.WithCancelCause(context.Background())
+	s, err := e.Submit(ctx, Request{Prompt: tokens[0], Sampling: model.Sampling{IgnoreEOS: true}})
+	require.NoError(t, err)
+	gone := errors.New("the client is gone")
+	cancel(gone)
+	for err == nil {
+		_, err = s.Next(context.Background())
+	}
+	require.ErrorIs(t, err, gone)
+	require.Equal(t, []int64{1, 0}, []int64{e.Stats().Cancelled, e.Stats().Failed})
+}
+
 // TestNothingLeaks sends thousands of requests, most of which are cancelled somewhere.
 func TestNothingLeaks(t *testing.T) {
 	n := 1000
