@@ -102,6 +102,12 @@ func TestChoose(t *testing.T) {
 			t.Errorf("selector %q: want %d, got %d and %v", sel, want, got, err)
 		}
 	}
+	mesa := []kernels.DeviceInfo{{Name: "llvmpipe (LLVM 15.0.7, 128 bits)", Kind: "software"}}
+	for _, sel := range []string{"1", "15", "128"} { // numbers are indices, not parts of a name
+		if _, err := choose(mesa, sel); !errors.Is(err, kernels.ErrNoDevice) {
+			t.Errorf("selector %s of %v: want ErrNoDevice, got %v", sel, mesa, err)
+		}
+	}
 	if _, err := choose(list[:1], ""); !errors.Is(err, kernels.ErrNoDevice) {
 		t.Errorf("a software device alone: want ErrNoDevice, got %v", err)
 	}

@@ -173,10 +173,12 @@ func choose(list []kernels.DeviceInfo, selector string) (int, error) {
 	}
 	found := -1
 	uuid := strings.ToLower(strings.ReplaceAll(selector, "-", ""))
-	if i, err := strconv.Atoi(selector); err == nil && i >= 0 && i < len(list) {
+	if i := slices.IndexFunc(list, func(d kernels.DeviceInfo) bool { return d.UUID == uuid }); i >= 0 {
 		found = i
-	} else if i := slices.IndexFunc(list, func(d kernels.DeviceInfo) bool { return d.UUID == uuid }); i >= 0 {
-		found = i
+	} else if i, err := strconv.Atoi(selector); err == nil { // never a part of a name
+		if i >= 0 && i < len(list) {
+			found = i
+		}
 	} else {
 		for i, d := range list {
 			if !strings.Contains(strings.ToLower(d.Name), strings.ToLower(selector)) {
