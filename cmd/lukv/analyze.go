@@ -1,7 +1,11 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -10,6 +14,7 @@ import (
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/eval/runs"
 	"github.com/lukv/lukv/eval/study"
+	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -178,21 +183,23 @@ func (c *analyzeLossesCmd) methods(m *model.Model, o *study.LossOptions) error {
 
 type analyzeCostCmd struct {
 	modelFlags
-	Length  []string `sep:"none" placeholder:"N,…" help:"Tokens of the context (default 512,1024,2048)."`
+	Length  []string `sep:"none" placeholder:"N,…" help:"Tokens of the context (default 512,1024,1536). 17 tokens behind it have to fit into the model's context."`
 	Repeats int      `default:"3" placeholder:"N" help:"Measurements of which the median counts (default ${default})."`
 	methodFlags
 	analyzeOut
 }
 
 func (analyzeCostCmd) Help() string {
-	return `Examples:
+	return `Measures, by the length of the context, the cache's size at its peak and after compression, and the time to the first token and per token after it. Work that was interrupted goes on from FILE.state when the same command is given again.
+
+Examples:
 
   lukv analyze cost DIR --length 4096,8192,16384 --metric snapkv --allocator uniform,adakv --ratio 0.8 -o cost.json`
 }
 
 func (c *analyzeCostCmd) Run(e *env) error {
 	start := time.Now()
-	lengths, err := wholeNumbers("--length", c.Length, []int{512, 1024, 2048})
+	lengths, err := wholeNumbers("--length", c.Length, []int{512, 1024, 1536})
 	if err != nil {
 		return err
 	}
@@ -210,13 +217,61 @@ func (c *analyzeCostCmd) Run(e *env) error {
 	}
 	line := e.progress()
 	defer line.clear()
-	figures, err := study.Cost(e.ctx, m, study.CostOptions{Lengths: lengths, Methods: methods, Repeats: c.Repeats, Session: c.session(),
-		Progress: line.counter("measuring", "contexts")})
+	o := study.CostOptions{Lengths: lengths, Methods: methods, Repeats: c.Repeats, Session: c.session()}
+	o.Progress = func(from, done, total int) {
+		line.show("measuring: %d of %d tokens%s", done, total, line.left(from, done, total))
+	}
+	file := func(figures []report.Figure) *study.File {
+		return &study.File{Title: "Memory and time", Model: m.ID(), N: c.Repeats, Figures: figures}
+	}
+	state := ""
+	if c.Out != "-" {
+		state = c.Out + ".state"
+		if o.Done, err = costState(e, state, m.ID()); err != nil {
+			return err
+		}
+		o.Save = func(figures []report.Figure) error {
+			e.log.Info("point measured", "kept in", state)
+			return (&analyzeOut{Out: state}).finish(e, start, file(figures))
+		}
+	}
+	figures, err := study.Cost(e.ctx, m, o)
+	line.clear()
 	if err != nil {
+		if e.ctx.Err() != nil && state != "" && exists(state) {
+			e.note("unfinished work is in %s; the same command goes on from there", state)
+		}
 		return err
 	}
-	line.clear()
-	return c.finish(e, start, &study.File{Title: "Memory and time", Model: m.ID(), N: c.Repeats, Figures: figures})
+	if err := c.finish(e, start, file(figures)); err != nil || state == "" {
+		return err
+	}
+	if err := os.Remove(state); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// costState returns the figures of the same command that was interrupted, none if it
+// was not.
+func costState(e *env, path, modelID string) ([]report.Figure, error) {
+	file, err := inputfile.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	f, err := study.Read(file, path)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w (remove it to begin anew)", err)
+	case f.Command != e.commandLine() || f.Model != modelID:
+		return nil, fmt.Errorf("%s is unfinished work of another command or model: %s (remove it to begin anew)", path, f.Command)
+	}
+	e.note("resuming from %s", path)
+	return f.Figures, nil
 }
 
 // wholeNumbers reads a list of numbers from 0 to 2^24, def if it is empty.

@@ -18,7 +18,17 @@ type CostOptions struct {
 	Repeats int // of which the median counts
 	Session model.SessionOptions
 
-	Progress func(done, total int) // may be nil
+	// Done are figures that Save got in an earlier run with equal options: their
+	// points are not measured again.
+	Done []report.Figure
+
+	// Save, if not nil, gets the figures whenever a point has been added to them; its
+	// error ends the run.
+	Save func([]report.Figure) error
+
+	// Progress, if not nil, is told of the context tokens that are done, of which from
+	// were before, and of all.
+	Progress func(from, done, total int)
 }
 
 // decoded is the number of tokens decoded behind the first.
@@ -28,24 +38,29 @@ const decoded = 16
 // first token (prefill, compression, one token of a question), of contexts of
 // tokens in an order of their own: what they say does not matter.
 func Cost(ctx context.Context, m *model.Model, o CostOptions) ([]report.Figure, error) {
-	peak := report.Figure{ID: "memory-peak", Title: "Cache at its peak", X: "context (tokens)", Y: "MiB",
-		Note: "The cache's bytes when they were most, while the context was read. Methods whose budgets are known beforehand cut each layer as soon as it is done."}
-	kept := report.Figure{ID: "memory", Title: "Cache after compression", X: "context (tokens)", Y: "MiB", Note: "What answers are decoded from."}
-	first := report.Figure{ID: "first-token", Title: "Time to the first token", X: "context (tokens)", Y: "seconds",
-		Note: "Prefill, scoring, eviction and one token behind the context. Loading and tokenizing do not count."}
-	decode := report.Figure{ID: "decoding", Title: "Time per token after that", X: "context (tokens)", Y: "milliseconds", Note: fmt.Sprintf("Mean of %d tokens; a shorter cache is read faster.", decoded)}
-	figures := []*report.Figure{&peak, &kept, &first, &decode}
-	for _, f := range figures {
-		f.Subtitle = fmt.Sprintf("median of %d", o.Repeats)
+	if err := o.check(m); err != nil {
+		return nil, err
 	}
-	done := 0
+	figures := o.figures()
+	from, work, total := 0, 0, 0
 	for _, method := range o.Methods {
-		lines := make([]report.Line, len(figures))
 		for _, n := range o.Lengths {
+			if total += n * o.Repeats; o.done(method.Name, n) != nil {
+				from += n * o.Repeats
+			}
+		}
+	}
+	work = from
+	for _, method := range o.Methods {
+		for _, n := range o.Lengths {
+			if y := o.done(method.Name, n); y != nil {
+				addPoint(figures, method.Name, n, y)
+				continue
+			}
 			var all [4][]float64
 			for range o.Repeats {
 				if o.Progress != nil {
-					o.Progress(done, len(o.Methods)*len(o.Lengths)*o.Repeats)
+					o.Progress(from, work, total)
 				}
 				x, err := once(ctx, m, method, n, o.Session)
 				if err != nil {
@@ -54,19 +69,87 @@ func Cost(ctx context.Context, m *model.Model, o CostOptions) ([]report.Figure, 
 				for i := range x {
 					all[i] = append(all[i], x[i])
 				}
-				done++
+				work += n
 			}
-			for i := range lines {
+			medians := make([]float64, len(all))
+			for i := range all {
 				slices.Sort(all[i])
-				lines[i].Name = method.Name
-				lines[i].X, lines[i].Y = append(lines[i].X, float64(n)), append(lines[i].Y, all[i][len(all[i])/2])
+				medians[i] = all[i][len(all[i])/2]
 			}
-		}
-		for i, f := range figures {
-			f.Lines = append(f.Lines, lines[i])
+			addPoint(figures, method.Name, n, medians)
+			if o.Save != nil {
+				if err := o.Save(slices.Clone(figures)); err != nil {
+					return nil, err
+				}
+			}
 		}
 	}
-	return []report.Figure{peak, kept, first, decode}, nil
+	return figures, nil
+}
+
+// check refuses lengths that cannot be measured.
+func (o *CostOptions) check(m *model.Model) error {
+	s, err := m.NewSession(o.Session)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for _, n := range o.Lengths {
+		if n < 1 {
+			return fmt.Errorf("a context of %d tokens: expected at least 1", n)
+		}
+		if most := s.MaxTokens() - 1 - decoded; n > most {
+			return fmt.Errorf("a context of %d tokens: %w: with the %d tokens behind it, it exceeds %d; the largest length is %d",
+				n, model.ErrContextFull, 1+decoded, s.MaxTokens(), max(0, most))
+		}
+	}
+	return nil
+}
+
+// figures returns the figures without points: peak, memory, first token, decoding.
+func (o *CostOptions) figures() []report.Figure {
+	all := []report.Figure{
+		{ID: "memory-peak", Title: "Cache at its peak", X: "context (tokens)", Y: "MiB",
+			Note: "The cache's bytes when they were most, while the context was read. Methods whose budgets are known beforehand cut each layer as soon as it is done."},
+		{ID: "memory", Title: "Cache after compression", X: "context (tokens)", Y: "MiB", Note: "What answers are decoded from."},
+		{ID: "first-token", Title: "Time to the first token", X: "context (tokens)", Y: "seconds",
+			Note: "Prefill, scoring, eviction and one token behind the context. Loading and tokenizing do not count."},
+		{ID: "decoding", Title: "Time per token after that", X: "context (tokens)", Y: "milliseconds", Note: fmt.Sprintf("Mean of %d tokens; a shorter cache is read faster.", decoded)},
+	}
+	for i := range all {
+		all[i].Subtitle = fmt.Sprintf("median of %d", o.Repeats)
+	}
+	return all
+}
+
+// addPoint adds a point of a method to each figure.
+func addPoint(figures []report.Figure, method string, n int, y []float64) {
+	for i := range figures {
+		f := &figures[i]
+		at := slices.IndexFunc(f.Lines, func(l report.Line) bool { return l.Name == method })
+		if at < 0 {
+			at = len(f.Lines)
+			f.Lines = append(f.Lines, report.Line{Name: method})
+		}
+		f.Lines[at].X, f.Lines[at].Y = append(f.Lines[at].X, float64(n)), append(f.Lines[at].Y, y[i])
+	}
+}
+
+// done returns the values of a point that was measured before, nil if it was not.
+func (o *CostOptions) done(method string, n int) (y []float64) {
+	for _, f := range o.figures() {
+		for _, old := range o.Done {
+			for _, l := range old.Lines {
+				if at := slices.Index(l.X, float64(n)); old.ID == f.ID && l.Name == method && at >= 0 {
+					y = append(y, l.Y[at])
+				}
+			}
+		}
+	}
+	if len(y) != len(o.figures()) {
+		return nil
+	}
+	return y
 }
 
 // once measures one context under one method.
