@@ -106,6 +106,9 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 		// InfiniteBench's, with input.
 		Options []string `json:"options"`
 	}
+	if text[0] != '{' {
+		return Item{}, fmt.Errorf("found %.40q, expected one question per line as a JSON object", text)
+	}
 	if err := json.Unmarshal(text, &raw); err != nil {
 		return Item{}, err
 	}

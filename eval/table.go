@@ -31,7 +31,7 @@ func (r *Row) cells() []string {
 		lacking = append(lacking, fmt.Sprintf("%d failed", r.Failed))
 	}
 	if r.Missing > 0 {
-		lacking = append(lacking, fmt.Sprintf("%d tasks missing", r.Missing))
+		lacking = append(lacking, report.Count(r.Missing, "task")+" missing")
 	}
 	if len(lacking) > 0 {
 		n += " (" + strings.Join(lacking, ", ") + ")"

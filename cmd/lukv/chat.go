@@ -263,6 +263,7 @@ func (r *chatter) interruptible(do func() error) {
 	switch {
 	case interrupted && err != nil:
 		fmt.Fprintln(r.e.out, "(interrupted)")
+	case r.e.ctx.Err() != nil: // the command says so at its end
 	default:
 		r.warn(err)
 	}

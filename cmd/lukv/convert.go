@@ -61,7 +61,7 @@ func (c *convertCmd) Run(e *env) error {
 	if r.Resumed > 0 {
 		resumed = fmt.Sprintf(", %d of them from an earlier run", r.Resumed)
 	}
-	fmt.Fprintf(e.out, "wrote %s: %s, %s parameters in %d tensors, %s as %s in %d files%s\n",
-		c.Out, r.Architecture, count(r.Parameters), r.Tensors, report.Bytes(r.Bytes), c.Type, r.Shards, resumed)
+	fmt.Fprintf(e.out, "wrote %s: %s, %s parameters in %d tensors, %s as %s in %s%s\n",
+		c.Out, r.Architecture, count(r.Parameters), r.Tensors, report.Bytes(r.Bytes), c.Type, report.Count(r.Shards, "file"), resumed)
 	return nil
 }

@@ -120,7 +120,7 @@ func (c *demoCmd) Run(e *env) error {
 	cfg := m.Config()
 	d.say("Model      Needle-Llama, a retriever of %s parameters: %d layers of %d KV heads",
 		count(m.WeightBytes()/2), cfg.Layers, cfg.KVHeads)
-	where := fmt.Sprintf("%d threads, %s", m.Threads(), m.CPU())
+	where := fmt.Sprintf("%s, %s", report.Count(m.Threads(), "thread"), m.CPU())
 	if dev := m.Device(); dev != nil {
 		where += ", " + dev.Info().Name
 	}
@@ -417,7 +417,7 @@ func (d *demo) questions() error {
 		return err
 	}
 	for _, n := range d.result.Notes {
-		d.e.note("note: %s, %d answers: %s", n.Method, n.Answers, n.Note)
+		d.e.note("note: %s, %s: %s", n.Method, report.Count(n.Answers, "answer"), n.Note)
 	}
 	return nil
 }

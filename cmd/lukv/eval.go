@@ -334,7 +334,7 @@ func (c *evalCmd) print(e *env, result evalResult, folder *runs.Folder, methods 
 		return err
 	}
 	for _, n := range result.Notes {
-		e.note("note: %s, %d answers: %s", n.Method, n.Answers, n.Note)
+		e.note("note: %s, %s: %s", n.Method, report.Count(n.Answers, "answer"), n.Note)
 	}
 	for _, a := range result.Failed {
 		fmt.Fprintf(e.err, "failed: %s, line %d, task %s: %s\n", a.Method, a.Line, a.Task, a.Error)

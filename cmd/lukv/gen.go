@@ -13,6 +13,7 @@ import (
 
 	"github.com/lukv/lukv/eval/ruler"
 	"github.com/lukv/lukv/internal/atomicfile"
+	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/tokenizer"
 )
 
@@ -23,11 +24,11 @@ type genCmd struct {
 func (genCmd) Help() string {
 	return `Examples:
 
-  lukv gen ruler builtin -o data --length 2048 --samples 4`
+  lukv gen ruler DIR -o data --length 4096 --samples 20`
 }
 
 type genRulerCmd struct {
-	Model   string   `arg:"" help:"Whose tokenizer counts: checkpoint folder, hub name in the cache, or builtin."`
+	Model   string   `arg:"" help:"Model whose tokenizer counts the tokens: checkpoint folder, or name of a model that lukv pull has fetched."`
 	Out     string   `short:"o" required:"" placeholder:"DIR" help:"Folder of the files: DIR/LENGTH/TASK/validation.jsonl."`
 	Length  []string `sep:"none" placeholder:"N,…" help:"Tokens of a question with context and answer (default 4096)."`
 	Task    []string `sep:"none" placeholder:"NAME,…" help:"Tasks (default all): niah_single_1 to _3, niah_multikey_1 to _3, niah_multivalue, niah_multiquery, vt, cwe, fwe, qa_1, qa_2."`
@@ -44,7 +45,9 @@ type genRulerCmd struct {
 }
 
 func (genRulerCmd) Help() string {
-	return `Writes files as RULER's own scripts do, by the same rules, with words, essays, documents and wording of our own unless they are given: results then compare methods with each other, not with published figures, and lines say "data": "builtin". Equal arguments give equal bytes.
+	return `Writes the files that RULER's own scripts write, by the same rules. Words, essays, documents and wording are built in unless flags name RULER's originals; scores on built-in data compare methods with each other, not with published figures, and its lines say "data": "builtin". Equal arguments give equal bytes.
+
+The questions are for instruction-tuned models. The embedded model (builtin) only retrieves sentences like those it was trained on and scores about 0 on them: for a test of the pipeline, evaluate it on its own samples (lukv eval builtin).
 
 Examples:
 
@@ -101,7 +104,7 @@ func (c *genRulerCmd) Run(e *env) error {
 		}
 	}
 	line.clear()
-	fmt.Fprintf(e.out, "wrote %s: %d questions of each of %d tasks at %d lengths\n", c.Out, c.Samples, len(tasks), len(lengths))
+	fmt.Fprintf(e.out, "wrote %s: %s for each of %s at %s\n", c.Out, report.Count(c.Samples, "question"), report.Count(len(tasks), "task"), report.Count(len(lengths), "length"))
 	return nil
 }
 

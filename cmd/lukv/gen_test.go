@@ -14,7 +14,7 @@ import (
 func TestGenRuler(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"gen", "ruler", "builtin", "--length", "1024", "--task", "niah_single_2,qa_1", "--samples", "2", "-o"}
-	assert.Contains(t, ok(t, append(args, dir)...), "2 questions of each of 2 tasks at 1 lengths")
+	assert.Contains(t, ok(t, append(args, dir)...), "2 questions for each of 2 tasks at 1 length")
 	again := t.TempDir()
 	ok(t, append(args, again)...)
 	for _, task := range []string{"niah_single_2", "qa_1"} {

@@ -61,7 +61,7 @@ func (c *inspectCmd) profile(e *env) error {
 		if c.JSON {
 			return report.WriteJSON(e.out, map[string]any{"format": inspectFormat, "kind": "profile state", "path": c.Path, "pairs": kind.Pairs, "identity": kind.Identity})
 		}
-		fmt.Fprintf(e.out, "unfinished profile %s: %d questions done, metric %s\n", c.Path, kind.Pairs, metricName(kind.Identity.Metric))
+		fmt.Fprintf(e.out, "unfinished profile %s: %s done, metric %s\n", c.Path, report.Count(kind.Pairs, "question"), metricName(kind.Identity.Metric))
 		return nil
 	}
 	p, err := lukv.ReadProfile(bytes.NewReader(data))
@@ -114,7 +114,7 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 		writeIdentity(t, id)
 	}
 	if info.Pairs > 0 {
-		t.line("measured on", "%d questions about contexts of %d to %d tokens", info.Pairs, info.MinContext, info.MaxContext)
+		t.line("measured on", "%s about contexts of %d to %d tokens", report.Count(info.Pairs, "question"), info.MinContext, info.MaxContext)
 	}
 	if c := info.QueryCenters; c != nil {
 		t.line("query centres", "%d layers of %d query heads; the mean query is %.0f %% as long as queries are on average", len(c), len(c[0]), 100*lukv.Concentration(c))
@@ -207,8 +207,8 @@ func writeIdentity(t table, id *lukv.ProfileIdentity) {
 func (info *profileInfo) picture() report.HeatMap {
 	subtitle := fmt.Sprintf("%d layers of %d KV heads", info.Layers, info.KVHeads)
 	if id := info.Identity; id != nil {
-		subtitle = fmt.Sprintf("model %s, metric %s, %d questions, normalization %s, %s",
-			clip(id.Model, 20), id.Metric.Name, info.Pairs, id.Normalization, id.Objective)
+		subtitle = fmt.Sprintf("model %s, metric %s, %s, normalization %s, %s",
+			clip(id.Model, 20), id.Metric.Name, report.Count(info.Pairs, "question"), id.Normalization, id.Objective)
 	}
 	return report.HeatMap{
 		Title:    fmt.Sprintf("Percent removed per head at ratio %g", info.HeatMap.Ratio),

@@ -116,7 +116,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	stdout, stderr = onScreen(stdout), onScreen(stderr)
 	e := &env{ctx: ctx, args: args, in: stdin, out: stdout, err: stderr}
-	k, err := parser.Parse(args)
+	k, err := parser.Parse(joinNegative(args))
 	if err != nil {
 		err = usageError{err}
 		var parse *kong.ParseError
@@ -143,11 +143,34 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if errors.As(err, new(usageError)) {
 		hint = " (see " + helpOf(k) + ")"
 	}
+	stopped := ctx.Err() != nil
+	if stopped && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) { // wherever it noticed
+		err, hint = errors.New("interrupted"), ""
+	}
 	fmt.Fprintf(stderr, "lukv: %s%s\n", oneLine(err), hint)
-	if ctx.Err() != nil { // the cause names the signal and is no context.Canceled
+	if stopped {
 		return exitInterrupted
 	}
 	return exitCode(err)
+}
+
+// joinNegative writes --flag -1 as --flag=-1, which the parser would take for a short
+// flag: there are none of digits.
+func joinNegative(args []string) []string {
+	var out []string
+	for i, a := range args {
+		if a == "--" {
+			return append(out, args[i:]...)
+		}
+		last := len(out) - 1
+		if _, err := strconv.ParseFloat(a, 64); err == nil && strings.HasPrefix(a, "-") && last >= 0 &&
+			strings.HasPrefix(out[last], "--") && !strings.Contains(out[last], "=") {
+			out[last] += "=" + a
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
 }
 
 // newParser makes the parser of the command line, and with it the model that help,

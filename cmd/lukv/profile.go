@@ -478,7 +478,7 @@ func (k *maker) print(p *lukv.Profile) error {
 		if s.Resumed > 0 {
 			earlier = fmt.Sprintf(", %d of them from an earlier run", s.Resumed)
 		}
-		t.line("measured on", "%d questions about contexts of %d to %d tokens%s", s.Pairs, s.MinContext, s.MaxContext, earlier)
+		t.line("measured on", "%s about contexts of %d to %d tokens%s", report.Count(s.Pairs, "question"), s.MinContext, s.MaxContext, earlier)
 	}
 	switch {
 	case s.Passes > 0:
@@ -490,7 +490,7 @@ func (k *maker) print(p *lukv.Profile) error {
 		}
 		t.line("solved", "%d decoding steps; %d of %d solutions proven optimal%s", s.Steps, s.Proven, s.Solutions, moves)
 		if n := len(s.NoSteps); n > 0 {
-			t.line("", "%d answers ended at once: measured on the question's last token instead", n)
+			t.line("", "%s ended at once: measured on the question's last token instead", report.Count(n, "answer"))
 		}
 	}
 	if err := t.w.Flush(); err != nil {

@@ -61,7 +61,7 @@ func (c *pullCmd) Run(e *env) error {
 	if client.Offline {
 		e.note("%s is in the cache; the hub was not asked (HF_HUB_OFFLINE)", ref)
 	} else {
-		e.note("%s: %d files, %s, of this %s fetched", ref, len(got.Files), report.Bytes(got.Size), report.Bytes(got.Fetched))
+		e.note("%s: %s, %s, of this %s fetched", ref, report.Count(len(got.Files), "file"), report.Bytes(got.Size), report.Bytes(got.Fetched))
 	}
 	for _, f := range got.Files {
 		if f.Damaged {

@@ -598,9 +598,9 @@ func (x *runStats) write(w io.Writer, policy *lukv.Policy) {
 	if policy != nil {
 		line("policy", "%s", policy)
 	}
-	line("machine", "%d threads, %s, %s", x.Threads, x.CPU, x.Precision)
+	line("machine", "%s, %s, %s", report.Count(x.Threads, "thread"), x.CPU, x.Precision)
 	if x.Device != "" {
-		line("device", "%s, %d layers", x.Device, x.DeviceLayers)
+		line("device", "%s, %s", x.Device, report.Count(x.DeviceLayers, "layer"))
 	}
 }
 

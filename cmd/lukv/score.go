@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/eval/runs"
+	"github.com/lukv/lukv/internal/report"
 )
 
 type scoreCmd struct {
@@ -50,7 +51,7 @@ func (c *scoreCmd) Run(e *env) error {
 		}
 	}
 	if failed > 0 {
-		e.note("note: %d answers failed when they were given and do not count", failed)
+		e.note("note: %s failed when given: not counted", report.Count(failed, "answer"))
 	}
 	switch {
 	case c.JSON:

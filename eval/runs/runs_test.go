@@ -262,7 +262,7 @@ func TestTableOfRuns(t *testing.T) {
 	var md strings.Builder
 	require.NoError(t, table.WriteMarkdown(&md, true))
 	assert.Contains(t, md.String(), "| run (2): snapkv, lukv, 80 % |  | 100.00 (34.2–100.0) | 100.00† (34.2–100.0) [n=2] |")
-	assert.Contains(t, md.String(), "1 items have no answer")
+	assert.Contains(t, md.String(), "1 item without an answer")
 	assert.Contains(t, md.String(), "this project's own texts")
 	assert.Contains(t, md.String(), "† a mean over fewer tasks")
 	assert.Contains(t, md.String(), "the benchmark's own set has more")

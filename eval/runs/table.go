@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/report"
 )
 
 // What the columns of a table are.
@@ -342,7 +343,7 @@ func (t *Table) note(all []*Run) {
 		}
 	}
 	if failed > 0 {
-		t.Notes = append(t.Notes, fmt.Sprintf("%d items have no answer (they did not fit) and do not count.", failed))
+		t.Notes = append(t.Notes, fmt.Sprintf("%s without an answer (too long for the context): not counted.", report.Count(failed, "item")))
 	}
 	for _, c := range t.Columns {
 		if c.FullSet > 0 && c.N < c.FullSet {

@@ -307,7 +307,7 @@ func (l *losses) compareSolvers(T int, curves []*solve.Curve, totals []int, mass
 
 // figures returns the means.
 func (l *losses) figures() []report.Figure {
-	n := strconv.Itoa(l.n) + " questions"
+	n := report.Count(l.n, "question")
 	out := []report.Figure{l.recallFigure(n)}
 	for metric, allocators := range l.heads {
 		if slices.ContainsFunc(allocators, func(heads [][]float64) bool { return heads != nil }) {
@@ -315,7 +315,7 @@ func (l *losses) figures() []report.Figure {
 		}
 	}
 	if l.exact > 0 {
-		f := report.Figure{ID: "solver", Title: "Greedy against exact", Subtitle: fmt.Sprintf("%s; importance lost by budgets from its own loss curves; %d questions", l.o.Metrics[0].Name, l.exact),
+		f := report.Figure{ID: "solver", Title: "Greedy against exact", Subtitle: fmt.Sprintf("%s; importance lost by budgets from its own loss curves; %s", l.o.Metrics[0].Name, report.Count(l.exact, "question")),
 			X: "global ratio", Y: "share of importance lost",
 			Note: "Budgets that each question's own loss curves give, without protected entries. The exact solver works in steps of a sixteenth of a head, so it can lie above greedy, which has none; where both coincide, greedy loses nothing by being greedy."}
 		for _, name := range []string{"uniform", fmt.Sprintf("exact in steps of 1/%d head", exactSteps), "greedy", "greedy and repair"} {
