@@ -23,17 +23,17 @@ import (
 )
 
 type analyzeCmd struct {
-	Losses   analyzeLossesCmd   `cmd:"" help:"What metrics and allocators keep and lose of the oracle's importance, and how well budgets are solved for."`
-	Cost     analyzeCostCmd     `cmd:"" help:"Memory and time to the first token, by length of the context."`
-	Needle   analyzeNeedleCmd   `cmd:"" help:"Whether a sentence is found, by depth and length."`
-	Profiles analyzeProfilesCmd `cmd:"" help:"How far profiles agree."`
-	Scores   analyzeScoresCmd   `cmd:"" help:"Scores of evaluations against the ratio."`
+	Losses   analyzeLossesCmd   `cmd:"" help:"How much of the oracle importance metrics and allocators keep, and how close budgets come to the optimum."`
+	Cost     analyzeCostCmd     `cmd:"" help:"Memory and time to first token, by context length."`
+	Needle   analyzeNeedleCmd   `cmd:"" help:"Needle retrieval, by depth and context length."`
+	Profiles analyzeProfilesCmd `cmd:"" help:"Agreement between profiles."`
+	Scores   analyzeScoresCmd   `cmd:"" help:"Evaluation scores against the compression ratio."`
 
-	Continuation analyzeContinuationCmd `cmd:"" help:"Language modelling behind compressed contexts; whether profiles transfer."`
+	Continuation analyzeContinuationCmd `cmd:"" help:"Language modelling after compressed contexts; whether profiles transfer."`
 }
 
 func (analyzeCmd) Help() string {
-	return `Makes the data of figures, as JSON. lukv plot draws them.
+	return `Produces the data for figures as JSON; lukv plot draws them.
 
 Examples:
 
@@ -42,7 +42,7 @@ Examples:
 
 // analyzeOut is where an analysis goes.
 type analyzeOut struct {
-	Out string `short:"o" required:"" placeholder:"FILE" help:"The figures' data as JSON; - is standard output."`
+	Out string `short:"o" required:"" placeholder:"FILE" help:"Write the figures' data to FILE as JSON; - is standard output."`
 }
 
 // finish writes an analysis that began at start.
@@ -72,7 +72,7 @@ type analyzeLossesCmd struct {
 	modelFlags
 	Data      []string `short:"d" sep:"none" placeholder:"FILE" help:"Questions, as lukv eval takes them; builtin has samples of its own."`
 	Limit     int      `placeholder:"N" help:"At most N questions per task."`
-	Steps     int      `default:"64" placeholder:"N" help:"Longest answer in tokens (default ${default})."`
+	Steps     int      `default:"64" placeholder:"N" help:"Maximum answer length in tokens (default ${default})."`
 	Exact     int      `default:"2" placeholder:"N" help:"Questions that the exact solver works on (default ${default})."`
 	Ratio     float64  `group:"policy" default:"0.8" placeholder:"R" help:"Fraction removed, of losses by layer and head (default ${default})."`
 	Metric    []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv,keydiff,expected_attention); the first is solved for."`
@@ -183,8 +183,8 @@ func (c *analyzeLossesCmd) methods(m *model.Model, o *study.LossOptions) error {
 
 type analyzeCostCmd struct {
 	modelFlags
-	Length  []string `sep:"none" placeholder:"N,…" help:"Tokens of the context (default 512,1024,1536). 17 tokens behind it have to fit into the model's context."`
-	Repeats int      `default:"3" placeholder:"N" help:"Measurements of which the median counts (default ${default})."`
+	Length  []string `sep:"none" placeholder:"N,…" help:"Context lengths in tokens (default 512,1024,1536); 17 more have to fit into the model's context."`
+	Repeats int      `default:"3" placeholder:"N" help:"Repetitions; the median is reported (default ${default})."`
 	methodFlags
 	analyzeOut
 }
@@ -292,8 +292,8 @@ func wholeNumbers(flag string, list []string, def []int) ([]int, error) {
 
 type analyzeNeedleCmd struct {
 	modelFlags
-	Length []string `sep:"none" placeholder:"N,…" help:"Tokens of the context (default 512,1024,2048)."`
-	Depth  []string `sep:"none" placeholder:"P,…" help:"Where the sentence stands, in percent (default 0,25,50,75,100)."`
+	Length []string `sep:"none" placeholder:"N,…" help:"Context lengths in tokens (default 512,1024,2048)."`
+	Depth  []string `sep:"none" placeholder:"P,…" help:"Depth of the sentence in percent of the context (default 0,25,50,75,100)."`
 	methodFlags
 	Raw bool `help:"No chat template."`
 	analyzeOut
@@ -382,7 +382,7 @@ func (c *analyzeProfilesCmd) Run(e *env) error {
 }
 
 type analyzeScoresCmd struct {
-	Runs []string `arg:"" name:"run" help:"What lukv report takes."`
+	Runs []string `arg:"" name:"run" help:"Evaluation runs, as lukv score takes them."`
 	analyzeOut
 }
 

@@ -23,7 +23,7 @@ type chatCmd struct {
 
 	System    string `short:"s" placeholder:"TEXT" help:"System prompt."`
 	Load      string `short:"l" placeholder:"FILE" help:"Begin with a document as context, or with a chat saved before."`
-	KeepTurns int    `placeholder:"N" help:"Compress what was said before the last N turns, too, by the same --ratio and --metric; 0, the default, does not."`
+	KeepTurns int    `placeholder:"N" help:"Also compress the turns before the last N, by the same --ratio and --metric (default 0: none)."`
 	Raw       bool   `help:"No chat template: messages as they are, a line each."`
 	Stats     bool   `help:"Print tokens and times after each answer on standard error."`
 	NoHistory bool   `help:"Do not keep what is typed in a file."`
@@ -33,11 +33,11 @@ type chatCmd struct {
 }
 
 func (chatCmd) Help() string {
-	return `On a terminal: type a message and read the answer. Ctrl-C stops the answer; it clears a line that is begun, and twice in an empty one it leaves, as Ctrl-D does. Tab completes commands and names of files, Ctrl-R searches what was typed before. A line that ends in a backslash goes on in the next; text between """ and """ may have several lines. /help lists the commands. If standard input is no terminal, the whole of it is one message.
+	return `On a terminal: type a message and read the answer. Ctrl-C stops the answer; it clears a line that is begun, and twice in an empty one it leaves, as Ctrl-D does. Tab completes commands and names of files, Ctrl-R searches what was typed before. A line that ends in a backslash goes on in the next; text between """ and """ may have several lines. /help lists the commands. If standard input is not a terminal, all of it is one message.
 
 A document given with --load or /load stands in front of the first message and is compressed by --ratio, --metric and --allocator before any question is known; the system prompt stays as it is. The conversation itself is not compressed, unless --keep-turns or --decode asks for it: with --keep-turns 3 a question and its answer are compressed when three newer ones stand behind them.
 
-What is typed is kept in lukv/history in the user's cache folder.
+Input history is kept in lukv/history in the user's cache folder.
 
 Examples:
 

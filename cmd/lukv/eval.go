@@ -37,15 +37,15 @@ type evalCmd struct {
 	Allocator   []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
 	Preset      []string `group:"policy" placeholder:"NAME,…" help:"Published settings as a whole, beside what --metric and --allocator give or instead of it: ${presets}."`
 	Profile     []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric; builtin:output-error are those of the embedded model. May be repeated."`
-	Decode      string   `group:"policy" placeholder:"JSON" help:"Compress while decoding too."`
+	Decode      string   `group:"policy" placeholder:"JSON" help:"Also compress while decoding."`
 	Compat      bool     `group:"policy" help:"Round budgets as older kvpress does."`
-	NoFull      bool     `group:"policy" help:"Leave out the full cache."`
+	NoFull      bool     `group:"policy" help:"Skip the full cache."`
 	protectFlags
 
 	Limit        int     `placeholder:"N" help:"At most N questions per task."`
-	Fraction     float64 `placeholder:"F" help:"That fraction of each task's questions."`
-	Seed         uint64  `default:"42" placeholder:"N" help:"Start of the random numbers that draw them (default ${default})."`
-	MaxNewTokens int     `default:"64" placeholder:"N" help:"Longest answer where the data do not say (default ${default})."`
+	Fraction     float64 `placeholder:"F" help:"Fraction of each task's questions to ask, 0 to 1 (default: all)."`
+	Seed         uint64  `default:"42" placeholder:"N" help:"Random seed for drawing questions with --limit and --fraction (default ${default})."`
+	MaxNewTokens int     `default:"64" placeholder:"N" help:"Maximum answer length in tokens where the data give none (default ${default})."`
 	scoringFlags
 	Raw          bool   `help:"No chat template."`
 	Truncate     string `enum:"error,head,middle" default:"error" help:"Contexts that do not fit with question and answer: an error, or their beginning, or both ends, half each."`

@@ -31,12 +31,12 @@ type modelFlags struct {
 
 // runtimeFlags say how a model runs.
 type runtimeFlags struct {
-	Threads    int      `group:"model" placeholder:"N" help:"Threads (default: as many as the processor offers)."`
+	Threads    int      `group:"model" placeholder:"N" help:"Number of threads (default: all the processor offers)."`
 	Precision  string   `group:"model" enum:"auto,bf16,f32" default:"auto" help:"Activations in products with bf16 weights and caches: ${enum}."`
 	CPU        string   `group:"model" name:"cpu" default:"auto" help:"Instruction set: auto, portable, avx2, avx512, avx512bf16, neon. Results do not depend on it."`
 	CacheType  string   `group:"model" enum:"auto,f32,f16,bf16" default:"auto" help:"Type of cached keys and values: ${enum}."`
-	MaxContext int      `group:"model" placeholder:"N" help:"Limit of tokens, answer included (default: the model's own)."`
-	MaxCache   byteSize `group:"model" placeholder:"SIZE" help:"Limit of the cache in bytes, such as 512MiB."`
+	MaxContext int      `group:"model" placeholder:"N" help:"Maximum context in tokens, answer included (default: the model's)."`
+	MaxCache   byteSize `group:"model" placeholder:"SIZE" help:"Maximum cache size, such as 512MiB (default: no limit)."`
 	deviceFlags
 }
 
@@ -161,8 +161,8 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 
 // protectFlags replace what metric and allocator protect by default.
 type protectFlags struct {
-	Sinks  *int `group:"policy" placeholder:"N" help:"First entries that are always kept (default: what metric and allocator ask for)."`
-	Window *int `group:"policy" placeholder:"N" help:"Last entries that are always kept (default: likewise)."`
+	Sinks  *int `group:"policy" placeholder:"N" help:"Always keep the first N entries (default: set by metric and allocator)."`
+	Window *int `group:"policy" placeholder:"N" help:"Always keep the last N entries (default: set by metric and allocator)."`
 }
 
 // protection returns the flags' protection, nil if none was given. One flag
@@ -190,15 +190,15 @@ func (f *protectFlags) protection(m lukv.MetricConfig) (*lukv.Protection, error)
 
 // policyFlags describe one compression policy.
 type policyFlags struct {
-	Ratio        float64  `group:"policy" placeholder:"R" help:"Fraction of the context's cache to remove, 0 to below 1."`
+	Ratio        float64  `group:"policy" placeholder:"R" help:"Fraction of the context's cache to remove, at least 0 and below 1 (default 0)."`
 	BudgetTokens int      `group:"policy" placeholder:"N" help:"Instead of --ratio: entries to keep per head on average."`
 	BudgetBytes  byteSize `group:"policy" placeholder:"SIZE" help:"Instead of --ratio: bytes of keys and values to keep."`
 	Preset       string   `group:"policy" placeholder:"NAME" help:"A published setting as a whole, of which other flags replace parts: ${presets}."`
-	Metric       string   `group:"policy" placeholder:"NAME|JSON" help:"What ranks entries (default snapkv): ${metrics}; or JSON with parameters."`
-	Allocator    string   `group:"policy" placeholder:"NAME|JSON" help:"What divides the budget (default uniform): ${allocators}; or JSON with parameters."`
+	Metric       string   `group:"policy" placeholder:"NAME|JSON" help:"Metric that ranks entries (default snapkv): ${metrics}; or JSON with parameters."`
+	Allocator    string   `group:"policy" placeholder:"NAME|JSON" help:"Allocator that divides the budget among heads (default uniform): ${allocators}; or JSON with parameters."`
 	Profile      string   `group:"policy" placeholder:"FILE" help:"Profile for the allocator lukv, and for the metric triattention, made by lukv profile; builtin:output-error is that of the embedded model."`
 	Policy       string   `group:"policy" placeholder:"FILE" help:"Instead of the flags above: the policy as JSON, as --json prints it."`
-	Decode       string   `group:"policy" placeholder:"JSON" help:"Compress while decoding too, such as '{\"mode\":\"periodic\",\"target_size\":512}'."`
+	Decode       string   `group:"policy" placeholder:"JSON" help:"Also compress while decoding, such as '{\"mode\":\"periodic\",\"target_size\":512}'."`
 	Compat       bool     `group:"policy" help:"Round budgets as older kvpress does."`
 
 	protectFlags
@@ -497,12 +497,12 @@ func (e *env) commandLine() string {
 type samplingFlags struct {
 	MaxTokens         *int     `group:"sampling" placeholder:"N" help:"Longest answer in tokens (default: the checkpoint's, or 1024; 0: until the context is full)."`
 	Stop              []string `group:"sampling" sep:"none" placeholder:"TEXT" help:"End the answer before this text. May be repeated."`
-	Temperature       *float64 `group:"sampling" placeholder:"T" help:"0 always takes the most likely token (default: the checkpoint's)."`
-	TopK              *int     `group:"sampling" placeholder:"K" help:"Draw from the K most likely tokens; 0: all."`
-	TopP              *float64 `group:"sampling" placeholder:"P" help:"Draw from the most likely tokens that make up P."`
-	MinP              *float64 `group:"sampling" placeholder:"P" help:"Leave out tokens below P times the most likely one."`
-	RepetitionPenalty *float64 `group:"sampling" placeholder:"F" help:"Make tokens that occurred less likely; 1: no."`
-	Seed              uint64   `group:"sampling" placeholder:"N" help:"Start of the random numbers (default 0). Equal seeds give equal answers."`
+	Temperature       *float64 `group:"sampling" placeholder:"T" help:"Sampling temperature; 0 is greedy (default: the checkpoint's)."`
+	TopK              *int     `group:"sampling" placeholder:"K" help:"Sample from the K most likely tokens; 0: all (default: the checkpoint's)."`
+	TopP              *float64 `group:"sampling" placeholder:"P" help:"Nucleus sampling: the most likely tokens with total probability P (default: the checkpoint's)."`
+	MinP              *float64 `group:"sampling" placeholder:"P" help:"Drop tokens less likely than P times the most likely one (default: the checkpoint's)."`
+	RepetitionPenalty *float64 `group:"sampling" placeholder:"F" help:"Penalty on tokens that already occurred; 1: none (default: the checkpoint's)."`
+	Seed              uint64   `group:"sampling" placeholder:"N" help:"Random seed (default 0). Equal seeds give equal answers."`
 }
 
 // sampling joins the flags and the checkpoint's own settings.

@@ -33,7 +33,7 @@ type genRulerCmd struct {
 	Length  []string `sep:"none" placeholder:"N,…" help:"Tokens of a question with context and answer (default 4096)."`
 	Task    []string `sep:"none" placeholder:"NAME,…" help:"Tasks (default all): niah_single_1 to _3, niah_multikey_1 to _3, niah_multivalue, niah_multiquery, vt, cwe, fwe, qa_1, qa_2."`
 	Samples int      `default:"20" placeholder:"N" help:"Questions of each task (default ${default})."`
-	Seed    uint64   `default:"42" placeholder:"N" help:"Start of the random numbers (default ${default})."`
+	Seed    uint64   `default:"42" placeholder:"N" help:"Random seed (default ${default})."`
 
 	Essays    string `placeholder:"PATH" help:"What needles are hidden in: PaulGrahamEssays.json, a .txt file or a folder of them."`
 	Noise     string `placeholder:"FILE" help:"The sentences that fill lines."`

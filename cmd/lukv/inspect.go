@@ -29,7 +29,7 @@ type inspectCmd struct {
 }
 
 func (inspectCmd) Help() string {
-	return `The kind of thing is found by its content. A checkpoint is checked as run would check it; a saved session is read as a whole and its checksum verified.
+	return `The file type is detected from its content. A checkpoint is checked as run would check it; a saved session is read completely and its checksum verified.
 
 Examples:
 

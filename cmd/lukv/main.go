@@ -29,28 +29,28 @@ type cli struct {
 	Verbose bool        `short:"v" help:"Log what the runtime does to standard error."`
 	Version versionFlag `help:"Print the version and quit."`
 
-	Demo    demoCmd    `cmd:"" help:"See cache compression at work on the embedded model (under a minute)."`
-	Run     runCmd     `cmd:"" help:"Answer a prompt, with a compressed context if asked to."`
-	Profile profileCmd `cmd:"" help:"Measure the profile that the allocator lukv divides a model's budget by."`
-	Probe   probeCmd   `cmd:"" help:"Measure which heads read what is asked for, for the allocator headkv."`
+	Demo    demoCmd    `cmd:"" help:"Show cache compression at work on the embedded model (under a minute)."`
+	Run     runCmd     `cmd:"" help:"Answer a prompt, optionally from a compressed context."`
+	Profile profileCmd `cmd:"" help:"Measure a model's profile, from which the allocator lukv sets each head's budget."`
+	Probe   probeCmd   `cmd:"" help:"Measure which heads retrieve what a question asks for (allocator headkv)."`
 	Eval    evalCmd    `cmd:"" help:"Measure what compression costs on questions with known answers."`
-	Score   scoreCmd   `cmd:"" help:"Score answers again, without a model."`
-	Report  reportCmd  `cmd:"" help:"Make tables of evaluations."`
-	Analyze analyzeCmd `cmd:"" help:"Make the data of figures: what compression loses, and what it costs."`
-	Plot    plotCmd    `cmd:"" help:"Draw figures."`
-	Inspect inspectCmd `cmd:"" help:"Show a checkpoint, a profile or a saved session."`
-	Chat    chatCmd    `cmd:"" help:"Talk to a model."`
+	Score   scoreCmd   `cmd:"" help:"Rescore recorded answers, without a model."`
+	Report  reportCmd  `cmd:"" help:"Tabulate evaluation results."`
+	Analyze analyzeCmd `cmd:"" help:"Produce the data for figures: what compression loses and what it costs."`
+	Plot    plotCmd    `cmd:"" help:"Draw figures from lukv analyze data."`
+	Inspect inspectCmd `cmd:"" help:"Show a checkpoint, profile, saved session or trace."`
+	Chat    chatCmd    `cmd:"" help:"Chat with a model."`
 	Pull    pullCmd    `cmd:"" help:"Download a model from the hub into the cache."`
-	Convert convertCmd `cmd:"" help:"Make a model folder of a GGUF file."`
-	Gen     genCmd     `cmd:"" help:"Make questions to evaluate on."`
-	Serve   serveCmd   `cmd:"" help:"Answer over HTTP, as the OpenAI API does."`
-	Bench   benchCmd   `cmd:"" help:"Measure speed, and what part of the machine's limits it is."`
+	Convert convertCmd `cmd:"" help:"Convert a GGUF file to a checkpoint folder."`
+	Gen     genCmd     `cmd:"" help:"Generate evaluation questions."`
+	Serve   serveCmd   `cmd:"" help:"Serve a model over an OpenAI-compatible HTTP API."`
+	Bench   benchCmd   `cmd:"" help:"Benchmark speed against the machine's limits."`
 
 	Devices    devicesCmd    `cmd:"" help:"List the devices that models can run on."`
-	Tokenize   tokenizeCmd   `cmd:"" help:"Show how a model's tokenizer cuts a text, or put tokens together."`
-	Template   templateCmd   `cmd:"" help:"Show the prompt that a model's chat template makes of a conversation."`
+	Tokenize   tokenizeCmd   `cmd:"" help:"Encode text with a model's tokenizer, or decode tokens."`
+	Template   templateCmd   `cmd:"" help:"Render a conversation with a model's chat template."`
 	Ver        versionCmd    `cmd:"" name:"version" help:"Print version, build and CPU."`
-	Completion completionCmd `cmd:"" help:"Print a script that completes commands and flags in a shell."`
+	Completion completionCmd `cmd:"" help:"Print a shell completion script."`
 	Man        manCmd        `cmd:"" help:"Print the manual page."`
 	Results    resultsCmd    `cmd:"" hidden:"" help:"Regenerate docs/results.md."`
 	Busy       busyCmd       `cmd:"" hidden:"" help:"Keep a processor busy until standard input ends."`

@@ -14,7 +14,7 @@ import (
 )
 
 type plotCmd struct {
-	Files []string `arg:"" name:"file" help:"What lukv analyze made."`
+	Files []string `arg:"" name:"file" help:"JSON files written by lukv analyze."`
 
 	HTML string `name:"html" placeholder:"FILE" help:"All figures on one page that needs nothing else; - is standard output."`
 	SVG  string `name:"svg" placeholder:"DIR" help:"Every figure as DIR/NAME.svg."`
@@ -23,7 +23,7 @@ type plotCmd struct {
 }
 
 func (plotCmd) Help() string {
-	return `Draws figures from their data, as often as asked for.
+	return `Draws each figure in every format asked for.
 
 Examples:
 

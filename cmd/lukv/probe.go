@@ -21,7 +21,7 @@ type probeCmd struct {
 	Output   string   `short:"o" required:"" placeholder:"FILE" help:"Where the allocator goes, as JSON; - is standard output."`
 	Data     []string `short:"d" sep:"none" placeholder:"FILE" help:"Probes as JSON Lines of {context, needle, question, answer_prefix, answer}; the needle is a passage that occurs in the context once. May be repeated (default: facts hidden in a story)."`
 	Limit    int      `placeholder:"N" help:"Only the first N probes."`
-	MaxSteps int      `default:"${probesteps}" placeholder:"N" help:"Longest answer in tokens (default ${default})."`
+	MaxSteps int      `default:"${probesteps}" placeholder:"N" help:"Maximum answer length in tokens (default ${default})."`
 	Raw      bool     `help:"No chat template."`
 }
 

@@ -9,12 +9,12 @@ import (
 )
 
 type reportCmd struct {
-	Runs []string `arg:"" name:"run" help:"What lukv score takes."`
+	Runs []string `arg:"" name:"run" help:"Evaluation runs, as lukv score takes them."`
 
 	By        string   `enum:"task,category,ratio" default:"task" help:"Columns: ${enum}."`
-	Ratio     []string `sep:"none" placeholder:"R,…" help:"These ratios only (default: all)."`
-	Metric    []string `sep:"none" placeholder:"NAME,…" help:"These metrics only."`
-	Allocator []string `sep:"none" placeholder:"NAME,…" help:"These allocators only."`
+	Ratio     []string `sep:"none" placeholder:"R,…" help:"Only these ratios (default: all)."`
+	Metric    []string `sep:"none" placeholder:"NAME,…" help:"Only these metrics (default: all)."`
+	Allocator []string `sep:"none" placeholder:"NAME,…" help:"Only these allocators (default: all)."`
 
 	CI             bool   `name:"ci" help:"95 % intervals: bootstrap over items, Wilson's where there are fewer than ten."`
 	Against        string `placeholder:"NAME" help:"Paired differences of every allocator and this one, over the items that both answered."`

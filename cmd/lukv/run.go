@@ -28,7 +28,7 @@ type runCmd struct {
 
 	Context      []string `short:"c" sep:"none" placeholder:"FILE" help:"Text in front of the prompt, which can be compressed; - is standard input. May be repeated."`
 	System       string   `short:"s" placeholder:"TEXT" help:"System prompt, in front of the context; it is never evicted."`
-	AnswerPrefix string   `placeholder:"TEXT" help:"The beginning of the answer, which the model goes on with."`
+	AnswerPrefix string   `placeholder:"TEXT" help:"Start the answer with TEXT; the model continues it."`
 	Raw          bool     `help:"No chat template: context and prompt as they are, control tokens included, one behind the other."`
 	Save         string   `placeholder:"FILE" help:"Save the context's cache, before the prompt; - is standard output. The prompt may then be left out."`
 	Load         string   `placeholder:"FILE" help:"Begin with a context saved before instead of --context."`
@@ -44,7 +44,7 @@ type runCmd struct {
 }
 
 func (runCmd) Help() string {
-	return `The context is read first and compressed before the prompt is known; system prompt, prompt and answer are never evicted. The answer appears as it is made. A policy that compresses while decoding, renumbers positions or looks at the queries of all tokens compresses the system prompt with the context, and a note says so.
+	return `The context is read first and compressed before the prompt is known; system prompt, prompt and answer are never evicted. The answer is streamed. A policy that compresses while decoding, renumbers positions or looks at the queries of all tokens compresses the system prompt with the context, and a note says so.
 
 Examples:
 
