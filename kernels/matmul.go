@@ -143,6 +143,10 @@ const (
 
 	// runRows is the number of rows of w in a run.
 	runRows = 16
+
+	// runCols is the length of rows of w beyond which the first tile of a panel, too, reads
+	// them as runs. Putting sums where four runs want them costs shorter rows more than that gains.
+	runCols = 1024
 )
 
 // matMulTiles computes a product by tiles. size is that of an element of x: 4
@@ -163,6 +167,7 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 	}
 	t.far = 0
 	a := ahead{double: c.AVX512 && c.Streaming == streamRuns}
+	a.runs = a.double && w.Cols > runCols && w.Cols <= blockK
 	t.ahead = &a.list[0]
 	c.roomyPanels(t, &a, dst, x, size, n, w, lo, hi)
 }
@@ -186,11 +191,7 @@ func (c CPU) runs(t tile, dst []float32, x unsafe.Pointer, size, n int, w *Matri
 				part.step = min(blockK, w.Cols-k) * size / 64
 				part.x = unsafe.Add(x, k*size)
 				part.w = unsafe.Pointer(&w.Data[((lo+i)*w.Cols+k)*wsize])
-				if size == 2 {
-					c.tileDot(&part)
-				} else {
-					c.tileF32(&part, w.Type)
-				}
+				c.tile(&part, size, w.Type)
 				part.add = -1
 			}
 		}
@@ -228,20 +229,45 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 				}
 				t.x = unsafe.Add(x, r*int(t.ldx)+k*size)
 				t.dst = unsafe.Pointer(&dst[r*ldd+o])
+				if a != nil && a.runs && r == 0 {
+					c.panelRuns(t, size, w.Type)
+					continue
+				}
 				if a != nil {
 					if t.ahead = nil; t.rows >= rows || a.double && t.rows >= 3 {
 						t.ahead = list
 						a.tile(&t, n-r-t.rows)
 					}
 				}
-				if size == 2 {
-					c.tileDot(&t)
-				} else {
-					c.tileF32(&t, w.Type)
-				}
+				c.tile(&t, size, w.Type)
 			}
 			t.add = -1
 		}
+	}
+}
+
+// panelRuns computes the first tile of a panel. What of the panel still comes from memory
+// comes as four runs of its rows.
+func (c CPU) panelRuns(t tile, size int, wt tensor.Type) {
+	t.ahead, t.far = nil, 1
+	rest := t.cols % 4
+	if t.cols -= rest; t.cols > 0 {
+		t.serial, t.run = 2, t.cols/4
+		c.tile(&t, size, wt)
+	}
+	if rest > 0 {
+		t.serial = 0
+		t.w, t.dst, t.cols = unsafe.Add(t.w, t.cols*int(t.ldw)), unsafe.Add(t.dst, 4*t.cols), rest
+		c.tile(&t, size, wt)
+	}
+}
+
+// tile computes one block of a product. size is that of an element of x, wt the type of w.
+func (c CPU) tile(a *tile, size int, wt tensor.Type) {
+	if size == 2 {
+		c.tileDot(a)
+	} else {
+		c.tileF32(a, wt)
 	}
 }
 
@@ -257,6 +283,11 @@ type ahead struct {
 	// would not be enough for the next panel: then memory is at work as long as few tiles
 	// are computed.
 	double bool
+
+	// runs says that the first tile of a panel reads it as runs and fetches nothing. The
+	// others then fetch evenly spread rows of the next panel, as many as they have entries
+	// for: memory is at work all the time, and the second-level cache does not wait for it.
+	runs bool
 
 	w     uintptr // what comes next of w
 	wstep uintptr // bytes of w that an entry of the list stands for
@@ -281,10 +312,17 @@ func (a *ahead) panel(t *tile, w *Matrix, o, k, n int) {
 }
 
 // share lets the panel's tiles fetch two entries of w at once, and no x, if one at a
-// time would not be enough.
+// time would not be enough. With runs it leaves out entries instead.
 func (a *ahead) share(t *tile, tiles int) {
 	t.apart = 0
-	if a.double && a.left > tiles*(t.cols/4) {
+	quads := t.cols / 4
+	switch others := (tiles - 1) * quads; {
+	case a.runs && others > 0 && a.left > others:
+		every := (a.left + others - 1) / others
+		a.left = (a.left + every - 1) / every
+		a.wstep *= uintptr(every)
+		a.x = false
+	case a.double && a.left > tiles*quads:
 		a.left = (a.left + 1) / 2
 		t.apart = uintptr(a.left) * a.wstep
 		a.x = false
