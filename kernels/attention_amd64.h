@@ -5,16 +5,19 @@
 // elements, not a power of two, so that rows do not share cache sets.
 #define ROW 1088
 
-// What 64 elements take in the cache, asked for ahead of need.
-#define PREFETCH_4(OP, at) \
-	OP (at); \
-	OP 64(at); \
-	OP 128(at); \
-	OP 192(at)
-
-#define PREFETCH_2(OP, at) \
-	OP (at); \
-	OP 64(at)
+// PLACES takes the four places that AX points to, see hint in attention_rows.go, and
+// PREFETCH_PLACES asks for a line at each of them.
+#define PLACES \
+	MOVQ (AX), BX; \
+	MOVQ 8(AX), R13; \
+	MOVQ 16(AX), R14; \
+	MOVQ 24(AX), R15; \
+	XORL AX, AX
+#define PREFETCH_PLACES(OP, at) \
+	OP (BX)(at*1); \
+	OP (R13)(at*1); \
+	OP (R14)(at*1); \
+	OP (R15)(at*1)
 
 // LOOP is a loop of BODY, which sets the flags, with PREFETCHES(OP, at): into the
 // second-level cache, by the loop named far, if the address next in BX is odd.

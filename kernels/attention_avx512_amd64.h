@@ -54,13 +54,28 @@
 	LOADZ((48*SIZE)(R12)(R11*1), Z19)
 
 // The same for 4 queries and n groups of 4 neighbouring tiles.
-#define SCORES4_AVX512(STEP, EACH, PREFETCHES, SIZE, ON, OFF) \
+// Bodies of loops over components and slots of 64 columns.
+#define COMPONENT64(STEP, EACH, SIZE) \
+	STEP; \
+	ADDQ $(EACH*16*SIZE), DX; \
+	ADDQ $(EACH*16*SIZE), AX; \
+	ADDQ $(4*EACH), R9; \
+	SUBQ $EACH, R10
+#define SLOT64(STEP, EACH, SIZE) \
+	STEP; \
+	LEAQ (R12)(R11*EACH), R12; \
+	ADDQ $(EACH*16*SIZE), AX; \
+	ADDQ $(4*EACH), R9; \
+	SUBQ $EACH, R10
+
+#define SCORES4_AVX512(STEP, EACH, SIZE, ON, OFF) \
 	MOVQ p+0(FP), DI; \
 	MOVQ q+8(FP), SI; \
 	MOVQ k+16(FP), DX; \
 	MOVQ d+24(FP), CX; \
 	MOVQ n+32(FP), R8; \
-	MOVQ next+40(FP), BX; \
+	MOVQ next+40(FP), AX; \
+	PLACES; \
 	VBROADCASTSS scale+48(FP), Z31; \
 	MOVQ CX, R11; \
 	IMULQ $(16*SIZE), R11; \
@@ -85,7 +100,7 @@ quad: \
 	MOVQ SI, R9; \
 	MOVQ CX, R10; \
 	ON; \
-	LOOP(component, far, scored, PREFETCHES, BX, COMPONENT(STEP, EACH, SIZE, 64)); \
+	LOOP(component, far, scored, PREFETCH_PLACES, AX, COMPONENT64(STEP, EACH, SIZE)); \
 	OFF; \
 	ADDQ R12, DX; \
 	VMULPS Z31, Z0, Z0; \
@@ -196,14 +211,15 @@ component: \
 	RET
 
 // The same for 4 rows, cols a multiple of 64.
-#define VALUES4_AVX512(STEP, EACH, PREFETCHES, SIZE, OFF) \
+#define VALUES4_AVX512(STEP, EACH, SIZE, OFF) \
 	MOVQ acc+0(FP), DI; \
 	MOVQ p+8(FP), SI; \
 	MOVQ v+16(FP), DX; \
 	MOVQ stride+24(FP), R11; \
 	MOVQ n+32(FP), R8; \
 	MOVQ cols+40(FP), CX; \
-	MOVQ next+48(FP), BX; \
+	MOVQ next+48(FP), AX; \
+	PLACES; \
 column: \
 	VMOVUPS (DI), Z0; \
 	VMOVUPS 64(DI), Z1; \
@@ -223,9 +239,8 @@ column: \
 	VMOVUPS (3*ROW+192)(DI), Z15; \
 	MOVQ SI, R9; \
 	MOVQ DX, R12; \
-	MOVQ BX, R13; \
 	MOVQ R8, R10; \
-	LOOP(slot, far, valued, PREFETCHES, R13, SLOT(STEP, EACH)); \
+	LOOP(slot, far, valued, PREFETCH_PLACES, AX, SLOT64(STEP, EACH, SIZE)); \
 	VMOVUPS Z0, (DI); \
 	VMOVUPS Z1, 64(DI); \
 	VMOVUPS Z2, 128(DI); \
@@ -244,7 +259,6 @@ column: \
 	VMOVUPS Z15, (3*ROW+192)(DI); \
 	ADDQ $256, DI; \
 	ADDQ $(64*SIZE), DX; \
-	ADDQ $(64*SIZE), BX; \
 	SUBQ $64, CX; \
 	JNZ column; \
 	OFF; \

@@ -9,22 +9,21 @@
 // weights and panels hold numbers of bf16 as f32, of two components or slots the second
 // comes first, and MXCSR makes zeros of subnormal numbers as products of bf16 do.
 
-// Steps of two components, of two slots, and what a step of slots asks for.
+// Steps of two components, of two slots.
 #define COMPONENTS16 TILES(LOADZ_BF16, 32); TIMES16(4); TILES(LOADZ_BF16, 0); TIMES16(0)
 #define SLOTS16 NEXT_COLUMNS(LOADZ_BF16, 2); TIMES16(4); COLUMNS(LOADZ_BF16, 2); TIMES16(0)
-#define PREFETCH_SLOTS(OP, at) PREFETCH_2(OP, at); OP (at)(R11*1); OP 64(at)(R11*1)
 
 // func scores4F32AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4F32AVX512(SB), NOSPLIT, $0-52
-	SCORES4_AVX512(TILES(LOADZ_F32, 0); TIMES16(0), 1, PREFETCH_4, 4, NOTHING, NOTHING)
+	SCORES4_AVX512(TILES(LOADZ_F32, 0); TIMES16(0), 1, 4, NOTHING, NOTHING)
 
 // func scores4F16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4F16AVX512(SB), NOSPLIT, $0-52
-	SCORES4_AVX512(TILES(LOADZ_F16, 0); TIMES16(0), 1, PREFETCH_2, 2, NOTHING, NOTHING)
+	SCORES4_AVX512(TILES(LOADZ_F16, 0); TIMES16(0), 1, 2, NOTHING, NOTHING)
 
 // func scores4BF16AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores4BF16AVX512(SB), NOSPLIT, $0-52
-	SCORES4_AVX512(TILES(LOADZ_BF16, 0); TIMES16(0), 1, PREFETCH_2, 2, NOTHING, NOTHING)
+	SCORES4_AVX512(TILES(LOADZ_BF16, 0); TIMES16(0), 1, 2, NOTHING, NOTHING)
 
 // func scores1F32AVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores1F32AVX512(SB), NOSPLIT, $0-52
@@ -40,15 +39,15 @@ TEXT ·scores1BF16AVX512(SB), NOSPLIT, $0-52
 
 // func values4F32AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4F32AVX512(SB), NOSPLIT, $0-56
-	VALUES4_AVX512(COLUMNS(LOADZ_F32, 4); TIMES16(0), 1, PREFETCH_4, 4, NOTHING)
+	VALUES4_AVX512(COLUMNS(LOADZ_F32, 4); TIMES16(0), 1, 4, NOTHING)
 
 // func values4F16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4F16AVX512(SB), NOSPLIT, $0-56
-	VALUES4_AVX512(COLUMNS(LOADZ_F16, 2); TIMES16(0), 1, PREFETCH_2, 2, NOTHING)
+	VALUES4_AVX512(COLUMNS(LOADZ_F16, 2); TIMES16(0), 1, 2, NOTHING)
 
 // func values4BF16AVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values4BF16AVX512(SB), NOSPLIT, $0-56
-	VALUES4_AVX512(COLUMNS(LOADZ_BF16, 2); TIMES16(0), 1, PREFETCH_2, 2, NOTHING)
+	VALUES4_AVX512(COLUMNS(LOADZ_BF16, 2); TIMES16(0), 1, 2, NOTHING)
 
 #define STORE_WEIGHTS \
 	VMOVUPS Z4, (R9); \
@@ -134,13 +133,13 @@ weight:
 // func scores16DotAVX512(p, q *float32, k unsafe.Pointer, d, n int, next unsafe.Pointer, scale float32)
 TEXT ·scores16DotAVX512(SB), NOSPLIT, $8-52
 	MODES
-	SCORES4_AVX512(COMPONENTS16, 2, PREFETCH_4, 2, FLUSH, KEEP)
+	SCORES4_AVX512(COMPONENTS16, 2, 2, FLUSH, KEEP)
 
 // func values64DotAVX512(acc, p *float32, v unsafe.Pointer, stride, n, cols int, next unsafe.Pointer)
 TEXT ·values64DotAVX512(SB), NOSPLIT, $8-56
 	MODES
 	FLUSH
-	VALUES4_AVX512(SLOTS16, 2, PREFETCH_SLOTS, 2, KEEP)
+	VALUES4_AVX512(SLOTS16, 2, 2, KEEP)
 
 // func scores6DotAVX512(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
 TEXT ·scores6DotAVX512(SB), NOSPLIT, $8-68

@@ -9,9 +9,6 @@
 // Attention in bf16 with AVX512_BF16. Queries, weights and panels hold pairs: two
 // numbers of bf16 in 32 bits, of neighbouring components or slots.
 
-// What 64 columns of two slots take, asked for ahead of need.
-#define PREFETCH_SLOTS(OP, at) PREFETCH_2(OP, at); OP (at)(R11*1); OP 64(at)(R11*1)
-
 // Bodies of loops over pairs of components and of slots.
 #define SCORE4 \
 	VPERMW (DX), Z16, Z24; \
@@ -29,7 +26,7 @@
 	PAIRS4; \
 	ALL16; \
 	ADDQ $64, DX; \
-	ADDQ $256, BX; \
+	ADDQ $64, AX; \
 	ADDQ $4, R9; \
 	DECQ R10
 #define VALUE4 \
@@ -44,7 +41,10 @@
 	PAIR16(96(R12), 96(R12)(R11*1), Y27, Z27); \
 	PAIRS4; \
 	ALL16; \
-	NEXTSLOTS
+	LEAQ (R12)(R11*2), R12; \
+	ADDQ $64, AX; \
+	ADDQ $4, R9; \
+	DECQ R10
 #define ALL16 \
 	DP00; DP10; DP20; DP30; \
 	DP01; DP11; DP21; DP31; \
@@ -104,7 +104,8 @@ TEXT ·scores16DotAVX512BF16(SB), NOSPLIT, $0-52
 	MOVQ k+16(FP), DX
 	MOVQ d+24(FP), CX
 	MOVQ n+32(FP), R8
-	MOVQ next+40(FP), BX
+	MOVQ next+40(FP), AX
+	PLACES
 	INTERLEAVE
 	MOVQ CX, R11
 	SHLQ $5, R11            // bytes of a tile
@@ -117,7 +118,7 @@ quad:
 	CLEAR_ROW(Z12, Z13, Z14, Z15)
 	MOVQ SI, R9
 	MOVQ CX, R10
-	LOOP(component, far, scored, PREFETCH_4, BX, SCORE16)
+	LOOP(component, far, scored, PREFETCH_PLACES, AX, SCORE16)
 	ADDQ R12, DX
 	VBROADCASTSS scale+48(FP), Z31
 	SCALE_ROW(Z0, Z1, Z2, Z3)
@@ -247,7 +248,8 @@ TEXT ·values64DotAVX512BF16(SB), NOSPLIT, $0-56
 	MOVQ stride+24(FP), R11
 	MOVQ n+32(FP), R8
 	MOVQ cols+40(FP), CX
-	MOVQ next+48(FP), BX
+	MOVQ next+48(FP), AX
+	PLACES
 	INTERLEAVE
 	SHRQ $1, R8
 column:
@@ -257,16 +259,14 @@ column:
 	LOAD_ROW(3*ROW, Z12, Z13, Z14, Z15)
 	MOVQ SI, R9
 	MOVQ DX, R12
-	MOVQ BX, R13
 	MOVQ R8, R10
-	LOOP(slot, far, valued, PREFETCH_SLOTS, R13, VALUE64)
+	LOOP(slot, far, valued, PREFETCH_PLACES, AX, VALUE64)
 	STORE_ROW(0, Z0, Z1, Z2, Z3)
 	STORE_ROW(ROW, Z4, Z5, Z6, Z7)
 	STORE_ROW(2*ROW, Z8, Z9, Z10, Z11)
 	STORE_ROW(3*ROW, Z12, Z13, Z14, Z15)
 	ADDQ $256, DI
 	ADDQ $128, DX
-	ADDQ $128, BX
 	SUBQ $64, CX
 	JNZ column
 	VZEROUPPER

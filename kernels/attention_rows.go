@@ -31,11 +31,13 @@ type (
 type attentionKernels struct {
 	dot, packed, reports bool
 
-	// Scores of 4 rows with n tiles; with n groups of four tiles, or nil.
+	// Scores of 4 rows with n tiles; with n groups of four tiles, or nil. scores16 takes
+	// the address of a hint as next.
 	scores4, scores16 scoresFunc
 
 	// Weighted values of n slots for one row, for four, and for four and a multiple
-	// of 64 columns or nil. All want a multiple of 16 columns.
+	// of 64 columns or nil. All want a multiple of 16 columns. values64 takes the address of a
+	// hint as next.
 	values1, values4, values64 valuesFunc
 
 	// Panels of n rows of a multiple of 16 columns, up to 64; rows of src (pairs of
@@ -139,6 +141,45 @@ func (t *queryRows) stream(next unsafe.Pointer) unsafe.Pointer {
 		next = unsafe.Add(next, 1)
 	}
 	return t.ahead(next)
+}
+
+// hintSlots is the number of slots that kernels of 64 columns take at once.
+const hintSlots = 4 * TileEntries
+
+// hint says what kernels of 64 columns ask for ahead of need, and returns where it says
+// so: the keys or values of the 64 slots from slot on. A kernel asks at four places at
+// once, which the memory delivers faster than one after the other, if they lie in different
+// pages of 4 KiB. Shorter heads have fewer of these in 64 slots, so the 64 slots next to
+// them are asked for at the same time, half of both each time. The first address is odd
+// where lines go to the second-level cache only.
+func (t *queryRows) hint(slot int, keys bool) unsafe.Pointer {
+	kv, h := &t.KV, t.s.hint
+	if t.k.scores16 == nil {
+		return nil
+	}
+	quarter := uintptr(TileEntries * kv.HeadDim * kv.Type.Size())
+	first := kv.address(slot, keys)
+	h[0], h[1], h[2], h[3] = first, first+quarter, first+2*quarter, first+3*quarter
+	other := kv.Base + ((slot - kv.Base) ^ hintSlots)
+	if quarter < 4096 && other < t.end {
+		second := kv.address(other, keys)
+		if other < slot {
+			first, second = second+quarter, first+quarter
+		}
+		h[0], h[1], h[2], h[3] = first, first+2*quarter, second, second+2*quarter
+	}
+	if t.c.Streaming != streamNear {
+		h[0]++
+	}
+	return unsafe.Pointer(&h[0])
+}
+
+// address returns where the keys or the value of a slot lie, to be asked for only.
+func (kv *KV) address(slot int, keys bool) uintptr {
+	if keys {
+		return uintptr(kv.key(slot))
+	}
+	return uintptr(kv.value(slot))
 }
 
 // takeQuery stores a query in its row of the scratch.
@@ -408,7 +449,7 @@ func (t *queryRows) scores(base, from, to int) {
 		}
 		end := at + tiles*TileEntries
 		k := unsafe.Add(page.K, e*kv.HeadDim*kv.Type.Size())
-		next := t.stream(kv.value(base + at))
+		next, hint := t.stream(kv.value(base+at)), t.hint(base+at, false)
 		for r := 0; r < t.n; r += 4 {
 			// Limits grow with the row.
 			if s.hi[r+3] <= at || s.lo[r] >= end {
@@ -416,7 +457,7 @@ func (t *queryRows) scores(base, from, to int) {
 			}
 			p, q := &s.p[r*attentionStride+at], &s.q[r*attentionStride]
 			if tiles == 4 && t.k.scores16 != nil {
-				t.k.scores16(p, q, k, kv.HeadDim, 1, next, t.Scale)
+				t.k.scores16(p, q, k, kv.HeadDim, 1, hint, t.Scale)
 			} else {
 				t.k.scores4(p, q, k, kv.HeadDim, tiles, next, t.Scale)
 			}
@@ -440,6 +481,9 @@ func (t *queryRows) values(base, from, to int) {
 		next := v
 		if ahead := base + at + BlockEntries; ahead < t.end {
 			next = kv.key(ahead)
+			t.hint(ahead, true)
+		} else {
+			t.hint(base+at, false)
 		}
 		for r := 0; r < t.n; r += 4 {
 			t.valuesOf(r, v, at, end, t.stream(next))
@@ -494,7 +538,7 @@ func (t *queryRows) rowValues(rows, r int, v unsafe.Pointer, at, from, to int, n
 			done = d
 		case t.k.values64 != nil:
 			if done = d &^ 63; done > 0 {
-				t.k.values64(acc, p, src, stride, n, done, next)
+				t.k.values64(acc, p, src, stride, n, done, unsafe.Pointer(&t.s.hint[0]))
 			}
 		}
 		if done < d {
