@@ -108,7 +108,7 @@ func (a headKV) Budgets(d Demand, _ []Scores) ([][]int, error) {
 // headShares gives every query head its part of a base capacity of B entries
 // per head, which may exceed B.
 func headShares(importance [][]float64, B int, beta, tau float64) [][]int {
-	pool := math.Floor(float64(B) / beta)
+	pool := floorDivide(float64(B), beta)
 	heads, most := 0, 0.0
 	for _, row := range importance {
 		heads += len(row)
@@ -140,6 +140,13 @@ func headShares(importance [][]float64, B int, beta, tau float64) [][]int {
 		}
 	}
 	return out
+}
+
+// floorDivide is the whole part of the exact x/y, both positive. The quotient of
+// floats may round up to the next whole number: 1298/1.1 gives 1180, although 1.1
+// as a float is above 1.1 and goes into 1298 only 1179 times.
+func floorDivide(x, y float64) float64 {
+	return math.Round((x - math.Mod(x, y)) / y)
 }
 
 // groupMeans is the rounded mean of the counts of each KV head's query heads.

@@ -519,6 +519,20 @@ func TestAdaNormalizes(t *testing.T) {
 	require.Equal(t, []int{2, 2}, AdaInterpolate(Scores{{0, 0, 0}, {0, 0, 0}}, 2, 1, true))
 }
 
+// TestHeadKVFloorDivision: ⌊B/β⌋ is that of the exact quotient, where the float's
+// would round up to a whole number.
+func TestHeadKVFloorDivision(t *testing.T) {
+	for _, c := range []struct {
+		B    int
+		beta float64
+		pool int
+	}{{1298, 1.1, 1179}, {1298, 1.25, 1038}, {1300, 1.3, 999}, {6, 1.2, 5}, {7, 7, 1}, {6, 7, 0}, {0, 2, 0}} {
+		// One head of two has all the importance, and with it the pool of both.
+		got := headShares([][]float64{{1, 0}}, c.B, c.beta, 1)
+		require.Equal(t, [][]int{{c.B + c.pool, c.B - c.pool}}, got, "%d/%g", c.B, c.beta)
+	}
+}
+
 // TestHeadKVOfEqualHeads: heads of which the probe says nothing get the same.
 func TestHeadKVOfEqualHeads(t *testing.T) {
 	d := Demand{T: 50, Layers: 2, KVHeads: 2, Ratio: 0.6}
