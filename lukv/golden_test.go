@@ -1154,7 +1154,7 @@ func (g *golden) cake(t *testing.T, c goldenCase) {
 	}
 	var final []int
 	require.NoError(t, json.Unmarshal(c.LayerBudgets, &final))
-	check(d.DemandTokens(p.CacheSize), func(l int) int { return final[l] + p.Window }, func(l, h int) []float64 { return keep.row(l, h) }, "cache size")
+	check(d.DemandTokens(p.CacheSize), func(l int) int { return min(final[l]+p.Window, setup.T) }, func(l, h int) []float64 { return keep.row(l, h) }, "cache size")
 }
 
 // kvzip repeats the context of a stack chunk by chunk and scores every layer.
