@@ -1,7 +1,6 @@
 package safetensors
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -207,15 +206,22 @@ func parseHeader(header []byte) (entries []entry, meta map[string]string, err er
 	if err != nil {
 		return nil, nil, err
 	}
-	if rest := bytes.TrimLeft(header[s.pos:], " "); len(rest) > 0 {
+	// The format pads with spaces; the reference reader takes any white space.
+	if s.peek(); s.pos < len(header) {
+		rest := header[s.pos:]
 		return nil, nil, fmt.Errorf("byte %d: found %s after the object, expected only spaces",
-			len(header)-len(rest), quote(string(rest[:min(len(rest), 8)])))
+			s.pos, quote(string(rest[:min(len(rest), 8)])))
 	}
 	return entries, meta, nil
 }
 
+// parseMetadata reads an object of strings, or a null, which is as good as an
+// empty one.
 func parseMetadata(s *scanner) (map[string]string, error) {
 	meta := make(map[string]string)
+	if s.peek() == 'n' {
+		return meta, s.skip(0)
+	}
 	err := s.object("an object of strings", func(key string) error {
 		if _, ok := meta[key]; ok {
 			return fmt.Errorf("key %s occurs twice", quote(key))

@@ -41,8 +41,9 @@ func Count(shape []int) (int, error) {
 }
 
 // Bytes returns the number of bytes that an array of the given type and shape
-// takes. It fails where Count does, for an invalid type, and where the size is
-// beyond the range of int.
+// takes. It fails where Count does, for an invalid type, where the size is
+// beyond the range of int, and where elements of less than a byte do not fill
+// the last one.
 func Bytes(t Type, shape []int) (int, error) {
 	if !t.Valid() {
 		return 0, fmt.Errorf("element type %v is invalid", t)
@@ -51,10 +52,16 @@ func Bytes(t Type, shape []int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if n > math.MaxInt/t.Size() {
+	width := typeInfo[t].bits
+	hi, lo := bits.Mul64(uint64(n), uint64(width))
+	size := hi<<61 | lo>>3
+	switch {
+	case hi > 3 || size > math.MaxInt: // a set sign bit from hi = 4 on
 		return 0, fmt.Errorf("%v%s: size in bytes is out of range", t, ShapeString(shape))
+	case lo%8 != 0:
+		return 0, fmt.Errorf("%v%s: %d elements of %d bits end within a byte", t, ShapeString(shape), n, width)
 	}
-	return n * t.Size(), nil
+	return int(size), nil
 }
 
 // New returns a view of data, which it keeps without a copy, after checking
@@ -129,13 +136,20 @@ func (t Tensor) Len() int {
 	if t.IsZero() {
 		return 0
 	}
-	return len(t.Data) / t.Type.Size()
+	if size := t.Type.Size(); size > 0 {
+		return len(t.Data) / size
+	}
+	n, _ := Count(t.Shape) // in range, as Data is
+	return n
 }
 
 // Row returns element i along the first dimension: for a [rows, cols] matrix
 // the row i as a view of shape [cols]. It panics if t is a scalar or i is out
-// of range.
+// of range, and for types of less than a byte, whose rows may end within one.
 func (t Tensor) Row(i int) Tensor {
+	if t.Type.Size() == 0 {
+		panic(fmt.Sprintf("tensor: row of %v%s", t.Type, ShapeString(t.Shape)))
+	}
 	if len(t.Shape) == 0 || i < 0 || i >= t.Shape[0] {
 		panic(fmt.Sprintf("tensor: row %d of shape %s", i, ShapeString(t.Shape)))
 	}

@@ -11,7 +11,7 @@ import (
 func TestTypes(t *testing.T) {
 	sizes := map[Type]int{F32: 4, F16: 2, BF16: 2, F64: 8, I64: 8, I32: 4, I16: 2, I8: 1,
 		U64: 8, U32: 4, U16: 2, U8: 1, Bool: 1, F8E4M3: 1, F8E5M2: 1,
-		F8E4M3FNUZ: 1, F8E5M2FNUZ: 1, F8E8M0: 1, C64: 8}
+		F8E4M3FNUZ: 1, F8E5M2FNUZ: 1, F8E8M0: 1, C64: 8, F4: 0, F6E2M3: 0, F6E3M2: 0}
 	require.Len(t, sizes, typeCount)
 	for typ, size := range sizes {
 		assert.Equal(t, size, typ.Size(), typ.String())
@@ -19,13 +19,39 @@ func TestTypes(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, typ, got)
 	}
-	for _, name := range []string{"", "f32", "F4", "Type(0)", "F32 "} {
+	for _, name := range []string{"", "f32", "F5", "Type(0)", "F32 "} {
 		_, err := ParseType(name)
 		assert.Error(t, err, name)
 	}
 	assert.False(t, Type(0).Valid())
 	assert.Zero(t, Type(200).Size())
 	assert.Equal(t, "Type(200)", Type(200).String())
+}
+
+// TestTypesOfLessThanAByte: whole tensors have a size in bytes, rows need not.
+func TestTypesOfLessThanAByte(t *testing.T) {
+	for _, c := range []struct {
+		typ   Type
+		shape []int
+		bytes int // -1: error
+	}{
+		{F4, nil, -1}, {F4, []int{0}, 0}, {F4, []int{2}, 1}, {F4, []int{3}, -1}, {F4, []int{2, 3}, 3},
+		{F6E2M3, []int{4}, 3}, {F6E3M2, []int{2, 2}, 3}, {F6E3M2, []int{2}, -1},
+		{F4, []int{math.MaxInt - 1}, (math.MaxInt - 1) / 2},
+	} {
+		n, err := Bytes(c.typ, c.shape)
+		if c.bytes < 0 {
+			assert.Error(t, err, "%v%v", c.typ, c.shape)
+			continue
+		}
+		require.NoError(t, err, "%v%v", c.typ, c.shape)
+		assert.Equal(t, c.bytes, n, "%v%v", c.typ, c.shape)
+	}
+	x := Make(F6E2M3, 4, 2)
+	assert.Len(t, x.Data, 6)
+	assert.Equal(t, 8, x.Len())
+	assert.Panics(t, func() { x.Row(0) })
+	assert.Panics(t, func() { x.Float32s(nil) })
 }
 
 func TestCountAndBytes(t *testing.T) {

@@ -28,34 +28,42 @@ const (
 	F8E8M0 // 8-bit power of two, a scale
 	C64    // two F32, real and imaginary part
 
+	// Types of less than a byte, packed from the low bits on; whole tensors of
+	// them can be listed and copied, as with the 8-bit floats.
+	F4     // 4-bit float, 2 exponent bits
+	F6E2M3 // 6-bit float, 2 exponent bits
+	F6E3M2 // 6-bit float, 3 exponent bits
+
 	typeCount = iota
 )
 
 var typeInfo = [typeCount + 1]struct {
 	name string
-	size int
+	bits int
 }{
-	F32: {"F32", 4}, F16: {"F16", 2}, BF16: {"BF16", 2}, F64: {"F64", 8},
-	I64: {"I64", 8}, I32: {"I32", 4}, I16: {"I16", 2}, I8: {"I8", 1},
-	U64: {"U64", 8}, U32: {"U32", 4}, U16: {"U16", 2}, U8: {"U8", 1},
-	Bool: {"BOOL", 1}, F8E4M3: {"F8_E4M3", 1}, F8E5M2: {"F8_E5M2", 1},
-	F8E4M3FNUZ: {"F8_E4M3FNUZ", 1}, F8E5M2FNUZ: {"F8_E5M2FNUZ", 1},
-	F8E8M0: {"F8_E8M0", 1}, C64: {"C64", 8},
+	F32: {"F32", 32}, F16: {"F16", 16}, BF16: {"BF16", 16}, F64: {"F64", 64},
+	I64: {"I64", 64}, I32: {"I32", 32}, I16: {"I16", 16}, I8: {"I8", 8},
+	U64: {"U64", 64}, U32: {"U32", 32}, U16: {"U16", 16}, U8: {"U8", 8},
+	Bool: {"BOOL", 8}, F8E4M3: {"F8_E4M3", 8}, F8E5M2: {"F8_E5M2", 8},
+	F8E4M3FNUZ: {"F8_E4M3FNUZ", 8}, F8E5M2FNUZ: {"F8_E5M2FNUZ", 8},
+	F8E8M0: {"F8_E8M0", 8}, C64: {"C64", 64},
+	F4: {"F4", 4}, F6E2M3: {"F6_E2M3", 6}, F6E3M2: {"F6_E3M2", 6},
 }
 
 // Valid reports whether t is one of the types above.
 func (t Type) Valid() bool { return t >= F32 && t <= typeCount }
 
-// Size returns the number of bytes of one element, 0 for an invalid type.
+// Size returns the number of bytes of one element, 0 for an invalid type and for
+// one of less than a byte.
 func (t Type) Size() int {
 	if !t.Valid() {
 		return 0
 	}
-	return typeInfo[t].size
+	return typeInfo[t].bits / 8
 }
 
 // Float reports whether t is a floating-point type whose values Float32s can
-// widen. The 8-bit floats are not: they can be listed and copied only.
+// widen. Those of 8 bits and less are not: they can be listed and copied only.
 func (t Type) Float() bool { return t == F32 || t == F16 || t == BF16 || t == F64 }
 
 // String returns the type's name in the safetensors format, such as "BF16".
