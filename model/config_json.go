@@ -120,8 +120,11 @@ func (o *object) ids(key string) []int {
 		return nil
 	}
 	list := []json.RawMessage{o.fields[key]}
-	if o.fields[key][0] == '[' && !o.get(key, &list, "a list") {
-		return nil
+	if o.fields[key][0] == '[' {
+		list = nil // decoding into the text itself would change it under way
+		if !o.get(key, &list, "a list") {
+			return nil
+		}
 	}
 	ids := make([]int, len(list))
 	for i, raw := range list {

@@ -198,6 +198,7 @@ func TestConfigRefuses(t *testing.T) {
 		{"sliding layer without window", jsonKeys{"layer_types": []string{"full_attention", "sliding_attention", "full_attention"}}, "sets no window", false},
 		{"negative token", jsonKeys{"eos_token_id": -1}, "eos_token_id", false},
 		{"token as string", jsonKeys{"bos_token_id": []any{1, "2"}}, "bos_token_id", false},
+		{"token in two lists", jsonKeys{"eos_token_id": []any{[]any{1}}}, "found [[1]]", false},
 		{"theta", jsonKeys{"rope_theta": 1}, "rope theta", false},
 		{"theta as string", jsonKeys{"rope_theta": "1"}, "rope_theta", false},
 		{"scaling as string", jsonKeys{"rope_scaling": "linear"}, "rope_scaling", false},

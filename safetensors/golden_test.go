@@ -34,6 +34,9 @@ func TestGoldenMalformed(t *testing.T) {
 		Cases []struct{ Name, Kind, Path, Expect, Why string }
 	}
 	require.NoError(t, json.Unmarshal(text, &list))
+	// Names tell where a fault of our own folders shows; of others' the loading of
+	// models has to find it at the latest.
+	foreign := os.Getenv("LUKV_GOLDEN_MALFORMED") != ""
 	checks, skipped := 0, 0
 	for _, c := range list.Cases {
 		path := filepath.Join(dir, filepath.FromSlash(c.Path))
@@ -52,7 +55,7 @@ func TestGoldenMalformed(t *testing.T) {
 			switch {
 			case expect == "ok" && err != nil:
 				t.Errorf("got error %q, expected none: %s", err, c.Why)
-			case expect == "error" && err == nil:
+			case expect == "error" && err == nil && (c.Kind == "file" || !foreign):
 				t.Errorf("got no error, expected one: %s", c.Why)
 			case err != nil && !strings.Contains(err.Error(), filepath.Base(path)):
 				t.Errorf("error does not name the file: %s", err)
