@@ -627,20 +627,25 @@ func attentionOf(l *Layer, h int, q []float32, p int) []float64 {
 	D, T := l.HeadDim, l.Len(h)
 	keys := l.Keys(h, 0, T, make([]float32, T*D))
 	out := make([]float64, T)
-	var sum float64
+	top := math.Inf(-1)
 	for t := range T {
 		pos := t
 		if l.Positions != nil {
 			pos = int(l.Positions(h)[t])
 		}
-		if pos > p {
+		if out[t] = math.Inf(-1); pos > p {
 			continue
 		}
 		var z float64
 		for i := range D {
 			z += float64(q[i]) * float64(keys[t*D+i])
 		}
-		out[t] = math.Exp(z / math.Sqrt(float64(D)))
+		out[t] = z / math.Sqrt(float64(D))
+		top = max(top, out[t])
+	}
+	var sum float64
+	for t, z := range out {
+		out[t] = math.Exp(z - top)
 		sum += out[t]
 	}
 	for t := range out {
