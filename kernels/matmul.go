@@ -229,11 +229,11 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 				}
 				t.x = unsafe.Add(x, r*int(t.ldx)+k*size)
 				t.dst = unsafe.Pointer(&dst[r*ldd+o])
-				if a != nil && a.runs && r == 0 {
-					c.panelRuns(t, size, w.Type)
-					continue
-				}
 				if a != nil {
+					if a.runs && r == 0 {
+						c.panelRuns(t, size, w.Type)
+						continue
+					}
 					if t.ahead = nil; t.rows >= rows || a.double && t.rows >= 3 {
 						t.ahead = list
 						a.tile(&t, n-r-t.rows)

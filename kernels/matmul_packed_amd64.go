@@ -157,11 +157,7 @@ func (c CPU) wideTile(t *tile, room *packedRoom, size int, wt tensor.Type, first
 	if rest := t.cols - p.cols; rest > 0 {
 		last := *t
 		last.w, last.dst, last.cols = unsafe.Add(t.w, p.cols*int(t.ldw)), unsafe.Add(t.dst, 4*p.cols), rest
-		if size == 2 {
-			c.tileDot(&last)
-		} else {
-			c.tileF32(&last, wt)
-		}
+		c.tile(&last, size, wt)
 	}
 }
 

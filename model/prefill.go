@@ -296,11 +296,12 @@ type feeding struct {
 }
 
 // layerJob follows a prefill that runs layer by layer. prepare is called before
-// anything is changed, embed with the run before the first layer; watch returns the watcher of the layer that r is about to run, or nil.
-// layerDone does the next piece of what is to be done when a layer is through, of
-// repeated rows of tokens through it, and says whether there is more; aside is the
-// number of such rows in a layer. finish is called after the last layer, done when the
-// prefill has succeeded, release at the end, also of one that failed.
+// anything is changed, embed with the run before the first layer; watch returns the
+// watcher of the layer that r is about to run, or nil. layerDone does the next piece of
+// what is to be done when a layer is through, of repeated rows of tokens through it,
+// and says whether there is more; aside is the number of such rows in a layer. finish
+// is called after the last layer, done when the prefill has succeeded, release at the
+// end, also of one that failed.
 type layerJob interface {
 	prepare() error
 	embed(r *run) error

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -224,9 +223,8 @@ func (c *analyzeCostCmd) Run(e *env) error {
 	file := func(figures []report.Figure) *study.File {
 		return &study.File{Title: "Memory and time", Model: m.ID(), N: c.Repeats, Figures: figures}
 	}
-	state := ""
-	if c.Out != "-" {
-		state = c.Out + ".state"
+	state := statePath(c.Out)
+	if state != "" {
 		if o.Done, err = costState(e, state, m.ID()); err != nil {
 			return err
 		}
@@ -243,13 +241,10 @@ func (c *analyzeCostCmd) Run(e *env) error {
 		}
 		return err
 	}
-	if err := c.finish(e, start, file(figures)); err != nil || state == "" {
+	if err := c.finish(e, start, file(figures)); err != nil {
 		return err
 	}
-	if err := os.Remove(state); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return removeState(state)
 }
 
 // costState returns the figures of the same command that was interrupted, none if it

@@ -262,3 +262,10 @@ func builtinProfileFile(t *testing.T) string {
 	require.NoError(t, p.Save(path))
 	return path
 }
+
+// A text where questions are expected is told apart.
+func TestEvalOfAText(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "book.txt")
+	require.NoError(t, os.WriteFile(path, []byte("\nIt was a dark night.\n"), 0o600))
+	fails(t, exitFailed, `line 2: found "It was a dark night.", expected one question per line as a JSON object`, "eval", "builtin", "--data", path)
+}

@@ -155,7 +155,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 }
 
 // joinNegative writes --flag -1 as --flag=-1, which the parser would take for a short
-// flag: there are none of digits.
+// flag: there are none of digits. (Its option for values with a hyphen would take the
+// next flag for the value that was forgotten.)
 func joinNegative(args []string) []string {
 	var out []string
 	for i, a := range args {

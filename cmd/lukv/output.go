@@ -2,8 +2,11 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/report"
@@ -16,6 +19,23 @@ func (e *env) writeTo(path string, write func(io.Writer) error) error {
 		return write(e.out)
 	}
 	return atomicfile.Write(path, 0o644, write)
+}
+
+// statePath names the file that keeps the unfinished work of an output, "" if the
+// output is standard output or something else that is no file.
+func statePath(output string) string {
+	if info, err := os.Stat(output); output == "-" || err == nil && !info.Mode().IsRegular() {
+		return ""
+	}
+	return output + ".state"
+}
+
+// removeState takes the file of unfinished work away, if there is one.
+func removeState(path string) error {
+	if err := os.Remove(path); path != "" && err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove state: %w", err)
+	}
+	return nil
 }
 
 // writeJSON prints an object, with its format (docs/json.md) in front.

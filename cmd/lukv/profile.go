@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 
 	"github.com/lukv/lukv/dialog"
@@ -237,21 +236,13 @@ func (k *maker) prompt() (calibration.Prompt, error) {
 	return f.Prompt, err
 }
 
-// state is the file of unfinished work, "" if the profile has no file.
-func (k *maker) state() string {
-	if k.Output == "-" {
-		return ""
-	}
-	return k.Output + ".state"
-}
-
 func (k *maker) options(metric lukv.MetricConfig) (calibration.ProfileOptions, error) {
 	o := calibration.ProfileOptions{
 		Options: calibration.Options{
 			MaxSteps: k.MaxSteps, Sampling: k.sampling(), IncludeQuestion: k.IncludeQuestion, Session: k.session(),
 		},
 		Metric: metric, Normalization: k.Normalization, Objective: k.Objective, Scope: k.Scope, Solver: k.Solver,
-		MinRetention: k.MinRetention, State: k.state(),
+		MinRetention: k.MinRetention, State: statePath(k.Output),
 	}
 	if o.Objective == "importance" { // its name in files
 		o.Objective = lukv.ObjectiveUtility
@@ -378,10 +369,7 @@ func (k *maker) save(p *lukv.Profile) error {
 	if k.FromNPY != "" {
 		return nil
 	}
-	if err := os.Remove(k.state()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove state: %w", err)
-	}
-	return nil
+	return removeState(statePath(k.Output))
 }
 
 // summarize fills in what the profile itself says.

@@ -31,6 +31,9 @@ type CostOptions struct {
 	Progress func(from, done, total int)
 }
 
+// measures is the number of values of a point: one for each of the figures.
+const measures = 4
+
 // decoded is the number of tokens decoded behind the first.
 const decoded = 16
 
@@ -57,7 +60,7 @@ func Cost(ctx context.Context, m *model.Model, o CostOptions) ([]report.Figure, 
 				addPoint(figures, method.Name, n, y)
 				continue
 			}
-			var all [4][]float64
+			var all [measures][]float64
 			for range o.Repeats {
 				if o.Progress != nil {
 					o.Progress(from, work, total)
@@ -137,23 +140,21 @@ func addPoint(figures []report.Figure, method string, n int, y []float64) {
 
 // done returns the values of a point that was measured before, nil if it was not.
 func (o *CostOptions) done(method string, n int) (y []float64) {
-	for _, f := range o.figures() {
-		for _, old := range o.Done {
-			for _, l := range old.Lines {
-				if at := slices.Index(l.X, float64(n)); old.ID == f.ID && l.Name == method && at >= 0 {
-					y = append(y, l.Y[at])
-				}
+	for _, f := range o.Done {
+		for _, l := range f.Lines {
+			if at := slices.Index(l.X, float64(n)); l.Name == method && at >= 0 {
+				y = append(y, l.Y[at])
 			}
 		}
 	}
-	if len(y) != len(o.figures()) {
+	if len(y) != measures {
 		return nil
 	}
 	return y
 }
 
 // once measures one context under one method.
-func once(ctx context.Context, m *model.Model, method eval.Method, n int, o model.SessionOptions) (x [4]float64, err error) {
+func once(ctx context.Context, m *model.Model, method eval.Method, n int, o model.SessionOptions) (x [measures]float64, err error) {
 	o.Compression = method.Policy
 	s, err := m.NewSession(o)
 	if err != nil {
