@@ -114,7 +114,9 @@ func swept(t *testing.T) *model.Model {
 	cfg, err := model.LoadConfig(dir)
 	require.NoError(t, err)
 	var tensors []safetensors.Named
-	model.RandomWeights(cfg, tensor.BF16, 7).Each(func(name string, x tensor.Tensor) {
+	w, err := model.RandomWeights(t.Context(), cfg, tensor.BF16, 7)
+	require.NoError(t, err)
+	w.Each(func(name string, x tensor.Tensor) {
 		tensors = append(tensors, safetensors.Named{Name: name, Tensor: x})
 	})
 	require.NoError(t, safetensors.WriteFile(filepath.Join(dir, safetensors.SingleName), tensors, nil))

@@ -27,7 +27,9 @@ func cpuTime() float64 {
 func BenchmarkDecode(b *testing.B) {
 	cfg, err := model.ShapeConfig("150m")
 	require.NoError(b, err)
-	m, err := model.New(cfg, model.RandomWeights(cfg, tensor.BF16, 1))
+	w, err := model.RandomWeights(b.Context(), cfg, tensor.BF16, 1)
+	require.NoError(b, err)
+	m, err := model.New(cfg, w)
 	require.NoError(b, err)
 	defer m.Close()
 	prompt := make([]int32, 64)

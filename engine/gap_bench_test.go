@@ -23,7 +23,9 @@ func BenchmarkGap(b *testing.B) {
 	cfg, err := model.ShapeConfig("150m")
 	require.NoError(b, err)
 	cfg.Layers, cfg.Windows, cfg.MaxPositions = 4, cfg.Windows[:min(len(cfg.Windows), 4)], 32768
-	m, err := model.New(cfg, model.RandomWeights(cfg, tensor.BF16, 1))
+	w, err := model.RandomWeights(b.Context(), cfg, tensor.BF16, 1)
+	require.NoError(b, err)
+	m, err := model.New(cfg, w)
 	require.NoError(b, err)
 	defer m.Close()
 	prompt := make([]int32, 16384)

@@ -221,7 +221,7 @@ func TestDivergence(t *testing.T) {
 func TestAnswerWithoutOutput(t *testing.T) {
 	shape := testShapes[0]
 	cfg := shape.config()
-	w := RandomWeights(cfg, tensor.BF16, 7)
+	w := randomWeights(t, cfg, tensor.BF16, 7)
 	clear(w.Layers[1].O.Data)
 	m, err := New(cfg, w)
 	require.NoError(t, err)

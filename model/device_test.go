@@ -292,7 +292,7 @@ func TestDeviceSessions(t *testing.T) {
 func deviceLife(t testing.TB, shape testShape, d *fakeDevice, metric, dir string) (err error) {
 	ctx := context.Background()
 	cfg := shape.config()
-	m, err := New(cfg, RandomWeights(cfg, shape.weights, 7), WithOpenDevice(d), WithThreads(1))
+	m, err := New(cfg, randomWeights(t, cfg, shape.weights, 7), WithOpenDevice(d), WithThreads(1))
 	if err != nil {
 		return err
 	}
@@ -395,7 +395,7 @@ func TestDeviceMemoryIsCounted(t *testing.T) {
 	shape := testShape{layers: 8, hidden: 256, ffn: 512, heads: 8, kv: 4, dim: 32, weights: tensor.BF16}
 	cfg := shape.config()
 	open := func(d kernels.Device, n int) (*Model, error) {
-		return New(cfg, RandomWeights(cfg, shape.weights, 7), WithOpenDevice(d), WithDeviceLayers(n))
+		return New(cfg, randomWeights(t, cfg, shape.weights, 7), WithOpenDevice(d), WithDeviceLayers(n))
 	}
 	d := newFakeDevice()
 	m, err := open(d, 100)
@@ -423,13 +423,13 @@ func TestDeviceMemoryIsCounted(t *testing.T) {
 	require.NoError(t, m.Close())
 	_, err = open(d, -1)
 	require.ErrorContains(t, err, "want 0 or more")
-	_, err = New(cfg, RandomWeights(cfg, shape.weights, 7), WithDevice("none such:1"))
+	_, err = New(cfg, randomWeights(t, cfg, shape.weights, 7), WithDevice("none such:1"))
 	require.ErrorIs(t, err, kernels.ErrNoDevice)
 
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(errors.New("changed my mind"))
 	d.free = 1 << 40
-	_, err = newModel(ctx, cfg, RandomWeights(cfg, shape.weights, 7), []Option{WithOpenDevice(d)})
+	_, err = newModel(ctx, cfg, randomWeights(t, cfg, shape.weights, 7), []Option{WithOpenDevice(d)})
 	require.ErrorContains(t, err, "changed my mind")
 	d.wantEmpty(t)
 }
@@ -528,7 +528,7 @@ func TestDeviceLayerBytes(t *testing.T) {
 		if cfg.QKNorm {
 			vectors += 2 * cfg.HeadDim
 		}
-		w := RandomWeights(cfg, shape.weights, 7)
+		w := randomWeights(t, cfg, shape.weights, 7)
 		require.EqualValues(t, matrices*shape.weights.Size()+4*vectors, w.Layers[1].bytes(), shape.name)
 	}
 }

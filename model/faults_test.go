@@ -25,7 +25,7 @@ func writeModel(t *testing.T, seed uint64) string {
 	cfg, err := LoadConfig(dir)
 	require.NoError(t, err)
 	var tensors []safetensors.Named
-	RandomWeights(cfg, tensor.BF16, seed).Each(func(name string, x tensor.Tensor) {
+	randomWeights(t, cfg, tensor.BF16, seed).Each(func(name string, x tensor.Tensor) {
 		tensors = append(tensors, safetensors.Named{Name: name, Tensor: x})
 	})
 	require.NoError(t, safetensors.WriteFile(filepath.Join(dir, "model.safetensors"), tensors, nil))
@@ -125,7 +125,7 @@ func TestLogitsThatAreNoNumbers(t *testing.T) {
 		} {
 			for name, policy := range map[string]*lukv.Policy{"whole": nil, "compressed": {Metric: lukv.MetricConfig{Name: "knorm"}, Ratio: 0.5}} {
 				cfg := testShapes[0].config()
-				w := RandomWeights(cfg, tensor.F32, 7)
+				w := randomWeights(t, cfg, tensor.F32, 7)
 				m, err := New(cfg, w, WithThreads(2))
 				require.NoError(t, err)
 				defer m.Close()
@@ -147,7 +147,7 @@ func TestLogitsThatAreNoNumbers(t *testing.T) {
 // TestBounds: counts from outside are checked before memory is made for them.
 func TestBounds(t *testing.T) {
 	cfg := testShapes[0].config()
-	_, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithThreads(100_000))
+	_, err := New(cfg, randomWeights(t, cfg, tensor.BF16, 7), WithThreads(100_000))
 	require.ErrorContains(t, err, "100000 threads, want at most 1024")
 	for n := range 3 {
 		m := testShapes[0].open(t, WithThreads(1+n))

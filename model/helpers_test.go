@@ -44,10 +44,18 @@ var testShapes = []testShape{
 
 func (s testShape) open(t testing.TB, opts ...Option) *Model {
 	cfg := s.config()
-	m, err := New(cfg, RandomWeights(cfg, s.weights, 7), opts...)
+	m, err := New(cfg, randomWeights(t, cfg, s.weights, 7), opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() { m.Close() })
 	return m
+}
+
+// randomWeights makes weights for a configuration.
+func randomWeights(t testing.TB, cfg *Config, typ tensor.Type, seed uint64) *Weights {
+	t.Helper()
+	w, err := RandomWeights(t.Context(), cfg, typ, seed)
+	require.NoError(t, err)
+	return w
 }
 
 func (s testShape) config() *Config {

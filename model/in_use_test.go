@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testctx"
 	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/tensor"
@@ -208,7 +209,7 @@ func TestCloseWithinACallback(t *testing.T) {
 // the prefill's callback may use it: small things work, computations are refused.
 func TestCallbacksMayUseAClosingModel(t *testing.T) {
 	cfg := testShapes[0].config()
-	m, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithThreads(2))
+	m, err := New(cfg, randomWeights(t, cfg, tensor.BF16, 7), WithThreads(2))
 	require.NoError(t, err)
 	other := newTestSession(t, m, SessionOptions{})
 	h := hold(t, m, SessionOptions{})
@@ -297,7 +298,7 @@ func TestFailedStepsChangeNothing(t *testing.T) {
 			require.NoError(t, want.Append(ctx, i))
 			// After the forward pass the context is looked at in the metrics alone.
 			for after := range 12 {
-				c := &contextDoneAfter{Context: ctx, looks: after}
+				c := testctx.DoneAfter(ctx, after)
 				if err := got.Append(c, i); err == nil {
 					break
 				}
@@ -316,22 +317,6 @@ func TestFailedStepsChangeNothing(t *testing.T) {
 		}
 		require.Greater(t, failed, 16, "%v", d)
 	}
-}
-
-// contextDoneAfter is cancelled after a number of looks at it.
-type contextDoneAfter struct {
-	context.Context
-	mu    sync.Mutex
-	looks int
-}
-
-func (c *contextDoneAfter) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.looks--; c.looks < 0 {
-		return context.Canceled
-	}
-	return nil
 }
 
 // TestTruncateToNothing: an empty session is as new, whatever it was before.

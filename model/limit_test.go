@@ -131,7 +131,7 @@ func TestMemoryOfAllSessions(t *testing.T) {
 		require.NoError(t, s.Close())
 	}
 	require.Zero(t, m.memory.Used())
-	_, err = New(shape.config(), RandomWeights(shape.config(), tensor.BF16, 1), WithMaxMemory(-1))
+	_, err = New(shape.config(), randomWeights(t, shape.config(), tensor.BF16, 1), WithMaxMemory(-1))
 	require.ErrorContains(t, err, "memory of -1 bytes")
 }
 

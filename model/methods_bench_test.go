@@ -38,7 +38,7 @@ func BenchmarkMethods(b *testing.B) {
 		b.Fatal(err)
 	}
 	cfg.Layers, cfg.Windows = *methodLayers, make([]int, *methodLayers)
-	m, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithThreads(1))
+	m, err := New(cfg, randomWeights(b, cfg, tensor.BF16, 7), WithThreads(1))
 	if err != nil {
 		b.Fatal(err)
 	}

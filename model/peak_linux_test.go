@@ -56,7 +56,7 @@ func memoryOfPrefill(t *testing.T, metric string) prefillMemory {
 	os.Setenv("LUKV_CHECK", "")
 	ctx := context.Background()
 	cfg := (testShape{layers: 12, hidden: 64, ffn: 64, heads: 8, kv: 8, dim: 32}).config()
-	m, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithThreads(2))
+	m, err := New(cfg, randomWeights(t, cfg, tensor.BF16, 7), WithThreads(2))
 	require.NoError(t, err)
 	defer m.Close()
 	o := SessionOptions{}
@@ -99,7 +99,7 @@ func TestQueriesLieOutsideTheHeap(t *testing.T) {
 	const T = 1500
 	cfg := (testShape{layers: 3, hidden: 64, ffn: 64, heads: 8, kv: 2, dim: 32}).config()
 	cfg.Vocab = 2176 // of the embedded model's tokenizer
-	m, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithThreads(1))
+	m, err := New(cfg, randomWeights(t, cfg, tensor.BF16, 7), WithThreads(1))
 	require.NoError(t, err)
 	defer m.Close()
 	m.tokOnce.Do(func() { m.tok, m.tokErr = tokenizer.Load(os.DirFS("builtin")) }) // kvzip has words to say

@@ -59,15 +59,9 @@ func ShapeConfig(name string) (*Config, error) {
 }
 
 // RandomWeights returns weights of type t (BF16, F16 or F32) for cfg: uniform
-// in ±√3/√columns, norms 1, biases small. Equal seeds give equal weights.
-func RandomWeights(cfg *Config, t tensor.Type, seed uint64) *Weights {
-	w, _ := RandomWeightsContext(context.Background(), cfg, t, seed)
-	return w
-}
-
-// RandomWeightsContext is RandomWeights for large models: it returns when ctx is done,
-// with its cause.
-func RandomWeightsContext(ctx context.Context, cfg *Config, t tensor.Type, seed uint64) (*Weights, error) {
+// in ±√3/√columns, norms 1, biases small. Equal seeds give equal weights. When ctx is
+// done it returns its cause.
+func RandomWeights(ctx context.Context, cfg *Config, t tensor.Type, seed uint64) (*Weights, error) {
 	g := &randomTensors{ctx: ctx, t: t, seed: seed}
 	qn, kn := cfg.Heads*cfg.HeadDim, cfg.KVHeads*cfg.HeadDim
 	w := &Weights{Embed: g.matrix(cfg.Vocab, cfg.Hidden), Norm: g.ones(cfg.Hidden)}

@@ -25,7 +25,7 @@ func TestRepetition(t *testing.T) {
 	for _, shape := range []testShape{testShapes[0], testShapes[2]} {
 		cfg := shape.config()
 		cfg.Vocab = 2176
-		m, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithPrecision(PrecisionF32), WithThreads(2))
+		m, err := New(cfg, randomWeights(t, cfg, tensor.BF16, 7), WithPrecision(PrecisionF32), WithThreads(2))
 		require.NoError(t, err)
 		defer m.Close()
 		m.tokOnce.Do(func() { m.tok, m.tokErr = tokenizer.Load(os.DirFS("builtin")) })
@@ -156,7 +156,7 @@ func repeatAttention(e *exactModel, layer, g int, q []float64, sinks, from, to, 
 func TestRepetitionTakesItsMemoryFirst(t *testing.T) {
 	cfg := testShapes[0].config()
 	cfg.Vocab = 2176
-	m, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithThreads(2), WithMaxMemory(1<<30))
+	m, err := New(cfg, randomWeights(t, cfg, tensor.BF16, 7), WithThreads(2), WithMaxMemory(1<<30))
 	require.NoError(t, err)
 	defer m.Close()
 	m.tokOnce.Do(func() { m.tok, m.tokErr = tokenizer.Load(os.DirFS("builtin")) })

@@ -130,7 +130,7 @@ func TestRopeOverSeveralCalls(t *testing.T) {
 	} {
 		cfg := testShapes[0].config()
 		cfg.Rope, cfg.MaxPositions = rc, 48
-		m, err := New(cfg, RandomWeights(cfg, tensor.BF16, 7), WithThreads(2), WithPrecision(PrecisionF32))
+		m, err := New(cfg, randomWeights(t, cfg, tensor.BF16, 7), WithThreads(2), WithPrecision(PrecisionF32))
 		require.NoError(t, err)
 		defer m.Close()
 		tokens := randomTokens(120, 97, 1)

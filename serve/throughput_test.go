@@ -51,7 +51,8 @@ func modelOfSize(b *testing.B, shape string) *model.Model {
 	})
 	require.NoError(b, err)
 	require.NoError(b, os.WriteFile(filepath.Join(dir, "config.json"), config, 0o600))
-	w := model.RandomWeights(cfg, tensor.BF16, 1)
+	w, err := model.RandomWeights(b.Context(), cfg, tensor.BF16, 1)
+	require.NoError(b, err)
 	var list []safetensors.Named
 	w.Each(func(name string, x tensor.Tensor) { list = append(list, safetensors.Named{Name: name, Tensor: x}) })
 	require.NoError(b, safetensors.WriteFile(filepath.Join(dir, "model.safetensors"), list, nil))

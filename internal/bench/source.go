@@ -76,7 +76,7 @@ func Random(name string, cfg *model.Config, t tensor.Type) *Source {
 	s.open = func(ctx context.Context, opts ...model.Option) (*model.Model, error) {
 		if weights == nil {
 			var err error
-			if weights, err = model.RandomWeightsContext(ctx, &c, t, 1); err != nil {
+			if weights, err = model.RandomWeights(ctx, &c, t, 1); err != nil {
 				return nil, err
 			}
 		}

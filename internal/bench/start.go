@@ -195,7 +195,7 @@ func writeCheckpoint(ctx context.Context, dir string, cfg *model.Config, t tenso
 	if err := os.WriteFile(filepath.Join(dir, "tokenizer.json"), text, 0o666); err != nil {
 		return err
 	}
-	w, err := model.RandomWeightsContext(ctx, &c, t, 1)
+	w, err := model.RandomWeights(ctx, &c, t, 1)
 	if err != nil {
 		return err
 	}

@@ -5,12 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testctx"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tensor"
 )
@@ -112,19 +112,6 @@ func TestDropPages(t *testing.T) {
 	assert.False(t, dropPages(filepath.Join(dir, "none")))
 }
 
-// doneAfter is a context that is done when it has been asked a number of times.
-type doneAfter struct {
-	context.Context
-	left *atomic.Int32
-}
-
-func (c doneAfter) Err() error {
-	if c.left.Add(-1) < 0 {
-		return context.Canceled
-	}
-	return nil
-}
-
 // TestWeightsAreInterrupted: the making of random weights ends with its context.
 func TestWeightsAreInterrupted(t *testing.T) {
 	for _, make := range []func(string, tensor.Type) (*Source, error){
@@ -132,10 +119,9 @@ func TestWeightsAreInterrupted(t *testing.T) {
 	} {
 		s, err := make("llama-3.2-1b", tensor.BF16)
 		require.NoError(t, err)
-		left := new(atomic.Int32)
-		left.Store(4)
-		_, err = s.open(doneAfter{t.Context(), left})
+		ctx := testctx.DoneAfter(t.Context(), 4)
+		_, err = s.open(ctx)
 		require.ErrorIs(t, err, context.Canceled)
-		require.Greater(t, left.Load(), int32(-2000), "asked again and again")
+		require.Less(t, ctx.Looks(), 2000, "asked again and again")
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/testctx"
 	"github.com/lukv/lukv/internal/testnum"
 	"github.com/lukv/lukv/internal/vk"
 	"github.com/lukv/lukv/kernels"
@@ -595,19 +596,6 @@ func TestPassChecksItsArguments(t *testing.T) {
 	}
 }
 
-// countdown is done after so many questions.
-type countdown struct {
-	context.Context
-	left int
-}
-
-func (c *countdown) Err() error {
-	if c.left--; c.left < 0 {
-		return context.Canceled
-	}
-	return nil
-}
-
 func TestPassCancelled(t *testing.T) {
 	d := device(t)
 	m := newForwardModel(16, 0, 0)
@@ -623,7 +611,7 @@ func TestPassCancelled(t *testing.T) {
 		t.Fatalf("the list has %d parts", n)
 	}
 	for _, left := range []int{0, 1, 3, 6} {
-		err := r.pass.Run(&countdown{Context: context.Background(), left: left}, list)
+		err := r.pass.Run(testctx.DoneAfter(t.Context(), left), list)
 		if !errors.Is(err, context.Canceled) {
 			t.Fatalf("cancelled after %d parts: %v", left, err)
 		}

@@ -107,7 +107,9 @@ func (s shape) open(t testing.TB, opts ...model.Option) *model.Model {
 	for i := 1; i < s.layers; i += 2 {
 		cfg.Windows[i] = s.window
 	}
-	m, err := model.New(cfg, model.RandomWeights(cfg, s.weights, 7), append(opts, model.WithThreads(2))...)
+	w, err := model.RandomWeights(t.Context(), cfg, s.weights, 7)
+	require.NoError(t, err)
+	m, err := model.New(cfg, w, append(opts, model.WithThreads(2))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
