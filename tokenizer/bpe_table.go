@@ -142,12 +142,15 @@ type pairSlot struct {
 }
 
 // newPairTable returns the table of merges; of those of one pair the last counts.
-func newPairTable(merges []merge) pairTable {
+func newPairTable(merges []merge) pairTable { return seededPairTable(merges, rand.Uint32()) }
+
+// seededPairTable is newPairTable with a seed that is not left to chance.
+func seededPairTable(merges []merge, seed uint32) pairTable {
 	last, lastRight := none, none
 	for _, m := range merges {
 		last, lastRight = max(last, m.left), max(lastRight, m.right)
 	}
-	t := pairTable{lefts: make([]leftTable, last+1), rights: make([]uint64, lastRight+1), seed: rand.Uint32() | 1}
+	t := pairTable{lefts: make([]leftTable, last+1), rights: make([]uint64, lastRight+1), seed: seed}
 	for _, m := range merges {
 		l := &t.lefts[m.left]
 		l.size++
@@ -164,7 +167,7 @@ func newPairTable(merges []merge) pairTable {
 	t.slots = make([]pairSlot, total)
 	clear(t.slots) // new memory that is read before it is written is paged in twice
 	for _, m := range merges {
-		*t.slot(m.left, m.right) = pairSlot{m.right + 1, m.rank + 1, m.to}
+		*t.slot(m.left, m.right, t.hash(m.right)) = pairSlot{m.right + 1, m.rank + 1, m.to}
 	}
 	return t
 }
@@ -174,20 +177,28 @@ func (t *pairTable) find(left, right int32) (rank uint32, to int32) {
 	if uint(left) >= uint(len(t.lefts)) || uint(right) >= uint(len(t.rights)) {
 		return noRank, none
 	}
-	if t.lefts[left].maybe>>t.bit(right)&(t.rights[right]>>t.bit(left))&1 == 0 {
+	h := t.hash(right)
+	if t.lefts[left].maybe>>(h>>26)&(t.rights[right]>>t.bit(left))&1 == 0 {
 		return noRank, none
 	}
-	s := t.slot(left, right)
+	s := t.slot(left, right, h)
 	return s.rank1 - 1, s.to
 }
 
-// bit is the place of a symbol in maybe and rights.
-func (t *pairTable) bit(id int32) uint32 { return uint32(id) * t.seed >> 26 }
+// hash spreads ids of any regularity over 32 bits. A product with the seed alone would
+// crowd them where that lies close to a simple fraction of 2³².
+func (t *pairTable) hash(id int32) uint32 {
+	h := (uint32(id) ^ t.seed) * 0x9e3779b1
+	return (h ^ h>>16) * 0x85ebca6b
+}
 
-// slot returns the place of a pair, taken or free.
-func (t *pairTable) slot(left, right int32) *pairSlot {
+// bit is the place of a symbol in maybe and rights.
+func (t *pairTable) bit(id int32) uint32 { return t.hash(id) >> 26 }
+
+// slot returns the place of a pair, taken or free; h is the hash of right.
+func (t *pairTable) slot(left, right int32, h uint32) *pairSlot {
 	l := t.lefts[left]
-	i := uint32(uint64(uint32(right)*t.seed) * uint64(l.size) >> 32)
+	i := uint32(uint64(h) * uint64(l.size) >> 32)
 	for {
 		s := &t.slots[l.start+i]
 		if s.right1 == right+1 || s.right1 == 0 {

@@ -405,6 +405,30 @@ func TestPairTable(t *testing.T) {
 	}
 }
 
+// TestPairTableSpreads: whatever the seed, right symbols of any regularity lie near the
+// places where the search for them begins.
+func TestPairTableSpreads(t *testing.T) {
+	const n = 1000
+	for _, seed := range []uint32{0, 1, 3, 0x3fffffff, 0x55555555, 0x7fffffff, 0x800961bf, 0xaaaaaaab, 0xffffffff} {
+		for _, step := range []int32{1, 256, 257, 610} {
+			var merges []merge
+			for i := range int32(n) {
+				merges = append(merges, merge{0, i * step, uint32(i), i})
+			}
+			table := seededPairTable(merges, seed)
+			size := table.lefts[0].size
+			looks := 0
+			for at, s := range table.slots[1:] {
+				if s.right1 != 0 {
+					first := uint32(uint64(table.hash(s.right1-1)) * uint64(size) >> 32)
+					looks += 1 + int((uint32(at)-first)&(size-1))
+				}
+			}
+			require.Less(t, looks, 3*n, "seed %x, every %d", seed, step)
+		}
+	}
+}
+
 // TestWindowsOfAnyMerges merges long words by windows with merges of every kind:
 // random ones, whose results merge before or behind what they came from, and a chain
 // in which the last byte of a word decides what happens to its first.
