@@ -73,12 +73,8 @@ func (m *bpe) mergeShort(s *scratch, symbols []symbol) []part {
 		m.rankPair(l, i, after)
 		m.rankPair(l, before, i)
 		l.lower(int(i / group))
-		if g := gone / group; g != i/group {
-			l.lower(int(g))
-		}
-		if g := before / group; g != i/group {
-			l.lower(int(g))
-		}
+		l.lower(int(gone / group))
+		l.lower(int(before / group))
 	}
 	out := s.parts[:0]
 	for i := 1; i <= n; i = int(l.next[i]) {

@@ -114,18 +114,17 @@ const noRank = math.MaxUint32
 // long, for its right ones: the pairs of a text's few commonest symbols lie in few
 // lines of memory.
 type pairTable struct {
-	lefts []leftTable // by left symbol, up to the last that merges
-	slots []pairSlot  // slots[0] is free: the table of those that merge with nothing
-	// rights hold a bit per hash of a left symbol by right symbol.
-	rights []uint64
-	seed   uint32
+	symbols []symbolPairs // by symbol, up to the last that merges
+	slots   []pairSlot    // slots[0] is free: the table of those that merge with nothing
+	seed    uint32
 }
 
-// leftTable holds a bit per hash of a right symbol, so that most pairs that do not
-// merge are known without their slot.
-type leftTable struct {
-	start, size uint32
-	maybe       uint64
+// symbolPairs say where a symbol's table is, and hold a bit per hash of the symbols that
+// merge with it on its right and on its left, so that most pairs that do not merge are
+// known without their slot.
+type symbolPairs struct {
+	start, size   uint32
+	rights, lefts uint64
 }
 
 // byteMerge is what two bytes merge to.
@@ -146,20 +145,20 @@ func newPairTable(merges []merge) pairTable { return seededPairTable(merges, ran
 
 // seededPairTable is newPairTable with a seed that is not left to chance.
 func seededPairTable(merges []merge, seed uint32) pairTable {
-	last, lastRight := none, none
+	last := none
 	for _, m := range merges {
-		last, lastRight = max(last, m.left), max(lastRight, m.right)
+		last = max(last, m.left, m.right)
 	}
-	t := pairTable{lefts: make([]leftTable, last+1), rights: make([]uint64, lastRight+1), seed: seed}
+	t := pairTable{symbols: make([]symbolPairs, last+1), seed: seed}
 	for _, m := range merges {
-		l := &t.lefts[m.left]
+		l := &t.symbols[m.left]
 		l.size++
-		l.maybe |= 1 << t.bit(m.right)
-		t.rights[m.right] |= 1 << t.bit(m.left)
+		l.rights |= 1 << t.bit(m.right)
+		t.symbols[m.right].lefts |= 1 << t.bit(m.left)
 	}
 	total := uint32(1)
-	for i := range t.lefts {
-		if l := &t.lefts[i]; l.size > 0 {
+	for i := range t.symbols {
+		if l := &t.symbols[i]; l.size > 0 {
 			l.start, l.size = total, 1<<bits.Len32(l.size+l.size/2)
 			total += l.size
 		}
@@ -167,21 +166,27 @@ func seededPairTable(merges []merge, seed uint32) pairTable {
 	t.slots = make([]pairSlot, total)
 	clear(t.slots) // new memory that is read before it is written is paged in twice
 	for _, m := range merges {
-		*t.slot(m.left, m.right, t.hash(m.right)) = pairSlot{m.right + 1, m.rank + 1, m.to}
+		*t.slot(m.left, m.right) = pairSlot{m.right + 1, m.rank + 1, m.to}
 	}
 	return t
 }
 
-// find returns the rank of a pair and what it merges to, or noRank.
+// find returns the rank of a pair and what it merges to, or noRank. Whether a pair of a
+// text that cannot be foreseen merges cannot be either, so that it is no branch: a pair
+// that certainly does not is looked for in slots[0].
 func (t *pairTable) find(left, right int32) (rank uint32, to int32) {
-	if uint(left) >= uint(len(t.lefts)) || uint(right) >= uint(len(t.rights)) {
+	if uint(left) >= uint(len(t.symbols)) || uint(right) >= uint(len(t.symbols)) {
 		return noRank, none
 	}
-	h := t.hash(right)
-	if t.lefts[left].maybe>>(h>>26)&(t.rights[right]>>t.bit(left))&1 == 0 {
-		return noRank, none
+	l, h := &t.symbols[left], t.hash(right)
+	maybe := uint32(l.rights >> (h >> 26) & (t.symbols[right].lefts >> t.bit(left)) & 1)
+	at := uint32(uint64(h) * uint64(l.size) >> 32)
+	s := &t.slots[maybe*(l.start+at)]
+	// While the slot is taken and is another pair's, in one branch.
+	for uint64(uint32(s.right1))*uint64(uint32(s.right1^(right+1))) != 0 {
+		at = (at + 1) & (l.size - 1)
+		s = &t.slots[l.start+at]
 	}
-	s := t.slot(left, right, h)
 	return s.rank1 - 1, s.to
 }
 
@@ -192,13 +197,13 @@ func (t *pairTable) hash(id int32) uint32 {
 	return (h ^ h>>16) * 0x85ebca6b
 }
 
-// bit is the place of a symbol in maybe and rights.
+// bit is the place of a symbol in rights and lefts.
 func (t *pairTable) bit(id int32) uint32 { return t.hash(id) >> 26 }
 
-// slot returns the place of a pair, taken or free; h is the hash of right.
-func (t *pairTable) slot(left, right int32, h uint32) *pairSlot {
-	l := t.lefts[left]
-	i := uint32(uint64(h) * uint64(l.size) >> 32)
+// slot returns the place of a pair, taken or free.
+func (t *pairTable) slot(left, right int32) *pairSlot {
+	l := &t.symbols[left]
+	i := uint32(uint64(t.hash(right)) * uint64(l.size) >> 32)
 	for {
 		s := &t.slots[l.start+i]
 		if s.right1 == right+1 || s.right1 == 0 {
@@ -210,7 +215,7 @@ func (t *pairTable) slot(left, right int32, h uint32) *pairSlot {
 
 // all calls yield with every merge.
 func (t *pairTable) all(yield func(merge) bool) {
-	for left, l := range t.lefts {
+	for left, l := range t.symbols {
 		for _, s := range t.slots[l.start : l.start+l.size] {
 			if s.rank1 != 0 && !yield(merge{int32(left), s.right1 - 1, s.rank1 - 1, s.to}) {
 				return

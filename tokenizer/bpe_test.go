@@ -416,7 +416,7 @@ func TestPairTableSpreads(t *testing.T) {
 				merges = append(merges, merge{0, i * step, uint32(i), i})
 			}
 			table := seededPairTable(merges, seed)
-			size := table.lefts[0].size
+			size := table.symbols[0].size
 			looks := 0
 			for at, s := range table.slots[1:] {
 				if s.right1 != 0 {
