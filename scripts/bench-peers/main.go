@@ -25,7 +25,6 @@
 package main
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -58,10 +57,12 @@ func (p point) String() string {
 	return fmt.Sprintf("answer of %d, depth %d", p.Answer, p.Depth)
 }
 
-// engine measures all points, which are of one depth, once.
+// engine measures the points of a task once.
 type engine struct {
 	name string
 	run  func(t task) (map[point]figure, error)
+	// lacks says what the engine's program cannot measure; nil: nothing.
+	lacks func(point) bool
 }
 
 // task is one turn of an engine.
@@ -136,10 +137,19 @@ func (c *cell) more(rounds int) {
 	}
 }
 
-// has reports whether an engine has measured all points of a task in a round.
-func (r *results) has(t task, round int, name string) bool {
-	for _, p := range t.points() {
-		if _, ok := r.cell(t.model, p, round+1).Rounds[round][name]; !ok {
+// points are those of a task that the engine measures.
+func (e engine) points(t task) []point {
+	points := t.points()
+	if e.lacks != nil {
+		points = slices.DeleteFunc(points, e.lacks)
+	}
+	return points
+}
+
+// has reports whether an engine has measured its points of a task in a round.
+func (r *results) has(t task, round int, e engine) bool {
+	for _, p := range e.points(t) {
+		if _, ok := r.cell(t.model, p, round+1).Rounds[round][e.name]; !ok {
 			return false
 		}
 	}
@@ -166,17 +176,21 @@ func run() error {
 	out := flag.String("json", "", "file for all figures, and what it holds is not measured again")
 	limit := flag.Duration("for", 0, "begin no turn after so much time; 0 is no limit")
 	flag.Parse()
-	engines, peers, measure := []engine{{"lukv", bench(*lukv)}}, map[string]string{"llama.cpp": "LUKV_BENCH_LLAMA", "ik_llama.cpp": "LUKV_BENCH_IK"}, peer
-	if *serve != "" {
-		engines, peers, measure = []engine{{"lukv", serveLukv(*lukv)}}, map[string]string{"llama.cpp": "LUKV_BENCH_LLAMA_SERVER"}, serveLlama
-		*depths = "0"
-	}
-	for name, variable := range peers {
-		if path := os.Getenv(variable); path != "" {
-			engines = append(engines, engine{name, measure(path)})
+	var engines []engine
+	add := func(name, path string, run func(path string) func(task) (map[point]figure, error), lacks func(point) bool) {
+		if path != "" {
+			engines = append(engines, engine{name, run(path), lacks})
 		}
 	}
-	slices.SortFunc(engines[1:], func(a, b engine) int { return cmp.Compare(b.name, a.name) })
+	if *serve != "" {
+		*depths = "0"
+		add("lukv", *lukv, serveLukv, nil)
+		add("llama.cpp", os.Getenv("LUKV_BENCH_LLAMA_SERVER"), serveLlama, nil)
+	} else {
+		add("lukv", *lukv, bench, nil)
+		add("llama.cpp", os.Getenv("LUKV_BENCH_LLAMA"), llamaBench, nil)
+		add("ik_llama.cpp", os.Getenv("LUKV_BENCH_IK"), ikBench, promptBehind)
+	}
 	if len(engines) == 1 || flag.NArg() == 0 {
 		return errors.New("nothing to compare: set LUKV_BENCH_LLAMA or LUKV_BENCH_IK to a llama-bench, with -serve LUKV_BENCH_LLAMA_SERVER to a llama-server, and give SHAPE=FILE.gguf or FOLDER=FILE.gguf")
 	}
@@ -196,7 +210,7 @@ func run() error {
 	}
 	begin := time.Now()
 	turn := func(t task, round int, e engine) (bool, error) {
-		if res.has(t, round, e.name) {
+		if res.has(t, round, e) {
 			return true, nil
 		}
 		if *limit > 0 && time.Since(begin) > *limit {
@@ -204,6 +218,11 @@ func run() error {
 		}
 		fmt.Fprintf(os.Stderr, "%s, depth %d: round %d of %d: %s\n", t.model, t.depth, round+1, *rounds, e.name)
 		figures, err := e.run(t)
+		for _, p := range e.points(t) {
+			if err == nil && figures[p].Speed <= 0 {
+				err = fmt.Errorf("found no figure for the %v", p)
+			}
+		}
 		if err != nil {
 			return false, fmt.Errorf("%s, %s, depth %d: %w", e.name, t.model, t.depth, err)
 		}
@@ -347,45 +366,61 @@ func bench(path string) func(task) (map[point]figure, error) {
 			}
 			out[p] = f
 		}
-		return out, t.check(out)
+		return out, nil
 	}
 }
 
-// peer measures with llama-bench.
-func peer(path string) func(task) (map[point]figure, error) {
+// llamaBench measures with llama.cpp's llama-bench.
+func llamaBench(path string) func(task) (map[point]figure, error) {
 	return func(t task) (map[point]figure, error) {
-		var r []struct {
-			Prompt int     `json:"n_prompt"`
-			Answer int     `json:"n_gen"`
-			Speed  float64 `json:"avg_ts"`
-		}
-		zero := []int{0} // what llama-bench takes for none
-		prompts, answers := append(t.prompts[:0:0], t.prompts...), append(t.answers[:0:0], t.answers...)
-		if len(prompts) == 0 {
-			prompts = zero
-		}
-		if len(answers) == 0 {
-			answers = zero
-		}
-		err := output(&r, path, "-m", t.gguf, "-o", "json", "-r", "1", "-fa", "1", "-t", strconv.Itoa(t.threads),
-			"-p", list(prompts), "-n", list(answers), "-d", strconv.Itoa(t.depth))
-		if err != nil {
-			return nil, err
-		}
 		out := map[point]figure{}
-		for _, x := range r {
-			out[point{Prompt: x.Prompt, Answer: x.Answer, Depth: t.depth}] = figure{Speed: x.Speed}
-		}
-		return out, t.check(out)
+		return out, t.peer(out, path, "-p", orZero(t.prompts), "-n", orZero(t.answers), "-d", strconv.Itoa(t.depth))
 	}
 }
 
-// check reports a point of the task that was not measured.
-func (t task) check(out map[point]figure) error {
-	for _, p := range t.points() {
-		if out[p].Speed <= 0 {
-			return fmt.Errorf("found no figure for the %v", p)
+// ikBench measures with ik_llama.cpp's llama-bench, which knows no depth but answers
+// behind a prompt.
+func ikBench(path string) func(task) (map[point]figure, error) {
+	return func(t task) (map[point]figure, error) {
+		out := map[point]figure{}
+		if t.depth == 0 {
+			return out, t.peer(out, path, "-p", orZero(t.prompts), "-n", orZero(t.answers))
 		}
+		args := []string{"-p", "0", "-n", "0"}
+		for _, n := range t.answers {
+			args = append(args, "-gp", fmt.Sprintf("%d,%d", t.depth, n))
+		}
+		return out, t.peer(out, path, args...)
+	}
+}
+
+// promptBehind is what ik_llama.cpp's llama-bench lacks.
+func promptBehind(p point) bool { return p.Prompt > 0 && p.Depth > 0 }
+
+// orZero lists numbers of tokens; 0 is llama-bench's word for none.
+func orZero(tokens []int) string {
+	if len(tokens) == 0 {
+		return "0"
+	}
+	return list(tokens)
+}
+
+// peer runs a llama-bench with arguments of its own.
+func (t task) peer(out map[point]figure, path string, args ...string) error {
+	var r []struct {
+		Prompt int     `json:"n_prompt"`
+		Answer int     `json:"n_gen"`
+		Speed  float64 `json:"avg_ts"`
+	}
+	if err := output(&r, path, append([]string{"-m", t.gguf, "-o", "json", "-r", "1", "-fa", "1", "-t", strconv.Itoa(t.threads)}, args...)...); err != nil {
+		return err
+	}
+	for _, x := range r {
+		p := point{Prompt: x.Prompt, Answer: x.Answer, Depth: t.depth}
+		if p.Answer > 0 {
+			p.Prompt = 0 // what is there before
+		}
+		out[p] = figure{Speed: x.Speed}
 	}
 	return nil
 }
@@ -451,11 +486,18 @@ func (r *results) write(engines []engine) {
 		}
 		fmt.Printf("| %s | %v |", c.Model, c.Point)
 		for _, e := range engines {
-			fmt.Printf(" %.3g |", c.Median[e.name])
+			if speed := c.Median[e.name]; speed > 0 {
+				fmt.Printf(" %.3g |", speed)
+			} else {
+				fmt.Print(" – |")
+			}
 		}
 		for _, e := range engines[1:] {
-			x := c.Ratios[e.name]
-			fmt.Printf(" %.2f | %.2f – %.2f |", x.Median, x.Low, x.High)
+			if x := c.Ratios[e.name]; x.Median > 0 {
+				fmt.Printf(" %.2f | %.2f – %.2f |", x.Median, x.Low, x.High)
+			} else {
+				fmt.Print(" – | – |")
+			}
 		}
 		if c.Probe.High > 0 {
 			fmt.Printf(" %.1f – %.1f |\n", c.Probe.Low/1e9, c.Probe.High/1e9)
