@@ -153,11 +153,16 @@ func BenchmarkStoredDocument(b *testing.B) {
 		drained.Wait()
 	}
 	known := map[string]bool{}
-	for _, removed := range []float64{0, 0.8} {
-		b.Run(fmt.Sprint(removed), func(b *testing.B) {
+	for _, text := range []struct {
+		sentences int // of 15 tokens
+		removed   float64
+	}{{400, 0}, {400, 0.8}, {2000, 0}} {
+		b.Run(fmt.Sprintf("%d/%g", text.sentences, text.removed), func(b *testing.B) {
 			ts := begin()
-			text := strings.Repeat("One of the special magic numbers for gentle tiger is 458392. ", 400)
-			body := mustJSON(b, object{"text": text, "kv_compression": object{"ratio": removed, "metric": "keydiff"}})
+			body := mustJSON(b, object{
+				"text":           strings.Repeat("One of the special magic numbers for gentle tiger is 458392. ", text.sentences),
+				"kv_compression": object{"ratio": text.removed, "metric": "keydiff"},
+			})
 			resp, err := ts.Client().Post(ts.URL+"/v1/documents", "application/json", strings.NewReader(body))
 			require.NoError(b, err)
 			var doc document
