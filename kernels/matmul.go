@@ -247,9 +247,10 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 }
 
 // panelRuns computes the first tile of a panel. What of the panel still comes from memory
-// comes as four runs of its rows.
+// comes as four runs of its rows, in one part: between parts, the lanes of sums would wait
+// in another order.
 func (c CPU) panelRuns(t tile, size int, wt tensor.Type) {
-	t.ahead, t.far = nil, 1
+	t.ahead, t.far, t.sums = nil, 1, nil
 	rest := t.cols % 4
 	if t.cols -= rest; t.cols > 0 {
 		t.serial, t.run = 2, t.cols/4

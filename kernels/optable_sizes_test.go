@@ -4,13 +4,16 @@ import "github.com/lukv/lukv/tensor"
 
 // Sizes at which an implementation may change its way, beside the shapes of
 // models: more rows of weights than stay in a cache, 6 and 7 heads a group, rows of
-// activations enough for packed tiles of AVX2 and AVX-512, which have parts, and single
-// rows beyond the last six and the last four.
+// activations enough for packed tiles of AVX2 and AVX-512, which have parts, single
+// rows beyond the last six and the last four, and six rows at a time of a length that is
+// read as runs.
 func init() {
 	for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 		register(
 			matMulOp(t, false, 1, 2048, 130),
+			matMulOp(t, false, 12, 1040, 64),
 			matMulOp(t, false, 13, 48, 71),
+			matMulOp(t, false, 16, 2048, 11),
 			matMulOp(t, false, 25, 1040, 6),
 			matMulOp(t, false, 49, 2096, 5),
 			attentionOp(t, attentionShape{dim: 112, page: 64, group: 6, n: 2, end: 255}, false),
