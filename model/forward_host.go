@@ -119,18 +119,30 @@ type hostScratch struct {
 const (
 	// strip is the number of weight rows that a worker takes at a time: few
 	// enough to share out evenly and to notice a cancellation, enough to fill
-	// the kernels' tiles. With many rows wide strips, as long as there are many
-	// left, make fewer passes over them.
+	// the kernels' tiles. As long as there are many left, strips are wider: with
+	// many rows that makes fewer passes over them, with few, which wait for
+	// memory, longer stretches of it are read.
 	strip     = 64
 	wideStrip = 128
 	wideRows  = 128 // from which on it pays
+	longStrip = 256
+	longRows  = 6 // up to which it pays
 )
+
+// stripOf returns how wide strips are with so many rows of activations.
+func stripOf(rows int) int {
+	switch {
+	case rows <= longRows:
+		return longStrip
+	case rows >= wideRows:
+		return wideStrip
+	}
+	return strip
+}
 
 // share gives the workers strips of n weight rows.
 func (h *hostRun) share(n int, t workers.Task) {
-	if h.strip = strip; h.rows >= wideRows {
-		h.strip = wideStrip
-	}
+	h.strip = stripOf(h.rows)
 	h.m.pool.RunPieces(n, strip, h.strip, t)
 }
 
@@ -157,17 +169,15 @@ func newHostRun(p *pass) *hostRun {
 		attentionTile: kernels.AttentionTokens(c.Heads / c.KVHeads),
 	}
 	p.q = shared[:nq]
-	width := strip
-	if n >= wideRows {
-		width = wideStrip
-	}
+	// A run for many rows also computes few.
+	products := max(n*stripOf(n), min(n, longRows)*longStrip)
 	for i := range h.workers {
 		h.workers[i] = hostScratch{
 			tile: make([]float32, min(n, h.attentionTile)*qn),
 			row:  make([]float32, c.Hidden),
 		}
 		for j := range h.workers[i].strip {
-			h.workers[i].strip[j] = make([]float32, n*width)
+			h.workers[i].strip[j] = make([]float32, products)
 		}
 	}
 	return h
