@@ -33,7 +33,9 @@ type CPU struct {
 type Streaming uint8
 
 const (
-	// streamNear fetches what comes next into the first-level cache.
+	// streamNear fetches what comes next into the first-level cache. A single row of
+	// activations on AVX2 and six on AVX-512 take runs of rows of weights as with
+	// streamRuns, on AVX2 asked for twice as far ahead.
 	streamNear Streaming = iota
 
 	// streamFar fetches it into the second-level cache.
@@ -57,11 +59,13 @@ func (s Streaming) String() string { return streamingNames[s] }
 // elements have size bytes, and columns.
 func (c CPU) stream(n, size, cols int) (far, serial int) {
 	switch {
+	case c.Streaming == streamNear && (n == 1 && c.AVX2 && !c.AVX512 || n == 6 && c.AVX512):
+		return 2 * runAhead, 2
 	case c.Streaming == streamNear:
 	case c.Streaming == streamRows && cols <= blockK:
 		return 1, 1
 	case c.Streaming == streamRuns && (n == 1 && c.AVX2 || n <= 6 && c.AVX512):
-		return 1, 2
+		return runAhead, 2
 	case c.Streaming == streamFar && c.AVX512BF16 && size == 2 && n == 1 && cols >= blockK:
 		// The processor's own look-ahead keeps up with long runs.
 	default:

@@ -117,10 +117,11 @@ type tile struct {
 	ahead *uintptr
 	apart uintptr
 
-	// How a stream of weights comes from memory, for few rows of x: far is 1 where what
+	// How a stream of weights comes from memory, for few rows of x: far is not 0 where what
 	// the next rows of w hold is asked for into the second-level cache, serial 1 where a
 	// single row of x takes rows of w one after another (AVX-512), 2 where x takes four runs
-	// of rows of w at once. A run is run rows long, of which cols/4 are taken.
+	// of rows of w at once. A run is run rows long, of which cols/4 are taken; on AVX2 far
+	// is then how many bytes ahead it is asked for.
 	far, serial, run int
 
 	// A tile of 6 rows can be computed in parts of the block, if the routine says so.
@@ -141,8 +142,12 @@ const (
 
 	packedRows = 6 // rows of a packed tile
 
-	// runRows is the number of rows of w in a run.
-	runRows = 16
+	// runRows is the number of rows of w in a run, of which callers that wait for memory
+	// should ask for four: where a run begins, nothing was asked for ahead.
+	runRows = 64
+
+	// runAhead is how many bytes of a run are asked for ahead of need on Intel's processors.
+	runAhead = 1 << 10
 
 	// runCols is the length of rows of w beyond which the first tile of a panel, too, reads
 	// them as runs. Putting sums where four runs want them costs shorter rows more than that gains.
@@ -166,7 +171,7 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 		return
 	}
 	t.far = 0
-	a := ahead{double: c.AVX512 && c.Streaming == streamRuns}
+	a := ahead{double: c.AVX512}
 	a.runs = a.double && w.Cols > runCols && w.Cols <= blockK
 	t.ahead = &a.list[0]
 	c.roomyPanels(t, &a, dst, x, size, n, w, lo, hi)
@@ -209,7 +214,6 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 	panel := min(panelRows, max(1, panelBytes/(4*wsize*min(w.Cols, blockK)))*4)
 	rows := c.tileRows()
 	list := t.ahead
-	whole := a != nil && !a.double && c.wholeTiles(n, w.Cols)
 	for o := lo; o < hi; o += panel {
 		t.cols, t.add = min(panel, hi-o), 0
 		for k := 0; k < w.Cols; k += blockK {
@@ -221,9 +225,6 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 			}
 			for r := 0; r < n; r += t.rows {
 				t.rows = evenly(n-r, rows)
-				if whole {
-					t.rows, r = rows, min(r, n-rows)
-				}
 				if t.packed != nil && n-r >= packedRows && t.cols%2 == 0 && t.step%2 == 0 {
 					t.rows = packedRows
 				}
@@ -356,14 +357,6 @@ func (a *ahead) tile(t *tile, follow int) {
 func evenly(n, limit int) int {
 	parts := (n + limit - 1) / limit
 	return (n + parts - 1) / parts
-}
-
-// wholeTiles reports whether n rows of x should be cut into tiles of the most rows
-// alone, which look ahead for the next panel where smaller ones do not, the last of them computing rows once
-// more that the one before has computed. That costs less than smaller tiles where rows
-// are short and few are computed twice. There must be one block: more are added up.
-func (c CPU) wholeTiles(n, cols int) bool {
-	return c.AVX512 && cols < blockK && (n == 11 || n >= 16 && n <= 32)
 }
 
 func matMulPortable(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, lo, hi int) {

@@ -224,8 +224,6 @@ loop:                  \
 	ADDQ $(4*WSTEP), R10; \
 	DECQ AX
 
-#define RUNAHEAD 1024
-
 #define XSTEP 64
 #define CHUNK 8
 #define FLUSH

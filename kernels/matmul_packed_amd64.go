@@ -77,8 +77,6 @@ func (c CPU) packsWide(size, n int, w *Matrix) bool {
 		return false
 	}
 	switch {
-	case w.Cols <= wideVectors*lanes && c.Streaming != streamRuns:
-		return n >= 12 // for the look-ahead: tiles would have to be smaller
 	case w.Cols <= wideVectors*lanes:
 		return n >= 24
 	case w.Type == tensor.F32:
