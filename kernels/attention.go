@@ -42,7 +42,7 @@ type AttentionScratch struct {
 
 	half []float32 // the values of a pair of slots of which only one is seen
 	tiny []uint32  // [1] kernels report here
-	hint []uintptr // [4] see queryRows.hint
+	hint []uintptr // [5] see queryRows.hint
 }
 
 // attentionStride is the distance between rows in the scratch (known to the
@@ -62,7 +62,7 @@ func (s *AttentionScratch) grow(rows, headDim int) {
 	s.q, s.p, s.acc, s.out = make([]float32, n), make([]float32, n), make([]float32, n), make([]float32, n)
 	s.from, s.to, s.lo, s.hi = make([]int, s.rows), make([]int, s.rows), make([]int, s.rows), make([]int, s.rows)
 	s.part, s.all = make([]Softmax, s.rows), make([]Softmax, s.rows)
-	s.half, s.tiny, s.hint = make([]float32, maxHeadDim), make([]uint32, 1), make([]uintptr, 4)
+	s.half, s.tiny, s.hint = make([]float32, maxHeadDim), make([]uint32, 1), make([]uintptr, 5)
 }
 
 // AttentionArgs describes the attention of n consecutive tokens of one sequence

@@ -5,9 +5,13 @@
 // elements, not a power of two, so that rows do not share cache sets.
 #define ROW 1088
 
-// PLACES takes the four places that AX points to, see hint in attention_rows.go, and
+// PLACES takes the four places that AX points to, see hint in attention_rows.go, and puts
+// what leads from a step to the next, so many times BYTES, into the argument that held AX.
 // PREFETCH_PLACES asks for a line at each of them.
-#define PLACES \
+#define PLACES(BYTES, next) \
+	MOVQ 32(AX), BX; \
+	IMULQ $(BYTES), BX; \
+	MOVQ BX, next; \
 	MOVQ (AX), BX; \
 	MOVQ 8(AX), R13; \
 	MOVQ 16(AX), R14; \

@@ -58,13 +58,13 @@
 #define COMPONENT64(STEP, EACH, SIZE) \
 	STEP; \
 	ADDQ $(EACH*16*SIZE), DX; \
-	ADDQ $(EACH*16*SIZE), AX; \
+	ADDQ next+40(FP), AX; \
 	ADDQ $(4*EACH), R9; \
 	SUBQ $EACH, R10
 #define SLOT64(STEP, EACH, SIZE) \
 	STEP; \
 	LEAQ (R12)(R11*EACH), R12; \
-	ADDQ $(EACH*16*SIZE), AX; \
+	ADDQ next+48(FP), AX; \
 	ADDQ $(4*EACH), R9; \
 	SUBQ $EACH, R10
 
@@ -75,7 +75,7 @@
 	MOVQ d+24(FP), CX; \
 	MOVQ n+32(FP), R8; \
 	MOVQ next+40(FP), AX; \
-	PLACES; \
+	PLACES(EACH*16*SIZE, next+40(FP)); \
 	VBROADCASTSS scale+48(FP), Z31; \
 	MOVQ CX, R11; \
 	IMULQ $(16*SIZE), R11; \
@@ -219,7 +219,7 @@ component: \
 	MOVQ n+32(FP), R8; \
 	MOVQ cols+40(FP), CX; \
 	MOVQ next+48(FP), AX; \
-	PLACES; \
+	PLACES(EACH*16*SIZE, next+48(FP)); \
 column: \
 	VMOVUPS (DI), Z0; \
 	VMOVUPS 64(DI), Z1; \

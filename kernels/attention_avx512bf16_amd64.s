@@ -26,7 +26,7 @@
 	PAIRS4; \
 	ALL16; \
 	ADDQ $64, DX; \
-	ADDQ $64, AX; \
+	ADDQ next+40(FP), AX; \
 	ADDQ $4, R9; \
 	DECQ R10
 #define VALUE4 \
@@ -42,7 +42,7 @@
 	PAIRS4; \
 	ALL16; \
 	LEAQ (R12)(R11*2), R12; \
-	ADDQ $64, AX; \
+	ADDQ next+48(FP), AX; \
 	ADDQ $4, R9; \
 	DECQ R10
 #define ALL16 \
@@ -105,7 +105,7 @@ TEXT ·scores16DotAVX512BF16(SB), NOSPLIT, $0-52
 	MOVQ d+24(FP), CX
 	MOVQ n+32(FP), R8
 	MOVQ next+40(FP), AX
-	PLACES
+	PLACES(64, next+40(FP))
 	INTERLEAVE
 	MOVQ CX, R11
 	SHLQ $5, R11            // bytes of a tile
@@ -249,7 +249,7 @@ TEXT ·values64DotAVX512BF16(SB), NOSPLIT, $0-56
 	MOVQ n+32(FP), R8
 	MOVQ cols+40(FP), CX
 	MOVQ next+48(FP), AX
-	PLACES
+	PLACES(64, next+48(FP))
 	INTERLEAVE
 	SHRQ $1, R8
 column:

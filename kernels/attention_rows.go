@@ -70,7 +70,10 @@ func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
 	if rows == 0 {
 		return true
 	}
-	if c.SlowDot && rows > fewRows {
+	if c.SlowDot && rows > fewRows || c.Streaming == streamNear && rows <= 4 {
+		// For 4 rows on AMD's cores: kernels that widen ask for memory about as fast as it
+		// delivers. Those with dot products are a third faster and lose by it, since the
+		// processor drops what it cannot ask for at once.
 		c.AVX512BF16 = false
 	}
 	t := queryRows{AttentionArgs: a, s: s, c: c, k: c.attentionKernels(a.KV.Type, a.BF16), group: 4}
@@ -146,20 +149,54 @@ func (t *queryRows) stream(next unsafe.Pointer) unsafe.Pointer {
 // hintSlots is the number of slots that kernels of 64 columns take at once.
 const hintSlots = 4 * TileEntries
 
+// upcoming returns what is asked for while the keys or values of the columns from at on
+// are read: keys or values of the slots from slot on. They are the values of the same slots,
+// then the keys of the next block. Kernels of 64 columns ask for what lies half a block
+// further instead, where the first-level cache has room for it, in the order in which pages
+// hold it: that is not the order of reading, but the processor's own look-ahead goes on with
+// neighbouring lines.
+func (t *queryRows) upcoming(base, at int, keys bool) (slot int, ofKeys bool) {
+	slot, ofKeys = base+at, !keys
+	switch {
+	case t.c.Streaming == streamNear && t.k.scores16 != nil:
+		const half = BlockEntries / hintSlots // kernels that half of the work on a block takes
+		i := at/hintSlots + half
+		if !keys {
+			i += half
+		}
+		slot, ofKeys = max(slot, base+i/2*hintSlots), i%2 == 0
+	case !keys:
+		slot += BlockEntries
+	}
+	if slot >= t.end {
+		return base + at, false
+	}
+	return slot, ofKeys
+}
+
 // hint says what kernels of 64 columns ask for ahead of need, and returns where it says
-// so: the keys or values of the 64 slots from slot on. A kernel asks at four places at
-// once, which the memory delivers faster than one after the other, if they lie in different
-// pages of 4 KiB. Shorter heads have fewer of these in 64 slots, so the 64 slots next to
-// them are asked for at the same time, half of both each time. The first address is odd
+// so: the keys or values of the 64 slots from slot on. The first address is odd
 // where lines go to the second-level cache only.
+//
+// A kernel asks for four lines at a time. They are neighbours, except for streamRuns: there
+// memory delivers lines of different pages of 4 KiB faster than one after the other. Shorter
+// heads have fewer of these in 64 slots, so the 64 slots next to them are asked for at the
+// same time, half of both each time.
 func (t *queryRows) hint(slot int, keys bool) unsafe.Pointer {
 	kv, h := &t.KV, t.s.hint
 	if t.k.scores16 == nil {
 		return nil
 	}
-	quarter := uintptr(TileEntries * kv.HeadDim * kv.Type.Size())
 	first := kv.address(slot, keys)
-	h[0], h[1], h[2], h[3] = first, first+quarter, first+2*quarter, first+3*quarter
+	if t.c.Streaming != streamRuns {
+		h[0], h[1], h[2], h[3], h[4] = first, first+64, first+128, first+192, 4
+		if t.c.Streaming != streamNear {
+			h[0]++
+		}
+		return unsafe.Pointer(&h[0])
+	}
+	quarter := uintptr(TileEntries * kv.HeadDim * kv.Type.Size())
+	h[0], h[1], h[2], h[3], h[4] = first, first+quarter, first+2*quarter, first+3*quarter, 1
 	other := kv.Base + ((slot - kv.Base) ^ hintSlots)
 	if quarter < 4096 && other < t.end {
 		second := kv.address(other, keys)
@@ -168,19 +205,20 @@ func (t *queryRows) hint(slot int, keys bool) unsafe.Pointer {
 		}
 		h[0], h[1], h[2], h[3] = first, first+2*quarter, second, second+2*quarter
 	}
-	if t.c.Streaming != streamNear {
-		h[0]++
-	}
+	h[0]++
 	return unsafe.Pointer(&h[0])
 }
 
-// address returns where the keys or the value of a slot lie, to be asked for only.
-func (kv *KV) address(slot int, keys bool) uintptr {
+// place returns where the keys or the value of a slot lie, address says it as a number, to
+// be asked for only.
+func (kv *KV) place(slot int, keys bool) unsafe.Pointer {
 	if keys {
-		return uintptr(kv.key(slot))
+		return kv.key(slot)
 	}
-	return uintptr(kv.value(slot))
+	return kv.value(slot)
 }
+
+func (kv *KV) address(slot int, keys bool) uintptr { return uintptr(kv.place(slot, keys)) }
 
 // takeQuery stores a query in its row of the scratch.
 func (t *queryRows) takeQuery(row, q []float32) {
@@ -449,7 +487,8 @@ func (t *queryRows) scores(base, from, to int) {
 		}
 		end := at + tiles*TileEntries
 		k := unsafe.Add(page.K, e*kv.HeadDim*kv.Type.Size())
-		next, hint := t.stream(kv.value(base+at)), t.hint(base+at, false)
+		ahead, keys := t.upcoming(base, at, true)
+		next, hint := t.stream(kv.place(ahead, keys)), t.hint(ahead, keys)
 		for r := 0; r < t.n; r += 4 {
 			// Limits grow with the row.
 			if s.hi[r+3] <= at || s.lo[r] >= end {
@@ -478,13 +517,9 @@ func (t *queryRows) values(base, from, to int) {
 		page, e := &kv.Pages[slot/kv.PageEntries], slot%kv.PageEntries
 		end := min(to, at+kv.PageEntries-e, at+valueSlots)
 		v := unsafe.Add(page.V, e*stride)
-		next := v
-		if ahead := base + at + BlockEntries; ahead < t.end {
-			next = kv.key(ahead)
-			t.hint(ahead, true)
-		} else {
-			t.hint(base+at, false)
-		}
+		ahead, keys := t.upcoming(base, at, false)
+		next := kv.place(ahead, keys)
+		t.hint(ahead, keys)
 		for r := 0; r < t.n; r += 4 {
 			t.valuesOf(r, v, at, end, t.stream(next))
 		}
