@@ -84,9 +84,9 @@ func (m expectedAttention) scoring(l *Layer) (kernels.ExpectedScoring, error) {
 	return o, nil
 }
 
-// SetMoments makes the statistics of query head q those of n rows with the given
-// mean, [D], and biased covariance, [D][D] (nil without second moments), which
-// were measured elsewhere. Rows cannot be added to it afterwards.
+// SetMoments sets the statistics of query head q to those of n rows measured
+// elsewhere: their mean, [D], and biased covariance, [D][D] (nil without second
+// moments). Rows cannot be added to it afterwards.
 func (s *QueryStats) SetMoments(q, n int, mean, cov []float64) {
 	h, N := &s.heads[q], float64(n)
 	h.n, h.filled = n, 0

@@ -32,13 +32,13 @@ func (k Knowledge) String() string {
 }
 
 // Allocator divides a demand into budgets: entries kept per head, protected
-// ones included. Which entries those are is [Keep]'s business, with the same
-// scores and protection. An allocator is a struct of parameters: it is
-// immutable and safe for concurrent use. [RegisterAllocator] gives it a name.
+// ones included. [Keep] then picks those entries, by the same scores and
+// protection. An allocator is a struct of parameters: it is immutable and safe
+// for concurrent use. [RegisterAllocator] gives it a name.
 //
 // An allocator may also have these methods:
 //
-//   - Validate() error checks the parameters when they have been read;
+//   - Validate() error checks the parameters once they have been read;
 //   - WithProfile, of the interface [ProfileUser], if it reads a profile;
 //   - Needs and Weigh, of the interface [LayerWeigher], if it looks at layers;
 //   - Secured, of the interface [Securer], if heads compete above a safeguard;
@@ -46,12 +46,12 @@ func (k Knowledge) String() string {
 type Allocator interface {
 	Knows() Knowledge
 
-	// Budgets returns [L][K] counts. s holds the scores of the layers, [L]: none
-	// of them if the budgets are known before, some if they are known per layer
-	// or so far, all that take part if at the end; nil marks the others, whose row may be
-	// nil if it is not known. [Allocate] calls it with a valid demand that is
-	// not [Demand.Untouched] and scores that fit it, and clips what comes back:
-	// T in excluded layers, at most T and at least one entry elsewhere.
+	// Budgets returns [L][K] counts. s holds the scores of the layers, [L]: none if the
+	// budgets are known before, some if they are known per layer or so far, those of all
+	// layers that take part if they are known at the end. Layers without scores are nil;
+	// their row of budgets may be nil if it is not known. [Allocate] calls it with a
+	// valid demand that is not [Demand.Untouched] and scores that fit it, and clips the
+	// result: T in excluded layers, at most T and at least one entry elsewhere.
 	Budgets(d Demand, s []Scores) ([][]int, error)
 }
 
@@ -59,9 +59,9 @@ type Allocator interface {
 type ProfileUser interface {
 	Allocator
 
-	// WithProfile returns the allocator bound to a profile, an error if there
-	// is none (nil). Allocators around others that may or may not need one pass
-	// it on with [BindProfile].
+	// WithProfile returns the allocator bound to a profile, or an error if p is
+	// nil. An allocator that wraps another passes the profile on with
+	// [BindProfile], whether the other needs one or not.
 	WithProfile(p *Profile) (Allocator, error)
 }
 
@@ -74,8 +74,8 @@ type Securer interface {
 	Secured(d Demand) int
 }
 
-// LayerWeigher is an allocator that looks at a layer itself besides its scores:
-// Demand.Weights holds what Weigh made of it.
+// LayerWeigher is an allocator that looks at the layers themselves, not only at
+// their scores. Demand.Weights holds what Weigh returned.
 type LayerWeigher interface {
 	Allocator
 
@@ -86,8 +86,8 @@ type LayerWeigher interface {
 	Weigh(ctx context.Context, l *Layer) (float64, error)
 }
 
-// ObserverOf returns what an allocator needs of a context that is observed for it, as
-// a metric that ranks nothing; nil if it looks at scores alone.
+// ObserverOf returns a metric that ranks nothing and says what the allocator needs
+// when a context is observed; nil if the allocator looks at scores alone.
 func ObserverOf(a Allocator) Metric {
 	if w, ok := a.(LayerWeigher); ok {
 		return observer{w}
@@ -104,8 +104,8 @@ func (o observer) Score(context.Context, *Layer) (Scores, error) {
 	return nil, fmt.Errorf("allocator %s ranks no entries", AllocatorConfigOf(o.LayerWeigher).Name)
 }
 
-// Weigh returns the weight of a layer with an allocator that wants one, 0 with
-// any other.
+// Weigh returns the weight that a [LayerWeigher] gives a layer, 0 for any other
+// allocator.
 func Weigh(ctx context.Context, a Allocator, l *Layer) (float64, error) {
 	w, ok := a.(LayerWeigher)
 	if !ok {
@@ -117,8 +117,8 @@ func Weigh(ctx context.Context, a Allocator, l *Layer) (float64, error) {
 	return w.Weigh(ctx, l)
 }
 
-// BindProfile gives a profile to an allocator that reads one, and returns any
-// other as it is.
+// BindProfile gives a profile to an allocator that reads one and returns any
+// other unchanged.
 func BindProfile(a Allocator, p *Profile) (Allocator, error) {
 	if u, ok := a.(ProfileUser); ok {
 		return u.WithProfile(p)

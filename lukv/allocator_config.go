@@ -6,9 +6,9 @@ import (
 )
 
 // AllocatorConfig names an allocator and its parameters. In JSON it is one flat
-// object, {"name":"adakv","alpha":0.5}; parameters that are missing have the
-// allocator's defaults. A parameter that the allocator does not have is an error
-// when the allocator is built.
+// object, {"name":"adakv","alpha":0.5}; missing parameters take the allocator's
+// defaults. A parameter that the allocator does not have is an error when the
+// allocator is built.
 //
 //	uniform    –
 //	pyramidkv  form window beta
@@ -60,9 +60,9 @@ func RegisterAllocator(name string, defaults Allocator, presets ...Preset[Alloca
 // Allocators lists the names of all allocators.
 func Allocators() []string { return allocators.names() }
 
-// NewAllocator builds the allocator that c describes. profile is needed by lukv,
-// by duo without importance and by allocators around them, and ignored by all others; the caller has checked
-// that it belongs to model and metric ([Profile.Check]).
+// NewAllocator builds the allocator that c describes. profile is needed by lukv, by duo
+// without importance and by allocators that wrap them; all others ignore it. The caller
+// has checked that it belongs to model and metric ([Profile.Check]).
 func NewAllocator(c AllocatorConfig, profile *Profile) (Allocator, error) {
 	a, err := allocators.read(config(c))
 	if err != nil {
@@ -97,8 +97,8 @@ func (c AllocatorConfig) Validate() error {
 // MarshalJSON writes one flat object with the name first.
 func (c AllocatorConfig) MarshalJSON() ([]byte, error) { return config(c).marshal() }
 
-// UnmarshalJSON reads a flat object; whether the allocator exists and has such
-// parameters shows when it is built.
+// UnmarshalJSON reads a flat object. Name and parameters are checked only when
+// the allocator is built.
 func (c *AllocatorConfig) UnmarshalJSON(data []byte) error {
 	if err := (*config)(c).unmarshal(data); err != nil {
 		return fmt.Errorf("allocator configuration: %w", err)
@@ -118,8 +118,8 @@ func ParseAllocatorConfig(text string) (AllocatorConfig, error) {
 	return AllocatorConfig(c), nil
 }
 
-// InnerAllocator is an allocator as a parameter of another one. In JSON it is
-// a configuration, or a bare name. The outer one passes a profile on by
+// InnerAllocator is an allocator as a parameter of another one. In JSON it is a
+// configuration or a bare name. The outer allocator passes a profile on with
 // [BindProfile].
 type InnerAllocator struct{ Allocator }
 

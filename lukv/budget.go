@@ -9,7 +9,7 @@ import (
 
 // Ways of turning a ratio into integers (spec 2 and 5.7).
 const (
-	ShareLiteral = "literal" // ⌊T·(1-ρ)⌋ as the doubles come out
+	ShareLiteral = "literal" // ⌊T·(1-ρ)⌋ as doubles evaluate it
 	ShareExact   = "exact"   // ⌊T·(1-ρ) + 1e-9⌋
 
 	HeadsRemainder32 = "remainder32" // largest remainders per layer, float32 as kvpress
@@ -23,7 +23,7 @@ const (
 	FloorNone      = "none"
 )
 
-// Rounding says how budgets become integers. Empty fields are the defaults.
+// Rounding says how budgets become integers. Empty fields take the defaults.
 type Rounding struct {
 	// Share rounds the uniform share n: ShareLiteral (default) or ShareExact.
 	Share string `json:"share,omitempty"`
@@ -34,15 +34,15 @@ type Rounding struct {
 
 	// Reconcile says which total largest remainders keep: ReconcileLayer
 	// (default) or ReconcileModel (then in float64). An absolute budget always
-	// keeps the model's. Of no effect with HeadsFloor.
+	// keeps the model's. It has no effect with HeadsFloor.
 	Reconcile string `json:"reconcile,omitempty"`
 
 	// Floor is FloorProtected (default) or FloorNone: under LU-KV no head gets
 	// less than max(⌈0.01·T⌉, protected entries), so that a short text keeps
 	// its window although the profile was made on a long one. What the raised
-	// heads gain the largest heads of the layer lose; if the whole layer is
-	// too poor, those of the model. The floor never exceeds the model's mean
-	// budget, so totals stay.
+	// heads gain is taken from the largest heads of the layer or, if the whole
+	// layer has too little, of the model. The floor never exceeds the model's
+	// mean budget, so totals stay the same.
 	Floor string `json:"floor,omitempty"`
 
 	// AllowEmpty lets a budget be 0 (older kvpress). By default every head
@@ -90,8 +90,8 @@ func (r Rounding) least() int {
 	return 1
 }
 
-// UniformShare is ⌊T·(1-ratio)⌋ clipped to [0,T], evaluated as the doubles
-// come out (1000·(1-0.8) gives 199) unless exact. It may be 0.
+// UniformShare is ⌊T·(1-ratio)⌋ clipped to [0,T], as doubles evaluate it
+// (1000·(1-0.8) gives 199) unless exact. It may be 0.
 func UniformShare(T int, ratio float64, exact bool) int {
 	n := float64(T) * (1 - ratio)
 	if exact {
@@ -114,8 +114,8 @@ type Demand struct {
 	// Ratio is the fraction to remove, 0 <= Ratio < 1, when Absolute is false.
 	Ratio float64
 
-	// Entries is the number of entries to keep in all layers that take part
-	// together, when Absolute is true.
+	// Entries is the number of entries to keep over all layers that take part,
+	// when Absolute is true.
 	Absolute bool
 	Entries  int
 
@@ -136,7 +136,7 @@ func (d Demand) DemandTokens(n int) Demand {
 
 // DemandBytes returns d with the absolute budget of as many entries as fit
 // into bytes, at bytesPerEntry for the key and value of one entry of one head.
-// What the pages of a cache waste and what excluded layers hold is on top.
+// What the pages of a cache waste and what excluded layers hold come on top.
 func (d Demand) DemandBytes(bytes int64, bytesPerEntry int) Demand {
 	d.Absolute, d.Ratio = true, 0
 	d.Entries = int(min(bytes/int64(max(bytesPerEntry, 1)), math.MaxInt))
@@ -182,8 +182,8 @@ func (d *Demand) ActiveLayers() int {
 // Units is the number of (layer, KV head) pairs that take part.
 func (d *Demand) Units() int { return d.ActiveLayers() * d.KVHeads }
 
-// Target is the ratio that the demand stands for: Ratio, or that of Entries.
-// For table look-ups only.
+// Target is the demand's ratio: Ratio, or what Entries amounts to. For table
+// look-ups only.
 func (d *Demand) Target() float64 {
 	if !d.Absolute {
 		return d.Ratio
@@ -196,7 +196,7 @@ func (d *Demand) Target() float64 {
 }
 
 // Untouched reports whether the cache stays as it is (spec 8): nothing to
-// remove, a single entry, or no entry behind the sinks.
+// remove, a single entry, or no entry after the sinks.
 func (d *Demand) Untouched() bool {
 	switch {
 	case d.T <= 1 || d.T <= d.Protection.Sinks || d.Units() == 0:
@@ -257,7 +257,7 @@ func (d *Demand) finish(b [][]int) [][]int {
 	return b
 }
 
-// Achieved reports what budgets really remove.
+// Achieved reports what budgets actually remove.
 type Achieved struct {
 	Kept     int       `json:"kept"`      // entries kept in the layers that take part
 	Full     int       `json:"full"`      // entries there before

@@ -9,8 +9,8 @@ import (
 // ColumnSums accumulates the attention that every cached slot of one layer has
 // received, summed over the query heads of its group: the column sums of the
 // attention matrix, without the matrix. Rows must come in order of position;
-// how they are cut into calls does not matter. Different KV heads may be added
-// to concurrently.
+// how they are divided into calls does not matter. Different KV heads may be
+// added to concurrently.
 type ColumnSums struct {
 	group int
 	// decay multiplies all sums of a head before each row; 1 in the original.

@@ -10,7 +10,7 @@ import (
 )
 
 // DecodeConfig says how a cache is kept small while tokens are generated (spec
-// §7). The zero value means that nothing happens.
+// §7). The zero value does nothing.
 type DecodeConfig struct {
 	// Mode is "periodic" (cut with any metric every Interval passes), or one of
 	// the streaming forms "tova", "h2o" and "streaming", which cut after every
@@ -18,12 +18,12 @@ type DecodeConfig struct {
 	Mode string `json:"mode,omitempty"`
 
 	// TargetSize is the number of entries per head after a cut, default 2048.
-	// For "h2o" it is Heavy + Recent if both are 0: half and half, the heavy
-	// part gets the odd one.
+	// For "h2o" it is Heavy + Recent; if both are 0, each gets half, Heavy the
+	// odd entry.
 	TargetSize int `json:"target_size,omitempty"`
 
-	// Ratio replaces TargetSize in "periodic" mode by a fraction removed of all
-	// that was seen: max(1, ⌊(p+1)(1-Ratio)⌋) entries at position p.
+	// Ratio replaces TargetSize in "periodic" mode with the fraction to remove
+	// of all entries seen: max(1, ⌊(p+1)(1-Ratio)⌋) entries at position p.
 	Ratio float64 `json:"ratio,omitempty"`
 
 	// Interval is the number of passes between cuts in "periodic" mode, default
@@ -38,7 +38,7 @@ type DecodeConfig struct {
 	Metric *MetricConfig `json:"metric,omitempty"`
 
 	// Heavy and Recent are the two parts of "h2o". Decay multiplies its
-	// accumulators before each query row; default 1, none.
+	// accumulators before each query row; default 1, no decay.
 	Heavy  int     `json:"heavy,omitempty"`
 	Recent int     `json:"recent,omitempty"`
 	Decay  float64 `json:"decay,omitempty"`
@@ -53,8 +53,8 @@ var decodeModes = []string{"periodic", "tova", "h2o", "streaming"}
 // Enabled reports whether the configuration asks for anything.
 func (c DecodeConfig) Enabled() bool { return c.Mode != "" }
 
-// WithDefaults returns the configuration with every parameter that its mode
-// has written out, or an error that names the bad one.
+// WithDefaults returns the configuration with every parameter of its mode
+// written out, or an error that names the bad one.
 func (c DecodeConfig) WithDefaults() (DecodeConfig, error) {
 	fail := func(field string, found any, expected string) (DecodeConfig, error) {
 		return DecodeConfig{}, fmt.Errorf("decode compression %s: %s: found %v, expected %s", c.Mode, field, found, expected)
@@ -143,8 +143,8 @@ type Decoding struct {
 }
 
 // NewDecoding resolves cfg. metric is that of the prefill, used in periodic
-// mode unless the configuration names its own; it may be nil otherwise. nil
-// and no error: cfg asks for nothing.
+// mode unless the configuration names its own; it may be nil otherwise. Nil
+// without an error means that cfg asks for nothing.
 func NewDecoding(cfg DecodeConfig, metric Metric) (*Decoding, error) {
 	cfg, err := cfg.WithDefaults()
 	if err != nil || !cfg.Enabled() {
@@ -227,7 +227,7 @@ func (d *Decoding) Target(p int) int {
 
 // DecodeBudgets spreads target entries per head over the heads of a layer:
 // lens are their present lengths, the result their budgets. It may use the
-// scores. nil gives every head target.
+// scores. A nil function gives every head target.
 type DecodeBudgets func(l *Layer, lens []int, target int, s Scores, p Protection) ([]int, error)
 
 // DecodeLayer is the decode-time state of one attention layer in one session:
@@ -314,7 +314,7 @@ func (s windowState) restore(w *QueryWindow) {
 }
 
 // Begin remembers the state of the layer before a pass of n tokens, so that
-// Rollback can go back to it. Once its memory has grown, it allocates nothing
+// Rollback can return to it. Once its memory has grown, it allocates nothing
 // for a single token.
 func (s *DecodeLayer) Begin(n int) {
 	if n == 1 {
@@ -334,7 +334,7 @@ func (s *DecodeLayer) Begin(n int) {
 	}
 }
 
-// Rollback takes back what happened since Begin.
+// Rollback undoes what happened since Begin.
 func (s *DecodeLayer) Rollback() {
 	s.passes, s.recorded = s.before.passes, s.before.recorded
 	s.before.post.restore(s.post)
@@ -362,7 +362,7 @@ func (s *DecodeLayer) reserve(n int) {
 
 // Record takes n query rows of the current pass, the first at position pos:
 // row i after RoPE at post[i*stride:], before RoPE at pre[i*stride:], [H*D]
-// each. Whichever the metric does not need may be nil. Rows are copied.
+// each. What the metric does not need may be nil. Rows are copied.
 func (s *DecodeLayer) Record(pos int, post, pre []float32, n, stride int) {
 	s.reserve(n)
 	s.recorded += n
@@ -379,10 +379,10 @@ func (s *DecodeLayer) Record(pos int, post, pre []float32, n, stride int) {
 // After ends a pass of n tokens whose entries are in the cache already. It
 // returns the slots that each head keeps, ascending, or nil if nothing is to
 // be cut; they are valid until the next call. The layer's own accumulators are
-// compacted before it returns, the cache is the caller's to compact. prefill
-// says that the pass is the first prefill, which periodic compression leaves
-// alone; a later one is a decoding pass of many tokens. l describes the cache
-// after the pass; After sets its Queries, Stats, Sums, Share and Budgets.
+// compacted before it returns; compacting the cache is up to the caller.
+// prefill says that the pass is the first prefill, which periodic compression
+// leaves alone; a later one is a decoding pass of many tokens. l describes the
+// cache after the pass; After sets its Queries, Stats, Sums, Share and Budgets.
 func (s *DecodeLayer) After(ctx context.Context, l *Layer, n int, prefill bool, budgets DecodeBudgets) ([][]int32, error) {
 	recorded := s.recorded
 	s.recorded = 0
@@ -539,8 +539,8 @@ func (s *DecodeLayer) trim(n int) {
 	}
 }
 
-// Rewind follows a cache that was truncated to the given lengths and to the
-// next position pos.
+// Rewind adapts the state to a cache that was truncated to the given lengths
+// and to the next position pos.
 func (s *DecodeLayer) Rewind(lens []int, pos int) {
 	if s.post != nil {
 		s.post.DropFrom(pos)

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// DecodeState is what a [DecodeLayer] has seen and not yet used, between two passes,
-// as plain arrays: what a saved session needs to go on to the same bits.
+// DecodeState is what a [DecodeLayer] has seen and not yet used between two passes,
+// as plain arrays: what a saved session needs to continue with the same bits.
 type DecodeState struct {
 	Passes    int         // since the last cut
 	Post, Pre QueryRows   // buffered queries, after and before RoPE
@@ -49,8 +49,9 @@ func (w *QueryWindow) state() (q QueryRows) {
 }
 
 // Restore gives an empty layer the state that another of the same [Decoding] had. lens
-// are the entries of each head and next the position of the next token: what does not
-// agree with them, or with what the layer needs, is an error, and nothing changes.
+// are the entries of each head and next the position of the next token: a state that
+// does not agree with them, or with what the layer needs, is an error and changes
+// nothing.
 func (s *DecodeLayer) Restore(st DecodeState, lens []int, next int) error {
 	if st.Passes < 0 || st.Passes > math.MaxInt32 {
 		return fmt.Errorf("found %d passes since the last cut", st.Passes)

@@ -1,18 +1,17 @@
-// Package lukv decides which entries of a key/value cache stay: metrics that
-// rank the entries of a head, allocators that say how many each head keeps,
-// and the profiles and analysis of LU-KV. Plain arrays go in,
-// budgets and kept sets come out; the package knows no model and moves no
-// cache.
+// Package lukv decides which entries of a key/value cache stay. It has metrics
+// that rank the entries of a head, allocators that say how many each head
+// keeps, and the profiles and analysis of LU-KV. Plain arrays go in, budgets
+// and kept sets come out; the package knows no model and moves no cache.
 //
 // # The two questions
 //
-// Which entries of a head matter is answered by a [Metric] (SnapKV, KeyDiff,
-// Expected Attention, StreamingLLM, Knorm, TOVA, observed attention, H2O, CAKE,
-// DefensiveKV, CriticalKV): it reads a [Layer] and returns [Scores]. How many entries each (layer, KV head)
-// may keep is answered by an [Allocator] (uniform, PyramidKV, AdaKV, global
-// top-k, CAKE, HeadKV, LU-KV): it reads a [Demand], some of them the scores too, and returns
-// budgets [L][K]. Any metric goes with any allocator; [Keep] cuts a head to its
-// budget. A [Policy] names all of it, [Policy.Compile] binds it to a cache:
+// A [Metric] says which entries of a head matter (SnapKV, KeyDiff, Expected Attention,
+// StreamingLLM, Knorm, TOVA, observed attention, H2O, CAKE, DefensiveKV, CriticalKV): it
+// reads a [Layer] and returns [Scores]. An [Allocator] says how many entries each
+// (layer, KV head) may keep (uniform, PyramidKV, AdaKV, global top-k, CAKE, HeadKV,
+// LU-KV): it reads a [Demand], in some cases the scores too, and returns budgets [L][K].
+// Any metric goes with any allocator; [Keep] cuts a head to its budget. A [Policy] names
+// all of this, and [Policy.Compile] binds it to a cache:
 //
 //	c, err := policy.Compile(fingerprint, shape)
 //	d := c.Demand(T)                          // what T entries per head shall become
@@ -21,8 +20,9 @@
 //	scores, err := lukv.Score(ctx, c.Metric(), layer)
 //	kept := lukv.Keep(nil, scores[h], budgets[l][h], d.Protection)
 //
-// Both are open sets: a module that calls [RegisterMetric] or [RegisterAllocator]
-// adds to them, and what ships does the same. examples/methods is such a module.
+// Both sets are open: a module adds to them with [RegisterMetric] or
+// [RegisterAllocator], as this package does for its own. examples/methods is such
+// a module.
 //
 // # Profiles
 //
@@ -31,7 +31,7 @@
 // questions; package solve finds, for 99 levels of compression at once, the
 // budgets that lose least if the metric does the ranking; a [ProfileBuilder]
 // averages over questions. [Analyze] says what metric and oracle lose. By
-// default the oracle is not normalised, other than in the published procedure
+// default the oracle is not normalised, unlike in the published procedure
 // ([DefaultProfileIdentity] says why); [Normalizations] lists the choices.
 //
 // # Rules
@@ -46,14 +46,14 @@
 // [DecodeLayer] say what may run concurrently; a [ProfileBuilder] belongs to
 // one goroutine.
 //
-// Slices that are returned belong to the caller unless a comment says
-// otherwise. Input from outside (profiles, .npy files, JSON) is checked and
-// never panics; slices of the wrong length passed in code are errors where the
-// function returns one.
+// Returned slices belong to the caller unless a comment says otherwise. Input
+// from outside (profiles, .npy files, JSON) is checked and never panics; slices
+// of the wrong length passed in code are errors where the function returns one.
 //
 // # Limits
 //
-// At most 2³¹-1 positions. Making a profile holds the importance and scores
-// that it is given, and the curves of package solve. Budgets count entries: the
-// pages of a cache may hold more bytes than entries times their size.
+// At most 2³¹-1 positions. Making a profile keeps the importance and scores
+// that it is given, and the curves of package solve, in memory. Budgets count
+// entries: the pages of a cache may hold more bytes than entries times their
+// size.
 package lukv

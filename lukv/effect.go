@@ -23,8 +23,8 @@ type Weights struct {
 	// Ratios are the removed fractions around which a span is measured.
 	Ratios []float64 `json:"ratios,omitempty"`
 
-	// Power is the exponent γ of the normalised weights, Floor the least one
-	// before: w ← max(w, Floor)^Power.
+	// Power is the exponent γ of the normalised weights, Floor their minimum
+	// before it is applied: w ← max(w, Floor)^Power.
 	Power float64 `json:"power,omitempty"`
 	Floor float64 `json:"floor,omitempty"`
 }

@@ -1,12 +1,12 @@
 package lukv
 
-// HiddenStates are what the attention of a layer has read of consecutive tokens: the
-// residual stream behind the layer's input norm, of which queries, keys and values are
-// made. Tokens that are not among them were fed before: in front of the span that is
-// compressed, or before the last that a metric asked for.
+// HiddenStates are the inputs of a layer's attention for consecutive tokens: the
+// residual stream after the layer's input norm, from which queries, keys and values
+// are made. Tokens that are not among them were fed earlier: before the span that is
+// compressed, or before the last ones that a metric asked for.
 type HiddenStates struct {
 	From int       // position of the first token
-	Dim  int       // numbers of a token
+	Dim  int       // values per token
 	Rows []float32 // [tokens][Dim]
 }
 

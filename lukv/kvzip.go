@@ -49,24 +49,25 @@ func (kvZip) Score(ctx context.Context, l *Layer) (Scores, error) {
 }
 
 // RepeatText says how a context is repeated for [RepeatScores]: in chunks of
-// Chunk tokens from position Prefix on, each behind an instruction, the last
-// tokens of the chunk before, and Suffix. The zero value asks for nothing.
+// Chunk tokens from position Prefix on, each preceded by an instruction, the
+// last tokens of the chunk before it, and Suffix. The zero value asks for
+// nothing.
 type RepeatText struct {
 	Chunk, Sinks, Prefix int
 	Suffix               string
 	Inputs               bool // Repetition.Inputs are wanted
 }
 
-// RepeatScores is what a text that repeats the context says of its entries: for
-// every cached entry the most attention that any query of the repetition paid to
-// it, while it repeated the chunk that the entry belongs to (Kim et al.,
-// "KVzip", 2025; spec §3.4). The repetition runs on top of the full cache; its own
-// entries are not kept. Different KV heads may be added to concurrently.
+// RepeatScores is what a repetition of the context says about its entries: for
+// every cached entry, the most attention that any query paid to it while repeating
+// the chunk that the entry belongs to (Kim et al., "KVzip", 2025; spec §3.4). The
+// repetition runs on top of the full cache; its own entries are not kept.
+// Different KV heads may be added to concurrently.
 type RepeatScores struct {
 	best [][]float32 // [K][T]
 }
 
-// NewRepeatScores returns scores of 0 for heads of that many entries each, [K].
+// NewRepeatScores returns zero scores for heads of lens entries, [K].
 func NewRepeatScores(lens []int) *RepeatScores {
 	r := &RepeatScores{best: make([][]float32, len(lens))}
 	for h, n := range lens {
@@ -86,9 +87,9 @@ type Repetition struct {
 	Queries []float32
 	Keys    func(h int) []float32
 
-	// Inputs are the L2 norms of the attention block's inputs, [m], and with them
+	// Inputs are the L2 norms of the attention block's inputs, [m]. Unless nil,
 	// scores are weighted by the value's output norm and divided by the input's
-	// ("KVzip+"). nil: not.
+	// ("KVzip+").
 	Inputs []float32
 }
 

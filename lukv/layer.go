@@ -10,9 +10,9 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// Layer is what a metric sees of one attention layer. Whoever compresses fills
-// it from a cache; only the fields that the metric's Needs names have to be
-// set. Functions may be called from several goroutines at once for different
+// Layer is what a metric sees of one attention layer. The code that compresses
+// fills it from a cache; only the fields that the metric's Needs names have to
+// be set. Functions may be called from several goroutines at once for different
 // heads when Parallel is set.
 type Layer struct {
 	Index   int   // layer number, for errors
@@ -24,14 +24,14 @@ type Layer struct {
 
 	// Keys returns rows [lo,hi) of KV head h, [hi-lo][D], after RoPE as cached.
 	// It may fill dst (capacity at least (hi-lo)*D) and return it, or return a
-	// view of the cache; the caller does not write to it and is done with it
-	// before it passes the same dst again. Values likewise.
+	// view of the cache; the caller must not write to it, nor use it after
+	// passing the same dst again. Values likewise.
 	Keys   func(h, lo, hi int, dst []float32) []float32
 	Values func(h, lo, hi int, dst []float32) []float32
 
-	// Output returns rows [lo,hi) of the output projection as far as they read
-	// query head q: [hi-lo][D], row m the weights of output m of OutputDim. It
-	// may fill dst and return it, like Keys.
+	// Output returns the part of rows [lo,hi) of the output projection that
+	// reads query head q: [hi-lo][D], row m the weights of output m of
+	// OutputDim. It may fill dst and return it, like Keys.
 	Output    func(q, lo, hi int, dst []float32) []float32
 	OutputDim int
 
@@ -48,8 +48,8 @@ type Layer struct {
 
 	Repeats *RepeatScores // attention paid by a repetition of the context
 
-	// Accelerator scores the entries where they lie; nil: from what is above.
-	// With it, snapkv needs neither Keys nor Queries.
+	// Accelerator scores the entries where they lie; nil: they are scored from
+	// the fields above. With it, snapkv needs neither Keys nor Queries.
 	Accelerator Accelerator
 
 	NextPosition int // position of the next token
@@ -67,8 +67,8 @@ type Layer struct {
 	Share   int
 	Budgets []int
 
-	// Ratio is the fraction of entries to remove where it is known, before it
-	// was rounded to Share; 0 otherwise.
+	// Ratio is the fraction of entries to remove where it is known, before
+	// rounding to Share; 0 otherwise.
 	Ratio float64
 
 	// Secured is the number of entries that the allocator leaves every head by
@@ -214,8 +214,8 @@ func (l *Layer) check(name string, n Needs) error {
 	return nil
 }
 
-// EachHead runs fn for every KV head that is asked for and returns the error of the lowest head
-// that has one.
+// EachHead runs fn for every KV head that is asked for and returns the error of the
+// lowest head that fails.
 func (l *Layer) EachHead(ctx context.Context, fn func(h int) error) error {
 	errs := make([]error, l.KVHeads)
 	run := func(h int) {

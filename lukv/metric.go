@@ -12,11 +12,11 @@ import (
 //
 // A metric may also have these methods:
 //
-//   - Validate() error checks the parameters when they have been read;
+//   - Validate() error checks the parameters once they have been read;
 //   - Refine, of the interface [Refiner], ranks again once budgets are known;
 //   - ProfileProtection, of the interface [ProfileProtecter];
-//   - Rerotates() bool says that whoever owns the cache shall renumber what is
-//     kept (see [Rerotate]).
+//   - Rerotates() bool says whether the owner of the cache must renumber what
+//     is kept (see [Rerotate]).
 type Metric interface {
 	// Needs says what Score will read for heads of T entries with the uniform
 	// share n (0: not known).
@@ -27,14 +27,14 @@ type Metric interface {
 	Protection(T, n int) Protection
 
 	// Score returns new scores, K rows of one score per entry. [Score] calls it
-	// with a layer that has what Needs names. Errors: what the layer cannot
-	// give, or ctx is done.
+	// with a layer that has what Needs names. Errors: something that the layer
+	// cannot give, or ctx is done.
 	Score(ctx context.Context, l *Layer) (Scores, error)
 }
 
-// Refiner is a metric that ranks in two steps: budgets are divided by what Score
-// gives, and the entries of each head selected by what Refine gives. Call it
-// through [Refine].
+// Refiner is a metric that ranks in two steps: budgets are divided by the scores
+// from Score, and the entries of each head are selected by those from Refine.
+// Call it through [Refine].
 type Refiner interface {
 	Metric
 
@@ -45,7 +45,8 @@ type Refiner interface {
 }
 
 // ProfileProtecter is implemented by metrics whose profiles protect more than
-// [Metric].Protection says, as where the scores alone express what is kept.
+// [Metric].Protection says, for example where the scores alone express what is
+// kept.
 type ProfileProtecter interface {
 	ProfileProtection() Protection
 }
@@ -58,19 +59,20 @@ type Needs struct {
 	Output bool
 
 	// Window is the number of most recent queries (after RoPE) to keep, and
-	// WindowScores says that they serve Accelerator.WindowScores alone where there
-	// is one.
+	// WindowScores says that, where there is an accelerator, only
+	// Accelerator.WindowScores uses them.
 	Window       int
 	WindowScores bool
 
 	// Stats asks for the mean of the queries before RoPE, Covariance for their
 	// second moments too, Lengths for the mean lengths of their pairs of channels.
-	// The first StatsSkip positions of the text stay out.
+	// The first StatsSkip positions of the text are left out.
 	Stats, Covariance, Lengths bool
 	StatsSkip                  int
 
 	// Hidden is the number of most recent tokens whose hidden states to keep: T or more
-	// for all that are compressed. They are as much memory again as the residual stream.
+	// for all that are compressed. They take as much memory again as the residual
+	// stream.
 	Hidden int
 
 	// ColumnSums asks for the attention that every slot has received.
@@ -84,8 +86,8 @@ type Needs struct {
 	Budgets bool
 }
 
-// Union is what metrics with needs n and x read together. Errors: what they need of
-// one pass contradicts each other.
+// Union is what metrics with needs n and x read together. Errors: needs of one pass
+// that contradict each other.
 func (n Needs) Union(x Needs) (Needs, error) {
 	if n.Stats && x.Stats && n.StatsSkip != x.StatsSkip {
 		return n, fmt.Errorf("metrics that leave out %d and %d first positions cannot share one prefill", n.StatsSkip, x.StatsSkip)
@@ -110,7 +112,7 @@ func (n Needs) Union(x Needs) (Needs, error) {
 }
 
 // Score ranks the entries of a layer: it checks that the layer has what the
-// metric needs, and the result that it has a score for every entry.
+// metric needs and that the result has a score for every entry.
 func Score(ctx context.Context, m Metric, l *Layer) (Scores, error) {
 	n := m.Needs(l.longest(), l.Share)
 	if l.Accelerator != nil && n.WindowScores {
@@ -128,7 +130,7 @@ func Score(ctx context.Context, m Metric, l *Layer) (Scores, error) {
 }
 
 // Refine returns the scores that entries are selected by: what a [Refiner] makes
-// of s, and s itself for any other metric. Arguments as there.
+// of s, or s itself for any other metric. The arguments are those of [Refiner].
 func Refine(ctx context.Context, m Metric, l *Layer, s Scores, budgets []int) (Scores, error) {
 	r, ok := m.(Refiner)
 	if !ok {

@@ -11,9 +11,9 @@ import (
 const maxSlots = math.MaxInt32
 
 // MetricConfig names a metric and its parameters. In JSON it is one flat
-// object, {"name":"snapkv","window":8}; parameters that are missing have the
-// metric's defaults, or those of "preset". A parameter that the metric does not
-// have is an error when the metric is built.
+// object, {"name":"snapkv","window":8}; missing parameters take the metric's
+// defaults, or those of "preset". A parameter that the metric does not have is
+// an error when the metric is built.
 //
 //	snapkv              window kernel pool group order shrink_window
 //	                    presets kvpress, snapkv, snapkv-longbench, adakv
@@ -89,13 +89,13 @@ func init() {
 
 // RegisterMetric makes a metric available by name: to policies, profiles,
 // sessions, evaluation and the command. defaults is a struct; its JSON is the
-// metric's parameters, and its value their defaults. If it has a method
-// Validate() error, that refuses bad parameters; messages name the parameter,
-// what was found and what was expected. What ships is registered in the same
-// way.
+// metric's parameters, and its value their defaults. A method Validate() error,
+// if there is one, refuses bad parameters; its messages name the parameter,
+// what was found and what was expected. The metrics of this package are
+// registered in the same way.
 //
 // Call it from init. It panics if the name is taken, the type is registered
-// already or is no struct, or a parameter is called name or preset.
+// already or is not a struct, or a parameter is called name or preset.
 func RegisterMetric(name string, defaults Metric, presets ...Preset[Metric]) {
 	metrics.add(name, defaults, presets)
 }
@@ -115,8 +115,8 @@ func MetricConfigOf(m Metric) MetricConfig { return MetricConfig(metrics.configO
 // MarshalJSON writes one flat object with the name first.
 func (c MetricConfig) MarshalJSON() ([]byte, error) { return config(c).marshal() }
 
-// UnmarshalJSON reads a flat object; whether the metric exists and has such
-// parameters shows when it is built.
+// UnmarshalJSON reads a flat object. Name and parameters are checked only when
+// the metric is built.
 func (c *MetricConfig) UnmarshalJSON(data []byte) error {
 	if err := (*config)(c).unmarshal(data); err != nil {
 		return fmt.Errorf("metric configuration: %w", err)
@@ -137,7 +137,7 @@ func ParseMetricConfig(text string) (MetricConfig, error) {
 }
 
 // InnerMetric is a metric as a parameter of another one. In JSON it is a
-// configuration, or a bare name.
+// configuration or a bare name.
 type InnerMetric struct{ Metric }
 
 // MarshalJSON writes the full configuration.

@@ -7,8 +7,8 @@ import (
 )
 
 // Normalisations of oracle importance: what A·‖v·W_O‖ is divided by (spec
-// 5.1). They differ in one thing only, whether importances of different layers
-// are comparable as they are.
+// 5.1). They differ only in whether importances of different layers are
+// comparable as they are.
 const (
 	// NormNone leaves the importance as it is. Profiles use it by default, see
 	// [DefaultProfileIdentity].

@@ -6,24 +6,24 @@ import (
 	"slices"
 )
 
-// HeadAttention is what the query heads of one KV head paid attention to on the
-// steps of an answer, with the full cache.
+// HeadAttention is the attention that the query heads of one KV head paid on
+// the steps of an answer, with the full cache.
 type HeadAttention struct {
 	Context int       // T: entries that a cut may remove
 	HeadDim int       // D
 	Values  []float32 // [n][D], n >= T: the context's, then those of question and answer
 
 	// Probs holds the attention of each query head of the group, [steps][n]; 0
-	// for entries behind the step's own. Not changed.
+	// for entries after the step's own. Not changed.
 	Probs [][]float32
 
-	// Gram is that of the output projection as far as it reads the group's heads,
-	// of dimension G·D.
+	// Gram is that of the part of the output projection that reads the group's
+	// heads, of dimension G·D.
 	Gram *OutputGram
 }
 
 // OutputErrors returns how far the head's part of the layer's output moves when
-// the context keeps the first counts[i] entries of order, beside question and
+// the context keeps the first counts[i] entries of order, besides question and
 // answer: the squared distance, summed over the steps, for every i. The query
 // heads of the group are summed inside the norm. order is a permutation of the
 // context's entries (see [Order]); counts ascend to T, so that the last error
@@ -130,8 +130,8 @@ func (m *OutputGram) squaredNorm(x []float64) float64 {
 }
 
 // Order returns the slots of a head from the one that stays longest to the one
-// that goes first: what [Keep] keeps of b entries is its first b, for every b of
-// at least the protected entries.
+// that goes first: for every b of at least the protected entries, its first b
+// slots are those that [Keep] keeps.
 func Order(scores []float32, p Protection) []int32 {
 	T := len(scores)
 	lo, hi := p.Split(T)

@@ -25,19 +25,19 @@ type OutputErrors struct {
 
 	// Effects holds the measured effect of every layer in nats per answer step,
 	// [L][1] with weights of kind cut, [L][ratios] with span, and LayerWeights
-	// what became of them, [L].
+	// the weights made from them, [L].
 	Effects      [][]float64 `json:"effects,omitempty"`
 	LayerWeights []float64   `json:"layer_weights"`
 
-	// Grid holds fractions kept, and Error the error of every head there, per
-	// answer step: [U][len(Grid)]. With a metric of each head it is the least of
-	// Errors, [metric][U][len(Grid)], which is empty otherwise.
+	// Grid holds fractions kept, and Error the error of every head at each of
+	// them, per answer step: [U][len(Grid)]. With a metric per head it is the
+	// smallest of Errors, [metric][U][len(Grid)], which is empty otherwise.
 	Grid   []float64     `json:"grid"`
 	Error  [][]float64   `json:"error"`
 	Errors [][][]float64 `json:"errors,omitempty"`
 
 	// MetricOf is the metric of every level and head, [99][U], as an index into
-	// the parameter metrics of the profile's metric; empty where that is no
+	// the parameter metrics of the profile's metric; empty where that is not
 	// per_head.
 	MetricOf [][]int `json:"metric_of,omitempty"`
 }
@@ -56,10 +56,10 @@ type AnswerErrors struct {
 	Divergence []float64
 }
 
-// OutputErrorBuilder adds up what the answers of calibration questions say and
-// solves once for all of them. Pairs are added in a fixed order; the state can be
-// saved after any of them and the work resumed with the same result. Not safe for
-// concurrent use, except for Counts and States.
+// OutputErrorBuilder adds up what was measured on the answers to calibration
+// questions and solves once for all of them. Pairs are added in a fixed order;
+// the state can be saved after any of them and the work resumed with the same
+// result. Not safe for concurrent use, except for Counts and States.
 type OutputErrorBuilder struct {
 	id              ProfileIdentity
 	metrics         []Metric
@@ -145,8 +145,8 @@ func (b *OutputErrorBuilder) Counts(T int) []int {
 }
 
 // States are the states of the cache of a context of T entries whose divergence
-// from the full cache is wanted: what every head of a layer keeps, [state][L], of
-// the first metric's order; T: all.
+// from the full cache is wanted: how many entries every head of a layer keeps,
+// [state][L], in the first metric's order; T: all.
 func (b *OutputErrorBuilder) States(T int) [][]int {
 	return b.id.Weights.states(T, b.least(T), b.active, b.layers)
 }

@@ -36,16 +36,16 @@ type Policy struct {
 	// Decode compresses while decoding; the zero value does not.
 	Decode DecodeConfig `json:"decode,omitzero"`
 
-	// Compat reproduces older kvpress number for number: CompatRounding (then
-	// Rounding must be empty, or that) and, unless set, the nearest level of a profile.
+	// Compat reproduces older kvpress number for number: CompatRounding (Rounding must
+	// then be empty or the same) and, unless set, the nearest level of a profile.
 	Compat bool `json:"compat,omitempty"`
 
 	// ProfileDigest is the [Profile.Digest] of the profile that was used.
 	// Compile fills it in, and refuses another profile where it is set.
 	ProfileDigest string `json:"profile,omitempty"`
 
-	// Profile is needed by the allocator lukv and holds the centres that the metric
-	// triattention reads where it is given. Not part of the JSON.
+	// Profile is needed by the allocator lukv; where it is given, the metric
+	// triattention reads its centres. Not part of the JSON.
 	Profile *Profile `json:"-"`
 }
 
@@ -79,8 +79,8 @@ func (p *Policy) prefills() bool {
 	return p.Ratio > 0 || p.BudgetTokens > 0 || p.BudgetBytes > 0
 }
 
-// UsesProfile reports whether a profile has a say: the allocator needs one, or a
-// metric, of the prompt or while decoding, reads the centres that one can hold.
+// UsesProfile reports whether a profile matters: the allocator needs one, or a
+// metric, of the prompt or while decoding, reads the centres that it can hold.
 func (p *Policy) UsesProfile() bool {
 	m, a := p.named()
 	if a.NeedsProfile() {
@@ -150,9 +150,9 @@ func (p *Policy) Validate() error {
 	return nil
 }
 
-// LUProtection is what profiles are made with and LU-KV protects at run time
-// (spec 5.4): four sinks and the last position, or more where the metric
-// protects more, such as its observation window.
+// LUProtection is the protection that profiles are made with and that LU-KV
+// uses at run time (spec 5.4): four sinks and the last position, or more where
+// the metric protects more, such as its observation window.
 func LUProtection(m Metric) Protection {
 	p := Protection{Sinks: 4, Window: 1}.Union(m.Protection(maxSlots, 0))
 	if m, ok := m.(ProfileProtecter); ok {
@@ -161,7 +161,7 @@ func LUProtection(m Metric) Protection {
 	return p
 }
 
-// CacheShape is what a policy has to know of a model's cache.
+// CacheShape is what a policy has to know about a model's cache.
 type CacheShape struct {
 	Layers        int
 	KVHeads       int
@@ -170,8 +170,8 @@ type CacheShape struct {
 }
 
 // Compiled is a policy bound to a model's cache: everything is resolved and
-// checked, nothing can fail later for configuration's sake. Immutable and safe
-// for concurrent use.
+// checked, nothing can fail later because of the configuration. Immutable and
+// safe for concurrent use.
 type Compiled struct {
 	policy    Policy
 	shape     CacheShape
@@ -182,9 +182,9 @@ type Compiled struct {
 	usesProfile bool // the allocator reads a profile
 }
 
-// Compile resolves the policy for a model with the given fingerprint, which a
-// profile's identity is checked against, and cache. Errors that come from a
-// profile made for something else wrap [ErrProfileMismatch].
+// Compile resolves the policy for a model's cache. The identity of a profile is
+// checked against model, the model's fingerprint. Errors caused by a profile
+// made for something else wrap [ErrProfileMismatch].
 func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -330,7 +330,7 @@ func (c *Compiled) fixedProtection() (Protection, bool) {
 // Policy returns the effective policy: metric, allocator, rounding, protection
 // and decoding with every default written out, and the digest of the profile.
 // Only a protection that is left to the metric, and so depends on the length,
-// stays open. Compiled again, with the same profile, it gives itself.
+// stays open. Compiling it again with the same profile gives the same policy.
 func (c *Compiled) Policy() Policy { return c.policy }
 
 // Metric returns the metric that ranks the prompt's entries.
@@ -339,7 +339,7 @@ func (c *Compiled) Metric() Metric { return c.metric }
 // Allocator returns the allocator.
 func (c *Compiled) Allocator() Allocator { return c.allocator }
 
-// Rerotates reports whether whoever owns the cache shall renumber what is kept
+// Rerotates reports whether the owner of the cache must renumber what is kept
 // of the prompt (see [Rerotate]).
 func (c *Compiled) Rerotates() bool {
 	m, ok := c.metric.(interface{ Rerotates() bool })
@@ -415,11 +415,12 @@ func (c *Compiled) Notes(d Demand, budgets [][]int) []string {
 }
 
 // DecodeBudgets divides a layer's budget while decoding (spec 7.1), for
-// [DecodeLayer.After]: target entries per head on average. Allocators that
-// know budgets before are asked as if the layer held every position seen so
-// far, of which target may stay; heads that hold less than their budget keep
-// what they hold. The others are asked for the layer by itself, as if it were
-// the whole model. nil, hence target for every head, with the uniform allocator.
+// [DecodeLayer.After]: target entries per head on average. Allocators that know
+// budgets beforehand are asked as if the layer held every position seen so far,
+// of which target may stay; heads that hold less than their budget keep what
+// they hold. The others are asked for the layer by itself, as if it were the
+// whole model. With the uniform allocator it is nil, hence target for every
+// head.
 func (c *Compiled) DecodeBudgets() DecodeBudgets {
 	if c.allocator == (uniform{}) {
 		return nil

@@ -16,7 +16,7 @@ import (
 // new measurement instead of a budget that means nothing.
 var ErrProfileMismatch = errors.New("profile does not match")
 
-// Objectives of a profile: what the budgets of all heads together shall lose
+// Objectives of a profile: what the budgets of all heads together should lose
 // least of.
 const (
 	// ObjectiveUtility is oracle importance, of what the metric's ranking really
@@ -128,7 +128,7 @@ type Profile struct {
 	Excluded   []int // layers that took no part, ascending; their ratios are 0
 
 	// QueryCenters are the centres of the model's queries on the calibration texts,
-	// [L][H], zeros in excluded layers; nil of a metric that reads none. Not to be
+	// [L][H], zeros in excluded layers; nil for a metric that reads none. Not to be
 	// changed.
 	QueryCenters [][]QueryCenter
 

@@ -218,7 +218,7 @@ func (b *ProfileBuilder) LoadState(path string) error {
 }
 
 // CalibrationHash identifies calibration texts and questions for
-// [ProfileIdentity].Calibration: SHA-256 over the parts, each behind its
+// [ProfileIdentity].Calibration: SHA-256 over the parts, each preceded by its
 // length in bytes, in the given order.
 func CalibrationHash(parts ...string) string {
 	h := sha256.New()

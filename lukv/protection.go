@@ -5,7 +5,7 @@ package lukv
 // score. The zero value protects nothing.
 //
 // If the budget is smaller than the protected set, the lowest slots win; with
-// Recent the sinks win first and then the newest slots, backwards.
+// Recent the sinks win first, then the newest slots, backwards.
 type Protection struct {
 	Sinks  int  `json:"sinks"`
 	Window int  `json:"window"`

@@ -6,16 +6,17 @@ import (
 	"slices"
 )
 
-// QueryCenter is what calibration says of the unrotated queries of a head: their
-// mean, [D], and the mean lengths of their pairs of channels f and D/2+f, [D/2].
+// QueryCenter is what calibration says about the unrotated queries of a head:
+// their mean, [D], and the mean lengths of their pairs of channels f and D/2+f,
+// [D/2].
 type QueryCenter struct {
 	Mean    []float32 `json:"mean"`
 	Lengths []float32 `json:"lengths"`
 }
 
 // CenterBuilder measures the centres of a model's queries: means over the tokens of
-// all texts, but for the first ones that the statistics leave out. The zero value is
-// without any.
+// all texts, except the first ones, which the statistics leave out. The zero value
+// is empty.
 type CenterBuilder struct {
 	layers map[int][]centerSums
 }
@@ -26,8 +27,8 @@ type centerSums struct {
 	mean, lengths []float64
 }
 
-// Add adds the statistics of a layer of one text, which have lengths (see
-// [Needs]). Texts are added in a fixed order to give the same bits.
+// Add adds the statistics of a layer of one text, which must have lengths (see
+// [Needs]). Add texts in a fixed order to get the same bits.
 func (b *CenterBuilder) Add(layer int, s *QueryStats) {
 	if b.layers == nil {
 		b.layers = map[int][]centerSums{}
@@ -98,7 +99,7 @@ func checkCenters(centers [][]QueryCenter) error {
 
 // Concentration is the length of the mean query over the mean length, over all pairs
 // of channels, heads and layers: 1 where every head's queries are all the same, near
-// 0 where they have no centre worth the name.
+// 0 where they have no real centre.
 func Concentration(centers [][]QueryCenter) float64 {
 	var center, length float64
 	for _, layer := range centers {
@@ -124,14 +125,14 @@ type calibrated interface {
 }
 
 // NeedsCenters reports whether a metric reads centres of queries and has none, so
-// that a profile of it holds them.
+// that a profile made for it must hold them.
 func NeedsCenters(m Metric) bool {
 	c, ok := m.(calibrated)
 	return ok && c.reads()
 }
 
-// WithCenters returns the metric with centres that were measured for it; any other
-// metric as it is.
+// WithCenters returns the metric with centres that were measured for it, any other
+// metric unchanged.
 func WithCenters(m Metric, centers [][]QueryCenter) Metric {
 	if c, ok := m.(calibrated); ok {
 		return c.with(centers)

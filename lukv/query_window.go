@@ -34,8 +34,8 @@ func (w *QueryWindow) Len() int { return w.n }
 // Cap returns the most rows the window can hold.
 func (w *QueryWindow) Cap() int { return len(w.pos) }
 
-// Append copies one row, [H*D], of the token at position pos; the oldest row
-// goes if the window is full. Positions must ascend.
+// Append copies one row, [H*D], of the token at position pos; if the window is
+// full, the oldest row is dropped. Positions must ascend.
 func (w *QueryWindow) Append(pos int, row []float32) {
 	if len(w.pos) == 0 {
 		return
@@ -80,7 +80,7 @@ func (w *QueryWindow) Trim(n int) {
 }
 
 // Rows returns the rows held, the oldest first, in one piece, [Len][H*D]: a view
-// unless the ring has come round.
+// unless the ring has wrapped around.
 func (w *QueryWindow) Rows() []float32 {
 	width := w.heads * w.dim
 	if end := w.start + w.n; end > len(w.pos) {
@@ -121,8 +121,8 @@ func (w *QueryWindow) Clone() *QueryWindow {
 
 // QueryStats accumulates mean and covariance of the queries of one layer
 // before RoPE, per query head. Rows of one head must be added in order of
-// position; the result does not depend on how they are cut into calls, nor on
-// the instruction set: second moments are summed in float32 over tiles of 64
+// position; the result does not depend on how they are divided into calls, nor
+// on the instruction set: second moments are summed in float32 over tiles of 64
 // rows (in the order of kernels.MatMul) and in float64 over tiles. Different
 // heads may be added concurrently.
 type QueryStats struct {
@@ -166,8 +166,8 @@ func NewQueryStats(heads, headDim, skip int, covariance bool, cpu kernels.CPU) *
 	return s
 }
 
-// KeepLengths asks for [QueryStats.Lengths], too, before the first row; an even
-// head dimension has them. It returns s.
+// KeepLengths asks for [QueryStats.Lengths] too. Call it before the first row
+// is added; only an even head dimension has lengths. It returns s.
 func (s *QueryStats) KeepLengths() *QueryStats {
 	s.lengths = true
 	for q := range s.heads {
@@ -244,7 +244,7 @@ func (s *QueryStats) Mean(q int, dst []float64) {
 }
 
 // Lengths writes the mean lengths of the pairs of channels f and D/2+f of head q's
-// queries, which a rotation leaves as they are, to dst, [D/2]; zero without rows.
+// queries, which a rotation leaves unchanged, to dst, [D/2]; zero without rows.
 func (s *QueryStats) Lengths(q int, dst []float64) {
 	h := &s.heads[q]
 	for f := range dst[:s.dim/2] {

@@ -8,7 +8,7 @@ import (
 
 // Rerotate renumbers the n keys of one head in place: row i, [D] after RoPE in
 // the half-split layout, moves from position positions[i] to position i. The
-// sequence goes on at position n. Rotations compose, so the cached keys
+// sequence continues at position n. Rotations compose, so the cached keys
 // suffice; a scale on them (yarn) stays as it is. invFreq holds the effective
 // frequencies, [D/2] (spec §3.8). Only for heads that all hold equally many
 // entries, as after StreamingLLM or any uniform budget.

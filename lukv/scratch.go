@@ -9,13 +9,13 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// Scratch is memory outside the Go heap that metrics work in. What one layer took
-// the next one uses again, and Close gives it back to the system at once, so that
+// Scratch is memory outside the Go heap that metrics work in. Each layer reuses
+// what the one before it took, and Close returns it to the system at once, so that
 // no garbage piles up beside the cache. It serves the layers of one prefill, scored
 // one after the other; their heads may be scored at the same time. The zero value
 // is ready for use.
 type Scratch struct {
-	// Scores says that scores lie there too: those of a layer are valid until
+	// Scores says that scores lie there too; those of a layer are valid until
 	// [Scratch.Next].
 	Scores bool
 
@@ -42,8 +42,8 @@ func (s *Scratch) Close() {
 	s.idle, s.scores, s.held, s.taken = nil, nil, nil, 0
 }
 
-// QueryWindow is [NewQueryWindow] with rows in the scratch, until Close; of a nil
-// scratch on the Go heap.
+// QueryWindow is [NewQueryWindow] with rows in the scratch, valid until Close, or
+// on the Go heap if the scratch is nil.
 func (s *Scratch) QueryWindow(heads, headDim, capacity int) *QueryWindow {
 	if s == nil {
 		return NewQueryWindow(heads, headDim, capacity)
@@ -53,7 +53,7 @@ func (s *Scratch) QueryWindow(heads, headDim, capacity int) *QueryWindow {
 	return w
 }
 
-// Hold returns n values, which are arbitrary and the caller's until Close. Not safe
+// Hold returns n arbitrary values that belong to the caller until Close. Not safe
 // for concurrent use.
 func (s *Scratch) Hold(n int) []float32 {
 	b := &block{mapped: true}

@@ -19,7 +19,7 @@ type Curve struct {
 }
 
 // NewCurve makes the curve of a head from the importances of its unprotected
-// entries in the metric's order; the head holds protected entries besides.
+// entries in the metric's order; protected is the number of its other entries.
 // gains is kept and must not change afterwards.
 //
 // Errors: a gain that is negative or not finite.

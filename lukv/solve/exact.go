@@ -16,7 +16,7 @@ type ExactOptions struct {
 	// then optimal among those and may keep a little less than the total.
 	Quantum int
 
-	// Progress, if set, hears how many of the units are done.
+	// Progress, if set, is told how many of the units are done.
 	Progress func(done, total int)
 }
 

@@ -9,20 +9,20 @@ import (
 
 // Fractions divides a cache between units whose losses are known at some
 // fractions kept: loss[u][i] is what unit u loses when it keeps grid[i] of its
-// entries, with straight lines between. It returns, for every level i, the
-// fraction that each unit keeps when (i+1)/100 of all entries are removed,
-// [99][len(loss)]: that which loses least if every loss is replaced by its lower
-// convex hull, flat from the minimum on.
+// entries, linear in between. It returns, for every level i, the fraction that
+// each unit keeps when (i+1)/100 of all entries are removed, [99][len(loss)]:
+// the division that loses least if every loss is replaced by its lower convex
+// hull, flat from the minimum on.
 //
 // The problem is separable and convex, so taking the hulls' segments from the
 // steepest on is exact; among equally steep ones the lower unit goes first. What
 // is left where nothing more can be gained is spread over the flat segments in
-// proportion to their lengths. Where the least fractions, grid[0], exceed a
+// proportion to their lengths. Where the smallest fractions, grid[0], exceed a
 // level's total, the level saturates there. No unit keeps more at a higher level.
 // Time O(n log n) in the number n of grid points of all units.
 //
 // Errors: a grid that does not ascend from above 0 to 1, losses of another
-// length, or that are negative or not finite.
+// length, losses that are negative or not finite.
 func Fractions(grid []float64, loss [][]float64) ([][]float64, error) {
 	if err := checkGrid(grid); err != nil {
 		return nil, fmt.Errorf("solve for fractions: %w", err)

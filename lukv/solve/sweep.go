@@ -30,7 +30,7 @@ type SweepOptions struct {
 	// monotone from level to level.
 	Repair bool
 
-	// Progress, if set, hears how many of the total steps are done.
+	// Progress, if set, is told how many of the total steps are done.
 	Progress func(done, total int)
 }
 
