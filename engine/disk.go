@@ -146,7 +146,7 @@ func storedPrefix(folder, label string, tokens []int32) string {
 var storedPrefixForm = regexp.MustCompile(`^([0-9a-f]{16}) ([1-9][0-9]{0,8}) ([0-9a-f]{32}\.session) (` + prefixFormat + `[0-9a-f]{64})$`)
 
 // ForgetStored is [Engine.Forget] for a store that no engine uses. prefix is what
-// [Engine.StoredPrefix] said of the request. A store in use is an error.
+// [Engine.StoredPrefix] returned for the request. A store in use is an error.
 func ForgetStored(store, prefix string) error {
 	if err := forgetStored(store, prefix); err != nil {
 		return fmt.Errorf("forget stored prefix: %w", err)

@@ -20,8 +20,8 @@ import (
 // Options configure an engine. The zero value has sensible limits, but none on
 // memory.
 type Options struct {
-	// MaxBytes bounds the caches of all requests and of what is kept of earlier
-	// ones together; 0: no bound.
+	// MaxBytes bounds the caches of all requests together with what is kept of
+	// earlier ones; 0: no bound.
 	MaxBytes int64
 
 	// Kept bounds what is kept of earlier prompts, inside MaxBytes: 0 for all the
@@ -29,20 +29,20 @@ type Options struct {
 	Kept int64
 
 	// Store, if not empty, is a folder in which prompts are kept beyond the engine's
-	// end, at most StoreBytes for each model (0: no bound), the least used to go first:
-	// those of requests with PromptOnly before they end, compressed contexts when they
-	// have been read, and what is in memory when the engine is closed. Files that are
-	// damaged cost themselves alone. It is made if it is not there; engines of several
-	// models may share it, two on the same model may not.
+	// end, at most StoreBytes for each model (0: no bound), the least used dropped
+	// first: those of requests with PromptOnly before they end, compressed contexts
+	// once they have been read, and what is in memory when the engine is closed. A
+	// damaged file affects nothing else. The folder is created if it does not exist;
+	// engines of several models may share it, two on the same model may not.
 	Store      string
 	StoreBytes int64
 
-	// OnPrefix, if not nil, is told of every prompt whose cache is kept in memory from
-	// then on, or no longer. The goroutine that computes everything calls it: it must
+	// OnPrefix, if not nil, is told of every prompt whose cache is now kept in memory,
+	// or no longer is. It is called by the goroutine that computes everything and must
 	// not wait for anything.
 	OnPrefix func(PrefixEvent)
 
-	// Log, if not nil, gets what becomes of the store.
+	// Log, if not nil, gets what happens to the store.
 	Log *slog.Logger
 
 	// MaxRunning bounds the answers that are computed at once (default 64), MaxQueue
@@ -52,13 +52,13 @@ type Options struct {
 	MaxQueue       int
 	MaxQueueTokens int
 
-	// Latency is the time that may pass between two tokens of an answer while
-	// others' prompts are read, default 100 ms. Prompts take what the answers leave
-	// of it, at least a little. It does not change answers.
+	// Latency is the time that may pass between two tokens of an answer while other
+	// prompts are read, default 100 ms. Prompts take what the answers leave of it,
+	// but at least a little. It does not change answers.
 	Latency time.Duration
 
-	// MaxTokens bounds prompt and answer of a request together; default, and at most,
-	// the model's context.
+	// MaxTokens bounds prompt and answer of a request together; the default and the
+	// maximum is the model's context.
 	MaxTokens int
 
 	// Lookup computes several tokens of an answer in one step where it quotes its
@@ -186,10 +186,9 @@ func New(m *model.Model, o Options) (*Engine, error) {
 // MaxTokens is the bound on prompt and answer of a request together.
 func (e *Engine) MaxTokens() int { return e.o.MaxTokens }
 
-// Submit hands a request in and returns its answer as it will come. It does not
-// wait: ErrQueueFull and [TooLargeError] are returned at once, as is everything that
-// is wrong with the request. When ctx is done the request is cancelled, wherever it
-// stands.
+// Submit hands in a request and returns the stream of its answer. It does not wait:
+// ErrQueueFull, [TooLargeError] and whatever is wrong with the request are returned
+// at once. When ctx is done the request is cancelled, whatever its state.
 func (e *Engine) Submit(ctx context.Context, r Request) (*Stream, error) {
 	if r.ID == "" {
 		e.mu.Lock()
@@ -247,8 +246,8 @@ func (e *Engine) poke() {
 	}
 }
 
-// Drain takes no more requests and waits until all are answered, or until ctx is
-// done; then it cancels the others. It closes the engine.
+// Drain takes no more requests and waits until all are answered or ctx is done,
+// in which case it cancels the rest. It closes the engine.
 func (e *Engine) Drain(ctx context.Context) error {
 	e.mu.Lock()
 	e.closing = true
@@ -264,7 +263,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 }
 
 // Close cancels all requests, waits for the step in progress, writes what is kept to the
-// store, if there is one, and gives all memory back. Closing twice is fine.
+// store, if there is one, and frees all memory. Closing twice is fine.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closing = true
@@ -499,9 +498,9 @@ type Stats struct {
 	Waiting, Running int64 // requests
 	ReservedBytes    int64 // for caches of running requests
 	PeakBytes        int64 // the most that was ever reserved
-	SavedBytes       int64 // that the caches of running requests would take more without compression
-	KeptBytes        int64 // of what is kept of earlier ones
-	StoredBytes      int64 // of what is kept on disk
+	SavedBytes       int64 // that the caches of running requests would need in addition without compression
+	KeptBytes        int64 // kept of earlier requests
+	StoredBytes      int64 // kept on disk
 	LoadedFiles      int64 // times that something was read from there
 	MaxBytes         int64 // the limit on both
 
@@ -509,7 +508,7 @@ type Stats struct {
 	Completed, Cancelled, Failed, Preempted     int64 // requests
 	Steps                                       int64
 	EvictedEntries                              int64 // of prompts that were compressed
-	Drafted, Accepted                           int64 // tokens that were looked up, and those of them that were right
+	Drafted, Accepted                           int64 // tokens that were looked up, and how many of them were right
 }
 
 // Stats returns the figures of this moment without waiting for a step.

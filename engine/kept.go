@@ -20,7 +20,7 @@ type store struct {
 	changed      func(PrefixEvent)
 }
 
-// PrefixEvent says what became of the cache of a prompt.
+// PrefixEvent says what happened to the cache of a prompt.
 type PrefixEvent struct {
 	Tokens  []int32 // of the prompt; not to be changed
 	Context int     // up to where some of them were compressed; 0: nowhere

@@ -14,19 +14,19 @@ type Request struct {
 	// ID names the request in errors; empty: the engine numbers it.
 	ID string
 
-	// Client is whom the queue treats as one: clients take turns.
+	// Client names whose request it is: in the queue, clients take turns.
 	Client string
 
 	// Prompt is the text so far, at least one token.
 	Prompt []int32
 
 	// Policy, if not nil, compresses the first Context tokens of the prompt before
-	// the others are read; 0 < Context <= len(Prompt). What comes behind them is
+	// the others are read; 0 < Context <= len(Prompt). What comes after them is
 	// not evicted, unless the policy compresses while decoding.
 	//
 	// Of these the first Protected, such as a system prompt, stay as they are, and the
-	// policy is that of the tokens between: see model.Session.PrefillCompressed, which
-	// says what policies can do so. Protected < Context.
+	// policy applies to the tokens between: see model.Session.PrefillCompressed, which
+	// says which policies allow this. Protected < Context.
 	Policy    *lukv.Policy
 	Context   int
 	Protected int
@@ -39,7 +39,7 @@ type Request struct {
 	// default 1, at most 128. The prompt is read once.
 	Choices int
 
-	// Stop lists texts that end an answer; they are part of it with KeepStop alone.
+	// Stop lists texts that end an answer; they are part of it only with KeepStop.
 	Stop     []string
 	KeepStop bool
 
@@ -47,14 +47,14 @@ type Request struct {
 	ShowSpecial bool
 
 	// Mask, if not nil, is asked before each token of a choice which tokens may be
-	// drawn (see model.Sampler.Next), given the tokens of the answer so far. It is
-	// called from one goroutine at a time for each choice. io.EOF ends the choice, as a
-	// token that ends answers would; another error ends the request.
+	// drawn (see model.Sampler.Next), given the answer's tokens so far. It is called
+	// from one goroutine at a time for each choice. io.EOF ends the choice, as a token
+	// that ends answers would; another error ends the request.
 	Mask func(choice int, answer []int32) ([]uint64, error)
 
-	// Echo hands out the tokens of the prompt from the one behind the compressed
-	// context on, each with what Sampling asks of log-probabilities, before those
-	// of the answer. The first has no log-probability, as nothing is in front of it.
+	// Echo hands out the tokens of the prompt from the first after the compressed
+	// context on, each with what Sampling asks of log-probabilities, before those of
+	// the answer. The first has no log-probability, as nothing precedes it.
 	Echo bool
 
 	// PromptOnly reads the prompt, keeps it and generates nothing.
@@ -66,8 +66,8 @@ type Request struct {
 	Inspect func(*model.Session)
 
 	// Salt separates what is kept of this request's prompt from that of requests
-	// with another: nothing is shared between them, so that nobody learns from
-	// the time of an answer what others asked.
+	// with another salt: nothing is shared between them, so that nobody learns
+	// from the timing of an answer what others asked.
 	Salt string
 }
 
@@ -76,10 +76,11 @@ const maxChoices = 128
 
 // Errors that callers branch on.
 var (
-	// ErrClosed says that the engine was closed, or is draining.
+	// ErrClosed says that the engine is closed or draining.
 	ErrClosed = errors.New("engine is closed")
 
-	// ErrQueueFull says that too many requests wait already. Try again later.
+	// ErrQueueFull says that too many requests are waiting already. Try again
+	// later.
 	ErrQueueFull = errors.New("queue is full")
 )
 

@@ -247,8 +247,8 @@ func (e *Engine) storeKept() {
 	}
 }
 
-// StoredPrefix names what the store has of a request's prompt for [ForgetStored]. It stays
-// good beyond the engine's end.
+// StoredPrefix names what the store has of a request's prompt for [ForgetStored]. The
+// name stays valid beyond the engine's end.
 func (e *Engine) StoredPrefix(r Request) (string, error) {
 	j, err := e.named(r)
 	if err != nil {
@@ -267,7 +267,7 @@ func (e *Engine) named(r Request) (*job, error) {
 }
 
 // Forget forgets what is kept of a request's prompt, in memory and on disk, under its
-// policy and salt, and of all prompts that go on from it. Protected tokens, which are kept
+// policy and salt, and of all prompts that continue it. Protected tokens, which are kept
 // like a prompt of their own, stay. It does not wait for requests in progress, which may
 // keep it again.
 func (e *Engine) Forget(r Request) error {

@@ -16,13 +16,13 @@ type Event struct {
 	Choice int // 0 to Request.Choices-1; of an echo 0
 
 	// Token is the next token; Echo says that it is one of the prompt. An event
-	// without one (HasToken) carries what was held back of the text, or the end.
+	// without one (see HasToken) carries text that was held back, or the end.
 	Token    model.Token
 	HasToken bool
 	Echo     bool
 
-	// Text is what the token adds to the text: nothing, where a character or
-	// what may become a stop text is not complete.
+	// Text is what the token adds to the text: nothing while a character, or
+	// what may become a stop text, is incomplete.
 	Text string
 
 	// Finish, if not model.FinishNone, says why the choice ended; it has no more
@@ -34,7 +34,7 @@ type Event struct {
 type Usage struct {
 	Prompt    int // tokens of the prompt
 	Cached    int // of these, those that were kept from an earlier request
-	Generated int // over all choices, those that ended answers included
+	Generated int // over all choices, including those that ended answers
 
 	// How long the request waited, how long its prompt was read, and how long it was
 	// answered.
@@ -71,8 +71,8 @@ const streamRoom = 128
 // ID is the request's name.
 func (s *Stream) ID() string { return s.id }
 
-// Next returns the next event, io.EOF behind the last, and the error of a request
-// that failed. When ctx is done it returns its error; the request goes on.
+// Next returns the next event, io.EOF after the last, or the error of a request
+// that failed. When ctx is done it returns the error of ctx; the request goes on.
 func (s *Stream) Next(ctx context.Context) (Event, error) {
 	select {
 	case e := <-s.events:
@@ -123,17 +123,17 @@ func (s *Stream) Events() iter.Seq2[Event, error] {
 	}
 }
 
-// Progress is how much of the prompt has been read by now, 0 to 1. It never goes back.
+// Progress is the fraction of the prompt read so far, 0 to 1. It never decreases.
 func (s *Stream) Progress() float64 {
 	return float64(s.reached.Load()) / float64(s.prompt)
 }
 
 // Cached is the number of tokens of the prompt that were kept from an earlier request, as
-// far as it is known by now: 0 while the request waits.
+// far as it is known: 0 while the request waits.
 func (s *Stream) Cached() int { return int(s.cached.Load()) }
 
 // Close cancels the request, if it is not over, and waits until its memory is
-// given back. Closing twice is fine.
+// freed. Closing twice is fine.
 func (s *Stream) Close() {
 	s.cancel()
 	<-s.done
@@ -145,8 +145,8 @@ func (s *Stream) Usage() Usage {
 	return s.usage
 }
 
-// Cache returns what the cache of the prompt held when it had been read; zero if it
-// never was. It waits for the end of the request.
+// Cache returns what the cache held once the prompt had been read; zero if it never
+// was. It waits for the end of the request.
 func (s *Stream) Cache() CacheUse {
 	<-s.done
 	return s.cache
