@@ -12,9 +12,9 @@ import (
 )
 
 // Answer is the full cache's answer to a question about an observed context, with
-// what its steps looked at: the rows that predict the answer's tokens, of which
-// the first is the question's last. Answers of one observation may be measured
-// concurrently; each belongs to one goroutine.
+// what its steps looked at. The steps are the rows that predict the answer's
+// tokens; the first is the question's last row. Answers of one observation may be
+// measured concurrently; each belongs to one goroutine.
 type Answer struct {
 	ob      *Observation
 	s       *Session            // with context, question and answer
@@ -30,7 +30,7 @@ type Answer struct {
 }
 
 // Answer answers a question (with its answer cue) on a fork of the full cache, up
-// to o.MaxTokens tokens (64 if 0), of which one that ends the sequence counts, and
+// to o.MaxTokens tokens (64 if 0), including one that ends the sequence. It then
 // passes question and answer once more over the full cache to see what the steps
 // look at. The result, which the caller closes, holds 4·L·H·D bytes of queries and
 // 4·Vocab bytes of logits for each. o.IncludeQuestion has no effect.
@@ -114,10 +114,12 @@ func (a *Answer) pass(ctx context.Context, s *Session, each func(i int, logits [
 // Steps returns the number of tokens of the answer.
 func (a *Answer) Steps() int { return len(a.logits) }
 
-// Tokens returns the answer, a token that ends the sequence included. Not to be changed.
+// Tokens returns the answer, including a token that ends the sequence. Not to be
+// changed.
 func (a *Answer) Tokens() []int32 { return a.tokens }
 
-// Passes returns how often question and answer were passed over a cache so far.
+// Passes returns how often question and answer have been passed over a cache so
+// far.
 func (a *Answer) Passes() int { return a.passes }
 
 // Close frees the cache. Closing twice is fine.
@@ -227,7 +229,7 @@ func (a *Answer) Retrieved(ctx context.Context, layer, h, from, to int) ([]float
 }
 
 // Divergence returns how far the next-token distributions of the steps move when
-// the context keeps the given slots alone: kept[l][h], ascending, nil for a layer
+// the context keeps only the given slots: kept[l][h], ascending, nil for a layer
 // that stays whole. It is the Kullback-Leibler divergence from the full cache in
 // nats, summed over the steps, and takes one pass of question and answer over a
 // fork of the cache.

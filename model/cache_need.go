@@ -13,8 +13,9 @@ type CacheNeed struct {
 	Held int64 // at the end
 }
 
-// Lengths are the tokens that a session will be given, one behind the other: those
-// before a context, which stay, the context, which is compressed, and the rest.
+// Lengths are the numbers of tokens that a session will be given, in this order:
+// those before a context, which stay, the context, which is compressed, and the
+// rest.
 type Lengths struct{ Before, Context, Rest int }
 
 func (l Lengths) String() string {
@@ -23,11 +24,11 @@ func (l Lengths) String() string {
 
 // CacheNeed returns what a new session takes if it is given a context that
 // o.Compression compresses, in its first prefill or, with tokens before it, by
-// [Session.PrefillCompressed]. The numbers are exact where the budgets of
-// all heads are known beforehand, and bounds that are a page per head too high at
-// most where they follow from scores. What compression while decoding evicts is
-// not taken off. Peak is the promise of a bounded peak in numbers: the compressed
-// layers and one whole layer, or the end, whichever is more.
+// [Session.PrefillCompressed]. The numbers are exact where the budgets of all
+// heads are known beforehand; where budgets follow from scores they are bounds,
+// too high by at most a page per head. What compression while decoding evicts is
+// not subtracted. Peak is the promise of a bounded peak in numbers: the
+// compressed layers and one whole layer, or the end, whichever is more.
 func (m *Model) CacheNeed(o SessionOptions, l Lengths) (CacheNeed, error) {
 	need, err := m.cacheNeed(o, l)
 	if err != nil {

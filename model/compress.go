@@ -15,28 +15,28 @@ type Span struct{ From, To int }
 func (p Span) String() string { return fmt.Sprintf("tokens %d to %d", p.From, p.To) }
 
 // Compress compresses the entries of a span of tokens that the session holds: a
-// document behind a system prompt, the older turns of a chat. Entries outside the
-// span stay. The policy's ratio or budget is of the span's tokens, those counted
-// that were evicted before; its sinks are the first positions of the sequence, its
-// window the end of the span. Metrics look at all that a head holds up to the end of
-// the span, allocators divide the span's entries. A policy that compresses while
-// decoding or renumbers positions is one of SessionOptions.
+// document after a system prompt, the older turns of a chat. Entries outside the
+// span stay. The policy's ratio or budget applies to the span's tokens, including
+// those evicted before; its sinks are the first positions of the sequence, its
+// window is the end of the span. Metrics look at all that a head holds up to the end
+// of the span, allocators divide the span's entries. A policy that compresses while
+// decoding or renumbers positions belongs in SessionOptions.
 //
 // A compressed span is the same, to the bit, whether its own prefill compressed it
 // (SessionOptions.Compression, [Session.PrefillCompressed]) or Compress does it
 // later, so that a session can be prefilled once, forked, and each fork compressed
-// in its own way. What a metric wants to know of queries that have passed by is
-// computed again: the last w tokens of the span for a metric with a window of w
-// queries, the whole span for statistics of all queries and for accumulated
-// attention; nothing for metrics that look at keys and values. That is exact where
-// nothing in front of the span was evicted since it was fed; else queries are those
-// that the cache of now gives. [Model.Observe] keeps what passes by instead.
+// in its own way. What a metric needs from queries that have passed by is computed
+// again: the last w tokens of the span for a metric with a window of w queries, the
+// whole span for statistics of all queries and for accumulated attention; nothing
+// for metrics that look at keys and values. That is exact where nothing before the
+// span was evicted since it was fed; otherwise the queries are those that the
+// present cache gives. [Model.Observe] instead keeps what passes by.
 //
 // ErrNotObserved says that it cannot be computed again, or that a metric looks at the
-// queries of everything and the span is but a part. On an error, or when ctx is
-// done, nothing is evicted, unless the system or a device has no memory for survivors
-// in pages that forks share: heads before that one stay cut. Position, tokens and logits
-// stay. Besides one layer, no memory is needed but for such survivors.
+// queries of everything while the span is only a part. On an error, or when ctx is done,
+// nothing is evicted, unless the system or a device has no memory for survivors in pages
+// that forks share: heads before that one stay cut. Position, tokens and logits stay.
+// Apart from one layer, memory is needed only for such survivors.
 func (s *Session) Compress(ctx context.Context, span Span, policy *lukv.Policy) error {
 	if err := s.compress(ctx, span, policy); err != nil {
 		return fmt.Errorf("compress %v: %w", span, err)

@@ -62,9 +62,9 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 }
 
 // Policy returns how the session's cache is compressed, with every parameter
-// written out; nil if it is not. Where spans were compressed in their own ways it is
-// the policy of the last one, that of a loaded session is the policy of its file;
-// both with the compression while decoding that goes on here.
+// written out; nil if it is not. Where spans were compressed in different ways it is
+// the policy of the last one; for a loaded session it is the policy of its file.
+// Both include the compression while decoding that is in effect here.
 func (s *Session) Policy() *lukv.Policy {
 	if s.comp == nil {
 		return s.saved
@@ -80,8 +80,8 @@ func (s *Session) Policy() *lukv.Policy {
 
 // Notes says what a user should know about how context was compressed, span by
 // span: budgets that are nearly nothing, protected entries that do not fit, a
-// pyramid without slope, scores that say nothing; of these a loaded session has none.
-// And why lookup decoding is off, if it should be on.
+// pyramid without slope, scores that say nothing. A loaded session has none of these.
+// It also says why lookup decoding is off, if it should be on.
 func (s *Session) Notes() []string {
 	if s.opts.Lookup {
 		if why := s.lookupOff(); why != "" {

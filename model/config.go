@@ -42,7 +42,7 @@ const (
 )
 
 // Config describes the network of a checkpoint. What a config.json leaves out
-// has been filled in with the default of its model class.
+// is filled in with the default of its model class.
 type Config struct {
 	Arch string // "llama", "mistral", "qwen2" or "qwen3"
 
@@ -53,7 +53,7 @@ type Config struct {
 	KVHeads      int // divides Heads
 	HeadDim      int // even
 	Vocab        int
-	MaxPositions int // tokens the model was made for, with YaRN those it is stretched to
+	MaxPositions int // tokens the model was made for; with YaRN, those it is stretched to
 
 	NormEps float64
 	Rope    RopeConfig
@@ -79,8 +79,8 @@ type Config struct {
 }
 
 // GenerationDefaults are the sampling settings that come with a checkpoint, in
-// generation_config.json. Settings that are absent have the value that changes
-// nothing, given in parentheses.
+// generation_config.json. Settings that are absent have the value that has no
+// effect, given in parentheses.
 type GenerationDefaults struct {
 	DoSample          bool    // (false) sample instead of taking the best token
 	Temperature       float64 // (1)
@@ -109,8 +109,8 @@ type archDefaults struct {
 
 // LoadConfig reads config.json and, if there is one, generation_config.json of
 // the model folder dir. Errors name the file and the key; they wrap
-// ErrUnsupported where the file is well-formed but describes something else
-// than the supported networks.
+// ErrUnsupported where the file is well-formed but describes a network that is
+// not supported.
 func LoadConfig(dir string) (*Config, error) {
 	return loadConfig(func(name string) (string, io.ReadCloser, error) {
 		path := filepath.Join(dir, name)

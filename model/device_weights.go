@@ -11,15 +11,15 @@ import (
 
 // WithDevice computes on an accelerator: driver[:selector] as
 // [kernels.OpenDevice] takes it, such as "vulkan" or "vulkan:1", provided that
-// the program imports the driver's package. The model opens the device and
-// closes it. "" and "cpu", the default, mean the processor alone.
+// the program imports the driver's package. The model opens and closes the
+// device. "" (the default) and "cpu" mean the processor alone.
 //
 // Opening fails with kernels.ErrNoDevice, or with kernels.ErrDeviceMemory where
 // the weights do not fit; see WithDeviceLayers.
 func WithDevice(name string) Option { return func(o *options) { o.deviceName = name } }
 
 // WithOpenDevice is WithDevice for a device that the caller has opened, and
-// closes after the model.
+// will close after the model.
 func WithOpenDevice(d kernels.Device) Option { return func(o *options) { o.device = d } }
 
 // WithDeviceLayers leaves only the first n layers and their caches to the

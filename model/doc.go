@@ -1,5 +1,5 @@
-// Package model runs transformer checkpoints: it is the door for programs that
-// embed a language model.
+// Package model runs transformer checkpoints. It is the entry point for
+// programs that embed a language model.
 //
 //	m, err := model.Open(ctx, "path/to/checkpoint")
 //	defer m.Close()
@@ -17,25 +17,25 @@
 // truncated, saved and loaded. [Model.Step] computes many sessions in one pass
 // over the weights. An [Observation] is a context with its full cache and what
 // metrics saw of it; compressed sessions are derived from it, and a
-// [Measurement] measures on it what profiles are made of. [Sampling] chooses
-// tokens.
+// [Measurement] takes from it the measurements that profiles are made of.
+// [Sampling] chooses tokens.
 //
 // # Compression
 //
 // The first prefill of a session with a policy goes layer by layer over the
-// whole prompt: when a layer's attention is complete, its entries are scored
-// and all but the budgets evicted, so that the cache's peak is the compressed
+// whole prompt: when a layer's attention is complete, its entries are scored and
+// all beyond the budgets are evicted, so that the cache's peak is the compressed
 // total plus one whole layer (for allocators that need all scores: the whole
-// cache). The hidden states of the prompt, 4·tokens·Hidden bytes, are held
-// meanwhile, where the layers are computed. Without a policy, or with one that
-// removes nothing, the prompt goes chunk by chunk through all layers. Layers with
-// a sliding window are never compressed; they forget what their window has passed.
+// cache). Meanwhile the hidden states of the prompt, 4·tokens·Hidden bytes, are
+// held where the layers are computed. Without a policy, or with one that removes
+// nothing, the prompt goes chunk by chunk through all layers. Layers with a
+// sliding window are never compressed; they drop what their window has passed.
 //
 // Any span can be compressed at any time: [Session.PrefillCompressed] feeds tokens
-// that a policy of their own compresses, behind a system prompt or a first document,
-// and [Session.Compress] compresses tokens that are there. Both give the same
-// session, to the bit: prefill once, fork, and compress each fork in its own way.
-// [Session.Keep] applies a choice made elsewhere.
+// and compresses them with a policy of their own, after a system prompt or a first
+// document, and [Session.Compress] compresses tokens that are already there. Both
+// give the same session, to the bit: prefill once, fork, and compress each fork in
+// its own way. [Session.Keep] applies a choice made elsewhere.
 //
 // # Arithmetic
 //
@@ -48,28 +48,30 @@
 // # Devices
 //
 // With [WithDevice] the weights are copied to an accelerator and the forward pass
-// runs there, over caches whose pages are there, too; [WithDeviceLayers] leaves
-// the last layers, their caches and the head to the processor. Results are those
-// of the device's arithmetic: equal bits for any chunk and batch on one device
-// and driver, and within rounding of the processor's. A checkpoint that mixes
-// bf16 with other weights keeps its activations in f32 on a device. The metrics
-// snapkv, keydiff, knorm and expected_attention score a prefill on the device, and
-// eviction moves pages there. What the others, the compression while decoding and
+// runs there, over caches whose pages are there too; [WithDeviceLayers] leaves the
+// last layers, their caches and the head to the processor. Results follow the
+// device's arithmetic: the bits are equal for any chunk and batch on one device
+// and driver, and within rounding of the processor's. A checkpoint that mixes bf16
+// with other weights keeps its activations in f32 on a device. The metrics snapkv,
+// keydiff, knorm and expected_attention score a prefill on the device, and
+// eviction moves pages there. What other metrics, compression while decoding and
 // the oracle look at is read back and computed by the processor, which gives the
-// same and takes longer. Saved sessions can be loaded on any device or none.
+// same results but takes longer. Saved sessions can be loaded on any device or
+// none.
 //
-// Not enough memory is kernels.ErrDeviceMemory and leaves a session at its last
-// token. After kernels.ErrDeviceLost close the model and open another.
+// When memory runs out the error is kernels.ErrDeviceMemory, and the session
+// stays at its last token. After kernels.ErrDeviceLost close the model and open
+// another.
 //
 // # Lifetime and concurrency
 //
 // A Model is safe for concurrent use and outlives its sessions' computations:
 // Close waits for them. A Session belongs to one goroutine at a time, which is
 // checked (ErrBusy); its Close cancels a call in progress and waits for it. Sessions
-// run concurrently and share the model's workers. Both are closed by the caller,
-// twice if need be. A session that is not closed leaks its cache, which lies
-// outside the Go heap. Long calls take a context; after a cancelled one, or a
-// callback that panicked, the session stands at its last completed token and can
-// be used again: a call that failed has changed nothing beyond that. Decoding
-// allocates nothing on the Go heap per token in steady state.
+// run concurrently and share the model's workers. The caller closes both; closing
+// twice is fine. A session that is not closed leaks its cache, which lies outside
+// the Go heap. Long calls take a context; after a cancelled one, or a callback that
+// panicked, the session stands at its last completed token and can be used again: a
+// failed call has changed nothing beyond that. Decoding allocates nothing on the Go
+// heap per token in steady state.
 package model

@@ -8,7 +8,7 @@ import (
 
 // ErrNotFinite says that the model computed logits that are not finite numbers:
 // its weights are damaged, or too large for the arithmetic in use. The tokens
-// that led to them were not taken.
+// that led to them were not added.
 var ErrNotFinite = errors.New("logits are not finite numbers")
 
 // finite reports whether x holds neither a NaN nor an infinity.

@@ -25,7 +25,7 @@ type Token struct {
 type FinishReason string
 
 const (
-	FinishNone   FinishReason = ""       // none has ended yet
+	FinishNone   FinishReason = ""       // no generation has ended yet
 	FinishStop   FinishReason = "stop"   // an end-of-sequence or stop token
 	FinishLength FinishReason = "length" // MaxTokens or the end of the context
 	FinishBreak  FinishReason = "break"  // the caller stopped asking
@@ -40,10 +40,10 @@ func (s *Session) FinishReason() FinishReason { return s.finish }
 // The token that ends the sequence is not returned unless Sampling.YieldEnd asks
 // for it.
 //
-// A token that was returned last is not in the cache yet; it is fed with the
-// next call of Generate, Prefill or Append, so that a conversation goes on
-// seamlessly. An error comes with the last pair; after a cancelled context the
-// session stands at its last completed token.
+// The last token returned is not in the cache yet; the next call of Generate,
+// Prefill or Append feeds it, so that a conversation continues seamlessly. An
+// error comes with the last pair; after a cancelled context the session stands
+// at its last completed token.
 //
 // Generation allocates nothing per token in steady state.
 func (s *Session) Generate(ctx context.Context, o Sampling) iter.Seq2[Token, error] {

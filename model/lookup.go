@@ -16,8 +16,8 @@ import (
 // Every token is drawn from the logits that it would have been drawn from, so that
 // the answer is the same to the bit.
 
-// MaxDrafts is the most tokens that a pass computes ahead for a session. Beyond
-// five rows products take noticeably longer than for one.
+// MaxDrafts is the most tokens that a pass computes ahead for a session. With
+// more than five rows, products take noticeably longer than with one.
 const MaxDrafts = 4
 
 // A session has credit for drafts: rows of passes that may turn out useless. It
@@ -198,8 +198,8 @@ func (s *Session) foresee(drafts []int32, logits []float32) error {
 }
 
 // Follow takes token if the last pass computed it ahead (see [Part.Drafts]), and
-// reports whether it did: the session then has the logits behind it. All drafts go
-// if it did not, as they do with any other call.
+// reports whether it did: the session then has the logits after it. If it did not,
+// all drafts are dropped, as with any other call.
 func (s *Session) Follow(token int32) bool {
 	if s.enterAhead() != nil {
 		return false

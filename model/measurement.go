@@ -29,7 +29,7 @@ func (p *oracleRecorder) add(layer, head int, probs []float32, n int) {
 }
 
 // Measurement measures the long-horizon usefulness of a context's entries (spec
-// §5.1): how much the answer of a question draws on each of them. Value norms
+// §5.1): how much the answer to a question draws on each of them. Value norms
 // are computed once per context.
 type Measurement struct {
 	ob *Observation
@@ -112,8 +112,8 @@ func (ob *Observation) valueNorms(o *lukv.Oracle, at, g int) error {
 // Question answers one question (with its answer cue) on a fork of the full
 // cache and returns the importance of every entry of the context, [L][K][T],
 // under the given normalisation, together with the number of steps that
-// counted. Layers with sliding windows are nil. Steps may be 0 where the answer
-// ends at once; with such short answers use IncludeQuestion.
+// counted. Layers with sliding windows are nil. The number of steps may be 0 if
+// the answer ends at once; for such short answers use IncludeQuestion.
 func (me *Measurement) Question(ctx context.Context, tokens []int32, o MeasureOptions, norm string) ([][][]float32, int, error) {
 	steps, err := me.run(ctx, tokens, o)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// Model is a loaded checkpoint. It is safe for concurrent use; its sessions are
-// used by one goroutine at a time each.
+// Model is a loaded checkpoint. It is safe for concurrent use; each of its
+// sessions is used by one goroutine at a time.
 type Model struct {
 	cfg       *Config
 	weights   *Weights
@@ -60,11 +60,11 @@ type Model struct {
 
 // Open loads the checkpoint in folder dir: config.json, safetensors weights
 // (mapped, not copied) and, when first asked for, the tokenizer. Everything is
-// checked against the config before it returns. The caller closes the model.
+// checked against the config before Open returns. The caller closes the model.
 //
 // Errors: ErrUnsupported for an architecture this package does not know; a
 // descriptive error for anything missing, misshapen or malformed; see WithDevice
-// for those of devices. ctx cancels the copying of weights to a device.
+// for those of devices. ctx cancels copying weights to a device.
 func Open(ctx context.Context, dir string, opts ...Option) (*Model, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("open model %s: %w", dir, err)
@@ -205,7 +205,7 @@ func vector(t tensor.Tensor) []float32 {
 	return t.Float32s(nil)
 }
 
-// Config returns the model's configuration; the caller does not change it.
+// Config returns the model's configuration, which must not be changed.
 func (m *Model) Config() *Config { return m.cfg }
 
 // Precision returns the precision in use, never PrecisionAuto.
@@ -237,8 +237,8 @@ func (m *Model) Tokenizer() (*tokenizer.Tokenizer, error) {
 
 // Close releases the weights. It waits for computations in progress, whose
 // callbacks may still use the model, and must not be called from one; sessions that
-// are still open return ErrClosed afterwards and are closed as usual. Closing
-// twice is fine.
+// are still open then return ErrClosed and are closed as usual. Closing twice is
+// fine.
 func (m *Model) Close() error {
 	if !m.use.close() {
 		return nil

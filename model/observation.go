@@ -10,9 +10,9 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// Observation is a context that was prefilled with the full cache while the
-// metrics were watching: any number of compressed sessions can be derived from
-// it, and profiles measured on it. It belongs to one goroutine at a time.
+// Observation is a context that was prefilled with the full cache while metrics
+// observed it. Any number of compressed sessions can be derived from it, and
+// profiles measured on it. It belongs to one goroutine at a time.
 //
 // A session derived by Compress equals, bit for bit, one that was prefilled
 // under the same policy; only its peak was higher.
@@ -47,8 +47,9 @@ type scoreKey struct {
 // the given metrics need: for windows of queries w·H·D floats per layer, for
 // query statistics H·D² doubles, for hidden states T times the model's width in
 // floats, for accumulated attention and for the scores of each metric K·T
-// numbers. They count as memory of the sessions (WithMaxMemory).
-// o.Compression must be nil; a context that does not fit is refused before work.
+// numbers. All this counts as memory of the sessions (WithMaxMemory).
+// o.Compression must be nil; a context that does not fit is refused before any
+// work.
 func (m *Model) Observe(ctx context.Context, tokens []int32, o SessionOptions, metrics ...lukv.Metric) (*Observation, error) {
 	if o.Compression != nil {
 		return nil, fmt.Errorf("observe: the session options carry a compression; derive compressed sessions instead")
@@ -198,7 +199,7 @@ func (ob *Observation) Session() *Session { return ob.s }
 // Tokens returns the number of tokens of the context.
 func (ob *Observation) Tokens() int { return len(ob.tokens) }
 
-// Close releases the full cache; derived sessions live on. Closing twice is fine.
+// Close releases the full cache; derived sessions remain. Closing twice is fine.
 func (ob *Observation) Close() error {
 	for _, w := range ob.layers {
 		w.onDevice().free()
@@ -214,9 +215,9 @@ func (ob *Observation) Close() error {
 	return ob.s.Close()
 }
 
-// QueryStats returns the statistics of a layer's queries before RoPE, which are the
-// observation's; nil where no metric asked for them, in a layer with a sliding window,
-// or if a device has them.
+// QueryStats returns the statistics of a layer's queries before RoPE, which belong to
+// the observation; nil where no metric asked for them, in a layer with a sliding
+// window, or if a device has them.
 func (ob *Observation) QueryStats(layer int) *lukv.QueryStats {
 	if w := ob.layers[layer]; w != nil {
 		return w.stats

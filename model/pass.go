@@ -13,7 +13,7 @@ import (
 // Part is what one session does in a pass: it takes its next token, or with
 // Prefill the next N tokens of that prefill, which must not be layered.
 //
-// Behind a token a session with [SessionOptions.Lookup] computes what it believes to
+// After a token, a session with [SessionOptions.Lookup] computes what it expects to
 // come next, at most Drafts tokens. It does not take them yet: [Session.Follow] does.
 type Part struct {
 	Session *Session
@@ -26,7 +26,7 @@ type Part struct {
 // maxPassRows bounds the tokens of a pass; their activations are in memory together.
 const maxPassRows = 1 << 14
 
-// PartError says at which part of a pass an error lies.
+// PartError says which part of a pass an error belongs to.
 type PartError struct {
 	Part int
 	Err  error
@@ -40,12 +40,12 @@ func (e *PartError) Unwrap() error { return e.Err }
 // Pass computes parts of several sessions of this model together, in one pass over
 // the weights: tokens of some, and chunks of the prompts of others. Results are those
 // of Step and Prefill, to the bit. Sessions must be distinct and not in use
-// elsewhere. Those that took a token have logits afterwards, as have those whose
-// prefill is done.
+// elsewhere. Those that took a token, and those whose prefill is done, have logits
+// afterwards.
 //
 // On an error every session stands where it stood before, and a [PartError] says
-// which part is to blame, if one is; prefills in the pass are over only if they are
-// to blame. At most 16,384 tokens.
+// which part is to blame, if any; only prefills that are to blame are over. A pass
+// takes at most 16,384 tokens.
 func (m *Model) Pass(ctx context.Context, parts []Part) error {
 	if len(parts) == 0 {
 		return nil

@@ -23,10 +23,10 @@ func (s *Session) Prefill(ctx context.Context, tokens []int32) error {
 }
 
 // PrefillCompressed is Prefill for tokens that a policy of their own compresses,
-// wherever the session stands: a document behind a system prompt, a second
-// document. It goes layer by layer as the first prefill of a session with a policy
-// does, with the same bound on the peak; entries before the tokens stay. The session
-// is the same, to the bit, as after Prefill and [Session.Compress], which says more.
+// wherever the session stands: a document after a system prompt, a second document.
+// It goes layer by layer, as the first prefill of a session with a policy does, with
+// the same bound on the peak; entries before the tokens stay. The session is the
+// same, to the bit, as after Prefill and [Session.Compress]; see there.
 func (s *Session) PrefillCompressed(ctx context.Context, tokens []int32, policy *lukv.Policy) error {
 	return s.feed(ctx, func() (*Prefilling, error) { return s.startCompressed(tokens, policy) })
 }
@@ -42,8 +42,8 @@ func (s *Session) prefillCompression(n int, policy *lukv.Policy) (*compression, 
 
 // PrefillEach is Prefill that calls each with the logits, [Vocab], after every
 // token i of tokens. They are valid during the call. An error ends the prefill
-// and is returned. Tokens generated before and not fed yet (see Generate) go
-// first and get no call.
+// and is returned. Tokens generated before and not fed yet (see Generate) are
+// fed first, without a call.
 func (s *Session) PrefillEach(ctx context.Context, tokens []int32, each func(i int, logits []float32) error) error {
 	return s.feed(ctx, func() (*Prefilling, error) { return s.startPrefill(tokens, each, nil) })
 }
@@ -74,16 +74,16 @@ func (s *Session) feed(ctx context.Context, start func() (*Prefilling, error)) e
 
 // Prefilling is a prefill that is done in pieces: by [Prefilling.Advance], or in
 // passes that it shares with other sessions, see [Model.Pass]. Its result is that
-// of [Session.Prefill], to the bit, however it is cut. Until it is done or closed
-// the session can do nothing else. It belongs to one goroutine at a time.
+// of [Session.Prefill], to the bit, however it is divided. Until it is done or
+// closed the session can do nothing else. It belongs to one goroutine at a time.
 type Prefilling struct {
 	s    *Session
 	f    feeding
 	over bool // done, failed or closed
 }
 
-// StartPrefill begins to feed tokens, to which nothing happens yet. each, which may
-// be nil, is that of [Session.PrefillEach]. The caller closes the result.
+// StartPrefill begins to feed tokens but processes none yet. each, which may be
+// nil, is that of [Session.PrefillEach]. The caller closes the result.
 func (s *Session) StartPrefill(tokens []int32, each func(i int, logits []float32) error) (*Prefilling, error) {
 	if err := s.enter(); err != nil {
 		return nil, fmt.Errorf("prefill: %w", err)
@@ -149,7 +149,7 @@ func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32
 func (p *Prefilling) Done() bool { return p.over }
 
 // Remaining is the work left, in tokens through all layers; part of a token counts
-// as one. Tokens that a metric has repeated are among them.
+// as one. Tokens that a metric has the session repeat are included.
 func (p *Prefilling) Remaining() int {
 	if p.over {
 		return 0
@@ -158,15 +158,16 @@ func (p *Prefilling) Remaining() int {
 	return (p.f.total() - p.f.work + layers - 1) / layers
 }
 
-// Layered reports whether the prompt goes layer by layer through the model, as it
-// does where a policy compresses it: then it cannot share passes.
+// Layered reports whether the prompt goes through the model layer by layer, as it
+// does when a policy compresses it; it then cannot share passes.
 func (p *Prefilling) Layered() bool { return p.f.job != nil }
 
-// Advance does about as much as n tokens through all layers take, in whole units:
-// a piece of the prompt through one layer, or through all, of a chunk at most; or a
-// chunk that a metric has repeated, through one layer. After an error the
-// prefill is over; the session stands at its last completed token: the end of the
-// last chunk, or where it stood before, if the prompt was to be compressed.
+// Advance does about as much work as n tokens through all layers take, in whole
+// units: a piece of the prompt, at most a chunk, through one layer or through all;
+// or a chunk that a metric has the session repeat, through one layer. After an
+// error the prefill is over; the session stands at its last completed token: the
+// end of the last chunk, or where it stood before, if the prompt was to be
+// compressed.
 func (p *Prefilling) Advance(ctx context.Context, n int) error {
 	s := p.s
 	if err := s.enter(); err != nil {
@@ -226,8 +227,8 @@ func (p *Prefilling) end() {
 	p.s.prefilling = nil
 }
 
-// Close ends a prefill. One that is not done leaves the session as an error of
-// Advance does. Closing twice is fine.
+// Close ends a prefill. If it is not done, the session is left as after an
+// error of Advance. Closing twice is fine.
 func (p *Prefilling) Close() error {
 	if err := p.s.enter(); err != nil {
 		if errors.Is(err, ErrClosed) { // with the session

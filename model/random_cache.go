@@ -11,15 +11,15 @@ import (
 
 // Fill extends the session by n positions whose cache entries are random, for
 // benchmarks: the cache then has the lengths, pages and types that a prefill of n
-// tokens would have left, at the price of writing it. What is computed from it
-// means nothing. The tokens count as token 0, and there are no logits.
+// tokens would have left, at the cost of writing it. What is computed from it is
+// meaningless. The tokens count as token 0, and there are no logits.
 //
 // An empty session with a compression policy is filled as its first prefill
 // would leave it, each head with its own number of entries: the allocator's
-// budgets, for allocators that look at scores those of random scores in which
-// heads differ. Kept positions are spread evenly. Policies that compress while
-// decoding, and metrics that renumber positions, are an error: their state
-// follows from real tokens.
+// budgets or, for allocators that look at scores, the budgets for random scores
+// that differ between heads. Kept positions are spread evenly. Policies that
+// compress while decoding, and metrics that renumber positions, are an error:
+// their state follows from real tokens.
 //
 // Equal seeds give equal caches. On an error the session stands where it stood.
 func (s *Session) Fill(n int, seed uint64) error {

@@ -117,8 +117,8 @@ func (s *Sampler) remember(token int32) {
 
 // Next draws the next token from logits, [Vocab], which it does not change.
 // mask, if not nil, has a bit for every token, 64 a word, lowest first: tokens
-// whose bit is 0 are not drawn, nor those behind its end. A draw takes one number
-// from the random stream, a greedy choice none.
+// whose bit is 0 are not drawn, nor are those beyond its end. A draw takes one
+// number from the random stream, a greedy choice none.
 func (s *Sampler) Next(logits []float32, mask []uint64) (int32, error) {
 	if len(logits) != s.vocab {
 		return 0, fmt.Errorf("sample: %d logits for a vocabulary of %d", len(logits), s.vocab)

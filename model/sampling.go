@@ -35,7 +35,7 @@ type Sampling struct {
 
 	// PresencePenalty is subtracted from the logits of tokens that were generated
 	// before, FrequencyPenalty once for each time they were; tokens of the prompt
-	// do not count. Negative values encourage. 0 does nothing.
+	// do not count. Negative values encourage repetition. 0 does nothing.
 	PresencePenalty  float64 `json:"presence_penalty,omitempty"`
 	FrequencyPenalty float64 `json:"frequency_penalty,omitempty"`
 
@@ -48,18 +48,18 @@ type Sampling struct {
 	// MaxTokens bounds the number of generated tokens; 0: until the context is full.
 	MaxTokens int `json:"max_tokens,omitempty"`
 
-	// Stop lists further tokens that end the generation. IgnoreEOS takes the
+	// Stop lists further tokens that end the generation. IgnoreEOS treats the
 	// model's own end-of-sequence tokens as ordinary ones.
 	Stop      []int32 `json:"stop,omitempty"`
 	IgnoreEOS bool    `json:"ignore_eos,omitempty"`
 
 	// LogProbs reports each token's log-probability, TopLogProbs (at most
-	// MaxTopLogProbs) that many most likely alternatives as well. Both cost a
-	// pass over the vocabulary.
+	// MaxTopLogProbs) that many of the most likely alternatives as well. Both
+	// cost a pass over the vocabulary.
 	LogProbs    bool `json:"logprobs,omitempty"`
 	TopLogProbs int  `json:"top_logprobs,omitempty"`
 
-	// YieldEnd hands out the token that ends the sequence, too, before the
+	// YieldEnd also hands out the token that ends the sequence, before the
 	// generation ends. It does not become part of the session.
 	YieldEnd bool `json:"yield_end,omitempty"`
 }

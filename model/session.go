@@ -33,8 +33,8 @@ type SessionOptions struct {
 	PageEntries   int
 	MaxCacheBytes int64
 
-	// HugePages has the cache lie in large pages of the system where it has them
-	// (Linux), see kvcache.Options. It does not change results, and has no effect with
+	// HugePages puts the cache in the system's large pages where there are any
+	// (Linux), see kvcache.Options. It does not change results and has no effect with
 	// Compression.
 	HugePages bool
 
@@ -43,24 +43,24 @@ type SessionOptions struct {
 	ChunkTokens int
 
 	// Lookup lets Generate, and passes that ask for it, compute several tokens in
-	// one pass where the answer quotes what is there: the prompt, evicted or not,
-	// or the answer itself. It does not change answers, and draws back where it does
-	// not help. With compression while decoding and dynamic rope scaling it is off,
-	// as Notes says. It takes 16 bytes per token and four rows of logits.
+	// one pass where the answer quotes the prompt, evicted or not, or itself. It
+	// does not change answers and backs off where it does not help. With compression
+	// while decoding or dynamic rope scaling it is off, as Notes says. It takes 16
+	// bytes per token and four rows of logits.
 	Lookup bool
 
 	// Progress, if not nil, is called from time to time during a prefill with
 	// the work done and the whole work in token-layers.
 	Progress func(done, total int)
 
-	// Trace, if not nil, is called after every compression of a span of tokens that
-	// succeeded, with what each head kept and why. The trace belongs to the callback.
+	// Trace, if not nil, is called after every successful compression of a span of
+	// tokens, with what each head kept and why. The trace belongs to the callback.
 	// Until the call returns, 12 bytes per KV head, layer and token of the span count
-	// in the memory of all sessions.
+	// towards the memory of all sessions.
 	Trace func(*Trace)
 
 	// TraceEvicted, if not nil, is called when a cut while decoding takes entries from a
-	// head, which are valid during the call; the session keeps nothing of them. See
+	// head. They are valid during the call; the session keeps nothing of them. See
 	// [Trace.AddEvicted].
 	TraceEvicted func(layer, head int, evicted []Eviction)
 }
@@ -193,8 +193,8 @@ func (s *Session) Len() int { return s.pos }
 // MaxTokens returns the bound on Len.
 func (s *Session) MaxTokens() int { return s.opts.MaxTokens }
 
-// Tokens returns a copy of all tokens processed so far. What holds for Stats holds
-// here.
+// Tokens returns a copy of all tokens processed so far. It may be called as Stats
+// may.
 func (s *Session) Tokens() []int32 {
 	defer s.quiet()()
 	return slices.Clone(s.tokens)
@@ -270,7 +270,7 @@ func (s *Session) undo(err error, pos int, follow func()) error {
 // evicted do not come back. There are no logits afterwards; feed a token first.
 // A model with sliding windows can go back only as far as its windows still
 // reach; otherwise Truncate returns an error and changes nothing. Truncate(0)
-// always works: the session is as new, and compresses its next prefill.
+// always works: the session is as good as new and compresses its next prefill.
 func (s *Session) Truncate(n int) error {
 	if err := s.enter(); err != nil {
 		return fmt.Errorf("truncate: %w", err)
@@ -302,7 +302,7 @@ func (s *Session) Truncate(n int) error {
 }
 
 // Fork returns an independent session that continues from the same state, with the
-// same options but for those given. The caches share their pages until one of them
+// same options except those given. The caches share their pages until one of them
 // changes them. The caller closes both.
 func (s *Session) Fork(opts ...ForkOption) (*Session, error) {
 	if err := s.enter(); err != nil {

@@ -52,10 +52,11 @@ func (s *Session) Save(path string) error {
 	})
 }
 
-// SaveTo writes the session to w, with everything that LoadSession needs to go on to
-// the same bits: the cache with its per-head lengths and positions, the tokens, the
-// last logits, the policy, what compression while decoding has seen, and the identity
-// of the model. label is for the caller to know it by, see [SessionInfo].
+// SaveTo writes the session to w, with everything that LoadSession needs to continue
+// with the same bits: the cache with its per-head lengths and positions, the tokens,
+// the last logits, the policy, what compression while decoding has seen, and the
+// identity of the model. label is for the caller to recognise it by, see
+// [SessionInfo].
 func (s *Session) SaveTo(w io.Writer, label string) error {
 	return s.save(label, func(meta map[string]string, extra []safetensors.Named) error {
 		return s.cache.Save(w, meta, extra...)
@@ -123,7 +124,7 @@ func (s *Session) savedMeta(label string) (map[string]string, error) {
 	return meta, nil
 }
 
-// SessionInfo is what a saved session says of itself.
+// SessionInfo is what a saved session says about itself.
 type SessionInfo struct {
 	Label         string // that SaveTo was given
 	Model         string // Model.ID
@@ -135,9 +136,9 @@ type SessionInfo struct {
 	Policy        *lukv.Policy // nil: not compressed
 }
 
-// ReadSessionInfo reads what a session of size bytes says of itself, and neither its
-// cache nor, as that takes reading all, its checksum. The name is for messages. A cache
-// without a session is an error.
+// ReadSessionInfo reads what a saved session of size bytes says about itself. It does
+// not read the cache, nor check its checksum, as that would take reading everything.
+// The name is for messages. A cache without a session is an error.
 func ReadSessionInfo(name string, r io.ReaderAt, size int64) (*SessionInfo, error) {
 	f, err := kvcache.NewFile(name, r, size)
 	if err != nil {
@@ -181,10 +182,10 @@ func (m *Model) LoadSession(path string, o SessionOptions) (*Session, error) {
 
 // LoadSessionFrom returns the session that SaveTo wrote, size bytes in all; the name
 // is for messages. o.CacheType and o.Compression may be left out: the cache keeps its
-// element type, and the saved policy goes on compressing while decoding if it did (a
-// policy that needs a profile has to be given again). With another compression while
-// decoding than the saved one, that begins anew. A file of another model is
-// ErrWrongModel; a damaged one an error that says so.
+// element type, and the saved policy continues to compress while decoding if it did
+// (a policy that needs a profile has to be given again). Compression while decoding
+// that differs from the saved one starts anew. A file of another model is
+// ErrWrongModel, a damaged one an error that says so.
 func (m *Model) LoadSessionFrom(name string, r io.ReaderAt, size int64, o SessionOptions) (*Session, error) {
 	f, err := kvcache.NewFile(name, r, size)
 	if err != nil {

@@ -7,7 +7,7 @@ type SessionStats struct {
 	Tokens        int // tokens processed
 	Decoded       int // of these, one at a time
 	Drafted       int // tokens looked up and computed ahead
-	Accepted      int // of these, those that were right; Decoded counts them, too
+	Accepted      int // of these, those that were right; Decoded counts them too
 	ContextTokens int // tokens up to the end of the last span that was compressed, 0 if none was
 
 	PrefillTime time.Duration // scoring and eviction included
@@ -36,7 +36,7 @@ type LayerStats struct {
 }
 
 // Stats returns the session's statistics. Any goroutine may call it; it waits for
-// a call in progress to end, or to come to a callback.
+// a call in progress to end or to reach a callback.
 func (s *Session) Stats() SessionStats {
 	defer s.quiet()()
 	st := s.stats

@@ -16,30 +16,31 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Trace is what the compression of a span of tokens decided, and by what: see
-// [SessionOptions.Trace]. L layers, K KV heads, T tokens of the span.
+// Trace is what the compression of a span of tokens decided, and on what
+// grounds: see [SessionOptions.Trace]. L layers, K KV heads, T tokens of the
+// span.
 type Trace struct {
 	Model     string       // Model.ID
 	Precision Precision    // of the computation
 	Policy    *lukv.Policy // with every parameter written out
 	Span      Span
 
-	// Budgets, [L][K], are the entries of the span that each head was allowed; the
-	// row of a layer that stays as it is, as one with a sliding window does, is nil, in
-	// Positions and Scores, too.
+	// Budgets, [L][K], are the entries of the span that each head was allowed; the row
+	// of a layer that stays as it is, such as one with a sliding window, is nil, also
+	// in Positions and Scores.
 	Budgets [][]int
 
-	// Positions, [L][K], are those of the span's tokens that each head kept,
-	// ascending: before renumbering, where the policy does that.
+	// Positions, [L][K], are the positions of the span's tokens that each head
+	// kept, ascending, before any renumbering by the policy.
 	Positions [][][]int32
 
-	// Scores, [L][K][T], are those by which a head's entries were selected, of
-	// position Span.From+i in element i; NaN: the head did not hold it any more, or its
-	// score is none. What is protected is kept whatever its score.
+	// Scores, [L][K][T], are those by which a head's entries were selected; element i
+	// is for position Span.From+i. NaN means that the head no longer held the entry, or
+	// that its score is NaN. Protected entries are kept whatever their score.
 	Scores []lukv.Scores
 
-	// Evicted, [L][K], is what each head lost while decoding, in the order in which it
-	// went; nil, or shorter, where that is nothing. Only [Trace.AddEvicted] sets it.
+	// Evicted, [L][K], is what each head lost while decoding, in that order; nil, or
+	// shorter, where nothing was lost. Only [Trace.AddEvicted] sets it.
 	Evicted [][][]Eviction
 }
 

@@ -1,9 +1,9 @@
 package model
 
-// Eviction is an entry that went while decoding.
+// Eviction is an entry that was evicted while decoding.
 type Eviction struct {
-	Position int32 // of its token; where positions were renumbered, the new one
-	At       int32 // tokens that the session had processed when it went
+	Position int32 // of its token; the new one if positions were renumbered
+	At       int32 // tokens that the session had processed by then
 }
 
 // reportEvicted tells the session's callback what a cut while decoding is about to take
@@ -25,9 +25,9 @@ func (c *compression) reportEvicted(s *Session, layer, head int, kept []int32) {
 	s.opts.TraceEvicted(layer, head, c.gone)
 }
 
-// AddEvicted appends what a head lost while decoding: with it as
-// [SessionOptions.TraceEvicted] a trace collects everything, 8 bytes for each entry that
-// goes. Each goes once.
+// AddEvicted appends what a head lost while decoding: used as
+// [SessionOptions.TraceEvicted], it collects everything in the trace, 8 bytes for each
+// evicted entry. Each is evicted once.
 func (t *Trace) AddEvicted(layer, head int, evicted []Eviction) {
 	for len(t.Evicted) <= layer {
 		t.Evicted = append(t.Evicted, nil)

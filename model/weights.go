@@ -13,14 +13,14 @@ import (
 )
 
 // Weights are the tensors of a model, as stored: views of the mapped checkpoint
-// of type F32, F16 or BF16, which may differ from tensor to tensor. Those that
-// the configuration does not call for are zero Tensors. All start at a multiple
-// of their element size.
+// of type F32, F16 or BF16, which may differ from tensor to tensor. Tensors
+// that the configuration does not call for are zero Tensors. All start at a
+// multiple of their element size.
 type Weights struct {
 	Embed  tensor.Tensor // [Vocab, Hidden]
 	Layers []LayerWeights
 	Norm   tensor.Tensor // [Hidden]
-	Head   tensor.Tensor // [Vocab, Hidden], the very Embed when tied
+	Head   tensor.Tensor // [Vocab, Hidden], Embed itself when tied
 
 	unused []string
 	closer io.Closer // nil for weights made in memory
@@ -102,7 +102,7 @@ func (w *Weights) places(cfg *Config) []place {
 // Tensors that the network does not use are ignored, see Unused.
 //
 // The caller closes the weights. Tensors that are not aligned in the file are
-// copied; writers in use align them.
+// copied; the usual writers align them.
 func LoadWeights(dir string, cfg *Config) (*Weights, error) {
 	c, err := safetensors.OpenCheckpoint(dir)
 	if err != nil {
@@ -185,7 +185,7 @@ func aligned(t tensor.Tensor) tensor.Tensor {
 }
 
 // Each calls f for every tensor that is present, in a fixed order, with its name
-// in the Hugging Face layout. A tied Head is not visited on its own.
+// in the Hugging Face layout. A tied Head is not visited separately.
 func (w *Weights) Each(f func(name string, t tensor.Tensor)) {
 	every := Config{QKVBias: true, OutBias: true, MLPBias: true, QKNorm: true, TiedEmbeddings: w.tied()}
 	for _, s := range w.places(&every) {
@@ -211,7 +211,7 @@ func (w *Weights) bytes() int64 {
 // not use, sorted.
 func (w *Weights) Unused() []string { return slices.Clone(w.unused) }
 
-// Close unmaps the checkpoint; no tensor may be used any more. Closing again
+// Close unmaps the checkpoint; no tensor may be used afterwards. Closing again
 // does nothing.
 func (w *Weights) Close() error {
 	if w.closer == nil {
