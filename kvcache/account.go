@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// Account counts the bytes that several caches, and whoever else asks, hold
-// together, and refuses what goes beyond a limit. Pages that forks share count
-// once. It is safe for concurrent use.
+// Account counts the bytes that several caches and other users hold together,
+// and refuses what exceeds a limit. Pages that forks share count once. It is
+// safe for concurrent use.
 type Account struct {
 	limit int64
 	used  atomic.Int64
@@ -39,7 +39,7 @@ func (a *Account) fits(used, n int64) error {
 	return nil
 }
 
-// Give takes n bytes off.
+// Give subtracts n bytes.
 func (a *Account) Give(n int64) { a.used.Add(-n) }
 
 // Used returns the bytes counted now.

@@ -34,9 +34,9 @@ type Options struct {
 	// 1024, 64 if 0. A head wastes half a page on average.
 	PageEntries int
 
-	// HugePages has the cache lie in large pages of the system where it has them
-	// (Linux), of 2 MiB: attention over long contexts then reads faster. Memory comes
-	// and goes in such pieces, so it is for caches from which nothing is evicted;
+	// HugePages puts the cache in the system's large pages of 2 MiB where there are
+	// any (Linux): attention over long contexts then reads faster. Memory is taken
+	// and freed in such pieces, so it is for caches from which nothing is evicted;
 	// eviction frees what Bytes says, but the process keeps more of it.
 	HugePages bool
 
@@ -49,14 +49,14 @@ type Options struct {
 	// Append beyond it fails with ErrFull.
 	MaxBytes int64
 
-	// Account, if not nil, counts the pages of the family, beside those of other
-	// caches and wherever they are. A change that goes beyond its limit fails with
-	// ErrFull.
+	// Account, if not nil, counts the pages of the family, wherever they are,
+	// together with those of other caches. A change that exceeds its limit fails
+	// with ErrFull.
 	Account *Account
 
-	// Device, if not nil, holds the pages of the first DeviceLayers layers, of all
-	// layers if that is 0 or more than there are. The cache does not own it: close
-	// the caches of a device before the device.
+	// Device, if not nil, holds the pages of the first DeviceLayers layers, or of
+	// all layers if that is 0 or more than there are. The cache does not own it:
+	// close the caches of a device before the device.
 	Device       kernels.Device
 	DeviceLayers int
 }
@@ -234,13 +234,13 @@ func (c *Cache) firstAtLeast(p *head, pos int32) int {
 
 // Append adds len(pos) entries to a head. Entry i has the position pos[i], the
 // key k[i*stride : i*stride+HeadDim] (after RoPE) and the value at the same
-// place of v. Positions ascend strictly, beginning above the head's last one.
+// place in v. Positions ascend strictly, beginning above the head's last one.
 // The slices are read only during the call.
 //
 // Different heads may be appended to at the same time. Appending allocates on
 // the Go heap only when a list of pages grows, by doubling. On an error (ErrFull,
-// ErrClosed, an argument that does not fit, no memory) nothing has changed. On a
-// device it copies whole pages and waits for them; passes use Reserve.
+// ErrClosed, an invalid argument, no memory) nothing has changed. On a device it
+// copies whole pages and waits for them; passes use Reserve.
 func (c *Cache) Append(layer, head int, pos []int32, k, v []float32, stride int) error {
 	if err := c.append(layer, head, pos, k, v, stride); err != nil {
 		return fmt.Errorf("append %d entries to layer %d head %d: %w", len(pos), layer, head, c.note(err))
@@ -380,8 +380,8 @@ func (c *Cache) cut(p *head, n int) {
 func (c *Cache) Len(layer, head int) int { return c.head(layer, head).n }
 
 // Base returns the logical slot of a head's entry 0: the number of entries that
-// DropBefore removed in front of it, a multiple of PageEntries, 0 in layers
-// without a window.
+// DropBefore removed before it, a multiple of PageEntries, 0 in layers without
+// a window.
 func (c *Cache) Base(layer, head int) int { return c.head(layer, head).base }
 
 // Positions returns the positions of a head's entries, ascending, in dst if its
@@ -395,22 +395,22 @@ func (c *Cache) Positions(layer, head int, dst []int32) []int32 {
 	return dst
 }
 
-// LastPosition returns the highest position of a head's entries, or what
-// DropBefore removed last if there are none, -1 if there never were any. The
+// LastPosition returns the highest position of a head's entries, or of what
+// DropBefore removed last if there are none; -1 if there never were any. The
 // next Append must begin above it.
 func (c *Cache) LastPosition(layer, head int) int32 { return c.last(c.head(layer, head)) }
 
 // View returns a head as attention kernels read it: entry i has the place
 // i%PageEntries in page i/PageEntries. Nothing is copied. The list of pages and
 // the memory behind it belong to the cache, must not be written, and are valid
-// until the next change of this head. Places without an entry hold zeros or what
-// an earlier entry left.
+// until the head next changes. Places without an entry hold zeros or what an
+// earlier entry left.
 //
-// Of a head on a device it returns a copy on the host, which takes as long as
-// copying does and as much memory as the head, not counted in Bytes. The cache
-// keeps the copies of one layer for the next call, until the head changes or
-// View is called for another layer. Do not call it between Reserve and the pass
-// that fills the entries. If the device fails, Err tells, and the pages hold zeros.
+// For a head on a device it returns a copy on the host, which takes the time to
+// copy and as much memory as the head, not counted in Bytes. The cache keeps the
+// copies of one layer for the next call, until the head changes or View is called
+// for another layer. Do not call it between Reserve and the pass that fills the
+// entries. If the device fails, Err says so, and the pages hold zeros.
 func (c *Cache) View(layer, head int) kernels.KV {
 	p := c.head(layer, head)
 	pages := p.pages
@@ -422,8 +422,8 @@ func (c *Cache) View(layer, head int) kernels.KV {
 
 // Keys returns the keys of entries [from, to) of a head, widened exactly to
 // float32, row by row [to-from][HeadDim], in dst if its capacity suffices. It
-// panics, as a slice expression does, unless 0 ≤ from ≤ to ≤ Len. If the device
-// of the head fails, Err tells, and the rows that it did not give hold zeros.
+// panics, as a slice expression does, unless 0 ≤ from ≤ to ≤ Len. If the head's
+// device fails, Err says so, and the missing rows hold zeros.
 func (c *Cache) Keys(layer, head, from, to int, dst []float32) []float32 {
 	return c.gather(layer, head, from, to, dst, false)
 }
@@ -462,9 +462,9 @@ func (c *Cache) gather(layer, head, from, to int, dst []float32, values bool) []
 	return dst
 }
 
-// Close gives the pages of the cache back; the last cache of a family gives back
-// all memory. A second Close does nothing. A closed cache is empty, and what
-// changes it fails with ErrClosed.
+// Close frees the pages of the cache; the last cache of a family frees all
+// memory. A second Close does nothing. A closed cache is empty, and changing it
+// fails with ErrClosed.
 func (c *Cache) Close() error {
 	if c.closed {
 		return nil

@@ -32,7 +32,7 @@ func (c *Cache) checkAll() {
 }
 
 // Check verifies that the structure of the cache is sound: page counts fit
-// lengths, positions ascend, no page is used twice, books and tables agree. It
+// lengths, positions ascend, no page is used twice, counts and tables agree. It
 // returns the first contradiction. It reads all positions, not the elements,
 // and asks no device.
 func (c *Cache) Check() error {

@@ -18,10 +18,10 @@ type views struct {
 	of    map[*head][]kernels.Page // nil until the first
 }
 
-// Err returns the first error of the device that a method without an error
-// result met, or that the device is lost; nil if there was none, and always for
-// a cache without a device. From then on every method with an error result
-// fails with it, except Close. It may be called at any time.
+// Err returns the first device error met by a method without an error result,
+// or an error if the device is lost; nil if there was none, and always for a
+// cache without a device. From then on every method with an error result fails
+// with it, except Close. It may be called at any time.
 func (c *Cache) Err() error {
 	if err := c.failed.Load(); err != nil {
 		return *err
@@ -42,11 +42,12 @@ func (c *Cache) note(err error) error {
 // Reserve counts entries with the given positions as appended to a head on the
 // device, in pages that may be written, and leaves their keys and values to a
 // pass: SetHead with [Cache.Table] and the number of entries from before.
-// Truncate takes them back if the pass fails. Until the pass has run, nobody
-// may read them.
+// Truncate takes them back if the pass fails. They must not be read until the
+// pass has run.
 //
-// What holds for Append holds for Reserve, too. Without a new page it allocates
-// nothing and does not use the device, except for copying a shared page once.
+// What is said of Append also holds for Reserve. Without a new page it
+// allocates nothing and does not use the device, except for copying a shared
+// page once.
 func (c *Cache) Reserve(layer, head int, pos []int32) error {
 	if err := c.reserve(layer, head, pos); err != nil {
 		return fmt.Errorf("reserve %d entries of layer %d head %d: %w", len(pos), layer, head, c.note(err))
@@ -80,10 +81,10 @@ func (c *Cache) reserve(layer, head int, pos []int32) error {
 }
 
 // Table returns the list of a head's pages for passes on the device; nil if the
-// layer is not on one, or if the device fails, which Err tells. After a Reserve
-// it is at hand. The table is always the same, belongs to the cache and is right
-// until the next change of the head; then call Table again. This counts as a
-// change of the head itself.
+// layer is not on one, or if the device fails (see Err). After a Reserve it is
+// ready. The table is always the same, belongs to the cache and is correct until
+// the head next changes; then call Table again. The call itself counts as a
+// change of the head.
 func (c *Cache) Table(layer, head int) kernels.PageTable {
 	p := c.head(layer, head)
 	if p.mem.device == nil || c.closed {

@@ -10,16 +10,16 @@
 // never change: what was evicted leaves a gap in the positions, not in memory.
 //
 //   - [Cache.Append] adds entries at the end.
-//   - [Cache.Keep] evicts: survivors move together, pages that become empty are
-//     free at once.
-//   - [Cache.DropBefore] forgets what a sliding window has passed.
+//   - [Cache.Keep] evicts: survivors move together, and empty pages are freed
+//     at once.
+//   - [Cache.DropBefore] drops what a sliding window has passed.
 //   - [Cache.Truncate] goes back to an earlier position.
 //   - [Cache.Fork] makes a second cache that shares all pages until one of the
 //     two changes them.
 //   - [Cache.Save] and [Load] keep a cache in one checksummed file, [SaveFile]
 //     and [LoadFile] by name.
 //
-// Kernels read pages in place ([Cache.Pages]); everybody else reads copies in
+// Kernels read pages in place ([Cache.Pages]); all other code reads copies in
 // float32 ([Cache.Keys], [Cache.Values], [Cache.Positions]).
 //
 // # Slots
@@ -44,10 +44,10 @@
 // # Devices
 //
 // With [Options.Device] the pages of the first layers are on an accelerator, and
-// everything works as on the host, to the bit. Files do not tell the difference.
-// The host keeps the positions of the entries, 4 bytes each, and the books, so
-// that only keys and values are ever fetched. Eviction and copying on write run
-// on the device.
+// everything works as on the host, to the bit. Files are the same. The host
+// keeps the positions of the entries, 4 bytes each, and all bookkeeping, so that
+// only keys and values are ever fetched. Eviction and copy-on-write run on the
+// device.
 //
 // A pass that computes keys and values on the device takes room for them with
 // [Cache.Reserve] and finds the pages through [Cache.Table]; change a head only
@@ -64,9 +64,9 @@
 //
 // A cache belongs to one goroutine at a time, with two exceptions: Append and
 // Keep of different heads may run at the same time, as may Reserve and Table,
-// and so may any number of reading methods and Fork while nothing changes.
-// Bytes, HighWater, PoolStats and Err may be called at any time. The caches of one family do not disturb
-// each other and may be used from different goroutines.
+// and so may any number of reading methods and Fork while nothing changes. Bytes,
+// HighWater, PoolStats and Err may be called at any time. The caches of one family do not
+// affect each other and may be used from different goroutines.
 //
 // Slices that a method returns belong to the caller, except those of Pages.
 // Methods that take a layer and a head and return no error panic when one of

@@ -7,8 +7,8 @@ import (
 
 // Keep evicts all entries of a head but those in kept, ascending
 // entry numbers. Survivors move together, keep their order and positions, and
-// the pages that become empty are given up at once. Pages that forks hold too
-// are not written; survivors move to fresh pages then.
+// the pages that become empty are given up at once. Pages that forks also hold
+// are not written; survivors then move to fresh pages.
 //
 // Keeping everything changes nothing. Otherwise the head's logical kept begin
 // at 0 again. Keep is never refused for MaxBytes; on an error nothing has
@@ -116,8 +116,8 @@ func (c *Cache) compactRemote(p *head, kept []int32, shared []int, stay, n int) 
 	return p.mem.device.Compact(dst, p.remote[:n], kept, stay)
 }
 
-// DropBefore gives up the leading pages of a layer's heads whose entries all
-// have positions below pos. It does nothing on a layer without a window.
+// DropBefore frees the leading pages of a layer's heads whose entries all have
+// positions below pos. It does nothing on a layer without a window.
 func (c *Cache) DropBefore(layer int, pos int32) {
 	if c.closed || c.window(layer) == 0 {
 		return

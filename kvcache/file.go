@@ -59,11 +59,11 @@ func (c *Cache) partType(part string, n int) tensor.Tensor {
 	return tensor.Tensor{Type: c.o.Type, Shape: []int{n, c.o.HeadDim}}
 }
 
-// Save writes the cache to w: options, entries and meta, which is for the
-// caller to say what the entries belong to (model, metric, ratio and so on), and
-// tensors of the caller's own under names of its own.
-// The key "lukv_cache" is reserved. Equal caches give equal bytes. Save needs
-// little memory, whatever the size of the cache; marks are not saved.
+// Save writes the cache to w: options, entries, meta, in which the caller says
+// what the entries belong to (model, metric, ratio and so on), and tensors of
+// the caller under names of its choice. The key "lukv_cache" is reserved. Equal
+// caches give equal bytes. Save needs little memory, whatever the size of the
+// cache; marks are not saved.
 func (c *Cache) Save(w io.Writer, meta map[string]string, extra ...safetensors.Named) error {
 	if err := c.save(w, meta, extra); err != nil {
 		return fmt.Errorf("save a cache: %w", err)
@@ -226,8 +226,8 @@ func Load(name string, data []byte, o Options) (*Cache, map[string]string, error
 	return f.only(o)
 }
 
-// File is a saved cache of which the header has been read: what it belongs to is
-// known before its entries take memory. Nothing of it is verified before Load.
+// File is a saved cache whose header has been read: what it belongs to is known
+// before its entries take memory. Nothing is verified before Load.
 type File struct {
 	name string
 	src  *source
@@ -245,7 +245,7 @@ func OpenFile(path string) (*File, error) {
 }
 
 // NewFile reads the header of a cache that Save wrote, size bytes in all. The name is
-// for messages. The caller closes the file, which leaves r alone.
+// for messages. The caller closes the file, which does not close r.
 func NewFile(name string, r io.ReaderAt, size int64) (*File, error) {
 	src := &source{from: r}
 	if err := src.begin(size); err != nil {
@@ -278,7 +278,7 @@ func newFile(name string, src *source) (*File, error) {
 // Meta returns the metadata that Save was given.
 func (f *File) Meta() map[string]string { return maps.Clone(f.meta) }
 
-// Extra returns the tensors that Save was given beside the cache, without data.
+// Extra returns the tensors that Save was given besides the cache, without data.
 func (f *File) Extra() map[string]tensor.Tensor {
 	extra := map[string]tensor.Tensor{}
 	for name, t := range f.f.All() {
@@ -295,16 +295,16 @@ func (f *File) Close() error {
 	return nil
 }
 
-// Load reads the cache, and what Save was given beside it, into memory of its own, a
-// small piece at a time, which another goroutine hashes meanwhile: whatever becomes of
-// the file, what is loaded is what the checksum was made of.
+// Load reads the cache, and what Save was given besides it, into memory of its own, a
+// small piece at a time, while another goroutine hashes the pieces: whatever happens
+// to the file, what is loaded is what was checked.
 //
 // The zero Options take everything from the file. What o sets has to agree with
-// it: Layers, KVHeads, HeadDim, Type, Windows. PageEntries may differ, except
-// that the entries dropped in front of a head (Base) must be whole pages.
-// MaxBytes, Account, HugePages, Device and DeviceLayers are o's; a file beyond MaxBytes fails
-// with ErrFull. A file that is cut short, altered, of another version or no cache
-// at all is an error, and then no memory is held.
+// it: Layers, KVHeads, HeadDim, Type, Windows. PageEntries may differ, except that the
+// entries dropped at the start of a head (Base) must be whole pages. MaxBytes, Account,
+// HugePages, Device and DeviceLayers are o's; a file beyond MaxBytes fails with ErrFull.
+// A file that is truncated, altered, of another version or no cache at all is an error,
+// and then no memory is held.
 func (f *File) Load(o Options) (*Cache, map[string]tensor.Tensor, error) {
 	extra := map[string]tensor.Tensor{}
 	c, err := f.load(o, extra)

@@ -25,7 +25,7 @@ func (c *Cache) Fork() (*Cache, error) {
 }
 
 // SetMaxBytes replaces Options.MaxBytes; 0: no limit. It must leave room for the
-// pages that the cache has, those that it shares counted.
+// pages that the cache has, including shared ones.
 func (c *Cache) SetMaxBytes(n int64) error {
 	if err := c.usable(); err != nil {
 		return fmt.Errorf("limit a cache: %w", err)

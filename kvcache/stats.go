@@ -8,7 +8,7 @@ type Stats struct {
 	Pages       int64 // pages, a shared page counts in each cache that shares it
 	PageBytes   int64 // bytes of a page: keys, values and positions
 	Bytes       int64 // Pages × PageBytes
-	SharedBytes int64 // part of Bytes in pages that forks hold, too
+	SharedBytes int64 // part of Bytes in pages that forks also hold
 	SlackBytes  int64 // part of Bytes in places without an entry
 	DeviceBytes int64 // part of Bytes on the device
 	TableBytes  int64 // page lists, and positions of pages on the device, on the host; not part of Bytes
@@ -53,7 +53,7 @@ func (c *Cache) Bytes() int64 { return c.pages.Load() * c.pageBytes() }
 // the device.
 type PoolStats struct {
 	Caches    int64 // not yet closed
-	Bytes     int64 // bytes of pages in use, a page shared by forks once
+	Bytes     int64 // bytes of pages in use, a page shared by forks counted once
 	FreeBytes int64 // bytes of free pages kept in memory for reuse
 }
 

@@ -5,7 +5,8 @@ import "fmt"
 // Truncate removes, from all heads, the entries with position pos and above.
 // Entries that were evicted or dropped do not come back; where DropBefore has
 // removed positions that the window of a token at pos needs, Truncate fails
-// and changes nothing. Truncate to 0 always works: the cache is as new.
+// and changes nothing. Truncate to 0 always works: the cache is then as good as
+// new.
 func (c *Cache) Truncate(pos int32) error {
 	if err := c.usable(); err != nil {
 		return fmt.Errorf("truncate to position %d: %w", pos, err)
