@@ -41,11 +41,11 @@ type savedDocument struct {
 // documentName is that of files: owner, id.
 var documentName = regexp.MustCompile(`^([0-9a-f]{24}|all)-(doc_[0-9a-f]{24})\.document$`)
 
-// OpenStore has the server remember documents in a folder beyond its end: one that was
-// acknowledged is there when the next server opens it, and answers with the same bits. It
-// is made if it is not there; one server at a time uses it. Files that are damaged are set
-// aside under a name that ends in .damaged, and cost themselves alone; one that cannot be
-// read is an error. Call it before the server serves.
+// OpenStore keeps the server's documents in a folder beyond its end: an acknowledged
+// document is there when the next server opens the folder, and answers with the same
+// bits. The folder is created if it does not exist; one server at a time uses it. Damaged
+// files are set aside under a name that ends in .damaged and affect nothing else; a file
+// that cannot be read is an error. Call it before the server serves.
 func (s *Server) OpenStore(dir string) error {
 	if err := s.openStore(dir); err != nil {
 		return fmt.Errorf("open store of documents: %w", err)

@@ -116,9 +116,9 @@ func (s *Server) Add(id string, m *model.Model, o engine.Options) error {
 }
 
 // AddOnDemand serves a model that is opened when the first request names it, and
-// closed when none has used it for [Options.UnloadAfter], or when its memory is wanted
-// for another ([Options.MaxModelBytes]). Requests wait until it is open. The server
-// closes what open returns.
+// closed when none has used it for [Options.UnloadAfter] or its memory is needed for
+// another ([Options.MaxModelBytes]). Requests wait until it is open. The server closes
+// what open returns.
 func (s *Server) AddOnDemand(id string, open func(context.Context) (*model.Model, error), o engine.Options) error {
 	return s.models.add(&slot{id: id, open: open, engine: o})
 }

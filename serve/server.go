@@ -29,16 +29,16 @@ import (
 
 // Options configure a server. The zero value serves without keys.
 type Options struct {
-	// Keys are the API keys that are accepted; none: everybody is.
+	// Keys are the accepted API keys. None: all requests are accepted.
 	Keys []string
 
 	// Hosts are the names under which browsers may reach the server, without port; a
-	// request for another name is refused, which keeps pages on the web from
-	// reaching a server on this machine under a name of their own. None: all.
+	// request for another name is refused, which keeps web pages from reaching a
+	// server on this machine under a name of their own. None: all names.
 	Hosts []string
 
-	// Origins are the web pages' origins, such as https://chat.example, that browsers let
-	// use the server (CORS). None: pages of the server itself alone.
+	// Origins are the origins of web pages, such as https://chat.example, that browsers
+	// allow to use the server (CORS). None: only pages of the server itself.
 	Origins []string
 
 	// MaxBody bounds the bytes of a request, default 32 MiB.
@@ -47,12 +47,12 @@ type Options struct {
 	// Profiles are what kv_compression may name.
 	Profiles map[string]*lukv.Profile
 
-	// Compression is what requests with a context or document get that do not say
-	// how it is to be compressed; nil: nothing is.
+	// Compression is for requests with a context or document that do not say how
+	// to compress it; nil: it is not compressed.
 	Compression *lukv.Policy
 
 	// UnloadAfter is how long a model that was added on demand stays loaded without a
-	// request; 0: until its memory is wanted. MaxModelBytes bounds weights and caches
+	// request; 0: until its memory is needed. MaxModelBytes bounds weights and caches
 	// (engine.Options.MaxBytes) of all loaded models together; 0: no bound.
 	UnloadAfter   time.Duration
 	MaxModelBytes int64
@@ -60,12 +60,12 @@ type Options struct {
 	// Version is what /version says.
 	Version string
 
-	// Log gets a line a request, without its contents; default none.
+	// Log gets one line per request, without its contents; default none.
 	Log *slog.Logger
 }
 
-// Server answers over HTTP what engines compute. Make one with New, give it models
-// with Add, serve Handler, and end it with Drain.
+// Server answers HTTP requests by means of engines. Make one with New, give it
+// models with Add, serve Handler, and end it with Drain.
 type Server struct {
 	o        Options
 	keys     atomic.Pointer[[][sha256.Size]byte] // digests
@@ -162,7 +162,7 @@ func (p *profiles) of(digest string) *lukv.Profile {
 
 // SetProfiles replaces [Options.Profiles] for requests from now on. Documents that were
 // compressed with one that is no longer there keep it; those that failed because theirs
-// was missing are there again with it.
+// was missing are available again once it is there.
 func (s *Server) SetProfiles(byName map[string]*lukv.Profile) {
 	p := &profiles{byName: byName, digests: map[string]string{}}
 	for name, x := range byName {
@@ -182,7 +182,7 @@ func (s *Server) SetProfiles(byName map[string]*lukv.Profile) {
 }
 
 // Drain refuses new requests, waits for those in progress until ctx is done, and
-// cancels the others.
+// then cancels the rest.
 func (s *Server) Drain(ctx context.Context) error {
 	s.NotReady()
 	s.draining.Store(true)
@@ -191,8 +191,8 @@ func (s *Server) Drain(ctx context.Context) error {
 	return err
 }
 
-// NotReady makes /ready say that this server should get no more requests, which it
-// still answers: routers take a moment to notice.
+// NotReady makes /ready say that this server should get no more requests. It still
+// answers them, as routers take a moment to notice.
 func (s *Server) NotReady() { s.notReady.Store(true) }
 
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
