@@ -23,7 +23,7 @@ func base(task string) string {
 	return task
 }
 
-// TaskOrder is the place of a task in reports; unknown ones come last.
+// TaskOrder is the place of a task in reports; unknown tasks come last.
 func TaskOrder(task string) int {
 	if i := slices.Index(taskOrder, base(task)); i >= 0 {
 		return i
@@ -31,7 +31,7 @@ func TaskOrder(task string) int {
 	return len(taskOrder)
 }
 
-// Benchmark names the benchmark that a task is of, "" for others.
+// Benchmark names the benchmark that a task belongs to, "" for others.
 func Benchmark(task string) string {
 	switch {
 	case datasetOf(task) != nil:
@@ -44,8 +44,8 @@ func Benchmark(task string) string {
 	return ""
 }
 
-// Category names what a task of RULER, LongBench or InfiniteBench belongs to in
-// reports, "" for others.
+// Category names the group that a task of RULER, LongBench or InfiniteBench
+// belongs to in reports, "" for others.
 func Category(task string) string {
 	if d := datasetOf(task); d != nil {
 		return d.category

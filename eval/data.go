@@ -24,7 +24,7 @@ type DataFile struct {
 	Data   string `json:"data,omitempty"` // [Item].Data of its items
 }
 
-// DataOptions say how data are read.
+// DataOptions say how data is read.
 type DataOptions struct {
 	LongBench *LongBench // nil: the default
 
@@ -38,7 +38,8 @@ const maxData = 4 << 30
 
 // ReadData reads items from a file as [ReadItems] does, or from a folder or zip
 // file with LongBench's <dataset>.jsonl, InfiniteBench's <task>.jsonl or RULER's
-// <task>/validation.jsonl at any depth; other files there are left alone. Files come in the order of their names.
+// <task>/validation.jsonl at any depth; other files there are ignored. Files are read in
+// the order of their names.
 func ReadData(name string, o DataOptions) ([]Item, []DataFile, error) {
 	room := int64(maxData)
 	info, err := os.Stat(name)

@@ -7,11 +7,10 @@
 // them, [ReadData] reads folders and zip files of RULER and LongBench, [Subset]
 // draws some. [Run] groups items by context, compresses each
 // context once per [Method], asks all its questions against forks of the
-// compressed session, and hands out one [Answer] per item and method. A [Log]
-// keeps answers in a file and lets a run go on; package eval/runs keeps whole runs.
-// [Summarize] turns answers into
-// rows per method and task with bootstrap confidence intervals; [WriteTable],
-// [WriteMarkdown] and [WriteCSV] print them.
+// compressed session, and hands out one [Answer] per item and method. A [Log] keeps
+// answers in a file, so that a run can be resumed; package eval/runs keeps whole
+// runs. [Summarize] turns answers into rows per method and task with bootstrap
+// confidence intervals; [WriteTable], [WriteMarkdown] and [WriteCSV] print them.
 //
 // The protocol is question-agnostic: only the context is in the cache when it
 // is compressed; the question and the generated answer are never evicted, and
@@ -21,5 +20,5 @@
 //
 // A run is one goroutine, or Options.Parallel, on top of the model's own threads;
 // different runs may share a model. A Log belongs to one run. Items that do not
-// fit into the model's context are reported, and cut only if asked for.
+// fit into the model's context are reported, and truncated only on request.
 package eval

@@ -16,7 +16,7 @@ const (
 	IntervalWilson = "wilson"
 
 	// IntervalPooled resamples all items together: for differences where tasks
-	// have too few items to be resampled by themselves.
+	// have too few items to be resampled on their own.
 	IntervalPooled = "pooled bootstrap"
 )
 

@@ -23,7 +23,7 @@ type Item struct {
 	// Classes are all answers that a classification task knows.
 	Classes []string `json:"all_classes"`
 
-	// Length in words, by which LongBench-E reports.
+	// Length is in words; LongBench-E reports by it.
 	Length int `json:"length"`
 
 	// Data is "builtin" where texts of this project stand in for a benchmark's own:
@@ -37,14 +37,13 @@ type Item struct {
 const maxLine = 256 << 20
 
 // ReadItems reads items from JSON Lines; blank lines are skipped and unknown
-// fields ignored. The answers may also stand under "answer", and be one string
-// instead of a list. A line with "input" and "outputs" is one of RULER's own
-// files: its prompt is taken apart, and where it names no task, the folder of
-// the file does. A line with "input" and "context" of one of LongBench's datasets
-// becomes a prompt in the default wording, and so does one of InfiniteBench's
-// files, <task>.jsonl with "input", "context", "answer" and "options". A name that ends in .csv is that of a
-// table with the same columns. name is the file's; it appears in errors, which
-// name the line.
+// fields ignored. The answers may also be under "answer", and be one string instead of a
+// list. A line with "input" and "outputs" is from one of RULER's own files: its prompt is
+// taken apart, and if it names no task, the file's folder does. A line with "input" and
+// "context" from one of LongBench's datasets becomes a prompt in the default wording, as
+// does one from InfiniteBench's files, <task>.jsonl with "input", "context", "answer" and
+// "options". A file whose name ends in .csv is a table with the same columns. name is the
+// file's name; it appears in errors together with the line.
 func ReadItems(r io.Reader, name string) ([]Item, error) { return readItems(r, name, nil) }
 
 func readItems(r io.Reader, name string, longbench *LongBench) ([]Item, error) {

@@ -19,9 +19,9 @@ var ErrSettings = errors.New("made with other settings")
 var ErrInUse = errors.New("another evaluation is writing it")
 
 // Log is a file of answers: one line that says what run it belongs to, and one
-// line per answer, written and flushed one by one, so that a run that was
-// stopped can go on. It belongs to one goroutine, and its file to one Log: the
-// file is locked while it is open, where the system has locks.
+// line per answer, written and flushed one by one, so that a stopped run can be
+// resumed. It belongs to one goroutine, and its file to one Log: the file is
+// locked while it is open, where the system has locks.
 type Log struct {
 	f       *os.File
 	answers []Answer
@@ -43,10 +43,10 @@ type logHead struct {
 const logFormat = "lukv answers 2"
 
 // OpenLog opens or creates a file of answers. hash stands for everything the
-// answers depend on; a file with another one is [ErrSettings] and stays as it is,
-// one that another Log has open is [ErrInUse].
-// settings is written into a new file, for readers. An incomplete last line, of
-// a run that died while writing it, is removed.
+// answers depend on. A file with another hash is [ErrSettings] and stays as it
+// is; one that another Log has open is [ErrInUse]. settings is written into a new
+// file, for readers. An incomplete last line, left by a run that died while
+// writing it, is removed.
 func OpenLog(path, hash string, settings any) (*Log, error) {
 	l, err := openLog(path, hash, settings)
 	if err != nil {
@@ -145,8 +145,8 @@ func (l *Log) write(v any) error {
 	return err
 }
 
-// Answers returns the answers in the file, in the order they were given. The
-// caller does not change them.
+// Answers returns the answers in the file, in the order in which they were
+// given. They must not be changed.
 func (l *Log) Answers() []Answer { return l.answers }
 
 // Done reports whether the file has an answer.

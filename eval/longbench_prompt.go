@@ -15,14 +15,14 @@ import (
 // LongBench says how LongBench's records become prompts. nil is the default.
 type LongBench struct {
 	// Prompts and MaxNew are LongBench's own dataset2prompt.json and
-	// dataset2maxlen.json, see [ReadLongBench]; nil: wording of our own with the
-	// same structure, and the same lengths.
+	// dataset2maxlen.json, see [ReadLongBench]; nil: this project's own wording
+	// with the same structure and lengths.
 	Prompts map[string]string
 	MaxNew  map[string]int
 
-	// ExactLength takes the lengths of answers as they are, those of InfiniteBench,
-	// too. Otherwise they are 20 tokens longer, as in the tables that kvpress
-	// publishes.
+	// ExactLength takes the lengths of answers as they are, also those of
+	// InfiniteBench. Otherwise they are 20 tokens longer, as in the tables that
+	// kvpress publishes.
 	ExactLength bool
 }
 

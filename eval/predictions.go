@@ -14,11 +14,11 @@ import (
 
 // ReadPredictions reads answers that were given earlier, here or elsewhere; their
 // scores are those in the file, or 0 until [Scoring.Score] gives them one. name is
-// the file's path: it tells formats apart, and names task and method where lines do
-// not. Read are
+// the file's path: it determines the format, and names task and method where lines
+// do not. It reads
 //
 //   - files of answers of a [Log], and such answers without its first line;
-//   - predictions.csv of kvpress, whose folder names press and ratio;
+//   - predictions.csv of kvpress, whose folder name gives press and ratio;
 //   - RULER's <task>.jsonl with pred and outputs;
 //   - LongBench's <dataset>.jsonl with pred and answers.
 func ReadPredictions(r io.Reader, name string) ([]Answer, error) {

@@ -26,7 +26,7 @@ type Method struct {
 type Options struct {
 	Framing      dialog.Framing
 	Scoring      Scoring
-	MaxNewTokens int // for items that do not say; 64 if 0
+	MaxNewTokens int // for items that give none; 64 if 0
 
 	// Session holds the options of all sessions; its Compression is replaced.
 	Session model.SessionOptions
@@ -35,26 +35,26 @@ type Options struct {
 	// measured. Otherwise a context is prefilled once, with the full cache, and
 	// what each method keeps is derived from that: answers are the same, to the
 	// bit, and a sweep takes a fraction of the time. Methods that compress while
-	// decoding have their own prefill in any case, as has a method by itself, and so
-	// have all methods, with a note, where the full cache does not fit.
+	// decoding always have their own prefill, as does a single method, and so do all
+	// methods, with a note, where the full cache does not fit.
 	OwnPrefills bool
 
 	// QueryAware puts the question into the context before it is compressed.
 	// Such results are not comparable with the default.
 	QueryAware bool
 
-	// Truncate shortens contexts that do not fit with question and answer. "" does
-	// not: such items fail.
+	// Truncate shortens contexts that do not fit together with question and
+	// answer. With "" such items fail.
 	Truncate Truncate
 
 	// Parallel is the number of contexts worked on at the same time, 0 and 1: one.
-	// Fewer are where twice their full caches would take more than Memory bytes (0:
-	// no limit). Answers are the same, their order is not.
+	// There are fewer where twice their full caches would take more than Memory
+	// bytes (0: no limit). Answers are the same; their order is not.
 	Parallel int
 	Memory   int64
 
-	// Done, if not nil, reports items that need no answer under a method, since
-	// an earlier run gave it.
+	// Done, if not nil, reports items that need no answer under a method
+	// because an earlier run gave it.
 	Done func(item int, method string) bool
 
 	// Progress, if not nil, is called at the start and after every answer; done
@@ -99,9 +99,9 @@ type Answer struct {
 	Time          time.Duration `json:"time_ns"` // question and answer, and the item's share of the prefill
 
 	// Milliseconds from the start of the context's prefill: prefill and eviction
-	// (metrics that look at the prefill itself do so in its time) and the question up to its first token
-	// are whole, though questions and methods share them. What follows is decoded
-	// for many questions at a time, and counted is the answer's share.
+	// (metrics that look at the prefill itself do so in its time) and the question up to
+	// its first token count in full, though questions and methods share them. What
+	// follows is decoded for many questions at a time; the answer's share of it counts.
 	PrefillMS    float64 `json:"prefill_ms,omitempty"`
 	EvictMS      float64 `json:"evict_ms,omitempty"`
 	FirstTokenMS float64 `json:"ttft_ms,omitempty"`
@@ -109,11 +109,11 @@ type Answer struct {
 }
 
 // Run answers every item under every method and hands each answer to emit, in
-// order of contexts, then methods, then items. Answers about one context are
-// decoded together, in one pass over the weights for a token of each, and a run
-// that is stopped loses those that it was working on. An item that does not fit into
-// context or cache gives an answer with an Error; any other error, those of
-// emit included, ends the run.
+// order of contexts, then methods, then items. Answers about one context are decoded
+// together, one token of each per pass over the weights, and a stopped run loses
+// those that it was working on. An item that does not fit into context or cache
+// gives an answer with an Error; any other error, including one of emit, ends the
+// run.
 func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o Options, emit func(Answer) error) error {
 	tok, err := m.Tokenizer()
 	if err != nil {

@@ -8,14 +8,14 @@ import (
 	"golang.org/x/text/language"
 )
 
-// Match says how a prediction is held against the accepted answers.
+// Match says how a prediction is compared with the accepted answers.
 type Match string
 
 const (
 	// MatchAuto chooses by the task's name: the measure of a LongBench dataset or of
-	// a task of InfiniteBench, of which nothing is cleaned;
-	// MatchPart for RULER's question answering (names that start with "qa"),
-	// whose answers are alternatives; MatchAll otherwise.
+	// a task of InfiniteBench, whose predictions are not cleaned; MatchPart for
+	// RULER's question answering (names that start with "qa"), whose answers are
+	// alternatives; MatchAll otherwise.
 	MatchAuto Match = "auto"
 
 	// MatchAll scores the share of the answers that occur in the prediction
@@ -25,7 +25,8 @@ const (
 	// MatchPart scores 1 if any answer occurs in it (RULER's string_match_part).
 	MatchPart Match = "part"
 
-	// LongBench's measures (spec evaluation 5). Of several answers the best counts.
+	// LongBench's measures (spec evaluation 5). If there are several answers, the
+	// best counts.
 	MatchF1             Match = "qa_f1"          // words in common
 	MatchRouge          Match = "rouge_l"        // longest common subsequences of words
 	MatchClassification Match = "classification" // the only class named
@@ -37,13 +38,14 @@ const (
 // Clean says what is done to a prediction before it is scored.
 //
 // RULER (spec evaluation 3.7): white space is trimmed, control characters up to
-// U+001F are replaced, and white space is trimmed again. LongBench (5.1): of
-// some datasets only the first line counts, and white space in front may go.
+// U+001F are replaced, and white space is trimmed again. LongBench (5.1): for
+// some datasets only the first line counts, and leading white space may be
+// removed.
 type Clean string
 
 const (
-	CleanKVPress  Clean = "kvpress"  // control characters go, white space in front goes; the default
-	CleanOfficial Clean = "official" // as the benchmarks' own scripts: they become line breaks; it stays
+	CleanKVPress  Clean = "kvpress"  // control characters and leading white space are removed; the default
+	CleanOfficial Clean = "official" // as the benchmarks' own scripts: the former become line breaks, the latter stays
 	CleanNone     Clean = "none"     // the prediction is scored as it is
 )
 

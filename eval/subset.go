@@ -11,7 +11,7 @@ import (
 // Subset draws items per task, without replacement, and keeps their order:
 // round(fraction·n) but at least one of a task's n items, and of these at most
 // limit. 0 for fraction or limit means all. Equal seeds draw equal items,
-// whatever other tasks are there, and a larger share contains the smaller.
+// whatever other tasks there are, and a larger draw contains the smaller one.
 // places are the indices of the drawn items in items, ascending.
 func Subset(items []Item, fraction float64, limit int, seed uint64) (drawn []Item, places []int, err error) {
 	if !(fraction >= 0 && fraction <= 1) || limit < 0 {

@@ -30,7 +30,7 @@ type Row struct {
 	CacheBytes    int64   `json:"cache_bytes"`    // mean after compression
 	PeakBytes     int64   `json:"peak_bytes"`     // largest during a prefill; 0: not measured
 	FullBytes     int64   `json:"full_bytes"`     // mean of an uncompressed cache
-	Seconds       float64 `json:"seconds"`        // mean time per answer, its share of the prefill included
+	Seconds       float64 `json:"seconds"`        // mean time per answer, including its share of the prefill
 }
 
 // Average is the task name of a method's last row.
@@ -40,7 +40,7 @@ const Average = "average"
 // task in order of first appearance and, where there are several tasks, an
 // average row. LongBench's tasks have a row per category before that, those of
 // LongBench-E a row per range of lengths. Items that failed do not count; tasks
-// of which a method answered nothing are missing from its means, whose rows say
+// of which a method answered nothing are left out of its means, whose rows say
 // how many.
 func Summarize(answers []Answer) []Row {
 	var methods, tasks []string
