@@ -68,7 +68,7 @@ func (p stripChars) apply(s string) string {
 }
 
 // Decode returns the text of ids; skipSpecial leaves special tokens out. Ids that
-// are no tokens give no text. Bytes that are not UTF-8 become U+FFFD.
+// are not tokens give no text. Bytes that are not UTF-8 become U+FFFD.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 	d := t.NewDecoder(skipSpecial)
 	var b strings.Builder
@@ -81,8 +81,8 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 
 // StreamDecoder turns ids into text one at a time. The texts that Write and Flush
 // return, joined, are what [Tokenizer.Decode] returns for all the ids, and none of
-// them holds a part of a character. Write allocates only where it joins a
-// character from several tokens. It belongs to one goroutine.
+// them holds part of a character. Write allocates only where it joins a character
+// from several tokens. It belongs to one goroutine.
 type StreamDecoder struct {
 	t    *Tokenizer
 	skip bool
@@ -155,7 +155,8 @@ func (d *StreamDecoder) Write(id int32) string {
 	return d.strip(string(d.buf))
 }
 
-// Flush ends the text and returns what is left of it. The decoder is then as new.
+// Flush ends the text and returns what is left of it. The decoder can then be
+// used for a new text.
 func (d *StreamDecoder) Flush() string {
 	d.buf = d.buf[:0]
 	var out string

@@ -4,13 +4,13 @@
 // their vocabulary: tokenizer.json (byte pair encoding, byte-level or with byte
 // fallback), SentencePiece tokenizer.model (byte pair encoding) and tekken.json.
 // [Open] finds the right one in a checkpoint folder together with the
-// special-token files beside it; [Load] does the same in an [io/fs.FS];
-// [OpenFile] and [LoadFile] read one given vocabulary file. Features outside
-// what is implemented exactly are refused with an error that names them: the
-// package never gives approximate ids.
+// special-token files next to it; [Load] does the same in an [io/fs.FS];
+// [OpenFile] and [LoadFile] read one given vocabulary file. Features that are
+// not implemented exactly are refused with an error that names them: the package
+// never gives approximate ids.
 //
 // The main types are [Tokenizer] and [StreamDecoder], which turns ids into text
-// one at a time and never gives out a part of a character.
+// one at a time and never gives out part of a character.
 //
 // # Lifetime and concurrency
 //
@@ -20,10 +20,10 @@
 //
 // # Special tokens
 //
-// Special and added tokens that stand in the text become their ids, unless
+// Special and added tokens that occur in the text become their ids, unless
 // [EncodeOptions.SpecialAsText] is set. [EncodeOptions.AddSpecial] adds what the
-// checkpoint puts around a text (for most, BOS in front). A rendered chat prompt
-// already holds its BOS and is encoded without AddSpecial.
+// checkpoint puts around a text (for most, BOS at the start). A rendered chat
+// prompt already holds its BOS and is encoded without AddSpecial.
 //
 // # Limits
 //
@@ -34,8 +34,8 @@
 //
 // Time is O(n log n) in the length of the text for every vocabulary and text; there
 // is no time limit that could change ids. Split and Replace patterns are matched in
-// linear time, those of published tokenizers by scanners of their own; what cannot
-// be matched so (back-references, looking behind at more than one character, atomic
+// linear time, those of published tokenizers by scanners of their own; what cannot be
+// matched this way (back-references, lookbehind at more than one character, atomic
 // groups of more than a repeated character, a repetition of what may be empty) is
 // refused by name when the file is read. Text that is not valid UTF-8 is encoded byte
 // by byte where the vocabulary has bytes; only a SentencePiece vocabulary replaces

@@ -51,27 +51,27 @@ type Span struct{ Start, End int }
 // EncodeOptions says how to treat special tokens. The zero value finds them in
 // the text and adds none.
 type EncodeOptions struct {
-	// AddSpecial adds the tokens that the checkpoint wants around a text: its
-	// post-processor in tokenizer.json; else BOS and EOS as tokenizer_config.json
-	// says. Leave it off for text that already holds them, such as a rendered chat
-	// prompt.
+	// AddSpecial adds the tokens that the checkpoint wants around a text: those of
+	// its post-processor in tokenizer.json, otherwise BOS and EOS as
+	// tokenizer_config.json says. Leave it off for text that already holds them,
+	// such as a rendered chat prompt.
 	AddSpecial bool
 	// SpecialAsText treats special tokens in the text as ordinary text: for text
 	// from users who must not be able to write control tokens. Added tokens that
 	// are not special are still found.
 	SpecialAsText bool
-	// Data lists parts of the text, ascending and apart, in which special tokens
-	// are ordinary text: no special token is found that has a byte in one of them.
-	// It is for what users, tools and documents put into a rendered prompt. The
-	// text is not cut at these borders: where Data hides no special token, the ids
-	// are those of the whole text encoded without it.
+	// Data lists parts of the text, ascending and disjoint, in which special
+	// tokens are ordinary text: no special token is found that has a byte in one
+	// of them. It is for what users, tools and documents put into a rendered
+	// prompt. The text is not split at these borders: where Data hides no special
+	// token, the ids are those of the whole text encoded without it.
 	Data []Span
 }
 
 // TooLongError is returned by [Tokenizer.EncodeContext] for a text of more tokens
-// than the caller wants.
+// than the caller allows.
 type TooLongError struct {
-	Limit int // the tokens that the caller wants at most
+	Limit int // the most tokens that the caller allows
 	Bytes int // length of the text
 }
 
@@ -91,10 +91,10 @@ var files = []struct {
 }
 
 // Open reads the tokenizer of the checkpoint in folder dir: tokenizer.json,
-// tokenizer.model or tekken.json, whichever is there first in this order, with
+// tokenizer.model or tekken.json, the first one found in this order, with
 // tokenizer_config.json, special_tokens_map.json and added_tokens.json. They must be
-// regular files of a size that published ones have: a pipe or a device in their place
-// is an error.
+// regular files of a size that published ones have: a pipe or a device in their
+// place is an error.
 func Open(dir string) (*Tokenizer, error) {
 	t, err := Load(inputfile.Dir(dir))
 	if err != nil {
@@ -229,8 +229,8 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) []int32 {
 }
 
 // EncodeContext returns the ids of text if there are at most limit. A text of more
-// tokens is a [*TooLongError], found without encoding the rest; so is a text of
-// more than 1 GiB an error. When ctx is done, EncodeContext returns its cause
+// tokens is a [*TooLongError], found without encoding the rest; a text of more
+// than 1 GiB is also an error. When ctx is done, EncodeContext returns its cause
 // within milliseconds.
 func (t *Tokenizer) EncodeContext(ctx context.Context, text string, limit int, o EncodeOptions) ([]int32, error) {
 	s := t.scratching.Get().(*scratch)
@@ -242,9 +242,9 @@ func (t *Tokenizer) EncodeContext(ctx context.Context, text string, limit int, o
 
 // EncodeOffsets is [Tokenizer.EncodeContext] without a limit that also returns, for
 // each token, the bytes of text that it stands for. Tokens that stand for nothing
-// in the text, such as BOS or a word mark that was put in front, have an empty
-// span. Where normalisation has changed the text, a token has the whole of the
-// characters that it came from; such spans may overlap.
+// in the text, such as BOS or a word mark that was prepended, have an empty span.
+// Where normalisation has changed the text, a token spans all the characters that
+// it came from; such spans may overlap.
 func (t *Tokenizer) EncodeOffsets(ctx context.Context, text string, o EncodeOptions) ([]int32, []Span, error) {
 	s := t.scratching.Get().(*scratch)
 	s.want = true
@@ -412,7 +412,7 @@ func (t *Tokenizer) normalize(text string) string {
 func (t *Tokenizer) VocabSize() int { return t.size }
 
 // Piece returns the token id as its vocabulary file writes it ("Ġthe", "▁the",
-// "<0x0A>", "<s>"), or "" for an id that is no token.
+// "<0x0A>", "<s>"), or "" for an id that is not a token.
 func (t *Tokenizer) Piece(id int32) string {
 	if i, ok := t.addedByID[id]; ok {
 		return t.added[i].content
@@ -445,10 +445,10 @@ func (t *Tokenizer) IsSpecial(id int32) bool {
 }
 
 // TokenBytes returns the bytes that a token stands for inside a text, which may be
-// a part of a character: one byte for a token of the byte fallback, a blank for the
+// part of a character: one byte for a token of the byte fallback, a blank for the
 // mark of a word. A special token gives the text that it decodes to, an id that is
-// no token nothing. What a decoder does at the ends of the whole text, such as
-// dropping a leading blank, is left out.
+// not a token gives nothing. What a decoder does at the ends of the whole text,
+// such as dropping a leading blank, is not done here.
 func (t *Tokenizer) TokenBytes(id int32) []byte {
 	d := &t.dec
 	if id < 0 || int(id) >= len(d.kind) {
