@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// Snapshot is what a hub has of a repository at one commit.
+// Snapshot is what a hub holds of a repository at one commit.
 type Snapshot struct {
 	Ref    Ref
 	Commit string // hash, 40 or 64 hexadecimal digits
-	Files  []File // all of the repository's, in the hub's order
+	Files  []File // all files of the repository, in the hub's order
 }
 
 // File is one file of a snapshot.

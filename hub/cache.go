@@ -14,8 +14,8 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// Find returns the folder of a cached model, given its name as ParseRef reads it,
-// with the cache that the environment names. It uses no network.
+// Find returns the folder of a cached model, given its name in the form that
+// ParseRef reads, in the cache that the environment names. It uses no network.
 func Find(name string) (dir string, err error) {
 	ref, err := ParseRef(name)
 	if err != nil {
@@ -28,7 +28,7 @@ func Find(name string) (dir string, err error) {
 	return c.Find(ref)
 }
 
-// Find returns the snapshot folder of a cached model: that of the commit which
+// Find returns the snapshot folder of a cached model: that of the commit that
 // the revision meant when it was last pulled. It uses no network. A name that is
 // not cached gives ErrNotCached.
 func (c *Client) Find(ref Ref) (dir string, err error) {

@@ -14,10 +14,10 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// Errors that callers branch on. They come wrapped, with what was attempted.
+// Errors that callers branch on. They are wrapped, with what was attempted.
 var (
 	// ErrNotFound says that the hub has no such repository, revision or file.
-	// Without a token the hub says so of private repositories too.
+	// Without a token the hub also says so of private repositories.
 	ErrNotFound = errors.New("not found on the hub")
 
 	// ErrAccess says that the hub refused: no token, a wrong one, or conditions
@@ -28,7 +28,7 @@ var (
 	ErrNotCached = errors.New("not in the cache")
 )
 
-// DefaultEndpoint is the hub that is asked if HF_ENDPOINT does not say another.
+// DefaultEndpoint is the hub that is used unless HF_ENDPOINT names another.
 const DefaultEndpoint = "https://huggingface.co"
 
 // Client talks to a hub and keeps a cache. Its fields are set before its first
@@ -37,7 +37,7 @@ type Client struct {
 	// Endpoint is the hub's address; "" is DefaultEndpoint.
 	Endpoint string
 
-	// CacheDir holds the models--OWNER--NAME folders. It is made when needed.
+	// CacheDir holds the models--OWNER--NAME folders. It is created when needed.
 	CacheDir string
 
 	// Token is sent to the endpoint's host; "" is none.
@@ -57,8 +57,8 @@ type Client struct {
 }
 
 // New returns a client with the settings of the environment; the package's
-// description lists them. It fails if there is no home folder and no variable
-// that names the cache, or if HF_ENDPOINT is not an address.
+// description lists them. It fails if there is neither a home folder nor a
+// variable that names the cache, or if HF_ENDPOINT is not an address.
 func New() (*Client, error) {
 	home, err := expand(os.Getenv("HF_HOME"))
 	if err != nil {

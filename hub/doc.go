@@ -4,7 +4,8 @@
 //
 // [ParseRef] reads a name such as owner/name@revision, [New] makes a [Client]
 // from the environment, [Client.Pull] downloads what this module needs of a
-// repository, and [Find] returns the folder of a cached one without any network.
+// repository, and [Find] returns the folder of a cached one without using the
+// network.
 //
 // # Cache
 //
@@ -18,15 +19,15 @@
 // and .locks/models--OWNER--NAME/HASH.lock, which a process holds while it
 // downloads that content. Contents get their name once they are complete and
 // checked, and a ref is written after all files of its commit: what can be found
-// is whole, as far as this package made it.
+// is complete, if this package wrote it.
 //
 // # Environment
 //
-// HF_HUB_CACHE is the cache; by default it is hub under HF_HOME, which is by
-// default huggingface under XDG_CACHE_HOME or ~/.cache. HF_ENDPOINT is the hub.
-// HF_TOKEN is the access token; by default it is read from HF_TOKEN_PATH or the
-// file token in HF_HOME. HF_HUB_DISABLE_IMPLICIT_TOKEN sends none. HF_HUB_OFFLINE
-// forbids the network. Switches count as set with 1, true, yes and on.
+// HF_HUB_CACHE is the cache; it defaults to hub under HF_HOME, which defaults to
+// huggingface under XDG_CACHE_HOME or ~/.cache. HF_ENDPOINT is the hub. HF_TOKEN
+// is the access token; by default it is read from HF_TOKEN_PATH or the file token
+// in HF_HOME. HF_HUB_DISABLE_IMPLICIT_TOKEN sends none. HF_HUB_OFFLINE forbids
+// the network. Switches are set by 1, true, yes or on.
 //
 // # Trust
 //
@@ -34,14 +35,14 @@
 // another one, and no redirect from https to http is followed. Names of files
 // and hashes in the hub's answers are checked before they become paths.
 // Contents are compared with the sha256 or git blob id that the hub listed; where
-// a mirror lists neither, with the size alone.
+// a mirror lists neither, only sizes are compared.
 //
 // # Concurrency
 //
-// A Client may be used by any number of goroutines once its fields are set.
-// Several processes may pull into the same cache at the same time, Python ones
-// included, on systems that have file locks (Linux, macOS, BSD; Windows among
-// processes of this package); elsewhere one at a time.
+// A Client may be used by any number of goroutines once its fields are set. On
+// systems with file locks (Linux, macOS, BSD; on Windows, among processes of
+// this package) several processes, Python ones included, may pull into the same
+// cache at the same time; elsewhere only one may.
 //
 // # Limits
 //

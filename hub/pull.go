@@ -20,7 +20,7 @@ import (
 type PullOptions struct {
 	// Include, if not empty, replaces the default choice. Each element is a
 	// pattern of path.Match for a whole name or its last element, or the name of
-	// a folder with a slash behind it.
+	// a folder followed by a slash.
 	Include []string
 
 	// Exclude removes files from the choice; patterns as in Include.
@@ -29,13 +29,13 @@ type PullOptions struct {
 	// Parallel is the number of files downloaded at once; the default is 4.
 	Parallel int
 
-	// Verify compares contents that are in the cache with their hashes, and fetches
-	// those again that differ. Without it only their sizes are compared. Offline,
-	// a content that differs is an error.
+	// Verify compares cached contents with their hashes and fetches again those
+	// that differ. Without it only sizes are compared. Offline, a difference is an
+	// error.
 	Verify bool
 
-	// Progress, if not nil, is called as bytes come, files are finished and waits
-	// begin and end, from one goroutine at a time. It should return soon.
+	// Progress, if not nil, is called as bytes arrive, files are finished and
+	// waits begin and end, from one goroutine at a time. It should return soon.
 	Progress func(Progress)
 }
 
@@ -46,11 +46,11 @@ type Progress struct {
 	FileBytes   int64
 	FileSize    int64 // -1: unknown
 	Bytes       int64 // of all files
-	Fetched     int64 // bytes that have come over the network, dropped ones included
+	Fetched     int64 // bytes received over the network, dropped ones included
 	Size        int64 // of all files whose size is known
 	Done, Files int   // files finished, files in all
 
-	// Waiting says what a long wait is for: a hub that asks to come back later, or
+	// Waiting says what a long wait is for: a hub that asks to try again later, or
 	// another process that fetches the same file. "": bytes are moving.
 	Waiting string
 }
@@ -71,17 +71,16 @@ type PulledFile struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"bytes"`
 	Hash   string `json:"hash"`
-	Cached bool   `json:"cached"` // it was whole before
+	Cached bool   `json:"cached"` // it was complete before
 
-	// Damaged says that the cache had a content of another hash, which was fetched
-	// again.
+	// Damaged says that the cached content had another hash and was fetched again.
 	Damaged bool `json:"damaged,omitempty"`
 }
 
-// Pull downloads a model into the cache and returns its folder. What is there
-// already is not fetched again, and what an earlier call left unfinished is
-// continued. When ctx is done it returns soon; what has come stays for the next
-// call. Offline, it returns what is cached.
+// Pull downloads a model into the cache and returns its folder. What is already
+// there is not fetched again, and what an earlier call left unfinished is
+// continued. When ctx is done it returns soon; what has arrived stays for the
+// next call. Offline, it returns what is cached.
 func (c *Client) Pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, error) {
 	if c.Offline {
 		dir, err := c.Find(ref)
