@@ -21,8 +21,7 @@ const (
 	IndexName  = "model.safetensors.index.json"
 )
 
-// Checkpoint is the set of tensors of one model, which may lie in several
-// files.
+// Checkpoint is the set of tensors of one model, in one or several files.
 type Checkpoint struct {
 	files []*File          // by name
 	where map[string]*File // tensor name to the file that holds it
@@ -32,8 +31,8 @@ type Checkpoint struct {
 // OpenCheckpoint opens the tensors of the model folder dir: by the index
 // model.safetensors.index.json if there is one, otherwise the single file
 // model.safetensors. The index must assign each tensor to a shard inside the
-// folder that really contains it; tensors that the index does not name are not
-// part of the checkpoint. The caller must close the Checkpoint.
+// folder that actually contains it; tensors that the index does not name are
+// not part of the checkpoint. The caller must close the Checkpoint.
 func OpenCheckpoint(dir string) (*Checkpoint, error) {
 	return openCheckpoint(folder{
 		name: dir,
@@ -237,11 +236,11 @@ func (c *Checkpoint) All() iter.Seq2[string, tensor.Tensor] {
 }
 
 // Files returns the files that the checkpoint consists of. They belong to it
-// and must not be closed on their own.
+// and must not be closed separately.
 func (c *Checkpoint) Files() []*File { return slices.Clone(c.files) }
 
-// WillNeed asks the system to read the first limit bytes of all files together ahead,
-// one file behind the other; it is a hint and returns at once.
+// WillNeed asks the system to read ahead the first limit bytes of all files together,
+// one file after the other; it is a hint and returns at once.
 func (c *Checkpoint) WillNeed(limit int64) {
 	for _, f := range c.files {
 		if f.mapping != nil {
@@ -251,7 +250,7 @@ func (c *Checkpoint) WillNeed(limit int64) {
 	}
 }
 
-// Close closes all files; no tensor may be used any more. Closing again does
+// Close closes all files; no tensor may be used afterwards. Closing again does
 // nothing.
 func (c *Checkpoint) Close() error {
 	var errs []error

@@ -12,7 +12,7 @@
 // Everything in a header is checked before a File is returned: the JSON, with
 // nothing after it but spaces; names, which must be unique also when spelled
 // with different escapes; element types; shapes and byte ranges, computed
-// without overflow; and that the ranges cover the data exactly, without hole or
+// without overflow; and that the ranges cover the data exactly, without gaps or
 // overlap. Unknown fields of a tensor's entry are skipped. Nothing is allocated
 // in proportion to a number that a file merely claims. An index may name only
 // files inside its own folder.

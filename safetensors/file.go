@@ -51,8 +51,8 @@ func Open(path string) (*File, error) {
 }
 
 // Parse checks a safetensors image in memory, for instance an embedded one.
-// The name is used in messages only. The data is kept, without a copy, and must
-// not change as long as the File is used.
+// The name is used in messages only. The data is kept, not copied, and must not
+// change as long as the File is used.
 func Parse(name string, data []byte) (*File, error) {
 	f := &File{name: name}
 	if err := f.parse(data); err != nil {
@@ -102,8 +102,8 @@ func (f *File) Metadata() map[string]string {
 	return m
 }
 
-// Close unmaps the file; its tensors must not be used any more. Closing again,
-// and closing a parsed image, does nothing.
+// Close unmaps the file; its tensors must not be used afterwards. Closing
+// again, and closing a parsed image, does nothing.
 func (f *File) Close() error {
 	if f.mapping == nil {
 		return nil

@@ -35,8 +35,8 @@ type Named struct {
 //
 // Names must be unique, valid UTF-8 and not "__metadata__". All headers are
 // checked before the first byte is written. Write needs memory for the header
-// only; it writes in large pieces only if the data come in such, so w should be
-// buffered if tensors are small.
+// only. It writes in large pieces only if the data comes that way, so w should
+// be buffered if tensors are small.
 func Write(w io.Writer, tensors []Named, metadata map[string]string) error {
 	order := inOrder(tensors)
 	header, sizes, err := buildHeader(order, metadata)
