@@ -66,7 +66,7 @@ func Bytes(t Type, shape []int) (int, error) {
 
 // New returns a view of data, which it keeps without a copy, after checking
 // that the type and shape are valid and that data has exactly their size. The
-// shape is kept, too.
+// shape is kept too.
 func New(t Type, shape []int, data []byte) (Tensor, error) {
 	n, err := Bytes(t, shape)
 	if err != nil {
@@ -89,8 +89,8 @@ func Make(t Type, shape ...int) Tensor {
 }
 
 // FromF32s returns a newly allocated tensor of type F32, F16 or BF16 with the
-// given values, rounded to nearest even. It panics if the type is another one
-// or the number of values does not fit the shape.
+// given values, rounded to nearest even. It panics for any other type, or if
+// the number of values does not fit the shape.
 func FromF32s(t Type, values []float32, shape ...int) Tensor {
 	x := Make(t, shape...)
 	if x.Len() != len(values) {
