@@ -8,9 +8,9 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// Answer makes text of an answer's tokens as they come, up to the first stop
-// text. It never gives out a part of a stop text, wherever the borders of
-// tokens are, nor a part of a character. It belongs to one goroutine.
+// Answer turns an answer's tokens into text as they come, up to the first stop
+// text. It never gives out part of a stop text, wherever token borders are, nor
+// part of a character. It belongs to one goroutine.
 type Answer struct {
 	tok     *tokenizer.Tokenizer
 	dec     *tokenizer.StreamDecoder
@@ -35,7 +35,7 @@ func (a *Answer) ShowSpecial() { a.dec = a.tok.NewDecoder(false) }
 func (a *Answer) KeepStop() { a.keep = true }
 
 // CheckStops reports stop texts that cannot be looked for: empty ones, which
-// stand everywhere, and those that are not UTF-8, which no text contains.
+// occur everywhere, and those that are not UTF-8, which no text contains.
 func CheckStops(stops []string) error {
 	for _, s := range stops {
 		switch {
@@ -48,9 +48,9 @@ func CheckStops(stops []string) error {
 	return nil
 }
 
-// Token takes the next token and returns the text that is certain with it,
-// which may be empty. Once a stop text is complete it reports true; further
-// tokens are ignored.
+// Token takes the next token and returns the text that is now certain, which
+// may be empty. Once a stop text is complete it reports true; further tokens
+// are ignored.
 func (a *Answer) Token(id int32) (text string, stopped bool) {
 	if a.stopped {
 		return "", true
@@ -58,7 +58,7 @@ func (a *Answer) Token(id int32) (text string, stopped bool) {
 	return a.add(a.dec.Write(id)), a.stopped
 }
 
-// End returns what was held back. Call it once, behind the last token.
+// End returns what was held back. Call it once, after the last token.
 func (a *Answer) End() string {
 	if a.stopped {
 		return ""
@@ -71,7 +71,7 @@ func (a *Answer) End() string {
 	return text
 }
 
-// Text is everything that was given out so far.
+// Text is everything given out so far.
 func (a *Answer) Text() string { return a.all.String() }
 
 // Stopped reports whether a stop text has ended the answer.

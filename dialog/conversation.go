@@ -14,19 +14,19 @@ import (
 
 // Conversation is a chat and the session that holds as much of it as the model
 // has read. The prompt of each turn is rendered anew from all messages; only
-// what goes beyond the longest prefix that the session holds is fed. It belongs
-// to one goroutine at a time.
+// what exceeds the longest prefix that the session holds is fed. It belongs to
+// one goroutine at a time.
 type Conversation struct {
 	State
 
 	// Session are the options of sessions to come. Their policy compresses the
-	// document, before any question is known, and leaves the system prompt in front
-	// of it alone where it can, see [Protected]; without a document nothing of the
+	// document, before any question is known, and leaves the system prompt before
+	// it as it is where it can, see [Protected]; without a document no part of the
 	// prompt is compressed. Call [Conversation.Reread] after a change.
 	Session model.SessionOptions
 
-	// KeepTurns, if more than 0, has the policy of Session compress what was said
-	// before the last so many turns, question and answer, too: each time that a turn
+	// KeepTurns, if more than 0, also has the policy of Session compress what was
+	// said before the last KeepTurns turns of question and answer: each time a turn
 	// gets older than that, before the next message is read.
 	KeepTurns int
 
@@ -35,7 +35,7 @@ type Conversation struct {
 	Stop     []string
 
 	// Progress, if not nil, is called from time to time while a prompt is read,
-	// with the number of tokens done and of those to do.
+	// with the number of tokens done and the number to do.
 	Progress func(done, total int)
 
 	m      *model.Model
@@ -51,10 +51,10 @@ type Conversation struct {
 	reading int // tokens of the prefill under way
 }
 
-// State is what is said: what a conversation has beside its session.
+// State is what was said: what a conversation has besides its session.
 type State struct {
 	System   string         `json:"system,omitempty"`
-	Document string         `json:"document,omitempty"` // in front of the first message
+	Document string         `json:"document,omitempty"` // before the first message
 	Messages []*chat.Object `json:"messages"`
 }
 
@@ -64,10 +64,10 @@ func NewConversation(m *model.Model, f *Format) *Conversation {
 	return &Conversation{m: m, format: f}
 }
 
-// Close gives the session up. Closing twice is fine.
+// Close drops the session. Closing twice is fine.
 func (c *Conversation) Close() { c.Forget() }
 
-// Forget gives the session up; the next turn begins a new one, which reads
+// Forget drops the session; the next turn begins a new one, which reads
 // everything again.
 func (c *Conversation) Forget() {
 	if c.s != nil {
@@ -76,15 +76,15 @@ func (c *Conversation) Forget() {
 	c.s, c.head, c.headTokens = nil, "", nil
 }
 
-// Held returns the session, nil if nothing has been read yet. It stays the
-// conversation's own.
+// Held returns the session, nil if nothing has been read yet. It still belongs
+// to the conversation.
 func (c *Conversation) Held() *model.Session { return c.s }
 
 // DocumentTokens is the number of the session's tokens up to the end of the
 // document; 0 without a document.
 func (c *Conversation) DocumentTokens() int { return len(c.headTokens) }
 
-// All returns the messages as the template gets them: the system prompt in front,
+// All returns the messages as the template gets them: the system prompt first,
 // the document as the beginning of the user's first message.
 func (c *Conversation) All(messages []*chat.Object) []*chat.Object {
 	out := c.before()
@@ -146,7 +146,7 @@ func (c *Conversation) begin(ctx context.Context, head chat.Prompt) error {
 }
 
 // ReadDocument begins a conversation about a text. After an error the
-// conversation is what it was, but for its session.
+// conversation is what it was, except for its session.
 func (c *Conversation) ReadDocument(ctx context.Context, text string) error {
 	// Templates strip messages; then the document's end is where it is looked for.
 	text = strings.TrimSpace(strings.ToValidUTF8(text, "\uFFFD"))
@@ -176,7 +176,7 @@ func (c *Conversation) Reread(ctx context.Context) error {
 }
 
 // Clear drops the messages. The document stays, compressed as it is; what was said
-// about it is taken back out of the cache.
+// about it is removed from the cache.
 func (c *Conversation) Clear(ctx context.Context) error {
 	c.Messages = nil
 	if c.s == nil || c.Document == "" {
@@ -321,9 +321,9 @@ type Turn struct {
 }
 
 // Ask puts a message and calls each with the pieces of the answer as they come.
-// Message and answer become part of the conversation. An answer that was broken
-// off by ctx stays in it as far as it came; a message that could not be read
-// does not. An error of each ends the answer and is returned.
+// Message and answer become part of the conversation. An answer that was
+// interrupted by ctx stays in it as far as it got; a message that could not be
+// read does not. An error of each ends the answer and is returned.
 func (c *Conversation) Ask(ctx context.Context, text string, each func(text string) error) (Turn, error) {
 	var turn Turn
 	messages := append(c.Messages[:len(c.Messages):len(c.Messages)], chat.NewMessage("user", text))

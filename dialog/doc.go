@@ -1,17 +1,17 @@
-// Package dialog goes from messages to tokens and back: what stands between
-// people who write and a model that continues a sequence of numbers. The
-// command and servers share it.
+// Package dialog goes from messages to tokens and back, between people who
+// write and a model that continues a sequence of numbers. The command and
+// servers share it.
 //
 //   - [Framing] is the text around a context and a question, by a checkpoint's
 //     chat template ([ChatFraming]) or without one ([PlainFraming]).
 //   - [Format] is how whole conversations are written: by the template, or as
 //     plain lines.
-//   - [Conversation] talks turn by turn with a session behind it: every turn
-//     feeds only what goes beyond the longest prefix that the session holds,
-//     and a document in front is compressed before any question is known. It
-//     can be saved and taken up again.
-//   - [Answer] makes text of an answer's tokens as they come, up to the first
-//     stop text, of which it never gives out a part, nor a part of a character.
+//   - [Conversation] talks turn by turn, with a session behind it: every turn
+//     feeds only what exceeds the longest prefix that the session holds, and a
+//     document at the start is compressed before any question is known. It can
+//     be saved and resumed.
+//   - [Answer] turns an answer's tokens into text as they come, up to the first
+//     stop text. It never gives out part of a stop text or of a character.
 //
 // # Lifetime and concurrency
 //
@@ -21,8 +21,8 @@
 //
 // # Control tokens
 //
-// What users, tools and documents write is never read as a control token: where
-// <|im_end|> stands in a message, the model gets the letters. Only templates and
+// What users, tools and documents write is never read as a control token: where a
+// message contains <|im_end|>, the model gets the letters. Only templates and
 // framings write control tokens. [Format.Tokens] is the one call from messages to
-// tokens, [Framing.Prompt] that of a context and a question.
+// tokens, [Framing.Prompt] the one for a context and a question.
 package dialog

@@ -25,8 +25,9 @@ type Format struct {
 }
 
 // NewFormat reads a model's tokenizer and chat template; a checkpoint without a
-// template has the format of [PlainFormat]. now is what the template takes for
-// the current time, so that a conversation's prompt never changes at midnight.
+// template has the format of [PlainFormat]. now is what the template takes as
+// the current time, so that a conversation's prompt does not change at
+// midnight.
 func NewFormat(m *model.Model, now time.Time) (*Format, error) {
 	src := m.Source()
 	if src == nil {
@@ -55,8 +56,8 @@ func (f *Format) Template() string {
 	return f.template.Source()
 }
 
-// SpecialToken is the text of the checkpoint's special token of a name such as
-// "pad_token"; empty if it has none.
+// SpecialToken is the text of the checkpoint's special token with the given
+// name, such as "pad_token"; empty if it has none.
 func (f *Format) SpecialToken(name string) string {
 	if f.special == nil {
 		return ""
@@ -73,9 +74,8 @@ func (f *Format) At(now time.Time) *Format {
 	return &at
 }
 
-// PlainFormat is the format without a template: the contents of all messages,
-// a line break behind each, and in front what the tokenizer puts in front of
-// every text.
+// PlainFormat is the format without a template: what the tokenizer puts before
+// every text, then the contents of all messages, each followed by a line break.
 func PlainFormat(m *model.Model) (*Format, error) {
 	plain, err := PlainFraming(m)
 	if err != nil {
@@ -121,10 +121,10 @@ func (f *Format) head(ctx context.Context, before []*chat.Object, text string) (
 // Tokens returns the tokens of the prompt for a conversation, if there are at
 // most limit: the one way from messages, tools and documents to what a model
 // reads. Only the template writes control tokens; text of in that looks like one
-// stays text. Special tokens, the time and a missing template are the format's;
-// without a template only the contents of messages are written. A longer prompt is
-// a *tokenizer.TooLongError, a conversation that the template refuses a
-// *chat.RaisedError inside.
+// stays text. Special tokens, the time and a missing template come from the
+// format; without a template only the contents of messages are written. A longer
+// prompt is a *tokenizer.TooLongError; for a conversation that the template
+// refuses, the error wraps a *chat.RaisedError.
 func (f *Format) Tokens(ctx context.Context, in chat.Input, limit int) ([]int32, error) {
 	p, err := f.prompt(ctx, in)
 	if err != nil {
@@ -137,8 +137,7 @@ func (f *Format) Tokens(ctx context.Context, in chat.Input, limit int) ([]int32,
 var ErrNoText = errors.New("the last message has no text to be continued, or the chat template changes it")
 
 // ContinueTokens is Tokens for a conversation whose last message is the beginning of
-// the answer: nothing stands behind its text.
-// Where there is none the error is ErrNoText.
+// the answer: nothing follows its text. Where there is none the error is ErrNoText.
 func (f *Format) ContinueTokens(ctx context.Context, in chat.Input, limit int) ([]int32, error) {
 	in.AddGenerationPrompt = false
 	p, err := f.prompt(ctx, in)
@@ -164,12 +163,11 @@ func (f *Format) ContinueTokens(ctx context.Context, in chat.Input, limit int) (
 	return f.tok.EncodeContext(ctx, p.Text, limit, tokenizer.EncodeOptions{Data: p.Data})
 }
 
-// SplitTokens is Tokens for a conversation about a context, which stands at the
-// beginning of the first message of a user, a blank line in front of what that says.
-// The first n tokens are those up to the context's end, encoded by themselves: the same
-// for every conversation with the same messages in front of it. front are the
-// tokens of what stands before the context, where that is other messages or tools, by
-// itself; see [Protected].
+// SplitTokens is Tokens for a conversation about a context, which is put at the
+// beginning of the first user message, followed by a blank line. The first n tokens are
+// those up to the context's end, encoded on their own: the same for every conversation
+// with the same messages before it. front are the tokens of what comes before the
+// context, where that is other messages or tools, encoded on its own; see [Protected].
 func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, limit int) (tokens, front []int32, n int, err error) {
 	text = strings.TrimSpace(text) // templates do that, too
 	if text == "" {
@@ -203,9 +201,9 @@ func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, li
 	return append(tokens, rest...), front, len(tokens), err
 }
 
-// TurnsTokens is Tokens for a conversation of which the last so many turns, and the question
-// behind them, are to be left whole: the first n tokens are those of what was said before, 0
-// if there is nothing. A turn begins with a message of the user. front is as for
+// TurnsTokens is Tokens for a conversation whose last keep turns, and the question after
+// them, are to be left whole: the first n tokens are those of what was said before, 0 if
+// there is nothing. A turn begins with a message of the user. front is as for
 // SplitTokens.
 func (f *Format) TurnsTokens(ctx context.Context, in chat.Input, keep, limit int) (tokens, front []int32, n int, err error) {
 	p, err := f.prompt(ctx, in)
@@ -267,8 +265,8 @@ func (f *Format) prompt(ctx context.Context, in chat.Input) (chat.Prompt, error)
 }
 
 // Encode returns the tokens of a prompt, or of a part of one, for a context of at
-// most limit. One that does not fit is found without encoding all of it, and is a
-// model.ErrContextFull.
+// most limit. A prompt that does not fit is detected without encoding all of it
+// and is a model.ErrContextFull.
 func Encode(ctx context.Context, tok *tokenizer.Tokenizer, p chat.Prompt, limit int) ([]int32, error) {
 	ids, err := tok.EncodeContext(ctx, p.Text, limit, tokenizer.EncodeOptions{Data: p.Data})
 	var long *tokenizer.TooLongError

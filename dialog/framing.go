@@ -18,7 +18,7 @@ import (
 //	Before + System + Opening + context | Between + question + After + answer prefix
 //
 // The bar is where compression happens. System is a system prompt, "" for none. Special
-// tokens stand as text in Before, Opening, Between and After, and nowhere else.
+// tokens occur as text in Before, Opening, Between and After, and nowhere else.
 type Framing struct {
 	Before  string `json:"before"`
 	System  string `json:"system,omitempty"`
@@ -42,15 +42,15 @@ func own(text string) chat.Prompt { return chat.Prompt{Text: text} }
 var FixedDate = time.Date(2024, time.July, 26, 12, 0, 0, 0, time.UTC)
 
 // ChatFraming is the framing of one user message by the checkpoint's chat
-// template, with the header of the answer behind it. now is what the template
-// takes for the current time. A checkpoint without a template gives
+// template, followed by the header of the answer. now is what the template
+// takes as the current time. A checkpoint without a template gives
 // [PlainFraming].
 func ChatFraming(ctx context.Context, m *model.Model, now time.Time) (Framing, error) {
 	return SystemFraming(ctx, m, now, "")
 }
 
-// SystemFraming is [ChatFraming] behind a system prompt, "" for none. A template that has
-// no place for one in front of the message is an error.
+// SystemFraming is [ChatFraming] after a system prompt, "" for none. A template that has
+// no place for one before the message is an error.
 func SystemFraming(ctx context.Context, m *model.Model, now time.Time, system string) (Framing, error) {
 	f, err := NewFormat(m, now)
 	if err != nil {
@@ -85,8 +85,8 @@ func (f *Format) framing(ctx context.Context, system string) (Framing, error) {
 	return framing.WithSystem(system, opening), nil
 }
 
-// WithSystem is the framing with a system prompt, "" for none, behind Before, and what
-// stands between that and the context.
+// WithSystem is the framing with a system prompt after Before, "" for none, and
+// opening, what stands between it and the context.
 func (f Framing) WithSystem(system, opening string) Framing {
 	if f.System, f.Opening = system, opening; system == "" {
 		f.Opening = ""
@@ -94,8 +94,8 @@ func (f Framing) WithSystem(system, opening string) Framing {
 	return f
 }
 
-// PlainFraming is the framing without a template: the tokens that the
-// tokenizer puts in front of every text, and a line break behind the question.
+// PlainFraming is the framing without a template: the tokens that the tokenizer
+// puts before every text, and a line break after the question.
 func PlainFraming(m *model.Model) (Framing, error) {
 	tok, err := m.Tokenizer()
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 )
 
 // Protected returns how many of the tokens of a context stay as they are when a policy
-// compresses it: those that it begins with alike with front, the tokens of what stands in
-// front of its text by itself; or 0 where the policy must have all: it compresses while
-// decoding, renumbers positions, or looks at the queries of everything.
+// compresses it: the beginning that they share with front, the tokens of what comes
+// before its text, encoded on its own; or 0 where the policy must have all of them: it
+// compresses while decoding, renumbers positions, or looks at the queries of everything.
 func Protected(m *model.Model, p *lukv.Policy, front, tokens []int32) int {
 	n := common(front, tokens)
 	if p == nil || n == len(tokens) {
@@ -23,8 +23,8 @@ func Protected(m *model.Model, p *lukv.Policy, front, tokens []int32) int {
 	return n
 }
 
-// ReadContext returns a new session that has read a context, of which the policy of o
-// compresses everything but the first tokens, protected ones. The caller closes it.
+// ReadContext returns a new session that has read a context. The policy of o
+// compresses all of it except the first protected tokens. The caller closes it.
 func ReadContext(ctx context.Context, m *model.Model, o model.SessionOptions, tokens []int32, protected int) (*model.Session, error) {
 	policy := o.Compression
 	if protected > 0 {

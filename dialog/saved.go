@@ -27,7 +27,7 @@ type savedState struct {
 	HeadTokens int       `json:"head_tokens"` // tokens up to the end of the document
 }
 
-// StateFile is the name of the file beside a saved session in which
+// StateFile is the name of the file next to a saved session in which
 // [Conversation.Save] keeps what was said.
 func StateFile(session string) string { return session + ".chat.json" }
 
@@ -50,8 +50,8 @@ func (c *Conversation) Save(path string) error {
 	return nil
 }
 
-// Restore goes on with a saved conversation, or with a session that holds a
-// context alone. A policy of o goes on compressing while decoding if it does so.
+// Restore resumes a saved conversation, or a session that holds only a context.
+// A policy of o that compresses while decoding continues to do so.
 func (c *Conversation) Restore(ctx context.Context, path string, o model.SessionOptions) error {
 	if p := o.Compression; p != nil && !p.Decode.Enabled() {
 		o.Compression = nil
