@@ -63,9 +63,9 @@ func (t Type) String() string {
 // Readable reports whether rows of the type can be read.
 func (t Type) Readable() bool { return blocks[t].dequantise != nil }
 
-// Rows dequantises n rows from number from on, counted over all outer
-// dimensions, into dst, [n][RowLength]. It panics if the tensor has not so many.
-// A type that is not Readable is an error.
+// Rows dequantises n rows, starting with row from, counted over all outer
+// dimensions, into dst, [n][RowLength]. It panics if the tensor does not have
+// that many. A type that is not Readable is an error.
 func (t *Tensor) Rows(dst []float32, from, n int) error {
 	b := blocks[t.Type]
 	if b.dequantise == nil {

@@ -10,12 +10,12 @@
 // # Lifetime and concurrency
 //
 // A File and its tensors may be used by any number of goroutines until Close.
-// Text and numbers that were returned are copies.
+// Returned text and numbers are copies.
 //
 // # Limits
 //
 // Tensors of the types F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and
-// Q6_K are read; a file may hold others, which are an error where their rows are
-// asked for. Headers take at most 2²⁰ keys, 2²⁰ tensors and 256 MiB; arrays of
-// arrays, big-endian files and version 1 are refused.
+// Q6_K are read; a file may hold others, but reading their rows is an error.
+// Headers take at most 2²⁰ keys, 2²⁰ tensors and 256 MiB; arrays of arrays,
+// big-endian files and version 1 are refused.
 package gguf

@@ -53,7 +53,7 @@ func Open(path string) (*File, error) {
 }
 
 // Parse checks the image of a file in memory, which must not change as long as
-// the File is used. name stands in messages.
+// the File is used. name is for messages.
 func Parse(name string, data []byte) (*File, error) {
 	f := &File{values: map[string]value{}, byName: map[string]*Tensor{}}
 	if err := f.parse(data); err != nil {
@@ -62,8 +62,8 @@ func Parse(name string, data []byte) (*File, error) {
 	return f, nil
 }
 
-// Close unmaps the file; its tensors must not be used any more. Closing again,
-// and closing a parsed image, does nothing.
+// Close unmaps the file; its tensors must not be used afterwards. Closing
+// again, and closing a parsed image, does nothing.
 func (f *File) Close() error {
 	if f.mapping == nil {
 		return nil
@@ -71,11 +71,11 @@ func (f *File) Close() error {
 	return f.mapping.Close()
 }
 
-// Tensors returns all tensors in the order of the header. The caller does not
-// change them.
+// Tensors returns all tensors in the order of the header. They must not be
+// changed.
 func (f *File) Tensors() []*Tensor { return f.tensors }
 
-// Tensor returns the tensor with a name, nil if there is none.
+// Tensor returns the tensor with the given name, nil if there is none.
 func (f *File) Tensor(name string) *Tensor { return f.byName[name] }
 
 // HeaderSize is the number of bytes that describe the file's contents: keys,

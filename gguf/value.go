@@ -138,7 +138,7 @@ func (v value) integer(i int) int64 {
 	return int64(binary.LittleEndian.Uint64(v.data[8*i:])) // beyond 2⁶³: negative
 }
 
-// Uint returns an integer that is not negative.
+// Uint returns a non-negative integer.
 func (f *File) Uint(key string) (uint64, error) {
 	v, err := f.get(key, false, "an integer", integers...)
 	if err != nil {
