@@ -19,7 +19,7 @@
 //   - [Cache.Save] and [Load] keep a cache in one checksummed file, [SaveFile]
 //     and [LoadFile] by name.
 //
-// Kernels read pages in place ([Cache.Pages]); all other code reads copies in
+// Kernels read pages in place ([Cache.View]); all other code reads copies in
 // float32 ([Cache.Keys], [Cache.Values], [Cache.Positions]).
 //
 // # Slots
@@ -52,8 +52,8 @@
 // A pass that computes keys and values on the device takes room for them with
 // [Cache.Reserve] and finds the pages through [Cache.Table]; change a head only
 // while no pass reads it. Append copies from the host, page by page. Keys and
-// Values copy to it, some MiB at a time, and Pages and View copy a whole head: they
-// are for metrics that have no kernel on the device, for tests and for moving.
+// Values copy to it, some MiB at a time, and View copies a whole head: it is for
+// metrics that have no kernel on the device, for tests and for moving.
 //
 // Errors of a device are [kernels.ErrDeviceMemory], after which nothing has
 // changed, and [kernels.ErrDeviceLost], after which the pages on the device are
@@ -65,10 +65,10 @@
 // A cache belongs to one goroutine at a time, with two exceptions: Append and
 // Keep of different heads may run at the same time, as may Reserve and Table,
 // and so may any number of reading methods and Fork while nothing changes. Bytes,
-// HighWater, PoolStats and Err may be called at any time. The caches of one family do not
-// affect each other and may be used from different goroutines.
+// PoolStats and Err may be called at any time. The caches of one family do not affect
+// each other and may be used from different goroutines.
 //
-// Slices that a method returns belong to the caller, except those of Pages.
+// Slices that a method returns belong to the caller, except those of View.
 // Methods that take a layer and a head and return no error panic when one of
 // them is out of range, as an index does.
 //

@@ -10,7 +10,7 @@ import (
 // the pages that become empty are given up at once. Pages that forks also hold
 // are not written; survivors then move to fresh pages.
 //
-// Keeping everything changes nothing. Otherwise the head's logical kept begin
+// Keeping everything changes nothing. Otherwise the head's logical slots begin
 // at 0 again. Keep is never refused for MaxBytes; on an error nothing has
 // changed. Different heads may be cut at the same time.
 func (c *Cache) Keep(layer, head int, kept []int32) error {
