@@ -63,14 +63,33 @@ test('an answer is streamed', async () => {
 test('Stop ends an answer, here and on the server', async () => {
   await page.click('#clear');
   await page.route('**/v1/chat/completions', (route, request) => // an answer without an end
-    route.continue({ postData: JSON.stringify({ ...request.postDataJSON(), ignore_eos: true }) }));
+    route.continue({ postData: JSON.stringify({ ...request.postDataJSON(), ignore_eos: true, seed: 1 }) }));
   const place = await page.locator('#stop').boundingBox();
-  // Pressed from within the page: the whole context is a second's work for this model.
-  await page.evaluate(() => new MutationObserver((_, me) => {
-    if ((document.querySelector('.answer p')?.textContent.length ?? 0) < 4000) return;
-    me.disconnect();
-    document.querySelector('#stop').click();
-  }).observe(document.querySelector('#log'), { childList: true, subtree: true }));
+  // However fast the model and slow the browser: of this answer's 440 KB the page gets the
+  // first half and then nothing until Stop, which is pressed from within the page.
+  await page.evaluate(() => {
+    const fetch = window.fetch;
+    window.fetch = async (path, options) => {
+      window.fetch = fetch;
+      const answer = await fetch(path, options);
+      const reader = answer.body.getReader();
+      let left = 200_000;
+      return new Response(new ReadableStream({
+        start: out => options.signal.addEventListener('abort', () => out.error(options.signal.reason)),
+        async pull(out) {
+          const part = (await reader.read()).value.subarray(0, left);
+          out.enqueue(part);
+          left -= part.length;
+          if (!left) await new Promise(() => {});
+        },
+      }), answer);
+    };
+    new MutationObserver((_, me) => {
+      if ((document.querySelector('.answer p')?.textContent.length ?? 0) < 4000) return;
+      me.disconnect();
+      document.querySelector('#stop').click();
+    }).observe(document.querySelector('#log'), { childList: true, subtree: true });
+  });
   await ask('hello');
   await idle();
   assert.deepEqual(await page.locator('#stop').boundingBox(), place, 'Stop stays under the pointer');
