@@ -32,7 +32,7 @@ type analyzeCmd struct {
 }
 
 func (analyzeCmd) Help() string {
-	return `Produces the data for figures as JSON; lukv plot draws them.
+	return `Produces the data for figures as JSON; lukv plot draws them. losses, cost, needle and continuation, if interrupted, go on from FILE.state when the same command is given again.
 
 Examples:
 
@@ -48,6 +48,60 @@ type analyzeOut struct {
 func (o *analyzeOut) finish(e *env, start time.Time, f *study.File) error {
 	f.Command, f.Seconds = e.commandLine(), time.Since(start).Seconds()
 	return e.writeTo(o.Out, func(w io.Writer) error { return f.Write(w) })
+}
+
+// measure runs a study that goes on where the same command was interrupted, and writes
+// what it came to.
+func (o *analyzeOut) measure(e *env, m *model.Model, line *progress, study func(*study.State) (*study.File, error)) error {
+	start := time.Now()
+	path := statePath(o.Out)
+	state, err := readState(e, path, m.ID())
+	if err != nil {
+		return err
+	}
+	if state != nil {
+		state.Save = func() error {
+			e.log.Info("part measured", "kept in", path)
+			return e.writeTo(path, state.Write)
+		}
+	}
+	f, err := study(state)
+	line.clear()
+	if err != nil {
+		if e.ctx.Err() != nil && path != "" && exists(path) {
+			e.note("unfinished work is in %s; the same command goes on from there", path)
+		}
+		return err
+	}
+	if err := o.finish(e, start, f); err != nil {
+		return err
+	}
+	return removeState(path)
+}
+
+// readState returns the unfinished work of the same command, or an empty state; nil
+// without a path.
+func readState(e *env, path, modelID string) (*study.State, error) {
+	if path == "" {
+		return nil, nil
+	}
+	file, err := inputfile.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &study.State{Command: e.commandLine(), Model: modelID}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	s, err := study.ReadState(file, path)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w (remove it to begin anew)", err)
+	case s.Command != e.commandLine() || s.Model != modelID:
+		return nil, fmt.Errorf("%s is unfinished work of another command or model: %s (remove it to begin anew)", path, s.Command)
+	}
+	e.note("resuming from %s", path)
+	return s, nil
 }
 
 // methodFlags choose methods.
@@ -95,7 +149,6 @@ func (c *analyzeLossesCmd) Run(e *env) error {
 	if !(c.Ratio >= 0 && c.Ratio < 1) {
 		return usage("--ratio: found %v, expected at least 0 and below 1", c.Ratio)
 	}
-	start := time.Now()
 	read := evalCmd{modelFlags: c.modelFlags, Data: c.Data, Limit: c.Limit, Seed: 42}
 	asked, err := read.questions(e)
 	if err != nil {
@@ -119,12 +172,11 @@ func (c *analyzeLossesCmd) Run(e *env) error {
 	line := e.progress()
 	defer line.clear()
 	o.Progress = line.counter("measuring", "questions")
-	figures, err := study.Losses(e.ctx, m, questions, o)
-	if err != nil {
-		return err
-	}
-	line.clear()
-	return c.finish(e, start, &study.File{Title: "Oracle importance kept and lost", Model: m.ID(), Data: c.dataNames(asked.data), N: len(questions), Figures: figures})
+	return c.measure(e, m, line, func(state *study.State) (*study.File, error) {
+		o.State = state
+		figures, err := study.Losses(e.ctx, m, questions, o)
+		return &study.File{Title: "Oracle importance kept and lost", Model: m.ID(), Data: c.dataNames(asked.data), N: len(questions), Figures: figures}, err
+	})
 }
 
 // dataNames says what was asked: data as --data names it, since all files of a
@@ -189,7 +241,7 @@ type analyzeCostCmd struct {
 }
 
 func (analyzeCostCmd) Help() string {
-	return `Measures, by the length of the context, the cache's size at its peak and after compression, and the time to the first token and per token after it. Work that was interrupted goes on from FILE.state when the same command is given again.
+	return `Measures, by the length of the context, the cache's size at its peak and after compression, and the time to the first token and per token after it.
 
 Examples:
 
@@ -197,7 +249,6 @@ Examples:
 }
 
 func (c *analyzeCostCmd) Run(e *env) error {
-	start := time.Now()
 	lengths, err := wholeNumbers("--length", c.Length, []int{512, 1024, 1536})
 	if err != nil {
 		return err
@@ -220,53 +271,11 @@ func (c *analyzeCostCmd) Run(e *env) error {
 	o.Progress = func(from, done, total int) {
 		line.show("measuring: %d of %d tokens%s", done, total, line.left(from, done, total))
 	}
-	file := func(figures []report.Figure) *study.File {
-		return &study.File{Title: "Memory and time", Model: m.ID(), N: c.Repeats, Figures: figures}
-	}
-	state := statePath(c.Out)
-	if state != "" {
-		if o.Done, err = costState(e, state, m.ID()); err != nil {
-			return err
-		}
-		o.Save = func(figures []report.Figure) error {
-			e.log.Info("point measured", "kept in", state)
-			return (&analyzeOut{Out: state}).finish(e, start, file(figures))
-		}
-	}
-	figures, err := study.Cost(e.ctx, m, o)
-	line.clear()
-	if err != nil {
-		if e.ctx.Err() != nil && state != "" && exists(state) {
-			e.note("unfinished work is in %s; the same command goes on from there", state)
-		}
-		return err
-	}
-	if err := c.finish(e, start, file(figures)); err != nil {
-		return err
-	}
-	return removeState(state)
-}
-
-// costState returns the figures of the same command that was interrupted, none if it
-// was not.
-func costState(e *env, path, modelID string) ([]report.Figure, error) {
-	file, err := inputfile.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	f, err := study.Read(file, path)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%w (remove it to begin anew)", err)
-	case f.Command != e.commandLine() || f.Model != modelID:
-		return nil, fmt.Errorf("%s is unfinished work of another command or model: %s (remove it to begin anew)", path, f.Command)
-	}
-	e.note("resuming from %s", path)
-	return f.Figures, nil
+	return c.measure(e, m, line, func(state *study.State) (*study.File, error) {
+		o.State = state
+		figures, err := study.Cost(e.ctx, m, o)
+		return &study.File{Title: "Memory and time", Model: m.ID(), N: c.Repeats, Figures: figures}, err
+	})
 }
 
 // wholeNumbers reads a list of numbers from 0 to 2^24, def if it is empty.
@@ -301,7 +310,6 @@ func (analyzeNeedleCmd) Help() string {
 }
 
 func (c *analyzeNeedleCmd) Run(e *env) error {
-	start := time.Now()
 	lengths, err := wholeNumbers("--length", c.Length, []int{512, 1024, 2048})
 	if err != nil {
 		return err
@@ -329,17 +337,11 @@ func (c *analyzeNeedleCmd) Run(e *env) error {
 	}
 	line := e.progress()
 	defer line.clear()
-	var answers []eval.Answer
-	o := eval.Options{Framing: framing, Session: c.session(), Progress: line.counter("asking", "questions")}
-	err = eval.Run(e.ctx, m, items, methods, o, func(a eval.Answer) error {
-		answers = append(answers, a)
-		return nil
+	o := eval.Options{Framing: framing, Session: c.session()}
+	return c.measure(e, m, line, func(state *study.State) (*study.File, error) {
+		answers, err := study.AskNeedles(e.ctx, m, items, methods, o, state, line.counter("asking", "questions"))
+		return &study.File{Title: "Needles", Model: m.ID(), N: len(items), Figures: []report.Figure{study.NeedleMap(lengths, depths, answers)}}, err
 	})
-	if err != nil {
-		return err
-	}
-	line.clear()
-	return c.finish(e, start, &study.File{Title: "Needles", Model: m.ID(), N: len(items), Figures: []report.Figure{study.NeedleMap(lengths, depths, answers)}})
 }
 
 type analyzeProfilesCmd struct {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/lukv/lukv/eval/study"
 	"github.com/lukv/lukv/lukv"
@@ -37,7 +36,6 @@ Examples:
 }
 
 func (c *analyzeContinuationCmd) Run(e *env) error {
-	start := time.Now()
 	for _, n := range []struct {
 		flag  string
 		value int
@@ -68,15 +66,14 @@ func (c *analyzeContinuationCmd) Run(e *env) error {
 	}
 	line := e.progress()
 	defer line.clear()
-	o.Progress = func(done, total int) {
-		line.show("predicting: %d of %d%s", done, total, line.left(0, done, total))
+	o.Progress = func(from, done, total int) {
+		line.show("predicting: %d of %d%s", done, total, line.left(from, done, total))
 	}
-	figures, err := study.Continuation(e.ctx, m, o)
-	if err != nil {
-		return err
-	}
-	line.clear()
-	return c.finish(e, start, &study.File{Title: "Language modelling behind compressed contexts", Model: m.ID(), Data: strings.Join(names, ", "), Figures: figures})
+	return c.measure(e, m, line, func(state *study.State) (*study.File, error) {
+		o.State = state
+		figures, err := study.Continuation(e.ctx, m, o)
+		return &study.File{Title: "Language modelling behind compressed contexts", Model: m.ID(), Data: strings.Join(names, ", "), Figures: figures}, err
+	})
 }
 
 // texts reads and tokenizes the texts.

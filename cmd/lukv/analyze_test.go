@@ -73,30 +73,51 @@ func TestAnalyzeContinuation(t *testing.T) {
 	fails(t, exitUsage, "needs a profile", "analyze", "continuation", "builtin", "--metric", `{"name":"lagkv","lag":64}`, "--allocator", "lukv", "-o", "-")
 }
 
-// An analysis of costs goes on where it was interrupted.
-func TestAnalyzeCostGoesOn(t *testing.T) {
-	out := filepath.Join(t.TempDir(), "cost.json")
-	args := []string{"-v", "analyze", "cost", "builtin", "--length", "64,128,32", "--repeats", "1", "-o", out}
-	o := interrupted(t, "point measured", 2, args...)
-	assert.Equal(t, exitInterrupted, o.code, o.err)
-	assert.Contains(t, o.err, "unfinished work is in "+out+".state; the same command goes on from there")
-	assert.True(t, strings.HasSuffix(o.err, "\nlukv: interrupted\n"), o.err)
-	require.NoFileExists(t, out)
-	data, err := os.ReadFile(out + ".state")
-	require.NoError(t, err)
-	before := decode[study.File](t, string(data))
+// An analysis goes on where it was interrupted, and comes to the same figures.
+func TestAnalyzeGoesOn(t *testing.T) {
+	data := shortData(t)
+	for what, flags := range map[string][]string{
+		"cost":         {"--length", "64,128,32", "--repeats", "1"},
+		"losses":       {"--data", data, "--limit", "4", "--steps", "4", "--exact", "2", "--metric", "snapkv"},
+		"needle":       {"--length", "128,192,256", "--depth", "0,100"},
+		"continuation": {"--prefix", "64", "--tokens", "32", "--windows", "4", "--metric", "snapkv"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out.json")
+			args := append(append([]string{"-v", "analyze", what, "builtin"}, flags...), "-o", out)
+			o := interrupted(t, "part measured", 2, args...)
+			assert.Equal(t, exitInterrupted, o.code, o.err)
+			assert.Contains(t, o.err, "unfinished work is in "+out+".state; the same command goes on from there")
+			assert.True(t, strings.HasSuffix(o.err, "\nlukv: interrupted\n"), o.err)
+			require.NoFileExists(t, out)
+			before := file[study.State](t, out+".state")
+			require.NotEmpty(t, before.Parts)
 
-	fails(t, exitFailed, "another command", "analyze", "cost", "builtin", "--length", "64", "-o", out)
-	o = command(t, args...)
-	require.Equal(t, exitOK, o.code, o.err)
-	assert.Contains(t, o.err, "resuming from "+out+".state")
-	require.NoFileExists(t, out+".state")
-	data, err = os.ReadFile(out)
-	require.NoError(t, err)
-	f := decode[study.File](t, string(data)).Figures[2]
-	assert.Equal(t, []float64{64, 128, 32}, f.Lines[0].X)
-	assert.Equal(t, before.Figures[2].Lines[0].Y, f.Lines[0].Y[:2])
-	assert.Equal(t, before.Figures[2].Subtitle, f.Subtitle)
-
+			fails(t, exitFailed, "another command", "analyze", "cost", "builtin", "--length", "16", "-o", out)
+			o = command(t, args...)
+			require.Equal(t, exitOK, o.code, o.err)
+			assert.Contains(t, o.err, "resuming from "+out+".state")
+			require.NoFileExists(t, out+".state")
+			got := file[study.File](t, out)
+			if what == "cost" { // whose times differ
+				assert.Equal(t, []float64{64, 128, 32}, got.Figures[2].Lines[0].X)
+				return
+			}
+			require.Equal(t, exitOK, command(t, args...).code)
+			assert.Equal(t, file[study.File](t, out).Figures, got.Figures)
+		})
+	}
 	fails(t, exitFull, "the largest length is 2031", "analyze", "cost", "builtin", "--length", "64,2048", "-o", "-")
+
+	out := filepath.Join(t.TempDir(), "out.json")
+	require.NoError(t, os.WriteFile(out+".state", []byte("{}"), 0o600))
+	fails(t, exitFailed, "out.json.state: format \"\", expected \"lukv analysis state 1\" (remove it to begin anew)", "analyze", "needle", "builtin", "-o", out)
+}
+
+// file parses a JSON file.
+func file[T any](t *testing.T, path string) T {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return decode[T](t, string(data))
 }

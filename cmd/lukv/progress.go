@@ -99,9 +99,10 @@ func (p *progress) tokens(what string, layers int) func(done, total int) {
 	}
 }
 
-// counter returns a callback that shows how many things of a kind are done.
-func (p *progress) counter(what, things string) func(done, total int) {
-	return func(done, total int) {
-		p.show("%s: %d of %d %s%s", what, done, total, things, p.left(0, done, total))
+// counter returns a callback that shows how many things of a kind are done, of which
+// from were done before the work began.
+func (p *progress) counter(what, things string) func(from, done, total int) {
+	return func(from, done, total int) {
+		p.show("%s: %d of %d %s%s", what, done, total, things, p.left(from, done, total))
 	}
 }

@@ -25,7 +25,8 @@ type ContinuationOptions struct {
 	Shapes []Shape
 	Ratios []float64
 
-	Progress func(done, total int) // may be nil
+	State    *State                      // may be nil
+	Progress func(from, done, total int) // may be nil; from of what is done was done before
 }
 
 // Shape is a policy without a ratio: a line of the figure.
@@ -61,54 +62,143 @@ func Continuation(ctx context.Context, m *model.Model, o ContinuationOptions) ([
 	for i := range extra {
 		extra[i] = make([][]float64, len(o.Ratios))
 	}
-	done := 0
-	progress := func() {
-		if o.Progress != nil {
-			o.Progress(done, len(pieces)*(1+len(o.Shapes)*len(o.Ratios)))
+	inputs := []any{o.Texts, o.Start, o.Prefix, o.Tokens, o.Windows, o.Ratios}
+	for i := range o.Shapes {
+		in, err := inputOf(&o.Shapes[i].Policy)
+		if err != nil {
+			return nil, err
 		}
+		inputs = append(inputs, in)
 	}
-	for _, piece := range pieces {
-		head, rest := slices.Concat(o.Start, piece[:o.Prefix]), piece[o.Prefix:]
-		var base []float64
+	if err := o.State.begin(inputs...); err != nil {
+		return nil, err
+	}
+	c := continuation{ContinuationOptions: &o, m: m, total: len(pieces) * (1 + len(o.Shapes)*len(o.Ratios))}
+	for i, piece := range pieces {
+		p := &continuedPiece{number: i, head: slices.Concat(o.Start, piece[:o.Prefix]), rest: piece[o.Prefix:]}
+		if err := c.recall(p); err != nil {
+			return nil, err
+		}
 		for _, metric := range metrics { // each looks at a prefill of its own
-			progress()
-			ob, err := m.Observe(ctx, head, o.Session, metric)
-			if err != nil {
+			if err := c.measure(ctx, p, metric); err != nil {
 				return nil, err
 			}
-			err = func() error {
-				defer ob.Close()
-				if base == nil {
-					if base, err = predicted(ctx, ob.Session(), rest); err != nil {
-						return err
-					}
-					full = append(full, base...)
-					done++
+		}
+		full = append(full, p.full...)
+		for s := range extra {
+			for k := range extra[s] {
+				for t, loss := range p.losses[s][k] {
+					extra[s][k] = append(extra[s][k], loss-p.full[t])
 				}
-				for i, s := range o.Shapes {
-					if lukv.MetricConfigOf(metric).String() != metricOf(s.Policy).String() {
-						continue
-					}
-					for k, ratio := range o.Ratios {
-						progress()
-						got, err := compressed(ctx, ob, s.Policy, ratio, rest)
-						if err != nil {
-							return fmt.Errorf("%s, %g removed: %w", s.Name, ratio, err)
-						}
-						for t := range got {
-							extra[i][k] = append(extra[i][k], got[t]-base[t])
-						}
-						done++
-					}
-				}
-				return nil
-			}()
-			if err != nil {
-				return nil, err
 			}
 		}
 	}
 	return []report.Figure{continuationFigure(&o, full, extra)}, nil
+}
+
+// continuation is a measurement in progress.
+type continuation struct {
+	*ContinuationOptions
+	m                 *model.Model
+	from, done, total int // predictions of the rest of a piece
+}
+
+// continuedPiece is a piece of text and what its rest lost, -ln p for every token; nil
+// where it is not known yet.
+type continuedPiece struct {
+	number     int
+	head, rest []int32
+	full       []float64     // behind the full cache
+	losses     [][][]float64 // [shape][ratio]
+}
+
+// part names what a shape lost at a ratio, or the full cache if shape is negative.
+func (p *continuedPiece) part(shape, ratio int) string {
+	if shape < 0 {
+		return fmt.Sprintf("piece %d, full", p.number)
+	}
+	return fmt.Sprintf("piece %d, shape %d, ratio %d", p.number, shape, ratio)
+}
+
+// recall takes what an earlier run measured of a piece.
+func (c *continuation) recall(p *continuedPiece) error {
+	take := func(shape, ratio int, loss *[]float64) error {
+		part := p.part(shape, ratio)
+		have, err := c.State.take(part, loss)
+		if have && len(*loss) != len(p.rest) {
+			err = fmt.Errorf("unfinished work: %s: %d values, expected %d (remove it to begin anew)", part, len(*loss), len(p.rest))
+		}
+		if have {
+			c.from, c.done = c.from+1, c.done+1
+		}
+		return err
+	}
+	if err := take(-1, 0, &p.full); err != nil {
+		return err
+	}
+	p.losses = make([][][]float64, len(c.Shapes))
+	for i := range p.losses {
+		p.losses[i] = make([][]float64, len(c.Ratios))
+		for k := range p.losses[i] {
+			if err := take(i, k, &p.losses[i][k]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// measure measures what is missing of a piece for the shapes of one metric.
+func (c *continuation) measure(ctx context.Context, p *continuedPiece, metric lukv.Metric) error {
+	var shapes []int
+	for i, s := range c.Shapes {
+		if lukv.MetricConfigOf(metric).String() == metricOf(s.Policy).String() &&
+			slices.ContainsFunc(p.losses[i], func(loss []float64) bool { return loss == nil }) {
+			shapes = append(shapes, i)
+		}
+	}
+	if len(shapes) == 0 && p.full != nil {
+		return nil
+	}
+	c.progress()
+	ob, err := c.m.Observe(ctx, p.head, c.Session, metric)
+	if err != nil {
+		return err
+	}
+	defer ob.Close()
+	keep := func(part string, loss []float64) error {
+		c.done++
+		return c.State.put(part, loss)
+	}
+	if p.full == nil {
+		if p.full, err = predicted(ctx, ob.Session(), p.rest); err != nil {
+			return err
+		}
+		if err := keep(p.part(-1, 0), p.full); err != nil {
+			return err
+		}
+	}
+	for _, i := range shapes {
+		for k, ratio := range c.Ratios {
+			if p.losses[i][k] != nil {
+				continue
+			}
+			c.progress()
+			if p.losses[i][k], err = compressed(ctx, ob, c.Shapes[i].Policy, ratio, p.rest); err != nil {
+				return fmt.Errorf("%s, %g removed: %w", c.Shapes[i].Name, ratio, err)
+			}
+			if err := keep(p.part(i, k), p.losses[i][k]); err != nil {
+				return err
+			}
+		}
+	}
+	return c.State.save()
+}
+
+func (c *continuation) progress() {
+	if c.Progress != nil {
+		c.Progress(c.from, c.done, c.total)
+	}
 }
 
 // metricOf is a policy's metric with all its parameters.

@@ -28,7 +28,7 @@ func TestContinuation(t *testing.T) {
 			{"b", lukv.Policy{Metric: lukv.MetricConfig{Name: "keydiff"}, Allocator: lukv.AllocatorConfig{Name: "adakv"}}},
 		}}
 	var last [2]int
-	o.Progress = func(done, total int) { last = [2]int{done, total} }
+	o.Progress = func(_, done, total int) { last = [2]int{done, total} }
 	figures, err := Continuation(t.Context(), m, o)
 	require.NoError(t, err)
 	assert.Equal(t, [2]int{13, 14}, last)

@@ -2,6 +2,7 @@ package study
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -18,13 +19,7 @@ type CostOptions struct {
 	Repeats int // of which the median counts
 	Session model.SessionOptions
 
-	// Done are figures that Save got in an earlier run with equal options: their
-	// points are not measured again.
-	Done []report.Figure
-
-	// Save, if not nil, gets the figures whenever a point has been added to them; its
-	// error ends the run.
-	Save func([]report.Figure) error
+	State *State // may be nil
 
 	// Progress, if not nil, is told of the context tokens that are done, of which from
 	// were before, and of all.
@@ -44,11 +39,18 @@ func Cost(ctx context.Context, m *model.Model, o CostOptions) ([]report.Figure, 
 	if err := o.check(m); err != nil {
 		return nil, err
 	}
+	methods, err := methodInputs(o.Methods)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.State.begin(o.Lengths, o.Repeats, methods); err != nil {
+		return nil, err
+	}
 	figures := o.figures()
 	from, work, total := 0, 0, 0
 	for _, method := range o.Methods {
 		for _, n := range o.Lengths {
-			if total += n * o.Repeats; o.done(method.Name, n) != nil {
+			if total += n * o.Repeats; o.State.has(costPart(method.Name, n)) {
 				from += n * o.Repeats
 			}
 		}
@@ -56,8 +58,13 @@ func Cost(ctx context.Context, m *model.Model, o CostOptions) ([]report.Figure, 
 	work = from
 	for _, method := range o.Methods {
 		for _, n := range o.Lengths {
-			if y := o.done(method.Name, n); y != nil {
-				addPoint(figures, method.Name, n, y)
+			var medians [measures]float64
+			done, err := o.State.take(costPart(method.Name, n), &medians)
+			if err != nil {
+				return nil, err
+			}
+			if done {
+				addPoint(figures, method.Name, n, medians)
 				continue
 			}
 			var all [measures][]float64
@@ -74,21 +81,21 @@ func Cost(ctx context.Context, m *model.Model, o CostOptions) ([]report.Figure, 
 				}
 				work += n
 			}
-			medians := make([]float64, len(all))
 			for i := range all {
 				slices.Sort(all[i])
 				medians[i] = all[i][len(all[i])/2]
 			}
 			addPoint(figures, method.Name, n, medians)
-			if o.Save != nil {
-				if err := o.Save(slices.Clone(figures)); err != nil {
-					return nil, err
-				}
+			if err := errors.Join(o.State.put(costPart(method.Name, n), medians), o.State.save()); err != nil {
+				return nil, err
 			}
 		}
 	}
 	return figures, nil
 }
+
+// costPart names a point.
+func costPart(method string, n int) string { return fmt.Sprintf("%s, %d tokens", method, n) }
 
 // check refuses lengths that cannot be measured.
 func (o *CostOptions) check(m *model.Model) error {
@@ -126,7 +133,7 @@ func (o *CostOptions) figures() []report.Figure {
 }
 
 // addPoint adds a point of a method to each figure.
-func addPoint(figures []report.Figure, method string, n int, y []float64) {
+func addPoint(figures []report.Figure, method string, n int, y [measures]float64) {
 	for i := range figures {
 		f := &figures[i]
 		at := slices.IndexFunc(f.Lines, func(l report.Line) bool { return l.Name == method })
@@ -136,21 +143,6 @@ func addPoint(figures []report.Figure, method string, n int, y []float64) {
 		}
 		f.Lines[at].X, f.Lines[at].Y = append(f.Lines[at].X, float64(n)), append(f.Lines[at].Y, y[i])
 	}
-}
-
-// done returns the values of a point that was measured before, nil if it was not.
-func (o *CostOptions) done(method string, n int) (y []float64) {
-	for _, f := range o.Done {
-		for _, l := range f.Lines {
-			if at := slices.Index(l.X, float64(n)); l.Name == method && at >= 0 {
-				y = append(y, l.Y[at])
-			}
-		}
-	}
-	if len(y) != measures {
-		return nil
-	}
-	return y
 }
 
 // once measures one context under one method.

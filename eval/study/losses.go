@@ -3,6 +3,7 @@ package study
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -27,7 +28,8 @@ type LossOptions struct {
 	// steps of a sixteenth of a context's entries.
 	ExactItems int
 
-	Progress func(done, total int) // may be nil
+	State    *State                      // may be nil
+	Progress func(from, done, total int) // may be nil; from of what is done was done before
 }
 
 // Question is what is measured on, with the task it counts to.
@@ -38,6 +40,16 @@ type Question struct {
 
 // exactSteps is the number of steps per head of the exact solver.
 const exactSteps = 16
+
+// The solvers that are compared.
+const (
+	uniform = iota
+	exact
+	greedy
+	repaired
+)
+
+var solverNames = []string{"uniform", fmt.Sprintf("exact in steps of 1/%d head", exactSteps), "greedy", "greedy and repair"}
 
 // grid are the ratios of curves, in percent.
 var (
@@ -56,20 +68,25 @@ func steps(from, to, by int) []float64 {
 
 // losses gathers sums over questions.
 type losses struct {
+	lossSums
+
 	ctx     context.Context
 	o       *LossOptions
 	metrics []lukv.Metric
 	names   []string // of the metrics, each its own
 	model   string
 	shape   lukv.CacheShape
-	n       int
+}
 
-	recall [][]float64              // [oracle, then metrics][grid] sums over questions
-	heads  [][][][]float64          // [metric][allocator][L][K] sums of the share of importance lost; nil: no profile
-	solver map[string][]float64     // solver: sums over questions of loss by grid
-	exact  int                      // questions in solver
-	local  map[string][][][]float64 // task: [L][K][grid] sums of local ratios
-	tasks  map[string]int           // questions of each
+// lossSums are the sums, which are kept when the work is interrupted.
+type lossSums struct {
+	N      int                      `json:"questions"`
+	Recall [][]float64              `json:"recall"`       // [oracle, then metrics][grid] sums over questions
+	Heads  [][][][]float64          `json:"heads"`        // [metric][allocator][L][K] sums of the share of importance lost; nil: no profile
+	Solver [][]float64              `json:"solvers"`      // [solver][grid] sums over questions of losses
+	Exact  int                      `json:"solved"`       // questions in Solver
+	Local  map[string][][][]float64 `json:"local_ratios"` // task: [L][K][grid] sums of local ratios
+	Tasks  map[string]int           `json:"tasks"`        // questions of each
 }
 
 // Losses measures oracle importance (the most that a decoding step drew on an
@@ -85,15 +102,27 @@ func Losses(ctx context.Context, m *model.Model, questions []Question, o LossOpt
 	for _, q := range questions {
 		texts = append(texts, q.Text)
 	}
-	err = calibration.Measure(ctx, m, texts, l.metrics, o.Calibration, 0, func(p *calibration.Pair) error {
+	if err := l.begin(questions); err != nil {
+		return nil, err
+	}
+	if have, err := o.State.take(sumsPart, &l.lossSums); err != nil {
+		return nil, err
+	} else if have && !l.fit(len(questions)) {
+		return nil, fmt.Errorf("unfinished work: %s of another shape (remove it to begin anew)", sumsPart)
+	}
+	from := l.N
+	err = calibration.Measure(ctx, m, texts, l.metrics, o.Calibration, from, func(p *calibration.Pair) error {
 		if o.Progress != nil {
-			o.Progress(p.Index+1, len(questions))
+			o.Progress(from, p.Index+1, len(questions))
 		}
 		imp, err := p.Importance(lukv.NormNone)
 		if err != nil {
 			return err
 		}
-		return l.add(questions[p.Index].Task, p.Tokens, imp, p.Scores)
+		if err := l.add(questions[p.Index].Task, p.Tokens, imp, p.Scores); err != nil {
+			return err
+		}
+		return errors.Join(o.State.put(sumsPart, &l.lossSums), o.State.save())
 	})
 	if err != nil {
 		return nil, err
@@ -101,18 +130,73 @@ func Losses(ctx context.Context, m *model.Model, questions []Question, o LossOpt
 	return l.figures(), nil
 }
 
+// sumsPart names what is kept.
+const sumsPart = "sums"
+
+// begin says what the sums depend on.
+func (l *losses) begin(questions []Question) error {
+	profiles := make([]string, len(l.o.Profiles))
+	for i, p := range l.o.Profiles {
+		var err error
+		if p == nil {
+			continue
+		}
+		if profiles[i], err = p.Digest(); err != nil {
+			return err
+		}
+	}
+	c := &l.o.Calibration
+	return l.o.State.begin(questions, c.MaxSteps, c.IncludeQuestion, c.Session.MaxTokens, l.o.Metrics, l.o.Allocators, profiles, l.o.Ratio, l.o.ExactItems)
+}
+
+// fit reports whether the sums have the shape of this measurement.
+func (l *losses) fit(questions int) bool {
+	grid := func(x [][][]float64, n int) bool {
+		if len(x) != l.shape.Layers {
+			return false
+		}
+		for _, layer := range x {
+			if len(layer) != l.shape.KVHeads || slices.ContainsFunc(layer, func(head []float64) bool { return len(head) != n }) {
+				return false
+			}
+		}
+		return true
+	}
+	ok := l.N >= 0 && l.N <= questions && len(l.Tasks) == len(l.Local) && len(l.Recall) == 1+len(l.metrics) && len(l.Heads) == len(l.metrics) && len(l.Solver) == len(solverNames)
+	for _, x := range l.Recall {
+		ok = ok && len(x) == len(recallGrid)
+	}
+	for _, allocators := range l.Heads {
+		ok = ok && len(allocators) == len(l.o.Allocators)
+		for _, heads := range allocators {
+			ok = ok && (heads == nil || len(heads) == l.shape.Layers &&
+				!slices.ContainsFunc(heads, func(layer []float64) bool { return len(layer) != l.shape.KVHeads }))
+		}
+	}
+	for _, x := range l.Solver {
+		ok = ok && len(x) == len(solverGrid)
+	}
+	for task, x := range l.Local {
+		ok = ok && l.Tasks[task] > 0 && grid(x, len(localGrid))
+	}
+	return ok
+}
+
 func newLosses(ctx context.Context, id string, c *model.Config, o *LossOptions) (*losses, error) {
 	if len(o.Profiles) != len(o.Metrics) {
 		return nil, fmt.Errorf("losses: %d profiles for %d metrics", len(o.Profiles), len(o.Metrics))
 	}
 	l := &losses{ctx: ctx, o: o, model: id, shape: lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, Excluded: make([]bool, c.Layers)},
-		recall: make([][]float64, 1+len(o.Metrics)), heads: make([][][][]float64, len(o.Metrics)), solver: map[string][]float64{},
-		local: map[string][][][]float64{}, tasks: map[string]int{}}
+		lossSums: lossSums{Recall: make([][]float64, 1+len(o.Metrics)), Heads: make([][][][]float64, len(o.Metrics)), Solver: make([][]float64, len(solverNames)),
+			Local: map[string][][][]float64{}, Tasks: map[string]int{}}}
 	for at, w := range c.Windows {
 		l.shape.Excluded[at] = w > 0
 	}
-	for i := range l.recall {
-		l.recall[i] = make([]float64, len(recallGrid))
+	for i := range l.Recall {
+		l.Recall[i] = make([]float64, len(recallGrid))
+	}
+	for i := range l.Solver {
+		l.Solver[i] = make([]float64, len(solverGrid))
 	}
 	for i, cfg := range o.Metrics {
 		metric, err := lukv.NewMetric(cfg)
@@ -123,14 +207,14 @@ func newLosses(ctx context.Context, id string, c *model.Config, o *LossOptions) 
 		if slices.Contains(l.names[:i], cfg.Name) { // with other parameters
 			l.names[i] = fmt.Sprintf("%s-%d", cfg.Name, i+1)
 		}
-		l.heads[i] = make([][][]float64, len(o.Allocators))
+		l.Heads[i] = make([][][]float64, len(o.Allocators))
 	}
 	return l, nil
 }
 
 // add adds one question.
 func (l *losses) add(task string, T int, imp [][][]float32, scores [][][][]float32) error {
-	l.n++
+	l.N++
 	mass := 0.0
 	for _, layer := range imp {
 		for _, head := range layer {
@@ -162,7 +246,7 @@ func (l *losses) addRecall(ranking int, imp, scores [][][]float32, mass float64)
 				for b := int((1 - recallGrid[g]) * float64(len(head))); kept < b; kept++ {
 					sum += float64(gains[kept])
 				}
-				l.recall[ranking][g] += sum / mass
+				l.Recall[ranking][g] += sum / mass
 			}
 		}
 	}
@@ -208,15 +292,15 @@ func (l *losses) allocate(metric, T int, imp, scores [][][]float32, mass float64
 		if err != nil {
 			return err
 		}
-		if l.heads[metric][i] == nil {
-			l.heads[metric][i] = make([][]float64, l.shape.Layers)
-			for li := range l.heads[metric][i] {
-				l.heads[metric][i][li] = make([]float64, l.shape.KVHeads)
+		if l.Heads[metric][i] == nil {
+			l.Heads[metric][i] = make([][]float64, l.shape.Layers)
+			for li := range l.Heads[metric][i] {
+				l.Heads[metric][i][li] = make([]float64, l.shape.KVHeads)
 			}
 		}
 		for li := range an.Heads {
 			for h, x := range an.Heads[li] {
-				l.heads[metric][i][li][h] += x.MetricLoss / mass
+				l.Heads[metric][i][li][h] += x.MetricLoss / mass
 			}
 		}
 	}
@@ -242,17 +326,17 @@ func (l *losses) solve(task string, T int, imp, scores [][][]float32, mass float
 		}
 		return out
 	}
-	l.tasks[task]++
+	l.Tasks[task]++
 	local, err := solve.Greedy(l.ctx, curves, nil, totals(localGrid))
 	if err != nil {
 		return err
 	}
-	if l.local[task] == nil {
-		l.local[task] = make([][][]float64, l.shape.Layers)
-		for i := range l.local[task] {
-			l.local[task][i] = make([][]float64, l.shape.KVHeads)
-			for h := range l.local[task][i] {
-				l.local[task][i][h] = make([]float64, len(localGrid))
+	if l.Local[task] == nil {
+		l.Local[task] = make([][][]float64, l.shape.Layers)
+		for i := range l.Local[task] {
+			l.Local[task][i] = make([][]float64, l.shape.KVHeads)
+			for h := range l.Local[task][i] {
+				l.Local[task][i][h] = make([]float64, len(localGrid))
 			}
 		}
 	}
@@ -260,46 +344,41 @@ func (l *losses) solve(task string, T int, imp, scores [][][]float32, mass float
 	for li, layer := range imp {
 		for h := range layer {
 			for g := range localGrid {
-				l.local[task][li][h][g] += 1 - float64(local[g].Keep[unit])/float64(T)
+				l.Local[task][li][h][g] += 1 - float64(local[g].Keep[unit])/float64(T)
 			}
 			unit++
 		}
 	}
-	if l.exact >= l.o.ExactItems {
+	if l.Exact >= l.o.ExactItems {
 		return nil
 	}
-	l.exact++
+	l.Exact++
 	return l.compareSolvers(T, curves, totals(solverGrid), mass)
 }
 
 // compareSolvers adds the losses of the solvers.
 func (l *losses) compareSolvers(T int, curves []*solve.Curve, totals []int, mass float64) error {
-	add := func(name string, g int, loss float64) {
-		if l.solver[name] == nil {
-			l.solver[name] = make([]float64, len(solverGrid))
-		}
-		l.solver[name][g] += loss / mass
-	}
-	greedy, err := solve.Greedy(l.ctx, curves, nil, totals)
+	add := func(solver, g int, loss float64) { l.Solver[solver][g] += loss / mass }
+	results, err := solve.Greedy(l.ctx, curves, nil, totals)
 	if err != nil {
 		return err
 	}
 	var all []float64
 	for g := range totals {
-		add("greedy", g, greedy[g].Loss)
-		repaired, err := solve.Repair(l.ctx, curves, nil, greedy[g])
+		add(greedy, g, results[g].Loss)
+		better, err := solve.Repair(l.ctx, curves, nil, results[g])
 		if err != nil {
 			return err
 		}
-		add("greedy and repair", g, repaired.Loss)
-		exact, err := solve.Exact(l.ctx, curves, nil, totals[g], solve.ExactOptions{Quantum: max(1, T/exactSteps)})
+		add(repaired, g, better.Loss)
+		best, err := solve.Exact(l.ctx, curves, nil, totals[g], solve.ExactOptions{Quantum: max(1, T/exactSteps)})
 		if err != nil {
 			return err
 		}
-		add(fmt.Sprintf("exact in steps of 1/%d head", exactSteps), g, exact.Loss)
+		add(exact, g, best.Loss)
 		for _, c := range curves {
 			all = c.Losses(all)
-			add("uniform", g, all[min(totals[g]/len(curves), len(all)-1)])
+			add(uniform, g, all[min(totals[g]/len(curves), len(all)-1)])
 		}
 	}
 	return nil
@@ -307,19 +386,19 @@ func (l *losses) compareSolvers(T int, curves []*solve.Curve, totals []int, mass
 
 // figures returns the means.
 func (l *losses) figures() []report.Figure {
-	n := report.Count(l.n, "question")
+	n := report.Count(l.N, "question")
 	out := []report.Figure{l.recallFigure(n)}
-	for metric, allocators := range l.heads {
+	for metric, allocators := range l.Heads {
 		if slices.ContainsFunc(allocators, func(heads [][]float64) bool { return heads != nil }) {
 			out = append(out, l.lossFigures(metric, n)...)
 		}
 	}
-	if l.exact > 0 {
-		f := report.Figure{ID: "solver", Title: "Greedy against exact", Subtitle: fmt.Sprintf("%s; importance lost by budgets from its own loss curves; %s", l.o.Metrics[0].Name, report.Count(l.exact, "question")),
+	if l.Exact > 0 {
+		f := report.Figure{ID: "solver", Title: "Greedy against exact", Subtitle: fmt.Sprintf("%s; importance lost by budgets from its own loss curves; %s", l.o.Metrics[0].Name, report.Count(l.Exact, "question")),
 			X: "global ratio", Y: "share of importance lost",
 			Note: "Budgets that each question's own loss curves give, without protected entries. The exact solver works in steps of a sixteenth of a head, so it can lie above greedy, which has none; where both coincide, greedy loses nothing by being greedy."}
-		for _, name := range []string{"uniform", fmt.Sprintf("exact in steps of 1/%d head", exactSteps), "greedy", "greedy and repair"} {
-			f.Lines = append(f.Lines, report.Line{Name: name, X: solverGrid, Y: scaled(l.solver[name], l.exact)})
+		for i, name := range solverNames {
+			f.Lines = append(f.Lines, report.Line{Name: name, X: solverGrid, Y: scaled(l.Solver[i], l.Exact)})
 		}
 		out = append(out, f)
 	}
@@ -338,7 +417,7 @@ func (l *losses) recallFigure(n string) report.Figure {
 	f := report.Figure{ID: "recall", Title: "Recall of oracle importance", Subtitle: "the same number of entries kept in every head; " + n, X: "global ratio", Y: "recall",
 		Note: "What share of the importance the best entries hold, by the oracle's own ranking and by each metric's. The distance of a metric from the oracle is its optimality gap; the oracle's distance from 1 no ranking can avoid."}
 	for i, name := range append([]string{"oracle"}, l.names...) {
-		f.Lines = append(f.Lines, report.Line{Name: name, X: recallGrid, Y: scaled(l.recall[i], l.n)})
+		f.Lines = append(f.Lines, report.Line{Name: name, X: recallGrid, Y: scaled(l.Recall[i], l.N)})
 	}
 	return f
 }
@@ -356,7 +435,7 @@ func (l *losses) lossFigures(metric int, n string) []report.Figure {
 	heat := report.Figure{ID: "head-loss-" + name, Title: "Loss by head: " + name, Subtitle: ratio, X: "KV head", Y: "layer", Unit: "%",
 		Note: "Percent of a question's importance that is lost in each head, one scale for all panels."}
 	var totals []string
-	for i, at := range l.heads[metric] {
+	for i, at := range l.Heads[metric] {
 		if at == nil {
 			continue
 		}
@@ -368,7 +447,7 @@ func (l *losses) lossFigures(metric int, n string) []report.Figure {
 			sum := 0.0
 			row := make([]*float64, l.shape.KVHeads)
 			for h, v := range heads {
-				v /= float64(l.n)
+				v /= float64(l.N)
 				sum += v
 				v *= 100
 				row[h] = &v
@@ -408,8 +487,8 @@ func (l *losses) localFigure(n string) report.Figure {
 	f := report.Figure{ID: "local-ratios", Title: "Local ratio of every head", Subtitle: metric + ": " + n, X: "global ratio", Y: "local ratio",
 		Note: "One cell per head (layer.head): pale lines are what questions of each task ask for by their own losses, strong ones their mean and, where there is one, the profile. A line below the diagonal is a head that is spared."}
 	f.Columns = l.shape.KVHeads * max(1, 15/l.shape.KVHeads)
-	tasks := make([]string, 0, len(l.tasks))
-	for task := range l.tasks {
+	tasks := make([]string, 0, len(l.Tasks))
+	for task := range l.Tasks {
 		tasks = append(tasks, task)
 	}
 	slices.Sort(tasks)
@@ -422,7 +501,7 @@ func (l *losses) localFigure(n string) report.Figure {
 			c := report.Chart{Name: fmt.Sprintf("%d.%d", li, h)}
 			mean := make([]float64, len(localGrid))
 			for _, task := range tasks {
-				y := scaled(l.local[task][li][h], l.tasks[task])
+				y := scaled(l.Local[task][li][h], l.Tasks[task])
 				c.Lines = append(c.Lines, report.Line{Name: task, X: localGrid, Y: y, Pale: true})
 				for g := range mean {
 					mean[g] += y[g] / float64(len(tasks))

@@ -1,11 +1,14 @@
 package study
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/lukv/lukv/eval"
 	"github.com/lukv/lukv/internal/report"
+	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/calibration"
 )
 
@@ -61,6 +64,41 @@ func Needles(lengths, depths []int, count func(string) int) ([]eval.Item, error)
 		}
 	}
 	return items, nil
+}
+
+// AskNeedles answers the questions of [Needles] under every method. state and progress,
+// which is told of answers and of how many of them were there before, may be nil.
+func AskNeedles(ctx context.Context, m *model.Model, items []eval.Item, methods []eval.Method, o eval.Options, state *State, progress func(from, done, total int)) ([]eval.Answer, error) {
+	inputs, err := methodInputs(methods)
+	if err != nil {
+		return nil, err
+	}
+	if err := state.begin(items, inputs); err != nil {
+		return nil, err
+	}
+	part := func(item int, method string) string { return fmt.Sprintf("%s, %s", items[item].Task, method) }
+	var answers []eval.Answer
+	for i := range items {
+		for _, method := range methods {
+			var a eval.Answer
+			have, err := state.take(part(i, method.Name), &a)
+			if err != nil {
+				return nil, err
+			}
+			if have {
+				answers = append(answers, a)
+			}
+		}
+	}
+	if from := len(answers); progress != nil {
+		o.Progress = func(done, total int) { progress(from, done, total) }
+	}
+	o.Done = func(item int, method string) bool { return state.has(part(item, method)) }
+	err = eval.Run(ctx, m, items, methods, o, func(a eval.Answer) error {
+		answers = append(answers, a)
+		return errors.Join(state.put(part(a.Item, a.Method), a), state.save())
+	})
+	return answers, err
 }
 
 // NeedleMap shows whether needles were found, a panel per method.

@@ -2,7 +2,6 @@ package study
 
 import (
 	"bytes"
-	"context"
 	"math"
 	"strings"
 	"testing"
@@ -222,37 +221,6 @@ func TestCostRefusesBeforeWork(t *testing.T) {
 	o.Lengths, o.Progress = []int{2031}, nil
 	_, err = Cost(t.Context(), m, o)
 	require.NoError(t, err)
-}
-
-// TestCostGoesOn: points of an interrupted run are not measured again.
-func TestCostGoesOn(t *testing.T) {
-	m := open(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	o := CostOptions{Lengths: []int{64, 32}, Repeats: 2, Methods: []eval.Method{{Name: "full"}, {Name: "half", Policy: &lukv.Policy{Ratio: 0.5}}}}
-	var kept []report.Figure
-	saves := 0
-	o.Save = func(f []report.Figure) error {
-		if kept, saves = f, saves+1; saves == 3 {
-			cancel()
-		}
-		return nil
-	}
-	_, err := Cost(ctx, m, o)
-	require.ErrorIs(t, err, context.Canceled)
-	require.Equal(t, 3, saves)
-	require.Equal(t, []float64{64}, line(t, kept[0].Lines, "half").X)
-
-	work := [][3]int{}
-	o.Done, o.Progress = kept, func(from, done, total int) { work = append(work, [3]int{from, done, total}) }
-	figures, err := Cost(t.Context(), m, o)
-	require.NoError(t, err)
-	require.Equal(t, [][3]int{{320, 320, 384}, {320, 352, 384}}, work)
-	for i, f := range figures {
-		require.Equal(t, kept[i].Lines[0], f.Lines[0])
-		require.Equal(t, kept[i].Lines[1].Y[0], f.Lines[1].Y[0])
-		require.Equal(t, []float64{64, 32}, f.Lines[1].X)
-	}
 }
 
 // The sentence stands where it should, once, and the map has every cell.
