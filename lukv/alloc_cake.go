@@ -79,7 +79,8 @@ func power(x, y float64) float64 {
 func (a cakeLayers) Budgets(d Demand, s []Scores) ([][]int, error) {
 	fixed := d.Protection.Count(d.T)
 	total := int((d.mean() - float64(fixed)) * float64(d.ActiveLayers()))
-	if d.Absolute {
+	if d.Absolute { // which protected entries do not exceed either
+		fixed = min(fixed, d.Share())
 		total = d.Entries/d.KVHeads - fixed*d.ActiveLayers()
 	}
 	var seen []int
@@ -90,10 +91,17 @@ func (a cakeLayers) Budgets(d Demand, s []Scores) ([][]int, error) {
 			weights = append(weights, d.Weights[l])
 		}
 	}
+	shares := cakeShares(weights, max(total, 0), d.T-fixed)
+	for i, n := range shares {
+		shares[i] = min(max(n+fixed, d.Rounding.least()), d.T)
+	}
+	if d.Absolute { // nor do layers that are raised to an entry
+		trim(shares, d.Entries/d.KVHeads, d.Rounding.least())
+	}
 	out := make([][]int, d.Layers)
-	for i, n := range cakeShares(weights, max(total, 0), d.T-fixed) {
+	for i, n := range shares {
 		out[seen[i]] = make([]int, d.KVHeads)
-		d.fill(out[seen[i]], min(n+fixed, d.T))
+		d.fill(out[seen[i]], n)
 	}
 	return out, nil
 }

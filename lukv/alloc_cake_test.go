@@ -26,7 +26,7 @@ func TestCAKEBudgets(t *testing.T) {
 		{[]float64{5, 0, 0}, 17 + 3*window, []int{16, 1, 0}},       // one too many
 		{[]float64{0, 5, 0, 0}, 20 + 4*window, []int{2, 16, 1, 1}}, // four too many for three layers
 		{[]float64{0, 0, 0, 0}, 10 + 4*window, []int{3, 3, 2, 2}},  // nothing is preferred
-		{[]float64{1, 2}, 2*window - 1, []int{0, 0}},               // the windows do not fit
+		{[]float64{1, 2}, 2*window - 1, []int{0, -1}},              // the windows do not fit, and the total holds
 	} {
 		d := Demand{T: T, Layers: len(c.weights), KVHeads: 2, Absolute: true, Entries: 2 * c.total, Weights: c.weights, Protection: Protection{Window: window}}
 		scores := make([]Scores, d.Layers)

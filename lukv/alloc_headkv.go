@@ -92,17 +92,19 @@ func (a headKV) Budgets(d Demand, _ []Scores) ([][]int, error) {
 			rows = append(rows, row)
 		}
 	}
-	perQuery := headShares(rows, max(0, d.Share()-fixed), a.Beta, a.Tau)
-	out := newBudgets(d.Layers, d.KVHeads)
-	for l := range out {
-		if d.Takes(l) {
-			for h, n := range groupMeans(perQuery[0], d.KVHeads) {
-				out[l][h] = n + fixed
-			}
-			perQuery = perQuery[1:]
+	if d.Absolute { // which protected entries do not exceed either
+		fixed = min(fixed, d.Share())
+	}
+	var flat []int
+	for _, perQuery := range headShares(rows, max(0, d.Share()-fixed), a.Beta, a.Tau) {
+		for _, n := range groupMeans(perQuery, d.KVHeads) {
+			flat = append(flat, min(max(n+fixed, d.Rounding.least()), d.T))
 		}
 	}
-	return out, nil
+	if d.Absolute { // nor does what rounding gives
+		trim(flat, d.Entries, d.Rounding.least())
+	}
+	return d.spread(flat), nil
 }
 
 // headShares gives every query head its part of a base capacity of B entries

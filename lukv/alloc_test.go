@@ -136,7 +136,7 @@ func checkBudgets(t *testing.T, a Allocator, d *Demand, got [][]int, where strin
 	}
 	achieved := d.Achieved(got)
 	kept, n, units := achieved.Kept, d.Share(), d.Units()
-	if form := AllocatorConfigOf(a).Params; d.Absolute && !strings.Contains(form, "absolute") && !strings.Contains(form, "interpolate") && !strings.Contains(form, "tau") {
+	if form := AllocatorConfigOf(a).Params; d.Absolute && !strings.Contains(form, "absolute") && !strings.Contains(form, "interpolate") {
 		require.LessOrEqual(t, kept, max(d.Entries, units), where)
 	}
 	switch a := a.(type) {
