@@ -208,8 +208,32 @@ func newLosses(ctx context.Context, id string, c *model.Config, o *LossOptions) 
 			l.names[i] = fmt.Sprintf("%s-%d", cfg.Name, i+1)
 		}
 		l.Heads[i] = make([][][]float64, len(o.Allocators))
+		for a := range o.Allocators { // rather than after the first question
+			if _, err := l.compile(i, a); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return l, nil
+}
+
+// compile returns the policy of a metric and an allocator, nil where it lacks a profile.
+func (l *losses) compile(metric, allocator int) (*lukv.Compiled, error) {
+	a := l.o.Allocators[allocator]
+	policy := &lukv.Policy{Metric: l.o.Metrics[metric], Allocator: a, Ratio: l.o.Ratio}
+	if a.NeedsProfile() {
+		if policy.Profile = l.o.Profiles[metric]; policy.Profile == nil {
+			return nil, nil
+		}
+	}
+	c, err := policy.Compile(l.model, l.shape)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := c.Allocator().(lukv.LayerWeigher); ok {
+		return nil, fmt.Errorf("losses: found allocator %s, which looks at the layers themselves, expected those that divide by scores or a profile", a.Name)
+	}
+	return c, nil
 }
 
 // add adds one question.
@@ -273,15 +297,12 @@ func (l *losses) allocate(metric, T int, imp, scores [][][]float32, mass float64
 		layers[i] = scores[i]
 	}
 	for i, a := range l.o.Allocators {
-		policy := &lukv.Policy{Metric: l.o.Metrics[metric], Allocator: a, Ratio: l.o.Ratio}
-		if a.NeedsProfile() {
-			if policy.Profile = l.o.Profiles[metric]; policy.Profile == nil {
-				continue
-			}
-		}
-		compiled, err := policy.Compile(l.model, l.shape)
+		compiled, err := l.compile(metric, i)
 		if err != nil {
 			return err
+		}
+		if compiled == nil {
+			continue
 		}
 		d := compiled.Demand(T)
 		budgets, err := lukv.Allocate(compiled.Allocator(), d, layers)

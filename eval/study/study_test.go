@@ -165,6 +165,21 @@ func TestLossesOfOneName(t *testing.T) {
 	}
 }
 
+// What cannot be compared is refused before a question is measured.
+func TestLossesRefuse(t *testing.T) {
+	m := open(t)
+	for _, c := range []struct{ metric, allocator, want string }{
+		{"snapkv", "cake", "allocator cake, which looks at the layers themselves"},
+		{"per_head", "uniform", "metric per_head: found allocator global, expected lukv"},
+		{"snapkv", "nothing", "nothing"},
+	} {
+		_, err := Losses(t.Context(), m, nil, LossOptions{Metrics: []lukv.MetricConfig{{Name: "keydiff"}, {Name: c.metric}},
+			Allocators: []lukv.AllocatorConfig{{Name: "global"}, {Name: c.allocator}}, Profiles: make([]*lukv.Profile, 2), Ratio: 0.5})
+		require.ErrorContains(t, err, c.want)
+		assert.NotContains(t, err.Error(), "measure")
+	}
+}
+
 func TestAgreement(t *testing.T) {
 	a, err := builtin.Profile(lukv.MetricConfig{Name: "snapkv"})
 	require.NoError(t, err)
