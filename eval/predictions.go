@@ -13,7 +13,7 @@ import (
 )
 
 // ReadPredictions reads answers that were given earlier, here or elsewhere; their
-// scores are those in the file, or 0 until [Scoring.Score] gives them one. name is
+// scores are those in the file or, where it has none, those of the zero [Scoring]. name is
 // the file's path: it determines the format, and names task and method where lines
 // do not. It reads
 //
@@ -36,6 +36,17 @@ func ReadPredictions(r io.Reader, name string) ([]Answer, error) {
 		return nil, fmt.Errorf("read predictions %s: %w", name, err)
 	}
 	return answers, nil
+}
+
+// Rescore gives an answer a new score; one that failed has none.
+func (a *Answer) Rescore(s Scoring) {
+	if a.Error != "" {
+		return
+	}
+	it := Item{Task: a.Task, Answers: a.References, Classes: a.Classes}
+	var text string
+	a.Score, text = s.Score(&it, a.Prediction)
+	a.Empty = text == ""
 }
 
 // kvpressPredictions reads the table of one of kvpress's folders.
@@ -84,6 +95,7 @@ func kvpressPredictions(r io.Reader, name string) ([]Answer, error) {
 		if n, err := strconv.ParseFloat(row["length"], 64); err == nil {
 			a.Length = int(n)
 		}
+		a.Rescore(Scoring{})
 		answers = append(answers, a)
 		return nil
 	})
@@ -139,6 +151,7 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 		if len(a.References) == 0 {
 			return nil, fmt.Errorf("line %d: no \"outputs\" or \"answers\"", line)
 		}
+		a.Rescore(Scoring{})
 		answers = append(answers, a)
 	}
 }

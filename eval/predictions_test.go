@@ -25,8 +25,8 @@ func TestReadPredictions(t *testing.T) {
 			"\"q, q\",\"['it\\'s', \"\"b\"\"]\",niah_multivalue,128,\"it's b\nand more\"\n"+
 			"q2,['7'],qa_1,32,\n")
 	assert.Equal(t, []Answer{
-		{Item: 0, Line: 2, Task: "niah_multivalue", Method: "snapkv__0.80__fraction0.100", Ratio: 0.8, Prediction: "it's b\nand more", References: []string{"it's", "b"}},
-		{Item: 1, Line: 4, Task: "qa_1", Method: "snapkv__0.80__fraction0.100", Ratio: 0.8, References: []string{"7"}},
+		{Item: 0, Line: 2, Task: "niah_multivalue", Method: "snapkv__0.80__fraction0.100", Ratio: 0.8, Prediction: "it's b\nand more", References: []string{"it's", "b"}, Score: 1},
+		{Item: 1, Line: 4, Task: "qa_1", Method: "snapkv__0.80__fraction0.100", Ratio: 0.8, References: []string{"7"}, Empty: true},
 	}, got)
 	got = read("x/longbench__trec__org--model__keydiff__0.50/predictions.csv",
 		"answers,all_classes,length,predicted_answer\n['Place'],\"['Place', 'Number']\",12.0,Place\n")
@@ -35,7 +35,7 @@ func TestReadPredictions(t *testing.T) {
 	assert.Equal(t, 12, got[0].Length)
 
 	got = read("m/synthetic/4096/pred/vt.jsonl", `{"index":0,"input":"i","outputs":["A","B"],"pred":"A","others":{},"truncation":-1,"length":9}`+"\n")
-	assert.Equal(t, []Answer{{Line: 1, Task: "vt", Method: "4096", Prediction: "A", References: []string{"A", "B"}, Length: 9}}, got)
+	assert.Equal(t, []Answer{{Line: 1, Task: "vt", Method: "4096", Prediction: "A", References: []string{"A", "B"}, Score: 0.5, Length: 9}}, got)
 	got = read("pred/my-model/trec.jsonl", `{"pred":"x","answers":["Place"],"all_classes":["Place"],"length":5}`)
 	assert.Equal(t, []Answer{{Line: 1, Task: "trec", Method: "my-model", Prediction: "x", References: []string{"Place"}, Classes: []string{"Place"}, Length: 5}}, got)
 

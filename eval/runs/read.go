@@ -88,13 +88,6 @@ func (r *Run) add(path string) error {
 // Rescore gives all answers new scores; answers that failed have none.
 func (r *Run) Rescore(s eval.Scoring) {
 	for i := range r.Answers {
-		a := &r.Answers[i]
-		if a.Error != "" {
-			continue
-		}
-		it := eval.Item{Task: a.Task, Answers: a.References, Classes: a.Classes}
-		var text string
-		a.Score, text = s.Score(&it, a.Prediction)
-		a.Empty = text == ""
+		r.Answers[i].Rescore(s)
 	}
 }
