@@ -267,6 +267,54 @@ func TestTableOfRuns(t *testing.T) {
 	assert.Contains(t, md.String(), "the benchmark's own set has more")
 }
 
+// Methods of one name, with other parameters, have rows of their own, which say so.
+func TestTableOfOneName(t *testing.T) {
+	var all []eval.Answer
+	for i, m := range []struct {
+		metric, allocator string
+		right             int
+	}{{"snapkv", "uniform", 1}, {`{"name":"snapkv","window":8}`, "uniform", 2}, {`{"name":"snapkv","window":8}`, `{"name":"adakv","alpha":1}`, 3}, {"preset: snapkv", "adakv", 4}} {
+		for _, ratio := range []string{"0.5", "0.8"} {
+			for item := range 4 {
+				a := eval.Answer{Item: item, Task: "vt", Method: m.metric + "/" + m.allocator + "/" + ratio, Metric: "snapkv", Allocator: "uniform", Prediction: "no", References: []string{"yes"}}
+				if i > 1 {
+					a.Allocator = "adakv"
+				}
+				a.Ratio = map[string]float64{"0.8": 0.8, "0.5": 0.5}[ratio]
+				if item < m.right {
+					a.Prediction = "yes"
+				}
+				all = append(all, a)
+			}
+		}
+	}
+	r := run(t, all)
+	table, err := NewTable([]*Run{r}, Options{By: ByRatio})
+	require.NoError(t, err)
+	got := map[string][]float64{}
+	for _, row := range table.Rows {
+		for _, c := range row.Cells {
+			got[table.label(&row)] = append(got[table.label(&row)], c.Percent)
+		}
+	}
+	assert.Equal(t, map[string][]float64{"snapkv/uniform": {25, 25}, `{"name":"snapkv","window":8}/uniform`: {50, 50},
+		`{"name":"snapkv","window":8}/{"name":"adakv","alpha":1}`: {75, 75}, "preset: snapkv/adakv": {100, 100}}, got)
+
+	table, err = NewTable([]*Run{r}, Options{Against: "uniform", Ratios: []float64{0.5}})
+	require.NoError(t, err)
+	best := map[string]bool{}
+	for _, row := range table.Rows {
+		best[table.label(&row)] = row.Cells[0].Best
+	}
+	assert.Equal(t, map[string]bool{"snapkv/uniform/0.5": false, `{"name":"snapkv","window":8}/uniform/0.5`: false,
+		`{"name":"snapkv","window":8}/{"name":"adakv","alpha":1}/0.5`: true, "preset: snapkv/adakv/0.5": true}, best)
+	var pairs []string
+	for _, d := range table.Differences {
+		pairs = append(pairs, d.Metric+": "+d.A+" over "+d.B)
+	}
+	assert.ElementsMatch(t, []string{"snapkv: adakv over uniform", `{"name":"snapkv","window":8}: {"name":"adakv","alpha":1} over uniform`}, pairs)
+}
+
 func TestReference(t *testing.T) {
 	const text = "model,allocator,metric,variant,ratio,vt,niah_single_1,avg\n" +
 		"m-1,full,,,0,99.5,98,98.75\nm-1,uniform,snapkv,,0.8,25,37,31\nm-1,lukv,snapkv,without_gap,0.8,1,1,1\nm-2,lukv,snapkv,with_gap,0.8,80,,80\n"

@@ -58,11 +58,14 @@ type Column struct {
 type Row struct {
 	Run       string  `json:"run"`              // "" for published rows
 	Model     string  `json:"model,omitempty"`  // of published rows
-	Method    string  `json:"method,omitempty"` // its name in the run
+	Method    string  `json:"method,omitempty"` // its name in the run; by ratio, without the ratio, where metric and allocator do not tell it
 	Metric    string  `json:"metric,omitempty"`
 	Allocator string  `json:"allocator,omitempty"`
 	Ratio     float64 `json:"ratio"`
 	Cells     []*Cell `json:"cells"` // by column; null: no score
+
+	full  string // the metric with its parameters
+	named bool   // other rows of the run have the same metric and allocator
 }
 
 // Cell is a score in percent.
@@ -96,6 +99,41 @@ type Difference struct {
 type method struct {
 	Row
 	answers []eval.Answer
+
+	line              string // its name without the ratio
+	metric, allocator string // with their parameters
+}
+
+// parameters tells line, metric and allocator from the name, which is that of lukv
+// eval, [preset: ]metric/allocator/ratio. Of one name there may be several, with other
+// parameters, which are never put together.
+func (m *method) parameters() {
+	m.metric, m.allocator = m.Metric, m.Allocator
+	m.line = m.metric + "/" + m.allocator
+	name, ok := strings.CutSuffix(m.Method, "/"+strconv.FormatFloat(m.Ratio, 'g', -1, 64))
+	if !ok || m.Metric == "" {
+		return
+	}
+	m.line = name
+	at := strings.LastIndex(name, `/{"name":"`+m.Allocator+`"`)
+	if metric, plain := strings.CutSuffix(name, "/"+m.Allocator); plain {
+		at = len(metric)
+	}
+	if at < 0 {
+		return
+	}
+	m.metric, m.allocator = name[:at], name[at+1:]
+	if preset, metric, ok := strings.Cut(m.metric, ": "); ok && !strings.HasPrefix(preset, "{") {
+		m.metric = metric // presets are held against each other
+	}
+}
+
+// apart reports whether other methods of the run have the same names of metric and
+// allocator.
+func (m *method) apart(all []*method) bool {
+	return slices.ContainsFunc(all, func(o *method) bool {
+		return o.Run == m.Run && o.Metric == m.Metric && o.Allocator == m.Allocator && o.line != m.line
+	})
 }
 
 // NewTable makes the table of runs. Runs with equal names are told apart by
@@ -135,6 +173,7 @@ func NewTable(all []*Run, o Options) (*Table, error) {
 			for i := range t.Columns {
 				m.Cells = append(m.Cells, t.Columns[i].cell(m.answers, tasks))
 			}
+			m.full, m.named = m.metric, m.apart(methods)
 			t.Rows = append(t.Rows, m.Row)
 		}
 	}
@@ -173,6 +212,7 @@ func methodsOf(all []*Run, o *Options) []*method {
 			m := of[a.Method]
 			if m == nil {
 				m = &method{Row: Row{Run: name, Method: a.Method, Metric: a.Metric, Allocator: a.Allocator, Ratio: a.Ratio}}
+				m.parameters()
 				of[a.Method] = m
 				list = append(list, m)
 			}
@@ -262,18 +302,23 @@ func (t *Table) byRatio(methods []*method) {
 	for _, r := range ratios {
 		t.Columns = append(t.Columns, Column{Name: strconv.FormatFloat(r, 'g', -1, 64), ratio: r})
 	}
+	var lines []*method // the first of each row
 	for _, m := range methods {
-		i := slices.IndexFunc(t.Rows, func(r Row) bool {
-			return r.Run == m.Run && r.Metric == m.Metric && r.Allocator == m.Allocator && m.Metric != ""
+		i := slices.IndexFunc(lines, func(o *method) bool {
+			return o.Run == m.Run && o.Metric != "" && o.line == m.line
 		})
 		if i < 0 {
 			i = len(t.Rows)
 			row := m.Row
 			row.Cells, row.Ratio = make([]*Cell, len(ratios)), 0
+			row.full, row.named = m.metric, m.apart(methods)
 			if m.Metric != "" {
 				row.Method = ""
 			}
-			t.Rows = append(t.Rows, row)
+			if row.named {
+				row.Method = m.line
+			}
+			lines, t.Rows = append(lines, m), append(t.Rows, row)
 		}
 		t.Rows[i].Cells[slices.Index(ratios, m.Ratio)] = (&Column{}).cell(m.answers, tasks)
 	}
@@ -297,7 +342,7 @@ func (t *Table) best() {
 		for _, r := range t.Rows {
 			var block []*Cell
 			for _, x := range t.Rows {
-				if x.Run == r.Run && x.Metric == r.Metric && x.Ratio == r.Ratio && x.Metric != "" && x.Cells[i] != nil {
+				if x.Run == r.Run && x.full == r.full && x.Ratio == r.Ratio && x.Metric != "" && x.Cells[i] != nil {
 					block = append(block, x.Cells[i])
 				}
 			}
@@ -316,14 +361,18 @@ func (t *Table) compare(methods []*method, against string) {
 			continue
 		}
 		for _, a := range methods {
-			if a.Run != b.Run || a.Metric != b.Metric || a.Ratio != b.Ratio || a.Method == b.Method {
+			if a.Run != b.Run || a.metric != b.metric || a.Ratio != b.Ratio || a.Method == b.Method {
 				continue
 			}
 			d := eval.Compare(append(slices.Clone(a.answers), b.answers...), a.Method, b.Method)
 			if d.N == 0 {
 				continue
 			}
-			t.Differences = append(t.Differences, Difference{Run: a.Run, Metric: a.Metric, Ratio: a.Ratio, A: a.Allocator, B: against,
+			metric, of, over := a.Metric, a.Allocator, against
+			if a.apart(methods) || b.apart(methods) {
+				metric, of, over = a.metric, a.allocator, b.allocator
+			}
+			t.Differences = append(t.Differences, Difference{Run: a.Run, Metric: metric, Ratio: a.Ratio, A: of, B: over,
 				Percent: 100 * d.Diff, Low: 100 * d.Low, High: 100 * d.High, How: d.Interval, N: d.N, Tasks: d.Tasks})
 		}
 	}

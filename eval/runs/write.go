@@ -18,6 +18,8 @@ const missingMark = "†"
 func (t *Table) label(r *Row) string {
 	var parts []string
 	switch {
+	case r.named:
+		parts = append(parts, r.Method)
 	case r.Metric != "":
 		parts = append(parts, r.Metric, r.Allocator)
 		if t.By != ByRatio {

@@ -1,6 +1,7 @@
 package study
 
 import (
+	"cmp"
 	"strconv"
 
 	"github.com/lukv/lukv/eval/runs"
@@ -19,7 +20,7 @@ func Sensitivity(all []*runs.Run) (report.Figure, error) {
 	}
 	full, in := map[string]*runs.Cell{}, map[string]map[string]bool{}
 	for _, r := range t.Rows {
-		name := r.Metric + ", " + r.Allocator
+		name := lineName(&r)
 		if in[name] == nil {
 			in[name] = map[string]bool{}
 		}
@@ -33,7 +34,7 @@ func Sensitivity(all []*runs.Run) (report.Figure, error) {
 		if r.Metric == "" {
 			continue
 		}
-		l := report.Line{Name: r.Metric + ", " + r.Allocator}
+		l := report.Line{Name: lineName(&r)}
 		if len(in[l.Name]) > 1 {
 			l.Name += " of " + r.Run
 		}
@@ -54,3 +55,6 @@ func Sensitivity(all []*runs.Run) (report.Figure, error) {
 	f.Subtitle = strconv.Itoa(n) + " items per point"
 	return f, nil
 }
+
+// lineName is a method's name without its ratio.
+func lineName(r *runs.Row) string { return cmp.Or(r.Method, r.Metric+", "+r.Allocator) }
