@@ -126,6 +126,8 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	}
 	refuse("report", "run", "--reference-model=x")
 	refuse("report", "run", "--json", "--ci")
+	refuse("report", "run", "--csv", "--against=x")
+	refuse("report", "run", "--latex", "--against=x")
 	refuse("demo", "--texts=9")
 	refuse("probe", "builtin", "-o", dir+"/p", "--raw")
 

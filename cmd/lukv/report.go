@@ -84,6 +84,11 @@ func (c *reportCmd) unused(g given) error {
 			return err
 		}
 	}
+	if c.CSV || c.LaTeX {
+		if err := g.unused("against", "differences are in Markdown and JSON alone"); err != nil {
+			return err
+		}
+	}
 	if c.CSV || c.JSON {
 		return g.unused("ci", "CSV and JSON always have the intervals")
 	}

@@ -241,6 +241,8 @@ func TestTable(t *testing.T) {
 			assert.Nil(t, row.Cells[1])
 		}
 	}
+	_, err = NewTable([]*Run{r}, Options{Against: "unifrom"})
+	require.ErrorContains(t, err, "none of the methods has the allocator unifrom")
 	_, err = NewTable([]*Run{r}, Options{Metrics: []string{"keydiff"}, By: "colour"})
 	require.ErrorContains(t, err, `by "colour"`)
 }

@@ -185,6 +185,9 @@ func NewTable(all []*Run, o Options) (*Table, error) {
 		}
 	}
 	if o.Against != "" {
+		if !slices.ContainsFunc(methods, func(m *method) bool { return m.Allocator == o.Against }) {
+			return nil, fmt.Errorf("report: none of the methods has the allocator %s, which the others are held against", o.Against)
+		}
 		t.compare(methods, o.Against)
 	}
 	t.note(all)
