@@ -340,6 +340,11 @@ func (c *analyzeNeedleCmd) Run(e *env) error {
 	o := eval.Options{Framing: framing, Session: c.session()}
 	return c.measure(e, m, line, func(state *study.State) (*study.File, error) {
 		answers, err := study.AskNeedles(e.ctx, m, items, methods, o, state, line.counter("asking", "questions"))
+		for _, a := range answers {
+			if a.Error != "" && err == nil { // a cell that stays empty
+				fmt.Fprintf(e.err, "failed: %s, %s: %s\n", a.Method, a.Task, a.Error)
+			}
+		}
 		return &study.File{Title: "Needles", Model: m.ID(), N: len(items), Figures: []report.Figure{study.NeedleMap(lengths, depths, answers)}}, err
 	})
 }

@@ -104,7 +104,7 @@ func AskNeedles(ctx context.Context, m *model.Model, items []eval.Item, methods 
 // NeedleMap shows whether needles were found, a panel per method.
 func NeedleMap(lengths, depths []int, answers []eval.Answer) report.Figure {
 	f := report.Figure{ID: "needles", Title: "Needles found, by depth and length", Subtitle: "one sentence in a narrative; substring match", X: "context (tokens)", Y: "depth", Unit: "%",
-		Note: "100: the answer names the word; 0: it does not. One question per cell."}
+		Note: "100: the answer names the word; 0: it does not. One question per cell; a cell is empty where the context did not fit."}
 	at := map[string]int{}
 	for _, a := range answers {
 		i, ok := at[a.Method]
