@@ -384,7 +384,7 @@ func (c *analyzeProfilesCmd) Run(e *env) error {
 }
 
 type analyzeScoresCmd struct {
-	Runs []string `arg:"" name:"run" help:"Evaluation runs, as lukv score takes them."`
+	Runs []string `arg:"" name:"run" help:"Evaluation runs: folders of lukv eval --out, files of --items."`
 	analyzeOut
 }
 

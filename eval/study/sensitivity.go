@@ -2,6 +2,7 @@ package study
 
 import (
 	"cmp"
+	"fmt"
 	"strconv"
 
 	"github.com/lukv/lukv/eval/runs"
@@ -51,6 +52,9 @@ func Sensitivity(all []*runs.Run) (report.Figure, error) {
 			}
 		}
 		f.Lines = append(f.Lines, l)
+	}
+	if len(f.Lines) == 0 { // other programs' predictions do not name their metrics
+		return f, fmt.Errorf("scores: found %s without a metric, expected those of lukv eval", report.Count(len(t.Rows), "method"))
 	}
 	f.Subtitle = strconv.Itoa(n) + " items per point"
 	return f, nil

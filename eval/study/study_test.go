@@ -285,6 +285,8 @@ func TestSensitivity(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "snapkv, uniform of r", f.Lines[0].Name, "two runs have it")
 	assert.Equal(t, "snapkv, uniform of other", f.Lines[1].Name)
+	_, err = Sensitivity([]*runs.Run{{Answers: r.Answers[:1]}})
+	require.ErrorContains(t, err, "found 1 method without a metric")
 	_, err = Sensitivity([]*runs.Run{{}})
 	require.ErrorContains(t, err, "none of the 1 runs")
 }
