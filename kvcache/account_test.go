@@ -66,6 +66,7 @@ func testCachesOfAnAccount(t *testing.T, at place) {
 	require.Equal(t, 3*page, a.Used())
 	require.ErrorIs(t, addErr(other, 0, 0, 0, 1), ErrFull)
 	wantHead(t, other, 0, 0, 0, nil)
+	require.Zero(t, other.Stats().HighWater, "what was refused was never held")
 	require.NoError(t, f.Close())
 	require.Equal(t, 2*page, a.Used(), "what only the fork had")
 	add(t, other, 0, 0, 0, 1)

@@ -321,7 +321,8 @@ func (c *Cache) grow(p *head, n int) error {
 	if fresh+copied == 0 {
 		return nil
 	}
-	if !c.book(int64(fresh)) {
+	held, ok := c.book(int64(fresh))
+	if !ok {
 		return fmt.Errorf("%w: %d bytes are held, %d more are needed, the limit is %d", ErrFull, c.Bytes(), int64(fresh)*c.pageBytes(), c.o.MaxBytes)
 	}
 	err := p.mem.extend(&p.pageList, fresh+copied)
@@ -337,26 +338,29 @@ func (c *Cache) grow(p *head, n int) error {
 	}
 	if err != nil {
 		c.pages.Add(-int64(fresh))
+		return err
 	}
-	return err
+	c.raiseHigh(held)
+	return nil
 }
 
 func pagesFor(entries, size int) int { return (entries + size - 1) / size }
 
-// book counts n more pages, if the limit allows.
-func (c *Cache) book(n int64) bool {
+// book counts n more pages, if the limit allows, and returns how many there are then.
+func (c *Cache) book(n int64) (held int64, ok bool) {
 	for {
 		now := c.pages.Load()
 		if n > c.maxPages-now {
-			return false
+			return now, false
 		}
 		if c.pages.CompareAndSwap(now, now+n) {
-			c.raiseHigh(now + n)
-			return true
+			return now + n, true
 		}
 	}
 }
 
+// raiseHigh notes that there are so many pages. What was only booked, and then refused
+// for want of memory, does not count.
 func (c *Cache) raiseHigh(pages int64) {
 	for {
 		high := c.high.Load()

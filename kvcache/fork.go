@@ -18,8 +18,9 @@ func (c *Cache) Fork() (*Cache, error) {
 		p, q := &c.heads[i], &f.heads[i]
 		q.pageList = p.mem.share(p.pageList)
 		q.n, q.base, q.dropped = p.n, p.base, p.dropped
-		f.book(int64(len(q.blocks)))
+		f.pages.Add(int64(len(q.blocks)))
 	}
+	f.raiseHigh(f.pages.Load())
 	f.checkAll()
 	return f, nil
 }
