@@ -572,6 +572,9 @@ func (c *Cache) readTensor(s target, data []byte, src *source, sum *checksum) er
 				b = b[4*len(pos):]
 			}
 		})
+	case p.mem.device != nil && src.from == nil: // complete, and not ours to write
+		sum.Write(data)
+		return nil
 	case p.mem.device != nil:
 		return src.stream(data, 1, sum, func(b []byte) { data = data[copy(data, b):] })
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/internal/arena"
+	"github.com/lukv/lukv/internal/mapfile"
 	"github.com/lukv/lukv/internal/testfuzz"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
@@ -84,6 +85,21 @@ func testSaveLoad(t *testing.T, at place) {
 		wantSample(t, c)
 		require.NoError(t, c.Close())
 	}
+}
+
+// TestLoadOnlyReads loads from memory that must not be written.
+func TestLoadOnlyReads(t *testing.T) { everywhere(t, testLoadOnlyReads) }
+
+func testLoadOnlyReads(t *testing.T, at place) {
+	path := filepath.Join(t.TempDir(), "cache")
+	require.NoError(t, sample(t, at, tensor.BF16).SaveFile(path, nil))
+	m, err := mapfile.Open(path)
+	require.NoError(t, err)
+	defer m.Close()
+	c, _, err := Load("x", m.Bytes(), at.options(Options{}))
+	require.NoError(t, err)
+	wantSample(t, c)
+	require.NoError(t, c.Close())
 }
 
 // TestFileHoldsRows: keys and values lie in the file row by row, and come back from it,
