@@ -48,8 +48,11 @@ func (r *runner) runParallel(ctx context.Context) error {
 
 // weight is what a context is taken to need beside others: twice its full cache.
 func (p *parallel) weight(group []int) int64 {
-	head, _ := p.context(group)
-	return 2 * int64(len(head)) * bytesPerToken(p.m)
+	longest := 0
+	for _, c := range p.cut(group) {
+		longest = max(longest, len(c.head))
+	}
+	return 2 * int64(longest) * bytesPerToken(p.m)
 }
 
 // start waits until there is room for one more context, at least for one. False:

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -141,4 +142,28 @@ func TestTruncate(t *testing.T) {
 		assert.Equal(t, whole.ContextTokens, a.ContextTokens+a.Truncated)
 		assert.Less(t, a.ContextTokens, 170)
 	}
+}
+
+// How a context is cut does not depend on what else is asked about it.
+func TestTruncatedAlone(t *testing.T) {
+	m := open(t)
+	items := few("niah_single_2", 256, 1)
+	for _, tokens := range []int{30, 8} { // a longer answer, and a longer question
+		it := items[0]
+		it.MaxNewTokens, it.Question = tokens, it.Question+strings.Repeat(" again", 30/tokens)
+		items = append(items, it)
+	}
+	items[0].MaxNewTokens = 8
+	o := Options{Framing: builtinFraming, Session: model.SessionOptions{MaxTokens: 200}, Truncate: TruncateMiddle}
+	methods := []Method{{Name: "full"}, {Name: "half", Policy: &lukv.Policy{Ratio: 0.5}}}
+	all := collect(t, m, items, methods, o)
+	require.Len(t, all, 6)
+	for i := range items {
+		for _, want := range collect(t, m, items[i:i+1], methods, o) {
+			at := slices.IndexFunc(all, func(a Answer) bool { return a.Item == i && a.Method == want.Method })
+			got := all[at]
+			assert.Equal(t, [3]any{want.Prediction, want.ContextTokens, want.Truncated}, [3]any{got.Prediction, got.ContextTokens, got.Truncated})
+		}
+	}
+	assert.NotEqual(t, all[0].ContextTokens, all[len(all)-1].ContextTokens)
 }

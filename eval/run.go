@@ -269,7 +269,17 @@ func (p *sharedPrefill) serves(m Method) bool {
 
 // group answers the items of one context.
 func (r *runner) group(ctx context.Context, group []int) error {
-	head, truncated := r.context(group)
+	for _, c := range r.cut(group) {
+		if err := r.cutGroup(ctx, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cutGroup answers the items whose contexts are cut alike.
+func (r *runner) cutGroup(ctx context.Context, c cutGroup) error {
+	group, head, truncated := c.items, c.head, c.truncated
 	answers, derived := 0, 0 // a resumed run shares as the whole one does
 	for _, method := range r.methods {
 		answers += len(r.todo(method, group))

@@ -23,24 +23,38 @@ func (t Truncate) cut(context []int32, limit int) []int32 {
 	return append(out, context[len(context)-(limit-limit/2):]...)
 }
 
-// context returns the tokens of the context that a group of items shares, cut to
-// what fits, and how many were left out.
-func (r *runner) context(group []int) (head []int32, truncated int) {
-	head, _ = r.parts(group[0])
+// cutGroup is a group of items whose contexts are cut alike.
+type cutGroup struct {
+	items     []int
+	head      []int32 // the tokens that are left of the context
+	truncated int     // those that are not
+}
+
+// cut cuts the context of a group of items to what fits with the question and answer of
+// each: what is left of it does not depend on what else is asked.
+func (r *runner) cut(group []int) []cutGroup {
+	head, _ := r.parts(group[0])
 	if r.o.Truncate == TruncateError {
-		return head, 0
+		return []cutGroup{{items: group, head: head}}
 	}
 	limit := r.m.Config().MaxPositions
 	if n := r.o.Session.MaxTokens; n > 0 {
 		limit = n
 	}
-	behind := 0 // the longest question with its answer
+	var out []cutGroup
+	at := map[int]int{}
 	for _, i := range group {
 		_, tail := r.parts(i)
-		behind = max(behind, len(tail)+r.answerTokens(i))
+		cut := r.o.Truncate.cut(head, limit-len(tail)-r.answerTokens(i))
+		g, ok := at[len(cut)]
+		if !ok {
+			g = len(out)
+			at[len(cut)] = g
+			out = append(out, cutGroup{head: cut, truncated: len(head) - len(cut)})
+		}
+		out[g].items = append(out[g].items, i)
 	}
-	cut := r.o.Truncate.cut(head, limit-behind)
-	return cut, len(head) - len(cut)
+	return out
 }
 
 // answerTokens is the length of an item's answer at most.
