@@ -307,7 +307,11 @@ func (r *run) computeAndSettle(ctx context.Context) error {
 // beforeParts remembers what undoParts returns to.
 func beforeParts(parts []part) {
 	for i := range parts {
-		parts[i].s.comp.beforePass(parts[i].taken())
+		p := &parts[i]
+		p.s.comp.beforePass(p.taken())
+		if p.f != nil {
+			p.f.before = p.f.work
+		}
 	}
 }
 
@@ -316,6 +320,9 @@ func undoParts(err error, parts []part) error {
 	for i := range parts {
 		s := parts[i].s
 		err = s.undo(err, s.pos, s.comp.rollback)
+		if f := parts[i].f; f != nil { // it may go on: what is left is what it was
+			f.work = f.before
+		}
 	}
 	return err
 }

@@ -170,6 +170,30 @@ func TestPassErrors(t *testing.T) {
 	require.NoError(t, c.Append(ctx, 1))
 }
 
+// TestRemainingAfterAFailedPass: what a pass that failed told of its progress does not
+// count: a prompt that shared it goes on to its end.
+func TestRemainingAfterAFailedPass(t *testing.T) {
+	m := testShapes[0].open(t, WithThreads(2))
+	ctx, cancel := context.WithCancel(t.Context())
+	layers := 0
+	a := newTestSession(t, m, SessionOptions{Progress: func(int, int) {
+		if layers++; layers == 2 {
+			cancel()
+		}
+	}})
+	b := newTestSession(t, m, SessionOptions{})
+	require.NoError(t, b.Prefill(t.Context(), []int32{1}))
+	p, err := a.StartPrefill(randomTokens(100, 97, 1), nil)
+	require.NoError(t, err)
+	require.ErrorIs(t, m.Pass(ctx, []Part{{Session: a, Prefill: p, N: 50}, {Session: b, Token: 3}}), context.Canceled)
+	require.False(t, p.Done())
+	require.Equal(t, 100, p.Remaining())
+	for !p.Done() {
+		require.NoError(t, m.Pass(t.Context(), []Part{{Session: a, Prefill: p, N: min(40, p.Remaining())}}))
+	}
+	require.Equal(t, 100, a.Len())
+}
+
 // TestPrefillingClose: an abandoned prefill leaves nothing behind, and a session
 // closed in the middle of one gives all memory back.
 func TestPrefillingClose(t *testing.T) {

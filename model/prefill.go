@@ -284,8 +284,9 @@ type feeding struct {
 	work     int      // token-layers done, for progress
 	complete bool
 
-	fed   int      // tokens fed, chunk by chunk
-	watch *watcher // of the chunks
+	fed    int      // tokens fed, chunk by chunk
+	watch  *watcher // of the chunks
+	before int      // work when the pass in progress began
 
 	// The next unit of a prefill layer by layer: row from of layer at; the logits
 	// behind the last layer.
