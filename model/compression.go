@@ -228,6 +228,19 @@ func (c *compression) afterPass(ctx context.Context, s *Session, n, next int, pr
 	return nil
 }
 
+// report tells the session's callback what cut is about to evict. The callback may
+// panic: cut follows all the same.
+func (c *compression) report(s *Session) {
+	if c == nil || s.opts.TraceEvicted == nil {
+		return
+	}
+	for at, kept := range c.kept {
+		for h, entries := range kept {
+			c.reportEvicted(s, at, h, entries)
+		}
+	}
+}
+
 // cut evicts what afterPass decided.
 func (c *compression) cut(s *Session) error {
 	if c == nil {
@@ -238,9 +251,6 @@ func (c *compression) cut(s *Session) error {
 			continue
 		}
 		for h, entries := range kept {
-			if s.opts.TraceEvicted != nil {
-				c.reportEvicted(s, at, h, entries)
-			}
 			if err := s.cache.Keep(at, h, entries); err != nil {
 				return fmt.Errorf("compress layer %d while decoding: %w", at, err)
 			}
@@ -248,6 +258,13 @@ func (c *compression) cut(s *Session) error {
 		s.stats.Cuts++
 	}
 	c.kept = c.kept[:0]
+	return nil
+}
+
+// cut reports and evicts what the session's compression while decoding decided.
+func (s *Session) cut() (err error) {
+	defer func() { err = s.comp.cut(s) }()
+	s.comp.report(s)
 	return nil
 }
 

@@ -272,6 +272,46 @@ func TestCallbacksThatDoNotReturn(t *testing.T) {
 	}
 }
 
+// TestEvictionsThatDoNotReturn: a callback that panics while it is told of a cut leaves
+// all sessions of the step behind their token, and cache and accumulated attention in
+// step.
+func TestEvictionsThatDoNotReturn(t *testing.T) {
+	ctx := t.Context()
+	m := testShapes[0].open(t, WithThreads(2))
+	for _, mode := range []string{"h2o", "tova"} {
+		o := SessionOptions{Compression: &lukv.Policy{Decode: lukv.DecodeConfig{Mode: mode, TargetSize: 40}}}
+		told := o
+		calls := 0
+		told.TraceEvicted = func(int, int, []Eviction) {
+			if calls++; calls == 2 {
+				panic("callback")
+			}
+		}
+		with := []*Session{newTestSession(t, m, told), newTestSession(t, m, SessionOptions{})}
+		want := []*Session{newTestSession(t, m, o), newTestSession(t, m, SessionOptions{})}
+		for i := range with {
+			require.NoError(t, want[i].Prefill(ctx, randomTokens(60, 97, 2)))
+			calls = 10
+			require.NoError(t, with[i].Prefill(ctx, randomTokens(60, 97, 2)))
+		}
+		for i := range int32(4) {
+			if calls = 10; i == 0 {
+				calls = 0
+			}
+			step := func() { require.NoError(t, m.Step(ctx, with, []int32{i, i + 1})) }
+			if i == 0 {
+				require.PanicsWithValue(t, "callback", step)
+			} else {
+				step()
+			}
+			require.NoError(t, m.Step(ctx, want, []int32{i, i + 1}))
+			for j := range with {
+				sameSession(t, fmt.Sprint(mode, ", step ", i, ", session ", j), want[j], with[j])
+			}
+		}
+	}
+}
+
 // TestFailedStepsChangeNothing: a step whose compression is cancelled has not
 // taken its token, and what it observed on the way is forgotten: the session
 // goes on as one that never failed, for every form of compressing while decoding.

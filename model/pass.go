@@ -454,7 +454,8 @@ func (r *run) settle(ctx context.Context) error {
 	return nil
 }
 
-// commit makes what compute did part of the sessions.
+// commit makes what compute did part of the sessions. Nothing of the caller's runs
+// before all of them stand behind it.
 func (r *run) commit() error {
 	var errs error
 	logits := r.batch
@@ -479,11 +480,24 @@ func (r *run) commit() error {
 			p.f.complete = p.last()
 			p.f.fed += p.n
 		}
-		if err := s.comp.cut(s); err != nil {
-			errs = errors.Join(errs, &PartError{i, err})
-		}
 	}
-	return errs
+	return errors.Join(errs, r.cut())
+}
+
+// cut has the compression while decoding evict what it decided, also where a callback
+// of one of the sessions does not return.
+func (r *run) cut() (errs error) {
+	defer func() {
+		for i := range r.parts {
+			if err := r.parts[i].s.comp.cut(r.parts[i].s); err != nil {
+				errs = errors.Join(errs, &PartError{i, err})
+			}
+		}
+	}()
+	for i := range r.parts {
+		r.parts[i].s.comp.report(r.parts[i].s)
+	}
+	return nil
 }
 
 // logitRow is where the session keeps its logits.

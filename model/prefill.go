@@ -474,7 +474,7 @@ func (f *feeding) finish(ctx context.Context) error {
 	}
 	s.hasLogits = true
 	f.complete = true
-	if err := s.comp.cut(s); err != nil {
+	if err := s.cut(); err != nil {
 		return err
 	}
 	f.job.done()
