@@ -20,6 +20,8 @@ type inUse struct {
 	// session alone.
 	cancel context.CancelCauseFunc
 	run    *pass
+
+	parts []part // of the pass in progress, if other sessions have a part in it
 }
 
 // enter begins a call. Drafts that nobody followed go.
@@ -54,7 +56,7 @@ func (s *Session) leave() {
 	u := &s.use
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.busy, u.within, u.cancel, u.run = false, false, nil, nil
+	u.busy, u.within, u.cancel, u.run, u.parts = false, false, nil, nil, nil
 	if u.closing && u.waiting == 0 {
 		s.free()
 	}
@@ -117,9 +119,19 @@ func (s *Session) computes(r *pass) {
 	}
 }
 
+// share tells the sessions of a pass of each other; nil: it is over.
+func share(parts, with []part) {
+	for i := range parts {
+		u := &parts[i].s.use
+		u.mu.Lock()
+		u.parts = with
+		u.mu.Unlock()
+	}
+}
+
 // callBack marks that a function of the caller runs within the call in progress:
-// Close, which it may call, does not wait for itself then. The function that is
-// returned ends the mark.
+// Close, which it may call, does not wait for itself then. That holds for all sessions
+// of the call. The function that is returned ends the mark.
 func (s *Session) callBack() func() {
 	s.setWithin(true)
 	return s.notWithin
@@ -128,7 +140,16 @@ func (s *Session) callBack() func() {
 func (s *Session) notWithin() { s.setWithin(false) }
 
 func (s *Session) setWithin(x bool) {
-	u := &s.use
+	parts := s.use.parts // set and read by the call in progress
+	if parts == nil {
+		s.use.setWithin(x)
+	}
+	for i := range parts {
+		parts[i].s.use.setWithin(x)
+	}
+}
+
+func (u *inUse) setWithin(x bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.within = x; x {

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -203,6 +204,35 @@ func TestCloseWithinACallback(t *testing.T) {
 		}
 	}
 	require.ErrorIs(t, last, ErrBusy)
+}
+
+// TestCallbacksOfANeighbour: a callback of one session may look at those that share its
+// pass, and close them.
+func TestCallbacksOfANeighbour(t *testing.T) {
+	ctx := t.Context()
+	m := testShapes[0].open(t, WithThreads(2))
+	var look func()
+	a := newTestSession(t, m, SessionOptions{Progress: func(int, int) { look() }})
+	b := newTestSession(t, m, SessionOptions{})
+	require.NoError(t, b.Prefill(ctx, []int32{1}))
+	p, err := a.StartPrefill(randomTokens(50, 97, 1), nil)
+	require.NoError(t, err)
+	for i, f := range []func(){func() { b.Stats() }, func() { b.Close() }} {
+		look = f
+		done := make(chan error, 1)
+		go func() {
+			done <- m.Pass(ctx, []Part{{Session: a, Prefill: p, N: 20}, {Session: b, Token: 1}})
+		}()
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+		case <-time.After(20 * time.Second):
+			panic("a callback waits for its own call") // so does whatever closes the sessions
+		}
+		require.Equal(t, 20*(i+1), a.Len())
+	}
+	require.ErrorIs(t, b.Append(ctx, 1), ErrClosed)
+	require.Zero(t, b.cache.Bytes())
 }
 
 // TestCallbacksMayUseAClosingModel: while Close of a model waits for a prefill,

@@ -246,6 +246,9 @@ func (r *run) computeAndCommit(ctx context.Context) error {
 	if len(r.parts) == 1 {
 		r.parts[0].s.computes(&r.pass)
 		defer r.parts[0].s.computes(nil)
+	} else {
+		share(r.parts, r.parts)
+		defer share(r.parts, nil)
 	}
 	err := r.computeAndSettle(ctx)
 	if done = true; err != nil {
@@ -265,6 +268,8 @@ func (m *Model) runUnlike(ctx context.Context, n int, at func(i int) part) error
 		groups[p.s.page()] = append(groups[p.s.page()], p)
 	}
 	beforeParts(all)
+	share(all, all)
+	defer share(all, nil)
 	var runs []*run
 	defer func() {
 		for _, r := range runs {
