@@ -351,6 +351,22 @@ func TestKept(t *testing.T) {
 	_, u = ask(weaker)
 	require.Zero(t, u.Cached)
 
+	// Where positions are renumbered it serves what goes on behind all of it, and not what
+	// shares as many tokens as there are positions.
+	renumbered := Request{
+		Prompt: slices.Concat(tokens[0][:100], tokens[1][:80]), Context: 100, Sampling: o,
+		Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "streaming_llm", Params: `{"rerotate":true}`}},
+	}
+	_, u = ask(renumbered)
+	require.Zero(t, u.Cached)
+	on := renumbered
+	on.Prompt = slices.Concat(renumbered.Prompt[:130], tokens[0][100:120])
+	_, u = ask(on)
+	require.Zero(t, u.Cached)
+	on.Prompt = slices.Concat(renumbered.Prompt, tokens[0][100:120])
+	_, u = ask(on)
+	require.Equal(t, 180, u.Cached)
+
 	// Nothing is kept where there is no room for it.
 	st := e.Stats()
 	require.Positive(t, st.KeptBytes)

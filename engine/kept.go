@@ -128,7 +128,7 @@ func (st *store) take(j *job, en *entry, n int) (*model.Session, int) {
 	if n = j.usable(en.label, n, len(en.tokens), en.session.Logits() != nil); n == 0 {
 		return nil, 0
 	}
-	s := forkAt(en.session, n)
+	s := forkAt(en.session, n, len(en.tokens))
 	if s == nil {
 		return nil, 0
 	}
@@ -136,17 +136,23 @@ func (st *store) take(j *job, en *entry, n int) (*model.Session, int) {
 	return s, n
 }
 
-// forkAt forks a session that ends behind n tokens, nil if that cannot be.
-func forkAt(from *model.Session, n int) *model.Session {
+// forkAt forks a session of so many tokens that ends behind n of them, nil if that cannot
+// be.
+func forkAt(from *model.Session, n, tokens int) *model.Session {
 	s, err := from.Fork()
 	if err != nil {
 		return nil
 	}
-	if err := s.Truncate(n); err != nil { // windows and renumbered positions
-		s.Close()
-		return nil
+	if n == tokens {
+		return s
 	}
-	return s
+	if s.Len() == tokens { // or positions are renumbered, and n is none
+		if err = s.Truncate(n); err == nil { // or windows have moved on
+			return s
+		}
+	}
+	s.Close()
+	return nil
 }
 
 // common returns how many tokens a and b begin with alike.

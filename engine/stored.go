@@ -71,7 +71,7 @@ func (e *Engine) loaded(l *load, s *model.Session, err error) {
 		}
 		if err == nil {
 			if n := j.usable(l.file.label, common(l.file.tokens, j.req.Prompt), len(l.file.tokens), s.Logits() != nil); n > 0 {
-				if f := forkAt(s, n); f != nil {
+				if f := forkAt(s, n, len(l.file.tokens)); f != nil {
 					j.session, j.at, j.cached = f, n, n
 					continue
 				}
