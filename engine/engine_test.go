@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
 )
 
@@ -378,6 +380,62 @@ func TestKept(t *testing.T) {
 		collect(t, s, 1)
 		require.Zero(t, s.Usage().Cached)
 	}
+}
+
+// TestNeighbourOfAFailure: a request that makes a pass fail costs nothing to those that
+// shared it, be they in the middle of their prompts or about to draw their first token.
+func TestNeighbourOfAFailure(t *testing.T) {
+	cfg := &model.Config{
+		Arch: "llama", Layers: 2, Hidden: 32, Intermediate: 48, Heads: 2, KVHeads: 1, HeadDim: 16, Vocab: 97, MaxPositions: 2000,
+		NormEps: 1e-5, Rope: model.RopeConfig{Theta: 10000}, Windows: make([]int, 2), Type: tensor.F32,
+	}
+	w, err := model.RandomWeights(t.Context(), cfg, tensor.F32, 7)
+	require.NoError(t, err)
+	m, err := model.New(cfg, w, model.WithThreads(1))
+	require.NoError(t, err)
+	defer m.Close()
+	const bad = 96
+	for i := range cfg.Hidden { // the embedding of one token is damaged
+		binary.LittleEndian.PutUint32(w.Embed.Data[4*(bad*cfg.Hidden+i):], math.Float32bits(float32(math.NaN())))
+	}
+	e := newEngine(t, m, Options{Kept: 1 << 20, MaxBytes: 64 << 20})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	submit := func(r Request) *Stream {
+		r.Sampling = model.Sampling{MaxTokens: 3, IgnoreEOS: true}
+		s, err := e.Submit(ctx, r)
+		require.NoError(t, err)
+		return s
+	}
+	end := func(s *Stream) error {
+		for _, err := range s.Events() {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	prompt := func(n int) []int32 {
+		p := make([]int32, n)
+		for i := range p {
+			p[i] = int32(i * 7 % bad)
+		}
+		return p
+	}
+	require.NoError(t, end(submit(Request{Prompt: prompt(40)})))
+	reached, release := make(chan struct{}), make(chan struct{})
+	first := submit(Request{Prompt: []int32{1, 2, 3}, PromptOnly: true, Inspect: func(*model.Session) { close(reached); <-release }})
+	<-reached
+	damaged := submit(Request{Prompt: []int32{5, bad}})
+	all := []*Stream{submit(Request{Prompt: prompt(40)}), submit(Request{Prompt: prompt(300)[1:]})}
+	close(release)
+	require.NoError(t, end(first))
+	require.ErrorIs(t, end(damaged), model.ErrNotFinite)
+	for _, s := range all {
+		require.NoError(t, end(s))
+		require.Equal(t, 3, s.Usage().Generated)
+	}
+	require.Equal(t, 40, all[0].Usage().Cached)
 }
 
 // TestProtected: a system prompt stays whole in every head, and the document behind it is

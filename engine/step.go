@@ -201,6 +201,7 @@ func (e *Engine) blame(err error) {
 	var at *model.PartError
 	if errors.As(err, &at) {
 		e.fail(e.owners[at.Part], at.Err)
+		e.drawAll() // for those whose prompt was read before the pass
 		return
 	}
 	if e.ctx.Err() != nil || errors.Is(err, kernels.ErrDeviceLost) || len(e.parts) == 1 {
