@@ -446,6 +446,24 @@ func TestCancelledCompressedPrefillGoesOn(t *testing.T) {
 	}
 }
 
+// TestCancelledAtTheLastUnit: the logits of a session stay those of its last token.
+func TestCancelledAtTheLastUnit(t *testing.T) {
+	m := testShapes[2].open(t, WithThreads(2)) // nothing looks at the context in the last layer, which has a window
+	ctx, cancel := context.WithCancel(t.Context())
+	s := newTestSession(t, m, SessionOptions{})
+	require.NoError(t, s.Prefill(ctx, randomTokens(30, 97, 1)))
+	before := append([]float32(nil), s.Logits()...)
+	s.opts.Progress = func(done, total int) {
+		if done == total {
+			cancel()
+		}
+	}
+	policy := &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "keydiff"}}
+	require.ErrorIs(t, s.PrefillCompressed(ctx, randomTokens(40, 97, 2), policy), context.Canceled)
+	require.Equal(t, 30, s.Len())
+	testnum.SameBits(t, "logits", before, s.Logits())
+}
+
 // TestCancelledBehindTheLastLogits: a context that is done while the last logits are handed out
 // leaves a session where it stood, chunk by chunk and layer by layer.
 func TestCancelledBehindTheLastLogits(t *testing.T) {

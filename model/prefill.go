@@ -449,7 +449,8 @@ func (f *feeding) finish(ctx context.Context) error {
 	if err := f.job.finish(ctx); err != nil {
 		return err
 	}
-	if err := f.emitAll(ctx); err != nil {
+	logits, err := f.emitAll(ctx)
+	if err != nil {
 		return err
 	}
 	if ctx.Err() != nil { // a short prompt is over before a pass notices
@@ -465,6 +466,7 @@ func (f *feeding) finish(ctx context.Context) error {
 	if err := s.comp.afterPass(ctx, s, len(f.tokens), next, true); err != nil {
 		return err
 	}
+	copy(s.logitRow(), logits)
 	s.commit(f.tokens)
 	if s.pos = next; next != f.end() {
 		s.renumbered = true
@@ -513,21 +515,23 @@ func (f *feeding) release() {
 }
 
 // emitAll computes the logits that are wanted of a prompt whose residual stream
-// is complete: all of them for each, and the last.
-func (f *feeding) emitAll(ctx context.Context) error {
+// is complete: all of them for each, and the last, which it returns: the session has its
+// own until nothing can fail any more.
+func (f *feeding) emitAll(ctx context.Context) ([]float32, error) {
 	compute := func(dst []float32, first, n int) error { return f.r.streamLogits(ctx, dst, f.x, first, n) }
 	if f.each != nil {
 		if err := f.emitEach(0, len(f.tokens), f.r.logitRows(), compute); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if err := compute(f.s.logitRow(), len(f.tokens)-1, 1); err != nil {
-		return err
+	last := f.r.room(1, f.s.m.cfg.Vocab)
+	if err := compute(last, len(f.tokens)-1, 1); err != nil {
+		return nil, err
 	}
-	if !finite(f.s.logits) {
-		return f.s.notFinite(1)
+	if !finite(last) {
+		return nil, f.s.notFinite(1)
 	}
-	return nil
+	return last, nil
 }
 
 // emitEach hands out the logits of tokens [from, to), which compute gives for n
