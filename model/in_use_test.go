@@ -446,6 +446,47 @@ func TestCancelledCompressedPrefillGoesOn(t *testing.T) {
 	}
 }
 
+// TestCancelledLaterPrefillGoesOn: the same of a document behind other tokens, where
+// windows have moved on from what the next token reads.
+func TestCancelledLaterPrefillGoesOn(t *testing.T) {
+	ctx := t.Context()
+	m := testShapes[2].open(t, WithThreads(2)) // sliding windows
+	policy := &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "snapkv"}}
+	front, document := randomTokens(100, 97, 1), randomTokens(200, 97, 2)
+	units := 0
+	for stop := 1; ; stop++ {
+		var told func()
+		o := SessionOptions{ChunkTokens: 32, PageEntries: 16, Progress: func(int, int) { told() }}
+		var both [2]*Session
+		for i := range both {
+			told = func() {}
+			both[i] = newTestSession(t, m, o)
+			require.NoError(t, both[i].Prefill(ctx, front))
+		}
+		some, cancel := context.WithCancel(ctx)
+		defer cancel()
+		units = 0
+		told = func() {
+			if units++; units == stop {
+				cancel()
+			}
+		}
+		err := both[1].PrefillCompressed(some, document, policy)
+		told = func() {}
+		if units < stop {
+			require.NoError(t, err)
+			require.Greater(t, stop, 20)
+			break
+		}
+		require.ErrorIs(t, err, context.Canceled)
+		sameSession(t, fmt.Sprint("cancelled in unit ", stop), both[0], both[1])
+		for _, s := range both {
+			require.NoError(t, s.PrefillCompressed(ctx, document, policy))
+		}
+		sameSession(t, fmt.Sprint("goes on after unit ", stop), both[0], both[1])
+	}
+}
+
 // TestCancelledAtTheLastUnit: the logits of a session stay those of its last token.
 func TestCancelledAtTheLastUnit(t *testing.T) {
 	m := testShapes[2].open(t, WithThreads(2)) // nothing looks at the context in the last layer, which has a window

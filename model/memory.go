@@ -58,6 +58,15 @@ func (s *Session) growth(n int, comp *compression) (cache, work int64, err error
 		layers = int64(c.Layers)
 	}
 	work = 4*int64(n)*(int64(c.Hidden)+layers*int64(c.KVHeads)) + s.m.hiddenBytes(comp.plan.Metric().Needs(s.pos+n, 0), n)
+	if s.windowed() && s.pos > 0 { // what the windows move on from, and last pages of heads
+		for at, win := range c.Windows {
+			pages := int64(1)
+			if win > 0 {
+				pages = count.pages(s.cache.Len(at, 0))
+			}
+			work += count.bytes(pages * int64(c.KVHeads))
+		}
+	}
 	if s.opts.Trace != nil {
 		work += traceNeed(comp.demand(s.pos, n))
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 )
 
@@ -277,11 +278,12 @@ type feeding struct {
 	// by layer over the whole prompt instead of chunk by chunk.
 	job layerJob
 
-	start    int      // position of the first token
-	had      bool     // logits before
-	notes    []string // before
-	context  int      // ContextTokens before
-	work     int      // token-layers done, for progress
+	start    int            // position of the first token
+	saved    *kvcache.Cache // of start, where windows forbid going back; nil if they do not
+	had      bool           // logits before
+	notes    []string       // before
+	context  int            // ContextTokens before
+	work     int            // token-layers done, for progress
 	complete bool
 
 	fed    int      // tokens fed, chunk by chunk
@@ -323,7 +325,11 @@ func (f *feeding) begin() error {
 		f.job = f.comp.begin(s, f.start, f.tokens)
 	}
 	if f.job != nil {
-		if err := f.job.prepare(); err != nil {
+		err := f.job.prepare()
+		if err == nil && f.start > 0 && s.windowed() {
+			f.saved, err = s.cache.Fork()
+		}
+		if err != nil {
 			f.job.release()
 			return err
 		}
@@ -333,6 +339,9 @@ func (f *feeding) begin() error {
 	f.had, s.hasLogits = s.hasLogits, false
 	return nil
 }
+
+// windowed reports whether a layer has a sliding window.
+func (s *Session) windowed() bool { return slices.Max(s.m.cfg.Windows) > 0 }
 
 // first reports whether this is the session's first prefill: a later one is a
 // decoding pass of many tokens.
@@ -489,6 +498,10 @@ func (f *feeding) rollBack(err error) error {
 		return err
 	}
 	f.s.notes, f.s.stats.ContextTokens = f.notes, f.context
+	if f.saved != nil {
+		f.s.cache, f.saved = f.saved, f.s.cache // release closes what is of no use
+		return err
+	}
 	return f.s.undo(err, f.start, func() {
 		if f.start == 0 { // behind that, no session compresses while decoding
 			f.s.comp.reset()
@@ -500,6 +513,11 @@ func (f *feeding) rollBack(err error) error {
 func (f *feeding) release() {
 	if f.job != nil {
 		f.job.release()
+	}
+	if f.saved != nil {
+		// A cache that fails to close has a device that failed, and the next call says so.
+		_ = f.saved.Close()
+		f.saved = nil
 	}
 	if f.x != nil {
 		f.x.close()
