@@ -26,8 +26,9 @@ func (s *Session) Prefill(ctx context.Context, tokens []int32) error {
 // PrefillCompressed is Prefill for tokens that a policy of their own compresses,
 // wherever the session stands: a document after a system prompt, a second document.
 // It goes layer by layer, as the first prefill of a session with a policy does, with
-// the same bound on the peak; entries before the tokens stay. The session is the
-// same, to the bit, as after Prefill and [Session.Compress]; see there.
+// the same bound on the peak; entries before the tokens stay. A token generated before
+// and not fed yet is the first of them. The session is the same, to the bit, as after
+// Prefill and [Session.Compress]; see there.
 func (s *Session) PrefillCompressed(ctx context.Context, tokens []int32, policy *lukv.Policy) error {
 	return s.feed(ctx, func() (*Prefilling, error) { return s.startCompressed(tokens, policy) })
 }
