@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -436,6 +437,36 @@ func TestNeighbourOfAFailure(t *testing.T) {
 		require.Equal(t, 3, s.Usage().Generated)
 	}
 	require.Equal(t, 40, all[0].Usage().Cached)
+}
+
+// TestChoicesThatCompressWhileDecoding: each answer cuts the prompt's entries for itself,
+// in pages of its own, and what is reserved covers them.
+func TestChoicesThatCompressWhileDecoding(t *testing.T) {
+	m := openModel(t)
+	tokens, contexts := prompts(t, m, 1)
+	for _, d := range []lukv.DecodeConfig{
+		{Mode: "h2o", TargetSize: len(tokens[0]) - 20},
+		{Mode: "periodic", TargetSize: len(tokens[0]) - 20, Interval: 2, Metric: &lukv.MetricConfig{Name: "keydiff"}},
+	} {
+		e := newEngine(t, m, Options{MaxBytes: 256 << 20, PageEntries: 16})
+		var most atomic.Int64
+		r := Request{
+			Prompt: tokens[0], Context: contexts[0], Policy: &lukv.Policy{Decode: d}, Choices: 6,
+			Sampling: model.Sampling{MaxTokens: 20, Temperature: 1, IgnoreEOS: true},
+			Mask: func(choice int, answer []int32) ([]uint64, error) {
+				if choice == 5 { // the last to be drawn
+					most.Store(max(most.Load(), e.running[0].choices[0].session.Cache().PoolStats().Bytes))
+				}
+				return slices.Repeat([]uint64{math.MaxUint64}, 40), nil
+			},
+		}
+		s, err := e.Submit(t.Context(), r)
+		require.NoError(t, err)
+		collect(t, s, 6)
+		require.NoError(t, e.Close())
+		require.Positive(t, most.Load())
+		require.LessOrEqual(t, most.Load(), e.Stats().PeakBytes, "%v", d)
+	}
 }
 
 // TestProtected: a system prompt stays whole in every head, and the document behind it is

@@ -131,6 +131,9 @@ func (j *job) bytes(answer int) (int64, error) {
 	if err != nil || r.Choices == 1 {
 		return one.Peak, err
 	}
+	if j.countsPasses() { // each cuts the prompt for itself, and survivors move to pages of its own
+		return max(one.Peak, int64(r.Choices)*one.Held), nil
+	}
 	// Every further choice shares the pages of the prompt, but for the last page of
 	// every head, and has an answer of its own.
 	o.Compression = nil
