@@ -128,6 +128,11 @@ func (e *Engine) check(r *Request) error {
 			return fmt.Errorf("token %d of the prompt is %d, want 0 to %d", i, t, c.Vocab-1)
 		}
 	}
+	for id := range r.Sampling.LogitBias {
+		if int(id) >= c.Vocab {
+			return fmt.Errorf("a logit bias of token %d, want 0 to %d", id, c.Vocab-1)
+		}
+	}
 	if e.tok == nil && len(r.Stop) > 0 {
 		return errors.New("stop texts, but the model has no tokenizer")
 	}
