@@ -439,6 +439,21 @@ func TestNeighbourOfAFailure(t *testing.T) {
 	require.Equal(t, 40, all[0].Usage().Cached)
 }
 
+// TestPromptThatFillsTheContext: there is no token behind it, as in Session.Generate.
+func TestPromptThatFillsTheContext(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	e := newEngine(t, m, Options{MaxTokens: len(tokens[0])})
+	for range 2 {
+		s, err := e.Submit(t.Context(), Request{Prompt: tokens[0], Choices: 2})
+		require.NoError(t, err)
+		out := collect(t, s, 2)
+		require.Equal(t, []model.FinishReason{model.FinishLength, model.FinishLength}, out.finish)
+		require.Empty(t, slices.Concat(out.ids...))
+		require.Zero(t, s.Usage().Generated)
+	}
+}
+
 // TestChoicesThatCompressWhileDecoding: each answer cuts the prompt's entries for itself,
 // in pages of its own, and what is reserved covers them.
 func TestChoicesThatCompressWhileDecoding(t *testing.T) {
@@ -661,6 +676,7 @@ func TestSubmitRefuses(t *testing.T) {
 		"queries of all":        {Prompt: tokens[0], Context: 9, Protected: 3, Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "compactor"}}},
 		"stop text":             {Prompt: tokens[0], Stop: []string{""}},
 		"context full":          {Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 2000}},
+		"logit bias":            {Prompt: tokens[0], Sampling: model.Sampling{LogitBias: map[int32]float64{2176: 1}}},
 		"temperature":           {Prompt: tokens[0], Sampling: model.Sampling{Temperature: -1}},
 		"metric \"no\"":         {Prompt: tokens[0], Context: 5, Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "no"}}},
 	} {

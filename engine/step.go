@@ -368,6 +368,11 @@ func (c *choice) draw() {
 func (c *choice) drawOne() bool {
 	j := c.j
 	o := &j.req.Sampling
+	if j.answerTokens == 0 { // the prompt fills the context
+		c.events = append(c.events, Event{Choice: c.index})
+		c.end(&c.events[0], model.FinishLength)
+		return false
+	}
 	var mask []uint64
 	if j.req.Mask != nil {
 		mask, c.err = j.req.Mask(c.index, c.answer)
