@@ -305,6 +305,34 @@ func TestPreemption(t *testing.T) {
 	require.Positive(t, e.Stats().Preempted)
 }
 
+// TestPreemptedWithItsPromptKept: an answer goes on whose prompt is there whole when it is
+// computed again.
+func TestPreemptedWithItsPromptKept(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	e := newEngine(t, m, Options{MaxBytes: 64 << 20})
+	r := Request{Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 30, IgnoreEOS: true, LogProbs: true}}
+	want := alone(t, m, r)
+	r.Mask = func(_ int, answer []int32) ([]uint64, error) {
+		if len(answer)%7 == 6 {
+			e.post(func() {
+				preemptLast(e)
+				select {
+				case <-e.wake: // of post; a request that grows gives no sign
+				default:
+				}
+			})
+		}
+		return nil, nil
+	}
+	s, err := e.Submit(t.Context(), r)
+	require.NoError(t, err)
+	got := collect(t, s, 1)
+	require.True(t, equal(got, want), "found %v, expected %v", got, want)
+	require.Positive(t, e.Stats().Preempted)
+	require.Equal(t, len(tokens[0]), s.Usage().Cached)
+}
+
 func TestKept(t *testing.T) {
 	m := openModel(t)
 	tokens, contexts := prompts(t, m, 2)

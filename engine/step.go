@@ -300,8 +300,12 @@ func (e *Engine) read(j *job) {
 		return
 	}
 	for _, c := range j.choices {
-		if !c.done && len(c.answer) == 0 {
+		switch {
+		case c.done:
+		case len(c.answer) == 0:
 			e.draws = append(e.draws, c)
+		default: // it lost its cache: the next step feeds it again, even if this one does nothing else
+			e.poke()
 		}
 	}
 }
