@@ -20,6 +20,8 @@ type compression struct {
 	decode []*lukv.DecodeLayer // nil unless the cache is compressed while decoding
 	watch  watcher             // of decode passes
 	kept   [][][]int32         // [L] what a pass leaves of the heads, nil: everything
+	at     int                 // of kept, the layer that is cut next
+	head   int                 // likewise
 	views  []decodeView        // [L] nil before the first pass
 	held   []int32             // of reportEvicted
 	gone   []Eviction          // likewise
@@ -96,6 +98,7 @@ func (c *compression) reset() {
 	if c == nil {
 		return
 	}
+	c.keepAll()
 	if c.plan.Decoding() == nil {
 		return
 	}
@@ -196,6 +199,7 @@ func (c *compression) rollback() {
 	if c == nil {
 		return
 	}
+	c.keepAll()
 	for _, l := range c.decode {
 		if l != nil {
 			l.Rollback()
@@ -210,7 +214,7 @@ func (c *compression) afterPass(ctx context.Context, s *Session, n, next int, pr
 	if c == nil || c.decode == nil {
 		return nil
 	}
-	c.kept = c.kept[:0]
+	c.keepAll()
 	for at, l := range c.decode {
 		if l == nil {
 			c.kept = append(c.kept, nil)
@@ -241,31 +245,35 @@ func (c *compression) report(s *Session) {
 	}
 }
 
-// cut evicts what afterPass decided.
+// cut evicts what afterPass decided, from where it failed the last time: what is left of
+// a pass that is over needs memory where forks share the pages, and is cut before the
+// session's next call if there is none now.
 func (c *compression) cut(s *Session) error {
 	if c == nil {
 		return nil
 	}
-	for at, kept := range c.kept {
-		if kept == nil {
-			continue
-		}
-		for h, entries := range kept {
-			if err := s.cache.Keep(at, h, entries); err != nil {
-				return fmt.Errorf("compress layer %d while decoding: %w", at, err)
+	for ; c.at < len(c.kept); c.at, c.head = c.at+1, 0 {
+		for ; c.head < len(c.kept[c.at]); c.head++ {
+			if err := s.cache.Keep(c.at, c.head, c.kept[c.at][c.head]); err != nil {
+				return fmt.Errorf("compress layer %d while decoding: %w", c.at, err)
 			}
 		}
-		s.stats.Cuts++
+		if c.kept[c.at] != nil {
+			s.stats.Cuts++
+		}
 	}
-	c.kept = c.kept[:0]
+	c.keepAll()
 	return nil
 }
 
-// cut reports and evicts what the session's compression while decoding decided.
-func (s *Session) cut() (err error) {
-	defer func() { err = s.comp.cut(s) }()
+// keepAll forgets what is to be evicted.
+func (c *compression) keepAll() { c.kept, c.at, c.head = c.kept[:0], 0, 0 }
+
+// cut reports and evicts what the session's compression while decoding decided. It
+// cannot fail: see [compression.cut].
+func (s *Session) cut() {
+	defer func() { _ = s.comp.cut(s) }()
 	s.comp.report(s)
-	return nil
 }
 
 // decodeView is what metrics see of a layer while decoding, made once: a pass of one

@@ -389,6 +389,52 @@ func TestDeviceFaultsLeaveTheSession(t *testing.T) {
 	require.NoError(t, ref.Close())
 }
 
+// TestDeviceFaultsWhileCutting fails calls of steps that compress, in sessions whose pages a
+// fork shares, so that what stays needs memory: a step that fails has not taken its token,
+// one that does not is as good as without the fault.
+func TestDeviceFaultsWhileCutting(t *testing.T) {
+	ctx := context.Background()
+	shape := testShapes[0]
+	m, d := shape.onDevice(t, 0, WithThreads(1))
+	prompt, steps := randomTokens(100, 97, 1), randomTokens(60, 97, 2)
+	failed, late := 0, 0
+	for _, p := range decodePolicies() {
+		o := SessionOptions{Compression: p, PageEntries: 16}
+		ref, s := newTestSession(t, m, o), newTestSession(t, m, o)
+		require.NoError(t, ref.Prefill(ctx, prompt))
+		require.NoError(t, s.Prefill(ctx, prompt))
+		for i, id := range steps {
+			require.NoError(t, ref.Append(ctx, id))
+			f, err := s.Fork()
+			require.NoError(t, err)
+			at := s.Len()
+			d.failAt(1+i, kernels.ErrDeviceMemory)
+			err = s.Append(ctx, id)
+			d.failAt(0, nil)
+			if err != nil {
+				failed++
+				require.ErrorIs(t, err, kernels.ErrDeviceMemory)
+				require.Equal(t, at, s.Len())
+				if s.Cache().Err() != nil { // a page that could not be read
+					s, f = f, s
+				}
+				require.NoError(t, s.Append(ctx, id))
+			}
+			if len(s.comp.kept) > 0 {
+				late++
+			}
+			require.NoError(t, f.Close())
+			testnum.SameBits(t, fmt.Sprint(p.Decode.Mode, " step ", i), ref.Logits(), s.Logits())
+		}
+		sameSession(t, p.Decode.Mode, ref, s)
+		require.NoError(t, ref.Close())
+		require.NoError(t, s.Close())
+	}
+	t.Logf("%d steps failed, %d were cut later", failed, late)
+	require.Greater(t, failed, 50)
+	require.Positive(t, late)
+}
+
 // TestDeviceMemoryIsCounted refuses a model that does not fit, with numbers and
 // advice that holds.
 func TestDeviceMemoryIsCounted(t *testing.T) {

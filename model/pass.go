@@ -486,23 +486,21 @@ func (r *run) commit() error {
 			p.f.fed += p.n
 		}
 	}
-	return errors.Join(errs, r.cut())
+	r.cut()
+	return errs
 }
 
 // cut has the compression while decoding evict what it decided, also where a callback
 // of one of the sessions does not return.
-func (r *run) cut() (errs error) {
+func (r *run) cut() {
 	defer func() {
 		for i := range r.parts {
-			if err := r.parts[i].s.comp.cut(r.parts[i].s); err != nil {
-				errs = errors.Join(errs, &PartError{i, err})
-			}
+			_ = r.parts[i].s.comp.cut(r.parts[i].s) // what is left comes with the next call
 		}
 	}()
 	for i := range r.parts {
 		r.parts[i].s.comp.report(r.parts[i].s)
 	}
-	return nil
 }
 
 // logitRow is where the session keeps its logits.

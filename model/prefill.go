@@ -486,18 +486,13 @@ func (f *feeding) finish(ctx context.Context) error {
 	}
 	s.hasLogits = true
 	f.complete = true
-	if err := s.cut(); err != nil {
-		return err
-	}
+	s.cut()
 	f.job.done()
 	return nil
 }
 
 // rollBack takes everything back that a prefill layer by layer has done.
 func (f *feeding) rollBack(err error) error {
-	if f.complete { // its tokens are in; the cache failed as a streaming form cut it
-		return err
-	}
 	f.s.notes, f.s.stats.ContextTokens = f.notes, f.context
 	if f.saved != nil {
 		f.s.cache, f.saved = f.saved, f.s.cache // release closes what is of no use

@@ -218,8 +218,17 @@ func (s *Session) Logits() []float32 {
 	return s.logits
 }
 
-// ready returns an error if the session, whose call this is, cannot compute.
+// ready returns an error if the session, whose call this is, cannot compute. It does
+// what its last pass left to do.
 func (s *Session) ready() error {
+	if err := s.idle(); err != nil {
+		return err
+	}
+	return s.comp.cut(s)
+}
+
+// idle returns an error if a prefill is in progress.
+func (s *Session) idle() error {
 	if s.prefilling != nil {
 		return fmt.Errorf("session: %w", ErrPrefilling)
 	}
@@ -276,7 +285,11 @@ func (s *Session) Truncate(n int) error {
 		return fmt.Errorf("truncate: %w", err)
 	}
 	defer s.leave()
-	if err := s.ready(); err != nil {
+	err := s.idle()
+	if err == nil && n != 0 { // of nothing, nothing is left to cut
+		err = s.ready()
+	}
+	if err != nil {
 		return fmt.Errorf("truncate: %w", err)
 	}
 	if n < 0 || n > s.pos {
