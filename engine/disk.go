@@ -16,11 +16,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/lukv/lukv/internal/atomicfile"
 	"github.com/lukv/lukv/internal/filelock"
 	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/model"
 )
 
@@ -80,7 +83,11 @@ func openDisk(dir string, limit int64, m *model.Model, log *slog.Logger) (*disk,
 			err = fmt.Errorf("it is of the model %q", info.Model)
 		}
 		if err != nil {
-			d.damaged(at.Name(), err)
+			if !passing(err) {
+				d.damaged(at.Name(), err)
+			} else {
+				d.log.Warn("stored prefix not read", "file", at.Name(), "error", err)
+			}
 			continue
 		}
 		found = append(found, f)
@@ -198,6 +205,14 @@ func nameOf(label string, tokens []int32) string {
 		h.Write([]byte{byte(t), byte(t >> 8), byte(t >> 16), byte(t >> 24)})
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16]) + ".session"
+}
+
+// passing reports whether an error of reading a file says nothing about the file: there is
+// no memory for it, or the system does not let it be read now.
+func passing(err error) bool {
+	var system syscall.Errno
+	return errors.Is(err, kvcache.ErrFull) || errors.Is(err, kernels.ErrDeviceMemory) || errors.Is(err, kernels.ErrDeviceLost) ||
+		errors.As(err, &system) && !errors.Is(err, fs.ErrNotExist)
 }
 
 // damaged removes a file that cannot be answered from.

@@ -52,12 +52,16 @@ func (e *Engine) loaded(l *load, s *model.Session, err error) {
 	e.beside--
 	l.file.load = nil
 	e.give(l.held)
-	if err != nil {
-		e.disk.drop(l.file)
-		if e.ctx.Err() == nil {
+	switch {
+	case err != nil && passing(err):
+		e.o.Log.Warn("stored prefix not read", "file", l.file.name, "error", err)
+	case err != nil:
+		if e.disk.files[l.file.name] == l.file { // and not another in its place since
+			e.disk.drop(l.file)
 			e.disk.damaged(l.file.name, err)
+			e.stats.stored.Store(e.disk.bytes)
 		}
-	} else {
+	default:
 		defer s.Close()
 		e.kept.add(l.file.label, l.file.context, l.file.tokens, s, e.room())
 		e.stats.kept.Store(e.kept.bytes)

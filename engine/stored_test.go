@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 )
@@ -159,6 +160,46 @@ func TestStore(t *testing.T) {
 	require.ErrorContains(t, err, "store")
 	_, err = New(m, Options{StoreBytes: 1})
 	require.ErrorContains(t, err, "without a folder")
+}
+
+// TestStoredStaysWithoutMemory: a file that there is no memory to read now is no damaged
+// one, and is read when there is.
+func TestStoredStaysWithoutMemory(t *testing.T) {
+	limit := int64(6 << 20)
+	m := openModel(t, model.WithMaxMemory(limit))
+	tokens, _ := prompts(t, m, 1)
+	dir := t.TempDir()
+	r := Request{Prompt: tokens[0], PromptOnly: true}
+	ask := func(e *Engine) (cached int, err error) {
+		s, err := e.Submit(t.Context(), r)
+		require.NoError(t, err)
+		for _, err = range s.Events() {
+		}
+		return s.Usage().Cached, err
+	}
+	e := newEngine(t, m, Options{Store: dir})
+	_, err := ask(e)
+	require.NoError(t, err)
+	require.NoError(t, e.Close())
+
+	e = newEngine(t, m, Options{Store: dir, Kept: -1})
+	full, err := m.NewSession(model.SessionOptions{})
+	require.NoError(t, err)
+	defer full.Close()
+	for err == nil {
+		err = full.Prefill(t.Context(), tokens[0][:min(len(tokens[0]), full.MaxTokens()-full.Len())])
+	}
+	require.ErrorIs(t, err, kvcache.ErrFull)
+	cached, err := ask(e)
+	require.ErrorIs(t, err, kvcache.ErrFull)
+	require.Zero(t, cached)
+	require.Zero(t, e.Stats().LoadedFiles)
+	require.NoError(t, full.Close())
+	cached, err = ask(e)
+	require.NoError(t, err)
+	require.Equal(t, len(tokens[0]), cached)
+	require.EqualValues(t, 1, e.Stats().LoadedFiles)
+	require.NoError(t, e.Close())
 }
 
 // TestStoreAcrossInstructionSets: what one instruction set has stored, compressed behind a
