@@ -151,7 +151,13 @@ func (f *Format) ContinueTokens(ctx context.Context, in chat.Input, limit int) (
 	}
 	// Templates drop white space around texts, at least some do.
 	bare := strings.TrimSpace(text)
-	at := strings.LastIndex(p.Text, bare)
+	at := -1
+	for _, d := range slices.Backward(p.Data) { // what ends the turn may hold the text, too
+		if at = strings.LastIndex(p.Text[d.Start:d.End], bare); at >= 0 {
+			at += d.Start
+			break
+		}
+	}
 	if bare == "" || at < 0 {
 		return nil, ErrNoText
 	}
