@@ -60,14 +60,19 @@ func TestLink(t *testing.T) {
 // TestVerify has a cached content with one bit flipped.
 func TestVerify(t *testing.T) {
 	files, large := repository()
-	for _, name := range []string{"model-00001-of-00002.safetensors", "config.json"} { // sha256, git blob
+	// sha256, git blob, and what is read before the others are chosen
+	for _, name := range []string{"model-00001-of-00002.safetensors", "config.json", weightsIndex} {
 		t.Run(name, func(t *testing.T) {
 			h := newHub(t, maps.Clone(files), large...)
 			c := h.client()
 			_, err := c.Pull(t.Context(), ref, PullOptions{})
 			require.NoError(t, err)
 			wrong := bytes.Clone(files[name])
-			wrong[len(wrong)/2] ^= 4
+			at := len(wrong) / 2
+			if name == weightsIndex {
+				at = len(`{"m`) // of "metadata", which nobody reads
+			}
+			wrong[at] ^= 4
 			require.NoError(t, os.WriteFile(c.repo(ref).blob(h.hash(name)), wrong, 0o666))
 
 			p, err := c.Pull(t.Context(), ref, PullOptions{})

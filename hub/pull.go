@@ -310,7 +310,7 @@ func (j *job) fetch(ctx context.Context, f *File, result *PulledFile) error {
 		j.mu.Unlock()
 	}
 	var at int64
-	there, damaged, err := j.whole(ctx, f)
+	there, err := j.whole(ctx, f)
 	if err != nil {
 		return err
 	}
@@ -321,7 +321,7 @@ func (j *job) fetch(ctx context.Context, f *File, result *PulledFile) error {
 		}
 		defer release()
 		// Another process may have fetched it meanwhile.
-		if there, _, err = j.whole(ctx, f); err != nil {
+		if there, err = j.whole(ctx, f); err != nil {
 			return err
 		}
 		if !there {
@@ -340,28 +340,31 @@ func (j *job) fetch(ctx context.Context, f *File, result *PulledFile) error {
 	if !there {
 		j.fresh[f.Hash] = true
 	}
-	*result = PulledFile{Name: f.Name, Size: f.Size, Hash: f.Hash, Cached: !j.fresh[f.Hash], Damaged: damaged}
+	// Another file of this pull may have had the content fetched, or the index have been
+	// fetched for itself: what was found then counts.
+	right, known := j.verified[f.Hash]
+	*result = PulledFile{Name: f.Name, Size: f.Size, Hash: f.Hash, Cached: !j.fresh[f.Hash], Damaged: known && !right}
 	j.mu.Unlock()
 	j.report(f, &at, f.Size-at, true)
 	return nil
 }
 
 // whole reports whether the cache has the content. One of the wrong size is not
-// it, nor, under Verify, one of the wrong hash: that is damaged.
-func (j *job) whole(ctx context.Context, f *File) (there, damaged bool, err error) {
+// it, nor, under Verify, one of the wrong hash: j.verified then says so.
+func (j *job) whole(ctx context.Context, f *File) (bool, error) {
 	blob := j.repo.blob(f.Hash)
 	info, err := os.Stat(blob)
 	if errors.Is(err, os.ErrNotExist) {
-		return false, false, nil
+		return false, nil
 	}
 	if err != nil {
-		return false, false, err
+		return false, err
 	}
 	if !info.Mode().IsRegular() || f.Size >= 0 && info.Size() != f.Size {
-		return false, false, nil
+		return false, nil
 	}
 	if !j.o.Verify {
-		return true, false, nil
+		return true, nil
 	}
 	j.mu.Lock()
 	right, known := j.verified[f.Hash]
@@ -370,13 +373,13 @@ func (j *job) whole(ctx context.Context, f *File) (there, damaged bool, err erro
 	j.mu.Unlock()
 	if !known {
 		if right, err = hashes(ctx, blob, &File{Name: f.Name, Size: info.Size(), Hash: f.Hash}); err != nil {
-			return false, false, err
+			return false, err
 		}
 		j.mu.Lock()
 		j.verified[f.Hash] = right
 		j.mu.Unlock()
 	}
-	return right, !right, nil
+	return right, nil
 }
 
 // download fetches a content into its .incomplete file, checks it and gives it its
