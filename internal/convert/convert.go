@@ -12,6 +12,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -291,12 +292,19 @@ func (c *converter) shards(weights []weight, r *Result) error {
 	}
 	r.Bytes, r.Shards = c.total, len(files)
 	r.Parameters = c.total / int64(c.o.Type.Size())
+	names := []string{safetensors.SingleName}
+	if len(files) > 1 {
+		names = names[:0]
+		for i := range files {
+			names = append(names, fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, len(files)))
+		}
+	}
+	if err := c.sweep(names); err != nil {
+		return err
+	}
 	index := map[string]string{}
 	for i, ws := range files {
-		name := safetensors.SingleName
-		if len(files) > 1 {
-			name = fmt.Sprintf("model-%05d-of-%05d.safetensors", i+1, len(files))
-		}
+		name := names[i]
 		for _, w := range ws {
 			index[w.name] = name
 		}
@@ -324,6 +332,27 @@ func (c *converter) shards(weights []weight, r *Result) error {
 		return err
 	}
 	return c.write(safetensors.IndexName, b)
+}
+
+// weightFile matches the names of files that this package writes weights to.
+var weightFile = regexp.MustCompile(`^model(-\d+-of-\d+)?\.safetensors$`)
+
+// sweep removes the weights of an earlier run that was stopped and had other options,
+// or another source, but for the files that names will replace. Its index would be
+// read in place of a single file.
+func (c *converter) sweep(names []string) error {
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if name := e.Name(); name == safetensors.IndexName || weightFile.MatchString(name) && !slices.Contains(names, name) {
+			if err := os.Remove(filepath.Join(c.dir, name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // finished reports whether an earlier run of the same conversion has written a

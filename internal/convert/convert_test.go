@@ -285,6 +285,31 @@ func TestResumes(t *testing.T) {
 	}
 }
 
+// TestStaleWeights: a run that had all its weights, but got no further, leaves nothing
+// in the folder of one with other options.
+func TestStaleWeights(t *testing.T) {
+	path := embedded(t).write(t)
+	out := filepath.Join(t.TempDir(), "out")
+	_, err := GGUF(t.Context(), path, out, Options{Type: tensor.F32, ShardBytes: 2 << 20})
+	require.NoError(t, err)
+	for _, o := range []Options{{Type: tensor.BF16}, {Type: tensor.BF16, ShardBytes: 3 << 20}} {
+		require.NoError(t, os.Rename(out, out+".partial"))
+		r, err := GGUF(t.Context(), path, out, o)
+		require.NoError(t, err)
+		require.Zero(t, r.Resumed)
+		c, err := safetensors.OpenCheckpoint(out)
+		require.NoError(t, err)
+		require.Len(t, c.Files(), r.Shards)
+		for name, x := range c.All() {
+			require.Equal(t, tensor.BF16, x.Type, name)
+		}
+		require.NoError(t, c.Close())
+		files, err := filepath.Glob(filepath.Join(out, "*.safetensors"))
+		require.NoError(t, err)
+		require.Len(t, files, r.Shards)
+	}
+}
+
 // TestRefuses: what is not understood is refused by name, and nothing stands
 // under the name of the folder afterwards.
 func TestRefuses(t *testing.T) {
