@@ -91,7 +91,7 @@ func (c *Conversation) All(messages []*chat.Object) []*chat.Object {
 	for i, m := range messages {
 		if i == 0 && c.Document != "" {
 			content, _ := m.Get("content")
-			m = chat.NewMessage("user", fmt.Sprintf("%s\n\n%s", c.Document, content))
+			m = chat.NewMessage("user", inFront(c.Document, content))
 		}
 		out = append(out, m)
 	}
@@ -189,11 +189,12 @@ func (c *Conversation) Clear(ctx context.Context) error {
 	return nil
 }
 
-// feed makes the session hold exactly the prompt.
-func (c *Conversation) feed(ctx context.Context, prompt chat.Prompt) error {
+// feed makes the session hold exactly the prompt, whose first message is first.
+func (c *Conversation) feed(ctx context.Context, prompt chat.Prompt, first *chat.Object) error {
 	var head chat.Prompt
 	if c.Document != "" {
-		i := strings.Index(prompt.Text, c.Document)
+		content, _ := first.Get("content")
+		i := place(prompt, c.Document, inFront(c.Document, content))
 		if i < 0 {
 			return errors.New("the chat template changes the document's text: it cannot be read before the question")
 		}
@@ -337,7 +338,7 @@ func (c *Conversation) Ask(ctx context.Context, text string, each func(text stri
 		before = c.s.Stats().Tokens
 	}
 	s := c.s
-	if err := c.feed(ctx, prompt); err != nil {
+	if err := c.feed(ctx, prompt, messages[0]); err != nil {
 		return turn, err
 	}
 	if s != c.s {

@@ -185,12 +185,13 @@ func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, li
 	}
 	content, _ := in.Messages[at].Get("content")
 	in.Messages = slices.Clone(in.Messages)
-	in.Messages[at] = chat.NewMessage("user", fmt.Sprintf("%s\n\n%s", text, content))
+	message := inFront(text, content)
+	in.Messages[at] = chat.NewMessage("user", message)
 	p, err := f.prompt(ctx, in)
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	start := strings.Index(p.Text, text)
+	start := place(p, text, message)
 	if start < 0 {
 		return nil, nil, 0, errors.New("the chat template changes the context's text: it cannot be read before the question")
 	}
@@ -205,6 +206,19 @@ func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, li
 	}
 	rest, err := f.tok.EncodeContext(ctx, tail.Text, limit-len(tokens), tokenizer.EncodeOptions{Data: tail.Data})
 	return append(tokens, rest...), front, len(tokens), err
+}
+
+// inFront is a message about a text that stands in front of it.
+func inFront(text string, content any) string { return fmt.Sprintf("%s\n\n%s", text, content) }
+
+// place returns where the text that a message begins with stands in a prompt, -1 if the
+// template has changed it. Messages in front and the template itself may hold the same
+// text, so that all of the message is looked for first.
+func place(p chat.Prompt, text, message string) int {
+	if i := strings.Index(p.Text, strings.TrimRightFunc(message, unicode.IsSpace)); i >= 0 {
+		return i
+	}
+	return strings.Index(p.Text, text)
 }
 
 // TurnsTokens is Tokens for a conversation whose last keep turns, and the question after
