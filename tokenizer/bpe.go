@@ -119,7 +119,7 @@ func (m *bpe) encode(s *scratch, start, end int) {
 		return
 	}
 	if m.ignoreMerges {
-		if id := m.lookup(text); id != none {
+		if id := m.whole(text); id != none {
 			s.emit(id, start, end)
 			return
 		}
@@ -146,6 +146,15 @@ func (m *bpe) encode(s *scratch, start, end int) {
 	}
 }
 
+// whole returns the piece that a text is, if ordinary text may become it, or none.
+func (m *bpe) whole(text string) int32 {
+	id := m.lookup(text)
+	if id != none && m.control != nil && m.control[id] {
+		return none
+	}
+	return id
+}
+
 // word appends the tokens of one word; base is where it starts in s.cur.
 func (m *bpe) word(s *scratch, w string, base int) {
 	s.unkLast = false
@@ -154,7 +163,7 @@ func (m *bpe) word(s *scratch, w string, base int) {
 		return
 	}
 	if m.byteLevel && m.ignoreMerges {
-		if id := m.lookup(w); id != none && (m.control == nil || !m.control[id]) {
+		if id := m.whole(w); id != none {
 			s.emit(id, base, base+len(w))
 			return
 		}

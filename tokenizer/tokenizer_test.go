@@ -459,6 +459,22 @@ func TestData(t *testing.T) {
 	}
 }
 
+// TestDataThatIsAPiece checks that with ignore_merges a special token of the vocabulary
+// that is all of a piece stays text in data, with pieces of bytes and of characters.
+func TestDataThatIsAPiece(t *testing.T) {
+	for _, pre := range []string{
+		`null`, `{"type":"Metaspace","replacement":"_","prepend_scheme":"never"}`, `{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}`,
+	} {
+		tok, err := readHF([]byte(`{"pre_tokenizer":`+pre+`,"model":{"type":"BPE","ignore_merges":true,"vocab":{"<":0,"s":1,">":2,"<s>":3,"<s":4,"s>":5},
+			"merges":["< s","<s >"]},"added_tokens":[{"id":3,"content":"<s>","special":true,"normalized":false}]}`), &config{})
+		require.NoError(t, err)
+		require.Equal(t, []int32{3, 3}, tok.Encode("<s><s>", EncodeOptions{}), pre)
+		require.Equal(t, []int32{3, 4, 2}, tok.Encode("<s><s>", EncodeOptions{Data: []Span{{3, 6}}}), pre)
+		require.Equal(t, []int32{4, 2}, tok.Encode("<s>", EncodeOptions{SpecialAsText: true}), pre)
+		require.Equal(t, []int32{5}, tok.Encode("s>", EncodeOptions{}), "%s: a piece that is not special", pre)
+	}
+}
+
 // TestAddedTokensInData checks that added tokens which are not special are found
 // wherever they stand.
 func TestAddedTokensInData(t *testing.T) {
