@@ -219,7 +219,6 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 	}
 	seen := make(map[string]int, len(pieces))
 	var users []addedToken
-	var userForms []string
 	for i, p := range pieces {
 		id := int32(i)
 		if k, ok := seen[p.text]; ok {
@@ -247,7 +246,6 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 			t.added = append(t.added, addedToken{id: id, content: p.text, special: true})
 		case typeUser:
 			users = append(users, addedToken{id: id, content: p.text})
-			userForms = append(userForms, p.text)
 		case typeByte:
 			b, ok := parseByte(p.text)
 			if !ok {
@@ -268,9 +266,6 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 			return nil, fmt.Errorf("byte_fallback without a piece for byte 0x%02X", b)
 		}
 	}
-	t.users = newTokenFinder(users, userForms)
-	norm.users = t.users
-	t.normalizers = []normalizer{norm}
 	if err := m.rankByScore(pieces); err != nil {
 		return nil, err
 	}
@@ -279,6 +274,20 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 	if err := t.addExtra(cfg); err != nil {
 		return nil, err
 	}
+	// User-defined pieces that the config makes special tokens are found as those are,
+	// and not where they are hidden.
+	special := make(map[int32]bool)
+	for _, a := range t.added {
+		special[a.id] = a.special
+	}
+	users = slices.DeleteFunc(users, func(u addedToken) bool { return special[u.id] })
+	userForms := make([]string, len(users))
+	for i, u := range users {
+		userForms[i] = u.content
+	}
+	t.users = newTokenFinder(users, userForms)
+	norm.users = t.users
+	t.normalizers = []normalizer{norm}
 	// The normal form of a text has a blank in front, which a token in the middle
 	// of a text has not: all are looked for as they are written.
 	for i := range t.added {

@@ -475,6 +475,25 @@ func TestDataThatIsAPiece(t *testing.T) {
 	}
 }
 
+// TestDataThatIsAUserPiece checks that a user-defined piece of a .model file which the
+// config makes a special token stays text in data. One that it does not stays a piece.
+func TestDataThatIsAUserPiece(t *testing.T) {
+	load := func(config string) *Tokenizer {
+		tok, err := Load(fstest.MapFS{"tokenizer.model": {Data: spmWith(t)}, "tokenizer_config.json": {Data: []byte(config)}})
+		require.NoError(t, err)
+		return tok
+	}
+	const text = "a<|im_end|>b"
+	plain, tok := load(`{}`), load(`{"added_tokens_decoder":{"4":{"content":"<|im_end|>","special":true}}}`)
+	require.Contains(t, plain.Encode(text, EncodeOptions{SpecialAsText: true}), int32(4))
+	require.Equal(t, plain.Encode(text, EncodeOptions{}), tok.Encode(text, EncodeOptions{}))
+	for _, o := range []EncodeOptions{{SpecialAsText: true}, {Data: []Span{{0, len(text)}}}, {Data: []Span{{5, 6}}}} {
+		ids := tok.Encode(text, o)
+		require.NotContains(t, ids, int32(4))
+		require.Equal(t, text, tok.Decode(ids, false))
+	}
+}
+
 // TestAddedTokensInData checks that added tokens which are not special are found
 // wherever they stand.
 func TestAddedTokensInData(t *testing.T) {
