@@ -226,10 +226,23 @@ func readScaling(k *keys, c *config) *scaling {
 	case "linear":
 		return &scaling{Type: kind, Factor: k.float(p+"factor", 0)}
 	case "yarn":
-		return &scaling{
-			Type: kind, Factor: k.float(p+"factor", 0), OriginalMax: k.integer(p+"original_context_length", 0),
-			BetaFast: optional("yarn_beta_fast"), BetaSlow: optional("yarn_beta_slow"), AttentionFactor: optional("attn_factor"),
+		if ext := k.prefix + p + "yarn_ext_factor"; k.f.Has(ext) {
+			if x, err := k.f.Float(ext); err != nil {
+				k.fail(err)
+			} else if x >= 0 && x != 1 { // below 0: what the type says
+				k.fail(fmt.Errorf("key %q: %v, expected 1: %w", ext, x, errors.ErrUnsupported))
+			}
 		}
+		s := &scaling{
+			Type: kind, Factor: k.float(p+"factor", 0), OriginalMax: k.integer(p+"original_context_length", 0),
+			BetaFast: optional("yarn_beta_fast"), BetaSlow: optional("yarn_beta_slow"),
+		}
+		// In GGUF it multiplies YaRN's own factor, in rope_scaling it takes its place.
+		if x := optional("attn_factor"); x != nil && *x != 1 {
+			whole := number(float64(*x) * (1 + 0.1*math.Log(float64(s.Factor))))
+			s.AttentionFactor = &whole
+		}
+		return s
 	}
 	k.fail(fmt.Errorf("key %q: %q, expected none, linear or yarn: %w", k.prefix+p+"type", kind, errors.ErrUnsupported))
 	return nil

@@ -330,6 +330,11 @@ func TestRefuses(t *testing.T) {
 		},
 		"16 of 32 elements are rotated":     func(f *file) { f.set("llama.rope.dimension_count", uint32(16)) },
 		`"longrope", expected none, linear`: func(f *file) { f.set("llama.rope.scaling.type", "longrope") },
+		`yarn_ext_factor": 0.5, expected 1`: func(f *file) {
+			f.set("llama.rope.scaling.type", "yarn")
+			f.set("llama.rope.scaling.factor", float32(4))
+			f.set("llama.rope.scaling.yarn_ext_factor", float32(0.5))
+		},
 		`"unigram", expected gpt2 or llama`: func(f *file) { f.set("tokenizer.ggml.model", "unigram") },
 		`"poro", expected gpt-2, llama-bpe`: func(f *file) { f.set("tokenizer.ggml.pre", "poro") },
 		"token 9999 of 2176":                func(f *file) { f.set("tokenizer.ggml.eos_token_id", uint32(9999)) },
@@ -361,6 +366,32 @@ func TestRefuses(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	_, err = GGUF(t.Context(), embedded(t).write(t), t.TempDir()+"/x", Options{Type: tensor.F16})
 	require.ErrorContains(t, err, "expected bf16 or f32")
+}
+
+// TestYarn: GGUF's factor of the attention multiplies that of YaRN (Peng et al., 2023,
+// section 3.4), which stays where the file has none or 1.
+func TestYarn(t *testing.T) {
+	for factor, want := range map[float32]float64{0: 0, 1: 0, 0.5: 0.5 * (1 + 0.1*math.Log(4))} {
+		f := embedded(t)
+		f.set("llama.rope.scaling.type", "yarn")
+		f.set("llama.rope.scaling.factor", float32(4))
+		f.set("llama.rope.scaling.original_context_length", uint32(512))
+		f.set("llama.rope.scaling.yarn_ext_factor", float32(-1))
+		if factor != 0 {
+			f.set("llama.rope.scaling.attn_factor", factor)
+		}
+		out := filepath.Join(t.TempDir(), "out")
+		_, err := GGUF(t.Context(), f.write(t), out, Options{Type: tensor.BF16})
+		require.NoError(t, err)
+		m, err := model.Open(t.Context(), out)
+		require.NoError(t, err)
+		rope := m.Config().Rope
+		require.Equal(t, "yarn", rope.Type)
+		require.InDelta(t, 4, rope.Factor, 0)
+		require.Equal(t, 512, rope.OriginalMax)
+		require.InDelta(t, want, rope.AttentionFactor, 1e-6)
+		require.NoError(t, m.Close())
+	}
 }
 
 // TestLlama3 finds the parameters that divisors were made with, by the formula
