@@ -349,7 +349,11 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 					continue
 				}
 				c.addTo(&choices[i], e, "")
-				choices[i].chars = echo.after(e.Token.ID)
+			}
+			if echo.next(e.Token.ID); c.echo {
+				for i := range choices {
+					choices[i].chars = echo.chars
+				}
 			}
 		}
 		timer.end(stream)
@@ -377,24 +381,31 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, answer)
 }
 
-// echoText counts the characters of a prompt as its tokens go by.
+// echoText is the text of a prompt as its tokens go by.
 type echoText struct {
-	text string
-	dec  *tokenizer.StreamDecoder
-	n    int
+	text  string // whole
+	dec   *tokenizer.StreamDecoder
+	left  int // tokens
+	chars int // by now
 }
 
 // newEcho decodes prompt k behind its compressed context, tokens that are special
 // included.
 func (c *textRequest) newEcho(k int) *echoText {
 	q := c.queries[k]
-	return &echoText{text: c.v.tok.Decode(q.Prompt[q.Context:], false), dec: c.v.tok.NewDecoder(false)}
+	rest := q.Prompt[q.Context:]
+	return &echoText{text: c.v.tok.Decode(rest, false), dec: c.v.tok.NewDecoder(false), left: len(rest)}
 }
 
-// after is the number of characters behind the next token.
-func (e *echoText) after(id int32) int {
-	e.n += utf8.RuneCountInString(e.dec.Write(id))
-	return e.n
+// next is what the next token adds to the text: the last one with what is left of a
+// character that the prompt does not complete.
+func (e *echoText) next(id int32) string {
+	text := e.dec.Write(id)
+	if e.left--; e.left == 0 {
+		text += e.dec.Flush()
+	}
+	e.chars += utf8.RuneCountInString(text)
+	return text
 }
 
 // bestOf returns the n choices with the largest mean log-probability, in their order.
@@ -420,7 +431,7 @@ func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine
 	for k, stream := range streams {
 		timer := c.v.metrics.begin(started)
 		chars := make([]int, c.best)
-		dec := c.v.tok.NewDecoder(false)
+		echo := c.newEcho(k)
 		seen := make([]bool, c.best)
 		if c.progress {
 			out.progress = func() {
@@ -438,7 +449,7 @@ func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine
 			first, last := e.Choice, e.Choice
 			text := e.Text
 			if e.Echo {
-				first, last, text = 0, c.best-1, dec.Write(e.Token.ID)
+				first, last, text = 0, c.best-1, echo.next(e.Token.ID)
 			}
 			for i := first; i <= last; i++ {
 				choice := textChoice{Index: k*c.n + i, chars: chars[i]}

@@ -23,6 +23,7 @@ import (
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
+	"github.com/lukv/lukv/tokenizer"
 )
 
 func TestMain(m *testing.M) {
@@ -110,8 +111,19 @@ func ask(text string, more object) object {
 	return r
 }
 
-// chunks reads a stream, to [DONE] or to an error.
+// chunks reads a stream of a chat.
 func (ts *testServer) chunks(t testing.TB, path string, body object) []chatAnswer {
+	var out []chatAnswer
+	for _, text := range ts.lines(t, path, body) {
+		var c chatAnswer
+		decode(t, text, &c)
+		out = append(out, c)
+	}
+	return out
+}
+
+// lines returns the data of a stream, to [DONE].
+func (ts *testServer) lines(t testing.TB, path string, body object) []string {
 	body["stream"] = true
 	data, err := json.Marshal(body)
 	require.NoError(t, err)
@@ -120,7 +132,7 @@ func (ts *testServer) chunks(t testing.TB, path string, body object) []chatAnswe
 	defer resp.Body.Close()
 	require.Equal(t, 200, resp.StatusCode)
 	require.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
-	var out []chatAnswer
+	var out []string
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -133,9 +145,7 @@ func (ts *testServer) chunks(t testing.TB, path string, body object) []chatAnswe
 			return out
 		}
 		require.NotContains(t, text, `"error"`, "not even null")
-		var c chatAnswer
-		require.NoError(t, json.Unmarshal([]byte(text), &c), text)
-		out = append(out, c)
+		out = append(out, text)
 	}
 	t.Fatal("the stream has no end")
 	return nil
@@ -209,6 +219,43 @@ func TestStreamIsTheAnswer(t *testing.T) {
 		if more["kv_compression"] != nil {
 			require.Greater(t, whole.Cache.Ratio, 0.1)
 			require.Equal(t, whole.Cache, last.Cache)
+		}
+	}
+}
+
+// TestStreamedEcho: a prompt that ends within a character is echoed alike in a stream and
+// without, and so are the places of the tokens in the text.
+func TestStreamedEcho(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	tok, err := ts.m.Tokenizer()
+	require.NoError(t, err)
+	part := int32(0)
+	for b := tok.TokenBytes(part); len(b) != 1 || b[0] < 0xe2 || b[0] > 0xef; b = tok.TokenBytes(part) {
+		part++ // of a character of three bytes, the first
+	}
+	prompt := append(tok.Encode("One of", tokenizer.EncodeOptions{}), part)
+	for _, n := range []int{0, 4} {
+		r := object{"model": "needle/llama", "prompt": prompt, "max_tokens": n, "n": 2, "echo": true, "logprobs": 0, "temperature": 1.0, "seed": 3}
+		var whole textAnswer
+		ts.post(t, "/v1/completions", r, &whole)
+		require.Contains(t, whole.Choices[0].Text, "One of\uFFFD")
+		texts, offsets := make([]string, 2), make([][]int, 2)
+		for _, text := range ts.lines(t, "/v1/completions", r) {
+			var c textAnswer
+			decode(t, text, &c)
+			for _, ch := range c.Choices {
+				texts[ch.Index] += ch.Text
+				if ch.LogProbs != nil {
+					offsets[ch.Index] = append(offsets[ch.Index], ch.LogProbs.Offsets...)
+				}
+			}
+		}
+		for i, ch := range whole.Choices {
+			require.Equal(t, ch.Text, texts[i])
+			require.Equal(t, ch.LogProbs.Offsets, offsets[i])
+			if n > 0 {
+				require.Equal(t, len([]rune("One of"))+1, ch.LogProbs.Offsets[len(prompt)], "the answer begins behind what is left of the prompt")
+			}
 		}
 	}
 }
