@@ -2,7 +2,9 @@ package serve
 
 import (
 	"errors"
+	"io"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -50,4 +52,39 @@ func TestInternalErrorsOfStreams(t *testing.T) {
 	require.NotContains(t, r.Body.String(), "secret")
 	require.Contains(t, r.Body.String(), "under the request mine")
 	require.Contains(t, log.String(), `id=mine error="write /secret/path"`)
+}
+
+// TestPanics: one before the answer is an answer, one within it breaks it off; the log has
+// both.
+func TestPanics(t *testing.T) {
+	var log strings.Builder
+	s := New(Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	for pattern, begin := range map[string]bool{"GET /before": false, "GET /within": true} {
+		s.mux.Handle(pattern, s.wrap(pattern, func(w http.ResponseWriter, _ *http.Request) error {
+			if begin {
+				newEventStream(w).line("data: a piece")
+			}
+			panic("fault in " + pattern)
+		}))
+	}
+	ts := httptest.NewServer(s.Handler())
+	defer ts.Close()
+	resp, err := ts.Client().Get(ts.URL + "/before")
+	require.NoError(t, err)
+	data, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, 500, resp.StatusCode)
+	require.NotContains(t, string(data), "fault")
+
+	resp, err = ts.Client().Get(ts.URL + "/within")
+	require.NoError(t, err)
+	data, err = io.ReadAll(resp.Body)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.NoError(t, resp.Body.Close())
+	require.Equal(t, "data: a piece\n\n", string(data))
+	ts.Close() // the log is complete
+	for _, at := range []string{"before", "within"} {
+		require.Contains(t, log.String(), "fault in GET /"+at)
+	}
 }

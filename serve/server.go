@@ -307,7 +307,8 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 		used := &holds{}
 		ctx := context.WithValue(context.WithValue(r.Context(), requestKey{}, id), holdsKey{}, used)
 		err := s.guarded(out, r.WithContext(ctx), h)
-		if err != nil && out.status == 0 {
+		reported := err != nil && out.status == 0
+		if reported {
 			if bad := asError(err, used.maxLen).report(out); strings.HasPrefix(pattern, "POST /v1/messages") {
 				writeMessageError(out, bad)
 			} else {
@@ -316,6 +317,11 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 		}
 		line := []any{"id", id, "endpoint", pattern, "status", out.status, "bytes", out.bytes, "time", time.Since(start).Round(time.Millisecond)}
 		s.o.Log.Info("request", append(line, used.end()...)...)
+		var broken *panicError
+		if errors.As(err, &broken) && !reported {
+			s.o.Log.Error("internal error", "id", id, "error", broken)
+			panic(http.ErrAbortHandler) // half an answer must not look whole
+		}
 	})
 }
 
@@ -343,8 +349,15 @@ func (s *Server) guarded(w http.ResponseWriter, r *http.Request, h handler) (err
 	return h(w, r)
 }
 
-// panicked is the error of a panic.
-func panicked(v any) error { return fmt.Errorf("panic: %v\n%s", v, debug.Stack()) }
+// panicError is the error of a panic.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func panicked(v any) error { return &panicError{v, debug.Stack()} }
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", e.value, e.stack) }
 
 // authorise compares the key in constant time.
 func (s *Server) authorise(r *http.Request) error {
