@@ -24,7 +24,7 @@ import (
 // policies, to engines with little memory, with and without a store, while others come and
 // go: each gets what a session alone gives, and the heads hold as many entries.
 func TestRandomRequests(t *testing.T) {
-	n := 8
+	n := 5
 	if testing.Short() {
 		n = 2
 	}
