@@ -392,7 +392,7 @@ func TestPreemptedWhileCompressing(t *testing.T) {
 			e := newEngine(t, m, Options{})
 			r.Mask = func(_ int, answer []int32) ([]uint64, error) {
 				if len(answer)%7 == 6 {
-					go e.post(func() { preemptLast(e) })
+					e.post(func() { preemptLast(e) })
 				}
 				return nil, nil
 			}
