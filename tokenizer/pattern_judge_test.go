@@ -77,6 +77,7 @@ func judgeProperty(name string) string {
 func translate(pattern string) (string, error) {
 	var b strings.Builder
 	inside := false // of brackets
+	var closing []string
 	class := func(members string, negated bool) error {
 		switch {
 		case !negated && inside:
@@ -200,7 +201,27 @@ func translate(pattern string) (string, error) {
 			if !groupStart(rest[1:]) {
 				return "", unsupported("a group that starts with (%.4s", rest)
 			}
+			// regexp2 takes a repeated group of nothing but an atomic one for atomic as a
+			// whole, but not a repeated group that captures.
+			switch kind := rest[1]; kind {
+			case ':':
+				i += 2
+				b.WriteByte(c)
+				closing = append(closing, ")")
+			case '>':
+				i += 2
+				b.WriteString("((?>")
+				closing = append(closing, "))")
+			default:
+				b.WriteByte(c)
+				closing = append(closing, ")")
+			}
+		case c == '(':
 			b.WriteByte(c)
+			closing = append(closing, ")")
+		case c == ')' && len(closing) > 0:
+			b.WriteString(closing[len(closing)-1])
+			closing = closing[:len(closing)-1]
 		default:
 			b.WriteByte(c)
 		}
