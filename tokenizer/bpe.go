@@ -32,11 +32,11 @@ type bpe struct {
 	fuseUnk      bool
 	maxPiece     int // length of the longest piece
 
-	// bytePairs hold what two bytes merge to where symbols of bytes are numbered
-	// from lowByte to lowByte+255, as in every published byteLevel vocabulary; or nil.
-	bytePairs *[256][256]byteMerge
-	lowByte   int32
-	byteJoins *byteSet // of neighbours in pieces, beside bytePairs: nothing merges across any others
+	// firstPairs hold what symbols from firstLow to firstLow+255 merge to. In published
+	// vocabularies those are the bytes or the commonest characters; nil if there is none.
+	firstPairs *[firstSymbols][firstSymbols]firstPair
+	firstLow   int32
+	byteJoins  *byteSet // if byteLevel, of neighbours in pieces: nothing merges across any others; or nil
 
 	// complete says that every character, and every byte that is part of none, has
 	// symbols of its own, and that symbols of bytes merge with nothing: joins does not
@@ -52,18 +52,33 @@ type bpe struct {
 	spm bool
 }
 
-// sealBytes computes bytePairs and byteJoins.
-func (m *bpe) sealBytes() {
-	low, high := slices.Min(m.byteID[:]), slices.Max(m.byteID[:])
-	if !m.byteLevel || low == none || high-low != 255 {
+// firstSymbols is the number of symbols that firstPairs are for.
+const firstSymbols = 256
+
+// sealWords computes firstPairs and byteJoins.
+func (m *bpe) sealWords() {
+	first := m.asciiID[:]
+	if m.byteLevel {
+		first = m.byteID[:]
+	}
+	m.firstLow = math.MaxInt32
+	for _, id := range first {
+		if id != none {
+			m.firstLow = min(m.firstLow, id)
+		}
+	}
+	if m.firstLow == math.MaxInt32 {
 		return
 	}
-	m.lowByte, m.bytePairs = low, new([256][256]byteMerge)
-	for i := range m.bytePairs {
-		for j := range m.bytePairs[i] {
-			rank, to := m.merges.find(low+int32(i), low+int32(j))
-			m.bytePairs[i][j] = byteMerge{rank + 1, to}
+	m.firstPairs = new([firstSymbols][firstSymbols]firstPair)
+	for i := range m.firstPairs {
+		for j := range m.firstPairs[i] {
+			rank, to := m.merges.find(m.firstLow+int32(i), m.firstLow+int32(j))
+			m.firstPairs[i][j] = firstPair{rank + 1, to}
 		}
+	}
+	if !m.byteLevel || slices.Contains(m.byteID[:], none) {
+		return
 	}
 	m.byteJoins = new(byteSet)
 	for _, piece := range m.pieces {
@@ -240,10 +255,11 @@ func (m *bpe) short(s *scratch, w string, base int) bool {
 
 // firstMerge finds what two symbols that a word starts as merge to.
 func (m *bpe) firstMerge(left, right int32) (rank uint32, to int32) {
-	if m.bytePairs == nil {
+	i, j := uint32(left-m.firstLow), uint32(right-m.firstLow)
+	if m.firstPairs == nil || i >= firstSymbols || j >= firstSymbols {
 		return m.merges.find(left, right)
 	}
-	p := &m.bytePairs[uint8(left-m.lowByte)][uint8(right-m.lowByte)]
+	p := &m.firstPairs[i][j]
 	return p.rank1 - 1, p.to
 }
 

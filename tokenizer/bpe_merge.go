@@ -45,24 +45,15 @@ func (m *bpe) mergeShort(s *scratch, symbols []symbol) []part {
 	for i, sym := range symbols {
 		l.id[i+1], l.next[i+1], l.prev[i+1] = sym.id, uint8(i+2), uint8(i)
 	}
-	if m.bytePairs != nil {
-		for i := 1; i < n; i++ {
-			p := &m.bytePairs[uint8(l.id[i]-m.lowByte)][uint8(l.id[i+1]-m.lowByte)]
-			l.to[i], l.keys[i] = p.to, uint64(p.rank1-1)<<32|uint64(i)
-		}
-	} else {
-		for i := 1; i < n; i++ {
-			m.rankPair(l, uint8(i), uint8(i+1))
-		}
+	for i := 1; i < n; i++ {
+		rank, to := m.firstMerge(l.id[i], l.id[i+1])
+		l.to[i], l.keys[i] = to, uint64(rank)<<32|uint64(i)
 	}
 	for g := range used {
 		l.lower(g)
 	}
 	for {
-		best := uint64(noKey)
-		for _, k := range l.least[:used] {
-			best = min(best, k)
-		}
+		best := l.lowest(used)
 		if best >= noKey {
 			break
 		}
@@ -94,6 +85,19 @@ func (m *bpe) rankPair(l *mergeList, i, j uint8) {
 func (l *mergeList) lower(g int) {
 	k := (*[group]uint64)(l.keys[g*group:])
 	l.least[g] = min(min(min(k[0], k[1]), min(k[2], k[3])), min(min(k[4], k[5]), min(k[6], k[7])))
+}
+
+// lowest returns the lowest key of the first groups. It is no part of the loop that
+// calls it: there the compiler would take minima by branches, since their result says
+// where memory is read next.
+//
+//go:noinline
+func (l *mergeList) lowest(groups int) uint64 {
+	best := uint64(noKey)
+	for _, k := range l.least[:groups] {
+		best = min(best, k)
+	}
+	return best
 }
 
 // giveAll emits all tokens that s.symbols became.

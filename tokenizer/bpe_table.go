@@ -110,9 +110,9 @@ type merge struct {
 const noRank = math.MaxUint32
 
 // pairTable maps a pair of symbols to its rank and the symbol it merges to. Every
-// left symbol has a small table of its own, open addressing and a power of two
-// long, for its right ones: the pairs of a text's few commonest symbols lie in few
-// lines of memory.
+// left symbol has a small table of its own for its right ones: the pairs of a text's few
+// commonest symbols lie in few lines of memory. A pair is in one of two slots of it
+// (cuckoo hashing: Pagh and Rodler, 2001), and both are read at once, without a branch.
 type pairTable struct {
 	symbols []symbolPairs // by symbol, up to the last that merges
 	slots   []pairSlot    // slots[0] is free: the table of those that merge with nothing
@@ -121,14 +121,15 @@ type pairTable struct {
 
 // symbolPairs say where a symbol's table is, and hold a bit per hash of the symbols that
 // merge with it on its right and on its left, so that most pairs that do not merge are
-// known without their slot.
+// known without their slots.
 type symbolPairs struct {
-	start, size   uint32
 	rights, lefts uint64
+	start, size   uint32
+	hash          uint32 // of the symbol
 }
 
-// byteMerge is what two bytes merge to.
-type byteMerge struct {
+// firstPair is what two symbols merge to.
+type firstPair struct {
 	rank1 uint32 // rank + 1
 	to    int32
 }
@@ -143,33 +144,114 @@ type pairSlot struct {
 // newPairTable returns the table of merges; of those of one pair the last counts.
 func newPairTable(merges []merge) pairTable { return seededPairTable(merges, rand.Uint32()) }
 
-// seededPairTable is newPairTable with a seed that is not left to chance.
+// seededPairTable is newPairTable with a seed that is not left to chance. Where that does
+// not do, it takes another one.
 func seededPairTable(merges []merge, seed uint32) pairTable {
+	for ; ; seed++ {
+		if t := (pairTable{seed: seed}); t.fill(merges) {
+			return t
+		}
+	}
+}
+
+// fill makes the table of merges. It reports false if the seed gives too many of them
+// the same slots.
+func (t *pairTable) fill(merges []merge) bool {
 	last := none
 	for _, m := range merges {
 		last = max(last, m.left, m.right)
 	}
-	t := pairTable{symbols: make([]symbolPairs, last+1), seed: seed}
-	for _, m := range merges {
-		l := &t.symbols[m.left]
-		l.size++
-		l.rights |= 1 << t.bit(m.right)
-		t.symbols[m.right].lefts |= 1 << t.bit(m.left)
+	t.symbols = make([]symbolPairs, last+1)
+	for id := range t.symbols {
+		t.symbols[id].hash = t.hash(int32(id))
 	}
-	total := uint32(1)
-	for i := range t.symbols {
-		if l := &t.symbols[i]; l.size > 0 {
-			l.start, l.size = total, 1<<bits.Len32(l.size+l.size/2)
-			total += l.size
+	for _, m := range merges {
+		l, r := &t.symbols[m.left], &t.symbols[m.right]
+		l.size++
+		l.rights |= 1 << r.bit()
+		r.lefts |= 1 << l.bit()
+	}
+	// byLeft lists merges in the order of their left symbols. start is where the next
+	// one of a symbol goes, and then where its last one ends.
+	byLeft := make([]uint32, len(merges))
+	next, total := uint32(0), 1
+	for id := range t.symbols {
+		l := &t.symbols[id]
+		l.start, next = next, next+l.size
+		total += firstSize(l.size)
+	}
+	for i, m := range merges {
+		l := &t.symbols[m.left]
+		byLeft[l.start] = uint32(i)
+		l.start++
+	}
+	t.slots = make([]pairSlot, 1, total+total/16) // few tables outgrow their first size
+	for id := range t.symbols {
+		l := &t.symbols[id]
+		if !t.fillOne(l, merges, byLeft[l.start-l.size:l.start]) {
+			return false
 		}
 	}
-	t.slots = make([]pairSlot, total)
-	clear(t.slots) // new memory that is read before it is written is paged in twice
-	for _, m := range merges {
-		*t.slot(m.left, m.right) = pairSlot{m.right + 1, m.rank + 1, m.to}
-	}
-	return t
+	return true
 }
+
+// firstSize is how long the table of n pairs is at first: less than half of it is
+// taken, with which nearly every seed has a place for each pair.
+func firstSize(n uint32) int {
+	if n <= 1 {
+		return int(n)
+	}
+	return int(n)*9/4 + 1
+}
+
+// fillOne makes the table of one left symbol from those of merges that are listed. It
+// reports false if even a size far beyond the first would not do.
+func (t *pairTable) fillOne(l *symbolPairs, merges []merge, listed []uint32) bool {
+	start, first := len(t.slots), firstSize(l.size)
+again:
+	for size := first; size <= 4*first+64; size += size/2 + 1 {
+		l.start, l.size = uint32(start), uint32(size)
+		t.slots = append(t.slots[:start], make([]pairSlot, size)...)
+		for _, i := range listed {
+			if m := &merges[i]; !t.insert(l, pairSlot{m.right + 1, m.rank + 1, m.to}) {
+				continue again
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// insert puts a pair into one of its slots, and what was there into its other one, and so
+// on. It reports false if that does not end.
+func (t *pairTable) insert(l *symbolPairs, p pairSlot) bool {
+	at, second := l.places(&t.symbols[p.right1-1])
+	for _, i := range [2]uint32{at, second} {
+		if s := &t.slots[i]; s.right1 == p.right1 {
+			*s = p
+			return true
+		}
+	}
+	for range l.size + 1 {
+		t.slots[at], p = p, t.slots[at]
+		if p.right1 == 0 {
+			return true
+		}
+		first, second := l.places(&t.symbols[p.right1-1])
+		at ^= first ^ second
+	}
+	return false
+}
+
+// places returns the two slots of the pair of l and r.
+func (l *symbolPairs) places(r *symbolPairs) (first, second uint32) {
+	high := uint64(r.hash) * uint64(l.size) >> 32
+	low := uint64(bits.RotateLeft32(r.hash, 16)) * uint64(l.size) >> 32
+	return l.start + uint32(high), l.start + uint32(low)
+}
+
+// bit is the place of a symbol in rights and lefts.
+func (s *symbolPairs) bit() uint32 { return s.hash >> 26 }
 
 // find returns the rank of a pair and what it merges to, or noRank. Whether a pair of a
 // text that cannot be foreseen merges cannot be either, so that it is no branch: a pair
@@ -178,39 +260,22 @@ func (t *pairTable) find(left, right int32) (rank uint32, to int32) {
 	if uint(left) >= uint(len(t.symbols)) || uint(right) >= uint(len(t.symbols)) {
 		return noRank, none
 	}
-	l, h := &t.symbols[left], t.hash(right)
-	maybe := uint32(l.rights >> (h >> 26) & (t.symbols[right].lefts >> t.bit(left)) & 1)
-	at := uint32(uint64(h) * uint64(l.size) >> 32)
-	s := &t.slots[maybe*(l.start+at)]
-	// While the slot is taken and is another pair's, in one branch.
-	for uint64(uint32(s.right1))*uint64(uint32(s.right1^(right+1))) != 0 {
-		at = (at + 1) & (l.size - 1)
-		s = &t.slots[l.start+at]
-	}
-	return s.rank1 - 1, s.to
+	l, r := &t.symbols[left], &t.symbols[right]
+	maybe := uint32(l.rights >> r.bit() & (r.lefts >> l.bit()) & 1)
+	first, second := l.places(r)
+	a, b := &t.slots[maybe*first], &t.slots[maybe*second]
+	inA, inB := equal(a.right1, right+1), equal(b.right1, right+1)
+	return (a.rank1&inA | b.rank1&inB) - 1, int32(uint32(a.to)&inA | uint32(b.to)&inB)
 }
+
+// equal returns all bits where a and b are equal, else none.
+func equal(a, b int32) uint32 { return uint32(int64(uint64(uint32(a^b))-1) >> 63) }
 
 // hash spreads ids of any regularity over 32 bits. A product with the seed alone would
 // crowd them where that lies close to a simple fraction of 2³².
 func (t *pairTable) hash(id int32) uint32 {
 	h := (uint32(id) ^ t.seed) * 0x9e3779b1
 	return (h ^ h>>16) * 0x85ebca6b
-}
-
-// bit is the place of a symbol in rights and lefts.
-func (t *pairTable) bit(id int32) uint32 { return t.hash(id) >> 26 }
-
-// slot returns the place of a pair, taken or free.
-func (t *pairTable) slot(left, right int32) *pairSlot {
-	l := &t.symbols[left]
-	i := uint32(uint64(t.hash(right)) * uint64(l.size) >> 32)
-	for {
-		s := &t.slots[l.start+i]
-		if s.right1 == right+1 || s.right1 == 0 {
-			return s
-		}
-		i = (i + 1) & (l.size - 1)
-	}
 }
 
 // all calls yield with every merge.

@@ -152,8 +152,8 @@ func TestWordsOfAnyBytes(t *testing.T) {
 	require.Greater(t, cut, 500)
 }
 
-// TestFirstMerges: where symbols of bytes are numbered in a row, what two of them
-// merge to is the same as in the table of all merges; else there is no such table.
+// TestFirstMerges: what two symbols that a word starts as merge to is the same as in the
+// table of all merges, wherever their ids are.
 func TestFirstMerges(t *testing.T) {
 	m := loadModel(t, "mini/llama3-style/tokenizer.json").model
 	found := 0
@@ -170,8 +170,20 @@ func TestFirstMerges(t *testing.T) {
 	}
 	require.NotZero(t, found)
 	m = loadModel(t, "mini/llama2-style/tokenizer.json").model
-	require.Nil(t, m.bytePairs)
 	require.Nil(t, m.byteJoins)
+	found = 0
+	for left := range int32(len(m.pieces)) {
+		for _, right := range m.asciiID {
+			rank, to := m.firstMerge(left, right)
+			wantRank, want := m.merges.find(left, right)
+			require.Equal(t, wantRank, rank)
+			if rank != noRank {
+				require.Equal(t, want, to)
+				found++
+			}
+		}
+	}
+	require.NotZero(t, found)
 
 	// Symbols of bytes behind other tokens, in a row and with a gap.
 	for gap := range int32(2) {
@@ -189,7 +201,7 @@ func TestFirstMerges(t *testing.T) {
 		tok, err := readHF([]byte(`{"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":false},"decoder":{"type":"ByteLevel"},`+
 			`"model":{"type":"BPE","vocab":{`+vocab.String()+`"ab":300,"<x>":0},"merges":["a b"]}}`), &config{})
 		require.NoError(t, err)
-		require.Equal(t, gap == 0, tok.model.bytePairs != nil)
+		require.NotNil(t, tok.model.firstPairs)
 		require.Equal(t, []int32{300, id[0xff], id['a'], 300, id['c']}, tok.Encode("ab\xffaabc", EncodeOptions{}))
 	}
 }
@@ -405,27 +417,53 @@ func TestPairTable(t *testing.T) {
 	}
 }
 
-// TestPairTableSpreads: whatever the seed, right symbols of any regularity lie near the
-// places where the search for them begins.
+// TestPairTableSpreads: whatever the seed, right symbols of any regularity find their
+// places in tables of about the first size, and are found there.
 func TestPairTableSpreads(t *testing.T) {
-	const n = 1000
-	for _, seed := range []uint32{0, 1, 3, 0x3fffffff, 0x55555555, 0x7fffffff, 0x800961bf, 0xaaaaaaab, 0xffffffff} {
-		for _, step := range []int32{1, 256, 257, 610} {
-			var merges []merge
-			for i := range int32(n) {
-				merges = append(merges, merge{0, i * step, uint32(i), i})
-			}
-			table := seededPairTable(merges, seed)
-			size := table.symbols[0].size
-			looks := 0
-			for at, s := range table.slots[1:] {
-				if s.right1 != 0 {
-					first := uint32(uint64(table.hash(s.right1-1)) * uint64(size) >> 32)
-					looks += 1 + int((uint32(at)-first)&(size-1))
+	for _, n := range []int32{1, 2, 3, 5, 17, 100, 1000, 70_000} {
+		for _, seed := range []uint32{0, 1, 3, 0x3fffffff, 0x55555555, 0x7fffffff, 0x800961bf, 0xaaaaaaab, 0xffffffff} {
+			for _, step := range []int32{1, 256, 257, 610} {
+				if n > 1000 && step > 1 {
+					continue // ids beyond all vocabularies
+				}
+				var merges []merge
+				for i := range n {
+					merges = append(merges, merge{0, i * step, uint32(i), i})
+				}
+				table := seededPairTable(merges, seed)
+				size := int(table.symbols[0].size)
+				require.LessOrEqual(t, size, 2*firstSize(uint32(n))+8, "%d, seed %x, every %d", n, seed, step)
+				require.Len(t, table.slots, 1+size)
+				for i := range n {
+					rank, to := table.find(0, i*step)
+					require.Equal(t, uint32(i), rank)
+					require.Equal(t, i, to)
 				}
 			}
-			require.Less(t, looks, 3*n, "seed %x, every %d", seed, step)
 		}
+	}
+}
+
+// TestPairTableReseeds: a seed that gives too many pairs of one left symbol the same
+// slots makes way for another.
+func TestPairTableReseeds(t *testing.T) {
+	// Symbols whose hashes agree in the upper bits of both halves, which choose slots.
+	const seed = 7
+	var crowd []merge
+	blank := pairTable{seed: seed}
+	want := blank.hash(0) & 0xff00ff00
+	for id := int32(0); len(crowd) < 8; id++ {
+		if blank.hash(id)&0xff00ff00 == want {
+			crowd = append(crowd, merge{0, id, uint32(id), id})
+		}
+	}
+	require.False(t, blank.fill(crowd))
+	table := seededPairTable(crowd, seed)
+	require.NotEqual(t, uint32(seed), table.seed)
+	for _, m := range crowd {
+		rank, to := table.find(0, m.right)
+		require.Equal(t, m.rank, rank)
+		require.Equal(t, m.to, to)
 	}
 }
 

@@ -194,7 +194,7 @@ func (t *Tokenizer) finish(cfg *config) {
 		t.model.control = control
 		t.model.merges.remove(control)
 	}
-	t.model.sealBytes()
+	t.model.sealWords()
 	t.rawFind = newTokenFinder(raw, rawForm)
 	t.normFind = newTokenFinder(norm, normForm)
 
