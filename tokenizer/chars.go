@@ -22,7 +22,7 @@ const (
 type classTable struct {
 	page  [(unicode.MaxRune + 1) >> 8]uint16
 	rows  [][256]uint8
-	ascii [utf8.RuneSelf]uint8
+	bytes [256]uint8 // of bytes that are a character, or part of none
 }
 
 var classes = sync.OnceValue(func() *classTable {
@@ -71,7 +71,7 @@ var classes = sync.OnceValue(func() *classTable {
 		}
 		t.page[p] = k
 	}
-	copy(t.ascii[:], t.rows[t.page[0]][:])
+	copy(t.bytes[:utf8.RuneSelf], t.rows[t.page[0]][:])
 	return t
 })
 
@@ -80,27 +80,37 @@ func (t *classTable) of(r rune) uint8 { return t.rows[t.page[r>>8]][r&0xff] }
 // at returns the class and the length of the character at s[i:], and 0, 0 at the
 // end. A byte that is not UTF-8 is a character of no class.
 func (t *classTable) at(s string, i int) (class uint8, n int) {
-	if i >= len(s) {
+	if i+1 < len(s) {
+		if leads[s[i]] == s[i+1]>>6 {
+			return t.wide(s, i)
+		}
+	} else if i == len(s) {
 		return 0, 0
 	}
-	if c := s[i]; c < utf8.RuneSelf {
-		return t.ascii[c], 1
-	}
-	return t.wide(s, i)
+	return t.bytes[s[i]], 1
 }
 
-// wide is at for a byte that is not ASCII.
+// wide is at for a byte that leads others.
 func (t *classTable) wide(s string, i int) (class uint8, n int) {
-	c := s[i]
-	if c < 0xc2 || c > 0xf4 || i+1 == len(s) || s[i+1]&0xc0 != 0x80 {
-		return 0, 1 // as most bytes of what is no text
-	}
-	if c < 0xe0 {
+	if c := s[i]; c < 0xe0 {
 		return t.of(rune(c&0x1f)<<6 | rune(s[i+1]&0x3f)), 2
 	}
 	r, n := utf8.DecodeRuneInString(s[i:])
 	return t.of(r), n
 }
+
+// leads tells which bytes lead others in a character: leads[b] == c>>6 if and only if b
+// may begin one and c go on with it. That is one branch for all bytes, and one that
+// random bytes seldom take.
+var leads = func() (leads [256]byte) {
+	for b := range leads {
+		leads[b] = 0xff
+		if b >= 0xc2 && b <= 0xf4 {
+			leads[b] = 0x80 >> 6
+		}
+	}
+	return leads
+}()
 
 // isWord reports whether r is a word character of a Unicode regular expression:
 // alphabetic, mark, decimal digit, connector or join control.

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"strings"
+	"unicode/utf8"
 )
 
 // A scanner is a matcher of a pattern that matches at every position, so that a
@@ -44,6 +45,10 @@ const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]
 // any bit of want.
 func (t *classTable) run(s string, i int, want uint8) int {
 	for i < len(s) {
+		if b := s[i]; b < utf8.RuneSelf && t.bytes[b]&want != 0 {
+			i++
+			continue
+		}
 		c, n := t.at(s, i)
 		if c&want == 0 {
 			break
