@@ -25,7 +25,7 @@ type mergeList struct {
 
 const (
 	group  = 8
-	groups = listLimit/group + 1
+	groups = listLimit/group + 1 // a multiple of three
 	// noKey is below every key of a pair that does not merge.
 	noKey = noRank << 32
 )
@@ -51,6 +51,9 @@ func (m *bpe) mergeShort(s *scratch, symbols []symbol) []part {
 	}
 	for g := range used {
 		l.lower(g)
+	}
+	for ; used%3 > 0; used++ {
+		l.least[used] = noKey // lowest takes three at a time
 	}
 	for {
 		best := l.lowest(used)
@@ -87,15 +90,16 @@ func (l *mergeList) lower(g int) {
 	l.least[g] = min(min(min(k[0], k[1]), min(k[2], k[3])), min(min(k[4], k[5]), min(k[6], k[7])))
 }
 
-// lowest returns the lowest key of the first groups. It is no part of the loop that
-// calls it: there the compiler would take minima by branches, since their result says
-// where memory is read next.
+// lowest returns the lowest key of the first groups, a multiple of three. It is no part
+// of the loop that calls it: there the compiler would take minima by branches, since
+// their result says where memory is read next.
 //
 //go:noinline
 func (l *mergeList) lowest(groups int) uint64 {
 	best := uint64(noKey)
-	for _, k := range l.least[:groups] {
-		best = min(best, k)
+	for ; groups > 0; groups -= 3 {
+		k := (*[3]uint64)(l.least[groups-3:])
+		best = min(best, min(k[0], min(k[1], k[2])))
 	}
 	return best
 }
