@@ -396,6 +396,7 @@ func TestPairTable(t *testing.T) {
 	listed := 0
 	for m := range table.all {
 		require.Equal(t, want[pair{m.left, m.right}], m.to)
+		require.Equal(t, uint32(m.to), m.rank)
 		listed++
 	}
 	require.Equal(t, len(want), listed)
@@ -410,6 +411,7 @@ func TestPairTable(t *testing.T) {
 			rank, to := table.find(a, b)
 			if i, ok := want[pair{a, b}]; ok {
 				require.Equal(t, i, to)
+				require.Equal(t, uint32(i), rank)
 			} else {
 				require.Equal(t, uint32(noRank), rank)
 			}
