@@ -80,14 +80,13 @@ func (t *classTable) of(r rune) uint8 { return t.rows[t.page[r>>8]][r&0xff] }
 // at returns the class and the length of the character at s[i:], and 0, 0 at the
 // end. A byte that is not UTF-8 is a character of no class.
 func (t *classTable) at(s string, i int) (class uint8, n int) {
-	if i+1 < len(s) {
-		if leads[s[i]] == s[i+1]>>6 {
-			return t.wide(s, i)
-		}
-	} else if i == len(s) {
+	if i >= len(s) {
 		return 0, 0
 	}
-	return t.bytes[s[i]], 1
+	if c := s[i]; c < utf8.RuneSelf || i+1 == len(s) || leads[c] != s[i+1]>>6 {
+		return t.bytes[c], 1
+	}
+	return t.wide(s, i)
 }
 
 // wide is at for a byte that leads others.
@@ -100,8 +99,8 @@ func (t *classTable) wide(s string, i int) (class uint8, n int) {
 }
 
 // leads tells which bytes lead others in a character: leads[b] == c>>6 if and only if b
-// may begin one and c go on with it. That is one branch for all bytes, and one that
-// random bytes seldom take.
+// may begin one and c go on with it. That is one branch for all that are not ASCII, and
+// one that random bytes seldom take.
 var leads = func() (leads [256]byte) {
 	for b := range leads {
 		leads[b] = 0xff

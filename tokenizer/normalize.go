@@ -155,7 +155,7 @@ func (f unicodeForm) span(text string) int {
 	form, plain := norm.Form(f), &charsOf[f]().plain
 	segment := max(i-1, 0) // where the last one begins
 	for i < len(text) {
-		if i+1 == len(text) || leads[text[i]] != text[i+1]>>6 {
+		if c := text[i]; c < utf8.RuneSelf || i+1 == len(text) || leads[c] != text[i+1]>>6 {
 			segment = i // ASCII, or part of no character, which is as it is in every form
 			i++
 			continue
