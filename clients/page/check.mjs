@@ -208,6 +208,51 @@ test('how much of a document is read is shown', async () => {
   await page.unroute('**/v1/documents/doc_1');
 });
 
+test('a file that was chosen can be chosen again', async () => {
+  for (const content of ['as it was', 'as it is']) {
+    await page.setInputFiles('#file', { name: 'twice.txt', mimeType: 'text/plain', buffer: Buffer.from(content) });
+    await page.waitForFunction(content => document.querySelector('#source').value === content, content);
+    assert.equal(await page.inputValue('#file'), '', 'to the browser the next choice is a change');
+  }
+  await page.fill('#source', '');
+  await page.click('#read');
+  assert.match(await text('#document-error'), /no text yet/);
+});
+
+test('a column that fails ends the other', async () => {
+  const refused = 'there is no document of this name';
+  const { data } = await (await fetch(origin + '/v1/documents', { headers: { Authorization: 'Bearer ' + key } })).json();
+  const full = data.find(d => !d.kv_compression).id;
+  await page.route('**/v1/chat/completions', (route, request) => {
+    if (request.postDataJSON().document !== full) return; // an answer that never comes
+    return route.fulfill({ status: 404, contentType: 'application/json', body: JSON.stringify({ error: { message: refused } }) });
+  });
+  await ask('Is it so?');
+  await idle();
+  assert.equal(await text('#chat-error'), refused);
+  assert.equal(await page.inputValue('#question'), 'Is it so?');
+  await page.unroute('**/v1/chat/completions');
+  await page.fill('#question', '');
+});
+
+test('a server that is gone is said to be', async () => {
+  const gone = 'the server cannot be reached';
+  await page.route('**/v1/**', route => route.abort());
+  const before = await text('#head-title');
+  await page.locator('#heat td button').last().click();
+  await page.waitForFunction(() => document.querySelector('#view-error').textContent);
+  assert.equal(await text('#view-error'), gone);
+  assert.equal(await text('#head-title'), before, 'it names the head whose text is there');
+  await ask('Is it so?');
+  await idle();
+  assert.equal(await text('#chat-error'), gone);
+  await page.unroute('**/v1/**');
+  await page.fill('#question', '');
+  await page.locator('#heat td button').last().click();
+  await page.waitForFunction(before => document.querySelector('#head-title').textContent !== before, before);
+  assert.equal(await text('#view-error'), '');
+});
+
 test('text has enough contrast in both schemes', async () => {
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme });
@@ -257,6 +302,64 @@ test('a document of before is opened from the list', async () => {
   assert.equal(options.length, 3, options.join('; ')); // none, compressed, full
   await page.selectOption('#stored', { label: options.find(o => o.includes('80 % removed')) });
   await page.waitForFunction(() => document.querySelector('#text mark'));
+});
+
+test('a document belongs to the model that read it', async () => {
+  await page.evaluate(() => document.querySelector('#model').append(new Option('other', 'other')));
+  const doc = { id: 'doc_1', object: 'document', status: 'processing', progress: 0, tokens: 10, name: '' };
+  let done = false;
+  const answer = route => route.fulfill({ contentType: 'application/json', body: JSON.stringify({ ...doc, status: done ? 'ready' : 'processing' }) });
+  await page.route('**/v1/documents?wait=false', answer);
+  await page.route('**/v1/documents/doc_1', answer);
+  await page.fill('#source', 'some text');
+  await page.click('#read');
+  await page.selectOption('#model', 'other');
+  done = true;
+  await page.waitForFunction(() => document.querySelector('#reading').textContent.startsWith('Read 10 tokens'));
+  assert.match(await text('#reading'), /with needle\/llama\.$/);
+  assert.equal(await text('#chat-title'), 'Conversation', 'none is open');
+  await page.unroute('**/v1/documents?wait=false');
+  await page.unroute('**/v1/documents/doc_1');
+});
+
+test('another key has other documents', async () => {
+  await page.reload();
+  await page.waitForSelector('#stored-label:not([hidden])');
+  await page.selectOption('#stored', { index: 1 });
+  await page.waitForFunction(() => document.querySelector('#text mark'));
+  await page.click('#access summary');
+  await page.fill('#key', 'wrong');
+  await page.press('#key', 'Tab');
+  await page.waitForSelector('#access[open]');
+  assert.ok(await page.locator('#memory').isHidden());
+  assert.equal(await text('#chat-title'), 'Conversation');
+  await page.fill('#key', key);
+  await page.press('#key', 'Tab');
+  await page.waitForFunction(() => !document.querySelector('#chat-error').textContent);
+  complaints.length = 0; // the browser tells of every request that failed
+});
+
+test('what is set is what is shown, after Back, too', async () => {
+  await page.locator('#ratio').fill('0.5');
+  await page.goto(origin + '/version');
+  await page.goBack();
+  await page.waitForFunction(() => document.querySelector('#model').options.length > 0);
+  assert.equal(await text('#ratio-label'), Number(await page.inputValue('#ratio')) * 100 + ' %');
+});
+
+test('the context of a model is shown once it has been loaded', async () => {
+  let loaded = false;
+  await page.route('**/v1/models', route => route.fulfill({
+    contentType: 'application/json', body: JSON.stringify({ object: 'list', data: [{ id: 'needle/llama', ...loaded && { max_model_len: 2048 } }] }),
+  }));
+  await page.reload();
+  await page.waitForFunction(() => document.querySelector('#model').options.length > 0);
+  assert.equal(await text('#about'), '');
+  loaded = true;
+  await ask('hello');
+  await idle();
+  assert.match(await text('#about'), /2,048 tokens/);
+  await page.unroute('**/v1/models');
 });
 
 test('the page had nothing to complain about', () => assert.deepEqual(complaints, []));
