@@ -190,5 +190,6 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	b.family("lukv:document_bytes", "gauge")
 	b.sample("lukv:document_bytes", float64(texts))
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	boundTaking(w)
 	w.Write(b.text)
 }

@@ -44,6 +44,7 @@ func servePage(w http.ResponseWriter, _ *http.Request) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-cache")
+	boundTaking(w)
 	w.Write(page)
 }
 

@@ -488,10 +488,15 @@ func bodyFields(r *http.Request, data []byte) (*fields, error) {
 	return f, nil
 }
 
-// writeJSON writes an answer, for which its reader has a time. What a reader does not
-// take would keep its model loaded.
-func writeJSON(w http.ResponseWriter, v any) error {
+// boundTaking gives the reader of an answer that is no stream a time to take it. What a
+// reader does not take would keep its connection, and its model loaded.
+func boundTaking(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxAnswerTime)) // net/http lifts it behind the answer
+}
+
+// writeJSON writes an answer.
+func writeJSON(w http.ResponseWriter, v any) error {
+	boundTaking(w)
 	w.Header().Set("Content-Type", "application/json")
 	return encode(w, v)
 }
