@@ -127,8 +127,11 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, 
 		Name: f.str("name"), owner: owner(r), text: strings.TrimSpace(f.str("text")), system: f.str("system"), salt: f.str("cache_salt"),
 		policy: s.compression(f, v), date: v.date,
 	}
-	if !f.has("text") || doc.text == "" {
+	switch {
+	case !f.has("text"):
 		f.fail("text", "missing")
+	case doc.text == "":
+		f.fail("text", "it is empty")
 	}
 	if f.err != nil {
 		return nil, none, f.err

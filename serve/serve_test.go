@@ -583,7 +583,7 @@ var badRequests = []struct{ path, body, want string }{
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","context":"a","kv_compression":{"ratoi":1}}`, `unknown field \"ratoi\"`},
 	{"/tokenize", `{}`, "prompt: missing"},
 	{"/detokenize", `{"tokens":"x"}`, "token ids"},
-	{"/v1/documents", `{"text":" "}`, "text: missing"},
+	{"/v1/documents", `{"text":" "}`, "text: it is empty"},
 }
 
 func TestBadRequests(t *testing.T) {
@@ -624,6 +624,7 @@ func TestGuards(t *testing.T) {
 	check(401, "POST", path, good)
 	check(401, "POST", path, good, "Authorization", "Bearer onetwo")
 	check(200, "POST", path, good, "Authorization", "Bearer two")
+	check(200, "GET", "/v1/models", "", "Authorization", "bearer two")
 	check(413, "POST", path, good+strings.Repeat(" ", 1000), "Authorization", "Bearer one")
 	check(415, "POST", path, good, "Authorization", "Bearer one", "Content-Type", "text/plain")
 	check(403, "POST", path, good, "Authorization", "Bearer one", "Host", "evil.example")

@@ -381,7 +381,10 @@ func key(r *http.Request) string {
 	if k := r.Header.Get("X-Api-Key"); k != "" {
 		return k
 	}
-	k, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	k := r.Header.Get("Authorization")
+	if scheme, rest, ok := strings.Cut(k, " "); ok && strings.EqualFold(scheme, "Bearer") { // schemes are of any case
+		return rest
+	}
 	return k
 }
 
