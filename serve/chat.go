@@ -231,8 +231,8 @@ func (c *chatRequest) tokens(r *http.Request, in chat.Input, policy *lukv.Policy
 	default:
 		format := c.v.format
 		if d := c.document; d != nil {
-			if d.system != system(in.Messages) {
-				return invalid("messages", "the document was read behind another system message: %q", d.system)
+			if d.System != system(in.Messages) {
+				return invalid("messages", "the document was read behind another system message: %q", d.System)
 			}
 			format = format.At(d.date)
 		}

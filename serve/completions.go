@@ -188,7 +188,7 @@ func (s *Server) inFront(r *http.Request, v *served, q *engine.Request, id strin
 	switch {
 	case err != nil:
 		return nil, "", err
-	case doc.system != "":
+	case doc.System != "":
 		return nil, "", invalid("document", "the document has a system message, and a text completion has none; ask about it in a chat")
 	}
 	if err := doc.samePolicy(policy); err != nil {

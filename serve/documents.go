@@ -116,6 +116,7 @@ type document struct {
 	Created  int64        `json:"created_at"`
 	Model    string       `json:"model"`
 	Name     string       `json:"name,omitempty"`
+	System   string       `json:"system,omitempty"` // message in front of it, which questions have to have, too
 	Status   string       `json:"status"`
 	Tokens   int          `json:"tokens"`
 	Policy   *lukv.Policy `json:"kv_compression"`
@@ -126,12 +127,12 @@ type document struct {
 	// Progress is how much of it was read, 0 to 1, while it is processed.
 	Progress *float64 `json:"progress,omitempty"`
 
-	owner, text, system, salt string
-	stored                    string // of its cache, see [engine.Engine.StoredPrefix]
-	policy                    *lukv.Policy
-	date                      time.Time          // that the template gets: the prompt never changes
-	cancel                    context.CancelFunc // ends its processing
-	progress                  func() float64     // of its processing
+	owner, text, salt string
+	stored            string // of its cache, see [engine.Engine.StoredPrefix]
+	policy            *lukv.Policy
+	date              time.Time          // that the template gets: the prompt never changes
+	cancel            context.CancelFunc // ends its processing
+	progress          func() float64     // of its processing
 }
 
 // now is a copy of the document as it stands. The mutex is held.
@@ -222,8 +223,8 @@ func (d *documents) get(owner, id string, v *served) (*document, error) {
 // request reads the document, as far as its cache is not kept, and nothing else.
 func (d *document) request(ctx context.Context, v *served) (engine.Request, error) {
 	in := chat.Input{AddGenerationPrompt: true}
-	if d.system != "" {
-		in.Messages = append(in.Messages, chat.NewMessage("system", d.system))
+	if d.System != "" {
+		in.Messages = append(in.Messages, chat.NewMessage("system", d.System))
 	}
 	in.Messages = append(in.Messages, chat.NewMessage("user", ""))
 	tokens, front, n, err := v.format.At(d.date).SplitTokens(ctx, in, d.text, v.e.MaxTokens())

@@ -124,7 +124,7 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, 
 	var none engine.Request
 	doc := &document{
 		Object: "document", Created: time.Now().Unix(), LastUsed: time.Now().Unix(), Model: v.id, Status: "ready",
-		Name: f.str("name"), owner: owner(r), text: strings.TrimSpace(f.str("text")), system: f.str("system"), salt: f.str("cache_salt"),
+		Name: f.str("name"), owner: owner(r), text: strings.TrimSpace(f.str("text")), System: f.str("system"), salt: f.str("cache_salt"),
 		policy: s.compression(f, v), date: v.date,
 	}
 	switch {
@@ -148,6 +148,9 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, 
 	}
 	doc.Tokens = q.Context
 	key := fmt.Appendf(nil, "%s\x00%v\x00%s", v.m.ID(), q.Prompt, doc.policy)
+	if doc.System != "" { // some templates leave it out, and questions have to repeat it all the same
+		key = fmt.Appendf(key, "\x00system\x00%s", doc.System)
+	}
 	if doc.salt != "" {
 		key = fmt.Appendf(key, "\x00%s", doc.salt)
 	}

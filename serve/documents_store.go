@@ -97,7 +97,7 @@ func (s *Server) readDocument(path string) (*document, error) {
 		return nil, err
 	}
 	doc := &saved.Document
-	doc.owner, doc.text, doc.system, doc.salt, doc.date = saved.Owner, saved.Text, saved.System, saved.Salt, saved.Date
+	doc.owner, doc.text, doc.System, doc.salt, doc.date = saved.Owner, saved.Text, saved.System, saved.Salt, saved.Date
 	doc.stored = saved.Stored
 	if want := documentFile(doc.owner, doc.ID); filepath.Base(path) != want {
 		return nil, fmt.Errorf("it is %s", want)
@@ -149,7 +149,7 @@ func (d *documents) save(doc *document) error {
 	if d.dir == "" {
 		return nil
 	}
-	text, err := json.Marshal(savedDocument{*doc, doc.owner, doc.text, doc.system, doc.salt, doc.date, doc.stored})
+	text, err := json.Marshal(savedDocument{*doc, doc.owner, doc.text, doc.System, doc.salt, doc.date, doc.stored})
 	if err != nil {
 		return err
 	}

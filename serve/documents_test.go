@@ -223,11 +223,37 @@ func TestAnswersHaveATime(t *testing.T) {
 	}
 }
 
+// TestDocumentSaysItsSystem: who asks about a document sends its system message along, and
+// so has to get to know it, also behind a restart.
+func TestDocumentSaysItsSystem(t *testing.T) {
+	dir := t.TempDir()
+	for restart := range 2 {
+		ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
+		require.NoError(t, ts.s.OpenStore(dir))
+		var doc struct{ ID, System string }
+		ts.post(t, "/v1/documents", object{"text": sample(0).Context, "system": "Be brief."}, &doc)
+		require.Equal(t, "Be brief.", doc.System)
+		_, text, _ := ts.do(t, "GET", "/v1/documents/"+doc.ID, "")
+		doc.System = ""
+		decode(t, text, &doc)
+		require.Equal(t, "Be brief.", doc.System, restart)
+		var answer object
+		ts.post(t, "/v1/chat/completions", ask("?", object{
+			"document": doc.ID, "max_tokens": 1,
+			"messages": []object{{"role": "system", "content": doc.System}, {"role": "user", "content": "?"}},
+		}), &answer)
+		var plain struct{ ID, System string } // also where the template leaves system messages out
+		ts.post(t, "/v1/documents", object{"text": sample(0).Context}, &plain)
+		require.NotEqual(t, doc.ID, plain.ID)
+		require.Empty(t, plain.System)
+	}
+}
+
 // FuzzDocument: what a document's file holds is read or refused, whatever it is.
 func FuzzDocument(f *testing.F) {
 	dir := f.TempDir()
 	d := &documents{dir: dir}
-	doc := &document{ID: "doc_000000000000000000000000", Tokens: 3, Policy: &lukv.Policy{Ratio: 0.5}, Cache: &cacheUse{}, text: "text", system: "s"}
+	doc := &document{ID: "doc_000000000000000000000000", Tokens: 3, Policy: &lukv.Policy{Ratio: 0.5}, Cache: &cacheUse{}, text: "text", System: "s"}
 	require.NoError(f, d.save(doc))
 	data, err := os.ReadFile(filepath.Join(dir, documentFile("", doc.ID)))
 	require.NoError(f, err)

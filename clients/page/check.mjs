@@ -339,6 +339,23 @@ test('another key has other documents', async () => {
   complaints.length = 0; // the browser tells of every request that failed
 });
 
+test('a document with a system message can be asked about', async () => {
+  const put = await fetch(origin + '/v1/documents', {
+    method: 'POST', headers: { Authorization: 'Bearer ' + key, 'Content-Type': 'application/json' },
+    body: JSON.stringify({ text: sample.context, system: 'Be brief.', name: 'with a system message' }),
+  });
+  assert.equal(put.status, 201);
+  await page.reload();
+  await page.waitForSelector('#stored-label:not([hidden])');
+  const options = await page.locator('#stored option').allTextContents();
+  await page.selectOption('#stored', { label: options.find(o => o.startsWith('with a system message')) });
+  await page.waitForFunction(() => document.querySelector('#text mark'));
+  await ask('Is it so?');
+  await idle();
+  assert.equal(await text('#chat-error'), '');
+  assert.match(await answers().last().innerText(), /first token/);
+});
+
 test('what is set is what is shown, after Back, too', async () => {
   await page.locator('#ratio').fill('0.5');
   await page.goto(origin + '/version');
