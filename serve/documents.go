@@ -42,16 +42,16 @@ type documents struct {
 func (d *documents) add(doc *document) {
 	at := docKey{doc.owner, doc.ID}
 	if old := d.byID[at]; old != nil {
-		d.bytes -= int64(len(old.text))
+		d.bytes -= old.size()
 	} else {
 		d.order = append(d.order, at)
 	}
 	d.byID[at] = doc
-	d.bytes += int64(len(doc.text))
+	d.bytes += doc.size()
 }
 
 func (d *documents) drop(at docKey) {
-	d.bytes -= int64(len(d.byID[at].text))
+	d.bytes -= d.byID[at].size()
 	delete(d.byID, at)
 	d.order = slices.DeleteFunc(d.order, func(x docKey) bool { return x == at })
 }
@@ -64,13 +64,13 @@ func (d *documents) reserve(doc *document) (leave func(), err error) {
 	if d.byID[docKey{doc.owner, doc.ID}] != nil {
 		return func() {}, nil
 	}
-	size := int64(len(doc.text))
+	size := doc.size()
 	refused := ""
 	switch all := d.bytes + d.comingBytes + size; {
 	case len(d.order)+d.coming >= maxDocuments:
 		refused = fmt.Sprintf("there are %d documents already", len(d.order)+d.coming)
 	case all > maxDocumentBytes:
-		refused = fmt.Sprintf("the texts of all documents would have %d bytes, at most %d are kept", all, int64(maxDocumentBytes))
+		refused = fmt.Sprintf("all documents, with their names and system messages, would have %d bytes, at most %d are kept", all, int64(maxDocumentBytes))
 	}
 	if refused != "" {
 		return nil, &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Message: refused}
@@ -106,7 +106,7 @@ func owner(r *http.Request) string {
 // Bounds of what a server remembers.
 const (
 	maxDocuments     = 10000
-	maxDocumentBytes = 2 << 30 // of texts
+	maxDocumentBytes = 2 << 30 // of texts, names and system messages
 )
 
 // document is a stored text.
@@ -133,6 +133,11 @@ type document struct {
 	date              time.Time          // that the template gets: the prompt never changes
 	cancel            context.CancelFunc // ends its processing
 	progress          func() float64     // of its processing
+}
+
+// size is the bytes that a client can make as long as it likes.
+func (d *document) size() int64 {
+	return int64(len(d.text) + len(d.System) + len(d.Name) + len(d.salt))
 }
 
 // now is a copy of the document as it stands. The mutex is held.

@@ -178,7 +178,9 @@ func TestDocumentsBound(t *testing.T) {
 		return err
 	}
 	require.NoError(t, room(&document{ID: "a", text: "again"}), "it is there already")
-	require.ErrorContains(t, room(&document{ID: "b", text: "x"}), "at most 2147483648")
+	for _, doc := range []document{{text: "x"}, {Name: "x"}, {System: "x"}, {salt: "x"}} { // all that a client makes long
+		require.ErrorContains(t, room(&doc), "at most 2147483648")
+	}
 	d.drop(docKey{"", "a"})
 	require.NoError(t, room(&document{ID: "b", text: "x"}))
 	for range maxDocuments {
