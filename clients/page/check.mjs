@@ -356,6 +356,28 @@ test('a document with a system message can be asked about', async () => {
   assert.match(await answers().last().innerText(), /first token/);
 });
 
+test('the keyboard keeps its place', async () => {
+  const focused = () => page.evaluate(() => document.activeElement.id);
+  await page.click('#clear');
+  let answer;
+  await page.route('**/v1/chat/completions', () => answer?.()); // which never comes
+  const asked = new Promise(done => { answer = done; });
+  await page.fill('#question', 'Is it so?');
+  await page.focus('#send');
+  await page.keyboard.press('Enter');
+  await asked;
+  assert.equal(await focused(), 'stop');
+  await page.keyboard.press('Enter');
+  await idle();
+  assert.equal(await focused(), 'send');
+  await page.unroute('**/v1/chat/completions');
+  await page.fill('#source', 'some text to read');
+  await page.focus('#read');
+  await page.keyboard.press('Enter');
+  await page.waitForFunction(() => /^Read /.test(document.querySelector('#reading').textContent));
+  assert.equal(await focused(), 'read');
+});
+
 test('what is set is what is shown, after Back, too', async () => {
   await page.locator('#ratio').fill('0.5');
   await page.goto(origin + '/version');
