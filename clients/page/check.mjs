@@ -378,9 +378,41 @@ test('the keyboard keeps its place', async () => {
   assert.equal(await focused(), 'read');
 });
 
+test('a file dropped in while another is read waits for its turn', async () => {
+  let status = 'processing', puts = 0;
+  const answer = route => route.fulfill({ contentType: 'application/json', body: JSON.stringify({ id: 'doc_1', status, tokens: 10, error: 'enough' }) });
+  await page.route('**/v1/documents?wait=false', route => { puts++; return answer(route); });
+  await page.route('**/v1/documents/doc_1', answer);
+  await page.uncheck('#compare');
+  await page.fill('#source', 'the first');
+  await page.click('#read');
+  const drop = async file => {
+    const data = await page.evaluateHandle(([name, bytes]) => {
+      const data = new DataTransfer();
+      data.items.add(new File([new Uint8Array(bytes)], name));
+      return data;
+    }, file);
+    await page.dispatchEvent('#drop', 'drop', { dataTransfer: data });
+  };
+  await drop(['second.txt', [...Buffer.from('the second')]]);
+  await page.waitForFunction(() => document.querySelector('#source').value === 'the second');
+  status = 'failed';
+  await page.waitForFunction(() => document.querySelector('#document-error').textContent === 'enough');
+  assert.equal(puts, 1);
+  await drop(['picture.png', [0x89, 0x50]]);
+  await page.waitForFunction(() => document.querySelector('#document-error').textContent !== 'enough');
+  assert.equal(await text('#document-error'), 'picture.png is not a text in UTF-8');
+  await page.evaluate(() => { File.prototype.arrayBuffer = () => Promise.reject(new DOMException('', 'NotFoundError')); }); // as folders do
+  await drop(['folder', []]);
+  await page.waitForFunction(() => /^folder/.test(document.querySelector('#document-error').textContent));
+  assert.equal(await text('#document-error'), 'folder cannot be read');
+  await page.unroute('**/v1/documents?wait=false');
+  await page.unroute('**/v1/documents/doc_1');
+});
+
 test('what is set is what is shown, after Back, too', async () => {
   await page.locator('#ratio').fill('0.5');
-  await page.goto(origin + '/version');
+  await page.goto('about:blank');
   await page.goBack();
   await page.waitForFunction(() => document.querySelector('#model').options.length > 0);
   assert.equal(await text('#ratio-label'), Number(await page.inputValue('#ratio')) * 100 + ' %');
