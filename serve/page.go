@@ -22,8 +22,10 @@ var page []byte
 var pagePolicy = contentPolicy(string(page))
 
 // contentPolicy is the Content-Security-Policy of a page whose scripts and styles are
-// in it.
+// in it. Browsers make one line end of those of Windows, which Git may have put into the
+// page, before they compute the digests.
 func contentPolicy(page string) string {
+	page = strings.ReplaceAll(page, "\r\n", "\n")
 	digests := func(tag string) string {
 		var out []string
 		for _, m := range regexp.MustCompile(`(?s)<`+tag+`[^>]*>(.*?)</`+tag+`>`).FindAllStringSubmatch(page, -1) {

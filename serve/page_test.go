@@ -38,6 +38,8 @@ func TestContentPolicy(t *testing.T) {
 	p := contentPolicy(`<style></style><script>alert('Hello, world.');</script>`)
 	require.Contains(t, p, "script-src 'sha256-qznLcsROx4GACP2dm0UCKCzCG+HiZ1guq6ZZDob/Tng='")
 	require.Contains(t, p, "style-src 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='", "of nothing")
+	lines := "<style>\np { }\n</style><script>\nalert()\n</script>"
+	require.Equal(t, contentPolicy(lines), contentPolicy(strings.ReplaceAll(lines, "\n", "\r\n")))
 }
 
 // TestDocumentTokens: the texts of the tokens put together are what the model read, as
