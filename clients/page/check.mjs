@@ -433,4 +433,30 @@ test('the context of a model is shown once it has been loaded', async () => {
   await page.unroute('**/v1/models');
 });
 
+test('the server\'s own policy keeps its parameters', async () => {
+  const own = { metric: { name: 'snapkv', window: 8 }, allocator: { name: 'headkv', importance: [[1]] }, ratio: 0.5 };
+  await page.route('**/v1/kv_compression', async route => {
+    const known = await (await route.fetch()).json();
+    return route.fulfill({ contentType: 'application/json', body: JSON.stringify({ ...known, default: own }) });
+  });
+  const asked = [];
+  await page.route('**/v1/documents?wait=false', (route, request) => {
+    asked.push(request.postDataJSON().kv_compression);
+    return route.fulfill({ contentType: 'application/json', body: JSON.stringify({ id: 'doc_1', status: 'failed', error: 'enough' }) });
+  });
+  await page.reload();
+  await page.waitForFunction(() => document.querySelector('#metric').options.length > 0);
+  await page.uncheck('#compare');
+  await page.fill('#source', 'some text');
+  for (const metric of ['snapkv', 'keydiff']) {
+    await page.selectOption('#metric', metric);
+    await page.click('#read');
+    await page.waitForFunction(() => document.querySelector('#document-error').textContent === 'enough' && !document.querySelector('#read').disabled);
+  }
+  assert.deepEqual(asked.map(p => p.metric), [own.metric, 'keydiff']);
+  assert.deepEqual(asked.map(p => p.allocator), [own.allocator, own.allocator]);
+  await page.unroute('**/v1/kv_compression');
+  await page.unroute('**/v1/documents?wait=false');
+});
+
 test('the page had nothing to complain about', () => assert.deepEqual(complaints, []));
