@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -471,7 +472,8 @@ type counters struct {
 	peak, saved, evicted             atomic.Int64
 	promptTokens, cachedTokens       atomic.Int64
 	generated, preempted             atomic.Int64
-	completed, cancelled, failed     atomic.Int64
+	stopped, limited                 atomic.Int64 // completed: stop and length
+	cancelled, failed                atomic.Int64
 	steps                            atomic.Int64
 	drafted, accepted                atomic.Int64
 }
@@ -485,7 +487,11 @@ func (c *counters) ended(j *job, err error) {
 	cause := context.Cause(j.ctx) // may be any error
 	switch {
 	case err == nil:
-		c.completed.Add(1)
+		if slices.ContainsFunc(j.choices, func(c *choice) bool { return c.finish == model.FinishLength }) {
+			c.limited.Add(1)
+		} else {
+			c.stopped.Add(1)
+		}
 	case cause != nil && errors.Is(err, cause) || errors.Is(err, context.Canceled) || errors.Is(err, ErrClosed):
 		c.cancelled.Add(1)
 	default:
@@ -506,6 +512,7 @@ type Stats struct {
 
 	PromptTokens, CachedTokens, GeneratedTokens int64
 	Completed, Cancelled, Failed, Preempted     int64 // requests
+	ReachedLength                               int64 // completed requests with an answer that ended as [model.FinishLength]
 	Steps                                       int64
 	EvictedEntries                              int64 // of prompts that were compressed
 	Drafted, Accepted                           int64 // tokens that were looked up, and how many of them were right
@@ -514,13 +521,15 @@ type Stats struct {
 // Stats returns the figures of this moment without waiting for a step.
 func (e *Engine) Stats() Stats {
 	c := &e.stats
+	limited := c.limited.Load()
 	return Stats{
 		Waiting: c.waiting.Load(), Running: c.running.Load(),
 		ReservedBytes: c.reserved.Load(), PeakBytes: c.peak.Load(), SavedBytes: c.saved.Load(), MaxBytes: e.o.MaxBytes,
 		KeptBytes: c.kept.Load(), StoredBytes: c.stored.Load(), LoadedFiles: c.loaded.Load(),
 		PromptTokens: c.promptTokens.Load(), CachedTokens: c.cachedTokens.Load(), GeneratedTokens: c.generated.Load(),
-		Completed: c.completed.Load(), Cancelled: c.cancelled.Load(), Failed: c.failed.Load(), Preempted: c.preempted.Load(),
-		Steps: c.steps.Load(), EvictedEntries: c.evicted.Load(),
+		Completed: c.stopped.Load() + limited, Cancelled: c.cancelled.Load(), Failed: c.failed.Load(), Preempted: c.preempted.Load(),
+		ReachedLength: limited,
+		Steps:         c.steps.Load(), EvictedEntries: c.evicted.Load(),
 		Drafted: c.drafted.Load(), Accepted: c.accepted.Load(),
 	}
 }

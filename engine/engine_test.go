@@ -480,6 +480,7 @@ func TestPromptThatFillsTheContext(t *testing.T) {
 		require.Empty(t, slices.Concat(out.ids...))
 		require.Zero(t, s.Usage().Generated)
 	}
+	require.EqualValues(t, 2, e.Stats().ReachedLength)
 }
 
 // TestChoicesThatCompressWhileDecoding: each answer cuts the prompt's entries for itself,

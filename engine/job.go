@@ -61,6 +61,7 @@ type choice struct {
 	fed     int
 	drawn   int // with the one that ended it
 	done    bool
+	finish  model.FinishReason // of an answer that is done
 
 	events []Event // of the step
 	err    error

@@ -424,7 +424,7 @@ func (c *choice) drawOne() bool {
 
 // end ends the answer with what was held back of its text.
 func (c *choice) end(event *Event, why model.FinishReason) {
-	c.done = true
+	c.done, c.finish = true, why
 	if c.text != nil {
 		event.Text += c.text.End()
 	}

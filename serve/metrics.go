@@ -152,8 +152,15 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	family("vllm:num_preemptions_total", "counter", func(st *engine.Stats) float64 { return float64(st.Preempted) })
 	b.family("vllm:request_success_total", "counter")
 	for i, sl := range order {
-		b.sample("vllm:request_success_total", float64(stats[i].Completed), "model_name", sl.id, "finished_reason", "stop")
-		b.sample("vllm:request_success_total", float64(stats[i].Cancelled), "model_name", sl.id, "finished_reason", "abort")
+		for _, ended := range []struct {
+			reason string
+			n      int64
+		}{
+			{"stop", stats[i].Completed - stats[i].ReachedLength}, {"length", stats[i].ReachedLength},
+			{"abort", stats[i].Cancelled}, {"error", stats[i].Failed},
+		} {
+			b.sample("vllm:request_success_total", float64(ended.n), "model_name", sl.id, "finished_reason", ended.reason)
+		}
 	}
 	histograms := func(name string, of func(m *metrics) *histogram) {
 		b.family(name, "histogram")

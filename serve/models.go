@@ -428,6 +428,7 @@ func withPast(st, past engine.Stats) engine.Stats {
 	st.CachedTokens += past.CachedTokens
 	st.GeneratedTokens += past.GeneratedTokens
 	st.Completed += past.Completed
+	st.ReachedLength += past.ReachedLength
 	st.Cancelled += past.Cancelled
 	st.Failed += past.Failed
 	st.Preempted += past.Preempted

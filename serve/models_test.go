@@ -94,7 +94,7 @@ func TestModelsOnDemand(t *testing.T) {
 	waitUnloaded(ts, "b")
 	_, text, _ = ts.do(t, "GET", "/metrics", "")
 	require.Contains(t, text, "lukv:model_loaded{model_name=\"b\"} 0\n")
-	require.Contains(t, text, "vllm:request_success_total{model_name=\"b\",finished_reason=\"stop\"} 8\n")
+	require.Contains(t, text, "vllm:request_success_total{model_name=\"b\",finished_reason=\"length\"} 8\n")
 	require.Contains(t, text, "vllm:e2e_request_latency_seconds_count{model_name=\"b\"} 8\n")
 
 	var again chatAnswer
