@@ -61,26 +61,26 @@ func (d *documents) drop(at docKey) {
 func (d *documents) reserve(doc *document) (leave func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.byID[docKey{doc.owner, doc.ID}] != nil {
-		return func() {}, nil
+	size, more := doc.size(), 1
+	if old := d.byID[docKey{doc.owner, doc.ID}]; old != nil { // whose place it takes
+		size, more = max(0, size-old.size()), 0
 	}
-	size := doc.size()
 	refused := ""
 	switch all := d.bytes + d.comingBytes + size; {
-	case len(d.order)+d.coming >= maxDocuments:
+	case len(d.order)+d.coming+more > maxDocuments:
 		refused = fmt.Sprintf("there are %d documents already", len(d.order)+d.coming)
-	case all > maxDocumentBytes:
+	case size > 0 && all > maxDocumentBytes:
 		refused = fmt.Sprintf("all documents, with their names and system messages, would have %d bytes, at most %d are kept", all, int64(maxDocumentBytes))
 	}
 	if refused != "" {
 		return nil, &apiError{status: http.StatusInsufficientStorage, Type: "invalid_request_error", Message: refused}
 	}
-	d.coming++
+	d.coming += more
 	d.comingBytes += size
 	return sync.OnceFunc(func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.coming--
+		d.coming -= more
 		d.comingBytes -= size
 	}), nil
 }

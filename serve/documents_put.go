@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -50,6 +51,7 @@ func documentBody(r *http.Request) (*fields, error) {
 		key := name
 		if name == "file" {
 			key = "text"
+			data = bytes.TrimPrefix(data, []byte("\ufeff")) // a byte order mark is no part of a file's text
 			if file := path.Base(strings.ReplaceAll(part.FileName(), `\`, "/")); part.FileName() != "" && values["name"] == nil {
 				values["name"] = file
 			}

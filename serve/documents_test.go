@@ -178,6 +178,7 @@ func TestDocumentsBound(t *testing.T) {
 		return err
 	}
 	require.NoError(t, room(&document{ID: "a", text: "again"}), "it is there already")
+	require.ErrorContains(t, room(&document{ID: "a", text: "again", Name: "x"}), "at most 2147483648", "with a longer name")
 	for _, doc := range []document{{text: "x"}, {Name: "x"}, {System: "x"}, {salt: "x"}} { // all that a client makes long
 		require.ErrorContains(t, room(&doc), "at most 2147483648")
 	}
@@ -326,7 +327,7 @@ func TestUpload(t *testing.T) {
 	var doc, again document
 	ts.post(t, "/v1/documents", object{"text": text, "kv_compression": object{"ratio": 0.5, "metric": "keydiff"}}, &doc)
 	policy := `{"ratio": 0.5, "metric": "keydiff"}`
-	status, answer := ts.upload(t, "/v1/documents", "kv_compression", policy, "purpose", "assistants", `file:C:\books\a book.txt`, text)
+	status, answer := ts.upload(t, "/v1/documents", "kv_compression", policy, "purpose", "assistants", `file:C:\books\a book.txt`, "\ufeff"+text)
 	require.Equal(t, 200, status, answer)
 	require.NoError(t, json.Unmarshal([]byte(answer), &again))
 	require.Equal(t, doc.ID, again.ID)
