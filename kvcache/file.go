@@ -497,8 +497,9 @@ func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
 	return nil
 }
 
-// pieceBytes is what is read and hashed at a time, more where a page is larger.
-const pieceBytes = 64 << 10
+// pieceBytes is what is read and hashed at a time, more where a page is larger: enough
+// that handing a piece over costs little beside hashing it.
+const pieceBytes = 128 << 10
 
 // read copies the tensors, in the order of the file, to their heads and compares
 // the checksum.
