@@ -279,6 +279,10 @@ func Run(ctx context.Context, sources []*Source, o Options) (*Report, error) {
 		}
 		p.compareWithFull(r.report.Points)
 	}
+	// What has just been added is to be in the file, too.
+	if err := r.save(); err != nil {
+		errs = append(errs, err)
+	}
 	return r.report, errors.Join(errs...)
 }
 

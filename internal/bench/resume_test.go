@@ -38,12 +38,13 @@ func TestResume(t *testing.T) {
 	first, err := ReadReport(path)
 	require.NoError(t, err)
 	require.Len(t, first.Points, 2)
+	assert.True(t, first.Interrupted)
 
 	o.Previous, saved = first, 10
 	first.Points[1].Error = "no room" // what failed is measured again
 	r, err := Run(t.Context(), source(), o)
 	require.NoError(t, err)
-	assert.Equal(t, 13, saved)
+	assert.Equal(t, 14, saved, "every point, and the whole")
 	require.Len(t, r.Points, 4)
 	assert.Equal(t, first.Points[0], r.Points[0])
 	assert.Equal(t, first.Points[1].Key, r.Points[1].Key)
@@ -68,6 +69,22 @@ func TestResume(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, []byte(`{`), 0o600))
 	_, err = ReadReport(path)
 	require.ErrorContains(t, err, "read measurements")
+}
+
+// The file holds what the run returns, comparisons of points included.
+func TestResumeWhole(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.json")
+	o := quick()
+	o.Reps, o.Decode, o.Depth = 1, []int{2}, []int{70}
+	o.Compression = []Compression{{}, compression("keydiff", "uniform", 0.5)}
+	o.Save = func(r *Report) error { return r.WriteFile(path) }
+	r, err := Run(t.Context(), []*Source{Random("tiny", tiny(0), tensor.BF16)}, o)
+	require.NoError(t, err)
+	require.Len(t, r.Points, 2)
+	require.Positive(t, r.Points[1].VersusFull)
+	saved, err := ReadReport(path)
+	require.NoError(t, err)
+	assert.Equal(t, r.Points, saved.Points)
 }
 
 func TestShapeLayers(t *testing.T) {
