@@ -422,21 +422,26 @@ func (r *runner) model(ctx context.Context, s *Source, precision model.Precision
 	return nil
 }
 
+// keyOf returns what the keys of all points of an open model have in common.
+func keyOf(s *Source, m *model.Model) Key {
+	k := Key{
+		Model: s.name, Weights: m.Config().Type.String(), Batch: 1,
+		Threads: m.Threads(), Precision: string(m.Precision()), CPU: m.CPU().String(),
+	}
+	if dev := m.Device(); dev != nil {
+		k.Device = dev.Info().Name
+		if n := m.DeviceLayers(); n < m.Config().Layers {
+			k.Layers = n
+		}
+	}
+	return k
+}
+
 // points returns the points of an open model, those without compression first
 // and without what makes no difference: compression of an empty cache that is
 // decoded, and batches in prefill.
 func (r *runner) points(s *Source, m *model.Model) []*course {
-	o, cfg := r.o, m.Config()
-	base := Key{
-		Model: s.name, Weights: cfg.Type.String(), Batch: 1,
-		Threads: m.Threads(), Precision: string(m.Precision()), CPU: m.CPU().String(),
-	}
-	if dev := m.Device(); dev != nil {
-		base.Device = dev.Info().Name
-		if n := m.DeviceLayers(); n < cfg.Layers {
-			base.Layers = n
-		}
-	}
+	o, base := r.o, keyOf(s, m)
 	comps := slices.Clone(o.Compression)
 	slices.SortStableFunc(comps, func(a, b Compression) int {
 		switch {

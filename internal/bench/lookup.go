@@ -16,10 +16,13 @@ import (
 // and without in turns, and the answers are the same.
 type Lookup struct {
 	Model     string `json:"model"`
+	Weights   string `json:"weights"` // element type
 	Threads   int    `json:"threads"`
 	Precision string `json:"precision"`
 	CPU       string `json:"cpu"`
-	Set       string `json:"set"` // LookupQuote, LookupAnswer or LookupFree
+	Device    string `json:"device,omitempty"`        // name of the accelerator
+	Layers    int    `json:"device_layers,omitempty"` // on it, 0 for all
+	Set       string `json:"set"`                     // LookupQuote, LookupAnswer or LookupFree
 	Items     int    `json:"items"`
 
 	// Faster is the median over the items of the speed with over that without, Low and
@@ -61,10 +64,11 @@ func (r *runner) lookup(ctx context.Context, s *Source, precision model.Precisio
 	if s.name == builtin.Name {
 		sets = []string{LookupQuote, LookupAnswer, LookupFree}
 	}
+	on := keyOf(s, m)
 	for _, set := range sets {
 		x := Lookup{
-			Model: s.name, Threads: m.Threads(), Precision: string(m.Precision()), CPU: m.CPU().String(),
-			Set: set, Items: r.o.Lookup,
+			Model: on.Model, Weights: on.Weights, Threads: on.Threads, Precision: on.Precision, CPU: on.CPU,
+			Device: on.Device, Layers: on.Layers, Set: set, Items: r.o.Lookup,
 		}
 		if r.hasLookup(&x) {
 			continue
@@ -83,7 +87,8 @@ func (r *runner) lookup(ctx context.Context, s *Source, precision model.Precisio
 // hasLookup reports whether the report holds the same measurement.
 func (r *runner) hasLookup(x *Lookup) bool {
 	return slices.ContainsFunc(r.report.Lookups, func(y Lookup) bool {
-		return y.Model == x.Model && y.Threads == x.Threads && y.Precision == x.Precision && y.CPU == x.CPU && y.Set == x.Set && y.Items == x.Items
+		return y.Model == x.Model && y.Weights == x.Weights && y.Threads == x.Threads && y.Precision == x.Precision && y.CPU == x.CPU &&
+			y.Device == x.Device && y.Layers == x.Layers && y.Set == x.Set && y.Items == x.Items
 	})
 }
 

@@ -34,9 +34,12 @@ type Report struct {
 // Start is the time in seconds from opening a checkpoint to its first token, all
 // processors working, with reading its tokenizer and encoding a word; medians.
 type Start struct {
-	Model string  `json:"model"`
-	Bytes int64   `json:"bytes"`        // of its files
-	Warm  float64 `json:"warm_seconds"` // with the files in memory
+	Model   string  `json:"model"`
+	Weights string  `json:"weights,omitempty"`       // element type of random ones
+	Device  string  `json:"device,omitempty"`        // as it was opened
+	Layers  int     `json:"device_layers,omitempty"` // on it, 0 for all
+	Bytes   int64   `json:"bytes"`                   // of its files
+	Warm    float64 `json:"warm_seconds"`            // with the files in memory
 
 	// Cold is the time with the files out of memory; 0 if that was not asked
 	// for or the system does not let go of them.
@@ -287,16 +290,20 @@ func deviceRight(i int) bool { return i >= 2 }
 
 // lookupTable returns header and rows of lookup decoding.
 func (r *Report) lookupTable() [][]string {
-	rows := [][]string{{"lookup decoding", "threads", "cpu", "answers", "items", "tok/s", "faster", "quartiles", "drafts/token", "right"}}
+	rows := [][]string{{"lookup decoding", "weights", "precision", "threads", "cpu", "answers", "items", "tok/s", "faster", "quartiles", "drafts/token", "right"}}
 	for _, x := range r.Lookups {
 		right := orDash(x.Drafted > 0, percent(x.Accepted/x.Drafted))
-		rows = append(rows, []string{x.Model, strconv.Itoa(x.Threads), x.CPU, x.Set, strconv.Itoa(x.Items), figure(x.Speed),
+		name := x.Model
+		if x.Device != "" {
+			name += " on " + Key{Device: x.Device, Layers: x.Layers}.on()
+		}
+		rows = append(rows, []string{name, x.Weights, x.Precision, strconv.Itoa(x.Threads), x.CPU, x.Set, strconv.Itoa(x.Items), figure(x.Speed),
 			fmt.Sprintf("%.2fx", x.Faster), fmt.Sprintf("%.2f–%.2f", x.Low, x.High), fmt.Sprintf("%.2f", x.Drafted), right})
 	}
 	return rows
 }
 
-func lookupRight(i int) bool { return i == 1 || i >= 4 }
+func lookupRight(i int) bool { return i == 3 || i >= 6 }
 
 // rate prints a rate.
 func rate(x float64, unit string) string {
@@ -346,7 +353,14 @@ func (r *Report) lines() []string {
 		out = append(out, text)
 	}
 	for _, s := range r.Starts {
-		text := fmt.Sprintf("%s, %s, open to first token: %.3f s warm", s.Model, size(s.Bytes), s.Warm)
+		name := s.Model
+		if s.Weights != "" {
+			name += " " + s.Weights
+		}
+		if s.Device != "" {
+			name += " on " + Key{Device: s.Device, Layers: s.Layers}.on()
+		}
+		text := fmt.Sprintf("%s, %s, open to first token: %.3f s warm", name, size(s.Bytes), s.Warm)
 		if s.Cold > 0 {
 			text += fmt.Sprintf(", %.3f s cold", s.Cold)
 		}

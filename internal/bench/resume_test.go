@@ -87,6 +87,32 @@ func TestResumeWhole(t *testing.T) {
 	assert.Equal(t, r.Points, saved.Points)
 }
 
+// What an earlier run has measured of other weights is not taken over.
+func TestResumeOtherWeights(t *testing.T) {
+	o := quick()
+	o.Reps, o.Start, o.Lookup = 1, true, 1
+	run := func(typ tensor.Type) *Report {
+		r, err := Run(t.Context(), []*Source{written("tiny", tiny(0), typ, t.TempDir())}, o)
+		require.NoError(t, err)
+		o.Previous = r
+		return r
+	}
+	first := run(tensor.F16)
+	require.Len(t, first.Starts, 1)
+	require.Len(t, first.Lookups, 2)
+	r := run(tensor.F32)
+	require.Len(t, r.Starts, 2)
+	require.Len(t, r.Lookups, 4)
+	assert.Greater(t, r.Starts[1].Bytes, r.Starts[0].Bytes)
+	assert.Equal(t, []string{"F16", "F32"}, []string{r.Starts[0].Weights, r.Starts[1].Weights})
+	assert.Equal(t, []string{"F16", "F32"}, []string{r.Lookups[0].Weights, r.Lookups[2].Weights})
+	assert.Equal(t, r.Lookups, run(tensor.F32).Lookups)
+
+	// A start that was measured warm only is measured again, and stands there once.
+	o.Previous.Starts[1].Cold = 0
+	assert.Len(t, run(tensor.F32).Starts, 2)
+}
+
 func TestShapeLayers(t *testing.T) {
 	cfg, err := shapeConfig("llama-3.1-8b:8")
 	require.NoError(t, err)

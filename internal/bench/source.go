@@ -22,8 +22,9 @@ type Source struct {
 	name    string
 	open    func(ctx context.Context, opts ...model.Option) (*model.Model, error)
 	release func()
-	private bool  // the weights are memory of the process, not a mapped file
-	bytes   int64 // memory that making random weights takes; 0: they are a checkpoint's
+	private bool   // the weights are memory of the process, not a mapped file
+	bytes   int64  // memory that making random weights takes; 0: they are a checkpoint's
+	weights string // element type of random weights
 
 	// folder returns where a mapped checkpoint lies, nil for other sources.
 	folder func(ctx context.Context) (string, error)
@@ -66,7 +67,7 @@ func shapeConfig(name string) (*model.Config, error) {
 func Random(name string, cfg *model.Config, t tensor.Type) *Source {
 	c := *cfg
 	c.Type = t
-	s := &Source{name: name, private: true}
+	s := &Source{name: name, private: true, weights: t.String()}
 	params := int64(c.Layers)*layerParams(&c) + int64(c.Vocab)*int64(c.Hidden)
 	if !c.TiedEmbeddings {
 		params += int64(c.Vocab) * int64(c.Hidden)

@@ -18,10 +18,13 @@ import (
 
 // start measures the time from opening a checkpoint to its first token.
 func (r *runner) start(ctx context.Context, s *Source) error {
-	if slices.ContainsFunc(r.report.Starts, func(st Start) bool { return st.Model == s.name && (st.Cold > 0 || !r.o.Start) }) {
+	st := Start{Model: s.name, Weights: s.weights, Device: r.o.Device, Layers: r.o.DeviceLayers}
+	same := func(x Start) bool {
+		return x.Model == st.Model && x.Weights == st.Weights && x.Device == st.Device && x.Layers == st.Layers
+	}
+	if slices.ContainsFunc(r.report.Starts, func(x Start) bool { return same(x) && (x.Cold > 0 || !r.o.Start) }) {
 		return nil // an earlier run has measured it
 	}
-	st := Start{Model: s.name}
 	// The first one finds what the system happens to have in memory and counts
 	// for nothing; it writes the checkpoint if there is none yet.
 	if _, err := r.firstToken(ctx, s); err != nil {
@@ -52,7 +55,8 @@ func (r *runner) start(ctx context.Context, s *Source) error {
 		st.ColdSamples = append(st.ColdSamples, took)
 	}
 	st.Warm, st.Cold = median(st.WarmSamples), median(st.ColdSamples)
-	r.report.Starts = append(r.report.Starts, st)
+	// An earlier run may have measured it warm only.
+	r.report.Starts = append(slices.DeleteFunc(r.report.Starts, same), st)
 	return nil
 }
 
@@ -144,7 +148,7 @@ func Written(name string, t tensor.Type, dir string) (*Source, error) {
 
 func written(name string, cfg *model.Config, t tensor.Type, dir string) *Source {
 	inMemory := Random(name, cfg, t)
-	s := &Source{name: name, bytes: inMemory.bytes}
+	s := &Source{name: name, bytes: inMemory.bytes, weights: inMemory.weights}
 	var temp string
 	s.folder = func(ctx context.Context) (string, error) {
 		if temp != "" {
