@@ -156,9 +156,10 @@ const (
 // can be compared.
 type Key struct {
 	Model     string  `json:"model"`
-	Weights   string  `json:"weights"` // element type
-	Test      string  `json:"test"`    // TestPrefill or TestDecode
-	Tokens    int     `json:"tokens"`  // in one repetition, of each session
+	Weights   string  `json:"weights"`          // element type
+	Mapped    bool    `json:"mapped,omitempty"` // the weights are a file's pages
+	Test      string  `json:"test"`             // TestPrefill or TestDecode
+	Tokens    int     `json:"tokens"`           // in one repetition, of each session
 	Depth     int     `json:"depth"`
 	Batch     int     `json:"batch"`
 	Threads   int     `json:"threads"`
@@ -167,6 +168,7 @@ type Key struct {
 	Cache     string  `json:"cache"`               // element type
 	Metric    string  `json:"metric,omitempty"`    // "" without compression
 	Allocator string  `json:"allocator,omitempty"` // likewise
+	Profile   string  `json:"profile,omitempty"`   // its digest; "" for a made-up one
 	Ratio     float64 `json:"ratio"`
 
 	// Instead of a ratio: entries kept per head on average, or bytes of keys and
@@ -225,7 +227,7 @@ func (k Key) on() string {
 
 // full returns the key of the same point without compression.
 func (k Key) full() Key {
-	k.Metric, k.Allocator, k.Ratio, k.BudgetTokens, k.BudgetBytes = "", "", 0, 0, 0
+	k.Metric, k.Allocator, k.Profile, k.Ratio, k.BudgetTokens, k.BudgetBytes = "", "", "", 0, 0, 0
 	return k
 }
 
@@ -396,7 +398,11 @@ func (r *runner) model(ctx context.Context, s *Source, precision model.Precision
 		return fmt.Errorf("open %s: %w", s.name, err)
 	}
 	defer m.Close()
-	for _, c := range r.points(s, m) {
+	points, err := r.points(s, m)
+	if err != nil {
+		return err
+	}
+	for _, c := range points {
 		r.done++
 		if r.seen[c.key] {
 			continue
@@ -425,7 +431,7 @@ func (r *runner) model(ctx context.Context, s *Source, precision model.Precision
 // keyOf returns what the keys of all points of an open model have in common.
 func keyOf(s *Source, m *model.Model) Key {
 	k := Key{
-		Model: s.name, Weights: m.Config().Type.String(), Batch: 1,
+		Model: s.name, Weights: m.Config().Type.String(), Mapped: !s.private, Batch: 1,
 		Threads: m.Threads(), Precision: string(m.Precision()), CPU: m.CPU().String(),
 	}
 	if dev := m.Device(); dev != nil {
@@ -440,7 +446,7 @@ func keyOf(s *Source, m *model.Model) Key {
 // points returns the points of an open model, those without compression first
 // and without what makes no difference: compression of an empty cache that is
 // decoded, and batches in prefill.
-func (r *runner) points(s *Source, m *model.Model) []*course {
+func (r *runner) points(s *Source, m *model.Model) ([]*course, error) {
 	o, base := r.o, keyOf(s, m)
 	comps := slices.Clone(o.Compression)
 	slices.SortStableFunc(comps, func(a, b Compression) int {
@@ -467,6 +473,12 @@ func (r *runner) points(s *Source, m *model.Model) []*course {
 				if comp.on() {
 					k.Metric, k.Allocator = comp.names()
 					k.Ratio, k.BudgetTokens, k.BudgetBytes = comp.Ratio, comp.BudgetTokens, comp.BudgetBytes
+					if comp.Profile != nil {
+						var err error
+						if k.Profile, err = comp.Profile.Digest(); err != nil {
+							return nil, err
+						}
+					}
 				}
 				add := func(k Key) {
 					out = append(out, &course{r: r, s: s, m: m, key: k, comp: comp, cache: cache})
@@ -489,5 +501,5 @@ func (r *runner) points(s *Source, m *model.Model) []*course {
 			}
 		}
 	}
-	return out
+	return out, nil
 }

@@ -171,6 +171,7 @@ type column struct {
 var columns = []column{
 	{"model", true, false, func(p *Point) string { return p.Model }},
 	{"weights", true, false, func(p *Point) string { return p.Weights }},
+	{"mapped", true, false, func(p *Point) string { return orDash(p.Mapped, "yes") }},
 	{"threads", true, true, func(p *Point) string { return strconv.Itoa(p.Threads) }},
 	{"precision", true, false, func(p *Point) string { return p.Precision }},
 	{"cpu", true, false, func(p *Point) string { return p.CPU }},
@@ -179,6 +180,7 @@ var columns = []column{
 	{"batch", true, true, func(p *Point) string { return strconv.Itoa(p.Batch) }},
 	{"depth", true, true, func(p *Point) string { return strconv.Itoa(p.Depth) }},
 	{"compression", true, false, func(p *Point) string { return p.Key.Compression() }},
+	{"profile", true, false, func(p *Point) string { return orDash(p.Profile != "", p.Profile[:min(len(p.Profile), 19)]) }},
 	{"busy", true, true, func(p *Point) string { return orDash(p.Busy > 0, strconv.Itoa(p.Busy)) }},
 	{"test", false, false, func(p *Point) string { return p.Name() }},
 	{"tok/s", false, true, func(p *Point) string { return figure(p.Speed) }},

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -111,6 +112,39 @@ func TestResumeOtherWeights(t *testing.T) {
 	// A start that was measured warm only is measured again, and stands there once.
 	o.Previous.Starts[1].Cold = 0
 	assert.Len(t, run(tensor.F32).Starts, 2)
+}
+
+// Nor is what was measured of mapped weights, or with another profile.
+func TestResumeOtherSource(t *testing.T) {
+	o := quick()
+	o.Reps, o.Decode, o.Depth = 1, []int{2}, []int{70}
+	o.Compression = []Compression{compression("keydiff", "lukv", 0.5)}
+	run := func(s *Source) *Report {
+		r, err := Run(t.Context(), []*Source{s}, o)
+		require.NoError(t, err)
+		o.Previous = r
+		return r
+	}
+	inMemory := func() *Source { return Random("tiny", tiny(0), tensor.BF16) }
+	require.Len(t, run(inMemory()).Points, 1)
+	require.Len(t, run(inMemory()).Points, 1)
+	require.Len(t, run(written("tiny", tiny(0), tensor.BF16, t.TempDir())).Points, 2)
+
+	s := inMemory()
+	m, err := s.open(t.Context())
+	require.NoError(t, err)
+	p, err := randomProfile(m, o.Compression[0].Metric)
+	require.NoError(t, err)
+	require.NoError(t, m.Close())
+	o.Compression[0].Profile = p
+	r := run(inMemory())
+	require.Len(t, r.Points, 3)
+	digest, err := p.Digest()
+	require.NoError(t, err)
+	assert.Equal(t, digest, r.Points[2].Profile)
+	var table bytes.Buffer
+	require.NoError(t, r.WriteTable(&table))
+	assert.Contains(t, table.String(), digest[:19])
 }
 
 func TestShapeLayers(t *testing.T) {
