@@ -118,7 +118,7 @@ func (c *benchCmd) Run(e *env) error {
 		return err
 	}
 	report.Command = e.args
-	if e.ctx.Err() != nil && len(report.Points) == 0 {
+	if e.ctx.Err() != nil && len(report.Points)+len(report.Starts)+len(report.Lookups) == 0 {
 		return err
 	}
 	return errors.Join(c.print(e, report), firstOf(err))

@@ -77,6 +77,7 @@ func TestBenchRefuses(t *testing.T) {
 	fails(t, exitUsage, "--metric would have no effect", "bench", "--metric", "keydiff")
 	fails(t, exitUsage, "--reps: found 0", "bench", "--reps", "0")
 	fails(t, exitUsage, "threads: found -2", "bench", "--threads=-2")
+	fails(t, exitUsage, "threads: found 1025", "bench", "builtin", "--threads", "1025")
 	fails(t, exitUsage, "--compare: found 1 results", "bench", "--compare", "a.json")
 	fails(t, exitUsage, "--compare prints a table", "bench", "--compare", "--csv", "a", "b")
 	fails(t, exitFailed, "no such folder", "bench", filepath.Join(t.TempDir(), "none"))
@@ -123,5 +124,10 @@ func TestBenchInterrupted(t *testing.T) {
 	o := interrupted(t, " pp31 ", 1, "-v", "bench", "builtin", "--pp", "30,31", "--reps", "1")
 	assert.Equal(t, exitInterrupted, o.code)
 	assert.Contains(t, o.out, "pp30")
+	assert.Contains(t, o.out, "interrupted: points are missing")
+
+	o = interrupted(t, "set free", 1, "-v", "bench", "builtin", "--lookup", "1")
+	assert.Equal(t, exitInterrupted, o.code)
+	assert.Contains(t, o.out, "quote")
 	assert.Contains(t, o.out, "interrupted: points are missing")
 }
