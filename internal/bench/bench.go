@@ -112,7 +112,7 @@ func (o *Options) Validate() error {
 		x      []int
 		lo, hi int
 	}{
-		{"threads", o.Threads, 0, 4096}, {"depth", o.Depth, 0, limit}, {"batch", o.Batch, 1, 4096},
+		{"threads", o.Threads, 0, 1024}, {"depth", o.Depth, 0, limit}, {"batch", o.Batch, 1, 4096},
 		{"prefill tokens", o.Prefill, 1, limit}, {"decode tokens", o.Decode, 1, limit},
 		{"busy processes", o.Busy, 0, 1024}, {"repetitions", []int{cmp.Or(o.Reps, 1)}, 1, 10000},
 		{"prompts for lookup decoding", []int{o.Lookup}, 0, 10000},
