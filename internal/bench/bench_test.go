@@ -171,6 +171,16 @@ func checkOutputs(t *testing.T, r *Report) {
 	require.Len(t, rows, len(r.Points)+1)
 	assert.Contains(t, rows[0], "tokens_per_second")
 	assert.Equal(t, "tiny", rows[1][slices.Index(rows[0], "model")])
+	drawings := 0
+	for i, row := range rows[1:] {
+		if cell := row[slices.Index(rows[0], "drawing")]; cell != "" {
+			var list []Drawing
+			require.NoError(t, json.Unmarshal([]byte(cell), &list))
+			assert.Equal(t, r.Points[i].Drawing, list)
+			drawings++
+		}
+	}
+	assert.Positive(t, drawings)
 
 	data, err := json.Marshal(r)
 	require.NoError(t, err)

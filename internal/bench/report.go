@@ -2,6 +2,7 @@ package bench
 
 import (
 	"encoding/csv"
+	"encoding/json"
 	"fmt"
 	"io"
 	"reflect"
@@ -504,7 +505,7 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 }
 
 // WriteCSV writes one line per point with all of its numbers, samples aside,
-// under the names that they have in JSON.
+// under the names that they have in JSON. A list is JSON within its cell.
 func (r *Report) WriteCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
 	var head []string
@@ -536,7 +537,20 @@ func (r *Report) WriteCSV(w io.Writer) error {
 			row = append(row, fmt.Sprint(k.Field(j).Interface()))
 		}
 		for _, j := range fields {
-			row = append(row, fmt.Sprint(p.Field(j).Interface()))
+			x := p.Field(j)
+			if x.Kind() != reflect.Slice {
+				row = append(row, fmt.Sprint(x.Interface()))
+				continue
+			}
+			text := ""
+			if x.Len() > 0 {
+				b, err := json.Marshal(x.Interface())
+				if err != nil {
+					return err
+				}
+				text = string(b)
+			}
+			row = append(row, text)
 		}
 		if err := out.Write(row); err != nil {
 			return err
