@@ -42,15 +42,38 @@ func (c *completionCmd) Run(e *env) error {
 	return err
 }
 
-// commandsOf are the commands that help lists.
-func commandsOf(app *kong.Application) []*kong.Node {
+// commandsOf are the commands that help lists; those of a group each.
+func commandsOf(app *kong.Application) []*kong.Node { return app.Leaves(true) }
+
+// groupsOf are the commands that have commands, by whose names they are known.
+func groupsOf(app *kong.Application) []*kong.Node {
 	var out []*kong.Node
 	for _, c := range app.Children {
+		if !c.Hidden && !c.Leaf() {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// within are the commands that may follow a group's name, or the program's.
+func within(parent *kong.Node) []*kong.Node {
+	var out []*kong.Node
+	for _, c := range parent.Children {
 		if !c.Hidden {
 			out = append(out, c)
 		}
 	}
 	return out
+}
+
+// namesOf joins the names of commands.
+func namesOf(commands []*kong.Node, separator string) string {
+	var out []string
+	for _, c := range commands {
+		out = append(out, c.Name)
+	}
+	return strings.Join(out, separator)
 }
 
 // flagsOf are the flags of a command, those of all commands included.
@@ -88,25 +111,23 @@ func names(f *kong.Flag) []string {
 }
 
 func bashCompletion(b *strings.Builder, app *kong.Application) {
-	var commands []string
-	for _, c := range commandsOf(app) {
-		commands = append(commands, c.Name)
-	}
 	fmt.Fprintf(b, `# bash completion of lukv
 _lukv() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= word
 	for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-		case $word in -*) ;; *) command=$word; break ;; esac
+		case $word in -*) continue ;; esac
+		command="${command:+$command }$word"
+		case $word in %s) ;; *) break ;; esac
 	done
-	if [ -z "$command" ]; then
-		COMPREPLY=($(compgen -W %q -- "$cur"))
-		return
-	fi
 	case $command in
-`, strings.Join(commands, " "))
+	"") COMPREPLY=($(compgen -W %q -- "$cur")); return ;;
+`, namesOf(groupsOf(app), "|"), namesOf(within(app.Node), " "))
+	for _, g := range groupsOf(app) {
+		fmt.Fprintf(b, "\t%s) COMPREPLY=($(compgen -W %q -- \"$cur\")); return ;;\n", g.Name, namesOf(within(g), " "))
+	}
 	for _, c := range commandsOf(app) {
 		var words []string
-		fmt.Fprintf(b, "\t%s)\n\t\tcase $prev in\n", c.Name)
+		fmt.Fprintf(b, "\t%q)\n\t\tcase $prev in\n", c.Path())
 		for _, f := range flagsOf(app, c) {
 			words = append(words, names(f)...)
 			if values := valuesOf(f.Value); values != nil {
@@ -128,13 +149,30 @@ func firstSentence(help string) string {
 func zshCompletion(b *strings.Builder, app *kong.Application) {
 	// In a specification, these separate its parts.
 	quote := strings.NewReplacer("'", `'\''`, "[", `\[`, "]", `\]`, ":", `\:`)
-	b.WriteString("#compdef lukv\n# zsh completion of lukv\n_lukv() {\n\tlocal -a commands\n\tcommands=(\n")
-	for _, c := range commandsOf(app) {
-		fmt.Fprintf(b, "\t\t'%s:%s'\n", c.Name, quote.Replace(firstSentence(c.Help)))
+	// Takes the name of a command off the words, or offers the names.
+	choose := func(tabs string, parent *kong.Node) {
+		fmt.Fprintf(b, "%scommands=(\n", tabs)
+		for _, c := range within(parent) {
+			fmt.Fprintf(b, "%s\t'%s:%s'\n", tabs, c.Name, quote.Replace(firstSentence(c.Help)))
+		}
+		for _, line := range []string{
+			")", "if (( CURRENT == 2 )); then", "\t_describe command commands", "\treturn", "fi",
+			"command=\"${command:+$command }$words[2]\"", "shift words", "(( CURRENT-- ))",
+		} {
+			fmt.Fprintf(b, "%s%s\n", tabs, line)
+		}
 	}
-	b.WriteString("\t)\n\tif (( CURRENT == 2 )); then\n\t\t_describe command commands\n\t\treturn\n\tfi\n\tlocal command=$words[2]\n\tshift words\n\t(( CURRENT-- ))\n\tcase $command in\n")
+	b.WriteString("#compdef lukv\n# zsh completion of lukv\n_lukv() {\n\tlocal -a commands\n\tlocal command=\n")
+	choose("\t", app.Node)
+	b.WriteString("\tcase $command in\n")
+	for _, g := range groupsOf(app) {
+		fmt.Fprintf(b, "\t%s)\n", g.Name)
+		choose("\t\t", g)
+		b.WriteString("\t\t;;\n")
+	}
+	b.WriteString("\tesac\n\tcase $command in\n")
 	for _, c := range commandsOf(app) {
-		fmt.Fprintf(b, "\t%s)\n\t\t_arguments -s \\\n", c.Name)
+		fmt.Fprintf(b, "\t%q)\n\t\t_arguments -s \\\n", c.Path())
 		for _, f := range flagsOf(app, c) {
 			for _, name := range names(f) {
 				fmt.Fprintf(b, "\t\t\t'*%s[%s]", name, quote.Replace(firstSentence(f.Help)))
@@ -158,12 +196,19 @@ func zshCompletion(b *strings.Builder, app *kong.Application) {
 func fishCompletion(b *strings.Builder, app *kong.Application) {
 	quote := func(s string) string { return "'" + strings.NewReplacer(`\`, `\\`, "'", `\'`).Replace(s) + "'" }
 	b.WriteString("# fish completion of lukv\n")
-	for _, c := range commandsOf(app) {
+	for _, c := range within(app.Node) {
 		fmt.Fprintf(b, "complete -c lukv -n __fish_use_subcommand -f -a %s -d %s\n", c.Name, quote(firstSentence(c.Help)))
 	}
+	for _, g := range groupsOf(app) {
+		for _, c := range within(g) {
+			fmt.Fprintf(b, "complete -c lukv -n '__fish_seen_subcommand_from %s; and not __fish_seen_subcommand_from %s' -f -a %s -d %s\n",
+				g.Name, namesOf(within(g), " "), c.Name, quote(firstSentence(c.Help)))
+		}
+	}
 	for _, c := range commandsOf(app) {
+		seen := "'__fish_seen_subcommand_from " + strings.ReplaceAll(c.Path(), " ", "; and __fish_seen_subcommand_from ") + "'"
 		for _, f := range flagsOf(app, c) {
-			fmt.Fprintf(b, "complete -c lukv -n '__fish_seen_subcommand_from %s' -l %s", c.Name, f.Name)
+			fmt.Fprintf(b, "complete -c lukv -n %s -l %s", seen, f.Name)
 			if f.Short != 0 {
 				fmt.Fprintf(b, " -s %c", f.Short)
 			}
@@ -178,7 +223,7 @@ func fishCompletion(b *strings.Builder, app *kong.Application) {
 			}
 			fmt.Fprintf(b, " -d %s\n", quote(firstSentence(f.Help)))
 			if f.Tag.Negatable != "" {
-				fmt.Fprintf(b, "complete -c lukv -n '__fish_seen_subcommand_from %s' -l no-%s\n", c.Name, f.Name)
+				fmt.Fprintf(b, "complete -c lukv -n %s -l no-%s\n", seen, f.Name)
 			}
 		}
 	}

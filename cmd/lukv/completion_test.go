@@ -52,6 +52,12 @@ func TestBashCompletes(t *testing.T) {
 		"lukv ins":                        "inspect",
 		"lukv run x --rat":                "--ratio",
 		"lukv -q run x --precision b":     "bf16",
+		"lukv ana":                        "analyze",
+		"lukv analyze lo":                 "losses",
+		"lukv -q analyze losses x --prof": "--profile",
+		"lukv analyze losses x --met":     "--metric",
+		"lukv gen r":                      "ruler",
+		"lukv gen ruler x --len":          "--length",
 		"lukv template x --no-generation": "--no-generation-prompt",
 	} {
 		words := strings.Fields(typed)
@@ -67,7 +73,7 @@ func TestMan(t *testing.T) {
 	parser, err := newParser(new(cli))
 	require.NoError(t, err)
 	for _, c := range commandsOf(parser.Model) {
-		assert.Contains(t, page, ".SS lukv "+c.Name)
+		assert.Contains(t, page, ".SS lukv "+c.Path())
 		for _, f := range c.Flags {
 			assert.Contains(t, page, `\-\-`+strings.ReplaceAll(f.Name, "-", `\-`))
 		}

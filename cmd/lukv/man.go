@@ -49,6 +49,10 @@ func manual(b *strings.Builder, app *kong.Application, version string) {
 	flagList(b, app.Flags)
 	b.WriteString(".SH COMMANDS\n")
 	for _, c := range commandsOf(app) {
+		if g := c.Parent; g != app.Node && g.Children[0] == c {
+			fmt.Fprintf(b, ".SS lukv %s \\fICOMMAND\\fR\n", troff(g.Name))
+			paragraphs(b, g.Help+"\n\n"+g.Detail)
+		}
 		fmt.Fprintf(b, ".SS lukv %s\n", troff(strings.TrimPrefix(c.Summary(), app.Name+" ")))
 		paragraphs(b, c.Help+"\n\n"+c.Detail)
 		for _, p := range c.Positional {
