@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"testing"
@@ -19,5 +20,10 @@ func TestConvertRefuses(t *testing.T) {
 	fails(t, exitUsage, "--shard-size", "convert", bad, out, "--shard-size", "0")
 	// The format's own example lacks a model.
 	fails(t, exitFailed, "llama.block_count", "convert", "../../gguf/testdata/gguf/model.gguf", out, "--json")
-	holds(t, dir, "bad.gguf")
+	example, err := os.ReadFile("../../gguf/testdata/gguf/model.gguf")
+	require.NoError(t, err)
+	other := filepath.Join(dir, "other.gguf")
+	require.NoError(t, os.WriteFile(other, bytes.ReplaceAll(example, []byte("llama"), []byte("mamba")), 0o600))
+	fails(t, exitRefused, "mamba", "convert", other, out)
+	holds(t, dir, "bad.gguf", "other.gguf")
 }

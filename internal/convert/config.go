@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/gguf"
+	"github.com/lukv/lukv/model"
 )
 
 // arch is an architecture that GGUF names.
@@ -131,17 +132,17 @@ func readConfig(f *gguf.File) (*config, error) {
 	}
 	a, ok := archs[name]
 	if !ok {
-		return nil, fmt.Errorf("architecture %q, expected llama, qwen2 or qwen3: %w", name, errors.ErrUnsupported)
+		return nil, fmt.Errorf("architecture %q, expected llama, qwen2 or qwen3: %w", name, model.ErrUnsupported)
 	}
 	k := &keys{f: f, prefix: name + "."}
 	if f.Has("split.count") {
 		if n, err := f.Uint("split.count"); err != nil || n > 1 {
-			return nil, fmt.Errorf("key \"split.count\": one of several files, expected a whole model in one: %w", errors.ErrUnsupported)
+			return nil, fmt.Errorf("key \"split.count\": one of several files, expected a whole model in one: %w", model.ErrUnsupported)
 		}
 	}
 	if f.Has(k.prefix + "expert_count") {
 		if n, err := f.Uint(k.prefix + "expert_count"); err != nil || n > 0 {
-			return nil, fmt.Errorf("key %q: a mixture of experts, which is not supported: %w", k.prefix+"expert_count", errors.ErrUnsupported)
+			return nil, fmt.Errorf("key %q: a mixture of experts is %w", k.prefix+"expert_count", model.ErrUnsupported)
 		}
 	}
 	c := &config{Architectures: []string{a.class}, ModelType: name, HiddenAct: "silu", arch: a}
@@ -155,13 +156,13 @@ func readConfig(f *gguf.File) (*config, error) {
 	c.NormEps = k.float("attention.layer_norm_rms_epsilon", 0)
 	c.RopeTheta = k.float("rope.freq_base", 10000)
 	if v := k.integer("attention.value_length", c.HeadDim); v != c.HeadDim {
-		k.fail(fmt.Errorf("values of %d elements beside keys of %d, expected as many: %w", v, c.HeadDim, errors.ErrUnsupported))
+		k.fail(fmt.Errorf("values of %d elements beside keys of %d, expected as many: %w", v, c.HeadDim, model.ErrUnsupported))
 	}
 	if c.HeadDim%2 != 0 {
 		k.fail(fmt.Errorf("heads of %d elements, expected an even number, as rotation works on pairs", c.HeadDim))
 	}
 	if d := k.integer("rope.dimension_count", c.HeadDim); d != c.HeadDim {
-		k.fail(fmt.Errorf("key %q: %d of %d elements are rotated, expected all: %w", k.prefix+"rope.dimension_count", d, c.HeadDim, errors.ErrUnsupported))
+		k.fail(fmt.Errorf("key %q: %d of %d elements are rotated, expected all: %w", k.prefix+"rope.dimension_count", d, c.HeadDim, model.ErrUnsupported))
 	}
 	if f.Has(k.prefix + "attention.sliding_window") {
 		if n, err := f.Uint(k.prefix + "attention.sliding_window"); err != nil || n > math.MaxInt32 {
@@ -206,12 +207,23 @@ func readScaling(k *keys, c *config) *scaling {
 		return s
 	}
 	const p = "rope.scaling."
-	if !k.f.Has(k.prefix + p + "type") {
-		return nil
+	factor := p + "factor"
+	if old := "rope.scale_linear"; !k.f.Has(k.prefix+factor) && k.f.Has(k.prefix+old) {
+		factor = old // of the first converters
 	}
-	kind, err := k.f.Text(k.prefix + p + "type")
-	if err != nil {
-		k.fail(err)
+	kind := "linear" // what a factor without a type means
+	if k.f.Has(k.prefix + p + "type") {
+		var err error
+		if kind, err = k.f.Text(k.prefix + p + "type"); err != nil {
+			k.fail(err)
+		}
+	} else {
+		if !k.f.Has(k.prefix + factor) {
+			return nil
+		}
+		if x, err := k.f.Float(k.prefix + factor); err == nil && (x == 0 || x == 1) {
+			return nil
+		}
 	}
 	optional := func(key string) *number {
 		if !k.f.Has(k.prefix + p + key) {
@@ -224,17 +236,17 @@ func readScaling(k *keys, c *config) *scaling {
 	case "none":
 		return nil
 	case "linear":
-		return &scaling{Type: kind, Factor: k.float(p+"factor", 0)}
+		return &scaling{Type: kind, Factor: k.float(factor, 0)}
 	case "yarn":
 		if ext := k.prefix + p + "yarn_ext_factor"; k.f.Has(ext) {
 			if x, err := k.f.Float(ext); err != nil {
 				k.fail(err)
 			} else if x >= 0 && x != 1 { // below 0: what the type says
-				k.fail(fmt.Errorf("key %q: %v, expected 1: %w", ext, x, errors.ErrUnsupported))
+				k.fail(fmt.Errorf("key %q: %v, expected 1: %w", ext, x, model.ErrUnsupported))
 			}
 		}
 		s := &scaling{
-			Type: kind, Factor: k.float(p+"factor", 0), OriginalMax: k.integer(p+"original_context_length", 0),
+			Type: kind, Factor: k.float(factor, 0), OriginalMax: k.integer(p+"original_context_length", 0),
 			BetaFast: optional("yarn_beta_fast"), BetaSlow: optional("yarn_beta_slow"),
 		}
 		// In GGUF it multiplies YaRN's own factor, in rope_scaling it takes its place.
@@ -244,7 +256,7 @@ func readScaling(k *keys, c *config) *scaling {
 		}
 		return s
 	}
-	k.fail(fmt.Errorf("key %q: %q, expected none, linear or yarn: %w", k.prefix+p+"type", kind, errors.ErrUnsupported))
+	k.fail(fmt.Errorf("key %q: %q, expected none, linear or yarn: %w", k.prefix+p+"type", kind, model.ErrUnsupported))
 	return nil
 }
 
@@ -309,7 +321,7 @@ func llama3(t *gguf.Tensor, theta float64, headDim int) (*scaling, error) {
 			return &scaling{Type: "llama3", Factor: number(factor), LowFreq: &one, HighFreq: &h, OriginalMax: int(original)}, nil
 		}
 	}
-	return nil, fmt.Errorf("the divisors are not those of Llama 3's scaling: %w", errors.ErrUnsupported)
+	return nil, fmt.Errorf("the divisors are not those of Llama 3's scaling: %w", model.ErrUnsupported)
 }
 
 // writeJSON is a file of a model folder.

@@ -122,7 +122,7 @@ func convert(ctx context.Context, f *gguf.File, path, out string, o Options) (r 
 	if err := c.texts(v); err != nil {
 		return nil, err
 	}
-	r = &Result{Architecture: c.cfg.ModelType, Tensors: len(weights), Vocabulary: len(v.tokens)}
+	r = &Result{Architecture: c.cfg.ModelType, Tensors: len(weights), Vocabulary: v.size()}
 	if f.Has("general.name") {
 		r.Name, _ = f.Text("general.name")
 	}
@@ -251,10 +251,10 @@ func (c *converter) weights() ([]weight, error) {
 	}
 	for _, t := range c.f.Tensors() {
 		if !used[t.Name] {
-			return nil, fmt.Errorf("tensor %q: it has no place in a model of the architecture %s: %w", t.Name, c.cfg.ModelType, errors.ErrUnsupported)
+			return nil, fmt.Errorf("tensor %q: it has no place in a model of the architecture %s: %w", t.Name, c.cfg.ModelType, model.ErrUnsupported)
 		}
 		if !t.Type.Readable() {
-			return nil, fmt.Errorf("tensor %q: the type %s is not supported: %w", t.Name, t.Type, errors.ErrUnsupported)
+			return nil, fmt.Errorf("tensor %q: the type %s is %w", t.Name, t.Type, model.ErrUnsupported)
 		}
 	}
 	for _, w := range out {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"math"
@@ -225,6 +224,7 @@ func TestWholeModel(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, [2]int64{r.Bytes, r.Bytes}, last)
 		assert.Equal(t, "needle", r.Name)
+		assert.Equal(t, tok.VocabSize(), r.Vocabulary, "padding is not counted")
 		m, err := model.Open(t.Context(), out, model.WithPrecision(model.PrecisionF32))
 		require.NoError(t, err)
 		got, err := m.Tokenizer()
@@ -394,6 +394,41 @@ func TestYarn(t *testing.T) {
 	}
 }
 
+// TestLinear: a factor says by itself that positions are scaled, as in llama.cpp.
+func TestLinear(t *testing.T) {
+	for _, c := range []struct {
+		keys map[string]any
+		want float64
+	}{
+		{map[string]any{"scaling.type": "linear", "scaling.factor": float32(4)}, 4},
+		{map[string]any{"scaling.factor": float32(4)}, 4},
+		{map[string]any{"scale_linear": float32(4)}, 4},
+		{map[string]any{"scaling.type": "linear", "scale_linear": float32(4)}, 4},
+		{map[string]any{"scaling.factor": float32(2), "scale_linear": float32(4)}, 2},
+		{map[string]any{"scaling.type": "none", "scaling.factor": float32(4)}, 0},
+		{map[string]any{"scaling.factor": float32(1)}, 0},
+		{map[string]any{"scaling.factor": float32(0)}, 0},
+	} {
+		f := embedded(t)
+		for key, value := range c.keys {
+			f.set("llama.rope."+key, value)
+		}
+		out := filepath.Join(t.TempDir(), "out")
+		_, err := GGUF(t.Context(), f.write(t), out, Options{Type: tensor.BF16})
+		require.NoError(t, err, "%v", c.keys)
+		m, err := model.Open(t.Context(), out)
+		require.NoError(t, err)
+		rope := m.Config().Rope
+		if c.want == 0 {
+			require.Empty(t, rope.Type, "%v", c.keys)
+		} else {
+			require.Equal(t, "linear", rope.Type, "%v", c.keys)
+			require.InDelta(t, c.want, rope.Factor, 0, "%v", c.keys)
+		}
+		require.NoError(t, m.Close())
+	}
+}
+
 // TestLlama3 finds the parameters that divisors were made with, by the formula
 // of the published models, and refuses divisors of no such formula.
 func TestLlama3(t *testing.T) {
@@ -432,7 +467,7 @@ func TestLlama3(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, s, "divisors of 1 scale nothing")
 	_, err = llama3(divisors(1e4, 8, 4, 8192, 64), 5e5, 64)
-	require.ErrorIs(t, err, errors.ErrUnsupported, "divisors for another base")
+	require.ErrorIs(t, err, model.ErrUnsupported, "divisors for another base")
 }
 
 // TestSentencePiece: pieces with scores become merges that cut as the scores do.

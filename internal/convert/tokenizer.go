@@ -2,14 +2,13 @@ package convert
 
 import (
 	"cmp"
-
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/lukv/lukv/gguf"
+	"github.com/lukv/lukv/model"
 )
 
 // Kinds of tokens, tokenizer.ggml.token_type.
@@ -154,7 +153,7 @@ func (v *vocabulary) tokenizer(s special, maxPositions int) (file, config part, 
 		file, err = v.sentencePiece(s)
 		bos = true
 	default:
-		err = fmt.Errorf("key %q: %q, expected gpt2 or llama: %w", ggml+"model", kind, errors.ErrUnsupported)
+		err = fmt.Errorf("key %q: %q, expected gpt2 or llama: %w", ggml+"model", kind, model.ErrUnsupported)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -225,6 +224,17 @@ func (v *vocabulary) added() []part {
 	return out
 }
 
+// size is the number of tokens without the padding.
+func (v *vocabulary) size() int {
+	n := 0
+	for id := range v.tokens {
+		if v.kind(id) != tokenUnused {
+			n++
+		}
+	}
+	return n
+}
+
 // vocab maps pieces to ids: those that can come out of merges. Unused pieces are
 // padding that converters write; they are left out, so that no text becomes one.
 func (v *vocabulary) vocab() (map[string]int, error) {
@@ -255,7 +265,7 @@ func (v *vocabulary) byteLevel() (part, bool, error) {
 	}
 	pre, ok := pretokenizers[name]
 	if !ok {
-		return nil, false, fmt.Errorf("key %q: %q, expected gpt-2, llama-bpe, qwen2, tekken or smollm: %w", ggml+"pre", name, errors.ErrUnsupported)
+		return nil, false, fmt.Errorf("key %q: %q, expected gpt-2, llama-bpe, qwen2, tekken or smollm: %w", ggml+"pre", name, model.ErrUnsupported)
 	}
 	vocab, err := v.vocab()
 	if err != nil {
