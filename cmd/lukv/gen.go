@@ -2,9 +2,11 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -90,7 +92,10 @@ func (c *genRulerCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	count := func(s string) int { return len(tok.Encode(s, tokenizer.EncodeOptions{SpecialAsText: true})) }
+	count := func(ctx context.Context, s string) (int, error) {
+		ids, err := tok.EncodeContext(ctx, s, math.MaxInt, tokenizer.EncodeOptions{SpecialAsText: true})
+		return len(ids), err
+	}
 	line := e.progress()
 	defer line.clear()
 	for _, length := range lengths {
@@ -136,12 +141,7 @@ func (c *genRulerCmd) write(e *env, path string, o ruler.Options) error {
 		b := bufio.NewWriter(w)
 		lines := json.NewEncoder(b)
 		lines.SetEscapeHTML(false)
-		err := ruler.Generate(o, func(s *ruler.Sample) error {
-			if err := e.ctx.Err(); err != nil {
-				return err
-			}
-			return lines.Encode(s)
-		})
+		err := ruler.Generate(e.ctx, o, func(s *ruler.Sample) error { return lines.Encode(s) })
 		if err != nil {
 			return err
 		}

@@ -82,6 +82,9 @@ func commonWords(x *draw) prompt {
 		example, often, seldom, exampleOften, exampleSeldom = 20, 6, 1, 3, 1
 	}
 	vocabulary := x.vocabulary(x.r, example+x.units)
+	if vocabulary == nil {
+		return prompt{lacking: "words"}
+	}
 	shown, shownAnswer := numbered(x.r, vocabulary[:example], exampleOften, exampleSeldom)
 	list, answer := numbered(x.r, vocabulary[example:], often, seldom)
 	fill := func(list string) prompt {

@@ -48,16 +48,25 @@ func needle(of kind, key, value string) string {
 // drawn gives out keys and values, none twice, and no word that is a part of
 // another.
 type drawn struct {
-	r    *rand.Rand
-	s    *Sources
-	used map[string]bool
-	all  []string // words
+	r                 *rand.Rand
+	s                 *Sources
+	used              map[string]bool
+	parts             map[string]bool // pairs that are part of one given out
+	adjectives, nouns map[string]bool
+	lacking           string // what there was no other of
 }
 
 func newDrawn(x *draw) *drawn { return &drawn{r: x.r, s: x.Sources, used: map[string]bool{}} }
 
+// next is empty when no other is found in four times as many draws as there are:
+// the very last is found in as many 98 times of 100.
 func (d *drawn) next(k kind) string {
-	for {
+	all := 9000000
+	if k == words {
+		adjectives, nouns := d.s.pairs()
+		all = len(adjectives) * len(nouns)
+	}
+	for range 4 * all {
 		s := ""
 		switch k {
 		case words:
@@ -69,15 +78,57 @@ func (d *drawn) next(k kind) string {
 			a, b := d.r.Uint64(), d.r.Uint64()
 			s = fmt.Sprintf("%08x-%04x-4%03x-%04x-%012x", a>>32, a>>16&0xffff, a&0xfff, b>>48&0x3fff|0x8000, b&(1<<48-1))
 		}
-		if d.used[s] || k == words && slices.ContainsFunc(d.all, func(o string) bool { return strings.Contains(o, s) || strings.Contains(s, o) }) {
+		if d.used[s] {
 			continue
 		}
-		d.used[s] = true
 		if k == words {
-			d.all = append(d.all, s)
+			within := d.pairsOf(s)
+			if d.parts[s] || slices.ContainsFunc(within, func(p string) bool { return d.used[p] }) {
+				continue
+			}
+			for _, p := range within {
+				d.parts[p] = true
+			}
 		}
+		d.used[s] = true
 		return s
 	}
+	d.lacking = "words for keys"
+	return ""
+}
+
+// pairsOf are the pairs of an adjective and a noun that are a part of s, itself
+// among them.
+func (d *drawn) pairsOf(s string) []string {
+	if d.parts == nil {
+		adjectives, nouns := d.s.pairs()
+		d.parts, d.adjectives, d.nouns = map[string]bool{}, set(adjectives), set(nouns)
+	}
+	var out []string
+	for i := range len(s) {
+		if s[i] != '-' {
+			continue
+		}
+		for from := range i {
+			if !d.adjectives[s[from:i]] {
+				continue
+			}
+			for to := i + 2; to <= len(s); to++ {
+				if d.nouns[s[i+1:to]] {
+					out = append(out, s[from:to])
+				}
+			}
+		}
+	}
+	return out
+}
+
+func set(words []string) map[string]bool {
+	out := make(map[string]bool, len(words))
+	for _, w := range words {
+		out[w] = true
+	}
+	return out
 }
 
 func (n niah) make(x *draw) prompt {
@@ -94,6 +145,9 @@ func (n niah) make(x *draw) prompt {
 		}
 	}
 	r.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
+	if d.lacking != "" {
+		return prompt{lacking: d.lacking}
+	}
 	var asked, outputs []string
 	for _, i := range r.Perm(len(keys))[:n.queried] {
 		asked = append(asked, keys[i])
@@ -109,6 +163,12 @@ func (n niah) make(x *draw) prompt {
 			if n.haystack == needles {
 				hay[i] = needle(n.value, d.next(n.key), d.next(n.value))
 			}
+			if d.lacking != "" {
+				break
+			}
+		}
+		if d.lacking != "" {
+			return prompt{lacking: d.lacking}
 		}
 		context = strings.Join(insertLines(hay, places(r, x.units, len(lines)), lines), "\n")
 	}

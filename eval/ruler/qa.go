@@ -60,8 +60,8 @@ func (x *draw) askUsers(c *collection) prompt {
 
 // world gives out invented names, each once.
 type world struct {
-	at, step int
-	r        *rand.Rand
+	at, step, given int
+	r               *rand.Rand
 }
 
 func newWorld(r *rand.Rand) *world {
@@ -75,8 +75,12 @@ func newWorld(r *rand.Rand) *world {
 
 func (w *world) name() string {
 	w.at = (w.at + w.step) % names
+	w.given++
 	return name(w.at)
 }
+
+// lacking says that names were given out twice: questions may have two answers.
+func (w *world) lacking() bool { return w.given > names }
 
 func (w *world) pick(list ...string) string { return list[w.r.IntN(len(list))] }
 
@@ -128,9 +132,12 @@ func oneDocument(x *draw) prompt {
 	w := newWorld(x.r)
 	text, place, founder := w.place()
 	documents := []string{text}
-	for len(documents) < x.units {
+	for len(documents) < x.units && !w.lacking() {
 		text, _, _ := w.place()
 		documents = append(documents, text)
+	}
+	if w.lacking() {
+		return prompt{lacking: "names"}
 	}
 	return x.ask(documents, fmt.Sprintf("Who founded %s?", place), founder)
 }
@@ -145,12 +152,15 @@ func twoDocuments(x *draw) prompt {
 	songText, song, city := w.song()
 	personText, person := w.person(song)
 	documents := []string{songText, personText}
-	for i := 2; i < x.units; i++ {
+	for i := 2; i < x.units && !w.lacking(); i++ {
 		text, other, _ := w.song()
 		if i%2 == 1 {
 			text, _ = w.person(other)
 		}
 		documents = append(documents, text)
+	}
+	if w.lacking() {
+		return prompt{lacking: "names"}
 	}
 	if r.IntN(5) == 0 {
 		answer, where := "yes", city

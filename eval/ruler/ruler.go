@@ -1,9 +1,11 @@
 package ruler
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"math"
 	"math/rand/v2"
 	"strings"
 )
@@ -30,8 +32,8 @@ type Options struct {
 	Samples int
 	Seed    uint64
 
-	Count     func(text string) int // tokens of a text, without special ones
-	Tokenizer string                // its name, for the record
+	Count     func(ctx context.Context, text string) (int, error) // tokens of a text, without special ones
+	Tokenizer string                                              // its name, for the record
 
 	Sources *Sources // texts and wording that a user brought; nil: built-in ones
 }
@@ -40,6 +42,7 @@ type Options struct {
 type prompt struct {
 	input, prefix string
 	outputs       []string
+	lacking       string // what the lists have too little of for this haystack
 }
 
 // task says how samples of one task are made.
@@ -93,14 +96,14 @@ func random(o *Options, sample int) *rand.Rand {
 }
 
 // Generate makes the samples of a task and hands each to emit, whose error ends
-// the work.
-func Generate(o Options, emit func(*Sample) error) error {
+// the work, as the end of ctx does.
+func Generate(ctx context.Context, o Options, emit func(*Sample) error) error {
 	for _, t := range tasks {
 		if t.name == o.Task {
 			if o.Sources == nil {
 				o.Sources = &Sources{}
 			}
-			if err := t.generate(&o, emit); err != nil {
+			if err := t.generate(ctx, &o, emit); err != nil {
 				return fmt.Errorf("ruler %s of %d tokens: %w", t.name, o.Length, err)
 			}
 			return nil
@@ -109,38 +112,48 @@ func Generate(o Options, emit func(*Sample) error) error {
 	return fmt.Errorf("ruler: task %q, expected one of %s", o.Task, strings.Join(Tasks(), ", "))
 }
 
-func (t *task) generate(o *Options, emit func(*Sample) error) error {
+func (t *task) generate(ctx context.Context, o *Options, emit func(*Sample) error) error {
 	if o.Samples < 0 || o.Length < 1 || o.Length > 1<<24 {
 		return errors.New("expected at least one token, at most 16 million, and no negative number of samples")
 	}
 	// The haystack of all samples is the largest that fits one that is not given
 	// out; where it is too large for a sample, that has a smaller one.
-	units, err := t.fit(o, -1, 0)
+	units, err := t.fit(ctx, o, -1, 0)
 	if err != nil {
 		return err
 	}
 	for i := range o.Samples {
 		n := units
 		p := t.sample(o, i, n)
-		if size := t.size(o, &p); size > o.Length || 20*size < 19*o.Length {
+		size, err := t.size(ctx, o, &p)
+		if err != nil {
+			return err
+		}
+		if size > o.Length || 20*size < 19*o.Length {
 			// Words that cost many or few tokens can be drawn: the sample has a
 			// haystack of its own.
 			limit := units
 			if size < o.Length {
 				limit = 0
 			}
-			if n, err = t.fit(o, i, limit); err != nil {
+			if n, err = t.fit(ctx, o, i, limit); err != nil {
 				return err
 			}
 			p = t.sample(o, i, n)
+			if size, err = t.size(ctx, o, &p); err != nil {
+				return err
+			}
 		}
 		s := &Sample{
-			Index: i, Input: p.input, Outputs: p.outputs, Length: t.size(o, &p), AnswerPrefix: p.prefix,
+			Index: i, Input: p.input, Outputs: p.outputs, Length: size, AnswerPrefix: p.prefix,
 			Task: t.name, Tokenizer: o.Tokenizer, Seed: o.Seed, Data: o.Sources.label(t.name),
 		}
 		s.LengthChat = s.Length
 		if strings.HasPrefix(t.name, "niah") {
-			at := o.Count(p.input[:strings.Index(p.input, p.outputs[0])])
+			at, err := o.Count(ctx, p.input[:strings.Index(p.input, p.outputs[0])])
+			if err != nil {
+				return err
+			}
 			s.TokenPosition = &at
 		}
 		if err := emit(s); err != nil {
@@ -155,35 +168,60 @@ func (t *task) sample(o *Options, sample, units int) prompt {
 	return t.make(&draw{o.Sources, random(o, sample), sample, o.Length, units})
 }
 
-// size is the length of a prompt with its answer.
-func (t *task) size(o *Options, p *prompt) int {
-	return o.Count(p.input+p.prefix) + o.Sources.wording(t.family).Tokens
+// size is the length of a prompt with its answer; that of one for which the lists
+// lack words is more than any.
+func (t *task) size(ctx context.Context, o *Options, p *prompt) (int, error) {
+	if p.lacking != "" {
+		return math.MaxInt, nil
+	}
+	n, err := o.Count(ctx, p.input+p.prefix)
+	return n + o.Sources.wording(t.family).Tokens, err
 }
 
 // fit returns the largest haystack with which a sample fits, at most limit if
 // that is not 0.
-func (t *task) fit(o *Options, sample, limit int) (int, error) {
-	size := func(units int) int {
+func (t *task) fit(ctx context.Context, o *Options, sample, limit int) (int, error) {
+	lacking := "" // by the smallest haystack that does not fit
+	size := func(units int) (int, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
 		p := t.sample(o, sample, units)
-		return t.size(o, &p)
+		n, err := t.size(ctx, o, &p)
+		if n > o.Length {
+			lacking = p.lacking
+		}
+		return n, err
 	}
-	if n := size(t.least); n > o.Length {
-		return 0, fmt.Errorf("even the smallest haystack does not fit: expected at least %d tokens", n)
+	least, err := size(t.least)
+	if err != nil {
+		return 0, err
+	}
+	if lacking != "" {
+		return 0, fmt.Errorf("the lists have too few %s", lacking)
+	}
+	if least > o.Length {
+		return 0, fmt.Errorf("even the smallest haystack does not fit: expected at least %d tokens", least)
 	}
 	low, high := t.least, limit // fits; does not
-	for high == 0 {
-		if size(2*low) > o.Length {
-			high = 2 * low
+	longest := least
+	for high == 0 || high-low > 1 {
+		units := (low + high) / 2
+		if high == 0 {
+			units = 2 * low
+		}
+		n, err := size(units)
+		if err != nil {
+			return 0, err
+		}
+		if n > o.Length {
+			high = units
 		} else {
-			low *= 2
+			low, longest = units, n
 		}
 	}
-	for high-low > 1 {
-		if mid := (low + high) / 2; size(mid) > o.Length {
-			high = mid
-		} else {
-			low = mid
-		}
+	if lacking != "" {
+		return 0, fmt.Errorf("the lists have too few %s: expected at most %d tokens", lacking, longest)
 	}
 	return low, nil
 }

@@ -1,10 +1,12 @@
 package ruler
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -21,17 +23,23 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-func counter(t *testing.T, files fs.FS) func(string) int {
+func counter(t *testing.T, files fs.FS) func(context.Context, string) (int, error) {
 	t.Helper()
 	tok, err := tokenizer.Load(files)
 	require.NoError(t, err)
-	return func(s string) int { return len(tok.Encode(s, tokenizer.EncodeOptions{SpecialAsText: true})) }
+	return func(ctx context.Context, s string) (int, error) {
+		ids, err := tok.EncodeContext(ctx, s, math.MaxInt, tokenizer.EncodeOptions{SpecialAsText: true})
+		return len(ids), err
+	}
 }
+
+// fields counts words instead of tokens.
+func fields(_ context.Context, s string) (int, error) { return len(strings.Fields(s)), nil }
 
 func samples(t *testing.T, o Options) []*Sample {
 	t.Helper()
 	var out []*Sample
-	require.NoError(t, Generate(o, func(s *Sample) error { out = append(out, s); return nil }), "%s %d", o.Task, o.Length)
+	require.NoError(t, Generate(t.Context(), o, func(s *Sample) error { out = append(out, s); return nil }), "%s %d", o.Task, o.Length)
 	return out
 }
 
@@ -70,7 +78,7 @@ func TestAllProperties(t *testing.T) {
 	require.GreaterOrEqual(t, checked, 3, "tokenizers in %s", dir)
 }
 
-func properties(t *testing.T, count func(string) int, tokenizer string, length, n int) {
+func properties(t *testing.T, count func(context.Context, string) (int, error), tokenizer string, length, n int) {
 	var perfect, mute []eval.Answer
 	for _, task := range Tasks() {
 		o := Options{Task: task, Length: length, Samples: n, Seed: 42, Count: count, Tokenizer: tokenizer}
@@ -116,8 +124,10 @@ func answer(it *eval.Item, text string) eval.Answer {
 }
 
 // general checks what holds of all tasks, and returns the sample as it is read.
-func general(t *testing.T, where string, length int, count func(string) int, s *Sample) *eval.Item {
-	generate := s.Length - count(s.Input+s.AnswerPrefix)
+func general(t *testing.T, where string, length int, count func(context.Context, string) (int, error), s *Sample) *eval.Item {
+	n, err := count(t.Context(), s.Input+s.AnswerPrefix)
+	require.NoError(t, err)
+	generate := s.Length - n
 	require.LessOrEqual(t, s.Length, length, where)
 	if length >= 4096 {
 		require.GreaterOrEqual(t, float64(s.Length), 0.9*float64(length), where)
@@ -331,9 +341,8 @@ func TestDepths(t *testing.T) {
 	want := []int{0, 3, 5, 8, 10, 13, 15, 18, 21, 23, 26, 28, 31, 33, 36, 38, 41, 44, 46, 49,
 		51, 54, 56, 59, 62, 64, 67, 69, 72, 74, 77, 79, 82, 85, 87, 90, 92, 95, 97, 100}
 	require.Equal(t, want, depths)
-	count := func(s string) int { return len(strings.Fields(s)) }
 	at := map[int]bool{}
-	for _, s := range samples(t, Options{Task: "niah_single_2", Length: 3000, Samples: 500, Seed: 1, Count: count}) {
+	for _, s := range samples(t, Options{Task: "niah_single_2", Length: 3000, Samples: 500, Seed: 1, Count: fields}) {
 		before, _, _ := strings.Cut(s.Input, "One of the special magic")
 		_, before, _ = strings.Cut(before, "\n")
 		at[strings.Count(before, ".")] = true
@@ -341,7 +350,7 @@ func TestDepths(t *testing.T) {
 	require.Len(t, at, 40)
 	for _, task := range []string{"niah_single_1", "niah_multikey_2"} {
 		sum, low, high := 0.0, 1.0, 0.0
-		all := samples(t, Options{Task: task, Length: 1500, Samples: 500, Seed: 1, Count: count})
+		all := samples(t, Options{Task: task, Length: 1500, Samples: 500, Seed: 1, Count: fields})
 		for _, s := range all {
 			lines := strings.Split(s.Input, "\n")
 			place := slices.IndexFunc(lines, func(l string) bool { return strings.Contains(l, s.Outputs[0]) })
@@ -356,16 +365,86 @@ func TestDepths(t *testing.T) {
 
 // Refusals name what would fit.
 func TestLimits(t *testing.T) {
-	count := func(s string) int { return len(strings.Fields(s)) }
 	for _, task := range Tasks() {
-		err := Generate(Options{Task: task, Length: 40, Samples: 1, Count: count}, nil)
+		err := Generate(t.Context(), Options{Task: task, Length: 40, Samples: 1, Count: fields}, nil)
 		require.ErrorContains(t, err, "even the smallest haystack does not fit: expected at least", task)
 	}
-	assert.ErrorContains(t, Generate(Options{Task: "poetry"}, nil), "expected one of niah_single_1")
+	assert.ErrorContains(t, Generate(t.Context(), Options{Task: "poetry"}, nil), "expected one of niah_single_1")
 	assert.Len(t, Tasks(), 13)
 	seen := map[string]bool{}
 	for i := range names {
 		seen[name(i)] = true
 	}
 	assert.Len(t, seen, names)
+}
+
+// A list that is too short for a haystack is named, instead of being drawn from
+// for ever.
+func TestShortLists(t *testing.T) {
+	o := Options{Task: "niah_multikey_2", Length: 2000, Samples: 1, Count: fields, Sources: &Sources{
+		nouns: []string{"sea", "seaside", "tree", "oak-tree"}, adjectives: []string{"red", "infrared", "old"},
+	}}
+	require.ErrorContains(t, Generate(t.Context(), o, nil), "niah_multikey_2 of 2000 tokens: the lists have too few words for keys: expected at most")
+	o.Task, o.Sources.nouns, o.Sources.adjectives = "niah_multikey_1", []string{"sea"}, []string{"red"}
+	require.ErrorContains(t, Generate(t.Context(), o, nil), "the lists have too few words for keys")
+
+	lacking := func(make func(*draw) prompt, units int) string {
+		return make(&draw{Sources: &Sources{}, r: rand.New(rand.NewPCG(1, 2)), length: 1000, units: units}).lacking
+	}
+	require.Equal(t, "words", lacking(commonWords, names+2000))
+	require.Empty(t, lacking(commonWords, names))
+	require.Equal(t, "names", lacking(oneDocument, names/4+1), "four names each")
+	require.Empty(t, lacking(oneDocument, names/4))
+	require.Equal(t, "names", lacking(twoDocuments, names))
+}
+
+// Keys that are part of another are told as comparing with all of them does, where
+// words have hyphens of their own too.
+func TestKeysApart(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	list := func() []string {
+		out := make([]string, 40)
+		for i := range out {
+			for range 1 + r.IntN(5) {
+				out[i] += string("aab-"[r.IntN(4)])
+			}
+		}
+		return out
+	}
+	refused := 0
+	for seed := range uint64(200) {
+		sources := &Sources{adjectives: list(), nouns: list()}
+		d := newDrawn(&draw{Sources: sources, r: rand.New(rand.NewPCG(seed, 0))})
+		again := rand.New(rand.NewPCG(seed, 0))
+		var given []string
+		for range 20 {
+			want := ""
+			for want == "" {
+				adjective, noun := sources.pair(again)
+				s := adjective + "-" + noun
+				if slices.ContainsFunc(given, func(g string) bool { return strings.Contains(g, s) || strings.Contains(s, g) }) {
+					refused++
+					continue
+				}
+				want = s
+			}
+			given = append(given, want)
+			require.Equal(t, want, d.next(words), "seed %d, after %q", seed, given)
+		}
+	}
+	require.Greater(t, refused, 1000)
+}
+
+// What is asked to stop does so between two counts.
+func TestGenerateEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	counts := 0
+	count := func(_ context.Context, s string) (int, error) {
+		if counts++; counts == 3 {
+			cancel()
+		}
+		return len(strings.Fields(s)), nil
+	}
+	require.ErrorIs(t, Generate(ctx, Options{Task: "niah_single_1", Length: 1 << 20, Samples: 1, Count: count}, nil), context.Canceled)
+	require.Equal(t, 3, counts)
 }

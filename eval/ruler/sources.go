@@ -85,12 +85,17 @@ const builtinNoise = "The sand is warm. The sea is cold. The hill is high. On we
 
 func (s *Sources) noise() string { return cmp.Or(s.noiseBlock, builtinNoise) }
 
+// pairs are the words that keys are made of.
+func (s *Sources) pairs() (adj, noun []string) {
+	if s.nouns != nil {
+		return s.adjectives, s.nouns
+	}
+	return adjectives, nouns
+}
+
 // pair draws an adjective and a noun.
 func (s *Sources) pair(r *rand.Rand) (adjective, noun string) {
-	a, n := adjectives, nouns
-	if s.nouns != nil {
-		a, n = s.adjectives, s.nouns
-	}
+	a, n := s.pairs()
 	return a[r.IntN(len(a))], n[r.IntN(len(n))]
 }
 
@@ -161,6 +166,17 @@ func (s *Sources) vocabulary(r *rand.Rand, n int) []string {
 	}
 	if len(out) < n && s.moreWords != nil {
 		add(s.moreWords)
+	}
+	if n-len(out) > names/2 { // the names may not be enough
+		free := 0
+		for i := range names {
+			if !seen[strings.ToLower(name(i))] {
+				free++
+			}
+		}
+		if n-len(out) > free {
+			return nil
+		}
 	}
 	for len(out) < n {
 		if w := strings.ToLower(name(r.IntN(names))); !seen[w] {

@@ -26,18 +26,18 @@ func TestTemplates(t *testing.T) {
 	require.NoError(t, s.ReadTemplates(file(t, "t.json", `{
 		"niah": {"template":"Some {type_needle_v} are here.\n{context}\nWhat are all the special magic {type_needle_v} for {query}? Give answers.","answer_prefix":" The special magic {type_needle_v} for {query} are","tokens_to_generate":11},
 		"variable_tracking": {"template":"T {context} Question: Find all variables that are assigned the value {query}.","answer_prefix":" Answer: {num_v} of {query}: ","tokens_to_generate":12}}`)))
-	one := samples(t, Options{Task: "niah_single_3", Length: 400, Samples: 1, Count: wordCount, Sources: s})[0]
+	one := samples(t, Options{Task: "niah_single_3", Length: 400, Samples: 1, Count: fields, Sources: s})[0]
 	assert.True(t, strings.HasPrefix(one.Input, "A uuid is here.\n"), one.Input[:40])
 	assert.True(t, strings.HasSuffix(one.Input, "? Give answer."))
 	assert.Contains(t, one.Input, "What is the special magic uuid for ")
 	assert.True(t, strings.HasSuffix(one.AnswerPrefix, " is"))
 	assert.Equal(t, wordCount(one.Input+one.AnswerPrefix)+11, one.Length)
-	many := samples(t, Options{Task: "niah_multivalue", Length: 400, Samples: 1, Count: wordCount, Sources: s})[0]
+	many := samples(t, Options{Task: "niah_multivalue", Length: 400, Samples: 1, Count: fields, Sources: s})[0]
 	assert.True(t, strings.HasPrefix(many.Input, "Some numbers are here.\n"))
 	assert.Contains(t, many.Input, "One of the special magic numbers for ", "needles are always in the plural")
-	vt := samples(t, Options{Task: "vt", Length: 800, Samples: 1, Count: wordCount, Sources: s})[0]
+	vt := samples(t, Options{Task: "vt", Length: 800, Samples: 1, Count: fields, Sources: s})[0]
 	assert.Regexp(t, ` Answer: 5 of \d{5}: ([A-Z]{3} ){4}[A-Z]{3}\n\nT `, vt.Input)
-	cwe := samples(t, Options{Task: "cwe", Length: 800, Samples: 1, Count: wordCount, Sources: s})[0]
+	cwe := samples(t, Options{Task: "cwe", Length: 800, Samples: 1, Count: fields, Sources: s})[0]
 	assert.Contains(t, cwe.Input, "most common words in the above list?", "families that are not in the file keep their wording")
 
 	for text, want := range map[string]string{
@@ -81,13 +81,13 @@ func TestWordsAndNoise(t *testing.T) {
 	require.NoError(t, s.ReadWords(dir))
 	assert.Equal(t, []string{"fox", "hen"}, s.nouns)
 	require.NoError(t, s.ReadNoise(file(t, "n.txt", "Ho hum.\nSo it goes.\n")))
-	one := samples(t, Options{Task: "niah_single_1", Length: 300, Samples: 1, Count: wordCount, Sources: s})[0]
+	one := samples(t, Options{Task: "niah_single_1", Length: 300, Samples: 1, Count: fields, Sources: s})[0]
 	assert.Regexp(t, `for (red|blue)-(fox|hen) is: `, one.Input)
 	assert.Contains(t, one.Input, "\nHo hum. So it goes.\n")
 
 	require.NoError(t, s.ReadMoreWords(file(t, "w.json", `{"1":"zebra","2":"yak"}`)))
 	for _, o := range []int{0, 1} {
-		cwe := samples(t, Options{Task: "cwe", Length: 600, Samples: 2, Count: wordCount, Sources: s})[o]
+		cwe := samples(t, Options{Task: "cwe", Length: 600, Samples: 2, Count: fields, Sources: s})[o]
 		assert.Contains(t, cwe.Input, "zebra")
 	}
 	require.NoError(t, s.ReadMoreWords(file(t, "w.txt", "zebra\nyak")))
@@ -109,7 +109,7 @@ func TestUsersQuestions(t *testing.T) {
 	s := &Sources{}
 	require.NoError(t, s.ReadSQuAD(file(t, "s.json", squad)))
 	require.NoError(t, s.ReadHotpot(file(t, "h.json", hotpot)))
-	got := samples(t, Options{Task: "qa_1", Length: 120, Samples: 3, Count: wordCount, Sources: s})
+	got := samples(t, Options{Task: "qa_1", Length: 120, Samples: 3, Count: fields, Sources: s})
 	assert.Equal(t, []string{"Rome", "in Rome"}, got[0].Outputs)
 	assert.Equal(t, []string{"Cid"}, got[1].Outputs)
 	assert.Equal(t, got[0].Outputs, got[2].Outputs, "the file begins again")
@@ -125,7 +125,7 @@ func TestUsersQuestions(t *testing.T) {
 	assert.NotContains(t, p.input, "Cid")
 	assert.Equal(t, least.answers, p.outputs)
 
-	got = samples(t, Options{Task: "qa_2", Length: 90, Samples: 2, Count: wordCount, Sources: s})
+	got = samples(t, Options{Task: "qa_2", Length: 90, Samples: 2, Count: fields, Sources: s})
 	assert.Equal(t, []string{"no"}, got[0].Outputs)
 	assert.Equal(t, 1, strings.Count(got[0].Input, "Ann\nAnn is young. She sings."))
 	assert.Equal(t, 1, strings.Count(got[0].Input, "Cid\nCid is old."))
