@@ -163,11 +163,11 @@ func TestHelp(t *testing.T) {
 	assert.Contains(t, ok(t), "Commands:")
 	parser, err := newParser(new(cli))
 	require.NoError(t, err)
-	for _, c := range commandsOf(parser.Model) {
-		_, examples, found := strings.Cut(ok(t, c.Name, "--help"), "Examples:")
-		assert.True(t, found, "lukv %s --help has no examples", c.Name)
+	for _, c := range append(commandsOf(parser.Model), groupsOf(parser.Model)...) {
+		_, examples, found := strings.Cut(ok(t, append(strings.Fields(c.Path()), "--help")...), "Examples:")
+		assert.True(t, found, "lukv %s --help has no examples", c.Path())
 		examples, _, _ = strings.Cut(examples, "\nFlags:")
-		assert.Contains(t, examples, "lukv "+c.Name)
+		assert.Contains(t, examples, "lukv "+c.Path())
 		// The examples can be parsed.
 		for line := range strings.Lines(examples) {
 			if command, ok := strings.CutPrefix(strings.TrimSpace(line), "lukv "); ok {
@@ -181,7 +181,7 @@ func TestHelp(t *testing.T) {
 	assert.Contains(t, ok(t, "demo", "--help"), "AdaKV")
 }
 
-// shellWords cuts a command line as a shell does, up to a redirection or a pipe.
+// shellWords cuts a command line as a shell does, up to a redirection, a pipe or a comment.
 func shellWords(line string) []string {
 	var words []string
 	var word strings.Builder
@@ -200,7 +200,7 @@ func shellWords(line string) []string {
 			}
 			word.Reset()
 			inWord = false
-		case (r == '>' || r == '<' || r == '|') && !inWord:
+		case (r == '>' || r == '<' || r == '|' || r == '#') && !inWord:
 			return words
 		default:
 			word.WriteRune(r)
