@@ -102,6 +102,8 @@ type evalSettings struct {
 	Fraction     float64         `json:"fraction,omitempty"`
 	Seed         uint64          `json:"seed"`
 	MaxNewTokens int             `json:"max_new_tokens"`
+	MaxGen       string          `json:"max_gen,omitempty"`          // of LongBench and InfiniteBench; "": kvpress's
+	Longbench    string          `json:"longbench_config,omitempty"` // SHA-256 of prompts and lengths from files; "": our own
 	Match        eval.Match      `json:"match"`
 	Clean        eval.Clean      `json:"clean"`
 	CodeSim      eval.CodeSim    `json:"code_sim"`
@@ -164,6 +166,7 @@ func (c *evalCmd) Run(e *env) error {
 		o.Truncate = eval.TruncateError
 	}
 	settings := evalSettings{
+		MaxGen: c.maxGen(), Longbench: questions.longbench,
 		Model: m.ID(), Precision: m.Precision(), CacheType: c.CacheType, MaxContext: c.MaxContext, MaxCache: int64(c.MaxCache),
 		Data: questions.data, Truncate: o.Truncate, Items: len(questions.items), Limit: c.Limit, Fraction: c.Fraction, Seed: c.Seed, MaxNewTokens: c.MaxNewTokens,
 		Match: o.Scoring.Match, Clean: o.Scoring.Clean, CodeSim: o.Scoring.CodeSim, QueryAware: c.QueryAware, SharePrefill: c.SharePrefill, Framing: framing,
@@ -396,16 +399,30 @@ type evalQuestions struct {
 	items  []eval.Item
 	places []int // of the items among all of the data, by which answers are known
 	data   []eval.DataFile
+
+	longbench string // SHA-256 of LongBench's configuration, if it comes from files
+}
+
+// maxGen is --max-gen as settings have it: without the default, so that hashes of
+// runs that do not use it stay what they are.
+func (c *evalCmd) maxGen() string {
+	if c.MaxGen == "kvpress" {
+		return ""
+	}
+	return c.MaxGen
 }
 
 // questions reads the data and draws the subset.
 func (c *evalCmd) questions(e *env) (evalQuestions, error) {
 	o := eval.DataOptions{LongBench: &eval.LongBench{}, Extended: c.LongbenchE}
+	config := ""
 	if c.LongbenchConfig != "" {
 		var err error
 		if o.LongBench, err = eval.ReadLongBench(inputfile.Dir(c.LongbenchConfig)); err != nil {
 			return evalQuestions{}, err
 		}
+		sum := sha256.Sum256([]byte(compact(o.LongBench)))
+		config = hex.EncodeToString(sum[:])
 	}
 	o.LongBench.ExactLength = c.MaxGen == "official"
 	var items []eval.Item
@@ -431,7 +448,7 @@ func (c *evalCmd) questions(e *env) (evalQuestions, error) {
 	if err != nil {
 		return evalQuestions{}, usageError{err}
 	}
-	return evalQuestions{items, places, data}, nil
+	return evalQuestions{items, places, data, config}, nil
 }
 
 // read reads questions from a path, - for standard input.

@@ -235,6 +235,53 @@ func TestEvalGrows(t *testing.T) {
 	fails(t, exitFailed, "other settings", append(args, "--out", dir, "--match", "part")...)
 }
 
+// longbenchConfig writes LongBench's configuration with a wording of its own.
+func longbenchConfig(t *testing.T, wording string) string {
+	t.Helper()
+	prompts, lengths := map[string]string{}, map[string]int{}
+	for ends, names := range map[string]string{
+		"Question: {input}\nAnswer:":              "narrativeqa qasper multifieldqa_en hotpotqa 2wikimqa musique",
+		"Query: {input}\nAnswer:":                 "qmsum",
+		"Now, write it.\nSummary:":                "gov_report multi_news",
+		"{input}":                                 "trec triviaqa samsum",
+		"Please enter it.\nThe final answer is: ": "passage_count",
+		"{input}\nThe answer is: ":                "passage_retrieval_en",
+		"{input}Next line of code:\n":             "lcc repobench-p",
+	} {
+		for name := range strings.FieldsSeq(names) {
+			prompts[name], lengths[name] = wording+"\n{context}\n"+ends, 4
+		}
+	}
+	dir := t.TempDir()
+	for name, v := range map[string]any{"dataset2prompt.json": prompts, "dataset2maxlen.json": lengths} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(compact(v)), 0o644))
+	}
+	return dir
+}
+
+// Answers to LongBench's records belong to the wording and the lengths that made
+// prompts of them, which the files of data do not say.
+func TestEvalOfLongBenchResumes(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "hotpotqa.jsonl")
+	require.NoError(t, os.WriteFile(data, []byte(`{"input":"Which ship?","context":"The Marigold left.","answers":["Marigold"],"length":3}`+"\n"), 0o644))
+	items := filepath.Join(t.TempDir(), "items.jsonl")
+	args := []string{"eval", "builtin", "--data", data, "--ratio", "0.5", "--json", "--items", items}
+	settings := decode[evalResult](t, ok(t, args...)).Settings
+	assert.Empty(t, settings.MaxGen)
+	assert.Empty(t, settings.Longbench)
+	ok(t, append(args, "--max-gen", "kvpress")...)
+	one, other := longbenchConfig(t, "Read this."), longbenchConfig(t, "Read that.")
+	for _, flags := range [][]string{{"--max-gen", "official"}, {"--longbench-config", one}} {
+		fails(t, exitFailed, "other settings", append(args, flags...)...)
+	}
+
+	items = filepath.Join(t.TempDir(), "items.jsonl")
+	args = []string{"eval", "builtin", "--data", data, "--ratio", "0.5", "--items", items, "--longbench-config"}
+	ok(t, append(args, one)...)
+	ok(t, append(args, longbenchConfig(t, "Read this."))...)
+	fails(t, exitFailed, "other settings", append(args, other)...)
+}
+
 func TestEvalListsWhatDoesNotFit(t *testing.T) {
 	data := shortData(t)
 	o := command(t, "eval", "builtin", "--data", data, "--ratio", "0.5", "--max-context", "100", "--json")
