@@ -194,6 +194,7 @@ func TestSummarize(t *testing.T) {
 	assert.Equal(t, 1, rows[8].Failed)
 	assert.Zero(t, rows[8].Missing)
 	assert.Equal(t, rows, Summarize(answers()), "repeatable")
+	assert.Equal(t, []Row{}, Summarize([]Answer{{Method: "a", Task: "x", Error: "does not fit"}}), "a list in JSON")
 }
 
 // A task of which a method answered nothing is missing from its average, and

@@ -63,7 +63,7 @@ func Summarize(answers []Answer) []Row {
 		}
 		byMethod[a.Method][a.Task] = append(byMethod[a.Method][a.Task], a)
 	}
-	var rows []Row
+	rows := []Row{} // in JSON a list, even if everything failed
 	for _, m := range methods {
 		rows = append(rows, summarize(m, tasks, byMethod[m], failed[m])...)
 	}
