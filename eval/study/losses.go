@@ -309,23 +309,37 @@ func (l *losses) allocate(metric, T int, imp, scores [][][]float32, mass float64
 		if err != nil {
 			return fmt.Errorf("allocator %s: %w", a.Name, err)
 		}
-		an, err := lukv.Analyze(l.ctx, imp, scores, budgets, d.Protection, true)
-		if err != nil {
-			return err
-		}
 		if l.Heads[metric][i] == nil {
 			l.Heads[metric][i] = make([][]float64, l.shape.Layers)
 			for li := range l.Heads[metric][i] {
 				l.Heads[metric][i][li] = make([]float64, l.shape.KVHeads)
 			}
 		}
-		for li := range an.Heads {
-			for h, x := range an.Heads[li] {
-				l.Heads[metric][i][li][h] += x.MetricLoss / mass
+		var kept []int32
+		for li, layer := range imp {
+			if err := l.ctx.Err(); err != nil {
+				return err
+			}
+			for h, head := range layer {
+				kept = lukv.Keep(kept, scores[li][h], budgets[li][h], d.Protection)
+				l.Heads[metric][i][li][h] += outside(head, kept) / mass
 			}
 		}
 	}
 	return nil
+}
+
+// outside is the importance of the entries that are not kept; kept ascends.
+func outside(imp []float32, kept []int32) float64 {
+	sum := 0.0
+	for t, v := range imp {
+		if len(kept) > 0 && int(kept[0]) == t {
+			kept = kept[1:]
+			continue
+		}
+		sum += float64(v)
+	}
+	return sum
 }
 
 // solve divides the budget between all heads by the first metric's loss curves.

@@ -146,6 +146,39 @@ func TestLossesOfWindows(t *testing.T) {
 	assert.Len(t, figure(t, figures, "local-ratios").Charts, 1)
 }
 
+// What is lost is what the kept entries lack: protected ones are kept, however badly
+// a metric ranks them.
+func TestLossesOfProtected(t *testing.T) {
+	const T = 100
+	ratios := make([]float64, 99)
+	for i := range ratios {
+		ratios[i] = float64(i+1) / 100
+	}
+	id := lukv.DefaultProfileIdentity()
+	metric, err := lukv.NewMetric(lukv.MetricConfig{Name: "keydiff"})
+	require.NoError(t, err)
+	id.Model, id.Metric, id.Protection = "m", lukv.MetricConfigOf(metric), lukv.LUProtection(metric)
+	profile, err := lukv.NewProfile(id, 1, 1, ratios, nil)
+	require.NoError(t, err)
+	importance, scores := make([]float32, T), make([]float32, T)
+	for i := range importance {
+		importance[i], scores[i] = 1, float32(i)
+	}
+	for keep, lost := range map[int]float64{
+		50: 50.0 / 200, // of 200, of which the first entry has 101
+		4:  96.0 / 200, // fewer than are protected
+	} {
+		importance[0] = 101
+		o := &LossOptions{Ratio: 1 - float64(keep)/T, Metrics: []lukv.MetricConfig{{Name: "keydiff"}}, Profiles: []*lukv.Profile{profile},
+			Allocators: []lukv.AllocatorConfig{{Name: "lukv"}}}
+		l, err := newLosses(t.Context(), "m", &model.Config{Layers: 1, KVHeads: 1, Windows: []int{0}}, o)
+		require.NoError(t, err)
+		require.NoError(t, l.add("task", T, [][][]float32{{importance}}, [][][][]float32{{{scores}}}))
+		y := line(t, figure(t, l.figures(), "layer-loss-keydiff").Lines, "lukv").Y
+		assert.InDelta(t, lost, y[0], 1e-9, "%d kept", keep)
+	}
+}
+
 // Metrics and allocators of one name, with other parameters, are told apart.
 func TestLossesOfOneName(t *testing.T) {
 	window := lukv.MetricConfig{Name: "snapkv", Params: `{"window":8}`}
