@@ -19,13 +19,14 @@ func Agreement(names []string, profiles []*lukv.Profile) ([]report.Figure, error
 	for i, p := range profiles {
 		for k := i + 1; k < len(profiles); k++ {
 			q := profiles[k]
-			if p.Identity.Model != q.Identity.Model || p.Layers() != q.Layers() || p.KVHeads() != q.KVHeads() {
+			if p.Identity.Model != q.Identity.Model || p.Layers() != q.Layers() || p.KVHeads() != q.KVHeads() || len(shared(p, q)) == 0 {
 				return nil, fmt.Errorf("profiles %s and %s are of other models: %w", names[i], names[k], lukv.ErrProfileMismatch)
 			}
 			name := names[i] + " and " + names[k]
 			distance, correlation := report.Line{Name: name}, report.Line{Name: name}
+			layers := shared(p, q)
 			for _, r := range localGrid {
-				a, b := slices.Concat(p.Row(r, true)...), slices.Concat(q.Row(r, true)...)
+				a, b := heads(p, r, layers), heads(q, r, layers)
 				sum := 0.0
 				for h := range a {
 					sum += math.Abs(a[h] - b[h])
@@ -37,6 +38,28 @@ func Agreement(names []string, profiles []*lukv.Profile) ([]report.Figure, error
 		}
 	}
 	return []report.Figure{far, alike}, nil
+}
+
+// shared returns the layers that take part in both of two profiles of one shape. Those
+// with sliding windows keep everything in every profile, which is no agreement.
+func shared(p, q *lukv.Profile) []int {
+	var out []int
+	for l := range p.Layers() {
+		if !slices.Contains(p.Excluded, l) && !slices.Contains(q.Excluded, l) {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// heads returns the local ratios of all heads of some layers.
+func heads(p *lukv.Profile, ratio float64, layers []int) []float64 {
+	var out []float64
+	rows := p.Row(ratio, true)
+	for _, l := range layers {
+		out = append(out, rows[l]...)
+	}
+	return out
 }
 
 // spearman is the correlation of ranks; 1 if neither has any order.

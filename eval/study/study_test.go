@@ -228,6 +228,14 @@ func TestAgreement(t *testing.T) {
 	}
 	assert.Positive(t, line(t, figures[0].Lines, "a and b").Y[9])
 	assert.Less(t, line(t, figures[1].Lines, "a and b").Y[9], 1.0)
+
+	// Layers without ratios of their own are no agreement.
+	up, down := windowed(t, "up", false), windowed(t, "down", true)
+	figures, err = Agreement([]string{"up", "down"}, []*lukv.Profile{up, down})
+	require.NoError(t, err)
+	assert.InDelta(t, 0.2, line(t, figures[0].Lines, "up and down").Y[9], 1e-12)
+	assert.InDelta(t, -1, line(t, figures[1].Lines, "up and down").Y[9], 1e-12)
+
 	other := *b
 	other.Identity.Model = "another"
 	_, err = Agreement([]string{"a", "b"}, []*lukv.Profile{a, &other})
@@ -235,6 +243,26 @@ func TestAgreement(t *testing.T) {
 	assert.InDelta(t, -1, spearman([]float64{1, 2, 3}, []float64{3, 2, 1}), 1e-12)
 	assert.InDelta(t, math.Sqrt(3)/2, spearman([]float64{1, 1, 3}, []float64{1, 2, 3}), 1e-12)
 	assert.Zero(t, spearman([]float64{1, 1}, []float64{1, 2}))
+}
+
+// windowed is a profile of one layer of two heads, whose ratios differ by 0.2 at 0.5,
+// among layers with sliding windows.
+func windowed(t *testing.T, name string, swap bool) *lukv.Profile {
+	t.Helper()
+	var ratios []float64
+	for i := range 99 {
+		r := float64(i+1) / 100
+		apart := min(0.1, r, 1-r)
+		if swap {
+			apart = -apart
+		}
+		ratios = append(ratios, 0, 0, r-apart, r+apart, 0, 0)
+	}
+	id := lukv.DefaultProfileIdentity()
+	id.Model = "m"
+	p, err := lukv.NewProfile(id, 3, 2, ratios, []int{0, 2})
+	require.NoError(t, err, name)
+	return p
 }
 
 func TestCost(t *testing.T) {
