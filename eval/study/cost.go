@@ -82,8 +82,7 @@ func Cost(ctx context.Context, m *model.Model, o CostOptions) ([]report.Figure, 
 				work += n
 			}
 			for i := range all {
-				slices.Sort(all[i])
-				medians[i] = all[i][len(all[i])/2]
+				medians[i] = median(all[i])
 			}
 			addPoint(figures, method.Name, n, medians)
 			if err := errors.Join(o.State.put(costPart(method.Name, n), medians), o.State.save()); err != nil {
@@ -92,6 +91,12 @@ func Cost(ctx context.Context, m *model.Model, o CostOptions) ([]report.Figure, 
 		}
 	}
 	return figures, nil
+}
+
+// median sorts x, which is not empty, and returns its median.
+func median(x []float64) float64 {
+	slices.Sort(x)
+	return (x[(len(x)-1)/2] + x[len(x)/2]) / 2
 }
 
 // costPart names a point.

@@ -280,6 +280,13 @@ func TestCost(t *testing.T) {
 	}
 }
 
+func TestMedian(t *testing.T) {
+	assert.Equal(t, 2.0, median([]float64{2}))
+	assert.Equal(t, 2.5, median([]float64{4, 1}), "of an even number not the larger one")
+	assert.Equal(t, 3.0, median([]float64{9, 1, 3}))
+	assert.Equal(t, 2.5, median([]float64{9, 1, 3, 2}))
+}
+
 // TestCostRefusesBeforeWork: a context that leaves no room for the tokens behind it,
 // even if it is the last of the list.
 func TestCostRefusesBeforeWork(t *testing.T) {
