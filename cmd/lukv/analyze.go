@@ -146,8 +146,13 @@ Examples:
 }
 
 func (c *analyzeLossesCmd) Run(e *env) error {
-	if !(c.Ratio >= 0 && c.Ratio < 1) {
+	switch {
+	case !(c.Ratio >= 0 && c.Ratio < 1):
 		return usage("--ratio: found %v, expected at least 0 and below 1", c.Ratio)
+	case c.Steps < 1:
+		return usage("--steps: found %d, expected 1 or more", c.Steps)
+	case c.Exact < 0:
+		return usage("--exact: found %d, expected 0 or more", c.Exact)
 	}
 	read := evalCmd{modelFlags: c.modelFlags, Data: c.Data, Limit: c.Limit, Seed: 42}
 	asked, err := read.questions(e)

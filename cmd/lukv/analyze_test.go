@@ -50,6 +50,8 @@ func TestAnalyzeAndPlot(t *testing.T) {
 	fails(t, exitUsage, "nothing uses it", "bench", "builtin", "--tg", "1", "--ratio", "0.5", "--metric", "keydiff", "--allocator", "lukv", "--profile", builtinOutputErrors, "--profile", profile)
 	fails(t, exitFailed, builtinOutputErrors, "analyze", "profiles", builtinOutputErrors, builtinOutputErrors, "-o", "-")
 	fails(t, exitUsage, "--ratio", "analyze", "losses", "builtin", "--ratio", "2", "-o", "-")
+	fails(t, exitUsage, "--steps: found 0", "analyze", "losses", "builtin", "--steps", "0", "-o", "-")
+	fails(t, exitUsage, "--exact: found -1", "analyze", "losses", "builtin", "--exact", "-1", "-o", "-")
 }
 
 // Profiles of one metric are lines of their own; texts that are too short and
