@@ -168,7 +168,11 @@ func (c *profileCmd) check() (lukv.MetricConfig, error) {
 	if err := s.Validate(); err != nil {
 		return lukv.MetricConfig{}, usageError{err}
 	}
-	return parseMetric(c.Metric)
+	metric, err := parseMetric(c.Metric)
+	if err == nil && c.FromNPY != "" && metric.Name == "per_head" {
+		err = usage("--from-npy and --metric per_head: ratios alone do not say which metric ranks each head")
+	}
+	return metric, err
 }
 
 func (c *profileCmd) sampling() model.Sampling {

@@ -169,6 +169,7 @@ func TestProfileRefusesWhatItWouldIgnore(t *testing.T) {
 		"only one of them": {"--json", "--npy", "-"},
 		"weighs layers":    {"--weights", "span"},
 		"no choice":        {"--objective", "output-error", "--scope", "layer"},
+		"ratios alone":     {"--from-npy", "x.npy", "--objective", "output-error", "--metric", `{"name":"per_head","metrics":["keydiff","snapkv"]}`},
 	} {
 		fails(t, exitUsage, want, append([]string{"profile", "builtin", "-o", filepath.Join(dir, "p")}, args...)...)
 	}
