@@ -17,8 +17,11 @@ func codeSimilarity(prediction, answer string, how CodeSim) float64 {
 	}
 	common := 0
 	if how == CodeIndel {
-		table := lengths(len(a), len(b), func(i, j int) bool { return a[i] == b[j] })
-		common = int(table[len(table)-1])
+		row := make([]int32, len(b)+1)
+		for _, x := range a {
+			nextLengths(row, row, x, b)
+		}
+		common = int(row[len(b)])
 	} else {
 		common = newMatcher(b).common(a)
 	}

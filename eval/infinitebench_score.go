@@ -299,18 +299,7 @@ func linesInCommon(text, answer string) float64 {
 // onCommon returns the places in a of a longest common subsequence of a and b, the
 // last one.
 func onCommon(a, b []string) []int {
-	table, w := lengths(len(a), len(b), func(i, j int) bool { return a[i] == b[j] }), len(b)+1
 	var out []int
-	for i, j := len(a), len(b); i > 0 && j > 0; {
-		switch {
-		case a[i-1] == b[j-1]:
-			i, j = i-1, j-1
-			out = append(out, i)
-		case table[i*w+j-1] > table[(i-1)*w+j]:
-			j--
-		default:
-			i--
-		}
-	}
+	traceBack(a, b, func(above, left int32) bool { return left <= above }, func(i int) { out = append(out, i) })
 	return out
 }

@@ -1,6 +1,8 @@
 package eval
 
 import (
+	"math"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -113,37 +115,63 @@ func distinct(sentences [][]string) int {
 // one, where there are several, is the trace-back's: towards the beginning of c
 // unless the row above is longer.
 func commonWords(r, c []string, union map[string]bool) {
-	table := lengths(len(r), len(c), func(i, j int) bool { return r[i] == c[j] })
-	w := len(c) + 1
-	for i, j := len(r), len(c); i > 0 && j > 0; {
-		switch {
-		case r[i-1] == c[j-1]:
-			union[r[i-1]] = true
-			i, j = i-1, j-1
-		case table[(i-1)*w+j] > table[i*w+j-1]:
-			i--
-		default:
-			j--
+	traceBack(r, c, func(above, left int32) bool { return above > left }, func(i int) { union[r[i]] = true })
+}
+
+// traceBack visits the places in a of a longest common subsequence of a and b, the last
+// first. up says where it goes, by the lengths that the subsequences have above and to
+// the left in the table of all of them.
+//
+// The table of two long texts does not fit into memory: some of its rows are kept, as
+// many as lie between two of them, and the others are made anew when it gets there.
+func traceBack[E comparable](a, b []E, up func(above, left int32) bool, visit func(i int)) {
+	step := int(math.Sqrt(float64(len(a)))) + 1
+	var kept [][]int32 // rows 0, step, …
+	row := make([]int32, len(b)+1)
+	for i, x := range a {
+		if i%step == 0 {
+			kept = append(kept, slices.Clone(row))
+		}
+		nextLengths(row, row, x, b)
+	}
+	rows := make([][]int32, step+1) // those from a kept one on, as far as they are looked at
+	for i, j, k := len(a), len(b), len(kept)-1; k >= 0 && j > 0; k-- {
+		first := k * step
+		rows[0] = kept[k]
+		for n := first; n < i; n++ {
+			if rows[n-first+1] == nil {
+				rows[n-first+1] = make([]int32, len(b)+1)
+			}
+			nextLengths(rows[n-first+1], rows[n-first], a[n], b[:j])
+		}
+		for i > first && j > 0 {
+			switch {
+			case a[i-1] == b[j-1]:
+				i, j = i-1, j-1
+				visit(i)
+			case up(rows[i-first-1][j], rows[i-first][j-1]):
+				i--
+			default:
+				j--
+			}
 		}
 	}
 }
 
-// lengths is the table of the lengths of longest common subsequences of the
-// first i and the first j elements, [n+1][m+1].
-func lengths(n, m int, equal func(i, j int) bool) []int32 {
-	w := m + 1
-	t := make([]int32, (n+1)*w)
-	for i := range n {
-		for j := range m {
-			switch {
-			case equal(i, j):
-				t[(i+1)*w+j+1] = t[i*w+j] + 1
-			default:
-				t[(i+1)*w+j+1] = max(t[i*w+j+1], t[(i+1)*w+j])
-			}
+// nextLengths makes a row of the table of the lengths of longest common subsequences
+// out of the one above, which may be the same, for the element x: with the first j
+// elements of b, [len(b)+1].
+func nextLengths[E comparable](row, above []int32, x E, b []E) {
+	corner := above[0]
+	for j, y := range b {
+		up := above[j+1]
+		if x == y {
+			row[j+1] = corner + 1
+		} else {
+			row[j+1] = max(up, row[j])
 		}
+		corner = up
 	}
-	return t
 }
 
 // numbers are the maximal runs of decimal digits of any script.

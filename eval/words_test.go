@@ -1,0 +1,85 @@
+package eval
+
+import (
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// wholeTable is what traceBack visits, by the whole table.
+func wholeTable(a, b []int, up func(above, left int32) bool) []int {
+	table := make([][]int32, len(a)+1)
+	for i := range table {
+		table[i] = make([]int32, len(b)+1)
+		for j := 1; i > 0 && j <= len(b); j++ {
+			if table[i][j] = max(table[i-1][j], table[i][j-1]); a[i-1] == b[j-1] {
+				table[i][j] = table[i-1][j-1] + 1
+			}
+		}
+	}
+	var out []int
+	for i, j := len(a), len(b); i > 0 && j > 0; {
+		switch {
+		case a[i-1] == b[j-1]:
+			i, j = i-1, j-1
+			out = append(out, i)
+		case up(table[i-1][j], table[i][j-1]):
+			i--
+		default:
+			j--
+		}
+	}
+	return out
+}
+
+// The way back is that through the whole table, ties included, though most of its
+// rows are made anew.
+func TestTraceBack(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	text := func() []int {
+		out := make([]int, rng.IntN(40))
+		for i := range out {
+			out[i] = rng.IntN(5)
+		}
+		return out
+	}
+	for range 2000 {
+		a, b := text(), text()
+		for _, up := range []func(above, left int32) bool{
+			func(above, left int32) bool { return above > left },
+			func(above, left int32) bool { return above >= left },
+		} {
+			var got []int
+			traceBack(a, b, up, func(i int) { got = append(got, i) })
+			require.Equal(t, wholeTable(a, b, up), got, "%v and %v", a, b)
+		}
+	}
+}
+
+// Texts without a full stop, of a file of predictions, cost no memory that grows with
+// the product of their lengths.
+func TestLongTexts(t *testing.T) {
+	words := make([]string, 4000)
+	for i := range words {
+		words[i] = strconv.Itoa(i)
+	}
+	text, line := strings.Join(words, " "), strings.Repeat("ab", 2000)
+	slices.Reverse(words)
+	other := strings.Join(words, " ")
+	for name, score := range map[string]func() float64{
+		"rouge_l":   func() float64 { return rougeL(text, text) + rougeL(text, other) },
+		"rougeLSum": func() float64 { return linesInCommon(text, text) + linesInCommon(text, other) },
+		"code_sim":  func() float64 { return codeSimilarity(line, line+"c", CodeIndel) },
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		require.Greater(t, score(), 0.99, name)
+		runtime.ReadMemStats(&after)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(16<<20), name)
+	}
+}
