@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -569,12 +570,28 @@ func (e *env) readFile(path string) ([]byte, error) {
 	if path != "-" {
 		return inputfile.Read(path, maxInput)
 	}
-	data, err := io.ReadAll(io.LimitReader(e.in, maxInput+1))
-	if err != nil {
-		return nil, fmt.Errorf("read standard input: %w", err)
+	type input struct {
+		data []byte
+		err  error
 	}
-	if len(data) > maxInput {
+	// Nothing ends a read of a terminal or a pipe: whoever interrupts the command
+	// does not wait for it.
+	done := make(chan input, 1)
+	go func() {
+		data, err := io.ReadAll(io.LimitReader(e.in, maxInput+1))
+		done <- input{data, err}
+	}()
+	var in input
+	select {
+	case <-e.ctx.Done():
+		in.err = context.Cause(e.ctx)
+	case in = <-done:
+	}
+	if in.err != nil {
+		return nil, fmt.Errorf("read standard input: %w", in.err)
+	}
+	if len(in.data) > maxInput {
 		return nil, fmt.Errorf("read standard input: longer than %d bytes", maxInput)
 	}
-	return data, nil
+	return in.data, nil
 }

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -77,6 +79,24 @@ func interrupted(t *testing.T, text string, n int, args ...string) outcome {
 	errs := &watchWriter{text: text, left: n, cancel: cancel}
 	code := run(ctx, args, strings.NewReader(""), &out, errs)
 	return outcome{code, out.String(), errs.String()}
+}
+
+// A command that waits for its standard input can be interrupted.
+func TestInterruptedAtStandardInput(t *testing.T) {
+	never, w := io.Pipe()
+	t.Cleanup(func() { w.Close() })
+	for _, args := range [][]string{{"eval", "builtin", "--data", "-"}, {"run", "builtin", "--context", "-", "Who?"}} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		codes := make(chan int, 1)
+		go func() { codes <- run(ctx, args, never, io.Discard, io.Discard) }()
+		select {
+		case code := <-codes:
+			assert.Equal(t, exitInterrupted, code, args)
+		case <-time.After(time.Minute):
+			t.Fatalf("%v still waits", args)
+		}
+	}
 }
 
 // decode parses a JSON output.
