@@ -122,6 +122,8 @@ func TestTruncate(t *testing.T) {
 	assert.Equal(t, tokens, TruncateMiddle.cut(tokens, 10))
 	assert.Equal(t, []int32{0, 1, 2, 3, 4}, TruncateHead.cut(tokens, 5))
 	assert.Equal(t, []int32{0, 1, 7, 8, 9}, TruncateMiddle.cut(tokens, 5))
+	assert.Equal(t, []int32{9}, TruncateMiddle.cut(tokens, 1))
+	assert.Equal(t, tokens, TruncateMiddle.cut(tokens, 0))
 
 	m := open(t)
 	items := few("niah_single_2", 256, 1)
@@ -131,7 +133,15 @@ func TestTruncate(t *testing.T) {
 	o.Truncate, o.Session.MaxTokens = TruncateHead, 1
 	least := collect(t, m, items, []Method{{Name: "full"}}, o)[0]
 	assert.Contains(t, least.Error, "context full")
-	assert.Equal(t, [2]int{1, whole.ContextTokens - 1}, [2]int{least.ContextTokens, least.Truncated}, "a token is left")
+	assert.Equal(t, [2]int{whole.ContextTokens, 0}, [2]int{least.ContextTokens, least.Truncated}, "nothing would be left")
+	o.Session.MaxTokens = 200
+	items[0].MaxNewTokens = 1000 // as InfiniteBench has for short models
+	least = collect(t, m, items, []Method{{Name: "full"}}, o)[0]
+	assert.Contains(t, least.Error, "context full")
+	o.Session.MaxTokens = 900
+	fits := collect(t, m, items, []Method{{Name: "full"}}, o)[0]
+	assert.Empty(t, fits.Error)
+	assert.Equal(t, [2]int{whole.ContextTokens, 0}, [2]int{fits.ContextTokens, fits.Truncated}, "beside an answer of fewer tokens")
 	o.Session.MaxTokens = 200
 	items[0].MaxNewTokens = 30
 	for _, how := range []Truncate{TruncateHead, TruncateMiddle} {

@@ -9,10 +9,11 @@ const (
 	TruncateMiddle Truncate = "middle" // both ends, half each (LongBench)
 )
 
-// cut shortens the tokens of a context to limit.
+// cut shortens the tokens of a context to limit. Where question and longest answer leave
+// no room for it, it stays whole: it fits nevertheless, with less room for the answer, or
+// the item fails.
 func (t Truncate) cut(context []int32, limit int) []int32 {
-	limit = max(limit, 1)
-	if t == TruncateError || len(context) <= limit {
+	if t == TruncateError || limit < 1 || len(context) <= limit {
 		return context
 	}
 	if t == TruncateHead {
