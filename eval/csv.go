@@ -86,7 +86,7 @@ func cellList(s string) ([]string, error) {
 	case !strings.HasPrefix(trimmed, "["):
 		return []string{s}, nil
 	}
-	var list []string
+	var list strict
 	if json.Unmarshal([]byte(trimmed), &list) == nil {
 		return list, nil
 	}

@@ -41,9 +41,11 @@ func TestReadItems(t *testing.T) {
 		`{"context":"c"}`:                  `no "answers"`,
 		`{"context":"c","answers":[]}`:     "empty",
 		`{"context":"c","answers":[1]}`:    "list of strings",
-		`{"answers":["a"]}`:                `no "context"`,
-		`{"context":"c","answers":null}`:   `no "answers"`,
-		"{\"context\":\"c\",\"answers\":[": "line 1",
+		`{"context":"c","answers":[null]}`: "list of strings: string 1 is null",
+		`{"input":"x","outputs":["a",null],"task":"vt"}`: "string 2 is null",
+		`{"answers":["a"]}`:                                   `no "context"`,
+		`{"context":"c","answers":null}`:                      `no "answers"`,
+		"{\"context\":\"c\",\"answers\":[":                    "line 1",
 		`{"context":"c","answers":["a"],"max_new_tokens":-1}`: "max_new_tokens",
 	} {
 		_, err := ReadItems(strings.NewReader(text), "f")

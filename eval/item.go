@@ -96,8 +96,8 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 		Answer  json.RawMessage `json:"answer"`
 
 		// RULER's.
-		Input   *string  `json:"input"`
-		Outputs []string `json:"outputs"`
+		Input   *string `json:"input"`
+		Outputs strict  `json:"outputs"`
 
 		// LongBench's, with input.
 		Dataset string `json:"dataset"`
@@ -137,7 +137,7 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 	var one string
 	if json.Unmarshal(raw.Answers, &one) == nil {
 		it.Answers = []string{one}
-	} else if err := json.Unmarshal(raw.Answers, &it.Answers); err != nil {
+	} else if err := json.Unmarshal(raw.Answers, (*strict)(&it.Answers)); err != nil {
 		return Item{}, fmt.Errorf("answers: want a list of strings: %w", err)
 	}
 	switch {
@@ -155,6 +155,25 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 		it.Classes = askedOptions(it.Question)
 	}
 	return it, nil
+}
+
+// strict is a list of strings. Package json takes null in one for an empty string, which
+// every prediction would hold.
+type strict []string
+
+func (s *strict) UnmarshalJSON(data []byte) error {
+	var list []*string
+	if err := json.Unmarshal(data, &list); err != nil || list == nil {
+		return err
+	}
+	*s = make(strict, len(list))
+	for i, text := range list {
+		if text == nil {
+			return fmt.Errorf("string %d is null", i+1)
+		}
+		(*s)[i] = *text
+	}
+	return nil
 }
 
 // rulerItem makes an item of a line of one of RULER's own files.

@@ -125,9 +125,9 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 		var raw struct {
 			logHead
 			Answer
-			Pred    *string  `json:"pred"`
-			Outputs []string `json:"outputs"` // RULER's
-			Answers []string `json:"answers"` // LongBench's
+			Pred    *string `json:"pred"`
+			Outputs strict  `json:"outputs"` // RULER's
+			Answers strict  `json:"answers"` // LongBench's
 		}
 		if err := json.Unmarshal(text, &raw); err != nil {
 			return nil, fmt.Errorf("line %d: %w", line, err)

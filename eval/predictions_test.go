@@ -56,11 +56,13 @@ func TestReadPredictionsErrors(t *testing.T) {
 		{"p.csv", "answer,predicted_answer\n['x' 'y'],z\n", "an array without commas"},
 		{"p.csv", "answer,predicted_answer\n['x,z\n", "does not end"},
 		{"p.csv", "answer,predicted_answer\n[1],z\n", "no quoted string"},
+		{"p.csv", "answer,predicted_answer\n[null],z\n", "no quoted string"},
 		{"p.csv", "predicted_answer\nz\n", "no answers"},
 		{"p.csv", "a,b\n1\n", "wrong number of fields"},
 		{"p.jsonl", "", "no predictions"},
 		{"p.jsonl", "{}\n", `no "pred"`},
 		{"p.jsonl", `{"pred":"a"}`, `no "outputs" or "answers"`},
+		{"p.jsonl", `{"pred":"a","answers":[null]}`, "string 1 is null"},
 		{"p.jsonl", `{"format":"lukv answers 1"}` + "\n", "expected \"lukv answers 2\""},
 		{"p.jsonl", "[]\n", "line 1"},
 	} {
