@@ -386,6 +386,22 @@ func TestLog(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, append(whole, "nonsense\n"...), 0o644))
 	_, err = OpenLog(path, "h1", settings)
 	assert.ErrorContains(t, err, "line 5")
+	// Lines that no run writes would be counted, and make scores that are no numbers.
+	for line, want := range map[string]string{
+		"null": `no "method"`, `{"method":"a","item":-1}`: "item -1", `{"method":"a","score":5}`: "score 5, expected 0 to 1",
+	} {
+		require.NoError(t, os.WriteFile(path, append(whole, line+"\n"...), 0o644))
+		_, err = OpenLog(path, "h1", settings)
+		require.ErrorContains(t, err, "line 5: "+want)
+		_, err = ReadPredictions(bytes.NewReader(append(whole, line+"\n"...)), path)
+		require.ErrorContains(t, err, "line 5: "+want)
+	}
+	second := bytes.Split(whole, []byte("\n"))[1]
+	require.NoError(t, os.WriteFile(path, append(append(whole, second...), '\n'), 0o644))
+	l, err = OpenLog(path, "h1", settings)
+	require.NoError(t, err)
+	assert.Len(t, l.Answers(), 3, "an answer counts once")
+	require.NoError(t, l.Close())
 	_, err = OpenLog(filepath.Join(path, "no"), "h1", settings)
 	assert.Error(t, err)
 }

@@ -116,7 +116,12 @@ func (l *Log) line(n int, text []byte, hash string) error {
 		if err := json.Unmarshal(text, &a); err != nil {
 			return err
 		}
-		l.keep(a)
+		if err := a.check(); err != nil {
+			return err
+		}
+		if !l.Done(a.Item, a.Method) { // two runs wrote it, where there are no locks
+			l.keep(a)
+		}
 		return nil
 	}
 	var head logHead
@@ -125,6 +130,19 @@ func (l *Log) line(n int, text []byte, hash string) error {
 	}
 	if head.Hash != hash {
 		return fmt.Errorf("%w (%s, this run has %s): choose another file", ErrSettings, head.Hash, hash)
+	}
+	return nil
+}
+
+// check reports an answer that no run gives.
+func (a *Answer) check() error {
+	switch {
+	case a.Method == "":
+		return errors.New(`no "method": expected an answer`)
+	case a.Item < 0:
+		return fmt.Errorf("item %d, expected 0 or more", a.Item)
+	case !(a.Score >= 0 && a.Score <= 1):
+		return fmt.Errorf("score %v, expected 0 to 1", a.Score)
 	}
 	return nil
 }

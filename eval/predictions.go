@@ -137,6 +137,9 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 			own = true
 			continue
 		case own, raw.Pred == nil && raw.Method != "" && raw.Format == "":
+			if err := raw.Answer.check(); err != nil {
+				return nil, fmt.Errorf("line %d: %w", line, err)
+			}
 			answers = append(answers, raw.Answer)
 			continue
 		case raw.Format != "":
