@@ -336,6 +336,14 @@ func TestWriters(t *testing.T) {
 	assert.Len(t, records, 10)
 	assert.Equal(t, "policy", records[0][len(records[0])-1])
 	assert.Equal(t, `{"ratio":0.5}`, records[4][len(records[4])-1])
+	rows[1].Tokens, rows[2].Bytes = 64, 1<<40
+	comma.Reset()
+	require.NoError(t, WriteCSV(&comma, rows, nil))
+	records, err = csv.NewReader(&comma).ReadAll()
+	require.NoError(t, err)
+	for i, want := range [][]string{{"budget_tokens", "budget_bytes"}, {"", ""}, {"64", ""}, {"", "1099511627776"}} {
+		assert.Equal(t, want, records[i][19:21], "a budget is not the ratio 0 of the full cache")
+	}
 
 	require.NoError(t, report.WriteJSON(&text, rows))
 	var back []Row
