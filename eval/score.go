@@ -40,7 +40,7 @@ const (
 // RULER (spec evaluation 3.7): white space is trimmed, control characters up to
 // U+001F are replaced, and white space is trimmed again. LongBench (5.1): for
 // some datasets only the first line counts, and leading white space may be
-// removed.
+// removed; those of LongBench-E are always prepared as by its own script.
 type Clean string
 
 const (
@@ -74,9 +74,11 @@ func (s Scoring) Score(it *Item, prediction string) (score float64, text string)
 		}
 		match = matchOf(it.Task)
 	}
-	switch d := datasetOf(it.Task); {
+	switch d, e := datasetAndKind(it.Task); {
 	case s.Clean == CleanNone:
 		text = prediction
+	case e: // for which there is no other preparation
+		text = d.clean(prediction, CleanOfficial)
 	case d != nil:
 		text = d.clean(prediction, s.Clean)
 	default:
