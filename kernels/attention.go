@@ -121,12 +121,7 @@ func (a *AttentionArgs) slots(i int) (lo, hi int) {
 // the package comment defines it. A token that sees no slot gets zeros. No token
 // may see a slot before KV.Base.
 func (c CPU) Attention(a *AttentionArgs, s *AttentionScratch) {
-	if lo, _ := a.slots(0); a.N > 0 && lo < a.KV.Base {
-		panic("kernels: Attention over slots that the cache no longer holds")
-	}
-	if a.BF16 && a.KV.Type != tensor.BF16 {
-		panic("kernels: Attention in bf16 over a cache of type " + a.KV.Type.String())
-	}
+	a.check()
 	if raceEnabled {
 		a.race()
 	}
@@ -134,6 +129,93 @@ func (c CPU) Attention(a *AttentionArgs, s *AttentionScratch) {
 		return
 	}
 	attentionPortable(a, s)
+}
+
+func (a *AttentionArgs) check() {
+	if lo, _ := a.slots(0); a.N > 0 && lo < a.KV.Base {
+		panic("kernels: Attention over slots that the cache no longer holds")
+	}
+	if a.BF16 && a.KV.Type != tensor.BF16 {
+		panic("kernels: Attention in bf16 over a cache of type " + a.KV.Type.String())
+	}
+}
+
+// AttentionBlocks is what the blocks of one KV head contribute to the attention of one
+// token, for several goroutines that share a head: values [blocks][Group][HeadDim] and
+// statistics [blocks][Group]. Block 0 holds the first slot that the token sees.
+type AttentionBlocks struct {
+	Values []float32
+	Stats  []Softmax
+}
+
+// block returns what belongs to the block of a slot.
+func (b *AttentionBlocks) block(a *AttentionArgs, slot int) ([]float32, []Softmax) {
+	first, _ := a.slots(0)
+	i := (slot/BlockEntries - first/BlockEntries) * a.Group
+	return b.Values[i*a.KV.HeadDim:][:a.Group*a.KV.HeadDim], b.Stats[i:][:a.Group]
+}
+
+// Blocks returns how many blocks of the cache token 0 sees.
+func (a *AttentionArgs) Blocks() int {
+	lo, hi := a.slots(0)
+	if lo >= hi {
+		return 0
+	}
+	return (hi-1)/BlockEntries - lo/BlockEntries + 1
+}
+
+// AttentionBlocks computes the blocks from, …, to-1 of those that the token of a, which
+// has one (N is 1), sees. This is the part of [CPU.Attention] that reads the cache; Out
+// and Stats are left to [CPU.MergeAttention]. Calls for other blocks may run at the same
+// time, with a scratch of their own.
+func (c CPU) AttentionBlocks(a *AttentionArgs, from, to int, b *AttentionBlocks, s *AttentionScratch) {
+	a.check()
+	lo, hi := a.slots(0)
+	first := lo / BlockEntries
+	lo, hi = max(lo, (first+from)*BlockEntries), min(hi, (first+to)*BlockEntries)
+	if raceEnabled {
+		raceRead(a.Q[:a.Group*a.KV.HeadDim])
+		a.raceValues(lo, hi)
+	}
+	if c.blocksAsm(a, lo, hi, b, s) {
+		return
+	}
+	d := a.KV.HeadDim
+	s.grow(1, d)
+	for at := lo; at < hi; {
+		end := min(hi, (at/BlockEntries+1)*BlockEntries)
+		values, stats := b.block(a, at)
+		for g := range a.Group {
+			stats[g] = blockPortable(values[g*d:][:d], s.p[:end-at], a.query(g*d, s), a, at)
+		}
+		at = end
+	}
+}
+
+// MergeAttention sets Out and Stats as [CPU.Attention] does, to the bit, from all blocks,
+// whose values it overwrites.
+func (c CPU) MergeAttention(a *AttentionArgs, b *AttentionBlocks, s *AttentionScratch) {
+	d := a.KV.HeadDim
+	lo, hi := a.slots(0)
+	if raceEnabled {
+		raceWrite(b.Values[:a.Blocks()*a.Group*d])
+		raceWrite(a.Out[:a.Group*d])
+	}
+	if c.mergeAsm(a, b, s) {
+		return
+	}
+	for g := range a.Group {
+		out, all := a.Out[g*d:][:d], Softmax{Max: minusInf}
+		clear(out)
+		for at := lo; at < hi; at = (at/BlockEntries + 1) * BlockEntries {
+			values, stats := b.block(a, at)
+			all = mergePortable(out, values[g*d:][:d], all, stats[g])
+		}
+		finishPortable(out, all.Sum)
+		if a.Stats != nil {
+			a.Stats[g] = all
+		}
+	}
 }
 
 // race tells the race detector what assembly writes and reads, but for the keys.
@@ -144,12 +226,18 @@ func (a *AttentionArgs) race() {
 		raceWrite(a.Out[i*a.Stride : i*a.Stride+row])
 	}
 	lo, _ := a.slots(0)
-	for _, hi := a.slots(a.N - 1); lo < hi; {
+	_, hi := a.slots(a.N - 1)
+	a.raceValues(lo, hi)
+	raceWrite(a.Stats)
+}
+
+// raceValues tells the race detector that the values of the slots [lo, hi) are read.
+func (a *AttentionArgs) raceValues(lo, hi int) {
+	for lo < hi {
 		n := min(hi-lo, a.KV.PageEntries-(lo-a.KV.Base)%a.KV.PageEntries)
 		raceRead(unsafe.Slice((*byte)(a.KV.value(lo)), n*a.KV.HeadDim*a.KV.Type.Size()))
 		lo += n
 	}
-	raceWrite(a.Stats)
 }
 
 func attentionPortable(a *AttentionArgs, s *AttentionScratch) {
@@ -159,19 +247,25 @@ func attentionPortable(a *AttentionArgs, s *AttentionScratch) {
 		lo, hi := a.slots(i)
 		for g := range a.Group {
 			off := i*a.Stride + g*d
-			q := a.Q[off : off+d]
-			if a.BF16 {
-				q = s.q[:d]
-				for j, x := range a.Q[off : off+d] {
-					q[j] = bf16(roundBF16(x))
-				}
-			}
-			st := attendPortable(a.Out[off:off+d], q, a, lo, hi, s)
+			st := attendPortable(a.Out[off:off+d], a.query(off, s), a, lo, hi, s)
 			if a.Stats != nil {
 				a.Stats[i*a.Group+g] = st
 			}
 		}
 	}
+}
+
+// query returns the query at an offset of Q, rounded if products are of bf16.
+func (a *AttentionArgs) query(off int, s *AttentionScratch) []float32 {
+	q := a.Q[off:][:a.KV.HeadDim]
+	if !a.BF16 {
+		return q
+	}
+	rounded := s.q[:len(q)]
+	for j, x := range q {
+		rounded[j] = bf16(roundBF16(x))
+	}
+	return rounded
 }
 
 // attendPortable is attention of one query over the logical slots [lo, hi).

@@ -63,13 +63,28 @@ type attentionKernels struct {
 // rows and reading the cache takes the time; otherwise 6, after the keys or values
 // have been widened to panels, once for all groups.
 func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
-	if !c.vector() || a.KV.HeadDim%16 != 0 || a.KV.HeadDim < 1 || a.KV.HeadDim > maxHeadDim {
+	if !c.hasAttention(a.KV.HeadDim) {
 		return false
 	}
-	rows := a.N * a.Group
-	if rows == 0 {
+	if a.N*a.Group == 0 {
 		return true
 	}
+	t := a.rows(c, s)
+	for rows := t.padded; t.from < a.N*a.Group; t.from += rows {
+		t.take(rows)
+		t.run()
+	}
+	return t.exact()
+}
+
+// hasAttention reports whether there are kernels for heads of d components.
+func (c CPU) hasAttention(d int) bool {
+	return c.vector() && d%16 == 0 && d >= 1 && d <= maxHeadDim
+}
+
+// rows chooses kernels for the rows of a call, and as padded the size of its tiles.
+func (a *AttentionArgs) rows(c CPU, s *AttentionScratch) queryRows {
+	rows := a.N * a.Group
 	if c.SlowDot && rows > fewRows || c.Streaming == streamNear && rows <= 4 {
 		// For 4 rows on AMD's cores: kernels that widen ask for memory about as fast as it
 		// delivers. Those with dot products are a third faster and lose by it, since the
@@ -88,14 +103,76 @@ func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
 	if t.group == 6 {
 		s.growPanels(a.KV.HeadDim)
 	}
-	for ; t.from < a.N*a.Group; t.from += rows {
-		t.n = min(rows, a.N*a.Group-t.from)
-		t.padded = (t.n + t.group - 1) / t.group * t.group
-		t.run()
-	}
-	if t.k.reports && s.tiny[0] != 0 {
-		s.tiny[0] = 0
+	t.padded = rows
+	return t
+}
+
+// take makes t the tile of at most so many rows that begins at t.from.
+func (t *queryRows) take(rows int) {
+	t.n = min(rows, t.N*t.Group-t.from)
+	t.padded = (t.n + t.group - 1) / t.group * t.group
+}
+
+// exact reports whether kernels flushed nothing that the contract keeps.
+func (t *queryRows) exact() bool {
+	if t.k.reports && t.s.tiny[0] != 0 {
+		t.s.tiny[0] = 0
 		return false
+	}
+	return true
+}
+
+// blocksAsm is [CPU.AttentionBlocks] for the slots [from, to).
+func (c CPU) blocksAsm(a *AttentionArgs, from, to int, b *AttentionBlocks, s *AttentionScratch) bool {
+	d := a.KV.HeadDim
+	if !c.hasAttention(d) {
+		return false
+	}
+	t := a.rows(c, s)
+	for rows := t.padded; t.from < a.Group; t.from += rows {
+		t.take(rows)
+		t.begin()
+		t.end = to
+		for at := from; at < to; {
+			end := min(to, (at/BlockEntries+1)*BlockEntries)
+			t.block(at, end)
+			values, stats := b.block(a, at)
+			for r := range t.n {
+				acc := s.acc[r*attentionStride:][:d]
+				copy(values[(t.from+r)*d:], acc)
+				clear(acc)
+			}
+			copy(stats[t.from:], s.part[:t.n])
+			at = end
+		}
+	}
+	return t.exact()
+}
+
+// mergeAsm is [CPU.MergeAttention].
+func (c CPU) mergeAsm(a *AttentionArgs, b *AttentionBlocks, s *AttentionScratch) bool {
+	d := a.KV.HeadDim
+	if !c.hasAttention(d) {
+		return false
+	}
+	s.grow(1, d)
+	lo, hi := a.slots(0)
+	for g := range a.Group {
+		sum, all := s.out[:d], &s.all[0]
+		clear(sum)
+		*all = Softmax{Max: minusInf}
+		for at := lo; at < hi; at = (at/BlockEntries + 1) * BlockEntries {
+			values, stats := b.block(a, at)
+			c.mergeRows(&sum[0], &values[g*d], d, 1, all, &stats[g])
+		}
+		if out := a.Out[g*d:][:d]; all.Sum == 0 {
+			clear(out)
+		} else {
+			divideAsm(&out[0], &sum[0], d, all.Sum)
+		}
+		if a.Stats != nil {
+			a.Stats[g] = *all
+		}
 	}
 	return true
 }
@@ -232,7 +309,8 @@ func (t *queryRows) takeQuery(row, q []float32) {
 	}
 }
 
-func (t *queryRows) run() {
+// begin fills the scratch of the rows.
+func (t *queryRows) begin() {
 	d, s := t.KV.HeadDim, t.s
 	for r := range t.padded {
 		q := s.q[r*attentionStride:][:d]
@@ -249,9 +327,15 @@ func (t *queryRows) run() {
 		s.from[r], s.to[r] = t.slots(i)
 	}
 	t.end = s.to[t.n-1]
+}
+
+func (t *queryRows) run() {
+	d, s := t.KV.HeadDim, t.s
+	t.begin()
 	for at := s.from[0]; at < t.end; {
 		end := min(t.end, (at/BlockEntries+1)*BlockEntries)
 		t.block(at, end)
+		t.merge()
 		at = end
 	}
 	for r := range t.n {
@@ -268,8 +352,8 @@ func (t *queryRows) run() {
 	}
 }
 
-// block advances all rows over the logical slots [from, to) of one block. From
-// here on slots are columns: numbers in the block, which starts at base.
+// block computes the weighted values of all rows over the logical slots [from, to)
+// of one block, and their part of the statistics. From here on slots are columns: numbers in the block, which starts at base.
 func (t *queryRows) block(from, to int) {
 	s := t.s
 	base := from / BlockEntries * BlockEntries
@@ -291,6 +375,11 @@ func (t *queryRows) block(from, to int) {
 	} else {
 		t.values(base, from, to)
 	}
+}
+
+// merge adds a block to what rows have of those before.
+func (t *queryRows) merge() {
+	s := t.s
 	// Limits grow with the row: those that see nothing here come first or last.
 	first, last := 0, t.n
 	for first < last && s.lo[first] == s.hi[first] {

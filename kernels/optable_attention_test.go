@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"math"
 	"unsafe"
 
 	"github.com/lukv/lukv/tensor"
@@ -35,6 +36,10 @@ func init() {
 		{dim: 12, page: 16, group: 2, n: 2, end: 20},
 		{dim: 24, page: 48, group: 3, n: 2, end: 260},
 		{dim: 64, page: 64, group: 4, n: 0, end: 3},
+		{dim: 80, page: 32, group: 20, n: 1, end: 600},
+		{dim: 64, page: 64, group: 3, n: 1, end: 900, window: 500, base: 384},
+		{dim: 12, page: 16, group: 2, n: 1, end: 520},
+		{dim: 16, page: 256, group: 100, n: 1, end: 257},
 	} {
 		for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 			register(attentionOp(t, s, false))
@@ -63,8 +68,8 @@ func attentionOp(t tensor.Type, s attentionShape, inBF16 bool) op {
 	gap := 3 // between the rows of two tokens
 	stride := s.group*s.dim + gap
 	entries := (max(s.end+s.n-1, 1) - s.base + s.page - 1) / s.page * s.page
-	attend := func(c CPU, b []mem, from, to int, sc *AttentionScratch) {
-		a := AttentionArgs{
+	args := func(b []mem, from, to int) AttentionArgs {
+		return AttentionArgs{
 			Out: b[0].f32()[from*stride:], Q: b[2].f32()[from*stride:], Stride: stride,
 			N: to - from, Group: s.group, End: s.end + from, Window: s.window,
 			Scale: AttentionScale(s.dim),
@@ -72,6 +77,9 @@ func attentionOp(t tensor.Type, s attentionShape, inBF16 bool) op {
 			Stats: view[Softmax](b[1])[from*s.group:],
 			BF16:  inBF16,
 		}
+	}
+	attend := func(c CPU, b []mem, from, to int, sc *AttentionScratch) {
+		a := args(b, from, to)
 		c.Attention(&a, sc)
 	}
 	name := "Attention"
@@ -91,6 +99,24 @@ func attentionOp(t tensor.Type, s attentionShape, inBF16 bool) op {
 			var sc AttentionScratch
 			attend(c, b, 0, s.n, &sc)
 		}}},
+	}
+	for _, parts := range []int{1, 2, 5} {
+		if s.n == 1 {
+			o.ways = append(o.ways, way{fmt.Sprintf("blocks in %d parts, the last first", parts), func(c CPU, b []mem) {
+				a := args(b, 0, 1)
+				n := a.Blocks()
+				blocks := AttentionBlocks{make([]float32, n*s.group*s.dim), make([]Softmax, n*s.group)}
+				for i := range blocks.Values {
+					blocks.Values[i] = float32(math.NaN()) // left over
+				}
+				for p := parts - 1; p >= 0; p-- {
+					var sc AttentionScratch
+					c.AttentionBlocks(&a, p*n/parts, (p+1)*n/parts, &blocks, &sc)
+				}
+				var sc AttentionScratch
+				c.MergeAttention(&a, &blocks, &sc)
+			}})
+		}
 	}
 	for _, chunk := range []int{1, 5} {
 		if chunk < s.n {

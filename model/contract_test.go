@@ -13,6 +13,9 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
+// Heads are split between threads from two blocks on, as long ones are in use.
+func init() { splitBlocks = 1 }
+
 // The values over which promise P1 is tested. The first ones, with portable Go,
 // make the reference.
 var (

@@ -44,6 +44,9 @@ type hostRun struct {
 	gate, up hostLinear
 	norming  kernels.Act
 	items    []attentionItem
+	splits   []splitHead
+	values   []float32 // of their blocks
+	stats    []kernels.Softmax
 	errs     []error // per span and KV head
 }
 
@@ -144,11 +147,6 @@ func stripOf(rows int) int {
 func (h *hostRun) share(n int, t workers.Task) {
 	h.strip = stripOf(h.rows)
 	h.m.pool.RunPieces(n, strip, h.strip, t)
-}
-
-// attentionItem is a tile of one span's tokens and one KV head.
-type attentionItem struct {
-	seg, head, from, n int
 }
 
 func newHostRun(p *pass) *hostRun {
@@ -409,53 +407,6 @@ func (st *appendStage) Run(lo, hi, _ int) {
 		from := g.row*stride + head*d
 		to := (g.row+g.n-1)*stride + (head+1)*d
 		h.errs[i] = g.s.cache.Append(h.at, head, h.pos[g.row:g.row+g.n], h.k[from:to], h.v[from:to], stride)
-	}
-}
-
-func (h *hostRun) attend(at int) {
-	h.at = at
-	c := h.m.cfg
-	h.items = h.items[:0]
-	for i := range h.spans {
-		// Later tokens see more: hand their tiles out first.
-		n, tile := h.spans[i].n, h.attentionTile
-		for from := (n - 1) / tile * tile; from >= 0; from -= tile {
-			for head := range c.KVHeads {
-				h.items = append(h.items, attentionItem{i, head, from, min(tile, n-from)})
-			}
-		}
-	}
-	h.each(len(h.items), 1, (*attentionStage)(h))
-}
-
-type attentionStage hostRun
-
-func (st *attentionStage) Run(lo, hi, worker int) {
-	h := (*hostRun)(st)
-	c := h.m.cfg
-	group := c.Heads / c.KVHeads
-	stride, width := c.Heads*c.HeadDim, group*c.HeadDim
-	w := &h.workers[worker]
-	for i := lo; i < hi && !h.stop.Load(); i++ {
-		it := &h.items[i]
-		g := &h.spans[it.seg]
-		col, first := it.head*width, g.row+it.from
-		a := kernels.AttentionArgs{
-			Out: w.tile[col : (it.n-1)*stride+col+width], Q: h.q[first*stride+col : (first+it.n-1)*stride+col+width], Stride: stride,
-			N: it.n, Group: group,
-			End:    g.s.slots(h.at, it.head) - g.n + it.from + 1,
-			Window: c.Windows[h.at],
-			Scale:  h.m.rope.scale,
-			KV:     g.s.view(h.at, it.head),
-			BF16:   g.s.attentionInBF16(),
-		}
-		if g.watch != nil {
-			a.Stats = g.watch.softmaxOf(h.pass, it.head, it.from, it.n)
-		}
-		h.m.cpu.Attention(&a, &w.attention)
-		for j := range it.n {
-			h.narrow.store(h.m.cpu, first+j, col, w.tile[j*stride+col:j*stride+col+width])
-		}
 	}
 }
 

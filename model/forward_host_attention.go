@@ -1,0 +1,165 @@
+package model
+
+import (
+	"sync/atomic"
+
+	"github.com/lukv/lukv/kernels"
+)
+
+// attentionItem is a tile of one span's tokens and one KV head, or some blocks of
+// the cache of one token's head.
+type attentionItem struct {
+	seg, head, from, n int
+	split              int // number in hostRun.splits, -1: the head as a whole
+	first, last        int // blocks
+}
+
+// splitHead is a head whose blocks several items have.
+type splitHead struct {
+	rows   int // blocks × query heads
+	blocks kernels.AttentionBlocks
+	left   atomic.Int32 // items to come; who does the last merges
+}
+
+// splitItems is how many items a worker should find where heads are split, so that
+// none waits long for another at the end.
+const splitItems = 8
+
+// splitBlocks is the least number of blocks of an item, which takes some tens of
+// microseconds. A variable for tests.
+var splitBlocks = 8
+
+func (h *hostRun) attend(at int) {
+	h.at = at
+	c := h.m.cfg
+	h.items = h.items[:0]
+	size := h.splitSize()
+	h.splits = h.splits[:0]
+	for i := range h.spans {
+		// Later tokens see more: hand their tiles out first.
+		n, tile := h.spans[i].n, h.attentionTile
+		for from := (n - 1) / tile * tile; from >= 0; from -= tile {
+			for head := range c.KVHeads {
+				it := attentionItem{seg: i, head: head, from: from, n: min(tile, n-from), split: -1}
+				if n > 1 || size == 0 || !h.splitItem(it, size) {
+					h.items = append(h.items, it)
+				}
+			}
+		}
+	}
+	h.splitMemory()
+	h.each(len(h.items), 1, (*attentionStage)(h))
+}
+
+// splitSize is how many blocks an item should have; 0 if heads are to stay whole, as
+// the workers then finish at about the same time: putting blocks together costs
+// 2 % of reading them.
+func (h *hostRun) splitSize() int {
+	w := len(h.workers)
+	if w == 1 {
+		return 0
+	}
+	total, largest, heads := 0, 0, 0
+	for i := range h.spans {
+		if g := &h.spans[i]; g.n == 1 {
+			for head := range h.m.cfg.KVHeads {
+				n := g.s.slots(h.at, head)
+				total, largest, heads = total+n, max(largest, n), heads+1
+			}
+		}
+	}
+	if 10*w*largest*((heads+w-1)/w) <= 11*total {
+		return 0
+	}
+	return max(splitBlocks, total/(w*splitItems*kernels.BlockEntries))
+}
+
+// splitItem makes items of a head that is long enough, and reports whether it is.
+func (h *hostRun) splitItem(it attentionItem, size int) bool {
+	a := h.attentionArgs(&it, nil)
+	n := a.Blocks()
+	parts := (n + size/2) / size
+	if parts < 2 {
+		return false
+	}
+	it.split = len(h.splits)
+	h.splits = append(h.splits, splitHead{rows: n * a.Group})
+	h.splits[it.split].left.Store(int32(parts))
+	for p := range parts {
+		it.first, it.last = p*n/parts, (p+1)*n/parts
+		h.items = append(h.items, it)
+	}
+	return true
+}
+
+// splitMemory shares memory out to the heads that are split.
+func (h *hostRun) splitMemory() {
+	rows, d := 0, h.m.cfg.HeadDim
+	for i := range h.splits {
+		rows += h.splits[i].rows
+	}
+	if len(h.stats) < rows {
+		rows += rows / 4 // for tokens to come
+		h.stats, h.values = make([]kernels.Softmax, rows), make([]float32, rows*d)
+	}
+	stats, values := h.stats, h.values
+	for i := range h.splits {
+		n := h.splits[i].rows
+		h.splits[i].blocks = kernels.AttentionBlocks{Values: values[:n*d], Stats: stats[:n]}
+		stats, values = stats[n:], values[n*d:]
+	}
+}
+
+// attentionArgs are those of an item, whose tokens' attention goes to tile.
+func (h *hostRun) attentionArgs(it *attentionItem, tile []float32) kernels.AttentionArgs {
+	c := h.m.cfg
+	group := c.Heads / c.KVHeads
+	stride, width := c.Heads*c.HeadDim, group*c.HeadDim
+	g := &h.spans[it.seg]
+	col, first := it.head*width, g.row+it.from
+	a := kernels.AttentionArgs{
+		Q: h.q[first*stride+col : (first+it.n-1)*stride+col+width], Stride: stride,
+		N: it.n, Group: group,
+		End:    g.s.slots(h.at, it.head) - g.n + it.from + 1,
+		Window: c.Windows[h.at],
+		Scale:  h.m.rope.scale,
+		KV:     g.s.view(h.at, it.head),
+		BF16:   g.s.attentionInBF16(),
+	}
+	if tile != nil {
+		a.Out = tile[col : (it.n-1)*stride+col+width]
+	}
+	if g.watch != nil {
+		a.Stats = g.watch.softmaxOf(h.pass, it.head, it.from, it.n)
+	}
+	return a
+}
+
+type attentionStage hostRun
+
+func (st *attentionStage) Run(lo, hi, worker int) {
+	h := (*hostRun)(st)
+	c := h.m.cfg
+	group := c.Heads / c.KVHeads
+	stride, width := c.Heads*c.HeadDim, group*c.HeadDim
+	w := &h.workers[worker]
+	for i := lo; i < hi && !h.stop.Load(); i++ {
+		it := &h.items[i]
+		g := &h.spans[it.seg]
+		col, first := it.head*width, g.row+it.from
+		a := h.attentionArgs(it, w.tile)
+		if it.split < 0 {
+			h.m.cpu.Attention(&a, &w.attention)
+		} else {
+			split := &h.splits[it.split]
+			h.m.cpu.AttentionBlocks(&a, it.first, it.last, &split.blocks, &w.attention)
+			if split.left.Add(-1) > 0 {
+				continue
+			}
+			h.m.cpu.MergeAttention(&a, &split.blocks, &w.attention)
+		}
+		for j := range it.n {
+			h.narrow.store(h.m.cpu, first+j, col, w.tile[j*stride+col:j*stride+col+width])
+		}
+	}
+}
