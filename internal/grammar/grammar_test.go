@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/big"
 	"math/rand/v2"
 	"regexp"
@@ -597,6 +598,39 @@ func TestForgetting(t *testing.T) {
 	require.LessOrEqual(t, len(g.states), maxStates)
 	require.LessOrEqual(t, len(g.masked), maxMasks)
 	require.True(t, accepts(t, g, `["x", "y"]`))
+}
+
+// TestForgettingFrees: what was forgotten is not held by what is remembered, nor by a
+// state that somebody holds, and states of many ways are fewer.
+func TestForgettingFrees(t *testing.T) {
+	for _, expr := range []string{`(?s).*[a-m].{40}`, `(?s).*[a-m].{900}`} {
+		g, err := Compile(letters(), Regexp(expr))
+		require.NoError(t, err)
+		rng := rand.New(rand.NewPCG(1, 9))
+		s := g.Start()
+		for range 60 {
+			text := make([]byte, 100)
+			for i := range text {
+				text[i] = 'a' + byte(rng.IntN(26))
+			}
+			s, err = g.Bytes(s, text)
+			require.NoError(t, err)
+			_, _, err = g.Mask(s)
+			require.NoError(t, err)
+		}
+		held, frames := map[*State]bool{}, 0
+		todo := append(slices.Collect(maps.Values(g.states)), g.masked...)
+		for todo = append(todo, g.start, s); len(todo) > 0; {
+			x := todo[len(todo)-1]
+			if todo = todo[:len(todo)-1]; x != nil && !held[x] {
+				held[x] = true
+				frames += len(x.frames)
+				todo = append(todo, x.next...)
+			}
+		}
+		require.LessOrEqual(t, len(held), maxStates+maxMasks, expr)
+		require.LessOrEqual(t, frames, maxHeld+maxMasks*maxFrames, expr)
+	}
 }
 
 func TestRegexp(t *testing.T) {

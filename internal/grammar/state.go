@@ -10,7 +10,8 @@ import (
 
 // Bounds of what a grammar remembers and follows.
 const (
-	maxStates = 4096 // that are remembered
+	maxStates = 4096    // that are remembered
+	maxHeld   = 1 << 18 // ways to read what was read, in all that are remembered
 	maxMasks  = 256
 	maxFrames = 2048    // ways to read what was read
 	maxWork   = 1 << 18 // places that are looked at for one mask
@@ -30,6 +31,7 @@ type Grammar struct {
 	mu     sync.Mutex
 	frames map[frameKey]*frame
 	states map[string]*State
+	held   int // frames of all states
 	serial uint64
 	masked []*State // have a mask, oldest first
 	work   int      // places that were looked at since somebody asked
@@ -103,9 +105,16 @@ func (g *Grammar) classify() {
 	g.classes = k + 1
 }
 
-// forget empties what is remembered. States that somebody holds stay good.
+// forget empties what is remembered. States that somebody holds stay good, but lead
+// nowhere any more: one of them would hold all that was ever found behind it.
 func (g *Grammar) forget() {
-	g.frames, g.states = map[frameKey]*frame{}, map[string]*State{}
+	for _, s := range g.states {
+		s.next, s.known = nil, nil
+	}
+	for _, s := range g.masked {
+		s.next, s.known, s.mask = nil, nil, nil
+	}
+	g.frames, g.states, g.masked, g.held = map[frameKey]*frame{}, map[string]*State{}, nil, 0
 }
 
 func (g *Grammar) frame(k frameKey) *frame {
@@ -192,7 +201,7 @@ func (g *Grammar) state(todo []*frame) (*State, error) {
 	if old := g.states[string(key)]; old != nil {
 		return old, nil
 	}
-	if len(g.states) >= maxStates || len(g.frames) >= 8*maxStates {
+	if len(g.states) >= maxStates || len(g.frames) >= 8*maxStates || g.held >= maxHeld {
 		g.forget()
 		for _, f := range s.frames {
 			g.frames[f.frameKey] = f
@@ -202,6 +211,7 @@ func (g *Grammar) state(todo []*frame) (*State, error) {
 		}
 	}
 	g.states[string(key)] = s
+	g.held += len(s.frames)
 	return s, nil
 }
 
