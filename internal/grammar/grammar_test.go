@@ -539,7 +539,8 @@ func TestRefused(t *testing.T) {
 		`{"type":"array","minItems":1,"items":false}`: "nothing satisfies", `{"type":"object","required":["a"],"additionalProperties":false}`: "nothing satisfies",
 		`{"type":"strin"}`: "#/type", `{"type":[]}`: "#/type", `{"minLength":-1}`: "minLength", `{"maxItems":1e99}`: "maxItems", `{"minimum":1e999999}`: "minimum",
 		`[]`: "expected an object", `{"a":1,"a":2}`: "twice", `{`: "EOF", `{} x`: "behind", deep: "deeper",
-		`{"enum":["` + strings.Repeat("x", 70000) + `"]}`: "65536",
+		`{"enum":["` + strings.Repeat("x", 70000) + `"]}`:                                                        "65536",
+		`{"type":"object","properties":{"` + strings.Repeat("x", 70000) + `":true},"additionalProperties":true}`: "65536",
 	} {
 		_, err := Compile(v, Schema([]byte(schema), true))
 		require.ErrorContains(t, err, want, "%.100s", schema)

@@ -107,6 +107,9 @@ func (c *compiler) otherKeys(names []string) int32 {
 	var split func(texts []string, n int, free int32, escaped bool) int32
 	split = func(texts []string, n int, free int32, escaped bool) int32 {
 		at := c.node(r)
+		if c.err != nil { // all nodes are one: its edges would be doubled with every byte
+			return at
+		}
 		var taken [256]bool
 		taken['\\'] = true
 		for len(texts) > 0 && len(texts[0]) == n {
