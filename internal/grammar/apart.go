@@ -21,12 +21,16 @@ func (s *schemas) disjoint(list []any) bool {
 	return true
 }
 
+// maxCompared is how many bytes of constants and names are looked at to tell schemas
+// apart.
+const maxCompared = 1 << 22
+
 func (s *schemas) apart(a, b any) bool {
 	x, y := s.resolve(a), s.resolve(b)
 	if x == nil || y == nil {
 		return false
 	}
-	if differ(possible(x), possible(y)) {
+	if s.differ(x, y) {
 		return true
 	}
 	tx, err := s.types(x, "")
@@ -51,6 +55,9 @@ func (s *schemas) apart(a, b any) bool {
 		return false
 	}
 	for _, k := range px.keys {
+		if s.c.compared += len(rx) + len(ry); s.c.compared > maxCompared {
+			return false
+		}
 		if !slices.Contains(rx, any(k)) || !slices.Contains(ry, any(k)) {
 			continue
 		}
@@ -58,7 +65,7 @@ func (s *schemas) apart(a, b any) bool {
 		if kx == nil || ky == nil {
 			continue
 		}
-		if differ(possible(kx), possible(ky)) {
+		if s.differ(kx, ky) {
 			return true
 		}
 	}
@@ -76,6 +83,7 @@ func (s *schemas) resolve(v any) *object {
 		if !ok {
 			return o
 		}
+		s.c.compared += len(ref)
 		if v, ok = s.at(ref); !ok {
 			return nil
 		}
@@ -84,7 +92,7 @@ func (s *schemas) resolve(v any) *object {
 }
 
 // possible are the texts of the constants of a schema, nil if it has none.
-func possible(o *object) map[string]bool {
+func (s *schemas) possible(o *object) map[string]bool {
 	list, ok := o.values["enum"].([]any)
 	if v, is := o.values["const"]; is {
 		list, ok = []any{v}, true
@@ -94,13 +102,19 @@ func possible(o *object) map[string]bool {
 	}
 	out := make(map[string]bool, len(list))
 	for _, v := range list {
-		out[compact(v)] = true
+		if s.c.compared > maxCompared {
+			return nil // it would take long to know
+		}
+		text := canonical(v)
+		s.c.compared += len(text)
+		out[text] = true
 	}
 	return out
 }
 
 // differ reports whether two schemas have constants, and none in common.
-func differ(a, b map[string]bool) bool {
+func (s *schemas) differ(x, y *object) bool {
+	a, b := s.possible(x), s.possible(y)
 	for v := range a {
 		if b[v] {
 			return false

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/lukv/lukv/internal/testfuzz"
@@ -545,6 +546,41 @@ func TestRefused(t *testing.T) {
 		_, err := Compile(v, Schema([]byte(schema), true))
 		require.ErrorContains(t, err, want, "%.100s", schema)
 	}
+}
+
+// TestEqualConstants: values that are written in several ways are one value.
+func TestEqualConstants(t *testing.T) {
+	for _, same := range []string{`{"const":1},{"const":1.0}`, `{"enum":[1,20]},{"enum":[0.2e+2,3]}`, `{"const":{"a":1,"b":[-0]}},{"const":{"b":[0.00],"a":10e-1}}`} {
+		_, err := Compile(letters(), Schema([]byte(`{"oneOf":[`+same+`]}`), true))
+		require.ErrorContains(t, err, `"oneOf"`, same)
+	}
+	for schema, text := range map[string]string{
+		`{"oneOf":[{"const":1},{"const":-1},{"const":10},{"const":0.1},{"const":"1e0"},{"const":1e99999999999999999999}]}`: "-1",
+		`{"type":"integer","enum":[1.0,2.5]}`: "1.0", `{"type":"integer","const":12e1}`: "12e1",
+	} {
+		g := compileSchema(t, schema, true)
+		require.True(t, accepts(t, g, text), "%s: %s", schema, text)
+		require.False(t, accepts(t, g, "2.5"), schema)
+	}
+}
+
+// TestApartIsBounded: telling schemas apart costs bounded work.
+func TestApartIsBounded(t *testing.T) {
+	var values, kinds []string
+	for i := range 8000 {
+		values = append(values, fmt.Sprint(i))
+	}
+	for i := range 40 {
+		names, properties := `"kind"`, fmt.Sprintf(`"kind":{"const":%d}`, i)
+		for k := range 30 {
+			names, properties = fmt.Sprintf(`"p%d",%s`, k, names), fmt.Sprintf(`"p%d":{"$ref":"#/$defs/v"},%s`, k, properties)
+		}
+		kinds = append(kinds, `{"type":"object","properties":{`+properties+`},"required":[`+names+`]}`)
+	}
+	begin := time.Now()
+	_, err := Compile(letters(), Schema([]byte(`{"$defs":{"v":{"enum":[`+strings.Join(values, ",")+`]}},"oneOf":[`+strings.Join(kinds, ",")+`]}`), true))
+	require.ErrorContains(t, err, `"oneOf"`)
+	require.Less(t, time.Since(begin), 10*time.Second)
 }
 
 // TestAmbiguous: a schema with too many ways to read one text costs an error.

@@ -61,6 +61,7 @@ type compiler struct {
 	memo     map[schemaKey]int32
 	sets     map[string]int32 // characters of patterns
 	patterns int              // what the patterns so far took, whether anything is left of them or not
+	compared int              // what was looked at to tell schemas apart
 	err      error
 }
 

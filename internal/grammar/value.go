@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -124,6 +126,49 @@ func compact(v any) string {
 	panic(fmt.Sprintf("a value of type %T", v))
 }
 
+// canonical writes a value so that equal ones are the same text: 1 and 1.0, and objects
+// whose keys are in another order.
+func canonical(v any) string {
+	switch v := v.(type) {
+	case json.Number:
+		digits, power := scientific(v)
+		return digits + "e" + power.String()
+	case []any:
+		list := make([]string, len(v))
+		for i, x := range v {
+			list[i] = canonical(x)
+		}
+		return "[" + strings.Join(list, ",") + "]"
+	case *object:
+		var list []string
+		for _, k := range slices.Sorted(slices.Values(v.keys)) {
+			list = append(list, quote(k)+":"+canonical(v.values[k]))
+		}
+		return "{" + strings.Join(list, ",") + "}"
+	}
+	return compact(v)
+}
+
+// scientific is a number as digits, without zeros at either end, and a power of ten.
+func scientific(n json.Number) (digits string, power *big.Int) {
+	mantissa, exponent, _ := strings.Cut(strings.ToLower(n.String()), "e")
+	power = new(big.Int)
+	if exponent != "" {
+		power.SetString(exponent, 10)
+	}
+	sign := ""
+	if rest, ok := strings.CutPrefix(mantissa, "-"); ok {
+		sign, mantissa = "-", rest
+	}
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	all := strings.TrimLeft(whole+fraction, "0")
+	digits = strings.TrimRight(all, "0")
+	if digits == "" {
+		return "0", new(big.Int)
+	}
+	return sign + digits, power.Add(power, big.NewInt(int64(len(all)-len(digits)-len(fraction))))
+}
+
 // typeOf names the type of a value as schemas do.
 func typeOf(v any) string {
 	switch v := v.(type) {
@@ -132,7 +177,7 @@ func typeOf(v any) string {
 	case bool:
 		return "boolean"
 	case json.Number:
-		if strings.ContainsAny(v.String(), ".eE") {
+		if _, power := scientific(v); power.Sign() < 0 {
 			return "number"
 		}
 		return "integer"
