@@ -315,7 +315,7 @@ func (p *patternParser) escape(inClass bool) (charset, error) {
 		x, err = p.hex(2)
 	case r == 'u':
 		x, err = p.unicode()
-	case r == 'c' && p.at < len(p.text) && unicode.IsLetter(rune(p.text[p.at])):
+	case r == 'c' && p.at < len(p.text) && p.text[p.at] < utf8.RuneSelf && unicode.IsLetter(rune(p.text[p.at])):
 		x = rune(p.text[p.at] % 32)
 		p.at++
 	case r == 'p' || r == 'P':
