@@ -564,6 +564,17 @@ func TestEqualConstants(t *testing.T) {
 	}
 }
 
+// TestTinyBound: a bound with a large exponent is refused before it is computed.
+func TestTinyBound(t *testing.T) {
+	allocated := testing.Benchmark(func(b *testing.B) {
+		for range b.N {
+			_, err := Compile(letters(), Schema([]byte(`{"type":"number","minimum":1e-999999}`), true))
+			require.ErrorContains(b, err, "#/minimum: found 1e-999999")
+		}
+	}).AllocedBytesPerOp()
+	require.Less(t, allocated, int64(1<<20))
+}
+
 // TestApartIsBounded: telling schemas apart costs bounded work.
 func TestApartIsBounded(t *testing.T) {
 	var values, kinds []string

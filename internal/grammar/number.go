@@ -60,7 +60,10 @@ func rational(v any) (*big.Rat, error) {
 	if !ok {
 		return nil, fmt.Errorf("found %.30s, expected a number", compact(v))
 	}
-	if f, err := n.Float64(); err == nil && len(n) <= 64 && f > -1e30 && f < 1e30 {
+	// A small exponent is no small number of digits: 1e-999999 takes long to read.
+	i := strings.IndexAny(n.String(), "eE")
+	short := len(n) <= 64 && (i < 0 || len(n)-i <= len("e-99"))
+	if f, err := n.Float64(); err == nil && short && f > -1e30 && f < 1e30 {
 		if x, ok := new(big.Rat).SetString(n.String()); ok {
 			if digits, exact := x.FloatPrec(); exact && digits < maxDigits {
 				return x, nil
