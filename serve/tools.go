@@ -161,10 +161,29 @@ func (t *toolCalls) add(o *fields) {
 		fn.parameters, fn.strict = json.RawMessage(`{"type":"object"}`), true
 	case fn.parameters[0] != '{':
 		d.fail("parameters", "found %s, expected an object", kind(fn.parameters))
+	default:
+		fn.parameters = ofObjects(fn.parameters)
 	}
 	o.adopt(d)
 	t.names[fn.name] = true
 	t.functions = append(t.functions, fn)
+}
+
+// ofObjects is a schema of arguments, which are objects even where it does not say so.
+func ofObjects(schema json.RawMessage) json.RawMessage {
+	var says map[string]json.RawMessage
+	if json.Unmarshal(schema, &says) != nil {
+		return schema // whoever compiles it says what is wrong
+	}
+	for _, k := range []string{"type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf"} {
+		if _, ok := says[k]; ok {
+			return schema
+		}
+	}
+	if len(says) == 0 {
+		return json.RawMessage(`{"type":"object"}`)
+	}
+	return append(json.RawMessage(`{"type":"object",`), schema[1:]...)
 }
 
 // readChoice reads tool_choice.
@@ -438,12 +457,13 @@ func (c *callReader) head(content string, calls []callDelta) (string, []callDelt
 }
 
 // arguments returns how much of what is there belongs to the arguments, which end where
-// their object is closed.
+// their object is closed, or, if a schema lets them be something else, in front of the
+// bracket that closes the call.
 func (c *callReader) arguments() int {
 	for i := range len(c.buf) {
-		if b := c.buf[i]; c.at.Next(b) && (b == '}' || b == ']') && c.at.Depth == 0 {
+		if b := c.buf[i]; c.at.Next(b) && (b == '}' || b == ']') && c.at.Depth <= 0 {
 			c.stage = inTail
-			return i + 1
+			return i + 1 + c.at.Depth
 		}
 	}
 	return len(c.buf)

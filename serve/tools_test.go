@@ -229,6 +229,26 @@ func TestToolCalls(t *testing.T) {
 	require.Contains(t, []int{200, 400}, status, text) // templates may refuse it
 }
 
+// TestArguments are objects where a schema does not say so, and whatever else it says.
+func TestArguments(t *testing.T) {
+	for schema, want := range map[string]string{
+		`{}`: `{"type":"object"}`, `{ }`: `{"type":"object"}`, `{"required":["x"]}`: `{"type":"object","required":["x"]}`,
+		`{"type":"string"}`: `{"type":"string"}`, `{"$ref":"#/$defs/x"}`: `{"$ref":"#/$defs/x"}`, `{"a":}`: `{"a":}`,
+	} {
+		require.Equal(t, want, string(ofObjects(json.RawMessage(schema))))
+	}
+	ts := start(t, Options{}, engine.Options{})
+	for schema, like := range map[string]string{
+		`{"required":["x"],"properties":{"x":{"type":"integer","maximum":9}},"additionalProperties":false}`: `^\{\s*"x":\s*-?\d+\s*\}$`,
+		`{"enum":[12,"a",null]}`: `^(12|"a"|null)$`, `{"type":"string","maxLength":5}`: `^".{0,5}"$`,
+	} {
+		tool := object{"type": "function", "function": object{"name": "f", "parameters": json.RawMessage(schema)}}
+		c := ts.agree(t, ask("Hello", object{"tools": []object{tool}, "tool_choice": "required", "temperature": 1.0, "max_tokens": 80}))[0]
+		require.Equal(t, "tool_calls", c.Finish)
+		require.Regexp(t, like, c.Message.Calls[0].Function.Arguments)
+	}
+}
+
 func mustJSON(t testing.TB, v any) string {
 	data, err := json.Marshal(v)
 	require.NoError(t, err)
@@ -264,6 +284,8 @@ func TestReadCalls(t *testing.T) {
 		{llamaTools, `{"na`, `{"na`, nil},
 		{llamaTools, "", "", nil},
 		{plainTools, `{"name": "now", "arguments": {}}`, "", both[1:]},
+		{qwenTools, "<tool_call>\n{\"name\": \"weather\", \"arguments\": \"}\"}\n</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": null}\n</tool_call>", "", []call{{"weather", `"}"`}, {"now", "null"}}},
+		{mistralTools, `[TOOL_CALLS][{"name": "now", "arguments": -1.5}]`, "", []call{{"now", "-1.5"}}},
 	} {
 		n := len(test.answer)
 		for i := range n + 1 {
