@@ -342,8 +342,9 @@ func (c *chatRequest) parts(events iter.Seq2[engine.Event, error]) iter.Seq2[ans
 				r := &readers[e.Choice]
 				r.t = c.calls
 				p.text, p.calls = r.add(p.text, p.finish != "")
-				// A function that was named is not the model's decision: stop.
-				if p.finish == string(model.FinishStop) && r.calls > 0 && (c.calls.choice == "" || c.calls.choice == "auto") {
+				// A function that was named is not the model's decision: stop. Nor is
+				// a call that a stop text cut: nobody should do what it says.
+				if p.finish == string(model.FinishStop) && r.calls > 0 && r.stage != inArguments && (c.calls.choice == "" || c.calls.choice == "auto") {
 					p.finish = "tool_calls"
 				}
 			}

@@ -181,7 +181,8 @@ func (a *messageAnswer) watch(events iter.Seq2[engine.Event, error]) iter.Seq2[e
 
 // stop says why the answer ended, and at which sequence.
 func (a *messageAnswer) stop(b *blocks) (reason string, sequence any) {
-	called := b.list[len(b.list)-1].kind == callBlock
+	last := b.list[len(b.list)-1]
+	called := last.kind == callBlock && json.Valid([]byte(last.text.String())) // or a stop sequence cut it
 	switch {
 	case b.finish == "length":
 		return "max_tokens", nil

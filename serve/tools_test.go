@@ -249,6 +249,28 @@ func TestArguments(t *testing.T) {
 	}
 }
 
+// TestCutCalls: an answer that a stop text ends inside of a call is no call to be made.
+func TestCutCalls(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	r := ask("Hello", object{"tools": []object{weather}, "tool_choice": "required", "temperature": 1.0, "seed": 1, "max_tokens": 60, "stop": "}"})
+	c := ts.agree(t, r)[0]
+	require.False(t, json.Valid([]byte(c.Message.Calls[0].Function.Arguments)))
+	require.Equal(t, "stop", c.Finish)
+	r["stop"] = "}}" // the brackets of the arguments and of the call
+	r["include_stop_str_in_output"] = true
+	c = ts.agree(t, r)[0]
+	require.True(t, json.Valid([]byte(c.Message.Calls[0].Function.Arguments)))
+	require.Equal(t, "tool_calls", c.Finish)
+
+	tool := object{"name": "weather", "input_schema": weather["function"].(object)["parameters"]}
+	for stop, reason := range map[string]string{"}": "stop_sequence", "nothing": "tool_use"} {
+		var a object
+		ts.post(t, "/v1/messages", object{"model": "needle/llama", "messages": []object{{"role": "user", "content": "Hello"}}, "tools": []object{tool}, "tool_choice": object{"type": "any"},
+			"seed": 1, "max_tokens": 60, "stop_sequences": []string{stop}}, &a)
+		require.Equal(t, reason, a["stop_reason"])
+	}
+}
+
 func mustJSON(t testing.TB, v any) string {
 	data, err := json.Marshal(v)
 	require.NoError(t, err)
