@@ -252,10 +252,22 @@ func explain(f *fields, in *chat.Input) {
 
 // language is what calls look like: all of the answer if calls have to be made, else
 // what comes behind the mark. Where nothing has to be called, schemas that cannot be
-// enforced and are not strict allow any object.
+// enforced and are not strict allow any object, as all do that are not strict if they are
+// too many to be enforced together.
 func (t *toolCalls) language(v *served) language {
+	out := t.languageOf(v, false)
+	if t.choice == "auto" {
+		if _, err := v.grammar(out); err != nil {
+			return t.languageOf(v, true)
+		}
+	}
+	return out
+}
+
+// languageOf is language; loose: only strict schemas are enforced.
+func (t *toolCalls) languageOf(v *served, loose bool) language {
 	auto := t.choice == "auto"
-	key := fmt.Appendf(nil, "calls %s %q %v %v", t.name, t.choice, t.many, t.must)
+	key := fmt.Appendf(nil, "calls %s %q %v %v %v", t.name, t.choice, t.many, t.must, loose)
 	var list []grammar.Part
 	for _, fn := range t.functions {
 		if !auto && t.choice != "" && t.choice != fn.name {
@@ -263,7 +275,11 @@ func (t *toolCalls) language(v *served) language {
 		}
 		arguments := grammar.Schema(fn.parameters, fn.strict)
 		if auto && !fn.strict {
-			if _, err := v.grammar(language{part: arguments, key: fmt.Appendf(nil, "schema false %s", fn.parameters)}); err != nil {
+			var err error
+			if !loose {
+				_, err = v.grammar(language{part: arguments, key: fmt.Appendf(nil, "schema false %s", fn.parameters)})
+			}
+			if loose || err != nil {
 				arguments = anyObject().part
 			}
 		}

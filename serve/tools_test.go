@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -247,6 +248,34 @@ func TestArguments(t *testing.T) {
 		require.Equal(t, "tool_calls", c.Finish)
 		require.Regexp(t, like, c.Message.Calls[0].Function.Arguments)
 	}
+}
+
+// TestManyTools: schemas that are too large together are refused only where they have to be
+// enforced.
+func TestManyTools(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	v, release, err := ts.s.models.acquire(context.Background(), ts.s.models.find(""))
+	require.NoError(t, err)
+	defer release()
+	calls := &toolCalls{toolSyntax: v.toolSyntax(), choice: "auto"}
+	for i := range 70 {
+		schema := fmt.Sprintf(`{"type":"object","properties":{"%s":{}}}`, strings.Repeat("x", 1000))
+		calls.functions = append(calls.functions, function{name: fmt.Sprint("f", i), parameters: json.RawMessage(schema)})
+	}
+	call := []byte(`{"name": "f69", "` + v.toolSyntax().key + `": {"`)
+	for choice, ok := range map[string]bool{"auto": true, "": false, "f69": true} {
+		calls.choice = choice
+		g, err := v.grammar(calls.language(v))
+		require.Equal(t, ok, err == nil, "%q: %v", choice, err)
+		if ok {
+			s, err := g.Bytes(g.Start(), call)
+			require.NoError(t, err)
+			require.NotNil(t, s)
+		}
+	}
+	calls.choice, calls.functions[0].strict = "auto", true
+	_, err = v.grammar(calls.language(v))
+	require.NoError(t, err)
 }
 
 // TestCutCalls: an answer that a stop text ends inside of a call is no call to be made.
