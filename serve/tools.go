@@ -364,6 +364,7 @@ type callReader struct {
 	stage callStage
 	buf   string // not decided yet
 	lost  string // was in front of it
+	begun bool   // the answer does not begin with a call, as it would without a mark
 	calls int
 	at    brackets.Scanner // in the arguments
 }
@@ -416,27 +417,34 @@ func (c *callReader) add(text string, last bool) (string, []callDelta) {
 	return content, calls
 }
 
-// text returns what is certain to be no call.
+// text returns what is certain to be no call. In a syntax without a mark the token that may
+// stand in front of calls is one behind text.
 func (c *callReader) text() string {
-	if c.t.mark == "" {
+	mark := c.t.mark
+	if mark == "" {
+		mark = llamaTag
 		rest := strings.TrimPrefix(c.buf, llamaTag)
 		switch {
+		case c.begun:
 		case strings.HasPrefix(rest, callBegin):
 			c.lost, c.buf, c.stage = c.buf[:len(c.buf)-len(rest)], rest, inHead
+			return ""
 		case strings.HasPrefix(callBegin, rest) || strings.HasPrefix(llamaTag, c.buf):
-		default:
+			return ""
+		case c.t.first < 0:
 			c.stage = afterCalls
+			return ""
 		}
-		return ""
+		c.begun = true
 	}
-	if i := strings.Index(c.buf, c.t.mark); i >= 0 {
+	if i := strings.Index(c.buf, mark); i >= 0 {
 		out := c.buf[:i]
-		c.lost, c.buf, c.stage = c.t.mark, c.buf[i+len(c.t.mark):], inHead
+		c.lost, c.buf, c.stage = mark, c.buf[i+len(mark):], inHead
 		return out
 	}
 	hold := 0
-	for n := min(len(c.t.mark)-1, len(c.buf)); n > 0; n-- {
-		if strings.HasSuffix(c.buf, c.t.mark[:n]) {
+	for n := min(len(mark)-1, len(c.buf)); n > 0; n-- {
+		if strings.HasSuffix(c.buf, mark[:n]) {
 			hold = n
 			break
 		}

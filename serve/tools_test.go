@@ -329,6 +329,8 @@ func TestReadCalls(t *testing.T) {
 		{mistralTools, `[TOOL_CALLS][{"name": "now", "arguments": {}}]`, "", both[1:]},
 		{llamaTools, `{"name": "weather", "parameters": ` + one + `}`, "", both[:1]},
 		{llamaTools, `<|python_tag|>{"name": "now", "parameters": {}}`, "", both[1:]},
+		{llamaTools, `Well, 1 <| 2. <|python_tag|>{"name": "weather", "parameters": ` + one + `}`, "Well, 1 <| 2. ", both[:1]},
+		{llamaTools, `<|python_tag|>print(1 <|`, `<|python_tag|>print(1 <|`, nil},
 		{llamaTools, `{"name": "other", "parameters": {}}`, `{"name": "other", "parameters": {}}`, nil},
 		{llamaTools, `{"names": 1}`, `{"names": 1}`, nil},
 		{llamaTools, ` {"name": "now", "parameters": {}}`, ` {"name": "now", "parameters": {}}`, nil},
