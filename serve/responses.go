@@ -191,6 +191,16 @@ func (a *response) object(status string, finish string, stream *engine.Stream) o
 	return out
 }
 
+// status is that of a block that is over: the last of an answer that reached its length
+// is incomplete, and so is a call that a stop text cut.
+func (b *blocks) status(x *block) string {
+	cut := x.n == len(b.list)-1 && b.finish == "length"
+	if cut || x.kind == callBlock && !json.Valid([]byte(x.text.String())) {
+		return "incomplete"
+	}
+	return "completed"
+}
+
 // item describes a block.
 func (a *response) item(b *block, status string) object {
 	switch b.kind {
@@ -256,7 +266,7 @@ func (s *Server) responses(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	for _, x := range b.list {
-		a.items = append(a.items, a.item(x, "completed"))
+		a.items = append(a.items, a.item(x, b.status(x)))
 	}
 	return writeJSON(w, a.object("completed", b.finish, stream))
 }
@@ -279,7 +289,8 @@ func (a *response) send(out *eventStream, stream *engine.Stream, timer *timing) 
 		}
 		return more
 	}
-	list := blocks{
+	var list blocks
+	list = blocks{
 		begun: func(b *block) {
 			a.items = append(a.items, a.item(b, "in_progress"))
 			event("response.output_item.added", object{"output_index": b.n, "item": a.items[b.n]})
@@ -311,7 +322,7 @@ func (a *response) send(out *eventStream, stream *engine.Stream, timer *timing) 
 				event("response.content_part.done", at(b, object{"part": b.part(false)}))
 			}
 			id := a.items[b.n]["id"]
-			a.items[b.n] = a.item(b, "completed")
+			a.items[b.n] = a.item(b, list.status(b))
 			a.items[b.n]["id"] = id
 			event("response.output_item.done", object{"output_index": b.n, "item": a.items[b.n]})
 		},

@@ -129,6 +129,7 @@ func TestResponses(t *testing.T) {
 		case 6:
 			require.Equal(t, "incomplete", whole["status"])
 			require.Equal(t, object{"reason": "max_output_tokens"}, whole["incomplete_details"])
+			require.Equal(t, "incomplete", first["status"])
 		}
 	}
 	for body, want := range map[string]string{
