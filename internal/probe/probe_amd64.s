@@ -146,6 +146,35 @@ loop:
 	VZEROUPPER
 	RET
 
+// Four streams, a quarter of the bytes each, a line of each at a time, and what follows in
+// 1.5 KiB asked for.
+//
+// func linesAVX2(p unsafe.Pointer, n int)
+TEXT ·linesAVX2(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), SI
+	MOVQ n+8(FP), CX
+	SHRQ $2, CX
+	LEAQ (CX)(CX*2), R8
+	MOVQ CX, R9
+loop:
+	PREFETCHT1 1536(SI)
+	PREFETCHT1 1536(SI)(CX*1)
+	PREFETCHT1 1536(SI)(CX*2)
+	PREFETCHT1 1536(SI)(R8*1)
+	VMOVDQU (SI), Y0
+	VMOVDQU 32(SI), Y1
+	VMOVDQU (SI)(CX*1), Y2
+	VMOVDQU 32(SI)(CX*1), Y3
+	VMOVDQU (SI)(CX*2), Y4
+	VMOVDQU 32(SI)(CX*2), Y5
+	VMOVDQU (SI)(R8*1), Y6
+	VMOVDQU 32(SI)(R8*1), Y7
+	ADDQ $64, SI
+	SUBQ $64, R9
+	JNE  loop
+	VZEROUPPER
+	RET
+
 // Four streams, a quarter of the bytes each, and what follows in 2 KiB asked for.
 //
 // func streamsAVX512(p unsafe.Pointer, n int)
@@ -214,6 +243,31 @@ loop:
 	ADDQ $128, R9
 	ADDQ $128, R10
 	SUBQ $128, CX
+	JNE  loop
+	VZEROUPPER
+	RET
+
+// Four streams, a quarter of the bytes each, a line of each at a time, and what follows in
+// 1.5 KiB asked for.
+//
+// func linesAVX512(p unsafe.Pointer, n int)
+TEXT ·linesAVX512(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), SI
+	MOVQ n+8(FP), CX
+	SHRQ $2, CX
+	LEAQ (CX)(CX*2), R8
+	MOVQ CX, R9
+loop:
+	PREFETCHT1 1536(SI)
+	PREFETCHT1 1536(SI)(CX*1)
+	PREFETCHT1 1536(SI)(CX*2)
+	PREFETCHT1 1536(SI)(R8*1)
+	VMOVDQU64 (SI), Z0
+	VMOVDQU64 (SI)(CX*1), Z1
+	VMOVDQU64 (SI)(CX*2), Z2
+	VMOVDQU64 (SI)(R8*1), Z3
+	ADDQ $64, SI
+	SUBQ $64, R9
 	JNE  loop
 	VZEROUPPER
 	RET
