@@ -31,6 +31,9 @@ type (
 type attentionKernels struct {
 	dot, packed, reports bool
 
+	// steady are kernels for 4 rows that ask memory for one line at a time, evenly, or nil.
+	steady *attentionKernels
+
 	// Scores of 4 rows with n tiles; with n groups of four tiles, or nil. scores16 takes
 	// the address of a hint as next.
 	scores4, scores16 scoresFunc
@@ -92,6 +95,9 @@ func (a *AttentionArgs) rows(c CPU, s *AttentionScratch) queryRows {
 		c.AVX512BF16 = false
 	}
 	t := queryRows{AttentionArgs: a, s: s, c: c, k: c.attentionKernels(a.KV.Type, a.BF16), group: 4}
+	if c.Streaming == streamFar && rows <= 4 && t.k.steady != nil {
+		t.k = t.k.steady
+	}
 	if rows > fewRows {
 		// Tiles of about the same size.
 		t.group = 6

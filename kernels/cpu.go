@@ -28,50 +28,56 @@ type CPU struct {
 }
 
 // Streaming is an order and a look-ahead in which weights and cache pages are read
-// where a pass has few rows. Which is the fastest depends on the caches; NEON and
+// where a pass has few rows. Which is fastest depends on the caches; NEON and
 // portable Go know only one.
 type Streaming uint8
 
 const (
 	// streamNear fetches what comes next into the first-level cache. A single row of
-	// activations on AVX2 and six on AVX-512 take runs of rows of weights as with
-	// streamRuns, on AVX2 asked for twice as far ahead.
+	// activations on AVX2 and six on AVX-512 read the weights as four runs of neighbouring
+	// rows side by side.
 	streamNear Streaming = iota
 
-	// streamFar fetches it into the second-level cache.
+	// streamFar fetches into the second-level cache. Up to six rows of activations (a
+	// single one on AVX2) read the weights as runs. Attention of few rows in bf16 reads
+	// 16 columns at a time, at the even pace at which memory keeps up.
 	streamFar
 
-	// streamRows is streamFar, but a single row of activations takes rows of weights of
-	// up to 2048 elements one after another instead of four at a time, and leaves the
-	// look-ahead to the processor (AVX-512).
-	streamRows
-
-	// streamRuns is streamFar, but up to six rows of activations (a single one on AVX2)
-	// take four runs of neighbouring rows of weights side by side.
+	// streamRuns is streamFar with shorter look-ahead, and attention that reads 64 columns
+	// at a time and fetches from four pages of memory side by side.
 	streamRuns
 )
 
-var streamingNames = [...]string{"near", "far", "rows", "runs"}
+var streamingNames = [...]string{"near", "far", "runs"}
 
 func (s Streaming) String() string { return streamingNames[s] }
 
-// stream returns the fields far and serial of tiles with so many rows of x, whose
-// elements have size bytes, and columns.
-func (c CPU) stream(n, size, cols int) (far, serial int) {
+// stream says how tiles with so many rows of x read rows of w of so many columns: whether
+// as runs, and the tile's field far.
+func (c CPU) stream(n, cols int) (far int, runs bool) {
 	switch {
-	case c.Streaming == streamNear && (n == 1 && c.AVX2 && !c.AVX512 || n == 6 && c.AVX512):
-		return 2 * runAhead, 2
 	case c.Streaming == streamNear:
-	case c.Streaming == streamRows && cols <= blockK:
-		return 1, 1
-	case c.Streaming == streamRuns && (n == 1 && c.AVX2 || n <= 6 && c.AVX512):
-		return runAhead, 2
-	case c.Streaming == streamFar && c.AVX512BF16 && size == 2 && n == 1 && cols >= blockK:
-		// The processor's own look-ahead keeps up with long runs.
+		runs = n == 1 && c.AVX2 && !c.AVX512 || n == 6 && c.AVX512
 	default:
-		return 1, 0
+		far, runs = 1, n == 1 && c.AVX2 || n <= 6 && c.AVX512
 	}
-	return 0, 0
+	if runs {
+		far = c.runAhead(n, cols)
+	}
+	return far, runs
+}
+
+// runAhead returns how many bytes ahead of need a run is fetched: what fits between two
+// uses of the memory on Intel's processors, and more where tiles compute longer or the
+// processor's own look-ahead is shorter.
+func (c CPU) runAhead(n, cols int) int {
+	switch {
+	case c.Streaming == streamNear && !c.AVX512:
+		return 2 << 10
+	case c.Streaming == streamFar && (n > 3 || n > 1 && cols > runCols):
+		return 3 << 9
+	}
+	return 1 << 10
 }
 
 // detectStreaming chooses as measured on Intel's Sapphire and Emerald Rapids and on
@@ -83,7 +89,7 @@ func detectStreaming(intel bool, l1 int, name string) (Streaming, error) {
 	case intel:
 		choice = streamRuns
 	case l1 > 0 && l1 <= 32<<10:
-		choice = streamRows
+		choice = streamFar
 	}
 	if name == "" {
 		return choice, nil

@@ -60,12 +60,12 @@ func TestDetectStreaming(t *testing.T) {
 		{true, 48 << 10, "", streamRuns, ""},
 		{true, 32 << 10, "", streamRuns, ""},
 		{false, 48 << 10, "", streamNear, ""},
-		{false, 32 << 10, "", streamRows, ""},
+		{false, 32 << 10, "", streamFar, ""},
 		{false, 0, "", streamNear, ""},
 		{false, 32 << 10, "near", streamNear, ""},
 		{false, 48 << 10, "far", streamFar, ""},
-		{true, 48 << 10, "rows", streamRows, ""},
-		{false, 32 << 10, "fast", streamRows, `streaming "fast": want near, far, rows, runs`},
+		{true, 48 << 10, "runs", streamRuns, ""},
+		{false, 32 << 10, "fast", streamFar, `streaming "fast": want near, far, runs`},
 	} {
 		got, err := detectStreaming(c.intel, c.l1, c.name)
 		require.Equal(t, c.want, got, "%+v", c)

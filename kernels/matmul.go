@@ -117,12 +117,12 @@ type tile struct {
 	ahead *uintptr
 	apart uintptr
 
-	// How a stream of weights comes from memory, for few rows of x: far is not 0 where what
-	// the next rows of w hold is asked for into the second-level cache, serial 1 where a
-	// single row of x takes rows of w one after another (AVX-512), 2 where x takes four runs
-	// of rows of w at once. A run is run rows long, of which cols/4 are taken; on AVX2 far
-	// is then how many bytes ahead it is asked for.
-	far, serial, run int
+	// How a stream of weights comes from memory, for few rows of x. If run is not 0, x takes
+	// four runs of neighbouring rows of w at once, each run rows long, of which cols/4 are
+	// taken, and far is how many bytes ahead of need they are fetched. Rows of w then begin
+	// with more blocks of full groups each, in front of the one of step groups. Otherwise far
+	// is not 0 where the next rows of w are fetched into the second-level cache, not the first.
+	far, run, more, full int
 
 	// A tile of 6 rows can be computed in parts of the block, if the routine says so.
 	// Between them the lanes of all outputs wait in sums, in the routine's own order.
@@ -146,9 +146,6 @@ const (
 	// should ask for four: where a run begins, nothing was asked for ahead.
 	runRows = 64
 
-	// runAhead is how many bytes of a run are asked for ahead of need on Intel's processors.
-	runAhead = 1 << 10
-
 	// runCols is the length of rows of w beyond which the first tile of a panel, too, reads
 	// them as runs. Putting sums where four runs want them costs shorter rows more than that gains.
 	runCols = 1024
@@ -162,9 +159,10 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 	}
 	raceRead(w.Data[lo*w.Cols*w.Type.Size() : hi*w.Cols*w.Type.Size()])
 	t := tile{ldx: uintptr(ldx * size), ldw: uintptr(w.Cols * w.Type.Size()), ldd: uintptr(4 * ldd)}
-	if t.far, t.serial = c.stream(n, size, w.Cols); t.serial == 2 {
+	var runs bool
+	if t.far, runs = c.stream(n, w.Cols); runs {
 		lo = c.runs(t, dst, x, size, n, w, lo, hi)
-		t.serial = 0
+		t.far = min(t.far, 1)
 	}
 	if n < c.tileRows() {
 		c.panels(t, nil, dst, x, size, n, w, lo, hi)
@@ -180,26 +178,14 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 // runs multiplies n rows of x by rows of w in four runs at once, and returns where it
 // stopped: fewer than four rows are left.
 func (c CPU) runs(t tile, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) int {
-	wsize := w.Type.Size()
-	t.rows = n
+	t.x, t.rows = x, n
+	t.more, t.full = (w.Cols-1)/blockK, blockK*size/64
+	t.step = (w.Cols - t.more*blockK) * size / 64
 	for ; hi-lo >= 4; lo += 4 * t.run {
 		t.run = min(4*runRows, hi-lo) / 4
-		each := t.run // rows of a run at once
-		if w.Cols > blockK {
-			each = 1 // a row to its end, as it lies in memory
-		}
-		part := t
-		part.cols = 4 * each
-		for i := 0; i < t.run; i += each {
-			part.dst, part.add = unsafe.Pointer(&dst[lo+i]), 0
-			for k := 0; k < w.Cols; k += blockK {
-				part.step = min(blockK, w.Cols-k) * size / 64
-				part.x = unsafe.Add(x, k*size)
-				part.w = unsafe.Pointer(&w.Data[((lo+i)*w.Cols+k)*wsize])
-				c.tile(&part, size, w.Type)
-				part.add = -1
-			}
-		}
+		t.cols = 4 * t.run
+		t.w, t.dst = unsafe.Pointer(&w.Data[lo*w.Cols*w.Type.Size()]), unsafe.Pointer(&dst[lo])
+		c.tile(&t, size, w.Type)
 	}
 	return lo
 }
@@ -251,14 +237,14 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 // comes as four runs of its rows, in one part: between parts, the lanes of sums would wait
 // in another order.
 func (c CPU) panelRuns(t tile, size int, wt tensor.Type) {
-	t.ahead, t.far, t.sums = nil, 1, nil
+	t.ahead, t.far, t.sums = nil, c.runAhead(t.rows, blockK), nil
 	rest := t.cols % 4
 	if t.cols -= rest; t.cols > 0 {
-		t.serial, t.run = 2, t.cols/4
+		t.run = t.cols / 4
 		c.tile(&t, size, wt)
 	}
 	if rest > 0 {
-		t.serial = 0
+		t.far, t.run = 1, 0
 		t.w, t.dst, t.cols = unsafe.Add(t.w, t.cols*int(t.ldw)), unsafe.Add(t.dst, 4*t.cols), rest
 		c.tile(&t, size, wt)
 	}

@@ -27,9 +27,9 @@
 //	792(SP) bytes of the block in a row of w
 //	800(SP) from the end of a prefetched quarter to the next row
 //	808(SP) m, 824(SP) s, four lanes each: what the sums are added to is dst & m | s
-//	840(SP) far
+//	840(SP) far, 848(SP) more, 856(SP) full; 864(SP), 880(SP) m and s of the first block
 
-TEXT NAME, 0, $848-8
+TEXT NAME, 0, $896-8
 	MOVQ    a+0(FP), AX
 	MOVQ    tile_x(AX), SI
 	MOVQ    tile_ldx(AX), R8
@@ -63,8 +63,8 @@ TEXT NAME, 0, $848-8
 	JEQ     two
 	JGT     threefirst
 	MOVQ    a+0(FP), AX
-	CMPQ    tile_serial(AX), $2
-	JEQ     runs
+	CMPQ    tile_run(AX), $0
+	JNE     runs
 
 	LEAQ    3(R14), CX
 	SHRQ    $2, CX
@@ -115,12 +115,23 @@ one1:
 	JMP     one1
 
 	// One row of x and four runs of rows of w, tile.run rows each: the first rows of all
-	// runs, the second, and so on. Here R11 is the distance of runs, R13 that of their
-	// results and R10 three times it, R15 leads from the end of a row to the next, and BX
+	// runs, the second, and so on, every row block by block to its end. Here R8 counts full
+	// blocks, R11 is the distance of runs, R13 that of their results and R10 three times it,
+	// R9 the bytes of a row of x, R15 leads from the end of a row of w to the next, and BX
 	// counts rows of a run.
 runs:
+	MOVQ    tile_full(AX), CX
+	MOVQ    CX, 856(SP)
+	MOVQ    tile_more(AX), R8
+	MOVQ    R8, 848(SP)
+	IMULQ   R8, CX
+	ADDQ    R14, CX             // groups of a row
+	IMUL3Q  $XSTEP, CX, R9
+	IMUL3Q  $WSTEP, CX, CX
 	MOVQ    R11, R15
-	SUBQ    792(SP), R15
+	SUBQ    CX, R15
+	VMOVUPS 808(SP), Y0
+	VMOVUPS Y0, 864(SP)
 	MOVQ    tile_run(AX), R13
 	IMULQ   R13, R11
 	LEAQ    (R11)(R11*2), R12
@@ -128,9 +139,15 @@ runs:
 	LEAQ    (R13)(R13*2), R10
 	SHRQ    $2, BX
 runrow:
+	MOVQ    848(SP), R8
+	VMOVUPS 864(SP), Y0
+	VMOVUPS Y0, 808(SP)
+runblock:
 	ZERO4(Y0, Y1, Y2, Y3)
 	ZERO4(Y4, Y5, Y6, Y7)
 	MOVQ    R14, CX
+	TESTQ   R8, R8
+	CMOVQNE 856(SP), CX
 	FLUSH
 	MOVQ    840(SP), AX
 	ADDQ    DI, AX
@@ -146,8 +163,6 @@ rungroup:
 	DECQ    CX
 	JNZ     rungroup
 	KEEP
-	SUBQ    R9, SI
-	ADDQ    R15, DI
 	PUT4(0, Y0, Y1, Y2, Y3)
 	SUM4(0, Y4, Y5, Y6, Y7)
 	VMOVSS  (DX), X13
@@ -161,6 +176,12 @@ rungroup:
 	VEXTRACTPS $1, X12, (DX)(R13*1)
 	VEXTRACTPS $2, X12, (DX)(R13*2)
 	VEXTRACTPS $3, X12, (DX)(R10*1)
+	VPCMPEQD X0, X0, X0         // to the first block's sums, the others are added
+	VMOVUPS Y0, 808(SP)         // ones in the lower half, zeros in the upper
+	DECQ    R8
+	JPL     runblock
+	SUBQ    R9, SI
+	ADDQ    R15, DI
 	ADDQ    $4, DX
 	DECQ    BX
 	JNZ     runrow

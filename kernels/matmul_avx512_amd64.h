@@ -24,9 +24,10 @@
 //	R14 what to prefetch; R15 list of what to prefetch, quad by quad
 //	0(SP) groups, 8(SP), 16(SP) bytes of the block in a row of x, of w; 24(SP), 28(SP) MXCSR flushing, as found;
 //	32(SP) groups of a quarter of the block,
-//	40(SP) from the end of a prefetched quarter, or of a row of a run, to the next row; 48(SP) part, 56(SP) sums; 64(SP) far; 72(SP) apart
+//	40(SP) from the end of a prefetched quarter, or of a row of a run, to the next row; 48(SP) part, 56(SP) sums; 64(SP) far; 72(SP) apart;
+//	80(SP) more, 88(SP) full, 96(SP) full blocks left, 104(SP) add
 
-TEXT NAME, NOSPLIT, $80-8
+TEXT NAME, NOSPLIT, $112-8
 	MOVQ    a+0(FP), AX
 	MOVQ    tile_x(AX), SI
 	MOVQ    tile_ldx(AX), R8
@@ -46,7 +47,7 @@ TEXT NAME, NOSPLIT, $80-8
 	MOVQ    CX, 64(SP)
 	MOVQ    tile_apart(AX), CX
 	MOVQ    CX, 72(SP)
-	MOVQ    tile_serial(AX), R14
+	MOVQ    tile_run(AX), R14
 	MOVQ    tile_step(AX), CX
 	LEAQ    (R8)(R8*2), R9
 	LEAQ    (R8)(R8*4), R10
@@ -71,8 +72,8 @@ TEXT NAME, NOSPLIT, $80-8
 	MOVL    CX, 24(SP)
 	TREEMASKS
 	CONSTANT
-	CMPQ    R14, $2
-	JEQ     runs
+	TESTQ   R14, R14
+	JNZ     runs
 	MOVQ    tile_rows(AX), AX
 	CMPQ    AX, $2
 	JLT     one
@@ -105,8 +106,6 @@ threelist:
 two:
 	STREAM(two0, twopart, two4, twofar, twosummed, CLEAR24, G24, STORE24, twoone, two1, CLEAR21, G21, STORE21)
 one:
-	CMPQ    R14, $1
-	JEQ     oneone
 	ONE
 
 done:
@@ -114,10 +113,20 @@ done:
 	RET
 
 runs:
-	MOVQ    R11, CX
-	SUBQ    16(SP), CX
+	MOVQ    tile_more(AX), CX
+	MOVQ    CX, 80(SP)
+	MOVQ    tile_add(AX), R15
+	MOVQ    R15, 104(SP)
+	MOVQ    tile_full(AX), R15
+	MOVQ    R15, 88(SP)
+	IMULQ   R15, CX
+	ADDQ    0(SP), CX          // groups of a row
+	IMUL3Q  $XSTEP, CX, R15
+	MOVQ    R15, 8(SP)
+	IMUL3Q  $WSTEP, CX, CX
+	NEGQ    CX
+	ADDQ    R11, CX
 	MOVQ    CX, 40(SP)
-	MOVQ    tile_run(AX), R14
 	IMULQ   R14, R11
 	LEAQ    (R11)(R11*2), R12
 	SHLQ    $2, R14
@@ -132,9 +141,9 @@ runs:
 	JEQ     run4
 	CMPQ    AX, $6
 	JLT     run5
-	RUNS(run6, run6group, CLEAR64, G64, PUTRUNS6)
-	RUNS(run5, run5group, CLEAR54, G54, PUTRUNS5)
-	RUNS(run4, run4group, CLEAR44, G44, PUTRUNS4)
-	RUNS(run3, run3group, CLEAR34, G34, PUTRUNS3)
-	RUNS(run2, run2group, CLEAR24, G24, PUTRUNS2)
-	RUNS(run1, run1group, CLEAR14, G14, PUTRUNS1)
+	RUNS(run6, run6block, run6group, CLEAR64, G64, PUTRUNS6)
+	RUNS(run5, run5block, run5group, CLEAR54, G54, PUTRUNS5)
+	RUNS(run4, run4block, run4group, CLEAR44, G44, PUTRUNS4)
+	RUNS(run3, run3block, run3group, CLEAR34, G34, PUTRUNS3)
+	RUNS(run2, run2block, run2group, CLEAR24, G24, PUTRUNS2)
+	RUNS(run1, run1block, run1group, CLEAR14, G14, PUTRUNS1)

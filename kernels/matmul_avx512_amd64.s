@@ -248,37 +248,48 @@ summed:                    \
 	DECQ AX
 
 // RUNS emits the loops for rows of x and four runs of rows of w, tile.run rows each: the
-// first rows of all runs, the second, and so on. Memory then sees four long streams, each
-// a page of its own. What a stream asks for ahead is less than a page, so that it is not
-// forgotten before its turn.
+// first rows of all runs, the second, and so on, every row block by block to its end.
+// Memory then sees four long streams, each a page of its own. What a stream asks for
+// ahead is less than a page, so that it is not forgotten before its turn.
 //
 // Registers: R11 distance of runs, R12 three times that, R14 distance of their results,
 // R15 three times that, BX rows of a run left. 40(SP) from the end of a row to the next.
-#define RUNS(row, group, ZERO, G, PUTS) \
+#define RUNS(row, block, group, ZERO, G, PUTS) \
 row:                       \
+	MOVQ 80(SP), AX;       \
+	MOVQ AX, 96(SP);       \
+	KMOVW 104(SP), K2;     \
+block:                     \
 	ZERO;                  \
 	MOVQ 0(SP), CX;        \
+	CMPQ 96(SP), $0;       \
+	CMOVQNE 88(SP), CX;    \
 	FLUSH;                 \
+	MOVQ 64(SP), AX;       \
+	ADDQ DI, AX;           \
 group:                     \
-	PREFETCHT1 RUNAHEAD(DI);         \
-	PREFETCHT1 RUNAHEAD(DI)(R11*1);  \
-	PREFETCHT1 RUNAHEAD(DI)(R11*2);  \
-	PREFETCHT1 RUNAHEAD(DI)(R12*1);  \
+	PREFETCHT1 (AX);       \
+	PREFETCHT1 (AX)(R11*1); \
+	PREFETCHT1 (AX)(R11*2); \
+	PREFETCHT1 (AX)(R12*1); \
 	STEP(G);               \
 	ADDQ $XSTEP, SI;       \
 	ADDQ $WSTEP, DI;       \
+	ADDQ $WSTEP, AX;       \
 	DECQ CX;               \
 	JNZ  group;            \
 	KEEP;                  \
-	SUBQ 8(SP), SI;        \
-	ADDQ 40(SP), DI;       \
 	MOVQ DX, AX;           \
 	PUTS;                  \
+	KXNORW K2, K2, K2;     \ // to the first block's sums, the others are added
+	DECQ 96(SP);           \
+	JPL  block;            \
+	SUBQ 8(SP), SI;        \
+	ADDQ 40(SP), DI;       \
 	ADDQ $4, DX;           \
 	DECQ BX;               \
 	JNZ  row;              \
 	JMP  done
-#define RUNAHEAD 1024
 
 // PUTRUNS adds four sums of one row of x to the results of four runs, PUTRUNS<R> those of R rows.
 #define PUTRUNS(a, b, c, d) \
