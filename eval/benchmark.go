@@ -15,7 +15,7 @@ var taskOrder = []string{
 	"longbook_qa_chn", "math_find", "math_calc", "code_run", "code_debug",
 }
 
-// base is a task's name without what marks LongBench-E.
+// base is a task's name without the suffix of LongBench-E.
 func base(task string) string {
 	if _, e := datasetAndKind(task); e {
 		return task[:len(task)-2]
@@ -31,7 +31,7 @@ func TaskOrder(task string) int {
 	return len(taskOrder)
 }
 
-// Benchmark names the benchmark that a task belongs to, "" for others.
+// Benchmark names the benchmark that a task belongs to, "" if none.
 func Benchmark(task string) string {
 	switch {
 	case datasetOf(task) != nil:
@@ -45,7 +45,7 @@ func Benchmark(task string) string {
 }
 
 // Category names the group that a task of RULER, LongBench or InfiniteBench
-// belongs to in reports, "" for others.
+// belongs to in reports, "" for other tasks.
 func Category(task string) string {
 	if d := datasetOf(task); d != nil {
 		return d.category
@@ -57,8 +57,8 @@ func Category(task string) string {
 	return map[string]string{"niah": "retrieval", "vt": "multi_hop", "cwe": "aggregation", "fwe": "aggregation", "qa": "question_answering"}[family]
 }
 
-// FullSet is the number of items of a task in the benchmark's published set, 0 for
-// others.
+// FullSet is the number of items that a task has in the benchmark's published set,
+// 0 for other tasks.
 func FullSet(task string) int {
 	_, extended := datasetAndKind(task)
 	switch {

@@ -6,7 +6,7 @@ import (
 )
 
 // codeSimilarity compares the first usable line of a prediction with the right
-// one (spec evaluation 5.6): from 0 to 1, in hundredths.
+// one (spec evaluation 5.6). The result is from 0 to 1, in hundredths.
 func codeSimilarity(prediction, answer string, how CodeSim) float64 {
 	a, b := []rune(codeLine(prediction)), []rune(answer)
 	switch {
@@ -28,7 +28,7 @@ func codeSimilarity(prediction, answer string, how CodeSim) float64 {
 	return math.RoundToEven(100*(2*float64(common)/float64(len(a)+len(b)))) / 100
 }
 
-// codeLine is the first line that is neither a comment nor marks up code.
+// codeLine is the first line that is neither a comment nor code markup.
 func codeLine(prediction string) string {
 	for line := range strings.SplitSeq(strings.TrimLeft(prediction, "\n"), "\n") {
 		if !strings.Contains(line, "`") && !strings.Contains(line, "#") && !strings.Contains(line, "//") {
@@ -41,10 +41,10 @@ func codeLine(prediction string) string {
 // matcher finds the matching blocks of a text b as Python's difflib does.
 type matcher struct {
 	b  []rune
-	at map[rune][]int // places of each character but the popular ones
+	at map[rune][]int // places of each character, except the popular ones
 }
 
-// From this length on, characters that are frequent in b begin no block.
+// If b is at least this long, its frequent characters begin no block.
 const popularFrom = 200
 
 func newMatcher(b []rune) *matcher {
@@ -62,7 +62,7 @@ func newMatcher(b []rune) *matcher {
 	return m
 }
 
-// common returns the length of all matching blocks together.
+// common returns the total length of all matching blocks.
 func (m *matcher) common(a []rune) int {
 	type span struct{ alo, ahi, blo, bhi int }
 	total := 0
@@ -85,11 +85,11 @@ func (m *matcher) common(a []rune) int {
 	return total
 }
 
-// longest returns the longest block inside the ranges, of several the one that
-// begins first in a, then in b, extended over equal neighbours.
+// longest returns the longest block within the ranges, extended over equal
+// neighbours. Of several, it is the one that begins first in a, then in b.
 func (m *matcher) longest(a []rune, alo, ahi, blo, bhi int) (i, j, n int) {
 	i, j = alo, blo
-	ending := map[int]int{} // length of the block that ends at the last a and at this place of b
+	ending := map[int]int{} // length of the block that ends at the previous place of a and this place of b
 	for x := alo; x < ahi; x++ {
 		next := map[int]int{}
 		for _, y := range m.at[a[x]] {

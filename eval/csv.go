@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// readCSV reads a table with a header and hands out its rows by column, with the
-// line that they begin on.
+// readCSV reads a table with a header and hands out its rows, keyed by column,
+// each with the line on which it begins.
 func readCSV(r io.Reader, each func(line int, row map[string]string) error) error {
 	c := csv.NewReader(r)
 	c.ReuseRecord = true
@@ -43,7 +43,7 @@ func readCSV(r io.Reader, each func(line int, row map[string]string) error) erro
 	}
 }
 
-// csvItem makes an item of a row of a table with the columns of [Item].
+// csvItem makes an item from a row of a table with the columns of [Item].
 func csvItem(row map[string]string, name string) (Item, error) {
 	raw := map[string]any{}
 	for _, column := range []string{"task", "context", "question", "answer_prefix", "data", "input", "dataset"} {
@@ -76,8 +76,8 @@ func csvItem(row map[string]string, name string) (Item, error) {
 	return parseItem(text, name, nil)
 }
 
-// cellList reads a list of strings in a cell of a table: JSON's or Python's
-// notation, or one string. nil for an empty cell.
+// cellList reads the list of strings in a cell of a table, in JSON's or
+// Python's notation or as one plain string. It is nil for an empty cell.
 func cellList(s string) ([]string, error) {
 	trimmed := strings.TrimSpace(s)
 	switch {
@@ -122,7 +122,7 @@ func pythonList(s string) ([]string, error) {
 	}
 }
 
-// pythonString reads a quoted string in Python's notation from the beginning of s.
+// pythonString reads a quoted string in Python's notation at the beginning of s.
 func pythonString(s string) (text, rest string, err error) {
 	if s == "" || s[0] != '\'' && s[0] != '"' {
 		return "", "", errors.New("no quoted string")

@@ -28,18 +28,18 @@ type DataFile struct {
 type DataOptions struct {
 	LongBench *LongBench // nil: the default
 
-	// Extended reads the files of LongBench-E, <dataset>_e.jsonl, out of folders
-	// and zip files; otherwise those of LongBench.
+	// Extended reads LongBench-E's files, <dataset>_e.jsonl, from folders and
+	// zip files instead of LongBench's.
 	Extended bool
 }
 
-// maxData bounds the files of one call of ReadData together.
+// maxData bounds the total size of the files that one call of ReadData reads.
 const maxData = 4 << 30
 
-// ReadData reads items from a file as [ReadItems] does, or from a folder or zip
-// file with LongBench's <dataset>.jsonl, InfiniteBench's <task>.jsonl or RULER's
+// ReadData reads items from a file as [ReadItems] does, or from a folder or zip file
+// with LongBench's <dataset>.jsonl, InfiniteBench's <task>.jsonl or RULER's
 // <task>/validation.jsonl at any depth; other files there are ignored. Files are read in
-// the order of their names.
+// order of name.
 func ReadData(name string, o DataOptions) ([]Item, []DataFile, error) {
 	room := int64(maxData)
 	info, err := os.Stat(name)
@@ -60,8 +60,8 @@ func ReadData(name string, o DataOptions) ([]Item, []DataFile, error) {
 	return readFile(inputfile.Dir(filepath.Dir(name)), filepath.Base(name), name, &room, o)
 }
 
-// readTree reads all files of data in a folder, of room bytes together; what is
-// left of them stays in room.
+// readTree reads all data files in a folder, room bytes at most, and leaves in
+// room what remains.
 func readTree(dir fs.FS, name string, room *int64, o DataOptions) (items []Item, files []DataFile, err error) {
 	err = fs.WalkDir(dir, ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -88,7 +88,7 @@ func readTree(dir fs.FS, name string, room *int64, o DataOptions) (items []Item,
 	return items, files, nil
 }
 
-// readFile reads a file of less than room bytes, and takes them from room.
+// readFile reads a file of less than room bytes and subtracts its size from room.
 func readFile(dir fs.FS, name, full string, room *int64, o DataOptions) ([]Item, []DataFile, error) {
 	f, err := dir.Open(name)
 	if err != nil {

@@ -70,7 +70,7 @@ func TestOptionsOfChoices(t *testing.T) {
 	}
 }
 
-// TestOptionsInQuestions are looked for in the tasks that have some, alone.
+// TestOptionsInQuestions are looked for only in the tasks that have them.
 func TestOptionsInQuestions(t *testing.T) {
 	const question = `which?\nA. a\nB. b\nC. c\nD. d`
 	for task, want := range map[string][]string{"of my own": nil, "code_debug": {"a", "b", "c", "d"}} {
@@ -84,7 +84,7 @@ func TestOptionsInQuestions(t *testing.T) {
 	}
 }
 
-// TestLongBenchRecords are told by their dataset or by the file's name.
+// TestLongBenchRecords are recognized by their dataset or by the file's name.
 func TestLongBenchRecords(t *testing.T) {
 	for name, dataset := range map[string]string{"x.jsonl": `"dataset":"qasper",`, "data/qasper.jsonl": ""} {
 		items, err := ReadItems(strings.NewReader(`{`+dataset+`"context":"c","input":"i","answers":["a"],"length":3,"all_classes":null}`), name)
@@ -94,7 +94,7 @@ func TestLongBenchRecords(t *testing.T) {
 	}
 }
 
-// TestFoldersOfPredictions: method and ratio are the last ones that a name has.
+// TestFoldersOfPredictions: method and ratio are the last ones in a name.
 func TestFoldersOfPredictions(t *testing.T) {
 	const table = "task,answer,predicted_answer\nvt,a,a\n"
 	for folder, want := range map[string]struct {
@@ -120,7 +120,7 @@ func TestLinesOfPredictions(t *testing.T) {
 	require.Equal(t, [2]int{1, 3}, [2]int{got[0].Line, got[1].Line})
 	_, err = ReadPredictions(strings.NewReader("{\"outputs\":[\"a\"],\"pred\":\"a\"}\n\n{\n"), "m/pred/vt.jsonl")
 	require.ErrorContains(t, err, "line 3")
-	// Answers of a run whose first line is gone.
+	// Answers of a run with the first line missing.
 	got, err = ReadPredictions(strings.NewReader(`{"item":4,"task":"vt","method":"m","score":1}`+"\n"), "answers.jsonl")
 	require.NoError(t, err)
 	require.Equal(t, "m", got[0].Method)
@@ -143,7 +143,7 @@ func TestWordsAndNumbers(t *testing.T) {
 	}
 }
 
-// TestCells are what tables show of a row: nothing that it does not have.
+// TestCells are what tables show of a row, and nothing that it does not have.
 func TestCells(t *testing.T) {
 	r := Row{Method: "m", Task: "vt", N: 4, Percent: 75, Low: 0.5, High: 1, Interval: IntervalBootstrap}
 	require.Equal(t, []string{"m", "vt", "4", "0", "75.00", "50.0-100.0", "-", "-", "-", "-"}, r.cells())

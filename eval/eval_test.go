@@ -155,8 +155,8 @@ func TestSubset(t *testing.T) {
 	assert.Error(t, err)
 }
 
-// answers are made-up answers: method a is right in three of four items of each
-// task, b in one of four, and c failed once.
+// answers are made-up answers: method a is right on three of the four items of
+// each task, b on one of four, and c failed once.
 func answers() []Answer {
 	var out []Answer
 	for _, m := range []string{"a", "b", "c"} {
@@ -199,8 +199,8 @@ func TestSummarize(t *testing.T) {
 	assert.Equal(t, []Row{}, Summarize([]Answer{{Method: "a", Task: "x", Error: "does not fit"}}), "a list in JSON")
 }
 
-// A task of which a method answered nothing is missing from its average, and
-// the row says so; the other methods' averages have it.
+// A task in which a method answered nothing is missing from that method's
+// average, and the row says so; the other methods' averages include it.
 func TestSummarizeMissingTask(t *testing.T) {
 	var as []Answer
 	for i, method := range []string{"a", "a", "a", "b", "b", "b"} {
@@ -222,7 +222,7 @@ func TestSummarizeMissingTask(t *testing.T) {
 }
 
 // Fractions are summed, then divided, then multiplied by 100, then rounded
-// (spec evaluation 3.7): dividing each first makes 6.87 of these.
+// (spec evaluation 3.7): dividing each first would give 6.87 here.
 func TestScoreArithmetic(t *testing.T) {
 	var as []Answer
 	for i := range 20 {
@@ -242,7 +242,7 @@ func TestScoreArithmetic(t *testing.T) {
 }
 
 // Intervals of few items are Wilson's: one right answer does not make 100 %
-// certain. The values are those of the formula for n trials.
+// certain. The values are those of the formula with n trials.
 func TestFewItems(t *testing.T) {
 	one := func(n int, score float64) []Answer {
 		var as []Answer
@@ -268,7 +268,7 @@ func TestFewItems(t *testing.T) {
 		assert.InDelta(t, c.low, r.Low, 5e-5, c.description)
 		assert.InDelta(t, c.high, r.High, 5e-5, c.description)
 	}
-	// Two tasks of one item and of four: as 2²/(1 + 1/4) = 3.2 items.
+	// Two tasks, of one item and of four, are as good as 2²/(1 + 1/4) = 3.2 items.
 	as := append(one(1, 1), one(4, 1)...)
 	for i := range as[1:] {
 		as[i+1].Task = "y"
@@ -366,7 +366,7 @@ func TestLog(t *testing.T) {
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
 
-	// Cut anywhere, what is whole is there and the rest is gone.
+	// Wherever the file is cut, whole lines are kept and the rest is dropped.
 	for cut := range len(whole) {
 		require.NoError(t, os.WriteFile(path, whole[:cut], 0o644))
 		l, err := OpenLog(path, "h1", settings)
@@ -394,7 +394,8 @@ func TestLog(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, append(whole, "nonsense\n"...), 0o644))
 	_, err = OpenLog(path, "h1", settings)
 	assert.ErrorContains(t, err, "line 5")
-	// Lines that no run writes would be counted, and make scores that are no numbers.
+	// Lines that no run writes would be counted, and would make scores that are not
+	// numbers.
 	for line, want := range map[string]string{
 		"null": `no "method"`, `{"method":"a","item":-1}`: "item -1", `{"method":"a","score":5}`: "score 5, expected 0 to 1",
 	} {
@@ -434,7 +435,7 @@ func TestLogHasOneWriter(t *testing.T) {
 }
 
 // A resumed run may write a shorter line where a longer one broke off: nothing
-// of the broken one stays behind it.
+// of the broken one is left after it.
 func TestLogShorterLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	l, err := OpenLog(path, "h", nil)
@@ -571,7 +572,7 @@ func TestRun(t *testing.T) {
 		assert.Equal(t, want, a)
 	}
 
-	// What is done is not done again; the rest comes out the same.
+	// What is done is not repeated; the rest comes out the same.
 	resumed := o
 	resumed.Done = func(item int, method string) bool { return method == "half" || item == 1 }
 	var want []Answer
@@ -594,8 +595,8 @@ func TestRun(t *testing.T) {
 }
 
 // TestSharedPrefill: one prefill per context gives, for every combination of three
-// metrics, four allocators and three ratios, the answers, budgets and notes of a
-// prefill per method; metrics that cannot look at one prefill together have their own.
+// metrics, four allocators and two ratios, the answers, budgets and notes of a prefill
+// per method; metrics that cannot observe a prefill together have their own.
 func TestSharedPrefill(t *testing.T) {
 	m := open(t)
 	items := few("niah_single_2", 256, 1)
@@ -630,7 +631,8 @@ func TestSharedPrefill(t *testing.T) {
 	got[25].PeakBytes = 0
 	assert.Equal(t, want, got)
 
-	// Where the full cache does not fit, methods have their own prefills, and say so.
+	// Where the full cache does not fit, methods have their own prefills, and the
+	// notes say so.
 	o.Session.MaxCacheBytes = want[3].FullBytes * 9 / 10
 	for i, a := range collect(t, m, items, []Method{methods[0], methods[2], methods[3]}, o) {
 		if i == 0 {
@@ -645,7 +647,7 @@ func TestSharedPrefill(t *testing.T) {
 }
 
 // TestQueryAwareText: the control experiment compresses context and question
-// together, in the very text that the answer sees otherwise, cut elsewhere.
+// together. The text is the same as otherwise, only split elsewhere.
 func TestQueryAwareText(t *testing.T) {
 	m := open(t)
 	tok, err := m.Tokenizer()
@@ -686,7 +688,7 @@ func TestRunFailures(t *testing.T) {
 			}
 		}
 	}
-	// A policy that cannot run is an error before any work.
+	// A policy that cannot run is an error before any work is done.
 	bad := []Method{{Name: "bad", Policy: &lukv.Policy{Ratio: 0.5, Allocator: lukv.AllocatorConfig{Name: "lukv"}}}}
 	err := Run(t.Context(), m, items, bad, Options{Framing: builtinFraming}, func(Answer) error { t.Fatal("an answer"); return nil })
 	assert.ErrorContains(t, err, "method bad")
@@ -699,8 +701,8 @@ func TestRunFailures(t *testing.T) {
 	assert.ErrorIs(t, err, context.Canceled)
 }
 
-// TestSharedPrefillServesCake: what an allocator looks at is there for it, beside a
-// metric that looks at nothing of the kind; answers are those of own prefills.
+// TestSharedPrefillServesCake: an allocator gets what it observes even if the
+// metric observes nothing of the kind; answers are those of separate prefills.
 func TestSharedPrefillServesCake(t *testing.T) {
 	m := open(t)
 	methods := []Method{{Name: "full"}}

@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// infiniteTask is a task of InfiniteBench (spec evaluation 10), of contexts of some
-// 100k tokens.
+// infiniteTask is a task of InfiniteBench (spec evaluation 10), with contexts of
+// around 100k tokens.
 type infiniteTask struct {
 	category string
-	items    int // of the published set
+	items    int // in the published set
 	maxNew   int
 	score    func(text string, it *Item, official bool) float64
 
-	before, question, prefix string // wording of our own; {input} and {options} are slots
+	before, question, prefix string // our own wording; {input} and {options} are slots
 }
 
 var infiniteTasks = map[string]*infiniteTask{
@@ -46,10 +46,10 @@ func infiniteName(name string) bool {
 	return ok && infiniteTasks[base] != nil
 }
 
-// fillInfinite makes an item of a record of InfiniteBench: context, input, options
-// and an answer of numbers or texts; the answer becomes a letter where there are
-// options. The task is that of the file's name, and the
-// answer may be longer by it.MaxNewTokens than the benchmark's own.
+// fillInfinite makes an item from a record of InfiniteBench: context, input,
+// options, and an answer of numbers or texts, which becomes a letter where there
+// are options. The file's name gives the task. The benchmark's answer length is
+// added to it.MaxNewTokens.
 func fillInfinite(it *Item, input string, options []string, answer json.RawMessage, name string) error {
 	task := strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
 	t := infiniteTasks[task]
@@ -111,8 +111,8 @@ func textsOf(raw json.RawMessage) ([]string, error) {
 	return out, nil
 }
 
-// askedOptions returns the options that end a question, for tables that have
-// them nowhere else; nil if there are none.
+// askedOptions returns the options at the end of a question, for tables that
+// list them nowhere else; nil if there are none.
 func askedOptions(question string) []string {
 	lines := strings.Split(question, "\n")
 	if len(lines) < 5 {
@@ -130,8 +130,8 @@ func askedOptions(question string) []string {
 	return out
 }
 
-// rightOptions returns the letters that are an item's right answers, and the texts
-// of these options.
+// rightOptions returns the letters of an item's right answers and the texts of
+// those options.
 func rightOptions(it *Item) (letters, texts []string) {
 	for _, a := range it.Answers {
 		if len(a) != 1 || a < "A" || a > "J" {

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// The measures of InfiniteBench, as kvpress has them; official: as its own script
-// has them where that differs.
+// The measures of InfiniteBench as kvpress implements them or, if official, as
+// its own script does where that differs.
 
-// isNoDigit is where texts are split into whole numbers.
+// isNoDigit reports where a text is split into whole numbers.
 func isNoDigit(r rune) bool { return r < '0' || r > '9' }
 
-// firstWhole is 1 if the first digits of a text are the answer.
+// firstWhole is 1 if the first run of digits in the text is the answer.
 func firstWhole(text string, it *Item, _ bool) float64 {
 	runs := strings.FieldsFunc(text, isNoDigit)
 	return right(len(runs) > 0 && runs[0] == it.Answers[0])
@@ -27,7 +27,7 @@ func right(yes bool) float64 {
 	return 0
 }
 
-// words are a text's without the characters given, which part them.
+// words splits a text at white space and at the characters of without.
 func words(text, without string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return isSpace(r) || strings.ContainsRune(without, r) })
 }
@@ -39,8 +39,8 @@ func wordNamed(text string, it *Item, _ bool) float64 {
 	return right(slices.Contains(words(text, wordMarks), it.Answers[0]))
 }
 
-// speaker is 1 if the text names an answer, in whatever case. official: if the
-// first answer, in capitals, is a word of it.
+// speaker is 1 if the text names an answer, in any case. If official, the first
+// answer must be a word of the text in capitals.
 func speaker(text string, it *Item, official bool) float64 {
 	text = strings.ToUpper(text)
 	if official {
@@ -49,7 +49,7 @@ func speaker(text string, it *Item, official bool) float64 {
 	return right(slices.ContainsFunc(it.Answers, func(a string) bool { return strings.Contains(text, strings.ToUpper(a)) }))
 }
 
-// lastWhole is 1 if the last word is the whole number that is the answer.
+// lastWhole is 1 if the last word is the answer, a whole number.
 func lastWhole(text string, it *Item, _ bool) float64 {
 	w := words(text, ".`'\":")
 	if len(w) == 0 || len(w[len(w)-1]) > maxDigits {
@@ -76,11 +76,11 @@ func firstNumber(text string, it *Item, _ bool) float64 {
 	return right(err == nil && err2 == nil && got == want)
 }
 
-// whole is a whole number without zeros in front.
+// whole is a whole number without leading zeros.
 func whole(s string) string { return strings.TrimLeft(s[:len(s)-1], "0") + s[len(s)-1:] }
 
-// numbersInFront is the share of the answers that the text's whole numbers begin
-// with.
+// numbersInFront is the share of the answers that the text's whole numbers match
+// from the start.
 func numbersInFront(text string, it *Item, _ bool) float64 {
 	runs, n := strings.FieldsFunc(text, isNoDigit), 0
 	for n < len(it.Answers) && n < len(runs) && whole(runs[n]) == it.Answers[n] {
@@ -89,7 +89,7 @@ func numbersInFront(text string, it *Item, _ bool) float64 {
 	return float64(n) / float64(len(it.Answers))
 }
 
-// bestWords is LongBench's F value of words.
+// bestWords is LongBench's F1 score over words.
 func bestWords(text string, it *Item, _ bool) float64 {
 	best := 0.0
 	for _, a := range it.Answers {
@@ -98,10 +98,11 @@ func bestWords(text string, it *Item, _ bool) float64 {
 	return best
 }
 
-// Punctuation that does not count in Chinese answers, beside ASCII's.
+// chineseMarks are punctuation that does not count in Chinese answers, in addition
+// to ASCII's.
 const chineseMarks = "！？｡。＂＃＄％＆＇（）＊＋，－／：；＜＝＞＠［＼］＾＿｀｛｜｝～｟｠｢｣､、〃》「」『』【】〔〕〖〗〘〙〚〛〜〝〞〟〰〾〿–—‘’‛“”„‟…‧﹏"
 
-// bestCharacters is the F value of characters.
+// bestCharacters is the F1 score over characters.
 func bestCharacters(text string, it *Item, _ bool) float64 {
 	characters := func(s string) []rune {
 		return []rune(strings.Map(func(r rune) rune {
@@ -136,7 +137,7 @@ func bestCharacters(text string, it *Item, _ bool) float64 {
 
 var someWord = regexp.MustCompile(`[\p{L}\p{N}_]+`)
 
-// lastLetter is the last word of one letter from A to last on the first line that
+// lastLetter is the last one-letter word from A to last on the first line that
 // has one, "" if there is none.
 func lastLetter(text, last string) string {
 	for line := range strings.SplitSeq(text, "\n") {
@@ -153,8 +154,8 @@ func lastLetter(text, last string) string {
 	return ""
 }
 
-// behind returns what stands a character behind the first of some phrases that
-// a text has.
+// behind returns what follows the first of the phrases that the text contains,
+// less one character.
 func behind(text string, phrases []string) (rest string, ok bool) {
 	for _, p := range phrases {
 		if i := strings.Index(text, p); i >= 0 {
@@ -166,7 +167,7 @@ func behind(text string, phrases []string) (rest string, ok bool) {
 	return "", false
 }
 
-// cutRune takes the first character off a text.
+// cutRune splits off the first character of a text.
 func cutRune(s string) (first, rest string) {
 	for i := range s {
 		if i > 0 {
@@ -176,12 +177,12 @@ func cutRune(s string) (first, rest string) {
 	return s, ""
 }
 
-// beginsWith reports whether a text begins with one of others.
+// beginsWith reports whether a text begins with any of the others.
 func beginsWith(text string, others []string) bool {
 	return slices.ContainsFunc(others, func(o string) bool { return strings.HasPrefix(text, o) })
 }
 
-// plain replaces what is given by spaces and leaves single ones.
+// plain replaces the given strings with spaces and collapses runs of spaces.
 func plain(text string, without ...string) string {
 	for _, w := range without {
 		text = strings.ReplaceAll(text, w, " ")
@@ -192,8 +193,8 @@ func plain(text string, without ...string) string {
 	return text
 }
 
-// choice is 1 if the text chooses a right option: by its last letter, the first
-// one, what follows a phrase such as "answer is", or any letter.
+// choice is 1 if the text chooses a right option: by its last letter, its
+// first, what follows a phrase such as "answer is", or any letter.
 func choice(text string, it *Item, official bool) float64 {
 	letters, texts := rightOptions(it)
 	either := append(texts, letters...)
@@ -223,7 +224,7 @@ func choice(text string, it *Item, official bool) float64 {
 }
 
 // faultyFunction is 1 if the text names the right function or its letter, alone,
-// in front, or behind a phrase such as "answer:".
+// at the beginning, or after a phrase such as "answer:".
 func faultyFunction(text string, it *Item, official bool) float64 {
 	letters, texts := rightOptions(it)
 	either := append(texts, letters...)
@@ -241,13 +242,14 @@ func faultyFunction(text string, it *Item, official bool) float64 {
 	if !official && beginsWith(text, either) {
 		return 1
 	}
-	rest, _ := behind(text, []string{"answer is:", "is:", "answer:"}) // these are in longer phrases, too
+	rest, _ := behind(text, []string{"answer is:", "is:", "answer:"}) // these also match within longer phrases
 	return right(rest != "" && beginsWith(rest, either))
 }
 
-// rougeLSum is the F value of ROUGE-Lsum: for each line of the answer the words on
-// a longest common subsequence with any line of the text, words being ASCII letters
-// and digits in lower case, and none counted more often than it occurs.
+// rougeLSum is the F value of ROUGE-Lsum. It counts, for each line of the answer,
+// the words on a longest common subsequence with any line of the text. Words are
+// runs of ASCII letters and digits, in lower case, and none counts more often
+// than it occurs.
 func rougeLSum(text string, it *Item, _ bool) float64 {
 	best := 0.0
 	for _, a := range it.Answers {
@@ -297,7 +299,7 @@ func linesInCommon(text, answer string) float64 {
 }
 
 // onCommon returns the places in a of a longest common subsequence of a and b, the
-// last one.
+// last first.
 func onCommon(a, b []string) []int {
 	var out []int
 	traceBack(a, b, func(above, left int32) bool { return left <= above }, func(i int) { out = append(out, i) })

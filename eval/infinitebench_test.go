@@ -12,8 +12,8 @@ import (
 )
 
 // The scores are those of kvpress (8bb29b9) and of InfiniteBench's own script
-// (88b3daa), with ROUGE-Lsum of the package rouge_score 0.1.2 without stemming; where
-// they stop with an exception ("12.5" for a whole number), 0.
+// (88b3daa), with ROUGE-Lsum from the package rouge_score 0.1.2 without stemming; 0
+// where they raise an exception ("12.5" for a whole number).
 func TestInfiniteBenchScores(t *testing.T) {
 	raw, err := os.ReadFile("testdata/infinitebench/scores.json")
 	require.NoError(t, err)
@@ -55,8 +55,8 @@ func infiniteRecord(task string) string {
 	return `{"id": 1, "context": "A {input} of text.", "input": "What is it?", "answer": ` + answer + `, "options": ` + options + "}\n"
 }
 
-// A folder of the benchmark's files is read whole, with the lengths of answers of
-// kvpress or its own, and every task's reference scores 1.
+// A folder of the benchmark's files is read whole, with kvpress's answer lengths
+// or its own, and every task's reference scores 1.
 func TestInfiniteBenchFolder(t *testing.T) {
 	dir := t.TempDir()
 	for task := range infiniteTasks {
@@ -109,8 +109,8 @@ func TestInfiniteBenchFolder(t *testing.T) {
 	}
 }
 
-// Tables as kvpress publishes them have the options in the question alone, and so
-// have its predictions.
+// Tables as kvpress publishes them have the options only in the question, and so
+// do its predictions.
 func TestInfiniteBenchTables(t *testing.T) {
 	line := `{"task":"code_debug","context":"c","question":"Which?\n\nOptions:\nA. f\nB. g\nC. h\nD. k","answer_prefix":"The correct option is:","answer":["C"],"max_new_tokens":25}`
 	items, err := ReadItems(strings.NewReader(line), "t.jsonl")
@@ -127,7 +127,7 @@ func TestInfiniteBenchTables(t *testing.T) {
 	assert.Nil(t, askedOptions("A. f\nB. g\nD. h\nC. k"))
 }
 
-// No prediction, however odd, is a panic.
+// No prediction, however odd, causes a panic.
 func TestInfiniteBenchOddPredictions(t *testing.T) {
 	long := strings.Repeat("9", 10000)
 	for task := range infiniteTasks {

@@ -11,8 +11,8 @@ const (
 	// IntervalBootstrap resamples items within their tasks.
 	IntervalBootstrap = "bootstrap"
 
-	// IntervalWilson is Wilson's score interval, which holds where there are too
-	// few items to resample.
+	// IntervalWilson is Wilson's score interval, which is valid where there are
+	// too few items to resample.
 	IntervalWilson = "wilson"
 
 	// IntervalPooled resamples all items together: for differences where tasks
@@ -24,12 +24,12 @@ const (
 	// resamples is the number of bootstrap resamples.
 	resamples = 1000
 
-	// fewItems is the number of items of a task below which resampling them
-	// understates the uncertainty: of one item it always gives that item.
+	// fewItems is the number of items in a task below which resampling
+	// understates the uncertainty: a single item always gives itself.
 	fewItems = 10
 
-	// fewPooled is the least number of items, over all tasks, whose differences
-	// are resampled together.
+	// fewPooled is the least number of items, over all tasks, at which
+	// differences are resampled together.
 	fewPooled = 20
 )
 
@@ -40,8 +40,8 @@ func interval(groups [][]float64) (low, high float64, how string) {
 		low, high = bootstrap(groups)
 		return low, high, IntervalBootstrap
 	}
-	// The mean of G means of n items each varies as a mean of G²/Σ(1/n) items
-	// does, or less.
+	// The mean of G means, each of n items, varies no more than a mean of
+	// G²/Σ(1/n) items.
 	mean, inverse := 0.0, 0.0
 	for _, g := range groups {
 		mean += sum(g) / float64(len(g))
@@ -68,7 +68,7 @@ func sum(x []float64) float64 {
 	return s
 }
 
-// wilson is Wilson's 95 % score interval of a proportion p of n trials. For
+// wilson is Wilson's 95 % score interval for a proportion p of n trials. For
 // scores between 0 and 1 with mean p it is conservative: none vary more.
 func wilson(p, n float64) (low, high float64) {
 	const z = 1.959963984540054
@@ -133,15 +133,15 @@ type Difference struct {
 	N     int     `json:"n"` // items that both methods answered
 	Tasks int     `json:"tasks"`
 
-	// Interval says how the 95 % interval was made; "" where the items are too
-	// few for any, and Low and High are 0.
+	// Interval says how the 95 % interval was made; "" where there are too few
+	// items for one, and then Low and High are 0.
 	Interval string  `json:"interval"`
 	Low      float64 `json:"low"`
 	High     float64 `json:"high"`
 }
 
-// Compare returns the mean difference of score between methods a and b over
-// the items that both answered: items that failed under either do not count.
+// Compare returns the mean score difference between methods a and b over the
+// items that both answered; items that failed under either do not count.
 func Compare(answers []Answer, a, b string) Difference {
 	type key struct {
 		task string

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWilsonSolvesItsEquation: the bounds are the proportions x that lie just z
-// standard deviations from what was found, (p-x)² = z²·x(1-x)/n.
+// TestWilsonSolvesItsEquation: the bounds are the proportions x that lie
+// exactly z standard deviations from the observed one, (p-x)² = z²·x(1-x)/n.
 func TestWilsonSolvesItsEquation(t *testing.T) {
 	const z = 1.959963984540054
 	for _, n := range []float64{1, 3.2, 12, 400} {
@@ -27,7 +27,7 @@ func TestWilsonSolvesItsEquation(t *testing.T) {
 	}
 }
 
-// TestMiddle: of 40 equal parts the first and the last are left out.
+// TestMiddle: of 40 equal parts, the first and the last are left out.
 func TestMiddle(t *testing.T) {
 	x := make([]float64, resamples)
 	for i := range x {
@@ -38,7 +38,7 @@ func TestMiddle(t *testing.T) {
 	require.Equal(t, float64(resamples-resamples/40), high)
 }
 
-// TestResamplesOfEqualScores vary by nothing, each group counting once.
+// TestResamplesOfEqualScores do not vary, and each group counts once.
 func TestResamplesOfEqualScores(t *testing.T) {
 	low, high := bootstrap([][]float64{{1, 1, 1}, {0.5}})
 	require.Equal(t, [2]float64{0.75, 0.75}, [2]float64{low, high})
@@ -51,8 +51,8 @@ func TestResamplesOfEqualScores(t *testing.T) {
 	require.InDelta(t, 1.5, high, 1e-12)
 }
 
-// TestFrequentCharacters begin no block of a long line of code: those that make up
-// more than one in a hundred, and one more, from 200 characters on.
+// TestFrequentCharacters begin no block of a long line of code: from 200
+// characters on, those that occur more than once per hundred characters, plus one.
 func TestFrequentCharacters(t *testing.T) {
 	for _, x := range []struct{ length, times, want int }{
 		{199, 50, 1}, {200, 3, 1}, {200, 4, 0}, {299, 3, 1}, {300, 4, 1}, {300, 5, 0},
@@ -75,7 +75,7 @@ func TestMatchingBlocks(t *testing.T) {
 		want int
 	}{
 		{"abxcd", "abcd", 4},
-		{"cdab", "abcd", 2},     // the first longest, and what stands before and behind in both
+		{"cdab", "abcd", 2},     // the first longest, and whatever is before and after it in both
 		{"1abc2", "2abc1", 3},   // nothing across
 		{"1abc2", "1abc2", 5},   // all
 		{"axbycz", "abcz", 4},   // a, b and cz

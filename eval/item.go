@@ -20,10 +20,11 @@ type Item struct {
 	Answers      []string `json:"answers"`
 	MaxNewTokens int      `json:"max_new_tokens"` // 0: the run's default
 
-	// Classes are all answers that a classification task knows.
+	// Classes are all classes of a classification task, or the options of a
+	// multiple-choice one.
 	Classes []string `json:"all_classes"`
 
-	// Length is in words; LongBench-E reports by it.
+	// Length is in words; LongBench-E groups its results by it.
 	Length int `json:"length"`
 
 	// Data is "builtin" where texts of this project stand in for a benchmark's own:
@@ -36,8 +37,8 @@ type Item struct {
 // maxLine bounds a line of a data file; contexts of 128k tokens take about 1 MB.
 const maxLine = 256 << 20
 
-// ReadItems reads items from JSON Lines; blank lines are skipped and unknown
-// fields ignored. The answers may also be under "answer", and be one string instead of a
+// ReadItems reads items from JSON Lines; blank lines are skipped and unknown fields
+// ignored. The answers may also be under "answer", and may be one string instead of a
 // list. A line with "input" and "outputs" is from one of RULER's own files: its prompt is
 // taken apart, and if it names no task, the file's folder does. A line with "input" and
 // "context" from one of LongBench's datasets becomes a prompt in the default wording, as
@@ -157,8 +158,8 @@ func parseItem(text []byte, name string, longbench *LongBench) (Item, error) {
 	return it, nil
 }
 
-// strict is a list of strings. Package json takes null in one for an empty string, which
-// every prediction would hold.
+// strict is a list of strings without null. Package json would decode a null as an empty
+// string, which every prediction contains.
 type strict []string
 
 func (s *strict) UnmarshalJSON(data []byte) error {
@@ -176,7 +177,7 @@ func (s *strict) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// rulerItem makes an item of a line of one of RULER's own files.
+// rulerItem makes an item from a line of one of RULER's own files.
 func rulerItem(it Item, input string, outputs []string, name string) (Item, error) {
 	if it.Task == "" { // <folder>/<task>/validation.jsonl
 		it.Task = filepath.Base(filepath.Dir(name))

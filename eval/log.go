@@ -12,10 +12,10 @@ import (
 	"github.com/lukv/lukv/internal/filelock"
 )
 
-// ErrSettings says that a file of answers was made with other settings.
+// ErrSettings reports that a file of answers was made with other settings.
 var ErrSettings = errors.New("made with other settings")
 
-// ErrInUse says that another evaluation is writing a file of answers.
+// ErrInUse reports that another evaluation is writing a file of answers.
 var ErrInUse = errors.New("another evaluation is writing it")
 
 // Log is a file of answers: one line that says what run it belongs to, and one
@@ -43,9 +43,9 @@ type logHead struct {
 const logFormat = "lukv answers 2"
 
 // OpenLog opens or creates a file of answers. hash stands for everything the
-// answers depend on. A file with another hash is [ErrSettings] and stays as it
-// is; one that another Log has open is [ErrInUse]. settings is written into a new
-// file, for readers. An incomplete last line, left by a run that died while
+// answers depend on. A file with another hash gives [ErrSettings] and is left as
+// it is; one that another Log has open gives [ErrInUse]. settings is written to a
+// new file, for readers. An incomplete last line, left by a run that died while
 // writing it, is removed.
 func OpenLog(path, hash string, settings any) (*Log, error) {
 	l, err := openLog(path, hash, settings)
@@ -119,7 +119,7 @@ func (l *Log) line(n int, text []byte, hash string) error {
 		if err := a.check(); err != nil {
 			return err
 		}
-		if !l.Done(a.Item, a.Method) { // two runs wrote it, where there are no locks
+		if !l.Done(a.Item, a.Method) { // two runs may have written it where there are no locks
 			l.keep(a)
 		}
 		return nil
@@ -134,7 +134,7 @@ func (l *Log) line(n int, text []byte, hash string) error {
 	return nil
 }
 
-// check reports an answer that no run gives.
+// check reports an answer that no run would give.
 func (a *Answer) check() error {
 	switch {
 	case a.Method == "":
@@ -164,10 +164,10 @@ func (l *Log) write(v any) error {
 }
 
 // Answers returns the answers in the file, in the order in which they were
-// given. They must not be changed.
+// added. They must not be changed.
 func (l *Log) Answers() []Answer { return l.answers }
 
-// Done reports whether the file has an answer.
+// Done reports whether the file has the answer to an item under a method.
 func (l *Log) Done(item int, method string) bool { return l.done[logKey{item, method}] }
 
 // Add appends an answer.

@@ -2,15 +2,15 @@ package eval
 
 import "strings"
 
-// dataset is one of LongBench's (spec evaluation 4.1).
+// dataset is one of LongBench's datasets (spec evaluation 4.1).
 type dataset struct {
 	category  string
 	match     Match
 	firstLine bool // only the first line of a prediction counts
 }
 
-// datasets are LongBench's English ones by name. Those of LongBench-E end in _e
-// or -e.
+// datasets are LongBench's English datasets by name. Names in LongBench-E end
+// in _e or -e.
 var datasets = map[string]*dataset{
 	"narrativeqa":          {"single_doc", MatchF1, false},
 	"qasper":               {"single_doc", MatchF1, false},
@@ -30,16 +30,16 @@ var datasets = map[string]*dataset{
 	"repobench-p":          {"code", MatchCode, false},
 }
 
-// categories are those of the datasets, in the order of reports.
+// categories are the datasets' categories in the order of reports.
 var categories = []string{"single_doc", "multi_doc", "summ", "few_shot", "synthetic", "code"}
 
-// datasetOf returns LongBench's dataset of a task, nil if it is none.
+// datasetOf returns a task's LongBench dataset, nil if it has none.
 func datasetOf(task string) *dataset {
 	d, _ := datasetAndKind(task)
 	return d
 }
 
-// datasetAndKind says also whether the task is of LongBench-E.
+// datasetAndKind also reports whether the task is one of LongBench-E's.
 func datasetAndKind(task string) (d *dataset, e bool) {
 	for _, suffix := range []string{"_e", "-e"} {
 		if name, ok := strings.CutSuffix(task, suffix); ok && datasets[name] != nil {
@@ -79,9 +79,9 @@ func bucket(length int) string {
 var buckets = []string{"0-4k", "4-8k", "8k+"}
 
 // classification is 1 divided by the number of classes that a prediction names,
-// if the right one is among them. Classes that are a part of the right one's
-// name do not count, found as the original finds them: what follows a class that
-// was taken away is not looked at.
+// if the right one is among them. Classes contained in the right one's name do
+// not count. They are removed as in the original: the class after a removed one
+// is skipped.
 func classification(prediction, answer string, classes []string) float64 {
 	var named []string
 	for _, c := range classes {

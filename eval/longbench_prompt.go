@@ -20,9 +20,9 @@ type LongBench struct {
 	Prompts map[string]string
 	MaxNew  map[string]int
 
-	// ExactLength takes the lengths of answers as they are, also those of
-	// InfiniteBench. Otherwise they are 20 tokens longer, as in the tables that
-	// kvpress publishes.
+	// ExactLength takes the lengths of answers as they are, including
+	// InfiniteBench's. Otherwise they are 20 tokens longer, as in the tables
+	// that kvpress publishes.
 	ExactLength bool
 }
 
@@ -56,10 +56,10 @@ func ReadLongBench(dir fs.FS) (*LongBench, error) {
 	return &l, nil
 }
 
-// longbenchPrompt is how the prompt of a dataset is taken apart (spec evaluation
-// 4.2) and what it is if nobody says otherwise.
+// longbenchPrompt says how a dataset's prompt is taken apart (spec evaluation
+// 4.2) and holds the default prompt.
 type longbenchPrompt struct {
-	question string // it begins at the last match; "": there is none
+	question string // begins at its last match; "": no question
 	answer   string // the answer prefix: the prompt's end, or the input's
 	maxNew   int
 	prompt   string
@@ -108,8 +108,8 @@ var longbenchPrompts = func() map[string]longbenchPrompt {
 }()
 
 // splitLongBench fills a dataset's prompt and takes it apart. The parts concatenate
-// to the whole; of trec, triviaqa and samsum the answer prefix comes from the
-// input's end.
+// to the whole. For trec, triviaqa and samsum the answer prefix is taken from the
+// end of the input.
 func splitLongBench(dataset, prompt, context, input string) (before, question, prefix string, err error) {
 	p := longbenchPrompts[dataset]
 	rest, ok := strings.CutSuffix(prompt, p.answer)
@@ -132,12 +132,13 @@ func splitLongBench(dataset, prompt, context, input string) (before, question, p
 	if !strings.Contains(rest[:at], slotContext) {
 		return "", "", "", fmt.Errorf("the prompt has no %s in front of its question", slotContext)
 	}
-	// Slots alone are replaced: contexts hold braces.
+	// Only the slots are replaced: contexts may contain braces.
 	return strings.Replace(rest[:at], slotContext, context, 1), strings.Replace(rest[at:], slotInput, input, 1), prefix, nil
 }
 
-// fill makes an item of a LongBench record: it brings context, answers and the
-// rest. The dataset is that of the file's name, where it names one.
+// fill makes an item from a LongBench record; it already holds the context, the
+// answers and the rest. The dataset is the one in the file's name, if it names
+// one.
 func (l *LongBench) fill(it *Item, dataset, input, name string) error {
 	task := strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
 	if datasetOf(task) == nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// officialPrompts have the structure of LongBench's own: what the split hangs on,
-// in other words.
+// officialPrompts have the structure of LongBench's own: the parts that the split
+// depends on, in a different wording.
 func officialPrompts(t *testing.T) fstest.MapFS {
 	prompts, lengths := map[string]string{}, map[string]int{}
 	for name, p := range longbenchPrompts {
@@ -100,7 +100,7 @@ func record(t *testing.T, it Item) (r longbenchRecord) {
 	return r
 }
 
-// A zip file is read as a folder is; a single file, too.
+// A zip file is read like a folder, and so is a single file.
 func TestLongBenchZip(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "data.zip")
@@ -160,7 +160,8 @@ func replace(d fstest.MapFS, old, text string) {
 	d["dataset2prompt.json"].Data = bytes.ReplaceAll(d["dataset2prompt.json"].Data, []byte(old), []byte(text))
 }
 
-// double answers items as a model would that knows the references, or nothing.
+// double answers items as a model would that knows the references, or knows
+// nothing.
 func double(items []Item, predict func(Item) string) []Answer {
 	var out []Answer
 	for i, it := range items {
@@ -173,8 +174,8 @@ func double(items []Item, predict func(Item) string) []Answer {
 	return out
 }
 
-// The whole miniature set: references score 100 in each dataset, category and on
-// average (spec evaluation 11.4), nothing scores 0.
+// The whole miniature set: references score 100 in each dataset, each category
+// and on average (spec evaluation 11.4); empty predictions score 0.
 func TestLongBenchDouble(t *testing.T) {
 	items, _, err := ReadData("testdata/longbench", DataOptions{})
 	require.NoError(t, err)
@@ -182,7 +183,7 @@ func TestLongBenchDouble(t *testing.T) {
 	require.Len(t, rows, 16+6+1)
 	for _, r := range rows {
 		if Category(r.Task) == "code" || Category(r.Task) == "summ" || r.Task == "samsum" || r.N > 2 {
-			assert.InDelta(t, 100, r.Percent, 10, r.Task) // indentation goes; rouge has an epsilon
+			assert.InDelta(t, 100, r.Percent, 10, r.Task) // indentation is lost; ROUGE has an epsilon
 			continue
 		}
 		assert.Equal(t, 100.0, r.Percent, r.Task)

@@ -8,17 +8,17 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// parallel is a run on several contexts at the same time.
+// parallel is a run that works on several contexts at the same time.
 type parallel struct {
 	*runner
 	mu      sync.Mutex
 	room    sync.Cond // a context is done
 	working int
-	bytes   int64 // of the contexts being worked on, as far as memory is limited
+	bytes   int64 // of the contexts being worked on, if memory is limited
 	err     error // the first
 }
 
-// runParallel runs on several contexts at the same time.
+// runParallel evaluates several contexts at the same time.
 func (r *runner) runParallel(ctx context.Context) error {
 	p := &parallel{runner: r}
 	p.room.L = &p.mu
@@ -38,7 +38,7 @@ func (r *runner) runParallel(ctx context.Context) error {
 			err := p.one(ctx, group)
 			p.end(weight, err)
 			if err != nil {
-				cancel() // others end with this error, not the other way round
+				cancel() // after end, so that this error is the first, not the others' cancellation
 			}
 		})
 	}
@@ -46,7 +46,8 @@ func (r *runner) runParallel(ctx context.Context) error {
 	return p.err
 }
 
-// weight is what a context is taken to need beside others: twice its full cache.
+// weight is the memory that a context is assumed to need alongside others: twice
+// its full cache.
 func (p *parallel) weight(group []int) int64 {
 	longest := 0
 	for _, c := range p.cut(group) {
@@ -55,8 +56,8 @@ func (p *parallel) weight(group []int) int64 {
 	return 2 * int64(longest) * bytesPerToken(p.m)
 }
 
-// start waits until there is room for one more context, at least for one. False:
-// the run is over.
+// start waits until there is room for another context; there is always room for
+// one. It returns false if the run is over.
 func (p *parallel) start(weight int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,7 +80,8 @@ func (p *parallel) end(weight int64, err error) {
 	p.room.Broadcast()
 }
 
-// one runs on the items of one context. What the caller is told goes through the lock.
+// one evaluates the items of one context. It calls back to the caller only under the
+// lock.
 func (p *parallel) one(ctx context.Context, group []int) error {
 	one := *p.runner
 	one.done, one.asked = 0, nil
@@ -115,7 +117,7 @@ func (p *parallel) one(ctx context.Context, group []int) error {
 	return one.contexts(ctx, [][]int{group})
 }
 
-// bytesPerToken is what a token takes in an uncompressed cache, at most.
+// bytesPerToken is the most that a token takes in an uncompressed cache.
 func bytesPerToken(m *model.Model) int64 {
 	const keyAndValue, bytes = 2, 4
 	c := m.Config()

@@ -18,7 +18,7 @@ import (
 )
 
 // Answers do not depend on how many contexts are worked on at once, and every
-// answer comes once, also where some were given before.
+// answer comes once, even if some were given before.
 func TestParallel(t *testing.T) {
 	m := open(t)
 	items := append(few("niah_single_2", 256, 3), few("qa_1", 256, 3)...)
@@ -78,7 +78,7 @@ func TestParallel(t *testing.T) {
 	require.ErrorContains(t, err, "evaluate item 1 (qa_1): ")
 }
 
-// Where memory is limited, a context is taken for twice its full cache.
+// Where memory is limited, a context is counted as twice its full cache.
 func TestParallelMemory(t *testing.T) {
 	m := open(t)
 	items := few("niah_single_2", 256, 1)
@@ -92,11 +92,12 @@ func TestParallelMemory(t *testing.T) {
 	defer s.Close()
 	head, _ := p.parts(0)
 	require.NoError(t, s.Prefill(t.Context(), head))
-	full := s.Stats().FullBytes // with positions, and up to 15 entries of slack
+	full := s.Stats().FullBytes // with positions and up to 15 entries of slack
 	assert.LessOrEqual(t, weight, 2*full)
 	assert.Greater(t, float64(weight), 1.8*float64(full))
 
-	// With room for one a context begins when all answers about the one before are given.
+	// With room for only one, a context begins after all answers about the previous one
+	// are given.
 	items = few("niah_single_2", 256, 4)
 	o.MaxNewTokens, o.Parallel, o.Memory = 1, 3, weight
 	begun := -1
@@ -115,7 +116,7 @@ func TestParallelMemory(t *testing.T) {
 	assert.Equal(t, len(items), answered)
 }
 
-// A context that is too long is cut as asked for, and the answer says by how much.
+// A context that is too long is cut as requested, and the answer says by how much.
 func TestTruncate(t *testing.T) {
 	tokens := []int32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
 	assert.Equal(t, tokens, TruncateError.cut(tokens, 3))
@@ -135,7 +136,7 @@ func TestTruncate(t *testing.T) {
 	assert.Contains(t, least.Error, "context full")
 	assert.Equal(t, [2]int{whole.ContextTokens, 0}, [2]int{least.ContextTokens, least.Truncated}, "nothing would be left")
 	o.Session.MaxTokens = 200
-	items[0].MaxNewTokens = 1000 // as InfiniteBench has for short models
+	items[0].MaxNewTokens = 1000 // as in InfiniteBench, for models of short contexts
 	least = collect(t, m, items, []Method{{Name: "full"}}, o)[0]
 	assert.Contains(t, least.Error, "context full")
 	o.Session.MaxTokens = 900

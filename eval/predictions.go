@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// ReadPredictions reads answers that were given earlier, here or elsewhere; their
-// scores are those in the file or, where it has none, those of the zero [Scoring]. name is
-// the file's path: it determines the format, and names task and method where lines
-// do not. It reads
+// ReadPredictions reads answers that were given earlier, here or elsewhere; their scores
+// are those in the file or, if it has none, those of the zero [Scoring]. name is the
+// file's path: it determines the format, and gives task and method where the lines do not.
+// It reads
 //
-//   - files of answers of a [Log], and such answers without its first line;
+//   - files of answers of a [Log], with or without the first line;
 //   - predictions.csv of kvpress, whose folder name gives press and ratio;
 //   - RULER's <task>.jsonl with pred and outputs;
 //   - LongBench's <dataset>.jsonl with pred and answers.
@@ -38,7 +38,7 @@ func ReadPredictions(r io.Reader, name string) ([]Answer, error) {
 	return answers, nil
 }
 
-// Rescore gives an answer a new score; one that failed has none.
+// Rescore gives an answer a new score; one that failed keeps none.
 func (a *Answer) Rescore(s Scoring) {
 	if a.Error != "" {
 		return
@@ -49,7 +49,7 @@ func (a *Answer) Rescore(s Scoring) {
 	a.Empty = text == ""
 }
 
-// kvpressPredictions reads the table of one of kvpress's folders.
+// kvpressPredictions reads the table in one of kvpress's folders.
 func kvpressPredictions(r io.Reader, name string) ([]Answer, error) {
 	// <dataset>__<data_dir>__<model>__<press>__<ratio>[__more]
 	method, ratio := filepath.Base(filepath.Dir(name)), 0.0
@@ -159,8 +159,8 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 	}
 }
 
-// readLine reads a line with its line break. One that is longer than most bytes, by
-// more than the reader's buffer, is an error, and is not read to its end.
+// readLine reads a line with its line break. A line that exceeds most bytes by more
+// than the reader's buffer is an error and is not read to its end.
 func readLine(r *bufio.Reader, most int) ([]byte, error) {
 	var line []byte
 	for {

@@ -19,7 +19,7 @@ func TestReadPredictions(t *testing.T) {
 		require.NoError(t, err)
 		return got
 	}
-	// kvpress's folder of a RULER run.
+	// kvpress's folder for a RULER run.
 	got := read("out/ruler__4096__org--model__snapkv__0.80__fraction0.100/predictions.csv",
 		"question,answer,task,max_new_tokens,predicted_answer\n"+
 			"\"q, q\",\"['it\\'s', \"\"b\"\"]\",niah_multivalue,128,\"it's b\nand more\"\n"+
@@ -39,7 +39,7 @@ func TestReadPredictions(t *testing.T) {
 	got = read("pred/my-model/trec.jsonl", `{"pred":"x","answers":["Place"],"all_classes":["Place"],"length":5}`)
 	assert.Equal(t, []Answer{{Line: 1, Task: "trec", Method: "my-model", Prediction: "x", References: []string{"Place"}, Classes: []string{"Place"}, Length: 5}}, got)
 
-	// Our own; the last line is being written.
+	// Our own; the last line is still being written.
 	line, err := json.Marshal(Answer{Item: 3, Task: "t", Method: "full", Prediction: "p", References: []string{"r"}, Score: 0.5})
 	require.NoError(t, err)
 	got = read("a.jsonl", `{"format":"lukv answers 2","settings_hash":"x","settings":{}}`+"\n"+string(line)+"\n"+string(line[:20]))
@@ -71,7 +71,7 @@ func TestReadPredictionsErrors(t *testing.T) {
 	}
 }
 
-// Tables have the items of JSON Lines.
+// Tables give the same items as JSON Lines.
 func TestReadItemsCSV(t *testing.T) {
 	got, err := ReadItems(strings.NewReader("\ufefftask,context,question,answer_prefix,answer,max_new_tokens\nvt,c,q,p,\"['a', 'b']\",30\nx,\"c\nd\",,,one,\n"), "t.csv")
 	require.NoError(t, err)
@@ -119,7 +119,7 @@ func FuzzReadPredictions(f *testing.F) {
 	})
 }
 
-// A line without an end is given up, and is not read on.
+// An endless line is given up and not read further.
 func TestEndlessLine(t *testing.T) {
 	short := strings.Repeat("x", 99) + "\n"
 	for _, size := range []int{16, 64} {

@@ -8,24 +8,25 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// Questions are decoded together, so that a token of each takes one pass over the
-// weights: up to so many, and while their caches take less than so much, or than the full
-// one of their context where memory is limited.
+// Questions are decoded together, so that one pass over the weights gives a token of
+// each. They are collected until there are maxQuestions or their caches take
+// maxQuestionBytes or, where memory is limited, as much as their context's full cache.
 const (
 	maxQuestions     = 32
 	maxQuestionBytes = 1 << 30
 )
 
-// question is a question that waits for its answer.
+// question is a question waiting for its answer.
 type question struct {
 	answer  Answer
-	session *model.Session // a fork of the method's that ends with the question; nil: answered
+	session *model.Session // a fork of the method's session, ending with the question; nil: answered
 	ids     []int32        // the answer so far; the last one has not been fed
 	limit   int            // of ids
 }
 
-// ask puts a question to a fork of s, which holds the compressed context; nil for
-// one that has its answer. Enough questions are answered.
+// ask puts a question to a fork of s, which holds the compressed context; s is
+// nil if the answer is already known. Once enough questions are waiting, it
+// answers them.
 func (r *runner) ask(ctx context.Context, s *model.Session, a Answer) error {
 	q := &question{answer: a, limit: r.answerTokens(a.Item)}
 	if s != nil {
@@ -63,7 +64,7 @@ func (r *runner) ask(ctx context.Context, s *model.Session, a Answer) error {
 	return r.answerAll(ctx)
 }
 
-// start reads a question and chooses the first token of its answer.
+// start prefills a question and chooses the first token of its answer.
 func (r *runner) start(ctx context.Context, s *model.Session, q *question) (err error) {
 	q.close()
 	if q.session, err = s.Fork(); err != nil {
@@ -76,7 +77,7 @@ func (r *runner) start(ctx context.Context, s *model.Session, q *question) (err 
 	return r.choose(q)
 }
 
-// choose takes the most likely token for the next one, or ends the answer.
+// choose appends the most likely next token, or ends the answer.
 func (r *runner) choose(q *question) error {
 	if q.session.Len() >= q.session.MaxTokens() {
 		q.end(model.FinishLength)
@@ -102,7 +103,7 @@ func (q *question) end(why model.FinishReason) {
 	q.close()
 }
 
-// fail says that a question did not fit.
+// fail records that a question did not fit.
 func (q *question) fail(err error) {
 	q.answer.Error = err.Error()
 	q.close()
@@ -115,14 +116,14 @@ func (q *question) close() {
 	}
 }
 
-// forget closes the questions that wait.
+// forget closes the waiting questions.
 func (r *runner) forget() {
 	for _, q := range r.asked {
 		q.close()
 	}
 }
 
-// answerAll decodes the answers of all questions that wait and gives them.
+// answerAll decodes the answers to all waiting questions and hands them out.
 func (r *runner) answerAll(ctx context.Context) error {
 	for {
 		var open []*question
@@ -148,7 +149,7 @@ func (r *runner) answerAll(ctx context.Context) error {
 	return nil
 }
 
-// step makes the answers of some questions a token longer.
+// step extends the answers to some questions by a token.
 func (r *runner) step(ctx context.Context, open []*question) error {
 	start := time.Now()
 	sessions, tokens := make([]*model.Session, len(open)), make([]int32, len(open))
@@ -162,7 +163,7 @@ func (r *runner) step(ctx context.Context, open []*question) error {
 	case len(open) == 1:
 		open[0].fail(err)
 		return nil
-	default: // one of them does not fit, or not all at once
+	default: // one of them does not fit, or all of them together do not
 		for _, q := range open {
 			if err := r.step(ctx, []*question{q}); err != nil {
 				return err
@@ -197,5 +198,5 @@ func (r *runner) scored(q *question) Answer {
 	return a
 }
 
-// milliseconds is a duration to the microsecond.
+// milliseconds is a duration in milliseconds, to the microsecond.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

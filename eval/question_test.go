@@ -15,7 +15,7 @@ import (
 	"github.com/lukv/lukv/model/builtin"
 )
 
-// Answers are decoded together; each is what a session generates by itself.
+// Answers are decoded together; each is what a session would generate by itself.
 func TestAnswersTogetherAreThoseAlone(t *testing.T) {
 	m := open(t)
 	tok, err := m.Tokenizer()
@@ -62,7 +62,7 @@ func TestAnswersTogetherAreThoseAlone(t *testing.T) {
 	}
 }
 
-// Every answer says what took how long.
+// Every answer says how long each part took.
 func TestAnswerTimes(t *testing.T) {
 	m := open(t)
 	items := few("niah_single_2", 256, 1)
@@ -80,8 +80,8 @@ func TestAnswerTimes(t *testing.T) {
 	}
 }
 
-// Times are to the microsecond, those up to the first token whole, and what questions and
-// methods share is counted once over all answers.
+// Times are to the microsecond, those up to the first token count in full, and the sum
+// over all answers counts what questions and methods share once.
 func TestSharesOfTime(t *testing.T) {
 	m := open(t)
 	tok, err := m.Tokenizer()
@@ -113,15 +113,15 @@ func TestSharesOfTime(t *testing.T) {
 	assert.Positive(t, sum)
 }
 
-// Answers that do not say how long they may be are of 64 tokens at most.
+// Answers with no length limit of their own have at most 64 tokens.
 func TestLengthOfAnswers(t *testing.T) {
 	items := []Item{{Context: "one two three four five six seven", Question: "eight", Answers: []string{"x"}, Task: "x"}}
 	a := collect(t, open(t), items, []Method{{Name: "full"}}, Options{})[0]
 	assert.Equal(t, [2]any{64, "length"}, [2]any{a.NewTokens, a.Stop})
 }
 
-// A run closes what it opens: in a model whose sessions together have room for one
-// context's, it goes through many.
+// A run closes what it opens: it gets through many contexts in a model whose
+// sessions together have room for only one.
 func TestRunClosesSessions(t *testing.T) {
 	s, err := open(t).NewSession(model.SessionOptions{})
 	require.NoError(t, err)
@@ -139,8 +139,9 @@ func TestRunClosesSessions(t *testing.T) {
 	}
 }
 
-// A run that is stopped while it decodes for many leaves none of their sessions
-// behind (the test's Model.Close would wait), and goes on to the same answers.
+// A run that is stopped while it decodes many answers leaves none of their
+// sessions behind (the test's Model.Close would wait), and resumes to the same
+// answers.
 func TestStoppedWhileAnswering(t *testing.T) {
 	m := open(t)
 	items := few("niah_single_2", 256, 2)

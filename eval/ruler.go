@@ -10,7 +10,7 @@ import (
 // (spec evaluation 3.6).
 type rulerFamily struct {
 	question     *regexp.Regexp // the question begins at its last match
-	answer       string         // the answer prefix begins at its first match behind
+	answer       string         // the answer prefix begins at its first match after that
 	maxNewTokens int
 }
 
@@ -37,7 +37,7 @@ func splitRuler(task, prompt, prefix string) (context, question, answerPrefix st
 		return "", "", "", 0, fmt.Errorf("input: no question of task %s: expected %q", task, family.question)
 	}
 	at := matches[len(matches)-1][0]
-	// The prefix's blank in front stays with the question.
+	// The prefix's leading blanks stay with the question.
 	cut := len(text) - len(strings.TrimLeft(prefix, " "))
 	if prefix == "" {
 		n := strings.Index(text[at:], family.answer)

@@ -26,17 +26,17 @@ type Method struct {
 type Options struct {
 	Framing      dialog.Framing
 	Scoring      Scoring
-	MaxNewTokens int // for items that give none; 64 if 0
+	MaxNewTokens int // for items that set none; 64 if 0
 
 	// Session holds the options of all sessions; its Compression is replaced.
 	Session model.SessionOptions
 
-	// OwnPrefills gives every method a prefill of its own, so that peaks are
-	// measured. Otherwise a context is prefilled once, with the full cache, and
-	// what each method keeps is derived from that: answers are the same, to the
-	// bit, and a sweep takes a fraction of the time. Methods that compress while
-	// decoding always have their own prefill, as does a single method, and so do all
-	// methods, with a note, where the full cache does not fit.
+	// OwnPrefills gives every method a prefill of its own, so that peaks can be
+	// measured. Otherwise a context is prefilled once, with the full cache, and each
+	// method's cache is derived from it: answers are the same, to the bit, and a
+	// sweep takes a fraction of the time. Methods that compress while decoding
+	// always have their own prefill, as does a single method, and so do all methods,
+	// with a note, where the full cache does not fit.
 	OwnPrefills bool
 
 	// QueryAware puts the question into the context before it is compressed.
@@ -44,12 +44,12 @@ type Options struct {
 	QueryAware bool
 
 	// Truncate shortens contexts that do not fit together with question and
-	// answer. With "" such items fail.
+	// answer. If it is "", such items fail.
 	Truncate Truncate
 
-	// Parallel is the number of contexts worked on at the same time, 0 and 1: one.
-	// There are fewer where twice their full caches would take more than Memory
-	// bytes (0: no limit). Answers are the same; their order is not.
+	// Parallel is the number of contexts worked on at the same time; 0 means one.
+	// There are fewer if twice their full caches would take more than Memory
+	// bytes (0: no limit). Answers are the same, but not their order.
 	Parallel int
 	Memory   int64
 
@@ -64,8 +64,8 @@ type Options struct {
 
 // Answer is the outcome of one item under one method.
 type Answer struct {
-	Item       int      `json:"item"`           // index into the items given to Run; in files, among all of the data
-	Line       int      `json:"line,omitempty"` // of the file of data
+	Item       int      `json:"item"`           // index into the items given to Run; in files, among all data
+	Line       int      `json:"line,omitempty"` // of the data file
 	Task       string   `json:"task"`
 	Method     string   `json:"method"`
 	Metric     string   `json:"metric,omitempty"`
@@ -79,7 +79,7 @@ type Answer struct {
 	Score      float64  `json:"score"`
 	Empty      bool     `json:"empty,omitempty"` // nothing was left to score once cleaned
 
-	// Notes are what a user should know about how the context was compressed.
+	// Notes tell the user what to know about how the context was compressed.
 	Notes []string `json:"notes,omitempty"`
 
 	// Error says why there is no answer: the context, the question or the
@@ -88,7 +88,7 @@ type Answer struct {
 
 	Length        int           `json:"length,omitempty"` // the item's
 	ContextTokens int           `json:"context_tokens"`
-	Truncated     int           `json:"truncated,omitempty"` // context tokens left out before that
+	Truncated     int           `json:"truncated,omitempty"` // context tokens cut off beforehand
 	NewTokens     int           `json:"new_tokens"`
 	Stop          string        `json:"stop"` // "stop" or "length"
 	KeptEntries   int64         `json:"kept_entries"`
@@ -98,22 +98,22 @@ type Answer struct {
 	FullBytes     int64         `json:"full_bytes"`
 	Time          time.Duration `json:"time_ns"` // question and answer, and the item's share of the prefill
 
-	// Milliseconds from the start of the context's prefill: prefill and eviction
-	// (metrics that look at the prefill itself do so in its time) and the question up to
-	// its first token count in full, though questions and methods share them. What
-	// follows is decoded for many questions at a time; the answer's share of it counts.
+	// Milliseconds from the start of the context's prefill. Prefill and eviction
+	// (metrics that observe the prefill do so within its time) and the question up to
+	// its first token count in full, though questions and methods share them. Later
+	// tokens are decoded for many questions at a time; only the answer's share of that
+	// time counts.
 	PrefillMS    float64 `json:"prefill_ms,omitempty"`
 	EvictMS      float64 `json:"evict_ms,omitempty"`
 	FirstTokenMS float64 `json:"ttft_ms,omitempty"`
 	DecodeMS     float64 `json:"decode_ms,omitempty"`
 }
 
-// Run answers every item under every method and hands each answer to emit, in
-// order of contexts, then methods, then items. Answers about one context are decoded
-// together, one token of each per pass over the weights, and a stopped run loses
-// those that it was working on. An item that does not fit into context or cache
-// gives an answer with an Error; any other error, including one of emit, ends the
-// run.
+// Run answers every item under every method and hands each answer to emit, in order
+// of contexts, then methods, then items. Answers about one context are decoded
+// together, one token of each per pass over the weights; a stopped run loses those
+// it was working on. An item that does not fit into context or cache gives an answer
+// with an Error; any other error, including one from emit, ends the run.
 func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o Options, emit func(Answer) error) error {
 	tok, err := m.Tokenizer()
 	if err != nil {
@@ -139,7 +139,7 @@ func Run(ctx context.Context, m *model.Model, items []Item, methods []Method, o 
 	return r.contexts(ctx, r.groups())
 }
 
-// contexts answers the items of some contexts, one context after the other.
+// contexts answers the items of some contexts, one context after another.
 func (r *runner) contexts(ctx context.Context, groups [][]int) error {
 	for _, group := range groups {
 		if err := r.group(ctx, group); err != nil {
@@ -149,7 +149,7 @@ func (r *runner) contexts(ctx context.Context, groups [][]int) error {
 	return nil
 }
 
-// failed is the error that ends a run at the items of a context.
+// failed wraps the error that ends a run at the items of a context.
 func (r *runner) failed(group []int, err error) error {
 	return fmt.Errorf("evaluate item %d (%s): %w", group[0], r.items[group[0]].Task, err)
 }
@@ -173,7 +173,7 @@ type runner struct {
 	methods []Method
 	emit    func(Answer) error
 	done    int
-	asked   []*question    // that wait for answers, in order
+	asked   []*question    // waiting for answers, in order
 	sampler *model.Sampler // greedy
 }
 
@@ -198,7 +198,7 @@ func (r *runner) groups() [][]int {
 	return out
 }
 
-// parts returns the tokens before and behind the point of compression.
+// parts returns the tokens before and after the point of compression.
 func (r *runner) parts(i int) (head, tail []int32) {
 	it, framing := r.items[i], r.o.Framing
 	if r.o.QueryAware {
@@ -230,7 +230,7 @@ func (r *runner) todo(method Method, group []int) []int {
 	return out
 }
 
-// doesNotFit reports errors that concern one context only.
+// doesNotFit reports whether an error concerns one context only.
 func doesNotFit(err error) bool {
 	return errors.Is(err, model.ErrContextFull) || errors.Is(err, kvcache.ErrFull) || errors.Is(err, kernels.ErrDeviceMemory)
 }
@@ -240,8 +240,8 @@ func doesNotFit(err error) bool {
 type sharedPrefill struct {
 	ob       *model.Observation
 	observed []lukv.Metric
-	note     string        // why each has its own, if it should not be so
-	took     time.Duration // by the prefill
+	note     string        // why each has its own, if that was not intended
+	took     time.Duration // of the prefill
 	answers  int           // that share it
 }
 
@@ -252,7 +252,7 @@ func (p *sharedPrefill) close() {
 	}
 }
 
-// giveUp has what follows go without a shared prefill.
+// giveUp makes the remaining methods do without a shared prefill.
 func (p *sharedPrefill) giveUp(why error) {
 	p.close()
 	p.note = fmt.Sprintf("the full cache of the context did not fit, so that methods had prefills of their own: %v", why)
@@ -280,7 +280,7 @@ func (r *runner) group(ctx context.Context, group []int) error {
 // cutGroup answers the items whose contexts are cut alike.
 func (r *runner) cutGroup(ctx context.Context, c cutGroup) error {
 	group, head, truncated := c.items, c.head, c.truncated
-	answers, derived := 0, 0 // a resumed run shares as the whole one does
+	answers, derived := 0, 0 // a resumed run shares as an uninterrupted one does
 	for _, method := range r.methods {
 		answers += len(r.todo(method, group))
 		if method.Policy == nil || !method.Policy.Decode.Enabled() {
@@ -321,7 +321,7 @@ func (r *runner) prefillOnce(ctx context.Context, shared *sharedPrefill, head []
 	case err == nil:
 		shared.ob, shared.observed = ob, metrics
 		shared.took, shared.answers = time.Since(start), answers
-	case errors.Is(err, model.ErrContextFull): // which each method finds for itself
+	case errors.Is(err, model.ErrContextFull): // each method finds that for itself
 	case doesNotFit(err):
 		shared.giveUp(err)
 	default:
@@ -332,7 +332,7 @@ func (r *runner) prefillOnce(ctx context.Context, shared *sharedPrefill, head []
 
 // method asks the questions of one context under one method.
 func (r *runner) method(ctx context.Context, method Method, head []int32, truncated int, todo []int, shared *sharedPrefill) error {
-	if !shared.serves(method) { // what waits for answers would stand beside a prefill
+	if !shared.serves(method) { // waiting questions would take memory beside the prefill
 		if err := r.answerAll(ctx); err != nil {
 			return err
 		}
@@ -419,8 +419,9 @@ func sameMetric(a, b lukv.Metric) bool {
 	return lukv.MetricConfigOf(a).String() == lukv.MetricConfigOf(b).String()
 }
 
-// metrics returns the metrics of all methods, each once, that can look at one
-// prefill of T tokens together; the first ones come first.
+// metrics returns, each once, the metrics of methods and allocators that can
+// observe one prefill of T tokens together; those of earlier methods take
+// precedence.
 func (r *runner) metrics(T int) ([]lukv.Metric, error) {
 	var out []lukv.Metric
 	for _, m := range r.methods {
@@ -451,7 +452,7 @@ func (r *runner) metrics(T int) ([]lukv.Metric, error) {
 }
 
 // session returns a session that holds the context under a method, derived from the
-// shared prefill or with its own.
+// shared prefill or with a prefill of its own.
 func (r *runner) session(ctx context.Context, method Method, head []int32, shared *sharedPrefill) (s *model.Session, own bool, err error) {
 	if shared.serves(method) {
 		if method.Policy == nil {

@@ -22,7 +22,8 @@ const (
 	// (RULER's string_match_all).
 	MatchAll Match = "all"
 
-	// MatchPart scores 1 if any answer occurs in it (RULER's string_match_part).
+	// MatchPart scores 1 if any answer occurs in the prediction (RULER's
+	// string_match_part).
 	MatchPart Match = "part"
 
 	// LongBench's measures (spec evaluation 5). If there are several answers, the
@@ -40,16 +41,16 @@ const (
 // RULER (spec evaluation 3.7): white space is trimmed, control characters up to
 // U+001F are replaced, and white space is trimmed again. LongBench (5.1): for
 // some datasets only the first line counts, and leading white space may be
-// removed; those of LongBench-E are always prepared as by its own script.
+// removed; LongBench-E's are always prepared as its own script does it.
 type Clean string
 
 const (
 	CleanKVPress  Clean = "kvpress"  // control characters and leading white space are removed; the default
-	CleanOfficial Clean = "official" // as the benchmarks' own scripts: the former become line breaks, the latter stays
+	CleanOfficial Clean = "official" // as in the benchmarks' own scripts: the former become line breaks, the latter stays
 	CleanNone     Clean = "none"     // the prediction is scored as it is
 )
 
-// CodeSim says what the similarity of lines of code is.
+// CodeSim says how the similarity of lines of code is measured.
 type CodeSim string
 
 const (
@@ -77,7 +78,7 @@ func (s Scoring) Score(it *Item, prediction string) (score float64, text string)
 	switch d, e := datasetAndKind(it.Task); {
 	case s.Clean == CleanNone:
 		text = prediction
-	case e: // for which there is no other preparation
+	case e: // which has no other preparation
 		text = d.clean(prediction, CleanOfficial)
 	case d != nil:
 		text = d.clean(prediction, s.Clean)
@@ -98,7 +99,7 @@ func matchOf(task string) Match {
 	return MatchAll
 }
 
-// held holds a cleaned prediction against an item's answers.
+// held scores a cleaned prediction against an item's answers.
 func (s Scoring) held(match Match, it *Item, text string) float64 {
 	one := func(answer string) float64 { return 0 }
 	switch match {
@@ -140,7 +141,7 @@ func stringMatch(match Match, prediction string, answers []string) float64 {
 	return float64(found) / float64(max(1, len(answers)))
 }
 
-// cleanRuler cleans a prediction as RULER's are.
+// cleanRuler cleans a prediction as RULER does.
 func cleanRuler(prediction string, c Clean) string {
 	to := rune(-1) // drop
 	if c == CleanOfficial {
@@ -154,8 +155,9 @@ func cleanRuler(prediction string, c Clean) string {
 	}, strings.TrimFunc(prediction, isSpace)), isSpace)
 }
 
-// lower is Unicode's lower case, which depends on neighbours.
+// lower is Unicode's lower case, which depends on neighbouring characters.
 func lower(s string) string { return cases.Lower(language.Und).String(s) }
 
-// isSpace reports what Python takes for white space: U+001C to U+001F too.
+// isSpace reports whether Python takes r for white space, which includes U+001C to
+// U+001F.
 func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }

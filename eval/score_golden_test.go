@@ -52,7 +52,7 @@ func get[T any](t *testing.T, raw json.RawMessage) T {
 	return v
 }
 
-// golden are the checks of one run over the golden files.
+// golden makes the checks of one golden file and counts them.
 type golden struct {
 	t      *testing.T
 	checks int
@@ -82,7 +82,7 @@ func (g *golden) unit(c *scoringCase, s Scoring, scale float64) {
 	}
 }
 
-// task scores a task's predictions under both ways of cleaning and compares the
+// task scores a task's predictions with both kinds of cleaning and compares the
 // rows that a run would print.
 func (g *golden) task(c *scoringCase, name string) {
 	g.t.Helper()
@@ -107,7 +107,7 @@ func (g *golden) task(c *scoringCase, name string) {
 		return
 	}
 	got := map[string]float64{}
-	for _, r := range rows(name+"_e", CleanKVPress) { // LongBench-E knows one preparation
+	for _, r := range rows(name+"_e", CleanKVPress) { // LongBench-E has only one preparation
 		got[r.Task] = r.Percent
 	}
 	for i, r := range rows(name+"-e", CleanOfficial) {
@@ -201,7 +201,7 @@ func TestScoreLowerCase(t *testing.T) {
 	}
 }
 
-// FuzzScore: every measure gives a number from 0 to 1, for any texts.
+// FuzzScore: every measure gives a number from 0 to 1 for any texts.
 func FuzzScore(f *testing.F) {
 	f.Add("the answer is 4", "Paragraph 4")
 	f.Add("x = 1 # one\n\n`y`", "y")

@@ -9,9 +9,9 @@ import (
 )
 
 // Subset draws items per task, without replacement, and keeps their order:
-// round(fraction·n) but at least one of a task's n items, and of these at most
-// limit. 0 for fraction or limit means all. Equal seeds draw equal items,
-// whatever other tasks there are, and a larger draw contains the smaller one.
+// round(fraction·n), but at least one, of a task's n items, and at most limit
+// of those. 0 for fraction or limit means all. Equal seeds draw equal items,
+// whatever other tasks there are, and a larger draw contains any smaller one.
 // places are the indices of the drawn items in items, ascending.
 func Subset(items []Item, fraction float64, limit int, seed uint64) (drawn []Item, places []int, err error) {
 	if !(fraction >= 0 && fraction <= 1) || limit < 0 {
@@ -32,7 +32,7 @@ func Subset(items []Item, fraction float64, limit int, seed uint64) (drawn []Ite
 		h := fnv.New64a()
 		h.Write([]byte(task))
 		rng := rand.New(rand.NewPCG(seed, h.Sum64()))
-		// The first n places of a Fisher-Yates shuffle.
+		// The first n steps of a Fisher-Yates shuffle.
 		for i := range n {
 			j := i + rng.IntN(len(at)-i)
 			at[i], at[j] = at[j], at[i]

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Row summarises the answers of one method to one task, or to all tasks.
+// Row summarises the answers of one method on one task or several.
 type Row struct {
 	Method    string  `json:"method"`
 	Metric    string  `json:"metric,omitempty"`
@@ -14,21 +14,21 @@ type Row struct {
 	Tokens    int     `json:"budget_tokens,omitempty"` // or Bytes: the budget instead of a ratio
 	Bytes     int64   `json:"budget_bytes,omitempty"`
 	Task      string  `json:"task"`
-	Tasks     int     `json:"tasks,omitempty"` // of a mean over tasks, each counting once
+	Tasks     int     `json:"tasks,omitempty"` // in a mean over tasks, each counting once
 	N         int     `json:"n"`
-	Failed    int     `json:"failed"` // items without an answer, not part of N
+	Failed    int     `json:"failed"` // items without an answer, not counted in N
 	Empty     int     `json:"empty"`  // answers with nothing to score; they count as they are
 	Missing   int     `json:"missing_tasks,omitempty"`
 
 	Score    float64 `json:"score"`   // mean, 0 to 1
-	Percent  float64 `json:"percent"` // of it, rounded to two decimals
+	Percent  float64 `json:"percent"` // Score in percent, rounded to two decimals
 	Interval string  `json:"interval"`
 	Low      float64 `json:"low"` // 95 % interval of Score
 	High     float64 `json:"high"`
 
-	RatioAchieved float64 `json:"ratio_achieved"` // mean of what was removed
+	RatioAchieved float64 `json:"ratio_achieved"` // mean fraction removed
 	CacheBytes    int64   `json:"cache_bytes"`    // mean after compression
-	PeakBytes     int64   `json:"peak_bytes"`     // largest during a prefill; 0: not measured
+	PeakBytes     int64   `json:"peak_bytes"`     // largest peak of a prefill; 0: not measured
 	FullBytes     int64   `json:"full_bytes"`     // mean of an uncompressed cache
 	Seconds       float64 `json:"seconds"`        // mean time per answer, including its share of the prefill
 }
@@ -38,10 +38,10 @@ const Average = "average"
 
 // Summarize returns, for each method in order of first appearance, a row per
 // task in order of first appearance and, where there are several tasks, an
-// average row. LongBench's tasks have a row per category before that, those of
-// LongBench-E a row per range of lengths. Items that failed do not count; tasks
-// of which a method answered nothing are left out of its means, whose rows say
-// how many.
+// average row. LongBench's tasks have a row per category before that, and
+// LongBench-E's a row per range of lengths. Items that failed do not count;
+// tasks in which a method answered nothing are left out of its means, whose
+// rows say how many there are.
 func Summarize(answers []Answer) []Row {
 	var methods, tasks []string
 	byMethod := map[string]map[string][]Answer{}
@@ -63,7 +63,7 @@ func Summarize(answers []Answer) []Row {
 		}
 		byMethod[a.Method][a.Task] = append(byMethod[a.Method][a.Task], a)
 	}
-	rows := []Row{} // in JSON a list, even if everything failed
+	rows := []Row{} // a list in JSON, even if everything failed
 	for _, m := range methods {
 		rows = append(rows, summarize(m, tasks, byMethod[m], failed[m])...)
 	}
@@ -117,7 +117,7 @@ func summarize(method string, tasks []string, answers map[string][]Answer, faile
 	return rows
 }
 
-// byLength returns the rows of a LongBench-E task's ranges of lengths.
+// byLength returns the rows for a LongBench-E task's ranges of lengths.
 func byLength(method, task string, as []Answer) []Row {
 	var rows []Row
 	for _, b := range buckets {
@@ -157,7 +157,7 @@ func (r *Row) score(groups ...[]float64) {
 	r.Low, r.High, r.Interval = interval(groups)
 }
 
-// round2 rounds to two decimals, correctly in decimal.
+// round2 rounds to two decimals, correctly rounded in decimal.
 func round2(x float64) float64 {
 	v, err := strconv.ParseFloat(strconv.FormatFloat(x, 'f', 2, 64), 64)
 	if err != nil {

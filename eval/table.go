@@ -13,13 +13,13 @@ import (
 
 var header = []string{"method", "task", "n", "empty", "score", "95 % interval", "removed", "cache", "peak", "time/answer"}
 
-// wilsonMark stands before intervals of few items.
+// wilsonMark marks intervals from few items.
 const wilsonMark = "*"
 
 // fewNote explains the mark.
 var fewNote = fmt.Sprintf("%s Wilson's interval: a task has fewer than %d items, too few to resample.", wilsonMark, fewItems)
 
-// cells are a row's columns for people; scores in percent.
+// cells are a row's columns for people to read; scores are in percent.
 func (r *Row) cells() []string {
 	peak := "-"
 	if r.PeakBytes > 0 {
@@ -40,7 +40,7 @@ func (r *Row) cells() []string {
 	if r.Interval == IntervalWilson {
 		bounds = wilsonMark + bounds
 	}
-	removed, cache, seconds := "-", "-", "-" // predictions from elsewhere do not say
+	removed, cache, seconds := "-", "-", "-" // not known for predictions from elsewhere
 	if r.FullBytes > 0 {
 		removed, cache = fmt.Sprintf("%.1f %%", 100*r.RatioAchieved), report.Bytes(r.CacheBytes)
 	}
@@ -53,7 +53,7 @@ func (r *Row) cells() []string {
 	}
 }
 
-// anyFew reports whether an interval is Wilson's.
+// anyFew reports whether any interval is Wilson's.
 func anyFew(rows []Row) bool {
 	for _, r := range rows {
 		if r.Interval == IntervalWilson {
@@ -63,7 +63,7 @@ func anyFew(rows []Row) bool {
 	return false
 }
 
-// WriteTable prints rows as an aligned table; scores in percent.
+// WriteTable prints rows as an aligned table; scores are in percent.
 func WriteTable(w io.Writer, rows []Row) error {
 	t := report.Table{Right: []int{2, 3, 4, 5, 6, 7, 8, 9}}
 	t.Row(header...)
@@ -77,7 +77,7 @@ func WriteTable(w io.Writer, rows []Row) error {
 	return err
 }
 
-// WriteMarkdown writes rows as a Markdown table; scores in percent.
+// WriteMarkdown writes rows as a Markdown table; scores are in percent.
 func WriteMarkdown(w io.Writer, rows []Row) error {
 	var b strings.Builder
 	line := func(cells []string) {
@@ -99,7 +99,7 @@ func WriteMarkdown(w io.Writer, rows []Row) error {
 }
 
 // WriteCSV writes rows in long form with a header. policies holds, by method,
-// the policy that was in force as JSON; nil leaves that column empty.
+// the policy in force as JSON; nil leaves that column empty.
 func WriteCSV(w io.Writer, rows []Row, policies map[string]string) error {
 	c := csv.NewWriter(w)
 	c.Write([]string{"method", "metric", "allocator", "ratio", "task", "n", "failed", "empty", "missing_tasks",

@@ -1,6 +1,6 @@
 package eval
 
-// Truncate says what part of a context that is too long is kept.
+// Truncate says which part of a context that is too long is kept.
 type Truncate string
 
 const (
@@ -9,9 +9,9 @@ const (
 	TruncateMiddle Truncate = "middle" // both ends, half each (LongBench)
 )
 
-// cut shortens the tokens of a context to limit. Where question and longest answer leave
-// no room for it, it stays whole: it fits nevertheless, with less room for the answer, or
-// the item fails.
+// cut shortens the tokens of a context to limit. If the question and the longest answer
+// leave no room for the context, it stays whole: either it fits all the same, with less
+// room for the answer, or the item fails.
 func (t Truncate) cut(context []int32, limit int) []int32 {
 	if t == TruncateError || limit < 1 || len(context) <= limit {
 		return context
@@ -27,12 +27,12 @@ func (t Truncate) cut(context []int32, limit int) []int32 {
 // cutGroup is a group of items whose contexts are cut alike.
 type cutGroup struct {
 	items     []int
-	head      []int32 // the tokens that are left of the context
-	truncated int     // those that are not
+	head      []int32 // the tokens of the context that are kept
+	truncated int     // how many are not
 }
 
 // cut cuts the context of a group of items to what fits with the question and answer of
-// each: what is left of it does not depend on what else is asked.
+// each, so that what is kept does not depend on what else is asked.
 func (r *runner) cut(group []int) []cutGroup {
 	head, _ := r.parts(group[0])
 	if r.o.Truncate == TruncateError {
@@ -58,7 +58,7 @@ func (r *runner) cut(group []int) []cutGroup {
 	return out
 }
 
-// answerTokens is the length of an item's answer at most.
+// answerTokens is the maximum length of an item's answer.
 func (r *runner) answerTokens(i int) int {
 	if n := r.items[i].MaxNewTokens; n > 0 {
 		return n

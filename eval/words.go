@@ -62,7 +62,7 @@ func plainWords(s string) []string {
 	return strings.FieldsFunc(b.String(), isSpace)
 }
 
-// inWord reports what a word is made of where articles are looked for.
+// inWord reports whether r belongs to a word in the search for articles.
 func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) || r == '_' }
 
 // rougeL is the F value of summary-level ROUGE-L as a widespread package
@@ -84,8 +84,8 @@ func rougeL(prediction, answer string) float64 {
 	return 2 * (precision * recall / (precision + recall + 1e-8))
 }
 
-// sentences splits at full stops, and each sentence into words. A piece of
-// nothing but white space is a sentence of one empty word.
+// sentences splits a text at full stops, and each sentence into words. A piece
+// of only white space is a sentence of one empty word.
 func sentences(s string) [][]string {
 	var out [][]string
 	for piece := range strings.SplitSeq(s, ".") {
@@ -111,19 +111,20 @@ func distinct(sentences [][]string) int {
 	return len(seen)
 }
 
-// commonWords adds the words of one longest common subsequence of r and c. Which
-// one, where there are several, is the trace-back's: towards the beginning of c
-// unless the row above is longer.
+// commonWords adds the words of one longest common subsequence of r and c. If
+// there are several, the trace-back decides: it moves towards the beginning of c
+// unless the length above is greater.
 func commonWords(r, c []string, union map[string]bool) {
 	traceBack(r, c, func(above, left int32) bool { return above > left }, func(i int) { union[r[i]] = true })
 }
 
 // traceBack visits the places in a of a longest common subsequence of a and b, the last
-// first. up says where it goes, by the lengths that the subsequences have above and to
-// the left in the table of all of them.
+// first. up decides whether it moves up rather than left, from the lengths in the
+// table's cells above and to the left.
 //
-// The table of two long texts does not fit into memory: some of its rows are kept, as
-// many as lie between two of them, and the others are made anew when it gets there.
+// The table of two long texts does not fit into memory: every step-th row is kept,
+// about √len(a) of them, and the rows in between are computed again when the trace
+// reaches them.
 func traceBack[E comparable](a, b []E, up func(above, left int32) bool, visit func(i int)) {
 	step := int(math.Sqrt(float64(len(a)))) + 1
 	var kept [][]int32 // rows 0, step, …
@@ -134,7 +135,7 @@ func traceBack[E comparable](a, b []E, up func(above, left int32) bool, visit fu
 		}
 		nextLengths(row, row, x, b)
 	}
-	rows := make([][]int32, step+1) // those from a kept one on, as far as they are looked at
+	rows := make([][]int32, step+1) // those from a kept one on, as far as they are needed
 	for i, j, k := len(a), len(b), len(kept)-1; k >= 0 && j > 0; k-- {
 		first := k * step
 		rows[0] = kept[k]
@@ -158,9 +159,9 @@ func traceBack[E comparable](a, b []E, up func(above, left int32) bool, visit fu
 	}
 }
 
-// nextLengths makes a row of the table of the lengths of longest common subsequences
-// out of the one above, which may be the same, for the element x: with the first j
-// elements of b, [len(b)+1].
+// nextLengths computes a row, [len(b)+1], of the table of lengths of longest common
+// subsequences from the row above, for the element x; entry j is for the first j
+// elements of b. row and above may be the same slice.
 func nextLengths[E comparable](row, above []int32, x E, b []E) {
 	corner := above[0]
 	for j, y := range b {
@@ -179,7 +180,7 @@ func numbers(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return !unicode.Is(unicode.Nd, r) })
 }
 
-// numberShare is the share of the numbers in a prediction that are the right one.
+// numberShare is the fraction of the numbers in a prediction that are the right one.
 func numberShare(prediction, answer string) float64 {
 	found, right := numbers(prediction), 0
 	for _, n := range found {
@@ -193,8 +194,8 @@ func numberShare(prediction, answer string) float64 {
 	return float64(right) / float64(len(found))
 }
 
-// retrieval is the share of the numbers in a prediction that are the number of
-// the paragraph that the answer names.
+// retrieval is the fraction of the numbers in a prediction that are the number
+// of the paragraph named in the answer.
 func retrieval(prediction, answer string) float64 {
 	for rest := answer; ; {
 		_, after, ok := strings.Cut(rest, "Paragraph ")

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// wholeTable is what traceBack visits, by the whole table.
+// wholeTable is what traceBack visits, computed from the whole table.
 func wholeTable(a, b []int, up func(above, left int32) bool) []int {
 	table := make([][]int32, len(a)+1)
 	for i := range table {
@@ -37,8 +37,8 @@ func wholeTable(a, b []int, up func(above, left int32) bool) []int {
 	return out
 }
 
-// The way back is that through the whole table, ties included, though most of its
-// rows are made anew.
+// The trace is the same as through the whole table, ties included, though most
+// rows are computed again.
 func TestTraceBack(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	text := func() []int {
@@ -61,8 +61,8 @@ func TestTraceBack(t *testing.T) {
 	}
 }
 
-// Texts without a full stop, of a file of predictions, cost no memory that grows with
-// the product of their lengths.
+// Texts without a full stop in a file of predictions do not take memory proportional
+// to the product of their lengths.
 func TestLongTexts(t *testing.T) {
 	words := make([]string, 4000)
 	for i := range words {
