@@ -1,12 +1,12 @@
 // Package ruler writes questions of RULER's thirteen tasks at any length: needles
-// in haystacks, chains of variables, words that are common, and questions about
-// documents. [Generate] makes the samples of one task; package eval reads them.
+// in haystacks, chains of variables, common words, and questions about documents.
+// [Generate] makes the samples of one task; package eval reads them.
 //
 // The rules are RULER's (docs/specification.md); wording, word lists, essays and
-// documents are our own unless [Sources] brings others. Results on ours compare
-// methods with each other and not with published figures, and samples say so
-// (Data is "builtin").
+// documents are our own unless [Sources] provides others. Results on ours
+// compare methods with each other and not with published figures, and samples
+// say so (Data is "builtin").
 //
 // Equal options give equal bytes, and sample i does not depend on how many are
-// made. Lengths are counted by the tokenizer that the caller gives.
+// made. Lengths are counted with the caller's tokenizer.
 package ruler

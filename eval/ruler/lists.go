@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// hops is the number of assignments behind the first of a chain.
+// hops is the number of assignments after the first in a chain.
 const hops = 4
 
 // letters draws a word of n letters that is not in used.
@@ -25,7 +25,7 @@ func letters(r *rand.Rand, n int, first byte, used map[string]bool, fits func(st
 	}
 }
 
-// variables is the task vt: a chain of assignments in noise, behind a worked
+// variables is the task vt: a chain of assignments in noise, after a worked
 // example of about 500 tokens.
 func variables(x *draw) prompt {
 	r := x.r
@@ -75,7 +75,7 @@ func (x *draw) chain(names []string, value, units int) prompt {
 const common = 10
 
 // commonWords is the task cwe: a numbered list in which ten words are common,
-// behind a worked example with other words.
+// after a worked example with other words.
 func commonWords(x *draw) prompt {
 	example, often, seldom, exampleOften, exampleSeldom := 40, 30, 3, 10, 3
 	if x.length < 4096 {
@@ -100,8 +100,8 @@ func commonWords(x *draw) prompt {
 	return p
 }
 
-// numbered makes a list in which the first ten words stand often times, the
-// others seldom times.
+// numbered makes a list in which each of the first ten words occurs often
+// times, and each other word seldom times.
 func numbered(r *rand.Rand, vocabulary []string, often, seldom int) (list string, answer []string) {
 	var entries []string
 	for i, w := range vocabulary {
@@ -121,7 +121,7 @@ func numbered(r *rand.Rand, vocabulary []string, often, seldom int) (list string
 }
 
 // frequentWords is the task fwe: coded words whose counts fall with the square of
-// their rank; the first rank is dots, the next three are asked for.
+// their rank. The first rank is dots; the next three are asked for.
 func frequentWords(x *draw) prompt {
 	const alpha, zeta = 2, math.Pi * math.Pi / 6
 	r := x.r

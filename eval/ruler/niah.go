@@ -12,12 +12,12 @@ import (
 type haystack int
 
 const (
-	noise   haystack = iota // one block of sentences, a line each time
+	noise   haystack = iota // one block of sentences, repeated on every line
 	essay                   // words of essays
 	needles                 // other needles
 )
 
-// kind is what keys and values are.
+// kind says what keys or values are.
 type kind int
 
 const (
@@ -28,7 +28,8 @@ const (
 
 func (k kind) plural() string { return []string{"words", "numbers", "uuids"}[k] }
 
-// niah is a task of needles: K keys with V values each, Q of them asked for.
+// niah is a task of needles: K keys with V values each, and Q of the keys asked
+// for.
 type niah struct {
 	haystack              haystack
 	key, value            kind
@@ -45,21 +46,21 @@ func needle(of kind, key, value string) string {
 	return fmt.Sprintf("One of the special magic %s for %s is: %s.", of.plural(), key, value)
 }
 
-// drawn gives out keys and values, none twice, and no word that is a part of
-// another.
+// drawn hands out keys and values, none of them twice, and no word that is part
+// of another.
 type drawn struct {
 	r                 *rand.Rand
 	s                 *Sources
 	used              map[string]bool
-	parts             map[string]bool // pairs that are part of one given out
+	parts             map[string]bool // pairs that are part of one handed out
 	adjectives, nouns map[string]bool
-	lacking           string // what there was no other of
+	lacking           string // what has run out
 }
 
 func newDrawn(x *draw) *drawn { return &drawn{r: x.r, s: x.Sources, used: map[string]bool{}} }
 
-// next is empty when no other is found in four times as many draws as there are:
-// the very last is found in as many 98 times of 100.
+// next is empty if it finds no unused one in four times as many draws as there
+// are; that many find even the very last one 98 times out of 100.
 func (d *drawn) next(k kind) string {
 	all := 9000000
 	if k == words {
@@ -97,8 +98,8 @@ func (d *drawn) next(k kind) string {
 	return ""
 }
 
-// pairsOf are the pairs of an adjective and a noun that are a part of s, itself
-// among them.
+// pairsOf returns the adjective-noun pairs that are part of s, including s
+// itself.
 func (d *drawn) pairsOf(s string) []string {
 	if d.parts == nil {
 		adjectives, nouns := d.s.pairs()
@@ -189,8 +190,8 @@ func (n niah) make(x *draw) prompt {
 // singular puts the words of a template into the singular, as RULER does.
 var singular = strings.NewReplacer("Some", "A", "are all", "is", "are", "is", "answers", "answer")
 
-// places draws n distinct lines out of h, in ascending order. There are fewer
-// lines than needles in the smallest haystacks only.
+// places draws n distinct lines out of h, in ascending order. Only the smallest
+// haystacks have fewer lines than needles.
 func places(r *rand.Rand, h, n int) []int {
 	at := r.Perm(max(h, n))[:n]
 	slices.Sort(at)
@@ -213,7 +214,7 @@ func insertLines(hay []string, at []int, lines []string) []string {
 	return out
 }
 
-// depths are the percentages at which needles stand in an essay.
+// depths are the percentages of an essay at which needles may stand.
 var depths = func() []int {
 	out := make([]int, 40)
 	for i := range out {
@@ -222,7 +223,7 @@ var depths = func() []int {
 	return out
 }()
 
-// insertSentences puts needles between sentences, each at a depth of its own.
+// insertSentences puts needles between sentences, each at a different depth.
 func insertSentences(r *rand.Rand, sentences, lines []string) string {
 	var at []int
 	for _, i := range r.Perm(len(depths))[:len(lines)] {

@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// collection are documents and the questions about them that a user brought.
+// collection holds a user's documents and the questions about them.
 type collection struct {
 	documents []string
-	article   []int // of each document: those of one article go together; nil: none do
+	article   []int // of each document, as those of one article go together; nil: none do
 	questions []question
 }
 
 type question struct {
 	text    string
 	answers []string
-	gold    []int // documents that it takes
+	gold    []int // documents that it needs
 }
 
-// askUsers asks the sample's question, in the order of the file, from its
-// documents, others of their article and any others.
+// askUsers asks the sample's question, in the order of the file, over its own
+// documents, then others of their article, then any others.
 func (x *draw) askUsers(c *collection) prompt {
 	q := &c.questions[max(0, x.sample)%len(c.questions)]
 	chosen := slices.Clone(q.gold)
@@ -49,7 +49,7 @@ func (x *draw) askUsers(c *collection) prompt {
 	}
 	for len(chosen) < x.units {
 		take(x.r.Perm(len(c.documents)))
-		clear(taken) // the collection is too small: once more
+		clear(taken) // the collection is too small: start over
 	}
 	texts := make([]string, len(chosen))
 	for k, i := range chosen {
@@ -58,14 +58,15 @@ func (x *draw) askUsers(c *collection) prompt {
 	return x.ask(texts, q.text, q.answers...)
 }
 
-// world gives out invented names, each once.
+// world hands out invented names, each once.
 type world struct {
 	at, step, given int
 	r               *rand.Rand
 }
 
 func newWorld(r *rand.Rand) *world {
-	// A step that has no factor of names = 65³ = 5³·13³ in common visits all.
+	// A step that has no factor in common with names = 65³ = 5³·13³ visits all
+	// of them.
 	step := 1 + r.IntN(names-1)
 	for step%5 == 0 || step%13 == 0 {
 		step++
@@ -79,7 +80,8 @@ func (w *world) name() string {
 	return name(w.at)
 }
 
-// lacking says that names were given out twice: questions may have two answers.
+// lacking reports whether names were handed out twice, so that questions may
+// have two answers.
 func (w *world) lacking() bool { return w.given > names }
 
 func (w *world) pick(list ...string) string { return list[w.r.IntN(len(list))] }
@@ -95,7 +97,7 @@ func (w *world) place() (text, place, founder string) {
 		w.pick("dance on the bridge", "burn a straw tower", "race their goats", "float candles to the sea")), place, founder
 }
 
-// person is a document about somebody who wrote a song.
+// person is a document about the writer of a song.
 func (w *world) person(song string) (text, name string) {
 	name = w.name() + " " + w.name()
 	return fmt.Sprintf("%s\n%s was a %s from %s, born in %d. The song %s is the best known of all that %s wrote.",
@@ -109,7 +111,7 @@ func (w *world) song() (text, song, city string) {
 		song, song, nouns[w.r.IntN(len(nouns))], city, w.year(), w.pick("to great applause", "in an empty hall", "at a wedding", "during a storm")), song, city
 }
 
-// ask joins documents in any order and asks.
+// ask joins the documents in random order and asks the question.
 func (x *draw) ask(documents []string, question string, outputs ...string) prompt {
 	x.r.Shuffle(len(documents), func(i, j int) { documents[i], documents[j] = documents[j], documents[i] })
 	var b strings.Builder
@@ -142,8 +144,8 @@ func oneDocument(x *draw) prompt {
 	return x.ask(documents, fmt.Sprintf("Who founded %s?", place), founder)
 }
 
-// twoDocuments is the task qa_2: the answer takes two documents, and is yes or
-// no for every fifth question or so.
+// twoDocuments is the task qa_2: the answer needs two documents, and is yes or
+// no for about every fifth question.
 func twoDocuments(x *draw) prompt {
 	if x.hotpot != nil {
 		return x.askUsers(x.hotpot)

@@ -15,34 +15,34 @@ type Sample struct {
 	Index         int      `json:"index"`
 	Input         string   `json:"input"` // context and question
 	Outputs       []string `json:"outputs"`
-	Length        int      `json:"length"` // tokens of input and answer prefix, and those to generate
+	Length        int      `json:"length"` // tokens of input and answer prefix, plus those to generate
 	LengthChat    int      `json:"length_w_model_temp"`
 	AnswerPrefix  string   `json:"answer_prefix"`
-	TokenPosition *int     `json:"token_position_answer,omitempty"` // tokens before the first answer, of needles
+	TokenPosition *int     `json:"token_position_answer,omitempty"` // tokens before the first answer, for needles
 	Task          string   `json:"task"`
 	Tokenizer     string   `json:"tokenizer"`
 	Seed          uint64   `json:"seed"`
-	Data          string   `json:"data,omitempty"` // "builtin": texts of this project among them
+	Data          string   `json:"data,omitempty"` // "builtin": includes this project's own texts
 }
 
-// Options say what is made.
+// Options say what to generate.
 type Options struct {
 	Task    string
 	Length  int // in tokens, answer included
 	Samples int
 	Seed    uint64
 
-	Count     func(ctx context.Context, text string) (int, error) // tokens of a text, without special ones
+	Count     func(ctx context.Context, text string) (int, error) // tokens in a text, without special ones
 	Tokenizer string                                              // its name, for the record
 
-	Sources *Sources // texts and wording that a user brought; nil: built-in ones
+	Sources *Sources // the user's texts and wording; nil: built-in ones
 }
 
 // prompt is a sample without its length.
 type prompt struct {
 	input, prefix string
 	outputs       []string
-	lacking       string // what the lists have too little of for this haystack
+	lacking       string // what the lists have too few of for this haystack
 }
 
 // task says how samples of one task are made.
@@ -57,7 +57,7 @@ type task struct {
 type draw struct {
 	*Sources
 	r             *rand.Rand
-	sample        int // from 0; -1 is not given out
+	sample        int // from 0; -1 is not handed out
 	length, units int
 }
 
@@ -87,16 +87,16 @@ func Tasks() []string {
 	return out
 }
 
-// random returns the random numbers of a sample: PCG, from the seed and a hash of
-// task, length and number.
+// random returns a sample's source of random numbers: PCG, seeded with the seed
+// and a hash of task, length and number.
 func random(o *Options, sample int) *rand.Rand {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s %d %d", o.Task, o.Length, sample)
 	return rand.New(rand.NewPCG(o.Seed, h.Sum64()))
 }
 
-// Generate makes the samples of a task and hands each to emit, whose error ends
-// the work, as the end of ctx does.
+// Generate makes the samples of a task and hands each to emit. It stops if emit
+// returns an error or ctx ends.
 func Generate(ctx context.Context, o Options, emit func(*Sample) error) error {
 	for _, t := range tasks {
 		if t.name == o.Task {
@@ -116,8 +116,8 @@ func (t *task) generate(ctx context.Context, o *Options, emit func(*Sample) erro
 	if o.Samples < 0 || o.Length < 1 || o.Length > 1<<24 {
 		return errors.New("expected at least one token, at most 16 million, and no negative number of samples")
 	}
-	// The haystack of all samples is the largest that fits one that is not given
-	// out; where it is too large for a sample, that has a smaller one.
+	// All samples have the largest haystack that fits one that is not handed
+	// out. A sample for which it is too large gets a smaller one.
 	units, err := t.fit(ctx, o, -1, 0)
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func (t *task) generate(ctx context.Context, o *Options, emit func(*Sample) erro
 			return err
 		}
 		if size > o.Length || 20*size < 19*o.Length {
-			// Words that cost many or few tokens can be drawn: the sample has a
+			// Its words happen to take many or few tokens: the sample gets a
 			// haystack of its own.
 			limit := units
 			if size < o.Length {
@@ -163,13 +163,13 @@ func (t *task) generate(ctx context.Context, o *Options, emit func(*Sample) erro
 	return nil
 }
 
-// sample makes a sample with a haystack of a size.
+// sample makes a sample with a haystack of the given size.
 func (t *task) sample(o *Options, sample, units int) prompt {
 	return t.make(&draw{o.Sources, random(o, sample), sample, o.Length, units})
 }
 
-// size is the length of a prompt with its answer; that of one for which the lists
-// lack words is more than any.
+// size is the length of a prompt with its answer, or math.MaxInt if the lists
+// lack words for it.
 func (t *task) size(ctx context.Context, o *Options, p *prompt) (int, error) {
 	if p.lacking != "" {
 		return math.MaxInt, nil
@@ -178,10 +178,10 @@ func (t *task) size(ctx context.Context, o *Options, p *prompt) (int, error) {
 	return n + o.Sources.wording(t.family).Tokens, err
 }
 
-// fit returns the largest haystack with which a sample fits, at most limit if
+// fit returns the largest haystack with which a sample fits, less than limit if
 // that is not 0.
 func (t *task) fit(ctx context.Context, o *Options, sample, limit int) (int, error) {
-	lacking := "" // by the smallest haystack that does not fit
+	lacking := "" // in the smallest haystack that does not fit
 	size := func(units int) (int, error) {
 		if err := ctx.Err(); err != nil {
 			return 0, err
@@ -203,7 +203,7 @@ func (t *task) fit(ctx context.Context, o *Options, sample, limit int) (int, err
 	if least > o.Length {
 		return 0, fmt.Errorf("even the smallest haystack does not fit: expected at least %d tokens", least)
 	}
-	low, high := t.least, limit // fits; does not
+	low, high := t.least, limit // fits; does not fit
 	longest := least
 	for high == 0 || high-low > 1 {
 		units := (low + high) / 2

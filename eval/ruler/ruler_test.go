@@ -45,15 +45,16 @@ func samples(t *testing.T, o Options) []*Sample {
 
 var answers = map[string]int{"niah_multivalue": 4, "niah_multiquery": 4, "vt": 5, "cwe": 10, "fwe": 3}
 
-// TestProperties checks what holds of every sample of every task (spec
-// evaluation 3.8, G and the families').
+// TestProperties checks the properties of every sample of every task (spec
+// evaluation 3.8, G and the families' own).
 func TestProperties(t *testing.T) {
 	for _, length := range []int{2048, 4096} {
 		properties(t, counter(t, builtin.Files()), "needle", length, 4)
 	}
 }
 
-// TestAllProperties checks them whole: three tokenizers, three lengths, 20 samples.
+// TestAllProperties checks them in full: three tokenizers, three lengths, 20
+// samples.
 func TestAllProperties(t *testing.T) {
 	dir := os.Getenv("LUKV_RULER_TOKENIZERS")
 	if dir == "" {
@@ -108,7 +109,8 @@ func properties(t *testing.T, count func(context.Context, string) (int, error), 
 			}
 		}
 	}
-	// A model that answers the references has 100 on all thirteen, a mute one 0.
+	// A model that answers the references scores 100 on all thirteen, a mute one
+	// 0.
 	for want, answers := range map[float64][]eval.Answer{100: perfect, 0: mute} {
 		rows := eval.Summarize(answers)
 		require.Len(t, rows, 14)
@@ -123,7 +125,8 @@ func answer(it *eval.Item, text string) eval.Answer {
 	return eval.Answer{Task: it.Task, Method: "double", Score: score}
 }
 
-// general checks what holds of all tasks, and returns the sample as it is read.
+// general checks the properties common to all tasks and returns the sample as read
+// back.
 func general(t *testing.T, where string, length int, count func(context.Context, string) (int, error), s *Sample) *eval.Item {
 	n, err := count(t.Context(), s.Input+s.AnswerPrefix)
 	require.NoError(t, err)
@@ -203,14 +206,14 @@ func needlesOf(t *testing.T, where, task string, s *Sample, it *eval.Item) {
 const noiseStart = "The sand is warm."
 
 // inEssay checks that needles stand between sentences of the essays, in order, at
-// depths of the grid that differ.
+// different depths of the grid.
 func inEssay(t *testing.T, where, context string) {
 	_, text, _ := strings.Cut(context, "\n")
 	text = strings.TrimSpace(text)
 	hay := strings.TrimSpace(strings.Join(strings.Fields(needleForm.ReplaceAllString(text, "")), " "))
 	all := builtinSentences(len(strings.Fields(hay)))
 	require.Equal(t, strings.Join(all, " "), hay, "%s: the haystack in order", where)
-	allowed := map[int]int{} // sentence: depths that lead to it
+	allowed := map[int]int{} // by sentence, the depths that lead to it
 	for _, d := range depths {
 		allowed[int(float64(len(all))*(float64(d)/100))]++
 	}
@@ -335,8 +338,8 @@ func documentsOf(t *testing.T, where string, s *Sample, it *eval.Item) {
 	}
 }
 
-// Over 500 samples needles stand at all depths of essays, and anywhere in lines
-// (N4, N5).
+// Over 500 samples, needles stand at all depths of essays, and anywhere among
+// lines (N4, N5).
 func TestDepths(t *testing.T) {
 	want := []int{0, 3, 5, 8, 10, 13, 15, 18, 21, 23, 26, 28, 31, 33, 36, 38, 41, 44, 46, 49,
 		51, 54, 56, 59, 62, 64, 67, 69, 72, 74, 77, 79, 82, 85, 87, 90, 92, 95, 97, 100}
@@ -363,7 +366,7 @@ func TestDepths(t *testing.T) {
 	}
 }
 
-// Refusals name what would fit.
+// Refusals say what would fit.
 func TestLimits(t *testing.T) {
 	for _, task := range Tasks() {
 		err := Generate(t.Context(), Options{Task: task, Length: 40, Samples: 1, Count: fields}, nil)
@@ -378,8 +381,7 @@ func TestLimits(t *testing.T) {
 	assert.Len(t, seen, names)
 }
 
-// A list that is too short for a haystack is named, instead of being drawn from
-// for ever.
+// A list that is too short for a haystack is reported, not drawn from forever.
 func TestShortLists(t *testing.T) {
 	o := Options{Task: "niah_multikey_2", Length: 2000, Samples: 1, Count: fields, Sources: &Sources{
 		nouns: []string{"sea", "seaside", "tree", "oak-tree"}, adjectives: []string{"red", "infrared", "old"},
@@ -398,8 +400,8 @@ func TestShortLists(t *testing.T) {
 	require.Equal(t, "names", lacking(twoDocuments, names))
 }
 
-// Keys that are part of another are told as comparing with all of them does, where
-// words have hyphens of their own too.
+// Keys that are part of another are found just as by comparing with all of them,
+// even if words contain hyphens.
 func TestKeysApart(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	list := func() []string {
@@ -435,7 +437,7 @@ func TestKeysApart(t *testing.T) {
 	require.Greater(t, refused, 1000)
 }
 
-// What is asked to stop does so between two counts.
+// Generate stops between two counts when asked to.
 func TestGenerateEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	counts := 0

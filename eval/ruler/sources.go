@@ -16,8 +16,8 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// Sources are texts that a user brought instead of the built-in ones. The zero value
-// has none. Its Read methods each read one; after that it may be shared.
+// Sources are a user's texts in place of the built-in ones. The zero value has none.
+// Each Read method reads one of them; after that, Sources may be shared.
 type Sources struct {
 	essays            []string // words
 	noiseBlock        string
@@ -27,14 +27,14 @@ type Sources struct {
 	wordings          map[string]promptText
 }
 
-// promptText is how the prompts of a family of tasks are put, with RULER's slots.
+// promptText is the wording of the prompts of a family of tasks, with RULER's slots.
 type promptText struct {
 	Template     string `json:"template"`
 	AnswerPrefix string `json:"answer_prefix"`
 	Tokens       int    `json:"tokens_to_generate"`
 }
 
-// The families, by the names that RULER gives them.
+// The families, by RULER's names.
 const (
 	niahFamily = "niah"
 	vtFamily   = "variable_tracking"
@@ -62,7 +62,7 @@ var builtinWordings = map[string]promptText{
 	qaFamily: {qaOrder + "\n\nThese are the documents.\n\n{context}\n\n" + qaOrder + "\n\nQuestion: {query}", " Answer:", 32},
 }
 
-// slots that a family's template must have.
+// slots are those that a family's template must have.
 var slots = map[string][]string{
 	niahFamily: {"{context}", "{query}"}, vtFamily: {"{context}", "{query}"}, cweFamily: {"{context}"}, fweFamily: {"{context}"}, qaFamily: {"{context}", "{query}"},
 }
@@ -74,8 +74,8 @@ func (s *Sources) wording(family string) promptText {
 	return builtinWordings[family]
 }
 
-// fill replaces slots, given by pairs of name and text; what is filled in is not
-// looked at again.
+// fill replaces slots, given as pairs of name and text, and does not look for
+// slots in what it fills in.
 func (w promptText) fill(pairs ...string) prompt {
 	r := strings.NewReplacer(pairs...)
 	return prompt{input: r.Replace(w.Template), prefix: r.Replace(w.AnswerPrefix)}
@@ -85,7 +85,7 @@ const builtinNoise = "The sand is warm. The sea is cold. The hill is high. On we
 
 func (s *Sources) noise() string { return cmp.Or(s.noiseBlock, builtinNoise) }
 
-// pairs are the words that keys are made of.
+// pairs returns the words that keys are made of.
 func (s *Sources) pairs() (adj, noun []string) {
 	if s.nouns != nil {
 		return s.adjectives, s.nouns
@@ -100,7 +100,7 @@ func (s *Sources) pair(r *rand.Rand) (adjective, noun string) {
 }
 
 // essay returns the sentences of the first n words of the essays, which repeat
-// where they are shorter. The last may stop in the middle.
+// if they are shorter. The last sentence may be cut off.
 func (s *Sources) essay(n int) []string {
 	if s.essays == nil {
 		return builtinSentences(n)
@@ -115,8 +115,9 @@ func (s *Sources) essay(n int) []string {
 // abbreviations do not end a sentence.
 var abbreviations = []string{"Mr.", "Mrs.", "Ms.", "Dr.", "Prof.", "St.", "Jr.", "Sr.", "vs.", "e.g.", "i.e.", "etc.", "No.", "Inc.", "Co.", "U.S."}
 
-// sentences joins words up to each that ends in a full stop, exclamation or question
-// mark, perhaps with a closing quote, if the next begins as a sentence does.
+// sentences joins words into sentences. One ends with a word that ends in a full
+// stop, exclamation mark or question mark, perhaps with a closing quote, if the next
+// word can begin a sentence.
 func sentences(words []string) []string {
 	var out []string
 	from := 0
@@ -142,7 +143,7 @@ func begins(w string) bool {
 }
 
 // vocabulary draws n distinct words: nouns, adjectives and verbs, then further ones,
-// then invented ones.
+// then invented ones. It returns nil if there are too few.
 func (s *Sources) vocabulary(r *rand.Rand, n int) []string {
 	seen := map[string]bool{}
 	var out []string
@@ -167,7 +168,7 @@ func (s *Sources) vocabulary(r *rand.Rand, n int) []string {
 	if len(out) < n && s.moreWords != nil {
 		add(s.moreWords)
 	}
-	if n-len(out) > names/2 { // the names may not be enough
+	if n-len(out) > names/2 { // there may not be enough names
 		free := 0
 		for i := range names {
 			if !seen[strings.ToLower(name(i))] {
@@ -208,10 +209,10 @@ func (s *Sources) label(task string) string {
 	return ""
 }
 
-// maxSource bounds a file that a user brings.
+// maxSource bounds a user's file, in bytes.
 const maxSource = 1 << 30
 
-// read reads a file into a value, as JSON.
+// read decodes a JSON file into a value.
 func read(what, path string, v any) error {
 	data, err := inputfile.Read(path, maxSource)
 	if err == nil {
@@ -267,7 +268,7 @@ func (s *Sources) ReadTemplates(path string) error {
 }
 
 // ReadEssays reads the text that needles are hidden in: {"text": …} as JSON, a
-// .txt file, or a folder of them, joined in the order of their names.
+// .txt file, or a folder of these, joined in order of name.
 func (s *Sources) ReadEssays(path string) error {
 	var text strings.Builder
 	info, err := os.Stat(path)
@@ -318,7 +319,8 @@ func (s *Sources) ReadNoise(path string) error {
 	return nil
 }
 
-// ReadWords reads nounlist.txt, adjectivelist.txt and verblist.txt of a folder, a word a line.
+// ReadWords reads nounlist.txt, adjectivelist.txt and verblist.txt in a folder, one word per
+// line.
 func (s *Sources) ReadWords(dir string) error {
 	for name, list := range map[string]*[]string{"nounlist.txt": &s.nouns, "adjectivelist.txt": &s.adjectives, "verblist.txt": &s.verbs} {
 		words, err := lines("words", filepath.Join(dir, name))
@@ -330,7 +332,8 @@ func (s *Sources) ReadWords(dir string) error {
 	return nil
 }
 
-// ReadMoreWords reads words for long lists: a JSON object, whose values they are, or lines.
+// ReadMoreWords reads words for long lists: the values of a JSON object, or one word per
+// line.
 func (s *Sources) ReadMoreWords(path string) (err error) {
 	if !strings.HasSuffix(path, ".json") {
 		s.moreWords, err = lines("more words", path)

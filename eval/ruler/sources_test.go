@@ -104,7 +104,8 @@ const squad = `{"data":[
 const hotpot = `[{"question":"Is Ann older than Cid?","answer":"no","context":[["Ann",["Ann is young."," She sings."]],["Cid",["Cid is old."]]]},
 	{"question":"Who sings?","answer":"Ann","context":[["Ann",["Ann is young."," She sings."]],["Dee",["Dee is here."]]]}]`
 
-// Samples take the users' questions in order, with their gold documents once.
+// Samples take the user's questions in order, with their gold documents once
+// each.
 func TestUsersQuestions(t *testing.T) {
 	s := &Sources{}
 	require.NoError(t, s.ReadSQuAD(file(t, "s.json", squad)))
@@ -138,7 +139,7 @@ func TestUsersQuestions(t *testing.T) {
 	}
 }
 
-// Samples say whether texts of this project are in them.
+// Samples say whether they contain this project's own texts.
 func TestLabel(t *testing.T) {
 	s := &Sources{}
 	for _, task := range Tasks() {

@@ -10,14 +10,14 @@ import (
 //go:embed words.txt
 var wordList string
 
-// adjectives and nouns, no word in both but for "stable".
+// adjectives and nouns have no word in common except "stable".
 var adjectives, nouns = func() ([]string, []string) {
 	a, n, _ := strings.Cut(wordList, "\n\n")
 	return strings.Fields(a), strings.Fields(n)
 }()
 
-// essays are the sentences of the built-in essays as far as they were asked for:
-// a grammar over the word lists, always the same, that does not repeat itself.
+// essays are the sentences of the built-in essays made so far. They come from a
+// grammar over the word lists, are always the same, and do not repeat.
 var essays struct {
 	sync.Mutex
 	r         *rand.Rand
@@ -26,7 +26,7 @@ var essays struct {
 }
 
 // builtinSentences returns the sentences of the first n words of the essays. The
-// last may stop in the middle.
+// last sentence may be cut off.
 func builtinSentences(n int) []string {
 	e := &essays
 	e.Lock()
@@ -74,7 +74,7 @@ func sentence(r *rand.Rand) string {
 	return "If the " + noun() + " " + verb() + " you, look for a " + noun() + " instead."
 }
 
-// name is the i-th invented name: six letters, no two alike.
+// name is the i-th invented name, six letters long; no two are alike.
 func name(i int) string {
 	const consonants, vowels = "bdfglmnprstvz", "aeiou"
 	b := make([]byte, 0, 6)
@@ -87,5 +87,5 @@ func name(i int) string {
 	return string(b)
 }
 
-// names is how many names there are.
+// names is the number of names.
 const names = 65 * 65 * 65
