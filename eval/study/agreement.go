@@ -9,8 +9,8 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// Agreement returns figures of how far profiles of one model give each head the
-// same ratio: of two corpora, for instance, from which they were made.
+// Agreement returns figures of how closely profiles of one model agree on each
+// head's ratio, for instance profiles made from two corpora.
 func Agreement(names []string, profiles []*lukv.Profile) ([]report.Figure, error) {
 	far := report.Figure{ID: "profile-distance", Title: "Distance of profiles", Subtitle: "mean over heads of the difference of local ratios", X: "global ratio", Y: "mean |difference|",
 		Note: "0 is the same budget in every head. Profiles that agree can be made from either text."}
@@ -40,8 +40,8 @@ func Agreement(names []string, profiles []*lukv.Profile) ([]report.Figure, error
 	return []report.Figure{far, alike}, nil
 }
 
-// shared returns the layers that take part in both of two profiles of one shape. Those
-// with sliding windows keep everything in every profile, which is no agreement.
+// shared returns the layers that both of two profiles of one shape compress. Layers
+// with sliding windows keep everything in every profile, which is not agreement.
 func shared(p, q *lukv.Profile) []int {
 	var out []int
 	for l := range p.Layers() {
@@ -81,7 +81,7 @@ func spearman(a, b []float64) float64 {
 	return xy / math.Sqrt(xx*yy)
 }
 
-// ranks are places in ascending order; equal values share the mean of theirs.
+// ranks are places in ascending order; equal values share the mean of their places.
 func ranks(x []float64) []float64 {
 	order := make([]int, len(x))
 	for i := range order {

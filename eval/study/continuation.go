@@ -15,18 +15,18 @@ import (
 
 // ContinuationOptions say what [Continuation] measures.
 type ContinuationOptions struct {
-	Texts   [][]int32 // tokens, each at least Prefix + Tokens
-	Start   []int32   // tokens in front of every prefix, such as one that begins a text
+	Texts   [][]int32 // tokens, at least Prefix + Tokens of each
+	Start   []int32   // tokens before every prefix, such as a beginning-of-text token
 	Prefix  int       // tokens that are compressed
-	Tokens  int       // behind them, that are predicted
-	Windows int       // such pieces at most, of a text, from its beginning on
+	Tokens  int       // tokens after them, that are predicted
+	Windows int       // maximum number of such pieces of a text, from its beginning
 	Session model.SessionOptions
 
 	Shapes []Shape
 	Ratios []float64
 
 	State    *State                      // may be nil
-	Progress func(from, done, total int) // may be nil; from of what is done was done before
+	Progress func(from, done, total int) // may be nil; from: done by an earlier run
 }
 
 // Shape is a policy without a ratio: a line of the figure.
@@ -35,13 +35,13 @@ type Shape struct {
 	Policy lukv.Policy
 }
 
-// continuationBlock is the number of tokens that count as one sample: neighbours
-// are alike.
+// continuationBlock is the number of tokens that count as one sample, as
+// neighbours are alike.
 const continuationBlock = 32
 
 // Continuation measures how much harder the rest of a text becomes to predict once
-// the cache of what stands before is compressed: the mean over tokens of -ln p,
-// above that of the full cache. Nothing of the rest is compressed.
+// the cache of the text before it is compressed: the mean of -ln p over tokens,
+// less that with the full cache. The rest itself is not compressed.
 func Continuation(ctx context.Context, m *model.Model, o ContinuationOptions) ([]report.Figure, error) {
 	metrics, err := shapeMetrics(o.Shapes)
 	if err != nil {
@@ -79,7 +79,7 @@ func Continuation(ctx context.Context, m *model.Model, o ContinuationOptions) ([
 		if err := c.recall(p); err != nil {
 			return nil, err
 		}
-		for _, metric := range metrics { // each looks at a prefill of its own
+		for _, metric := range metrics { // each observes a prefill of its own
 			if err := c.measure(ctx, p, metric); err != nil {
 				return nil, err
 			}
@@ -100,19 +100,20 @@ func Continuation(ctx context.Context, m *model.Model, o ContinuationOptions) ([
 type continuation struct {
 	*ContinuationOptions
 	m                 *model.Model
-	from, done, total int // predictions of the rest of a piece
+	from, done, total int // number of predictions of the rest of a piece
 }
 
-// continuedPiece is a piece of text and what its rest lost, -ln p for every token; nil
-// where it is not known yet.
+// continuedPiece is a piece of text and the losses of its rest, -ln p for every token;
+// nil if not known yet.
 type continuedPiece struct {
 	number     int
 	head, rest []int32
-	full       []float64     // behind the full cache
+	full       []float64     // with the full cache
 	losses     [][][]float64 // [shape][ratio]
 }
 
-// part names what a shape lost at a ratio, or the full cache if shape is negative.
+// part names the losses of a shape at a ratio, or those of the full cache if shape is
+// negative.
 func (p *continuedPiece) part(shape, ratio int) string {
 	if shape < 0 {
 		return fmt.Sprintf("piece %d, full", p.number)
@@ -120,7 +121,7 @@ func (p *continuedPiece) part(shape, ratio int) string {
 	return fmt.Sprintf("piece %d, shape %d, ratio %d", p.number, shape, ratio)
 }
 
-// recall takes what an earlier run measured of a piece.
+// recall takes from the state what an earlier run measured of a piece.
 func (c *continuation) recall(p *continuedPiece) error {
 	take := func(shape, ratio int, loss *[]float64) error {
 		part := p.part(shape, ratio)
@@ -148,7 +149,7 @@ func (c *continuation) recall(p *continuedPiece) error {
 	return nil
 }
 
-// measure measures what is missing of a piece for the shapes of one metric.
+// measure measures what a piece still lacks for the shapes of one metric.
 func (c *continuation) measure(ctx context.Context, p *continuedPiece, metric lukv.Metric) error {
 	var shapes []int
 	for i, s := range c.Shapes {
@@ -229,7 +230,7 @@ func shapeMetrics(shapes []Shape) ([]lukv.Metric, error) {
 	return out, nil
 }
 
-// compressed predicts the rest of a text behind a compressed context.
+// compressed predicts the rest of a text after a compressed context.
 func compressed(ctx context.Context, ob *model.Observation, policy lukv.Policy, ratio float64, rest []int32) ([]float64, error) {
 	policy.Ratio = ratio
 	s, err := ob.Compress(ctx, &policy)
@@ -240,8 +241,9 @@ func compressed(ctx context.Context, ob *model.Observation, policy lukv.Policy, 
 	return predicted(ctx, s, rest)
 }
 
-// predicted returns -ln p of tokens behind what a session holds. The first needs
-// the logits of the context, which a compressed session has like any other.
+// predicted returns -ln p of the tokens that follow what a session holds. The
+// first needs the logits of the context, which a compressed session has like any
+// other.
 func predicted(ctx context.Context, s *model.Session, rest []int32) ([]float64, error) {
 	f, err := s.Fork()
 	if err != nil {
@@ -256,7 +258,7 @@ func predicted(ctx context.Context, s *model.Session, rest []int32) ([]float64, 
 	return out, err
 }
 
-// continuationFigure sets the loss against the ratio.
+// continuationFigure plots the loss against the ratio.
 func continuationFigure(o *ContinuationOptions, full []float64, extra [][][]float64) report.Figure {
 	n := len(full)
 	mean, _ := blockMean(full)
@@ -275,8 +277,8 @@ func continuationFigure(o *ContinuationOptions, full []float64, extra [][][]floa
 	return f
 }
 
-// blockMean is a mean with half of its 95 % interval, from the spread of the means of
-// blocks; no interval below two blocks.
+// blockMean is a mean with half the width of its 95 % interval, from the spread of
+// block means; there is no interval with fewer than two blocks.
 func blockMean(x []float64) (mean, half float64) {
 	var blocks []float64
 	for b := range slices.Chunk(x, continuationBlock) {

@@ -14,8 +14,8 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// The losses are those of sessions that are prefilled under the policy themselves,
-// summed up by hand.
+// The losses are those of sessions prefilled under the policy itself, summed by
+// hand.
 func TestContinuation(t *testing.T) {
 	m := open(t)
 	tok, err := m.Tokenizer()
@@ -72,7 +72,7 @@ func TestContinuation(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// 96 values: the interval is that of the means of three blocks.
+// With 96 values, the interval is that of the means of three blocks.
 func TestBlockMean(t *testing.T) {
 	var x []float64
 	for i := range 96 {

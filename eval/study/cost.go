@@ -16,25 +16,25 @@ import (
 type CostOptions struct {
 	Lengths []int // tokens of the context
 	Methods []eval.Method
-	Repeats int // of which the median counts
+	Repeats int // of each point; the median counts
 	Session model.SessionOptions
 
 	State *State // may be nil
 
-	// Progress, if not nil, is told of the context tokens that are done, of which from
-	// were before, and of all.
+	// Progress, if not nil, is told how many of the total context tokens are done,
+	// and how many of those (from) by an earlier run.
 	Progress func(from, done, total int)
 }
 
-// measures is the number of values of a point: one for each of the figures.
+// measures is the number of values of a point, one for each figure.
 const measures = 4
 
-// decoded is the number of tokens decoded behind the first.
+// decoded is the number of tokens decoded after the first.
 const decoded = 16
 
 // Cost measures the cache at its peak and after compression, and the time to the
 // first token (prefill, compression, one token of a question), of contexts of
-// tokens in an order of their own: what they say does not matter.
+// arbitrary tokens: what they say does not matter.
 func Cost(ctx context.Context, m *model.Model, o CostOptions) ([]report.Figure, error) {
 	if err := o.check(m); err != nil {
 		return nil, err

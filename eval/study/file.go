@@ -12,7 +12,7 @@ import (
 
 const format = "lukv analysis 1"
 
-// File is the data of some figures, with how they were made.
+// File is the data of some figures and how they were made.
 type File struct {
 	Format  string          `json:"format"`
 	Title   string          `json:"title"`
@@ -24,7 +24,7 @@ type File struct {
 	Figures []report.Figure `json:"figures"`
 }
 
-// Write writes the file, with model and data in the figures' subtitles.
+// Write writes the file, adding data and model to the figures' subtitles.
 func (f *File) Write(w io.Writer) error {
 	f.Format = format
 	for i := range f.Figures {

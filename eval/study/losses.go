@@ -25,20 +25,20 @@ type LossOptions struct {
 	Ratio       float64         // of the losses by layer and head
 
 	// ExactItems is the number of questions that the exact solver works on, in
-	// steps of a sixteenth of a context's entries.
+	// steps of a sixteenth of a head's entries.
 	ExactItems int
 
 	State    *State                      // may be nil
-	Progress func(from, done, total int) // may be nil; from of what is done was done before
+	Progress func(from, done, total int) // may be nil; from: done by an earlier run
 }
 
-// Question is what is measured on, with the task it counts to.
+// Question is a question to measure on, with the task it counts towards.
 type Question struct {
 	Task string
 	Text calibration.Text // one question
 }
 
-// exactSteps is the number of steps per head of the exact solver.
+// exactSteps is the exact solver's number of steps per head.
 const exactSteps = 16
 
 // The solvers that are compared.
@@ -51,7 +51,7 @@ const (
 
 var solverNames = []string{"uniform", fmt.Sprintf("exact in steps of 1/%d head", exactSteps), "greedy", "greedy and repair"}
 
-// grid are the ratios of curves, in percent.
+// The ratios of curves, from percentages.
 var (
 	recallGrid = steps(0, 100, 2)
 	solverGrid = steps(10, 90, 10)
@@ -73,12 +73,12 @@ type losses struct {
 	ctx     context.Context
 	o       *LossOptions
 	metrics []lukv.Metric
-	names   []string // of the metrics, each its own
+	names   []string // of the metrics, all different
 	model   string
 	shape   lukv.CacheShape
 }
 
-// lossSums are the sums, which are kept when the work is interrupted.
+// lossSums are the sums, which are saved in case the work is interrupted.
 type lossSums struct {
 	N      int                      `json:"questions"`
 	Recall [][]float64              `json:"recall"`       // [oracle, then metrics][grid] sums over questions
@@ -89,10 +89,10 @@ type lossSums struct {
 	Tasks  map[string]int           `json:"tasks"`        // questions of each
 }
 
-// Losses measures oracle importance (the most that a decoding step drew on an
-// entry, times the norm of what it brought) on questions, answered with the full
-// cache, and returns figures of what metrics and allocators keep and lose of it.
-// Losses are shares of the importance of all entries of a question.
+// Losses measures oracle importance (the largest A·‖v·W_O‖ of an entry in any
+// decode step) on questions, answered with the full cache, and returns figures
+// of what metrics and allocators keep and lose of it. Losses are fractions of
+// the total importance of a question's entries.
 func Losses(ctx context.Context, m *model.Model, questions []Question, o LossOptions) ([]report.Figure, error) {
 	l, err := newLosses(ctx, m.ID(), m.Config(), &o)
 	if err != nil {
@@ -130,10 +130,10 @@ func Losses(ctx context.Context, m *model.Model, questions []Question, o LossOpt
 	return l.figures(), nil
 }
 
-// sumsPart names what is kept.
+// sumsPart is the name of the part that holds the sums.
 const sumsPart = "sums"
 
-// begin says what the sums depend on.
+// begin tells the state what the sums depend on.
 func (l *losses) begin(questions []Question) error {
 	profiles := make([]string, len(l.o.Profiles))
 	for i, p := range l.o.Profiles {
@@ -208,7 +208,7 @@ func newLosses(ctx context.Context, id string, c *model.Config, o *LossOptions) 
 			l.names[i] = fmt.Sprintf("%s-%d", cfg.Name, i+1)
 		}
 		l.Heads[i] = make([][][]float64, len(o.Allocators))
-		for a := range o.Allocators { // rather than after the first question
+		for a := range o.Allocators { // to fail here rather than after the first question
 			if _, err := l.compile(i, a); err != nil {
 				return nil, err
 			}
@@ -217,7 +217,7 @@ func newLosses(ctx context.Context, id string, c *model.Config, o *LossOptions) 
 	return l, nil
 }
 
-// compile returns the policy of a metric and an allocator, nil where it lacks a profile.
+// compile returns the policy of a metric and an allocator, nil if it lacks a profile.
 func (l *losses) compile(metric, allocator int) (*lukv.Compiled, error) {
 	a := l.o.Allocators[allocator]
 	policy := &lukv.Policy{Metric: l.o.Metrics[metric], Allocator: a, Ratio: l.o.Ratio}
@@ -260,7 +260,8 @@ func (l *losses) add(task string, T int, imp [][][]float32, scores [][][][]float
 	return l.solve(task, T, imp, scores[0], mass)
 }
 
-// addRecall adds the share of importance that the best entries of each head hold.
+// addRecall adds the fraction of importance that the best entries of each head
+// hold.
 func (l *losses) addRecall(ranking int, imp, scores [][][]float32, mass float64) {
 	for li, layer := range imp {
 		for h, head := range layer {
@@ -329,7 +330,7 @@ func (l *losses) allocate(metric, T int, imp, scores [][][]float32, mass float64
 	return nil
 }
 
-// outside is the importance of the entries that are not kept; kept ascends.
+// outside is the importance of the entries that are not kept; kept is ascending.
 func outside(imp []float32, kept []int32) float64 {
 	sum := 0.0
 	for t, v := range imp {
@@ -342,7 +343,7 @@ func outside(imp []float32, kept []int32) float64 {
 	return sum
 }
 
-// solve divides the budget between all heads by the first metric's loss curves.
+// solve divides the budget among all heads by the first metric's loss curves.
 func (l *losses) solve(task string, T int, imp, scores [][][]float32, mass float64) error {
 	var curves []*solve.Curve
 	for li, layer := range imp {
@@ -499,7 +500,8 @@ func (l *losses) lossFigures(metric int, n string) []report.Figure {
 	return []report.Figure{lines, heat}
 }
 
-// allocatorName is the name of an allocator, in full if an earlier one has it, too.
+// allocatorName is the name of an allocator, in full if an earlier one has the same
+// name.
 func (l *losses) allocatorName(i int) string {
 	a := l.o.Allocators[i]
 	if slices.ContainsFunc(l.o.Allocators[:i], func(b lukv.AllocatorConfig) bool { return b.Name == a.Name }) {
@@ -516,7 +518,7 @@ func numbers(n int) []string {
 	return out
 }
 
-// localFigure shows how much of each head goes, task by task.
+// localFigure shows how much of each head is removed, task by task.
 func (l *losses) localFigure(n string) report.Figure {
 	metric := l.o.Metrics[0].Name
 	f := report.Figure{ID: "local-ratios", Title: "Local ratio of every head", Subtitle: metric + ": " + n, X: "global ratio", Y: "local ratio",

@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/model/calibration"
 )
 
-// needle, the question about it, and its answer.
+// The needle, the question about it, and the answer.
 const (
 	needleText     = "The secret word of the lighthouse keeper is marigold."
 	needleQuestion = "What is the secret word of the lighthouse keeper?"
@@ -23,13 +23,13 @@ const (
 // needleTask names the items of a cell.
 func needleTask(length, depth int) string { return fmt.Sprintf("needle %d %d", length, depth) }
 
-// Needles returns questions about a sentence that stands at each depth, in percent,
-// of a narrative cut to each length in tokens. The map of a run is [NeedleMap].
+// Needles returns questions about a sentence placed at each depth, in percent, of a
+// narrative cut to each length in tokens. [NeedleMap] shows the answers.
 func Needles(lengths, depths []int, count func(string) int) ([]eval.Item, error) {
 	story := strings.SplitAfter(strings.Join(strings.Fields(calibration.Narrative().Context), " "), ". ")
 	var items []eval.Item
 	for _, length := range lengths {
-		// The most sentences that fit; the story begins again at its end.
+		// The most sentences that fit; the story starts over at its end.
 		take := func(n int) []string {
 			out := make([]string, n)
 			for i := range out {
@@ -66,8 +66,9 @@ func Needles(lengths, depths []int, count func(string) int) ([]eval.Item, error)
 	return items, nil
 }
 
-// AskNeedles answers the questions of [Needles] under every method. state and progress,
-// which is told of answers and of how many of them were there before, may be nil.
+// AskNeedles answers the questions of [Needles] under every method. state and progress
+// may be nil; progress is told how many answers there are, and how many of those
+// (from) an earlier run gave.
 func AskNeedles(ctx context.Context, m *model.Model, items []eval.Item, methods []eval.Method, o eval.Options, state *State, progress func(from, done, total int)) ([]eval.Answer, error) {
 	inputs, err := methodInputs(methods)
 	if err != nil {

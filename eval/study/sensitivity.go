@@ -9,9 +9,10 @@ import (
 	"github.com/lukv/lukv/internal/report"
 )
 
-// Sensitivity shows scores against ratios, a line per metric and allocator with the
-// 95 % interval; the full cache is the point at 0 of all. Lines that several runs have
-// are named by them, too: LU-KV with profiles of different texts, for instance.
+// Sensitivity shows scores against ratios, a line per metric and allocator with its 95
+// % interval; the full cache is the point at 0 of each. The names of lines that
+// several runs have include the run: LU-KV with profiles of different texts, for
+// instance.
 func Sensitivity(all []*runs.Run) (report.Figure, error) {
 	f := report.Figure{ID: "sensitivity", Title: "Score against ratio", X: "fraction removed", Y: "score",
 		Note: "Averages over tasks; at 0 stands the full cache. Up to four lines have their 95 % intervals as bands; the data have all."}
@@ -53,7 +54,7 @@ func Sensitivity(all []*runs.Run) (report.Figure, error) {
 		}
 		f.Lines = append(f.Lines, l)
 	}
-	if len(f.Lines) == 0 { // other programs' predictions do not name their metrics
+	if len(f.Lines) == 0 { // other programs' predictions do not name the metric
 		return f, fmt.Errorf("scores: found %s without a metric, expected those of lukv eval", report.Count(len(t.Rows), "method"))
 	}
 	f.Subtitle = strconv.Itoa(n) + " items per point"

@@ -15,16 +15,16 @@ import (
 
 const stateFormat = "lukv analysis state 1"
 
-// State is the unfinished work of a study: what its parts came to, by name. A study
-// takes from it the parts that are there, and puts into it those that it measures. A
-// nil State holds nothing.
+// State is the unfinished work of a study: the results of its parts, by name. A
+// study takes the parts that are there and adds those that it measures. A nil State
+// holds nothing.
 type State struct {
 	Format  string `json:"format"`
-	Command string `json:"command"` // the program's, for its user
+	Command string `json:"command"` // the program's command line, for its user
 	Model   string `json:"model"`
 
 	// Inputs is a hash of what the parts depend on besides the model. The study sets it,
-	// and refuses a state with another one.
+	// and refuses a state with a different one.
 	Inputs string                     `json:"inputs"`
 	Parts  map[string]json.RawMessage `json:"parts"`
 
@@ -51,7 +51,8 @@ func (s *State) Write(w io.Writer) error {
 	return report.WriteJSON(w, s)
 }
 
-// begin says what the parts depend on.
+// begin sets what the parts depend on, and refuses a state that depends on something
+// else.
 func (s *State) begin(inputs ...any) error {
 	if s == nil {
 		return nil
@@ -102,7 +103,7 @@ func (s *State) put(part string, v any) error {
 	return nil
 }
 
-// save keeps what was put.
+// save calls Save, if there is one.
 func (s *State) save() error {
 	if s == nil || s.Save == nil {
 		return nil
@@ -110,8 +111,8 @@ func (s *State) save() error {
 	return s.Save()
 }
 
-// policyInput is what parts depend on of a policy: its JSON, which has no profile, and
-// the profile's digest.
+// policyInput is what parts depend on in a policy: its JSON, which omits the profile,
+// and the profile's digest.
 type policyInput struct {
 	Policy  *lukv.Policy
 	Profile string
@@ -124,7 +125,7 @@ func inputOf(p *lukv.Policy) (in policyInput, err error) {
 	return in, err
 }
 
-// methodInputs is the same for methods.
+// methodInputs returns the same for methods, with their names.
 func methodInputs(methods []eval.Method) (out []any, err error) {
 	for _, m := range methods {
 		in, err := inputOf(m.Policy)

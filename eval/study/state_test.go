@@ -25,7 +25,8 @@ import (
 // work is a small study with a state. progress may be nil.
 type work func(ctx context.Context, state *State, progress func(from, done, total int)) ([]report.Figure, error)
 
-// works are the studies that go on. All but cost come to the same figures every time.
+// works are the studies that can be resumed. All but cost give the same figures every
+// time.
 func works(t *testing.T, m *model.Model) map[string]work {
 	t.Helper()
 	tok, err := m.Tokenizer()
@@ -67,8 +68,8 @@ func works(t *testing.T, m *model.Model) map[string]work {
 	}
 }
 
-// kept returns what a study, interrupted when it has kept something a number of times,
-// has kept in the end, read from a file, and how often it did.
+// kept interrupts a study once it has saved its state the given number of times. It
+// returns the last state, read from a file, and how often it was saved.
 func kept(t *testing.T, study work, times int) (*State, int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -92,11 +93,11 @@ func kept(t *testing.T, study work, times int) (*State, int) {
 	return state, saves
 }
 
-// Interrupted after any part, a study measures the others alone and comes to what it
-// would have come to.
+// A study that was interrupted after any part measures only the others and gives the
+// same result as if it had not been.
 func TestStudiesGoOn(t *testing.T) {
 	m := open(t)
-	progress := map[string][][3]int{ // of a study that goes on after its second saving
+	progress := map[string][][3]int{ // of a study resumed after its second save
 		"cost":         {{192, 192, 384}, {192, 256, 384}, {192, 320, 384}, {192, 352, 384}},
 		"losses":       {{2, 3, 4}, {2, 4, 4}},
 		"needle":       {{2, 0, 8}, {2, 1, 8}, {2, 2, 8}, {2, 3, 8}, {2, 4, 8}, {2, 5, 8}, {2, 6, 8}, {2, 7, 8}, {2, 8, 8}},
@@ -108,7 +109,7 @@ func TestStudiesGoOn(t *testing.T) {
 			want, err := study(t.Context(), &State{Save: func() error { all++; return nil }}, nil)
 			require.NoError(t, err)
 			require.Greater(t, all, 3)
-			for times := 1; times < all-1; times++ { // answers of one context come together
+			for times := 1; times < all-1; times++ { // answers about one context come together
 				state, saves := kept(t, study, times)
 				more := 0
 				state.Save = func() error { more++; return nil }
@@ -127,7 +128,7 @@ func TestStudiesGoOn(t *testing.T) {
 	}
 }
 
-// What was measured stands, in the place where it belongs.
+// What was measured is kept, in the place where it belongs.
 func TestCostKeepsPoints(t *testing.T) {
 	cost := works(t, open(t))["cost"]
 	for parts := 1; parts < 4; parts++ {
@@ -148,7 +149,7 @@ func TestCostKeepsPoints(t *testing.T) {
 	}
 }
 
-// What is not the study's own unfinished work is refused before anything is measured.
+// Unfinished work of another study is refused before anything is measured.
 func TestForeignStates(t *testing.T) {
 	studies := works(t, open(t))
 	for name, study := range studies {
@@ -169,8 +170,8 @@ func TestForeignStates(t *testing.T) {
 		}
 	}
 
-	// Sums whose counts or shapes are not those of this study would be indexed out of
-	// their bounds.
+	// Sums with counts or shapes other than this study's would be indexed out of
+	// bounds.
 	state, _ := kept(t, studies["losses"], 2)
 	for _, edit := range []func(*lossSums){
 		func(s *lossSums) { s.N = -1 },
@@ -234,7 +235,7 @@ func TestInputs(t *testing.T) {
 	require.ErrorContains(t, run(state, profile), "of other data, options or profiles")
 }
 
-// Sums that are taken for this study's own can be drawn.
+// Sums accepted as this study's own can be drawn.
 func FuzzState(f *testing.F) {
 	o := LossOptions{Metrics: []lukv.MetricConfig{{Name: "snapkv"}}, Allocators: []lukv.AllocatorConfig{{Name: "uniform"}}, Profiles: make([]*lukv.Profile, 1)}
 	c := &model.Config{Layers: 1, KVHeads: 2, Windows: []int{0}}

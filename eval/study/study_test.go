@@ -127,8 +127,8 @@ func TestLosses(t *testing.T) {
 	}
 }
 
-// Layers with a sliding window are never compressed: budgets are not theirs, and no
-// figure speaks of them.
+// Layers with a sliding window are never compressed: they have no budgets, and no
+// figure mentions them.
 func TestLossesOfWindows(t *testing.T) {
 	o := &LossOptions{Ratio: 0.5, Metrics: []lukv.MetricConfig{{Name: "snapkv"}}, Profiles: make([]*lukv.Profile, 1),
 		Allocators: []lukv.AllocatorConfig{{Name: "uniform"}, {Name: "pyramidkv"}, {Name: "adakv"}}}
@@ -146,8 +146,8 @@ func TestLossesOfWindows(t *testing.T) {
 	assert.Len(t, figure(t, figures, "local-ratios").Charts, 1)
 }
 
-// What is lost is what the kept entries lack: protected ones are kept, however badly
-// a metric ranks them.
+// The loss is what the kept entries lack. Protected ones are kept, however badly a
+// metric ranks them.
 func TestLossesOfProtected(t *testing.T) {
 	const T = 100
 	ratios := make([]float64, 99)
@@ -165,7 +165,7 @@ func TestLossesOfProtected(t *testing.T) {
 		importance[i], scores[i] = 1, float32(i)
 	}
 	for keep, lost := range map[int]float64{
-		50: 50.0 / 200, // of 200, of which the first entry has 101
+		50: 50.0 / 200, // of 200, 101 of which are the first entry's
 		4:  96.0 / 200, // fewer than are protected
 	} {
 		importance[0] = 101
@@ -179,7 +179,7 @@ func TestLossesOfProtected(t *testing.T) {
 	}
 }
 
-// Metrics and allocators of one name, with other parameters, are told apart.
+// Metrics and allocators with the same name but different parameters are told apart.
 func TestLossesOfOneName(t *testing.T) {
 	window := lukv.MetricConfig{Name: "snapkv", Params: `{"window":8}`}
 	o := &LossOptions{Ratio: 0.5, Metrics: []lukv.MetricConfig{{Name: "snapkv"}, window}, Profiles: make([]*lukv.Profile, 2),
@@ -198,7 +198,7 @@ func TestLossesOfOneName(t *testing.T) {
 	}
 }
 
-// What cannot be compared is refused before a question is measured.
+// What cannot be compared is refused before any question is measured.
 func TestLossesRefuse(t *testing.T) {
 	m := open(t)
 	for _, c := range []struct{ metric, allocator, want string }{
@@ -229,7 +229,7 @@ func TestAgreement(t *testing.T) {
 	assert.Positive(t, line(t, figures[0].Lines, "a and b").Y[9])
 	assert.Less(t, line(t, figures[1].Lines, "a and b").Y[9], 1.0)
 
-	// Layers without ratios of their own are no agreement.
+	// Layers without ratios of their own do not count as agreement.
 	up, down := windowed(t, "up", false), windowed(t, "down", true)
 	figures, err = Agreement([]string{"up", "down"}, []*lukv.Profile{up, down})
 	require.NoError(t, err)
@@ -287,8 +287,8 @@ func TestMedian(t *testing.T) {
 	assert.Equal(t, 2.5, median([]float64{9, 1, 3, 2}))
 }
 
-// TestCostRefusesBeforeWork: a context that leaves no room for the tokens behind it,
-// even if it is the last of the list.
+// TestCostRefusesBeforeWork: a context that leaves no room for the tokens after it
+// is refused before any work, even if it is the last in the list.
 func TestCostRefusesBeforeWork(t *testing.T) {
 	m := open(t)
 	o := CostOptions{Repeats: 1, Methods: []eval.Method{{Name: "full"}}, Progress: func(int, int, int) { t.Error("work began") }}
@@ -306,7 +306,7 @@ func TestCostRefusesBeforeWork(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The sentence stands where it should, once, and the map has every cell.
+// The sentence is where it should be, once, and the map has every cell.
 func TestNeedles(t *testing.T) {
 	count := func(s string) int { return len(strings.Fields(s)) }
 	lengths, depths := []int{100, 5000}, []int{0, 50, 100}
