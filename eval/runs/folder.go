@@ -27,7 +27,8 @@ const (
 
 const infoFormat = "lukv run folder 1"
 
-// maxInfo bounds run.json, maxName the name of a task or method as a file's.
+// maxInfo bounds run.json; maxName bounds a task's or method's name in a file name.
+// Both are in bytes.
 const (
 	maxInfo = 64 << 20
 	maxName = 120
@@ -39,24 +40,24 @@ type Info struct {
 	Hash     string          `json:"settings_hash"`
 	Settings json.RawMessage `json:"settings"` // everything that answers depend on
 	Command  string          `json:"command"`  // of the first run in the folder
-	Version  any             `json:"version"`  // of the program, with the machine's system and processor
+	Version  any             `json:"version"`  // of the program, with the system and processor of its machine
 	Started  time.Time       `json:"started"`
 
-	// Data is "builtin" if any question was made of texts of this project: such
-	// scores are not comparable with published ones.
+	// Data is "builtin" if any question was made from this project's own texts:
+	// such scores are not comparable with published ones.
 	Data string `json:"data,omitempty"`
 }
 
-// Folder is a run on disk. Close it.
+// Folder is a run on disk. It must be closed.
 type Folder struct {
 	dir string
 	*eval.Log
 }
 
-// Open makes the folder of a run, or opens it to go on, with the settings of info
-// and the rest of run.json as it was. A folder of a run with
-// another hash is [eval.ErrSettings] and stays as it is, one that another process
-// writes is [eval.ErrInUse].
+// Open makes the folder of a run, or opens it to resume the run, with the
+// settings of info and the rest of run.json as it was. A folder of a run with
+// another hash gives [eval.ErrSettings] and is left as it is; one that another
+// process is writing gives [eval.ErrInUse].
 func Open(dir string, info Info) (*Folder, error) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("open run: %w", err)
@@ -69,7 +70,7 @@ func Open(dir string, info Info) (*Folder, error) {
 	if old, err := readInfo(dir); err == nil && old.Hash == info.Hash {
 		old.Settings = info.Settings
 		info = *old
-	} // else it is of a run whose answers are gone
+	} // else run.json is from a run whose answers are gone
 	info.Format = infoFormat
 	if err := f.write(infoName, info); err != nil {
 		log.Close()
@@ -82,8 +83,8 @@ func (f *Folder) write(name string, v any) error {
 	return atomicfile.Write(filepath.Join(f.dir, name), 0o666, func(w io.Writer) error { return report.WriteJSON(w, v) })
 }
 
-// Finish writes the scores, and the answers once more by benchmark, task and method.
-// policies are as for [eval.WriteCSV].
+// Finish writes the scores, and writes the answers again by benchmark, task and
+// method. policies are as for [eval.WriteCSV].
 func (f *Folder) Finish(rows []eval.Row, policies map[string]string) error {
 	if err := f.sort(); err != nil {
 		return err
@@ -94,7 +95,7 @@ func (f *Folder) Finish(rows []eval.Row, policies map[string]string) error {
 	return atomicfile.Write(filepath.Join(f.dir, tableName), 0o666, func(w io.Writer) error { return eval.WriteCSV(w, rows, policies) })
 }
 
-// sort writes <benchmark>/<task>/<method>.jsonl, in the order of items.
+// sort writes <benchmark>/<task>/<method>.jsonl, each in the order of items.
 func (f *Folder) sort() error {
 	files := map[string][]eval.Answer{}
 	var paths []string
@@ -131,12 +132,12 @@ func (f *Folder) sort() error {
 	return nil
 }
 
-// names gives things names that files may have, equal ones to equal things.
+// names gives things valid file names, the same name to the same thing.
 type names map[string]string // the thing, by folder and name
 
-// of returns the name of a thing in a folder: letters, digits, points, hyphens and
-// underscores of its own name, hyphens for what stands between its parts, and a
-// number where another thing has that name.
+// of returns the name of a thing in a folder: its own name with hyphens for
+// everything but letters, digits, periods, hyphens and underscores, and a number
+// at the end if another thing has that name.
 func (n *names) of(folder, thing string) string {
 	if *n == nil {
 		*n = names{}
@@ -151,7 +152,7 @@ func (n *names) of(folder, thing string) string {
 	if strings.Trim(name, ".") == "" {
 		name = "-" + name
 	}
-	// Some systems take names for equal that differ in case.
+	// Some systems treat names that differ only in case as equal.
 	for try, k := name, 2; ; try, k = fmt.Sprintf("%s-%d", name, k), k+1 {
 		key := folder + "/" + strings.ToLower(try)
 		if other, taken := (*n)[key]; !taken || other == thing {

@@ -12,16 +12,16 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// Run is what was read of a run.
+// Run is a run as read.
 type Run struct {
 	Name    string // of its folder or file
-	Info    *Info  // nil for files of answers alone, and for other programs' runs
+	Info    *Info  // nil for single files of answers and for other programs' runs
 	Answers []eval.Answer
 }
 
-// Read reads runs, one of each path: a [Folder], a file that [eval.ReadPredictions]
-// reads, or a folder in which such files lie at any depth (predictions.csv of
-// kvpress, .jsonl of RULER and LongBench), which together are one run.
+// Read reads runs, one from each path: a [Folder], a file that
+// [eval.ReadPredictions] reads, or a folder with such files at any depth (kvpress's
+// predictions.csv, RULER's and LongBench's .jsonl), which together are one run.
 func Read(paths ...string) ([]*Run, error) {
 	var all []*Run
 	for _, path := range paths {
@@ -70,7 +70,7 @@ func read(path string) (*Run, error) {
 }
 
 // add reads the answers of a file. The items of other programs' files are numbered
-// by their lines: those of equal lines and tasks are taken for the same.
+// by line: those with equal line and task are taken to be the same.
 func (r *Run) add(path string) error {
 	f, err := inputfile.Open(path)
 	if err != nil {
@@ -85,7 +85,7 @@ func (r *Run) add(path string) error {
 	return nil
 }
 
-// Rescore gives all answers new scores; answers that failed have none.
+// Rescore gives all answers new scores; answers that failed keep none.
 func (r *Run) Rescore(s eval.Scoring) {
 	for i := range r.Answers {
 		r.Answers[i].Rescore(s)

@@ -21,7 +21,7 @@ type referenceRow struct {
 	scores                   map[string]float64 // by column, in percent
 }
 
-// alias are names that published tables give to what has another one here.
+// alias maps names in published tables to our names.
 var alias = map[string]string{
 	"pyramid": "pyramidkv", "ada": "adakv", "ea": "expected_attention", "avg": eval.Average,
 }
@@ -35,7 +35,7 @@ func nameOf(s string) string {
 
 // ReadReference reads a table as CSV with the columns model, allocator, metric,
 // ratio and one per task or category; allocator full is the full cache. A column
-// variant may name rows that are not LU-KV as it is ("without_gap"); these are left
+// variant may mark rows of other variants of LU-KV ("without_gap"); these are left
 // out. name appears in errors.
 func ReadReference(r io.Reader, name string) (*Reference, error) {
 	ref, err := readReference(r)
@@ -87,7 +87,7 @@ func readReference(r io.Reader) (*Reference, error) {
 	return ref, nil
 }
 
-// refer puts published rows behind ours.
+// refer puts published rows after ours.
 func (t *Table) refer(ref *Reference, model string) error {
 	if t.By == ByRatio {
 		return fmt.Errorf("report: a reference has columns by task or category, not by ratio")
@@ -97,7 +97,7 @@ func (t *Table) refer(ref *Reference, model string) error {
 	for i, r := range t.Rows {
 		rows = append(rows, r)
 		next := i+1 < len(t.Rows) && t.Rows[i+1].Metric == r.Metric && t.Rows[i+1].Allocator == r.Allocator && t.Rows[i+1].Ratio == r.Ratio
-		if next { // the same method of the next run; once is enough
+		if next { // the same method in the next run; once is enough
 			continue
 		}
 		for _, x := range ref.rows {

@@ -14,8 +14,8 @@ import (
 	"github.com/lukv/lukv/eval"
 )
 
-// answers gives items of two tasks under a few methods: item i of method k scores 1
-// if i is below right[k].
+// answers returns answers to items of two tasks under a few methods: item i of
+// method k scores 1 if i is below right[k].
 func answers(right map[string]int, n int) []eval.Answer {
 	var out []eval.Answer
 	for _, method := range []string{"full", "snapkv/uniform/0.8", "snapkv/lukv/0.8", "snapkv/lukv/0.5"} {
@@ -65,7 +65,7 @@ func TestFolder(t *testing.T) {
 	first, err := os.ReadFile(filepath.Join(dir, infoName))
 	require.NoError(t, err)
 
-	// The same run goes on, another one is refused.
+	// The same run is resumed; another is refused.
 	info := settings("h", "builtin")
 	info.Command = "another"
 	f, err := Open(dir, info)
@@ -80,7 +80,7 @@ func TestFolder(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, first, again)
 
-	// One that chooses other questions changes the settings alone.
+	// A run that chooses other questions changes only the settings.
 	grown := info
 	grown.Settings = json.RawMessage(`{"a":2}`)
 	f, err = Open(dir, grown)
@@ -91,7 +91,7 @@ func TestFolder(t *testing.T) {
 	assert.Equal(t, strings.Replace(string(first), `"a": 1`, `"a": 2`, 1), string(changed))
 	assert.NotEqual(t, first, changed)
 
-	// A folder that lost its answers begins anew, and says of what.
+	// A folder that lost its answers starts over, with the new run's information.
 	lost := folder(t, answers(map[string]int{"full": 3}, 3))
 	require.NoError(t, os.Remove(filepath.Join(lost, answersName)))
 	f, err = Open(lost, settings("other", ""))
@@ -117,12 +117,12 @@ func TestFolder(t *testing.T) {
 	require.ErrorContains(t, err, "neither run.json nor predictions.csv")
 }
 
-// A run that is complete has its answers once more, by benchmark, task and method,
-// and any part of that can be read by itself. Names come from data and policies:
-// none leads out of the folder, and none takes another's place.
+// A complete run has its answers a second time by benchmark, task and method, and
+// any part of that can be read by itself. Names come from data and policies: none
+// leads out of the folder or replaces another.
 func TestFolderByTask(t *testing.T) {
 	all := answers(map[string]int{"full": 2, "snapkv/lukv/0.8": 1}, 3)
-	all[0], all[1] = all[1], all[0] // as a resumed run gives them
+	all[0], all[1] = all[1], all[0] // as a resumed run would give them
 	hostile := []eval.Answer{
 		{Task: "../../up", Method: "a/b"}, {Task: "..", Method: "a-b"}, {Task: "..-..-up", Method: `{"name":"a"}`},
 		{Task: "\x00", Method: strings.Repeat("long", 1000)}, {Task: "UP", Method: "A/B"}, {Task: "up", Method: "a/b"}, {Task: "up", Method: "A/B"},
@@ -168,7 +168,7 @@ func TestReadForeign(t *testing.T) {
 	}
 	r, err := readOne(dir)
 	require.NoError(t, err)
-	got := map[string]float64{} // without being rescored, as reports read them
+	got := map[string]float64{} // not rescored, as reports read them
 	for _, a := range r.Answers {
 		got[a.Method+" "+a.Task] = a.Score
 	}
@@ -186,7 +186,7 @@ func readOne(path string) (*Run, error) {
 	return all[0], nil
 }
 
-// run reads rescored answers back.
+// run writes answers, reads them back and rescores them.
 func run(t *testing.T, all []eval.Answer) *Run {
 	t.Helper()
 	r, err := readOne(folder(t, all))
@@ -247,7 +247,7 @@ func TestTable(t *testing.T) {
 	require.ErrorContains(t, err, `by "colour"`)
 }
 
-// Pairs are never made across runs; what fails or is missing shows.
+// Pairs are never formed across runs; failed and missing items are shown.
 func TestTableOfRuns(t *testing.T) {
 	first := answers(map[string]int{"full": 2, "snapkv/uniform/0.8": 1}, 2)
 	second := answers(map[string]int{"snapkv/lukv/0.8": 2}, 2)[:3] // one item of the second task
@@ -269,7 +269,8 @@ func TestTableOfRuns(t *testing.T) {
 	assert.Contains(t, md.String(), "the benchmark's own set has more")
 }
 
-// Methods of one name, with other parameters, have rows of their own, which say so.
+// Methods with the same name but different parameters have rows of their own, which
+// say so.
 func TestTableOfOneName(t *testing.T) {
 	var all []eval.Answer
 	for i, m := range []struct {
@@ -354,7 +355,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// The paper's tables can all be read that have the columns of a reference.
+// All of the paper's tables that have the columns of a reference can be read.
 func TestPaperTables(t *testing.T) {
 	dir := os.Getenv("LUKV_GOLDEN_PAPER_TABLES")
 	if dir == "" {
@@ -376,7 +377,7 @@ func TestPaperTables(t *testing.T) {
 					sum, n = sum+x, n+1
 				}
 			}
-			if n >= 13 { // of tasks; the average is theirs, not the categories'
+			if n >= 13 { // the columns are tasks; the average is over them, not over categories
 				assert.InDelta(t, row.scores[eval.Average], sum/float64(n), 0.0051, name)
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/lukv/lukv/internal/report"
 )
 
-// What the columns of a table are.
+// What the columns of a table can be.
 const (
 	ByTask     = "task"
 	ByCategory = "category" // of LongBench or RULER
@@ -25,17 +25,17 @@ type Options struct {
 	Metrics    []string  // empty: all
 	Allocators []string  // empty: all
 
-	// Against, if not "", names the allocator that the others of the same run,
-	// metric and ratio are held against, item by item.
+	// Against, if not "", names the allocator with which the others of the same
+	// run, metric and ratio are compared, item by item.
 	Against string
 
-	// Reference, if not nil, is a published table whose rows stand below those of
-	// the same metric, allocator and ratio; of Model alone if that is not "".
+	// Reference, if not nil, is a published table whose rows go below those with
+	// the same metric, allocator and ratio; only those of Model, if it is not "".
 	Reference *Reference
 	Model     string
 }
 
-// Table sets methods against columns.
+// Table has methods as rows and tasks, categories or ratios as columns.
 type Table struct {
 	By      string   `json:"by"`
 	Columns []Column `json:"columns"`
@@ -48,7 +48,7 @@ type Table struct {
 // Column is a task, a category, the average, or a ratio.
 type Column struct {
 	Name    string   `json:"name"`
-	N       int      `json:"n"`                  // most items of a method
+	N       int      `json:"n"`                  // largest number of items of a method
 	FullSet int      `json:"full_set,omitempty"` // items of the benchmark's own set, if known
 	tasks   []string // nil: all
 	ratio   float64  // of ByRatio
@@ -58,29 +58,29 @@ type Column struct {
 type Row struct {
 	Run       string  `json:"run"`              // "" for published rows
 	Model     string  `json:"model,omitempty"`  // of published rows
-	Method    string  `json:"method,omitempty"` // its name in the run; by ratio, without the ratio, where metric and allocator do not tell it
+	Method    string  `json:"method,omitempty"` // its name in the run; by ratio, without the ratio and only if metric and allocator do not identify it
 	Metric    string  `json:"metric,omitempty"`
 	Allocator string  `json:"allocator,omitempty"`
 	Ratio     float64 `json:"ratio"`
 	Cells     []*Cell `json:"cells"` // by column; null: no score
 
 	full  string // the metric with its parameters
-	named bool   // other rows of the run have the same metric and allocator
+	named bool   // other rows of the run have the same metric and allocator names
 }
 
 // Cell is a score in percent.
 type Cell struct {
 	Percent  float64 `json:"percent"`
 	N        int     `json:"n,omitempty"`
-	Missing  int     `json:"missing_tasks,omitempty"` // of a mean: tasks that others answered
+	Missing  int     `json:"missing_tasks,omitempty"` // in a mean: tasks that other methods answered
 	Interval string  `json:"interval,omitempty"`      // how its 95 % interval was made
 	Low      float64 `json:"low"`
 	High     float64 `json:"high"`
-	Best     bool    `json:"best,omitempty"` // of the allocators with the same run, metric and ratio
+	Best     bool    `json:"best,omitempty"` // among the allocators with the same run, metric and ratio
 }
 
-// Difference is the mean difference between two allocators over items that both
-// answered, in points.
+// Difference is the mean difference in points between two allocators, over the
+// items that both answered.
 type Difference struct {
 	Run     string  `json:"run"`
 	Metric  string  `json:"metric"`
@@ -104,9 +104,9 @@ type method struct {
 	metric, allocator string // with their parameters
 }
 
-// parameters tells line, metric and allocator from the name, which is that of lukv
-// eval, [preset: ]metric/allocator/ratio. Of one name there may be several, with other
-// parameters, which are never put together.
+// parameters derives line, metric and allocator from the method's name in lukv eval,
+// [preset: ]metric/allocator/ratio. Metrics or allocators with the same name but
+// different parameters are never merged.
 func (m *method) parameters() {
 	m.metric, m.allocator = m.Metric, m.Allocator
 	m.line = m.metric + "/" + m.allocator
@@ -124,7 +124,7 @@ func (m *method) parameters() {
 	}
 	m.metric, m.allocator = name[:at], name[at+1:]
 	if preset, metric, ok := strings.Cut(m.metric, ": "); ok && !strings.HasPrefix(preset, "{") {
-		m.metric = metric // presets are held against each other
+		m.metric = metric // presets are compared with each other
 	}
 }
 
@@ -136,8 +136,7 @@ func (m *method) apart(all []*method) bool {
 	})
 }
 
-// NewTable makes the table of runs. Runs with equal names are told apart by
-// numbers.
+// NewTable makes a table of runs. Numbers tell runs with equal names apart.
 func NewTable(all []*Run, o Options) (*Table, error) {
 	for _, r := range all {
 		for _, a := range r.Answers {
@@ -221,7 +220,7 @@ func methodsOf(all []*Run, o *Options) []*method {
 			}
 			m.answers = append(m.answers, a)
 		}
-		// A run that was stopped answered in any order.
+		// A stopped run may have answered in any order.
 		slices.SortStableFunc(list, func(a, b *method) int {
 			return cmp.Or(cmp.Compare(min(1, len(a.Metric)), min(1, len(b.Metric))), strings.Compare(a.Metric, b.Metric), cmp.Compare(a.Ratio, b.Ratio))
 		})
@@ -230,7 +229,7 @@ func methodsOf(all []*Run, o *Options) []*method {
 	return out
 }
 
-// tasksOf returns all tasks in the benchmarks' own order, others behind in order
+// tasksOf returns all tasks in the benchmarks' own order, then others in order
 // of first appearance.
 func tasksOf(methods []*method) []string {
 	var found []string
@@ -279,9 +278,9 @@ func (c *Column) cell(answers []eval.Answer, all []string) *Cell {
 	if len(rows) == 0 {
 		return nil
 	}
-	row := rows[len(rows)-1] // the average, where there is more than one task
+	row := rows[len(rows)-1] // the average, if there is more than one task
 	if len(answered) == 1 {
-		row = rows[0] // LongBench-E's ranges of lengths stand behind the task
+		row = rows[0] // LongBench-E's ranges of lengths come after the task
 	}
 	missing := len(tasks)
 	for _, ok := range answered {
@@ -327,7 +326,7 @@ func (t *Table) byRatio(methods []*method) {
 	}
 }
 
-// count sets the items of the columns.
+// count sets the columns' numbers of items.
 func (t *Table) count() {
 	for i := range t.Columns {
 		for _, r := range t.Rows {
@@ -338,8 +337,8 @@ func (t *Table) count() {
 	}
 }
 
-// best marks the highest scores of the allocators with equal run, metric and ratio,
-// where they differ.
+// best marks the highest scores among the allocators with equal run, metric and
+// ratio, if they differ.
 func (t *Table) best() {
 	for i := range t.Columns {
 		for _, r := range t.Rows {
@@ -357,7 +356,7 @@ func (t *Table) best() {
 	}
 }
 
-// compare holds the allocators of each run, metric and ratio against one.
+// compare compares the allocators of each run, metric and ratio with one of them.
 func (t *Table) compare(methods []*method, against string) {
 	for _, b := range methods {
 		if b.Allocator != against {
@@ -381,7 +380,7 @@ func (t *Table) compare(methods []*method, against string) {
 	}
 }
 
-// note says what a reader must know.
+// note adds what a reader must know.
 func (t *Table) note(all []*Run) {
 	failed := 0
 	for _, r := range all {

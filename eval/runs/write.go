@@ -11,7 +11,7 @@ import (
 	"github.com/lukv/lukv/eval"
 )
 
-// missingMark stands behind means over fewer tasks.
+// missingMark follows means over fewer tasks.
 const missingMark = "†"
 
 // label names a row.
@@ -40,7 +40,7 @@ func (t *Table) label(r *Row) string {
 	return name
 }
 
-// text prints a cell; intervals where asked for.
+// text prints a cell, with its interval if requested.
 func (c *Cell) text(column *Column, intervals bool, dash string) string {
 	if c == nil {
 		return ""
@@ -58,7 +58,7 @@ func (c *Cell) text(column *Column, intervals bool, dash string) string {
 	return s
 }
 
-// head is the line of names and that of items.
+// head returns the line of names and that of item counts.
 func (t *Table) head() (names, counts []string) {
 	names, counts = []string{"method"}, []string{"n"}
 	for _, c := range t.Columns {
@@ -68,8 +68,8 @@ func (t *Table) head() (names, counts []string) {
 	return names, counts
 }
 
-// WriteMarkdown writes the table for people; scores in percent, the best of each
-// block bold. intervals adds 95 % intervals.
+// WriteMarkdown writes the table for people to read, with scores in percent and
+// the best of each block in bold. intervals adds 95 % intervals.
 func (t *Table) WriteMarkdown(w io.Writer, intervals bool) error {
 	var b strings.Builder
 	line := func(cells []string) {
@@ -116,7 +116,7 @@ func (d *Difference) text(dash string) string {
 var latex = strings.NewReplacer(`\`, `\textbackslash{}`, "_", `\_`, "%", `\%`, "&", `\&`, "#", `\#`, "$", `\$`, "{", `\{`, "}", `\}`,
 	"~", `\textasciitilde{}`, "^", `\textasciicircum{}`, missingMark, `\dag{}`)
 
-// WriteLaTeX writes the table as tabular, with the rules of booktabs; notes as
+// WriteLaTeX writes the table as a tabular with booktabs rules; notes become
 // comments.
 func (t *Table) WriteLaTeX(w io.Writer, intervals bool) error {
 	var b strings.Builder
