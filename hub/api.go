@@ -26,12 +26,12 @@ type File struct {
 }
 
 const (
-	maxListing = 64 << 20 // bytes of an API answer
+	maxListing = 64 << 20 // bytes in an API answer
 	maxFiles   = 100_000
 	maxSize    = 1 << 50
 )
 
-// Resolve asks the hub which commit the revision means and what it holds.
+// Resolve asks the hub which commit the revision refers to and what it holds.
 func (c *Client) Resolve(ctx context.Context, ref Ref) (*Snapshot, error) {
 	s, err := c.resolve(ctx, ref, nil)
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *Client) resolve(ctx context.Context, ref Ref, waiting func(what string)
 	var s *Snapshot
 	path := "/api/models/" + ref.Repo() + "/revision/" + url.PathEscape(ref.revision()) + "?blobs=true"
 	err := c.retry(ctx, waiting, func() (bool, error) {
-		limit := 10 * c.stallAfter() // a listing comes at once, if at all
+		limit := 10 * c.stallAfter() // a listing arrives at once, if at all
 		ctx, stop := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the hub's answer is not complete after %v", limit))
 		defer stop()
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -133,7 +133,7 @@ func (s *Snapshot) fileURL(name string) string {
 	return "/" + s.Ref.Repo() + "/resolve/" + s.Commit + "/" + strings.Join(parts, "/")
 }
 
-// describe asks for the size and the hash of a file that the listing lacks.
+// describe asks for a file's size and hash where the listing lacks them.
 func (c *Client) describe(ctx context.Context, s *Snapshot, f *File, waiting func(what string)) error {
 	return c.retry(ctx, waiting, func() (bool, error) {
 		resp, err := c.send(ctx, http.MethodHead, s.fileURL(f.Name), 0)
@@ -169,7 +169,7 @@ func (c *Client) describe(ctx context.Context, s *Snapshot, f *File, waiting fun
 	})
 }
 
-// isBlobName accepts what is safe as a file name, whatever a mirror's ETags are.
+// isBlobName accepts what is safe as a file name, whatever ETags a mirror sends.
 func isBlobName(s string) bool {
 	for i := range len(s) {
 		c := s[i]

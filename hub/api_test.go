@@ -41,7 +41,7 @@ func TestListedSizes(t *testing.T) {
 }
 
 // TestListingStalls has a hub that begins its listing and goes silent, and one
-// that sends a byte now and then without end.
+// that sends an occasional byte without end.
 func TestListingStalls(t *testing.T) {
 	h := oneFile(t, 10)
 	for name, tc := range map[string]struct {
@@ -100,7 +100,7 @@ func TestHostileListing(t *testing.T) {
 		assert.ErrorContains(t, err, tc.err, tc.answer)
 	}
 
-	// ETags of mirrors become names, too.
+	// Mirrors' ETags become names, too.
 	for etag, ok := range map[string]bool{`"../../x"`: false, ``: false, `W/"abc-DEF_1"`: true, `"a/b"`: false, `"` + strings.Repeat("a", 200) + `"`: false} {
 		h := newHub(t, map[string][]byte{"model.safetensors": noise(1000, 1)})
 		h.bare = true

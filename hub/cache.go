@@ -15,7 +15,8 @@ import (
 )
 
 // Find returns the folder of a cached model, given its name in the form that
-// ParseRef reads, in the cache that the environment names. It uses no network.
+// ParseRef reads, in the cache that the environment names. It does not use the
+// network.
 func Find(name string) (dir string, err error) {
 	ref, err := ParseRef(name)
 	if err != nil {
@@ -28,9 +29,9 @@ func Find(name string) (dir string, err error) {
 	return c.Find(ref)
 }
 
-// Find returns the snapshot folder of a cached model: that of the commit that
-// the revision meant when it was last pulled. It uses no network. A name that is
-// not cached gives ErrNotCached.
+// Find returns the snapshot folder of a cached model: that of the commit to
+// which the revision referred when it was last pulled. It does not use the
+// network. A name that is not cached gives ErrNotCached.
 func (c *Client) Find(ref Ref) (dir string, err error) {
 	if err := ref.check(); err != nil {
 		return "", err
@@ -103,7 +104,7 @@ func (r repo) others() string {
 	return " (cached revisions: " + strings.Join(list, ", ") + ")"
 }
 
-// writeRef notes what a revision means, all at once.
+// writeRef atomically records the commit to which a revision refers.
 func (r repo) writeRef(revision, commit string) error {
 	path := r.ref(revision)
 	if old, err := inputfile.Read(path, maxTextFile); err == nil && string(old) == commit {
@@ -118,8 +119,9 @@ func (r repo) writeRef(revision, commit string) error {
 	})
 }
 
-// link makes a snapshot's file out of a blob: a relative symbolic link, so that
-// the cache can be moved, or a hard link or copy where the system has none.
+// link makes a snapshot's file from a blob: a relative symbolic link, so that
+// the cache can be moved, or a hard link or copy where the system has no
+// symbolic links.
 func (r repo) link(commit, name, hash string) error {
 	blob, path := r.blob(hash), filepath.Join(r.snapshot(commit), filepath.FromSlash(name))
 	dir := filepath.Dir(path)

@@ -57,7 +57,7 @@ func TestLink(t *testing.T) {
 	require.Error(t, r.link(commit, "sub/file", hash), "a folder is in the way")
 }
 
-// TestVerify has a cached content with one bit flipped.
+// TestVerify has cached content with one bit flipped.
 func TestVerify(t *testing.T) {
 	files, large := repository()
 	// sha256, git blob, and what is read before the others are chosen
@@ -70,7 +70,7 @@ func TestVerify(t *testing.T) {
 			wrong := bytes.Clone(files[name])
 			at := len(wrong) / 2
 			if name == weightsIndex {
-				at = len(`{"m`) // of "metadata", which nobody reads
+				at = len(`{"m`) // in "metadata", which nobody reads
 			}
 			wrong[at] ^= 4
 			require.NoError(t, os.WriteFile(c.repo(ref).blob(h.hash(name)), wrong, 0o666))

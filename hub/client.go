@@ -14,30 +14,30 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// Errors that callers branch on. They are wrapped, with what was attempted.
+// Errors that callers branch on. They are wrapped with what was attempted.
 var (
-	// ErrNotFound says that the hub has no such repository, revision or file.
-	// Without a token the hub also says so of private repositories.
+	// ErrNotFound reports that the hub has no such repository, revision or
+	// file. Without a token, the hub says the same of private repositories.
 	ErrNotFound = errors.New("not found on the hub")
 
-	// ErrAccess says that the hub refused: no token, a wrong one, or conditions
-	// of the repository that its user has not accepted.
+	// ErrAccess reports that the hub refused: there is no token, it is wrong,
+	// or its user has not accepted the repository's conditions.
 	ErrAccess = errors.New("access denied by the hub")
 
-	// ErrNotCached says that a name is not in the cache: pull it.
+	// ErrNotCached reports that a name is not in the cache and must be pulled.
 	ErrNotCached = errors.New("not in the cache")
 )
 
-// DefaultEndpoint is the hub that is used unless HF_ENDPOINT names another.
+// DefaultEndpoint is the hub used unless HF_ENDPOINT names another.
 const DefaultEndpoint = "https://huggingface.co"
 
-// Client talks to a hub and keeps a cache. Its fields are set before its first
-// use; New sets them from the environment.
+// Client talks to a hub and keeps a cache. Its fields must be set before its
+// first use; New sets them from the environment.
 type Client struct {
 	// Endpoint is the hub's address; "" is DefaultEndpoint.
 	Endpoint string
 
-	// CacheDir holds the models--OWNER--NAME folders. It is created when needed.
+	// CacheDir holds the models--OWNER--NAME folders. It is created if needed.
 	CacheDir string
 
 	// Token is sent to the endpoint's host; "" is none.
@@ -52,12 +52,12 @@ type Client struct {
 	// Transport makes the requests; nil is one with sensible time limits.
 	Transport http.RoundTripper
 
-	sleep func(ctx context.Context, d time.Duration) error // nil: really
+	sleep func(ctx context.Context, d time.Duration) error // nil: sleepReally
 	stall time.Duration                                    // 0: stallLimit
 }
 
-// New returns a client with the settings of the environment; the package's
-// description lists them. It fails if there is neither a home folder nor a
+// New returns a client with settings from the environment, which the package
+// documentation lists. It fails if there is neither a home folder nor a
 // variable that names the cache, or if HF_ENDPOINT is not an address.
 func New() (*Client, error) {
 	home, err := expand(os.Getenv("HF_HOME"))
@@ -102,7 +102,8 @@ func New() (*Client, error) {
 // maxTextFile bounds a file that holds an access token, or the commit of a revision.
 const maxTextFile = 64 << 10
 
-// readToken reads the file in which the Python tools keep a login; none is fine.
+// readToken reads the file in which the Python tools keep a login; there need
+// not be one.
 func readToken(home string) (string, error) {
 	path, err := expand(os.Getenv("HF_TOKEN_PATH"))
 	if err != nil {
@@ -137,7 +138,7 @@ func expand(path string) (string, error) {
 	return filepath.Join(home, path[1:]), nil
 }
 
-// first returns the first of values that is not blank, trimmed.
+// first returns the first value that is not blank, trimmed.
 func first(values ...string) string {
 	for _, v := range values {
 		if v = strings.TrimSpace(v); v != "" {

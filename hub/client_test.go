@@ -69,7 +69,7 @@ func TestEnvironment(t *testing.T) {
 			c, err := New()
 			require.NoError(t, err)
 			if tc.name == "defaults" {
-				c.Token = "" // whatever this user has
+				c.Token = "" // whatever token this user has
 			}
 			assert.Equal(t, tc.want, *c)
 		})

@@ -12,30 +12,30 @@
 // The cache has a folder models--OWNER--NAME for each repository:
 //
 //	blobs/HASH               contents, named by sha256 (large files) or git blob id
-//	blobs/HASH.incomplete    contents that are still coming
+//	blobs/HASH.incomplete    contents that are still arriving
 //	snapshots/COMMIT/FILE    links to blobs
-//	refs/REVISION            the commit that a branch or tag last meant
+//	refs/REVISION            the commit to which a branch or tag last referred
 //
 // and .locks/models--OWNER--NAME/HASH.lock, which a process holds while it
 // downloads that content. Contents get their name once they are complete and
-// checked, and a ref is written after all files of its commit: what can be found
-// is complete, if this package wrote it.
+// checked, and a ref is written after all files of its commit: whatever can be
+// found is complete, if this package wrote it.
 //
 // # Environment
 //
 // HF_HUB_CACHE is the cache; it defaults to hub under HF_HOME, which defaults to
 // huggingface under XDG_CACHE_HOME or ~/.cache. HF_ENDPOINT is the hub. HF_TOKEN
 // is the access token; by default it is read from HF_TOKEN_PATH or the file token
-// in HF_HOME. HF_HUB_DISABLE_IMPLICIT_TOKEN sends none. HF_HUB_OFFLINE forbids
-// the network. Switches are set by 1, true, yes or on.
+// in HF_HOME. With HF_HUB_DISABLE_IMPLICIT_TOKEN none is sent. HF_HUB_OFFLINE
+// forbids the network. Switches are set by 1, true, yes or on.
 //
 // # Trust
 //
-// The token is sent to the endpoint's own host only, never along a redirect to
-// another one, and no redirect from https to http is followed. Names of files
-// and hashes in the hub's answers are checked before they become paths.
-// Contents are compared with the sha256 or git blob id that the hub listed; where
-// a mirror lists neither, only sizes are compared.
+// The token is sent only to the endpoint's own host, never along a redirect to
+// another, and no redirect from https to http is followed. File names and hashes
+// in the hub's answers are checked before they become paths. Contents are
+// compared with the sha256 or git blob id that the hub listed; where a mirror
+// lists neither, only sizes are compared.
 //
 // # Concurrency
 //

@@ -17,10 +17,10 @@ import (
 
 const (
 	maxTries   = 6                // failures in a row before giving up
-	maxBackoff = 30 * time.Second // between tries, if the hub asks for no longer
+	maxBackoff = 30 * time.Second // between tries, unless the hub asks for longer
 	maxAsked   = 10 * time.Minute // the longest wait that a hub may ask for
-	stallLimit = time.Minute      // without a byte, an answer has failed
-	sayWait    = 2 * time.Second  // waits from here on are reported
+	stallLimit = time.Minute      // an answer fails after this long without a byte
+	sayWait    = 2 * time.Second  // waits of at least this long are reported
 )
 
 // defaultTransport bounds everything but the transfer itself, which stall bounds.
@@ -34,7 +34,7 @@ var defaultTransport http.RoundTripper = &http.Transport{
 	MaxIdleConnsPerHost:   16,
 }
 
-// temporary is a failure that may be gone at the next try.
+// temporary is a failure that the next try may not meet.
 type temporary struct {
 	err   error
 	after time.Duration // the wait that the hub asked for
@@ -52,8 +52,8 @@ func passing(ctx context.Context, err error) error {
 }
 
 // retry calls try until it succeeds, fails for good, or has failed maxTries times
-// in a row without getting anywhere. A long wait between two tries is said to
-// waiting, unless that is nil: what for, and "" when it is over.
+// in a row without getting anywhere. Unless waiting is nil, it is told the reason
+// for a long wait between two tries, and "" when the wait is over.
 func (c *Client) retry(ctx context.Context, waiting func(what string), try func() (moved bool, err error)) error {
 	for n := 1; ; n++ {
 		moved, err := try()
@@ -71,7 +71,7 @@ func (c *Client) retry(ctx context.Context, waiting func(what string), try func(
 			return fmt.Errorf("%w (the hub asks to wait for %v)", err, t.after)
 		}
 		// Half of the wait is random, so that clients that failed together do not
-		// come back together.
+		// retry together.
 		wait := min(maxBackoff, time.Second<<(n-1))
 		wait = wait/2 + rand.N(wait/2)
 		sleep := c.sleep
@@ -100,16 +100,16 @@ func (c *Client) stallAfter() time.Duration {
 	return stallLimit
 }
 
-// A lively reads an answer and cancels its request when no byte has come for a
-// while. While nobody reads, the clock stands.
+// A lively reads an answer and cancels its request when no byte has arrived for
+// a while. The clock stops while nobody reads.
 type lively struct {
 	body  io.Reader
 	limit time.Duration
 	timer *time.Timer
 }
 
-// lively watches over an answer to a request with the context that cancel ends.
-// The caller stops it.
+// lively watches the answer to a request with the context that cancel ends. The
+// caller must stop it.
 func (c *Client) lively(body io.Reader, cancel context.CancelCauseFunc) *lively {
 	limit := c.stallAfter()
 	l := &lively{body: body, limit: limit}
@@ -167,7 +167,7 @@ func (c *Client) send(ctx context.Context, method, path string, offset int64) (*
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		// The address in a *url.Error may be a signed one: it stays out of messages.
+		// The address in a *url.Error may be signed, so it stays out of messages.
 		var u *url.Error
 		if errors.As(err, &u) {
 			err = u.Err
@@ -185,15 +185,15 @@ func (c *Client) send(ctx context.Context, method, path string, offset int64) (*
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	io.CopyN(io.Discard, resp.Body, 64<<10) // so that the connection can be used again
+	io.CopyN(io.Discard, resp.Body, 64<<10) // so that the connection can be reused
 	return nil, c.refused(resp)
 }
 
 var errRedirect = errors.New("redirect refused")
 
 // checkRedirect keeps the token on the host it was meant for: any other port,
-// scheme or subdomain is another host. A HEAD request stops there: it is the hub
-// that knows a file's hash, not its storage.
+// scheme or subdomain is another host. A HEAD request stops at another host: the
+// hub knows a file's hash, its storage does not.
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	from := via[0].URL
 	if len(via) > 10 {
@@ -231,7 +231,7 @@ func (c *Client) refused(resp *http.Response) error {
 	switch code := resp.StatusCode; {
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
 		if code == http.StatusForbidden && resp.Request.URL.Host != c.host() {
-			// A signed address that has run out: the next try gets a new one.
+			// A signed address that has expired: the next try gets a new one.
 			return &temporary{err: err}
 		}
 		return fmt.Errorf("%w: %w (%s)", ErrAccess, err, hint)
@@ -253,7 +253,7 @@ func (c *Client) host() string {
 	return u.Host
 }
 
-// retryAfter reads the header's two forms, seconds and a date.
+// retryAfter reads either form of the header, seconds or a date.
 func retryAfter(s string, now time.Time) time.Duration {
 	if n, err := strconv.ParseUint(s, 10, 31); err == nil {
 		return time.Duration(n) * time.Second
@@ -264,7 +264,7 @@ func retryAfter(s string, now time.Time) time.Duration {
 	return 0
 }
 
-// plain makes a server's text fit for a message on a terminal.
+// plain makes a server's text fit for a terminal message.
 func plain(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

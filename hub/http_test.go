@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRequests looks at what every request carries, and at how many redirects it
+// TestRequests checks what every request carries and how many redirects it
 // follows.
 func TestRequests(t *testing.T) {
 	var redirects atomic.Int32
@@ -48,7 +48,7 @@ func TestRequests(t *testing.T) {
 	assert.Equal(t, "mine/2", got.Get("User-Agent"))
 	assert.Equal(t, "Bearer hf_x", got.Get("Authorization"))
 
-	// A failure's text is cut, one that is not long stays as it is.
+	// A long failure text is cut; others stay as they are.
 	for n, want := range map[int]int{100: 100, 500: 500, 501: 201, 5000: 201} {
 		c.Transport = failing(strings.Repeat("x", n))
 		err := ask(0)

@@ -43,8 +43,9 @@ func noise(n int, seed uint64) []byte {
 	return b
 }
 
-// fakeHub answers as the hub does: small files itself, large ones by a redirect to
-// a second server. Hooks see each request first and may answer in its place.
+// fakeHub answers as the hub does: it serves small files itself and redirects to a
+// second server for large ones. Hooks see each request first and may answer
+// instead.
 type fakeHub struct {
 	t     *testing.T
 	files map[string][]byte
@@ -57,7 +58,7 @@ type fakeHub struct {
 	onStore    func(w http.ResponseWriter, r *http.Request, name string) bool
 
 	mu       sync.Mutex
-	requests []string // "METHOD path" with a range behind it, if there was one
+	requests []string // "METHOD path", followed by the range, if there was one
 	tokens   map[string]bool
 }
 
@@ -284,7 +285,7 @@ func TestPullLayout(t *testing.T) {
 				assert.True(t, f.Cached, f.Name)
 			}
 
-			// Offline, too.
+			// So does an offline one.
 			h.hub.Close()
 			c.Offline = true
 			offline, err := c.Pull(t.Context(), ref, PullOptions{})

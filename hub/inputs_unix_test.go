@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestInputsAreFiles puts a pipe, a device that never ends and a folder in the place of
-// everything in the cache that is read: an error at once.
+// TestInputsAreFiles puts a pipe, a device that never ends and a folder in place of
+// everything that is read from the cache: an error at once.
 func TestInputsAreFiles(t *testing.T) {
 	put := map[string]func(path string) error{
 		"a named pipe": func(path string) error { return syscall.Mkfifo(path, 0o600) },
@@ -48,7 +48,7 @@ func TestInputsAreFiles(t *testing.T) {
 			require.ErrorContains(t, err, "found "+kind+", expected a file")
 			require.Error(t, copyFile(filepath.Join(c.CacheDir, "to"), content))
 
-			if kind == "a named pipe" { // what an earlier pull is said to have left
+			if kind == "a named pipe" { // posing as what an earlier pull left
 				out, err := os.OpenFile(content, os.O_RDWR, 0)
 				require.NoError(t, err)
 				defer out.Close()

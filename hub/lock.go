@@ -10,10 +10,10 @@ import (
 	"github.com/lukv/lukv/internal/filelock"
 )
 
-// acquire takes the lock of a content and waits for other processes that hold it,
-// which it says to waiting.
-// The lock file stays, as the Python tools leave it: removing it would let two
-// processes hold locks on two files of one name.
+// acquire takes the lock of a file's content. It waits for another process that
+// holds it, and reports this to waiting. The lock file stays, as with the Python
+// tools: removing it would let two processes hold locks on two files of the same
+// name.
 func acquire(ctx context.Context, path string, waiting func(what string)) (release func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return nil, err

@@ -23,26 +23,27 @@ type PullOptions struct {
 	// a folder followed by a slash.
 	Include []string
 
-	// Exclude removes files from the choice; patterns as in Include.
+	// Exclude removes files from the choice; patterns are as in Include.
 	Exclude []string
 
 	// Parallel is the number of files downloaded at once; the default is 4.
 	Parallel int
 
-	// Verify compares cached contents with their hashes and fetches again those
-	// that differ. Without it only sizes are compared. Offline, a difference is an
-	// error.
+	// Verify compares cached contents with their hashes and fetches those that
+	// differ again. Without it, only sizes are compared. Offline, a difference is
+	// an error.
 	Verify bool
 
 	// Progress, if not nil, is called as bytes arrive, files are finished and
-	// waits begin and end, from one goroutine at a time. It should return soon.
+	// waits begin and end, from one goroutine at a time. It should return
+	// quickly.
 	Progress func(Progress)
 }
 
 // Progress is how far a pull has come. Bytes that were on disk before count as
 // done.
 type Progress struct {
-	File        string // the file that moved
+	File        string // the file that progressed
 	FileBytes   int64
 	FileSize    int64 // -1: unknown
 	Bytes       int64 // of all files
@@ -50,8 +51,9 @@ type Progress struct {
 	Size        int64 // of all files whose size is known
 	Done, Files int   // files finished, files in all
 
-	// Waiting says what a long wait is for: a hub that asks to try again later, or
-	// another process that fetches the same file. "": bytes are moving.
+	// Waiting gives the reason for a long wait: a hub that asks to try again
+	// later, or another process that is fetching the same file. "": bytes are
+	// moving.
 	Waiting string
 }
 
@@ -71,16 +73,16 @@ type PulledFile struct {
 	Name   string `json:"name"`
 	Size   int64  `json:"bytes"`
 	Hash   string `json:"hash"`
-	Cached bool   `json:"cached"` // it was complete before
+	Cached bool   `json:"cached"` // it was already complete
 
-	// Damaged says that the cached content had another hash and was fetched again.
+	// Damaged reports that the cached content had the wrong hash and was fetched again.
 	Damaged bool `json:"damaged,omitempty"`
 }
 
 // Pull downloads a model into the cache and returns its folder. What is already
 // there is not fetched again, and what an earlier call left unfinished is
-// continued. When ctx is done it returns soon; what has arrived stays for the
-// next call. Offline, it returns what is cached.
+// continued. When ctx is done, it returns soon; what has arrived is kept for
+// the next call. Offline, it returns what is cached.
 func (c *Client) Pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, error) {
 	if c.Offline {
 		dir, err := c.Find(ref)
@@ -105,7 +107,7 @@ func (c *Client) Pull(ctx context.Context, ref Ref, o PullOptions) (*Pulled, err
 	return p, nil
 }
 
-// list fills in the files of a snapshot that was not asked for on the hub.
+// list fills in the files of a snapshot without asking the hub.
 func (p *Pulled) list() error {
 	return filepath.WalkDir(p.Dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -130,7 +132,7 @@ func (p *Pulled) list() error {
 	})
 }
 
-// verify compares the files with their hashes, as far as these are known.
+// verify compares the files with their hashes, where these are known.
 func (p *Pulled) verify(ctx context.Context) error {
 	var errs []error
 	for _, f := range p.Files {
@@ -146,8 +148,8 @@ func (p *Pulled) verify(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// hashes compares a file with the hash of f. A name that is no hash, of a mirror
-// that has none, says nothing about the content.
+// hashes compares a file with the hash of f. A name that is not a hash, from a
+// mirror that has none, says nothing about the content.
 func hashes(ctx context.Context, path string, f *File) (bool, error) {
 	sum := newSum(f)
 	if sum == nil {
@@ -207,7 +209,7 @@ type job struct {
 	state    Progress
 	fetched  int64
 	fresh    map[string]bool // hashes of contents that this pull has fetched
-	verified map[string]bool // hashes of contents that it has compared: whether they were right
+	verified map[string]bool // by hash of the contents that it has compared, whether they were right
 	files    []PulledFile    // in the order of the listing
 }
 
@@ -223,7 +225,7 @@ func (j *job) index(ctx context.Context) ([]byte, error) {
 	return inputfile.Read(j.repo.blob(f.Hash), maxIndex)
 }
 
-// all fetches files, several at once. The first failure ends the others.
+// all fetches files, several at once. The first failure cancels the others.
 func (j *job) all(ctx context.Context, files []*File) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -270,7 +272,7 @@ func (j *job) waiting(what string) {
 	}
 }
 
-// report tells of n more bytes of a file (negative: bytes that were dropped).
+// report reports n more bytes of a file (negative: bytes that were dropped).
 func (j *job) report(f *File, at *int64, n int64, done bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -320,7 +322,7 @@ func (j *job) fetch(ctx context.Context, f *File, result *PulledFile) error {
 			return err
 		}
 		defer release()
-		// Another process may have fetched it meanwhile.
+		// Another process may have fetched it in the meantime.
 		if there, err = j.whole(ctx, f); err != nil {
 			return err
 		}
@@ -340,8 +342,8 @@ func (j *job) fetch(ctx context.Context, f *File, result *PulledFile) error {
 	if !there {
 		j.fresh[f.Hash] = true
 	}
-	// Another file of this pull may have had the content fetched, or the index have been
-	// fetched for itself: what was found then counts.
+	// Another file of this pull, or the index, may already have had this content
+	// fetched: what was found then counts.
 	right, known := j.verified[f.Hash]
 	*result = PulledFile{Name: f.Name, Size: f.Size, Hash: f.Hash, Cached: !j.fresh[f.Hash], Damaged: known && !right}
 	j.mu.Unlock()
@@ -349,8 +351,9 @@ func (j *job) fetch(ctx context.Context, f *File, result *PulledFile) error {
 	return nil
 }
 
-// whole reports whether the cache has the content. One of the wrong size is not
-// it, nor, under Verify, one of the wrong hash: j.verified then says so.
+// whole reports whether the cache has the content. Content of the wrong size
+// does not count, nor, under Verify, content with the wrong hash, which
+// j.verified then records.
 func (j *job) whole(ctx context.Context, f *File) (bool, error) {
 	blob := j.repo.blob(f.Hash)
 	info, err := os.Stat(blob)
@@ -382,7 +385,7 @@ func (j *job) whole(ctx context.Context, f *File) (bool, error) {
 	return right, nil
 }
 
-// download fetches a content into its .incomplete file, checks it and gives it its
+// download fetches content into its .incomplete file, checks it and gives it its
 // name. The caller holds the lock.
 func (j *job) download(ctx context.Context, f *File, at *int64) error {
 	blob := j.repo.blob(f.Hash)
@@ -406,7 +409,7 @@ func (j *job) download(ctx context.Context, f *File, at *int64) error {
 		if err == nil {
 			break
 		}
-		// What was kept from earlier may have been wrong: once more, from the start.
+		// What an earlier call left may have been wrong: try once more, from the start.
 		if e := p.reset(); e != nil || !first {
 			p.out.Close()
 			os.Remove(p.out.Name())
@@ -419,8 +422,8 @@ func (j *job) download(ctx context.Context, f *File, at *int64) error {
 	return os.Rename(p.out.Name(), blob)
 }
 
-// get opens the content's bytes from offset on and returns where they really
-// start: at offset or, if the server knows no ranges, at 0.
+// get opens the content's bytes from offset on and returns where they actually
+// start: at offset or, if the server does not support ranges, at 0.
 func (j *job) get(ctx context.Context, f *File, offset int64) (body io.ReadCloser, start int64, err error) {
 	resp, err := j.c.send(ctx, http.MethodGet, j.s.fileURL(f.Name), offset)
 	if err != nil {

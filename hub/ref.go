@@ -37,8 +37,8 @@ func ParseRef(s string) (Ref, error) {
 	return Ref{Owner: owner, Name: name, Revision: rev}, nil
 }
 
-// checkPart checks an owner or a name by the hub's rules, under which "--" is
-// free to separate the two in the cache.
+// checkPart checks an owner or a name by the hub's rules, which leave "--" free
+// to separate the two in the cache.
 func checkPart(s string) error {
 	if len(s) == 0 || len(s) > 96 {
 		return fmt.Errorf("%q has %d characters, expected 1 to 96", s, len(s))
@@ -54,7 +54,7 @@ func checkPart(s string) error {
 	return nil
 }
 
-// checkRevision accepts what can be a path below refs.
+// checkRevision accepts what can be a path under refs.
 func checkRevision(s string) error {
 	if err := checkPath(s); err != nil {
 		return fmt.Errorf("revision %w", err)
@@ -62,8 +62,8 @@ func checkRevision(s string) error {
 	return nil
 }
 
-// checkPath accepts slash-separated relative paths that stay below their folder
-// on every system.
+// checkPath accepts slash-separated relative paths that stay within their
+// folder on every system.
 func checkPath(s string) error {
 	bad := s == "" || len(s) > 1000 || strings.ContainsAny(s, "\\:*?\"<>|")
 	for _, r := range s {

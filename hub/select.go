@@ -15,8 +15,8 @@ const (
 	maxIndex      = 100_000_000 // bytes
 )
 
-// needed are the files, beside the weights, that this module or its users' other
-// tools read of a checkpoint.
+// needed are the files of a checkpoint, besides the weights, that this module or
+// its users' other tools read.
 var needed = []string{
 	"config.json", "generation_config.json",
 	"tokenizer.json", "tokenizer.model", "tekken.json", "tokenizer_config.json",
@@ -24,7 +24,7 @@ var needed = []string{
 }
 
 // choose returns the files of s to download, as pointers into s.Files. index is
-// the text of the weights' index if s has one and it is asked for (see
+// the text of the weights' index if s has one and it is needed (see
 // needsIndex).
 func choose(s *Snapshot, o *PullOptions, index []byte) ([]*File, error) {
 	for _, p := range slices.Concat(o.Include, o.Exclude) {
@@ -73,7 +73,8 @@ func (s *Snapshot) file(name string) *File {
 	return &s.Files[i]
 }
 
-// defaults returns which names are wanted before exclusion.
+// defaults returns a function that reports which names are wanted before
+// exclusion.
 func (s *Snapshot) defaults(o *PullOptions, index []byte) (func(name string) bool, error) {
 	if len(o.Include) > 0 {
 		return func(name string) bool { return matches(o.Include, name) }, nil

@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// A rangeError says that a server has no bytes from the offset on, or has
-// answered with bytes that were not asked for.
+// A rangeError reports that a server has no bytes from the offset on, or has
+// answered with bytes that were not requested.
 type rangeError struct {
 	err  error
 	size int64 // of the whole content, -1 if the server did not say
@@ -25,28 +25,28 @@ type rangeError struct {
 func (r *rangeError) Error() string { return r.err.Error() }
 func (r *rangeError) Unwrap() error { return r.err }
 
-// enough is how many bytes more than ever before count as getting somewhere: a
-// server that breaks off after every few, or starts from the first again, would
-// else be asked for ever.
+// enough is how many bytes beyond the most so far count as getting somewhere.
+// Otherwise, a server that breaks off after every few, or starts over from the
+// first, would be asked forever.
 const enough = 64 << 10
 
-// part is a content on its way to its .incomplete file.
+// part is content on its way to its .incomplete file.
 type part struct {
 	j   *job
 	f   *File
 	out *os.File
 	at  *int64    // bytes in out, all of which sum has seen
 	top int64     // the most that at has been
-	sum hash.Hash // nil: nothing to check against, or not before the size is known
+	sum hash.Hash // nil: nothing to check against, or not until the size is known
 }
 
-// newSum returns the hash that f.Hash is of, nil if it cannot be computed.
+// newSum returns the kind of hash that f.Hash is, nil if it cannot be computed.
 func newSum(f *File) hash.Hash {
 	switch {
 	case isHex(f.Hash, 64):
 		return sha256.New()
 	case isHex(f.Hash, 40) && f.Size >= 0:
-		// A git blob id also covers the length, in front of the content.
+		// A git blob id also covers the length, before the content.
 		h := sha1.New()
 		fmt.Fprintf(h, "blob %d\x00", f.Size)
 		return h
@@ -54,7 +54,7 @@ func newSum(f *File) hash.Hash {
 	return nil
 }
 
-// resume takes over what an earlier call left, if the result can be checked.
+// resume takes over what an earlier call left if the result can be checked.
 func (p *part) resume(ctx context.Context) error {
 	info, err := p.out.Stat()
 	if err != nil {
@@ -72,7 +72,7 @@ func (p *part) resume(ctx context.Context) error {
 	return err
 }
 
-// interruptible is a reader that ends with its context.
+// interruptible is a reader that fails once its context is done.
 type interruptible struct {
 	ctx context.Context
 	r   io.Reader
@@ -116,7 +116,7 @@ func (p *part) check() error {
 	return nil
 }
 
-// transfer asks once for the bytes that are missing. moved reports whether it got
+// transfer asks once for the missing bytes. moved reports whether it got
 // somewhere.
 func (p *part) transfer(ctx context.Context) (moved bool, err error) {
 	if p.f.Size >= 0 && *p.at == p.f.Size {
@@ -162,10 +162,10 @@ func (p *part) transfer(ctx context.Context) (moved bool, err error) {
 	}
 }
 
-// fresh decides what an answer to a request from offset asked on means that made
-// no sense (a rangeError): nothing is missing, the next try begins with the first
-// byte, or, if that was what had been asked for, the server is wrong. So no answer
-// to a range can keep a download from ever being finished. Other errors stay.
+// fresh decides what a senseless answer (a rangeError) to a request from offset
+// asked on means: nothing is missing, or the next try begins with the first byte,
+// or, if that was already requested, the server is wrong. So no answer to a range
+// can keep a download from ever finishing. Other errors are returned unchanged.
 func (p *part) fresh(asked int64, err error) error {
 	var r *rangeError
 	if !errors.As(err, &r) || asked == 0 {
@@ -194,7 +194,7 @@ func (p *part) write(b []byte) error {
 	return nil
 }
 
-// unsatisfied reads the size from "bytes */SIZE", -1 if it is not there.
+// unsatisfied reads the size from "bytes */SIZE", -1 if there is none.
 func unsatisfied(s string) int64 {
 	if n, err := strconv.ParseUint(strings.TrimPrefix(s, "bytes */"), 10, 62); err == nil {
 		return int64(n)
@@ -202,8 +202,8 @@ func unsatisfied(s string) int64 {
 	return -1
 }
 
-// extent reads from an answer where its bytes begin and how many the whole
-// content has, -1 if it does not say.
+// extent reads from an answer where its bytes begin and how many bytes the
+// whole content has, -1 if it does not say.
 func extent(resp *http.Response, asked int64) (start, size int64, err error) {
 	switch resp.StatusCode {
 	case http.StatusOK:

@@ -80,7 +80,7 @@ func TestPullResumes(t *testing.T) {
 			blob := c.repo(ref).blob(h.hash("model.safetensors"))
 			require.NoError(t, os.MkdirAll(filepath.Dir(blob), 0o777))
 			require.NoError(t, os.WriteFile(blob+".incomplete", kept, 0o666))
-			// A blob of the wrong size is none.
+			// A blob of the wrong size does not count.
 			require.NoError(t, os.WriteFile(blob, kept[:10], 0o666))
 			_, err := c.Pull(t.Context(), ref, PullOptions{})
 			require.NoError(t, err)
@@ -121,8 +121,8 @@ func TestPullResumes(t *testing.T) {
 	})
 }
 
-// TestOddRanges has servers that answer the request for the rest of a file with
-// something else, each time. The download begins again with the first byte.
+// TestOddRanges has servers that always answer the request for the rest of a
+// file with something else. The download starts over with the first byte.
 func TestOddRanges(t *testing.T) {
 	h := oneFile(t, 400_000)
 	data := h.files["model.safetensors"]
@@ -183,7 +183,7 @@ func keepPart(t *testing.T, h *fakeHub, c *Client, part []byte) {
 	require.NoError(t, os.WriteFile(blob+".incomplete", part, 0o666))
 }
 
-// A transfer that got somewhere counts as the first of the next tries.
+// A transfer that got somewhere counts as the first of a new series of tries.
 func TestTriesCountFromTheLastByte(t *testing.T) {
 	h := oneFile(t, 400_000)
 	data := h.files["model.safetensors"]
@@ -200,7 +200,7 @@ func TestTriesCountFromTheLastByte(t *testing.T) {
 }
 
 // A download that was complete when its process died is checked and named, even
-// where nobody says how long the file is.
+// if nobody says how long the file is.
 func TestCompletePart(t *testing.T) {
 	h := oneFile(t, 400_000)
 	data := h.files["model.safetensors"]
@@ -233,8 +233,8 @@ func TestCompletePart(t *testing.T) {
 	}
 }
 
-// TestWaitsAreReported covers a hub that asks to come back, when it lists and when
-// it serves, and a lock that another process holds.
+// TestWaitsAreReported covers a hub that asks to come back later, both when
+// listing and when serving, and a lock that another process holds.
 func TestWaitsAreReported(t *testing.T) {
 	h := oneFile(t, 10)
 	var listings, files atomic.Int32
@@ -268,8 +268,8 @@ func TestWaitsAreReported(t *testing.T) {
 	assert.Empty(t, waits[1]+waits[3]+waits[5])
 }
 
-// TestPullRefuses lists servers that are wrong for good: one clear error, no blob,
-// no ref.
+// TestPullRefuses lists servers that are permanently wrong: one clear error, no
+// blob, no ref.
 func TestPullRefuses(t *testing.T) {
 	const size = 400_000
 	type answer = func(w http.ResponseWriter, r *http.Request, data []byte)
@@ -387,7 +387,7 @@ func TestPullRetries(t *testing.T) {
 	}
 }
 
-// TestPullSignedAddress: an address that storage no longer accepts is asked for anew.
+// TestPullSignedAddress: an address that storage no longer accepts is requested anew.
 func TestPullSignedAddress(t *testing.T) {
 	h := oneFile(t, 100_000)
 	var n atomic.Int32
@@ -427,7 +427,7 @@ func TestPullStall(t *testing.T) {
 
 func TestDiskErrors(t *testing.T) {
 	if os.Getuid() == 0 {
-		// The superuser may write anywhere: a file in the folder's place will do.
+		// The superuser may write anywhere, so put a file in the folder's place.
 		h := oneFile(t, 1000)
 		c := h.client()
 		c.CacheDir = filepath.Join(c.CacheDir, "file")
@@ -444,7 +444,7 @@ func TestDiskErrors(t *testing.T) {
 	require.ErrorContains(t, err, c.CacheDir)
 }
 
-// TestDiskFull writes to the device that is always full.
+// TestDiskFull writes to a device that is always full.
 func TestDiskFull(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
 	if err != nil {
@@ -463,7 +463,7 @@ func TestDiskFull(t *testing.T) {
 	require.False(t, errors.As(err, &temp), "not tried again")
 }
 
-// TestParallel counts the downloads that are in progress at a time.
+// TestParallel counts the downloads in progress at a time.
 func TestParallel(t *testing.T) {
 	files, large := repository()
 	for asked, most := range map[int]int32{1: 1, 2: 2, 0: 4} {
