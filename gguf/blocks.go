@@ -25,14 +25,14 @@ const (
 	BF16 Type = 30
 )
 
-// block says how a type stores elements along a row: so many in so many bytes.
+// block says how a type stores elements along a row: how many in how many bytes.
 type block struct {
 	name            string
 	elements, bytes int
 	dequantise      func(dst []float32, b []byte) // of one block; nil: not read here
 }
 
-// blocks are all types that files are known to hold.
+// blocks lists all types that files are known to hold.
 var blocks = map[Type]block{
 	F32:  {"F32", 1, 4, func(dst []float32, b []byte) { dst[0] = math.Float32frombits(binary.LittleEndian.Uint32(b)) }},
 	F16:  {"F16", 1, 2, func(dst []float32, b []byte) { dst[0] = half(b) }},
@@ -63,9 +63,9 @@ func (t Type) String() string {
 // Readable reports whether rows of the type can be read.
 func (t Type) Readable() bool { return blocks[t].dequantise != nil }
 
-// Rows dequantises n rows, starting with row from, counted over all outer
-// dimensions, into dst, [n][RowLength]. It panics if the tensor does not have
-// that many. A type that is not Readable is an error.
+// Rows dequantises n rows into dst, [n][RowLength], starting with row from,
+// counted over all outer dimensions. It panics if the tensor does not have that
+// many. A type that is not Readable is an error.
 func (t *Tensor) Rows(dst []float32, from, n int) error {
 	b := blocks[t.Type]
 	if b.dequantise == nil {
@@ -82,12 +82,12 @@ func (t *Tensor) Rows(dst []float32, from, n int) error {
 	return nil
 }
 
-// half reads a binary16.
+// half reads a binary16 value.
 func half(b []byte) float32 { return tensor.F16ToF32(binary.LittleEndian.Uint16(b)) }
 
-// Every product below is exact in float32 (11 bits of a scale by at most 13 of
-// integers), so that a value is rounded once; the conversions around products
-// keep compilers from fusing them with what follows.
+// Every product below is exact in float32 (the 11 bits of a scale times at most
+// 13 of integers), so that a value is rounded once. The conversions around
+// products keep compilers from fusing them with what follows.
 
 func dequantiseQ8_0(dst []float32, b []byte) {
 	d := half(b)

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	maxCount  = 1 << 20   // keys, and tensors
+	maxCount  = 1 << 20   // of keys and of tensors
 	maxHeader = 256 << 20 // bytes
 	maxName   = 1 << 16   // bytes of a key or a tensor's name
 	maxDims   = 4
@@ -22,8 +22,8 @@ const (
 
 // File is an open GGUF file.
 type File struct {
-	mapping *mapfile.File // nil of a parsed image
-	header  int           // bytes before the tensors' data, without padding
+	mapping *mapfile.File // nil for a parsed image
+	header  int           // bytes before the tensor data, without padding
 	values  map[string]value
 	tensors []*Tensor
 	byName  map[string]*Tensor
@@ -38,7 +38,7 @@ type Tensor struct {
 	data []byte
 }
 
-// Open maps the file at path and checks it. The caller closes it.
+// Open maps the file at path and checks it. The caller must close it.
 func Open(path string) (*File, error) {
 	m, err := mapfile.Open(path)
 	if err != nil {
@@ -52,8 +52,8 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// Parse checks the image of a file in memory, which must not change as long as
-// the File is used. name is for messages.
+// Parse checks the image of a file in memory, which must not change while the
+// File is in use. name appears in errors.
 func Parse(name string, data []byte) (*File, error) {
 	f := &File{values: map[string]value{}, byName: map[string]*Tensor{}}
 	if err := f.parse(data); err != nil {
@@ -79,7 +79,7 @@ func (f *File) Tensors() []*Tensor { return f.tensors }
 func (f *File) Tensor(name string) *Tensor { return f.byName[name] }
 
 // HeaderSize is the number of bytes that describe the file's contents: keys,
-// values and the places of tensors.
+// values and tensor descriptions.
 func (f *File) HeaderSize() int { return f.header }
 
 func (f *File) parse(data []byte) error {
@@ -153,7 +153,7 @@ func (f *File) parse(data []byte) error {
 	return nil
 }
 
-// alignment returns what offsets of tensors are multiples of.
+// alignment returns the number that tensor offsets are multiples of.
 func (f *File) alignment() (uint64, error) {
 	if !f.Has("general.alignment") {
 		return 32, nil
@@ -214,7 +214,7 @@ func (f *File) tensor(r *reader) (*Tensor, uint64, error) {
 	return t, offset, nil
 }
 
-// RowLength is the number of elements of a row, the innermost dimension.
+// RowLength is the number of elements in a row, the innermost dimension.
 func (t *Tensor) RowLength() int { return t.Shape[len(t.Shape)-1] }
 
 // bytes returns the size of the tensor's data.
@@ -236,7 +236,8 @@ func (t *Tensor) bytes() (uint64, error) {
 	return uint64(n/b.elements) * uint64(b.bytes), nil
 }
 
-// reader takes the header apart. After the first error everything is zero.
+// reader takes the header apart. After the first error, everything it reads is
+// zero.
 type reader struct {
 	data []byte
 	at   int
@@ -271,7 +272,7 @@ func (r *reader) u64() uint64 {
 	return 0
 }
 
-// name reads a key or the name of a tensor.
+// name reads a key or a tensor name.
 func (r *reader) name() (string, error) {
 	n := r.u64()
 	if r.err == nil && n > maxName {

@@ -24,9 +24,10 @@ import (
 // golden is the folder of golden files.
 func golden() string { return cmp.Or(os.Getenv("LUKV_GOLDEN_QUANT"), "testdata") }
 
-// TestGoldenBlocks compares every element of every type with the value that an
-// independent program computed, bit for bit. Of the larger file the repository
-// holds hashes of the values only; LUKV_GOLDEN_QUANT names a folder that has all.
+// TestGoldenBlocks compares every element of every type bit for bit with the
+// value that an independent program computed. For the larger file the repository
+// holds only hashes of the values; LUKV_GOLDEN_QUANT names a folder that has all
+// of them.
 func TestGoldenBlocks(t *testing.T) {
 	checks := 0
 	seen := map[Type]bool{}
@@ -66,7 +67,7 @@ func TestGoldenBlocks(t *testing.T) {
 					}
 				}
 			}
-			// A row alone is the same as among others.
+			// A row read alone is the same as among others.
 			one := make([]float32, x.RowLength())
 			require.NoError(t, x.Rows(one, rows-1, 1))
 			require.Equal(t, got[len(got)-len(one):], one)
@@ -79,7 +80,7 @@ func TestGoldenBlocks(t *testing.T) {
 	fmt.Printf("golden gguf: %d checks\n", checks)
 }
 
-// image builds a file: keys are written as given, tensors with their types.
+// image builds a file from encoded keys, tensors and data.
 type image struct {
 	version       uint32
 	keys, tensors [][]byte
@@ -128,7 +129,7 @@ func sample() *image {
 	}
 	m.tensor("a", F32, 0, 3, 2)
 	m.tensor("b", Q4_0, 32, 32)
-	m.tensor("c", 10, 64, 0) // mended below
+	m.tensor("c", 10, 64, 0) // removed below
 	m.tensors = m.tensors[:2]
 	return m
 }
@@ -171,7 +172,8 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// Files that lie are refused by name, and cost no more memory than they have.
+// Files that lie are refused with an error that names the fault, and cost no more
+// memory than their size.
 func TestHostile(t *testing.T) {
 	edit := func(f func(m *image)) []byte {
 		m := sample()
@@ -227,7 +229,7 @@ func TestHostile(t *testing.T) {
 	require.Error(t, err)
 }
 
-// seeds are files that mutations begin with.
+// seeds are the files that mutations start from.
 func seeds() [][]byte {
 	out := [][]byte{sample().bytes()}
 	for _, name := range []string{"gguf", "gguf_legacy"} {
@@ -238,8 +240,8 @@ func seeds() [][]byte {
 	return out
 }
 
-// readAll reads all that a file has; nothing of that may panic, and what Parse took
-// can be read.
+// readAll reads everything in a file. None of it may panic, and whatever Parse
+// accepts can be read.
 func readAll(data []byte) error {
 	file, err := Parse("x", data)
 	if err != nil {
@@ -279,9 +281,9 @@ func FuzzParse(f *testing.F) {
 
 var mutations = flag.Int("mutations", 20_000, "mutated files that TestMutations reads")
 
-// Files that differ from a good one in lengths, counts, offsets, types and anything
-// else, cut short or longer, are read or refused: go test ./gguf -run Mutations
-// -mutations 1000000 reads a million.
+// Files that differ from a good one in lengths, counts, offsets, types or anything
+// else, or are truncated or extended, are read or refused: go test ./gguf -run
+// Mutations -mutations 1000000 reads a million.
 func TestMutations(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	values := []uint64{0, 1, 2, 3, 8, 12, 31, 32, 33, 1 << 16, 1<<31 - 1, 1 << 31, 1<<32 - 1, 1 << 32, 1 << 40, 1<<62 + 1, 1<<63 - 1, 1 << 63, 1<<64 - 32, 1<<64 - 1}
@@ -293,7 +295,7 @@ func TestMutations(t *testing.T) {
 			if len(data) == 0 {
 				break
 			}
-			at := random.IntN(min(len(data), 16<<random.IntN(9))) // mostly the head
+			at := random.IntN(min(len(data), 16<<random.IntN(9))) // mostly the header
 			switch random.IntN(6) {
 			case 0:
 				data[at] ^= 1 << random.IntN(8)

@@ -34,7 +34,7 @@ func (k kind) String() string {
 	return fmt.Sprintf("type %d", uint32(k))
 }
 
-// size is the number of bytes of a value of fixed size.
+// size is the number of bytes in a value of fixed size, 0 for other kinds.
 func (k kind) size() uint64 {
 	switch k {
 	case kindU8, kindI8, kindBool:
@@ -49,12 +49,12 @@ func (k kind) size() uint64 {
 	return 0
 }
 
-// value is a value as it lies in the file: a scalar, or the elements of an array.
+// value is a value as stored in the file: a scalar, or the elements of an array.
 type value struct {
 	kind  kind
 	array bool
 	count int
-	data  []byte // texts with their lengths
+	data  []byte // strings are preceded by their lengths
 }
 
 func (v value) String() string {
@@ -64,13 +64,13 @@ func (v value) String() string {
 	return v.kind.String()
 }
 
-// value reads a value and checks that it is all there.
+// value reads a value and checks that it is complete.
 func (r *reader) value() (value, error) {
 	v := value{kind: kind(r.u32()), count: 1}
 	if v.kind == kindArray {
 		v.array, v.kind = true, kind(r.u32())
 		n := r.u64()
-		if r.err == nil && n > uint64(len(r.data)) { // an element takes a byte at least
+		if r.err == nil && n > uint64(len(r.data)) { // an element takes at least a byte
 			return v, fmt.Errorf("an array of %d elements in a file of %d bytes", n, len(r.data))
 		}
 		v.count = int(n)
@@ -135,7 +135,7 @@ func (v value) integer(i int) int64 {
 	case kindI32:
 		return int64(int32(binary.LittleEndian.Uint32(d[4*i:])))
 	}
-	return int64(binary.LittleEndian.Uint64(v.data[8*i:])) // beyond 2⁶³: negative
+	return int64(binary.LittleEndian.Uint64(v.data[8*i:])) // negative from 2⁶³ on
 }
 
 // Uint returns a non-negative integer.
@@ -176,7 +176,7 @@ func (f *File) Bool(key string) (bool, error) {
 	return v.data[0] != 0, nil
 }
 
-// Text returns a text.
+// Text returns a string.
 func (f *File) Text(key string) (string, error) {
 	v, err := f.get(key, false, "text", kindText)
 	if err != nil {
@@ -185,7 +185,7 @@ func (f *File) Text(key string) (string, error) {
 	return string(v.data[8:]), nil
 }
 
-// Texts returns an array of texts.
+// Texts returns an array of strings.
 func (f *File) Texts(key string) ([]string, error) {
 	v, err := f.get(key, true, "an array of texts", kindText)
 	if err != nil {
