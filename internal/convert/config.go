@@ -12,11 +12,11 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// arch is an architecture that GGUF names.
+// arch is an architecture as GGUF names it.
 type arch struct {
-	class    string // of config.json
-	permuted bool   // rows of queries and keys are stored for interleaved rotation
-	bias     bool   // queries, keys and values have biases
+	class    string // in config.json
+	permuted bool   // query and key rows are stored for interleaved rotation
+	bias     bool   // query, key and value projections have biases
 	qkNorm   bool
 }
 
@@ -26,8 +26,8 @@ var archs = map[string]arch{
 	"qwen3": {class: "Qwen3ForCausalLM", qkNorm: true},
 }
 
-// number is a float32 as its shortest decimal, so that 1e-05 is not
-// 9.999999747378752e-06, and never looks like an integer.
+// number is a float32 written as its shortest decimal, so that 1e-05 is not
+// 9.999999747378752e-06; it never looks like an integer.
 type number float32
 
 func (n number) MarshalJSON() ([]byte, error) {
@@ -38,7 +38,7 @@ func (n number) MarshalJSON() ([]byte, error) {
 	return []byte(s), nil
 }
 
-// config is config.json, in the order that it is written.
+// config is config.json, in the order in which it is written.
 type config struct {
 	Architectures []string `json:"architectures"`
 	ModelType     string   `json:"model_type"`
@@ -78,7 +78,7 @@ type scaling struct {
 	AttentionFactor *number `json:"attention_factor,omitempty"`
 }
 
-// keys reads values of a file and keeps the first error.
+// keys reads a file's values and keeps the first error.
 type keys struct {
 	f      *gguf.File
 	prefix string // the architecture's
@@ -91,8 +91,8 @@ func (k *keys) fail(err error) {
 	}
 }
 
-// integer returns a value of the architecture from 1 to the limit of int32; what
-// is absent is def, an error if that is 0.
+// integer returns one of the architecture's values, from 1 to math.MaxInt32. An
+// absent key gives def, or an error if def is 0.
 func (k *keys) integer(key string, def int) int {
 	key = k.prefix + key
 	if !k.f.Has(key) && def != 0 {
@@ -124,7 +124,7 @@ func (k *keys) float(key string, def number) number {
 	return number(x)
 }
 
-// readConfig makes config.json of a file's keys and tensors.
+// readConfig makes config.json from a file's keys and tensors.
 func readConfig(f *gguf.File) (*config, error) {
 	name, err := f.Text("general.architecture")
 	if err != nil {
@@ -209,9 +209,9 @@ func readScaling(k *keys, c *config) *scaling {
 	const p = "rope.scaling."
 	factor := p + "factor"
 	if old := "rope.scale_linear"; !k.f.Has(k.prefix+factor) && k.f.Has(k.prefix+old) {
-		factor = old // of the first converters
+		factor = old // used by the first converters
 	}
-	kind := "linear" // what a factor without a type means
+	kind := "linear" // the meaning of a factor without a type
 	if k.f.Has(k.prefix + p + "type") {
 		var err error
 		if kind, err = k.f.Text(k.prefix + p + "type"); err != nil {
@@ -241,7 +241,7 @@ func readScaling(k *keys, c *config) *scaling {
 		if ext := k.prefix + p + "yarn_ext_factor"; k.f.Has(ext) {
 			if x, err := k.f.Float(ext); err != nil {
 				k.fail(err)
-			} else if x >= 0 && x != 1 { // below 0: what the type says
+			} else if x >= 0 && x != 1 { // below 0: as the type says
 				k.fail(fmt.Errorf("key %q: %v, expected 1: %w", ext, x, model.ErrUnsupported))
 			}
 		}
@@ -249,7 +249,7 @@ func readScaling(k *keys, c *config) *scaling {
 			Type: kind, Factor: k.float(factor, 0), OriginalMax: k.integer(p+"original_context_length", 0),
 			BetaFast: optional("yarn_beta_fast"), BetaSlow: optional("yarn_beta_slow"),
 		}
-		// In GGUF it multiplies YaRN's own factor, in rope_scaling it takes its place.
+		// In GGUF it multiplies YaRN's own factor; in rope_scaling it replaces it.
 		if x := optional("attn_factor"); x != nil && *x != 1 {
 			whole := number(float64(*x) * (1 + 0.1*math.Log(float64(s.Factor))))
 			s.AttentionFactor = &whole
@@ -260,12 +260,12 @@ func readScaling(k *keys, c *config) *scaling {
 	return nil
 }
 
-// llama3 finds the parameters of Llama 3's scaling from what it divides the
-// frequencies by, which is all that GGUF has of it. The factor is the largest
-// divisor. Between the two ends the divisors interpolate, linearly in the number
-// of turns that a pair makes over the original length; with the low frequency
-// factor 1 of all published models two of them fix the others. What is found must
-// give the divisors back.
+// llama3 finds the parameters of Llama 3's scaling from its frequency divisors,
+// which are all that GGUF has of it. The factor is the largest divisor. Between
+// the two ends the divisors interpolate, linearly in the number of turns that a
+// pair makes over the original length. With the low frequency factor 1 of all
+// published models, two of them determine the others. The parameters found must
+// reproduce the divisors.
 func llama3(t *gguf.Tensor, theta float64, headDim int) (*scaling, error) {
 	n := headDim / 2
 	if t.Type != gguf.F32 || len(t.Shape) != 1 || t.Shape[0] != n {
@@ -324,7 +324,7 @@ func llama3(t *gguf.Tensor, theta float64, headDim int) (*scaling, error) {
 	return nil, fmt.Errorf("the divisors are not those of Llama 3's scaling: %w", model.ErrUnsupported)
 }
 
-// writeJSON is a file of a model folder.
+// writeJSON formats a file of a model folder.
 func writeJSON(v any) ([]byte, error) {
 	b, err := json.MarshalIndent(v, "", "  ")
 	return append(b, '\n'), err

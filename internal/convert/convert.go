@@ -29,23 +29,23 @@ import (
 type Options struct {
 	Type tensor.Type // of the weights: BF16 or F32
 
-	// ShardBytes bounds the files of weights, a tensor larger than that aside;
-	// 0 means 2 GiB.
+	// ShardBytes bounds the files of weights, except for a single larger
+	// tensor; 0 means 2 GiB.
 	ShardBytes int64
 
-	// Progress, if not nil, hears how many bytes of weights are written.
+	// Progress, if not nil, is told how many bytes of weights are written.
 	Progress func(done, total int64)
 }
 
 // Result says what was made.
 type Result struct {
 	Architecture string `json:"architecture"`
-	Name         string `json:"name,omitempty"` // of the model, as the file has it
+	Name         string `json:"name,omitempty"` // of the model, as given in the file
 	Tensors      int    `json:"tensors"`
 	Parameters   int64  `json:"parameters"`
 	Bytes        int64  `json:"bytes"`   // of weights
 	Shards       int    `json:"shards"`  // files of weights
-	Resumed      int    `json:"resumed"` // of these, written by an earlier run
+	Resumed      int    `json:"resumed"` // shards written by an earlier run
 	Vocabulary   int    `json:"vocabulary"`
 }
 
@@ -65,10 +65,10 @@ type converter struct {
 type weight struct {
 	name  string
 	from  *gguf.Tensor
-	heads int // of queries or keys whose rows are permuted; 0: none
+	heads int // query or KV heads whose rows are permuted; 0: none
 }
 
-// sourceKey is the metadata of a shard that says what it was made from.
+// sourceKey is the metadata key of a shard that says what it was made from.
 const sourceKey = "lukv_convert"
 
 // GGUF converts the file at path into the folder out, which must not exist.
@@ -135,8 +135,8 @@ func convert(ctx context.Context, f *gguf.File, path, out string, o Options) (r 
 	return r, os.Rename(c.dir, out)
 }
 
-// identity says what the weights are made from and how: a shard of another
-// identity is not taken for finished work.
+// identity says what the weights are made from and how: a shard with another
+// identity does not count as finished work.
 func (c *converter) identity(path string) (string, error) {
 	file, err := inputfile.Open(path)
 	if err != nil {
@@ -197,7 +197,7 @@ func (c *converter) write(name string, b []byte) error {
 }
 
 // weights returns the tensors of the folder in the order of the network. Every
-// tensor of the file must be among them, and the other way round.
+// tensor of the file must be among them, and vice versa.
 func (c *converter) weights() ([]weight, error) {
 	var out []weight
 	used := map[string]bool{"rope_freqs.weight": true}
@@ -239,7 +239,7 @@ func (c *converter) weights() ([]weight, error) {
 			add(in+"ffn_"+x+".weight", to+"mlp."+x+"_proj.weight", 0)
 		}
 		if len(missing) > 0 {
-			break // one layer's names say enough, whatever block_count claims
+			break // one layer's names are enough, whatever block_count claims
 		}
 	}
 	add("output_norm.weight", "model.norm.weight", 0)
@@ -274,7 +274,7 @@ func (c *converter) size(w weight) (int64, error) {
 	return int64(n), nil
 }
 
-// shards writes the weights, but for files that an earlier run has finished.
+// shards writes the weights, except for files that an earlier run has finished.
 func (c *converter) shards(weights []weight, r *Result) error {
 	var files [][]weight
 	held := int64(0)
@@ -337,8 +337,8 @@ func (c *converter) shards(weights []weight, r *Result) error {
 // weightFile matches the names of files that this package writes weights to.
 var weightFile = regexp.MustCompile(`^model(-\d+-of-\d+)?\.safetensors$`)
 
-// sweep removes the weights of an earlier run that was stopped and had other options,
-// or another source, but for the files that names will replace. Its index would be
+// sweep removes the weights left by a stopped run with other options or another
+// source, except for the files in names, which will be replaced. Its index would be
 // read in place of a single file.
 func (c *converter) sweep(names []string) error {
 	entries, err := os.ReadDir(c.dir)
@@ -430,8 +430,8 @@ func (c *converter) stream(out io.Writer, w weight) error {
 	return nil
 }
 
-// storedRow says where a llama file has row r of queries or keys. Heads of d rows
-// are published as two halves that rotate together, and stored with the partners
+// storedRow says where a llama file stores row r of queries or keys. Heads of d
+// rows are published as two halves that rotate together, and stored with partners
 // side by side: [h, 2, d/2] as [h, d/2, 2].
 func storedRow(r, d int) int {
 	head, at := r/d, r%d
@@ -439,7 +439,7 @@ func storedRow(r, d int) int {
 	return head*d + 2*i + half
 }
 
-// check opens what was made as a model is opened.
+// check opens the result the way a model is opened.
 func (c *converter) check() error {
 	cfg, err := model.LoadConfig(c.dir)
 	if err != nil {

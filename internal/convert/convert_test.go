@@ -24,8 +24,8 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// file is a GGUF file to be written: values of keys by type of Go, tensors in
-// the order given.
+// file is a GGUF file to be written: the Go type of a value gives its GGUF
+// type, and tensors are in the order given.
 type file struct {
 	keys    map[string]any
 	order   []string
@@ -112,8 +112,8 @@ func (f *file) write(t *testing.T) string {
 	return path
 }
 
-// embedded packs the embedded model as converters pack llama models: rows of
-// queries and keys permuted.
+// embedded packs the embedded model as converters pack llama models, with query
+// and key rows permuted.
 func embedded(t *testing.T) *file {
 	t.Helper()
 	src, err := safetensors.OpenCheckpointFS(builtin.Files())
@@ -145,7 +145,7 @@ func embedded(t *testing.T) *file {
 	}
 	require.NoError(t, json.Unmarshal(raw, &tok))
 	tokens, kinds := make([]string, 2176), make([]int32, 2176)
-	for i := range tokens { // what is not a token is padding
+	for i := range tokens { // whatever is not a token is padding
 		tokens[i], kinds[i] = fmt.Sprintf("[PAD%d]", i), tokenUnused
 	}
 	for name, id := range tok.Model.Vocab {
@@ -173,7 +173,7 @@ func embedded(t *testing.T) *file {
 	for name, x := range src.All() {
 		p := packed{names.Replace(name), gguf.BF16, x.Shape, x.Data}
 		if strings.Contains(name, "q_proj") || strings.Contains(name, "k_proj") {
-			// As the converter of the format does it: [h, 2, 16] becomes [h, 16, 2].
+			// As the format's converter does it: [h, 2, 16] becomes [h, 16, 2].
 			row := len(x.Data) / x.Shape[0]
 			p.data = nil
 			for h := range x.Shape[0] / 32 {
@@ -241,8 +241,8 @@ func TestWholeModel(t *testing.T) {
 	}
 }
 
-// TestResumes: what was stopped goes on with the shards that are missing, and
-// shards of another source or of other options are made anew.
+// TestResumes: a stopped run resumes with the missing shards, and shards made
+// from another source or with other options are made anew.
 func TestResumes(t *testing.T) {
 	path := embedded(t).write(t)
 	out := filepath.Join(t.TempDir(), "out")
@@ -285,8 +285,8 @@ func TestResumes(t *testing.T) {
 	}
 }
 
-// TestStaleWeights: a run that had all its weights, but got no further, leaves nothing
-// in the folder of one with other options.
+// TestStaleWeights: a run that wrote all its weights but got no further leaves nothing
+// in the folder of a run with other options.
 func TestStaleWeights(t *testing.T) {
 	path := embedded(t).write(t)
 	out := filepath.Join(t.TempDir(), "out")
@@ -310,8 +310,8 @@ func TestStaleWeights(t *testing.T) {
 	}
 }
 
-// TestRefuses: what is not understood is refused by name, and nothing stands
-// under the name of the folder afterwards.
+// TestRefuses: anything not understood is refused by name, and the folder does
+// not exist afterwards.
 func TestRefuses(t *testing.T) {
 	for want, edit := range map[string]func(f *file){
 		`"general.architecture" is missing`: func(f *file) { f.drop("general.architecture") },
@@ -368,8 +368,8 @@ func TestRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "expected bf16 or f32")
 }
 
-// TestYarn: GGUF's factor of the attention multiplies that of YaRN (Peng et al., 2023,
-// section 3.4), which stays where the file has none or 1.
+// TestYarn: GGUF's attention factor multiplies YaRN's (Peng et al., 2023, section
+// 3.4), which stays as it is if the file has none or 1.
 func TestYarn(t *testing.T) {
 	for factor, want := range map[float32]float64{0: 0, 1: 0, 0.5: 0.5 * (1 + 0.1*math.Log(4))} {
 		f := embedded(t)
@@ -394,7 +394,7 @@ func TestYarn(t *testing.T) {
 	}
 }
 
-// TestLinear: a factor says by itself that positions are scaled, as in llama.cpp.
+// TestLinear: a factor alone means that positions are scaled, as in llama.cpp.
 func TestLinear(t *testing.T) {
 	for _, c := range []struct {
 		keys map[string]any
@@ -429,8 +429,8 @@ func TestLinear(t *testing.T) {
 	}
 }
 
-// TestLlama3 finds the parameters that divisors were made with, by the formula
-// of the published models, and refuses divisors of no such formula.
+// TestLlama3 finds the parameters of divisors made with the published models'
+// formula, and refuses divisors that fit no such formula.
 func TestLlama3(t *testing.T) {
 	divisors := func(theta, factor, high, original float64, dim int) *gguf.Tensor {
 		f := &file{keys: map[string]any{}}
@@ -470,7 +470,8 @@ func TestLlama3(t *testing.T) {
 	require.ErrorIs(t, err, model.ErrUnsupported, "divisors for another base")
 }
 
-// TestSentencePiece: pieces with scores become merges that cut as the scores do.
+// TestSentencePiece: pieces with scores become merges that split text as the scores
+// do.
 func TestSentencePiece(t *testing.T) {
 	f := &file{keys: map[string]any{}}
 	tokens := []string{"<unk>", "<s>", "</s>"}

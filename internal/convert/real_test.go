@@ -13,12 +13,12 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// TestRealModel holds a real model, made by scripts/real-model, against an
+// TestRealModel compares a real model, made by scripts/real-model, with an
 // independent program that reads the same GGUF: Python, float64, the format's own
-// dequantiser, rotation of the rows as they are stored. Its figures stand in
-// testdata/real.json: the ids of the beginning of the calibration narrative (as
-// the tokenizers package has them), their mean negative log-likelihood, the
-// largest logits behind them, and a greedy continuation.
+// dequantiser, rotation of the rows as stored. Its figures are in
+// testdata/real.json: the ids of the beginning of the calibration narrative (from
+// the tokenizers package), their mean negative log-likelihood, the largest logits
+// after them, and a greedy continuation.
 func TestRealModel(t *testing.T) {
 	dir := os.Getenv("LUKV_REAL_MODEL")
 	if dir == "" {

@@ -39,12 +39,12 @@ func words(digits string) string {
 	return `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|` + digits + `| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 }
 
-// pretokenizer is how a byte-level vocabulary cuts text, by its name in GGUF.
+// pretokenizer is how a byte-level vocabulary splits text, by its name in GGUF.
 type pretokenizer struct {
 	parts        part
 	normalizer   part
 	ignoreMerges bool
-	bos          bool // in front of a text, where the file does not say
+	bos          bool // before a text, if the file does not say
 }
 
 var pretokenizers = map[string]pretokenizer{
@@ -57,7 +57,7 @@ var pretokenizers = map[string]pretokenizer{
 	"smollm": {parts: sequence("pretokenizers", part{"type": "Digits", "individual_digits": true}, byteLevel(true))},
 }
 
-// vocabulary is what a file says of its tokens.
+// vocabulary is what a file says about its tokens.
 type vocabulary struct {
 	f      *gguf.File
 	tokens []string
@@ -105,7 +105,7 @@ func (v *vocabulary) id(key string) (int, error) {
 	return int(n), nil
 }
 
-// flag returns a yes or no, def where the file does not say.
+// flag returns a boolean, def if the file does not say.
 func (v *vocabulary) flag(key string, def bool) (bool, error) {
 	if !v.f.Has(ggml + key) {
 		return def, nil
@@ -113,7 +113,7 @@ func (v *vocabulary) flag(key string, def bool) (bool, error) {
 	return v.f.Bool(ggml + key)
 }
 
-// special are the tokens with a role.
+// special are the tokens with a special role.
 type special struct {
 	bos, eos, unknown, pad int // -1: none
 	ends                   []int64
@@ -188,7 +188,7 @@ func (v *vocabulary) tokenizer(s special, maxPositions int) (file, config part, 
 	return file, config, nil
 }
 
-// around puts tokens before and behind a text.
+// around puts tokens before and after a text.
 func (v *vocabulary) around(s special, bos, eos bool) part {
 	used := part{}
 	token := func(id int) part {
@@ -210,7 +210,7 @@ func (v *vocabulary) around(s special, bos, eos bool) part {
 	}
 }
 
-// added lists the tokens that are found in a text as a whole.
+// added lists the tokens that are matched whole in a text.
 func (v *vocabulary) added() []part {
 	out := []part{}
 	for id, name := range v.tokens {
@@ -224,7 +224,7 @@ func (v *vocabulary) added() []part {
 	return out
 }
 
-// size is the number of tokens without the padding.
+// size is the number of tokens without padding.
 func (v *vocabulary) size() int {
 	n := 0
 	for id := range v.tokens {
@@ -235,8 +235,8 @@ func (v *vocabulary) size() int {
 	return n
 }
 
-// vocab maps pieces to ids: those that can come out of merges. Unused pieces are
-// padding that converters write; they are left out, so that no text becomes one.
+// vocab maps pieces that can result from merges to ids. Unused pieces are
+// padding written by converters; they are left out, so that no text becomes one.
 func (v *vocabulary) vocab() (map[string]int, error) {
 	out := make(map[string]int, len(v.tokens))
 	for id, name := range v.tokens {
@@ -254,7 +254,8 @@ func (v *vocabulary) vocab() (map[string]int, error) {
 	return out, nil
 }
 
-// byteLevel is a vocabulary of bytes with merges.
+// byteLevel makes the tokenizer of a byte-level vocabulary with merges, and
+// reports whether texts begin with BOS by default.
 func (v *vocabulary) byteLevel() (part, bool, error) {
 	name := "default"
 	if v.f.Has(ggml + "pre") {
@@ -277,7 +278,7 @@ func (v *vocabulary) byteLevel() (part, bool, error) {
 	}
 	merges := make([][2]string, len(lines))
 	for i, line := range lines {
-		// A piece of a byte-level vocabulary holds no blank.
+		// A piece of a byte-level vocabulary contains no space.
 		a, b, ok := strings.Cut(line, " ")
 		if !ok || a == "" || b == "" {
 			return nil, false, fmt.Errorf("merge %d: %q, expected two pieces", i, line)
@@ -297,11 +298,11 @@ func (v *vocabulary) byteLevel() (part, bool, error) {
 	return file, pre.bos, nil
 }
 
-// maxPiece bounds the pieces that are taken apart in all ways, in bytes.
+// maxPiece bounds the pieces that are split in all ways, in bytes.
 const maxPiece = 256
 
-// sentencePiece is a vocabulary of pieces with scores: every way in which a
-// piece is two others becomes a merge, the best scores first.
+// sentencePiece makes the tokenizer of a vocabulary of pieces with scores:
+// every split of a piece into two others becomes a merge, best scores first.
 func (v *vocabulary) sentencePiece(s special) (part, error) {
 	scores, err := v.f.Floats(ggml + "scores")
 	if err != nil {
