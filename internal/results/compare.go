@@ -5,8 +5,8 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// comparison is a table of methods under metrics, ratio by ratio, and what one of
-// the methods gains over others, item by item.
+// comparison describes a table of methods under metrics, ratio by ratio, and of
+// what one of the methods gains over others, item by item.
 type comparison struct {
 	what    string // for progress and errors
 	metrics []string
@@ -19,7 +19,7 @@ type comparison struct {
 // fullCache is the method that keeps everything.
 const fullCache = "full"
 
-// compare answers items under all of c, with the policies that policy makes.
+// compare answers items under everything in c, with the policies that policy makes.
 func (r *run) compare(c comparison, items []eval.Item, policy func(metric, method string) (lukv.Policy, error)) (Comparison, []eval.Answer, error) {
 	methods := []eval.Method{{Name: fullCache}}
 	for _, metric := range c.metrics {
@@ -55,15 +55,15 @@ func (r *run) compare(c comparison, items []eval.Item, policy func(metric, metho
 	return out, answers, nil
 }
 
-// gain is the paired difference of two methods in a row of a table; name is what the
-// answers call the one that the table calls over.
+// gain is the paired difference of two methods in a row of a table; name is the name
+// in the answers of the method that the table calls over.
 func gain(answers []eval.Answer, metric string, ratio float64, of, over, name string) Gain {
 	d := eval.Compare(answers, of, name)
 	return Gain{Metric: metric, Ratio: ratio, Over: over, Diff: d.Diff, Low: d.Low, High: d.High}
 }
 
-// allocatorOf is the policy of a metric and an allocator without a profile, but with
-// the centres of queries that a metric reads, as calibrated.
+// allocatorOf is the policy of a metric and an allocator without a profile, except
+// for the calibrated query centres that a metric may read.
 func (r *run) allocatorOf(metric string, a lukv.AllocatorConfig) (lukv.Policy, error) {
 	p := lukv.Policy{Metric: lukv.MetricConfig{Name: metric}, Allocator: a}
 	if p.UsesProfile() {
@@ -75,7 +75,7 @@ func (r *run) allocatorOf(metric string, a lukv.AllocatorConfig) (lukv.Policy, e
 	return p, nil
 }
 
-// profiled is the policy of the allocator lukv with a profile.
+// profiled is the policy of the lukv allocator with a profile.
 func profiled(p *lukv.Profile) lukv.Policy {
 	return lukv.Policy{Metric: p.Identity.Metric, Allocator: lukv.AllocatorConfig{Name: "lukv"}, Profile: p}
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Format names the version of the figures' file.
+// Format names the version of the figures file.
 const Format = "lukv results 1"
 
 // Figures are the results of all experiments. Scores, losses and ratios are
@@ -43,7 +43,7 @@ type Cell struct {
 	Ratio  float64 `json:"ratio"`
 	Method string  `json:"method"`
 	Score
-	Achieved   float64 `json:"ratio_achieved"` // what was removed
+	Achieved   float64 `json:"ratio_achieved"` // the fraction removed
 	CacheBytes int64   `json:"cache_bytes"`    // mean, page slack included
 }
 
@@ -82,7 +82,7 @@ type Test struct {
 }
 
 // Comparison compares methods under several metrics and ratios. Gains are those of
-// one of the methods over others, item by item.
+// one method over others, item by item.
 type Comparison struct {
 	Items int    `json:"items"`
 	Full  Score  `json:"full"`
@@ -91,7 +91,7 @@ type Comparison struct {
 	Tasks []Task `json:"tasks,omitempty"`
 }
 
-// Gain is the paired difference of scores, of one method minus another.
+// Gain is the paired difference in score of one method minus another.
 type Gain struct {
 	Metric string  `json:"metric"`
 	Ratio  float64 `json:"ratio"`
@@ -109,7 +109,7 @@ type Task struct {
 	Scores map[string]map[string]float64 `json:"scores"`
 }
 
-// OneLayer says what removing a part of one layer alone costs.
+// OneLayer says what it costs to remove part of a single layer.
 type OneLayer struct {
 	Items  int                  `json:"items"`
 	Ratio  float64              `json:"ratio"`
@@ -125,7 +125,7 @@ type Development struct {
 	Cells Cells `json:"cells"`
 }
 
-// Losses says what share of the oracle importance the kept entries lack.
+// Losses says what fraction of the oracle importance the kept entries lack.
 type Losses struct {
 	Items int    `json:"items"`
 	Cells []Loss `json:"cells"`
@@ -141,7 +141,7 @@ type Loss struct {
 	Oracle    float64 `json:"oracle"`
 }
 
-// Solver says how close solutions come to their lower bounds, over all
+// Solver says how close solutions come to their lower bounds over all
 // calibration questions, metrics and levels.
 type Solver struct {
 	Solutions int         `json:"solutions"`
@@ -151,8 +151,8 @@ type Solver struct {
 	Levels    []SolverRow `json:"levels"`
 }
 
-// SolverRow sums the losses of one metric at one level; Ratio 0 is all levels
-// together.
+// SolverRow sums the losses of one metric at one level; Ratio 0 means all
+// levels together.
 type SolverRow struct {
 	Metric   string  `json:"metric"`
 	Ratio    float64 `json:"ratio"`

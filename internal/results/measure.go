@@ -16,10 +16,10 @@ var (
 	metrics    = []string{"snapkv", "keydiff", "expected_attention"}
 	ratios     = []float64{0.5, 0.8, 0.9}
 	allocators = []string{"uniform", "pyramidkv", "adakv", "global", "lukv"}
-	against    = []string{"uniform", "adakv"} // what LU-KV is held against, item by item
+	against    = []string{"uniform", "adakv"} // what LU-KV is compared with, item by item
 
-	// variants are the ways of making a profile that the development set
-	// decides between; the first is the default.
+	// variants are the ways of making a profile among which the development set
+	// decides; the first is the default.
 	variants = []variant{
 		{"none", lukv.NormNone, lukv.ObjectiveUtility, lukv.SolverGreedy, false},
 		{"none, repaired", lukv.NormNone, lukv.ObjectiveUtility, lukv.SolverRepair, false},
@@ -46,24 +46,24 @@ type variant struct {
 	question                      bool // the question's last row counts, too
 }
 
-// Options say on what the experiments are made.
+// Options say what the experiments run on.
 type Options struct {
 	Eval        eval.Options // framing and sessions
 	Prompt      calibration.Prompt
-	Texts       []calibration.Text // that profiles are made from
-	Profiles    Profiles           // made before
+	Texts       []calibration.Text // from which profiles are made
+	Profiles    Profiles           // made beforehand
 	Test        []eval.Item
 	Development []eval.Item
 
-	// HeadKV probes heads, and returns the allocator made of that.
+	// HeadKV probes heads and returns the allocator made from the result.
 	HeadKV func(context.Context, *model.Model) (lukv.AllocatorConfig, error)
 
-	// Progress, if not nil, hears what is done.
+	// Progress, if not nil, is told how far each step has come.
 	Progress func(what string, done, total int)
 }
 
-// Profiles returns the profile of a metric in its default configuration, of output
-// errors or of the published objective.
+// Profiles returns the profile of a metric in its default configuration, made for
+// output errors or for the published objective.
 type Profiles func(metric string, outputErrors bool) (*lukv.Profile, error)
 
 // run is one execution of the experiments.
@@ -77,7 +77,7 @@ type run struct {
 }
 
 // Measure makes all profiles of m, compares them and the allocators, and
-// returns what came out. It takes minutes.
+// returns the results. It takes minutes.
 func Measure(ctx context.Context, m *model.Model, o Options) (*Figures, error) {
 	r := newRun(ctx, m, o, &Figures{Format: Format, Model: m.ID(), Precision: string(m.Precision())})
 	for _, name := range metrics {
@@ -99,10 +99,11 @@ func Measure(ctx context.Context, m *model.Model, o Options) (*Figures, error) {
 	return r.f, nil
 }
 
-// Parts are the parts of the figures that can be measured by themselves.
+// Parts returns the parts of the figures that can be measured on their own.
 func Parts() []string { return []string{"objectives", "metrics", "weights", "remedies"} }
 
-// MeasurePart measures one of [Parts] again and leaves the other figures.
+// MeasurePart measures one of [Parts] again and leaves the other figures as they
+// are.
 func MeasurePart(ctx context.Context, m *model.Model, o Options, f *Figures, part string) error {
 	if f.Model != m.ID() || f.Precision != string(m.Precision()) {
 		return fmt.Errorf("results: the figures are of model %s in %s, this one is %s in %s", f.Model, f.Precision, m.ID(), m.Precision())
@@ -185,7 +186,7 @@ func (r *run) measureProfiles(question bool) error {
 	return nil
 }
 
-// add counts the solutions of one question.
+// add adds the solutions of one question.
 func (s *Solver) add(metric string, greedy, repaired *solve.LevelSet) {
 	row := func(ratio float64) *SolverRow {
 		for i := range s.Levels {
@@ -229,7 +230,7 @@ func (r *run) policy(metric, allocator string, ratio float64, variant string) *l
 	return p
 }
 
-// evaluate answers items under methods, all derived from one prefill each.
+// evaluate answers items under methods, with one shared prefill per context.
 func (r *run) evaluate(what string, items []eval.Item, methods []eval.Method) ([]eval.Answer, error) {
 	var answers []eval.Answer
 	o := r.o.Eval
@@ -334,7 +335,7 @@ func tasks(answers []eval.Answer, metrics []string, ratio float64, methods []str
 	return out
 }
 
-// oneLayer removes a part of one layer alone, by a profile that says so.
+// oneLayer removes part of one layer only, by means of a profile made to do so.
 func (r *run) oneLayer() error {
 	var items []eval.Item
 	for i := 0; i < len(r.o.Development); i += 2 {
@@ -403,7 +404,7 @@ func (r *run) development() error {
 	return nil
 }
 
-// losses compares what the allocators lose of the oracle importance.
+// losses compares how much of the oracle importance the allocators lose.
 func (r *run) losses() error {
 	var texts []calibration.Text
 	items := r.o.Development

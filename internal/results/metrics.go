@@ -5,9 +5,9 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// The large tables are made of a part of the items, drawn as lukv eval --limit does.
+// The large tables use a part of the items, drawn as lukv eval --limit does.
 const (
-	metricItems = 4 // of each task, where all metrics are tried
+	metricItems = 4 // per task, where all metrics are tried
 	partItems   = 8
 	partSeed    = 42
 )

@@ -28,7 +28,7 @@ func (p *page) everyMetric() {
 	p.printf("\n")
 }
 
-// missed says which methods remove another part than they are asked to.
+// missed says which methods remove a different fraction than requested.
 func (p *page) missed(cells Cells) {
 	const most = 0.02
 	for _, method := range metricMethods {
@@ -46,7 +46,7 @@ func (p *page) missed(cells Cells) {
 	}
 }
 
-// compareAt orders cells of a ratio by score, and others below.
+// compareAt orders the cells of a ratio by score, and all others below them.
 func compareAt(a, b Cell, ratio float64) int {
 	score := func(c Cell) float64 {
 		if c.Ratio != ratio {
@@ -63,8 +63,8 @@ func compareAt(a, b Cell, ratio float64) int {
 	return 0
 }
 
-// weights writes the comparison of the two measured effects, and of a metric for
-// each head with single ones.
+// weights writes the comparison of the two measured effects, and that of one
+// metric per head with single metrics.
 func (p *page) weights() {
 	w := &p.f.Weights
 	if w.Items == 0 {

@@ -8,7 +8,7 @@ import (
 
 const (
 	published = "lukv"                  // the published objective
-	plain     = "output error"          // all layers weighing the same
+	plain     = "output error"          // all layers weighted equally
 	byEffect  = "output error × effect" // layers weighted by the effect of cutting each
 )
 
@@ -16,7 +16,7 @@ var (
 	objectiveMetrics = []string{"snapkv", "keydiff", "expected_attention", "key_distance"}
 	objectiveMethods = []string{"adakv", "pyramidkv", published, plain, byEffect}
 
-	// objectiveOver is what the last method is held against, item by item.
+	// objectiveOver is what the last method is compared with, item by item.
 	objectiveOver = []string{"adakv", "pyramidkv", published, plain, fullCache}
 )
 
@@ -33,8 +33,8 @@ func (r *run) objectives() error {
 	return nil
 }
 
-// objectivePolicy is the policy of an allocator, or of lukv with the profile that a
-// method names.
+// objectivePolicy is the policy of an allocator, or of lukv with the profile named
+// by the method.
 func (r *run) objectivePolicy(metric, method string) (lukv.Policy, error) {
 	if method != published && method != plain && method != byEffect {
 		return r.allocatorOf(metric, lukv.AllocatorConfig{Name: method})
@@ -49,7 +49,7 @@ func (r *run) objectivePolicy(metric, method string) (lukv.Policy, error) {
 	return profiled(p), nil
 }
 
-// embedded returns the profile of a metric that was made before.
+// embedded returns a metric's profile that was made beforehand.
 func (r *run) embedded(metric string, outputErrors bool) (*lukv.Profile, error) {
 	p, err := r.o.Profiles(metric, outputErrors)
 	if err == nil && p == nil {

@@ -38,7 +38,7 @@ func (p *page) gainsTable(c *Comparison, metrics []string, ratios []float64, ove
 	p.printf("\n")
 }
 
-// methodText is a method as a table's head has it.
+// methodText is a method's name in a table's header.
 func methodText(method string) string {
 	if method == fullCache {
 		return "full cache"
@@ -46,7 +46,8 @@ func methodText(method string) string {
 	return method
 }
 
-// objectives writes the comparison of the published objective with output errors.
+// objectives writes the comparison of the published objective with that of output
+// errors.
 func (p *page) objectives() {
 	o := &p.f.Objectives
 	p.printf("## Two objectives of a profile\n\n"+
@@ -64,7 +65,8 @@ func (p *page) objectives() {
 	p.tasks(o.Tasks, objectiveMetrics, objectiveMethods)
 }
 
-// againstText says in how many rows a method differs from another beyond doubt.
+// againstText says in how many rows a method's interval against another excludes
+// zero.
 func (p *page) againstText(gains []Gain, over string) {
 	above, below, open := sides(gains, over)
 	if over == fullCache {
@@ -77,8 +79,8 @@ func (p *page) againstText(gains []Gain, over string) {
 	p.printf(".\n")
 }
 
-// taskLosses names the tasks that lose most by the objective at taskRatio: kinds of
-// question that the calibration texts may lack.
+// taskLosses names the tasks that lose most under the objective at taskRatio: kinds
+// of question that the calibration texts may lack.
 func (p *page) taskLosses() {
 	var losses []string
 	for _, metric := range objectiveMetrics {

@@ -90,7 +90,7 @@ func eachRow(do func(metric string, ratio float64)) {
 	}
 }
 
-// list joins parts as in a sentence.
+// list joins parts for use in a sentence.
 func list(parts []string) string {
 	if len(parts) < 2 {
 		return strings.Join(parts, "")
@@ -98,7 +98,7 @@ func list(parts []string) string {
 	return strings.Join(parts[:len(parts)-1], ", ") + " and " + parts[len(parts)-1]
 }
 
-// rowsText names rows of a table, the ratios of a metric together.
+// rowsText names rows of a table, grouping the ratios of a metric.
 func rowsText(rows []Cell) string {
 	var names, parts []string
 	at := map[string][]string{}
@@ -114,7 +114,7 @@ func rowsText(rows []Cell) string {
 	return list(parts)
 }
 
-// best returns the cell with the highest score of a row, the first of equal ones.
+// best returns the cell with the highest score in a row, the first one in a tie.
 func (cs Cells) best(metric string, ratio float64, methods []string) Cell {
 	best := Cell{Score: Score{Score: -1}}
 	for _, m := range methods {
@@ -125,7 +125,7 @@ func (cs Cells) best(metric string, ratio float64, methods []string) Cell {
 	return best
 }
 
-// short writes the sentences to quote.
+// short writes the sentences meant to be quoted.
 func (p *page) short() {
 	t := &p.f.Test
 	p.printf("## In short\n\n")
@@ -165,7 +165,7 @@ func (p *page) short() {
 }
 
 // sides divides the rows by where the interval of the difference lies: above zero,
-// below, or on both sides.
+// below it, or on both sides.
 func sides(gains []Gain, over string) (above, below, open []Cell) {
 	for _, g := range gains {
 		c := Cell{Metric: g.Metric, Ratio: g.Ratio}
@@ -182,7 +182,8 @@ func sides(gains []Gain, over string) (above, below, open []Cell) {
 	return above, below, open
 }
 
-// gains writes in how many rows LU-KV beats another allocator beyond doubt.
+// gains writes in how many rows the interval shows LU-KV ahead of another
+// allocator.
 func (p *page) gains(over string) {
 	low, high := 1.0, -1.0
 	for _, g := range p.f.Test.Gains {
@@ -348,7 +349,7 @@ func (d *Development) mean(name string) float64 {
 	return sum / float64(n)
 }
 
-// versus says where one column lies above another, by the figures as printed.
+// versus says where one column is above another, judged by the figures as printed.
 func (p *page) versus(what, a, b string) {
 	d := &p.f.Development
 	var above, equal, below []Cell
@@ -378,7 +379,7 @@ func (p *page) versus(what, a, b string) {
 	p.printf("; mean %.1f against %.1f.\n", 100*d.mean(a), 100*d.mean(b))
 }
 
-// tenths is a score in tenths of a point, as it is printed.
+// tenths is a score in tenths of a point, as printed.
 func tenths(score float64) int {
 	var whole, part int
 	fmt.Sscanf(fmt.Sprintf("%.1f", 100*score), "%d.%d", &whole, &part)
@@ -436,7 +437,7 @@ func (p *page) solver() {
 	}
 }
 
-// above says in percent how far a loss lies above its bound.
+// above says how far a loss lies above its bound, in percent.
 func above(loss, bound float64) string {
 	if bound <= 0 {
 		return "–"

@@ -8,8 +8,8 @@ import (
 	"github.com/lukv/lukv/lukv/solve"
 )
 
-// Remedies for kinds of task that the calibration questions lack, against the profile
-// of output errors as it is.
+// Remedies for kinds of task that the calibration questions lack, compared with the
+// profile of output errors as it is.
 const (
 	asIs          = "as it is"
 	smallPower    = "γ = 0.25"
@@ -26,7 +26,7 @@ var (
 	remedyRatios  = []float64{0.8, 0.9}
 )
 
-// remedies tries them on a part of the development items.
+// remedies tries the remedies on a part of the development items.
 func (r *run) remedies() error {
 	items, _, err := eval.Subset(r.o.Development, 0, partItems, partSeed)
 	if err != nil {
@@ -89,7 +89,7 @@ func (r *run) remedy(metric, method string) (lukv.Policy, error) {
 	return profiled(p), nil
 }
 
-// mixed is a profile a share of whose rows are uniform.
+// mixed is a profile whose rows are mixed with a share of the uniform budget.
 func mixed(p *lukv.Profile, share float64) (*lukv.Profile, error) {
 	return eachLevel(p, func(kept []float64, mean float64) {
 		for u, x := range kept {
@@ -99,7 +99,7 @@ func mixed(p *lukv.Profile, share float64) (*lukv.Profile, error) {
 }
 
 // floored is a profile under which no head keeps less than a share of what heads keep on
-// average; the others pay in proportion.
+// average; the other heads pay for it in proportion.
 func floored(p *lukv.Profile, share float64) (*lukv.Profile, error) {
 	return eachLevel(p, func(kept []float64, mean float64) {
 		least := share * mean
@@ -134,8 +134,8 @@ func floored(p *lukv.Profile, share float64) (*lukv.Profile, error) {
 	})
 }
 
-// eachLevel changes what the heads of each level keep, given the level's mean. A head
-// never keeps more than at the level below.
+// eachLevel changes what heads keep at each level, given the level's mean. A head
+// never keeps more than at the level before.
 func eachLevel(p *lukv.Profile, change func(kept []float64, mean float64)) (*lukv.Profile, error) {
 	n := p.Layers() * p.KVHeads()
 	values := make([]float64, 0, solve.Levels*n)

@@ -2,7 +2,7 @@ package results
 
 import "strings"
 
-// kinds are groups of tasks, by the beginnings of their names.
+// kinds are groups of tasks, by name prefix.
 var kinds = []struct {
 	name  string
 	tasks []string
@@ -14,7 +14,8 @@ var kinds = []struct {
 	{"questions", []string{"qa"}},
 }
 
-// remedies writes what was tried against the price of output errors.
+// remedies writes what was tried against the losses of profiles of output
+// errors.
 func (p *page) remedies() {
 	c := &p.f.Remedies
 	if c.Items == 0 {
@@ -43,7 +44,7 @@ func (p *page) remedies() {
 	p.printf("\n")
 }
 
-// kind writes the means over some tasks.
+// kind writes the means over tasks with the given name prefixes.
 func (p *page) kind(row, name string, prefixes []string) {
 	full, n := 0.0, 0.0
 	sums := map[string]float64{}

@@ -30,7 +30,7 @@ func pageOf(t *testing.T, f *Figures) string {
 	return b.String()
 }
 
-// The page in the repository is made of the figures beside it.
+// The page in the repository is made from the figures beside it.
 func TestPageIsMadeFromFigures(t *testing.T) {
 	page, err := os.ReadFile("../../docs/results.md")
 	require.NoError(t, err)
@@ -38,7 +38,7 @@ func TestPageIsMadeFromFigures(t *testing.T) {
 		"write the page again: go run ./cmd/lukv results --render -o docs/results.md --figures docs/results.json")
 }
 
-// Figures are complete: a cell of each table for every metric, ratio and method.
+// Figures are complete: each table has a cell for every metric, ratio and method.
 func TestFiguresAreComplete(t *testing.T) {
 	f := figures(t)
 	names := []string{"uniform"}
@@ -100,7 +100,7 @@ func TestFiguresAreComplete(t *testing.T) {
 	require.Equal(t, 13, len(f.Test.Tasks))
 }
 
-// What the page says follows the figures: where they change, so do the sentences.
+// What the page says follows the figures: if they change, so do the sentences.
 func TestSentencesFollowFigures(t *testing.T) {
 	f := figures(t)
 	set := func(cs Cells, metric string, ratio float64, method string, score float64) {
@@ -199,10 +199,10 @@ func TestKind(t *testing.T) {
 	require.Equal(t, "| row | words | 60 | 0 | 0 | 0 | 30 | 0 | 0 | 0 | 0 |\n", p.b.String())
 }
 
-// Rows with a floor keep their mean, no head less than its share of it, and the
-// others what they had in proportion; mixed rows lie between.
+// Rows with a floor keep their mean: no head keeps less than its share of it,
+// and the others share the rest in proportion. Mixed rows lie in between.
 func TestRemedyRows(t *testing.T) {
-	shares := []float64{0.1, 0.3, 1.6, 2} // of the mean, at 80 % and beyond
+	shares := []float64{0.1, 0.3, 1.6, 2} // of the mean, at 80 % and above
 	var values []float64
 	for i := range 99 {
 		ratio := float64(i+1) / 100
@@ -232,7 +232,7 @@ func TestRemedyRows(t *testing.T) {
 	require.InDeltaSlice(t, []float64{0.325, 0.475, 1.45, 1.75}, kept(mixed(p, 0.25)), 1e-9)
 }
 
-// The README's sentence on the results is true of them.
+// The README's sentence about the results agrees with the figures.
 func TestReadmeSaysWhatTheFiguresSay(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
@@ -252,7 +252,7 @@ func TestReadmeSaysWhatTheFiguresSay(t *testing.T) {
 	require.Equal(t, 2, ahead)
 }
 
-// docs/methods.md says of every metric what the figures say: points lost with 80 %
+// docs/methods.md agrees with the figures on every metric: points lost with 80 %
 // removed. Its table may have more columns.
 func TestMethodsSayWhatWasLost(t *testing.T) {
 	text, err := os.ReadFile("../../docs/methods.md")

@@ -13,22 +13,22 @@ import (
 var (
 	weightMethods = []string{lukv.WeightsCut, lukv.WeightsSpan}
 
-	// perHeadSets are the metrics of which every head has one.
+	// perHeadSets are sets of metrics, one of which each head gets.
 	perHeadSets = [][]string{{"snapkv", "keydiff", "expected_attention"}, {"snapkv", "key_distance"}}
 )
 
-// weightQuestions is how many questions of each text the profiles are made of: spans
-// take many passes.
+// weightQuestions is how many questions of each text the profiles are made from:
+// spans take many passes.
 const weightQuestions = 2
 
 // perHead is the method that gives every head a metric of its own.
 const perHead = "per head"
 
-// setName is how a table calls metrics of which every head has one.
+// setName is a table's name for such a set of metrics.
 func setName(set []string) string { return strings.Join(set, " / ") }
 
-// weights compares the two ways of measuring what a layer does, and a metric for
-// each head with single metrics, on a part of the embedded samples.
+// weights compares the two ways of measuring a layer's effect, and one metric
+// per head with single metrics, on a part of the embedded samples.
 func (r *run) weights() error {
 	items, _, err := eval.Subset(r.o.Test, 0, partItems, partSeed)
 	if err != nil {
