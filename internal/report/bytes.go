@@ -2,7 +2,7 @@ package report
 
 import "fmt"
 
-// Bytes prints a number of bytes for people, in binary units.
+// Bytes formats a number of bytes for people to read, in binary units.
 func Bytes(n int64) string {
 	const units = "KMGT"
 	if n < 1024 {

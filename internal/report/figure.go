@@ -11,24 +11,24 @@ import (
 )
 
 // Figure is the data of a picture: lines over a common axis, or heat maps with a
-// common scale. What is drawn can be drawn again from it.
+// common scale. The picture can be drawn again from it.
 type Figure struct {
-	ID       string `json:"id"` // a file name's
+	ID       string `json:"id"` // for file names
 	Title    string `json:"title"`
 	Subtitle string `json:"subtitle,omitempty"`
-	Note     string `json:"note,omitempty"` // what it shows, for a reader
+	Note     string `json:"note,omitempty"` // what it shows, for the reader
 	X        string `json:"x"`              // the axes
 	Y        string `json:"y"`
 
-	Lines  []Line      `json:"lines,omitempty"`  // one chart of lines, or
+	Lines  []Line      `json:"lines,omitempty"`  // one line chart, or
 	Charts []Chart     `json:"charts,omitempty"` // small ones, or
 	Heat   []HeatPanel `json:"heat,omitempty"`   // heat maps
 
 	Columns int    `json:"columns,omitempty"` // of small charts
-	Unit    string `json:"unit,omitempty"`    // of the values of heat maps
+	Unit    string `json:"unit,omitempty"`    // of the values in heat maps
 }
 
-// Line is a series of points. Low and High, if there, bound a band.
+// Line is a series of points. Low and High, if present, bound a band.
 type Line struct {
 	Name string    `json:"name"`
 	X    []float64 `json:"x"`
@@ -44,7 +44,7 @@ type Chart struct {
 	Lines []Line `json:"lines"`
 }
 
-// HeatPanel is one heat map: rows downwards. What is null is not drawn.
+// HeatPanel is one heat map, with rows downwards. Null values are not drawn.
 type HeatPanel struct {
 	Name    string       `json:"name"`
 	Rows    []string     `json:"rows"`
@@ -55,22 +55,22 @@ type HeatPanel struct {
 // An ink is how a line is drawn.
 type ink struct{ color, dash string }
 
-// inks can be told apart without red and green, and dashes differ, too.
+// inks can be told apart without red and green, and their dashes differ, too.
 var inks = []ink{
 	{"#0b3c8c", ""}, {"#e08a00", "7 3"}, {"#008f8f", "2 3"}, {"#8a2be2", "9 3 2 3"}, {"#444444", "4 4"}, {"#c2185b", "12 4"}, {"#6d4c1b", "1 3"}, {"#5aa0e0", "6 2 2 2 2 2"},
 }
 
-// lineInk returns the ink of line k: colors again after len(inks) lines, but with
-// other dashes.
+// lineInk returns the ink of line k. Colors repeat after len(inks) lines, but
+// with other dashes.
 func lineInk(k int) ink {
 	n := len(inks)
 	return ink{inks[k%n].color, inks[(k+k/n)%n].dash}
 }
 
-// maxBands is the number of lines beyond which their bands would hide each other.
+// maxBands is the largest number of lines whose bands do not hide each other.
 const maxBands = 4
 
-// maxMarked is the number of points from which on lines have no marks.
+// maxMarked is the number of points at and above which lines have no marks.
 const maxMarked = 20
 
 // WriteCSV writes the points in long form.
@@ -159,7 +159,7 @@ func (f *Figure) WriteSVG(w io.Writer, command string) error {
 	return err
 }
 
-// draw draws title and contents and returns the size.
+// draw draws the title and contents and returns the size.
 func (f *Figure) draw(s *svg) (width, height float64) {
 	const left, top = 64, 60
 	s.text(left, 22, ` font-size="16" font-weight="bold"`, f.Title)
@@ -182,7 +182,7 @@ func (f *Figure) draw(s *svg) (width, height float64) {
 	return max(width, wide), height
 }
 
-// legend names the strong series and returns its width.
+// legend names the series that are not pale and returns its width.
 func legend(s *svg, x, y float64, lines []Line) float64 {
 	wide, k, pale := 0, 0, 0
 	for _, l := range lines {
@@ -206,13 +206,14 @@ func legend(s *svg, x, y float64, lines []Line) float64 {
 	return 50 + 7*float64(wide)
 }
 
-// axes are where lines are drawn.
+// axes map data to the place where lines are drawn.
 type axes struct {
 	x0, x1, y0, y1           float64 // data
 	left, top, width, height float64 // picture
 }
 
-// axesOf returns axes that hold all lines, from 0 if they are not negative.
+// axesOf returns axes that hold all lines, with y from 0 if no values are
+// negative.
 func axesOf(lines []Line) *axes {
 	a := &axes{x0: math.Inf(1), x1: math.Inf(-1), y0: 0, y1: math.Inf(-1)}
 	for _, l := range lines {
@@ -239,7 +240,7 @@ func axesOf(lines []Line) *axes {
 	return a
 }
 
-// ticks returns round values between two, about n of them.
+// ticks returns about n round values between from and to.
 func ticks(from, to float64, n int) []float64 {
 	step := math.Pow(10, math.Floor(math.Log10((to-from)/float64(n))))
 	for _, m := range []float64{1, 2, 5, 10} {
@@ -250,7 +251,7 @@ func ticks(from, to float64, n int) []float64 {
 	}
 	var out []float64
 	first := math.Ceil(from/step - 1e-9)
-	for k := range n + 2 { // a step may be too small to be added
+	for k := range n + 2 { // bounded, as a step may be too small to change the sum
 		x := (first+float64(k))*step + 0 // no -0
 		if !(x <= to+step*1e-9) {
 			break
@@ -260,7 +261,7 @@ func ticks(from, to float64, n int) []float64 {
 	return out
 }
 
-// number prints a tick.
+// number formats a tick.
 func number(x float64) string {
 	if x != 0 && (math.Abs(x) >= 1e6 || math.Abs(x) < 1e-3) {
 		return strconv.FormatFloat(x, 'e', 1, 64)
@@ -271,7 +272,7 @@ func number(x float64) string {
 func (a *axes) px(x float64) float64 { return a.left + (x-a.x0)/(a.x1-a.x0)*a.width }
 func (a *axes) py(y float64) float64 { return a.top + a.height - (y-a.y0)/(a.y1-a.y0)*a.height }
 
-// draw draws the frame, with grid and numbers if there is room for them.
+// draw draws the frame, with a grid and numbers if requested.
 func (a *axes) draw(s *svg, left, top, width, height float64, numbers bool) {
 	a.left, a.top, a.width, a.height = left, top, width, height
 	if numbers {
@@ -350,7 +351,7 @@ func (f *Figure) drawCharts(s *svg, left, top float64) (width, height float64) {
 	return width + legend(s, width+10, top, f.Charts[0].Lines) + 10, height + 28
 }
 
-// drawHeat draws heat maps side by side with one scale.
+// drawHeat draws heat maps side by side on one scale.
 func (f *Figure) drawHeat(s *svg, left, top float64) (width, height float64) {
 	low, high := 0.0, math.Inf(-1)
 	rows, names := 0, 0
@@ -415,7 +416,7 @@ func (f *Figure) drawHeat(s *svg, left, top float64) (width, height float64) {
 	return x + 40 + 7*float64(len(f.Unit)+6), max(bottom, top+32+tall) + 30
 }
 
-// short prints a value in a cell.
+// short formats a value in a cell.
 func short(x float64) string {
 	switch a := math.Abs(x); {
 	case a >= 1e4 || a > 0 && a < 1e-3:
@@ -426,7 +427,7 @@ func short(x float64) string {
 	return strconv.FormatFloat(x, 'g', 2, 64)
 }
 
-// Page is figures on one self-contained page.
+// Page is a self-contained page of figures.
 type Page struct {
 	Title, Intro string
 	Sections     []Section
@@ -443,7 +444,7 @@ h1{font-size:1.6em}h2{font-size:1.25em;margin-top:2.2em;border-bottom:1px solid 
 figure{margin:1.6em 0;overflow-x:auto}figcaption{max-width:52em;color:#444;margin-top:.3em}
 code{background:#f4f4f4;padding:.1em .3em;font-size:.85em;overflow-wrap:anywhere}nav a{margin-right:1em}svg{max-width:100%;height:auto}`
 
-// WriteHTML writes the page; it needs nothing else.
+// WriteHTML writes the page, which needs no other files.
 func (p *Page) WriteHTML(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width\">\n<title>%s</title>\n<style>%s</style>\n</head>\n<body>\n<h1>%s</h1>\n<p>%s</p>\n<nav>",

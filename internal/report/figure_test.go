@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// figures are one of each kind, and what is hard to draw.
+// figures are one of each kind, plus some that are hard to draw.
 func figures() []Figure {
 	v := func(x float64) *float64 { return &x }
 	return []Figure{
@@ -29,8 +29,8 @@ func figures() []Figure {
 	}
 }
 
-// Every picture is well-formed XML without numbers that are none, and is the same
-// after its data have been written and read.
+// Every picture is well-formed XML without NaNs or infinities, and is the same
+// after its data have been written and read back.
 func TestFigureSVG(t *testing.T) {
 	for _, f := range figures() {
 		require.NoError(t, f.Validate())
@@ -52,7 +52,7 @@ func TestFigureSVG(t *testing.T) {
 	}
 }
 
-// No two lines of a figure look the same, also where there are many.
+// No two lines of a figure look the same, even if there are many.
 func TestLineInksDiffer(t *testing.T) {
 	seen := map[ink]int{}
 	for k := range 64 {
@@ -64,7 +64,8 @@ func TestLineInksDiffer(t *testing.T) {
 	}
 }
 
-// Figures come from files: nothing in them ends the program or keeps it for ever.
+// Figures come from files: nothing in them may crash the program or make it run
+// forever.
 func TestHostileFigureSVG(t *testing.T) {
 	for _, text := range []string{
 		`{"id":"a","charts":[]}`, `{"id":"a","heat":[]}`, `{"id":"a","lines":[]}`, `{"id":"a","charts":[{}],"columns":-1}`,

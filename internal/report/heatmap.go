@@ -11,12 +11,12 @@ import (
 // HeatMap is a picture of one number per layer and KV head.
 type HeatMap struct {
 	Title, Subtitle string
-	Command         string      // goes into the picture's description
+	Command         string      // put into the picture's description
 	Values          [][]float64 // [L][K] from 0 to 1; a nil row is a layer that took no part
 }
 
-// palette runs from dark blue over green to yellow: ordered by brightness, so
-// that it can be read without telling red from green.
+// palette runs from dark blue through green to yellow. It is ordered by
+// brightness, so that it can be read without telling red from green.
 var palette = [][3]float64{{45, 20, 90}, {60, 75, 140}, {35, 135, 140}, {95, 190, 100}, {250, 225, 60}}
 
 // heatColor returns the colour of a value from 0 to 1, and whether dark text
@@ -36,12 +36,12 @@ type Colors int
 
 const (
 	NoColors  Colors = iota // plain text
-	Colors256               // the palette of 256 that terminals have
+	Colors256               // the 256-colour palette of terminals
 	Colors24                // any colour, 24 bits each
 )
 
 // WriteText prints the heat map: a row per layer, a cell per KV head with its
-// percentage, on coloured ground if the output can show colours.
+// percentage, on a coloured background if the output can show colours.
 func (h HeatMap) WriteText(w io.Writer, c Colors) error {
 	var b strings.Builder
 	b.WriteString("layer")
@@ -63,7 +63,7 @@ func (h HeatMap) WriteText(w io.Writer, c Colors) error {
 	return err
 }
 
-// ground puts text on the colour of a value.
+// ground puts text on a background in the colour of a value.
 func (c Colors) ground(v float64, text string) string {
 	if c == NoColors {
 		return text
@@ -91,7 +91,7 @@ func (h HeatMap) heads() int {
 }
 
 // WriteSVG draws the heat map: layers downwards from 0, KV heads to the right,
-// percents in the cells, a colour bar at the side.
+// percentages in the cells, a colour bar at the side.
 func (h HeatMap) WriteSVG(w io.Writer) error {
 	heads := h.heads()
 	const cw, ch, left, top, barGap = 34, 20, 56, 64, 24

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Ink is how a cell of a table is written where colours are shown.
+// Ink is how a cell of a table is coloured if colours are shown.
 type Ink int
 
 const (
@@ -23,7 +23,7 @@ type Cell struct {
 }
 
 // Table lays text out in columns. Columns are numbered from 0; all but those
-// named in Right are aligned to the left.
+// listed in Right are aligned to the left.
 type Table struct {
 	Indent string
 	Right  []int
@@ -42,7 +42,7 @@ func (t *Table) Row(texts ...string) {
 // Cells adds a row.
 func (t *Table) Cells(row ...Cell) { t.rows = append(t.rows, row) }
 
-// Write prints the table, two blanks between columns.
+// Write prints the table with two spaces between columns.
 func (t *Table) Write(w io.Writer, c Colors) error {
 	var widths []int
 	for _, row := range t.rows {
