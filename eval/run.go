@@ -79,7 +79,7 @@ type Answer struct {
 	Score      float64  `json:"score"`
 	Empty      bool     `json:"empty,omitempty"` // nothing was left to score once cleaned
 
-	// Notes tell the user what to know about how the context was compressed.
+	// Notes say what a user should know about how the context was compressed.
 	Notes []string `json:"notes,omitempty"`
 
 	// Error says why there is no answer: the context, the question or the
@@ -377,7 +377,7 @@ func (r *runner) method(ctx context.Context, method Method, head []int32, trunca
 	return nil
 }
 
-// about is an answer as it stands before its question is asked.
+// about is an answer before its question is asked.
 func (r *runner) about(context Answer, method Method, i int) Answer {
 	a := r.blank(method, i)
 	a.Truncated, a.ContextTokens, a.KeptEntries, a.RatioAchieved = context.Truncated, context.ContextTokens, context.KeptEntries, context.RatioAchieved

@@ -153,8 +153,8 @@ func dequantiseQ4_K(dst []float32, b []byte) {
 	}
 }
 
-// dequantiseQ5_K is Q4_K with 32 bytes of fifth bits in front of the nibbles:
-// bit j of byte l belongs to element l of sub-block j.
+// dequantiseQ5_K is Q4_K with 32 bytes of fifth bits before the nibbles: bit j
+// of byte l belongs to element l of sub-block j.
 func dequantiseQ5_K(dst []float32, b []byte) {
 	d, least := half(b), half(b[2:])
 	high := b[16:48]

@@ -193,7 +193,7 @@ var errRedirect = errors.New("redirect refused")
 
 // checkRedirect keeps the token on the host it was meant for: any other port,
 // scheme or subdomain is another host. A HEAD request stops at another host: the
-// hub knows a file's hash, its storage does not.
+// hub knows a file's hash; its storage does not.
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	from := via[0].URL
 	if len(via) > 10 {

@@ -206,7 +206,7 @@ var chosen = []string{
 	"special_tokens_map.json", "tokenizer.json", "tokenizer_config.json",
 }
 
-// checkSnapshot compares what a pull made with the repository, links included.
+// checkSnapshot compares the result of a pull with the repository, links included.
 func checkSnapshot(t *testing.T, h *fakeHub, c *Client, names []string) {
 	t.Helper()
 	root := filepath.Join(c.CacheDir, "models--acme--Tiny-1.0")

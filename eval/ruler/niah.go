@@ -198,7 +198,7 @@ func places(r *rand.Rand, h, n int) []int {
 	return at
 }
 
-// insertLines puts the j-th new line in front of line at[j] of hay.
+// insertLines puts the j-th new line before line at[j] of hay.
 func insertLines(hay []string, at []int, lines []string) []string {
 	out := make([]string, 0, len(hay)+len(lines))
 	j := 0

@@ -38,7 +38,7 @@ func (f *File) Write(w io.Writer) error {
 	return report.WriteJSON(w, f)
 }
 
-// maxFile bounds what is read of a file.
+// maxFile bounds how much of a file is read, in bytes.
 const maxFile = 1 << 30
 
 // Read reads a file. name appears in errors.
