@@ -14,23 +14,23 @@ type addedToken struct {
 	id         int32
 	content    string
 	special    bool // counts as a special token
-	normalized bool // is looked for in normalised text, in its normalised form
-	singleWord bool // only where no word character stands beside it
+	normalized bool // matched in normalised form against normalised text
+	singleWord bool // only where no word character is next to it
 	lstrip     bool // takes the white space to its left
 	rstrip     bool // takes the white space to its right
 }
 
-// maxAddedLen bounds the length of an added token in bytes: looking for tokens at
-// one place takes as many steps.
+// maxAddedLen bounds the length of an added token in bytes, and thereby the steps
+// that looking for tokens at one position takes.
 const maxAddedLen = 256
 
-// What all added tokens of a tokenizer may be: their number and their bytes.
+// Limits on the added tokens of a tokenizer: their number and total bytes.
 const (
 	maxAdded      = 1 << 16
 	maxAddedBytes = 1 << 20
 )
 
-// checkAdded refuses added tokens that nobody has: too long ones and too many.
+// checkAdded refuses added tokens of implausible length or number.
 func checkAdded(tokens []addedToken) error {
 	size := 0
 	if len(tokens) > maxAdded {
@@ -47,8 +47,8 @@ func checkAdded(tokens []addedToken) error {
 	return nil
 }
 
-// tokenFinder finds the longest added token at the leftmost position, by a trie
-// whose edges lie in one table with open addressing, at most half full.
+// tokenFinder finds the longest added token at the leftmost position, using a
+// trie whose edges lie in one open-addressing table, at most half full.
 type tokenFinder struct {
 	first  [256]bool // bytes that start a token
 	edges  []trieEdge
@@ -57,12 +57,13 @@ type tokenFinder struct {
 }
 
 type trieEdge struct {
-	from int32 // node, or none where the place is free
+	from int32 // node, or none if the slot is free
 	char byte
 	to   int32
 }
 
-// newTokenFinder returns nil if there are no tokens. forms holds what to look for.
+// newTokenFinder returns a finder that matches each token by its form, or nil if
+// there is nothing to match.
 func newTokenFinder(tokens []addedToken, forms []string) *tokenFinder {
 	size := 0
 	for _, form := range forms {
@@ -97,7 +98,7 @@ func newTokenFinder(tokens []addedToken, forms []string) *tokenFinder {
 	return f
 }
 
-// edge returns the place of the edge from a node with a byte, taken or free.
+// edge returns the slot of the edge that leaves a node with a byte, taken or free.
 func (f *tokenFinder) edge(node int32, char byte) *trieEdge {
 	h := (uint32(node)<<8 | uint32(char)) * 0x9e3779b1
 	mask := uint32(len(f.edges) - 1)
@@ -108,7 +109,7 @@ func (f *tokenFinder) edge(node int32, char byte) *trieEdge {
 	}
 }
 
-// next returns the first token at or behind pos and its place, or a nil token.
+// next returns the first token at or after pos and its position, or a nil token.
 func (f *tokenFinder) next(s string, pos int, hides func(start, end int) bool) (tok *addedToken, start, end int) {
 	for ; pos < len(s); pos++ {
 		if !f.first[s[pos]] {
@@ -138,8 +139,8 @@ func (f *tokenFinder) at(s string, pos int, hides func(start, end int) bool) (to
 	return tok, end
 }
 
-// cut calls text for what stands between tokens, if it is not empty, and found
-// for the tokens, until the call that s belongs to has to end.
+// cut calls text for every non-empty stretch between tokens and found for
+// every token, until the call that s belongs to has to end.
 func (f *tokenFinder) cut(s *scratch, cur string, hides func(start, end int) bool, text func(start, end int), found func(id int32, start, end int)) {
 	done := 0
 	if f != nil {
@@ -159,7 +160,7 @@ func (f *tokenFinder) cut(s *scratch, cur string, hides func(start, end int) boo
 				start = done + trimRight(cur[done:start], start-done)
 			}
 			if tok.rstrip {
-				// A token of white space may have taken what stands here before.
+				// A white-space token may lie inside what the previous token took.
 				end = trimLeft(cur, max(end, done))
 			}
 			if done < start {

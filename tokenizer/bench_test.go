@@ -32,8 +32,8 @@ func loadModel(tb testing.TB, name string) *Tokenizer {
 	return nil
 }
 
-// benchTexts are texts of about a megabyte: source code with comments, which has
-// few words twice, and the golden texts in many languages over and over.
+// benchTexts returns texts of about a megabyte: source code with comments, which
+// repeats few words, and the golden texts in many languages, repeated.
 func benchTexts(tb testing.TB) map[string]string {
 	tb.Helper()
 	const size = 1 << 20
@@ -125,9 +125,9 @@ func BenchmarkLoad(b *testing.B) {
 }
 
 // BenchmarkHostile measures how much longer a byte of hostile or repetitive text
-// takes than a byte of ordinary text: a megabyte of each, the best of some runs,
-// since a busy machine only ever adds time. The cache of words is empty each time:
-// nobody sends the same text again.
+// takes than a byte of ordinary text: a megabyte of each, the best of several
+// runs, since a busy machine only ever adds time. The word cache starts empty each
+// time: nobody sends the same text again.
 func BenchmarkHostile(b *testing.B) {
 	const size = 1 << 20
 	ordinary := benchTexts(b)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tekkenOf is a tekken.json with a token for each byte.
+// tekkenOf returns a tekken.json with a token for each byte.
 func tekkenOf(size, special int) string {
 	var ranks []string
 	for i := range 256 {
@@ -24,7 +24,7 @@ func tekkenOf(size, special int) string {
 }
 
 // TestBounds reads files that claim or ask for more than any tokenizer needs: they
-// are refused by name, before memory is made for what they claim.
+// are refused by name, before memory is allocated for what they claim.
 func TestBounds(t *testing.T) {
 	added := func(n int, content func(i int) string) string {
 		var list []string
@@ -88,7 +88,7 @@ func TestBounds(t *testing.T) {
 }
 
 // TestCharsMapBounds gives a SentencePiece model a replacement that would make text
-// much longer, and a table that goes in a circle.
+// much longer, and a table with a cycle.
 func TestCharsMapBounds(t *testing.T) {
 	table := func(units []uint32, texts string) []byte {
 		b := binary.LittleEndian.AppendUint32(nil, uint32(4*len(units)))
@@ -112,7 +112,8 @@ func TestCharsMapBounds(t *testing.T) {
 	}
 }
 
-// TestNoRegularFile puts other things in the place of each file.
+// TestNoRegularFile puts something other than a regular file in the place of each
+// file.
 func TestNoRegularFile(t *testing.T) {
 	files := map[string]string{
 		"tokenizer.json": string(minimal("")), "tokenizer_config.json": "{}", "special_tokens_map.json": "{}", "added_tokens.json": "{}",
@@ -140,8 +141,8 @@ func TestNoRegularFile(t *testing.T) {
 	require.ErrorContains(t, err, "longer than")
 }
 
-// TestWhiteSpaceTokens strips white space around tokens of white space, a thousand
-// times the same.
+// TestWhiteSpaceTokens strips white space around white-space tokens in a long run
+// of them.
 func TestWhiteSpaceTokens(t *testing.T) {
 	for _, strip := range []string{`"lstrip":true`, `"rstrip":true`, `"lstrip":true,"rstrip":true`} {
 		tok, err := readHF(minimal(`,"added_tokens":[{"id":5,"content":" ",`+strip+`}]`), &config{})

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// none is the id of what is no token.
+// none is the id that stands for no token.
 const none int32 = -1
 
 // bpe is the byte pair encoding shared by all three file formats. Every piece is
@@ -15,44 +15,45 @@ const none int32 = -1
 //
 // A word starts as one symbol per byte (byteLevel) or per character, and
 // neighbours are merged, lowest rank first and leftmost first among equals, until
-// no pair of neighbours is left that has a rank.
+// no pair of neighbours has a rank.
 type bpe struct {
 	pieces []string // by id; "" for ids that the model cannot produce
 	vocab  pieceTable
 	merges pairTable
 
 	byteLevel    bool
-	ignoreMerges bool       // a word that is a piece is that token, whatever the merges say
-	control      []bool     // by id: a special token, which no ordinary text becomes; or nil
-	byteID       [256]int32 // symbol of a byte: byteLevel its first symbol, else its fallback; or none
+	ignoreMerges bool       // a word that is a piece becomes that token, whatever the merges say
+	control      []bool     // by id: whether it is a special token, which no ordinary text becomes; or nil
+	byteID       [256]int32 // symbol of a byte: its initial symbol if byteLevel, else its fallback; or none
 	runeID       map[rune]int32
 	asciiID      [utf8.RuneSelf]int32
-	fallback     bool // characters outside the vocabulary become their bytes, if all of them are there
+	fallback     bool // characters outside the vocabulary become their bytes, if all of those are in it
 	unk          int32
 	fuseUnk      bool
 	maxPiece     int // length of the longest piece
 
-	// firstPairs hold what symbols from firstLow to firstLow+255 merge to. In published
-	// vocabularies those are the bytes or the commonest characters; nil if there is none.
+	// firstPairs holds what symbols firstLow to firstLow+255 merge to. In published
+	// vocabularies those are the bytes or the commonest characters; nil if there are
+	// none.
 	firstPairs *[firstSymbols][firstSymbols]firstPair
 	firstLow   int32
-	byteJoins  *byteSet // if byteLevel, of neighbours in pieces: nothing merges across any others; or nil
+	byteJoins  *byteSet // if byteLevel: neighbours in pieces, since nothing merges across any others; or nil
 
-	// complete says that every character, and every byte that is part of none, has
-	// symbols of its own, and that symbols of bytes merge with nothing: joins does not
+	// complete says that every character, and every byte that is not part of one, has
+	// symbols of its own, and that byte symbols merge with nothing: joins does not
 	// know which characters they stand for.
 	complete bool
-	// joins holds the pairs of characters that stand side by side in the result of
-	// a merge. Nothing ever merges across any other pair, so that a text may be cut
-	// there before it is encoded.
+	// joins holds the pairs of characters that are adjacent in the result of a
+	// merge. Nothing ever merges across any other pair, so a text may be cut there
+	// before it is encoded.
 	joins joinSet
 
 	// spm: ids from len(pieces) on stand for single characters that occur in pieces
-	// and are none themselves.
+	// but are not pieces themselves.
 	spm bool
 }
 
-// firstSymbols is the number of symbols that firstPairs are for.
+// firstSymbols is the number of symbols that firstPairs covers.
 const firstSymbols = 256
 
 // sealWords computes firstPairs and byteJoins.
@@ -86,7 +87,7 @@ func (m *bpe) sealWords() {
 	}
 }
 
-// seal computes what follows from the pieces and merges.
+// seal computes the fields that follow from the pieces and merges.
 func (m *bpe) seal() {
 	if m.byteLevel {
 		return
@@ -125,8 +126,8 @@ func (m *bpe) known(r rune) bool {
 	return id != none && int(id) < len(m.pieces)
 }
 
-// encode appends the tokens of the text s.cur[start:end], which no added token
-// and no pre-tokenizer cuts any further.
+// encode appends the tokens of the text s.cur[start:end], which neither added
+// tokens nor pre-tokenizers cut any further.
 func (m *bpe) encode(s *scratch, start, end int) {
 	text := s.cur[start:end]
 	if m.byteLevel {
@@ -148,7 +149,7 @@ func (m *bpe) encode(s *scratch, start, end int) {
 		} else {
 			r, n = utf8.DecodeRuneInString(text[i:])
 		}
-		// U+FFFD may be an invalid byte, which is known as U+FFFD is or not.
+		// U+FFFD may be an invalid byte, whether or not U+FFFD itself is known.
 		if !m.joins.has(prev, r) && (m.complete ||
 			r != utf8.RuneError && prev != utf8.RuneError && m.known(prev) && m.known(r)) {
 			m.word(s, text[from:i], start+from)
@@ -161,7 +162,7 @@ func (m *bpe) encode(s *scratch, start, end int) {
 	}
 }
 
-// whole returns the piece that a text is, if ordinary text may become it, or none.
+// whole returns the piece equal to text, if ordinary text may become it, or none.
 func (m *bpe) whole(text string) int32 {
 	id := m.lookup(text)
 	if id != none && m.control != nil && m.control[id] {
@@ -186,8 +187,9 @@ func (m *bpe) word(s *scratch, w string, base int) {
 	m.join(s, w, base)
 }
 
-// cutBytes is word for one that is no piece, or a byte: it is cut wherever nothing
-// merges across. Ordinary words seldom are of this kind, random bytes mostly.
+// cutBytes is word for a word that is not a piece, or a single byte: it cuts
+// wherever nothing merges across. Few ordinary words are of this kind, most random
+// bytes are.
 func (m *bpe) cutBytes(s *scratch, w string, base int) {
 	for from := 0; from < len(w) && !s.spent(0); {
 		to := from + 1
@@ -203,7 +205,7 @@ func (m *bpe) cutBytes(s *scratch, w string, base int) {
 	}
 }
 
-// join appends the tokens that a word or a part of one becomes by merges.
+// join appends the tokens that merging makes of a word or part of one.
 func (m *bpe) join(s *scratch, w string, base int) {
 	if len(w) <= 2 && m.short(s, w, base) {
 		return
@@ -232,7 +234,8 @@ func (m *bpe) join(s *scratch, w string, base int) {
 	}
 }
 
-// short appends the tokens of a word of one or two bytes that are symbols and pieces.
+// short appends the tokens of a word of one or two bytes, or reports false if these
+// are not symbols and pieces.
 func (m *bpe) short(s *scratch, w string, base int) bool {
 	if len(w) == 1 && w[0] >= utf8.RuneSelf && m.complete {
 		s.emit(m.byteID[w[0]], base, base+1)
@@ -253,7 +256,7 @@ func (m *bpe) short(s *scratch, w string, base int) bool {
 	return true
 }
 
-// firstMerge finds what two symbols that a word starts as merge to.
+// firstMerge finds what two initial symbols of a word merge to.
 func (m *bpe) firstMerge(left, right int32) (rank uint32, to int32) {
 	i, j := uint32(left-m.firstLow), uint32(right-m.firstLow)
 	if m.firstPairs == nil || i >= firstSymbols || j >= firstSymbols {
@@ -263,8 +266,8 @@ func (m *bpe) firstMerge(left, right int32) (rank uint32, to int32) {
 	return p.rank1 - 1, p.to
 }
 
-// byteSymbol returns the piece that stands for b alone where a word starts as
-// symbols, or none.
+// byteSymbol returns the piece that is the initial symbol of b alone, or
+// none.
 func (m *bpe) byteSymbol(b byte) int32 {
 	if m.byteLevel {
 		return m.byteID[b]
@@ -284,14 +287,13 @@ type cacheEntry struct {
 	ids       [8]int32
 }
 
-// symbol is a part of a word that merges have not reached yet; it ends where the next
-// one begins.
+// symbol is a part of a word before any merge; it ends where the next one begins.
 type symbol struct {
 	id  int32
 	pos int32 // where it begins in the word
 }
 
-// symbolReader reads the symbols that a word starts as.
+// symbolReader reads the initial symbols of a word.
 type symbolReader struct {
 	m     *bpe
 	w     string
@@ -347,8 +349,8 @@ func (r *symbolReader) read(dst []symbol, n int) []symbol {
 	return dst
 }
 
-// flush appends the symbol of a run of unknown characters, which comes before the
-// next known character, behind any bytes between.
+// flush appends the symbol of a run of unknown characters, which goes before the
+// next known character, after any bytes in between.
 func (r *symbolReader) flush(dst []symbol) []symbol {
 	if r.unkAt >= 0 {
 		dst = append(dst, symbol{r.m.unk, int32(r.unkAt)})
@@ -375,7 +377,7 @@ func (m *bpe) give(s *scratch, id int32, w string, start, end, base int) {
 			}
 			return
 		}
-		// Unknown neighbours are one token.
+		// Adjacent unknown symbols become one token.
 		if !s.unkLast {
 			s.emit(m.unk, base+start, base+end)
 		} else if s.want {

@@ -5,18 +5,19 @@ import "math"
 // part is a part of a word that has become a token.
 type part struct {
 	id    int32
-	first int32 // the symbol that it begins with
+	first int32 // index of the symbol that it begins with
 }
 
 // listLimit is the number of symbols up to which scanning all of them for the lowest
 // rank beats a heap.
 const listLimit = 64
 
-// mergeList is where mergeShort works. Slot i+1 is for symbol i; merged symbols
-// leave theirs empty. Slot 0 and the one behind the last symbol end the list.
+// mergeList is the working memory of mergeShort. Slot i+1 is for symbol i;
+// merged symbols leave theirs empty. Slot 0 and the slot after the last symbol
+// end the list.
 type mergeList struct {
-	// keys hold the rank of the pair that begins at a slot, over the slot, and least
-	// the lowest key of each group of slots.
+	// keys holds, for each slot, the rank of the pair that begins there (high bits)
+	// and the slot (low bits); least holds the lowest key of each group of slots.
 	keys       [groups * group]uint64
 	least      [groups]uint64
 	id, to     [groups * group]int32 // what the pair merges to
@@ -26,14 +27,14 @@ type mergeList struct {
 const (
 	group  = 8
 	groups = listLimit/group + 1 // a multiple of three
-	// noKey is below every key of a pair that does not merge.
+	// noKey is the lowest key that a pair that does not merge can have.
 	noKey = noRank << 32
 )
 
 // mergeShort merges up to listLimit symbols. The result is in s.parts.
 //
-// Minima are taken without a branch: on text that cannot be foreseen, branches
-// would cost more than anything else here.
+// Minima are computed without branches: on unpredictable text, branches would
+// cost more than anything else here.
 func (m *bpe) mergeShort(s *scratch, symbols []symbol) []part {
 	l := &s.list
 	n := len(symbols)
@@ -78,21 +79,21 @@ func (m *bpe) mergeShort(s *scratch, symbols []symbol) []part {
 	return out
 }
 
-// rankPair enters the pair of slots i and j.
+// rankPair enters the key of the pair in slots i and j.
 func (m *bpe) rankPair(l *mergeList, i, j uint8) {
 	rank, to := m.merges.find(l.id[i], l.id[j])
 	l.to[i], l.keys[i] = to, uint64(rank)<<32|uint64(i)
 }
 
-// lower finds the lowest key of a group.
+// lower updates the lowest key of group g.
 func (l *mergeList) lower(g int) {
 	k := (*[group]uint64)(l.keys[g*group:])
 	l.least[g] = min(min(min(k[0], k[1]), min(k[2], k[3])), min(min(k[4], k[5]), min(k[6], k[7])))
 }
 
-// lowest returns the lowest key of the first groups, a multiple of three. It is no part
-// of the loop that calls it: there the compiler would take minima by branches, since
-// their result says where memory is read next.
+// lowest returns the lowest key of the first groups, a multiple of three. It is kept
+// out of the loop that calls it: there the compiler would compute the minima with
+// branches, since the result determines where memory is read next.
 //
 //go:noinline
 func (l *mergeList) lowest(groups int) uint64 {
@@ -121,16 +122,16 @@ func (m *bpe) giveAll(s *scratch, tokens []part, w string, base int) {
 	}
 }
 
-// mergeLong merges a long word through windows on it, so that time grows with the
-// length alone and memory with the tokens.
+// mergeLong merges a long word window by window, so that time grows only with the
+// length and memory with the tokens.
 //
-// That is exact. Merges inside tokens of the result never depended on what stands
-// beside them, so that a word is merged right if and only if each token and each
-// pair of neighbours, merged on its own, gives just itself. In a window that holds
-// for all its tokens. Those at its end, which what follows might have changed, are
-// left to the next window, and the pair on either side of the border is checked. If
-// that fails, the window before is merged again together with this one; if it fails
-// there too, the word has merges that reach far, and is merged again with larger
+// This is exact. Merges inside the tokens of the result never depend on their
+// neighbours, so a word is merged correctly if and only if each token and each pair
+// of neighbours, merged on its own, yields just itself. Within a window, this holds
+// for all its tokens. Those at its end, which the text that follows might change,
+// are left to the next window, and the pair across the border is checked. If the
+// check fails, the previous window is merged again together with this one; if it
+// fails again, the word has merges that reach far, and is merged again with larger
 // windows.
 func (m *bpe) mergeLong(s *scratch, w string, base int) {
 	start := s.mark()
@@ -141,19 +142,19 @@ func (m *bpe) mergeLong(s *scratch, w string, base int) {
 
 const (
 	window = listLimit
-	// overlap is the part of a window, as 1/overlap, whose tokens are left to the
-	// next one.
+	// overlap: the tokens in the last 1/overlap of a window are left to the next
+	// one.
 	overlap = 8
 )
 
-// mergeWindows is mergeLong with windows of size symbols, which must be more than
-// the word has or large enough for merges that reach far. It reports false if they
+// mergeWindows is mergeLong with windows of size symbols, which must be large
+// enough to hold the word or any merges that reach far. It reports false if they
 // are not.
 func (m *bpe) mergeWindows(s *scratch, w string, base, size int) bool {
 	r := symbolReader{m: m, w: w, unkAt: -1}
 	s.symbols, s.before, s.merged, s.joined = s.symbols[:0], s.before[:0], s.merged[:0], s.joined[:0]
 	s.window, s.windowBefore = s.window[:0], s.windowBefore[:0]
-	start := s.mark() // of the window before
+	start := s.mark() // of the previous window
 	for {
 		s.symbols = r.read(s.symbols, size)
 		if len(s.symbols) == 0 {
@@ -197,8 +198,8 @@ func (m *bpe) mergeWindows(s *scratch, w string, base, size int) bool {
 	}
 }
 
-// mergeWindow merges s.symbols, which in a repetitive text are those of the window
-// before.
+// mergeWindow merges s.symbols, which in repetitive text often equal those of the
+// previous window.
 func (m *bpe) mergeWindow(s *scratch) []part {
 	if !sameIDs(s.symbols, s.merged) {
 		m.merge(s, s.symbols)
@@ -208,7 +209,7 @@ func (m *bpe) mergeWindow(s *scratch) []part {
 }
 
 // apart reports whether the token that s.before became, if there is one, and the first
-// of tokens do not merge in any way if they stand side by side.
+// of tokens stay as they are when they are adjacent.
 func (m *bpe) apart(s *scratch, tokens []part) bool {
 	if len(s.before) == 0 {
 		return true
@@ -250,7 +251,7 @@ func (m *bpe) pos(s *scratch, t part) int { return int(s.symbols[t.first].pos) }
 
 // link is a symbol in the doubly linked list of mergeHeap.
 type link struct {
-	id         int32 // none once it is merged into the symbol before
+	id         int32 // none once it is merged into the previous symbol
 	prev, next int32
 	rank       uint32 // of the pair with the next symbol
 	to         int32  // what that pair merges to
@@ -264,7 +265,7 @@ func (m *bpe) merge(s *scratch, symbols []symbol) []part {
 	return m.mergeHeap(s, symbols)
 }
 
-// mergeHeap is merge by a heap of (rank, symbol index).
+// mergeHeap is merge using a heap of (rank, symbol index).
 func (m *bpe) mergeHeap(s *scratch, symbols []symbol) []part {
 	l := s.links[:0]
 	for i, sym := range symbols {
@@ -292,8 +293,8 @@ func (m *bpe) mergeHeap(s *scratch, symbols []symbol) []part {
 	for len(h) > 0 {
 		top := h[0]
 		i := int32(top)
-		// An entry is stale if its pair is gone; the pair that stands there now has
-		// an entry of its own.
+		// An entry is stale if its pair is gone; the pair that is there now has its
+		// own entry.
 		cur := &l[i]
 		if cur.id == none || cur.rank != uint32(top>>32) {
 			h.pop()

@@ -7,15 +7,15 @@ import (
 	"math/rand/v2"
 )
 
-// pieceTable maps pieces to ids; open addressing, a power of two long, at most
-// two thirds full. Short pieces are held in their place, so that finding one takes
-// one access to memory that is not in the cache.
+// pieceTable maps pieces to ids. It uses open addressing; its length is a power of
+// two and at most two thirds of it is used. Short pieces are stored inline, so
+// that finding one takes a single cache miss.
 type pieceTable struct {
 	slots []pieceSlot
 	shift uint8
 	n     int
-	// maybe holds a bit per hash, so that what is no piece is mostly known from
-	// memory that stays in the cache.
+	// maybe holds a bit per hash, so that most text that is not a piece is
+	// rejected using only memory that stays in the cache.
 	maybe      []uint64
 	maybeShift uint8
 }
@@ -45,7 +45,7 @@ func newPieceTable(n int) pieceTable {
 		slots: make([]pieceSlot, 1<<logSize), shift: uint8(64 - logSize),
 		maybe: make([]uint64, 1<<(logBits-6)), maybeShift: uint8(64 - logBits),
 	}
-	clear(t.slots) // new memory that is read before it is written is paged in twice
+	clear(t.slots) // fresh memory that is read before it is written is paged in twice
 	return t
 }
 
@@ -54,7 +54,7 @@ func pieceHash(piece string) uint64 { return maphash.String(hashSeed, piece) }
 // first returns where the search for a piece with hash h begins.
 func (t *pieceTable) first(h uint64) *pieceSlot { return &t.slots[h>>t.shift] }
 
-// slot returns the place of a piece with hash h, taken or free.
+// slot returns the slot of a piece with hash h, taken or free.
 func (m *bpe) slot(h uint64, piece string) *pieceSlot {
 	mask := uint64(len(m.vocab.slots) - 1)
 	for i := h >> m.vocab.shift; ; i++ {
@@ -76,10 +76,11 @@ func (m *bpe) lookup(piece string) int32 {
 	return m.lookupHashed(h, piece)
 }
 
-// lookupHashed is lookup for a piece with hash h, in a table with pieces in it.
+// lookupHashed is lookup for a piece with hash h, in a table that is not empty.
 func (m *bpe) lookupHashed(h uint64, piece string) int32 { return m.slot(h, piece).id1 - 1 }
 
-// insert makes id the id of pieces[id], and reports false if that piece has one.
+// insert makes id the id of pieces[id], and reports false if that piece already has
+// one.
 func (m *bpe) insert(id int32) bool { return m.insertHashed(pieceHash(m.pieces[id]), id) }
 
 // insertHashed is insert for a piece with hash h.
@@ -100,7 +101,7 @@ func (m *bpe) insertHashed(h uint64, id int32) bool {
 	return true
 }
 
-// merge joins two neighbouring symbols to one.
+// merge joins two neighbouring symbols into one.
 type merge struct {
 	left, right int32
 	rank        uint32 // the lowest goes first; less than noRank
@@ -109,19 +110,19 @@ type merge struct {
 
 const noRank = math.MaxUint32
 
-// pairTable maps a pair of symbols to its rank and the symbol it merges to. Every
-// left symbol has a small table of its own for its right ones: the pairs of a text's few
-// commonest symbols lie in few lines of memory. A pair is in one of two slots of it
+// pairTable maps a pair of symbols to its rank and the symbol it merges to. Every left
+// symbol has its own small table of right ones, so that the pairs of a text's few
+// commonest symbols share few cache lines. A pair is in one of two slots of that table
 // (cuckoo hashing: Pagh and Rodler, 2001), and both are read at once, without a branch.
 type pairTable struct {
 	symbols []symbolPairs // by symbol, up to the last that merges
-	slots   []pairSlot    // slots[0] is free: the table of those that merge with nothing
+	slots   []pairSlot    // slots[0] is free: the table of symbols that merge with nothing
 	seed    uint32
 }
 
-// symbolPairs say where a symbol's table is, and hold a bit per hash of the symbols that
-// merge with it on its right and on its left, so that most pairs that do not merge are
-// known without their slots.
+// symbolPairs says where a symbol's table is, and holds a bit per hash for the symbols
+// that merge with it on its right and on its left, so that most pairs that do not merge
+// are recognised without their slots.
 type symbolPairs struct {
 	rights, lefts uint64
 	start, size   uint32
@@ -134,18 +135,19 @@ type firstPair struct {
 	to    int32
 }
 
-// pairSlot is free where it is zero. What a removed merge leaves has no rank.
+// pairSlot is free if it is zero. A removed merge leaves a slot without a rank.
 type pairSlot struct {
 	right1 int32  // right + 1
 	rank1  uint32 // rank + 1
 	to     int32
 }
 
-// newPairTable returns the table of merges; of those of one pair the last counts.
+// newPairTable returns the table of merges; if a pair occurs more than once, the
+// last one counts.
 func newPairTable(merges []merge) pairTable { return seededPairTable(merges, rand.Uint32()) }
 
-// seededPairTable is newPairTable with a seed that is not left to chance. Where that does
-// not do, it takes another one.
+// seededPairTable is newPairTable with a given seed. If that seed fails, it tries the
+// next one.
 func seededPairTable(merges []merge, seed uint32) pairTable {
 	for ; ; seed++ {
 		if t := (pairTable{seed: seed}); t.fill(merges) {
@@ -154,8 +156,8 @@ func seededPairTable(merges []merge, seed uint32) pairTable {
 	}
 }
 
-// fill makes the table of merges. It reports false if the seed gives too many of them
-// the same slots.
+// fill builds the table of merges. It reports false if the seed gives too many of
+// them the same slots.
 func (t *pairTable) fill(merges []merge) bool {
 	last := none
 	for _, m := range merges {
@@ -171,8 +173,8 @@ func (t *pairTable) fill(merges []merge) bool {
 		l.rights |= 1 << r.bit()
 		r.lefts |= 1 << l.bit()
 	}
-	// byLeft lists merges in the order of their left symbols. start is where the next
-	// one of a symbol goes, and then where its last one ends.
+	// byLeft lists merges in the order of their left symbols. start is where a
+	// symbol's next merge goes, and in the end where its last one ends.
 	byLeft := make([]uint32, len(merges))
 	next, total := uint32(0), 1
 	for id := range t.symbols {
@@ -195,8 +197,8 @@ func (t *pairTable) fill(merges []merge) bool {
 	return true
 }
 
-// firstSize is how long the table of n pairs is at first: less than half of it is
-// taken, with which nearly every seed has a place for each pair.
+// firstSize is the initial length of the table of n pairs: for n > 1, less than
+// half of it is used, so that nearly every seed has a slot for each pair.
 func firstSize(n uint32) int {
 	if n <= 1 {
 		return int(n)
@@ -204,8 +206,8 @@ func firstSize(n uint32) int {
 	return int(n)*9/4 + 1
 }
 
-// fillOne makes the table of one left symbol from those of merges that are listed. It
-// reports false if even a size far beyond the first would not do.
+// fillOne builds the table of one left symbol from the listed merges. It reports
+// false if even a size far beyond the first is not enough.
 func (t *pairTable) fillOne(l *symbolPairs, merges []merge, listed []uint32) bool {
 	start, first := len(t.slots), firstSize(l.size)
 again:
@@ -222,8 +224,8 @@ again:
 	return false
 }
 
-// insert puts a pair into one of its slots, and what was there into its other one, and so
-// on. It reports false if that does not end.
+// insert puts a pair into one of its slots, moves the pair that was there to its other
+// slot, and so on. It reports false if that does not end.
 func (t *pairTable) insert(l *symbolPairs, p pairSlot) bool {
 	at, second := l.places(&t.symbols[p.right1-1])
 	for _, i := range [2]uint32{at, second} {
@@ -250,12 +252,12 @@ func (l *symbolPairs) places(r *symbolPairs) (first, second uint32) {
 	return l.start + uint32(high), l.start + uint32(low)
 }
 
-// bit is the place of a symbol in rights and lefts.
+// bit is the bit of a symbol in rights and lefts.
 func (s *symbolPairs) bit() uint32 { return s.hash >> 26 }
 
-// find returns the rank of a pair and what it merges to, or noRank. Whether a pair of a
-// text that cannot be foreseen merges cannot be either, so that it is no branch: a pair
-// that certainly does not is looked for in slots[0].
+// find returns the rank of a pair and what it merges to, or noRank. In unpredictable
+// text, whether a pair merges is unpredictable too, so there is no branch on it: a pair
+// that certainly does not merge is looked up in slots[0].
 func (t *pairTable) find(left, right int32) (rank uint32, to int32) {
 	if uint(left) >= uint(len(t.symbols)) || uint(right) >= uint(len(t.symbols)) {
 		return noRank, none
@@ -268,11 +270,11 @@ func (t *pairTable) find(left, right int32) (rank uint32, to int32) {
 	return (a.rank1&inA | b.rank1&inB) - 1, int32(uint32(a.to)&inA | uint32(b.to)&inB)
 }
 
-// equal returns all bits where a and b are equal, else none.
+// equal returns all ones if a and b are equal, else zero.
 func equal(a, b int32) uint32 { return uint32(int64(uint64(uint32(a^b))-1) >> 63) }
 
-// hash spreads ids of any regularity over 32 bits. A product with the seed alone would
-// crowd them where that lies close to a simple fraction of 2³².
+// hash spreads ids over 32 bits, however regular they are. A product with the seed
+// alone would crowd them if the seed is close to a simple fraction of 2³².
 func (t *pairTable) hash(id int32) uint32 {
 	h := (uint32(id) ^ t.seed) * 0x9e3779b1
 	return (h ^ h>>16) * 0x85ebca6b
@@ -289,7 +291,8 @@ func (t *pairTable) all(yield func(merge) bool) {
 	}
 }
 
-// remove takes out the merges that give a token for which drop, by piece, holds.
+// remove removes the merges that produce a token marked in drop, which is indexed
+// by piece.
 func (t *pairTable) remove(drop []bool) {
 	for i := range t.slots {
 		if s := &t.slots[i]; s.rank1 != 0 && drop[s.to] {
@@ -299,7 +302,7 @@ func (t *pairTable) remove(drop []bool) {
 }
 
 // joinSet is a set of pairs of characters, kept as a bit map of hashes: it may
-// hold a pair too many, never one too few.
+// report a pair that was not added, but never misses one that was.
 type joinSet []uint64
 
 func joinBit(x, y rune) uint32 {

@@ -17,7 +17,7 @@ import (
 )
 
 // naiveMerge is the definition: of all pairs of neighbours with the lowest rank,
-// merge the leftmost, until none is left.
+// merge the leftmost, until no pair has a rank.
 func naiveMerge(m *bpe, ids []int32) []int32 {
 	ids = slices.Clone(ids)
 	for {
@@ -35,8 +35,8 @@ func naiveMerge(m *bpe, ids []int32) []int32 {
 	}
 }
 
-// mergeModels are models of all kinds: by byte and by character, with ranks of
-// their own and with equal ranks.
+// mergeModels are models of all kinds: by byte and by character, with distinct
+// and with equal ranks.
 var mergeModels = []string{
 	"mini/llama3-style/tokenizer.json", "mini/llama2-style/tokenizer.json", "mini/tekken-v7/tekken.json",
 	"mini/spm-noprefix/tokenizer.model", "mini/metaspace-never-nofuse/tokenizer.json",
@@ -85,7 +85,7 @@ func TestMergesFollowTheDefinition(t *testing.T) {
 					}
 				})
 				require.Equal(t, short, windows, "list and windows of %d differ for %q", size, w)
-				if !m.spm { // whose unknown symbols are not given out as they are
+				if !m.spm { // whose unknown symbols are not emitted as they are
 					require.Equal(t, want, short, "merges of %q", w)
 				}
 				// Cutting where nothing merges, and the cache, change nothing.
@@ -104,8 +104,8 @@ func TestMergesFollowTheDefinition(t *testing.T) {
 	}
 }
 
-// TestWordsOfAnyBytes: words of bytes that nobody writes follow the definition as
-// text does, with and without merges ignored for words that are pieces.
+// TestWordsOfAnyBytes: words of arbitrary bytes follow the definition as text
+// does, with and without ignore_merges.
 func TestWordsOfAnyBytes(t *testing.T) {
 	m := loadModel(t, "mini/llama3-style/tokenizer.json").model
 	require.NotNil(t, m.byteJoins)
@@ -152,8 +152,8 @@ func TestWordsOfAnyBytes(t *testing.T) {
 	require.Greater(t, cut, 500)
 }
 
-// TestFirstMerges: what two symbols that a word starts as merge to is the same as in the
-// table of all merges, wherever their ids are.
+// TestFirstMerges: two initial symbols of a word merge to the same as in the table of
+// all merges, whatever their ids.
 func TestFirstMerges(t *testing.T) {
 	m := loadModel(t, "mini/llama3-style/tokenizer.json").model
 	found := 0
@@ -185,7 +185,7 @@ func TestFirstMerges(t *testing.T) {
 	}
 	require.NotZero(t, found)
 
-	// Symbols of bytes behind other tokens, in a row and with a gap.
+	// Byte symbols after other tokens, contiguous and with a gap.
 	for gap := range int32(2) {
 		var vocab strings.Builder
 		id := [256]int32{}
@@ -206,7 +206,8 @@ func TestFirstMerges(t *testing.T) {
 	}
 }
 
-// TestByteSet: the neighbours of a piece are in, in their order, and no others.
+// TestByteSet: the set holds the neighbours of a piece, in their order, and no
+// others.
 func TestByteSet(t *testing.T) {
 	j := new(byteSet)
 	j.addPiece("")
@@ -221,8 +222,8 @@ func TestByteSet(t *testing.T) {
 	}
 }
 
-// TestFallbackBytes: bytes that stand for characters outside the vocabulary, and those
-// of what is not UTF-8, merge as any symbols do, with bytes of other characters too.
+// TestFallbackBytes: bytes that stand for characters outside the vocabulary, and bytes
+// that are not UTF-8, merge like any symbols, with bytes of other characters too.
 func TestFallbackBytes(t *testing.T) {
 	load := func(merges string) *Tokenizer {
 		var vocab strings.Builder
@@ -239,7 +240,7 @@ func TestFallbackBytes(t *testing.T) {
 	require.True(t, plain.model.complete)
 	for text, want := range map[string][]int32{
 		"éé": {c3, a9, c3, a9}, "\xff": {ff}, "ab\xffab": {258, ff, 258}, "\xc3a\xa9": {c3, 256, a9}, "\xff\xffb": {ff, ff, 257},
-		"a\ufffd\xff": {256, 263, ff}, // U+FFFD is a character, and no other bytes are
+		"a\ufffd\xff": {256, 263, ff}, // U+FFFD is a character, and other invalid bytes are not
 	} {
 		ids, spans := encodeOffsets(t, plain, text, EncodeOptions{})
 		require.Equal(t, want, ids, "%q", text)
@@ -267,9 +268,9 @@ func TestFallbackBytes(t *testing.T) {
 	}
 }
 
-// TestUnknownBesideBytes: where the vocabulary has some bytes alone, a character is its
-// bytes if all of them are there, else unknown; unknown characters, together or one by
-// one, stand in front of the next known one, behind bytes between (merge_word of the
+// TestUnknownBesideBytes: where the vocabulary has only some bytes, a character becomes
+// its bytes if all of them are there, else unknown; unknown characters, fused or one by
+// one, come before the next known one, after any bytes in between (merge_word of the
 // tokenizers library).
 func TestUnknownBesideBytes(t *testing.T) {
 	const unk, c3, a9, a = 0, 1, 2, 3
@@ -299,8 +300,8 @@ func TestUnknownBesideBytes(t *testing.T) {
 	}
 }
 
-// TestIgnoredMerges: with ignore_merges a text that is a piece is that token, though no
-// merges lead to it; a longer text is not.
+// TestIgnoredMerges: with ignore_merges a text that is a piece becomes that token, even
+// if no merges lead to it; a longer text does not.
 func TestIgnoredMerges(t *testing.T) {
 	for ignore, want := range map[string][]int32{"true": {3}, "false": {4, 2}} {
 		tok, err := readHF([]byte(`{"model":{"type":"BPE","ignore_merges":`+ignore+
@@ -314,7 +315,7 @@ func TestIgnoredMerges(t *testing.T) {
 }
 
 // TestLongWordMemory: a long word without far-reaching merges takes the memory of a few
-// windows beside its tokens, and beyond the limit of tokens it is left.
+// windows besides its tokens, and is abandoned beyond the token limit.
 func TestLongWordMemory(t *testing.T) {
 	m := loadModel(t, "mini/llama3-style/tokenizer.json").model
 	r := rand.New(rand.NewPCG(1, 2))
@@ -419,8 +420,8 @@ func TestPairTable(t *testing.T) {
 	}
 }
 
-// TestPairTableSpreads: whatever the seed, right symbols of any regularity find their
-// places in tables of about the first size, and are found there.
+// TestPairTableSpreads: whatever the seed, right symbols find their slots in tables
+// of about the first size however regular they are, and are found there.
 func TestPairTableSpreads(t *testing.T) {
 	for _, n := range []int32{1, 2, 3, 5, 17, 100, 1000, 70_000} {
 		for _, seed := range []uint32{0, 1, 3, 0x3fffffff, 0x55555555, 0x7fffffff, 0x800961bf, 0xaaaaaaab, 0xffffffff} {
@@ -447,7 +448,7 @@ func TestPairTableSpreads(t *testing.T) {
 }
 
 // TestPairTableReseeds: a seed that gives too many pairs of one left symbol the same
-// slots makes way for another.
+// slots is replaced by another.
 func TestPairTableReseeds(t *testing.T) {
 	// Symbols whose hashes agree in the upper bits of both halves, which choose slots.
 	const seed = 7
@@ -470,8 +471,8 @@ func TestPairTableReseeds(t *testing.T) {
 }
 
 // TestWindowsOfAnyMerges merges long words by windows with merges of every kind:
-// random ones, whose results merge before or behind what they came from, and a chain
-// in which the last byte of a word decides what happens to its first.
+// random ones, whose results merge before or after the symbols they came from, and a
+// chain in which the last byte of a word decides what happens to its first.
 func TestWindowsOfAnyMerges(t *testing.T) {
 	check := func(t require.TestingT, m *bpe, w []byte) {
 		word := string(w)
@@ -529,13 +530,13 @@ func TestWindowsOfAnyMerges(t *testing.T) {
 		check(t, chain, append(append(slices.Clone(up[:cut]), up...), up[:cut]...))
 	}
 
-	// Nothing stands in front of a word, token 0 least of all.
+	// Nothing comes before a word, least of all token 0.
 	zero := fresh()
 	merge(zero, 'a', 'b', 0)
 	merge(zero, 0, 256, 1)
 	check(t, zero, []byte("abab\x00ab"))
 
-	// The last letter of a token decides what becomes of the first, two windows before.
+	// The last letter of a token decides what becomes of the first, two windows back.
 	far := fresh()
 	merge(far, 'b', 'a', 3)
 	merge(far, 'c', 256, 0)
@@ -562,7 +563,7 @@ func TestWindowsOfAnyMerges(t *testing.T) {
 	})
 }
 
-// TestJoinSet: every neighbours of a piece are in, U+0000 too.
+// TestJoinSet: the set holds all neighbours of a piece, including U+0000.
 func TestJoinSet(t *testing.T) {
 	for _, piece := range []string{"\x00a", "a\x00", "ab", "日本", "\U0001F600x", "aa"} {
 		j := newJoinSet()

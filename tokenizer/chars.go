@@ -18,7 +18,7 @@ const (
 )
 
 // classTable is a two-stage table over all code points: page[r>>8] selects a row
-// of 256 classes. Rows that are equal are stored once.
+// of 256 classes. Equal rows are stored once.
 type classTable struct {
 	page  [(unicode.MaxRune + 1) >> 8]uint16
 	rows  [][256]uint8
@@ -78,7 +78,7 @@ var classes = sync.OnceValue(func() *classTable {
 func (t *classTable) of(r rune) uint8 { return t.rows[t.page[r>>8]][r&0xff] }
 
 // at returns the class and the length of the character at s[i:], and 0, 0 at the
-// end. A byte that is not UTF-8 is a character of no class.
+// end. A byte that is not UTF-8 counts as a character of no class.
 func (t *classTable) at(s string, i int) (class uint8, n int) {
 	if i >= len(s) {
 		return 0, 0
@@ -89,7 +89,7 @@ func (t *classTable) at(s string, i int) (class uint8, n int) {
 	return t.wide(s, i)
 }
 
-// wide is at for a byte that leads others.
+// wide is at for the first byte of a multi-byte character.
 func (t *classTable) wide(s string, i int) (class uint8, n int) {
 	if c := s[i]; c < 0xe0 {
 		return t.of(rune(c&0x1f)<<6 | rune(s[i+1]&0x3f)), 2
@@ -98,9 +98,9 @@ func (t *classTable) wide(s string, i int) (class uint8, n int) {
 	return t.of(r), n
 }
 
-// leads tells which bytes lead others in a character: leads[b] == c>>6 if and only if b
-// may begin one and c go on with it. That is one branch for all that are not ASCII, and
-// one that random bytes seldom take.
+// leads tells which bytes begin a multi-byte character: leads[b] == c>>6 if and only if
+// b may begin one and c may continue it. This takes one branch for everything that is
+// not ASCII, and one that random bytes seldom take.
 var leads = func() (leads [256]byte) {
 	for b := range leads {
 		leads[b] = 0xff
@@ -119,9 +119,9 @@ func isWord(r rune) bool {
 		slices.ContainsFunc(newer["N"], func(x [2]rune) bool { return x[0] <= r && r <= x[1] })
 }
 
-// badPrefix looks at b, which does not start with a complete character. It
-// returns the length of the longest part of b that starts a character (at least
-// 1), and whether more bytes could still complete that character.
+// badPrefix examines b, which does not start with a complete character. It
+// returns the length of the longest prefix of b that begins a character (at
+// least 1), and whether more bytes could still complete that character.
 func badPrefix(b []byte) (n int, open bool) {
 	lo, hi, need := byte(0x80), byte(0xbf), 0
 	switch c := b[0]; {
@@ -156,7 +156,7 @@ func badPrefix(b []byte) (n int, open bool) {
 	return n, false
 }
 
-// The byte-level alphabet of GPT-2: bytes that print stand for themselves, the
+// The byte-level alphabet of GPT-2: printable bytes stand for themselves; the
 // other 68 take the code points from U+0100 on, in ascending order. charToByte
 // holds -1 for characters that are not in the alphabet.
 var byteToChar, charToByte = func() (fwd [256]rune, back [0x144]int16) {
@@ -204,9 +204,9 @@ func toByteLevel(raw string) string {
 	return string(b)
 }
 
-// newer holds the characters of Unicode 16 that the tables of Go (Unicode 15 up
-// to Go 1.26) do not have, by category: the reference implementation knows them.
-// All of N are decimal digits.
+// newer holds, by category, the characters of Unicode 16 that Go's tables
+// (Unicode 15 up to Go 1.26) lack and the reference implementation knows. All of
+// N are decimal digits.
 var newer = map[string][][2]rune{
 	"Lu": {{0x1c89, 0x1c89}, {0xa7cb, 0xa7cc}, {0xa7da, 0xa7da}, {0xa7dc, 0xa7dc}, {0x10d50, 0x10d65}},
 	"Ll": {{0x1c8a, 0x1c8a}, {0xa7cd, 0xa7cd}, {0xa7db, 0xa7db}, {0x10d70, 0x10d85}},

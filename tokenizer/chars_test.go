@@ -44,7 +44,8 @@ func TestUnicodeCategories(t *testing.T) {
 	require.Equal(t, lu+ll+lt+lm+lo+marks+nd+nl+pc+circled+joiners, words)
 }
 
-// TestClassAt: characters of every length, whole and cut off, and bytes that are none.
+// TestClassAt: characters of every length, whole and truncated, and bytes that are not
+// part of one.
 func TestClassAt(t *testing.T) {
 	table := classes()
 	check := func(s string) {

@@ -12,7 +12,7 @@ type charSet struct {
 	high []rune // pairs of bounds, ascending, from U+10000 on
 }
 
-// newCharSet makes a set of pairs of bounds, ascending.
+// newCharSet makes a set from pairs of bounds, in ascending order.
 func newCharSet(ranges []rune) *charSet {
 	s := &charSet{}
 	for i := 0; i < len(ranges); i += 2 {
@@ -31,7 +31,7 @@ func (s *charSet) has(r rune) bool {
 	if r <= 0xffff {
 		return s.low[r>>6]>>(r&63)&1 != 0
 	}
-	// An odd index lies between the bounds of a range, or on its upper one.
+	// An odd index is inside a range or at its upper bound.
 	i, found := slices.BinarySearch(s.high, r)
 	return found || i&1 != 0
 }
@@ -59,7 +59,7 @@ func (s *charSet) before(text string, pos int) bool {
 }
 
 // run returns the end of the longest run of up to limit characters of the set at
-// text[pos:], and how many they are.
+// text[pos:], and its number of characters.
 func (s *charSet) run(text string, pos, limit int) (end, count int) {
 	for count < limit {
 		n := s.at(text, pos)

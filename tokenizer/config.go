@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// config is what the files beside the vocabulary say.
+// config holds the content of the files beside the vocabulary.
 type config struct {
 	BOS          tokenName                  `json:"bos_token"`
 	EOS          tokenName                  `json:"eos_token"`
@@ -58,7 +58,7 @@ type addedTokenEntry struct {
 	SingleWord bool   `json:"single_word"`
 	LStrip     bool   `json:"lstrip"`
 	RStrip     bool   `json:"rstrip"`
-	Normalized *bool  `json:"normalized"` // default: not special
+	Normalized *bool  `json:"normalized"` // default: true unless special
 	Special    bool   `json:"special"`
 }
 
@@ -69,13 +69,13 @@ func (e addedTokenEntry) token(id int32) addedToken {
 	}
 }
 
-// maxConfig is the length in bytes of the longest special-token file that is read.
+// maxConfig is the maximum length in bytes of a special-token file.
 const maxConfig = 2 << 20
 
 // readConfig reads the special-token files in folder dir; each may be missing.
 func readConfig(fsys fs.FS, dir string) (*config, error) {
 	cfg := &config{}
-	// What tokenizer_config.json says comes before special_tokens_map.json.
+	// tokenizer_config.json takes precedence over special_tokens_map.json.
 	for _, f := range []struct {
 		name string
 		into any
@@ -130,7 +130,7 @@ func (cfg *config) extraTokens() ([]addedToken, error) {
 	return out, nil
 }
 
-// maxID bounds token ids, so that a wrong file cannot ask for all memory.
+// maxID bounds token ids, so that a bad file cannot exhaust memory.
 const maxID = 1 << 20
 
 func checkID(id int64) error {
@@ -141,7 +141,7 @@ func checkID(id int64) error {
 }
 
 // addExtra adds the tokens of the special-token files that the vocabulary file
-// does not know; where both know a token or an id, the vocabulary file is right.
+// does not have; where both have a token or an id, the vocabulary file wins.
 func (t *Tokenizer) addExtra(cfg *config) error {
 	extra, err := cfg.extraTokens()
 	if err != nil {
@@ -165,7 +165,7 @@ func (t *Tokenizer) addExtra(cfg *config) error {
 	return checkAdded(t.added)
 }
 
-// modelPiece is the name of a piece of the model, or "".
+// modelPiece returns the name of a piece of the model, or "".
 func (t *Tokenizer) modelPiece(id int32) string {
 	if name, ok := t.names[id]; ok {
 		return name

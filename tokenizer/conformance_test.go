@@ -21,7 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gzFS is a file system in which NAME.gz also is there, unpacked, as NAME.
+// gzFS is a file system in which NAME.gz also appears, unpacked, as NAME.
 type gzFS struct{ fs.FS }
 
 func (g gzFS) Open(name string) (fs.File, error) {
@@ -65,7 +65,7 @@ type sized struct {
 func (s sized) Size() int64 { return s.n }
 
 // goldenDirs returns the folders with models/ and cases/: the package's own, and
-// a complete one if the environment names it or it lies beside the checkout.
+// a complete one if the environment names it or it is next to the checkout.
 func goldenDirs() []string {
 	dirs := []string{"testdata"}
 	if d := os.Getenv("LUKV_GOLDEN_TOKENIZERS"); d != "" {
@@ -122,10 +122,11 @@ func TestConformance(t *testing.T) {
 	fmt.Printf("golden tokenizers: %d checks in %d files\n", checks, files)
 }
 
-// large are files of cases whose tokenizers are too large to be copied here.
+// large are the case files whose tokenizers are too large to be copied here.
 var large = []string{"mistral-v1", "mistral-v3", "mistral-nemo", "qwen2.5"}
 
-// TestConformanceComplete says so if the large tokenizers were not checked.
+// TestConformanceComplete skips with a message if the large tokenizers were not
+// checked.
 func TestConformanceComplete(t *testing.T) {
 	for _, dir := range goldenDirs() {
 		if slices.ContainsFunc(large, func(m string) bool { return isDir(filepath.Join(dir, "models", m)) }) {
@@ -163,7 +164,8 @@ func checkCases(t *testing.T, dir, name string) (checks int) {
 		return 1
 	}
 	require.NoError(t, err)
-	// In the files of the other two formats, special tokens in the text are text.
+	// In the case files of the other two formats, special tokens in the text are
+	// ordinary text.
 	return f.check(t, tok, path.Base(f.Tokenizer) == "tokenizer.json")
 }
 

@@ -6,43 +6,44 @@ import (
 	"unsafe"
 )
 
-// newDecodeTable makes room for n ids.
+// newDecodeTable returns an empty table for n ids.
 func newDecodeTable(n int) decodeTable {
 	return decodeTable{kind: make([]uint8, n), text: make([]string, n), skip: make([]bool, n)}
 }
 
-// What a token is to the decoder.
+// Kinds of token for the decoder.
 const (
 	decodeNothing = iota // no token: leaves no trace
 	decodeText
-	decodePlain   // text that keeps its blank at the start of the whole text
+	decodePlain   // text that keeps its blank even at the start of the whole text
 	decodeByte    // one byte of a character; text holds it
 	decodeControl // ends a run of bytes and gives no text
 )
 
-// decodeTable says how ids become text. Tokens pass, in this order, through what
-// depends on the token alone (done when the table is made), through a joining of
-// bytes to characters, and through what depends on the whole text.
+// decodeTable says how ids become text, in three steps: what depends on the
+// token alone (done when the table is made), joining bytes into characters, and
+// what depends on the whole text.
 type decodeTable struct {
 	kind []uint8
 	text []string // by id
 	skip []bool   // by id: left out with the special tokens
 
-	// bytes: the texts of all tokens are joined first and are then read as UTF-8,
-	// one U+FFFD for each longest invalid part (byte-level).
+	// bytes: the texts of all tokens are joined first and then read as UTF-8,
+	// with one U+FFFD for each longest invalid part (byte-level).
 	bytes bool
-	// wholeRuns: a run of byte tokens is characters if all of it is valid, else
-	// one U+FFFD for each byte. Without it each character stands for itself.
+	// wholeRuns: a run of byte tokens becomes characters if all of it is valid,
+	// else one U+FFFD for each byte. Without it, each character is decoded on
+	// its own.
 	wholeRuns bool
-	// perToken is applied to the text of each token behind the joining of bytes.
+	// perToken is applied to the text of each token after bytes are joined.
 	perToken []stripChars
-	// first replaces the text of a token that comes first, if it is there.
+	// first replaces the text of a token that comes first, if the token is in it.
 	first map[int32]string
 	sep   string // between tokens
 	// fused is applied to the whole text.
 	fused []stripChars
 	// firstBlank: SentencePiece drops one blank at the start of the text
-	// (dropOne), or all of the first token's that the vocabulary writes (dropAll).
+	// (dropOne), or one from each token until there is text (dropAll).
 	firstBlank int
 }
 
@@ -51,7 +52,8 @@ const (
 	dropAll
 )
 
-// stripChars takes up to start and stop characters char from the ends.
+// stripChars removes up to start copies of char from the start and up to stop from
+// the end.
 type stripChars struct {
 	char        string
 	start, stop int
@@ -80,19 +82,19 @@ func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 }
 
 // StreamDecoder turns ids into text one at a time. The texts that Write and Flush
-// return, joined, are what [Tokenizer.Decode] returns for all the ids, and none of
-// them holds part of a character. Write allocates only where it joins a character
-// from several tokens. It belongs to one goroutine.
+// return add up to what [Tokenizer.Decode] returns for all the ids, and none of
+// them holds part of a character. With most decoders, Write allocates only when it
+// joins a character from several tokens. A StreamDecoder belongs to one goroutine.
 type StreamDecoder struct {
 	t    *Tokenizer
 	skip bool
 
 	started bool   // a token has come
-	run     []byte // bytes that wait for the rest of their character or run
+	run     []byte // bytes waiting for the rest of their character or run
 	buf     []byte // text of this call
 
-	stripped []int    // by stage of fused: characters taken from the start so far, or -1 when that is over
-	held     []string // by stage of fused: characters that may still be taken from the end
+	stripped []int    // by stage of fused: characters stripped from the start so far, or -1 when that is done
+	held     []string // by stage of fused: characters that may still be stripped from the end
 	blank    bool     // SentencePiece: the blank at the start has not come yet
 	given    bool     // SentencePiece: there has been text
 }
@@ -164,15 +166,15 @@ func (d *StreamDecoder) Flush() string {
 		out = d.bytes("", true)
 	} else {
 		d.endRun()
-		// What is still held back at the end is what was to be taken away.
+		// What is still held back at this point is what had to be stripped.
 		out = d.strip(string(d.buf))
 	}
 	d.reset()
 	return out
 }
 
-// bytes is Write for tables with bytes set: end says that no byte that follows
-// belongs to the last character.
+// bytes is Write for tables with bytes set: end says that nothing that follows
+// can belong to the last character.
 func (d *StreamDecoder) bytes(text string, end bool) string {
 	if len(d.run) == 0 && !end && utf8.ValidString(text) {
 		return text
@@ -182,8 +184,8 @@ func (d *StreamDecoder) bytes(text string, end bool) string {
 	return string(d.buf)
 }
 
-// readRun moves what is complete in d.run to the text; end says that nothing
-// follows.
+// readRun moves the complete part of d.run to the text; end says that
+// nothing follows.
 func (d *StreamDecoder) readRun(end bool) {
 	b := d.run
 	for len(b) > 0 {
@@ -227,7 +229,8 @@ func (d *StreamDecoder) endRun() {
 	d.run = d.run[:0]
 }
 
-// add passes a text that is a token, or the whole of a run of bytes, on.
+// add strips the text of a token, or of joined bytes, by perToken and appends it to
+// buf.
 func (d *StreamDecoder) add(text string) {
 	for _, p := range d.t.dec.perToken {
 		text = p.apply(text)
@@ -239,8 +242,8 @@ func (d *StreamDecoder) add(text string) {
 	d.buf = append(d.buf, text...)
 }
 
-// strip takes away what has to go from the start and holds back what may have to
-// go from the end of the whole text, of which out comes next.
+// strip removes what has to go from the start of the whole text, of which out is
+// the next part, and holds back what may have to go from its end.
 func (d *StreamDecoder) strip(out string) string {
 	if out == "" {
 		return ""
@@ -267,7 +270,7 @@ func (d *StreamDecoder) strip(out string) string {
 	return out
 }
 
-// dropBlank takes the blank that SentencePiece has put in front from the start of
+// dropBlank removes the blank that SentencePiece put in front from the start of
 // the text.
 func (d *StreamDecoder) dropBlank(text string) string {
 	if !d.blank || d.given {

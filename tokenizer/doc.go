@@ -7,23 +7,23 @@
 // special-token files next to it; [Load] does the same in an [io/fs.FS];
 // [OpenFile] and [LoadFile] read one given vocabulary file. Features that are
 // not implemented exactly are refused with an error that names them: the package
-// never gives approximate ids.
+// never returns approximate ids.
 //
 // The main types are [Tokenizer] and [StreamDecoder], which turns ids into text
-// one at a time and never gives out part of a character.
+// one at a time and never returns part of a character.
 //
 // # Lifetime and concurrency
 //
 // A Tokenizer is immutable once it is loaded and safe for concurrent use by any
-// number of goroutines; scratch memory comes from a pool. Nothing has to be
-// closed. A StreamDecoder belongs to one goroutine.
+// number of goroutines; scratch memory comes from a pool. Nothing needs
+// closing. A StreamDecoder belongs to one goroutine.
 //
 // # Special tokens
 //
 // Special and added tokens that occur in the text become their ids, unless
-// [EncodeOptions.SpecialAsText] is set. [EncodeOptions.AddSpecial] adds what the
-// checkpoint puts around a text (for most, BOS at the start). A rendered chat
-// prompt already holds its BOS and is encoded without AddSpecial.
+// [EncodeOptions.SpecialAsText] is set. [EncodeOptions.AddSpecial] adds the
+// tokens that the checkpoint puts around a text (for most, BOS at the start). A
+// rendered chat prompt already holds its BOS, so encode it without AddSpecial.
 //
 // # Limits
 //
@@ -32,12 +32,13 @@
 // encoding, and parts of tokenizer.json that no Llama, Mistral or Qwen2 checkpoint
 // uses, are refused with an error that wraps [errors.ErrUnsupported].
 //
-// Time is O(n log n) in the length of the text for every vocabulary and text; there
-// is no time limit that could change ids. Split and Replace patterns are matched in
-// linear time, those of published tokenizers by scanners of their own; what cannot be
-// matched this way (back-references, lookbehind at more than one character, atomic
-// groups of more than a repeated character, a repetition of what may be empty) is
-// refused by name when the file is read. Text that is not valid UTF-8 is encoded byte
-// by byte where the vocabulary has bytes; only a SentencePiece vocabulary replaces
-// each invalid byte with U+FFFD, as its own library does.
+// Encoding takes O(n log n) time in the length of the text for every vocabulary and
+// text; there is no time limit that could change ids. Split and Replace patterns are
+// matched in linear time, those of published tokenizers by dedicated scanners;
+// patterns that cannot be matched this way (back-references, lookbehind of more than
+// one character, atomic groups of more than a repeated character, repetition of
+// something that may be empty) are refused by name when the file is read. Text that
+// is not valid UTF-8 is encoded byte by byte if the vocabulary has tokens for bytes;
+// only a SentencePiece vocabulary replaces each invalid byte with U+FFFD, as its own
+// library does.
 package tokenizer

@@ -30,7 +30,7 @@ func Example() {
 	// What is 481523?
 }
 
-// A stream gives out a character when its last byte has come.
+// A stream returns a character when its last byte has arrived.
 func ExampleStreamDecoder() {
 	tok, err := tokenizer.Open("testdata/models/needle-llama")
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// fuzzText goes through every tokenizer that a fuzzer makes up.
+// fuzzText goes through every tokenizer that a fuzzer generates.
 var fuzzText = "Hello  wörld's 12345, <s>e\u0301 你好\U0001F642\r\n\t <unk>\xff▁▁ \u00a0x</s> foo"
 
 // checkTokenizer uses a tokenizer in every way; nothing may panic, and the ways
@@ -37,7 +37,7 @@ func checkTokenizer(t *testing.T, tok *Tokenizer, text string) {
 				t.Fatalf("encode %q: token %d has span %v", text, i, s)
 			}
 			if id := ids[i]; id < 0 || int(id) >= tok.VocabSize() {
-				// Ids of a post-processor need not be in the vocabulary.
+				// Ids from a post-processor need not be in the vocabulary.
 				if !slices.Contains(tok.prefix, id) && !slices.Contains(tok.suffix, id) {
 					t.Fatalf("encode %q: id %d, vocabulary of %d", text, id, tok.VocabSize())
 				}
@@ -75,7 +75,7 @@ func FuzzReadHF(f *testing.F) {
 	addSeeds(f, "tokenizer.json")
 	f.Add([]byte(`{"added_tokens":[{"id":3,"content":"<s>","special":true,"lstrip":true,"rstrip":true}],"normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"▁"},{"type":"Replace","pattern":{"Regex":"\\s+"},"content":"▁"}]},"pre_tokenizer":{"type":"Metaspace","replacement":"▁","prepend_scheme":"first"},"post_processor":{"type":"BertProcessing","sep":["</s>",2],"cls":["<s>",3]},"decoder":{"type":"Sequence","decoders":[{"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":1}]},"model":{"type":"BPE","unk_token":"a","fuse_unk":true,"vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}}`))
 	f.Add([]byte(`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(?=\\p{L})|\\w"},"behavior":"MergedWithNext","invert":true},"decoder":null,"model":{"vocab":{"a":0,"<0x41>":1,"▁":2},"byte_fallback":true,"ignore_merges":true,"merges":[["a","a"]]}}`))
-	// What once took all memory, all time or the stack.
+	// Inputs that once took all memory, all time or the stack.
 	for _, pattern := range []string{`a*b|a`, strings.Repeat("(", 2000), strings.Repeat("(?:a|b|c|d)", 200), `(?:a+)+b`, `x*`, `(?=(a|aa)+b)`} {
 		f.Add(minimal(fmt.Sprintf(`,"pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":%q}}`, pattern)))
 	}
@@ -91,7 +91,7 @@ func FuzzReadHF(f *testing.F) {
 }
 
 func FuzzReadSPM(f *testing.F) {
-	// A small model of every kind of piece.
+	// A small model with every kind of piece.
 	field := func(n int, data string) string { return string([]byte{byte(n<<3 | 2), byte(len(data))}) + data }
 	number := func(n int, v uint64) string {
 		return string(binary.AppendUvarint(binary.AppendUvarint(nil, uint64(n)<<3), v))
@@ -99,7 +99,7 @@ func FuzzReadSPM(f *testing.F) {
 	for _, settings := range []string{
 		field(spmTrainer, number(trainerModelType, modelBPE)) + field(spmNormalizer, number(normExtraSpaces, 0)),
 		field(spmTrainer, number(trainerModelType, modelBPE)+number(trainerByteFallback, 1)) + field(spmNormalizer, number(normDummyPrefix, 0)),
-		// A table with the one replacement a -> b, after the layout of Darts-clone.
+		// A table with the one replacement a -> b, in the layout of Darts-clone.
 		field(spmTrainer, number(trainerModelType, modelBPE)) + field(spmNormalizer, field(normCharsMap, "\x0c\x00\x00\x00\x00\x01\x00\x00\x61\x01\x00\x00\x00\x00\x00\x80b\x00")),
 	} {
 		model := settings
@@ -179,7 +179,7 @@ func FuzzReadConfig(f *testing.F) {
 	})
 }
 
-// FuzzRoundTrip encodes and decodes with tokenizers that lose nothing.
+// FuzzRoundTrip encodes and decodes with tokenizers that are lossless.
 func FuzzRoundTrip(f *testing.F) {
 	seeds, err := os.ReadFile("testdata/cases/mini-llama3-style.hf.json")
 	require.NoError(f, err)
@@ -204,7 +204,7 @@ func FuzzRoundTrip(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		defer testfuzz.Bound(t, len(text))()
-		if len(text) > 1<<13 { // ten tokenizers in ten ways, and what an input may take is bounded
+		if len(text) > 1<<13 { // ten tokenizers in ten ways, and the time per input is bounded
 			return
 		}
 		for i, tok := range byteLevel {
@@ -241,8 +241,8 @@ func FuzzRoundTrip(f *testing.F) {
 	})
 }
 
-// checkNormalForms compares with x/text where that follows the definition: where
-// it does not break up long runs of marks.
+// checkNormalForms compares with x/text where that follows the definition, that
+// is, where it does not break up long runs of marks.
 func checkNormalForms(t *testing.T, text string) {
 	t.Helper()
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return unicode.Is(younger, r) }) {
@@ -253,7 +253,8 @@ func checkNormalForms(t *testing.T, text string) {
 		tok := &Tokenizer{normalizers: []normalizer{unicodeForm(form)}}
 		got := tok.normalize(text)
 		if strings.Contains(want, "\u034f") {
-			// Its break is the combining grapheme joiner, which text may hold too.
+			// x/text breaks with the combining grapheme joiner, which text may hold
+			// too.
 			continue
 		}
 		if got != want {
@@ -265,7 +266,7 @@ func checkNormalForms(t *testing.T, text string) {
 	}
 }
 
-// FuzzPattern compares the engine, with notes and without, with another one, and
+// FuzzPattern compares the engine, with and without notes, with another one, and
 // the scanners with the engine.
 func FuzzPattern(f *testing.F) {
 	for i, p := range publishedPatterns {
@@ -302,8 +303,9 @@ func FuzzPattern(f *testing.F) {
 				t.Fatalf("%q in %q:\n engine %v\nscanner %v", k.name, text, want, got)
 			}
 		}
-		// What the two engines read differently: folding beyond single pairs of
-		// letters, lines that end at the end, and text that is not UTF-8.
+		// The two engines differ in case folding beyond single pairs of
+		// letters, in lines that end at the end of the text, and in text that
+		// is not UTF-8.
 		if strings.ContainsAny(pattern, "^$") && strings.Contains(text, "\n") || strings.Contains(pattern, "i") ||
 			!utf8.ValidString(text) || len(pattern) > 40 || len(text) > 40 {
 			return

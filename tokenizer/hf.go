@@ -5,7 +5,8 @@ import (
 	"fmt"
 )
 
-// hfFile is tokenizer.json. Its parts have a type, which decides on the fields.
+// hfFile is tokenizer.json. Each of its parts has a type, which determines its
+// fields.
 type hfFile struct {
 	addedTokens   []byte
 	normalizer    *hfPart
@@ -15,7 +16,7 @@ type hfFile struct {
 	model         hfModel
 }
 
-// parse reads the file; what is large stays JSON text.
+// parse reads the file; large parts stay JSON text.
 func (f *hfFile) parse(data []byte) error {
 	parts := map[string]**hfPart{
 		"normalizer": &f.normalizer, "pre_tokenizer": &f.preTokenizer,
@@ -24,8 +25,8 @@ func (f *hfFile) parse(data []byte) error {
 	c := jsonCursor{b: data}
 	return c.end(c.members(func(name string) error {
 		if name == "model" {
-			// In passing, without finding its end first. Whatever is wrong with it
-			// is found again and named below.
+			// Read in passing, without finding its end first. Any error is found
+			// again and reported below.
 			at, m := c.i, f.model
 			if m.read(&c) == nil {
 				f.model = m

@@ -21,7 +21,7 @@ type hfModel struct {
 	IgnoreMerges            bool     `json:"ignore_merges"`
 
 	vocab, merges []byte
-	tokens        []hfToken // of vocab, if it is in order
+	tokens        []hfToken // of vocab, if it is valid
 }
 
 // hfToken is an entry of the vocabulary. The name may be a view of the file.
@@ -170,10 +170,10 @@ func (c *jsonCursor) vocabulary() ([]hfToken, error) {
 	return tokens, err
 }
 
-// loadBatch is the number of entries that a table is filled with at a time. The
-// tables are too large for the caches, and each entry goes anywhere in them: to go
-// through the places of a whole batch first waits for many of them at once, in
-// place of one after the other.
+// loadBatch is the number of entries added to a table at a time. The tables are
+// too large for the caches, and entries land anywhere in them: touching the slots
+// of a whole batch first waits for many of them at once instead of one after the
+// other.
 const loadBatch = 64
 
 // hfVocab makes the pieces of the model.
@@ -258,7 +258,7 @@ func (t *Tokenizer) hfMerges(raw []byte, bytesOnly bool) (int, error) {
 		_, err := r.flush()
 		return err
 	})
-	// What is left in the batch stands before what the error is about.
+	// What is left in the batch comes before what the error is about.
 	if n, failed := r.flush(); failed != nil {
 		return n, failed
 	}
@@ -270,7 +270,7 @@ func (t *Tokenizer) hfMerges(raw []byte, bytesOnly bool) (int, error) {
 type mergeReader struct {
 	t         *Tokenizer
 	bytesOnly bool
-	last      int32 // what the merge before gave
+	last      int32 // result of the previous merge
 	merges    []merge
 	batch     []mergeEntry
 	text      []byte // the parts of the batch, as the model has them: bytes or characters
@@ -303,7 +303,7 @@ func (r *mergeReader) take(n int, a, b string) {
 }
 
 // flush enters the batch. It returns the number of the merge that the error is
-// about, which stays the first of the batch.
+// about, which remains the first of the batch.
 func (r *mergeReader) flush() (int, error) {
 	m := r.t.model
 	text := unsafe.String(unsafe.SliceData(r.text), len(r.text))
@@ -327,7 +327,7 @@ func (r *mergeReader) flush() (int, error) {
 				to = m.lookup(whole)
 			}
 		}
-		if left == none || right == none || to == none { // names beside the alphabet
+		if left == none || right == none || to == none { // names outside the alphabet
 			var err error
 			if left, right, to, err = r.t.namedMerge(e.a, e.b); err != nil {
 				r.batch = r.batch[i:]

@@ -14,7 +14,8 @@ import (
 // maxSteps bounds the steps of a normalizer, a pre-tokenizer or a decoder.
 const maxSteps = 16
 
-// steps returns the parts of a Sequence, of Sequences in it too, or the one part.
+// steps returns the parts of a Sequence, including those of nested Sequences, or
+// the part itself.
 func (p hfPart) steps(subs func(hfPart) []hfPart) ([]hfPart, error) {
 	var out []hfPart
 	var flatten func(p hfPart)
@@ -52,7 +53,7 @@ func hfNormalizers(p hfPart) ([]normalizer, error) {
 	return out, err
 }
 
-// hfNormalizer makes one step; a text becomes up to times as long by it.
+// hfNormalizer makes one step, which lengthens a text by a factor of up to times.
 func hfNormalizer(p hfPart) (n normalizer, times int, err error) {
 	switch p.Type {
 	// The factors are those of Unicode Standard Annex 15, for UTF-8.
@@ -93,8 +94,8 @@ func (p *hfPattern) matcher() (matcher, error) {
 	return nil, errors.New("no pattern, expected String or Regex")
 }
 
-// hfPreTokenizer appends the steps of a pre-tokenizer; bytes says that they end in
-// the byte-level alphabet.
+// hfPreTokenizer appends the steps of a pre-tokenizer; bytes says that their
+// output is in the byte-level alphabet.
 func hfPreTokenizer(out []preTokenizer, p hfPart) (_ []preTokenizer, bytes bool, err error) {
 	switch p.Type {
 	case "Sequence":
@@ -243,7 +244,7 @@ func tokenAndID(raw json.RawMessage) (int32, error) {
 	return int32(id), checkID(id)
 }
 
-// maxStrip bounds the characters that a decoder takes from an end of the text.
+// maxStrip bounds the characters that a decoder strips from an end of the text.
 const maxStrip = 64
 
 // hfDecoder makes the decode table.

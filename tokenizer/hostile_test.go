@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// hostileTexts are lines without a place to cut, which punish quadratic merging,
+// hostileTexts are lines with no place to cut, which punish quadratic merging,
 // scanning and backtracking.
 var hostileTexts = map[string]string{
 	"letter":     "a",
@@ -32,7 +32,7 @@ var hostileTexts = map[string]string{
 }
 
 // TestHostileInput encodes long hostile lines. Quadratic time would take minutes
-// where this takes a fraction of a second a line.
+// where this takes a fraction of a second per line.
 func TestHostileInput(t *testing.T) {
 	size := 1 << 17
 	if testing.Short() {
@@ -59,8 +59,8 @@ func TestHostileInput(t *testing.T) {
 				start := time.Now()
 				ids := tok.Encode(text, EncodeOptions{})
 				took := time.Since(start)
-				// 20 µs a byte is a hundred times what it takes; the rest is room
-				// for a machine that is busy with other things.
+				// 20 µs a byte is a hundred times what it takes; the rest leaves
+				// room for a busy machine.
 				if limit := time.Duration(len(text))*20*time.Microsecond + 30*time.Second; took > limit {
 					t.Errorf("%s: %d bytes took %v, more than %v", kind, len(text), took, limit)
 				}

@@ -12,7 +12,7 @@ import (
 )
 
 // The vocabulary and the merges are by far the largest parts of their files. They
-// are read here, where they stand; small parts go to encoding/json.
+// are read here, in place; small parts go to encoding/json.
 
 // jsonCursor walks through JSON text.
 type jsonCursor struct {
@@ -67,8 +67,8 @@ func (c *jsonCursor) text() (string, error) {
 	return s, err
 }
 
-// value skips a value and returns it. What is inside is not looked at but for
-// strings and brackets.
+// value skips a value and returns it. Of its content, only strings and
+// brackets are looked at.
 func (c *jsonCursor) value() ([]byte, error) {
 	c.blanks()
 	start, depth := c.i, 0
@@ -137,8 +137,8 @@ func (c *jsonCursor) skipText() error {
 	}
 }
 
-// list walks through what stands between open and end, with commas between; f skips
-// the blanks before an element.
+// list calls f for each of the comma-separated elements between open and end; f
+// skips the blanks before an element.
 func (c *jsonCursor) list(open, end byte, f func() error) error {
 	if !c.take(open) {
 		if c.i >= len(c.b) {
@@ -167,7 +167,7 @@ func (c *jsonCursor) list(open, end byte, f func() error) error {
 }
 
 // members calls f for each member of the object that comes next, with the cursor
-// before its value; f moves it behind that. The name may be a view of the JSON text.
+// before its value; f moves it past that. The name may be a view of the JSON text.
 func (c *jsonCursor) members(f func(name string) error) error {
 	return c.list('{', '}', func() error {
 		name, err := c.text()
@@ -206,7 +206,7 @@ func eachElement(raw []byte, f func(value []byte) error) error {
 	return c.end(err)
 }
 
-// end checks that nothing stands behind what was read.
+// end checks that nothing follows what was read.
 func (c *jsonCursor) end(err error) error {
 	if c.blanks(); err == nil && c.i < len(c.b) {
 		err = fmt.Errorf("found %.20s behind the end", c.b[c.i:])
@@ -214,12 +214,12 @@ func (c *jsonCursor) end(err error) error {
 	return err
 }
 
-// isNull reports whether a value is null or is not there.
+// isNull reports whether a value is null or missing.
 func isNull(raw []byte) bool { return len(raw) == 0 || string(raw) == "null" }
 
-// unmarshalPart reads a small part of a file. A part may be no longer and have no
-// more in it than anybody would write: Go values take many times the memory of the
-// text that they come from.
+// unmarshalPart reads a small part of a file. It limits the length and the number
+// of objects and arrays to plausible values: Go values take many times the memory
+// of the text that they come from.
 func unmarshalPart(raw []byte, into any) error {
 	const maxBytes, maxParts = 1 << 20, 1 << 12
 	if n := bytes.Count(raw, []byte("{")) + bytes.Count(raw, []byte("[")); len(raw) > maxBytes || n > maxParts {
@@ -238,7 +238,7 @@ func parseID(raw []byte) (int32, error) {
 				n--
 			}
 		}
-		if n == 0 { // digits alone
+		if n == 0 { // only digits
 			return id, nil
 		}
 	}
@@ -249,8 +249,8 @@ func parseID(raw []byte) (int32, error) {
 	return int32(id), checkID(id)
 }
 
-// eachMerge calls f for each merge with its number, given as "a b" or as ["a", "b"]; a and b may be
-// views of raw. It returns the number of the merge that the error is about.
+// eachMerge calls f for each merge, given as "a b" or as ["a", "b"], with its number; a and b may
+// be views of raw. It returns the number of the merge that the error is about.
 func eachMerge(raw []byte, f func(n int, a, b string) error) (int, error) {
 	if isNull(raw) {
 		return 0, nil

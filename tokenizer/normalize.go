@@ -10,18 +10,18 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// A normalizer rewrites the current stretch. first says that a prefix that goes
-// only to the start of the text belongs before this stretch.
+// A normalizer rewrites the current stretch. first says that a prefix meant
+// only for the start of the text belongs before this stretch.
 type normalizer interface {
 	normalize(s *scratch, first bool)
 }
 
-// maxGrowth is how many times longer normalisation may make a text, but for what is
-// put in front of it.
+// maxGrowth is the largest factor by which normalisation may lengthen a text, not
+// counting what is prepended.
 const maxGrowth = 64
 
-// growth returns how many times longer replacing the matches of m by text makes a
-// text at most.
+// growth returns the largest factor by which replacing the matches of m with text
+// can lengthen a text.
 func growth(m matcher, text string) int {
 	switch m := m.(type) {
 	case literal:
@@ -93,7 +93,7 @@ func (lowercase) normalize(s *scratch, _ bool) {
 	s.finish()
 }
 
-// stripBlanks takes white space from the ends.
+// stripBlanks removes white space from the ends.
 type stripBlanks struct{ left, right bool }
 
 func (p stripBlanks) normalize(s *scratch, _ bool) {
@@ -114,16 +114,16 @@ func (p stripBlanks) normalize(s *scratch, _ bool) {
 // unicodeForm is NFC, NFD, NFKC or NFKD.
 type unicodeForm norm.Form
 
-// shortSegment is the number of characters up to which a segment cannot hold so
-// many non-starters that x/text would break it up (it follows the stream-safe
-// format, with a limit of 30; the definition of the forms knows no limit).
+// shortSegment is the number of characters up to which a segment cannot hold
+// enough non-starters for x/text to break it up (x/text follows the stream-safe
+// format, with a limit of 30; the definition of the forms has no limit).
 const shortSegment = 8
 
-// formChars say of the characters of the basic plane, a bit each, which ones begin a
+// formChars says, with one bit per character of the basic plane, which ones begin a
 // segment, and which of those are in the form.
 type formChars struct{ begin, plain [1 << 16 / 64]uint64 }
 
-// charsOf are the formChars of each form.
+// charsOf holds the formChars of each form, made on first use.
 var charsOf = func() (tables [4]func() *formChars) {
 	for form := range tables {
 		tables[form] = sync.OnceValue(func() *formChars {
@@ -153,10 +153,10 @@ func (f unicodeForm) span(text string) int {
 		return i
 	}
 	form, plain := norm.Form(f), &charsOf[f]().plain
-	segment := max(i-1, 0) // where the last one begins
+	segment := max(i-1, 0) // where the last segment begins
 	for i < len(text) {
 		if c := text[i]; c < utf8.RuneSelf || i+1 == len(text) || leads[c] != text[i+1]>>6 {
-			segment = i // ASCII, or part of no character, which is as it is in every form
+			segment = i // ASCII, or part of no character: unchanged in every form
 			i++
 			continue
 		}
@@ -181,7 +181,7 @@ func (f unicodeForm) span(text string) int {
 	return len(text)
 }
 
-// segmentEnd returns where the segment ends that the character at i belongs to.
+// segmentEnd returns the end of the segment that the character at i belongs to.
 func (f unicodeForm) segmentEnd(text string, i int) int {
 	begin := &charsOf[f]().begin
 	for i += runeLen(text, i); i < len(text); {
@@ -198,8 +198,8 @@ func (f unicodeForm) segmentEnd(text string, i int) int {
 	return i
 }
 
-// younger are the characters that decompose, but not in the tables of Unicode 12.0
-// that the tokenizers library normalises by: there they stay.
+// younger holds the characters that decompose, but not in the Unicode 12.0 tables
+// that the tokenizers library uses: it leaves them as they are.
 var younger = &unicode.RangeTable{
 	R16: []unicode.Range16{{Lo: 0x32ff, Hi: 0x32ff, Stride: 1}, {Lo: 0xa7f2, Hi: 0xa7f4, Stride: 1}, {Lo: 0xab69, Hi: 0xab69, Stride: 1}},
 	R32: []unicode.Range32{
@@ -250,8 +250,8 @@ func normalizeLong(form norm.Form, seg string) string {
 		decompose = norm.NFKD
 	}
 	chars := make([]normChar, 0, len(seg)/2+1)
-	// The characters of such a segment are few and come again and again: where the
-	// ones that were last seen with the same low bits stand in chars.
+	// Such a segment repeats a few characters: seen holds, by low bits, the last
+	// one seen and where its decomposition is in chars.
 	var seen [64]struct {
 		r       rune
 		at, end int32
@@ -275,7 +275,7 @@ func normalizeLong(form norm.Form, seg string) string {
 		var pairs pairCache
 		out := chars[:0]
 		starter := -1
-		var last uint8 // class of the last character behind the starter that stayed
+		var last uint8 // class of the last character kept after the starter
 		for _, c := range chars {
 			if starter >= 0 && (starter == len(out)-1 || last < c.ccc) {
 				if r := pairs.compose(out[starter].r, c.r); r != 0 {
@@ -304,7 +304,7 @@ type normChar struct {
 	ccc uint8
 }
 
-// orderMarks sorts each run of non-starters by class; equals stay as they stand.
+// orderMarks sorts each run of non-starters by class; the sort is stable.
 func orderMarks(chars []normChar) {
 	var sorted []normChar
 	for i := 0; i < len(chars); {
@@ -312,7 +312,7 @@ func orderMarks(chars []normChar) {
 			i++
 			continue
 		}
-		var places [256]int32 // first the number of each class, then where its next goes
+		var places [256]int32 // first the count of each class, then where its next character goes
 		j, inOrder := i, true
 		for ; j < len(chars) && chars[j].ccc != 0; j++ {
 			places[chars[j].ccc]++
@@ -333,7 +333,7 @@ func orderMarks(chars []normChar) {
 	}
 }
 
-// pairCache holds which pairs compose.
+// pairCache caches which pairs compose.
 type pairCache [64]struct{ a, b, both rune }
 
 // compose returns the primary composite of a and b, or 0.

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// TestLongSegments: in a segment of any length a mark composes with the character in
-// front of it unless one of its own class or a higher one stands between (Unicode
+// TestLongSegments: in a segment of any length a mark composes with the character
+// before it unless one of the same or a higher class comes between them (Unicode
 // Standard Annex 15).
 func TestLongSegments(t *testing.T) {
 	const overline, dot, grave, below = "\u0305", "\u0307", "\u0300", "\u0323"
@@ -33,9 +33,9 @@ func TestLongSegments(t *testing.T) {
 	}
 }
 
-// TestSpans: the start of a text that is left as it is ends where a segment begins, is
-// in the form, and misses nothing that is: what follows is not. Segments are taken
-// from x/text, one at a time.
+// TestSpans: the span at the start of a text ends where a segment begins, is in the
+// form, and is followed by a segment that is not. The expected segments are taken from
+// x/text, one at a time.
 func TestSpans(t *testing.T) {
 	units := []rune("ae \u00e9\u1ebf\uac00\uac01\u1100\u1161\u11a8\u304b\u304c\u3099\u0301\u0323\u0307\u2126\u0340\u0958\ufb01\u6f22" +
 		"\U0001f642\U0001109a\U00011099\U000110ba\U0001d15e\U0002f800\u0300")
@@ -76,8 +76,8 @@ func TestSpans(t *testing.T) {
 	require.Greater(t, short, 1000)
 }
 
-// TestYoungerCharacters checks that what decomposes since Unicode 12.1 stays, as in
-// the tokenizers library, and what stands beside it is normalised.
+// TestYoungerCharacters checks that characters that decompose only since Unicode
+// 12.1 stay, as in the tokenizers library, while their neighbours are normalised.
 func TestYoungerCharacters(t *testing.T) {
 	for form, want := range map[norm.Form]string{
 		norm.NFKC: "\u5e73\u6210\u32ff\u5e73\u6210 \U00010781\u030c\u00e9\U0001fbf0\U00011938",
@@ -88,8 +88,8 @@ func TestYoungerCharacters(t *testing.T) {
 	}
 }
 
-// TestLowercaseOffsets: a character has the place of the one that it was, also where
-// its lower case is longer.
+// TestLowercaseOffsets: a character keeps the span of the original one, even if its
+// lower case is longer.
 func TestLowercaseOffsets(t *testing.T) {
 	tok, err := readHF([]byte(`{"model":{"vocab":{"a":0,"b":1,"é":2,"i":3,"\u0307":4}},"normalizer":{"type":"Lowercase"}}`), &config{})
 	require.NoError(t, err)
@@ -133,7 +133,7 @@ func TestStepsStop(t *testing.T) {
 		require.Less(t, len(m.find(ended(), nil, text)), soon, "%T", m)
 		for _, how := range behaviours {
 			require.Less(t, len(split{m: m, how: how}.cutOne(ended(), nil, piece{0, len(text)})), soon, "%T, behaviour %d", m, how)
-			// The same of many pieces.
+			// The same for many pieces.
 			s := ended()
 			s.pieces = s.pieces[:0]
 			for i := range n {

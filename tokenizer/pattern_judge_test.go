@@ -10,12 +10,12 @@ import (
 	"github.com/dlclark/regexp2/v2"
 )
 
-// The judge of the patterns is a backtracking engine by other people. It is told
-// how Oniguruma reads a pattern by a translation that shares nothing with the
-// parser it judges.
+// The judge of the patterns is an independent backtracking engine. A translation
+// that shares nothing with the parser under test makes it read a pattern as
+// Oniguruma does.
 
-// judge finds the matches of a pattern by regexp2; ok is false if that cannot be
-// said to it or takes too long.
+// judge finds the matches of a pattern by regexp2; ok is false if regexp2 cannot
+// express the pattern or takes too long.
 func judge(pattern, text string) (out []piece, ok bool) {
 	p, err := translate(pattern)
 	if err != nil {
@@ -47,20 +47,20 @@ func judge(pattern, text string) (out []piece, ok bool) {
 	return out, err == nil
 }
 
-// judgeWord is \w as it stands inside brackets. Oniguruma counts the Latin-1
-// digits in superscript and fractions among word characters, but no others.
+// judgeWord is \w as written inside brackets. Oniguruma counts the Latin-1
+// superscript digits and fractions as word characters, but no others.
 var judgeWord = judgeProperty("L") + judgeProperty("M") + judgeProperty("Nd") + `\p{Nl}\p{Pc}` +
 	"\u00b2\u00b3\u00b9\u00bc-\u00be\u24b6-\u24e9\U0001F130-\U0001F149\U0001F150-\U0001F169\U0001F170-\U0001F189"
 
-// The classes of the pattern syntax, as they stand inside brackets.
+// The classes of the pattern syntax, as written inside brackets.
 var judgeClasses = map[byte]string{
 	's': "\\t-\\r\u0085\\p{Z}",
 	'd': judgeProperty("Nd"),
 	'w': judgeWord,
 }
 
-// judgeProperty is \p{name} with the characters that newer versions of Unicode
-// have, as it stands inside brackets.
+// judgeProperty returns \p{name} with the characters that newer versions of
+// Unicode add, as written inside brackets.
 func judgeProperty(name string) string {
 	var b strings.Builder
 	b.WriteString(`\p{` + name + `}`)
@@ -72,11 +72,11 @@ func judgeProperty(name string) string {
 	return b.String()
 }
 
-// translate rewrites a pattern so that regexp2 reads it as Oniguruma does. What
-// cannot be said to it is an error.
+// translate rewrites a pattern so that regexp2 reads it as Oniguruma does. A
+// pattern that it cannot express is an error.
 func translate(pattern string) (string, error) {
 	var b strings.Builder
-	inside := false // of brackets
+	inside := false // inside brackets
 	var closing []string
 	class := func(members string, negated bool) error {
 		switch {
@@ -104,7 +104,7 @@ func translate(pattern string) (string, error) {
 			if members, ok := judgeClasses[e|0x20]; ok && (e|0x20 == e || 'A' <= e && e <= 'Z') {
 				negated := e != e|0x20
 				if negated && inside && e|0x20 == 's' {
-					// Everything but white space can be said without a class.
+					// Everything but white space can be written without a class.
 					members, negated = notSpace, false
 				}
 				if err := class(members, negated); err != nil {
@@ -201,8 +201,8 @@ func translate(pattern string) (string, error) {
 			if !groupStart(rest[1:]) {
 				return "", unsupported("a group that starts with (%.4s", rest)
 			}
-			// regexp2 takes a repeated group of nothing but an atomic one for atomic as a
-			// whole, but not a repeated group that captures.
+			// regexp2 treats a repeated group that holds only an atomic one as atomic as
+			// a whole, but not a repeated group that captures.
 			switch kind := rest[1]; kind {
 			case ':':
 				i += 2
@@ -232,7 +232,7 @@ func translate(pattern string) (string, error) {
 	return b.String(), nil
 }
 
-// notSpace is \S as it stands inside brackets.
+// notSpace is \S as written inside brackets.
 const notSpace = "\\x00-\\x08\\x0e-\\x1f!-\u0084\u0086-\u009f\u00a1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e\u2060-\u2fff\u3001-\U0010FFFF"
 
 // groupStart reports whether (? may be followed by s.

@@ -7,19 +7,19 @@ import (
 	"unicode/utf8"
 )
 
-// pattern is a compiled pattern. It is matched by backtracking, alternatives in
-// their order, as Oniguruma does.
+// pattern is a compiled pattern. It is matched by backtracking, trying
+// alternatives in order, as Oniguruma does.
 //
-// Whether the rest of a pattern matches from an instruction at a position depends
-// on nothing that happened before. Where backtracking takes more than a few steps a
-// byte, the matcher therefore notes every pair of instruction and position that has
-// failed and never tries it again: the time is O(length of the text), with one
-// word of memory per byte, for every pattern and text.
+// Whether the rest of a pattern matches from an instruction at a position does not
+// depend on anything that happened before. When backtracking takes more than a few
+// steps per byte, the matcher therefore notes every pair of instruction and
+// position that has failed and never tries it again: the time is O(length of the
+// text), with one word of memory per byte, for every pattern and text.
 type pattern struct {
 	code   []instr
-	memos  int // bits that notes take at one position
+	memos  int // bits of notes per position
 	first  firstBytes
-	hungry bool // does not match without taking a character
+	hungry bool // cannot match without taking a character
 }
 
 type opcode uint8
@@ -29,14 +29,14 @@ const (
 	opRun                  // min to max characters of set, as many as possible
 	opAlt                  // alternatives
 	opJump                 // go on at next
-	opLook                 // the code behind matches here, or not; go on at next
-	opAhead                // the character ahead is of set, or not
-	opBehind               // the character before is of set, or not
+	opLook                 // the code that follows matches here, or not; go on at next
+	opAhead                // the next character is in set, or not
+	opBehind               // the previous character is in set, or not
 	opAssert               // an anchor or a word edge
 	opMatch                // the end of the pattern or of an opLook
 )
 
-// instr goes on with the instruction behind it, unless it says otherwise.
+// instr goes on with the next instruction, unless it says otherwise.
 type instr struct {
 	op         opcode
 	assert     patternOp
@@ -83,7 +83,7 @@ func (p *pattern) add(in instr) int {
 	return len(p.code) - 1
 }
 
-// note makes room for the notes of the instruction at pc.
+// note allots the note bits of the instruction at pc.
 func (p *pattern) note(pc int, good bool) error {
 	in := &p.code[pc]
 	in.memo = int8(p.memos)
@@ -98,7 +98,7 @@ func (p *pattern) note(pc int, good bool) error {
 	return nil
 }
 
-// compile appends the code of n; inLook says that it stands in a look.
+// compile appends the code of n; inLook says that it is inside a look.
 func (p *pattern) compile(n *patternNode, inLook bool) error {
 	if len(p.code) > maxInstr {
 		return unsupported("a pattern of more than %d instructions", maxInstr)
@@ -148,8 +148,7 @@ func (p *pattern) compile(n *patternNode, inLook bool) error {
 	return nil
 }
 
-// compileAlt appends alternatives; nil is one that matches nothing but the empty
-// text.
+// compileAlt appends alternatives; a nil one matches only the empty text.
 func (p *pattern) compileAlt(inLook bool, subs ...*patternNode) error {
 	pc := p.add(instr{op: opAlt})
 	if err := p.note(pc, inLook); err != nil {
@@ -194,7 +193,7 @@ func (p *pattern) compileRepeat(n *patternNode, inLook bool) error {
 		loop := &patternNode{op: patSeq, subs: []*patternNode{body, {op: patAgain, min: again}}}
 		return p.compile(&patternNode{op: patOptional, subs: []*patternNode{loop}, lazy: n.lazy}, inLook)
 	}
-	// Optional copies, each inside the one before it.
+	// Optional copies, each nested in the previous one.
 	var rest *patternNode
 	for range n.max - n.min {
 		subs := []*patternNode{body}
@@ -239,20 +238,20 @@ type patternSearch struct {
 	text  string
 	stack []choice
 	steps int // taken so far
-	look  int // how many steps until the next look at what the search may take
+	look  int // number of steps at which to check again what the search may take
 
 	careful bool     // notes are taken
-	notes   []uint64 // by position behind from: bits of memo and good
+	notes   []uint64 // by position relative to from: bits of memo and good
 	from    int
 	ends    map[*charSet][]int32 // careful: where the runs of a possessive set end
 }
 
-// choice is a place to go back to.
+// choice is a place to backtrack to.
 type choice struct {
 	kind choiceKind
 	pc   int32
 	pos  int32
-	arg  int32 // of a run: where it must not go below; of alternatives: the next one
+	arg  int32 // of a run: the lowest end that it may have; of alternatives: the next one
 }
 
 type choiceKind uint8
@@ -302,7 +301,7 @@ func (e *patternSearch) all(s *scratch, dst []piece) []piece {
 			at, last = end, end
 			continue
 		case at != last:
-			// An empty match does not count where the match before it ends.
+			// An empty match where the previous match ends does not count.
 			dst = append(dst, piece{at, at})
 			last = at
 		}
@@ -337,7 +336,8 @@ func (e *patternSearch) note(bit int8, pos int) {
 }
 
 // run matches from the instruction pc at pos up to the next opMatch and returns
-// where that is. It gives up when the search is exhausted or the call has to end.
+// the position there. It gives up when the search is exhausted or the call has to
+// end.
 func (e *patternSearch) run(s *scratch, pc, pos int) (end int, ok bool) {
 	base := len(e.stack)
 	start := pos
@@ -412,8 +412,8 @@ func (e *patternSearch) succeed(base, pos int) int {
 	return pos
 }
 
-// startRun takes as many characters as a run may and leaves a choice behind; done
-// says that the rest is known to match.
+// startRun takes as many characters as a run may and leaves a choice on the
+// stack; done says that the rest is known to match.
 func (e *patternSearch) startRun(in *instr, pc, pos int) (end int, done, ok bool) {
 	low, n := in.set.run(e.text, pos, in.min)
 	if n < in.min {
@@ -444,7 +444,7 @@ func (e *patternSearch) startRun(in *instr, pc, pos int) (end int, done, ok bool
 		}
 		return end, false, true
 	}
-	// With notes, a run without a bound is a loop whose every turn is a choice.
+	// With notes, an unbounded run is a loop whose every iteration is a choice.
 	for {
 		if e.noted(in.good, low) || e.noted(in.memo, low) {
 			return low, e.noted(in.good, low), false
@@ -461,7 +461,7 @@ func (e *patternSearch) startRun(in *instr, pc, pos int) (end int, done, ok bool
 }
 
 // choose goes to the first alternative from k on that can start here, and leaves a
-// choice behind if there are more.
+// choice on the stack if there are more.
 func (e *patternSearch) choose(in *instr, pc, pos, k int) (next int, ok bool) {
 	viable := func() bool {
 		for ; k < len(in.alts); k++ {
@@ -519,7 +519,7 @@ func (e *patternSearch) back(base int) (pc, pos int, ok bool) {
 	return 0, 0, false
 }
 
-// lookAhead reports whether the code behind an opLook matches at pos.
+// lookAhead reports whether the code after an opLook matches at pos.
 func (e *patternSearch) lookAhead(s *scratch, in *instr, pc, pos int) bool {
 	if e.careful {
 		if e.noted(in.good, pos) {
@@ -561,7 +561,7 @@ func (e *patternSearch) runEnd(set *charSet, pos int) int {
 	return int(ends[k])
 }
 
-// holds reports whether an anchor or a word edge is at pos.
+// holds reports whether the anchor or word edge holds at pos.
 func (in *instr) holds(text string, pos int) bool {
 	switch in.assert {
 	case patLineStart:

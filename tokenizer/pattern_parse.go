@@ -12,15 +12,15 @@ import (
 	"unicode/utf8"
 )
 
-// Patterns of tokenizer.json and tekken.json are written in the syntax of
-// Oniguruma (Ruby): Unicode classes, line anchors. This file reads the part of it
-// that can be matched in linear time; pattern_match.go matches. All else is refused
-// by name: back-references, look-around of more than fits, repetitions of what may
-// be empty.
+// Patterns of tokenizer.json and tekken.json are written in the syntax of Oniguruma
+// (Ruby): Unicode classes, line anchors. This file parses the part of it that can
+// be matched in linear time; pattern_match.go does the matching. Everything else is
+// refused by name: back-references, lookbehind of more than one character,
+// repetition of something that may be empty.
 
 const (
 	maxPatternLen    = 1 << 11
-	maxPatternSets   = 1 << 8 // different classes
+	maxPatternSets   = 1 << 8 // distinct classes
 	maxPatternNest   = 50
 	maxPatternRepeat = 1000 // a bound {n,m}
 )
@@ -34,14 +34,14 @@ const (
 	patAlt                 // the first of subs that leads to a match
 	patRepeat              // subs[0], min to max times
 	patLook                // subs[0] matches here, or not (negated)
-	patBehind              // the character before is of set, or not (negated)
+	patBehind              // the previous character is in set, or not (negated)
 	patLineStart           // ^
 	patLineEnd             // $
 	patTextStart           // \A
 	patTextEnd             // \z
 	patWordEdge            // \b, or \B (negated)
-	patOptional            // subs[0] or nothing: made of a patRepeat
-	patAgain               // back to instruction min: made of a patRepeat
+	patOptional            // subs[0] or nothing: made from a patRepeat
+	patAgain               // back to instruction min: made from a patRepeat
 )
 
 // patternNode is a part of a pattern.
@@ -85,7 +85,7 @@ type patternParser struct {
 	at   int
 	fold bool // (?i)
 	nest int
-	sets map[string]*charSet // by the ranges
+	sets map[string]*charSet // by their ranges
 }
 
 // parsePattern reads a pattern.
@@ -127,7 +127,7 @@ func (p *patternParser) alternatives() (*patternNode, error) {
 		return nil, fmt.Errorf("groups nested more than %d deep", maxPatternNest)
 	}
 	defer func(fold bool) { p.fold = fold; p.nest-- }(p.fold)
-	// An option in the middle would hold for what stands behind it alone.
+	// An option in the middle would apply only to what follows it.
 	if p.take("(?i)") {
 		p.fold = true
 	} else if p.take("(?-i)") {
@@ -154,7 +154,7 @@ func (p *patternParser) alternatives() (*patternNode, error) {
 	return alt, nil
 }
 
-// repeated reads one part and the repetition behind it.
+// repeated reads one part and the repetition that follows it.
 func (p *patternParser) repeated() (*patternNode, error) {
 	if c := p.in[p.at]; c == '*' || c == '+' || c == '?' {
 		return nil, fmt.Errorf("nothing to repeat before %c", c)
@@ -236,7 +236,7 @@ func (p *patternParser) repetition() (min, max int, braces bool, err error) {
 	return min, max, true, nil
 }
 
-// one reads what a repetition can stand behind.
+// one reads a part that a repetition can follow.
 func (p *patternParser) one() (*patternNode, error) {
 	switch c := p.next(); c {
 	case '(':
@@ -260,7 +260,7 @@ func (p *patternParser) literal(r rune) (*patternNode, error) {
 	return p.class(classRange(r, r), p.fold)
 }
 
-// group reads what stands behind an opening parenthesis.
+// group reads what follows an opening parenthesis.
 func (p *patternParser) group() (*patternNode, error) {
 	inside := func() (*patternNode, error) {
 		n, err := p.alternatives()
@@ -316,7 +316,7 @@ func (p *patternParser) group() (*patternNode, error) {
 	return nil, unsupported("a group that starts with (?%.3s", p.rest())
 }
 
-// brackets reads a class in brackets, behind the opening one.
+// brackets reads a class in brackets, after the opening one.
 func (p *patternParser) brackets() (*patternNode, error) {
 	var members strings.Builder
 	if p.take("^") {
@@ -354,7 +354,7 @@ func (p *patternParser) brackets() (*patternNode, error) {
 	}
 }
 
-// member reads a character or a class that stands in brackets.
+// member reads a character or a class inside brackets.
 func (p *patternParser) member() (r rune, class string, err error) {
 	switch {
 	case strings.HasPrefix(p.rest(), "["):
@@ -386,7 +386,7 @@ func (p *patternParser) member() (r rune, class string, err error) {
 	}
 }
 
-// escape reads what stands behind a backslash outside brackets.
+// escape reads what follows a backslash outside brackets.
 func (p *patternParser) escape() (*patternNode, error) {
 	if p.at == len(p.in) {
 		return nil, errors.New("ends in a backslash")
@@ -424,7 +424,7 @@ func (p *patternParser) escape() (*patternNode, error) {
 	}
 }
 
-// character is the character that backslash e stands for.
+// character returns the character that backslash e stands for.
 func (p *patternParser) character(e rune) (rune, error) {
 	switch e {
 	case 't', 'n', 'r', 'f', 'v', 'a':
@@ -457,7 +457,7 @@ func (p *patternParser) character(e rune) (rune, error) {
 	return e, nil
 }
 
-// property reads the name behind \p or \P.
+// property reads the name after \p or \P.
 func (p *patternParser) property(negated bool) (members string, not bool, err error) {
 	name, _, closed := strings.Cut(p.rest(), "}")
 	if !closed || len(name) < 2 || name[0] != '{' {
@@ -474,8 +474,8 @@ func (p *patternParser) property(negated bool) (members string, not bool, err er
 	return propertyClass(name), negated, nil
 }
 
-// class is a part that takes one character; members is what stands in brackets in
-// the syntax of package regexp.
+// class returns a part that takes one character; members is the content of
+// brackets in the syntax of package regexp.
 func (p *patternParser) class(members string, fold bool) (*patternNode, error) {
 	ranges, err := classRanges(members, fold)
 	if err != nil {
@@ -523,7 +523,7 @@ func classRanges(members string, fold bool) ([]rune, error) {
 	return nil, nil // no character
 }
 
-// negatedClass is what is not in a class, as it stands inside brackets.
+// negatedClass returns the complement of a class, as written inside brackets.
 func negatedClass(members string) (string, error) {
 	ranges, err := classRanges("^"+members, false)
 	if err != nil {
@@ -536,23 +536,23 @@ func negatedClass(members string) (string, error) {
 	return b.String(), nil
 }
 
-// classRange writes a range as it stands inside brackets.
+// classRange formats a range as written inside brackets.
 func classRange(lo, hi rune) string { return fmt.Sprintf(`\x{%x}-\x{%x}`, lo, hi) }
 
-// The classes of the pattern syntax, as they stand inside brackets.
+// The classes of the pattern syntax, as written inside brackets.
 var classNames = map[byte]string{
 	's': "\\t-\\r\u0085\\p{Z}",
 	'd': propertyClass("Nd"),
 	'w': wordClass,
 }
 
-// wordClass is \w as it stands inside brackets. Oniguruma counts the Latin-1
-// digits in superscript and fractions among word characters, but no others.
+// wordClass is \w as written inside brackets. Oniguruma counts the Latin-1
+// superscript digits and fractions as word characters, but no others.
 var wordClass = propertyClass("L") + propertyClass("M") + propertyClass("Nd") + `\p{Nl}\p{Pc}` +
 	"\u00b2\u00b3\u00b9\u00bc-\u00be\u24b6-\u24e9\U0001F130-\U0001F149\U0001F150-\U0001F169\U0001F170-\U0001F189"
 
-// propertyClass is \p{name} with the characters that newer versions of Unicode
-// have, as it stands inside brackets.
+// propertyClass returns \p{name} with the characters that newer versions of
+// Unicode add, as written inside brackets.
 func propertyClass(name string) string {
 	var b strings.Builder
 	b.WriteString(`\p{` + name + `}`)

@@ -37,7 +37,7 @@ var publishedPatterns = append(slices.Sorted(maps.Keys(knownPatterns)),
 	"[一-龥\u3040-ゟ゠-ヿ]+", `[\r\n]`, `\s?\p{L}+`, `\s?\p{P}+`, `[\s.,]`, `\s{2,}`, `\p{L}+|\p{N}+`,
 )
 
-// patternTexts put every kind of character beside every other.
+// patternTexts returns texts that put every kind of character next to every other.
 func patternTexts() []string {
 	units := []string{"a", "A", "é", "\u0301", "ʰ", "ǅ", "漢", "7", "٣", "½", " ", "\t", "\n", "\r\n", "\u00a0", "\u2028", "'s", "'S", "'ſ", "'ll", "'", "!", "/", "🙂", "\xff", "\x00"}
 	var out []string
@@ -101,8 +101,8 @@ func genPattern(t *rapid.T, depth int) string {
 	return atom
 }
 
-// TestPatternsAgainstJudge compares random patterns with another engine, with notes
-// and without.
+// TestPatternsAgainstJudge compares random patterns with another engine, with and
+// without notes.
 func TestPatternsAgainstJudge(t *testing.T) {
 	compared := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -124,8 +124,8 @@ func TestPatternsAgainstJudge(t *testing.T) {
 	require.NotZero(t, compared)
 }
 
-// TestPatternTime checks that the steps of a search grow with the text alone, where
-// backtracking takes quadratic or exponential time.
+// TestPatternTime checks that the steps of a search grow only with the text, where
+// plain backtracking takes quadratic or exponential time.
 func TestPatternTime(t *testing.T) {
 	n := 1 << 15
 	for _, tt := range []struct{ pattern, text string }{
@@ -190,7 +190,7 @@ func TestPatternAnchors(t *testing.T) {
 		want          []piece
 	}{
 		{"^a", "a\na b\n", []piece{{0, 1}, {2, 3}}},
-		{"^", "a\nb\n", []piece{{0, 0}, {2, 2}}}, // not behind a line break at the end
+		{"^", "a\nb\n", []piece{{0, 0}, {2, 2}}}, // not after a line break at the end
 		{"a$", "a\nba", []piece{{0, 1}, {3, 4}}},
 		{`\Aa`, "a\na", []piece{{0, 1}}},
 		{`a\z`, "a\na", []piece{{2, 3}}},
@@ -204,7 +204,7 @@ func TestPatternAnchors(t *testing.T) {
 		{`(?>[ab]{2,3}).`, "abab", []piece{{0, 4}}},
 		{`(?<=a)b`, "abcb", []piece{{1, 2}}},
 		{`(?<!a)b`, "abcb", []piece{{3, 4}}},
-		// Two ways lead to the same place, and to what was tried there.
+		// Two ways lead to the same place and to the notes made there.
 		{`(?:a|aa)(?=bc)b|a`, "aab", []piece{{0, 1}, {1, 2}}},
 		{`(?:a|aa)(?=bc)b|a`, "aabc", []piece{{0, 3}}},
 		{`(?:a|aa)(?!bc)b|a`, "aabc", []piece{{0, 1}, {1, 2}}},

@@ -6,7 +6,7 @@ import (
 )
 
 // A preTokenizer cuts s.pieces further; it may rewrite s.cur. first says that
-// the stretch stands at the very start of the text.
+// the stretch is at the very start of the text.
 type preTokenizer interface {
 	cut(s *scratch, first bool)
 }
@@ -114,7 +114,7 @@ func (p split) cutOne(s *scratch, out []piece, pc piece) []piece {
 			was = m.hit
 		}
 	case mergedWithNext:
-		// A match joins what stands behind it, unless that is a match.
+		// A match joins what follows it, unless that is a match.
 		for i, m := range parts {
 			if i > 0 && parts[i-1].hit && !m.hit {
 				out[len(out)-1].end = m.end
@@ -132,11 +132,11 @@ func (p split) cutOne(s *scratch, out []piece, pc piece) []piece {
 	return keep
 }
 
-// byteLevel is the ByteLevel pre-tokenizer but for the change of alphabet: the
+// byteLevel is the ByteLevel pre-tokenizer without its change of alphabet: the
 // model works on bytes.
 type byteLevel struct {
 	prefixSpace bool
-	words       matcher // nil without its regular expression
+	words       matcher // nil if its regular expression is off
 }
 
 func (p byteLevel) cut(s *scratch, first bool) {
@@ -212,7 +212,7 @@ func (p metaspace) cut(s *scratch, first bool) {
 	}
 }
 
-// oneRune is the length of the single character that s must be, else 0.
+// oneRune returns the length of s if it is a single character, else 0.
 func oneRune(s string) int {
 	r, n := utf8.DecodeRuneInString(s)
 	if n != len(s) || r == utf8.RuneError && n <= 1 {

@@ -33,8 +33,8 @@ func TestSplitByScanner(t *testing.T) {
 	}
 }
 
-// TestRewritesInTurn: normalizers that make a text longer and shorter and a blank in
-// front of each stretch read and write different memory, from call to call.
+// TestRewritesInTurn: normalizers that lengthen and shorten a text and prepend a
+// blank to each stretch read and write different memory, from call to call.
 func TestRewritesInTurn(t *testing.T) {
 	var s *scratch
 	for i := range 6 {

@@ -5,28 +5,28 @@ import (
 	"unicode/utf8"
 )
 
-// A scanner is a matcher of a pattern that matches at every position, so that a
-// text falls into its matches without a gap.
+// A scanner is a matcher for a pattern that matches at every position, so that
+// its matches cover a text without gaps.
 type scanner interface {
 	matcher
 	// scan returns the end of the match that starts at pos < len(s).
 	scan(s string, pos int) int
 }
 
-// knownPatterns are the patterns with a hand-written scanner; pattern_match.go is
-// for all others.
+// knownPatterns are the patterns with a hand-written scanner; pattern_match.go
+// handles all others.
 var knownPatterns = func() map[string]func() matcher {
 	known := map[string]func() matcher{gpt2Pattern: func() matcher { return gpt2Scanner{classes()} }}
 	for limit, digits := range map[int]string{1: `\p{N}`, 2: `\p{N}{1,2}`, 3: `\p{N}{1,3}`} {
 		known[digits] = func() matcher { return digitRuns{classes(), limit} }
-		// Llama 3, Qwen2. Here the possessive forms match what the others do.
+		// Llama 3, Qwen2. The possessive form matches the same as the other.
 		for _, form := range []string{
 			`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
 			`(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?+\p{L}+|DIGITS| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+`,
 		} {
 			known[strings.Replace(form, "DIGITS", digits, 1)] = func() matcher { return llamaScanner{classes(), limit} }
 		}
-		// Mistral's tekken; with contractions o200k.
+		// Mistral's tekken; with contractions, o200k.
 		for _, contractions := range []string{"", `(?i:'s|'t|'re|'ve|'m|'ll|'d)?`} {
 			form := `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` + contractions +
 				`|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*` + contractions +
@@ -89,8 +89,8 @@ func (t *classTable) blanks(s string, i int) int {
 	return last
 }
 
-// lines matches \s*[\r\n]+ at s[i:]: the white space up to and with its last line
-// break. It returns i if there is none.
+// lines matches \s*[\r\n]+ at s[i:]: the white space up to and including its last
+// line break. It returns i if there is none.
 func (t *classTable) lines(s string, i int) int {
 	end := i
 	for j := i; j < len(s); {
@@ -107,7 +107,7 @@ func (t *classTable) lines(s string, i int) int {
 }
 
 // contraction matches 's|'t|'re|'ve|'m|'ll|'d at s[i:]; with fold, in any case,
-// where U+017F is an s too. It returns i if there is none.
+// with U+017F as an s. It returns i if there is none.
 func contraction(s string, i int, fold bool) int {
 	if i+1 >= len(s) || s[i] != '\'' {
 		return i
@@ -207,7 +207,7 @@ func (t *classTable) digitRun(s string, i, limit int) int {
 	return i
 }
 
-// rest matches what Llama 3, Qwen2 and tekken share behind letters and digits:
+// rest matches what Llama 3, Qwen2 and tekken share after letters and digits:
 //
 //	?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 //
@@ -234,7 +234,7 @@ func (t *classTable) rest(s string, i int, slash bool) int {
 type tekkenScanner struct {
 	t            *classTable
 	digits       int
-	contractions bool // words take one with them
+	contractions bool // words include one that follows them
 }
 
 func (k tekkenScanner) find(s *scratch, dst []piece, text string) []piece {
@@ -275,8 +275,8 @@ func (k tekkenScanner) scan(s string, i int) int {
 }
 
 // lower matches [upper]*[lower]+ at s[i:], or returns 0. The classes overlap, so
-// that if no lower-case letter follows the run of upper, its last character that
-// counts as both is given back.
+// if no lower-case letter follows the run of upper, the match ends with its last
+// character that counts as both.
 func (k tekkenScanner) lower(s string, i int) int {
 	both := 0
 	for i < len(s) {

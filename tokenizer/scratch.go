@@ -30,7 +30,7 @@ type scratch struct {
 	src    []Span // by byte of cur: the bytes of the text it stands for; nil: itself
 	pieces []piece
 
-	// The two buffers that cur and src lie in by turns.
+	// The two buffers that cur and src alternate between.
 	out    []byte
 	outSrc []Span
 	norm   []byte
@@ -55,8 +55,8 @@ type scratch struct {
 	joint        []symbol // before and the first token of the window
 	jointParts   []part
 	merged       []symbol // what parts came from
-	window       []symbol // of the window before: what it emitted
-	windowBefore []symbol // and before
+	window       []symbol // of the previous window: what it emitted
+	windowBefore []symbol // and its before
 	joined       []symbol // the joint that was last found to stay two tokens,
 	joinedAt     int      // the second of which begins here
 
@@ -67,14 +67,14 @@ type scratch struct {
 // piece is a part of cur, cur[start:end].
 type piece struct{ start, end int }
 
-// What an idle scratch holds on to: bytes in a buffer, entries in a list.
+// What an idle scratch keeps: bytes in a buffer, entries in a list.
 const (
 	keepBytes   = 4 << 20
 	keepEntries = 1 << 19
 )
 
-// lookEvery is how many bytes of work pass between two looks at the context:
-// a fraction of a millisecond.
+// lookEvery is how many bytes of work pass between two checks of the
+// context: a fraction of a millisecond.
 const lookEvery = 1 << 14
 
 // errLimit says that there are more tokens than the call may return.
@@ -87,14 +87,14 @@ func (s *scratch) begin(ctx context.Context, limit int) {
 }
 
 // spent counts n bytes of work and reports whether the call has to end: a loop that
-// can be long breaks then and leaves behind whatever it has.
+// can be long then breaks off and leaves whatever it has.
 func (s *scratch) spent(n int) bool {
 	s.work -= n + 1
 	return s.work < 0 && s.pause()
 }
 
-// pause is look in the middle of a long text: there it also makes room for ids, which
-// append, growing by a quarter, would copy five times.
+// pause is look in the middle of a long text, where it also makes room for ids:
+// append, growing by a quarter at a time, would copy them five times.
 func (s *scratch) pause() bool {
 	if cap(s.ids)-len(s.ids) < lookEvery {
 		s.ids = slices.Grow(s.ids, max(len(s.ids), lookEvery))
@@ -102,7 +102,7 @@ func (s *scratch) pause() bool {
 	return s.look()
 }
 
-// look looks at the context and the limit.
+// look checks the context and the limit and reports whether the call has to end.
 func (s *scratch) look() bool {
 	if s.err != nil {
 		return true
@@ -119,7 +119,7 @@ func (s *scratch) look() bool {
 	return s.err != nil
 }
 
-// trim lets go of the call's values and of buffers that one very long text has made.
+// trim drops the call's values and any buffers that one very long text has grown.
 func (s *scratch) trim() {
 	s.ctx = nil
 	s.cur, s.src = "", nil
@@ -147,7 +147,7 @@ func (s *scratch) trim() {
 	}
 }
 
-// set makes text, which stands at base in the whole text, the current stretch.
+// set makes text, which starts at base in the whole text, the current stretch.
 func (s *scratch) set(text string, base int) {
 	s.cur, s.base, s.src = text, base, nil
 }
@@ -204,7 +204,7 @@ func (s *scratch) copyOver(start, end int) {
 }
 
 // finish makes what was written since rewrite the current stretch. The bytes stay
-// untouched until the rewrite after the next one.
+// untouched until the rewrite after the next.
 func (s *scratch) finish() {
 	s.bufs[s.turn], s.srcs[s.turn] = s.out, s.outSrc
 	s.cur = unsafe.String(unsafe.SliceData(s.out), len(s.out))
@@ -240,7 +240,7 @@ func (s *scratch) replaceAll(old, new string) {
 	s.finish()
 }
 
-// runeLen is the length of the character at s[i:], at least 1.
+// runeLen returns the length of the character at s[i:], at least 1.
 func runeLen(s string, i int) int {
 	if s[i] < utf8.RuneSelf {
 		return 1

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestIdleScratch: between calls a scratch holds on to what calls for ordinary texts
-// need, and to nothing that one very long text has made.
+// TestIdleScratch: between calls a scratch keeps the memory that ordinary texts
+// need, and none of what one very long text has taken.
 func TestIdleScratch(t *testing.T) {
 	with := func(bytes, entries int) *scratch {
 		s := &scratch{

@@ -49,18 +49,18 @@ const (
 // spaceMark is how SentencePiece writes a blank.
 const spaceMark = "\u2581"
 
-// maxPieceLen bounds the length of a piece in bytes: the readers that look at
+// maxPieceLen bounds the length of a piece in bytes: the readers that try
 // every way to split a piece take quadratic time in it.
 const maxPieceLen = 1024
 
-// unsupported is an error about a feature that would give wrong ids if it were
-// ignored; it wraps errors.ErrUnsupported.
+// unsupported returns an error about a feature that would give wrong ids if it
+// were ignored; it wraps errors.ErrUnsupported.
 func unsupported(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errors.ErrUnsupported)
 }
 
 // eachField walks through the fields of a protocol buffer message. data holds the
-// bytes of a field with a length; number the value of all others.
+// bytes of a length-delimited field, number the value of any other.
 func eachField(msg []byte, f func(field int, number uint64, data []byte) error) error {
 	for at := 0; at < len(msg); {
 		tag, n := binary.Uvarint(msg[at:])
@@ -274,7 +274,7 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 	if err := t.addExtra(cfg); err != nil {
 		return nil, err
 	}
-	// User-defined pieces that the config makes special tokens are found as those are,
+	// User-defined pieces that the config makes special tokens are matched like those,
 	// and not where they are hidden.
 	special := make(map[int32]bool)
 	for _, a := range t.added {
@@ -288,8 +288,8 @@ func readSPM(data []byte, cfg *config) (*Tokenizer, error) {
 	t.users = newTokenFinder(users, userForms)
 	norm.users = t.users
 	t.normalizers = []normalizer{norm}
-	// The normal form of a text has a blank in front, which a token in the middle
-	// of a text has not: all are looked for as they are written.
+	// The normal form of a text has a leading blank, which a token in the middle
+	// of a text does not: all are matched as written.
 	for i := range t.added {
 		t.added[i].normalized = false
 	}
@@ -357,8 +357,8 @@ func parseByte(name string) (byte, bool) {
 	return b, true
 }
 
-// surround sets what AddSpecial adds by add_bos_token, on by default, and
-// add_eos_token, off by default.
+// surround sets what AddSpecial adds according to add_bos_token, on by
+// default, and add_eos_token, off by default.
 func (t *Tokenizer) surround(cfg *config) {
 	if t.bos != none && isTrue(cfg.AddBOS) {
 		t.prefix = []int32{t.bos}
@@ -368,8 +368,8 @@ func (t *Tokenizer) surround(cfg *config) {
 	}
 }
 
-// rankByScore makes the merges: two neighbours may merge if together they are a
-// normal piece, the higher its score the earlier, and equal scores from the left.
+// rankByScore builds the merges: two neighbours may merge if together they form a
+// normal piece, higher scores first and equal scores from the left.
 func (m *bpe) rankByScore(pieces []spmPiece) error {
 	var scores []float32
 	for _, p := range pieces {
@@ -380,8 +380,8 @@ func (m *bpe) rankByScore(pieces []spmPiece) error {
 	slices.SortFunc(scores, func(a, b float32) int { return cmp.Compare(b, a) })
 	scores = slices.Compact(scores)
 
-	// half is the symbol that a part of a piece can be: a piece, or a character
-	// that is none but takes part in merges.
+	// half returns the symbol for part of a piece: a piece, or a character that
+	// is not one but takes part in merges.
 	next := int32(len(m.pieces))
 	half := func(text string) int32 {
 		if id := m.lookup(text); id != none {
@@ -424,7 +424,7 @@ type spmNormal struct {
 	chars       *charsMap    // nil: characters stay
 	users       *tokenFinder // user-defined pieces stay
 	dummyPrefix bool         // a blank goes in front
-	trimSpaces  bool         // no blanks at the ends, and single ones between words
+	trimSpaces  bool         // no blanks at the ends and single ones between words
 	escape      bool         // blanks become spaceMark
 }
 
@@ -504,9 +504,9 @@ func (p spmNormal) prefix(text string, at int) (to string, n int) {
 	return text[at : at+n], n
 }
 
-// charsMap is a compiled table of replacements: a double array (of the library
-// Darts-clone) over the texts to replace, and the replacements, each ended by a
-// zero byte.
+// charsMap is a compiled table of replacements: a double array (of the
+// Darts-clone library) over the texts to replace, and the replacements, each
+// terminated by a zero byte.
 type charsMap struct {
 	units []uint32
 	texts string
@@ -538,14 +538,14 @@ func newCharsMap(b []byte) (*charsMap, error) {
 }
 
 // longest returns the replacement of the longest text in the table that s starts
-// with, and that text's length, or 0.
+// with, and that text's length, or 0 if there is none.
 func (c *charsMap) longest(s string) (to string, n int) {
-	// A unit holds a label in its low byte, whether a value hangs on it in bit 8,
-	// and the offset to its children in the upper bits, scaled by bit 9.
+	// A unit holds a label in its low byte, whether it has a value in bit 8, and
+	// the offset to its children in the upper bits, scaled by bit 9.
 	offset := func(u uint32) uint32 { return u >> 10 << (u & (1 << 9) >> 6) }
 	at := offset(c.units[0])
 	value := uint32(math.MaxUint32)
-	for i := range min(len(s), maxAddedLen) { // a table with a circle in it has no end
+	for i := range min(len(s), maxAddedLen) { // a table with a cycle has no end
 		at ^= uint32(s[i])
 		if at >= uint32(len(c.units)) {
 			break

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// spmWith is a SentencePiece model with more fields behind it: later messages are
+// spmWith returns a SentencePiece model with fields appended: later messages are
 // merged into earlier ones.
 func spmWith(t *testing.T, fields ...byte) []byte {
 	t.Helper()
@@ -39,9 +39,9 @@ func TestSPMSettings(t *testing.T) {
 	}
 }
 
-// TestSPMUnknown: what is no piece is unknown, one token for neighbours, or becomes its
-// bytes; so does a character that is none but takes part in merges, where they do not
-// take place, each with the span of the character.
+// TestSPMUnknown: text that is not a piece is unknown, one token for adjacent
+// characters, or becomes its bytes; so does a character that is not a piece but takes
+// part in merges, where those do not happen, each with the span of the character.
 func TestSPMUnknown(t *testing.T) {
 	field := func(n int, data string) string { return string([]byte{byte(n<<3 | 2), byte(len(data))}) + data }
 	piece := func(text string, kind byte) string {

@@ -25,7 +25,7 @@ func checkStream(t *testing.T, tok *Tokenizer, ids []int32, skip bool) {
 	}
 }
 
-// encodeOffsets is EncodeOffsets where nothing can go wrong.
+// encodeOffsets is EncodeOffsets for calls that must not fail.
 func encodeOffsets(t testing.TB, tok *Tokenizer, text string, o EncodeOptions) ([]int32, []Span) {
 	t.Helper()
 	ids, spans, err := tok.EncodeOffsets(t.Context(), text, o)
@@ -52,7 +52,7 @@ func checkSpans(t *testing.T, name, text string, ids []int32, spans []Span) {
 	}
 }
 
-// TestStreamReuse checks that a decoder is as new after Flush, also where it held
+// TestStreamReuse checks that a decoder is like new after Flush, even if it held
 // bytes or blanks back.
 func TestStreamReuse(t *testing.T) {
 	for _, name := range []string{"mini/llama2-style/tokenizer.json", "mini/llama3-style/tokenizer.json", "mini/spm-noprefix/tokenizer.model", "mini/tekken-v7/tekken.json"} {
@@ -75,8 +75,8 @@ func TestStreamReuse(t *testing.T) {
 	}
 }
 
-// TestStripEnds checks a decoder that takes characters from both ends of the whole
-// text: what may have to go is held back until it is known to stay.
+// TestStripEnds checks a decoder that strips characters from both ends of the
+// whole text: what may have to go is held back until it is known to stay.
 func TestStripEnds(t *testing.T) {
 	tok, err := readHF(minimal(`,"decoder":{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Strip","content":"a","start":1,"stop":2}]}`), &config{})
 	if err != nil {
@@ -106,7 +106,7 @@ func TestBadPrefix(t *testing.T) {
 	}
 }
 
-// TestStripTokens checks a decoder that takes a counted number of characters from the
+// TestStripTokens checks a decoder that strips a given number of characters from the
 // ends of each token.
 func TestStripTokens(t *testing.T) {
 	strip := `{"type":"Strip","content":"_","start":1,"stop":2}`

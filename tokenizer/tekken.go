@@ -36,8 +36,8 @@ func (f *tekkenFile) parse(data []byte) error {
 	})
 }
 
-// maxTekkenSpecial bounds the special tokens of a tekken.json, which says how many
-// there are without listing them all.
+// maxTekkenSpecial bounds the special tokens of a tekken.json, which gives their
+// number without having to list them all.
 const maxTekkenSpecial = 1 << 14
 
 // tekkenSpecial are the special tokens of files that do not list theirs.
@@ -60,7 +60,7 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 	if c.VocabSize > maxID || c.VocabSize-c.NumSpecial < 256 {
 		return nil, fmt.Errorf("config: default_vocab_size %d with default_num_special_tokens %d: expected at least 256 more and at most %d", c.VocabSize, c.NumSpecial, maxID)
 	}
-	// The file may list ranks beyond the vocabulary, which are not in use.
+	// The file may list ranks beyond the vocabulary, which are unused.
 	active := c.VocabSize - c.NumSpecial
 	if most := int64(len(f.vocab) / len(`{"rank":0}`)); most < active {
 		return nil, fmt.Errorf("vocab: at most %d ranks, expected at least %d", most, active)
@@ -88,7 +88,7 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 			return nil, fmt.Errorf("vocab: no token for byte 0x%02X", b)
 		}
 	}
-	// Two neighbours merge if together they are a token, the lowest rank first.
+	// Two neighbours merge if together they form a token, lowest rank first.
 	merges := make([]merge, 0, 3*active)
 	for id := int32(c.NumSpecial); id < int32(c.VocabSize); id++ {
 		piece := m.pieces[id]
@@ -154,7 +154,7 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 	return t, nil
 }
 
-// tekkenVocab reads the ranks below active; their ids come behind special others.
+// tekkenVocab reads the ranks below active; their ids start at special.
 func (m *bpe) tekkenVocab(raw []byte, special, active int64) error {
 	var block []byte // of many pieces
 	n := -1

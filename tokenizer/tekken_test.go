@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTekkenEntries puts entries in front of a vocabulary that is right.
+// TestTekkenEntries puts entries before a valid vocabulary.
 func TestTekkenEntries(t *testing.T) {
 	for entry, want := range map[string]string{
 		`{"token_bytes":"YWI="}`:              "entry 0 has rank -1: expected 0 or more",

@@ -26,12 +26,12 @@ type Tokenizer struct {
 	added     []addedToken // ascending ids
 	addedByID map[int32]int
 	addedID   map[string]int32
-	rawFind   *tokenFinder // tokens looked for in the text as it is
-	normFind  *tokenFinder // tokens looked for in normalised text
+	rawFind   *tokenFinder // tokens matched against the text as given
+	normFind  *tokenFinder // tokens matched against normalised text
 
 	normalizers []normalizer
 	stages      []preTokenizer
-	fast        scanner // the only stage, if a scanner does everything
+	fast        scanner // the only stage, if a scanner does all its work
 	users       *tokenFinder
 	eachStretch bool // SentencePiece: the prefix goes before every stretch, not only the first
 
@@ -48,30 +48,30 @@ type Tokenizer struct {
 // Span is a range of bytes text[Start:End].
 type Span struct{ Start, End int }
 
-// EncodeOptions says how to treat special tokens. The zero value finds them in
-// the text and adds none.
+// EncodeOptions says how to treat special tokens. The zero value recognises
+// them in the text and adds none.
 type EncodeOptions struct {
-	// AddSpecial adds the tokens that the checkpoint wants around a text: those of
-	// its post-processor in tokenizer.json, otherwise BOS and EOS as
-	// tokenizer_config.json says. Leave it off for text that already holds them,
-	// such as a rendered chat prompt.
+	// AddSpecial adds the tokens that the checkpoint expects around a text: those
+	// of its post-processor in tokenizer.json, otherwise BOS and EOS as
+	// tokenizer_config.json specifies. Leave it off for text that already holds
+	// them, such as a rendered chat prompt.
 	AddSpecial bool
-	// SpecialAsText treats special tokens in the text as ordinary text: for text
-	// from users who must not be able to write control tokens. Added tokens that
-	// are not special are still found.
+	// SpecialAsText treats special tokens in the text as ordinary text. It is
+	// for text from users, who must not be able to write control tokens. Added
+	// tokens that are not special are still found.
 	SpecialAsText bool
-	// Data lists parts of the text, ascending and disjoint, in which special
-	// tokens are ordinary text: no special token is found that has a byte in one
-	// of them. It is for what users, tools and documents put into a rendered
-	// prompt. The text is not split at these borders: where Data hides no special
-	// token, the ids are those of the whole text encoded without it.
+	// Data lists the parts of the text, ascending and disjoint, in which special
+	// tokens are ordinary text: a special token with any byte in one of them is
+	// not recognised. It is for what users, tools and documents contribute to a
+	// rendered prompt. The text is not split at the boundaries: where Data hides
+	// no special token, the ids are those of the whole text encoded without it.
 	Data []Span
 }
 
-// TooLongError is returned by [Tokenizer.EncodeContext] for a text of more tokens
-// than the caller allows.
+// TooLongError is returned by [Tokenizer.EncodeContext] for a text with more
+// tokens than the caller allows.
 type TooLongError struct {
-	Limit int // the most tokens that the caller allows
+	Limit int // most tokens that the caller allows
 	Bytes int // length of the text
 }
 
@@ -79,10 +79,10 @@ func (e *TooLongError) Error() string {
 	return fmt.Sprintf("encode text of %d bytes: more than %d tokens", e.Bytes, e.Limit)
 }
 
-// files are the vocabulary files in the order in which they are looked for.
+// files are the vocabulary files in the order in which they are tried.
 var files = []struct {
 	name  string
-	limit int64 // length in bytes: some times that of the longest published one
+	limit int64 // maximum length in bytes: several times that of the longest published file
 	read  func(data []byte, cfg *config) (*Tokenizer, error)
 }{
 	{"tokenizer.json", 64 << 20, readHF},
@@ -91,10 +91,9 @@ var files = []struct {
 }
 
 // Open reads the tokenizer of the checkpoint in folder dir: tokenizer.json,
-// tokenizer.model or tekken.json, the first one found in this order, with
-// tokenizer_config.json, special_tokens_map.json and added_tokens.json. They must be
-// regular files of a size that published ones have: a pipe or a device in their
-// place is an error.
+// tokenizer.model or tekken.json, whichever is found first in this order, with
+// tokenizer_config.json, special_tokens_map.json and added_tokens.json. All must be
+// regular files of a plausible size: a pipe or a device in their place is an error.
 func Open(dir string) (*Tokenizer, error) {
 	t, err := Load(inputfile.Dir(dir))
 	if err != nil {
@@ -116,7 +115,7 @@ func Load(fsys fs.FS) (*Tokenizer, error) {
 }
 
 // OpenFile reads one vocabulary file. Its format follows from its name, which
-// must end in tokenizer.json, tokenizer.model or tekken.json; the special-token
+// must be tokenizer.json, tokenizer.model or tekken.json; the special-token
 // files are read from the same folder.
 func OpenFile(name string) (*Tokenizer, error) {
 	dir, base := filepath.Split(name)
@@ -153,7 +152,7 @@ func loadFile(fsys fs.FS, name string) (*Tokenizer, error) {
 	return nil, fmt.Errorf("read tokenizer %s: unknown kind of file, expected tokenizer.json, tokenizer.model or tekken.json", name)
 }
 
-// finish builds what follows from the tokens and the config.
+// finish builds the fields that follow from the tokens and the config.
 func (t *Tokenizer) finish(cfg *config) {
 	t.scratching.New = func() any { return new(scratch) }
 	if len(t.stages) == 1 {
@@ -165,7 +164,7 @@ func (t *Tokenizer) finish(cfg *config) {
 	t.addedByID = make(map[int32]int, len(t.added))
 	t.addedID = make(map[string]int32, len(t.added))
 	t.size = len(t.model.pieces)
-	var control []bool // special tokens that are pieces too
+	var control []bool // special tokens that are also pieces
 	var raw, norm []addedToken
 	var rawForm, normForm []string
 	for i, a := range t.added {
@@ -180,7 +179,7 @@ func (t *Tokenizer) finish(cfg *config) {
 			}
 			control[a.id] = true
 		}
-		if a.normalized { // looked for after the others, also where nothing is normalised
+		if a.normalized { // matched after the others, even where nothing is normalised
 			norm = append(norm, a)
 			normForm = append(normForm, t.normalize(a.content))
 		} else {
@@ -189,7 +188,7 @@ func (t *Tokenizer) finish(cfg *config) {
 		}
 	}
 	// Where a special token is found in the text, the model never sees it. Where it
-	// is hidden (EncodeOptions.Data), merges must not make it after all.
+	// is hidden (EncodeOptions.Data), merges must not produce it either.
 	if control != nil {
 		t.model.control = control
 		t.model.merges.remove(control)
@@ -201,7 +200,7 @@ func (t *Tokenizer) finish(cfg *config) {
 	t.bos, t.eos = t.find(cfg.BOS), t.find(cfg.EOS)
 }
 
-// find returns the id of a special token by its text, or none.
+// find returns the id of the special token with the given text, or none.
 func (t *Tokenizer) find(content tokenName) int32 {
 	if content == "" {
 		return none
@@ -213,13 +212,13 @@ func (t *Tokenizer) find(content tokenName) int32 {
 	return id
 }
 
-// maxText is the length of the longest text in bytes: positions fit 32 bits, also
-// where normalisation makes a text longer.
+// maxText is the maximum length of a text in bytes: positions fit in 32 bits,
+// with some room for normalisation to lengthen the text.
 const maxText = 1 << 30
 
-// Encode returns the ids of text: [Tokenizer.EncodeContext] without cancellation
-// and without a limit, for text whose length the program knows. It panics if text
-// is longer than 1 GiB.
+// Encode returns the ids of text. It is [Tokenizer.EncodeContext] without
+// cancellation or a limit, for text whose length the program knows. It panics if
+// text is longer than 1 GiB or o.Data is invalid.
 func (t *Tokenizer) Encode(text string, o EncodeOptions) []int32 {
 	ids, err := t.EncodeContext(context.Background(), text, math.MaxInt, o)
 	if err != nil {
@@ -228,10 +227,9 @@ func (t *Tokenizer) Encode(text string, o EncodeOptions) []int32 {
 	return ids
 }
 
-// EncodeContext returns the ids of text if there are at most limit. A text of more
-// tokens is a [*TooLongError], found without encoding the rest; a text of more
-// than 1 GiB is also an error. When ctx is done, EncodeContext returns its cause
-// within milliseconds.
+// EncodeContext returns the ids of text. If there are more than limit, it returns
+// a [*TooLongError] without encoding the rest; a text of more than 1 GiB is also
+// an error. When ctx is done, EncodeContext returns its cause within milliseconds.
 func (t *Tokenizer) EncodeContext(ctx context.Context, text string, limit int, o EncodeOptions) ([]int32, error) {
 	s := t.scratching.Get().(*scratch)
 	s.want = false
@@ -240,11 +238,11 @@ func (t *Tokenizer) EncodeContext(ctx context.Context, text string, limit int, o
 	return ids, err
 }
 
-// EncodeOffsets is [Tokenizer.EncodeContext] without a limit that also returns, for
-// each token, the bytes of text that it stands for. Tokens that stand for nothing
-// in the text, such as BOS or a word mark that was prepended, have an empty span.
-// Where normalisation has changed the text, a token spans all the characters that
-// it came from; such spans may overlap.
+// EncodeOffsets is like [Tokenizer.EncodeContext] without a limit, but also
+// returns, for each token, the span of text that it stands for. Tokens that stand
+// for nothing in the text, such as BOS or a prepended word mark, have an empty
+// span. Where normalisation has changed the text, a token spans all the characters
+// that it came from; such spans may overlap.
 func (t *Tokenizer) EncodeOffsets(ctx context.Context, text string, o EncodeOptions) ([]int32, []Span, error) {
 	s := t.scratching.Get().(*scratch)
 	s.want = true
@@ -262,7 +260,7 @@ func (t *Tokenizer) encode(ctx context.Context, s *scratch, text string, limit i
 	if err := o.checkData(len(text)); err != nil {
 		return nil, nil, err
 	}
-	// Where a token stands in the text must be known to tell whether it is data.
+	// Telling whether a token is data takes its position in the original text.
 	s.want = s.want || len(o.Data) > 0 && t.normFind != nil
 	s.begin(ctx, limit)
 	t.run(s, text, o)
@@ -273,14 +271,14 @@ func (t *Tokenizer) encode(ctx context.Context, s *scratch, text string, limit i
 	if s.err != nil {
 		return nil, nil, s.err
 	}
-	if cap(s.ids) > keepEntries { // trim lets go of them
+	if cap(s.ids) > keepEntries { // trim drops them
 		return s.ids, s.spans, nil
 	}
 	return slices.Clone(s.ids), slices.Clone(s.spans), nil
 }
 
-// checkData checks that o.Data is what it has to be for a text of n bytes: hides
-// would miss parts that are out of order.
+// checkData checks that o.Data is valid for a text of n bytes: hides would miss
+// parts that are out of order.
 func (o EncodeOptions) checkData(n int) error {
 	last := 0
 	for i, d := range o.Data {
@@ -327,7 +325,7 @@ func (t *Tokenizer) run(s *scratch, text string, o EncodeOptions) {
 	}
 }
 
-// stretch encodes text between added tokens; it stands at base in the whole text.
+// stretch encodes text between added tokens; it starts at base in the whole text.
 func (t *Tokenizer) stretch(s *scratch, text string, base int, o EncodeOptions) {
 	s.set(text, base)
 	for _, n := range t.normalizers {
@@ -411,8 +409,8 @@ func (t *Tokenizer) normalize(text string) string {
 // rows.
 func (t *Tokenizer) VocabSize() int { return t.size }
 
-// Piece returns the token id as its vocabulary file writes it ("Ġthe", "▁the",
-// "<0x0A>", "<s>"), or "" for an id that is not a token.
+// Piece returns the name of token id as written in its vocabulary file
+// ("Ġthe", "▁the", "<0x0A>", "<s>"), or "" for an id that is not a token.
 func (t *Tokenizer) Piece(id int32) string {
 	if i, ok := t.addedByID[id]; ok {
 		return t.added[i].content
@@ -423,7 +421,7 @@ func (t *Tokenizer) Piece(id int32) string {
 	return t.modelPiece(id)
 }
 
-// ID returns the id of a token by the name that [Tokenizer.Piece] gives it.
+// ID returns the id of the token with the name that [Tokenizer.Piece] gives it.
 func (t *Tokenizer) ID(piece string) (int32, bool) {
 	if id, ok := t.addedID[piece]; ok {
 		return id, true
@@ -434,7 +432,7 @@ func (t *Tokenizer) ID(piece string) (int32, bool) {
 // BOS is the id of the token that begins a text, or -1.
 func (t *Tokenizer) BOS() int32 { return t.bos }
 
-// EOS is the id of the token that ends a text, or -1. A model may have further end
+// EOS is the id of the token that ends a text, or -1. A model may list further end
 // tokens in its generation_config.json.
 func (t *Tokenizer) EOS() int32 { return t.eos }
 
@@ -444,11 +442,11 @@ func (t *Tokenizer) IsSpecial(id int32) bool {
 	return ok && t.added[i].special
 }
 
-// TokenBytes returns the bytes that a token stands for inside a text, which may be
-// part of a character: one byte for a token of the byte fallback, a blank for the
-// mark of a word. A special token gives the text that it decodes to, an id that is
-// not a token gives nothing. What a decoder does at the ends of the whole text,
-// such as dropping a leading blank, is not done here.
+// TokenBytes returns the bytes that a token stands for within a text, which may be
+// part of a character: one byte for a byte-fallback token, a blank for a word
+// mark. A special token yields the text that it decodes to; an id that is not a
+// token yields nothing. What a decoder does at the ends of the whole text, such as
+// dropping a leading blank, is not done here.
 func (t *Tokenizer) TokenBytes(id int32) []byte {
 	d := &t.dec
 	if id < 0 || int(id) >= len(d.kind) {

@@ -43,7 +43,7 @@ func TestOpenFolder(t *testing.T) {
 	require.Equal(t, prompt, tok.Decode(ids, false))
 	require.Equal(t, strings.TrimPrefix(prompt, "<s><|user|>"), tok.Decode(ids, true))
 
-	// Special tokens as text, as they would have to be in what a user writes.
+	// Special tokens as text, as in text from users.
 	ids = tok.Encode(prompt, EncodeOptions{SpecialAsText: true})
 	for _, id := range ids {
 		require.False(t, tok.IsSpecial(id), "id %d", id)
@@ -51,8 +51,8 @@ func TestOpenFolder(t *testing.T) {
 	require.Equal(t, prompt, tok.Decode(ids, true))
 }
 
-// TestNeedlePrompts checks the embedded model's way to put a prompt together: the
-// parts encoded on their own and together give the same ids.
+// TestNeedlePrompts checks how the embedded model puts a prompt together: the
+// parts give the same ids encoded separately and together.
 func TestNeedlePrompts(t *testing.T) {
 	tok := loadModel(t, "needle-llama/tokenizer.json")
 	context := "<s><|user|>VAR KAZO = 4815. VAR MIRU = VAR KAZO."
@@ -82,7 +82,7 @@ func TestOpenErrors(t *testing.T) {
 	require.ErrorContains(t, err, "unigram")
 }
 
-// TestFolderOrder checks which of several vocabularies is taken.
+// TestFolderOrder checks which of several vocabularies is used.
 func TestFolderOrder(t *testing.T) {
 	read := func(name string) *fstest.MapFile {
 		data, err := os.ReadFile("testdata/models/" + name)
@@ -102,7 +102,7 @@ func TestFolderOrder(t *testing.T) {
 	}
 }
 
-// minimal is a small tokenizer.json into which tests put their parts.
+// minimal returns a small tokenizer.json with the given parts added.
 func minimal(parts string) []byte {
 	return fmt.Appendf(nil, `{"model":{"type":"BPE","vocab":{"a":0,"b":1,"ab":2,"<s>":3,"</s>":4},"merges":["a b"]}%s}`, parts)
 }
@@ -135,7 +135,7 @@ func TestRefusals(t *testing.T) {
 		{"merge with two blanks", `{"model":{"vocab":{"a":0," a":1,"a a":2},"merges":["a  a"]}}`, "a blank between them"},
 		{"short merge", `{"model":{"vocab":{"a":0},"merges":[["a"]]}}`, "merge 0"},
 		{"merges no array", `{"model":{"vocab":{"a":0},"merges":{}}}`, "expected an array"},
-		// The first of two defects is the one that is named.
+		// The first of two defects is the one that is reported.
 		{"token, then id twice", `{"model":{"vocab":{"a":0,"a":1,"b":0}}}`, `token "a" stands there twice`},
 		{"id, then token twice", `{"model":{"vocab":{"a":0,"b":0,"a":1}}}`, `id 0 of token "b" stands there twice`},
 		{"unknown merge, then no merge", `{"model":{"vocab":{"a":0,"aa":1},"merges":["a a","a b",7]}}`, `merge 1: "a" "b"`},
@@ -290,7 +290,7 @@ func TestOffsets(t *testing.T) {
 	}{
 		{"mini/llama3-style/tokenizer.json", "the 你<|eot_id|>", []token{{"the", "the"}, {"Ġ", " "}, {"ä½ł", "你"}, {"<|eot_id|>", "<|eot_id|>"}}},
 		{"mini/llama2-style/tokenizer.json", "the 1", []token{{"▁the", "the"}, {"▁1", " 1"}}},
-		// A decomposed letter is one token of the whole of its characters.
+		// A decomposed letter is one token that spans all its characters.
 		{"mini/added-tokens/tokenizer.json", "<mask>e\u0301", []token{{"<mask>", "<mask>"}, {"ĠÃ©", "e\u0301"}}},
 		{"mini/added-tokens/tokenizer.json", "a  <both> b", []token{{"Ġa", "a"}, {"<both>", "  <both> "}, {"Ġb", "b"}}},
 	}
@@ -311,7 +311,7 @@ func TestOffsets(t *testing.T) {
 		_, spans, err := tok.encode(t.Context(), s, "<s>a</s>aa", math.MaxInt, EncodeOptions{})
 		require.NoError(t, err)
 		require.Equal(t, Span{8, 10}, spans[len(spans)-1])
-		// With the memory of that text.
+		// Reusing the memory of that text.
 		_, spans, err = tok.encode(t.Context(), s, "a", math.MaxInt, EncodeOptions{AddSpecial: true})
 		require.NoError(t, err)
 		require.Equal(t, Span{0, 0}, spans[0], "BOS stands for nothing")
@@ -319,7 +319,7 @@ func TestOffsets(t *testing.T) {
 }
 
 // TestConcurrentUse is for the race detector; it also checks that calls do not
-// disturb one another's results.
+// affect one another's results.
 func TestConcurrentUse(t *testing.T) {
 	for _, name := range []string{"mini/llama3-style/tokenizer.json", "mini/llama2-style/tokenizer.json", "mini/multi-split/tokenizer.json", "optional/spm-nmt-nfkc/tokenizer.model"} {
 		tok := loadModel(t, name)
@@ -348,8 +348,8 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// TestSteadyStateAllocations checks that neither encoding into a slice with room
-// nor streaming allocates for each token.
+// TestSteadyStateAllocations checks that neither encoding nor streaming
+// allocates per token.
 func TestSteadyStateAllocations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("race runs are short, and under the race detector sync.Pool drops scratch at random")
@@ -403,7 +403,7 @@ func TestEncodeContext(t *testing.T) {
 }
 
 // TestLimitEndsTheWork checks that a text far beyond the limit is not encoded to its
-// end: what the call allocates is what a small part of the text takes.
+// end: the call allocates only what a small part of the text takes.
 func TestLimitEndsTheWork(t *testing.T) {
 	for _, name := range []string{"mini/llama3-style/tokenizer.json", "mini/tekken-v7/tekken.json"} {
 		tok := loadModel(t, name)
@@ -417,8 +417,8 @@ func TestLimitEndsTheWork(t *testing.T) {
 	}
 }
 
-// TestData checks that special tokens which touch data stay text, that all others
-// are found, and that nothing else changes.
+// TestData checks that special tokens that overlap data stay text, that all
+// others are found, and that nothing else changes.
 func TestData(t *testing.T) {
 	tok := loadModel(t, "mini/llama3-style/tokenizer.json")
 	pieces := func(text string, data ...Span) string {
@@ -442,11 +442,11 @@ func TestData(t *testing.T) {
 		require.Equal(t, 2, strings.Count("|"+got+"|", "|"+eot+"|"), "%v: %s", d, got)
 	}
 	require.Equal(t, 1, strings.Count(pieces(text, Span{0, 1}, Span{n + 3, n + 4}), eot), "two parts")
-	// A token made of the end of data and the text behind it is none; a token that
-	// starts right behind data is.
+	// A special token formed by the end of data and the text after it is not
+	// found; one that starts right after data is.
 	require.NotContains(t, pieces("<|eot_"+"id|>", Span{0, 6}), eot)
 	require.Contains(t, pieces("<|eot_"+eot, Span{0, 6}), eot)
-	// The text is not cut at the borders of data.
+	// The text is not cut at the boundaries of data.
 	for _, plain := range []string{"hello there", "12345678", "  x\n\n y"} {
 		for cut := range len(plain) + 1 {
 			require.Equal(t, pieces(plain), pieces(plain, Span{0, cut}), "%q %d", plain, cut)
@@ -459,8 +459,8 @@ func TestData(t *testing.T) {
 	}
 }
 
-// TestDataThatIsAPiece checks that with ignore_merges a special token of the vocabulary
-// that is all of a piece stays text in data, with pieces of bytes and of characters.
+// TestDataThatIsAPiece checks that with ignore_merges a special token that is a whole
+// piece of the vocabulary stays text in data, with pieces of bytes and of characters.
 func TestDataThatIsAPiece(t *testing.T) {
 	for _, pre := range []string{
 		`null`, `{"type":"Metaspace","replacement":"_","prepend_scheme":"never"}`, `{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}`,
@@ -475,8 +475,9 @@ func TestDataThatIsAPiece(t *testing.T) {
 	}
 }
 
-// TestDataThatIsAUserPiece checks that a user-defined piece of a .model file which the
-// config makes a special token stays text in data. One that it does not stays a piece.
+// TestDataThatIsAUserPiece checks that a user-defined piece of a .model file that the
+// config makes a special token stays text in data. One that it does not make special
+// stays a piece.
 func TestDataThatIsAUserPiece(t *testing.T) {
 	load := func(config string) *Tokenizer {
 		tok, err := Load(fstest.MapFS{"tokenizer.model": {Data: spmWith(t)}, "tokenizer_config.json": {Data: []byte(config)}})
@@ -494,8 +495,8 @@ func TestDataThatIsAUserPiece(t *testing.T) {
 	}
 }
 
-// TestAddedTokensInData checks that added tokens which are not special are found
-// wherever they stand.
+// TestAddedTokensInData checks that added tokens that are not special are found
+// anywhere.
 func TestAddedTokensInData(t *testing.T) {
 	tok, err := readHF(minimal(`,"added_tokens":[{"id":5,"content":"XX"},{"id":6,"content":"YY","special":true}]`), &config{})
 	require.NoError(t, err)
@@ -504,8 +505,8 @@ func TestAddedTokensInData(t *testing.T) {
 	require.Equal(t, []int32{5}, tok.Encode("XXYY", EncodeOptions{Data: []Span{{0, 4}}}))
 }
 
-// TestNormalizedTokensComeSecond checks that tokens to be found in normalised text
-// are looked for in what the others leave, also without a normalizer.
+// TestNormalizedTokensComeSecond checks that tokens matched in normalised text are
+// looked for in what the others leave, even without a normalizer.
 func TestNormalizedTokensComeSecond(t *testing.T) {
 	tok, err := readHF(minimal(`,"added_tokens":[{"id":5,"content":"  ","normalized":true},{"id":6,"content":"<t>","lstrip":true,"normalized":false},{"id":1,"content":"b","normalized":true,"single_word":true},{"id":8,"content":"<tb","normalized":true}]`), &config{})
 	require.NoError(t, err)
@@ -514,8 +515,8 @@ func TestNormalizedTokensComeSecond(t *testing.T) {
 	require.Equal(t, []int32{8, 6}, tok.Encode("<tb<t>", EncodeOptions{}))
 }
 
-// TestDataInNormalizedText checks data where special tokens are looked for in
-// normalised text, at other places than in the text itself.
+// TestDataInNormalizedText checks data where special tokens are matched in
+// normalised text, at other positions than in the text itself.
 func TestDataInNormalizedText(t *testing.T) {
 	tok, err := readHF(minimal(`,"normalizer":{"type":"Replace","pattern":{"String":"b"},"content":"bbb"},"added_tokens":[{"id":3,"content":"<s>","special":true,"normalized":true}]`), &config{})
 	require.NoError(t, err)
