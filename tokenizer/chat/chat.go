@@ -20,10 +20,10 @@ type Template struct {
 	source string
 }
 
-// Parse parses a template's source; name stands for it in errors. A line break
-// at the very end of the source is dropped, as Jinja does. A template that needs
-// what the language lacks is refused here: ErrUnsupported. Errors are *Error
-// with the place of the fault.
+// Parse parses a template's source; errors refer to it by name. A line break at
+// the very end of the source is dropped, as in Jinja. A template that needs a
+// feature the language lacks is refused with ErrUnsupported. Errors are *Error
+// with the position of the fault.
 func Parse(name, source string) (*Template, error) {
 	t, err := jinja.Parse(name, source)
 	if err != nil {
@@ -32,20 +32,20 @@ func Parse(name, source string) (*Template, error) {
 	return &Template{t: t, source: source}, nil
 }
 
-// Source is the source given to Parse.
+// Source returns the source given to Parse.
 func (t *Template) Source() string { return t.source }
 
-// Name is the name given to Parse.
+// Name returns the name given to Parse.
 func (t *Template) Name() string { return t.t.Name() }
 
 // Limits bounds what rendering one template may use. A field that is zero or
-// negative means its default. Going beyond a limit is an error for which
+// negative means its default. Exceeding a limit is an error for which
 // errors.Is(err, ErrLimit) holds.
 type Limits struct {
-	// Memory is the sum of the sizes of all strings, lists and objects made
-	// while rendering, the input's and the result included, in bytes; each is
-	// counted before it is made. Default 32 MiB, with which rendering takes less
-	// than 64 MB of the Go heap.
+	// Memory is the total size in bytes of all strings, lists and objects made
+	// while rendering, including the input and the result; each is counted
+	// before it is made. Default 32 MiB, with which rendering takes less than 64
+	// MB of the Go heap.
 	Memory int
 	// Steps counts evaluated expressions and statements, elements visited, and
 	// text scanned (one step per 16 bytes). Default 5 million: under two
@@ -54,11 +54,12 @@ type Limits struct {
 	// Depth is how deep expressions, blocks, macro calls and values may nest
 	// while rendering. Default 1000.
 	Depth int
-	// Range is the most elements a range may have. Default 100000, Jinja's own.
+	// Range is the maximum number of elements of a range. Default 100000, Jinja's
+	// own.
 	Range int
 }
 
-// Options is how a template runs. The zero value is good for use.
+// Options controls how a template runs. The zero value is ready to use.
 type Options struct {
 	// Limits bounds the run; zero fields have defaults.
 	Limits Limits
@@ -67,23 +68,24 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Input is a conversation and what a template may want to know beside it.
+// Input is a conversation and whatever else a template may need.
 type Input struct {
 	// Messages of the conversation, oldest first, as in the chat APIs: objects
 	// with role and content, perhaps tool_calls, tool_call_id, name.
 	Messages []*Object
 	// Tools the model may call, as JSON schema objects. Nil is none.
 	Tools []*Object
-	// Documents for templates that take some. Nil is none.
+	// Documents for templates that take them. Nil is none.
 	Documents []*Object
 	// AddGenerationPrompt ends the prompt with the start of an answer.
 	AddGenerationPrompt bool
-	// SpecialTokens are the texts of the checkpoint's special tokens by the names
-	// that templates know (see the function of this name): strings that count as
-	// the template's own text. A template sees absent ones as undefined. May be nil.
+	// SpecialTokens holds the texts of the checkpoint's special tokens under the
+	// names that templates use (see the function SpecialTokens): strings that count
+	// as the template's own text. A template sees absent ones as undefined. May be
+	// nil.
 	SpecialTokens *Object
-	// Extra holds further variables, such as options of the template's own; they
-	// win over the ones above. May be nil.
+	// Extra holds further variables, such as options of a particular template;
+	// they override the ones above. May be nil.
 	Extra *Object
 
 	Options
@@ -92,14 +94,14 @@ type Input struct {
 // Prompt is what a template makes of a conversation.
 type Prompt struct {
 	Text string
-	// Data are the parts of Text that came from messages, tools, documents and
-	// extra variables, ascending and apart; the rest is the template's own. In
-	// the form of tokenizer.EncodeOptions.Data they keep whoever wrote these parts
+	// Data lists the parts of Text that came from messages, tools, documents and
+	// extra variables, ascending and disjoint; the rest is the template's own.
+	// Passed as tokenizer.EncodeOptions.Data, they keep whoever wrote these parts
 	// from writing control tokens.
 	Data []tokenizer.Span
 }
 
-// Data is text that came with a conversation.
+// Data returns a prompt of text that came with a conversation.
 func Data(text string) Prompt {
 	if text == "" {
 		return Prompt{}
@@ -107,7 +109,7 @@ func Data(text string) Prompt {
 	return Prompt{Text: text, Data: []tokenizer.Span{{Start: 0, End: len(text)}}}
 }
 
-// Join is prompts one behind the other.
+// Join concatenates prompts.
 func Join(parts ...Prompt) Prompt {
 	var text strings.Builder
 	var data []tokenizer.Span
@@ -120,14 +122,14 @@ func Join(parts ...Prompt) Prompt {
 	return Prompt{Text: text.String(), Data: data}
 }
 
-// Encode returns the prompt's tokens. Control tokens are those that the template
-// wrote; none is added, and none is found in Data. tokenizer.EncodeContext does the
-// same with a limit.
+// Encode returns the prompt's tokens. The only control tokens are those that the
+// template wrote: none is added, and none is recognised in Data.
+// tokenizer.EncodeContext does the same with a limit.
 func (p Prompt) Encode(tok *tokenizer.Tokenizer) []int32 {
 	return tok.Encode(p.Text, tokenizer.EncodeOptions{Data: p.Data})
 }
 
-// Slice is the part Text[start:end] of a prompt.
+// Slice returns the part Text[start:end] of a prompt.
 func (p Prompt) Slice(start, end int) Prompt {
 	part := Prompt{Text: p.Text[start:end]}
 	for _, d := range p.Data {
@@ -138,11 +140,13 @@ func (p Prompt) Slice(start, end int) Prompt {
 	return part
 }
 
-// knownRoles are the roles of the chat APIs. Some templates build a control token
-// of them, as in '<|' + message.role + '|>', so they count as the template's own.
+// knownRoles are the roles of the chat APIs. Some templates build control tokens
+// from them, as in '<|' + message.role + '|>', so they count as the template's
+// own.
 var knownRoles = []string{"system", "developer", "user", "assistant", "tool", "function", "ipython"}
 
-// message is a message whose role is the template's own if it is a known one.
+// message is a message whose role counts as the template's own if it is a known
+// one.
 type message struct{ *Object }
 
 func (m message) All() iter.Seq2[string, any] {
@@ -158,7 +162,7 @@ func (m message) All() iter.Seq2[string, any] {
 	}
 }
 
-// variables are the names a template sees.
+// variables returns the variables that a template sees.
 func (in *Input) variables() (*Object, error) {
 	list := func(objects []*Object) any {
 		if objects == nil {
@@ -188,9 +192,9 @@ func (in *Input) variables() (*Object, error) {
 	return vars, nil
 }
 
-// Render returns the prompt for a conversation. It already holds the special
-// tokens' texts that the template writes. Errors are *Error; a conversation that
-// the template itself refuses is a *RaisedError inside.
+// Render returns the prompt for a conversation. It already holds the texts of
+// the special tokens that the template writes. Errors are *Error; if the
+// template itself refuses the conversation, they wrap a *RaisedError.
 func (t *Template) Render(ctx context.Context, in Input) (Prompt, error) {
 	vars, err := in.variables()
 	if err != nil {
@@ -211,11 +215,11 @@ func (t *Template) render(ctx context.Context, vars *Object, o Options) (Prompt,
 	return p, nil
 }
 
-// Split renders in.Messages followed by one user message of the given content
-// and cuts the text right after the content: prefix is all that comes before and
-// with it, suffix the end of the turn and, with AddGenerationPrompt, the start of
-// the answer. A context can so be read first, before any question is known, and
-// a question put between the two later.
+// Split renders in.Messages followed by one user message of the given content and
+// cuts the text right after the content: prefix is everything up to and including
+// it, suffix the end of the turn and, with AddGenerationPrompt, the start of the
+// answer. That way a context can be read before any question is known, and a
+// question inserted between the two later.
 //
 // It fails if the template does not print the end of the content exactly once
 // and unchanged.
@@ -235,8 +239,8 @@ func (t *Template) Split(ctx context.Context, in Input, content string) (prefix,
 	return p.Slice(0, i), p.Slice(i+len(mark), len(p.Text)), nil
 }
 
-// sentinel is a text of plain letters and digits that does not occur in content,
-// nor where content and sentinel meet.
+// sentinel returns a text of plain letters and digits that does not occur in
+// content, nor across the point where content and sentinel meet.
 func sentinel(content string) string {
 	const stem = "EndOfContent"
 	used := make(map[string]bool)

@@ -22,7 +22,7 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// TestErrors: failures of the language are this package's errors.
+// TestErrors: failures of the language become this package's errors.
 func TestErrors(t *testing.T) {
 	tmpl, err := Parse("test", "\n{{ raise_exception('no ' ~ 1) }}")
 	require.NoError(t, err)
@@ -46,7 +46,7 @@ func TestErrors(t *testing.T) {
 	assert.ErrorContains(t, err, "special token bos_token: found int, expected a string")
 }
 
-// specials are special tokens of most templates.
+// specials are the special tokens of most templates.
 var specials = new(Object).Set("bos_token", "<s>").Set("eos_token", "</s>")
 
 func parseFile(t testing.TB, name string) *Template {
@@ -111,7 +111,7 @@ func TestInput(t *testing.T) {
 	assert.ErrorIs(t, err, ErrLimit)
 }
 
-// TestRoles: a known role can be a part of a control token, another text cannot.
+// TestRoles: a known role can be part of a control token, other text cannot.
 func TestRoles(t *testing.T) {
 	tmpl, err := Parse("t", "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m.content }}{% endfor %}")
 	require.NoError(t, err)

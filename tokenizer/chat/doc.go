@@ -11,18 +11,18 @@
 //   - [Input] is a conversation with everything around it; [Template.Render]
 //     turns it into a [Prompt], [Template.Split] cuts that after one user
 //     message.
-//   - [Limits] bounds what a template may use.
+//   - [Limits] bounds what rendering a template may use.
 //
 // # Control tokens
 //
 // A prompt is one string in which the template's words, such as <|im_end|>, and
-// the words of users, tools and documents stand side by side. A [Prompt] knows
+// the words of users, tools and documents stand side by side. A [Prompt] tells
 // them apart, whatever the template does with a message (trim, split, replace,
-// JSON): [Prompt.Data] are the parts that came with the conversation.
-// [Prompt.Encode] takes control tokens from the rest alone, so that a message
+// JSON): [Prompt.Data] lists the parts that came with the conversation.
+// [Prompt.Encode] recognises control tokens only in the rest, so a message
 // cannot end its own turn. Numbers, truth values and the roles of the chat APIs
-// count as the template's, and so does what a template chooses by looking at a
-// message.
+// count as the template's, and so does whatever a template chooses by looking
+// at a message.
 //
 // # Lifetime and concurrency
 //
@@ -32,17 +32,18 @@
 //
 // # Safety
 //
-// Templates and conversations are outside input. A template reaches only the
+// Templates and conversations are untrusted input. A template reaches only the
 // values it is given and pure functions on them: no files, no network, no
-// methods of Go types, no change of its input. Steps, memory, nesting and ranges
-// are bounded by [Limits], and a context cancels. Every failure is an [Error]
-// with the template's name and a place; [ErrLimit], [ErrUnsupported] and
-// [RaisedError] tell the causes apart where callers care. A folder's files are
-// read only if they are regular files of bounded size.
+// methods of Go types, no changes to its input. Steps, memory, nesting and
+// ranges are bounded by [Limits], and a context can cancel rendering. Every
+// failure is an [Error] with the template's name and a position; [ErrLimit],
+// [ErrUnsupported] and [RaisedError] tell the causes apart for callers that
+// care. A folder's files are read only if they are regular files of bounded
+// size.
 //
 // # Limits of the language
 //
-// Templates are written in the part of Jinja2 that published ones use, as the
-// transformers library sets it up; what it leaves out is refused by name when a
-// template is parsed.
+// Templates are written in the subset of Jinja2 that published ones use, as the
+// transformers library sets it up; anything outside it is refused by name when
+// a template is parsed.
 package chat

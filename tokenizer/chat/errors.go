@@ -9,14 +9,14 @@ import (
 
 var (
 	// ErrNoTemplate reports a checkpoint folder without a chat template, or
-	// without one of the asked name. Callers fall back to plain text.
+	// without one of the requested name. Callers fall back to plain text.
 	ErrNoTemplate = errors.New("no chat template")
 
-	// ErrLimit reports that a template went beyond one of its Limits.
+	// ErrLimit reports that a template exceeded one of its Limits.
 	ErrLimit = jinja.ErrLimit
 
-	// ErrUnsupported reports a feature of Jinja that templates cannot have here.
-	// The error's text names it.
+	// ErrUnsupported reports a feature of Jinja that is not supported here. The
+	// error's text names it.
 	ErrUnsupported = jinja.ErrUnsupported
 )
 
@@ -24,7 +24,7 @@ var (
 // failure while rendering. Err holds the cause for errors.Is and errors.As.
 type Error struct {
 	Template     string // name given to Parse
-	Line, Column int    // 1-based place in the source, the column in characters; 0 if there is none
+	Line, Column int    // 1-based position in the source, the column in characters; 0 if there is none
 	Err          error
 }
 
@@ -37,7 +37,7 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// RaisedError is the cause when a template called raise_exception: it refuses
+// RaisedError is the cause when a template calls raise_exception: it refuses
 // the conversation it was given. Message is the template's own text.
 type RaisedError struct {
 	Message string
@@ -45,7 +45,7 @@ type RaisedError struct {
 
 func (e *RaisedError) Error() string { return "raised by the template: " + e.Message }
 
-// public gives the errors of the language their names of this package.
+// public turns the errors of the language into those of this package.
 func public(err error) error {
 	var e *jinja.Error
 	if !errors.As(err, &e) {

@@ -45,7 +45,7 @@ func addSeeds(f *testing.F, add func(template, vars string)) {
 		"{{ x[1:2:3] }}{{ -1.5e1 ** 2 // 3 % 2 }}{{ 1 < 2 != 3 in [1] is not none }}", "{{ xs|map(attribute='a')|select('odd')|list }}{{ xs|selectattr('a', 'in', [1])|first }}",
 		"{{ strftime_now('%-d %B %Y %%') }}{{ x.split('l', 1)|join(x) }}{{ x|replace('l', x)|indent(2, true) }}", "{{ d|dictsort(false, 'value')|tojson(indent=2) }}{{ (x|safe) + '<' }}",
 		"{{ x.strip(x) }}{{ x.rsplit('l') }}{{ x|title|reverse|unique|sort|list|max }}{{ [x, 'a']|string|tojson(ensure_ascii=true) }}",
-		// What once took too long or too much.
+		// Inputs that once took too long or too much memory.
 		"{{ x|replace('', x)|replace('', x)|replace('', x) }}", "{{ (x * 100000).strip(x * 1000) }}", "{% set ns = namespace(s=[]) %}{% for i in range(999) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s|tojson }}",
 		"{% for i in range(99999) %}{% set y = x ~ y %}{{ y|title }}{% endfor %}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ " + strings.Repeat("not ", 999) + "x" + strings.Repeat(".a", 999) + " }}",
 	} {
@@ -53,7 +53,7 @@ func addSeeds(f *testing.F, add func(template, vars string)) {
 	}
 }
 
-// FuzzParse: every source parses or gives an *Error with a line, in a short time.
+// FuzzParse: every source quickly parses or gives an *Error with a line.
 func FuzzParse(f *testing.F) {
 	addSeeds(f, func(template, _ string) { f.Add(template) })
 	f.Fuzz(func(t *testing.T, source string) {
@@ -70,8 +70,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzRender: every template over every variables renders or gives an *Error,
-// twice the same, within its limits.
+// FuzzRender: every template over any variables renders or gives an *Error,
+// the same twice, within its limits.
 func FuzzRender(f *testing.F) {
 	addSeeds(f, func(template, vars string) { f.Add(template, vars) })
 	f.Fuzz(func(t *testing.T, source, vars string) {
@@ -111,7 +111,7 @@ func FuzzRender(f *testing.F) {
 	})
 }
 
-// FuzzDecodeJSON: what decodes can be encoded and decodes to the same again.
+// FuzzDecodeJSON: what decodes can be encoded and decodes to the same value again.
 func FuzzDecodeJSON(f *testing.F) {
 	addSeeds(f, func(_, vars string) { f.Add(vars) })
 	f.Add(`[1e400, -0.0, 12345678901234567890, "\ud800", {"a": 1, "a": 2}]`)
@@ -137,7 +137,7 @@ func FuzzDecodeJSON(f *testing.F) {
 			return
 		}
 		back, err := decodeJSON([]byte(render(t, encode, v)))
-		if text := render(t, show, v); err == nil && render(t, show, back) != text { // infinity is no JSON
+		if text := render(t, show, v); err == nil && render(t, show, back) != text { // infinity is not JSON
 			t.Errorf("%s became %s", text, render(t, show, back))
 		}
 	})

@@ -16,8 +16,8 @@ import (
 // cases.json}; without it the cases in testdata run.
 const goldenEnv = "LUKV_GOLDEN_TEMPLATES"
 
-// licensed are templates that this repository does not carry, since their
-// licence is not a free one. They run where a folder with them is found.
+// licensed are templates that this repository does not carry, since they
+// are not freely licensed. They run if a folder with them is found.
 var licensed = []string{"llama-3-8b-instruct", "llama-3.1-8b-instruct"}
 
 // goldenTime is what strftime_now formats in the cases.
@@ -56,7 +56,8 @@ func readCases(t testing.TB, file string) []goldenCase {
 	return out
 }
 
-// goldenFolders are the folders of real templates, by name.
+// goldenFolders returns the file of feature cases and the folders of real
+// templates, by name.
 func goldenFolders(t testing.TB) (features string, real map[string]string) {
 	root := os.Getenv(goldenEnv)
 	if root == "" {
@@ -99,7 +100,7 @@ func (c *goldenCase) check(t *Template, parseErr error) string {
 }
 
 // TestGolden renders every case. A feature of the extra tier may be missing if
-// the error says that it is and names it.
+// the error names it and says that it is unsupported.
 func TestGolden(t *testing.T) {
 	features, real := goldenFolders(t)
 	checks, skipped := 0, 0
@@ -147,13 +148,13 @@ func TestGolden(t *testing.T) {
 	fmt.Println(line)
 }
 
-// maxRefused is how many templates of the reference need what the language
-// leaves out.
+// maxRefused is the maximum number of reference templates that need
+// unsupported features.
 const maxRefused = 480
 
 // TestReference renders templates, most of them made at random, whose results
-// were recorded from Python's Jinja2. Where Python fails this package must fail;
-// what the language leaves out is refused by name, never rendered otherwise.
+// were recorded from Python's Jinja2. Where Python fails, this package must
+// fail; unsupported features are refused by name, never rendered differently.
 func TestReference(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join("testdata", "jinja.json"))
 	require.NoError(t, err)

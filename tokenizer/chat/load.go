@@ -21,8 +21,8 @@ const (
 	// defaultName is the template used when none is asked for by name.
 	defaultName = "default"
 
-	// maxConfig is the largest configuration file read. Those with a quarter of
-	// a million added tokens are some 50 MB.
+	// maxConfig is the size of the largest configuration file that is read.
+	// Those with a quarter of a million added tokens are about 50 MB.
 	maxConfig = 64 << 20
 )
 
@@ -31,10 +31,10 @@ const (
 // without one gives ErrNoTemplate.
 func Load(fsys fs.FS) (*Template, error) { return LoadNamed(fsys, defaultName) }
 
-// LoadNamed is Load for a template of another name than "default", such as
+// LoadNamed is Load for a template with a name other than "default", such as
 // "tool_use" or "rag": from the folder additional_chat_templates, or from the
 // list of named templates that chat_template in tokenizer_config.json may be.
-// The one template of a folder that names none is "default".
+// The only template of a folder that names none is "default".
 func LoadNamed(fsys fs.FS, name string) (*Template, error) {
 	file := templateFile
 	if name != defaultName {
@@ -76,8 +76,8 @@ func LoadNamed(fsys fs.FS, name string) (*Template, error) {
 // specialNames are the special tokens that templates know.
 var specialNames = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 
-// readConfig reads what this package needs of a configuration file, which may be
-// long for its list of added tokens.
+// readConfig reads what this package needs from a configuration file, which may
+// be long because of its list of added tokens.
 func readConfig(fsys fs.FS, file string) (*Object, error) {
 	data, err := inputfile.ReadFS(fsys, file, maxConfig)
 	if err != nil {
@@ -100,8 +100,8 @@ func readConfig(fsys fs.FS, file string) (*Object, error) {
 	return config, nil
 }
 
-// configTemplates are the templates in a tokenizer_config.json by name; all
-// values are strings.
+// configTemplates returns the templates in a tokenizer_config.json by name;
+// all values are strings.
 func configTemplates(config *Object) (*Object, error) {
 	named := new(Object)
 	v, _ := config.Get("chat_template")
@@ -128,10 +128,10 @@ func configTemplates(config *Object) (*Object, error) {
 }
 
 // SpecialTokens reads the texts of the special tokens that the checkpoint folder
-// fsys names, under the names templates know them by (bos_token, eos_token,
-// pad_token, unk_token …), from tokenizer_config.json and, for what that leaves
+// fsys names, under the names that templates use (bos_token, eos_token,
+// pad_token, unk_token …), from tokenizer_config.json and, for those it leaves
 // out, special_tokens_map.json. Tokens that are null are absent. The result is
-// made for Input.SpecialTokens; it is empty if neither file is there.
+// meant for Input.SpecialTokens; it is empty if neither file exists.
 func SpecialTokens(fsys fs.FS) (*Object, error) {
 	tokens := new(Object)
 	for _, file := range []string{configFile, tokensFile} {

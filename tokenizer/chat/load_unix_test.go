@@ -13,7 +13,8 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// TestLoadOtherKinds: what is no file in a file's place is an error that names it.
+// TestLoadOtherKinds: something other than a regular file in its place is an error
+// that names it.
 func TestLoadOtherKinds(t *testing.T) {
 	put := map[string]func(string) error{
 		"a named pipe": func(name string) error { return syscall.Mkfifo(name, 0o600) },

@@ -16,7 +16,7 @@ import (
 // reads as empty.
 //
 // Values may be nil, booleans, numbers, json.Number, strings, *Object and slices
-// of values. Anything else, a Go map above all, is refused when a template is
+// of values. Anything else, notably a Go map, is refused when a template is
 // rendered.
 type Object struct {
 	index map[string]int
@@ -29,8 +29,8 @@ func NewMessage(role, content string) *Object {
 	return new(Object).Set("role", role).Set("content", content)
 }
 
-// Set stores value under key, at the key's old place if it has one, and returns
-// the object.
+// Set stores value under key, keeping the key's position if it already has one,
+// and returns the object.
 func (o *Object) Set(key string, value any) *Object {
 	if i, ok := o.index[key]; ok {
 		o.vals[i] = value
@@ -57,7 +57,7 @@ func (o *Object) Get(key string) (any, bool) {
 	return o.vals[i], true
 }
 
-// Len is the number of keys.
+// Len returns the number of keys.
 func (o *Object) Len() int {
 	if o == nil {
 		return 0
@@ -120,14 +120,15 @@ func (o *Object) MarshalJSON() ([]byte, error) {
 const (
 	// maxJSONDepth is how deep decodeJSON follows nested values.
 	maxJSONDepth = 500
-	// maxDigits is the longest integer in decimal digits, as in Python.
+	// maxDigits is the maximum length of an integer in decimal digits, as in
+	// Python.
 	maxDigits = 4300
 )
 
 // decodeJSON reads one JSON value: nil, bool, int64, float64, string, []any or
 // *Object. Numbers with a fraction or an exponent are floats, others integers;
-// those that 64 bits do not hold stay a json.Number. Of equal keys the last wins,
-// at the first's place.
+// those that do not fit in 64 bits stay a json.Number. Of equal keys the last
+// value wins, in the position of the first.
 func decodeJSON(data []byte) (any, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
