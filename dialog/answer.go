@@ -9,8 +9,8 @@ import (
 )
 
 // Answer turns an answer's tokens into text as they come, up to the first stop
-// text. It never gives out part of a stop text, wherever token borders are, nor
-// part of a character. It belongs to one goroutine.
+// text. It never returns part of a stop text, wherever the token boundaries
+// are, nor part of a character. It belongs to one goroutine.
 type Answer struct {
 	tok     *tokenizer.Tokenizer
 	dec     *tokenizer.StreamDecoder
@@ -30,12 +30,13 @@ func NewAnswer(tok *tokenizer.Tokenizer, stops []string) *Answer {
 // ShowSpecial leaves special tokens in the text. Call it before the first token.
 func (a *Answer) ShowSpecial() { a.dec = a.tok.NewDecoder(false) }
 
-// KeepStop makes the stop text that ends the answer part of it. Call it before the first
-// token.
+// KeepStop keeps the stop text that ends the answer as part of it. Call it before the
+// first token.
 func (a *Answer) KeepStop() { a.keep = true }
 
-// CheckStops reports stop texts that cannot be looked for: empty ones, which
-// occur everywhere, and those that are not UTF-8, which no text contains.
+// CheckStops reports stop texts that cannot be searched for: empty ones,
+// which occur everywhere, and those that are not UTF-8, which no text
+// contains.
 func CheckStops(stops []string) error {
 	for _, s := range stops {
 		switch {
@@ -71,15 +72,16 @@ func (a *Answer) End() string {
 	return text
 }
 
-// Text is everything given out so far.
+// Text returns everything returned so far.
 func (a *Answer) Text() string { return a.all.String() }
 
 // Stopped reports whether a stop text has ended the answer.
 func (a *Answer) Stopped() bool { return a.stopped }
 
-// add takes text and returns what of it, and of what was held back, is certain.
-// The stop text that is complete first counts, the longest of those that are
-// complete together: then it does not matter in which pieces text comes.
+// add takes text and returns the part of it, and of what was held back, that is
+// certain. The stop text that is completed first counts, or the longest of
+// those completed together, so that it does not matter how text is split into
+// pieces.
 func (a *Answer) add(text string) string {
 	a.held += text
 	start, end, hold := -1, 0, 0

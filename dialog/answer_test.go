@@ -25,8 +25,8 @@ func TestAnswerEndsBeforeStopTexts(t *testing.T) {
 		{[]string{"xyz", "y"}, []string{"ax", "y"}, "ax"},
 		{[]string{"é!"}, []string{"caf", "é", "é!"}, "café"},
 		{[]string{"a"}, []string{"a"}, ""},
-		{[]string{"abcd", "bc"}, []string{"abcd"}, "a"}, // complete first
-		{[]string{"bc", "abc"}, []string{"xabc"}, "x"},  // complete together
+		{[]string{"abcd", "bc"}, []string{"abcd"}, "a"}, // completed first
+		{[]string{"bc", "abc"}, []string{"xabc"}, "x"},  // completed together
 	} {
 		a := &Answer{stops: c.stops}
 		out := ""
@@ -46,7 +46,7 @@ func TestAnswerEndsBeforeStopTexts(t *testing.T) {
 }
 
 // TestAnswerTokens draws texts, encodes them, and compares with a search in the
-// whole text: where tokens end does not matter, and every piece is UTF-8.
+// whole text: token boundaries do not matter, and every piece is UTF-8.
 func TestAnswerTokens(t *testing.T) {
 	tok, err := tokenizer.Load(builtin.Files())
 	require.NoError(t, err)
@@ -87,7 +87,7 @@ func TestCheckStops(t *testing.T) {
 	require.ErrorContains(t, CheckStops([]string{strings.Repeat("世", 2)[:4]}), "UTF-8")
 }
 
-// TestShowSpecial: special tokens are in the text only where they were asked for.
+// TestShowSpecial: special tokens are in the text only if asked for.
 func TestShowSpecial(t *testing.T) {
 	tok, err := tokenizer.Load(builtin.Files())
 	require.NoError(t, err)

@@ -19,8 +19,8 @@ import (
 	"github.com/lukv/lukv/tokenizer/chat"
 )
 
-// checkpoints are the tokenizers of the test data by name; files may be stored
-// with .gz.
+// checkpoints returns the tokenizers of the test data by name; files may be
+// stored with .gz.
 func checkpoints(t *testing.T) map[string]fs.FS {
 	out := map[string]fs.FS{}
 	roots := []string{filepath.Join("..", "tokenizer", "testdata")}
@@ -61,7 +61,7 @@ func unpacked(t *testing.T, name string) []byte {
 	return data
 }
 
-// templates are the published templates of the test data by name.
+// templates returns the published templates of the test data by name.
 func templates(t *testing.T) map[string]*chat.Template {
 	out := map[string]*chat.Template{}
 	roots := []string{filepath.Join("..", "tokenizer", "chat", "testdata")}
@@ -84,8 +84,8 @@ func templates(t *testing.T) map[string]*chat.Template {
 }
 
 // TestControlTokens: for every tokenizer with every template, a conversation whose
-// texts are made of all special tokens there are has just the control tokens of
-// one without any, and none of them lies in what was said.
+// texts are full of special tokens has exactly the control tokens of one without
+// any, and none of them lies in what was said.
 func TestControlTokens(t *testing.T) {
 	for modelName, files := range checkpoints(t) {
 		tok, err := tokenizer.Load(files)
@@ -96,7 +96,7 @@ func TestControlTokens(t *testing.T) {
 		require.NoError(t, err)
 		for _, name := range []string{"bos_token", "eos_token"} {
 			if _, ok := special.Get(name); !ok {
-				special.Set(name, "") // templates add to them
+				special.Set(name, "") // templates concatenate them
 			}
 		}
 		var names []string
@@ -109,7 +109,7 @@ func TestControlTokens(t *testing.T) {
 		for templateName, template := range templates(t) {
 			t.Run(modelName+"/"+templateName, func(t *testing.T) {
 				f := &Format{tok: tok, template: template, special: special, now: FixedDate}
-				// A template's header and its text are what stays when nothing is said.
+				// The template's own header and text remain when nothing is said.
 				said := func(text string) chat.Input {
 					call := new(chat.Object).Set("id", "abcdefghi").Set("type", "function").Set("function",
 						new(chat.Object).Set("name", "f"+text).Set("arguments", new(chat.Object).Set("a", text).Set(text, 1)))
@@ -138,8 +138,8 @@ func TestControlTokens(t *testing.T) {
 	}
 }
 
-// controls are the special tokens of a prompt that stand for their own names in
-// it; none may touch data.
+// controls returns the special tokens of a prompt that stand for their own
+// names in it; none may overlap data.
 func controls(t *testing.T, f *Format, in chat.Input) []string {
 	t.Helper()
 	p, err := f.prompt(t.Context(), in)
@@ -162,8 +162,8 @@ func controls(t *testing.T, f *Format, in chat.Input) []string {
 	return out
 }
 
-// TestControlTokensPlain: without a template, and in framings, nobody but the
-// framing writes control tokens either.
+// TestControlTokensPlain: without a template, and in framings, only the
+// framing writes control tokens.
 func TestControlTokensPlain(t *testing.T) {
 	m := open(t)
 	tok, err := m.Tokenizer()

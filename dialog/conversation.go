@@ -14,23 +14,23 @@ import (
 
 // Conversation is a chat and the session that holds as much of it as the model
 // has read. The prompt of each turn is rendered anew from all messages; only
-// what exceeds the longest prefix that the session holds is fed. It belongs to
-// one goroutine at a time.
+// what goes beyond the longest prefix that the session holds is fed. It
+// belongs to one goroutine at a time.
 type Conversation struct {
 	State
 
-	// Session are the options of sessions to come. Their policy compresses the
+	// Session holds the options of future sessions. Their policy compresses the
 	// document, before any question is known, and leaves the system prompt before
-	// it as it is where it can, see [Protected]; without a document no part of the
+	// it intact where it can, see [Protected]; without a document no part of the
 	// prompt is compressed. Call [Conversation.Reread] after a change.
 	Session model.SessionOptions
 
-	// KeepTurns, if more than 0, also has the policy of Session compress what was
+	// KeepTurns, if more than 0, makes the policy of Session also compress what was
 	// said before the last KeepTurns turns of question and answer: each time a turn
-	// gets older than that, before the next message is read.
+	// becomes older than that, before the next message is read.
 	KeepTurns int
 
-	// Sampling and Stop are those of the answers to come.
+	// Sampling and Stop apply to future answers.
 	Sampling model.Sampling
 	Stop     []string
 
@@ -43,15 +43,15 @@ type Conversation struct {
 
 	s *model.Session // nil: nothing read yet
 	// head is the beginning of the prompt up to the end of the document, which the
-	// session has read by itself, and compressed; its tokens are always headTokens,
-	// whatever a tokenizer would make of it together with what follows.
+	// session has read on its own and compressed; its tokens are always headTokens,
+	// whatever a tokenizer would make of it together with the text that follows.
 	head       string
 	headTokens []int32
 
-	reading int // tokens of the prefill under way
+	reading int // tokens of the prefill in progress
 }
 
-// State is what was said: what a conversation has besides its session.
+// State is what was said: everything a conversation has besides its session.
 type State struct {
 	System   string         `json:"system,omitempty"`
 	Document string         `json:"document,omitempty"` // before the first message
@@ -80,8 +80,8 @@ func (c *Conversation) Forget() {
 // to the conversation.
 func (c *Conversation) Held() *model.Session { return c.s }
 
-// DocumentTokens is the number of the session's tokens up to the end of the
-// document; 0 without a document.
+// DocumentTokens returns the number of the session's tokens up to the end
+// of the document; 0 without a document.
 func (c *Conversation) DocumentTokens() int { return len(c.headTokens) }
 
 // All returns the messages as the template gets them: the system prompt first,
@@ -98,7 +98,7 @@ func (c *Conversation) All(messages []*chat.Object) []*chat.Object {
 	return out
 }
 
-// before returns the messages in front of the first of the user's.
+// before returns the messages before the user's first.
 func (c *Conversation) before() []*chat.Object {
 	if c.System == "" {
 		return nil
@@ -148,7 +148,7 @@ func (c *Conversation) begin(ctx context.Context, head chat.Prompt) error {
 // ReadDocument begins a conversation about a text. After an error the
 // conversation is what it was, except for its session.
 func (c *Conversation) ReadDocument(ctx context.Context, text string) error {
-	// Templates strip messages; then the document's end is where it is looked for.
+	// Templates strip messages; this way the document ends where it is looked for.
 	text = strings.TrimSpace(strings.ToValidUTF8(text, "\uFFFD"))
 	if text == "" {
 		return errors.New("the document is empty")
@@ -200,7 +200,7 @@ func (c *Conversation) feed(ctx context.Context, prompt chat.Prompt, first *chat
 		}
 		head = prompt.Slice(0, i+len(c.Document))
 	}
-	// Some templates put a system prompt or tools behind the document once there
+	// Some templates put a system prompt or tools after the document once there
 	// are further messages: then it has to be read again.
 	if c.s == nil || head.Text != c.head {
 		if err := c.begin(ctx, head); err != nil {
@@ -217,7 +217,8 @@ func (c *Conversation) feed(ctx context.Context, prompt chat.Prompt, first *chat
 		n-- // the last token gives the logits
 	}
 	if n < max(len(c.headTokens), c.s.Stats().ContextTokens) || c.s.Truncate(n) != nil {
-		// What is compressed, sliding windows and renumbered positions cannot go back.
+		// Compressed tokens, sliding windows and renumbered positions cannot be rolled
+		// back.
 		if err := c.begin(ctx, head); err != nil {
 			return err
 		}
@@ -228,7 +229,7 @@ func (c *Conversation) feed(ctx context.Context, prompt chat.Prompt, first *chat
 		return err
 	}
 	c.reading = len(ids) - n
-	if older.To > n { // of a session that begins anew
+	if older.To > n { // of a new session
 		if err := c.s.Prefill(ctx, ids[n:older.To]); err != nil {
 			return err
 		}
@@ -242,7 +243,7 @@ func (c *Conversation) feed(ctx context.Context, prompt chat.Prompt, first *chat
 	return c.s.Prefill(ctx, ids[n:])
 }
 
-// turnPolicy is the policy of older turns, nil without one.
+// turnPolicy returns the policy for older turns, nil without one.
 func (c *Conversation) turnPolicy() *lukv.Policy {
 	p := c.Session.Compression
 	if p == nil || c.KeepTurns <= 0 {
@@ -253,9 +254,9 @@ func (c *Conversation) turnPolicy() *lukv.Policy {
 	return &turns
 }
 
-// olderTurns returns the tokens of turns that have got older than KeepTurns and are not
-// compressed yet: those from the first message's text on, or what is compressed, to where
-// the prompt of the older messages alone would go another way.
+// olderTurns returns the tokens of turns that have become older than KeepTurns and are
+// not compressed yet: from the text of the first message, or the end of what is
+// compressed, to the point where the prompt of the older messages alone would diverge.
 func (c *Conversation) olderTurns(ctx context.Context, prompt chat.Prompt, ids []int32) (model.Span, error) {
 	n := len(c.Messages)/2 - c.KeepTurns
 	if c.turnPolicy() == nil || n <= 0 {
@@ -280,8 +281,8 @@ func (c *Conversation) olderTurns(ctx context.Context, prompt chat.Prompt, ids [
 	return model.Span{From: from, To: common(tokens, ids)}, nil
 }
 
-// firstText is where the text of the first message begins in a prompt, 0 if the template
-// has changed it.
+// firstText returns where the text of the first message begins in a prompt, 0 if the
+// template has changed it.
 func (c *Conversation) firstText(prompt chat.Prompt) int {
 	content, _ := c.Messages[0].Get("content")
 	system, behind := strings.TrimSpace(c.System), 0
@@ -302,7 +303,7 @@ func (c *Conversation) encode(ctx context.Context, prompt chat.Prompt) ([]int32,
 	return append(head, ids...), err
 }
 
-// limit is the number of tokens that a session takes.
+// limit returns the number of tokens that a session takes.
 func (c *Conversation) limit() int {
 	if n := c.Session.MaxTokens; n > 0 {
 		return n
@@ -313,7 +314,7 @@ func (c *Conversation) limit() int {
 // Turn says what a question and its answer took.
 type Turn struct {
 	Read int // tokens of the prompt that were fed
-	Held int // tokens that the session held then
+	Held int // tokens that the session held after that
 	New  int // tokens of the answer
 
 	ReadTime, AnswerTime time.Duration
@@ -321,10 +322,10 @@ type Turn struct {
 	NoSystem bool // the template leaves the system prompt out
 }
 
-// Ask puts a message and calls each with the pieces of the answer as they come.
-// Message and answer become part of the conversation. An answer that was
+// Ask sends a message and calls each with the pieces of the answer as they
+// come. Message and answer become part of the conversation. An answer
 // interrupted by ctx stays in it as far as it got; a message that could not be
-// read does not. An error of each ends the answer and is returned.
+// read does not. An error from each ends the answer and is returned.
 func (c *Conversation) Ask(ctx context.Context, text string, each func(text string) error) (Turn, error) {
 	var turn Turn
 	messages := append(c.Messages[:len(c.Messages):len(c.Messages)], chat.NewMessage("user", text))
@@ -373,7 +374,7 @@ func (c *Conversation) answer(ctx context.Context, a *Answer, each func(string) 
 		*n++
 		text, stopped := a.Token(t.ID)
 		if err := give(text); err != nil {
-			return err // nobody reads any more
+			return err // no one is reading any more
 		}
 		if stopped {
 			break

@@ -34,7 +34,7 @@ func begin(t *testing.T, m *model.Model, plain bool) *Conversation {
 }
 
 // TestConversationFeedsWhatIsNew checks that a turn reads only what the session
-// does not hold, and that this changes no answer.
+// does not hold, and that this does not change any answer.
 func TestConversationFeedsWhatIsNew(t *testing.T) {
 	c := begin(t, open(t), false)
 	c.Sampling.MaxTokens = 30
@@ -71,7 +71,7 @@ func TestConversationFeedsWhatIsNew(t *testing.T) {
 		}
 		total = st.Held
 	}
-	// The same, each turn from nothing.
+	// The same, each turn from scratch.
 	messages := c.Messages
 	for i, q := range questions {
 		c.Forget()
@@ -80,7 +80,7 @@ func TestConversationFeedsWhatIsNew(t *testing.T) {
 		assert.Equal(t, answers[i], a)
 		assert.Equal(t, st.Held, st.Read)
 	}
-	// A message in the past changes: back to the common beginning.
+	// A past message changes: back to the common prefix.
 	c.Messages[1].Set("content", "Something else entirely.")
 	st, _ := turn(questions[0])
 	holds(len(c.Messages) - 1)
@@ -88,7 +88,8 @@ func TestConversationFeedsWhatIsNew(t *testing.T) {
 }
 
 // swept writes a model of two layers that see 16 tokens back, with a template
-// that, as Mistral's own, puts the system prompt into the last user message.
+// that, like Mistral's own, puts the system prompt into the last user
+// message.
 func swept(t *testing.T) *model.Model {
 	t.Helper()
 	dir := t.TempDir()
@@ -126,9 +127,9 @@ func swept(t *testing.T) *model.Model {
 	return m
 }
 
-// TestConversationStartsAgain covers what makes a session begin anew: sliding
-// windows that do not reach back, and a template that moves what stands before the
-// document.
+// TestConversationStartsAgain covers what makes a conversation begin a new
+// session: sliding windows that do not reach back, and a template that moves what
+// comes before the document.
 func TestConversationStartsAgain(t *testing.T) {
 	m := swept(t)
 	for _, document := range []string{"", strings.Repeat("Some words stand in a row. ", 30) + "\n"} {
@@ -176,8 +177,8 @@ func TestConversationStartsAgain(t *testing.T) {
 	}
 }
 
-// TestConversationBrokenOff: an answer that is cancelled stays as far as it came,
-// a reader that goes away and a message that does not fit leave nothing.
+// TestConversationBrokenOff: a cancelled answer stays as far as it got; a reader
+// that goes away and a message that does not fit leave nothing.
 func TestConversationBrokenOff(t *testing.T) {
 	m := swept(t)
 	c := begin(t, m, true)
@@ -206,8 +207,8 @@ func TestConversationBrokenOff(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestConversationSaved goes on where a saved one was, and refuses what does not
-// belong together.
+// TestConversationSaved continues where a saved conversation was, and refuses
+// parts that do not belong together.
 func TestConversationSaved(t *testing.T) {
 	m := open(t)
 	path := filepath.Join(t.TempDir(), "saved")

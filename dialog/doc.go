@@ -1,6 +1,6 @@
 // Package dialog goes from messages to tokens and back, between people who
 // write and a model that continues a sequence of numbers. The command and
-// servers share it.
+// the servers share it.
 //
 //   - [Framing] is the text around a context and a question, by a checkpoint's
 //     chat template ([ChatFraming]) or without one ([PlainFraming]).
@@ -11,7 +11,7 @@
 //     document at the start is compressed before any question is known. It can
 //     be saved and resumed.
 //   - [Answer] turns an answer's tokens into text as they come, up to the first
-//     stop text. It never gives out part of a stop text or of a character.
+//     stop text. It never returns part of a stop text or of a character.
 //
 // # Lifetime and concurrency
 //
@@ -21,7 +21,7 @@
 //
 // # Control tokens
 //
-// What users, tools and documents write is never read as a control token: where a
+// What users, tools and documents write is never read as a control token: if a
 // message contains <|im_end|>, the model gets the letters. Only templates and
 // framings write control tokens. [Format.Tokens] is the one call from messages to
 // tokens, [Framing.Prompt] the one for a context and a question.

@@ -20,14 +20,13 @@ type Format struct {
 	tok      *tokenizer.Tokenizer
 	template *chat.Template // nil: plain lines
 	special  *chat.Object
-	bos      string // in front of plain lines
+	bos      string // before plain lines
 	now      time.Time
 }
 
 // NewFormat reads a model's tokenizer and chat template; a checkpoint without a
-// template has the format of [PlainFormat]. now is what the template takes as
-// the current time, so that a conversation's prompt does not change at
-// midnight.
+// template has the format of [PlainFormat]. The template takes now as the
+// current time, so that a conversation's prompt does not change at midnight.
 func NewFormat(m *model.Model, now time.Time) (*Format, error) {
 	src := m.Source()
 	if src == nil {
@@ -48,7 +47,7 @@ func NewFormat(m *model.Model, now time.Time) (*Format, error) {
 	return f, err
 }
 
-// Template is the source of the chat template; empty if there is none.
+// Template returns the source of the chat template; empty if there is none.
 func (f *Format) Template() string {
 	if f.template == nil {
 		return ""
@@ -56,8 +55,8 @@ func (f *Format) Template() string {
 	return f.template.Source()
 }
 
-// SpecialToken is the text of the checkpoint's special token with the given
-// name, such as "pad_token"; empty if it has none.
+// SpecialToken returns the text of the checkpoint's special token with the
+// given name, such as "pad_token"; empty if it has none.
 func (f *Format) SpecialToken(name string) string {
 	if f.special == nil {
 		return ""
@@ -67,15 +66,16 @@ func (f *Format) SpecialToken(name string) string {
 	return text
 }
 
-// At is the format at another time, see [NewFormat].
+// At returns the format at another time, see [NewFormat].
 func (f *Format) At(now time.Time) *Format {
 	at := *f
 	at.now = now
 	return &at
 }
 
-// PlainFormat is the format without a template: what the tokenizer puts before
-// every text, then the contents of all messages, each followed by a line break.
+// PlainFormat returns the format without a template: what the tokenizer puts
+// before every text, then the contents of all messages, each followed by a line
+// break.
 func PlainFormat(m *model.Model) (*Format, error) {
 	plain, err := PlainFraming(m)
 	if err != nil {
@@ -93,8 +93,8 @@ func (f *Format) input(messages []*chat.Object) chat.Input {
 	}
 }
 
-// render returns the prompt for messages, with the header of the answer behind
-// them.
+// render returns the prompt for messages, followed by the header of the
+// answer.
 func (f *Format) render(ctx context.Context, messages []*chat.Object) (chat.Prompt, error) {
 	if f.template != nil {
 		return f.template.Render(ctx, f.input(messages))
@@ -107,8 +107,9 @@ func (f *Format) render(ctx context.Context, messages []*chat.Object) (chat.Prom
 	return chat.Join(parts...), nil
 }
 
-// head returns the beginning of every prompt in which a user's message that
-// starts with text follows the given ones, up to the end of text.
+// head returns the common beginning of all prompts in which the given
+// messages are followed by a user message that starts with text, up to the
+// end of text.
 func (f *Format) head(ctx context.Context, before []*chat.Object, text string) (chat.Prompt, error) {
 	if f.template == nil {
 		head, err := f.render(ctx, before)
@@ -120,11 +121,11 @@ func (f *Format) head(ctx context.Context, before []*chat.Object, text string) (
 
 // Tokens returns the tokens of the prompt for a conversation, if there are at
 // most limit: the one way from messages, tools and documents to what a model
-// reads. Only the template writes control tokens; text of in that looks like one
-// stays text. Special tokens, the time and a missing template come from the
+// reads. Only the template writes control tokens; text in in that looks like one
+// stays text. Special tokens, the time and the lack of a template come from the
 // format; without a template only the contents of messages are written. A longer
-// prompt is a *tokenizer.TooLongError; for a conversation that the template
-// refuses, the error wraps a *chat.RaisedError.
+// prompt is a *tokenizer.TooLongError; if the template refuses the conversation,
+// the error wraps a *chat.RaisedError.
 func (f *Format) Tokens(ctx context.Context, in chat.Input, limit int) ([]int32, error) {
 	p, err := f.prompt(ctx, in)
 	if err != nil {
@@ -137,7 +138,7 @@ func (f *Format) Tokens(ctx context.Context, in chat.Input, limit int) ([]int32,
 var ErrNoText = errors.New("the last message has no text to be continued, or the chat template changes it")
 
 // ContinueTokens is Tokens for a conversation whose last message is the beginning of
-// the answer: nothing follows its text. Where there is none the error is ErrNoText.
+// the answer: nothing follows its text. If there is none, the error is ErrNoText.
 func (f *Format) ContinueTokens(ctx context.Context, in chat.Input, limit int) ([]int32, error) {
 	in.AddGenerationPrompt = false
 	p, err := f.prompt(ctx, in)
@@ -149,10 +150,10 @@ func (f *Format) ContinueTokens(ctx context.Context, in chat.Input, limit int) (
 		content, _ := in.Messages[n-1].Get("content")
 		text, _ = content.(string)
 	}
-	// Templates drop white space around texts, at least some do.
+	// Some templates drop white space around texts.
 	bare := strings.TrimSpace(text)
 	at := -1
-	for _, d := range slices.Backward(p.Data) { // what ends the turn may hold the text, too
+	for _, d := range slices.Backward(p.Data) { // the end of the turn may hold the text, too
 		if at = strings.LastIndex(p.Text[d.Start:d.End], bare); at >= 0 {
 			at += d.Start
 			break
@@ -171,9 +172,10 @@ func (f *Format) ContinueTokens(ctx context.Context, in chat.Input, limit int) (
 
 // SplitTokens is Tokens for a conversation about a context, which is put at the
 // beginning of the first user message, followed by a blank line. The first n tokens are
-// those up to the context's end, encoded on their own: the same for every conversation
-// with the same messages before it. front are the tokens of what comes before the
-// context, where that is other messages or tools, encoded on its own; see [Protected].
+// those up to the end of the context, encoded on their own: they are the same for every
+// conversation with the same messages before it. If other messages or tools come before
+// the context, front holds the tokens of what comes before it, encoded on its own; see
+// [Protected].
 func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, limit int) (tokens, front []int32, n int, err error) {
 	text = strings.TrimSpace(text) // templates do that, too
 	if text == "" {
@@ -208,12 +210,12 @@ func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, li
 	return append(tokens, rest...), front, len(tokens), err
 }
 
-// inFront is a message about a text that stands in front of it.
+// inFront returns a message with the text it is about before it.
 func inFront(text string, content any) string { return fmt.Sprintf("%s\n\n%s", text, content) }
 
-// place returns where the text that a message begins with stands in a prompt, -1 if the
-// template has changed it. Messages in front and the template itself may hold the same
-// text, so that all of the message is looked for first.
+// place returns where the text that a message begins with is in a prompt, -1 if the
+// template has changed it. Earlier messages and the template itself may hold the same
+// text, so the whole message is looked for first.
 func place(p chat.Prompt, text, message string) int {
 	if i := strings.Index(p.Text, strings.TrimRightFunc(message, unicode.IsSpace)); i >= 0 {
 		return i
@@ -222,9 +224,8 @@ func place(p chat.Prompt, text, message string) int {
 }
 
 // TurnsTokens is Tokens for a conversation whose last keep turns, and the question after
-// them, are to be left whole: the first n tokens are those of what was said before, 0 if
-// there is nothing. A turn begins with a message of the user. front is as for
-// SplitTokens.
+// them, are to be left whole: the first n tokens are those of what was said before; n is
+// 0 if there is nothing. A turn begins with a user message. front is as for SplitTokens.
 func (f *Format) TurnsTokens(ctx context.Context, in chat.Input, keep, limit int) (tokens, front []int32, n int, err error) {
 	p, err := f.prompt(ctx, in)
 	if err != nil {
@@ -249,7 +250,7 @@ func (f *Format) TurnsTokens(ctx context.Context, in chat.Input, keep, limit int
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	for i, m := range in.Messages[:turns[0]+1] { // the text of the first turn, behind what stands in front
+	for i, m := range in.Messages[:turns[0]+1] { // find the text of the first turn, after what precedes it
 		content, _ := m.Get("content")
 		at := strings.Index(p.Text[behind:], strings.TrimSpace(fmt.Sprint(content)))
 		if at < 0 {
@@ -264,7 +265,7 @@ func (f *Format) TurnsTokens(ctx context.Context, in chat.Input, keep, limit int
 	return tokens, f.front(p, min(behind, end)), common(tokens, f.tok.Encode(head.Text, tokenizer.EncodeOptions{Data: head.Data})), nil
 }
 
-// front returns the tokens of a prompt's text in front of byte at by itself.
+// front returns the tokens of a prompt's text before byte at, encoded on its own.
 func (f *Format) front(p chat.Prompt, at int) []int32 {
 	p = p.Slice(0, at)
 	return f.tok.Encode(p.Text, tokenizer.EncodeOptions{Data: p.Data})
@@ -285,8 +286,8 @@ func (f *Format) prompt(ctx context.Context, in chat.Input) (chat.Prompt, error)
 }
 
 // Encode returns the tokens of a prompt, or of a part of one, for a context of at
-// most limit. A prompt that does not fit is detected without encoding all of it
-// and is a model.ErrContextFull.
+// most limit tokens. A prompt that does not fit is detected without encoding all
+// of it; the error wraps model.ErrContextFull.
 func Encode(ctx context.Context, tok *tokenizer.Tokenizer, p chat.Prompt, limit int) ([]int32, error) {
 	ids, err := tok.EncodeContext(ctx, p.Text, limit, tokenizer.EncodeOptions{Data: p.Data})
 	var long *tokenizer.TooLongError

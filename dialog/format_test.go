@@ -9,8 +9,8 @@ import (
 	"github.com/lukv/lukv/tokenizer/chat"
 )
 
-// TestContextInFront: a context is found in its message, also where a message before it
-// or the template's own words hold the same text.
+// TestContextInFront: a context is found in its message, even if a message before it or
+// the template's own words hold the same text.
 func TestContextInFront(t *testing.T) {
 	m := open(t)
 	plain, err := PlainFormat(m)
@@ -48,7 +48,7 @@ func TestContextInFront(t *testing.T) {
 		assert.True(t, s == c.Held())
 	}
 
-	// A session that holds a document alone may begin with blanks.
+	// A session that holds only a document may begin with blanks.
 	c := NewConversation(m, plain)
 	defer c.Close()
 	c.Sampling.MaxTokens = 1
@@ -60,8 +60,8 @@ func TestContextInFront(t *testing.T) {
 	assert.True(t, s == c.Held(), "the document is not read again")
 }
 
-// TestContinueTokens: an answer's beginning that occurs in what the template writes
-// behind it, as "<" does in "</s>", is continued where it ends.
+// TestContinueTokens: the beginning of an answer is continued where it ends, even
+// if it occurs in what the template writes after it, as "<" does in "</s>".
 func TestContinueTokens(t *testing.T) {
 	m := open(t)
 	f, err := NewFormat(m, FixedDate)

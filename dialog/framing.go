@@ -18,7 +18,7 @@ import (
 //	Before + System + Opening + context | Between + question + After + answer prefix
 //
 // The bar is where compression happens. System is a system prompt, "" for none. Special
-// tokens occur as text in Before, Opening, Between and After, and nowhere else.
+// tokens may be written in Before, Opening, Between and After, and nowhere else.
 type Framing struct {
 	Before  string `json:"before"`
 	System  string `json:"system,omitempty"`
@@ -27,30 +27,30 @@ type Framing struct {
 	After   string `json:"after"`
 }
 
-// Prompt returns the two parts of a prompt. System prompt, context, question and answer
-// prefix are data in it.
+// Prompt returns the two parts of a prompt. In it, system prompt, context, question and
+// answer prefix are data.
 func (f Framing) Prompt(context, question, answerPrefix string) (head, tail chat.Prompt) {
 	return chat.Join(own(f.Before), chat.Data(f.System), own(f.Opening), chat.Data(context)),
 		chat.Join(own(f.Between), chat.Data(question), own(f.After), chat.Data(answerPrefix))
 }
 
-// own is text of the framing itself.
+// own returns a prompt of the framing's own text.
 func own(text string) chat.Prompt { return chat.Prompt{Text: text} }
 
 // FixedDate is the date that evaluations and profiles put into prompts whose
 // template asks for today's, so that their results do not depend on the day.
 var FixedDate = time.Date(2024, time.July, 26, 12, 0, 0, 0, time.UTC)
 
-// ChatFraming is the framing of one user message by the checkpoint's chat
-// template, followed by the header of the answer. now is what the template
-// takes as the current time. A checkpoint without a template gives
+// ChatFraming returns the framing of one user message by the checkpoint's
+// chat template, followed by the header of the answer. The template takes
+// now as the current time. For a checkpoint without a template it returns
 // [PlainFraming].
 func ChatFraming(ctx context.Context, m *model.Model, now time.Time) (Framing, error) {
 	return SystemFraming(ctx, m, now, "")
 }
 
-// SystemFraming is [ChatFraming] after a system prompt, "" for none. A template that has
-// no place for one before the message is an error.
+// SystemFraming is [ChatFraming] with a system prompt, "" for none. If the template has
+// no place for one before the message, it returns an error.
 func SystemFraming(ctx context.Context, m *model.Model, now time.Time, system string) (Framing, error) {
 	f, err := NewFormat(m, now)
 	if err != nil {
@@ -85,8 +85,8 @@ func (f *Format) framing(ctx context.Context, system string) (Framing, error) {
 	return framing.WithSystem(system, opening), nil
 }
 
-// WithSystem is the framing with a system prompt after Before, "" for none, and
-// opening, what stands between it and the context.
+// WithSystem returns the framing with a system prompt after Before, "" for
+// none, and opening, the text between it and the context.
 func (f Framing) WithSystem(system, opening string) Framing {
 	if f.System, f.Opening = system, opening; system == "" {
 		f.Opening = ""
@@ -94,8 +94,8 @@ func (f Framing) WithSystem(system, opening string) Framing {
 	return f
 }
 
-// PlainFraming is the framing without a template: the tokens that the tokenizer
-// puts before every text, and a line break after the question.
+// PlainFraming returns the framing without a template: the tokens that the
+// tokenizer puts before every text, and a line break after the question.
 func PlainFraming(m *model.Model) (Framing, error) {
 	tok, err := m.Tokenizer()
 	if err != nil {

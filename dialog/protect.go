@@ -7,9 +7,9 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// Protected returns how many of the tokens of a context stay as they are when a policy
-// compresses it: the beginning that they share with front, the tokens of what comes
-// before its text, encoded on its own; or 0 where the policy must have all of them: it
+// Protected returns how many of the tokens of a context stay uncompressed when a policy
+// compresses it: the prefix that they share with front, the tokens of what comes before
+// its text, encoded on its own. It returns 0 if the policy needs all of them because it
 // compresses while decoding, renumbers positions, or looks at the queries of everything.
 func Protected(m *model.Model, p *lukv.Policy, front, tokens []int32) int {
 	n := common(front, tokens)
@@ -48,7 +48,7 @@ func ReadContext(ctx context.Context, m *model.Model, o model.SessionOptions, to
 	return s, nil
 }
 
-// common returns how many elements a and b begin with alike.
+// common returns the length of the longest common prefix of a and b.
 func common[T comparable](a, b []T) int {
 	n := 0
 	for n < len(a) && n < len(b) && a[n] == b[n] {

@@ -14,7 +14,7 @@ import (
 )
 
 // held returns how many entries the heads of a conversation's session hold of the tokens
-// at positions [from,to): the least and the most.
+// at positions [from,to): the fewest and the most.
 func held(c *Conversation, from, to int) (least, most int) {
 	cfg := c.m.Config()
 	least = to - from
@@ -32,8 +32,8 @@ func held(c *Conversation, from, to int) (least, most int) {
 	return least, most
 }
 
-// TestSystemPromptStays: a document behind a system prompt is compressed alone, where the
-// policy can.
+// TestSystemPromptStays: a document after a system prompt is compressed alone, if the
+// policy allows it.
 func TestSystemPromptStays(t *testing.T) {
 	m := open(t)
 	f, err := PlainFormat(m)
@@ -79,7 +79,7 @@ func TestSystemPromptStays(t *testing.T) {
 }
 
 // TestOlderTurns: what was said before the last turns is compressed, once, and nothing
-// else; a change in it is read again.
+// else; after a change in it, it is read again.
 func TestOlderTurns(t *testing.T) {
 	for _, document := range []string{"", builtin.Samples()[0].Context} {
 		for _, plain := range []bool{true, false} {
@@ -94,7 +94,7 @@ func TestOlderTurns(t *testing.T) {
 				require.NoError(t, c.ReadDocument(t.Context(), document))
 			}
 			front := len(c.headTokens)
-			var ends []int // of the compressed part, behind each message
+			var ends []int // of the compressed part, after each message
 			say := func(text string) {
 				t.Helper()
 				_, err := c.Ask(t.Context(), text, quiet)
@@ -117,13 +117,13 @@ func TestOlderTurns(t *testing.T) {
 			least, _ = held(c, ends[4], c.s.Len())
 			assert.Equal(t, c.s.Len()-ends[4], least, "what is newer stays")
 
-			// The last message again: nothing is read but it.
+			// The last message again: nothing else is read.
 			s := c.s
 			c.Messages = c.Messages[:8]
 			say("Something else?")
 			require.Same(t, s, c.s)
 			require.Equal(t, ends[4], ends[5])
-			// What is compressed changes: all is read again, and compressed again.
+			// What is compressed changes: everything is read and compressed again.
 			c.Messages[0].Set("content", "Something new.")
 			say("And now?")
 			require.NotSame(t, s, c.s)
@@ -137,8 +137,8 @@ func TestOlderTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsTokens: what was said before the last turns is told from what stays, in the
-// very tokens of the whole prompt.
+// TestTurnsTokens: what was said before the last turns is separated from what stays,
+// within the exact tokens of the whole prompt.
 func TestTurnsTokens(t *testing.T) {
 	m := open(t)
 	tok, err := m.Tokenizer()

@@ -16,22 +16,22 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// maxState is the most that is read of what was said, in bytes.
+// maxState is the maximum length in bytes of a saved state.
 const maxState = 1 << 28
 
-// savedState is what lies beside a saved session.
+// savedState is what is stored next to a saved session.
 type savedState struct {
 	State
 	Begun      time.Time `json:"begun"`
-	Before     string    `json:"before"`      // what the prompt has in front of the document
+	Before     string    `json:"before"`      // the part of the prompt before the document
 	HeadTokens int       `json:"head_tokens"` // tokens up to the end of the document
 }
 
-// StateFile is the name of the file next to a saved session in which
+// StateFile returns the name of the file next to a saved session in which
 // [Conversation.Save] keeps what was said.
 func StateFile(session string) string { return session + ".chat.json" }
 
-// Save writes the session to path and what was said to [StateFile]; only their
+// Save writes the session to path and what was said to [StateFile]; only the
 // owner may read them.
 func (c *Conversation) Save(path string) error {
 	if c.s == nil {
@@ -51,7 +51,7 @@ func (c *Conversation) Save(path string) error {
 }
 
 // Restore resumes a saved conversation, or a session that holds only a context.
-// A policy of o that compresses while decoding continues to do so.
+// If the policy of o compresses while decoding, it continues to do so.
 func (c *Conversation) Restore(ctx context.Context, path string, o model.SessionOptions) error {
 	if p := o.Compression; p != nil && !p.Decode.Enabled() {
 		o.Compression = nil
@@ -78,8 +78,8 @@ func (c *Conversation) Restore(ctx context.Context, path string, o model.Session
 	return nil
 }
 
-// restoreState reads the messages beside a saved session. Without them, the
-// session's tokens must be those of a document alone.
+// restoreState reads the messages saved next to a session. Without them,
+// the session's tokens must be those of a document alone.
 func (c *Conversation) restoreState(ctx context.Context, path string, tokens []int32) (savedState, error) {
 	var state savedState
 	file := StateFile(path)
