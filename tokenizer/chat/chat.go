@@ -21,9 +21,10 @@ type Template struct {
 }
 
 // Parse parses a template's source; errors refer to it by name. A line break at
-// the very end of the source is dropped, as in Jinja. A template that needs a
-// feature the language lacks is refused with ErrUnsupported. Errors are *Error
-// with the position of the fault.
+// the very end of the source is dropped, as in Jinja. Features that the
+// language lacks are refused with ErrUnsupported: here where names and literals
+// show them, otherwise by Render. Errors are *Error with the position of the
+// fault.
 func Parse(name, source string) (*Template, error) {
 	t, err := jinja.Parse(name, source)
 	if err != nil {

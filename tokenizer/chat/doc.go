@@ -44,6 +44,6 @@
 // # Limits of the language
 //
 // Templates are written in the subset of Jinja2 that published ones use, as the
-// transformers library sets it up; anything outside it is refused by name when
-// a template is parsed.
+// transformers library sets it up; anything outside it is refused by name,
+// where possible when a template is parsed.
 package chat
