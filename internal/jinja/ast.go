@@ -95,7 +95,7 @@ type (
 // callArgs are the arguments of a call, filter or test.
 type callArgs struct {
 	pos   []expr
-	names []string // of named
+	names []string // of the named ones
 	named []expr
 }
 
@@ -141,7 +141,7 @@ type (
 		at     pos
 	}
 	macroStmt struct{ *macroDef }
-	// scopeStmt is a body with names of its own: generation blocks.
+	// scopeStmt is a body with its own names: generation blocks.
 	scopeStmt struct{ body []stmt }
 	jumpStmt  struct{ sig signal }
 )

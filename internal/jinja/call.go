@@ -23,7 +23,7 @@ type param struct {
 	def      any
 }
 
-// argument is a named one.
+// argument is a named argument.
 type argument struct {
 	name  string
 	value any
@@ -44,7 +44,7 @@ type method struct {
 	bound bool
 }
 
-// define makes a builtin from a signature in Python's words, as in
+// define makes a builtin from a signature written as in Python, such as
 // "value width=80 *args **kwargs".
 func define(name, signature string, fn func(r *run, a []any) any) *builtin {
 	f := &builtin{name: name, fn: fn}
@@ -139,13 +139,13 @@ func (r *run) invoke(f *builtin, self any, bound bool, pos []any, named []argume
 	return f.fn(r, args)
 }
 
-// has reports whether f has a parameter of a name.
+// has reports whether f has a parameter with the given name.
 func (f *builtin) has(name string) bool {
 	return slices.ContainsFunc(f.params, func(p param) bool { return p.name == name })
 }
 
 // args evaluates the arguments of a call. They count as memory until the caller
-// gives them back with done.
+// releases them with done.
 func (r *run) args(a *callArgs, s *scope) (pos []any, named []argument) {
 	pos = r.evalAll(a.pos, s)
 	r.allocTimes(len(a.names), valueBytes)
@@ -155,7 +155,7 @@ func (r *run) args(a *callArgs, s *scope) (pos []any, named []argument) {
 	return pos, named
 }
 
-// done gives back what args counted.
+// done releases the memory that args counted.
 func (r *run) done(pos []any, named []argument) { r.mem -= (len(pos) + len(named)) * valueBytes }
 
 func (e *callExpr) eval(r *run, s *scope) any {
@@ -229,7 +229,7 @@ func (r *run) callMacro(m *macro, pos []any, named []argument) any {
 	return r.capture(func() { r.exec(m.body, inner) })
 }
 
-// Arguments: each converts one value and fails, naming what it is for.
+// Arguments: each function converts one value or fails, saying what it is for.
 
 func intArg(v any, what string) int {
 	defined(v)

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// What a template may name is checked while it is parsed, so that a template
-// that needs what this package lacks fails when it is loaded and not in the
-// middle of a conversation. The checks of this file see names and literals;
-// what a template calculates is checked again when it runs.
+// The names a template uses are checked while it is parsed, so that a
+// template that needs an unsupported feature fails when it is loaded and not
+// in the middle of a conversation. The checks in this file see names and
+// literals; what a template computes is checked again when it runs.
 
-// known is the filter or test of a name.
+// known returns the filter or test with the given name.
 func (p *parser) known(what string, table map[string]*builtin, name string, at pos) *builtin {
 	f, ok := table[name]
 	if !ok {
@@ -20,8 +20,7 @@ func (p *parser) known(what string, table map[string]*builtin, name string, at p
 	return f
 }
 
-// checkName refuses the names that Jinja gives a meaning and this package does
-// not.
+// checkName refuses names that have a meaning in Jinja but not here.
 func (p *parser) checkName(t token) {
 	switch t.text {
 	case "self", "super":
@@ -40,8 +39,8 @@ func (p *parser) checkName(t token) {
 	}
 }
 
-// checkCall refuses calls of a loop, and literal arguments that a function would
-// refuse when it is called.
+// checkCall refuses calls of loop, and literal arguments that a function would
+// refuse when called.
 func (p *parser) checkCall(name string, call *callExpr) {
 	switch name {
 	case "loop":
@@ -65,12 +64,12 @@ func (p *parser) checkAttribute(of expr, attr token) {
 	}
 }
 
-// changing are the methods that change what they belong to. To Jinja's sandbox no
+// changing lists the methods that modify their receiver. In Jinja's sandbox no
 // value has them: a template that names one fails only where it calls it.
 const changing = "append clear extend insert pop popitem remove reverse setdefault sort update"
 
-// checkMethod refuses methods that no value has, and arguments that none of that
-// name takes.
+// checkMethod refuses methods that no value has, and arguments that no method of
+// that name takes.
 func (p *parser) checkMethod(call *callExpr, name string) {
 	if slices.Contains(strings.Fields(changing), name) {
 		return
@@ -88,7 +87,7 @@ func (p *parser) checkMethod(call *callExpr, name string) {
 	p.refuse(call.at, "%s of method '%s'", missing, name)
 }
 
-// lacks names the first argument that f does not take, or is "".
+// lacks names the first argument that f does not take, or returns "".
 func (f *builtin) lacks(args *callArgs) string {
 	if most := len(f.params) - 1; len(args.pos) > most && !f.rest {
 		return fmt.Sprintf("argument %d", most+1)
@@ -101,9 +100,9 @@ func (f *builtin) lacks(args *callArgs) string {
 	return ""
 }
 
-// checkFilter refuses arguments that a filter does not take. Where they are
-// literals, it looks up the filter that map is given and the test that select and
-// its like are given.
+// checkFilter refuses arguments that a filter does not take. It also looks
+// up the filter passed to map and the test passed to select and the like, if
+// they are literals.
 func (p *parser) checkFilter(f *filterExpr) {
 	if missing := f.def.lacks(&f.args); missing != "" {
 		p.refuse(f.at, "%s of filter '%s'", missing, f.def.name)
@@ -130,7 +129,7 @@ func (p *parser) checkTest(t *testExpr) {
 	}
 }
 
-// literal is the positional argument i if it is a string in the source.
+// literal returns positional argument i if it is a string literal in the source.
 func literal(args callArgs, i int) (string, bool) {
 	if i >= len(args.pos) {
 		return "", false

@@ -10,7 +10,7 @@ type dict struct {
 	index      map[hashKey]int // nil while the keys are few
 }
 
-// fewKeys is how many keys are found faster by looking at each.
+// fewKeys is the number of keys up to which a linear search is faster.
 const fewKeys = 8
 
 // hashKey identifies a key: equal values have equal hashKeys, so 1, 1.0 and true
@@ -76,7 +76,7 @@ func (r *run) put(d *dict, key, value any) {
 	d.index[h] = len(d.keys) - 1
 }
 
-// items is a list of the pairs of d.
+// items returns a list of the pairs of d.
 func (r *run) items(d *dict) []any {
 	r.step(d.len())
 	r.allocTimes(d.len(), 2*valueBytes)
@@ -87,7 +87,7 @@ func (r *run) items(d *dict) []any {
 	return out
 }
 
-// hash returns v's key and fails for values that cannot be one.
+// hash returns v's hashKey; it fails for values that cannot be a key.
 func (r *run) hash(v any) hashKey {
 	h, ok := r.tryHash(v)
 	if !ok {

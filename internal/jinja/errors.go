@@ -6,7 +6,7 @@ import (
 )
 
 var (
-	// ErrLimit reports that a template went beyond one of its Limits.
+	// ErrLimit reports that a template exceeded one of its Limits.
 	ErrLimit = errors.New("limit exceeded")
 
 	// ErrUnsupported reports a feature of Jinja that this package does not
@@ -18,7 +18,7 @@ var (
 // failure while rendering.
 type Error struct {
 	Template     string // name given to Parse
-	Line, Column int    // 1-based place in the source, the column in characters; 0 if there is none
+	Line, Column int    // 1-based position in the source, the column in characters; 0 if there is none
 	Err          error
 }
 
@@ -31,18 +31,18 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// RaisedError is the cause when a template called raise_exception: it refuses
+// RaisedError is the cause when a template calls raise_exception: it refuses
 // the input it was given. Message is the template's own text.
 type RaisedError struct{ Message string }
 
 func (e *RaisedError) Error() string { return "raised by the template: " + e.Message }
 
-// pos is a place in a template's source, both parts from 1.
+// pos is a position in a template's source; line and column count from 1.
 type pos struct{ line, col int32 }
 
 // failure carries an error up to Parse or Render. Every operation of the
 // language can fail, and nothing inside an expression handles failures, so they
-// travel as panics of this one type, which never leave the package.
+// propagate as panics of this one type, which never leave the package.
 type failure struct{ err error }
 
 func failf(format string, args ...any) {
@@ -59,8 +59,8 @@ func unsupportedf(format string, args ...any) {
 	panic(failure{fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), ErrUnsupported)})
 }
 
-// rescue turns a failure into an error for the named template, at the place that
-// at holds by then. Use it deferred.
+// rescue turns a failure into an error for the named template, at the position
+// that at holds by then. It must be deferred.
 func rescue(name string, at *pos, err *error) {
 	switch p := recover().(type) {
 	case nil:

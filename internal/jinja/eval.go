@@ -61,8 +61,8 @@ func (e *unaryExpr) eval(r *run, s *scope) any {
 	return arith(e.op, int64(0), v)
 }
 
-// eval puts texts that are added to each other together at once, so that a long
-// sum copies each of them once.
+// eval joins texts that are added to each other all at once, so that a long sum
+// copies each of them only once.
 func (e *sumExpr) eval(r *run, s *scope) any {
 	acc := r.eval(e.first, s)
 	var parts []text // of acc, if there are any
@@ -96,7 +96,7 @@ func (e *productExpr) eval(r *run, s *scope) any {
 	return r.binary(e.op, a, b)
 }
 
-// binary is a op b for one of + - * / // % **.
+// binary returns a op b for op one of + - * / // % **.
 func (r *run) binary(op string, a, b any) any {
 	defined(a)
 	if isNumber(a) && isNumber(b) {
@@ -135,7 +135,7 @@ func (r *run) binary(op string, a, b any) any {
 	return nil
 }
 
-// times is seq * count.
+// times returns seq * count.
 func (r *run) times(seq, count any) (any, bool) {
 	n64, ok := toInt64(count)
 	if !ok {
@@ -221,7 +221,7 @@ func (e *condExpr) eval(r *run, s *scope) any {
 	return r.eval(e.otherwise, s)
 }
 
-// eval is of.name: attributes and methods first, then keys.
+// eval returns of.name: attributes and methods first, then keys.
 func (e *attrExpr) eval(r *run, s *scope) any {
 	of := r.eval(e.of, s)
 	r.at = e.at
@@ -248,7 +248,7 @@ func (e *itemExpr) eval(r *run, s *scope) any {
 	return r.index(of, key)
 }
 
-// index is of[key]: elements and keys first, then attributes.
+// index returns of[key]: elements and keys first, then attributes.
 func (r *run) index(of, key any) any {
 	defined(of)
 	if v, ok := r.element(of, key); ok {
@@ -267,7 +267,7 @@ func (r *run) index(of, key any) any {
 	return &undefined{why: "%s has no element %s", first: objectName(of), second: shown}
 }
 
-// element is of[key] without attributes.
+// element returns of[key] without looking at attributes.
 func (r *run) element(of, key any) (any, bool) {
 	if d, ok := of.(*dict); ok {
 		h, ok := r.tryHash(key)

@@ -93,7 +93,7 @@ func (n *forStmt) exec(r *run, s *scope) signal {
 		if sig == sigBreak {
 			break
 		}
-		// Jinja's else runs unless one body came to its end.
+		// Jinja's else runs unless some iteration reached the end of the body.
 		completed = completed || sig == sigNone
 	}
 	if completed || n.otherwise == nil {
@@ -139,9 +139,9 @@ type loopContext struct {
 	index0 int // -1 before the first element
 
 	current, before any
-	after           any // looked at ahead if peeked
+	after           any // the next element, if peeked
 	peeked          bool
-	ended           bool // what was peeked is the end
+	ended           bool // peeking found the end
 	known           bool // size is known
 	size            int
 }
@@ -170,7 +170,8 @@ func (l *loopContext) peek() (any, bool) {
 	return l.after, !l.ended
 }
 
-// length of what is looped over; a lazy sequence is read to its end for it.
+// length returns the length of what is looped over; a lazy sequence is read to its
+// end for it.
 func (l *loopContext) length() int {
 	if l.known {
 		return l.size
@@ -194,10 +195,10 @@ func (l *loopContext) length() int {
 	return n
 }
 
-// loopAttributes are what a template may ask of loop.
+// loopAttributes are the attributes of loop that a template may use.
 var loopAttributes = []string{"index", "index0", "revindex", "revindex0", "length", "first", "last", "previtem", "nextitem"}
 
-// attribute is loop.name.
+// attribute returns loop.name.
 func (l *loopContext) attribute(name string) (any, bool) {
 	num := func(n int) (any, bool) { return int64(n), true }
 	switch name {

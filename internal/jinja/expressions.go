@@ -3,7 +3,8 @@ package jinja
 import "slices"
 
 // tuple parses an expression, or several separated by commas as a tuple. end is
-// a word that may follow a trailing comma; empty allows no expression at all.
+// a word that may follow a trailing comma; empty also allows no expression at
+// all.
 func (p *parser) tuple(cond, empty bool, end ...string) expr {
 	var items []expr
 	isTuple := false
@@ -31,7 +32,7 @@ func (p *parser) tuple(cond, empty bool, end ...string) expr {
 	return &tupleExpr{items}
 }
 
-// expression parses one expression; cond allows "a if b else c" at its top.
+// expression parses one expression; cond allows "a if b else c" at the top level.
 func (p *parser) expression(cond bool) expr {
 	p.enter()
 	defer p.leave()

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// The tables of the language's functions. init fills them, because what they
-// hold refers back to the evaluator that reads them.
+// The tables of the language's functions. They are filled by init because
+// their functions refer back to the evaluator that reads the tables.
 var (
 	filters     map[string]*builtin
 	tests       map[string]*builtin
@@ -17,7 +17,7 @@ var (
 	textMethods map[string]*builtin
 	dictMethods map[string]*builtin
 
-	methodsByName map[string][]*builtin // all that can be called behind a dot
+	methodsByName map[string][]*builtin // everything that can be called after a dot
 )
 
 func init() {
@@ -207,7 +207,7 @@ func sequenceFilters() []*builtin {
 			return a[0]
 		})
 	}
-	// extreme is min and max.
+	// extreme defines min and max.
 	extreme := func(name string, better int) *builtin {
 		return define(name, "value case_sensitive=False attribute=None", func(r *run, a []any) any {
 			key := r.getter(a[2], !truthy(a[1]), nil)
@@ -300,8 +300,8 @@ func filterLast(r *run, a []any) any {
 	return &undefined{why: "no last item, sequence was empty"}
 }
 
-// lazyIter is iter put off until the first element is asked for, as in a
-// generator's body.
+// lazyIter is iter deferred until the first element is asked for, as in the
+// body of a generator.
 func (r *run) lazyIter(v any) iterator {
 	var it iterator
 	return func() (any, bool) {
@@ -312,7 +312,7 @@ func (r *run) lazyIter(v any) iterator {
 	}
 }
 
-// lazy is a sequence that is read once.
+// lazy returns a sequence that is read once.
 func (r *run) lazy(next iterator) *generator {
 	r.alloc(lazyBytes)
 	return &generator{next}
@@ -341,7 +341,7 @@ func (r *run) attributeParts(v any) []any {
 }
 
 // getter returns a function that follows an attribute path, replaces undefined
-// values on the way by def unless that is nil, and folds case where asked.
+// values along the way with def unless that is nil, and folds case if asked.
 func (r *run) getter(attribute any, ignoreCase bool, def any) func(any) any {
 	parts := r.attributeParts(attribute)
 	return func(v any) any {
@@ -423,7 +423,7 @@ func filterJoin(r *run, a []any) any {
 	return r.join(r.show(a[1]), a[0], func(e any) text { return r.show(key(e)) })
 }
 
-// join puts a text between the parts that v yields. What it makes is not safe.
+// join joins the parts that v yields with a separator. The result is not safe.
 func (r *run) join(sep text, v any, part func(any) text) text {
 	it := r.iter(v)
 	b := r.builder()
@@ -469,7 +469,7 @@ func selectionFilters() []*builtin {
 	}
 }
 
-// named looks a filter or test up that a template names by a value.
+// named looks up a filter or test that a template names by a value.
 func (r *run) named(what string, table map[string]*builtin, v any, user string) *builtin {
 	t, ok := v.(text)
 	if !ok {

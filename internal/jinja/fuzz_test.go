@@ -9,11 +9,12 @@ import (
 	"github.com/lukv/lukv/internal/testfuzz"
 )
 
-// fuzzLimits keep one run short.
+// fuzzLimits keeps one run short.
 var fuzzLimits = Limits{Memory: 4 << 20, Steps: 100_000}
 
-// FuzzTemplate: every source is parsed or refused at a place; what it renders stays
-// within its limits, and no character of the input turns up as the template's.
+// FuzzTemplate: every source is parsed or refused at a position; what it renders
+// stays within its limits, and no character of the input turns up as the
+// template's.
 func FuzzTemplate(f *testing.F) {
 	for _, source := range hostile {
 		if len(source) < 1000 {
@@ -36,8 +37,8 @@ func FuzzTemplate(f *testing.F) {
 			}
 			return
 		}
-		// The input's characters are of a plane of their own, so that they are known
-		// wherever they turn up.
+		// The input's characters are in a plane of their own, so that they are
+		// recognised wherever they turn up.
 		private := func(c rune) rune { return 0xf0000 + c&0xffff }
 		if strings.ContainsFunc(source, func(c rune) bool { return c >= 0xf0000 }) || strings.Contains(source, `\U`) {
 			return

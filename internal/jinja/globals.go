@@ -59,7 +59,8 @@ func globalRange(r *run, a []any) any {
 	return rg
 }
 
-// makeDict is dict(*args, **kwargs): from an object or pairs, then names.
+// makeDict is dict(*args, **kwargs): from an object or pairs, then from named
+// arguments.
 func (r *run) makeDict(what string, a []any) *dict {
 	args, named := a[0].([]any), a[1].([]argument)
 	if len(args) > 1 {
@@ -86,8 +87,8 @@ func (r *run) makeDict(what string, a []any) *dict {
 	return d
 }
 
-// directives are those of strftime that strftime_now knows, as layouts of
-// package time; "-" in front of one leaves its padding out.
+// directives are the strftime directives that strftime_now supports, as
+// layouts of package time; a leading "-" omits the padding.
 var directives = map[string]string{
 	"a": "Mon", "A": "Monday", "b": "Jan", "B": "January", "h": "Jan", "p": "PM",
 	"d": "02", "-d": "2", "e": "_2", "m": "01", "-m": "1", "y": "06", "Y": "2006", "j": "002",
@@ -95,8 +96,8 @@ var directives = map[string]string{
 	"F": "2006-01-02", "T": "15:04:05", "R": "15:04", "D": "01/02/06",
 }
 
-// cutDirective splits a format behind its first directive: the text before it,
-// its name and the rest. The name is "" where there is none.
+// cutDirective splits a format after its first directive: the text before it,
+// its name and the rest. The name is "" if there is none.
 func cutDirective(format string) (before, name, rest string) {
 	before, rest, found := strings.Cut(format, "%")
 	if !found {
@@ -107,13 +108,13 @@ func cutDirective(format string) (before, name, rest string) {
 		n = min(2, len(rest))
 	}
 	if n == 0 {
-		return before, "%", "" // a lone % at the end is itself
+		return before, "%", "" // a lone % at the end stands for itself
 	}
 	return before, rest[:n], rest[n:]
 }
 
-// unknownDirective is the first directive of a format that strftime_now does not
-// know, or "".
+// unknownDirective returns the first directive of a format that strftime_now
+// does not support, or "".
 func unknownDirective(format string) string {
 	for format != "" {
 		var name string
@@ -125,8 +126,8 @@ func unknownDirective(format string) string {
 	return ""
 }
 
-// strftime formats the time of the run as C's strftime does in the C locale. All
-// is of the input if something of the format is.
+// strftime formats the time of the run as C's strftime does in the C locale. If
+// any part of the format is data, all of the literal text in the result is.
 func (r *run) strftime(t text) text {
 	format, data := t.s, len(t.data) > 0
 	r.work(len(format))

@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// Mapping is an object of the caller's: keys in their order, with values.
+// Mapping is an object supplied by the caller: keys in order, with values.
 type Mapping interface {
 	All() iter.Seq2[string, any]
 }
 
-// Trusted is a string of the caller's that counts as the template's own text,
+// Trusted is a string from the caller that counts as the template's own text,
 // such as the text of a special token.
 type Trusted string
 
 // maxInputDepth is how deep the caller's values may nest.
 const maxInputDepth = 500
 
-// place is where in the input a value stands, for errors.
+// place is the position of a value in the input, for errors.
 type place struct {
 	up    *place
 	key   string
@@ -42,7 +42,7 @@ func (p *place) String() string {
 	return fmt.Sprintf("%v.%.80s", p.up, p.key)
 }
 
-// input converts a caller's value to the language's own kinds. It copies lists
+// input converts a caller's value to the language's own types. It copies lists
 // and objects, charging for them.
 func (r *run) input(v any, at *place) any {
 	if at.depth > maxInputDepth {
@@ -91,8 +91,8 @@ func (r *run) input(v any, at *place) any {
 	return nil
 }
 
-// inputNumber is a JSON number: with a fraction or an exponent a float, else an
-// integer of any size.
+// inputNumber converts a JSON number: with a fraction or an exponent to a
+// float, otherwise to an integer of any size.
 func inputNumber(n json.Number, at *place) any {
 	s := string(n)
 	if i, err := strconv.ParseInt(s, 10, 64); err == nil {
@@ -102,7 +102,7 @@ func inputNumber(n json.Number, at *place) any {
 		return wide(s)
 	}
 	f, err := strconv.ParseFloat(s, 64)
-	if err != nil && f == 0 { // what is out of range is infinity, as in Python
+	if err != nil && f == 0 { // out of range is infinity, as in Python
 		failf("%v: found the number %.80q, expected one of JSON's", at, s)
 	}
 	return f

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// object is a Mapping of keys and values by turns.
+// object is a Mapping given as alternating keys and values.
 type object []any
 
 func (o object) All() iter.Seq2[string, any] {
@@ -89,7 +89,7 @@ func TestLanguage(t *testing.T) {
 	}
 }
 
-// TestErrors checks cause, place and wording of failures.
+// TestErrors checks the cause, position and wording of failures.
 func TestErrors(t *testing.T) {
 	for _, c := range []struct {
 		name, source string
@@ -133,8 +133,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestRefused: what the language leaves out is refused when a template is parsed,
-// by name and place, also where it would never be reached.
+// TestRefused: unsupported features are refused when a template is parsed, by
+// name and position, even where they would never be reached.
 func TestRefused(t *testing.T) {
 	for source, want := range map[string]string{
 		"{% include 'x' %}":                            "3: tag 'include'",
@@ -195,7 +195,7 @@ func TestRefused(t *testing.T) {
 }
 
 // TestRefusedRunning: what names and literals do not show is refused by name when
-// it is reached, and never rendered in another way.
+// it is reached, and never rendered differently.
 func TestRefusedRunning(t *testing.T) {
 	vars := object{"x", "text", "n", 5, "big", json.Number("123456789012345678901234567890")}
 	for source, want := range map[string]string{
@@ -249,7 +249,7 @@ func TestCancel(t *testing.T) {
 	assert.False(t, errors.Is(err, ErrLimit))
 }
 
-// TestInput: what a caller may give, and what not.
+// TestInput: what a caller may supply, and what not.
 func TestInput(t *testing.T) {
 	got, err := render("{{ m }}", object{"m", object{"n", 1, "f", float32(0.5), "l", []string{"a"}, "u", uint64(math.MaxUint64),
 		"none", nil, "num", json.Number("12"), "exp", json.Number("1e2"), "b", true, "own", Trusted("t"), "o", []object{{"z", 1}}}}, Limits{})

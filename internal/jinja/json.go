@@ -137,8 +137,8 @@ func (w *jsonWriter) object(d *dict, level int) {
 	w.put("}", false)
 }
 
-// string writes a JSON string. Its quotes are the template's, what is in it
-// keeps its marks, escapes included.
+// string writes a JSON string. Its quotes are the template's; its content,
+// including escapes, keeps its marks.
 func (w *jsonWriter) string(t text) {
 	w.put(`"`, false)
 	w.add(w.r.mapRunes(t, func(c rune) string {

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// MaxSource is the longest template accepted, in bytes. Published templates
-	// stay below 100 kB.
+	// MaxSource is the maximum length of a template in bytes. Published
+	// templates stay below 100 kB.
 	MaxSource = 256 << 10
-	// maxName is the longest name in a template, in bytes.
+	// maxName is the maximum length of a name in a template in bytes.
 	maxName = 256
 )
 
@@ -40,7 +40,7 @@ type token struct {
 	at   pos
 }
 
-// describe is how errors show a token.
+// describe returns how errors show a token.
 func (t token) describe() string {
 	fixed := []string{tokEOF: "end of template", tokData: "template text", tokBlockBegin: "{%", tokBlockEnd: "%}", tokVarBegin: "{{", tokVarEnd: "}}"}
 	if int(t.kind) < len(fixed) {
@@ -57,12 +57,12 @@ func (t token) describe() string {
 type lexer struct {
 	src   string
 	from  int       // bytes read
-	at    pos       // of what is read next
-	ready []token   // read and not yet given
-	tag   tokenKind // the end of the tag that is being read, or tokEOF outside of tags
+	at    pos       // of the next character
+	ready []token   // read but not yet returned
+	tag   tokenKind // the end of the tag being read, or tokEOF outside of tags
 	done  bool      // no more tags follow
-	// lineStart is true when the last match ended a line, so that blanks before
-	// the next tag are the whole line so far.
+	// lineStart is true if the last match ended a line, so that blanks before
+	// the next tag are all there is on the line so far.
 	lineStart bool
 	// closers holds the closing brackets still expected inside a tag.
 	closers []byte
@@ -78,8 +78,8 @@ func newLexer(source string) *lexer {
 	return &lexer{src: source, at: pos{1, 1}, lineStart: true}
 }
 
-// next returns the next token; at the end it returns tokEOF again and again. It
-// fails (see failure) on bad input, at lx.at.
+// next returns the next token; at the end it keeps returning tokEOF. It fails
+// (see failure) on bad input, at lx.at.
 func (lx *lexer) next() token {
 	for len(lx.ready) == 0 {
 		switch {
@@ -96,7 +96,7 @@ func (lx *lexer) next() token {
 	return t
 }
 
-// take emits what lies up to end as a token and moves there.
+// take emits everything up to end as a token and moves there.
 func (lx *lexer) take(end int, t token) {
 	t.at = lx.at
 	lx.ready = append(lx.ready, t)
@@ -118,7 +118,8 @@ func (lx *lexer) advance(end int) {
 	lx.from = end
 }
 
-// root reads text up to the next tag and the tag's beginning; false at the end.
+// root reads text up to the next tag and the start of that tag; it returns false at
+// the end.
 func (lx *lexer) root() bool {
 	tag := lx.from
 	for {
@@ -160,9 +161,9 @@ func (lx *lexer) root() bool {
 	return true
 }
 
-// textBefore is the text before a tag with its trailing blanks handled: removed
-// up to and including newlines for '-', back to the line's start where lstrip
-// applies, kept for '+'.
+// textBefore returns the text before a tag with its trailing blanks handled:
+// for '-', removed including newlines; where lstrip applies, removed back to
+// the start of the line; for '+', kept.
 func (lx *lexer) textBefore(tag int, sign byte, lstrip bool) string {
 	text := lx.src[lx.from:tag]
 	switch {
@@ -203,7 +204,7 @@ func (lx *lexer) tagEnd(i int, end string, block bool) (int, bool) {
 // comment skips a comment whose text starts at body.
 func (lx *lexer) comment(body int) {
 	i := strings.Index(lx.src[body:], "#}")
-	if body < len(lx.src) && i < 0 { // Jinja lets an opener that is the template's last thing pass
+	if body < len(lx.src) && i < 0 { // Jinja accepts an opener at the very end of the template
 		failf("comment: missing end '#}'")
 	}
 	i = body + max(i, 0)
@@ -241,15 +242,16 @@ func (lx *lexer) inTag() {
 	}
 }
 
-// isWord reports whether c belongs in a name, but for a digit at its start.
+// isWord reports whether c can be part of a name; the first character must not be a
+// digit.
 func isWord(c rune) bool { return c == '_' || unicode.IsLetter(c) || unicode.IsDigit(c) }
 
 func isDecimal(c rune) bool { return '0' <= c && c <= '9' }
 
-// runLen is how many bytes at the start of s hold characters of a kind.
+// runLen returns how many bytes at the start of s hold characters that satisfy is.
 func runLen(s string, is func(rune) bool) int { return len(s) - len(strings.TrimLeftFunc(s, is)) }
 
-// word reads a name; ok is false where there is none.
+// word reads a name; ok is false if there is none.
 func (lx *lexer) word(s string) (ok bool) {
 	n := runLen(s, isWord)
 	if n == 0 {
@@ -262,14 +264,14 @@ func (lx *lexer) word(s string) (ok bool) {
 	return true
 }
 
-// number reads an integer or a float; ok is false where there is none.
+// number reads an integer or a float; ok is false if there is none.
 func (lx *lexer) number(s string) (ok bool) {
 	n := runLen(s, isDecimal)
 	if n == 0 {
 		return false
 	}
 	whole := n
-	if lx.src[lx.from-1] != '.' { // else it is an element's number, as in a.0.1
+	if lx.src[lx.from-1] != '.' { // after a dot it is an element's index, as in a.0.1
 		if d := runLen(s[min(n+1, len(s)):], isDecimal); d > 0 && s[n] == '.' {
 			n += 1 + d
 		}
@@ -337,12 +339,12 @@ func (lx *lexer) operator(s string) {
 	lx.take(lx.from+len(op), token{kind: tokOp, text: op})
 }
 
-// plainEscapes are Python's escapes of one letter.
+// plainEscapes are Python's single-character escapes.
 var plainEscapes = map[byte]string{
 	'\n': "", '\\': `\`, '\'': `'`, '"': `"`, 'a': "\a", 'b': "\b", 'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v",
 }
 
-// unescape decodes a string literal's body with Python's escapes.
+// unescape decodes the body of a string literal with Python's escapes.
 func unescape(s string) string {
 	var b strings.Builder
 	for {
@@ -366,7 +368,7 @@ func unescape(s string) string {
 			b.WriteRune(rune(v))
 		case c == 'N' || '0' <= c && c <= '7' || c >= utf8.RuneSelf:
 			unsupportedf("string escape %.4q", s[i:min(i+2, len(s))])
-		default: // unknown ones stay
+		default: // unknown escapes stay
 			b.WriteString(s[i:end])
 		}
 		s = s[end:]

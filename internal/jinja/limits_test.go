@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hostile are templates that would take time or memory without bounds; x is a
-// long text.
+// hostile are templates that would take unbounded time or memory without
+// limits; x is a long text.
 var hostile = map[string]string{
 	"repetition":       "{{ 'x' * 1000000000000 }}",
 	"list repetition":  "{{ [1] * 1000000000000 }}",
@@ -94,8 +94,8 @@ func numbered(n int, format string) string {
 // longText is what hostile templates get as x.
 var longText = object{"x", strings.Repeat("x", 1<<18)}
 
-// TestLimits: every hostile template ends by a limit, and what it has made until
-// then is bounded. The limits are an eighth of the default ones.
+// TestLimits: every hostile template is ended by a limit, and what it has made
+// until then is bounded. The limits are an eighth of the defaults.
 func TestLimits(t *testing.T) {
 	for name, source := range hostile {
 		t.Run(name, func(t *testing.T) {
@@ -104,15 +104,15 @@ func TestLimits(t *testing.T) {
 			_, err := render(source, longText, Limits{Memory: defaultMemory / 8, Steps: defaultSteps / 8})
 			runtime.ReadMemStats(&after)
 			assert.ErrorIs(t, err, ErrLimit)
-			// All that was ever made, collected meanwhile or not: far above what is
-			// held, but no bomb stays below it.
+			// All that was ever made, whether collected meanwhile or not: far more
+			// than is held at once, but no bomb stays below it.
 			assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<27))
 		})
 	}
 }
 
 // TestCharges: an operation that looks at n bytes of text counts at least n/16
-// steps, one that makes n bytes at least as much memory.
+// steps, and one that makes n bytes counts at least as much memory.
 func TestCharges(t *testing.T) {
 	const n = 1 << 16
 	for _, c := range []struct {
@@ -141,7 +141,7 @@ func TestCharges(t *testing.T) {
 	}
 }
 
-// TestRealSizes shows that what real prompts need is far within the limits.
+// TestRealSizes shows that the needs of real prompts are far within the limits.
 func TestRealSizes(t *testing.T) {
 	long := strings.Repeat("0123456789abcdef", 1<<18) // 4 MiB, about a million tokens
 	const turns = "{{ bos }}{% for m in messages %}{% set content = m['content']|trim %}{{ '<|im_start|>' + m.role + '\\n' + content + '<|im_end|>' + '\\n' }}{% endfor %}"

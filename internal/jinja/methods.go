@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// lacking are attributes that values have in Python and not here, by the name of
-// the value's type. Dicts are left out: there a key of that name is meant.
+// lacking lists attributes that values have in Python but not here, by the name
+// of the value's type. Dicts are left out: there the name means a key.
 var lacking = map[string]string{
 	"str": "casefold center encode expandtabs format format_map index isascii isdecimal isidentifier islower isnumeric isprintable " +
 		"istitle isupper ljust maketrans partition rindex rjust rpartition swapcase translate zfill",
@@ -20,8 +20,8 @@ var lacking = map[string]string{
 	"range": "count index start step stop",
 }
 
-// attribute is Python's getattr for what a template may see: methods that change
-// nothing and a few plain attributes.
+// attribute is Python's getattr for what a template may see: methods that do not
+// modify anything and a few plain attributes.
 func (r *run) attribute(of any, name string) (any, bool) {
 	var methods map[string]*builtin
 	switch v := of.(type) {
@@ -63,7 +63,8 @@ func defineDictMethods() []*builtin {
 	}
 }
 
-// selfText is the text that a method belongs to, charged for one look at it.
+// selfText returns the text that a method is called on, charging for one scan of
+// it.
 func (r *run) selfText(v any) text {
 	t := v.(text)
 	r.work(len(t.s))
@@ -107,7 +108,8 @@ func defineTextMethods() []*builtin {
 			return r.split(a[0].(text), a[1], intArg(a[2], name+" maxsplit"), fromRight)
 		})
 	}
-	// all defines a test that holds for every character of text that has some.
+	// all defines a test that a text is not empty and ok holds for each of its
+	// characters.
 	all := func(name string, ok func(rune) bool) *builtin {
 		return define(name, "self", func(r *run, a []any) any {
 			t := r.selfText(a[0])

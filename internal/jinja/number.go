@@ -35,7 +35,7 @@ func toFloat(v any) float64 {
 	return float64(i)
 }
 
-// wholeInt is the integer that f is, if it is one.
+// wholeInt returns f as an integer, if it is one.
 func wholeInt(f float64) (int64, bool) {
 	if f != math.Trunc(f) || f < math.MinInt64 || f >= math.MaxInt64 {
 		return 0, false
@@ -43,7 +43,7 @@ func wholeInt(f float64) (int64, bool) {
 	return int64(f), true
 }
 
-// truncate is a finite float's integer part.
+// truncate returns the integer part of a finite float.
 func truncate(f float64) int64 {
 	i, ok := wholeInt(math.Trunc(f))
 	if !ok {
@@ -52,11 +52,11 @@ func truncate(f float64) int64 {
 	return i
 }
 
-// unordered is what compareNumbers returns when a NaN takes part.
+// unordered is what compareNumbers returns if either operand is NaN.
 const unordered = 2
 
-// compareNumbers returns -1, 0, +1 or unordered. Integers are compared exactly,
-// and with floats as floats.
+// compareNumbers returns -1, 0, +1 or unordered. Integers are compared exactly
+// with each other, and as floats with floats.
 func compareNumbers(a, b any) int {
 	_, aw := a.(wide)
 	_, bw := b.(wide)
@@ -83,7 +83,7 @@ func compareNumbers(a, b any) int {
 	return cmp.Compare(i, j)
 }
 
-// wideSign is how a wide integer compares with those of 64 bits.
+// wideSign returns how a wide integer compares with any 64-bit integer.
 func wideSign(v any) int {
 	if strings.HasPrefix(string(v.(wide)), "-") {
 		return -1
@@ -91,7 +91,7 @@ func wideSign(v any) int {
 	return 1
 }
 
-// arith is a op b for two numbers and op one of + - * / // % **.
+// arith returns a op b for two numbers and op one of + - * / // % **.
 func arith(op string, a, b any) any {
 	_, af := a.(float64)
 	_, bf := b.(float64)
@@ -107,7 +107,7 @@ func arith(op string, a, b any) any {
 	return nil
 }
 
-// intArith calculates in 64 bits; ok is false where the result does not fit.
+// intArith computes in 64 bits; ok is false if the result does not fit.
 func intArith(op string, x, y int64) (v any, ok bool) {
 	switch op {
 	case "+":
@@ -197,8 +197,8 @@ func floatArith(op string, x, y float64) any {
 	return m
 }
 
-// formatFloat is Python's repr of a float: the shortest digits that read back,
-// with an exponent below 1e-04 and from 1e+16 on.
+// formatFloat is Python's repr of a float: the shortest digits that read back
+// as f, with an exponent below 1e-04 and from 1e+16 on.
 func formatFloat(f float64) string {
 	switch {
 	case math.IsNaN(f):

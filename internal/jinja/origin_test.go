@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// marked is a result with its data in « ».
+// marked returns a result with its data in « ».
 func marked(t require.TestingT, r Result) string {
 	var b strings.Builder
 	at := 0
@@ -22,8 +22,8 @@ func marked(t require.TestingT, r Result) string {
 	return b.String()
 }
 
-// TestOrigin: every way in which a template can touch a text of the input leaves
-// it known as such, and what the template adds is the template's.
+// TestOrigin: however a template handles a text from the input, the text stays
+// known as such, and what the template adds is the template's.
 func TestOrigin(t *testing.T) {
 	vars := object{
 		"x", "ab", "p", " ab ", "think", "<t>why</t>so", "html", "<b>", "nl", "a\nb", "bos", Trusted("<s>"),
@@ -67,7 +67,7 @@ func TestOrigin(t *testing.T) {
 }
 
 // TestOriginLetters runs random chains of filters over texts whose letters tell
-// where they came from: template letters are of a-m, the input's of n-z. The marks
+// where they came from: template letters are in a-m, the input's in n-z. The marks
 // must agree with the letters.
 func TestOriginLetters(t *testing.T) {
 	steps := []string{
@@ -94,7 +94,7 @@ func TestOriginLetters(t *testing.T) {
 		}
 		for i, c := range strings.ToLower(result.Text) {
 			if strings.Contains(source, "tojson") || strings.Contains(source, "string") || strings.Contains(source, "|e") {
-				break // escapes have letters of their own
+				break // escapes add letters of their own
 			}
 			if 'a' <= c && c <= 'm' && inData[i] || 'n' <= c && c <= 'z' && !inData[i] {
 				t.Fatalf("%s: byte %d of %q has the wrong mark: %v", source, i, result.Text, result.Data)

@@ -7,19 +7,19 @@ const maxNesting = 400
 
 type parser struct {
 	lex    *lexer
-	toks   [2]token // the current one and the one behind it
-	at     pos      // of the token last consumed, or of what is wrong
-	lexing bool     // the lexer is at work, whose place counts in errors
+	toks   [2]token // the current one and the next
+	at     pos      // of the token last consumed, or of the error
+	lexing bool     // the lexer is running, so its position counts in errors
 	depth  int
-	// loops counts the enclosing for loops, inLoop says that break can leave one.
+	// loops counts the enclosing for loops; inLoop says that break can leave one.
 	loops  int
 	inLoop bool
-	macros []*macroDef // that enclose the current place
+	macros []*macroDef // enclosing the current position
 }
 
-// Parse parses a template's source; name stands for it in errors. A line break
-// at the very end of the source is dropped, as Jinja does. Whatever this package
-// lacks is refused here, by name. Errors are *Error.
+// Parse parses a template's source; errors refer to it by name. A line break at
+// the very end of the source is dropped, as in Jinja. Unsupported features that
+// names and literals show are refused here, by name. Errors are *Error.
 func Parse(name, source string) (t *Template, err error) {
 	p := &parser{at: pos{1, 1}}
 	defer rescue(name, &p.at, &err)
@@ -58,7 +58,7 @@ func (p *parser) failf(format string, args ...any) {
 	failf(format, args...)
 }
 
-// refuse fails with ErrUnsupported at a place.
+// refuse fails with ErrUnsupported at the given position.
 func (p *parser) refuse(at pos, format string, args ...any) {
 	p.at = at
 	unsupportedf(format, args...)
@@ -126,7 +126,7 @@ func (p *parser) enter() {
 
 func (p *parser) leave() { p.depth-- }
 
-// function parses a body that Jinja compiles to a function of its own: break
+// function parses a body that Jinja compiles to a separate function: break
 // does not leave it.
 func (p *parser) function(parse func()) {
 	inLoop := p.inLoop
@@ -136,7 +136,7 @@ func (p *parser) function(parse func()) {
 }
 
 // body parses statements up to a tag named by one of ends, whose name is
-// consumed and returned; the rest of the tag is the caller's.
+// consumed and returned; the rest of the tag is left to the caller.
 func (p *parser) body(ends ...string) (stmts []stmt, end string) {
 	p.skipOp(":")
 	p.expect(tokBlockEnd)
@@ -147,8 +147,8 @@ func (p *parser) body(ends ...string) (stmts []stmt, end string) {
 	return stmts, p.next().text
 }
 
-// statements parses until the end of the template or, with ends, a tag of that
-// name, whose name is then the current token.
+// statements parses until the end of the template or, with ends, a tag with
+// one of those names, whose name is then the current token.
 func (p *parser) statements(ends []string) []stmt {
 	p.enter()
 	defer p.leave()
@@ -175,7 +175,7 @@ func (p *parser) statements(ends []string) []stmt {
 	}
 }
 
-// statement parses a tag and, where it has one, its body.
+// statement parses a tag and its body, if it has one.
 func (p *parser) statement() stmt {
 	p.enter()
 	defer p.leave()
@@ -297,8 +297,8 @@ func (p *parser) noReserved(name string) {
 	}
 }
 
-// targets parses what is assigned to: names, tuples of them and, with
-// attributes, namespace attributes. end is the word that follows, if one does.
+// targets parses what is assigned to: names, tuples of them and, if attributes
+// is set, namespace attributes. end is the word that follows, if any.
 func (p *parser) targets(end string, attributes bool) target {
 	var items []target
 	isTuple := false

@@ -80,7 +80,8 @@ func (r *run) writeRepr(b *builder, v any) {
 	}
 }
 
-// scalar is nil, a bool or a number with the names given for the first three.
+// scalar formats nil, a bool or a number, using the given names for nil, true and
+// false.
 func scalar(v any, none, yes, no string) string {
 	switch v := v.(type) {
 	case bool:
@@ -123,7 +124,7 @@ func (r *run) quote(b *builder, t text) {
 	b.put(string(q), false)
 }
 
-// escapeRune is the shortest of Python's \x, \u and \U escapes.
+// escapeRune returns the shortest of Python's \x, \u and \U escapes.
 func escapeRune(c rune) string {
 	switch {
 	case c < 0x100:
@@ -134,7 +135,7 @@ func escapeRune(c rune) string {
 	return fmt.Sprintf(`\U%08x`, c)
 }
 
-// isSpace is Python's notion of a blank in text.
+// isSpace is Python's notion of white space.
 func isSpace(c rune) bool {
 	return unicode.IsSpace(c) || 0x1c <= c && c <= 0x1f
 }
@@ -144,7 +145,7 @@ func isLineEnd(c rune) bool {
 	return '\n' <= c && c <= '\r' || 0x1c <= c && c <= 0x1e || c == 0x85 || c == 0x2028 || c == 0x2029
 }
 
-// mapped is the letter that c becomes, or "" if it stays.
+// mapped returns the letter that c becomes, or "" if it stays.
 func mapped(c, to rune) string {
 	if c == to {
 		return ""
@@ -152,7 +153,7 @@ func mapped(c, to rune) string {
 	return string(to)
 }
 
-// upper follows Unicode's mappings of one character, and ß becomes SS.
+// upper follows Unicode's single-character mappings, except that ß becomes SS.
 func (r *run) upper(t text) text {
 	if isASCII(t.s) {
 		return r.mapASCII(t, strings.ToUpper)
@@ -167,7 +168,7 @@ func toUpper(c rune) string {
 	return mapped(c, unicode.ToUpper(c))
 }
 
-// toTitle is the capital of a letter that small ones follow.
+// toTitle returns the capital of a letter that is followed by lower-case ones.
 func toTitle(c rune) string {
 	if c == 'ß' {
 		return "Ss"
@@ -175,7 +176,7 @@ func toTitle(c rune) string {
 	return mapped(c, unicode.ToTitle(c))
 }
 
-// lower follows Unicode's mappings of one character.
+// lower follows Unicode's single-character mappings.
 func (r *run) lower(t text) text {
 	if isASCII(t.s) {
 		return r.mapASCII(t, strings.ToLower)
@@ -195,8 +196,9 @@ func isASCII(s string) bool {
 	return strings.IndexFunc(s, func(c rune) bool { return c >= utf8.RuneSelf }) < 0
 }
 
-// recase makes letters small but those for which start holds, which become what
-// capital makes of them. start is told whether a letter stands before.
+// recase makes letters lower-case except those for which start holds, which are
+// mapped by capital. start is told whether the preceding character is a cased
+// letter.
 func (r *run) recase(t text, capital func(rune) string, start func(c rune, inWord bool) bool) text {
 	inWord := false
 	return r.mapRunes(t, func(c rune) string {
@@ -224,7 +226,7 @@ func (r *run) titleWords(t text) text {
 }
 
 // titleFilter is the filter title: only blanks, hyphens and opening brackets
-// start a new word, and what is safe is so no longer.
+// start a new word, and the result is no longer safe.
 func (r *run) titleFilter(t text) text {
 	t.safe = false
 	begin := true

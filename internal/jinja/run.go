@@ -6,7 +6,7 @@ import (
 )
 
 // Limits bounds what rendering one template may use. A field that is zero or
-// negative means its default. Going beyond a limit is an error for which
+// negative means its default. Exceeding a limit is an error for which
 // errors.Is(err, ErrLimit) holds.
 type Limits struct {
 	Memory int // bytes of all strings, lists and objects made, each counted before it is made
@@ -36,20 +36,20 @@ func (l Limits) withDefaults() Limits {
 }
 
 // What things count against Limits.Memory: their own size and that of what
-// grows around them.
+// grows with them.
 const (
 	valueBytes   = 96  // an element of a list: its slot, and the string or number that it refers to
 	bindingBytes = 48  // a name of a scope
 	entryBytes   = 320 // an entry of an object: key, value and their share of the index
-	lazyBytes    = 256 // what a loop or a lazy sequence keeps of its own
+	lazyBytes    = 256 // the state of a loop or a lazy sequence
 	scopeBytes   = 512 // what a macro's value keeps alive
 	spanBytes    = 16
 )
 
 const (
-	// scannedPerStep is how many bytes of text one step scans.
+	// scannedPerStep is the number of bytes of text that one step scans.
 	scannedPerStep = 16
-	// stepsPerCheck is how often the context is looked at.
+	// stepsPerCheck is the number of steps between checks of the context.
 	stepsPerCheck = 1024
 )
 
@@ -63,7 +63,7 @@ type run struct {
 	at    pos // in the source, for errors
 	out   *builder
 	steps int
-	check int // steps at which the context is looked at next
+	check int // steps at which the context is checked next
 	mem   int
 	depth int
 }
@@ -120,7 +120,7 @@ func (r *run) capture(body func()) text {
 	return t
 }
 
-// scope holds the names assigned in one block; reads go on in parent.
+// scope holds the names assigned in one block; lookups continue in parent.
 type scope struct {
 	names  []binding
 	parent *scope

@@ -11,10 +11,10 @@ type Template struct {
 	body []stmt
 }
 
-// Name is the name given to Parse.
+// Name returns the name given to Parse.
 func (t *Template) Name() string { return t.name }
 
-// Options is how a template runs. The zero value is good for use.
+// Options controls how a template runs. The zero value is ready to use.
 type Options struct {
 	// Limits bounds the run; zero fields have defaults.
 	Limits Limits
@@ -26,18 +26,18 @@ type Options struct {
 // Result is a rendered text.
 type Result struct {
 	Text string
-	// Data are the ranges of Text that came from the variables, but for Trusted
-	// ones: ascending, disjoint and not empty.
+	// Data lists the ranges of Text that came from the variables, except
+	// Trusted ones: ascending, disjoint and not empty.
 	Data []Span
 }
 
-// Render runs the template over variables and nothing else. A nil value is None,
-// a name that is absent is undefined. It reads vars and keeps nothing of it.
-// Errors are *Error.
+// Render runs the template over variables and nothing else. A nil value is None;
+// an absent name is undefined. Render reads vars and keeps nothing of it. Errors
+// are *Error.
 func (t *Template) Render(ctx context.Context, vars Mapping, opt Options) (result Result, err error) {
 	r := newRun(ctx, opt)
 	defer rescue(t.name, &r.at, &err)
-	r.step(0) // looks at ctx
+	r.step(0) // checks ctx
 	if vars != nil {
 		r.setVars(vars)
 	}
@@ -55,7 +55,7 @@ func newRun(ctx context.Context, opt Options) *run {
 	return r
 }
 
-// setVars takes the caller's variables over.
+// setVars converts and stores the caller's variables.
 func (r *run) setVars(vars Mapping) {
 	r.vars = new(dict)
 	for name, v := range vars.All() {

@@ -5,7 +5,7 @@ func isUndefined(v any) bool {
 	return ok
 }
 
-// is defines a test of a value's kind.
+// is defines a test of a value's type.
 func is(name string, ok func(v any) bool) *builtin {
 	return define(name, "value", func(r *run, a []any) any { return ok(a[0]) })
 }
@@ -27,7 +27,7 @@ func typeTests() []*builtin {
 		is("callable", func(v any) bool {
 			switch v.(type) {
 			case *method, *macro, *loopContext, *undefined:
-				return true // an undefined value has a call, which fails
+				return true // an undefined value can be called, which fails
 			}
 			return false
 		}),

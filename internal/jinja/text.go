@@ -10,18 +10,18 @@ import (
 type Span struct{ Start, End int }
 
 // text is the language's string. It knows which of its bytes came from the
-// input: they keep that mark through every operation, so that whoever reads the
+// input: they keep that mark through every operation, so that a reader of the
 // rendered text can tell the template's words from a user's.
 type text struct {
 	s    string
-	data []Span // bytes of the input: ascending, disjoint, not empty, not touching
+	data []Span // bytes from the input: ascending, disjoint, not empty, not adjacent
 	safe bool   // marked by the filters safe and escape
 }
 
-// own is text of the template itself.
+// own returns text of the template itself.
 func own(s string) text { return text{s: s} }
 
-// foreign is text of the input.
+// foreign returns text from the input.
 func foreign(s string) text {
 	if s == "" {
 		return text{}
@@ -29,7 +29,7 @@ func foreign(s string) text {
 	return text{s: s, data: []Span{{0, len(s)}}}
 }
 
-// cut is t.s[from:to].
+// cut returns t.s[from:to].
 func (r *run) cut(t text, from, to int) text {
 	out := text{s: t.s[from:to], safe: t.safe}
 	if from == to {
@@ -53,8 +53,8 @@ func (r *run) cut(t text, from, to int) text {
 	return out
 }
 
-// marker answers for ascending offsets of t whether the byte there is of the
-// input.
+// marker returns a function that reports, for ascending offsets of t,
+// whether the byte there came from the input.
 func (t text) marker() func(at int) bool {
 	left := t.data
 	return func(at int) bool {
@@ -65,7 +65,7 @@ func (t text) marker() func(at int) bool {
 	}
 }
 
-// trim cuts the characters for which drop holds from the chosen ends.
+// trim removes the characters for which drop holds from the chosen ends.
 func (r *run) trim(t text, drop func(rune) bool, left, right bool) text {
 	r.work(len(t.s))
 	from, to := 0, len(t.s)
@@ -78,7 +78,7 @@ func (r *run) trim(t text, drop func(rune) bool, left, right bool) text {
 	return r.cut(t, from, to)
 }
 
-// runeOffset is the byte offset of the n-th code point of s.
+// runeOffset returns the byte offset of the n-th code point of s.
 func runeOffset(s string, n int) int {
 	for i := range s {
 		if n == 0 {
@@ -89,7 +89,7 @@ func runeOffset(s string, n int) int {
 	return len(s)
 }
 
-// builder puts a text together and charges what it takes before it takes it.
+// builder builds a text and charges for memory before using it.
 type builder struct {
 	r    *run
 	b    *strings.Builder
@@ -137,7 +137,7 @@ func (b *builder) add(t text) {
 	}
 }
 
-// put appends s with one mark for all of it.
+// put appends s, marked as data or not as a whole.
 func (b *builder) put(s string, data bool) {
 	if s == "" {
 		return
@@ -152,8 +152,8 @@ func (b *builder) put(s string, data bool) {
 
 func (b *builder) text() text { return text{s: b.b.String(), data: b.data} }
 
-// concat is a followed by b. As in Markup, a part that is not safe is escaped
-// where the other is.
+// concat joins parts. As in Markup, if any part is safe, those that are not
+// are escaped.
 func (r *run) concat(parts ...text) text {
 	safe := false
 	for _, p := range parts {
@@ -223,11 +223,11 @@ func (r *run) mapRunes(t text, to func(rune) string) text {
 	return out
 }
 
-// replace is str.replace; count < 0 means all. What is put in keeps its own
-// marks; as in Markup it is escaped if only t is safe.
+// replace is str.replace; count < 0 means all. The replacement keeps its
+// own marks; as in Markup it is escaped if only t is safe.
 func (r *run) replace(t, old, repl text, count int) text {
 	r.work(len(t.s))
-	n := strings.Count(t.s, old.s) // of an empty old: between and around all characters
+	n := strings.Count(t.s, old.s) // an empty old matches between and around all characters
 	if count >= 0 {
 		n = min(n, count)
 	}
@@ -260,7 +260,7 @@ func (r *run) replace(t, old, repl text, count int) text {
 	return out
 }
 
-// repeat is t * n.
+// repeat returns t * n.
 func (r *run) repeat(t text, n int) text {
 	if t.s == "" || n <= 0 {
 		return text{safe: t.safe}

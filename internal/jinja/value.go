@@ -24,17 +24,19 @@ import (
 //	*namespace, *rangeValue, *view, *generator, *method, *macro, *loopContext
 //
 // Lists, tuples and dicts never change once made: the language has no operation
-// that would.
+// that modifies them.
 
-// wide is the decimal digits of an integer that 64 bits do not hold. It can be
-// printed, compared for equality and passed on, not calculated with.
+// wide holds the decimal digits of an integer that does not fit in 64 bits. It
+// can be printed, passed on, found equal to itself and compared with 64-bit
+// integers, but not calculated with.
 type wide string
 
 // tuple is an immutable list.
 type tuple struct{ elems []any }
 
 // undefined is the value of a missing name or key. It prints as nothing, is
-// false and empty; most operations on it fail with why, about the two names.
+// false and empty; most operations on it fail with why, formatted with first
+// and second.
 type undefined struct{ why, first, second string }
 
 func (u *undefined) String() string {
@@ -65,20 +67,21 @@ type rangeValue struct{ start, stop, step, n int64 }
 
 func (r *rangeValue) at(i int64) int64 { return r.start + i*r.step }
 
-// view is dict.keys(), dict.values() or dict.items(); kind is that name.
+// view is the result of dict.keys(), dict.values() or dict.items(); kind is the
+// method's name.
 type view struct {
 	kind  string
 	elems []any
 }
 
-// iterator returns the next value, or false at the end and ever after.
+// iterator returns the next value, or false at the end and from then on.
 type iterator func() (any, bool)
 
-// generator is what select, map and their like give: a sequence that is read
+// generator is what select, map and the like return: a sequence that is read
 // once, always true and of unknown length.
 type generator struct{ next iterator }
 
-// typeName is Python's name of v's type.
+// typeName returns Python's name of v's type.
 func typeName(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -118,7 +121,7 @@ func typeName(v any) string {
 	return "function"
 }
 
-// objectName is how Jinja names an object in "has no attribute" errors.
+// objectName returns how Jinja names an object in "has no attribute" errors.
 func objectName(v any) string {
 	if v == nil {
 		return "None"
@@ -317,7 +320,7 @@ func (r *run) equalLists(a, b []any) bool {
 }
 
 // compare orders a and b for op, one of < <= > >=: -1, 0, +1 or unordered. It
-// fails where Python has no order.
+// fails where Python defines no order.
 func (r *run) compare(a, b any, op string) int {
 	r.step(1)
 	r.enter()
@@ -330,7 +333,7 @@ func (r *run) compare(a, b any, op string) int {
 	t, tok := b.(text)
 	if sok && tok {
 		r.work(min(len(s.s), len(t.s)))
-		return strings.Compare(s.s, t.s) // UTF-8 sorts as code points do
+		return strings.Compare(s.s, t.s) // UTF-8 sorts like code points
 	}
 	if kind := typeName(a); kind == typeName(b) && (kind == "list" || kind == "tuple") {
 		unsupportedf("order of lists")
@@ -367,7 +370,7 @@ func (r *run) contains(container, needle any) bool {
 }
 
 // sliceBounds resolves a Python slice over n elements: the first index, the step
-// and how many elements it takes.
+// and the number of elements.
 func sliceBounds(n int, start, stop, step any) (first, stride, count int) {
 	bound := func(v any, what string, missing int) int {
 		if v == nil {
@@ -411,7 +414,7 @@ func sliceBounds(n int, start, stop, step any) (first, stride, count int) {
 	return first, stride, count
 }
 
-// slice is of[start:stop:step].
+// slice returns of[start:stop:step].
 func (r *run) slice(of, start, stop, step any) any {
 	defined(of)
 	var list []any
@@ -466,7 +469,8 @@ func (r *run) sliceText(t text, start, stop, step any) text {
 	return out
 }
 
-// reversed is Python's reversed; ok is false for values that only go forward.
+// reversed is Python's reversed; ok is false for values that can only be read
+// forward.
 func (r *run) reversed(v any) (list []any, ok bool) {
 	switch v.(type) {
 	case text, []any, tuple, *dict, *rangeValue, *view, *undefined:
@@ -477,7 +481,7 @@ func (r *run) reversed(v any) (list []any, ok bool) {
 	return nil, false
 }
 
-// show is Python's str(v): what printing v gives.
+// show is Python's str(v): what printing v outputs.
 func (r *run) show(v any) text {
 	switch v := v.(type) {
 	case text:
