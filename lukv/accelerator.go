@@ -6,25 +6,26 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// Accelerator scores the entries of one layer where they lie, on a device,
-// instead of reading them through Layer.Keys and Layer.Values. Every method
-// returns a row of scores for each KV head h, [Len(h)], in new memory, within
-// the rounding of the device. The metrics named snapkv, keydiff (without
-// blocks), knorm and expected_attention use it; the others read the layer.
+// Accelerator scores the entries of one layer in place, on a device, instead
+// of reading them through Layer.Keys and Layer.Values. Every method returns
+// newly allocated scores, one row of [Len(h)] per KV head h, exact up to the
+// device's rounding. The metrics named snapkv, keydiff (without blocks),
+// knorm and expected_attention use it; the others read the layer.
 type Accelerator interface {
-	// WindowScores is SnapKV's smoothed attention of the last queries: column
-	// means of the causal softmax of the o.Window newest rows, pooled and reduced
-	// over the group; +Inf for the last o.Window entries.
+	// WindowScores returns SnapKV's smoothed attention of the last queries:
+	// column means of the causal softmax of the o.Window newest rows, pooled and
+	// reduced over the group; +Inf for the last o.Window entries.
 	WindowScores(ctx context.Context, o kernels.WindowScoring) (Scores, error)
 
-	// AnchorScores is minus the cosine of every key with the mean of its head's
-	// unit keys.
+	// AnchorScores returns the negated cosine of every key with the mean of its
+	// head's unit keys.
 	AnchorScores(ctx context.Context) (Scores, error)
 
-	// KeyNorms is the length of every key.
+	// KeyNorms returns the length of every key.
 	KeyNorms(ctx context.Context) (Scores, error)
 
-	// ExpectedScores is Expected Attention given moments of the rotated queries.
+	// ExpectedScores returns Expected Attention given moments of the rotated
+	// queries.
 	ExpectedScores(ctx context.Context, o kernels.ExpectedScoring) (Scores, error)
 }
 
@@ -34,7 +35,7 @@ func (m snapKV) scoring(w int) kernels.WindowScoring {
 }
 
 // outlasts reports whether every head has more entries than a window of w ≥ 1,
-// which is what WindowScores is for.
+// as WindowScores requires.
 func (m snapKV) outlasts(l *Layer, w int) bool {
 	for h := range l.KVHeads {
 		if w < 1 || l.Len(h) <= w {
@@ -86,7 +87,7 @@ func (m expectedAttention) scoring(l *Layer) (kernels.ExpectedScoring, error) {
 
 // SetMoments sets the statistics of query head q to those of n rows measured
 // elsewhere: their mean, [D], and biased covariance, [D][D] (nil without second
-// moments). Rows cannot be added to it afterwards.
+// moments). No rows can be added afterwards.
 func (s *QueryStats) SetMoments(q, n int, mean, cov []float64) {
 	h, N := &s.heads[q], float64(n)
 	h.n, h.filled = n, 0
@@ -99,7 +100,7 @@ func (s *QueryStats) SetMoments(q, n int, mean, cov []float64) {
 	}
 	for a := range s.dim {
 		for b := range s.dim {
-			// The origin is the mean up to its rounding.
+			// The origin is the mean, up to rounding.
 			da, db := h.sum[a]/N, h.sum[b]/N
 			h.outer[a*s.dim+b] = float64((cov[a*s.dim+b] + float64(da*db)) * N)
 		}

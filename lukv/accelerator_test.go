@@ -11,8 +11,8 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// fakeAccelerator evaluates what Accelerator documents in float64, from the keys
-// and values of a layer and its newest queries.
+// fakeAccelerator computes in float64 what Accelerator documents, from a layer's
+// keys and values and its newest queries.
 type fakeAccelerator struct {
 	l     *Layer
 	calls int
@@ -193,7 +193,8 @@ func TestAcceleratedMetrics(t *testing.T) {
 	}
 }
 
-// scoreAlike scores a layer, compares and returns how often its accelerator was asked.
+// scoreAlike scores a layer, compares the scores and returns how often its accelerator
+// was asked.
 func scoreAlike(t *testing.T, m Metric, l *Layer, fake *fakeAccelerator, want Scores) int {
 	got, err := Score(context.Background(), m, l)
 	require.NoError(t, err)
@@ -230,7 +231,7 @@ func TestSetMoments(t *testing.T) {
 	mean, cov := make([]float64, D), make([]float64, D*D)
 	gotMean, gotCov := make([]float64, D), make([]float64, D*D)
 	for q := range 4 {
-		s.Add(q, 0, l.Queries.Row(3, q), 1, D) // which goes
+		s.Add(q, 0, l.Queries.Row(3, q), 1, D) // replaced by SetMoments
 		l.Stats.Mean(q, mean)
 		require.NoError(t, l.Stats.Cov(q, cov))
 		s.SetMoments(q, l.Stats.Count(q), mean, cov)

@@ -12,15 +12,15 @@ type ada struct {
 	Form string `json:"form"`
 
 	// Alpha is the safeguard: the share of the uniform budget that every head
-	// has for certain.
+	// is guaranteed.
 	Alpha float64 `json:"alpha"`
 
 	// Pool is where heads compete: "layer" or "model".
 	Pool string `json:"pool"`
 
-	// Normalize weights each head by the share of its score mass that its best
-	// entries hold, Skip exempts the first layers from the competition; both
-	// for the interpolate form only.
+	// Normalize weights each head by the share of its score mass held by its
+	// best entries; Skip exempts that many first layers from the competition.
+	// Both apply to the interpolate form only.
 	Normalize bool `json:"normalize"`
 	Skip      int  `json:"skip"`
 }
@@ -76,8 +76,8 @@ func (a ada) Budgets(d Demand, s []Scores) ([][]int, error) {
 	return out, nil
 }
 
-// interpolated is the repository's form, in which the protected entries take
-// no part.
+// interpolated computes the repository's form, in which protected entries do
+// not compete.
 func (a ada) interpolated(d *Demand, l int, s Scores) []int {
 	out := make([]int, d.KVHeads)
 	n, fixed := d.Share(), d.Protection.Count(d.T)
@@ -96,11 +96,12 @@ func (a ada) interpolated(d *Demand, l int, s Scores) []int {
 	return out
 }
 
-// AdaInterpolate is the repository's form of AdaKV on the scores of one layer
-// without its protected entries: how many of the layer's best K·B entries fall
-// to each head, mixed with the uniform budget B at weight alpha, rounded half
-// to even. With normalize each head's scores are first multiplied by the share
-// of its mass that its B best entries hold. The sum may miss K·B by rounding.
+// AdaInterpolate applies the repository's form of AdaKV to the scores of one
+// layer, protected entries excluded: each head's count among the layer's K·B
+// best entries, mixed with the uniform budget B at weight alpha, rounded half
+// to even. With normalize, each head's scores are first multiplied by the
+// share of its mass held by its B best entries. Rounding may make the sum miss
+// K·B.
 func AdaInterpolate(s Scores, B int, alpha float64, normalize bool) []int {
 	rows := s
 	if normalize {
@@ -126,8 +127,8 @@ func AdaInterpolate(s Scores, B int, alpha float64, normalize bool) []int {
 	return counts
 }
 
-// topShare is the share of a row's sum that its n best entries hold, 1 for a
-// sum that is not positive.
+// topShare returns the share of a row's sum held by its n best entries, or 1
+// if the sum is not positive.
 func topShare(row []float32, n int) float64 {
 	all := sumOf(row)
 	if !(all > 0) {

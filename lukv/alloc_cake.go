@@ -6,18 +6,19 @@ import (
 	"github.com/lukv/lukv/internal/detmath"
 )
 
-// cakeLayers gives a layer the more, the more widely its queries look and the
-// more their attention shifts, all heads of a layer alike (Qin et al., "CAKE",
-// 2025; spec 4.5). Budgets are known layer by layer: each that arrives takes
-// from the ones before it, so the cache never exceeds the total by more than
-// the layer in progress.
+// cakeLayers gives a layer more, the more its attention is dispersed and the
+// more it shifts; all heads of a layer get the same (Qin et al., "CAKE", 2025;
+// spec 4.5). Budgets are known layer by layer: each new layer takes from those
+// before it, so the cache never exceeds the total by more than the layer in
+// progress.
 type cakeLayers struct {
 	Window int     `json:"window"` // last queries observed
 	Tau1   float64 `json:"tau1"`   // temperatures of dispersion and shift
 	Tau2   float64 `json:"tau2"`
 
-	// Cascade shrinks earlier layers as later ones arrive; without it all
-	// budgets are known at the end, and the whole cache is held until then.
+	// Cascade shrinks earlier layers as later ones arrive; without it
+	// budgets are known only at the end, and the whole cache is held until
+	// then.
 	Cascade bool `json:"cascade"`
 }
 
@@ -66,8 +67,8 @@ func (a cakeLayers) Weigh(ctx context.Context, l *Layer) (float64, error) {
 	return power(dispersion, 1/a.Tau1) * power(shift, 1/a.Tau2), err
 }
 
-// power is x^y for x of at least 0, the same on every CPU. Low temperatures make y
-// large: the result is bounded so that a product of two and the sum of many stay
+// power returns x^y for x ≥ 0, the same on every CPU. Low temperatures make y
+// large, so the result is capped to keep a product of two and a sum of many
 // finite.
 func power(x, y float64) float64 {
 	if !(x > 0) {
@@ -79,7 +80,7 @@ func power(x, y float64) float64 {
 func (a cakeLayers) Budgets(d Demand, s []Scores) ([][]int, error) {
 	fixed := d.Protection.Count(d.T)
 	total := int((d.mean() - float64(fixed)) * float64(d.ActiveLayers()))
-	if d.Absolute { // which protected entries do not exceed either
+	if d.Absolute { // protected entries must not exceed it either
 		fixed = min(fixed, d.Share())
 		total = d.Entries/d.KVHeads - fixed*d.ActiveLayers()
 	}
@@ -95,7 +96,7 @@ func (a cakeLayers) Budgets(d Demand, s []Scores) ([][]int, error) {
 	for i, n := range shares {
 		shares[i] = min(max(n+fixed, d.Rounding.least()), d.T)
 	}
-	if d.Absolute { // nor do layers that are raised to an entry
+	if d.Absolute { // nor may layers raised to one entry
 		trim(shares, d.Entries/d.KVHeads, d.Rounding.least())
 	}
 	out := make([][]int, d.Layers)
@@ -107,8 +108,8 @@ func (a cakeLayers) Budgets(d Demand, s []Scores) ([][]int, error) {
 }
 
 // cakeShares divides total entries per head in proportion to the preferences,
-// none above cap: truncated, then repaired in the peer's order, one pass each, so
-// that the sum can still miss the total.
+// none above cap: truncated, then repaired in the order of the reference
+// implementation, in single passes, so the sum can still miss the total.
 func cakeShares(preferences []float64, total, cap int) []int {
 	var sum float64
 	for _, p := range preferences {
@@ -125,9 +126,9 @@ func cakeShares(preferences []float64, total, cap int) []int {
 	return cakeRepair(out, total, cap)
 }
 
-// cakeRepair mends truncated counts; the first pass can lift one above cap, which
-// is cut when it is used. The peer's also takes back what exceeds the total, which
-// truncated counts never do.
+// cakeRepair repairs truncated counts. The first pass can lift one above cap; the
+// caller clips it. The reference implementation also takes back any excess over
+// the total, which truncated counts never have.
 func cakeRepair(out []int, total, cap int) []int {
 	excess, given := 0, 0
 	for l := range out {
@@ -144,8 +145,8 @@ func cakeRepair(out []int, total, cap int) []int {
 	return out
 }
 
-// spreadEvenly adds amount to the counts below cap, the remainder by ones to the
-// lowest of them.
+// spreadEvenly divides amount evenly among the counts below cap; the first of
+// them get one more each for the remainder.
 func spreadEvenly(out []int, amount, cap int) {
 	var at []int
 	for l, n := range out {

@@ -9,20 +9,20 @@ import (
 )
 
 // TestCAKEBudgets: what the window leaves of the budget is divided in proportion to
-// the preferences, rounded down, then repaired once, by hand.
+// the preferences, rounded down and then repaired once, computed by hand.
 func TestCAKEBudgets(t *testing.T) {
 	const T, window = 20, 4
 	for _, c := range []struct {
 		weights []float64
-		total   int // entries of a head in all layers, those of the window among them
+		total   int // entries of a head in all layers, including those of the window
 		want    []int
 	}{
 		{[]float64{1, 3}, 8 + 2*window, []int{2, 6}},
-		{[]float64{1, 1, 1}, 10 + 3*window, []int{4, 3, 3}},        // one is left, and goes to the lowest layer
+		{[]float64{1, 1, 1}, 10 + 3*window, []int{4, 3, 3}},        // one is left and goes to the lowest layer
 		{[]float64{math.Pi, math.E}, 11 + 2*window, []int{6, 5}},   // 5.9 and 5.1
 		{[]float64{1, 9}, 20 + 2*window, []int{4, 16}},             // no layer has more than 16 beside the window
 		{[]float64{1, 1, 18}, 35 + 3*window, []int{10, 9, 16}},     // 1, 1, 31: 15 too many for two layers
-		{[]float64{12, 1, 27}, 45 + 3*window, []int{16, 9, 16}},    // 13, 1, 30: 14 too many lift the first one above 16
+		{[]float64{12, 1, 27}, 45 + 3*window, []int{16, 9, 16}},    // 13, 1, 30: 14 too many lift the first above 16
 		{[]float64{5, 0, 0}, 17 + 3*window, []int{16, 1, 0}},       // one too many
 		{[]float64{0, 5, 0, 0}, 20 + 4*window, []int{2, 16, 1, 1}}, // four too many for three layers
 		{[]float64{0, 0, 0, 0}, 10 + 4*window, []int{3, 3, 2, 2}},  // nothing is preferred
@@ -41,9 +41,9 @@ func TestCAKEBudgets(t *testing.T) {
 	}
 }
 
-// TestCAKEPreference: the dispersion of the last queries' attention to what is in
-// front of them, and the sum of its variances, each to the power of one over its
-// temperature; over all query heads of the layer.
+// TestCAKEPreference: the dispersion of the last queries' attention to what
+// precedes them, and the sum of its variances, each to the power of one over its
+// temperature, over all query heads of the layer.
 func TestCAKEPreference(t *testing.T) {
 	const T, G, tau1, tau2 = 14, 2, 1.6, 0.6
 	l := randomAttention(T, 2*G, 2, 8)

@@ -9,14 +9,16 @@ import (
 )
 
 // duo lets the most important heads keep everything and all others a few entries
-// each (Xiao et al., "DuoAttention", 2024). Which few is the metric's business: in
-// the published form streaming_llm's.
+// each (Xiao et al., "DuoAttention", 2024). Which few is up to the metric,
+// streaming_llm in the published form.
 type duo struct {
-	// Streaming is the number of entries of a head that does not keep everything.
+	// Streaming is the number of entries kept by a head that does not keep
+	// everything.
 	Streaming int `json:"streaming"`
 
-	// Importance is that of every KV head, [L][K]. Without it a profile says it: a
-	// head is the more important, the more it keeps there at the ratio in question.
+	// Importance holds the importance of every KV head, [L][K]. Without it a
+	// profile decides: the more a head keeps there at the requested ratio, the more
+	// important it is.
 	Importance [][]float64 `json:"importance"`
 
 	profile *Profile
@@ -51,7 +53,7 @@ func (a duo) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	order := make([]int, d.Units()) // heads of the layers that take part, the most important first
+	order := make([]int, d.Units()) // heads of the layers that take part, most important first
 	for i := range order {
 		order[i] = i
 	}
@@ -63,7 +65,7 @@ func (a duo) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	}
 	flat := make([]int, d.Units())
 	for _, i := range order {
-		more := max(0, min(rest, d.T-few)) // all, then what is left for one head
+		more := max(0, min(rest, d.T-few)) // everything, until one head gets what is left
 		flat[i] = few + more
 		rest -= more
 	}
@@ -100,7 +102,7 @@ func (a duo) heads(d *Demand) ([]float64, error) {
 	return flat, nil
 }
 
-// Notes says where no head can keep everything.
+// Notes reports when no head can keep everything.
 func (a duo) Notes(d Demand) []string {
 	if few := min(a.Streaming, d.Share()); d.T-few > d.Units()*(d.Share()-few) {
 		return []string{fmt.Sprintf("duo: no head keeps everything: %d entries a head leave no room beside the %d of each streaming head", d.Share(), few)}

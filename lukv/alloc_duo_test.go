@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestDuo: heads in the order of their importance keep everything, one what is
-// left, the others the streaming entries; the total is exact.
+// TestDuo: heads in order of importance keep everything, one keeps what is
+// left and the others the streaming entries; the total is exact.
 func TestDuo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		L, K, T := rapid.IntRange(1, 4).Draw(t, "L"), rapid.IntRange(1, 4).Draw(t, "K"), rapid.IntRange(2, 200).Draw(t, "T")
@@ -83,8 +83,8 @@ func TestDuoFromAProfile(t *testing.T) {
 }
 
 // TestThreshold: a head keeps the entries that reach the threshold, its protected
-// ones and at least one; where that is more than the demand leaves the layer, the
-// best.
+// ones and at least one, or the best if that is more than the demand leaves the
+// layer.
 func TestThreshold(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	const T, K = 80, 3
@@ -123,7 +123,7 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-// TestDuoWithEmptyImportance: a list of no layers is no importance.
+// TestDuoWithEmptyImportance: an empty list counts as no importance.
 func TestDuoWithEmptyImportance(t *testing.T) {
 	c := AllocatorConfig{Name: "duo", Params: `{"importance":[]}`}
 	require.True(t, c.NeedsProfile())

@@ -6,18 +6,19 @@ import (
 	"math"
 )
 
-// global keeps the best raw scores of the whole model, or of each layer, wherever
-// they are: the ablation of spec 4.7, and the native selection of KVzip and
-// DefensiveKV. Every head keeps its protected entries and at least one.
+// global keeps the entries with the best raw scores of the whole model, or of
+// each layer: the ablation of spec 4.7, and the native selection of KVzip and
+// DefensiveKV. Every head keeps its protected entries and at least one entry.
 type global struct {
 	Pool string `json:"pool"` // where entries compete: "model" or "layer"
 
-	// Count is which number is rounded down: that of the entries "kept", or of
-	// those "removed" as KVzip has it.
+	// Count says which number is rounded down: that of the entries "kept", or
+	// of those "removed", as in KVzip.
 	Count string `json:"count"`
 
-	// Weights multiplies the scores of every layer, [L], for layers that count
-	// more than others, as by the effects of a profile of output errors.
+	// Weights holds a factor for the scores of each layer, [L], so that some
+	// layers count more than others, for example by the effects in a profile
+	// of output errors.
 	Weights []float64 `json:"weights,omitempty"`
 }
 
@@ -74,7 +75,8 @@ func (a global) weighted(s []Scores) []Scores {
 	return out
 }
 
-// total is the number of entries that some layers keep together.
+// total returns the number of entries that the given number of layers keep
+// together.
 func (a global) total(d *Demand, layers int) int {
 	units := layers * d.KVHeads
 	switch {

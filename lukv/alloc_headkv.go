@@ -13,11 +13,12 @@ import (
 // headKV divides part of the budget by a static importance of every query head,
 // from a retrieval-and-reasoning probe (Fu et al., "HeadKV", 2024; spec 4.4).
 type headKV struct {
-	// Importance is the probe's mean score of each query head, [L][H]. In JSON
-	// also as published: an object of the scores of all probes by "layer-head".
+	// Importance is the probe's mean score of each query head, [L][H]. JSON
+	// also accepts the published form: an object with the scores of all probes,
+	// keyed by "layer-head".
 	Importance headImportance `json:"importance"`
 
-	// Beta sets the shared pool, the 1/Beta-th part of what the protected
+	// Beta sets the size of the shared pool, 1/Beta of what the protected
 	// entries leave: a larger Beta means a smaller pool. Tau is the temperature.
 	Beta float64 `json:"beta"`
 	Tau  float64 `json:"tau"`
@@ -26,8 +27,8 @@ type headKV struct {
 // headImportance is a score of every query head, [L][H].
 type headImportance [][]float64
 
-// UnmarshalJSON reads rows, or lists of scores by "layer-head", of which it takes
-// the means.
+// UnmarshalJSON reads rows, or lists of scores keyed by "layer-head", which it
+// averages.
 func (e *headImportance) UnmarshalJSON(data []byte) error {
 	if !bytes.HasPrefix(data, []byte("{")) {
 		return json.Unmarshal(data, (*[][]float64)(e))
@@ -92,7 +93,7 @@ func (a headKV) Budgets(d Demand, _ []Scores) ([][]int, error) {
 			rows = append(rows, row)
 		}
 	}
-	if d.Absolute { // which protected entries do not exceed either
+	if d.Absolute { // protected entries must not exceed it either
 		fixed = min(fixed, d.Share())
 	}
 	var flat []int
@@ -101,14 +102,14 @@ func (a headKV) Budgets(d Demand, _ []Scores) ([][]int, error) {
 			flat = append(flat, min(max(n+fixed, d.Rounding.least()), d.T))
 		}
 	}
-	if d.Absolute { // nor does what rounding gives
+	if d.Absolute { // nor may the rounded counts
 		trim(flat, d.Entries, d.Rounding.least())
 	}
 	return d.spread(flat), nil
 }
 
-// headShares gives every query head its part of a base capacity of B entries
-// per head, which may exceed B.
+// headShares returns every query head's part of a base capacity of B entries
+// per head; a part may exceed B.
 func headShares(importance [][]float64, B int, beta, tau float64) [][]int {
 	pool := floorDivide(float64(B), beta)
 	heads, most := 0, 0.0
@@ -118,8 +119,8 @@ func headShares(importance [][]float64, B int, beta, tau float64) [][]int {
 			most = max(most, e)
 		}
 	}
-	// Relative to the largest, whose power is 1 for every temperature: the sum is
-	// neither 0 nor infinite.
+	// Importance is relative to the largest, whose power is 1 at every
+	// temperature, so that the sum is neither 0 nor infinite.
 	norm := 0.0
 	p := make([][]float64, len(importance))
 	for l, row := range importance {
@@ -144,14 +145,16 @@ func headShares(importance [][]float64, B int, beta, tau float64) [][]int {
 	return out
 }
 
-// floorDivide is the whole part of the exact x/y, both positive. The quotient of
-// floats may round up to the next whole number: 1298/1.1 gives 1180, although 1.1
-// as a float is above 1.1 and goes into 1298 only 1179 times.
+// floorDivide returns the integer part of the exact quotient x/y of two positive
+// numbers. Floating-point division may round up to the next integer: 1298/1.1
+// gives 1180, although 1.1 as a float is above 1.1 and goes into 1298 only 1179
+// times.
 func floorDivide(x, y float64) float64 {
 	return math.Round((x - math.Mod(x, y)) / y)
 }
 
-// groupMeans is the rounded mean of the counts of each KV head's query heads.
+// groupMeans returns the rounded mean of the counts of each KV head's query
+// heads.
 func groupMeans(perQuery []int, kvHeads int) []int {
 	G := len(perQuery) / kvHeads
 	out := make([]int, kvHeads)

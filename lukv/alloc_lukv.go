@@ -2,9 +2,10 @@ package lukv
 
 import "errors"
 
-// lu looks budgets up in a profile of long-horizon usefulness (spec 5).
+// lu looks up budgets in a profile of long-horizon usefulness (spec 5).
 type lu struct {
-	// Lookup reads the profile between its levels: "interpolate" or "nearest".
+	// Lookup says how to read the profile between its levels: "interpolate" or
+	// "nearest".
 	Lookup string `json:"lookup"`
 
 	profile *Profile
@@ -41,7 +42,7 @@ func (a lu) Budgets(d Demand, _ []Scores) ([][]int, error) {
 				flat = append(flat, row[l]...)
 			}
 		}
-		mode := HeadsRemainder64 // a model's total is beyond the integers of float32
+		mode := HeadsRemainder64 // a model's total exceeds the exact integers of float32
 		if d.Rounding.Heads == HeadsFloor {
 			mode = HeadsFloor
 		}
@@ -74,7 +75,7 @@ func (d *Demand) apportioned(row [][]float64) [][]int {
 	return d.spread(apportion(keep, d.Entries, d.Rounding.least(), d.T))
 }
 
-// spread lays flat counts of the layers that take part out as [L][K].
+// spread lays out the flat counts of the layers that take part as [L][K].
 func (d *Demand) spread(flat []int) [][]int {
 	out := newBudgets(d.Layers, d.KVHeads)
 	for l := range out {

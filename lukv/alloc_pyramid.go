@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// pyramid gives lower layers more than upper ones, all heads of a layer alike
-// (Cai et al., "PyramidKV", 2024; spec 4.2).
+// pyramid gives lower layers more than upper ones, the same to all heads of a
+// layer (Cai et al., "PyramidKV", 2024; spec 4.2).
 type pyramid struct {
 	// Form is "ratio" (kvpress) or "absolute" (the method's repository: integer
 	// arithmetic on the capacity).
@@ -51,7 +51,7 @@ func (a pyramid) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	return out, nil
 }
 
-// Notes says where the pyramid is flat for lack of room.
+// Notes reports when the pyramid is flat for lack of room.
 func (a pyramid) Notes(d Demand) []string {
 	if a.Form == "absolute" {
 		return nil
@@ -68,9 +68,9 @@ func (a pyramid) Notes(d Demand) []string {
 // reports its fallback, the uniform share everywhere, which is also used for
 // a single layer.
 func PyramidShares(layers, T int, B float64, window int, beta float64) (shares []int, flat bool) {
-	// The order of operations is the peer's, to the bit: B comes back rounded
-	// from a capacity that counts the window, and the step is divided before it
-	// is multiplied.
+	// The order of operations is kvpress', to the bit: B is recovered, rounded,
+	// from a capacity that includes the window, and the step is divided before
+	// it is multiplied.
 	B = float64(B+float64(window)) - float64(window)
 	lo := B / beta
 	hi := float64(2*B) - lo

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// double is a binary64 that rounds after every operation, by integer
+// double is a binary64 that rounds after every operation, in big.Float
 // arithmetic: what the processor must do if the compiler neither fuses nor
 // reorders.
 type double struct{ x *big.Float }
@@ -34,10 +34,10 @@ func (a double) round() int {
 	return int(n)
 }
 
-// TestPyramidOrderOfOperations compares the layer budgets with the
-// specification's order of operations, every one rounded on its own, over a
-// grid; and with the same line multiplied before it is divided, which gives
-// other budgets in a few places: the order matters.
+// TestPyramidOrderOfOperations compares the layer budgets, over a grid,
+// with the specification's order of operations, each rounded on its own,
+// and with the same line multiplied before it is divided, which gives other
+// budgets in a few places: the order matters.
 func TestPyramidOrderOfOperations(t *testing.T) {
 	one, two := doubleOf(1), doubleOf(2)
 	layers, other := 0, 0

@@ -16,7 +16,7 @@ import (
 	"github.com/lukv/lukv/lukv/solve"
 )
 
-// allocatorTable is every allocator with every form: adding one is adding a
+// allocatorTable lists every allocator in every form; to add one, add a
 // row.
 func allocatorTable() []AllocatorConfig {
 	return []AllocatorConfig{
@@ -159,8 +159,8 @@ func checkBudgets(t *testing.T, a Allocator, d *Demand, got [][]int, where strin
 	require.InDelta(t, 1-float64(kept)/float64(d.T*units), achieved.Ratio, 1e-12, where)
 }
 
-// checkEarlierAnswers: whoever can answer before all is known gives the same
-// answer then, and whoever cannot says so.
+// checkEarlierAnswers checks that an allocator that can answer before all is
+// known gives the same answer then, and that one that cannot says so.
 func checkEarlierAnswers(t *testing.T, a Allocator, d Demand, scores []Scores, want [][]int, where string) {
 	t.Helper()
 	before, err := Allocate(a, d, nil)
@@ -264,8 +264,8 @@ func TestPoolCounts(t *testing.T) {
 	})
 }
 
-// TestBudgetsGrowWithTheTotal: no head of a competition loses entries when
-// everybody may keep more.
+// TestBudgetsGrowWithTheTotal: no head in a competition loses entries when
+// all may keep more.
 func TestBudgetsGrowWithTheTotal(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))
 	const T, K = 60, 4
@@ -307,7 +307,7 @@ func TestApportion(t *testing.T) {
 				if weight[h] > weight[g] && n < m-1 {
 					t.Fatalf("weights %v and %v get %d and %d", weight[h], weight[g], n, m)
 				}
-				// In proportion, but for one entry each and for the ends of the range.
+				// In proportion, except for one entry each and the ends of the range.
 				if n < T && m > least && weight[h] > 1e-30 && float64(m-1)*weight[h] > float64(n+1)*weight[g]*(1+1e-9) {
 					t.Fatalf("weights %v and %v get %d and %d", weight[h], weight[g], n, m)
 				}
@@ -344,7 +344,7 @@ func TestTakeFromLargest(t *testing.T) {
 }
 
 // TestProtectedFloor: under LU-KV a short prompt keeps its window in every
-// head, totals stay, and the option can be switched off.
+// head, totals stay the same, and the option can be switched off.
 func TestProtectedFloor(t *testing.T) {
 	profile := testProfile(t, 4, 3, 4000)
 	a, err := NewAllocator(AllocatorConfig{Name: "lukv"}, profile)
@@ -364,7 +364,7 @@ func TestProtectedFloor(t *testing.T) {
 		require.Equal(t, d.Achieved(without).Kept, d.Achieved(with).Kept)
 		require.Zero(t, d.Achieved(with).Short)
 	}
-	// Too poor for the floor: everybody the same, not more in total.
+	// Too little for the floor: every head gets the same, and no more in total.
 	d := Demand{T: 250, Layers: 4, KVHeads: 3, Protection: Protection{Sinks: 4, Window: 32}}.DemandTokens(20)
 	b, err := Allocate(a, d, nil)
 	require.NoError(t, err)
@@ -390,7 +390,7 @@ func TestRoundingModes(t *testing.T) {
 	}
 }
 
-// TestReconcile: by layer the model's total may drift, by model it may not.
+// TestReconcile: by layer, the model's total may drift; by model, it may not.
 func TestReconcile(t *testing.T) {
 	const L = 8
 	p := &Profile{layers: L, kvHeads: 1, ratios: make([]float64, solve.Levels*L)}
@@ -472,8 +472,8 @@ func TestAllocatorConfigErrors(t *testing.T) {
 	require.ErrorContains(t, err, "profile: found none")
 }
 
-// TestAllocatorShapeErrors: scores or profiles of another shape are errors
-// that name both, for every allocator that looks at them.
+// TestAllocatorShapeErrors: scores or profiles of the wrong shape are
+// errors that name both shapes, for every allocator that looks at them.
 func TestAllocatorShapeErrors(t *testing.T) {
 	profile := testProfile(t, 2, 2, 300)
 	rng := rand.New(rand.NewPCG(1, 9))
@@ -506,8 +506,9 @@ func TestAllocatorShapeErrors(t *testing.T) {
 	require.ErrorContains(t, err, "the profile has 2 layers of 2 KV heads, the model 2 of 3")
 }
 
-// TestAdaNormalizes: a head's scores count for the share of its sum that its best
-// entries hold. Of sums 10 the first head's two best hold 5 and the second one's 9.
+// TestAdaNormalizes: a head's scores are weighted by the share of its sum held by
+// its best entries. Of sums of 10, the first head's two best hold 5 and the
+// second's 9.
 func TestAdaNormalizes(t *testing.T) {
 	s := Scores{{2.5, 2.5, 2.5, 2.5}, {4.5, 4.5, 0.5, 0.5}}
 	require.Equal(t, []int{2, 2}, AdaInterpolate(s, 2, 0, false))
@@ -519,8 +520,8 @@ func TestAdaNormalizes(t *testing.T) {
 	require.Equal(t, []int{2, 2}, AdaInterpolate(Scores{{0, 0, 0}, {0, 0, 0}}, 2, 1, true))
 }
 
-// TestHeadKVFloorDivision: ⌊B/β⌋ is that of the exact quotient, where the float's
-// would round up to a whole number.
+// TestHeadKVFloorDivision: ⌊B/β⌋ is that of the exact quotient even where the
+// floating-point quotient would round up to an integer.
 func TestHeadKVFloorDivision(t *testing.T) {
 	for _, c := range []struct {
 		B    int
@@ -533,7 +534,7 @@ func TestHeadKVFloorDivision(t *testing.T) {
 	}
 }
 
-// TestHeadKVOfEqualHeads: heads of which the probe says nothing get the same.
+// TestHeadKVOfEqualHeads: heads about which the probe says nothing get the same.
 func TestHeadKVOfEqualHeads(t *testing.T) {
 	d := Demand{T: 50, Layers: 2, KVHeads: 2, Ratio: 0.6}
 	got, err := Allocate(mustAllocator(t, "headkv", "importance", [][]float64{{0, 0}, {0, 0}}), d, nil)
@@ -551,7 +552,7 @@ func TestCAKEPresets(t *testing.T) {
 	}
 }
 
-// TestGlobalCounts: what is rounded down is the number that stays, or the one that goes.
+// TestGlobalCounts: either the number that stays or the number that goes is rounded down.
 func TestGlobalCounts(t *testing.T) {
 	for _, c := range []struct {
 		pool, count, share string
@@ -575,7 +576,7 @@ func TestGlobalCounts(t *testing.T) {
 	}
 }
 
-// TestPyramidKeepsAnAbsoluteBudget: what rounding gives too much is taken back.
+// TestPyramidKeepsAnAbsoluteBudget: what rounding adds beyond the budget is taken back.
 func TestPyramidKeepsAnAbsoluteBudget(t *testing.T) {
 	for entries := 1; entries < 80; entries++ {
 		for _, heads := range []int{1, 2} {
@@ -588,7 +589,7 @@ func TestPyramidKeepsAnAbsoluteBudget(t *testing.T) {
 	}
 }
 
-// TestScoresOfExcludedLayers: what is there of layers that take no part is not looked at.
+// TestScoresOfExcludedLayers: the scores of layers that take no part are ignored.
 func TestScoresOfExcludedLayers(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 9))
 	profile := testProfile(t, 4, 3, 400, 1)
@@ -672,8 +673,8 @@ func BenchmarkAdaLayer(b *testing.B) {
 	}
 }
 
-// TestGlobalWeights: a weight moves entries to its layer as scores that many times
-// as large would.
+// TestGlobalWeights: a weight moves entries to its layer just as scores multiplied
+// by it would.
 func TestGlobalWeights(t *testing.T) {
 	scores := randomScores(rand.New(rand.NewPCG(4, 4)), 3, 2, 50)
 	d := Demand{T: 50, Layers: 3, KVHeads: 2, Ratio: 0.6}
@@ -694,7 +695,7 @@ func TestGlobalWeights(t *testing.T) {
 }
 
 // TestApportionScales: the scale of the weights does not matter, however large or
-// small, nor that of one beside the others.
+// small, nor does the scale of one relative to the others.
 func TestApportionScales(t *testing.T) {
 	for _, scale := range []float64{1, 1e-60, 1e-200, 1e-300, 1e100, 1e300} {
 		require.Equal(t, []int{10, 20, 30}, apportion([]float64{1 * scale, 2 * scale, 3 * scale}, 60, 1, 100), "scale %g", scale)
@@ -702,8 +703,8 @@ func TestApportionScales(t *testing.T) {
 	require.Equal(t, []int{100, 10, 20}, apportion([]float64{1, 1e-100, 2e-100}, 130, 1, 100))
 }
 
-// TestLowTemperatures: of one that makes powers overflow or vanish the largest share
-// is still the largest.
+// TestLowTemperatures: even if the temperature makes powers overflow or vanish, the
+// largest share is still the largest.
 func TestLowTemperatures(t *testing.T) {
 	d := Demand{T: 100, Layers: 2, KVHeads: 1, Ratio: 0.5}
 	importance := [][]float64{{1, 2}, {3, 40}}

@@ -2,12 +2,12 @@ package lukv
 
 import "math"
 
-// scoreThreshold keeps the entries that score at least a given number, wherever they
-// are, and never more of a layer than the demand leaves it: then the best. So the
-// demand is a limit, and texts with little to keep stay below it.
+// scoreThreshold keeps the entries that score at least a given number, in whatever
+// head, but no more of a layer than the demand allows, and then the best. The demand
+// is thus a limit, and texts with little worth keeping stay below it.
 type scoreThreshold struct {
-	// Least is the lowest score that is kept. What it means is the metric's: a
-	// probability for kvzip, a cosine for keydiff.
+	// Least is the lowest score that is kept. Its meaning depends on the
+	// metric: a probability for kvzip, a cosine for keydiff.
 	Least float64 `json:"least"`
 }
 
@@ -29,8 +29,8 @@ func (a scoreThreshold) Budgets(d Demand, s []Scores) ([][]int, error) {
 	return out, nil
 }
 
-// count is how many entries of a head pass, protected ones and the least that a
-// head keeps among them.
+// count returns how many entries of a head pass, protected ones included, but
+// no fewer than least.
 func (a scoreThreshold) count(row []float32, prot Protection, least int) int {
 	lo, hi := prot.Split(len(row))
 	n := lo + len(row) - hi

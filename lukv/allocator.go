@@ -17,7 +17,7 @@ const (
 	KnownPerLayer
 
 	// KnownSoFar: after each layer there are budgets for it and all before it;
-	// a layer that arrives may shrink the earlier ones, never let them grow.
+	// a new layer may shrink the budgets of earlier ones, never raise them.
 	// The scores of all layers are held until the end.
 	KnownSoFar
 
@@ -32,7 +32,7 @@ func (k Knowledge) String() string {
 }
 
 // Allocator divides a demand into budgets: entries kept per head, protected
-// ones included. [Keep] then picks those entries, by the same scores and
+// ones included. [Keep] then picks those entries, using the same scores and
 // protection. An allocator is a struct of parameters: it is immutable and safe
 // for concurrent use. [RegisterAllocator] gives it a name.
 //
@@ -65,12 +65,12 @@ type ProfileUser interface {
 	WithProfile(p *Profile) (Allocator, error)
 }
 
-// Securer is an allocator that leaves every head some entries by score, whatever
-// the other heads have.
+// Securer is an allocator that guarantees every head some entries by score,
+// whatever the other heads get.
 type Securer interface {
 	Allocator
 
-	// Secured is how many, protected ones included.
+	// Secured returns how many, protected ones included.
 	Secured(d Demand) int
 }
 
@@ -86,8 +86,8 @@ type LayerWeigher interface {
 	Weigh(ctx context.Context, l *Layer) (float64, error)
 }
 
-// ObserverOf returns a metric that ranks nothing and says what the allocator needs
-// when a context is observed; nil if the allocator looks at scores alone.
+// ObserverOf returns a metric that ranks nothing but states what the allocator
+// needs when a context is observed, or nil if the allocator looks at scores alone.
 func ObserverOf(a Allocator) Metric {
 	if w, ok := a.(LayerWeigher); ok {
 		return observer{w}
@@ -95,7 +95,7 @@ func ObserverOf(a Allocator) Metric {
 	return nil
 }
 
-// observer is a LayerWeigher in the place of a metric.
+// observer presents a LayerWeigher as a metric.
 type observer struct{ LayerWeigher }
 
 func (observer) Protection(T, n int) Protection { return Protection{} }
@@ -104,8 +104,8 @@ func (o observer) Score(context.Context, *Layer) (Scores, error) {
 	return nil, fmt.Errorf("allocator %s ranks no entries", AllocatorConfigOf(o.LayerWeigher).Name)
 }
 
-// Weigh returns the weight that a [LayerWeigher] gives a layer, 0 for any other
-// allocator.
+// Weigh returns the weight that a [LayerWeigher] gives a layer, or 0 for any
+// other allocator.
 func Weigh(ctx context.Context, a Allocator, l *Layer) (float64, error) {
 	w, ok := a.(LayerWeigher)
 	if !ok {
@@ -169,8 +169,8 @@ func Allocate(a Allocator, d Demand, s []Scores) ([][]int, error) {
 }
 
 // takingPart returns the scores of the layers that take part, nil for the others,
-// and compares their shape with the demand's. Rows may be shorter than T: a cache
-// that was cut before is ragged.
+// and checks their shape against the demand's. Rows may be shorter than T: a
+// cache that was cut before is ragged.
 func (d *Demand) takingPart(s []Scores, k Knowledge) ([]Scores, error) {
 	if len(s) != d.Layers {
 		return nil, fmt.Errorf("budgets: scores of %d layers, expected %d", len(s), d.Layers)

@@ -24,7 +24,7 @@ import (
 // [RegisterAllocator] adds others. The names pyramid and ada are accepted for
 // pyramidkv and adakv. The forms of the repositories (absolute, interpolate)
 // round each layer or head on its own and may miss an absolute budget by an
-// entry per head; all others keep it.
+// entry per head; all others meet it.
 type AllocatorConfig struct {
 	Name   string
 	Params string // JSON object of the parameters that are set; "": none
@@ -62,7 +62,7 @@ func Allocators() []string { return allocators.names() }
 
 // NewAllocator builds the allocator that c describes. profile is needed by lukv, by duo
 // without importance and by allocators that wrap them; all others ignore it. The caller
-// has checked that it belongs to model and metric ([Profile.Check]).
+// must have checked that it belongs to the model and metric ([Profile.Check]).
 func NewAllocator(c AllocatorConfig, profile *Profile) (Allocator, error) {
 	a, err := allocators.read(config(c))
 	if err != nil {
@@ -88,7 +88,7 @@ func (c AllocatorConfig) NeedsProfile() bool {
 	return err != nil
 }
 
-// Validate reports what [NewAllocator] would refuse, a missing profile aside.
+// Validate reports what [NewAllocator] would reject, apart from a missing profile.
 func (c AllocatorConfig) Validate() error {
 	_, err := allocators.read(config(c))
 	return err

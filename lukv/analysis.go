@@ -72,7 +72,8 @@ func AnalyzeHeadSets(importance, scores []float32, b int, prot Protection, inclu
 	return a, sets, nil
 }
 
-// analyzer holds the two kept sets of one head between calls.
+// analyzer holds the two kept sets of one head and reuses their memory between
+// calls.
 type analyzer struct {
 	oracle, metric []int32
 }

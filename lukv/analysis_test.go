@@ -11,7 +11,7 @@ import (
 
 // TestAnalyzeIdentities: the gap is misses minus false positives, the metric's
 // loss is that of its curve, the oracle's that of the curve without a gap, and
-// both aggregations of recall are what they say.
+// both aggregations of recall are what their names say.
 func TestAnalyzeIdentities(t *testing.T) {
 	importance, scores := syntheticModel(3, 2, 80, 2)
 	rng := rand.New(rand.NewPCG(4, 4))
@@ -76,7 +76,7 @@ func TestAnalyzeIdentities(t *testing.T) {
 	require.InDelta(t, sumOf(importance[0][0]), some.Heads[0][0].Mass, 1e-9)
 }
 
-// TestAnalyzeNothing: of no head the recalls are numbers, too.
+// TestAnalyzeNothing: recalls are numbers even without any heads.
 func TestAnalyzeNothing(t *testing.T) {
 	a := Analysis{Heads: [][]HeadAnalysis{nil}}
 	require.Equal(t, LossSummary{Recall: 1, OracleRecall: 1}, a.Total())

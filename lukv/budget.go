@@ -12,8 +12,8 @@ const (
 	ShareLiteral = "literal" // ⌊T·(1-ρ)⌋ as doubles evaluate it
 	ShareExact   = "exact"   // ⌊T·(1-ρ) + 1e-9⌋
 
-	HeadsRemainder32 = "remainder32" // largest remainders per layer, float32 as kvpress
-	HeadsRemainder64 = "remainder64" // the same in float64, as the authors' scripts
+	HeadsRemainder32 = "remainder32" // largest remainders per layer, float32 as in kvpress
+	HeadsRemainder64 = "remainder64" // the same in float64, as in the authors' scripts
 	HeadsFloor       = "floor"       // every head rounded down, as in the paper
 
 	ReconcileLayer = "layer" // a layer keeps its own rounded total
@@ -32,14 +32,15 @@ type Rounding struct {
 	// HeadsRemainder64 or HeadsFloor.
 	Heads string `json:"heads,omitempty"`
 
-	// Reconcile says which total largest remainders keep: ReconcileLayer
-	// (default) or ReconcileModel (then in float64). An absolute budget always
-	// keeps the model's. It has no effect with HeadsFloor.
+	// Reconcile says which total the largest remainders preserve:
+	// ReconcileLayer (default) or ReconcileModel (then in float64). An
+	// absolute budget always preserves the model's. It has no effect with
+	// HeadsFloor.
 	Reconcile string `json:"reconcile,omitempty"`
 
 	// Floor is FloorProtected (default) or FloorNone: under LU-KV no head gets
 	// less than max(⌈0.01·T⌉, protected entries), so that a short text keeps
-	// its window although the profile was made on a long one. What the raised
+	// its window even if the profile was made on a long one. What the raised
 	// heads gain is taken from the largest heads of the layer or, if the whole
 	// layer has too little, of the model. The floor never exceeds the model's
 	// mean budget, so totals stay the same.
@@ -50,7 +51,7 @@ type Rounding struct {
 	AllowEmpty bool `json:"allow_empty"`
 }
 
-// CompatRounding is what older kvpress does, number for number.
+// CompatRounding returns the rounding of older kvpress, number for number.
 func CompatRounding() Rounding {
 	return Rounding{ShareLiteral, HeadsRemainder32, ReconcileLayer, FloorNone, true}
 }
@@ -100,8 +101,8 @@ func UniformShare(T int, ratio float64, exact bool) int {
 	return min(max(int(n), 0), T)
 }
 
-// Demand is what one allocation is asked for: the shape of the cache and how
-// much of it may stay.
+// Demand is the input of one allocation: the shape of the cache and how much
+// of it may stay.
 type Demand struct {
 	T       int // entries per head now
 	Layers  int // L, excluded ones included
@@ -119,14 +120,15 @@ type Demand struct {
 	Absolute bool
 	Entries  int
 
-	// Weights holds what a [LayerWeigher] made of the layers seen so far, [L].
+	// Weights holds the weights that a [LayerWeigher] gave the layers seen so
+	// far, [L].
 	Weights []float64
 
 	Protection Protection
 	Rounding   Rounding
 }
 
-// DemandTokens returns d with the absolute budget of n entries per head on
+// DemandTokens returns d with an absolute budget of n entries per head on
 // average.
 func (d Demand) DemandTokens(n int) Demand {
 	d.Absolute, d.Ratio = true, 0
@@ -134,9 +136,9 @@ func (d Demand) DemandTokens(n int) Demand {
 	return d
 }
 
-// DemandBytes returns d with the absolute budget of as many entries as fit
-// into bytes, at bytesPerEntry for the key and value of one entry of one head.
-// What the pages of a cache waste and what excluded layers hold come on top.
+// DemandBytes returns d with an absolute budget of as many entries as fit into
+// bytes, at bytesPerEntry for the key and value of one entry of one head. Page
+// slack in the cache and the contents of excluded layers are not counted.
 func (d Demand) DemandBytes(bytes int64, bytesPerEntry int) Demand {
 	d.Absolute, d.Ratio = true, 0
 	d.Entries = int(min(bytes/int64(max(bytesPerEntry, 1)), math.MaxInt))
@@ -182,8 +184,8 @@ func (d *Demand) ActiveLayers() int {
 // Units is the number of (layer, KV head) pairs that take part.
 func (d *Demand) Units() int { return d.ActiveLayers() * d.KVHeads }
 
-// Target is the demand's ratio: Ratio, or what Entries amounts to. For table
-// look-ups only.
+// Target returns the demand's ratio: Ratio, or what Entries amounts to. For
+// table look-ups only.
 func (d *Demand) Target() float64 {
 	if !d.Absolute {
 		return d.Ratio

@@ -11,8 +11,8 @@ import (
 	"github.com/lukv/lukv/lukv/solve"
 )
 
-// TestGoldenBudgets checks every table of budgets.json that concerns an
-// allocator built here; the others are skipped by name.
+// TestGoldenBudgets checks every table of budgets.json for an allocator
+// built here; the others are skipped by name.
 func TestGoldenBudgets(t *testing.T) {
 	var tables map[string]struct {
 		Rows [][]json.RawMessage `json:"rows"`

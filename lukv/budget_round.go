@@ -8,8 +8,9 @@ import (
 
 // RoundLocal turns one layer's local ratios (fraction removed per head, spec
 // 5.7) into entries kept, T entries per head. mode is one of the Heads
-// constants, "" for HeadsRemainder32. Every head keeps 1 … T, so that heads
-// raised from 0 may exceed the total; with allowEmpty a head may keep 0.
+// constants, "" for HeadsRemainder32. Every head keeps 1 … T, so heads
+// raised from 0 may push the sum above the total; with allowEmpty a head may
+// keep 0.
 func RoundLocal(local []float64, T int, mode string, allowEmpty bool) []int {
 	least := 1
 	if allowEmpty {
@@ -22,7 +23,7 @@ func RoundLocal(local []float64, T int, mode string, allowEmpty bool) []int {
 	return out
 }
 
-// roundGroup rounds the ideals of a group of heads that keep a common total.
+// roundGroup rounds the ideal counts of a group of heads that share a total.
 func roundGroup(local []float64, T int, mode string) []int {
 	if mode == "" || mode == HeadsRemainder32 {
 		ideal := make([]float32, len(local))
@@ -45,9 +46,9 @@ func roundGroup(local []float64, T int, mode string) []int {
 	return largestRemainder(ideal, T)
 }
 
-// largestRemainder rounds ideals down and gives what is missing to their
-// rounded sum, at least one per head, to the largest fractional parts, at most
-// once each, ties to the lower head.
+// largestRemainder rounds ideals down and gives what is missing from their
+// rounded sum (at least one per head) to the largest fractional parts, at most
+// one each; ties go to the lower head.
 func largestRemainder[F float32 | float64](ideal []F, T int) []int {
 	var sum F
 	for _, v := range ideal {
@@ -91,9 +92,9 @@ func apportion(weight []float64, total, least, cap int) []int {
 		}
 		return s
 	}
-	// The sum grows with the factor. Positive floats are in the order of their bits:
-	// halving the range of bits finds the largest factor whose sum is below the
-	// total, whatever the scale of the weights.
+	// The sum grows with the factor. Positive floats are ordered like their bits, so
+	// bisecting the bits finds the largest factor whose sum is below the total,
+	// whatever the scale of the weights.
 	lo, hi := uint64(0), math.Float64bits(math.MaxFloat64)
 	for lo+1 < hi {
 		mid := lo + (hi-lo)/2
@@ -115,7 +116,7 @@ func apportion(weight []float64, total, least, cap int) []int {
 		given += out[h]
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(part[b], part[a]) })
-	for given < total { // more than one round only where weights of 0 must fill up
+	for given < total { // more than one round only if heads of weight 0 must fill up
 		for _, h := range order {
 			if given < total && out[h] < cap {
 				out[h]++
@@ -164,7 +165,7 @@ func takeFromLargest(b []*int, excess, floor int) int {
 }
 
 // trim lowers the largest counts until their sum is at most total, none below
-// floor: what rounding up gave must not break an absolute budget.
+// floor, so that rounding up does not break an absolute budget.
 func trim(counts []int, total, floor int) {
 	ptrs := make([]*int, len(counts))
 	for i := range counts {

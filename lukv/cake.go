@@ -5,9 +5,9 @@ import (
 	"math"
 )
 
-// cake scores an entry by mean and variance of the attention that the last w
-// queries pay to it (Qin et al., "CAKE", 2025; spec §3.5). The allocator of the
-// same name goes with it.
+// cake scores an entry by the mean and variance of the attention that the last
+// w queries pay to it (Qin et al., "CAKE", 2025; spec §3.5). The allocator of
+// the same name goes with it.
 type cake struct {
 	Window int     `json:"window"` // last queries observed, protected too
 	Kernel int     `json:"kernel"` // odd width of the average pooling

@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCAKEMatchesDefinition: mean and γ times the unbiased variance of what the last
-// queries pay to the entries in front of them, pooled with zeros beyond the ends,
-// averaged over the group. A text that is not longer than the window leaves it one
-// entry less; a single row has no variance.
+// TestCAKEMatchesDefinition: mean and γ times the unbiased variance of the attention
+// that the last queries pay to the entries before them, pooled with zeros beyond the
+// ends, averaged over the group. In a text no longer than the window, the window is
+// one entry shorter than the text; a single row has no variance.
 func TestCAKEMatchesDefinition(t *testing.T) {
 	const G, gamma = 2, 7.0
 	for _, c := range []struct{ T, window, effective int }{{20, 6, 6}, {20, 2, 2}, {20, 1, 1}, {6, 6, 5}, {5, 32, 4}, {2, 32, 1}} {

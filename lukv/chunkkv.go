@@ -7,15 +7,16 @@ import (
 	"math"
 )
 
-// chunkKV keeps entries in stretches of neighbours, ranked by the mean of what an
-// inner metric gives their entries (Liu et al., "ChunkKV", 2025). Budgets stay
-// exact: of the last stretch that fits in part its first entries are kept.
+// chunkKV keeps entries in stretches of neighbours, ranked by the mean score that
+// an inner metric gives their entries (Liu et al., "ChunkKV", 2025). Budgets stay
+// exact: if the last stretch fits only in part, its first entries are kept.
 type chunkKV struct {
 	Metric InnerMetric `json:"metric"`
-	Size   int         `json:"size"` // positions of a stretch
+	Size   int         `json:"size"` // positions per stretch
 
 	// Heads says who ranks: "layer", all KV heads together, which then keep the
-	// same stretches as far as their budgets go, or "each" head for itself.
+	// same stretches as far as their budgets reach, or "each", every head on
+	// its own.
 	Heads string `json:"heads"`
 }
 
@@ -33,7 +34,7 @@ func (m chunkKV) Needs(T, n int) Needs { return m.Metric.Needs(T, n) }
 
 func (m chunkKV) Protection(T, n int) Protection { return m.Metric.Protection(T, n) }
 
-// ProfileProtection is that of the inner metric.
+// ProfileProtection returns that of the inner metric.
 func (m chunkKV) ProfileProtection() Protection {
 	if p, ok := m.Metric.Metric.(ProfileProtecter); ok {
 		return p.ProfileProtection()
@@ -41,7 +42,7 @@ func (m chunkKV) ProfileProtection() Protection {
 	return Protection{}
 }
 
-// Signed says whether the inner metric's scores may be negative.
+// Signed reports whether the inner metric's scores may be negative.
 func (m chunkKV) Signed() bool {
 	s, ok := m.Metric.Metric.(signed)
 	return ok && s.Signed()
@@ -64,7 +65,7 @@ func (m chunkKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 		}
 		s[h] = l.newScores(len(row))
 		for t, v := range row {
-			// Entries without a real score of their own keep what they have.
+			// Entries without a finite score of their own keep the one they have.
 			if s[h][t] = v; finite(v) {
 				s[h][t] = means[int32(positionOf(pos, t)/m.Size)].mean()
 			}
@@ -83,7 +84,8 @@ type chunkSum struct {
 
 func (c chunkSum) mean() float32 { return float32(c.sum / float64(max(1, c.n))) }
 
-// collect adds up the stretches of heads [from,to), by their number.
+// collect sums the scores of each stretch over heads [from,to), by stretch
+// number.
 func (m chunkKV) collect(l *Layer, from, to int, inner Scores) map[int32]chunkSum {
 	sums := map[int32]chunkSum{}
 	for h := from; h < to; h++ {

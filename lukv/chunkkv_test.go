@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// given is a metric of known scores.
+// given is a metric with given scores.
 type given struct{ Rows Scores }
 
 func (given) Needs(T, n int) Needs                            { return Needs{} }
@@ -17,7 +17,7 @@ func (given) Protection(T, n int) Protection                  { return Protectio
 func (m given) Score(context.Context, *Layer) (Scores, error) { return m.Rows, nil }
 
 // TestChunkKVKeepsWholeStretches: whatever the scores, a budget keeps whole
-// stretches, best mean first, and one more in part.
+// stretches, best mean first, and part of one more.
 func TestChunkKVKeepsWholeStretches(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		T, K, size := rapid.IntRange(1, 40).Draw(t, "T"), rapid.IntRange(1, 3).Draw(t, "K"), rapid.IntRange(1, 9).Draw(t, "size")

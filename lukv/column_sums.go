@@ -26,8 +26,8 @@ type sumsScratch struct {
 	attend attendScratch
 }
 
-// NewColumnSums returns sums over no slots. decay is the factor applied per
-// query row, 1 for none.
+// NewColumnSums returns sums that cover no slots yet. decay is the factor
+// applied per query row, 1 for none.
 func NewColumnSums(heads, kvHeads int, decay float64) *ColumnSums {
 	return &ColumnSums{
 		group: heads / kvHeads, decay: decay,
@@ -55,7 +55,7 @@ func (c *ColumnSums) Reserve(n int) {
 }
 
 // AddRow adds the attention of one query row over the first n slots of head h:
-// probs is [G][n], the query heads of the group one after the other.
+// probs is [G][n], the query heads of the group one after another.
 func (c *ColumnSums) AddRow(h int, probs []float32, n int) {
 	c.Grow(h, n)
 	if c.decay != 1 {
@@ -80,7 +80,7 @@ const attendRows = 4
 
 // Attend computes the causal attention of n query rows over the cache of KV
 // head h and adds it. Row i is q[i*stride:], [H*D], after RoPE, at position
-// pos+i. The layer's keys must already hold those rows' own entries.
+// pos+i. The layer's keys must already include those rows' own entries.
 func (c *ColumnSums) Attend(ctx context.Context, l *Layer, h, pos int, q []float32, n, stride int) error {
 	T, G, D := l.Len(h), l.Group(), l.HeadDim
 	if G != c.group || h >= len(c.sum) {

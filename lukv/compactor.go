@@ -9,13 +9,13 @@ import (
 )
 
 // compactor adds the leverage of an entry's key to the attention that all queries
-// of its stretch of the text, earlier ones too, pay to it (Chari and Van Durme,
+// in its chunk of the text, even earlier ones, pay to it (Chari and Van Durme,
 // "Compactor", 2025). It reads every query of the prefill.
 type compactor struct {
 	Chunk int `json:"chunk"` // tokens that attend to each other
 
-	// Blending is the weight of the leverage beside the attention, both with
-	// mean 0 and deviation 1 over the layer.
+	// Blending is the weight of the leverage relative to the attention, both
+	// standardized to mean 0 and deviation 1 over the layer.
 	Blending float64 `json:"blending"`
 
 	Ridge  float64 `json:"ridge"`  // as in leverage
@@ -67,9 +67,10 @@ func (m compactor) Score(ctx context.Context, l *Layer) (Scores, error) {
 // grow with the square of the chunk.
 const compactorRows = 64
 
-// attention sums, for slots [lo,hi) of KV head h, what the queries of the same
-// chunk pay to each, averaged over the group, times the length of its value,
-// smoothed over three entries, into smooth. Logits are not scaled, as published.
+// attention writes to smooth, for slots [lo,hi) of KV head h, the summed
+// attention that the queries of the same chunk pay to each, averaged over the
+// group, times the length of its value, smoothed over three entries. Logits are
+// not scaled, as published.
 func (m compactor) attention(ctx context.Context, l *Layer, h, lo, hi int, smooth []float64) error {
 	D, G := l.HeadDim, l.Group()
 	if hi == lo {

@@ -1,14 +1,14 @@
 package lukv
 
 // poolCounts runs a competition: all unprotected entries of all rows compete
-// by score, and the best ones are kept until total entries are, secured ones
+// by score, and the best are kept until total entries are kept, secured ones
 // included. It returns how many entries each row keeps.
 //
-// Secured are, in every row, the protected entries and as many of the best
-// others as it takes to have safe entries; they count whatever their scores.
+// Secured in every row are the protected entries and as many of the best
+// others as it takes to reach safe entries; they stay whatever their scores.
 // Order: score descending, then row, then slot; NaN as -Inf. If the secured
-// entries alone exceed total, total is divided evenly, what is left over going
-// to the lower rows.
+// entries alone exceed total, total is divided evenly, with the remainder
+// going to the lower rows.
 //
 // The cut is found by radix selection over all rows at once: time O(sum of
 // lengths), memory O(rows).
@@ -64,7 +64,7 @@ func poolCounts(rows [][]float32, prot Protection, safe, total int) []int {
 // entrant is one row of a competition without its protected entries.
 type entrant struct {
 	scores  []float32
-	secured bool // entries above cut, and the first ties equal to it, are out
+	secured bool // entries above cut, and the first ties equal to it, do not compete
 	cut     uint32
 	ties    int
 }

@@ -9,15 +9,15 @@ import (
 
 // criticalKV refines an inner metric by what a value adds to the layer's output
 // (Feng et al., "CriticalKV", 2025; spec §3.10): part of a head's budget goes to
-// the best entries of the inner metric, the rest to the best of inner score
-// times output norm. Budgets are divided by the inner scores alone.
+// the best entries of the inner metric, the rest to the best by inner score
+// times output norm. Allocators see the inner scores alone.
 type criticalKV struct {
 	Metric     InnerMetric `json:"metric"`
 	FirstStage float64     `json:"first_stage"` // share of the budget that the inner scores decide
 	Epsilon    float64     `json:"epsilon"`     // added to the inner score before it is weighted
 
-	// Shift moves the inner scores of a head to begin at 0, for metrics whose
-	// scores may be negative; without it those are refused.
+	// Shift shifts the inner scores of a head so that none is below 0, for
+	// metrics whose scores may be negative; without it those are rejected.
 	Shift bool `json:"shift"`
 }
 
@@ -55,7 +55,7 @@ func (m criticalKV) Needs(T, n int) Needs {
 
 func (m criticalKV) Protection(T, n int) Protection { return m.Metric.Protection(T, n) }
 
-// ProfileProtection is that of the inner metric.
+// ProfileProtection returns that of the inner metric.
 func (m criticalKV) ProfileProtection() Protection {
 	if p, ok := m.Metric.Metric.(ProfileProtecter); ok {
 		return p.ProfileProtection()
@@ -67,8 +67,8 @@ func (m criticalKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 	return m.Metric.Score(ctx, l)
 }
 
-// Refine leaves protected entries alone: they have a score of +Inf or are the
-// selection's business.
+// Refine leaves protected entries alone: they have a score of +Inf or are
+// left to the selection.
 func (m criticalKV) Refine(ctx context.Context, l *Layer, s Scores, budgets []int) (Scores, error) {
 	out := make(Scores, len(s))
 	err := l.EachHead(ctx, func(h int) error {
@@ -114,8 +114,8 @@ func (m criticalKV) inner(l *Layer, h int, row []float32) ([]float32, error) {
 	return shifted, nil
 }
 
-// weighByNorms writes to out +Inf for the n best entries and for all others, except
-// those that have +Inf already, their score plus eps times their norm.
+// weighByNorms writes to out +Inf for the n best entries and those already at +Inf,
+// and (score + eps) · norm for all others.
 func weighByNorms(out, row []float32, norms []float64, n int, eps float64) {
 	for t, v := range row {
 		if out[t] = v; !math.IsInf(float64(v), 1) {

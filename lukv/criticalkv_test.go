@@ -45,8 +45,8 @@ func TestOutputNorms(t *testing.T) {
 	require.ErrorContains(t, err, "read the output projection of layer 0, query head 0: found 0 weights")
 }
 
-// TestCriticalKVKeepsInTwoStages: the first stage is the inner metric's, the
-// rest goes by inner score times norm, and protected entries stay.
+// TestCriticalKVKeepsInTwoStages: the inner metric decides the first stage,
+// inner score times norm the rest, and protected entries stay.
 func TestCriticalKVKeepsInTwoStages(t *testing.T) {
 	ctx := context.Background()
 	l := randomAttention(200, 6, 2, 10)
@@ -84,14 +84,14 @@ func TestCriticalKVKeepsInTwoStages(t *testing.T) {
 		}
 		require.LessOrEqual(t, best, lowest*(1+1e-5), "second stage of head %d", h)
 	}
-	// Everything decided by the first stage is the inner metric alone.
+	// If the first stage decides everything, the inner metric alone does.
 	all := mustMetric(t, configured("criticalkv", "metric", "snapkv", "first_stage", 1))
 	refined, err = Refine(ctx, all, l, s, budgets)
 	require.NoError(t, err)
 	for h, b := range budgets {
 		require.Equal(t, Keep(nil, s[h], b, Protection{}), Keep(nil, refined[h], b, Protection{}))
 	}
-	// What an allocator secures stays, too.
+	// What an allocator secures also stays.
 	l.Secured = 60
 	refined, err = Refine(ctx, m, l, s, budgets)
 	require.NoError(t, err)
@@ -182,7 +182,7 @@ func TestCriticalKVRefusesNegativeScores(t *testing.T) {
 }
 
 // TestDefensiveKVFirstStage: with the whole budget the first stage holds the
-// mass that it is given, and nothing where the window is all of the budget.
+// mass that it is given, and nothing if the window takes all of the budget.
 func TestDefensiveKVFirstStage(t *testing.T) {
 	x := defensiveHead{window: 2, plain: []float64{0.1, 0.4, 0.2, 0.3}}
 	require.Equal(t, []int32{1, 3}, x.first(1, 0.8, false), "0.4 and 0.3 stay below 0.8")

@@ -2,13 +2,13 @@ package lukv
 
 import "context"
 
-// curKV scores an entry by the squared lengths of its key and value, each over
-// those of its neighbours: the leverage scores by which a CUR decomposition
-// chooses rows, in their cheapest approximation (Sengupta et al., "CurDKV",
-// 2025).
+// curKV scores an entry by the squared lengths of its key and value, each
+// relative to the sum over its neighbours: a cheap approximation of the
+// leverage scores by which a CUR decomposition chooses rows (Sengupta et al.,
+// "CurDKV", 2025).
 type curKV struct {
 	Of    string `json:"of"`    // "product" of both lengths, "mean", "key" or "value"
-	Local int    `json:"local"` // entries that are compared with each other; 0: all
+	Local int    `json:"local"` // entries compared with each other; 0: all
 	Sinks int    `json:"sinks"` // first entries, always kept
 }
 
@@ -44,8 +44,8 @@ func (m curKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 	return s, err
 }
 
-// lengths returns the squared length of every row of head h over the sum of its
-// neighbourhood; 0 where that is 0.
+// lengths returns the squared length of every row of head h, divided by the sum
+// over its neighbourhood if Local is set; 0 where that sum is 0.
 func (m curKV) lengths(ctx context.Context, l *Layer, ws *workspace, rows rowReader, h int) ([]float64, error) {
 	D, T := l.HeadDim, l.Len(h)
 	x := ws.float64s(T)
@@ -60,8 +60,8 @@ func (m curKV) lengths(ctx context.Context, l *Layer, ws *workspace, rows rowRea
 	return x, err
 }
 
-// combine joins both shares in x, scales them to the sum 1 over the head and
-// writes them to out.
+// combine combines keys and values in x, scales x to sum to 1 over the head
+// and writes it to out.
 func (m curKV) combine(out []float32, x, keys, values []float64) {
 	for t := range x {
 		switch m.Of {

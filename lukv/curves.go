@@ -48,8 +48,8 @@ func checkImportance(importance []float32) error {
 // rankOrder returns the slots of scores[lo:hi] from best to worst, appended to
 // dst[:0].
 func rankOrder(dst []int32, scores []float32, lo, hi int) []int32 {
-	// The inverted rank key above the slot: one ascending integer sort gives
-	// score descending, then slot ascending.
+	// With the inverted rank key above the slot, one ascending integer sort
+	// gives score descending, then slot ascending.
 	keys := make([]uint64, hi-lo)
 	for i := range keys {
 		keys[i] = uint64(^rankKey(scores[lo+i]))<<32 | uint64(lo+i)
@@ -64,8 +64,8 @@ func rankOrder(dst []int32, scores []float32, lo, hi int) []int32 {
 
 // lossCurves builds the loss curves of all heads from importance and scores,
 // [L][K][T]; a nil layer of importance takes no part. parallel runs the heads
-// (see [Layer].Parallel), nil one after the other; the result does not depend
-// on it. To solve for capacity alone (spec 5.9) pass the importance as scores.
+// (see [Layer].Parallel), nil one after another; the result does not depend on
+// it. To solve for capacity alone (spec 5.9), pass the importance as scores.
 func lossCurves(ctx context.Context, importance, scores [][][]float32, prot Protection, parallel func(n int, fn func(i int))) ([][]*solve.Curve, error) {
 	if len(scores) != len(importance) {
 		return nil, fmt.Errorf("loss curves: scores of %d layers for importance of %d", len(scores), len(importance))
@@ -116,7 +116,7 @@ func solveLevels(ctx context.Context, importance, scores [][][]float32, prot Pro
 	return solve.Sweep(ctx, curves, opt)
 }
 
-// newBudgets returns zeroed [L][K] counts in one piece of memory.
+// newBudgets returns zeroed [L][K] counts, contiguous in memory.
 func newBudgets(layers, kvHeads int) [][]int {
 	flat := make([]int, layers*kvHeads)
 	out := make([][]int, layers)

@@ -18,8 +18,8 @@ type DecodeConfig struct {
 	Mode string `json:"mode,omitempty"`
 
 	// TargetSize is the number of entries per head after a cut, default 2048.
-	// For "h2o" it is Heavy + Recent; if both are 0, each gets half, Heavy the
-	// odd entry.
+	// For "h2o" it is Heavy + Recent; if both are 0, each gets half, and Heavy
+	// the odd entry.
 	TargetSize int `json:"target_size,omitempty"`
 
 	// Ratio replaces TargetSize in "periodic" mode with the fraction to remove
@@ -69,7 +69,7 @@ func (c DecodeConfig) WithDefaults() (DecodeConfig, error) {
 		return fail("mode", fmt.Sprintf("%q", c.Mode), "one of "+strings.Join(decodeModes, ", "))
 	}
 	periodic, h2o := c.Mode == "periodic", c.Mode == "h2o"
-	// Parameters of other modes are mistakes, not wishes to be ignored.
+	// Parameters of other modes are treated as mistakes rather than ignored.
 	switch {
 	case !periodic && c.Ratio != 0:
 		return fail("ratio", c.Ratio, "none in this mode")
@@ -143,8 +143,8 @@ type Decoding struct {
 }
 
 // NewDecoding resolves cfg. metric is that of the prefill, used in periodic
-// mode unless the configuration names its own; it may be nil otherwise. Nil
-// without an error means that cfg asks for nothing.
+// mode unless the configuration names its own; it may be nil otherwise. A
+// nil result without an error means that cfg asks for nothing.
 func NewDecoding(cfg DecodeConfig, metric Metric) (*Decoding, error) {
 	cfg, err := cfg.WithDefaults()
 	if err != nil || !cfg.Enabled() {
@@ -182,7 +182,8 @@ func (d *Decoding) Config() DecodeConfig { return d.cfg }
 // Metric returns the metric that ranks.
 func (d *Decoding) Metric() Metric { return d.metric }
 
-// Protect replaces the metric's own protected set, and returns d.
+// Protect returns a copy of d that protects p instead of the metric's own
+// protected set.
 func (d *Decoding) Protect(p Protection) *Decoding {
 	c := *d
 	c.prot = &p
@@ -216,8 +217,8 @@ func (d *Decoding) Needs() DecodeNeeds {
 	}
 }
 
-// Target returns the entries per head to cut to when the newest token stands
-// at position p.
+// Target returns the entries per head to cut to when the newest token is at
+// position p.
 func (d *Decoding) Target(p int) int {
 	if d.cfg.TargetSize > 0 {
 		return d.cfg.TargetSize
@@ -226,8 +227,8 @@ func (d *Decoding) Target(p int) int {
 }
 
 // DecodeBudgets spreads target entries per head over the heads of a layer:
-// lens are their present lengths, the result their budgets. It may use the
-// scores. A nil function gives every head target.
+// lens holds their current lengths, the result their budgets. It may use
+// the scores. A nil function gives every head target.
 type DecodeBudgets func(l *Layer, lens []int, target int, s Scores, p Protection) ([]int, error)
 
 // DecodeLayer is the decode-time state of one attention layer in one session:
@@ -279,7 +280,7 @@ func (d *Decoding) NewLayer(heads, kvHeads, headDim int) *DecodeLayer {
 // none. The caller adds every query row to it, those of the prefill included.
 func (s *DecodeLayer) Sums() *ColumnSums { return s.sums }
 
-// decodeState is what a pass changes of a DecodeLayer.
+// decodeState is the part of a DecodeLayer that a pass changes.
 type decodeState struct {
 	passes, recorded int
 	post, pre        windowState
@@ -287,8 +288,8 @@ type decodeState struct {
 	seen             [][]int64
 }
 
-// windowState is what a pass changes of a QueryWindow: which rows it holds, or,
-// where rows may be overwritten, a copy of it.
+// windowState is the part of a QueryWindow that a pass changes: which rows it
+// holds or, where rows may be overwritten, a copy of it.
 type windowState struct {
 	start, n int
 	copy     *QueryWindow
@@ -313,7 +314,7 @@ func (s windowState) restore(w *QueryWindow) {
 	}
 }
 
-// Begin remembers the state of the layer before a pass of n tokens, so that
+// Begin saves the state of the layer before a pass of n tokens, so that
 // Rollback can return to it. Once its memory has grown, it allocates nothing
 // for a single token.
 func (s *DecodeLayer) Begin(n int) {
@@ -349,7 +350,7 @@ func (s *DecodeLayer) Rollback() {
 }
 
 // reserve makes room for n more rows of the current pass. A window has room for
-// one row more than a metric reads, so that a single token overwrites none.
+// one more row than the metric reads, so that a single token overwrites none.
 func (s *DecodeLayer) reserve(n int) {
 	room := s.d.buffer() + s.recorded + n
 	if s.post != nil {
@@ -377,12 +378,13 @@ func (s *DecodeLayer) Record(pos int, post, pre []float32, n, stride int) {
 }
 
 // After ends a pass of n tokens whose entries are in the cache already. It
-// returns the slots that each head keeps, ascending, or nil if nothing is to
-// be cut; they are valid until the next call. The layer's own accumulators are
+// returns the slots that each head keeps, ascending, or nil if nothing is to be
+// cut; they are valid until the next call. The layer's own accumulators are
 // compacted before it returns; compacting the cache is up to the caller.
-// prefill says that the pass is the first prefill, which periodic compression
-// leaves alone; a later one is a decoding pass of many tokens. l describes the
-// cache after the pass; After sets its Queries, Stats, Sums, Share and Budgets.
+// prefill reports that the pass is the first prefill, which periodic
+// compression leaves alone; a later one is a decoding pass of many tokens. l
+// describes the cache after the pass; After sets its Queries, Stats, Sums,
+// Share and Budgets.
 func (s *DecodeLayer) After(ctx context.Context, l *Layer, n int, prefill bool, budgets DecodeBudgets) ([][]int32, error) {
 	recorded := s.recorded
 	s.recorded = 0
@@ -431,7 +433,7 @@ func (s *DecodeLayer) cut(ctx context.Context, l *Layer, target int, budgets Dec
 		return nil, fmt.Errorf("compress while decoding: %w", err)
 	}
 	p := s.d.metric.Protection(longest, target)
-	if s.post != nil { // the queries of fewer tokens may be there than the metric looks at
+	if s.post != nil { // there may be fewer queries than the metric looks at
 		p.Window = min(p.Window, s.post.Len())
 	}
 	if s.d.prot != nil {
@@ -472,7 +474,7 @@ func (s *DecodeLayer) cut(ctx context.Context, l *Layer, target int, budgets Dec
 }
 
 // score ranks the layer. The streaming forms, which cut after every token, use
-// memory of the layer's own.
+// the layer's own memory.
 func (s *DecodeLayer) score(ctx context.Context, l *Layer) (Scores, error) {
 	m := s.d.metric
 	if !s.d.every {

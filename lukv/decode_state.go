@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// DecodeState is what a [DecodeLayer] has seen and not yet used between two passes,
-// as plain arrays: what a saved session needs to continue with the same bits.
+// DecodeState is what a [DecodeLayer] has seen but not yet used between two passes,
+// as plain arrays: all that a saved session needs to continue with the same bits.
 type DecodeState struct {
 	Passes    int         // since the last cut
 	Post, Pre QueryRows   // buffered queries, after and before RoPE
@@ -16,7 +16,7 @@ type DecodeState struct {
 	Seen      [][]int64   // [K][T] rows that could see them
 }
 
-// QueryRows are buffered queries of a layer: rows of [H*D], one after the other, and
+// QueryRows are buffered queries of a layer: rows of [H*D], one after another, and
 // their positions, ascending.
 type QueryRows struct {
 	Positions []int32
@@ -49,9 +49,9 @@ func (w *QueryWindow) state() (q QueryRows) {
 }
 
 // Restore gives an empty layer the state that another of the same [Decoding] had. lens
-// are the entries of each head and next the position of the next token: a state that
-// does not agree with them, or with what the layer needs, is an error and changes
-// nothing.
+// holds the number of entries of each head, next is the position of the next token. A
+// state that does not agree with them, or with what the layer needs, is an error and
+// changes nothing.
 func (s *DecodeLayer) Restore(st DecodeState, lens []int, next int) error {
 	if st.Passes < 0 || st.Passes > math.MaxInt32 {
 		return fmt.Errorf("found %d passes since the last cut", st.Passes)
@@ -86,8 +86,8 @@ func (s *DecodeLayer) Restore(st DecodeState, lens []int, next int) error {
 	return nil
 }
 
-// check reports rows that a window of at most the given number, in front of position
-// next, cannot have held. A nil window holds none.
+// check reports rows that a window of at most most rows, before position next,
+// cannot have held. A nil window holds none.
 func (w *QueryWindow) check(q QueryRows, most, next int) error {
 	if w == nil {
 		most = 0

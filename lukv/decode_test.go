@@ -156,9 +156,9 @@ func TestPeriodicSchedule(t *testing.T) {
 	require.Equal(t, 0, r.state.passes)
 }
 
-// TestLaterPrefillIsAPass: of several tokens at once only the first prefill is
-// left alone. A later one counts once, fills the buffer, and cuts at once when
-// it has as many tokens as the target.
+// TestLaterPrefillIsAPass: of passes of several tokens only the first prefill
+// is left alone. A later one counts once, fills the buffer, and cuts at once
+// if it has as many tokens as the target.
 func TestLaterPrefillIsAPass(t *testing.T) {
 	d := periodic(t, DecodeConfig{Interval: 3, TargetSize: 10, Buffer: 4}, MetricConfig{Name: "snapkv", Params: `{"window":6,"kernel":1}`})
 	r := newDecodeRun(t, d, 0, 100)
@@ -188,7 +188,7 @@ func TestPeriodicBuffer(t *testing.T) {
 	require.Equal(t, []int{1, 2, 2, 2}, lens, "trimmed to the buffer after every pass")
 	require.True(t, r.pass(1, false, nil))
 	require.Zero(t, r.state.post.Len(), "reset with the cut")
-	// The cut saw three rows: two of the buffer and the current one.
+	// The cut saw three rows: two from the buffer and the current one.
 	for h := range r.cache.pos {
 		require.Subset(t, r.cache.pos[h], []int32{22, 23, 24}, "the shortened window is protected")
 		require.True(t, slices.IsSorted(r.cache.pos[h]))
@@ -311,8 +311,8 @@ func TestStreamingFormKeepsEnds(t *testing.T) {
 	require.Equal(t, []int32{0, 1, 2, 3, 46, 47, 48, 49}, r.cache.pos[0])
 }
 
-// TestH2OFormWithDecay runs the accumulators against a map from position to
-// what it has received.
+// TestH2OFormWithDecay runs the accumulators against a map from each
+// position to what it has received.
 func TestH2OFormWithDecay(t *testing.T) {
 	d, err := NewDecoding(DecodeConfig{Mode: "h2o", Heavy: 3, Recent: 2, Decay: 0.75}, nil)
 	require.NoError(t, err)
@@ -412,7 +412,7 @@ func TestDecodeLayerCloneAndRewind(t *testing.T) {
 	require.Equal(t, 6, p.state.post.Position(1))
 }
 
-// everyDecoding is one of each kind of state.
+// everyDecoding returns a Decoding for each kind of state.
 func everyDecoding(t *testing.T) map[string]*Decoding {
 	h2o, err := NewDecoding(DecodeConfig{Mode: "h2o", Heavy: 4, Recent: 5, Decay: 0.9}, nil)
 	require.NoError(t, err)
@@ -425,8 +425,8 @@ func everyDecoding(t *testing.T) map[string]*Decoding {
 	}
 }
 
-// TestDecodeRollback: after a pass that was taken back, everything goes on as if it
-// had not been, also where the pass had cut the cache.
+// TestDecodeRollback: after a pass is rolled back, everything continues as if it
+// had not happened, even if the pass had cut the cache.
 func TestDecodeRollback(t *testing.T) {
 	for name, d := range everyDecoding(t) {
 		r, undisturbed := newDecodeRun(t, d, 0, 200), newDecodeRun(t, d, 0, 200)
@@ -451,8 +451,8 @@ func TestDecodeRollback(t *testing.T) {
 	}
 }
 
-// TestDecodePassInPieces: how the rows of a pass are cut into calls makes no
-// difference.
+// TestDecodePassInPieces: how the rows of a pass are split into calls makes
+// no difference.
 func TestDecodePassInPieces(t *testing.T) {
 	for name, d := range everyDecoding(t) {
 		whole, pieces := newDecodeRun(t, d, 0, 200), newDecodeRun(t, d, 0, 200)
@@ -484,8 +484,8 @@ func TestDecodePassInPieces(t *testing.T) {
 	}
 }
 
-// TestDecodeStateComesBack: a layer that is given the state of another one goes on
-// like it.
+// TestDecodeStateComesBack: a layer given the state of another continues as that
+// one would.
 func TestDecodeStateComesBack(t *testing.T) {
 	for name, d := range everyDecoding(t) {
 		r := newDecodeRun(t, d, 0, 200)
@@ -547,7 +547,8 @@ func TestDecodeRestoreRefuses(t *testing.T) {
 	}
 }
 
-// TestDecodeRefusesWholeContexts: metrics that look at more than passes by.
+// TestDecodeRefusesWholeContexts: metrics that look at more than what passes by are
+// rejected.
 func TestDecodeRefusesWholeContexts(t *testing.T) {
 	for _, name := range []string{"kvzip", "compactor", "newest_hidden"} {
 		_, err := NewDecoding(DecodeConfig{Mode: "periodic"}, mustMetric(t, MetricConfig{Name: name}))
@@ -573,7 +574,7 @@ func TestDecodeTellsTheMetricItsBudget(t *testing.T) {
 }
 
 // TestDecodeLetsGoOfTheLayer: what a pass has looked at is not held until the next
-// one: it refers to a cache.
+// one, because it refers to a cache.
 func TestDecodeLetsGoOfTheLayer(t *testing.T) {
 	for name, d := range everyDecoding(t) {
 		r := newDecodeRun(t, d, 0, 60)
@@ -661,8 +662,8 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestDecodeProtectionOfMoreThanTheWindow: what a policy protects does not end where
-// the queries do that its metric looks at.
+// TestDecodeProtectionOfMoreThanTheWindow: a policy's protection is not limited to
+// the queries that its metric looks at.
 func TestDecodeProtectionOfMoreThanTheWindow(t *testing.T) {
 	d := periodic(t, DecodeConfig{Interval: 1, TargetSize: 8}, MetricConfig{Name: "snapkv", Params: `{"window":2}`}).Protect(Protection{Sinks: 1, Window: 5})
 	r := newDecodeRun(t, d, 20, 40)

@@ -7,20 +7,21 @@ import (
 	"slices"
 )
 
-// defensiveKV scores an entry by the most that any of the last w queries of any
-// query head of its group pays to it, weighted by what its value adds to the
-// output ("DefensiveKV", 2025; spec §3.11). It goes with the allocator global,
-// its pool a layer or, for the layer-adaptive form, the model.
+// defensiveKV scores an entry by the most attention that any of the last w
+// queries of any query head of its group pays to it, weighted by what its value
+// adds to the output ("DefensiveKV", 2025; spec §3.11). It goes with the
+// allocator global, pooled over a layer or, in the layer-adaptive form, over
+// the model.
 type defensiveKV struct {
 	Window int `json:"window"` // last queries observed, protected too
 	Kernel int `json:"kernel"` // odd width of the average pooling
 
-	// Mass is the share of attention whose entries, best first, are kept before
-	// the scores compete, as far as the budget goes.
+	// Mass is the share of attention covered by the entries, best first, that
+	// are kept before the scores compete, as far as the budget goes.
 	Mass float64 `json:"mass"`
 
-	// Compat takes the attention that the window pays to itself, which Mass is
-	// lessened by, from the columns that the published code looks at.
+	// Compat takes the attention that the window pays to itself, which is
+	// subtracted from Mass, from the columns that the published code uses.
 	Compat bool `json:"compat"`
 }
 
@@ -90,13 +91,13 @@ func (m defensiveKV) keepShare(l *Layer, h int) float64 {
 	return 0
 }
 
-// defensiveHead is what one KV head's window says of the entries outside it.
+// defensiveHead is what one KV head's window says about the entries outside it.
 type defensiveHead struct {
 	window int
 	score  []float64 // worst case, not below the head's mean
 	plain  []float64 // mean attention
 	own    float64   // attention that the window pays to itself
-	compat float64   // what the published code takes for that
+	compat float64   // what the published code takes it to be
 	norms  []float64 // share of the output norm among the heads
 }
 
@@ -161,8 +162,8 @@ func (m defensiveKV) observe(ctx context.Context, l *Layer, h int, x *defensiveH
 }
 
 // first returns the entries that are kept before the scores compete: the best
-// ones that together stay below mass of the plain attention, as many as leave
-// room for the window in the fraction keep of all.
+// ones that together stay below mass of the plain attention, at most the
+// fraction keep of the entries outside the window, less the window.
 func (x *defensiveHead) first(keep, mass float64, compat bool) []int32 {
 	n := len(x.plain)
 	room := int(math.Floor(float64(float64(n)*keep) - float64(x.window)))

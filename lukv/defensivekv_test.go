@@ -107,7 +107,7 @@ func TestDefensiveKVMatchesDefinition(t *testing.T) {
 	}
 }
 
-// TestDefensiveKVWithOneNaN: a value that is no number costs its own entry alone.
+// TestDefensiveKVWithOneNaN: a NaN among the values costs only its own entry.
 func TestDefensiveKVWithOneNaN(t *testing.T) {
 	l := randomAttention(24, 4, 2, 6)
 	l.Share = 12

@@ -1,7 +1,8 @@
-// Package lukv decides which entries of a key/value cache stay. It has metrics
-// that rank the entries of a head, allocators that say how many each head
-// keeps, and the profiles and analysis of LU-KV. Plain arrays go in, budgets
-// and kept sets come out; the package knows no model and moves no cache.
+// Package lukv decides which entries of a key/value cache stay. It provides
+// metrics that rank the entries of a head, allocators that decide how many
+// each head keeps, and the profiles and analysis of LU-KV. Plain arrays go in,
+// budgets and kept sets come out; the package knows nothing of models and
+// never touches a cache.
 //
 // # The two questions
 //
@@ -14,32 +15,32 @@
 // all of this, and [Policy.Compile] binds it to a cache:
 //
 //	c, err := policy.Compile(fingerprint, shape)
-//	d := c.Demand(T)                          // what T entries per head shall become
+//	d := c.Demand(T)                          // what should become of T entries per head
 //	if d.Untouched() { … }                    // nothing to do
 //	budgets, err := lukv.Allocate(c.Allocator(), d, nil) // if c.Allocator().Knows() == KnownBefore
 //	scores, err := lukv.Score(ctx, c.Metric(), layer)
 //	kept := lukv.Keep(nil, scores[h], budgets[l][h], d.Protection)
 //
-// Both sets are open: a module adds to them with [RegisterMetric] or
-// [RegisterAllocator], as this package does for its own. examples/methods is such
-// a module.
+// Both sets are open: a module can add to them with [RegisterMetric] and
+// [RegisterAllocator], as this package does with its own; examples/methods is
+// such a module.
 //
 // # Profiles
 //
 // LU-KV reads its budgets from a [Profile], made once per model and metric: an
 // [Oracle] measures what each entry was worth to the answers of calibration
 // questions; package solve finds, for 99 levels of compression at once, the
-// budgets that lose least if the metric does the ranking; a [ProfileBuilder]
-// averages over questions. [Analyze] says what metric and oracle lose. By
+// budgets that lose least when the metric does the ranking; a [ProfileBuilder]
+// averages over questions. [Analyze] reports what metric and oracle lose. By
 // default the oracle is not normalised, unlike in the published procedure
 // ([DefaultProfileIdentity] says why); [Normalizations] lists the choices.
 //
 // # Rules
 //
-// Everything is deterministic to the bit on every CPU and for every degree of
+// Everything is deterministic to the bit on every CPU and at any degree of
 // parallelism. Ties go to the lower position (selection), then the lower
-// layer, head and position (competition between heads), and to the higher head
-// first in the solver, as in the published one.
+// layer, head and position (competition between heads); in the solver they go
+// to the higher head first, as in the published one.
 //
 // Metrics, allocators, profiles, curves and compiled policies are immutable and
 // safe for concurrent use; [Oracle], [QueryStats], [ColumnSums] and

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestParametersOfOtherModes: the smallest value of a parameter that a mode does not
-// have is a mistake, too.
+// TestParametersOfOtherModes: even the smallest value of a parameter that a mode
+// does not have is a mistake.
 func TestParametersOfOtherModes(t *testing.T) {
 	for field, text := range map[string]struct {
 		value string
@@ -49,7 +49,7 @@ func TestParametersOfOtherModes(t *testing.T) {
 	}
 }
 
-// TestEnabled: each of the three budgets and decoding switch a policy on by itself.
+// TestEnabled: each of the three budgets, and decoding, enables a policy by itself.
 func TestEnabled(t *testing.T) {
 	var none *Policy
 	require.False(t, none.Enabled())
@@ -107,7 +107,8 @@ func TestFinite(t *testing.T) {
 	require.False(t, finite(float32(math.NaN())))
 }
 
-// TestBudgetsOfAProduct: an absolute budget neither overflows nor is zero too early.
+// TestBudgetsOfAProduct: an absolute budget neither overflows nor becomes zero too
+// early.
 func TestBudgetsOfAProduct(t *testing.T) {
 	d := Demand{T: 10, Layers: 3, KVHeads: 2}
 	require.Equal(t, 42, d.DemandTokens(7).Entries)

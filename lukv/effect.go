@@ -15,8 +15,8 @@ const (
 	WeightsSpan = "span" // by what it adds to a cut of all layers
 )
 
-// Weights say how the layers of a profile of output errors weigh against each
-// other. With kind none the other fields are empty.
+// Weights says how the layers of a profile of output errors weigh against
+// each other. With kind none the other fields are empty.
 type Weights struct {
 	Kind string `json:"kind"`
 
@@ -64,7 +64,7 @@ func (w *Weights) validate() error {
 	return nil
 }
 
-// rounds is the number of effects that are measured of every layer.
+// rounds is the number of effects measured per layer.
 func (w *Weights) rounds() int {
 	if w.Kind == WeightsCut {
 		return 1
@@ -72,8 +72,8 @@ func (w *Weights) rounds() int {
 	return len(w.Ratios)
 }
 
-// layers turns measured effects, [L][rounds], and the errors that the layers make
-// at their least, [L], into weights, [L].
+// layers turns measured effects, [L][rounds], and the errors of the layers at
+// their smallest budgets, [L], into weights, [L].
 func (w *Weights) layers(effects [][]float64, errors []float64) []float64 {
 	out := make([]float64, len(errors))
 	for l := range out {
@@ -88,7 +88,7 @@ func (w *Weights) layers(effects [][]float64, errors []float64) []float64 {
 			}
 			most = max(most, round[l])
 		}
-		if most == 0 { // nothing was measured that could tell layers apart
+		if most == 0 { // no measurement tells the layers apart
 			continue
 		}
 		for l, v := range round {
@@ -104,9 +104,10 @@ func (w *Weights) layers(effects [][]float64, errors []float64) []float64 {
 }
 
 // states returns the states of the cache of a context of T entries whose
-// divergence the weights are made of, with the given layers taking part: for cut
-// one per layer, for span two per ratio and layer, the layer cut and whole. A state
-// is what every head of a layer keeps, [L], of the metric's order; T: all.
+// divergences the weights are made from, with the given layers taking part: for cut
+// one per layer; for span two per ratio and layer, with the layer cut and whole. A
+// state is the number of entries that every head of each layer keeps, [L], in the
+// metric's order; T: all.
 func (w *Weights) states(T, least int, layers []int, L int) [][]int {
 	whole := make([]int, L)
 	for l := range whole {

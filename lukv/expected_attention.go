@@ -13,7 +13,7 @@ import (
 // expected to pay to it, if they are distributed like the past ones (Devoto et
 // al., "Expected Attention", 2025; spec §3.3).
 type expectedAttention struct {
-	Future     int     `json:"future"`     // coming positions averaged over
+	Future     int     `json:"future"`     // upcoming positions averaged over
 	Sinks      int     `json:"sinks"`      // first entries, always kept
 	Covariance bool    `json:"covariance"` // use second moments
 	ValueNorm  bool    `json:"value_norm"` // weight by the value's norm

@@ -297,7 +297,7 @@ func newGoldenAttention(t testing.TB, s goldenSetup, in map[string]goldenArray, 
 	k := rotate(project(hidden, get("k_weight"), in[prefix+"k_bias"]), s.KVHeads, s.HeadDim, 0, a.invFreq)
 	v := project(hidden, get("v_weight"), in[prefix+"v_bias"])
 	a.keys, a.values = byHead(k, s.KVHeads, s.HeadDim), byHead(v, s.KVHeads, s.HeadDim)
-	// The file's own keys, in the peers' float32, settle what a near tie is.
+	// The file's own keys, in the reference's float32, settle near ties.
 	for h := range s.KVHeads {
 		for i, want := range get("keys").row(h) {
 			require.InDelta(t, want, a.keys[h][i], 1e-4, "%skeys of head %d at %d", prefix, h, i)
@@ -358,7 +358,7 @@ func (a *goldenAttention) layer(t testing.TB, m Metric, T, share int) *Layer {
 	return l
 }
 
-// golden runs cases and counts what it compared.
+// golden runs cases and counts its comparisons.
 type golden struct {
 	cpu    kernels.CPU
 	index  goldenIndex
@@ -394,7 +394,7 @@ func (g *golden) attention(t testing.TB, setup, prefix string) *goldenAttention 
 }
 
 // metric builds the metric that the vectors call name, with its parameters
-// spelled out where a case lists them and read off the name otherwise.
+// as listed by the case or else read off the name.
 func (g *golden) metric(t testing.TB, name string) Metric {
 	t.Helper()
 	p, known := g.params[name]
@@ -436,7 +436,7 @@ func (g *golden) metric(t testing.TB, name string) Metric {
 	return mustMetric(t, c)
 }
 
-// pad is what the peer adds to the largest score to secure an entry.
+// pad returns what the reference adds to the largest score to secure an entry.
 func (g *golden) pad(name string) float32 {
 	if g.params[name].Pad == "max" || strings.HasPrefix(name, "snapkv_max") {
 		return 0
@@ -444,8 +444,8 @@ func (g *golden) pad(name string) float32 {
 	return 1
 }
 
-// scores computes a metric the way the vectors have it: protection written as
-// the peer's number instead of the flag.
+// scores computes a metric as the vectors have it: protection written as the
+// reference's number instead of the flag.
 func (g *golden) scores(t testing.TB, a *goldenAttention, name string, share int) Scores {
 	t.Helper()
 	m := g.metric(t, name)
@@ -466,9 +466,9 @@ func (g *golden) compareScores(t testing.TB, c goldenCase, got []float32, want [
 	}
 }
 
-// compareMask compares a kept set with a 0/1 row. Where the peer cut through
-// equal scores only the number of entries and the absence of inversions can be
-// asked for.
+// compareMask compares a kept set with a 0/1 row. Where the reference cut
+// through equal scores, only the number of entries and the absence of
+// inversions can be checked.
 func (g *golden) compareMask(t testing.TB, kept []int32, want []float64, scores []float32, ambiguous bool, where string) {
 	t.Helper()
 	g.checks++
@@ -494,7 +494,7 @@ func (g *golden) compareMask(t testing.TB, kept []int32, want []float64, scores 
 	}
 }
 
-// truncated is the older kvpress' uniform budget: no floor at one entry.
+// truncated is older kvpress' uniform budget: no floor at one entry.
 func truncated(T int, ratio float64) int { return int(float64(T) * (1 - ratio)) }
 
 var goldenKinds = map[string]func(g *golden, t *testing.T, c goldenCase){
@@ -546,7 +546,7 @@ func (g *golden) all(t *testing.T) {
 			name = c.Setup + "/" + c.ID
 		}
 		t.Run(name, func(t *testing.T) {
-			// Not in parallel: the cases share what they have read and count together.
+			// Not in parallel: the cases share the files they have read and a count.
 			run, ok := goldenKinds[c.Kind]
 			require.True(t, ok, "no runner for cases of kind %q", c.Kind)
 			before := g.checks
@@ -561,8 +561,9 @@ func (g *golden) all(t *testing.T) {
 }
 
 // critical returns the refined scores of a layer, protected entries weighted
-// like any other as the peer does, first(h) of head h decided by the inner ones.
-// Secured entries hold 3e38, the vectors' stand-in for the largest float.
+// like any other, as the reference does; the inner scores decide first(h)
+// entries of head h. Secured entries hold 3e38, the vectors' stand-in for the
+// largest float.
 func (g *golden) critical(t testing.TB, a *goldenAttention, c goldenCase, inner Scores, first func(h int) int) Scores {
 	t.Helper()
 	l := a.layer(t, kNorm{}, a.T, 0)
@@ -606,8 +607,8 @@ func (g *golden) scorer(t *testing.T, c goldenCase) {
 				}
 				g.compareMask(t, kept, keep.row(i, h), s[h], tied, where)
 			case tied:
-				// The peer is left with ties among its sinks; the rule here is
-				// the newest entry and the first ones.
+				// The reference is left with ties among its sinks; the rule
+				// here is the newest entry and the first ones.
 				g.compareMask(t, kept, keep.row(i, h), s[h], true, where)
 			default:
 				g.compareMask(t, kept, keep.row(i, h), s[h], false, where)
@@ -677,8 +678,8 @@ func (g *golden) wrapper(t *testing.T, c goldenCase) {
 		require.Zero(t, total, "entries of the layer at ratio %g", ratio)
 		g.checks++
 		if tied && c.Allocator == "adakv" {
-			// No dropped entry of the layer may beat one that was kept on its
-			// score and not by the safeguard.
+			// No dropped entry of the layer may beat one that was kept for
+			// its score and not by the safeguard.
 			safe := int(c.Params.Alpha * float64(truncated(len(s[0]), ratio)))
 			lowest, best := float32(math.Inf(1)), float32(math.Inf(-1))
 			for h := range kept {
@@ -707,7 +708,7 @@ func (g *golden) evictedStep(t *testing.T, c goldenCase) {
 			kept, _ = g.selection(t, w, c.Params.Ratio)
 		}
 	}
-	if kept == nil { // a metric by itself: the uniform share
+	if kept == nil { // a metric on its own: the uniform share
 		n := truncated(a.T, c.Params.Ratio)
 		for _, row := range g.scores(t, a, c.Params.Selection, n) {
 			kept = append(kept, Keep(nil, row, n, Protection{}))
@@ -969,7 +970,7 @@ func (c *goldenCache) layer(next int) *Layer {
 	}
 }
 
-// mask returns the 0/1 row of a head's positions.
+// ids returns the positions that head h holds.
 func (c *goldenCache) ids(h int) []int32 { return slices.Clone(c.pos[h]) }
 
 func (g *golden) decoding(t *testing.T, c goldenCase) {
@@ -1049,7 +1050,7 @@ func (g *golden) streamingForm(t *testing.T, c goldenCase) {
 }
 
 // layered cuts a stack's layers by the scores of one metric and an allocator,
-// protection written as the peer's number.
+// protection written as the reference's number.
 func (g *golden) layered(t *testing.T, c goldenCase, m Metric, a Allocator, ratio float64) ([]Scores, [][]int) {
 	t.Helper()
 	setup := g.index.Setups[c.Setup]
@@ -1186,7 +1187,7 @@ func (g *golden) kvzip(t *testing.T, c goldenCase) {
 			}
 			from += n
 		}
-		for h := range best.best { // the peer's scores of what is not repeated
+		for h := range best.best { // the reference's scores of what is not repeated
 			for i := range min(start, 4) {
 				best.best[h][i] = 1
 			}
@@ -1216,7 +1217,7 @@ func (g *golden) kvzip(t *testing.T, c goldenCase) {
 }
 
 // kvzipThreshold is the method's own selection: strictly above the score at a
-// rank of all positions behind the prefix.
+// given rank among all positions after the prefix.
 func (g *golden) kvzipThreshold(t *testing.T, c goldenCase, scores []Scores, start int) {
 	var all []float64
 	for l := range scores {

@@ -8,11 +8,11 @@ import (
 	"github.com/lukv/lukv/internal/detmath"
 )
 
-// keyDistance scores an entry by the squared distance of its key, the rotation
-// undone, from the mean of its head.
+// keyDistance scores an entry by the squared distance of its key, with the
+// rotation undone, from the mean over its head.
 type keyDistance struct {
-	// Values multiplies by what the distance of the value from its mean adds to
-	// the outputs, over the query heads of the group together.
+	// Values multiplies by what the value's deviation from its mean adds to the
+	// outputs, over the query heads of the group together.
 	Values bool `json:"values"`
 }
 
@@ -73,7 +73,7 @@ func (m keyDistance) head(ctx context.Context, l *Layer, h int) ([]float32, erro
 	return out, err
 }
 
-// unrotate writes a key at position p with its rotation undone to dst, [D].
+// unrotate writes the key at position p, with its rotation undone, to dst, [D].
 func (l *Layer) unrotate(dst []float64, key []float32, p int) {
 	scale := l.RopeScale
 	if scale == 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKeyDistanceMatchesDefinition starts from unrotated keys, so that the metric
-// has to find them again behind rotation, yarn's factor and lost slots.
+// TestKeyDistanceMatchesDefinition starts from unrotated keys, so the metric has
+// to recover them despite rotation, yarn's factor and lost slots.
 func TestKeyDistanceMatchesDefinition(t *testing.T) {
 	const T, D, scale = 300, 6, 1.3
 	l := randomAttention(T, 4, 2, D)

@@ -10,7 +10,7 @@ import (
 // head (Park et al., "KeyDiff", 2025; spec §3.2).
 type keyDiff struct {
 	// Block makes it cut back to the budget after every Block entries; 0 scores
-	// all at once.
+	// all entries at once.
 	Block int `json:"block"`
 }
 
@@ -63,9 +63,10 @@ func (m keyDiff) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 	return out, err
 }
 
-// blockwise keeps n entries while the text comes in blocks: after each block,
-// survivors and block are scored together and cut back to n. Entries dropped
-// on the way get -Inf, so that the n best scores are the final survivors.
+// blockwise keeps n entries while the text arrives in blocks: after each
+// block, survivors and block are scored together and cut back to n. Entries
+// dropped along the way get -Inf, so that the n best scores are the final
+// survivors.
 func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int) ([]float32, error) {
 	T, D := l.Len(h), l.HeadDim
 	// keys[i] is the key of slot slots[i]; both hold survivors and one block.

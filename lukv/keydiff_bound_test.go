@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKeyDiffHugeBlock: a block of more entries than there are is all of them at once,
-// and takes no memory for those that there are not.
+// TestKeyDiffHugeBlock: a block larger than the number of entries takes all of them at
+// once, and no memory for the rest.
 func TestKeyDiffHugeBlock(t *testing.T) {
 	l := randomAttention(300, 2, 2, 8)
 	l.Share = 100

@@ -15,15 +15,15 @@ type kvZip struct {
 	Sinks int `json:"sinks"` // first entries that every repetition sees
 
 	// Prefix is the number of tokens before the context, such as a template's
-	// header: they are not repeated, and always kept, and so are the sinks.
+	// header: they are not repeated but always kept, as are the sinks.
 	Prefix int `json:"prefix"`
 
 	// Suffix is the text between the instruction to repeat and the repetition:
 	// what opens the model's turn.
 	Suffix string `json:"suffix"`
 
-	// Plus weighs attention by the output norm of the entry's value, over the norm
-	// of the attention block's input at the query ("KVzip+").
+	// Plus weights attention by the output norm of the entry's value, divided by
+	// the norm of the attention block's input at the query ("KVzip+").
 	Plus bool `json:"plus"`
 }
 
@@ -82,8 +82,8 @@ type Repetition struct {
 	// the first Sinks slots, the chunk and themselves, nothing else.
 	From, To, Sinks int
 
-	// Queries are the rows of the repetition after RoPE, [m][H*D], Keys their own
-	// keys, [m][D], of a KV head.
+	// Queries are the rows of the repetition after RoPE, [m][H*D]; Keys returns
+	// their own keys for a KV head, [m][D].
 	Queries []float32
 	Keys    func(h int) []float32
 
@@ -96,8 +96,8 @@ type Repetition struct {
 // repeatRows rows of a repetition are computed together.
 const repeatRows = 64
 
-// Add takes one repetition into account for KV head h. Logits are float32 in the
-// order of kernels.MatMul, the softmax as in [Layer.Attend].
+// Add folds one repetition into the scores of KV head h. Logits are float32 in
+// the order of kernels.MatMul, the softmax as in [Layer.Attend].
 func (r *RepeatScores) Add(ctx context.Context, l *Layer, h int, x Repetition) error {
 	D, G, width := l.HeadDim, l.Group(), l.Heads*l.HeadDim
 	m, own := len(x.Queries)/width, x.Keys(h)

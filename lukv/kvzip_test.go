@@ -11,9 +11,10 @@ import (
 
 // TestRepetitionMatchesDefinition: the queries of a repetition attend to the first
 // sinks, to the chunk and to what has been repeated so far, in one softmax; an entry
-// has the most that any query of its group pays to it, for KVzip+ times the length of
-// what its value adds to the output, over the length of the query's input. Two chunks,
-// of more repeated rows than are computed at a time, fill all behind the prefix.
+// gets the most that any query of its group pays to it, for KVzip+ times the length of
+// what its value adds to the output, divided by the length of the query's input. Two
+// chunks, with more repeated rows than are computed at a time, fill everything after
+// the prefix.
 func TestRepetitionMatchesDefinition(t *testing.T) {
 	const T, K, G, D, prefix, sinks = 90, 2, 2, 6, 2, 4
 	rng := rand.New(rand.NewPCG(6, 6))
@@ -24,7 +25,7 @@ func TestRepetitionMatchesDefinition(t *testing.T) {
 		want := [][]float64{make([]float64, T), make([]float64, T)}
 		for _, bounds := range [][2]int{{prefix, 10}, {10, T}} {
 			from, to := bounds[0], bounds[1]
-			m := to - from + 3 // an instruction in front of it
+			m := to - from + 3 // preceded by an instruction
 			queries, own := make([]float32, m*K*G*D), [][]float32{make([]float32, m*D), make([]float32, m*D)}
 			for _, x := range [][]float32{queries, own[0], own[1]} {
 				for i := range x {
@@ -82,7 +83,7 @@ func TestRepetitionMatchesDefinition(t *testing.T) {
 	}
 }
 
-// outputLength is ‖v·W_O‖₂ of a query head.
+// outputLength returns ‖v·W_O‖₂ for a query head.
 func outputLength(l *Layer, q int, v []float32) float64 {
 	w, sum := l.Output(q, 0, l.OutputDim, make([]float32, l.OutputDim*l.HeadDim)), 0.0
 	for m := range l.OutputDim {
@@ -95,8 +96,8 @@ func outputLength(l *Layer, q int, v []float32) float64 {
 	return math.Sqrt(sum)
 }
 
-// filling is a reader that fills the room it is given, as of a cache of another
-// element type.
+// filling returns a reader that fills the buffer it is given, like a cache of
+// another element type.
 func filling(rows rowReader, D int) rowReader {
 	return func(h, lo, hi int, dst []float32) []float32 {
 		dst = dst[:(hi-lo)*D]

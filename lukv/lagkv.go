@@ -15,10 +15,10 @@ import (
 // It reads no attention.
 type lagKV struct {
 	Sinks int `json:"sinks"` // first entries, always kept and in no partition
-	Lag   int `json:"lag"`   // entries of a partition; as many at the end are always kept
+	Lag   int `json:"lag"`   // entries per partition; that many at the end are always kept
 
 	// Cross lets entries of different partitions compete by score; without it
-	// every partition is ranked by itself and keeps about the same share.
+	// every partition is ranked on its own and keeps about the same share.
 	Cross bool `json:"cross"`
 }
 
@@ -41,9 +41,9 @@ func (m lagKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 	return s, err
 }
 
-// head scores the partitions that another one follows from 0 to 1 and what lies
-// behind them higher, the newer the more. Without two partitions the newest
-// entries are the best.
+// head scores partitions that are followed by another from 0 to 1, and the
+// entries after those higher, the newer the higher. With fewer than two
+// partitions the newest entries are the best.
 func (m lagKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 	T := l.Len(h)
 	out := l.newScores(T)
@@ -82,8 +82,9 @@ func (m lagKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 // rowReader is Layer.Keys or Layer.Values.
 type rowReader func(h, lo, hi int, dst []float32) []float32
 
-// addSpreads adds to scores, of the entries from slot lo on, half the softmax
-// over each partition of the spread of its rows in the range of the next one.
+// addSpreads adds to scores, for the entries from slot lo on, half the
+// softmax, over each partition, of the spread of its rows within the range of
+// the next one.
 func (m lagKV) addSpreads(ctx context.Context, l *Layer, ws *workspace, rows rowReader, h, lo int, scores []float64) error {
 	if len(scores) == 0 {
 		return nil
@@ -114,9 +115,9 @@ func (m lagKV) addSpreads(ctx context.Context, l *Layer, ws *workspace, rows row
 	return nil
 }
 
-// spreadIn is the standard deviation (unbiased) over the channels of a row that
-// was scaled to the range [low, high] of each; a channel without a range counts
-// as 0.
+// spreadIn returns the (unbiased) standard deviation over the channels of a
+// row, each scaled by its range [low, high]; a channel with an empty range
+// counts as 0.
 func spreadIn(row, low, high []float32) float64 {
 	var sum, squares float64
 	for i, v := range row {
@@ -145,14 +146,14 @@ func addSoftmaxOf(dst, x []float64, weight float64) {
 	}
 }
 
-// ranking is memory to rank scores in.
+// ranking holds memory for ranking scores.
 type ranking struct {
 	order  []int
 	ranked []float64
 }
 
-// replace replaces scores by the fraction of them that rank below, the lower
-// position first among equals.
+// replace replaces each score by the fraction of scores that rank below it;
+// among equals the lower position ranks first.
 func (r *ranking) replace(x []float64) {
 	r.order, r.ranked = resize(r.order, len(x)), resize(r.ranked, len(x))
 	order, ranked := r.order, r.ranked

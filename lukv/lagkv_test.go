@@ -70,7 +70,7 @@ func TestLagKVMatchesDefinition(t *testing.T) {
 	}
 }
 
-// TestLagKVOfShortTexts: without two partitions the newest entries stay.
+// TestLagKVOfShortTexts: with fewer than two partitions the newest entries stay.
 func TestLagKVOfShortTexts(t *testing.T) {
 	l := randomAttention(11, 2, 1, 4)
 	m := mustMetric(t, configured("lagkv", "sinks", 2, "lag", 5))
@@ -78,7 +78,8 @@ func TestLagKVOfShortTexts(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int32{0, 1, 5, 6, 7, 8, 9, 10}, Keep(nil, s[0], 8, m.Protection(11, 8)))
 	require.Equal(t, []int32{0, 1, 8, 9, 10}, Keep(nil, s[0], 5, m.Protection(11, 5)))
-	// A channel that never changes says nothing, and divides by nothing.
+	// A channel that never changes says nothing, and nothing is divided by its
+	// range.
 	flat := make([]float32, 11*4)
 	l.Keys = func(_, lo, hi int, _ []float32) []float32 { return flat[lo*4 : hi*4] }
 	s, err = Score(context.Background(), mustMetric(t, configured("lagkv", "sinks", 0, "lag", 2)), l)

@@ -10,7 +10,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// Layer is what a metric sees of one attention layer. The code that compresses
+// Layer is what a metric sees of one attention layer. The compressing code
 // fills it from a cache; only the fields that the metric's Needs names have to
 // be set. Functions may be called from several goroutines at once for different
 // heads when Parallel is set.
@@ -62,8 +62,8 @@ type Layer struct {
 
 	// Share is the uniform budget n of a head where it is known, 0 otherwise.
 	// Budgets holds each head's own budget where those are known beforehand;
-	// nil: Share each. Only metrics whose scores depend on the budget look
-	// (block-wise KeyDiff, a shrinking window).
+	// nil: Share each. Only metrics whose scores depend on the budget use
+	// them (block-wise KeyDiff, a shrinking window).
 	Share   int
 	Budgets []int
 
@@ -71,8 +71,8 @@ type Layer struct {
 	// rounding to Share; 0 otherwise.
 	Ratio float64
 
-	// Secured is the number of entries that the allocator leaves every head by
-	// score, whatever the other heads have.
+	// Secured is the number of entries that the allocator guarantees every
+	// head by score, whatever the other heads get.
 	Secured int
 
 	// CPU is the instruction set for the heavy products; results do not depend
@@ -82,10 +82,10 @@ type Layer struct {
 	// Scratch is memory that the metric works in; nil: the Go heap.
 	Scratch *Scratch
 
-	wanted []bool // [K] heads whose scores are asked for; nil: all
+	wanted []bool // [K] heads whose scores are wanted; nil: all
 
 	// Parallel runs fn(0) … fn(n-1), in any order and on any number of
-	// goroutines. nil: one after the other. Results never depend on it.
+	// goroutines. nil: one after another. Results never depend on it.
 	Parallel func(n int, fn func(i int))
 }
 
@@ -136,8 +136,8 @@ func (l *Layer) positions(h int) []int32 {
 	return l.Positions(h)
 }
 
-// positionOf returns the position of slot t of a head with the given positions. Ask for
-// those of a head once: they are copied out of the cache.
+// positionOf returns the position of slot t of a head with the given positions. Fetch a
+// head's positions only once: they are copied out of the cache.
 func positionOf(pos []int32, t int) int {
 	if pos == nil {
 		return t
@@ -153,7 +153,7 @@ func visible(pos []int32, T, p int) int {
 	return sort.Search(T, func(t int) bool { return int(pos[t]) > p })
 }
 
-// check reports what is missing or contradictory for a metric with such needs.
+// check reports what is missing or contradictory for a metric with needs n.
 func (l *Layer) check(name string, n Needs) error {
 	fail := func(format string, args ...any) error {
 		return fmt.Errorf("score layer %d with %s: %s", l.Index, name, fmt.Sprintf(format, args...))
@@ -214,8 +214,8 @@ func (l *Layer) check(name string, n Needs) error {
 	return nil
 }
 
-// EachHead runs fn for every KV head that is asked for and returns the error of the
-// lowest head that fails.
+// EachHead runs fn for every KV head whose scores are wanted and returns the error
+// of the lowest head that fails.
 func (l *Layer) EachHead(ctx context.Context, fn func(h int) error) error {
 	errs := make([]error, l.KVHeads)
 	run := func(h int) {
@@ -242,7 +242,7 @@ func (l *Layer) EachHead(ctx context.Context, fn func(h int) error) error {
 }
 
 // eachTile calls fn with the rows [lo,hi) of head h, tile by tile. buf is
-// scratch, grown as needed; nil will do.
+// scratch, grown as needed; it may be nil.
 func (l *Layer) eachTile(ctx context.Context, rows func(h, lo, hi int, dst []float32) []float32, h, n int, buf *[]float32, fn func(lo, hi int, x []float32)) error {
 	if buf == nil {
 		ws := l.takeWorkspace()
@@ -266,8 +266,8 @@ func (l *Layer) eachTile(ctx context.Context, rows func(h, lo, hi int, dst []flo
 	return nil
 }
 
-// EachKeys calls fn with the keys of head h, [hi-lo][D], tile by tile in the
-// order of slots. fn must not keep or change them.
+// EachKeys calls fn with the keys of head h, [hi-lo][D], tile by tile in
+// slot order. fn must not keep or change them.
 func (l *Layer) EachKeys(ctx context.Context, h int, fn func(lo, hi int, keys []float32)) error {
 	return l.eachTile(ctx, l.Keys, h, l.Len(h), nil, fn)
 }
@@ -296,7 +296,7 @@ func (l *Layer) WindowAttention(ctx context.Context, h, w int, fn func(g int, pr
 	return l.windowAttention(ctx, ws, h, w, fn)
 }
 
-// windowAttention is WindowAttention in the given memory.
+// windowAttention is WindowAttention using the memory of ws.
 func (l *Layer) windowAttention(ctx context.Context, ws *workspace, h, w int, fn func(g int, probs []float32)) error {
 	T, first := l.Len(h), l.Queries.Len()-w
 	p := ws.float32s(w * T)
@@ -315,8 +315,8 @@ func (l *Layer) windowAttention(ctx context.Context, ws *workspace, h, w int, fn
 const outputTile = 256
 
 // OutputNorms returns ‖v_t·W_O‖₁ for every entry of KV head h, [Len(h)]: the sum
-// of what its value adds to the outputs, in absolute terms, averaged over the
-// query heads of the group. Products are float32 in the order of
+// of the absolute values of what its value adds to the outputs, averaged over
+// the query heads of the group. Products are float32 in the order of
 // kernels.MatMul, sums float64 in ascending order. Time Len·G·D·OutputDim.
 func (l *Layer) OutputNorms(ctx context.Context, h int) ([]float64, error) {
 	norms := make([]float64, l.Len(h))
@@ -325,7 +325,7 @@ func (l *Layer) OutputNorms(ctx context.Context, h int) ([]float64, error) {
 	return norms, l.outputNorms(ctx, ws, h, norms)
 }
 
-// outputNorms writes OutputNorms to norms, which are 0.
+// outputNorms writes OutputNorms to norms, which must be 0.
 func (l *Layer) outputNorms(ctx context.Context, ws *workspace, h int, norms []float64) error {
 	D, G := l.HeadDim, l.Group()
 	weights := ws.float32s(min(outputTile, l.OutputDim) * D)
@@ -358,7 +358,7 @@ func (l *Layer) outputNorms(ctx context.Context, ws *workspace, h int, norms []f
 	return nil
 }
 
-// attendScratch is memory that attend may use again.
+// attendScratch is memory that attend reuses.
 type attendScratch struct {
 	seen    []int     // slots that each row sees
 	tile    []float32 // keys
@@ -399,7 +399,7 @@ func (l *Layer) attend(ctx context.Context, h, rows, T int, row func(i int) []fl
 	return nil
 }
 
-// logitDivisor is what a product of query and key is divided by, √D.
+// logitDivisor returns √D, by which products of query and key are divided.
 func (l *Layer) logitDivisor() float64 { return math.Sqrt(float64(l.HeadDim)) }
 
 // softmax replaces logits z by the softmax of scale*z.

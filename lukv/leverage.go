@@ -8,10 +8,11 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// leverage scores an entry by the statistical leverage of its key, the rotation
-// undone, among the keys of its head (Chari and Van Durme, "Compactor", 2025):
-// how much the others lack the direction in which it lies. The scores are those
-// of the whole matrix, where the paper projects it to fewer dimensions first.
+// leverage scores an entry by the statistical leverage of its key, with the
+// rotation undone, among the keys of its head (Chari and Van Durme,
+// "Compactor", 2025): how much the others lack the direction in which it
+// points. The scores use the whole matrix; the paper first projects it to fewer
+// dimensions.
 type leverage struct {
 	Ridge float64 `json:"ridge"` // added to the diagonal of the Gram matrix
 }
@@ -49,7 +50,7 @@ func (m leverage) layer(ctx context.Context, l *Layer, ws *workspace, prot Prote
 	})
 }
 
-// unprotected returns room for a value of every entry that prot does not protect,
+// unprotected returns room for one value per entry that prot does not protect,
 // [K][hi-lo].
 func unprotected(l *Layer, ws *workspace, prot Protection) [][]float64 {
 	x := make([][]float64, l.KVHeads)
@@ -120,8 +121,8 @@ func (l *Layer) eachSlots(ctx context.Context, ws *workspace, rows rowReader, h,
 }
 
 // inverseFactor returns the inverse of the lower Cholesky factor of a, [D][D],
-// whose eigenvalues, and so the pivots, are at least the given one but for
-// rounding. a is overwritten.
+// whose eigenvalues, and so the pivots, are at least least, up to rounding. a
+// is overwritten.
 func inverseFactor(a []float64, D int, least float64) []float32 {
 	for j := range D {
 		d := a[j*D+j]
@@ -155,7 +156,8 @@ func inverseFactor(a []float64, D int, least float64) []float32 {
 	return out
 }
 
-// standardize gives all of x together the mean 0 and the deviation 1 (unbiased).
+// standardize shifts and scales all of x together to mean 0 and (unbiased) deviation
+// 1.
 func standardize(x [][]float64) {
 	var n, mean, squares float64
 	for _, row := range x {
@@ -178,7 +180,7 @@ func standardize(x [][]float64) {
 	}
 }
 
-// toScores lays scores of unprotected entries out with +Inf for the others.
+// toScores lays out the scores of unprotected entries, with +Inf for the others.
 func toScores(x [][]float64, l *Layer, prot Protection) Scores {
 	s := make(Scores, len(x))
 	for h, row := range x {

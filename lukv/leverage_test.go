@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// zScores are x with mean 0 and deviation 1 over everything.
+// zScores returns x scaled to mean 0 and deviation 1 over everything.
 func zScores(x [][]float64) [][]float64 {
 	var all []float64
 	for _, row := range x {
@@ -69,7 +69,8 @@ func leverages(rows [][]float64, ridge float64) []float64 {
 	return out
 }
 
-// unrotatedKeys are the keys of a head with the rotation undone, by rotating back.
+// unrotatedKeys returns the keys of a head with the rotation undone, by rotating
+// back.
 func unrotatedKeys(l *Layer, h, lo, hi int) [][]float64 {
 	D := l.HeadDim
 	var out [][]float64
@@ -87,7 +88,7 @@ func unrotatedKeys(l *Layer, h, lo, hi int) [][]float64 {
 }
 
 func TestLeverageMatchesDefinition(t *testing.T) {
-	for _, T := range []int{3, 40} { // fewer keys than channels too
+	for _, T := range []int{3, 40} { // fewer keys than channels, too
 		l := randomAttention(T, 4, 2, 6)
 		s, err := Score(context.Background(), mustMetric(t, configured("leverage", "ridge", 0.5)), l)
 		require.NoError(t, err)
@@ -100,8 +101,9 @@ func TestLeverageMatchesDefinition(t *testing.T) {
 	}
 }
 
-// TestLeverageFindsTheOutlier: of many keys in one direction and one in another
-// the one is worth the most, and equal keys do not break the factorisation.
+// TestLeverageFindsTheOutlier: among many keys in one direction and one in
+// another, that one is worth the most, and equal keys do not break the
+// factorisation.
 func TestLeverageFindsTheOutlier(t *testing.T) {
 	l := randomAttention(300, 1, 1, 4)
 	keys := make([]float32, 300*4)

@@ -27,20 +27,20 @@ type Metric interface {
 	Protection(T, n int) Protection
 
 	// Score returns new scores, K rows of one score per entry. [Score] calls it
-	// with a layer that has what Needs names. Errors: something that the layer
-	// cannot give, or ctx is done.
+	// with a layer that has what Needs names. Errors: the layer cannot provide
+	// something, or ctx is done.
 	Score(ctx context.Context, l *Layer) (Scores, error)
 }
 
-// Refiner is a metric that ranks in two steps: budgets are divided by the scores
-// from Score, and the entries of each head are selected by those from Refine.
-// Call it through [Refine].
+// Refiner is a metric that ranks in two steps: allocators see the scores from
+// Score, and the entries of each head are selected by those from Refine. Call it
+// through [Refine].
 type Refiner interface {
 	Metric
 
 	// Refine returns new scores. s is the result of Score; budgets are the
-	// entries that each head keeps, nil if they are not known, as when a profile
-	// is measured.
+	// numbers of entries that the heads keep, nil if not known, as when a
+	// profile is measured.
 	Refine(ctx context.Context, l *Layer, s Scores, budgets []int) (Scores, error)
 }
 
@@ -59,7 +59,7 @@ type Needs struct {
 	Output bool
 
 	// Window is the number of most recent queries (after RoPE) to keep, and
-	// WindowScores says that, where there is an accelerator, only
+	// WindowScores says that, if there is an accelerator, only
 	// Accelerator.WindowScores uses them.
 	Window       int
 	WindowScores bool
@@ -70,24 +70,24 @@ type Needs struct {
 	Stats, Covariance, Lengths bool
 	StatsSkip                  int
 
-	// Hidden is the number of most recent tokens whose hidden states to keep: T or more
-	// for all that are compressed. They take as much memory again as the residual
-	// stream.
+	// Hidden is the number of most recent tokens whose hidden states to keep; T or more
+	// keeps those of all compressed tokens. They take as much memory again as the
+	// residual stream.
 	Hidden int
 
 	// ColumnSums asks for the attention that every slot has received.
 	ColumnSums bool
 
-	// Repeat asks for what a repetition of the context says.
+	// Repeat asks for the scores of a repetition of the context.
 	Repeat RepeatText
 
 	// Budgets says that scores depend on Layer.Share, Layer.Ratio or
-	// Layer.Budgets, other than by way of Window.
+	// Layer.Budgets, other than through Window.
 	Budgets bool
 }
 
-// Union is what metrics with needs n and x read together. Errors: needs of one pass
-// that contradict each other.
+// Union returns what metrics with needs n and x read together. Errors: needs that
+// contradict each other within one pass.
 func (n Needs) Union(x Needs) (Needs, error) {
 	if n.Stats && x.Stats && n.StatsSkip != x.StatsSkip {
 		return n, fmt.Errorf("metrics that leave out %d and %d first positions cannot share one prefill", n.StatsSkip, x.StatsSkip)
@@ -107,7 +107,7 @@ func (n Needs) Union(x Needs) (Needs, error) {
 	n.Lengths = n.Lengths || x.Lengths
 	n.ColumnSums = n.ColumnSums || x.ColumnSums
 	n.Budgets = n.Budgets || x.Budgets
-	n.WindowScores = false // what one reads on a device, another may read here
+	n.WindowScores = false // what one reads on a device, another may read on the host
 	return n, nil
 }
 
@@ -116,7 +116,7 @@ func (n Needs) Union(x Needs) (Needs, error) {
 func Score(ctx context.Context, m Metric, l *Layer) (Scores, error) {
 	n := m.Needs(l.longest(), l.Share)
 	if l.Accelerator != nil && n.WindowScores {
-		n.Window = 0 // the device has the queries; a metric that turns to the host asks again
+		n.Window = 0 // the device has the queries; a metric that falls back to the host checks again
 	}
 	name := metrics.nameOf(m)
 	if err := l.check(name, n); err != nil {

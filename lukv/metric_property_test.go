@@ -10,10 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestMetricsOnAnyLayer: for every metric, any shape, ragged heads and positions
-// with gaps: a finite score for every entry, or +Inf where it is protected; kept
-// sets that grow with the budget; the same from the same layer again, and heads
-// that may be exchanged.
+// TestMetricsOnAnyLayer: for every metric and any shape, with gaps between
+// positions: a finite score for every entry, or +Inf if it is protected, and
+// kept sets that grow with the budget.
 func TestMetricsOnAnyLayer(t *testing.T) {
 	all := everyMetric(t)
 	names := make([]string, 0, len(all))
@@ -35,7 +34,7 @@ func TestMetricsOnAnyLayer(t *testing.T) {
 			}
 			l.Sums.AddRow(h, probs, T)
 		}
-		if m.Needs(T, 0).Window < T || T == 1 { // what reads whole prefills gets one
+		if m.Needs(T, 0).Window < T || T == 1 { // metrics that read whole prefills get one
 			gap := rapid.IntRange(0, 3).Draw(t, "gap")
 			pos := make([]int32, T)
 			for i := range pos {
@@ -53,8 +52,8 @@ func TestMetricsOnAnyLayer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, refines := m.(Refiner) // whose first stage has +Inf
-		_, blocks := m.(keyDiff)  // which gives what it dropped on the way -Inf
+		_, refines := m.(Refiner) // its first stage has +Inf
+		_, blocks := m.(keyDiff)  // it gives entries dropped along the way -Inf
 		p := m.Protection(T, n)
 		for h, row := range s {
 			for i, v := range row {
@@ -73,7 +72,7 @@ func TestMetricsOnAnyLayer(t *testing.T) {
 }
 
 // TestMetricsOfEqualHeads: heads with equal keys, values and queries get equal
-// scores, whatever number they have.
+// scores, however many there are.
 func TestMetricsOfEqualHeads(t *testing.T) {
 	const T, D = 50, 6
 	one := withSums(t, randomAttention(T, 2, 1, D), 1)
@@ -106,8 +105,8 @@ func TestMetricsOfEqualHeads(t *testing.T) {
 	}
 }
 
-// TestMetricsCopyPositionsRarely: positions are copied out of the cache at every
-// call, so that asking for each entry would take the square of the length.
+// TestMetricsCopyPositionsRarely: every call copies the positions out of the
+// cache, so calling for each entry would take time quadratic in the length.
 func TestMetricsCopyPositionsRarely(t *testing.T) {
 	const T = 100
 	l := withSums(t, randomAttention(T, 4, 2, 6), 1)

@@ -163,7 +163,7 @@ func FuzzParseMetricConfig(f *testing.F) {
 	})
 }
 
-// everyMetric lists each metric, and the variants with code paths of their own.
+// everyMetric lists every metric, and the variants with code paths of their own.
 func everyMetric(t testing.TB) map[string]Metric {
 	out := map[string]Metric{}
 	for _, name := range Metrics() {
@@ -250,8 +250,8 @@ func TestMetricsDoNotDependOnParallelism(t *testing.T) {
 }
 
 // TestScoreBits pins the bits of every metric's scores. They are the same on
-// every CPU; a change means that an order of arithmetic has changed, which
-// needs a reason and new numbers here.
+// every CPU; a change means that the order of some arithmetic has changed,
+// which needs a reason and new numbers here.
 func TestScoreBits(t *testing.T) {
 	const T, H, K, D = 301, 6, 2, 10
 	state := uint64(1)
@@ -376,7 +376,7 @@ func TestMetricsReportWhatIsMissing(t *testing.T) {
 	require.ErrorContains(t, err, "budgets must be known beforehand")
 }
 
-// newestHidden reads the hidden state of the newest token, and ranks nothing.
+// newestHidden reads the hidden state of the newest token and ranks nothing.
 type newestHidden struct{}
 
 func (newestHidden) Needs(T, n int) Needs           { return Needs{Hidden: 1} }
@@ -394,8 +394,8 @@ func init() {
 	metrics.unlist("newest_hidden")
 }
 
-// TestMetricsReadWhatTheyName: whoever feeds a layer gives it what Needs says, and
-// nothing else.
+// TestMetricsReadWhatTheyName: metrics get by with a layer that has what Needs
+// names and nothing else.
 func TestMetricsReadWhatTheyName(t *testing.T) {
 	all := everyMetric(t)
 	for _, of := range []string{"key", "value", "mean"} {
@@ -440,7 +440,7 @@ func TestMetricsReadWhatTheyName(t *testing.T) {
 	}
 }
 
-// TestOneOutput: a projection to a single output is one.
+// TestOneOutput: a projection to a single output works, too.
 func TestOneOutput(t *testing.T) {
 	l := randomAttention(20, 2, 1, 4)
 	l.OutputDim = 1
@@ -451,7 +451,7 @@ func TestOneOutput(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestNegativeScoresAreSigned: CriticalKV multiplies scores, so it refuses every
+// TestNegativeScoresAreSigned: CriticalKV multiplies scores, so it rejects every
 // metric that has been seen to give a negative one.
 func TestNegativeScoresAreSigned(t *testing.T) {
 	l := withSums(t, randomAttention(60, 4, 2, 8), 1)
@@ -471,7 +471,7 @@ func TestNegativeScoresAreSigned(t *testing.T) {
 	require.GreaterOrEqual(t, negative, 5)
 }
 
-// TestEmptyLayers: of no entries nothing is asked.
+// TestEmptyLayers: layers without entries are fine.
 func TestEmptyLayers(t *testing.T) {
 	rows := func(_, _, _ int, dst []float32) []float32 { return dst[:0] }
 	for _, lens := range [][]int{nil, {0, 0}} {
@@ -484,8 +484,8 @@ func TestEmptyLayers(t *testing.T) {
 	}
 }
 
-// TestNeedsUnion: what two metrics read together is what either reads; of one pass
-// they can only want the same.
+// TestNeedsUnion: what two metrics read together is what either reads; from one
+// pass they can only want the same.
 func TestNeedsUnion(t *testing.T) {
 	repeat := RepeatText{Chunk: 1, Suffix: "x"}
 	all := []Needs{
@@ -621,8 +621,8 @@ func TestH2OProtectsHalf(t *testing.T) {
 	require.Equal(t, Protection{Window: 5}, mustMetric(t, MetricConfig{Name: "h2o", Params: `{"window":5}`}).Protection(100, 7))
 }
 
-// attentionOf computes softmax(q·k/√D) over the slots that a query at position
-// p sees, in float64.
+// attentionOf computes softmax(q·k/√D) in float64 over the slots that a query
+// at position p sees.
 func attentionOf(l *Layer, h int, q []float32, p int) []float64 {
 	D, T := l.HeadDim, l.Len(h)
 	keys := l.Keys(h, 0, T, make([]float32, T*D))

@@ -117,8 +117,8 @@ func ReadNPY(r io.Reader) (shape []int, data []float64, err error) {
 		}
 		count *= d
 	}
-	// A reader that ends early must not cost the memory that its header asks
-	// for, hence no allocation up front.
+	// Truncated input must not cost the memory that its header asks for,
+	// hence no allocation up front.
 	var body bytes.Buffer
 	got, err := io.Copy(&body, io.LimitReader(r, int64(count*size)+1))
 	if err != nil {
@@ -204,7 +204,7 @@ func parseNPYHeader(text string) (npyHeader, error) {
 
 type npyParser struct{ rest string }
 
-// take skips token and the blanks behind it, if it comes next.
+// take skips token, if it comes next, and the blanks after it.
 func (p *npyParser) take(token string) bool {
 	rest, ok := strings.CutPrefix(p.rest, token)
 	if ok {

@@ -16,7 +16,7 @@ func (observed) Score(ctx context.Context, l *Layer) (Scores, error) {
 	})
 }
 
-// scoreSums scores every entry by what accumulated attention says of it.
+// scoreSums scores every entry by its accumulated attention.
 func scoreSums(ctx context.Context, l *Layer, score func(h, t int) float64) (Scores, error) {
 	s := make(Scores, l.KVHeads)
 	err := l.EachHead(ctx, func(h int) error {

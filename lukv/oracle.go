@@ -29,14 +29,14 @@ func Normalizations() []string { return []string{NormNone, NormLayer, NormGlobal
 
 // Oracle measures what every cached entry of a context is worth to the answer
 // of one question: the largest A·‖v·W_O‖₂ over decoding steps and over the
-// query heads of the group (spec 5.1). It keeps the bare products and one
+// query heads of the group (spec 5.1). It keeps the raw products and one
 // divisor per layer, so that each normalisation can be derived from one
 // measurement.
 //
-// Use: NewOracle, [Oracle.SetNorms] for every query head of the layers that
-// take part, [Oracle.Observe] for every step and query head, then
-// [Oracle.Importance]. [Oracle.Reset] begins the next question on the same
-// context. Memory: 4·L·T·(H+K) bytes.
+// Use: NewOracle, [Oracle.Include] for the layers that take part,
+// [Oracle.SetNorms] for every query head of these, [Oracle.Observe] for
+// every step and query head, then [Oracle.Importance]. [Oracle.Reset]
+// starts the next question on the same context. Memory: 4·L·T·(H+K) bytes.
 //
 // Calls for different KV heads may run concurrently; the result does not
 // depend on the order of calls.
@@ -76,7 +76,8 @@ func (o *Oracle) Include(l int) error {
 	return nil
 }
 
-// check locates query head g of layer l.
+// check reports a layer that is not included, a query head that does not exist
+// or a wrong number of positions.
 func (o *Oracle) check(what string, l, g, n int) error {
 	switch {
 	case l < 0 || l >= o.layers || o.norms[l] == nil:
@@ -130,7 +131,7 @@ func (o *Oracle) Reset() {
 	}
 }
 
-// Divisor is what normalisation norm divides layer l by.
+// Divisor returns what normalisation norm divides layer l by.
 func (o *Oracle) Divisor(norm string, l int) (float64, error) {
 	layer := func(l int) float64 {
 		s := 0.0
@@ -156,7 +157,7 @@ func (o *Oracle) Divisor(norm string, l int) (float64, error) {
 }
 
 // Importance returns the measurement, [L][K][T], nil for layers not included.
-// The slices are the caller's.
+// The slices belong to the caller.
 func (o *Oracle) Importance(norm string) ([][][]float32, error) {
 	out := make([][][]float32, o.layers)
 	for l, best := range o.best {
@@ -193,7 +194,7 @@ type OutputGram struct {
 	g []float64 // upper triangle, row by row
 }
 
-// NewOutputGram begins the matrix of a head of dimension D.
+// NewOutputGram starts the matrix of a head of dimension D.
 func NewOutputGram(headDim int) *OutputGram {
 	return &OutputGram{d: headDim, g: make([]float64, headDim*(headDim+1)/2)}
 }

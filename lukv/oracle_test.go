@@ -11,8 +11,8 @@ import (
 	"github.com/lukv/lukv/lukv/solve"
 )
 
-// TestOutputGram compares norms through the Gram matrix with the product
-// itself.
+// TestOutputGram compares norms computed through the Gram matrix with those
+// of the product itself.
 func TestOutputGram(t *testing.T) {
 	const D, M, n = 16, 40, 9
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -49,7 +49,7 @@ func TestOutputGram(t *testing.T) {
 }
 
 // TestOracle checks the maximum over steps and group, the three
-// normalisations, and that layers left out stay out.
+// normalisations, and that excluded layers stay out.
 func TestOracle(t *testing.T) {
 	o, err := NewOracle(3, 4, 2, 3)
 	require.NoError(t, err)
@@ -78,7 +78,8 @@ func TestOracle(t *testing.T) {
 		{0, 3, []float32{0.5, 0.5, float32(math.NaN())}},
 		{2, 2, []float32{0, 0, 1}},
 	}
-	// Any order of steps, any concurrency between KV heads: the same.
+	// Any order of steps and any concurrency between KV heads give the
+	// same.
 	var wg sync.WaitGroup
 	for kv := range 2 {
 		wg.Go(func() {

@@ -6,25 +6,25 @@ import (
 	"slices"
 )
 
-// HeadAttention is the attention that the query heads of one KV head paid on
-// the steps of an answer, with the full cache.
+// HeadAttention is the attention that the query heads of one KV head paid
+// over the steps of an answer, with the full cache.
 type HeadAttention struct {
 	Context int       // T: entries that a cut may remove
 	HeadDim int       // D
-	Values  []float32 // [n][D], n >= T: the context's, then those of question and answer
+	Values  []float32 // [n][D], n >= T: those of the context, then of question and answer
 
 	// Probs holds the attention of each query head of the group, [steps][n]; 0
-	// for entries after the step's own. Not changed.
+	// for entries after the step's own. Not modified.
 	Probs [][]float32
 
 	// Gram is that of the part of the output projection that reads the group's
-	// heads, of dimension G·D.
+	// heads; its dimension is G·D.
 	Gram *OutputGram
 }
 
 // OutputErrors returns how far the head's part of the layer's output moves when
-// the context keeps the first counts[i] entries of order, besides question and
-// answer: the squared distance, summed over the steps, for every i. The query
+// the context keeps only the first counts[i] entries of order, besides question
+// and answer: for every i the squared distance, summed over the steps. The query
 // heads of the group are summed inside the norm. order is a permutation of the
 // context's entries (see [Order]); counts ascend to T, so that the last error
 // is 0. Sums are float64, entries in the order given.
@@ -130,8 +130,8 @@ func (m *OutputGram) squaredNorm(x []float64) float64 {
 }
 
 // Order returns the slots of a head from the one that stays longest to the one
-// that goes first: for every b of at least the protected entries, its first b
-// slots are those that [Keep] keeps.
+// that goes first: for every b of at least the number of protected entries,
+// its first b slots are those that [Keep] keeps.
 func Order(scores []float32, p Protection) []int32 {
 	T := len(scores)
 	lo, hi := p.Split(T)

@@ -13,8 +13,8 @@ import (
 	"github.com/lukv/lukv/lukv/solve"
 )
 
-// keptGrid are the fractions kept at which output errors are measured, behind the
-// least that a context allows.
+// keptGrid holds the kept fractions at which output errors are measured, after
+// the smallest that a context allows.
 var keptGrid = []float64{.02, .03, .05, .075, .1, .15, .2, .25, .3, .4, .5, .6, .7, .8, .9, 1}
 
 // OutputErrors are what a profile of output errors was solved from. Nothing more
@@ -37,7 +37,7 @@ type OutputErrors struct {
 	Errors [][][]float64 `json:"errors,omitempty"`
 
 	// MetricOf is the metric of every level and head, [99][U], as an index into
-	// the parameter metrics of the profile's metric; empty where that is not
+	// the parameter metrics of the profile's metric; empty unless that is
 	// per_head.
 	MetricOf [][]int `json:"metric_of,omitempty"`
 }
@@ -48,11 +48,11 @@ type AnswerErrors struct {
 	Tokens int // T of the context
 	Steps  int // 0: the pair is left out
 
-	// Errors are those of [HeadAttention.OutputErrors] at the counts of
+	// Errors holds those of [HeadAttention.OutputErrors] at the counts of
 	// [OutputErrorBuilder.Counts], [metric][U]; nil for layers that take no part.
 	Errors [][][]float64
 
-	// Divergence is that of each of [OutputErrorBuilder.States] from the full cache.
+	// Divergence holds that of each of [OutputErrorBuilder.States] from the full cache.
 	Divergence []float64
 }
 
@@ -67,8 +67,8 @@ type OutputErrorBuilder struct {
 	excluded        []int
 	active          []int // layers that take part
 
-	pairs, steps int // pairs added, those without steps included
-	left         int // of these without steps
+	pairs, steps int // pairs added, including those without steps
+	left         int // of these, pairs without steps
 	minT, maxT   int
 	grid         []float64
 	errors       [][][]float64 // [metric][U][grid] sums
@@ -111,17 +111,17 @@ func (b *OutputErrorBuilder) Identity() ProfileIdentity { return b.id }
 // the first.
 func (b *OutputErrorBuilder) Metrics() []Metric { return b.metrics }
 
-// Pairs is the number of pairs added, which is the index of the next one.
+// Pairs returns the number of pairs added, which is the index of the next one.
 func (b *OutputErrorBuilder) Pairs() int { return b.pairs }
 
-// least is the number of entries that every head of a context keeps.
+// least returns the number of entries that every head of a context keeps at least.
 func (b *OutputErrorBuilder) least(T int) int {
-	// A share of 0.07 is 7 of 100 entries, whatever the last bit says.
+	// A share of 0.07 is 7 of 100 entries, whatever its last bit says.
 	share := int(math.Ceil(b.id.MinRetention*float64(T) - 1e-9))
 	return min(max(share, b.id.Protection.Count(T), 1), T)
 }
 
-// gridOf are the fractions kept at which a context of T entries is measured.
+// gridOf returns the kept fractions at which a context of T entries is measured.
 func (b *OutputErrorBuilder) gridOf(T int) []float64 {
 	least := float64(b.least(T)) / float64(T)
 	out := []float64{least}
@@ -133,8 +133,8 @@ func (b *OutputErrorBuilder) gridOf(T int) []float64 {
 	return out
 }
 
-// Counts are the numbers of entries kept at which the heads of a context of T
-// entries are measured, ascending to T.
+// Counts returns the numbers of entries kept at which the heads of a context
+// of T entries are measured, ascending to T.
 func (b *OutputErrorBuilder) Counts(T int) []int {
 	least := b.least(T)
 	var out []int
@@ -144,14 +144,14 @@ func (b *OutputErrorBuilder) Counts(T int) []int {
 	return out
 }
 
-// States are the states of the cache of a context of T entries whose divergence
-// from the full cache is wanted: how many entries every head of a layer keeps,
-// [state][L], in the first metric's order; T: all.
+// States returns the states of the cache of a context of T entries whose
+// divergence from the full cache is wanted: how many entries every head of a
+// layer keeps, [state][L], in the first metric's order; T: all.
 func (b *OutputErrorBuilder) States(T int) [][]int {
 	return b.id.Weights.states(T, b.least(T), b.active, b.layers)
 }
 
-// Add adds pair number index, counted from 0. On error nothing was added.
+// Add adds pair number index, counted from 0. On error nothing is added.
 func (b *OutputErrorBuilder) Add(index int, a *AnswerErrors) error {
 	if index != b.pairs {
 		return fmt.Errorf("build profile: pair %d, expected pair %d next", index, b.pairs)
@@ -176,8 +176,8 @@ func (b *OutputErrorBuilder) Add(index int, a *AnswerErrors) error {
 			if a.Errors[m][u] == nil {
 				continue
 			}
-			// Between its points a sum of such curves is straight, too: nothing is lost
-			// where points below the largest of all leasts go.
+			// A sum of such curves is straight between its points, too, so dropping the
+			// points below the largest of all leasts loses nothing.
 			sums[m][u] = at(grid, own, a.Errors[m][u])
 			if b.grid != nil {
 				for i, v := range at(grid, b.grid, b.errors[m][u]) {
@@ -225,8 +225,8 @@ func checkErrors(x []float64) error {
 	return nil
 }
 
-// at reads a curve with points (grid, y), straight between them, at the points xs,
-// all of which lie within the grid, but for rounding.
+// at evaluates the curve through the points (grid, y), straight between them, at
+// xs, all of which lie within the grid, up to rounding.
 func at(xs, grid, y []float64) []float64 {
 	out := make([]float64, len(xs))
 	for i, x := range xs {
@@ -242,7 +242,7 @@ func at(xs, grid, y []float64) []float64 {
 	return out
 }
 
-// Profile solves for the pairs added so far. The builder can go on.
+// Profile solves for the pairs added so far. More pairs can be added afterwards.
 func (b *OutputErrorBuilder) Profile() (*Profile, error) {
 	if b.steps == 0 {
 		return nil, errors.New("build profile: no pair has an answer")
@@ -277,9 +277,9 @@ func (b *OutputErrorBuilder) Profile() (*Profile, error) {
 	return p, nil
 }
 
-// Reweighted solves a profile of output errors again from its own measurements,
-// with other weights: of the kind that was measured, around the same ratios, or of
-// kind none.
+// Reweighted solves a profile of output errors again from its own measurements
+// with other weights: of the measured kind, around the same ratios, or of kind
+// none.
 func (p *Profile) Reweighted(w Weights) (*Profile, error) {
 	fail := func(format string, args ...any) (*Profile, error) {
 		return nil, fmt.Errorf("reweigh profile: "+format, args...)
@@ -315,14 +315,14 @@ func (p *Profile) Reweighted(w Weights) (*Profile, error) {
 	return out, nil
 }
 
-// solve fills in what follows from the measurements, and returns the removed
-// fractions, [99][U], in billionths.
+// solve fills in what follows from the measurements and returns the removed
+// fractions, [99][U], rounded to billionths.
 func (e *OutputErrors) solve(w *Weights, layers, kvHeads int) ([]float64, error) {
 	e.Error = leastOf(e.Errors)
 	if len(e.Errors) == 1 {
 		e.Errors = nil
 	}
-	least := make([]float64, layers) // errors of layers that keep no more
+	least := make([]float64, layers) // errors of the layers at their smallest budgets
 	for u, row := range e.Error {
 		if len(row) > 0 {
 			least[u/kvHeads] += row[0] - row[len(row)-1]
@@ -357,7 +357,7 @@ func (e *OutputErrors) solve(w *Weights, layers, kvHeads int) ([]float64, error)
 	return ratios, nil
 }
 
-// leastOf is the least error over all metrics, point by point.
+// leastOf returns the least error over all metrics, point by point.
 func leastOf(errors [][][]float64) [][]float64 {
 	out := make([][]float64, len(errors[0]))
 	for u := range out {
@@ -372,7 +372,7 @@ func leastOf(errors [][][]float64) [][]float64 {
 }
 
 // choose returns the metric of every level and head: the one whose error is least
-// at what the head keeps there, the first of equals.
+// at the head's budget there, the first among equals.
 func (e *OutputErrors) choose(kept [][]float64, units []int) [][]int {
 	out := make([][]int, len(kept))
 	for i, level := range kept {
@@ -403,7 +403,7 @@ type errorState struct {
 	Divergence []float64     `json:"divergence"`
 }
 
-// writeState writes everything needed to go on later.
+// writeState writes everything needed to resume later.
 func (b *OutputErrorBuilder) writeState(w io.Writer) error {
 	f := &errorState{
 		fileHead: fileHead{
@@ -434,7 +434,7 @@ func (b *OutputErrorBuilder) SaveState(path string) error {
 }
 
 // readState continues from a state written by a builder of the same identity
-// and shape; another one is an error that wraps [ErrProfileMismatch]. On error
+// and shape; any other is an error that wraps [ErrProfileMismatch]. On error
 // the builder is unchanged.
 func (b *OutputErrorBuilder) readState(r io.Reader) error {
 	data, err := readState(r, b.id)
@@ -467,7 +467,7 @@ func (b *OutputErrorBuilder) readState(r io.Reader) error {
 	return nil
 }
 
-// checkSums reports sums of another shape.
+// checkSums reports sums of the wrong shape.
 func (b *OutputErrorBuilder) checkSums(f *errorState) error {
 	if f.Pairs == f.LeftOut {
 		if f.Grid != nil || f.Errors != nil {
@@ -486,7 +486,7 @@ func (b *OutputErrorBuilder) checkSums(f *errorState) error {
 	return checkErrors(f.Divergence)
 }
 
-// checkErrorTable reports a table of errors, [U][len(grid)], of another shape.
+// checkErrorTable reports a table of errors, [U][len(grid)], of the wrong shape.
 func checkErrorTable(grid []float64, table [][]float64, layers, kvHeads int, excluded []int) error {
 	if len(grid) == 0 || grid[len(grid)-1] != 1 {
 		return fmt.Errorf("errors on a grid of %d points, expected one up to 1", len(grid))
@@ -499,7 +499,7 @@ func checkErrorTable(grid []float64, table [][]float64, layers, kvHeads int, exc
 	return checkErrorRows(len(grid), table, layers, kvHeads, excluded)
 }
 
-// checkErrorRows reports a table of errors, [U][n], of another shape.
+// checkErrorRows reports a table of errors, [U][n], of the wrong shape.
 func checkErrorRows(n int, table [][]float64, layers, kvHeads int, excluded []int) error {
 	if len(table) != layers*kvHeads {
 		return fmt.Errorf("errors of %d heads, expected %d", len(table), layers*kvHeads)
@@ -520,7 +520,7 @@ func checkErrorRows(n int, table [][]float64, layers, kvHeads int, excluded []in
 }
 
 // LoadState continues from a state that SaveState wrote for a builder of the same
-// identity and shape; another one is an error that wraps [ErrProfileMismatch]. On
+// identity and shape; any other is an error that wraps [ErrProfileMismatch]. On
 // error the builder is unchanged.
 func (b *OutputErrorBuilder) LoadState(path string) error {
 	in, err := inputfile.Open(path)
@@ -534,7 +534,7 @@ func (b *OutputErrorBuilder) LoadState(path string) error {
 	return nil
 }
 
-// checkOutputErrors reports measurements of another shape than the profile's.
+// checkOutputErrors reports measurements whose shape differs from the profile's.
 func (p *Profile) checkOutputErrors() error {
 	e, w := p.OutputErrors, p.Identity.Weights
 	switch {

@@ -40,8 +40,8 @@ func TestOutputErrorsWorkedExample(t *testing.T) {
 	}
 }
 
-// randomHead draws the attention of G query heads of dimension D on some steps over
-// a context and a tail, and the output projection that reads them, [M][G·D].
+// randomHead draws the attention of G query heads of dimension D over a context and
+// a tail, for some steps, and the output projection that reads them, [M][G·D].
 func randomHead(rng *rand.Rand, context, tail, steps, G, D, M int) (*HeadAttention, [][]float64) {
 	a := &HeadAttention{Context: context, HeadDim: D, Gram: NewOutputGram(G * D)}
 	var output [][]float64
@@ -77,7 +77,8 @@ func randomHead(rng *rand.Rand, context, tail, steps, G, D, M int) (*HeadAttenti
 	return a, output
 }
 
-// plainError is the error by its formula, with the output projection written out.
+// plainError computes the error by its formula, with the output projection written
+// out.
 func plainError(a *HeadAttention, output [][]float64, kept []int32) float64 {
 	D, n := a.HeadDim, len(a.Values)/a.HeadDim
 	sum := 0.0
@@ -178,9 +179,9 @@ func TestLayerWeightsWorkedExample(t *testing.T) {
 	require.Equal(t, none, cut.layers([][]float64{{0}, {-1}, {0}}, []float64{1, 1, 1}), "nothing measured")
 	off := DefaultWeights(WeightsNone)
 	require.Equal(t, none, off.layers(nil, []float64{1, 2, 3}))
-	// A layer without effect, and one without output, have the floor: 0.01^½.
+	// A layer without effect, and one without output, get the floor: 0.01^½.
 	require.InDeltaSlice(t, []float64{1, .1, .1}, cut.layers([][]float64{{.5}, {-.1}, {0}}, []float64{1, 1, 0}), 1e-12)
-	// Of a span the geometric mean, each ratio normalised and floored.
+	// For a span, the geometric mean, with each ratio normalised and floored.
 	span := DefaultWeights(WeightsSpan)
 	got = span.layers([][]float64{{1, 1, 1}, {.5, .001, .125}, {-1, 4, 0}}, []float64{1, 1, 1})
 	require.InDelta(t, math.Cbrt(1*.25*1), got[0], 1e-12)
@@ -291,7 +292,8 @@ func TestOutputErrorProfile(t *testing.T) {
 				require.InDelta(t, want, p.mean(i), 1e-8)
 			}
 
-			// Through a file and back: the same, and the same again when solved anew.
+			// Through a file and back it is the same, and the same again when
+			// re-solved.
 			data := profileBytes(t, p)
 			back, err := ReadProfile(bytes.NewReader(data))
 			require.NoError(t, err)
@@ -324,7 +326,7 @@ func TestOutputErrorProfile(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, data, profileBytes(t, resumed))
 
-			// Weights of one are no weights.
+			// Weights of one are the same as none.
 			if kind == WeightsCut {
 				id := errorIdentity(kind)
 				id.Weights.Power = 0
@@ -346,8 +348,8 @@ func TestOutputErrorProfile(t *testing.T) {
 }
 
 // TestOutputErrorGrid: contexts of different lengths are added as curves, on the grid
-// from the largest of their leasts. Errors that fall in proportion to what is kept do
-// so in their mean, too.
+// from the largest of their leasts up. If errors fall in proportion to what is kept,
+// so does their mean.
 func TestOutputErrorGrid(t *testing.T) {
 	for _, lengths := range [][]int{{1000, 400}, {400, 1000}, {400, 300, 1000}, {1000}} {
 		b := errorBuilder(t, errorIdentity(WeightsNone))
@@ -376,13 +378,14 @@ func TestOutputErrorGrid(t *testing.T) {
 	}
 }
 
-// TestAtTheEndsOfTheGrid: fractions that rounding put beyond them are read as well.
+// TestAtTheEndsOfTheGrid: fractions that rounding pushed beyond the ends can still be
+// read.
 func TestAtTheEndsOfTheGrid(t *testing.T) {
 	xs := []float64{math.Nextafter(0.25, 0), 0.25, 0.625, 1, math.Nextafter(1, 2)}
 	require.InDeltaSlice(t, []float64{8, 8, 5, 2, 2}, at(xs, []float64{0.25, 0.5, 0.75, 1}, []float64{8, 6, 4, 2}), 1e-12)
 }
 
-// TestOutputErrorSubsets: the sums of two sets are those of their union.
+// TestOutputErrorSubsets: the sums of two sets add up to those of their union.
 func TestOutputErrorSubsets(t *testing.T) {
 	lengths := []int{400, 90, 1000, 250}
 	whole := errorBuilder(t, errorIdentity(WeightsCut))
@@ -455,7 +458,8 @@ func TestOutputErrorBuilderRefuses(t *testing.T) {
 	}
 }
 
-// TestReadProfileOfErrorsRefuses: measurements that do not fit the profile.
+// TestReadProfileOfErrorsRefuses: measurements that do not fit the profile are
+// rejected.
 func TestReadProfileOfErrorsRefuses(t *testing.T) {
 	b := errorBuilder(t, errorIdentity(WeightsCut))
 	require.NoError(t, b.Add(0, syntheticAnswer(b, 200, 1)))
@@ -490,8 +494,8 @@ func TestReadProfileOfErrorsRefuses(t *testing.T) {
 	require.ErrorContains(t, id.Validate(), "weights")
 }
 
-// TestEmbeddedProfilesFollowFromTheirMeasurements solves the embedded model's
-// profiles again.
+// TestEmbeddedProfilesFollowFromTheirMeasurements re-solves the embedded
+// model's profiles.
 func TestEmbeddedProfilesFollowFromTheirMeasurements(t *testing.T) {
 	files, err := filepath.Glob("../model/builtin/profiles/output-error/*.json")
 	require.NoError(t, err)

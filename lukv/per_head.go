@@ -8,9 +8,9 @@ import (
 	"slices"
 )
 
-// perHead ranks every head with one of several metrics: with that which a profile
-// of output errors names for the ratio. All protect the same entries; what one
-// protects beyond them it ranks first.
+// perHead ranks every head with one of several metrics: the one that a profile of
+// output errors names for the ratio. Only entries that all of them protect are
+// protected; what one protects beyond those it ranks first.
 type perHead struct {
 	Metrics []InnerMetric `json:"metrics"`
 
@@ -57,7 +57,7 @@ func (m perHead) used() []int {
 	return slices.Compact(used)
 }
 
-// union is what all metrics together need.
+// union returns what the metrics in use need together.
 func (m perHead) union(T, n int) (Needs, error) {
 	var needs Needs
 	which := m.used()
@@ -82,7 +82,7 @@ func (m perHead) Needs(T, n int) Needs {
 	return needs
 }
 
-// Protection is what every one of the metrics protects.
+// Protection returns what all of the metrics protect.
 func (m perHead) Protection(T, n int) Protection {
 	p := m.Metrics[0].Protection(T, n)
 	for _, x := range m.Metrics[1:] {
@@ -92,8 +92,8 @@ func (m perHead) Protection(T, n int) Protection {
 	return p
 }
 
-// bind returns the metric with that of each head which a profile of L layers names
-// for a ratio: that of the nearest level.
+// bind returns the metric with each head's choice set to what the profile names at
+// the level nearest to ratio.
 func (m perHead) bind(p *Profile, ratio float64) (perHead, error) {
 	if p == nil || p.OutputErrors == nil || len(p.OutputErrors.MetricOf) == 0 {
 		return m, errors.New("metric per_head: found no profile that names the metric of each head, expected one of output errors")
@@ -108,7 +108,7 @@ func (m perHead) bind(p *Profile, ratio float64) (perHead, error) {
 	return m, nil
 }
 
-// parts returns, for every metric, this one with all heads ranked by it.
+// parts returns, for every inner metric, a copy of m that ranks all heads with it.
 func (m perHead) parts() []Metric {
 	out := make([]Metric, len(m.Metrics))
 	for i := range out {
@@ -160,8 +160,8 @@ func (m perHead) Score(ctx context.Context, l *Layer) (Scores, error) {
 	return out, nil
 }
 
-// headByHead reports whether a metric ranks a head without a look at the others,
-// so that it can be asked for some of them.
+// headByHead reports whether a metric ranks each head independently of the
+// others, so that it can be asked for only some of them.
 func headByHead(m Metric) bool {
 	switch m.(type) {
 	case snapKV, keyDiff, expectedAttention, kNorm, observed, h2o, streamingLLM, cake, keyDistance:

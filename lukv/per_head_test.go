@@ -46,7 +46,7 @@ func TestPerHeadAsksEachMetricForItsHeads(t *testing.T) {
 
 	m.choice[1] = []int{0, 0, 1, 0}
 	plain, read := l.Keys, make([]int, 4)
-	l.Queries = nil // which no chosen metric needs
+	l.Queries = nil // no chosen metric needs them
 	l.Keys = func(h, lo, hi int, dst []float32) []float32 {
 		read[h] += hi - lo
 		return plain(h, lo, hi, dst)
@@ -87,7 +87,7 @@ func TestPerHeadProfile(t *testing.T) {
 		}
 	}
 
-	// Metrics that it does not have.
+	// Metrics that the profile does not have.
 	for _, m := range []int{-1, 3} {
 		chosen := e.MetricOf[7][2]
 		e.MetricOf[7][2] = m
@@ -96,7 +96,7 @@ func TestPerHeadProfile(t *testing.T) {
 		e.MetricOf[7][2] = chosen
 	}
 
-	// A policy uses the nearest level's metrics, and nothing else than a ratio.
+	// A policy uses the nearest level's metrics, and accepts nothing but a ratio.
 	shape := CacheShape{Layers: 3, KVHeads: 2, BytesPerEntry: 4}
 	policy := Policy{Metric: id.Metric, Allocator: AllocatorConfig{Name: "lukv"}, Ratio: .503, Profile: p}
 	c, err := policy.Compile("test", shape)

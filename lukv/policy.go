@@ -11,7 +11,7 @@ import (
 // Policy says how a cache is compressed: which entries matter (metric), how
 // many each head keeps (allocator), how much is kept overall, what is always
 // kept, and what happens while decoding. It is plain data: everything but the
-// profile itself goes to JSON and back. The zero value compresses nothing.
+// profile itself round-trips through JSON. The zero value compresses nothing.
 type Policy struct {
 	// Metric ranks entries; an empty name means snapkv.
 	Metric MetricConfig `json:"metric"`
@@ -37,14 +37,16 @@ type Policy struct {
 	Decode DecodeConfig `json:"decode,omitzero"`
 
 	// Compat reproduces older kvpress number for number: CompatRounding (Rounding must
-	// then be empty or the same) and, unless set, the nearest level of a profile.
+	// then be empty or the same) and, for lukv without parameters, the nearest level
+	// of a profile.
 	Compat bool `json:"compat,omitempty"`
 
 	// ProfileDigest is the [Profile.Digest] of the profile that was used.
-	// Compile fills it in, and refuses another profile where it is set.
+	// Compile fills it in; if it is already set, Compile rejects any other
+	// profile.
 	ProfileDigest string `json:"profile,omitempty"`
 
-	// Profile is needed by the allocator lukv; where it is given, the metric
+	// Profile is needed by the allocator lukv; if it is given, the metric
 	// triattention reads its centres. Not part of the JSON.
 	Profile *Profile `json:"-"`
 }
@@ -65,7 +67,7 @@ func ParsePolicy(data []byte) (*Policy, error) {
 // String returns the policy as compact JSON.
 func (p *Policy) String() string {
 	data, err := json.Marshal(p)
-	if err != nil { // a number that is not finite, which Validate refuses
+	if err != nil { // a number that is not finite, which Validate rejects
 		return err.Error()
 	}
 	return string(data)
@@ -80,7 +82,8 @@ func (p *Policy) prefills() bool {
 }
 
 // UsesProfile reports whether a profile matters: the allocator needs one, or a
-// metric, of the prompt or while decoding, reads the centres that it can hold.
+// metric, for the prompt or while decoding, reads the centres that one can
+// hold.
 func (p *Policy) UsesProfile() bool {
 	m, a := p.named()
 	if a.NeedsProfile() {
@@ -96,7 +99,7 @@ func (p *Policy) UsesProfile() bool {
 	})
 }
 
-// named returns metric and allocator with default names.
+// named returns metric and allocator with default names filled in.
 func (p *Policy) named() (MetricConfig, AllocatorConfig) {
 	m, a := p.Metric, p.Allocator
 	if m.Name == "" {
@@ -150,9 +153,9 @@ func (p *Policy) Validate() error {
 	return nil
 }
 
-// LUProtection is the protection that profiles are made with and that LU-KV
-// uses at run time (spec 5.4): four sinks and the last position, or more where
-// the metric protects more, such as its observation window.
+// LUProtection returns the protection that profiles are made with and that
+// LU-KV uses at run time (spec 5.4): four sinks and the last position, or more
+// if the metric protects more, such as its observation window.
 func LUProtection(m Metric) Protection {
 	p := Protection{Sinks: 4, Window: 1}.Union(m.Protection(maxSlots, 0))
 	if m, ok := m.(ProfileProtecter); ok {
@@ -260,7 +263,7 @@ func (c *Compiled) calibrated(model string, m Metric) (Metric, error) {
 		return m, nil // as when the profile was measured
 	case p.QueryCenters == nil:
 		return nil, fmt.Errorf("metric %s: %w: found a profile of the metric %s without centres of queries, expected one of this metric", metrics.nameOf(m), ErrProfileMismatch, p.Identity.Metric.Name)
-	case !c.usesProfile: // or it has been checked
+	case !c.usesProfile: // otherwise it has been checked
 		if p.Identity.Model != model {
 			return nil, fmt.Errorf("metric %s: %w: model: the profile was made for %s, this run has %s", metrics.nameOf(m), ErrProfileMismatch, p.Identity.Model, model)
 		}
@@ -291,8 +294,8 @@ func (c *Compiled) checkProfile(model string) error {
 	return c.takeProfile()
 }
 
-// takeProfile compares the profile with the cache's shape and with the digest that
-// the policy names, and notes its own.
+// takeProfile checks the profile against the cache's shape and the digest that the
+// policy names, and records its digest.
 func (c *Compiled) takeProfile() error {
 	p := c.policy.Profile
 	if err := p.CheckShape(c.shape.Layers, c.shape.KVHeads); err != nil {
@@ -315,7 +318,7 @@ func (c *Compiled) takeProfile() error {
 	return nil
 }
 
-// fixedProtection is the protected set where it does not depend on the
+// fixedProtection returns the protected set if it does not depend on the
 // metric's view of the length.
 func (c *Compiled) fixedProtection() (Protection, bool) {
 	switch {
@@ -347,7 +350,7 @@ func (c *Compiled) Rerotates() bool {
 }
 
 // LayerBudgets returns the budgets of layer l, [K], from its scores alone, for
-// an allocator that knows them then.
+// an allocator that needs nothing else.
 func (c *Compiled) LayerBudgets(d Demand, l int, s Scores) ([]int, error) {
 	seen := make([]Scores, d.Layers)
 	seen[l] = s
@@ -370,9 +373,9 @@ func (c *Compiled) Refine(ctx context.Context, d Demand, l *Layer, s Scores, bud
 // Decoding returns the decode-time compression, nil if there is none.
 func (c *Compiled) Decoding() *Decoding { return c.decoding }
 
-// Demand is what the policy asks of a cache of T entries per head. Where it is
-// [Demand.Untouched] the cache stays as it is and nothing need be scored. A
-// policy that compresses only while decoding gives an untouched demand.
+// Demand returns what the policy asks of a cache of T entries per head. If it
+// is [Demand.Untouched], the cache stays as it is and nothing need be scored.
+// A policy that compresses only while decoding gives an untouched demand.
 func (c *Compiled) Demand(T int) Demand {
 	d := Demand{
 		T: T, Layers: c.shape.Layers, KVHeads: c.shape.KVHeads, Excluded: c.shape.Excluded,
@@ -414,13 +417,13 @@ func (c *Compiled) Notes(d Demand, budgets [][]int) []string {
 	return notes
 }
 
-// DecodeBudgets divides a layer's budget while decoding (spec 7.1), for
-// [DecodeLayer.After]: target entries per head on average. Allocators that know
-// budgets beforehand are asked as if the layer held every position seen so far,
-// of which target may stay; heads that hold less than their budget keep what
-// they hold. The others are asked for the layer by itself, as if it were the
-// whole model. With the uniform allocator it is nil, hence target for every
-// head.
+// DecodeBudgets returns a function that divides a layer's budget while decoding
+// (spec 7.1), for [DecodeLayer.After]: target entries per head on average.
+// Allocators that know budgets beforehand are asked as if the layer held every
+// position seen so far, of which target may stay; heads that hold less than
+// their budget keep what they hold. The others are asked for this layer alone,
+// as if it were the whole model. With the uniform allocator the function is
+// nil, which gives every head target.
 func (c *Compiled) DecodeBudgets() DecodeBudgets {
 	if c.allocator == (uniform{}) {
 		return nil
@@ -430,7 +433,7 @@ func (c *Compiled) DecodeBudgets() DecodeBudgets {
 		d.Protection = p
 		seen := make([]Scores, d.Layers)
 		switch {
-		case c.usesProfile: // looks a ratio up
+		case c.usesProfile: // looks up a ratio
 			d.Absolute, d.Ratio = false, max(0, 1-float64(target)/float64(d.T))
 		case c.allocator.Knows() == KnownBefore:
 			d = d.DemandTokens(target)
@@ -441,7 +444,7 @@ func (c *Compiled) DecodeBudgets() DecodeBudgets {
 			}
 			d = d.DemandTokens(target)
 			d.Weights = make([]float64, d.Layers)
-			d.Weights[l.Index] = 1 // of which it has all
+			d.Weights[l.Index] = 1 // the only layer, so it gets all
 			seen[l.Index] = s
 		}
 		all, err := Allocate(c.allocator, d, seen)

@@ -51,10 +51,10 @@ func PolicyPresets() []string {
 
 // PresetPolicy returns a whole published setting by name: metric, allocator,
 // rounding and compression while decoding, without a budget. A metric that is
-// given replaces the preset's; if it is given by name alone under the preset
-// kvpress, it has the parameters of kvpress. Compile writes out everything that
-// the preset leaves to defaults; the names lukv and duoattention need a profile,
-// the latter unless its allocator is given an importance.
+// given replaces the preset's; given by name alone under the preset kvpress, it
+// takes the parameters of kvpress. Compile writes out everything that the preset
+// leaves to defaults; the presets lukv and duoattention need a profile, the
+// latter unless its allocator is given an importance.
 func PresetPolicy(name string, metric MetricConfig) (Policy, error) {
 	i := slices.IndexFunc(policyPresets, func(p policyPreset) bool { return p.name == name })
 	if i < 0 {

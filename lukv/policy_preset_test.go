@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPolicyPresets: every preset compiles, says the whole of itself, and comes
-// back from its own report; nothing it names is left to a later default.
+// TestPolicyPresets: every preset compiles, describes itself in full and can be
+// rebuilt from that description; nothing it names is left to a later default.
 func TestPolicyPresets(t *testing.T) {
 	for _, name := range PolicyPresets() {
 		p, err := PresetPolicy(name, MetricConfig{})

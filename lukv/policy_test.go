@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPolicyRoundTrip: every policy comes back from its JSON, also written out
-// in full after Compile, and then means the same.
+// TestPolicyRoundTrip: every policy survives a round trip through JSON, even
+// written out in full after Compile, and still means the same.
 func TestPolicyRoundTrip(t *testing.T) {
 	shape := CacheShape{Layers: 4, KVHeads: 3, BytesPerEntry: 256}
 	policies := []Policy{
@@ -79,8 +79,8 @@ func TestPolicyErrors(t *testing.T) {
 	require.ErrorContains(t, err, "budget_bytes")
 }
 
-// TestPolicyUntouched: ratio 0, budgets of at least the length, one entry and
-// no entry behind the sinks leave the cache alone.
+// TestPolicyUntouched: ratio 0, budgets of at least the length, a single
+// entry and no entry after the sinks leave the cache alone.
 func TestPolicyUntouched(t *testing.T) {
 	shape := CacheShape{Layers: 2, KVHeads: 2, BytesPerEntry: 100}
 	for _, c := range []struct {
@@ -159,8 +159,8 @@ func TestPolicyRerotates(t *testing.T) {
 	}
 }
 
-// TestPolicyProfile: a profile is refused wherever it does not belong, and its
-// digest travels with the policy.
+// TestPolicyProfile: a profile is rejected wherever it does not belong, and
+// its digest travels with the policy.
 func TestPolicyProfile(t *testing.T) {
 	shape := CacheShape{Layers: 2, KVHeads: 2}
 	policy := Policy{
@@ -197,8 +197,7 @@ func TestPolicyProfile(t *testing.T) {
 	require.ErrorContains(t, err, "profile: found none")
 }
 
-// TestCompatMatchesPeers: the switch selects the literal, unfloored
-// arithmetic.
+// TestCompat: the switch selects the literal, unfloored arithmetic.
 func TestCompat(t *testing.T) {
 	c, err := (&Policy{Ratio: 0.9, Compat: true}).Compile("m", CacheShape{Layers: 1, KVHeads: 2})
 	require.NoError(t, err)

@@ -16,15 +16,15 @@ import (
 // new measurement instead of a budget that means nothing.
 var ErrProfileMismatch = errors.New("profile does not match")
 
-// Objectives of a profile: what the budgets of all heads together should lose
-// least of.
+// Objectives of a profile: the loss that the budgets of all heads together
+// minimise.
 const (
-	// ObjectiveUtility is oracle importance, of what the metric's ranking really
-	// keeps (default): the published objective, "importance" to the command.
+	// ObjectiveUtility is the oracle importance lost under the metric's actual
+	// ranking (default): the published objective, "importance" to the command.
 	ObjectiveUtility = "utility"
 
-	// ObjectiveCapacity is oracle importance as if the metric ranked perfectly
-	// (spec 5.9).
+	// ObjectiveCapacity is the oracle importance lost if the metric ranked
+	// perfectly (spec 5.9).
 	ObjectiveCapacity = "capacity"
 
 	// ObjectiveOutputError is the squared error of each head's output on the steps
@@ -43,7 +43,7 @@ const (
 type ProfileIdentity struct {
 	// Model is the fingerprint of the checkpoint, Metric the metric with its
 	// parameters (a builder writes them all out), Protection the protected
-	// set. The three are checked where a profile is used.
+	// set. All three are checked when a profile is used.
 	Model      string       `json:"model"`
 	Metric     MetricConfig `json:"metric"`
 	Protection Protection   `json:"protection"`
@@ -60,8 +60,8 @@ type ProfileIdentity struct {
 	Weights *Weights `json:"weights,omitempty"`
 }
 
-// DefaultProfileIdentity holds the defaults of every choice; model, metric,
-// protection and calibration are the caller's.
+// DefaultProfileIdentity returns the default of every choice; model,
+// metric, protection and calibration are left to the caller.
 //
 // The normalisation is none, although the authors' recorder normalises per
 // layer: with one divisor per layer every layer weighs the same, and budget
@@ -118,8 +118,8 @@ func (id *ProfileIdentity) Validate() error {
 // compression (i+1)/100 head h of layer l has the fraction Level(i)[l][h] of
 // its entries removed. Immutable and safe for concurrent use.
 type Profile struct {
-	// Identity of a profile that came from a .npy file is what the importer
-	// was told.
+	// For a profile from a .npy file, Identity is what the importer was
+	// told.
 	Identity ProfileIdentity
 
 	Pairs      int   // (context, question) pairs averaged; 0: not known
@@ -128,12 +128,12 @@ type Profile struct {
 	Excluded   []int // layers that took no part, ascending; their ratios are 0
 
 	// QueryCenters are the centres of the model's queries on the calibration texts,
-	// [L][H], zeros in excluded layers; nil for a metric that reads none. Not to be
-	// changed.
+	// [L][H], zeros in excluded layers; nil for a metric that reads none. Do not
+	// modify.
 	QueryCenters [][]QueryCenter
 
 	// OutputErrors is what a profile of output errors was solved from, nil for
-	// other objectives, and where it is not known. Not to be changed.
+	// other objectives or if not known. Do not modify.
 	OutputErrors *OutputErrors
 
 	layers, kvHeads int
@@ -141,7 +141,8 @@ type Profile struct {
 }
 
 // NewProfile makes a profile from ratios [99][L][K], which it keeps, and checks
-// its sanity: range, mean of every level, monotony (see [Profile.Validate]).
+// its sanity: range, mean of every level, monotonicity (see
+// [Profile.Validate]).
 func NewProfile(id ProfileIdentity, layers, kvHeads int, ratios []float64, excluded []int) (*Profile, error) {
 	if layers < 1 || kvHeads < 1 || layers > math.MaxInt32/kvHeads/solve.Levels || len(ratios) != solve.Levels*layers*kvHeads {
 		return nil, fmt.Errorf("profile: %d ratios for %d levels of %d layers of %d KV heads", len(ratios), solve.Levels, layers, kvHeads)
@@ -183,9 +184,9 @@ func ProfileIndex(ratio float64) int {
 }
 
 // Row returns the local ratios for an overall ratio, [L][K], new memory. With
-// nearest it is the level of [ProfileIndex]; otherwise linear between levels
-// with nothing removed at ratio 0, the last level above 0.99, and the levels
-// themselves at multiples of 0.01.
+// nearest it is the level of [ProfileIndex]; otherwise it is linear between
+// levels, with nothing removed at ratio 0, the last level above 0.99, and the
+// levels themselves at multiples of 0.01.
 func (p *Profile) Row(ratio float64, nearest bool) [][]float64 {
 	if nearest {
 		return p.Level(ProfileIndex(ratio))
@@ -236,7 +237,7 @@ func (p *Profile) HeatMap(ratio float64, nearest bool) HeatMap {
 	return m
 }
 
-// mean is the overall ratio of level i over the layers that take part.
+// mean returns the overall ratio of level i over the layers that take part.
 func (p *Profile) mean(i int) float64 {
 	level, s, n := p.at(i), 0.0, 0
 	for l := range p.layers {
@@ -296,7 +297,7 @@ func (p *Profile) Validate() error {
 	return nil
 }
 
-// Check compares the profile with where it is about to be used. The error
+// Check compares the profile with the run that is about to use it. The error
 // wraps [ErrProfileMismatch] and names both sides. Metrics are compared with
 // all parameters written out; a parameter that is not set is the default.
 func (p *Profile) Check(model string, metric MetricConfig, prot Protection) error {
@@ -325,7 +326,7 @@ func canonicalMetric(c MetricConfig) MetricConfig {
 	return c
 }
 
-// checkQueryCenters reports centres of another shape than the profile's.
+// checkQueryCenters reports centres whose shape differs from the profile's.
 func (p *Profile) checkQueryCenters() error {
 	if p.QueryCenters == nil {
 		return nil
@@ -375,10 +376,10 @@ func ReadProfileNPY(r io.Reader, id ProfileIdentity) (*Profile, error) {
 	return p, nil
 }
 
-// identityText is the identity on one line, for comparison and for messages.
+// identityText returns the identity on one line, for comparison and for messages.
 func identityText(id ProfileIdentity) string {
 	data, err := json.Marshal(id)
-	if err != nil { // a number that is not finite, which Validate refuses
+	if err != nil { // a number that is not finite, which Validate rejects
 		return err.Error()
 	}
 	return string(data)

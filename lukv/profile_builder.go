@@ -15,14 +15,14 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// ProfileBuilder solves one (context, question) pair after the other and
+// ProfileBuilder solves one (context, question) pair after another and
 // averages the resulting local ratios. Pairs are added in a fixed order, so
-// that the same measurements give the same bytes; the state can be saved after
-// any pair and the work resumed from there with the same result. Not safe for
+// the same measurements give the same bytes; the state can be saved after any
+// pair and the work resumed from there with the same result. Not safe for
 // concurrent use.
 type ProfileBuilder struct {
-	// Parallel spreads the building of loss curves; nil: one by one. The
-	// result does not depend on it.
+	// Parallel builds loss curves in parallel; nil: one by one. The result
+	// does not depend on it.
 	Parallel func(n int, fn func(i int))
 
 	id              ProfileIdentity
@@ -35,8 +35,8 @@ type ProfileBuilder struct {
 	sums  []float64 // [99][L][K] sum of ratios over pairs
 }
 
-// NewProfileBuilder begins a profile. excluded are the layers that take no
-// part, ascending.
+// NewProfileBuilder starts a profile. excluded lists the layers that take
+// no part, ascending.
 func NewProfileBuilder(id ProfileIdentity, layers, kvHeads int, excluded []int) (*ProfileBuilder, error) {
 	if err := id.Validate(); err != nil {
 		return nil, fmt.Errorf("build profile: %w", err)
@@ -63,14 +63,14 @@ func NewProfileBuilder(id ProfileIdentity, layers, kvHeads int, excluded []int) 
 // Identity returns the identity of the profile being built.
 func (b *ProfileBuilder) Identity() ProfileIdentity { return b.id }
 
-// Pairs is the number of pairs added, which is the index of the next one.
+// Pairs returns the number of pairs added, which is the index of the next one.
 func (b *ProfileBuilder) Pairs() int { return b.pairs }
 
 // Add solves pair number index, counted from 0, and adds it to the mean.
 // importance [L][K][T] comes from [Oracle.Importance] with the identity's
 // normalisation (excluded layers nil), scores [L][K][T] from the identity's
 // metric on the same context. The returned solution carries the losses and
-// certificates. On error nothing was added.
+// certificates. On error nothing is added.
 func (b *ProfileBuilder) Add(ctx context.Context, index int, importance, scores [][][]float32) (*solve.LevelSet, error) {
 	if index != b.pairs {
 		return nil, fmt.Errorf("build profile: pair %d, expected pair %d next", index, b.pairs)
@@ -139,7 +139,8 @@ func (b *ProfileBuilder) shape(importance [][][]float32) (T int, err error) {
 	return T, nil
 }
 
-// Profile returns the mean over the pairs added so far. The builder can go on.
+// Profile returns the mean over the pairs added so far. More pairs can be
+// added afterwards.
 func (b *ProfileBuilder) Profile() (*Profile, error) {
 	if b.pairs == 0 {
 		return nil, fmt.Errorf("build profile: no pair was added")
@@ -156,7 +157,7 @@ func (b *ProfileBuilder) Profile() (*Profile, error) {
 	return p, nil
 }
 
-// WriteState writes everything needed to go on later.
+// WriteState writes everything needed to resume later.
 func (b *ProfileBuilder) WriteState(w io.Writer) error {
 	f := &profileFile{
 		fileHead: fileHead{
@@ -181,7 +182,7 @@ func (b *ProfileBuilder) SaveState(path string) error {
 }
 
 // ReadState continues from a state written by a builder of the same identity
-// and shape; another one is an error that wraps [ErrProfileMismatch]. On error
+// and shape; any other is an error that wraps [ErrProfileMismatch]. On error
 // the builder is unchanged.
 func (b *ProfileBuilder) ReadState(r io.Reader) error {
 	data, err := readState(r, b.id)

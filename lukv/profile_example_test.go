@@ -9,8 +9,8 @@ import (
 )
 
 // Profile a model of one layer with two heads, then ask how many entries each
-// head keeps of a context of 2000. The first head spreads what matters, the
-// second has it all in a few entries.
+// head keeps of a context of 2000. In the first head what matters is spread
+// out, in the second it is all in a few entries.
 func Example_profileAndEvict() {
 	ctx := context.Background()
 	importance := [][][]float32{{make([]float32, 400), make([]float32, 400)}}

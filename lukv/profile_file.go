@@ -22,13 +22,14 @@ const (
 	stateFormat   = "lukv profile state"
 	fileVersion   = 1
 
-	// maxProfileBytes bounds what is read of a profile or state file: far
-	// above 99·1000·256 numbers of 20 digits is not plausible.
+	// maxProfileBytes bounds how much of a profile or state file is read:
+	// far more than 99·1000·256 numbers of 20 digits is not plausible.
 	maxProfileBytes = 1 << 29
 )
 
 // fileHead begins the JSON of profiles and of builders' states. Checksum covers the
-// compact JSON of the whole with Checksum empty, so layout and blanks are free.
+// compact JSON of the whole file with Checksum empty, so layout and whitespace do
+// not matter.
 type fileHead struct {
 	Format   string          `json:"format"`
 	Version  int             `json:"version"`
@@ -40,7 +41,7 @@ type fileHead struct {
 	Pairs    int             `json:"pairs"`
 }
 
-// matches reports a state of another shape than a builder's.
+// matches reports a state whose shape differs from a builder's.
 func (h *fileHead) matches(layers, kvHeads int, excluded []int) error {
 	if h.Layers != layers || h.KVHeads != kvHeads || !slices.Equal(h.Excluded, excluded) {
 		return fmt.Errorf("%w: the state has %d layers of %d KV heads without %v, this run %d of %d without %v",
@@ -49,7 +50,7 @@ func (h *fileHead) matches(layers, kvHeads int, excluded []int) error {
 	return nil
 }
 
-// profileFile is the JSON of a profile, and with sums as Values of a builder's state.
+// profileFile is the JSON of a profile or, with sums as Values, of a builder's state.
 type profileFile struct {
 	fileHead
 	MinContext int `json:"min_context"`
@@ -70,7 +71,7 @@ func (f *profileFile) checksum() (string, error) {
 	return checksumOf(&plain)
 }
 
-// checksumOf is the checksum of a file whose own is empty.
+// checksumOf returns the checksum of a file whose Checksum is empty.
 func checksumOf(file any) (string, error) {
 	data, err := json.Marshal(file)
 	if err != nil {
@@ -135,8 +136,8 @@ func (f *profileFile) write(w io.Writer) error {
 	return err
 }
 
-// writeCenters writes centres as a member of an object with a comma behind it, one
-// query head per line.
+// writeCenters writes centres as an object member followed by a comma, one query
+// head per line.
 func writeCenters(buf *bytes.Buffer, centers [][]QueryCenter) error {
 	value, err := json.Marshal(centers)
 	if err != nil {
@@ -146,8 +147,8 @@ func writeCenters(buf *bytes.Buffer, centers [][]QueryCenter) error {
 	return nil
 }
 
-// write writes the measurements as members of an object, one row per line, the
-// last with a comma behind it.
+// write writes the measurements as object members, one row per line, each
+// member followed by a comma.
 func (e *OutputErrors) write(buf *bytes.Buffer) error {
 	compact, err := json.Marshal(e)
 	if err != nil {
@@ -162,15 +163,15 @@ func (e *OutputErrors) write(buf *bytes.Buffer) error {
 		if !ok {
 			continue
 		}
-		// Rows begin with a bracket and end with one and a comma.
+		// Break the line between rows.
 		value = bytes.ReplaceAll(value, []byte("],["), []byte("],\n["))
 		fmt.Fprintf(buf, "%q: %s,\n  ", name, value)
 	}
 	return nil
 }
 
-// readFile reads a file of a format of this version, not more than is plausible.
-// Identity is that of the file, not validated.
+// readFile reads a file of the given format and this version, no more than is
+// plausible. id is the file's identity, not validated.
 func readFile(r io.Reader, format string) (data []byte, id ProfileIdentity, err error) {
 	data, err = io.ReadAll(io.LimitReader(r, maxProfileBytes+1))
 	if err != nil {
@@ -179,8 +180,8 @@ func readFile(r io.Reader, format string) (data []byte, id ProfileIdentity, err 
 	if len(data) > maxProfileBytes {
 		return nil, id, fmt.Errorf("more than %d bytes", maxProfileBytes)
 	}
-	// Format and version first: a file of another kind or time deserves a
-	// better answer than an unknown field.
+	// Format and version first: a file of another kind or version deserves
+	// a better error than an unknown field.
 	var kind struct {
 		Format   string          `json:"format"`
 		Version  int             `json:"version"`

@@ -32,7 +32,7 @@ func testIdentity() ProfileIdentity {
 }
 
 // buildProfile adds pairs of different lengths to a builder, from its next
-// pair up to n.
+// pair on until it has n.
 func buildProfile(t *testing.T, b *ProfileBuilder, n int) {
 	t.Helper()
 	for i := b.Pairs(); i < n; i++ {
@@ -50,8 +50,8 @@ func profileBytes(t *testing.T, p *Profile) []byte {
 	return buf.Bytes()
 }
 
-// TestProfileIsReproducible: twice the same bytes, in parallel too, and the
-// same again when the work was interrupted and resumed.
+// TestProfileIsReproducible: the bytes are the same twice, in parallel too,
+// and again after the work was interrupted and resumed.
 func TestProfileIsReproducible(t *testing.T) {
 	build := func(parallel func(int, func(int))) *ProfileBuilder {
 		b, err := NewProfileBuilder(testIdentity(), 3, 2, nil)
@@ -90,7 +90,7 @@ func TestProfileIsReproducible(t *testing.T) {
 	require.Equal(t, want, profileBytes(t, p))
 	require.Equal(t, []int{4, 200, 230}, []int{p.Pairs, p.MinContext, p.MaxContext})
 
-	// Another run's state is refused, and the builder stays as it was.
+	// Another run's state is rejected, and the builder stays as it was.
 	id := testIdentity()
 	id.Model = "other"
 	other, err := NewProfileBuilder(id, 3, 2, nil)
@@ -129,12 +129,12 @@ func TestProfileFile(t *testing.T) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "temporary files left behind")
-	if runtime.GOOS != "windows" { // a folder that is not there
+	if runtime.GOOS != "windows" { // a folder that does not exist
 		require.Error(t, p.Save(filepath.Join(path, "x")))
 	}
 
-	// Every single change of a byte inside is noticed, whatever it hits:
-	// white space is free, and nothing else.
+	// Every change of a single byte is noticed, wherever it falls; only
+	// white space is free.
 	data := profileBytes(t, p)
 	for i := 0; i < len(data); i += 37 {
 		bad := slices.Clone(data)
@@ -168,7 +168,7 @@ func TestNewProfileShape(t *testing.T) {
 	}
 }
 
-// TestExcludedLayers: ascending, of those that there are, and not all.
+// TestExcludedLayers: they must be ascending, exist, and not be all.
 func TestExcludedLayers(t *testing.T) {
 	ratios := make([]float64, solve.Levels*2)
 	for _, excluded := range [][]int{{-1}, {2}, {0, 0}, {1, 0}, {0, 1}} {
@@ -185,8 +185,8 @@ func TestExcludedLayers(t *testing.T) {
 	}
 }
 
-// TestMeansAscend: repaired profiles may take from a head what they give to another,
-// but no level removes less than the one below.
+// TestMeansAscend: repaired profiles may take from one head what they give to
+// another, but no level removes less than the one below.
 func TestMeansAscend(t *testing.T) {
 	ratios := make([]float64, solve.Levels*2)
 	for i := range ratios {
@@ -292,7 +292,7 @@ func TestProfileSanity(t *testing.T) {
 }
 
 // TestProfileRow: levels at multiples of one per cent, straight lines between
-// them from nothing removed at 0, constant above 99 %.
+// them, starting from nothing removed at 0, constant above 99 %.
 func TestProfileRow(t *testing.T) {
 	p := testProfile(t, 2, 2, 300)
 	flat := func(ratio float64, nearest bool) []float64 { return slices.Concat(p.Row(ratio, nearest)...) }
@@ -421,7 +421,8 @@ func TestAblationCapacity(t *testing.T) {
 }
 
 func TestNPY(t *testing.T) {
-	// Byte for byte what the format's description gives for these two values.
+	// Byte for byte what the format's specification gives for these two
+	// values.
 	var buf bytes.Buffer
 	require.NoError(t, WriteNPY(&buf, []int{2}, []float64{1, -2}))
 	want := "\x93NUMPY\x01\x00\x76\x00{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }"
@@ -576,7 +577,7 @@ func FuzzReadProfile(f *testing.F) {
 	f.Add([]byte(`{"format":"lukv profile","version":1,"values":[[]]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		defer testfuzz.Bound(t, len(raw))()
-		// Mend the checksum, or nothing behind it would ever be reached.
+		// Fix the checksum, or nothing after it would ever be reached.
 		var file profileFile
 		if json.Unmarshal(raw, &file) == nil {
 			var mended bytes.Buffer

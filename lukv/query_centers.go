@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// QueryCenter is what calibration says about the unrotated queries of a head:
-// their mean, [D], and the mean lengths of their pairs of channels f and D/2+f,
-// [D/2].
+// QueryCenter describes the unrotated queries of a head, as calibration found
+// them: their mean, [D], and the mean lengths of their pairs of channels f and
+// D/2+f, [D/2].
 type QueryCenter struct {
 	Mean    []float32 `json:"mean"`
 	Lengths []float32 `json:"lengths"`
@@ -21,7 +21,7 @@ type CenterBuilder struct {
 	layers map[int][]centerSums
 }
 
-// centerSums are sums over the queries of a head.
+// centerSums holds sums over the queries of a head.
 type centerSums struct {
 	n             int
 	mean, lengths []float64
@@ -77,8 +77,8 @@ func (b *CenterBuilder) Centers(layers, heads, headDim int) [][]QueryCenter {
 	return out
 }
 
-// checkCenters reports centres that are not the same number of heads of the same
-// even dimension in every layer, or no numbers that queries can have.
+// checkCenters reports centres that do not have the same number of heads, of the
+// same even dimension, in every layer, or numbers that queries cannot have.
 func checkCenters(centers [][]QueryCenter) error {
 	finite := func(v float32) bool { return !math.IsNaN(float64(v)) && !math.IsInf(float64(v), 0) }
 	for at, layer := range centers {
@@ -97,9 +97,9 @@ func checkCenters(centers [][]QueryCenter) error {
 	return nil
 }
 
-// Concentration is the length of the mean query over the mean length, over all pairs
-// of channels, heads and layers: 1 where every head's queries are all the same, near
-// 0 where they have no real centre.
+// Concentration returns the length of the mean query divided by the mean length,
+// over all pairs of channels, heads and layers: 1 if all queries of every head are
+// the same, near 0 if they have no real centre.
 func Concentration(centers [][]QueryCenter) float64 {
 	var center, length float64
 	for _, layer := range centers {
@@ -117,22 +117,22 @@ func Concentration(centers [][]QueryCenter) float64 {
 	return center / length
 }
 
-// calibrated is a metric that reads the centres of queries.
+// calibrated is a metric that reads query centres.
 type calibrated interface {
 	Metric
 	reads() bool // whether it has none of its own
 	with(centers [][]QueryCenter) Metric
 }
 
-// NeedsCenters reports whether a metric reads centres of queries and has none, so
-// that a profile made for it must hold them.
+// NeedsCenters reports whether a metric reads query centres and has none of its
+// own, so that a profile made for it must hold them.
 func NeedsCenters(m Metric) bool {
 	c, ok := m.(calibrated)
 	return ok && c.reads()
 }
 
-// WithCenters returns the metric with centres that were measured for it, any other
-// metric unchanged.
+// WithCenters returns the metric with centres that were measured for it; any other
+// metric is returned unchanged.
 func WithCenters(m Metric, centers [][]QueryCenter) Metric {
 	if c, ok := m.(calibrated); ok {
 		return c.with(centers)

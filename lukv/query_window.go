@@ -28,7 +28,7 @@ func NewQueryWindow(heads, headDim, capacity int) *QueryWindow {
 	}
 }
 
-// Len returns the number of rows held, Cap the most it can hold.
+// Len returns the number of rows held.
 func (w *QueryWindow) Len() int { return w.n }
 
 // Cap returns the most rows the window can hold.
@@ -79,7 +79,7 @@ func (w *QueryWindow) Trim(n int) {
 	}
 }
 
-// Rows returns the rows held, the oldest first, in one piece, [Len][H*D]: a view
+// Rows returns the rows held, oldest first and contiguous, [Len][H*D]: a view
 // unless the ring has wrapped around.
 func (w *QueryWindow) Rows() []float32 {
 	width := w.heads * w.dim
@@ -89,7 +89,7 @@ func (w *QueryWindow) Rows() []float32 {
 	return w.rows[w.start*width : (w.start+w.n)*width]
 }
 
-// DropFrom forgets rows at positions pos and later; for a cache that was
+// DropFrom forgets rows at positions pos and later, for a cache that was
 // truncated.
 func (w *QueryWindow) DropFrom(pos int) {
 	for w.n > 0 && w.Position(w.n-1) >= pos {
@@ -97,7 +97,7 @@ func (w *QueryWindow) DropFrom(pos int) {
 	}
 }
 
-// Reserve makes room for n rows in all and keeps the rows held.
+// Reserve makes room for n rows in total and keeps the rows held.
 func (w *QueryWindow) Reserve(n int) {
 	if n <= len(w.pos) {
 		return
@@ -140,7 +140,7 @@ type headStats struct {
 	n      int
 	origin []float32 // [D] first row
 	sum    []float64 // [D] Σ (q - origin)
-	length []float64 // [D/2] Σ of the lengths of the pairs of channels f and D/2+f; nil if not asked for
+	length []float64 // [D/2] Σ of the lengths of the pairs of channels f and D/2+f; nil if not requested
 	outer  []float64 // [D][D] Σ (q - origin)(q - origin)ᵀ over whole tiles, at and below the diagonal
 	tile   []float32 // [D][statsTile] rows of the tile in progress, transposed
 	filled int       // rows in tile
@@ -166,8 +166,8 @@ func NewQueryStats(heads, headDim, skip int, covariance bool, cpu kernels.CPU) *
 	return s
 }
 
-// KeepLengths asks for [QueryStats.Lengths] too. Call it before the first row
-// is added; only an even head dimension has lengths. It returns s.
+// KeepLengths enables [QueryStats.Lengths]. Call it before the first row is
+// added; only an even head dimension has lengths. It returns s.
 func (s *QueryStats) KeepLengths() *QueryStats {
 	s.lengths = true
 	for q := range s.heads {
@@ -176,7 +176,7 @@ func (s *QueryStats) KeepLengths() *QueryStats {
 	return s
 }
 
-// Add adds n consecutive rows of query head q; the first stands at position
+// Add adds n consecutive rows of query head q; the first is at position
 // pos. Row i is x[i*stride : i*stride+D].
 func (s *QueryStats) Add(q, pos int, x []float32, n, stride int) {
 	h := &s.heads[q]
@@ -255,8 +255,8 @@ func (s *QueryStats) Lengths(q int, dst []float64) {
 	}
 }
 
-// Cov writes the biased covariance of head q to dst, [D][D]. Calls for one head
-// must not run at the same time.
+// Cov writes the biased covariance of head q to dst, [D][D]. Calls for the same
+// head must not run concurrently.
 func (s *QueryStats) Cov(q int, dst []float64) error {
 	h := &s.heads[q]
 	if !s.covariance {

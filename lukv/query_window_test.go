@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// TestQueryWindow runs a window against a plain list of rows.
+// TestQueryWindow checks a window against a plain list of rows.
 func TestQueryWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(0, 6).Draw(t, "capacity")
@@ -45,7 +45,7 @@ func TestQueryWindow(t *testing.T) {
 			}
 			c := w.Clone()
 			w.Append(next+100, []float32{-1, -1})
-			w, c = c, w // the copy goes on, what is done to the original does not show
+			w, c = c, w // continue with the copy: changes to the original do not show
 			if w.Len() != len(rows) || w.Cap() != limit {
 				t.Fatalf("%d rows of %d, want %d of %d", w.Len(), w.Cap(), len(rows), limit)
 			}
@@ -121,7 +121,7 @@ func TestQueryStats(t *testing.T) {
 	require.Error(t, NewQueryStats(1, D, 0, false, kernels.Detect()).Cov(0, cov))
 }
 
-// columnSumsBySlot adds attention row by row from its definition.
+// columnSumsBySlot adds up attention row by row, from its definition.
 func columnSumsBySlot(l *Layer, q []float32, n int, decay float64) ([][]float64, [][]int64) {
 	G, D := l.Group(), l.HeadDim
 	sum, seen := make([][]float64, l.KVHeads), make([][]int64, l.KVHeads)
@@ -185,7 +185,7 @@ func TestColumnSums(t *testing.T) {
 	require.Error(t, NewColumnSums(4, 4, 1).Attend(context.Background(), l, 0, 0, q, 1, 48), "another grouping")
 }
 
-// TestColumnSumsReserve: where there is room, sums grow without new memory.
+// TestColumnSumsReserve: with room reserved, sums grow without new memory.
 func TestColumnSumsReserve(t *testing.T) {
 	c := NewColumnSums(2, 1, 1)
 	c.Reserve(500)
@@ -220,7 +220,7 @@ func TestQueryStatsOfOneRow(t *testing.T) {
 	require.Equal(t, []float64{5, 13}, lengths)
 }
 
-// TestQueryWindowRows: in one piece, the oldest first, wherever the ring stands.
+// TestQueryWindowRows: contiguous, oldest first, wherever the ring starts.
 func TestQueryWindowRows(t *testing.T) {
 	var s Scratch
 	defer s.Close()

@@ -40,15 +40,15 @@ type registered[T any] struct {
 	unlisted bool
 }
 
-// unlist leaves a name out of names; it can be read all the same.
+// unlist leaves a name out of names; it can still be read.
 func (r *registry[T]) unlist(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.named(name).unlisted = true
 }
 
-// add registers a type. What is wrong with it is the mistake of a programmer
-// and a panic, as in package database/sql.
+// add registers a type. A bad one is a programming error and panics, as in
+// package database/sql.
 func (r *registry[T]) add(name string, defaults T, presets []Preset[T]) {
 	fail := func(format string, args ...any) {
 		panic(fmt.Sprintf("register %s %q: %s", r.kind, name, fmt.Sprintf(format, args...)))
@@ -124,7 +124,7 @@ func (r *registry[T]) typed(t reflect.Type) *registered[T] {
 	return nil
 }
 
-// names lists what is registered, in the order of registration.
+// names lists what is registered, in registration order.
 func (r *registry[T]) names() []string {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -137,7 +137,7 @@ func (r *registry[T]) names() []string {
 	return names
 }
 
-// canonical resolves other names that users type.
+// canonical resolves aliases.
 func (r *registry[T]) canonical(name string) string {
 	if to, ok := r.aliases[name]; ok {
 		return to
@@ -221,11 +221,11 @@ func parameterError(err error) error {
 	return err
 }
 
-// configOf is the full configuration of v: its name and every parameter. Of a
-// type that nobody registered the name is that of the type.
+// configOf returns the full configuration of v: its name and every parameter.
+// An unregistered type goes by its type name.
 func (r *registry[T]) configOf(v T) config {
 	data, err := json.Marshal(v)
-	if err != nil { // a number that is not finite, which Validate refuses
+	if err != nil { // a number that is not finite, which Validate rejects
 		data = fmt.Appendf(nil, "{\"error\":%q}", err)
 	}
 	c := config{Name: r.nameOf(v), Params: string(data)}
@@ -263,7 +263,7 @@ func (c config) marshal() ([]byte, error) {
 
 func (c config) text() string {
 	data, err := c.marshal()
-	if err != nil { // parameters that are no object, which building refuses
+	if err != nil { // parameters that are not an object, which building rejects
 		return fmt.Sprintf("{%q: %q}", c.Name, err)
 	}
 	return string(data)
@@ -300,17 +300,18 @@ func parseConfig(text string) (c config, err error) {
 	return c, c.unmarshal([]byte(text))
 }
 
-// member is one member of a JSON object, in its place.
+// member is one member of a JSON object.
 type member struct {
 	name  string
 	value json.RawMessage // compact
 }
 
-// maxNesting bounds metrics within metrics: each level reads the text of the
-// ones inside again.
+// maxNesting bounds metrics within metrics: each level rereads the text of
+// those inside it.
 const maxNesting = 16
 
-// objectMembers takes a JSON object apart; no text is no member.
+// objectMembers splits a JSON object into its members, in order; empty text has
+// none.
 func objectMembers(data []byte) ([]member, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil, nil
@@ -376,7 +377,7 @@ func decodeStrict(data []byte, v any) error {
 	return nil
 }
 
-// jsonKind is what a Go type is in JSON.
+// jsonKind says what a Go type is in JSON.
 func jsonKind(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:
@@ -393,8 +394,8 @@ func jsonKind(t reflect.Type) string {
 	return "a whole number"
 }
 
-// The checks of parameters. Each returns nil or an error that names the
-// parameter, what was found and what was expected; the first one counts.
+// Parameter checks. Each returns nil or an error that names the parameter,
+// what was found and what was expected; the first one counts.
 
 func firstOf(errs ...error) error {
 	for _, err := range errs {

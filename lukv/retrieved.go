@@ -8,8 +8,8 @@ import (
 // Retrieved is the retrieval-and-reasoning score of a query head in one probe (Fu et
 // al., "HeadKV", 2024; spec 4.4): of every step's attention, a row of probs,
 // [steps][n], the largest k entries are taken, where k = to-from is the number of
-// entries of the fact that is asked for; those that lie in the fact, [from, to), add
-// their attention divided by k. Of equal entries the lower one counts as larger.
+// entries of the fact being asked for; those that lie in the fact, [from, to), add
+// their attention divided by k. Among equals the lower entry counts as larger.
 func Retrieved(probs []float32, n, from, to int) float64 {
 	k := to - from
 	order := make([]int32, n)

@@ -36,6 +36,7 @@ func TestRetrievedMatchesDefinition(t *testing.T) {
 		}
 		require.InDelta(t, want, Retrieved(probs, n, from, to), 1e-12)
 	}
-	// By hand: the two largest of the first step are the fact, of the second one is.
+	// By hand: both of the two largest of the first step are in the fact, one of the
+	// second's is.
 	require.InDelta(t, (0.5+0.3+0.4)/2, Retrieved([]float32{.1, .5, .3, .1, .5, .4, .1, 0}, 4, 1, 3), 1e-7)
 }

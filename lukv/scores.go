@@ -15,9 +15,8 @@ import (
 
 // Scores holds the scores of one layer: Scores[h][t] for KV head h and slot t,
 // larger means keep. Rows of different heads differ in length where the cache
-// is ragged. Entries that the metric itself always keeps and has no real score
-// for (SnapKV's window, Expected Attention's sinks) hold +Inf. NaN ranks as
-// -Inf.
+// is ragged. Entries that the metric always keeps and has no real score for
+// (SnapKV's window, Expected Attention's sinks) hold +Inf. NaN ranks as -Inf.
 type Scores [][]float32
 
 // NaNs counts the scores that are NaN; a metric that produces any was fed
@@ -62,9 +61,9 @@ func (s Scores) Degenerate() bool {
 }
 
 // ReplaceInf writes m+plus into every +Inf entry, where m is the largest
-// finite score of the whole layer. It turns the protection flag into what the
-// peers write instead: plus 1 for kvpress, plus 0 for the LU-KV authors' fork.
-// Needed for number-for-number comparison only.
+// finite score of the whole layer. It turns the protection flag into what
+// other implementations write instead: plus 1 for kvpress, plus 0 for the
+// LU-KV authors' fork. Needed for number-for-number comparison only.
 func (s Scores) ReplaceInf(plus float32) {
 	m := float32(math.Inf(-1))
 	for _, row := range s {

@@ -9,13 +9,13 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// Scratch is memory outside the Go heap that metrics work in. Each layer reuses
-// what the one before it took, and Close returns it to the system at once, so that
+// Scratch is memory outside the Go heap that metrics work in. Each layer reuses the
+// memory of the one before it, and Close returns it to the system at once, so that
 // no garbage piles up beside the cache. It serves the layers of one prefill, scored
-// one after the other; their heads may be scored at the same time. The zero value
-// is ready for use.
+// one after another; the heads of a layer may be scored concurrently. The zero
+// value is ready for use.
 type Scratch struct {
-	// Scores says that scores lie there too; those of a layer are valid until
+	// Scores puts scores there too; those of a layer are valid until
 	// [Scratch.Next].
 	Scores bool
 
@@ -26,10 +26,10 @@ type Scratch struct {
 	taken  int // of scores
 }
 
-// Next ends the use of the scores given out before.
+// Next invalidates the scores handed out so far.
 func (s *Scratch) Next() { s.taken = 0 }
 
-// Close frees the memory, that of scores too. The scratch can be used again.
+// Close frees the memory, including that of scores. The scratch can be used again.
 func (s *Scratch) Close() {
 	for _, w := range s.idle {
 		for i := range w.blocks {
@@ -80,8 +80,8 @@ func (l *Layer) newScores(n int) []float32 {
 }
 
 // workspace is the scratch of one worker while it scores one head. Slices come from
-// its blocks in turn: a metric that asks for the same sizes in the same order finds
-// the memory of the head before.
+// its blocks in turn: a metric that asks for the same sizes in the same order gets
+// the memory of the previous head.
 type workspace struct {
 	mapped bool // outside the Go heap
 	blocks []block
@@ -90,7 +90,7 @@ type workspace struct {
 	stats  *QueryStats // of one head
 }
 
-// momentsOf returns empty statistics of rows of dim values.
+// momentsOf returns empty statistics for rows of dim values.
 func (w *workspace) momentsOf(dim int, cpu kernels.CPU) *QueryStats {
 	if w.stats == nil || w.stats.dim != dim {
 		w.stats = NewQueryStats(1, dim, 0, true, cpu)
@@ -100,11 +100,11 @@ func (w *workspace) momentsOf(dim int, cpu kernels.CPU) *QueryStats {
 	return w.stats
 }
 
-// workspaces are those of layers without a Scratch.
+// workspaces serves layers without a Scratch.
 var workspaces = sync.Pool{New: func() any { return new(workspace) }}
 
-// takeWorkspace returns a workspace that is given back by giveWorkspace, with
-// everything that was taken from it.
+// takeWorkspace returns a workspace; giveWorkspace gives it back with
+// everything taken from it.
 func (l *Layer) takeWorkspace() *workspace {
 	s := l.Scratch
 	if s == nil {
@@ -141,10 +141,10 @@ func (w *workspace) next() *block {
 	return &w.blocks[w.taken-1]
 }
 
-// float32s returns n values, which are arbitrary.
+// float32s returns n arbitrary values.
 func (w *workspace) float32s(n int) []float32 { return w.next().float32s(n) }
 
-// float64s returns n values, which are arbitrary; zeros n that are 0.
+// float64s returns n arbitrary values; zeros returns n zeros.
 func (w *workspace) float64s(n int) []float64 { return w.next().float64s(n) }
 
 func (w *workspace) zeros(n int) []float64 {
@@ -155,17 +155,17 @@ func (w *workspace) zeros(n int) []float64 {
 
 // block is a piece of memory that grows as needed.
 type block struct {
-	mapped bool // from the system, where it has some
+	mapped bool // from the system, if it provides some
 	mem    []float64
 	bytes  []byte // of mem, if it was mapped
 }
 
-// float64s returns the first n values; what was returned before is gone where it
-// has to grow.
+// float64s returns the first n values; if the block has to grow, earlier slices
+// become invalid.
 func (b *block) float64s(n int) []float64 {
 	if len(b.mem) < n {
 		b.free()
-		n := n + n/4 // untouched, it takes no memory of the system
+		n := n + n/4 // untouched, it takes no system memory
 		if b.mapped {
 			if bytes, err := arena.Map(8 * n); err == nil {
 				b.bytes = bytes
@@ -188,7 +188,7 @@ func (b *block) float32s(n int) []float32 {
 
 func (b *block) free() {
 	if b.bytes != nil {
-		_ = arena.Unmap(b.bytes) // fails only for what is no mapping
+		_ = arena.Unmap(b.bytes) // fails only for what is not a mapping
 	}
 	b.mem, b.bytes = nil, nil
 }

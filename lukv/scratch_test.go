@@ -9,7 +9,7 @@ import (
 )
 
 // TestScratchIsUsedAgain: metrics give back the memory that they work in. The layers
-// of a prefill take it once, and have the scores that they have without it.
+// of a prefill take it once, and get the same scores as without it.
 func TestScratchIsUsedAgain(t *testing.T) {
 	for name, m := range everyMetric(t) {
 		l := withSums(t, randomAttention(60, 4, 2, 8), 1)
@@ -40,8 +40,8 @@ func TestScratchIsUsedAgain(t *testing.T) {
 	}
 }
 
-// TestScratchKeepsScores: scores stay as they are until Next, and those that follow
-// begin at 0.
+// TestScratchKeepsScores: scores stay as they are until Next, and later ones start
+// at 0.
 func TestScratchKeepsScores(t *testing.T) {
 	s := &Scratch{Scores: true}
 	defer s.Close()

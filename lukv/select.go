@@ -2,9 +2,9 @@ package lukv
 
 import "math"
 
-// rankKey maps a score to an unsigned integer of the same order: NaN and -Inf
-// lowest, the two zeros equal, +Inf highest. Cutting by integers makes
-// selection exact and independent of how floats compare.
+// rankKey maps a score to an unsigned integer that orders the same way: NaN
+// and -Inf lowest, the two zeros equal, +Inf highest. Cutting by integers
+// makes selection exact and independent of how floats compare.
 func rankKey(f float32) uint32 {
 	if f != f {
 		return 0x007fffff // the key of -Inf

@@ -17,7 +17,7 @@ type snapKV struct {
 	ShrinkWindow bool   `json:"shrink_window"` // halve a window that would eat the whole budget
 }
 
-// Orders of pooling and of reducing the group.
+// Orders of pooling and reducing the group.
 const (
 	poolFirst   = "pool-then-reduce"
 	reduceFirst = "reduce-then-pool"
@@ -38,7 +38,8 @@ func (m snapKV) Validate() error {
 		oneOf("order", m.Order, poolFirst, reduceFirst))
 }
 
-// effective is the window for T entries of which n may stay (0: not known).
+// effective returns the window for T entries of which n may stay (0: not
+// known).
 func (m snapKV) effective(T, n int) int {
 	w := m.Window
 	if m.ShrinkWindow && n > 0 && n <= w {
@@ -159,8 +160,8 @@ func (m snapKV) pool(dst, x []float64) {
 	}
 }
 
-// averagePool is the running mean of x over kernel positions, zeros beyond both
-// ends counted.
+// averagePool writes to dst the running mean of x over kernel positions,
+// counting zeros beyond both ends.
 func averagePool(dst, x []float64, kernel int) {
 	half := kernel / 2
 	for t := range x {

@@ -7,17 +7,17 @@ import "context"
 type streamingLLM struct {
 	Sinks int `json:"sinks"`
 
-	// Rerotate renumbers what is kept (see [Rerotate]). The metric itself does
-	// not look at it; whoever owns the cache does.
+	// Rerotate renumbers what is kept (see [Rerotate]). The metric itself
+	// ignores it; the owner of the cache acts on it.
 	Rerotate bool `json:"rerotate"`
 }
 
 func (m streamingLLM) Validate() error { return within("sinks", m.Sinks, 0, maxSlots) }
 
-// Rerotates reports whether the entries kept shall be renumbered.
+// Rerotates reports whether the entries kept should be renumbered.
 func (m streamingLLM) Rerotates() bool { return m.Rerotate }
 
-// ProfileProtection has the sinks, which the scores alone keep otherwise.
+// ProfileProtection covers the sinks, which otherwise the scores alone keep.
 func (m streamingLLM) ProfileProtection() Protection { return Protection{Sinks: m.Sinks} }
 
 func (streamingLLM) Needs(T, n int) Needs { return Needs{} }
@@ -36,9 +36,9 @@ func (m streamingLLM) Score(ctx context.Context, l *Layer) (Scores, error) {
 }
 
 // rank scores a head of len(row) entries: the newest entry first, then the
-// sinks in order, then the rest from new to old. So b entries are the sinks and
-// the last b-s, or for b <= s the newest and the first b-1. Scores are small
-// integers, exact in float32 for up to 2^23 entries.
+// sinks in order, then the rest from new to old. So the best b entries are the
+// sinks and the last b-s, or for b <= s the newest and the first b-1. Scores
+// are small integers, exact in float32 for up to 2^23 entries.
 func (m streamingLLM) rank(row []float32) {
 	T := len(row)
 	sinks := min(m.Sinks, T)

@@ -35,14 +35,14 @@ func (m tova) Score(ctx context.Context, l *Layer) (Scores, error) {
 	return s, nil
 }
 
-// tovaPasses are those of single scorings.
+// tovaPasses serves single scorings.
 var tovaPasses = sync.Pool{New: func() any { return newTOVAPass(tova{}) }}
 
-// tovaPass is one scoring with the memory that the next one can use again:
+// tovaPass is one scoring, with memory that the next one can reuse:
 // decoding with TOVA scores after every token.
 type tovaPass struct {
 	m   tova
-	ctx context.Context // of the scoring under way
+	ctx context.Context // of the scoring in progress
 	l   *Layer          // likewise
 
 	heads  []tovaHead // [K]
@@ -132,7 +132,7 @@ func resize[E any](x []E, n int) []E {
 }
 
 // shareAcrossHeads averages per-position sums over all query heads whose cache
-// holds the position. Where the heads hold the same positions that is the mean
+// holds the position. If the heads hold the same positions, that is the mean
 // over all H heads, and every row comes out the same.
 func (p *tovaPass) shareAcrossHeads() {
 	l, sums, s := p.l, p.sums, p.scores

@@ -7,17 +7,17 @@ import (
 )
 
 // triAttention scores an entry by the attention that the centre of the unrotated
-// queries would pay to it from coming distances, and by its key's length as far
-// as queries stray from their centre (Mao et al., "TriAttention", 2026). It is
-// made for compressing while decoding.
+// queries would pay to it from future distances, plus its key's length weighted
+// by how far queries stray from their centre (Mao et al., "TriAttention", 2026).
+// It is meant for compressing while decoding.
 type triAttention struct {
-	// Future is the number of coming distances 1, 2, 4, … that are averaged.
+	// Future is the number of future distances 1, 2, 4, … that are averaged.
 	Future int `json:"future"`
 	Sinks  int `json:"sinks"` // first entries, always kept and in no centre
 
 	// Centers holds the centres of the queries, [L][H], from calibration. Without
-	// them those of a profile are taken, and without one those of the queries that
-	// passed by.
+	// them those of a profile are used, and without one those of the queries seen
+	// so far.
 	Centers [][]QueryCenter `json:"centers"`
 
 	profiled [][]QueryCenter // of a profile
@@ -40,7 +40,7 @@ func (m triAttention) with(centers [][]QueryCenter) Metric {
 	return m
 }
 
-// centers returns those of calibration, nil without any.
+// centers returns the calibrated centres, nil if there are none.
 func (m triAttention) centers() [][]QueryCenter {
 	if len(m.Centers) > 0 {
 		return m.Centers
@@ -78,8 +78,8 @@ func (m triAttention) Score(ctx context.Context, l *Layer) (Scores, error) {
 	return s, err
 }
 
-// rotation is the mean rotation to the positions 0, 1, 3, 7, … after the next
-// one: the distances 1, 2, 4, … from the newest query.
+// rotation returns the mean rotation to the positions 0, 1, 3, 7, … after the
+// next one: the distances 1, 2, 4, … from the newest query.
 func (m triAttention) rotation(l *Layer) rotation {
 	half := len(l.InvFreq)
 	r := rotation{make([]float64, half), make([]float64, half)}
@@ -93,8 +93,9 @@ func (m triAttention) rotation(l *Layer) rotation {
 	return r
 }
 
-// center returns the mean of the unrotated queries of head q, [D], and what the
-// mean lengths of its pairs exceed the length of the mean's by, [D/2].
+// center returns the mean of the unrotated queries of head q, [D], and by how
+// much the mean lengths of their pairs exceed the lengths of the mean's pairs,
+// [D/2].
 func (m triAttention) center(l *Layer, q int) (mean, excess []float64) {
 	D := l.HeadDim
 	mean, excess = make([]float64, D), make([]float64, D/2)

@@ -16,7 +16,8 @@ import (
 // triAttentionOf computes the published definition: for every frequency f the
 // amplitude ‖E q_f‖·‖k_f‖ times cos(ω_f(Δ+δ) + φ_f), φ_f the angle between the
 // unrotated centre and key, averaged over δ = 1, 2, 4 …; plus (E‖q_f‖-‖E q_f‖)·‖k_f‖;
-// the head's scores with mean 0 and deviation 1, the largest over the group.
+// each query head's scores scaled to mean 0 and deviation 1, the largest over the
+// group.
 func triAttentionOf(l *Layer, h, first, future int, centers []QueryCenter) []float64 {
 	D, G, T := l.HeadDim, l.Group(), l.Len(h)
 	keys := unrotatedKeys(l, h, 0, T)
@@ -47,8 +48,8 @@ func triAttentionOf(l *Layer, h, first, future int, centers []QueryCenter) []flo
 	return out
 }
 
-// centersOf are the centres of rows of queries, [rows][H*D], in float64: the means of
-// the channels and of the lengths of pairs.
+// centersOf returns the centres of rows of queries, [rows][H*D], in float64: the
+// means of the channels and of the lengths of pairs.
 func centersOf(rows [][]float32, H, D int) []QueryCenter {
 	out := make([]QueryCenter, H)
 	for q := range out {
@@ -83,7 +84,7 @@ func randomQueries(n, H, D int, seed uint64) [][]float32 {
 	return rows
 }
 
-// statsOf are the statistics of rows, the first skip of them left out.
+// statsOf returns the statistics of rows, leaving out the first skip.
 func statsOf(rows [][]float32, H, D, skip int) *QueryStats {
 	s := NewQueryStats(H, D, skip, false, kernels.Detect()).KeepLengths()
 	for q := range H {
@@ -118,7 +119,7 @@ func TestTriAttentionMatchesDefinition(t *testing.T) {
 	plain := mustMetric(t, configured("triattention", "future", future, "sinks", sinks))
 	check(plain, centers)
 
-	// From calibration: nothing of the queries is read.
+	// From calibration: the queries are not read.
 	centers = centersOf(randomQueries(9, H, D, 2), H, D)
 	layers := [][]QueryCenter{centers}
 	m := mustMetric(t, configured("triattention", "future", future, "sinks", sinks, "centers", layers))
@@ -131,7 +132,7 @@ func TestTriAttentionMatchesDefinition(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, m, mustMetric(t, again))
 
-	// From a profile: the same, but no parameter.
+	// From a profile: the same, but not a parameter.
 	require.True(t, NeedsCenters(plain))
 	require.False(t, NeedsCenters(m))
 	profiled := WithCenters(plain, layers)
@@ -143,8 +144,8 @@ func TestTriAttentionMatchesDefinition(t *testing.T) {
 	require.ErrorContains(t, err, "score layer 1 with triattention: found centers of 1 layers of 4 query heads × 6, expected more layers of 4 × 6")
 }
 
-// TestCentersAreMeansOverAllTexts: of several texts of different lengths every token
-// counts once, whichever layer has some.
+// TestCentersAreMeansOverAllTexts: every token of several texts of different lengths
+// counts once, in whichever layers have it.
 func TestCentersAreMeansOverAllTexts(t *testing.T) {
 	const H, D, skip = 3, 4, 2
 	var b CenterBuilder
@@ -162,7 +163,7 @@ func TestCentersAreMeansOverAllTexts(t *testing.T) {
 		require.Equal(t, QueryCenter{make([]float32, D), make([]float32, D/2)}, got[0][q], "a layer without queries")
 	}
 
-	// Equal queries have a centre as long as they are, opposite ones none.
+	// Equal queries have a centre as long as themselves, opposite ones have none.
 	one := QueryCenter{Mean: []float32{3, 4}, Lengths: []float32{5}}
 	require.InDelta(t, 1, Concentration([][]QueryCenter{{one}}), 1e-12)
 	require.InDelta(t, 0.5, Concentration([][]QueryCenter{{one}, {{Mean: []float32{0, 0}, Lengths: []float32{5}}}}), 1e-12)
@@ -171,7 +172,7 @@ func TestCentersAreMeansOverAllTexts(t *testing.T) {
 	require.InDelta(t, 0.5, Concentration([][]QueryCenter{{{Mean: []float32{3, 6, 4, 0}, Lengths: []float32{10, 12}}}}), 1e-12)
 }
 
-// centersProfile is a profile of triattention for 2 layers of 1 KV head.
+// centersProfile returns a profile of triattention for 2 layers of 1 KV head.
 func centersProfile(t *testing.T, centers [][]QueryCenter) *Profile {
 	t.Helper()
 	id := DefaultProfileIdentity()
@@ -215,8 +216,8 @@ func TestProfilesKeepCenters(t *testing.T) {
 	}
 }
 
-// TestPoliciesReadCenters: under any allocator, of the prompt and while decoding,
-// from a profile of this model alone.
+// TestPoliciesReadCenters: under any allocator, for the prompt and while
+// decoding, but only from a profile of this model.
 func TestPoliciesReadCenters(t *testing.T) {
 	centers := [][]QueryCenter{centersOf(randomQueries(5, 2, 4, 1), 2, 4), centersOf(randomQueries(5, 2, 4, 2), 2, 4)}
 	shape := CacheShape{Layers: 2, KVHeads: 1, BytesPerEntry: 16}
@@ -270,7 +271,7 @@ func TestPoliciesReadCenters(t *testing.T) {
 	}
 }
 
-// TestTriAttentionWithEmptyCenters: a list of no layers is the same as none.
+// TestTriAttentionWithEmptyCenters: an empty list is the same as none.
 func TestTriAttentionWithEmptyCenters(t *testing.T) {
 	m := mustMetric(t, MetricConfig{Name: "triattention", Params: `{"centers":[]}`})
 	require.True(t, NeedsCenters(m))
