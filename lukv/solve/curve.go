@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Curve is the loss curve of one head under one metric (spec 5.2): what is
-// lost when the head keeps its protected entries and the first i of the others
-// in the metric's order. It holds the importance of the unprotected entries in
+// Curve is the loss curve of one head under one metric (spec 5.2): the loss
+// when the head keeps its protected entries and the first i of the others in
+// the metric's order. It holds the importance of the unprotected entries in
 // that order and the block ends of its non-increasing projection: 4 bytes per
 // entry and at most 4 more, usually far fewer. Immutable once built and safe
 // for concurrent use.
@@ -87,9 +87,9 @@ func (c *Curve) sum(i, j int) float64 {
 	return s
 }
 
-// mean is the projected gain of the block [start,end). Blocks with equal gains
-// in equal order have equal means to the bit, which the tie rule of the sweep
-// relies on.
+// mean returns the projected gain of the block [start,end). Blocks with equal
+// gains in equal order have equal means to the bit, which the tie rule of the
+// sweep relies on.
 func (c *Curve) mean(start, end int) float64 {
 	return c.sum(start, end) / float64(end-start)
 }
@@ -103,8 +103,8 @@ func (c *Curve) block(i int) (start, end int) {
 	return start, int(c.ends[k])
 }
 
-// sag is how far the raw loss lies above the surrogate when i unprotected
-// entries are kept: zero at block ends, positive inside.
+// sag returns how far the raw loss lies above the surrogate when i
+// unprotected entries are kept: zero at block ends, positive inside.
 func (c *Curve) sag(i int) float64 {
 	if i <= 0 || i >= len(c.gains) {
 		return 0

@@ -6,9 +6,10 @@
 //
 // A [Curve] is one head ("unit"): the gain of each further entry in the order
 // in which a metric would keep them. [Greedy] spreads totals over many curves,
-// [Repair] improves what it left inside a block, [Exact] is the reference for
-// small instances, [Sweep] runs the 99 levels of a profile. [Project] is the
-// least-squares projection onto non-increasing sequences that all of them use.
+// [Repair] improves on units it left inside a block, [Exact] is the reference
+// for small instances, and [Sweep] runs the 99 levels of a profile. [Project]
+// is the least-squares projection onto non-increasing sequences that all of
+// them use.
 //
 // Results are deterministic to the bit. Equal gains go to the higher unit
 // first, as in the published solver. Curves are immutable and safe for

@@ -11,9 +11,9 @@ const maxExactCells = 1 << 29
 
 // ExactOptions are the parameters of [Exact]. The zero value is exact.
 type ExactOptions struct {
-	// Quantum Q > 1 looks only at budgets that are multiples of Q above the
+	// Quantum Q > 1 considers only budgets that are multiples of Q above the
 	// floor, plus the full head: time falls by Q², memory by Q. The result is
-	// then optimal among those and may keep a little less than the total.
+	// then optimal among those and may keep slightly less than the total.
 	Quantum int
 
 	// Progress, if set, is told how many of the units are done.
@@ -22,12 +22,12 @@ type ExactOptions struct {
 
 // Exact solves the allocation problem on the raw losses by dynamic programming
 // (multiple-choice knapsack, spec 5.5): the lexicographically smallest optimum
-// among all allocations of total entries. Arguments as in [Greedy]. Loss and
-// Bound of the result are equal unless a quantum was set; then Bound is minus
-// infinity.
+// among all allocations of total entries. Arguments are as in [Greedy]. Loss
+// and Bound of the result are equal unless a quantum was set; then Bound is
+// minus infinity.
 //
-// Time O(U·B·T) and 4·U·B bytes for B entries to give, less with a quantum.
-// Instances whose table would pass 2 GiB are refused.
+// Time O(U·B·T) and 4·U·B bytes for B entries to distribute, less with a
+// quantum. Instances whose table would exceed 2 GiB are rejected.
 func Exact(ctx context.Context, curves []*Curve, floors []int, total int, opt ExactOptions) (Allocation, error) {
 	base, err := startCounts(curves, floors)
 	if err != nil {
@@ -55,7 +55,7 @@ func Exact(ctx context.Context, curves []*Curve, floors []int, total int, opt Ex
 		rest[b] = math.Inf(1)
 	}
 	choice := make([][]int32, len(curves))
-	reach := 0 // quanta that the units behind can take
+	reach := 0 // quanta that the later units can take
 	var losses []float64
 	for u := len(curves) - 1; u >= 0; u-- {
 		c := curves[u]
@@ -107,5 +107,5 @@ func Exact(ctx context.Context, curves []*Curve, floors []int, total int, opt Ex
 	return a, nil
 }
 
-// quanta is the number of steps of q that cover n entries.
+// quanta returns the number of steps of q that cover n entries.
 func quanta(n, q int) int { return (n + q - 1) / q }

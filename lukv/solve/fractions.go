@@ -7,22 +7,22 @@ import (
 	"slices"
 )
 
-// Fractions divides a cache between units whose losses are known at some
-// fractions kept: loss[u][i] is what unit u loses when it keeps grid[i] of its
+// Fractions divides a cache among units whose losses are known at some kept
+// fractions: loss[u][i] is what unit u loses when it keeps grid[i] of its
 // entries, linear in between. It returns, for every level i, the fraction that
 // each unit keeps when (i+1)/100 of all entries are removed, [99][len(loss)]:
-// the division that loses least if every loss is replaced by its lower convex
-// hull, flat from the minimum on.
+// the division that loses least when every loss is replaced by its lower
+// convex hull, flat from the minimum on.
 //
-// The problem is separable and convex, so taking the hulls' segments from the
-// steepest on is exact; among equally steep ones the lower unit goes first. What
-// is left where nothing more can be gained is spread over the flat segments in
-// proportion to their lengths. Where the smallest fractions, grid[0], exceed a
+// The problem is separable and convex, so taking the hulls' segments steepest
+// first is exact; among equally steep ones the lower unit goes first. What is
+// left when nothing more can be gained is spread over the flat segments in
+// proportion to their lengths. If the smallest fractions, grid[0], exceed a
 // level's total, the level saturates there. No unit keeps more at a higher level.
 // Time O(n log n) in the number n of grid points of all units.
 //
-// Errors: a grid that does not ascend from above 0 to 1, losses of another
-// length, losses that are negative or not finite.
+// Errors: a grid that does not ascend from above 0 to 1, losses of the
+// wrong length, losses that are negative or not finite.
 func Fractions(grid []float64, loss [][]float64) ([][]float64, error) {
 	if err := checkGrid(grid); err != nil {
 		return nil, fmt.Errorf("solve for fractions: %w", err)
@@ -48,7 +48,7 @@ func Fractions(grid []float64, loss [][]float64) ([][]float64, error) {
 		for u := range kept {
 			kept[u] = grid[0]
 		}
-		// Without rounding of its own: 99 levels of whole hundredths.
+		// One division, so that all 99 totals are correctly rounded hundredths.
 		total := float64(Levels-i) * float64(len(loss)) / (Levels + 1)
 		take(kept, segments, total-grid[0]*float64(len(loss)))
 		out[i] = kept
@@ -69,15 +69,14 @@ func checkGrid(grid []float64) error {
 	return nil
 }
 
-// segment is a straight part of a hull: unit gains slope per fraction on the way
-// from lo to hi.
+// segment is a straight part of a hull: from lo to hi unit gains slope per
+// fraction.
 type segment struct {
 	unit          int
 	lo, hi, slope float64
 }
 
-// take spends rest on segments, the first ones first, and writes what the units
-// then keep.
+// take spends rest on segments, in order, and writes what the units then keep.
 func take(kept []float64, segments []segment, rest float64) {
 	flat := 0.0
 	for _, s := range segments {
@@ -102,7 +101,7 @@ func take(kept []float64, segments []segment, rest float64) {
 }
 
 // appendSegments appends the segments of the lower convex hull of (grid, y) up to
-// its lowest point, and a flat one behind it.
+// its lowest point, and a flat one after it.
 func appendSegments(dst []segment, unit int, grid, y []float64) []segment {
 	var hull []int
 	lowest := 0

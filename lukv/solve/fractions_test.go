@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The heads of effect.md's worked example: errors at a quarter, a half, three
+// The heads of effect.md's worked example: errors at a quarter, half, three
 // quarters and all.
 var (
 	exampleGrid = []float64{.25, .5, .75, 1}
@@ -48,8 +48,8 @@ func TestFractionsWorkedExample(t *testing.T) {
 	require.InDelta(t, .8731, .19166*exampleA[2]+exampleB[0], 5e-5)
 }
 
-// hullAt is the lower convex hull of (grid, y), flat behind its minimum, at x: the
-// least value of any chord, of points and of everything on its left.
+// hullAt returns the lower convex hull of (grid, y), flat after its minimum, at x:
+// the least value of any chord, and of any point at x or to its left.
 func hullAt(grid, y []float64, x float64) float64 {
 	best := math.Inf(1)
 	for i := range grid {
@@ -73,7 +73,7 @@ func objective(grid []float64, loss [][]float64, kept []float64) float64 {
 	return sum
 }
 
-// losses draws curves on a grid of equal steps, rising ones and equal ones too.
+// losses draws curves on a grid of equal steps, including rising and equal ones.
 func losses(t *rapid.T, units int, grid []float64) [][]float64 {
 	out := make([][]float64, units)
 	for u := range out {
@@ -117,7 +117,7 @@ func TestFractionsAgainstBruteForce(t *testing.T) {
 		try(0, 0, 0)
 		for i, kept := range levels {
 			total := float64(99-i) / 100 * float64(units)
-			// Hulls bend at grid points alone, so a total of whole steps has a best
+			// Hulls bend only at grid points, so a total of whole steps has a best
 			// division on the grid.
 			if k := math.Round(total / step); math.Abs(total-k*step) < 1e-9 && int(k) >= units {
 				require.InDelta(t, least[int(k)], objective(grid, loss, kept), 1e-9, "level %d", i+1)
@@ -158,7 +158,7 @@ func TestFractionsProperties(t *testing.T) {
 			require.InDelta(t, objective(grid, loss, kept), objective(grid, shuffled, other[i]), 1e-9)
 			require.GreaterOrEqual(t, more[i][0], kept[0]-1e-12, "three times the weight")
 			for u, x := range kept {
-				if x < grid[0] || x > 1 || i > 0 && x > levels[i-1][u] { // without a call of require for each
+				if x < grid[0] || x > 1 || i > 0 && x > levels[i-1][u] { // without a require call for each
 					require.Failf(t, "out of bounds", "level %d unit %d: %v", i+1, u, x)
 				}
 			}
@@ -178,11 +178,12 @@ func TestFractionsProperties(t *testing.T) {
 	})
 }
 
-// What is left where nothing can be gained goes to all in proportion.
+// TestFractionsSpreadTheRest: what is left when nothing can be gained goes to all
+// in proportion.
 func TestFractionsSpreadTheRest(t *testing.T) {
 	levels, err := Fractions([]float64{.1, .5, 1}, [][]float64{{1, 0, 0}, {0, 0, 0}})
 	require.NoError(t, err)
-	// Of 1.2, .2 are least and .4 bring the first to a half; .6 of 1.4 are left.
+	// Of 1.2, .2 is the least and .4 brings the first to .5; .6 is left for 1.4.
 	require.InDeltaSlice(t, []float64{.5 + .5*.6/1.4, .1 + .9*.6/1.4}, levels[39], 1e-12)
 	require.Equal(t, []float64{.1, .1}, levels[98], "the least is more than the total")
 	levels, err = Fractions([]float64{1}, [][]float64{{3}, {0}})

@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// Allocation is one solution: how many entries each unit keeps. Units are
-// (layer, KV head) pairs, layer-major.
+// Allocation is one solution: the number of entries each unit keeps. Units
+// are (layer, KV head) pairs, layer-major.
 type Allocation struct {
 	Keep  []int // [U] entries kept, protected ones included; 0 for a nil curve
 	Total int   // sum of Keep
 
 	Loss  float64 // raw loss of Keep
-	Bound float64 // lower bound of the loss of any allocation of Total entries
+	Bound float64 // lower bound on the loss of any allocation of Total entries
 
 	// Partial is the unit that stopped inside a block of its projection, -1 if
-	// none did: the only place where greedy can be off.
+	// none did: the only place where greedy can be suboptimal.
 	Partial int
 
 	Moves   int // moves that [Repair] made
-	Quantum int // step of the budgets that [Exact] looked at; 0: not from Exact
+	Quantum int // step of the budgets that [Exact] considered; 0: not from Exact
 }
 
 // Certificate is the proven distance from the optimum: no allocation of as
@@ -29,11 +29,10 @@ func (a *Allocation) Certificate() float64 { return max(0, a.Loss-a.Bound) }
 
 // Greedy minimises the convex surrogate of the summed losses (spec 5.4) for
 // each of the given totals in a single sweep over the blocks of all curves.
-// totals count protected entries and may come in any order; a total that the
-// floors exceed saturates at the floors, one above the number of entries at
-// that number. floors [U] are the fewest entries that each unit keeps, nil
-// stands for the protected ones alone. A nil curve marks a unit that takes no
-// part.
+// totals count protected entries and may come in any order; a total below the
+// floors saturates at the floors, one above the number of entries at that
+// number. floors [U] are the fewest entries that each unit keeps; nil means
+// the protected ones alone. A nil curve marks a unit that takes no part.
 //
 // Equal gains go to the higher unit first, and a block is exhausted before an
 // equal one of another unit starts, so at most one unit stops inside a block.
@@ -180,7 +179,7 @@ func lossOf(curves []*Curve, kept []int) float64 {
 }
 
 // blockCursor is a unit's next block: the projected gain and how many entries
-// of the block are still to be given.
+// of the block remain to be handed out.
 type blockCursor struct {
 	gain float64
 	unit int

@@ -12,11 +12,11 @@ import (
 const maxMoves = 64
 
 // Repair improves an allocation of [Greedy] by raw losses (spec 5.5): a unit
-// that stopped inside a block gives entries back to the others, or takes from
-// them, by every amount inside the block with one partner, and by the amount
-// that reaches a block end with two. The best move is made, and so on until no
-// unit stands inside a block or no move helps. The total stays, floors are
-// respected, and the result never loses more than a; Bound stays valid.
+// that stopped inside a block gives entries back to the others, or takes some
+// from them: any amount inside the block with one partner, or the amount that
+// reaches a block end with two. The best move is made, repeatedly, until no
+// unit is inside a block or no move helps. The total stays the same, floors
+// are respected, and the result never loses more than a; Bound stays valid.
 //
 // Time O(U · block length) per move.
 func Repair(ctx context.Context, curves []*Curve, floors []int, a Allocation) (Allocation, error) {
@@ -90,7 +90,7 @@ type partner struct {
 	value float64 // change of the summed raw loss on the partner's side
 }
 
-// inside reports whether unit u stands strictly inside a block.
+// inside reports whether unit u is strictly inside a block.
 func (r *repairer) inside(u int) bool {
 	c, k := r.curves[u], r.kept[u]
 	if c == nil || k <= 0 || k >= len(c.gains) {
@@ -124,8 +124,8 @@ func (r *repairer) best(ctx context.Context) ([]shift, error) {
 	return move, nil
 }
 
-// trade looks at unit h changing by dir·x entries, 1 <= x <= n, against the
-// other units, and records what lowers the loss by more than *delta.
+// trade considers changing unit h by dir·x entries, 1 <= x <= n, against
+// the other units, and records the best move that beats *delta.
 func (r *repairer) trade(h, dir, n int, delta *float64, move *[]shift) {
 	r.partners(h, -dir, n)
 	own := 0.0 // change of h's loss
@@ -158,8 +158,8 @@ func (r *repairer) trade(h, dir, n int, delta *float64, move *[]shift) {
 	}
 }
 
-// gain is the importance of the x-th entry that unit u would take (dir +1) or
-// give up (dir -1).
+// gain returns the importance of the x-th entry that unit u would take (dir
+// +1) or give up (dir -1).
 func (r *repairer) gain(u, dir, x int) float64 {
 	if dir > 0 {
 		return float64(r.curves[u].gains[r.kept[u]+x-1])
@@ -168,8 +168,8 @@ func (r *repairer) gain(u, dir, x int) float64 {
 }
 
 // partners fills first[x] and second[x], 1 <= x <= n: the two units other than
-// h whose loss changes for the best when they change by dir·x entries. Units
-// that cannot stand at +Inf.
+// h whose losses fare best when they change by dir·x entries. Units that
+// cannot change by that much count as +Inf.
 func (r *repairer) partners(h, dir, n int) {
 	none := partner{-1, math.Inf(1)}
 	r.first = slices.Grow(r.first[:0], n+1)[:n+1]

@@ -57,8 +57,8 @@ func brute(curves []*Curve, floors []int, total int) (float64, []int) {
 	return best, at
 }
 
-// TestSolversAgainstBruteForce: the exact programme equals enumeration, greedy
-// lies between its bound and the optimum's excess, repair between greedy and
+// TestSolversAgainstBruteForce: the exact programme equals enumeration, the
+// optimum lies between greedy's bound and its loss, repair between greedy and
 // the optimum.
 func TestSolversAgainstBruteForce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -137,8 +137,9 @@ func TestProjection(t *testing.T) {
 			if proj < raw-1e-9*(1+raw) {
 				t.Fatalf("running sum %v at %d below the gains' %v", proj, i, raw)
 			}
-			// At a block end the running sums meet: with monotony and the
-			// inequality above that characterises the projection.
+			// At a block end the running sums meet: together with
+			// monotonicity and the inequality above, that characterises the
+			// projection.
 			if (i+1 == len(g) || g[i+1] != g[i]) && math.Abs(proj-raw) > 1e-9*(1+raw) {
 				t.Fatalf("block ending at %d: running sums %v and %v", i, proj, raw)
 			}
@@ -216,7 +217,7 @@ func TestExactQuantum(t *testing.T) {
 	require.ErrorContains(t, err, "use a quantum of at least")
 }
 
-// TestRepairBeatsGreedy pins down that repair does something: on random
+// TestRepairBeatsGreedy checks that repair achieves something: on random
 // tables it must close a good part of greedy's distance to the optimum.
 func TestRepairBeatsGreedy(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -18,7 +18,7 @@ const (
 
 // SweepOptions are the parameters of [Sweep]. The zero value is the default.
 type SweepOptions struct {
-	// Scope is ScopeGlobal ("" too) or ScopePerLayer.
+	// Scope is ScopeGlobal (or "") or ScopePerLayer.
 	Scope string
 
 	// MinRetention is the share of a head's entries that it always keeps,
@@ -26,7 +26,7 @@ type SweepOptions struct {
 	// negative means none.
 	MinRetention float64
 
-	// Repair lets [Repair] improve every level. Budgets may then be not quite
+	// Repair lets [Repair] improve every level. Budgets may then not be quite
 	// monotone from level to level.
 	Repair bool
 
@@ -147,7 +147,7 @@ func (set *LevelSet) solve(ctx context.Context, curves [][]*Curve, layers []int,
 	return nil
 }
 
-// retention is the fewest entries that a head of T entries keeps.
+// retention returns the fewest entries that a head of T entries keeps.
 func retention(share float64, T int) int {
 	switch {
 	case share < 0:
@@ -158,7 +158,7 @@ func retention(share float64, T int) int {
 	return min(T, int(math.RoundToEven(share*float64(T))))
 }
 
-// newCounts returns zeroed [L][K] counts in one piece of memory.
+// newCounts returns zeroed [L][K] counts, contiguous in memory.
 func newCounts(layers, kvHeads int) [][]int {
 	flat := make([]int, layers*kvHeads)
 	out := make([][]int, layers)

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// halfEven divides by 100, halves to even.
+// halfEven divides by 100, rounding halves to even.
 func halfEven(n int) int {
 	q, r := n/100, n%100
 	if r > 50 || r == 50 && q%2 == 1 {
@@ -21,7 +21,8 @@ func halfEven(n int) int {
 	return q
 }
 
-// sweepCurves are two heads in three layers, the middle one of which takes no part.
+// sweepCurves returns curves of two heads in three layers, the middle one of which
+// takes no part.
 func sweepCurves(t *testing.T) [][]*Curve {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(5, 1))
@@ -40,8 +41,8 @@ func sweepCurves(t *testing.T) [][]*Curve {
 	return curves
 }
 
-// TestSweep states a level's total, its floors and its sums for each layer that a
-// budget is shared with, and compares with that level solved alone.
+// TestSweep computes a level's total, floors and sums for each group of layers
+// that share a budget, and compares with that level solved alone.
 func TestSweep(t *testing.T) {
 	curves := sweepCurves(t)
 	for _, scope := range []string{"", ScopeGlobal, ScopePerLayer} {
@@ -124,7 +125,7 @@ func TestCurveByHand(t *testing.T) {
 	require.Equal(t, []float64{6, 5, 2, 0, 0}, c.Losses(dst))
 	require.Equal(t, []float64{2, 2, 2, 0}, c.Projected(dst))
 	require.Equal(t, []float64{2, 2, 2, 0}, Project([]float64{1, 3, 2, 0}))
-	// Where one entry of three is kept, 5 are lost, and 4 on the straight line.
+	// With one entry of three kept, 5 are lost, but 4 on the straight line.
 	for kept, want := range []float64{0, 1, 0, 0, 0} {
 		require.Equal(t, want, c.sag(kept), "%d kept", kept)
 	}
@@ -134,8 +135,8 @@ func TestCurveByHand(t *testing.T) {
 	require.Empty(t, empty.Projected(nil))
 }
 
-// TestAbsentUnits puts a unit that takes no part among the others: it keeps nothing
-// and nothing else changes.
+// TestAbsentUnits adds a unit that takes no part: it keeps nothing and nothing else
+// changes.
 func TestAbsentUnits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		curves, floors := drawCurves(t)
@@ -168,8 +169,8 @@ func TestAbsentUnits(t *testing.T) {
 	})
 }
 
-// insideBlock returns the ends of the projection's block that a count stands
-// strictly inside of.
+// insideBlock returns the ends of the projection's block that a count is
+// strictly inside.
 func insideBlock(c *Curve, kept int) (start, end int, inside bool) {
 	g := c.Projected(nil)
 	if kept <= 0 || kept >= len(g) || g[kept-1] != g[kept] {
@@ -183,8 +184,8 @@ func insideBlock(c *Curve, kept int) (start, end int, inside bool) {
 }
 
 // bestTrade tries every move that Repair may make and returns the least loss after
-// one: a unit inside a block and one other by any amount up to the block's ends, or
-// the amount that reaches an end and two others.
+// one: a unit inside a block trades any amount up to the block's ends with one
+// other, or the amount that reaches an end with two others.
 func bestTrade(curves []*Curve, floors, keep []int) float64 {
 	loss := func(keep []int) float64 {
 		sum := 0.0
@@ -233,8 +234,8 @@ func bestTrade(curves []*Curve, floors, keep []int) float64 {
 	return best
 }
 
-// TestRepairTakesTheBestTrade: the result is at least as good as any one trade, no
-// trade is left that helps, and it says which unit still stands inside a block.
+// TestRepairTakesTheBestTrade: the result is at least as good as any single trade,
+// no trade that helps is left, and it says which unit is still inside a block.
 func TestRepairTakesTheBestTrade(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 6))
 	repaired, still := 0, 0
@@ -310,7 +311,7 @@ func TestExactOptions(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 2}, done)
-	// 13 entries are fixed; of the other 17, four quanta are given.
+	// 13 entries are fixed; of the other 17, four quanta are handed out.
 	require.Equal(t, 29, a.Total)
 	require.Zero(t, (a.Keep[0]-13)%4, "quanta begin at the floor")
 	require.Zero(t, a.Keep[1]%4)
@@ -323,8 +324,8 @@ func TestExactOptions(t *testing.T) {
 	}
 }
 
-// TestExactGivesAll: what gains nothing is kept all the same, and a unit takes no
-// more than it has, floor or not.
+// TestExactGivesAll: entries that gain nothing are kept all the same, and a unit
+// takes no more than it has, floor or not.
 func TestExactGivesAll(t *testing.T) {
 	idle, err := NewCurve([]float32{0}, 0)
 	require.NoError(t, err)
@@ -336,8 +337,8 @@ func TestExactGivesAll(t *testing.T) {
 	require.Equal(t, -1, a.Partial)
 }
 
-// TestGreedySortsGains: many units, of which those keep most that have the largest
-// projected gains, equal ones the higher unit first.
+// TestGreedySortsGains: of many units, the entries with the largest projected
+// gains are kept, those of the higher unit first among equals.
 func TestGreedySortsGains(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 8))
 	type entry struct {
@@ -378,7 +379,7 @@ func TestGreedySortsGains(t *testing.T) {
 	}
 }
 
-// TestGreedyOfManyBlocks takes long enough to be asked whether it should go on.
+// TestGreedyOfManyBlocks runs long enough to check whether it was cancelled.
 func TestGreedyOfManyBlocks(t *testing.T) {
 	gains := make([]float32, 20000)
 	for i := range gains {
@@ -395,8 +396,8 @@ func TestGreedyOfManyBlocks(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestRepairWithTwoPartners: two of three entries are given back, which gains nothing
-// by itself, to a unit each, in one move.
+// TestRepairWithTwoPartners: two of three entries are given back in one move, one
+// each to two units, although giving them back alone gains nothing.
 func TestRepairWithTwoPartners(t *testing.T) {
 	var curves []*Curve
 	for _, gains := range [][]float32{{0, 0, 9}, {2}, {2}} {
