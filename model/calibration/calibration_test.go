@@ -150,8 +150,8 @@ func TestProfileIsRepeatable(t *testing.T) {
 	}
 }
 
-// stopInAndBetween makes a profile as far as its last but one pair, stopped behind
-// every second one: in and between texts of two.
+// stopInAndBetween makes a profile up to its last but one pair, stopping after
+// every second one: within and between texts of two questions.
 func stopInAndBetween(t *testing.T, m *model.Model, texts []Text, o ProfileOptions) {
 	t.Helper()
 	done := 0
@@ -295,7 +295,7 @@ func TestMeasure(t *testing.T) {
 }
 
 // TestProfileMeasuresCenters: a profile of triattention holds the centres of the
-// model's queries, of both objectives the same, for any number of threads, and
+// model's queries, the same for both objectives, for any number of threads, and
 // interrupted or not; sessions under it rank with them.
 func TestProfileMeasuresCenters(t *testing.T) {
 	texts := short(2)

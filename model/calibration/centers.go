@@ -9,7 +9,7 @@ import (
 )
 
 // measureCenters returns the centres of the model's queries on the texts, [L][H],
-// each text prefilled once; nil for a metric that reads none.
+// prefilling each text once; nil for a metric that reads none.
 func measureCenters(ctx context.Context, m *model.Model, texts []Text, metric lukv.Metric, o Options) ([][]lukv.QueryCenter, error) {
 	if !lukv.NeedsCenters(metric) {
 		return nil, nil

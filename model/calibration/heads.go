@@ -9,7 +9,7 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// Probe is a fact in a text, and a question that it answers.
+// Probe is a fact in a text and a question that it answers.
 type Probe struct {
 	Context      string `json:"context"`
 	Needle       string `json:"needle"` // the fact; it occurs in Context once
@@ -29,17 +29,17 @@ type ProbeOptions struct {
 	Progress func(done int)
 }
 
-// HeadScores are the means of what probes say of query heads, [L][H]: how far each
-// reads the fact that is asked for (see [lukv.Retrieved]). Layers with a sliding
-// window have 0.
+// HeadScores holds the mean score over the probes of every query head, [L][H]: how
+// much it reads the fact being asked for (see [lukv.Retrieved]). Layers with a
+// sliding window have 0.
 type HeadScores struct {
 	Scores  [][]float64
 	Probes  int
 	Correct int // answered correctly; the others do not count
 }
 
-// ProbeHeads measures the importance of a model's query heads in the way of HeadKV. A
-// model that answers no probe is an error.
+// ProbeHeads measures the importance of a model's query heads as HeadKV does. It is
+// an error if the model answers no probe correctly.
 func ProbeHeads(ctx context.Context, m *model.Model, probes []Probe, o ProbeOptions) (*HeadScores, error) {
 	c := m.Config()
 	out := &HeadScores{Scores: make([][]float64, c.Layers), Probes: len(probes)}
@@ -84,8 +84,8 @@ func ProbeHeads(ctx context.Context, m *model.Model, probes []Probe, o ProbeOpti
 	return out, nil
 }
 
-// probeTexts returns the contexts of probes with their questions; probes in a row
-// share one.
+// probeTexts returns the contexts of probes with their questions; consecutive
+// probes with the same context share a text.
 func probeTexts(probes []Probe) ([]Text, error) {
 	var out []Text
 	for i := range probes {
@@ -150,9 +150,9 @@ func (w *probeWork) run() error {
 	return nil
 }
 
-// needle returns the tokens of the needle in the prompt: those behind what the
-// prompt has in common with one whose context ends before the needle, as far as it
-// has in common with one whose context ends behind it.
+// needle returns the range of the needle's tokens in the prompt: from the end of
+// what the prompt has in common with one whose context ends before the needle, to
+// the end of what it has in common with one whose context ends after it.
 func (w *probeWork) needle() (from, to int) {
 	p := w.probe
 	start := strings.Index(p.Context, p.Needle)

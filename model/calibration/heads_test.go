@@ -11,7 +11,7 @@ import (
 	"github.com/lukv/lukv/model/builtin"
 )
 
-// someProbes are facts of the embedded model's own calibration texts.
+// someProbes returns facts from the embedded model's own calibration texts.
 func someProbes(t *testing.T) []Probe {
 	t.Helper()
 	text := builtin.Calibration()[1]

@@ -13,13 +13,13 @@ import (
 )
 
 // Prompt returns the two parts of a prompt: the one that is measured, with the
-// context, and the one behind it. Special tokens stand as text.
+// context, and the one after it. Special tokens are written as text.
 type Prompt func(context, question, answerPrefix string) (head, tail chat.Prompt)
 
 // Options say how importance is measured. The zero value measures 64 greedy
 // tokens per answer.
 type Options struct {
-	// Prompt frames context and question; required. Package dialog makes some.
+	// Prompt frames context and question; required. Package dialog provides some.
 	Prompt Prompt
 
 	// MaxSteps is the number of tokens generated per question, 64 if 0.
@@ -29,8 +29,8 @@ type Options struct {
 	// from the same seed.
 	Sampling model.Sampling
 
-	// IncludeQuestion counts the question's last row as a step, too. A question
-	// whose answer ends at once is measured that way in any case, as there is
+	// IncludeQuestion also counts the question's last row as a step. A question
+	// whose answer ends at once is always measured that way, as there is
 	// nothing else to measure.
 	IncludeQuestion bool
 
@@ -38,8 +38,8 @@ type Options struct {
 	Session model.SessionOptions
 }
 
-// Pair is the measurement of one question. Its slices are valid during the
-// call that receives it.
+// Pair is the measurement of one question. Its slices are valid only during
+// the call that receives it.
 type Pair struct {
 	Index    int // counted from 0 over all questions of all texts
 	Text     int // index into the texts
@@ -51,20 +51,21 @@ type Pair struct {
 	// FromQuestion says that the question's last row was one of them.
 	FromQuestion bool
 
-	// Passes is how often question and answer were passed over a cache, in a
-	// measurement of output errors; 0 otherwise.
+	// Passes is the number of passes of question and answer over a cache in
+	// a measurement of output errors; 0 otherwise.
 	Passes int
 
-	// Scores are the ranking of the context's entries by each of the metrics,
-	// [metric][L][K][T], equal for all questions of a text. Layers with a
-	// sliding window are nil, as is the whole in a measurement of output errors.
+	// Scores holds the scores that each metric gives the context's entries,
+	// [metric][L][K][T], the same for all questions of a text. Layers with a
+	// sliding window are nil; in a measurement of output errors Scores itself is
+	// nil.
 	Scores [][][][]float32
 
 	measurement *model.Measurement
 }
 
 // Importance returns the pair's oracle importance [L][K][T] under a
-// normalisation, in memory that the next call for this pair does not touch.
+// normalisation, in memory that later calls for this pair do not touch.
 func (p *Pair) Importance(norm string) ([][][]float32, error) {
 	return p.measurement.Importance(norm)
 }
@@ -78,9 +79,9 @@ func Pairs(texts []Text) int {
 	return n
 }
 
-// Measure measures the pairs from number from on, in order, and hands each to
-// each. Every context is prefilled once with the full cache, under the eyes of
-// all metrics. An error of each ends the work and is returned.
+// Measure measures the pairs from number from on, in order, and passes each
+// one to each. Every context is prefilled once with the full cache, observed
+// by all metrics. An error from each ends the work and is returned.
 func Measure(ctx context.Context, m *model.Model, texts []Text, metrics []lukv.Metric, o Options, from int, each func(*Pair) error) error {
 	return eachText(ctx, m, texts, o, from, each, func(w *work) error { return w.run(metrics, max(0, from-w.first)) })
 }
@@ -170,8 +171,8 @@ func (w *work) scores(ob *model.Observation, metric lukv.Metric) ([][][]float32,
 	return out, nil
 }
 
-// question answers one question. It returns the steps that counted and whether
-// the question's last row was one.
+// question answers one question. It returns the number of steps that counted
+// and whether the question's last row was one.
 func (w *work) question(me *model.Measurement, q Question) (int, bool, error) {
 	_, tail := w.o.Prompt(w.text.Context, q.Question, q.AnswerPrefix)
 	tokens := tail.Encode(w.tok)
@@ -185,7 +186,7 @@ func (w *work) question(me *model.Measurement, q Question) (int, bool, error) {
 }
 
 // hash identifies everything that the measured importance and scores depend on
-// beside the model and the metric: prompts, answers, precision, cache.
+// besides the model and the metric: prompts, answers, precision, cache.
 func hash(m *model.Model, texts []Text, o *Options) (string, error) {
 	settings, err := json.Marshal(struct {
 		Sampling        model.Sampling

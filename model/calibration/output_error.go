@@ -10,14 +10,14 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// measureOutputErrors measures the pairs that b lacks, each text prefilled once
-// with the full cache, several pairs of a text at the same time, and adds them to b
-// in order. each is called after every pair added; an error of it ends the work and
-// is returned.
+// measureOutputErrors measures the pairs that b lacks, prefilling each text once
+// with the full cache and measuring several pairs of a text at the same time, and
+// adds them to b in order. each is called after every pair added; an error from it
+// ends the work and is returned.
 //
-// Beside a prefill of each text, an answer to each question and a pass over it,
-// the effects of layers take one such pass for each of the builder's states. A
-// pass is of question and answer over the cached context.
+// Besides a prefill of each text and, for each question, an answer and a pass
+// over it, the effects of layers take one such pass for each of the builder's
+// states. A pass runs question and answer over the cached context.
 func measureOutputErrors(ctx context.Context, m *model.Model, texts []Text, b *lukv.OutputErrorBuilder, centers [][]lukv.QueryCenter, o Options, each func(*Pair) error) error {
 	metrics := make([]lukv.Metric, len(b.Metrics()))
 	for i, metric := range b.Metrics() {
@@ -37,7 +37,7 @@ type errorWork struct {
 
 	ob     *model.Observation
 	counts []int
-	orders [][][][]int32 // [L][K][metric] of the context's entries; nil: no part
+	orders [][][][]int32 // [L][K][metric] of the context's entries; nil: layer takes no part
 	kept   [][][][]int32 // [state][L][K] slots that stay, nil: the whole layer
 }
 
@@ -91,8 +91,8 @@ func (w *errorWork) run() error {
 	return nil
 }
 
-// workers is the number of pairs measured at the same time. A device has one
-// queue for all.
+// workers returns the number of pairs measured at the same time. A device
+// has one queue for all.
 func (w *errorWork) workers() int {
 	if w.m.Device() != nil {
 		return 1
@@ -100,7 +100,8 @@ func (w *errorWork) workers() int {
 	return w.m.Threads()
 }
 
-// rank orders the context's entries by each metric, and says what each state keeps.
+// rank orders the context's entries by each metric and works out what each state
+// keeps.
 func (w *errorWork) rank() error {
 	c, prot, T := w.m.Config(), w.b.Identity().Protection, w.ob.Tokens()
 	var first [][][]float32 // scores of the first metric
@@ -126,7 +127,7 @@ func (w *errorWork) rank() error {
 	}
 	w.counts = w.b.Counts(T)
 	type cut struct{ layer, keep int }
-	cuts := map[cut][][]int32{} // few beside the states, which share them
+	cuts := map[cut][][]int32{} // few compared with the states, which share them
 	for _, state := range w.b.States(T) {
 		kept := make([][][]int32, c.Layers)
 		for at, n := range state {
@@ -191,7 +192,7 @@ func (w *errorWork) pair(ctx context.Context, q int) (*Pair, *lukv.AnswerErrors,
 	return p, e, nil
 }
 
-// profileOfErrors is the making of a profile of output errors.
+// profileOfErrors makes a profile of output errors.
 func profileOfErrors(ctx context.Context, m *model.Model, texts []Text, o *ProfileOptions, id lukv.ProfileIdentity, excluded []int, centers [][]lukv.QueryCenter) (*lukv.Profile, error) {
 	c := m.Config()
 	b, err := lukv.NewOutputErrorBuilder(id, c.Layers, c.KVHeads, excluded)

@@ -20,7 +20,7 @@ func errorOptions(kind string) ProfileOptions {
 }
 
 // TestOutputErrorProfileIsRepeatable: the same bytes for any number of threads, and
-// the number of passes that effect.md §4 says.
+// the number of passes that effect.md §4 states.
 func TestOutputErrorProfileIsRepeatable(t *testing.T) {
 	texts := short(1)
 	m := open(t, model.WithThreads(1))
@@ -104,7 +104,7 @@ func TestPairsDoNotDependOnEachOther(t *testing.T) {
 	}
 }
 
-// TestPerHeadProfile: a metric of each head takes no pass more, and a session under
+// TestPerHeadProfile: a metric per head takes no extra passes, and a session under
 // the profile holds what the budgets say.
 func TestPerHeadProfile(t *testing.T) {
 	m := open(t, model.WithThreads(2))

@@ -3,7 +3,7 @@ package calibration
 import "strings"
 
 // facts are hidden in the narrative by NarrativeProbes: plain ones, and ones whose
-// answer takes a step of reasoning because the other choice stands beside it.
+// answer takes a step of reasoning because the other choice is stated beside it.
 var facts = []Probe{
 	{Needle: "The password of the night watchman is amber falcon.", Question: "What is the password of the night watchman?", Answer: "amber falcon"},
 	{Needle: "Of the red kite and the green kite Odette keeps the one with the longer tail, and the tail of the green kite is longer.", Question: "Which kite does Odette keep?", Answer: "the green kite"},

@@ -13,7 +13,7 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// ProfileOptions say what profile is made. The zero value, with a Prompt, makes
+// ProfileOptions say what profile to make. The zero value, with a Prompt, makes
 // the default profile of SnapKV.
 type ProfileOptions struct {
 	Options
@@ -21,8 +21,8 @@ type ProfileOptions struct {
 	Metric     lukv.MetricConfig // an empty name means snapkv
 	Protection *lukv.Protection  // nil: lukv.LUProtection of the metric
 
-	// Empty strings and zero take what lukv.DefaultProfileIdentity has; a
-	// negative MinRetention means none.
+	// Empty strings and zero take the values of
+	// lukv.DefaultProfileIdentity; a negative MinRetention means none.
 	Normalization string
 	Objective     string
 	Scope         string
@@ -34,16 +34,16 @@ type ProfileOptions struct {
 	Weights lukv.Weights
 
 	// State, if not empty, is a file that keeps the work done so far: it is read
-	// when it exists, and written now and then and at the end, whether the work
-	// was completed or interrupted. The caller removes it when the profile is
-	// safe. A state of other options is lukv.ErrProfileMismatch.
+	// if it exists, and written from time to time and at the end, whether the
+	// work was completed or interrupted. The caller removes it once the profile
+	// is safe. A state made with other options is lukv.ErrProfileMismatch.
 	State string
 
 	// Progress, if not nil, is called before the first and after every pair.
 	Progress func(Progress)
 }
 
-// Progress says how far the making of a profile is.
+// Progress says how far the making of a profile has got.
 type Progress struct {
 	Done, Total int // pairs
 	Resumed     int // of these, taken from the state file
@@ -53,7 +53,7 @@ type Progress struct {
 	Levels *solve.LevelSet // budgets, losses and certificates; nil with lukv.ObjectiveOutputError
 }
 
-// saveEvery is how much work an unexpected end may lose.
+// saveEvery is how much work may be lost if the process ends unexpectedly.
 const saveEvery = 5 * time.Second
 
 // Identity returns the identity of the profile that the options make.
@@ -163,7 +163,7 @@ func profile(ctx context.Context, m *model.Model, texts []Text, o *ProfileOption
 	return withCenters(p, centers), err
 }
 
-// withCenters gives a new profile, which may be nil, its centres of queries.
+// withCenters gives a new profile, which may be nil, its query centres.
 func withCenters(p *lukv.Profile, centers [][]lukv.QueryCenter) *lukv.Profile {
 	if p != nil {
 		p.QueryCenters = centers
@@ -171,7 +171,7 @@ func withCenters(p *lukv.Profile, centers [][]lukv.QueryCenter) *lukv.Profile {
 	return p
 }
 
-// task is a function of an index as workers run it.
+// task adapts a function of an index for workers.
 type task func(i int)
 
 func (t task) Run(lo, hi, _ int) {
@@ -188,7 +188,7 @@ type builder interface {
 	Profile() (*lukv.Profile, error)
 }
 
-// maker is the making of one profile.
+// maker makes one profile.
 type maker struct {
 	o       *ProfileOptions
 	b       builder
@@ -199,8 +199,8 @@ type maker struct {
 	saved   time.Time
 }
 
-// makeProfile makes a profile of b and the pairs that measure adds to it, from the
-// state file on, if there is one.
+// makeProfile makes a profile from b and the pairs that measure adds to it,
+// starting from the state file if there is one.
 func makeProfile(ctx context.Context, o *ProfileOptions, b builder, total int, measure func(*maker) error) (*lukv.Profile, error) {
 	if o.State != "" {
 		if err := b.LoadState(o.State); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -224,7 +224,7 @@ func (p *maker) report(pair *Pair, levels *solve.LevelSet) {
 	}
 }
 
-// done notes a pair that was added.
+// done records that a pair was added.
 func (p *maker) done(pair *Pair, levels *solve.LevelSet) error {
 	if time.Since(p.saved) > saveEvery {
 		if err := p.save(); err != nil {

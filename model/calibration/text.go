@@ -40,7 +40,7 @@ func Narrative() Text {
 	return Text{Context: narrative, Questions: questions}
 }
 
-// maxLine bounds a line of a file of texts.
+// maxLine bounds a line in a file of texts.
 const maxLine = 256 << 20
 
 // lines calls f with every line of r that is not blank, numbered from 1.
@@ -109,7 +109,7 @@ func ReadProbes(r io.Reader, name string) ([]Probe, error) {
 	return out, err
 }
 
-// ReadQuestions reads questions: plain text, one a line, or JSON Lines of
+// ReadQuestions reads questions: plain text, one per line, or JSON Lines of
 // {question, answer_prefix}. name appears in errors.
 func ReadQuestions(r io.Reader, name string) ([]Question, error) {
 	var out []Question
@@ -133,12 +133,13 @@ func ReadQuestions(r io.Reader, name string) ([]Question, error) {
 	return out, err
 }
 
-// fewPairs is the number of questions below which single ones decide too much.
+// fewPairs is the number of questions below which individual ones carry too much
+// weight.
 const fewPairs = 16
 
 // Notes says what may be wrong with texts as a calibration set: that they have few
-// questions, or that most are of one kind, alike in their first four words. Kinds of
-// task that no question stands for can lose by the profile.
+// questions, or that most are of one kind, alike in their first four words. Kinds
+// of task that no question represents may do worse under the profile.
 func Notes(texts []Text) []string {
 	var notes []string
 	pairs := Pairs(texts)
@@ -162,6 +163,7 @@ func Notes(texts []Text) []string {
 	return notes
 }
 
+// UnmarshalJSON reads a string, the question alone, or an object.
 func (q *Question) UnmarshalJSON(data []byte) error {
 	if len(data) > 0 && data[0] == '"' {
 		return json.Unmarshal(data, &q.Question)
