@@ -41,8 +41,8 @@ func Open(ctx context.Context, opts ...model.Option) (*model.Model, error) {
 	return m, nil
 }
 
-// Sample is a question about a context that the model was made to answer. It
-// was never trained on.
+// Sample is a question about a context, of the kind the model was made to
+// answer. The model was never trained on it.
 type Sample struct {
 	Task         string   `json:"task"`
 	Length       int      `json:"length"`        // nominal context length in tokens
@@ -57,10 +57,10 @@ type Sample struct {
 // Samples returns the 221 samples that come with the model.
 func Samples() []Sample { return decodeLines[Sample](samples) }
 
-// Profile returns the profile of the model for a metric in its default
-// configuration, of the published objective; nil for other configurations, and for
-// per_head, which has no default: these are measured with a calibration
-// (lukv profile builtin, which also made these).
+// Profile returns the model's profile of the published objective for a metric in
+// its default configuration. It returns nil for other configurations, and for
+// per_head, which has no default: measure those with lukv profile builtin, which
+// also made the embedded ones.
 func Profile(metric lukv.MetricConfig) (*lukv.Profile, error) { return profile("profiles/", metric) }
 
 // OutputErrorProfile is Profile of output errors with layers weighted by the effect
@@ -123,13 +123,13 @@ type CalibrationQuestion struct {
 // training nor in Samples.
 func Calibration() []CalibrationText { return decodeLines[CalibrationText](calibrationTexts) }
 
-// SamplesJSONL returns the samples as they lie in eval_samples.jsonl.
+// SamplesJSONL returns the samples as stored in eval_samples.jsonl.
 func SamplesJSONL() []byte { return bytes.Clone(samples) }
 
-// Prompt returns the two parts of the prompt of a question about a context:
-// the part that can be compressed before the question is known, and the rest.
-// The markers are special tokens; encode both parts with their data and with no
-// special tokens added.
+// Prompt returns the two parts of the prompt of a question about a context: the
+// part that can be compressed before the question is known, and the rest. The
+// markers are special tokens; encode both parts with their data and without
+// adding special tokens.
 func Prompt(context, question, answerPrefix string) (head, tail chat.Prompt) {
 	own := func(text string) chat.Prompt { return chat.Prompt{Text: text} }
 	return chat.Join(own("<s><|user|>"), chat.Data(context)),

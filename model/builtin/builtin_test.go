@@ -19,7 +19,7 @@ import (
 )
 
 // TestGolden compares tokens, logits and greedy continuations with the
-// recorded ones, on every instruction set of this machine.
+// recorded ones, on every available instruction set.
 func TestGolden(t *testing.T) {
 	text, err := os.ReadFile("testdata/golden.json")
 	require.NoError(t, err)
@@ -92,7 +92,7 @@ func TestGolden(t *testing.T) {
 	require.NotZero(t, checks)
 }
 
-// TestSamples checks that prompts encode to what the samples say.
+// TestSamples checks that prompts encode to as many tokens as the samples say.
 func TestSamples(t *testing.T) {
 	tok, err := tokenizer.Load(Files())
 	require.NoError(t, err)

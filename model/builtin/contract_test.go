@@ -39,8 +39,8 @@ type outcome struct {
 	logits    []float32
 }
 
-// outcomeOf returns the state of a session that is at its end, after checking
-// that something was evicted.
+// outcomeOf returns the outcome of a finished session, after checking that
+// something was evicted.
 func outcomeOf(t testing.TB, name string, s *model.Session) outcome {
 	o := outcome{name: name, logits: append([]float32(nil), s.Logits()...)}
 	c, kept := s.Model().Config(), 0
@@ -56,7 +56,7 @@ func outcomeOf(t testing.TB, name string, s *model.Session) outcome {
 }
 
 // compressions compresses a prompt by every metric with every allocator, and
-// answers with every way of compression while decoding.
+// answers with every form of compression while decoding.
 func compressions(t testing.TB, cpu kernels.CPU, precision model.Precision) []outcome {
 	ctx := context.Background()
 	m, err := Open(ctx, model.WithCPU(cpu), model.WithPrecision(precision), model.WithThreads(2))
@@ -85,7 +85,7 @@ func compressions(t testing.TB, cpu kernels.CPU, precision model.Precision) []ou
 				p.Allocator.Params = `{"cascade":false}`
 			}
 			if p.Allocator.Validate() != nil || !recorded(p) {
-				continue // has parameters without a default
+				continue // it has parameters without a default
 			}
 			if p.Allocator.NeedsProfile() {
 				p.Profile = profile
@@ -115,8 +115,8 @@ func compressions(t testing.TB, cpu kernels.CPU, precision model.Precision) []ou
 	return out
 }
 
-// TestKeptSets requires equal kept sets, and equal logits after them, on every
-// instruction set, in each precision.
+// TestKeptSets requires equal kept sets, and equal logits computed with them,
+// on every instruction set, in each precision.
 func TestKeptSets(t *testing.T) {
 	sets := kernels.Variants()
 	if len(sets) == 1 {
@@ -150,8 +150,8 @@ func TestKeptSets(t *testing.T) {
 }
 
 // TestGoldenBF16 answers the recorded prompts in bf16 precision on every
-// instruction set. The recorded logits are without rounding to bf16; with it
-// they move by up to 6e-3 of the largest.
+// instruction set. The recorded logits were computed without rounding to
+// bf16, which moves them by up to 6e-3 of the largest.
 func TestGoldenBF16(t *testing.T) {
 	const bound = 2e-2
 	golden, tensors := readGolden(t)

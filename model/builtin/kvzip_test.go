@@ -12,8 +12,8 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// prefillInPieces feeds tokens by the smallest pieces there are: none does more than a
-// chunk through one layer, be it of the tokens or of their repetition.
+// prefillInPieces feeds tokens in the smallest possible pieces: none does more than
+// one chunk through one layer, whether of the tokens or of their repetition.
 func prefillInPieces(t *testing.T, s *model.Session, tokens []int32, policy *lukv.Policy) {
 	p, err := s.StartPrefillCompressed(tokens, policy)
 	require.NoError(t, err)
@@ -32,8 +32,9 @@ func prefillInPieces(t *testing.T, s *model.Session, tokens []int32, policy *luk
 
 // TestKVzip: the repetition leaves nothing behind but its scores. Sessions of
 // any chunk size and thread number, and one derived from an observation, keep
-// the same entries and go on with the same bits; the context's template prefix
-// stays; the peak is the compressed total plus one layer and its repetition.
+// the same entries and continue with the same bits; the context's template
+// prefix stays; the peak is the compressed total plus one layer and its
+// repetition.
 func TestKVzip(t *testing.T) {
 	ctx := context.Background()
 	m, err := Open(ctx, model.WithThreads(2))
@@ -86,8 +87,8 @@ func TestKVzip(t *testing.T) {
 		require.NoError(t, s.Close())
 		require.NoError(t, ob.Close())
 
-		// A repetition needs no queries that have passed by: later is the same, and so
-		// is a span behind something else.
+		// A repetition needs no earlier queries: compressing later gives the same, and
+		// so does a span that follows something else.
 		var held [2][][]int32
 		for i := range held {
 			for _, from := range []int{0, 20} {

@@ -18,10 +18,11 @@ import (
 
 // TestProfilesAreMadeByThisCode makes embedded profiles again, as the command
 // `lukv profile builtin --metric NAME` does, those of output errors with
-// --objective output-error, and compares every budget. One profile takes some
-// seconds: the published objective's of the default metric is always made, the
-// others with LUKV_ALL_PROFILES set. Where the code has changed what it makes,
-// write the profiles anew with the command, and docs/results.md with make results.
+// --objective output-error, and compares every budget. One profile takes several
+// seconds: the published objective's for the default metric is always made, the
+// others only with LUKV_ALL_PROFILES set. If a change to the code changes the
+// profiles, write them anew with the command, and docs/results.md with make
+// results.
 func TestProfilesAreMadeByThisCode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes a profile: some seconds")

@@ -26,7 +26,7 @@ const recordedFile = "testdata/recorded.json"
 
 var updateRecorded = flag.Bool("update-recorded", false, "rewrite "+recordedFile+" from the portable functions")
 
-// record is what a short prompt leads to, as hashes.
+// record is the outcome of a short prompt, as hashes.
 type record struct {
 	Logits string            `json:"logits"` // after the prompt and after each of Greedy but the last
 	Greedy []int32           `json:"greedy"`
@@ -56,8 +56,8 @@ func recordOf(t testing.TB, cpu kernels.CPU, precision model.Precision) record {
 		require.NoError(t, err)
 		metrics = append(metrics, metric)
 	}
-	// What reads every query is observed by itself: the allocator cake looks at as
-	// many queries as there are.
+	// Metrics that read every query are observed separately: the allocator cake
+	// looks at as many queries as there are.
 	wide := func(metric lukv.Metric) bool { return metric.Needs(len(prompt), 0).Window >= len(prompt) }
 	alone, err := m.Observe(ctx, prompt, model.SessionOptions{ChunkTokens: 13}, metrics[slices.IndexFunc(metrics, wide)])
 	require.NoError(t, err)
@@ -84,7 +84,7 @@ func recordOf(t testing.TB, cpu kernels.CPU, precision model.Precision) record {
 				p.Allocator.Params = `{"cascade":false}`
 			}
 			if p.Allocator.NeedsProfile() || p.Allocator.Validate() != nil || !recorded(p) {
-				continue // its profiles are of the default windows, or it has parameters without a default
+				continue // its profiles are for the default windows, or it has parameters without a default
 			}
 			from := ob
 			if wide(metric) {
@@ -106,8 +106,8 @@ func recordOf(t testing.TB, cpu kernels.CPU, precision model.Precision) record {
 	return r
 }
 
-// recorded leaves out pairs whose halves others stand for: what is recorded of a
-// metric is its scores, of an allocator its budgets.
+// recorded leaves out pairs whose halves other pairs cover: a metric is recorded
+// for its scores, an allocator for its budgets.
 func recorded(p *lukv.Policy) bool {
 	switch p.Metric.Name {
 	case "lagkv", "leverage", "compactor", "cur", "chunkkv", "triattention":
@@ -116,7 +116,7 @@ func recorded(p *lukv.Policy) bool {
 	return p.Allocator.Name != "threshold" || p.Metric.Name == "keydiff"
 }
 
-// windowOf sets a window that is shorter than the prompt, nothing for metrics that have none.
+// windowOf sets a window shorter than the prompt, or nothing for metrics that have none.
 func windowOf(metric string) string {
 	switch metric {
 	case "snapkv", "cake", "defensivekv":
