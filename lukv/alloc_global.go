@@ -8,7 +8,8 @@ import (
 
 // global keeps the entries with the best raw scores of the whole model, or of
 // each layer: the ablation of spec 4.7, and the native selection of KVzip and
-// DefensiveKV. Every head keeps its protected entries and at least one entry.
+// DefensiveKV. Every head keeps its protected entries and, unless heads may
+// be empty, at least one.
 type global struct {
 	Pool string `json:"pool"` // where entries compete: "model" or "layer"
 

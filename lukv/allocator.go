@@ -51,7 +51,8 @@ type Allocator interface {
 	// layers that take part if they are known at the end. Layers without scores are nil;
 	// their row of budgets may be nil if it is not known. [Allocate] calls it with a
 	// valid demand that is not [Demand.Untouched] and scores that fit it, and clips the
-	// result: T in excluded layers, at most T and at least one entry elsewhere.
+	// result: T in excluded layers, elsewhere at most T and, unless heads may be empty,
+	// at least one entry.
 	Budgets(d Demand, s []Scores) ([][]int, error)
 }
 

@@ -270,7 +270,7 @@ type Achieved struct {
 	Short    int       `json:"short"`     // heads that cannot hold their protected entries
 }
 
-// Achieved counts budgets [L][K] against the demand.
+// Achieved reports what budgets, [L][K], remove under the demand.
 func (d *Demand) Achieved(budgets [][]int) Achieved {
 	a := Achieved{PerLayer: make([]float64, d.Layers), Least: d.T}
 	protected := d.Protection.Count(d.T)

@@ -37,8 +37,9 @@ type DecodeConfig struct {
 	// compresses the prefill.
 	Metric *MetricConfig `json:"metric,omitempty"`
 
-	// Heavy and Recent are the two parts of "h2o". Decay multiplies its
-	// accumulators before each query row; default 1, no decay.
+	// Heavy and Recent are the two parts of "h2o". Decay multiplies
+	// accumulated attention before each query row, in "h2o" and "periodic"
+	// mode; default 1, no decay.
 	Heavy  int     `json:"heavy,omitempty"`
 	Recent int     `json:"recent,omitempty"`
 	Decay  float64 `json:"decay,omitempty"`
@@ -198,7 +199,7 @@ func (d *Decoding) buffer() int {
 	return max(d.cfg.Buffer, 0)
 }
 
-// DecodeNeeds says what has to be handed to a [DecodeLayer].
+// DecodeNeeds says what has to be passed to a [DecodeLayer].
 type DecodeNeeds struct {
 	Queries bool // Record takes queries after RoPE
 	PreRoPE bool // Record takes queries before RoPE
@@ -335,7 +336,7 @@ func (s *DecodeLayer) Begin(n int) {
 	}
 }
 
-// Rollback undoes what happened since Begin.
+// Rollback undoes everything since Begin.
 func (s *DecodeLayer) Rollback() {
 	s.passes, s.recorded = s.before.passes, s.before.recorded
 	s.before.post.restore(s.post)

@@ -8,8 +8,8 @@ import (
 )
 
 // kvZip scores an entry by the most attention that a repetition of the context
-// pays to it (Kim et al., "KVzip", 2025; spec §3.4). Whoever runs the model feeds
-// the repetition, chunk by chunk, on top of the full cache of each layer.
+// pays to it (Kim et al., "KVzip", 2025; spec §3.4). The code that runs the model
+// feeds the repetition, chunk by chunk, on top of the full cache of each layer.
 type kvZip struct {
 	Chunk int `json:"chunk"` // tokens repeated at a time
 	Sinks int `json:"sinks"` // first entries that every repetition sees
@@ -19,7 +19,7 @@ type kvZip struct {
 	Prefix int `json:"prefix"`
 
 	// Suffix is the text between the instruction to repeat and the repetition:
-	// what opens the model's turn.
+	// it opens the model's turn.
 	Suffix string `json:"suffix"`
 
 	// Plus weights attention by the output norm of the entry's value, divided by

@@ -48,8 +48,8 @@ type Layer struct {
 
 	Repeats *RepeatScores // attention paid by a repetition of the context
 
-	// Accelerator scores the entries where they lie; nil: they are scored from
-	// the fields above. With it, snapkv needs neither Keys nor Queries.
+	// Accelerator scores the entries in place; nil: they are scored from the
+	// fields above. With it, snapkv needs neither Keys nor Queries.
 	Accelerator Accelerator
 
 	NextPosition int // position of the next token

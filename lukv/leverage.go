@@ -38,7 +38,7 @@ func (m leverage) Score(ctx context.Context, l *Layer) (Scores, error) {
 }
 
 // layer returns the leverage of the entries of every head that prot does not
-// protect, in memory of ws.
+// protect, in memory from ws.
 func (m leverage) layer(ctx context.Context, l *Layer, ws *workspace, prot Protection) ([][]float64, error) {
 	if 2*len(l.InvFreq) != l.HeadDim {
 		return nil, fmt.Errorf("score layer %d by leverage: found %d rope frequencies, expected half of head dimension %d", l.Index, len(l.InvFreq), l.HeadDim)

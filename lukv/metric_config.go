@@ -90,7 +90,7 @@ func init() {
 // RegisterMetric makes a metric available by name: to policies, profiles,
 // sessions, evaluation and the command. defaults is a struct; its JSON is the
 // metric's parameters, and its value their defaults. A method Validate() error,
-// if there is one, refuses bad parameters; its messages name the parameter,
+// if there is one, rejects bad parameters; its messages name the parameter,
 // what was found and what was expected. The metrics of this package are
 // registered in the same way.
 //

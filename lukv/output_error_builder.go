@@ -75,7 +75,7 @@ type OutputErrorBuilder struct {
 	divergence   []float64     // sums
 }
 
-// NewOutputErrorBuilder begins a profile. The arguments are those of
+// NewOutputErrorBuilder starts a profile. The arguments are those of
 // [NewProfileBuilder], with an identity whose objective is
 // [ObjectiveOutputError].
 func NewOutputErrorBuilder(id ProfileIdentity, layers, kvHeads int, excluded []int) (*OutputErrorBuilder, error) {

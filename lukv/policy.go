@@ -164,7 +164,7 @@ func LUProtection(m Metric) Protection {
 	return p
 }
 
-// CacheShape is what a policy has to know about a model's cache.
+// CacheShape is what a policy needs to know about a model's cache.
 type CacheShape struct {
 	Layers        int
 	KVHeads       int

@@ -177,8 +177,8 @@ func (p *Profile) rows(flat []float64) [][]float64 {
 	return out
 }
 
-// ProfileIndex is the level that kvpress and the authors look up for a ratio:
-// clamp(round(100·ratio) - 1, 0, 98), half to even.
+// ProfileIndex returns the level that kvpress and the authors look up for a
+// ratio: clamp(round(100·ratio) - 1, 0, 98), half to even.
 func ProfileIndex(ratio float64) int {
 	return min(max(int(math.RoundToEven(100*ratio))-1, 0), solve.Levels-1)
 }

@@ -14,7 +14,7 @@ type snapKV struct {
 	Pool         string `json:"pool"`          // "max" or "avg"
 	Group        string `json:"group"`         // query heads of a group: "mean" or "max"
 	Order        string `json:"order"`         // poolFirst or reduceFirst
-	ShrinkWindow bool   `json:"shrink_window"` // halve a window that would eat the whole budget
+	ShrinkWindow bool   `json:"shrink_window"` // halve a window that would take up the whole budget
 }
 
 // Orders of pooling and reducing the group.
