@@ -50,8 +50,8 @@ func (o *analyzeOut) finish(e *env, start time.Time, f *study.File) error {
 	return e.writeTo(o.Out, func(w io.Writer) error { return f.Write(w) })
 }
 
-// measure runs a study that goes on where the same command was interrupted, and writes
-// what it came to.
+// measure runs a study, resuming where the same command was interrupted, and writes
+// its result.
 func (o *analyzeOut) measure(e *env, m *model.Model, line *progress, study func(*study.State) (*study.File, error)) error {
 	start := time.Now()
 	path := statePath(o.Out)
@@ -184,8 +184,8 @@ func (c *analyzeLossesCmd) Run(e *env) error {
 	})
 }
 
-// dataNames says what was asked: data as --data names it, since all files of a
-// folder may have one name, or the builtin samples.
+// dataNames returns the names of the data: the values of --data, since all files in a
+// folder may share one name, or else the builtin samples.
 func (c *analyzeLossesCmd) dataNames(builtin []eval.DataFile) string {
 	out := c.Data
 	if len(out) == 0 {
@@ -206,7 +206,7 @@ func (c *analyzeLossesCmd) methods(m *model.Model, o *study.LossOptions) error {
 	if len(allocators) == 0 {
 		allocators = []string{"uniform", "pyramidkv", "adakv", "lukv"}
 	}
-	named := false // an allocator that needs profiles is asked for by name
+	named := false // an allocator that needs profiles was named explicitly
 	for _, text := range allocators {
 		a, err := parseAllocator(text)
 		if err != nil {
@@ -283,7 +283,7 @@ func (c *analyzeCostCmd) Run(e *env) error {
 	})
 }
 
-// wholeNumbers reads a list of numbers from 0 to 2^24, def if it is empty.
+// wholeNumbers parses a list of whole numbers from 0 to 2^24; an empty list gives def.
 func wholeNumbers(flag string, list []string, def []int) ([]int, error) {
 	var out []int
 	for _, s := range splitList(list) {

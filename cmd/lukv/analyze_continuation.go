@@ -82,7 +82,7 @@ func (c *analyzeContinuationCmd) texts(e *env, m *model.Model, o *study.Continua
 	if err != nil {
 		return nil, err
 	}
-	// What the checkpoint wants in front of a text stands in front of every piece.
+	// If the checkpoint begins texts with BOS, every piece begins with it.
 	bare, whole := tok.Encode("a", tokenizer.EncodeOptions{}), tok.Encode("a", tokenizer.EncodeOptions{AddSpecial: true})
 	if len(whole) > len(bare) && whole[0] == tok.BOS() {
 		o.Start = whole[:1]
@@ -110,8 +110,8 @@ func (c *analyzeContinuationCmd) texts(e *env, m *model.Model, o *study.Continua
 	return names, nil
 }
 
-// shapes are the lines: metrics times allocators, and lukv once for every profile of
-// the metric.
+// shapes returns the figure's lines: metrics times allocators, where an allocator that
+// needs a profile appears once for every profile of the metric.
 func (c *analyzeContinuationCmd) shapes(m *model.Model) ([]study.Shape, error) {
 	set, err := loadProfiles(c.Profile)
 	if err != nil {
@@ -156,7 +156,7 @@ func (c *analyzeContinuationCmd) shapes(m *model.Model) ([]study.Shape, error) {
 }
 
 // apart returns a set for each profile that was made for a metric, or the set itself
-// where there is none, which then says why.
+// if there is none, whose find then reports why.
 func (s *profileSet) apart(metric lukv.MetricConfig) []*profileSet {
 	if full, err := lukv.NewMetric(metric); err == nil {
 		metric = lukv.MetricConfigOf(full)

@@ -79,7 +79,7 @@ func TestAnalyzeContinuation(t *testing.T) {
 	fails(t, exitUsage, "needs a profile", "analyze", "continuation", "builtin", "--metric", `{"name":"lagkv","lag":64}`, "--allocator", "lukv", "-o", "-")
 }
 
-// An analysis goes on where it was interrupted, and comes to the same figures.
+// An analysis resumes where it was interrupted, and yields the same figures.
 func TestAnalyzeGoesOn(t *testing.T) {
 	data := shortData(t)
 	for what, flags := range map[string][]string{

@@ -124,14 +124,14 @@ func (c *benchCmd) Run(e *env) error {
 	return errors.Join(c.print(e, report), firstOf(err))
 }
 
-// probeTime and probeBytes are what a probe of the machine takes; 0 leaves the
-// choice to package bench. Tests, which look at no figure, make them small.
+// probeTime and probeBytes are the duration and size of a probe of the machine; 0
+// leaves the choice to package bench. Tests, which check no figures, make them small.
 var (
 	probeTime  time.Duration
 	probeBytes int
 )
 
-// firstOf cuts a list of errors to the first one.
+// firstOf reduces joined errors to the first one and the number of others.
 func firstOf(err error) error {
 	if list, ok := err.(interface{ Unwrap() []error }); ok {
 		if all := list.Unwrap(); len(all) > 1 {
@@ -261,7 +261,7 @@ func (c *benchCmd) compressions() ([]bench.Compression, error) {
 					if x.Profile, err = profiles.match(nil, "", metric); err != nil {
 						return nil, err
 					}
-					if x.Profile == nil { // its mismatch is then reported
+					if x.Profile == nil { // so that its mismatch is reported
 						x.Profile = profiles.only()
 					}
 				}
@@ -304,7 +304,7 @@ func (c *benchCmd) sources(e *env) ([]*bench.Source, error) {
 	return out, nil
 }
 
-// busyCmd is what bench --busy starts.
+// busyCmd is the command that bench --busy starts.
 type busyCmd struct{}
 
 func (busyCmd) Run(e *env) error { return bench.Busy(e.in, e.out) }

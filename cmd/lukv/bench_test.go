@@ -104,7 +104,7 @@ func TestBenchLookup(t *testing.T) {
 	fails(t, exitUsage, "prompts for lookup decoding: found -1", "bench", "builtin", "--lookup=-1")
 }
 
-// What does not fit is listed, the rest is measured.
+// What does not fit is listed; the rest is measured.
 func TestBenchDoesNotFit(t *testing.T) {
 	if _, err := os.Stat("/proc/meminfo"); err != nil {
 		t.Skip("free memory is not known on this system")

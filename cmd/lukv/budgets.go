@@ -7,15 +7,14 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// budgetLists are budgets to compare: each of them is one more, whatever it is
-// measured in.
+// budgetLists are budgets to compare, whatever unit each is given in.
 type budgetLists struct {
 	Ratio        []string `group:"policy" sep:"none" placeholder:"R,…" help:"Fractions of the context's cache to remove (default ${ratios})."`
 	BudgetTokens []string `group:"policy" sep:"none" placeholder:"N,…" help:"Beside ratios or instead of them: entries to keep per head on average."`
 	BudgetBytes  []string `group:"policy" sep:"none" placeholder:"SIZE,…" help:"Likewise: bytes of keys and values to keep."`
 }
 
-// budgets returns the budgets that the flags name, or the ratios of def if none.
+// budgets returns the budgets that the flags name, or the ratios def if they name none.
 func (f *budgetLists) budgets(def ...float64) ([]budget, error) {
 	var out []budget
 	ratios, err := parseRatios(f.Ratio)
@@ -63,20 +62,20 @@ func parseRatios(items []string) ([]float64, error) {
 	return out, nil
 }
 
-// budget is how much a policy removes or keeps: one of the three, or nothing is
-// removed.
+// budget is how much a policy removes or keeps. At most one field is set; if none is,
+// nothing is removed.
 type budget struct {
 	ratio  float64
 	tokens int
 	bytes  int64
 }
 
-// give gives a policy the budget.
+// give sets the budget of a policy.
 func (b budget) give(p *lukv.Policy) {
 	p.Ratio, p.BudgetTokens, p.BudgetBytes = b.ratio, b.tokens, b.bytes
 }
 
-// String is how methods are named by their budgets: 0.8, 512-entries, 64MiB.
+// String returns the budget as it appears in method names: 0.8, 512-entries, 64MiB.
 func (b budget) String() string {
 	switch {
 	case b.tokens > 0:

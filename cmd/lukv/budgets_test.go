@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Budgets of every kind in one comparison; bytes and entries that mean the same keep
-// the same.
+// Budgets of every kind go into one comparison; equal budgets in bytes and in entries
+// keep the same fraction.
 func TestEvalBudgets(t *testing.T) {
 	e := &evalCmd{budgetLists: budgetLists{Ratio: []string{"0.5"}, BudgetTokens: []string{"64,10"}, BudgetBytes: []string{"1MiB,3k,100"}}}
 	methods, err := e.methods(nil)
@@ -45,7 +45,7 @@ func TestEvalBudgets(t *testing.T) {
 	assert.Equal(t, int64(196608), r.Rows[len(r.Rows)-1].BudgetBytes)
 }
 
-// What is reported of a budget in bytes is what it bounds, of wrappers too.
+// The bytes reported are those that a budget in bytes bounds, for wrappers, too.
 func TestRunReportsBytes(t *testing.T) {
 	_, path := sample(t, "niah_single_2", 512)
 	for _, metric := range []string{"keydiff", `{"name":"criticalkv","preset":"keydiff"}`, `{"name":"chunkkv","metric":"keydiff"}`} {

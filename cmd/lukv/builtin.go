@@ -13,7 +13,7 @@ import (
 // What the command does differently for the embedded model: prompts as in its
 // card, its own calibration texts, samples and profiles.
 
-// builtinFraming is the text around context and question of builtin.Prompt.
+// builtinFraming is the text around context and question in builtin.Prompt.
 var builtinFraming = func() dialog.Framing {
 	const question = "?"
 	before, _ := builtin.Prompt("", "", "")
@@ -43,8 +43,8 @@ func builtinTexts() []calibration.Text {
 	return out
 }
 
-// openFramed opens the model, and returns with it the framing of data whose questions
-// follow their context without a break of their own. The caller closes the model.
+// openFramed opens the model and returns it with the framing for data whose questions
+// follow their context without an extra separator. The caller closes the model.
 func (f *modelFlags) openFramed(e *env, raw bool) (*model.Model, dialog.Framing, error) {
 	m, err := f.open(e)
 	if err != nil {

@@ -59,13 +59,13 @@ type chatter struct {
 	conv *dialog.Conversation
 	busy context.Context // of the work in progress
 
-	draft   string // what the next line begins with
-	editing bool   // that line takes the last message's place
+	draft   string // initial text of the next line
+	editing bool   // the next line replaces the last message
 
-	noted bool // that the template leaves the system prompt out
+	noted bool // the user knows that the template omits the system prompt
 }
 
-// isSession reports whether a file begins as saved sessions, safetensors files, do.
+// isSession reports whether a file begins like a saved session, a safetensors file.
 func isSession(head []byte) bool { return len(head) > 8 && head[8] == '{' && head[7] == 0 }
 
 func (c *chatCmd) Run(e *env) error {
@@ -94,7 +94,7 @@ func (c *chatCmd) Run(e *env) error {
 	return r.piped()
 }
 
-// begin makes the conversation. Settings that cannot work are refused before
+// begin creates the conversation. Settings that cannot work are refused before
 // anything is typed.
 func (r *chatter) begin() error {
 	format, err := dialog.NewFormat(r.m, time.Now())
@@ -109,7 +109,7 @@ func (r *chatter) begin() error {
 	return r.apply()
 }
 
-// apply hands the settings to the conversation, or says why they cannot be.
+// apply passes the settings to the conversation, or returns why it cannot.
 func (r *chatter) apply() error {
 	sampling, err := r.sampling(r.m)
 	if err != nil {
@@ -128,7 +128,7 @@ func (r *chatter) apply() error {
 	return nil
 }
 
-// checkTurns says why older turns cannot be compressed by a policy.
+// checkTurns returns an error if a policy cannot compress older turns.
 func (r *chatter) checkTurns(policy *lukv.Policy) error {
 	switch {
 	case r.KeepTurns < 0:
@@ -145,7 +145,7 @@ func (r *chatter) checkTurns(policy *lukv.Policy) error {
 	return nil
 }
 
-// limit is the number of tokens that the context takes.
+// limit returns the number of tokens that fit into the context.
 func (r *chatter) limit() int {
 	if n := r.MaxContext; n > 0 {
 		return n
@@ -212,7 +212,7 @@ func (r *chatter) interactive() error {
 		text, err := r.read()
 		switch {
 		case errors.Is(err, lineedit.ErrInterrupt) && text != "":
-			interrupts, r.editing = 0, false // it took the line back
+			interrupts, r.editing = 0, false // it discarded the line
 			continue
 		case errors.Is(err, lineedit.ErrInterrupt):
 			if interrupts++; interrupts == 2 {
@@ -252,7 +252,7 @@ func (r *chatter) interactive() error {
 	}
 }
 
-// interruptible does something that Ctrl-C stops, and prints its error.
+// interruptible calls do, which Ctrl-C cancels, and prints its error.
 func (r *chatter) interruptible(do func() error) {
 	busy, stop := r.term.Interruptible(r.e.ctx)
 	r.busy = busy
@@ -263,7 +263,7 @@ func (r *chatter) interruptible(do func() error) {
 	switch {
 	case interrupted && err != nil:
 		fmt.Fprintln(r.e.out, "(interrupted)")
-	case r.e.ctx.Err() != nil: // the command says so at its end
+	case r.e.ctx.Err() != nil: // reported when the command ends
 	default:
 		r.warn(err)
 	}
@@ -282,8 +282,8 @@ const (
 	quotes     = `"""`
 )
 
-// read reads a message, which may have several lines. Of one that is interrupted
-// it returns what there was.
+// read reads a message, which may have several lines. If it is interrupted, it
+// returns what it has read so far.
 func (r *chatter) read() (string, error) {
 	draft := r.draft
 	r.draft = ""
@@ -320,7 +320,7 @@ func (r *chatter) read() (string, error) {
 	}
 }
 
-// ask puts a message to the model and prints the answer as it comes.
+// ask sends a message to the model and prints the answer as it arrives.
 func (r *chatter) ask(text string) error {
 	p := r.reading()
 	defer p.clear()
@@ -354,7 +354,7 @@ func (r *chatter) ask(text string) error {
 	return err
 }
 
-// advice says what helps when the context is full: only what does here.
+// advice returns suggestions for a full context, only those that apply.
 func (r *chatter) advice() string {
 	var ways []string
 	if r.term == nil {
@@ -380,7 +380,7 @@ func (r *chatter) advice() string {
 	return " (" + strings.Join(ways, "; ") + ")"
 }
 
-// reading returns a line that shows how much of a prompt is read.
+// reading returns a progress line that shows how much of a prompt has been read.
 func (r *chatter) reading() *progress {
 	p := r.e.progress()
 	r.conv.Progress = p.tokens("reading", 1)
@@ -393,7 +393,7 @@ func writeTurn(w io.Writer, t dialog.Turn) {
 		t.Read, t.Held, since(ms(t.ReadTime)), rate(t.Read, t.ReadTime), t.New, since(ms(t.AnswerTime)), rate(t.New, t.AnswerTime))
 }
 
-// load puts a document or a saved chat into the context.
+// load loads a document or a saved chat into the context.
 func (r *chatter) load(path string) error {
 	head, err := readHead(path)
 	if err != nil {
@@ -419,8 +419,8 @@ func (r *chatter) load(path string) error {
 
 const keepsOwn = "is a saved context, which keeps its own compression and system prompt"
 
-// restore goes on with a saved chat. What it was made with cannot be changed: that
-// is an error for flags of the command line, and a note on settings made here.
+// restore resumes a saved chat. Its compression and system prompt cannot be changed:
+// flags that ask for others are an error, settings made here are noted.
 func (r *chatter) restore(path string) error {
 	if p := r.conv.Session.Compression; p != nil && budgeted(p) || r.conv.System != "" {
 		r.e.note("note: %s "+keepsOwn, path)

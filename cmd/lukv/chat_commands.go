@@ -79,15 +79,15 @@ func (r *chatter) command(line string) (leave bool, err error) {
 	return false, err
 }
 
-// setting is a flag that can be changed while talking.
+// setting is a flag that can be changed during the chat.
 type setting struct {
 	name   string
-	policy bool // a change asks for another session
+	policy bool // a change requires another session
 	get    func(c *chatter) string
 	set    func(c *chatter, value string) error // "" for the default
 }
 
-// optional is a number that the checkpoint may have a default for.
+// optional returns a setting for a number that the checkpoint may have a default for.
 func optional[T int | float64](name string, field func(c *chatter) **T) setting {
 	return setting{name: name,
 		get: func(c *chatter) string {
@@ -163,7 +163,7 @@ var settings = []setting{
 	words("decode", true, func(c *chatter) *string { return &c.Decode }),
 }
 
-// set changes a setting, or says why it cannot be; then nothing has changed.
+// set changes a setting. If that fails, nothing has changed.
 func (r *chatter) set(arg string) error {
 	if arg == "" {
 		return r.show("")

@@ -45,7 +45,7 @@ func (r *chatter) retry() error {
 	return r.again(question)
 }
 
-// again asks in place of the last message; if that fails, the last one stays.
+// again asks question in place of the last message, which stays if that fails.
 func (r *chatter) again(question string) error {
 	old := r.conv.Messages
 	r.conv.Messages = old[:len(old)-2]
@@ -56,7 +56,7 @@ func (r *chatter) again(question string) error {
 	return err
 }
 
-// edit has the last message changed. What it becomes replaces it.
+// edit offers the last message for editing. The result replaces it.
 func (r *chatter) edit() error {
 	question, _, err := r.last()
 	if err != nil {
@@ -66,7 +66,7 @@ func (r *chatter) edit() error {
 	return nil
 }
 
-// copy gives the last answer to the terminal for the clipboard (OSC 52).
+// copy sends the last answer to the terminal for its clipboard (OSC 52).
 func (r *chatter) copy() error {
 	_, answer, err := r.last()
 	if err != nil {
@@ -79,7 +79,7 @@ func (r *chatter) copy() error {
 	return nil
 }
 
-// complete proposes commands, settings and names of files.
+// complete proposes commands, settings and file names.
 func complete(text string) (from int, candidates []string) {
 	command, arg, hasArg := strings.Cut(text, " ")
 	if !strings.HasPrefix(text, "/") {
@@ -113,7 +113,7 @@ func complete(text string) (from int, candidates []string) {
 	return 0, nil
 }
 
-// fileNames are the files whose path begins with a text; folders end in a
+// fileNames returns the files whose path begins with text; folders end in a
 // separator.
 func fileNames(text string) []string {
 	dir, prefix := filepath.Split(text)
@@ -135,7 +135,7 @@ func fileNames(text string) []string {
 	return out
 }
 
-// expandHome puts the user's folder in place of a leading ~.
+// expandHome replaces a leading ~ with the user's home folder.
 func expandHome(path string) string {
 	if rest, ok := strings.CutPrefix(path, "~"+string(filepath.Separator)); ok {
 		if home, err := os.UserHomeDir(); err == nil {

@@ -23,7 +23,7 @@ func invoke(t *testing.T, stdin string, args ...string) (code int, stdout, stder
 	return code, out.String(), err.String()
 }
 
-// chatSample is a short sample that the embedded model answers, also with 30 % of
+// chatSample returns a short sample that the embedded model answers even with 30 % of
 // the entries removed.
 func chatSample(t *testing.T) builtin.Sample {
 	for _, s := range builtin.Samples() {
@@ -43,7 +43,7 @@ func TestChatPiped(t *testing.T) {
 	require.Equal(t, exitOK, code, msg)
 	assert.Contains(t, out, sample.Answers[0])
 	assert.Empty(t, msg)
-	// The card's prompt is that of run.
+	// The prompt is the card's, as in run.
 	_, same, _ := invoke(t, "", "run", builtin.Name, "--context", path, "--ratio", "0.3", sample.Question)
 	assert.Equal(t, same, out)
 
@@ -72,7 +72,7 @@ func TestChatPiped(t *testing.T) {
 	}
 }
 
-// TestChatSystem: the embedded model's template knows no system prompt.
+// TestChatSystem: the embedded model's template has no place for a system prompt.
 func TestChatSystem(t *testing.T) {
 	_, _, msg := invoke(t, "Who?", "chat", builtin.Name, "--system", "Be kind")
 	assert.Equal(t, "the model's chat template leaves the system prompt out\n", msg)

@@ -6,8 +6,8 @@ import (
 	"github.com/lukv/lukv/internal/report"
 )
 
-// colors returns what standard output can show: nothing where it is no
-// terminal or NO_COLOR is set.
+// colors returns the colours that standard output can show: none if it is not a
+// terminal, TERM is dumb or NO_COLOR is set.
 func (e *env) colors() report.Colors {
 	switch {
 	case os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" || !isTerminal(e.out):

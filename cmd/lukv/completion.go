@@ -42,10 +42,10 @@ func (c *completionCmd) Run(e *env) error {
 	return err
 }
 
-// commandsOf are the commands that help lists; those of a group each.
+// commandsOf returns the commands that help lists, a group's commands one by one.
 func commandsOf(app *kong.Application) []*kong.Node { return app.Leaves(true) }
 
-// groupsOf are the commands that have commands, by whose names they are known.
+// groupsOf returns the visible commands that have subcommands.
 func groupsOf(app *kong.Application) []*kong.Node {
 	var out []*kong.Node
 	for _, c := range app.Children {
@@ -56,7 +56,7 @@ func groupsOf(app *kong.Application) []*kong.Node {
 	return out
 }
 
-// within are the commands that may follow a group's name, or the program's.
+// within returns the commands that may follow the name of a group or of the program.
 func within(parent *kong.Node) []*kong.Node {
 	var out []*kong.Node
 	for _, c := range parent.Children {
@@ -76,7 +76,7 @@ func namesOf(commands []*kong.Node, separator string) string {
 	return strings.Join(out, separator)
 }
 
-// flagsOf are the flags of a command, those of all commands included.
+// flagsOf returns the flags of a command, including those of all commands.
 func flagsOf(app *kong.Application, c *kong.Node) []*kong.Flag {
 	var out []*kong.Flag
 	for _, f := range append(append([]*kong.Flag{}, app.Flags...), c.Flags...) {
@@ -87,8 +87,8 @@ func flagsOf(app *kong.Application, c *kong.Node) []*kong.Flag {
 	return out
 }
 
-// valuesOf are the words that a value can be, nil if any; a flag without a value
-// has none.
+// valuesOf returns the words that a value is limited to, or nil if it is not limited
+// or the flag takes no value.
 func valuesOf(v *kong.Value) []string {
 	if v.Enum == "" {
 		return nil
@@ -139,7 +139,7 @@ _lukv() {
 	b.WriteString("\tesac\n\tCOMPREPLY=($(compgen -f -- \"$cur\"))\n}\ncomplete -o filenames -F _lukv lukv\n")
 }
 
-// firstSentence is a help text up to its first end of a sentence.
+// firstSentence returns the first sentence of a help text, without its full stop.
 func firstSentence(help string) string {
 	text, _, _ := strings.Cut(help, "\n")
 	text, _, _ = strings.Cut(text, ". ")
@@ -147,9 +147,9 @@ func firstSentence(help string) string {
 }
 
 func zshCompletion(b *strings.Builder, app *kong.Application) {
-	// In a specification, these separate its parts.
+	// These characters are special in a zsh specification.
 	quote := strings.NewReplacer("'", `'\''`, "[", `\[`, "]", `\]`, ":", `\:`)
-	// Takes the name of a command off the words, or offers the names.
+	// choose writes code that takes a command's name off the words, or offers the names.
 	choose := func(tabs string, parent *kong.Node) {
 		fmt.Fprintf(b, "%scommands=(\n", tabs)
 		for _, c := range within(parent) {

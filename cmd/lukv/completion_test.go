@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCompletion: every command and flag is in the script of every shell and in
-// the manual, and what can check their syntax here accepts them.
+// TestCompletion: every command and flag is in the script of every shell, and the
+// shells installed here accept its syntax.
 func TestCompletion(t *testing.T) {
 	parser, err := newParser(new(cli))
 	require.NoError(t, err)

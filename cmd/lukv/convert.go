@@ -28,7 +28,7 @@ Examples:
   lukv convert model-Q8_0.gguf model-f32 --type f32`
 }
 
-// convertFormat names the version of what convert --json prints.
+// convertFormat is the format identifier that convert --json prints.
 const convertFormat = "lukv convert 1"
 
 func (c *convertCmd) Run(e *env) error {

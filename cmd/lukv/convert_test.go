@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a conversion makes is tested beside its code, on whole models.
+// The results of conversions are tested next to their code, on whole models.
 func TestConvertRefuses(t *testing.T) {
 	dir := t.TempDir()
 	out := filepath.Join(dir, "out")
@@ -18,7 +18,7 @@ func TestConvertRefuses(t *testing.T) {
 	require.NoError(t, os.WriteFile(bad, []byte("GGML, an older format"), 0o600))
 	fails(t, exitFailed, "expected at least 24", "convert", bad, out)
 	fails(t, exitUsage, "--shard-size", "convert", bad, out, "--shard-size", "0")
-	// The format's own example lacks a model.
+	// The format's own example contains no model.
 	fails(t, exitFailed, "llama.block_count", "convert", "../../gguf/testdata/gguf/model.gguf", out, "--json")
 	example, err := os.ReadFile("../../gguf/testdata/gguf/model.gguf")
 	require.NoError(t, err)

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCrashHasAStatusOfItsOwn: a fault in a goroutine of the program, which nobody
-// can catch, must not look like wrong usage.
+// TestCrashHasAStatusOfItsOwn: a panic in another goroutine, which run cannot recover,
+// must not look like wrong usage.
 func TestCrashHasAStatusOfItsOwn(t *testing.T) {
 	program, err := os.Executable()
 	require.NoError(t, err)

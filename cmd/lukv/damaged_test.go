@@ -12,8 +12,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// TestDamagedWeights: weights with a NaN are an error that says where, in every command
-// that computes, and not an empty answer.
+// TestDamagedWeights: in every command that computes, weights with a NaN are an error
+// that says where, not an empty answer.
 func TestDamagedWeights(t *testing.T) {
 	dir := checkpoint(t, func(all map[string]tensor.Tensor) {
 		const name = "model.layers.1.self_attn.k_proj.weight"

@@ -42,7 +42,7 @@ var demoAllocators = []string{"uniform", "adakv", "lukv"}
 // demoOutputErrors is the method with a profile of the other objective.
 const demoOutputErrors = "output-error"
 
-// demoFormat names the version of what demo --json prints.
+// demoFormat is the format identifier that demo --json prints.
 const demoFormat = "lukv demo 1"
 
 // demoResult is what demo --json prints.
@@ -148,7 +148,7 @@ func (d *demo) say(format string, args ...any) {
 	}
 }
 
-// session gives contexts room for their answers behind the trained length.
+// session returns options that leave room for answers beyond the trained length.
 func (d *demo) session() model.SessionOptions {
 	o := d.runtimeFlags.session()
 	if o.MaxTokens == 0 {
@@ -157,7 +157,7 @@ func (d *demo) session() model.SessionOptions {
 	return o
 }
 
-// profileFor makes a profile of an objective.
+// profileFor measures a profile for an objective.
 func (d *demo) profileFor(texts []calibration.Text, objective string) (*lukv.Profile, error) {
 	line := d.e.progress()
 	defer line.clear()
@@ -170,7 +170,7 @@ func (d *demo) profileFor(texts []calibration.Text, objective string) (*lukv.Pro
 	})
 }
 
-// measure makes the profiles.
+// measure measures the profiles and sets up the methods.
 func (d *demo) measure() error {
 	texts := builtinTexts()
 	texts = texts[:min(d.Texts, len(texts))]
@@ -266,7 +266,7 @@ func (d *demo) evaluate(items []eval.Item, share bool, what string) ([]eval.Answ
 	return answers, err
 }
 
-// ask asks all questions and works out what came of it.
+// ask asks all questions and summarizes the answers.
 func (d *demo) ask() error {
 	var err error
 	if d.items, _, err = eval.Subset(longSamples(), 0, d.Limit, 42); err != nil {
@@ -310,10 +310,10 @@ func (d *demo) scores() []map[string]float64 {
 }
 
 // exampleRules choose the questions that are shown in full: of those that a rule
-// admits the one with the longest context, the first of equals. One shows what
-// the budgets of LU-KV save, one where others do better, one what all of them
-// lose. The scores are those of the full cache, of LU-KV, and the worst and best
-// of the others.
+// admits, the one with the longest context, or the first of several. One rule
+// shows what the budgets of LU-KV save, one where other methods do better, and one
+// what all of them lose. The scores are those of the full cache, of LU-KV, and the
+// worst and best of the others.
 var exampleRules = []struct {
 	text  string
 	admit func(full, lukv, worst, best float64) bool
@@ -391,7 +391,7 @@ func answerCell(a eval.Answer, columns int) report.Cell {
 	return report.Cell{Text: "~ " + text}
 }
 
-// questions prints what came of all questions.
+// questions prints the results over all questions.
 func (d *demo) questions() error {
 	if d.JSON {
 		return nil

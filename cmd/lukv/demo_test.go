@@ -18,7 +18,7 @@ func TestDemo(t *testing.T) {
 	}
 	assert.NotContains(t, out, "\x1b", "no escape codes where there is no terminal")
 
-	// The figures of a column end in one place, and a row's best is marked.
+	// Figures are right-aligned in their column, and the best in a row is marked.
 	end := 0
 	for line := range strings.Lines(out) {
 		if f := strings.Fields(line); strings.HasPrefix(line, "  niah_") && strings.Trim(strings.Join(f[3:], ""), "0.") != "" {

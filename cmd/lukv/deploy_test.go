@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDeployFiles: the flags in the files under deploy and in their documentation are
-// those of the command.
+// TestDeployFiles: the command has the flags used in the files under deploy and in their
+// documentation.
 func TestDeployFiles(t *testing.T) {
 	var out, log strings.Builder
 	require.Equal(t, exitOK, run(t.Context(), []string{"serve", "--help"}, strings.NewReader(""), &out, &log))

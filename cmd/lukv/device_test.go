@@ -19,9 +19,9 @@ import (
 	"github.com/lukv/lukv/internal/bench"
 )
 
-// These tests run models on the Vulkan software device of Mesa, and skip where there
-// is none; LUKV_MUST_VULKAN=1 turns that into a failure. A fault in a driver ends
-// its process without a trace of Go's, so that each command line is a process.
+// These tests run models on Mesa's Vulkan software device, and skip if there is none;
+// LUKV_MUST_VULKAN=1 turns that into a failure. A fault in a driver ends its process
+// without a Go trace, so each command line runs in its own process.
 
 const softwareDevice = "vulkan:llvmpipe"
 
@@ -98,13 +98,13 @@ func TestDeviceRun(t *testing.T) {
 	assert.Contains(t, r.Stats.Device, "llvmpipe")
 	assert.Equal(t, 2, r.Stats.DeviceLayers)
 
-	// The variable stands for the flag, and --stats names the device.
+	// The variable takes the place of the flag, and --stats names the device.
 	o := process(t, []string{"LUKV_DEVICE=" + softwareDevice}, append(args, "--stats")...)
 	require.Equal(t, exitOK, o.code, o.err)
 	assert.Equal(t, want, o.out)
 	assert.Regexp(t, `(?m)^device    llvmpipe.*, 6 layers$`, o.err)
 
-	// Saved there, loaded on the processor, and back.
+	// Saved on the device, loaded on the processor, and the other way round.
 	file := filepath.Join(t.TempDir(), "context.session")
 	save := []string{"run", "builtin", "--context", path, "--ratio", "0.5", "--save", file}
 	load := []string{"run", "builtin", "--load", file, "--answer-prefix", s.AnswerPrefix, s.Question}
@@ -169,7 +169,7 @@ func TestDeviceErrors(t *testing.T) {
 		assert.Equal(t, 1, strings.Count(o.err, "\n"), "expected one line, found %q", o.err)
 		assert.Empty(t, o.out)
 	}
-	// Whatever this system has: without a driver there is no device.
+	// Whatever hardware the system has, there is no device without a driver.
 	without := []string{"VK_DRIVER_FILES=" + filepath.Join(t.TempDir(), "none"), "VK_ICD_FILENAMES="}
 	one(process(t, without, "run", "builtin", "--device", "vulkan", "x"), exitDevice, "no such device")
 	one(process(t, without, "bench", "builtin", "--device", "vulkan", "--tg", "1"), exitDevice, "no such device")

@@ -40,9 +40,9 @@ type deviceList struct {
 
 type cpuInfo struct {
 	Name    string   `json:"name"`
-	Threads int      `json:"threads"` // that models use by default
+	Threads int      `json:"threads"` // used by models by default
 	Set     string   `json:"set"`     // instruction set in use
-	Sets    []string `json:"sets"`    // that --cpu takes here
+	Sets    []string `json:"sets"`    // accepted by --cpu here
 }
 
 type driverInfo struct {
@@ -54,7 +54,7 @@ type driverInfo struct {
 
 type deviceInfo struct {
 	kernels.DeviceInfo
-	Default bool `json:"default"` // what the driver's name alone stands for
+	Default bool `json:"default"` // selected by the driver's name alone
 }
 
 func (c *devicesCmd) Run(e *env) error {
@@ -88,7 +88,7 @@ func describeDriver(d kernels.DeviceDriver) driverInfo {
 	for _, x := range all {
 		info.Devices = append(info.Devices, deviceInfo{DeviceInfo: x})
 	}
-	// The driver alone knows what it prefers.
+	// Only the driver knows which device it prefers.
 	best, err := d.Open("")
 	if err != nil {
 		info.Note = oneLine(err)
@@ -97,7 +97,7 @@ func describeDriver(d kernels.DeviceDriver) driverInfo {
 	defer best.Close()
 	if i := slices.IndexFunc(info.Devices, func(x deviceInfo) bool { return x.Index == best.Info().Index }); i >= 0 {
 		info.Devices[i].Default = true
-		info.Devices[i].Matrices = best.Info().Matrices // what was found when it was opened
+		info.Devices[i].Matrices = best.Info().Matrices // as found on opening
 	}
 	return info
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// commandEnv makes the test program the command itself. bench --busy starts it
-// without.
+// commandEnv makes the test program act as the command. bench --busy starts it
+// without the variable.
 const commandEnv = "LUKV_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(runTests(m))
 }
 
-// testDir is a folder for all tests of a run, such as for compiled shaders.
+// testDir is a folder shared by all tests of a run, for such things as compiled shaders.
 var testDir string
 
 func runTests(m *testing.M) int {

@@ -13,8 +13,8 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// explain adds to an error of opening a checkpoint folder what the folder is
-// instead, where that can be seen from its files.
+// explain replaces an error from opening a checkpoint folder with what the folder is
+// instead, if its files show that.
 func explain(dir string, err error) error {
 	if err == nil {
 		return nil
@@ -29,8 +29,8 @@ func explain(dir string, err error) error {
 	return fmt.Errorf("model %s: %s", dir, what)
 }
 
-// diagnose says what a folder holds that cannot be opened: "" if nothing is known
-// of it, and whether that is something that is not supported, rather than broken.
+// diagnose says what a folder that cannot be opened holds, "" if its files do not
+// tell, and whether that is unsupported rather than broken.
 func diagnose(dir string) (what string, refused bool) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -84,7 +84,7 @@ func diagnose(dir string) (what string, refused bool) {
 	return "", false
 }
 
-// foreignConfig is what tells kinds of configs apart.
+// foreignConfig holds the fields that tell kinds of configs apart.
 type foreignConfig struct {
 	Architectures []string `json:"architectures"`
 	Base          string   `json:"base_model_name_or_path"`
@@ -99,7 +99,7 @@ type foreignConfig struct {
 
 func readConfig(path string) (c foreignConfig) {
 	if data, err := inputfile.Read(path, 1<<20); err == nil {
-		_ = json.Unmarshal(data, &c) // what cannot be read is nothing known
+		_ = json.Unmarshal(data, &c) // an unreadable config tells nothing
 	}
 	return c
 }
@@ -109,7 +109,7 @@ func (c foreignConfig) is(endings ...string) bool {
 	return len(c.Architectures) > 0 && slices.ContainsFunc(endings, func(e string) bool { return strings.HasSuffix(c.Architectures[0], e) })
 }
 
-// quantised names the method, "" if there is none.
+// quantised returns the method's name, "" if there is none.
 func (c foreignConfig) quantised() string {
 	q := c.Quantisation
 	switch {

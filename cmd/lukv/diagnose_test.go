@@ -8,13 +8,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDiagnose puts folders in the place of a checkpoint that people mistake for
-// one: each is called by its name.
+// TestDiagnose opens folders that people mistake for a checkpoint: the error says what
+// each one is.
 func TestDiagnose(t *testing.T) {
 	const llama = `{"model_type":"llama","architectures":["LlamaForCausalLM"]`
 	for _, c := range []struct {
 		name  string
-		files map[string]string // "->" in front of a link's target
+		files map[string]string // "->" precedes the target of a link
 		code  int
 		want  string
 	}{

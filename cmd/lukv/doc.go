@@ -1,6 +1,6 @@
 // Command lukv runs transformer checkpoints, on the processor or an
-// accelerator, with a compressed key/value cache, measures the profiles that
-// LU-KV divides its budget by, and measures what compression costs.
+// accelerator, with a compressed key/value cache. It also measures the profiles
+// by which LU-KV divides its budget, and what compression costs.
 //
 //	lukv demo                                   see it work on the embedded model
 //	lukv run MODEL --context FILE --ratio 0.8 "question"
@@ -15,8 +15,8 @@
 //	lukv template MODEL --user TEXT             show a rendered prompt
 //
 // Results go to standard output; progress, statistics and errors to standard
-// error. An error is one line. Output files appear under their name only when
-// they are complete. Interrupt (Ctrl-C) and SIGTERM end the work in order.
+// error. An error is one line. Output files appear under their names only once
+// they are complete. Interrupt (Ctrl-C) and SIGTERM stop the work cleanly.
 //
 // Exit status:
 //
@@ -25,7 +25,7 @@
 //	2    crashed: a fault in this program, with a trace to report
 //	3    refused: unsupported model, or a profile or saved session of another model
 //	4    does not fit: the context, the cache's limit or the device's memory is full
-//	5    no device answers to the name of --device, or it was lost
+//	5    no device matches --device, or the device was lost
 //	64   usage: unknown command, bad flag or value, a flag without effect
 //	130  interrupted
 //

@@ -85,7 +85,7 @@ func (f *scoringFlags) scoring() eval.Scoring {
 	return eval.Scoring{Match: eval.Match(f.Match), Clean: eval.Clean(f.RulerClean), CodeSim: eval.CodeSim(f.CodeSim)}
 }
 
-// evalSettings is everything that answers depend on, and which questions are
+// evalSettings holds everything that answers depend on, and which questions are
 // answered.
 type evalSettings struct {
 	Model        string          `json:"model"`
@@ -115,10 +115,10 @@ type evalSettings struct {
 
 type evalMethod struct {
 	Name   string       `json:"name"`
-	Policy *lukv.Policy `json:"policy"` // as it is in force; null: the full cache
+	Policy *lukv.Policy `json:"policy"` // as in force; null: the full cache
 }
 
-// evalFormat names the version of what eval --json prints.
+// evalFormat is the format identifier that eval --json prints.
 const evalFormat = "lukv eval 1"
 
 // evalResult is what eval --json prints.
@@ -132,8 +132,8 @@ type evalResult struct {
 	Failed   []eval.Answer `json:"failed"`
 }
 
-// evalNote is something to know about a method: of the first answer that it
-// concerns, with the number of answers that have notes.
+// evalNote is a note about a method, from the first of its answers that has any,
+// with the number of answers that have notes.
 type evalNote struct {
 	Method  string `json:"method"`
 	Note    string `json:"note"`
@@ -174,7 +174,7 @@ func (c *evalCmd) Run(e *env) error {
 	if dev := m.Device(); dev != nil {
 		settings.Device, settings.DeviceLayers = dev.Info().Name+", "+dev.Info().Driver, m.DeviceLayers()
 		if units := dev.Info().Matrices; units != "" && !strings.HasPrefix(units, "none: ") {
-			settings.Device += ", matrices " + units // other bits
+			settings.Device += ", matrices " + units // they change the bits
 		}
 	}
 	for _, x := range methods {
@@ -187,8 +187,8 @@ func (c *evalCmd) Run(e *env) error {
 	return c.evaluate(e, m, questions, methods, o, settings)
 }
 
-// hash guards the files of answers: it stands for the settings without the choice
-// of questions, so that a run can go on with more of them.
+// hash identifies the settings that a file of answers belongs to. It leaves out the
+// choice of questions, so that a run can be extended with more of them.
 func (s evalSettings) hash() string {
 	s.Items, s.Limit, s.Fraction = 0, 0, 0
 	sum := sha256.Sum256([]byte(compact(s)))
@@ -253,7 +253,7 @@ func (c *evalCmd) evaluate(e *env, m *model.Model, questions evalQuestions, meth
 	return c.print(e, result, folder, methods, answers)
 }
 
-// info is what a run's folder says about it.
+// info returns what a run's folder says about the run.
 func (c *evalCmd) info(e *env, settings evalSettings, hash string) runs.Info {
 	info := runs.Info{Hash: hash, Settings: json.RawMessage(compact(settings)), Command: e.commandLine(), Version: readVersion(), Started: time.Now().UTC()}
 	for _, d := range settings.Data {
@@ -276,7 +276,7 @@ func inForce(m *model.Model, o model.SessionOptions, p *lukv.Policy) (*lukv.Poli
 	return s.Policy(), nil
 }
 
-// writePolicies lists under a table what its methods are.
+// writePolicies lists the policies of a table's methods, below the table.
 func writePolicies(w io.Writer, methods []evalMethod) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\npolicies")
@@ -290,7 +290,7 @@ func writePolicies(w io.Writer, methods []evalMethod) error {
 	return t.Flush()
 }
 
-// evalNotes gathers the notes of answers, a method's in one.
+// evalNotes gathers the notes of answers, one note per method.
 func evalNotes(answers []eval.Answer) []evalNote {
 	notes := []evalNote{}
 	for _, a := range answers {
@@ -307,8 +307,8 @@ func evalNotes(answers []eval.Answer) []evalNote {
 	return notes
 }
 
-// print prints rows in the order of methods and tasks, whatever order a resumed
-// run made the answers in.
+// print prints rows in the order of methods and tasks, whatever order the answers
+// of a resumed run are in.
 func (c *evalCmd) print(e *env, result evalResult, folder *runs.Folder, methods []eval.Method, answers []eval.Answer) error {
 	at := map[string]int{}
 	for i, m := range methods {
@@ -397,14 +397,14 @@ func (c *evalCmd) check() error {
 // evalQuestions are the questions of a run.
 type evalQuestions struct {
 	items  []eval.Item
-	places []int // of the items among all of the data, by which answers are known
+	places []int // of the items among all of the data; they identify answers
 	data   []eval.DataFile
 
 	longbench string // SHA-256 of LongBench's configuration, if it comes from files
 }
 
-// maxGen is --max-gen as settings have it: without the default, so that hashes of
-// runs that do not use it stay what they are.
+// maxGen returns --max-gen for the settings, "" for the default, so that runs that do
+// not use it keep their hashes.
 func (c *evalCmd) maxGen() string {
 	if c.MaxGen == "kvpress" {
 		return ""
@@ -534,8 +534,9 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 	return out, nil
 }
 
-// shapes are the policies without ratios: the presets by name, and the cross
-// product of metrics and allocators, the default one only without presets.
+// shapes returns the policies without budgets: the presets by name, and the cross
+// product of metrics and allocators. If presets are given, the defaults of both
+// are not added to them.
 func (c *evalCmd) shapes(decode lukv.DecodeConfig) ([]eval.Method, error) {
 	var out []eval.Method
 	for _, name := range splitList(c.Preset) {

@@ -18,7 +18,7 @@ import (
 	"github.com/lukv/lukv/model/builtin"
 )
 
-// shortData writes the embedded samples of two tasks and 256 tokens as data.
+// shortData writes a data file of the embedded samples of two tasks at 256 tokens.
 func shortData(t *testing.T) string {
 	t.Helper()
 	var lines []string
@@ -33,7 +33,7 @@ func shortData(t *testing.T) string {
 	return path
 }
 
-// untimed are rows without what differs from run to run.
+// untimed returns rows without their times, which differ from run to run.
 func untimed(rows []eval.Row) []eval.Row {
 	out := append([]eval.Row{}, rows...)
 	for i := range out {
@@ -81,8 +81,8 @@ func TestEval(t *testing.T) {
 	assert.Len(t, decode[evalResult](t, ok(t, append(short, "--json", "--no-full", "--query-aware")...)).Rows, 3)
 }
 
-// plainJSON checks that text is one JSON object of a format, whose keys all
-// stand in docs/json.md and are not names of Go fields.
+// plainJSON checks that text is one JSON object of a format, and that its keys are
+// all in docs/json.md and are not Go field names.
 func plainJSON(t *testing.T, format, text string) {
 	t.Helper()
 	var v map[string]any
@@ -98,7 +98,7 @@ func plainJSON(t *testing.T, format, text string) {
 			for k, y := range x {
 				assert.Regexp(t, key, k)
 				assert.True(t, strings.Contains(string(page), "`"+k+"`"), "docs/json.md does not have %q", k)
-				if k != "metadata" && k != "metric" && k != "allocator" { // whatever a file or a metric brings
+				if k != "metadata" && k != "metric" && k != "allocator" { // their keys come from a file or a method
 					walk(y)
 				}
 			}
@@ -111,7 +111,7 @@ func plainJSON(t *testing.T, format, text string) {
 	walk(v)
 }
 
-// Results carry the policies that were in force, every parameter written out,
+// Results carry the policies that were in force, with every parameter written out,
 // and the profile's digest.
 func TestEvalPolicies(t *testing.T) {
 	profile := builtinProfileFile(t)
@@ -152,7 +152,7 @@ func TestEvalRefusesWhatItWouldIgnore(t *testing.T) {
 	fails(t, exitUsage, "--items", "eval", "builtin", "--data", data, "--items", "-")
 }
 
-// A second evaluation on a file that one is writing is refused.
+// A second evaluation that would write to the same file is refused.
 func TestEvalItemsHaveOneWriter(t *testing.T) {
 	data := shortData(t)
 	items := filepath.Join(t.TempDir(), "items.jsonl")
@@ -189,7 +189,7 @@ func TestEvalResumes(t *testing.T) {
 	require.NoError(t, err)
 	assert.GreaterOrEqual(t, strings.Count(string(before), "\n"), 3)
 
-	// As if it had died in the middle of a line.
+	// As if the run had died in the middle of a line.
 	require.NoError(t, os.WriteFile(items, append(before, `{"item":3,"ta`...), 0o644))
 	got := decode[evalResult](t, ok(t, args...))
 	assert.Equal(t, untimed(want.Rows), untimed(got.Rows))
@@ -210,8 +210,8 @@ func TestEvalResumes(t *testing.T) {
 	holds(t, dir, "items.jsonl")
 }
 
-// A run with more questions of each task goes on with the answers to fewer, and
-// one with fewer shows those alone.
+// A run with more questions of each task builds on the answers to fewer, and one
+// with fewer shows only those.
 func TestEvalGrows(t *testing.T) {
 	data := shortData(t)
 	dir := filepath.Join(t.TempDir(), "run")
@@ -235,7 +235,7 @@ func TestEvalGrows(t *testing.T) {
 	fails(t, exitFailed, "other settings", append(args, "--out", dir, "--match", "part")...)
 }
 
-// longbenchConfig writes LongBench's configuration with a wording of its own.
+// longbenchConfig writes LongBench's configuration with the given wording.
 func longbenchConfig(t *testing.T, wording string) string {
 	t.Helper()
 	prompts, lengths := map[string]string{}, map[string]int{}
@@ -259,8 +259,8 @@ func longbenchConfig(t *testing.T, wording string) string {
 	return dir
 }
 
-// Answers to LongBench's records belong to the wording and the lengths that made
-// prompts of them, which the files of data do not say.
+// Answers to LongBench's records depend on the wording and the lengths that turned
+// them into prompts, which are not part of the data files.
 func TestEvalOfLongBenchResumes(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "hotpotqa.jsonl")
 	require.NoError(t, os.WriteFile(data, []byte(`{"input":"Which ship?","context":"The Marigold left.","answers":["Marigold"],"length":3}`+"\n"), 0o644))
@@ -310,7 +310,7 @@ func builtinProfileFile(t *testing.T) string {
 	return path
 }
 
-// A text where questions are expected is told apart.
+// A text given where questions are expected is reported as such.
 func TestEvalOfAText(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "book.txt")
 	require.NoError(t, os.WriteFile(path, []byte("\nIt was a dark night.\n"), 0o600))

@@ -27,9 +27,9 @@ type family struct {
 	config    string // folder of model/testdata/models
 	tokenizer string // folder of the tokenizers
 	file      string // the vocabulary file in it, perhaps compressed
-	template  string // folder of the chat templates, or the template
-	real      bool   // tokenizer or template are published ones that are not in this repository
-	prompt    string // of the conversation below, with BOS and EOS of the test
+	template  string // folder of the chat templates, or the template itself
+	real      bool   // uses a published tokenizer or template that is not in this repository
+	prompt    string // of the conversation below, with the test's BOS and EOS
 }
 
 const (
@@ -45,7 +45,7 @@ const (
 	zephyrPrompt = "<|user|>\nHi</s>\n<|assistant|>\nYes</s>\n<|user|>\nWhy?</s>\n<|assistant|>\n"
 )
 
-// llama3Template is a template of our own that lays prompts out as Llama 3's does.
+// llama3Template is a template of our own that lays out prompts as Llama 3's does.
 const llama3Template = `{{ bos_token }}{% for m in messages -%}
 <|start_header_id|>{{ m.role }}<|end_header_id|>{{ "\n\n" }}{{ m.content | trim }}<|eot_id|>
 {%- endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>{{ "\n\n" }}{% endif %}`
@@ -193,9 +193,9 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// converse checks that turns which read only what is new give the answers of turns
-// that read everything, also where sliding windows or a new tokenisation of the
-// answer make the session go back.
+// converse checks that turns that read only what is new give the same answers as turns
+// that read everything, even where sliding windows or a new tokenisation of the answer
+// make the session go back.
 func converse(t *testing.T, dir string) {
 	t.Helper()
 	m, err := model.Open(t.Context(), dir, model.WithThreads(1))

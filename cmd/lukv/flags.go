@@ -103,7 +103,7 @@ type verifyFlag struct {
 	Verify bool `group:"model" help:"Read all weights: caches that are saved say which these were, and those of others are refused. Without it, a sample tells models apart."`
 }
 
-// verify makes the digest of a model's weights, if that is asked for.
+// verify computes the digest of a model's weights, if --verify is given.
 func (f *verifyFlag) verify(e *env, m *model.Model) error {
 	if !f.Verify {
 		return nil
@@ -115,7 +115,7 @@ func (f *verifyFlag) verify(e *env, m *model.Model) error {
 	return err
 }
 
-// loaded says so where a saved cache could not be compared by its weights' digest.
+// loaded prints a note if a saved cache has no weights' digest to compare.
 func (f *verifyFlag) loaded(e *env, path string) {
 	if !f.Verify {
 		return
@@ -132,7 +132,7 @@ func (f *verifyFlag) loaded(e *env, path string) {
 
 func (f *modelFlags) open(e *env) (*model.Model, error) { return f.runtimeFlags.open(e, f.Model) }
 
-// byteSize is a number of bytes, perhaps with a unit.
+// byteSize is a number of bytes, written with or without a unit.
 type byteSize int64
 
 func (b *byteSize) UnmarshalText(text []byte) error {
@@ -160,14 +160,14 @@ func (b *byteSize) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// protectFlags replace what metric and allocator protect by default.
+// protectFlags override what metric and allocator protect by default.
 type protectFlags struct {
 	Sinks  *int `group:"policy" placeholder:"N" help:"Always keep the first N entries (default: set by metric and allocator)."`
 	Window *int `group:"policy" placeholder:"N" help:"Always keep the last N entries (default: set by metric and allocator)."`
 }
 
-// protection returns the flags' protection, nil if none was given. One flag
-// alone leaves the other at what the default is for the metric under lukv.
+// protection returns the flags' protection, nil if neither was given. If only one
+// was, the other has the metric's default under lukv.
 func (f *protectFlags) protection(m lukv.MetricConfig) (*lukv.Protection, error) {
 	if f.Sinks == nil && f.Window == nil {
 		return nil, nil
@@ -261,8 +261,8 @@ func (f *policyFlags) fromFlags() (*lukv.Policy, error) {
 	return p, nil
 }
 
-// shape is the policy without its budget and what it always keeps: the preset, if
-// one is named, with the parts that other flags replace.
+// shape returns the policy without budget and protection: the preset, if one is
+// named, with the parts that other flags replace.
 func (f *policyFlags) shape() (*lukv.Policy, error) {
 	p := new(lukv.Policy)
 	var err error
@@ -350,11 +350,11 @@ func parseDecode(text string) (lukv.DecodeConfig, error) {
 // builtinOutputErrors stands for the embedded profiles of output errors.
 const builtinOutputErrors = builtin.Name + ":output-error"
 
-// profileSet are the profiles given on the command line.
+// profileSet holds the profiles given on the command line.
 type profileSet struct {
 	paths    []string
 	profiles []*lukv.Profile // of the paths; nil: the embedded ones of output errors
-	used     []bool          // which a metric was found for
+	used     []bool          // which of them something asked for
 }
 
 func loadProfiles(paths []string) (*profileSet, error) {
@@ -373,7 +373,7 @@ func loadProfiles(paths []string) (*profileSet, error) {
 
 // match returns the profile that was made for a metric of the model called name: one
 // of those given, or the embedded model's own if none are given; nil if there is none.
-// Without m it is the metric alone that has to be right.
+// If m is nil, only the metric has to match.
 func (s *profileSet) match(m *model.Model, name string, metric lukv.MetricConfig) (*lukv.Profile, error) {
 	if full, err := lukv.NewMetric(metric); err == nil {
 		metric = lukv.MetricConfigOf(full)
@@ -396,8 +396,8 @@ func (s *profileSet) match(m *model.Model, name string, metric lukv.MetricConfig
 	return nil, nil
 }
 
-// find is match for what needs a profile. A single one that does not match is
-// returned nevertheless: the policy's own check then says why.
+// find is like match where a profile is required. A single profile that does not match
+// is returned all the same, so that the policy's own check says why.
 func (s *profileSet) find(m *model.Model, name string, metric lukv.MetricConfig) (*lukv.Profile, error) {
 	p, err := s.match(m, name, metric)
 	if p == nil && err == nil {
@@ -412,10 +412,10 @@ func (s *profileSet) find(m *model.Model, name string, metric lukv.MetricConfig)
 	return nil, usage("the allocator lukv needs a profile: make one with 'lukv profile %s --metric %s -o FILE' and give it with --profile FILE", name, quoteArg(metricName(metric)))
 }
 
-// of returns the profile that a policy uses: that of its metric where the allocator
-// needs one, else one of the model's that has the centres of queries which a metric
-// reads, or the single one that was given, whose check then says what it lacks. nil:
-// there is none to use.
+// of returns the profile that a policy uses, nil if there is none. If the allocator
+// needs one, it is that of the metric; otherwise it is one of the model that has the
+// query centres that a metric reads, or the only one given, so that the policy's own
+// check says what it lacks.
 func (s *profileSet) of(m *model.Model, name string, p *lukv.Policy) (*lukv.Profile, error) {
 	if p.Allocator.NeedsProfile() {
 		return s.find(m, name, p.Metric)
@@ -438,7 +438,7 @@ func (s *profileSet) of(m *model.Model, name string, p *lukv.Policy) (*lukv.Prof
 	return nil, nil
 }
 
-// only returns the profile if it is a single one, whatever it was made for.
+// only returns the profile if exactly one was given, whatever it was made for.
 func (s *profileSet) only() *lukv.Profile {
 	if len(s.profiles) != 1 || s.profiles[0] == nil {
 		return nil
@@ -462,7 +462,7 @@ func (s *profileSet) unused() error {
 	return nil
 }
 
-// metricName is how a metric is written on the command line: its name alone
+// metricName returns a metric as written on the command line: its name alone
 // if all its parameters have their defaults.
 func metricName(c lukv.MetricConfig) string {
 	full, err := lukv.NewMetric(c)
@@ -484,7 +484,7 @@ func quoteArg(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// commandLine is the program's invocation, for the record.
+// commandLine returns the program's invocation, for the record.
 func (e *env) commandLine() string {
 	parts := []string{"lukv"}
 	for _, a := range e.args {
@@ -493,7 +493,7 @@ func (e *env) commandLine() string {
 	return strings.Join(parts, " ")
 }
 
-// samplingFlags choose how tokens are drawn. What is not given comes from the
+// samplingFlags choose how tokens are drawn. Values that are not given come from the
 // checkpoint's generation_config.json.
 type samplingFlags struct {
 	MaxTokens         *int     `group:"sampling" placeholder:"N" help:"Longest answer in tokens (default: the checkpoint's, or 1024; 0: until the context is full)."`
@@ -506,7 +506,7 @@ type samplingFlags struct {
 	Seed              uint64   `group:"sampling" placeholder:"N" help:"Random seed (default 0). Equal seeds give equal answers."`
 }
 
-// sampling joins the flags and the checkpoint's own settings.
+// sampling merges the flags with the checkpoint's own settings.
 func (f *samplingFlags) sampling(m *model.Model) (model.Sampling, error) {
 	g := m.Config().Generation
 	s := model.Sampling{MaxTokens: cmp.Or(g.MaxNewTokens, 1024), Seed: f.Seed, RepetitionPenalty: g.RepetitionPenalty}
@@ -520,7 +520,7 @@ func (f *samplingFlags) sampling(m *model.Model) (model.Sampling, error) {
 	set(&s.MinP, f.MinP)
 	set(&s.RepetitionPenalty, f.RepetitionPenalty)
 	if f.Temperature == nil && s.Temperature == 0 && (f.TopK != nil || f.TopP != nil || f.MinP != nil) {
-		s.Temperature = 1 // whoever restricts the draw wants one
+		s.Temperature = 1 // restricting the draw implies drawing
 	}
 	if err := dialog.CheckStops(f.Stop); err != nil {
 		return s, usage("--stop: %w", err)
@@ -531,7 +531,7 @@ func (f *samplingFlags) sampling(m *model.Model) (model.Sampling, error) {
 	return s, nil
 }
 
-// noteSeed says so where --seed has nothing to do.
+// noteSeed prints a note if --seed has no effect.
 func (e *env) noteSeed(s model.Sampling) {
 	if e.given["seed"] && s.Temperature == 0 {
 		e.note("note: --seed has no effect: the most likely token is always taken (--temperature draws)")
@@ -544,8 +544,8 @@ func set[T any](to *T, from *T) {
 	}
 }
 
-// splitList cuts items at commas that stand outside JSON, so that lists of
-// names and of JSON objects can be given alike.
+// splitList splits items at commas outside JSON, so that a list can hold names
+// and JSON objects alike.
 func splitList(items []string) []string {
 	var out []string
 	for _, item := range items {
@@ -562,7 +562,7 @@ func splitList(items []string) []string {
 	return slices.DeleteFunc(out, func(s string) bool { return s == "" })
 }
 
-// maxInput is the most that is read of a text, of questions or of settings.
+// maxInput bounds inputs of texts, questions and settings, in bytes.
 const maxInput = 1 << 30
 
 // readFile reads a regular file, or standard input for "-".
@@ -574,8 +574,8 @@ func (e *env) readFile(path string) ([]byte, error) {
 		data []byte
 		err  error
 	}
-	// Nothing ends a read of a terminal or a pipe: whoever interrupts the command
-	// does not wait for it.
+	// A read from a terminal or a pipe cannot be cancelled, so an interrupted
+	// command does not wait for it.
 	done := make(chan input, 1)
 	go func() {
 		data, err := io.ReadAll(io.LimitReader(e.in, maxInput+1))

@@ -113,7 +113,7 @@ func (c *genRulerCmd) Run(e *env) error {
 	return nil
 }
 
-// sources reads what the flags bring.
+// sources reads the files that the flags name.
 func (c *genRulerCmd) sources() (*ruler.Sources, error) {
 	s := &ruler.Sources{}
 	for _, x := range []struct {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Questions are written as RULER's scripts do, equal for equal arguments, and
-// eval reads them.
+// Questions are written as RULER's scripts write them, equal arguments give equal
+// files, and eval reads them.
 func TestGenRuler(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"gen", "ruler", "builtin", "--length", "1024", "--task", "niah_single_2,qa_1", "--samples", "2", "-o"}

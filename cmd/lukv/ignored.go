@@ -11,11 +11,11 @@ import (
 	"github.com/lukv/lukv/model/builtin"
 )
 
-// No flag is ignored silently: where one would have no effect beside the others,
-// the command says so and does nothing. What can be known from the command line
-// alone stands here; what depends on a file, with the code that reads it.
+// No flag is ignored silently: if one would have no effect given the others, the
+// command says so and does nothing. The checks that need only the command line are
+// here; those that depend on a file are with the code that reads it.
 
-// given are the flags of a command line, by name. Defaults and what comes from
+// given holds the flags of a command line, by name. Defaults and values from
 // environment variables are not among them.
 type given map[string]bool
 
@@ -42,7 +42,7 @@ func (g given) first(flags string) string {
 	return ""
 }
 
-// unused is an error if one of the flags was given.
+// unused returns an error if one of the flags was given.
 func (g given) unused(flags, why string) error {
 	if name := g.first(flags); name != "" {
 		return usage("--%s would have no effect: %s", name, why)
@@ -50,10 +50,11 @@ func (g given) unused(flags, why string) error {
 	return nil
 }
 
-// A flagChecker is a command that refuses flags which would have no effect.
+// A flagChecker is a command that refuses flags that would have no effect.
 type flagChecker interface{ unused(given) error }
 
-// Flags that say how much is removed, and those that say how.
+// Flags that say how much is removed and how, how tokens are drawn, and all that
+// concern an answer.
 const (
 	budgetFlags  = "ratio budget-tokens budget-bytes"
 	shapingFlags = "preset metric allocator profile compat sinks window"
@@ -249,7 +250,7 @@ func (c *serveCmd) unused(g given) error {
 	}
 	for _, at := range []string{c.KVEvents, c.KVEventsReplay} {
 		if host, _, err := net.SplitHostPort(at); err == nil && !isLocal(host) {
-			return nil // --insecure is what allows it
+			return nil // allowed by --insecure
 		}
 	}
 	if host, _, err := net.SplitHostPort(c.Listen); err == nil && isLocal(host) {

@@ -13,8 +13,8 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// alwaysUsed are the flags of each command that have an effect beside any others.
-// Every other flag must stand in a command line of TestNoFlagIsIgnored.
+// alwaysUsed lists the flags of each command that have an effect whatever the others.
+// Every other flag must be refused in a command line of TestNoFlagIsIgnored.
 var alwaysUsed = map[string]string{
 	"run": "threads precision cpu cache-type max-context max-cache device gpu-layers context raw save load stats json " +
 		"decode policy seed",
@@ -39,7 +39,7 @@ var alwaysUsed = map[string]string{
 	"report":   "by ratio metric allocator against reference csv json latex",
 }
 
-// TestNoFlagIsIgnored gives each flag where it would have no effect.
+// TestNoFlagIsIgnored uses each flag where it would have no effect.
 func TestNoFlagIsIgnored(t *testing.T) {
 	dir := t.TempDir()
 	_, context := sample(t, "niah_single_2", 256)
@@ -186,7 +186,7 @@ func TestNoFlagIsIgnored(t *testing.T) {
 	}
 }
 
-// A seed is no mistake where nothing is drawn, but does not go unmentioned.
+// A seed where nothing is drawn is not an error, but is noted.
 func TestSeedWithoutDrawing(t *testing.T) {
 	o := command(t, "run", "builtin", "--seed", "3", "--max-tokens", "2", "x")
 	assert.Equal(t, exitOK, o.code)
@@ -194,8 +194,8 @@ func TestSeedWithoutDrawing(t *testing.T) {
 	assert.NotContains(t, command(t, "run", "builtin", "--seed", "3", "--temperature", "1", "--max-tokens", "2", "x").err, "no effect")
 }
 
-// TestLoadedPolicy: what is reported of a loaded context is how it was
-// compressed, with every parameter, and saving it again keeps that.
+// TestLoadedPolicy: a loaded context reports how it was compressed, with every
+// parameter, and saving it again keeps that.
 func TestLoadedPolicy(t *testing.T) {
 	_, context := sample(t, "niah_single_2", 256)
 	dir := t.TempDir()

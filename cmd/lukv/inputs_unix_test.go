@@ -20,7 +20,7 @@ import (
 )
 
 // inputCommands has every argument and flag that names an input file, as % or as a
-// folder in which there is one.
+// folder that contains one.
 var inputCommands = []string{
 	"run % x", "run builtin -c % x", "run builtin --load % x", "run builtin --policy % -c TEXT x",
 	"run builtin -c TEXT --ratio 0.5 --allocator lukv --profile % x",
@@ -45,8 +45,7 @@ var inputCommands = []string{
 	"results --render --figures %", "results --development % -o OUT",
 }
 
-// noInputs are the arguments and flags that look like files and are none that is
-// read.
+// noInputs lists the arguments and flags that look like input files but are not.
 var noInputs = strings.Fields(`run:--save run:--trace run:prompt chat:--save profile:--output profile:--npy probe:--output eval:--out inspect:--svg
 	analyze-losses:--out analyze-cost:--out analyze-needle:--out analyze-continuation:--out analyze-profiles:--out analyze-scores:--out plot:--html plot:--svg plot:--png plot:--csv
 	gen-ruler:--out convert:out results:--out serve:--store tokenize:text pull:name completion:shell`)
@@ -93,8 +92,8 @@ func TestInputCommandsAreAll(t *testing.T) {
 	}
 }
 
-// TestInputsAreFiles puts a pipe, a device that never ends, and a directory in
-// the place of every input file of every command: each is an error at once.
+// TestInputsAreFiles puts a pipe, an endless device, and a directory in place of
+// every input file of every command: each is an immediate error.
 func TestInputsAreFiles(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", dir)
@@ -118,11 +117,11 @@ func TestInputsAreFiles(t *testing.T) {
 		assert.Contains(t, []int{exitFailed, exitUsage, exitRefused}, code, line)
 		assert.NoError(t, ctx.Err(), line)
 		assert.Equal(t, 1, strings.Count(errs.String(), "\n"), line)
-		if args[0] != "bench" { // which has measured the machine before
+		if args[0] != "bench" { // which has measured the machine by then
 			assert.Empty(t, out.String(), line)
 		}
 	}
-	// A folder of something that each of these can be, with the file in it.
+	// The kinds of folder, each with a file that it contains.
 	within := map[string]string{
 		"RULER": "4096/niah_single_1/validation.jsonl", "LONGBENCH": "data/hotpotqa.jsonl", "LBCONFIG": "dataset2prompt.json",
 		"RUN": "run.json", "WORDS": "nounlist.txt", "ESSAYS": "a.txt",
@@ -145,8 +144,8 @@ func TestInputsAreFiles(t *testing.T) {
 		assert.Error(t, h.Open(path), what)
 	}
 
-	// Files that are not named but found: those of a checkpoint, the state of a
-	// profile, and what lies beside a session.
+	// Files that are found rather than named: those of a checkpoint, the state of a
+	// profile, and the file beside a session.
 	files := []string{
 		"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
 		"model.safetensors", "model.safetensors.index.json", "model-00001-of-00001.safetensors", "tokenizer.model", "tekken.json",
@@ -154,7 +153,7 @@ func TestInputsAreFiles(t *testing.T) {
 	for what, path := range bad {
 		for _, name := range files {
 			model := checkpoint(t, nil)
-			switch name { // that stand for others
+			switch name { // those read only in place of, or through, others
 			case "tokenizer.model", "tekken.json":
 				os.Remove(filepath.Join(model, "tokenizer.json"))
 			case "model-00001-of-00001.safetensors":

@@ -84,8 +84,8 @@ func (c *inspectCmd) Run(e *env) error {
 	return fmt.Errorf("inspect %s: neither a checkpoint nor a profile nor a saved session", c.Path)
 }
 
-// instead writes what was asked for in place of the text, a heat map as SVG and info
-// as JSON, and reports whether that was all.
+// instead writes the heat map as SVG and info as JSON, if asked for, and reports
+// whether they replace the text.
 func (c *inspectCmd) instead(e *env, h report.HeatMap, info any) (done bool, err error) {
 	if c.SVG != "" {
 		h.Command = e.commandLine()
@@ -127,7 +127,7 @@ func readHead(path string) ([]byte, error) {
 	return head[:n], err
 }
 
-// Flags about ratios per head.
+// Flags that concern ratios per head.
 const profileFlags = "ratio svg nearest"
 
 // table prints name and value columns.
@@ -139,7 +139,7 @@ func (t table) line(name, format string, args ...any) {
 	fmt.Fprintf(t.w, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 }
 
-// inspectFormat names the version of what inspect --json prints.
+// inspectFormat is the format identifier that inspect --json prints.
 const inspectFormat = "lukv inspect 1"
 
 // tensorFile shows a saved session or cache, or any safetensors file.

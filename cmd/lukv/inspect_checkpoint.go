@@ -13,7 +13,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// checkpointInfo is what inspect --json prints of a checkpoint.
+// checkpointInfo is what inspect --json prints for a checkpoint.
 type checkpointInfo struct {
 	Format     string         `json:"format"`
 	Kind       string         `json:"kind"` // "checkpoint"
@@ -31,7 +31,7 @@ type checkpointInfo struct {
 	Vocabulary int            `json:"tokenizer_vocabulary,omitempty"`
 }
 
-// configInfo is a model's configuration as it is understood.
+// configInfo is a model's configuration as parsed.
 type configInfo struct {
 	Architecture   string   `json:"architecture"`
 	Layers         int      `json:"layers"`
@@ -180,8 +180,8 @@ func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, *model.Config, err
 	return info, cfg, nil
 }
 
-// openWeights opens a model's tensors twice: as they lie in the files, and as
-// the network uses them. Those of a folder are mapped, not read.
+// openWeights opens a model's tensors twice: as stored in the files, and as the
+// network uses them. Those of a folder are memory-mapped, not read.
 func (c *inspectCmd) openWeights(m *model.Model) (files *safetensors.Checkpoint, w *model.Weights, err error) {
 	if c.Path == builtin.Name {
 		if files, err = safetensors.OpenCheckpointFS(m.Source()); err != nil {
@@ -256,7 +256,7 @@ func ropeText(c *model.Config) string {
 	return s
 }
 
-// count prints a number of parameters.
+// count formats a number of parameters.
 func count(n int64) string {
 	switch x := float64(n); {
 	case n >= 1e9:

@@ -13,13 +13,13 @@ import (
 	"github.com/lukv/lukv/lukv/solve"
 )
 
-// profileInfo is what inspect --json prints of a profile.
+// profileInfo is what inspect --json prints for a profile.
 type profileInfo struct {
 	Format     string                `json:"format"`
 	Kind       string                `json:"kind"` // "profile"
 	Path       string                `json:"path"`
 	Digest     string                `json:"digest"`
-	Identity   *lukv.ProfileIdentity `json:"identity,omitempty"` // absent of a .npy file
+	Identity   *lukv.ProfileIdentity `json:"identity,omitempty"` // absent for a .npy file
 	Layers     int                   `json:"layers"`
 	KVHeads    int                   `json:"kv_heads"`
 	Excluded   []int                 `json:"excluded_layers,omitempty"`
@@ -40,7 +40,7 @@ type levelInfo struct {
 	Max   float64 `json:"max"`
 }
 
-// profile shows a profile, or says how far an unfinished one is.
+// profile shows a profile, or the progress of an unfinished one.
 func (c *inspectCmd) profile(e *env) error {
 	data, err := inputfile.Read(c.Path, maxInput)
 	if err != nil {
@@ -135,11 +135,11 @@ func (c *inspectCmd) showProfile(e *env, p *lukv.Profile, id *lukv.ProfileIdenti
 	return report.HeatMap{Values: h.Ratios}.WriteText(raw(e.out), e.colors())
 }
 
-// errorColumns are fractions kept at which inspect shows the errors of a layer.
+// errorColumns are the fractions kept for which inspect shows the errors of a layer.
 var errorColumns = []float64{0.05, 0.1, 0.2, 0.5}
 
-// writeOutputErrors prints a table of the layers: their measured effects, what they
-// weigh, and the errors of all their heads together.
+// writeOutputErrors prints a table of the layers: their weights, their measured
+// effects, and the summed errors of their heads.
 func (info *profileInfo) writeOutputErrors(w io.Writer) error {
 	o, kind := info.OutputErrors, info.Identity.Weights
 	fmt.Fprintf(w, "\noutput errors per answer step (%d steps), by fraction kept; effects in nats\n", o.AnswerSteps)
@@ -186,7 +186,7 @@ func (info *profileInfo) writeOutputErrors(w io.Writer) error {
 	return t.Write(w, report.NoColors)
 }
 
-// writeIdentity prints what a profile belongs to.
+// writeIdentity prints a profile's identity.
 func writeIdentity(t table, id *lukv.ProfileIdentity) {
 	t.line("model", "%s", id.Model)
 	t.line("metric", "%s", id.Metric)
@@ -203,7 +203,7 @@ func writeIdentity(t table, id *lukv.ProfileIdentity) {
 	t.line("calibration", "%s", id.Calibration)
 }
 
-// picture is the heat map of a profile.
+// picture returns the heat map of a profile.
 func (info *profileInfo) picture() report.HeatMap {
 	subtitle := fmt.Sprintf("%d layers of %d KV heads", info.Layers, info.KVHeads)
 	if id := info.Identity; id != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// cacheInfo is what inspect --json prints of a saved session or cache.
+// cacheInfo is what inspect --json prints for a saved session or cache.
 type cacheInfo struct {
 	Format        string       `json:"format"`
 	Kind          string       `json:"kind"` // "session" or "cache"
@@ -38,7 +38,7 @@ type cacheInfo struct {
 	FileBytes     int64        `json:"file_bytes"`
 }
 
-// session reads what a saved session says of itself.
+// session reads the description that a saved session carries.
 func (c *inspectCmd) session() (*model.SessionInfo, error) {
 	f, size, err := inputfile.OpenSized(c.Path)
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *inspectCmd) session() (*model.SessionInfo, error) {
 	return model.ReadSessionInfo(c.Path, f, size)
 }
 
-// readCache reads a saved cache, with what the session says of itself if it is of one.
+// readCache reads a saved cache, and the session's description if it belongs to one.
 func (c *inspectCmd) readCache(session bool) (*cacheInfo, *kvcache.Cache, error) {
 	var said *model.SessionInfo
 	var err error
@@ -91,8 +91,8 @@ func (c *inspectCmd) readCache(session bool) (*cacheInfo, *kvcache.Cache, error)
 	return info, cache, nil
 }
 
-// removed sets the ratio, and returns the fraction removed of every head in layers
-// without a sliding window and the entries that these could hold.
+// removed sets the ratio. It returns the fraction removed from every head in layers
+// without a sliding window, and the number of entries that these heads could hold.
 func (info *cacheInfo) removed(windows []int) (removed [][]float64, full int64) {
 	removed = make([][]float64, info.Layers)
 	left := 0.0

@@ -83,7 +83,7 @@ func TestInspectProfile(t *testing.T) {
 	holds(t, dir, "map.svg", "ratios.npy", "notes.txt", "empty")
 }
 
-// Flags that say nothing about what was found are errors, and every kind prints
+// Flags that do not apply to what was found are errors, and every kind prints
 // JSON of one format.
 func TestInspectRefusesWhatItWouldIgnore(t *testing.T) {
 	dir, profile := checkpoint(t, nil), builtinProfileFile(t)

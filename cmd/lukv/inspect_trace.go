@@ -12,8 +12,8 @@ import (
 	"github.com/lukv/lukv/safetensors"
 )
 
-// traceInfo is what inspect --json prints of a trace. Rows of layers that stayed as
-// they were are null.
+// traceInfo is what inspect --json prints for a trace. Rows of layers that were not
+// compressed are null.
 type traceInfo struct {
 	Format    string       `json:"format"`
 	Kind      string       `json:"kind"` // "trace"
@@ -21,13 +21,13 @@ type traceInfo struct {
 	Model     string       `json:"model"`
 	Precision string       `json:"precision"`
 	Policy    *lukv.Policy `json:"policy"`
-	From      int          `json:"from"` // the span: its first position, and that behind it
+	From      int          `json:"from"` // the span: its first position, and the one after its last
 	To        int          `json:"to"`
 	Budgets   [][]int      `json:"budgets"` // [layer][KV head]
 	Lengths   [][]int      `json:"lengths"`
 	Positions [][][]int32  `json:"positions,omitempty"` // [layer][KV head], with --positions
-	Entries   int64        `json:"entries"`             // that were kept
-	Evicted   int64        `json:"evicted_decoding"`    // that went later
+	Entries   int64        `json:"entries"`             // kept
+	Evicted   int64        `json:"evicted_decoding"`    // evicted later
 	Ratio     float64      `json:"ratio"`               // fraction of entries removed
 	FileBytes int64        `json:"file_bytes"`
 }
@@ -90,7 +90,7 @@ func (c *inspectCmd) trace(e *env, f *safetensors.File) error {
 	return writeHeads(e, info.Lengths, info.Positions, removed)
 }
 
-// writePositions lists the positions of every head in a line each; nil: nothing.
+// writePositions lists the positions of every head, one head a line; nil: nothing.
 func writePositions(w io.Writer, positions [][][]int32) {
 	if positions == nil {
 		return
@@ -103,8 +103,8 @@ func writePositions(w io.Writer, positions [][][]int32) {
 	}
 }
 
-// ranges lists ascending positions, such as "0-3 7 9-12", and where that gets long
-// only how many more there are.
+// ranges lists ascending positions, such as "0-3 7 9-12". A long list is cut short
+// and says how many more there are.
 func ranges(positions []int32) string {
 	const long = 80
 	var b strings.Builder

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestJSON runs the commands that print JSON, but eval, profile, demo and inspect,
-// which have tests of their own, and pull, which needs a hub, and compares what
-// they print with docs/json.md.
+// TestJSON compares what commands print as JSON with docs/json.md. Others, such as
+// eval, profile, demo and inspect, and pull, which needs a hub, are compared in their
+// own tests.
 func TestJSON(t *testing.T) {
 	_, context := sample(t, "niah_single_2", 256)
 	dir := t.TempDir()

@@ -56,8 +56,8 @@ type cli struct {
 	Busy       busyCmd       `cmd:"" hidden:"" help:"Keep a processor busy until standard input ends."`
 }
 
-// Exit statuses, see doc.go. The Go runtime ends a program that crashes with 2,
-// wherever it does; therefore wrong usage is not 2, but what sysexits.h calls it.
+// Exit statuses; see doc.go. The Go runtime exits with 2 on any crash, so wrong
+// usage is not 2 but the EX_USAGE of sysexits.h.
 const (
 	exitOK          = 0
 	exitFailed      = 1
@@ -82,14 +82,14 @@ func main() {
 	os.Exit(code)
 }
 
-// env is what a command works with.
+// env is the environment that a command runs in.
 type env struct {
 	ctx      context.Context
 	args     []string // the command line, for the record
 	in       io.Reader
 	out, err io.Writer
 	quiet    bool
-	given    given // flags of the command line
+	given    given // flags given on the command line
 	log      *slog.Logger
 }
 
@@ -144,7 +144,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		hint = " (see " + helpOf(k) + ")"
 	}
 	stopped := ctx.Err() != nil
-	if stopped && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) { // wherever it noticed
+	if stopped && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) { // wherever that was noticed
 		err, hint = errors.New("interrupted"), ""
 	}
 	fmt.Fprintf(stderr, "lukv: %s%s\n", oneLine(err), hint)
@@ -154,9 +154,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return exitCode(err)
 }
 
-// joinNegative writes --flag -1 as --flag=-1, which the parser would take for a short
-// flag: there are none of digits. (Its option for values with a hyphen would take the
-// next flag for the value that was forgotten.)
+// joinNegative rewrites --flag -1 as --flag=-1, since the parser would take -1 for a
+// short flag; no short flag is a digit. (The parser's option for hyphenated values
+// would take the next flag as the value of a flag that lacks one.)
 func joinNegative(args []string) []string {
 	var out []string
 	for i, a := range args {
@@ -174,8 +174,8 @@ func joinNegative(args []string) []string {
 	return out
 }
 
-// newParser makes the parser of the command line, and with it the model that help,
-// completion and manual are made from.
+// newParser returns the command-line parser. Help, completion and manual are made
+// from its model.
 func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 	return kong.New(c, append(options, kong.Name("lukv"), kong.Description(description),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
@@ -192,7 +192,7 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 		}))...)
 }
 
-// helpOf is the command line that shows the help of the command that was asked for.
+// helpOf returns the command line that shows help for the command in k.
 func helpOf(k *kong.Context) string {
 	if k != nil {
 		for _, p := range k.Path {
@@ -204,7 +204,7 @@ func helpOf(k *kong.Context) string {
 	return "lukv --help"
 }
 
-// oneLine is an error on one line; joined errors come with line breaks.
+// oneLine returns an error's text as one line; joined errors contain line breaks.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // usageError is a mistake in the command line.

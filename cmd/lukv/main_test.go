@@ -20,7 +20,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// outcome is what a command line gave.
+// outcome is the result of a command line.
 type outcome struct {
 	code     int
 	out, err string
@@ -54,7 +54,7 @@ func fails(t *testing.T, code int, want string, args ...string) {
 	assert.Empty(t, o.out)
 }
 
-// watchWriter cancels a context when a text has come by a number of times.
+// watchWriter cancels a context once text has been written to it left times.
 type watchWriter struct {
 	bytes.Buffer
 	text   string
@@ -69,8 +69,8 @@ func (w *watchWriter) Write(p []byte) (int, error) {
 	return w.Buffer.Write(p)
 }
 
-// interrupted runs a command line that is cancelled when text has come by n
-// times on standard error.
+// interrupted runs a command line and cancels it once text has appeared n times on
+// standard error.
 func interrupted(t *testing.T, text string, n int, args ...string) outcome {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -153,7 +153,7 @@ func checkpoint(t *testing.T, edit func(map[string]tensor.Tensor)) string {
 	return dir
 }
 
-// otherModel is the embedded model with one number changed: another model of
+// otherModel writes the embedded model with one number changed: another model of
 // the same shape.
 func otherModel(t *testing.T) string {
 	return checkpoint(t, func(all map[string]tensor.Tensor) {
@@ -165,8 +165,8 @@ func otherModel(t *testing.T) string {
 	})
 }
 
-// holds asserts that a folder holds nothing but the named files: nothing half
-// written, no temporary files.
+// holds asserts that a folder holds nothing but the named files: no incomplete and
+// no temporary ones.
 func holds(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -201,7 +201,7 @@ func TestHelp(t *testing.T) {
 	assert.Contains(t, ok(t, "demo", "--help"), "AdaKV")
 }
 
-// shellWords cuts a command line as a shell does, up to a redirection, a pipe or a comment.
+// shellWords splits a command line as a shell does, up to a redirection, a pipe or a comment.
 func shellWords(line string) []string {
 	var words []string
 	var word strings.Builder
@@ -315,7 +315,7 @@ func TestQuoteArg(t *testing.T) {
 	assert.Equal(t, `'it'\''s'`, quoteArg("it's"))
 }
 
-// A negative number is a value, also behind a space.
+// A negative number is a value even after a space.
 func TestNegativeNumbers(t *testing.T) {
 	fails(t, exitUsage, "temperature is -1, want 0 or more", "run", "builtin", "--temperature", "-1", "Hello")
 	fails(t, exitUsage, "-5", "run", "builtin", "--max-tokens", "-5", "Hello")

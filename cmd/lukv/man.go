@@ -31,8 +31,8 @@ func (manCmd) Run(e *env) error {
 	return err
 }
 
-// troff quotes text: backslashes, hyphens (those of flags are to be copied), and
-// what at the beginning of a line would be a request.
+// troff escapes text: backslashes, hyphens (so that flags can be copied), and
+// whatever would be a request at the beginning of a line.
 func troff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(s)
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
@@ -62,7 +62,7 @@ func manual(b *strings.Builder, app *kong.Application, version string) {
 	}
 }
 
-// paragraphs writes text; what is indented stays as it is.
+// paragraphs writes text; indented paragraphs stay as they are.
 func paragraphs(b *strings.Builder, text string) {
 	for p := range strings.SplitSeq(text, "\n\n") {
 		switch {

@@ -12,8 +12,8 @@ import (
 	"github.com/lukv/lukv/internal/report"
 )
 
-// writeTo writes an output that is named on the command line: - is standard
-// output. A file appears when it is complete.
+// writeTo writes an output named on the command line; - is standard output. A
+// file appears only once it is complete.
 func (e *env) writeTo(path string, write func(io.Writer) error) error {
 	if path == "-" {
 		return write(e.out)
@@ -21,8 +21,8 @@ func (e *env) writeTo(path string, write func(io.Writer) error) error {
 	return atomicfile.Write(path, 0o644, write)
 }
 
-// statePath names the file that keeps the unfinished work of an output, "" if the
-// output is standard output or something else that is no file.
+// statePath returns the name of the file that keeps the unfinished work of an output,
+// "" if the output is standard output or not a regular file.
 func statePath(output string) string {
 	if info, err := os.Stat(output); output == "-" || err == nil && !info.Mode().IsRegular() {
 		return ""
@@ -30,7 +30,7 @@ func statePath(output string) string {
 	return output + ".state"
 }
 
-// removeState takes the file of unfinished work away, if there is one.
+// removeState removes the file of unfinished work, if there is one.
 func removeState(path string) error {
 	if err := os.Remove(path); path != "" && err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove state: %w", err)
@@ -38,7 +38,7 @@ func removeState(path string) error {
 	return nil
 }
 
-// writeJSON prints an object, with its format (docs/json.md) in front.
+// writeJSON prints an object with its format (docs/json.md) as the first field.
 func (e *env) writeJSON(format string, object any) error {
 	var b bytes.Buffer
 	if err := report.WriteJSON(&b, object); err != nil {

@@ -52,7 +52,7 @@ func (c *plotCmd) Run(e *env) error {
 		page.Sections = append(page.Sections, report.Section{Title: title, Command: f.Command, Figures: f.Figures})
 		for i := range f.Figures {
 			figure := &f.Figures[i]
-			if used[figure.ID] { // of two files
+			if used[figure.ID] { // in another file
 				figure.ID = fmt.Sprintf("%s-%d", figure.ID, len(used))
 			}
 			used[figure.ID] = true
@@ -82,7 +82,7 @@ func writePNG(w io.Writer, f *report.Figure) error {
 	return raster.WritePNG(w, svg.Bytes())
 }
 
-// write writes a file of a folder, if there is one.
+// write writes a file into a folder, if one is given.
 func (c *plotCmd) write(dir, name string, write func(io.Writer) error) error {
 	if dir == "" {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPreset: a preset is a whole policy, of which other flags replace parts, and
-// what is reported is the policy itself.
+// TestPreset: a preset is a whole policy, parts of which other flags replace, and the
+// policy itself is reported.
 func TestPreset(t *testing.T) {
 	_, context := sample(t, "niah_single_2", 256)
 	run := func(args ...string) runResult {
@@ -42,8 +42,8 @@ func TestPreset(t *testing.T) {
 	assert.Equal(t, "snapkv/adakv/0.5", methods[4].Name)
 }
 
-// TestRatioByLayer: what was removed is reported by layer and overall, of composed
-// methods too.
+// TestRatioByLayer: what was removed is reported by layer and overall, for composed
+// methods, too.
 func TestRatioByLayer(t *testing.T) {
 	_, context := sample(t, "niah_single_2", 256)
 	stats := func(args ...string) runStats {

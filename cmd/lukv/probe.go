@@ -78,7 +78,7 @@ func (c *probeCmd) Run(e *env) error {
 // probeSteps is the default length of an answer in tokens.
 const probeSteps = 32
 
-// probeHeads measures the importance of heads, and makes it the allocator headkv.
+// probeHeads measures the importance of heads and returns it as the allocator headkv.
 func probeHeads(ctx context.Context, m *model.Model, probes []calibration.Probe, o calibration.ProbeOptions) (lukv.AllocatorConfig, *calibration.HeadScores, error) {
 	a := lukv.AllocatorConfig{Name: "headkv"}
 	o.Correct = answeredProbe
@@ -96,14 +96,14 @@ func probeHeads(ctx context.Context, m *model.Model, probes []calibration.Probe,
 	return a, scores, a.Validate()
 }
 
-// answeredProbe holds an answer against the right one as the method does: more than
-// half of the words, by F1.
+// answeredProbe judges an answer as the method does: its word F1 against the right
+// one must be more than one half.
 func answeredProbe(p *calibration.Probe, answer string) bool {
 	score, _ := eval.Scoring{Match: eval.MatchF1}.Score(&eval.Item{Answers: []string{p.Answer}}, answer)
 	return score > 0.5
 }
 
-// probes returns those that the flags name.
+// probes returns the probes that the flags name.
 func (c *probeCmd) probes() ([]calibration.Probe, error) {
 	var out []calibration.Probe
 	for _, path := range c.Data {
@@ -129,8 +129,8 @@ func (c *probeCmd) probes() ([]calibration.Probe, error) {
 	return out, nil
 }
 
-// builtinProbes are the calibration questions of the embedded model that one sentence
-// of their context answers, and no other has the answer.
+// builtinProbes returns the calibration questions of the embedded model whose answer
+// occurs exactly once in their context; the sentence around it is the needle.
 func builtinProbes() []calibration.Probe {
 	var out []calibration.Probe
 	for _, text := range builtin.Calibration() {

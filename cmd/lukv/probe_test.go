@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The allocator that probe writes is one that run takes.
+// The allocator that probe writes is one that run accepts.
 func TestProbe(t *testing.T) {
 	dir := t.TempDir()
 	data := filepath.Join(dir, "probes.jsonl")

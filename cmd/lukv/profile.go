@@ -67,7 +67,7 @@ Examples:
   lukv profile builtin --metric keydiff --objective output-error --weights cut -o builtin-keydiff.profile`
 }
 
-// profileFormat names the version of what profile --json prints.
+// profileFormat is the format identifier that profile --json prints.
 const profileFormat = "lukv profile summary 1"
 
 // profileSummary is what profile --json prints.
@@ -82,12 +82,12 @@ type profileSummary struct {
 	MinContext int                  `json:"min_context"`
 	MaxContext int                  `json:"max_context"`
 
-	// Of the pairs measured by this run, not of those taken from a state file.
+	// For the pairs measured by this run, not those taken from a state file.
 	Measured  int   `json:"measured"`
 	Resumed   int   `json:"resumed"`
 	Steps     int   `json:"steps"`        // decoding steps that counted
 	Passes    int   `json:"passes"`       // of question and answer over a cached context, for output errors
-	NoSteps   []int `json:"no_answer"`    // pairs whose answer ended at once: the question's last token was taken
+	NoSteps   []int `json:"no_answer"`    // pairs whose answer ended at once: the question's last token was used
 	Repaired  int   `json:"repair_moves"` // over all pairs and levels
 	Solutions int   `json:"solutions"`    // one per pair and level
 	Proven    int   `json:"proven"`       // of these, proven optimal
@@ -100,9 +100,9 @@ type profileSummary struct {
 }
 
 // levelSummary describes one level. Loss and Bound are means over the measured
-// pairs: the loss of the chosen budgets and what no budgets can go below. Gap
-// is the certificate: the loss is at most that fraction above the optimum. It
-// is absent where nothing was measured, and where the bound is 0.
+// pairs: the loss of the chosen budgets, and a lower bound on the loss of any
+// budgets. Gap is the certificate: the loss is at most that fraction above the
+// optimum. It is absent if nothing was measured or the bound is 0.
 type levelSummary struct {
 	Ratio float64 `json:"ratio"`
 	Mean  float64 `json:"mean"` // overall ratio of the profile at this level
@@ -248,7 +248,7 @@ func (k *maker) options(metric lukv.MetricConfig) (calibration.ProfileOptions, e
 		Metric: metric, Normalization: k.Normalization, Objective: k.Objective, Scope: k.Scope, Solver: k.Solver,
 		MinRetention: k.MinRetention, State: statePath(k.Output),
 	}
-	if o.Objective == "importance" { // its name in files
+	if o.Objective == "importance" { // called utility in files
 		o.Objective = lukv.ObjectiveUtility
 	}
 	if o.Objective == lukv.ObjectiveOutputError {
@@ -307,7 +307,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// add notes what one pair gave.
+// add records the results of one pair.
 func (k *maker) add(p calibration.Progress) {
 	s := &k.summary
 	s.Measured++
@@ -357,7 +357,7 @@ func (k *maker) convert(metric lukv.MetricConfig) (*lukv.Profile, error) {
 	return p, nil
 }
 
-// save writes the profile, then takes the state file away.
+// save writes the profile, then removes the state file.
 func (k *maker) save(p *lukv.Profile) error {
 	if k.NPY != "" {
 		if err := k.e.writeTo(k.NPY, p.WriteNPY); err != nil {
@@ -376,7 +376,7 @@ func (k *maker) save(p *lukv.Profile) error {
 	return removeState(statePath(k.Output))
 }
 
-// summarize fills in what the profile itself says.
+// summarize completes the summary with what the profile itself says.
 func (k *maker) summarize(p *lukv.Profile) error {
 	s := &k.summary
 	var err error
@@ -405,12 +405,12 @@ func (k *maker) summarize(p *lukv.Profile) error {
 		s.NoSteps = []int{}
 	}
 	notes, err := k.notes(p)
-	s.Notes = append(s.Notes, notes...) // behind those on the texts
+	s.Notes = append(s.Notes, notes...) // after those on the texts
 	return err
 }
 
-// notes returns what policies with the profile have to say about contexts as
-// long as the shortest it was measured on.
+// notes returns the notes of policies with the profile on contexts as long as
+// the shortest one it was measured on.
 func (k *maker) notes(p *lukv.Profile) ([]string, error) {
 	if p.MinContext == 0 {
 		return nil, nil
@@ -491,8 +491,8 @@ func (k *maker) print(p *lukv.Profile) error {
 	return writeLevels(out, s)
 }
 
-// writeLevels prints some levels: what they remove, and what that loses beside
-// how far it may lie above the optimum.
+// writeLevels prints some levels: what they remove, what that loses, and how far
+// the loss may be above the optimum.
 func writeLevels(w io.Writer, s *profileSummary) error {
 	t := report.Table{Right: []int{0, 1, 2, 3, 4, 5}}
 	header := []string{"ratio", "mean", "least", "most"}
@@ -514,8 +514,8 @@ func writeLevels(w io.Writer, s *profileSummary) error {
 	return t.Write(w, report.NoColors)
 }
 
-// aboveOptimum says how far a level's loss can lie above the least possible:
-// relatively, or by how much where the bound is too small to be measured by.
+// aboveOptimum says how far a level's loss can be above the optimum: as a fraction
+// of the bound, or as a difference if the bound is too small for that.
 func aboveOptimum(l levelSummary) string {
 	switch {
 	case l.Loss <= l.Bound:

@@ -74,7 +74,7 @@ func TestProfile(t *testing.T) {
 	}
 	assert.Equal(t, read("a"), read("b"))
 
-	// Standard output: the same bytes, and what else there is to say elsewhere.
+	// Standard output: the same bytes and nothing else.
 	assert.Equal(t, read("a"), ok(t, "profile", "builtin", "--metric", "keydiff", "--data", texts, "-o", "-"))
 
 	// Interrupted after two questions and resumed: the same bytes.
@@ -221,8 +221,8 @@ func TestProfileTexts(t *testing.T) {
 	holds(t, dir, "q.txt", "p", "bad.jsonl")
 }
 
-// The centres of queries that a profile of triattention holds: shown, and read under
-// any allocator and while decoding, from a profile that has them alone.
+// The query centres in a profile of triattention are shown, and are read under any
+// allocator and while decoding; a profile without them is refused.
 func TestProfileOfCenters(t *testing.T) {
 	dir := t.TempDir()
 	make := func(metric string) string {

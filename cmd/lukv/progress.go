@@ -47,7 +47,7 @@ func (p *progress) line(text string) {
 	p.wide = n
 }
 
-// oneColumn keeps names in progress on their line.
+// oneColumn maps a rune to one that keeps the progress on its line.
 func oneColumn(r rune) rune {
 	if r == '\n' || r == '\t' {
 		return ' '
@@ -73,7 +73,7 @@ func (p *progress) left(from, done, total int) string {
 	return ", " + t.Round(time.Second).String() + " left"
 }
 
-// clear takes the line away.
+// clear erases the line.
 func (p *progress) clear() {
 	if p == nil || p.wide == 0 {
 		return
@@ -89,7 +89,7 @@ func (e *env) note(format string, args ...any) {
 	}
 }
 
-// tokens is the progress function of a prefill.
+// tokens returns the progress callback of a prefill.
 func (p *progress) tokens(what string, layers int) func(done, total int) {
 	if p == nil {
 		return nil

@@ -28,7 +28,7 @@ type pty struct {
 
 	mu   sync.Mutex
 	seen []byte
-	at   int // what expect has gone past
+	at   int // how much of seen expect has consumed
 }
 
 func startPTY(t *testing.T, args ...string) *pty {
@@ -84,8 +84,7 @@ func (p *pty) press(keys string) {
 	require.NoError(p.t, err)
 }
 
-// expect waits for text that matches, behind what was expected before, and returns
-// the match's groups.
+// expect waits for a match in what follows the previous match, and returns its groups.
 func (p *pty) expect(pattern string) []string {
 	p.t.Helper()
 	re := regexp.MustCompile(pattern)
@@ -111,14 +110,14 @@ func (p *pty) expect(pattern string) []string {
 	return nil
 }
 
-// say types a line and waits for the prompt behind its answer, which it returns.
+// say types a line, waits for the prompt after its answer, and returns the answer.
 func (p *pty) say(line string) string {
 	p.t.Helper()
 	p.press(line + "\r")
-	// The line is drawn again with each key, the last time with its line break.
+	// The line is redrawn with each key, the last time with its line break.
 	p.expect(regexp.QuoteMeta(">>> "+line) + `\x1b\[K\r\n`)
 	got := p.expect(`(?s)^(.*?)\r>>> \x1b\[K`)
-	// What is left of a line of progress goes.
+	// Drop the remains of a progress line.
 	return regexp.MustCompile(`[^\n]*\r`).ReplaceAllString(strings.ReplaceAll(got[1], "\r\n", "\n"), "")
 }
 
@@ -220,7 +219,7 @@ func TestChatTerminal(t *testing.T) {
 	// History: the second entry up.
 	p.press("\x1b[A\x1b[A")
 	p.expect(`>>> three\x1b\[K\r\n\r\.\.\. four`)
-	// Ctrl-C takes a line back that is begun, however often, and does not leave.
+	// Ctrl-C discards a line that was begun, however often, and does not leave.
 	for _, line := range []string{"", "abc", "def", "\"\"\"ghi\r"} {
 		p.press(line + "\x03")
 		p.expect(`(?s)\r\n\r>>> \x1b\[K`)
@@ -264,7 +263,7 @@ func answerText(shown string) string {
 	return text
 }
 
-// TestChatLeaves lists the ways out.
+// TestChatLeaves tries the ways out.
 func TestChatLeaves(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	for name, keys := range map[string]string{"ctrl-d": "\x04", "ctrl-c twice": "\x03\x03", "quit": "/quit\r"} {
@@ -277,8 +276,8 @@ func TestChatLeaves(t *testing.T) {
 	}
 }
 
-// TestTerminalShowsControls: text from outside is shown on a terminal, by every
-// command, and goes to a pipe as it is.
+// TestTerminalShowsControls: every command makes control characters in text from
+// outside visible on a terminal, and writes them to a pipe as they are.
 func TestTerminalShowsControls(t *testing.T) {
 	dir := t.TempDir()
 	weights := filepath.Join(dir, "weights.safetensors")

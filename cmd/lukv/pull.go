@@ -72,7 +72,7 @@ func (c *pullCmd) Run(e *env) error {
 	return err
 }
 
-// transfer is the progress function of a pull.
+// transfer returns the progress callback of a pull.
 func (p *progress) transfer() func(hub.Progress) {
 	if p == nil {
 		return nil

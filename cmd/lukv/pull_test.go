@@ -33,8 +33,7 @@ func atoi(t *testing.T, s string) int {
 
 func itoa(n int32) string { return strconv.Itoa(int(n)) }
 
-// TestPull downloads the embedded model from a hub of its own and chats with it by
-// name.
+// TestPull downloads the embedded model from a test hub and chats with it by name.
 func TestPull(t *testing.T) {
 	const commit = "0000111122223333444455556666777788889999"
 	files := make(map[string][]byte)

@@ -38,7 +38,7 @@ Examples:
   lukv report runs/ruler --reference ruler_4k_r80.csv --reference-model mistral-7b-instruct-v0.3`
 }
 
-// reportFormat names the version of what report --json prints.
+// reportFormat is the format identifier that report --json prints.
 const reportFormat = "lukv report 1"
 
 func (c *reportCmd) Run(e *env) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/lukv/lukv/eval/runs"
 )
 
-// A run in a folder goes on after an interruption, several contexts at a time or
+// A run in a folder resumes after an interruption, with several contexts at a time or
 // one, and score and report read it.
 func TestEvalFolder(t *testing.T) {
 	data := shortData(t)

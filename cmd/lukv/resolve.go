@@ -14,8 +14,8 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// resolveModel finds the folder of a checkpoint: a folder of that name, else the
-// hub's cache. It uses no network.
+// resolveModel finds the folder of a checkpoint: a folder of that name, or else one
+// in the hub's cache. It does not use the network.
 func resolveModel(name string) (dir string, err error) {
 	info, err := os.Stat(name)
 	switch {
@@ -38,7 +38,7 @@ func resolveModel(name string) (dir string, err error) {
 	return dir, err
 }
 
-// modelFiles returns the files of a checkpoint by the name that commands take.
+// modelFiles returns the files of the checkpoint that a command line calls name.
 func modelFiles(name string) (fs.FS, error) {
 	if name == builtin.Name {
 		return builtin.Files(), nil

@@ -51,7 +51,7 @@ func (c *resultsCmd) Run(e *env) error {
 	return atomicfile.Write(c.Out, 0o644, figures.WriteMarkdown)
 }
 
-// measure measures all figures, or some parts of old ones, and writes them.
+// measure measures all figures, or some parts of the given ones anew, and writes them.
 func (c *resultsCmd) measure(e *env, figures *results.Figures) (*results.Figures, error) {
 	data, err := inputfile.Read(c.Development, maxInput)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *resultsCmd) measure(e *env, figures *results.Figures) (*results.Figures
 	}
 	defer m.Close()
 	session := c.session()
-	// Some development contexts and their answers pass the trained length a little.
+	// Some development contexts and their answers slightly exceed the trained length.
 	session.MaxTokens = max(session.MaxTokens, 4096)
 	bar := e.progress()
 	defer bar.clear()

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// replicas are servers and a stand-in for a router: it sends prompts that begin alike
-// to the same server, and looks every few milliseconds at who is ready.
+// replicas are servers and a stand-in for a router, which sends prompts that begin alike
+// to the same server and checks every few milliseconds which servers are ready.
 type replicas struct {
 	mu    sync.Mutex
 	urls  []string
@@ -53,8 +53,9 @@ func (r *replicas) pick(prefix string) (int, string) {
 	return -1, ""
 }
 
-// TestRollingRestart stops one of two replicas while requests keep coming: none fails, streams in progress end as if nothing had happened, and the answers are
-// the same before, meanwhile and after.
+// TestRollingRestart stops one of two replicas while requests keep coming: none fails,
+// streams in progress end as if nothing had happened, and the answers are the same
+// before, during and after.
 func TestRollingRestart(t *testing.T) {
 	start := func() (string, func() string) {
 		return startServe(t, "m=builtin", "--grace", "3s", "--max-cache", "64MiB", "--threads", "1")
@@ -66,7 +67,7 @@ func TestRollingRestart(t *testing.T) {
 	var background sync.WaitGroup
 	background.Go(func() { r.watch(ctx) })
 
-	// Two prefixes, each with a home of its own.
+	// Two prefixes, each with a replica of its own.
 	prefixes := []string{}
 	for n := 0; len(prefixes) < 2; n++ {
 		text := fmt.Sprintf("Conversation number %d.", n)
@@ -150,7 +151,7 @@ func TestRollingRestart(t *testing.T) {
 	stopTwo()
 }
 
-// contents puts the pieces of a stream together, ids and times left out.
+// contents joins the pieces of text in a stream, leaving out ids and times.
 func contents(stream []byte) string {
 	var out strings.Builder
 	for line := range bytes.Lines(stream) {

@@ -76,7 +76,7 @@ type runResult struct {
 	Sample *samplingInfo      `json:"sampling,omitempty"`
 }
 
-// samplingInfo is how tokens were drawn, nothing left out.
+// samplingInfo is how tokens were drawn, with every parameter.
 type samplingInfo struct {
 	Temperature       float64  `json:"temperature"`
 	TopK              int      `json:"top_k"`
@@ -116,7 +116,7 @@ type runStats struct {
 	ContextRate   float64 `json:"context_tokens_per_second"`
 	DecodeRate    float64 `json:"decode_tokens_per_second"`
 	Drafted       int     `json:"drafted_tokens"`  // looked up, with --lookup
-	Accepted      int     `json:"accepted_tokens"` // of these, those that were right
+	Accepted      int     `json:"accepted_tokens"` // of these, the right ones
 
 	FullBytes       int64     `json:"cache_full_bytes"`       // of the context, uncompressed
 	CompressedBytes int64     `json:"cache_compressed_bytes"` // of the context as it is
@@ -144,7 +144,7 @@ type runner struct {
 	tok     *tokenizer.Tokenizer
 	framing dialog.Framing
 	result  runResult
-	trace   *model.Trace // that grows while decoding
+	trace   *model.Trace // grows while decoding
 }
 
 func (c *runCmd) Run(e *env) error {
@@ -314,7 +314,7 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	if policy != nil && contextText == "" && budgeted(policy) {
 		return nil, usage("compression needs --context: without it there is nothing to compress before the prompt")
 	}
-	if r.Trace != "" && (policy == nil || !budgeted(policy) && !policy.Decode.Enabled()) { // as a policy's file may say
+	if r.Trace != "" && (policy == nil || !budgeted(policy) && !policy.Decode.Enabled()) { // possible with a policy file
 		return nil, usage("--trace would have no effect: the policy compresses nothing")
 	}
 	traced := r.traceTo(&o)
@@ -361,7 +361,7 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 	return s, nil
 }
 
-// protected returns how many of the context's tokens are those of a system prompt that the
+// protected returns how many of the context's tokens belong to a system prompt that the
 // policy leaves alone.
 func (r *runner) protected(policy *lukv.Policy, tokens []int32) (int, error) {
 	if r.System == "" || policy == nil || !budgeted(policy) {
@@ -379,9 +379,9 @@ func (r *runner) protected(policy *lukv.Policy, tokens []int32) (int, error) {
 	return n, nil
 }
 
-// traceTo has a session collect the trace that the flag asks for. Without compression while
-// decoding it is written as soon as the context is read, else by writeTrace. The result says
-// after the prefill whether that went well.
+// traceTo makes a session collect the trace that --trace asks for. It is written as soon as
+// the context has been read or, if decoding compresses too, by writeTrace. The function that
+// traceTo returns reports, after the prefill, whether that succeeded.
 func (r *runner) traceTo(o *model.SessionOptions) func() error {
 	if r.Trace == "" {
 		return func() error { return nil }
@@ -400,7 +400,7 @@ func (r *runner) traceTo(o *model.SessionOptions) func() error {
 	return func() error { return err }
 }
 
-// writeTrace writes a trace in which there is what went while decoding.
+// writeTrace writes a trace that includes the entries evicted while decoding.
 func (r *runner) writeTrace(s *model.Session) error {
 	t := r.trace
 	if t == nil {
@@ -409,13 +409,13 @@ func (r *runner) writeTrace(s *model.Session) error {
 	if t.Budgets == nil { // no context was compressed
 		t.Model, t.Precision, t.Policy = r.m.ID(), r.m.Precision(), s.Policy()
 		t.Span, t.Budgets = model.Span{To: s.Len()}, make([][]int, r.m.Config().Layers)
-		t.AddEvicted(0, r.m.Config().KVHeads-1, nil) // a row, if nothing went
+		t.AddEvicted(0, r.m.Config().KVHeads-1, nil) // one row even if nothing was evicted
 	}
 	return r.e.writeTo(r.Trace, t.Write)
 }
 
-// encode returns the tokens of a prompt. With --raw it is the user's own, control
-// tokens included.
+// encode returns the tokens of a prompt. With --raw, control tokens in the user's
+// text take effect.
 func (r *runner) encode(p chat.Prompt) ([]int32, error) {
 	if r.Raw {
 		p.Data = nil
@@ -433,7 +433,7 @@ func (r *runner) save(s *model.Session) error {
 	return s.Save(r.Save)
 }
 
-// saveOut writes the session to standard output, by way of a file.
+// saveOut writes the session to standard output via a temporary file.
 func (r *runner) saveOut(s *model.Session) (err error) {
 	dir, err := os.MkdirTemp("", "lukv-save-")
 	if err != nil {
@@ -453,7 +453,7 @@ func (r *runner) saveOut(s *model.Session) (err error) {
 	return err
 }
 
-// contextDone notes what the context took.
+// contextDone records the statistics of the context.
 func (r *runner) contextDone(s *model.Session, took time.Duration) {
 	st := s.Stats()
 	x := &r.result.Stats
@@ -472,12 +472,12 @@ func (r *runner) contextDone(s *model.Session, took time.Duration) {
 	r.result.Policy = s.Policy()
 }
 
-// budgeted reports whether a policy compresses a context, not only while decoding.
+// budgeted reports whether a policy compresses a context, rather than only while decoding.
 func budgeted(p *lukv.Policy) bool {
 	return p.Ratio > 0 || p.BudgetTokens > 0 || p.BudgetBytes > 0
 }
 
-// advise says what a user should know about how the context was compressed.
+// advise prints what a user should know about how the context was compressed.
 func (e *env) advise(s *model.Session) {
 	for _, note := range s.Notes() {
 		e.note("note: %s", note)
@@ -565,7 +565,7 @@ func (r *runner) token(t model.Token) runToken {
 	return out
 }
 
-// write prints statistics for people.
+// write prints the statistics as text.
 func (x *runStats) write(w io.Writer, policy *lukv.Policy) {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-9s %s\n", name, fmt.Sprintf(format, args...))

@@ -45,7 +45,7 @@ func TestRun(t *testing.T) {
 		assert.Less(t, r.Stats.PeakBytes, r.Stats.FullBytes)
 		assert.Equal(t, allocator, r.Policy.Allocator.Name)
 	}
-	// A context that compression leaves nearly nothing of comes with a warning.
+	// Compressing a context to nearly nothing gives a warning.
 	assert.Contains(t, command(t, append(args, "--ratio", "0.98")...).err, "note: a head keeps only")
 
 	// A ratio of 0 changes nothing.
@@ -120,8 +120,8 @@ func TestRunSaveLoad(t *testing.T) {
 	holds(t, dir, "context.session", "broken.session")
 }
 
-// A trace has what the session holds; it changes no answer, and appears when it is
-// complete.
+// A trace has what the session holds; it changes no answer, and appears only once it
+// is complete.
 func TestRunTrace(t *testing.T) {
 	s, path := sample(t, "niah_single_2", 512)
 	dir := t.TempDir()
@@ -145,7 +145,7 @@ func TestRunTrace(t *testing.T) {
 	assert.Equal(t, holding.Ratio, info.Ratio)
 	assert.Nil(t, decode[traceInfo](t, ok(t, "inspect", trace, "--json")).Positions)
 
-	// As text, the same list of both, a line of bounded length per head.
+	// As text, both give the same list, a line of bounded length per head.
 	list := func(file string) []string {
 		_, text, found := strings.Cut(ok(t, "inspect", file, "--positions"), "\npositions: ")
 		require.True(t, found)
@@ -243,8 +243,8 @@ func TestLongestAnswer(t *testing.T) {
 	assert.Equal(t, 0, limit("--max-tokens", "0"))
 }
 
-// TestRunTraceWhileDecoding: what goes while decoding is in the trace, with a compressed
-// context and without, and changes no answer.
+// TestRunTraceWhileDecoding: entries evicted while decoding are in the trace, with a
+// compressed context and without, and tracing changes no answer.
 func TestRunTraceWhileDecoding(t *testing.T) {
 	s, path := sample(t, "niah_single_2", 256)
 	trace := filepath.Join(t.TempDir(), "s.trace")

@@ -25,7 +25,7 @@ Examples:
   lukv score results/ruler__4096__model__snapkv__0.80 --csv`
 }
 
-// scoreFormat names the version of what score --json prints.
+// scoreFormat is the format identifier that score --json prints.
 const scoreFormat = "lukv score 1"
 
 func (c *scoreCmd) Run(e *env) error {

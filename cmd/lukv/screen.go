@@ -8,11 +8,11 @@ import (
 
 // screen writes to a terminal so that text from outside (models, templates,
 // profiles, names in files) is shown and never obeyed: control characters appear
-// as the pictures that Unicode has for them. Everything the command prints goes
-// through one; what the command itself means as control goes around it, see raw.
+// as their Unicode pictures or as U+FFFD. Everything the command prints goes
+// through one; the command's own control sequences bypass it, see raw.
 type screen struct {
 	w    io.Writer
-	rest []byte // the beginning of a character
+	rest []byte // an incomplete character, to be continued
 }
 
 // onScreen wraps w if it is a terminal; other outputs stay as they are.
@@ -23,7 +23,7 @@ func onScreen(w io.Writer) io.Writer {
 	return w
 }
 
-// raw is what lies under a screen, for colours and cursor movements of our own.
+// raw returns the writer under a screen, for our own colours and cursor movements.
 func raw(w io.Writer) io.Writer {
 	if s, ok := w.(*screen); ok {
 		return s.w
@@ -31,7 +31,7 @@ func raw(w io.Writer) io.Writer {
 	return w
 }
 
-// Fd is the terminal's descriptor.
+// Fd returns the terminal's file descriptor.
 func (s *screen) Fd() uintptr {
 	if f, ok := s.w.(interface{ Fd() uintptr }); ok {
 		return f.Fd()
@@ -58,7 +58,7 @@ func (s *screen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// shown stands for a character on a terminal: itself, unless it would be obeyed.
+// shown returns the character to show for r on a terminal: r, unless it would be obeyed.
 func shown(r rune) rune {
 	switch {
 	case r == '\n' || r == '\t':
@@ -68,8 +68,8 @@ func shown(r rune) rune {
 	case r == 0x7f:
 		return '␡'
 	case r >= 0x80 && r < 0xa0, // control characters of ISO 6429
-		r == 0x061c, r == 0x200e, r == 0x200f, // marks of direction,
-		r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069, // which turn text around
+		r == 0x061c, r == 0x200e, r == 0x200f, // directional marks,
+		r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069, // which reorder text
 		r == 0x2028, r == 0x2029:
 		return utf8.RuneError
 	}

@@ -27,8 +27,8 @@ func TestScreen(t *testing.T) {
 	}
 }
 
-// TestScreenPieces: whatever comes in whatever pieces, nothing is obeyed, and
-// text that is none of it stays.
+// TestScreenPieces: however the input is split, no control character gets through, and
+// text without any stays the same.
 func TestScreenPieces(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := rapid.SliceOf(rapid.Byte()).Draw(t, "bytes")

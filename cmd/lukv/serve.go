@@ -176,10 +176,10 @@ func (c *serveCmd) Run(e *env) error {
 	return c.listen(e, s, again, o.Log)
 }
 
-// isLocal reports whether an address is one of this machine's own.
+// isLocal reports whether host is localhost or a loopback address.
 func isLocal(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
 
-// named splits NAME=MODEL; the name of a model is by itself where none is given.
+// named splits NAME=MODEL; without NAME, a model is served under its own name.
 func named(at string) (id, name string) {
 	id, name, ok := strings.Cut(at, "=")
 	if !ok {
@@ -188,7 +188,7 @@ func named(at string) (id, name string) {
 	return id, name
 }
 
-// publish begins to publish KV events, if that is asked for.
+// publish starts publishing KV events, if the flags ask for it.
 func (c *serveCmd) publish(e *env, log *slog.Logger) (*kvevents.Publisher, error) {
 	if c.KVEvents == "" {
 		return nil, nil
@@ -206,8 +206,9 @@ func (c *serveCmd) publish(e *env, log *slog.Logger) (*kvevents.Publisher, error
 	return p, nil
 }
 
-// reportTo is what engines do with prompts that they keep. What is behind a compressed
-// context serves nobody who asks for the same tokens alone: it is not announced.
+// reportTo returns the callback that announces the prompts that an engine keeps. Prompts
+// with a compressed context are not announced: they cannot serve requests for the same
+// tokens alone.
 func reportTo(m *kvevents.Model) func(engine.PrefixEvent) {
 	return func(p engine.PrefixEvent) {
 		if p.Context == 0 {
@@ -216,8 +217,8 @@ func reportTo(m *kvevents.Model) func(engine.PrefixEvent) {
 	}
 }
 
-// open gives the models to the server, opened or to be opened on demand. The caller
-// closes those it returns.
+// open adds the models to the server, opened now or on demand. The caller closes those
+// it returns.
 func (c *serveCmd) open(e *env, s *serve.Server, events *kvevents.Publisher, log *slog.Logger) ([]*model.Model, error) {
 	var models []*model.Model
 	o := engine.Options{
@@ -260,7 +261,7 @@ func (c *serveCmd) open(e *env, s *serve.Server, events *kvevents.Publisher, log
 	return models, nil
 }
 
-// load opens a model, and reads all of its weights if that is asked for.
+// load opens a model, and reads all of its weights if --verify is given.
 func (c *serveCmd) load(e *env, name string) (*model.Model, error) {
 	m, err := c.runtimeFlags.open(e, name)
 	if err != nil {
@@ -272,7 +273,7 @@ func (c *serveCmd) load(e *env, name string) (*model.Model, error) {
 	return m, nil
 }
 
-// listen serves until the context is done, and lets answers in progress end.
+// listen serves until the context is done, then lets answers in progress finish.
 func (c *serveCmd) listen(e *env, s *serve.Server, again *reloader, log *slog.Logger) error {
 	l, err := net.Listen("tcp", c.Listen)
 	if err != nil {
@@ -324,8 +325,8 @@ func (c *serveCmd) listen(e *env, s *serve.Server, again *reloader, log *slog.Lo
 	return nil
 }
 
-// unusedConns are connections on which nothing was asked yet. Clients open some in
-// advance; the end of the server does not wait for them.
+// unusedConns are connections that have not carried a request. Clients open some in
+// advance; shutdown does not wait for them.
 type unusedConns struct {
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
@@ -352,8 +353,8 @@ func (u *unusedConns) close() {
 // maxConnections bounds --max-connections.
 const maxConnections = 1 << 20
 
-// limitedListener accepts as many connections at once as room has places. Others wait
-// in the queue of the system.
+// limitedListener accepts at most cap(room) connections at once. Others wait in the
+// system's queue.
 type limitedListener struct {
 	net.Listener
 	room chan struct{}

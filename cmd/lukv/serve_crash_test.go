@@ -62,8 +62,8 @@ func (c *servedChild) post(path string, body io.Reader) (int, []byte) {
 	return resp.StatusCode, data
 }
 
-// ask asks about a document, or a text if it is none, and returns the answer with its
-// log-probabilities; "" if there was none.
+// ask asks about the document or text in fields. It returns the answer with its
+// log-probabilities, "" if there was none, and the number of cached prompt tokens.
 func (c *servedChild) ask(t *testing.T, fields map[string]any) (string, int) {
 	fields["model"], fields["messages"] = "builtin", []map[string]string{{"role": "user", "content": "What is the magic number?"}}
 	fields["max_tokens"], fields["temperature"], fields["ignore_eos"], fields["logprobs"] = 12, 0, true, true
@@ -86,7 +86,7 @@ func (c *servedChild) ask(t *testing.T, fields map[string]any) (string, int) {
 	return string(answer.Choices[0]), answer.Usage.Details.Cached
 }
 
-// upload is a document's text and policy.
+// upload returns the text and policy of the nth document.
 func upload(n int) map[string]any {
 	var text strings.Builder
 	for i := range 40 + n%7*4 {
@@ -95,9 +95,9 @@ func upload(n int) map[string]any {
 	return map[string]any{"text": strings.TrimSpace(text.String()), "kv_compression": map[string]any{"ratio": 0.2 + 0.2*float64(n%4), "metric": []string{"keydiff", "snapkv"}[n%2]}}
 }
 
-// TestServeKilled kills a server at random moments, in the middle of uploads, of
-// compressing and of answers: documents that were acknowledged are there when it is
-// started again, and answer with the same bits. LUKV_CRASH_ROUNDS is how often.
+// TestServeKilled kills a server at random moments, in the middle of uploads,
+// compression and answers: documents that were acknowledged are there after a restart,
+// and give answers with the same bits. LUKV_CRASH_ROUNDS sets how often.
 func TestServeKilled(t *testing.T) {
 	rounds := 2
 	if v := os.Getenv("LUKV_CRASH_ROUNDS"); v != "" {
@@ -145,7 +145,7 @@ func TestServeKilled(t *testing.T) {
 				body, err := json.Marshal(upload(n))
 				require.NoError(t, err)
 				var r io.Reader = bytes.NewReader(body)
-				if k == 3 { // half of it comes late
+				if k == 3 { // the second half comes late
 					half, w := io.Pipe()
 					go func() {
 						w.Write(body[:len(body)/2])
@@ -187,14 +187,14 @@ func TestServeKilled(t *testing.T) {
 		time.Sleep(time.Duration(rand.IntN(200)) * time.Millisecond)
 		c.kill()
 		wg.Wait()
-		// A file that the disk has spoilt, as well.
+		// Also damage a file, as a failing disk would.
 		if files, _ := filepath.Glob(filepath.Join(store, "prefixes", "*", "*.session")); len(files) > 1 {
 			require.NoError(t, os.Truncate(files[rand.IntN(len(files))], 2000))
 		}
 	}
 	c := startServer(t, store)
 	verify(c)
-	for id, n := range acknowledged { // the text in the request, which nobody kept
+	for id, n := range acknowledged { // the text in the request, nothing cached
 		more := upload(n)
 		answer, hits := c.ask(t, map[string]any{"context": more["text"], "kv_compression": more["kv_compression"], "cache_salt": id})
 		require.Zero(t, hits)
@@ -204,7 +204,7 @@ func TestServeKilled(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left, "no document was damaged")
 	require.NotEmpty(t, acknowledged)
-	if rounds > 4 { // in few of them every file may have been spoilt or cut off
+	if rounds > 4 { // in fewer, every file may have been damaged or cut off
 		require.Positive(t, cached, "something came from the store")
 	}
 	t.Logf("%d documents acknowledged in %d rounds, %d tokens were cached", len(acknowledged), rounds, cached)

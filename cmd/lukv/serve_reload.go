@@ -18,7 +18,7 @@ import (
 	"github.com/lukv/lukv/serve"
 )
 
-// reloader reads the files again that a running server may be given anew: API keys, the
+// reloader reads again the files that may change while the server runs: API keys, the
 // certificate and its key, profiles. What cannot be read stays as it was.
 type reloader struct {
 	c    *serveCmd
@@ -27,7 +27,7 @@ type reloader struct {
 	pair atomic.Pointer[tls.Certificate]
 }
 
-// onHangup does so on every SIGHUP, until the function that it returns is called. Without
+// onHangup reloads on every SIGHUP, until the function that it returns is called. Without
 // such files the signal ends the server, as it does other commands.
 func (r *reloader) onHangup() (stop func()) {
 	if r.c.KeyFile == "" && r.c.TLSCert == "" && len(r.c.Profile) == 0 {
@@ -99,7 +99,7 @@ func (r *reloader) certificate() error {
 	return err
 }
 
-// current is the certificate for connections that begin now.
+// current returns the certificate for new connections.
 func (r *reloader) current(*tls.ClientHelloInfo) (*tls.Certificate, error) { return r.pair.Load(), nil }
 
 // keys reads the API keys.
@@ -127,8 +127,8 @@ func (c *serveCmd) keys() ([]string, error) {
 	return keys, nil
 }
 
-// profiles reads the profiles that requests may name, those of the embedded model among
-// them where that is served.
+// profiles reads the profiles that requests may name, including those of the embedded
+// model if it is served.
 func (c *serveCmd) profiles() (map[string]*lukv.Profile, error) {
 	profiles := map[string]*lukv.Profile{}
 	for _, path := range c.Profile {
@@ -145,7 +145,7 @@ func (c *serveCmd) profiles() (map[string]*lukv.Profile, error) {
 	return profiles, c.addBuiltinProfiles(profiles)
 }
 
-// addBuiltinProfiles offers the profiles of the embedded model where that is served.
+// addBuiltinProfiles adds the profiles of the embedded model if it is served.
 func (c *serveCmd) addBuiltinProfiles(profiles map[string]*lukv.Profile) error {
 	if !slices.ContainsFunc(c.Models, func(at string) bool { _, name := named(at); return name == builtin.Name }) {
 		return nil
@@ -162,7 +162,7 @@ func (c *serveCmd) addBuiltinProfiles(profiles map[string]*lukv.Profile) error {
 	return nil
 }
 
-// certificate reads the pair for HTTPS.
+// certificate reads the certificate and key for HTTPS.
 func (c *serveCmd) certificate() (pair tls.Certificate, err error) {
 	const limit = 1 << 20
 	cert, err := inputfile.Read(c.TLSCert, limit)

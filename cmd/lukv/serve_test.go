@@ -59,8 +59,8 @@ func TestServe(t *testing.T) {
 	require.Equal(t, 3, line.Completion)
 }
 
-// startServe runs the server on an address of this machine, which it returns, until
-// stop, which returns the log.
+// startServe runs the server on a loopback address and returns its URL. stop ends the
+// server and returns the log.
 func startServe(t *testing.T, args ...string) (url string, stop func() string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -86,7 +86,7 @@ func startServe(t *testing.T, args ...string) (url string, stop func() string) {
 	}
 }
 
-// TestServeKVEvents: another machine is not told the tokens of prompts by accident.
+// TestServeKVEvents: the tokens of prompts are not exposed to other machines by accident.
 func TestServeKVEvents(t *testing.T) {
 	for _, flags := range [][]string{
 		{"--kv-events", ":5557"}, {"--kv-events", "5557"}, {"--kv-events", "127.0.0.1:0", "--kv-events-replay", "0.0.0.0:5558"},
@@ -104,7 +104,7 @@ func TestServeKVEvents(t *testing.T) {
 	stop()
 }
 
-// TestServeConnections: one more than are allowed waits until another ends.
+// TestServeConnections: a connection beyond the limit waits until another ends.
 func TestServeConnections(t *testing.T) {
 	url, stop := startServe(t, "builtin", "--max-connections", "1")
 	first, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -132,21 +132,21 @@ func TestServeConnections(t *testing.T) {
 	stop()
 }
 
-// TestUnusedConnections: the server's end does not wait for connections on which nothing
-// was ever asked.
+// TestUnusedConnections: shutdown does not wait for connections that never carried a
+// request.
 func TestUnusedConnections(t *testing.T) {
 	url, stop := startServe(t, "builtin")
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	require.NoError(t, err)
 	defer conn.Close()
-	resp, err := http.Get(url + "/health") // it is accepted behind the other
+	resp, err := http.Get(url + "/health") // it is accepted after the other
 	require.NoError(t, err)
 	resp.Body.Close()
 	stop()
 }
 
-// TestServeTLS: with a certificate the server speaks HTTPS alone.
-// writePair writes a certificate for this machine and its key to files.
+// writePair writes a certificate for 127.0.0.1 and its key to files, and returns the
+// certificate.
 func writePair(t *testing.T, certFile, keyFile string) *x509.Certificate {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -163,6 +163,7 @@ func writePair(t *testing.T, certFile, keyFile string) *x509.Certificate {
 	return parsed
 }
 
+// TestServeTLS: with a certificate, the server speaks only HTTPS.
 func TestServeTLS(t *testing.T) {
 	cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
 	parsed := writePair(t, cert, key)
@@ -205,7 +206,7 @@ func TestServeUsage(t *testing.T) {
 	}
 }
 
-// Profiles of one name would stand for each other in requests.
+// Profiles of the same name are refused, since requests could not tell them apart.
 func TestServeProfileNames(t *testing.T) {
 	profile := builtinProfileFile(t)
 	fails(t, exitUsage, "another one called snapkv", "serve", "builtin", "--profile", profile, "--profile", builtinProfileFile(t))

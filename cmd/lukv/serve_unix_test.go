@@ -20,12 +20,12 @@ import (
 	"github.com/lukv/lukv/model/builtin"
 )
 
-// TestServeReadsKeysAgain: on SIGHUP new keys are accepted and old ones no longer; a file
+// TestServeReadsKeysAgain: after SIGHUP, new keys are accepted and old ones are not; a file
 // without keys changes nothing.
 func TestServeReadsKeysAgain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys")
 	require.NoError(t, os.WriteFile(file, []byte("old\n"), 0o600))
-	hup := make(chan os.Signal, 2) // no signal is left for the time behind the server
+	hup := make(chan os.Signal, 2) // so that no signal is left after the server has ended
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	url, stop := startServe(t, "builtin", "--key-file", file)
@@ -52,8 +52,8 @@ func TestServeReadsKeysAgain(t *testing.T) {
 	stop()
 }
 
-// TestServeReadsFilesAgain: on SIGHUP connections get the new certificate, and requests may
-// name the new profiles; files that are damaged change nothing.
+// TestServeReadsFilesAgain: after SIGHUP, connections get the new certificate, and requests
+// may name the new profiles; damaged files change nothing.
 func TestServeReadsFilesAgain(t *testing.T) {
 	dir := t.TempDir()
 	cert, key, profile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "mine.json")
@@ -61,7 +61,7 @@ func TestServeReadsFilesAgain(t *testing.T) {
 	snapkv, err := os.ReadFile(builtinProfileFile(t))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(profile, snapkv, 0o600))
-	hup := make(chan os.Signal, 2) // no signal is left for the time behind the server
+	hup := make(chan os.Signal, 2) // so that no signal is left after the server has ended
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
 	url, stop := startServe(t, "builtin", "--tls-cert", cert, "--tls-key", key, "--profile", profile)
@@ -72,7 +72,7 @@ func TestServeReadsFilesAgain(t *testing.T) {
 		return string(c.ConnectionState().PeerCertificates[0].Signature)
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
-	// status is 200 where the profile fits the metric, whichever that is.
+	// status returns 200 if the current profile fits the metric, 400 if not.
 	status := func(metric string) int {
 		resp, err := client.Post(url+"/v1/documents", "application/json", strings.NewReader(
 			`{"text":"Some text that is long enough.","kv_compression":{"ratio":0.5,"metric":"`+metric+`","allocator":"lukv","profile":"mine"}}`))

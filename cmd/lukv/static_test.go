@@ -14,7 +14,7 @@ import (
 )
 
 // TestStatic checks that the command links statically without cgo when it is
-// built without Vulkan, and asks for nothing but the C library with it.
+// built without Vulkan, and needs nothing but the C library with it.
 func TestStatic(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("looks into an ELF file")

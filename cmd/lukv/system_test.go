@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRunSystem: what is given as a system prompt stands in front of the context and is not
-// compressed with it, but where a policy must have all.
+// TestRunSystem: a system prompt stands in front of the context and is not compressed with
+// it, unless the policy must see everything.
 func TestRunSystem(t *testing.T) {
 	s, path := sample(t, "niah_single_2", 256)
 	system := strings.Repeat("Answer truthfully. ", 5)

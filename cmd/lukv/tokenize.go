@@ -38,7 +38,7 @@ Examples:
 type tokenInfo struct {
 	ID    int32  `json:"id"`
 	Piece string `json:"piece"`
-	Start int    `json:"start"` // bytes of the text
+	Start int    `json:"start"` // byte offsets in the text
 	End   int    `json:"end"`
 }
 
@@ -105,7 +105,7 @@ func (c *tokenizeCmd) decode(e *env, tok *tokenizer.Tokenizer, text string) erro
 	return err
 }
 
-// parseIDs reads ids separated by blanks or commas, perhaps in brackets.
+// parseIDs parses ids separated by white space or commas, optionally in brackets.
 func parseIDs(text string, vocabulary int) ([]int32, error) {
 	var ids []int32
 	for _, f := range strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune(" \t\r\n,[]", r) }) {
@@ -118,7 +118,7 @@ func parseIDs(text string, vocabulary int) ([]int32, error) {
 	return ids, nil
 }
 
-// visibleName is a piece's name, quoted if it would not stand on one line.
+// visibleName returns a piece's name, quoted if it contains anything that needs escaping.
 func visibleName(s string) string {
 	q := strconv.QuoteToGraphic(s)
 	if q == `"`+s+`"` {

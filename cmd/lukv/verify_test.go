@@ -13,8 +13,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// otherWeights is the embedded model with one byte changed where its identity does not
-// look.
+// otherWeights writes the embedded model with one byte changed outside the sample that
+// its identity covers.
 func otherWeights(t *testing.T) string {
 	return checkpoint(t, func(all map[string]tensor.Tensor) {
 		const name = "model.embed_tokens.weight"
@@ -38,8 +38,8 @@ func TestVerify(t *testing.T) {
 	assert.NotEqual(t, want, digest(otherWeights(t)))
 }
 
-// TestVerifySaved: with --verify, caches that are saved carry the digest, and one of other
-// weights is refused, by run and chat; without it, the sample alone is compared.
+// TestVerifySaved: with --verify, saved caches carry the digest, and run and chat refuse one
+// of other weights; without it, only the sample is compared.
 func TestVerifySaved(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)

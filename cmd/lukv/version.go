@@ -19,10 +19,10 @@ func (versionCmd) Help() string {
 	return "Prints the module's version and revision, the Go version and build tags, the system, and the instruction set in use (LUKV_CPU narrows it).\n\nExamples:\n\n  lukv version\n\n  lukv version --json"
 }
 
-// versionInfo says what this program is.
+// versionInfo identifies this program.
 type versionInfo struct {
 	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"` // of the source, "+changes" behind it if it was edited
+	Revision string `json:"revision,omitempty"` // of the source, followed by "+changes" if it was modified
 	Go       string `json:"go"`
 	Tags     string `json:"tags,omitempty"`
 	System   string `json:"system"`
@@ -88,10 +88,10 @@ func (versionFlag) BeforeReset(k *kong.Kong) error {
 	return nil
 }
 
-// compact is v as JSON on one line, for hashing and for names.
+// compact returns v as JSON on one line, for hashing and for names.
 func compact(v any) string {
 	data, err := json.Marshal(v)
-	if err != nil { // numbers that are not finite; nothing of ours holds any
+	if err != nil { // a number is not finite; nothing of ours holds any
 		panic(err)
 	}
 	return string(data)
