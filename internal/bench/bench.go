@@ -16,7 +16,7 @@ import (
 )
 
 // ErrMemory says that a point or a model was not measured because it needs more
-// memory than is free. The error names both.
+// memory than is free or allowed. The error names both amounts.
 var ErrMemory = errors.New("not enough free memory")
 
 // Options say what is measured. Every combination of the lists is a point; an
@@ -27,7 +27,7 @@ type Options struct {
 	CPU         []kernels.CPU     // default kernels.Detect
 	CacheType   []tensor.Type     // 0: the precision's (default)
 	Depth       []int             // entries in the cache before, default 0
-	Batch       []int             // sessions that decode together, default 1; prefill knows no batches
+	Batch       []int             // sessions that decode together, default 1; prefill has no batches
 	Compression []Compression     // default none
 
 	// Prefill and Decode are numbers of tokens. If both are empty they are 512
@@ -42,12 +42,12 @@ type Options struct {
 	Busy        []int
 	BusyCommand []string
 
-	// Start asks for the time from opening a checkpoint to its first token with
-	// the files out of memory too, where the system lets go of them.
+	// Start asks for the time from opening a checkpoint to its first token also
+	// with the files out of memory, if the system drops them.
 	Start bool
 
-	// Lookup is the number of prompts of each set that are answered with lookup
-	// decoding and without, 0 for none.
+	// Lookup is the number of prompts of each set to answer with and without
+	// lookup decoding, 0 for none.
 	Lookup int
 
 	// Device is the accelerator to measure and to run models on, as
@@ -56,9 +56,9 @@ type Options struct {
 	Device       string
 	DeviceLayers int
 
-	// MaxMemory bounds the bytes of weights and caches together; what needs more
-	// is not measured. Default 80 % of what the system has available when the
-	// run begins.
+	// MaxMemory bounds the bytes of weights and caches together; points and
+	// models that need more are not measured. Default 80 % of the memory available
+	// when the run begins.
 	MaxMemory int64
 
 	// Reps is the number of repetitions of each point, default 5. As many again
@@ -66,20 +66,20 @@ type Options struct {
 	Reps int
 
 	// Probe is the duration of each probe of the machine, default 40 ms;
-	// ProbeBytes the memory that is read, default 4 times the last-level cache
-	// and at least 256 MiB.
+	// ProbeBytes is the memory that it reads, default 4 times the last-level
+	// cache and at least 256 MiB.
 	Probe      time.Duration
 	ProbeBytes int
 
 	// Version and Revision are those of the program, for the report.
 	Version, Revision string
 
-	// Previous is the report of an earlier run, or nil: what it has is not measured
-	// again, and is in the report. Another machine or program is an error.
+	// Previous is the report of an earlier run, or nil. Its measurements are taken
+	// over rather than repeated. A report of another machine or program is an error.
 	Previous *Report
 
-	// Save, if not nil, gets the report whenever something has been added to it; its
-	// error ends the run.
+	// Save, if not nil, is called with the report whenever something has been added
+	// to it; its error ends the run.
 	Save func(*Report) error
 
 	// Progress, if not nil, is called before each repetition with the points
@@ -104,9 +104,9 @@ func (o *Options) setDefaults() {
 	o.MaxMemory = cmp.Or(o.MaxMemory, sysmem.Available()*4/5)
 }
 
-// Validate reports the first value that makes no sense.
+// Validate returns an error for the first invalid value.
 func (o *Options) Validate() error {
-	const limit = 1 << 24 // positions, far beyond every model
+	const limit = 1 << 24 // positions, far beyond any model
 	for _, c := range []struct {
 		what   string
 		x      []int
@@ -152,8 +152,8 @@ const (
 	TestDecode  = "decode"
 )
 
-// Key says what a point measures: two points of different reports with equal keys
-// can be compared.
+// Key says what a point measures: points of different reports with equal keys can be
+// compared.
 type Key struct {
 	Model     string  `json:"model"`
 	Weights   string  `json:"weights"`          // element type
@@ -181,7 +181,7 @@ type Key struct {
 	Layers int    `json:"device_layers,omitempty"` // on it, 0 for all
 }
 
-// Name returns the test as tables name it, such as pp512 or tg64.
+// Name returns the name of the test in tables, such as pp512 or tg64.
 func (k Key) Name() string {
 	if k.Test == TestPrefill {
 		return fmt.Sprintf("pp%d", k.Tokens)
@@ -189,7 +189,7 @@ func (k Key) Name() string {
 	return fmt.Sprintf("tg%d", k.Tokens)
 }
 
-// Compression returns the compression as tables name it, "none" without any.
+// Compression returns the name of the compression in tables, "none" without any.
 func (k Key) Compression() string {
 	switch {
 	case k.BudgetTokens > 0:
@@ -217,7 +217,7 @@ func (k Key) String() string {
 	return s
 }
 
-// on returns the device as tables name it.
+// on returns the name of the device in tables.
 func (k Key) on() string {
 	if k.Layers > 0 {
 		return fmt.Sprintf("%s (%d layers)", k.Device, k.Layers)
@@ -231,10 +231,10 @@ func (k Key) full() Key {
 	return k
 }
 
-// Run measures. A point that cannot be measured is in the report with its
-// error, and the others go on; Run then returns the report and an error that
-// joins them. When ctx is done it returns soon with the points measured so far
-// and the context's error.
+// Run measures the sources. A point that cannot be measured is in the report with
+// its error, and the run continues; Run then returns the report and an error that
+// joins those of the points. When ctx is done, it soon returns with the points
+// measured so far and the context's error.
 func Run(ctx context.Context, sources []*Source, o Options) (*Report, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -281,7 +281,7 @@ func Run(ctx context.Context, sources []*Source, o Options) (*Report, error) {
 		}
 		p.compareWithFull(r.report.Points)
 	}
-	// What has just been added is to be in the file, too.
+	// Save the comparisons just added.
 	if err := r.save(); err != nil {
 		errs = append(errs, err)
 	}
@@ -315,7 +315,7 @@ func (r *runner) progress(format string, args ...any) {
 const margin = 128 << 20
 
 // room returns ErrMemory if need bytes are not free, or exceed the run's limit
-// together with those that the weights take.
+// together with the bytes of the weights.
 func (r *runner) room(what string, need, weights int64) error {
 	if need == 0 {
 		return nil
@@ -345,7 +345,7 @@ func (r *runner) device(ctx context.Context) error {
 	return nil
 }
 
-// options adds to the options of a model what all models of the run have.
+// options adds the options that all models of the run share to opts.
 func (r *runner) options(opts ...model.Option) []model.Option {
 	if r.meter != nil {
 		opts = append(opts, model.WithOpenDevice(r.meter.dev))
@@ -391,7 +391,7 @@ func (r *runner) source(ctx context.Context, s *Source) error {
 	return nil
 }
 
-// model measures all points of one model as it is opened.
+// model opens one model and measures all its points.
 func (r *runner) model(ctx context.Context, s *Source, precision model.Precision, cpu kernels.CPU, threads int) error {
 	m, err := s.open(ctx, r.options(model.WithPrecision(precision), model.WithCPU(cpu), model.WithThreads(threads))...)
 	if err != nil {
@@ -428,7 +428,7 @@ func (r *runner) model(ctx context.Context, s *Source, precision model.Precision
 	return nil
 }
 
-// keyOf returns what the keys of all points of an open model have in common.
+// keyOf returns the part common to the keys of all points of an open model.
 func keyOf(s *Source, m *model.Model) Key {
 	k := Key{
 		Model: s.name, Weights: m.Config().Type.String(), Mapped: !s.private, Batch: 1,
@@ -443,9 +443,9 @@ func keyOf(s *Source, m *model.Model) Key {
 	return k
 }
 
-// points returns the points of an open model, those without compression first
-// and without what makes no difference: compression of an empty cache that is
-// decoded, and batches in prefill.
+// points returns the points of an open model, those without compression first. It
+// leaves out what makes no difference: compression when decoding from an empty
+// cache, and batches in prefill.
 func (r *runner) points(s *Source, m *model.Model) ([]*course, error) {
 	o, base := r.o, keyOf(s, m)
 	comps := slices.Clone(o.Compression)

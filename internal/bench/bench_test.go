@@ -101,7 +101,7 @@ func TestRun(t *testing.T) {
 			assert.InDelta(t, 1-p.Ratio, p.Kept, 0.1, p.Key)
 		}
 		if p.Test == TestDecode {
-			assert.Less(t, p.Allocations, 3.0, p.Key) // page tables grow within so few steps
+			assert.Less(t, p.Allocations, 3.0, p.Key) // page tables still grow in so few steps
 			require.Len(t, p.Drawing, 3, p.Key)
 			assert.Equal(t, "greedy", p.Drawing[0].Settings)
 			for _, d := range p.Drawing {
@@ -120,7 +120,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 
-	// Work by hand, for the tiny shape. Layer matrices: 64·(2·64+2·32+3·96) each.
+	// Work computed by hand for the tiny shape. Layer matrices: 64·(2·64+2·32+3·96) each.
 	const params = 3 * 64 * (2*64 + 2*32 + 3*96)
 	pp := find(t, r, func(p *Point) bool { return p.Test == TestPrefill && p.Depth == 0 && p.Ratio == 0 })
 	assert.EqualValues(t, 2*params*70, pp.Flop)
@@ -128,7 +128,7 @@ func TestRun(t *testing.T) {
 	tg := find(t, r, func(p *Point) bool {
 		return p.Test == TestDecode && p.Depth == 300 && p.Ratio == 0 && p.Batch == 3 && p.Precision == "bf16"
 	})
-	// 301 entries before, 303.5 in the mean of 4 steps.
+	// 301 entries before, 303.5 on average over 4 steps.
 	assert.EqualValues(t, 3*3*4*(4*16)*303.5, tg.AttentionFlop)
 	assert.EqualValues(t, 3*3*2*(2*16*2)*303.5, tg.CacheRead)
 	assert.EqualValues(t, 3*2*(params+300*64), tg.Flop)
@@ -141,14 +141,14 @@ func TestRun(t *testing.T) {
 	checkOutputs(t, r)
 }
 
-// checkOutputs checks what all formats must hold.
+// checkOutputs checks what all formats must contain.
 func checkOutputs(t *testing.T, r *Report) {
 	t.Helper()
 	var b bytes.Buffer
 	require.NoError(t, r.WriteTable(&b))
 	table := b.String()
 	assert.Contains(t, table, "snapkv/lukv/0.8")
-	assert.Contains(t, table, "model tiny") // the same everywhere: once, not in a column
+	assert.Contains(t, table, "model tiny") // the same in all rows: named once, not in a column
 	assert.Equal(t, len(r.Points), strings.Count(table, "pp70")+strings.Count(table, "tg4"))
 
 	b.Reset()
@@ -203,7 +203,7 @@ func checkOutputs(t *testing.T, r *Report) {
 	}
 }
 
-// With a sliding window, what a step reads of a layer stops growing.
+// With a sliding window, the bytes that a step reads of a layer stop growing.
 func TestWindow(t *testing.T) {
 	o := quick()
 	o.Depth = []int{1000}
@@ -286,8 +286,8 @@ func TestOptions(t *testing.T) {
 	assert.InDelta(t, 2.4715e9, float64(s.bytes), 1e6)
 }
 
-// The fraction of the compute peak is that of the forced instruction set, and of
-// what the arithmetic allows.
+// The compute peak is that of the forced instruction set, and of what the arithmetic
+// allows.
 func TestUnit(t *testing.T) {
 	for _, cpu := range kernels.Variants() {
 		for _, c := range []struct {
@@ -310,7 +310,7 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// A fault in one point is an error of its own kind, with the point's name.
+// A point that fails is reported by name with its own kind of error.
 func TestPointFails(t *testing.T) {
 	o := quick()
 	o.Decode = []int{1}
@@ -358,9 +358,9 @@ func TestSteadyStateAllocations(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, r.Points, 6)
 	for _, p := range r.Points {
-		// An allocation per token would be at least 1. The Go runtime's own, for
-		// whatever else the process does meanwhile, are counted too; package model
-		// tests for exactly zero.
+		// An allocation per token would give at least 1. The Go runtime's own, for
+		// whatever else the process does meanwhile, count too; package model tests
+		// for exactly zero.
 		assert.Less(t, p.Allocations, 0.5, p.Key)
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // Busy keeps one processor busy until in ends. It writes a line to out when it
-// begins: the other side of Options.BusyCommand, for a program's hidden command.
+// begins. A program's hidden command calls it to serve as Options.BusyCommand.
 func Busy(in io.Reader, out io.Writer) error {
 	ended := make(chan error, 1)
 	go func() {
@@ -45,10 +45,10 @@ type rivals struct{ list []rival }
 
 type rival struct {
 	cmd *exec.Cmd
-	in  io.Closer // it ends when this closes, so that none outlives the program
+	in  io.Closer // the process ends when this closes, so that none outlives the program
 }
 
-// startRivals starts n processes and returns when all of them are at work.
+// startRivals starts n processes and returns once all of them are busy.
 func startRivals(ctx context.Context, command []string, n int) (*rivals, error) {
 	b := &rivals{}
 	var outs []io.Reader
@@ -91,7 +91,7 @@ func (b *rivals) stop() {
 	b.list = nil
 }
 
-// pairs reports whether the point is compared with a model of one thread.
+// pairs reports whether the point is also compared with one thread.
 func (c *course) pairs() bool { return c.key.Busy > 0 && c.key.Threads > 1 }
 
 // single returns the same point on one thread.
@@ -109,14 +109,14 @@ func (c *course) single(ctx context.Context) (*course, error) {
 	return &one, nil
 }
 
-// close ends what single began.
+// close closes a course that single returned.
 func (c *course) close() error {
 	closeAll(c.bases)
 	return c.m.Close()
 }
 
-// contend measures decoding three times in a row: alone, on one thread alone, and
-// against busy processes, which is what counts.
+// contend measures decoding three times in a row: alone, alone on one thread, and
+// against busy processes. It returns the time of the last.
 func (c *course) contend(ctx context.Context, sessions []*model.Session, sample *Sample, ready func()) (time.Duration, error) {
 	took, err := c.decode(ctx, sessions, sample, ready)
 	if err != nil {
@@ -138,7 +138,7 @@ func (c *course) contend(ctx context.Context, sessions []*model.Session, sample 
 	return c.again(ctx, sample)
 }
 
-// again decodes from the point's state.
+// again decodes from the point's initial state.
 func (c *course) again(ctx context.Context, sample *Sample) (time.Duration, error) {
 	sessions, done, err := c.sessions()
 	if err != nil {
@@ -148,7 +148,7 @@ func (c *course) again(ctx context.Context, sample *Sample) (time.Duration, erro
 	return c.decode(ctx, sessions, sample, func() {})
 }
 
-// speed returns the tokens per second of a repetition that took so long.
+// speed returns the tokens per second of a repetition that took the given time.
 func (c *course) speed(took time.Duration) float64 {
 	return float64(c.key.Tokens) * float64(c.key.Batch) / took.Seconds()
 }

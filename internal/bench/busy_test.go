@@ -14,7 +14,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// The test program is its own busy process.
+// The test program serves as its own busy process.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "busy" {
 		if err := Busy(os.Stdin, os.Stdout); err != nil {

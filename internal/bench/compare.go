@@ -14,11 +14,11 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// maxResult is the most that is read of one file of measurements.
+// maxResult bounds the size of a file of measurements.
 const maxResult = 1 << 28
 
-// Series are named samples, in the order in which they came. The zero value is
-// empty. Several values of one name are observations of the same thing.
+// Series are named samples, in the order in which they were added. The zero value is
+// empty. Values with the same name are observations of the same thing.
 type Series struct {
 	names  []seriesName
 	values map[seriesName][]float64
@@ -37,7 +37,7 @@ func (s *Series) add(name, unit string, x ...float64) {
 	s.values[key] = append(s.values[key], x...)
 }
 
-// Units of the series that reports give.
+// Units of the series read from reports.
 const (
 	UnitSpeed    = "tok/s"
 	UnitFraction = "of the machine" // read bandwidth in decode, compute peak in prefill
@@ -45,9 +45,9 @@ const (
 
 // ReadSeries reads the results of repeated runs of one program: reports of
 // lukv bench --json, or output of go test -bench, told apart by their first
-// byte. One report gives one observation per repetition that was not disturbed
-// (per repetition, if all were), and of an accelerator's operations one per
-// repetition; of several reports each gives its medians,
+// byte. A single report gives one observation per repetition that was not
+// disturbed (per repetition, if all were), and one per repetition of an
+// accelerator's operations. If there are several, each report gives its medians,
 // since repetitions within one run share its luck. Benchmark output gives one
 // observation per line and unit.
 func ReadSeries(paths []string) (*Series, error) {
@@ -156,8 +156,8 @@ type Difference struct {
 // Alpha is the p-value below which a difference counts as significant.
 const Alpha = 0.05
 
-// Compare tests what both series have, in the order of the old one. Having
-// nothing in common is an error.
+// Compare tests the samples that both series have, in the order of the old one.
+// It is an error if they have none in common.
 func Compare(old, new *Series) ([]Difference, error) {
 	var out []Difference
 	for _, key := range old.names {
@@ -181,7 +181,7 @@ func Compare(old, new *Series) ([]Difference, error) {
 	return out, nil
 }
 
-// WriteDifferences writes a comparison for people. Changes that are not
+// WriteDifferences writes a comparison as a table. Changes that are not
 // significant are marked with a tilde.
 func WriteDifferences(w io.Writer, list []Difference) error {
 	rows := [][]string{{"", "unit", "old", "new", "change", "p", "n"}}
@@ -206,7 +206,7 @@ func WriteDifferences(w io.Writer, list []Difference) error {
 	return err
 }
 
-// smallestP is the p-value of samples that do not overlap at all.
+// smallestP returns the p-value of samples that do not overlap at all.
 func smallestP(n1, n2 int) float64 {
 	a, b := make([]float64, n1), make([]float64, n2)
 	for i := range b {
@@ -218,7 +218,7 @@ func smallestP(n1, n2 int) float64 {
 	return MannWhitney(a, b)
 }
 
-// Names returns what the series observe, sorted, for messages.
+// Names returns the names and units of the series, sorted, for messages.
 func (s *Series) Names() []string {
 	var out []string
 	for _, k := range s.names {

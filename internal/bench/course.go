@@ -28,14 +28,14 @@ type course struct {
 	opts  model.SessionOptions
 
 	// bases hold the state that every repetition starts from, one session per
-	// member of the batch; nil where that is a new session.
+	// member of the batch; nil if repetitions start from new sessions.
 	bases []*model.Session
 	point *Point
 
-	one *course // the same on one thread, where busy processes compete and there are more
+	one *course // the same on one thread, if busy processes compete and there are more threads
 }
 
-// disturbance is the relative difference of two probes from which on what lies
+// disturbance is the relative difference of two probes above which the repetition
 // between them does not count.
 const disturbance = 0.1
 
@@ -48,12 +48,12 @@ func (c *course) measure(ctx context.Context) (*Point, error) {
 	if err != nil {
 		return nil, err
 	}
-	// One token ahead of a repetition warms it up.
+	// One more token, decoded first, warms up a repetition.
 	c.opts = model.SessionOptions{Compression: policy, CacheType: c.cache, MaxTokens: c.key.Depth + c.key.Tokens + 1}
 	if err := c.fits(c.need(policy)); err != nil {
 		return nil, err
 	}
-	// What earlier points left is not this one's.
+	// Release memory left by earlier points.
 	debug.FreeOSMemory()
 	defer func() { closeAll(c.bases) }()
 	if err := c.prepare(ctx); err != nil {
@@ -121,7 +121,7 @@ func (c *course) need(policy *lukv.Policy) int64 {
 	var total, largest, full int64
 	for _, w := range cfg.Windows {
 		held := k.Depth + k.Tokens + 1
-		full += pages(held) * pageBytes * heads // measured beside it
+		full += pages(held) * pageBytes * heads // measured alongside
 		switch {
 		case w > 0:
 			held = min(held, w+pageEntries+512)
@@ -131,7 +131,7 @@ func (c *course) need(policy *lukv.Policy) int64 {
 			largest = max(largest, pages(held)*pageBytes*heads)
 			held = kept(held)
 		}
-		// A fork copies one page per head, and ragged heads waste one.
+		// A fork copies one page per head, and ragged heads waste one more.
 		total += (pages(held) + 2) * pageBytes * heads
 	}
 	total = total*int64(k.Batch) + largest
@@ -141,8 +141,8 @@ func (c *course) need(policy *lukv.Policy) int64 {
 	return total + 12*int64(k.Batch)*int64(cfg.Vocab)
 }
 
-// prepare fills the sessions that repetitions start from and computes something
-// once, so that buffers exist.
+// prepare fills the sessions that repetitions start from and, for prefill, runs a
+// pass so that buffers exist.
 func (c *course) prepare(ctx context.Context) error {
 	if c.key.Depth > 0 || c.reuse() {
 		c.r.progress("%v: filling", c.key)
@@ -176,13 +176,14 @@ func (c *course) prepare(ctx context.Context) error {
 }
 
 // reuse reports whether all repetitions decode with the same sessions, truncated
-// in between: then their page tables have grown after the first, as in steady
-// state. A sliding window may have forgotten what truncation would need.
+// in between. Their page tables have then grown after the first, as in steady
+// state. With sliding windows that is impossible, as truncation might need entries
+// that a window has dropped.
 func (c *course) reuse() bool {
 	return c.key.Test == TestDecode && slices.Max(c.m.Config().Windows) == 0
 }
 
-// sessions returns sessions to measure with and what ends their use.
+// sessions returns the sessions to measure with and a function to call after use.
 func (c *course) sessions() ([]*model.Session, func(), error) {
 	if c.reuse() {
 		for _, s := range c.bases {
@@ -257,7 +258,7 @@ func (c *course) repeat(ctx context.Context) error {
 	return nil
 }
 
-// once is one repetition between two probes.
+// once measures one repetition between two probes.
 func (c *course) once(ctx context.Context, u probe.Unit) (*Sample, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -276,7 +277,7 @@ func (c *course) once(ctx context.Context, u probe.Unit) (*Sample, error) {
 	case c.key.Test == TestDecode:
 		test = c.decode
 	}
-	runtime.GC() // of earlier repetitions, not in the middle of this one
+	runtime.GC() // collect earlier repetitions' garbage now, not in the middle of this one
 	s := &Sample{}
 	var before roof
 	var failed error
@@ -306,7 +307,7 @@ func (c *course) once(ctx context.Context, u probe.Unit) (*Sample, error) {
 	return s, nil
 }
 
-// roof probes what the point runs on.
+// roof probes the machine or device that the point runs on.
 func (c *course) roof(ctx context.Context, u probe.Unit) (roof, error) {
 	if c.r.meter != nil {
 		return c.r.meter.roof(ctx)
@@ -353,7 +354,7 @@ func (c *course) decode(ctx context.Context, sessions []*model.Session, sample *
 	if err := step(n); err != nil {
 		return 0, err
 	}
-	// In the middle of the repetition.
+	// The number of slots seen halfway through the repetition.
 	seen := func(held, window float64) float64 {
 		held += float64(n+1) / 2
 		if window > 0 {
@@ -391,9 +392,10 @@ func (c *course) decode(ctx context.Context, sessions []*model.Session, sample *
 	return took, err
 }
 
-// attention returns the operations of attention in all layers: 4 · HeadDim for
-// each query head and slot that a query sees. slots says how many slots the queries of
-// one head see together, of a head that holds so many entries and has that window, 0 if none.
+// attention returns the operations of attention in all layers: 4 · HeadDim for each
+// query head and slot that a query sees. slots returns the total number of slots that the
+// queries of one query head see if its KV head holds held entries and has the given window,
+// 0 for none.
 func (c *course) attention(s *model.Session, slots func(held, window float64) float64) int64 {
 	cfg, cache := c.m.Config(), s.Cache()
 	sum := 0.0
@@ -405,8 +407,8 @@ func (c *course) attention(s *model.Session, slots func(held, window float64) fl
 	return int64(sum * float64(4*cfg.HeadDim*(cfg.Heads/cfg.KVHeads)))
 }
 
-// weightsRead returns the bytes of weights that a step reads: of an embedding
-// that is not the output projection too, only single rows.
+// weightsRead returns the bytes of weights that a step reads. It leaves out an input
+// embedding that is not also the output projection, as only single rows of it are read.
 func (c *course) weightsRead() int64 {
 	cfg := c.m.Config()
 	n := c.m.WeightBytes()
@@ -416,7 +418,7 @@ func (c *course) weightsRead() int64 {
 	return n
 }
 
-// account notes the memory of the point, at its largest over the repetitions.
+// account records the memory of the point, the largest over the repetitions.
 func (c *course) account(sessions []*model.Session) {
 	p := c.point
 	var held, high, pool, entries, full int64
@@ -432,7 +434,7 @@ func (c *course) account(sessions []*model.Session) {
 	p.Kept = float64(entries) / float64(max(1, full))
 	if c.r.meter != nil {
 		p.DeviceBytes = max(p.DeviceBytes, int64(c.r.meter.dev.Memory().Used))
-		return // its memory may be this process's, or not
+		return // its memory may or may not be part of this process's
 	}
 	if c.s.private {
 		// With the weights on the Go heap the collector leaves as much garbage
@@ -451,10 +453,10 @@ func (c *course) account(sessions []*model.Session) {
 	}
 }
 
-// observe notes the most memory that the process takes until done is called. With
-// weights on the Go heap that beyond weights and caches is not looked for: the
-// collector leaves as much garbage again. Against busy processes there is a second
-// model in the way.
+// observe records the peak memory of the process until done is called. With weights on
+// the Go heap, the memory beyond weights and caches is not watched, since the collector
+// leaves as much garbage again. Nothing is observed against busy processes, since there is
+// a second model, or on a device.
 func (c *course) observe(sessions []*model.Session) (done func()) {
 	if c.key.Busy > 0 || c.r.meter != nil {
 		return func() {}
@@ -481,14 +483,14 @@ func (c *course) observe(sessions []*model.Session) (done func()) {
 	}
 }
 
-// paired reports whether the point, a prefill that compresses, is measured beside
-// the same one without compression.
+// paired reports whether the point is a compressing prefill, which is measured in
+// alternation with the same one without compression.
 func (c *course) paired() bool {
 	return c.key.Test == TestPrefill && c.key.Depth == 0 && c.key.compressed()
 }
 
-// beside measures a compressing prefill and one without compression in turn, in
-// changing order.
+// beside measures a compressing prefill and one without compression, in alternating
+// order.
 func (c *course) beside(ctx context.Context, sessions []*model.Session, sample *Sample, ready func()) (took time.Duration, err error) {
 	fullFirst := len(c.point.Samples)%2 == 0
 	if fullFirst {
@@ -524,8 +526,8 @@ func (c *course) full(ctx context.Context) (float64, error) {
 	return c.speed(time.Since(begin)), nil
 }
 
-// summarize computes medians over the undisturbed samples, over all if there
-// are none.
+// summarize computes medians over the undisturbed samples, or over all samples if
+// there are none.
 func (p *Point) summarize() {
 	use := slices.DeleteFunc(slices.Clone(p.Samples), func(s Sample) bool { return s.Disturbed })
 	p.DisturbedSamples = len(p.Samples) - len(use)
@@ -554,7 +556,7 @@ func (p *Point) summarize() {
 	}
 }
 
-// pace returns the median speed over what the probes around it gave.
+// pace returns the median of speeds divided by the results of the probes around them.
 func (p *Point) pace() float64 {
 	var out []float64
 	for _, s := range p.Samples {
@@ -570,9 +572,8 @@ func (p *Point) pace() float64 {
 	return median(out)
 }
 
-// compareWithFull sets the speed relative to the same point without compression,
-// each divided by the machine's at that moment, where they were not measured
-// together.
+// compareWithFull sets the speed relative to the same point without compression, each
+// divided by the machine's speed at the time, unless they were measured together.
 func (p *Point) compareWithFull(all []Point) {
 	if !p.compressed() || p.Error != "" || p.VersusFull > 0 {
 		return
@@ -584,7 +585,7 @@ func (p *Point) compareWithFull(all []Point) {
 	}
 }
 
-// size prints bytes for people.
+// size formats a number of bytes.
 func size(n int64) string {
 	switch {
 	case n >= 10<<30:

@@ -14,7 +14,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// DeviceReport says what an accelerator does at best, and how near its operations
+// DeviceReport says what an accelerator achieves at best, and how close its operations
 // come to that.
 type DeviceReport struct {
 	Name string             `json:"name"` // as it was opened
@@ -26,13 +26,13 @@ type DeviceReport struct {
 	Operations []Operation `json:"operations"`
 }
 
-// Operation is what was measured of one operation of an accelerator: medians
-// over repetitions of a list of many.
+// Operation is the measurement of one operation of an accelerator: medians over
+// repetitions of a list that holds it many times.
 type Operation struct {
 	Name     string    `json:"name"`
 	Shape    string    `json:"shape"`
 	Bytes    int64     `json:"bytes"`          // weights; keys and values; a copy's source and target
-	Flop     int64     `json:"flop,omitempty"` // a multiplication and an addition count 1 each
+	Flop     int64     `json:"flop,omitempty"` // multiplications and additions count 1 each
 	Seconds  float64   `json:"seconds"`        // of one
 	Low      float64   `json:"low_seconds"`
 	High     float64   `json:"high_seconds"`
@@ -43,7 +43,7 @@ type Operation struct {
 	Error    string    `json:"error,omitempty"`
 }
 
-// Names of operations. Bandwidth limits those up to OpDecodeAttention.
+// Names of operations. Those up to OpDecodeAttention are limited by bandwidth.
 const (
 	OpCopy             = "copy"
 	OpMatrixVector     = "matrix-vector"
@@ -57,12 +57,12 @@ const (
 type deviceSizes struct {
 	copyRows      int // of copyCols numbers
 	hidden, inner int
-	matrices      int // so many that no cache holds them
+	matrices      int // enough that no cache holds them all
 	few, many     []int
 
 	heads, kvHeads, headDim int
 	depth                   int // mean entries of a head if there is one sequence
-	sequences               int // that share as many entries
+	sequences               int // that together have as many entries
 	chunk, chunkDepth       int // rows of prefill, and entries with them
 
 	span time.Duration // of a list
@@ -70,9 +70,9 @@ type deviceSizes struct {
 
 const copyCols = 4096
 
-// sizesFor returns the sizes of a model of eight billion parameters, made smaller
-// for software devices and until each operand takes at most an eighth of the
-// free memory.
+// sizesFor returns the sizes of a model of eight billion parameters, reduced for
+// software devices, and until each operand takes at most an eighth of the free
+// memory or is at its minimum.
 func sizesFor(kind string, free uint64) deviceSizes {
 	s := deviceSizes{
 		copyRows: 16384, hidden: 4096, inner: 14336, matrices: 8, few: []int{4, 16}, many: []int{512, 2048},
@@ -107,7 +107,7 @@ type meter struct {
 	sizes  deviceSizes
 	reps   int
 	report *DeviceReport
-	free   []func() // of what is kept until the end
+	free   []func() // free what is kept until the end
 
 	copying timed // kept for the probes around repetitions
 }
@@ -136,8 +136,8 @@ func (m *meter) close() error {
 	return m.dev.Close()
 }
 
-// operations measures matrix products and attention. What fails is noted with
-// its error; a lost device ends it.
+// operations measures matrix products and attention. A measurement that fails is
+// recorded with its error; a lost device ends them all.
 func (m *meter) operations(ctx context.Context, progress func(what string)) error {
 	for _, f := range []struct {
 		what    string
@@ -173,7 +173,7 @@ func (m *meter) operations(ctx context.Context, progress func(what string)) erro
 	return nil
 }
 
-// roof is a probe between repetitions.
+// roof probes the device between repetitions.
 func (m *meter) roof(ctx context.Context) (roof, error) {
 	one, err := m.copying.once(ctx)
 	if err != nil {
@@ -196,8 +196,8 @@ func (t *timed) once(ctx context.Context) (float64, error) {
 	return time.Since(begin).Seconds() / float64(t.n), err
 }
 
-// timed returns a list of so many operations that it takes about the span. The
-// caller frees it.
+// timed returns a list with as many operations as take about the span, at most 256.
+// The caller frees it.
 func (m *meter) timed(ctx context.Context, p kernels.Pass, rows int, op func(i int)) (timed, error) {
 	const most = 256
 	for n := 1; ; {
@@ -211,7 +211,7 @@ func (m *meter) timed(ctx context.Context, p kernels.Pass, rows int, op func(i i
 			return timed{}, err
 		}
 		one, err := t.once(ctx)
-		if err == nil { // now that its programs are compiled
+		if err == nil { // its programs are compiled now
 			one, err = t.once(ctx)
 		}
 		if err != nil {
@@ -223,11 +223,11 @@ func (m *meter) timed(ctx context.Context, p kernels.Pass, rows int, op func(i i
 			return t, nil
 		}
 		t.list.Free()
-		n = min(want, 8*n) // what one takes alone is mostly handing it over
+		n = min(want, 8*n) // the time of a single one is mostly that of submitting it
 	}
 }
 
-// measure measures an operation and notes it.
+// measure measures an operation and records the result.
 func (m *meter) measure(ctx context.Context, p kernels.Pass, rows int, o Operation, op func(i int)) error {
 	t, err := m.timed(ctx, p, rows, op)
 	if err != nil {
@@ -267,8 +267,8 @@ func now(ctx context.Context, p kernels.Pass, rows int, record func()) error {
 	return p.Run(ctx, list)
 }
 
-// take sets ActX to random numbers, ones of a normal size: what a chip draws, and
-// with it its clock, depends on them.
+// take sets ActX to random numbers of ordinary size: a chip's power draw, and with
+// it its clock, depends on the data.
 func take(ctx context.Context, p kernels.Pass, rows int) error {
 	rng := rand.New(rand.NewPCG(1, 3))
 	in := p.In()
@@ -278,7 +278,7 @@ func take(ctx context.Context, p kernels.Pass, rows int) error {
 	return now(ctx, p, rows, p.Take)
 }
 
-// passShape is the shape of passes with rows of so many columns and little else.
+// passShape returns a pass shape with the given rows and dimensions, and little else.
 func passShape(rows, hidden, inner int) kernels.PassShape {
 	return kernels.PassShape{
 		Rows: rows, Sequences: 1, Logits: 1, Hidden: hidden, Heads: 1, KVHeads: 1, HeadDim: 64,
@@ -409,12 +409,12 @@ func (m *meter) measureProducts(ctx context.Context) error {
 }
 
 // measureDecode measures attention of one row per sequence over ragged caches:
-// one long one, and many.
+// of one long sequence, and of many.
 func (m *meter) measureDecode(ctx context.Context) error {
 	s := &m.sizes
 	for _, n := range []int{1, s.sequences} {
 		depth := max(s.depth/n, 2*pageEntries)
-		lengths := func(head int) int { // from a half to one and a half of the mean
+		lengths := func(head int) int { // from half to one and a half times the mean
 			if s.kvHeads == 1 {
 				return depth
 			}
@@ -440,7 +440,7 @@ func (m *meter) heads() string {
 }
 
 // attention measures attention of the last rows of n sequences whose heads hold
-// so many entries, those of the rows with them.
+// length(head) entries, including those of the rows.
 func (m *meter) attention(ctx context.Context, o Operation, n, rows int, length func(head int) int) error {
 	s := &m.sizes
 	shape := passShape(n*rows, 256, 64)
@@ -504,7 +504,7 @@ func (m *meter) attention(ctx context.Context, o Operation, n, rows int, length 
 			p.SetHead(0, seq, head, t, length(head)-rows, 0)
 			entries := int64(length(head))
 			o.Bytes += 4 * entries * int64(s.headDim)
-			seen := int64(rows)*entries - int64(rows)*int64(rows-1)/2 // row i sees the rows before it
+			seen := int64(rows)*entries - int64(rows)*int64(rows-1)/2 // a row does not see those after it
 			o.Flop += 4 * seen * int64(s.headDim*s.heads/s.kvHeads)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// nullDevice is a device that computes nothing and says what it was asked for.
+// nullDevice is a device that computes nothing and records what it was asked for.
 type nullDevice struct {
 	info       kernels.DeviceInfo
 	free       uint64
@@ -151,7 +151,7 @@ func (p *nullPass) Run(ctx context.Context, _ kernels.PassList) error {
 	return ctx.Err()
 }
 
-// nullDriver opens the device that a test has put there.
+// nullDriver opens the device that a test has set as next.
 type nullDriver struct{ next *nullDevice }
 
 var null = &nullDriver{}
@@ -197,7 +197,7 @@ func TestMeter(t *testing.T) {
 		OpCopy: 1, OpMatrixVector: 2, OpMatrixRows: 4, OpMatrixMatrix: 4, OpDecodeAttention: 2, OpPrefillAttention: 1,
 	}, count)
 
-	// Work by hand for the software device's sizes.
+	// Work computed by hand for the software device's sizes.
 	by := func(name string, i int) Operation {
 		for _, o := range m.report.Operations {
 			if o.Name == name {

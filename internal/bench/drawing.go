@@ -10,19 +10,18 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// Drawing is what choosing a token from the logits costs.
+// Drawing is the cost of choosing a token from the logits.
 type Drawing struct {
 	Settings string  `json:"settings"`
-	Seconds  float64 `json:"seconds"` // a token, the median
+	Seconds  float64 `json:"seconds"` // per token, median
 	Share    float64 `json:"share"`   // of a decoding step in which every session draws, one after the other
 }
 
-// draws is the number of tokens that are drawn to measure it.
+// draws is the number of tokens drawn for a measurement.
 const draws = 15
 
-// drawing measures how long sessions that stand behind a step take to draw: greedily, and
-// with the settings of the checkpoint, or those that two families recommend where it has
-// none.
+// drawing measures how long sessions take to draw a token after a step: greedily, and with
+// the checkpoint's settings, or those that two model families recommend if it has none.
 func (c *course) drawing(sessions []*model.Session, step time.Duration) ([]Drawing, error) {
 	settings := map[string]model.Sampling{}
 	if own := c.m.DefaultSampling(); own.Temperature > 0 {
@@ -63,9 +62,9 @@ func (c *course) drawing(sessions []*model.Session, step time.Duration) ([]Drawi
 	return out, nil
 }
 
-// trained spreads the logits of random weights, which are nearly equal, as those of a
-// trained model are: a deviation of 2.5 and a dozen tokens far above the others. What
-// top-p costs depends on it.
+// trained spreads the logits of random weights, which are nearly equal, like those of a
+// trained model: a standard deviation of 2.5 and a dozen tokens far above the others. The
+// cost of top-p depends on that.
 func trained(logits []float32) []float32 {
 	var sum, squares float64
 	for _, v := range logits {

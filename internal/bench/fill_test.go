@@ -13,7 +13,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// A filled session is shaped like a prefilled one and goes on like one.
+// A filled session is shaped like a prefilled one and continues like one.
 func TestFill(t *testing.T) {
 	ctx := context.Background()
 	for _, window := range []int{0, 100} {
@@ -47,7 +47,7 @@ func TestFill(t *testing.T) {
 			assert.Equal(t, a.ContextTokens, b.ContextTokens)
 			plan := lukv.AllocatorConfig{Name: comp.Allocator.Name}.Name
 			if plan == "" || plan == "uniform" || plan == "lukv" || plan == "pyramidkv" {
-				assert.Equal(t, a.Layers, b.Layers, comp) // budgets that know no scores
+				assert.Equal(t, a.Layers, b.Layers, comp) // budgets that do not depend on scores
 			}
 			if plan == "adakv" || plan == "global" || plan == "lukv" {
 				assert.NotEqual(t, b.Layers[0].Entries[0], b.Layers[0].Entries[1], comp)
@@ -56,7 +56,7 @@ func TestFill(t *testing.T) {
 				assert.Equal(t, real.Cache().Base(1, h), filled.Cache().Base(1, h))
 			}
 
-			// Equal seeds, equal entries; the session computes.
+			// Equal seeds give equal entries, and the session can compute.
 			again, other := open(), open()
 			require.NoError(t, again.Fill(n, 3))
 			require.NoError(t, other.Fill(n, 4))
@@ -69,7 +69,7 @@ func TestFill(t *testing.T) {
 			require.NoError(t, filled.Append(ctx, 5))
 			assert.Equal(t, again.Logits(), filled.Logits())
 
-			// More positions follow without compression.
+			// Further positions are filled without compression.
 			before := filled.Stats().Entries
 			require.NoError(t, filled.Fill(10, 1))
 			assert.Equal(t, n+11, filled.Len())

@@ -12,8 +12,8 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// Lookup is what lookup decoding gains on a set of prompts: each is answered with it
-// and without in turns, and the answers are the same.
+// Lookup is the gain of lookup decoding on a set of prompts. Each is answered with and
+// without it, in alternating order, and the answers are the same.
 type Lookup struct {
 	Model     string `json:"model"`
 	Weights   string `json:"weights"` // element type
@@ -25,8 +25,9 @@ type Lookup struct {
 	Set       string `json:"set"`                     // LookupQuote, LookupAnswer or LookupFree
 	Items     int    `json:"items"`
 
-	// Faster is the median over the items of the speed with over that without, Low and
-	// High are the quartiles; Speed and Plain the median speeds, in tokens per second.
+	// Faster is the median over the items of the ratio of the speeds with and without
+	// lookup, Low and High are its quartiles; Speed and Plain are the median speeds with
+	// and without, in tokens per second.
 	Faster float64 `json:"faster"`
 	Low    float64 `json:"low_quartile"`
 	High   float64 `json:"high_quartile"`
@@ -37,16 +38,16 @@ type Lookup struct {
 	Accepted float64 `json:"accepted_per_token"`
 }
 
-// Sets of prompts. Their documents are those of the embedded model's samples, one after
-// the other, of 256 to 2,048 of its tokens.
+// Sets of prompts. Their documents are the contexts of the embedded model's samples, each
+// of 256 to 2,048 of its tokens.
 const (
-	LookupQuote  = "quote"  // a document and the beginning of one of its lines, greedy, 64 tokens
+	LookupQuote  = "quote"  // a document and the beginning of a passage from it, greedy, 64 tokens
 	LookupAnswer = "answer" // the embedded model's own questions, greedy, up to 64 tokens
-	LookupFree   = "free"   // a document, drawn at a temperature of 4, where nothing comes twice
+	LookupFree   = "free"   // a document, drawn at a temperature of 4, where nothing repeats
 )
 
-// lookupTokens is the length of an answer, lookupBegin how much of a line a prompt of
-// LookupQuote begins with.
+// lookupTokens is the length of an answer, lookupBegin the number of tokens of a passage
+// that a prompt of LookupQuote ends with.
 const lookupTokens, lookupBegin = 64, 24
 
 // lookup measures all sets with one number of threads and instruction set.
@@ -98,7 +99,7 @@ func (r *runner) lookupSet(ctx context.Context, m *model.Model, tok *tokenizer.T
 	var drafted, accepted, tokens int
 	for i := range x.Items {
 		r.progress("%s: lookup decoding, set %s, item %d of %d", x.Model, x.Set, i+1, x.Items)
-		// A stride, since neighbours are of one task.
+		// A stride, since neighbouring samples are of the same task.
 		prompt, o := lookupItem(tok, x.Model, x.Set, samples[i*37%len(samples)])
 		o.Seed = uint64(i)
 		var with, without answer
@@ -130,7 +131,7 @@ func (r *runner) lookupSet(ctx context.Context, m *model.Model, tok *tokenizer.T
 }
 
 // lookupItem returns the prompt of an item, framed for the embedded model or as plain
-// text for others, and how it is answered.
+// text for others, and how to sample its answer.
 func lookupItem(tok *tokenizer.Tokenizer, name, set string, s builtin.Sample) ([]int32, model.Sampling) {
 	o := model.Sampling{MaxTokens: lookupTokens, IgnoreEOS: true}
 	text, plain := s.Context, tokenizer.EncodeOptions{AddSpecial: true}
@@ -150,7 +151,7 @@ func lookupItem(tok *tokenizer.Tokenizer, name, set string, s builtin.Sample) ([
 	return slices.Concat(head, head[begin:min(len(head), begin+lookupBegin)]), o
 }
 
-// answer is what a session generated, and how long that took.
+// answer is what a session generated and how long it took.
 type answer struct {
 	tokens            []int32
 	seconds           float64

@@ -11,17 +11,17 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// Machine describes where a report was made.
+// Machine describes the machine that a report was made on.
 type Machine struct {
 	System     string   `json:"system"`           // GOOS/GOARCH
 	Kernel     string   `json:"kernel,omitempty"` // release of the operating system, where known
 	CPU        string   `json:"cpu"`
-	Family     int      `json:"family,omitempty"` // of the processor, with Model; 0 where unknown
+	Family     int      `json:"family,omitempty"` // of the processor, as is Model; 0 if unknown
 	Model      int      `json:"model,omitempty"`
 	Processors int      `json:"processors"` // that this program may use
 	Sets       []string `json:"sets"`       // instruction sets, as --cpu takes them
-	Streaming  string   `json:"streaming"`  // how kernels that wait for memory ask for it
-	L1         int      `json:"l1_bytes"`   // data cache of a core; 0 where unknown, likewise below
+	Streaming  string   `json:"streaming"`  // how memory-bound kernels load data
+	L1         int      `json:"l1_bytes"`   // data cache of a core; 0 if unknown, as below
 	L2         int      `json:"l2_bytes"`
 	L3         int      `json:"l3_bytes"`
 	Memory     int64    `json:"memory_bytes"`
@@ -30,8 +30,8 @@ type Machine struct {
 	// Limits are what the machine can do at best, measured when the run began.
 	Limits []Limit `json:"limits"`
 
-	// RoundTrip is the time in seconds of a cache line from one core to another
-	// and back, 0 with a single processor.
+	// RoundTrip is the time in seconds that a cache line takes from one core to
+	// another and back, 0 with a single processor.
 	RoundTrip float64 `json:"round_trip_seconds"`
 }
 
@@ -49,7 +49,7 @@ const (
 	FlopPerSecond  = "flop/s"
 )
 
-// roof is what the probes give at one moment.
+// roof is the result of the probes at one moment.
 type roof struct {
 	read, compute float64 // bytes/s, flop/s
 }
@@ -60,7 +60,8 @@ type prober struct {
 	d   time.Duration // of each probe
 }
 
-// newProber makes a buffer of so many bytes, 0 for several times the last-level cache.
+// newProber returns a prober with a buffer of size bytes, 0 for several times the
+// last-level cache.
 func newProber(size int, d time.Duration) (*prober, error) {
 	if size == 0 {
 		size = 4 * min(max(64<<20, cpuid.CPU.Cache.L3), 511<<20) // fits an int of 32 bits

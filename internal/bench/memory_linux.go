@@ -32,11 +32,11 @@ func field(file, name string) int64 {
 	return 0
 }
 
-// privateMemory returns the resident bytes that are not pages of files.
+// privateMemory returns the number of resident bytes that are not file pages.
 func privateMemory() int64 { return field("/proc/self/status", "RssAnon") }
 
-// resetPeak lets peakMemory, the largest resident size, start again from now.
-// It reports whether the system did so.
+// resetPeak resets peakMemory, the largest resident size, and reports whether the
+// system did so.
 func resetPeak() bool { return os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) == nil }
 
 func peakMemory() int64 { return field("/proc/self/status", "VmHWM") }
@@ -49,7 +49,7 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// dropPages makes the system forget what it holds of a folder's files, and reports
+// dropPages makes the system drop the cached pages of a folder's files, and reports
 // whether it did: whether less than a hundredth of them is in memory afterwards.
 func dropPages(dir string) bool {
 	list, err := files(dir)
@@ -67,7 +67,8 @@ func dropPages(dir string) bool {
 	return resident*100 < pages
 }
 
-// dropFile is dropPages for one file: its pages, and those that stayed.
+// dropFile is dropPages for one file. It returns the number of its pages and of those
+// that stayed in memory.
 func dropFile(path string) (pages, resident int, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -78,7 +79,7 @@ func dropFile(path string) (pages, resident int, err error) {
 	if err != nil || info.Size() == 0 {
 		return 0, 0, err
 	}
-	// What is not on disk yet would stay.
+	// Pages not yet on disk would stay.
 	if err := f.Sync(); err != nil {
 		return 0, 0, err
 	}
@@ -100,9 +101,9 @@ func dropFile(path string) (pages, resident int, err error) {
 	return len(in), resident, nil
 }
 
-// watchPrivate looks every 10 ms at the resident bytes that are not pages of
-// files, less what besides says that others account for, until stop is called;
-// stop returns the most. Looking allocates nothing on the Go heap.
+// watchPrivate samples the resident bytes that are not file pages, less the bytes
+// that besides returns, every 10 ms until stop is called; stop returns the maximum.
+// Sampling allocates nothing on the Go heap.
 func watchPrivate(besides func() int64) (stop func() int64) {
 	f, err := os.Open("/proc/self/statm")
 	if err != nil {
@@ -138,8 +139,8 @@ func watchPrivate(besides func() int64) (stop func() int64) {
 	}
 }
 
-// anonymousPages returns the difference of the second and the third number of a
-// statm line, resident pages and those of files.
+// anonymousPages returns the difference between the second and the third number of a
+// statm line: resident pages and those of files.
 func anonymousPages(line []byte) int64 {
 	var x [3]int64
 	for i := range x {

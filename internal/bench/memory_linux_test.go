@@ -15,9 +15,9 @@ func TestAnonymousPages(t *testing.T) {
 	assert.Zero(t, anonymousPages(nil))
 }
 
-// Memory that is there for a while is seen.
+// Memory that is held for a while is seen.
 func TestWatchPrivate(t *testing.T) {
-	debug.FreeOSMemory() // earlier tests' garbage does not leave meanwhile
+	debug.FreeOSMemory() // so that earlier tests' garbage does not leave meanwhile
 	stop := watchPrivate(func() int64 { return 0 })
 	before := privateMemory()
 	b, err := probe.NewBuffer(32 << 20)

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// Format names the layout of a Report in JSON.
+// Format is the format identifier of a Report in JSON.
 const Format = "lukv bench 1"
 
 // Report is the outcome of a Run.
@@ -21,7 +21,7 @@ type Report struct {
 	Started time.Time `json:"started"`
 
 	Command  []string `json:"command,omitempty"` // for the caller to fill in
-	Version  string   `json:"version,omitempty"` // of the program, likewise Revision
+	Version  string   `json:"version,omitempty"` // of the program, as is Revision
 	Revision string   `json:"revision,omitempty"`
 
 	Machine     Machine       `json:"machine"`
@@ -32,8 +32,8 @@ type Report struct {
 	Interrupted bool          `json:"interrupted,omitempty"` // points are missing
 }
 
-// Start is the time in seconds from opening a checkpoint to its first token, all
-// processors working, with reading its tokenizer and encoding a word; medians.
+// Start is the median time in seconds from opening a checkpoint to its first token on
+// all processors, including reading its tokenizer and encoding a word.
 type Start struct {
 	Model   string  `json:"model"`
 	Weights string  `json:"weights,omitempty"`       // element type of random ones
@@ -43,78 +43,77 @@ type Start struct {
 	Warm    float64 `json:"warm_seconds"`            // with the files in memory
 
 	// Cold is the time with the files out of memory; 0 if that was not asked
-	// for or the system does not let go of them.
+	// for or the system does not drop them.
 	Cold float64 `json:"cold_seconds,omitempty"`
 
 	WarmSamples []float64 `json:"warm_samples"`
 	ColdSamples []float64 `json:"cold_samples,omitempty"`
 }
 
-// Point is what was measured for one Key. Fractions are of 1; sizes are bytes.
+// Point is the measurement for one Key. Fractions are of 1; sizes are in bytes.
 type Point struct {
 	Key
 
-	// Error says why the point was not measured. Then there is nothing else.
+	// Error says why the point was not measured. The other fields are then zero.
 	Error string `json:"error,omitempty"`
 
 	// Speed is the median in tokens per second of all sessions together, Low
-	// and High are the extremes, over undisturbed samples.
+	// and High are the extremes, all over undisturbed samples.
 	Speed float64 `json:"tokens_per_second"`
 	Low   float64 `json:"low"`
 	High  float64 `json:"high"`
 
-	// Read and Compute are the medians of what the samples reached of the
-	// machine's read bandwidth (decoding only) and of its peak in Unit.
+	// Read and Compute are the medians of the fractions that the samples reached
+	// of the machine's read bandwidth (decoding only) and of its peak in Unit.
 	Read    float64 `json:"read_fraction,omitempty"`
 	Compute float64 `json:"compute_fraction"`
 	Unit    string  `json:"unit"`
 
 	// VersusFull is Speed over that of the same point without compression. A
-	// prefill that compresses is measured beside one that does not, and it is
-	// the median over these pairs; for other points it is known if the report has
-	// the point without compression, each divided by the probes around it.
+	// compressing prefill is measured alongside one without compression, and this
+	// is the median over the pairs. For other points it is set if the report has
+	// the point without compression; both are first divided by the probes around them.
 	VersusFull float64 `json:"versus_full,omitempty"`
 
 	// VersusQuiet and VersusQuietOne are Speed over that without the busy
-	// processes, on as many threads and on one: medians over pairs that were
-	// measured one right after the other.
+	// processes, on as many threads and on one: medians over pairs measured in
+	// direct succession.
 	VersusQuiet    float64 `json:"versus_quiet,omitempty"`
 	VersusQuietOne float64 `json:"versus_quiet_one_thread,omitempty"`
 
-	// Drawing is what choosing the tokens costs beside decoding steps.
+	// Drawing is the cost of choosing tokens, on top of decoding steps.
 	Drawing []Drawing `json:"drawing,omitempty"`
 
 	// BytesPerStep is what a decoding step reads, CacheRead the cache's part.
 	// Flop and AttentionFlop are the operations of matrix products and of
-	// attention, of a decoding step or a whole prefill.
+	// attention in a decoding step or a whole prefill.
 	BytesPerStep  int64 `json:"bytes_per_step,omitempty"`
 	CacheRead     int64 `json:"cache_bytes_per_step,omitempty"`
 	Flop          int64 `json:"flop"`
 	AttentionFlop int64 `json:"attention_flop"`
 
-	// CacheBytes is what the caches of all sessions held in the end,
-	// PeakCacheBytes the most they ever held, Kept the entries as a fraction
+	// CacheBytes is what the caches of all sessions held at the end,
+	// PeakCacheBytes the most they ever held, and Kept the entries as a fraction
 	// of those of an uncompressed cache.
 	CacheBytes     int64   `json:"cache_bytes"`
 	PeakCacheBytes int64   `json:"peak_cache_bytes"`
 	Kept           float64 `json:"kept"`
 
-	// PrivateBytes is the resident memory beyond weights, caches and the
-	// buffer of the probe after a repetition, PrivatePeakBytes the most during
-	// one (looked at every 10 ms; mapped weights only), PeakBytes the largest
-	// resident size, mapped weights included and that buffer not. 0 where the
-	// system does not say.
+	// PrivateBytes is the resident memory beyond weights, caches and the probe's
+	// buffer after a repetition, PrivatePeakBytes the most during one (sampled
+	// every 10 ms; mapped weights only), and PeakBytes the largest resident size,
+	// including mapped weights but not that buffer. 0 if the system does not tell.
 	PrivateBytes     int64 `json:"private_bytes,omitempty"`
 	PrivatePeakBytes int64 `json:"private_peak_bytes,omitempty"`
 	PeakBytes        int64 `json:"peak_bytes,omitempty"`
 
-	// DeviceBytes is what all live buffers on the device held, weights,
-	// caches and what it is probed with.
+	// DeviceBytes is the size of all live buffers on the device: weights, caches
+	// and those used to probe it.
 	DeviceBytes int64 `json:"device_bytes,omitempty"`
 
-	// Ranking is the share of a compressing prefill that went into ranking and
-	// eviction after the layers' computation; what metrics collect during it is
-	// not in it, but in VersusFull.
+	// Ranking is the share of a compressing prefill spent on ranking and eviction
+	// after the layers' computation; what metrics collect during that computation
+	// counts only in VersusFull.
 	Ranking float64 `json:"ranking,omitempty"`
 
 	// Allocations is the median number of heap allocations per decoded token.
@@ -145,7 +144,7 @@ type Sample struct {
 	Disturbed   bool    `json:"disturbed,omitempty"`
 }
 
-// Spread returns the distance of the extremes as a fraction of the median.
+// Spread returns the distance between the extremes as a fraction of the median.
 func (p *Point) Spread() float64 {
 	if p.Speed == 0 {
 		return 0
@@ -153,7 +152,7 @@ func (p *Point) Spread() float64 {
 	return (p.High - p.Low) / p.Speed
 }
 
-// counted is the number of samples that the medians are taken over.
+// counted returns the number of samples that the medians are taken over.
 func (p *Point) counted() int {
 	if p.Disturbed {
 		return len(p.Samples)
@@ -164,7 +163,7 @@ func (p *Point) counted() int {
 // column is one column of a table.
 type column struct {
 	name  string
-	fold  bool // not shown where it is the same in all rows, but named once above
+	fold  bool // if it is the same in all rows, named once above instead
 	right bool
 	cell  func(p *Point) string
 }
@@ -215,7 +214,7 @@ func orDash(ok bool, s string) string {
 
 func percent(x float64) string { return strconv.FormatFloat(100*x, 'f', 1, 64) + "%" }
 
-// figure prints a number with three digits or more.
+// figure formats a number with three digits or more.
 func figure(x float64) string {
 	switch {
 	case x >= 100:
@@ -308,7 +307,7 @@ func (r *Report) lookupTable() [][]string {
 
 func lookupRight(i int) bool { return i == 3 || i >= 6 }
 
-// rate prints a rate.
+// rate formats a rate.
 func rate(x float64, unit string) string {
 	if unit == BytesPerSecond {
 		return figure(x/1e9) + " GB/s"
@@ -316,7 +315,7 @@ func rate(x float64, unit string) string {
 	return figure(x/1e9) + " GFLOP/s"
 }
 
-// cache is the size of a cache.
+// cache formats the size of a cache.
 func cache(n int) string {
 	if n == 0 {
 		return "unknown size"
@@ -372,7 +371,7 @@ func (r *Report) lines() []string {
 	return out
 }
 
-// ends describes what drawing tokens costs, for the first point of each model, and what
+// ends describes the cost of drawing tokens, for the first point of each model, and what
 // is missing.
 func (r *Report) ends() []string {
 	var out []string
@@ -432,7 +431,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 	return err
 }
 
-// writeAligned writes rows in columns, those for which right says so to the right.
+// writeAligned writes rows in columns, right-aligned where right says so.
 func writeAligned(b *strings.Builder, rows [][]string, right func(i int) bool) {
 	wide := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -504,8 +503,8 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 	return err
 }
 
-// WriteCSV writes one line per point with all of its numbers, samples aside,
-// under the names that they have in JSON. A list is JSON within its cell.
+// WriteCSV writes one line per point with all of its numbers except samples,
+// under their JSON names. A list is JSON within its cell.
 func (r *Report) WriteCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
 	var head []string

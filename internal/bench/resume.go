@@ -31,12 +31,12 @@ func ReadReport(path string) (*Report, error) {
 	return r, nil
 }
 
-// WriteFile writes the report as JSON to a file, which is complete or as it was.
+// WriteFile writes the report as JSON to a file. If that fails, the file is unchanged.
 func (r *Report) WriteFile(path string) error {
 	return atomicfile.Write(path, 0o666, func(w io.Writer) error { return report.WriteJSON(w, r) })
 }
 
-// resume takes over what an earlier run of the same machine has measured.
+// resume takes over the measurements of an earlier run on the same machine.
 func (r *runner) resume(old *Report) error {
 	if old == nil {
 		return nil
@@ -63,7 +63,7 @@ func (r *runner) resume(old *Report) error {
 	return nil
 }
 
-// save hands the report over as far as it is.
+// save passes the report so far to Options.Save.
 func (r *runner) save() error {
 	if r.o.Save == nil {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// A run that was cut off goes on where it was: what is there stays, to the last figure.
+// A run that was cut off resumes where it was: its results stay, to the last figure.
 func TestResume(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.json")
 	none, err := ReadReport(path)
@@ -72,7 +72,7 @@ func TestResume(t *testing.T) {
 	require.ErrorContains(t, err, "read measurements")
 }
 
-// The file holds what the run returns, comparisons of points included.
+// The file holds what the run returns, including comparisons of points.
 func TestResumeWhole(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.json")
 	o := quick()
@@ -88,7 +88,7 @@ func TestResumeWhole(t *testing.T) {
 	assert.Equal(t, r.Points, saved.Points)
 }
 
-// What an earlier run has measured of other weights is not taken over.
+// What an earlier run measured with other weights is not taken over.
 func TestResumeOtherWeights(t *testing.T) {
 	o := quick()
 	o.Reps, o.Start, o.Lookup = 1, true, 1
@@ -109,12 +109,12 @@ func TestResumeOtherWeights(t *testing.T) {
 	assert.Equal(t, []string{"F16", "F32"}, []string{r.Lookups[0].Weights, r.Lookups[2].Weights})
 	assert.Equal(t, r.Lookups, run(tensor.F32).Lookups)
 
-	// A start that was measured warm only is measured again, and stands there once.
+	// A start that was only measured warm is measured again, and is listed once.
 	o.Previous.Starts[1].Cold = 0
 	assert.Len(t, run(tensor.F32).Starts, 2)
 }
 
-// Nor is what was measured of mapped weights, or with another profile.
+// Nor is what was measured with mapped weights, or with another profile.
 func TestResumeOtherSource(t *testing.T) {
 	o := quick()
 	o.Reps, o.Decode, o.Depth = 1, []int{2}, []int{70}

@@ -23,22 +23,22 @@ type Source struct {
 	open    func(ctx context.Context, opts ...model.Option) (*model.Model, error)
 	release func()
 	private bool   // the weights are memory of the process, not a mapped file
-	bytes   int64  // memory that making random weights takes; 0: they are a checkpoint's
+	bytes   int64  // memory that random weights take to make; 0: they are a checkpoint's
 	weights string // element type of random weights
 
-	// folder returns where a mapped checkpoint lies, nil for other sources.
+	// folder returns the folder of a mapped checkpoint; nil for other sources.
 	folder func(ctx context.Context) (string, error)
 }
 
-// Name returns the name in reports.
+// Name returns the source's name in reports.
 func (s *Source) Name() string { return s.name }
 
-// random reports whether weights are random.
+// random reports whether the weights are random.
 func (s *Source) random() bool { return s.bytes > 0 }
 
 // Shape returns a source with the dimensions of a published checkpoint (see
-// model.Shapes), or with NAME:LAYERS of the first layers of one, and random weights of type t: BF16, F16 or F32. They are made
-// when they are first needed.
+// model.Shapes), or for NAME:LAYERS those of its first layers, and random weights
+// of type t: BF16, F16 or F32. The weights are made when they are first needed.
 func Shape(name string, t tensor.Type) (*Source, error) {
 	cfg, err := shapeConfig(name)
 	if err != nil {
@@ -47,7 +47,7 @@ func Shape(name string, t tensor.Type) (*Source, error) {
 	return Random(name, cfg, t), nil
 }
 
-// shapeConfig returns the configuration of a shape, cut to the first layers if the
+// shapeConfig returns the configuration of a shape, reduced to the first layers if the
 // name says how many.
 func shapeConfig(name string) (*model.Config, error) {
 	shape, count, cut := strings.Cut(name, ":")
@@ -81,19 +81,19 @@ func Random(name string, cfg *model.Config, t tensor.Type) *Source {
 				return nil, err
 			}
 		}
-		return model.New(&c, weights, opts...) // closing it leaves weights in memory alone
+		return model.New(&c, weights, opts...) // closing it does not free weights in memory
 	}
 	s.release = func() { weights = nil }
 	return s
 }
 
-// Checkpoint returns a source that opens a checkpoint whose weights do not stay in
-// files.
+// Checkpoint returns a source that opens a checkpoint whose weights are not mapped
+// from files.
 func Checkpoint(name string, open func(ctx context.Context, opts ...model.Option) (*model.Model, error)) *Source {
 	return &Source{name: name, open: open, release: func() {}, private: true}
 }
 
-// Folder returns a source for the checkpoint in a folder; opts stand before a run's
+// Folder returns a source for the checkpoint in a folder; opts come before a run's
 // own options. The time from opening it to the first token is measured, too.
 func Folder(name, dir string, opts ...model.Option) *Source {
 	return &Source{
@@ -106,13 +106,13 @@ func Folder(name, dir string, opts ...model.Option) *Source {
 	}
 }
 
-// layerParams returns the parameters of a layer's matrices.
+// layerParams returns the number of parameters in a layer's matrices.
 func layerParams(c *model.Config) int64 {
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	return int64(c.Hidden) * int64(2*q+2*kv+3*c.Intermediate)
 }
 
-// Compression is how a point's cache is compressed; the zero value: not at all.
+// Compression is how a point's cache is compressed; the zero value means not at all.
 type Compression struct {
 	Metric    lukv.MetricConfig
 	Allocator lukv.AllocatorConfig
@@ -130,7 +130,7 @@ type Compression struct {
 // on reports whether anything is compressed.
 func (c Compression) on() bool { return c.Ratio > 0 || c.BudgetTokens > 0 || c.BudgetBytes > 0 }
 
-// names returns metric and allocator as reports name them.
+// names returns the names of metric and allocator in reports.
 func (c Compression) names() (metric, allocator string) {
 	metric, allocator = c.Metric.String(), c.Allocator.String()
 	if metric == (lukv.MetricConfig{Name: c.Metric.Name}).String() {
@@ -159,7 +159,7 @@ func (c Compression) policy(m *model.Model) (*lukv.Policy, error) {
 
 // randomProfile returns a profile for a model and metric in which the heads'
 // appetites follow an exponential distribution, and each level gives every head
-// the same multiple of its appetite, at most everything.
+// the same multiple of its appetite, at most all of its entries.
 func randomProfile(m *model.Model, metric lukv.MetricConfig) (*lukv.Profile, error) {
 	c := m.Config()
 	full, err := lukv.NewMetric(metric)

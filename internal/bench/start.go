@@ -25,8 +25,8 @@ func (r *runner) start(ctx context.Context, s *Source) error {
 	if slices.ContainsFunc(r.report.Starts, func(x Start) bool { return same(x) && (x.Cold > 0 || !r.o.Start) }) {
 		return nil // an earlier run has measured it
 	}
-	// The first one finds what the system happens to have in memory and counts
-	// for nothing; it writes the checkpoint if there is none yet.
+	// The first run depends on what happens to be in memory and does not count;
+	// it writes the checkpoint if there is none yet.
 	if _, err := r.firstToken(ctx, s); err != nil {
 		return err
 	}
@@ -60,8 +60,8 @@ func (r *runner) start(ctx context.Context, s *Source) error {
 	return nil
 }
 
-// firstToken returns the seconds from opening the model to the first token, the reading
-// of its tokenizer included.
+// firstToken returns the seconds from opening the model to the first token, including
+// reading its tokenizer.
 func (r *runner) firstToken(ctx context.Context, s *Source) (float64, error) {
 	r.progress("%s: time to the first token", s.name)
 	fail := func(err error) (float64, error) {
@@ -80,7 +80,7 @@ func (r *runner) firstToken(ctx context.Context, s *Source) (float64, error) {
 	}
 	defer m.Close()
 	tokens := []int32{0}
-	// A model folder may lack the tokenizer, and be measured nevertheless.
+	// A model folder without a tokenizer can still be measured.
 	if tok, err := m.Tokenizer(); err == nil {
 		if ids := tok.Encode("Hello", tokenizer.EncodeOptions{AddSpecial: true}); len(ids) > 0 && int(ids[0]) < m.Config().Vocab {
 			tokens = ids[:1]
@@ -135,9 +135,10 @@ func folderBytes(dir string) (int64, error) {
 	return n, nil
 }
 
-// Written is Shape, but the weights are written to a checkpoint when they are
-// first needed and then mapped like those of any other; it has a made-up tokenizer. It lies in a new
-// folder under dir, os.TempDir if empty, that is removed in the end.
+// Written is like Shape, but the weights are written to a checkpoint when they are
+// first needed, and then mapped like those of any other. The checkpoint has a made-up
+// tokenizer. It lies in a new folder under dir, os.TempDir if empty, that is removed
+// when the source is released.
 func Written(name string, t tensor.Type, dir string) (*Source, error) {
 	cfg, err := shapeConfig(name)
 	if err != nil {
@@ -181,7 +182,8 @@ func written(name string, cfg *model.Config, t tensor.Type, dir string) *Source 
 	return s
 }
 
-// writeCheckpoint writes random weights of type t for cfg with its config.
+// writeCheckpoint writes a checkpoint of random weights of type t for cfg, with config
+// and tokenizer.
 func writeCheckpoint(ctx context.Context, dir string, cfg *model.Config, t tensor.Type) error {
 	c := *cfg
 	c.Type = t
@@ -210,7 +212,7 @@ func writeCheckpoint(ctx context.Context, dir string, cfg *model.Config, t tenso
 	return safetensors.WriteFile(filepath.Join(dir, "model.safetensors"), list, nil)
 }
 
-// configJSON is a config.json that says what the configuration of a shape does.
+// configJSON returns a config.json equivalent to the configuration of a shape.
 func configJSON(cfg *model.Config) ([]byte, error) {
 	types := map[tensor.Type]string{tensor.F32: "float32", tensor.F16: "float16", tensor.BF16: "bfloat16"}
 	return json.MarshalIndent(map[string]any{

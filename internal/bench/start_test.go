@@ -32,7 +32,7 @@ func TestStart(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, left, "the checkpoint is removed")
 
-	// The memory of a mapped model, and without --start no cold start.
+	// The memory of a mapped model; without --start, there is no cold start.
 	o = quick()
 	o.Prefill, o.Decode = []int{300}, []int{3}
 	s := written("tiny", tiny(0), tensor.BF16, temp)
@@ -106,13 +106,13 @@ func TestDropPages(t *testing.T) {
 	}
 	path := filepath.Join(dir, "x")
 	require.NoError(t, os.WriteFile(path, make([]byte, 8<<20), 0o600))
-	// Whether the system lets go depends on the file system; that it says so
-	// does not.
+	// Whether the system drops the pages depends on the file system, so the result
+	// is only logged.
 	t.Log("pages dropped:", dropPages(dir))
 	assert.False(t, dropPages(filepath.Join(dir, "none")))
 }
 
-// TestWeightsAreInterrupted: the making of random weights ends with its context.
+// TestWeightsAreInterrupted: making random weights ends with its context.
 func TestWeightsAreInterrupted(t *testing.T) {
 	for _, make := range []func(string, tensor.Type) (*Source, error){
 		Shape, func(name string, typ tensor.Type) (*Source, error) { return Written(name, typ, t.TempDir()) },

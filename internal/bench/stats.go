@@ -15,14 +15,14 @@ func median(x []float64) float64 {
 }
 
 // exactLimit is the number of observations up to which the distribution of the
-// rank sum is counted out.
+// rank sum is enumerated.
 const exactLimit = 60
 
-// MannWhitney returns the two-sided p-value of the Mann-Whitney U test: how likely
-// samples of these sizes from one and the same distribution differ in ranks as
-// much as a and b do. Ties count as mean ranks. Up to 60 observations the value is exact
-// (ties included), beyond that a normal approximation with continuity and tie
-// corrections. It is 1 if one side is empty.
+// MannWhitney returns the two-sided p-value of the Mann-Whitney U test: the
+// probability that samples of these sizes from a single distribution differ in ranks
+// at least as much as a and b do. Ties count as mean ranks. Up to 60 observations the
+// value is exact, even with ties; beyond that it is a normal approximation with
+// continuity and tie corrections. It is 1 if one side is empty.
 func MannWhitney(a, b []float64) float64 {
 	if len(a) == 0 || len(b) == 0 {
 		return 1
@@ -32,7 +32,7 @@ func MannWhitney(a, b []float64) float64 {
 	for _, r := range ranks[:len(a)] {
 		sum += r
 	}
-	// Twice the distance of the rank sum, doubled, from its mean n1(n+1).
+	// The doubled rank sum has the mean n1(n+1).
 	n := len(ranks)
 	distance := abs(sum - len(a)*(n+1))
 	if n <= exactLimit {
@@ -41,7 +41,7 @@ func MannWhitney(a, b []float64) float64 {
 	return normalTail(ranks, len(a), distance)
 }
 
-// normalTail is exactTail by the normal approximation.
+// normalTail is exactTail in the normal approximation.
 func normalTail(ranks []int, k, distance int) float64 {
 	ties := 0.0
 	counts := map[int]float64{}
@@ -61,7 +61,7 @@ func normalTail(ranks []int, k, distance int) float64 {
 }
 
 // doubledRanks returns twice the mean rank of each element of a and then b, so that
-// mean ranks of ties are whole.
+// the mean ranks of ties are integers.
 func doubledRanks(a, b []float64) []int {
 	all := slices.Concat(a, b)
 	order := make([]int, len(all))
@@ -91,8 +91,8 @@ func doubledRanks(a, b []float64) []int {
 	return ranks
 }
 
-// exactTail returns the share of all choices of k ranks whose sum is at least
-// that far from the mean.
+// exactTail returns the fraction of all choices of k ranks whose sum is at least
+// distance away from the mean.
 func exactTail(ranks []int, k, distance int) float64 {
 	total := 0
 	for _, r := range ranks {

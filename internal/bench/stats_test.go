@@ -18,7 +18,7 @@ func TestMedian(t *testing.T) {
 	assert.Equal(t, 2.5, median([]float64{4, 1, 2, 3}))
 }
 
-// Values by counting arrangements by hand.
+// Values from counting arrangements by hand.
 func TestMannWhitneyExact(t *testing.T) {
 	seq := func(from, n int) []float64 {
 		out := make([]float64, n)
@@ -133,7 +133,7 @@ func TestReadSeriesRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "no point in common")
 }
 
-// Of several reports each is one observation.
+// Each of several reports is one observation.
 func TestReadSeriesOfReports(t *testing.T) {
 	const report = `{"format":"lukv bench 1",
 		"device":{"info":{"name":"Card"},"operations":[

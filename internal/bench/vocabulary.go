@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// tokenizerJSON is a tokenizer.json with so many tokens, at least 256, for the time that
-// reading one takes: of bytes, as Llama 3 and Qwen 2 have, with made-up words that are
-// about as long as in theirs.
+// tokenizerJSON returns a tokenizer.json with size tokens, at least 256, to measure how
+// long reading one takes: a byte-level tokenizer like those of Llama 3 and Qwen 2, with
+// made-up words of about the length of theirs.
 func tokenizerJSON(size int) ([]byte, error) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	pieces := make([]string, 0, size)
@@ -18,7 +18,7 @@ func tokenizerJSON(size int) ([]byte, error) {
 		vocab[piece] = len(pieces)
 		pieces = append(pieces, piece)
 	}
-	// Bytes that are no visible characters of Latin-1 stand for letters behind it.
+	// Bytes that are not visible Latin-1 characters are represented by code points from 256.
 	hidden := rune(256)
 	for b := range rune(256) {
 		if b <= ' ' || b >= 0x7f && b <= 0xa0 || b == 0xad {
@@ -29,7 +29,7 @@ func tokenizerJSON(size int) ([]byte, error) {
 	letters := pieces['a' : 'z'+1]
 	var merges []string
 	for len(pieces) < size {
-		// A word is one that is there and a letter, or two such.
+		// A new word is an existing one and a letter, or two existing ones.
 		a, b := letters[rng.IntN(len(letters))], letters[rng.IntN(len(letters))]
 		if n := len(pieces) - 256; n > 0 {
 			a = pieces[256+rng.IntN(n)]
