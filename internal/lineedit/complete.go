@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Completer proposes what may stand in place of text[from:], the end of what is
-// typed up to the cursor.
+// Completer proposes replacements for text[from:], where text is what has been typed
+// up to the cursor.
 type Completer func(text string) (from int, candidates []string)
 
-// complete applies the Tab key: it inserts what all candidates begin with, or
-// lists them if that is there already.
+// complete applies the Tab key: it inserts the prefix common to all candidates, or
+// lists them if that has been typed already.
 func (e *editor) complete() {
 	if e.t.Complete == nil {
 		return
@@ -42,7 +42,7 @@ func (e *editor) complete() {
 	}
 }
 
-// commonPrefix is the longest text that a and b begin with, of whole characters.
+// commonPrefix returns the longest common prefix of a and b, in whole characters.
 func commonPrefix(a, b string) string {
 	i := 0
 	for i < len(a) && i < len(b) && a[i] == b[i] {

@@ -2,9 +2,9 @@
 // notices Ctrl-C while the program is busy.
 //
 // [Open] puts a terminal into raw mode; until Close, all output must go through
-// the Terminal, which gives line breaks their carriage return. ReadLine edits one
-// line in a row of the screen that scrolls sideways; a text of several lines, which
-// was pasted or comes from the history, has a row for each:
+// the Terminal, which adds carriage returns to line breaks. ReadLine edits one
+// line in a row of the screen that scrolls sideways; a text of several lines, pasted
+// or from the history, takes a row for each:
 //
 //	Left, Right, Ctrl-B, Ctrl-F         move by a character
 //	Alt-B, Alt-F, Ctrl-Left, Ctrl-Right move by a word
@@ -24,13 +24,13 @@
 //
 // # Lifetime and concurrency
 //
-// A Terminal belongs to one goroutine, but for Write, which any may call. A
-// goroutine of its own reads the input. It ends with the first read after Close,
-// or with the input itself: a read that waits for a key cannot be called off.
+// A Terminal belongs to one goroutine, except for Write, which any may call. A
+// separate goroutine reads the input. It ends with the first read after Close, or
+// with the input itself: a read that waits for a key cannot be cancelled.
 //
 // # Limits
 //
-// The terminal is taken to understand the common control sequences of ANSI X3.64.
-// Widths are those of single code points: joined emoji may be drawn off by a
+// The terminal is assumed to understand the common control sequences of ANSI X3.64.
+// Widths are those of single code points, so joined emoji may be drawn off by a
 // column.
 package lineedit

@@ -11,33 +11,33 @@ import (
 	"golang.org/x/text/width"
 )
 
-// editor is one line being edited. Pasted text and entries of the history may
-// have line breaks; each of their lines takes a row of the screen.
+// editor is one line being edited. Pasted text and history entries may contain
+// line breaks; each of their lines takes a row of the screen.
 type editor struct {
 	t      *Terminal
 	prompt string
 	line   []rune
 	at     int // cursor, 0 … len(line)
-	left   int // first character on the screen of the row with the cursor
+	left   int // first character shown of the row with the cursor
 	top    int // first row on the screen
-	below  int // rows of the screen between the first one and the cursor's
+	below  int // rows from the first one on the screen to the cursor's
 
-	entry int    // of the history; its length stands for the line being written
+	entry int    // index in the history; its length stands for the line being written
 	own   []rune // that line, while an entry is shown
 }
 
-// maxRows is the most rows of the screen that a line takes.
+// maxRows is the maximum number of rows that a line takes on the screen.
 const maxRows = 10
 
 // ReadLine shows the prompt, a single line of plain text, and returns the line
-// that is typed, without its end. It returns ErrInterrupt for Ctrl-C, with the
-// line as far as it came, io.EOF for Ctrl-D in an empty line or the end of the
-// input, and ctx's cause when it is done. It does not add the line to the history.
+// that is typed, without its line break. It returns ErrInterrupt for Ctrl-C, with
+// the line typed so far, io.EOF for Ctrl-D in an empty line or the end of the
+// input, and ctx's cause when ctx is done. It does not add the line to the history.
 func (t *Terminal) ReadLine(ctx context.Context, prompt string) (string, error) {
 	return t.EditLine(ctx, prompt, "")
 }
 
-// EditLine is ReadLine that begins with a text to be changed.
+// EditLine is like ReadLine but begins with text to edit.
 func (t *Terminal) EditLine(ctx context.Context, prompt, text string) (string, error) {
 	e := &editor{t: t, prompt: prompt, entry: len(t.History.lines), line: []rune(text)}
 	e.at = len(e.line)
@@ -60,7 +60,7 @@ func (t *Terminal) EditLine(ctx context.Context, prompt, text string) (string, e
 	}
 }
 
-// finish leaves the cursor in the row behind the text.
+// finish moves the cursor to the row after the text.
 func (e *editor) finish() {
 	e.at = len(e.line)
 	e.draw()
@@ -162,7 +162,7 @@ func (e *editor) wordEnd() int {
 	return i
 }
 
-// show replaces the line by an entry of the history.
+// show replaces the line with an entry of the history.
 func (e *editor) show(entry int) {
 	lines := e.t.History.lines
 	if entry < 0 || entry > len(lines) {
@@ -180,8 +180,8 @@ func (e *editor) show(entry int) {
 	e.at = len(e.line)
 }
 
-// row is the characters of one row of the text: from its beginning to the line
-// break or the end of the text.
+// row is the range of characters in one row of the text: from its beginning to the
+// line break or the end of the text.
 type row struct{ from, to int }
 
 func (e *editor) rows() []row {
@@ -196,7 +196,7 @@ func (e *editor) rows() []row {
 	return append(out, row{from, len(e.line)})
 }
 
-// cursorRow is the row that the cursor is in.
+// cursorRow returns the index of the row that the cursor is in.
 func (e *editor) cursorRow(rows []row) int {
 	for i, r := range rows {
 		if e.at <= r.to {
@@ -206,7 +206,7 @@ func (e *editor) cursorRow(rows []row) int {
 	return len(rows) - 1
 }
 
-// vertical moves the cursor to another row, if there is one.
+// vertical moves the cursor by a number of rows, and reports whether there is such a row.
 func (e *editor) vertical(by int) bool {
 	rows := e.rows()
 	from := e.cursorRow(rows)
@@ -218,14 +218,14 @@ func (e *editor) vertical(by int) bool {
 	return true
 }
 
-// draw shows the text: a row of the screen for each of its own, the one with the
-// cursor scrolled sideways to it, and of many rows those around it.
+// draw shows the text, each of its rows in a row of the screen. The row with the
+// cursor is scrolled sideways to it; of many rows, those around it are shown.
 func (e *editor) draw() {
 	columns := e.t.size()
 	if columns <= 0 {
 		columns = 80
 	}
-	// The last column stays free: some terminals wrap when it is written.
+	// The last column stays free: some terminals wrap when it is written to.
 	room := max(4, columns-1-widthOf([]rune(e.prompt)))
 	rows := e.rows()
 	current := e.cursorRow(rows)
@@ -262,7 +262,7 @@ func (e *editor) draw() {
 	last := len(shown) - 1
 	e.below = current - e.top
 	if len(rows) > 1 || e.t.drawn > 1 {
-		b.WriteString("\x1b[J") // rows of a longer text
+		b.WriteString("\x1b[J") // erase rows of a longer text
 	}
 	e.t.drawn = len(rows)
 	if up := last - e.below; up > 0 {
@@ -276,14 +276,14 @@ func (e *editor) draw() {
 	io.WriteString(e.t, b.String())
 }
 
-// dots stand in front of further rows, as wide as the prompt.
+// dots returns the text in front of further rows, as wide as the prompt.
 func (e *editor) dots() string {
 	n := widthOf([]rune(e.prompt))
 	return strings.Repeat(".", max(0, n-1)) + strings.Repeat(" ", min(n, 1))
 }
 
-// drawRow writes what of a row fits, and returns its columns, and those in front of
-// the cursor.
+// drawRow writes as much of a row as fits, and returns the number of its columns and of
+// those before the cursor.
 func (e *editor) drawRow(b *strings.Builder, r row, room int) (used, cursor int) {
 	for i, c := range e.line[r.from:r.to] {
 		if i == e.at-r.from {
@@ -301,7 +301,7 @@ func (e *editor) drawRow(b *strings.Builder, r row, room int) (used, cursor int)
 	return used, cursor
 }
 
-// back returns the first character from which on all up to end fit into columns.
+// back returns the first character from which all characters up to end fit into columns.
 func (e *editor) back(end, columns int) int {
 	for used := 0; end > 0; end-- {
 		if used += runeWidth(e.line[end-1]); used > columns {
@@ -311,7 +311,7 @@ func (e *editor) back(end, columns int) int {
 	return end
 }
 
-// visible stands for a character on the screen.
+// visible returns what stands for a character on the screen.
 func visible(r rune) rune {
 	switch {
 	case r == '\t':
@@ -322,7 +322,7 @@ func visible(r rune) rune {
 	return r
 }
 
-// runeWidth is the number of columns that visible(r) takes.
+// runeWidth returns the number of columns that visible(r) takes.
 func runeWidth(r rune) int {
 	if unicode.In(r, unicode.Mn, unicode.Me) {
 		return 0

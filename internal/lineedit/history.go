@@ -13,13 +13,13 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// maxHistory is how many lines a history file keeps.
+// maxHistory is the number of lines that a history file is shortened to.
 const maxHistory = 1000
 
-// maxBytes is the most that is read of a history file.
+// maxBytes bounds the size of a history file.
 const maxBytes = 64 << 20
 
-// History holds earlier lines, oldest first. The zero value is empty and kept in
+// History holds earlier lines, oldest first. The zero value is empty and is kept in
 // memory only.
 type History struct {
 	lines []string
@@ -27,8 +27,8 @@ type History struct {
 }
 
 // Open reads the history from a file, in which each line is a quoted string, and
-// has Add write to it. A file that is not there is made when needed, readable by
-// its owner alone; lines that cannot be read are skipped.
+// makes Add write to it. A missing file is created when needed, readable by its
+// owner alone; lines that cannot be parsed are skipped.
 func (h *History) Open(path string) error {
 	data, err := inputfile.Read(path, maxBytes)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -49,7 +49,7 @@ var controls = map[byte]keyName{
 	23: keyWordBack, 127: keyBackspace,
 }
 
-// sequences are the control sequences behind ESC, "[" for its two spellings.
+// sequences are the control sequences after ESC, where "[" stands for "O", too.
 var sequences = map[string]keyName{
 	"[A": keyUp, "[B": keyDown, "[C": keyRight, "[D": keyLeft, "[H": keyHome, "[F": keyEnd,
 	"[1~": keyHome, "[7~": keyHome, "[4~": keyEnd, "[8~": keyEnd, "[3~": keyDelete,

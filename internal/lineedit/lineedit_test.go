@@ -94,7 +94,7 @@ func TestReadLine(t *testing.T) {
 	}
 }
 
-// TestDraw checks what stands in the row after the last key.
+// TestDraw checks what the row shows after the last key.
 func TestDraw(t *testing.T) {
 	for _, tc := range []struct {
 		columns     int
@@ -142,7 +142,7 @@ func TestInterruptible(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "kept", got)
 
-	// Idle, it is a key; and a done context ends the wait.
+	// When idle, Ctrl-C is a key, and a done context ends the wait.
 	w.Write([]byte("\x03"))
 	_, err = term.ReadLine(t.Context(), "")
 	require.ErrorIs(t, err, ErrInterrupt)
@@ -179,7 +179,7 @@ func TestHistoryFile(t *testing.T) {
 	assert.Equal(t, maxHistory, bytes.Count(data, []byte("\n")))
 }
 
-// FuzzReadLine types anything: every line is valid UTF-8, and the end comes.
+// FuzzReadLine types arbitrary bytes: every line is valid UTF-8, and reading ends.
 func FuzzReadLine(f *testing.F) {
 	f.Add([]byte("abc\x1b[D\x7f\r"), 80)
 	f.Add([]byte("\x1b[200~a\nb\x1b[201~\x17\x0b\x15\x1bb\x1bf\x1bd\r"), 10)

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// search looks for an entry of the history that contains what is typed, from the
-// latest on. Ctrl-R goes on to an older one, Ctrl-G takes the old line back; any
-// other key ends the search with what was found, and is returned to be applied.
+// search looks for a history entry that contains what is typed, latest first. Ctrl-R
+// goes on to an older one; Ctrl-G and Ctrl-C restore the old line. Any other key ends
+// the search with what was found, and is returned to be applied.
 func (e *editor) search(ctx context.Context) (key, error) {
 	own, ownAt := slices.Clone(e.line), e.at
 	lines := e.t.History.lines

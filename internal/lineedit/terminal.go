@@ -12,8 +12,8 @@ import (
 	"golang.org/x/term"
 )
 
-// ErrInterrupt is returned by ReadLine for Ctrl-C, and the cause of contexts that
-// Ctrl-C has cancelled.
+// ErrInterrupt is returned by ReadLine for Ctrl-C, and is the cause of contexts
+// cancelled by Ctrl-C.
 var ErrInterrupt = errors.New("interrupted")
 
 // Device is one end of a terminal, such as os.Stdin.
@@ -41,7 +41,7 @@ type Terminal struct {
 }
 
 // Open puts the terminal into raw mode. The caller closes it, which restores the
-// mode it was in.
+// previous mode.
 func Open(in interface {
 	io.Reader
 	Device
@@ -88,10 +88,10 @@ func (t *Terminal) Close() error {
 	return nil
 }
 
-// Fd is the descriptor of the output.
+// Fd returns the file descriptor of the output.
 func (t *Terminal) Fd() uintptr { return t.fd }
 
-// Write writes text, line breaks as the raw terminal needs them.
+// Write writes text with line breaks as the raw terminal needs them.
 func (t *Terminal) Write(p []byte) (int, error) {
 	t.write.Lock()
 	defer t.write.Unlock()
@@ -118,7 +118,7 @@ func (t *Terminal) Interruptible(ctx context.Context) (busy context.Context, sto
 
 const ctrlC = 3
 
-// listen collects what is typed.
+// listen collects input until it ends or the terminal is closed.
 func (t *Terminal) listen(in io.Reader) {
 	buf := make([]byte, 4096)
 	for {
@@ -143,8 +143,8 @@ func (t *Terminal) listen(in io.Reader) {
 	}
 }
 
-// next returns the next byte. Without patience it waits only briefly, for the rest
-// of a sequence, and reports false if there is none.
+// next returns the next byte. Unless patient, it waits only briefly, for the rest of
+// a sequence, and reports false if nothing comes.
 func (t *Terminal) next(ctx context.Context, patient bool) (b byte, ok bool, err error) {
 	var timeout <-chan time.Time
 	if !patient {
