@@ -1,7 +1,7 @@
-// Package methods shows how another module brings its own metrics and
-// allocators: a struct of parameters with two or three methods, registered under
-// a name. A blank import makes them available to policies, profiles, sessions,
-// evaluation and, built into it, the command:
+// Package methods shows how another module can provide its own metrics and
+// allocators: each is a struct of parameters with two or three methods, registered
+// under a name. A blank import makes them available to policies, profiles, sessions,
+// evaluation and, if it is built in, the command:
 //
 //	// cmd/lukv/methods.go
 //	package main
@@ -9,7 +9,7 @@
 //	import _ "github.com/lukv/lukv/examples/methods"
 //
 // Then --metric value_norm and --allocator '{"name":"tilted","tilt":0.5}' work
-// like the names that ship.
+// like the built-in names.
 package methods
 
 import "github.com/lukv/lukv/lukv"

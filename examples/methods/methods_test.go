@@ -18,7 +18,7 @@ import (
 	"github.com/lukv/lukv/model/calibration"
 )
 
-// check ends a test on an error.
+// check fails the test if err is not nil.
 func check(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -29,8 +29,8 @@ func check(t *testing.T, err error) {
 const policyText = `{"metric":{"name":"chunks","metric":"value_norm","size":4},
 	"allocator":{"name":"at_least","allocator":{"name":"tilted","tilt":0.5},"entries":20},"ratio":0.75}`
 
-// TestPolicy compresses a session under a policy in JSON, and reads the policy
-// that it reports again.
+// TestPolicy compresses a session under a policy in JSON, and parses the policy that
+// the session reports.
 func TestPolicy(t *testing.T) {
 	ctx := context.Background()
 	m, err := builtin.Open(ctx)

@@ -49,7 +49,7 @@ type atLeast struct {
 
 func (a atLeast) Knows() lukv.Knowledge { return a.Allocator.Knows() }
 
-// WithProfile passes a profile on to whoever reads it.
+// WithProfile passes a profile on to the inner allocator, if it reads one.
 func (a atLeast) WithProfile(p *lukv.Profile) (lukv.Allocator, error) {
 	inner, err := lukv.BindProfile(a.Allocator.Allocator, p)
 	a.Allocator.Allocator = inner

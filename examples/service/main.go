@@ -1,12 +1,12 @@
-// Command service is a small service on package engine: documents are put in once,
-// compressed, and asked often; answers stream over HTTP.
+// Command service is a small service built on package engine: documents are uploaded
+// and compressed once, then asked about many times; answers stream over HTTP.
 //
 //	service -model DIR -max-bytes 2147483648
 //	curl -T book.txt localhost:8000/documents/book
 //	curl -d 'Who is the narrator?' localhost:8000/documents/book/ask
 //
-// What it takes care of by itself is HTTP. Batching, memory, cancellation and the
-// sharing of a document's cache between its readers are the engine's.
+// The service itself handles only HTTP. Batching, memory, cancellation and sharing a
+// document's cache among its readers are left to the engine.
 package main
 
 import (
@@ -64,7 +64,7 @@ func open(ctx context.Context, dir string) (*model.Model, error) {
 	return model.Open(ctx, dir)
 }
 
-// serve answers until ctx is done; answers in progress then have a few seconds.
+// serve answers until ctx is done; answers in progress then have 10 seconds to finish.
 func serve(ctx context.Context, l net.Listener, m *model.Model, maxBytes int64, ratio float64) error {
 	s, err := newService(ctx, m, maxBytes, ratio)
 	if err != nil {
@@ -114,14 +114,14 @@ func newService(ctx context.Context, m *model.Model, maxBytes int64, ratio float
 	return s, err
 }
 
-// encode returns the tokens of text between two parts of the prompt's frame. What
+// encode returns the tokens of text between two parts of the prompt's framing. What
 // users write never becomes a control token.
 func (s *service) encode(ctx context.Context, before, text, after string) ([]int32, error) {
 	data := []tokenizer.Span{{Start: len(before), End: len(before) + len(text)}}
 	return s.tok.EncodeContext(ctx, before+text+after, s.m.Config().MaxPositions, tokenizer.EncodeOptions{Data: data})
 }
 
-// request is a prompt that begins with a document.
+// request returns a request whose prompt begins with a document.
 func (s *service) request(r *http.Request, document, rest []int32) engine.Request {
 	return engine.Request{
 		Client: r.RemoteAddr, Prompt: append(document[:len(document):len(document)], rest...),
@@ -169,8 +169,8 @@ func (s *service) remove(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// ask streams the answer to a question about a document. A reader who goes away ends
-// it, and gives its memory back.
+// ask streams the answer to a question about a document. If the client disconnects,
+// the answer ends and its memory is released.
 func (s *service) ask(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	document, ok := s.documents[r.PathValue("name")]
@@ -197,7 +197,7 @@ func (s *service) ask(w http.ResponseWriter, r *http.Request) {
 	out := http.NewResponseController(w)
 	for event, err := range stream.Events() {
 		if err != nil {
-			log.Print(err) // the head is sent: all that is left is to stop
+			log.Print(err) // the header has been sent: all that is left is to stop
 			return
 		}
 		if _, err := io.WriteString(w, event.Text); err != nil {
@@ -207,7 +207,7 @@ func (s *service) ask(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse answers with the status that fits an error.
+// refuse responds with the status that fits an error.
 func refuse(w http.ResponseWriter, err error) {
 	var large *engine.TooLargeError
 	status := http.StatusBadRequest

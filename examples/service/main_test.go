@@ -17,7 +17,7 @@ import (
 	"github.com/lukv/lukv/model/builtin"
 )
 
-// start runs the service and returns its address and a way to end it.
+// start runs the service and returns its address and a function that stops it.
 func start(t *testing.T, maxBytes int64) (url string, stop func() error) {
 	m, err := open(context.Background(), "")
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestService(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, right, 4, "%q", answers)
 
-	// A reader who goes away leaves nothing behind.
+	// A client that disconnects leaves nothing behind.
 	gone, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
 	defer cancel()
 	send(t, gone, "POST", url+"/documents/0/ask", documents[0].Question)
