@@ -420,7 +420,7 @@ func (r *chatter) load(path string) error {
 const keepsOwn = "is a saved context, which keeps its own compression and system prompt"
 
 // restore resumes a saved chat. Its compression and system prompt cannot be changed:
-// flags that ask for others are an error, settings made here are noted.
+// flags that ask for others are an error, settings made in the chat only give a note.
 func (r *chatter) restore(path string) error {
 	if p := r.conv.Session.Compression; p != nil && budgeted(p) || r.conv.System != "" {
 		r.e.note("note: %s "+keepsOwn, path)

@@ -266,7 +266,7 @@ func (d *demo) evaluate(items []eval.Item, share bool, what string) ([]eval.Answ
 	return answers, err
 }
 
-// ask asks all questions and summarizes the answers.
+// ask asks all questions and sums up the answers.
 func (d *demo) ask() error {
 	var err error
 	if d.items, _, err = eval.Subset(longSamples(), 0, d.Limit, 42); err != nil {

@@ -535,8 +535,8 @@ func (c *evalCmd) methods(m *model.Model) ([]eval.Method, error) {
 }
 
 // shapes returns the policies without budgets: the presets by name, and the cross
-// product of metrics and allocators. If presets are given, the defaults of both
-// are not added to them.
+// product of metrics and allocators, where an empty list stands for its default
+// unless both are empty and there are presets.
 func (c *evalCmd) shapes(decode lukv.DecodeConfig) ([]eval.Method, error) {
 	var out []eval.Method
 	for _, name := range splitList(c.Preset) {

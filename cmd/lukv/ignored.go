@@ -53,8 +53,8 @@ func (g given) unused(flags, why string) error {
 // A flagChecker is a command that refuses flags that would have no effect.
 type flagChecker interface{ unused(given) error }
 
-// Flags that say how much is removed and how, how tokens are drawn, and all that
-// concern an answer.
+// Flags that say how much is removed and how, how tokens are drawn, and what
+// applies only to answers.
 const (
 	budgetFlags  = "ratio budget-tokens budget-bytes"
 	shapingFlags = "preset metric allocator profile compat sinks window"

@@ -22,7 +22,7 @@ func (e *env) writeTo(path string, write func(io.Writer) error) error {
 }
 
 // statePath returns the name of the file that keeps the unfinished work of an output,
-// "" if the output is standard output or not a regular file.
+// "" if the output is standard output or exists and is not a regular file.
 func statePath(output string) string {
 	if info, err := os.Stat(output); output == "-" || err == nil && !info.Mode().IsRegular() {
 		return ""

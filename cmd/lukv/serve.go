@@ -217,8 +217,8 @@ func reportTo(m *kvevents.Model) func(engine.PrefixEvent) {
 	}
 }
 
-// open adds the models to the server, opened now or on demand. The caller closes those
-// it returns.
+// open adds the models to the server, opening them now or on demand. The caller closes
+// those it returns.
 func (c *serveCmd) open(e *env, s *serve.Server, events *kvevents.Publisher, log *slog.Logger) ([]*model.Model, error) {
 	var models []*model.Model
 	o := engine.Options{

@@ -18,7 +18,7 @@ import (
 	"github.com/lukv/lukv/serve"
 )
 
-// reloader reads again the files that may change while the server runs: API keys, the
+// reloader rereads the files that may change while the server runs: API keys, the
 // certificate and its key, profiles. What cannot be read stays as it was.
 type reloader struct {
 	c    *serveCmd
