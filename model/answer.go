@@ -12,28 +12,28 @@ import (
 )
 
 // Answer is the full cache's answer to a question about an observed context, with
-// what its steps looked at. The steps are the rows that predict the answer's
-// tokens; the first is the question's last row. Answers of one observation may be
+// what its steps attended to. The steps are the rows that predict the answer's
+// tokens; the first is the question's last row. Answers from one observation may be
 // measured concurrently; each belongs to one goroutine.
 type Answer struct {
 	ob      *Observation
-	s       *Session            // with context, question and answer
+	s       *Session            // holds context, question and answer
 	tail    []int32             // question and answer, without the answer's last token
 	tokens  []int32             // of the answer
 	queries []*lukv.QueryWindow // [L] of the steps; nil in layers with a sliding window
 
 	logits [][]float32 // [steps][Vocab]
-	sums   []float64   // LogSumExp of them
+	sums   []float64   // LogSumExp of each
 
 	context int
 	passes  int
 }
 
-// Answer answers a question (with its answer cue) on a fork of the full cache, up
-// to o.MaxTokens tokens (64 if 0), including one that ends the sequence. It then
-// passes question and answer once more over the full cache to see what the steps
-// look at. The result, which the caller closes, holds 4·L·H·D bytes of queries and
-// 4·Vocab bytes of logits for each. o.IncludeQuestion has no effect.
+// Answer answers a question (with its answer cue) on a fork of the full cache, in
+// up to o.MaxTokens tokens (64 if 0), including one that ends the sequence. It then
+// runs question and answer over the full cache once more to see what the steps
+// attend to. The result, which the caller closes, holds 4·L·H·D bytes of queries
+// and 4·Vocab bytes of logits per step. o.IncludeQuestion has no effect.
 func (ob *Observation) Answer(ctx context.Context, question []int32, o MeasureOptions) (*Answer, error) {
 	a := &Answer{ob: ob, context: len(ob.tokens)}
 	if err := a.run(ctx, question, o); err != nil {
@@ -42,7 +42,7 @@ func (ob *Observation) Answer(ctx context.Context, question []int32, o MeasureOp
 	return a, nil
 }
 
-// fork returns a fork of the full cache; answers ask for them at the same time.
+// fork returns a fork of the full cache. Answers may call it concurrently.
 func (ob *Observation) fork() (*Session, error) {
 	ob.forking.Lock()
 	defer ob.forking.Unlock()
@@ -111,14 +111,14 @@ func (a *Answer) pass(ctx context.Context, s *Session, each func(i int, logits [
 	return s.PrefillEach(ctx, a.tail, each)
 }
 
-// Steps returns the number of tokens of the answer.
+// Steps returns the number of tokens in the answer.
 func (a *Answer) Steps() int { return len(a.logits) }
 
-// Tokens returns the answer, including a token that ends the sequence. Not to be
-// changed.
+// Tokens returns the answer, including a token that ends the sequence. It must not
+// be changed.
 func (a *Answer) Tokens() []int32 { return a.tokens }
 
-// Passes returns how often question and answer have been passed over a cache so
+// Passes returns how many times question and answer have been run over a cache so
 // far.
 func (a *Answer) Passes() int { return a.passes }
 
@@ -131,7 +131,7 @@ func (a *Answer) Close() error {
 }
 
 // OutputErrors returns the errors of KV head h in a layer without a sliding
-// window under some orders of the context's entries, [len(orders)][len(counts)]:
+// window for given orders of the context's entries, [len(orders)][len(counts)];
 // see [lukv.HeadAttention.OutputErrors]. The attention is computed once.
 func (a *Answer) OutputErrors(ctx context.Context, layer, h int, orders [][]int32, counts []int) ([][]float64, error) {
 	out, err := a.outputErrors(ctx, layer, h, orders, counts)
@@ -176,7 +176,7 @@ func (a *Answer) outputErrors(ctx context.Context, layer, h int, orders [][]int3
 	return out, nil
 }
 
-// attention returns what the query heads of KV head h paid attention to, [G] of
+// attention returns the attention weights of the query heads of KV head h, [G] of
 // [steps][entries].
 func (a *Answer) attention(ctx context.Context, view *lukv.Layer, h int) ([][]float32, error) {
 	steps, window := a.Steps(), a.queries[view.Index]
@@ -197,9 +197,9 @@ func (a *Answer) attention(ctx context.Context, view *lukv.Layer, h int) ([][]fl
 	return out, a.s.cache.Err()
 }
 
-// Retrieved returns how far the query heads of KV head h, in a layer without a
-// sliding window, read positions [from, to) of the context while the answer was
-// given, [G]: see [lukv.Retrieved].
+// Retrieved returns how strongly the query heads of KV head h, in a layer without
+// a sliding window, read positions [from, to) of the context while answering, [G];
+// see [lukv.Retrieved].
 func (a *Answer) Retrieved(ctx context.Context, layer, h, from, to int) ([]float64, error) {
 	fail := func(err error) ([]float64, error) {
 		return nil, fmt.Errorf("attention of layer %d, KV head %d: %w", layer, h, err)
@@ -267,15 +267,14 @@ func (a *Answer) divergence(ctx context.Context, kept [][][]int32) (float64, err
 	return sum, err
 }
 
-// grams are the Gram matrices of the output projection as far as it reads the
-// groups of query heads, made when they are first asked for: 4·(G·D)² bytes for
-// each KV head.
+// grams holds the Gram matrices of the parts of the output projection that read
+// each group of query heads, made on first use: 4·(G·D)² bytes per KV head.
 type grams struct {
 	mu sync.Mutex
 	of map[[2]int]*lukv.OutputGram
 }
 
-// gram returns that of a KV head.
+// gram returns the matrix of a KV head.
 func (ob *Observation) gram(layer, h int) (*lukv.OutputGram, error) {
 	m := ob.s.m
 	ob.grams.mu.Lock()

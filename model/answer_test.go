@@ -12,8 +12,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// exactErrors are output errors by their definition: attention in float64 over a
-// cache that holds only what is kept of the context, and what follows it.
+// exactErrors computes output errors by their definition: attention in float64 over
+// a cache that holds only what is kept of the context, and what follows it.
 type exactErrors struct {
 	e       *exactModel
 	context int
@@ -46,7 +46,7 @@ func (x *exactErrors) saw(layer int, q []float64) {
 	}
 }
 
-// attend is the attention of one query over the entries that are there.
+// attend returns the attention of one query over the entries that are there.
 func (x *exactErrors) attend(layer, h int, q []float64, there func(j int) bool) []float64 {
 	d := len(q)
 	out, total := make([]float64, d), 0.0
@@ -124,9 +124,9 @@ func TestAnswerOutputErrors(t *testing.T) {
 	}
 }
 
-// TestAnswerCutAlone: in a pass over a cache of which one head is cut, its layer's
-// queries are those of the full cache, to the bit, so that its error is what that
-// pass changes of the layer's attention; and the divergence is that of the logits.
+// TestAnswerCutAlone: in a pass over a cache with one head cut, the queries of its
+// layer are bit-identical to those of the full cache, so that its error is what the
+// pass changes in the layer's attention; and the divergence is that of the logits.
 func TestAnswerCutAlone(t *testing.T) {
 	shape := testShapes[0]
 	m := shape.open(t, WithThreads(2))
@@ -170,7 +170,7 @@ func TestAnswerCutAlone(t *testing.T) {
 	require.InEpsilon(t, want, got, 1e-9)
 	require.Positive(t, got)
 
-	// Nothing cut, and a layer cut to its length.
+	// Nothing cut, and a layer cut to its full length.
 	for _, nothing := range [][][][]int32{nil, {nil, {whole, whole}, nil}} {
 		got, err := a.Divergence(t.Context(), nothing)
 		require.NoError(t, err)
@@ -255,9 +255,9 @@ func TestAnswerWithoutOutput(t *testing.T) {
 	require.ErrorContains(t, err, "empty")
 }
 
-// TestRetrieved compares how far heads read a fact with the definition, in a plain
-// float64 forward pass: of every step's attention the k largest entries that lie in a
-// fact of k entries add theirs, divided by k.
+// TestRetrieved compares how strongly heads read a fact with the definition, in a plain
+// float64 forward pass: of the k largest entries of every step's attention, those that
+// lie in a fact of k entries add theirs, divided by k.
 func TestRetrieved(t *testing.T) {
 	for _, shape := range []testShape{testShapes[0], testShapes[2]} {
 		const T = 40

@@ -14,7 +14,7 @@ type CacheNeed struct {
 }
 
 // Lengths are the numbers of tokens that a session will be given, in this order:
-// those before a context, which stay, the context, which is compressed, and the
+// those before the context, which stay; the context, which is compressed; and the
 // rest.
 type Lengths struct{ Before, Context, Rest int }
 
@@ -22,13 +22,14 @@ func (l Lengths) String() string {
 	return fmt.Sprintf("%d, %d and %d tokens", l.Before, l.Context, l.Rest)
 }
 
-// CacheNeed returns what a new session takes if it is given a context that
-// o.Compression compresses, in its first prefill or, with tokens before it, by
-// [Session.PrefillCompressed]. The numbers are exact where the budgets of all
-// heads are known beforehand; where budgets follow from scores they are bounds,
-// too high by at most a page per head. What compression while decoding evicts is
-// not subtracted. Peak is the promise of a bounded peak in numbers: the
-// compressed layers and one whole layer, or the end, whichever is more.
+// CacheNeed returns what a new session takes if o.Compression compresses its
+// context, in its first prefill or, with tokens before it, by
+// [Session.PrefillCompressed]. The numbers are exact if the budgets of all heads
+// are known beforehand; if budgets depend on scores they are upper bounds, and Held
+// is too high by at most a page per head. What compression while decoding evicts is
+// not subtracted. Peak is the larger of Held and the compressed layers plus one
+// whole layer, or the whole cache for allocators that look at scores of several
+// layers.
 func (m *Model) CacheNeed(o SessionOptions, l Lengths) (CacheNeed, error) {
 	need, err := m.cacheNeed(o, l)
 	if err != nil {
@@ -66,18 +67,18 @@ const defaultPageEntries = 64
 type needCounter struct {
 	m     *Model
 	page  kernels.PageLayout
-	chunk int // tokens that a layer with a window holds beside its window
+	chunk int // tokens that a layer with a window holds besides its window
 }
 
 func (n *needCounter) pages(entries int) int64 {
 	return int64((entries + n.page.PageEntries - 1) / n.page.PageEntries)
 }
 
-// layer returns the bytes of a layer that holds all of some tokens, as far as its
-// window reaches.
+// layer returns the bytes of an uncompressed layer after the given number of tokens;
+// with a window, it holds no more than the window needs.
 func (n *needCounter) layer(at, tokens int) int64 {
 	if win := n.m.cfg.Windows[at]; win > 0 {
-		// Whole pages go, so that one may hold a single entry of the window.
+		// Only whole pages are freed, so one may hold a single entry of the window.
 		tokens = min(tokens, win+n.chunk+n.page.PageEntries)
 	}
 	return n.bytes(n.pages(tokens) * int64(n.m.cfg.KVHeads))
@@ -85,7 +86,7 @@ func (n *needCounter) layer(at, tokens int) int64 {
 
 func (n *needCounter) bytes(pages int64) int64 { return pages * int64(n.page.Bytes()) }
 
-// whole returns the bytes of a cache of all of some tokens.
+// whole returns the bytes of an uncompressed cache of the given number of tokens.
 func (n *needCounter) whole(tokens int) int64 {
 	sum := int64(0)
 	for at := range n.m.cfg.Layers {
@@ -94,7 +95,7 @@ func (n *needCounter) whole(tokens int) int64 {
 	return sum
 }
 
-// compressed returns the need of a context that is compressed.
+// compressed returns the need if the context is compressed.
 func (n *needCounter) compressed(comp *compression, l Lengths) (CacheNeed, error) {
 	plan, d, end := comp.plan, comp.demand(l.Before, l.Context), l.Before+l.Context
 	if l.Before > 0 && plan.Metric().Needs(end, l.Before+d.Share()).Window >= end {
@@ -108,7 +109,7 @@ func (n *needCounter) compressed(comp *compression, l Lengths) (CacheNeed, error
 		}
 	}
 	var peak, held int64
-	others := n.whole(l.Before) // layers that are done, and those that hold what is before
+	others := n.whole(l.Before) // layers that are done, and those that hold only what is before
 	again := n.repetition(plan, l.Context)
 	for at := range n.m.cfg.Layers {
 		others -= n.layer(at, l.Before)
@@ -123,28 +124,29 @@ func (n *needCounter) compressed(comp *compression, l Lengths) (CacheNeed, error
 		others += after
 	}
 	switch plan.Allocator().Knows() {
-	case lukv.KnownSoFar, lukv.KnownAtEnd: // how much goes before the end follows from scores
+	case lukv.KnownSoFar, lukv.KnownAtEnd: // how much goes before the end depends on scores
 		peak = n.whole(end) + again
 	}
 	return CacheNeed{Peak: max(peak, held), Held: held}, nil
 }
 
 // repetition returns the bytes that a metric's repetition of a context adds to a layer
-// while it passes through it: a chunk and what leads into it.
+// while passing through it: a chunk and what leads into it.
 func (n *needCounter) repetition(plan *lukv.Compiled, context int) int64 {
 	text := plan.Metric().Needs(context, 0).Repeat
 	if text.Chunk == 0 {
 		return 0
 	}
-	const lead = 64 // the instructions and the tokens before, rounded up
+	const lead = 64 // the instructions and the preceding tokens, rounded up
 	tokens := min(text.Chunk, context) + lead + len(text.Suffix)
 	return n.bytes((n.pages(tokens) + 1) * int64(n.m.cfg.KVHeads))
 }
 
-// kept returns the bytes of a layer after the cut, with tokens before and behind it.
+// kept returns the bytes of a layer after the cut, with the tokens before and after
+// the context.
 func (n *needCounter) kept(d lukv.Demand, budgets [][]int, at, before, rest int) int64 {
 	heads := n.m.cfg.KVHeads
-	if budgets == nil { // the heads of a layer compete for what they have together
+	if budgets == nil { // the heads of a layer compete for a common budget
 		return n.bytes(n.pages((before+d.Share()+rest)*heads) + int64(heads))
 	}
 	pages := int64(0)

@@ -10,7 +10,7 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// TestCacheNeed compares what is said beforehand with what sessions take.
+// TestCacheNeed compares what CacheNeed predicts with what sessions take.
 func TestCacheNeed(t *testing.T) {
 	ctx := context.Background()
 	for _, shape := range testShapes {

@@ -18,25 +18,25 @@ func (p Span) String() string { return fmt.Sprintf("tokens %d to %d", p.From, p.
 // document after a system prompt, the older turns of a chat. Entries outside the
 // span stay. The policy's ratio or budget applies to the span's tokens, including
 // those evicted before; its sinks are the first positions of the sequence, its
-// window is the end of the span. Metrics look at all that a head holds up to the end
-// of the span, allocators divide the span's entries. A policy that compresses while
-// decoding or renumbers positions belongs in SessionOptions.
+// window is the end of the span. Metrics look at everything that a head holds up to
+// the end of the span; allocators divide the span's entries. A policy that compresses
+// while decoding or renumbers positions belongs in SessionOptions.
 //
-// A compressed span is the same, to the bit, whether its own prefill compressed it
-// (SessionOptions.Compression, [Session.PrefillCompressed]) or Compress does it
-// later, so that a session can be prefilled once, forked, and each fork compressed
-// in its own way. What a metric needs from queries that have passed by is computed
+// A compressed span is bit-identical whether its own prefill compressed it
+// (SessionOptions.Compression, [Session.PrefillCompressed]) or Compress does so
+// later, so a session can be prefilled once and forked, and each fork compressed in
+// its own way. What a metric needs from queries that have passed by is computed
 // again: the last w tokens of the span for a metric with a window of w queries, the
-// whole span for statistics of all queries and for accumulated attention; nothing
-// for metrics that look at keys and values. That is exact where nothing before the
-// span was evicted since it was fed; otherwise the queries are those that the
+// whole span for statistics of all queries and for accumulated attention, nothing
+// for metrics that look at keys and values. This is exact if nothing before the span
+// was evicted after the span was fed; otherwise the queries are those that the
 // present cache gives. [Model.Observe] instead keeps what passes by.
 //
 // ErrNotObserved says that it cannot be computed again, or that a metric looks at the
-// queries of everything while the span is only a part. On an error, or when ctx is done,
-// nothing is evicted, unless the system or a device has no memory for survivors in pages
-// that forks share: heads before that one stay cut. Position, tokens and logits stay.
-// Apart from one layer, memory is needed only for such survivors.
+// queries of all entries while the span is only some of them. On an error, or when ctx is
+// done, nothing is evicted, unless the system or a device has no memory for the survivors
+// in pages that forks share: heads cut before that stay cut. Position, tokens and logits
+// stay. Apart from one layer, memory is needed only for such survivors.
 func (s *Session) Compress(ctx context.Context, span Span, policy *lukv.Policy) error {
 	if err := s.compress(ctx, span, policy); err != nil {
 		return fmt.Errorf("compress %v: %w", span, err)
@@ -94,7 +94,7 @@ func (s *Session) spanCompression(policy *lukv.Policy) (*compression, error) {
 	return comp, comp.spans()
 }
 
-// spans reports why a policy compresses nothing but the beginning of a session.
+// spans returns an error if the policy can compress only the beginning of a session.
 func (c *compression) spans() error {
 	switch {
 	case c.plan.Decoding() != nil:
@@ -105,15 +105,15 @@ func (c *compression) spans() error {
 	return nil
 }
 
-// compressedBy notes the policy that a part of the session was compressed under.
+// compressedBy records the policy under which part of the session was compressed.
 func (s *Session) compressedBy(comp *compression) {
 	p := comp.plan.Policy()
 	s.saved = &p
 }
 
-// choose returns what a policy keeps of a span, [L][K] slots of it; nil of a layer
-// that stays as it is; and the trace of that, for the caller to release. It works on
-// a fork, and gives up its layers one by one.
+// choose returns the slots of a span that a policy keeps, [L][K], nil for a layer that
+// stays as it is, and the trace of the choice, which the caller releases. It works on
+// a fork, whose layers it gives up one by one.
 func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][][]int32, *tracer, error) {
 	f, err := s.fork()
 	if err != nil {
@@ -141,7 +141,7 @@ func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][
 		if err := f.passAgain(ctx, r, job, first, s); err != nil {
 			return err
 		}
-		if comp.plan.Allocator().Knows() == lukv.KnownAtEnd { // which may look at layers again
+		if comp.plan.Allocator().Knows() == lukv.KnownAtEnd { // it may look at layers again
 			if err := f.holdAgain(s, span); err != nil {
 				return err
 			}
@@ -158,8 +158,8 @@ func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][
 	return job.kept, trace, nil
 }
 
-// goBack takes the entries from position first on out of a fork, from where on
-// tokens have to pass by again for the metric of a job, and those behind the span.
+// goBack removes from a fork the entries after the span and those from position first
+// on, the first of the tokens that must pass by again for the job's metric.
 func (s *Session) goBack(j *prefillJob) (first int, err error) {
 	metric := j.c.plan.Metric()
 	first = j.end()
@@ -189,7 +189,7 @@ func (s *Session) goBack(j *prefillJob) (first int, err error) {
 	return first, nil
 }
 
-// dropBehind gives up the entries at position end and above, of layers without a
+// dropBehind gives up the entries at position end and above in layers without a
 // window.
 func (s *Session) dropBehind(end int) error {
 	for at, window := range s.m.cfg.Windows {
@@ -209,8 +209,8 @@ func (s *Session) dropBehind(end int) error {
 	return nil
 }
 
-// evicted reports whether a head of a layer without a window does not hold all
-// entries before position end.
+// evicted reports whether any head of a layer without a window lacks an entry before
+// position end.
 func (s *Session) evicted(end int) bool {
 	for at, window := range s.m.cfg.Windows {
 		for h := 0; h < s.m.cfg.KVHeads && window == 0; h++ {
@@ -222,8 +222,8 @@ func (s *Session) evicted(end int) bool {
 	return false
 }
 
-// passAgain has the tokens from position first on pass through a fork of a session
-// for a job, and gives up each layer when it is done.
+// passAgain runs the tokens from position first on through s, a fork of the session
+// of, for a job, and gives up each layer when it is done.
 func (s *Session) passAgain(ctx context.Context, r *run, j *prefillJob, first int, of *Session) error {
 	tokens := j.tokens[first-j.start:]
 	var x *stream
@@ -276,8 +276,8 @@ func (s *Session) passAgain(ctx context.Context, r *run, j *prefillJob, first in
 	return nil
 }
 
-// dropEvicted takes what the session that a fork is of has evicted out of a layer
-// that tokens have passed through again.
+// dropEvicted removes from a layer that tokens have passed through again what the
+// forked session has evicted there.
 func (s *Session) dropEvicted(at int, w *watcher, of *Session) error {
 	for h := range s.m.cfg.KVHeads {
 		positions, held := s.cache.Positions(at, h, nil), of.cache.Positions(at, h, nil)
@@ -300,8 +300,8 @@ func (s *Session) dropEvicted(at int, w *watcher, of *Session) error {
 	return nil
 }
 
-// holdAgain gives a fork that gave up its layers those of from, up to the end of a
-// span.
+// holdAgain gives a fork that gave up its layers those of from again, up to the end
+// of a span.
 func (s *Session) holdAgain(from *Session, span Span) error {
 	cache, err := from.cache.Fork()
 	if err != nil {
@@ -315,8 +315,8 @@ func (s *Session) holdAgain(from *Session, span Span) error {
 	return s.dropBehind(span.To)
 }
 
-// keepOf evicts all entries of a span but the given slots of it, [L][K]; a nil layer
-// stays as it is.
+// keepOf evicts all entries of a span except those in the given slots of it, [L][K]; a
+// nil layer stays as it is.
 func (s *Session) keepOf(span Span, kept [][][]int32) error {
 	for at, layer := range kept {
 		for h, slots := range layer {

@@ -36,8 +36,8 @@ func sameSession(t *testing.T, what string, want, got *Session) {
 }
 
 // TestCompressAfterIsCompressWithin: for every metric with every allocator, a span
-// that is compressed after its prefill is that which its prefill compresses, be it
-// the whole prompt, a document behind a system prompt, or another one behind both.
+// compressed after its prefill is the same as one compressed by its prefill, be it the
+// whole prompt, a document after a system prompt, or a second document after both.
 func TestCompressAfterIsCompressWithin(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -115,8 +115,8 @@ func TestCompressAfterIsCompressWithin(t *testing.T) {
 	}
 }
 
-// TestCompressWhereWindowsSlide: what is in the cache is always there to rank by;
-// queries only where no window has moved on.
+// TestCompressWhereWindowsSlide: a span can always be ranked by what is in the cache,
+// but by queries only if no window has moved on.
 func TestCompressWhereWindowsSlide(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[2].open(t, WithThreads(2)) // odd layers have windows
@@ -153,7 +153,7 @@ func TestCompressWhereWindowsSlide(t *testing.T) {
 	sameSession(t, "chunks", want, s)
 }
 
-// TestSmallestWindow: a layer that looks at one token alone has a sliding window, too,
+// TestSmallestWindow: a layer that looks at a single token has a sliding window, too,
 // and is left alone.
 func TestSmallestWindow(t *testing.T) {
 	ctx := context.Background()
@@ -181,9 +181,9 @@ func TestSmallestWindow(t *testing.T) {
 	}
 }
 
-// TestRefinedSpans: a metric that ranks in two steps looks at the entries of the span
-// alone the second time, be it the whole prompt, a span that passes by or one that was
-// there before; what is in front of it stays.
+// TestRefinedSpans: a metric that ranks in two steps looks only at the entries of the
+// span the second time, be it the whole prompt, a span that passes by or one that was
+// there already; what comes before it stays.
 func TestRefinedSpans(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -207,7 +207,7 @@ func TestRefinedSpans(t *testing.T) {
 	}
 }
 
-// TestCompressRefusesAndLeavesAlone: errors, cancelling and no-ops change nothing.
+// TestCompressRefusesAndLeavesAlone: errors, cancellation and no-ops change nothing.
 func TestCompressRefusesAndLeavesAlone(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -257,8 +257,8 @@ func rerotating() *lukv.Policy {
 	return &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "streaming_llm", Params: `{"rerotate":true}`}}
 }
 
-// TestCompressedPrefillIsBounded: the peak of a second document is what is there,
-// its compressed layers, and one whole layer.
+// TestCompressedPrefillIsBounded: the peak of a second document is what is already
+// there, its compressed layers, and one whole layer.
 func TestCompressedPrefillIsBounded(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -276,7 +276,7 @@ func TestCompressedPrefillIsBounded(t *testing.T) {
 	sameSession(t, "under a limit", s, limited)
 }
 
-// TestForkWithLimits: a fork has limits of its own, the session keeps its.
+// TestForkWithLimits: a fork has limits of its own; the session keeps its own.
 func TestForkWithLimits(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -311,7 +311,7 @@ func TestForkWithLimits(t *testing.T) {
 	require.ErrorIs(t, s.Append(ctx, 1), ErrContextFull)
 }
 
-// TestNotesOfForks: what forks note from then on is their own.
+// TestNotesOfForks: what a fork notes after the fork is its own.
 func TestNotesOfForks(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -330,8 +330,8 @@ func TestNotesOfForks(t *testing.T) {
 	require.Contains(t, f.Notes()[3], "of 50 entries")
 }
 
-// TestCompressAnEmptySpan: where a head has lost a whole span at the end, what is in
-// front of it stays when the span is compressed again.
+// TestCompressAnEmptySpan: if a head has lost a whole span at the end, what comes
+// before it stays when the span is compressed again.
 func TestCompressAnEmptySpan(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -348,7 +348,7 @@ func TestCompressAnEmptySpan(t *testing.T) {
 	}
 }
 
-// TestPrefillCompressedOfABusySession: it looks at the session in its own call alone.
+// TestPrefillCompressedOfABusySession: it looks at the session only within its own call.
 func TestPrefillCompressedOfABusySession(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -361,8 +361,8 @@ func TestPrefillCompressedOfABusySession(t *testing.T) {
 	require.ErrorIs(t, s.PrefillCompressed(ctx, []int32{1, 2}, nil), ErrClosed)
 }
 
-// TestCancelledAtTheEnd: a context that is done when the last layer is through is noticed,
-// too: a prompt that is compressed is taken as a whole or not at all.
+// TestCancelledAtTheEnd: a context that is done after the last layer is noticed, too: a
+// prompt that is compressed is taken as a whole or not at all.
 func TestCancelledAtTheEnd(t *testing.T) {
 	m := testShapes[0].open(t, WithThreads(2))
 	p := &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "knorm"}}

@@ -13,17 +13,17 @@ import (
 
 // compression is the policy of one session, resolved against its model, and
 // its state. A nil compression does nothing; methods that sessions without a
-// policy reach allow it.
+// policy call allow nil.
 type compression struct {
 	m      *Model
 	plan   *lukv.Compiled      // shared by forks
 	decode []*lukv.DecodeLayer // nil unless the cache is compressed while decoding
 	watch  watcher             // of decode passes
-	kept   [][][]int32         // [L] what a pass leaves of the heads, nil: everything
-	at     int                 // of kept, the layer that is cut next
-	head   int                 // likewise
+	kept   [][][]int32         // [L] slots that a pass leaves in each head, nil: all
+	at     int                 // index in kept of the layer to cut next
+	head   int                 // the same for its heads
 	views  []decodeView        // [L] nil before the first pass
-	held   []int32             // of reportEvicted
+	held   []int32             // scratch of reportEvicted
 	gone   []Eviction          // likewise
 
 	renumber bool // StreamingLLM's rerotate: positions become slots after the cut
@@ -44,7 +44,7 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 			shape.Excluded[at] = true
 		}
 	}
-	id := "" // which only profiles are checked against
+	id := "" // only profiles are checked against it
 	if o.Compression.Profile != nil {
 		id = m.identity()
 	}
@@ -63,10 +63,10 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 	return comp, nil
 }
 
-// Policy returns how the session's cache is compressed, with every parameter
-// written out; nil if it is not. Where spans were compressed in different ways it is
-// the policy of the last one; for a loaded session it is the policy of its file.
-// Both include the compression while decoding that is in effect here.
+// Policy returns the policy that the session's cache is compressed under, with every
+// parameter written out, or nil if it is not compressed. If spans were compressed in
+// different ways it is the policy of the last one; for a loaded session it is that of
+// its file. Both include the compression while decoding that is in effect here.
 func (s *Session) Policy() *lukv.Policy {
 	if s.comp == nil {
 		return s.saved
@@ -80,10 +80,10 @@ func (s *Session) Policy() *lukv.Policy {
 	return &saved
 }
 
-// Notes says what a user should know about how context was compressed, span by
-// span: budgets that are nearly nothing, protected entries that do not fit, a
-// pyramid without slope, scores that say nothing. A loaded session has none of these.
-// It also says why lookup decoding is off, if it should be on.
+// Notes returns what a user should know about how context was compressed, span by
+// span: budgets close to nothing, protected entries that do not fit, a pyramid
+// without slope, uninformative scores. A loaded session has none of these. Notes also
+// says why lookup decoding is off if it was asked for.
 func (s *Session) Notes() []string {
 	if s.opts.Lookup {
 		if why := s.lookupOff(); why != "" {
@@ -128,7 +128,7 @@ func (c *compression) clone() *compression {
 }
 
 // prefillEnabled reports whether a context of T tokens is to be compressed. A
-// ratio of 0, or a budget of at least the length, is no compression (P2).
+// ratio of 0, or a budget of at least the length, means no compression (P2).
 func (c *compression) prefillEnabled(T int) bool { return c.touches(0, T) }
 
 // touches is prefillEnabled for a span of T tokens from position start on.
@@ -140,7 +140,7 @@ func (c *compression) touches(start, T int) bool {
 	return !d.Untouched()
 }
 
-// demand is what the policy asks of a span of T tokens from position start on. Sinks
+// demand returns what the policy asks of a span of T tokens from position start on. Sinks
 // are the first positions of a sequence, not of the span.
 func (c *compression) demand(start, T int) lukv.Demand {
 	d := c.plan.Demand(T)
@@ -148,8 +148,8 @@ func (c *compression) demand(start, T int) lukv.Demand {
 	return d
 }
 
-// watchDecode returns the watcher of a pass over all layers, nil if nobody
-// watches. prefill says that the pass is the first prefill.
+// watchDecode returns the watcher for a pass over all layers, nil if there is nothing
+// to watch. prefill says that the pass is the first prefill.
 func (c *compression) watchDecode(s *Session, prefill bool) *watcher {
 	var p *oracleRecorder
 	if !prefill {
@@ -166,7 +166,7 @@ func (c *compression) watchDecode(s *Session, prefill bool) *watcher {
 	return w
 }
 
-// rewind follows the cache back to position pos.
+// rewind takes the decode state back to position pos, like the cache.
 func (c *compression) rewind(s *Session, pos int) {
 	if c == nil || c.decode == nil {
 		return
@@ -182,8 +182,8 @@ func (c *compression) rewind(s *Session, pos int) {
 	}
 }
 
-// beforePass remembers the decode state before a pass of n tokens, to which
-// rollback returns when the pass fails.
+// beforePass remembers the decode state before a pass of n tokens, so that rollback
+// can restore it if the pass fails.
 func (c *compression) beforePass(n int) {
 	if c == nil {
 		return
@@ -207,9 +207,9 @@ func (c *compression) rollback() {
 	}
 }
 
-// afterPass decides what a pass of n tokens that ends before position next
-// leaves of the cache, where the schedule of compressing while decoding says so.
-// The cache stays as it is until [compression.cut].
+// afterPass decides, if a cut while decoding is due, what a pass of n tokens that ends
+// before position next leaves in the cache. The cache stays as it is until
+// [compression.cut].
 func (c *compression) afterPass(ctx context.Context, s *Session, n, next int, prefill bool) error {
 	if c == nil || c.decode == nil {
 		return nil
@@ -233,7 +233,7 @@ func (c *compression) afterPass(ctx context.Context, s *Session, n, next int, pr
 }
 
 // report tells the session's callback what cut is about to evict. The callback may
-// panic: cut follows all the same.
+// panic: cut still follows.
 func (c *compression) report(s *Session) {
 	if c == nil || s.opts.TraceEvicted == nil {
 		return
@@ -245,9 +245,9 @@ func (c *compression) report(s *Session) {
 	}
 }
 
-// cut evicts what afterPass decided, from where it failed the last time: what is left of
-// a pass that is over needs memory where forks share the pages, and is cut before the
-// session's next call if there is none now.
+// cut evicts what afterPass decided, resuming where it last failed: cutting pages that
+// forks share needs memory, and if there is none now, the rest is cut before the
+// session's next call.
 func (c *compression) cut(s *Session) error {
 	if c == nil {
 		return nil
@@ -276,15 +276,15 @@ func (s *Session) cut() {
 	s.comp.report(s)
 }
 
-// decodeView is what metrics see of a layer while decoding, made once: a pass of one
-// token allocates nothing.
+// decodeView is what metrics see of a layer while decoding, made once so that a pass of
+// one token allocates nothing.
 type decodeView struct {
 	layer *lukv.Layer
 	lens  []int
 
 	mu        sync.Mutex // metrics ask for positions in parallel
 	positions [][]int32  // [KVHeads]
-	known     []bool     // which of them are those of this pass
+	known     []bool     // which of them are up to date in this pass
 }
 
 func (v *decodeView) positionsOf(c *kvcache.Cache, h int) []int32 {
@@ -296,7 +296,7 @@ func (v *decodeView) positionsOf(c *kvcache.Cache, h int) []int32 {
 	return v.positions[h]
 }
 
-// decodeView is layerView for a pass while decoding. The result is valid until the
+// decodeView is layerView for a decoding pass. The result is valid until the
 // next call for the layer.
 func (c *compression) decodeView(s *Session, at, next int) *lukv.Layer {
 	if c.views == nil {
@@ -340,7 +340,7 @@ func (s *Session) layerView(at, next int) *lukv.Layer {
 	return l
 }
 
-// lengths sets the lengths of a layer's heads, in the memory of lens where they
+// lengths sets the lengths of a layer's heads, using the memory of lens if they
 // differ.
 func (s *Session) lengths(l *lukv.Layer, lens []int) {
 	l.T, l.Lens = 0, nil
@@ -353,8 +353,8 @@ func (s *Session) lengths(l *lukv.Layer, lens []int) {
 	}
 }
 
-// outputRows widens rows [lo,hi) of a layer's output projection as far as they
-// read query head q to dst, [hi-lo][HeadDim].
+// outputRows widens the part of rows [lo,hi) of a layer's output projection that
+// reads query head q into dst, [hi-lo][HeadDim].
 func (m *Model) outputRows(at, q, lo, hi int, dst []float32) []float32 {
 	w, d := &m.layers[at].out[0].w, m.cfg.HeadDim
 	size := w.Type.Size()

@@ -10,12 +10,12 @@ import (
 )
 
 // collect returns a watcher that keeps what metrics with the given needs and
-// uniform budget look at in layer at of a prefill that ends before position end,
-// nil if nothing that passes by. The queries of a window of hostWindow are kept on
-// the host wherever the metrics score; nothing is kept on the device unless device
+// uniform budget look at in layer at of a prefill that ends before position end, or
+// nil if they look at nothing that passes by. A window of hostWindow queries is kept
+// on the host wherever the metrics score; nothing is kept on the device unless device
 // is set. last, which may be nil, is the watcher of an earlier layer for the same
-// metric, which is over: the new one has its memory. The queries of a window lie in
-// the scratch, if there is one.
+// metric that is no longer needed: the new one reuses its memory. The queries of a
+// window are in scratch, if there is one.
 func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metrics []lukv.Metric, hostWindow int, device bool, last *watcher, scratch *lukv.Scratch) (*watcher, error) {
 	c := r.m.cfg
 	w := &watcher{s: s}
@@ -71,11 +71,11 @@ func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metr
 }
 
 // prefillJob compresses a span of tokens at the end of a session's cache, layer by
-// layer: as the layers of its prefill are done, or as a span that was prefilled
-// before passes by again (see Session.Compress).
+// layer: as its prefill completes each layer, or as a span that was prefilled
+// earlier passes by again (see Session.Compress).
 //
-// Metrics see all entries of a head, so that attention is what the model pays; only
-// the span's entries take part in what follows. Slots are of the span.
+// Metrics see all entries of a head, so that the attention is the model's own; only
+// the span's entries take part in what follows. Slots are those of the span.
 type prefillJob struct {
 	c          *compression
 	s          *Session
@@ -84,22 +84,22 @@ type prefillJob struct {
 	decideOnly bool // nothing is evicted
 	partial    bool // heads hold more than the span, or not all of it
 	demand     lukv.Demand
-	budgets    [][]int       // [L][K], where they are known beforehand
-	scores     []lukv.Scores // [L], where they are needed at the end
-	r          *run          // that computes the layers
+	budgets    [][]int       // [L][K], if they are known beforehand
+	scores     []lukv.Scores // [L], if they are needed later
+	r          *run          // computes the layers
 	w          *watcher
-	last       *watcher      // of the layer before, its memory
+	last       *watcher      // of the previous layer, for its memory
 	scratch    *lukv.Scratch // of the metric, nil: the Go heap
 	positions  []int32       // of heads that hold the span and nothing else
-	slots      [][]int32     // [K] that stay of a layer, if nobody asks for them later
-	lens       [][]int       // [L][K] entries that are left of layers that were cut once
+	slots      [][]int32     // [K] that a layer keeps, if nobody asks for them later
+	lens       [][]int       // [L][K] entries left in layers that were cut once
 	rank       func(context.Context, lukv.Metric, *lukv.Layer) (lukv.Scores, error)
 	notes      []string
-	weigher    lukv.LayerWeigher // nil if the allocator looks at scores alone
+	weigher    lukv.LayerWeigher // nil if the allocator looks only at scores
 	tokens     []int32           // of the span, to repeat
 	repetition *repetition       // nil if the metric asks for none
 	charged    int64             // bytes in Model.memory, for hidden states
-	kept       [][][]int32       // [L][K] slots that are left, as far as decided
+	kept       [][][]int32       // [L][K] slots that stay, as far as decided
 	trace      *tracer           // nil unless asked for
 	err        error
 }
@@ -130,15 +130,15 @@ func (c *compression) begin(s *Session, start int, tokens []int32) *prefillJob {
 	if j.err == nil {
 		j.trace, j.err = newTracer(j)
 	}
-	j.scratch.Scores = j.scores == nil && j.trace == nil // or they outlive their layer
+	j.scratch.Scores = j.scores == nil && j.trace == nil // otherwise they outlive their layer
 	return j
 }
 
-// end is the position behind the span.
+// end returns the position after the span.
 func (j *prefillJob) end() int { return j.start + j.T }
 
-// before returns how many entries each head of a layer holds in front of the span,
-// [K], nil if none.
+// before returns how many entries each head of a layer holds before the span, [K],
+// nil if the span is at the start.
 func (j *prefillJob) before(at int) []int {
 	if j.start == 0 {
 		return nil
@@ -150,7 +150,7 @@ func (j *prefillJob) before(at int) []int {
 	return n
 }
 
-// most returns the largest of the numbers, 0 of none.
+// most returns the largest of the numbers, 0 if there are none.
 func most(n []int) int {
 	x := 0
 	for _, v := range n {
@@ -159,8 +159,8 @@ func most(n []int) int {
 	return x
 }
 
-// needs returns what has to be observed of a layer: what the metric needs, for the
-// uniform share of a head, and the queries that the allocator looks at.
+// needs returns what must be observed in a layer: what the metric needs, given the
+// uniform share of a head, and the window of queries that the allocator looks at.
 func (j *prefillJob) needs(at int) (needs lukv.Needs, share, window int, err error) {
 	front := most(j.before(at))
 	T := front + j.T
@@ -176,7 +176,7 @@ func (j *prefillJob) needs(at int) (needs lukv.Needs, share, window int, err err
 	return needs, share, window, err
 }
 
-// wantsWhole says that a metric cannot rank a part of what heads hold.
+// wantsWhole returns the error for a metric that cannot rank part of what heads hold.
 func wantsWhole(metric lukv.Metric) error {
 	return fmt.Errorf("%w: %s looks at the queries of all entries, expected a whole context of which nothing was evicted",
 		ErrNotObserved, lukv.MetricConfigOf(metric).Name)
@@ -205,7 +205,8 @@ func (j *prefillJob) freeLayer() {
 	}
 }
 
-// prepare makes what the metric has repeated, and takes the memory for hidden states.
+// prepare makes the repetition that the metric asks for and takes the memory for hidden
+// states.
 func (j *prefillJob) prepare() (err error) {
 	needs := j.c.plan.Metric().Needs(j.T, j.demand.Share())
 	if j.repetition, err = j.s.m.newRepetition(needs.Repeat, j.start, j.tokens); err != nil {
@@ -220,8 +221,8 @@ func (j *prefillJob) prepare() (err error) {
 	return nil
 }
 
-// hiddenBytes is what the hidden states take that a metric wants of a layer, of a span of
-// T tokens.
+// hiddenBytes returns the size of the hidden states that a metric needs from a layer for a
+// span of T tokens.
 func (m *Model) hiddenBytes(needs lukv.Needs, T int) int64 {
 	return 4 * int64(min(needs.Hidden, T)) * int64(m.cfg.Hidden)
 }
@@ -230,7 +231,7 @@ func (j *prefillJob) embed(r *run) error { return j.repetition.embed(r) }
 
 func (j *prefillJob) aside() int { return j.repetition.rows() }
 
-// watch returns the watcher of a layer's pass.
+// watch returns the watcher for a layer's pass.
 func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
 	if j.err != nil {
 		return nil, j.err
@@ -257,8 +258,8 @@ func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
 	return j.w, nil
 }
 
-// layerDone repeats the next chunk through a layer whose attention is complete; when
-// there is none left, it scores the layer and cuts it, if its budgets can be known.
+// layerDone runs the next repeated chunk through a layer whose attention is complete;
+// when none is left, it scores the layer and cuts it, if its budgets can be known.
 func (j *prefillJob) layerDone(ctx context.Context, at int) (rows int, more bool, err error) {
 	if j.err != nil {
 		return 0, false, j.err
@@ -270,7 +271,7 @@ func (j *prefillJob) layerDone(ctx context.Context, at int) (rows int, more bool
 	return rows, false, j.compress(ctx, at, repeats)
 }
 
-// wholeLayerDone is layerDone to the end.
+// wholeLayerDone calls layerDone until there is no more to do.
 func wholeLayerDone(ctx context.Context, j layerJob, at int) error {
 	for {
 		if _, more, err := j.layerDone(ctx, at); err != nil || !more {
@@ -279,7 +280,7 @@ func wholeLayerDone(ctx context.Context, j layerJob, at int) error {
 	}
 }
 
-// compress scores a layer that is complete and cuts it.
+// compress scores a complete layer and cuts it if its budgets can be known.
 func (j *prefillJob) compress(ctx context.Context, at int, repeats *lukv.RepeatScores) error {
 	start := time.Now()
 	if repeats != nil {
@@ -310,7 +311,7 @@ func (j *prefillJob) compress(ctx context.Context, at int, repeats *lukv.RepeatS
 	return nil
 }
 
-// view shows a layer to the metric.
+// view returns a layer as the metric sees it.
 func (j *prefillJob) view(at int) *lukv.Layer {
 	l := j.s.layerView(at, j.end())
 	if l.Scratch = j.scratch; j.scratch != nil {
@@ -328,8 +329,8 @@ func (j *prefillJob) view(at int) *lukv.Layer {
 	return l
 }
 
-// score ranks the span's entries of a layer and gives its budgets, nil if they are
-// known at the end only. before are the entries in front of the span.
+// score ranks the span's entries in a layer and returns its budgets, nil if they
+// depend on the scores of other layers. before counts the entries before the span.
 func (j *prefillJob) score(ctx context.Context, l *lukv.Layer, before []int) (lukv.Scores, []int, error) {
 	if w := j.w; w != nil {
 		w.lend(l)
@@ -367,15 +368,15 @@ func (j *prefillJob) score(ctx context.Context, l *lukv.Layer, before []int) (lu
 	return scores, budgets, err
 }
 
-// behind shows the entries of a layer behind the first ones of each head alone, as
-// the second step of a metric sees them; first nil: the layer itself.
+// behind returns a layer without the given number of first entries of each head, as
+// the second step of a metric sees it, or the layer itself if first is nil.
 func behind(l *lukv.Layer, first []int) *lukv.Layer {
 	if first == nil {
 		return l
 	}
 	b := *l
 	b.T, b.Lens, b.Share, b.Ratio, b.Budgets = 0, make([]int, len(first)), 0, 0, nil
-	b.Sums, b.Repeats = nil, nil // of other slots
+	b.Sums, b.Repeats = nil, nil // they are of other slots
 	for h, n := range first {
 		b.Lens[h] = l.Len(h) - n
 		b.T = max(b.T, b.Lens[h])
@@ -386,7 +387,7 @@ func behind(l *lukv.Layer, first []int) *lukv.Layer {
 	return &b
 }
 
-// cut evicts what a layer's heads may not keep.
+// cut evicts the entries that a layer's heads may not keep.
 func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
 	start := time.Now()
 	defer func() { j.s.stats.EvictTime += time.Since(start) }()
@@ -412,8 +413,8 @@ func (j *prefillJob) cut(at int, budgets []int, scores lukv.Scores) error {
 	return j.evict(at, kept)
 }
 
-// evict cuts the heads of a layer to the given ones of the span's entries that it
-// holds, [K], nil for a head that stays, and what is in front of the span.
+// evict cuts the heads of a layer to the given slots among the span's entries that
+// they hold, [K], nil for a head that stays as it is. Entries before the span stay.
 func (j *prefillJob) evict(at int, slots [][]int32) error {
 	if j.decideOnly {
 		return nil
@@ -441,7 +442,7 @@ func (j *prefillJob) evict(at int, slots [][]int32) error {
 	return nil
 }
 
-// shifted returns the slots 0 to n-1 and the given ones, counted from n on.
+// shifted returns slots 0 to n-1 and the given ones shifted by n.
 func shifted(slots []int32, n int) []int32 {
 	if n == 0 {
 		return slots
@@ -456,7 +457,7 @@ func shifted(slots []int32, n int) []int32 {
 	return out
 }
 
-// noteScores notes scores that say nothing.
+// noteScores adds notes on uninformative scores.
 func (j *prefillJob) noteScores(at int, scores lukv.Scores) {
 	if n := scores.NaNs(); n > 0 {
 		j.notes = append(j.notes, fmt.Sprintf("layer %d: the metric gave %d scores that are not numbers", at, n))
@@ -466,7 +467,7 @@ func (j *prefillJob) noteScores(at int, scores lukv.Scores) {
 	}
 }
 
-// cascade cuts the layers up to at to the budgets that they have by now.
+// cascade cuts the layers up to at to the budgets that they have so far.
 func (j *prefillJob) cascade(at int) error {
 	budgets, err := lukv.Allocate(j.c.plan.Allocator(), j.demand, j.scores)
 	if err != nil {
@@ -483,8 +484,8 @@ func (j *prefillJob) cascade(at int) error {
 	return nil
 }
 
-// cutFurther cuts a layer that may have been cut before: among the entries left,
-// by the scores that it had.
+// cutFurther cuts a layer that may have been cut before, choosing among the entries
+// left by their original scores.
 func (j *prefillJob) cutFurther(at int, budgets []int) error {
 	if j.kept[at] == nil {
 		j.kept[at] = make([][]int32, len(budgets))
@@ -514,8 +515,8 @@ func (j *prefillJob) cutFurther(at int, budgets []int) error {
 	return j.evict(at, cut)
 }
 
-// finish cuts all layers where budgets needed all scores, and ends the pass
-// for the compression while decoding.
+// finish cuts all layers if the budgets needed all scores, and records the context's
+// length and the notes.
 func (j *prefillJob) finish(ctx context.Context) error {
 	if j.c.plan.Allocator().Knows() == lukv.KnownAtEnd {
 		budgets, err := lukv.Allocate(j.c.plan.Allocator(), j.demand, j.scores)
@@ -556,9 +557,9 @@ func (j *prefillJob) finish(ctx context.Context) error {
 	return nil
 }
 
-// renumber gives the entries that are left the positions 0, 1, …, rotating
-// their keys accordingly, and returns the position behind them, where the
-// sequence continues (spec §3.8, option rerotate). next is what it was.
+// renumber gives the remaining entries the positions 0, 1, …, rotating their
+// keys accordingly, and returns the position after them, where the sequence
+// continues (spec §3.8, option rerotate). next is that position before the call.
 func (s *Session) renumber(next int) (int, error) {
 	c := s.m.cfg
 	var keys, values []float32

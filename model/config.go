@@ -92,7 +92,7 @@ type GenerationDefaults struct {
 }
 
 // archs lists the supported architectures by the model_type of their configs,
-// with the defaults in which the model classes of transformers differ.
+// with the defaults that differ between the model classes of transformers.
 var archs = map[string]archDefaults{
 	"llama":   {class: "LlamaForCausalLM", maxPositions: 2048},
 	"mistral": {class: "MistralForCausalLM", maxPositions: 131072, kvHeads: 8},
@@ -107,7 +107,7 @@ type archDefaults struct {
 	headDim      int // 0: hidden / heads
 }
 
-// LoadConfig reads config.json and, if there is one, generation_config.json of
+// LoadConfig reads config.json and, if there is one, generation_config.json from
 // the model folder dir. Errors name the file and the key; they wrap
 // ErrUnsupported where the file is well-formed but describes a network that is
 // not supported.
@@ -119,8 +119,7 @@ func LoadConfig(dir string) (*Config, error) {
 	})
 }
 
-// loadConfigFS is LoadConfig for a file system that has the model folder as its
-// root.
+// loadConfigFS is LoadConfig for a file system rooted at the model folder.
 func loadConfigFS(fsys fs.FS) (*Config, error) {
 	return loadConfig(func(name string) (string, io.ReadCloser, error) {
 		f, err := fsys.Open(name)
@@ -165,7 +164,7 @@ func loadConfig(open func(name string) (path string, r io.ReadCloser, err error)
 	return cfg, nil
 }
 
-// ParseConfig reads the text of a config.json, of either generation: rope
+// ParseConfig parses the text of a config.json of either generation: rope
 // settings under rope_theta and rope_scaling or under rope_parameters, the
 // element type under torch_dtype or dtype.
 func ParseConfig(text []byte) (*Config, error) {
@@ -208,7 +207,7 @@ func ParseConfig(text []byte) (*Config, error) {
 	}
 
 	// An absent key and a null differ here: null always means one KV head per
-	// head.
+	// query head.
 	c.KVHeads = c.Heads
 	if _, given := o.fields["num_key_value_heads"]; !given && def.kvHeads != 0 {
 		c.KVHeads = def.kvHeads
@@ -246,15 +245,15 @@ func ParseConfig(text []byte) (*Config, error) {
 	if c.Rope.Type == "yarn" {
 		c.stretchYarn()
 	}
-	// The rotation's own checks, among them that HeadDim is even.
+	// The rotation's own checks, including that HeadDim is even.
 	if _, err := newRope(c); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// stretchYarn sets MaxPositions to what a YaRN config allows. Folders of the Qwen
-// family leave max_position_embeddings at the length before stretching, others
+// stretchYarn sets MaxPositions to what a YaRN config allows. Checkpoints of the
+// Qwen family leave max_position_embeddings at the length before stretching; others
 // give the stretched one.
 func (c *Config) stretchYarn() {
 	r := &c.Rope
@@ -299,9 +298,9 @@ func findArch(o *object) (string, error) {
 
 // windows returns the attention window of each layer.
 //
-// transformers knows three ways: Mistral has one window for all layers; Qwen
-// has one behind a switch, for the layers from max_window_layers on; newer
-// configs list each layer's kind under layer_types, which then decides.
+// transformers has three ways to set it: Mistral has one window for all layers;
+// Qwen has one, behind a switch, for the layers from max_window_layers on; newer
+// configs list each layer's kind under layer_types, which takes precedence.
 func (o *object) windows(c *Config) []int {
 	w := make([]int, max(c.Layers, 0))
 	first, window := len(w), 0 // layers from first on have the window
@@ -347,7 +346,7 @@ func (o *object) windows(c *Config) []int {
 // values are checked by newRope.
 func (o *object) rope() RopeConfig {
 	// The newer rope_parameters hold everything; in the older form rope_theta
-	// stands beside rope_scaling. Where a user has added rope_scaling to a newer
+	// is next to rope_scaling. Where a user has added rope_scaling to a newer
 	// config, it may replace the parameters only if these scale nothing.
 	params, scaling := o.object("rope_parameters"), o.object("rope_scaling")
 	o.sole("partial_rotary_factor", 1)
@@ -397,8 +396,8 @@ func (o *object) rope() RopeConfig {
 	return r
 }
 
-// elementType returns the declared type, 0 if none or one that tensors cannot
-// have ("auto"): it is information only.
+// elementType returns the declared type, 0 if there is none or tensors cannot have
+// it ("auto"). It is only informational.
 func (o *object) elementType() tensor.Type {
 	name := o.str("dtype", o.str("torch_dtype", ""))
 	switch strings.TrimPrefix(name, "torch.") {
@@ -418,8 +417,8 @@ func neutralGeneration() GenerationDefaults {
 	return GenerationDefaults{Temperature: 1, TopP: 1, RepetitionPenalty: 1}
 }
 
-// parseGeneration reads the text of a generation_config.json into c.Generation;
-// beginning and end tokens given there replace those in c. On an error c is
+// parseGeneration parses the text of a generation_config.json into c.Generation;
+// begin and end tokens given there replace those in c. On an error c is
 // unchanged.
 func (c *Config) parseGeneration(text []byte) error {
 	o, err := parseObject(text)

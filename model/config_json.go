@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// required as a default makes an absent number an error.
+// required, given as a default, makes an absent number an error.
 const required = math.MinInt
 
 // object reads typed values out of a JSON object. The first error is kept in
@@ -51,7 +51,7 @@ func (o *object) wrong(key, expected string) error {
 	return fmt.Errorf("%q: found %s, expected %s", key, short(string(o.fields[key])), expected)
 }
 
-// get decodes a value that is present, and reports whether it was.
+// get decodes the value of key into dst and reports whether it did.
 func (o *object) get(key string, dst any, expected string) bool {
 	if !o.has(key) {
 		return false
@@ -98,7 +98,7 @@ func (o *object) sole(key string, value float64) {
 	}
 }
 
-// integer reads a number that is written without point and exponent.
+// integer reads a number that is written without a decimal point or exponent.
 func (o *object) integer(key string, def, lo, hi int) int {
 	if !o.has(key) {
 		if def == required {
@@ -121,7 +121,7 @@ func (o *object) ids(key string) []int {
 	}
 	list := []json.RawMessage{o.fields[key]}
 	if o.fields[key][0] == '[' {
-		list = nil // decoding into the text itself would change it under way
+		list = nil // decoding into the text itself would overwrite it
 		if !o.get(key, &list, "a list") {
 			return nil
 		}
@@ -138,7 +138,7 @@ func (o *object) ids(key string) []int {
 	return ids
 }
 
-// object returns an object within the object, an empty one if absent. Its
+// object returns a nested object, an empty one if absent. Its
 // errors stay in it until adopted.
 func (o *object) object(key string) *object {
 	in := &object{}
@@ -153,7 +153,7 @@ func (o *object) adopt(key string, in *object) {
 	}
 }
 
-// short cuts a piece of a file for a message.
+// short truncates text from a file for use in a message.
 func short(s string) string {
 	const limit = 80
 	if len(s) > limit {

@@ -288,7 +288,7 @@ func TestLoadConfigFiles(t *testing.T) {
 }
 
 // modelsDir returns the folder of the golden models; LUKV_GOLDEN_MODELS names
-// another one of the same layout.
+// another one with the same layout.
 func modelsDir() string {
 	if dir := os.Getenv("LUKV_GOLDEN_MODELS"); dir != "" {
 		return dir
@@ -296,8 +296,8 @@ func modelsDir() string {
 	return filepath.Join("testdata", "models")
 }
 
-// TestGoldenConfigs compares the configs of the golden models with what their
-// list says, and loads their weights.
+// TestGoldenConfigs compares the configs of the golden models with their list in
+// cases.json, and loads their weights.
 func TestGoldenConfigs(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(modelsDir(), "cases.json"))
 	require.NoError(t, err)
@@ -345,7 +345,7 @@ func TestGoldenConfigs(t *testing.T) {
 	require.NotZero(t, checks)
 }
 
-// FuzzConfig: no input may panic, and what is accepted can be used.
+// FuzzConfig: no input may cause a panic, and what is accepted can be used.
 func FuzzConfig(f *testing.F) {
 	for _, pattern := range []string{filepath.Join("testdata", "models", "*", "config.json"),
 		filepath.Join("..", "safetensors", "testdata", "malformed", "folders", "*", "config.json")} {

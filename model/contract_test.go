@@ -13,11 +13,11 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Heads are split between threads from two blocks on, as long ones are in use.
+// Split heads between threads from two blocks on, as happens to long ones in use.
 func init() { splitBlocks = 1 }
 
-// The values over which promise P1 is tested. The first ones, with portable Go,
-// make the reference.
+// The values over which promise P1 is tested. The first of each, with portable Go,
+// give the reference.
 var (
 	contractThreads    = []int{1, 2, 3, 8}
 	contractChunks     = []int{1, 5, 64, 512}
@@ -37,7 +37,7 @@ type contractShape struct {
 // token before the end of a block.
 var contractFull = contractShape{testShape{name: "full", layers: 2, hidden: 32, ffn: 32, heads: 2, kv: 1, dim: 16, weights: tensor.BF16}, 511}
 
-// contractOdd are those for which every two values of different kinds meet.
+// contractOdd are the shapes for which any two values of different kinds meet.
 var contractOdd = []contractShape{
 	{testShape{name: "dim 40, 3 heads a group, all odd, biases, f16", layers: 1, hidden: 33, ffn: 35, heads: 3, kv: 1, dim: 40, biases: true, weights: tensor.F16}, 257},
 	{testShape{name: "dim 80, 5 heads a group, window, bf16", layers: 2, hidden: 24, ffn: 20, heads: 5, kv: 1, dim: 80, window: 70, weights: tensor.BF16}, 130},
@@ -61,8 +61,8 @@ func (c combination) String() string {
 	return fmt.Sprintf("%v, precision %s, %d threads, chunks of %d", c.cpu, c.precision, c.threads, c.chunk)
 }
 
-// contractRun is a model with contexts: the whole prompt, beginnings of it, and
-// one that is compressed to a different number of entries in each head.
+// contractRun is a model with contexts: the whole prompt, prefixes of it, and one
+// that is compressed to a different number of entries in each head.
 type contractRun struct {
 	contexts []*Session
 	names    []string
@@ -71,8 +71,8 @@ type contractRun struct {
 
 const contractVocab = 97
 
-// contractSessions is the number of sessions that are stepped in batches,
-// contractSteps how often.
+// contractSessions is the number of sessions stepped in batches, contractSteps the
+// number of steps.
 const contractSessions, contractSteps = 16, 2
 
 func (s contractShape) run(t testing.TB, c combination) *contractRun {
@@ -128,7 +128,7 @@ func (r *contractRun) step(t testing.TB, batch int) [][]float32 {
 	return out
 }
 
-// close releases the model early: a test makes hundreds.
+// close releases the model early, since a test makes hundreds.
 func (r *contractRun) close(t testing.TB) {
 	m := r.contexts[0].Model()
 	for _, s := range r.contexts {
@@ -188,10 +188,10 @@ func (c *contractCheck) same(t testing.TB, what func() string, want, got []float
 	*c.logits += len(want)
 }
 
-// TestContract is promise P1 as a whole: the bits of the logits over threads,
+// TestContract is promise P1 as a whole: the same bits of logits for any threads,
 // prefill chunks, batches and instruction sets, in each precision. Every
-// combination runs on one shape; on odd shapes every two values of different
-// kinds meet.
+// combination runs on one shape; on odd shapes any two values of different kinds
+// meet.
 func TestContract(t *testing.T) {
 	sets := kernels.Variants()
 	require.LessOrEqual(t, len(sets), 4, "pairs holds for four instruction sets")

@@ -11,9 +11,9 @@ import (
 )
 
 // TestBudgetsWhileDecoding: a cut while decoding leaves every head exactly the
-// target under the uniform allocator, and the heads of a layer together as many
-// entries under one that has them compete; the protected first and last entries
-// stay in every head (specification 7.1).
+// target under the uniform allocator, and the heads of a layer that many on average
+// under one that lets them compete; the protected first and last entries stay in
+// every head (specification 7.1).
 func TestBudgetsWhileDecoding(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -48,7 +48,7 @@ func TestBudgetsWhileDecoding(t *testing.T) {
 						for p := range sinks {
 							require.EqualValues(t, p, pos[p], "%s: a sink of layer %d head %d", what, l, h)
 						}
-						cut := 50 + i - past // the window as it was then; snapkv's has the queries seen
+						cut := 50 + i - past // the window at the time; snapkv's holds the queries seen
 						for p := cut - min(window, interval); p < cut; p++ {
 							require.Contains(t, pos, int32(p), "%s: the window of layer %d head %d", what, l, h)
 						}

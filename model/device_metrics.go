@@ -8,11 +8,11 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// Metrics on a device. What passes by while a layer is computed, moments of the
-// queries and the attention that a window of queries pays, stays on the device;
-// scores are computed there from it and from the pages, by the same run.
+// Metrics on a device. What passes by while a layer is computed (moments of the
+// queries and the attention that a window of queries pays) stays on the device;
+// the same run computes scores there from it and from the pages.
 
-// deviceWatch is what a watcher keeps on the device of one layer and session.
+// deviceWatch is what a watcher keeps on the device for one layer and session.
 type deviceWatch struct {
 	moments    kernels.DeviceMoments // of the queries from position skip on; nil: not wanted
 	covariance bool
@@ -20,8 +20,8 @@ type deviceWatch struct {
 	windows    []windowSums
 }
 
-// windowSums is the attention that the queries from position from on, a window
-// of the prompt's last, pay to every entry.
+// windowSums is the attention that a window of the prompt's last queries, those from
+// position from on, pays to every entry.
 type windowSums struct {
 	size, from int
 	sums       kernels.DeviceSums
@@ -40,7 +40,7 @@ func (w *deviceWatch) free() {
 	w.moments, w.windows = nil, nil
 }
 
-// rowsFrom returns which rows of a span stand at position from and above.
+// rowsFrom returns the rows of a span that are at position from or later.
 func (p *pass) rowsFrom(g *span, from int) (first, n int) {
 	skip := min(g.n, max(0, from-int(p.pos[g.row])))
 	return g.row + skip, g.n - skip
@@ -78,7 +78,7 @@ func (d *deviceRun) sumsRows(g *span) bool {
 	return false
 }
 
-// onDevice may be asked of a nil watcher.
+// onDevice returns what the watcher keeps on the device. The watcher may be nil.
 func (w *watcher) onDevice() *deviceWatch {
 	if w == nil {
 		return nil
@@ -86,7 +86,8 @@ func (w *watcher) onDevice() *deviceWatch {
 	return w.device
 }
 
-// metricPass returns the run's pass if it has a layer and can compute metrics.
+// metricPass returns the run's pass on a device if it has the layer and can compute
+// metrics, and nil otherwise.
 func (r *run) metricPass(at int) kernels.MetricPass {
 	if r == nil || r.dev == nil || at >= len(r.dev.acc.layers) {
 		return nil
@@ -95,16 +96,17 @@ func (r *run) metricPass(at int) kernels.MetricPass {
 	return mp
 }
 
-// deviceWatch takes what metrics need of a layer during the prefill of T tokens
-// on the device, and out of needs what the host then need not collect. share is
-// the uniform budget that metrics look at. It returns nil if they need nothing.
+// deviceWatch makes what collects on the device what metrics need from a layer during
+// the prefill of T tokens, and removes from needs what the host then need not collect.
+// share is the uniform budget that metrics look at. It returns nil if the device
+// collects nothing.
 func (r *run) deviceWatch(at, T int, needs *lukv.Needs, share int, metrics []lukv.Metric) (*deviceWatch, error) {
 	mp := r.metricPass(at)
 	if mp == nil {
 		return nil, nil
 	}
 	w := &deviceWatch{skip: needs.StatsSkip, covariance: needs.Covariance}
-	if needs.Stats && !needs.Lengths { // which devices do not sum
+	if needs.Stats && !needs.Lengths { // devices do not sum lengths
 		var err error
 		if w.moments, err = mp.NewMoments(needs.Covariance); err != nil {
 			return nil, fmt.Errorf("memory for query statistics: %w", err)
@@ -115,7 +117,7 @@ func (r *run) deviceWatch(at, T int, needs *lukv.Needs, share int, metrics []luk
 	for _, m := range metrics {
 		size := windowOnDevice(m, T, share)
 		if n := m.Needs(T, share).Window; size == 0 || m.Needs(T, 1).Window != n {
-			window = max(window, n) // also of what a small budget makes smaller later
+			window = max(window, n) // also for a window that a small budget shrinks later
 		}
 		if size == 0 || w.window(size) != nil {
 			continue
@@ -145,7 +147,7 @@ func (w *deviceWatch) window(size int) kernels.DeviceSums {
 
 // windowOnDevice returns the number of queries whose attention a metric looks at
 // on a device, 0 for none. A window that depends on the budget is not known when
-// an observation collects, so that no session takes it from there.
+// an observation collects, so no session takes it from the device.
 func windowOnDevice(m lukv.Metric, T, share int) int {
 	needs := m.Needs(T, share)
 	if !needs.WindowScores || needs.Window >= T || needs.Window != m.Needs(T, 0).Window {
@@ -154,8 +156,8 @@ func windowOnDevice(m lukv.Metric, T, share int) int {
 	return needs.Window
 }
 
-// score ranks the entries of a layer of s, on the device where it can. w is what
-// watched the layer in this run, or nil; a nil run has no device.
+// score ranks the entries of a layer of s, on the device if it can. w is the watcher
+// of the layer in this run, or nil; a nil run has no device.
 func (r *run) score(ctx context.Context, s *Session, w *watcher, metric lukv.Metric, l *lukv.Layer) (lukv.Scores, error) {
 	mp := r.metricPass(l.Index)
 	if mp == nil {
@@ -187,7 +189,7 @@ func (r *run) score(ctx context.Context, s *Session, w *watcher, metric lukv.Met
 	return lukv.Score(ctx, metric, l)
 }
 
-// readMoments brings a layer's query statistics to the host.
+// readMoments copies a layer's query statistics to the host.
 func (m *Model) readMoments(ctx context.Context, mp kernels.MetricPass, w *deviceWatch) (*lukv.QueryStats, error) {
 	c := m.cfg
 	stats := lukv.NewQueryStats(c.Heads, c.HeadDim, w.skip, w.covariance, m.cpu)

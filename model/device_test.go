@@ -18,7 +18,7 @@ import (
 )
 
 // onDevice opens a shape with its first layers (all if layers is 0) on a fake
-// device that must be empty when the test is over.
+// device, which must be empty when the test is over.
 func (s testShape) onDevice(t testing.TB, layers int, opts ...Option) (*Model, *fakeDevice) {
 	d := newFakeDevice()
 	t.Cleanup(func() { d.wantEmpty(t) }) // runs after the model is closed
@@ -29,7 +29,7 @@ func (s testShape) onDevice(t testing.TB, layers int, opts ...Option) (*Model, *
 }
 
 // TestDeviceGivesTheHostsBits runs the forward pass on a device with the host's
-// arithmetic: whole, and with the last layers on the host.
+// arithmetic, both as a whole and with the last layers on the host.
 func TestDeviceGivesTheHostsBits(t *testing.T) {
 	prompt, steps := randomTokens(promptLen, 97, 1), randomTokens(6, 97, 2)
 	for _, shape := range testShapes {
@@ -58,8 +58,8 @@ func TestDeviceGivesTheHostsBits(t *testing.T) {
 }
 
 // TestDeviceCompresses checks that every metric and allocator, and every form of
-// compression while decoding, gives on a device what it gives on the host, in
-// sessions of their own and in those derived from an observation.
+// compression while decoding, gives the same on a device as on the host, in sessions
+// of their own and in sessions derived from an observation.
 func TestDeviceCompresses(t *testing.T) {
 	ctx := context.Background()
 	prompt, steps := randomTokens(promptLen, 97, 1), randomTokens(20, 97, 2)
@@ -130,7 +130,8 @@ func TestDeviceCompresses(t *testing.T) {
 	}
 }
 
-// compressedLater compresses a prompt after its prefill, and a part of it both ways.
+// compressedLater compresses a prompt after its prefill, and a part of it during and
+// after its prefill.
 func compressedLater(t *testing.T, m *Model, p *lukv.Policy, prompt, steps []int32, want []float32) {
 	ctx := context.Background()
 	s := newTestSession(t, m, SessionOptions{ChunkTokens: 50})
@@ -175,8 +176,8 @@ func decodePolicies() []*lukv.Policy {
 	return out
 }
 
-// TestDeviceBatches decodes sessions of all kinds together, those with other
-// cache pages included, and finds the bits of single steps.
+// TestDeviceBatches decodes sessions of all kinds together, including those with other
+// cache pages, and gets the bits of single steps.
 func TestDeviceBatches(t *testing.T) {
 	ctx := context.Background()
 	shape := testShapes[2]
@@ -287,7 +288,7 @@ func TestDeviceSessions(t *testing.T) {
 	require.NoError(t, limited.Prefill(ctx, randomTokens(10, 97, 1)), "usable after a full cache")
 }
 
-// deviceLife is a model's life on a device, with all that sessions do. It
+// deviceLife runs a model's life on a device, with everything that sessions do. It
 // returns the first error and closes everything.
 func deviceLife(t testing.TB, shape testShape, d *fakeDevice, metric, dir string) (err error) {
 	ctx := context.Background()
@@ -328,8 +329,8 @@ func deviceLife(t testing.TB, shape testShape, d *fakeDevice, metric, dir string
 	return m.Step(ctx, []*Session{s, l}, []int32{1, l.pending[0]})
 }
 
-// TestDeviceFaults lets every call to the device fail once, for want of memory
-// and because it is lost: an error that says so, and nothing stays behind.
+// TestDeviceFaults makes every call to the device fail once, for want of memory
+// or because it is lost: the error says so, and nothing stays behind.
 func TestDeviceFaults(t *testing.T) {
 	shape := testShapes[0]
 	dir := t.TempDir()
@@ -354,9 +355,9 @@ func TestDeviceFaults(t *testing.T) {
 	}
 }
 
-// TestDeviceFaultsLeaveTheSession fails calls in the middle of a session's life:
-// for want of memory it stands at its last token and goes on with the same
-// results; on a lost device it says so.
+// TestDeviceFaultsLeaveTheSession makes calls fail in the middle of a session's life:
+// for want of memory the session stays at its last token and goes on with the same
+// results; if the device is lost it says so.
 func TestDeviceFaultsLeaveTheSession(t *testing.T) {
 	ctx := context.Background()
 	shape := testShapes[2]
@@ -389,9 +390,9 @@ func TestDeviceFaultsLeaveTheSession(t *testing.T) {
 	require.NoError(t, ref.Close())
 }
 
-// TestDeviceFaultsWhileCutting fails calls of steps that compress, in sessions whose pages a
-// fork shares, so that what stays needs memory: a step that fails has not taken its token,
-// one that does not is as good as without the fault.
+// TestDeviceFaultsWhileCutting makes calls fail in steps that compress, in sessions whose
+// pages a fork shares, so that what stays needs memory: a step that fails has not taken its
+// token; one that does not is as good as without the fault.
 func TestDeviceFaultsWhileCutting(t *testing.T) {
 	ctx := context.Background()
 	shape := testShapes[0]
@@ -435,8 +436,8 @@ func TestDeviceFaultsWhileCutting(t *testing.T) {
 	require.Positive(t, late)
 }
 
-// TestDeviceMemoryIsCounted refuses a model that does not fit, with numbers and
-// advice that holds.
+// TestDeviceMemoryIsCounted: a model that does not fit is refused, with numbers and
+// advice that works.
 func TestDeviceMemoryIsCounted(t *testing.T) {
 	shape := testShape{layers: 8, hidden: 256, ffn: 512, heads: 8, kv: 4, dim: 32, weights: tensor.BF16}
 	cfg := shape.config()
@@ -526,8 +527,8 @@ func TestDeviceCancelled(t *testing.T) {
 	}
 }
 
-// TestDeviceLeaks opens, uses and closes sessions; package devicetest does so on a
-// real device.
+// TestDeviceLeaks opens, uses and closes sessions; package devicetest does the same on
+// a real device.
 func TestDeviceLeaks(t *testing.T) {
 	shape := testShape{layers: 2, hidden: 16, ffn: 16, heads: 2, kv: 1, dim: 8, weights: tensor.BF16}
 	m, d := shape.onDevice(t, 0, WithThreads(1))
@@ -555,7 +556,7 @@ func TestDeviceLeaks(t *testing.T) {
 	require.Zero(t, before["page"]+before["pool"]+before["table"])
 }
 
-// TestDeviceLayerBytes: matrices lie on a device as they are, vectors as float32.
+// TestDeviceLayerBytes: a device holds matrices as they are and vectors as float32.
 func TestDeviceLayerBytes(t *testing.T) {
 	for _, shape := range testShapes {
 		cfg := shape.config()

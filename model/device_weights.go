@@ -9,22 +9,22 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// WithDevice computes on an accelerator: driver[:selector] as
-// [kernels.OpenDevice] takes it, such as "vulkan" or "vulkan:1", provided that
-// the program imports the driver's package. The model opens and closes the
-// device. "" (the default) and "cpu" mean the processor alone.
+// WithDevice makes the model compute on an accelerator, named driver[:selector] as
+// for [kernels.OpenDevice], such as "vulkan" or "vulkan:1". The program must import
+// the driver's package. The model opens and closes the device. "" (the default) and
+// "cpu" mean the processor alone.
 //
 // Opening fails with kernels.ErrNoDevice, or with kernels.ErrDeviceMemory where
 // the weights do not fit; see WithDeviceLayers.
 func WithDevice(name string) Option { return func(o *options) { o.deviceName = name } }
 
-// WithOpenDevice is WithDevice for a device that the caller has opened, and
-// will close after the model.
+// WithOpenDevice is WithDevice for a device that the caller has opened and
+// closes after the model.
 func WithOpenDevice(d kernels.Device) Option { return func(o *options) { o.device = d } }
 
-// WithDeviceLayers leaves only the first n layers and their caches to the
-// device; the others and the head are computed by the processor. The default,
-// and the meaning of an n of at least the model's layers, is everything.
+// WithDeviceLayers puts only the first n layers and their caches on the device;
+// the processor computes the others and the head. By default, and if n is at
+// least the model's number of layers, everything is on the device.
 func WithDeviceLayers(n int) Option { return func(o *options) { o.deviceLayers = &n } }
 
 // Device returns the accelerator that the model computes on, nil if there is none.
@@ -53,7 +53,7 @@ type accelerator struct {
 	dev    kernels.Device
 	owned  bool
 	layers []deviceDecoder
-	norm   kernels.DeviceVector // nil unless all layers are there
+	norm   kernels.DeviceVector // nil unless all layers are on the device
 	head   kernels.DeviceMatrix
 	held   []interface{ Free() }
 }
@@ -72,7 +72,7 @@ func (a *accelerator) close() error {
 	return nil
 }
 
-// openDevice brings the weights to the device that the options name, if any.
+// openDevice copies the weights to the device that the options name, if any.
 func (m *Model) openDevice(ctx context.Context, w *Weights, o *options) error {
 	n := m.cfg.Layers
 	if o.deviceLayers != nil {
@@ -104,7 +104,7 @@ func (m *Model) openDevice(ctx context.Context, w *Weights, o *options) error {
 	return nil
 }
 
-// upload copies the first n layers, and with all of them the head, to a device.
+// upload copies the first n layers to a device, and the head if those are all.
 func (m *Model) upload(ctx context.Context, a *accelerator, w *Weights, n int) error {
 	var failed error
 	mat := func(t tensor.Tensor) kernels.DeviceMatrix {
@@ -146,8 +146,8 @@ func (m *Model) upload(ctx context.Context, a *accelerator, w *Weights, n int) e
 	return nil
 }
 
-// fits returns an error with numbers if n layers are more than a device has
-// memory for. Caches are not counted: their size is not known yet.
+// fits returns an error that gives the sizes if a device has too little memory for
+// n layers. Caches are not counted: their size is not known yet.
 func (m *Model) fits(dev kernels.Device, w *Weights, n int) error {
 	free := int64(dev.Memory().Free)
 	// need[i] is for i layers.
@@ -186,7 +186,7 @@ func (l *LayerWeights) bytes() int64 {
 	return int64(n)
 }
 
-// passBytes is about what a pass over a default chunk takes on a device.
+// passBytes estimates what a pass over a chunk of default size takes on a device.
 func (m *Model) passBytes() int64 {
 	c := m.cfg
 	row := 2*c.Hidden + 2*c.Heads*c.HeadDim + 2*c.KVHeads*c.HeadDim + c.Intermediate + c.HeadDim
@@ -200,7 +200,7 @@ func (m *Model) passShape(s runShape) kernels.PassShape {
 		Rows: s.rows, Sequences: s.seqs,
 		Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Intermediate: c.Intermediate, Vocab: c.Vocab,
 		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]),
-		// Where some product wants activations as they are, all get them so.
+		// If any product needs unrounded activations, all get them.
 		BF16:  m.precision == PrecisionBF16 && !m.narrowForms.f32 && !m.innerForms.f32,
 		Scale: m.rope.scale,
 		Page:  s.page,

@@ -17,7 +17,7 @@ import (
 	"github.com/lukv/lukv/safetensors"
 )
 
-// A digest that was made before lies in a file named after the paths of the weights:
+// A digest is kept in a file named after the paths of the weights:
 //
 //	lukv digest 1
 //	sha256:…                                the model's identity
@@ -29,20 +29,20 @@ const (
 	digestFormat   = "lukv digest 1"
 	maxDigestCache = 1 << 20 // bytes of such a file
 
-	// settled is how old a change of a file must be: another one that comes within the
+	// settled is how long ago a file must have changed: another change within the
 	// resolution of the file system's clock would have the same time.
 	settled = 2 * time.Second
 )
 
-// fileStamps says which files the weights are, as they were when they were opened.
+// fileStamps identifies the files of the weights, as they were when opened.
 type fileStamps struct {
 	paths  string // a line each
 	stamps string // a line each
 	newest time.Time
 }
 
-// stampFiles returns the stamps of the weights' files, and nothing without a folder
-// for digests, where the weights are no files, or if one is not what was opened any more.
+// stampFiles returns the stamps of the weights' files, and nothing if there is no folder
+// for digests, the weights are not files, or one is no longer the file that was opened.
 func (m *Model) stampFiles() fileStamps {
 	c, ok := m.weights.closer.(*safetensors.Checkpoint)
 	if !ok || m.digests == "" {
@@ -65,7 +65,7 @@ func (m *Model) stampFiles() fileStamps {
 	return s
 }
 
-// stamp tells two states of a file apart.
+// stamp returns text that tells states of a file apart.
 func stamp(info fs.FileInfo) string {
 	return fmt.Sprintf("%d %d %d", info.Size(), info.ModTime().UnixNano(), inode(info))
 }
@@ -75,13 +75,13 @@ func (m *Model) digestFile(s fileStamps) string {
 	return filepath.Join(m.digests, hex.EncodeToString(sum[:16])+".digest")
 }
 
-// digestLines are those of the file up to the digest.
+// digestLines returns the lines of the file before the digest.
 func (m *Model) digestLines(s fileStamps) string {
 	return digestFormat + "\n" + m.identity() + "\n" + s.stamps
 }
 
-// knownDigest returns the digest that was made of these very files before, "" if there
-// is none or its file is damaged.
+// knownDigest returns the digest that was kept for exactly these files, "" if there is
+// none or its file is damaged.
 func (m *Model) knownDigest(s fileStamps) string {
 	if s.stamps == "" {
 		return ""
@@ -98,7 +98,7 @@ func (m *Model) knownDigest(s fileStamps) string {
 	return digest
 }
 
-// keepDigest writes the digest of files that have not changed meanwhile.
+// keepDigest writes the digest of files that have not changed meanwhile or just before.
 func (m *Model) keepDigest(s fileStamps, digest string) {
 	if s.stamps == "" || m.stampFiles().stamps != s.stamps || time.Since(s.newest) < settled {
 		return
@@ -115,7 +115,7 @@ func (m *Model) keepDigest(s fileStamps, digest string) {
 	}
 }
 
-// signed appends the hash of a text.
+// signed returns a text with its hash appended.
 func signed(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return text + hex.EncodeToString(sum[:]) + "\n"

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDigestCache: what was computed of the files as they are is taken from the folder,
-// and nothing else: each change of a file, and each damage of what is kept, has the
-// weights read again.
+// TestDigestCache: what was computed from the files as they are is taken from the
+// folder, and nothing else: any change to a file, and any damage to what is kept, makes
+// the weights be read again.
 func TestDigestCache(t *testing.T) {
 	ctx := context.Background()
 	dir, cache := writeModel(t, 1), filepath.Join(t.TempDir(), "digests")
@@ -41,7 +41,7 @@ func TestDigestCache(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(text), want)
 
-	// A digest that lies there is believed: that is how one sees that it is looked at.
+	// A digest found there is believed, which shows that it is looked at.
 	other := "sha256:" + strings.Repeat("0", 64)
 	head, _, ok := strings.Cut(string(text), want)
 	require.True(t, ok)
@@ -96,7 +96,7 @@ func TestDigestCache(t *testing.T) {
 		})
 	}
 
-	// A change that is too young is not kept.
+	// The digest of files that changed too recently is not kept.
 	os.RemoveAll(file)
 	require.NoError(t, os.Chtimes(weights, time.Time{}, time.Now()))
 	require.Equal(t, want, digest())

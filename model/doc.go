@@ -17,47 +17,46 @@
 // truncated, saved and loaded. [Model.Step] computes many sessions in one pass
 // over the weights. An [Observation] is a context with its full cache and what
 // metrics saw of it; compressed sessions are derived from it, and a
-// [Measurement] takes from it the measurements that profiles are made of.
+// [Measurement] measures on it what profiles are built from.
 // [Sampling] chooses tokens.
 //
 // # Compression
 //
-// The first prefill of a session with a policy goes layer by layer over the
-// whole prompt: when a layer's attention is complete, its entries are scored and
-// all beyond the budgets are evicted, so that the cache's peak is the compressed
-// total plus one whole layer (for allocators that need all scores: the whole
-// cache). Meanwhile the hidden states of the prompt, 4·tokens·Hidden bytes, are
+// The first prefill of a session with a policy runs layer by layer over the
+// whole prompt: once a layer's attention is complete, its entries are scored and
+// those beyond the budgets are evicted, so the cache peaks at the compressed
+// total plus one whole layer (at the whole cache for allocators that need all
+// scores). Meanwhile the hidden states of the prompt, 4·tokens·Hidden bytes, are
 // held where the layers are computed. Without a policy, or with one that removes
-// nothing, the prompt goes chunk by chunk through all layers. Layers with a
-// sliding window are never compressed; they drop what their window has passed.
+// nothing, the prompt passes through all layers chunk by chunk. Layers with a
+// sliding window are never compressed; they drop what has left their window.
 //
 // Any span can be compressed at any time: [Session.PrefillCompressed] feeds tokens
 // and compresses them with a policy of their own, after a system prompt or a first
 // document, and [Session.Compress] compresses tokens that are already there. Both
-// give the same session, to the bit: prefill once, fork, and compress each fork in
-// its own way. [Session.Keep] applies a choice made elsewhere.
+// give bit-identical sessions: prefill once, fork, and compress each fork in its
+// own way. [Session.Keep] applies a choice made elsewhere.
 //
 // # Arithmetic
 //
-// The bits of logits do not depend on threads, chunks, batches, whether tokens
-// come by prefill or one at a time, or on the instruction set; see package
-// kernels. They do depend on [Precision] and on the cache's element type.
-// Dynamic RoPE scaling is the exception by definition: its rotation depends on
-// how a text is split into calls.
+// Logits are bit-identical whatever the threads, chunks, batches and instruction
+// set, and whether tokens come by prefill or one at a time; see package kernels.
+// They do depend on [Precision] and on the cache's element type. Dynamic RoPE
+// scaling is by definition an exception: its rotation depends on how a text is
+// split into calls.
 //
 // # Devices
 //
 // With [WithDevice] the weights are copied to an accelerator and the forward pass
 // runs there, over caches whose pages are there too; [WithDeviceLayers] leaves the
 // last layers, their caches and the head to the processor. Results follow the
-// device's arithmetic: the bits are equal for any chunk and batch on one device
+// device's arithmetic: they are bit-identical for any chunk and batch on one device
 // and driver, and within rounding of the processor's. A checkpoint that mixes bf16
 // with other weights keeps its activations in f32 on a device. The metrics snapkv,
 // keydiff, knorm and expected_attention score a prefill on the device, and
 // eviction moves pages there. What other metrics, compression while decoding and
-// the oracle look at is read back and computed by the processor, which gives the
-// same results but takes longer. Saved sessions can be loaded on any device or
-// none.
+// the oracle look at is read back and processed on the host, which gives the same
+// results but takes longer. Saved sessions can be loaded on any device or none.
 //
 // When memory runs out the error is kernels.ErrDeviceMemory, and the session
 // stays at its last token. After kernels.ErrDeviceLost close the model and open
@@ -70,8 +69,8 @@
 // checked (ErrBusy); its Close cancels a call in progress and waits for it. Sessions
 // run concurrently and share the model's workers. The caller closes both; closing
 // twice is fine. A session that is not closed leaks its cache, which lies outside
-// the Go heap. Long calls take a context; after a cancelled one, or a callback that
-// panicked, the session stands at its last completed token and can be used again: a
-// failed call has changed nothing beyond that. Decoding allocates nothing on the Go
-// heap per token in steady state.
+// the Go heap. Long calls take a context; after a cancellation, or a panic in a
+// callback, the session stands at its last completed token and can be used again: a
+// failed call has changed nothing beyond that. In steady state, decoding allocates
+// nothing on the Go heap per token.
 package model

@@ -61,7 +61,7 @@ func Example() {
 	//  Ashford.
 }
 
-// Streaming ends when the caller stops asking or the context is done; the
+// Streaming ends when the caller stops iterating or the context is done; the
 // session can be used again in both cases.
 func ExampleSession_Generate() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -112,7 +112,7 @@ func Example_profile() {
 	}
 	defer m.Close()
 
-	// Ordinary checkpoints take calibration.Narrative(), or texts of your own.
+	// For ordinary checkpoints, use calibration.Narrative() or texts of your own.
 	texts := []calibration.Text{{Context: document, Questions: []calibration.Question{
 		{Question: "In which town does Rupert work?", AnswerPrefix: "Rupert works in"},
 		{Question: "In which town does Edgar work?", AnswerPrefix: "Edgar works in"},

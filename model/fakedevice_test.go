@@ -18,7 +18,7 @@ import (
 )
 
 // fakeDevice is a device in ordinary memory that computes with package kernels,
-// so that a model on it must give the very bits of one without. It counts what
+// so that a model on it must give exactly the bits of one without. It counts what
 // is taken and can be told to fail.
 type fakeDevice struct {
 	cpu  kernels.CPU
@@ -40,7 +40,7 @@ func newFakeDevice() *fakeDevice {
 	return &fakeDevice{cpu: kernels.Detect(), free: 1 << 40, live: map[string]int{}, pages: map[kernels.DevicePage]*fakePage{}}
 }
 
-// failAt lets the n-th call from now on that can fail do so; a lost device stays lost.
+// failAt makes the n-th call from now on that can fail do so; a lost device stays lost.
 func (d *fakeDevice) failAt(n int, fault error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -63,7 +63,7 @@ func (d *fakeDevice) count(kind string, n int) {
 	d.live[kind] += n
 }
 
-// wantLive fails unless exactly these things are held.
+// held returns the number of things held, by kind.
 func (d *fakeDevice) held() map[string]int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,7 +90,7 @@ func (d *fakeDevice) Close() error {
 	return nil
 }
 
-// fakeThing is what can be freed once.
+// fakeThing is a thing on the device that can be freed.
 type fakeThing struct {
 	d    *fakeDevice
 	kind string
@@ -237,7 +237,7 @@ func (p *fakePool) Copy(dst, src kernels.DevicePage) error {
 	return nil
 }
 
-// entry returns the places of element i of an entry's key and value.
+// entry returns the places of element i of the key and value of entry e of a page.
 func (p *fakePool) entry(data []byte, e, i int) (key, value []byte) {
 	size, dim := p.l.Type.Size(), p.l.HeadDim
 	k := (e/kernels.TileEntries*kernels.TileEntries*dim + i*kernels.TileEntries + e%kernels.TileEntries) * size
@@ -304,8 +304,8 @@ func (t *fakeTable) Free() {
 	}
 }
 
-// kv returns the first n entries behind a table as kernels read them. What lies
-// behind the pages of these may be out of date.
+// kv returns the first n entries of a table as kernels read them. What the table holds
+// beyond their pages may be out of date.
 func (t *fakeTable) kv(base, n int) kernels.KV {
 	l := t.p.l
 	kv := kernels.KV{Type: l.Type, HeadDim: l.HeadDim, PageEntries: l.PageEntries, Base: base}
@@ -321,7 +321,7 @@ type fakeHead struct {
 	entries, base int
 }
 
-// fakePass keeps what a device would: activations, and closures as operations.
+// fakePass keeps what a device would: activations, and operations, as closures.
 type fakePass struct {
 	kernels.PassShape
 	d     *fakeDevice

@@ -10,9 +10,9 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// A file of weights that becomes shorter while it is mapped makes reads fault.
-// Goroutines that read weights turn faults into panics (those of the pool do so
-// always), and whoever has them read turns such a panic into an error.
+// If a file of weights becomes shorter while it is mapped, reads fault. Goroutines
+// that read weights turn faults into panics (those of the pool always do), and their
+// callers turn such a panic into an error.
 
 // reading runs fn, which reads weights.
 func (m *Model) reading(fn func() error) (err error) {
@@ -21,8 +21,8 @@ func (m *Model) reading(fn func() error) (err error) {
 	return fn()
 }
 
-// endReading goes back to what SetPanicOnFault was, and turns what was recovered
-// into an error if it is a fault in the weights; other panics go on.
+// endReading restores the SetPanicOnFault setting and turns what was recovered into
+// an error if it is a fault in the weights; other panics continue.
 func (m *Model) endReading(was bool, recovered any, err *error) {
 	debug.SetPanicOnFault(was)
 	if recovered == nil {
@@ -41,8 +41,8 @@ func (m *Model) endReading(was bool, recovered any, err *error) {
 	panic(recovered)
 }
 
-// ErrWeightsChanged says that a file of weights became shorter while it was in
-// use. Close the model and open it again.
+// ErrWeightsChanged says that a file of weights became shorter while in use. Close
+// the model and open it again.
 var ErrWeightsChanged = errors.New("the weights' file changed while it was in use")
 
 // at returns the name of the tensor at an address, "" if there is none.

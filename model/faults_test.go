@@ -32,8 +32,8 @@ func writeModel(t *testing.T, seed uint64) string {
 	return dir
 }
 
-// TestWeightsThatBecomeShorter: a re-export over the file in use costs the calls
-// that meet it, not the process.
+// TestWeightsThatBecomeShorter: exporting again over the file in use costs the calls
+// that run into it, not the process.
 func TestWeightsThatBecomeShorter(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows does not shorten a file that is mapped")
@@ -65,8 +65,8 @@ func TestWeightsThatBecomeShorter(t *testing.T) {
 	}
 }
 
-// TestDigest: the digest tells of a single byte that the identity does not see,
-// and a session of other weights is refused where both are known.
+// TestDigest: the digest reveals a change of a single byte that the identity does not
+// see, and a session of other weights is refused if both digests are known.
 func TestDigest(t *testing.T) {
 	ctx := context.Background()
 	dir := writeModel(t, 1)
@@ -111,8 +111,8 @@ func TestDigest(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestLogitsThatAreNoNumbers: damaged weights are an error that names where it
-// shows first, and the session stands where it stood.
+// TestLogitsThatAreNoNumbers: damaged weights give an error that names where it
+// shows first, and leave the session as it was.
 func TestLogitsThatAreNoNumbers(t *testing.T) {
 	ctx := context.Background()
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1))} {

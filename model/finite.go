@@ -22,8 +22,8 @@ func finite(x []float32) bool {
 	return true
 }
 
-// notFinite returns ErrNotFinite with the layer where it shows first, as far as
-// the last n keys and values of the cache tell.
+// notFinite returns ErrNotFinite with the first layer in which it shows, judging by
+// the last n keys and values in the cache.
 func (s *Session) notFinite(n int) error {
 	c := s.m.cfg
 	var buf []float32

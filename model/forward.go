@@ -13,11 +13,11 @@ import (
 )
 
 // The forward pass is written once, over rows: a row is one token, and rows of
-// several sessions may be computed together. forwardLayer is its sequence; a
-// backend carries the operations out.
+// several sessions may be computed together. forwardLayer gives the sequence of
+// operations; a backend carries them out.
 
-// decoder is one decoder layer with weights as a backend holds them: M is a
-// matrix, V a vector there. Absent biases and norms are zero values.
+// decoder is one decoder layer with weights as a backend holds them: M is its
+// matrix type, V its vector type. Absent biases and norms are zero values.
 type decoder[M, V any] struct {
 	attnNorm, mlpNorm V // [Hidden]
 	qNorm, kNorm      V // [HeadDim]
@@ -30,14 +30,14 @@ type decoder[M, V any] struct {
 	gateBias, upBias V // [Intermediate]
 }
 
-// product is one matrix product: dst = source·wᵀ + bias.
+// linear is one matrix product: dst = source·wᵀ + bias.
 type linear[M, V any] struct {
 	w    M
 	bias V
 	dst  kernels.Act
 }
 
-// newDecoder makes a layer of stored weights. vector is given absent tensors, too.
+// newDecoder makes a layer from stored weights. vector is called for absent tensors, too.
 func newDecoder[M, V any](l *LayerWeights, matrix func(tensor.Tensor) M, vector func(tensor.Tensor) V) decoder[M, V] {
 	of := func(w, bias tensor.Tensor, dst kernels.Act) linear[M, V] {
 		return linear[M, V]{matrix(w), vector(bias), dst}
@@ -54,12 +54,12 @@ func newDecoder[M, V any](l *LayerWeights, matrix func(tensor.Tensor) M, vector 
 	}
 }
 
-// backend computes the operations of a layer on the rows of a pass. What the
-// operations read and write are the activations that package kernels names.
+// backend computes the operations of a layer on the rows of a pass. They read and
+// write the activations that package kernels names.
 type backend[M, V any] interface {
 	// norm sets ActNorm to the RMS-normalised ActX.
 	norm(w V)
-	// multiply computes products of src; with add they are added to their dst.
+	// multiply computes products of src, adding them to their dst if add is set.
 	multiply(src kernels.Act, add bool, linears []linear[M, V])
 	// headNorm normalises every head of a in place.
 	headNorm(a kernels.Act, w V)
@@ -78,7 +78,7 @@ type backend[M, V any] interface {
 }
 
 // forwardLayer runs layer at over the rows of a pass: ActX, the residual
-// stream, is updated, keys and values are appended to the sessions' caches.
+// stream, is updated, and keys and values are appended to the sessions' caches.
 func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V], qkNorm bool) error {
 	b.norm(l.attnNorm)
 	b.multiply(kernels.ActNorm, false, l.qkv)
@@ -107,24 +107,24 @@ func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V], qkNorm bo
 type span struct {
 	s      *Session
 	row, n int // rows [row, row+n) of the pass
-	seqLen int // length of the sequence at the end of the call that this belongs to
+	seqLen int // length of the sequence at the end of the call that the span belongs to
 	watch  *watcher
 }
 
-// pass is what every backend knows of a forward pass, and what watchers look at.
+// pass is the part of a forward pass that all backends share and watchers look at.
 type pass struct {
 	m     *Model
-	cap   int // rows, at most
+	cap   int // most rows
 	rows  int // in use
 	spans []span
 	pos   []int32 // position of each row
 
-	q []float32 // [rows][Heads*HeadDim] queries, as far as watchers may look
+	q []float32 // [rows][Heads*HeadDim] queries, when watchers may look
 
 	watch   []watchScratch // per worker
 	at      int            // layer in progress
-	watched *span          // of the stages that watch
-	input   []float32      // likewise, [rows][Hidden] what a layer begins with
+	watched *span          // for the stages that watch
+	input   []float32      // likewise, [rows][Hidden] input of a layer
 
 	stop atomic.Bool // set when the context is done
 }
@@ -138,7 +138,7 @@ func (p *pass) add(s *Session, offset, n, seqLen int, w *watcher) {
 	p.rows += n
 }
 
-// each runs a stage over n items. A single item does not wake anybody.
+// each runs a stage over n items. A single item wakes no worker.
 func (p *pass) each(n, grain int, t interface{ Run(lo, hi, worker int) }) {
 	if n == 1 {
 		t.Run(0, 1, 0)
@@ -157,7 +157,8 @@ func (p *pass) watchQueries(at int) {
 	}
 }
 
-// watchAttention shows them the rotated queries, when their keys are in the cache.
+// watchAttention shows the watchers the rotated queries, once their keys are in the
+// cache.
 func (p *pass) watchAttention(at int) {
 	p.at = at
 	for i := range p.spans {
@@ -167,9 +168,9 @@ func (p *pass) watchAttention(at int) {
 	}
 }
 
-// watchContext sets p.stop when ctx is done, until the returned function is
-// called, which waits for a setting in progress: the pass may then serve others.
-// A context that cannot be cancelled costs nothing.
+// watchContext sets p.stop when ctx is done, until release is called. If p.stop is
+// just being set, release waits for that, so that the pass can be reused. A context
+// that cannot be cancelled costs nothing.
 func (p *pass) watchContext(ctx context.Context) (release func()) {
 	if ctx.Done() == nil {
 		return func() {}
@@ -210,14 +211,14 @@ func (r *run) logitRows() int {
 }
 
 // hostLogits bounds the logits of a prefill that are computed at once: one row
-// at a time would read the head's weights once per row; all rows at a time would
+// at a time would read the head's weights once per row; all rows at once would
 // need rows×Vocab floats.
 const hostLogits = 64
 
-// forward runs all layers over the run's rows, whose tokens are given. With
-// logits, all rows' are wanted afterwards. done, if not nil, is told of layers
-// as they are done. If ctx is done, or on another error, the caches hold rubbish
-// that the caller takes back.
+// forward runs all layers over the run's rows, whose tokens are given. logits says
+// that those of all rows will be wanted. done, if not nil, is told how many layers
+// have just been completed. If ctx is done, or on another error, the caches hold
+// garbage that the caller removes.
 func (r *run) forward(ctx context.Context, tokens []int32, logits bool, done func(layers int)) error {
 	first := 0
 	if r.dev != nil {
@@ -263,8 +264,8 @@ func (r *run) hostLayer(ctx context.Context, at int) error {
 	return r.interrupted(ctx)
 }
 
-// logits computes the logits of rows first … first+n-1 of what forward computed
-// last into dst, [n][Vocab].
+// logits computes the logits of rows first … first+n-1 of the last call of forward
+// into dst, [n][Vocab].
 func (r *run) logits(ctx context.Context, dst []float32, first, n int) error {
 	if r.host == nil {
 		return r.dev.logits(ctx, dst, first, n)
@@ -275,12 +276,12 @@ func (r *run) logits(ctx context.Context, dst []float32, first, n int) error {
 }
 
 // stream is the residual stream of a whole prompt, for passes that go layer by
-// layer. It lies where the next layer is computed.
+// layer. It is held where the next layer is computed.
 type stream struct {
 	tokens []int32
 	x      []float32          // [tokens][Hidden], on the host
-	mem    []byte             // of x, outside the Go heap: it goes when the prefill ends
-	memory *kvcache.Account   // that counts it, may be nil
+	mem    []byte             // of x, outside the Go heap: freed when the prefill ends
+	memory *kvcache.Account   // charged for it, may be nil
 	rows   kernels.DeviceRows // the same on a device, nil without one
 	turns  []float32          // [tokens][HeadDim] for the device: cosines and sines
 }
@@ -305,7 +306,7 @@ func (r *run) newStream(tokens []int32) (*stream, error) {
 	return st, nil
 }
 
-// takeRows takes memory for the stream on the host.
+// takeRows allocates the stream on the host.
 func (st *stream) takeRows(m *Model) error {
 	n := len(st.tokens) * m.cfg.Hidden
 	if m.memory != nil {
@@ -347,7 +348,7 @@ func (st *stream) hostRows(m *Model, first, n int) []float32 {
 }
 
 // forwardLayer runs layer at over the run's rows, which are those of st from
-// first on. What holds for forward holds here.
+// first on. Errors are as for forward.
 func (r *run) forwardLayer(ctx context.Context, at int, st *stream, first int) error {
 	if r.dev != nil && at < len(r.dev.acc.layers) {
 		return r.dev.forwardLayer(ctx, at, st, first)

@@ -8,9 +8,9 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// deviceRun is the backend of an accelerator: it records operations, and runs
-// lists of them for the pass at hand. Lists without watchers are kept and run
-// again for later passes with as many rows.
+// deviceRun is the backend of an accelerator: it records operations and runs lists
+// of them for the current pass. Lists without watchers are kept and run again for
+// later passes with the same number of rows.
 type deviceRun struct {
 	*pass
 	acc   *accelerator
@@ -18,7 +18,7 @@ type deviceRun struct {
 	shape kernels.PassShape
 	lists map[listKey]kernels.PassList
 
-	described []kernels.PassSpan // of the run, as the device wants them
+	described []kernels.PassSpan // spans of the run, as the device wants them
 	softmax   []kernels.Softmax  // [rows][Heads], as the device leaves them
 	ready     int                // rows of logits that the last list computed
 
@@ -98,8 +98,8 @@ func (st *turnStage) Run(lo, hi, _ int) {
 }
 
 // forward runs the device's layers over the run's rows, whose embeddings are in
-// p.In. With logits, which need the head on the device, it computes those of all
-// rows as well.
+// p.In. If logits is set, which needs the head on the device, it computes those of
+// all rows as well.
 func (d *deviceRun) forward(ctx context.Context, logits bool) error {
 	d.start()
 	d.rotations()
@@ -121,7 +121,7 @@ func (d *deviceRun) forward(ctx context.Context, logits bool) error {
 	return nil
 }
 
-// submit runs the list of a key: one that was recorded before, or now.
+// submit runs the list of a key, recording it if that has not been done before.
 func (d *deviceRun) submit(ctx context.Context, k listKey) error {
 	list, ok := d.lists[k]
 	if !ok {
@@ -141,8 +141,8 @@ func (d *deviceRun) submit(ctx context.Context, k listKey) error {
 	return d.p.Run(ctx, list)
 }
 
-// once runs what is recorded for rows rows once. Watchers may have parts of it
-// run while it is being recorded.
+// once runs what record records for the given number of rows, a single time. Watchers
+// may cause parts of it to run while it is being recorded.
 func (d *deviceRun) once(ctx context.Context, rows int, record func() error) error {
 	d.ctx = ctx
 	defer func() { d.ctx = nil }()
@@ -206,7 +206,7 @@ func (d *deviceRun) reserve(from, to int) error {
 	return nil
 }
 
-// reserveStage takes room in one cache; an item is a layer, a span and a KV head.
+// reserveStage makes room in the caches; an item is a layer, a span and a KV head.
 type reserveStage deviceRun
 
 func (st *reserveStage) Run(lo, hi, _ int) {
@@ -234,8 +234,8 @@ func (st *stream) turn(d *deviceRun, at, first int) {
 	copy(kept, d.p.Turns())
 }
 
-// forwardLayer runs a layer over the rows of a stream from first on. The first
-// layer begins with their embeddings; what the host goes on with comes back to it.
+// forwardLayer runs a layer over the rows of a stream from first on. The first layer
+// starts from their embeddings; what the host continues with is copied back to it.
 func (d *deviceRun) forwardLayer(ctx context.Context, at int, st *stream, first int) error {
 	d.start()
 	st.turn(d, at, first)
@@ -271,7 +271,8 @@ func (d *deviceRun) result(ctx context.Context, x []float32) error {
 	return d.p.Read(ctx, x[:d.rows*d.m.cfg.Hidden], kernels.ActX, 0, d.rows)
 }
 
-// logits computes the logits of rows first … of the run, unless that is done.
+// logits copies the logits of rows first … first+n-1 of the run to dst, computing them
+// if that has not been done yet.
 func (d *deviceRun) logits(ctx context.Context, dst []float32, first, n int) error {
 	vocab := d.m.cfg.Vocab
 	if first+n <= d.ready {
@@ -373,7 +374,7 @@ func (d *deviceRun) queriesReady(at int) error {
 	return nil
 }
 
-// readHidden shows the watchers what a layer begins with, if one wants it.
+// readHidden shows the watchers the input of a layer, if one wants it.
 func (d *deviceRun) readHidden(at int) error {
 	wants := false
 	for i := range d.spans {
@@ -426,7 +427,7 @@ func (d *deviceRun) attentionReady(at int) error {
 	return nil
 }
 
-// readQueries runs what was recorded so far and brings ActQ to the host.
+// readQueries runs what was recorded so far and copies ActQ to the host.
 func (d *deviceRun) readQueries() error {
 	if err := d.flush(); err != nil {
 		return err
@@ -434,7 +435,7 @@ func (d *deviceRun) readQueries() error {
 	return d.p.Read(d.ctx, d.q[:d.rows*d.m.cfg.Heads*d.m.cfg.HeadDim], kernels.ActQ, 0, d.rows)
 }
 
-// readSoftmax hands the statistics of the attention that ran last to the watchers.
+// readSoftmax hands the softmax statistics of the last attention to the watchers.
 func (d *deviceRun) readSoftmax() error {
 	c := d.m.cfg
 	group := c.Heads / c.KVHeads

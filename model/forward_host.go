@@ -17,13 +17,13 @@ type (
 
 // hostRun is the backend of the processor: the scratch of one forward pass.
 // Buffers are [rows][…] with rows up to the pass's capacity. What an operation
-// can finish in a strip of columns or a tile of tokens lies with the worker that
-// computes it.
+// can finish within a strip of columns or a tile of tokens is in the scratch of the
+// worker that computes it.
 type hostRun struct {
 	*pass
 
 	x       []float32 // [rows][Hidden] residual stream
-	own     []float32 // memory for x where the caller brings none, made when first needed
+	own     []float32 // memory for x if the caller brings none, made when first needed
 	narrow  operand   // [rows][Hidden] normalised, then [rows][Heads*HeadDim] attention
 	shared  []float32 // queries, keys and values, or inner: never needed at the same time
 	inner   operand   // [rows][Intermediate]
@@ -45,14 +45,14 @@ type hostRun struct {
 	norming  kernels.Act
 	items    []attentionItem
 	splits   []splitHead
-	values   []float32 // of their blocks
+	values   []float32 // of the blocks of splits
 	stats    []kernels.Softmax
 	errs     []error // per span and KV head
 }
 
 // operand is the left side of matrix products, in the forms that they read.
 type operand struct {
-	f32  []float32 // [rows][wide] as they are, nil if no product wants them so
+	f32  []float32 // [rows][wide] unrounded, nil if no product reads it
 	bf16 []uint16  // [rows][wide] rounded, nil likewise
 	wide int
 }
@@ -70,7 +70,7 @@ func (f operandForms) with(p Precision, t tensor.Type) operandForms {
 	return f
 }
 
-// stride is the row distance of an operand: not a power of two, so that rows do
+// stride returns the row distance of an operand: not a power of two, so that rows do
 // not fall on the same cache sets.
 func (f operandForms) stride(cols int) int { return cols + 64 }
 
@@ -100,7 +100,7 @@ func newOperand(mem []float32, rows, cols int, f operandForms) operand {
 	return o
 }
 
-// store sets the columns of a row from col on.
+// store sets the columns of a row from col on to x.
 func (o *operand) store(cpu kernels.CPU, row, col int, x []float32) {
 	at := row*o.wide + col
 	if o.f32 != nil {
@@ -111,7 +111,7 @@ func (o *operand) store(cpu kernels.CPU, row, col int, x []float32) {
 	}
 }
 
-// hostScratch is what one worker needs.
+// hostScratch is the scratch of one worker.
 type hostScratch struct {
 	attention kernels.AttentionScratch
 	tile      []float32    // [attentionTile][Heads*HeadDim] attention of an item
@@ -121,18 +121,18 @@ type hostScratch struct {
 
 const (
 	// strip is the number of weight rows that a worker takes at a time: few
-	// enough to share out evenly and to notice a cancellation, enough to fill
-	// the kernels' tiles. As long as there are many left, strips are wider: with
-	// many rows that makes fewer passes over them, with few, which wait for
+	// enough to divide them evenly and to notice a cancellation, enough to fill
+	// the kernels' tiles. While many are left, strips are wider: with many rows of
+	// activations that means fewer passes over them; with few, which are bound by
 	// memory, longer stretches of it are read.
 	strip     = 64
 	wideStrip = 128
-	wideRows  = 128 // from which on it pays
+	wideRows  = 128 // rows of activations from which it pays
 	longStrip = 256
-	longRows  = 6 // up to which it pays
+	longRows  = 6 // those up to which it pays
 )
 
-// stripOf returns how wide strips are with so many rows of activations.
+// stripOf returns how wide strips are for a number of rows of activations.
 func stripOf(rows int) int {
 	switch {
 	case rows <= longRows:
@@ -143,7 +143,7 @@ func stripOf(rows int) int {
 	return strip
 }
 
-// share gives the workers strips of n weight rows.
+// share divides n weight rows among the workers, in strips.
 func (h *hostRun) share(n int, t workers.Task) {
 	h.strip = stripOf(h.rows)
 	h.m.pool.RunPieces(n, strip, h.strip, t)
@@ -167,7 +167,7 @@ func newHostRun(p *pass) *hostRun {
 		attentionTile: kernels.AttentionTokens(c.Heads / c.KVHeads),
 	}
 	p.q = shared[:nq]
-	// A run for many rows also computes few.
+	// A run for many rows may also compute few.
 	products := max(n*stripOf(n), min(n, longRows)*longStrip)
 	for i := range h.workers {
 		h.workers[i] = hostScratch{
@@ -181,7 +181,7 @@ func newHostRun(p *pass) *hostRun {
 	return h
 }
 
-// useOwn makes x memory of the run.
+// useOwn points x to the run's own memory.
 func (h *hostRun) useOwn() {
 	if h.own == nil {
 		h.own = make([]float32, h.cap*h.m.cfg.Hidden)
@@ -189,8 +189,8 @@ func (h *hostRun) useOwn() {
 	h.x = h.own
 }
 
-// bytes returns the size of the run's memory, as far as it is known beforehand:
-// workers grow attention scratch of at most 300 KiB each.
+// bytes returns the size of the run's memory, except for the attention scratch that
+// workers grow, at most 300 KiB each.
 func (h *hostRun) bytes() int {
 	n := 4 * (len(h.own) + len(h.shared) + len(h.cos) + len(h.sin))
 	n += 4*len(h.narrow.f32) + 2*len(h.narrow.bf16)
@@ -209,7 +209,7 @@ func (h *hostRun) operand(a kernels.Act) *operand {
 	return &h.narrow
 }
 
-// buffer returns an activation that products write, rows of its own width.
+// buffer returns an activation that products write, in rows without padding.
 func (h *hostRun) buffer(a kernels.Act) []float32 {
 	switch a {
 	case kernels.ActX:
@@ -295,8 +295,8 @@ func (st *linearStage) Run(lo, hi, worker int) {
 // matMul computes columns [lo, hi) of a product for all rows, bias included.
 // Column lo of row r goes to dst[r*ldd].
 func (h *hostRun) matMul(dst []float32, ldd int, p *hostLinear, lo, hi int) {
-	// dst begins with column lo. The rows behind hi stay in sight: they are what
-	// the kernels fetch ahead.
+	// dst begins with column lo. The rows after hi stay in w: the kernels prefetch
+	// them.
 	w, n := p.w, hi-lo
 	w.Data, w.Rows = w.Data[lo*w.Cols*w.Type.Size():], w.Rows-lo
 	if h.src.bf16 != nil && w.Type == bf16Type {
@@ -385,7 +385,7 @@ func (st *ropeStage) Run(lo, hi, _ int) {
 				h.m.cpu.Rope(q[j*d:(j+1)*d], cos, sin)
 			}
 			if rounded {
-				// What attention reads, and so what its metrics should see.
+				// This is what attention reads, and so what metrics should see.
 				h.m.cpu.RoundedBF16(q, q)
 			}
 			for j := range c.KVHeads {
@@ -395,7 +395,7 @@ func (st *ropeStage) Run(lo, hi, _ int) {
 	}
 }
 
-// appendStage stores the rows' keys and values; an item is a span and KV head.
+// appendStage stores the rows' keys and values; an item is a span and a KV head.
 type appendStage hostRun
 
 func (st *appendStage) Run(lo, hi, _ int) {

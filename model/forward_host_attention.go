@@ -6,27 +6,27 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// attentionItem is a tile of one span's tokens and one KV head, or some blocks of
-// the cache of one token's head.
+// attentionItem is a tile of one span's tokens in one KV head, or, for a single token,
+// some blocks of a head's cache.
 type attentionItem struct {
 	seg, head, from, n int
-	split              int // number in hostRun.splits, -1: the head as a whole
+	split              int // index in hostRun.splits, -1: the whole head
 	first, last        int // blocks
 }
 
-// splitHead is a head whose blocks several items have.
+// splitHead is a head whose blocks are divided among several items.
 type splitHead struct {
 	rows   int // blocks × query heads
 	blocks kernels.AttentionBlocks
-	left   atomic.Int32 // items to come; who does the last merges
+	left   atomic.Int32 // items to come; whoever does the last one merges
 }
 
-// splitItems is how many items a worker should find where heads are split, so that
+// splitItems is how many items there should be per worker if heads are split, so that
 // none waits long for another at the end.
 const splitItems = 8
 
-// splitBlocks is the least number of blocks of an item, which takes some tens of
-// microseconds. A variable for tests.
+// splitBlocks is the least number of blocks in an item, which takes some tens of
+// microseconds. It is a variable for tests.
 var splitBlocks = 8
 
 func (h *hostRun) attend(at int) {
@@ -51,9 +51,9 @@ func (h *hostRun) attend(at int) {
 	h.each(len(h.items), 1, (*attentionStage)(h))
 }
 
-// splitSize is how many blocks an item should have; 0 if heads are to stay whole, as
-// the workers then finish at about the same time: putting blocks together costs
-// 2 % of reading them.
+// splitSize returns how many blocks an item should have, 0 if heads should stay whole
+// because the workers then finish at about the same time: merging blocks costs 2 % of
+// reading them.
 func (h *hostRun) splitSize() int {
 	w := len(h.workers)
 	if w == 1 {
@@ -74,7 +74,7 @@ func (h *hostRun) splitSize() int {
 	return max(splitBlocks, total/(w*splitItems*kernels.BlockEntries))
 }
 
-// splitItem makes items of a head that is long enough, and reports whether it is.
+// splitItem splits a head into items if it is long enough, and reports whether it did.
 func (h *hostRun) splitItem(it attentionItem, size int) bool {
 	a := h.attentionArgs(&it, nil)
 	n := a.Blocks()
@@ -92,7 +92,7 @@ func (h *hostRun) splitItem(it attentionItem, size int) bool {
 	return true
 }
 
-// splitMemory shares memory out to the heads that are split.
+// splitMemory divides memory among the heads that are split.
 func (h *hostRun) splitMemory() {
 	rows, d := 0, h.m.cfg.HeadDim
 	for i := range h.splits {
@@ -110,7 +110,7 @@ func (h *hostRun) splitMemory() {
 	}
 }
 
-// attentionArgs are those of an item, whose tokens' attention goes to tile.
+// attentionArgs returns the arguments for an item, whose tokens' attention goes to tile.
 func (h *hostRun) attentionArgs(it *attentionItem, tile []float32) kernels.AttentionArgs {
 	c := h.m.cfg
 	group := c.Heads / c.KVHeads

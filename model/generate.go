@@ -28,7 +28,7 @@ const (
 	FinishNone   FinishReason = ""       // no generation has ended yet
 	FinishStop   FinishReason = "stop"   // an end-of-sequence or stop token
 	FinishLength FinishReason = "length" // MaxTokens or the end of the context
-	FinishBreak  FinishReason = "break"  // the caller stopped asking
+	FinishBreak  FinishReason = "break"  // the caller stopped iterating
 	FinishError  FinishReason = "error"  // the last pair carried an error
 )
 
@@ -58,10 +58,10 @@ func (s *Session) generate(ctx context.Context, o Sampling, yield func(Token, er
 	if err := s.startGenerating(ctx, &o); err != nil {
 		return err
 	}
-	defer func() { s.quiet()() }() // drafts go
+	defer func() { s.quiet()() }() // drops drafts
 	for n := 0; ; n++ {
-		// Between tokens the session is free: what the caller does with a token may
-		// use it, or close it.
+		// Between tokens the session is free: the caller may use it, or close it, while
+		// handling a token.
 		t, over, err := s.generateOne(ctx, &o, n)
 		switch {
 		case err != nil:
@@ -149,7 +149,7 @@ func (m *Model) Ends(id int32, o *Sampling) bool {
 	return !o.IgnoreEOS && slices.Contains(m.eos, id) || slices.Contains(o.Stop, id)
 }
 
-// feedPending feeds the token that was generated last, or follows it.
+// feedPending feeds the token that was generated last, or follows it if it was a draft.
 func (s *Session) feedPending(ctx context.Context) error {
 	if len(s.pending) == 0 {
 		return nil

@@ -81,8 +81,7 @@ func prefillLogits(t testing.TB, s *Session, tokens []int32) []float32 {
 }
 
 // TestGoldenModels compares logits and greedy tokens with the independent
-// references, for every instruction set of this machine in f32 precision, and
-// at least the tokens in the default precision.
+// references, in f32 precision for every instruction set that the processor has.
 func TestGoldenModels(t *testing.T) {
 	dir, cases := goldenModels(t)
 	checks, worst := 0, 0.0
@@ -158,7 +157,7 @@ func checkGolden(t *testing.T, dir string, c goldenCase, cpu kernels.CPU) (check
 	return checks, worst
 }
 
-// checkDebug compares cached keys and values with the reference's.
+// checkDebug compares cached keys and values with those of the reference.
 func checkDebug(t *testing.T, m *Model, ref map[string]reference, prompt []int32) (checks int) {
 	s, err := m.NewSession(SessionOptions{})
 	require.NoError(t, err)
@@ -172,7 +171,7 @@ func checkDebug(t *testing.T, m *Model, ref map[string]reference, prompt []int32
 			var got []float32
 			for h := range c.KVHeads {
 				n := s.cache.Len(at, h)
-				drop := len(prompt) - n // a window may have let go of the first
+				drop := len(prompt) - n // a window may have dropped the first ones
 				rows := s.cache.Keys(at, h, 0, n, nil)
 				if kind == "value" {
 					rows = s.cache.Values(at, h, 0, n, nil)

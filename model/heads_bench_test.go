@@ -9,9 +9,10 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// BenchmarkFewHeads decodes behind 16,384 tokens with fewer key/value heads than
-// threads, and with numbers that the threads share unevenly: two layers of the shape of
-// 150 million parameters with a small vocabulary, where attention takes most of the time.
+// BenchmarkFewHeads decodes after 16,384 tokens with fewer key/value heads than threads,
+// and with numbers of heads that do not divide evenly among the threads: two layers of the
+// shape of 150 million parameters with a small vocabulary, so that attention takes most of
+// the time.
 //
 //	go test ./model -run '^$' -bench FewHeads -benchtime 1000x
 func BenchmarkFewHeads(b *testing.B) {

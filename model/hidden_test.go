@@ -81,15 +81,15 @@ func (hiddenValues) Score(ctx context.Context, l *lukv.Layer) (lukv.Scores, erro
 }
 
 // TestHiddenStates: what a metric gets as hidden states is what the values in the cache
-// are made of, in every layer, of the tokens that it asks for, whether its span is the
-// whole prompt or stands behind something, passes by or has passed by, and for
+// are computed from, in every layer, for the tokens that it asks for, whether its span is
+// the whole prompt or comes after something, passes by or has passed by, and for
 // observations; the states are the same however the prompt is cut into chunks.
 func TestHiddenStates(t *testing.T) {
 	ctx := context.Background()
 	seen := &hiddenSeen
 	for _, shape := range testShapes {
 		m := shape.open(t, WithThreads(2), WithMaxMemory(1<<30), WithPrecision(PrecisionF32))
-		layers := 0 // that are compressed
+		layers := 0 // those that are compressed
 		for _, w := range m.cfg.Windows {
 			if w == 0 {
 				layers++
@@ -133,7 +133,7 @@ func TestHiddenStates(t *testing.T) {
 			require.NoError(t, s.Prefill(ctx, tokens[:20]))
 			require.NoError(t, s.PrefillCompressed(ctx, tokens[20:], all))
 		}))
-		if shape.window == 0 { // else what the windows have left cannot be computed again
+		if shape.window == 0 { // otherwise what the windows have left behind cannot be computed again
 			for p, n := range map[*lukv.Policy]int{all: 40, last: 7} {
 				same("later", n, look("later", n, func() {
 					s := session(SessionOptions{})
@@ -169,7 +169,7 @@ func TestHiddenStates(t *testing.T) {
 		require.Zero(t, m.memory.Used(), "all memory is given back")
 	}
 
-	// The memory counts before work, and while it goes on.
+	// The memory is counted before the work and while it is done.
 	m := testShapes[0].open(t, WithThreads(2), WithMaxMemory(1<<40))
 	seen.m, seen.states = m, map[int][]float32{}
 	most := int64(0)

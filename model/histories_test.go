@@ -31,9 +31,9 @@ func randomCases(t testing.TB, n int) int {
 	return n
 }
 
-// randomPolicy compresses a context in one of the ways that go with any model.
+// randomPolicy returns a policy for a context that works with any model.
 func randomPolicy(rng *rand.Rand) *lukv.Policy {
-	metrics := slices.DeleteFunc(metricNames(), func(name string) bool { return name == "triattention" }) // wants a profile
+	metrics := slices.DeleteFunc(metricNames(), func(name string) bool { return name == "triattention" }) // needs a profile
 	allocators := []string{"uniform", "adakv", "pyramidkv", "global", "threshold", "cake"}
 	return &lukv.Policy{
 		Metric: lukv.MetricConfig{Name: metrics[rng.IntN(len(metrics))]}, Allocator: lukv.AllocatorConfig{Name: allocators[rng.IntN(len(allocators))]},
@@ -42,9 +42,10 @@ func randomPolicy(rng *rand.Rand) *lukv.Policy {
 }
 
 // TestRandomHistories gives sessions of random models the same random history: tokens,
-// answers, truncation, forks, files, compression. One is computed in the plainest way; the
-// others in other chunks and pages, with lookup, on a device or partly, and with calls that
-// are cancelled or get no memory, and are made again. All have the same bits throughout.
+// answers, truncation, forks, files, compression. One is computed in the plainest way, the
+// others with other chunks and pages, with lookup, fully or partly on a device, and with
+// calls that are cancelled or get no memory, and are made again. All have the same bits
+// throughout.
 func TestRandomHistories(t *testing.T) {
 	n := 40
 	if testing.Short() {
@@ -85,7 +86,8 @@ type history struct {
 	devices []*fakeDevice
 }
 
-// newHistory makes a model and three sessions of it; nil if the policy that it chose is none.
+// newHistory makes three models with the same weights and a session of each, nil if the
+// policy that it chose is invalid.
 func newHistory(t *testing.T, seed uint64) *history {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	heads, group := 1+rng.IntN(3), 1+rng.IntN(4)
@@ -175,7 +177,7 @@ func (h *history) step() {
 		}
 		what := fmt.Sprintf("%s: session %d: %v, alone %v", h.teller, i, errs[i], errs[0])
 		if h.cfg.Windows != nil && (errs[i] == nil) != (errs[0] == nil) && slices.Max(h.cfg.Windows) > 0 {
-			h.over = true // how far a window can go back depends on the chunks
+			h.over = true // how far windows can go back depends on the chunks
 			return
 		}
 		require.Equal(h.t, errs[0] == nil, errs[i] == nil, what)
@@ -187,7 +189,7 @@ func (h *history) step() {
 	}
 }
 
-// lens are the entries of the heads without a window.
+// lens returns the numbers of entries of the heads without a window.
 func (h *history) lens(s *Session) []int {
 	var out []int
 	for at := range h.cfg.Layers {
@@ -200,7 +202,8 @@ func (h *history) lens(s *Session) []int {
 	return out
 }
 
-// choose returns the next thing to do with session i.
+// choose returns the name of the next thing to do, and a function that does it to
+// session i.
 func (h *history) choose() (string, func(i int) error) {
 	ctx, rng := context.Background(), h.rng
 	length := h.s[0].Len()
@@ -233,7 +236,7 @@ func (h *history) choose() (string, func(i int) error) {
 			}
 			old := h.s[i]
 			h.s[i] = f
-			if rng.IntN(2) == 0 { // whom the fork does not feel
+			if rng.IntN(2) == 0 { // which does not affect the fork
 				if err := old.Append(ctx, 3); err != nil {
 					return err
 				}
@@ -287,13 +290,13 @@ func (h *history) choose() (string, func(i int) error) {
 	}
 }
 
-// errHalfDone is a compression that had no memory for survivors in the middle.
+// errHalfDone is a compression that ran out of memory for survivors half way.
 var errHalfDone = errors.New("half done")
 
 // prefill feeds tokens from where calls that failed left the session.
 func (h *history) prefill(i int, ids []int32) error {
 	s := h.s[i]
-	if h.decodes { // where the second half of a first prefill is a pass of decoding
+	if h.decodes { // in which case the second half of a first prefill is a decoding pass
 		return s.Prefill(context.Background(), ids)
 	}
 	end := s.Len() + len(ids)
@@ -330,7 +333,7 @@ func (h *history) again(i int, name string, call func(context.Context) error) er
 	panic("the last try has no fault")
 }
 
-// failed reports whether a call failed for a fault of ours, and can be made again.
+// failed reports whether a call failed because of a fault of ours and can be made again.
 func (h *history) failed(i int, name string, err error) bool {
 	fault := errors.Is(err, context.Canceled) || errors.Is(err, kernels.ErrDeviceMemory)
 	if fault {
@@ -340,8 +343,8 @@ func (h *history) failed(i int, name string, err error) bool {
 	return fault && h.s[i].Cache().Err() == nil && !errors.Is(err, errHalfDone)
 }
 
-// fault lets something go wrong in the next call of a session, or nothing: always so in
-// the last try, and in the first session.
+// fault makes something go wrong in the next call of a session, or nothing: always
+// nothing in the last try and in the first session.
 func (h *history) fault(i, try int) (ctx context.Context, off func()) {
 	d := h.devices[i]
 	switch kind := h.rng.IntN(3); {

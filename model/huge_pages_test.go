@@ -10,8 +10,8 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// Large pages change no bit: in a session, its fork, one that was loaded, and with
-// compression, where they are not used.
+// TestHugePages: large pages change no bits in a session, its fork and one that was
+// loaded, nor with compression, where they are not used.
 func TestHugePages(t *testing.T) {
 	ctx := t.Context()
 	m := testShapes[0].open(t, WithThreads(2))

@@ -11,7 +11,7 @@ import (
 
 // ID identifies the model in profiles and saved sessions: a hash of the
 // configuration and of every tensor's name, type, shape and a sample of its bytes,
-// computed when it is first asked for. It is empty if that is after Close.
+// computed on first use. After Close it is empty.
 func (m *Model) ID() string {
 	if m.hold() != nil {
 		return ""
@@ -20,10 +20,10 @@ func (m *Model) ID() string {
 	return m.identity()
 }
 
-// Digest returns the hash of all bytes of the weights, which ID only samples, so that it
+// Digest returns the hash of all bytes of the weights, which ID only samples, so it
 // always detects a rewritten checkpoint. It reads them all, once; see also
 // [WithDigestCache]. Sessions saved afterwards carry it in their files; loading one that
-// carries another digest is ErrWrongModel.
+// carries another digest fails with ErrWrongModel.
 func (m *Model) Digest(ctx context.Context) (string, error) {
 	if err := m.acquire(); err != nil {
 		return "", fmt.Errorf("digest of the weights: %w", err)

@@ -6,12 +6,12 @@ import (
 	"sync"
 )
 
-// inUse lets one call at a time use a session, and Close end it.
+// inUse lets one call at a time use a session, and lets Close end it.
 type inUse struct {
 	mu      sync.Mutex
-	idle    sync.Cond // on mu, when busy or closed changes and somebody waits
+	idle    sync.Cond // on mu, when busy ends or within begins
 	busy    bool      // a call is in progress
-	within  bool      // in it, a function of the caller runs
+	within  bool      // that call is in a callback
 	closing bool      // Close was called
 	closed  bool
 	waiting int // calls of Close
@@ -21,10 +21,10 @@ type inUse struct {
 	cancel context.CancelCauseFunc
 	run    *pass
 
-	parts []part // of the pass in progress, if other sessions have a part in it
+	parts []part // of the pass in progress, if other sessions share it
 }
 
-// enter begins a call. Drafts that nobody followed go.
+// enter begins a call. Drafts that were not followed are dropped.
 func (s *Session) enter() error {
 	if err := s.enterAhead(); err != nil {
 		return err
@@ -51,7 +51,8 @@ func (s *Session) enterAhead() error {
 	return nil
 }
 
-// leave ends a call. If Close came meanwhile and could not wait, it closes.
+// leave ends a call. If Close was called meanwhile and could not wait, leave closes
+// the session.
 func (s *Session) leave() {
 	u := &s.use
 	u.mu.Lock()
@@ -63,9 +64,9 @@ func (s *Session) leave() {
 	u.idle.Broadcast()
 }
 
-// quiet waits until no call changes the session and keeps it so until the
-// function that it returns is called. What only looks does not disturb a call, and
-// may be asked for in its callbacks.
+// quiet waits until no call is changing the session and keeps it so until done is
+// called. Methods that only read do not disturb a call and may be used in its
+// callbacks.
 func (s *Session) quiet() (done func()) {
 	u := &s.use
 	u.mu.Lock()
@@ -74,12 +75,12 @@ func (s *Session) quiet() (done func()) {
 		u.idle.Wait()
 	}
 	if !u.busy {
-		_ = s.dropAhead() // if it fails the cache is unusable, and the next call says so
+		_ = s.dropAhead() // if it fails the cache is unusable, which the next call reports
 	}
 	return u.mu.Unlock
 }
 
-// enterAll begins a call of several sessions; at says which one is to blame.
+// enterAll begins a call on several sessions; at says which one an error is about.
 func enterAll(n int, session func(i int) *Session) (at int, err error) {
 	for i := range n {
 		if err := session(i).enter(); err != nil {
@@ -96,7 +97,7 @@ func leaveAll(n int, session func(i int) *Session) {
 	}
 }
 
-// cancellable returns a context of the call in progress that Close cancels.
+// cancellable returns a context for the call in progress that Close cancels.
 func (s *Session) cancellable(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	u := &s.use
@@ -109,7 +110,7 @@ func (s *Session) cancellable(ctx context.Context) (context.Context, context.Can
 	return ctx, cancel
 }
 
-// computes tells what computes for the session alone, nil for nothing.
+// computes sets the pass that computes for the session alone, nil for none.
 func (s *Session) computes(r *pass) {
 	u := &s.use
 	u.mu.Lock()
@@ -119,7 +120,7 @@ func (s *Session) computes(r *pass) {
 	}
 }
 
-// share tells the sessions of a pass of each other; nil: it is over.
+// share tells the sessions of a pass which parts share it, nil when it is over.
 func share(parts, with []part) {
 	for i := range parts {
 		u := &parts[i].s.use
@@ -129,9 +130,9 @@ func share(parts, with []part) {
 	}
 }
 
-// callBack marks that a function of the caller runs within the call in progress:
-// Close, which it may call, does not wait for itself then. That holds for all sessions
-// of the call. The function that is returned ends the mark.
+// callBack marks all sessions of the call in progress as being in a callback, so that
+// Close, which the callback may call, does not wait for itself. The returned function
+// removes the mark.
 func (s *Session) callBack() func() {
 	s.setWithin(true)
 	return s.notWithin
@@ -168,13 +169,13 @@ func (s *Session) closing() error {
 	return nil
 }
 
-// errSessionClosed is why a call ends that Close found in progress.
+// errSessionClosed is the error of a call that Close found in progress.
 var errSessionClosed = fmt.Errorf("session: %w", ErrClosed)
 
-// Close gives the session's memory back. A call in progress is cancelled, and
-// Close waits for it; if it is in one of its callbacks, which may be where Close
-// is called from, the session is closed when the call returns instead. Closing
-// twice is fine. Close may be called by any goroutine.
+// Close frees the session's memory. A call in progress is cancelled, and Close
+// waits for it; if it is in one of its callbacks, which may be where Close is
+// called from, the session is closed when the call returns instead. Closing twice
+// is fine. Close may be called from any goroutine.
 func (s *Session) Close() error {
 	u := &s.use
 	u.mu.Lock()
@@ -200,7 +201,7 @@ func (s *Session) Close() error {
 	return s.free()
 }
 
-// free gives back what a session holds that nobody uses.
+// free releases what the session holds. No call may be using it.
 func (s *Session) free() error {
 	if s.use.closed {
 		return nil

@@ -17,8 +17,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// held is a session whose prefill stands in its progress callback until it is
-// let go.
+// held is a session whose prefill is held in its progress callback until goOn is
+// closed.
 type held struct {
 	s       *Session
 	entered chan struct{}
@@ -42,8 +42,8 @@ func hold(t *testing.T, m *Model, o SessionOptions) *held {
 	return h
 }
 
-// TestBusy: whatever else is asked of a session during a call is refused and
-// does not touch it.
+// TestBusy: any other call on a session during a call is refused and does not
+// touch it.
 func TestBusy(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -75,7 +75,7 @@ func TestBusy(t *testing.T) {
 	testnum.SameBits(t, "the call in progress", want.Logits(), h.s.Logits())
 }
 
-// TestLookingOn: statistics and tokens can be asked for by anybody at any time,
+// TestLookingOn: statistics and tokens can be read from any goroutine at any time,
 // and in callbacks.
 func TestLookingOn(t *testing.T) {
 	ctx := context.Background()
@@ -156,8 +156,8 @@ func TestCloseDuringACall(t *testing.T) {
 	})
 }
 
-// TestCloseWithinACallback: Close, by whomever, does not wait for a callback, in
-// which it may have been called; the session is closed when the call returns.
+// TestCloseWithinACallback: Close, wherever it is called, does not wait for a callback,
+// since that may be where it was called; the session is closed when the call returns.
 func TestCloseWithinACallback(t *testing.T) {
 	m := testShapes[0].open(t, WithThreads(2))
 	h := hold(t, m, SessionOptions{})
@@ -195,7 +195,7 @@ func TestCloseWithinACallback(t *testing.T) {
 	require.Equal(t, 4, n)
 	require.ErrorIs(t, last, ErrClosed)
 
-	// It must not change what the generation goes on from.
+	// It must not change what the generation continues from.
 	g = newTestSession(t, m, SessionOptions{})
 	require.NoError(t, g.Prefill(context.Background(), randomTokens(30, 97, 1)))
 	for _, err := range g.Generate(context.Background(), Sampling{IgnoreEOS: true, MaxTokens: 5}) {
@@ -227,7 +227,7 @@ func TestCallbacksOfANeighbour(t *testing.T) {
 		case err := <-done:
 			require.NoError(t, err)
 		case <-time.After(20 * time.Second):
-			panic("a callback waits for its own call") // so does whatever closes the sessions
+			panic("a callback waits for its own call") // and so would closing the sessions
 		}
 		require.Equal(t, 20*(i+1), a.Len())
 	}
@@ -235,8 +235,8 @@ func TestCallbacksOfANeighbour(t *testing.T) {
 	require.Zero(t, b.cache.Bytes())
 }
 
-// TestCallbacksMayUseAClosingModel: while Close of a model waits for a prefill,
-// the prefill's callback may use it: small things work, computations are refused.
+// TestCallbacksMayUseAClosingModel: while a model's Close waits for a prefill, the
+// prefill's callback may use the model: small things work, computations are refused.
 func TestCallbacksMayUseAClosingModel(t *testing.T) {
 	cfg := testShapes[0].config()
 	m, err := New(cfg, randomWeights(t, cfg, tensor.BF16, 7), WithThreads(2))
@@ -302,9 +302,9 @@ func TestCallbacksThatDoNotReturn(t *testing.T) {
 	}
 }
 
-// TestEvictionsThatDoNotReturn: a callback that panics while it is told of a cut leaves
-// all sessions of the step behind their token, and cache and accumulated attention in
-// step.
+// TestEvictionsThatDoNotReturn: if a callback panics while being told of a cut, all
+// sessions of the step have taken their token, and caches and accumulated attention are
+// in step.
 func TestEvictionsThatDoNotReturn(t *testing.T) {
 	ctx := t.Context()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -344,7 +344,7 @@ func TestEvictionsThatDoNotReturn(t *testing.T) {
 
 // TestFailedStepsChangeNothing: a step whose compression is cancelled has not
 // taken its token, and what it observed on the way is forgotten: the session
-// goes on as one that never failed, for every form of compressing while decoding.
+// goes on as if it had not failed, for every form of compression while decoding.
 func TestFailedStepsChangeNothing(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -366,7 +366,7 @@ func TestFailedStepsChangeNothing(t *testing.T) {
 		failed := 0
 		for i := range int32(16) {
 			require.NoError(t, want.Append(ctx, i))
-			// After the forward pass the context is looked at in the metrics alone.
+			// After the forward pass only the metrics look at the context.
 			for after := range 12 {
 				c := testctx.DoneAfter(ctx, after)
 				if err := got.Append(c, i); err == nil {
@@ -389,7 +389,7 @@ func TestFailedStepsChangeNothing(t *testing.T) {
 	}
 }
 
-// TestTruncateToNothing: an empty session is as new, whatever it was before.
+// TestTruncateToNothing: an empty session is as good as new, whatever it was before.
 func TestTruncateToNothing(t *testing.T) {
 	ctx := context.Background()
 	for _, shape := range testShapes {
@@ -422,7 +422,8 @@ func TestTruncateToNothing(t *testing.T) {
 	}
 }
 
-// TestCancelledCompressedPrefillGoesOn: with sliding windows, too.
+// TestCancelledCompressedPrefillGoesOn: a cancelled prefill that compresses can be
+// made again, also with sliding windows.
 func TestCancelledCompressedPrefillGoesOn(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[2].open(t, WithThreads(2))
@@ -446,8 +447,8 @@ func TestCancelledCompressedPrefillGoesOn(t *testing.T) {
 	}
 }
 
-// TestCancelledLaterPrefillGoesOn: the same of a document behind other tokens, where
-// windows have moved on from what the next token reads.
+// TestCancelledLaterPrefillGoesOn: the same for a document after other tokens, where
+// windows have moved past what the next token reads.
 func TestCancelledLaterPrefillGoesOn(t *testing.T) {
 	ctx := t.Context()
 	m := testShapes[2].open(t, WithThreads(2)) // sliding windows
@@ -505,8 +506,8 @@ func TestCancelledAtTheLastUnit(t *testing.T) {
 	testnum.SameBits(t, "logits", before, s.Logits())
 }
 
-// TestCancelledBehindTheLastLogits: a context that is done while the last logits are handed out
-// leaves a session where it stood, chunk by chunk and layer by layer.
+// TestCancelledBehindTheLastLogits: if the context is done while the last logits are handed
+// out, the prefill fails and can go on, chunk by chunk and layer by layer.
 func TestCancelledBehindTheLastLogits(t *testing.T) {
 	m := testShapes[0].open(t, WithThreads(2))
 	tokens := randomTokens(50, 97, 1)

@@ -4,5 +4,5 @@ package model
 
 import "io/fs"
 
-// inode is 0: these systems do not say.
+// inode returns 0: these systems do not report it.
 func inode(fs.FileInfo) uint64 { return 0 }

@@ -7,12 +7,12 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// Keep evicts all entries but those at the given positions: kept[l][h] are the
+// Keep evicts all entries except those at the given positions: kept[l][h] are the
 // positions that KV head h of layer l keeps, ascending, each held by the head
 // now. A nil layer stays as it is; one with a sliding window must be nil. Keep
-// applies a choice made elsewhere; a policy makes its own while prefilling. On an
-// error nothing is evicted, unless the system or a device has no memory for
-// survivors in pages that forks share: heads before that one stay cut. The
+// applies a choice made elsewhere; a policy makes its own during prefill. On an
+// error nothing is evicted, unless the system or a device has no memory for the
+// survivors in pages that forks share: heads cut before that stay cut. The
 // session's position, tokens and logits stay.
 func (s *Session) Keep(kept [][][]int32) error {
 	if err := s.enter(); err != nil {

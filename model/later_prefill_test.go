@@ -11,8 +11,8 @@ import (
 )
 
 // TestLaterPrefillCompressesWhileDecoding: the second turn of a chat is one
-// decoding pass, however it is cut into chunks: it counts, its queries are
-// observed, and with as many tokens as the target it cuts at once.
+// decoding pass, however it is cut into chunks: it counts as a pass, its queries
+// are observed, and with as many tokens as the target it cuts at once.
 func TestLaterPrefillCompressesWhileDecoding(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))

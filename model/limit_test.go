@@ -17,7 +17,7 @@ import (
 
 // TestRefusedBeforeWork: a prefill that the cache's limit leaves no room for is
 // refused before the first layer, with the numbers, and one that it leaves just
-// enough for runs.
+// enough room for runs.
 func TestRefusedBeforeWork(t *testing.T) {
 	ctx := context.Background()
 	for _, shape := range []testShape{testShapes[0], testShapes[2]} {
@@ -70,8 +70,8 @@ func TestRefusedBeforeWork(t *testing.T) {
 	}
 }
 
-// TestMemoryOfAllSessions: one limit holds for all sessions of a model, pages that
-// forks share count once, and nothing is left on the account at the end.
+// TestMemoryOfAllSessions: one limit holds for all sessions of a model, pages shared
+// by forks count once, and nothing is left on the account at the end.
 func TestMemoryOfAllSessions(t *testing.T) {
 	ctx := context.Background()
 	const limit = 1 << 20
@@ -135,8 +135,8 @@ func TestMemoryOfAllSessions(t *testing.T) {
 	require.ErrorContains(t, err, "memory of -1 bytes")
 }
 
-// TestTokensAreCountedInBlocks: logits and tokens, of 4 bytes, are taken from the memory
-// of all sessions in the least number of blocks.
+// TestTokensAreCountedInBlocks: logits and tokens, of 4 bytes each, are taken from the
+// memory of all sessions in the least number of blocks.
 func TestTokensAreCountedInBlocks(t *testing.T) {
 	m := testShapes[0].open(t, WithMaxMemory(1<<30))
 	s := newTestSession(t, m, SessionOptions{})
@@ -150,8 +150,8 @@ func TestTokensAreCountedInBlocks(t *testing.T) {
 	}
 }
 
-// TestHiddenStatesLeave: the hidden states of a prefill lie outside the Go heap
-// and are gone when it ends, also when it fails.
+// TestHiddenStatesLeave: the hidden states of a prefill are outside the Go heap and
+// are gone when it ends, even if it fails.
 func TestHiddenStatesLeave(t *testing.T) {
 	shape := testShape{layers: 2, hidden: 512, ffn: 16, heads: 1, kv: 1, dim: 8, weights: tensor.BF16}
 	m := shape.open(t, WithThreads(1))

@@ -35,7 +35,7 @@ func LogProb(logits []float32, token int32) float64 {
 
 // divergence returns the Kullback-Leibler divergence of the distribution with
 // logits q from that with logits p, in nats: Σ p·(ln p − ln q), both softmaxes in
-// float64. sum is LogSumExp(p). It is exactly 0 for equal logits, and NaN if one
+// float64. sum is LogSumExp(p). It is exactly 0 for equal logits, and NaN if a logit
 // is.
 func divergence(p, q []float32, sum float64) float64 {
 	other := LogSumExp(q)
@@ -48,14 +48,14 @@ func divergence(p, q []float32, sum float64) float64 {
 	return max(0, kl)
 }
 
-// TopLogProbs appends the n most likely tokens of logits to dst, most likely
-// first, the lower token first among equals; tokens whose logit is not a number
-// are left out.
+// TopLogProbs appends the n most likely tokens under logits to dst, most likely
+// first, the lower token first among equals; tokens whose logit is NaN or minus
+// infinity are left out.
 func TopLogProbs(dst []TokenProb, logits []float32, n int) []TokenProb {
 	return topLogProbs(dst, logits, n, LogSumExp(logits), new(topTokens))
 }
 
-// topLogProbs is TopLogProbs with the logarithm of the sum and scratch.
+// topLogProbs is TopLogProbs given LogSumExp(logits) and scratch.
 func topLogProbs(dst []TokenProb, logits []float32, n int, lse float64, scratch *topTokens) []TokenProb {
 	for _, id := range scratch.choose(logits, n) {
 		dst = append(dst, TokenProb{id, float64(logits[id]) - lse})
@@ -63,15 +63,15 @@ func topLogProbs(dst []TokenProb, logits []float32, n int, lse float64, scratch 
 	return dst
 }
 
-// topTokens finds the tokens of the largest logits. It keeps its memory.
+// topTokens finds the tokens with the largest logits. It reuses its memory.
 type topTokens struct{ heap []int32 }
 
-// choose returns the n tokens of the largest logits, largest first, the lower
-// token first among equals; fewer if there are not as many numbers above minus
+// choose returns the n tokens with the largest logits, largest first, the lower
+// token first among equals; fewer if not as many logits are numbers above minus
 // infinity. The slice is valid until the next call.
 //
-// The heap holds the best tokens so far with the worst of them in front, so that
-// a token that is not among the best costs one comparison.
+// The heap holds the best tokens so far, the worst of them first, so a token that
+// is not among the best costs one comparison.
 func (t *topTokens) choose(logits []float32, n int) []int32 {
 	h := t.heap[:0]
 	n = min(n, len(logits))
@@ -104,7 +104,7 @@ func (t *topTokens) choose(logits []float32, n int) []int32 {
 	return h
 }
 
-// worse reports whether token a comes behind token b.
+// worse reports whether token a ranks below token b.
 func worse(logits []float32, a, b int32) bool {
 	x, y := logits[a], logits[b]
 	return x < y || x == y && a > b

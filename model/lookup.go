@@ -6,53 +6,53 @@ import (
 	"slices"
 )
 
-// Lookup decoding: an answer that quotes is there already. Behind every token the
-// session looks for the longest run of its last tokens that occurred before, in the
-// prompt or in the answer, and what came next there is the draft of what comes next
-// here. One pass computes token and drafts, at little more than the cost of the
+// Lookup decoding exploits that what an answer quotes is already there. After every
+// token the session looks for the longest run of its last tokens that occurred before,
+// in the prompt or in the answer; what came next there is the draft of what comes next
+// here. One pass computes the token and its drafts, at little more than the cost of the
 // token alone, since the weights are read once; drafts that turn out right are taken
 // without another pass, the others leave no trace. (Saxena, "Prompt Lookup Decoding",
-// 2023; the acceptance is that of speculative decoding where the draft is certain.)
-// Every token is drawn from the logits that it would have been drawn from, so that
-// the answer is the same to the bit.
+// 2023; the acceptance is that of speculative decoding with a deterministic draft.)
+// Every token is drawn from the same logits as without drafts, so the answer is
+// bit-identical.
 
 // MaxDrafts is the most tokens that a pass computes ahead for a session. With
 // more than five rows, products take noticeably longer than with one.
 const MaxDrafts = 4
 
-// A session has credit for drafts: rows of passes that may turn out useless. It
+// A session has credit for drafts, rows of passes that may turn out useless. It
 // pays a row for each draft and earns the pass that a right one saves; what every
-// other token adds bounds the loss where nothing is ever right: a row costs at most
+// other token adds bounds the loss if no draft is ever right: a row costs at most
 // about a third of a pass.
 const (
 	creditStart = 4.0
 	creditMost  = 12.0
-	creditToken = 0.08 // of every token
-	creditRight = 4.0  // of a draft that was right
+	creditToken = 0.08 // for every other token
+	creditRight = 4.0  // for a draft that was right
 )
 
-// lookup knows where pairs of tokens occurred in a sequence.
+// lookup indexes where pairs of tokens occurred in a sequence.
 type lookup struct {
 	known  int     // tokens of the sequence that are indexed
-	first  []int32 // [power of two] by the pair's hash: 1 + where its second token stood last, 0 for nowhere
-	before []int32 // [known] the same for the time before that
+	first  []int32 // [power of two] by the pair's hash: 1 + index of its second token the last time, 0 if none
+	before []int32 // [known] the same for the time before
 	credit float64
 }
 
-// ahead is what a pass computed behind a session's last token.
+// ahead is what a pass computed beyond a session's last token.
 type ahead struct {
 	tokens []int32   // drafts not taken yet: the cache holds them from Session.pos on
-	logits []float32 // [len(tokens)][Vocab] behind each
-	found  []int32   // drafts of the next pass
-	room   []float32 // memory of logits
+	logits []float32 // [len(tokens)][Vocab] after each
+	found  []int32   // drafts for the next pass
+	room   []float32 // memory for logits
 }
 
 const (
-	longestMatch = 32 // tokens that are compared
-	mostTries    = 64 // places that are looked at
+	longestMatch = 32 // most tokens compared
+	mostTries    = 64 // most places tried
 )
 
-// forget makes the index empty; the sequence is going to change.
+// forget empties the index, as the sequence is about to change.
 func (l *lookup) forget() {
 	if l != nil {
 		l.known = 0
@@ -60,7 +60,7 @@ func (l *lookup) forget() {
 	}
 }
 
-// bytes is the memory of the index.
+// bytes returns the size of the index.
 func (l *lookup) bytes() int64 {
 	if l == nil {
 		return 0
@@ -91,11 +91,11 @@ func (l *lookup) learn(tokens []int32) {
 	l.known = len(tokens)
 }
 
-// find appends to dst at most n tokens that followed where tokens and next last
-// occurred in the longest run; no more of them than that run is long, since short
-// ones mean little.
+// find looks for the longest run of last tokens, ending with next, that occurred
+// before, the latest among equals, and appends at most n tokens that followed it to
+// dst, but no more than the run is long, since short ones mean little.
 func (l *lookup) find(dst, tokens []int32, next int32, n int) []int32 {
-	end := len(tokens) // where next stands
+	end := len(tokens) // index of next
 	if end == 0 {
 		return dst
 	}
@@ -105,7 +105,7 @@ func (l *lookup) find(dst, tokens []int32, next int32, n int) []int32 {
 		p := at - 1
 		at = int(l.before[p])
 		if tokens[p] != next || tokens[p-1] != tokens[end-1] {
-			continue // another pair of the same hash
+			continue // another pair with the same hash
 		}
 		k := 2
 		for k < longestMatch && k <= p && tokens[p-k] == tokens[end-k] {
@@ -131,7 +131,7 @@ func (l *lookup) find(dst, tokens []int32, next int32, n int) []int32 {
 	return dst
 }
 
-// lookupOff says why a session that should look drafts up does not, "" if it does.
+// lookupOff returns why a session that should look up drafts does not, "" if it does.
 func (s *Session) lookupOff() string {
 	switch {
 	case s.comp != nil && s.comp.decode != nil:
@@ -142,7 +142,7 @@ func (s *Session) lookupOff() string {
 	return ""
 }
 
-// draft leaves in ahead.found what may follow token, at most n tokens.
+// draft sets ahead.found to what may follow token, at most n tokens.
 func (s *Session) draft(token int32, n int) {
 	a := &s.ahead
 	a.found = a.found[:0]
@@ -174,14 +174,14 @@ func (s *Session) draft(token int32, n int) {
 	s.stats.Drafted += n
 }
 
-// undraft gives up the drafts of a pass before it computes them.
+// undraft gives up the drafts of a pass that is to run without them.
 func (s *Session) undraft() {
 	s.stats.Drafted -= len(s.ahead.found)
 	s.ahead.found = s.ahead.found[:0]
 }
 
-// foresee makes drafts of a pass, with the logits behind each, what may be
-// followed. Logits that are no numbers, and all behind them, are of no use.
+// foresee makes the drafts of a pass, with the logits after each, available to
+// Follow, up to the first whose logits are not finite.
 func (s *Session) foresee(drafts []int32, logits []float32) error {
 	a, vocab := &s.ahead, s.m.cfg.Vocab
 	n := 0
@@ -215,7 +215,7 @@ func (s *Session) follow(token int32) bool {
 		return false
 	}
 	if a.tokens[0] != token || len(s.pending) > 0 && s.pending[0] != token || s.ready() != nil {
-		// What goes wrong here has made the cache unusable, and the next pass says so.
+		// An error here has made the cache unusable, which the next pass reports.
 		_ = s.dropAhead()
 		return false
 	}
@@ -229,7 +229,7 @@ func (s *Session) follow(token int32) bool {
 	return true
 }
 
-// dropAhead takes the drafts that were not followed back out of the cache.
+// dropAhead removes the drafts that were not followed from the cache.
 func (s *Session) dropAhead() error {
 	if len(s.ahead.tokens) == 0 {
 		return nil
@@ -241,7 +241,7 @@ func (s *Session) dropAhead() error {
 	return nil
 }
 
-// dropWindows gives up what no window reaches any more.
+// dropWindows gives up the entries that no window reaches any more.
 func (s *Session) dropWindows() {
 	for at, win := range s.m.cfg.Windows {
 		if win > 0 {

@@ -15,7 +15,7 @@ import (
 )
 
 // TestLookupFind: what is found is what followed the longest earlier occurrence of
-// the end of the sequence, as looking at every place tells.
+// the end of the sequence, as found by looking at every place.
 func TestLookupFind(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
@@ -61,7 +61,7 @@ func TestLookupFind(t *testing.T) {
 	require.Empty(t, l.find(nil, []int32{5, 6}, 2, 4))
 }
 
-// quoting is a prompt that a random model with little to say goes on with in circles.
+// quoting returns a prompt that a random model with little to say continues in circles.
 func quoting(n int, vocab int, seed uint64) []int32 {
 	piece := randomTokens(7, vocab, seed)
 	var out []int32
@@ -71,7 +71,7 @@ func quoting(n int, vocab int, seed uint64) []int32 {
 	return out[:n]
 }
 
-// sameAsWithout compares all that two sessions hold.
+// sameAsWithout compares everything that two sessions hold.
 func sameAsWithout(t *testing.T, what string, want, got *Session) {
 	t.Helper()
 	require.Equal(t, want.Tokens(), got.Tokens(), what)
@@ -93,7 +93,7 @@ func sameAsWithout(t *testing.T, what string, want, got *Session) {
 
 // TestLookupChangesNothing: greedy and sampled answers over full and compressed
 // caches are those without lookup, to the bit of every log-probability, and so is
-// what the session holds, wherever the answer ends or its reader leaves it.
+// what the session holds, wherever the answer ends or its reader stops.
 func TestLookupChangesNothing(t *testing.T) {
 	ctx := context.Background()
 	policies := []*lukv.Policy{
@@ -115,7 +115,7 @@ func TestLookupChangesNothing(t *testing.T) {
 			if i%5 == 0 {
 				o.RepetitionPenalty, o.RepetitionWindow = 1.1, 8
 			}
-			leave := 1 + rng.IntN(60) // tokens after which the reader leaves
+			leave := 1 + rng.IntN(60) // tokens after which the reader stops
 			prompt := quoting(45+rng.IntN(40), m.cfg.Vocab, uint64(i))
 			options := SessionOptions{Compression: policy, PageEntries: 16}
 			if i%6 == 0 {
@@ -156,8 +156,8 @@ func TestLookupChangesNothing(t *testing.T) {
 	require.Greater(t, drafted, accepted, "some drafts must fail, too")
 }
 
-// TestLookupIsNotSeen: whoever looks at a session in the middle of an answer sees
-// what it would be without lookup, and what is done to it there works on that.
+// TestLookupIsNotSeen: a session looks, in the middle of an answer, as it would without
+// lookup, and what is done to it there acts on that.
 func TestLookupIsNotSeen(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[2].open(t, WithThreads(2)) // sliding windows
@@ -233,8 +233,8 @@ func TestFollow(t *testing.T) {
 	sameAsWithout(t, "not followed", want, got)
 	require.False(t, got.Follow(next(1)))
 
-	// Where there is no room for drafts, the token goes without them.
-	// (60 tokens lie in four pages of 16 entries in each of six heads.)
+	// If there is no room for drafts, the token is taken without them.
+	// (60 tokens take four pages of 16 entries in each of six heads.)
 	page := open(SessionOptions{PageEntries: 16}).cache.Stats().PageBytes
 	full := open(SessionOptions{Lookup: true, PageEntries: 16, MaxCacheBytes: 4 * 6 * page})
 	require.NoError(t, m.Pass(ctx, []Part{{Session: full, Token: next(0), Drafts: 4}}))
@@ -242,7 +242,7 @@ func TestFollow(t *testing.T) {
 	require.Zero(t, full.Stats().Drafted)
 	testnum.SameBits(t, "without room", want.Logits(), full.Logits())
 
-	// Drafts from the first on whose logits are no numbers are of no use.
+	// Drafts are dropped from the first on whose logits are not finite.
 	got, want = open(SessionOptions{Lookup: true}), open(SessionOptions{})
 	require.NoError(t, pass())
 	for i := range 2 {
@@ -259,13 +259,13 @@ func TestFollow(t *testing.T) {
 	sameAsWithout(t, "logits that are no numbers", want, got)
 }
 
-// TestLookupDrawsBack: where nothing is ever right, few rows are computed in vain.
+// TestLookupDrawsBack: if no draft is ever right, few rows are computed in vain.
 func TestLookupDrawsBack(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
 	s := newTestSession(t, m, SessionOptions{Lookup: true})
 	require.NoError(t, s.Prefill(ctx, []int32{1}))
-	// Every pair occurs again and again, each time with another token behind it.
+	// The same pair occurs again and again, each time followed by another token.
 	rng := rand.New(rand.NewPCG(7, 7))
 	n := 600
 	for range n {

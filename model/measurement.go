@@ -85,7 +85,7 @@ func (ob *Observation) Measure(ctx context.Context) (*Measurement, error) {
 	return &Measurement{ob: ob, o: o}, nil
 }
 
-// normTile values are widened at a time.
+// normTile is the number of values widened at a time.
 const normTile = 256
 
 // valueNorms sets ‖v_j·W_O^(g)‖ of query head g for all positions of the context.
@@ -147,7 +147,7 @@ func (me *Measurement) run(ctx context.Context, tokens []int32, o MeasureOptions
 	p := &oracleRecorder{o: me.o, t: len(me.ob.tokens), errs: make([]error, s.m.cfg.KVHeads)}
 	first := -1 // position before the first counted step
 	if o.IncludeQuestion {
-		// The last row alone goes through a counted step.
+		// Only the last row goes through a counted step.
 		if last := len(tokens) - 1; last > 0 {
 			if err := s.Prefill(ctx, tokens[:last]); err != nil {
 				return 0, err

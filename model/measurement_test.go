@@ -54,8 +54,8 @@ func (x *exactImportance) saw(layer int, q []float64) {
 	}
 }
 
-// norm is ‖v_j·W_O^(g)‖: what position j brings to the residual stream through
-// query head g, were it read alone.
+// norm returns ‖v_j·W_O^(g)‖: what position j would add to the residual stream
+// through query head g if it alone were read.
 func (x *exactImportance) norm(layer, g, j int) float64 {
 	c := x.e.cfg
 	d, kv := c.HeadDim, g/(c.Heads/c.KVHeads)
@@ -71,7 +71,7 @@ func (x *exactImportance) norm(layer, g, j int) float64 {
 	return math.Sqrt(sum)
 }
 
-// divisor is what normalisation divides a layer by.
+// divisor returns what normalisation divides a layer by.
 func (x *exactImportance) divisor(norm string, layer int) float64 {
 	c := x.e.cfg
 	of := func(layer int) (sum float64) {
@@ -98,7 +98,7 @@ func (x *exactImportance) divisor(norm string, layer int) float64 {
 }
 
 // TestOracle compares the measured importance with that of a plain float64
-// forward pass, where several query heads read a KV head and where one does.
+// forward pass, with several query heads per KV head and with one.
 func TestOracle(t *testing.T) {
 	ctx := context.Background()
 	for _, shape := range testShapes {

@@ -8,12 +8,12 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// Memory is refused before work: what a prefill takes is known beforehand.
+// Memory is refused before any work is done: what a prefill takes is known beforehand.
 
 // affords returns an error that wraps kvcache.ErrFull if the cache's limit, or that
-// of all sessions, leaves no room for n more tokens, which comp compresses. Where compression's budgets
-// follow from scores, up to a page per head too much is counted; what compression
-// while decoding will evict is not taken off.
+// of all sessions, leaves no room for n more tokens, which comp compresses. If budgets
+// depend on scores, up to a page per head too much is counted; what compression while
+// decoding will evict is not subtracted.
 func (s *Session) affords(n int, comp *compression) error {
 	if s.opts.MaxCacheBytes == 0 && s.m.memory == nil {
 		return nil
@@ -31,8 +31,8 @@ func (s *Session) affords(n int, comp *compression) error {
 	return s.m.memory.Fits(cache + work)
 }
 
-// growth returns by how many bytes the cache grows at most while a prefill of n
-// tokens runs, and what it takes besides: hidden states, scores and trace.
+// growth returns by how many bytes at most the cache grows during a prefill of n
+// tokens, and what else the prefill takes: hidden states, scores and trace.
 func (s *Session) growth(n int, comp *compression) (cache, work int64, err error) {
 	count := s.needCounter()
 	c := s.m.cfg
@@ -58,7 +58,7 @@ func (s *Session) growth(n int, comp *compression) (cache, work int64, err error
 		layers = int64(c.Layers)
 	}
 	work = 4*int64(n)*(int64(c.Hidden)+layers*int64(c.KVHeads)) + s.m.hiddenBytes(comp.plan.Metric().Needs(s.pos+n, 0), n)
-	if s.windowed() && s.pos > 0 { // what the windows move on from, and last pages of heads
+	if s.windowed() && s.pos > 0 { // what the windows leave behind, and last pages of heads
 		for at, win := range c.Windows {
 			pages := int64(1)
 			if win > 0 {
@@ -82,12 +82,12 @@ func (s *Session) needCounter() needCounter {
 	return needCounter{m: s.m, page: page, chunk: s.opts.ChunkTokens}
 }
 
-// tokenBlock is how many bytes of tokens a session takes from the memory of all
+// tokenBlock is how many bytes a session takes for tokens from the memory of all
 // sessions at a time.
 const tokenBlock = 4096
 
-// takeTokens counts n more tokens, the logits with the first ones, and what drafts
-// take, in the memory of all sessions. free gives them back.
+// takeTokens charges the memory of all sessions for n more tokens, the logits, with
+// the first tokens, and what drafts take. free gives it back.
 func (s *Session) takeTokens(n int) error {
 	if s.m.memory == nil {
 		return nil
@@ -104,7 +104,7 @@ func (s *Session) takeTokens(n int) error {
 	return nil
 }
 
-// giveTokens takes the session's tokens off.
+// giveTokens gives back what takeTokens charged.
 func (s *Session) giveTokens() {
 	if s.m.memory != nil {
 		s.m.memory.Give(s.charged)

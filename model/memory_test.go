@@ -10,7 +10,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// TestRunMemory bounds what a forward pass takes beside weights and cache, on
+// TestRunMemory bounds what a forward pass takes besides weights and cache, for
 // the shape of Llama-3.2-1B with 2 threads.
 func TestRunMemory(t *testing.T) {
 	m := &Model{

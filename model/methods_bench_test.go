@@ -27,9 +27,9 @@ var (
 )
 
 // BenchmarkMethods prefills the shape of 150 million parameters with every metric
-// at a ratio of 0.8, uniform, on one thread, and reports the processor time over
-// that of a prefill without compression (x-full) and what the process took at most
-// beyond it (extra-MiB). Layers are alike: one of them says what twelve say.
+// at a ratio of 0.8, uniform, on one thread, and reports the processor time relative
+// to a prefill without compression (x-full) and how much more memory the process took
+// at its peak (extra-MiB). Layers are alike: one tells as much as twelve.
 //
 //	go test ./model -run '^$' -bench Methods -benchtime 1x -methods.tokens 16384
 func BenchmarkMethods(b *testing.B) {
@@ -43,12 +43,12 @@ func BenchmarkMethods(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer m.Close()
-	m.tokOnce.Do(func() { m.tok, m.tokErr = tokenizer.Load(os.DirFS("builtin")) }) // kvzip has words to say
+	m.tokOnce.Do(func() { m.tok, m.tokErr = tokenizer.Load(os.DirFS("builtin")) }) // kvzip encodes instructions
 	tokens := make([]int32, *methodTokens)
 	for i := range tokens {
 		tokens[i] = int32(i * 7919 % cfg.Vocab)
 	}
-	measurePrefill(b, m, tokens[:min(512, len(tokens))], nil) // makes what is made once
+	measurePrefill(b, m, tokens[:min(512, len(tokens))], nil) // makes what is made only once
 	full := measurePrefill(b, m, tokens, nil)
 	b.Logf("full: %.2f s of processor time, %d tokens, %d layers", full.seconds, len(tokens), cfg.Layers)
 	for _, name := range lukv.Metrics() {
@@ -67,7 +67,7 @@ func BenchmarkMethods(b *testing.B) {
 
 type prefillCost struct {
 	seconds float64 // of processor time
-	peak    int64   // bytes that the process took more than before
+	peak    int64   // bytes by which the process grew at most
 }
 
 func measurePrefill(b *testing.B, m *Model, tokens []int32, p *lukv.Policy) prefillCost {

@@ -28,13 +28,13 @@ type Model struct {
 	pool      *workers.Pool
 	rope      *rope
 	log       *slog.Logger
-	identity  func() string // see ID; for those who keep the model from closing
+	identity  func() string // see ID; for callers that keep the model from closing
 	source    fs.FS         // the checkpoint folder, nil for models made in memory
 
 	// Matrices are views of the checkpoint, vectors are widened copies.
 	embed  kernels.Matrix // [Vocab, Hidden]
 	norm   []float32      // [Hidden]
-	head   []hostLinear   // the one of ActNorm to ActLogits, [Vocab, Hidden]
+	head   []hostLinear   // the one from ActNorm to ActLogits, [Vocab, Hidden]
 	layers []hostDecoder
 	eos    []int32
 
@@ -48,7 +48,7 @@ type Model struct {
 	use users // of the weights
 
 	digestMu sync.Mutex // held while the digest is made
-	digests  string     // folder of those made before, "" for none
+	digests  string     // folder of those made earlier, "" for none
 	digest   atomic.Pointer[string]
 
 	memory *kvcache.Account // of all sessions, nil without a bound
@@ -161,7 +161,7 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 		layers: make([]hostDecoder, cfg.Layers),
 	}
 	m.identity = sync.OnceValue(func() (id string) {
-		_ = m.reading(func() error { id = identity(cfg, w); return nil }) // "" if they changed
+		_ = m.reading(func() error { id = identity(cfg, w); return nil }) // "" if the weights changed
 		return id
 	})
 	for _, t := range cfg.EOS {
@@ -235,10 +235,9 @@ func (m *Model) Tokenizer() (*tokenizer.Tokenizer, error) {
 	return m.tok, m.tokErr
 }
 
-// Close releases the weights. It waits for computations in progress, whose
-// callbacks may still use the model, and must not be called from one; sessions that
-// are still open then return ErrClosed and are closed as usual. Closing twice is
-// fine.
+// Close releases the weights. It waits for computations in progress; their
+// callbacks may still use the model but must not call Close. Sessions that are
+// still open then return ErrClosed and are closed as usual. Closing twice is fine.
 func (m *Model) Close() error {
 	if !m.use.close() {
 		return nil
@@ -252,17 +251,17 @@ func (m *Model) Close() error {
 	return errors.Join(err, m.weights.Close())
 }
 
-// acquire guards a computation against Close; release ends it. It is refused as
-// soon as Close waits.
+// acquire guards a computation against Close until release. It is refused as soon
+// as Close waits.
 func (m *Model) acquire() error { return m.use.begin(false) }
 
-// hold is acquire for what takes no time. While Close waits for others, it is
-// not refused: these may need it.
+// hold is acquire for what takes no time. It is not refused while Close waits for
+// others, since they may need it.
 func (m *Model) hold() error { return m.use.begin(true) }
 
 func (m *Model) release() { m.use.end() }
 
-// users counts who uses a model.
+// users counts the users of a model.
 type users struct {
 	mu      sync.Mutex
 	n       int
@@ -288,8 +287,8 @@ func (u *users) end() {
 	}
 }
 
-// close lets nobody in any more and waits until all are out. It returns true for
-// the first caller only; others return when nobody uses the model.
+// close admits no more users and waits until none is left. It returns true for the
+// first caller only; the others, too, return when nobody uses the model.
 func (u *users) close() bool {
 	u.mu.Lock()
 	first := !u.closing

@@ -18,17 +18,17 @@ import (
 // under the same policy; only its peak was higher.
 type Observation struct {
 	s       *Session
-	r       *run // that computed it and scores on its device, nil without one
+	r       *run // computed it and scores on its device, nil without one
 	tokens  []int32
 	needs   lukv.Needs
-	layers  []*watcher // nil where nothing had to be kept, or a window makes it pointless
+	layers  []*watcher // nil if nothing had to be kept, or a window makes it pointless
 	metrics []lukv.Metric
 	scored  map[scoreKey]lukv.Scores
 
 	charged int64 // bytes in Model.memory for what it keeps besides the session
 
 	running    *run       // of the prefill
-	forking    sync.Mutex // of answers that are measured at the same time
+	forking    sync.Mutex // for answers that are measured at the same time
 	grams      grams
 	repetition *repetition // nil if no metric asks for one
 }
@@ -44,10 +44,10 @@ type scoreKey struct {
 }
 
 // Observe prefills tokens into a new session with the full cache and keeps what
-// the given metrics need: for windows of queries w·H·D floats per layer, for
-// query statistics H·D² doubles, for hidden states T times the model's width in
-// floats, for accumulated attention and for the scores of each metric K·T
-// numbers. All this counts as memory of the sessions (WithMaxMemory).
+// the given metrics need, per layer: w·H·D floats for a window of queries, H·D²
+// doubles for query statistics, T times the model's width in floats for hidden
+// states, and K·T numbers each for accumulated attention and for the scores of
+// each metric. All this counts as memory of the sessions (WithMaxMemory).
 // o.Compression must be nil; a context that does not fit is refused before any
 // work.
 func (m *Model) Observe(ctx context.Context, tokens []int32, o SessionOptions, metrics ...lukv.Metric) (*Observation, error) {
@@ -66,7 +66,7 @@ func (m *Model) Observe(ctx context.Context, tokens []int32, o SessionOptions, m
 	ob.s = s
 	done := false
 	defer func() {
-		if !done { // or a callback panics
+		if !done { // an error, or a callback panicked
 			ob.Close()
 		}
 	}()
@@ -77,14 +77,14 @@ func (m *Model) Observe(ctx context.Context, tokens []int32, o SessionOptions, m
 	return ob, nil
 }
 
-// ObserveTogether reports why metrics cannot look at one prefill of T tokens
-// together, see [Model.Observe]; nil if they can.
+// ObserveTogether returns an error if the metrics cannot look at one prefill of T
+// tokens together; see [Model.Observe].
 func ObserveTogether(T int, metrics ...lukv.Metric) error {
 	_, err := needsTogether(T, metrics)
 	return err
 }
 
-// needsTogether returns what metrics need together of a prefill of T tokens.
+// needsTogether returns what metrics together need from a prefill of T tokens.
 func needsTogether(T int, metrics []lukv.Metric) (lukv.Needs, error) {
 	var all lukv.Needs
 	for _, metric := range metrics {
@@ -96,8 +96,8 @@ func needsTogether(T int, metrics []lukv.Metric) (lukv.Needs, error) {
 	return all, nil
 }
 
-// watched is the memory that the host needs for what an observation keeps besides
-// the cache, at most: queries, their moments, sums of attention, and a table of
+// watched returns the memory, at most, that the host needs for what an observation
+// keeps besides the cache: queries, their moments, sums of attention, and a table of
 // scores for each metric.
 func (ob *Observation) watched() int64 {
 	c, n := ob.s.m.cfg, ob.needs
@@ -112,7 +112,7 @@ func (ob *Observation) watched() int64 {
 	if n.Covariance {
 		layer += H * (12*D*D + 4*64*D) // sums, scratch and a tile of rows
 	}
-	entries := 4 * int64(len(ob.metrics)) // bytes of an entry
+	entries := 4 * int64(len(ob.metrics)) // bytes per entry
 	if n.ColumnSums {
 		entries += 16
 	}
@@ -152,7 +152,7 @@ func (s *Session) observe(ctx context.Context, ob *Observation) error {
 		return err
 	}
 	err := context.Cause(ctx)
-	for err == nil && !f.complete { // what a metric has repeated comes on top
+	for err == nil && !f.complete { // a metric's repetition comes on top
 		err = f.units(ctx, len(ob.tokens))
 	}
 	if f.keep {
@@ -216,8 +216,8 @@ func (ob *Observation) Close() error {
 }
 
 // QueryStats returns the statistics of a layer's queries before RoPE, which belong to
-// the observation; nil where no metric asked for them, in a layer with a sliding
-// window, or if a device has them.
+// the observation; nil if no metric asked for them, the layer has a sliding window, or
+// a device has them.
 func (ob *Observation) QueryStats(layer int) *lukv.QueryStats {
 	if w := ob.layers[layer]; w != nil {
 		return w.stats

@@ -11,8 +11,8 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// TestObservationScoresOnce: what a metric says of a layer is asked for once, however
-// many sessions are derived, and these are as if they had been prefilled so.
+// TestObservationScoresOnce: a metric scores each layer once, however many sessions are
+// derived, and these are as if they had been prefilled under the policy.
 func TestObservationScoresOnce(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -41,8 +41,8 @@ func TestObservationScoresOnce(t *testing.T) {
 	}
 }
 
-// TestFailedObservations leave nothing in memory: those that are refused, cancelled, or
-// whose callback panics.
+// TestFailedObservations: observations that are refused or cancelled, or whose callback
+// panics, leave nothing in memory.
 func TestFailedObservations(t *testing.T) {
 	m := testShapes[0].open(t, WithThreads(2), WithMaxMemory(1<<20))
 	looked, err := lukv.NewMetric(lukv.MetricConfig{Name: everythingName})

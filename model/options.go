@@ -13,9 +13,9 @@ const (
 	// PrecisionAuto is bf16 for checkpoints whose weights are bf16, otherwise
 	// f32.
 	PrecisionAuto Precision = "auto"
-	// PrecisionBF16 rounds activations to bf16 before a product with bf16
-	// weights or with cached keys and values of bf16; sums are f32. Other weights
-	// and caches are treated as with PrecisionF32.
+	// PrecisionBF16 rounds activations to bf16 before products with bf16 weights
+	// or with cached keys and values in bf16; sums are f32. Other weights and
+	// caches are treated as with PrecisionF32.
 	PrecisionBF16 Precision = "bf16"
 	// PrecisionF32 leaves activations as they are.
 	PrecisionF32 Precision = "f32"
@@ -38,7 +38,7 @@ type options struct {
 }
 
 // WithThreads sets the number of threads of the model, shared by its sessions.
-// The default, and the meaning of n < 1, is GOMAXPROCS.
+// The default, also for n < 1, is GOMAXPROCS.
 func WithThreads(n int) Option { return func(o *options) { o.threads = n } }
 
 // WithPrecision sets the precision; the default is PrecisionAuto.
@@ -48,17 +48,17 @@ func WithPrecision(p Precision) Option { return func(o *options) { o.precision =
 func WithCPU(c kernels.CPU) Option { return func(o *options) { o.cpu = &c } }
 
 // WithMaxMemory bounds the memory of all sessions of the model together, in bytes:
-// the pages of their caches, wherever they are, shared ones counted once, the
+// the pages of their caches, wherever they are, with shared ones counted once, the
 // hidden states and scores of prefills that compress, tokens and logits. What does
-// not fit is refused with ErrFull of package kvcache; a prefill is refused before
-// it begins. The default is no bound.
+// not fit is refused with kvcache.ErrFull, a prefill before it begins. The default
+// is no bound.
 func WithMaxMemory(bytes int64) Option { return func(o *options) { o.maxMemory = bytes } }
 
-// WithDigestCache has [Model.Digest] keep its results in a folder, which is created if it
-// does not exist, so that weights are read for it only once as long as their files stay
-// the same: by path, size, modification time and inode. A file rewritten with the same
-// size and its time set back is not recognised as changed. If the cache is damaged or
-// cannot be written, the weights are simply read again. The default is no such folder.
+// WithDigestCache makes [Model.Digest] keep its results in a folder, created if it does
+// not exist, so that the weights are read only once as long as their files stay the same
+// by path, size, modification time and inode. A file rewritten with the same size and its
+// time set back is not recognised as changed. If the cache is damaged or cannot be
+// written, the weights are simply read again. The default is no such folder.
 func WithDigestCache(dir string) Option { return func(o *options) { o.digests = dir } }
 
 // WithLogger sets where the model logs; the default is nowhere.

@@ -13,8 +13,8 @@ import (
 // Part is what one session does in a pass: it takes its next token, or with
 // Prefill the next N tokens of that prefill, which must not be layered.
 //
-// After a token, a session with [SessionOptions.Lookup] computes what it expects to
-// come next, at most Drafts tokens. It does not take them yet: [Session.Follow] does.
+// After a token, a session with [SessionOptions.Lookup] computes the tokens that it
+// expects next, at most Drafts. It does not take them yet: [Session.Follow] does.
 type Part struct {
 	Session *Session
 	Token   int32
@@ -23,7 +23,7 @@ type Part struct {
 	N       int
 }
 
-// maxPassRows bounds the tokens of a pass; their activations are in memory together.
+// maxPassRows bounds the tokens of a pass; their activations are in memory at once.
 const maxPassRows = 1 << 14
 
 // PartError says which part of a pass an error belongs to.
@@ -34,17 +34,17 @@ type PartError struct {
 
 func (e *PartError) Error() string { return fmt.Sprintf("part %d: %v", e.Part, e.Err) }
 
-// Unwrap returns the error itself.
+// Unwrap returns the underlying error.
 func (e *PartError) Unwrap() error { return e.Err }
 
 // Pass computes parts of several sessions of this model together, in one pass over
-// the weights: tokens of some, and chunks of the prompts of others. Results are those
-// of Step and Prefill, to the bit. Sessions must be distinct and not in use
-// elsewhere. Those that took a token, and those whose prefill is done, have logits
-// afterwards.
+// the weights: tokens of some, and chunks of the prompts of others. Results are
+// bit-identical to those of Step and Prefill. Sessions must be distinct and not in
+// use elsewhere. Those that took a token, and those whose prefill is done, have
+// logits afterwards.
 //
-// On an error every session stands where it stood before, and a [PartError] says
-// which part is to blame, if any; only prefills that are to blame are over. A pass
+// On an error every session is left as it was, and a [PartError] says
+// which part caused it, if one did; only a prefill that caused it is over. A pass
 // takes at most 16,384 tokens.
 func (m *Model) Pass(ctx context.Context, parts []Part) error {
 	if len(parts) == 0 {
@@ -91,7 +91,7 @@ func (m *Model) passParts(ctx context.Context, parts []Part) error {
 		if p.Prefill == nil {
 			if err = m.takes(p.Session, p.Token); err == nil {
 				drafts := p.Drafts
-				if each { // such a pass cannot be done twice
+				if each { // such a pass cannot be repeated
 					drafts = 0
 				}
 				p.Session.draft(p.Token, drafts)
@@ -121,7 +121,7 @@ func (m *Model) passParts(ctx context.Context, parts []Part) error {
 	return err
 }
 
-// takes reports why a session cannot take a token now.
+// takes returns an error if a session cannot take a token now.
 func (m *Model) takes(s *Session, token int32) error {
 	if s.m != m {
 		return errors.New("it belongs to another model")
@@ -138,7 +138,7 @@ func (m *Model) takes(s *Session, token int32) error {
 	return s.takeTokens(1)
 }
 
-// takesPiece reports why a piece of a prefill cannot be run now.
+// takesPiece returns an error if a piece of a prefill cannot be run now.
 func (m *Model) takesPiece(p Part) error {
 	f := p.Prefill
 	switch {
@@ -154,8 +154,8 @@ func (m *Model) takesPiece(p Part) error {
 	return nil
 }
 
-// part is what a session does in a pass: it takes a token, behind which the n-1
-// drafts in ahead.found are computed, or the next n of f.
+// part is what a session does in a pass: it takes a token, after which the n-1
+// drafts in ahead.found are computed, or the next n tokens of f.
 type part struct {
 	s     *Session
 	f     *feeding
@@ -163,12 +163,12 @@ type part struct {
 	n     int
 }
 
-// decodes is a token with the drafts that were found for it.
+// decodes returns the part for a token and the drafts that were found for it.
 func decodes(s *Session, token int32) part {
 	return part{s: s, token: token, n: 1 + len(s.ahead.found)}
 }
 
-// taken is the number of the part's rows that the session takes.
+// taken returns how many of the part's rows the session takes.
 func (p *part) taken() int {
 	if p.f == nil {
 		return 1
@@ -176,7 +176,7 @@ func (p *part) taken() int {
 	return p.n
 }
 
-// logits is the number of rows at the part's end whose logits are wanted.
+// logits returns the number of rows at the part's end whose logits are wanted.
 func (p *part) logits() int {
 	switch {
 	case p.f == nil:
@@ -187,8 +187,8 @@ func (p *part) logits() int {
 	return 0
 }
 
-// runDrafting is runParts for parts with drafts: what drafts make fail, such as a
-// cache that has no room for them, goes without.
+// runDrafting is runParts for parts with drafts: if it fails, perhaps because a cache
+// has no room for the drafts, it is repeated without them.
 func (m *Model) runDrafting(ctx context.Context, n int, at func(i int) part) error {
 	drafts := false
 	for i := range n {
@@ -207,10 +207,10 @@ func (m *Model) runDrafting(ctx context.Context, n int, at func(i int) part) err
 	return m.runParts(ctx, n, at)
 }
 
-// last reports whether logits are wanted of the part's last row.
+// last reports whether the logits of the part's last row are wanted.
 func (p *part) last() bool { return p.f == nil || p.f.fed+p.n == len(p.f.tokens) }
 
-// runParts runs n parts in one pass, on a device in one for each kind of page.
+// runParts runs n parts in one pass or, on a device, in one for each page layout.
 func (m *Model) runParts(ctx context.Context, n int, at func(i int) part) error {
 	first := at(0).s.page()
 	alike, rows := true, 0
@@ -233,8 +233,8 @@ func (m *Model) runParts(ctx context.Context, n int, at func(i int) part) error 
 	return r.computeAndCommit(ctx)
 }
 
-// computeAndCommit runs the parts of a run. If they fail, with a panic of a
-// callback, too, nothing of them stays.
+// computeAndCommit runs the parts of a run. If they fail, or a callback panics,
+// nothing of them remains.
 func (r *run) computeAndCommit(ctx context.Context) error {
 	beforeParts(r.parts)
 	done := false
@@ -257,7 +257,7 @@ func (r *run) computeAndCommit(ctx context.Context) error {
 	return r.commit()
 }
 
-// runUnlike runs parts of sessions whose caches have different kinds of pages on a
+// runUnlike runs parts of sessions whose caches have different page layouts on a
 // device. Nothing is committed before all are computed.
 func (m *Model) runUnlike(ctx context.Context, n int, at func(i int) part) error {
 	groups := map[kernels.PageLayout][]part{}
@@ -298,18 +298,18 @@ func (m *Model) runUnlike(ctx context.Context, n int, at func(i int) part) error
 	return err
 }
 
-// computeAndSettle does all of a run that can fail for reasons of its own.
+// computeAndSettle does everything in a run that can fail by itself.
 func (r *run) computeAndSettle(ctx context.Context) error {
 	if err := r.compute(ctx); err != nil {
 		return err
 	}
-	if ctx.Err() != nil { // since the last layer looked
+	if ctx.Err() != nil { // since the last layer checked
 		return context.Cause(ctx)
 	}
 	return r.settle(ctx)
 }
 
-// beforeParts remembers what undoParts returns to.
+// beforeParts remembers the state that undoParts restores.
 func beforeParts(parts []part) {
 	for i := range parts {
 		p := &parts[i]
@@ -320,19 +320,19 @@ func beforeParts(parts []part) {
 	}
 }
 
-// undoParts takes the entries of a pass that failed back.
+// undoParts removes the entries of a failed pass.
 func undoParts(err error, parts []part) error {
 	for i := range parts {
 		s := parts[i].s
 		err = s.undo(err, s.pos, s.comp.rollback)
-		if f := parts[i].f; f != nil { // it may go on: what is left is what it was
+		if f := parts[i].f; f != nil { // it may go on, with as much work left as before
 			f.work = f.before
 		}
 	}
 	return err
 }
 
-// compute runs the parts of a run and leaves the logits that are wanted in batch.
+// compute runs the parts of a run and leaves the wanted logits in batch.
 func (r *run) compute(ctx context.Context) (err error) {
 	was := debug.SetPanicOnFault(true)
 	defer func() { r.m.endReading(was, recover(), &err) }()
@@ -342,7 +342,7 @@ func (r *run) compute(ctx context.Context) (err error) {
 	return r.checkLogits()
 }
 
-// checkLogits returns an error if wanted logits are not numbers.
+// checkLogits returns an error if wanted logits are not finite.
 func (r *run) checkLogits() error {
 	vocab, wanted := r.m.cfg.Vocab, 0
 	for i := range r.parts {
@@ -390,7 +390,7 @@ func (r *run) computeParts(ctx context.Context) error {
 	return r.emitEach(ctx)
 }
 
-// progress tells the prompts in the pass of layers that are done.
+// progress tells the prompts in the pass how many more layers are done.
 func (r *run) progress(layers int) {
 	for i := range r.parts {
 		if p := &r.parts[i]; p.f != nil {
@@ -407,7 +407,7 @@ func (r *run) room(n, vocab int) []float32 {
 	return r.batch[:n*vocab]
 }
 
-// wantedLogits computes the logits of the wanted rows, neighbours together.
+// wantedLogits computes the logits of the wanted rows, adjacent ones together.
 func (r *run) wantedLogits(ctx context.Context) error {
 	vocab := r.m.cfg.Vocab
 	out := r.room(len(r.wanted), vocab)
@@ -424,14 +424,14 @@ func (r *run) wantedLogits(ctx context.Context) error {
 	return nil
 }
 
-// emitEach hands all logits of a chunk to those who want them.
+// emitEach hands all logits of a chunk to the callbacks that want them.
 func (r *run) emitEach(ctx context.Context) error {
 	for i := range r.parts {
 		p := &r.parts[i]
 		if p.f == nil || p.f.each == nil {
 			continue
 		}
-		row := r.spans[i].row - p.f.fed // of the prompt's first token, if it were here
+		row := r.spans[i].row - p.f.fed // of the prompt's first token, if it were in this pass
 		compute := func(dst []float32, first, n int) error { return r.logits(ctx, dst, row+first, n) }
 		if err := p.f.emitEach(p.f.fed, p.f.fed+p.n, r.logitRows(), compute); err != nil {
 			return &PartError{i, err}
@@ -440,8 +440,8 @@ func (r *run) emitEach(ctx context.Context) error {
 	return nil
 }
 
-// settle decides what the compression while decoding evicts, the last that can
-// fail for reasons of its own.
+// settle decides what the compression while decoding evicts, the last step that can
+// fail by itself.
 func (r *run) settle(ctx context.Context) error {
 	for i := range r.parts {
 		p := &r.parts[i]
@@ -459,8 +459,8 @@ func (r *run) settle(ctx context.Context) error {
 	return nil
 }
 
-// commit makes what compute did part of the sessions. Nothing of the caller's runs
-// before all of them stand behind it.
+// commit makes what compute did part of the sessions. No callback runs before all of
+// them have advanced.
 func (r *run) commit() error {
 	var errs error
 	logits := r.batch
@@ -490,12 +490,12 @@ func (r *run) commit() error {
 	return errs
 }
 
-// cut has the compression while decoding evict what it decided, also where a callback
-// of one of the sessions does not return.
+// cut evicts what the compression while decoding decided, even if a callback of one of
+// the sessions does not return.
 func (r *run) cut() {
 	defer func() {
 		for i := range r.parts {
-			_ = r.parts[i].s.comp.cut(r.parts[i].s) // what is left comes with the next call
+			_ = r.parts[i].s.comp.cut(r.parts[i].s) // what is left is cut by the next call
 		}
 	}()
 	for i := range r.parts {
@@ -503,7 +503,7 @@ func (r *run) cut() {
 	}
 }
 
-// logitRow is where the session keeps its logits.
+// logitRow returns the memory in which the session keeps its logits.
 func (s *Session) logitRow() []float32 {
 	if s.logits == nil {
 		s.logits = make([]float32, s.m.cfg.Vocab)

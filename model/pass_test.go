@@ -13,8 +13,7 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// passSession is a session driven by passes beside its twin, which does the same by
-// itself.
+// passSession is a session driven by passes, with a twin that does the same on its own.
 type passSession struct {
 	s, twin *Session
 	p       *Prefilling
@@ -23,7 +22,7 @@ type passSession struct {
 	rng     *rand.Rand
 }
 
-// start begins a prefill, which the twin does at once; with a policy a compressed one.
+// start begins a prefill, compressed if there is a policy, which the twin does at once.
 func (ps *passSession) start(t *testing.T, n int, policy *lukv.Policy) {
 	ps.tokens = randomTokens(n, ps.vocab, ps.rng.Uint64())
 	var err error
@@ -52,8 +51,8 @@ func (ps *passSession) same(t *testing.T, what string) {
 }
 
 // TestPass: any mixture of decode steps and pieces of prompts in one pass, and of
-// pieces of compressed prompts between passes, be they first or behind others, gives the
-// bits of each session alone.
+// pieces of compressed prompts between passes, be they a session's first or later ones,
+// gives the bits of each session alone.
 func TestPass(t *testing.T) {
 	ctx := context.Background()
 	policies := []*lukv.Policy{
@@ -128,7 +127,7 @@ func TestPassErrors(t *testing.T) {
 	require.Equal(t, 1, at.Part)
 	require.ErrorIs(t, err, ErrContextFull)
 
-	// The logits of a prompt go to somebody who refuses: everybody stands where it stood.
+	// The callback for a prompt's logits refuses: every session is left as it was.
 	refused := errors.New("refused")
 	c := newTestSession(t, m, SessionOptions{})
 	p, err := c.StartPrefill(randomTokens(90, 97, 3), func(i int, _ []float32) error {
@@ -170,8 +169,8 @@ func TestPassErrors(t *testing.T) {
 	require.NoError(t, c.Append(ctx, 1))
 }
 
-// TestRemainingAfterAFailedPass: what a pass that failed told of its progress does not
-// count: a prompt that shared it goes on to its end.
+// TestRemainingAfterAFailedPass: progress reported by a failed pass does not count: a
+// prompt that shared it goes on to its end.
 func TestRemainingAfterAFailedPass(t *testing.T) {
 	m := testShapes[0].open(t, WithThreads(2))
 	ctx, cancel := context.WithCancel(t.Context())

@@ -19,16 +19,16 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// prefillMemory is what a prefill did to the memory of its process, in bytes.
+// prefillMemory is the effect of a prefill on the memory of its process, in bytes.
 type prefillMemory struct {
-	Peak   int64 // growth at most
-	Growth int64 // at its end, with what the collector has not come to
-	Cache  int64 // that the session reports
+	Peak   int64 // largest growth
+	Growth int64 // at its end, including garbage not yet collected
+	Cache  int64 // as the session reports
 }
 
-// TestPrefillPeaks looks at whole processes: whatever the metric but kvzip, one that compresses
-// while it reads a prompt takes less memory at its peak than one that does not, and
-// holds little but its cache afterwards, not counting on the collector.
+// TestPrefillPeaks looks at whole processes: with any metric except kvzip, one that compresses
+// during prefill takes less memory at its peak than one that does not, and holds little but
+// its cache afterwards, even without a garbage collection.
 func TestPrefillPeaks(t *testing.T) {
 	if flag.NArg() == 2 && flag.Arg(0) == "prefill-memory" {
 		json.NewEncoder(os.Stdout).Encode(memoryOfPrefill(t, flag.Arg(1)))
@@ -63,7 +63,7 @@ func memoryOfPrefill(t *testing.T, metric string) prefillMemory {
 	if metric != "" {
 		o.Compression = &lukv.Policy{Ratio: 0.8, Metric: lukv.MetricConfig{Name: metric}}
 	}
-	// What stays for the next prompt is there before.
+	// Allocate beforehand what is kept for later prompts.
 	warm := newTestSession(t, m, o)
 	require.NoError(t, warm.Prefill(ctx, randomTokens(600, 97, 1)))
 	require.NoError(t, warm.Close())
@@ -94,7 +94,7 @@ func statusBytes(t *testing.T, name string) int64 {
 }
 
 // TestQueriesLieOutsideTheHeap: what metrics hold of a layer's queries, or of those
-// that repeat the prompt, is no garbage, and is given back with the prefill.
+// that repeat the prompt, does not become garbage but is freed with the prefill.
 func TestQueriesLieOutsideTheHeap(t *testing.T) {
 	const T = 1500
 	cfg := (testShape{layers: 3, hidden: 64, ffn: 64, heads: 8, kv: 2, dim: 32}).config()
@@ -102,7 +102,7 @@ func TestQueriesLieOutsideTheHeap(t *testing.T) {
 	m, err := New(cfg, randomWeights(t, cfg, tensor.BF16, 7), WithThreads(1))
 	require.NoError(t, err)
 	defer m.Close()
-	m.tokOnce.Do(func() { m.tok, m.tokErr = tokenizer.Load(os.DirFS("builtin")) }) // kvzip has words to say
+	m.tokOnce.Do(func() { m.tok, m.tokErr = tokenizer.Load(os.DirFS("builtin")) }) // kvzip encodes instructions
 	garbage := func(metric lukv.MetricConfig) int64 {
 		o := SessionOptions{Compression: &lukv.Policy{Ratio: 0.8, Metric: metric}}
 		var before, after runtime.MemStats

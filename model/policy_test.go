@@ -10,9 +10,9 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// TestPolicyOfASession: a session tells the policy that its cache came about
-// under, in full, also as a fork, derived from an observation, and loaded from a
-// file, whatever is asked for then.
+// TestPolicyOfASession: a session reports in full the policy that its cache was
+// compressed under, also as a fork, derived from an observation, and loaded from a
+// file, whatever the options are then.
 func TestPolicyOfASession(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -60,7 +60,7 @@ func TestPolicyOfASession(t *testing.T) {
 			require.Equal(t, want.Metric, got.Metric)
 			require.Equal(t, want.Allocator, got.Allocator)
 			require.Equal(t, 0.6, got.Ratio)
-			// It stays so, however often it is saved.
+			// This remains so, however often it is saved.
 			require.NoError(t, loaded.Save(path))
 			require.NoError(t, loaded.Close())
 		}
@@ -76,7 +76,7 @@ func TestPolicyOfASession(t *testing.T) {
 	require.Nil(t, newTestSession(t, m, SessionOptions{}).Policy())
 }
 
-// TestNotes: what a policy's user should know reaches the library's user.
+// TestNotes: what users of a policy should know reaches users of the library.
 func TestNotes(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))

@@ -29,11 +29,11 @@ type exactModel struct {
 	// token whose key and value were appended last.
 	saw func(layer int, q []float64)
 
-	// fed, if not nil, is shown what the attention of a layer gets, [Hidden].
+	// fed, if not nil, is shown the input of a layer's attention, [Hidden].
 	fed func(layer int, x []float64)
 
 	mats map[*byte][]float64 // widened tensors by their first byte
-	keys [][][]float64       // of each layer and position, [KVHeads*HeadDim]
+	keys [][][]float64       // [layer][position][KVHeads*HeadDim]
 	vals [][][]float64
 }
 
@@ -100,7 +100,7 @@ func (e *exactModel) product(w, bias tensor.Tensor, x []float64) []float64 {
 	return y
 }
 
-// norm normalises each stretch of len(w) elements of x.
+// norm normalises each run of as many elements of x as w has.
 func (e *exactModel) norm(x []float64, w tensor.Tensor) []float64 {
 	y, weights := make([]float64, len(x)), e.widened(w)
 	for from := 0; from < len(x); from += len(weights) {
@@ -167,7 +167,7 @@ func (e *exactModel) next(token int32, seqLen int) []float64 {
 	return e.product(e.w.Head, tensor.Tensor{}, e.norm(x, e.w.Norm))
 }
 
-// attend is attention of the last position's queries.
+// attend returns the attention of the last position's queries.
 func (e *exactModel) attend(at int, q []float64) []float64 {
 	d, group := e.cfg.HeadDim, e.cfg.Heads/e.cfg.KVHeads
 	end, first := len(e.keys[at]), 0
@@ -215,7 +215,7 @@ func (e *exactModel) attend(at int, q []float64) []float64 {
 
 // Bounds on deviations, max |x-ref| / max |ref| over the logits of a token.
 //
-// In f32 the aim is 2e-6. Tokens beyond it are counted: they are no error of
+// In f32 the aim is 2e-6. Tokens beyond it are counted: they are not errors of
 // the references, which float64 reproduces to the last bit. With these random
 // weights scores are large, and rounding their sums over the head dimension to
 // float32 costs up to 1.4e-6 on its own, all roundings together up to 2.7e-6
@@ -224,10 +224,10 @@ func (e *exactModel) attend(at int, q []float64) []float64 {
 // In bf16 there are two references. The distance to the one without rounding
 // is what the precision costs: up to 7e-2 in such models. Float64 that rounds
 // where the precision says agrees to 1e-6, until a sum lies so close to the
-// middle between two bf16 numbers that float32 and float64 take different
-// ones; that moves the logits of this token, and of those that see it, by 1e-4
-// to 1e-2. So the bound on the largest deviation is wide, and that on the
-// median narrow.
+// middle between two bf16 numbers that float32 and float64 round it differently;
+// that moves the logits of this token, and of those that see it, by 1e-4 to
+// 1e-2. So the bound on the largest deviation is wide, and that on the median
+// narrow.
 const (
 	f32Bound    = 5e-6
 	bf16Bound   = 0.15
@@ -253,7 +253,7 @@ func computed(t testing.TB, m *Model, ref map[string]reference) (out goldenLogit
 	return out
 }
 
-// evaluated is the same in float64.
+// evaluated does the same in float64.
 func (e *exactModel) evaluated(ref map[string]reference) goldenLogits {
 	run := func(prompt, more []int32) (out []float32) {
 		e.reset()
@@ -272,7 +272,7 @@ func (g goldenLogits) deviations(want goldenLogits, vocab int) []float64 {
 	return slices.Concat(deviations(g.short, want.short, vocab), deviations(g.long, want.long, vocab))
 }
 
-// stored returns the deviation of those for which there are references.
+// stored returns the deviation of the logits for which there are references.
 func (g goldenLogits) stored(ref map[string]reference, vocab int) []float64 {
 	return slices.Concat(
 		deviations(g.short, ref["logits48"].floats, vocab),
@@ -287,7 +287,7 @@ func deviations(got, want []float32, vocab int) (out []float64) {
 	return out
 }
 
-// TestGoldenFloat64 settles who is off in f32: the stored references and an
+// TestGoldenFloat64 settles which side is off in f32: the stored references and an
 // evaluation that shares nothing with them, or with the kernels, are the same.
 func TestGoldenFloat64(t *testing.T) {
 	dir, cases := goldenModels(t)

@@ -23,12 +23,12 @@ func (s *Session) Prefill(ctx context.Context, tokens []int32) error {
 	return s.feed(ctx, func() (*Prefilling, error) { return s.startPrefill(tokens, nil, nil) })
 }
 
-// PrefillCompressed is Prefill for tokens that a policy of their own compresses,
+// PrefillCompressed is Prefill for tokens that are compressed by a policy of their own,
 // wherever the session stands: a document after a system prompt, a second document.
-// It goes layer by layer, as the first prefill of a session with a policy does, with
-// the same bound on the peak; entries before the tokens stay. A token generated before
-// and not fed yet is the first of them. The session is the same, to the bit, as after
-// Prefill and [Session.Compress]; see there.
+// It goes layer by layer, like the first prefill of a session with a policy, with the
+// same bound on the peak; entries before the tokens stay. A token generated before and
+// not fed yet is the first of them. The session is bit-identical to one after Prefill
+// and [Session.Compress]; see there.
 func (s *Session) PrefillCompressed(ctx context.Context, tokens []int32, policy *lukv.Policy) error {
 	return s.feed(ctx, func() (*Prefilling, error) { return s.startCompressed(tokens, policy) })
 }
@@ -42,7 +42,7 @@ func (s *Session) prefillCompression(n int, policy *lukv.Policy) (*compression, 
 	return comp, err
 }
 
-// PrefillEach is Prefill that calls each with the logits, [Vocab], after every
+// PrefillEach is like Prefill but calls each with the logits, [Vocab], after every
 // token i of tokens. They are valid during the call. An error ends the prefill
 // and is returned. Tokens generated before and not fed yet (see Generate) are
 // fed first, without a call.
@@ -50,7 +50,7 @@ func (s *Session) PrefillEach(ctx context.Context, tokens []int32, each func(i i
 	return s.feed(ctx, func() (*Prefilling, error) { return s.startPrefill(tokens, each, nil) })
 }
 
-// feed runs the prefill that start begins to its end.
+// feed runs the prefill that start begins to completion.
 func (s *Session) feed(ctx context.Context, start func() (*Prefilling, error)) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("prefill: %w", err)
@@ -75,9 +75,9 @@ func (s *Session) feed(ctx context.Context, start func() (*Prefilling, error)) e
 }
 
 // Prefilling is a prefill that is done in pieces: by [Prefilling.Advance], or in
-// passes that it shares with other sessions, see [Model.Pass]. Its result is that
-// of [Session.Prefill], to the bit, however it is divided. Until it is done or
-// closed the session can do nothing else. It belongs to one goroutine at a time.
+// passes that it shares with other sessions, see [Model.Pass]. Its result is
+// bit-identical to that of [Session.Prefill], however it is divided. Until it is done
+// or closed the session can do nothing else. It belongs to one goroutine at a time.
 type Prefilling struct {
 	s    *Session
 	f    feeding
@@ -94,8 +94,8 @@ func (s *Session) StartPrefill(tokens []int32, each func(i int, logits []float32
 	return s.startPrefill(tokens, each, nil)
 }
 
-// StartPrefillCompressed is StartPrefill for tokens that a policy of their own
-// compresses, as [Session.PrefillCompressed] does, piece by piece.
+// StartPrefillCompressed is StartPrefill for tokens that are compressed by a policy
+// of their own: [Session.PrefillCompressed] piece by piece.
 func (s *Session) StartPrefillCompressed(tokens []int32, policy *lukv.Policy) (*Prefilling, error) {
 	if err := s.enter(); err != nil {
 		return nil, fmt.Errorf("compressed prefill: %w", err)
@@ -113,8 +113,8 @@ func (s *Session) startCompressed(tokens []int32, policy *lukv.Policy) (*Prefill
 	return s.startPrefill(tokens, nil, comp)
 }
 
-// startPrefill is StartPrefill with the compression of the tokens; nil: that of the
-// session, if they are its first.
+// startPrefill is StartPrefill with a compression of the tokens. If comp is nil, the
+// session's own compresses them, provided that they are its first.
 func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32) error, comp *compression) (*Prefilling, error) {
 	if err := s.ready(); err != nil {
 		return nil, fmt.Errorf("prefill: %w", err)
@@ -150,8 +150,8 @@ func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32
 // Done reports whether all tokens are in the cache.
 func (p *Prefilling) Done() bool { return p.over }
 
-// Remaining is the work left, in tokens through all layers; part of a token counts
-// as one. Tokens that a metric has the session repeat are included.
+// Remaining returns the work left, in tokens through all layers, rounded up. Tokens
+// that the session repeats for a metric are included.
 func (p *Prefilling) Remaining() int {
 	if p.over {
 		return 0
@@ -166,8 +166,8 @@ func (p *Prefilling) Layered() bool { return p.f.job != nil }
 
 // Advance does about as much work as n tokens through all layers take, in whole
 // units: a piece of the prompt, at most a chunk, through one layer or through all;
-// or a chunk that a metric has the session repeat, through one layer. After an
-// error the prefill is over; the session stands at its last completed token: the
+// or a chunk that is repeated for a metric, through one layer. After an error
+// the prefill is over; the session stands at its last completed token: the
 // end of the last chunk, or where it stood before, if the prompt was to be
 // compressed.
 func (p *Prefilling) Advance(ctx context.Context, n int) error {
@@ -202,7 +202,7 @@ func (p *Prefilling) advance(ctx context.Context, n int) error {
 	}
 	s.stats.PrefillTime += time.Since(start)
 	if closed := s.closing(); closed != nil && errors.Is(err, context.Canceled) {
-		err = closed // what stopped says that its context was cancelled, which the caller's was not
+		err = closed // the error says that the context was cancelled, but the caller's was not
 	}
 	p.settle(err)
 	if err != nil {
@@ -213,7 +213,7 @@ func (p *Prefilling) advance(ctx context.Context, n int) error {
 
 var errPrefillOver = errors.New("it is over")
 
-// settle ends the prefill if a piece was the last, or failed.
+// settle ends the prefill if a piece was the last or failed.
 func (p *Prefilling) settle(err error) {
 	if err != nil || p.f.complete {
 		p.end()
@@ -271,7 +271,7 @@ type feeding struct {
 	s      *Session
 	tokens []int32
 	each   func(i int, logits []float32) error
-	skip   int // tokens in front that each does not hear of
+	skip   int // leading tokens that each is not called for
 
 	comp *compression // of the tokens, nil if they are not compressed
 
@@ -280,7 +280,7 @@ type feeding struct {
 	job layerJob
 
 	start    int            // position of the first token
-	saved    *kvcache.Cache // of start, where windows forbid going back; nil if they do not
+	saved    *kvcache.Cache // as of start, if windows forbid going back; otherwise nil
 	had      bool           // logits before
 	notes    []string       // before
 	context  int            // ContextTokens before
@@ -291,8 +291,8 @@ type feeding struct {
 	watch  *watcher // of the chunks
 	before int      // work when the pass in progress began
 
-	// The next unit of a prefill layer by layer: row from of layer at; the logits
-	// behind the last layer.
+	// The next unit of a layer-by-layer prefill: row from of layer at, or the logits
+	// after the last layer.
 	r        *run // while it runs
 	keep     bool // the caller gives the run back
 	x        *stream
@@ -302,11 +302,11 @@ type feeding struct {
 
 // layerJob follows a prefill that runs layer by layer. prepare is called before
 // anything is changed, embed with the run before the first layer; watch returns the
-// watcher of the layer that r is about to run, or nil. layerDone does the next piece of
-// what is to be done when a layer is through, of repeated rows of tokens through it,
-// and says whether there is more; aside is the number of such rows in a layer. finish
-// is called after the last layer, done when the prefill has succeeded, release at the
-// end, also of one that failed.
+// watcher for the layer that r is about to run, or nil. layerDone does the next piece of
+// what follows when a layer is complete and says how many rows it ran through the layer
+// again and whether there is more; aside is the number of such rows per layer. finish is
+// called after the last layer, done when the prefill has succeeded, release at the end,
+// even if it failed.
 type layerJob interface {
 	prepare() error
 	embed(r *run) error
@@ -348,7 +348,7 @@ func (s *Session) windowed() bool { return slices.Max(s.m.cfg.Windows) > 0 }
 // decoding pass of many tokens.
 func (f *feeding) first() bool { return f.start == 0 }
 
-// end is the position behind the last token.
+// end returns the position after the last token.
 func (f *feeding) end() int { return f.start + len(f.tokens) }
 
 func (f *feeding) progress(n int) {
@@ -359,7 +359,7 @@ func (f *feeding) progress(n int) {
 	}
 }
 
-// total is the whole work in token-layers.
+// total returns the total work in token-layers.
 func (f *feeding) total() int {
 	rows := len(f.tokens)
 	if f.job != nil {
@@ -368,8 +368,8 @@ func (f *feeding) total() int {
 	return rows * f.s.m.cfg.Layers
 }
 
-// units runs units of a prefill layer by layer until they amount to n tokens
-// through all layers. Nothing of a prefill that failed stays.
+// units runs units of a layer-by-layer prefill until they amount to n tokens through
+// all layers. Nothing of a failed prefill remains.
 func (f *feeding) units(ctx context.Context, n int) error {
 	s, m := f.s, f.s.m
 	var err error
@@ -392,7 +392,7 @@ func (f *feeding) units(ctx context.Context, n int) error {
 	return nil
 }
 
-// unitsTo runs units until so many token-layers more are done.
+// unitsTo runs units until that many more token-layers are done.
 func (f *feeding) unitsTo(ctx context.Context, rows int) error {
 	defer f.r.watchContext(ctx)()
 	goal, piece := f.work+rows, min(rows, f.s.opts.ChunkTokens)
@@ -491,27 +491,27 @@ func (f *feeding) finish(ctx context.Context) error {
 	return nil
 }
 
-// rollBack takes everything back that a prefill layer by layer has done.
+// rollBack undoes everything that a layer-by-layer prefill has done.
 func (f *feeding) rollBack(err error) error {
 	f.s.notes, f.s.stats.ContextTokens = f.notes, f.context
 	if f.saved != nil {
-		f.s.cache, f.saved = f.saved, f.s.cache // release closes what is of no use
+		f.s.cache, f.saved = f.saved, f.s.cache // release closes the other one
 		return err
 	}
 	return f.s.undo(err, f.start, func() {
-		if f.start == 0 { // behind that, no session compresses while decoding
+		if f.start == 0 { // later, no session that compresses while decoding gets here
 			f.s.comp.reset()
 		}
 	})
 }
 
-// release gives back what a prefill layer by layer holds.
+// release gives back what a layer-by-layer prefill holds.
 func (f *feeding) release() {
 	if f.job != nil {
 		f.job.release()
 	}
 	if f.saved != nil {
-		// A cache that fails to close has a device that failed, and the next call says so.
+		// Closing fails only if the device has failed, which the next call reports.
 		_ = f.saved.Close()
 		f.saved = nil
 	}
@@ -528,9 +528,9 @@ func (f *feeding) release() {
 	}
 }
 
-// emitAll computes the logits that are wanted of a prompt whose residual stream
-// is complete: all of them for each, and the last, which it returns: the session has its
-// own until nothing can fail any more.
+// emitAll computes the wanted logits of a prompt whose residual stream is complete: all
+// of them for each, and the last, which it returns, since the session keeps its own until
+// nothing can fail any more.
 func (f *feeding) emitAll(ctx context.Context) ([]float32, error) {
 	compute := func(dst []float32, first, n int) error { return f.r.streamLogits(ctx, dst, f.x, first, n) }
 	if f.each != nil {
@@ -548,8 +548,8 @@ func (f *feeding) emitAll(ctx context.Context) ([]float32, error) {
 	return last, nil
 }
 
-// emitEach hands out the logits of tokens [from, to), which compute gives for n
-// tokens, at most rows, from first on.
+// emitEach hands out the logits of tokens [from, to). compute writes those of n tokens
+// from first on, at most rows at a time, to dst.
 func (f *feeding) emitEach(from, to, rows int, compute func(dst []float32, first, n int) error) error {
 	vocab := f.s.m.cfg.Vocab
 	buf := make([]float32, min(rows, to-from)*vocab)
@@ -567,7 +567,7 @@ func (f *feeding) emitEach(from, to, rows int, compute func(dst []float32, first
 	return nil
 }
 
-// hand gives logits to the caller's function.
+// hand passes logits to the caller's function.
 func (f *feeding) hand(i int, logits []float32) error {
 	defer f.s.callBack()()
 	if err := f.each(i, logits); err != nil {

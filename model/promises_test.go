@@ -22,8 +22,8 @@ import (
 // The prompt is longer than a block of the attention's sum.
 const promptLen = 300
 
-// traceOf returns the logits after every token of prompt and of the tokens
-// that follow one at a time.
+// traceOf returns the logits after every token of prompt and of steps, which follow
+// one at a time.
 func traceOf(t testing.TB, s *Session, prompt, steps []int32) []float32 {
 	all := prefillLogits(t, s, prompt)
 	for _, id := range steps {
@@ -34,7 +34,7 @@ func traceOf(t testing.TB, s *Session, prompt, steps []int32) []float32 {
 }
 
 // TestCacheTypes is promise P1 for every element type of the cache; TestContract
-// goes through the rest of it.
+// covers the rest of it.
 func TestCacheTypes(t *testing.T) {
 	for _, shape := range testShapes {
 		for _, precision := range []Precision{PrecisionF32, PrecisionBF16} {
@@ -123,8 +123,8 @@ func TestBatchesDoNotMatter(t *testing.T) {
 	}
 }
 
-// metricNames lists the metrics that a model without a tokenizer can have: all
-// but the one that repeats the context in words. Those of tests are none.
+// metricNames lists the metrics that a model without a tokenizer can have: all but
+// those of tests and the one that repeats the context, with instructions in words.
 func metricNames() []string {
 	return slices.DeleteFunc(lukv.Metrics(), func(name string) bool { return name == "kvzip" || name == hiddenName || name == everythingName })
 }
@@ -137,7 +137,7 @@ func policies(t testing.TB, m *Model, ratio float64) []*lukv.Policy {
 		for _, a := range lukv.Allocators() {
 			p := &lukv.Policy{Metric: cfg, Allocator: lukv.AllocatorConfig{Name: a}, Ratio: ratio}
 			if metric == "criticalkv" && a == "cake" {
-				p.Allocator.Params = `{"cascade":false}` // a cascade does not go with scores that follow budgets
+				p.Allocator.Params = `{"cascade":false}` // a cascade does not work with scores that depend on budgets
 			}
 			if p.Allocator.Validate() != nil {
 				continue // has parameters without a default
@@ -196,7 +196,7 @@ func TestCompressedSessions(t *testing.T) {
 			require.NoError(t, s.Prefill(ctx, prompt))
 			st := s.Stats()
 			switch {
-			case p.Allocator.Name == "threshold": // keeps what is good enough, the budget is its limit
+			case p.Allocator.Name == "threshold": // keeps what is good enough, up to the budget
 				require.Greater(t, st.Ratio, 0.77)
 			case p.Metric.Name == "lagkv" && p.Allocator.Name != "uniform": // protects more than the budget
 				require.Less(t, st.Ratio, 0.83)
@@ -257,7 +257,7 @@ func TestCompressedSessions(t *testing.T) {
 }
 
 // TestCacheBytesAreMemory is promise P3 at the size of a real context: what
-// the cache reports is what the process has grown by, and eviction frees it.
+// the cache reports is how much the process has grown, and eviction frees it.
 func TestCacheBytesAreMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("4k tokens through 48 layers take too long")
@@ -265,7 +265,7 @@ func TestCacheBytesAreMemory(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc/self/status")
 	}
-	// As many bytes as 16k tokens of 12 layers, with a quarter of the attention.
+	// As many bytes as 16k tokens in 12 layers, with a quarter of the attention.
 	shape := testShape{layers: 48, hidden: 32, ffn: 32, heads: 4, kv: 4, dim: 16, weights: tensor.BF16}
 	m := shape.open(t, WithThreads(2))
 	ctx := context.Background()
@@ -305,8 +305,8 @@ func TestCacheBytesAreMemory(t *testing.T) {
 	}
 }
 
-// residentBytes returns the process's anonymous resident memory without the Go
-// heap's part that is free.
+// residentBytes returns the process's anonymous resident memory without the free
+// part of the Go heap.
 func residentBytes(t testing.TB) int64 {
 	runtime.GC()
 	debugFreeOSMemory()
@@ -336,7 +336,7 @@ func TestCancelledPrefill(t *testing.T) {
 			require.NoError(t, s.Prefill(ctx, tokens[:10]))
 		}
 		start := s.Len()
-		// The machine may be busy with other tests: the quickest of five counts.
+		// The processor may be busy with other tests: the quickest of five counts.
 		late := time.Hour
 		for range 5 {
 			c, cancel := context.WithCancelCause(ctx)
@@ -379,9 +379,9 @@ func TestCancelledPrefill(t *testing.T) {
 	require.Equal(t, before, s.Len())
 }
 
-// allocations are those of decoding a token. The counter sees the whole process, and
-// the runtime allocates when it blocks and wakes goroutines: decoding allocates what
-// every try shows.
+// allocations returns those of decoding a token. The counter sees the whole process, and
+// the runtime allocates when it blocks and wakes goroutines, so only what every try shows
+// is due to decoding.
 func allocations(t *testing.T, s *Session) float64 {
 	s.tokens = append(make([]int32, 0, 4096), s.tokens...)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -401,7 +401,7 @@ func allocations(t *testing.T, s *Session) float64 {
 func TestDecodeAllocatesNothing(t *testing.T) {
 	for _, shape := range testShapes {
 		m := shape.open(t, WithThreads(2))
-		s := newTestSession(t, m, SessionOptions{PageEntries: 1024}) // the test stays inside one page
+		s := newTestSession(t, m, SessionOptions{PageEntries: 1024}) // the test stays within one page
 		ctx := t.Context()
 		require.NoError(t, s.Prefill(ctx, randomTokens(70, 97, 1)))
 		for range 40 { // grow what grows
@@ -435,7 +435,7 @@ func TestCompressedDecodeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestManySessions opens, uses and closes many sessions and looks for what
+// TestManySessions opens, uses and closes many sessions and checks that nothing
 // stays behind.
 func TestManySessions(t *testing.T) {
 	shape := testShape{layers: 2, hidden: 16, ffn: 16, heads: 2, kv: 1, dim: 8, weights: tensor.BF16}

@@ -11,17 +11,17 @@ import (
 
 // Fill extends the session by n positions whose cache entries are random, for
 // benchmarks: the cache then has the lengths, pages and types that a prefill of n
-// tokens would have left, at the cost of writing it. What is computed from it is
-// meaningless. The tokens count as token 0, and there are no logits.
+// tokens would have left, for just the cost of writing it. What is computed from it
+// is meaningless. All tokens count as token 0, and there are no logits.
 //
 // An empty session with a compression policy is filled as its first prefill
 // would leave it, each head with its own number of entries: the allocator's
 // budgets or, for allocators that look at scores, the budgets for random scores
 // that differ between heads. Kept positions are spread evenly. Policies that
 // compress while decoding, and metrics that renumber positions, are an error:
-// their state follows from real tokens.
+// their state depends on real tokens.
 //
-// Equal seeds give equal caches. On an error the session stands where it stood.
+// Equal seeds give equal caches. On an error the session is left as it was.
 func (s *Session) Fill(n int, seed uint64) error {
 	if err := s.fill(n, seed); err != nil {
 		return fmt.Errorf("fill %d positions: %w", n, err)
@@ -96,7 +96,7 @@ func (s *Session) fillLayers(n int, budgets [][]int, seed uint64) error {
 	if err := firstError(errs); err != nil {
 		return err
 	}
-	// Layers with a window forget as they are filled, or they would hold n entries.
+	// Layers with a window drop entries while being filled, or they would hold n.
 	for at, win := range c.Windows {
 		for from := 0; win > 0 && from < n; from += fillRows {
 			for h := range c.KVHeads {
@@ -168,7 +168,7 @@ func (s *Session) randomBudgets(n int, seed uint64) ([][]int, error) {
 		scores := make(lukv.Scores, c.KVHeads)
 		for h := range scores {
 			scores[h] = make([]float32, n)
-			// Powers of a uniform number: from even to a few large ones.
+			// Powers of a uniform number: from evenly spread to a few large ones.
 			power, scale := 1+rng.IntN(4), 0.5+rng.Float32()
 			for i := range scores[h] {
 				u, x := rng.Float32(), scale

@@ -10,11 +10,11 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// TestFill: a filled session has the lengths, positions and bytes that a prefill of as
-// many tokens leaves, and goes on from there.
+// TestFill: a filled session has the lengths, positions and bytes that a prefill of the
+// same number of tokens leaves, and goes on from there.
 func TestFill(t *testing.T) {
 	ctx := context.Background()
-	const n = 300 // more than are filled at a time
+	const n = 300 // more than fillRows
 	metric := lukv.MetricConfig{Name: "knorm"}
 	smallest := testShapes[2]
 	smallest.name, smallest.window = "window of one token", 1
@@ -88,7 +88,7 @@ func TestFill(t *testing.T) {
 				require.NoError(t, got.Append(ctx, i), what)
 				require.NoError(t, want.Append(ctx, i), what)
 			}
-			// Behind other tokens everything stays.
+			// After other tokens everything stays.
 			before := got.cache.Positions(0, 0, nil)
 			require.NoError(t, got.Fill(40, 9), what)
 			require.Equal(t, n+42, got.Len(), what)
@@ -124,7 +124,7 @@ func TestFillRefuses(t *testing.T) {
 	require.ErrorContains(t, s.Fill(1, 1), "not fed")
 	require.Equal(t, 11, s.Len())
 
-	// Where the cache has no room it stands where it stood.
+	// If the cache has no room, the session is left as it was.
 	small := newTestSession(t, m, SessionOptions{PageEntries: 16, MaxCacheBytes: 2 * int64(m.cfg.Layers*m.cfg.KVHeads) * s.cache.Stats().PageBytes / 4})
 	require.NoError(t, small.Fill(16, 1))
 	held := small.cache.Bytes()

@@ -95,9 +95,9 @@ func RandomWeights(ctx context.Context, cfg *Config, t tensor.Type, seed uint64)
 	return w, nil
 }
 
-// randomTensors makes one tensor after the other, each from its own stream.
+// randomTensors makes one tensor after another, each from its own stream.
 type randomTensors struct {
-	ctx  context.Context // empty tensors when it is done
+	ctx  context.Context // tensors are empty when it is done
 	t    tensor.Type
 	seed uint64
 	n    uint64

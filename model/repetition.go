@@ -11,20 +11,21 @@ import (
 )
 
 // A repetition feeds the context again, chunk by chunk, for metrics that score
-// its entries by the attention of a text that repeats them (spec §3.4). It goes
-// along with a prefill layer by layer: when a layer has the whole context, the
-// repetition passes through it and sees its full cache, and its own entries go
-// before the layer is cut. Peak and budgets are those of any other metric; the
-// cost is about that of a second and third prefill. nil does nothing.
+// its entries by the attention of a text that repeats them (spec §3.4). It
+// accompanies a layer-by-layer prefill: when a layer has the whole context, the
+// repetition passes through it and sees its full cache, and its own entries are
+// removed before the layer is cut. Peak and budgets are as for any other metric;
+// the cost is about that of a second and third prefill. A nil repetition does
+// nothing.
 type repetition struct {
 	text   lukv.RepeatText
-	end    int // position behind the context
+	end    int // position after the context
 	chunks []repeatedChunk
 
 	next   int                // chunk of the layer in progress
 	scores *lukv.RepeatScores // of that layer, nil if it has a sliding window
 
-	window  *lukv.QueryWindow // of the chunk under way, in the scratch, as are
+	window  *lukv.QueryWindow // of the chunk in progress, in the scratch, as are
 	keys    [][]float32       // [K] its keys
 	scratch lukv.Scratch
 }
@@ -41,11 +42,11 @@ const (
 	repeatAll  = "\n\nRepeat the previous context exactly."
 	repeatPart = "\n\nRepeat the part of the previous context exactly, starting with"
 
-	// repeatLead is how many tokens of the chunk before lead into the next.
+	// repeatLead is how many tokens of one chunk lead into the next.
 	repeatLead = 8
 )
 
-// newRepetition prepares the repetition of a context from position start on; nil if
+// newRepetition prepares the repetition of a context from position start on, nil if
 // text asks for none.
 func (m *Model) newRepetition(text lukv.RepeatText, start int, context []int32) (*repetition, error) {
 	if text.Chunk == 0 {
@@ -74,7 +75,7 @@ func (m *Model) newRepetition(text lukv.RepeatText, start int, context []int32) 
 	return p, nil
 }
 
-// embed takes the memory of all chunks, before the first layer runs.
+// embed makes the streams of all chunks, before the first layer runs.
 func (p *repetition) embed(r *run) error {
 	if p == nil {
 		return nil
@@ -94,7 +95,7 @@ func (p *repetition) embed(r *run) error {
 	return nil
 }
 
-// rows is the number of tokens that pass through a layer.
+// rows returns the number of tokens that pass through each layer.
 func (p *repetition) rows() int {
 	if p == nil {
 		return 0
@@ -106,9 +107,9 @@ func (p *repetition) rows() int {
 	return n
 }
 
-// piece passes the next chunk through a layer whose cache holds the whole context. rows
-// are those of the chunk; when there are no more, scores are what the repetition says of
-// the layer's entries, nil of a layer with a sliding window.
+// piece runs the next chunk through a layer whose cache holds the whole context. rows
+// counts those of the chunk; when there are no more chunks, scores are the repetition's
+// scores of the layer's entries, nil for a layer with a sliding window.
 func (p *repetition) piece(ctx context.Context, r *run, s *Session, at int) (scores *lukv.RepeatScores, rows int, more bool, err error) {
 	if p == nil {
 		return nil, 0, false, nil
@@ -178,7 +179,7 @@ func (p *repetition) chunk(ctx context.Context, r *run, s *Session, at int, c *r
 			From: slot(c.from), To: slot(c.to), Sinks: p.text.Sinks, Queries: queries,
 			Keys: func(h int) []float32 { return s.cache.Keys(at, h, end, end+n, p.keys[h]) }, Inputs: inputs,
 		}
-		if x.From < x.To { // or everything of it was evicted before
+		if x.From < x.To { // otherwise all of it was evicted before
 			errs[h] = scores.Add(ctx, view, h, x)
 		}
 	})
@@ -198,8 +199,8 @@ func (p *repetition) emptyWindow(cfg *Config) *lukv.QueryWindow {
 	return p.window
 }
 
-// appendInputNorms appends the L2 norms of what the attention of a layer gets of
-// some rows of a stream.
+// appendInputNorms appends the L2 norms of the inputs to a layer's attention for n
+// rows of a stream, from first on.
 func (r *run) appendInputNorms(dst []float32, at int, st *stream, first, n int) []float32 {
 	m := r.m
 	row := make([]float32, m.cfg.Hidden)
@@ -214,7 +215,7 @@ func (r *run) appendInputNorms(dst []float32, at int, st *stream, first, n int) 
 	return dst
 }
 
-// close gives the memory of the streams back.
+// close frees the streams and the scratch.
 func (p *repetition) close() {
 	if p == nil {
 		return

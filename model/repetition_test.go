@@ -15,10 +15,10 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// TestRepetition compares what a repetition says of the context (specification 3.4)
-// with a plain float64 forward pass: each chunk is fed again behind the whole context,
-// and an entry's score is the most attention that a query pays to it among the sinks,
-// its chunk and the queries' own keys.
+// TestRepetition compares a repetition's scores of the context (specification 3.4) with
+// a plain float64 forward pass: each chunk is fed again after the whole context, and an
+// entry's score is the most attention that a query pays to it among the sinks, its chunk
+// and the queries' own keys.
 func TestRepetition(t *testing.T) {
 	ctx := context.Background()
 	const T, chunk, prefix, sinks, suffix = 45, 16, 5, 3, "\n"
@@ -34,7 +34,7 @@ func TestRepetition(t *testing.T) {
 		tokens := randomTokens(T, cfg.Vocab, 1)
 		words := func(s string) []int32 { return tok.Encode(s, tokenizer.EncodeOptions{}) }
 
-		// By the definition, without and with the norms of "KVzip+".
+		// By definition, without and with the norms of "KVzip+".
 		e := &exactModel{cfg: cfg, rope: m.rope, w: m.weights, mats: map[*byte][]float64{}}
 		e.reset()
 		weigher := newExactImportance(e, T)
@@ -108,7 +108,7 @@ func TestRepetition(t *testing.T) {
 			require.NoError(t, s.Prefill(ctx, tokens))
 			require.True(t, traced)
 		}
-		// Where all is prefix nothing is repeated, and nothing has a score.
+		// If everything is prefix, nothing is repeated, and nothing has a score.
 		metric, err := lukv.NewMetric(lukv.MetricConfig{Name: "kvzip", Params: `{"prefix":45}`})
 		require.NoError(t, err)
 		ob, err := m.Observe(ctx, tokens, SessionOptions{}, metric)
@@ -120,8 +120,9 @@ func TestRepetition(t *testing.T) {
 	}
 }
 
-// repeatAttention is what query q of head g, at position last, pays to the entries of a
-// chunk, [from, to), where it sees the sinks, the chunk, and the repetition up to itself.
+// repeatAttention returns the attention that query q of head g, at position last, pays to
+// the entries of a chunk, [from, to), if it sees the sinks, the chunk, and the repetition
+// up to itself.
 func repeatAttention(e *exactModel, layer, g int, q []float64, sinks, from, to, last int) []float64 {
 	d, keys := e.cfg.HeadDim, e.keys[layer]
 	h := g / (e.cfg.Heads / e.cfg.KVHeads)
@@ -151,8 +152,8 @@ func repeatAttention(e *exactModel, layer, g int, q []float64, sinks, from, to, 
 	return out
 }
 
-// TestRepetitionTakesItsMemoryFirst: what a repetition needs is refused before the
-// first layer runs.
+// TestRepetitionTakesItsMemoryFirst: a repetition takes its memory before the first
+// layer runs.
 func TestRepetitionTakesItsMemoryFirst(t *testing.T) {
 	cfg := testShapes[0].config()
 	cfg.Vocab = 2176

@@ -29,7 +29,7 @@ type RopeConfig struct {
 
 // rope computes rotary position embeddings (Su et al., 2021): element i of a
 // head of D elements forms a pair with element i + D/2, and the pair is turned
-// by position times frequency i. The frequencies are float64 and, as sines and
+// by position times frequency i. The frequencies are float64 and, like sines and
 // cosines, the same on every processor (package detmath).
 //
 // A rope does not change and may be used by any number of goroutines.
@@ -100,7 +100,7 @@ func frequency(theta float64, i, headDim int) float64 {
 }
 
 // llama3 divides the low frequencies by the factor, keeps the high ones and
-// blends between (Llama 3.1).
+// blends those in between (Llama 3.1).
 func (r *rope) llama3(rc *RopeConfig) error {
 	if rc.OriginalMax < 1 {
 		return fmt.Errorf("rope original maximum of type llama3: found %d, expected at least 1", rc.OriginalMax)
@@ -123,7 +123,7 @@ func (r *rope) llama3(rc *RopeConfig) error {
 }
 
 // yarn divides the frequencies that turn less than BetaSlow times in the
-// original context by the factor, keeps those above BetaFast, ramps between,
+// original context by the factor, keeps those above BetaFast, ramps in between,
 // and scales cosine and sine (Peng et al., 2023).
 func (r *rope) yarn(rc *RopeConfig, maxPositions int) error {
 	original := rc.OriginalMax
@@ -145,7 +145,8 @@ func (r *rope) yarn(rc *RopeConfig, maxPositions int) error {
 	case rc.AttentionFactor < 0 || math.IsNaN(rc.AttentionFactor) || math.IsInf(rc.AttentionFactor, 0):
 		return fmt.Errorf("rope attention factor of type yarn: found %g, expected a finite number above 0", rc.AttentionFactor)
 	}
-	// The index of the frequency that turns so many times in the original context.
+	// dim returns the index of the frequency that turns this many times in the
+	// original context.
 	dim := func(turns float64) float64 {
 		return float64(float64(r.headDim)*detmath.Log(float64(original)/float64(2*math.Pi*turns))) / float64(2*detmath.Log(r.theta))
 	}

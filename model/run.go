@@ -25,7 +25,7 @@ type run struct {
 }
 
 // runShape says what a run is for. On a device a pass is bound to one layout of
-// cache pages; on the host only rows count, and the rest is zero.
+// cache pages; on the host only rows matter, and the rest is zero.
 type runShape struct {
 	rows, seqs int // at most
 	page       kernels.PageLayout
@@ -64,14 +64,14 @@ type runList struct {
 }
 
 // get returns a run for up to rows rows of up to seqs sequences whose caches have
-// the given page layout. Prefer the smallest that fits.
+// the given page layout, preferably the smallest idle one that fits.
 func (l *runList) get(rows, seqs int, page kernels.PageLayout) (*run, error) {
 	want := runShape{rows: rows}
 	if l.m.acc != nil {
 		want.seqs, want.page = seqs, page
 	}
 	if seqs > 1 {
-		// Batches come in all sizes: few shapes serve them.
+		// Batches come in all sizes: let few shapes serve them.
 		want.rows = powerOfTwo(rows)
 		if l.m.acc != nil {
 			want.seqs = powerOfTwo(seqs)
@@ -104,24 +104,24 @@ func (l *runList) get(rows, seqs int, page kernels.PageLayout) (*run, error) {
 	return r, nil
 }
 
-// powerOfTwo rounds n up to one.
+// powerOfTwo rounds n up to a power of two.
 func powerOfTwo(n int) int { return 1 << bits.Len(uint(n-1)) }
 
-// fits reports whether a run of shape s does for want. On a device, decoding has
-// runs of its own.
+// fits reports whether a run of shape s can serve for want. On a device, decoding
+// has runs of its own.
 func (s runShape) fits(want runShape) bool {
 	return s.rows >= want.rows && s.seqs >= want.seqs && s.page == want.page &&
 		(s.rows == s.seqs) == (want.rows == want.seqs)
 }
 
-// idleRuns bounds the scratch that a quiet model holds. On a device a run serves
+// idleRuns bounds the scratch that an idle model holds. On a device a run serves
 // fewer purposes.
 const (
 	idleRuns       = 4
 	idleDeviceRuns = 8
 )
 
-// put takes a run back; of too many, the one that was not used for longest goes.
+// put takes a run back. If there are too many, the least recently used one is closed.
 func (l *runList) put(r *run) {
 	clear(r.spans[:cap(r.spans)])
 	clear(r.parts[:cap(r.parts)])
@@ -141,7 +141,7 @@ func (l *runList) put(r *run) {
 	}
 }
 
-// close frees all idle runs, and those to come when they are put back.
+// close frees all idle runs, and the others when they are put back.
 func (l *runList) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// Sampler draws the tokens of one generation from logits: with [Model.Step], or
-// wherever logits come from. [Session.Generate] uses one. What it draws is a
+// Sampler draws the tokens of one generation from logits, whether they come from
+// [Model.Step] or elsewhere. [Session.Generate] uses one. What it draws is a
 // function of options, choice, history and logits alone, on every processor. It
 // belongs to one goroutine at a time and keeps its memory, at most 16 bytes per
 // token of the vocabulary.
@@ -20,10 +20,10 @@ type Sampler struct {
 	vocab int
 	rng   rand.PCG
 
-	occurs    []int32 // [vocab] how often in the window of the repetition penalty; nil without it
-	recent    []int32 // a ring of the window's tokens, if it has an end
+	occurs    []int32 // [vocab] how often in the repetition penalty's window; nil without it
+	recent    []int32 // a ring of the window's tokens, if it is bounded
 	oldest    int     // in recent
-	generated []int32 // [vocab] how often accepted; nil without presence and frequency penalty
+	generated []int32 // [vocab] how often accepted; nil without presence or frequency penalty
 
 	changed []float32 // [vocab] logits with bias, penalties and mask
 	weights []float32 // [vocab], or of the chosen tokens
@@ -32,13 +32,13 @@ type Sampler struct {
 	probs   []TokenProb
 }
 
-// ErrNoToken says that a sampler had nothing to draw from: no logit that is not
-// masked is a number above minus infinity.
+// ErrNoToken says that a sampler had nothing to draw from: no unmasked logit is a
+// number above minus infinity.
 var ErrNoToken = errors.New("no token can be drawn")
 
-// NewSampler returns the sampler of answer number choice to one request; each
-// choice has a random stream of its own. The tokens so far, which the repetition
-// penalty looks at, are given with [Sampler.Start].
+// NewSampler returns the sampler for answer number choice to a request; each choice
+// has a random stream of its own. [Sampler.Start] takes the tokens so far, which the
+// repetition penalty looks at.
 func (m *Model) NewSampler(o Sampling, choice int) (*Sampler, error) {
 	s := &Sampler{cpu: m.cpu, vocab: m.cfg.Vocab}
 	if err := s.begin(o, choice); err != nil {
@@ -47,7 +47,7 @@ func (m *Model) NewSampler(o Sampling, choice int) (*Sampler, error) {
 	return s, nil
 }
 
-// begin starts a new generation, keeping memory.
+// begin starts a new generation, reusing memory.
 func (s *Sampler) begin(o Sampling, choice int) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -90,8 +90,7 @@ func (s *Sampler) Start(history []int32) {
 	}
 }
 
-// Accept tells the sampler which token was taken, as a rule the one that Next
-// returned.
+// Accept tells the sampler which token was taken, usually the one that Next returned.
 func (s *Sampler) Accept(token int32) {
 	if s.generated != nil {
 		s.generated[token]++
@@ -116,7 +115,7 @@ func (s *Sampler) remember(token int32) {
 }
 
 // Next draws the next token from logits, [Vocab], which it does not change.
-// mask, if not nil, has a bit for every token, 64 a word, lowest first: tokens
+// mask, if not nil, has a bit for every token, 64 per word, lowest first: tokens
 // whose bit is 0 are not drawn, nor are those beyond its end. A draw takes one
 // number from the random stream, a greedy choice none.
 func (s *Sampler) Next(logits []float32, mask []uint64) (int32, error) {
@@ -149,7 +148,7 @@ func (s *Sampler) Next(logits []float32, mask []uint64) (int32, error) {
 }
 
 // Describe returns a token with what the options ask for: log-probabilities under
-// logits as they are, without bias, penalties, mask and temperature. Top is valid
+// the logits as given, without bias, penalties, mask and temperature. Top is valid
 // until the next call.
 func (s *Sampler) Describe(logits []float32, token int32) Token {
 	t := Token{ID: token}
@@ -211,7 +210,7 @@ func applyMask(x []float32, mask []uint64) {
 	}
 }
 
-// weighAll returns e^((x-peak)·inv) of every logit x, 0 of one that is no number.
+// weighAll returns e^((x-peak)·inv) for every logit x, 0 for one that is NaN.
 func (s *Sampler) weighAll(logits []float32, peak, inv float64) []float32 {
 	w := s.room(len(logits))
 	for i, v := range logits {
@@ -261,7 +260,7 @@ func sum(w []float32) float64 {
 }
 
 // nucleus draws from the smallest set of most likely tokens that holds the share
-// TopP of the total. As a rule that is a few of them: more are sought as needed.
+// TopP of the total. Usually that is only a few: more are sought as needed.
 func (s *Sampler) nucleus(logits, weights []float32, total, u float64) int32 {
 	for n := 64; ; n *= 8 {
 		chosen := s.top.choose(logits, n)

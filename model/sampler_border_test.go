@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMinPBorder: the token that has just the share is in, however it is selected.
+// TestMinPBorder: a token that has exactly the share is in, however tokens are selected.
 func TestMinPBorder(t *testing.T) {
 	logits := []float32{2, 2, 1, 2}
 	for _, o := range []Sampling{{}, {TopK: 4}, {TopK: 3}, {TopP: 0.999}} {
@@ -27,7 +27,7 @@ func TestPenaltiesBelowOne(t *testing.T) {
 	require.EqualValues(t, 1, id)
 }
 
-// TestSamplersForget: a sampler that begins anew knows nothing of the generation before.
+// TestSamplersForget: a sampler that begins anew knows nothing of the last generation.
 func TestSamplersForget(t *testing.T) {
 	o := Sampling{RepetitionPenalty: 3, RepetitionWindow: 3, PresencePenalty: 1, FrequencyPenalty: 0.5}
 	logits := []float32{3, 2, 1}
@@ -47,7 +47,7 @@ func TestSamplersForget(t *testing.T) {
 	require.EqualValues(t, 0, id)
 }
 
-// TestWindowOfTheRepetitionPenalty: of a long answer the last W tokens count, one by one.
+// TestWindowOfTheRepetitionPenalty: only the last W tokens of a long answer count.
 func TestWindowOfTheRepetitionPenalty(t *testing.T) {
 	const vocab, window = 7, 3
 	s := newTestSampler(t, vocab, Sampling{RepetitionPenalty: 2, RepetitionWindow: window}, 0)

@@ -21,7 +21,7 @@ func newTestSampler(t testing.TB, vocab int, o Sampling, choice int) *Sampler {
 	return s
 }
 
-// draws counts what n draws give.
+// draws counts the tokens that n draws give.
 func draws(t testing.TB, o Sampling, logits []float32, history []int32, mask []uint64, n int) map[int32]int {
 	t.Helper()
 	s := newTestSampler(t, len(logits), o, 0)
@@ -96,7 +96,7 @@ func TestPenalties(t *testing.T) {
 func TestMask(t *testing.T) {
 	logits := make([]float32, 130)
 	logits[70], logits[129] = 5, 9
-	mask := []uint64{0, 1<<6 | 1<<7} // 70, 71; 129 lies behind its end
+	mask := []uint64{0, 1<<6 | 1<<7} // 70, 71; 129 is beyond its end
 	require.Equal(t, map[int32]int{70: 3}, draws(t, Sampling{}, logits, nil, mask, 3))
 	got := draws(t, Sampling{Temperature: 5}, logits, nil, mask, 200)
 	require.Len(t, got, 2)
@@ -105,7 +105,7 @@ func TestMask(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoToken)
 }
 
-// TestSamplerNumbers: whatever the numbers, a token that may be drawn or an error.
+// TestSamplerNumbers: any logits give a token that may be drawn or an error.
 func TestSamplerNumbers(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for _, temperature := range []float64{0, 1e-320, 1e-300, 1e-3, 1, 1e300} {
@@ -116,7 +116,7 @@ func TestSamplerNumbers(t *testing.T) {
 			} {
 				for id := range draws(t, o, logits, nil, nil, 20) {
 					require.Greater(t, logits[id], -inf, "%v: %+v", logits, o)
-					if temperature < 1e-300 { // the reciprocal is no number: the likeliest token is drawn
+					if temperature < 1e-300 { // the reciprocal is infinite: the likeliest token is drawn
 						for _, v := range logits {
 							require.False(t, v > logits[id], "%v: %+v drew %d", logits, o, id)
 						}
@@ -133,8 +133,8 @@ func TestSamplerNumbers(t *testing.T) {
 	require.True(t, math.IsNaN(LogProb([]float32{nan, 1}, 1)))
 }
 
-// support states plainly, by sorting everything, what may be drawn and how likely
-// it is.
+// support determines in the plainest way, by sorting everything, what may be drawn and
+// how likely it is.
 func support(logits []float32, o Sampling) map[int32]float64 {
 	type token struct {
 		id int32

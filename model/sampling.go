@@ -67,7 +67,7 @@ type Sampling struct {
 // MaxTopLogProbs bounds Sampling.TopLogProbs.
 const MaxTopLogProbs = 1000
 
-// maxLogit bounds penalties and biases; logits of models are a thousand times smaller.
+// maxLogit bounds penalties and biases; logits of real models are a thousand times smaller.
 const maxLogit = 1e6
 
 // Validate returns an error that names the first parameter out of range.

@@ -14,9 +14,9 @@ import (
 // SessionOptions configure a session. The zero value is a session without
 // compression.
 type SessionOptions struct {
-	// Compression says how the first prefill, and the cache while decoding, are
-	// compressed; nil: not at all. A policy with the allocator "lukv" needs a
-	// profile of this model and metric.
+	// Compression says how the first prefill and, while decoding, the cache are
+	// compressed; nil means not at all. A policy with the allocator "lukv" needs
+	// a profile of this model and metric.
 	Compression *lukv.Policy
 
 	// MaxTokens bounds the positions of the session; the default is the
@@ -39,7 +39,7 @@ type SessionOptions struct {
 	HugePages bool
 
 	// ChunkTokens is the number of tokens computed together in a prefill; the
-	// default is 512, the most 16,384. It does not change results.
+	// default is 512, the maximum 16,384. It does not change results.
 	ChunkTokens int
 
 	// Lookup lets Generate, and passes that ask for it, compute several tokens in
@@ -50,7 +50,7 @@ type SessionOptions struct {
 	Lookup bool
 
 	// Progress, if not nil, is called from time to time during a prefill with
-	// the work done and the whole work in token-layers.
+	// the work done and the total work in token-layers.
 	Progress func(done, total int)
 
 	// Trace, if not nil, is called after every successful compression of a span of
@@ -59,9 +59,9 @@ type SessionOptions struct {
 	// towards the memory of all sessions.
 	Trace func(*Trace)
 
-	// TraceEvicted, if not nil, is called when a cut while decoding takes entries from a
-	// head. They are valid during the call; the session keeps nothing of them. See
-	// [Trace.AddEvicted].
+	// TraceEvicted, if not nil, is called when a cut while decoding evicts entries of a
+	// head. The slice is valid during the call; the session does not keep the evictions.
+	// See [Trace.AddEvicted].
 	TraceEvicted func(layer, head int, evicted []Eviction)
 }
 
@@ -84,11 +84,11 @@ type Session struct {
 	logits     []float32 // [Vocab] after the last token
 	hasLogits  bool
 	finish     FinishReason
-	generated  int                 // where the session stands for its generation, pending tokens included
+	generated  int                 // where the session stands in its generation, pending tokens included
 	sampler    *Sampler            // of Generate
 	lookup     *lookup             // nil before the first draft
-	ahead      ahead               // computed behind pos
-	prefilling *Prefilling         // one in pieces that is not done
+	ahead      ahead               // computed beyond pos
+	prefilling *Prefilling         // a prefill in pieces that is not done
 	recorder   *oracleRecorder     // oracle measurement in progress
 	answer     []*lukv.QueryWindow // where the queries of an answer go, nil: nowhere
 	one        [1]*Session         // for single steps
@@ -163,7 +163,7 @@ func (s *Session) cacheOptions() kvcache.Options {
 }
 
 // attentionInBF16 reports whether rotated queries and attention weights are rounded
-// to bf16 over caches of a type: as other operands of products with bf16 are.
+// to bf16 for caches of a type, like other operands of products with bf16.
 func (m *Model) attentionInBF16(cache tensor.Type) bool {
 	return m.precision == PrecisionBF16 && cache == tensor.BF16
 }
@@ -176,7 +176,8 @@ func (s *Session) page() kernels.PageLayout {
 	return kernels.PageLayout{Type: o.Type, HeadDim: o.HeadDim, PageEntries: o.PageEntries}
 }
 
-// slots returns the logical slots of a layer's KV head, view what attention reads.
+// slots returns the number of logical slots of a layer's KV head, view what attention
+// reads of it.
 func (s *Session) slots(layer, head int) int {
 	return s.cache.Base(layer, head) + s.cache.Len(layer, head)
 }
@@ -193,14 +194,14 @@ func (s *Session) Len() int { return s.pos }
 // MaxTokens returns the bound on Len.
 func (s *Session) MaxTokens() int { return s.opts.MaxTokens }
 
-// Tokens returns a copy of all tokens processed so far. It may be called as Stats
-// may.
+// Tokens returns a copy of all tokens processed so far. Like Stats, it may be called
+// from any goroutine.
 func (s *Session) Tokens() []int32 {
 	defer s.quiet()()
 	return slices.Clone(s.tokens)
 }
 
-// Cache returns the session's cache, to inspect it until the next call. It must not
+// Cache returns the session's cache, for inspection until the next call. It must not
 // be changed.
 func (s *Session) Cache() *kvcache.Cache {
 	if len(s.ahead.tokens) > 0 {
@@ -218,8 +219,8 @@ func (s *Session) Logits() []float32 {
 	return s.logits
 }
 
-// ready returns an error if the session, whose call this is, cannot compute. It does
-// what its last pass left to do.
+// ready returns an error if the session, whose call this is, cannot compute. It also
+// makes the cuts that the last pass left to do.
 func (s *Session) ready() error {
 	if err := s.idle(); err != nil {
 		return err
@@ -256,7 +257,7 @@ func (s *Session) commit(tokens []int32) {
 	s.stats.Tokens += len(tokens)
 }
 
-// begin forgets what an empty session must not know any more.
+// begin forgets what an empty session must no longer know.
 func (s *Session) begin() {
 	s.renumbered, s.notes, s.saved, s.stats.ContextTokens = false, nil, nil, 0
 	if s.comp != nil {
@@ -264,9 +265,9 @@ func (s *Session) begin() {
 	}
 }
 
-// undo takes the entries from position pos on back out of the cache after err,
-// and then has the decode state follow. It returns err together with what goes
-// wrong now, unless that follows from a device that failed.
+// undo removes the entries from position pos on from the cache after err, and then
+// calls follow, which takes the decode state back. It returns err joined with any
+// new error, unless that follows from a failed device.
 func (s *Session) undo(err error, pos int, follow func()) error {
 	if e := s.cache.Truncate(int32(pos)); e != nil && s.cache.Err() == nil && !errors.Is(err, kernels.ErrDeviceLost) {
 		err = errors.Join(err, e)
@@ -332,12 +333,12 @@ func (s *Session) Fork(opts ...ForkOption) (*Session, error) {
 // ForkOption is an option of [Session.Fork].
 type ForkOption func(*SessionOptions)
 
-// ForkMaxTokens bounds the positions of a fork; 0: the model's context length. It
-// must have room for the tokens that are there.
+// ForkMaxTokens bounds the positions of a fork; 0 means the model's context length.
+// It must leave room for the tokens that are there.
 func ForkMaxTokens(n int) ForkOption { return func(o *SessionOptions) { o.MaxTokens = n } }
 
-// ForkMaxCacheBytes bounds the cache of a fork, shared pages counted; 0: no bound. It
-// must have room for what is there.
+// ForkMaxCacheBytes bounds the cache of a fork, shared pages included; 0 means no
+// bound. It must leave room for what is there.
 func ForkMaxCacheBytes(n int64) ForkOption { return func(o *SessionOptions) { o.MaxCacheBytes = n } }
 
 // forkOptions returns the options of a fork.

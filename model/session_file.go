@@ -19,17 +19,17 @@ import (
 // ErrWrongModel says that a saved session belongs to another model.
 var ErrWrongModel = errors.New("saved session belongs to another model")
 
-// Keys of a saved session's metadata, beside those of the cache itself.
+// Keys of a saved session's metadata, in addition to those of the cache itself.
 const (
 	metaModel     = "model"
 	metaDigest    = "digest"    // of the model, see Model.Digest; absent if it was not made
 	metaSession   = "session"   // JSON of savedSession
 	metaPrecision = "precision" // for information
-	metaLabel     = "label"     // of the caller, absent if there is none
+	metaLabel     = "label"     // the caller's, absent if there is none
 	metaLogits    = "logits"    // base64 of little-endian float32, absent if there are none
 )
 
-// savedSession is what a session is beside its cache.
+// savedSession is what a session consists of besides its cache.
 type savedSession struct {
 	Version       int          `json:"version"`
 	Position      int          `json:"position"`
@@ -41,7 +41,7 @@ type savedSession struct {
 }
 
 // savedVersion 2 has the state of compression while decoding, see session_state.go;
-// version 1 had not.
+// version 1 did not.
 const savedVersion = 2
 
 // Save writes the session to a file, see SaveTo. The file replaces an older one
@@ -53,10 +53,9 @@ func (s *Session) Save(path string) error {
 }
 
 // SaveTo writes the session to w, with everything that LoadSession needs to continue
-// with the same bits: the cache with its per-head lengths and positions, the tokens,
-// the last logits, the policy, what compression while decoding has seen, and the
-// identity of the model. label is for the caller to recognise it by, see
-// [SessionInfo].
+// bit-identically: the cache with its per-head lengths and positions, the tokens, the
+// last logits, the policy, what compression while decoding has seen, and the identity
+// of the model. label is for the caller to recognise the session by, see [SessionInfo].
 func (s *Session) SaveTo(w io.Writer, label string) error {
 	return s.save(label, func(meta map[string]string, extra []safetensors.Named) error {
 		return s.cache.Save(w, meta, extra...)
@@ -72,7 +71,7 @@ func (s *Session) SavedSize(label string) (n int64, err error) {
 	return n, err
 }
 
-// save has write write the session, as a call of it.
+// save calls write with the session's metadata and tensors, as a call on the session.
 func (s *Session) save(label string, write func(map[string]string, []safetensors.Named) error) error {
 	err := s.enter()
 	if err == nil {
@@ -126,19 +125,19 @@ func (s *Session) savedMeta(label string) (map[string]string, error) {
 
 // SessionInfo is what a saved session says about itself.
 type SessionInfo struct {
-	Label         string // that SaveTo was given
+	Label         string // as given to SaveTo
 	Model         string // Model.ID
 	Digest        string // Model.Digest, empty if it was not made
 	Precision     Precision
-	Tokens        []int32      // all that were processed, evicted ones included
+	Tokens        []int32      // all tokens processed, evicted ones included
 	Position      int          // of the next token
 	ContextTokens int          // that were compressed
 	Policy        *lukv.Policy // nil: not compressed
 }
 
-// ReadSessionInfo reads what a saved session of size bytes says about itself. It does
-// not read the cache, nor check its checksum, as that would take reading everything.
-// The name is for messages. A cache without a session is an error.
+// ReadSessionInfo reads what a saved session of size bytes says about itself. It
+// neither reads the cache nor verifies its checksum, which would take reading
+// everything. The name is for messages. A cache without a session is an error.
 func ReadSessionInfo(name string, r io.ReaderAt, size int64) (*SessionInfo, error) {
 	f, err := kvcache.NewFile(name, r, size)
 	if err != nil {
@@ -183,8 +182,8 @@ func (m *Model) LoadSession(path string, o SessionOptions) (*Session, error) {
 // LoadSessionFrom returns the session that SaveTo wrote, size bytes in all; the name
 // is for messages. o.CacheType and o.Compression may be left out: the cache keeps its
 // element type, and the saved policy continues to compress while decoding if it did
-// (a policy that needs a profile has to be given again). Compression while decoding
-// that differs from the saved one starts anew. A file of another model is
+// (a policy that needs a profile must be given again). Compression while decoding
+// that differs from the saved one starts afresh. A file from another model gives
 // ErrWrongModel, a damaged one an error that says so.
 func (m *Model) LoadSessionFrom(name string, r io.ReaderAt, size int64, o SessionOptions) (*Session, error) {
 	f, err := kvcache.NewFile(name, r, size)
@@ -194,7 +193,7 @@ func (m *Model) LoadSessionFrom(name string, r io.ReaderAt, size int64, o Sessio
 	return m.loadSession(name, f, o)
 }
 
-// loadSession closes the file.
+// loadSession loads a session from f and closes f.
 func (m *Model) loadSession(name string, f *kvcache.File, o SessionOptions) (*Session, error) {
 	defer f.Close()
 	s, err := m.restore(f, o)
@@ -204,8 +203,8 @@ func (m *Model) loadSession(name string, f *kvcache.File, o SessionOptions) (*Se
 	return s, nil
 }
 
-// restore makes a session of a file. What its metadata say is checked before the
-// entries take memory.
+// restore makes a session from a file. The metadata are checked before the entries
+// take memory.
 func (m *Model) restore(f *kvcache.File, o SessionOptions) (*Session, error) {
 	meta := f.Meta()
 	state, err := parseSession(meta)
@@ -246,7 +245,7 @@ func (m *Model) restore(f *kvcache.File, o SessionOptions) (*Session, error) {
 	return s, nil
 }
 
-// made reports a file that another model made.
+// made returns an error if another model made a file.
 func (m *Model) made(meta map[string]string) error {
 	have := m.ID()
 	if have == "" {
@@ -261,8 +260,8 @@ func (m *Model) made(meta map[string]string) error {
 	return nil
 }
 
-// assemble makes a session of a loaded cache and what came with it. cacheType is what
-// was asked for, 0 for any.
+// assemble makes a session from a loaded cache and what came with it. cacheType is
+// what was asked for, 0 for any.
 func (m *Model) assemble(cache *kvcache.Cache, extra map[string]tensor.Tensor, meta map[string]string, state *savedSession, o SessionOptions, cacheType tensor.Type) (*Session, error) {
 	have := cache.Options()
 	if cacheType != 0 && cacheType != have.Type {

@@ -13,9 +13,9 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// FuzzSession: a file of a session is refused or gives a session that can be used in
-// every way: it goes on, compresses, is forked, saved, read again and emptied; what fails
-// on the way is an error that leaves it where it stood.
+// FuzzSession: a session file is refused or gives a session that can be used in every
+// way: it goes on, compresses, is forked, saved, read again and emptied; what fails on the
+// way gives an error after which it can still be used.
 func FuzzSession(f *testing.F) {
 	ctx := context.Background()
 	m := testShape{layers: 2, hidden: 16, ffn: 16, heads: 2, kv: 1, dim: 8, window: 12, weights: tensor.F32}.open(f, WithThreads(1))
@@ -34,7 +34,7 @@ func FuzzSession(f *testing.F) {
 	f.Fuzz(func(t *testing.T, file []byte) {
 		defer testfuzz.Bound(t, len(file))()
 		if len(file) > sha256.Size {
-			// Sign what the fuzzer made, or nothing behind the checksum is reached.
+			// Sign what the fuzzer made, or nothing beyond the checksum is reached.
 			file = bytes.Clone(file)
 			sum := sha256.Sum256(file[:len(file)-sha256.Size])
 			copy(file[len(file)-sha256.Size:], sum[:])

@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// The state of compression while decoding stands beside the cache in a session's file.
+// The state of compression while decoding is stored beside the cache in a session's file.
 // L layers, K KV heads, H query heads of D; n rows, T entries over the heads of a layer:
 //
 //	decode.passes                I64 [L]       passes since the last cut; -1: the layer is left alone
@@ -24,9 +24,9 @@ import (
 //	decode.<l>.seen              I64 [T]       query rows that could see an entry
 //	decode.<l>.sums              F64 [T]       attention that it received
 //
-// What is empty is left out.
+// Empty tensors are left out.
 
-// continues reports whether decoding goes on as a saved policy said.
+// continues reports whether c compresses while decoding exactly as a saved policy did.
 func (c *compression) continues(saved *lukv.Policy) bool {
 	if c == nil || c.decode == nil || saved == nil {
 		return false
@@ -83,8 +83,8 @@ func (s *Session) decodeTensors() []safetensors.Named {
 	return append(out, safetensors.Named{Name: "decode.passes", Tensor: tensor.FromI64s(passes, len(passes))})
 }
 
-// restoreDecode takes the state from the tensors of a file, whose cache is the
-// session's.
+// restoreDecode restores the state from the tensors of the file that the session's
+// cache came from.
 func (s *Session) restoreDecode(extra map[string]tensor.Tensor) error {
 	passes := extra["decode.passes"]
 	if passes.Type != tensor.I64 || !passes.HasShape(len(s.comp.decode)) {

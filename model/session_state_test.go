@@ -19,8 +19,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// decodeMethods is every way of compressing while decoding that there is: the
-// streaming forms, and periodic with every metric that may be asked for it.
+// decodeMethods returns every way of compressing while decoding: the streaming forms,
+// and periodic with every metric that can be used for it.
 func decodeMethods(t testing.TB) (all []lukv.DecodeConfig) {
 	all = []lukv.DecodeConfig{
 		{Mode: "h2o", Heavy: 14, Recent: 14},
@@ -56,9 +56,9 @@ func load(t testing.TB, m *Model, file []byte, o SessionOptions) *Session {
 	return s
 }
 
-// TestSavedSessionsGoOnToTheSameBits saves a session at a random step, whatever
-// compresses it while decoding, and goes on with what is loaded: every logit and every
-// kept position is that of the session that was never saved.
+// TestSavedSessionsGoOnToTheSameBits saves a session at a random step, with every form
+// of compression while decoding, and goes on with what is loaded: every logit and every
+// kept position is that of a session that was never saved.
 func TestSavedSessionsGoOnToTheSameBits(t *testing.T) {
 	ctx := context.Background()
 	rng := rand.New(rand.NewPCG(3, 5))
@@ -109,7 +109,7 @@ func goOn(t *testing.T, what string, rng *rand.Rand, want, got *Session) {
 	}
 }
 
-// TestSessionInfo: what a session says of itself is read without its cache.
+// TestSessionInfo: what a session says about itself is read without its cache.
 func TestSessionInfo(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -155,8 +155,8 @@ func resaved(t testing.TB, s *Session, change func(state *savedSession, extra ma
 	return file.Bytes()
 }
 
-// TestOldSessions: files of before the state of compression while decoding was saved
-// load where nothing depends on it, and say so where something does.
+// TestOldSessions: files from before the state of compression while decoding was saved
+// load if nothing depends on it, and loading says so if something does.
 func TestOldSessions(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -184,8 +184,8 @@ func TestOldSessions(t *testing.T) {
 	require.ErrorContains(t, err, "of version 3, want 1 to 2")
 }
 
-// TestRenumberedSessions stay renumbered in a file: their positions are not those of
-// their tokens, so that no span of them can be compressed.
+// TestRenumberedSessions: sessions stay renumbered in a file: their positions are not
+// those of their tokens, so that no span of them can be compressed.
 func TestRenumberedSessions(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -201,8 +201,8 @@ func TestRenumberedSessions(t *testing.T) {
 	require.NoError(t, again.Compress(ctx, Span{20, 40}, half), "as new")
 }
 
-// TestStateThatContradictsItself: a file with a right checksum and a wrong state is an
-// error, and no panic.
+// TestStateThatContradictsItself: a file with a valid checksum and an inconsistent state
+// gives an error, not a panic.
 func TestStateThatContradictsItself(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -246,7 +246,7 @@ func TestStateThatContradictsItself(t *testing.T) {
 		}},
 	} {
 		file := resaved(t, c.s, func(_ *savedSession, x state) {
-			for name, v := range x { // the session's own stay
+			for name, v := range x { // leave the session's own alone
 				v.Data = slices.Clone(v.Data)
 				x[name] = v
 			}

@@ -21,7 +21,7 @@ type SessionStats struct {
 	CacheBytes  int64   // bytes held now, page slack and positions included
 	DeviceBytes int64   // of these on the model's device
 	FullBytes   int64   // bytes that an uncompressed cache would hold
-	PeakBytes   int64   // the most that was held so far
+	PeakBytes   int64   // the most held so far
 	Ratio       float64 // fraction of entries removed: 1 - Entries/FullEntries
 	Layers      []LayerStats
 }

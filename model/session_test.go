@@ -140,7 +140,7 @@ func TestDecodeCompression(t *testing.T) {
 		if d.Mode != "tova" {
 			require.EqualValues(t, 44, pos[len(pos)-1])
 		}
-		// The same state comes about however the prefill is cut.
+		// The state is the same however the prefill is cut.
 		o := newTestSession(t, m, SessionOptions{Compression: &lukv.Policy{Decode: d}, ChunkTokens: 7})
 		require.NoError(t, o.Prefill(ctx, randomTokens(40, 97, 1)))
 		for i := range 5 {
@@ -159,7 +159,7 @@ func TestRenumberedPositions(t *testing.T) {
 	require.Equal(t, 60, s.Len())
 	pos := s.cache.Positions(1, 1, nil)
 	require.EqualValues(t, 59, pos[59])
-	// In the first layer a key depends on its token and position only: the
+	// In the first layer a key depends only on its token and position: the
 	// renumbered keys are those of a text of just the kept tokens.
 	tokens := randomTokens(200, 97, 1)
 	kept := append(append([]int32(nil), tokens[:4]...), tokens[144:]...)

@@ -8,8 +8,7 @@ import (
 
 // Step feeds one token to each of several sessions of this model, in one pass
 // over the weights. Results equal those of single steps. Sessions must be
-// distinct and not in use elsewhere. On an error every session stands where it
-// stood before.
+// distinct and not in use elsewhere. On an error every session is left as it was.
 func (m *Model) Step(ctx context.Context, sessions []*Session, tokens []int32) error {
 	if len(sessions) != len(tokens) {
 		return fmt.Errorf("step: %d sessions and %d tokens", len(sessions), len(tokens))
@@ -25,8 +24,8 @@ func (m *Model) Step(ctx context.Context, sessions []*Session, tokens []int32) e
 	return m.step(ctx, sessions, tokens, 0)
 }
 
-// step is Step for sessions whose call this is, with at most so many drafts for
-// each.
+// step is Step for sessions whose call this is, with at most the given number of
+// drafts for each.
 func (m *Model) step(ctx context.Context, sessions []*Session, tokens []int32, drafts int) error {
 	start := time.Now()
 	if err := m.stepParts(ctx, sessions, tokens, drafts); err != nil {
@@ -63,7 +62,7 @@ func (s *Session) Append(ctx context.Context, token int32) error {
 	return s.append(ctx, token, 0)
 }
 
-// append is Append within a call, with at most so many drafts.
+// append is Append within a call, with at most the given number of drafts.
 func (s *Session) append(ctx context.Context, token int32, drafts int) error {
 	s.oneToken[0] = token
 	return s.m.step(ctx, s.one[:], s.oneToken[:], drafts)

@@ -63,9 +63,9 @@ func TestForksKeepTheirOwnStatistics(t *testing.T) {
 	}
 }
 
-// TestTruncateKeepsStatisticsInStep: after a truncation the statistics cover the
-// entries that are left and no others, so that the session can go on; rows of
-// tokens that are gone are no longer among the observed queries.
+// TestTruncateKeepsStatisticsInStep: after a truncation the statistics cover exactly
+// the entries that are left, so that the session can go on; rows of tokens that are
+// gone are no longer among the observed queries.
 func TestTruncateKeepsStatisticsInStep(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -79,7 +79,7 @@ func TestTruncateKeepsStatisticsInStep(t *testing.T) {
 		for h := range m.cfg.KVHeads {
 			require.Equal(t, 70, sums.Len(h))
 			require.Equal(t, 70, s.cache.Len(l, h))
-			// The first entry was seen by every row so far, also those that are gone:
+			// The first entry was seen by every row so far, including those that are gone:
 			// what they gave stays, as the specification of the accumulators says.
 			require.EqualValues(t, 80, sums.Seen(h, 0))
 			require.EqualValues(t, 11, sums.Seen(h, 69))
@@ -105,7 +105,7 @@ func TestTruncateKeepsStatisticsInStep(t *testing.T) {
 	require.NoError(t, got.Append(ctx, 50))
 	require.NoError(t, got.Append(ctx, 51))
 	require.NoError(t, got.Truncate(64))
-	// Passes are counted, also those that were truncated: two more bring them level.
+	// Truncated passes are counted, too: two more bring them level.
 	require.NoError(t, want.Append(ctx, 52))
 	require.NoError(t, want.Append(ctx, 53))
 	require.NoError(t, want.Truncate(64))
@@ -119,8 +119,8 @@ func TestTruncateKeepsStatisticsInStep(t *testing.T) {
 }
 
 // TestRopeOverSeveralCalls: with dynamic scaling the rotation of a call's tokens
-// is that of the length at the end of the call, and with YaRN every call has the
-// same frequencies and the factor on sines and cosines, whatever the calls.
+// is that for the length at the end of the call, and with YaRN every call has the
+// same frequencies and the same factor on sines and cosines.
 func TestRopeOverSeveralCalls(t *testing.T) {
 	ctx := context.Background()
 	for name, rc := range map[string]RopeConfig{

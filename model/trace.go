@@ -16,18 +16,17 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Trace is what the compression of a span of tokens decided, and on what
-// grounds: see [SessionOptions.Trace]. L layers, K KV heads, T tokens of the
-// span.
+// Trace is what the compression of a span of tokens decided, and why; see
+// [SessionOptions.Trace]. L layers, K KV heads, T tokens of the span.
 type Trace struct {
 	Model     string       // Model.ID
 	Precision Precision    // of the computation
 	Policy    *lukv.Policy // with every parameter written out
 	Span      Span
 
-	// Budgets, [L][K], are the entries of the span that each head was allowed; the row
-	// of a layer that stays as it is, such as one with a sliding window, is nil, also
-	// in Positions and Scores.
+	// Budgets, [L][K], are the entries of the span that each head was allowed. The row
+	// of a layer that stays as it is, such as one with a sliding window, is nil, as it
+	// is in Positions and Scores.
 	Budgets [][]int
 
 	// Positions, [L][K], are the positions of the span's tokens that each head
@@ -53,7 +52,7 @@ type tracer struct {
 	charged int64         // bytes in Model.memory
 }
 
-// newTracer returns the tracer that a session asks for, nil if it does not. Its
+// newTracer returns the tracer that a session asks for, nil if it asks for none. Its
 // memory is taken before the first layer is computed.
 func newTracer(j *prefillJob) (*tracer, error) {
 	if j.s.opts.Trace == nil {
@@ -73,13 +72,13 @@ func newTracer(j *prefillJob) (*tracer, error) {
 	return t, nil
 }
 
-// traceBytes are those of a head's token at most: score, position held and position
-// kept.
+// traceBytes is the most that a token takes per head: score, position held and
+// position kept.
 const traceBytes = 12
 
 func traceNeed(d lukv.Demand) int64 { return traceBytes * int64(d.T) * int64(d.Units()) }
 
-// cut notes what a layer is about to be cut by. Where budgets cascade, that is
+// cut records what a layer is about to be cut by. If budgets cascade, that happens
 // more than once: the scores stay.
 func (t *tracer) cut(at int, budgets []int, scores lukv.Scores) {
 	if t == nil {
@@ -112,7 +111,7 @@ func (t *tracer) cut(at int, budgets []int, scores lukv.Scores) {
 	}
 }
 
-// report hands the trace of a job that is finished to the session's callback.
+// report hands the trace of a finished job to the session's callback.
 func (t *tracer) report(s *Session) {
 	if t == nil {
 		return

@@ -6,7 +6,7 @@ type Eviction struct {
 	At       int32 // tokens that the session had processed by then
 }
 
-// reportEvicted tells the session's callback what a cut while decoding is about to take
+// reportEvicted tells the session's callback what a cut while decoding is about to evict
 // from a head that keeps the given slots.
 func (c *compression) reportEvicted(s *Session, layer, head int, kept []int32) {
 	c.held = s.cache.Positions(layer, head, c.held[:0])
@@ -27,7 +27,7 @@ func (c *compression) reportEvicted(s *Session, layer, head int, kept []int32) {
 
 // AddEvicted appends what a head lost while decoding: used as
 // [SessionOptions.TraceEvicted], it collects everything in the trace, 8 bytes for each
-// evicted entry. Each is evicted once.
+// evicted entry. No entry is evicted twice.
 func (t *Trace) AddEvicted(layer, head int, evicted []Eviction) {
 	for len(t.Evicted) <= layer {
 		t.Evicted = append(t.Evicted, nil)

@@ -17,17 +17,17 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// traced returns options that collect traces in the slice.
+// traced returns options that collect traces in the returned slice.
 func traced(o SessionOptions) (SessionOptions, *[]*Trace) {
 	all := new([]*Trace)
 	o.Trace = func(t *Trace) { *all = append(*all, t) }
 	return o, all
 }
 
-// TestTraceIsWhatTheCacheHolds: for every allocator, be budgets known before, layer
-// by layer or at the end, the trace has the positions that the cache holds, as many
-// as budgeted, the best by scores that are those of the metric applied to the whole
-// layer.
+// TestTraceIsWhatTheCacheHolds: for every allocator, whether budgets are known before,
+// layer by layer or at the end, the trace has the positions that the cache holds, as
+// many as budgeted, the best by scores that are those of the metric applied to the
+// whole layer.
 func TestTraceIsWhatTheCacheHolds(t *testing.T) {
 	ctx := context.Background()
 	for _, shape := range []testShape{testShapes[0], testShapes[2]} {
@@ -83,8 +83,8 @@ func TestTraceIsWhatTheCacheHolds(t *testing.T) {
 	}
 }
 
-// TestTraceOfSpans: a span's trace is the same whether its prefill compressed it, or
-// Compress later, or an observation. What was evicted before has no score.
+// TestTraceOfSpans: a span's trace is the same whether its prefill, a later Compress or
+// an observation compressed it. What was evicted before has no score.
 func TestTraceOfSpans(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
@@ -126,7 +126,7 @@ func TestTraceOfSpans(t *testing.T) {
 	}
 }
 
-// TestTraceOnlyOfWhatHappened: what is not compressed, or fails, has no trace.
+// TestTraceOnlyOfWhatHappened: a prefill that does not compress, or fails, has no trace.
 func TestTraceOnlyOfWhatHappened(t *testing.T) {
 	m := testShapes[0].open(t)
 	o, traces := traced(SessionOptions{Compression: &lukv.Policy{Metric: lukv.MetricConfig{Name: "keydiff"}, BudgetTokens: 60}})
@@ -145,7 +145,7 @@ func TestTraceOnlyOfWhatHappened(t *testing.T) {
 }
 
 // TestTraceMemory: a trace counts while it is made and reported, no longer, and is
-// refused before work where there is no room for it.
+// refused before any work if there is no room for it.
 func TestTraceMemory(t *testing.T) {
 	const T = 400
 	prefill := func(max int64, trace func(*Model)) (used int64, err error) {
@@ -255,8 +255,9 @@ func TestTraceFile(t *testing.T) {
 	}
 }
 
-// TestTraceEvicted: what the heads lost while decoding and what they hold is, together, every
-// token, each once, for every way of compressing while decoding; nobody who does not ask pays.
+// TestTraceEvicted: what the heads lost while decoding and what they hold make up, together,
+// every token that followed and what the context's compression kept, each once, for every way
+// of compressing while decoding; tracing changes nothing.
 func TestTraceEvicted(t *testing.T) {
 	ctx := context.Background()
 	for _, shape := range []testShape{testShapes[0], testShapes[2]} {

@@ -13,14 +13,14 @@ import (
 type watcher struct {
 	s *Session
 
-	// What the prefill's metric needs of the layer in progress; nil: nothing.
-	// tail is the position from which on queries go to the window.
+	// What the prefill's metric needs from the layer in progress; nil: nothing.
+	// tail is the position from which on queries go into the window.
 	stats  *lukv.QueryStats
 	window *lukv.QueryWindow
 	sums   *lukv.ColumnSums
 
 	hidden  *lukv.HiddenStates // of the last tokens
-	repeats *lukv.RepeatScores // what a repetition says of the finished layer
+	repeats *lukv.RepeatScores // a repetition's scores of the finished layer
 	tail    int
 
 	// State of the compression while decoding, per layer. In a prefill only
@@ -31,18 +31,18 @@ type watcher struct {
 
 	recorder *oracleRecorder // oracle measurement, nil if none
 
-	// answer keeps the last queries of every layer, [L], nil where the layer has a
+	// answer keeps the last queries of every layer, [L], nil for a layer with a
 	// sliding window; nil if nobody wants them.
 	answer []*lukv.QueryWindow
 
-	device *deviceWatch // what stays on the device of the layer, nil if nothing
+	device *deviceWatch // what stays on the device for the layer, nil if nothing
 
 	before  []float32         // [n][Heads*HeadDim] queries before RoPE, if decode needs them
 	softmax []kernels.Softmax // [KVHeads][n*Group] statistics of the span, if needed
 	n       int               // tokens of the span
 }
 
-// watchScratch is what one worker needs to look at attention weights.
+// watchScratch is one worker's scratch for looking at attention weights.
 type watchScratch struct {
 	probs []float32 // [Group][slots]
 }
@@ -60,7 +60,7 @@ func (w *watcher) wantsWeights(at int) bool {
 	return w.sums != nil || l != nil && l.Sums() != nil || w.recorder != nil
 }
 
-// with returns the watcher, a new one for nil, with what a repetition says of the
+// with returns the watcher, a new one if it is nil, with a repetition's scores of the
 // layer.
 func (w *watcher) with(s *Session, repeats *lukv.RepeatScores) *watcher {
 	if w == nil {
@@ -70,18 +70,18 @@ func (w *watcher) with(s *Session, repeats *lukv.RepeatScores) *watcher {
 	return w
 }
 
-// lend shows a metric what the watcher has kept of a layer.
+// lend adds what the watcher has kept of a layer to a metric's view of it.
 func (w *watcher) lend(l *lukv.Layer) {
 	l.Queries, l.Stats, l.Sums, l.Repeats, l.Hidden = w.window, w.stats, w.sums, w.repeats, w.hidden
 }
 
-// needsHidden reports whether the hidden states of a span's tokens are kept. It may be
-// asked of a nil watcher.
+// needsHidden reports whether the hidden states of any of a span's tokens are kept. The
+// watcher may be nil.
 func (w *watcher) needsHidden(p *pass, g *span) bool {
 	return w != nil && w.hidden != nil && int(p.pos[g.row])+g.n > w.hidden.From
 }
 
-// watchHidden shows the watchers the residual stream, [rows][Hidden], in front of layer at.
+// watchHidden shows the watchers the residual stream, [rows][Hidden], before layer at.
 func (p *pass) watchHidden(at int, x []float32) {
 	p.at = at
 	for i := range p.spans {
@@ -108,8 +108,8 @@ func (st *hiddenStage) Run(lo, hi, _ int) {
 }
 
 // needsQueries reports whether beforeRope looks at the queries of the layer in
-// progress, needsAttention whether afterAttention looks at the span's. They
-// may be asked of a nil watcher.
+// progress, needsAttention whether afterAttention looks at the span's. The
+// watcher may be nil for both.
 func (w *watcher) needsQueries(r *pass) bool {
 	return w != nil && r.m.cfg.Windows[r.at] == 0 &&
 		(w.stats != nil || w.layer(r.at) != nil && w.record.PreRoPE && !w.prefill)
@@ -171,8 +171,8 @@ func (w *watcher) softmaxOf(r *pass, head, from, n int) []kernels.Softmax {
 	return w.softmax[off : off+n*group]
 }
 
-// afterAttention is called with the span's rotated queries, when their own
-// keys are in the cache.
+// afterAttention is called with the span's rotated queries, once their own keys
+// are in the cache.
 func (w *watcher) afterAttention(r *pass, g *span) {
 	c := r.m.cfg
 	if c.Windows[r.at] > 0 {

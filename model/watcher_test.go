@@ -12,8 +12,8 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// everythingSeen is a metric that asks for all that passes by and shows it to
-// seenLayers.
+// everythingSeen is a metric that asks for everything that passes by and records it
+// in seenLayers.
 type everythingSeen struct{}
 
 const (
@@ -29,13 +29,13 @@ func init() { lukv.RegisterMetric(everythingName, everythingSeen{}) }
 var seenLayers struct {
 	sync.Mutex
 	of    map[int]*seenLayer
-	times int // that it was asked for scores
+	times int // how often it was asked for scores
 }
 
 type seenLayer struct {
 	positions []int       // of the window's queries
 	queries   [][]float32 // [window][H*D]
-	sums      [][]float64 // [K][T] attention received, of a group's heads on average
+	sums      [][]float64 // [K][T] attention received, averaged over a group's heads
 	seen      [][]int64   // [K][T] rows that could see an entry
 	counts    []int       // [H] queries in the statistics
 	hidden    int         // position of the first hidden state
@@ -83,10 +83,10 @@ func (everythingSeen) Score(_ context.Context, l *lukv.Layer) (lukv.Scores, erro
 	return s, nil
 }
 
-// TestWhatMetricsSee: whether a span is the whole prompt, one behind it that passes by,
-// or one that passes by again, be it shorter than the window of queries: metrics see
-// its queries, its attention and nothing of other layers and spans, compared with a
-// plain float64 forward pass.
+// TestWhatMetricsSee: whether a span is the whole prompt, a later one that passes by, or
+// one that passes by again, even if shorter than the window of queries, metrics see its
+// queries, its attention and nothing of other layers and spans, compared with a plain
+// float64 forward pass.
 func TestWhatMetricsSee(t *testing.T) {
 	ctx := context.Background()
 	policy := &lukv.Policy{Metric: lukv.MetricConfig{Name: everythingName}, Ratio: 0.5}
@@ -157,8 +157,8 @@ func TestWhatMetricsSee(t *testing.T) {
 	}
 }
 
-// attentionReceived is what the entries of a KV head receive from the queries at
-// position from and above, on average of the group's query heads.
+// attentionReceived returns the attention that the entries of a KV head receive from the
+// queries at position from and above, averaged over the group's query heads.
 func attentionReceived(c *Config, keys, queries [][]float64, h, from int) []float64 {
 	d, group := c.HeadDim, c.Heads/c.KVHeads
 	out := make([]float64, len(keys))

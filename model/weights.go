@@ -49,7 +49,7 @@ type LayerWeights struct {
 	DownBias tensor.Tensor // [Hidden] if MLPBias
 }
 
-// place is a place in Weights with the name and the shape of what belongs there.
+// place is a place in Weights with the name and shape of the tensor that belongs there.
 type place struct {
 	name  string
 	dst   *tensor.Tensor
@@ -112,16 +112,16 @@ func LoadWeights(dir string, cfg *Config) (*Weights, error) {
 }
 
 // readAhead brings mapped weights into memory in the background, while the tokenizer
-// is read and the prompt encoded: at most what seven eighths of the available memory
-// hold. To read more would push out what the first layers need, and other programs' pages.
+// is read and the prompt encoded, up to seven eighths of the available memory. Reading
+// more would push out what the first layers need, and other programs' pages.
 func (w *Weights) readAhead() {
 	if c, ok := w.closer.(*safetensors.Checkpoint); ok {
 		c.WillNeed(sysmem.Available() / 8 * 7)
 	}
 }
 
-// LoadWeightsFS is LoadWeights for a file system that has the model folder as
-// its root. The files are read into memory.
+// LoadWeightsFS is LoadWeights for a file system rooted at the model folder. The
+// files are read into memory.
 func LoadWeightsFS(fsys fs.FS, cfg *Config) (*Weights, error) {
 	c, err := safetensors.OpenCheckpointFS(fsys)
 	if err != nil {
@@ -142,7 +142,7 @@ func loadWeights(name string, c *safetensors.Checkpoint, cfg *Config) (*Weights,
 
 func newWeights(folder string, c *safetensors.Checkpoint, cfg *Config) (*Weights, error) {
 	// Every layer has a tensor of its own, so a count that the checkpoint cannot
-	// hold is refused before anything is made for the layers.
+	// hold is refused before anything is allocated for the layers.
 	names := c.Names()
 	if cfg.Layers < 1 || cfg.Layers > len(names) {
 		return nil, fmt.Errorf("checkpoint %s: it has %d tensors, too few for the %d layers of the config", folder, len(names), cfg.Layers)
@@ -173,8 +173,8 @@ func newWeights(folder string, c *safetensors.Checkpoint, cfg *Config) (*Weights
 	return w, nil
 }
 
-// aligned returns t itself if its elements lie where the processor wants them,
-// and a copy in new memory otherwise.
+// aligned returns t itself if its elements are aligned, and a copy in new memory
+// otherwise.
 func aligned(t tensor.Tensor) tensor.Tensor {
 	if uintptr(unsafe.Pointer(unsafe.SliceData(t.Data)))%uintptr(t.Type.Size()) == 0 {
 		return t

@@ -29,8 +29,8 @@ func loadFolder(dir string) (*Config, *Weights, error) {
 	return c, w, err
 }
 
-// TestGoldenMalformedFolders runs the folder cases; the file cases are package
-// safetensors'. LUKV_GOLDEN_MALFORMED names another folder of the same layout.
+// TestGoldenMalformedFolders runs the folder cases; package safetensors runs the file
+// cases. LUKV_GOLDEN_MALFORMED names another folder with the same layout.
 func TestGoldenMalformedFolders(t *testing.T) {
 	dir := os.Getenv("LUKV_GOLDEN_MALFORMED")
 	if dir == "" {
@@ -186,8 +186,8 @@ func (b *bytesWriter) Write(p []byte) (int, error) {
 
 func (b *bytesWriter) fs() fstest.MapFS { return fstest.MapFS{safetensors.SingleName: {Data: b.data}} }
 
-// A header of a length that is no multiple of the element size moves all data
-// off their alignment; the weights must come out the same.
+// TestLoadWeightsUnaligned: a header whose length is not a multiple of the element size
+// puts all data out of alignment; the weights must come out the same.
 func TestLoadWeightsUnaligned(t *testing.T) {
 	cfg := smallConfig()
 	var b bytesWriter
