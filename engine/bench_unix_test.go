@@ -15,7 +15,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// cpuTime is what the process has used so far, in seconds.
+// cpuTime returns the CPU time the process has used so far, in seconds.
 func cpuTime() float64 {
 	var u syscall.Rusage
 	syscall.Getrusage(syscall.RUSAGE_SELF, &u)
@@ -23,7 +23,7 @@ func cpuTime() float64 {
 }
 
 // BenchmarkDecode compares answers through the engine with a bare loop over Step: CPU
-// time a token.
+// time per token.
 func BenchmarkDecode(b *testing.B) {
 	cfg, err := model.ShapeConfig("150m")
 	require.NoError(b, err)

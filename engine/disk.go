@@ -27,13 +27,13 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// disk keeps sessions of prompts in files, the least used to go first: a folder for each
-// model, and in it saved sessions, of which the label and the tokens say what they are
-// of. The index is made anew from the headers when the engine begins. It belongs to the
-// engine's loop; load and save do not and run beside it.
+// disk keeps sessions of prompts in files and removes the least recently used first. Each
+// model has a folder of saved sessions, which are identified by their label and tokens.
+// The index is rebuilt from the file headers when the engine starts. A disk belongs to the
+// engine's loop, except for read and write, which run outside it.
 type disk struct {
 	dir          string
-	lock         *os.File // held as long as the engine lives
+	lock         *os.File // held until the engine is closed
 	limit, bytes int64    // limit 0: none
 	windowed     bool
 	log          *slog.Logger
@@ -53,9 +53,9 @@ type stored struct {
 
 var prefixName = regexp.MustCompile(`^[0-9a-f]{32}\.session$`)
 
-// openDisk reads which prefixes of a model a folder has. What cannot be read is removed;
-// it is a cache. Another engine's on the same model and folder is an error: each would
-// remove what the other counts on, and neither would keep the bound.
+// openDisk finds the prefixes of a model in a folder. Damaged files are removed; this is a
+// cache. It is an error if another engine uses the folder for the same model: each would
+// remove files that the other counts on, and neither would keep to the bound.
 func openDisk(dir string, limit int64, m *model.Model, log *slog.Logger) (*disk, error) {
 	d := &disk{
 		dir: filepath.Join(dir, folderOf(m)), limit: limit, log: log,
@@ -100,13 +100,13 @@ func openDisk(dir string, limit int64, m *model.Model, log *slog.Logger) (*disk,
 	return d, nil
 }
 
-// folderOf is where a model's files are.
+// folderOf returns the name of the folder with a model's files.
 func folderOf(m *model.Model) string {
 	sum := sha256.Sum256([]byte(m.ID()))
 	return hex.EncodeToString(sum[:8])
 }
 
-// lockFolder has nobody else use a model's folder until the file is closed.
+// lockFolder keeps others from using a model's folder until the file is closed.
 func lockFolder(dir string) (*os.File, error) {
 	lock, err := os.OpenFile(dir+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -122,7 +122,7 @@ func lockFolder(dir string) (*os.File, error) {
 	return lock, nil
 }
 
-// readHeader reads what a file is of.
+// readHeader reads from its header what a file holds.
 func readHeader(dir, name string) (*stored, *model.SessionInfo, error) {
 	file, err := inputfile.Open(filepath.Join(dir, name))
 	if err != nil {
@@ -144,8 +144,8 @@ func readHeader(dir, name string) (*stored, *model.SessionInfo, error) {
 	return f, info, nil
 }
 
-// storedPrefix says in text what a store has of a prompt: its model's folder, how many
-// tokens it has, the name of a file of just these, and the label.
+// storedPrefix describes in text what a store has of a prompt: its model's folder, its
+// number of tokens, the name of a file of exactly these, and its label.
 func storedPrefix(folder, label string, tokens []int32) string {
 	return fmt.Sprintf("%s %d %s %s", folder, len(tokens), nameOf(label, tokens), label)
 }
@@ -197,7 +197,7 @@ func forgetStored(store, prefix string) error {
 	return errors.Join(errs...)
 }
 
-// nameOf is the file of a prefix.
+// nameOf returns the name of a prefix's file.
 func nameOf(label string, tokens []int32) string {
 	h := sha256.New()
 	io.WriteString(h, label)
@@ -207,15 +207,15 @@ func nameOf(label string, tokens []int32) string {
 	return hex.EncodeToString(h.Sum(nil)[:16]) + ".session"
 }
 
-// passing reports whether an error of reading a file says nothing about the file: there is
-// no memory for it, or the system does not let it be read now.
+// passing reports whether an error in reading a file says nothing about the file: there is
+// no memory for it, or the system cannot read it now.
 func passing(err error) bool {
 	var system syscall.Errno
 	return errors.Is(err, kvcache.ErrFull) || errors.Is(err, kernels.ErrDeviceMemory) || errors.Is(err, kernels.ErrDeviceLost) ||
 		errors.As(err, &system) && !errors.Is(err, fs.ErrNotExist)
 }
 
-// damaged removes a file that cannot be answered from.
+// damaged removes a file that cannot be used.
 func (d *disk) damaged(name string, why error) {
 	d.log.Warn("stored prefix removed", "file", name, "error", why)
 	if err := os.Remove(filepath.Join(d.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -244,7 +244,7 @@ func (d *disk) add(f *stored) {
 	d.bytes += f.bytes
 }
 
-// drop takes a file out of the index.
+// drop removes a file from the index.
 func (d *disk) drop(f *stored) {
 	if d.files[f.name] != f {
 		return
@@ -264,7 +264,7 @@ func (d *disk) remove(f *stored) {
 	}
 }
 
-// room removes the least used files until n more bytes fit.
+// room removes the least recently used files until n more bytes fit.
 func (d *disk) room(n int64) {
 	if d.limit == 0 || d.bytes+n <= d.limit {
 		return
@@ -277,8 +277,8 @@ func (d *disk) room(n int64) {
 	}
 }
 
-// find returns the file that has the longest beginning of the request's prompt, and how
-// many of its tokens the request can take over.
+// find returns the file with the longest prefix of the request's prompt, and how many of
+// its tokens the request can reuse; nil if it can reuse none.
 func (d *disk) find(j *job) (*stored, int) {
 	if f, n := d.findUnder(j, j.label); f != nil || j.front == "" {
 		return f, n
@@ -308,10 +308,10 @@ func (d *disk) findUnder(j *job, label string) (*stored, int) {
 // touch notes that a file was used.
 func (d *disk) touch(f *stored) {
 	f.used = time.Now()
-	_ = os.Chtimes(filepath.Join(d.dir, f.name), f.used, f.used) // the order after a restart
+	_ = os.Chtimes(filepath.Join(d.dir, f.name), f.used, f.used) // for the order after a restart
 }
 
-// has returns how many of the tokens a file has at least.
+// has returns how many of the leading tokens a file can provide.
 func (d *disk) has(label string, tokens []int32) int {
 	tree := d.trees[label]
 	if tree == nil {
@@ -324,7 +324,7 @@ func (d *disk) has(label string, tokens []int32) int {
 	return n
 }
 
-// forget removes the files of what begins with the given tokens.
+// forget removes the files of prompts that begin with the given tokens.
 func (d *disk) forget(label string, tokens []int32) {
 	if tree := d.trees[label]; tree != nil {
 		for _, f := range tree.behind(tokens) {

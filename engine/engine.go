@@ -25,25 +25,25 @@ type Options struct {
 	// earlier ones; 0: no bound.
 	MaxBytes int64
 
-	// Kept bounds what is kept of earlier prompts, inside MaxBytes: 0 for all the
-	// room that requests leave (nothing, if MaxBytes is 0), -1 for nothing.
+	// Kept bounds what is kept of earlier prompts, within MaxBytes: 0 for all the room
+	// that requests leave (nothing if MaxBytes is 0), -1 for nothing.
 	Kept int64
 
-	// Store, if not empty, is a folder in which prompts are kept beyond the engine's
-	// end, at most StoreBytes for each model (0: no bound), the least used dropped
-	// first: those of requests with PromptOnly before they end, compressed contexts
-	// once they have been read, and what is in memory when the engine is closed. A
-	// damaged file affects nothing else. The folder is created if it does not exist;
-	// engines of several models may share it, two on the same model may not.
+	// Store, if not empty, is a folder in which prompts outlive the engine: those of
+	// requests with PromptOnly, before these end; compressed contexts, once they have
+	// been read; and what is in memory when the engine is closed. Each model takes at
+	// most StoreBytes (0: no bound), and its least recently used files are removed
+	// first. A damaged file affects nothing else. The folder is created if it does not
+	// exist; engines of several models may share it, two on the same model may not.
 	Store      string
 	StoreBytes int64
 
-	// OnPrefix, if not nil, is told of every prompt whose cache is now kept in memory,
+	// OnPrefix, if not nil, is called whenever the cache of a prompt is kept in memory
 	// or no longer is. It is called by the goroutine that computes everything and must
-	// not wait for anything.
+	// not block.
 	OnPrefix func(PrefixEvent)
 
-	// Log, if not nil, gets what happens to the store.
+	// Log, if not nil, receives messages about the store.
 	Log *slog.Logger
 
 	// MaxRunning bounds the answers that are computed at once (default 64), MaxQueue
@@ -54,12 +54,12 @@ type Options struct {
 	MaxQueueTokens int
 
 	// Latency is the time that may pass between two tokens of an answer while other
-	// prompts are read, default 100 ms. Prompts take what the answers leave of it,
+	// prompts are read, default 100 ms. Prompts get the time that the answers leave,
 	// but at least a little. It does not change answers.
 	Latency time.Duration
 
-	// MaxTokens bounds prompt and answer of a request together; the default and the
-	// maximum is the model's context.
+	// MaxTokens bounds the prompt and answer of a request together; both its default
+	// and its maximum are the model's context.
 	MaxTokens int
 
 	// Lookup computes several tokens of an answer in one step where it quotes its
@@ -67,7 +67,7 @@ type Options struct {
 	// step. It does not change answers.
 	Lookup bool
 
-	// CacheType and PageEntries are those of model.SessionOptions.
+	// CacheType and PageEntries are as in model.SessionOptions.
 	CacheType   tensor.Type
 	PageEntries int
 }
@@ -115,43 +115,43 @@ func (o Options) withDefaults(positions int) (Options, error) {
 	return o, nil
 }
 
-// Engine answers requests on a model. Close it before the model.
+// Engine answers requests to a model. Close it before the model.
 type Engine struct {
 	m     *model.Model
 	tok   *tokenizer.Tokenizer
 	o     Options
-	chunk int // tokens of a prompt that a step takes at most
+	chunk int // most tokens of a prompt in a step
 
-	ctx     context.Context // of the computations
+	ctx     context.Context // for the computations
 	cancel  context.CancelFunc
 	wake    chan struct{} // something happened that the loop should look at
 	stopped chan struct{} // closed when the loop has ended
 
-	mu      sync.Mutex // for the following
+	mu      sync.Mutex // guards the following
 	queue   queue
 	closing bool
-	names   int      // requests that the engine named
+	names   int      // requests named by the engine
 	posted  []func() // for the loop to run
 
-	// Of the loop.
+	// Owned by the loop.
 	running  []*job // in the order of admission
-	reserved int64  // bytes, over running
+	reserved int64  // bytes, of all running requests
 	kept     store
 	disk     *disk // nil without Options.Store
-	beside   int   // loads and writes of files that are in progress
-	writing  bool  // one of them writes for nobody in particular
+	beside   int   // file loads and writes in progress
+	writing  bool  // one of them is a write that no request waits for
 	pace     pace
 	turn     int // whose prompt is next
 	parts    []model.Part
 	owners   []*job // of parts
-	replayed int    // tokens in parts of answers that lost their cache
+	replayed int    // tokens in parts that recompute answers that lost their cache
 	draws    []*choice
 
 	stats counters
 }
 
 // New returns an engine on a model. Events of a model made in memory, which has no
-// tokenizer, carry no text. The caller closes the engine.
+// tokenizer, carry no text. The caller must close the engine.
 func New(m *model.Model, o Options) (*Engine, error) {
 	o, err := o.withDefaults(m.Config().MaxPositions)
 	if err != nil {
@@ -184,12 +184,12 @@ func New(m *model.Model, o Options) (*Engine, error) {
 	return e, nil
 }
 
-// MaxTokens is the bound on prompt and answer of a request together.
+// MaxTokens returns the bound on the prompt and answer of a request together.
 func (e *Engine) MaxTokens() int { return e.o.MaxTokens }
 
-// Submit hands in a request and returns the stream of its answer. It does not wait:
-// ErrQueueFull, [TooLargeError] and whatever is wrong with the request are returned
-// at once. When ctx is done the request is cancelled, whatever its state.
+// Submit queues a request and returns the stream of its answer. It does not wait:
+// [ErrQueueFull], [TooLargeError] and errors in the request are returned at once. When
+// ctx is done the request is cancelled, whatever its state.
 func (e *Engine) Submit(ctx context.Context, r Request) (*Stream, error) {
 	if r.ID == "" {
 		e.mu.Lock()
@@ -247,8 +247,8 @@ func (e *Engine) poke() {
 	}
 }
 
-// Drain takes no more requests and waits until all are answered or ctx is done,
-// in which case it cancels the rest. It closes the engine.
+// Drain stops accepting requests and waits until all are answered or ctx is done, in
+// which case it cancels the rest. It then closes the engine.
 func (e *Engine) Drain(ctx context.Context) error {
 	e.mu.Lock()
 	e.closing = true
@@ -292,7 +292,8 @@ func (e *Engine) loop() {
 	}
 }
 
-// receive looks at who came and who went. It reports true when all is over.
+// receive runs what was posted, ends requests that are no longer wanted and admits
+// waiting ones. It reports whether the loop should end.
 func (e *Engine) receive() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -315,7 +316,7 @@ func (e *Engine) receive() bool {
 	return e.closing && e.queue.n == 0 && len(e.running) == 0 && e.beside == 0
 }
 
-// gone returns why a request is no longer wanted.
+// gone returns why a request is no longer wanted; nil if it still is.
 func (e *Engine) gone(j *job) error {
 	if j.ctx.Err() != nil {
 		return context.Cause(j.ctx)
@@ -346,8 +347,8 @@ func (e *Engine) admit() {
 	}
 }
 
-// fits reports whether a request that lost its cache can take it again and let the
-// others grow once: or it would lose it again at once.
+// fits reports whether a request that lost its cache can take it back and leave room
+// for every answer to grow once; otherwise it would lose it again at once.
 func (e *Engine) fits(j *job) bool {
 	if !j.preempted || e.o.MaxBytes == 0 {
 		return true
@@ -361,7 +362,7 @@ func (e *Engine) fits(j *job) bool {
 	return len(e.running) == 0 || e.reserved+j.need+grow <= e.o.MaxBytes
 }
 
-// width is the number of answers in progress.
+// width returns the number of answers in progress.
 func (e *Engine) width() int {
 	n := 0
 	for _, j := range e.running {
@@ -370,7 +371,8 @@ func (e *Engine) width() int {
 	return n
 }
 
-// reserve takes n more bytes for a request, which may cost what is kept.
+// reserve takes n more bytes for a request, dropping kept sessions if necessary. It
+// reports whether they fit.
 func (e *Engine) reserve(j *job, n int64) bool {
 	if e.o.MaxBytes > 0 {
 		if e.reserved+n > e.o.MaxBytes {
@@ -386,7 +388,7 @@ func (e *Engine) reserve(j *job, n int64) bool {
 	return true
 }
 
-// room is what is left for what is kept in memory.
+// room returns the bytes that are left for sessions kept in memory.
 func (e *Engine) room() int64 {
 	if e.o.MaxBytes == 0 {
 		return math.MaxInt64
@@ -394,7 +396,7 @@ func (e *Engine) room() int64 {
 	return e.o.MaxBytes - e.reserved
 }
 
-// release gives back what is reserved for a request.
+// release gives back what was reserved for a request.
 func (e *Engine) release(j *job) {
 	e.reserved -= j.reserved
 	j.reserved = 0
@@ -403,7 +405,7 @@ func (e *Engine) release(j *job) {
 	j.saved = 0
 }
 
-// leave takes a request out of the running ones and frees its caches.
+// leave removes a request from the running ones and frees its caches.
 func (e *Engine) leave(j *job) {
 	for i, x := range e.running {
 		if x == j {
@@ -417,7 +419,7 @@ func (e *Engine) leave(j *job) {
 	e.stats.running.Store(int64(len(e.running)))
 }
 
-// finish ends a request that runs no more.
+// finish ends a request that is no longer running.
 func (e *Engine) finish(j *job, err error) {
 	now := time.Now()
 	u := &j.stream.usage
@@ -435,12 +437,12 @@ func (e *Engine) finish(j *job, err error) {
 	j.stream.end(err)
 }
 
-// preempt takes the cache of the request that came last, to be computed again. It
-// reports false if there is none but the first.
+// preempt takes the cache away from the last request admitted, to be recomputed later.
+// It never takes that of the first, and reports false if there is no other.
 func (e *Engine) preempt() bool {
 	last := len(e.running) - 1
 	for last > 0 && (e.running[last].load != nil || e.running[last].write != nil) {
-		last-- // its bytes would not be free
+		last-- // its bytes would not be freed
 	}
 	if last < 1 {
 		return false
@@ -455,8 +457,8 @@ func (e *Engine) preempt() bool {
 	return true
 }
 
-// fail ends a running request with an error: what it was doing failed because the
-// engine was closed, if it was.
+// fail ends a running request with an error, which is ErrClosed if the engine was
+// closed: that is then why it failed.
 func (e *Engine) fail(j *job, err error) {
 	if e.ctx.Err() != nil {
 		err = ErrClosed
@@ -478,7 +480,7 @@ type counters struct {
 	drafted, accepted                atomic.Int64
 }
 
-// ended counts a request that is over.
+// ended counts a request that has ended.
 func (c *counters) ended(j *job, err error) {
 	u := j.stream.usage
 	c.promptTokens.Add(int64(u.Prompt))
@@ -499,26 +501,26 @@ func (c *counters) ended(j *job, err error) {
 	}
 }
 
-// Stats are figures of an engine. Tokens are counted when their request is over.
+// Stats are figures of an engine. Tokens are counted when their request ends.
 type Stats struct {
 	Waiting, Running int64 // requests
 	ReservedBytes    int64 // for caches of running requests
 	PeakBytes        int64 // the most that was ever reserved
-	SavedBytes       int64 // that the caches of running requests would need in addition without compression
+	SavedBytes       int64 // that the caches of running requests would need in addition if nothing were compressed
 	KeptBytes        int64 // kept of earlier requests
 	StoredBytes      int64 // kept on disk
-	LoadedFiles      int64 // times that something was read from there
-	MaxBytes         int64 // the limit on both
+	LoadedFiles      int64 // times that a stored file was loaded
+	MaxBytes         int64 // the limit on reserved and kept bytes together
 
 	PromptTokens, CachedTokens, GeneratedTokens int64
 	Completed, Cancelled, Failed, Preempted     int64 // requests
-	ReachedLength                               int64 // completed requests with an answer that ended as [model.FinishLength]
+	ReachedLength                               int64 // completed requests with an answer that ended with [model.FinishLength]
 	Steps                                       int64
 	EvictedEntries                              int64 // of prompts that were compressed
-	Drafted, Accepted                           int64 // tokens that were looked up, and how many of them were right
+	Drafted, Accepted                           int64 // tokens that were looked up, and how many of these were right
 }
 
-// Stats returns the figures of this moment without waiting for a step.
+// Stats returns the current figures without waiting for a step.
 func (e *Engine) Stats() Stats {
 	c := &e.stats
 	limited := c.limited.Load()
@@ -534,5 +536,5 @@ func (e *Engine) Stats() Stats {
 	}
 }
 
-// workers is the number of goroutines that draw tokens.
+// workers returns the number of goroutines that draw n tokens.
 func workers(n int) int { return min(n, runtime.GOMAXPROCS(0)) }

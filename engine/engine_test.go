@@ -32,7 +32,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if flag.Lookup("test.bench").Value.String() == "" { // a check of every change would be measured, too
+	if flag.Lookup("test.bench").Value.String() == "" { // checking every change would be measured, too
 		os.Setenv("LUKV_CHECK", "1")
 	}
 	os.Exit(m.Run())
@@ -73,7 +73,7 @@ func prompts(t testing.TB, m *model.Model, n int) (tokens [][]int32, contexts []
 	return tokens, contexts
 }
 
-// outcome is what a request gives, choice by choice.
+// outcome is the result of a request, choice by choice.
 type outcome struct {
 	ids    [][]int32
 	text   []string
@@ -203,8 +203,8 @@ func mixedRequests(t testing.TB, m *model.Model, n int) []Request {
 	return out
 }
 
-// TestAnswersDoNotDependOnNeighbours runs many requests together, in room for a few of
-// them only, while others come and go, and compares each with its run alone.
+// TestAnswersDoNotDependOnNeighbours runs many requests together, with room for only a few
+// of them, while others come and go, and compares each with its run alone.
 func TestAnswersDoNotDependOnNeighbours(t *testing.T) {
 	for _, cpu := range kernels.Variants() {
 		n := 6
@@ -240,7 +240,7 @@ func TestAnswersDoNotDependOnNeighbours(t *testing.T) {
 							t.Errorf("%s: found %v, expected %v", r.ID, got, want[i])
 						}
 					})
-					if i%3 == 0 { // somebody who goes away
+					if i%3 == 0 { // a client that goes away
 						wg.Go(func() {
 							ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(200))*time.Millisecond)
 							defer cancel()
@@ -258,7 +258,7 @@ func TestAnswersDoNotDependOnNeighbours(t *testing.T) {
 				st := e.Stats()
 				require.Zero(t, st.ReservedBytes)
 				require.Zero(t, st.Running+st.Waiting)
-				require.GreaterOrEqual(t, st.Completed, int64(n)) // some of those who go away are answered before
+				require.GreaterOrEqual(t, st.Completed, int64(n)) // some of those that go away are answered first
 				t.Logf("%+v", st)
 			}
 		})
@@ -270,7 +270,7 @@ func equal(a, b *outcome) bool {
 }
 
 // TestPreemption: answers without a bound grow until there is no room; the last of them
-// are computed again.
+// are recomputed.
 func TestPreemption(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 3)
@@ -305,8 +305,8 @@ func TestPreemption(t *testing.T) {
 	require.Positive(t, e.Stats().Preempted)
 }
 
-// TestPreemptedWithItsPromptKept: an answer goes on whose prompt is there whole when it is
-// computed again.
+// TestPreemptedWithItsPromptKept: a preempted answer continues when its whole prompt is
+// kept.
 func TestPreemptedWithItsPromptKept(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 1)
@@ -318,7 +318,7 @@ func TestPreemptedWithItsPromptKept(t *testing.T) {
 			e.post(func() {
 				preemptLast(e)
 				select {
-				case <-e.wake: // of post; a request that grows gives no sign
+				case <-e.wake: // from post; growing requests do not signal
 				default:
 				}
 			})
@@ -350,7 +350,7 @@ func TestKept(t *testing.T) {
 	require.Equal(t, Usage{Prompt: len(tokens[0]), Generated: 8}, Usage{Prompt: u.Prompt, Cached: u.Cached, Generated: u.Generated})
 	_, u = ask(plain)
 	require.Equal(t, len(tokens[0]), u.Cached, "with its logits")
-	// A prompt that leaves the kept one in the middle, and one that ends inside it.
+	// A prompt that diverges from the kept one in the middle, and one that ends inside it.
 	branch := plain
 	branch.Prompt = append(append([]int32{}, tokens[0][:200]...), tokens[1][:50]...)
 	_, u = ask(branch)
@@ -382,8 +382,8 @@ func TestKept(t *testing.T) {
 	_, u = ask(weaker)
 	require.Zero(t, u.Cached)
 
-	// Where positions are renumbered it serves what goes on behind all of it, and not what
-	// shares as many tokens as there are positions.
+	// Where positions are renumbered it serves prompts that continue all of it, but not
+	// one that shares as many tokens as there are positions.
 	renumbered := Request{
 		Prompt: slices.Concat(tokens[0][:100], tokens[1][:80]), Context: 100, Sampling: o,
 		Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "streaming_llm", Params: `{"rerotate":true}`}},
@@ -411,8 +411,9 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestNeighbourOfAFailure: a request that makes a pass fail costs nothing to those that
-// shared it, be they in the middle of their prompts or about to draw their first token.
+// TestNeighbourOfAFailure: a request that makes a pass fail does not affect those that
+// shared it, whether they are in the middle of their prompts or about to draw their first
+// token.
 func TestNeighbourOfAFailure(t *testing.T) {
 	cfg := &model.Config{
 		Arch: "llama", Layers: 2, Hidden: 32, Intermediate: 48, Heads: 2, KVHeads: 1, HeadDim: 16, Vocab: 97, MaxPositions: 2000,
@@ -467,7 +468,7 @@ func TestNeighbourOfAFailure(t *testing.T) {
 	require.Equal(t, 40, all[0].Usage().Cached)
 }
 
-// TestPromptThatFillsTheContext: there is no token behind it, as in Session.Generate.
+// TestPromptThatFillsTheContext: no token follows it, as in Session.Generate.
 func TestPromptThatFillsTheContext(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 1)
@@ -483,8 +484,8 @@ func TestPromptThatFillsTheContext(t *testing.T) {
 	require.EqualValues(t, 2, e.Stats().ReachedLength)
 }
 
-// TestChoicesThatCompressWhileDecoding: each answer cuts the prompt's entries for itself,
-// in pages of its own, and what is reserved covers them.
+// TestChoicesThatCompressWhileDecoding: each answer cuts the prompt's entries separately,
+// in its own pages, and the reservation covers them.
 func TestChoicesThatCompressWhileDecoding(t *testing.T) {
 	m := openModel(t)
 	tokens, contexts := prompts(t, m, 1)
@@ -513,8 +514,9 @@ func TestChoicesThatCompressWhileDecoding(t *testing.T) {
 	}
 }
 
-// TestProtected: a system prompt stays whole in every head, and the document behind it is
-// compressed; prompts with other documents, or none, share what was read of it.
+// TestProtected: a system prompt stays whole in every head, and the document after it is
+// compressed; prompts with other documents, or none, share the system prompt that was
+// read.
 func TestProtected(t *testing.T) {
 	m := openModel(t)
 	tokens, contexts := prompts(t, m, 3)
@@ -561,7 +563,7 @@ func TestProtected(t *testing.T) {
 	salted.Salt = "x"
 	require.Zero(t, cached(salted))
 
-	// The same from disk, and the document can be forgotten alone.
+	// The same from disk; the document can be forgotten by itself.
 	require.NoError(t, e.Close())
 	e = newEngine(t, m, Options{MaxBytes: 64 << 20, Store: dir})
 	require.Equal(t, len(first.Prompt), cached(first))
@@ -575,7 +577,8 @@ func TestProtected(t *testing.T) {
 	require.GreaterOrEqual(t, cached(other), len(system))
 	require.Equal(t, len(system), cached(first))
 
-	// Admission knows what is protected: the bytes that it names are enough.
+	// Admission accounts for what is protected: the bytes that CacheNeed returns are
+	// enough.
 	need, err := m.CacheNeed(model.SessionOptions{Compression: policy}, model.Lengths{
 		Before: first.Protected, Context: first.Context - first.Protected, Rest: len(first.Prompt) - first.Context + 8,
 	})
@@ -596,7 +599,7 @@ func TestEcho(t *testing.T) {
 	tokens, contexts := prompts(t, m, 1)
 	e := newEngine(t, m, Options{MaxBytes: 64 << 20})
 	for _, policy := range []*lukv.Policy{nil, {Ratio: 0.5, Metric: lukv.MetricConfig{Name: "keydiff"}}} {
-		for range 2 { // the second time something is kept
+		for range 2 { // the second time, something is kept
 			r := Request{Prompt: tokens[0], Policy: policy, Echo: true,
 				Sampling: model.Sampling{MaxTokens: 3, IgnoreEOS: true, LogProbs: true, TopLogProbs: 2}}
 			if policy != nil {
@@ -720,7 +723,7 @@ func TestSubmitRefuses(t *testing.T) {
 	require.ErrorAs(t, err, &large)
 	require.Greater(t, large.Needed, large.Limit)
 	require.Greater(t, large.Ratio, 0.1)
-	// The ratio that it names is enough, and the one below it is not.
+	// The ratio in the error is enough, and the one below it is not.
 	fits := *policy
 	fits.Ratio = large.Ratio
 	s, err := e.Submit(ctx, Request{Prompt: tokens[0], Policy: &fits, Context: contexts[0], Sampling: model.Sampling{MaxTokens: 100}})
@@ -779,8 +782,8 @@ func TestQueueIsBoundedAndFair(t *testing.T) {
 	require.EqualValues(t, 2, e.Stats().Waiting)
 }
 
-// TestSlowReader: who does not read holds up nobody else, and goes on later where it
-// stood.
+// TestSlowReader: a client that does not read holds up nobody else, and later continues
+// where it stopped.
 func TestSlowReader(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 1)
@@ -825,8 +828,8 @@ func TestDrain(t *testing.T) {
 	require.ErrorIs(t, last, ErrClosed)
 }
 
-// TestCancelledForACause: a request whose context gives a cause of its own was
-// cancelled, and did not fail.
+// TestCancelledForACause: a request whose context gives its own cause counts as
+// cancelled, not failed.
 func TestCancelledForACause(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 1)
@@ -843,7 +846,8 @@ func TestCancelledForACause(t *testing.T) {
 	require.Equal(t, []int64{1, 0}, []int64{e.Stats().Cancelled, e.Stats().Failed})
 }
 
-// TestNothingLeaks sends thousands of requests, most of which are cancelled somewhere.
+// TestNothingLeaks sends a thousand requests or more, most of which are cancelled at some
+// point.
 func TestNothingLeaks(t *testing.T) {
 	n := 1000
 	if v := os.Getenv("LUKV_ENGINE_REQUESTS"); v != "" {
@@ -901,7 +905,7 @@ func TestNothingLeaks(t *testing.T) {
 	t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, strings.TrimSpace(string(buf[:runtime.Stack(buf, true)])))
 }
 
-// TestProgress: how much of a prompt is read is known while it is.
+// TestProgress: the progress of a prompt is known while it is read.
 func TestProgress(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 2)
@@ -926,7 +930,7 @@ func TestProgress(t *testing.T) {
 	require.Equal(t, io.EOF, err)
 	require.Equal(t, 1.0, s.Progress())
 
-	// One that goes layer by layer, too.
+	// The same for a prompt that is computed layer by layer.
 	policy := &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "knorm"}}
 	s, err = e.Submit(t.Context(), Request{Prompt: prompt, Context: len(prompt), Policy: policy, PromptOnly: true})
 	require.NoError(t, err)
@@ -936,8 +940,8 @@ func TestProgress(t *testing.T) {
 	collect(t, s, 1)
 }
 
-// TestLongAnswersOfACompressedPrompt: reading a prompt can take more than its first answer
-// tokens do; what later ones take is reserved all the same.
+// TestLongAnswersOfACompressedPrompt: reading a prompt can take more memory than its first
+// answer tokens do; room for later ones is reserved all the same.
 func TestLongAnswersOfACompressedPrompt(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 3)

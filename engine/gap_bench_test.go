@@ -15,10 +15,10 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// BenchmarkGap lets a prompt of 16k tokens arrive beside eight answers and reports the
-// largest time between two of their tokens, as a multiple of the median while the prompt
-// is read and of the median before it came, and in ms; with the default latency, and with
-// one of twice the median before. It wants a machine of its own.
+// BenchmarkGap submits a prompt of 16k tokens next to eight answers and reports the
+// longest time between two of their tokens, as a multiple of the median while the prompt
+// is read and of the median before it arrived, and in ms; with the default latency, and
+// with one of twice the median before. It needs an otherwise idle machine.
 func BenchmarkGap(b *testing.B) {
 	cfg, err := model.ShapeConfig("150m")
 	require.NoError(b, err)
@@ -46,7 +46,7 @@ func BenchmarkGap(b *testing.B) {
 	}
 }
 
-// gap runs one round; latency 0 is twice the median step without the prompt.
+// gap runs one round; latency 0 stands for twice the median step without the prompt.
 func gap(b *testing.B, m *model.Model, prompt []int32, policy *lukv.Policy, latency time.Duration) {
 	const streams, warm = 8, 40
 	run := func(latency time.Duration, long bool) (before, during []time.Duration) {

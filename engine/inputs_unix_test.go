@@ -15,8 +15,8 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// TestStoredFilesAreFiles: a pipe, a device that never ends and a folder in the place of
-// a stored prefix are no files of the store, and go.
+// TestStoredFilesAreFiles: a pipe, an endless device and a folder in place of a stored
+// prefix are not files of the store, and are removed.
 func TestStoredFilesAreFiles(t *testing.T) {
 	m := openModel(t)
 	dir := t.TempDir()
@@ -35,7 +35,7 @@ func TestStoredFilesAreFiles(t *testing.T) {
 	_, err = os.Stat("/dev/zero")
 	require.NoError(t, err)
 
-	// One that takes a file's place later.
+	// A pipe that replaces a file later.
 	require.NoError(t, syscall.Mkfifo(name(3), 0o600))
 	_, err = d.read(&stored{name: filepath.Base(name(3))}, m, model.SessionOptions{})
 	require.ErrorContains(t, err, "found a named pipe, expected a file")

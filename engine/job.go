@@ -10,16 +10,16 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// job is a request on its way.
+// job is a request that was submitted.
 type job struct {
 	e      *Engine
 	req    Request
 	ctx    context.Context
 	stream *Stream
 
-	answerTokens int   // at most, of a choice
+	answerTokens int   // most tokens of a choice
 	covered      int   // tokens of an answer that the reservation covers
-	need         int64 // bytes to admit it
+	need         int64 // bytes needed to admit it
 	step         int64 // bytes that the next growTokens tokens of every answer take
 	reserved     int64
 	saved        int64 // bytes that compression saves
@@ -30,17 +30,17 @@ type job struct {
 	began   time.Time // when it was first admitted
 	isRead  time.Time // when its prompt was first read
 
-	label string // of what is kept of its prompt
-	front string // of what is kept of the protected tokens: a prompt without a policy
-	load  *load  // of a file that it waits for
+	label string // under which its prompt is kept
+	front string // under which its protected tokens are kept: a prompt without a policy
+	load  *load  // of the file that it waits for
 	write *write // likewise
-	tried bool   // a file was of no use, or was used
+	tried bool   // a file was loaded, whether it helped or not
 
-	// While the prompt is read: the session and the prefill in progress, nil
+	// While the prompt is being read: the session, and the prefill in progress, nil
 	// between two.
 	session *model.Session
 	fill    *model.Prefilling
-	at      int // tokens of the prompt in the session, those of fill when it is done
+	at      int // tokens of the prompt in the session once fill is done
 	cached  int // of these, kept from earlier requests
 
 	choices []*choice
@@ -55,11 +55,11 @@ type choice struct {
 	text    *dialog.Answer // nil without a tokenizer
 
 	session *model.Session    // nil while the prompt is read
-	base    int               // its length behind the prompt
-	fill    *model.Prefilling // of an answer that lost its cache
-	answer  []int32           // drawn; of them fed to the session:
+	base    int               // its length after the prompt
+	fill    *model.Prefilling // recomputes an answer that lost its cache
+	answer  []int32           // drawn tokens, the first fed of which went into the session
 	fed     int
-	drawn   int // with the one that ended it
+	drawn   int // including the one that ended it
 	done    bool
 	finish  model.FinishReason // of an answer that is done
 
@@ -67,11 +67,12 @@ type choice struct {
 	err    error
 }
 
-// growTokens is what an answer without a bound is given room for at a time.
+// growTokens is the number of tokens that an answer without a bound is given room for at
+// a time.
 const growTokens = 256
 
-// sessionOptions are those of the request's sessions. Behind protected tokens the
-// policy is not the session's, but that of one prefill.
+// sessionOptions returns the options of the request's sessions. With protected tokens,
+// the policy is not the session's but that of a single prefill.
 func (j *job) sessionOptions() model.SessionOptions {
 	o := j.policyOptions()
 	if j.req.Protected > 0 {
@@ -80,7 +81,7 @@ func (j *job) sessionOptions() model.SessionOptions {
 	return o
 }
 
-// policyOptions are the session options with the request's policy.
+// policyOptions returns the session options with the request's policy.
 func (j *job) policyOptions() model.SessionOptions {
 	return model.SessionOptions{
 		Compression: j.req.Policy, CacheType: j.e.o.CacheType, PageEntries: j.e.o.PageEntries, ChunkTokens: j.e.chunk,
@@ -88,7 +89,7 @@ func (j *job) policyOptions() model.SessionOptions {
 	}
 }
 
-// size computes what the request takes, and refuses what never fits.
+// size computes how much cache the request needs, and refuses one that can never fit.
 func (j *job) size() error {
 	r, e := &j.req, j.e
 	answer := j.answerTokens
@@ -109,8 +110,9 @@ func (j *job) size() error {
 	return nil
 }
 
-// measureStep finds what it takes to cover growTokens more tokens. That is not the same
-// for every step: first the answers grow into what reading the prompt took besides.
+// measureStep computes how many bytes it takes to cover growTokens more tokens. They
+// differ from step to step: at first, the answers grow into the extra room that reading
+// the prompt took.
 func (j *job) measureStep() error {
 	more := min(j.answerTokens, j.covered+growTokens)
 	if j.step = 0; more == j.covered {
@@ -124,7 +126,8 @@ func (j *job) measureStep() error {
 	return nil
 }
 
-// bytes is what the request takes at most with answers of so many tokens.
+// bytes returns the most that the request can take with answers of the given number of
+// tokens.
 func (j *job) bytes(answer int) (int64, error) {
 	r, o := &j.req, j.policyOptions()
 	rest := len(r.Prompt) - r.Context
@@ -132,11 +135,11 @@ func (j *job) bytes(answer int) (int64, error) {
 	if err != nil || r.Choices == 1 {
 		return one.Peak, err
 	}
-	if j.countsPasses() { // each cuts the prompt for itself, and survivors move to pages of its own
+	if j.countsPasses() { // each cuts the prompt separately, and the survivors move to pages of its own
 		return max(one.Peak, int64(r.Choices)*one.Held), nil
 	}
-	// Every further choice shares the pages of the prompt, but for the last page of
-	// every head, and has an answer of its own.
+	// Every further choice shares the pages of the prompt, except for the last page of
+	// every head, and has its own answer.
 	o.Compression = nil
 	tail, err := j.e.m.CacheNeed(o, model.Lengths{Rest: answer})
 	if err != nil {
@@ -164,8 +167,7 @@ func (j *job) fittingRatio(answer int) float64 {
 	return 0
 }
 
-// start gives an admitted request a session: what was kept of its prompt, or an empty
-// one.
+// start gives an admitted request a session: with what was kept of its prompt, or empty.
 func (j *job) start() error {
 	if j.began.IsZero() {
 		j.began = time.Now()
@@ -191,8 +193,8 @@ func (j *job) start() error {
 	return j.compute()
 }
 
-// compute gives the request a session to read its prompt with, or has it wait for a file
-// that has more of it than memory.
+// compute gives the request a session to read its prompt with, or makes it wait for a
+// file that has more of the prompt than memory does.
 func (j *job) compute() error {
 	e := j.e
 	if err := j.name(); err != nil {
@@ -218,7 +220,7 @@ func (j *job) compute() error {
 	return nil
 }
 
-// name finds the labels of what is kept of the request's prompt.
+// name computes the labels under which the request's prompt is kept.
 func (j *job) name() error {
 	if j.label != "" {
 		return nil
@@ -235,8 +237,8 @@ func (j *job) name() error {
 	return nil
 }
 
-// next goes on with the prompt after a prefill. It reports whether the prompt is
-// read.
+// next starts the next prefill of the prompt unless one is in progress. It reports
+// whether the whole prompt has been read.
 func (j *job) next() (bool, error) {
 	for j.fill == nil || j.fill.Done() {
 		j.fill = nil
@@ -273,9 +275,9 @@ func (j *job) next() (bool, error) {
 	return false, nil
 }
 
-// echo hands out token i of the prompt, which the logits are in front of; nil for the
-// first, which has no log-probability then. Tokens that were sent before the request
-// lost its cache are not sent again.
+// echo sends token i of the prompt. Its log-probability comes from logits, those of the
+// token before it; if they are nil, as for the first token, it has none. Tokens that
+// were sent before the request lost its cache are not sent again.
 func (j *job) echo(i int, logits []float32) {
 	if i-j.req.Context < j.echoed || i >= len(j.req.Prompt) {
 		return
@@ -289,10 +291,10 @@ func (j *job) echo(i int, logits []float32) {
 	j.stream.events <- Event{Token: t, HasToken: true, Echo: true}
 }
 
-// room is the number of events that the stream takes before answers pause.
+// room returns the number of events that the stream takes before answers pause.
 func (j *job) room() int { return streamRoom - len(j.stream.events) }
 
-// fork gives every choice that is not done a session of its own.
+// fork gives every choice that is not done its own session.
 func (j *job) fork() error {
 	left := 0
 	for _, c := range j.choices {

@@ -11,10 +11,11 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// store keeps sessions of prompts that were read in memory, the least used to go first.
+// store keeps sessions of prompts in memory once they are read, and drops the least
+// recently used first.
 type store struct {
 	limit, bytes int64
-	windowed     bool                         // truncating reaches back only so far
+	windowed     bool                         // sessions can be truncated only so far
 	trees        map[string]*prefixes[*entry] // by label
 	used         list.List                    // of *entry, the most recently used last
 	changed      func(PrefixEvent)
@@ -22,10 +23,10 @@ type store struct {
 
 // PrefixEvent says what happened to the cache of a prompt.
 type PrefixEvent struct {
-	Tokens  []int32 // of the prompt; not to be changed
-	Context int     // up to where some of them were compressed; 0: nowhere
-	Label   string  // digest of all else that the cache depends on: it serves no request with another
-	Kept    bool    // from now on; false: no longer
+	Tokens  []int32 // of the prompt; must not be changed
+	Context int     // end of the tokens that were compressed; 0: none were
+	Label   string  // digest of all else that the cache depends on: it serves only requests with the same
+	Kept    bool    // kept from now on; false: no longer kept
 }
 
 // entry is a session that has read a prompt. It serves every prompt that begins with
@@ -40,13 +41,13 @@ type entry struct {
 	at      *list.Element
 }
 
-// leastShared is the number of tokens from which on a prefix is worth its fork.
+// leastShared is the fewest tokens for which a prefix is worth a fork.
 const leastShared = 16
 
-// label is a digest of all but the tokens that decides a cache's bits: the model, its
-// precision, the cache's type, whose arithmetic it is, how the context is compressed,
-// where it begins and ends; and of the salt. The instruction set of the processor is not among it,
-// as it changes no bit.
+// label returns a digest of everything other than the tokens that decides a cache's bits:
+// the model, its precision, the cache's type, the device and its layers, how the context is
+// compressed, where it begins and ends; and of the salt. The processor's instruction set is
+// not included, as it changes no bits.
 func (e *Engine) label(s *model.Session, r *Request) string {
 	key := struct {
 		Format, Model, Precision, Cache, Device string
@@ -67,17 +68,17 @@ func (e *Engine) label(s *model.Session, r *Request) string {
 	}
 	text, err := json.Marshal(key)
 	if err != nil {
-		panic("engine: " + err.Error()) // a policy that was compiled can be written
+		panic("engine: " + err.Error()) // a compiled policy can be marshaled
 	}
 	sum := sha256.Sum256(text)
 	return prefixFormat + hex.EncodeToString(sum[:])
 }
 
-// prefixFormat begins the labels; another number is for another arithmetic.
+// prefixFormat begins every label; its number changes whenever the arithmetic does.
 const prefixFormat = "prefix 1 "
 
-// usable is how many of the n tokens that a prompt and one of so many tokens that is kept
-// under a label begin alike with the request can take over; 0: none.
+// usable returns how many tokens the request can reuse of a kept prompt that has the given
+// label and length, and shares its first n tokens with the request's; 0: none.
 func (j *job) usable(label string, n, length int, logits bool) int {
 	r := &j.req
 	if label == j.front {
@@ -87,10 +88,10 @@ func (j *job) usable(label string, n, length int, logits bool) int {
 		return n
 	}
 	if r.Echo {
-		n = min(n, r.Context) // logits are wanted of everything behind it
+		n = min(n, r.Context) // logits are wanted for everything after it
 	}
 	if n == len(r.Prompt) && !r.PromptOnly && (n < length || !logits) {
-		n-- // the last token gives the logits
+		n-- // the last token must be computed for its logits
 	}
 	if n < max(r.Context, leastShared) {
 		return 0
@@ -98,9 +99,8 @@ func (j *job) usable(label string, n, length int, logits bool) int {
 	return n
 }
 
-// find returns a session that has read the longest beginning of the request's prompt
-// that is kept, and how much that is; nil if there is none worth it. It belongs to the
-// caller.
+// find returns a session that has read the longest kept prefix of the request's prompt, and
+// that prefix's length; nil if there is none worth it. The session belongs to the caller.
 func (st *store) find(j *job) (*model.Session, int) {
 	if s, n := st.findUnder(j, j.label); s != nil || j.front == "" {
 		return s, n
@@ -117,13 +117,13 @@ func (st *store) findUnder(j *job, label string) (*model.Session, int) {
 	if s, n := st.take(j, alike, n); s != nil {
 		return s, n
 	}
-	if whole >= 0 { // where windows and renumbered positions cannot go back
+	if whole >= 0 { // when windows or renumbered positions prevent going back
 		return st.take(j, within, whole)
 	}
 	return nil, 0
 }
 
-// take forks a session for a request that has n tokens alike.
+// take forks a kept session for a request that shares its first n tokens.
 func (st *store) take(j *job, en *entry, n int) (*model.Session, int) {
 	if n = j.usable(en.label, n, len(en.tokens), en.session.Logits() != nil); n == 0 {
 		return nil, 0
@@ -136,8 +136,8 @@ func (st *store) take(j *job, en *entry, n int) (*model.Session, int) {
 	return s, n
 }
 
-// forkAt forks a session of so many tokens that ends behind n of them, nil if that cannot
-// be.
+// forkAt forks a session of the given number of tokens and truncates the fork to n of them;
+// nil if that is not possible.
 func forkAt(from *model.Session, n, tokens int) *model.Session {
 	s, err := from.Fork()
 	if err != nil {
@@ -146,8 +146,8 @@ func forkAt(from *model.Session, n, tokens int) *model.Session {
 	if n == tokens {
 		return s
 	}
-	if s.Len() == tokens { // or positions are renumbered, and n is none
-		if err = s.Truncate(n); err == nil { // or windows have moved on
+	if s.Len() == tokens { // otherwise positions are renumbered, and n is not one of them
+		if err = s.Truncate(n); err == nil { // fails if windows have moved on
 			return s
 		}
 	}
@@ -155,7 +155,7 @@ func forkAt(from *model.Session, n, tokens int) *model.Session {
 	return nil
 }
 
-// common returns how many tokens a and b begin with alike.
+// common returns the length of the longest common prefix of a and b.
 func common(a, b []int32) int {
 	n := 0
 	for n < len(a) && n < len(b) && a[n] == b[n] {
@@ -164,15 +164,15 @@ func common(a, b []int32) int {
 	return n
 }
 
-// keepable reports whether the session of a request whose prompt is read is worth
-// keeping. What compresses while decoding is not: its state depends on what was a prompt
-// and what an answer.
+// keepable reports whether the session of a request whose prompt has been read is worth
+// keeping. One that compresses while decoding is not: its state depends on where the prompt
+// ended and the answer began.
 func (j *job) keepable() bool {
 	return len(j.req.Prompt) >= leastShared && !j.countsPasses()
 }
 
-// keep takes a fork of the session of a request whose prompt is read, if it fits into
-// room and limit.
+// keep keeps a fork of the session of a request whose prompt has been read, if it fits into
+// the room and the limit.
 func (st *store) keep(j *job, room int64) {
 	if j.keepable() && j.cached < len(j.req.Prompt) {
 		st.add(j.label, j.req.Context, j.req.Prompt, j.session, room)
@@ -180,7 +180,7 @@ func (st *store) keep(j *job, room int64) {
 }
 
 // keepFront keeps the protected tokens of a prompt, which the session has just read, for
-// prompts that go on with something else.
+// prompts that continue differently.
 func (j *job) keepFront() {
 	if n := j.req.Protected; n >= leastShared && j.cached < n {
 		j.e.kept.add(j.front, 0, slices.Clone(j.req.Prompt[:n]), j.session, j.e.room())
@@ -188,7 +188,8 @@ func (j *job) keepFront() {
 	}
 }
 
-// add takes a fork of a session that has read the tokens.
+// add keeps a fork of a session that has read the tokens, if it fits into the room and the
+// limit.
 func (st *store) add(label string, context int, tokens []int32, session *model.Session, room int64) {
 	bytes := session.Stats().CacheBytes
 	if bytes > min(st.limit, room) {
@@ -207,7 +208,7 @@ func (st *store) add(label string, context int, tokens []int32, session *model.S
 		st.trees[label] = tree
 	}
 	en := &entry{label: label, context: context, tokens: tokens, session: s, bytes: bytes}
-	st.changed(PrefixEvent{tokens, context, label, true}) // before what it replaces goes: nothing is missing in between
+	st.changed(PrefixEvent{tokens, context, label, true}) // before what it replaces is dropped: nothing is missing in between
 	for _, old := range tree.along(tokens) {
 		if superseded(len(old.tokens), len(tokens), context, st.windowed) {
 			st.remove(old)
@@ -222,14 +223,14 @@ func (st *store) add(label string, context int, tokens []int32, session *model.S
 	st.shrink(min(st.limit, room))
 }
 
-// superseded reports whether what is kept of a beginning of n tokens has nothing that
-// what is kept of all has not. Where windows forbid going back it has; the end of a
-// compressed context stays, since nobody can go back behind it.
+// superseded reports whether a kept prefix of n tokens offers nothing that the kept prompt
+// of all of them does not. It does offer something where windows prevent going back; the
+// end of a compressed context stays, since no session can go back past it.
 func superseded(n, all, context int, windowed bool) bool {
 	return n == all || !windowed && n != context
 }
 
-// shrink forgets until what is kept takes at most n bytes.
+// shrink drops the least recently used sessions until the rest take at most n bytes.
 func (st *store) shrink(n int64) {
 	for st.bytes > n && st.used.Len() > 0 {
 		st.remove(st.used.Front().Value.(*entry))
@@ -248,7 +249,7 @@ func (st *store) remove(en *entry) {
 	st.changed(PrefixEvent{en.tokens, en.context, en.label, false})
 }
 
-// forget removes what begins with the given tokens.
+// forget removes the sessions of prompts that begin with the given tokens.
 func (st *store) forget(label string, tokens []int32) {
 	if tree := st.trees[label]; tree != nil {
 		for _, en := range tree.behind(tokens) {

@@ -11,8 +11,8 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// TestPrefixEvents: what is kept is told once, before what it replaces goes, and all of it
-// goes.
+// TestPrefixEvents: what is kept is reported once, before what it replaces is dropped, and
+// in the end all of it is dropped.
 func TestPrefixEvents(t *testing.T) {
 	m := openModel(t)
 	prompts, contexts := prompts(t, m, 3)

@@ -9,7 +9,7 @@ import (
 )
 
 // TestLookup: 140 requests of all kinds, in batches, get the same answers to the bit
-// with lookup decoding as without, and some of their tokens come by it.
+// with lookup decoding as without, and some of their tokens come from lookup.
 func TestLookup(t *testing.T) {
 	m := openModel(t)
 	n := 140

@@ -2,20 +2,21 @@ package engine
 
 import "time"
 
-// pace decides how many prompt tokens a step takes, from what earlier steps took.
+// pace decides how many prompt tokens a step takes, from how long earlier steps
+// took.
 type pace struct {
 	target time.Duration // between two tokens of an answer
-	most   int           // tokens of a step
+	most   int           // prompt tokens in a step
 
-	perToken float64 // seconds a prompt token, through all layers
-	decode   float64 // seconds a pass without prompts
+	perToken float64 // seconds per prompt token, through all layers
+	decode   float64 // seconds per pass without prompts
 }
 
 // leastTokens of prompts go into every step, so that they never starve.
 const leastTokens = 16
 
-// tokens returns the number of prompt tokens for the next step, in which answers
-// take a token each if there are any.
+// tokens returns the number of prompt tokens for the next step, in which answers,
+// if there are any, take one token each.
 func (p *pace) tokens(answers int) int {
 	if answers == 0 || p.perToken == 0 {
 		if answers == 0 {
@@ -26,10 +27,12 @@ func (p *pace) tokens(answers int) int {
 	return max(leastTokens, min(p.most, int((p.target.Seconds()-p.decode)/p.perToken)))
 }
 
-// weight is that of the newest measurement in the means: a few steps decide.
+// weight is that of the newest measurement in the means, so that a few steps
+// decide.
 const weight = 0.25
 
-// measured takes in a step of so many prompt tokens and answers.
+// measured records how long a step with the given numbers of prompt tokens and
+// answers took.
 func (p *pace) measured(took time.Duration, tokens, answers int) {
 	s := took.Seconds()
 	if tokens == 0 {

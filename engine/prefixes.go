@@ -1,8 +1,8 @@
 package engine
 
-// prefixes finds values by the tokens that they stand for, in time proportional to the
-// tokens asked about, however many values there are: a radix tree. The zero value is
-// empty.
+// prefixes is a radix tree that finds values by the tokens that they stand for, in
+// time proportional to the tokens looked up, however many values there are. The zero
+// value is empty.
 type prefixes[V any] struct{ root prefixNode[V] }
 
 type prefixNode[V any] struct {
@@ -12,7 +12,8 @@ type prefixNode[V any] struct {
 	has      bool
 }
 
-// put stores a value, in place of an older one for the same tokens, which it keeps.
+// put stores a value, replacing an older one for the same tokens. It retains the
+// tokens.
 func (t *prefixes[V]) put(tokens []int32, v V) {
 	n := &t.root
 	for len(tokens) > 0 {
@@ -57,7 +58,7 @@ func (t *prefixes[V]) remove(tokens []int32) {
 		switch len(n.children) {
 		case 0:
 			delete(parent.children, n.edge[0])
-		case 1: // what follows takes its place
+		case 1: // its child takes its place
 			for _, child := range n.children {
 				child.edge = append(n.edge[:len(n.edge):len(n.edge)], child.edge...)
 				parent.adopt(child)
@@ -66,9 +67,10 @@ func (t *prefixes[V]) remove(tokens []int32) {
 	}
 }
 
-// longest returns the number of tokens that the given ones begin alike with those of
-// any value, and such a value; and the value of which all tokens are the longest
-// beginning of the given ones, with their number, -1 if there is none.
+// longest returns n, the length of the longest prefix that the given tokens share with
+// those of any value, and such a value, alike; and whole, the most tokens of a value
+// that are all a prefix of the given ones, -1 if there is none, and that value,
+// within.
 func (t *prefixes[V]) longest(tokens []int32) (n int, alike V, whole int, within V) {
 	at, whole := &t.root, -1
 	if at.has {
@@ -97,7 +99,7 @@ func (t *prefixes[V]) longest(tokens []int32) (n int, alike V, whole int, within
 	return 0, alike, whole, within
 }
 
-// along returns the values of which all tokens are a beginning of the given ones.
+// along returns the values whose tokens are all a prefix of the given ones.
 func (t *prefixes[V]) along(tokens []int32) (values []V) {
 	for at := &t.root; at != nil; {
 		if at.has {
@@ -134,7 +136,7 @@ func (t *prefixes[V]) behind(tokens []int32) (values []V) {
 	return values
 }
 
-// all goes through the values of a node and of all behind it.
+// all iterates over the values of a node and of all its descendants.
 func (n *prefixNode[V]) all(yield func(V) bool) { n.each(yield) }
 
 func (n *prefixNode[V]) each(yield func(V) bool) bool {

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestPrefixes compares the tree with a list that is gone through.
+// TestPrefixes compares the tree with a linear search of a list.
 func TestPrefixes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var tree prefixes[string]

@@ -1,9 +1,9 @@
 package engine
 
-// queue holds requests that wait. Clients take turns; the requests of one are
-// served in the order in which they came.
+// queue holds waiting requests. Clients take turns; the requests of each are
+// served in order of arrival.
 type queue struct {
-	clients []*client // who have requests, the next to be served first
+	clients []*client // with requests, the next to be served first
 	by      map[string]*client
 	n       int // requests
 	tokens  int // of their prompts
@@ -29,7 +29,7 @@ func (q *queue) push(j *job) {
 	q.tokens += len(j.req.Prompt)
 }
 
-// pushFront puts a request that lost its cache back: it is served next.
+// pushFront puts back a request that lost its cache, to be served next.
 func (q *queue) pushFront(j *job) {
 	q.push(j)
 	c := q.by[j.req.Client]
@@ -51,7 +51,7 @@ func (q *queue) front() *job {
 	return q.clients[0].jobs[0]
 }
 
-// pop takes the front out; its client goes behind the others.
+// pop removes the front; its client goes to the end of the line.
 func (q *queue) pop() {
 	c := q.clients[0]
 	q.take(c, 0)
@@ -60,7 +60,7 @@ func (q *queue) pop() {
 	}
 }
 
-// remove takes a request out, wherever it is.
+// remove removes a request, wherever it is, and reports whether it was there.
 func (q *queue) remove(j *job) bool {
 	c := q.by[j.req.Client]
 	if c == nil {
@@ -90,7 +90,7 @@ func (q *queue) take(c *client, i int) {
 	}
 }
 
-// all returns every request that waits.
+// all returns every waiting request.
 func (q *queue) all() []*job {
 	var out []*job
 	for _, c := range q.clients {

@@ -20,9 +20,9 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// TestRandomRequests hands random requests on random models, which share prompts and
-// policies, to engines with little memory, with and without a store, while others come and
-// go: each gets what a session alone gives, and the heads hold as many entries.
+// TestRandomRequests submits random requests that share prompts and policies to engines on
+// random models with little memory, with and without a store, while others come and go:
+// each gets what a session alone gives, and the heads hold as many entries.
 func TestRandomRequests(t *testing.T) {
 	n := 5
 	if testing.Short() {
@@ -46,15 +46,15 @@ func TestRandomRequests(t *testing.T) {
 	}
 }
 
-// randomRequest is a request with what a session alone makes of it.
+// randomRequest is a request with its result from a session alone.
 type randomRequest struct {
 	Request
 	want *outcome // nil if err is not
 	err  error
-	lens []int // [L x K] entries behind the prompt
+	lens []int // [L x K] entries after the prompt
 }
 
-// randomCase runs one case, and returns some of its engines' figures.
+// randomCase runs one case and returns some of its engines' figures.
 func randomCase(t *testing.T, seed uint64) (sum Stats) {
 	rng := rand.New(rand.NewPCG(seed, 9))
 	heads := 1 + rng.IntN(3)
@@ -93,13 +93,13 @@ func randomCase(t *testing.T, seed uint64) (sum Stats) {
 		r := &requests[i]
 		r.want, r.err = r.alone(m, o)
 	}
-	for round := range 1 + rng.IntN(2) { // the second finds what the first has stored
+	for round := range 1 + rng.IntN(2) { // the second finds what the first stored
 		e, err := New(m, o)
 		require.NoError(t, err)
 		var wg sync.WaitGroup
 		for i := range requests {
 			start, stay := time.Duration(rng.IntN(20))*time.Millisecond, time.Duration(rng.IntN(30))*time.Millisecond
-			if rng.IntN(4) == 0 { // somebody who goes away
+			if rng.IntN(4) == 0 { // a client that goes away
 				wg.Go(func() {
 					ctx, cancel := context.WithTimeout(context.Background(), stay)
 					defer cancel()
@@ -132,7 +132,7 @@ func randomCase(t *testing.T, seed uint64) (sum Stats) {
 	return sum
 }
 
-// randomPolicy compresses a context, or while decoding, or both.
+// randomPolicy returns a policy that compresses a context, or while decoding, or both.
 func randomPolicy(rng *rand.Rand) *lukv.Policy {
 	metrics := slices.DeleteFunc(lukv.Metrics(), func(name string) bool { return name == "triattention" || name == "kvzip" })
 	allocators := []string{"uniform", "adakv", "pyramidkv", "global", "threshold", "cake"}
@@ -151,7 +151,7 @@ func randomPolicy(rng *rand.Rand) *lukv.Policy {
 	return p
 }
 
-// randomRequests are n requests about few documents with few policies.
+// randomRequests returns n requests about a few documents with a few policies.
 func randomRequests(rng *rand.Rand, cfg *model.Config, n int) []randomRequest {
 	tokens := func(n int) []int32 {
 		out := make([]int32, n)
@@ -204,7 +204,7 @@ func randomRequests(rng *rand.Rand, cfg *model.Config, n int) []randomRequest {
 	return out
 }
 
-// randomMask allows some tokens behind some answers, and ends others.
+// randomMask allows some tokens after some answers, and ends others.
 func randomMask(seed uint64, vocab int) func(int, []int32) ([]uint64, error) {
 	return func(choice int, answer []int32) ([]uint64, error) {
 		h := seed + uint64(choice)
@@ -227,7 +227,7 @@ func randomMask(seed uint64, vocab int) func(int, []int32) ([]uint64, error) {
 	}
 }
 
-// headLens are the entries of the heads without a window.
+// headLens returns the entries of the heads without a window.
 func headLens(s *model.Session, cfg *model.Config) []int {
 	var out []int
 	for at := range cfg.Layers {
@@ -240,7 +240,8 @@ func headLens(s *model.Session, cfg *model.Config) []int {
 	return out
 }
 
-// alone answers the request with sessions of its own, the prompt read anew for each choice.
+// alone answers the request with its own sessions, reading the prompt again for each
+// choice.
 func (r *randomRequest) alone(m *model.Model, o Options) (*outcome, error) {
 	n := max(1, r.Choices)
 	out := newOutcome(n)
@@ -330,12 +331,12 @@ func (r *randomRequest) choose(m *model.Model, o Options, i int, out *outcome) e
 	}
 }
 
-// check has an engine answer the request, and says what differs.
+// check has an engine answer the request and reports what differs.
 func (r *randomRequest) check(e *Engine, m *model.Model) error {
 	q := r.Request
 	var inspected []int
 	q.Inspect = func(s *model.Session) { inspected = headLens(s, m.Config()) }
-	// In time, however slow the machine: an engine that sleeps while there is work never ends.
+	// Ample even on a slow machine: an engine that sleeps while there is work never ends.
 	ctx, cancel := context.WithTimeoutCause(context.Background(), 5*time.Minute, errors.New("no answer in five minutes"))
 	defer cancel()
 	s, err := e.Submit(ctx, q)
@@ -368,7 +369,7 @@ func (r *randomRequest) check(e *Engine, m *model.Model) error {
 		return nil
 	}
 	if len(out.eprobs) > 0 {
-		out.eprobs[0] = 0 // of the first there is none
+		out.eprobs[0] = 0 // the first has none
 	}
 	if got, want := fmt.Sprintf("%v %x", out.echo, out.eprobs), fmt.Sprintf("%v %x", r.want.echo, r.want.eprobs); !equal(out, r.want) || got != want {
 		return fmt.Errorf("found %v, alone %v", out, r.want)

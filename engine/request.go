@@ -11,58 +11,60 @@ import (
 
 // Request is a prompt to be continued.
 type Request struct {
-	// ID names the request in errors; empty: the engine numbers it.
+	// ID names the request in errors; if empty, the engine numbers it.
 	ID string
 
-	// Client names whose request it is: in the queue, clients take turns.
+	// Client names the client whose request it is; clients take turns in the queue.
 	Client string
 
 	// Prompt is the text so far, at least one token.
 	Prompt []int32
 
-	// Policy, if not nil, compresses the first Context tokens of the prompt before
-	// the others are read; 0 < Context <= len(Prompt). What comes after them is
-	// not evicted, unless the policy compresses while decoding.
+	// Policy, if not nil, compresses the first Context tokens of the prompt before the
+	// others are read; 0 < Context <= len(Prompt). Entries of later tokens are not
+	// evicted, unless the policy compresses while decoding.
 	//
-	// Of these the first Protected, such as a system prompt, stay as they are, and the
-	// policy applies to the tokens between: see model.Session.PrefillCompressed, which
-	// says which policies allow this. Protected < Context.
+	// The first Protected tokens of the context, such as a system prompt, are not
+	// compressed, and the policy applies to those after them: see
+	// model.Session.PrefillCompressed, which says which policies allow this. Protected
+	// < Context.
 	Policy    *lukv.Policy
 	Context   int
 	Protected int
 
-	// Sampling says how tokens are drawn. MaxTokens 0 is the rest of the model's
-	// context. YieldEnd hands out the token that ends the answer.
+	// Sampling says how tokens are drawn. MaxTokens 0 means what the prompt leaves of
+	// Options.MaxTokens. YieldEnd includes the token that ends the answer in the
+	// events.
 	Sampling model.Sampling
 
-	// Choices is the number of answers, each with a random stream of its own;
-	// default 1, at most 128. The prompt is read once.
+	// Choices is the number of answers, each with its own random stream; default 1,
+	// at most 128. The prompt is read once.
 	Choices int
 
 	// Stop lists texts that end an answer; they are part of it only with KeepStop.
 	Stop     []string
 	KeepStop bool
 
-	// ShowSpecial leaves special tokens in the text of answers.
+	// ShowSpecial includes special tokens in the text of answers.
 	ShowSpecial bool
 
 	// Mask, if not nil, is asked before each token of a choice which tokens may be
-	// drawn (see model.Sampler.Next), given the answer's tokens so far. It is called
-	// from one goroutine at a time for each choice. io.EOF ends the choice, as a token
-	// that ends answers would; another error ends the request.
+	// drawn (see model.Sampler.Next), given the answer's tokens so far. For each
+	// choice, it is called from one goroutine at a time. io.EOF ends the choice, as a
+	// token that ends answers would; any other error ends the request.
 	Mask func(choice int, answer []int32) ([]uint64, error)
 
-	// Echo hands out the tokens of the prompt from the first after the compressed
-	// context on, each with what Sampling asks of log-probabilities, before those of
-	// the answer. The first has no log-probability, as nothing precedes it.
+	// Echo returns the tokens of the prompt that follow the compressed context, before
+	// those of the answer, each with the log-probabilities that Sampling asks for. The
+	// first of them has none.
 	Echo bool
 
 	// PromptOnly reads the prompt, keeps it and generates nothing.
 	PromptOnly bool
 
 	// Inspect, if not nil, is called once with the session that has read the prompt,
-	// before the first token is drawn. All answers wait for it: it looks at the cache,
-	// changes nothing and keeps nothing.
+	// before the first token is drawn. All answers wait for it. It may look at the
+	// cache, but must not change or retain anything.
 	Inspect func(*model.Session)
 
 	// Salt separates what is kept of this request's prompt from that of requests
@@ -79,7 +81,7 @@ var (
 	// ErrClosed says that the engine is closed or draining.
 	ErrClosed = errors.New("engine is closed")
 
-	// ErrQueueFull says that too many requests are waiting already. Try again
+	// ErrQueueFull says that too many requests are already waiting. Try again
 	// later.
 	ErrQueueFull = errors.New("queue is full")
 )
@@ -88,8 +90,8 @@ var (
 type TooLargeError struct {
 	Needed, Limit int64 // bytes of cache
 
-	// Ratio is the share of the context that has to be removed for the request
-	// to fit, with the request's own metric and allocator; 0 if none is enough.
+	// Ratio is the smallest compression ratio, in hundredths, at which the request
+	// would fit, with its own metric and allocator; 0 if no ratio is enough.
 	Ratio float64
 }
 
@@ -101,8 +103,7 @@ func (e *TooLargeError) Error() string {
 	return text
 }
 
-// check reports the first thing in a request that makes no sense, and writes
-// defaults out.
+// check reports the first thing wrong with a request, and fills in defaults.
 func (e *Engine) check(r *Request) error {
 	c := e.m.Config()
 	if r.Choices == 0 {
@@ -142,7 +143,7 @@ func (e *Engine) check(r *Request) error {
 	return r.Sampling.Validate()
 }
 
-// answerTokens is the most that an answer may have.
+// answerTokens returns the most tokens that an answer may have.
 func (e *Engine) answerTokens(r *Request) int {
 	if n := r.Sampling.MaxTokens; n > 0 {
 		return n

@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// step computes a token of every answer and a piece of a prompt. It reports false if
+// step computes a token of every answer and pieces of prompts. It reports false if
 // there was nothing to do.
 func (e *Engine) step() bool {
 	e.gather()
@@ -40,7 +40,7 @@ func (e *Engine) step() bool {
 	return true
 }
 
-// gather collects the answers that can go on.
+// gather collects the answers that can continue.
 func (e *Engine) gather() {
 	e.draws = e.draws[:0]
 	for again := true; again; {
@@ -48,7 +48,7 @@ func (e *Engine) gather() {
 		e.parts, e.owners, e.replayed = e.parts[:0], e.owners[:0], 0
 		for _, j := range e.running {
 			if j.session == nil && !j.over() && j.room() > 0 && !e.gatherJob(j) {
-				again = true // somebody lost a cache or failed: look again
+				again = true // a request lost its cache or failed: start over
 				break
 			}
 		}
@@ -88,17 +88,17 @@ func (e *Engine) gatherJob(j *job) bool {
 	return true
 }
 
-// countsPasses reports whether the request compresses while decoding, whose schedule
-// counts passes: an answer that lost its cache then goes through the model again as it
-// did before, a token a pass.
+// countsPasses reports whether the request compresses while decoding, on a schedule
+// that counts passes. An answer that lost its cache is then recomputed as it was
+// before, one token per pass.
 func (j *job) countsPasses() bool { return j.req.Policy != nil && j.req.Policy.Decode.Enabled() }
 
-// draftRows bounds the rows of answers in a step that has drafts among them: with
-// more, a draft takes as long as the token that it may save.
+// draftRows bounds the rows of answers in a step that includes drafts: with more, a
+// draft takes as long as the token that it may save.
 const draftRows = 16
 
-// drafts is the number of tokens that may be computed ahead of an answer: within what
-// is reserved for it, and without the token that ends it, which is never fed.
+// drafts returns the number of tokens that may be computed ahead for an answer: within
+// what is reserved for it, and without its last token, which is never fed.
 func (e *Engine) drafts(c *choice) int {
 	if !e.o.Lookup {
 		return 0
@@ -107,7 +107,7 @@ func (e *Engine) drafts(c *choice) int {
 	return max(0, min(model.MaxDrafts, (draftRows-width)/width, c.j.covered-answer, c.j.answerTokens-answer-1))
 }
 
-// longest is the length of the longest answer in progress.
+// longest returns the length of the longest answer in progress.
 func (j *job) longest() int {
 	n := 0
 	for _, c := range j.choices {
@@ -118,8 +118,8 @@ func (j *job) longest() int {
 	return n
 }
 
-// grow reserves room for longer answers, at the cost of requests that came later.
-// It reports false if the running requests have changed.
+// grow reserves room for longer answers, at the cost of later requests. It reports
+// false if the running requests have changed.
 func (e *Engine) grow(j *job) bool {
 	if e.reserve(j, j.step) {
 		j.covered = min(j.answerTokens, j.covered+growTokens)
@@ -145,9 +145,9 @@ func (e *Engine) add(j *job, p model.Part) {
 	e.owners = append(e.owners, j)
 }
 
-// addPrompts adds pieces of prompts of n tokens in all to the pass; prompts take
-// turns. A prompt that goes layer by layer is returned instead, to be advanced by
-// itself. taken is the number of tokens in the pass.
+// addPrompts adds pieces of prompts to the pass, at most n tokens in all; prompts take
+// turns. A prompt that is computed layer by layer is returned instead, to be advanced
+// separately. taken is the number of tokens added.
 func (e *Engine) addPrompts(n int) (layered *job, taken int) {
 	running := slices.Clone(e.running)
 	for i := range running {
@@ -183,10 +183,10 @@ func (e *Engine) addPrompts(n int) (layered *job, taken int) {
 	return layered, taken
 }
 
-// echoRows bounds the rows of an echo in a step: all their logits are looked at.
+// echoRows bounds the rows of an echo in a step, as all their logits are needed.
 const echoRows = 16
 
-// advance does a piece of a prompt that goes layer by layer.
+// advance computes a piece of a prompt that is computed layer by layer.
 func (e *Engine) advance(j *job, n int) {
 	start, before := time.Now(), j.fill.Remaining()
 	if err := j.fill.Advance(e.ctx, n); err != nil {
@@ -196,7 +196,8 @@ func (e *Engine) advance(j *job, n int) {
 	e.pace.measured(time.Since(start), max(1, before-j.fill.Remaining()), 0)
 }
 
-// blame ends the request that made a pass fail, or all if that cannot be told.
+// blame ends the request that made a pass fail, or all of them if it cannot be told
+// which.
 func (e *Engine) blame(err error) {
 	var at *model.PartError
 	if errors.As(err, &at) {
@@ -210,7 +211,7 @@ func (e *Engine) blame(err error) {
 		}
 		return
 	}
-	// Each by itself: who is to blame fails alone.
+	// Run each by itself, so that only the one to blame fails.
 	parts, owners := slices.Clone(e.parts), slices.Clone(e.owners)
 	for i := range parts {
 		if !slices.Contains(e.running, owners[i]) {
@@ -224,8 +225,8 @@ func (e *Engine) blame(err error) {
 	e.drawAll()
 }
 
-// passed takes in what a pass did: answers that stand behind their last token are
-// ready for the next, prompts that are done are read.
+// passed handles the results of a pass: answers whose last token was fed are ready for
+// the next one, and prompts may be finished.
 func (e *Engine) passed() {
 	for _, j := range slices.Clone(e.running) {
 		if j.session != nil {
@@ -245,8 +246,8 @@ func (e *Engine) passed() {
 	}
 }
 
-// progressed tells the stream how much of the prompt is read. An answer that lost its cache
-// and begins again does not go back.
+// progressed tells the stream how much of the prompt has been read. A request that lost its
+// cache and begins again does not go back.
 func (j *job) progressed() {
 	at := j.at
 	if j.fill != nil {
@@ -255,8 +256,8 @@ func (j *job) progressed() {
 	j.stream.reached.Store(max(j.stream.reached.Load(), int64(at)))
 }
 
-// took takes in a pass, and reports whether the session stands behind the answer's
-// last token since.
+// took updates the choice after a pass, and reports whether the pass fed the answer's
+// last token to the session.
 func (c *choice) took() bool {
 	before := c.fed
 	switch {
@@ -268,14 +269,14 @@ func (c *choice) took() bool {
 	return c.fed > before && c.fed == len(c.answer)
 }
 
-// read goes on with a request whose prompt is read: it is kept, and its answers
-// begin.
+// read continues a request whose prompt has been read: the prompt is kept, and the
+// answers begin.
 func (e *Engine) read(j *job) {
 	st := j.session.Stats()
 	j.progressed()
 	if j.isRead.IsZero() {
 		j.isRead = time.Now()
-		if j.cached < j.req.Context { // or it was evicted for an earlier request
+		if j.cached < j.req.Context { // otherwise an earlier request has counted them
 			e.stats.evicted.Add(st.FullEntries - st.Entries)
 		}
 		if j.req.Inspect != nil {
@@ -311,7 +312,7 @@ func (e *Engine) read(j *job) {
 }
 
 // drawAll draws the next tokens of every answer that is ready, in parallel, and sends
-// what comes of it. It reports true.
+// the events. It always returns true.
 func (e *Engine) drawAll() bool {
 	if n := workers(len(e.draws)); n > 1 {
 		var next atomic.Int64
@@ -359,7 +360,7 @@ func (e *Engine) drawAll() bool {
 	return true
 }
 
-// draw draws the next token, and those behind it that the step has computed ahead.
+// draw draws the next token, and those after it that the step has computed ahead.
 func (c *choice) draw() {
 	c.events = c.events[:0]
 	for c.drawOne() && c.session.Follow(c.answer[len(c.answer)-1]) {
@@ -367,8 +368,7 @@ func (c *choice) draw() {
 	}
 }
 
-// drawOne draws a token and says what becomes of the answer. It reports whether it
-// goes on.
+// drawOne draws a token and adds its event. It reports whether the answer goes on.
 func (c *choice) drawOne() bool {
 	j := c.j
 	o := &j.req.Sampling
@@ -422,7 +422,7 @@ func (c *choice) drawOne() bool {
 	return !c.done
 }
 
-// end ends the answer with what was held back of its text.
+// end ends the answer, with any text that was held back.
 func (c *choice) end(event *Event, why model.FinishReason) {
 	c.done, c.finish = true, why
 	if c.text != nil {

@@ -6,7 +6,7 @@ import "github.com/lukv/lukv/model"
 type load struct {
 	file *stored
 	jobs []*job
-	held int64 // bytes reserved for requests that went away meanwhile
+	held int64 // bytes reserved for requests that have gone away since
 }
 
 // write is a session that is being written to a file.
@@ -17,7 +17,7 @@ type write struct {
 	held    int64          // bytes reserved for it
 }
 
-// post has the loop run fn: something that went on beside it is over.
+// post hands fn to the loop to run.
 func (e *Engine) post(fn func()) {
 	e.mu.Lock()
 	e.posted = append(e.posted, fn)
@@ -25,8 +25,8 @@ func (e *Engine) post(fn func()) {
 	e.poke()
 }
 
-// startLoad has a request wait for a file. It reports false if there is no room for what
-// the file holds, which may be more than the request takes of it.
+// startLoad makes a request wait for a file to be loaded. It reports false if there is
+// no room for all that the file holds, which may be more than the request reuses.
 func (e *Engine) startLoad(j *job, f *stored) bool {
 	if e.o.MaxBytes > 0 && f.bytes > j.reserved && !e.reserve(j, f.bytes-j.reserved) {
 		return false
@@ -47,7 +47,7 @@ func (e *Engine) startLoad(j *job, f *stored) bool {
 	return true
 }
 
-// loaded gives the requests that wait for a file what was read of it.
+// loaded gives the requests that wait for a file what was read from it.
 func (e *Engine) loaded(l *load, s *model.Session, err error) {
 	e.beside--
 	l.file.load = nil
@@ -56,7 +56,7 @@ func (e *Engine) loaded(l *load, s *model.Session, err error) {
 	case err != nil && passing(err):
 		e.o.Log.Warn("stored prefix not read", "file", l.file.name, "error", err)
 	case err != nil:
-		if e.disk.files[l.file.name] == l.file { // and not another in its place since
+		if e.disk.files[l.file.name] == l.file { // not replaced by another since
 			e.disk.drop(l.file)
 			e.disk.damaged(l.file.name, err)
 			e.stats.stored.Store(e.disk.bytes)
@@ -87,8 +87,8 @@ func (e *Engine) loaded(l *load, s *model.Session, err error) {
 	}
 }
 
-// away takes a request that ends out of what goes on beside the loop. The bytes that are
-// in use there stay reserved until it is over.
+// away detaches a departing request from its load or write in progress. The bytes in use
+// there stay reserved until that is over.
 func (e *Engine) away(j *job) {
 	if l := j.load; l != nil {
 		j.load = nil
@@ -108,13 +108,13 @@ func (e *Engine) away(j *job) {
 	}
 }
 
-// give gives reserved bytes back.
+// give gives back reserved bytes.
 func (e *Engine) give(n int64) {
 	e.reserved -= n
 	e.stats.reserved.Store(e.reserved)
 }
 
-// settle waits until a load or a write is over, which may give bytes back.
+// settle waits until a load or a write is over, which may free bytes.
 func (e *Engine) settle() {
 	for before := e.beside; e.beside == before; {
 		<-e.wake
@@ -125,7 +125,7 @@ func (e *Engine) settle() {
 	e.poke()
 }
 
-// runPosted does what was posted. The mutex is held.
+// runPosted runs the posted functions. The caller holds the mutex.
 func (e *Engine) runPosted() {
 	for _, fn := range e.posted {
 		fn()
@@ -133,10 +133,11 @@ func (e *Engine) runPosted() {
 	e.posted = nil
 }
 
-// persist writes the cache of a prompt that was read to disk, if it is to be there and
-// is not. It reports true if the request waits for that: one that asks for nothing else.
-// Others write what was compressed, which costs more to make and less to store, in the
-// background, one at a time; the rest is written when the engine is closed.
+// persist writes the cache of a prompt that has been read to disk, if it belongs there
+// and is missing. It reports whether the request waits for that, as one with PromptOnly
+// does. Other requests have compressed contexts, which cost more to compute and less to
+// store, written in the background, one at a time; the rest is written when the engine
+// is closed.
 func (e *Engine) persist(j *job) bool {
 	if e.disk == nil || !j.keepable() {
 		return false
@@ -187,7 +188,7 @@ func (e *Engine) persist(j *job) bool {
 	return w.job != nil
 }
 
-// toStore makes room for a session's file; nil if it is larger than all the room.
+// toStore makes room for a session's file; nil if it is larger than the whole store.
 func (e *Engine) toStore(label string, context int, tokens []int32, s *model.Session) *stored {
 	size, err := s.SavedSize(label)
 	if err != nil || e.disk.limit > 0 && size > e.disk.limit {
@@ -198,7 +199,7 @@ func (e *Engine) toStore(label string, context int, tokens []int32, s *model.Ses
 	return &stored{name: nameOf(label, tokens), label: label, tokens: tokens, context: context, bytes: size}
 }
 
-// written takes in that a file is complete, or failed.
+// written handles the end of a write, successful or not.
 func (e *Engine) written(w *write, background bool, err error) {
 	e.beside--
 	if background {
@@ -214,8 +215,7 @@ func (e *Engine) written(w *write, background bool, err error) {
 	}
 }
 
-// store puts a file that was written into the index, in place of those that have
-// nothing more than it.
+// store adds a written file to the index, replacing those that offer nothing more.
 func (e *Engine) store(f *stored, err error) {
 	if err != nil {
 		e.o.Log.Warn("prefix not stored", "tokens", len(f.tokens), "bytes", f.bytes, "error", err)
@@ -234,8 +234,8 @@ func (e *Engine) store(f *stored, err error) {
 	e.stats.stored.Store(e.disk.bytes)
 }
 
-// storeKept writes what is in memory and not on disk: the engine ends. The most used is
-// written last and stays longest.
+// storeKept writes what is in memory but not on disk, as the engine ends. The most
+// recently used is written last and stays longest.
 func (e *Engine) storeKept() {
 	if e.disk == nil {
 		return
@@ -251,8 +251,8 @@ func (e *Engine) storeKept() {
 	}
 }
 
-// StoredPrefix names what the store has of a request's prompt for [ForgetStored]. The
-// name stays valid beyond the engine's end.
+// StoredPrefix returns a name, for [ForgetStored], of what the store has of a request's
+// prompt. The name stays valid after the engine is closed.
 func (e *Engine) StoredPrefix(r Request) (string, error) {
 	j, err := e.named(r)
 	if err != nil {
@@ -261,7 +261,7 @@ func (e *Engine) StoredPrefix(r Request) (string, error) {
 	return storedPrefix(folderOf(e.m), j.label, j.req.Prompt), nil
 }
 
-// named checks a request and finds its labels.
+// named checks a request and computes its labels.
 func (e *Engine) named(r Request) (*job, error) {
 	if err := e.check(&r); err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ func stores(t testing.TB, dir string) []string {
 }
 
 // TestStore: what was read is there after a restart, with the same bits; files that are
-// damaged, or another model's, cost themselves alone.
+// damaged, or belong to another model, affect nothing else.
 func TestStore(t *testing.T) {
 	m := openModel(t)
 	tokens, contexts := prompts(t, m, 2)
@@ -48,7 +48,7 @@ func TestStore(t *testing.T) {
 		require.NoError(t, err)
 		return collect(t, s, 1), s.Usage()
 	}
-	// ask asks both, and returns how many tokens were kept.
+	// ask asks both and returns how many tokens were kept.
 	ask := func(e *Engine) (compressed, uncompressed int) {
 		got, u := submit(e, question)
 		require.True(t, equal(got, want[true]))
@@ -90,7 +90,7 @@ func TestStore(t *testing.T) {
 	}
 	require.NoError(t, e.Close())
 
-	// Damage of every kind.
+	// All kinds of damage.
 	files := stores(t, dir)
 	for i, name := range files {
 		data, err := os.ReadFile(name)
@@ -111,7 +111,7 @@ func TestStore(t *testing.T) {
 	require.Zero(t, compressed+uncompressed)
 	require.NoError(t, e.Close())
 
-	// A session under another's name is not taken for it.
+	// A session under the name of another is not taken for it.
 	files = slices.DeleteFunc(stores(t, dir), func(name string) bool { return filepath.Base(name) == "notes" })
 	require.GreaterOrEqual(t, len(files), 2)
 	a, err := os.ReadFile(files[0])
@@ -127,7 +127,7 @@ func TestStore(t *testing.T) {
 	require.Zero(t, compressed)
 	require.NoError(t, e.Close())
 
-	// A bound on the bytes: the least used goes.
+	// A bound on the bytes: the least recently used goes.
 	o.StoreBytes = size + size/4
 	e = newEngine(t, m, o)
 	require.LessOrEqual(t, e.Stats().StoredBytes, o.StoreBytes)
@@ -162,8 +162,8 @@ func TestStore(t *testing.T) {
 	require.ErrorContains(t, err, "without a folder")
 }
 
-// TestStoredStaysWithoutMemory: a file that there is no memory to read now is no damaged
-// one, and is read when there is.
+// TestStoredStaysWithoutMemory: a file that cannot be read now for lack of memory does not
+// count as damaged, and is read once there is memory.
 func TestStoredStaysWithoutMemory(t *testing.T) {
 	limit := int64(6 << 20)
 	m := openModel(t, model.WithMaxMemory(limit))
@@ -202,8 +202,8 @@ func TestStoredStaysWithoutMemory(t *testing.T) {
 	require.NoError(t, e.Close())
 }
 
-// TestStoreAcrossInstructionSets: what one instruction set has stored, compressed behind a
-// protected beginning or not, another goes on with to the same bits, and the other way round.
+// TestStoreAcrossInstructionSets: what is stored with one instruction set, compressed after
+// a protected prefix or not, is continued with another to the same bits, and vice versa.
 func TestStoreAcrossInstructionSets(t *testing.T) {
 	dir := t.TempDir()
 	native := openModel(t, model.WithThreads(2))
@@ -220,7 +220,7 @@ func TestStoreAcrossInstructionSets(t *testing.T) {
 		tokens[i] = tokens[i][10*i : 10*i+80] // portable Go is slow
 		want = append(want, alone(t, native, request(i)))
 	}
-	next := 0 // that nobody has asked yet
+	next := 0 // next request that has not been asked
 	for i, cpu := range kernels.Variants() {
 		m := openModel(t, model.WithCPU(cpu), model.WithThreads(2))
 		e := newEngine(t, m, Options{MaxBytes: 64 << 20, Store: dir})
@@ -244,9 +244,9 @@ func TestStoreAcrossInstructionSets(t *testing.T) {
 	}
 }
 
-// TestRestarts: engines are closed and opened again on the same store while requests come,
-// wait, are computed and are preempted, and files are damaged meanwhile: every answer is
-// that of its run alone.
+// TestRestarts: engines are closed and reopened on the same store while requests arrive,
+// wait, are computed and are preempted, and files get damaged: every answer is that of its
+// run alone.
 func TestRestarts(t *testing.T) {
 	for _, cpu := range kernels.Variants() {
 		n := 6
@@ -274,8 +274,7 @@ func TestRestarts(t *testing.T) {
 	}
 }
 
-// restarts runs n requests twice; that something of everything happens is asked of many
-// only.
+// restarts runs the requests twice; only with many must everything have happened.
 func restarts(t *testing.T, m *model.Model, requests []Request) {
 	n := len(requests)
 	want := make([]*outcome, n)
@@ -327,13 +326,13 @@ func restarts(t *testing.T, m *model.Model, requests []Request) {
 		}
 		return err == nil || !errors.Is(err, ErrClosed)
 	}
-	// Chance decides what a round meets; on some machine one may miss something.
+	// Chance decides what happens in a round; on some machines one may miss something.
 	for round := 0; round < 10 && (round == 0 || n > 8 && min(total.LoadedFiles, total.CachedTokens, total.Preempted) == 0); round++ {
 		var wg sync.WaitGroup
 		left := make(chan struct{}, 3*n)
 		for i := range n {
 			wg.Go(func() {
-				for range 2 { // the second time much is kept
+				for range 2 { // the second time, much is kept
 					for !once(i) {
 						time.Sleep(time.Millisecond)
 					}
@@ -341,7 +340,7 @@ func restarts(t *testing.T, m *model.Model, requests []Request) {
 				}
 			})
 		}
-		for range 4 { // each when a fifth of the answers are there
+		for range 4 { // each after another fifth of the answers
 			for range 2 * n / 5 {
 				<-left
 			}
@@ -358,8 +357,8 @@ func restarts(t *testing.T, m *model.Model, requests []Request) {
 	t.Logf("%+v", total)
 }
 
-// preemptLast takes the cache of the request that came last, as if there were no room for
-// it; posted to the loop.
+// preemptLast takes the cache of the last request, as if there were no room for it; it is
+// posted to the loop.
 func preemptLast(e *Engine) {
 	if len(e.running) == 0 || e.closing {
 		return
@@ -371,8 +370,8 @@ func preemptLast(e *Engine) {
 	e.queue.pushFront(j)
 }
 
-// TestPreemptedWhileCompressing takes the cache of an answer every few tokens: what
-// compresses while decoding counts the passes that led to it.
+// TestPreemptedWhileCompressing takes the cache of an answer every few tokens:
+// compression while decoding counts the passes that led to it.
 func TestPreemptedWhileCompressing(t *testing.T) {
 	m := openModel(t)
 	tokens, contexts := prompts(t, m, 1)
@@ -423,7 +422,7 @@ func collected(s *Stream, out *outcome) (*outcome, error) {
 	return out, nil
 }
 
-// TestForgetStored: what an engine would forget is gone from its store without one, and
+// TestForgetStored: without an engine, what one would forget is removed from its store, and
 // nothing else.
 func TestForgetStored(t *testing.T) {
 	m := openModel(t)

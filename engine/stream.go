@@ -13,7 +13,7 @@ import (
 
 // Event is a piece of an answer: a token, or its end.
 type Event struct {
-	Choice int // 0 to Request.Choices-1; of an echo 0
+	Choice int // 0 to Request.Choices-1; 0 for an echo
 
 	// Token is the next token; Echo says that it is one of the prompt. An event
 	// without one (see HasToken) carries text that was held back, or the end.
@@ -25,7 +25,7 @@ type Event struct {
 	// what may become a stop text, is incomplete.
 	Text string
 
-	// Finish, if not model.FinishNone, says why the choice ended; it has no more
+	// Finish, if not model.FinishNone, says why the choice ended; it then has no more
 	// events.
 	Finish model.FinishReason
 }
@@ -33,11 +33,11 @@ type Event struct {
 // Usage counts the tokens of a request.
 type Usage struct {
 	Prompt    int // tokens of the prompt
-	Cached    int // of these, those that were kept from an earlier request
+	Cached    int // of these, kept from an earlier request
 	Generated int // over all choices, including those that ended answers
 
-	// How long the request waited, how long its prompt was read, and how long it was
-	// answered.
+	// How long the request waited, how long reading its prompt took, and how long
+	// answering.
 	Queued, Reading, Answering time.Duration
 }
 
@@ -51,28 +51,27 @@ type CacheUse struct {
 type Stream struct {
 	id     string
 	events chan Event
-	done   chan struct{} // closed when the request is over; then err is set
+	done   chan struct{} // closed when the request is over, after err is set
 	err    error
 	cancel context.CancelFunc
 	wake   func() // tells the engine that there is room in events again
 
-	prompt  int          // tokens of it
-	reached atomic.Int64 // of these, read by now
+	prompt  int          // in tokens
+	reached atomic.Int64 // of these, read so far
 	cached  atomic.Int64 // of these, kept from an earlier request
 
 	usage Usage    // set when the request is over
 	cache CacheUse // likewise
 }
 
-// streamRoom is the number of events that wait for a reader before its answers
-// pause.
+// streamRoom is the number of unread events at which a request's answers pause.
 const streamRoom = 128
 
-// ID is the request's name.
+// ID returns the request's name.
 func (s *Stream) ID() string { return s.id }
 
-// Next returns the next event, io.EOF after the last, or the error of a request
-// that failed. When ctx is done it returns the error of ctx; the request goes on.
+// Next returns the next event, io.EOF after the last, or the error of a request that
+// failed. When ctx is done it returns the cause; the request goes on.
 func (s *Stream) Next(ctx context.Context) (Event, error) {
 	select {
 	case e := <-s.events:
@@ -99,7 +98,7 @@ func (s *Stream) Next(ctx context.Context) (Event, error) {
 	return Event{}, io.EOF
 }
 
-// read lets answers go on that pause because nobody read them.
+// read wakes answers that paused because their events were not read.
 func (s *Stream) read() {
 	if len(s.events) == streamRoom/2 {
 		s.wake()
@@ -123,13 +122,13 @@ func (s *Stream) Events() iter.Seq2[Event, error] {
 	}
 }
 
-// Progress is the fraction of the prompt read so far, 0 to 1. It never decreases.
+// Progress returns the fraction of the prompt read so far, 0 to 1. It never decreases.
 func (s *Stream) Progress() float64 {
 	return float64(s.reached.Load()) / float64(s.prompt)
 }
 
-// Cached is the number of tokens of the prompt that were kept from an earlier request, as
-// far as it is known: 0 while the request waits.
+// Cached returns the number of prompt tokens that were kept from an earlier request, as
+// far as is known: 0 while the request waits.
 func (s *Stream) Cached() int { return int(s.cached.Load()) }
 
 // Close cancels the request, if it is not over, and waits until its memory is
@@ -139,7 +138,7 @@ func (s *Stream) Close() {
 	<-s.done
 }
 
-// Usage returns what the request cost. It is complete when the request is over.
+// Usage waits for the end of the request and returns what it cost.
 func (s *Stream) Usage() Usage {
 	<-s.done
 	return s.usage
@@ -152,7 +151,7 @@ func (s *Stream) Cache() CacheUse {
 	return s.cache
 }
 
-// end makes the request over.
+// end marks the request as over.
 func (s *Stream) end(err error) {
 	if err != nil {
 		s.err = fmt.Errorf("request %s: %w", s.id, err)
