@@ -16,7 +16,7 @@ import (
 	"github.com/lukv/lukv/tokenizer/chat"
 )
 
-// chatRequest is a chat completion that was asked for.
+// chatRequest is a request for a chat completion.
 type chatRequest struct {
 	v        *served
 	q        engine.Request
@@ -27,14 +27,14 @@ type chatRequest struct {
 	calls    *toolCalls // nil: nothing can be called
 	ids      bool       // return_token_ids
 	progress bool       // return_progress
-	goesOn   bool       // with the last message
+	goesOn   bool       // continues the last message
 	thinking *thinking  // nil: answers begin without thoughts
-	thought  int        // tokens of thoughts that were read
+	thought  int        // tokens of thoughts so far
 
-	keepTurns int // older ones are compressed; 0: none is
+	keepTurns int // older ones are compressed; 0: none are
 }
 
-// messages reads the conversation. Content is text, or parts that are.
+// messages reads the conversation. Content is a string or a list of text parts.
 func messages(f *fields) []*chat.Object {
 	if !f.has("messages") {
 		f.fail("messages", "missing")
@@ -83,7 +83,7 @@ func content(m *fields, role string) string {
 	return m.text("content", "text")
 }
 
-// input reads what the template gets.
+// input reads the input of the template.
 func input(f *fields) chat.Input {
 	in := chat.Input{Messages: messages(f), AddGenerationPrompt: true}
 	if f.has("add_generation_prompt") {
@@ -185,16 +185,16 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 	return c, nil
 }
 
-// follow makes answers be of the format that is asked for, or calls of tools.
+// follow constrains answers to the requested format, or to calls of tools.
 func (c *chatRequest) follow(f *fields, in *chat.Input) {
 	like, param := format(f), "response_format"
-	var begin *toolCalls // with a beginning of their own
+	var begin *toolCalls // says where the language begins; nil: with the answer
 	if c.calls = tools(f, c.v, in); c.calls != nil {
 		c.q.ShowSpecial = true
 		auto := c.calls.choice == "auto"
 		if auto && like.key != nil {
 			like = c.calls.orFormat(c.v, like)
-		} else { // where a call has to be made, the format of texts does not matter
+		} else { // if a call has to be made, the format of text does not matter
 			like, param = c.calls.language(c.v), "tools"
 			if auto || c.calls.must {
 				begin = c.calls
@@ -209,7 +209,7 @@ func (c *chatRequest) follow(f *fields, in *chat.Input) {
 	}
 }
 
-// tokens makes the prompt.
+// tokens builds the prompt.
 func (c *chatRequest) tokens(r *http.Request, in chat.Input, policy *lukv.Policy, text string) error {
 	limit := c.v.e.MaxTokens()
 	var err error
@@ -249,7 +249,7 @@ func (c *chatRequest) tokens(r *http.Request, in chat.Input, policy *lukv.Policy
 	return c.v.positions(len(c.q.Prompt), max(1, c.q.Sampling.MaxTokens))
 }
 
-// system is what the system message in front says.
+// system returns the text of the leading system message; empty if there is none.
 func system(messages []*chat.Object) string {
 	if len(messages) > 0 {
 		if role, _ := messages[0].Get("role"); role == "system" {
@@ -270,7 +270,7 @@ type chatChoice struct {
 	Finish   any           `json:"finish_reason"`
 }
 
-// chatMessage is a whole answer. Clients declare a refusal as required; there is none.
+// chatMessage is a whole answer. Clients require the refusal field; there never is one.
 type chatMessage struct {
 	Role      string     `json:"role"`
 	Reasoning string     `json:"reasoning_content,omitempty"`
@@ -286,7 +286,7 @@ type chatDelta struct {
 	Calls     []chatCall `json:"tool_calls,omitempty"`
 }
 
-// chatCall is a call of a function; in a stream the first piece has index, id, type and
+// chatCall is a function call; in a stream, the first piece has index, id, type and
 // name, the others index and arguments.
 type chatCall struct {
 	Index    *int             `json:"index,omitempty"`
@@ -303,16 +303,16 @@ type chatCallFunction struct {
 // answerPart is a piece of an answer.
 type answerPart struct {
 	choice int
-	think  string // in front of the text
+	think  string // precedes the text
 	text   string
 	calls  []callDelta
 	probs  []chatLogProb
 	ids    []int32
-	before bool   // the token stands before the answer itself: among thoughts
+	before bool   // the token precedes the answer itself: it is part of the thoughts
 	finish string // why the choice ends; empty: it goes on
 }
 
-// parts takes the events of an answer apart into thoughts, text and calls.
+// parts splits the events of an answer into thoughts, text and calls.
 func (c *chatRequest) parts(events iter.Seq2[engine.Event, error]) iter.Seq2[answerPart, *apiError] {
 	return func(yield func(answerPart, *apiError) bool) {
 		readers := make([]callReader, c.q.Choices)
@@ -342,8 +342,9 @@ func (c *chatRequest) parts(events iter.Seq2[engine.Event, error]) iter.Seq2[ans
 				r := &readers[e.Choice]
 				r.t = c.calls
 				p.text, p.calls = r.add(p.text, p.finish != "")
-				// A function that was named is not the model's decision: stop. Nor is
-				// a call that a stop text cut: nobody should do what it says.
+				// Calling a function that was named is not the model's decision, so the
+				// reason stays stop; and nobody should execute a call that a stop text
+				// cut.
 				if p.finish == string(model.FinishStop) && r.calls > 0 && r.stage != inArguments && (c.calls.choice == "" || c.calls.choice == "auto") {
 					p.finish = "tool_calls"
 				}
@@ -364,7 +365,7 @@ type chatLogProb struct {
 	Token   string        `json:"token"`
 	LogProb float64       `json:"logprob"`
 	Bytes   []int         `json:"bytes"`
-	Top     []chatLogProb `json:"top_logprobs,omitzero"` // empty if none were asked for, nil of alternatives
+	Top     []chatLogProb `json:"top_logprobs,omitzero"` // empty if none were asked for, nil for alternatives
 }
 
 func (v *served) chatLogProb(id int32, p float64) chatLogProb {
@@ -473,7 +474,7 @@ func (c *chatRequest) collect(stream *engine.Stream, timer *timing) ([]chatChoic
 	return choices, nil
 }
 
-// close fills in what is known at the end.
+// close fills in what is known only at the end.
 func (c *chatRequest) close(a *chatAnswer, stream *engine.Stream) {
 	a.Usage = &usage{}
 	a.Usage.add(stream.Usage())
@@ -489,8 +490,8 @@ func (c *chatRequest) close(a *chatAnswer, stream *engine.Stream) {
 	}
 }
 
-// send streams the answer: the role first, then pieces of text and calls, then for each
-// choice the reason why it ended.
+// send streams the answer: the role first, then pieces of text and calls, then the
+// reason why each choice ended.
 func (c *chatRequest) send(out *eventStream, chunk chatAnswer, stream *engine.Stream, timer *timing) {
 	begun := make([]bool, c.q.Choices)
 	if c.progress {
@@ -536,7 +537,7 @@ func (c *chatRequest) send(out *eventStream, chunk chatAnswer, stream *engine.St
 		}
 		chunk.Choices = []chatChoice{choice}
 		out.send(chunk)
-		chunk.PromptIDs = nil // the first has them
+		chunk.PromptIDs = nil // only the first has them
 	}
 	if out.err != nil {
 		return

@@ -15,7 +15,7 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// textRequest is a text completion that was asked for: of several prompts, perhaps.
+// textRequest is a request for a text completion, possibly of several prompts.
 type textRequest struct {
 	v        *served
 	queries  []engine.Request
@@ -30,7 +30,7 @@ type textRequest struct {
 	usage    bool
 }
 
-// prompts reads what is to be continued: text or tokens, one or several.
+// prompts reads the prompts: text or tokens, one or several.
 func (v *served) prompts(r *http.Request, f *fields) ([][]int32, error) {
 	raw := f.raw("prompt")
 	vocab, limit := v.m.Config().Vocab, v.e.MaxTokens()
@@ -100,8 +100,8 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 	o := v.sampling(f)
 	o.MaxTokens = f.integer("max_tokens", 16, 0, math.MaxInt32)
 	if c.logprobs >= 0 {
-		// The end of the text counts as a token, or whoever adds probabilities up
-		// would lose the last one.
+		// The end of the text counts as a token; otherwise whoever adds up
+		// probabilities would miss the last one.
 		o.LogProbs, o.TopLogProbs, o.YieldEnd = true, c.logprobs, true
 	}
 	if c.prompt >= 0 {
@@ -178,8 +178,8 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 	return c, nil
 }
 
-// inFront is a document as the text in front of a prompt without a template, and the
-// policy it is compressed with.
+// inFront returns the policy and the text of a document that precedes a prompt
+// without a template.
 func (s *Server) inFront(r *http.Request, v *served, q *engine.Request, id string, policy *lukv.Policy, text string) (*lukv.Policy, string, error) {
 	if text != "" {
 		return nil, "", invalid("document", "context and document are both given, expected one of them")
@@ -260,7 +260,7 @@ type textAnswer struct {
 	Progress *promptProgress `json:"prompt_progress,omitempty"`
 }
 
-// addTo adds an event to a choice. text is what it adds.
+// addTo adds an event to a choice. text is the text that it adds.
 func (c *textRequest) addTo(choice *textChoice, e engine.Event, text string) {
 	if e.HasToken && c.logprobs >= 0 {
 		if choice.LogProbs == nil {
@@ -280,8 +280,8 @@ func (c *textRequest) addTo(choice *textChoice, e engine.Event, text string) {
 	choice.Finish = orNull(string(e.Finish))
 }
 
-// describe appends a token. The token itself is always among the alternatives; where
-// two print alike, the more likely stays.
+// describe appends a token. The token itself is always among the alternatives; of two
+// that print alike, the more likely stays.
 func (c *textRequest) describe(l *textLogProbs, t model.Token, at int) {
 	text, _ := c.v.tokenText(t.ID)
 	l.Tokens = append(l.Tokens, text)
@@ -381,24 +381,23 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, answer)
 }
 
-// echoText is the text of a prompt as its tokens go by.
+// echoText is the text of a prompt as its tokens pass.
 type echoText struct {
 	text  string // whole
 	dec   *tokenizer.StreamDecoder
 	left  int // tokens
-	chars int // by now
+	chars int // so far
 }
 
-// newEcho decodes prompt k behind its compressed context, tokens that are special
-// included.
+// newEcho decodes prompt k after its compressed context, including special tokens.
 func (c *textRequest) newEcho(k int) *echoText {
 	q := c.queries[k]
 	rest := q.Prompt[q.Context:]
 	return &echoText{text: c.v.tok.Decode(rest, false), dec: c.v.tok.NewDecoder(false), left: len(rest)}
 }
 
-// next is what the next token adds to the text: the last one with what is left of a
-// character that the prompt does not complete.
+// next returns what the next token adds to the text; the last one includes what is
+// left of a character that the prompt does not complete.
 func (e *echoText) next(id int32) string {
 	text := e.dec.Write(id)
 	if e.left--; e.left == 0 {
@@ -408,7 +407,8 @@ func (e *echoText) next(id int32) string {
 	return text
 }
 
-// bestOf returns the n choices with the largest mean log-probability, in their order.
+// bestOf returns the n choices with the largest mean log-probability, in their
+// original order.
 func bestOf(choices []textChoice, n int) []textChoice {
 	for len(choices) > n {
 		worst := 0
@@ -424,7 +424,7 @@ func bestOf(choices []textChoice, n int) []textChoice {
 
 func (c *textChoice) mean() float64 { return c.sum / float64(max(1, c.count)) }
 
-// send streams the answers, one prompt after the other.
+// send streams the answers, one prompt after another.
 func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine.Stream, started time.Time) {
 	u := &usage{}
 	var cache *cacheUse
@@ -504,7 +504,7 @@ func (s *Server) renderText(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, out)
 }
 
-// noEmbeddings: a decoder's hidden state is no embedding.
+// noEmbeddings refuses: a decoder's hidden state is not an embedding.
 func (s *Server) noEmbeddings(http.ResponseWriter, *http.Request) error {
 	return &apiError{status: http.StatusNotImplemented, Type: "invalid_request_error", Message: "this server has no embeddings"}
 }

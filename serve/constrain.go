@@ -15,37 +15,37 @@ import (
 )
 
 const (
-	maxSchema   = 256 << 10 // bytes of what an answer has to look like
-	maxGrammars = 16        // that are kept for each model
+	maxSchema   = 256 << 10 // bytes of the format of an answer
+	maxGrammars = 16        // kept for each model
 	maxWords    = 4096      // to choose from
 )
 
-// grammars keeps what was compiled for a model.
+// grammars keeps the grammars compiled for a model.
 type grammars struct {
 	once  sync.Once
 	vocab *grammar.Vocabulary
 
 	mu     sync.Mutex
 	byKey  map[[sha256.Size]byte]*grammar.Grammar
-	recent [][sha256.Size]byte // the longest unused first
+	recent [][sha256.Size]byte // least recently used first
 }
 
-// language is what an answer has to look like; the zero value is anything.
+// language is the format that an answer must have; the zero value allows anything.
 type language struct {
 	part grammar.Part
-	key  []byte // says the same; nil: anything
+	key  []byte // identifies the format; nil: anything
 
-	// Or the answer begins with a control token, and goes on as first says; nil:
-	// it does not.
+	// Alternatively, the answer begins with a control token and continues as first
+	// says; nil: it cannot.
 	firstToken int32
 	first      *language
 }
 
-// grammar compiles a language, or finds it.
+// grammar compiles a language, or finds it compiled.
 func (v *served) grammar(l language) (*grammar.Grammar, error) {
 	gs := &v.grammars
 	gs.once.Do(func() {
-		// Control tokens never match: what they say is no text.
+		// Control tokens never match: they are not text.
 		gs.vocab = grammar.NewVocabulary(v.m.Config().Vocab, func(id int32) []byte {
 			if v.tok.IsSpecial(id) || v.m.Ends(id, &model.Sampling{}) {
 				return nil
@@ -69,7 +69,7 @@ func (v *served) grammar(l language) (*grammar.Grammar, error) {
 	if g != nil {
 		return g, nil
 	}
-	g, err := grammar.Compile(gs.vocab, l.part) // nobody waits for a large one of another
+	g, err := grammar.Compile(gs.vocab, l.part) // unlocked: nobody waits for another's large one
 	if err != nil {
 		return nil, err
 	}
@@ -86,8 +86,8 @@ func (v *served) grammar(l language) (*grammar.Grammar, error) {
 	return g, nil
 }
 
-// format reads what an answer has to look like: response_format, and
-// structured_outputs of vLLM with its older names.
+// format reads the format that an answer must have: response_format, or vLLM's
+// structured_outputs or its older names.
 func format(f *fields) language {
 	var found []language
 	add := func(field string, l language) {
@@ -143,19 +143,19 @@ func format(f *fields) language {
 	return found[0]
 }
 
-// adopt takes over the first error of a nested object.
+// adopt takes over the error of a nested object unless f has one.
 func (f *fields) adopt(o *fields) {
 	if f.err == nil {
 		f.err = o.err
 	}
 }
 
-// anyObject is any JSON object.
+// anyObject is the language of any JSON object.
 func anyObject() language {
 	return language{part: grammar.Schema([]byte(`{"type":"object"}`), false), key: []byte("object")}
 }
 
-// schemaLanguage reads a schema: an object, or a text that is one.
+// schemaLanguage reads a schema: an object, or a string that holds one.
 func schemaLanguage(f *fields, key string, strict bool) language {
 	v := f.raw(key)
 	switch {
@@ -169,19 +169,19 @@ func schemaLanguage(f *fields, key string, strict bool) language {
 	return language{part: grammar.Schema(v, strict), key: fmt.Appendf(nil, "schema %v %s", strict, v)}
 }
 
-// constraint says which tokens may come in the answers to one request.
+// constraint says which tokens may come next in the answers to one request.
 type constraint struct {
 	size    int
 	ends    []int32 // tokens that end an answer
 	choices []place
 
-	// first, if not -1, is a token with which an answer may also begin; behind says
-	// what comes then.
+	// first, if not -1, is a token with which an answer may also begin; behind says what
+	// may follow it.
 	first  int32
 	behind *grammar.Grammar
 }
 
-// place is how far an answer was read.
+// place is how far an answer has been read.
 type place struct {
 	read  int // tokens
 	g     *grammar.Grammar
@@ -189,8 +189,8 @@ type place struct {
 	calls callStart
 }
 
-// constrain makes the answers be of a language. calls, if not nil, says where it
-// begins; until then everything may come.
+// constrain makes the answers follow a language. calls, if not nil, says where it
+// begins; until then, anything may come.
 func (v *served) constrain(q *engine.Request, l language, calls *toolCalls) error {
 	g, err := v.grammar(l)
 	if err != nil {
@@ -223,7 +223,7 @@ func (v *served) constrain(q *engine.Request, l language, calls *toolCalls) erro
 }
 
 // atLeast keeps answers from ending before they have n tokens. A format that can only end
-// ends all the same. Call it when the request's mask is set.
+// still ends. Call it after the request's mask is set.
 func (v *served) atLeast(q *engine.Request, n int) {
 	if n == 0 {
 		return
@@ -253,7 +253,7 @@ func (v *served) atLeast(q *engine.Request, n int) {
 	}
 }
 
-// mask is engine.Request.Mask: what goes on with the answer so far.
+// mask is the engine.Request.Mask that allows what continues the answer so far.
 func (c *constraint) mask(choice int, answer []int32) ([]uint64, error) {
 	p := &c.choices[choice]
 	for ; p.read < len(answer); p.read++ {
@@ -280,7 +280,7 @@ func (c *constraint) mask(choice int, answer []int32) ([]uint64, error) {
 
 var errNoToken = errors.New("no token of the model goes on in the format that the answer has to have")
 
-// next is the mask of a state, io.EOF where the text can only end.
+// next returns the mask of a state, or io.EOF if the text can only end.
 func (c *constraint) next(g *grammar.Grammar, s *grammar.State) ([]uint64, error) {
 	mask, some, err := g.Mask(s)
 	switch {
@@ -311,7 +311,7 @@ func (c *constraint) maskCalls(choice int, answer []int32) ([]uint64, error) {
 	if p.state != nil {
 		return c.mask(choice, answer)
 	}
-	if t := p.calls.t; t.must { // the answer begins with a token that is no text
+	if t := p.calls.t; t.must { // the answer begins with a token that is not text
 		mask := make([]uint64, (c.size+63)/64)
 		mask[t.first>>6] |= 1 << (t.first & 63)
 		return mask, nil

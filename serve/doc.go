@@ -5,19 +5,19 @@
 //
 // # Main types
 //
-// A [Server] has models, loaded ([Server.Add]) or to be loaded when a request asks for
-// them ([Server.AddOnDemand]), and a [Server.Handler]. Requests are read strictly: keys
-// are exact and given once, null means absent, unknown fields are ignored, and an
-// unsupported field that would change the answer is refused by name. Nothing is ever
-// truncated silently: what does not fit is an error with the numbers.
+// A [Server] has models, loaded ([Server.Add]) or loaded when a request asks for them
+// ([Server.AddOnDemand]), and a [Server.Handler]. Requests are read strictly: keys are
+// exact and given once, null means absent, unknown fields are ignored, and an unsupported
+// field that would change the answer is refused by name. Nothing is ever truncated
+// silently: what does not fit is an error with the numbers.
 //
 // # Compression
 //
 // A request may have a context, a text before the first user message, or a document, a
 // text stored earlier with POST /v1/documents. With kv_compression, a lukv.Policy as
 // JSON, the text's cache is compressed before the question is known. Answers say what
-// the cache holds, and GET /v1/documents/{id}/kept says which entries of a document
-// every head has kept. The page at / shows all this to people.
+// the cache holds, and GET /v1/documents/{id}/kept says which entries of a document every
+// head has kept. The page at / shows all this.
 //
 // # Structured output and tools
 //
@@ -31,9 +31,9 @@
 //
 // # Thoughts
 //
-// Where the template knows <think> and </think>, what stands between them is separate
-// from the answer: reasoning_content, an item or a block of its own. Formats apply to
-// what comes after.
+// If the template knows <think> and </think>, the text between them is separate from the
+// answer: reasoning_content, or an item or block of its own. Formats apply to what
+// follows.
 //
 // # The promise
 //
@@ -41,5 +41,6 @@
 //
 // # Limits
 //
-// Without [Server.OpenStore] documents are forgotten when the server ends. No embeddings.
+// Without [Server.OpenStore], documents are forgotten when the server ends. There are no
+// embeddings.
 package serve

@@ -20,10 +20,9 @@ import (
 	"github.com/lukv/lukv/tokenizer/chat"
 )
 
-// documents are the texts that questions are asked about: read and compressed once,
-// their caches kept by the engine as long as there is room. A cache that had to go is
-// made again when somebody asks, to the same bits. Every API key has documents of its
-// own.
+// documents are the texts that questions are asked about. They are read and compressed
+// once, and the engine keeps their caches as long as there is room. A cache that had to go
+// is recomputed to the same bits when somebody asks. Every API key has its own documents.
 type documents struct {
 	dir string // of their files, "" for none
 
@@ -32,13 +31,13 @@ type documents struct {
 	order []docKey
 	bytes int64 // of their texts
 
-	// Of those that are being read by the requests that put them in.
+	// Of those still being read by the requests that upload them.
 	coming      int
 	comingBytes int64
 }
 
-// add takes a document, or puts it in the place of an older one. The mutex is held, here
-// and in what follows.
+// add adds a document or replaces an older one. The caller holds the mutex, here and in
+// drop.
 func (d *documents) add(doc *document) {
 	at := docKey{doc.owner, doc.ID}
 	if old := d.byID[at]; old != nil {
@@ -56,13 +55,13 @@ func (d *documents) drop(at docKey) {
 	d.order = slices.DeleteFunc(d.order, func(x docKey) bool { return x == at })
 }
 
-// reserve keeps room for a document until it is added or given up: leave is to be called
-// then, and may be called again. It refuses one for which there is none.
+// reserve holds room for a document until it is added or given up; leave must then be
+// called, and may be called again. It refuses a document for which there is no room.
 func (d *documents) reserve(doc *document) (leave func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	size, more := doc.size(), 1
-	if old := d.byID[docKey{doc.owner, doc.ID}]; old != nil { // whose place it takes
+	if old := d.byID[docKey{doc.owner, doc.ID}]; old != nil { // which it replaces
 		size, more = max(0, size-old.size()), 0
 	}
 	refused := ""
@@ -85,7 +84,7 @@ func (d *documents) reserve(doc *document) (leave func(), err error) {
 	}), nil
 }
 
-// sort orders documents that were read from files as they were made.
+// sort puts documents that were read from files in order of creation.
 func (d *documents) sort() {
 	slices.SortStableFunc(d.order, func(a, b docKey) int { return cmp.Compare(d.byID[a].Created, d.byID[b].Created) })
 }
@@ -93,7 +92,8 @@ func (d *documents) sort() {
 // docKey names a document: the same content of two owners is two documents.
 type docKey struct{ owner, id string }
 
-// owner is whose documents a request is about: a digest of the API key.
+// owner returns the owner of the documents that a request is about: a digest of the API
+// key.
 func owner(r *http.Request) string {
 	k := key(r)
 	if k == "" {
@@ -103,7 +103,7 @@ func owner(r *http.Request) string {
 	return hex.EncodeToString(sum[:12])
 }
 
-// Bounds of what a server remembers.
+// Limits on what a server remembers.
 const (
 	maxDocuments     = 10000
 	maxDocumentBytes = 2 << 30 // of texts, names and system messages
@@ -116,7 +116,7 @@ type document struct {
 	Created  int64        `json:"created_at"`
 	Model    string       `json:"model"`
 	Name     string       `json:"name,omitempty"`
-	System   string       `json:"system,omitempty"` // message in front of it, which questions have to have, too
+	System   string       `json:"system,omitempty"` // the message before it, which questions must have, too
 	Status   string       `json:"status"`
 	Tokens   int          `json:"tokens"`
 	Policy   *lukv.Policy `json:"kv_compression"`
@@ -124,23 +124,23 @@ type document struct {
 	LastUsed int64        `json:"last_used_at"`
 	Error    string       `json:"error,omitempty"` // why it failed
 
-	// Progress is how much of it was read, 0 to 1, while it is processed.
+	// Progress is how much of it has been read, 0 to 1, while it is processed.
 	Progress *float64 `json:"progress,omitempty"`
 
 	owner, text, salt string
-	stored            string // of its cache, see [engine.Engine.StoredPrefix]
+	stored            string // names its cache, see [engine.Engine.StoredPrefix]
 	policy            *lukv.Policy
-	date              time.Time          // that the template gets: the prompt never changes
+	date              time.Time          // for the template, so that the prompt never changes
 	cancel            context.CancelFunc // ends its processing
 	progress          func() float64     // of its processing
 }
 
-// size is the bytes that a client can make as long as it likes.
+// size returns the bytes of all texts whose length is up to the client.
 func (d *document) size() int64 {
 	return int64(len(d.text) + len(d.System) + len(d.Name) + len(d.salt))
 }
 
-// now is a copy of the document as it stands. The mutex is held.
+// now returns a copy of the document as it stands. The caller holds the mutex.
 func (d *document) now() document {
 	c := *d
 	c.Policy = shown(d.policy)
@@ -151,8 +151,8 @@ func (d *document) now() document {
 	return c
 }
 
-// shown is a policy as answers have it: every parameter written out, nil for one that
-// compresses nothing.
+// shown returns a policy as answers show it, with every parameter written out; nil for one
+// that compresses nothing.
 func shown(p *lukv.Policy) *lukv.Policy {
 	if !p.Enabled() {
 		return nil
@@ -168,7 +168,7 @@ func shown(p *lukv.Policy) *lukv.Policy {
 	return &out
 }
 
-// samePolicy refuses a policy other than that of the document; nil is any.
+// samePolicy refuses a policy other than that of the document; nil matches any.
 func (d *document) samePolicy(p *lukv.Policy) error {
 	if p == nil || p.String() == d.policy.String() {
 		return nil
@@ -180,7 +180,7 @@ func (d *document) samePolicy(p *lukv.Policy) error {
 	return invalid("kv_compression", "the document has another policy: %s", was)
 }
 
-// find returns a copy of a document, and notes that it was used.
+// find returns a copy of a document and notes that it was used.
 func (d *documents) find(owner, id string) (*document, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -193,8 +193,8 @@ func (d *documents) find(owner, id string) (*document, error) {
 	return &c, nil
 }
 
-// of returns copies of an owner's documents: writing them may take as long as a reader
-// likes.
+// of returns copies of an owner's documents, since writing them may take as long as the
+// client likes.
 func (d *documents) of(owner string) []document {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -207,7 +207,7 @@ func (d *documents) of(owner string) []document {
 	return list
 }
 
-// get returns a document for a question with a model.
+// get returns a document for a question to a model.
 func (d *documents) get(owner, id string, v *served) (*document, error) {
 	doc, err := d.find(owner, id)
 	if err == nil && doc.Model != v.id {
@@ -225,7 +225,8 @@ func (d *documents) get(owner, id string, v *served) (*document, error) {
 	return doc, nil
 }
 
-// request reads the document, as far as its cache is not kept, and nothing else.
+// request returns the request that reads the document, as far as its cache is not kept, and
+// does nothing else.
 func (d *document) request(ctx context.Context, v *served) (engine.Request, error) {
 	in := chat.Input{AddGenerationPrompt: true}
 	if d.System != "" {
@@ -241,7 +242,7 @@ func (d *document) request(ctx context.Context, v *served) (engine.Request, erro
 	}, nil
 }
 
-// read does what [document.request] says.
+// read runs a request from [document.request].
 func (s *Server) read(r *http.Request, v *served, q engine.Request) (*engine.Stream, error) {
 	stream, err := s.submit(contextOf(r), v, q)
 	if err != nil {
@@ -295,8 +296,8 @@ func (s *Server) deleteDocument(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, map[string]any{"id": at.id, "object": "document", "deleted": true})
 }
 
-// forget forgets what is kept of a document's cache. A model that is not open is not opened
-// for it, unless the document is of a server that did not yet note where its cache is.
+// forget forgets what is kept of a document's cache. It does not open a model for that,
+// unless the document is from an older server, which did not record where its cache is.
 func (s *Server) forget(r *http.Request, doc *document) error {
 	if sl := s.models.find(doc.Model); sl != nil && doc.stored != "" {
 		var err error
@@ -324,17 +325,18 @@ type keptEntries struct {
 	Object   string  `json:"object"`
 	Document string  `json:"document"`
 	Layers   int     `json:"layers"`
-	Heads    int     `json:"heads"` // that have keys and values
+	Heads    int     `json:"heads"` // KV heads
 	Tokens   int     `json:"tokens"`
 	Kept     [][]int `json:"kept"` // [Layers][Heads] entries
 
-	// Of one head, where it was asked for.
+	// Of one head, if it was asked for.
 	Layer     *int    `json:"layer,omitempty"`
 	Head      *int    `json:"head,omitempty"`
 	Positions []int32 `json:"positions,omitempty"` // ascending
 }
 
-// keptOfDocument says how many entries every head kept, and which those of one are.
+// keptOfDocument returns how many entries every head kept and, if asked, the positions in
+// one head.
 func (s *Server) keptOfDocument(w http.ResponseWriter, r *http.Request) error {
 	doc, err := s.docs.find(owner(r), r.PathValue("id"))
 	if err != nil {
@@ -376,7 +378,7 @@ func (s *Server) keptOfDocument(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, out)
 }
 
-// queryInt reads a number below n of the request's query, nil if it is not there.
+// queryInt reads a number below n from the request's query; nil if it is absent.
 func queryInt(r *http.Request, name string, n int) (*int, error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {

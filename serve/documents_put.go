@@ -20,14 +20,14 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// putPattern is the endpoint that takes forms, too.
+// putPattern is the endpoint that also takes forms.
 const putPattern = "POST /v1/documents"
 
 // maxFormParts bounds the parts of a form.
 const maxFormParts = 32
 
-// documentBody reads what is to be a document: a JSON object, or the parts of a form of
-// the same names, where the text may be a file.
+// documentBody reads an upload: a JSON object, or a form whose parts have the same
+// names, in which the text may be a file.
 func documentBody(r *http.Request) (*fields, error) {
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "multipart/form-data" {
@@ -51,7 +51,7 @@ func documentBody(r *http.Request) (*fields, error) {
 		key := name
 		if name == "file" {
 			key = "text"
-			data = bytes.TrimPrefix(data, []byte("\ufeff")) // a byte order mark is no part of a file's text
+			data = bytes.TrimPrefix(data, []byte("\ufeff")) // a byte order mark is not part of a file's text
 			if file := path.Base(strings.ReplaceAll(part.FileName(), `\`, "/")); part.FileName() != "" && values["name"] == nil {
 				values["name"] = file
 			}
@@ -72,7 +72,7 @@ func documentBody(r *http.Request) (*fields, error) {
 			values[key] = string(data)
 		}
 	}
-	io.Copy(io.Discard, r.Body) // what is behind the last part
+	io.Copy(io.Discard, r.Body) // what follows the last part
 	data, err := json.Marshal(values)
 	if err != nil {
 		return nil, err
@@ -81,8 +81,8 @@ func documentBody(r *http.Request) (*fields, error) {
 }
 
 // putDocument reads a text and compresses it. The same content gets the same id. With
-// wait=false it is answered as soon as it is known that there is room, and read behind
-// that.
+// wait=false the request is answered as soon as it is known that there is room, and the
+// text is read afterwards.
 func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 	wait := r.URL.Query().Get("wait")
 	if wait != "" && wait != "true" && wait != "false" {
@@ -121,7 +121,8 @@ func (s *Server) putDocument(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, answer)
 }
 
-// newDocument is the document that a request describes, and the request that reads it.
+// newDocument returns the document that a request describes, and the request that reads
+// it.
 func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, engine.Request, error) {
 	var none engine.Request
 	doc := &document{
@@ -150,7 +151,7 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, 
 	}
 	doc.Tokens = q.Context
 	key := fmt.Appendf(nil, "%s\x00%v\x00%s", v.m.ID(), q.Prompt, doc.policy)
-	if doc.System != "" { // some templates leave it out, and questions have to repeat it all the same
+	if doc.System != "" { // some templates leave it out, but questions must repeat it all the same
 		key = fmt.Appendf(key, "\x00system\x00%s", doc.System)
 	}
 	if doc.salt != "" {
@@ -173,8 +174,8 @@ func (s *Server) readNow(r *http.Request, v *served, doc *document, q engine.Req
 	return err
 }
 
-// remember takes a document that was read among those of the server, and on disk where
-// they are there. It returns the older one of the same contents if there is one.
+// remember adds a document that has been read to the server's, and saves it if they are
+// kept on disk. It returns the older one with the same contents if there is one.
 func (s *Server) remember(doc *document) (*document, int, error) {
 	if old, err := s.docs.find(doc.owner, doc.ID); err == nil && old.Status == "ready" {
 		return old, http.StatusOK, nil
@@ -185,13 +186,13 @@ func (s *Server) remember(doc *document) (*document, int, error) {
 	}
 	s.docs.mu.Lock()
 	defer s.docs.mu.Unlock()
-	own := *doc // LastUsed of the other changes
+	own := *doc // its LastUsed will change
 	s.docs.add(&own)
 	return doc, http.StatusCreated, nil
 }
 
-// readLater has a document read behind the request that put it in. It returns the
-// document as it is by now.
+// readLater has a document read after the request that uploads it is answered. It
+// returns the document in its current state.
 func (s *Server) readLater(r *http.Request, doc *document, q engine.Request) (*document, int, error) {
 	if old, err := s.docs.find(doc.owner, doc.ID); err == nil && old.Status != "failed" {
 		if old.Status == "processing" {
@@ -223,8 +224,8 @@ func (s *Server) readLater(r *http.Request, doc *document, q engine.Request) (*d
 	return &answer, http.StatusAccepted, nil
 }
 
-// submitDocument hands the reading of a document to its engine, with a hold of its own
-// on the model.
+// submitDocument submits the request that reads a document to its engine, with its own
+// hold on the model.
 func (s *Server) submitDocument(r *http.Request, doc *document, q engine.Request) (*engine.Stream, *served, error) {
 	v, err := s.served(r.Context(), doc.Model)
 	if err != nil {
@@ -237,7 +238,7 @@ func (s *Server) submitDocument(r *http.Request, doc *document, q engine.Request
 	return stream, v, nil
 }
 
-// finishDocument waits until a document is read, and takes it on disk.
+// finishDocument waits until a document has been read, and saves it.
 func (s *Server) finishDocument(v *served, doc *document, stream *engine.Stream) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -254,8 +255,8 @@ func (s *Server) finishDocument(v *served, doc *document, stream *engine.Stream)
 	return nil
 }
 
-// settle takes in what became of a document that was processed behind its request. One
-// that was deleted meanwhile, or put in again, is left alone.
+// settle records the outcome of a document that was processed in the background. One
+// that has been deleted meanwhile, or uploaded again, is left alone.
 func (s *Server) settle(doc, pending *document, err error) {
 	s.docs.mu.Lock()
 	defer s.docs.mu.Unlock()

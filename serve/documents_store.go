@@ -19,9 +19,10 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// A document is a file of its own, so that damage costs it alone. A line says what it is
-// and holds the SHA-256 of what follows, a savedDocument as JSON. The cache is not in it:
-// it is made again of the text to the same bits, if the engine's store has lost it.
+// Every document has its own file, so that damage affects it alone. The first line says
+// what it is and holds the SHA-256 of the rest, a savedDocument as JSON. The cache is not
+// included: if the engine's store has lost it, it is recomputed from the text to the same
+// bits.
 const documentHead = "lukv document 1 "
 
 // maxDocumentFile bounds a document's file.
@@ -34,18 +35,18 @@ type savedDocument struct {
 	Text     string    `json:"text"`
 	System   string    `json:"system,omitempty"`
 	Salt     string    `json:"salt,omitempty"`
-	Date     time.Time `json:"date"` // that templates got
+	Date     time.Time `json:"date"` // given to templates
 	Stored   string    `json:"stored,omitempty"`
 }
 
-// documentName is that of files: owner, id.
+// documentName matches the names of document files: owner, id.
 var documentName = regexp.MustCompile(`^([0-9a-f]{24}|all)-(doc_[0-9a-f]{24})\.document$`)
 
-// OpenStore keeps the server's documents in a folder beyond its end: an acknowledged
-// document is there when the next server opens the folder, and answers with the same
-// bits. The folder is created if it does not exist; one server at a time uses it. Damaged
-// files are set aside under a name that ends in .damaged and affect nothing else; a file
-// that cannot be read is an error. Call it before the server serves.
+// OpenStore keeps the server's documents in a folder that outlives the server: an
+// acknowledged document is there when the next server opens the folder, and answers with
+// the same bits. The folder is created if it does not exist; only one server at a time
+// may use it. Damaged files are set aside under a name that ends in .damaged and affect
+// nothing else; a file that cannot be read is an error. Call it before serving.
 func (s *Server) OpenStore(dir string) error {
 	if err := s.openStore(dir); err != nil {
 		return fmt.Errorf("open store of documents: %w", err)
@@ -113,7 +114,7 @@ func (s *Server) readDocument(path string) (*document, error) {
 	return doc, nil
 }
 
-// parseDocument reads what a document's file holds.
+// parseDocument parses the contents of a document's file.
 func parseDocument(data []byte) (*savedDocument, error) {
 	head, text, ok := bytes.Cut(data, []byte("\n"))
 	digest, is := bytes.CutPrefix(head, []byte(documentHead))

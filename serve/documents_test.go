@@ -25,7 +25,7 @@ import (
 )
 
 // TestDocumentsSurvive: documents are there when the server is started again, and answer
-// with the same bits without being read again; a damaged one costs itself.
+// with the same bits without being read again; a damaged one affects only itself.
 func TestDocumentsSurvive(t *testing.T) {
 	profile, err := builtin.Profile(lukv.MetricConfig{Name: "keydiff"})
 	require.NoError(t, err)
@@ -85,13 +85,13 @@ func TestDocumentsSurvive(t *testing.T) {
 		require.Equal(t, answers[name], got, name)
 		require.GreaterOrEqual(t, u.Details.Cached, doc.Tokens, "%s was not read again", name)
 	}
-	// The same upload is the same document, and an asked-for policy is recognised.
+	// The same upload is the same document, and the requested policy is recognised.
 	var again document
 	ts.post(t, "/v1/documents", object{"text": text.Context, "cache_salt": "s", "kv_compression": uploads["with a profile"]}, &again)
 	require.Equal(t, docs["with a profile"].ID, again.ID)
 	ts.post(t, "/v1/chat/completions", ask("?", object{"document": again.ID, "max_tokens": 1, "kv_compression": uploads["with a profile"]}), &object{})
 
-	// With another salt it is another document, as their caches are.
+	// With another salt it is another document, as its cache is another.
 	ts.post(t, "/v1/documents", object{"text": text.Context, "cache_salt": "other", "kv_compression": uploads["without"]}, &again)
 	require.NotEqual(t, docs["without"].ID, again.ID)
 	status, body, _ := ts.do(t, "DELETE", "/v1/documents/"+again.ID, "")
@@ -123,7 +123,7 @@ func TestDocumentsSurvive(t *testing.T) {
 	require.Equal(t, answers["with a profile"], got, "it is there again with its profile")
 	require.GreaterOrEqual(t, u.Details.Cached, docs["with a profile"].Tokens)
 
-	// What is deleted is gone, from disk, too.
+	// What is deleted is gone, also from disk.
 	before, err := filepath.Glob(filepath.Join(dir, "prefixes", "*", "*.session"))
 	require.NoError(t, err)
 	for _, name := range []string{"with a profile", "uncompressed"} {
@@ -140,7 +140,7 @@ func TestDocumentsSurvive(t *testing.T) {
 	require.Contains(t, body, `"data":[]`)
 }
 
-// lockedWriter looks, at every write, whether the documents are free for others.
+// lockedWriter checks at every write whether others can lock the documents.
 type lockedWriter struct {
 	*httptest.ResponseRecorder
 	docs *documents
@@ -154,8 +154,8 @@ func (w *lockedWriter) Write(p []byte) (int, error) {
 	return w.ResponseRecorder.Write(p)
 }
 
-// TestDocumentsBound: a reader who does not read holds up nobody else, and texts take
-// no more memory than they may.
+// TestDocumentsBound: a client that does not read holds up nobody else, and texts take no
+// more memory than allowed.
 func TestDocumentsBound(t *testing.T) {
 	s := New(Options{})
 	d := &s.docs
@@ -173,13 +173,13 @@ func TestDocumentsBound(t *testing.T) {
 		leave, err := d.reserve(doc)
 		if err == nil {
 			leave()
-			leave() // once is enough
+			leave() // has no further effect
 		}
 		return err
 	}
 	require.NoError(t, room(&document{ID: "a", text: "again"}), "it is there already")
 	require.ErrorContains(t, room(&document{ID: "a", text: "again", Name: "x"}), "at most 2147483648", "with a longer name")
-	for _, doc := range []document{{text: "x"}, {Name: "x"}, {System: "x"}, {salt: "x"}} { // all that a client makes long
+	for _, doc := range []document{{text: "x"}, {Name: "x"}, {System: "x"}, {salt: "x"}} { // all that a client can make long
 		require.ErrorContains(t, room(&doc), "at most 2147483648")
 	}
 	d.drop(docKey{"", "a"})
@@ -189,7 +189,7 @@ func TestDocumentsBound(t *testing.T) {
 	}
 	require.ErrorContains(t, room(&document{ID: "b", text: "x"}), "there are 10000 documents")
 
-	// What others are about to put in counts, until they give up.
+	// What others are uploading counts until they give up.
 	d = &documents{byID: map[docKey]*document{}, bytes: maxDocumentBytes - 2}
 	leave, err := d.reserve(&document{ID: "a", text: "xy"})
 	require.NoError(t, err)
@@ -204,7 +204,7 @@ func TestDocumentsBound(t *testing.T) {
 	require.ErrorContains(t, room(&document{ID: "b", text: "x"}), "there are 10000 documents")
 }
 
-// deadlineWriter notes the deadline that its answer has.
+// deadlineWriter records the deadline of its answer.
 type deadlineWriter struct {
 	*httptest.ResponseRecorder
 	until time.Time
@@ -215,7 +215,7 @@ func (w *deadlineWriter) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// TestAnswersHaveATime: nobody holds a connection, or a model, for ever by not reading its
+// TestAnswersHaveATime: nobody holds a connection, or a model, forever by not reading the
 // answer.
 func TestAnswersHaveATime(t *testing.T) {
 	h := New(Options{}).Handler()
@@ -226,8 +226,8 @@ func TestAnswersHaveATime(t *testing.T) {
 	}
 }
 
-// TestDocumentSaysItsSystem: who asks about a document sends its system message along, and
-// so has to get to know it, also behind a restart.
+// TestDocumentSaysItsSystem: questions about a document must repeat its system message, so
+// clients must be able to find it out, also after a restart.
 func TestDocumentSaysItsSystem(t *testing.T) {
 	dir := t.TempDir()
 	for restart := range 2 {
@@ -245,14 +245,14 @@ func TestDocumentSaysItsSystem(t *testing.T) {
 			"document": doc.ID, "max_tokens": 1,
 			"messages": []object{{"role": "system", "content": doc.System}, {"role": "user", "content": "?"}},
 		}), &answer)
-		var plain struct{ ID, System string } // also where the template leaves system messages out
+		var plain struct{ ID, System string } // also if the template leaves out system messages
 		ts.post(t, "/v1/documents", object{"text": sample(0).Context}, &plain)
 		require.NotEqual(t, doc.ID, plain.ID)
 		require.Empty(t, plain.System)
 	}
 }
 
-// FuzzDocument: what a document's file holds is read or refused, whatever it is.
+// FuzzDocument: whatever a document's file holds is either read or refused.
 func FuzzDocument(f *testing.F) {
 	dir := f.TempDir()
 	d := &documents{dir: dir}
@@ -274,8 +274,8 @@ func FuzzDocument(f *testing.F) {
 	})
 }
 
-// TestProtectedMessages: what stands before a context is not compressed with it, and
-// shared by questions about other contexts.
+// TestProtectedMessages: what precedes a context is not compressed with it, and is shared
+// by questions about other contexts.
 func TestProtectedMessages(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
 	s := sample(0)
@@ -296,8 +296,8 @@ func TestProtectedMessages(t *testing.T) {
 	require.InDelta(t, 2, removed(&twice)/removed(&once), 0.05, "half of the context, and nothing else")
 }
 
-// upload sends a form: names and values in turn; a name with a file's behind a colon is a
-// file.
+// upload sends a form of alternating names and values; a name with a colon and a file name
+// is a file.
 func (ts *testServer) upload(t *testing.T, path string, parts ...string) (int, string) {
 	var form bytes.Buffer
 	w := multipart.NewWriter(&form)
@@ -365,8 +365,8 @@ func TestUpload(t *testing.T) {
 	}
 }
 
-// TestDocumentsLater: with wait=false the id comes at once, and the document when it is
-// read.
+// TestDocumentsLater: with wait=false the id comes at once, and the document once it has
+// been read.
 func TestDocumentsLater(t *testing.T) {
 	m, err := builtin.Open(context.Background())
 	require.NoError(t, err)
@@ -406,11 +406,11 @@ func TestDocumentsLater(t *testing.T) {
 	require.Equal(t, doc.ID, put(text.Context, "", 200).ID)
 	ts.post(t, "/v1/chat/completions", ask("?", object{"document": doc.ID, "max_tokens": 1}), &object{})
 
-	// What cannot be read is said at once.
+	// What cannot be read is refused at once.
 	put(strings.Repeat("many words ", 2000), "?wait=false", 400)
 
 	// What is deleted while it is read does not come back, what fails says why, and what
-	// was put in again is left alone.
+	// was uploaded again is left alone.
 	id := "doc_000000000000000000000000"
 	file := filepath.Join(dir, documentFile("", id))
 	process := func() (doc, pending *document) {
@@ -454,7 +454,7 @@ func TestDocumentsLater(t *testing.T) {
 	require.Equal(t, "processing", get(id).Status)
 }
 
-// TestKeepTurns: what was said before the last turns is compressed, the rest of a
+// TestKeepTurns: the turns before the last ones are compressed, the rest of a
 // conversation is not, and a ratio of 0 changes nothing.
 func TestKeepTurns(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})

@@ -15,21 +15,21 @@ import (
 	"github.com/lukv/lukv/tokenizer/chat"
 )
 
-// apiError is an error as clients get it: always all four keys, in an object.
+// apiError is an error as clients see it: an object that always has all four keys.
 type apiError struct {
 	status  int
-	retry   int // seconds after which another try may succeed; 0: none will
+	retry   int // seconds after which a retry may succeed; 0: none will
 	Message string
 	Type    string
 	Param   string
 	Code    string
 
-	cause error // of an internal error: for the log alone
+	cause error // of an internal error: only for the log
 }
 
 func (e *apiError) Error() string { return e.Message }
 
-// orNull is a text, or null if it is empty.
+// orNull returns a text, or null if it is empty.
 func orNull(s string) any {
 	if s == "" {
 		return nil
@@ -37,14 +37,14 @@ func orNull(s string) any {
 	return s
 }
 
-// MarshalJSON writes the object that stands under "error".
+// MarshalJSON returns the value of the key "error".
 func (e *apiError) MarshalJSON() ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"message": e.Message, "type": e.Type, "param": orNull(e.Param), "code": orNull(e.Code),
 	})
 }
 
-// invalid is a mistake in a request; param names the field.
+// invalid returns the error of a mistake in a request; param names the field.
 func invalid(param, format string, args ...any) *apiError {
 	return &apiError{status: http.StatusBadRequest, Type: "invalid_request_error", Param: param, Message: fmt.Sprintf(format, args...)}
 }
@@ -55,7 +55,7 @@ func notFound(code, format string, args ...any) *apiError {
 	return e
 }
 
-// asError makes an answer of an error from below.
+// asError turns an error from the layers below into one for clients.
 func asError(err error, limit int) *apiError {
 	var api *apiError
 	var large *engine.TooLargeError
@@ -94,8 +94,8 @@ func asError(err error, limit int) *apiError {
 	return &apiError{status: http.StatusInternalServerError, Type: "server_error", Code: "internal_error", Message: "an internal error", cause: err}
 }
 
-// tooLong is an error from reading a text, in which a text that is too long is named by
-// its field.
+// tooLong returns an error from reading a text; if the text is too long, the error
+// names its field.
 func tooLong(err error, limit int, param string) error {
 	if bad := asError(err, limit); bad.Code == "context_length_exceeded" {
 		bad.Param = param
@@ -105,7 +105,7 @@ func tooLong(err error, limit int, param string) error {
 }
 
 // report writes the cause of an internal error, which may name files and memory, to the
-// log, and tells the client under which name it is there.
+// log. The error that it returns tells the client only where to find it there.
 func (e *apiError) report(w http.ResponseWriter) *apiError {
 	if e.cause == nil {
 		return e
@@ -126,7 +126,7 @@ func (e *apiError) write(w http.ResponseWriter) {
 	writeJSON(w, map[string]any{"error": e})
 }
 
-// head sets the headers of an answer that is an error.
+// head sets the headers of an error answer.
 func (e *apiError) head(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")

@@ -17,8 +17,8 @@ import (
 	"github.com/lukv/lukv/model/builtin"
 )
 
-// TestInternalErrors: clients get to know under which name the log has what went wrong,
-// and nothing of it.
+// TestInternalErrors: clients learn under which request the log has the error, and nothing
+// else of it.
 func TestInternalErrors(t *testing.T) {
 	dir := t.TempDir()
 	var log strings.Builder
@@ -42,7 +42,7 @@ func TestInternalErrors(t *testing.T) {
 	require.Regexp(t, `msg="internal error" id=my-request error=.*`+doc.ID, log.String())
 }
 
-// TestInternalErrorsOfStreams: likewise for those that come in the middle.
+// TestInternalErrorsOfStreams: likewise for errors in the middle of a stream.
 func TestInternalErrorsOfStreams(t *testing.T) {
 	var log strings.Builder
 	r := httptest.NewRecorder()
@@ -54,8 +54,8 @@ func TestInternalErrorsOfStreams(t *testing.T) {
 	require.Contains(t, log.String(), `id=mine error="write /secret/path"`)
 }
 
-// TestPanics: one before the answer is an answer, one within it breaks it off; the log has
-// both.
+// TestPanics: one before the answer becomes an answer, one during it breaks it off; the
+// log has both.
 func TestPanics(t *testing.T) {
 	var log strings.Builder
 	s := New(Options{Log: slog.New(slog.NewTextHandler(&log, nil))})

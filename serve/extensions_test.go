@@ -11,8 +11,8 @@ import (
 	"github.com/lukv/lukv/engine"
 )
 
-// TestStopsAndLengths: min_tokens keeps an answer from ending, a stop text stays in the
-// answer where that is asked for.
+// TestStopsAndLengths: min_tokens keeps an answer from ending, and a stop text stays in
+// the answer if that is requested.
 func TestStopsAndLengths(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	answer := func(more object) chatChoice {
@@ -70,14 +70,14 @@ func TestTokenIDs(t *testing.T) {
 	require.Nil(t, chunks[1].PromptIDs, "the first chunk alone has them")
 }
 
-// prompt is the tokens of a text.
+// prompt returns the tokens of a text.
 func (ts *testServer) prompt(t *testing.T, text string) []int32 {
 	var out struct{ Tokens []int32 }
 	ts.post(t, "/tokenize", object{"prompt": text}, &out)
 	return out.Tokens
 }
 
-// TestPromptLogProbs: they are those of an echo, with ranks.
+// TestPromptLogProbs: they equal those of an echo, with ranks.
 func TestPromptLogProbs(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	r := object{"model": "needle/llama", "prompt": "The road to the", "max_tokens": 2, "temperature": 0, "logprobs": 1}
@@ -138,7 +138,7 @@ func TestDocumentsOfTexts(t *testing.T) {
 	require.Equal(t, ask(object{"context": sample(0).Context}).Choices, ask(object{"document": plain.ID}).Choices)
 }
 
-// TestOrigins: pages of the origins that are named may use the server, others may not.
+// TestOrigins: pages of the configured origins may use the server, others may not.
 func TestOrigins(t *testing.T) {
 	ts := start(t, Options{Origins: []string{"https://chat.example"}, Keys: []string{"k"}}, engine.Options{})
 	path, body := "/v1/chat/completions", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"max_tokens":1}`
@@ -168,8 +168,8 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
-// TestPromptProgress: who wants to see it gets how much of a prompt is read, and the same
-// answer behind it.
+// TestPromptProgress: clients that ask for it see how much of a prompt has been read, and
+// then the same answer.
 func TestPromptProgress(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	r := ask(sample(0).Context, object{"temperature": 0, "max_tokens": 3, "stream": true})

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDocumentsAreFiles: a pipe, a device that never ends and a folder in the place of a
-// document's file are set aside, and the server begins.
+// TestDocumentsAreFiles: a pipe, an endless device and a folder in place of a document's
+// file are set aside, and the server starts.
 func TestDocumentsAreFiles(t *testing.T) {
 	dir := t.TempDir()
 	name := func(i int) string { return filepath.Join(dir, fmt.Sprintf("all-doc_%024x.document", i)) }
@@ -38,7 +38,7 @@ func TestDocumentsAreFiles(t *testing.T) {
 func TestUnreadableDocumentStays(t *testing.T) {
 	dir := t.TempDir()
 	name := filepath.Join(dir, fmt.Sprintf("all-doc_%024x.document", 1))
-	require.NoError(t, os.Symlink(name, name)) // a loop, which opening fails on
+	require.NoError(t, os.Symlink(name, name)) // a loop, so that opening it fails
 	require.ErrorIs(t, New(Options{}).OpenStore(dir), syscall.ELOOP)
 	_, err := os.Lstat(name)
 	require.NoError(t, err)

@@ -18,14 +18,14 @@ const maxDepth = 64
 
 // fields reads the values of a JSON object. Keys are exact, null is absent, unknown
 // keys are ignored, and the first value of a wrong type or out of range is kept in err.
-// encoding/json by itself takes keys in any case and the last of duplicates, and makes
-// U+FFFD of invalid UTF-8: then a request means one thing here and another to the
+// encoding/json by itself takes keys in any case and the last of duplicates, and turns
+// invalid UTF-8 into U+FFFD; a request could then mean one thing here and another to a
 // gateway in front.
 type fields struct {
 	values map[string]json.RawMessage
-	path   string // in front of names in errors
+	path   string // precedes names in errors
 	err    *apiError
-	ctx    context.Context // of the request; the body's own fields alone have it
+	ctx    context.Context // of the request; only set for the fields of the body itself
 }
 
 // parseBody reads the object that a request consists of.
@@ -154,8 +154,8 @@ func (f *fields) number(key string, def, lo, hi float64) float64 {
 	return x
 }
 
-// between says in words what numbers are allowed. Bounds that only keep numbers in their
-// type are not worth reading.
+// between says in words which numbers are allowed. It omits upper bounds that only keep
+// numbers within their type.
 func between(lo, hi float64) string {
 	if hi >= 1<<30 {
 		return fmt.Sprintf("at least %g", lo)
@@ -189,7 +189,7 @@ func (f *fields) seed(key string) (uint64, bool) {
 	return uint64(x), true
 }
 
-// list returns the elements of a list of at most n.
+// list returns the elements of a list, at most n.
 func (f *fields) list(key string, n int) []json.RawMessage {
 	v := f.raw(key)
 	if v == nil {
@@ -205,7 +205,7 @@ func (f *fields) list(key string, n int) []json.RawMessage {
 	return list
 }
 
-// texts reads a string or a list of at most n.
+// texts reads a string or a list of at most n strings.
 func (f *fields) texts(key string, n int) []string {
 	v := f.raw(key)
 	if v == nil {
@@ -225,9 +225,9 @@ func (f *fields) texts(key string, n int) []string {
 	return out
 }
 
-// tokens reads a list of token ids below vocab, one more than n of a longer one.
+// tokens reads a list of token ids below vocab; of a list longer than n, it returns n+1.
 func (f *fields) tokens(key string, v json.RawMessage, vocab, n int) []int32 {
-	dec := json.NewDecoder(bytes.NewReader(v)) // a number takes much memory until it is one
+	dec := json.NewDecoder(bytes.NewReader(v)) // undecoded numbers take much memory
 	dec.UseNumber()
 	if t, err := dec.Token(); err != nil || t != json.Delim('[') {
 		f.fail(key, "expected a list of token ids")
@@ -251,7 +251,7 @@ func (f *fields) tokens(key string, v json.RawMessage, vocab, n int) []int32 {
 	return out
 }
 
-// object reads a nested object, nil if it is absent.
+// object reads a nested object; nil if it is absent.
 func (f *fields) object(key string) *fields {
 	v := f.raw(key)
 	if v == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/lukv/lukv/engine"
 )
 
-// malformed are requests that are the client's mistake, one way or another.
+// malformed returns requests that are mistakes of the client, one way or another.
 func malformed() [][]string { // method, path, body, headers…
 	var out [][]string
 	add := func(method, path, body string, headers ...string) {
@@ -74,7 +74,7 @@ func malformed() [][]string { // method, path, body, headers…
 
 // TestMalformed sends 200 malformed requests a second: every one is answered with 4xx
 // and an error of the protocol, and neither memory nor goroutines grow. LUKV_MALFORMED
-// is how long, such as 1m.
+// says for how long, such as 1m.
 func TestMalformed(t *testing.T) {
 	duration := 300 * time.Millisecond
 	if text := os.Getenv("LUKV_MALFORMED"); text != "" {
@@ -102,7 +102,7 @@ func TestMalformed(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc), runtime.NumGoroutine()
 	}
-	for _, q := range requests { // each of them once: pools and caches fill
+	for _, q := range requests { // each of them once, to fill pools and caches
 		send(q)
 	}
 	heap, goroutines := grown()
@@ -127,7 +127,8 @@ func TestMalformed(t *testing.T) {
 	require.Equal(t, 200, status, text)
 }
 
-// TestSlowBody: who does not send what was announced is told so, and holds nothing.
+// TestSlowBody: a client that does not send the body it announced is told so, and
+// holds nothing.
 func TestSlowBody(t *testing.T) {
 	s := New(Options{})
 	s.bodyTime = 20 * time.Millisecond

@@ -9,14 +9,15 @@ import (
 	"github.com/lukv/lukv/engine"
 )
 
-// messageRequest is a request to /v1/messages, the API of Anthropic.
+// messageRequest is a request to /v1/messages, the Anthropic API.
 type messageRequest struct {
 	c      *chatRequest
 	stream bool
 	stops  []string
 }
 
-// messageRequest translates a request into a chat; counting: only its tokens matter.
+// messageRequest translates a request into a chat; with counting, only its tokens
+// matter.
 func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*messageRequest, error) {
 	q := &messageRequest{stream: f.boolean("stream") && !counting, stops: f.texts("stop_sequences", maxStops)}
 	think, budget := thinkingBudget(f)
@@ -70,11 +71,11 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 	if think != nil && *think && !q.c.v.thinking() {
 		return nil, invalid("thinking", "thinking: the chat template of the model %s knows no thoughts", q.c.v.id)
 	}
-	q.c.q.Sampling.YieldEnd = true // tells the end of a turn from a stop sequence
+	q.c.q.Sampling.YieldEnd = true // distinguishes the end of a turn from a stop sequence
 	return q, nil
 }
 
-// messageChoice is tool_choice in the words of a chat.
+// messageChoice translates tool_choice into that of a chat.
 func messageChoice(o *fields) any {
 	switch t := o.str("type"); t {
 	case "any":
@@ -103,7 +104,7 @@ func messageTools(f *fields, list []*fields) []toolDefinition {
 	return out
 }
 
-// messageOf translates a message: what a tool gave is a message of its own.
+// messageOf translates a message; each tool result becomes a message of its own.
 func messageOf(m *fields) []object {
 	role := m.str("role")
 	if role != "user" && role != "assistant" {
@@ -136,7 +137,7 @@ func messageOf(m *fields) []object {
 			out = append(out, object{"role": "tool", "tool_call_id": b.str("tool_use_id"), "content": b.text("content", "text")})
 		case t == "thinking" && role == "assistant":
 			thought.WriteString(b.str("thinking"))
-		case t == "redacted_thinking" && role == "assistant": // of another model
+		case t == "redacted_thinking" && role == "assistant": // from another model
 		default:
 			b.fail("type", "%q is not supported in a message of the %s", t, role)
 		}
@@ -147,7 +148,7 @@ func messageOf(m *fields) []object {
 		if len(calls) > 0 {
 			own["tool_calls"] = calls
 		}
-		if thought.Len() > 0 { // the template shows it to the model, or not
+		if thought.Len() > 0 { // the template decides whether the model sees it
 			own["reasoning_content"] = thought.String()
 		}
 		out = append(out, own)
@@ -163,7 +164,7 @@ type messageAnswer struct {
 	turn bool    // the model ended it
 }
 
-// watch notes the tokens that go by.
+// watch notes the tokens that pass.
 func (a *messageAnswer) watch(events iter.Seq2[engine.Event, error]) iter.Seq2[engine.Event, error] {
 	return func(yield func(engine.Event, error) bool) {
 		for e, err := range events {
@@ -179,10 +180,10 @@ func (a *messageAnswer) watch(events iter.Seq2[engine.Event, error]) iter.Seq2[e
 	}
 }
 
-// stop says why the answer ended, and at which sequence.
+// stop returns why the answer ended, and at which stop sequence.
 func (a *messageAnswer) stop(b *blocks) (reason string, sequence any) {
 	last := b.list[len(b.list)-1]
-	called := last.kind == callBlock && json.Valid([]byte(last.text.String())) // or a stop sequence cut it
+	called := last.kind == callBlock && json.Valid([]byte(last.text.String())) // otherwise a stop sequence cut it
 	switch {
 	case b.finish == "length":
 		return "max_tokens", nil
@@ -191,7 +192,7 @@ func (a *messageAnswer) stop(b *blocks) (reason string, sequence any) {
 	case a.turn:
 		return "end_turn", nil
 	}
-	// The text up to the last token has the sequence that is complete first.
+	// The sequence that is complete first in the text up to the last token ended it.
 	text, first, found := a.q.c.v.tok.Decode(a.ids, true), -1, ""
 	for _, s := range a.q.stops {
 		if i := strings.Index(text, s); i >= 0 && (first < 0 || i+len(s) < first) {
@@ -204,7 +205,7 @@ func (a *messageAnswer) stop(b *blocks) (reason string, sequence any) {
 	return "stop_sequence", found
 }
 
-// usage counts tokens as this API does: those that were kept are not input.
+// usage counts tokens as this API does: those from the cache are not input.
 func (a *messageAnswer) usage(u engine.Usage) object {
 	return object{"input_tokens": u.Prompt - u.Cached, "cache_read_input_tokens": u.Cached, "cache_creation_input_tokens": 0, "output_tokens": u.Generated}
 }
@@ -216,7 +217,7 @@ func (a *messageAnswer) object(content []object, reason, sequence any, use objec
 	}
 }
 
-// content describes a block; empty: as it begins.
+// content describes a block; with empty, as it begins.
 func (b *block) content(empty bool) object {
 	text := b.text.String()
 	if empty {
@@ -235,7 +236,7 @@ func (b *block) content(empty bool) object {
 	return object{"type": "tool_use", "id": b.id, "name": b.name, "input": input}
 }
 
-// messages answers requests of the API of Anthropic.
+// messages answers requests of the Anthropic API.
 func (s *Server) messages(w http.ResponseWriter, r *http.Request) error {
 	f, err := body(r)
 	if err != nil {
@@ -273,7 +274,7 @@ func (a *messageAnswer) send(out *eventStream, stream *engine.Stream, timer *tim
 		v["type"] = name
 		out.event(name, v)
 	}
-	use := a.usage(engine.Usage{Prompt: len(a.q.c.q.Prompt)}) // how much was kept is known at the end
+	use := a.usage(engine.Usage{Prompt: len(a.q.c.q.Prompt)}) // how much came from the cache is known only at the end
 	event("message_start", object{"message": a.object([]object{}, nil, nil, use)})
 	list := blocks{
 		begun: func(b *block) {
@@ -303,7 +304,7 @@ func (a *messageAnswer) send(out *eventStream, stream *engine.Stream, timer *tim
 	event("message_stop", object{})
 }
 
-// countTokens says how long the prompt of a message is.
+// countTokens returns the number of tokens in the prompt of a message.
 func (s *Server) countTokens(w http.ResponseWriter, r *http.Request) error {
 	f, err := body(r)
 	if err != nil {
@@ -316,7 +317,7 @@ func (s *Server) countTokens(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, object{"input_tokens": len(q.c.q.Prompt)})
 }
 
-// messageError is an error as this API has them.
+// messageError returns an error in the form of this API.
 func messageError(e *apiError) object {
 	kind := e.Type
 	switch e.status {

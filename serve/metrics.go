@@ -11,12 +11,12 @@ import (
 )
 
 // Names and buckets are those of vLLM, which routers and dashboards know. The long
-// buckets are needed: processors read long prompts for minutes.
+// buckets are needed: processors take minutes to read long prompts.
 var buckets = []float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}
 
 // histogram counts durations without a lock.
 type histogram struct {
-	counts [24]atomic.Int64 // by bucket, not cumulative; the last is above all
+	counts [24]atomic.Int64 // by bucket, not cumulative; then of all that is longer
 	sum    atomic.Int64     // nanoseconds
 }
 
@@ -57,7 +57,8 @@ func (b *scrape) family(name, kind string) {
 	b.text = append(append(append(append(append(b.text, "# TYPE "...), name...), ' '), kind...), '\n')
 }
 
-// sample is one value of the family; labels are names and values in turn.
+// sample writes one value of the family; labels alternate between names and
+// values.
 func (b *scrape) sample(name string, value float64, labels ...string) {
 	b.text = append(b.text, name...)
 	for i := 0; i < len(labels); i += 2 {
@@ -71,7 +72,7 @@ func (b *scrape) sample(name string, value float64, labels ...string) {
 	b.text = append(strconv.AppendFloat(append(b.text, ' '), value, 'g', -1, 64), '\n')
 }
 
-// metrics are what is measured of a model's requests.
+// metrics are the measurements of a model's requests.
 type metrics struct {
 	first, between, whole, queued, prefill, decode histogram
 }
@@ -84,7 +85,7 @@ type timing struct {
 
 func (m *metrics) begin(start time.Time) *timing { return &timing{m: m, start: start} }
 
-// event notes that a piece of the answer came.
+// event records that a piece of the answer came.
 func (t *timing) event() {
 	now := time.Now()
 	if t.latest.IsZero() {
@@ -95,7 +96,7 @@ func (t *timing) event() {
 	t.latest = now
 }
 
-// end notes that the answer is over.
+// end closes the stream and records that the answer is over.
 func (t *timing) end(s *engine.Stream) {
 	s.Close()
 	u := s.Usage()

@@ -11,7 +11,7 @@ import (
 	"github.com/lukv/lukv/engine"
 )
 
-// metric reads one figure of a scrape.
+// metric reads one figure from a scrape.
 func (ts *testServer) metric(t testing.TB, name string) float64 {
 	_, text, _ := ts.do(t, "GET", "/metrics", "")
 	m := regexp.MustCompile(`(?m)^` + name + `(?:\{[^}]*\})? (\S+)$`).FindStringSubmatch(text)
@@ -21,8 +21,8 @@ func (ts *testServer) metric(t testing.TB, name string) float64 {
 	return v
 }
 
-// TestMetricsOfCompression: what was evicted is counted once, however often the
-// document is asked, and tokens are those that answers report.
+// TestMetricsOfCompression: evicted entries are counted once, however often the
+// document is asked about, and tokens are those that answers report.
 func TestMetricsOfCompression(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
 	var doc struct {
@@ -47,8 +47,8 @@ func TestMetricsOfCompression(t *testing.T) {
 	require.Zero(t, ts.metric(t, "lukv:kv_cache_bytes"))
 	require.Zero(t, ts.metric(t, "lukv:kv_cache_full_bytes"))
 
-	// A page of every head has 64 entries of 32 keys and values each here; the limit
-	// has room for so many.
+	// Here a page of every head has 64 entries of 32 keys and values each;
+	// num_gpu_blocks is how many the limit has room for.
 	_, text, _ := ts.do(t, "GET", "/metrics", "")
 	c := ts.m.Config()
 	page := int64(c.Layers*c.KVHeads*64) * int64(2*4*c.HeadDim+4) // f32, and a position
@@ -59,8 +59,8 @@ func TestMetricsOfCompression(t *testing.T) {
 	require.InDelta(t, 64<<20/page, count, float64(64<<20/page))
 }
 
-// BenchmarkScrape is what a router pays twenty times a second, while answers are
-// computed.
+// BenchmarkScrape measures what a router pays twenty times a second while answers
+// are computed.
 func BenchmarkScrape(b *testing.B) {
 	ts := start(b, Options{}, engine.Options{})
 	v := ts.s.models.find("needle/llama").loaded

@@ -19,20 +19,20 @@ import (
 // maxLoadWaiters bounds the requests that wait for one model to be loaded.
 const maxLoadWaiters = 256
 
-// models are what a server answers with. The mutex is never held while a model is
-// opened, closed or computing.
+// models are the models of a server. The mutex is never held while a model is opened,
+// closed or computing.
 type models struct {
-	ctx    context.Context // of loading
+	ctx    context.Context // for loading
 	cancel context.CancelFunc
 	log    *slog.Logger
 	limit  int64         // bytes of all loaded models
-	idle   time.Duration // after which a model goes, 0: never
+	idle   time.Duration // after which an unused model is unloaded, 0: never
 
 	mu      sync.Mutex
 	byID    map[string]*slot
-	order   []*slot       // as they were added: the first answers where no model is named
+	order   []*slot       // as they were added: the first answers if no model is named
 	bytes   int64         // of what is loaded or being loaded
-	changed chan struct{} // closed, and made anew, when a model was released or went
+	changed chan struct{} // closed and replaced when a model was released or unloaded
 	closing bool
 }
 
@@ -40,7 +40,7 @@ type models struct {
 type slot struct {
 	id      string
 	created int64
-	open    func(context.Context) (*model.Model, error) // nil: loaded for good, closed by somebody else
+	open    func(context.Context) (*model.Model, error) // nil: always loaded, closed by the caller of Add
 	engine  engine.Options
 	metrics metrics
 
@@ -48,15 +48,15 @@ type slot struct {
 	loaded  *served
 	leaving *served       // being unloaded
 	busy    chan struct{} // closed when loading or unloading is over; nil: neither
-	err     error         // of the last loading
+	err     error         // of the last load
 	holds   int           // requests that use it
 	waiting int           // requests that wait for it
-	used    time.Time     // when the last hold ended
-	timer   *time.Timer   // from then on
-	bytes   int64         // of weights and of the limit on caches; 0 before the first loading
-	maxLen  int           // 0 before the first loading
+	used    time.Time     // when the last hold ended, or it was loaded
+	timer   *time.Timer   // started then
+	bytes   int64         // of weights plus the limit on caches; 0 before the first load
+	maxLen  int           // 0 before the first load
 	block   cacheBlock
-	past    engine.Stats // counters of engines that are gone
+	past    engine.Stats // counters of earlier engines
 }
 
 // served is a loaded model with what its endpoints need.
@@ -71,7 +71,7 @@ type served struct {
 
 	grammars   grammars
 	toolSyntax func() *toolSyntax
-	thinking   func() bool // the template knows thoughts
+	thinking   func() bool // whether the template knows thoughts
 }
 
 func newServed(sl *slot, m *model.Model) (*served, error) {
@@ -115,10 +115,10 @@ func (s *Server) Add(id string, m *model.Model, o engine.Options) error {
 	return nil
 }
 
-// AddOnDemand serves a model that is opened when the first request names it, and
-// closed when none has used it for [Options.UnloadAfter] or its memory is needed for
-// another ([Options.MaxModelBytes]). Requests wait until it is open. The server closes
-// what open returns.
+// AddOnDemand serves a model that is opened when a request names it, and closed when
+// none has used it for [Options.UnloadAfter] or its memory is needed for another
+// ([Options.MaxModelBytes]). Requests wait until it is open. The server closes the
+// model that open returns.
 func (s *Server) AddOnDemand(id string, open func(context.Context) (*model.Model, error), o engine.Options) error {
 	return s.models.add(&slot{id: id, open: open, engine: o})
 }
@@ -138,7 +138,7 @@ func (ms *models) add(sl *slot) error {
 	return nil
 }
 
-// size notes what a loaded model takes.
+// size records what a loaded model takes.
 func (sl *slot) size(v *served) error {
 	sl.bytes, sl.maxLen = v.m.WeightBytes()+sl.engine.MaxBytes, v.e.MaxTokens()
 	var err error
@@ -146,11 +146,11 @@ func (sl *slot) size(v *served) error {
 	return err
 }
 
-// cacheBlock is what vLLM calls so: a page of every head of every layer.
+// cacheBlock is what vLLM calls a block: a page of every head of every layer.
 type cacheBlock struct{ entries, count int64 }
 
 // newCacheBlock finds the entries of a page, and how many blocks the limit on caches
-// has room for, 0 without one.
+// has room for; 0 without a limit.
 func newCacheBlock(m *model.Model, o engine.Options) (b cacheBlock, err error) {
 	so := model.SessionOptions{CacheType: o.CacheType, PageEntries: o.PageEntries}
 	one, err := m.CacheNeed(so, model.Lengths{Rest: 1})
@@ -166,15 +166,15 @@ func newCacheBlock(m *model.Model, o engine.Options) (b cacheBlock, err error) {
 	return b, err
 }
 
-// list returns the models in their order.
+// list returns the models in order.
 func (ms *models) list() []*slot {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	return ms.order[:len(ms.order):len(ms.order)]
 }
 
-// find returns the slot of an id, of the first model if it is empty; nil if there is
-// none.
+// find returns the slot of an id, or of the first model if the id is empty; nil if
+// there is none.
 func (ms *models) find(id string) *slot {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -184,13 +184,13 @@ func (ms *models) find(id string) *slot {
 	return ms.byID[id]
 }
 
-// notify wakes whoever waits for a change. The mutex is held.
+// notify wakes whoever waits for a change. The caller holds the mutex.
 func (ms *models) notify() {
 	close(ms.changed)
 	ms.changed = make(chan struct{})
 }
 
-// acquire returns a model, loaded, that stays so until release is called, once.
+// acquire returns a loaded model, which stays loaded until release is called.
 func (ms *models) acquire(ctx context.Context, sl *slot) (v *served, release func(), err error) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -224,7 +224,7 @@ func (ms *models) acquire(ctx context.Context, sl *slot) (v *served, release fun
 	return sl.loaded, sync.OnceFunc(func() { ms.release(sl) }), nil
 }
 
-// release ends a hold. The last one starts the time after which the model goes.
+// release ends a hold. The last one starts the timer that unloads the model.
 func (ms *models) release(sl *slot) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -236,7 +236,7 @@ func (ms *models) release(sl *slot) {
 	ms.rest(sl)
 }
 
-// rest starts the time after which a model that nobody uses goes. The mutex is held.
+// rest starts the timer that unloads a model nobody uses. The caller holds the mutex.
 func (ms *models) rest(sl *slot) {
 	sl.used = time.Now()
 	switch {
@@ -260,8 +260,8 @@ func (ms *models) unloadIdle(sl *slot) {
 	}
 }
 
-// whileUnloaded does something for which the model must not be open, and not be opened
-// meanwhile. It reports false, and does nothing, where it is open.
+// whileUnloaded calls do while the model is not open, and keeps it from being opened
+// meanwhile. It reports false, and does nothing, if the model is open or about to be.
 func (ms *models) whileUnloaded(sl *slot, do func()) bool {
 	ms.mu.Lock()
 	if sl.loaded != nil || sl.busy != nil || ms.closing {
@@ -281,7 +281,7 @@ func (ms *models) whileUnloaded(sl *slot, do func()) bool {
 	return true
 }
 
-// load opens a model and makes room for it. It ends with sl.busy closed.
+// load makes room for a model and opens it. At the end it closes sl.busy.
 func (ms *models) load(sl *slot) {
 	v, err := ms.loadInto(sl)
 	ms.mu.Lock()
@@ -292,7 +292,7 @@ func (ms *models) load(sl *slot) {
 	} else {
 		ms.log.Info("model loaded", "model", sl.id, "bytes", sl.bytes)
 		sl.loaded = v
-		ms.rest(sl) // who waited for it may be gone
+		ms.rest(sl) // those that waited for it may be gone
 	}
 	close(sl.busy)
 	sl.busy = nil
@@ -300,7 +300,7 @@ func (ms *models) load(sl *slot) {
 }
 
 func (ms *models) loadInto(sl *slot) (*served, error) {
-	// Where the size is known from before, room is made first.
+	// If the size is known from an earlier load, room is made first.
 	known := sl.bytes
 	if err := ms.reserve(known); err != nil {
 		return nil, err
@@ -329,14 +329,14 @@ func (ms *models) loadInto(sl *slot) (*served, error) {
 	return v, nil
 }
 
-// reserve takes n bytes of the limit, for which models that nobody uses have to go, the
-// longest unused first. It waits for those that are in use.
+// reserve takes n bytes of the limit. If necessary, it unloads models that nobody uses,
+// the least recently used first, and waits for those in use.
 func (ms *models) reserve(n int64) error {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
 	for ms.bytes+n > ms.limit {
 		var oldest *slot
-		fixed := int64(0) // bytes that will never be free
+		fixed := int64(0) // bytes that will never be freed
 		for _, sl := range ms.order {
 			switch {
 			case sl.open == nil:
@@ -380,8 +380,8 @@ func (e *modelSizeError) Error() string {
 	return fmt.Sprintf("its weights and caches take up to %d bytes, the limit for models is %d", e.needed, e.limit)
 }
 
-// unload lets a model go that nobody uses. The mutex is held; what takes time is done
-// without it.
+// unload unloads a model that nobody uses. The caller holds the mutex; what takes time
+// is done without it.
 func (ms *models) unload(sl *slot) {
 	if sl.loaded == nil || sl.busy != nil || sl.open == nil {
 		return
@@ -403,7 +403,7 @@ func (ms *models) unload(sl *slot) {
 	}()
 }
 
-// stats are the figures of a model over all engines it had.
+// stats returns the figures of a model over all engines it has had.
 func (ms *models) stats(sl *slot) (st engine.Stats, loaded bool) {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -422,7 +422,7 @@ func (ms *models) blockOf(sl *slot) cacheBlock {
 	return sl.block
 }
 
-// withPast adds what earlier engines counted.
+// withPast adds the counts of earlier engines.
 func withPast(st, past engine.Stats) engine.Stats {
 	st.PromptTokens += past.PromptTokens
 	st.CachedTokens += past.CachedTokens
@@ -479,20 +479,20 @@ func (ms *models) drain(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// holds are the models that a request uses, until it is over.
+// holds are the models that a request uses until it is over.
 type holds struct {
 	mu       sync.Mutex
 	releases []func()
 	maxLen   int
 	model    string           // the last one's name
-	streams  []*engine.Stream // whose usage the log tells
+	streams  []*engine.Stream // whose usage is logged
 }
 
 type holdsKey struct{}
 
 func holdsOf(ctx context.Context) *holds { return ctx.Value(holdsKey{}).(*holds) }
 
-// end lets the models go. It returns what the log says of the request.
+// end releases the models. It returns what to log about the request.
 func (h *holds) end() []any {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -515,8 +515,8 @@ func (h *holds) end() []any {
 	return out
 }
 
-// served returns a model for the request of ctx, loaded for as long as the request
-// lasts.
+// served returns a model for the request of ctx, which stays loaded as long as the
+// request lasts.
 func (s *Server) served(ctx context.Context, id string) (*served, error) {
 	sl := s.models.find(id)
 	if sl == nil {
@@ -533,8 +533,8 @@ func (s *Server) served(ctx context.Context, id string) (*served, error) {
 	return v, nil
 }
 
-// loadError is what clients get to know of a model that was not loaded: not where its
-// files are.
+// loadError returns what clients are told about a model that was not loaded: not where
+// its files are.
 func loadError(id string, err error) error {
 	var size *modelSizeError
 	switch {
@@ -546,7 +546,8 @@ func loadError(id string, err error) error {
 	return &apiError{status: http.StatusInternalServerError, Type: "server_error", Code: "model_not_loaded", Message: fmt.Sprintf("the model %s could not be loaded; the log of the server says why", id)}
 }
 
-// model finds the model that a request names, loaded for as long as the request lasts.
+// model returns the model that a request names, which stays loaded as long as the
+// request lasts.
 func (s *Server) model(f *fields, required bool) (*served, error) {
 	id := f.str("model")
 	if f.err != nil {
@@ -564,7 +565,7 @@ type modelEntry struct {
 	Object  string `json:"object"`
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
-	MaxLen  int    `json:"max_model_len,omitempty"` // unknown before it was first loaded
+	MaxLen  int    `json:"max_model_len,omitempty"` // unknown until it is first loaded
 	Loaded  bool   `json:"loaded"`
 }
 

@@ -46,7 +46,7 @@ func onDemand(t *testing.T, o Options, eo engine.Options, names ...string) (ts *
 
 func loaded(ts *testServer, id string) bool { return ts.s.models.entry(ts.s.models.find(id)).Loaded }
 
-// waitUnloaded waits until a model is gone.
+// waitUnloaded waits until a model is unloaded.
 func waitUnloaded(ts *testServer, id string) {
 	ms := ts.s.models
 	for {
@@ -61,7 +61,7 @@ func waitUnloaded(ts *testServer, id string) {
 }
 
 // TestModelsOnDemand: nothing is loaded that nobody asked for, many requests load a
-// model once, and it goes when nobody uses it, its counters staying.
+// model once, and it is unloaded when nobody uses it, but its counters stay.
 func TestModelsOnDemand(t *testing.T) {
 	ts, opened := onDemand(t, Options{UnloadAfter: time.Millisecond}, engine.Options{}, "a", "b")
 	var list struct{ Data []modelEntry }
@@ -71,7 +71,7 @@ func TestModelsOnDemand(t *testing.T) {
 	require.False(t, list.Data[0].Loaded || list.Data[1].Loaded)
 	require.Zero(t, opened.Load())
 
-	// Held for as long as all these last.
+	// Held until all of these are over.
 	_, release, err := ts.s.models.acquire(context.Background(), ts.s.models.find("b"))
 	require.NoError(t, err)
 	var wg sync.WaitGroup
@@ -103,7 +103,7 @@ func TestModelsOnDemand(t *testing.T) {
 	require.Equal(t, answers[0].Choices[0].Message, again.Choices[0].Message)
 }
 
-// TestCountersNeverGoBack: while a model is unloaded, too.
+// TestCountersNeverGoBack: not even while a model is being unloaded.
 func TestCountersNeverGoBack(t *testing.T) {
 	ts, _ := onDemand(t, Options{}, engine.Options{}, "a")
 	ts.post(t, "/v1/chat/completions", ask("hello", object{"model": "a", "max_tokens": 1}), &object{})
@@ -130,8 +130,8 @@ func TestCountersNeverGoBack(t *testing.T) {
 	}
 }
 
-// TestModelsByBytes: with room for one, models take turns; one that is in use is waited
-// for.
+// TestModelsByBytes: with room for one, models take turns, and requests wait for one
+// that is in use.
 func TestModelsByBytes(t *testing.T) {
 	m, err := builtin.Open(context.Background())
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func TestModelsByBytes(t *testing.T) {
 		runtime.Gosched()
 	}
 	require.True(t, loaded(ts, "a"), "it is in use")
-	// Whoever goes away waits no more.
+	// A client that goes away no longer waits.
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, _, err = ts.s.models.acquire(ctx, ts.s.models.find("b"))
@@ -164,8 +164,8 @@ func TestModelsByBytes(t *testing.T) {
 	require.LessOrEqual(t, ts.s.models.bytes, one+one/2)
 }
 
-// TestModelNobodyWaitedFor: a model that was loaded for requests that are gone goes like
-// one that was used.
+// TestModelNobodyWaitedFor: a model that was loaded for requests that are gone is
+// unloaded like one that was used.
 func TestModelNobodyWaitedFor(t *testing.T) {
 	s := New(Options{UnloadAfter: time.Millisecond})
 	opening, goOn := make(chan struct{}), make(chan struct{})
@@ -189,8 +189,8 @@ func TestModelNobodyWaitedFor(t *testing.T) {
 	require.NoError(t, s.Drain(t.Context()))
 }
 
-// TestPastCounts: a counter never goes back when a model is opened again; what is true
-// of a moment is that of the engine that runs.
+// TestPastCounts: a counter never goes back when a model is opened again; momentary
+// figures are those of the running engine.
 func TestPastCounts(t *testing.T) {
 	moment := []string{"Waiting", "Running", "ReservedBytes", "SavedBytes", "KeptBytes", "StoredBytes", "MaxBytes"}
 	var past engine.Stats
@@ -208,7 +208,7 @@ func TestPastCounts(t *testing.T) {
 	}
 }
 
-// waiters is the number of requests that wait for a model.
+// waiters returns the number of requests that wait for a model.
 func (ms *models) waiters() int {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -244,7 +244,7 @@ func TestModelsThatCannotBeLoaded(t *testing.T) {
 }
 
 // TestDeleteLoadsNothing: a document of a model that is not open, and its cache on disk,
-// go without opening it, in this server and in one that was started since.
+// are deleted without opening the model, by this server and by one started later.
 func TestDeleteLoadsNothing(t *testing.T) {
 	dir := t.TempDir()
 	eo := engine.Options{MaxBytes: 64 << 20, Store: filepath.Join(dir, "prefixes")}

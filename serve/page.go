@@ -12,18 +12,18 @@ import (
 	"github.com/lukv/lukv/lukv"
 )
 
-// page is what people see at /: one file, which needs no other.
+// page is what people see at /: one file, which needs no others.
 //
 //go:embed page/index.html
 var page []byte
 
-// pagePolicy lets the page run its own script and style, told by their digests, and
-// talk to this server. Nothing else is loaded, wherever it came from.
+// pagePolicy lets the page use its own script and style, identified by their digests,
+// and talk to this server. Nothing else is loaded, wherever it comes from.
 var pagePolicy = contentPolicy(string(page))
 
-// contentPolicy is the Content-Security-Policy of a page whose scripts and styles are
-// in it. Browsers make one line end of those of Windows, which Git may have put into the
-// page, before they compute the digests.
+// contentPolicy returns the Content-Security-Policy of a page with inline scripts and
+// styles. Browsers normalise Windows line endings, which Git may have put into the page,
+// before they compute the digests.
 func contentPolicy(page string) string {
 	page = strings.ReplaceAll(page, "\r\n", "\n")
 	digests := func(tag string) string {
@@ -38,7 +38,7 @@ func contentPolicy(page string) string {
 		digests("script"), digests("style"))
 }
 
-// servePage shows the page. It holds no secrets: what it asks for needs the key.
+// servePage serves the page. It holds no secrets: what it requests needs the key.
 func servePage(w http.ResponseWriter, _ *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
@@ -50,15 +50,15 @@ func servePage(w http.ResponseWriter, _ *http.Request) {
 	w.Write(page)
 }
 
-// compressions says what kv_compression may name here.
+// compressions lists what kv_compression may name.
 func (s *Server) compressions(w http.ResponseWriter, _ *http.Request) error {
 	return writeJSON(w, map[string]any{
 		"metrics": lukv.Metrics(), "allocators": lukv.Allocators(), "profiles": s.profiles.Load().names(), "default": s.o.Compression,
 	})
 }
 
-// documentTokens gives the text of every token of a document, in the order of the
-// positions that /kept names, with what the template writes in front. A character
+// documentTokens returns the text of every token of a document, in the order of the
+// positions that /kept reports, including what the template puts in front. A character
 // belongs to the token that completes it.
 func (s *Server) documentTokens(w http.ResponseWriter, r *http.Request) error {
 	doc, err := s.docs.find(owner(r), r.PathValue("id"))

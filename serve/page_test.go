@@ -22,7 +22,7 @@ func TestPage(t *testing.T) {
 	policy := h.Get("Content-Security-Policy")
 	require.Contains(t, policy, "default-src 'none'; script-src 'sha256-")
 	require.NotContains(t, policy, "unsafe")
-	// What the policy refuses is not there, and nothing comes from elsewhere.
+	// The page has nothing that the policy refuses, and nothing comes from elsewhere.
 	require.NotRegexp(t, regexp.MustCompile(`(?i)\sstyle=|\son[a-z]+=["']|https?://|@import|\ssrc=`), text)
 	require.Equal(t, 1, strings.Count(text, "<script"))
 	require.Equal(t, 1, strings.Count(text, "<style"))
@@ -32,7 +32,7 @@ func TestPage(t *testing.T) {
 	require.Equal(t, 404, status)
 }
 
-// TestContentPolicy: digests are those of the standard's own example.
+// TestContentPolicy: the digest equals that of the standard's own example.
 func TestContentPolicy(t *testing.T) {
 	// https://www.w3.org/TR/CSP3/#external-hash has this one.
 	p := contentPolicy(`<style></style><script>alert('Hello, world.');</script>`)
@@ -42,8 +42,8 @@ func TestContentPolicy(t *testing.T) {
 	require.Equal(t, contentPolicy(lines), contentPolicy(strings.ReplaceAll(lines, "\n", "\r\n")))
 }
 
-// TestDocumentTokens: the texts of the tokens put together are what the model read, as
-// many as /kept counts.
+// TestDocumentTokens: the texts of the tokens together are what the model read, and
+// there are as many as /kept counts.
 func TestDocumentTokens(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
 	var doc struct {
@@ -61,8 +61,8 @@ func TestDocumentTokens(t *testing.T) {
 	require.Equal(t, 404, status)
 }
 
-// TestFittingProfile: the allocator lukv needs no name of a profile where the server
-// has the one for model and metric, and that profile tells documents apart.
+// TestFittingProfile: the allocator lukv needs no named profile if the server has the
+// one for model and metric, and documents with different profiles are different.
 func TestFittingProfile(t *testing.T) {
 	keydiff, err := builtin.Profile(lukv.MetricConfig{Name: "keydiff"})
 	require.NoError(t, err)

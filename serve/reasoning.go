@@ -12,15 +12,15 @@ import (
 	"github.com/lukv/lukv/tokenizer/chat"
 )
 
-// Marks between which models write what they think before they answer: those of Qwen3
-// and of DeepSeek-R1 and what was distilled from it.
+// Marks between which models write what they think before they answer: those of Qwen3,
+// DeepSeek-R1 and models distilled from it.
 const (
 	thinkBegin = "<think>"
 	thinkEnd   = "</think>"
 )
 
-// findThinking reports whether a template knows the marks: it leaves earlier thoughts
-// out, or begins one.
+// findThinking reports whether a template knows the marks: it leaves out earlier
+// thoughts, or begins one.
 func findThinking(format *dialog.Format) bool {
 	p, err := format.Render(context.Background(), chat.Input{
 		Messages: []*chat.Object{
@@ -37,17 +37,17 @@ func findThinking(format *dialog.Format) bool {
 	return left || strings.HasSuffix(strings.TrimSpace(p.Text), thinkBegin)
 }
 
-// thinking is how the answers to one request begin; nil: with the answer itself.
+// thinking says how the answers to one request begin; nil: with the answer itself.
 type thinking struct {
 	tok        *tokenizer.Tokenizer
-	begin, end int32 // the marks' tokens, -1 where they are several
-	opened     bool  // the prompt has the first mark
-	hidden     bool  // nobody wants to read it
-	budget     int   // tokens after which it is ended, 0: never
+	begin, end int32 // the marks' tokens, -1 for a mark of several
+	opened     bool  // the prompt ends with the first mark
+	hidden     bool  // the client does not want to see it
+	budget     int   // tokens after which it is ended; 0: never
 }
 
-// thinks says how the answers to a request begin whose prompt is known. It makes formats
-// and calls hold for what comes behind the thoughts.
+// thinks determines how the answers begin, once the prompt is known. It makes formats
+// and calls apply to what follows the thoughts.
 func (c *chatRequest) thinks(hidden bool, budget int) {
 	v := c.v
 	if c.goesOn || !v.thinking() {
@@ -88,7 +88,7 @@ func (c *chatRequest) thinks(hidden bool, budget int) {
 	}
 }
 
-// thoughtMask lets anything come while the model thinks, but for the end of the answer.
+// thoughtMask allows anything while the model thinks, except for the end of the answer.
 type thoughtMask struct {
 	*thinking
 	behind  func(choice int, answer []int32) ([]uint64, error)
@@ -97,7 +97,7 @@ type thoughtMask struct {
 	choices []thoughtPlace
 }
 
-// thoughtPlace is how far an answer was read.
+// thoughtPlace is how far an answer has been read.
 type thoughtPlace struct {
 	read int    // tokens
 	text []byte // the end of them
@@ -145,11 +145,11 @@ func (m *thoughtMask) mask(choice int, answer []int32) ([]uint64, error) {
 	return mask, nil
 }
 
-// thoughtReader takes an answer apart into what the model thinks and what it says, as it
-// comes, without the white space around either.
+// thoughtReader splits an answer into what the model thinks and what it says, as it
+// comes, without the white space around the thoughts.
 type thoughtReader struct {
 	stage  thoughtStage
-	buf    string // not decided yet
+	buf    string // still undecided
 	begun  bool   // something was thought
 	tokens int    // of the thoughts
 }
@@ -157,13 +157,13 @@ type thoughtReader struct {
 type thoughtStage int
 
 const (
-	beforeThoughts thoughtStage = iota // the mark may come
+	beforeThoughts thoughtStage = iota // the mark may still come
 	inThoughts
 	behindThoughts // white space is dropped
 	inAnswer
 )
 
-// newThoughtReader returns a reader of one choice, nil where nothing is thought.
+// newReader returns a reader for one choice; nil if answers begin without thoughts.
 func (t *thinking) newReader() *thoughtReader {
 	switch {
 	case t == nil:
@@ -174,7 +174,7 @@ func (t *thinking) newReader() *thoughtReader {
 	return &thoughtReader{}
 }
 
-// add takes a piece of the answer; at the end with last set.
+// add takes the next piece of the answer; last is set at the end.
 func (r *thoughtReader) add(text string, token, last bool) (thought, answer string) {
 	r.buf += text
 	if r.stage == beforeThoughts {
@@ -203,7 +203,7 @@ func (r *thoughtReader) add(text string, token, last bool) (thought, answer stri
 	return thought, answer
 }
 
-// thought returns what is certain to be thought.
+// thought returns what is certain to belong to the thoughts.
 func (r *thoughtReader) thought(last bool) string {
 	if !r.begun {
 		r.buf = strings.TrimLeftFunc(r.buf, unicode.IsSpace)
@@ -228,8 +228,8 @@ func (r *thoughtReader) thought(last bool) string {
 	return out
 }
 
-// thinkingBudget reads thinking of the API of Anthropic: whether the model is to think,
-// nil where nothing is said, and for how many tokens.
+// thinkingBudget reads the field thinking of the Anthropic API: whether the model is to
+// think, nil if it does not say, and for how many tokens.
 func thinkingBudget(f *fields) (on *bool, budget int) {
 	o := f.object("thinking")
 	if o == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// TestReadThoughts takes answers apart in every way to cut them into three pieces.
+// TestReadThoughts reads answers in every way of cutting them into three pieces.
 func TestReadThoughts(t *testing.T) {
 	for _, test := range []struct {
 		opened                  bool
@@ -46,8 +46,8 @@ func TestReadThoughts(t *testing.T) {
 	}
 }
 
-// Templates that know thoughts: as Qwen3's, where the model begins them, and as those of
-// models that always think, where the prompt does.
+// Templates that know thoughts: like Qwen3's, where the model begins them, and like those
+// of models that always think, where the prompt does.
 const (
 	likeQwen3 = `{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content.split('</think>')[-1] }}{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{% endfor %}` +
 		`[assistant]{% if enable_thinking is defined and enable_thinking is false %}<think>
@@ -62,8 +62,8 @@ const (
 // markID is the token that family renames.
 const markID = 2
 
-// thoughts reads the stream of a chat as agree does, which does not know thoughts, and
-// requires that it is the whole answer.
+// thoughts is agree for answers with thoughts: it requires the stream of a chat to equal
+// the whole answer.
 func (ts *testServer) thoughts(t *testing.T, r object) chatChoice {
 	r["seed"] = 1
 	var whole chatAnswer
@@ -91,8 +91,8 @@ func (ts *testServer) thoughts(t *testing.T, r object) chatChoice {
 	return c
 }
 
-// TestThoughts: what a model thinks is told apart from what it says, where its template
-// knows that, and formats are those of what it says.
+// TestThoughts: what a model thinks is separated from what it says, if its template knows
+// thoughts, and formats apply to what it says.
 func TestThoughts(t *testing.T) {
 	ts := family(t, likeR1, thinkEnd)
 	force := object{"max_tokens": 60, "ignore_eos": true, "thinking_token_budget": 7}
@@ -110,7 +110,7 @@ func TestThoughts(t *testing.T) {
 	require.NotEmpty(t, *c.Message.Content)
 	require.NotContains(t, c.Message.Reasoning+*c.Message.Content, thinkEnd)
 
-	// Formats and calls come behind.
+	// Formats and calls come after the thoughts.
 	force["structured_outputs"] = object{"choice": []string{"yes", "no"}}
 	with := ts.thoughts(t, ask("Hello", force))
 	require.Equal(t, c.Message.Reasoning, with.Message.Reasoning, "the same thoughts")
@@ -124,7 +124,7 @@ func TestThoughts(t *testing.T) {
 	delete(force, "tools")
 	delete(force, "tool_choice")
 
-	// Cut while it thinks; and thoughts that nobody wants to see.
+	// An answer cut while the model thinks; and thoughts that nobody wants to see.
 	cut := ts.thoughts(t, ask("Hello", object{"max_tokens": 5, "ignore_eos": true}))
 	require.NotEmpty(t, cut.Message.Reasoning)
 	require.Nil(t, cut.Message.Content)
@@ -135,7 +135,7 @@ func TestThoughts(t *testing.T) {
 	require.NotEmpty(t, *hidden.Message.Content)
 }
 
-// TestThoughtsOfOtherForms: thoughts are items, or blocks, of their own.
+// TestThoughtsOfOtherForms: thoughts are separate items or blocks.
 func TestThoughtsOfOtherForms(t *testing.T) {
 	ts := family(t, likeR1, thinkEnd)
 	var a struct {
@@ -194,10 +194,10 @@ func TestThoughtsOfOtherForms(t *testing.T) {
 	require.Equal(t, b.Output[1].Content[0].Text, deltas(text, "response.output_text.delta", ""))
 }
 
-// TestWhoThinks: by the template, and as the request says.
+// TestWhoThinks: the template and the request decide.
 func TestWhoThinks(t *testing.T) {
 	ts := family(t, likeQwen3, thinkEnd)
-	begin := object{"max_tokens": 12, "ignore_eos": true, "logit_bias": object{"2": 100}} // nothing but the mark's end
+	begin := object{"max_tokens": 12, "ignore_eos": true, "logit_bias": object{"2": 100}} // nothing but the end mark
 	c := ts.thoughts(t, ask("Hello", begin))
 	require.Empty(t, c.Message.Reasoning, "no thought begins")
 	require.Equal(t, strings.Repeat(thinkEnd, 12), *c.Message.Content)
@@ -215,7 +215,7 @@ func TestWhoThinks(t *testing.T) {
 	ts.post(t, "/v1/messages/count_tokens", q, &counted)
 	require.Equal(t, len(off.IDs), counted.N)
 
-	// Earlier thoughts come back.
+	// Earlier thoughts are sent back.
 	thought := object{"role": "assistant", "content": []object{{"type": "thinking", "thinking": "abc abc abc", "signature": ""}, {"type": "text", "text": "x"}}}
 	q["messages"] = []object{{"role": "user", "content": "Hello"}, thought, {"role": "user", "content": "So?"}}
 	ts.post(t, "/v1/messages/count_tokens", q, &counted)
@@ -224,7 +224,7 @@ func TestWhoThinks(t *testing.T) {
 	ts.post(t, "/v1/messages/count_tokens", q, &counted)
 	require.Greater(t, long, counted.N)
 
-	// Where the template knows none there are none.
+	// If the template knows no thoughts, there are none.
 	plain := start(t, Options{}, engine.Options{})
 	q["thinking"], q["max_tokens"] = object{"type": "enabled", "budget_tokens": 5}, 3
 	status, text, _ := plain.do(t, "POST", "/v1/messages", mustJSON(t, q))
@@ -232,8 +232,9 @@ func TestWhoThinks(t *testing.T) {
 	require.Contains(t, text, "knows no thoughts")
 }
 
-// TestThoughtMask: a model that thinks by itself may begin with the mark or with what the
-// format says, may not end in between, and follows the format behind.
+// TestThoughtMask: a model that decides by itself to think may begin with the mark or
+// with what the format says, may not end while it thinks, and follows the format
+// afterwards.
 func TestThoughtMask(t *testing.T) {
 	ts := family(t, likeQwen3, thinkBegin)
 	v, release, err := ts.s.models.acquire(t.Context(), ts.s.models.find(""))

@@ -16,7 +16,7 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// Bounds of what a request names.
+// Limits on what a request names.
 const (
 	maxMessages    = 1 << 16
 	maxParts       = 1 << 12 // of a message
@@ -27,8 +27,8 @@ const (
 	maxPrompts     = 128
 )
 
-// sampling reads the fields that say how tokens are drawn. What is not given is what
-// the checkpoint recommends, or what the protocol says: temperature 1.
+// sampling reads the fields that say how tokens are drawn. Defaults are what the
+// checkpoint recommends, or what the protocol says: temperature 1.
 func (v *served) sampling(f *fields) model.Sampling {
 	o := v.m.DefaultSampling()
 	g := v.m.Config().Generation
@@ -74,8 +74,8 @@ func (v *served) sampling(f *fields) model.Sampling {
 	return o
 }
 
-// minTokens reads how many tokens an answer has at least; most is what it may have, 0 for
-// no limit.
+// minTokens reads the least number of tokens of an answer; most is the largest number, 0
+// for no limit.
 func minTokens(f *fields, most int) int {
 	n := f.integer("min_tokens", 0, 0, math.MaxInt32)
 	if most > 0 && n > most {
@@ -95,7 +95,8 @@ func stops(f *fields) []string {
 	return list
 }
 
-// refuse names a field that would change the answer and is not served.
+// refuse reports a field that would change the answer and is not supported, unless its
+// value is harmless.
 func refuse(f *fields, key string, harmless ...string) {
 	v := f.raw(key)
 	if v == nil || string(v) == "[]" || string(v) == "{}" {
@@ -109,9 +110,9 @@ func refuse(f *fields, key string, harmless ...string) {
 	f.fail(key, "not supported by this server")
 }
 
-// compression reads kv_compression: a policy, of which profile may name one of the
-// server's, and metric and allocator may be bare names. Other fields that it has here are
-// named.
+// compression reads kv_compression: a policy whose profile may name one of the server's,
+// and whose metric and allocator may be bare names. others are further fields that it may
+// have here.
 func (s *Server) compression(f *fields, v *served, others ...string) *lukv.Policy {
 	o := f.object("kv_compression")
 	if o == nil {
@@ -154,9 +155,9 @@ func (s *Server) compression(f *fields, v *served, others ...string) *lukv.Polic
 	return s.fitting(v, p)
 }
 
-// fitting returns a policy with the profile that its allocator needs, where none is
-// named and the server has one that was made for the model and the metric, and with the
-// profile's digest, so that policies with different profiles are different.
+// fitting returns a policy with the profile that its allocator needs, if none is named
+// and the server has one that was made for the model and the metric, and with the
+// profile's digest, so that policies with different profiles differ.
 func (s *Server) fitting(v *served, p *lukv.Policy) *lukv.Policy {
 	if p == nil || !p.Allocator.NeedsProfile() && (p.Profile == nil || !p.UsesProfile()) {
 		return p
@@ -181,7 +182,7 @@ func (s *Server) fitting(v *served, p *lukv.Policy) *lukv.Policy {
 	return p
 }
 
-// usage is what the protocol calls so.
+// usage is the protocol's count of tokens.
 type usage struct {
 	Prompt     int `json:"prompt_tokens"`
 	Completion int `json:"completion_tokens"`
@@ -221,14 +222,14 @@ func newCacheUse(c engine.CacheUse, document string) *cacheUse {
 	return out
 }
 
-// tokenText is a token as text, and its bytes, which are needed where a token is a
+// tokenText returns a token as text, and its bytes, which are needed if the token is
 // part of a character.
 func (v *served) tokenText(id int32) (string, []byte) {
 	b := v.tok.TokenBytes(id)
 	return strings.ToValidUTF8(string(b), "\uFFFD"), b
 }
 
-// positions reports a prompt and an answer that do not fit the model together.
+// positions returns an error if a prompt and an answer together do not fit the model.
 func (v *served) positions(prompt, answer int) error {
 	limit := v.e.MaxTokens()
 	if prompt+answer <= limit {
@@ -240,8 +241,8 @@ func (v *served) positions(prompt, answer int) error {
 	return e
 }
 
-// salted gives a request its name and its client, and a salt of its client's own where
-// there are several: the time of hits must not tell one customer what another asked.
+// salted gives a request its name and its client and, if there are several keys, a salt
+// of the client's own: the timing of hits must not tell one customer what another asked.
 func (s *Server) salted(r requestContext, q engine.Request) engine.Request {
 	q.ID, q.Client = r.id, r.key
 	if len(*s.keys.Load()) > 1 {
@@ -250,7 +251,7 @@ func (s *Server) salted(r requestContext, q engine.Request) engine.Request {
 	return q
 }
 
-// submit hands a request to the model's engine.
+// submit submits a request to the model's engine.
 func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.Stream, error) {
 	q = s.salted(r, q)
 	stream, err := v.e.Submit(r.ctx, q)
@@ -266,8 +267,8 @@ func (s *Server) submit(r requestContext, v *served, q engine.Request) (*engine.
 		errors.Is(err, model.ErrContextFull), r.ctx.Err() != nil:
 		return nil, err
 	}
-	// Before anything is computed, what is wrong is the request, such as a policy that
-	// does not fit the model.
+	// Nothing has been computed yet, so the request is wrong, such as a policy that does
+	// not fit the model.
 	param := ""
 	if q.Policy != nil {
 		param = "kv_compression"

@@ -8,11 +8,11 @@ import (
 	"github.com/lukv/lukv/engine"
 )
 
-// responseRequest is a request to /v1/responses, without memory: each has the whole
+// responseRequest is a request to /v1/responses, which is stateless: each has the whole
 // conversation.
 type responseRequest struct {
 	c      *chatRequest
-	echo   object // what answers repeat of the request
+	echo   object // what answers repeat from the request
 	stream bool
 }
 
@@ -123,7 +123,7 @@ func responseInput(f *fields) []object {
 			calls = append(calls, object{"id": item.str("call_id"), "type": "function", "function": object{"name": item.str("name"), "arguments": item.str("arguments")}})
 		case "function_call_output":
 			out = append(out, object{"role": "tool", "tool_call_id": item.str("call_id"), "content": item.text("output", "input_text", "output_text", "text")})
-		case "reasoning": // of another model: nothing that this one reads
+		case "reasoning": // from another model: nothing that this one reads
 		default:
 			item.fail("type", "%q is not supported, expected message, function_call or function_call_output", t)
 		}
@@ -133,7 +133,7 @@ func responseInput(f *fields) []object {
 	return out
 }
 
-// toolDefinition is a function in the order in which templates show it.
+// toolDefinition is a function, its fields in the order in which templates show them.
 type toolDefinition struct {
 	Type     string `json:"type"`
 	Function struct {
@@ -191,8 +191,8 @@ func (a *response) object(status string, finish string, stream *engine.Stream) o
 	return out
 }
 
-// status is that of a block that is over: the last of an answer that reached its length
-// is incomplete, and so is a call that a stop text cut.
+// status returns the status of a block that is over: the last one of an answer that
+// reached its length is incomplete, and so is a call that a stop text cut.
 func (b *blocks) status(x *block) string {
 	cut := x.n == len(b.list)-1 && b.finish == "length"
 	if cut || x.kind == callBlock && !json.Valid([]byte(x.text.String())) {
@@ -220,7 +220,7 @@ func (a *response) item(b *block, status string) object {
 	return object{"type": "message", "id": itemID("msg_", a.id, b.n), "role": "assistant", "content": content, "status": status}
 }
 
-// part describes the text of a block; empty: as it begins.
+// part describes the text of a block; with empty, as it begins.
 func (b *block) part(empty bool) object {
 	text := b.text.String()
 	if empty {
@@ -241,7 +241,7 @@ func itemID(prefix, response string, n int) string {
 	return prefix + response[len("resp_"):] + string(rune('a'+n%26)) + randomID()[:4]
 }
 
-// responses answers requests of the newer API of OpenAI.
+// responses answers requests of OpenAI's newer API.
 func (s *Server) responses(w http.ResponseWriter, r *http.Request) error {
 	f, err := body(r)
 	if err != nil {
@@ -271,8 +271,8 @@ func (s *Server) responses(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, a.object("completed", b.finish, stream))
 }
 
-// send streams a response: every item is announced, comes in pieces, and is repeated as
-// a whole.
+// send streams a response: every item is announced, sent in pieces, and repeated as a
+// whole.
 func (a *response) send(out *eventStream, stream *engine.Stream, timer *timing) {
 	n := 0
 	event := func(name string, v object) {
@@ -342,7 +342,7 @@ func (a *response) send(out *eventStream, stream *engine.Stream, timer *timing) 
 	event(name, object{"response": a.object("completed", list.finish, stream)})
 }
 
-// event writes a chunk that has a name.
+// event writes a chunk with an event name.
 func (s *eventStream) event(name string, v any) {
 	s.prefix = "event: " + name + "\n"
 	s.send(v)

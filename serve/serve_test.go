@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if flag.Lookup("test.bench").Value.String() == "" { // a check of every change would be measured, too
+	if flag.Lookup("test.bench").Value.String() == "" { // checking every change would be measured, too
 		os.Setenv("LUKV_CHECK", "1")
 	}
 	os.Exit(m.Run())
@@ -163,7 +163,7 @@ func sample(n int) builtin.Sample {
 	panic("no sample")
 }
 
-// TestStreamIsTheAnswer: the pieces of a stream put together are the answer without.
+// TestStreamIsTheAnswer: the pieces of a stream add up to the answer without streaming.
 func TestStreamIsTheAnswer(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
 	for i, more := range []object{
@@ -223,15 +223,15 @@ func TestStreamIsTheAnswer(t *testing.T) {
 	}
 }
 
-// TestStreamedEcho: a prompt that ends within a character is echoed alike in a stream and
-// without, and so are the places of the tokens in the text.
+// TestStreamedEcho: a prompt that ends within a character is echoed alike with and
+// without streaming, and so are the offsets of the tokens in the text.
 func TestStreamedEcho(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	tok, err := ts.m.Tokenizer()
 	require.NoError(t, err)
 	part := int32(0)
 	for b := tok.TokenBytes(part); len(b) != 1 || b[0] < 0xe2 || b[0] > 0xef; b = tok.TokenBytes(part) {
-		part++ // of a character of three bytes, the first
+		part++ // to the first byte of a three-byte character
 	}
 	prompt := append(tok.Encode("One of", tokenizer.EncodeOptions{}), part)
 	for _, n := range []int{0, 4} {
@@ -260,7 +260,7 @@ func TestStreamedEcho(t *testing.T) {
 	}
 }
 
-// TestConcurrentStreams: 32 streams at once, each equal to its answer alone.
+// TestConcurrentStreams: 32 streams at once, each equal to its own answer alone.
 func TestConcurrentStreams(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{MaxBytes: 24 << 20})
 	request := func(i int) object {
@@ -299,7 +299,7 @@ func TestConcurrentStreams(t *testing.T) {
 	wg.Wait()
 }
 
-// TestEvaluation does what lm-eval's local-completions does, and compares with sums of
+// TestEvaluation does what lm-eval's local-completions does, and compares with sums from
 // the library.
 func TestEvaluation(t *testing.T) {
 	ctx := context.Background()
@@ -332,7 +332,7 @@ func TestEvaluation(t *testing.T) {
 			return nil
 		}))
 		session.Close()
-		for range 2 { // the second time the prompt is in the cache
+		for range 2 { // the second time, the prompt is in the cache
 			var a textAnswer
 			ts.post(t, "/v1/completions", object{"model": "needle/llama", "prompt": [][]int32{prompt}, "temperature": 0, "max_tokens": 1, "logprobs": 1, "echo": true, "seed": 1234}, &a)
 			l := a.Choices[0].LogProbs
@@ -398,7 +398,7 @@ func TestDocuments(t *testing.T) {
 	require.GreaterOrEqual(t, about.Usage.Details.Cached, doc.Tokens, "read once")
 	require.Equal(t, doc.ID, about.Cache.Document)
 
-	// What every head kept adds up to what the cache holds.
+	// The entries that the heads kept add up to what the cache holds.
 	var kept keptEntries
 	get := func(path string) {
 		status, text, _ := ts.do(t, "GET", path, "")
@@ -455,7 +455,7 @@ func TestDocuments(t *testing.T) {
 	require.Equal(t, 404, status)
 }
 
-// TestDocumentsOfKeys: nobody sees another's documents, nor that they are there.
+// TestDocumentsOfKeys: nobody sees another's documents, or even that they exist.
 func TestDocumentsOfKeys(t *testing.T) {
 	ts := start(t, Options{Keys: []string{"one", "two"}}, engine.Options{MaxBytes: 64 << 20})
 	mine, other := []string{"Authorization", "Bearer one"}, []string{"Authorization", "Bearer two"}
@@ -510,7 +510,7 @@ func TestControlTokens(t *testing.T) {
 	require.Contains(t, list[0].IDs, int32(5), "a raw prompt is the caller's own")
 }
 
-// badRequests are requests with what is wrong with them.
+// badRequests are requests and what is wrong with them.
 var badRequests = []struct{ path, body, want string }{
 	{"", `{`, "not JSON"},
 	{"", ``, "not a JSON object"},
@@ -663,7 +663,7 @@ func TestGuards(t *testing.T) {
 	check(503, "POST", path, good, "Authorization", "Bearer one")
 }
 
-// TestDisconnect: who goes away frees what the answer held.
+// TestDisconnect: when a client goes away, what its answer held is freed.
 func TestDisconnect(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
 	for range 5 {
@@ -683,7 +683,7 @@ func TestDisconnect(t *testing.T) {
 	}, 20*time.Second, 10*time.Millisecond)
 }
 
-// TestRefusedForMemory: numbers, and what would fit.
+// TestRefusedForMemory: the error has the numbers, and what would fit.
 func TestRefusedForMemory(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{MaxBytes: 500 << 10})
 	data, _ := json.Marshal(ask(sample(0).Context+sample(1).Context, object{"max_tokens": 100}))
@@ -693,7 +693,7 @@ func TestRefusedForMemory(t *testing.T) {
 	require.Contains(t, text, "cache_budget_exceeded")
 }
 
-// TestMetricsOfModels: what is measured of one model is not told of another.
+// TestMetricsOfModels: measurements of one model are not reported for another.
 func TestMetricsOfModels(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	m, err := builtin.Open(context.Background())

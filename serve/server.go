@@ -32,28 +32,28 @@ type Options struct {
 	// Keys are the accepted API keys. None: all requests are accepted.
 	Keys []string
 
-	// Hosts are the names under which browsers may reach the server, without port; a
-	// request for another name is refused, which keeps web pages from reaching a
-	// server on this machine under a name of their own. None: all names.
+	// Hosts are the names under which browsers may reach the server, without port.
+	// Requests for other names are refused, which keeps web pages from reaching a local
+	// server under a name of their own. None: all names.
 	Hosts []string
 
-	// Origins are the origins of web pages, such as https://chat.example, that browsers
-	// allow to use the server (CORS). None: only pages of the server itself.
+	// Origins are the origins of web pages, such as https://chat.example, that may use
+	// the server from a browser (CORS). None: only pages of the server itself.
 	Origins []string
 
 	// MaxBody bounds the bytes of a request, default 32 MiB.
 	MaxBody int64
 
-	// Profiles are what kv_compression may name.
+	// Profiles are the profiles that kv_compression may name.
 	Profiles map[string]*lukv.Profile
 
-	// Compression is for requests with a context or document that do not say how
+	// Compression applies to requests with a context or document that do not say how
 	// to compress it; nil: it is not compressed.
 	Compression *lukv.Policy
 
 	// UnloadAfter is how long a model that was added on demand stays loaded without a
-	// request; 0: until its memory is needed. MaxModelBytes bounds weights and caches
-	// (engine.Options.MaxBytes) of all loaded models together; 0: no bound.
+	// request; 0: until its memory is needed. MaxModelBytes bounds the weights and
+	// caches (engine.Options.MaxBytes) of all loaded models together; 0: no bound.
 	UnloadAfter   time.Duration
 	MaxModelBytes int64
 
@@ -64,8 +64,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Server answers HTTP requests by means of engines. Make one with New, give it
-// models with Add, serve Handler, and end it with Drain.
+// Server answers HTTP requests using engines. Create one with New, give it models
+// with Add, serve its Handler, and end it with Drain.
 type Server struct {
 	o        Options
 	keys     atomic.Pointer[[][sha256.Size]byte] // digests
@@ -77,11 +77,11 @@ type Server struct {
 	models   *models
 	profiles atomic.Pointer[profiles]
 	bodyTime time.Duration
-	later    sync.WaitGroup // what goes on behind requests
+	later    sync.WaitGroup // work that continues after requests
 }
 
-// Bounds of the time that a request may take to come, and an answer that is no stream
-// to be taken.
+// Limits on how long a request may take to arrive, and a client to read an answer that
+// is not a stream.
 const (
 	maxBodyTime   = 5 * time.Minute
 	maxAnswerTime = 5 * time.Minute
@@ -141,16 +141,16 @@ func (s *Server) SetKeys(keys []string) {
 	s.keys.Store(&sums)
 }
 
-// profiles are what kv_compression may name.
+// profiles are the profiles that kv_compression may name.
 type profiles struct {
 	byName  map[string]*lukv.Profile
 	digests map[string]string // by name
 }
 
-// names are sorted.
+// names returns the names, sorted.
 func (p *profiles) names() []string { return append([]string{}, slices.Sorted(maps.Keys(p.byName))...) }
 
-// of returns the profile of a digest, nil if there is none.
+// of returns the profile with a digest; nil if there is none.
 func (p *profiles) of(digest string) *lukv.Profile {
 	for name, d := range p.digests {
 		if d == digest {
@@ -162,11 +162,11 @@ func (p *profiles) of(digest string) *lukv.Profile {
 
 // SetProfiles replaces [Options.Profiles] for requests from now on. Documents that were
 // compressed with one that is no longer there keep it; those that failed because theirs
-// was missing are available again once it is there.
+// was missing become available once it is there.
 func (s *Server) SetProfiles(byName map[string]*lukv.Profile) {
 	p := &profiles{byName: byName, digests: map[string]string{}}
 	for name, x := range byName {
-		p.digests[name], _ = x.Digest() // a profile that can be written has one
+		p.digests[name], _ = x.Digest() // a profile that can be marshaled has one
 	}
 	s.profiles.Store(p)
 	s.docs.mu.Lock()
@@ -191,7 +191,7 @@ func (s *Server) Drain(ctx context.Context) error {
 	return err
 }
 
-// NotReady makes /ready say that this server should get no more requests. It still
+// NotReady makes /ready say that the server should get no more requests. It still
 // answers them, as routers take a moment to notice.
 func (s *Server) NotReady() { s.notReady.Store(true) }
 
@@ -203,14 +203,14 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, map[string]string{"status": "ready"})
 }
 
-// Handler returns the server's endpoints behind what guards them.
+// Handler returns the server's endpoints together with the checks that guard them.
 func (s *Server) Handler() http.Handler {
 	cross := http.NewCrossOriginProtection()
 	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		(&apiError{status: http.StatusForbidden, Type: "permission_error", Message: "requests from other sites are refused"}).write(w)
 	}))
 	for _, origin := range s.o.Origins {
-		cross.AddTrustedOrigin(origin) // what is no origin is one that no browser sends
+		cross.AddTrustedOrigin(origin) // an invalid one is one that no browser sends
 	}
 	guarded := cross.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.hostAllowed(r.Host) {
@@ -232,8 +232,8 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// shared lets pages of the origins that are named use the server. It reports whether the
-// request is a browser's question whether it may, which is answered then.
+// shared lets pages of the configured origins use the server. It reports whether the
+// request was a preflight request, which it has then answered.
 func (s *Server) shared(w http.ResponseWriter, r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" || !slices.Contains(s.o.Origins, origin) || !s.hostAllowed(r.Host) {
@@ -247,7 +247,7 @@ func (s *Server) shared(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
-	if names := r.Header.Get("Access-Control-Request-Headers"); names != "" { // clients have many of their own
+	if names := r.Header.Get("Access-Control-Request-Headers"); names != "" { // clients send many of their own
 		h.Set("Access-Control-Allow-Headers", names)
 	}
 	if r.Header.Get("Access-Control-Request-Private-Network") == "true" {
@@ -292,12 +292,11 @@ func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 	notFound("not_found", "there is nothing at %s", r.URL.Path).write(w)
 }
 
-// handler answers a request, or returns what is wrong with it before it has written
-// anything.
+// handler answers a request, or returns an error before it has written anything.
 type handler func(w http.ResponseWriter, r *http.Request) error
 
-// wrap checks the key, bounds the body, logs the request, and makes an answer of errors
-// and panics.
+// wrap checks the key, bounds the body, logs the request, and turns errors and panics
+// into answers.
 func (s *Server) wrap(pattern string, h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -376,13 +375,13 @@ func (s *Server) authorise(r *http.Request) error {
 	return nil
 }
 
-// key is the request's API key, where the client of either API puts it.
+// key returns the request's API key, from wherever clients of either API put it.
 func key(r *http.Request) string {
 	if k := r.Header.Get("X-Api-Key"); k != "" {
 		return k
 	}
 	k := r.Header.Get("Authorization")
-	if scheme, rest, ok := strings.Cut(k, " "); ok && strings.EqualFold(scheme, "Bearer") { // schemes are of any case
+	if scheme, rest, ok := strings.Cut(k, " "); ok && strings.EqualFold(scheme, "Bearer") { // schemes are case-insensitive
 		return rest
 	}
 	return k
@@ -390,13 +389,14 @@ func key(r *http.Request) string {
 
 type requestKey struct{}
 
-// name is the request's id.
+// name returns the request's id.
 func name(r *http.Request) string {
 	id, _ := r.Context().Value(requestKey{}).(string)
 	return id
 }
 
-// requestID takes a client's id of at most 128 visible ASCII characters, or makes one.
+// requestID returns the client's id if it is 1 to 128 visible ASCII characters, or else
+// a new one.
 func requestID(given string) string {
 	ok := given != "" && len(given) <= 128
 	for i := 0; i < len(given) && ok; i++ {
@@ -414,7 +414,7 @@ func randomID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// statusWriter remembers what was answered.
+// statusWriter records what was answered.
 type statusWriter struct {
 	http.ResponseWriter
 	log           *slog.Logger
@@ -440,8 +440,8 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// timedBody bounds the time in which a body has to be there, all of it. Behind it the
-// connection has no deadline: answers take as long as they take.
+// timedBody bounds the time until all of a body has arrived. After that the connection
+// has no deadline: answers take as long as they take.
 type timedBody struct {
 	io.ReadCloser
 	conn  *http.ResponseController
@@ -455,7 +455,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 		b.conn.SetReadDeadline(time.Now().Add(b.limit))
 	}
 	n, err := b.ReadCloser.Read(p)
-	if err == io.EOF { // else net/http still reads what is left of it, before it answers
+	if err == io.EOF { // otherwise net/http still reads the rest before it answers
 		b.conn.SetReadDeadline(time.Time{})
 	}
 	return n, err
@@ -491,10 +491,10 @@ func bodyFields(r *http.Request, data []byte) (*fields, error) {
 	return f, nil
 }
 
-// boundTaking gives the reader of an answer that is no stream a time to take it. What a
-// reader does not take would keep its connection, and its model loaded.
+// boundTaking bounds the time in which a client must read an answer that is not a
+// stream. A client that does not read would keep its connection, and its model loaded.
 func boundTaking(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxAnswerTime)) // net/http lifts it behind the answer
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(maxAnswerTime)) // net/http lifts it after the answer
 }
 
 // writeJSON writes an answer.
@@ -504,7 +504,7 @@ func writeJSON(w http.ResponseWriter, v any) error {
 	return encode(w, v)
 }
 
-// encode writes JSON and a line end. Answers and streams spell the same text alike.
+// encode writes JSON and a newline. Answers and streams encode the same text alike.
 func encode(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

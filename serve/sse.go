@@ -13,7 +13,7 @@ import (
 	"github.com/lukv/lukv/engine"
 )
 
-// requestContext is who asks.
+// requestContext says who asks.
 type requestContext struct {
 	ctx context.Context
 	id  string
@@ -26,18 +26,18 @@ func contextOf(r *http.Request) requestContext {
 
 const (
 	pingEvery     = 15 * time.Second       // while a long prompt is read: keeps proxies awake
-	progressEvery = 500 * time.Millisecond // where a client wants to see it
-	writeTimeout  = 30 * time.Second       // for an event to a reader who does not read
+	progressEvery = 500 * time.Millisecond // if a client wants to see it
+	writeTimeout  = 30 * time.Second       // for an event to a client that does not read
 )
 
 // eventStream writes server-sent events.
 type eventStream struct {
 	w      http.ResponseWriter
 	out    *http.ResponseController
-	prefix string // in front of chunks
+	prefix string // precedes chunks
 	err    error
 
-	progress func() // writes how far the prompt is, until its answer begins; nil: pings do
+	progress func() // writes the progress of the prompt, until the answer begins; nil: pings instead
 }
 
 func newEventStream(w http.ResponseWriter) *eventStream {
@@ -75,7 +75,8 @@ func (s *eventStream) fail(e *apiError) { s.send(map[string]any{"error": e.repor
 
 func (s *eventStream) done() { s.line("data: [DONE]") }
 
-// events yields the events of an answer, with pings to the reader in between.
+// events yields the events of an answer and sends pings to the client in
+// between.
 func (s *eventStream) events(a *engine.Stream) iter.Seq2[engine.Event, error] {
 	return func(yield func(engine.Event, error) bool) {
 		for s.err == nil {
@@ -109,7 +110,7 @@ func (s *eventStream) events(a *engine.Stream) iter.Seq2[engine.Event, error] {
 type promptProgress struct {
 	Total     int   `json:"total"`
 	Cache     int   `json:"cache"`     // kept from an earlier request
-	Processed int   `json:"processed"` // these included
+	Processed int   `json:"processed"` // including these
 	Time      int64 `json:"time_ms"`   // since the request
 }
 

@@ -62,14 +62,14 @@ func modelOfSize(b *testing.B, shape string) *model.Model {
 	return m
 }
 
-// BenchmarkServer answers the same requests through HTTP, as streams, and by the bare
-// engine, in turn, and reports the speeds and the first as a share of the second.
-// Whoever reads the streams computes on the same machine.
+// BenchmarkServer answers the same requests over HTTP, as streams, and with the bare
+// engine, in turn, and reports both speeds and the first as a fraction of the second. The
+// reader of the streams runs on the same machine.
 func BenchmarkServer(b *testing.B) {
 	m := modelOfSize(b, "150m")
 	defer m.Close()
 	s := New(Options{})
-	require.NoError(b, s.Add("m", m, engine.Options{Kept: -1})) // every prompt is read
+	require.NoError(b, s.Add("m", m, engine.Options{Kept: -1})) // every prompt is read anew
 	v := s.models.find("m").loaded
 	ts := httptest.NewServer(s.Handler())
 	defer ts.Close()
@@ -125,16 +125,16 @@ func BenchmarkServer(b *testing.B) {
 	}
 }
 
-// BenchmarkStoredDocument asks a document that is on disk alone, as after a restart. Beside
-// the time to the first token it reports its parts, measured by themselves in turn with
-// it: loading the cache's file, the pass that reads the question, which no loading spares,
-// and the rest, which is what the server adds. All are medians, as is the time to the
-// first token as a multiple of that of loading beside it.
+// BenchmarkStoredDocument asks about a document that is only on disk, as after a restart.
+// Besides the time to the first token it reports its parts, measured separately in turn
+// with it: loading the cache's file, the pass that reads the question, which is needed in
+// any case, and the rest, which is what the server adds. All are medians, as is the time to
+// the first token as a multiple of the loading time measured next to it.
 func BenchmarkStoredDocument(b *testing.B) {
 	m := modelOfSize(b, "150m")
 	defer m.Close()
 	dir := b.TempDir()
-	var drained sync.WaitGroup // the next server has the same folders
+	var drained sync.WaitGroup // the next server uses the same folders
 	begin := func() *httptest.Server {
 		s := New(Options{})
 		require.NoError(b, s.OpenStore(filepath.Join(dir, "documents")))
@@ -154,7 +154,7 @@ func BenchmarkStoredDocument(b *testing.B) {
 	}
 	known := map[string]bool{}
 	for _, text := range []struct {
-		sentences int // of 15 tokens
+		sentences int // of 15 tokens each
 		removed   float64
 	}{{400, 0}, {400, 0.8}, {2000, 0}} {
 		b.Run(fmt.Sprintf("%d/%g", text.sentences, text.removed), func(b *testing.B) {
@@ -174,7 +174,7 @@ func BenchmarkStoredDocument(b *testing.B) {
 			var load, pass, first, rest []time.Duration
 			var ratio []float64
 			for n := 0; b.Loop(); n++ {
-				// Another question each time: what was asked before is on disk, too.
+				// A new question each time: what was asked before is also on disk.
 				ask := mustJSON(b, object{"model": "m", "document": doc.ID, "messages": []object{{"role": "user", "content": fmt.Sprint(n, "?")}}, "max_tokens": 1, "ignore_eos": true, "stream": true})
 				question := questionTokens(b, begin, end, ask)
 				start := time.Now()
@@ -217,7 +217,7 @@ func BenchmarkStoredDocument(b *testing.B) {
 	}
 }
 
-// onlyNew is the one session in a store that is not known.
+// onlyNew returns the one session in a store that is not known.
 func onlyNew(b *testing.B, dir string, known map[string]bool) string {
 	files, err := filepath.Glob(filepath.Join(dir, "prefixes", "*", "*.session"))
 	require.NoError(b, err)
@@ -226,7 +226,7 @@ func onlyNew(b *testing.B, dir string, known map[string]bool) string {
 	return files[0]
 }
 
-// questionTokens is the prompt of a question, which a server renders.
+// questionTokens returns the prompt of a question, as a server renders it.
 func questionTokens(b *testing.B, begin func() *httptest.Server, end func(*httptest.Server), ask string) []int32 {
 	ts := begin()
 	defer end(ts)

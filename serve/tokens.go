@@ -7,7 +7,7 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// tokenize gives the tokens of a prompt or of a conversation.
+// tokenize returns the tokens of a prompt or of a conversation.
 func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	f, err := body(r)
 	if err != nil {
@@ -51,7 +51,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, out)
 }
 
-// detokenize gives the text of tokens.
+// detokenize returns the text of tokens.
 func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
 	f, err := body(r)
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, map[string]string{"prompt": v.tok.Decode(ids, false)})
 }
 
-// tokenizerInfo says what evaluation tools ask of a remote tokenizer.
+// tokenizerInfo returns what evaluation tools ask a remote tokenizer for.
 func (s *Server) tokenizerInfo(w http.ResponseWriter, r *http.Request) error {
 	v, err := s.served(r.Context(), r.URL.Query().Get("model"))
 	if err != nil {

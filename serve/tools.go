@@ -21,18 +21,18 @@ const (
 	maxToolBytes = 256 << 10
 )
 
-// toolSyntax is how a family of models writes calls of functions.
+// toolSyntax is how a family of models writes function calls.
 type toolSyntax struct {
 	name    string
-	mark    string // in front of the calls; empty: the answer begins with a call
-	first   int32  // the control token of the mark, or one that may stand in front of calls; -1: none
-	before  string // in front of each call
+	mark    string // precedes the calls; empty: the answer begins with a call
+	first   int32  // the control token of the mark, or one that may precede calls; -1: none
+	before  string // precedes each call
 	after   string
 	between string
-	close   string // behind all calls
+	close   string // follows all calls
 	key     string // of the arguments
-	many    bool   // calls at once
-	idBytes int    // of ids, where the template counts them
+	many    bool   // several calls at once
+	idBytes int    // of ids, if the template checks their length
 	shown   bool   // the template shows functions to the model
 }
 
@@ -43,14 +43,14 @@ var (
 	plainTools   = toolSyntax{name: "plain", key: "arguments"}
 )
 
-// llamaTag is the control token that Llama 3 may write in front of a call.
+// llamaTag is the control token that Llama 3 may write before a call.
 const llamaTag = "<|python_tag|>"
 
-// callBegin is in front of a function's name in every syntax.
+// callBegin precedes a function's name in every syntax.
 const callBegin = `{"name": "`
 
-// findToolSyntax looks at what a template makes of a call. One that does not know calls
-// gets the plain syntax, which is explained to it.
+// findToolSyntax finds the syntax from how a template renders a call. A template that
+// does not know calls gets the plain syntax, which is explained to the model.
 func findToolSyntax(format *dialog.Format, tok *tokenizer.Tokenizer) *toolSyntax {
 	function := new(chat.Object).Set("name", "lukv_probe").Set("arguments", new(chat.Object).Set("x", int64(1)))
 	call := new(chat.Object).Set("id", "abcdefghi").Set("type", "function").Set("function", function)
@@ -61,7 +61,7 @@ func findToolSyntax(format *dialog.Format, tok *tokenizer.Tokenizer) *toolSyntax
 		Messages: []*chat.Object{chat.NewMessage("user", "x"), answer, chat.NewMessage("tool", "y").Set("tool_call_id", "abcdefghi"), chat.NewMessage("user", "z")},
 		Tools:    []*chat.Object{tool},
 	})
-	if err != nil { // not every template lets a user speak behind a tool
+	if err != nil { // not every template lets a user speak right after a tool
 		p, err = format.Render(context.Background(), chat.Input{
 			Messages: []*chat.Object{chat.NewMessage("user", "x"), answer, chat.NewMessage("tool", "y").Set("tool_call_id", "abcdefghi")},
 			Tools:    []*chat.Object{tool},
@@ -101,15 +101,15 @@ type toolCalls struct {
 	*toolSyntax
 	functions []function
 	names     map[string]bool
-	choice    string // auto, required, or the name of the one that has to be called
+	choice    string // auto, the name of the one that has to be called, or empty if any has to be
 	many      bool
 	must      bool // the answer begins with the token of the mark
 }
 
 var functionName = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
 
-// tools reads tools and tool_choice, and gives the template what it shows of them. The
-// result is nil if nothing can be called.
+// tools reads tools and tool_choice, and passes the tools to the template, or explains
+// them. The result is nil if nothing can be called.
 func tools(f *fields, v *served, in *chat.Input) *toolCalls {
 	list := f.list("tools", maxTools)
 	if len(f.raw("tools")) > maxToolBytes {
@@ -169,11 +169,12 @@ func (t *toolCalls) add(o *fields) {
 	t.functions = append(t.functions, fn)
 }
 
-// ofObjects is a schema of arguments, which are objects even where it does not say so.
+// ofObjects returns a schema of arguments that requires objects even if the given one
+// does not say so.
 func ofObjects(schema json.RawMessage) json.RawMessage {
 	var says map[string]json.RawMessage
 	if json.Unmarshal(schema, &says) != nil {
-		return schema // whoever compiles it says what is wrong
+		return schema // compiling it says what is wrong
 	}
 	for _, k := range []string{"type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf"} {
 		if _, ok := says[k]; ok {
@@ -225,8 +226,8 @@ func (t *toolCalls) readChoice(f *fields) {
 	}
 }
 
-// explain tells a model about functions whose template does not: in front of what a user
-// says first, which every template shows.
+// explain tells a model about functions if its template does not: before the first user
+// message, which every template shows.
 func explain(f *fields, in *chat.Input) {
 	var b strings.Builder
 	b.WriteString("You can call functions. To call one, answer with nothing but JSON: " + callBegin + `FUNCTION", "arguments": {...}}. The functions are:`)
@@ -250,10 +251,10 @@ func explain(f *fields, in *chat.Input) {
 	f.fail("tools", "there is no message of a user to tell about them")
 }
 
-// language is what calls look like: all of the answer if calls have to be made, else
-// what comes behind the mark. Where nothing has to be called, schemas that cannot be
-// enforced and are not strict allow any object, as all do that are not strict if they are
-// too many to be enforced together.
+// language returns the format of calls: of the whole answer if calls have to be made,
+// otherwise of what follows the mark. If nothing has to be called, schemas that are not
+// strict and cannot be enforced allow any object; if there are too many to be enforced
+// together, all that are not strict do.
 func (t *toolCalls) language(v *served) language {
 	out := t.languageOf(v, false)
 	if t.choice == "auto" {
@@ -264,7 +265,7 @@ func (t *toolCalls) language(v *served) language {
 	return out
 }
 
-// languageOf is language; loose: only strict schemas are enforced.
+// languageOf is language; with loose, only strict schemas are enforced.
 func (t *toolCalls) languageOf(v *served, loose bool) language {
 	auto := t.choice == "auto"
 	key := fmt.Appendf(nil, "calls %s %q %v %v %v", t.name, t.choice, t.many, t.must, loose)
@@ -299,7 +300,8 @@ func (t *toolCalls) languageOf(v *served, loose bool) language {
 	return language{part: call, key: key}
 }
 
-// orFormat is an answer of a format, or calls, as the model decides.
+// orFormat returns the language of answers that follow a format or make calls, as the
+// model decides.
 func (t *toolCalls) orFormat(v *served, format language) language {
 	calls := t.language(v)
 	if t.mark != "" && t.first >= 0 {
@@ -317,11 +319,11 @@ type callStart struct {
 	t    *toolCalls
 	g    *grammar.Grammar
 	tok  *tokenizer.Tokenizer
-	text []byte // the end of what came: a part of the mark, or of the first call
-	none bool   // there are no calls any more
+	text []byte // the end of the answer so far: a part of the mark, or of the first call
+	none bool   // no calls can come any more
 }
 
-// token takes a token and returns the state behind it, nil before the calls.
+// token takes a token and returns the state after it; nil before the calls.
 func (c *callStart) token(id int32) (*grammar.State, error) {
 	if id == c.t.first {
 		return c.g.Start(), nil
@@ -358,13 +360,13 @@ type callDelta struct {
 	arguments string
 }
 
-// callReader takes an answer apart into text and calls, as it comes.
+// callReader splits an answer into text and calls, as it comes.
 type callReader struct {
 	t     *toolCalls
 	stage callStage
-	buf   string // not decided yet
-	lost  string // was in front of it
-	begun bool   // the answer does not begin with a call, as it would without a mark
+	buf   string // still undecided
+	lost  string // preceded it; it is text if no call follows
+	begun bool   // without a mark: the answer did not begin with a call
 	calls int
 	at    brackets.Scanner // in the arguments
 }
@@ -372,14 +374,14 @@ type callReader struct {
 type callStage int
 
 const (
-	inText      callStage = iota // a mark may come
+	inText      callStage = iota // a mark may still come
 	inHead                       // of a call: up to its arguments
 	inArguments                  // of a call
-	inTail                       // behind a call
-	afterCalls                   // nothing but text comes
+	inTail                       // after a call
+	afterCalls                   // only text comes
 )
 
-// add takes a piece of the answer; at the end with last set.
+// add takes the next piece of the answer; last is set at the end.
 func (c *callReader) add(text string, last bool) (string, []callDelta) {
 	c.buf += text
 	content := ""
@@ -417,8 +419,8 @@ func (c *callReader) add(text string, last bool) (string, []callDelta) {
 	return content, calls
 }
 
-// text returns what is certain to be no call. In a syntax without a mark the token that may
-// stand in front of calls is one behind text.
+// text returns what is certain not to be part of a call. In a syntax without a mark, the
+// token that may precede calls is a mark once text has come.
 func (c *callReader) text() string {
 	mark := c.t.mark
 	if mark == "" {
@@ -480,9 +482,9 @@ func (c *callReader) head(content string, calls []callDelta) (string, []callDelt
 	return content, calls
 }
 
-// arguments returns how much of what is there belongs to the arguments, which end where
-// their object is closed, or, if a schema lets them be something else, in front of the
-// bracket that closes the call.
+// arguments returns how much of buf belongs to the arguments, which end where their
+// object is closed or, if a schema lets them be something else, before the bracket that
+// closes the call.
 func (c *callReader) arguments() int {
 	for i := range len(c.buf) {
 		if b := c.buf[i]; c.at.Next(b) && (b == '}' || b == ']') && c.at.Depth <= 0 {
@@ -493,7 +495,7 @@ func (c *callReader) arguments() int {
 	return len(c.buf)
 }
 
-// newID names a call.
+// newID returns an id for a call.
 func (t *toolCalls) newID() string {
 	if t.idBytes > 0 {
 		return rand.Text()[:t.idBytes]

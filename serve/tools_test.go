@@ -22,7 +22,7 @@ import (
 	"github.com/lukv/lukv/tokenizer/chat"
 )
 
-// whole and streamed answers to a request, which have to agree.
+// agree returns the whole answer to a request and requires the streamed one to agree.
 func (ts *testServer) agree(t *testing.T, r object) []chatChoice {
 	if r["seed"] == nil {
 		r["seed"] = 1
@@ -72,8 +72,8 @@ func (ts *testServer) agree(t *testing.T, r object) []chatChoice {
 	return whole.Choices
 }
 
-// TestStructuredOutput: answers of a model that knows nothing of JSON are JSON of the
-// schema, streamed and not, alone and in company.
+// TestStructuredOutput: answers of a model that knows nothing about JSON are JSON of the
+// schema, streamed or not, alone or with others.
 func TestStructuredOutput(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	schema := object{
@@ -106,7 +106,7 @@ func TestStructuredOutput(t *testing.T) {
 	for _, c := range ts.agree(t, ask("Hello", object{"guided_regex": `[0-9]{3}-[a-f]+!`, "temperature": 1.0, "seed": 3, "max_tokens": 60})) {
 		require.Regexp(t, regexp.MustCompile(`^[0-9]{3}-[a-f]+(!$)?`), *c.Message.Content)
 	}
-	// Any object: as far as it came it is one.
+	// Any object: the answer is one as far as it goes.
 	for _, c := range ts.agree(t, ask("Hello", object{"response_format": object{"type": "json_object"}, "max_tokens": 30})) {
 		require.True(t, strings.HasPrefix(*c.Message.Content, "{"))
 	}
@@ -119,7 +119,7 @@ func TestStructuredOutput(t *testing.T) {
 	}
 }
 
-// TestConcurrentFormats: formats that are shared change nothing of the answers.
+// TestConcurrentFormats: sharing formats does not change answers.
 func TestConcurrentFormats(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	request := func(i int) string {
@@ -163,7 +163,8 @@ var weather = object{"type": "function", "function": object{
 
 var now = object{"type": "function", "function": object{"name": "now"}}
 
-// TestToolCalls: calls that have to be made are, with arguments of the schema.
+// TestToolCalls: calls that have to be made are made, with arguments that follow the
+// schema.
 func TestToolCalls(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	for _, test := range []struct {
@@ -192,7 +193,7 @@ func TestToolCalls(t *testing.T) {
 	for _, c := range ts.agree(t, ask("Hello", object{"tools": []object{weather}, "response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "schema": object{"enum": []string{"a", "b"}}}}})) {
 		require.True(t, len(c.Message.Calls) > 0 || *c.Message.Content == `"a"` || *c.Message.Content == `"b"`)
 	}
-	// Nothing has to be called, and nothing is; none is as without tools.
+	// Nothing has to be called, and nothing is; with none, it is as without tools.
 	for _, choice := range []string{"auto", "none"} {
 		c := ts.agree(t, ask("Hello", object{"tools": []object{weather}, "tool_choice": choice, "max_tokens": 10}))[0]
 		require.Empty(t, c.Message.Calls)
@@ -230,7 +231,7 @@ func TestToolCalls(t *testing.T) {
 	require.Contains(t, []int{200, 400}, status, text) // templates may refuse it
 }
 
-// TestArguments are objects where a schema does not say so, and whatever else it says.
+// TestArguments: arguments are objects if the schema does not say otherwise.
 func TestArguments(t *testing.T) {
 	for schema, want := range map[string]string{
 		`{}`: `{"type":"object"}`, `{ }`: `{"type":"object"}`, `{"required":["x"]}`: `{"type":"object","required":["x"]}`,
@@ -250,7 +251,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestManyTools: schemas that are too large together are refused only where they have to be
+// TestManyTools: schemas that together are too large are refused only if they have to be
 // enforced.
 func TestManyTools(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
@@ -278,7 +279,7 @@ func TestManyTools(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestCutCalls: an answer that a stop text ends inside of a call is no call to be made.
+// TestCutCalls: an answer that a stop text ends inside a call is not a call to be executed.
 func TestCutCalls(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	r := ask("Hello", object{"tools": []object{weather}, "tool_choice": "required", "temperature": 1.0, "seed": 1, "max_tokens": 60, "stop": "}"})
@@ -306,8 +307,8 @@ func mustJSON(t testing.TB, v any) string {
 	return string(data)
 }
 
-// TestReadCalls takes answers apart that models of each family give, in every way to cut
-// them into two or three pieces.
+// TestReadCalls reads answers that models of each family give, in every way of cutting them
+// into two or three pieces.
 func TestReadCalls(t *testing.T) {
 	names := map[string]bool{"weather": true, "now": true}
 	one, two := `{"city": "a \"} ]{", "at": [1, {"x": 2}]}`, `{}`
@@ -365,7 +366,7 @@ func TestReadCalls(t *testing.T) {
 	require.Len(t, (&toolCalls{toolSyntax: &mistralTools}).newID(), 9)
 }
 
-// family is the embedded model with the chat template of another, and its third token
+// family serves the embedded model with the chat template of another, and its third token
 // renamed.
 func family(t testing.TB, template, token string) *testServer {
 	dir := t.TempDir()
@@ -395,7 +396,7 @@ const likeLlama = `{{ bos_token }}{% for m in messages %}{% if loop.first and to
 	`{"name": "{{ m.tool_calls[0].function.name }}", "parameters": {{ m.tool_calls[0].function.arguments | tojson }}}{% else %}{{ m.content }}{% endif %}{% endfor %}`
 
 // TestToolFamilies: the syntax follows the template, calls that have to be made are read
-// back, and where none has to be, what comes behind the mark can only be one.
+// back, and if none has to be, only a call can follow the mark.
 func TestToolFamilies(t *testing.T) {
 	for _, test := range []struct {
 		template, token, name string
@@ -454,7 +455,7 @@ func TestToolFamilies(t *testing.T) {
 				require.Equal(t, part != test.call, allowed("a"), "a text is open")
 				require.False(t, allowed("<s>"))
 			}
-			// With a format the answer is of that, or calls.
+			// With a format, the answer follows it or makes calls.
 			q = engine.Request{Choices: 1}
 			require.NoError(t, v.constrain(&q, calls.orFormat(v, language{part: grammar.Texts("yes", "no"), key: []byte("x")}), nil))
 			begin := v.tok.Encode("yes", tokenizer.EncodeOptions{})

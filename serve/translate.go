@@ -25,8 +25,8 @@ var passed = []string{
 // object is a JSON object to be written.
 type object = map[string]any
 
-// asChat reads a request of another form as a chat completion: of the fields that are
-// passed on, and others.
+// asChat reads a request of another form as a chat completion, from the fields that are
+// passed on and others.
 func (s *Server) asChat(r *http.Request, f *fields, others object) (*chatRequest, error) {
 	if f.err != nil {
 		return nil, f.err
@@ -47,7 +47,7 @@ func (s *Server) asChat(r *http.Request, f *fields, others object) (*chatRequest
 	return s.chatRequest(r, out)
 }
 
-// objects returns the elements of a list, which have to be objects.
+// objects returns the elements of a list, which must be objects.
 func (f *fields) objects(key string, n int) []*fields {
 	var out []*fields
 	for i, raw := range f.list(key, n) {
@@ -68,7 +68,7 @@ func (f *fields) objects(key string, n int) []*fields {
 	return out
 }
 
-// text reads a text, or a list of parts of the given types that have one.
+// text reads a string, or the texts of a list of parts of the given types.
 func (f *fields) text(key string, types ...string) string {
 	v := f.raw(key)
 	if v == nil || v[0] == '"' {
@@ -89,7 +89,7 @@ func (f *fields) text(key string, types ...string) string {
 	return b.String()
 }
 
-// block is a piece of an answer that is one thing: a thought, a text, or a call with its
+// block is a piece of an answer of one kind: a thought, a text, or a call with its
 // arguments.
 type block struct {
 	n    int
@@ -109,8 +109,8 @@ const (
 	callBlock
 )
 
-// blocks puts the parts of an answer together, and tells what happens, if somebody
-// listens.
+// blocks puts the parts of an answer together and calls begun, more and ended where they
+// are set.
 type blocks struct {
 	list   []*block
 	finish string
@@ -143,7 +143,7 @@ func (b *blocks) add(to *block, text string, probs []chatLogProb) {
 	}
 }
 
-// read takes all parts of a choice. An answer without anything is an empty text.
+// read reads all parts of a choice. An empty answer is an empty text.
 func (b *blocks) read(parts iter.Seq2[answerPart, *apiError], timer *timing) *apiError {
 	var last *block
 	probs := []chatLogProb{} // of tokens whose text is still to come
@@ -185,7 +185,7 @@ func (b *blocks) read(parts iter.Seq2[answerPart, *apiError], timer *timing) *ap
 	return nil
 }
 
-// begin hands a chat to its engine. end is to be called when it is answered.
+// begin submits a chat to its engine. The caller must call end when it is answered.
 func (s *Server) begin(r *http.Request, c *chatRequest) (stream *engine.Stream, timer *timing, end func(), err error) {
 	started := time.Now()
 	if stream, err = s.submit(contextOf(r), c.v, c.q); err != nil {

@@ -261,7 +261,7 @@ func (k keyed) RoundTrip(r *http.Request) (*http.Response, error) {
 	return k.RoundTripper.RoundTrip(r)
 }
 
-// TestContinue: an answer goes on with what is there of it.
+// TestContinue: an answer continues from what is already there.
 func TestContinue(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	r := ask("Hello", object{"max_tokens": 12, "temperature": 0})
@@ -290,7 +290,7 @@ func TestContinue(t *testing.T) {
 	}
 }
 
-// TestResponseLogProbs: those of a chat, in pieces and whole, where they are asked for.
+// TestResponseLogProbs: those of a chat, in pieces and whole, if they are asked for.
 func TestResponseLogProbs(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	chat := ask("Hello", object{"max_tokens": 12, "seed": 1, "ignore_eos": true, "logprobs": true, "top_logprobs": 2})
