@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// disjoint reports whether no value satisfies two of some schemas, as far as types and
-// constants of required properties tell.
+// disjoint reports whether no value satisfies two of the schemas, as far as their
+// types and constants, also of required properties, tell.
 func (s *schemas) disjoint(list []any) bool {
 	if len(list) > maxNesting {
 		return false // it would take long to know
@@ -21,8 +21,8 @@ func (s *schemas) disjoint(list []any) bool {
 	return true
 }
 
-// maxCompared is how many bytes of constants and names are looked at to tell schemas
-// apart.
+// maxCompared bounds the bytes of constants and names that are compared to tell
+// schemas apart.
 const maxCompared = 1 << 22
 
 func (s *schemas) apart(a, b any) bool {
@@ -72,7 +72,7 @@ func (s *schemas) apart(a, b any) bool {
 	return false
 }
 
-// resolve follows references to an object, nil if there is none.
+// resolve follows references to an object; nil if they lead to none.
 func (s *schemas) resolve(v any) *object {
 	for range maxNesting {
 		o, ok := v.(*object)
@@ -91,7 +91,7 @@ func (s *schemas) resolve(v any) *object {
 	return nil
 }
 
-// possible are the texts of the constants of a schema, nil if it has none.
+// possible returns the texts of a schema's constants; nil if it has none.
 func (s *schemas) possible(o *object) map[string]bool {
 	list, ok := o.values["enum"].([]any)
 	if v, is := o.values["const"]; is {
@@ -112,7 +112,7 @@ func (s *schemas) possible(o *object) map[string]bool {
 	return out
 }
 
-// differ reports whether two schemas have constants, and none in common.
+// differ reports whether two schemas both have constants, but none in common.
 func (s *schemas) differ(x, y *object) bool {
 	a, b := s.possible(x), s.possible(y)
 	for v := range a {

@@ -14,10 +14,10 @@ const (
 	emailAtom  = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]{1,20}"
 )
 
-// formats are the values of the keyword format that are enforced, as patterns. Each says
-// no more than its standard: RFC 3339 without leap seconds, RFC 9562, RFC 5321 without
-// quotation marks and addresses in brackets, RFC 2673. Parts of email addresses are so
-// short that no limit of the standard on their sum is passed.
+// formats are the enforced values of the keyword format, as patterns. None allows more
+// than its standard: RFC 3339 without leap seconds, RFC 9562, RFC 5321 without quotation
+// marks and addresses in brackets, RFC 2673. The parts of email addresses are short
+// enough for their sum to stay within the limits of the standard.
 var formats = map[string]string{
 	"date":      "^" + dateFormat + "$",
 	"time":      "^" + timeFormat + "$",
@@ -27,7 +27,7 @@ var formats = map[string]string{
 	"ipv4":      `^(` + octet + `\.){3}` + octet + `$`,
 }
 
-// text is the rule of strings.
+// text returns the rule of strings.
 func (s *schemas) text(o *object, path string) (int32, error) {
 	least, most, err := counts(o, "minLength", "maxLength", path)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// letters is a vocabulary of all bytes, some pieces of JSON, words, and tokens that are
-// the same or nothing.
+// letters returns a vocabulary of all bytes, some pieces of JSON, words, and tokens that
+// are duplicates or empty.
 func letters() *Vocabulary {
 	var list []string
 	for b := range 256 {
@@ -29,7 +29,7 @@ func letters() *Vocabulary {
 	return NewVocabulary(len(list), func(id int32) []byte { return []byte(list[id]) })
 }
 
-// valid judges a value by a schema: the definition of the keywords, said again.
+// valid judges a value by a schema: an independent definition of the keywords.
 func valid(root, schema, v any) bool {
 	switch schema := schema.(type) {
 	case bool:
@@ -174,7 +174,7 @@ func decode(t testing.TB, text string) any {
 	return v
 }
 
-// accepts reports whether a text is of the language, read in one go.
+// accepts reports whether a text, read in one go, is in the language.
 func accepts(t testing.TB, g *Grammar, text string) bool {
 	s, err := g.Bytes(g.Start(), []byte(text))
 	require.NoError(t, err)
@@ -187,8 +187,8 @@ func compileSchema(t testing.TB, schema string, strict bool) *Grammar {
 	return g
 }
 
-// write draws a text of the language, token by token of the mask, until it may end and
-// the coin says so, or nothing else can come. Long texts prefer what closes.
+// write draws a text of the language, token by token of the mask, until it may end and a
+// coin says so, or nothing else can come. Long texts prefer closing tokens.
 func write(t testing.TB, g *Grammar, rng *rand.Rand) (string, bool) {
 	var text []byte
 	s := g.Start()
@@ -248,7 +248,7 @@ var schemas1 = []string{
 	`{"type":["object","null"],"properties":{"next":{"$ref":"#"}},"required":["next"],"additionalProperties":false}`,
 }
 
-// TestWhatIsWrittenIsValid: every text that masks let through is JSON that an
+// TestWhatIsWrittenIsValid: every text that the masks allow is JSON that an
 // independent judge finds valid.
 func TestWhatIsWrittenIsValid(t *testing.T) {
 	for i, schema := range schemas1 {
@@ -271,7 +271,7 @@ func TestWhatIsWrittenIsValid(t *testing.T) {
 	}
 }
 
-// maker makes schemas, and values of them, in its own words.
+// maker makes schemas and values of them, independently of the grammar.
 type maker struct {
 	*rand.Rand
 	defs []string
@@ -279,7 +279,7 @@ type maker struct {
 
 func (m *maker) pick(list ...string) string { return list[m.IntN(len(list))] }
 
-// space is white space as the grammar takes it.
+// space returns white space that the grammar accepts.
 func (m *maker) space() string { return m.pick("", "", " ", "\n", "\n  ") }
 
 func (m *maker) str(least, most int) string {
@@ -392,7 +392,7 @@ func (m *maker) schema(depth int) (string, func() string) {
 
 func abs(x int) int { return max(x, -x) }
 
-// decimal is what "%d.%02d" of n/100 and n%100 says.
+// decimal returns the value of "%d.%02d" of n/100 and n%100.
 func decimal(n int) *big.Rat {
 	x := big.NewRat(int64(n), 100)
 	if n < 0 && n > -100 {
@@ -401,8 +401,8 @@ func decimal(n int) *big.Rat {
 	return x
 }
 
-// TestValidValuesAreRead: values that a generator makes of its own schemas are accepted,
-// however they are cut into tokens, and the masks agree with that.
+// TestValidValuesAreRead: values that a generator makes for its own schemas are
+// accepted, however they are cut into tokens, and the masks agree.
 func TestValidValuesAreRead(t *testing.T) {
 	for seed := range uint64(150) {
 		m := &maker{Rand: rand.New(rand.NewPCG(seed, 2))}
@@ -446,8 +446,8 @@ func TestValidValuesAreRead(t *testing.T) {
 	}
 }
 
-// decimalOrder: bounds between -1 and 0 lose their sign above; what remains may be the
-// wrong way round.
+// decimalOrder reports whether bounds are the wrong way round: those between -1 and 0
+// lose their sign above.
 func decimalOrder(schema string) bool {
 	for _, m := range regexp.MustCompile(`"minimum":(-?[\d.]+),"maximum":(-?[\d.]+)`).FindAllStringSubmatch(schema, -1) {
 		if rat(json.Number(m[1])).Cmp(rat(json.Number(m[2]))) > 0 {
@@ -457,7 +457,7 @@ func decimalOrder(schema string) bool {
 	return false
 }
 
-// TestMaskIsExact: in random places the mask is what reading each token says.
+// TestMaskIsExact: in random places, the mask agrees with reading each token.
 func TestMaskIsExact(t *testing.T) {
 	for i, schema := range schemas1 {
 		g := compileSchema(t, schema, i%2 == 0)
@@ -511,7 +511,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestRefused: what is not enforced is named.
+// TestRefused: errors name what is not enforced.
 func TestRefused(t *testing.T) {
 	v := letters()
 	deep := strings.Repeat(`{"type":"array","items":`, 101) + "true" + strings.Repeat("}", 101)
@@ -548,7 +548,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestEqualConstants: values that are written in several ways are one value.
+// TestEqualConstants: a value written in different ways is one value.
 func TestEqualConstants(t *testing.T) {
 	for _, same := range []string{`{"const":1},{"const":1.0}`, `{"enum":[1,20]},{"enum":[0.2e+2,3]}`, `{"const":{"a":1,"b":[-0]}},{"const":{"b":[0.00],"a":10e-1}}`} {
 		_, err := Compile(letters(), Schema([]byte(`{"oneOf":[`+same+`]}`), true))
@@ -594,7 +594,7 @@ func TestApartIsBounded(t *testing.T) {
 	require.Less(t, time.Since(begin), 10*time.Second)
 }
 
-// TestAmbiguous: a schema with too many ways to read one text costs an error.
+// TestAmbiguous: a schema with too many ways to read one text gives an error.
 func TestAmbiguous(t *testing.T) {
 	var kinds []string
 	for i := range 40 {
@@ -648,8 +648,9 @@ func TestForgetting(t *testing.T) {
 	require.True(t, accepts(t, g, `["x", "y"]`))
 }
 
-// TestForgettingFrees: what was forgotten is not held by what is remembered, nor by a
-// state that somebody holds, and states of many ways are fewer.
+// TestForgettingFrees: what was forgotten is not kept alive by what is remembered, nor
+// by a state that somebody holds, and fewer states are remembered if they have many
+// ways.
 func TestForgettingFrees(t *testing.T) {
 	for _, expr := range []string{`(?s).*[a-m].{40}`, `(?s).*[a-m].{900}`} {
 		g, err := Compile(letters(), Regexp(expr))
@@ -713,7 +714,7 @@ func TestParts(t *testing.T) {
 	require.Error(t, err)
 }
 
-// FuzzSchema: no schema does worse than an error, and what is written is valid.
+// FuzzSchema: no schema causes worse than an error, and what is written is valid.
 func FuzzSchema(f *testing.F) {
 	for _, s := range schemas1 {
 		f.Add([]byte(s), uint64(1))

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// Bounds of what is compiled.
+// Limits on what is compiled.
 const (
 	maxNodes = 1 << 16 // of an automaton
-	maxStack = 200     // rules within rules while reading
+	maxStack = 200     // nested rules while reading
 )
 
 // node is a place in a rule.
@@ -20,21 +20,21 @@ type node struct {
 	calls []call
 	eps   []int32
 
-	// height is how many rules have to be stacked upon this one, at least, to reach
-	// its end; -1 if it is never reached.
+	// height is the least number of rules that have to be stacked on this one to reach
+	// its end; -1 if it cannot be reached.
 	height int
 }
 
-// edge takes a byte lo to hi.
+// edge takes a byte from lo to hi.
 type edge struct {
 	lo, hi byte
 	count  bool // counts, if the rule's maximum allows it
-	need   bool // open only when the rule's minimum is counted
+	need   bool // open only once the rule's minimum has been counted
 	room   bool // open only as long as more may be counted
 	to     int32
 }
 
-// call reads what a rule describes, and goes on at to.
+// call reads what a rule describes and continues at to.
 type call struct {
 	rule  int32
 	to    int32
@@ -53,15 +53,15 @@ type compiler struct {
 	nodes []node
 	rules []rule
 
-	space    int32            // the rule of white space, -1 until needed; so the others:
+	space    int32            // the rule of white space, -1 until needed; likewise:
 	number   int32            // any number
 	integer  int32            // any whole number
 	texts    map[[2]int]int32 // strings by least and most characters
 	anything map[bool]int32   // any value
 	memo     map[schemaKey]int32
-	sets     map[string]int32 // characters of patterns
-	patterns int              // what the patterns so far took, whether anything is left of them or not
-	compared int              // what was looked at to tell schemas apart
+	sets     map[string]int32 // rules of characters in patterns
+	patterns int              // size of the patterns so far, even if nothing is left of them
+	compared int              // amount compared so far to tell schemas apart
 	err      error
 }
 
@@ -69,7 +69,7 @@ func newCompiler() *compiler {
 	return &compiler{space: -1, number: -1, integer: -1, texts: map[[2]int]int32{}, anything: map[bool]int32{}, memo: map[schemaKey]int32{}, sets: map[string]int32{}}
 }
 
-// begin makes a rule of two nodes that nothing connects.
+// begin makes a rule of two unconnected nodes.
 func (c *compiler) begin(least, most int) int32 {
 	r := int32(len(c.rules))
 	c.rules = append(c.rules, rule{min: least, max: most})
@@ -81,7 +81,7 @@ func (c *compiler) begin(least, most int) int32 {
 
 func (c *compiler) node(r int32) int32 {
 	if len(c.nodes) >= maxNodes {
-		// Compiling goes on in the last node, and fails at the end.
+		// Compiling continues in the last node and fails at the end.
 		c.fail(fmt.Errorf("the grammar needs more than %d states", maxNodes))
 		return int32(len(c.nodes) - 1)
 	}
@@ -117,7 +117,7 @@ func (c *compiler) text(from int32, s string) int32 {
 	return from
 }
 
-// words reads one of the texts, which share what they begin with.
+// words reads one of the texts, which share the nodes of common prefixes.
 func (c *compiler) words(from, to int32, list []string) {
 	type place struct {
 		at int32
@@ -140,21 +140,21 @@ func (c *compiler) words(from, to int32, list []string) {
 	}
 }
 
-// then calls a rule and returns where it goes on.
+// then calls a rule and returns the node after it.
 func (c *compiler) then(from, r int32) int32 {
 	to := c.node(c.nodes[from].rule)
 	c.call(from, to, r)
 	return to
 }
 
-// either is the rule of whatever one of the rules describes.
+// either makes a rule read whatever one of the others describes.
 func (c *compiler) either(r int32, of ...int32) {
 	for _, x := range of {
 		c.call(c.rules[r].start, c.rules[r].end, x)
 	}
 }
 
-// finish checks the rules and finds what can be completed.
+// finish checks the rules and finds out what can be completed.
 func (c *compiler) finish(start int32) error {
 	if c.err != nil {
 		return c.err
@@ -172,7 +172,7 @@ func (c *compiler) finish(start int32) error {
 // checkLeft refuses rules that call themselves before anything is read: reading would
 // never begin.
 func (c *compiler) checkLeft() error {
-	empty := make([]bool, len(c.rules)) // what may be nothing
+	empty := make([]bool, len(c.rules)) // rules that may read nothing
 	for changed := true; changed; {
 		changed = false
 		for r := range c.rules {
@@ -252,7 +252,7 @@ func (c *compiler) left(r int32, empty []bool) map[int32]bool {
 	return out
 }
 
-// measure finds the height of every node: nodes in the order of their heights, from the
+// measure finds the height of every node: it visits nodes in order of height, from the
 // ends of rules backwards.
 func (c *compiler) measure() {
 	type caller struct{ from, rule, to int32 }

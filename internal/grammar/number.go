@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// maxDigits is how many digits numbers have on either side of the point, unless a bound
-// has more: whole numbers fit 64 bits.
+// maxDigits is the most digits that numbers have on either side of the point, unless a
+// bound has more: whole numbers fit 64 bits.
 const maxDigits = 18
 
-// limit is a bound of a number that is not negative.
+// limit is a bound of a nonnegative number.
 type limit struct {
-	whole, fraction string // decimal digits; no zeros in front of one nor behind the other
+	whole, fraction string // decimal digits; no leading zeros in one nor trailing ones in the other
 	open            bool   // the bound itself is outside
 }
 
-// decimals is the rule of numbers. With bounds they have no exponent.
+// decimals returns the rule of numbers. With bounds they have no exponent.
 func (c *compiler) decimals(whole bool, o *object, path string) (int32, error) {
 	var least, most *big.Rat
 	var leastOpen, mostOpen bool
@@ -60,7 +60,7 @@ func rational(v any) (*big.Rat, error) {
 	if !ok {
 		return nil, fmt.Errorf("found %.30s, expected a number", compact(v))
 	}
-	// A small exponent is no small number of digits: 1e-999999 takes long to read.
+	// A short number can have many digits: 1e-999999 takes long to read.
 	i := strings.IndexAny(n.String(), "eE")
 	short := len(n) <= 64 && (i < 0 || len(n)-i <= len("e-99"))
 	if f, err := n.Float64(); err == nil && short && f > -1e30 && f < 1e30 {
@@ -73,7 +73,7 @@ func rational(v any) (*big.Rat, error) {
 	return nil, fmt.Errorf("found %.30s, expected a number below 1e30 with less than %d digits behind the point", n, maxDigits)
 }
 
-// between is the rule of numbers between two bounds; nil is none.
+// between returns the rule of numbers between two bounds; nil means none.
 func (c *compiler) between(whole bool, least, most *big.Rat, leastOpen, mostOpen bool) int32 {
 	r := c.begin(0, -1)
 	start := c.rules[r].start
@@ -107,18 +107,18 @@ func newLimit(x *big.Rat, open bool) *limit {
 	return &limit{whole, strings.TrimRight(fraction, "0"), open}
 }
 
-// digits is a place in a number: how many digits were read, and whether they are still
-// those of a bound.
+// digits is a place in a number: how many digits were read, and whether they still
+// equal those of a bound.
 type digits struct {
 	n      int
 	lo, hi bool
 }
 
-// positive reads a number from lo to hi, nil for no bound, without sign.
+// positive reads a number without a sign from lo to hi, nil for no bound.
 func (c *compiler) positive(from int32, whole bool, lo, hi *limit) {
 	r := c.nodes[from].rule
 	end := c.rules[r].end
-	// to goes on with a digit of each kind that leads elsewhere.
+	// to adds an edge to the next place for every digit that is allowed.
 	to := func(at int32, d digits, lowest, low, high byte, next func(digits) int32) {
 		for b := byte('0'); b <= '9'; b++ {
 			n := digits{d.n + 1, d.lo && b == low, d.hi && b == high}

@@ -7,17 +7,18 @@ import (
 
 // Part is a language that grammars are made of.
 type Part struct {
-	// build adds the part behind a node and returns where it ends.
+	// build adds the part after a node and returns where it ends.
 	build func(c *compiler, from int32) (int32, error)
 }
 
-// Text is one text.
+// Text is a single text.
 func Text(s string) Part {
 	return Part{func(c *compiler, from int32) (int32, error) { return c.text(from, s), nil }}
 }
 
-// Schema is the JSON texts of the values that a JSON Schema describes. Where the schema
-// does not say whether an object may have further properties, it may not if strict.
+// Schema is the JSON texts of the values that a JSON Schema describes. If the schema
+// does not say whether an object may have further properties, it may unless strict is
+// set.
 func Schema(schema []byte, strict bool) Part {
 	return Part{func(c *compiler, from int32) (int32, error) {
 		v, err := parse(schema)
@@ -33,7 +34,7 @@ func Schema(schema []byte, strict bool) Part {
 	}}
 }
 
-// Sequence is one part behind the other.
+// Sequence is one part after another.
 func Sequence(parts ...Part) Part {
 	return Part{func(c *compiler, from int32) (int32, error) {
 		var err error
@@ -46,7 +47,7 @@ func Sequence(parts ...Part) Part {
 	}}
 }
 
-// OneOf is any of some parts, at least one.
+// OneOf is any of the parts, of which there must be at least one.
 func OneOf(parts ...Part) Part {
 	return Part{func(c *compiler, from int32) (int32, error) {
 		if len(parts) == 0 {
@@ -66,7 +67,7 @@ func OneOf(parts ...Part) Part {
 	}}
 }
 
-// Texts is one of some texts.
+// Texts is any of the texts, of which there must be at least one.
 func Texts(list ...string) Part {
 	return Part{func(c *compiler, from int32) (int32, error) {
 		if len(list) == 0 {
@@ -78,7 +79,7 @@ func Texts(list ...string) Part {
 	}}
 }
 
-// Repeat is a part, once or more often, with another in between.
+// Repeat is a part one or more times, with another in between.
 func Repeat(p, between Part) Part {
 	return Part{func(c *compiler, from int32) (int32, error) {
 		first := c.node(c.nodes[from].rule)

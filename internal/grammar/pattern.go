@@ -10,13 +10,13 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of the patterns of schemas.
+// Limits on the patterns of schemas.
 const (
 	maxPatternStates = 1 << 14
 	maxRepeat        = 1000
 )
 
-// charset is characters as ranges, ascending: lo, hi, lo, hi, …
+// charset is a set of characters as ascending ranges: lo, hi, lo, hi, …
 type charset []rune
 
 // newCharset sorts ranges and joins them.
@@ -80,8 +80,8 @@ const (
 	opEnd
 )
 
-// patternParser reads the regular expressions of ECMA 262 as they are with the flag u, as
-// far as they are regular: what looks around, looks back or counts words is refused.
+// patternParser reads the regular expressions of ECMA 262 with the flag u, as far as they
+// are regular: lookaround, backreferences and word boundaries are refused.
 type patternParser struct {
 	text   string
 	at     int
@@ -146,7 +146,7 @@ func (p *patternParser) sequence() (*piece, error) {
 		case is && (x.op == opBegin || x.op == opEnd):
 			return nil, errors.New("an anchor that is repeated")
 		case is:
-			p.has("?") // the same texts
+			p.has("?") // lazy: the same texts
 			x = &piece{op: opRepeat, subs: []*piece{x}, min: least, max: most}
 		}
 		out.subs = append(out.subs, x)
@@ -154,7 +154,7 @@ func (p *patternParser) sequence() (*piece, error) {
 	return out, nil
 }
 
-// quantifier reads how often something comes, if that is said.
+// quantifier reads a quantifier, if there is one.
 func (p *patternParser) quantifier() (least, most int, is bool, err error) {
 	switch {
 	case p.has("*"):
@@ -270,7 +270,7 @@ func (p *patternParser) class() (charset, error) {
 	return set, nil
 }
 
-// member reads a character of a class, or a class in it.
+// member reads a character of a class, or a class within it.
 func (p *patternParser) member() (charset, error) {
 	r, err := p.next()
 	if err != nil {
@@ -289,7 +289,7 @@ var (
 	escapedChars = map[rune]rune{'t': '\t', 'n': '\n', 'v': '\v', 'f': '\f', 'r': '\r'}
 )
 
-// escape reads what is behind a backslash.
+// escape reads what follows a backslash.
 func (p *patternParser) escape(inClass bool) (charset, error) {
 	r, err := p.next()
 	if err != nil {
@@ -328,7 +328,7 @@ func (p *patternParser) escape(inClass bool) (charset, error) {
 	return charset{x, x}, err
 }
 
-// hex reads so many digits.
+// hex reads n hexadecimal digits.
 func (p *patternParser) hex(n int) (rune, error) {
 	if len(p.text)-p.at >= n {
 		if x, err := strconv.ParseUint(p.text[p.at:p.at+n], 16, 32); err == nil {
@@ -339,7 +339,7 @@ func (p *patternParser) hex(n int) (rune, error) {
 	return 0, fmt.Errorf("an escape without its %d hexadecimal digits", n)
 }
 
-// unicode reads what is behind \u.
+// unicode reads what follows \u.
 func (p *patternParser) unicode() (rune, error) {
 	var x rune
 	var err error
@@ -354,7 +354,7 @@ func (p *patternParser) unicode() (rune, error) {
 		var low rune
 		if low, err = p.hex(4); low >= 0xdc00 && low <= 0xdfff {
 			x = 0x10000 + (x-0xd800)<<10 + low - 0xdc00
-		} // or x stays half a character
+		} // otherwise x stays half a character
 	}
 	if err == nil && !utf8.ValidRune(x) {
 		err = errors.New(`\u: found half a character, or none`)
@@ -362,7 +362,7 @@ func (p *patternParser) unicode() (rune, error) {
 	return x, err
 }
 
-// property reads what is behind \p.
+// property reads what follows \p.
 func (p *patternParser) property(negated bool) (charset, error) {
 	end := strings.IndexByte(p.text[p.at:], '}')
 	if end < 0 || !p.has("{") {
@@ -416,8 +416,8 @@ func category(name string) *unicode.RangeTable {
 	return unicode.Categories[name]
 }
 
-// patternState is a place in a pattern. Its ways take a character, nothing, or nothing where
-// the text begins or ends.
+// patternState is a place in a pattern. Its edges take a character, nothing, or nothing but
+// only where the text begins or ends.
 type patternState struct {
 	on         []patternEdge
 	skip       []int
@@ -443,7 +443,7 @@ func (s *patternStates) add() int {
 	return len(s.list) - 1
 }
 
-// build adds a piece behind a state and returns where it ends.
+// build adds a piece after a state and returns where it ends.
 func (s *patternStates) build(p *piece, from int) int {
 	if s.full {
 		return from
@@ -491,21 +491,22 @@ func (s *patternStates) build(p *piece, from int) int {
 	return to
 }
 
-// patternPlace is a state with what anchors and lengths depend on.
+// patternPlace is a state together with what anchors and lengths depend on.
 type patternPlace struct {
 	state        int
-	begun, ended bool // a character was read; none may come any more
+	begun, ended bool // a character was read; no more may come
 	length       int  // of what was read, as far as bounds need it
 }
 
-// placeEdge leads from a place to another; set nil: without a character.
+// placeEdge leads from one place to another; set nil: without a character.
 type placeEdge struct {
 	set charset
 	to  int
 }
 
-// places are those that a text of least to most characters in which the pattern is found
-// somewhere may go through; most -1: no bound. complete are those where it may end.
+// places returns the places that a text of least to most characters (most -1: no bound) may
+// go through if the pattern is found somewhere in it, as their edges. complete says where
+// it may end.
 func (s *patternStates) places(start, found, least, most int) (edges [][]placeEdge, complete []bool, err error) {
 	index := map[patternPlace]int{}
 	var list []patternPlace
@@ -554,8 +555,8 @@ func (s *patternStates) places(start, found, least, most int) (edges [][]placeEd
 	return edges, complete, nil
 }
 
-// pattern is the rule of the JSON strings of least to most characters in which a regular
-// expression is found. Characters are written as themselves where JSON allows it.
+// pattern returns the rule of the JSON strings of least to most characters in which a
+// regular expression is found. Characters are written as themselves where JSON allows it.
 func (c *compiler) pattern(text string, least, most int) (int32, error) {
 	parser := &patternParser{text: text}
 	tree, err := parser.parse()
@@ -611,7 +612,7 @@ func (c *compiler) pattern(text string, least, most int) (int32, error) {
 	return r, nil
 }
 
-// livePlaces reports from which places one is reached where the text may end.
+// livePlaces reports from which places a complete one can be reached.
 func livePlaces(edges [][]placeEdge, complete []bool) []bool {
 	into := make([][]int, len(edges))
 	var todo []int
@@ -635,8 +636,8 @@ func livePlaces(edges [][]placeEdge, complete []bool) []bool {
 	return live
 }
 
-// oneOf reads a character of a set inside a JSON string. Sets of many ranges are rules of
-// their own, once for all their places.
+// oneOf reads a character of a set inside a JSON string. Sets with control characters or
+// beyond ASCII become rules of their own, which all their places share.
 func (c *compiler) oneOf(from, to int32, set charset) {
 	if set[len(set)-1] < utf8.RuneSelf && set[0] >= ' ' {
 		c.stringChars(from, to, set)

@@ -51,7 +51,7 @@ func formatted(format any, v string) bool {
 	return err == nil && ok
 }
 
-// quoted is a text as the grammar writes it.
+// quoted returns a text as the grammar writes it.
 func quoted(text string) string {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -60,8 +60,8 @@ func quoted(text string) string {
 	return strings.NewReplacer(`\u2028`, "\u2028", `\u2029`, "\u2029").Replace(strings.TrimSpace(b.String()))
 }
 
-// TestPattern: what is written matches, as Go's regular expressions say, and what matches
-// may be written.
+// TestPattern: what is written matches according to Go's regular expressions, and what
+// matches may be written.
 func TestPattern(t *testing.T) {
 	texts := []string{"", "a", "ab", "b", "xay", "aa", "aaaa", "12-34", "x12-345y", "\n", "a\nb", "\t", "\r", "\u2028", "\u00a0", "\\", `"`, `a"b`, "é", "É", "日本", "🙂", "\x01", "\x1f", "\x7f", "_", "Z9", "{", "]", "a{,2}", "ε", "Ω", "-", "^", "a-b"}
 	for ecma, perl := range map[string]string{
@@ -104,8 +104,8 @@ func TestPattern(t *testing.T) {
 	}
 }
 
-// TestRandomPatterns: expressions of a few letters and anchors anywhere accept exactly the
-// short texts that Go's do.
+// TestRandomPatterns: expressions of a few letters, with anchors anywhere, accept exactly
+// the short texts that Go's do.
 func TestRandomPatterns(t *testing.T) {
 	var texts []string
 	for level := []string{""}; len(texts) < 62; {
@@ -144,7 +144,7 @@ func TestRandomPatterns(t *testing.T) {
 	}
 }
 
-// TestPatternRefused: what is not regular, or not understood, is named.
+// TestPatternRefused: errors name what is not regular, or not understood.
 func TestPatternRefused(t *testing.T) {
 	for pattern, want := range map[string]string{
 		`(?=a)`: "lookahead", `(?!a)`: "lookahead", `(?<=a)b`: "lookbehind", `(?<!a)b`: "lookbehind", `(a)\1`: "backreferences", `(?<n>a)\k<n>`: "backreferences",
@@ -157,13 +157,13 @@ func TestPatternRefused(t *testing.T) {
 		_, err := Compile(letters(), Schema([]byte(`{"type":"string","pattern":`+quoted(pattern)+`}`), true))
 		require.ErrorContains(t, err, want, pattern)
 	}
-	// What nothing is left of costs, too.
+	// Patterns that nothing is left of count, too.
 	dead := `{"type":"string","pattern":"(a{1000}){16}$b"}`
 	_, err := Compile(letters(), Schema([]byte(`{"anyOf":[true`+strings.Repeat(","+dead, 5000)+`]}`), true))
 	require.ErrorContains(t, err, "all patterns together")
 }
 
-// TestFormats: values are those of the standards, as Go's library reads them.
+// TestFormats: values are those of the standards, as Go's standard library reads them.
 func TestFormats(t *testing.T) {
 	good := map[string][]string{
 		"date": {"2024-02-29", "2000-02-29", "1999-12-31"}, "time": {"23:59:59Z", "00:00:00.123456789+05:30"}, "date-time": {"2024-02-29T12:00:00Z"},

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Regexp is the texts that a regular expression of Go (RE2) matches as a whole. Anchors
-// at its ends change nothing; others, and word borders, are refused.
+// Regexp is the texts that a Go regular expression (RE2) matches as a whole. Anchors at
+// its ends change nothing; others, and word boundaries, are refused.
 func Regexp(expr string) Part {
 	return Part{func(c *compiler, from int32) (int32, error) {
 		tree, err := syntax.Parse(expr, syntax.Perl)
@@ -23,7 +23,7 @@ func Regexp(expr string) Part {
 	}}
 }
 
-// bare is an expression without anchors at its ends.
+// bare returns an expression without the anchors at its ends.
 func bare(re *syntax.Regexp) *syntax.Regexp {
 	if re.Op == syntax.OpConcat {
 		for len(re.Sub) > 0 && (re.Sub[0].Op == syntax.OpBeginText || re.Sub[0].Op == syntax.OpBeginLine) {
@@ -89,7 +89,7 @@ func (c *compiler) program(from int32, prog *syntax.Prog) (int32, error) {
 
 // runes reads a character from lo to hi as UTF-8.
 func (c *compiler) runes(from, to int32, lo, hi rune) {
-	const low, high = 0xd800, 0xdfff // surrogates are no characters
+	const low, high = 0xd800, 0xdfff // surrogates are not characters
 	if lo <= high && hi >= low {
 		if lo < low {
 			c.runes(from, to, lo, low-1)
@@ -99,7 +99,7 @@ func (c *compiler) runes(from, to int32, lo, hi rune) {
 	if lo > hi || c.err != nil {
 		return
 	}
-	// Parts in which every byte has a range of its own.
+	// Split into parts in which every byte has its own range.
 	for _, most := range []rune{0x7f, 0x7ff, 0xffff} {
 		if lo <= most && most < hi {
 			c.runes(from, to, lo, most)

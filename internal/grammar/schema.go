@@ -11,13 +11,13 @@ import (
 
 const (
 	maxNesting    = 100     // of schemas
-	maxStringSize = 1 << 30 // that minLength and the like may name
-	maxIndent     = 20      // blanks behind a line break
+	maxStringSize = 1 << 30 // for minLength and the like
+	maxIndent     = 20      // blanks after a line break
 )
 
 var allTypes = []string{"object", "array", "string", "number", "boolean", "null"}
 
-// keywords are those that are enforced, with the type that they speak of; "": all.
+// keywords are those that are enforced, with the type that they apply to; "": all.
 var keywords = map[string]string{
 	"type": "", "enum": "", "const": "", "anyOf": "", "oneOf": "", "allOf": "", "$ref": "",
 	"properties": "object", "required": "object", "additionalProperties": "object",
@@ -26,7 +26,7 @@ var keywords = map[string]string{
 	"minimum": "number", "maximum": "number", "exclusiveMinimum": "number", "exclusiveMaximum": "number",
 }
 
-// notes say nothing about values.
+// notes are keywords that say nothing about values.
 var notes = []string{"title", "description", "default", "examples", "example", "$schema", "$id", "$comment", "$defs", "definitions", "deprecated", "readOnly", "writeOnly"}
 
 // schemas compiles the parts of one schema.
@@ -65,7 +65,7 @@ func (s *schemas) compile(v any, path string) (int32, error) {
 	return 0, fmt.Errorf("schema at %s: found %s, expected an object", path, typeOf(v))
 }
 
-// fill makes the rule of a schema.
+// fill fills in the rule of a schema.
 func (s *schemas) fill(r int32, o *object, path string) error {
 	var asserts []string
 	for _, k := range o.keys {
@@ -75,7 +75,7 @@ func (s *schemas) fill(r int32, o *object, path string) error {
 			return fmt.Errorf("schema at %s: the keyword %q is not supported", path, k)
 		}
 	}
-	// What stands for a whole schema stands alone.
+	// A keyword that stands for a whole schema must stand alone.
 	for _, k := range []string{"$ref", "anyOf", "oneOf", "allOf"} {
 		v, ok := o.values[k]
 		if !ok {
@@ -119,7 +119,7 @@ func (s *schemas) fill(r int32, o *object, path string) error {
 	return nil
 }
 
-// refer is another schema.
+// refer makes a rule read what another schema describes.
 func (s *schemas) refer(r int32, v any, path string) error {
 	ref, ok := v.(string)
 	if !ok || !strings.HasPrefix(ref, "#") || len(ref) > 1 && ref[1] != '/' {
@@ -174,7 +174,7 @@ func index(s string, n int) (int, bool) {
 	return i, err == nil && i >= 0 && i < n
 }
 
-// choose is one of several schemas.
+// choose makes a rule read what one of several schemas describes.
 func (s *schemas) choose(r int32, keyword string, v any, path string) error {
 	list, ok := v.([]any)
 	if !ok || len(list) == 0 {
@@ -196,7 +196,7 @@ func (s *schemas) choose(r int32, keyword string, v any, path string) error {
 	return nil
 }
 
-// types are those that a value may have, "integer" for whole numbers alone.
+// types returns the types that a value may have, "integer" for whole numbers only.
 func (s *schemas) types(o *object, path string) ([]string, error) {
 	v, ok := o.values["type"]
 	if !ok {
@@ -225,7 +225,7 @@ func (s *schemas) types(o *object, path string) ([]string, error) {
 	return out, nil
 }
 
-// values is a list of values.
+// values makes a rule read one of a list of values.
 func (s *schemas) values(r int32, keyword string, v any, types []string, path string) error {
 	list := []any{v}
 	if keyword == "enum" {
@@ -246,7 +246,7 @@ func (s *schemas) values(r int32, keyword string, v any, types []string, path st
 	return nil
 }
 
-// ofType is the rule of the values of one type.
+// ofType returns the rule of the values of one type.
 func (s *schemas) ofType(t string, o *object, path string) (int32, error) {
 	c := s.c
 	switch t {
@@ -268,7 +268,7 @@ func (s *schemas) ofType(t string, o *object, path string) (int32, error) {
 	return s.object(o, path)
 }
 
-// counts reads a least and a most; most is -1 if nothing is said.
+// counts reads a minimum and a maximum; the maximum is -1 if there is none.
 func counts(o *object, least, most, path string) (int, int, error) {
 	out := [2]int{0, -1}
 	for i, k := range []string{least, most} {
@@ -286,7 +286,7 @@ func counts(o *object, least, most, path string) (int, int, error) {
 	return out[0], out[1], nil
 }
 
-// any is the rule of any value.
+// any returns the rule of any value.
 func (s *schemas) any() int32 {
 	c := s.c
 	if r, ok := c.anything[s.strict]; ok {
@@ -305,7 +305,7 @@ func (s *schemas) any() int32 {
 	return r
 }
 
-// blank is the rule of white space.
+// blank returns the rule of white space.
 func (c *compiler) blank() int32 {
 	if c.space >= 0 {
 		return c.space
@@ -321,7 +321,7 @@ func (c *compiler) blank() int32 {
 	return r
 }
 
-// array is the rule of lists.
+// array returns the rule of lists.
 func (s *schemas) array(o *object, path string) (int32, error) {
 	c := s.c
 	least, most, err := counts(o, "minItems", "maxItems", path)
@@ -340,19 +340,19 @@ func (s *schemas) array(o *object, path string) (int32, error) {
 	}
 	end := c.rules[r].end
 	at := c.then(c.text(c.rules[r].start, "["), c.blank())
-	// item reads another one from a node, and returns where it ends.
+	// item reads another item from a node and returns where it ends.
 	item := func(from int32, of int32) int32 {
 		to := c.node(r)
 		c.nodes[from].calls = append(c.nodes[from].calls, call{rule: of, to: to, count: true})
 		return to
 	}
-	// stop ends the list behind an item.
+	// stop ends the list after an item.
 	stop := func(from int32, need bool) {
 		at := c.node(r)
 		c.nodes[from].calls = append(c.nodes[from].calls, call{rule: c.blank(), to: at, need: need})
 		c.edge(at, end, ']', ']')
 	}
-	// comma leads to a further item, if there may be one.
+	// comma leads to another item, if there may be one.
 	comma := func(from int32) int32 {
 		to := c.node(r)
 		c.nodes[from].edges = append(c.nodes[from].edges, edge{lo: ',', hi: ',', room: true, to: to})
@@ -396,15 +396,15 @@ func (s *schemas) array(o *object, path string) (int32, error) {
 	return r, nil
 }
 
-// property is a declared one.
+// property is a declared or required property.
 type property struct {
 	name     string
 	of       int32
 	required bool
 }
 
-// properties reads what an object declares, and the rule of others, -1 if there are
-// none.
+// properties returns the properties that an object declares or requires, and the
+// rule of others; -1 if there may be none.
 func (s *schemas) properties(o *object, path string) ([]property, int32, error) {
 	declared := &object{}
 	if v, ok := o.values["properties"]; ok {
@@ -463,7 +463,7 @@ func (s *schemas) properties(o *object, path string) ([]property, int32, error) 
 	return out, more, nil
 }
 
-// object is the rule of objects: declared properties in their order, then others.
+// object returns the rule of objects: declared properties in order, then others.
 func (s *schemas) object(o *object, path string) (int32, error) {
 	c := s.c
 	list, more, err := s.properties(o, path)
@@ -471,8 +471,8 @@ func (s *schemas) object(o *object, path string) (int32, error) {
 		return 0, err
 	}
 	r := c.begin(0, -1)
-	// In front of property i stand none[i], if nothing was written, some[i], if
-	// something was, and comma[i], with a comma behind it.
+	// Before property i come none[i], if nothing has been written, some[i], if
+	// something has, and comma[i], after a comma.
 	var none, some, comma []int32
 	for range len(list) + 1 {
 		none, some, comma = append(none, c.node(r)), append(some, c.node(r)), append(comma, c.node(r))

@@ -8,13 +8,13 @@ import (
 	"sync"
 )
 
-// Bounds of what a grammar remembers and follows.
+// Limits on what a grammar remembers and follows.
 const (
-	maxStates = 4096    // that are remembered
-	maxHeld   = 1 << 18 // ways to read what was read, in all that are remembered
+	maxStates = 4096    // remembered states
+	maxHeld   = 1 << 18 // ways to read the text so far, in all remembered states
 	maxMasks  = 256
-	maxFrames = 2048    // ways to read what was read
-	maxWork   = 1 << 18 // places that are looked at for one mask
+	maxFrames = 2048    // ways to read the text so far
+	maxWork   = 1 << 18 // places visited for one mask
 )
 
 // ErrAmbiguous says that there are too many ways to read a text.
@@ -33,8 +33,8 @@ type Grammar struct {
 	states map[string]*State
 	held   int // frames of all states
 	serial uint64
-	masked []*State // have a mask, oldest first
-	work   int      // places that were looked at since somebody asked
+	masked []*State // with a mask, oldest first
+	work   int      // places visited in the current call
 	start  *State
 	first  *frame
 }
@@ -51,8 +51,8 @@ type frameKey struct {
 	below       *frame
 }
 
-// State is a place in a grammar: all ways to read what was read. A nil state is one that
-// nothing leads to.
+// State is a place in a grammar: all ways to read the text so far. A nil State means
+// that there are none.
 type State struct {
 	frames []*frame // at nodes with edges
 	end    bool
@@ -87,7 +87,7 @@ func Compile(v *Vocabulary, p Part) (*Grammar, error) {
 	return g, nil
 }
 
-// classify finds the bytes that no edge tells apart.
+// classify finds the classes of bytes that no edge tells apart.
 func (g *Grammar) classify() {
 	var border [257]bool
 	for _, n := range g.nodes {
@@ -105,8 +105,8 @@ func (g *Grammar) classify() {
 	g.classes = k + 1
 }
 
-// forget empties what is remembered. States that somebody holds stay good, but lead
-// nowhere any more: one of them would hold all that was ever found behind it.
+// forget drops what is remembered. States that somebody holds stay valid, but no longer
+// refer to others: one of them would keep alive all that was ever found after it.
 func (g *Grammar) forget() {
 	for _, s := range g.states {
 		s.next, s.known = nil, nil
@@ -130,13 +130,15 @@ func (g *Grammar) frame(k frameKey) *frame {
 	return f
 }
 
-// alive reports whether the rule can be finished from a node on a stack of a depth.
+// alive reports whether the rule can be finished from a node on a stack of the given
+// depth.
 func (g *Grammar) alive(n int32, depth int) bool {
 	h := g.nodes[n].height
 	return h >= 0 && depth+h <= maxStack
 }
 
-// state finds the state of some frames and of all that follows from them without a byte.
+// state returns the state of some frames and of all that follow from them without a
+// byte.
 func (g *Grammar) state(todo []*frame) (*State, error) {
 	s := &State{}
 	seen := map[*frame]bool{}
@@ -175,7 +177,7 @@ func (g *Grammar) state(todo []*frame) (*State, error) {
 			start := g.rules[x.rule].start
 			switch {
 			case !ok || x.need && int(f.count) < r.min || !g.alive(x.to, f.depth):
-			case g.bare(x.to): // nothing is left to do behind it
+			case g.bare(x.to): // nothing is left to do after it
 				if g.alive(start, f.depth) {
 					todo = append(todo, g.frame(frameKey{start, 0, f.below}))
 				}
@@ -215,13 +217,13 @@ func (g *Grammar) state(todo []*frame) (*State, error) {
 	return s, nil
 }
 
-// bare reports whether a node is an end and nothing else.
+// bare reports whether a node is just an end.
 func (g *Grammar) bare(n int32) bool {
 	x := &g.nodes[n]
 	return x.end && len(x.edges) == 0 && len(x.calls) == 0 && len(x.eps) == 0
 }
 
-// counted counts one more, if there may be one more.
+// counted adds one to a count and reports whether the rule allows one more.
 func counted(r *rule, count int32) (int32, bool) {
 	if r.max < 0 {
 		return min(count+1, int32(r.min)), true
@@ -259,13 +261,13 @@ func (g *Grammar) step(s *State, b byte) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.next != nil { // not forgotten meanwhile
+	if s.next != nil { // unless forgotten meanwhile
 		s.next[k], s.known[k] = next, true
 	}
 	return next, nil
 }
 
-// Start is the state before the first byte.
+// Start returns the state before the first byte.
 func (g *Grammar) Start() *State { return g.start }
 
 // Bytes reads some bytes from a state. The result is nil if they may not come there.
@@ -288,8 +290,9 @@ func (g *Grammar) Token(s *State, id int32) (*State, error) {
 	return g.Bytes(s, g.v.bytes[id])
 }
 
-// Mask has a bit for every token that may come at a state, 64 a word, lowest first, and
-// reports whether there is one. It stays the grammar's; do not change it.
+// Mask returns a mask with a bit for every token that may come at a state, 64 per word,
+// lowest first, and reports whether there is any. The mask belongs to the grammar; do
+// not change it.
 func (g *Grammar) Mask(s *State) ([]uint64, bool, error) {
 	if s == nil {
 		return nil, false, nil

@@ -2,8 +2,8 @@ package grammar
 
 import "slices"
 
-// characters is the rule of JSON strings of least to most characters, most -1 for any
-// number.
+// characters returns the rule of JSON strings of least to most characters; most -1: no
+// bound.
 func (c *compiler) characters(least, most int) int32 {
 	key := [2]int{least, most}
 	if r, ok := c.texts[key]; ok {
@@ -20,7 +20,7 @@ func (c *compiler) characters(least, most int) int32 {
 	return r
 }
 
-// inside lets a node read the characters of a string and come back.
+// inside lets a node read the characters of a string, each leading back to it.
 func (c *compiler) inside(body int32) {
 	r := c.nodes[body].rule
 	c.nodes[body].free = true
@@ -30,8 +30,8 @@ func (c *compiler) inside(body int32) {
 	first(body, 0x20, '"'-1)
 	first(body, '"'+1, '\\'-1)
 	first(body, '\\'+1, 0x7f)
-	// UTF-8, without overlong forms, surrogates and what is beyond U+10FFFF.
-	one, two, three := c.node(r), c.node(r), c.node(r) // bytes that are left
+	// UTF-8, without overlong forms, surrogates and anything beyond U+10FFFF.
+	one, two, three := c.node(r), c.node(r), c.node(r) // bytes left
 	c.edge(one, body, 0x80, 0xbf)
 	c.edge(two, one, 0x80, 0xbf)
 	c.edge(three, two, 0x80, 0xbf)
@@ -56,7 +56,7 @@ func (c *compiler) inside(body int32) {
 		c.edge(escape, body, b, b)
 	}
 	c.edge(escape, u, 'u', 'u')
-	// Four digits, but a surrogate only as the first of a pair.
+	// Four digits, but surrogates only in pairs.
 	left1, left2 := c.node(r), c.node(r)
 	c.hex(left1, body, "09afAF")
 	c.hex(left2, left1, "09afAF")
@@ -78,15 +78,16 @@ func (c *compiler) inside(body int32) {
 	c.hex(low, left1, "09afAF")
 }
 
-// hex reads a digit of the ranges, pairs of bytes.
+// hex reads a digit in the ranges, which are pairs of bytes.
 func (c *compiler) hex(from, to int32, ranges string) {
 	for i := 0; i < len(ranges); i += 2 {
 		c.edge(from, to, ranges[i], ranges[i+1])
 	}
 }
 
-// otherKeys is the rule of strings that are none of some names. As far as a name agrees,
-// characters stand for themselves: nothing says a name in other words.
+// otherKeys returns the rule of strings that are none of the names. As long as a string
+// agrees with a name, its characters stand for themselves: no name can be spelled with
+// escapes.
 func (c *compiler) otherKeys(names []string) int32 {
 	if len(names) == 0 {
 		return c.characters(0, -1)
@@ -102,12 +103,12 @@ func (c *compiler) otherKeys(names []string) int32 {
 		texts = append(texts, q[1:len(q)-1])
 	}
 	slices.Sort(texts)
-	// split makes the node behind the first n bytes that the texts share; free is
-	// where reading would be without them, escaped: behind a backslash.
+	// split makes the node after the first n bytes, which the texts share; free is
+	// where reading would be without them; escaped: after a backslash.
 	var split func(texts []string, n int, free int32, escaped bool) int32
 	split = func(texts []string, n int, free int32, escaped bool) int32 {
 		at := c.node(r)
-		if c.err != nil { // all nodes are one: its edges would be doubled with every byte
+		if c.err != nil { // all nodes are the same one, whose edges would double with every byte
 			return at
 		}
 		var taken [256]bool

@@ -59,7 +59,7 @@ func parseValue(dec *json.Decoder, depth int) (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			key := k.(string) // nothing else is read there
+			key := k.(string) // it cannot be anything else
 			if _, ok := o.values[key]; ok {
 				return nil, fmt.Errorf("%q is given twice", key)
 			}
@@ -74,7 +74,7 @@ func parseValue(dec *json.Decoder, depth int) (any, error) {
 	return t, nil
 }
 
-// quote writes a string as JSON, with no more escapes than there have to be.
+// quote writes a string as JSON, with no more escapes than necessary.
 func quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -127,7 +127,7 @@ func compact(v any) string {
 }
 
 // canonical writes a value so that equal ones are the same text: 1 and 1.0, and objects
-// whose keys are in another order.
+// whose keys are in a different order.
 func canonical(v any) string {
 	switch v := v.(type) {
 	case json.Number:
@@ -149,7 +149,8 @@ func canonical(v any) string {
 	return compact(v)
 }
 
-// scientific is a number as digits, without zeros at either end, and a power of ten.
+// scientific returns a number as digits, without zeros at either end, and a power of
+// ten.
 func scientific(n json.Number) (digits string, power *big.Int) {
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(n.String()), "e")
 	power = new(big.Int)

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// Vocabulary is the bytes of a model's tokens. It is immutable and safe for concurrent
-// use.
+// Vocabulary holds the bytes of a model's tokens. It is immutable and safe for
+// concurrent use.
 type Vocabulary struct {
 	size  int
 	bytes [][]byte
@@ -19,7 +19,8 @@ type Vocabulary struct {
 	plain [][]uint64
 }
 
-// NewVocabulary reads the bytes of size tokens; a token without bytes never matches.
+// NewVocabulary reads the bytes of size tokens; a token without bytes, or with more
+// than 4,096, never matches.
 func NewVocabulary(size int, text func(id int32) []byte) *Vocabulary {
 	v := &Vocabulary{size: size, bytes: make([][]byte, size)}
 	var all, odd, plain []int32
@@ -57,8 +58,8 @@ func NewVocabulary(size int, text func(id int32) []byte) *Vocabulary {
 	return v
 }
 
-// plainLength is the number of characters of b, 0 if it has some that a JSON string
-// writes otherwise, or parts of characters.
+// plainLength returns the number of characters of b; 0 if it has any that a JSON
+// string escapes, or parts of characters.
 func plainLength(b []byte) int {
 	for _, c := range b {
 		if c < 0x20 || c == '"' || c == '\\' {
@@ -75,16 +76,16 @@ func (v *Vocabulary) mask() []uint64 { return make([]uint64, (v.size+63)/64) }
 
 func set(m []uint64, id int32) { m[id>>6] |= 1 << (id & 63) }
 
-// trie is the bytes of tokens as a tree, written down depth first.
+// trie is the bytes of tokens as a tree, stored depth first.
 type trie struct {
 	nodes []trieNode
-	same  []int32 // for a token the next one with the same bytes, -1: none
+	same  []int32 // for each token, the next one with the same bytes; -1: none
 	depth int
 }
 
 type trieNode struct {
-	next  int32 // behind the subtree
-	token int32 // that ends here, -1: none
+	next  int32 // after the subtree
+	token int32 // that ends here; -1: none
 	depth uint16
 	b     byte
 }
@@ -92,7 +93,7 @@ type trieNode struct {
 func (v *Vocabulary) trie(ids []int32) trie {
 	slices.SortFunc(ids, func(a, b int32) int { return bytes.Compare(v.bytes[a], v.bytes[b]) })
 	t := trie{same: make([]int32, v.size)}
-	var open []int32 // nodes on the way to the last token
+	var open []int32 // nodes on the path to the last token
 	last := []byte{}
 	for _, id := range ids {
 		t.same[id] = -1
