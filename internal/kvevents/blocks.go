@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// blockTokens is the length of a block: the one that routers reckon with by default.
+// blockTokens is the length of a block: the one that routers assume by default.
 const blockTokens = 16
 
-// medium is vLLM's word for memory that is answered from at once.
+// medium is vLLM's name for memory from which requests are served directly.
 const medium = "GPU"
 
-// blocks are those of the prompts that a model has in its cache. Prompts that begin
-// alike share blocks: a block is there as long as any prompt holds it.
+// blocks are those of the prompts that a model has in its cache. Prompts with a common
+// prefix share blocks: a block is there as long as any prompt holds it.
 type blocks struct {
 	held    map[uint64]int            // prompts that hold a block, by its hash
 	prompts map[[sha256.Size]byte]int // how often a prompt is held, by its digest
@@ -40,8 +40,8 @@ func hashes(label string, tokens []int32) (list []uint64, all [sha256.Size]byte)
 	return list, sum
 }
 
-// put takes in that a prompt is kept. It returns an event for the blocks that no other
-// prompt holds, nil if there are none.
+// put records that a prompt is kept. It returns an event for the blocks that no other
+// prompt holds; nil if there are none.
 func (b *blocks) put(label string, tokens []int32) pack {
 	list, all := hashes(label, tokens)
 	b.prompts[all]++
@@ -74,9 +74,9 @@ func (b *blocks) put(label string, tokens []int32) pack {
 	return p
 }
 
-// remove takes in that a prompt is no longer kept. It returns an event for the blocks
-// that no other prompt holds, nil if there are none. Prompts that were never put, or not
-// since the last clearing, are none.
+// remove records that a prompt is no longer kept. It returns an event for the blocks
+// that no other prompt holds; nil if there are none. Prompts that were never put, or not
+// since the last clearing, are ignored.
 func (b *blocks) remove(label string, tokens []int32) pack {
 	list, all := hashes(label, tokens)
 	if b.prompts[all] == 0 {
@@ -103,7 +103,7 @@ func (b *blocks) remove(label string, tokens []int32) pack {
 	return p
 }
 
-// cleared is the event that takes back all.
+// cleared returns the event that takes back everything.
 func cleared() pack {
 	var p pack
 	p.array(1)

@@ -10,7 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// unpack reads a value as MessagePack's specification says, and what is behind it.
+// unpack reads a value as MessagePack's specification says, and returns it with what
+// follows.
 func unpack(t require.TestingT, p []byte) (any, []byte) {
 	list := func(n int, p []byte) (any, []byte) {
 		out := []any{}
@@ -53,8 +54,8 @@ func unpack(t require.TestingT, p []byte) (any, []byte) {
 	return nil, nil
 }
 
-// router is what somebody knows who hears events: the text up to the end of every block,
-// by its hash.
+// router is what a listener to events knows: the text up to the end of every block, by
+// the block's hash.
 type router map[any]string
 
 func (r router) hear(t require.TestingT, event pack) {
@@ -93,7 +94,7 @@ func (r router) hear(t require.TestingT, event pack) {
 	}
 }
 
-// knows requires that the router knows exactly the blocks of some prompts.
+// knows requires that the router knows exactly the blocks of the given prompts.
 func (r router) knows(t require.TestingT, prompts map[string]int) {
 	want, got := map[string]bool{}, map[string]bool{}
 	for name, n := range prompts {
@@ -121,7 +122,7 @@ func anys(tokens []int32) (out []any) {
 	return out
 }
 
-// blockOf is a block named by a letter, with tokens of all lengths in MessagePack.
+// blockOf returns a block named by a letter, with tokens of all lengths in MessagePack.
 func blockOf(letter byte) (out []int32) {
 	for i := range int32(blockTokens) {
 		out = append(out, int32(letter)<<(i%14))
@@ -129,7 +130,7 @@ func blockOf(letter byte) (out []int32) {
 	return out
 }
 
-// prompt is one of blocks named by letters, and one more letter for its label.
+// prompt returns a prompt of blocks named by letters; one more letter names its label.
 func prompt(name string, rest int) (label string, tokens []int32) {
 	n := len(name) - 1
 	for i := range n {
@@ -138,7 +139,7 @@ func prompt(name string, rest int) (label string, tokens []int32) {
 	return name[n:], append(tokens, blockOf('z')[:rest]...)
 }
 
-// TestBlocks: whoever hears the events knows the blocks of the prompts that are there,
+// TestBlocks: a listener to the events knows the blocks of the prompts that are there,
 // whichever came, went and came again.
 func TestBlocks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -151,7 +152,7 @@ func TestBlocks(t *testing.T) {
 				r.hear(t, b.put(label, tokens))
 				prompts[s]++
 			} else {
-				r.hear(t, b.remove(label, tokens)) // perhaps of one that is not there
+				r.hear(t, b.remove(label, tokens)) // perhaps one that is not there
 				prompts[s] = max(0, prompts[s]-1)
 			}
 			r.knows(t, prompts)

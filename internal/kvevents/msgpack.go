@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// pack is a text in MessagePack that grows. Integers have the form that readers expect
-// of their type rather than the shortest.
+// pack is a growing text in MessagePack. Integers have the form that readers expect
+// for their type rather than the shortest.
 type pack []byte
 
 func (p *pack) array(n int) {
@@ -20,7 +20,7 @@ func (p *pack) array(n int) {
 	}
 }
 
-// str writes a text of less than 32 bytes.
+// str writes a text of fewer than 32 bytes.
 func (p *pack) str(s string) { *p = append(append(*p, 0xa0|byte(len(s))), s...) }
 
 func (p *pack) null() { *p = append(*p, 0xc0) }
@@ -29,7 +29,7 @@ func (p *pack) float64(v float64) {
 	*p = binary.BigEndian.AppendUint64(append(*p, 0xcb), math.Float64bits(v))
 }
 
-// uint64 writes a hash: always in nine bytes, as readers know a hash by its type.
+// uint64 writes a hash: always in nine bytes, as readers recognise a hash by its type.
 func (p *pack) uint64(v uint64) { *p = binary.BigEndian.AppendUint64(append(*p, 0xcf), v) }
 
 // uint32 writes a token or a length.

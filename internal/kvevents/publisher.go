@@ -11,28 +11,28 @@ import (
 	"time"
 )
 
-// What is kept for those who read later is bounded.
+// Limits on what is kept for those who read later.
 const (
-	maxQueue       = 4096     // prompts that were reported and not taken in
+	maxQueue       = 4096     // reported prompts that wait to be published
 	maxReplay      = 10000    // batches that can be sent again, as in vLLM
-	maxReplayBytes = 64 << 20 // of them
-	maxPeers       = 64       // connections at once
-	maxTopics      = 256      // subscriptions of one
+	maxReplayBytes = 64 << 20 // bytes of them
+	maxPeers       = 64       // simultaneous connections
+	maxTopics      = 256      // subscriptions of one peer
 )
 
-// lingerTime is how long the end waits for subscribers to read the last batches.
+// lingerTime is how long Close waits for subscribers to read the last batches.
 const lingerTime = time.Second
 
 // Options say where a [Publisher] listens.
 type Options struct {
 	Events string // TCP address of the PUB socket
-	Replay string // of the ROUTER socket; empty: there is none
+	Replay string // address of the ROUTER socket; empty: there is none
 
-	// Name is how the router knows this server: its address and port. It stands in the
+	// Name is how the router knows this server: its address and port. It is part of the
 	// topics, kv@NAME@MODEL.
 	Name string
 
-	Log *slog.Logger // of peers that do not speak the protocol; nil: none
+	Log *slog.Logger // names peers that do not speak the protocol; nil: none
 }
 
 // Publisher announces blocks. It may be used by any number of goroutines.
@@ -40,25 +40,25 @@ type Publisher struct {
 	o              Options
 	events, replay net.Listener // replay may be nil
 	wake           chan struct{}
-	stop           chan struct{} // closed at the end
-	all            chan struct{} // closed when no batch comes any more
+	stop           chan struct{} // closed by Close
+	all            chan struct{} // closed when no more batches come
 	publishing     sync.WaitGroup
 	serving        sync.WaitGroup
 
 	mu     sync.Mutex
 	models []*Model
 	next   uint64  // sequence number of the next batch
-	sent   []batch // the last ones, numbered without gaps
+	sent   []batch // the latest batches, numbered without gaps
 	bytes  int     // of them
 	peers  map[net.Conn]*peer
 	ended  bool
 }
 
-// peer is a connection. One that waits for nothing makes room for others when there are
-// too many; who has subscribed waits, or is being sent something again.
+// peer is a connection. When there are too many, one that waits for nothing makes room
+// for others; one waits if it has subscribed, or while batches are resent to it.
 type peer struct {
-	*subscriber           // of the PUB socket, nil before the handshake is over
-	idle        time.Time // since when nothing was asked; zero: it is being answered
+	*subscriber           // of the PUB socket; nil until the handshake is over
+	idle        time.Time // since when it has asked for nothing; zero: it is being answered
 }
 
 // batch is a message that was sent.
@@ -68,7 +68,7 @@ type batch struct {
 	payload []byte
 }
 
-// Listen begins to publish. The caller closes the publisher behind the engines.
+// Listen begins to publish. The caller closes the publisher after the engines.
 func Listen(o Options) (*Publisher, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -92,10 +92,10 @@ func Listen(o Options) (*Publisher, error) {
 	return p, nil
 }
 
-// Addr is where events are published.
+// Addr returns the address where events are published.
 func (p *Publisher) Addr() net.Addr { return p.events.Addr() }
 
-// ReplayAddr is where they are sent again, nil if they are not.
+// ReplayAddr returns the address where they are resent; nil if they are not.
 func (p *Publisher) ReplayAddr() net.Addr {
 	if p.replay == nil {
 		return nil
@@ -103,13 +103,13 @@ func (p *Publisher) ReplayAddr() net.Addr {
 	return p.replay.Addr()
 }
 
-// Model is where the prompts of one model are reported.
+// Model takes the reports of one model's prompts.
 type Model struct {
 	p      *Publisher
 	topic  []byte
-	blocks *blocks // of the publisher's goroutine
+	blocks *blocks // used by the publisher's goroutine only
 
-	mu    sync.Mutex // for the following; held for moments only
+	mu    sync.Mutex // guards the following; held only for moments
 	queue []change
 	lost  bool // the queue was full
 }
@@ -121,8 +121,8 @@ type change struct {
 	kept   bool
 }
 
-// Model adds a model under the name that requests call it by. It has no blocks yet,
-// which is announced.
+// Model adds a model under the name that requests use. It announces that the model has
+// no blocks yet.
 func (p *Publisher) Model(name string) *Model {
 	m := &Model{p: p, topic: fmt.Appendf(nil, "kv@%s@%s", p.o.Name, name), blocks: newBlocks(), lost: true}
 	p.mu.Lock()
@@ -133,7 +133,7 @@ func (p *Publisher) Model(name string) *Model {
 }
 
 // Report says that a prompt's cache is kept from now on, or no longer; prompts of
-// different labels share nothing. It does not wait. The tokens must stay as they are.
+// different labels share nothing. It does not wait. The tokens must not be changed.
 func (m *Model) Report(label string, tokens []int32, kept bool) {
 	m.mu.Lock()
 	if len(m.queue) == maxQueue {
@@ -151,7 +151,7 @@ func poke(wake chan struct{}) {
 	}
 }
 
-// run publishes what is reported until the publisher is closed, and then what is left.
+// run publishes reports until the publisher is closed, and then those that are left.
 func (p *Publisher) run() {
 	for over := false; ; {
 		p.mu.Lock()
@@ -171,7 +171,7 @@ func (p *Publisher) run() {
 	}
 }
 
-// publish takes in what was reported.
+// publish publishes what was reported.
 func (m *Model) publish() {
 	m.mu.Lock()
 	queue, lost := m.queue, m.lost
@@ -217,8 +217,8 @@ func (p *Publisher) send(topic []byte, event pack) {
 	}
 }
 
-// since returns some of the batches that were sent from a number on, the oldest first;
-// none if there are no newer ones. Those that are too long ago are left out.
+// since returns some of the batches sent from a sequence number on, the oldest first;
+// none if there are no newer ones. Batches that are no longer kept are left out.
 func (p *Publisher) since(seq uint64) []batch {
 	const some = 64
 	p.mu.Lock()
@@ -261,7 +261,7 @@ func (p *Publisher) cut() {
 	}
 }
 
-// accept takes connections, each with a goroutine of its own.
+// accept accepts connections, each served by its own goroutine.
 func (p *Publisher) accept(l net.Listener, socket string, serve func(*conn)) {
 	for {
 		c, err := l.Accept()
@@ -293,8 +293,8 @@ func (p *Publisher) accept(l net.Listener, socket string, serve func(*conn)) {
 	}
 }
 
-// makeRoom cuts the connection that has been idle longest, if there is one. The mutex is
-// held.
+// makeRoom cuts the connection that has been idle longest, and reports whether there was
+// one. The caller holds the mutex.
 func (p *Publisher) makeRoom() bool {
 	var longest net.Conn
 	for c, x := range p.peers {
@@ -305,7 +305,7 @@ func (p *Publisher) makeRoom() bool {
 	if longest == nil {
 		return false
 	}
-	delete(p.peers, longest) // its goroutines are gone a moment later
+	delete(p.peers, longest) // its goroutines end a moment later
 	longest.Close()
 	return true
 }
@@ -315,7 +315,7 @@ func (x *peer) waits() bool {
 	return !x.idle.IsZero() && (x.subscriber == nil || !x.subscribed())
 }
 
-// asks notes that a peer of the ROUTER socket is being answered, or no longer.
+// asks records that a peer of the ROUTER socket is being answered, or no longer.
 func (p *Publisher) asks(c net.Conn, busy bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -338,7 +338,7 @@ type subscriber struct {
 	wake chan struct{} // there are batches
 
 	mu     sync.Mutex
-	topics [][]byte // beginnings
+	topics [][]byte // prefixes
 }
 
 func (s *subscriber) wants(topic []byte) bool {
@@ -353,8 +353,7 @@ func (s *subscriber) subscribed() bool {
 	return len(s.topics) > 0
 }
 
-// subscribe adds a subscription, or takes one back. It reports false if there are too
-// many.
+// subscribe adds or removes a subscription. It reports false if there are too many.
 func (s *subscriber) subscribe(topic []byte, on bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -366,8 +365,8 @@ func (s *subscriber) subscribe(topic []byte, on bool) bool {
 	return len(s.topics) <= maxTopics
 }
 
-// serveSubscriber sends batches until the peer goes. One that does not keep up loses
-// those that are no longer there to be sent again, and sees by the numbers how many.
+// serveSubscriber sends batches until the peer disconnects. A peer that does not keep
+// up loses the batches that are no longer kept, and can tell from the numbers how many.
 func (p *Publisher) serveSubscriber(z *conn) {
 	s := &subscriber{wake: make(chan struct{}, 1)}
 	p.mu.Lock()
@@ -405,7 +404,7 @@ func (p *Publisher) serveSubscriber(z *conn) {
 	}
 }
 
-// read takes in subscriptions until the peer goes.
+// read processes subscriptions until the peer disconnects.
 func (s *subscriber) read(z *conn) {
 	for {
 		command, frames, err := z.message()
@@ -426,12 +425,12 @@ func (s *subscriber) read(z *conn) {
 	}
 }
 
-// serveReplay sends batches again from the number on that a peer asks for: number and
-// batch of each, and at the end a number of -1 with nothing.
+// serveReplay resends batches from the number that a peer asks for: the number and
+// batch of each, and at the end the number -1 with an empty batch.
 func (p *Publisher) serveReplay(z *conn) {
 	over := make(chan struct{})
 	defer close(over)
-	p.serving.Go(func() { // nobody waits for questions at the end
+	p.serving.Go(func() { // at the end, nobody waits for further requests
 		select {
 		case <-p.all:
 			z.SetReadDeadline(time.Now())
@@ -446,7 +445,7 @@ func (p *Publisher) serveReplay(z *conn) {
 		if command != "" {
 			continue
 		}
-		var envelope [][]byte // of a REQ socket: an empty frame
+		var envelope [][]byte // from a REQ socket: an empty frame
 		if len(frames) > 1 && len(frames[0]) == 0 {
 			envelope, frames = frames[:1:1], frames[1:]
 		}

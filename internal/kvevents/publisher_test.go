@@ -55,7 +55,7 @@ func listen(t *testing.T, o Options) *Publisher {
 	return p
 }
 
-// hear reads batches until the last, whose number is given.
+// hear reads batches up to the last, whose number is given.
 func hear(t *testing.T, z *conn, r router, topic string, last uint64) {
 	for {
 		frames, ok := z.receive(t)
@@ -69,15 +69,14 @@ func hear(t *testing.T, z *conn, r router, topic string, last uint64) {
 		require.InDelta(t, float64(time.Now().Unix()), batch[0], 60)
 		require.Len(t, batch[1], 1)
 		require.Nil(t, batch[2])
-		r.hear(t, frames[2][11:len(frames[2])-1]) // between time and rank
+		r.hear(t, frames[2][11:len(frames[2])-1]) // what lies between time and rank
 		if binary.BigEndian.Uint64(frames[1]) == last {
 			return
 		}
 	}
 }
 
-// TestPublish: a subscriber knows what is kept; one that comes late asks for what it
-// missed.
+// TestPublish: a subscriber knows what is kept; a late one asks for what it missed.
 func TestPublish(t *testing.T) {
 	p := listen(t, Options{Replay: "127.0.0.1:0"})
 	m := p.Model("org/name")
@@ -101,7 +100,7 @@ func TestPublish(t *testing.T) {
 	hear(t, z, r, "kv@10.0.0.1:8000@org/name", 2)
 	r.knows(t, map[string]int{"ap": 1})
 
-	// A REQ socket puts an empty frame in front, a DEALER need not.
+	// A REQ socket sends an empty frame first, a DEALER need not.
 	for _, envelope := range [][][]byte{{{}}, {}} {
 		again := router{}
 		q := dial(t, p.ReplayAddr(), "DEALER")
@@ -121,7 +120,7 @@ func TestPublish(t *testing.T) {
 		require.Equal(t, r, again)
 	}
 
-	// What was reported before the end is still sent.
+	// What was reported before Close is still sent.
 	m.Report(label, tokens[:20], false)
 	require.NoError(t, p.Close())
 	hear(t, z, r, "kv@10.0.0.1:8000@org/name", 3)
@@ -130,10 +129,10 @@ func TestPublish(t *testing.T) {
 	require.False(t, ok)
 }
 
-// TestFullQueue: where reports came faster than they were taken in, all is taken back,
-// and what came since is announced.
+// TestFullQueue: if reports come faster than they are published, everything is taken
+// back, and what came since is announced.
 func TestFullQueue(t *testing.T) {
-	p := &Publisher{wake: make(chan struct{}, 1)} // nobody takes anything in
+	p := &Publisher{wake: make(chan struct{}, 1)} // nothing is published by itself
 	m := p.Model("m")
 	m.publish()
 	label, tokens := prompt("ap", 0)
@@ -145,7 +144,7 @@ func TestFullQueue(t *testing.T) {
 	}
 	require.Len(t, m.queue, maxQueue)
 	m.Report(label, other, true)
-	m.Report(label, tokens, false) // unknown by then
+	m.Report(label, tokens, false) // no longer known by then
 	m.publish()
 	r := router{}
 	for _, b := range p.since(0) {
@@ -155,7 +154,8 @@ func TestFullQueue(t *testing.T) {
 	require.Len(t, p.since(0), 4)
 }
 
-// TestReplayIsBounded: the oldest batches go, and a reader sees by the numbers which.
+// TestReplayIsBounded: the oldest batches are dropped, and a reader can tell from the
+// numbers which.
 func TestReplayIsBounded(t *testing.T) {
 	p := &Publisher{}
 	for range maxReplay + 5 {
@@ -172,7 +172,8 @@ func TestReplayIsBounded(t *testing.T) {
 	require.Len(t, p.sent, 1)
 }
 
-// TestBadPeers: what does not speak the protocol is sent away and costs nobody else.
+// TestBadPeers: a peer that does not speak the protocol is cut off and affects nobody
+// else.
 func TestBadPeers(t *testing.T) {
 	p := listen(t, Options{})
 	m := p.Model("m")
@@ -200,12 +201,12 @@ func TestBadPeers(t *testing.T) {
 			io.WriteString(c, text)
 			c.SetReadDeadline(time.Now().Add(time.Minute))
 			_, err = io.Copy(io.Discard, c)
-			require.NotErrorIs(t, err, os.ErrDeadlineExceeded) // or it would not have been cut
+			require.NotErrorIs(t, err, os.ErrDeadlineExceeded) // otherwise it was not cut off
 		})
 	}
 	z := dial(t, p.Addr(), "SUB")
 	require.NoError(t, z.sendMessage([]byte("\x01kv@")))
-	require.NoError(t, z.send(flagCommand, []byte("\x04PING\x00\x00"))) // answered behind the subscription
+	require.NoError(t, z.send(flagCommand, []byte("\x04PING\x00\x00"))) // answered after the subscription
 	flags, _, err := z.frame()
 	require.NoError(t, err)
 	require.Equal(t, byte(flagCommand), flags)
@@ -216,15 +217,15 @@ func TestBadPeers(t *testing.T) {
 	r.knows(t, map[string]int{"abp": 1})
 }
 
-// TestIdlePeersMakeRoom: connections that ask for nothing keep nobody out, and cost no
-// subscriber its place.
+// TestIdlePeersMakeRoom: connections that ask for nothing keep nobody out, and take no
+// subscriber's place.
 func TestIdlePeersMakeRoom(t *testing.T) {
 	p := listen(t, Options{Replay: "127.0.0.1:0"})
 	m := p.Model("m")
 	subscribe := func() *conn {
 		z := dial(t, p.Addr(), "SUB")
 		require.NoError(t, z.sendMessage([]byte("\x01kv@")))
-		require.NoError(t, z.send(flagCommand, []byte("\x04PING\x00\x00"))) // answered behind the subscription
+		require.NoError(t, z.send(flagCommand, []byte("\x04PING\x00\x00"))) // answered after the subscription
 		_, _, err := z.frame()
 		require.NoError(t, err)
 		return z
@@ -260,7 +261,7 @@ func TestIdlePeersMakeRoom(t *testing.T) {
 	require.Error(t, err, "all places are in use")
 }
 
-// TestListenFails says which address is of no use.
+// TestListenFails: errors say which address cannot be used.
 func TestListenFails(t *testing.T) {
 	_, err := Listen(Options{Events: "nowhere:x"})
 	require.ErrorContains(t, err, "publish KV events")
@@ -270,7 +271,7 @@ func TestListenFails(t *testing.T) {
 	require.Nil(t, p.ReplayAddr())
 }
 
-// FuzzMessage: whatever a peer sends, reading ends, and in bounded memory.
+// FuzzMessage: whatever a peer sends, reading ends, in bounded memory.
 func FuzzMessage(f *testing.F) {
 	f.Add([]byte("\x00\x04\x01kv@"))
 	f.Add([]byte("\x01\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x05"))
@@ -295,7 +296,7 @@ func FuzzMessage(f *testing.F) {
 	})
 }
 
-// scripted is a connection that says what it was told to.
+// scripted is a connection that sends what it was told to.
 type scripted struct {
 	net.Conn
 	io.Reader

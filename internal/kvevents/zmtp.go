@@ -17,8 +17,8 @@ const (
 	maxFrames = 16      // of a message
 )
 
-// handshakeTime is how long a peer may take to say who it is, writeTime how long it may
-// read nothing of what is sent.
+// handshakeTime is how long a peer may take for the handshake, writeTime how long it
+// may take to read what is sent.
 const (
 	handshakeTime = 10 * time.Second
 	writeTime     = 30 * time.Second
@@ -39,7 +39,7 @@ type conn struct {
 
 func newConn(c net.Conn) *conn { return &conn{Conn: c, in: bufio.NewReader(c)} }
 
-// handshake greets a peer and says what the socket is.
+// handshake greets a peer and tells it the type of the socket.
 func handshake(c net.Conn, socket string) (*conn, error) {
 	c.SetDeadline(time.Now().Add(handshakeTime))
 	greeting := make([]byte, 64) // signature, version, mechanism, server or not, filler
@@ -98,7 +98,7 @@ func (z *conn) frame() (flags byte, body []byte, err error) {
 }
 
 // message reads the frames of a message, or those of a command: its name and the rest.
-// It answers what keeps the connection alive.
+// It answers pings, which keep the connection alive.
 func (z *conn) message() (command string, frames [][]byte, err error) {
 	for {
 		flags, body, err := z.frame()
