@@ -41,7 +41,7 @@ type disk struct {
 	files        map[string]*stored            // by name
 }
 
-// stored is a file.
+// stored is a file of a saved session.
 type stored struct {
 	name, label string
 	tokens      []int32

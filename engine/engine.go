@@ -46,9 +46,9 @@ type Options struct {
 	// Log, if not nil, receives messages about the store.
 	Log *slog.Logger
 
-	// MaxRunning bounds the answers that are computed at once (default 64), MaxQueue
-	// the requests that wait (default 256), and MaxQueueTokens the tokens of their
-	// prompts (default 4 Mi).
+	// MaxRunning bounds the answers computed at once (default 64), MaxQueue the
+	// requests that wait (default 256), and MaxQueueTokens the tokens of their prompts
+	// (default 4 Mi).
 	MaxRunning     int
 	MaxQueue       int
 	MaxQueueTokens int
@@ -62,9 +62,9 @@ type Options struct {
 	// and its maximum are the model's context.
 	MaxTokens int
 
-	// Lookup computes several tokens of an answer in one step where it quotes its
-	// prompt or itself (see model.SessionOptions), as long as few answers share the
-	// step. It does not change answers.
+	// Lookup computes several tokens of an answer in one step if it quotes its prompt
+	// or itself (see model.SessionOptions), as long as few answers share the step. It
+	// does not change answers.
 	Lookup bool
 
 	// CacheType and PageEntries are as in model.SessionOptions.
@@ -239,7 +239,7 @@ func (e *Engine) submit(ctx context.Context, r Request) (*Stream, error) {
 	return j.stream, nil
 }
 
-// poke tells the loop to look again.
+// poke wakes the loop.
 func (e *Engine) poke() {
 	select {
 	case e.wake <- struct{}{}:

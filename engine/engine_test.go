@@ -164,7 +164,7 @@ func alone(t testing.TB, m *model.Model, r Request) *outcome {
 	return out
 }
 
-// mixedRequests are requests of many kinds.
+// mixedRequests returns n requests of many kinds.
 func mixedRequests(t testing.TB, m *model.Model, n int) []Request {
 	policies := []*lukv.Policy{
 		nil,
@@ -365,7 +365,7 @@ func TestKept(t *testing.T) {
 	_, u = ask(salted)
 	require.Zero(t, u.Cached)
 
-	// A compressed context serves exactly itself.
+	// A compressed context serves only itself.
 	comp := Request{Prompt: tokens[0], Context: contexts[0], Sampling: o, Policy: &lukv.Policy{Ratio: 0.8, Metric: lukv.MetricConfig{Name: "keydiff"}}}
 	_, u = ask(comp)
 	require.Zero(t, u.Cached)

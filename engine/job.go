@@ -44,7 +44,7 @@ type job struct {
 	cached  int // of these, kept from earlier requests
 
 	choices []*choice
-	echoed  int // tokens of the prompt handed out
+	echoed  int // tokens of the prompt sent so far
 }
 
 // choice is one answer of a request.

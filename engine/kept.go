@@ -29,8 +29,8 @@ type PrefixEvent struct {
 	Kept    bool    // kept from now on; false: no longer kept
 }
 
-// entry is a session that has read a prompt. It serves every prompt that begins with
-// the same tokens, up to where they differ; a compressed one only prompts with exactly
+// entry is a session that has read a prompt. It serves every prompt that begins with the
+// same tokens, up to where they differ; a compressed one serves only prompts with exactly
 // its context, since what was evicted depends on all of it.
 type entry struct {
 	label   string
@@ -68,7 +68,7 @@ func (e *Engine) label(s *model.Session, r *Request) string {
 	}
 	text, err := json.Marshal(key)
 	if err != nil {
-		panic("engine: " + err.Error()) // a compiled policy can be marshaled
+		panic("engine: " + err.Error()) // a compiled policy can be written as JSON
 	}
 	sum := sha256.Sum256(text)
 	return prefixFormat + hex.EncodeToString(sum[:])

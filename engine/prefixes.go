@@ -40,7 +40,7 @@ func (n *prefixNode[V]) adopt(child *prefixNode[V]) {
 	n.children[child.edge[0]] = child
 }
 
-// remove forgets the value of exactly these tokens.
+// remove removes the value of exactly these tokens.
 func (t *prefixes[V]) remove(tokens []int32) {
 	path := []*prefixNode[V]{&t.root}
 	for len(tokens) > 0 {

@@ -43,7 +43,7 @@ func (q *queue) pushFront(j *job) {
 	}
 }
 
-// front returns the request to serve next, nil if none waits.
+// front returns the request to serve next; nil if none waits.
 func (q *queue) front() *job {
 	if len(q.clients) == 0 {
 		return nil

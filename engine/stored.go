@@ -2,14 +2,14 @@ package engine
 
 import "github.com/lukv/lukv/model"
 
-// load is a file that is being read, for the requests that wait for it.
+// load is a file being read for the requests that wait for it.
 type load struct {
 	file *stored
 	jobs []*job
 	held int64 // bytes reserved for requests that have gone away since
 }
 
-// write is a session that is being written to a file.
+// write is a session being written to a file.
 type write struct {
 	file    *stored
 	session *model.Session // its own
@@ -69,7 +69,7 @@ func (e *Engine) loaded(l *load, s *model.Session, err error) {
 	}
 	for _, j := range l.jobs {
 		j.load, j.tried = nil, true
-		if more := j.reserved - j.need; more > 0 { // the file was larger
+		if more := j.reserved - j.need; more > 0 { // the file needed more
 			j.reserved = j.need
 			e.give(more)
 		}

@@ -77,7 +77,7 @@ func TestStore(t *testing.T) {
 	require.EqualValues(t, 2, e.Stats().LoadedFiles)
 	ask(e)
 	require.EqualValues(t, 2, e.Stats().LoadedFiles, "once")
-	// Neither another salt nor another policy gets it.
+	// Requests with another salt or policy do not get it.
 	for _, change := range []func(*Request){
 		func(r *Request) { r.Salt = "other" },
 		func(r *Request) { r.Policy = &lukv.Policy{Ratio: 0.4, Metric: lukv.MetricConfig{Name: "snapkv"}} },

@@ -16,7 +16,7 @@ type Event struct {
 	Choice int // 0 to Request.Choices-1; 0 for an echo
 
 	// Token is the next token; Echo says that it is one of the prompt. An event
-	// without one (see HasToken) carries text that was held back, or the end.
+	// without a token (see HasToken) carries text that was held back, or the end.
 	Token    model.Token
 	HasToken bool
 	Echo     bool
