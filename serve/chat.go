@@ -550,7 +550,7 @@ func (c *chatRequest) send(out *eventStream, chunk chatAnswer, stream *engine.St
 	out.done()
 }
 
-// renderChat answers with the tokens of the prompt, for routers that know prefixes.
+// renderChat answers with the tokens of the prompt, for routers that track prefixes.
 func (s *Server) renderChat(w http.ResponseWriter, r *http.Request) error {
 	f, err := body(r)
 	if err != nil {

@@ -41,8 +41,8 @@ func TestStopsAndLengths(t *testing.T) {
 	require.True(t, strings.HasPrefix(*free.Message.Content, *with.Message.Content))
 }
 
-// TestTokenIDs: the tokens of prompt and answer are those that were read and drawn, in a
-// stream as well.
+// TestTokenIDs: the tokens of prompt and answer are those that were read and drawn, also
+// in a stream.
 func TestTokenIDs(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	r := object{"model": "needle/llama", "prompt": "The road to", "max_tokens": 6, "temperature": 0, "ignore_eos": true, "return_token_ids": true}
@@ -109,7 +109,7 @@ func TestPromptLogProbs(t *testing.T) {
 	}
 }
 
-// TestDocumentsOfTexts: a document in front of a raw prompt is the same as its text.
+// TestDocumentsOfTexts: a document before a raw prompt is the same as its text.
 func TestDocumentsOfTexts(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	var doc document

@@ -89,7 +89,7 @@ func (f *fields) fail(key, format string, args ...any) {
 	}
 }
 
-// raw returns a value, nil if it is absent or null.
+// raw returns a value; nil if it is absent or null.
 func (f *fields) raw(key string) json.RawMessage {
 	if v := f.values[key]; string(v) != "null" {
 		return v

@@ -161,7 +161,7 @@ type messageAnswer struct {
 	q    *messageRequest
 	id   string
 	ids  []int32 // tokens of the answer
-	turn bool    // the model ended it
+	turn bool    // the model ended its turn
 }
 
 // watch notes the tokens that pass.

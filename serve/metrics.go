@@ -16,7 +16,7 @@ var buckets = []float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0
 
 // histogram counts durations without a lock.
 type histogram struct {
-	counts [24]atomic.Int64 // by bucket, not cumulative; then of all that is longer
+	counts [24]atomic.Int64 // by bucket, not cumulative; then those above all buckets
 	sum    atomic.Int64     // nanoseconds
 }
 

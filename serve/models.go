@@ -261,7 +261,8 @@ func (ms *models) unloadIdle(sl *slot) {
 }
 
 // whileUnloaded calls do while the model is not open, and keeps it from being opened
-// meanwhile. It reports false, and does nothing, if the model is open or about to be.
+// meanwhile. It reports false, and does nothing, if the model is open, or being opened
+// or closed.
 func (ms *models) whileUnloaded(sl *slot, do func()) bool {
 	ms.mu.Lock()
 	if sl.loaded != nil || sl.busy != nil || ms.closing {
@@ -281,7 +282,7 @@ func (ms *models) whileUnloaded(sl *slot, do func()) bool {
 	return true
 }
 
-// load makes room for a model and opens it. At the end it closes sl.busy.
+// load opens a model, making room for it, and closes sl.busy at the end.
 func (ms *models) load(sl *slot) {
 	v, err := ms.loadInto(sl)
 	ms.mu.Lock()

@@ -13,7 +13,7 @@ import (
 	"github.com/lukv/lukv/model/builtin"
 )
 
-// TestPage: it is there without a key, and may load nothing but itself.
+// TestPage: the page is served without a key, and may load nothing but itself.
 func TestPage(t *testing.T) {
 	ts := start(t, Options{Keys: []string{"secret"}}, engine.Options{})
 	status, text, h := ts.do(t, "GET", "/", "")

@@ -100,7 +100,7 @@ type thoughtMask struct {
 // thoughtPlace is how far an answer has been read.
 type thoughtPlace struct {
 	read int    // tokens
-	text []byte // the end of them
+	text []byte // the end of their text
 	over bool   // the answer itself begins at read
 }
 

@@ -164,7 +164,7 @@ type response struct {
 	items   []object
 }
 
-// object describes the response; stream, if not nil, is over.
+// object describes the response; stream, if not nil, has ended.
 func (a *response) object(status string, finish string, stream *engine.Stream) object {
 	out := object{
 		"id": a.id, "object": "response", "created_at": a.created, "model": a.q.c.v.id, "status": status,

@@ -489,7 +489,7 @@ func TestDocumentsOfKeys(t *testing.T) {
 	visible(other, 200)
 }
 
-// TestControlTokens: what a user writes is text.
+// TestControlTokens: what a user writes is text, never control tokens.
 func TestControlTokens(t *testing.T) {
 	ts := start(t, Options{}, engine.Options{})
 	var a struct {

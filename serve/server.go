@@ -166,7 +166,7 @@ func (p *profiles) of(digest string) *lukv.Profile {
 func (s *Server) SetProfiles(byName map[string]*lukv.Profile) {
 	p := &profiles{byName: byName, digests: map[string]string{}}
 	for name, x := range byName {
-		p.digests[name], _ = x.Digest() // a profile that can be marshaled has one
+		p.digests[name], _ = x.Digest() // a profile that can be written has one
 	}
 	s.profiles.Store(p)
 	s.docs.mu.Lock()
@@ -319,7 +319,7 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 		var broken *panicError
 		if errors.As(err, &broken) && !reported {
 			s.o.Log.Error("internal error", "id", id, "error", broken)
-			panic(http.ErrAbortHandler) // half an answer must not look whole
+			panic(http.ErrAbortHandler) // half an answer must not look complete
 		}
 	})
 }
