@@ -56,7 +56,7 @@ type compiler struct {
 	space    int32            // the rule of white space, -1 until needed; likewise:
 	number   int32            // any number
 	integer  int32            // any whole number
-	texts    map[[2]int]int32 // strings by least and most characters
+	texts    map[[2]int]int32 // strings, by least and most characters
 	anything map[bool]int32   // any value
 	memo     map[schemaKey]int32
 	sets     map[string]int32 // rules of characters in patterns

@@ -14,7 +14,7 @@ const maxDigits = 18
 // limit is a bound of a nonnegative number.
 type limit struct {
 	whole, fraction string // decimal digits; no leading zeros in one nor trailing ones in the other
-	open            bool   // the bound itself is outside
+	open            bool   // the bound itself is excluded
 }
 
 // decimals returns the rule of numbers. With bounds they have no exponent.
@@ -188,7 +188,7 @@ func (c *compiler) positive(from int32, whole bool, lo, hi *limit) {
 	}
 }
 
-// complete ends a number after d.n digits of its fraction if it is inside the bounds.
+// complete ends a number after d.n digits of its fraction if it is within the bounds.
 func (c *compiler) complete(at, end int32, d digits, lo, hi *limit) {
 	if d.lo && (d.n < len(lo.fraction) || lo.open) {
 		return

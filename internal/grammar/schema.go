@@ -294,7 +294,7 @@ func (s *schemas) any() int32 {
 	}
 	r := c.begin(0, -1)
 	c.anything[s.strict] = r
-	free := schemas{c: c} // what is inside is free, too
+	free := schemas{c: c} // values inside are free, too
 	for _, t := range allTypes {
 		of, err := free.ofType(t, &object{}, "#")
 		if err != nil {
