@@ -14,7 +14,7 @@ import (
 // Limits on what is kept for those who read later.
 const (
 	maxQueue       = 4096     // reported prompts that wait to be published
-	maxReplay      = 10000    // batches that can be sent again, as in vLLM
+	maxReplay      = 10000    // batches that can be resent, as in vLLM
 	maxReplayBytes = 64 << 20 // bytes of them
 	maxPeers       = 64       // simultaneous connections
 	maxTopics      = 256      // subscriptions of one peer
@@ -192,7 +192,7 @@ func (m *Model) publish() {
 	}
 }
 
-// send numbers a batch of one event and has it sent.
+// send numbers a batch of one event and makes it available to subscribers.
 func (p *Publisher) send(topic []byte, event pack) {
 	var text pack
 	text.array(3)
@@ -229,7 +229,7 @@ func (p *Publisher) since(seq uint64) []batch {
 	return slices.Clone(list[:min(some, len(list))])
 }
 
-// Close publishes what was reported, gives subscribers a moment to read it, and ends.
+// Close publishes what was reported, gives subscribers a moment to read it, and stops.
 // Closing twice is fine.
 func (p *Publisher) Close() error {
 	p.mu.Lock()
