@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// Account counts the bytes that several caches and other users hold together,
-// and refuses what exceeds a limit. Pages that forks share count once. It is
-// safe for concurrent use.
+// Account counts the bytes that several caches and other users hold together
+// and enforces a limit on them. Pages that forks share count once. It is safe
+// for concurrent use.
 type Account struct {
 	limit int64
 	used  atomic.Int64
@@ -16,7 +16,7 @@ type Account struct {
 // NewAccount returns an account with a limit in bytes.
 func NewAccount(limit int64) *Account { return &Account{limit: limit} }
 
-// Take counts n more bytes, or returns an error that wraps ErrFull.
+// Take adds n bytes, or returns an error that wraps ErrFull.
 func (a *Account) Take(n int64) error {
 	for {
 		used := a.used.Load()
@@ -29,7 +29,7 @@ func (a *Account) Take(n int64) error {
 	}
 }
 
-// Fits says whether Take would work now.
+// Fits returns the error that Take would return now.
 func (a *Account) Fits(n int64) error { return a.fits(a.used.Load(), n) }
 
 func (a *Account) fits(used, n int64) error {
@@ -45,7 +45,7 @@ func (a *Account) Give(n int64) { a.used.Add(-n) }
 // Used returns the bytes counted now.
 func (a *Account) Used() int64 { return a.used.Load() }
 
-// charge is Take for positive and Give for negative numbers.
+// charge is Take for positive n and Give for negative n.
 func (a *Account) charge(n int64) error {
 	if n < 0 {
 		a.Give(-n)

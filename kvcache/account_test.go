@@ -22,7 +22,7 @@ func TestAccount(t *testing.T) {
 }
 
 // TestAccountIsExact takes from many goroutines: never more than the limit, and
-// whoever is told yes counts.
+// every success counts.
 func TestAccountIsExact(t *testing.T) {
 	const limit, goroutines = 50, 8
 	a := NewAccount(limit)
@@ -49,7 +49,7 @@ func TestAccountIsExact(t *testing.T) {
 	require.Equal(t, int64(limit), a.Used())
 }
 
-// TestCachesOfAnAccount counts two families together, and what forks share once.
+// TestCachesOfAnAccount counts two families together, and shared pages once.
 func TestCachesOfAnAccount(t *testing.T) { everywhere(t, testCachesOfAnAccount) }
 
 func testCachesOfAnAccount(t *testing.T, at place) {

@@ -12,8 +12,8 @@ import (
 
 // TestAttentionSeesEntriesOnly runs an attention kernel on the same entries laid
 // out differently: other page sizes, copied on write, moved together after an
-// eviction, with and without the entries that a window has passed. The bits of
-// the result must not change.
+// eviction, with and without the entries that a window has passed. The result must
+// not change by a bit.
 func TestAttentionSeesEntriesOnly(t *testing.T) { everywhere(t, testAttentionSeesEntriesOnly) }
 
 func testAttentionSeesEntriesOnly(t *testing.T, at place) {

@@ -57,9 +57,9 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// BenchmarkHugePages computes attention of one query in turns over the heads of two
-// caches that no processor's cache holds, one of them in large pages, and reports the
-// bytes per second of each and the median of the ratios of neighbouring turns.
+// BenchmarkHugePages computes attention of one query alternately over the heads of two
+// caches too large for any processor's cache, one of them in huge pages, and reports the
+// bytes per second of each and the median ratio of neighbouring turns.
 func BenchmarkHugePages(b *testing.B) {
 	checking = func() bool { return false }
 	defer func() { checking = func() bool { return true } }()
@@ -74,7 +74,7 @@ func BenchmarkHugePages(b *testing.B) {
 				for from := int32(0); from < tokens; from += chunk {
 					pos := span(from, from+chunk)
 					k, v := rows(pos, dim, dim)
-					for h := range heads { // as a prefill does, so that heads lie among each other
+					for h := range heads { // as in a prefill, which interleaves heads in memory
 						require.NoError(b, c.Append(0, h, pos, k, v, dim))
 					}
 				}

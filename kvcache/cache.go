@@ -12,31 +12,31 @@ import (
 )
 
 var (
-	// ErrFull says that Options.MaxBytes leaves no room for an Append. The cache
-	// is unchanged; evict, truncate, or end the generation.
+	// ErrFull reports that a limit, Options.MaxBytes or that of Options.Account,
+	// leaves no room. The cache is unchanged; evict, truncate, or end the generation.
 	ErrFull = errors.New("cache is full")
 
-	// ErrClosed says that the cache was closed.
+	// ErrClosed reports that the cache is closed.
 	ErrClosed = errors.New("cache is closed")
 )
 
-// Options describe a cache.
+// Options describes a cache.
 type Options struct {
 	Layers  int // number of layers, at least 1
 	KVHeads int // KV heads per layer, at least 1
-	HeadDim int // elements of a key and of a value: even, 2 to 512
+	HeadDim int // elements per key and per value: even, 2 to 512
 
 	// Type is the element type of stored keys and values: F32 (the default), F16
-	// or BF16. Append rounds to it once, to nearest even.
+	// or BF16. Append rounds to it once, to nearest, ties to even.
 	Type tensor.Type
 
 	// PageEntries is the number of entries per page: a power of two from 16 to
 	// 1024, 64 if 0. A head wastes half a page on average.
 	PageEntries int
 
-	// HugePages puts the cache in the system's large pages of 2 MiB where there are
-	// any (Linux): attention over long contexts then reads faster. Memory is taken
-	// and freed in such pieces, so it is for caches from which nothing is evicted;
+	// HugePages puts the cache in the system's 2 MiB pages where available (Linux),
+	// which speeds up attention over long contexts. Memory is taken and freed in
+	// pieces of that size, so it suits caches from which nothing is evicted:
 	// eviction frees what Bytes says, but the process keeps more of it.
 	HugePages bool
 
@@ -45,7 +45,7 @@ type Options struct {
 	// layers with a window. Nil means no windows.
 	Windows []int
 
-	// MaxBytes bounds Bytes of each cache of the family, 0 for no bound. An
+	// MaxBytes limits the Bytes of each cache of the family, 0 for no limit. An
 	// Append beyond it fails with ErrFull.
 	MaxBytes int64
 
@@ -55,8 +55,8 @@ type Options struct {
 	Account *Account
 
 	// Device, if not nil, holds the pages of the first DeviceLayers layers, or of
-	// all layers if that is 0 or more than there are. The cache does not own it:
-	// close the caches of a device before the device.
+	// all layers if DeviceLayers is 0 or exceeds Layers. The cache does not own
+	// it: close a device's caches before the device.
 	Device       kernels.Device
 	DeviceLayers int
 }
@@ -72,8 +72,8 @@ func (o *Options) layout() kernels.PageLayout {
 	return kernels.PageLayout{Type: o.Type, HeadDim: o.HeadDim, PageEntries: o.PageEntries}
 }
 
-// withDefaults returns o with defaults filled in, or an error for what no cache
-// can have.
+// withDefaults returns o with defaults filled in, or an error if an option is
+// invalid.
 func (o Options) withDefaults() (Options, error) {
 	if o.Type == 0 {
 		o.Type = tensor.F32
@@ -112,22 +112,22 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Cache is a ragged cache. Make one with New or Load and Close it.
+// Cache is a ragged cache. Make one with New or Load, and Close it after use.
 type Cache struct {
 	o        Options
 	pool     *pool
 	heads    []head // [Layers*KVHeads]
 	maxPages int64
 	pages    atomic.Int64 // pages in the lists of all heads
-	high     atomic.Int64 // largest pages so far
+	high     atomic.Int64 // high-water mark of pages
 	closed   bool
 
 	views  views                 // of heads on the device
 	failed atomic.Pointer[error] // of the device, see Err
 }
 
-// head holds the entries of one (layer, KV head): entries j*PageEntries … are in
-// page j. A page that others hold, too, is never written.
+// head holds the entries of one (layer, KV head): page j holds entries
+// j*PageEntries and up. A page that others also hold is never written.
 type head struct {
 	mem *memory
 	pageList
@@ -136,10 +136,10 @@ type head struct {
 	dropped int32 // highest position that DropBefore removed, -1 if none
 
 	table kernels.PageTable // made by the first Reserve or Table
-	known int               // leading pages that table has right
+	known int               // leading pages that are up to date in table
 }
 
-// New returns an empty cache. It takes no page before the first Append.
+// New returns an empty cache. It takes no pages before the first Append.
 func New(o Options) (*Cache, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -168,11 +168,11 @@ func newCache(o Options, p *pool) *Cache {
 	return c
 }
 
-// Options returns the options of the cache, defaults filled in. The slice in it
-// must not be changed.
+// Options returns the cache's options with defaults filled in. The Windows slice
+// must not be modified.
 func (c *Cache) Options() Options { return c.o }
 
-// head returns a KV head of a layer; it panics if there is none.
+// head returns a KV head of a layer; it panics if either is out of range.
 func (c *Cache) head(layer, index int) *head {
 	if err := c.checkHead(layer, index); err != nil {
 		panic("kvcache: " + err.Error())
@@ -203,7 +203,7 @@ func (c *Cache) position(p *head, entry int) int32 {
 	return c.positions(p, entry/c.o.PageEntries)[entry%c.o.PageEntries]
 }
 
-// usable returns what keeps the cache from being changed, nil if nothing.
+// usable returns the error that prevents changes to the cache, nil if none.
 func (c *Cache) usable() error {
 	if c.closed {
 		return ErrClosed
@@ -219,7 +219,7 @@ func (c *Cache) last(p *head) int32 {
 	return c.position(p, p.n-1)
 }
 
-// firstAtLeast returns the first entry of p whose position is at least pos, p.n if none.
+// firstAtLeast returns the first entry of p at position pos or later, p.n if there is none.
 func (c *Cache) firstAtLeast(p *head, pos int32) int {
 	lo, hi := 0, p.n
 	for lo < hi {
@@ -234,13 +234,13 @@ func (c *Cache) firstAtLeast(p *head, pos int32) int {
 
 // Append adds len(pos) entries to a head. Entry i has the position pos[i], the
 // key k[i*stride : i*stride+HeadDim] (after RoPE) and the value at the same
-// place in v. Positions ascend strictly, beginning above the head's last one.
-// The slices are read only during the call.
+// place in v. Positions must be strictly ascending and begin above the head's
+// last one. The slices are read only during the call.
 //
-// Different heads may be appended to at the same time. Appending allocates on
-// the Go heap only when a list of pages grows, by doubling. On an error (ErrFull,
-// ErrClosed, an invalid argument, no memory) nothing has changed. On a device it
-// copies whole pages and waits for them; passes use Reserve.
+// Different heads may be appended to concurrently. Appending allocates on the
+// Go heap only when a page list grows, by doubling. On an error (ErrFull,
+// ErrClosed, an invalid argument, out of memory) nothing has changed. For a head
+// on a device it copies whole pages and waits for them; passes use Reserve.
 func (c *Cache) Append(layer, head int, pos []int32, k, v []float32, stride int) error {
 	if err := c.append(layer, head, pos, k, v, stride); err != nil {
 		return fmt.Errorf("append %d entries to layer %d head %d: %w", len(pos), layer, head, c.note(err))
@@ -291,7 +291,8 @@ func (c *Cache) append(layer, head int, pos []int32, k, v []float32, stride int)
 	return nil
 }
 
-// next returns the head that entries with the given positions may be appended to.
+// next returns the head, after checking that entries with the given positions may
+// be appended to it.
 func (c *Cache) next(layer, head int, pos []int32) (*head, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
@@ -310,7 +311,7 @@ func (c *Cache) next(layer, head int, pos []int32) (*head, error) {
 	return p, nil
 }
 
-// grow gives p room for n more entries in pages that it may write.
+// grow makes room in p for n more entries, in pages that may be written.
 func (c *Cache) grow(p *head, n int) error {
 	c.changed(p)
 	size, was := c.o.PageEntries, len(p.blocks)
@@ -327,7 +328,7 @@ func (c *Cache) grow(p *head, n int) error {
 	}
 	err := p.mem.extend(&p.pageList, fresh+copied)
 	if err == nil && copied == 1 {
-		// The copy takes the place of the shared page, which is given up.
+		// The copy replaces the shared page, which is released.
 		end := len(p.blocks) - 1
 		if err = p.mem.copyPage(&p.pageList, end, last); err == nil {
 			p.swap(last, end)
@@ -346,7 +347,7 @@ func (c *Cache) grow(p *head, n int) error {
 
 func pagesFor(entries, size int) int { return (entries + size - 1) / size }
 
-// book counts n more pages, if the limit allows, and returns how many there are then.
+// book adds n pages to the count, if the limit allows, and returns the new count.
 func (c *Cache) book(n int64) (held int64, ok bool) {
 	for {
 		now := c.pages.Load()
@@ -359,8 +360,8 @@ func (c *Cache) book(n int64) (held int64, ok bool) {
 	}
 }
 
-// raiseHigh notes that there are so many pages. What was only booked, and then refused
-// for want of memory, does not count.
+// raiseHigh raises the high-water mark to pages. Pages that were booked but could not
+// be allocated do not count.
 func (c *Cache) raiseHigh(pages int64) {
 	for {
 		high := c.high.Load()
@@ -370,7 +371,7 @@ func (c *Cache) raiseHigh(pages int64) {
 	}
 }
 
-// cut shortens p to n entries and gives up the pages behind them.
+// cut shortens p to n entries and releases the pages after them.
 func (c *Cache) cut(p *head, n int) {
 	c.changed(p)
 	keep := pagesFor(n, c.o.PageEntries)
@@ -388,8 +389,8 @@ func (c *Cache) Len(layer, head int) int { return c.head(layer, head).n }
 // a window.
 func (c *Cache) Base(layer, head int) int { return c.head(layer, head).base }
 
-// Positions returns the positions of a head's entries, ascending, in dst if its
-// capacity suffices.
+// Positions returns the positions of a head's entries in ascending order, in dst
+// if its capacity suffices.
 func (c *Cache) Positions(layer, head int, dst []int32) []int32 {
 	p := c.head(layer, head)
 	dst = slices.Grow(dst[:0], p.n)
@@ -399,22 +400,22 @@ func (c *Cache) Positions(layer, head int, dst []int32) []int32 {
 	return dst
 }
 
-// LastPosition returns the highest position of a head's entries, or of what
-// DropBefore removed last if there are none; -1 if there never were any. The
-// next Append must begin above it.
+// LastPosition returns the highest position of a head's entries or, if there are
+// none, the highest that DropBefore removed, -1 if none. The next Append must
+// begin above it.
 func (c *Cache) LastPosition(layer, head int) int32 { return c.last(c.head(layer, head)) }
 
-// View returns a head as attention kernels read it: entry i has the place
-// i%PageEntries in page i/PageEntries. Nothing is copied. The list of pages and
+// View returns a head in the form that attention kernels read: entry i is at
+// place i%PageEntries of page i/PageEntries. Nothing is copied. The page list and
 // the memory behind it belong to the cache, must not be written, and are valid
 // until the head next changes. Places without an entry hold zeros or what an
 // earlier entry left.
 //
-// For a head on a device it returns a copy on the host, which takes the time to
-// copy and as much memory as the head, not counted in Bytes. The cache keeps the
-// copies of one layer for the next call, until the head changes or View is called
-// for another layer. Do not call it between Reserve and the pass that fills the
-// entries. If the device fails, Err says so, and the pages hold zeros.
+// For a head on a device, View returns a copy on the host, which takes the time
+// to copy and as much memory as the head, not counted in Bytes. The cache keeps
+// the copies of one layer for later calls, until the head changes or View is
+// called for another layer. Do not call it between Reserve and the pass that
+// fills the entries. If the device fails, Err says so, and the pages hold zeros.
 func (c *Cache) View(layer, head int) kernels.KV {
 	p := c.head(layer, head)
 	pages := p.pages
@@ -425,14 +426,14 @@ func (c *Cache) View(layer, head int) kernels.KV {
 }
 
 // Keys returns the keys of entries [from, to) of a head, widened exactly to
-// float32, row by row [to-from][HeadDim], in dst if its capacity suffices. It
-// panics, as a slice expression does, unless 0 ≤ from ≤ to ≤ Len. If the head's
-// device fails, Err says so, and the missing rows hold zeros.
+// float32, as rows [to-from][HeadDim], in dst if its capacity suffices. Like a
+// slice expression, it panics unless 0 ≤ from ≤ to ≤ Len. If the head's device
+// fails, Err says so, and the missing rows hold zeros.
 func (c *Cache) Keys(layer, head, from, to int, dst []float32) []float32 {
 	return c.gather(layer, head, from, to, dst, false)
 }
 
-// Values returns the values of entries [from, to) of a head as Keys does the keys.
+// Values is like Keys, but returns the values.
 func (c *Cache) Values(layer, head, from, to int, dst []float32) []float32 {
 	return c.gather(layer, head, from, to, dst, true)
 }

@@ -67,8 +67,8 @@ func span(from, to int32) []int32 {
 	return pos
 }
 
-// wantHead compares a head with the entries that the positions imply, through
-// both ways of reading.
+// wantHead compares a head with the entries that the positions imply, reading them
+// both as copies and in place.
 func wantHead(t testing.TB, c *Cache, layer, head, base int, want []int32) {
 	t.Helper()
 	dim := c.Options().HeadDim
@@ -82,7 +82,7 @@ func wantHead(t testing.TB, c *Cache, layer, head, base int, want []int32) {
 	wantPages(t, c, layer, head, k, v)
 }
 
-// wantPages reads the pages as a kernel does, by the layout's own formula.
+// wantPages reads the pages as a kernel does, spelling out the layout's formula.
 func wantPages(t testing.TB, c *Cache, layer, head int, k, v []float32) {
 	t.Helper()
 	o := c.Options()
@@ -115,9 +115,8 @@ func wantPages(t testing.TB, c *Cache, layer, head int, k, v []float32) {
 	}
 }
 
-// TestPagesOfSeveralTiles reads pages of the default size, four key tiles, by the
-// layout's own formula: after appends, an eviction across tiles, a fork and a
-// truncation.
+// TestPagesOfSeveralTiles reads pages of the default size, four key tiles, as a
+// kernel does: after appends, an eviction across tiles, a fork and a truncation.
 func TestPagesOfSeveralTiles(t *testing.T) { everywhere(t, testPagesOfSeveralTiles) }
 
 func testPagesOfSeveralTiles(t *testing.T, at place) {
@@ -131,7 +130,7 @@ func testPagesOfSeveralTiles(t *testing.T, at place) {
 		f, err := c.Fork()
 		require.NoError(t, err)
 		defer f.Close()
-		var kept []int32 // from every tile, to other places in others
+		var kept []int32 // from every tile, moved to other places, mostly in other tiles
 		for x := int32(3); x < 150; x += 2 {
 			kept = append(kept, x)
 		}
@@ -284,7 +283,7 @@ func testForkCopiesOnWrite(t *testing.T, at place) {
 	require.NoError(t, f.Close())
 	wantHead(t, g, 0, 0, 0, append(append([]int32{0, 1}, span(5, 21)...), 40))
 	require.Equal(t, int64(2), c.PoolStats().Caches)
-	// The first page's survivors stay where they are: it need not be copied.
+	// The first page's survivors stay in place, so it need not be copied.
 	h, err := g.Fork()
 	require.NoError(t, err)
 	require.NoError(t, h.Keep(0, 0, append(span(0, 16), 18)))
@@ -477,7 +476,7 @@ func testClosed(t *testing.T, at place) {
 	require.Empty(t, c.View(0, 0).Pages)
 }
 
-// TestCheckFinds damages a cache in ways that Check must notice.
+// TestCheckFinds corrupts a cache in ways that Check must detect.
 func TestCheckFinds(t *testing.T) {
 	for want, damage := range map[string]func(c *Cache){
 		"position 7":     func(c *Cache) { c.positions(&c.heads[0], 0)[8] = 7 },
@@ -500,12 +499,12 @@ func TestCheckFinds(t *testing.T) {
 		}
 		damage(c)
 		require.ErrorContains(t, c.Check(), want)
-		c.heads = heads // whole again, to be closed
+		c.heads = heads // restored, so that it can be closed
 		c.pages.Store(6)
 	}
 }
 
-// TestConcurrentHeads lets one goroutine per head append and evict, in two forks
+// TestConcurrentHeads has one goroutine per head append and evict, in two forks
 // at once.
 func TestConcurrentHeads(t *testing.T) { everywhere(t, testConcurrentHeads) }
 
@@ -561,7 +560,7 @@ func TestSteadyAppendAllocatesNothing(t *testing.T) {
 		pos := []int32{0}
 		k, v := rows(pos, 64, 64)
 		step := func() {
-			for range 64 { // several new pages, dropped again
+			for range 64 { // several new pages, which are dropped again
 				if err := c.Append(0, 0, pos, k, v, 64); err != nil {
 					t.Fatal(err)
 				}
@@ -583,7 +582,7 @@ func TestSteadyAppendAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestOptionBounds makes caches at the very ends of what options allow.
+// TestOptionBounds makes caches with options at the ends of their ranges.
 func TestOptionBounds(t *testing.T) {
 	for _, o := range []Options{
 		{Layers: 1, KVHeads: 1, HeadDim: 2, PageEntries: 16},
@@ -600,7 +599,7 @@ func TestOptionBounds(t *testing.T) {
 	}
 }
 
-// TestDeviceLayers puts the pages of just the layers that are asked for on a device.
+// TestDeviceLayers puts the pages of only the requested layers on a device.
 func TestDeviceLayers(t *testing.T) {
 	for asked, want := range map[int]int{0: 3, 1: 1, 2: 2, 3: 3, 4: 3} {
 		c := open(t, Options{Layers: 3, KVHeads: 2, HeadDim: 4, Device: newFake(), DeviceLayers: asked})
@@ -614,8 +613,8 @@ func TestDeviceLayers(t *testing.T) {
 	require.Zero(t, open(t, Options{Layers: 3, KVHeads: 2, HeadDim: 4, DeviceLayers: 2}).Options().DeviceLayers, "without a device")
 }
 
-// TestLongListsAreReplaced: what a list held is let go of, and a list of which less
-// than a quarter is used is replaced by a short one.
+// TestLongListsAreReplaced: the tail of a list is cleared, and a list that uses less
+// than a quarter of its capacity is replaced by a short one.
 func TestLongListsAreReplaced(t *testing.T) {
 	for _, x := range []struct{ capacity, n, least, most int }{
 		{100, 25, 100, 100}, {100, 24, 24, 40}, {64, 0, 64, 64}, {65, 0, 0, 8}, {400, 99, 99, 160},
@@ -632,7 +631,7 @@ func TestLongListsAreReplaced(t *testing.T) {
 	}
 }
 
-// TestNoWindows: without windows DropBefore leaves everything, and any truncation works.
+// TestNoWindows: without windows DropBefore removes nothing, and any truncation works.
 func TestNoWindows(t *testing.T) {
 	for _, windows := range [][]int{nil, {0}} {
 		c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 4, PageEntries: 16, Windows: windows})

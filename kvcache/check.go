@@ -9,12 +9,12 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// checking says whether every change is followed by a check. It is asked for the
-// first time when a cache changes, so that a program's tests can set the variable.
+// checking reports whether every change is followed by a check. The environment is
+// read when a cache first changes, so that a program's tests can set the variable.
 var checking = sync.OnceValue(func() bool { return os.Getenv("LUKV_CHECK") == "1" })
 
-// checkAfter checks a head that was changed, if checks are on. A contradiction
-// is an error in this package or in a kernel that writes where it must not.
+// checkAfter checks a head after a change, if checks are on. A contradiction is a
+// bug in this package or in a kernel that writes where it must not.
 func (c *Cache) checkAfter(layer, head int) {
 	if checking() {
 		if err := c.checkOne(layer*c.o.KVHeads + head); err != nil {
@@ -31,10 +31,10 @@ func (c *Cache) checkAll() {
 	}
 }
 
-// Check verifies that the structure of the cache is sound: page counts fit
+// Check verifies that the structure of the cache is sound: page counts match
 // lengths, positions ascend, no page is used twice, counts and tables agree. It
-// returns the first contradiction. It reads all positions, not the elements,
-// and asks no device.
+// returns the first contradiction. It reads all positions but no elements, and
+// does not access the device.
 func (c *Cache) Check() error {
 	var pages int64
 	seen, remote := make(map[arena.Block]int), make(map[kernels.DevicePage]int)

@@ -9,7 +9,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// TestCheckNamesTheHead damages the last head of several layers.
+// TestCheckNamesTheHead corrupts the last head of the last layer.
 func TestCheckNamesTheHead(t *testing.T) {
 	c := open(t, Options{Layers: 2, KVHeads: 3, HeadDim: 4, PageEntries: 16})
 	add(t, c, 1, 2, 0, 40)
@@ -20,8 +20,8 @@ func TestCheckNamesTheHead(t *testing.T) {
 	require.NoError(t, c.Check())
 }
 
-// TestChangesAreChecked: with checks on, as in all tests, whatever changes a damaged
-// head panics.
+// TestChangesAreChecked: with checks on, as in all tests, any change to a corrupt head
+// panics.
 func TestChangesAreChecked(t *testing.T) {
 	for name, change := range map[string]func(c *Cache) error{
 		"append":   func(c *Cache) error { return addErr(c, 0, 1, 40, 41) },
@@ -44,14 +44,14 @@ func TestChangesAreChecked(t *testing.T) {
 	}
 }
 
-// panicOf returns what a function panics with, nil if it does not.
+// panicOf returns the value with which fn panics, nil if it does not.
 func panicOf(fn func()) (with any) {
 	defer func() { with = recover() }()
 	fn()
 	return nil
 }
 
-// TestClosedIsEmpty: nothing is left of windows either.
+// TestClosedIsEmpty: windows leave nothing behind either.
 func TestClosedIsEmpty(t *testing.T) {
 	c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 4, PageEntries: 16, Windows: []int{8}})
 	add(t, c, 0, 0, 0, 50)
@@ -63,8 +63,8 @@ func TestClosedIsEmpty(t *testing.T) {
 	require.Equal(t, Stats{PageBytes: c.Stats().PageBytes, HighWater: 4 * c.Stats().PageBytes}, c.Stats())
 }
 
-// TestRowsOfALostDevice: rows that the device did not give are zeros, whatever the
-// memory held that they are written to.
+// TestRowsOfALostDevice: rows that the device did not deliver are zeros, whatever dst
+// held before.
 func TestRowsOfALostDevice(t *testing.T) {
 	d := newFake()
 	c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 4, PageEntries: 16, Device: d})

@@ -5,23 +5,22 @@ import (
 	"hash"
 )
 
-// checksum is the SHA-256 of pieces that are hashed, in order, beside whoever
-// brings them, who meanwhile puts them where they belong: hashing takes longer
-// than all else that is done with a saved cache. It begins with the first piece and
-// has to be ended.
+// checksum computes the SHA-256 of a sequence of pieces. A goroutine hashes them while
+// the caller stores them where they belong: hashing takes longer than everything else
+// that is done with a saved cache. It starts with the first piece and must be ended.
 type checksum struct {
 	size  int       // of a buffer
 	part  []byte    // a buffer that Write fills
-	sum   hash.Hash // nil: nothing was hashed yet
+	sum   hash.Hash // nil until begin
 	full  chan []byte
-	spare chan []byte // buffers that were hashed
+	spare chan []byte // buffers that have been hashed
 	ended chan struct{}
 }
 
-// checksumBuffers is the number of buffers of a checksum: how far it may fall behind.
+// checksumBuffers is the number of a checksum's buffers: how far hashing may fall behind.
 const checksumBuffers = 4
 
-// begin has the pieces of full hashed.
+// begin starts the goroutine that hashes the pieces sent to full.
 func (s *checksum) begin() {
 	s.sum, s.ended = sha256.New(), make(chan struct{})
 	s.full, s.spare = make(chan []byte, checksumBuffers), make(chan []byte, checksumBuffers)
@@ -37,8 +36,8 @@ func (s *checksum) begin() {
 	}()
 }
 
-// buffer returns memory for a piece, [size]. It is the caller's until it is added, and
-// must be before the next is asked for.
+// buffer returns memory for a piece, [size]. It belongs to the caller, who must add it
+// before calling buffer again.
 func (s *checksum) buffer() []byte {
 	if s.sum == nil {
 		s.begin()
@@ -51,8 +50,8 @@ func (s *checksum) buffer() []byte {
 	return b[:s.size]
 }
 
-// add has the beginning of a buffer hashed. The caller may read it until it asks for
-// another.
+// add queues b, the beginning of a buffer, to be hashed. The caller may read b until it
+// calls buffer again.
 func (s *checksum) add(b []byte) { s.full <- b }
 
 // Write adds a copy of b.
@@ -79,7 +78,7 @@ func (s *checksum) flush() {
 	}
 }
 
-// end waits until all is hashed and returns the sum, the same when it is called again.
+// end waits until everything is hashed and returns the sum. It may be called again.
 func (s *checksum) end() []byte {
 	if s.sum == nil {
 		s.begin()

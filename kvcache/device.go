@@ -11,17 +11,17 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// views are copies on the host of the heads of one layer on the device.
+// views holds host copies of the heads of one layer on the device.
 type views struct {
 	mu    sync.Mutex
 	layer int
-	of    map[*head][]kernels.Page // nil until the first
+	of    map[*head][]kernels.Page // nil until the first copy
 }
 
 // Err returns the first device error met by a method without an error result,
-// or an error if the device is lost; nil if there was none, and always for a
-// cache without a device. From then on every method with an error result fails
-// with it, except Close. It may be called at any time.
+// or an error if the device is lost, otherwise nil; it is always nil for a cache
+// without a device. Once Err is not nil, every method with an error result except
+// Close fails with it. It may be called at any time.
 func (c *Cache) Err() error {
 	if err := c.failed.Load(); err != nil {
 		return *err
@@ -31,7 +31,7 @@ func (c *Cache) Err() error {
 
 func (c *Cache) fail(err error) { c.failed.CompareAndSwap(nil, &err) }
 
-// note returns err, and remembers that the device is lost.
+// note returns err, and records it if it says that the device is lost.
 func (c *Cache) note(err error) error {
 	if errors.Is(err, kernels.ErrDeviceLost) {
 		c.fail(err)
@@ -41,13 +41,13 @@ func (c *Cache) note(err error) error {
 
 // Reserve counts entries with the given positions as appended to a head on the
 // device, in pages that may be written, and leaves their keys and values to a
-// pass: SetHead with [Cache.Table] and the number of entries from before.
-// Truncate takes them back if the pass fails. They must not be read until the
+// pass: call SetHead with [Cache.Table] and the head's length before Reserve.
+// Truncate removes them again if the pass fails. They must not be read until the
 // pass has run.
 //
-// What is said of Append also holds for Reserve. Without a new page it
-// allocates nothing and does not use the device, except for copying a shared
-// page once.
+// What Append says about positions, concurrency and errors also holds for
+// Reserve. If it needs no new page, it allocates nothing and does not use the
+// device, except to copy a shared page once.
 func (c *Cache) Reserve(layer, head int, pos []int32) error {
 	if err := c.reserve(layer, head, pos); err != nil {
 		return fmt.Errorf("reserve %d entries of layer %d head %d: %w", len(pos), layer, head, c.note(err))
@@ -81,10 +81,10 @@ func (c *Cache) reserve(layer, head int, pos []int32) error {
 }
 
 // Table returns the list of a head's pages for passes on the device; nil if the
-// layer is not on one, or if the device fails (see Err). After a Reserve it is
-// ready. The table is always the same, belongs to the cache and is correct until
-// the head next changes; then call Table again. The call itself counts as a
-// change of the head.
+// layer is not on one, the cache is closed, or the device fails (see Err). After a
+// Reserve it is up to date. The table is always the same one, belongs to the cache
+// and is correct until the head next changes; then call Table again. The call
+// itself counts as a change of the head.
 func (c *Cache) Table(layer, head int) kernels.PageTable {
 	p := c.head(layer, head)
 	if p.mem.device == nil || c.closed {
@@ -97,7 +97,7 @@ func (c *Cache) Table(layer, head int) kernels.PageTable {
 	return p.table
 }
 
-// syncTable writes what is new to the head's table.
+// syncTable brings the head's table up to date.
 func (p *head) syncTable() (err error) {
 	if p.table == nil {
 		if p.table, err = p.mem.device.Table(); err != nil {
@@ -114,7 +114,7 @@ func (p *head) syncTable() (err error) {
 	return nil
 }
 
-// changed forgets the copy of a head that is about to change.
+// changed discards the host copy of a head that is about to change.
 func (c *Cache) changed(p *head) {
 	if p.mem.device == nil {
 		return
@@ -124,11 +124,12 @@ func (c *Cache) changed(p *head) {
 	c.views.mu.Unlock()
 }
 
-// batchBytes is how much a reader takes from a device at a time, and a writer gives
-// to one, about.
+// batchBytes is about how much a reader copies from a device at a time, or a writer to
+// one.
 const batchBytes = 8 << 20
 
-// reader gives pages of heads of a cache to be read, those of a device as copies.
+// reader gives read access to the pages of a cache's heads, through copies if they are
+// on a device.
 type reader struct {
 	c     *Cache
 	of    *head // whose pages are in mem, from first on
@@ -136,8 +137,8 @@ type reader struct {
 	mem   []byte
 }
 
-// page returns page j of a head, valid until the next call. A device gives it
-// together with the pages before end that are wanted next.
+// page returns page j of a head, valid until the next call. From a device it also
+// reads following pages, up to end, that will be wanted next.
 func (r *reader) page(p *head, j, end int) (kernels.Page, error) {
 	if p.mem.device == nil {
 		return p.pages[j], nil
@@ -157,8 +158,8 @@ func (r *reader) page(p *head, j, end int) (kernels.Page, error) {
 	return p.mem.page(unsafe.Pointer(&r.mem[(j-r.first)*size])), nil
 }
 
-// writer gives pages of heads of a cache to be written. Those of a device are copies
-// that it gathers, so that many go there together: what is not flushed is lost.
+// writer gives write access to the pages of a cache's heads. Pages on a device are
+// written as copies, gathered and sent many at a time: what is not flushed is lost.
 type writer struct {
 	c     *Cache
 	of    *head // whose pages are in mem, from first on
@@ -166,8 +167,9 @@ type writer struct {
 	mem   []byte
 }
 
-// page returns page j of a head, valid until the next call, its positions at their
-// place in the head. A page of a device is zero, or what it holds if fetch is set.
+// page returns page j of a head, valid until the next call. Positions are not part of
+// it: they are written to the head's block. For a device, the page is zero, or a copy of
+// the device's if fetch is set.
 func (w *writer) page(p *head, j int, fetch bool) (kernels.Page, error) {
 	if p.mem.device == nil {
 		return p.pages[j], nil
@@ -190,7 +192,7 @@ func (w *writer) page(p *head, j int, fetch bool) (kernels.Page, error) {
 	return p.mem.page(unsafe.Pointer(unsafe.SliceData(block))), nil
 }
 
-// flush writes the pages that are gathered.
+// flush writes the gathered pages to the device.
 func (w *writer) flush() error {
 	p, size := w.of, int(w.c.pageBytes())
 	n := len(w.mem) / size
@@ -205,7 +207,7 @@ func (w *writer) flush() error {
 	return p.mem.device.Write(context.Background(), p.remote[w.first:w.first+n], mem)
 }
 
-// download returns the copy of a head on the device, made if there is none.
+// download returns the host copy of a head on the device, making it if there is none.
 func (c *Cache) download(layer, index int, p *head) []kernels.Page {
 	v := &c.views
 	v.mu.Lock()
@@ -235,8 +237,8 @@ func (c *Cache) download(layer, index int, p *head) []kernels.Page {
 	return pages
 }
 
-// clearFrom sets the places of a page from entry n on to zero: what a device has
-// never written may be anything.
+// clearFrom zeroes the places of a page from entry n on: memory that a device has
+// never written may hold anything.
 func (c *Cache) clearFrom(page kernels.Page, n int) {
 	if n >= c.o.PageEntries {
 		return

@@ -16,7 +16,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// reserve adds the positions [from, to) to a head as a pass on the device does.
+// reserve adds the positions [from, to) to a head, as a pass on the device does.
 func reserve(t testing.TB, c *Cache, layer, head int, from, to int32) {
 	t.Helper()
 	n, pos := c.Len(layer, head), span(from, to)
@@ -45,7 +45,7 @@ func TestReserveByHand(t *testing.T) {
 		require.Equal(t, 3*page, c.Bytes())
 		require.Equal(t, int64(2*4*16), c.Stats().TableBytes-tables(c), "positions of two pages")
 
-		// A pass that failed.
+		// A failed pass.
 		require.NoError(t, c.Reserve(0, 1, span(70, 90)))
 		require.NoError(t, c.Truncate(70))
 		wantHead(t, c, 0, 1, 0, append([]int32{0, 20, 21, 22, 44}, span(45, 70)...))
@@ -73,7 +73,7 @@ func tables(c *Cache) (n int64) {
 }
 
 // TestTableGrowsInPlace counts the entries that changes write to a page table;
-// the fake device checks what they are.
+// the fake device checks their values.
 func TestTableGrowsInPlace(t *testing.T) {
 	c := open(t, Options{Layers: 1, KVHeads: 1, HeadDim: 2, PageEntries: 16, Windows: []int{64}, Device: newFake()})
 	reserve(t, c, 0, 0, 0, 16*100)
@@ -130,8 +130,8 @@ func TestSteadyReserveAllocatesNothing(t *testing.T) {
 	require.Equal(t, calls, d.calls, "calls of the device within a page")
 }
 
-// TestViewsAreKept counts the pages that reading a head on a device takes, all of
-// them at once.
+// TestViewsAreKept counts the pages fetched to read a head on a device, all of them
+// in one call.
 func TestViewsAreKept(t *testing.T) {
 	d := newFake()
 	c := open(t, Options{Layers: 3, KVHeads: 2, HeadDim: 4, PageEntries: 16, Device: d, DeviceLayers: 2})
@@ -202,8 +202,8 @@ func TestConcurrentViews(t *testing.T) {
 	require.NoError(t, c.Err())
 }
 
-// faultScript is every kind of change once and more, on two caches of a family.
-// Each step says what has to hold for the heads of both when it is done.
+// faultScript is the state of a script that makes every kind of change at least
+// once, on two caches of a family. held is what their heads must hold after a step.
 type faultScript struct {
 	d    *fakeDevice
 	o    Options
@@ -211,8 +211,8 @@ type faultScript struct {
 	held [2][4][]int32 // positions
 }
 
-// faultSteps use the device in all ways that changes and readers know. An error
-// leaves everything as it was.
+// faultSteps use the device in every way that changes and readers do. An error
+// leaves everything unchanged.
 var faultSteps = []struct {
 	name string
 	do   func(s *faultScript) error
@@ -266,8 +266,8 @@ func reserveErr(c *Cache, layer, head int, from, to int32) error {
 	return nil
 }
 
-// want compares both caches with what they should hold, except what was on a
-// device that is lost.
+// want compares both caches with what they should hold, except for what was on a
+// lost device.
 func (s *faultScript) want(t *testing.T, step string) {
 	t.Helper()
 	s.d.paused = true
@@ -290,7 +290,7 @@ func (s *faultScript) want(t *testing.T, step string) {
 	}
 }
 
-// TestFaults lets every use of the device by a script fail, one after the other.
+// TestFaults runs the script once for each of its uses of the device, which then fails.
 func TestFaults(t *testing.T) {
 	for _, fault := range []error{kernels.ErrDeviceMemory, kernels.ErrDeviceLost} {
 		t.Run(fault.Error(), func(t *testing.T) {
@@ -305,7 +305,7 @@ func TestFaults(t *testing.T) {
 }
 
 // runFaults runs the script with a fault at one use of the device, and reports
-// whether the script comes to it.
+// whether the script reached it.
 func runFaults(t *testing.T, at int, fault error) bool {
 	d, live := newFake(), arena.Live()
 	s := &faultScript{d: d, o: Options{Layers: 2, KVHeads: 2, HeadDim: 4, PageEntries: 16, Windows: []int{32, 0}, Device: d, DeviceLayers: 1}}
@@ -319,7 +319,7 @@ func runFaults(t *testing.T, at int, fault error) bool {
 			if d.lost() || s.err() != nil {
 				break
 			}
-			// It has done nothing, and succeeds as soon as it can.
+			// The failed step changed nothing, and succeeds when repeated.
 			err = x.do(s)
 		}
 		require.NoError(t, err, step)
@@ -352,7 +352,7 @@ func runFaults(t *testing.T, at int, fault error) bool {
 	return d.failed()
 }
 
-// err returns what keeps one of the caches from being used.
+// err returns the device error of one of the caches, nil if neither has one.
 func (s *faultScript) err() error {
 	for _, c := range []*Cache{s.c, s.f} {
 		if c != nil && c.Err() != nil {
@@ -364,7 +364,7 @@ func (s *faultScript) err() error {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestLostWhileReading reads a head whose device is gone.
+// TestLostWhileReading loses the device in the middle of reading a head.
 func TestLostWhileReading(t *testing.T) {
 	d := newFake()
 	// Three pages are read at a time.
@@ -387,7 +387,7 @@ func TestLostWhileReading(t *testing.T) {
 	require.False(t, errors.Is(c.Err(), kernels.ErrDeviceMemory))
 }
 
-// TestFullCountsBothMemories bounds pages wherever they are.
+// TestFullCountsBothMemories: the limit counts pages on the host and on the device.
 func TestFullCountsBothMemories(t *testing.T) {
 	page := int64(2*16*4*4 + 16*4)
 	d := newFake()

@@ -9,7 +9,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Elements are read and written where kernels.PageLayout says.
+// Elements are laid out as kernels.PageLayout says.
 
 const tileEntries = kernels.TileEntries
 
@@ -17,13 +17,13 @@ func (c *Cache) keyElement(entry int) int { return c.pool.host.layout.KeyElement
 
 func (c *Cache) valueElement(entry int) int { return c.pool.host.layout.ValueElement(entry) }
 
-// elems returns n elements of type T at p, beginning with element i.
+// elems returns n elements of type T, starting at element i from p.
 func elems[T uint16 | uint32 | float32](p unsafe.Pointer, i, n int) []T {
 	var t T
 	return unsafe.Slice((*T)(unsafe.Add(p, i*int(unsafe.Sizeof(t)))), n)
 }
 
-// keySpan is the distance from the first to behind the last element of a key.
+// keySpan is the distance from the first element of a key to just past the last.
 func (c *Cache) keySpan() int { return (c.o.HeadDim-1)*tileEntries + 1 }
 
 func (c *Cache) storeKey(p kernels.Page, entry int, row []float32) {
@@ -34,8 +34,8 @@ func (c *Cache) storeValue(p kernels.Page, entry int, row []float32) {
 	c.store(p.V, c.valueElement(entry), c.o.HeadDim, 1, row)
 }
 
-// store rounds row to the cache's type and writes it to every step-th element
-// at p, beginning with element i, span elements in all.
+// store rounds row to the cache's type and writes it to every step-th element of
+// the span elements that start at element i from p.
 func (c *Cache) store(p unsafe.Pointer, i, span, step int, row []float32) {
 	switch {
 	case c.o.Type == tensor.F32:
@@ -93,7 +93,7 @@ func (c *Cache) load(p unsafe.Pointer, i, span, step int, row []float32) {
 	}
 }
 
-// move copies a key and a value, bit by bit, from one place of a page to another.
+// move copies a key and a value, bit for bit, from one place in a page to another.
 func (c *Cache) move(dst kernels.Page, to int, src kernels.Page, from int) {
 	if c.o.Type.Size() == 4 {
 		moveElems[uint32](c, dst, to, src, from)
@@ -113,7 +113,7 @@ func moveElems[T uint16 | uint32](c *Cache, dst kernels.Page, to int, src kernel
 	}
 }
 
-// rowBytes is the size of a key or of a value.
+// rowBytes is the size of a key or a value in bytes.
 func (c *Cache) rowBytes() int { return c.o.HeadDim * c.o.Type.Size() }
 
 // values returns the first n values of a page, [n][HeadDim].
@@ -121,7 +121,7 @@ func (c *Cache) values(p kernels.Page, n int) []byte {
 	return unsafe.Slice((*byte)(p.V), n*c.rowBytes())
 }
 
-// keyTiles returns the keys of a page from the tile of an entry on, [HeadDim][TileEntries] each.
+// keyTiles returns the key tiles of a page from that of an entry on, [HeadDim][TileEntries] each.
 func (c *Cache) keyTiles(p kernels.Page, entry int) []byte {
 	at := entry / tileEntries * tileEntries * c.rowBytes()
 	return unsafe.Slice((*byte)(unsafe.Add(p.K, at)), c.o.PageEntries*c.rowBytes()-at)
@@ -148,7 +148,8 @@ func (c *Cache) takeKeys(p kernels.Page, rows []byte) {
 }
 
 // transpose sets element [j][i] of dst to element [i][j] of src, for i < rows and
-// j < cols. Elements have size bytes, 2 or 4, rows of dst and src wide and srcWide elements.
+// j < cols. Elements have size bytes, 2 or 4; rows of dst have wide elements, those of
+// src srcWide.
 func transpose(dst []byte, wide int, src []byte, srcWide, rows, cols, size int) {
 	if size == 4 {
 		for i := range rows {
@@ -164,7 +165,7 @@ func transpose(dst []byte, wide int, src []byte, srcWide, rows, cols, size int) 
 			transpose4(dst[2*(j*wide+i):], 2*wide, src[2*(i*srcWide+j):], 2*srcWide)
 		}
 	}
-	// One by one what four by four leave.
+	// The elements outside whole blocks of 4 × 4, one by one.
 	for i := range rows {
 		from := across
 		if i >= whole {
@@ -176,7 +177,7 @@ func transpose(dst []byte, wide int, src []byte, srcWide, rows, cols, size int) 
 	}
 }
 
-// transpose4 transposes 4 × 4 elements of 2 bytes, the rows of which lie so many bytes apart.
+// transpose4 transposes 4 × 4 elements of 2 bytes; step and srcStep are bytes between rows.
 func transpose4(dst []byte, step int, src []byte, srcStep int) {
 	const even, low = 0x0000ffff0000ffff, 0xffffffff
 	a := binary.LittleEndian.Uint64(src)

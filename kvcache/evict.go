@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// Keep evicts all entries of a head but those in kept, ascending
-// entry numbers. Survivors move together, keep their order and positions, and
-// the pages that become empty are given up at once. Pages that forks also hold
+// Keep evicts all entries of a head except those in kept, which are entry numbers
+// in ascending order. Survivors move together, keeping their order and positions,
+// and pages that become empty are released at once. Pages that forks also hold
 // are not written; survivors then move to fresh pages.
 //
-// Keeping everything changes nothing. Otherwise the head's logical slots begin
-// at 0 again. Keep is never refused for MaxBytes; on an error nothing has
-// changed. Different heads may be cut at the same time.
+// Keeping everything changes nothing. Otherwise the head's logical slots start
+// from 0 again. Keep never fails because of MaxBytes; on an error nothing has
+// changed. Different heads may be cut concurrently.
 func (c *Cache) Keep(layer, head int, kept []int32) error {
 	if err := c.keep(layer, head, kept); err != nil {
 		return fmt.Errorf("keep %d entries of layer %d head %d: %w", len(kept), layer, head, c.note(err))
@@ -50,7 +50,7 @@ func (c *Cache) keep(layer, head int, kept []int32) error {
 // compact moves the entries in kept to the front of p.
 func (c *Cache) compact(p *head, kept []int32) error {
 	size := c.o.PageEntries
-	stay := 0 // leading survivors that are where they belong
+	stay := 0 // leading survivors that are already in place
 	for stay < len(kept) && int(kept[stay]) == stay {
 		stay++
 	}
@@ -58,7 +58,7 @@ func (c *Cache) compact(p *head, kept []int32) error {
 		return nil
 	}
 	from, to, n := stay/size, pagesFor(len(kept), size), len(p.blocks)
-	// Survivors move within their pages, or to fresh ones, from n on, in the place
+	// Survivors move within the head's pages; fresh pages, from n on, take the place
 	// of shared ones.
 	var shared []int
 	for j := from; j < to; j++ {
@@ -100,7 +100,7 @@ func (c *Cache) compact(p *head, kept []int32) error {
 }
 
 // compactRemote moves the entries in kept, from stay on, to the front of a head
-// on a device, to the fresh pages behind the first n where pages are shared.
+// on a device, using the fresh pages after the first n in place of shared ones.
 func (c *Cache) compactRemote(p *head, kept []int32, shared []int, stay, n int) error {
 	size := c.o.PageEntries
 	dst := p.remote[:pagesFor(len(kept), size)]

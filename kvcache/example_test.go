@@ -28,7 +28,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	// A question that does not stay.
+	// A question that leaves no trace in c.
 	child, err := c.Fork()
 	if err != nil {
 		log.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// place is where a test keeps its caches. The tests of this package run over all.
+// place is where a test keeps its caches.
 type place struct {
 	name   string
 	device *fakeDevice // nil: host memory
@@ -28,7 +28,7 @@ func everywhere(t *testing.T, run func(t *testing.T, at place)) {
 	for _, at := range []place{{name: "host"}, {name: "device", device: newFake()}, {name: "both", device: newFake(), layers: 1}} {
 		t.Run(at.name, func(t *testing.T) {
 			if at.device != nil {
-				// The first to be registered runs last, when the caches are closed.
+				// Registered first, so it runs last, when the caches are closed.
 				t.Cleanup(func() { at.device.wantEmpty(t) })
 			}
 			run(t, at)
@@ -49,8 +49,8 @@ func (at place) open(t testing.TB, o Options) *Cache {
 }
 
 // fakeDevice is a device in ordinary memory that does what caches need. It takes
-// nothing on trust: use of a page that nobody holds, a write to a page that
-// several hold, and a page table that skips a change panic.
+// nothing on trust: it panics on use of a page that nobody holds, on a write to a
+// page with several holders, and on a page table that missed a change.
 type fakeDevice struct {
 	kernels.Device // no pass, no weights
 
@@ -64,7 +64,7 @@ type fakeDevice struct {
 
 	calls  int   // that can fail
 	at     int   // the call that fails, 0 for none
-	fault  error // what it fails with; ErrDeviceLost stays
+	fault  error // what it fails with; after ErrDeviceLost every later call does, too
 	paused bool  // calls neither count nor fail
 }
 
@@ -75,10 +75,10 @@ type fakePage struct {
 
 func newFake() *fakeDevice { return &fakeDevice{pages: make(map[kernels.DevicePage]*fakePage)} }
 
-// failAt lets the n-th call from now on that can fail do so, counted from 1.
+// failAt makes the n-th of the following calls that can fail do so, counting from 1.
 func (d *fakeDevice) failAt(n int, fault error) { d.calls, d.at, d.fault = 0, n, fault }
 
-// failed reports whether the call was made, lost whether the device is since then.
+// failed reports whether the failing call was made, lost whether it lost the device.
 func (d *fakeDevice) failed() bool { return d.at > 0 && d.calls >= d.at }
 func (d *fakeDevice) lost() bool   { return d.failed() && d.fault == kernels.ErrDeviceLost }
 
@@ -94,7 +94,7 @@ func (d *fakeDevice) hit() error {
 	return nil
 }
 
-// wantEmpty fails unless everything was given back.
+// wantEmpty fails unless everything was released.
 func (d *fakeDevice) wantEmpty(t testing.TB) {
 	t.Helper()
 	require.Zero(t, d.pools, "pools left open")
@@ -120,7 +120,7 @@ type fakePool struct {
 	closed bool
 }
 
-// held returns a page that somebody holds.
+// held returns a page and panics if nobody holds it.
 func (p *fakePool) held(page kernels.DevicePage) *fakePage {
 	x := p.d.pages[page]
 	if x == nil {
@@ -129,7 +129,7 @@ func (p *fakePool) held(page kernels.DevicePage) *fakePage {
 	return x
 }
 
-// own returns a page to write to.
+// own returns a page to write to and panics unless it has exactly one holder.
 func (p *fakePool) own(page kernels.DevicePage) *fakePage {
 	x := p.held(page)
 	if x.refs != 1 {
@@ -146,7 +146,7 @@ func (p *fakePool) Alloc(dst []kernels.DevicePage, n int) ([]kernels.DevicePage,
 	}
 	for range n {
 		p.d.serial++
-		// All ones is no number in any type: what was never written must not show.
+		// All ones is a NaN in every type: memory never written must not show.
 		data := slices.Repeat([]byte{0xff}, p.l.Bytes())
 		p.d.pages[p.d.serial] = &fakePage{1, data}
 		dst = append(dst, p.d.serial)
@@ -221,8 +221,8 @@ func (p *fakePool) Copy(dst, src kernels.DevicePage) error {
 	return nil
 }
 
-// entry returns the key, value and position of an entry of a page, by the
-// layout's own formula.
+// entry returns the key, element by element, the value and the position of an entry
+// of a page, spelling out the layout's formula.
 func (p *fakePool) entry(data []byte, e int) (parts [][]byte) {
 	size, dim := p.l.Type.Size(), p.l.HeadDim
 	half := p.l.PageEntries * dim * size
@@ -298,7 +298,7 @@ func (p *fakePool) Close() error {
 	return nil
 }
 
-// fakeTable is a page table. Entries that Set was not told of stay as they were.
+// fakeTable is a page table. Set leaves the entries before from unchanged.
 type fakeTable struct {
 	p       *fakePool
 	pages   []kernels.DevicePage
@@ -330,7 +330,7 @@ func (t *fakeTable) Free() {
 }
 
 // pass does what a pass on the device does after a Reserve: it stores keys and
-// values [n][HeadDim] of entries first … of a head, through the head's table.
+// values [n][HeadDim] in a head's entries from first on, through the head's table.
 func pass(c *Cache, layer, head, first int, pos []int32, k, v []float32) {
 	o, t := c.Options(), c.Table(layer, head).(*fakeTable)
 	t.p.d.mu.Lock()

@@ -20,9 +20,9 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// A saved cache is a safetensors file. Its metadata are the caller's and
-// formatKey. L layers, K KV heads, D elements, n entries of a head; T is the
-// type of the cache:
+// A saved cache is a safetensors file. Its metadata is the caller's plus
+// formatKey. With L layers, K KV heads, head dimension D, n entries in a head and
+// T the element type of the cache, its tensors are:
 //
 //	options                   I64 [4]        L, K, D, entries per page
 //	windows                   I64 [L]        0: none
@@ -30,11 +30,11 @@ import (
 //	layer.<l>.head.<h>.positions  I32 [n]
 //	layer.<l>.head.<h>.keys       T [n, D]
 //	layer.<l>.head.<h>.values     T [n, D]
-//	extra.<name>              any            of the caller
-//	sha256                    U8 [32]        of all bytes of the file before these
+//	extra.<name>              any            the caller's
+//	sha256                    U8 [32]        of all preceding bytes of the file
 //
-// The checksum is the last tensor, so that it covers the header, too, and the
-// file can be written in one pass.
+// The checksum is the last tensor, so that it also covers the header and the file
+// can be written in one pass.
 const (
 	formatKey     = "lukv_cache"
 	formatVersion = "1"
@@ -42,10 +42,10 @@ const (
 	extraPrefix   = "extra."
 )
 
-// shapes are the tensors that say what the others are.
+// shapes are the tensors that describe the others.
 var shapes = [...]string{"options", "windows", "pairs"}
 
-// parts are the tensors of a head in the order of the file.
+// parts are the tensors of a head, in file order.
 var parts = [...]string{"positions", "keys", "values"}
 
 func partName(head, heads int, part string) string {
@@ -59,11 +59,11 @@ func (c *Cache) partType(part string, n int) tensor.Tensor {
 	return tensor.Tensor{Type: c.o.Type, Shape: []int{n, c.o.HeadDim}}
 }
 
-// Save writes the cache to w: options, entries, meta, in which the caller says
-// what the entries belong to (model, metric, ratio and so on), and tensors of
-// the caller under names of its choice. The key "lukv_cache" is reserved. Equal
-// caches give equal bytes. Save needs little memory, whatever the size of the
-// cache; marks are not saved.
+// Save writes the cache to w: its options and entries, meta, in which the caller
+// says what the entries belong to (model, metric, ratio and so on), and extra
+// tensors under names of the caller's choice. The key "lukv_cache" is reserved.
+// Equal caches give equal bytes. Save needs little memory, whatever the size of
+// the cache.
 func (c *Cache) Save(w io.Writer, meta map[string]string, extra ...safetensors.Named) error {
 	if err := c.save(w, meta, extra); err != nil {
 		return fmt.Errorf("save a cache: %w", err)
@@ -85,7 +85,7 @@ func (c *Cache) SavedSize(meta map[string]string, extra ...safetensors.Named) (i
 	return n, nil
 }
 
-// savedMeta returns the metadata of the file.
+// savedMeta returns the file's metadata: meta and the format version.
 func (c *Cache) savedMeta(meta map[string]string) (map[string]string, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
@@ -112,8 +112,8 @@ func (c *Cache) save(w io.Writer, meta map[string]string, extra []safetensors.Na
 	return bw.Flush()
 }
 
-// sources returns the tensors of the file and the checksum that everything written
-// has to pass.
+// sources returns the tensors of the file and the checksum to which everything
+// written must also go.
 func (c *Cache) sources(extra []safetensors.Named) ([]safetensors.Named, *checksum) {
 	windows, heads := make([]int64, c.o.Layers), make([]int64, 0, 3*len(c.heads))
 	for l := range windows {
@@ -129,7 +129,7 @@ func (c *Cache) sources(extra []safetensors.Named) ([]safetensors.Named, *checks
 		{Name: "windows", Tensor: tensor.FromI64s(windows, c.o.Layers)},
 		{Name: "pairs", Tensor: tensor.FromI64s(heads, c.o.Layers, c.o.KVHeads, 3)},
 	}
-	buf := saveBuffers{pages: reader{c: c}} // streams run one after the other
+	buf := saveBuffers{pages: reader{c: c}} // streams run one at a time
 	for i := range c.heads {
 		for _, part := range parts {
 			s = append(s, safetensors.Named{
@@ -187,17 +187,17 @@ func (c *Cache) appendPart(b []byte, page kernels.Page, n int, part string) []by
 	return append(b, c.values(page, n)...)
 }
 
-// saveBuffers are what Save needs besides the cache: pages of the device, and a page
-// as it is written.
+// saveBuffers is the memory that Save needs besides the cache: pages copied from the
+// device, and a page as it is written.
 type saveBuffers struct {
 	pages reader
 	out   []byte
 }
 
 // SaveFile saves the cache to a file, see Save. The file appears under its name
-// only when it is complete and on disk, replacing an older one; on failure
+// only when it is complete and on disk, replacing any older one; on failure
 // nothing is left behind and an older file stays. Only its owner may read the
-// file, as it tells what the context said.
+// file, since it reveals what the context said.
 func (c *Cache) SaveFile(path string, meta map[string]string, extra ...safetensors.Named) error {
 	save := func(w io.Writer) error { return c.save(w, meta, extra) }
 	if err := atomicfile.Write(path, 0o600, save); err != nil {
@@ -217,7 +217,7 @@ func LoadFile(path string, o Options) (c *Cache, meta map[string]string, err err
 }
 
 // Load returns the cache that Save wrote as data, and the metadata given to
-// Save, see [File.Load]. The name is for messages; data is not kept.
+// Save, see [File.Load]. The name is for error messages; data is not retained.
 func Load(name string, data []byte, o Options) (*Cache, map[string]string, error) {
 	f, err := newFile(name, &source{data: data})
 	if err != nil {
@@ -226,8 +226,8 @@ func Load(name string, data []byte, o Options) (*Cache, map[string]string, error
 	return f.only(o)
 }
 
-// File is a saved cache whose header has been read: what it belongs to is known
-// before its entries take memory. Nothing is verified before Load.
+// File is a saved cache whose header has been read, so that what it belongs to is
+// known before its entries take memory. The checksum is not verified before Load.
 type File struct {
 	name string
 	src  *source
@@ -245,7 +245,7 @@ func OpenFile(path string) (*File, error) {
 }
 
 // NewFile reads the header of a cache that Save wrote, size bytes in all. The name is
-// for messages. The caller closes the file, which does not close r.
+// for error messages. The caller closes the file, which does not close r.
 func NewFile(name string, r io.ReaderAt, size int64) (*File, error) {
 	src := &source{from: r}
 	if err := src.begin(size); err != nil {
@@ -289,22 +289,22 @@ func (f *File) Extra() map[string]tensor.Tensor {
 	return extra
 }
 
-// Close closes the file; what was loaded stays.
+// Close closes the file; loaded caches stay valid.
 func (f *File) Close() error {
 	f.src.close()
 	return nil
 }
 
-// Load reads the cache, and what Save was given besides it, into memory of its own, a
-// small piece at a time, while another goroutine hashes the pieces: whatever happens
-// to the file, what is loaded is what was checked.
+// Load reads the cache and the extra tensors given to Save into memory of their own, a
+// small piece at a time, while another goroutine hashes the pieces: whatever happens to
+// the file, what was checked is what is loaded.
 //
-// The zero Options take everything from the file. What o sets has to agree with
-// it: Layers, KVHeads, HeadDim, Type, Windows. PageEntries may differ, except that the
+// The zero Options take everything from the file. If o sets Layers, KVHeads, HeadDim,
+// Type or Windows, they must agree with it. PageEntries may differ, except that the
 // entries dropped at the start of a head (Base) must be whole pages. MaxBytes, Account,
-// HugePages, Device and DeviceLayers are o's; a file beyond MaxBytes fails with ErrFull.
-// A file that is truncated, altered, of another version or no cache at all is an error,
-// and then no memory is held.
+// HugePages, Device and DeviceLayers are taken from o; a file that exceeds MaxBytes
+// fails with ErrFull. A file that is truncated, altered, of another version or not a
+// saved cache is an error, and then no memory is held.
 func (f *File) Load(o Options) (*Cache, map[string]tensor.Tensor, error) {
 	extra := map[string]tensor.Tensor{}
 	c, err := f.load(o, extra)
@@ -314,7 +314,7 @@ func (f *File) Load(o Options) (*Cache, map[string]tensor.Tensor, error) {
 	return c, extra, nil
 }
 
-// only loads the cache alone.
+// only loads the cache without the extra tensors.
 func (f *File) only(o Options) (*Cache, map[string]string, error) {
 	c, err := f.load(o, nil)
 	if err != nil {
@@ -323,7 +323,7 @@ func (f *File) only(o Options) (*Cache, map[string]string, error) {
 	return c, f.meta, nil
 }
 
-// load puts what is there beside the cache into extra, if it is not nil.
+// load puts the extra tensors into extra, if it is not nil.
 func (f *File) load(o Options, extra map[string]tensor.Tensor) (*Cache, error) {
 	c, err := f.open(o, extra)
 	if err != nil {
@@ -356,7 +356,7 @@ func (f *File) open(o Options, extra map[string]tensor.Tensor) (*Cache, error) {
 }
 
 // savedOptions returns the options of the saved cache, with o's MaxBytes,
-// PageEntries, HugePages and devices. Whatever else o sets has to agree.
+// PageEntries, Account, HugePages and device. Anything else that o sets must agree.
 func savedOptions(f *safetensors.File, o Options) (Options, error) {
 	v, err := integers(f, "options", 4)
 	if err != nil {
@@ -403,7 +403,7 @@ func savedOptions(f *safetensors.File, o Options) (Options, error) {
 		}
 	}
 	o.Windows = found
-	// One row per head: a cache takes no more memory than the file is long.
+	// One row per head in the file, so that it bounds the memory that a cache takes.
 	table, ok := f.Tensor("pairs")
 	if !ok || table.Type != tensor.I64 || !table.HasShape(o.Layers, o.KVHeads, 3) {
 		return o, fmt.Errorf("tensor \"pairs\": found %v, expected I64[%d, %d, 3]", table, o.Layers, o.KVHeads)
@@ -419,7 +419,7 @@ func savedOptions(f *safetensors.File, o Options) (Options, error) {
 	return o, nil
 }
 
-// integers returns an I64 tensor of n elements, of any one dimension if n is -1.
+// integers returns a one-dimensional I64 tensor of n elements, or of any length if n is -1.
 func integers(f *safetensors.File, name string, n int) ([]int64, error) {
 	t, ok := f.Tensor(name)
 	if !ok {
@@ -437,13 +437,13 @@ type target struct {
 	part string
 }
 
-// fill reads the entries of all heads and verifies the checksum. The empty cache
-// has the options of the file.
+// fill reads the entries of all heads into c, an empty cache with the options of the
+// file, and verifies the checksum.
 func (c *Cache) fill(f *safetensors.File, src *source, extra map[string]tensor.Tensor) error {
 	if sum, ok := f.Tensor(sumName); !ok || sum.Type != tensor.U8 || !sum.HasShape(sha256.Size) {
 		return fmt.Errorf("tensor %q: found %v, expected U8[%d]", sumName, sum, sha256.Size)
 	}
-	// Shapes before memory: what is allocated is in the file.
+	// Shapes are checked first, so that no more is allocated than the file holds.
 	table, _ := f.Tensor("pairs")
 	numbers := table.Int64s(nil) // [Layers, KVHeads, 3], checked with the options
 	targets := make(map[string]target, 3*len(c.heads))
@@ -482,7 +482,7 @@ func (c *Cache) fill(f *safetensors.File, src *source, extra map[string]tensor.T
 	return c.read(f, src, targets, extra)
 }
 
-// checkSaved checks the numbers of a head: entries, base, dropped position.
+// checkSaved checks the saved numbers of a head: entries, base, dropped position.
 func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
 	switch {
 	case n < 0 || n > math.MaxInt32:
@@ -497,12 +497,11 @@ func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
 	return nil
 }
 
-// pieceBytes is what is read and hashed at a time, more where a page is larger: enough
-// that handing a piece over costs little beside hashing it.
+// pieceBytes is how much is read and hashed at a time, more if a page is larger: enough
+// that handing over a piece costs little compared to hashing it.
 const pieceBytes = 128 << 10
 
-// read copies the tensors, in the order of the file, to their heads and compares
-// the checksum.
+// read copies the tensors, in file order, to their heads and compares the checksum.
 func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target, extra map[string]tensor.Tensor) error {
 	size := 0
 	for _, t := range f.All() {
@@ -512,8 +511,8 @@ func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target
 	defer sum.end()
 	sum.Write(src.data[:len(src.data)-size])
 	var found []byte
-	var wrong error                  // a correct checksum does not make the positions ascend
-	later := make(map[target][]byte) // for devices, which get whole pages
+	var wrong error                  // a correct checksum does not imply that positions ascend
+	later := make(map[target][]byte) // keys and values for devices, which get whole pages
 	for name, t := range f.All() {
 		if found != nil && len(t.Data) > 0 {
 			return fmt.Errorf("tensor %q follows the checksum", name)
@@ -530,7 +529,7 @@ func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target
 			} else if c.heads[s.head].mem.device != nil {
 				later[s] = t.Data
 			}
-		case slices.Contains(shapes[:], name): // what was gone by is what is hashed
+		case slices.Contains(shapes[:], name): // hash the copy that was used
 			sum.Write(t.Data)
 		default:
 			var to []byte
@@ -559,7 +558,8 @@ func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target
 	return nil
 }
 
-// readTensor reads one tensor of a head, on a device to its place in the image.
+// readTensor reads one tensor of a head. Keys and values for a device go to their place
+// in the image.
 func (c *Cache) readTensor(s target, data []byte, src *source, sum *checksum) error {
 	p, j := &c.heads[s.head], 0
 	switch {
@@ -573,7 +573,7 @@ func (c *Cache) readTensor(s target, data []byte, src *source, sum *checksum) er
 				b = b[4*len(pos):]
 			}
 		})
-	case p.mem.device != nil && src.from == nil: // complete, and not ours to write
+	case p.mem.device != nil && src.from == nil: // the image is complete, and the caller's
 		sum.Write(data)
 		return nil
 	case p.mem.device != nil:
@@ -597,7 +597,7 @@ func (c *Cache) readPart(page kernels.Page, n int, part string, b []byte) []byte
 	return b[len(rows):]
 }
 
-// upload writes the keys and values of a file to the pages of a device.
+// upload writes a head's keys and values from a file to its pages on a device.
 func (c *Cache) upload(w *writer, p *head, keys, values []byte) error {
 	for j := range p.blocks {
 		page, err := w.page(p, j, false)

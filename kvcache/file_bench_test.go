@@ -9,7 +9,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// BenchmarkFile saves and loads a cache of 68 MB, from the system's own copy of the file.
+// BenchmarkFile saves and loads a cache of 68 MB, the file being in the page cache.
 func BenchmarkFile(b *testing.B) {
 	checking = func() bool { return false }
 	defer func() { checking = func() bool { return true } }()
@@ -38,7 +38,7 @@ func BenchmarkFile(b *testing.B) {
 	})
 }
 
-// discard is io.Discard, but for the hints that it gives to whoever copies to it.
+// discard is io.Discard without its other methods, which callers could use instead of Write.
 type discard struct{}
 
 func (discard) Write(b []byte) (int, error) { return len(b), nil }

@@ -23,8 +23,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// sample returns a ragged cache: a window with dropped entries, an evicted
-// head, an empty one.
+// sample returns a ragged cache: a window with dropped entries, a head with
+// evictions, an empty head.
 func sample(t testing.TB, at place, typ tensor.Type) *Cache {
 	c := at.open(t, Options{Layers: 2, KVHeads: 2, HeadDim: 6, Type: typ, PageEntries: 16, Windows: []int{0, 24}})
 	add(t, c, 0, 0, 0, 50)
@@ -79,7 +79,7 @@ func testSaveLoad(t *testing.T, at place) {
 		require.ErrorContains(t, err, "whole pages of 64")
 		_, _, err = Load("x", file, at.options(Options{MaxBytes: 100}))
 		require.ErrorIs(t, err, ErrFull)
-		// Data aligned for nothing in particular loads as well.
+		// Unaligned data loads as well.
 		c, _, err := Load("x", append([]byte{0}, file...)[1:], at.options(Options{}))
 		require.NoError(t, err)
 		wantSample(t, c)
@@ -102,8 +102,8 @@ func testLoadOnlyReads(t *testing.T, at place) {
 	require.NoError(t, c.Close())
 }
 
-// TestFileHoldsRows: keys and values lie in the file row by row, and come back from it,
-// where tensors are longer than what is read at a time, pages too, and tiles are cut off.
+// TestFileHoldsRows: keys and values are in the file row by row and are read back from it,
+// also where tensors or pages are longer than what is read at a time and tiles are partial.
 func TestFileHoldsRows(t *testing.T) {
 	for _, o := range []Options{
 		{HeadDim: 64, Type: tensor.BF16}, {HeadDim: 64, Type: tensor.F32, PageEntries: 1024}, {HeadDim: 10, Type: tensor.F16, PageEntries: 16},
@@ -134,7 +134,7 @@ func TestFileHoldsRows(t *testing.T) {
 	}
 }
 
-// loadedFrom loads a file that is read, with pages of so many entries.
+// loadedFrom loads a file through an io.ReaderAt, with the given entries per page.
 func loadedFrom(t testing.TB, file []byte, pages int) (*Cache, error) {
 	f, err := NewFile("x", bytes.NewReader(file), int64(len(file)))
 	require.NoError(t, err)
@@ -160,7 +160,7 @@ func TestLoadRefusesOtherShapes(t *testing.T) {
 	}
 }
 
-// TestDamage alters every byte of a file, and cuts it at every length.
+// TestDamage alters every byte of a file, and truncates it to every length.
 func TestDamage(t *testing.T) { everywhere(t, testDamage) }
 
 func testDamage(t *testing.T, at place) {
@@ -190,7 +190,7 @@ func testDamage(t *testing.T, at place) {
 	t.Logf("%d damaged files refused", refused)
 }
 
-// forge writes a file as Save does, correct checksum included, after a change.
+// forge writes a file as Save does, with a correct checksum, but changes the tensors.
 func forge(t testing.TB, c *Cache, change func(s []safetensors.Named) []safetensors.Named, meta map[string]string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -306,7 +306,7 @@ func testLoadRefusesContradictions(t *testing.T, at place) {
 	require.ErrorContains(t, c.Save(io.Discard, good), "reserved")
 }
 
-// TestChecksumComesLast puts the checksum in front of what it covers.
+// TestChecksumComesLast puts the checksum before what it covers.
 func TestChecksumComesLast(t *testing.T) {
 	f, err := safetensors.Parse("x", saved(t, sample(t, place{}, tensor.F32), nil))
 	require.NoError(t, err)
@@ -335,8 +335,8 @@ func TestChecksumComesLast(t *testing.T) {
 	require.ErrorContains(t, err, "follows the checksum")
 }
 
-// TestExtra: tensors beside the cache come back with it, can be listed before, and are
-// under the checksum; the size of the file is known beforehand.
+// TestExtra: extra tensors are loaded with the cache, can be listed before, and are
+// covered by the checksum; the size of the file is known beforehand.
 func TestExtra(t *testing.T) {
 	c := sample(t, place{}, tensor.BF16)
 	meta := map[string]string{"model": "m"}
@@ -364,7 +364,7 @@ func TestExtra(t *testing.T) {
 		require.Equal(t, x.Tensor.String(), listed[x.Name].String())
 		require.Equal(t, x.Tensor.Data, found[x.Name].Data)
 	}
-	// Whoever wants the cache alone gets it.
+	// The cache can be loaded without them.
 	alone, _, err := Load("x", file.Bytes(), Options{})
 	require.NoError(t, err)
 	require.NoError(t, alone.Close())
@@ -406,7 +406,7 @@ func testSaveFile(t *testing.T, at place) {
 	require.Equal(t, map[string]string{"n": "1"}, meta)
 	wantSample(t, loaded)
 
-	// A failure leaves the old file, and no other.
+	// A failure leaves the old file and no other.
 	require.ErrorContains(t, loaded.SaveFile(path, map[string]string{"n": "\xff"}), path)
 	require.NoError(t, loaded.SaveFile(path, map[string]string{"n": "2"}))
 	require.Error(t, loaded.SaveFile(filepath.Join(dir, "none", "a.cache"), nil))
@@ -457,7 +457,7 @@ func FuzzLoad(f *testing.F) {
 	f.Fuzz(func(t *testing.T, file []byte) {
 		defer testfuzz.Bound(t, len(file))()
 		if len(file) > sha256.Size {
-			// Sign what the fuzzer made, or nothing behind the checksum is reached.
+			// Fix the checksum of what the fuzzer made, or nothing past that check is reached.
 			file = bytes.Clone(file)
 			sum := sha256.Sum256(file[:len(file)-sha256.Size])
 			copy(file[len(file)-sha256.Size:], sum[:])

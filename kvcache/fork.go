@@ -5,10 +5,10 @@ import (
 	"math"
 )
 
-// Fork returns a cache with the same entries and options. It shares all
-// pages: a page is copied when one of the caches first writes to it, which
-// Append does to the last page of a head at most and Keep to the pages that
-// survivors move in. Forks may outlive the cache they came from.
+// Fork returns a cache with the same entries and options. It shares all pages: a
+// page is copied when one of the caches first writes to it. Append writes at most
+// to the last page of a head, Keep to the pages into which survivors move. Forks
+// may outlive the cache they came from.
 func (c *Cache) Fork() (*Cache, error) {
 	if err := c.usable(); err != nil {
 		return nil, fmt.Errorf("fork a cache: %w", err)
@@ -25,8 +25,8 @@ func (c *Cache) Fork() (*Cache, error) {
 	return f, nil
 }
 
-// SetMaxBytes replaces Options.MaxBytes; 0: no limit. It must leave room for the
-// pages that the cache has, including shared ones.
+// SetMaxBytes replaces Options.MaxBytes; 0 means no limit. The limit must leave room
+// for the pages that the cache holds, including shared ones.
 func (c *Cache) SetMaxBytes(n int64) error {
 	if err := c.usable(); err != nil {
 		return fmt.Errorf("limit a cache: %w", err)

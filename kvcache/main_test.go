@@ -8,7 +8,7 @@ import (
 	"github.com/lukv/lukv/internal/arena"
 )
 
-// TestMain switches the checks on and wants every page back at the end.
+// TestMain turns the checks on and requires that every page is freed at the end.
 func TestMain(m *testing.M) {
 	checking = func() bool { return true }
 	code := m.Run()

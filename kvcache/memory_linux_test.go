@@ -1,4 +1,4 @@
-// The race detector keeps memory of its own for each byte of a cache.
+// The race detector keeps shadow memory for each byte of a cache.
 //go:build !race
 
 package kvcache
@@ -15,7 +15,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// resident returns the bytes of the process that are in memory. The sum over its
+// resident returns the resident size of the process in bytes. The sum over its
 // mappings is exact; the counter in /proc/self/status lags.
 func resident(t *testing.T) int64 {
 	t.Helper()
@@ -30,8 +30,8 @@ func resident(t *testing.T) int64 {
 	return kib << 10
 }
 
-// TestBytesAreResident compares what a cache reports with what the process
-// grows by: 16k tokens in 12 layers, and then a fifth of them, at random.
+// TestBytesAreResident compares the bytes that a cache reports with the growth of
+// the process: 16k tokens in 12 layers, and then a random fifth of them.
 func TestBytesAreResident(t *testing.T) {
 	const layers, heads, dim, tokens, chunk = 12, 4, 64, 16384, 512
 	k, v := make([]float32, chunk*dim), make([]float32, chunk*dim)
@@ -52,7 +52,7 @@ func TestBytesAreResident(t *testing.T) {
 		grown, held, free := resident(t)-before, c.Bytes(), c.PoolStats().FreeBytes
 		t.Logf("%s: process grew by %d bytes, cache holds %d, %d free for reuse", what, grown, held, free)
 		require.InDelta(t, int64(entries)*(2*dim*2+4), held, float64(slack), "bytes and entries")
-		// One MiB for tables and what else the Go heap does.
+		// One MiB for tables and whatever else is on the Go heap.
 		require.InDelta(t, grown, held+free, float64(slack+1<<20), "bytes held and growth of the process")
 		require.NoError(t, c.Check())
 	}

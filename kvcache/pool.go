@@ -10,7 +10,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// pool is what the caches of a family have in common.
+// pool holds what the caches of a family share.
 type pool struct {
 	pageBytes int
 	host      *memory
@@ -18,12 +18,12 @@ type pool struct {
 	caches    atomic.Int64 // not yet closed
 }
 
-// memory is where pages are.
+// memory is where pages are stored.
 //
-// On the host, a block of the arena is a page, see [kernels.PageLayout]. On a device, a page is one of
-// the device's, and beside it there is a block with its positions, so that only
-// keys and values are ever read from the device. Whoever holds the page holds
-// the block: the block's references tell who shares.
+// On the host, a page is a block of the arena, see [kernels.PageLayout]. On a device,
+// each page of the device is paired with a block that holds its positions, so that
+// only keys and values are ever read from the device. Whoever holds the page also
+// holds the block: the block's reference count says whether the page is shared.
 type memory struct {
 	arena  *arena.Arena
 	layout kernels.PageLayout
@@ -31,7 +31,7 @@ type memory struct {
 	device kernels.PagePool // nil on the host
 }
 
-// pageList are the pages of a head: slices of equal length, or nil.
+// pageList lists the pages of a head: slices of equal length, or nil.
 type pageList struct {
 	blocks []arena.Block
 	pages  []kernels.Page       // on the host: where the blocks lie
@@ -74,7 +74,7 @@ func (p *pool) close() error {
 	return err
 }
 
-// page returns the addresses of a page that lies at b, as a kernel wants them.
+// page returns the addresses of the page at b, as kernels expect them.
 func (m *memory) page(b unsafe.Pointer) kernels.Page {
 	return kernels.Page{K: b, V: unsafe.Add(b, m.layout.ValuesAt())}
 }
@@ -84,7 +84,7 @@ func (m *memory) positions(b arena.Block) []int32 {
 	return unsafe.Slice((*int32)(unsafe.Add(m.arena.Ptr(b), m.posOff)), m.layout.PageEntries)
 }
 
-// extend adds n pages to l. On an error l is as it was.
+// extend adds n pages to l. On an error l is unchanged.
 func (m *memory) extend(l *pageList, n int) error {
 	if n == 0 {
 		return nil
@@ -110,7 +110,7 @@ func (m *memory) extend(l *pageList, n int) error {
 	return nil
 }
 
-// copyPage copies page from of l to its page to.
+// copyPage copies page number from of l to page number to.
 func (m *memory) copyPage(l *pageList, to, from int) error {
 	if m.device != nil {
 		if err := m.device.Copy(l.remote[to], l.remote[from]); err != nil {
@@ -130,7 +130,7 @@ func (m *memory) share(l pageList) pageList {
 	return pageList{slices.Clone(l.blocks), slices.Clone(l.pages), slices.Clone(l.remote)}
 }
 
-// cut gives up all pages of l but the first n.
+// cut releases all pages of l but the first n.
 func (m *memory) cut(l *pageList, n int) {
 	m.giveUp(l, n, len(l.blocks))
 	l.blocks = zeroTail(l.blocks, n)
@@ -141,7 +141,7 @@ func (m *memory) cut(l *pageList, n int) {
 	}
 }
 
-// drop gives up the first n pages of l.
+// drop releases the first n pages of l.
 func (m *memory) drop(l *pageList, n int) {
 	m.giveUp(l, 0, n)
 	// Moving the rest down, instead of slicing, keeps the capacity.
@@ -153,17 +153,17 @@ func (m *memory) drop(l *pageList, n int) {
 	}
 }
 
-// giveUp lets go of pages from … to-1 of l.
+// giveUp releases pages [from, to) of l.
 func (m *memory) giveUp(l *pageList, from, to int) {
-	// The page before its block: who sees a block that nobody shares has the page
-	// for itself.
+	// Release the page before its block: a holder that sees an unshared block then
+	// owns the page alone.
 	if m.device != nil && from < to {
 		m.device.Unref(l.remote[from:to])
 	}
 	m.arena.Unref(l.blocks[from:to])
 }
 
-// swap exchanges pages i and j.
+// swap swaps pages i and j.
 func (l *pageList) swap(i, j int) {
 	l.blocks[i], l.blocks[j] = l.blocks[j], l.blocks[i]
 	if l.pages != nil {
@@ -173,8 +173,8 @@ func (l *pageList) swap(i, j int) {
 	}
 }
 
-// zeroTail returns s[:n] and clears the rest; a list much longer than needed is
-// replaced.
+// zeroTail returns s[:n] and clears the rest; if the capacity far exceeds n, it
+// returns a copy with less.
 func zeroTail[T any](s []T, n int) []T {
 	clear(s[n:])
 	if cap(s) > 64 && n < cap(s)/4 {

@@ -14,9 +14,9 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// The simulation runs the cache against the simplest thing that could be one:
-// per head a slice of entries, copied on fork. An entry is its position and a
-// number from which key and value follow, so that stale data does not pass for
+// The simulation runs the cache against the simplest possible implementation: a
+// slice of entries per head, copied on fork. An entry is its position and a
+// number that determines its key and value, so that stale data does not pass for
 // the entry that belongs there.
 type naiveEntry struct {
 	pos  int32
@@ -29,7 +29,7 @@ type naiveCache struct {
 	drop  []int32
 }
 
-// sim is the state machine: all living caches of one family.
+// sim is the state machine: all open caches of one family.
 type sim struct {
 	o      Options
 	at     place
@@ -92,7 +92,7 @@ func (s *sim) Append(t *rapid.T) {
 	require.NoError(t, s.appendTo(t, s.caches[at], s.naive[at], i, rapid.IntRange(0, 40).Draw(t, "count")))
 }
 
-// Reserve appends as a pass on the device does, now and then without success.
+// Reserve appends as a pass on the device does; now and then the pass fails.
 func (s *sim) Reserve(t *rapid.T) {
 	at := s.pick(t)
 	i, layer, head := s.head(t)
@@ -119,7 +119,7 @@ func (s *sim) Reserve(t *rapid.T) {
 	pass(c, layer, head, first, pos, k, v)
 }
 
-// AppendAll appends to all heads at once, each from a goroutine of its own.
+// AppendAll appends to all heads at once, each from its own goroutine.
 func (s *sim) AppendAll(t *rapid.T) {
 	at := s.pick(t)
 	c, n := s.caches[at], s.naive[at]
@@ -179,7 +179,7 @@ func (s *sim) Truncate(t *rapid.T) {
 	s.truncateTo(t, s.pick(t), int32(rapid.IntRange(0, 300).Draw(t, "position")))
 }
 
-// truncateTo reports whether the cache has what windows at pos need.
+// truncateTo truncates a cache, and reports whether it had what windows at pos need.
 func (s *sim) truncateTo(t *rapid.T, at int, pos int32) bool {
 	n := s.naive[at]
 	err := s.caches[at].Truncate(pos)
@@ -260,7 +260,7 @@ func (s *sim) compare(t *rapid.T, c *Cache, n *naiveCache) {
 	require.Equal(t, int64(pages)*c.Stats().PageBytes, c.Bytes(), "bytes held")
 }
 
-// Check compares all caches, and the references of all pages.
+// Check compares all caches and the reference counts of all pages.
 func (s *sim) Check(t *rapid.T) {
 	refs, remote := make(map[arena.Block]int), make(map[kernels.DevicePage]int)
 	for at, c := range s.caches {

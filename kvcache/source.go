@@ -12,13 +12,13 @@ import (
 	"github.com/lukv/lukv/internal/inputfile"
 )
 
-// source is a saved cache that is being loaded: an image in memory, or a file of
-// which parts are read when they are wanted: through buffers, or to their place in an
-// image that otherwise takes address space only.
+// source is a saved cache that is being loaded: an image in memory, or a file whose
+// parts are read on demand, either through buffers or to their place in an image that
+// otherwise takes only address space.
 type source struct {
 	data []byte
 	from io.ReaderAt // nil for an image in memory
-	file *os.File    // that was opened here, nil if none was
+	file *os.File    // opened by openSource, else nil
 }
 
 // openSource opens a file and reads its header.
@@ -50,12 +50,12 @@ func (s *source) begin(size int64) (err error) {
 	if err := s.fetch(s.data[:length]); err != nil {
 		return err
 	}
-	// A length that is wrong is found when the header is parsed.
+	// Parsing the header detects a wrong length.
 	header := min(binary.LittleEndian.Uint64(s.data), maxHeader, uint64(size-length))
 	return s.fetch(s.data[length : length+header])
 }
 
-// maxHeader bounds what is read of a header; none is longer.
+// maxHeader limits how much is read as a header; no valid one is longer.
 const maxHeader = 100_000_000
 
 // fetch reads a part of the image from the file.
@@ -66,7 +66,7 @@ func (s *source) fetch(part []byte) error {
 	return s.read(part, s.offset(part))
 }
 
-// offset says where a part of the image lies in the file.
+// offset returns the offset in the file of a part of the image.
 func (s *source) offset(part []byte) int {
 	return int(uintptr(unsafe.Pointer(unsafe.SliceData(part))) - uintptr(unsafe.Pointer(unsafe.SliceData(s.data))))
 }
@@ -85,9 +85,9 @@ func (s *source) read(b []byte, at int) error {
 	return nil
 }
 
-// stream reads a part of the file in pieces of whole units, but for the end of the last,
-// through the buffers of sum, which hold a unit or the file. Each piece is hashed, and
-// use is given it meanwhile. The image is left alone.
+// stream reads a part of the file in pieces of whole units, except at the end, through
+// the buffers of sum, which can hold a unit or the whole file. Each piece is hashed while
+// use processes it. The image is not touched.
 func (s *source) stream(part []byte, unit int, sum *checksum, use func(piece []byte)) error {
 	for at := 0; at < len(part); {
 		b := sum.buffer()
@@ -108,7 +108,7 @@ func (s *source) stream(part []byte, unit int, sum *checksum, use func(piece []b
 
 func (s *source) close() {
 	if s.from != nil && s.data != nil {
-		_ = arena.Unmap(s.data) // fails only if it is no mapping
+		_ = arena.Unmap(s.data) // fails only if it is not a mapping
 		s.data = nil
 	}
 	if s.file != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// TestLoadReads: a file is read and not mapped, so that one that becomes shorter
-// while it is loaded is an error, and nothing of it stays in memory.
+// TestLoadReads: a file is read, not mapped, so that one that is truncated while it
+// is loaded is an error, and none of it stays in memory.
 func TestLoadReads(t *testing.T) {
 	c := open(t, Options{Layers: 2, KVHeads: 2, HeadDim: 64, Type: tensor.BF16})
 	for i := range 4 {

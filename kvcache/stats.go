@@ -5,13 +5,13 @@ import "unsafe"
 // Stats describes what one cache holds.
 type Stats struct {
 	Entries     int64 // over all heads
-	Pages       int64 // pages, a shared page counts in each cache that shares it
+	Pages       int64 // a shared page counts in each cache that shares it
 	PageBytes   int64 // bytes of a page: keys, values and positions
 	Bytes       int64 // Pages × PageBytes
 	SharedBytes int64 // part of Bytes in pages that forks also hold
 	SlackBytes  int64 // part of Bytes in places without an entry
 	DeviceBytes int64 // part of Bytes on the device
-	TableBytes  int64 // page lists, and positions of pages on the device, on the host; not part of Bytes
+	TableBytes  int64 // host memory for page lists and for positions of pages on the device; not part of Bytes
 	HighWater   int64 // largest Bytes since New, Load or Fork
 }
 
@@ -49,7 +49,7 @@ func (c *Cache) pageBytes() int64 { return int64(c.pool.pageBytes) }
 // included. It may be called at any time.
 func (c *Cache) Bytes() int64 { return c.pages.Load() * c.pageBytes() }
 
-// PoolStats describes what a family of caches holds together, on the host and on
+// PoolStats describes what a family of caches holds in total, on the host and on
 // the device.
 type PoolStats struct {
 	Caches    int64 // not yet closed

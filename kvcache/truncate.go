@@ -2,11 +2,11 @@ package kvcache
 
 import "fmt"
 
-// Truncate removes, from all heads, the entries with position pos and above.
-// Entries that were evicted or dropped do not come back; where DropBefore has
-// removed positions that the window of a token at pos needs, Truncate fails
-// and changes nothing. Truncate to 0 always works: the cache is then as good as
-// new.
+// Truncate removes the entries at position pos and above from all heads. Entries
+// that were evicted or dropped do not come back; if DropBefore has removed
+// positions that the window of a token at pos needs, Truncate fails and changes
+// nothing. An open, working cache can always be truncated to 0, which leaves it as
+// good as new.
 func (c *Cache) Truncate(pos int32) error {
 	if err := c.usable(); err != nil {
 		return fmt.Errorf("truncate to position %d: %w", pos, err)
@@ -29,7 +29,7 @@ func (c *Cache) Truncate(pos int32) error {
 	return nil
 }
 
-// inWindow reports whether a head that goes on behind the position last still
+// inWindow reports whether a head that continues after the position last still
 // has everything that the next token's window covers.
 func (c *Cache) inWindow(layer int, p *head, last int32) bool {
 	return p.dropped < 0 || int64(p.dropped)+int64(c.window(layer)) <= int64(last)+1
