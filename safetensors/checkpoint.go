@@ -15,7 +15,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Names of the files that a model folder is searched for.
+// Names of the files that OpenCheckpoint looks for in a model folder.
 const (
 	SingleName = "model.safetensors"
 	IndexName  = "model.safetensors.index.json"
@@ -43,14 +43,14 @@ func OpenCheckpoint(dir string) (*Checkpoint, error) {
 			if err != nil {
 				return nil, err
 			}
-			text := m.Bytes() // one byte past the limit is enough to be refused
+			text := m.Bytes() // one byte past the limit is enough for it to be refused
 			return bytes.Clone(text[:min(len(text), maxHeader+1)]), m.Close()
 		},
 	})
 }
 
-// OpenCheckpointFS is OpenCheckpoint for a file system that has the model
-// folder as its root. The files are read into memory.
+// OpenCheckpointFS is like OpenCheckpoint, but for a file system whose root is the
+// model folder. The files are read into memory.
 func OpenCheckpointFS(fsys fs.FS) (*Checkpoint, error) {
 	read := func(name string) ([]byte, error) { return fs.ReadFile(fsys, name) }
 	return openCheckpoint(folder{
@@ -70,7 +70,7 @@ func OpenCheckpointFS(fsys fs.FS) (*Checkpoint, error) {
 // folder is a model folder on disk or in a file system.
 type folder struct {
 	name string
-	path func(name string) string // where the file of that name lies
+	path func(name string) string // returns the path of a file in the folder
 	open func(path string) (*File, error)
 	read func(path string) ([]byte, error)
 }
@@ -94,7 +94,7 @@ func openCheckpoint(dir folder) (*Checkpoint, error) {
 	return single(f), nil
 }
 
-// ParseCheckpoint is Parse for a checkpoint of one file.
+// ParseCheckpoint is like Parse, but returns a checkpoint of one file.
 func ParseCheckpoint(name string, data []byte) (*Checkpoint, error) {
 	f, err := Parse(name, data)
 	if err != nil {
@@ -141,13 +141,13 @@ func openShards(dir folder, indexPath string, text []byte) (*Checkpoint, error) 
 	return c, nil
 }
 
-// assignment is one line of an index.
+// assignment is one entry of an index.
 type assignment struct {
 	tensor, shard string
 }
 
-// parseIndex returns the weight map of an index in the order of the file. Names
-// of shards have been checked.
+// parseIndex returns the weight map of an index in file order, with the names of
+// shards checked.
 func parseIndex(text []byte) ([]assignment, error) {
 	if len(text) > maxHeader {
 		return nil, fmt.Errorf("it has more than %d bytes", maxHeader)
@@ -196,10 +196,10 @@ func parseIndex(text []byte) ([]assignment, error) {
 	return index, nil
 }
 
-// checkShardName accepts names of files inside the folder, and the same ones on
-// every system: colons are drive letters, streams and URLs, backslashes are
-// separators somewhere. Links in the folder are followed: that is how the model
-// hub's cache is built, and an index cannot make one.
+// checkShardName accepts names of files inside the folder, the same names on every
+// system: a colon can mean a drive letter, a stream or a URL, and a backslash is a
+// separator on some systems. Links in the folder are followed: the model hub's
+// cache is built of them, and an index cannot create one.
 func checkShardName(name string) error {
 	switch {
 	case strings.ContainsAny(name, "\\:\x00"):
@@ -239,8 +239,8 @@ func (c *Checkpoint) All() iter.Seq2[string, tensor.Tensor] {
 // and must not be closed separately.
 func (c *Checkpoint) Files() []*File { return slices.Clone(c.files) }
 
-// WillNeed asks the system to read ahead the first limit bytes of all files together,
-// one file after the other; it is a hint and returns at once.
+// WillNeed asks the system to read ahead the first limit bytes of all files taken
+// together, one file after another; it is a hint and returns at once.
 func (c *Checkpoint) WillNeed(limit int64) {
 	for _, f := range c.files {
 		if f.mapping != nil {

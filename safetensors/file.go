@@ -17,7 +17,7 @@ import (
 
 const (
 	lengthSize = 8           // bytes of the length field before the header
-	maxHeader  = 100_000_000 // bytes of a header or an index, as in the reference reader
+	maxHeader  = 100_000_000 // limit on the bytes of a header or index, as in the reference reader
 	maxDims    = 64
 	metaName   = "__metadata__"
 )
@@ -25,7 +25,7 @@ const (
 // File is one safetensors file, checked from front to back.
 type File struct {
 	name    string
-	tensors []member // in the order of their data
+	tensors []member // in data order
 	byName  map[string]int
 	meta    map[string]string
 	mapping *mapfile.File // nil for a parsed image
@@ -51,8 +51,8 @@ func Open(path string) (*File, error) {
 }
 
 // Parse checks a safetensors image in memory, for instance an embedded one.
-// The name is used in messages only. The data is kept, not copied, and must not
-// change as long as the File is used.
+// The name is used only in error messages. The data is kept, not copied, and must
+// not change while the File is in use.
 func Parse(name string, data []byte) (*File, error) {
 	f := &File{name: name}
 	if err := f.parse(data); err != nil {
@@ -64,7 +64,7 @@ func Parse(name string, data []byte) (*File, error) {
 // Name returns the path or name that the file was opened with.
 func (f *File) Name() string { return f.name }
 
-// Info describes the file as it was when it was opened; nil for a parsed image.
+// Info describes the file as of when it was opened; nil for a parsed image.
 func (f *File) Info() fs.FileInfo {
 	if f.mapping == nil {
 		return nil
@@ -123,7 +123,7 @@ func (f *File) parse(file []byte) error {
 	if len(file) < lengthSize {
 		return fmt.Errorf("found %d bytes, expected at least %d for the header length", len(file), lengthSize)
 	}
-	// As unsigned number: neither 2^64-1 nor a set sign bit may wrap around.
+	// Unsigned, so that neither 2^64-1 nor a set sign bit wraps around.
 	length := binary.LittleEndian.Uint64(file)
 	if length > maxHeader {
 		return fmt.Errorf("header length is %d bytes, expected at most %d", length, maxHeader)
@@ -137,7 +137,7 @@ func (f *File) parse(file []byte) error {
 	if err != nil {
 		return fmt.Errorf("header: %w", err)
 	}
-	// Empty tensors take no bytes and may share a position with their successor.
+	// Empty tensors take no bytes and may begin where their successor does.
 	slices.SortStableFunc(entries, func(a, b entry) int {
 		if a.begin != b.begin {
 			return cmp.Compare(a.begin, b.begin)
@@ -161,7 +161,7 @@ func (f *File) parse(file []byte) error {
 			return fmt.Errorf("tensor %s: data ends at byte %d, but the file has only %d bytes of data (cut short?)",
 				quote(e.name), e.end, len(data))
 		}
-		// The range was compared with type and shape when the entry was read.
+		// The range was checked against type and shape when the entry was read.
 		t := tensor.Tensor{Type: e.typ, Shape: e.shape, Data: data[e.begin:e.end:e.end]}
 		f.byName[e.name] = len(f.tensors)
 		f.tensors = append(f.tensors, member{e.name, t})
@@ -174,7 +174,7 @@ func (f *File) parse(file []byte) error {
 }
 
 // parseHeader reads the JSON text of a header. Each entry's byte range fits its
-// type and shape; how the ranges lie is left to the caller.
+// type and shape; checking that the ranges cover the data is left to the caller.
 func parseHeader(header []byte) (entries []entry, meta map[string]string, err error) {
 	if !utf8.Valid(header) {
 		return nil, nil, errors.New("text is not valid UTF-8")
@@ -206,7 +206,7 @@ func parseHeader(header []byte) (entries []entry, meta map[string]string, err er
 	if err != nil {
 		return nil, nil, err
 	}
-	// The format pads with spaces; the reference reader takes any white space.
+	// The format pads with spaces; the reference reader accepts any white space.
 	if s.peek(); s.pos < len(header) {
 		rest := header[s.pos:]
 		return nil, nil, fmt.Errorf("byte %d: found %s after the object, expected only spaces",
@@ -215,8 +215,8 @@ func parseHeader(header []byte) (entries []entry, meta map[string]string, err er
 	return entries, meta, nil
 }
 
-// parseMetadata reads an object of strings, or a null, which is as good as an
-// empty one.
+// parseMetadata reads an object of strings, or a null, which counts as an empty
+// one.
 func parseMetadata(s *scanner) (map[string]string, error) {
 	meta := make(map[string]string)
 	if s.peek() == 'n' {

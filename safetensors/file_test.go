@@ -51,7 +51,7 @@ func TestParse(t *testing.T) {
 	require.NoError(t, f.Close())
 }
 
-// The cases that the golden files do not have. A is a valid entry of one byte.
+// The cases that the golden files lack. The constant a is a valid entry of one byte.
 func TestParseStrictness(t *testing.T) {
 	const a = `{"dtype":"U8","shape":[1],"data_offsets":[0,1]}`
 	deepObject := func(n int) string { return strings.Repeat(`{"y":`, n-1) + "{}" + strings.Repeat("}", n-1) }
@@ -224,8 +224,8 @@ func TestCheckpointPrefersIndexAndFollowsIt(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// FuzzParse feeds whole files. What is accepted must be accepted by the
-// standard library's JSON reader, cover the data, and survive being rewritten.
+// FuzzParse parses whole files. A file that is accepted must have a header that the
+// standard library accepts, cover the data, and survive being rewritten.
 func FuzzParse(f *testing.F) {
 	paths, err := filepath.Glob(filepath.Join("testdata", "malformed", "files", "*.safetensors"))
 	if err != nil || len(paths) == 0 {
@@ -271,8 +271,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzIndex compares with the standard library: an accepted index must be read
-// the same way there.
+// FuzzIndex compares with the standard library, which must read an accepted index
+// the same way.
 func FuzzIndex(f *testing.F) {
 	paths, _ := filepath.Glob(filepath.Join("testdata", "malformed", "folders", "*", IndexName))
 	if len(paths) == 0 {
@@ -335,7 +335,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// All stops where its caller stops, for files and for checkpoints.
+// All stops when its caller does, for files and for checkpoints.
 func TestAllStops(t *testing.T) {
 	img := image(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},"c":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}}`, 1, 2, 3)
 	c, err := ParseCheckpoint("x", img)
@@ -353,8 +353,8 @@ func TestAllStops(t *testing.T) {
 	}
 }
 
-// A surrogate at the end of a string, or before what only looks like another one,
-// is refused; a pair is one character.
+// A surrogate at the end of a string, or before something that only resembles another
+// one, is rejected; a pair is one character.
 func TestSurrogates(t *testing.T) {
 	header := func(name string) string {
 		return `{"` + name + `":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`
@@ -379,13 +379,13 @@ func TestSurrogates(t *testing.T) {
 	assert.True(t, ok)
 }
 
-// Names of up to 120 bytes stand in messages as they are.
+// Names of up to 120 bytes are not shortened in messages.
 func TestQuote(t *testing.T) {
 	assert.Equal(t, `"`+strings.Repeat("n", 120)+`"`, quote(strings.Repeat("n", 120)))
 	assert.Equal(t, `"`+strings.Repeat("n", 120)+`"... (121 bytes)`, quote(strings.Repeat("n", 121)))
 }
 
-// What does not cover the data says on which side of the byte it expects.
+// If ranges do not cover the data exactly, the error says whether by a hole or an overlap.
 func TestHolesAndOverlaps(t *testing.T) {
 	const a, b = `"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}`, `"b":{"dtype":"U8","shape":[1],"data_offsets":`
 	_, err := Parse("x", image(`{`+a+`,`+b+`[3,4]}}`, 1, 2, 3, 4))

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// malformedDir holds the cases, see its README.md; LUKV_GOLDEN_MALFORMED names
-// another folder of the same layout.
+// malformedDir returns the folder of the cases, see its README.md;
+// LUKV_GOLDEN_MALFORMED names another folder with the same layout.
 func malformedDir() string {
 	if dir := os.Getenv("LUKV_GOLDEN_MALFORMED"); dir != "" {
 		return dir
@@ -23,9 +23,9 @@ func malformedDir() string {
 	return filepath.Join("testdata", "malformed")
 }
 
-// TestGoldenMalformed checks the file cases and, of the folder cases, those
-// that concern the index and the shards. What a model needs beyond that (its
-// config, names and shapes) is checked where models are loaded.
+// TestGoldenMalformed checks the file cases and those folder cases that concern the
+// index and the shards. What a model needs beyond that (its config, names and
+// shapes) is checked where models are loaded.
 func TestGoldenMalformed(t *testing.T) {
 	dir := malformedDir()
 	text, err := os.ReadFile(filepath.Join(dir, "cases.json"))
@@ -34,8 +34,8 @@ func TestGoldenMalformed(t *testing.T) {
 		Cases []struct{ Name, Kind, Path, Expect, Why string }
 	}
 	require.NoError(t, json.Unmarshal(text, &list))
-	// Names tell where a fault of our own folders shows; of others' the loading of
-	// models has to find it at the latest.
+	// For our own folders, names tell where a fault must be found; for others', loading
+	// the model must find it at the latest.
 	foreign := os.Getenv("LUKV_GOLDEN_MALFORMED") != ""
 	checks, skipped := 0, 0
 	for _, c := range list.Cases {
@@ -77,8 +77,8 @@ func TestGoldenMalformed(t *testing.T) {
 	require.NotZero(t, checks)
 }
 
-// indexLevel returns what opening the folder's tensors without a config must
-// give, "" where that has no say.
+// indexLevel returns the expected result of opening the folder's tensors without a
+// config, "" if that cannot decide the case.
 func indexLevel(name, expect string) string {
 	for _, prefix := range []string{"ok-", "index-", "shard-", "missing-shard", "no-weights"} {
 		if strings.HasPrefix(name, prefix) {
@@ -150,8 +150,8 @@ func TestNothingStaysMapped(t *testing.T) {
 	}
 }
 
-// A checkpoint of real size is opened where it lies: in no time, with no memory
-// for its data. The file is sparse and takes no room on the disk.
+// A checkpoint of real size is opened in place: in no time, without memory for its
+// data. The file is sparse and takes no disk space.
 func TestOpenLargeFile(t *testing.T) {
 	if runtime.GOOS != "linux" || strconv.IntSize < 64 {
 		t.Skip("needs sparse files and 64-bit addresses")

@@ -7,23 +7,23 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth bounds the nesting of skipped values and so the stack.
+// maxDepth bounds the nesting of skipped values and thus the stack.
 const maxDepth = 64
 
 // scanner reads JSON (RFC 8259) front to back, value by value, without
-// building a tree. It knows the little that headers and indices need. The text
-// must be valid UTF-8.
+// building a tree. It supports only what headers and indices need. The text must
+// be valid UTF-8.
 type scanner struct {
 	text []byte
 	pos  int
 }
 
-// fail returns an error that says where it happened.
+// fail returns an error that names the current position.
 func (s *scanner) fail(format string, args ...any) error {
 	return fmt.Errorf("JSON at byte %d: %w", s.pos, fmt.Errorf(format, args...))
 }
 
-// found describes what stands at the current position.
+// found describes what is at the current position.
 func (s *scanner) found() string {
 	if s.pos >= len(s.text) {
 		return "the end of the text"
@@ -72,7 +72,7 @@ func (s *scanner) more(n int, end byte) (bool, error) {
 }
 
 // object reads an object and calls field for each key, in order; field must
-// consume the value. Repeated keys are reported twice.
+// consume the value. It is called for every occurrence of a repeated key.
 func (s *scanner) object(what string, field func(key string) error) error {
 	if err := s.open('{', what); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (s *scanner) object(what string, field func(key string) error) error {
 	}
 }
 
-// array reads an array and calls element for each value, which it must consume.
+// array reads an array and calls element for each value; element must consume it.
 func (s *scanner) array(what string, element func() error) error {
 	if err := s.open('[', what); err != nil {
 		return err
@@ -112,15 +112,15 @@ func (s *scanner) array(what string, element func() error) error {
 	}
 }
 
-// str reads a string. Unpaired surrogates are refused: two different ones would
-// otherwise become the same name.
+// str reads a string. It rejects unpaired surrogates: otherwise different ones
+// would become the same name.
 func (s *scanner) str(what string) (string, error) {
 	if s.peek() != '"' {
 		return "", s.fail("found %s, expected %s, a string", s.found(), what)
 	}
 	s.pos++
 	start := s.pos
-	var buf []byte // only once an escape occurs
+	var buf []byte // nil until an escape occurs
 	for s.pos < len(s.text) {
 		switch c := s.text[s.pos]; {
 		case c == '"':
@@ -237,7 +237,7 @@ func (s *scanner) count() (int, error) {
 	return int(n), nil
 }
 
-// skip reads any value and forgets it.
+// skip reads any value and discards it.
 func (s *scanner) skip(depth int) error {
 	if depth >= maxDepth {
 		return s.fail("nested more than %d deep", maxDepth)
@@ -262,7 +262,7 @@ func (s *scanner) skip(depth int) error {
 	return s.fail("found %s, expected a value", s.found())
 }
 
-// number checks the grammar of a number of any kind.
+// number reads a number of any kind, checking its syntax.
 func (s *scanner) number() error {
 	digits := func() bool {
 		start := s.pos

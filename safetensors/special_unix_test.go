@@ -11,9 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOnlyRegularFiles puts a pipe, a device and a directory in place of weights
-// and index: an error that says what it is, at once, where reading would wait for
-// ever or never end.
+// TestOnlyRegularFiles puts a pipe, a device and a directory in place of weights and
+// index: they are rejected at once, whereas reading could block or never end.
 func TestOnlyRegularFiles(t *testing.T) {
 	for what, make := range map[string]func(path string) error{
 		"a special file":          func(path string) error { return syscall.Mkfifo(path, 0o600) },

@@ -17,10 +17,10 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Named is a tensor to be written, with its name. Its bytes are Tensor.Data or, if Stream is
-// set, what Stream writes, so that a large tensor need not be in memory as a
-// whole. With Stream, Tensor.Data is ignored, and Stream must write exactly as
-// many bytes as type and shape take; it is called once, when the tensor's turn
+// Named is a tensor to be written, with its name. Its bytes are Tensor.Data or, if
+// Stream is set, what Stream writes, so that a large tensor need not be entirely in
+// memory. If Stream is set, Tensor.Data is ignored, and Stream must write exactly
+// as many bytes as type and shape take; it is called once, when the tensor's turn
 // comes in the order that Write documents.
 type Named struct {
 	Name   string
@@ -28,15 +28,15 @@ type Named struct {
 	Stream func(io.Writer) error
 }
 
-// Write writes a safetensors file. The tensors' data follow each other by
-// element size, largest first, and in the given order among equals: as the
-// header is padded to a multiple of 8 bytes, each tensor is aligned for its
-// type. Metadata keys are written sorted, so equal input gives equal bytes.
+// Write writes a safetensors file. The tensors' data is ordered by element size,
+// largest first, and in the given order among equals: since the header is padded
+// to a multiple of 8 bytes, each tensor is aligned for its type. Metadata keys are
+// written sorted, so equal input gives equal bytes.
 //
-// Names must be unique, valid UTF-8 and not "__metadata__". All headers are
-// checked before the first byte is written. Write needs memory for the header
-// only. It writes in large pieces only if the data comes that way, so w should
-// be buffered if tensors are small.
+// Names must be unique, valid UTF-8 and not "__metadata__". The whole header is
+// checked before the first byte is written. Write needs memory only for the
+// header. It does not buffer, so w should if tensors are small or streams write
+// small pieces.
 func Write(w io.Writer, tensors []Named, metadata map[string]string) error {
 	order := inOrder(tensors)
 	header, sizes, err := buildHeader(order, metadata)
@@ -67,7 +67,7 @@ func Size(tensors []Named, metadata map[string]string) (int64, error) {
 	return n, nil
 }
 
-// inOrder returns the tensors in the order of their data.
+// inOrder returns the tensors in data order.
 func inOrder(tensors []Named) []Named {
 	order := slices.Clone(tensors)
 	slices.SortStableFunc(order, func(a, b Named) int {
@@ -91,7 +91,7 @@ func writeData(w io.Writer, t Named, size int) error {
 	return nil
 }
 
-// limitedWriter refuses bytes beyond the size that the header has promised.
+// limitedWriter refuses bytes beyond the size that the header promises.
 type limitedWriter struct {
 	w    io.Writer
 	left int
@@ -106,8 +106,8 @@ func (l *limitedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// buildHeader returns the length field with the padded header, and each
-// tensor's size in bytes.
+// buildHeader returns the length field and the padded header, and each tensor's
+// size in bytes.
 func buildHeader(order []Named, metadata map[string]string) (header []byte, sizes []int, err error) {
 	h := make([]byte, lengthSize, 1024)
 	h = append(h, '{')
@@ -179,8 +179,8 @@ func buildHeader(order []Named, metadata map[string]string) (header []byte, size
 	return h, sizes, nil
 }
 
-// appendString appends a JSON string. Invalid UTF-8 is refused, as the encoder
-// would silently replace it.
+// appendString appends s as a JSON string. It rejects invalid UTF-8, which the
+// encoder would silently replace.
 func appendString(h []byte, s string) ([]byte, error) {
 	if !utf8.ValidString(s) {
 		return nil, fmt.Errorf("%s is not valid UTF-8", quote(s))
@@ -190,7 +190,7 @@ func appendString(h []byte, s string) ([]byte, error) {
 }
 
 // WriteFile writes a safetensors file to path as Write does. The file appears
-// under its name only when it is complete and on disk, replacing an older one;
+// under its name only when it is complete and on disk, replacing any older one;
 // on failure nothing is left behind and an older file stays. Tensors may be
 // views of the older file's mapping.
 func WriteFile(path string, tensors []Named, metadata map[string]string) error {

@@ -18,8 +18,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Whatever is written is read back, aligned, and the bytes do not depend on the
-// order of metadata or on streaming.
+// Whatever is written can be read back, is aligned, and does not depend on the order
+// of metadata or on streaming.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		meta := rapid.MapOfN(rapid.String(), rapid.String(), 0, 4).Draw(t, "meta")
