@@ -12,10 +12,10 @@ import (
 
 // Tensor is a view of an array: Type says how an element is stored, Shape gives
 // the dimensions, outermost first, and Data holds the elements row by row,
-// little-endian, exactly Bytes(Type, Shape) of them. An empty Shape is a scalar.
+// little-endian, exactly Bytes(Type, Shape) bytes. An empty Shape is a scalar.
 //
-// The zero Tensor stands for "no tensor" (see IsZero). Data is not owned, see
-// the package documentation for how long it lives. Shape must not be changed.
+// The zero Tensor stands for "no tensor" (see IsZero). Data is not owned; the
+// package documentation says how long it is valid. Shape must not be changed.
 type Tensor struct {
 	Type  Type
 	Shape []int
@@ -23,8 +23,8 @@ type Tensor struct {
 }
 
 // Count returns the number of elements of an array of the given shape, 1 for
-// an empty shape. A negative dimension and a product beyond the range of int
-// are errors.
+// an empty shape. It fails if a dimension is negative or the product is beyond the
+// range of int.
 func Count(shape []int) (int, error) {
 	n := uint64(1)
 	for _, d := range shape {
@@ -41,9 +41,8 @@ func Count(shape []int) (int, error) {
 }
 
 // Bytes returns the number of bytes that an array of the given type and shape
-// takes. It fails where Count does, for an invalid type, where the size is
-// beyond the range of int, and where elements of less than a byte do not fill
-// the last one.
+// takes. It fails if Count does, for an invalid type, if the size is beyond the
+// range of int, and if elements smaller than a byte do not fill the last one.
 func Bytes(t Type, shape []int) (int, error) {
 	if !t.Valid() {
 		return 0, fmt.Errorf("element type %v is invalid", t)
@@ -56,7 +55,7 @@ func Bytes(t Type, shape []int) (int, error) {
 	hi, lo := bits.Mul64(uint64(n), uint64(width))
 	size := hi<<61 | lo>>3
 	switch {
-	case hi > 3 || size > math.MaxInt: // a set sign bit from hi = 4 on
+	case hi > 3 || size > math.MaxInt: // from hi = 4 on the sign bit would be set
 		return 0, fmt.Errorf("%v%s: size in bytes is out of range", t, ShapeString(shape))
 	case lo%8 != 0:
 		return 0, fmt.Errorf("%v%s: %d elements of %d bits end within a byte", t, ShapeString(shape), n, width)
@@ -79,7 +78,7 @@ func New(t Type, shape []int, data []byte) (Tensor, error) {
 }
 
 // Make returns a tensor of zeros in newly allocated memory, aligned for its
-// type. It panics where Bytes returns an error.
+// type. It panics if Bytes returns an error.
 func Make(t Type, shape ...int) Tensor {
 	n, err := Bytes(t, shape)
 	if err != nil {
@@ -139,13 +138,13 @@ func (t Tensor) Len() int {
 	if size := t.Type.Size(); size > 0 {
 		return len(t.Data) / size
 	}
-	n, _ := Count(t.Shape) // in range, as Data is
+	n, _ := Count(t.Shape) // in range, since Data is
 	return n
 }
 
-// Row returns element i along the first dimension: for a [rows, cols] matrix
-// the row i as a view of shape [cols]. It panics if t is a scalar or i is out
-// of range, and for types of less than a byte, whose rows may end within one.
+// Row returns element i along the first dimension: for a [rows, cols] matrix,
+// row i as a view of shape [cols]. It panics if t is a scalar or i is out of
+// range, and for types smaller than a byte, whose rows may end within one.
 func (t Tensor) Row(i int) Tensor {
 	if t.Type.Size() == 0 {
 		panic(fmt.Sprintf("tensor: row of %v%s", t.Type, ShapeString(t.Shape)))
@@ -297,10 +296,10 @@ func ShapeString(shape []int) string {
 	return b.String()
 }
 
-// littleEndian says whether the host stores numbers as tensors do.
+// littleEndian reports whether the host stores numbers as tensors do.
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// view reinterprets b as a slice of T where the host's byte order and the
+// view reinterprets b as a slice of T if the host's byte order and the
 // alignment of b allow it.
 func view[T float32 | uint16](b []byte) ([]T, bool) {
 	var zero T
@@ -316,7 +315,7 @@ func view[T float32 | uint16](b []byte) ([]T, bool) {
 }
 
 // alignedBytes allocates n bytes that start at a multiple of 8; the allocator
-// promises that only for slices of 8-byte elements.
+// guarantees that only for slices of 8-byte elements.
 func alignedBytes(n int) []byte {
 	if n == 0 {
 		return nil

@@ -28,7 +28,7 @@ func TestTypes(t *testing.T) {
 	assert.Equal(t, "Type(200)", Type(200).String())
 }
 
-// TestTypesOfLessThanAByte: whole tensors have a size in bytes, rows need not.
+// TestTypesOfLessThanAByte: whole tensors have a size in bytes, rows need not have one.
 func TestTypesOfLessThanAByte(t *testing.T) {
 	for _, c := range []struct {
 		typ   Type
@@ -179,8 +179,8 @@ func TestInt64s(t *testing.T) {
 	assert.Panics(t, func() { FromI64s([]int64{1}, 2) })
 }
 
-// Every bfloat16 must survive the way through float32, and every float32 must
-// go to the nearest one, ties to even; checked against a search by distance.
+// Every bfloat16 must survive a round trip through float32, and a float32 must
+// round to the nearest one, ties to even.
 func TestBF16(t *testing.T) {
 	for h := range 1 << 16 {
 		f := BF16ToF32(uint16(h))

@@ -28,8 +28,8 @@ const (
 	F8E8M0 // 8-bit power of two, a scale
 	C64    // two F32, real and imaginary part
 
-	// Types of less than a byte, packed from the low bits on; whole tensors of
-	// them can be listed and copied, as with the 8-bit floats.
+	// Types smaller than a byte, packed from the low bits up. As with the 8-bit
+	// floats, whole tensors can only be listed and copied.
 	F4     // 4-bit float, 2 exponent bits
 	F6E2M3 // 6-bit float, 2 exponent bits
 	F6E3M2 // 6-bit float, 3 exponent bits
@@ -53,8 +53,8 @@ var typeInfo = [typeCount + 1]struct {
 // Valid reports whether t is one of the types above.
 func (t Type) Valid() bool { return t >= F32 && t <= typeCount }
 
-// Size returns the number of bytes of one element, 0 for an invalid type and for
-// one of less than a byte.
+// Size returns the size of one element in bytes, 0 for an invalid type and for one
+// smaller than a byte.
 func (t Type) Size() int {
 	if !t.Valid() {
 		return 0
@@ -63,7 +63,7 @@ func (t Type) Size() int {
 }
 
 // Float reports whether t is a floating-point type whose values Float32s can
-// widen. Those of 8 bits and less are not: they can be listed and copied only.
+// convert. Those of 8 bits or fewer are not: they can only be listed and copied.
 func (t Type) Float() bool { return t == F32 || t == F16 || t == BF16 || t == F64 }
 
 // String returns the type's name in the safetensors format, such as "BF16".
