@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// Align is the alignment of every block in bytes, and what block sizes are
-	// multiples of.
+	// Align is the alignment of every block in bytes; block sizes are multiples
+	// of it.
 	Align = 64
 
 	// Reserve is how many bytes of freed blocks an arena may keep in memory for
@@ -29,7 +29,7 @@ var liveTotal, mappedTotal atomic.Int64
 // Live returns the bytes of all blocks in use, over all arenas of the process.
 func Live() int64 { return liveTotal.Load() }
 
-// Mapped returns the bytes of address space of all slabs of the process.
+// Mapped returns the bytes of address space of all slabs and Map regions of the process.
 func Mapped() int64 { return mappedTotal.Load() }
 
 // Arena hands out blocks of one size. Make one with New.
@@ -37,8 +37,8 @@ type Arena struct {
 	size int    // bytes of a block
 	mem  memory // where slabs come from
 
-	// charge, if not nil, is told of bytes that are taken, and may refuse them, and
-	// of those that are given back; weight is what a block counts.
+	// charge, if not nil, is told of bytes that are taken, which it may refuse, and
+	// of bytes that are given back; a block counts as weight bytes.
 	charge func(bytes int64) error
 	weight int64
 
@@ -49,7 +49,7 @@ type Arena struct {
 	serial int     // number of slabs ever mapped
 	live   int64   // blocks in use
 	high   int64   // largest live so far
-	mapped int64   // bytes
+	mapped int64   // bytes of all slabs
 	closed bool
 }
 
@@ -70,9 +70,9 @@ type Block struct {
 	i int32
 }
 
-// Stats says what an arena holds.
+// Stats describes what an arena holds.
 type Stats struct {
-	Live      int64 // bytes of blocks in use, a block with several references once
+	Live      int64 // bytes of blocks in use; a block with several references counts once
 	HighWater int64 // largest Live since New
 	Warm      int64 // bytes of freed blocks kept in memory, at most Reserve
 	Mapped    int64 // bytes of address space; untouched and released parts take no memory
@@ -87,9 +87,9 @@ func New(size int) (*Arena, error) {
 	return &Arena{size: size, mem: systemMemory}, nil
 }
 
-// NewHuge is New with slabs in large pages of the system where it has them (Linux): a
-// processor finds the addresses of what it reads faster, but memory comes and goes 2 MiB
-// at a time, so that a freed block may stay in memory for its neighbours' sake.
+// NewHuge is like New, but with slabs in the system's huge pages where available (Linux):
+// the processor translates addresses faster, but memory is taken and freed 2 MiB at a
+// time, so that a freed block may stay in memory because of its neighbours.
 func NewHuge(size int) (*Arena, error) {
 	a, err := New(size)
 	if err == nil {
@@ -98,9 +98,9 @@ func NewHuge(size int) (*Arena, error) {
 	return a, err
 }
 
-// Charge has the arena ask charge before blocks come into use, and tell it, by a
-// negative number, when they do so no longer. A block counts weight bytes. It must
-// be called before the first Alloc.
+// Charge makes the arena call charge before blocks come into use, which an error
+// prevents, and with a negative number when they are freed. A block counts as weight
+// bytes. Charge must be called before the first Alloc.
 func (a *Arena) Charge(weight int64, charge func(bytes int64) error) {
 	a.weight, a.charge = weight, charge
 }
@@ -123,13 +123,13 @@ func (a *Arena) Bytes(b Block) []byte {
 // Refs returns the number of references to b.
 func (b Block) Refs() int { return int(b.s.refs[b.i].Load()) }
 
-// Shared reports whether b has more than one reference. Who holds the only
+// Shared reports whether b has more than one reference. The holder of the only
 // reference may write to the block.
 func (b Block) Shared() bool { return b.Refs() > 1 }
 
 // Alloc appends n blocks to dst, each with one reference and all bytes zero. On
-// failure (the system has no memory, the arena is closed) it returns dst as it
-// was, and an error.
+// failure (charge refuses, the system is out of memory, the arena is closed) it
+// returns dst as it was, and an error.
 func (a *Arena) Alloc(dst []Block, n int) ([]Block, error) {
 	if a.charge == nil {
 		return a.alloc(dst, n)
@@ -157,7 +157,7 @@ func (a *Arena) alloc(dst []Block, n int) ([]Block, error) {
 		a.warm = a.warm[:len(a.warm)-1]
 		dst = append(dst, b)
 	}
-	stale := len(dst) // blocks before this one have to be zeroed
+	stale := len(dst) // blocks before this one must be zeroed
 	for len(dst) < was+n {
 		b, used, ok := a.takeFree()
 		if !ok {
@@ -170,7 +170,7 @@ func (a *Arena) alloc(dst []Block, n int) ([]Block, error) {
 		}
 		dst = append(dst, b)
 		if used {
-			// Keep stale blocks in front, so that one index separates them.
+			// Keep stale blocks at the front, so that one index separates them.
 			dst[stale], dst[len(dst)-1] = dst[len(dst)-1], dst[stale]
 			stale++
 		}
@@ -186,8 +186,8 @@ func (a *Arena) alloc(dst []Block, n int) ([]Block, error) {
 	return dst, nil
 }
 
-// takeFree returns a free block, from the oldest slab that has one, and whether
-// it was ever used before.
+// takeFree returns a free block from the oldest slab that has one, and whether it
+// may have been used before.
 func (a *Arena) takeFree() (b Block, used, ok bool) {
 	for ; a.first < len(a.slabs); a.first++ {
 		s := a.slabs[a.first]
@@ -207,8 +207,8 @@ func (a *Arena) takeFree() (b Block, used, ok bool) {
 	return Block{}, false, false
 }
 
-// grow maps one more slab: about as much as is mapped already, at least for
-// want blocks, within the limits of the system.
+// grow maps one more slab: about as much as is mapped already, enough for want
+// blocks if possible, but within the memory's limit.
 func (a *Arena) grow(want int) error {
 	limit := max(a.mem.maxSlab, int64(a.size))
 	bytes := min(max(a.mapped, minSlab, int64(want)*int64(a.size)), limit)
@@ -239,8 +239,8 @@ func (a *Arena) Ref(blocks []Block) {
 	}
 }
 
-// Unref takes a reference from each of the blocks and frees those that had no
-// other. Freeing many at once is cheaper than one by one.
+// Unref removes a reference from each of the blocks and frees those left without
+// one. Freeing many at once is cheaper than one by one.
 func (a *Arena) Unref(blocks []Block) {
 	if len(blocks) == 0 {
 		return
@@ -262,7 +262,7 @@ func (a *Arena) Unref(blocks []Block) {
 		_ = a.charge(-freed * a.weight)
 	}
 	if len(a.warm)*a.size > Reserve {
-		// Down to half, so that a run of single frees does not release each time.
+		// Down to half, so that a run of single frees does not release every time.
 		a.release(len(a.warm) - Reserve/2/a.size)
 	}
 }
@@ -273,7 +273,7 @@ func (a *Arena) addLive(n int64) {
 	liveTotal.Add(n * int64(a.size))
 }
 
-// release returns the n longest-free warm blocks to the system.
+// release returns to the system the n warm blocks that have been free longest.
 func (a *Arena) release(n int) {
 	a.retire(a.warm[:n])
 	a.warm = slices.Delete(a.warm, 0, n)
@@ -282,7 +282,7 @@ func (a *Arena) release(n int) {
 	}
 }
 
-// retire marks blocks, which are in no list any more, as free and gives their
+// retire marks blocks, which are no longer in any list, as free and returns their
 // memory to the system. It reorders blocks.
 func (a *Arena) retire(blocks []Block) {
 	slices.SortFunc(blocks, func(x, y Block) int {
@@ -313,8 +313,8 @@ func (a *Arena) retire(blocks []Block) {
 	a.first = 0
 }
 
-// releaseRun gives the memory of the free blocks [lo, hi) of s to the system,
-// with the system's pages at both ends if all blocks on them are free.
+// releaseRun returns the memory of the free blocks [lo, hi) of s to the system,
+// including the system's pages at both ends if all blocks on them are free.
 func (a *Arena) releaseRun(s *slab, lo, hi int) {
 	os := a.mem.pageSize
 	from, to := lo*a.size, hi*a.size
@@ -336,7 +336,7 @@ func (a *Arena) releaseRun(s *slab, lo, hi int) {
 	}
 }
 
-// unmap removes the slab, whose blocks are all free.
+// unmap removes the slab and unmaps its memory.
 func (a *Arena) unmap(s *slab) error {
 	i := slices.Index(a.slabs, s)
 	a.slabs = slices.Delete(a.slabs, i, i+1)
@@ -355,15 +355,15 @@ func (a *Arena) Stats() Stats {
 	return Stats{Live: a.live * size, HighWater: a.high * size, Warm: int64(len(a.warm)) * size, Mapped: a.mapped}
 }
 
-// ResetHighWater lets the high-water mark start again from what is in use now.
+// ResetHighWater resets the high-water mark to what is in use now.
 func (a *Arena) ResetHighWater() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.high = a.live
 }
 
-// Close gives all memory back. Blocks still in use are lost with it, which is
-// an error. A second Close does nothing.
+// Close returns all memory to the system. Blocks still in use become invalid, and
+// Close then returns an error. A second Close does nothing.
 func (a *Arena) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -435,8 +435,8 @@ func (a *Arena) Check() error {
 	return nil
 }
 
-// Map returns n bytes of zeroed memory outside the Go heap, where the system can
-// do that, until they are given to Unmap.
+// Map returns n bytes of zeroed memory, outside the Go heap where the system
+// supports that. They are valid until passed to Unmap.
 func Map(n int) ([]byte, error) {
 	page := systemMemory.pageSize
 	mem, err := systemMemory.alloc((max(n, 1) + page - 1) / page * page)
@@ -447,7 +447,7 @@ func Map(n int) ([]byte, error) {
 	return mem[:n], nil
 }
 
-// Unmap gives memory that Map returned back to the system.
+// Unmap returns to the system memory that Map returned.
 func Unmap(mem []byte) error {
 	mem = mem[:cap(mem)]
 	mappedTotal.Add(-int64(len(mem)))

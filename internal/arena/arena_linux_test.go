@@ -23,7 +23,7 @@ func resident(t *testing.T, a *Arena) int64 {
 	return n
 }
 
-// TestFreedMemoryLeaves asks the system which pages of the slabs are in memory.
+// TestFreedMemoryLeaves asks the system which of the slabs' pages are in memory.
 func TestFreedMemoryLeaves(t *testing.T) {
 	for _, size := range []int{64, 960, 4096, 33024, 264192} {
 		n := 16 << 20 / size
@@ -43,7 +43,7 @@ func TestFreedMemoryLeaves(t *testing.T) {
 		full := resident(t, a)
 		require.InDelta(t, n*size, full, float64(len(a.slabs)*systemMemory.pageSize))
 
-		// All but each 20th run of 64 blocks go, in an order that is not that of memory.
+		// Free all but every 20th run of 64 blocks, not in memory order.
 		var keep, free []Block
 		for i := range blocks {
 			if b := blocks[(i*11)%n]; (i*11)%n/64%20 == 0 {
@@ -70,7 +70,7 @@ func TestFreedMemoryLeaves(t *testing.T) {
 	}
 }
 
-// warmEdges bounds what pages shared between reserve blocks and free ones add.
+// warmEdges bounds what pages shared by reserve blocks and free ones add.
 func warmEdges(a *Arena) int64 { return int64(2 * len(a.warm) * systemMemory.pageSize) }
 
 func TestReleaseZeroes(t *testing.T) {

@@ -67,7 +67,7 @@ func TestByHand(t *testing.T) {
 		require.Equal(t, byte(0xee), a.Bytes(b[0])[191])
 		require.NoError(t, a.Check())
 
-		// Freed blocks come first, zeroed.
+		// Freed blocks are reused first, zeroed.
 		c, err := a.Alloc(slices.Clone(b[:1]), 2)
 		require.NoError(t, err)
 		require.True(t, slices.Equal([]Block{b[0], b[2], b[1]}, c))
@@ -93,7 +93,7 @@ func TestErrors(t *testing.T) {
 	require.Len(t, b, 1)
 	require.Zero(t, a.Stats())
 
-	// Memory runs out half way: what was taken is free again.
+	// Memory runs out halfway: what was taken is free again.
 	a.mem = systemMemory
 	a.mem.maxSlab = int64(systemMemory.pageSize)
 	real, slabs := a.mem.alloc, 3
@@ -117,8 +117,8 @@ func TestErrors(t *testing.T) {
 	require.Len(t, b, 2)
 }
 
-// TestSimulation checks that blocks never overlap, come zeroed, and that the
-// books agree, for block sizes below, at and across the system's pages.
+// TestSimulation checks that blocks never overlap and are zeroed, and that the
+// bookkeeping is right, for block sizes below, at and above the system's page size.
 func TestSimulation(t *testing.T) {
 	each(t, func(t *testing.T, m memory) {
 		rapid.Check(t, func(t *rapid.T) {

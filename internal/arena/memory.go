@@ -5,10 +5,10 @@ import "unsafe"
 // memory is a source of slabs.
 type memory struct {
 	maxSlab  int64 // bytes of the largest slab, unless a single block needs more
-	pageSize int   // granularity of release, bytes
+	pageSize int   // granularity of release in bytes
 	alloc    func(n int) ([]byte, error)
 	free     func(mem []byte) error
-	release  func(mem []byte) // gives the memory back; mem stays usable, its content is lost
+	release  func(mem []byte) // gives the memory back; mem stays usable but loses its content
 }
 
 // heapMemory takes slabs from the Go heap. Released parts stay in memory, so

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// advise keeps huge pages away: with them, the first touch of a block would
-// take memory for its neighbours, and a freed block could not leave alone.
+// advise disables huge pages: with them, the first touch of a block would take
+// memory for its neighbours, and a freed block could not be released by itself.
 func advise(mem []byte) {
 	_ = unix.Madvise(mem, unix.MADV_NOHUGEPAGE) // kernels without huge pages refuse
 }
@@ -17,12 +17,12 @@ func release(mem []byte) {
 	_ = unix.Madvise(mem, unix.MADV_DONTNEED) // fails only for locked memory, which then stays
 }
 
-// hugePage is the size of the pages that a page table of the second level points to, where
-// pages are 4 KiB. Elsewhere it is a multiple of the page size all the same.
+// hugePage is the size of the page that a second-level page-table entry maps where pages
+// are 4 KiB. Elsewhere it is still a multiple of the page size.
 const hugePage = 2 << 20
 
-// hugeMemory is systemMemory with slabs at multiples of hugePage for which the system
-// is asked for large pages; one without them gives ordinary ones.
+// hugeMemory is like systemMemory, but aligns slabs to hugePage and asks the system for
+// huge pages; a system without them provides ordinary ones.
 var hugeMemory = memory{
 	maxSlab:  systemMemory.maxSlab,
 	pageSize: hugePage,
@@ -32,7 +32,7 @@ var hugeMemory = memory{
 		if err != nil {
 			return nil, fmt.Errorf("map %d bytes of memory: %w", n, err)
 		}
-		// What lies around the slab goes; if it does not, it is never touched.
+		// Unmap what surrounds the slab; if that fails, it is never touched.
 		before := -uintptr(begin) % hugePage
 		mem := unsafe.Add(begin, before)
 		if before > 0 {
