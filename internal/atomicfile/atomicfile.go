@@ -17,13 +17,13 @@ import (
 )
 
 // Write calls write with a new file and gives it the name path when it is
-// complete, replacing an older file. On failure nothing is left behind and an
-// older file stays. The file gets those permissions of perm that the process's
-// mask leaves and that an older file had.
+// complete, replacing any older file. On failure nothing is left behind and an
+// older file stays. The file's permissions are perm, less those that the umask
+// removes and those that an older file lacked.
 func Write(path string, perm fs.FileMode, write func(io.Writer) error) error {
 	if err := toPath(path, perm, write); err != nil {
 		var pathErr *fs.PathError
-		if errors.As(err, &pathErr) && pathErr.Path != path { // the name that was asked for says more
+		if errors.As(err, &pathErr) && pathErr.Path != path { // the requested name says more
 			return fmt.Errorf("create %s: %w", path, pathErr.Err)
 		}
 		return err
@@ -51,8 +51,8 @@ func toPath(path string, perm fs.FileMode, write func(io.Writer) error) error {
 	return replace(target, perm, write)
 }
 
-// through writes to what is there already and is no regular file. A pipe that
-// nobody reads is an error, not a wait.
+// through writes to an existing pipe, device or open file. A pipe that nobody
+// reads is an error; it does not block.
 func through(path string, write func(io.Writer) error) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -62,8 +62,8 @@ func through(path string, write func(io.Writer) error) error {
 	return errors.Join(err, f.Close())
 }
 
-// isDescriptor reports whether a path names one of the process's open files,
-// whose file must stay where it is.
+// isDescriptor reports whether path names an open file of a process, which must
+// be written in place.
 func isDescriptor(path string) bool {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -91,8 +91,8 @@ func isDescriptor(path string) bool {
 
 const maxLinks = 40
 
-// behindLinks follows links to the file that they stand for, which need not be
-// there yet.
+// behindLinks follows links to the file that they point to, which need not exist
+// yet.
 func behindLinks(path string) (string, error) {
 	for range maxLinks {
 		to, err := os.Readlink(path)
@@ -107,7 +107,7 @@ func behindLinks(path string) (string, error) {
 	return "", &fs.PathError{Op: "create", Path: path, Err: errors.New("too many links")}
 }
 
-// replace writes a file beside path and renames it to that.
+// replace writes a new file in the folder of path and then gives it that name.
 func replace(path string, perm fs.FileMode, write func(io.Writer) error) (err error) {
 	f, finish, err := create(path, perm)
 	if err != nil {
@@ -123,7 +123,7 @@ func replace(path string, perm fs.FileMode, write func(io.Writer) error) (err er
 	if err := write(f); err != nil {
 		return err
 	}
-	// The mask may have left more than an older file had.
+	// The umask may have left more than an older file had.
 	if err := f.Chmod(perm & permOf(f)); err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func replace(path string, perm fs.FileMode, write func(io.Writer) error) (err er
 		return err
 	}
 	if d, err := os.Open(filepath.Dir(path)); err == nil {
-		_ = d.Sync() // makes the new name durable where folders can be synced
+		_ = d.Sync() // makes the new name durable if folders can be synced
 		d.Close()
 	}
 	return nil
@@ -148,9 +148,9 @@ func permOf(f *os.File) fs.FileMode {
 	return 0o600
 }
 
-// named creates a file beside path under a name of its own, locked as long as it
-// is open, which tells it from what killed programs left. finish gives it the
-// name it is called with, or removes it.
+// named creates a file under a temporary name in the folder of path. It is locked
+// while open, which distinguishes it from what killed programs left. finish gives
+// it the name passed to it, or removes it if that is empty.
 func named(path string, perm fs.FileMode) (f *os.File, finish func(string) error, err error) {
 	for try := 0; ; try++ {
 		temp := tempName(path)
@@ -164,7 +164,7 @@ func named(path string, perm fs.FileMode) (f *os.File, finish func(string) error
 	}
 	_, _ = filelock.Try(f)
 	return f, func(name string) error {
-		f.Close() // some systems rename and remove closed files only
+		f.Close() // some systems rename and remove only closed files
 		if name == "" {
 			return os.Remove(f.Name())
 		}
@@ -180,12 +180,12 @@ func tempName(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+strconv.FormatUint(rand.Uint64(), 10)+".tmp")
 }
 
-// staleAge is how old a temporary file must be to be taken for a dead one's: a
-// live one may not be locked yet.
+// staleAge is how old a temporary file must be to count as left behind by a dead
+// process: a live one may not have locked it yet.
 const staleAge = time.Minute
 
-// removeStale removes what killed programs left of writing path: their locks are
-// gone.
+// removeStale removes what killed programs left behind when writing path: files
+// that are no longer locked.
 func removeStale(path string) {
 	left, err := regexp.Compile(`^\.` + regexp.QuoteMeta(filepath.Base(path)) + `\.[0-9]+\.tmp$`)
 	if err != nil {

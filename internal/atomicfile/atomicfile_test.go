@@ -55,7 +55,7 @@ func TestWrite(t *testing.T) {
 	require.ErrorContains(t, Write(dir, 0o600, text("", nil)), "found a directory")
 }
 
-// TestNamed: files without a name are not everywhere.
+// TestNamed: not every system has files without a name.
 func TestNamed(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x")
@@ -71,7 +71,7 @@ func TestNamed(t *testing.T) {
 	require.Equal(t, []string{"x"}, names(t, dir))
 }
 
-// TestPermissions: an older file that others may not read stays so.
+// TestPermissions: a file that others may not read stays unreadable to them.
 func TestPermissions(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	perm := func() fs.FileMode {
@@ -87,7 +87,7 @@ func TestPermissions(t *testing.T) {
 	assert.Equal(t, fs.FileMode(0o600), perm())
 }
 
-// TestLinks: the file behind a link is replaced, also one that is not there yet;
+// TestLinks: the target of a link is replaced, or created if it does not exist;
 // the link stays.
 func TestLinks(t *testing.T) {
 	dir := t.TempDir()
@@ -108,7 +108,7 @@ func TestLinks(t *testing.T) {
 	require.Error(t, Write(filepath.Join(dir, "circle"), 0o600, text("", nil)))
 }
 
-// TestStale: what killed programs left is removed, what live ones write is not.
+// TestStale: files left by killed programs are removed, those of live ones are not.
 func TestStale(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x")

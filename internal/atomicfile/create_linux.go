@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// create makes a file that is in the folder of path but has no name until it is
-// finished, so that it goes with the process. File systems that have no such
-// files get a named one.
+// create makes a file in the folder of path that has no name until it is
+// finished, so that it disappears if the process dies. On file systems without
+// such files it makes a named one.
 func create(path string, perm fs.FileMode) (f *os.File, finish func(string) error, err error) {
 	dir := filepath.Dir(path)
 	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, uint32(perm|0o200))
@@ -20,7 +20,7 @@ func create(path string, perm fs.FileMode) (f *os.File, finish func(string) erro
 		return named(path, perm)
 	}
 	f = os.NewFile(uintptr(fd), path)
-	if _, err := os.Stat(descriptor(f)); err != nil { // without /proc it would stay without a name
+	if _, err := os.Stat(descriptor(f)); err != nil { // without /proc it could not be given a name
 		f.Close()
 		return named(path, perm)
 	}
@@ -32,7 +32,7 @@ func create(path string, perm fs.FileMode) (f *os.File, finish func(string) erro
 		if !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		// A link replaces nothing; a rename does.
+		// A link cannot replace a file; a rename can.
 		temp := tempName(name)
 		if err := link(f, temp); err != nil {
 			return err
@@ -46,7 +46,7 @@ func create(path string, perm fs.FileMode) (f *os.File, finish func(string) erro
 
 func descriptor(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// link gives an open file without a name one.
+// link gives a name to an open file that has none.
 func link(f *os.File, name string) error {
 	err := unix.Linkat(unix.AT_FDCWD, descriptor(f), unix.AT_FDCWD, name, unix.AT_SYMLINK_FOLLOW)
 	if err != nil {

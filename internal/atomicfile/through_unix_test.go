@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestDevice: a device is written to, not replaced, whoever runs the program.
+// TestDevice: a device is written to, not replaced, even by a privileged user.
 func TestDevice(t *testing.T) {
 	before, err := os.Stat(os.DevNull)
 	require.NoError(t, err)
@@ -69,7 +69,7 @@ func (p *patient) Read(b []byte) (int, error) {
 	}
 }
 
-// TestDescriptor: a file that the process has open stays where it is.
+// TestDescriptor: a file that the process has open is written in place.
 func TestDescriptor(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	f, err := os.Create(file)
