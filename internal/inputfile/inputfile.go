@@ -1,6 +1,6 @@
-// Package inputfile opens files that come from outside: regular files only, up
-// to a size. A pipe, a device, a socket or a folder in a file's place is an error
-// that says so, and never a wait or a flood.
+// Package inputfile opens untrusted files: only regular files, up to a given
+// size. A pipe, a device, a socket or a folder in place of a file is reported as
+// such in an error; it never blocks or yields endless data.
 package inputfile
 
 import (
@@ -14,15 +14,14 @@ import (
 	"syscall"
 )
 
-// Open opens a regular file for reading, without waiting for anybody: what is
-// found is looked at after it is opened, so that nothing can take its place in
-// between.
+// Open opens a regular file for reading, without blocking. It checks the kind of
+// file after opening it, so that nothing can take its place in between.
 func Open(name string) (*os.File, error) {
 	f, _, err := open(name)
 	return f, err
 }
 
-// OpenSized is Open, and returns how many bytes the file has.
+// OpenSized is like Open, but also returns the size of the file in bytes.
 func OpenSized(name string) (*os.File, int64, error) {
 	f, info, err := open(name)
 	if err != nil {
@@ -61,8 +60,9 @@ func Read(name string, limit int64) ([]byte, error) {
 	return readAll(f, name, size, limit)
 }
 
-// ReadFS is Read for a file in any file system. Where that is one of package os,
-// what is found is looked at before it is opened; [Dir] does better.
+// ReadFS is like Read, but for a file in any file system. It checks the kind of
+// file before opening it as well; with a file system of package os, another file
+// can take its place in between, with [Dir] it cannot.
 func ReadFS(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	info, err := fs.Stat(fsys, name)
 	if err == nil {
@@ -85,8 +85,8 @@ func ReadFS(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	return readAll(f, name, info.Size(), limit)
 }
 
-// readAll reads f to its end. It does not trust the size that f claims: that only
-// says how much memory to begin with, so that most files are read in one piece.
+// readAll reads f to its end. It does not trust the claimed size: that only
+// determines the initial buffer, so that most files are read in one piece.
 func readAll(f io.Reader, name string, claimed, limit int64) ([]byte, error) {
 	var data bytes.Buffer
 	// A buffer with less than MinRead left grows even at the end of the file.
@@ -100,10 +100,10 @@ func readAll(f io.Reader, name string, claimed, limit int64) ([]byte, error) {
 	return data.Bytes(), nil
 }
 
-// errNotRegular is the cause where a file is of another kind.
+// errNotRegular is the cause of errors about other kinds of file.
 var errNotRegular = errors.New("not a regular file")
 
-// regular is an error that names what info is of, if it is not a regular file.
+// regular returns an error that names the kind of file if it is not a regular one.
 func regular(name string, info fs.FileInfo) error {
 	kind := ""
 	switch mode := info.Mode(); {
@@ -123,8 +123,8 @@ func regular(name string, info fs.FileInfo) error {
 	return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("found %s, expected a file: %w", kind, errNotRegular)}
 }
 
-// Dir is os.DirFS for a folder whose files come from outside: Open gives regular
-// files and folders, as [Open] does.
+// Dir is like os.DirFS, but for a folder of untrusted files: its Open opens only
+// regular files, as [Open] does, and folders.
 func Dir(root string) fs.FS { return dir{os.DirFS(root), root} }
 
 type dir struct {
@@ -155,7 +155,7 @@ func (d dir) Stat(name string) (fs.FileInfo, error) { return fs.Stat(d.FS, name)
 
 func (d dir) ReadDir(name string) ([]fs.DirEntry, error) { return fs.ReadDir(d.FS, name) }
 
-// path is the operating system's name of a file.
+// path returns the operating system's path of a file.
 func (d dir) path(op, name string) (string, error) {
 	local, err := filepath.Localize(name)
 	if !fs.ValidPath(name) || err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// within fails the test if f waits for somebody.
+// within fails the test if f blocks.
 func within(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -29,7 +29,7 @@ func within(t *testing.T, f func()) {
 	}
 }
 
-// TestOtherKinds puts what is no file in a file's place, in each way to read one.
+// TestOtherKinds puts other kinds of file in place of a regular one, for each way to read it.
 func TestOtherKinds(t *testing.T) {
 	folder := t.TempDir()
 	require.NoError(t, syscall.Mkfifo(filepath.Join(folder, "pipe"), 0o600))
