@@ -1,13 +1,13 @@
 // Package mapfile gives read-only access to whole files as byte slices, mapped
-// into memory where the system can do that and read into memory elsewhere.
+// into memory where the system supports it and read into memory elsewhere.
 //
 // A File's bytes stay valid until Close and must never be written: on mapped
 // files a write faults. After Close any access faults, so the owner must make
-// sure that no slice of the bytes is used any more. A file that another process
-// shortens while it is mapped makes reads beyond its new end fault as well: with
-// runtime/debug.SetPanicOnFault in every goroutine that reads, that is a panic
-// which can be recovered from, in assembly, too. Replacing a file by renaming another
-// over it is safe.
+// sure that no slice of the bytes is still in use. If another process truncates
+// a mapped file, reads beyond its new end fault as well: with
+// runtime/debug.SetPanicOnFault in every goroutine that reads, that is a
+// recoverable panic, even in assembly. Replacing a file by renaming another over
+// it is safe.
 //
 // Bytes may be read from any number of goroutines. Close may be called at any
 // time, by several goroutines, any number of times.

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// mapFile reads the file into memory that starts at a multiple of 8, so that
-// its tensors can be viewed as on systems with mappings.
+// mapFile reads the file into memory that starts at a multiple of 8, so that its
+// tensors can be viewed in place as on systems with mappings.
 func mapFile(f *os.File, size int) ([]byte, error) {
 	words := make([]uint64, (size-1)/8+1)
 	data := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), size)

@@ -14,5 +14,5 @@ func mapFile(f *os.File, size int) ([]byte, error) {
 
 func unmapFile(data []byte) error { return unix.Munmap(data) }
 
-// willNeed asks for a part of a mapping and reports whether to go on.
+// willNeed asks the system to read ahead a part of a mapping and reports whether to go on.
 func willNeed(part []byte) bool { return unix.Madvise(part, unix.MADV_WILLNEED) == nil }

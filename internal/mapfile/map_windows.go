@@ -19,7 +19,7 @@ func mapFile(f *os.File, size int) ([]byte, error) {
 		return nil, os.NewSyscallError("MapViewOfFile", err)
 	}
 	// The address is not Go memory. Reading it through a pointer to the variable
-	// says so to vet, which takes a direct conversion for a mistake.
+	// satisfies vet, which would flag a direct conversion.
 	p := *(*unsafe.Pointer)(unsafe.Pointer(&addr))
 	return unsafe.Slice((*byte)(p), size), nil
 }

@@ -18,15 +18,15 @@ type File struct {
 	data []byte // nil once closed, and for an empty file
 	size int64
 
-	stop  atomic.Bool   // ends what WillNeed began
+	stop  atomic.Bool   // tells the goroutine of WillNeed to end
 	ended chan struct{} // closed when that has ended; nil before WillNeed
 }
 
-// Open makes the contents of the regular file at path available. Errors name
-// the path; the cause stays in the chain (fs.ErrNotExist and so on).
+// Open makes the contents of the regular file at path available. Errors name the
+// path and wrap the cause (fs.ErrNotExist and so on).
 func Open(path string) (*File, error) {
 	// Opening a pipe would wait for a writer, so the kind is checked first, and
-	// once more on what was really opened.
+	// again on what was actually opened.
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -78,24 +78,24 @@ func (f *File) Bytes() []byte {
 	return f.data
 }
 
-// Info describes the file as it was when it was opened.
+// Info describes the file as of when it was opened.
 func (f *File) Info() fs.FileInfo { return f.info }
 
-// Path returns the path that the file was opened by.
+// Path returns the path with which the file was opened.
 func (f *File) Path() string { return f.path }
 
-// Size returns the number of bytes of the file when it was opened.
+// Size returns the size of the file in bytes when it was opened.
 func (f *File) Size() int64 { return f.size }
 
-// WillNeed begins to bring the first limit bytes of the file into memory, front to
-// back, by large reads that do not wait for anybody to touch the pages. More than the
-// system has memory for would push out what was read before. It works in the
-// background until it is done or the file is closed, and returns at once. Pages
-// that are in memory then get their entries in the page table, which would
-// otherwise cost a fault for every few of them when they are first read. It is
-// a hint: what fails, and systems without support for it, are silent, and a file
-// that is in memory already costs next to nothing. Calling again, on a closed
-// file, or with no bytes does nothing.
+// WillNeed starts to read the first limit bytes of the file into memory, front to
+// back, by large reads that do not wait until pages are touched. More bytes than
+// the system has memory for would evict what was read before. It returns at once
+// and works in the background until it is done or the file is closed. Pages that
+// are then in memory get their page table entries, which would otherwise cost a
+// fault for every few of them when they are first read. It is a hint: failures
+// and lack of support by the system are ignored, and a file that is already in
+// memory costs next to nothing. Calling it again, on a closed file, or with no
+// bytes does nothing.
 func (f *File) WillNeed(limit int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,9 +115,9 @@ func (f *File) WillNeed(limit int64) {
 	}(f.data[:min(f.size, limit)])
 }
 
-// aheadPart is what WillNeed asks for at a time, a multiple of every page size.
-// Where the system's queues are full, each takes as long as its reading, and
-// Close waits for the last.
+// aheadPart is how many bytes WillNeed asks for at a time, a multiple of every page
+// size. If the system's queues are full, each request takes as long as reading it,
+// and Close waits for the last.
 const aheadPart = 4 << 20
 
 // Close releases the contents. Closing again does nothing and returns nil.

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// No more enters the page table than was asked for.
+// No more pages enter the page table than were asked for.
 func TestWillNeedLimit(t *testing.T) {
 	const size, limit, other = 32 << 20, 8 << 20, 2 << 20 // other: pages of the program itself
 	path := filepath.Join(t.TempDir(), "data")
@@ -39,7 +39,7 @@ func TestWillNeedLimit(t *testing.T) {
 	}
 }
 
-// residentFiles returns the bytes of files in the page table.
+// residentFiles returns the bytes of mapped files in the page table.
 func residentFiles(t *testing.T) int64 {
 	data, err := os.ReadFile("/proc/self/status")
 	require.NoError(t, err)

@@ -87,11 +87,11 @@ func TestCloseConcurrently(t *testing.T) {
 	wg.Wait()
 }
 
-// Close does not take the mapping away from under WillNeed, and ends it.
+// Close ends WillNeed before it removes the mapping.
 func TestCloseDuringWillNeed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
-	require.NoError(t, os.Truncate(path, 64<<20)) // a hole takes no room on the disk
+	require.NoError(t, os.Truncate(path, 64<<20)) // a hole takes no disk space
 	for range 20 {
 		f, err := Open(path)
 		require.NoError(t, err)
