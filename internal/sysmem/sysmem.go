@@ -1,2 +1,2 @@
-// Package sysmem tells how much memory the system has and can give.
+// Package sysmem reports how much memory the system has and how much is available.
 package sysmem

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// Total returns the bytes of memory of the machine, 0 if that is not known.
+// Total returns the machine's memory in bytes, 0 if unknown.
 func Total() int64 { return max(0, field("/proc/meminfo", "MemTotal:")) << 10 }
 
-// Available returns the bytes that the process may still take without swapping: what
-// the system has available, or what one of the process's control groups leaves of its
-// limit, whichever is less. Pages of files count as available, since they can be read
-// again. 0: not known.
+// Available returns the bytes that the process may still take without swapping, 0 if
+// unknown: the least of what the system has available and what the process's control
+// groups have left of their limits. Pages of files count as available, since they can
+// be read again.
 func Available() int64 {
 	free := max(0, field("/proc/meminfo", "MemAvailable:")) << 10
 	groups, err := os.ReadFile("/proc/self/cgroup")
@@ -24,8 +24,8 @@ func Available() int64 {
 	return availableIn("/sys/fs/cgroup", string(groups), free)
 }
 
-// hierarchy names the files of a memory control group, and the fields of its
-// memory.stat that count pages of files.
+// hierarchy holds the names of a memory control group's files, and of the fields of
+// its memory.stat that count pages of files.
 type hierarchy struct {
 	limit, used      string
 	inactive, active string
@@ -36,11 +36,11 @@ var (
 	version2 = hierarchy{"memory.max", "memory.current", "inactive_file", "active_file"}
 )
 
-// availableIn cuts free to what is left of the limits of the control groups that the
-// text of a /proc/self/cgroup names, which lie in folder mounted.
+// availableIn reduces free to what is left of the limits of the control groups that
+// groups, the text of a /proc/self/cgroup, names. mounted is the folder of the groups.
 func availableIn(mounted, groups string, free int64) int64 {
 	for line := range strings.Lines(groups) {
-		// number:controllers:/path, version 2 being number 0 without controllers
+		// number:controllers:/path; version 2 is number 0 without controllers
 		part := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		switch {
 		case len(part) < 3:
@@ -53,7 +53,7 @@ func availableIn(mounted, groups string, free int64) int64 {
 	return free
 }
 
-// available cuts free for a group and those above it. Of a group that is not there, as
+// available reduces free for a group and those above it. If a group does not exist, as
 // within a container that sees itself as the root, only those above it count.
 func (h hierarchy) available(root, group string, free int64) int64 {
 	for group = path.Join("/", group); ; group = path.Dir(group) {
@@ -70,7 +70,7 @@ func (h hierarchy) available(root, group string, free int64) int64 {
 	}
 }
 
-// field returns the number behind a name at the beginning of a line of a file, -1 if
+// field returns the number that follows name at the start of a line of a file, -1 if
 // there is none.
 func field(file, name string) int64 {
 	data, err := os.ReadFile(file)
@@ -89,7 +89,7 @@ func field(file, name string) int64 {
 	return -1
 }
 
-// number returns the number that a file holds, -1 if it holds none.
+// number returns the number in a file, -1 if there is none.
 func number(file string) int64 {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -18,8 +18,8 @@ func TestAvailable(t *testing.T) {
 	assert.Less(t, free, total)
 }
 
-// The least of what the group and those above it leave counts, pages of files being
-// taken as free.
+// The least of what the group and those above it have left counts, with pages of files
+// counted as free.
 func TestAvailableInControlGroups(t *testing.T) {
 	const gib = 1 << 30
 	for _, test := range []struct {
