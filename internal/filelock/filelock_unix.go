@@ -9,8 +9,8 @@ import (
 )
 
 // Try takes the exclusive lock of an open file without waiting and reports
-// whether it did. The lock ends with the file. It is the same that Python's
-// filelock takes. File systems that have no locks give it to everybody.
+// whether it succeeded. Closing the file releases the lock. Python's filelock
+// takes the same lock. On file systems without locks Try always succeeds.
 func Try(f *os.File) (bool, error) {
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -15,7 +15,7 @@ const (
 )
 
 // Try takes the exclusive lock of an open file, on its first byte, without
-// waiting and reports whether it did. The lock ends with the file.
+// waiting and reports whether it succeeded. Closing the file releases the lock.
 func Try(f *os.File) (bool, error) {
 	var at syscall.Overlapped
 	r, _, err := lockFileEx.Call(f.Fd(), lockFailImmediately|lockExclusive, 0, 1, 0, uintptr(unsafe.Pointer(&at)))
