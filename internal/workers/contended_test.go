@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A test binary that finds this variable set keeps one processor busy.
+// busyVariable, if set, makes the test binary keep one processor busy.
 const busyVariable = "LUKV_TEST_BUSY"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,7 @@ func BenchmarkContended(b *testing.B) {
 		for _, busy := range []int{0, 1, 3} {
 			for _, threads := range []int{1, 2} {
 				b.Run(fmt.Sprintf("items=%d/busy=%d/threads=%d", items, busy, threads), func(b *testing.B) {
-					quiet := time.Duration(1 << 62) // the least, not the mean: others may disturb it
+					quiet := time.Duration(1 << 62) // the minimum, not the mean: others may interfere
 					for range 1000 {
 						begin := time.Now()
 						alone(items, 4, task)

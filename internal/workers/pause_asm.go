@@ -2,5 +2,5 @@
 
 package workers
 
-// pause tells the processor that the thread spins.
+// pause tells the processor that the thread is spinning.
 func pause()

@@ -14,9 +14,9 @@ import (
 const (
 	cacheLine = 128 // two lines of 64 bytes: processors fetch them in pairs
 
-	// burst is the number of looks at a flag between two points at which the
-	// garbage collector can stop a spinning worker, yieldBursts the number of
-	// bursts between two yields to other goroutines.
+	// burst is the number of polls between two points at which the garbage
+	// collector can stop a spinning worker, yieldBursts the number of bursts
+	// between two yields to other goroutines.
 	burst       = 32
 	yieldBursts = 32
 
@@ -25,9 +25,9 @@ const (
 )
 
 // Task is the work of one region. Run computes the items [lo, hi); worker is
-// below the pool's number of threads and distinct for calls of one region that
-// run at the same time, so that it can select scratch memory. Concurrent regions
-// use the same worker numbers: scratch belongs to whoever calls Pool.Run.
+// below the pool's number of threads and distinct for concurrent calls of one
+// region, so that it can select scratch memory. Concurrent regions use the same
+// worker numbers: scratch belongs to whoever calls Pool.Run.
 //
 // A Task should be a pointer; storing another type in the interface may allocate.
 type Task interface {
@@ -72,7 +72,7 @@ type Pool struct {
 	task   Task
 	n      int
 	grain  int
-	most   uint32 // chunks of grain items that a worker takes at once
+	most   uint32 // most chunks of grain items that a worker takes at once
 	spread int    // workers that own a span
 
 	_ [cacheLine]byte
@@ -91,14 +91,14 @@ type span struct {
 	_ [cacheLine - 8]byte
 }
 
-// set is for a closed gate only: whoever opens and enters it orders the store. An
-// atomic one would have the caller wait until each helper gives up its line.
+// set may be called only while the gate is closed: opening and entering it order the
+// store. With an atomic store the caller would wait for each helper's cache line.
 func (s *span) set(lo, hi int) {
 	*(*uint64)(unsafe.Pointer(&s.Uint64)) = uint64(hi)<<32 | uint64(lo)
 }
 
-// share is how many of n chunks to take at once: a quarter of them, so that workers
-// end at about the same time, at least one and no more than most.
+// share returns how many of n chunks to take at once: a quarter of them, so that workers
+// end at about the same time, but at least one and at most most.
 func share(n, most uint32) uint32 { return max(1, min(n/4, most)) }
 
 // front takes the first chunks, back the last ones: [lo, hi), empty if there are none.
@@ -130,12 +130,12 @@ func (s *span) back(most uint32) (lo, hi uint32) {
 
 type helper struct {
 	asleep atomic.Bool
-	wake   chan struct{} // capacity 1; receives when asleep is taken back
+	wake   chan struct{} // capacity 1; gets a value when wake clears asleep
 	_      [cacheLine - 16]byte
 }
 
-// New returns a pool of n threads, the caller of Run included. n below 1 counts as 1.
-// More threads than processors are allowed and slow.
+// New returns a pool of n threads, including the caller of Run. If n is below 1, it
+// counts as 1. More threads than processors are allowed but slow.
 func New(n int) *Pool { return &Pool{threads: max(1, n)} }
 
 // Threads returns the number of threads.
@@ -143,13 +143,13 @@ func (p *Pool) Threads() int { return p.threads }
 
 // Run executes t over the items [0, n) in pieces of at most grain neighbouring
 // items (below 1 counts as 1) and returns when all are done. If a piece panics,
-// pieces not yet begun may be left out, and Run panics once no worker runs t any
-// more. Run does not allocate. On a closed pool, and inside a task of the same
-// pool, it executes t in the calling goroutine.
+// pieces not yet begun may be skipped, and Run panics once no worker is running t.
+// Run does not allocate. On a closed pool, and inside a task of the same pool, it
+// executes t in the calling goroutine.
 func (p *Pool) Run(n, grain int, t Task) { p.RunPieces(n, grain, grain, t) }
 
-// RunPieces is Run for tasks that like large pieces: of up to most items as long as
-// there are many left, and of grain items towards the end.
+// RunPieces is like Run, but for tasks that benefit from large pieces: of up to most
+// items while many are left, and of grain items towards the end.
 func (p *Pool) RunPieces(n, grain, most int, t Task) {
 	if n <= 0 {
 		return
@@ -193,8 +193,8 @@ func alone(n, grain int, t Task) {
 	}
 }
 
-// join ends the region: it waits for the helpers inside and passes on their panic.
-// Chunks are left only if the task panicked here.
+// join ends the region: it waits for the helpers inside and propagates their panic.
+// Chunks are left only if the task panicked in the calling goroutine.
 func (p *Pool) join(done *bool) {
 	if !*done {
 		p.drain()
@@ -223,7 +223,7 @@ func (p *Pool) drain() {
 	}
 }
 
-// work executes the worker's own chunks, then those of others.
+// work executes the worker's own chunks, then those of the others.
 func (p *Pool) work(id int) {
 	t, n, grain, most := p.task, p.n, p.grain, p.most
 	for own := &p.spans[id]; ; {
@@ -254,10 +254,10 @@ func (p *Pool) startHelpers() {
 	}
 }
 
-// serve is the life of helper id.
+// serve is the main loop of helper id.
 func (p *Pool) serve(id int) {
 	defer p.wg.Done()
-	debug.SetPanicOnFault(true) // a mapped file that became shorter ends the task, not the process
+	debug.SetPanicOnFault(true) // a mapped file that was truncated ends the task, not the process
 	for seen := uint64(0); ; {
 		seen = p.await(&p.helpers[id-1], seen)
 		if p.closed.Load() {
@@ -267,8 +267,8 @@ func (p *Pool) serve(id int) {
 	}
 }
 
-// await returns the gate's epoch, as the gate holds it, once it differs from seen
-// or the pool is closed.
+// await returns the gate's epoch bits, in place, once they differ from seen or the
+// pool is closed.
 func (p *Pool) await(h *helper, seen uint64) uint64 {
 	var since time.Time
 	for i := 1; ; i++ {
@@ -289,8 +289,8 @@ func (p *Pool) await(h *helper, seen uint64) uint64 {
 	}
 }
 
-// spin looks at the gate until the bits of mask differ from seen, at most burst
-// times. As a call with a frame it is a point at which the goroutine can be stopped.
+// spin polls the gate, at most burst times, until the bits in mask differ from seen.
+// As a call with a frame it is a point at which the goroutine can be stopped.
 //
 //go:noinline
 func (p *Pool) spin(mask, seen uint64) uint64 {
@@ -312,7 +312,7 @@ func yield() {
 func (p *Pool) sleep(h *helper, seen uint64) {
 	p.asleep.Add(1)
 	h.asleep.Store(true)
-	// A region opened before this load is seen here; one opened later finds asleep set.
+	// A region opened before this load is seen here; one opened later sees asleep set.
 	if (p.gate.Load()&gateEpoch != seen || p.closed.Load()) && h.asleep.CompareAndSwap(true, false) {
 		p.asleep.Add(-1)
 		return
@@ -320,7 +320,7 @@ func (p *Pool) sleep(h *helper, seen uint64) {
 	<-h.wake
 }
 
-// wake wakes the first n helpers, as far as they sleep.
+// wake wakes those of the first n helpers that are asleep.
 func (p *Pool) wake(n int) {
 	for i := range p.helpers[:n] {
 		if h := &p.helpers[i]; h.asleep.CompareAndSwap(true, false) {
@@ -356,8 +356,8 @@ func (p *Pool) leave() {
 }
 
 // Close ends the helpers and waits for them. Regions in progress are completed.
-// It must not be called from a task of the pool. Close returns nil, however
-// often it is called.
+// It must not be called from a task of the pool. Close always returns nil and may
+// be called more than once.
 func (p *Pool) Close() error {
 	p.closed.Store(true)
 	p.start.Do(func() {}) // helpers that have not started never will

@@ -25,7 +25,7 @@ func newPool(t testing.TB, n int) *Pool {
 }
 
 // Every item is computed exactly once, in pieces within the limits, and no two
-// calls that run at the same time have the same worker number.
+// concurrent calls have the same worker number.
 func TestRunCoversItemsOnce(t *testing.T) {
 	pools := map[int]*Pool{}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -74,7 +74,7 @@ func TestPiecesShrink(t *testing.T) {
 	require.Zero(t, sizes[256], "%v", sizes)
 }
 
-// A worker that is held up keeps only the piece it has begun.
+// A worker that is delayed keeps only the piece it has begun.
 func TestOthersTakeOver(t *testing.T) {
 	p := newPool(t, 3)
 	release := make(chan struct{})
@@ -160,7 +160,7 @@ func TestPanic(t *testing.T) {
 			require.ErrorAs(t, err, &w)
 			assert.Contains(t, w.Error(), "TestPanic")
 		}
-		// The pool is as good as new.
+		// The pool still works.
 		var n atomic.Int32
 		p.Run(50, 1, taskFunc(func(lo, hi, _ int) { n.Add(int32(hi - lo)) }))
 		require.EqualValues(t, 50, n.Load())
@@ -230,7 +230,7 @@ func TestNoAllocation(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(1000, func() { p.Run(100, 1, task) }))
 }
 
-// A collection must not have to wait for spinning helpers or callers.
+// A garbage collection must not have to wait for spinning helpers or callers.
 func TestCollectionIsNotDelayed(t *testing.T) {
 	p := newPool(t, 2)
 	var stop atomic.Bool
