@@ -1,20 +1,20 @@
-// Package probe measures what a machine can do at best, so that a benchmark can
+// Package probe measures the peak performance of a machine, so that a benchmark can
 // say what fraction of it a program reaches: the bandwidth of reading memory,
-// the rate of the multiply-adds of each instruction set, and how long a cache
-// line takes from one core to another and back.
+// the multiply-add rate of each instruction set, and how long a cache line takes
+// from one core to another and back.
 //
-// A [Buffer] is read with vector loads, as one stream and as four with look-ahead, and
-// the better way counts; a [Unit] repeats one instruction on
-// registers with enough independent sums to hide its latency, [RoundTrip] plays
-// ping-pong over two cache lines. Each takes about as long as it is told and a
-// number of threads; nothing is pinned to a processor, since pinning a thread
-// of the Go runtime pins those it starts later as well.
+// A [Buffer] is read with vector loads, on amd64 both as one stream and as four with
+// prefetching, and the best way counts; a [Unit] repeats one instruction on registers,
+// with enough independent sums to hide its latency; [RoundTrip] plays ping-pong over
+// two cache lines. Each takes a duration, which it roughly keeps to, and the first two
+// a number of threads. Nothing is pinned to a processor, since pinning a thread of the
+// Go runtime also pins those it starts later.
 //
-// amd64 and arm64 have assembly. Elsewhere, and with -tags purego, loops in Go stand
-// in; their names say so, and what they measure is the Go compiler's loop and
-// not the machine.
+// amd64 and arm64 have assembly. Elsewhere, and with -tags purego, loops in Go take
+// its place; their names say so, and they measure the Go compiler's loop rather than
+// the machine.
 //
-// Everything is safe for concurrent use, but measurements that run at the same
-// time disturb each other. Virtual machines move between moods: measure right
-// before and after what is to be compared.
+// Everything is safe for concurrent use, but concurrent measurements disturb each
+// other. The speed of virtual machines varies over time: measure right before and
+// after what is to be compared.
 package probe

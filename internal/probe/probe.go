@@ -12,11 +12,11 @@ import (
 	"github.com/lukv/lukv/internal/arena"
 )
 
-// part is how much of a buffer is read between two looks at the clock, in bytes.
+// part is how many bytes of a buffer are read between two looks at the clock.
 const part = 1 << 20
 
-// Buffer is memory to be read, outside the Go heap. Bandwidth of main memory needs
-// one that is several times the size of the last-level cache.
+// Buffer is memory to be read, outside the Go heap. To measure the bandwidth of main
+// memory, it must be several times the size of the last-level cache.
 type Buffer struct {
 	mem    *arena.Arena
 	blocks []arena.Block // of part bytes
@@ -35,7 +35,7 @@ func NewBuffer(n int) (*Buffer, error) {
 		return nil, fmt.Errorf("buffer of %d bytes to read: %w", n, err)
 	}
 	for i, block := range b.blocks {
-		// Pages that were never written may all be one page of zeros.
+		// Pages that were never written may all be the same page of zeros.
 		for data := mem.Bytes(block); len(data) > 0; data = data[min(len(data), 4096):] {
 			data[0] = byte(i + 1)
 		}
@@ -43,7 +43,7 @@ func NewBuffer(n int) (*Buffer, error) {
 	return b, nil
 }
 
-// Close gives the memory back. No Read may be in progress.
+// Close frees the memory. No Read may be in progress.
 func (b *Buffer) Close() error {
 	b.mem.Unref(b.blocks)
 	b.blocks = nil
@@ -53,12 +53,12 @@ func (b *Buffer) Close() error {
 // Bytes returns the size of the buffer.
 func (b *Buffer) Bytes() int { return len(b.blocks) * part }
 
-// ReadName says how Read reads.
+// ReadName describes how Read reads.
 func ReadName() string { return readName }
 
-// Read returns the bytes per second that so many threads together read, each its
-// own share of the buffer over and over. It takes about d for all ways to read, and
-// the best counts.
+// Read returns the bytes per second that the given number of threads read together,
+// each its own share of the buffer over and over. It takes about d to try all ways to
+// read, of which the best counts.
 func (b *Buffer) Read(threads int, d time.Duration) float64 {
 	best := 0.0
 	ways := readers()
@@ -89,10 +89,10 @@ type Unit struct {
 	// Name is the instruction with its width, such as "VFMADD231PS 512 bit".
 	Name string
 
-	// Set is the instruction set it belongs to, spelled as kernels.ParseCPU does.
+	// Set is the instruction set it belongs to, spelled as for kernels.ParseCPU.
 	Set string
 
-	flop int         // per repetition, an addition and a multiplication count 1 each
+	flop int         // per repetition; an addition and a multiplication count 1 each
 	run  func(n int) // n repetitions
 }
 
@@ -112,10 +112,10 @@ var units = sync.OnceValue(func() []Unit {
 	return append([]Unit{{Name: "scalar float32 multiply and add, compiled Go", Set: "portable", flop: 16, run: scalar}}, assembly()...)
 })
 
-// Rate returns the floating-point operations per second that so many threads
-// together reach in about d.
+// Rate returns the floating-point operations per second that the given number of
+// threads reach together, measured for about d.
 func (u Unit) Rate(threads int, d time.Duration) float64 {
-	const n = 4096 // microseconds to tens of them
+	const n = 4096 // takes microseconds to tens of them
 	return together(threads, d, func(int, int) func() float64 {
 		return func() float64 {
 			u.run(n)
@@ -126,7 +126,7 @@ func (u Unit) Rate(threads int, d time.Duration) float64 {
 
 var sink atomic.Uint32
 
-// scalar keeps eight sums, as many as hide the latency of one addition.
+// scalar keeps eight sums, enough to hide the latency of one addition.
 func scalar(n int) {
 	var a, b, c, d, e, f, g, h float32
 	x, y := float32(0.5), float32(1)
@@ -137,8 +137,8 @@ func scalar(n int) {
 	sink.Store(uint32(a + b + c + d + e + f + g + h))
 }
 
-// together runs the steps that prepare returns on so many goroutines, started
-// at the same moment, for about d, and returns the sum of their rates: what
+// together runs the steps that prepare returns on the given number of goroutines,
+// started at the same moment, for about d, and returns the sum of their rates: what
 // the steps return, per second.
 func together(threads int, d time.Duration, prepare func(worker, threads int) func() float64) float64 {
 	threads = max(1, threads)
@@ -174,16 +174,16 @@ func together(threads int, d time.Duration, prepare func(worker, threads int) fu
 	return total
 }
 
-// line is a flag with its cache lines to itself.
+// line is a flag that shares no cache line.
 type line struct {
 	_ [128]byte
 	v atomic.Uint32
 	_ [124]byte
 }
 
-// RoundTrip returns the median time in which one thread writes a cache line, a
-// second sees it and answers in another line, and the first sees that. It
-// measures for about d; 0 means that there is no second processor.
+// RoundTrip returns the median time for one thread to write a cache line, a second
+// to see it and answer in another line, and the first to see that. It measures for
+// about d and returns 0 if there is no second processor.
 func RoundTrip(d time.Duration) time.Duration {
 	if runtime.GOMAXPROCS(0) < 2 || runtime.NumCPU() < 2 {
 		return 0
@@ -217,8 +217,8 @@ func RoundTrip(d time.Duration) time.Duration {
 	return times[len(times)/2]
 }
 
-// await spins until v is want, false if stop is set before. It yields now and
-// then, in case the other side waits for this processor.
+// await spins until v is want, and returns false if stop is set first. It yields now
+// and then, in case the other side is waiting for this processor.
 func await(v *atomic.Uint32, want uint32, stop *atomic.Bool) bool {
 	for i := 1; v.Load() != want; i++ {
 		if i%8192 == 0 {

@@ -36,7 +36,7 @@ func read(p unsafe.Pointer, n int) {
 	}
 }
 
-// readers are the ways to read n bytes at p, a multiple of 512; the best counts.
+// readers returns the ways to read n bytes at p, a multiple of 512; the best counts.
 func readers() []func(p unsafe.Pointer, n int) {
 	switch {
 	case haveAVX512:

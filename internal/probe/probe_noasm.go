@@ -6,7 +6,7 @@ import "unsafe"
 
 const readName = "64-bit loads, compiled Go"
 
-// readers are the ways to read; the best counts.
+// readers returns the ways to read; the best counts.
 func readers() []func(p unsafe.Pointer, n int) { return []func(unsafe.Pointer, int){read} }
 
 func assembly() []Unit { return nil }

@@ -31,7 +31,7 @@ func TestBuffer(t *testing.T) {
 	}
 }
 
-// Readers stay within what they are told to read.
+// Readers do not read outside the given range.
 func TestReadBounds(t *testing.T) {
 	for _, place := range testmem.Places {
 		for _, n := range []int{512, 1024, 4096} {
@@ -77,7 +77,7 @@ func TestRoundTrip(t *testing.T) {
 	assert.Zero(t, RoundTrip(short))
 }
 
-// A thread's rate is what it does in its own time: rates add up.
+// A thread's rate is measured over its own time, so rates add up.
 func TestTogether(t *testing.T) {
 	rate := together(3, 20*time.Millisecond, func(worker, threads int) func() float64 {
 		assert.Equal(t, 3, threads)
@@ -86,6 +86,6 @@ func TestTogether(t *testing.T) {
 			return float64(worker + 1)
 		}
 	})
-	assert.LessOrEqual(t, rate, 6000.0) // a sleep takes a millisecond at least
+	assert.LessOrEqual(t, rate, 6000.0) // a sleep takes at least a millisecond
 	assert.Greater(t, rate, 60.0)
 }
