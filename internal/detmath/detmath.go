@@ -6,14 +6,14 @@ import "math"
 // place of hi: a number with about 106 significant bits.
 type dd struct{ hi, lo float64 }
 
-// twoSum returns a + b without error.
+// twoSum returns a + b exactly.
 func twoSum(a, b float64) dd {
 	s := a + b
 	t := s - a
 	return dd{s, (a - (s - t)) + (b - t)}
 }
 
-// fastSum is twoSum for |a| >= |b| or a = 0.
+// fastSum is a faster twoSum for |a| >= |b| or a = 0.
 func fastSum(a, b float64) dd {
 	s := a + b
 	return dd{s, b - (s - a)}
@@ -28,8 +28,8 @@ func mul(x, y dd) dd {
 	return fastSum(p, e)
 }
 
-// add returns x + y with an error of a few units of 2^-104 if the two do not
-// nearly cancel.
+// add returns x + y with an error of a few units of 2^-104 unless the two nearly
+// cancel.
 func add(x, y dd) dd {
 	s := twoSum(x.hi, y.hi)
 	return fastSum(s.hi, s.lo+(x.lo+y.lo))
@@ -57,18 +57,18 @@ const (
 	ln2Rest  = 0x1.9ef35793c7673p-41
 )
 
-// expSeries holds 1/2!, 1/3!, ... 1/13!. For |r| <= log(2)/2 the first term left
-// out is 4e-18 of the sum.
+// expSeries holds 1/2!, 1/3!, ... 1/13!. For |r| <= log(2)/2 the first omitted term
+// is 4e-18 of the sum.
 var expSeries = []float64{
 	1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880,
 	1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800,
 }
 
-// expScaled returns 2^k · e^(r.hi+r.lo) for |r.hi| <= log(2)/2 and a bit.
+// expScaled returns 2^k · e^(r.hi+r.lo) for |r.hi| up to slightly above log(2)/2.
 func expScaled(r dd, k int) float64 {
 	z := float64(r.hi * r.hi)
-	// e^r = 1 + (hi + (lo + lo·hi + hi²·(1/2 + hi/6 + ...))); the parentheses
-	// grow by steps, so that only the last rounding counts.
+	// e^r = 1 + (hi + (lo + lo·hi + hi²·(1/2 + hi/6 + ...))); terms are added from
+	// small to large, so that only the last rounding counts.
 	t := math.FMA(z, horner(r.hi, expSeries), math.FMA(r.lo, r.hi, r.lo))
 	v := 1 + (r.hi + t)
 	switch {
@@ -116,7 +116,7 @@ func Exp2(x float64) float64 {
 }
 
 // logSeries holds 1/5, 1/7, ... 1/25 of atanh(s)/s = 1 + s²/3 + s⁴/5 + ... . For
-// s² <= 0.0295 the first term left out is 2^-66 of the sum.
+// s² <= 0.0295 the first omitted term is 2^-66 of the sum.
 var logSeries = []float64{
 	1.0 / 5, 1.0 / 7, 1.0 / 9, 1.0 / 11, 1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21, 1.0 / 23, 1.0 / 25,
 }
@@ -189,7 +189,7 @@ func logSpecial(x float64) (v float64, ok bool) {
 func Pow(x, y float64) float64 {
 	switch {
 	case x == 0 || x == 1 || y == 0 || x != x || y != y || math.IsInf(x, 0) || math.IsInf(y, 0):
-		return math.Pow(x, y) // a constant by case, no arithmetic
+		return math.Pow(x, y) // a constant for each case, without arithmetic
 	case x < 0:
 		if math.Trunc(y) != y {
 			return math.NaN()
@@ -220,7 +220,7 @@ const (
 )
 
 // sinSeries and cosSeries hold the coefficients of sin r = r + r³·S(r²) and
-// cos r = 1 - r²/2 + r⁴·C(r²). For |r| <= π/4 the first terms left out are 1e-19
+// cos r = 1 - r²/2 + r⁴·C(r²). For |r| <= π/4 the first omitted terms are 1e-19
 // and 2e-20 of the sums.
 var (
 	sinSeries = []float64{
@@ -233,7 +233,7 @@ var (
 	}
 )
 
-// maxQuarters bounds the quarter turns that SinCos can take off exactly.
+// maxQuarters is the largest number of quarter turns that SinCos can subtract exactly.
 const maxQuarters = 1 << 23
 
 // SinCos returns the sine and the cosine of x radians. Beyond ±1.3e7, and for

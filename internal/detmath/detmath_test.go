@@ -24,7 +24,7 @@ func small(t, sum *big.Float) bool {
 	return t.Sign() == 0 || sum.Sign() != 0 && t.MantExp(nil) < sum.MantExp(nil)-prec
 }
 
-// bigAtanh sums s + s³/3 + s⁵/5 + ...; alternate flips every other sign, which
+// bigAtanh returns s + s³/3 + s⁵/5 + ...; alternate flips every other sign, which
 // gives atan.
 func bigAtanh(s *big.Float, alternate bool) *big.Float {
 	sum, p, z := zero().Set(s), zero().Set(s), zero().Mul(s, s)
@@ -107,7 +107,7 @@ func ulps(got float64, want *big.Float) float64 {
 	return math.Abs(u)
 }
 
-// worst remembers the largest error.
+// worst records the largest error.
 type worst struct{ err, at float64 }
 
 func (w *worst) see(err, at float64) {
@@ -217,7 +217,7 @@ func TestSpecialCases(t *testing.T) {
 	}
 }
 
-// TestBits pins the results: the sum must be the same on every architecture.
+// TestBits pins the results: the hash must be the same on every architecture.
 // It changes only when an algorithm of this package changes.
 func TestBits(t *testing.T) {
 	h := fnv.New64a()
