@@ -1,3 +1,3 @@
-// Package raster turns the SVG that package report writes into pictures of dots. It
-// is a package of its own so that only programs that draw have its fonts.
+// Package raster turns the SVG that package report writes into raster images. It is a
+// separate package so that only programs that draw include its fonts.
 package raster

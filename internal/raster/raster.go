@@ -22,13 +22,13 @@ import (
 	"golang.org/x/image/vector"
 )
 
-// pngScale is the number of a picture's dots along a unit of the drawing.
+// pngScale is the number of dots per unit of the drawing.
 const pngScale = 2
 
-// maxDots bounds the dots of a picture: 256 MB of memory.
+// maxDots limits the dots of an image, to 256 MB of memory.
 const maxDots = 64 << 20
 
-// WritePNG draws an SVG of package report as dots, two for each of its units, in the
+// WritePNG draws an SVG of package report as a PNG, with two dots per unit, in the
 // fonts of the Go project.
 func WritePNG(w io.Writer, svg []byte) error {
 	img, err := rasterize(svg, pngScale)
@@ -38,7 +38,7 @@ func WritePNG(w io.Writer, svg []byte) error {
 	return png.Encode(w, img)
 }
 
-// raster is a picture being drawn.
+// raster is an image being drawn.
 type raster struct {
 	img   *image.RGBA
 	scale float64
@@ -53,7 +53,7 @@ type face struct {
 // point is a place in dots.
 type point struct{ x, y float64 }
 
-// rasterize draws the elements that the SVG of package report are made of: svg, title and
+// rasterize draws an SVG made of the elements that package report uses: svg, title and
 // desc, rect, line, polyline, polygon, circle, text. Others are errors.
 func rasterize(svg []byte, scale float64) (*image.RGBA, error) {
 	r := &raster{scale: scale, faces: map[face]font.Face{}}
@@ -110,7 +110,7 @@ func rasterize(svg []byte, scale float64) (*image.RGBA, error) {
 	}
 }
 
-// attributes are those of an element.
+// attributes are the attributes of an element.
 type attributes map[string]string
 
 func attributesOf(e xml.StartElement) (attributes, error) {
@@ -128,13 +128,13 @@ func attributesOf(e xml.StartElement) (attributes, error) {
 	return out, nil
 }
 
-// number returns an attribute that is a number, 0 if there is none.
+// number returns the value of a numeric attribute, 0 if there is none.
 func (a attributes) number(name string) float64 {
 	x, _ := strconv.ParseFloat(a[name], 64)
 	return x
 }
 
-// numbers reads numbers that stand between spaces or commas.
+// numbers parses numbers separated by spaces or commas.
 func numbers(s string) ([]float64, error) {
 	var out []float64
 	for _, f := range strings.FieldsFunc(s, func(r rune) bool { return r == ' ' || r == ',' }) {
@@ -147,7 +147,7 @@ func numbers(s string) ([]float64, error) {
 	return out, nil
 }
 
-// ink reads a colour with its opacity; false for none.
+// ink returns the colour of an attribute, with its opacity; ok is false if it is none.
 func (a attributes) ink(name, otherwise string) (c color.NRGBA, ok bool, err error) {
 	s := a[name]
 	if s == "" {
@@ -179,7 +179,7 @@ func (a attributes) ink(name, otherwise string) (c color.NRGBA, ok bool, err err
 	return c, true, nil
 }
 
-// shape draws an element without text.
+// shape draws an element other than text.
 func (r *raster) shape(name string, e attributes) error {
 	var points []point
 	closed := true
@@ -237,7 +237,7 @@ func (r *raster) shape(name string, e attributes) error {
 	return nil
 }
 
-// disc is a circle as a polygon.
+// disc returns a polygon that approximates a circle.
 func disc(at point, radius float64) []point {
 	const corners = 24
 	var out []point
@@ -248,7 +248,7 @@ func disc(at point, radius float64) []point {
 	return out
 }
 
-// stroke draws a line of straight pieces, round where they meet.
+// stroke draws a line of straight segments, rounded where they meet.
 func (r *raster) stroke(c color.NRGBA, points []point, width float64, dashes []float64) {
 	total := 0.0
 	for _, d := range dashes {
@@ -258,7 +258,7 @@ func (r *raster) stroke(c color.NRGBA, points []point, width float64, dashes []f
 		dashes = nil
 	}
 	var shapes [][]point
-	at, left, on := 0, math.Inf(1), true // of the dashes
+	at, left, on := 0, math.Inf(1), true // the current dash
 	if dashes != nil {
 		left = dashes[0]
 	}
@@ -289,7 +289,7 @@ func (r *raster) stroke(c color.NRGBA, points []point, width float64, dashes []f
 	r.fill(c, shapes...)
 }
 
-// turns reports whether a line turns so much at a point that its pieces leave a gap.
+// turns reports whether a line turns so sharply at a point that its segments leave a gap.
 func turns(points []point, i int) bool {
 	if i+1 >= len(points) {
 		return false
@@ -299,7 +299,7 @@ func turns(points []point, i int) bool {
 	return along < 0.95*math.Hypot(b.x-a.x, b.y-a.y)*math.Hypot(c.x-b.x, c.y-b.y)
 }
 
-// fill fills shapes, which go around in the same sense, in one go.
+// fill fills shapes, which must all have the same orientation, in one go.
 func (r *raster) fill(c color.NRGBA, shapes ...[]point) {
 	x0, y0, x1, y1 := math.Inf(1), math.Inf(1), math.Inf(-1), math.Inf(-1)
 	for _, s := range shapes {
@@ -326,7 +326,7 @@ func (r *raster) fill(c color.NRGBA, shapes ...[]point) {
 	z.Draw(r.img, bounds, image.NewUniform(c), image.Point{})
 }
 
-// text writes a text; it may be turned by -90 degrees about its place.
+// text draws a text, which may be rotated by -90 degrees about its position.
 func (r *raster) text(e attributes, text string, size float64) error {
 	if s := e.number("font-size"); s > 0 {
 		size = s
@@ -375,7 +375,7 @@ func (r *raster) text(e attributes, text string, size float64) error {
 	return nil
 }
 
-// face returns a font, which is made once.
+// face returns a font face, creating it on first use.
 func (r *raster) face(want face) (font.Face, error) {
 	if f := r.faces[want]; f != nil {
 		return f, nil

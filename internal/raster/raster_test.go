@@ -14,13 +14,13 @@ import (
 	"github.com/lukv/lukv/internal/report"
 )
 
-// at is the colour of a unit of a drawing.
+// at returns the colour of a unit of a drawing.
 func at(img *image.RGBA, x, y int) string {
 	c := color.NRGBAModel.Convert(img.At(x*pngScale, y*pngScale)).(color.NRGBA)
 	return fmt.Sprintf("%02x%02x%02x", c.R, c.G, c.B)
 }
 
-// Shapes cover what SVG says that they cover.
+// Shapes cover what the SVG standard says they cover.
 func TestRasterizeShapes(t *testing.T) {
 	img, err := rasterize([]byte(`<svg width="100" height="60" font-size="12"><title>no text</title><rect width="100" height="60" fill="white"/>
 <rect x="10" y="10" width="20" height="10" fill="#0b3c8c"/>
@@ -41,7 +41,7 @@ func TestRasterizeShapes(t *testing.T) {
 	}
 }
 
-// dark returns the bounds of what is not white, in dots.
+// dark returns the bounds of all dark dots.
 func dark(img *image.RGBA) image.Rectangle {
 	var r image.Rectangle
 	for y := range img.Rect.Dy() {
@@ -54,7 +54,7 @@ func dark(img *image.RGBA) image.Rectangle {
 	return r
 }
 
-// Texts stand where they are anchored, upright or turned.
+// Texts are drawn where they are anchored, upright or rotated.
 func TestRasterizeText(t *testing.T) {
 	text := func(extra string) image.Rectangle {
 		img, err := rasterize([]byte(`<svg width="200" height="200" font-size="20"><rect width="200" height="200" fill="white"/><text x="100" y="100"`+extra+`>HHHH</text></svg>`), pngScale)
@@ -73,7 +73,7 @@ func TestRasterizeText(t *testing.T) {
 	assert.InDelta(t, 2*start.Dy(), text(` font-size="40"`).Dy(), 3)
 }
 
-// What cannot be drawn is an error, and nothing asks for memory without bound.
+// What cannot be drawn is an error, and nothing takes unbounded memory.
 func TestRasterizeRefuses(t *testing.T) {
 	for svg, want := range map[string]string{
 		"":                                "no svg",
@@ -92,7 +92,7 @@ func TestRasterizeRefuses(t *testing.T) {
 	}
 }
 
-// Every kind of figure can be drawn as dots, of the size of its SVG.
+// Every kind of figure can be drawn as a PNG, the same every time.
 func TestWritePNG(t *testing.T) {
 	one := 0.5
 	lines := []report.Line{{Name: "a", X: []float64{0, 1, 2}, Y: []float64{0, 2, 1}, Low: []float64{0, 1, 0}, High: []float64{1, 3, 2}}, {Name: "b & c", X: []float64{0, 2}, Y: []float64{1, 1}}, {Pale: true, X: []float64{0, 2}, Y: []float64{2, 1}}}
