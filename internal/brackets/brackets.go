@@ -2,14 +2,14 @@
 // parsing it.
 package brackets
 
-// Scanner says how deep a place in a text is nested. The zero value is at the
-// beginning of a text.
+// Scanner tracks how deeply a position in a text is nested. The zero value is at
+// the beginning of a text.
 type Scanner struct {
 	Depth           int // objects and lists that are open
 	quoted, escaped bool
 }
 
-// Next reads a byte, and reports whether it stands outside of strings; quotes do not.
+// Next reads a byte, and reports whether it is outside of strings; quotes are not.
 func (s *Scanner) Next(c byte) (outside bool) {
 	switch {
 	case s.escaped:
@@ -31,7 +31,7 @@ func (s *Scanner) Next(c byte) (outside bool) {
 	return false
 }
 
-// Depth is how deep a text nests at most.
+// Depth returns the greatest nesting depth in a text.
 func Depth(text []byte) int {
 	var s Scanner
 	most := 0

@@ -17,7 +17,7 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// TestDepthOfValues: of JSON, the depth is that of the value.
+// TestDepthOfValues: the depth of JSON text is that of the value.
 func TestDepthOfValues(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var value func(depth int) (any, int)
