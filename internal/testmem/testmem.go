@@ -2,7 +2,7 @@ package testmem
 
 import "fmt"
 
-// Place says what a buffer lies next to.
+// Place says what surrounds a buffer.
 type Place int
 
 const (
@@ -11,7 +11,7 @@ const (
 	Start                // an unreadable page before, guard bytes after
 )
 
-// Places lists them all.
+// Places lists all places.
 var Places = []Place{Between, End, Start}
 
 func (p Place) String() string {
@@ -24,21 +24,21 @@ const (
 	page       = 1 << 16 // a multiple of every page size in use
 )
 
-// Buffer is memory of an exact size with its surroundings.
+// Buffer is memory of an exact size and its surroundings.
 type Buffer struct {
 	Bytes         []byte // exactly the size asked for
-	before, after []byte // guards, may be empty
+	before, after []byte // guard bytes, may be empty
 }
 
-// TB is what New needs of a *testing.T or *testing.B.
+// TB is the part of testing.TB that New needs.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
 	Cleanup(func())
 }
 
-// New returns a zeroed buffer of n bytes placed as asked. Between leaves its
-// start at offset mod 64 from a 64-byte boundary; the other places have no choice.
+// New returns a zeroed buffer of n bytes at the given place. With Between it starts
+// offset mod 64 bytes after a 64-byte boundary; the other places ignore offset.
 func New(tb TB, n int, place Place, offset int) *Buffer {
 	tb.Helper()
 	all, release, err := reserve((n+2*guardBytes+page-1)/page*page, place)

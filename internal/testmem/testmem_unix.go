@@ -4,7 +4,7 @@ package testmem
 
 import "golang.org/x/sys/unix"
 
-// The buffer itself touches the unreadable page.
+// No guard bytes separate the buffer from the unreadable page.
 const tailGuard, headGuard = 0, 0
 
 // reserve maps n bytes (a multiple of page) with unreadable pages on both sides.
