@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// What one input may cost.
+// Limits for one input.
 const (
-	maxTime = time.Second // of the processor
-	maxHang = time.Minute // by the clock, on a machine that has other work
-	// Bytes allocated in all, freed ones included: a constant, and a factor of the input.
+	maxTime = time.Second // CPU time
+	maxHang = time.Minute // wall-clock time, on a machine that has other work
+	// Bytes allocated in total, including freed ones: a constant, plus a multiple of the input's size.
 	maxBytes, perByte = 64 << 20, 8
 )
 
 // Bound fails a test of an input of n bytes that allocates more than 64 MiB + 8 n bytes
-// between this call and that of the function it returns and, while fuzzing, takes
-// more than a second of the processor or does not come back:
+// between this call and that of the returned function or, while fuzzing, takes more
+// than a second of CPU time or hangs:
 //
 //	defer testfuzz.Bound(t, len(input))()
 func Bound(t testing.TB, n int) func() {
@@ -31,7 +31,7 @@ func Bound(t testing.TB, n int) func() {
 			boundBytes(t, allocated()-before, n)
 		}
 	}
-	// A panic is what makes the fuzzer keep the input.
+	// A panic makes the fuzzer keep the input.
 	hang := time.AfterFunc(maxHang, func() { panic(fmt.Sprintf("no end after %v", maxHang)) })
 	start := processorTime()
 	return func() {
@@ -51,7 +51,7 @@ func boundBytes(t testing.TB, got uint64, n int) {
 	}
 }
 
-// fuzzing reports whether this is a process that a fuzzer gives its inputs.
+// fuzzing reports whether this process is a worker of the fuzzer.
 func fuzzing() bool {
 	f := flag.Lookup("test.fuzzworker")
 	return f != nil && f.Value.String() == "true"

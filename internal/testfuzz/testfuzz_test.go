@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// failed notes a failure.
+// failed records a failure.
 type failed struct {
 	testing.TB
 	failed bool

@@ -6,5 +6,5 @@ import "time"
 
 var begin = time.Now()
 
-// processorTime is the time by the clock where the system has no other.
+// processorTime returns wall-clock time, since the system has no other.
 func processorTime() time.Duration { return time.Since(begin) }

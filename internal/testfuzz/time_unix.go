@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// processorTime returns what the process has taken of the processor so far.
+// processorTime returns the CPU time that the process has used so far.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
