@@ -2,7 +2,7 @@
 //
 //	go run ./internal/testrun [flags of go test] ./...
 //
-// Packages are reported as go test does, a line each, with the output of what
+// Packages are reported as by go test, a line each, with the output of what
 // failed. The exit status is 0 only if all tests passed.
 package main
 
@@ -43,8 +43,8 @@ func main() {
 	}
 }
 
-// read consumes the events of go test until they end. A line that is no event
-// is printed as it is.
+// read consumes the events of go test until they end. A line that is not an event
+// is printed as is.
 func (s *summary) read(events io.Reader) error {
 	lines := bufio.NewReader(events)
 	for {

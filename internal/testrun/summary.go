@@ -15,15 +15,15 @@ type event struct {
 	Action, Package, ImportPath, Test, Output string
 }
 
-// A summary prints what go test would, and collects what was skipped.
+// A summary prints what go test would, and collects the skipped tests.
 type summary struct {
 	out     io.Writer
 	verbose bool
-	output  map[string]*strings.Builder // by package, NUL and test: what it printed, until it ends
+	output  map[string]*strings.Builder // by package, NUL and test: what it has printed, until it ends
 	skipped map[string]*skip            // by reason
 }
 
-// A skip is a reason for which tests were skipped, and where.
+// A skip counts the tests skipped for one reason, and lists their packages.
 type skip struct {
 	tests    int
 	packages []string
@@ -61,8 +61,8 @@ func (s *summary) add(e event) {
 	}
 }
 
-// noise reports whether a line of a package is left out unless tests are shown
-// one by one: go test without -v prints neither.
+// noise reports whether a line of a package's output is left out unless tests are
+// shown one by one.
 func noise(line string) bool {
 	return line == "PASS\n" || strings.HasSuffix(line, "[no test files]\n")
 }
@@ -70,7 +70,7 @@ func noise(line string) bool {
 // position is what the testing package puts before a message.
 var position = regexp.MustCompile(`^\s+[\w./-]+\.go:\d+: `)
 
-// skip notes a skipped test under the last message that it printed.
+// skip records a skipped test under the last message that it printed.
 func (s *summary) skip(pkg string, printed *strings.Builder) {
 	reason := ""
 	if printed != nil {
@@ -90,8 +90,8 @@ func (s *summary) skip(pkg string, printed *strings.Builder) {
 	}
 }
 
-// close prints what tests were still running when the events ended (a crash or
-// a timeout), and the reasons of what was skipped, the most frequent first.
+// close prints which tests were still running when the events ended (a crash or a
+// timeout), and why tests were skipped, the most frequent reason first.
 func (s *summary) close() {
 	for _, key := range slices.Sorted(maps.Keys(s.output)) {
 		pkg, test, _ := strings.Cut(key, "\x00")

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// events are what go test -json prints of a passing, a failing and two skipped
-// tests, of a package that does not build, and of one that never ends.
+// events are what go test -json prints for a passing, a failing and three skipped
+// tests, a package that does not build, and a test that never ends.
 const events = `{"Action":"start","Package":"github.com/lukv/lukv/a"}
 {"Action":"run","Package":"github.com/lukv/lukv/a","Test":"TestGood"}
 {"Action":"output","Package":"github.com/lukv/lukv/a","Test":"TestGood","Output":"    a_test.go:3: chatter\n"}
