@@ -24,9 +24,9 @@ import (
 var update = flag.Bool("update", false, "write docs/api.txt anew")
 
 // apiFile is the reviewed list: a section per package, a line per exported
-// name. A name that no other package of the module (examples included) uses
-// carries the reason why it is public, behind " // "; the reason of a type is also
-// that of its fields, methods and constants. Reasons survive an update.
+// name. A name that no other package of the module (examples included) uses is
+// followed by " // " and the reason why it is public; the reason of a type also
+// covers its fields, methods and constants. Reasons survive an update.
 const apiFile = root + "/docs/api.txt"
 
 const apiHeader = `# Every exported name of the packages that other modules can import, made by "make api" and
@@ -35,8 +35,8 @@ const apiHeader = `# Every exported name of the packages that other modules can 
 # are used by another package, or by an example.
 `
 
-// TestExportedNames compares docs/api.txt with the source: a change of the
-// public surface shows in a review, and nothing is public without a reason.
+// TestExportedNames compares docs/api.txt with the source, so that reviews show
+// changes to the public API and nothing is public without a reason.
 func TestExportedNames(t *testing.T) {
 	if testing.Short() {
 		t.Skip("type-checks the whole module")
@@ -59,7 +59,7 @@ func TestExportedNames(t *testing.T) {
 	}
 }
 
-// goPackage is what "go list -json" says of a package.
+// goPackage is what "go list -json" says about a package.
 type goPackage struct {
 	ImportPath, Dir, Export string
 	Standard                bool
@@ -70,9 +70,9 @@ type goPackage struct {
 // A module is the type-checked production code of all packages, for linux/amd64.
 type module struct {
 	files    *token.FileSet
-	packages []*types.Package          // ours, in the order of their imports
+	packages []*types.Package          // ours, dependencies first
 	used     map[types.Object]bool     // used outside the package that declares it
-	methods  map[*types.Func]bool      // needed for an interface
+	methods  map[*types.Func]bool      // needed to implement an interface
 	all      map[string]*types.Package // every package that was loaded
 }
 
@@ -126,7 +126,7 @@ type importerFunc func(path string) (*types.Package, error)
 
 func (f importerFunc) Import(path string) (*types.Package, error) { return f(path) }
 
-// check type-checks files as one package and notes what they use of others.
+// check type-checks files as one package and records what they use of others.
 func (m *module) check(t *testing.T, listed goPackage, path string, names []string, load types.Importer) *types.Package {
 	var files []*ast.File
 	for _, name := range names {
@@ -134,7 +134,7 @@ func (m *module) check(t *testing.T, listed goPackage, path string, names []stri
 		require.NoError(t, err)
 		files = append(files, file)
 	}
-	// Examples may import what production code does not; only what resolves counts there.
+	// Examples may import what production code does not; there, only what resolves counts.
 	config := types.Config{Importer: load, Error: func(error) {}}
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}, Selections: map[*ast.SelectorExpr]*types.Selection{}}
 	pkg, err := config.Check(path, m.files, files, info)
@@ -149,7 +149,7 @@ func (m *module) check(t *testing.T, listed goPackage, path string, names []stri
 	return pkg
 }
 
-// origin is the declared object behind an instance of a generic one.
+// origin returns the declared object of which object may be a generic instance.
 func origin(object types.Object) types.Object {
 	switch object := object.(type) {
 	case *types.Func:
@@ -160,8 +160,8 @@ func origin(object types.Object) types.Object {
 	return object
 }
 
-// interfaceMethods finds the methods by which our types implement an interface:
-// one of ours, or one of the standard library that our packages import.
+// interfaceMethods finds the methods by which our types implement an interface
+// that is declared in one of our packages or in a package that they import.
 func (m *module) interfaceMethods() map[*types.Func]bool {
 	interfaces := []*types.Interface{types.Universe.Lookup("error").Type().Underlying().(*types.Interface)}
 	seen := map[*types.Package]bool{}
@@ -211,7 +211,7 @@ func (m *module) interfaceMethods() map[*types.Func]bool {
 	return needed
 }
 
-// list writes the reviewed list, and beside it the lines that lack a reason.
+// list returns the reviewed list, and the lines that lack a reason.
 func (m *module) list(reasons map[string]string) (text string, unexplained []string) {
 	out := bytes.NewBufferString(apiHeader)
 	packages := slices.Clone(m.packages)
@@ -265,15 +265,15 @@ func readReasons(text string) map[string]string {
 	return reasons
 }
 
-// An apiLine is an exported name: its line, and the type that it belongs to, if
-// it is a field, a method or a constant of that type.
+// An apiLine is an exported name: its line, and the type that it belongs to if it
+// is a field, a method or a constant.
 type apiLine struct {
 	text, name, of string
 	used           bool
 }
 
-// exported lists a package's exported names: types, each with its fields, methods
-// and constants, and then constants, variables and functions by name.
+// exported lists a package's exported names: types, each with its fields and
+// methods, and then constants, variables and functions by name.
 func (m *module) exported(pkg *types.Package) []apiLine {
 	qualify := func(other *types.Package) string {
 		if other == pkg {
@@ -320,8 +320,8 @@ func (m *module) exportedType(object *types.TypeName, qualify types.Qualifier) [
 	case *types.Interface:
 		kind = "interface"
 	}
-	// A type whose name nobody writes down is in use where a function in use returns it
-	// or a field holds it; its reason to be public is theirs.
+	// A type whose name is never written counts as used if the signature of a used function
+	// or the type of a used field mentions it; their reason to be public is also its.
 	lines := []apiLine{{text: "type " + name + " " + kind, name: name, used: m.used[object] || m.mentioned(named)}}
 	member := func(object types.Object, text string, used bool) {
 		lines = append(lines, apiLine{text: text, name: object.Name(), of: name, used: used || m.used[object]})
@@ -330,7 +330,7 @@ func (m *module) exportedType(object *types.TypeName, qualify types.Qualifier) [
 	case *types.Struct:
 		for field := range what.Fields() {
 			if field.Exported() {
-				// Fields with tags come from and go to files.
+				// Fields with tags are encoded to and decoded from files.
 				text := "field " + name + "." + field.Name() + " " + types.TypeString(field.Type(), qualify)
 				member(field, text, hasTag(what, field) || field.Embedded())
 			}
@@ -354,7 +354,7 @@ func (m *module) exportedType(object *types.TypeName, qualify types.Qualifier) [
 	return lines
 }
 
-// parameters is the signature of a method without the word func.
+// parameters returns the signature of a method without the word func.
 func parameters(method *types.Func, qualify types.Qualifier) string {
 	return strings.TrimPrefix(types.TypeString(method.Type(), qualify), "func")
 }
@@ -385,7 +385,7 @@ func (m *module) mentioned(named *types.Named) bool {
 	return false
 }
 
-// contains reports whether a type is made of another one, without looking into
+// contains reports whether a type mentions another one, without looking into
 // named types.
 func contains(t types.Type, part *types.Named) bool {
 	switch t := t.(type) {
@@ -422,7 +422,7 @@ func contains(t types.Type, part *types.Named) bool {
 	return false
 }
 
-// difference shows the lines that only one of two texts has.
+// difference returns the lines that occur in only one of two texts.
 func difference(old, text string) string {
 	had, has := strings.Split(old, "\n"), strings.Split(text, "\n")
 	var out strings.Builder

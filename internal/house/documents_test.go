@@ -49,14 +49,14 @@ var (
 	makeRule = regexp.MustCompile(`^make ([a-z]+)`)
 )
 
-// prose is a document without its code blocks.
+// prose returns a document without its code blocks.
 func prose(t *testing.T, name string) string {
 	text, err := os.ReadFile(filepath.Join(root, name))
 	require.NoError(t, err)
 	return fences.ReplaceAllString(string(text), "")
 }
 
-// anchor is the name that a heading gets in a rendered page.
+// anchor returns the anchor of a heading in a rendered page.
 func anchor(heading string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -104,7 +104,7 @@ func TestLinks(t *testing.T) {
 }
 
 // TestDocumentsNameWhatExists looks up the files, tests and make rules that
-// documents name in code spans. The changelog may name what is gone.
+// documents name in code spans. The changelog may name what no longer exists.
 func TestDocumentsNameWhatExists(t *testing.T) {
 	var tests strings.Builder
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -151,7 +151,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 
 var bound = regexp.MustCompile("\\| `([\\w/]+)` `(\\w+) = ([^`]+)` \\|")
 
-// TestBoundsAreDocumented holds the numbers of docs/security.md against the
+// TestBoundsAreDocumented compares the numbers in docs/security.md with the
 // constants of the packages that it names.
 func TestBoundsAreDocumented(t *testing.T) {
 	rows := bound.FindAllStringSubmatch(prose(t, "docs/security.md"), -1)
@@ -175,8 +175,8 @@ func TestBoundsAreDocumented(t *testing.T) {
 	}
 }
 
-// TestRobustnessNamesTests: every row of docs/robustness.md names tests that are there,
-// each behind the package that it is of.
+// TestRobustnessNamesTests: every row of docs/robustness.md names tests that exist,
+// each after its package.
 func TestRobustnessNamesTests(t *testing.T) {
 	code := regexp.MustCompile("`([^`]+)`")
 	rows := 0

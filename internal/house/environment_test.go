@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestEnvironmentPage compares docs/environment.md with the sources: every
-// variable of ours, and every one that is read by name.
+// TestEnvironmentPage compares docs/environment.md with the sources: it must list
+// every variable of ours, and every other one that is read by name.
 func TestEnvironmentPage(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs/environment.md"))
 	require.NoError(t, err)
 	ours := regexp.MustCompile(`\bLUKV_[A-Z0-9_]+\b`)
 	read := regexp.MustCompile(`(?:Getenv|LookupEnv|isSet)\("([A-Z0-9_]+)"\)`)
-	// Of the one program that only generates files of this repository.
+	// Read by the one program that only generates files of this repository.
 	developers := []string{"GLSLC_NEW", "SPIRV_VAL_NEW"}
 	found := map[string]bool{}
 	for _, folder := range append(moduleFolders(t), "scripts", "scripts/bench-peers") {

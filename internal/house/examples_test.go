@@ -10,7 +10,7 @@ import (
 )
 
 // TestExamples runs the tests of the modules under examples, which use this one
-// as somebody else's would.
+// as third-party modules would.
 func TestExamples(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds other modules and the command")

@@ -19,7 +19,7 @@ import (
 
 const modulePath = "github.com/lukv/lukv"
 
-// root is the module's folder, seen from this package's.
+// root is the module's folder, relative to that of this package.
 const root = "../.."
 
 var (
@@ -28,13 +28,13 @@ var (
 )
 
 // readFloors reads the table of docs/architecture.md, which says where each package
-// lives. A package imports from lower floors only; on its own floor it may import its parent
-// folder's package and those in folders under it (kernels/vulkan imports
-// kernels). Tests may import anything.
+// lives. A package may import only from lower floors; on its own floor it may import
+// the packages of its parent folders and of folders under its own (kernels/vulkan
+// imports kernels). Tests may import anything.
 func readFloors(t *testing.T) map[string]int {
 	text, err := os.ReadFile(filepath.Join(root, "docs/architecture.md"))
 	require.NoError(t, err)
-	floors := map[string]int{"": 0} // the page of the module, without code
+	floors := map[string]int{"": 0} // the module's root package, which has no code
 	for _, row := range floorRow.FindAllStringSubmatch(string(text), -1) {
 		floor, err := strconv.Atoi(row[1])
 		require.NoError(t, err)
@@ -47,7 +47,7 @@ func readFloors(t *testing.T) map[string]int {
 	return floors
 }
 
-// sameHouse reports whether one of two packages lies in a folder of the other.
+// sameHouse reports whether one of two packages is in a folder under the other.
 func sameHouse(a, b string) bool {
 	return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/")
 }
@@ -89,8 +89,9 @@ func moduleFolders(t *testing.T) []string {
 	return folders
 }
 
-// moduleImports lists the packages of this module that a folder's production
-// files import, on whatever platform and under whatever build tags.
+// moduleImports returns the packages of this module that a folder's production
+// files import, on any platform and under any build tags, each with a file that
+// imports it.
 func moduleImports(t *testing.T, folder string) map[string]string {
 	imports := map[string]string{}
 	files, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
@@ -136,8 +137,8 @@ func TestImportsGoDownwards(t *testing.T) {
 	}
 }
 
-// The rule must be able to fail: go/build sees the same imports as the parser
-// for the platform that runs, and a planted upward import is an offence.
+// The rule must be able to fail: moduleImports sees the imports that go/build sees
+// on this platform, and sameHouse accepts only packages above or below each other.
 func TestFloorsSeeImports(t *testing.T) {
 	pkg, err := build.ImportDir(filepath.Join(root, "model"), 0)
 	require.NoError(t, err)
