@@ -36,7 +36,7 @@ import (
 
 var kills = flag.Int("kills", 3, "how often writers are killed")
 
-// childEnv has the test program write in a folder until it is killed.
+// childEnv, if set, makes the test program write in that folder until it is killed.
 const childEnv = "LUKV_SOAK_CHILD"
 
 func TestMain(m *testing.M) {
@@ -58,8 +58,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// writers write everything that the program writes, each into its place in a folder,
-// over what lies there.
+// writers writes every kind of file that the program writes, each to its place in a
+// folder, over what is there.
 type writers struct {
 	dir      string
 	m        *model.Model
@@ -109,7 +109,7 @@ func newWriters(dir string) (*writers, error) {
 	return w, err
 }
 
-// prompt is what a session of either kind has read.
+// prompt returns the prompt of session i.
 func prompt(i int) []int32 {
 	ids := make([]int32, 20+30*i)
 	for t := range ids {
@@ -126,7 +126,7 @@ func openServer(dir string, m *model.Model, log *slog.Logger) (*serve.Server, er
 	return s, s.Add("m", m, engine.Options{MaxBytes: 64 << 20, Store: filepath.Join(dir, "prefixes"), Log: log})
 }
 
-// one writes once, in one of six ways.
+// one writes one kind of file, of six.
 func (w *writers) one(way int) error {
 	w.n++
 	i := w.n % 2
@@ -166,12 +166,12 @@ func (w *writers) one(way int) error {
 	}
 }
 
-// hubFile is the weights' file of the hub that is pulled from.
+// hubFile is the weights file on the hub.
 var hubFile = bytes.Repeat([]byte("weights "), 1<<17)
 
 const hubCommit = "89abcdef0123456789abcdef0123456789abcdef"
 
-// aHub answers as a hub with one small model does, a few bytes at a time.
+// aHub answers as a hub with one small model does.
 type aHub struct{}
 
 func (aHub) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -206,9 +206,9 @@ func pull(cache string) (string, error) {
 	return p.Dir, nil
 }
 
-// TestKilled kills a program that writes everything at random moments: what has its
-// final name is whole and one of what was written, answers are never fewer, nothing of a
-// store is damaged, and writing goes on.
+// TestKilled kills, at random moments, a program that writes every kind of file: a file
+// with its final name is complete and one of those written, answers are never lost,
+// nothing in a store is damaged, and the next program can go on writing.
 func TestKilled(t *testing.T) {
 	program, err := os.Executable()
 	require.NoError(t, err)
@@ -238,7 +238,7 @@ func TestKilled(t *testing.T) {
 	t.Logf("%d kills, %d answers", *kills, answers)
 }
 
-// checkWritten looks at what lies in a folder after a kill.
+// checkWritten checks what a folder holds after a kill, and returns the number of answers.
 func checkWritten(t *testing.T, dir string, want *writers, answers int) int {
 	path := func(name string) string { return filepath.Join(dir, name) }
 	s, err := want.m.LoadSession(path("session"), model.SessionOptions{})

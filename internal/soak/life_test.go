@@ -11,13 +11,13 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// A life is a session from its beginning to its end, with random turns.
+// A life is a session from beginning to end, with random turns.
 type life struct {
 	*scenario
 	m    *model.Model
 	rng  *rand.Rand
 	file string
-	did  []string // for messages
+	did  []string // for error messages
 }
 
 func (l *life) run(ctx context.Context) (err error) {
@@ -28,7 +28,7 @@ func (l *life) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	// s changes hands: the session that is alive is closed, twice.
+	// s changes: whichever session is open at the end is closed, twice.
 	defer func() { err = errors.Join(err, s.Close(), s.Close()) }()
 	if err := l.prefill(ctx, s); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (l *life) run(ctx context.Context) (err error) {
 
 func (l *life) do(what string) { l.did = append(l.did, what) }
 
-// same compares the session with what it was when it was alone.
+// same compares the session with the reference.
 func (l *life) same(s *model.Session, at int) error {
 	if want := len(l.prompt) + at; s.Len() != want {
 		return fmt.Errorf("%d tokens, want %d", s.Len(), want)
@@ -90,7 +90,7 @@ func (l *life) same(s *model.Session, at int) error {
 	return nil
 }
 
-// prefill reads the prompt, sometimes after having been cancelled on the way.
+// prefill reads the prompt, sometimes after being cancelled on the way.
 func (l *life) prefill(ctx context.Context, s *model.Session) error {
 	for l.rng.IntN(3) == 0 {
 		l.do("cancelled prefill")
@@ -114,8 +114,8 @@ func (l *life) prefill(ctx context.Context, s *model.Session) error {
 	return s.Prefill(ctx, l.prompt[s.Len():])
 }
 
-// intruded reads the prompt while another goroutine wants to fork and to save the
-// session: either side may get ErrBusy, and nothing has happened then.
+// intruded reads the prompt while another goroutine tries to fork and save the
+// session: either side may get ErrBusy, and then nothing has happened.
 func (l *life) intruded(ctx context.Context, s *model.Session) error {
 	l.do("prefill with an intruder")
 	intruder := make(chan error, 1)
@@ -170,7 +170,7 @@ func (l *life) abrupt(ctx context.Context) error {
 		for _, failed := range s.Generate(ctx, model.Sampling{MaxTokens: steps, IgnoreEOS: true}) {
 			err = failed
 		}
-		if err == nil { // all were generated before it was closed
+		if err == nil { // everything was generated before it was closed
 			err = s.Truncate(0)
 		}
 		if err == nil {
@@ -183,14 +183,14 @@ func (l *life) abrupt(ctx context.Context) error {
 	return errors.Join(<-closed, s.Close())
 }
 
-// fork lets parent and child go on, and returns one of them; the other is closed.
+// fork forks the session, appends to the parent, and returns the child; the caller closes the parent.
 func (l *life) fork(ctx context.Context, s *model.Session, at int) (*model.Session, error) {
 	l.do("fork")
 	child, err := s.Fork()
 	if err != nil {
 		return nil, err
 	}
-	// The parent goes on first, so that pages are copied under the child.
+	// The parent goes on first, so that it copies pages that it shares with the child.
 	if err := s.Append(ctx, l.tokens[at]); err != nil {
 		return nil, errors.Join(err, child.Close())
 	}
@@ -212,7 +212,7 @@ func (l *life) load(s *model.Session) (*model.Session, error) {
 	return l.m.LoadSession(l.file, model.SessionOptions{Compression: l.options.Compression})
 }
 
-// generate asks for a few tokens and sometimes stops asking.
+// generate asks for a few tokens and sometimes stops early.
 func (l *life) generate(ctx context.Context, s *model.Session, at int) (int, error) {
 	n := 1 + l.rng.IntN(steps-at)
 	l.do(fmt.Sprintf("generate %d", n))
@@ -233,8 +233,8 @@ func (l *life) generate(ctx context.Context, s *model.Session, at int) (int, err
 	return at + len(ids), s.Prefill(ctx, nil)
 }
 
-// truncate goes back behind the prompt, where compression while decoding has not
-// cut meanwhile, and forward again.
+// truncate goes back to a random step after the prompt and forward again by one,
+// unless compression while decoding may have evicted entries.
 func (l *life) truncate(ctx context.Context, s *model.Session, at int) (int, error) {
 	if p := l.options.Compression; at == 0 || p != nil && p.Decode.Enabled() {
 		return at, nil

@@ -31,7 +31,7 @@ var (
 
 const steps = 12 // tokens after the prompt
 
-// A scenario is a prompt under a policy, and what a session alone makes of it.
+// A scenario is a prompt under a policy, and the results of a session on its own.
 type scenario struct {
 	name    string
 	options model.SessionOptions
@@ -50,7 +50,7 @@ func bits(logits []float32) uint64 {
 	return h.Sum64()
 }
 
-// scenarios computes the references, one session after the other.
+// scenarios computes the references, one session after another.
 func scenarios(t *testing.T, m *model.Model) []*scenario {
 	profile, err := builtin.Profile(lukv.MetricConfig{Name: "keydiff"})
 	require.NoError(t, err)
@@ -103,7 +103,7 @@ func argmax(logits []float32) int32 {
 	return int32(best)
 }
 
-// TestSoak runs random lives of sessions until the time is over.
+// TestSoak runs random lives of sessions until time is up.
 func TestSoak(t *testing.T) {
 	start := *seed
 	if start == 0 {
@@ -135,7 +135,7 @@ func TestSoak(t *testing.T) {
 	}
 	wg.Wait()
 
-	// The model is closed under sessions that are at work: they end with ErrClosed.
+	// The model is closed while sessions are at work: they end with ErrClosed.
 	for g := range *goroutines {
 		wg.Go(func() {
 			l := &life{scenario: all[g%len(all)], m: m, rng: rand.New(rand.NewPCG(start, uint64(g))), file: filepath.Join(dir, fmt.Sprint(g))}
