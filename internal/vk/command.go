@@ -8,7 +8,7 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// CreateCommandPool makes a pool whose buffers can be recorded again one by one.
+// CreateCommandPool makes a pool whose buffers can be re-recorded individually.
 func (d *Device) CreateCommandPool() (CommandPool, error) {
 	const resettable = 2
 	info := &commandPoolInfo{head: head{typ: typeCommandPoolCreateInfo}, flags: resettable, family: d.Physical.queueFamily}
@@ -17,7 +17,7 @@ func (d *Device) CreateCommandPool() (CommandPool, error) {
 	return p, check("vkCreateCommandPool", r)
 }
 
-// DestroyCommandPool destroys a pool with all its buffers.
+// DestroyCommandPool destroys a pool and all its buffers.
 func (d *Device) DestroyCommandPool(p CommandPool) {
 	purego.SyscallN(d.fn.destroyPool, d.handle, uintptr(p), 0)
 }
@@ -33,7 +33,8 @@ func (d *Device) FreeCommandBuffer(p CommandPool, c CommandBuffer) {
 	purego.SyscallN(d.fn.freeCommands, d.handle, uintptr(p), 1, uintptr(unsafe.Pointer(&c)))
 }
 
-// Begin starts recording and forgets what c held. Once: c will be submitted once.
+// Begin starts recording and discards what c held. With once, c may be submitted only
+// once.
 func (d *Device) Begin(c CommandBuffer, once bool) error {
 	info := &commandBufferBeginInfo{head: head{typ: typeCommandBufferBegin}}
 	if once {
@@ -62,12 +63,12 @@ func (d *Device) Dispatch(c CommandBuffer, x, y, z uint32) {
 	purego.SyscallN(d.fn.dispatch, uintptr(c), uintptr(x), uintptr(y), uintptr(z))
 }
 
-// DispatchIndirect reads three counts of workgroups from a buffer when it runs.
+// DispatchIndirect reads the three workgroup counts from a buffer when it is executed.
 func (d *Device) DispatchIndirect(c CommandBuffer, b Buffer, offset uint64) {
 	purego.SyscallN(d.fn.dispatchIndirect, uintptr(c), uintptr(b), uintptr(offset))
 }
 
-// Barrier makes what the first stages did before visible to the second ones after.
+// Barrier makes accesses of srcStage before it visible to those of dstStage after it.
 func (d *Device) Barrier(c CommandBuffer, srcStage, srcAccess, dstStage, dstAccess uint64) {
 	m := &memoryBarrier{
 		head: head{typ: typeMemoryBarrier2}, srcStage: srcStage, srcAccess: srcAccess, dstStage: dstStage, dstAccess: dstAccess,
@@ -92,7 +93,7 @@ func (d *Device) ResetTimestamps(c CommandBuffer, q QueryPool, n uint32) {
 	purego.SyscallN(d.fn.resetQueries, uintptr(c), uintptr(q), 0, uintptr(n))
 }
 
-// WriteTimestamp notes the time at which everything recorded before is done.
+// WriteTimestamp records the time at which everything recorded before it is done.
 func (d *Device) WriteTimestamp(c CommandBuffer, q QueryPool, i uint32) {
 	const allCommands = 0x10000
 	purego.SyscallN(d.fn.writeTimestamp, uintptr(c), allCommands, uintptr(q), uintptr(i))

@@ -18,8 +18,8 @@ type Device struct {
 	handle   uintptr
 	fn       deviceFunctions
 
-	// Argument lists of the calls that a decode step makes, kept so that it
-	// allocates nothing. They belong to the owner of the queue.
+	// Arguments of the calls that a decode step makes, kept so that it allocates
+	// nothing. They belong to the owner of the queue.
 	submit struct {
 		info    submitInfo
 		buffer  commandBufferSubmitInfo
@@ -45,10 +45,10 @@ type deviceFunctions struct {
 	createQueries, destroyQueries, queryResults                                uintptr
 }
 
-// OpenOptions say what a device is opened with, beside the features and extensions
-// that p lists and this package uses always.
+// OpenOptions says what a device is opened with, in addition to the features and
+// extensions that this package always uses where p lists them.
 type OpenOptions struct {
-	// Matrices switches on what shaders need that use one of p.Matrices.
+	// Matrices enables what shaders that use one of p.Matrices need.
 	Matrices bool
 }
 
@@ -83,7 +83,7 @@ func (p *PhysicalDevice) Open(o OpenOptions) (*Device, error) {
 			return nil, fmt.Errorf("open vulkan device %q: it lacks what shaders with cooperative matrices need", p.Name)
 		}
 		f13.f[feature13FullSubgroup], f12.f[feature12Float16] = 1, flag(p.Float16)
-		f12.f[feature12MemoryModel], f12.f[feature12MemoryDevice] = 1, 1 // atomics of other shaders have that scope
+		f12.f[feature12MemoryModel], f12.f[feature12MemoryDevice] = 1, 1 // atomics in other shaders have device scope
 		extensions = append(extensions, matrixExtension)
 		matrix := &matrixFeatures{head: head{typ: typeMatrixFeatures}, matrix: 1}
 		f13.next = unsafe.Pointer(matrix)
@@ -150,13 +150,13 @@ func (d *Device) Destroy() {
 	}
 }
 
-// WaitIdle waits until the device has nothing left to do.
+// WaitIdle waits until the device is idle.
 func (d *Device) WaitIdle() error {
 	r, _, _ := purego.SyscallN(d.fn.waitIdle, d.handle)
 	return check("vkDeviceWaitIdle", r)
 }
 
-// AllocateMemory takes size bytes of a memory type, for buffers with addresses.
+// AllocateMemory allocates size bytes of a memory type, for buffers with device addresses.
 func (d *Device) AllocateMemory(size uint64, memoryType uint32) (Memory, error) {
 	flags := &memoryAllocateFlags{head: head{typ: typeMemoryAllocateFlags}, flags: 2}
 	info := &memoryAllocateInfo{head: head{typ: typeMemoryAllocateInfo, next: unsafe.Pointer(flags)}, size: size, memoryType: memoryType}
@@ -165,10 +165,10 @@ func (d *Device) AllocateMemory(size uint64, memoryType uint32) (Memory, error) 
 	return m, check("vkAllocateMemory", r)
 }
 
-// FreeMemory gives memory back; it is unmapped, too.
+// FreeMemory frees memory and unmaps it.
 func (d *Device) FreeMemory(m Memory) { purego.SyscallN(d.fn.freeMemory, d.handle, uintptr(m), 0) }
 
-// MapMemory makes size bytes of host-visible memory accessible until they are freed.
+// MapMemory maps size bytes of host-visible memory, until the memory is freed.
 func (d *Device) MapMemory(m Memory, size uint64) ([]byte, error) {
 	var p unsafe.Pointer
 	r, _, _ := purego.SyscallN(d.fn.mapMemory, d.handle, uintptr(m), 0, uintptr(size), 0, uintptr(unsafe.Pointer(&p)))
@@ -178,8 +178,8 @@ func (d *Device) MapMemory(m Memory, size uint64) ([]byte, error) {
 	return unsafe.Slice((*byte)(p), size), nil
 }
 
-// CreateBuffer makes a buffer without memory and returns, besides, the size and
-// alignment of the memory that it needs and a mask of the types it may have.
+// CreateBuffer makes a buffer without memory and returns it with the size and
+// alignment of the memory that it needs and a mask of the allowed memory types.
 func (d *Device) CreateBuffer(size uint64, usage uint32) (b Buffer, need, alignment uint64, types uint32, err error) {
 	info := &bufferCreateInfo{head: head{typ: typeBufferCreateInfo}, size: size, usage: usage}
 	r, _, _ := purego.SyscallN(d.fn.createBuffer, d.handle, uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(&b)))
@@ -196,7 +196,7 @@ func (d *Device) DestroyBuffer(b Buffer) {
 	purego.SyscallN(d.fn.destroyBuffer, d.handle, uintptr(b), 0)
 }
 
-// BindBuffer gives a buffer its memory and returns the address on the device.
+// BindBuffer binds a buffer to memory and returns its address on the device.
 func (d *Device) BindBuffer(b Buffer, m Memory, offset uint64) (address uint64, err error) {
 	r, _, _ := purego.SyscallN(d.fn.bindBuffer, d.handle, uintptr(b), uintptr(m), uintptr(offset))
 	if err := check("vkBindBufferMemory", r); err != nil {
@@ -207,7 +207,7 @@ func (d *Device) BindBuffer(b Buffer, m Memory, offset uint64) (address uint64, 
 	return uint64(a), nil
 }
 
-// CreateShaderModule makes a module of SPIR-V code.
+// CreateShaderModule makes a module from SPIR-V code.
 func (d *Device) CreateShaderModule(code []byte) (ShaderModule, error) {
 	words := make([]uint32, (len(code)+3)/4) // aligned
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), 4*len(words)), code)
@@ -254,7 +254,7 @@ func (d *Device) DestroyPipelineCache(c PipelineCache) {
 	purego.SyscallN(d.fn.destroyCache, d.handle, uintptr(c), 0)
 }
 
-// PipelineCacheData returns what CreatePipelineCache takes.
+// PipelineCacheData returns the cache's data in the form that CreatePipelineCache takes.
 func (d *Device) PipelineCacheData(c PipelineCache) ([]byte, error) {
 	for {
 		n := new(uint64)
@@ -272,9 +272,9 @@ func (d *Device) PipelineCacheData(c PipelineCache) ([]byte, error) {
 }
 
 // CreateComputePipeline makes a pipeline from a module's entry point main.
-// Specialisation constant i gets the 32 bits of constants[i]. Subgroup is the size
-// of its subgroups, all of them full (PhysicalDevice.FullSubgroups), or 0 for the
-// driver's choice.
+// Specialisation constant i gets the 32 bits of constants[i]. subgroup is the size
+// of its subgroups, which are then all full (PhysicalDevice.FullSubgroups), or 0 for
+// the driver's choice.
 func (d *Device) CreateComputePipeline(cache PipelineCache, layout PipelineLayout, m ShaderModule, subgroup uint32, constants []uint32) (Pipeline, error) {
 	info := &computePipelineInfo{
 		head:   head{typ: typeComputePipelineInfo},
@@ -325,8 +325,8 @@ func (d *Device) SemaphoreValue(s Semaphore) (uint64, error) {
 	return *v, check("vkGetSemaphoreCounterValue", r)
 }
 
-// WaitSemaphore waits until s has reached value, at most nanoseconds; then the
-// error is ErrTimeout. It belongs to the owner of the queue and does not allocate.
+// WaitSemaphore waits until s has reached value, or returns ErrTimeout after the given
+// number of nanoseconds. Only the owner of the queue may call it. It does not allocate.
 func (d *Device) WaitSemaphore(s Semaphore, value, nanoseconds uint64) error {
 	w := &d.submit
 	w.sem, w.value = s, value
@@ -335,13 +335,13 @@ func (d *Device) WaitSemaphore(s Semaphore, value, nanoseconds uint64) error {
 	r, _, _ := purego.SyscallN(d.fn.waitSemaphores, w.waitArg[:]...)
 	runtime.KeepAlive(d)
 	if Result(int32(r)) == timeout {
-		return ErrTimeout // itself: a slow step waits often
+		return ErrTimeout // not an *Error, which allocates: a slow step waits often
 	}
 	return check("vkWaitSemaphores", r)
 }
 
-// Submit hands a command buffer to the queue; when all that was submitted so
-// far is done, s gets the value. It does not allocate.
+// Submit submits a command buffer to the queue; when everything submitted so far is
+// done, s gets the value. It does not allocate.
 func (d *Device) Submit(c CommandBuffer, s Semaphore, value uint64) error {
 	w := &d.submit
 	const allCommands = 0x10000
@@ -354,8 +354,8 @@ func (d *Device) Submit(c CommandBuffer, s Semaphore, value uint64) error {
 	return check("vkQueueSubmit2", r)
 }
 
-// CreateTimestamps makes a pool of n timestamp queries. TimestampBits says
-// whether the queue can write them.
+// CreateTimestamps makes a pool of n timestamp queries. TimestampBits tells whether
+// the queue can write them.
 func (d *Device) CreateTimestamps(n uint32) (QueryPool, error) {
 	info := &queryPoolInfo{head: head{typ: typeQueryPoolCreateInfo}, kind: 2, count: n}
 	var q QueryPool
@@ -367,7 +367,7 @@ func (d *Device) DestroyTimestamps(q QueryPool) {
 	purego.SyscallN(d.fn.destroyQueries, d.handle, uintptr(q), 0)
 }
 
-// Timestamps reads the first n results in ticks, waiting for them.
+// Timestamps waits for the first n results and returns them in ticks.
 func (d *Device) Timestamps(q QueryPool, n uint32) ([]uint64, error) {
 	if n == 0 {
 		return nil, nil
@@ -378,5 +378,5 @@ func (d *Device) Timestamps(q QueryPool, n uint32) ([]uint64, error) {
 	return out, check("vkGetQueryPoolResults", r)
 }
 
-// TimestampBits is the number of valid bits of a timestamp, 0 if the queue has none.
+// TimestampBits returns the number of valid bits in a timestamp, 0 if the queue has none.
 func (d *Device) TimestampBits() uint32 { return d.Physical.timestampBits }

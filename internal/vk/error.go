@@ -44,22 +44,22 @@ func (r Result) String() string {
 }
 
 var (
-	// ErrDeviceLost says that the device stopped working: a reset, a fault in a
-	// shader, a removed card. All its objects are useless; close them, open the
-	// device again or do without.
+	// ErrDeviceLost reports that the device stopped working: a reset, a fault in a
+	// shader, a removed card. All its objects are unusable; destroy them, and open
+	// the device again or do without.
 	ErrDeviceLost = errors.New("device lost")
 
-	// ErrOutOfDeviceMemory says that an allocation on the device failed.
+	// ErrOutOfDeviceMemory reports that an allocation on the device failed.
 	ErrOutOfDeviceMemory = errors.New("out of device memory")
 
-	// ErrNotFound says that this system has no Vulkan: no loader or no driver.
+	// ErrNotFound reports that this system has no Vulkan: no loader or no driver.
 	ErrNotFound = errors.New("vulkan is not available")
 
-	// ErrTimeout says that a wait ended before what it waited for.
+	// ErrTimeout reports that a wait ended before what it waited for.
 	ErrTimeout = errors.New("timeout")
 )
 
-// Error is a Vulkan function that failed.
+// Error is the failure of a Vulkan function.
 type Error struct {
 	Call   string // Vulkan's name of the function
 	Result Result
@@ -67,7 +67,7 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Call + ": " + e.Result.String() }
 
-// Is makes errors.Is find the sentinels of this package.
+// Is makes errors.Is match the sentinel errors of this package.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrDeviceLost:
@@ -82,7 +82,7 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// DeviceLost is the error of a lost device, for tests that inject one.
+// DeviceLost returns the error of a lost device, for tests that inject one.
 func DeviceLost(call string) error { return &Error{call, deviceLost} }
 
 func check(call string, r uintptr) error {

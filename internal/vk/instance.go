@@ -53,8 +53,8 @@ var load = sync.OnceValues(func() (*Library, error) {
 	return nil, fmt.Errorf("load vulkan: %w: %w", ErrNotFound, errors.Join(errs...))
 })
 
-// Load finds the system's Vulkan loader, once per process. The error is an
-// ErrNotFound with what was tried.
+// Load finds the system's Vulkan loader, once per process. The error wraps
+// ErrNotFound and says what was tried.
 func Load() (*Library, error) { return load() }
 
 func (l *Library) proc(instance uintptr, name string) uintptr {
@@ -62,7 +62,7 @@ func (l *Library) proc(instance uintptr, name string) uintptr {
 	return r
 }
 
-// cString returns s with a zero behind it, on the heap.
+// cString returns s with a terminating zero, on the heap.
 func cString(s string) *byte { return unsafe.SliceData(append([]byte(s), 0)) }
 
 func cStrings(list []string) **byte {
@@ -76,7 +76,7 @@ func cStrings(list []string) **byte {
 	return unsafe.SliceData(p)
 }
 
-// goString reads a string of a fixed field.
+// goString returns the string in a field of fixed size.
 func goString(b []byte) string {
 	if i := bytes.IndexByte(b, 0); i >= 0 {
 		b = b[:i]
@@ -84,7 +84,7 @@ func goString(b []byte) string {
 	return string(b)
 }
 
-// goStringAt reads a string that ends with a zero.
+// goStringAt returns the zero-terminated string at p.
 func goStringAt(p *byte) string {
 	if p == nil {
 		return ""
@@ -151,16 +151,16 @@ func extensionNames(list []extensionProperties) []string {
 	return names
 }
 
-// InstanceOptions say how to make an instance.
+// InstanceOptions says how to make an instance.
 type InstanceOptions struct {
 	Application string
 
-	// Validation receives the messages of the validation layer, which must be
-	// installed: core checks and synchronisation checks. Nil: no validation. The
-	// handler may be called on any thread and must not call Vulkan.
+	// Validation, if not nil, receives the messages of the validation layer, which
+	// must be installed: core checks and synchronisation checks. The handler may be
+	// called on any thread and must not call Vulkan.
 	Validation func(message string)
 
-	// GPUAssisted adds the checks of addresses inside shaders.
+	// GPUAssisted adds checks of addresses inside shaders.
 	GPUAssisted bool
 }
 
@@ -173,13 +173,13 @@ type Instance struct {
 		queueFamilies, deviceExtensions   uintptr
 		createDevice, getDeviceProcAddr   uintptr
 		createMessenger, destroyMessenger uintptr
-		matrixShapes                      uintptr // 0 without a driver that knows it
+		matrixShapes                      uintptr // 0 if no driver has it
 	}
 	messenger messenger
 	handler   uintptr
 }
 
-// NewInstance connects to the drivers. Without any driver the error is ErrNotFound.
+// NewInstance connects to the drivers. If there are none, the error is ErrNotFound.
 func (l *Library) NewInstance(o InstanceOptions) (*Instance, error) {
 	app := &applicationInfo{head: head{typ: typeApplicationInfo}, name: cString(o.Application), apiVersion: apiVersion13}
 	info := &instanceCreateInfo{head: head{typ: typeInstanceCreateInfo}, app: app}
@@ -201,7 +201,7 @@ func (l *Library) NewInstance(o InstanceOptions) (*Instance, error) {
 		layers = append(layers, validationLayer)
 		extensions = append(extensions, "VK_EXT_debug_utils")
 		in.handler = addHandler(findings(o))
-		const warning, failure, validation, performance = 0x100, 0x1000, 2, 4 // the loader's own talk is 1
+		const warning, failure, validation, performance = 0x100, 0x1000, 2, 4 // the loader's own messages are 1
 		debug = &debugMessengerInfo{
 			head: head{typ: typeDebugMessenger}, severity: warning | failure,
 			kinds: validation | performance, callback: messageCallback(), user: in.handler,
@@ -262,7 +262,7 @@ func (l *Library) NewInstance(o InstanceOptions) (*Instance, error) {
 	return in, nil
 }
 
-// Destroy ends the connection; all devices must have been destroyed.
+// Destroy closes the connection; all devices must have been destroyed.
 func (in *Instance) Destroy() {
 	if in.messenger != 0 {
 		purego.SyscallN(in.fn.destroyMessenger, in.handle, uintptr(in.messenger), 0)
@@ -274,8 +274,8 @@ func (in *Instance) Destroy() {
 	*in = Instance{}
 }
 
-// findings is the handler of o without what the layer says about its own settings:
-// that it is slow, and which features it adds to a device for its checks.
+// findings returns the handler of o; with GPUAssisted, without what the layer says about
+// its own settings: that it is slow, and which features it adds to a device for its checks.
 func findings(o InstanceOptions) func(string) {
 	if !o.GPUAssisted {
 		return o.Validation
@@ -290,7 +290,7 @@ func findings(o InstanceOptions) func(string) {
 	}
 }
 
-// Handlers of validation messages, by the number that Vulkan passes back.
+// Handlers of validation messages, keyed by the number that Vulkan passes back.
 var (
 	handlersMu  sync.RWMutex
 	handlers    = map[uintptr]func(string){}
@@ -325,43 +325,42 @@ var messageCallback = sync.OnceValue(func() uintptr {
 	})
 })
 
-// PhysicalDevice is a device that a driver offers, opened or not.
+// PhysicalDevice is a device that a driver offers, whether opened or not.
 type PhysicalDevice struct {
 	in     *Instance
 	handle uintptr
 
 	Name          string
-	Driver        string // name and version as the driver tells them
+	Driver        string // name and version as reported by the driver
 	Kind          DeviceType
 	Vendor, ID    uint32
 	APIVersion    uint32
 	DriverVersion uint32
 	UUID          [16]byte // of the device
-	CacheUUID     [16]byte // of what a pipeline cache is good for
+	CacheUUID     [16]byte // of the pipeline caches that the device accepts
 	Limits        Limits
 
-	MaxAllocation uint64 // bytes of one allocation
-	MaxBuffer     uint64 // bytes of one buffer
+	MaxAllocation uint64 // bytes per allocation
+	MaxBuffer     uint64 // bytes per buffer
 	SubgroupSize  uint32
 	MinSubgroup   uint32
 	MaxSubgroup   uint32
-	MaxSubgroups  uint32 // of a workgroup of compute
+	MaxSubgroups  uint32 // per compute workgroup
 
 	Types []MemoryType
 	Heaps []MemoryHeap
 
-	// Features that matter here. The first four are needed by every device
-	// that Open makes.
+	// Features that matter here. Open requires the first four.
 	DeviceAddress, Timeline, Sync2, Maintenance4         bool
 	HostQueryReset                                       bool
 	Float16, Float64, Int64, IntegerDot, SubgroupControl bool
-	FullSubgroups                                        bool // shaders may ask for their subgroups' size
-	MemoryModel                                          bool // with the scope of the device
+	FullSubgroups                                        bool // shaders may request full subgroups of a given size
+	MemoryModel                                          bool // with device scope
 
 	Extensions []string // sorted
 
-	// Matrices are the cooperative matrices of a subgroup that sum up in f32: bf16
-	// ones and f16 ones, in the driver's order.
+	// Matrices are the cooperative matrices of a subgroup, of bf16 or f16, that sum
+	// in f32, in the driver's order.
 	Matrices []MatrixShape
 
 	queueFamily   uint32
@@ -369,7 +368,7 @@ type PhysicalDevice struct {
 	timestampBits uint32
 }
 
-// VersionString is a Vulkan version as major.minor.patch.
+// VersionString formats a Vulkan version as major.minor.patch.
 func VersionString(v uint32) string {
 	return fmt.Sprintf("%d.%d.%d", v>>22&0x7f, v>>12&0x3ff, v&0xfff)
 }
@@ -380,8 +379,8 @@ func (p *PhysicalDevice) Has(extension string) bool {
 	return ok
 }
 
-// Devices lists the devices of all drivers, in the order of the loader.
-// Devices below Vulkan 1.3 are left out.
+// Devices lists the devices of all drivers, in the loader's order, except those
+// below Vulkan 1.3.
 func (in *Instance) Devices() ([]*PhysicalDevice, error) {
 	handles, err := enumerate("vkEnumeratePhysicalDevices", func(n *uint32, first *uintptr) uintptr {
 		r, _, _ := purego.SyscallN(in.fn.enumerateDevices, in.handle, uintptr(unsafe.Pointer(n)), uintptr(unsafe.Pointer(first)))
@@ -410,7 +409,7 @@ func (p *PhysicalDevice) inspect() error {
 	p.Name, p.Kind = goString(base.p.name[:]), base.p.kind
 	p.APIVersion = base.p.apiVersion
 	if p.APIVersion < apiVersion13 {
-		return nil // the structures below are unknown to it
+		return nil // it does not know the structures below
 	}
 	sub := &subgroupSizeControl{head: head{typ: typeSubgroupSizeControl}}
 	m4 := &maintenance4Properties{head: head{typ: typeMaintenance4Properties, next: unsafe.Pointer(sub)}}
@@ -446,7 +445,7 @@ func (p *PhysicalDevice) inspect() error {
 	families := make([]queueFamilyProperties, *n+1)
 	purego.SyscallN(f.queueFamilies, p.handle, uintptr(unsafe.Pointer(n)), uintptr(unsafe.Pointer(&families[0])))
 	for i, q := range families[:*n] {
-		// A family without graphics shares the device with the desktop better.
+		// A family without graphics shares the device better with the desktop.
 		if q.flags&QueueCompute != 0 && q.count > 0 && (!p.hasQueue || q.flags&QueueGraphics == 0) {
 			p.queueFamily, p.hasQueue, p.timestampBits = uint32(i), true, q.timestampBits
 			if q.flags&QueueGraphics == 0 {
@@ -464,14 +463,14 @@ func (p *PhysicalDevice) inspect() error {
 	return err
 }
 
-// Extensions of cooperative matrices. Their functions and structures may be used
-// only where a device lists them.
+// Extensions for cooperative matrices. Their functions and structures may be used
+// only if a device lists them.
 const (
 	matrixExtension   = "VK_KHR_cooperative_matrix"
 	bfloat16Extension = "VK_KHR_shader_bfloat16"
 )
 
-// matrices lists p.Matrices, none if the driver fails to.
+// matrices returns p.Matrices, none if the driver cannot list them.
 func (p *PhysicalDevice) matrices() []MatrixShape {
 	f := &p.in.fn
 	if !p.Has(matrixExtension) || f.matrixShapes == 0 {
@@ -525,7 +524,7 @@ func (p *PhysicalDevice) Budget() (budget, usage []uint64, ok bool) {
 	return slices.Clone(b.budget[:n]), slices.Clone(b.usage[:n]), true
 }
 
-// Missing names what the device lacks for Open, "" if nothing.
+// Missing names something that Open requires and the device lacks, "" if nothing.
 func (p *PhysicalDevice) Missing() string {
 	switch {
 	case !p.hasQueue:

@@ -18,7 +18,7 @@ type (
 	messenger      uint64
 )
 
-// Dispatchable handles: addresses of the driver's memory.
+// Dispatchable handles: addresses in the driver's memory.
 type (
 	Queue         uintptr
 	CommandBuffer uintptr
@@ -140,7 +140,7 @@ type head struct {
 type applicationInfo struct {
 	head
 	name       *byte
-	_          uint32 // its version
+	_          uint32 // application version
 	_          *byte  // engine
 	_          uint32
 	apiVersion uint32
@@ -196,7 +196,7 @@ type Limits struct {
 	_                      [28]byte
 	StorageBufferRange     uint32
 	PushConstants          uint32 // bytes
-	MemoryAllocations      uint32 // number of allocations that may exist at a time
+	MemoryAllocations      uint32 // maximum number of allocations at a time
 	_                      [176]byte
 	SharedMemory           uint32 // bytes per workgroup
 	WorkgroupCount         [3]uint32
@@ -304,7 +304,7 @@ type matrixProperties struct {
 	scope      uint32
 }
 
-// ComponentType is a VkComponentTypeKHR: what the elements of a cooperative matrix are.
+// ComponentType is a VkComponentTypeKHR, the element type of a cooperative matrix.
 type ComponentType uint32
 
 const (
@@ -314,18 +314,19 @@ const (
 )
 
 // MatrixShape is a product of cooperative matrices of a subgroup that a device
-// computes: [M, K]·[K, N], both of one type, summed up in f32.
+// supports: [M, K]·[K, N], both of one type, summed in f32.
 type MatrixShape struct {
 	Type    ComponentType
 	M, N, K uint32
 }
 
-// MemoryType is a kind of memory; MemoryHeap where it lies.
+// MemoryType is a kind of memory, in one of the heaps.
 type MemoryType struct {
 	Properties uint32
 	Heap       uint32
 }
 
+// MemoryHeap is memory from which allocations are made.
 type MemoryHeap struct {
 	Size  uint64
 	Flags uint32 // 1: device-local
@@ -550,7 +551,7 @@ type BufferCopy struct {
 	Src, Dst, Size uint64
 }
 
-// The sizes and places below are those of the C header; a difference does not compile.
+// The sizes and offsets below are those of the C header; a difference does not compile.
 var (
 	_ = [1]int{}[unsafe.Sizeof(applicationInfo{})-48]
 	_ = [1]int{}[unsafe.Offsetof(applicationInfo{}.apiVersion)-44]

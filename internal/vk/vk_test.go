@@ -112,7 +112,7 @@ func TestDeviceLifetime(t *testing.T) {
 	}
 }
 
-// The handler hears what the layer finds: here, a semaphore that nobody destroys.
+// The handler receives what the layer finds: here, a semaphore that is never destroyed.
 func TestValidationReports(t *testing.T) {
 	var messages []string
 	in := instance(t, InstanceOptions{Application: "test", Validation: func(m string) { messages = append(messages, m) }})
