@@ -10,18 +10,18 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// rowSpan is the consecutive tokens of one sequence in a pass.
+// rowSpan is a run of consecutive tokens of one sequence in a pass.
 type rowSpan struct {
 	Seq int // sequence
 	Row int // first row of the pass
 	N   int // tokens
 
-	// End holds, per KV head, the logical slots that the first token sees: base +
-	// entries before the pass + the tokens of the sequence before this one + 1.
+	// End holds, per KV head, the number of logical slots that the first token sees: base +
+	// entries before the pass + the sequence's tokens before this one + 1.
 	End []int
 }
 
-// tileRows is the number of query rows (a query head of a token) of a task.
+// tileRows is the number of query rows (one query head of one token) in a task.
 const tileRows = 8
 
 const (
@@ -30,9 +30,9 @@ const (
 )
 
 // workList is the work list of one layer's attention, in parameter memory. Recorded
-// commands read it, the numbers of their workgroups included, when they run: the
-// host fills it anew before each submission while lengths grow. It belongs to one
-// goroutine at a time.
+// commands read it when they run, including their numbers of workgroups: the host
+// refills it before each submission as lengths grow. It belongs to one goroutine at a
+// time.
 type workList struct {
 	mem      *buffer
 	shape    shape
@@ -61,14 +61,14 @@ func (d *Device) newWorkList(s shape, window, spans, tokens int) (*workList, err
 	return &workList{mem: b, shape: s, window: window, maxTasks: tasks}, nil
 }
 
-// Free gives the list back.
+// Free frees the list.
 func (w *workList) Free() { w.mem.Free() }
 
 // Fill writes the list for the spans of a pass. It allocates nothing. With enough
-// memory for partial results (partialBytes; none is none) every block of 256 slots
-// that a task reads becomes an item, which fills a device when there are few tasks;
-// otherwise a workgroup goes through the blocks of its task. The bits are the same.
-// It returns the number of items that splitting takes.
+// memory for partial results (see partialBytes; partials may be none) every block of
+// 256 slots that a task reads becomes an item, which keeps a device busy when there
+// are few tasks; otherwise a workgroup goes through the blocks of its task. The bits
+// are the same. It returns the number of items that splitting needs.
 func (w *workList) Fill(spans []rowSpan, partials view) (int, error) {
 	m := w.mem.Bytes()
 	s := w.shape
@@ -81,7 +81,7 @@ func (w *workList) Fill(spans []rowSpan, partials view) (int, error) {
 		if len(sp.End) != s.KVHeads || sp.N < 0 {
 			return 0, fmt.Errorf("plan attention: span %d has %d tokens and ends for %d kv heads, expected %d", i, sp.N, len(sp.End), s.KVHeads)
 		}
-		// Later tokens see more: their tiles first.
+		// Later tokens see more, so their tiles come first.
 		for from := (sp.N - 1) / tile * tile; from >= 0 && sp.N > 0; from -= tile {
 			n := min(tile, sp.N-from)
 			for h := range s.KVHeads {
@@ -133,10 +133,10 @@ func (w *workList) Fill(spans []rowSpan, partials view) (int, error) {
 	return items, nil
 }
 
-// attentionOp is a call of Attention.
+// attentionOp holds the arguments of Attention.
 type attentionOp struct {
 	shape
-	Q     rowset // [N, Heads·HeadDim] f32, rotated; with BF16 rounded
+	Q     rowset // [N, Heads·HeadDim] f32, rotated; with BF16 also rounded
 	Out   rowset // the same shape, F32 or BF16
 	Stats view   // [N][Heads][2] f32 (largest score and sum, base 2) or none
 	Heads *headTable
@@ -146,13 +146,12 @@ type attentionOp struct {
 	Split bool
 }
 
-// Attention computes causal softmax attention as package kernels defines it, but
-// for the order inside a block of 256 slots: the weights are summed in 32 lanes
-// and the values in lanes as well. Bound: |error| ≤ 4e-6·max|v|. In bf16 a weight
-// that lies on the edge between two bf16 numbers, within 1e-4 of its size, may be
-// rounded the other way: that moves it by at most 2^-7 of its size, and adds as
-// much of its value to the bound. Bits of a row depend on its query and on what it
-// sees alone.
+// Attention computes causal softmax attention as package kernels defines it, except
+// for the order within a block of 256 slots: the weights are summed in 32 lanes, and
+// the values in lanes as well. Bound: |error| ≤ 4e-6·max|v|. In bf16 a weight within
+// 1e-4, relatively, of halfway between two bf16 numbers may be rounded the other way:
+// that changes it by at most 2^-7 of its size, and adds as much of its value to the
+// bound. The bits of a row depend only on its query and on the entries that it sees.
 func (c *commands) Attention(a attentionOp) {
 	const op = "attention"
 	if !c.ready(op) {
@@ -175,7 +174,7 @@ func (c *commands) Attention(a attentionOp) {
 	if a.Split {
 		mode++
 	}
-	// The fewest rows that hold a task: they cost time even when they are empty.
+	// The fewest rows that hold a task: rows cost time even if they are empty.
 	r := tileRows
 	if a.Q.N == 1 {
 		for r = 1; r < min(a.group(), tileRows); r *= 2 {
@@ -203,7 +202,7 @@ func (c *commands) Attention(a attentionOp) {
 	c.dispatchIndirect(op, "combine", []uint32{yt, uint32(a.HeadDim)}, &m, a.Work.mem.At(16, 12))
 }
 
-// partialBytes is the memory that split attention needs for so many items.
+// partialBytes returns the memory that split attention needs for the given number of items.
 func partialBytes(headDim, items int) int64 {
 	return int64(items) * tileRows * int64(headDim+4) * 4
 }

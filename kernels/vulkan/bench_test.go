@@ -10,9 +10,9 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// BenchmarkDevice measures operations with the device's own clock where it has
-// one. Bytes per second are those of weights, keys and values, or of the copy
-// (read and written); products of many rows report flop/s.
+// BenchmarkDevice measures operations on the device, each submitted and waited for.
+// Bytes per second count weights, keys and values, or the copy (read and written);
+// products also report flop/s.
 func BenchmarkDevice(b *testing.B) {
 	d := device(b)
 	ctx := context.Background()
@@ -58,7 +58,7 @@ func BenchmarkDevice(b *testing.B) {
 			x, y := newRowset(buffer(int64(n)*k*4), tensor.F32, n, k), newRowset(buffer(int64(n)*m*4), tensor.F32, n, m)
 			measure(b, m*k*2, 2*float64(n)*k*m, func(c *commands) { c.MatMul(x, false, product{W: w, Dst: y}) })
 		})
-		// With the device's matrix units, if it has any: those of a tile of few rows, and of many.
+		// With the device's matrix units, if it has any, from tiles of few rows to tiles of many.
 		b.Run(fmt.Sprintf("matmul/bf16/%dx%dx%d", n*8, k, m), func(b *testing.B) {
 			w := weights{buffer(weightBytes(tensor.BF16, m, k)), tensor.BF16, m, k}
 			x, y := newRowset(buffer(int64(8*n)*k*2), tensor.BF16, 8*n, k), newRowset(buffer(int64(8*n)*m*4), tensor.F32, 8*n, m)

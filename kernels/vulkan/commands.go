@@ -13,13 +13,13 @@ import (
 )
 
 // commands is a list of operations that the device runs. Record it once with
-// Begin, the operations and End; submit it as often as wanted: operations read
+// Begin, the operations and End; submit it as often as needed: operations read
 // their buffers, work lists and parameters when they run, not when they are recorded.
 //
 // An operation sees the results of all operations before it, except inside
-// Together. Arguments are checked while recording: the first one that does not
-// fit (a shape, a size, an alignment) is what End returns, and nothing after it
-// is recorded.
+// Together. Arguments are checked while recording: End returns an error for the first
+// one that does not fit (a shape, a size, an alignment), and nothing after it is
+// recorded.
 //
 // A list belongs to one goroutine at a time.
 type commands struct {
@@ -29,14 +29,14 @@ type commands struct {
 	state    recordState
 	err      error
 	together bool // inside Together
-	apart    bool // inside Together, and the barrier before it is recorded
+	apart    bool // inside Together, with the barrier before it recorded
 	last     ticket
 
 	queries vk.QueryPool
 	marks   uint32
 
-	// tiling is chosen by the shapes of products (anyTiling) but where tests and the
-	// check of matrix units set it: an index of tilings, or noUnits.
+	// tiling is anyTiling, which chooses by the shapes of products, unless tests or the
+	// check of matrix units set it to an index of tilings, or noUnits.
 	tiling int
 }
 
@@ -74,8 +74,8 @@ func (d *Device) newCommands() (*commands, error) {
 	return c, nil
 }
 
-// Free waits until the commands are done and gives them back. A second Free
-// does nothing.
+// Free waits until the commands are done and frees them. A second Free does
+// nothing.
 func (c *commands) Free() {
 	d := c.d
 	d.mu.Lock()
@@ -98,8 +98,8 @@ func (c *commands) Free() {
 	c.state = empty
 }
 
-// Begin starts recording and forgets what was recorded. It waits until the
-// last submission of these commands is done.
+// Begin starts recording and discards what was recorded before. It waits until
+// the last submission of these commands is done.
 func (c *commands) Begin() error {
 	if err := c.d.wait(context.Background(), c.last); err != nil {
 		return err
@@ -117,8 +117,8 @@ func (c *commands) Begin() error {
 	return nil
 }
 
-// End ends recording and returns the first error of an operation. What the host
-// reads from host buffers after the commands are done is up to date.
+// End ends recording and returns the first error of an operation. Once the
+// commands are done, the host sees their results in host buffers.
 func (c *commands) End() error {
 	if c.state != recording {
 		return errors.New("record commands: Begin is missing")
@@ -140,7 +140,7 @@ func (c *commands) End() error {
 	return nil
 }
 
-// run records, submits and waits for operations that are needed once.
+// run records operations that are needed once, submits them and waits for them.
 func (d *Device) run(ctx context.Context, record func(c *commands)) error {
 	c, err := d.newCommands()
 	if err != nil {
@@ -175,7 +175,7 @@ func (c *commands) Together(record func()) {
 
 const everyStage = vk.StageCompute | vk.StageTransfer | vk.StageIndirect
 
-// order makes what was recorded before visible to what comes next.
+// order makes the results of what was recorded so far visible to what comes next.
 func (c *commands) order() {
 	if c.together && c.apart {
 		return
@@ -223,7 +223,7 @@ func (p *push) u32(x ...int) {
 
 func (p *push) f32(x float32) { p.u32(int(math.Float32bits(x))) }
 
-// maxGroups is a number of workgroups per dimension that every device allows.
+// maxGroups is the number of workgroups per dimension that every device allows.
 const maxGroups = 65535
 
 // dispatch records one shader over x·y·z workgroups.
@@ -231,7 +231,7 @@ func (c *commands) dispatch(op, shader string, constants []uint32, p *push, x, y
 	c.dispatchSized(op, shader, 0, constants, p, x, y, z)
 }
 
-// dispatchSized is dispatch of a shader that asks for the size of its subgroups.
+// dispatchSized is dispatch for a shader that requires a subgroup size.
 func (c *commands) dispatchSized(op, shader string, subgroup uint32, constants []uint32, p *push, x, y, z int) {
 	if x == 0 || y == 0 || z == 0 || c.err != nil {
 		return
@@ -245,7 +245,7 @@ func (c *commands) dispatchSized(op, shader string, subgroup uint32, constants [
 	}
 }
 
-// dispatchIndirect records one shader over as many workgroups as args says when it runs.
+// dispatchIndirect records one shader; args holds the numbers of workgroups when it runs.
 func (c *commands) dispatchIndirect(op, shader string, constants []uint32, p *push, args view) {
 	if c.err == nil && c.bind(op, shader, 0, constants, p) {
 		c.d.dev.DispatchIndirect(c.cb, args.b.block.buffer, args.b.off+args.off)
@@ -280,7 +280,8 @@ func (c *commands) Copy(dst, src view) {
 	}
 }
 
-// CopyRows copies n rows of so many bytes, which begin pitches apart.
+// CopyRows copies n rows of the given number of bytes, whose starts are the pitches
+// apart.
 func (c *commands) CopyRows(dst view, dstPitch int, src view, srcPitch, bytes, n int) {
 	const op = "copy rows"
 	if !c.ready(op) {
@@ -320,11 +321,11 @@ func (c *commands) Zero(v view) {
 	}
 }
 
-// maxMarks is the number of time marks in one list of commands.
+// maxMarks is the most time marks in one list of commands.
 const maxMarks = 64
 
-// Mark notes the time at which everything recorded before it is done; at most
-// 64 marks. On a queue without timestamps it does nothing.
+// Mark records the time at which everything recorded before it is done. A list has
+// at most 64 marks. On a queue without timestamps it does nothing.
 func (c *commands) Mark() {
 	const op = "mark"
 	if !c.ready(op) || c.d.dev.TimestampBits() == 0 {
@@ -348,7 +349,7 @@ func (c *commands) Mark() {
 }
 
 // Times returns, for commands that are done, the nanoseconds from the first mark
-// to every mark, nil without timestamps.
+// to each mark, nil without timestamps.
 func (c *commands) Times() ([]float64, error) {
 	if c.marks == 0 {
 		return nil, nil

@@ -23,11 +23,11 @@ type Device struct {
 
 	units *units // for products of bf16 by bf16, nil for plain shaders
 
-	mu       sync.Mutex // guards everything below, the queue included
+	mu       sync.Mutex // guards everything below, and the queue
 	mem      *allocator
 	timeline vk.Semaphore
 	last     uint64 // value of the latest submission
-	done     uint64 // value that the device is known to have passed
+	done     uint64 // value that the device is known to have reached
 	lost     error  // why the device is lost
 	closed   bool
 	stage    *staging
@@ -35,12 +35,12 @@ type Device struct {
 	live     map[*commands]struct{}
 	inject   error // what the next submission fails with, for tests
 
-	// waitMu serialises waits, which use the device's one argument list. Locks are
+	// waitMu serialises waits, which share the device's argument list. Locks are
 	// taken in the order staging.mu, waitMu, mu.
 	waitMu sync.Mutex
 }
 
-// ticket is a point of the device's timeline. The zero ticket is long past.
+// ticket is a point in the device's timeline. The zero ticket has always passed.
 type ticket uint64
 
 func open(in *vk.Instance, p *vk.PhysicalDevice, info kernels.DeviceInfo, u *units, o Options) (*Device, error) {
@@ -71,7 +71,7 @@ func open(in *vk.Instance, p *vk.PhysicalDevice, info kernels.DeviceInfo, u *uni
 // Info describes the device.
 func (d *Device) Info() kernels.DeviceInfo { return d.info }
 
-// usable returns why the device cannot be used, nil if it can. mu is held.
+// usable returns why the device cannot be used, nil if it can. mu must be held.
 func (d *Device) usable() error {
 	switch {
 	case d.closed:
@@ -82,8 +82,8 @@ func (d *Device) usable() error {
 	return nil
 }
 
-// note gives errors of the driver their names of package kernels and remembers a
-// lost device. mu is held.
+// note makes errors of the driver match those of package kernels and records a lost
+// device. mu must be held.
 func (d *Device) note(err error) error {
 	switch {
 	case errors.Is(err, vk.ErrDeviceLost):
@@ -99,7 +99,7 @@ func (d *Device) note(err error) error {
 	return err
 }
 
-// check is note for those who do not hold mu.
+// check is note for callers that do not hold mu.
 func (d *Device) check(err error) error {
 	if err == nil {
 		return nil
@@ -116,9 +116,9 @@ func (d *Device) ready() error {
 	return d.usable()
 }
 
-// Close waits for the device and gives everything back, buffers and commands
-// that were not freed included. A second Close does nothing. The error is that
-// of the last work, or of writing the pipeline cache.
+// Close waits for the device and releases everything, including buffers and
+// commands that were not freed. A second Close does nothing. The error is that of
+// the last work, or of writing the pipeline cache.
 func (d *Device) Close() error {
 	d.stage.mu.Lock() // no transfer is under way
 	defer d.stage.mu.Unlock()
@@ -130,7 +130,7 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.closed = true
-	// A lost device answers at once; what it says is known already.
+	// A lost device returns at once, with an error that is already known.
 	err := d.dev.WaitIdle()
 	if d.lost != nil {
 		err = nil
@@ -145,14 +145,14 @@ func (d *Device) Close() error {
 	return nil
 }
 
-// abandon discards a device that nobody has seen yet.
+// abandon discards a device that has not been returned to the caller.
 func (d *Device) abandon() {
-	_ = d.dev.WaitIdle() // a lost one answers at once
+	_ = d.dev.WaitIdle() // a lost one returns at once
 	d.discard()
 }
 
-// discard gives back the device, with what open and its users made, but not its
-// instance. The device is idle, or lost.
+// discard releases the device and everything that open and its users made, but not
+// its instance. The device must be idle, or lost.
 func (d *Device) discard() {
 	for c := range d.live {
 		if c.queries != 0 {
@@ -173,7 +173,7 @@ func (d *Device) discard() {
 	d.dev.Destroy()
 }
 
-// submitBuffer hands over a recorded command buffer. mu is held.
+// submitBuffer submits a recorded command buffer. mu must be held.
 func (d *Device) submitBuffer(cb vk.CommandBuffer) (ticket, error) {
 	if err := d.usable(); err != nil {
 		return 0, err
@@ -189,8 +189,8 @@ func (d *Device) submitBuffer(cb vk.CommandBuffer) (ticket, error) {
 	return ticket(d.last), nil
 }
 
-// submit hands over recorded commands, as often as wanted. It does not wait and
-// does not allocate. Lists that are recorded again or freed must be done.
+// submit submits recorded commands, which may be submitted any number of times. It
+// does not wait and does not allocate.
 func (d *Device) submit(c *commands) (ticket, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -204,12 +204,12 @@ func (d *Device) submit(c *commands) (ticket, error) {
 	return t, err
 }
 
-// waitSlice is how long one wait for the driver lasts, so that a context is
-// noticed.
+// waitSlice is how long a single wait in the driver lasts, so that a cancelled
+// context is noticed.
 const waitSlice = 20 * time.Millisecond
 
-// wait waits until the device has passed t, or ctx is done. The work goes on in
-// that case.
+// wait waits until the device has passed t or ctx is done, in which case the work
+// goes on.
 func (d *Device) wait(ctx context.Context, t ticket) error {
 	for {
 		done, err := d.poll(t, waitSlice)
@@ -222,7 +222,7 @@ func (d *Device) wait(ctx context.Context, t ticket) error {
 	}
 }
 
-// poll waits a while for t and reports whether it has passed.
+// poll waits for t, up to limit, and reports whether it has passed.
 func (d *Device) poll(t ticket, limit time.Duration) (bool, error) {
 	if t == 0 {
 		return true, nil

@@ -39,7 +39,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// The driver is registered and opens what the package opens.
+// The driver is registered and opens the devices that it lists.
 func TestDriver(t *testing.T) {
 	var found kernels.DeviceDriver
 	for _, d := range kernels.DeviceDrivers() {
@@ -74,7 +74,7 @@ func TestDriver(t *testing.T) {
 			ok(t, d.Close())
 		}
 	}
-	t.Setenv("LUKV_DEVICE", "no such device") // is the command's business
+	t.Setenv("LUKV_DEVICE", "no such device") // only the command reads this
 	if d, err := kernels.OpenDevice("vulkan"); err == nil {
 		if d.Info().Kind == "software" {
 			t.Error("a software device was taken without being asked for")
@@ -243,7 +243,7 @@ func TestOutOfMemory(t *testing.T) {
 	b.Free()
 }
 
-// Nothing is left of many sessions' worth of work: no memory, no goroutines.
+// The work of many sessions leaves nothing behind: no memory, no goroutines.
 func TestNoLeaks(t *testing.T) {
 	d := openTest(t, Options{BlockBytes: 1 << 20})
 	before, live := d.Memory(), len(d.live)
@@ -272,7 +272,7 @@ func TestNoLeaks(t *testing.T) {
 	if len(d.live) != live {
 		t.Errorf("%d lists of commands, %d before", len(d.live), live)
 	}
-	// One that has done its work may not have ended yet.
+	// A goroutine that has finished its work may not have ended yet.
 	for range 100 {
 		if runtime.NumGoroutine() <= goroutines {
 			break
@@ -284,7 +284,7 @@ func TestNoLeaks(t *testing.T) {
 	}
 }
 
-// session takes memory, computes, reads back and gives everything back.
+// session allocates memory, computes, reads the result and frees everything.
 func session(d *Device, n int) error {
 	ctx := context.Background()
 	b, err := d.newLocalBuffer(int64(n) * 4096)
@@ -322,7 +322,7 @@ func TestManyDevices(t *testing.T) {
 	}
 	for range 5 {
 		d := openTest(t, Options{BlockBytes: 1 << 20})
-		// Close takes what nobody freed.
+		// Close releases what was not freed.
 		_, err := d.newLocalBuffer(1000)
 		ok(t, err)
 		c, err := d.newCommands()
@@ -399,7 +399,7 @@ func TestPipelineCache(t *testing.T) {
 	}
 }
 
-// The manifest names what the committed binaries were compiled from.
+// The manifest matches the committed sources and binaries.
 func TestManifest(t *testing.T) {
 	type compiler struct {
 		Tool  string

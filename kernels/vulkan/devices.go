@@ -15,10 +15,10 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// ErrClosed says that the device was closed.
+// ErrClosed reports that the device is closed.
 var ErrClosed = errors.New("device is closed")
 
-// noDevice marks what the loader and the driver say where there is no Vulkan.
+// noDevice makes errors that report missing Vulkan match kernels.ErrNoDevice.
 func noDevice(err error) error {
 	if errors.Is(err, vk.ErrNotFound) {
 		return fmt.Errorf("%w: %w", kernels.ErrNoDevice, err)
@@ -55,7 +55,7 @@ func describe(i int, p *vk.PhysicalDevice) kernels.DeviceInfo {
 	return d
 }
 
-// localHeap is the largest device-local heap, -1 if there is none.
+// localHeap returns the largest device-local heap, -1 if there is none.
 func localHeap(p *vk.PhysicalDevice) int {
 	best := -1
 	for i, h := range p.Heaps {
@@ -66,7 +66,7 @@ func localHeap(p *vk.PhysicalDevice) int {
 	return best
 }
 
-// What the shaders take for granted.
+// Requirements of the shaders.
 const (
 	workgroup       = 256
 	minSharedMemory = 32 << 10
@@ -89,7 +89,7 @@ func missing(p *vk.PhysicalDevice) string {
 	return ""
 }
 
-// Devices lists the devices of this system; without Vulkan the error is
+// Devices lists the devices of this system. Without Vulkan the error is
 // kernels.ErrNoDevice.
 func Devices() ([]kernels.DeviceInfo, error) {
 	mode, err := matrixMode("")
@@ -112,7 +112,7 @@ func Devices() ([]kernels.DeviceInfo, error) {
 	return infos, nil
 }
 
-// noMatrices begins what DeviceInfo.Matrices says when products do without.
+// noMatrices is the prefix of DeviceInfo.Matrices if products do not use matrix units.
 const noMatrices = "none: "
 
 func describeAll(list []*vk.PhysicalDevice) []kernels.DeviceInfo {
@@ -143,10 +143,10 @@ func connect(validation func(string), gpuAssisted bool) (*vk.Instance, []*vk.Phy
 	return in, list, nil
 }
 
-// choose finds the device that a selector names: an index, a UUID (with or
-// without dashes), or a part of exactly one name, whatever its case. The empty
-// selector prefers discrete devices, then integrated ones, then the larger
-// memory; it never takes a software device.
+// choose finds the device that a selector names: an index, a UUID (with or without
+// dashes), or a part of exactly one name, ignoring case. The empty selector prefers
+// discrete devices, then integrated, virtual and other ones, and among equals the
+// larger memory; it never takes a software device.
 func choose(list []kernels.DeviceInfo, selector string) (int, error) {
 	listing := func() string {
 		var s []string
@@ -199,40 +199,38 @@ func choose(list []kernels.DeviceInfo, selector string) (int, error) {
 	return found, nil
 }
 
-// Options say how to open a device. The zero value is ready.
+// Options says how to open a device. The zero value is ready to use.
 type Options struct {
-	// MaxBytes bounds the device memory that is taken, 0 for what the driver gives.
+	// MaxBytes limits the device memory that is taken, 0 for no limit of its own.
 	MaxBytes uint64
 
-	// BlockBytes is the size of the blocks that memory is taken in, 256 MiB if 0
-	// and less where the device is small.
+	// BlockBytes is the size of the blocks in which memory is taken. If 0, it is 256
+	// MiB, or less if the device is small.
 	BlockBytes uint64
 
-	// CacheDir is where compiled pipelines are kept between runs: a folder of
-	// the user's cache directory if empty, nothing is kept if "-".
+	// CacheDir is where compiled pipelines are kept between runs: if empty, a folder
+	// in the user's cache directory; if "-", nowhere.
 	CacheDir string
 
-	// Matrices says which matrix units products of bf16 activations by bf16 weights
-	// use. "auto": those for bf16, if the device has them and they pass a check,
-	// which takes an instant; then DeviceInfo.Matrices names them, otherwise it says why
-	// not. "off": none. "f16": those for f16, which is an error where that is not
-	// possible; numbers that f16 does not hold are changed, so this is for tests on
-	// devices without bf16 units. Empty: the environment variable
-	// LUKV_VULKAN_MATRICES, or "auto".
+	// Matrices says which matrix units are used for products of bf16 activations by
+	// bf16 weights. "auto": those for bf16, if the device has them and they pass a quick
+	// check; DeviceInfo.Matrices then names them, otherwise it says why not. "off": none.
+	// "f16": those for f16, or an error if that is not possible; numbers that f16 cannot
+	// represent are changed, so this is for tests on devices without bf16 units. Empty:
+	// the environment variable LUKV_VULKAN_MATRICES, or "auto".
 	Matrices string
 
-	// Validation receives the messages of the validation layer, for tests; nil
-	// for none. GPUAssisted adds checks of every address in shaders. The layer
-	// knows the driver's buffers, so each buffer becomes one of them.
+	// Validation, if not nil, receives the messages of the validation layer, for
+	// tests. GPUAssisted adds checks of every address in shaders. The layer only
+	// knows the driver's buffers, so each of our buffers then becomes one of those.
 	Validation  func(message string)
 	GPUAssisted bool
 
-	checkUnits func(*Device) error // nil for that of this package; tests have others
+	checkUnits func(*Device) error // nil for that of this package; tests use others
 }
 
 // Open opens the device that selector names (see [Devices]): its index, its UUID, or
-// a part of exactly one name. The empty selector means the best device that is no
-// software.
+// a part of exactly one name. The empty selector means the best hardware device.
 func Open(selector string, o Options) (*Device, error) {
 	mode, err := matrixMode(o.Matrices)
 	if err != nil {
@@ -261,8 +259,8 @@ func Open(selector string, o Options) (*Device, error) {
 	return d, nil
 }
 
-// openChecked opens a device with matrix units, if any, and without them if they fail
-// the check; why says why there are none.
+// openChecked opens a device with the matrix units u, or without any if they fail the
+// check or u is nil, for the reason given by why.
 func openChecked(in *vk.Instance, p *vk.PhysicalDevice, info kernels.DeviceInfo, u *units, why string, o Options) (*Device, error) {
 	if u != nil {
 		check := o.checkUnits

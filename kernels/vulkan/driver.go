@@ -27,7 +27,7 @@ func (driver) Open(selector string) (kernels.Device, error) {
 	return d, nil
 }
 
-// matrix, vector and rowStore are what a Device keeps for others.
+// matrix, vector and rowStore are what a Device stores for its users.
 type matrix struct {
 	weights
 	buf *buffer
@@ -77,7 +77,7 @@ func (d *Device) Vector(ctx context.Context, v []float32) (kernels.DeviceVector,
 	return &vector{buf, len(v)}, nil
 }
 
-// Rows takes memory for n rows of cols numbers.
+// Rows allocates n rows of cols numbers.
 func (d *Device) Rows(n, cols int) (kernels.DeviceRows, error) {
 	if n < 0 || cols < 0 {
 		return nil, fmt.Errorf("take %d rows of %d numbers on %s: the size is negative", n, cols, d.info.Name)
@@ -89,13 +89,13 @@ func (d *Device) Rows(n, cols int) (kernels.DeviceRows, error) {
 	return &rowStore{newRowset(buf.All(), tensor.F32, n, cols), buf}, nil
 }
 
-// floatBytes are the bytes of x, which processors that this package is built for
-// keep in the device's order.
+// floatBytes returns the bytes of x. The processors that this package is built for
+// have the device's byte order.
 func floatBytes(x []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
-// floatsOf is the memory of a host buffer as numbers.
+// floatsOf returns the memory of a host buffer as numbers.
 func floatsOf(b *buffer) []float32 {
 	m := b.Bytes()
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(m))), len(m)/4)

@@ -11,17 +11,17 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// layout describes the pages of a cache on the device. A page holds
-// PageEntries entries: keys [⌈HeadDim/8⌉][PageEntries][8], values
-// [PageEntries][HeadDim up to a multiple of 8], positions [PageEntries] int32. Eight neighbouring
-// components of one key lie together and the same eight of the next entry beside
-// them, so that a thread per entry reads whole lines.
+// layout describes the pages of a cache on the device. A page holds PageEntries
+// entries: keys [⌈HeadDim/8⌉][PageEntries][8], values [PageEntries][HeadDim rounded
+// up to a multiple of 8], positions [PageEntries] int32. Eight neighbouring
+// components of one key are adjacent, followed by the same eight of the next entry,
+// so that with a thread per entry whole lines are read.
 //
 // Head dimensions are multiples of 4 up to 256, pages have 16 to 1024 entries, a
-// power of two. Components behind HeadDim are zeros up to a multiple of 8.
+// power of two. Components beyond HeadDim, up to a multiple of 8, are zeros.
 type layout kernels.PageLayout
 
-// Check returns what is wrong with a layout.
+// Check returns an error if the layout is invalid.
 func (l layout) Check() error {
 	if _, ok := typeCode(l.Type); !ok {
 		return fmt.Errorf("pages on the device: found type %v, expected F32, F16 or BF16", l.Type)
@@ -35,7 +35,7 @@ func (l layout) Check() error {
 	return nil
 }
 
-// half is the bytes of a page's keys, and of its values.
+// half is the size of a page's keys in bytes, and of its values.
 func (l layout) half() int { return l.PageEntries * padded(l.HeadDim) * l.Type.Size() }
 
 // PageBytes is the size of a page on the device.
@@ -54,9 +54,8 @@ func (l layout) constants() []uint32 {
 	return []uint32{t, uint32(l.HeadDim), uint32(l.PageEntries)}
 }
 
-// FromHost writes the page block, hostBytes in the order that kernels.PagePool
-// describes, to dst, PageBytes in the device's order; ToHost is the inverse.
-// Elements keep their bits.
+// FromHost converts a page from block, hostBytes in the order that kernels.PagePool
+// describes, to dst, PageBytes in the device's order. Elements keep their bits.
 func (l layout) FromHost(dst, block []byte) { l.turn(block, dst, true) }
 
 // ToHost is the inverse of FromHost.
@@ -94,7 +93,7 @@ func move(hst, dev []byte, in bool) {
 }
 
 // turnTile copies n ≤ 8 components of 16 keys from hst, [8][16] elements, to dev,
-// [16][8], where the others become zeros; or back.
+// [16][8], where it zeros the others; or back.
 func turnTile(hst, dev []byte, size, n int, in bool) {
 	const tile = kernels.TileEntries
 	switch {
@@ -114,7 +113,7 @@ func turnTile(hst, dev []byte, size, n int, in bool) {
 	}
 }
 
-// turn16 is turnTile for 8 components of two bytes: four neighbours go together.
+// turn16 is turnTile for 8 components of two bytes, four neighbours at a time.
 func turn16(hst, dev *[256]byte, in bool) {
 	le := binary.LittleEndian
 	for i := 0; i < 256; i += 8 {
@@ -132,7 +131,7 @@ func turn16(hst, dev *[256]byte, in bool) {
 	}
 }
 
-// turn32 is turn16 for four bytes, two neighbours at a time.
+// turn32 is turnTile for 8 components of four bytes, two neighbours at a time.
 func turn32(hst, dev *[512]byte, in bool) {
 	le := binary.LittleEndian
 	for i := 0; i < 512; i += 8 {
@@ -148,11 +147,11 @@ func turn32(hst, dev *[512]byte, in bool) {
 	}
 }
 
-// headTable is the table of the (sequence, KV head) pairs of one layer that commands
-// read: for each pair where its pages are, how many entries it held before the
-// pass, and the logical slot of its entry 0. It lies in parameter memory; the host
-// writes it between submissions, which is how recorded commands follow a cache
-// that grows. A table belongs to one goroutine at a time.
+// headTable is the table of one layer's (sequence, KV head) pairs that commands read:
+// for each pair, where its pages are, how many entries it held before the pass, and
+// the logical slot of its entry 0. It is in parameter memory; the host writes it
+// between submissions, which is how recorded commands follow a growing cache. A table
+// belongs to one goroutine at a time.
 type headTable struct {
 	mem *buffer
 	n   int
@@ -171,8 +170,8 @@ func (d *Device) newHeadTable(n int) (*headTable, error) {
 }
 
 // Set describes pair i: pages is its table of page addresses (uint64 each), start
-// the entries that it held before the pass, base the logical slot of entry 0, a
-// multiple of the page size.
+// the number of entries that it held before the pass, and base the logical slot of
+// entry 0, a multiple of the page size.
 func (h *headTable) Set(i int, pages view, start, base int) {
 	m := h.mem.Bytes()[i*headBytes : (i+1)*headBytes]
 	binary.LittleEndian.PutUint64(m, pages.address())
@@ -180,20 +179,20 @@ func (h *headTable) Set(i int, pages view, start, base int) {
 	binary.LittleEndian.PutUint32(m[12:], uint32(base))
 }
 
-// Free gives the table back.
+// Free frees the table.
 func (h *headTable) Free() { h.mem.Free() }
 
 // rowInfo says where a row of a pass goes.
 type rowInfo struct {
-	Seq      int // sequence: the pairs of KV head h are number Seq·KVHeads + h
-	Offset   int // number of the row among those that the sequence appends in this pass
+	Seq      int // sequence: the pair of KV head h is number Seq·KVHeads + h
+	Offset   int // index of the row among those that the sequence appends in this pass
 	Position int32
 }
 
 // rowInfoBytes is the size of a rowInfo on the device.
 const rowInfoBytes = 16
 
-// putRows writes rows to dst, RowBytes each, as RopeAppend reads them.
+// putRows writes rows to dst, rowInfoBytes each, as RopeAppend reads them.
 func putRows(dst []byte, rows []rowInfo) {
 	for i, r := range rows {
 		putRow(dst[i*rowInfoBytes:], r)
@@ -212,16 +211,15 @@ type shape struct {
 	layout
 	Heads, KVHeads int
 
-	// Scale is the factor of attention's scores, log2 e included; 0 means
+	// Scale is the factor of attention scores, including log2 e; 0 means
 	// kernels.AttentionScale.
 	Scale float32
 
-	// BF16 says that attention is in bf16: rotated queries are rounded, and so are
-	// the weights.
+	// BF16 says that attention is in bf16: rotated queries and weights are rounded.
 	BF16 bool
 }
 
-// narrow is 1 if attention is in bf16, as shaders want it.
+// narrow returns 1 if attention is in bf16, as shaders expect it.
 func (s shape) narrow() uint32 {
 	if s.BF16 {
 		return 1
@@ -251,10 +249,10 @@ func (c *commands) shape(op string, s shape) {
 // RopeAppend rotates queries q, [N, Heads·HeadDim], and keys k, [N,
 // KVHeads·HeadDim], in the half-split layout, the queries in place, and stores
 // keys, values v and positions in the pages of the rows' sequences. turns is
-// [N][HeadDim] f32: HeadDim/2 cosines, then as many sines, of each row. rows is
-// [N] rowInfo. Rotations are within one rounding of package kernels', stored
-// elements are rounded once to nearest even, and so are the queries if attention
-// is in bf16.
+// [N][HeadDim] f32: HeadDim/2 cosines, then as many sines, for each row. rows is
+// [N] rowInfo. Rotations are within one rounding of those of package kernels; stored
+// elements, and the queries if attention is in bf16, are rounded once to nearest
+// even.
 func (c *commands) RopeAppend(s shape, q, k, v rowset, turns, rows view, heads *headTable) {
 	const op = "rope and append"
 	if !c.ready(op) {

@@ -17,24 +17,24 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// testCache holds the heads of one sequence twice: as package kernels reads them
-// and on the device. Entry e of head h is the same in both.
+// testCache holds the heads of one sequence twice: in the form that package kernels
+// reads and on the device. Entry e of head h is the same in both.
 type testCache struct {
 	t     testing.TB
 	d     *Device
 	s     shape
 	lens  []int
 	bases []int
-	k, v  [][]byte // [head] pages one behind the other, in the host's order
+	k, v  [][]byte // [head] consecutive pages, in the host's order
 	pos   [][]int32
 	pages []*guarded // [head] device pages
 	table []*guarded // [head] page addresses
 	heads *headTable
 }
 
-// newTestCache makes heads with room for cap entries each, random and filled in
-// lens; pages lie in the device's memory in reverse order. bases are logical
-// slots of entry 0; nil means 0.
+// newTestCache makes heads with room for capacity random entries each, of which lens
+// are counted; pages are in the device's memory in reverse order. bases are the logical
+// slots of the heads' entry 0; nil means 0.
 func newTestCache(t testing.TB, d *Device, r *rand.Rand, s shape, lens, bases []int, capacity int) *testCache {
 	t.Helper()
 	c := &testCache{t: t, d: d, s: s, lens: lens, bases: bases}
@@ -72,10 +72,10 @@ func newTestCache(t testing.TB, d *Device, r *rand.Rand, s shape, lens, bases []
 	return c
 }
 
-// hostHalf is the bytes of a page's keys on the host.
+// hostHalf returns the size of a page's keys on the host in bytes.
 func (l layout) hostHalf() int { return l.PageEntries * l.HeadDim * l.Type.Size() }
 
-// hostPage is a page in the host's order.
+// hostPage returns a page in the host's order.
 func hostPage(k, v []byte, pos []int32) []byte {
 	block := append(slices.Clone(k), v...)
 	for _, p := range pos {
@@ -84,7 +84,7 @@ func hostPage(k, v []byte, pos []int32) []byte {
 	return block
 }
 
-// kv is the head as package kernels reads it.
+// kv returns a head in the form that package kernels reads.
 func (c *testCache) kv(h int) kernels.KV {
 	half := c.s.hostHalf()
 	kv := kernels.KV{Type: c.s.Type, HeadDim: c.s.HeadDim, PageEntries: c.s.PageEntries, Base: c.bases[h]}
@@ -94,7 +94,7 @@ func (c *testCache) kv(h int) kernels.KV {
 	return kv
 }
 
-// key and value are an entry's row, widened.
+// key and value return an entry's row, widened.
 func (c *testCache) key(h, e int) []float32 {
 	s, tile := c.s, kernels.TileEntries
 	out := make([]float32, s.HeadDim)
@@ -116,7 +116,7 @@ func (c *testCache) value(h, e int) []float32 {
 	return out
 }
 
-// readBack returns a device page in the host's order.
+// readBack reads a head's pages from the device and returns them in the host's order.
 func (c *testCache) readBack(h int) (k, v []byte, pos []int32) {
 	c.t.Helper()
 	dev := c.pages[h].raw()
@@ -180,8 +180,8 @@ func TestLayoutRoundTrip(t *testing.T) {
 
 type attentionCase struct {
 	shape  shape
-	lens   []int // entries of each KV head, those of the pass's tokens included
-	n      int   // tokens of the pass
+	lens   []int // entries of each KV head, including those of the pass's tokens
+	n      int   // tokens in the pass
 	window int
 	bases  []int
 }
@@ -217,10 +217,9 @@ func attentionCases() []attentionCase {
 	return cases
 }
 
-// tipped is the most that attention in bf16 may move when weights on the edge
-// between two bf16 numbers are rounded the other way: the components of the
-// result and the sum, of query q over the logical slots [lo, hi) of head h. out is
-// the result.
+// tipped returns the most that attention in bf16, for query q over the logical slots
+// [lo, hi) of head h, may change if weights nearly halfway between two bf16 numbers are
+// rounded the other way: the components of the result, and the sum. out is the result.
 func (c *testCache) tipped(h int, q, out []float32, lo, hi int) (moved []float64, sum float64) {
 	t := make([]float32, hi-lo)
 	kv := c.kv(h)
@@ -234,7 +233,7 @@ func (c *testCache) tipped(h int, q, out []float32, lo, hi int) (moved []float64
 			p := kernels.Exp2(t[slot-lo] - m)
 			w := float64(p) * math.Exp2(float64(m-top))
 			total += w
-			// The bits that are rounded off, from the edge: 840 are 1e-4 of the size.
+			// The distance from halfway in units of the discarded bits; 840 are 1e-4 of the size.
 			if x := int(math.Float32bits(p)&0xffff) - 0x8000; x < -840 || x > 840 {
 				continue
 			}
@@ -276,7 +275,7 @@ func TestAttention(t *testing.T) {
 				}
 				return e
 			}
-			// attend computes tokens in chunks; split or not.
+			// attend computes tokens in chunks, split or not.
 			attend := func(chunk int, split bool) ([]float32, []float32) {
 				y, yg := newRows(t, d, n, width, tensor.F32)
 				st := alloc(t, d, n*s.Heads*8)
@@ -332,7 +331,7 @@ func TestAttention(t *testing.T) {
 					}
 				}
 			}
-			// Values are of order one, at most about five.
+			// Values are on the order of one, at most about five.
 			within(t, name, wide(want), got, func(i int) float64 { return 4e-6*5 + moved[i] })
 			within(t, name+" stats", wide(wantStats), stats, func(i int) float64 { return 1e-5*math.Abs(float64(wantStats[i])) + 1e-5 + movedStats[i] })
 
@@ -349,7 +348,7 @@ func TestAttention(t *testing.T) {
 			}
 		})
 	}
-	// The output in bf16 is the f32 output, rounded.
+	// The bf16 output is the f32 output, rounded.
 	s := shape{layout{tensor.BF16, 64, 16}, 4, 2, 0, false}
 	r := rng("bf16 out")
 	c := newTestCache(t, d, r, s, []int{20, 300}, nil, 300)
@@ -376,12 +375,12 @@ func TestAttention(t *testing.T) {
 	}
 }
 
-// Attention in bf16 rounds weights, and has none below 2^-60.
+// Attention in bf16 rounds weights, and drops those below 2^-60.
 func TestAttentionWeightsInBF16(t *testing.T) {
 	d := device(t)
 	s := shape{layout{tensor.BF16, 8, 16}, 1, 1, 1, true}
 	c := newTestCache(t, d, rng("weights in bf16"), s, []int{0}, nil, 16)
-	// The first components are the scores.
+	// The first components of the keys determine the scores.
 	const n, huge = 4, 1 << 70
 	k := [n * 8]float32{0: 0, 8: -0.5, 16: -60, 24: -60.5}
 	v := [n * 8]float32{0: 1, 8 + 1: 1, 16 + 2: huge, 24 + 3: huge}
@@ -403,7 +402,7 @@ func TestAttentionWeightsInBF16(t *testing.T) {
 		x := float64(q[24])
 		p := []float64{1, math.Exp2(-0.5 * x), math.Exp2(-60 * x), math.Exp2(-60.5 * x), 0, 0, 0, 0}
 		if bf16 {
-			copy(p, []float64{1, 0.70703125, 1.0 / (1 << 60), 0}) // what is nearest to 2^-0.5
+			copy(p, []float64{1, 0.70703125, 1.0 / (1 << 60), 0}) // 0.70703125 is nearest to 2^-0.5
 		}
 		want := slices.Clone(p)
 		for i := range want {
@@ -432,8 +431,8 @@ func TestAttentionWeightsInBF16(t *testing.T) {
 	}
 }
 
-// Commands that were recorded once follow a cache that grows: 40 decode steps
-// of two sequences, one of which begins empty.
+// Commands that were recorded once follow a growing cache: 40 decode steps of two
+// sequences, one of which starts empty.
 func TestRecordedDecode(t *testing.T) {
 	d := device(t)
 	s := shape{layout{tensor.F16, 32, 16}, 4, 2, 0, false}
@@ -538,7 +537,7 @@ func TestRecordedDecode(t *testing.T) {
 	}
 }
 
-// softmaxRef is attention in float64.
+// softmaxRef computes attention in float64.
 func softmaxRef(q []float32, keys, values [][]float32) []float64 {
 	z := make([]float64, len(keys))
 	top := math.Inf(-1)
@@ -639,7 +638,7 @@ func TestCompact(t *testing.T) {
 			r := rng(fmt.Sprint("compact", typ, dim))
 			lens := []int{700, 700, 40}
 			c := newTestCache(t, d, r, s, lens, nil, 700)
-			// The third head moves to other pages, as one that a fork shares does.
+			// The third head moves to other pages, as if a fork shared it.
 			other := newTestCache(t, d, r, s, lens, nil, 700)
 			var moves []moveJob
 			var kept [][]int

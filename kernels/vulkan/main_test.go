@@ -20,18 +20,18 @@ import (
 )
 
 // These tests need a Vulkan device; without one they skip, unless LUKV_MUST_VULKAN=1
-// turns that into a failure. LUKV_TEST_DEVICE selects the device, otherwise it is
-// the first one, software or not. On a Debian 12 machine without a GPU
+// turns that into a failure. LUKV_TEST_DEVICE selects the device; the default is the
+// first one, software or not. On a Debian 12 machine without a GPU
 //
 //	apt-get install --no-install-recommends libvulkan1 mesa-vulkan-drivers vulkan-validationlayers
 //
-// brings Mesa's software device and the validation layer, and
+// installs Mesa's software device and the validation layer, and
 //
 //	VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.x86_64.json NODEVICE_SELECT=1 LUKV_MUST_VULKAN=1
 //
-// makes them run on it. Regenerating shaders needs glslc and spirv-tools, too.
+// makes the tests run on it. Regenerating shaders also needs glslc and spirv-tools.
 // LUKV_VULKAN_GPU_ASSISTED=1 adds the layer's checks of every address, which needs
-// a layer from 1.4.309 on: Debian 12's waits for ever. scripts/vulkan-new brings one.
+// layer 1.4.309 or later: Debian 12's hangs. scripts/vulkan-new provides one.
 
 var shared struct {
 	once sync.Once
@@ -46,7 +46,7 @@ func note(m string) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	shared.messages = append(shared.messages, m)
-	fmt.Fprintln(os.Stderr, "validation:", m) // now: the end may not come
+	fmt.Fprintln(os.Stderr, "validation:", m) // at once, since the tests may not reach the end
 }
 
 func TestMain(m *testing.M) {
@@ -64,7 +64,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// openTest opens a device of its own, or skips.
+// openTest opens a separate device for a test, or skips.
 func openTest(t testing.TB, o Options) *Device {
 	t.Helper()
 	d, err := openAny(o)
@@ -109,7 +109,7 @@ func skipOrFail(t testing.TB, err error) {
 	t.Skipf("no vulkan device: %v", err)
 }
 
-// device returns the device that tests share, or skips.
+// device returns the device that the tests share, or skips.
 func device(t testing.TB) *Device {
 	t.Helper()
 	shared.once.Do(func() { shared.d, shared.err = openAny(Options{BlockBytes: 64 << 20}) })
@@ -198,7 +198,7 @@ func upload(t testing.TB, d *Device, data []byte) *guarded {
 	return g
 }
 
-// uploadRows uploads [n][cols] values as Rows of a type; gaps stay at the guard
+// uploadRows uploads [n][cols] values as a rowset of a type; gaps keep the guard
 // pattern, which is garbage that must not matter.
 func uploadRows(t testing.TB, d *Device, x []float32, n, cols int, typ tensor.Type) (rowset, *guarded) {
 	t.Helper()
@@ -212,7 +212,7 @@ func uploadRows(t testing.TB, d *Device, x []float32, n, cols int, typ tensor.Ty
 	return r, g
 }
 
-// rowsOf reads Rows back as [n][cols].
+// rowsOf reads a rowset back as [n][cols].
 func rowsOf(g *guarded, r rowset) []float32 {
 	g.t.Helper()
 	raw := g.raw()
@@ -257,7 +257,7 @@ func random(r *rand.Rand, n int) []float32 {
 	return x
 }
 
-// narrow stores values with a type and returns the bytes and what they hold.
+// narrow rounds values to a type and returns their bytes and the rounded values.
 func narrow(x []float32, typ tensor.Type) ([]byte, []float32) {
 	raw := make([]byte, len(x)*typ.Size())
 	kernels.CPU{}.Narrow(raw, x, typ)
@@ -266,7 +266,7 @@ func narrow(x []float32, typ tensor.Type) ([]byte, []float32) {
 	return raw, y
 }
 
-// within fails unless |got-want| ≤ bound(i) everywhere. It prints the worst.
+// within fails unless |got-want| ≤ bound(i) everywhere. It logs the largest error.
 func within(t testing.TB, what string, want []float64, got []float32, bound func(i int) float64) {
 	t.Helper()
 	if len(want) != len(got) {

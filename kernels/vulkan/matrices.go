@@ -24,12 +24,12 @@ type units struct {
 	tilings  [len(tilings)]tiling
 }
 
-// unitLimits bound a workgroup.
+// unitLimits are limits for a workgroup.
 type unitLimits struct {
 	shared, invocations, subgroups int
 }
 
-// What Options.Matrices may be, beside "".
+// Values of Options.Matrices other than "".
 const (
 	matricesAuto = "auto"
 	matricesOff  = "off"
@@ -38,7 +38,7 @@ const (
 	matricesVariable = "LUKV_VULKAN_MATRICES"
 )
 
-// matrixMode returns what an option and the environment ask for.
+// matrixMode returns the mode that the option or the environment selects.
 func matrixMode(option string) (string, error) {
 	name, mode := "Options.Matrices", option
 	if mode == "" {
@@ -51,8 +51,8 @@ func matrixMode(option string) (string, error) {
 	return "", fmt.Errorf("open a vulkan device: %s: found %q, expected one of %s, %s, %s", name, mode, matricesAuto, matricesOff, matricesF16)
 }
 
-// unitsOf returns the matrix units of a device that a mode asks for, nil and the
-// reason if there are none.
+// unitsOf returns the matrix units of a device for a mode, or nil and the reason if
+// there are none.
 func unitsOf(p *vk.PhysicalDevice, mode string) (*units, string) {
 	kind, name := vk.ComponentBF16, "bf16"
 	switch mode {
@@ -88,8 +88,8 @@ func unitsOf(p *vk.PhysicalDevice, mode string) (*units, string) {
 	}}
 	for i, t := range tilings {
 		if p.Kind == vk.Software {
-			// As many matrices, rather than as many elements: software compiles every
-			// product of elements on its own, and again for every turn.
+			// Keep the number of matrices rather than of elements: software compiles
+			// every product of elements separately, and again for every turn.
 			if i != 0 && i != 4 {
 				t.depth = 1
 			}
@@ -103,13 +103,13 @@ func unitsOf(p *vk.PhysicalDevice, mode string) (*units, string) {
 	return u, ""
 }
 
-// usable reports whether the tilings below are multiples of a shape.
+// usable reports whether all tilings are multiples of a shape.
 func usable(s vk.MatrixShape) bool {
 	divides := func(x, of uint32) bool { return x > 0 && of%x == 0 }
 	return divides(s.M, 16) && divides(s.N, 16) && s.N%2 == 0 && (s.K == 8 || s.K == 16)
 }
 
-// better prefers 16×16×16, which drivers of several vendors list, then the larger shape.
+// better prefers 16×16×16, which drivers of several vendors offer, then the larger shape.
 func better(s, than vk.MatrixShape) bool {
 	rank := func(s vk.MatrixShape) uint32 {
 		if s.M == 16 && s.N == 16 && s.K == 16 {
@@ -137,18 +137,18 @@ func (u *units) shader() string {
 	return "matrixbf16"
 }
 
-// tiling is how a workgroup of matrix.comp computes: a tile of rows of x by rows of
-// w, from so many columns at a time, by groups that take blocks of columns in turn,
-// each of subM × subN subgroups. It reads depth turns ahead.
+// tiling is how a workgroup of matrix.comp computes: a tile of rows rows of x by outs
+// rows of w, from columns columns at a time, by groups that take blocks of columns in
+// turn, each of subM × subN subgroups. It reads depth turns ahead.
 type tiling struct {
 	rows, outs, columns, buffers int
 	subM, subN, groups, depth    int
 }
 
-// tilings, from few rows to many. Reading the weights is what limits those of few rows:
-// they have small tiles, and groups that read blocks side by side. Of many rows, a
-// subgroup computes 32 × 32 or 64 × 32 outputs, for which registers have room twice: for
-// a block's sums and for their total. The first has no room for gates with their ups.
+// tilings, from few rows to many. With few rows, reading the weights is the bottleneck:
+// those tilings have small tiles, and groups that read blocks side by side. With many
+// rows, a subgroup computes 32 × 32 or 64 × 32 outputs, which fit in registers twice: as
+// a block's sums and as their total. The first has no room for gates and their ups.
 var tilings = [...]tiling{
 	{rows: 16, outs: 16, columns: 64, buffers: 1, subM: 1, subN: 1, groups: 8, depth: 2},
 	{rows: 16, outs: 32, columns: 64, buffers: 1, subM: 1, subN: 1, groups: 8, depth: 1},
@@ -161,13 +161,13 @@ var tilings = [...]tiling{
 const (
 	matrixBlock = 512 // of columns, as in matrix.comp
 
-	// fullTiles is a number of workgroups that keeps a large device busy. Below it,
-	// smaller tiles are worth the additional reading.
+	// fullTiles is a number of workgroups that keeps a large device busy. With fewer,
+	// smaller tiles are worth the additional reads.
 	fullTiles = 96
 )
 
-// tile returns the tiling for n rows of cols elements and so many rows of weights. It
-// has no influence on bits.
+// tile returns the tiling for n rows of cols elements and outs rows of weights. It does
+// not affect the bits of the result.
 func (u *units) tile(n, outs, cols int, glu bool) tiling {
 	tiles := func(t tiling) int { return (n + t.rows - 1) / t.rows * ((outs + t.outs - 1) / t.outs) }
 	ts := &u.tilings
@@ -192,8 +192,8 @@ func (u *units) tile(n, outs, cols int, glu bool) tiling {
 	}
 }
 
-// fit makes a tiling fit the device and the number of columns: with fewer groups, then
-// with one buffer. It reports whether that was enough.
+// fit makes a tiling fit the device and the number of columns by reducing the groups and
+// then the buffers. It reports whether that was enough.
 func (u *units) fit(t tiling, cols int) (tiling, bool) {
 	blocks := (cols + matrixBlock - 1) / matrixBlock
 	for t.groups/2 >= blocks && t.groups > 1 {
@@ -217,7 +217,7 @@ func (u *units) fit(t tiling, cols int) (tiling, bool) {
 
 func (t tiling) subgroups() int { return t.groups * t.subM * t.subN }
 
-// shared is the bytes of shared memory that matrix.comp takes.
+// shared returns the bytes of shared memory that matrix.comp needs.
 func (t tiling) shared(s vk.MatrixShape) int {
 	sums := t.subM * t.subN * int(s.M*s.N)
 	if t.groups > 1 {
@@ -240,7 +240,7 @@ func (u *units) multiply(c *commands, op string, x rowset, products []product, p
 	u.dispatch(c, op, t, x.N, tiles, p, 0, 0)
 }
 
-// gateUp records c.GateUp with so many gates.
+// gateUp records the products of c.GateUp with the given number of gates.
 func (u *units) gateUp(c *commands, op string, x rowset, gates int, yt uint32, p *push) {
 	t := u.choose(c, x, 2*gates, true)
 	u.dispatch(c, op, t, x.N, (2*gates+t.outs-1)/t.outs, p, 1, yt)
@@ -266,7 +266,7 @@ func (u *units) dispatch(c *commands, op string, t tiling, n, tiles int, p *push
 // matrixBound times Σ|x·w| bounds the error of products with matrix units.
 const matrixBound = 1e-5
 
-// trial is one way to compute the same product.
+// trial is one of several ways to compute the same product.
 type trial struct {
 	name   string
 	tiling int  // an index of tilings, or noUnits
@@ -274,9 +274,9 @@ type trial struct {
 	first  int  // row of the first tile
 }
 
-// checkUnits finds out whether the device's matrix units keep what this package
-// promises: the bits of a row depend neither on the tiling nor on its place in a tile,
-// and results are within their bound of the plain shaders'.
+// checkUnits checks that the device's matrix units keep this package's promises: the
+// bits of a row depend neither on the tiling nor on its place in a tile, and results are
+// within the bound of those of the plain shaders.
 func checkUnits(d *Device) error {
 	const n, cols, outs = 133, 1101, 139 // more than a tile, and a remainder everywhere
 	trials := []trial{{"plain shaders", noUnits, false, 0}, {"rows at other places", 1, false, 5}}
@@ -286,11 +286,11 @@ func checkUnits(d *Device) error {
 		}
 		name := fmt.Sprintf("tiles of %d×%d", t.rows, t.outs)
 		trials = append(trials, trial{name, i, false, 0})
-		if i == 1 || i == len(tilings)-1 { // one of few rows, and the largest
+		if i == 1 || i == len(tilings)-1 { // one for few rows, and the largest
 			trials = append(trials, trial{name + ", gate and up", i, true, 0})
 		}
 	}
-	// Numbers that are exact in bf16 and f16, and so far apart that another order
+	// Numbers that are exact in bf16 and f16, and so different in size that another order
 	// of sums shows.
 	seed := uint32(1)
 	numbers := func(n int) []float32 {
@@ -315,10 +315,10 @@ func checkUnits(d *Device) error {
 	})
 }
 
-// compareTrials fails unless results of one kind have the same bits, and those of
-// products are within a bound of the plain shaders', which come first.
+// compareTrials fails unless results of one kind have the same bits and those of plain
+// products are within the bound of the results of the plain shaders, which come first.
 func compareTrials(trials []trial, results [][]float32, outs int, bound func(r, o int) float64) error {
-	same := map[bool][]float32{} // the last results of a kind have all rows
+	same := map[bool][]float32{} // by kind; the last results of each have all rows
 	for t, trial := range trials[1:] {
 		same[trial.glu] = results[t+1]
 	}
@@ -342,7 +342,7 @@ func compareTrials(trials []trial, results [][]float32, outs int, bound func(r, 
 }
 
 // tryUnits computes n rows of x by outs rows of w, or by outs gates and as many ups,
-// in every way, and returns the results [n][outs].
+// once for each trial, and returns the results [n][outs].
 func (d *Device) tryUnits(trials []trial, n, cols, outs int, x, w, b []float32) ([][]float32, error) {
 	ctx := context.Background()
 	upload := func(x []float32) (weights, func(), error) {

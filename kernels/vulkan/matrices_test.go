@@ -19,13 +19,13 @@ import (
 )
 
 // Products with matrix units. On a device that has them for bf16 these tests need
-// nothing. Mesa's software device has them for f16 from version 26 on:
+// nothing else. Mesa's software device has them for f16 from version 26 on:
 //
 //	LUKV_VULKAN_MATRICES=f16 LUKV_VULKAN_SUITE=sid go test -exec "$PWD/scripts/vulkan-new" ./kernels/vulkan
 //
-// runs all tests of the package with them, and fails where that is not possible.
+// runs all tests of the package with them, and fails if that is not possible.
 
-// unitsDevice returns the device that tests share, or skips if it has no matrix units.
+// unitsDevice returns the device that the tests share, or skips if it has no matrix units.
 func unitsDevice(t testing.TB) *Device {
 	t.Helper()
 	d := device(t)
@@ -35,8 +35,8 @@ func unitsDevice(t testing.TB) *Device {
 	return d
 }
 
-// exact returns numbers that bf16 and f16 hold, between 2^-11 and 8 or zero: sums of
-// their products are rounded in f32.
+// exact returns numbers that are exact in bf16 and f16, zero or from 2^-12 to 8 in
+// magnitude: sums of their products are rounded in f32.
 func exact(r *rand.Rand, n int) []float32 {
 	x := make([]float32, n)
 	for i := range x {
@@ -45,9 +45,9 @@ func exact(r *rand.Rand, n int) []float32 {
 	return x
 }
 
-// Three products over the same rows, with biases and added to what is there, against
-// package kernels; and the very bits with every tiling, in cuts of any size and at
-// any place of a tile.
+// Three products over the same rows, with biases and added to what is there, compared
+// with package kernels; and the same bits with every tiling, with rows divided in any
+// way, and at any place in a tile.
 func TestMatrixProducts(t *testing.T) {
 	d := unitsDevice(t)
 	checks := 0
@@ -90,7 +90,7 @@ func TestMatrixProducts(t *testing.T) {
 				}
 				wants, sums = append(wants, want), append(sums, sum)
 			}
-			// compute begins with what was there and returns what is there then.
+			// compute starts from the initial outputs and returns the new ones.
 			compute := func(record func(c *commands, p []product)) (all [3][]float32) {
 				p := append([]product(nil), products...)
 				for i := range p {
@@ -132,7 +132,7 @@ func TestMatrixProducts(t *testing.T) {
 				same(fmt.Sprintf("%d rows at a time", cut), compute(func(c *commands, p []product) {
 					for at := 0; at < s.n; at += cut {
 						n := min(cut, s.n-at)
-						for _, one := range p { // alone, too
+						for _, one := range p { // also one product at a time
 							one.Dst = one.Dst.Part(at, n)
 							c.MatMul(xr.Part(at, n), true, one)
 						}
@@ -144,13 +144,13 @@ func TestMatrixProducts(t *testing.T) {
 	fmt.Printf("matrix units: %d comparisons of bits with %s on %s\n", checks, d.Info().Matrices, d.Info().Name)
 }
 
-// GateUp gives the very bits of two products and SwiGLU, with every tiling.
+// GateUp gives the same bits as two products and SwiGLU, with every tiling.
 func TestMatrixGateUp(t *testing.T) {
 	d := unitsDevice(t)
 	for _, s := range []struct{ n, cols, rows int }{{1, 1100, 33}, {3, 4200, 16}, {16, 1520, 7}, {17, 64, 70}, {64, 72, 65}, {65, 1031, 40}} {
 		for _, yt := range []tensor.Type{tensor.BF16, tensor.F32} {
 			if yt == tensor.F32 && s.n != 17 {
-				continue // which no pass asks for
+				continue // no pass needs this
 			}
 			name := fmt.Sprintf("%v,n%d,cols%d,rows%d", yt, s.n, s.cols, s.rows)
 			r := rng(name)
@@ -185,8 +185,8 @@ func TestMatrixGateUp(t *testing.T) {
 	}
 }
 
-// What lies behind the columns of x and before and behind its rows does not matter, not
-// even where it is no number.
+// What is after the columns of x and before and after its rows does not matter, even if
+// it is NaN.
 func TestMatrixGaps(t *testing.T) {
 	d := unitsDevice(t)
 	const n, cols, rows = 3, 75, 17
@@ -195,7 +195,7 @@ func TestMatrixGaps(t *testing.T) {
 	raw, _ := narrow(exact(r, rows*cols), tensor.BF16)
 	w := uploadWeights(t, d, raw, tensor.BF16, rows, cols)
 	var results [][]float32
-	for _, fill := range []byte{0, 0xff} { // 0xffff is no number
+	for _, fill := range []byte{0, 0xff} { // 0xffff is NaN
 		data := make([]byte, 2*(n+2)*padded(cols))
 		for i := range data {
 			data[i] = fill
@@ -274,7 +274,7 @@ func TestMatrixSelection(t *testing.T) {
 	}
 }
 
-// A device whose units fail the check goes on without them, and says why.
+// A device whose matrix units fail the check works without them, and says why.
 func TestMatrixCheckFails(t *testing.T) {
 	off := openTest(t, Options{Matrices: "off"})
 	index := off.Info().Index
@@ -299,7 +299,7 @@ func TestMatrixCheckFails(t *testing.T) {
 	ok(t, d.Close())
 }
 
-// The check notices what it is for.
+// The check detects every difference that it should.
 func TestCompareTrials(t *testing.T) {
 	trials := []trial{{"plain", noUnits, false, 0}, {"other places", 1, false, 1}, {"small", 0, false, 0}, {"large", 5, false, 0}, {"both", 5, true, 0}, {"more", 1, true, 0}}
 	results := func() [][]float32 {
@@ -315,7 +315,7 @@ func TestCompareTrials(t *testing.T) {
 		r[i][2] = float32(math.NaN())
 		require.Error(t, compareTrials(trials, r, 2, bound))
 	}
-	for _, plain := range []float32{3.9, 5.1, float32(math.NaN())} { // 4.5 is what the others have
+	for _, plain := range []float32{3.9, 5.1, float32(math.NaN())} { // the others have 4.5
 		r := results()
 		r[0][3] = plain
 		require.ErrorContains(t, compareTrials(trials, r, 2, bound), "within 0.5")

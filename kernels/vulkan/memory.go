@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// outOfMemoryError says that device memory does not suffice. It is a
+// outOfMemoryError reports that device memory does not suffice. It is a
 // kernels.ErrDeviceMemory.
 type outOfMemoryError struct {
 	Needed uint64 // bytes that were asked for
@@ -26,19 +26,19 @@ func (e *outOfMemoryError) Error() string {
 
 func (e *outOfMemoryError) Is(target error) bool { return target == kernels.ErrDeviceMemory }
 
-// kind is where memory lies.
+// kind is a kind of memory.
 type kind int
 
 const (
-	local kind = iota // on the device, not visible to the host where there is a choice
+	local kind = iota // on the device, if possible not visible to the host
 	host              // visible to both sides without flushing, for the host to read
-	param             // the same for the host to write and the device to read, on the device where it can be
+	param             // the same, for the host to write and the device to read; on the device if possible
 	kinds
 )
 
 const (
-	// Shaders may read ahead of what they need, so a block ends with room
-	// that nothing is allocated in.
+	// Shaders may read past what they need, so a block ends with room that is never
+	// allocated.
 	blockPad = 64 << 10
 
 	defaultBlock = 256 << 20
@@ -56,19 +56,19 @@ type block struct {
 	address uint64
 	size    uint64 // without the padding
 	taken   uint64 // from the driver
-	mapped  []byte // not of local memory
+	mapped  []byte // nil for local memory
 	space   *space
-	until   uint64 // value of the timeline after which the driver may have it back, if it is empty
+	until   uint64 // value of the timeline from which the block, if empty, may go back to the driver
 }
 
-// allocator hands out parts of blocks. It is guarded by Device.mu.
+// allocator hands out parts of blocks. Device.mu guards it.
 type allocator struct {
 	dev       *vk.Device
 	types     [kinds]uint32
 	heaps     [kinds]int
 	blockSize uint64
 	maxBytes  uint64
-	exact     bool // each buffer has a block, and the driver's ends with it
+	exact     bool // each buffer has its own block, where the driver's buffer ends, too
 	blocks    []*block
 	taken     [kinds]uint64 // bytes taken from the driver
 	buffers   int           // live buffers
@@ -77,7 +77,7 @@ type allocator struct {
 func newAllocator(dev *vk.Device, o Options) (*allocator, error) {
 	a := &allocator{dev: dev, maxBytes: o.MaxBytes, exact: o.GPUAssisted}
 	p := dev.Physical
-	// The types that a buffer of ours may have.
+	// The memory types that our buffers may have.
 	b, _, _, allowed, err := dev.CreateBuffer(4096, bufferUsage)
 	if err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func newAllocator(dev *vk.Device, o Options) (*allocator, error) {
 	return a, nil
 }
 
-// largest is the size of the largest block.
+// largest returns the size of the largest possible block.
 func (a *allocator) largest() uint64 {
 	n := a.dev.Physical.MaxAllocation
 	if m := a.dev.Physical.MaxBuffer; m != 0 {
@@ -129,7 +129,7 @@ func (a *allocator) largest() uint64 {
 	return (n - blockPad) &^ (alignment - 1)
 }
 
-// free returns how many bytes the driver would still give, and of how many.
+// free returns how many bytes the driver can still provide, and out of how many.
 func (a *allocator) free(k kind) (free, total uint64) {
 	p := a.dev.Physical
 	total = p.Heaps[a.heaps[k]].Size
@@ -221,15 +221,15 @@ func (a *allocator) newBlock(k kind, size uint64) (*block, error) {
 	return b, nil
 }
 
-// release gives a range back that work up to value last of the timeline may use.
-// Ranges are handed out again at once: what uses them next runs later.
+// release takes back a range that work up to value last of the timeline may use.
+// Ranges may be handed out again at once: what uses them next runs later.
 func (a *allocator) release(b *block, off, size, last uint64) {
 	b.space.give(off, (max(size, 1)+alignment-1)&^(alignment-1))
 	b.until = last
 }
 
-// sweep gives empty blocks that the device is done with back to the driver, but
-// for the last one of its kind.
+// sweep returns to the driver empty blocks that the device is done with, except the
+// last one of a kind unless that is larger than usual.
 func (a *allocator) sweep(done uint64) {
 	for i := 0; i < len(a.blocks); {
 		b := a.blocks[i]
@@ -274,8 +274,9 @@ func (d *Device) Memory() kernels.DeviceMemory {
 }
 
 // buffer is a piece of device memory, aligned to 256 bytes. Its contents are
-// undefined at first. A host buffer is freed when the device is done with it, another
-// one also while submitted work uses it: what gets the memory next runs later.
+// undefined at first. A host buffer may be freed only when the device is done with it,
+// other buffers even while submitted work uses them: what gets the memory next runs
+// later.
 type buffer struct {
 	d     *Device
 	block *block
@@ -283,20 +284,20 @@ type buffer struct {
 	size  uint64
 }
 
-// newLocalBuffer takes n bytes of memory on the device.
+// newLocalBuffer allocates n bytes of memory on the device.
 func (d *Device) newLocalBuffer(n int64) (*buffer, error) { return d.allocate(local, n) }
 
-// newHostBuffer takes n bytes of memory that the host writes and reads in place
-// (buffer.Bytes) and the device reaches more slowly.
+// newHostBuffer allocates n bytes of memory that the host writes and reads in place
+// (buffer.Bytes) and the device accesses more slowly.
 func (d *Device) newHostBuffer(n int64) (*buffer, error) { return d.allocate(host, n) }
 
-// newParamBuffer takes n bytes of memory that the host writes in place and the
-// device reads, often: for parameters that change from step to step. The host may
-// find it slow to read.
+// newParamBuffer allocates n bytes of memory that the host writes in place and the
+// device reads often: for parameters that change from step to step. Reading it may be
+// slow for the host.
 func (d *Device) newParamBuffer(n int64) (*buffer, error) {
 	b, err := d.allocate(param, n)
 	if errors.Is(err, kernels.ErrDeviceMemory) {
-		// Devices may show the host but a small part of their memory.
+		// The host may be able to see only a small part of a device's memory.
 		return d.allocate(host, n)
 	}
 	return b, err
@@ -313,7 +314,7 @@ func (d *Device) allocate(k kind, n int64) (*buffer, error) {
 	}
 	b, off, err := d.mem.alloc(k, uint64(n))
 	if errors.Is(err, kernels.ErrDeviceMemory) && d.done < d.last {
-		// Blocks may be empty but for work that is about to end.
+		// Empty blocks may only be waiting for work that is about to end.
 		d.mu.Unlock()
 		err = d.idle(context.Background())
 		d.mu.Lock()
@@ -332,8 +333,8 @@ func (d *Device) allocate(k kind, n int64) (*buffer, error) {
 	return &buffer{d: d, block: b, off: off, size: uint64(n)}, nil
 }
 
-// Free gives the memory back. A second Free does nothing, nor does Free after
-// the device was closed.
+// Free frees the memory. A second Free does nothing, nor does Free after the
+// device was closed.
 func (b *buffer) Free() {
 	if b == nil || b.block == nil {
 		return
@@ -348,14 +349,14 @@ func (b *buffer) Free() {
 	b.block = nil
 }
 
-// Size returns the bytes of the buffer.
+// Size returns the size of the buffer in bytes.
 func (b *buffer) Size() int64 { return int64(b.size) }
 
 // Address returns the address on the device.
 func (b *buffer) Address() uint64 { return b.block.address + b.off }
 
-// Bytes returns the memory of a host or parameter buffer, nil for another one. The device
-// sees what was written before a submission. It is valid until Free.
+// Bytes returns the memory of a host or parameter buffer, nil for other buffers. The
+// device sees what was written before a submission. It is valid until Free.
 func (b *buffer) Bytes() []byte {
 	if b.block.mapped == nil {
 		return nil
@@ -372,7 +373,7 @@ type view struct {
 // All returns the whole buffer.
 func (b *buffer) All() view { return view{b, 0, b.size} }
 
-// At returns n bytes from byte off on; it panics if they are not all there.
+// At returns the n bytes from byte off on; it panics if they are not all inside.
 func (b *buffer) At(off, n int64) view { return b.All().At(off, n) }
 
 // At returns a part of a view; it panics if that is not inside.
@@ -383,13 +384,13 @@ func (v view) At(off, n int64) view {
 	return view{v.b, v.off + uint64(off), uint64(n)}
 }
 
-// Size returns the bytes of the view.
+// Size returns the size of the view in bytes.
 func (v view) Size() int64 { return int64(v.n) }
 
 // None reports whether the view is the zero view.
 func (v view) None() bool { return v.b == nil }
 
-// address is the address on the device, 0 of none.
+// address returns the address on the device, 0 for none.
 func (v view) address() uint64 {
 	if v.b == nil {
 		return 0

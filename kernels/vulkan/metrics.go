@@ -11,9 +11,9 @@ import (
 )
 
 // sequence names the heads of one sequence in a layer for the metrics: heads
-// Seq·KVHeads … of the table. Longest is the largest number of entries of any of
-// them when the commands run, Held how many of a head's entries are not counted
-// in the table because the current pass appended them.
+// Seq·KVHeads … of the table. Longest is the largest number of entries in any of
+// them when the commands run, Held how many entries of a head are not counted in the
+// table because the current pass appended them.
 type sequence struct {
 	shape
 	Table   *headTable
@@ -40,12 +40,12 @@ func (c *commands) table(op, name string, v view, rows, ld, longest int) {
 	}
 }
 
-// ColumnSums adds to sums, [Heads][ld] f32, the attention that every slot
-// receives from n tokens of one sequence whose rotated queries are rows row … of
-// q: per query head, token after token, so that the bits do not depend on how
-// tokens are cut into calls. rows is [N] rowInfo of the pass, and s.Table holds the
-// entries before it; s.Held is not used. stats are what Attention without a window
-// left. Bound: relative error 1e-5 per token, beside the order of f32 sums.
+// ColumnSums adds to sums, [Heads][ld] f32, the attention that every slot receives
+// from n tokens of one sequence, whose rotated queries are rows row … of q: per query
+// head, token by token, so that the bits do not depend on how tokens are divided into
+// calls. rows is the [N] rowInfo of the pass, and s.Table counts the entries before it;
+// s.Held is not used. stats is the result of Attention without a window. Bound:
+// relative error 1e-5 per token, in addition to the order of f32 sums.
 func (c *commands) ColumnSums(s sequence, q rowset, stats, rows view, row, n int, sums view, ld int) {
 	const op = "attention column sums"
 	if !c.ready(op) {
@@ -73,9 +73,9 @@ func (c *commands) ColumnSums(s sequence, q rowset, stats, rows view, row, n int
 	c.dispatch(op, "columns", s.constants(), &p, blocks, s.KVHeads, (s.group()+7)/8)
 }
 
-// SnapKV turns the column sums of the last o.Window queries (ColumnSums over them
-// alone, from zero) into scores [KVHeads][ldo] f32: larger means keep, +Inf for
-// the last o.Window entries. Bound: relative error 1e-6 beside that of the sums.
+// SnapKV turns the column sums of the last o.Window queries (from ColumnSums over only
+// these, starting at zero) into scores [KVHeads][ldo] f32: larger means keep, +Inf for
+// the last o.Window entries. Bound: relative error 1e-6 in addition to that of the sums.
 func (c *commands) SnapKV(s sequence, o kernels.WindowScoring, sums view, ld int, scores view, ldo int) {
 	const op = "snapkv"
 	if !c.ready(op) {
@@ -132,13 +132,13 @@ func (c *commands) KeyDiff(s sequence, work, scores view, ldo int) {
 	}
 }
 
-// KeyNorms sets out, [KVHeads][ldo] f32, to the lengths of the keys; ValueNorms to
-// those of the values. Bound: relative error 2e-6.
+// KeyNorms sets out, [KVHeads][ldo] f32, to the lengths of the keys. Bound: relative
+// error 2e-6.
 func (c *commands) KeyNorms(s sequence, out view, ldo int) {
 	c.vectors("key norms", s, modeKeyNorm, view{}, out, ldo)
 }
 
-// ValueNorms is KeyNorms for values.
+// ValueNorms is like KeyNorms, but for values.
 func (c *commands) ValueNorms(s sequence, out view, ldo int) {
 	c.vectors("value norms", s, modeValueNorm, view{}, out, ldo)
 }
@@ -189,21 +189,21 @@ func (c *commands) OutputNorms(s sequence, wo weights, norm int, out view, ldo i
 	c.dispatch(op, "outnorm", append(s.constants(), code), &p, blocks, s.Heads, 1)
 }
 
-// momentBytes is the size of the query statistics of a layer, which are zeros at first.
+// momentBytes is the size of a layer's query statistics, which are zeros at first.
 func momentBytes(heads, headDim int) int64 {
 	return 4 * (momentHeader + int64(heads)*int64(momentFloats(headDim)))
 }
 
-// momentHeader is the number of words before the heads; the first counts rows.
+// momentHeader is the number of words before the heads; the first is the number of rows.
 const momentHeader = 8
 
 func momentFloats(d int) int { return 3*d + 2*d*d }
 
 // Moments adds rows row … row+n-1 of q, [N, heads·headDim] f32 before rotation, to
-// the statistics in state: sums and, with products, sums of products, both
-// relative to the first row ever added. One row after the other with the error
-// carried along: chunks do not matter. Read the result with readMoments. Bound:
-// 1e-6 of the mean square.
+// the statistics in state: sums and, with products, sums of products, both relative
+// to the first row ever added. Rows are added one at a time in compensated sums, so
+// chunks do not matter. Read the result with readMoments. Bound: 1e-6 of the mean
+// square.
 func (c *commands) Moments(q rowset, headDim, row, n int, state view, products bool) {
 	const op = "query moments"
 	if !c.ready(op) {
@@ -238,8 +238,8 @@ func (c *commands) Moments(q rowset, headDim, row, n int, state view, products b
 	c.dispatch(op, "origin", []uint32{uint32(headDim)}, &o, 1, 1, 1)
 }
 
-// readMoments computes mean [headDim] and biased covariance [headDim][headDim] (nil:
-// not wanted) of query head q from a state that was read back as f32, and returns
+// readMoments computes the mean [headDim] and, unless cov is nil, the biased covariance
+// [headDim][headDim] of query head q from a state that was read back as f32, and returns
 // the number of rows.
 func readMoments(state []float32, headDim, q int, mean, cov []float64) (int, error) {
 	f, d := momentFloats(headDim), headDim
@@ -266,13 +266,13 @@ func readMoments(state []float32, headDim, q int, mean, cov []float64) (int, err
 	return n, nil
 }
 
-// expectedOp is a call of ExpectedAttention.
+// expectedOp holds the arguments of ExpectedAttention.
 type expectedOp struct {
 	sequence
 	Mean  view // [Heads][padded(HeadDim)] f32: rotated mean query over √HeadDim
 	Form  view // [Heads][padded(HeadDim)][padded(HeadDim)] f32 upper triangle of kᵀΣk/(2·HeadDim), zeros elsewhere; or none
 	Sinks view // [KVHeads] uint32 leading entries that are always kept, or none
-	Work  view // ExpectedBytes
+	Work  view // expectedBytes
 
 	ValueNorm bool
 	Epsilon   float64
@@ -329,15 +329,15 @@ func (c *commands) ExpectedAttention(e expectedOp) {
 
 // moveJob is the compaction of one head: entry Slots[i] becomes entry i for From ≤ i < N.
 type moveJob struct {
-	Src, Dst view // tables of page addresses; the same or with fresh pages in place of shared ones
+	Src, Dst view // tables of page addresses; Dst is the same or has fresh pages in place of shared ones
 	Slots    view // [N] uint32, ascending
-	N, From  int  // the first From entries are where they belong
+	N, From  int  // the first From entries are already in place
 }
 
 // moveBytes is the size of a moveJob on the device.
 const moveBytes = 32
 
-// putMoves writes moves to dst, MoveBytes each, as Compact reads them.
+// putMoves writes moves to dst, moveBytes each, as Compact reads them.
 func putMoves(dst []byte, moves []moveJob) {
 	for i, m := range moves {
 		putMove(dst[i*moveBytes:], m.Src.address(), m.Dst.address(), m.Slots.address(), m.N, m.From)
@@ -353,8 +353,8 @@ func putMove(dst []byte, src, to, slots uint64, n, from int) {
 	copy(dst, p.data[:moveBytes])
 }
 
-// Compact runs n moves, which lie in moves as putMoves wrote them: eviction on
-// the device, in place and without further memory. Entries keep their bits.
+// Compact runs n moves, stored in moves as putMoves writes them: eviction on the
+// device, in place and without extra memory. Entries keep their bits.
 func (c *commands) Compact(l layout, moves view, n int) {
 	const op = "compact"
 	if !c.ready(op) {

@@ -33,7 +33,7 @@ func dot(a, b []float32) float64 {
 
 func length(a []float32) float64 { return math.Sqrt(dot(a, a)) }
 
-// columnRef is the attention that every slot of a head receives from n tokens,
+// columnRef computes the attention that every slot of a head receives from n tokens,
 // of which token i sees slots up to first+i, per query head of the group.
 func columnRef(c *testCache, q []float32, h, n, first int) [][]float64 {
 	s := c.s
@@ -130,7 +130,7 @@ func TestColumnSumsAndSnapKV(t *testing.T) {
 	}
 }
 
-// snapRef is spec §3.1 on the sums of a head's group.
+// snapRef computes spec §3.1 from the sums of a head's group.
 func snapRef(sums []float32, ld, group, T int, o kernels.WindowScoring) []float64 {
 	n := T - min(o.Window, T)
 	cols := repeat(group, func(g int) []float64 {
@@ -189,7 +189,7 @@ func snapRef(sums []float32, ld, group, T int, o kernels.WindowScoring) []float6
 	return out
 }
 
-// anchorRef is minus the cosine of a head's keys with the mean of its unit keys.
+// anchorRef computes minus the cosine of a head's keys with the mean of its unit keys.
 func anchorRef(c *testCache, h, n int) []float64 {
 	anchor := make([]float64, c.s.HeadDim)
 	for e := range n {
@@ -229,7 +229,7 @@ func outputRef(c *testCache, wo []float32, q, n int) (one, two []float64) {
 	return one, two
 }
 
-// expectedRef is Expected Attention of a head with n entries; rows of mean and
+// expectedRef computes Expected Attention of a head with n entries; rows of mean and
 // form are pitch elements apart.
 func expectedRef(c *testCache, h, n, pitch int, mean, form []float32, first int, norm bool, eps float64) []float64 {
 	D, P, G := c.s.HeadDim, pitch, c.s.group()
@@ -321,7 +321,7 @@ func TestMoments(t *testing.T) {
 	r := rng("moments")
 	q := random(r, n*heads*dim)
 	for i := range q {
-		q[i] = q[i]*0.5 + 30 // a mean that would cancel
+		q[i] = q[i]*0.5 + 30 // a large mean, which would cause cancellation
 	}
 	qr, _ := uploadRows(t, d, q, n, heads*dim, tensor.F32)
 	var first []float32

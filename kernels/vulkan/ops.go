@@ -8,8 +8,8 @@ import (
 
 // rowset is a matrix of activations [N, Cols] on the device: row r begins at
 // element r·Stride of Mem. Type is F32, or BF16 where an operation says so.
-// Stride is a multiple of 8 (padded) and Mem is aligned to 16 bytes; what lies
-// behind a row's Cols elements does not matter.
+// Stride is a multiple of 8 (see padded) and Mem is aligned to 16 bytes; the contents
+// between a row's Cols elements and the next row do not matter.
 type rowset struct {
 	Mem     view
 	Type    tensor.Type
@@ -17,7 +17,7 @@ type rowset struct {
 	Stride  int
 }
 
-// padded rounds a number of elements up to what rows begin at.
+// padded rounds n elements up to a multiple of 8, where the next row may begin.
 func padded(n int) int { return (n + 7) &^ 7 }
 
 // bytes is the size of the rows with their gaps.
@@ -41,8 +41,8 @@ func (r rowset) Part(first, n int) rowset {
 	return r
 }
 
-// weights is a matrix [Rows, Cols] of type F32, F16 or BF16 on the device; its
-// rows are padded(Cols) elements apart, zeros behind the last column (uploadRows).
+// weights is a matrix [Rows, Cols] of type F32, F16 or BF16 on the device; its rows
+// are padded(Cols) elements apart, with zeros after the last column (uploadRows).
 type weights struct {
 	Mem        view
 	Type       tensor.Type
@@ -90,7 +90,7 @@ func (c *commands) rows(op, name string, r rowset, cols int, types ...tensor.Typ
 	return code
 }
 
-// floats checks a vector of n f32 elements; none says that it may be missing.
+// floats checks a vector of n f32 elements; none says whether it may be missing.
 func (c *commands) floats(op, name string, v view, n int, none bool) {
 	switch {
 	case v.None() && none:
@@ -129,15 +129,15 @@ type product struct {
 	Bias view   // [W.Rows] f32 or none
 }
 
-// splitMax is the number of teams that share the blocks of one output of a
+// splitMax is the maximum number of teams that share the blocks of one output of a
 // matrix-vector product.
 const splitMax = 4
 
 // MatMul computes up to three products of the rows x, [N, Cols] of type F32 or
-// BF16, with weights of one type. With add, the result is added to Dst instead
-// of replacing it. Bits of an element depend on its row of x and its row of W
-// alone. Bound against package kernels: |error| ≤ 2e-6·Σ|x·w| for K up to 16384, and
-// 1e-5·Σ|x·w| where the device's matrix units are used: for BF16 with BF16.
+// BF16, with weights of one type. With add, the result is added to Dst instead of
+// replacing it. The bits of an element depend only on its row of x and its row of W.
+// Bound against package kernels: |error| ≤ 2e-6·Σ|x·w| for K up to 16384, and
+// 1e-5·Σ|x·w| if the device's matrix units are used (BF16 by BF16).
 func (c *commands) MatMul(x rowset, add bool, products ...product) {
 	const op = "matrix product"
 	if !c.ready(op) {
@@ -186,8 +186,8 @@ func (c *commands) MatMul(x rowset, add bool, products ...product) {
 }
 
 // unitsFor returns the matrix units for products of x with weights of a type, nil
-// for the plain shaders. It must not depend on the number of rows, nor on the
-// weights' size: either kind of shader has its own order of sums.
+// for the plain shaders. It must not depend on the number of rows or the size of the
+// weights: each kind of shader has its own order of sums.
 func (c *commands) unitsFor(x rowset, wt tensor.Type) *units {
 	if x.Type != tensor.BF16 || wt != tensor.BF16 || c.tiling == noUnits {
 		return nil
@@ -209,7 +209,7 @@ func tileOf(n, cols int) (size string, outs, rows, split int) {
 	return "8", 16, 32, 1
 }
 
-// factors is the argument block of the product shaders.
+// factors returns the argument block of the product shaders.
 func (c *commands) factors(x rowset, flags int, products []product) (p push) {
 	p.addr(x.Mem)
 	for _, get := range []func(product) view{
@@ -233,8 +233,8 @@ func (c *commands) factors(x rowset, flags int, products []product) (p push) {
 	return p
 }
 
-// GateUp sets y, [N, W.Rows] of type F32 or BF16, to what SwiGLU makes of the
-// products of x with gate and up: the very bits, in one operation. Their Dst are not used.
+// GateUp sets y, [N, W.Rows] of type F32 or BF16, to SwiGLU of the products of x with
+// gate and up, whose Dst is not used: the same bits as separate operations, in one.
 func (c *commands) GateUp(y, x rowset, gate, up product) {
 	const op = "gate and up"
 	if !c.ready(op) {
@@ -271,7 +271,7 @@ func (c *commands) GateUp(y, x rowset, gate, up product) {
 }
 
 // RMSNorm sets y[r] = x[r]/√(mean(x[r]²)+eps)·w for every row; y is F32 or BF16
-// and may be x. w is [Cols] f32. Bound: relative error 2e-6, beside the rounding of y.
+// and may be x. w is [Cols] f32. Bound: relative error 2e-6, plus the rounding of y.
 func (c *commands) RMSNorm(y, x rowset, w view, eps float64) {
 	const op = "rms norm"
 	if !c.ready(op) {
@@ -323,15 +323,15 @@ func grid(n int) (x, y int) {
 }
 
 // SwiGLU sets y = gate/(1+e^(-gate))·up element by element; y is F32 or BF16 and
-// may be gate or up, which have the same Stride. Bound: relative error 2e-6,
-// beside the rounding of y.
+// may be gate or up, which have the same Stride. Bound: relative error 2e-6, plus the
+// rounding of y.
 func (c *commands) SwiGLU(y, gate, up rowset) { c.pointwise("swiglu", 0, y, gate, up) }
 
 // Add sets y += x; both are f32. The result is exact.
 func (c *commands) Add(y, x rowset) { c.pointwise("add", 1, y, x, x) }
 
-// Convert sets y to x, f32, rounded to y's type: F32, F16 or BF16. It is exact
-// but for NaN payloads and, on some devices, subnormal numbers.
+// Convert sets y to x, f32, rounded to y's type: F32, F16 or BF16. It is correctly
+// rounded except for NaN payloads and, on some devices, subnormal numbers.
 func (c *commands) Convert(y, x rowset) { c.pointwise("convert", 2, y, x, x) }
 
 func (c *commands) pointwise(op string, code uint32, y, a, b rowset) {
@@ -354,8 +354,8 @@ func (c *commands) pointwise(op string, code uint32, y, a, b rowset) {
 }
 
 // Embed sets row r of x, f32, to row ids[r] of the table. ids is [x.N] uint32 and
-// is read when the commands run; a number beyond the table gives zeros. Exact,
-// but for subnormal numbers on some devices.
+// is read when the commands run; an id beyond the table gives zeros. Exact, except
+// for subnormal numbers on some devices.
 func (c *commands) Embed(x rowset, ids view, table weights) {
 	const op = "embed"
 	if !c.ready(op) {
@@ -372,8 +372,8 @@ func (c *commands) Embed(x rowset, ids view, table weights) {
 	c.dispatch(op, "embed", []uint32{code}, &p, (table.Cols+255)/256, x.N, 1)
 }
 
-// Argmax sets out[r], uint32, to the index of the largest element of row r of x,
-// the first of equals; NaN loses. Exact.
+// Argmax sets out[r], uint32, to the index of the largest element of row r of x, the
+// first among equals; NaN is never the largest. Exact.
 func (c *commands) Argmax(out view, x rowset) {
 	const op = "argmax"
 	if !c.ready(op) {

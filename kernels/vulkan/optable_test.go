@@ -13,10 +13,10 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// The operation table of the device. Every operation is compared with the
-// portable functions of package kernels (or with float64 where those have none)
-// within the bound that it states, and with itself, bit by bit, under other
-// batch shapes. Operands lie between guard bytes, and the gaps between rows hold garbage.
+// The operation table of the device. Every operation is compared with the portable
+// functions of package kernels (or with float64 if there is none) within the bound that
+// it states, and with itself, bit for bit, under other batch shapes. Operands are between
+// guard bytes, and the gaps between rows hold garbage.
 
 func TestMatMul(t *testing.T) {
 	d := device(t)
@@ -52,7 +52,7 @@ func TestMatMul(t *testing.T) {
 						}
 						return bound * sum
 					})
-					// Bits: row by row, and in chunks that take other shaders.
+					// Same bits: row by row, and in chunks that use other shaders.
 					for _, chunk := range []int{1, 3, 11} {
 						if chunk >= s.n {
 							continue
@@ -93,7 +93,7 @@ func TestMatMulTogether(t *testing.T) {
 			alone = append(alone, product{W: dw, Dst: b, Bias: bias.view})
 			outs, refs = append(outs, ag), append(refs, bg)
 			if len(products) == 1 {
-				// What one product with bias and add must give.
+				// The expected result of one product with bias and add.
 				z, zg := newRows(t, d, rows, w, tensor.F32)
 				run(t, d, func(c *commands) { c.MatMul(xr, false, product{W: dw, Dst: z}) })
 				plain, bv := rowsOf(zg, z), bias.f32()
@@ -119,7 +119,7 @@ func TestMatMulTogether(t *testing.T) {
 	}
 }
 
-// GateUp gives the very bits of two products and SwiGLU, which have their bounds.
+// GateUp gives the same bits as two products and SwiGLU, which have their own bounds.
 func TestGateUp(t *testing.T) {
 	d := device(t)
 	for _, s := range []struct{ n, cols, rows int }{{1, 64, 9}, {1, 2056, 30}, {1, 8200, 5}, {3, 100, 37}, {8, 64, 32}, {9, 2080, 17}, {70, 33, 40}} {
@@ -192,7 +192,7 @@ func TestElementwise(t *testing.T) {
 					testnum.SameBits(t, what, want, rowsOf(yg, y))
 					continue
 				}
-				unit := op.rel // a difference may tip a rounding
+				unit := op.rel // a difference may change the rounding to bf16
 				if yt == tensor.BF16 {
 					unit = 1.0 / 128
 				}
@@ -227,7 +227,7 @@ func TestElementwise(t *testing.T) {
 
 func TestConvertRounding(t *testing.T) {
 	d := device(t)
-	// Ties, the borders of f16's range and its subnormal numbers.
+	// Ties, the limits of f16's range and its subnormal numbers.
 	x := []float32{0, 1, -1, 65504, 65519, 65520, -70000, 1e-7, 6e-8, 2.98e-8, 2.99e-8, 6.1e-5, 6.2e-5, -3e-6, 1.0009765, 1.00048828125, 1.00146484375, 3.3895314e38}
 	for range 2000 {
 		x = append(x, math.Float32frombits(0x38000000+uint32(len(x))*7919%0x10000000))

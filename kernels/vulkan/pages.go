@@ -14,13 +14,13 @@ import (
 )
 
 // pagePool is a kernels.PagePool. A page's number is its address on the device.
-// It takes memory in chunks of pages, which go back as soon as they hold none:
-// work that still reads them runs before any that gets their memory next.
+// The pool takes memory in chunks of pages and frees a chunk as soon as it holds none:
+// work that still reads it runs before any that gets its memory next.
 type pagePool struct {
 	d      *Device
 	layout layout
 	bytes  int // of a page
-	per    int // pages of a chunk
+	per    int // pages per chunk
 
 	mu     sync.Mutex   // taken before the locks of the device
 	chunks []*pageChunk // by address
@@ -35,10 +35,10 @@ type pageChunk struct {
 	base uint64  // address
 	refs []int32 // [per] holders of each page
 	free []int32 // pages that nobody holds
-	at   int     // index in open, if there is a free page
+	at   int     // index in pagePool.open, if there is a free page
 }
 
-// pageChunkBytes is how much memory a pool takes at a time, one page at least.
+// pageChunkBytes is how much memory a pool takes at a time, at least one page.
 const pageChunkBytes = 1 << 20
 
 // Pages makes an empty pool of pages.
@@ -56,7 +56,7 @@ func (d *Device) newPagePool(l layout) (*pagePool, error) {
 	return &pagePool{d: d, layout: l, bytes: l.PageBytes(), per: max(pageChunkBytes/l.PageBytes(), 1)}, nil
 }
 
-// usable returns why the pool cannot be used. mu is held.
+// usable returns why the pool cannot be used, nil if it can. mu must be held.
 func (p *pagePool) usable() error {
 	if p.closed {
 		return fmt.Errorf("pages on %s: the pool is closed", p.d.info.Name)
@@ -96,13 +96,13 @@ func (p *pagePool) Alloc(dst []kernels.DevicePage, n int) ([]kernels.DevicePage,
 	return dst, nil
 }
 
-// grow takes a chunk.
+// grow adds a chunk.
 func (p *pagePool) grow() error {
 	buf, err := p.d.newLocalBuffer(int64(p.per) * int64(p.bytes))
 	if err != nil {
 		return err
 	}
-	// Slots without an entry are read back with the others: they are finite.
+	// Slots without an entry are read along with the others, so they must be finite.
 	if err := p.d.once(func(c *commands) { c.Zero(buf.All()) }); err != nil {
 		buf.Free()
 		return err
@@ -122,13 +122,13 @@ func (p *pagePool) opened(c *pageChunk) {
 	p.open = append(p.open, c)
 }
 
-// search finds the first chunk at addr or behind.
+// search finds the first chunk at addr or after it.
 func (p *pagePool) search(addr uint64) (int, bool) {
 	return slices.BinarySearchFunc(p.chunks, addr, func(c *pageChunk, a uint64) int { return cmp.Compare(c.base, a) })
 }
 
-// find returns the chunk of a page and its number there; it panics if the page is
-// not of this pool, which only a mistake of the caller can bring about.
+// find returns the chunk of a page and its index there; it panics if nobody holds the
+// page in this pool, which is always a bug in the caller.
 func (p *pagePool) find(g kernels.DevicePage) (*pageChunk, int) {
 	i, exact := p.search(uint64(g))
 	if !exact {
@@ -234,7 +234,7 @@ func (p *pagePool) views(pages []kernels.DevicePage) ([]view, error) {
 	return v, nil
 }
 
-// block checks the length of n blocks.
+// block checks the total length of n blocks.
 func (p *pagePool) block(op string, block []byte, n int) error {
 	if want := n * p.layout.hostBytes(); len(block) != want {
 		return fmt.Errorf("%s: found %d bytes for %d pages, expected %d", op, len(block), n, want)
@@ -312,7 +312,7 @@ func (p *pagePool) Compact(dst, src []kernels.DevicePage, slots []int32, from in
 	}
 	p.d.stage.mu.Lock()
 	defer p.d.stage.mu.Unlock()
-	// A slot of the ring holds the move, both tables and as many entries as fit.
+	// A slot of the ring holds the move, both tables and as many kept entries as fit.
 	head := moveBytes + 8*(len(src)+len(dst))
 	room := (stagingSlotBytes - head) / 4
 	if room < stagingSlotBytes/8 {
@@ -330,7 +330,7 @@ func (p *pagePool) Compact(dst, src []kernels.DevicePage, slots []int32, from in
 		for i, e := range slots[at:end] {
 			binary.LittleEndian.PutUint32(m[head+4*i:], uint32(e))
 		}
-		// The shader counts entries from 0.
+		// The shader indexes entries from 0.
 		putMove(m, s.buf.Address()+moveBytes, s.buf.Address()+moveBytes+8*uint64(len(src)), s.buf.Address()+uint64(head)-4*uint64(at), end, at)
 		if err := p.d.hand(s, func(c *commands) { c.Compact(p.layout, s.buf.All(), 1) }); err != nil {
 			return fmt.Errorf("%s: %w", op, err)
@@ -339,7 +339,7 @@ func (p *pagePool) Compact(dst, src []kernels.DevicePage, slots []int32, from in
 	return nil
 }
 
-// putPages writes addresses of pages, 8 bytes each: a page table.
+// putPages writes a page table: the addresses of pages, 8 bytes each.
 func putPages(dst []byte, pages []kernels.DevicePage) {
 	for i, g := range pages {
 		binary.LittleEndian.PutUint64(dst[8*i:], uint64(g))
@@ -363,7 +363,7 @@ type pageTable struct {
 	pages int
 }
 
-// firstTable is the number of pages that a new table has room for.
+// firstTable is the number of pages for which a new table has room.
 const firstTable = 32
 
 func (p *pagePool) Table() (kernels.PageTable, error) {

@@ -18,7 +18,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// hostPool is what a pool must be like: pages are blocks of the host.
+// hostPool is a model of a pool: its pages are blocks on the host.
 type hostPool struct {
 	layout kernels.PageLayout
 	block  map[kernels.DevicePage][]byte
@@ -26,7 +26,7 @@ type hostPool struct {
 	high   int
 }
 
-// entry is the bytes of an entry of a block: key, value and position.
+// entry returns the bytes of an entry in a block: value, position, and the key's elements.
 func (h *hostPool) entry(block []byte, e int) [][]byte {
 	l, size := h.layout, h.layout.Type.Size()
 	half := l.PageEntries * l.HeadDim * size
@@ -52,7 +52,7 @@ func (h *hostPool) compact(dst, src []kernels.DevicePage, slots []int32, from in
 	}
 }
 
-// A pool under random use holds what a pool of the host would.
+// A pool under random use holds what the model of a pool does.
 func TestPagePool(t *testing.T) {
 	d := openTest(t, Options{BlockBytes: 2 << 20})
 	ctx := context.Background()
@@ -118,7 +118,7 @@ func TestPagePool(t *testing.T) {
 					copy(h.block[a], h.block[b])
 				}
 			case op == 4:
-				// A list of pages of its own, some of which others share.
+				// A new list of pages, some of which are shared.
 				src := alloc(rapid.IntRange(1, 12).Draw(t, "pages"))
 				for _, g := range src {
 					if rapid.IntRange(0, 3).Draw(t, "shared") == 0 {
@@ -139,7 +139,7 @@ func TestPagePool(t *testing.T) {
 						slots = append(slots, int32(e))
 					}
 				}
-				// Pages that are written and shared are replaced.
+				// Shared pages that would be written are replaced.
 				dst := slices.Clone(src[:(len(slots)+l.PageEntries-1)/l.PageEntries])
 				for i, g := range dst {
 					if (i+1)*l.PageEntries > from && h.refs[g] > 1 {
@@ -195,7 +195,7 @@ func TestPagePoolEdges(t *testing.T) {
 	a, err := p.Alloc(nil, 10)
 	ok(t, err)
 	require.Equal(t, int64(10*l.Bytes()), p.Bytes(), "pages have no gaps")
-	// What no entry has been written to is finite.
+	// Slots to which no entry has been written are finite.
 	block := make([]byte, l.Bytes())
 	ok(t, p.Read(ctx, block, a[3:4]))
 	require.Equal(t, make([]byte, l.Bytes()), block)
@@ -255,7 +255,7 @@ func TestPagePoolEdges(t *testing.T) {
 	}
 	p.Unref(a)
 
-	// Blocks that work is still using go back when it has ended, and make room.
+	// Blocks that work still uses go back when it has ended, and make room.
 	for range 20 {
 		b, err := d.newLocalBuffer(5 << 20)
 		ok(t, err)
@@ -267,7 +267,7 @@ func TestPagePoolEdges(t *testing.T) {
 	}
 }
 
-// A list of entries that takes more than one piece of the ring.
+// A list of entries that needs more than one slot of the ring.
 func TestCompactLong(t *testing.T) {
 	if testing.Short() {
 		t.Skip("moves a million entries")

@@ -11,27 +11,27 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// pass is a kernels.Pass: activations on the device, and in memory of the host
-// what changes between runs: In, Turns, the rows' places, and per layer the table of heads
-// and the work list of attention.
+// pass is a kernels.Pass. It has activations on the device, and in host-visible memory
+// what changes between runs: In, Turns, the rows' places, and per layer the table of
+// heads and the work list of attention.
 type pass struct {
 	d     *Device
 	s     kernels.PassShape
 	shape shape
 
-	buffers []*buffer // all that Close gives back, but for what follows
+	buffers []*buffer // to be freed by Close, except for those below
 	act     [kernels.ActLogits + 1]rowset
-	last    rowset // normalised rows of Logits
+	last    rowset // normalised rows for Logits
 	stats   view   // [Rows][Heads][2]
 	in      *buffer
 	turns   *buffer
-	out     *buffer // what OutLogits shows
+	out     *buffer // for OutLogits
 	rowInfo *buffer
 
 	layers   []passLayer
 	spans    []rowSpan
-	used     int     // rows that rowInfo names
-	partials *buffer // of split attention, nil at first
+	used     int     // rows that rowInfo describes
+	partials *buffer // for split attention, nil at first
 	lists    map[*passList]struct{}
 	spare    []*commands
 	kept     map[*buffer]struct{} // statistics of metrics
@@ -41,9 +41,9 @@ type pass struct {
 	list  *passList
 	c     *commands
 	err   error
-	flops float64 // of c, roughly
+	flops float64 // of c, approximate
 
-	// partFlops is the work after which a list's next part begins.
+	// partFlops is the amount of work after which a new part of a list begins.
 	partFlops float64
 }
 
@@ -54,11 +54,11 @@ type passLayer struct {
 	work    *workList
 	tables  []*pageTable
 	entries []int // before the pass
-	ends    []int // logical slots that the sequence's first row of the pass sees
+	ends    []int // logical slots that the sequence's first row in the pass sees
 }
 
-// passList is a kernels.PassList: commands in parts that are short enough to wait
-// for when a run is cancelled.
+// passList is a kernels.PassList: commands in parts short enough to wait for when a
+// run is cancelled.
 type passList struct {
 	p       *pass
 	rows    int
@@ -71,7 +71,7 @@ type passList struct {
 
 const (
 	// splitRows is the most rows for which the blocks of a task may run in
-	// parallel. More rows are tasks enough.
+	// parallel. More rows provide enough tasks.
 	splitRows = 32
 
 	// maxPartialBytes bounds the memory of split attention.
@@ -80,13 +80,13 @@ const (
 	// noRow marks rows that belong to no sequence.
 	noRow = math.MaxUint32
 
-	// Work of a part that takes some ten milliseconds, or a tenth of a second.
+	// Work for a part that takes tens of milliseconds, or a tenth of a second.
 	hardwareFlops = 1e11
 	unitsFlops    = 5e11 // with matrix units
 	softwareFlops = 2e9
 )
 
-// Pass takes what passes of a shape need.
+// Pass allocates what passes of a shape need.
 func (d *Device) Pass(s kernels.PassShape) (kernels.Pass, error) {
 	p, err := d.newPass(s)
 	if err != nil {
@@ -142,7 +142,7 @@ func (p *pass) allocate() error {
 		}
 		return r
 	}
-	factor := tensor.F32 // of a product
+	factor := tensor.F32 // type of the activations that products read
 	if s.BF16 {
 		factor = tensor.BF16
 	}
@@ -185,7 +185,7 @@ func (p *pass) allocate() error {
 		p.buffers = append(p.buffers, y.work.mem)
 	}
 	p.spans = make([]rowSpan, 0, s.Sequences)
-	// What nothing has written yet is zero: no reader meets numbers that are none.
+	// Memory that nothing has written yet is zero, so that no reader meets NaN.
 	return p.d.once(func(c *commands) {
 		c.Together(func() {
 			for _, a := range append(p.act[:], p.last) {

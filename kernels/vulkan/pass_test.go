@@ -19,14 +19,14 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// A small model, once through a pass on the device and once with package
-// kernels: neither chunks, nor decoding, nor company in the batch change a bit,
-// and all of it is within a bound of the CPU.
+// A small model, run through a pass on the device and with package kernels: neither
+// chunks, nor decoding, nor other sequences in the batch change a bit, and the results
+// are within a bound of the CPU's.
 type forwardModel struct {
 	hidden, heads, kv, dim, inner, vocab int
 	windows                              []int // of each layer
 	bf16                                 bool
-	attention                            tensor.Type // BF16: over pages in bf16, and in bf16
+	attention                            tensor.Type // of pages; BF16: attention is also in bf16
 
 	raw map[string][]byte // bf16
 	vec map[string][]float32
@@ -78,7 +78,7 @@ func (m *forwardModel) embed(tokens []int) []float32 {
 	return x
 }
 
-// turns is a row of cosines and sines.
+// turns returns the cosines and sines of a position.
 func (m *forwardModel) turns(pos int) []float32 {
 	t := make([]float32, m.dim)
 	for i := range m.dim / 2 {
@@ -157,7 +157,7 @@ func (m *forwardModel) reference(tokens []int) []float32 {
 	return mul("head", "", norm("norm", x, m.hidden))
 }
 
-// passRig is the model on a device with a pass.
+// passRig is a model on a device, with a pass.
 type passRig struct {
 	t     testing.TB
 	d     kernels.Device
@@ -224,7 +224,7 @@ func (r *passRig) layer(l int) {
 	p.MatMul(kernels.ActInner, true, []kernels.DeviceProduct{{W: w("down"), Dst: kernels.ActX, Bias: v("db")}})
 }
 
-// list records the whole model over so many rows.
+// list records the whole model for the given number of rows.
 func (r *passRig) list(rows int) kernels.PassList {
 	r.t.Helper()
 	if l, ok := r.lists[rows]; ok {
@@ -243,7 +243,7 @@ func (r *passRig) list(rows int) kernels.PassList {
 	return list
 }
 
-// passSeq is a sequence of a rig with its cache.
+// passSeq is a sequence in a rig, with its cache.
 type passSeq struct {
 	n     int
 	pages [][]kernels.DevicePage // [layer*KV+head]
@@ -263,7 +263,7 @@ func (r *passRig) sequence() *passSeq {
 	return s
 }
 
-// set tells the pass about its sequences and their next tokens, and makes room.
+// set gives the pass its sequences and their next tokens, and makes room for these.
 func (r *passRig) set(seqs []*passSeq, tokens [][]int) {
 	r.t.Helper()
 	row := 0
@@ -306,7 +306,7 @@ func (r *passRig) step(seqs []*passSeq, tokens ...[]int) [][]float32 {
 		n := len(tokens[i])
 		out, all = append(out, all[:n*r.m.vocab]), all[n*r.m.vocab:]
 		s.n += n
-		// A window forgets whole pages that no later token sees.
+		// A window drops whole pages that no later token sees.
 		for at := range s.pages {
 			if w := r.m.windows[at/r.m.kv]; w > 0 {
 				for s.base[at]+r.page.PageEntries <= s.n+1-w {
@@ -321,7 +321,7 @@ func (r *passRig) step(seqs []*passSeq, tokens ...[]int) [][]float32 {
 	return out
 }
 
-// chunks feeds tokens to one sequence, so many at a time.
+// chunks feeds tokens to one sequence in chunks of the given sizes; the last size repeats.
 func (r *passRig) chunks(s *passSeq, tokens []int, sizes ...int) []float32 {
 	var out []float32
 	for i := 0; len(tokens) > 0; i++ {
@@ -359,7 +359,7 @@ func TestPass(t *testing.T) {
 			m.bf16, m.attention = c.bf16, c.attention
 			r := newPassRig(t, d, m, c.n, 3)
 			tokens := testTokens(m, c.n, 1)
-			// Windows drop pages after a step, so a whole prefill has none dropped.
+			// Windows drop pages only after a step, so this prefill sees all pages.
 			got := r.chunks(r.sequence(), tokens, c.n)
 			within(t, "logits", wide(m.reference(tokens)), got, func(int) float64 { return c.bound })
 
@@ -369,7 +369,7 @@ func TestPass(t *testing.T) {
 				testnum.SameBits(t, "beyond a block", got, r.chunks(r.sequence(), tokens, c.n-5, 1, 2))
 			}
 
-			// In company: sequences of other lengths that start before and go on after.
+			// In a batch with sequences of other lengths, one of which starts earlier.
 			a, b, e := r.sequence(), r.sequence(), r.sequence()
 			others := testTokens(m, 40, 2)
 			r.step([]*passSeq{b}, others[:17])
@@ -443,7 +443,7 @@ func TestPassesInParallel(t *testing.T) {
 	}
 }
 
-// What the host reads of a pass is what the operations left there.
+// What the host reads from a pass is what the operations wrote.
 func TestPassReads(t *testing.T) {
 	d := device(t)
 	ctx := context.Background()
@@ -481,7 +481,7 @@ func TestPassReads(t *testing.T) {
 		stats := make([]kernels.Softmax, n*m.heads)
 		ok(t, r.pass.ReadStats(ctx, stats, 0, n))
 		for h := range m.heads {
-			// The first token sees itself alone.
+			// The first token sees only itself.
 			if stats[h].Sum != 1 {
 				t.Errorf("statistics of head %d: %+v", h, stats[h])
 			}
@@ -542,7 +542,7 @@ func TestPassChecksItsArguments(t *testing.T) {
 	if _, err := p.End(); err == nil {
 		t.Error("End without Begin")
 	}
-	// Too few pages, too many rows, a list that was freed.
+	// Too few pages, too many rows, a freed list.
 	ctx := context.Background()
 	s := r.sequence()
 	r.set([]*passSeq{s}, [][]int{{1, 2}})
@@ -698,7 +698,7 @@ func TestDeviceLostThroughTheInterface(t *testing.T) {
 			"Stats":   func() error { return r.pass.ReadStats(ctx, make([]kernels.Softmax, m.heads), 0, 1) },
 		} {
 			if round == 0 && name != "Run" {
-				continue // the submission that fails is that of Run
+				continue // in the first round the submission by Run must be the one that fails
 			}
 			if err := call(); !errors.Is(err, kernels.ErrDeviceLost) || errors.Is(err, kernels.ErrDeviceMemory) {
 				t.Errorf("%s on a lost device: %v", name, err)
@@ -713,7 +713,7 @@ func TestDeviceLostThroughTheInterface(t *testing.T) {
 	ok(t, d.Close())
 }
 
-// What is opened and closed a thousand times leaves nothing.
+// Opening and closing everything a thousand times leaves nothing behind.
 func TestPassesLeaveNothing(t *testing.T) {
 	d := openTest(t, Options{BlockBytes: 4 << 20})
 	m := newForwardModel(16, 0)

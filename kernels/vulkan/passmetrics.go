@@ -13,7 +13,7 @@ import (
 
 // A pass is a kernels.MetricPass.
 
-// moments are query statistics of a layer, sums attention column sums.
+// moments holds the query statistics of a layer, sums attention column sums.
 type moments struct {
 	p          *pass
 	mem        *buffer
@@ -29,7 +29,7 @@ type sums struct {
 func (m *moments) Free() { m.p.release(m.mem) }
 func (s *sums) Free()    { s.p.release(s.mem) }
 
-// keep takes memory of zeros that Close gives back if nobody did before.
+// keep allocates zeroed memory that Close frees unless it was freed before.
 func (p *pass) keep(op string, n int64) (*buffer, error) {
 	b, err := p.d.newLocalBuffer(n)
 	if err == nil {
@@ -69,7 +69,7 @@ func (p *pass) NewSums(entries int) (kernels.DeviceSums, error) {
 	return &sums{p, b, entries}, nil
 }
 
-// checkRows checks rows of the list that is being recorded.
+// checkRows checks that rows are in the list that is being recorded.
 func (p *pass) checkRows(first, n int) bool {
 	if p.recording() && (first < 0 || n < 0 || first+n > p.list.rows) {
 		p.fail("rows [%d, %d) of %d", first, first+n, p.list.rows)
@@ -101,7 +101,7 @@ func (p *pass) ReadMoments(ctx context.Context, m kernels.DeviceMoments, head in
 	if cov != nil && !s.covariance {
 		return 0, fmt.Errorf("%s: they were made without covariance", op)
 	}
-	// The head alone, behind the header.
+	// Only this head, after the header.
 	state := make([]float32, momentHeader+momentFloats(p.s.HeadDim))
 	one := int64(4 * momentFloats(p.s.HeadDim))
 	err := p.d.download(ctx, floatBytes(state[:momentHeader]), s.mem.All())
@@ -137,8 +137,8 @@ func (p *pass) ColumnSums(s kernels.DeviceSums, layer, seq, first, n int) {
 }
 
 // score runs a metric on a sequence's heads in a layer and returns its scores, a
-// row per head or, with queries, per query head. in is what it reads, work the
-// memory that it needs meanwhile, given the sequence.
+// row per head or, with queries, per query head. in is its input; work returns the
+// bytes of work memory that it needs for a sequence.
 func (p *pass) score(ctx context.Context, op string, layer, seq int, queries bool, in []byte, work func(s sequence) int64, record func(c *commands, s sequence, in, work, out view, ld int)) ([][]float32, error) {
 	wrap := func(err error) ([][]float32, error) {
 		return nil, fmt.Errorf("%s of layer %d, sequence %d: %w", op, layer, seq, err)
@@ -240,7 +240,7 @@ func (p *pass) ExpectedScores(ctx context.Context, layer, seq int, o kernels.Exp
 	if len(o.Mean) != H*D || o.Form != nil && len(o.Form) != H*D*D || o.Sinks != nil && len(o.Sinks) != p.s.KVHeads {
 		return nil, fmt.Errorf("%s: found means of %d, forms of %d and sinks of %d elements, expected %d, none or %d, none or %d", op, len(o.Mean), len(o.Form), len(o.Sinks), H*D, H*D*D, p.s.KVHeads)
 	}
-	// Means and forms with their gaps, then the sinks.
+	// Means and forms with padding, then the sinks.
 	mean, form := 4*H*P, 0
 	if o.Form != nil {
 		form = 4 * H * P * P

@@ -15,7 +15,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// cacheOf reads a sequence's heads of a layer back, in the host's order.
+// cacheOf reads back a sequence's heads in a layer, in the host's order.
 func (r *passRig) cacheOf(s *passSeq, layer int) *testCache {
 	c := &testCache{t: r.t, s: r.pass.(*pass).shape}
 	half := c.s.hostHalf()
@@ -32,8 +32,8 @@ func (r *passRig) cacheOf(s *passSeq, layer int) *testCache {
 	return c
 }
 
-// The metrics of a pass are those of its cache and its queries, however the rows
-// are cut into passes and whoever else is there.
+// The metrics of a pass are those of its cache and its queries, no matter how rows
+// are divided into passes and what else is in the batch.
 func TestMetricPass(t *testing.T) {
 	d := device(t)
 	ctx := context.Background()
@@ -42,8 +42,8 @@ func TestMetricPass(t *testing.T) {
 		const n, window = 300, 24
 		tokens, other := testTokens(m, n, 1), testTokens(m, 50, 2)
 		width := m.heads * dim
-		// run feeds the tokens in chunks, as sequence 1 beside one of length 3 per chunk,
-		// and returns the statistics and the queries, before and after rotation.
+		// feed feeds the tokens in chunks, as sequence 1 beside one that gets 3 tokens per
+		// chunk, and returns the statistics and the queries, before and after rotation.
 		type result struct {
 			r             *passRig
 			s             *passSeq
@@ -100,7 +100,7 @@ func TestMetricPass(t *testing.T) {
 				}
 				a.n, x.s.n = a.n+3, x.s.n+k
 			}
-			// The metrics are asked with all entries.
+			// Metrics are then computed over all entries.
 			r.set([]*passSeq{a, x.s}, [][]int{nil, nil})
 			return x
 		}
@@ -114,7 +114,7 @@ func TestMetricPass(t *testing.T) {
 				within(t, fmt.Sprintf("%s of head %d", what, h), w, got[h], relative(w, rel, abs))
 			}
 		}
-		// The sums over all rows, as SnapKV with a window of them all and nothing else would see them.
+		// Window scores from the sums over the last rows.
 		options := []kernels.WindowScoring{
 			{Window: window, Kernel: 7, MaxPool: true}, {Window: window, Kernel: 5, GroupMax: true, ReduceFirst: true},
 		}
@@ -220,7 +220,7 @@ func TestMetricPass(t *testing.T) {
 			t.Errorf("moments in chunks: %v and %v, %v", mean, again, err)
 		}
 
-		// What does not fit is refused.
+		// Arguments that do not fit are rejected.
 		short, err := mp.NewSums(n - 1)
 		ok(t, err)
 		freed, err := mp.NewSums(n)
@@ -268,7 +268,7 @@ func TestMetricPass(t *testing.T) {
 	if _, err := mp.End(); err == nil {
 		t.Error("column sums of a layer with a window")
 	}
-	// A lost device says so here as well.
+	// A lost device is reported here as well.
 	own := openTest(t, Options{BlockBytes: 1 << 20})
 	lost := newPassRig(t, own, newForwardModel(16, 0), 2, 1)
 	mp = lost.pass.(kernels.MetricPass)

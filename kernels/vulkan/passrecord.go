@@ -53,7 +53,7 @@ func (p *pass) end() {
 	}
 }
 
-// work adds up what the current part takes, and ends it when it is enough.
+// work adds to the work of the current part, and ends the part if that is enough.
 func (p *pass) work(flops float64) {
 	if p.flops += flops; p.flops >= p.partFlops {
 		p.end()
@@ -107,7 +107,7 @@ func (l *passList) Free() {
 	}
 }
 
-// rows returns the rows of an activation that the list is for.
+// rows returns an activation's rows, as many as the list has.
 func (p *pass) rows(a kernels.Act) rowset { return p.act[a].First(p.list.rows) }
 
 func (p *pass) Take() {
@@ -117,7 +117,7 @@ func (p *pass) Take() {
 	}
 }
 
-// stored returns rows first … of r as many as the list has.
+// stored returns the rows of r from first on, as many as the list has.
 func (p *pass) stored(r kernels.DeviceRows, first int) view {
 	if !p.recording() {
 		return view{}
@@ -189,7 +189,7 @@ func (p *pass) MatMul(src kernels.Act, add bool, products []kernels.DeviceProduc
 	var list [3]product
 	flops := 0.0
 	for len(products) > 0 {
-		// As many at once as one shader takes.
+		// As many at a time as one shader takes.
 		n := 0
 		for n < len(products) && n < len(list) {
 			pr := &products[n]
@@ -229,7 +229,7 @@ func (p *pass) HeadNorm(a kernels.Act, w kernels.DeviceVector, eps float64) {
 	}
 }
 
-// layer checks the number of a layer and notes it in a list once.
+// layer checks the index of a layer and adds it to list unless it is there.
 func (p *pass) layer(i int, list *[]int) *passLayer {
 	if i < 0 || i >= len(p.layers) {
 		p.fail("layer %d of %d", i, len(p.layers))
@@ -270,7 +270,7 @@ func (p *pass) Attend(layer int, stats bool) {
 	}
 	p.c.Attention(op)
 	if !p.list.split {
-		p.work(math.Inf(1)) // it may take long, and how long is not known yet
+		p.work(math.Inf(1)) // it may take long; how long is not known yet
 	}
 }
 

@@ -46,7 +46,7 @@ func (p *pass) SetHead(layer, seq, head int, t kernels.PageTable, entries, base 
 	}
 }
 
-// prepare checks that a list's layers have room and fills their work lists.
+// prepare checks that a list's layers have the pages they need and fills their work lists.
 func (p *pass) prepare(l *passList) error {
 	if len(l.appends)+len(l.attend)+len(l.reads) == 0 {
 		return nil
@@ -74,8 +74,8 @@ func (p *pass) prepare(l *passList) error {
 	return err
 }
 
-// plan fills the work lists of a list's layers and returns the memory that the one
-// with the most items needs to be split.
+// plan fills the work lists of a list's layers and returns the memory that splitting
+// the one with the most items needs.
 func (p *pass) plan(l *passList) (int64, error) {
 	var parts view
 	if l.split && p.partials != nil {
@@ -97,8 +97,8 @@ func (p *pass) plan(l *passList) (int64, error) {
 	return partialBytes(p.s.HeadDim, most), nil
 }
 
-// growPartials takes more memory for split attention; it reports false if there is
-// not enough, which costs time and nothing else.
+// growPartials allocates more memory for split attention. It returns false if there is
+// not enough, which only costs time.
 func (p *pass) growPartials(need int64) bool {
 	b, err := p.d.newLocalBuffer(min(max(2*need, 64<<10), maxPartialBytes))
 	if err != nil {
@@ -129,7 +129,7 @@ func (p *pass) Run(ctx context.Context, list kernels.PassList) error {
 	return nil
 }
 
-// run hands over the parts of a list, at most two ahead of the device.
+// run submits the parts of a list, of which at most two are in flight.
 func (p *pass) run(ctx context.Context, l *passList) error {
 	var last, before ticket
 	var err error
@@ -147,7 +147,7 @@ func (p *pass) run(ctx context.Context, l *passList) error {
 			break
 		}
 	}
-	// Host memory is written again after a run: nothing may be under way.
+	// Host memory is written again after a run, so nothing may be in flight.
 	if e := p.d.wait(context.Background(), last); err == nil {
 		err = e
 	}

@@ -25,15 +25,15 @@ var shaderFiles embed.FS
 // maxConstants is the number of specialisation constants that a shader may have.
 const maxConstants = 15
 
-// pipelineKey names a pipeline: a shader, the size of its subgroups (0: any) and the
-// values of its constants.
+// pipelineKey identifies a pipeline: a shader, the size of its subgroups (0: any) and
+// the values of its constants.
 type pipelineKey struct {
 	shader    string
 	subgroup  uint32
 	constants [maxConstants]uint32
 }
 
-// pipelines makes pipelines as they are needed and keeps them.
+// pipelines makes pipelines on demand and keeps them.
 type pipelines struct {
 	dev    *vk.Device
 	layout vk.PipelineLayout
@@ -57,7 +57,7 @@ func newPipelines(dev *vk.Device, dir string) (*pipelines, error) {
 	}
 	var data []byte
 	if dir != "-" {
-		// The driver checks what it reads, but not whether it is whole.
+		// The driver checks the data, but not whether it is complete.
 		p.file = filepath.Join(dir, fmt.Sprintf("pipelines-%s-%x.bin", hex.EncodeToString(dev.Physical.CacheUUID[:]), dev.Physical.DriverVersion))
 		data = readCache(p.file)
 		p.stored = sha256.Sum256(data)
@@ -76,11 +76,11 @@ func newPipelines(dev *vk.Device, dir string) (*pipelines, error) {
 	return p, nil
 }
 
-// maxCacheFile bounds what is read of a cache file, in bytes.
+// maxCacheFile is the most bytes that are read from a cache file.
 const maxCacheFile = 256 << 20
 
 // readCache returns the data of a cache file, nil if it is missing or damaged.
-// The file is a sha256 sum and the data.
+// The file is a SHA-256 sum followed by the data.
 func readCache(file string) []byte {
 	data, err := inputfile.Read(file, maxCacheFile)
 	if err != nil || len(data) <= sha256.Size {
@@ -108,7 +108,7 @@ func (p *pipelines) save() error {
 	if sum == p.stored {
 		return nil
 	}
-	// Written under another name first: other processes see a whole file or none.
+	// Write under another name first, so that other processes see a complete file or none.
 	dir := filepath.Dir(p.file)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("save the pipeline cache: %w", err)
@@ -143,7 +143,7 @@ func (p *pipelines) destroy() {
 	}
 }
 
-// get returns a pipeline, compiling it at its first use.
+// get returns a pipeline, compiling it on first use.
 func (p *pipelines) get(shader string, subgroup uint32, constants []uint32) (vk.Pipeline, error) {
 	key := pipelineKey{shader: shader, subgroup: subgroup}
 	copy(key.constants[:], constants)

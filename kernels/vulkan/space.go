@@ -4,8 +4,8 @@ package vulkan
 
 import "slices"
 
-// space hands out ranges of [0, size): first fit, neighbours joined when they
-// come back. The zero space is empty.
+// space hands out ranges of [0, size), first fit, and merges neighbours that are
+// given back. The zero space is empty.
 type space struct {
 	free []span // ascending, never adjacent
 	used uint64
@@ -15,8 +15,8 @@ type span struct{ off, size uint64 }
 
 func newSpace(size uint64) *space { return &space{free: []span{{0, size}}} }
 
-// take returns the offset of size free units at a multiple of align, which is a
-// power of two.
+// take allocates size units at a multiple of align, which is a power of two, and
+// returns their offset.
 func (s *space) take(size, align uint64) (uint64, bool) {
 	for i, f := range s.free {
 		off := (f.off + align - 1) &^ (align - 1)
@@ -42,7 +42,7 @@ func (s *space) take(size, align uint64) (uint64, bool) {
 	return 0, false
 }
 
-// give returns a range that take handed out.
+// give takes back a range that take handed out.
 func (s *space) give(off, size uint64) {
 	i, _ := slices.BinarySearchFunc(s.free, off, func(f span, off uint64) int {
 		if f.off < off {
@@ -62,7 +62,7 @@ func (s *space) give(off, size uint64) {
 	}
 }
 
-// largest returns the longest free range.
+// largest returns the size of the longest free range.
 func (s *space) largest() uint64 {
 	var n uint64
 	for _, f := range s.free {

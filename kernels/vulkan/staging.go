@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// staging is a ring of host memory through which data go to and from the
-// device, and small jobs with their arguments.
+// staging is a ring of host memory that carries data to and from the device, and the
+// arguments of small jobs.
 type staging struct {
 	mu    sync.Mutex // one transfer at a time
 	slots [2]stagingSlot
@@ -38,7 +38,8 @@ func newStaging(d *Device) (*staging, error) {
 	return s, nil
 }
 
-// slot returns the next slot of the ring when it is free. stage.mu is held.
+// slot waits for the next slot of the ring to be free and returns it. stage.mu must be
+// held.
 func (d *Device) slot(ctx context.Context) (*stagingSlot, error) {
 	if err := d.ready(); err != nil {
 		return nil, err
@@ -48,7 +49,8 @@ func (d *Device) slot(ctx context.Context) (*stagingSlot, error) {
 	return s, d.wait(ctx, s.cmd.last)
 }
 
-// hand records what a slot's memory is for and hands it over. stage.mu is held.
+// hand records and submits the commands that use a slot's memory. stage.mu must be
+// held.
 func (d *Device) hand(s *stagingSlot, record func(c *commands)) error {
 	if err := s.cmd.Begin(); err != nil {
 		return err
@@ -61,7 +63,7 @@ func (d *Device) hand(s *stagingSlot, record func(c *commands)) error {
 	return err
 }
 
-// once hands over a job that needs no memory of the host.
+// once submits a job that needs no host memory.
 func (d *Device) once(record func(c *commands)) error {
 	d.stage.mu.Lock()
 	defer d.stage.mu.Unlock()
@@ -73,7 +75,7 @@ func (d *Device) once(record func(c *commands)) error {
 }
 
 // upload copies data to the beginning of v, after what was submitted before and
-// before what is submitted later. Data may be reused at once.
+// before what is submitted later. data may be reused at once.
 func (d *Device) upload(ctx context.Context, v view, data []byte) error {
 	if uint64(len(data)) > v.n {
 		return fmt.Errorf("upload to %s: found %d bytes, expected at most %d", d.info.Name, len(data), v.n)
@@ -81,8 +83,8 @@ func (d *Device) upload(ctx context.Context, v view, data []byte) error {
 	return d.uploadWith(ctx, v, len(data), func(dst []byte, at int) { copy(dst, data[at:]) })
 }
 
-// uploadRows copies rows of rowBytes each to rows of pitch bytes, the rest of
-// which becomes zero.
+// uploadRows copies rows of rowBytes each to rows of pitch bytes, the rest of which it
+// zeros.
 func (d *Device) uploadRows(ctx context.Context, v view, data []byte, rowBytes, pitch int) error {
 	if rowBytes <= 0 || pitch < rowBytes || len(data)%rowBytes != 0 || uint64(len(data)/rowBytes)*uint64(pitch) > v.n {
 		return fmt.Errorf("upload to %s: found %d bytes in rows of %d, expected whole rows that fit into %d bytes with %d each", d.info.Name, len(data), rowBytes, v.n, pitch)
@@ -110,8 +112,8 @@ func (d *Device) uploadWith(ctx context.Context, v view, n int, fill func(dst []
 	})
 }
 
-// uploadViews fills the views, of so many bytes each, in order. As many as a slot of
-// the ring holds are copied at once.
+// uploadViews fills the views, of the given number of bytes each, in order. It copies as
+// many at once as fit in a slot of the ring.
 func (d *Device) uploadViews(ctx context.Context, views []view, bytes int, fill func(dst []byte, i int)) error {
 	each := func(dst []byte, at int) {
 		for i := range len(dst) / bytes {
@@ -127,8 +129,8 @@ func (d *Device) uploadViews(ctx context.Context, views []view, bytes int, fill 
 	})
 }
 
-// uploadPieces brings n bytes to the device, in order and in pieces of at most so
-// many. fill makes bytes at …, record says where they go.
+// uploadPieces copies n bytes to the device, in order and in pieces of at most most
+// bytes. fill provides the bytes from at on, record records where they go.
 func (d *Device) uploadPieces(ctx context.Context, n, most int, fill func(dst []byte, at int), record func(c *commands, src view, at int)) error {
 	d.stage.mu.Lock()
 	defer d.stage.mu.Unlock()
@@ -147,7 +149,7 @@ func (d *Device) uploadPieces(ctx context.Context, n, most int, fill func(dst []
 	return nil
 }
 
-// download copies the beginning of v to data when everything submitted before is done.
+// download copies the beginning of v to data, after everything submitted before is done.
 func (d *Device) download(ctx context.Context, data []byte, v view) error {
 	if uint64(len(data)) > v.n {
 		return fmt.Errorf("download from %s: asked for %d bytes of %d", d.info.Name, len(data), v.n)
@@ -156,8 +158,8 @@ func (d *Device) download(ctx context.Context, data []byte, v view) error {
 	return d.downloadWith(ctx, len(data), stagingSlotBytes, fill, func(src []byte, at int) { copy(data[at:], src) })
 }
 
-// downloadViews gives the views, of so many bytes each, to drain in order. As many
-// as a slot of the ring holds are copied at once.
+// downloadViews passes the views, of the given number of bytes each, to drain in order.
+// It copies as many at once as fit in a slot of the ring.
 func (d *Device) downloadViews(ctx context.Context, views []view, bytes int, drain func(src []byte, i int)) error {
 	fill := func(c *commands, dst view, at int) {
 		c.Together(func() {
@@ -173,8 +175,8 @@ func (d *Device) downloadViews(ctx context.Context, views []view, bytes int, dra
 	})
 }
 
-// downloadWith brings n bytes to the host, in order and in pieces of at most so
-// many. fill records how bytes at … come to dst, drain takes them from there.
+// downloadWith copies n bytes to the host, in order and in pieces of at most most
+// bytes. fill records how the bytes from at on get to dst, drain takes them from there.
 func (d *Device) downloadWith(ctx context.Context, n, most int, fill func(c *commands, dst view, at int), drain func(src []byte, at int)) error {
 	d.stage.mu.Lock()
 	defer d.stage.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// The tests fail when the validation layer reports something. Here it must:
-// silence elsewhere means something only then.
+// The tests fail if the validation layer reports something. Here it must report
+// errors: only then does its silence elsewhere mean anything.
 func TestValidationReports(t *testing.T) {
 	if lib, err := vk.Load(); err == nil && !lib.HasValidation() && !gpuAssisted() {
 		t.Skip("the validation layer is not installed")
@@ -41,8 +41,8 @@ func TestValidationReports(t *testing.T) {
 			if c.assisted && !gpuAssisted() {
 				t.Skip("LUKV_VULKAN_GPU_ASSISTED is not set")
 			}
-			// Now and then what lies behind the buffer is somebody else's, and the layer
-			// has nothing to say: another buffer lies elsewhere.
+			// Now and then the memory after the buffer belongs to another buffer, and the
+			// layer reports nothing: try again with a buffer elsewhere.
 			all := ""
 			for range 10 {
 				if all = reported(t, c.record); strings.Contains(all, c.want) {
@@ -54,7 +54,7 @@ func TestValidationReports(t *testing.T) {
 	}
 }
 
-// reported returns what the layer says of commands on a buffer of 512 bytes.
+// reported returns what the layer says about commands on a buffer of 512 bytes.
 func reported(t *testing.T, record func(c *commands, b *buffer)) string {
 	var mu sync.Mutex
 	var list []string
@@ -63,7 +63,7 @@ func reported(t *testing.T, record func(c *commands, b *buffer)) string {
 		defer mu.Unlock()
 		list = append(list, m)
 	}})
-	// What lies behind the 512 bytes is memory, but as a rule of no buffer.
+	// After the 512 bytes there is memory, but usually no buffer.
 	b, err := d.newLocalBuffer(512)
 	ok(t, err)
 	ok(t, d.upload(context.Background(), b.All(), make([]byte, 512)))

@@ -1,9 +1,9 @@
 // Command generate compiles the shaders with glslc and writes their manifest.
 // It runs in the folder of package vulkan (go generate) and needs glslc and
-// spirv-val on the path: Debian 12's packages glslc and spirv-tools will do, but for
+// spirv-val on the path: Debian 12's packages glslc and spirv-tools will do, except for
 // shaders with cooperative matrices of bf16. Those need a newer shaderc (2026.4 will
-// do, 2025.2 will not), whose programs GLSLC_NEW and SPIRV_VAL_NEW name, with
-// arguments before theirs:
+// do, 2025.2 will not). GLSLC_NEW and SPIRV_VAL_NEW name its programs and may include
+// leading arguments:
 //
 //	new=$PWD/scripts/vulkan-new
 //	LUKV_VULKAN_SUITE=sid GLSLC_NEW="$new glslc" SPIRV_VAL_NEW="$new spirv-val" go generate ./kernels/vulkan
@@ -21,8 +21,8 @@ import (
 	"strings"
 )
 
-// variants are the shaders that are compiled more than once, or in another way: name,
-// source, macros. Every other source is compiled once under its own name.
+// variants are the shaders that are compiled more than once, or in a different way:
+// name, source, macros. Every other source is compiled once under its own name.
 var variants = []struct {
 	name, source string
 	macros       []string
@@ -38,7 +38,7 @@ var variants = []struct {
 	{"matrixf16", "matrix.comp", []string{"BF16_MATRICES=0"}, true},
 }
 
-// compiler is how shaders of a kind are compiled.
+// compiler says how one kind of shaders is compiled.
 type compiler struct {
 	Tool  string   `json:"tool"`
 	Flags []string `json:"flags"`
@@ -46,7 +46,7 @@ type compiler struct {
 	glslc, validate []string
 }
 
-// newCompiler names the programs and asks for their version.
+// newCompiler returns a compiler with the given programs and asks glslc for its version.
 func newCompiler(glslc, validate, target string, flags ...string) (*compiler, error) {
 	c := &compiler{
 		glslc: strings.Fields(glslc), validate: append(strings.Fields(validate), "--target-env", target),
@@ -78,8 +78,8 @@ func run(command []string, args ...string) (string, error) {
 	return string(text), nil
 }
 
-// manifest says what was compiled from what: plain shaders, and those with cooperative
-// matrices. Sums are sha256.
+// manifest records what was compiled from what, and how: plain shaders, and those with
+// cooperative matrices. Sums are SHA-256.
 type manifest struct {
 	*compiler
 	Matrices *compiler         `json:"matrices"`
@@ -148,7 +148,7 @@ func generate(dir string) error {
 			}
 		}
 	}
-	// All of them compile: they take the place of the old ones.
+	// All of them compiled: they replace the old ones.
 	old, err := filepath.Glob(filepath.Join(dir, "*.spv"))
 	if err != nil {
 		return err
