@@ -20,11 +20,11 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// goldenTolerance is the largest deviation that a float32 computation may show.
+// goldenTolerance is the largest deviation allowed for a float32 computation.
 const goldenTolerance = 1e-4
 
-// Deviations in bf16 precision: from the float32 references, and from the processor,
-// which rounds the same numbers but not always to the same side.
+// Largest deviations allowed in bf16 precision: from the float32 references, and from
+// the CPU, which rounds the same numbers but not always in the same direction.
 const (
 	bf16Bound = 0.15
 	flipBound = 4e-2
@@ -49,8 +49,7 @@ func goldenCases(t testing.TB) (dir string, cases []goldenCase) {
 	return dir, index.Cases
 }
 
-// TestGoldenModels compares logits and greedy tokens with the independent
-// references.
+// TestGoldenModels compares logits and greedy tokens with independent references.
 func TestGoldenModels(t *testing.T) {
 	d := device(t)
 	dir, cases := goldenCases(t)
@@ -131,8 +130,8 @@ func (r references) ints(name string) (out []int32) {
 	return out
 }
 
-// TestGoldenBF16 runs the golden models with bf16 weights in bf16 precision, whose
-// products may use matrix units.
+// TestGoldenBF16 runs the golden models that have bf16 weights in bf16 precision, in
+// which products may use matrix units.
 func TestGoldenBF16(t *testing.T) {
 	d := device(t)
 	dir, cases := goldenCases(t)

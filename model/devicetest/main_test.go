@@ -49,7 +49,7 @@ func open() (kernels.Device, error) {
 		findings.mu.Lock()
 		defer findings.mu.Unlock()
 		findings.list = append(findings.list, message)
-		fmt.Fprintln(os.Stderr, "validation:", message) // now: the end may not come
+		fmt.Fprintln(os.Stderr, "validation:", message) // at once, since the tests may not reach the end
 	}
 	d, err := vulkan.Open(deviceName(), o)
 	if err != nil && !o.GPUAssisted && strings.Contains(err.Error(), "VK_LAYER_KHRONOS_validation is not installed") {

@@ -20,19 +20,19 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// promptLen is more than a block of the attention's sum.
+// promptLen is more than a block of the attention sums.
 const promptLen = 300
 
-// TestOneOrderOfArithmetic is promise P1 within one device and driver: chunks,
-// decode against prefill, and whatever else is in the pass do not change a bit.
-// Against the processor the logits keep the bound of a float32 computation.
+// TestOneOrderOfArithmetic checks promise P1 within one device and driver: chunks,
+// decode versus prefill, and whatever else is in the pass do not change a bit. From
+// those of the CPU the logits differ by at most a bound that depends on the cache type.
 func TestOneOrderOfArithmetic(t *testing.T) {
 	d := device(t)
 	prompt, steps := randomTokens(promptLen, 1), randomTokens(4, 2)
 	for _, shape := range shapes {
 		for _, precision := range []model.Precision{model.PrecisionF32, model.PrecisionBF16} {
 			if precision == model.PrecisionBF16 && shape.weights != tensor.BF16 {
-				continue // the same
+				continue // the same as PrecisionF32 for these weights and caches
 			}
 			t.Run(fmt.Sprint(shape.name, "/", precision), func(t *testing.T) {
 				o := model.SessionOptions{CacheType: shape.weights}
@@ -43,7 +43,7 @@ func TestOneOrderOfArithmetic(t *testing.T) {
 				want := trace(t, session(t, m, o), prompt, steps)
 				dev := testnum.Deviation(want, ref)
 				t.Logf("deviation from the processor: %.2g", dev)
-				// Keys, values and activations on the edge between two short numbers.
+				// Keys, values and activations may be rounded differently to 16 bits.
 				bound := map[tensor.Type]float64{tensor.F32: 2e-5, tensor.F16: 1e-3, tensor.BF16: 2e-2}[o.CacheType]
 				require.Less(t, dev, bound)
 				for _, chunk := range []int{1, 7, 64} {
@@ -54,7 +54,7 @@ func TestOneOrderOfArithmetic(t *testing.T) {
 				s := session(t, m, o)
 				testnum.SameBits(t, "decoded", want, trace(t, s, prompt[:280], append(prompt[280:len(prompt):len(prompt)], steps...)))
 
-				// The same session among others, whose lengths differ.
+				// The same session in a batch with others of different lengths.
 				among := session(t, m, o)
 				require.NoError(t, among.Prefill(context.Background(), prompt))
 				batch := []*model.Session{among}
@@ -73,11 +73,11 @@ func TestOneOrderOfArithmetic(t *testing.T) {
 	}
 }
 
-// metrics are those whose kept sets are compared with the processor's.
+// metrics are those whose kept sets are compared with the CPU's.
 var metrics = []string{"snapkv", "keydiff", "expected_attention", "knorm", "tova", "observed"}
 
-// TestKeptSets compresses on the device and on the processor: the same number of
-// entries, and the same entries but for scores that tie within rounding.
+// TestKeptSets compresses on the device and on the CPU: the same number of entries is
+// kept, and the same entries except where scores tie within rounding.
 func TestKeptSets(t *testing.T) {
 	d := device(t)
 	ctx := context.Background()
@@ -139,7 +139,7 @@ func TestKeptSets(t *testing.T) {
 	}
 }
 
-// TestNoCompressionMeansNoChange is promise P2.
+// TestNoCompressionMeansNoChange checks promise P2.
 func TestNoCompressionMeansNoChange(t *testing.T) {
 	m := shapes[0].open(t, model.WithOpenDevice(device(t)))
 	prompt, steps := randomTokens(100, 1), randomTokens(3, 2)
@@ -152,8 +152,8 @@ func TestNoCompressionMeansNoChange(t *testing.T) {
 	}
 }
 
-// TestCacheBytesAreDeviceMemory is promise P3: what the cache reports is what the
-// device's memory has grown by, and eviction gives it back.
+// TestCacheBytesAreDeviceMemory checks promise P3: the bytes that the cache reports are
+// those by which device memory has grown, and eviction frees them.
 func TestCacheBytesAreDeviceMemory(t *testing.T) {
 	d := device(t)
 	ctx := context.Background()
@@ -161,7 +161,7 @@ func TestCacheBytesAreDeviceMemory(t *testing.T) {
 	m := shape.open(t, model.WithOpenDevice(d))
 	tokens := randomTokens(1200, 3)
 	run := func(policy *lukv.Policy) (cache, grown int64) {
-		warm := session(t, m, model.SessionOptions{Compression: policy}) // memory of the passes
+		warm := session(t, m, model.SessionOptions{Compression: policy}) // allocates the memory of the passes
 		require.NoError(t, warm.Prefill(ctx, tokens[:600]))
 		require.NoError(t, warm.Close())
 		before := int64(d.Memory().Used)
@@ -176,7 +176,7 @@ func TestCacheBytesAreDeviceMemory(t *testing.T) {
 	}
 	full, grown := run(nil)
 	t.Logf("full: cache %d bytes, the device's memory grew by %d", full, grown)
-	// Pages come in pieces, and there are page tables.
+	// Pages are allocated in chunks, and there are page tables.
 	require.InDelta(t, full, grown, 0.1*float64(full)+2<<20)
 	cut, grown := run(&lukv.Policy{Metric: lukv.MetricConfig{Name: "keydiff"}, Allocator: lukv.AllocatorConfig{Name: "adakv"}, Ratio: 0.8})
 	t.Logf("80 %% evicted: cache %d bytes, the device's memory grew by %d", cut, grown)
@@ -184,7 +184,8 @@ func TestCacheBytesAreDeviceMemory(t *testing.T) {
 	require.InDelta(t, cut, grown, 0.1*float64(cut)+2<<20)
 }
 
-// TestAcrossDevices saves sessions where they are and loads them elsewhere.
+// TestAcrossDevices saves sessions on the host and on the device, and loads each
+// everywhere.
 func TestAcrossDevices(t *testing.T) {
 	d := device(t)
 	ctx := context.Background()
@@ -226,17 +227,17 @@ func TestAcrossDevices(t *testing.T) {
 	}
 }
 
-// TestDecodeAllocatesNothing is promise P8.
+// TestDecodeAllocatesNothing checks promise P8.
 func TestDecodeAllocatesNothing(t *testing.T) {
 	m := shapes[0].open(t, model.WithOpenDevice(device(t)))
 	s := session(t, m, model.SessionOptions{})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	require.NoError(t, s.Prefill(ctx, randomTokens(70, 1)))
-	for range 20 { // grow what grows
+	for range 20 { // let everything grow that does
 		require.NoError(t, s.Append(ctx, 5))
 	}
-	// The tokens' own list doubles now and then, and a page comes every 64.
+	// The list of tokens doubles now and then, and there is a new page every 64 tokens.
 	allocs := testing.AllocsPerRun(20, func() {
 		if err := s.Append(ctx, 7); err != nil {
 			t.Fatal(err)
@@ -245,7 +246,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 	require.Zero(t, allocs)
 }
 
-// TestConcurrentSessions runs sessions at the same time.
+// TestConcurrentSessions runs several sessions concurrently.
 func TestConcurrentSessions(t *testing.T) {
 	m := shapes[2].open(t, model.WithOpenDevice(device(t)))
 	policy := &lukv.Policy{Metric: lukv.MetricConfig{Name: "snapkv"}, Ratio: 0.5}
@@ -308,7 +309,7 @@ func TestManySessions(t *testing.T) {
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines)
 }
 
-// TestOpenByName opens and closes a model with a device of its own.
+// TestOpenByName opens and closes a model that opens its device itself.
 func TestOpenByName(t *testing.T) {
 	device(t) // or skip
 	m := shapes[0].open(t, model.WithDevice("vulkan:"+deviceName()))
