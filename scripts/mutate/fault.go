@@ -15,18 +15,18 @@ import (
 	"strings"
 )
 
-// A fault replaces the bytes from … to of a file by other ones.
+// A fault replaces the bytes [from, to) of a file.
 type fault struct {
 	file     string // base name
 	line     int
 	column   int
 	from, to int
 	with     string
-	key      string // file, text of the line, what changes, and which of its kind in the line
-	function [2]int // first and last line of the function around it; none: 0, 0
-	number   int    // what plants it; 0: not among those that are built together
+	key      string // file, text of the line, the change, and its index if the same key recurs
+	function [2]int // first and last line of the enclosing function; 0, 0 if there is none
+	number   int    // selects it in the program; 0: not among those that are built together
 	outcome  outcome
-	by       string // the first test that noticed
+	by       string // the first test that noticed it
 }
 
 type outcome int
@@ -34,7 +34,7 @@ type outcome int
 const (
 	untried    outcome = iota
 	killed             // a test failed, or did not end in time
-	equivalent         // survived, and is listed as changing nothing
+	equivalent         // not tried, since it is listed as changing nothing
 	survivor           // survived
 	uncovered          // no test even runs the line
 	broken             // does not compile
@@ -44,7 +44,7 @@ func (o outcome) String() string {
 	return [...]string{"untried", "killed", "equivalent", "SURVIVED", "NOT COVERED", "does not compile"}[o]
 }
 
-// swaps are operators and what takes their places.
+// swaps maps operators to their replacements.
 var swaps = map[token.Token]token.Token{
 	token.LSS: token.LEQ, token.LEQ: token.LSS, token.GTR: token.GEQ, token.GEQ: token.GTR,
 	token.EQL: token.NEQ, token.NEQ: token.EQL,
@@ -99,7 +99,7 @@ func faultsOf(path string) ([]*fault, error) {
 			if base.Line(n.Pos()) > function[1] {
 				function = [2]int{}
 			}
-			return n.Tok == token.VAR // constants, types and imports are not behaviour of a line
+			return n.Tok == token.VAR // constants, types and imports have no behaviour
 		case *ast.BinaryExpr:
 			if to, ok := swaps[n.Op]; ok && !concatenation(n) {
 				add(n.OpPos, n.OpPos+token.Pos(len(n.Op.String())), to.String())
@@ -142,8 +142,8 @@ func faultsOf(path string) ([]*fault, error) {
 	return out, nil
 }
 
-// concatenation reports whether a sum is, by its looks, one of strings: swapping
-// its sign does not compile.
+// concatenation reports whether a sum looks like one of strings, where swapping the
+// operator would not compile.
 func concatenation(e *ast.BinaryExpr) bool {
 	text := func(x ast.Expr) bool {
 		lit, ok := x.(*ast.BasicLit)
@@ -152,8 +152,8 @@ func concatenation(e *ast.BinaryExpr) bool {
 	return e.Op == token.ADD && (text(e.X) || text(e.Y))
 }
 
-// capacity returns which argument of a make is a capacity, which nobody sees; 0 for
-// none.
+// capacity returns the index of the argument of a make that is a capacity, which has no
+// visible effect; 0 if there is none.
 func capacity(call *ast.CallExpr) int {
 	if name, ok := call.Fun.(*ast.Ident); !ok || name.Name != "make" {
 		return 0
@@ -167,8 +167,8 @@ func capacity(call *ast.CallExpr) int {
 	return 0
 }
 
-// failing reports whether a statement returns an error beside values: nobody looks
-// at these.
+// failing reports whether a statement returns an error along with zero values or
+// literals, which callers then ignore.
 func failing(n *ast.ReturnStmt) bool {
 	if len(n.Results) < 2 {
 		return false
@@ -195,7 +195,7 @@ func shorten(s string) string {
 	return s
 }
 
-// sample draws n faults by the hashes of their keys, and sorts them by place.
+// sample selects n faults by the hashes of their keys, and sorts them by position.
 func sample(faults []*fault, n int, seed uint64) []*fault {
 	rank := func(f *fault) string {
 		sum := sha256.Sum256(append(binary.LittleEndian.AppendUint64(nil, seed), f.key...))
@@ -212,9 +212,9 @@ func sample(faults []*fault, n int, seed uint64) []*fault {
 	return faults
 }
 
-// readEquivalents reads the reviewed list: a line with the package's folder, a
-// colon and a fault's key, and behind " // " the reason. Lines that start with #
-// are comments.
+// readEquivalents reads the reviewed list: each line has the package's folder, a
+// colon, a fault's key, and after " // " the reason. Lines that start with # are
+// comments.
 func readEquivalents(name string) (map[string]bool, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -1,24 +1,24 @@
 // Command mutate measures whether tests notice faults: it plants one small fault
 // at a time in a package and runs the package's tests. A fault that no test
-// notices is a survivor: a test is missing, or the fault changes nothing that can
-// be seen and belongs, with the reason, into the list of equivalents.
+// notices is a survivor: a test is missing, or the fault changes nothing visible
+// and belongs, with the reason, in the list of equivalents.
 //
 //	cd scripts/mutate && go run . -n 200 -seed 1 ../../hub ../../safetensors
 //
-// Faults come from a seeded sample that depends on the text of each line and not
-// on its number, so that the sample stays the same while code around it moves. The
-// working tree is not touched, and must stay as it is meanwhile: faulty files are
-// laid over it by go's -overlay. All faults of a package are built into one
-// program, which plants the one that its environment names, and a fault is tried by
-// the tests alone that run its place.
+// Faults come from a seeded sample that depends on the text of each line, not on
+// its number, so that the sample stays the same when the surrounding code moves.
+// The working tree is not touched, and must not change meanwhile: faulty files
+// replace others through go's -overlay. All faults of a package are built into one
+// program, which plants the one that its environment names, and a fault is tried
+// only by the tests that run its position.
 //
-// While tests are being written, -run and -match try the new ones against the
-// survivors that they are for:
+// While tests are being written, -run and -match try new ones against the survivors
+// that they are meant to catch:
 //
 //	go run . -run 'TestPull' -match 'pull.go' ../../hub
 //
-// The exit status is 1 if anything survived that is not listed, 2 if a package's
-// tests fail as they are.
+// The exit status is 1 if anything survived that is not listed, 2 if an error occurs,
+// such as tests that fail without a fault.
 package main
 
 import (
@@ -126,7 +126,7 @@ func fail(err error) {
 	os.Exit(2)
 }
 
-// score counts outcomes. Faults that do not compile are no faults.
+// score summarizes outcomes. Faults that do not compile do not count as tried.
 func score(faults []*fault) string {
 	count := map[outcome]int{}
 	for _, f := range faults {

@@ -16,22 +16,22 @@ import (
 	"strings"
 )
 
-// environment names the variable with the number of the fault to plant.
+// environment is the variable that holds the number of the fault to plant.
 const environment = "MUTATE_FAULT"
 
 // plant writes files that can plant any of the faults, and returns the overlay
-// that puts them into their places. A function with faults gets a copy for each,
-// behind the file's own text, and begins by choosing among them:
+// that puts them in place. A function with faults gets a copy for each, after the
+// file's own text, and begins by choosing among them:
 //
 //	func f(a int) int { switch fault_ { case 7: return f_7(a) }; …
 //	func f_7(a int) int { …
 //
-// Faults that cannot be planted so keep the number 0. Those that do not compile are
-// found by building the package's own tests, and left out.
+// Faults that cannot be planted this way keep the number 0. Those that do not compile
+// are found by building the package's own tests, and left out.
 func (r *runner) plant(ctx context.Context, faults []*fault) (string, error) {
 	for range 20 {
 		places := map[string]string{}
-		copies := map[string][]*fault{} // by file: whose copy begins at a line
+		copies := map[string][]*fault{} // by file: the fault to whose copy each line belongs
 		for _, path := range r.files {
 			text, begins, err := withFaults(path, faults)
 			if err != nil {
@@ -70,7 +70,7 @@ func (r *runner) plant(ctx context.Context, faults []*fault) (string, error) {
 
 var compileError = regexp.MustCompile(`(?m)^(\S*\.go):(\d+):`)
 
-// leaveOut marks the faults in whose copies the compiler met errors, and reports
+// leaveOut marks the faults in whose copies the compiler found errors, and reports
 // whether there are any.
 func leaveOut(errors []byte, copies map[string][]*fault) bool {
 	found := false
@@ -108,8 +108,8 @@ func (r *runner) overlay(name string, places map[string]string) (string, error) 
 	return name, os.WriteFile(name, text, 0o600)
 }
 
-// withFaults returns the text of a file that can plant its faults, nil if there is
-// none, and for each line of it whose copy it belongs to. It numbers the faults.
+// withFaults returns the text of a file that can plant its faults, nil if it has none,
+// and for each line the fault to whose copy it belongs. It numbers the faults.
 func withFaults(path string, faults []*fault) ([]byte, []*fault, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -128,7 +128,7 @@ func withFaults(path string, faults []*fault) ([]byte, []*fault, error) {
 	for _, d := range parsed.Decls {
 		fn, ok := d.(*ast.FuncDecl)
 		if !ok || fn.Body == nil || bytes.Contains(text[offset(fn.Pos()):offset(fn.End())], []byte("recover()")) {
-			continue // recover works in the very function that is deferred
+			continue // recover works only in the deferred function itself
 		}
 		begin, end := offset(fn.Body.Lbrace), offset(fn.End())
 		var cases strings.Builder
@@ -163,8 +163,8 @@ func withFaults(path string, faults []*fault) ([]byte, []*fault, error) {
 	return out.Bytes(), append(lines, owners...), nil
 }
 
-// signature returns a function's name and, with %s where its name goes, its head
-// on one line and the statement that hands its arguments on.
+// signature returns a function's name and, with %s in place of the name, its head
+// on one line and the statement that passes its arguments on.
 func signature(files *token.FileSet, fn *ast.FuncDecl) (name, head, call string) {
 	show := func(n ast.Node) string {
 		var b strings.Builder

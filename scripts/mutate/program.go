@@ -26,14 +26,14 @@ type program struct {
 	tests []*testCase
 }
 
-// A testCase is a top-level test, what it takes, and the code that it runs.
+// A testCase is a top-level test, the time it takes, and the code that it runs.
 type testCase struct {
 	name      string
 	cpu, wall time.Duration
 	covered   []span
 }
 
-// A span of a file, from a line and column up to another ones.
+// A span is part of a file, from one line and column up to another.
 type span struct {
 	file     string
 	from, to [2]int
@@ -53,7 +53,7 @@ func newProgram(ctx context.Context, r *runner, dir string) (*program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list package %s: %w", dir, err)
 	}
-	// Property tests leave no files behind for what is not a failure of the program.
+	// Property tests must leave no files behind for failures caused by planted faults.
 	p.rapid = slices.Contains(strings.Fields(string(out)), "pgregory.net/rapid")
 	cover := p.file + ".cover"
 	if out, err := p.build(ctx, cover, "-cover", "-coverpkg="+r.path); err != nil {
@@ -84,7 +84,7 @@ func newProgram(ctx context.Context, r *runner, dir string) (*program, error) {
 }
 
 func (p *program) build(ctx context.Context, to string, flags ...string) ([]byte, error) {
-	// -e: all errors, since those of faults that do not compile are told apart by line.
+	// -e reports all errors; faults that do not compile are identified by line.
 	args := append([]string{"test", "-c", "-vet=off", "-gcflags=-e", "-o", to}, flags...)
 	build := exec.CommandContext(ctx, "go", append(args, ".")...)
 	build.Dir = p.dir
@@ -93,8 +93,8 @@ func (p *program) build(ctx context.Context, to string, flags ...string) ([]byte
 
 const addresses = 16 << 20 // kilobytes of address space that tests may take
 
-// command runs tests within a limit of time spent computing, since how long
-// that takes depends on what else the machine does.
+// command returns a command that runs tests within a limit of CPU time rather than
+// elapsed time, which depends on what else the machine does.
 func (p *program) command(ctx context.Context, file string, cpu time.Duration, tests []*testCase, flags ...string) *exec.Cmd {
 	var names []string
 	for _, t := range tests {
@@ -112,7 +112,7 @@ func (p *program) command(ctx context.Context, file string, cpu time.Duration, t
 	return run
 }
 
-// cover runs one test by itself, for its time and what it runs.
+// cover runs one test by itself to measure its time and the code that it runs.
 func (p *program) cover(ctx context.Context, file string, t *testCase) error {
 	profile := p.file + ".profile"
 	run := p.command(ctx, file, time.Hour, []*testCase{t}, "-test.coverprofile", profile)
@@ -169,9 +169,9 @@ func (p *program) check(ctx context.Context) error {
 	return nil
 }
 
-// running returns the tests that run a fault's place, quickest first. What the
-// profile does not speak of, such as the condition of a case, is run by the tests
-// that run anything of the function; what is outside of functions, by all.
+// running returns the tests that run a fault's position, quickest first. For code that
+// the profile does not cover, such as the condition of a case, these are the tests that
+// run any part of the function; for code outside of functions, all tests.
 func (p *program) running(f *fault) []*testCase {
 	at := func(s span) bool { return s.holds(f) }
 	if f.function == [2]int{} && !slices.ContainsFunc(p.known, at) {
@@ -193,9 +193,9 @@ func (p *program) running(f *fault) []*testCase {
 
 var failed = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
 
-// notices tells which test fails with a fault planted, empty for none; one that does
-// not end or that takes all memory counts, too. Quick tests have the first try: a
-// program runs its tests in their own order, up to the first that fails.
+// notices returns which test fails with a fault planted, "" if none; a test that does not
+// end or exhausts memory also counts. Tests run in batches, quick ones first, because a
+// program runs its tests in its own order, up to the first that fails.
 func (p *program) notices(ctx context.Context, file string, number int, tests []*testCase) (string, error) {
 	for room := time.Second / 4; len(tests) > 0; room *= 3 {
 		n := 0

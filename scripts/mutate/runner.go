@@ -28,7 +28,7 @@ type runner struct {
 	path, folder, name string   // the package's import path, its folder in the module, its name
 	files              []string // full paths
 	scratch            string
-	programs           []*program // tests of the package and of those beside it, able to plant any of the sample
+	programs           []*program // tests of the package and of the other packages; they can plant any fault of the sample
 }
 
 // load finds the package's files.
@@ -74,8 +74,8 @@ func (r *runner) faults() ([]*fault, error) {
 	return out, nil
 }
 
-// prepare builds the programs and runs each test once, for its time and the code
-// that it runs.
+// prepare builds the programs and runs each test once to measure its time and the
+// code that it runs.
 func (r *runner) prepare(ctx context.Context, faults []*fault) error {
 	for _, dir := range append([]string{r.dir}, r.tests...) {
 		p, err := newProgram(ctx, r, dir)
@@ -101,7 +101,7 @@ func (r *runner) prepare(ctx context.Context, faults []*fault) error {
 	return nil
 }
 
-// try plants a fault and runs the tests that run its place.
+// try plants a fault and runs the tests that run its position.
 func (r *runner) try(ctx context.Context, f *fault) error {
 	begun := time.Now()
 	if r.known[r.folder+": "+f.key] {
