@@ -1,6 +1,6 @@
-// Command bench-peers measures lukv beside llama.cpp and ik_llama.cpp, in turns on the
-// same machine, and writes the ratios of their speeds as Markdown on standard output
-// and, with -json FILE, with every single figure.
+// Command bench-peers measures lukv, llama.cpp and ik_llama.cpp in turns on the same
+// machine, and writes the ratios of their speeds as Markdown to standard output and,
+// with -json FILE, together with every single figure to a file.
 //
 //	LUKV_BENCH_LLAMA=…/llama-bench LUKV_BENCH_IK=…/llama-bench \
 //	    go run . -lukv ../../bin/lukv 150m=150m-bf16.gguf llama-3.2-1b=1b-bf16.gguf
@@ -9,19 +9,20 @@
 // left out. Each argument is a checkpoint folder, or a shape of "lukv bench --shape"
 // (random weights in bf16), and a GGUF file of the same shape and type for the peers;
 // speed does not depend on the values of weights. In every round each engine measures
-// each point once, all points of one depth in one process, since peers compute what
-// stands before them; the order of engines changes from round to round, so that what
-// else the machine does meets all of them alike. A ratio is the median over rounds of
-// lukv's speed over the peer's in the same round. lukv probes the machine's memory
-// before and after its turn; the spread of these probes says how quiet the machine was.
+// each point once, all points of one depth in one process, since peers must first
+// compute the entries before them; the order of engines changes from round to round, so
+// that other load on the machine affects all of them alike. A ratio is the median over
+// rounds of lukv's speed over the peer's in the same round. lukv probes the machine's
+// memory before and after its turn; the spread of these probes shows how quiet the
+// machine was.
 //
-// With -serve 1,8,32 the servers are compared instead: lukv serve with the llama-server
-// that LUKV_BENCH_LLAMA_SERVER names, at so many concurrent streams over HTTP on this
-// machine alone. The models are then folders, such as "lukv convert FILE.gguf FOLDER"
-// makes them. A speed is that of all answers together, their prompts being read included.
+// With -serve 1,8,32 servers are compared instead: lukv serve with the llama-server that
+// LUKV_BENCH_LLAMA_SERVER names, with the given numbers of concurrent streams over HTTP
+// on the loopback interface. The models are then folders, such as those that "lukv convert
+// FILE.gguf FOLDER" makes. A speed is that of all answers together, including prefill.
 //
 // The file of -json is written after every turn, and what it holds is not measured
-// again: a run that was cut off, or that -for has ended, goes on where it was.
+// again: a run that was interrupted, or ended by -for, resumes where it stopped.
 package main
 
 import (
@@ -38,8 +39,8 @@ import (
 	"time"
 )
 
-// point is what is measured: a prompt of so many tokens, or so many tokens of an answer,
-// behind depth entries in the cache; of servers both, in so many streams.
+// point is what is measured: a prompt or an answer of the given number of tokens, after
+// depth entries in the cache; for servers both, in the given number of streams.
 type point struct {
 	Prompt  int `json:"prompt,omitempty"`
 	Answer  int `json:"answer,omitempty"`
@@ -61,7 +62,7 @@ func (p point) String() string {
 type engine struct {
 	name string
 	run  func(t task) (map[point]figure, error)
-	// lacks says what the engine's program cannot measure; nil: nothing.
+	// lacks reports whether the engine's program cannot measure a point; nil: it can measure all.
 	lacks func(point) bool
 }
 
@@ -71,7 +72,7 @@ type task struct {
 	depth       int
 	prompts     []int
 	answers     []int
-	streams     []int // of servers
+	streams     []int // for servers
 	threads     int
 }
 
@@ -117,7 +118,8 @@ type results struct {
 	Cells   []*cell         `json:"cells"`
 }
 
-// cell returns the cell of a point, a new one if there is none, with so many rounds.
+// cell returns the cell of a point, a new one if there is none, with at least the given
+// number of rounds.
 func (r *results) cell(model string, p point, rounds int) *cell {
 	for _, c := range r.Cells {
 		if c.Model == model && c.Point == p {
@@ -137,7 +139,7 @@ func (c *cell) more(rounds int) {
 	}
 }
 
-// points are those of a task that the engine measures.
+// points returns the points of a task that the engine can measure.
 func (e engine) points(t task) []point {
 	points := t.points()
 	if e.lacks != nil {
@@ -270,7 +272,8 @@ func read(path string, threads int) (*results, error) {
 	return res, nil
 }
 
-// save writes the results to a file, if there shall be one, in one piece.
+// save updates the summaries and writes the results atomically to a file, if path is
+// not empty.
 func (r *results) save(path string) error {
 	for _, c := range r.Cells {
 		c.summarize()
@@ -378,8 +381,8 @@ func llamaBench(path string) func(task) (map[point]figure, error) {
 	}
 }
 
-// ikBench measures with ik_llama.cpp's llama-bench, which knows no depth but answers
-// behind a prompt.
+// ikBench measures with ik_llama.cpp's llama-bench, which has no depth option but can
+// measure answers after a prompt.
 func ikBench(path string) func(task) (map[point]figure, error) {
 	return func(t task) (map[point]figure, error) {
 		out := map[point]figure{}
@@ -394,10 +397,11 @@ func ikBench(path string) func(task) (map[point]figure, error) {
 	}
 }
 
-// promptBehind is what ik_llama.cpp's llama-bench lacks.
+// promptBehind reports whether a point is a prompt at a depth, which ik_llama.cpp's
+// llama-bench cannot measure.
 func promptBehind(p point) bool { return p.Prompt > 0 && p.Depth > 0 }
 
-// orZero lists numbers of tokens; 0 is llama-bench's word for none.
+// orZero lists numbers of tokens, or returns "0", which means none to llama-bench.
 func orZero(tokens []int) string {
 	if len(tokens) == 0 {
 		return "0"
@@ -405,7 +409,7 @@ func orZero(tokens []int) string {
 	return list(tokens)
 }
 
-// peer runs a llama-bench with arguments of its own.
+// peer runs a llama-bench with the common arguments and args.
 func (t task) peer(out map[point]figure, path string, args ...string) error {
 	var r []struct {
 		Prompt int     `json:"n_prompt"`
@@ -418,7 +422,7 @@ func (t task) peer(out map[point]figure, path string, args ...string) error {
 	for _, x := range r {
 		p := point{Prompt: x.Prompt, Answer: x.Answer, Depth: t.depth}
 		if p.Answer > 0 {
-			p.Prompt = 0 // what is there before
+			p.Prompt = 0 // it only provides the depth
 		}
 		out[p] = figure{Speed: x.Speed}
 	}

@@ -20,16 +20,17 @@ import (
 	"time"
 )
 
-// startTime bounds how long a server may take to be ready, answerTime a request.
+// startTime limits how long a server may take to be ready, answerTime how long a request
+// may take.
 const (
 	startTime  = 2 * time.Minute
 	answerTime = 10 * time.Minute
 )
 
-// server is one that answers /v1/completions on this machine alone.
+// server is a server that answers /v1/completions on the loopback interface.
 type server struct {
-	command []string // in which PORT stands for a free one
-	model   string   // as requests name it
+	command []string // PORT stands for a free port
+	model   string   // name in requests
 }
 
 // serveLukv measures lukv serve.
@@ -41,8 +42,8 @@ func serveLukv(path string) func(task) (map[point]figure, error) {
 	}
 }
 
-// serveLlama measures llama-server, with a slot for every stream and none of what it
-// keeps of earlier prompts, as lukv serve has none without --max-cache.
+// serveLlama measures llama-server, with a slot for every stream and without its cache of
+// earlier prompts, since lukv serve has none without --max-cache.
 func serveLlama(path string) func(task) (map[point]figure, error) {
 	return func(t task) (map[point]figure, error) {
 		slots, tokens := slices.Max(t.streams), (t.prompts[0]+t.answers[0]+64+255)/256*256
@@ -54,7 +55,7 @@ func serveLlama(path string) func(task) (map[point]figure, error) {
 	}
 }
 
-// serve starts a server, has it answer, and ends it.
+// serve starts a server, measures its answers, and stops it.
 func (t task) serve(s server) (out map[point]figure, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -90,7 +91,7 @@ func (t task) serve(s server) (out map[point]figure, err error) {
 		return nil, err
 	}
 	c := client{url: url + "/v1/completions", model: s.model, http: &http.Client{Timeout: answerTime, Transport: &http.Transport{DisableKeepAlives: true}}}
-	if err := c.ask(t.prompts[0], 4); err != nil { // and read all weights once
+	if err := c.ask(t.prompts[0], 4); err != nil { // warm up: reads all weights once
 		return nil, err
 	}
 	out = map[point]figure{}
@@ -104,7 +105,7 @@ func (t task) serve(s server) (out map[point]figure, err error) {
 	return out, nil
 }
 
-// ready waits until a server says that it is.
+// ready waits until a server says that it is ready.
 func ready(url string, ended chan error) error {
 	for begin := time.Now(); time.Since(begin) < startTime; {
 		select {
@@ -125,14 +126,14 @@ func ready(url string, ended chan error) error {
 	return fmt.Errorf("it was not ready after %v", startTime)
 }
 
-// client asks for completions.
+// client requests completions.
 type client struct {
 	url, model string
 	http       *http.Client
 }
 
-// together asks for all streams of a point at once and returns the tokens of all answers
-// per second, from the first request to the last token: prompts are read in that time.
+// together requests all streams of a point at once and returns the tokens of all answers
+// per second, from the first request to the last token, which includes prefill.
 func (c client) together(p point) (float64, error) {
 	errs := make([]error, p.Streams)
 	begin := time.Now()
@@ -144,11 +145,11 @@ func (c client) together(p point) (float64, error) {
 	return float64(p.Streams*p.Answer) / time.Since(begin).Seconds(), errors.Join(errs...)
 }
 
-// ask streams an answer of so many tokens to a prompt that nobody has asked before.
+// ask streams an answer of the given number of tokens to a prompt not used before.
 func (c client) ask(prompt, answer int) error {
 	tokens := make([]int, prompt)
 	for i := range tokens {
-		tokens[i] = 300 + rand.IntN(700) // ordinary ones in every large vocabulary
+		tokens[i] = 300 + rand.IntN(700) // ordinary tokens in every large vocabulary
 	}
 	body, err := json.Marshal(map[string]any{
 		"model": c.model, "prompt": tokens, "max_tokens": answer, "ignore_eos": true, "temperature": 0,
@@ -187,7 +188,7 @@ func (c client) ask(prompt, answer int) error {
 	return lines.Err()
 }
 
-// tail remembers the end of what a server says.
+// tail keeps the end of a server's output.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
