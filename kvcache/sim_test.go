@@ -221,7 +221,7 @@ func (s *sim) Close(t *rapid.T) {
 	s.caches, s.naive = slices.Delete(s.caches, at, at+1), slices.Delete(s.naive, at, at+1)
 }
 
-// Reload saves a cache and loads it as a family of its own, compares, and closes it.
+// Reload saves a cache, loads it as a separate family, compares, and closes it.
 func (s *sim) Reload(t *rapid.T) {
 	at := s.pick(t)
 	var file, again bytes.Buffer

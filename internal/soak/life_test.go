@@ -183,7 +183,8 @@ func (l *life) abrupt(ctx context.Context) error {
 	return errors.Join(<-closed, s.Close())
 }
 
-// fork forks the session, appends to the parent, and returns the child; the caller closes the parent.
+// fork forks the session, appends to the parent, and returns the child; the caller
+// closes the parent.
 func (l *life) fork(ctx context.Context, s *model.Session, at int) (*model.Session, error) {
 	l.do("fork")
 	child, err := s.Fork()

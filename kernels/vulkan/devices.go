@@ -201,7 +201,7 @@ func choose(list []kernels.DeviceInfo, selector string) (int, error) {
 
 // Options says how to open a device. The zero value is ready to use.
 type Options struct {
-	// MaxBytes limits the device memory that is taken, 0 for no limit of its own.
+	// MaxBytes limits the device memory that is taken, 0 for whatever the driver gives.
 	MaxBytes uint64
 
 	// BlockBytes is the size of the blocks in which memory is taken. If 0, it is 256
