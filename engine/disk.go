@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -49,6 +50,7 @@ type stored struct {
 	bytes       int64
 	used        time.Time
 	load        *load // in progress, nil if none
+	renumbered  bool  // positions were made slots: a session cannot go back to its end
 }
 
 var prefixName = regexp.MustCompile(`^[0-9a-f]{32}\.session$`)
@@ -137,7 +139,7 @@ func readHeader(dir, name string) (*stored, *model.SessionInfo, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	f := &stored{name: name, label: info.Label, tokens: info.Tokens, context: info.ContextTokens, bytes: st.Size(), used: st.ModTime()}
+	f := &stored{name: name, label: info.Label, tokens: info.Tokens, context: info.ContextTokens, bytes: st.Size(), used: st.ModTime(), renumbered: info.Position != len(info.Tokens)}
 	if !strings.HasPrefix(f.label, prefixFormat) || nameOf(f.label, f.tokens) != name {
 		return nil, nil, fmt.Errorf("%d tokens under %q, which is not what the name says", len(f.tokens), f.label)
 	}
@@ -333,18 +335,24 @@ func (d *disk) forget(label string, tokens []int32) {
 	}
 }
 
-// read loads a file.
-func (d *disk) read(f *stored, m *model.Model, o model.SessionOptions) (*model.Session, error) {
+// read loads a file and meanwhile reads a question behind it, if there is one. The session
+// stands behind the file alone if just the question could not be read.
+func (d *disk) read(ctx context.Context, f *stored, m *model.Model, o model.SessionOptions, question []int32) (*model.Session, error) {
 	file, size, err := inputfile.OpenSized(filepath.Join(d.dir, f.name))
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	s, err := m.LoadSessionFrom(f.name, file, size, o)
+	var s *model.Session
+	if len(question) == 0 {
+		s, err = m.LoadSessionFrom(f.name, file, size, o)
+	} else if s, err = m.LoadAndPrefill(ctx, f.name, file, size, o, question); s != nil {
+		err = nil // only the question failed: whoever asked reads it again, and fails alone
+	}
 	if err != nil {
 		return nil, err
 	}
-	if !slices.Equal(s.Tokens(), f.tokens) {
+	if tokens := s.Tokens(); len(tokens) < len(f.tokens) || !slices.Equal(tokens[:len(f.tokens)], f.tokens) {
 		s.Close()
 		return nil, errors.New("other tokens than before")
 	}

@@ -212,7 +212,7 @@ func (j *job) compute() error {
 	j.cached = j.at
 	j.stream.cached.Store(int64(j.cached))
 	if e.disk != nil && !j.tried {
-		if f, n := e.disk.find(j); f != nil && n >= j.at+leastShared && e.startLoad(j, f) {
+		if f, n := e.disk.find(j); f != nil && n >= j.at+leastShared && e.startLoad(j, f, n) {
 			j.session.Close()
 			j.session, j.at, j.cached = nil, 0, 0
 		}

@@ -7,6 +7,8 @@ type load struct {
 	file *stored
 	jobs []*job
 	held int64 // bytes reserved for requests that have gone away since
+
+	asked *job // whose prompt is read to its end at the same time, nil if none's is
 }
 
 // write is a session being written to a file.
@@ -25,26 +27,39 @@ func (e *Engine) post(fn func()) {
 	e.poke()
 }
 
-// startLoad makes a request wait for a file to be loaded. It reports false if there is
-// no room for all that the file holds, which may be more than the request reuses.
-func (e *Engine) startLoad(j *job, f *stored) bool {
+// startLoad makes a request wait for a file to be loaded, of which it reuses n tokens. It
+// reports false if there is no room for all that the file holds.
+func (e *Engine) startLoad(j *job, f *stored, n int) bool {
 	if e.o.MaxBytes > 0 && f.bytes > j.reserved && !e.reserve(j, f.bytes-j.reserved) {
 		return false
 	}
 	e.disk.touch(f)
 	if f.load == nil {
 		l := &load{file: f}
+		var question []int32
+		if e.readsBeside(j, f, n) {
+			l.asked, question = j, j.req.Prompt[n:]
+		}
 		f.load = l
 		e.beside++
 		o := j.sessionOptions()
 		go func() {
-			s, err := e.disk.read(f, e.m, o)
+			s, err := e.disk.read(j.ctx, f, e.m, o, question)
 			e.post(func() { e.loaded(l, s, err) })
 		}()
 	}
 	j.load = f.load
 	j.load.jobs = append(j.load.jobs, j)
 	return true
+}
+
+// readsBeside reports whether the rest of a prompt is read while the file with its
+// first n tokens is loading: if it is short, nobody else waits for the processors, and the
+// session can go back to the file's end, which others will ask for.
+func (e *Engine) readsBeside(j *job, f *stored, n int) bool {
+	rest := len(j.req.Prompt) - n
+	return len(e.running) == 0 && n == len(f.tokens) && rest > 0 && rest <= e.chunk &&
+		!j.req.Echo && !e.disk.windowed && !f.renumbered
 }
 
 // loaded gives the requests that wait for a file what was read from it.
@@ -63,9 +78,19 @@ func (e *Engine) loaded(l *load, s *model.Session, err error) {
 		}
 	default:
 		defer s.Close()
-		e.kept.add(l.file.label, l.file.context, l.file.tokens, s, e.room())
-		e.stats.kept.Store(e.kept.bytes)
 		e.stats.loaded.Add(1)
+	}
+	file := s // where the file ends
+	if err == nil {
+		if read := len(s.Tokens()); read > len(l.file.tokens) {
+			if file = forkAt(s, len(l.file.tokens), read); file != nil {
+				defer file.Close()
+			}
+		}
+	}
+	if file != nil {
+		e.kept.add(l.file.label, l.file.context, l.file.tokens, file, e.room())
+		e.stats.kept.Store(e.kept.bytes)
 	}
 	for _, j := range l.jobs {
 		j.load, j.tried = nil, true
@@ -73,9 +98,15 @@ func (e *Engine) loaded(l *load, s *model.Session, err error) {
 			j.reserved = j.need
 			e.give(more)
 		}
-		if err == nil {
-			if n := j.usable(l.file.label, common(l.file.tokens, j.req.Prompt), len(l.file.tokens), s.Logits() != nil); n > 0 {
-				if f := forkAt(s, n, len(l.file.tokens)); f != nil {
+		if err == nil && j == l.asked && len(s.Tokens()) == len(j.req.Prompt) {
+			if f, err := s.Fork(); err == nil {
+				j.session, j.at, j.cached = f, len(j.req.Prompt), len(l.file.tokens)
+				continue
+			}
+		}
+		if file != nil {
+			if n := j.usable(l.file.label, common(l.file.tokens, j.req.Prompt), len(l.file.tokens), file.Logits() != nil); n > 0 {
+				if f := forkAt(file, n, len(l.file.tokens)); f != nil {
 					j.session, j.at, j.cached = f, n, n
 					continue
 				}
@@ -196,7 +227,7 @@ func (e *Engine) toStore(label string, context int, tokens []int32, s *model.Ses
 		return nil
 	}
 	e.disk.room(size)
-	return &stored{name: nameOf(label, tokens), label: label, tokens: tokens, context: context, bytes: size}
+	return &stored{name: nameOf(label, tokens), label: label, tokens: tokens, context: context, bytes: size, renumbered: s.Len() != len(tokens)}
 }
 
 // written handles the end of a write, successful or not.

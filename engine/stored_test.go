@@ -467,3 +467,69 @@ func TestForgetStored(t *testing.T) {
 		require.ErrorContains(t, ForgetStored(dir, bad), "expected what an engine said")
 	}
 }
+
+// TestQuestionIsReadWhileItsFileLoads: the first question about a stored document takes no
+// pass of the engine before its answer, and others that wait for the file, cancel it, or
+// come later get what they get alone.
+func TestQuestionIsReadWhileItsFileLoads(t *testing.T) {
+	m := openModel(t)
+	tokens, contexts := prompts(t, m, 1)
+	dir := t.TempDir()
+	o := Options{MaxBytes: 64 << 20, Store: dir}
+	policy := &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "keydiff"}}
+	document := Request{Prompt: tokens[0][:contexts[0]], Context: contexts[0], PromptOnly: true, Policy: policy}
+	ask := func(last int32) Request {
+		r := document
+		r.PromptOnly, r.Sampling = false, model.Sampling{MaxTokens: 6, LogProbs: true, IgnoreEOS: true}
+		r.Prompt = append(slices.Clone(tokens[0]), last)
+		return r
+	}
+	e := newEngine(t, m, o)
+	s, err := e.Submit(t.Context(), document)
+	require.NoError(t, err)
+	collect(t, s, 1)
+	require.NoError(t, e.Close())
+	stored := stores(t, dir)
+	for name, others := range map[string]int{"one": 0, "three": 2} {
+		t.Run(name, func(t *testing.T) {
+			e := newEngine(t, m, o)
+			var streams []*Stream
+			for i := range 1 + others {
+				s, err := e.Submit(t.Context(), ask(int32(20+i)))
+				require.NoError(t, err)
+				streams = append(streams, s)
+			}
+			for i, s := range streams {
+				got := collect(t, s, 1)
+				require.True(t, equal(got, alone(t, m, ask(int32(20+i)))), "question %d", i)
+				require.Equal(t, contexts[0], s.Usage().Cached)
+			}
+			require.EqualValues(t, 1, e.Stats().LoadedFiles)
+			if others == 0 {
+				require.EqualValues(t, 5, e.Stats().Steps, "one pass for each token but the first")
+			}
+			s, err := e.Submit(t.Context(), ask(40))
+			require.NoError(t, err)
+			require.True(t, equal(collect(t, s, 1), alone(t, m, ask(40))))
+			require.Equal(t, len(tokens[0]), s.Usage().Cached, "the first question, up to its last token")
+			require.NoError(t, e.Close())
+			for _, name := range stores(t, dir) {
+				if !slices.Contains(stored, name) {
+					require.NoError(t, os.Remove(name))
+				}
+			}
+		})
+	}
+	e = newEngine(t, m, o)
+	ctx, cancel := context.WithCancel(t.Context())
+	s, err = e.Submit(ctx, ask(20))
+	require.NoError(t, err)
+	cancel()
+	for range s.Events() {
+	}
+	s, err = e.Submit(t.Context(), ask(21))
+	require.NoError(t, err)
+	require.True(t, equal(collect(t, s, 1), alone(t, m, ask(21))))
+	require.GreaterOrEqual(t, s.Usage().Cached, contexts[0])
+	require.NoError(t, e.Close())
+}

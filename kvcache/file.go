@@ -307,7 +307,22 @@ func (f *File) Close() error {
 // saved cache is an error, and then no memory is held.
 func (f *File) Load(o Options) (*Cache, map[string]tensor.Tensor, error) {
 	extra := map[string]tensor.Tensor{}
-	c, err := f.load(o, extra)
+	c, err := f.load(o, extra, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, extra, nil
+}
+
+// LoadWhile is [File.Load], and meanwhile calls use with the cache that is being loaded.
+// Lengths are right from the start; entries may be read, and others appended behind them,
+// in layer l once await(l) has returned nil: it waits until this layer and those before
+// it have been read, on a device until everything has. Nothing is verified before
+// LoadWhile returns. If loading fails, await returns the error, the cache is closed, and
+// whatever use made of it has to be forgotten.
+func (f *File) LoadWhile(o Options, use func(c *Cache, await func(layer int) error)) (*Cache, map[string]tensor.Tensor, error) {
+	extra := map[string]tensor.Tensor{}
+	c, err := f.load(o, extra, use)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -316,16 +331,16 @@ func (f *File) Load(o Options) (*Cache, map[string]tensor.Tensor, error) {
 
 // only loads the cache without the extra tensors.
 func (f *File) only(o Options) (*Cache, map[string]string, error) {
-	c, err := f.load(o, nil)
+	c, err := f.load(o, nil, nil)
 	if err != nil {
 		return nil, nil, err
 	}
 	return c, f.meta, nil
 }
 
-// load puts the extra tensors into extra, if it is not nil.
-func (f *File) load(o Options, extra map[string]tensor.Tensor) (*Cache, error) {
-	c, err := f.open(o, extra)
+// load puts the extra tensors into extra, if it is not nil. use may be nil.
+func (f *File) load(o Options, extra map[string]tensor.Tensor, use func(*Cache, func(int) error)) (*Cache, error) {
+	c, err := f.open(o, extra, use)
 	if err != nil {
 		return nil, fmt.Errorf("load cache %q: %w", f.name, err)
 	}
@@ -333,7 +348,7 @@ func (f *File) load(o Options, extra map[string]tensor.Tensor) (*Cache, error) {
 	return c, nil
 }
 
-func (f *File) open(o Options, extra map[string]tensor.Tensor) (*Cache, error) {
+func (f *File) open(o Options, extra map[string]tensor.Tensor, use func(*Cache, func(int) error)) (*Cache, error) {
 	for _, name := range shapes {
 		if t, ok := f.f.Tensor(name); ok {
 			if err := f.src.fetch(t.Data); err != nil {
@@ -349,7 +364,16 @@ func (f *File) open(o Options, extra map[string]tensor.Tensor) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.fill(f.f, f.src, extra); err != nil {
+	targets, err := c.prepare(f.f)
+	if err == nil {
+		read := func(arrived func(layer int)) error { return c.read(f.f, f.src, targets, extra, arrived) }
+		if use == nil {
+			err = read(func(int) {})
+		} else {
+			err = c.whileArriving(read, func(await func(int) error) { use(c, await) })
+		}
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
@@ -437,11 +461,11 @@ type target struct {
 	part string
 }
 
-// fill reads the entries of all heads into c, an empty cache with the options of the
-// file, and verifies the checksum.
-func (c *Cache) fill(f *safetensors.File, src *source, extra map[string]tensor.Tensor) error {
+// prepare gives the heads of c, an empty cache with the options of the file, their
+// lengths and room for their entries. It returns where the tensors of the file go.
+func (c *Cache) prepare(f *safetensors.File) (map[string]target, error) {
 	if sum, ok := f.Tensor(sumName); !ok || sum.Type != tensor.U8 || !sum.HasShape(sha256.Size) {
-		return fmt.Errorf("tensor %q: found %v, expected U8[%d]", sumName, sum, sha256.Size)
+		return nil, fmt.Errorf("tensor %q: found %v, expected U8[%d]", sumName, sum, sha256.Size)
 	}
 	// Shapes are checked first, so that no more is allocated than the file holds.
 	table, _ := f.Tensor("pairs")
@@ -450,14 +474,14 @@ func (c *Cache) fill(f *safetensors.File, src *source, extra map[string]tensor.T
 	for i := range c.heads {
 		n, base, dropped := numbers[3*i], numbers[3*i+1], numbers[3*i+2]
 		if err := c.checkSaved(i, n, base, dropped); err != nil {
-			return fmt.Errorf("layer %d head %d: %w", i/c.o.KVHeads, i%c.o.KVHeads, err)
+			return nil, fmt.Errorf("layer %d head %d: %w", i/c.o.KVHeads, i%c.o.KVHeads, err)
 		}
 		for _, part := range parts {
 			name := partName(i, c.o.KVHeads, part)
 			t, ok := f.Tensor(name)
 			want := c.partType(part, int(n))
 			if !ok || t.Type != want.Type || !slices.Equal(t.Shape, want.Shape) {
-				return fmt.Errorf("tensor %q: found %v, expected %v", name, t, want)
+				return nil, fmt.Errorf("tensor %q: found %v, expected %v", name, t, want)
 			}
 			targets[name] = target{i, part}
 		}
@@ -469,17 +493,17 @@ func (c *Cache) fill(f *safetensors.File, src *source, extra map[string]tensor.T
 		}
 	}
 	if own != len(targets)+4 {
-		return fmt.Errorf("found %d tensors, expected %d", own, len(targets)+4)
+		return nil, fmt.Errorf("found %d tensors, expected %d", own, len(targets)+4)
 	}
 	for i := range c.heads {
 		p := &c.heads[i]
 		n := int(numbers[3*i])
 		if err := c.grow(p, n); err != nil {
-			return err
+			return nil, err
 		}
 		p.n, p.base, p.dropped = n, int(numbers[3*i+1]), int32(numbers[3*i+2])
 	}
-	return c.read(f, src, targets, extra)
+	return targets, nil
 }
 
 // checkSaved checks the saved numbers of a head: entries, base, dropped position.
@@ -501,8 +525,9 @@ func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
 // that handing over a piece costs little compared to hashing it.
 const pieceBytes = 128 << 10
 
-// read copies the tensors, in file order, to their heads and compares the checksum.
-func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target, extra map[string]tensor.Tensor) error {
+// read copies the tensors, in file order, to their heads and compares the checksum. It
+// calls arrived after every tensor of a layer.
+func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target, extra map[string]tensor.Tensor, arrived func(layer int)) error {
 	size := 0
 	for _, t := range f.All() {
 		size += len(t.Data)
@@ -541,6 +566,9 @@ func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target
 		}
 		if err != nil {
 			return err
+		}
+		if entries && wrong == nil { // no layer whose positions are wrong is ever used
+			arrived(s.head / c.o.KVHeads)
 		}
 	}
 	if want := sum.end(); !bytes.Equal(found, want) {

@@ -258,6 +258,13 @@ func (r *run) forward(ctx context.Context, tokens []int32, logits bool, done fun
 
 // hostLayer runs one layer over the residual stream in host.x.
 func (r *run) hostLayer(ctx context.Context, at int) error {
+	for i := range r.spans {
+		if await := r.spans[i].s.await; await != nil {
+			if err := await(at); err != nil {
+				return err
+			}
+		}
+	}
 	if err := forwardLayer(r.host, at, &r.m.layers[at], r.m.cfg.QKNorm); err != nil {
 		return err
 	}

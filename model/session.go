@@ -96,6 +96,10 @@ type Session struct {
 
 	charged int64 // bytes in Model.memory for tokens and logits
 
+	// While the cache is still being loaded: waits for the entries of a layer and of those
+	// before it. See Model.LoadAndPrefill.
+	await func(layer int) error
+
 	stats SessionStats
 	saved *lukv.Policy // of a loaded session's file
 	notes []string     // on the compression of the context
@@ -269,6 +273,10 @@ func (s *Session) begin() {
 // calls follow, which takes the decode state back. It returns err joined with any
 // new error, unless that follows from a failed device.
 func (s *Session) undo(err error, pos int, follow func()) error {
+	if s.await != nil && s.await(s.m.cfg.Layers-1) != nil { // what is not there cannot be cut
+		follow()
+		return err
+	}
 	if e := s.cache.Truncate(int32(pos)); e != nil && s.cache.Err() == nil && !errors.Is(err, kernels.ErrDeviceLost) {
 		err = errors.Join(err, e)
 	}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
@@ -193,6 +194,69 @@ func (m *Model) LoadSessionFrom(name string, r io.ReaderAt, size int64, o Sessio
 	return m.loadSession(name, f, o)
 }
 
+// LoadAndPrefill is [Model.LoadSessionFrom] and [Session.Prefill] of tokens at the same
+// time, with the same bits: a layer of the prefill begins when the entries of the layer
+// have been read. (With layers on a device, and where the session compresses while
+// decoding, one follows the other.) It returns when the whole file has been verified. If
+// only the prefill fails, the session stands where it was saved and is returned with the
+// error.
+func (m *Model) LoadAndPrefill(ctx context.Context, name string, r io.ReaderAt, size int64, o SessionOptions, tokens []int32) (*Session, error) {
+	f, err := kvcache.NewFile(name, r, size)
+	if err != nil {
+		return nil, fmt.Errorf("load session: %w", err)
+	}
+	defer f.Close()
+	s, failed, err := m.restoreAndFeed(ctx, f, o, tokens)
+	if err != nil {
+		return nil, fmt.Errorf("load session: %s: %w", name, err)
+	}
+	return s, failed
+}
+
+// restoreAndFeed returns the error of the prefill beside that of loading.
+func (m *Model) restoreAndFeed(ctx context.Context, f *kvcache.File, o SessionOptions, tokens []int32) (s *Session, failed, err error) {
+	h, err := m.readState(f, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	if m.acc != nil || h.options.Compression != nil && h.options.Compression.Decode.Enabled() {
+		if s, err = m.restoreFrom(f, h); err == nil {
+			failed = s.Prefill(ctx, tokens)
+		}
+		return s, failed, err
+	}
+	var wrong error // with the file, but not with the cache in it
+	cache, _, err := f.LoadWhile(h.cache, func(cache *kvcache.Cache, await func(layer int) error) {
+		if s, wrong = m.assemble(cache, nil, h); wrong != nil {
+			return
+		}
+		checked := 0
+		s.await = func(layer int) error {
+			if err := await(layer); err != nil {
+				return err
+			}
+			for ; wrong == nil && checked <= layer; checked++ {
+				wrong = s.checkPositions(checked, h.state.Position)
+			}
+			return wrong
+		}
+		failed = s.Prefill(ctx, tokens)
+		_ = s.await(m.cfg.Layers - 1) // the prefill may have ended early
+		s.await = nil
+	})
+	switch {
+	case err != nil && s != nil:
+		return nil, nil, errors.Join(err, s.Close())
+	case err != nil:
+		return nil, nil, err
+	case wrong != nil && s != nil:
+		return nil, nil, errors.Join(wrong, s.Close())
+	case wrong != nil:
+		return nil, nil, errors.Join(wrong, cache.Close())
+	}
+	return s, failed, nil
+}
+
 // loadSession loads a session from f and closes f.
 func (m *Model) loadSession(name string, f *kvcache.File, o SessionOptions) (*Session, error) {
 	defer f.Close()
@@ -203,9 +267,40 @@ func (m *Model) loadSession(name string, f *kvcache.File, o SessionOptions) (*Se
 	return s, nil
 }
 
-// restore makes a session from a file. The metadata are checked before the entries
-// take memory.
+// restore makes a session from a file.
 func (m *Model) restore(f *kvcache.File, o SessionOptions) (*Session, error) {
+	h, err := m.readState(f, o)
+	if err != nil {
+		return nil, err
+	}
+	return m.restoreFrom(f, h)
+}
+
+func (m *Model) restoreFrom(f *kvcache.File, h *sessionHeader) (*Session, error) {
+	cache, extra, err := f.Load(h.cache)
+	if err != nil {
+		return nil, err
+	}
+	s, err := m.assemble(cache, extra, h)
+	for at := 0; err == nil && at < m.cfg.Layers; at++ {
+		err = s.checkPositions(at, h.state.Position)
+	}
+	if err != nil {
+		return nil, errors.Join(err, cache.Close())
+	}
+	return s, nil
+}
+
+// sessionHeader is what is known of a saved session before its entries take memory.
+type sessionHeader struct {
+	meta    map[string]string
+	state   *savedSession
+	options SessionOptions // of the session to be
+	cache   kvcache.Options
+}
+
+// readState checks the metadata of a file.
+func (m *Model) readState(f *kvcache.File, o SessionOptions) (*sessionHeader, error) {
 	meta := f.Meta()
 	state, err := parseSession(meta)
 	if err != nil {
@@ -231,18 +326,9 @@ func (m *Model) restore(f *kvcache.File, o SessionOptions) (*Session, error) {
 	if o.MaxCacheBytes > 0 && int64(beside) > o.MaxCacheBytes {
 		return nil, fmt.Errorf("session data: %d bytes beside the cache: %w", beside, kvcache.ErrFull)
 	}
-	wanted := o.CacheType
-	cache, extra, err := f.Load(kvcache.Options{
+	return &sessionHeader{meta, state, o, kvcache.Options{
 		MaxBytes: o.MaxCacheBytes, Account: m.memory, PageEntries: o.PageEntries, HugePages: o.HugePages && o.Compression == nil, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
-	})
-	if err != nil {
-		return nil, err
-	}
-	s, err := m.assemble(cache, extra, meta, state, o, wanted)
-	if err != nil {
-		return nil, errors.Join(err, cache.Close())
-	}
-	return s, nil
+	}}, nil
 }
 
 // made returns an error if another model made a file.
@@ -260,12 +346,12 @@ func (m *Model) made(meta map[string]string) error {
 	return nil
 }
 
-// assemble makes a session from a loaded cache and what came with it. cacheType is
-// what was asked for, 0 for any.
-func (m *Model) assemble(cache *kvcache.Cache, extra map[string]tensor.Tensor, meta map[string]string, state *savedSession, o SessionOptions, cacheType tensor.Type) (*Session, error) {
-	have := cache.Options()
-	if cacheType != 0 && cacheType != have.Type {
-		return nil, fmt.Errorf("cache of type %v, want %v", have.Type, cacheType)
+// assemble makes a session from a cache, whose entries may still be loading, and what
+// came with it.
+func (m *Model) assemble(cache *kvcache.Cache, extra map[string]tensor.Tensor, h *sessionHeader) (*Session, error) {
+	have, o, state := cache.Options(), h.options, h.state
+	if o.CacheType != 0 && o.CacheType != have.Type {
+		return nil, fmt.Errorf("cache of type %v, want %v", have.Type, o.CacheType)
 	}
 	o.CacheType = have.Type
 	s, err := m.newSession(o)
@@ -289,7 +375,7 @@ func (m *Model) assemble(cache *kvcache.Cache, extra map[string]tensor.Tensor, m
 			return nil, fmt.Errorf("session data: state of the compression while decoding: %w", err)
 		}
 	}
-	if text, ok := meta[metaLogits]; ok {
+	if text, ok := h.meta[metaLogits]; ok {
 		raw, err := base64.StdEncoding.DecodeString(text)
 		if err != nil || len(raw) != 4*m.cfg.Vocab {
 			return nil, errors.New("session data: the logits are damaged")
@@ -320,15 +406,18 @@ func (s *Session) adopt(cache *kvcache.Cache, state *savedSession) error {
 			return fmt.Errorf("session data: token %d is %d, the vocabulary has %d", i, t, s.m.cfg.Vocab)
 		}
 	}
-	for at := range s.m.cfg.Layers {
-		for h := range s.m.cfg.KVHeads {
-			if last := cache.LastPosition(at, h); int(last) >= state.Position {
-				return fmt.Errorf("session data: layer %d head %d holds position %d, the session stands at %d", at, h, last, state.Position)
-			}
-		}
-	}
 	s.cache, s.pos, s.tokens, s.pending = cache, state.Position, state.Tokens, state.Pending
 	s.stats.ContextTokens, s.saved = state.ContextTokens, state.Policy
 	s.renumbered = state.Renumbered
+	return nil
+}
+
+// checkPositions returns an error if a layer holds positions from that of the session on.
+func (s *Session) checkPositions(layer, position int) error {
+	for h := range s.m.cfg.KVHeads {
+		if last := s.cache.LastPosition(layer, h); int(last) >= position {
+			return fmt.Errorf("session data: layer %d head %d holds position %d, the session stands at %d", layer, h, last, position)
+		}
+	}
 	return nil
 }
