@@ -1,19 +1,19 @@
 # make test   all tests; needs Go alone, and ends with what was skipped and why
 # make novulkan  builds (bin/lukv-static) and tests the command without Vulkan
-# make purego  tests kernels, and models on them, built without assembly
-# make checks prints how many checks the conformance tests make
+# make purego  tests kernels, and models that use them, built without assembly
+# make checks  prints how many checks the conformance tests make
 # make lint   vet, gofmt, staticcheck
 # make cross  builds for the other supported systems
-# make api    writes docs/api.txt, the list of exported names, anew
+# make api    rewrites docs/api.txt, the list of exported names
 # make fuzz   every fuzz target for FUZZTIME (10s)
-# make mutate faults planted one at a time: which do tests notice? (long)
+# make mutate  plants faults one at a time: which do tests notice? (long)
 # make bench  speed of this machine and of a standard set (a minute)
-# make bench-peers  beside llama.cpp and ik_llama.cpp; see scripts/bench-peers
+# make bench-peers  speed beside llama.cpp and ik_llama.cpp; see scripts/bench-peers
 # make microbench  Go benchmarks of the inner packages
 # make results  regenerates docs/results.md (minutes)
 
 GO          ?= go
-# Ten minutes, which is Go's own limit, are too few for a package on a busy machine.
+# Go's own limit, ten minutes, is too short for a package on a busy machine.
 TIMEOUT     ?= 60m
 TESTFLAGS   ?=
 FUZZTIME    ?= 10s
@@ -61,7 +61,7 @@ cross:
 api:
 	$(GO) test ./internal/house -run '^TestExportedNames$$' -args -update
 
-# Now and then go test takes the end of the time itself for a failure.
+# Now and then go test takes running out of time for a failure.
 fuzz:
 	@$(GO) test -list '^Fuzz' ./... | \
 		awk '/^Fuzz/ { names[n++] = $$1 } /^ok/ { for (i = 0; i < n; i++) print $$2, names[i]; n = 0 }' | \
@@ -78,9 +78,9 @@ bench:
 	$(GO) run ./cmd/lukv bench --shape 150m --pp 512 --tg 32 --depth 0,8192 --ratio 0,0.8 --reps 3
 
 # PEERS are SHAPE=FILE.gguf or FOLDER=FILE.gguf; LUKV_BENCH_LLAMA and LUKV_BENCH_IK name the peers' llama-bench.
-# With -serve 1,8,32 in PEERSFLAGS servers are compared: LUKV_BENCH_LLAMA_SERVER names llama-server, and models are folders.
+# With -serve 1,8,32 in PEERSFLAGS, servers are compared: LUKV_BENCH_LLAMA_SERVER names llama-server, and models are folders.
 PEERS      ?=
-# What bin/peers.json holds is not measured again.
+# Results already in bin/peers.json are not measured again.
 PEERSFLAGS ?= -json bin/peers.json
 
 bench-peers: build
@@ -93,7 +93,7 @@ microbench:
 results:
 	$(GO) run ./cmd/lukv results -o docs/results.md --figures docs/results.json
 
-# Plants faults and runs the tests; see scripts/mutate. MUTATE are folders.
+# Plants faults and runs the tests; see scripts/mutate. MUTATE lists folders.
 MUTATE      ?= hub safetensors kvcache lukv lukv/solve tokenizer eval
 MUTATEFLAGS ?= -n 200 -seed 1
 
