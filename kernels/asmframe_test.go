@@ -20,8 +20,8 @@ import (
 )
 
 // TestAssemblyFrames compares every argument and result that assembly names, such as
-// next+48(FP), with the Go declaration: vet does so too, but not within the macros of
-// which most kernels are made. The assembler's own listing has them expanded.
+// next+48(FP), with the Go declaration: vet does so too, but not inside the macros that
+// most kernels are made of. The assembler's own listing has them expanded.
 func TestAssemblyFrames(t *testing.T) {
 	needGo(t)
 	for _, arch := range []string{"amd64", "arm64"} {
@@ -31,7 +31,7 @@ func TestAssemblyFrames(t *testing.T) {
 	}
 }
 
-// A wrong offset, name or width within a macro of a header is found.
+// A wrong offset, name or width in a macro of a header is found.
 func TestAssemblyFramesFindsFaults(t *testing.T) {
 	needGo(t)
 	const file, header = "attention_avx2_amd64.s", "attention_avx2_amd64.h"
@@ -70,7 +70,7 @@ var (
 )
 
 // asmFrames assembles this package for an architecture, with some files replaced, and
-// returns how often its assembly names arguments and results, and where wrongly.
+// returns how often its assembly names arguments and results, and where it does so wrongly.
 func asmFrames(t *testing.T, arch string, replace map[string]string) (uses int, faults []string) {
 	t.Helper()
 	dir, err := filepath.Abs(".")
@@ -100,7 +100,7 @@ func asmFrames(t *testing.T, arch string, replace map[string]string) (uses int, 
 	for line := range strings.Lines(string(listing)) {
 		if m := listedText.FindStringSubmatch(line); m != nil {
 			name, shift = m[1], 0
-			if arch == "amd64" { // the listing counts from the stack pointer: frame and return address
+			if arch == "amd64" { // the listing counts from the stack pointer, below frame and return address
 				locals, err := strconv.ParseInt(m[2], 16, 32)
 				require.NoError(t, err)
 				shift = int(locals) + 8
@@ -135,21 +135,21 @@ func asmFrames(t *testing.T, arch string, replace map[string]string) (uses int, 
 	return uses, faults
 }
 
-// operandSize is that in memory of the instructions that load and store arguments.
+// operandSize is the size in memory of the operands of instructions that load and store arguments.
 var operandSize = map[string]int64{
 	"MOVQ": 8, "MOVD": 8, "MOVL": 4, "MOVW": 4, "MOVWU": 4, "FMOVS": 4, "FMOVD": 8,
 	"VBROADCASTSS": 4, "VMOVSS": 4, "VPBROADCASTD": 4,
 }
 
-// frameField is where an argument, a result or a field of one lies.
+// frameField locates an argument, a result or a field of one.
 type frameField struct {
 	at   int
 	size int64
 	typ  types.Type
 }
 
-// goFrames returns the frames of all functions without a body, by the names that
-// assembly gives to what they hold: x, s_field and, for an unnamed result, ret.
+// goFrames returns the frames of all functions without a body, keyed by the names that
+// assembly uses for their contents: x, s_field and, for an unnamed result, ret.
 func goFrames(t *testing.T, arch string) map[string]map[string]frameField {
 	t.Helper()
 	ctx := build.Default
@@ -165,7 +165,7 @@ func goFrames(t *testing.T, arch string) map[string]map[string]frameField {
 	}
 	sizes := types.SizesFor("gc", arch)
 	info := types.Info{Defs: map[*ast.Ident]types.Object{}}
-	// What other packages declare does not matter here, so nothing is imported.
+	// Declarations of other packages do not matter here, so nothing is imported.
 	conf := types.Config{Sizes: sizes, Error: func(error) {}}
 	_, _ = conf.Check(pkg.Name, set, files, &info)
 	frames := map[string]map[string]frameField{}

@@ -9,48 +9,48 @@ import (
 
 const (
 	// BlockEntries is the number of logical slots after which the online softmax
-	// starts a new partial sum; blocks end at its absolute multiples.
+	// starts a new partial sum; blocks end at absolute multiples of it.
 	BlockEntries = 256
 )
 
-// Softmax is what attention leaves behind for one query and head, in units of
-// base 2: Max is the largest scaled score, Sum the sum of exp2(score - Max).
+// Softmax holds the softmax statistics of one query and head, in units of base 2:
+// Max is the largest scaled score, Sum the sum of exp2(score - Max).
 type Softmax struct {
 	Max, Sum float32
 }
 
-// AttentionScratch holds what one running attention call needs, at most 512 KiB.
-// The zero value is ready; it grows with the largest call and then stays.
-// It belongs to one goroutine at a time.
+// AttentionScratch is the working memory of one attention call at a time, at most
+// 512 KiB. The zero value is ready to use; it grows to fit the largest call and does
+// not shrink. It may be used by one goroutine at a time.
 type AttentionScratch struct {
 	rows int
 
-	// Rows lie attentionStride elements apart. Kernels may keep queries and weights in
-	// bf16 at the start of their rows, see attentionKernels.
+	// Rows are attentionStride elements apart. Kernels may keep queries and weights in
+	// bf16 at the start of their rows; see attentionKernels.
 	q   []float32 // [rows][HeadDim] queries
 	p   []float32 // [rows][BlockEntries] scores of a block, then weights
 	acc []float32 // [rows][HeadDim] weighted values of a block
-	out []float32 // [rows][HeadDim] weighted values of the blocks before
+	out []float32 // [rows][HeadDim] weighted values of the earlier blocks
 
 	from, to  []int     // [rows] slots that a row sees
-	lo, hi    []int     // [rows] those of a block, counted from its start
-	part, all []Softmax // [rows] of the block, of the blocks before
+	lo, hi    []int     // [rows] those in the block, counted from its start
+	part, all []Softmax // [rows] of the block, of the earlier blocks
 
-	// Panels: what many rows read again and again, widened or in pairs of bf16.
+	// Panels: what many rows read repeatedly, widened or in pairs of bf16.
 	k []float32 // [HeadDim][panelColumns] keys
 	v []float32 // [panelSlots][panelColumns] a part of the values' columns
 
-	half []float32 // the values of a pair of slots of which only one is seen
+	half []float32 // the values of a pair of slots, only one of which is seen
 	tiny []uint32  // [1] kernels report here
 	hint []uintptr // [5] see queryRows.hint
 }
 
-// attentionStride is the distance between rows in the scratch (known to the
-// assembly as well). It holds a block of weights or the longest head, and is no
+// attentionStride is the distance between rows in the scratch (the assembly knows
+// it, too). It has room for a block of weights or the longest head, and is not a
 // power of two, so that rows do not share cache sets.
 const attentionStride = 272
 
-// maxHeadDim is the longest head that the assembly computes.
+// maxHeadDim is the longest head that the assembly handles.
 const maxHeadDim = 256
 
 func (s *AttentionScratch) grow(rows, headDim int) {
@@ -77,26 +77,26 @@ type AttentionArgs struct {
 	KV       KV
 	Stats    []Softmax // [N*Group] or nil: receives the softmax statistics
 
-	// BF16 rounds queries and weights to bf16 and computes with products of bf16, as
-	// the package comment says. KV.Type must be BF16 then.
+	// BF16 rounds queries and weights to bf16 and computes with bf16 products, as the
+	// package comment defines. KV.Type must then be BF16.
 	BF16 bool
 }
 
 var minusInf = float32(math.Inf(-1))
 
-// AttentionScale returns the Scale of a head dimension: log2(e)/√HeadDim.
+// AttentionScale returns the Scale for a head dimension: log2(e)/√HeadDim.
 func AttentionScale(headDim int) float32 {
 	return float32(log2e / math.Sqrt(float64(headDim)))
 }
 
-// attentionRows is the number of rows, query heads of tokens, that share a pass
+// attentionRows is the most rows, each a query head of a token, that share a pass
 // over the cache.
 const attentionRows = 96
 
-// AttentionTokens returns the number of tokens that one call of Attention should
-// have in prefill, at least 1, if group query heads read a KV head: fewer make more
-// passes over the cache, and rows beyond whole tiles of 6 are computed in vain. It
-// affects speed only.
+// AttentionTokens returns the number of tokens, at least 1, that one call of Attention
+// should have in prefill if group query heads read a KV head: fewer mean more passes
+// over the cache, and the padding of rows to whole tiles of 6 is wasted work. It
+// affects only speed.
 func AttentionTokens(group int) int {
 	best, cost := 1, 0.0
 	for n := 1; n*group <= attentionRows; n++ {
@@ -140,15 +140,15 @@ func (a *AttentionArgs) check() {
 	}
 }
 
-// AttentionBlocks is what the blocks of one KV head contribute to the attention of one
-// token, for several goroutines that share a head: values [blocks][Group][HeadDim] and
+// AttentionBlocks holds what the blocks of one KV head contribute to the attention of one
+// token, so that several goroutines can share a head: values [blocks][Group][HeadDim] and
 // statistics [blocks][Group]. Block 0 holds the first slot that the token sees.
 type AttentionBlocks struct {
 	Values []float32
 	Stats  []Softmax
 }
 
-// block returns what belongs to the block of a slot.
+// block returns the values and statistics of the block that contains a slot.
 func (b *AttentionBlocks) block(a *AttentionArgs, slot int) ([]float32, []Softmax) {
 	first, _ := a.slots(0)
 	i := (slot/BlockEntries - first/BlockEntries) * a.Group
@@ -164,10 +164,10 @@ func (a *AttentionArgs) Blocks() int {
 	return (hi-1)/BlockEntries - lo/BlockEntries + 1
 }
 
-// AttentionBlocks computes the blocks from, …, to-1 of those that the token of a, which
-// has one (N is 1), sees. This is the part of [CPU.Attention] that reads the cache; Out
-// and Stats are left to [CPU.MergeAttention]. Calls for other blocks may run at the same
-// time, with a scratch of their own.
+// AttentionBlocks computes the blocks from, …, to-1 of those that the only token of a (N
+// is 1) sees. This is the part of [CPU.Attention] that reads the cache; Out and Stats are
+// left to [CPU.MergeAttention]. Calls for other blocks may run concurrently, each with its
+// own scratch.
 func (c CPU) AttentionBlocks(a *AttentionArgs, from, to int, b *AttentionBlocks, s *AttentionScratch) {
 	a.check()
 	lo, hi := a.slots(0)
@@ -192,8 +192,8 @@ func (c CPU) AttentionBlocks(a *AttentionArgs, from, to int, b *AttentionBlocks,
 	}
 }
 
-// MergeAttention sets Out and Stats as [CPU.Attention] does, to the bit, from all blocks,
-// whose values it overwrites.
+// MergeAttention sets Out and Stats from all blocks, bit for bit as [CPU.Attention] does.
+// It overwrites the values of the blocks.
 func (c CPU) MergeAttention(a *AttentionArgs, b *AttentionBlocks, s *AttentionScratch) {
 	d := a.KV.HeadDim
 	lo, hi := a.slots(0)
@@ -218,7 +218,7 @@ func (c CPU) MergeAttention(a *AttentionArgs, b *AttentionBlocks, s *AttentionSc
 	}
 }
 
-// race tells the race detector what assembly writes and reads, but for the keys.
+// race tells the race detector what assembly writes and reads, except for the keys.
 func (a *AttentionArgs) race() {
 	for i := range a.N {
 		row := a.Group * a.KV.HeadDim
@@ -255,7 +255,7 @@ func attentionPortable(a *AttentionArgs, s *AttentionScratch) {
 	}
 }
 
-// query returns the query at an offset of Q, rounded if products are of bf16.
+// query returns the query at an offset of Q, rounded if products are in bf16.
 func (a *AttentionArgs) query(off int, s *AttentionScratch) []float32 {
 	q := a.Q[off:][:a.KV.HeadDim]
 	if !a.BF16 {
@@ -268,7 +268,7 @@ func (a *AttentionArgs) query(off int, s *AttentionScratch) []float32 {
 	return rounded
 }
 
-// attendPortable is attention of one query over the logical slots [lo, hi).
+// attendPortable computes attention of one query over the logical slots [lo, hi).
 func attendPortable(out, q []float32, a *AttentionArgs, lo, hi int, s *AttentionScratch) Softmax {
 	all := Softmax{Max: minusInf}
 	clear(out)
@@ -283,13 +283,13 @@ func attendPortable(out, q []float32, a *AttentionArgs, lo, hi int, s *Attention
 	return all
 }
 
-// minWeight is the exponent below which attention in bf16 takes a weight for zero:
-// nothing beside the largest weight, and products with it would be subnormal.
+// minWeight is the exponent below which attention in bf16 treats a weight as zero: it is
+// negligible beside the largest weight, and products with it could be subnormal.
 const minWeight = -60
 
 // blockPortable sets acc to the weighted sum of the values of the logical slots
-// from … from+len(p)-1, which lie in one block, relative to the block's own
-// maximum. p is scratch.
+// from … from+len(p)-1, which lie in one block, with weights relative to the block's
+// own maximum. p is scratch.
 func blockPortable(acc, p, q []float32, a *AttentionArgs, from int) Softmax {
 	if a.BF16 {
 		scoresBF16Portable(p, q, &a.KV, from, a.Scale)
@@ -324,7 +324,7 @@ func blockPortable(acc, p, q []float32, a *AttentionArgs, from int) Softmax {
 	return Softmax{Max: m, Sum: sumLanes(&sum)}
 }
 
-// mergePortable adds block b with its values acc to what out holds of the blocks before it.
+// mergePortable adds block b, with values acc, to the earlier blocks a, with values out.
 func mergePortable(out, acc []float32, a, b Softmax) Softmax {
 	m := max(a.Max, b.Max)
 	ra, rb := Exp2(a.Max-m), Exp2(b.Max-m)
@@ -334,7 +334,7 @@ func mergePortable(out, acc []float32, a, b Softmax) Softmax {
 	return Softmax{Max: m, Sum: float32(a.Sum*ra) + float32(b.Sum*rb)}
 }
 
-// finishPortable divides by the denominator; adding zero leaves no negative zeros.
+// finishPortable divides by the denominator; adding zero removes negative zeros.
 func finishPortable(out []float32, sum float32) {
 	if sum == 0 {
 		return
@@ -383,7 +383,7 @@ func valuesPortable(acc, p []float32, kv *KV, from int) {
 	}
 }
 
-// scoresBF16Portable is scoresPortable with products of bf16. q holds bf16 values.
+// scoresBF16Portable is scoresPortable with bf16 products. q holds bf16 values.
 func scoresBF16Portable(p, q []float32, kv *KV, from int, scale float32) {
 	var odd, even [TileEntries]float32
 	for j := 0; j < len(p); {
@@ -409,7 +409,7 @@ func scoresBF16Portable(p, q []float32, kv *KV, from int, scale float32) {
 	}
 }
 
-// valuesBF16Portable is valuesPortable with products of bf16. p holds bf16 values.
+// valuesBF16Portable is valuesPortable with bf16 products. p holds bf16 values.
 func valuesBF16Portable(acc, p []float32, kv *KV, from int) {
 	add := func(slot int) {
 		w, v := p[slot-from], kv.value(slot)
@@ -430,7 +430,7 @@ func valuesBF16Portable(acc, p []float32, kv *KV, from int) {
 
 // AttentionWeights sets dst[j] to the attention probability of query q [HeadDim]
 // on logical slot from+j, exp2(score - st.Max)/st.Sum, given the statistics that
-// Attention left for this query.
+// Attention computed for this query.
 func (c CPU) AttentionWeights(dst, q []float32, kv *KV, from int, scale float32, st Softmax) {
 	c.attentionScores(dst, q, kv, from, scale)
 	c.softmaxWeights(dst, st)

@@ -10,8 +10,8 @@ import (
 
 func (c CPU) vector() bool { return c.AVX2 }
 
-// attentionTable holds the kernels by instruction set and, in turn, for caches of
-// f32, f16, bf16 and for attention in bf16.
+// attentionTable holds the kernels by instruction set and then for caches of f32, f16
+// and bf16, and for attention in bf16.
 var attentionTable = [...][4]attentionKernels{
 	{ // AVX2
 		{
@@ -65,7 +65,7 @@ var attentionTable = [...][4]attentionKernels{
 	},
 }
 
-// attentionDot are the kernels of attention in bf16 with AVX512_BF16.
+// attentionDot holds the kernels of attention in bf16 with AVX512_BF16.
 var attentionDot = attentionKernels{
 	dot: true, packed: true, steady: &attentionSteady,
 	scores4: scores4DotAVX512BF16, scores16: scores16DotAVX512BF16, values1: values1DotAVX512BF16, values4: values4DotAVX512BF16, values64: values64DotAVX512BF16,
@@ -73,10 +73,10 @@ var attentionDot = attentionKernels{
 	scores6: scores6DotAVX512BF16, values6: values6DotAVX512BF16, panelValues1: panelValues1DotAVX512BF16, softmax: softmaxDotAVX512BF16,
 }
 
-// attentionSteady are those of them that take 16 columns at a time. On Zen 4 the kernels
-// of 64 columns ask for more lines at once than the processor has room for: they are a
-// third faster with keys and values from the second-level cache, and a fifth slower with
-// those from memory.
+// attentionSteady holds those that take 16 columns at a time. On Zen 4 the kernels of 64
+// columns request more lines at once than the processor has room for: they are a third
+// faster with keys and values from the second-level cache, and a fifth slower with those
+// from memory.
 var attentionSteady = attentionKernels{
 	dot: true, packed: true,
 	scores4: scores4DotAVX512BF16, values1: values1DotAVX512BF16, values4: values4DotAVX512BF16, softmax: softmaxDotAVX512BF16,
@@ -137,7 +137,7 @@ func (c CPU) mergeRows(out, acc *float32, n, rows int, a, b *Softmax) {
 
 func divideAsm(dst, x *float32, n int, total float32) { divideAVX2(dst, x, n, total) }
 
-// softmaxWeightsAsm does the first so many of the n elements at p.
+// softmaxWeightsAsm processes the first of the n elements at p and returns how many.
 func (c CPU) softmaxWeightsAsm(p *float32, n int, st Softmax) int {
 	if n &^= 15; n == 0 {
 		return 0
@@ -333,7 +333,7 @@ func panelValues1DotAVX512BF16(acc, p *float32, v unsafe.Pointer, stride, n, col
 //go:noescape
 func softmaxDotAVX512BF16(p *float32, n, rows int, st *Softmax)
 
-// interleave is an index of VPERMW: element 2i is number i, element 2i+1 number 16+i.
+// interleave is an index for VPERMW: element 2i is i, element 2i+1 is 16+i.
 //
 //lint:ignore U1000 read by assembly
 var interleave = func() (idx [32]uint16) {

@@ -8,7 +8,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// The kernels ask for nothing ahead of need.
+// The kernels prefetch nothing.
 
 func (c CPU) vector() bool { return c.NEON }
 
@@ -75,7 +75,7 @@ func statOf(st *Softmax, r int) *Softmax {
 
 func divideAsm(dst, x *float32, n int, total float32) { divideNEON(dst, x, n, total) }
 
-// softmaxWeightsAsm does the first so many of the n elements at p.
+// softmaxWeightsAsm processes the first of the n elements at p and returns how many.
 func (c CPU) softmaxWeightsAsm(p *float32, n int, st Softmax) int {
 	if n &^= 3; n > 0 {
 		softmaxWeightsNEON(p, n, st)

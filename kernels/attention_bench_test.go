@@ -10,8 +10,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// benchCache returns KV heads of n entries each, so many that together they
-// exceed the caches of the processor.
+// benchCache returns heads KV heads of n entries each.
 func benchCache(t tensor.Type, heads, dim, n int) []KV {
 	const page = 64
 	kvs := make([]KV, heads)
@@ -29,7 +28,7 @@ func benchCache(t tensor.Type, heads, dim, n int) []KV {
 	return kvs
 }
 
-// modes are the ways to compute attention over a cache of type t: in bf16 or not.
+// modes returns the ways to compute attention over a cache of type t: in bf16 or not.
 func modes(t tensor.Type) []bool {
 	if t == tensor.BF16 {
 		return []bool{false, true}
@@ -69,10 +68,10 @@ func BenchmarkAttentionDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkAttentionPrefill computes attention the way prefill asks for it: a
-// call is some tokens of one KV head, somewhere in a chunk of 512 tokens after 4096
-// others. Other programs slow it down, so a probe of the multiply-add peak runs
-// in turns with it; peak% compares the best time of both.
+// BenchmarkAttentionPrefill computes attention the way prefill asks for it: each
+// call takes some tokens of one KV head, somewhere in a chunk of 512 tokens after 4096
+// others. Other programs slow it down, so it alternates with a probe of the
+// multiply-add peak; peak% compares the best rates of both.
 func BenchmarkAttentionPrefill(b *testing.B) {
 	const depth, chunk, heads, group = 4096, 512, 8, 4
 	tokens := AttentionTokens(group)
@@ -82,7 +81,7 @@ func BenchmarkAttentionPrefill(b *testing.B) {
 			for _, c := range Variants()[1:] {
 				for _, inBF16 := range modes(t) {
 					if c.AVX512BF16 && !inBF16 {
-						continue // the same code as without
+						continue // the same code as without AVX512BF16
 					}
 					b.Run(fmt.Sprintf("dim=%d/%v%s/%v", dim, t, modeNames[inBF16], c), func(b *testing.B) {
 						set := c.String()

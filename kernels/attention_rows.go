@@ -5,10 +5,10 @@ package kernels
 import "unsafe"
 
 const (
-	fewRows = 16 // up to so many rows read the cache directly, more of them from panels
+	fewRows = 16 // up to this many rows read the cache directly; more read panels
 
 	panelColumns = 64  // keys, or columns of values, of a panel
-	panelSlots   = 128 // of a panel of values: 32 KiB, which stay in the first-level cache for all rows
+	panelSlots   = 128 // of a panel of values, whose 32 KiB stay in the first-level cache for all rows
 	valueSlots   = 64  // the same for values that are read directly
 )
 
@@ -18,53 +18,53 @@ type (
 	panelFunc  func(dst *float32, src unsafe.Pointer, stride, step, n, cols int)
 )
 
-// attentionKernels is what one instruction set offers for one type of cache, or
-// for attention in bf16.
+// attentionKernels holds the kernels of one instruction set for one type of cache,
+// or for attention in bf16.
 //
-// In pairs are the kernels of attention in bf16: they want even numbers of
-// components and slots, add the second of two first and flush. Packed are those of
-// them that have products of bf16: queries and weights are bf16 at the start of
-// their rows then, and an element of a panel holds two numbers, of neighbouring
-// components or slots. Those that report take, in place of what they may ask for
-// ahead of need, the address of a word that they set to 1 where the processor may
-// have flushed a number that the contract rounds to the smallest normal one.
+// Kernels of attention in bf16 (dot) work on pairs: they require even numbers of
+// components and slots, add the second of each pair first and flush. Those with bf16
+// product instructions are packed: queries and weights are then bf16 at the start of
+// their rows, and an element of a panel holds two numbers, of neighbouring components
+// or slots. Those that report take, in place of an address to prefetch, the address of
+// a word that they set to 1 where the processor may have flushed a number that the
+// contract rounds to the smallest normal one.
 type attentionKernels struct {
 	dot, packed, reports bool
 
-	// steady are kernels for 4 rows that ask memory for one line at a time, evenly, or nil.
+	// steady holds kernels for 4 rows that request one line at a time, evenly, or is nil.
 	steady *attentionKernels
 
 	// Scores of 4 rows with n tiles; with n groups of four tiles, or nil. scores16 takes
-	// the address of a hint as next.
+	// the address of a hint for next.
 	scores4, scores16 scoresFunc
 
-	// Weighted values of n slots for one row, for four, and for four and a multiple
-	// of 64 columns or nil. All want a multiple of 16 columns. values64 takes the address of a
-	// hint as next.
+	// Weighted values of n slots for one row, for four, and for four with a multiple of
+	// 64 columns, or nil. All require a multiple of 16 columns. values64 takes the address
+	// of a hint for next.
 	values1, values4, values64 valuesFunc
 
-	// Panels of n rows of a multiple of 16 columns, up to 64; rows of src (pairs of
-	// rows if packed) are stride bytes apart, and in a row groups of 16 columns step bytes.
+	// Panels of n rows of a multiple of 16 columns, up to 64; rows of src (pairs of rows
+	// if packed) are stride bytes apart, and groups of 16 columns in a row step bytes.
 	panelK, panelV panelFunc
 
 	// scores6 computes the scores of groups of 6 rows with the 64 keys of a panel.
-	// It may ask for what lies at nextK and nextV, pace bytes (an even number) with
-	// every component of a group. values6 adds the weighted values of n slots to a
+	// It may prefetch from nextK and nextV, pace bytes (an even number) with every
+	// component of a group. values6 adds the weighted values of n slots to a
 	// multiple of 16 components of groups of 6 rows, panelValues1 to those of one row.
 	scores6      func(p, q, k *float32, d, groups int, nextK, nextV unsafe.Pointer, pace int, scale float32)
 	values6      func(acc, p, v *float32, n, groups, cols int, next unsafe.Pointer)
 	panelValues1 valuesFunc
 
-	// softmax replaces the first n scores of an even number of rows, n a positive
-	// multiple of 16 and p in lane 0, by their weights relative to the largest.
+	// softmax replaces the first n scores of each of an even number of rows with their
+	// weights relative to the largest; n is a positive multiple of 16 and p is in lane 0.
 	softmax func(p *float32, n, rows int, st *Softmax)
 }
 
-// attentionAsm computes attention in tiles of attentionRows rows. Per block of
-// the cache it computes the scores of all rows, turns them into weights and adds
-// the weighted values. Groups of rows share what is loaded: 4 where there are few
-// rows and reading the cache takes the time; otherwise 6, after the keys or values
-// have been widened to panels, once for all groups.
+// attentionAsm computes attention in tiles of at most attentionRows rows. For each
+// block of the cache it computes the scores of all rows, turns them into weights and
+// adds the weighted values. Groups of rows share what is loaded: 4 rows where there are
+// few and reading the cache dominates; otherwise 6, after the keys or values have been
+// widened to panels, once for all groups.
 func (c CPU) attentionAsm(a *AttentionArgs, s *AttentionScratch) bool {
 	if !c.hasAttention(a.KV.HeadDim) {
 		return false
@@ -85,13 +85,13 @@ func (c CPU) hasAttention(d int) bool {
 	return c.vector() && d%16 == 0 && d >= 1 && d <= maxHeadDim
 }
 
-// rows chooses kernels for the rows of a call, and as padded the size of its tiles.
+// rows chooses the kernels for the rows of a call, and sets padded to the size of its tiles.
 func (a *AttentionArgs) rows(c CPU, s *AttentionScratch) queryRows {
 	rows := a.N * a.Group
 	if c.SlowDot && rows > fewRows || c.Streaming == streamNear && rows <= 4 {
-		// For 4 rows on AMD's cores: kernels that widen ask for memory about as fast as it
+		// For 4 rows on AMD's cores: kernels that widen request memory about as fast as it
 		// delivers. Those with dot products are a third faster and lose by it, since the
-		// processor drops what it cannot ask for at once.
+		// processor drops requests that it cannot make at once.
 		c.AVX512BF16 = false
 	}
 	t := queryRows{AttentionArgs: a, s: s, c: c, k: c.attentionKernels(a.KV.Type, a.BF16), group: 4}
@@ -113,7 +113,7 @@ func (a *AttentionArgs) rows(c CPU, s *AttentionScratch) queryRows {
 	return t
 }
 
-// take makes t the tile of at most so many rows that begins at t.from.
+// take makes t the tile of at most rows rows that begins at t.from.
 func (t *queryRows) take(rows int) {
 	t.n = min(rows, t.N*t.Group-t.from)
 	t.padded = (t.n + t.group - 1) / t.group * t.group
@@ -185,7 +185,7 @@ func (c CPU) mergeAsm(a *AttentionArgs, b *AttentionBlocks, s *AttentionScratch)
 
 // queryRows is n rows of an attention call; row r is head (from+r)%Group of
 // token (from+r)/Group. Rows from n to padded fill the last group: they have the
-// limits of the last row, and nobody looks at what becomes of them.
+// limits of the last row, and their results are ignored.
 type queryRows struct {
 	*AttentionArgs
 	s       *AttentionScratch
@@ -197,13 +197,13 @@ type queryRows struct {
 	end     int // slots that the last row sees
 }
 
-// row returns where row r lies in Q and Out, and its token.
+// row returns the offset of row r in Q and Out, and its token.
 func (t *queryRows) row(r int) (off, i int) {
 	i, g := (t.from+r)/t.Group, (t.from+r)%t.Group
 	return i*t.Stride + g*t.KV.HeadDim, i
 }
 
-// weight returns the weight of row r in column j, or a pair of them.
+// weight points to the weight of row r in column j, or to a pair of them.
 func (t *queryRows) weight(r, j int) *float32 {
 	size := 4
 	if t.k.packed {
@@ -212,7 +212,7 @@ func (t *queryRows) weight(r, j int) *float32 {
 	return (*float32)(unsafe.Add(unsafe.Pointer(&t.s.p[r*attentionStride]), j*size))
 }
 
-// ahead is what a kernel gets to ask for: next, or where it reports.
+// ahead returns what a kernel takes for next: next itself, or the word that it reports in.
 func (t *queryRows) ahead(next unsafe.Pointer) unsafe.Pointer {
 	if t.k.reports {
 		return unsafe.Pointer(&t.s.tiny[0])
@@ -220,8 +220,8 @@ func (t *queryRows) ahead(next unsafe.Pointer) unsafe.Pointer {
 	return next
 }
 
-// stream is ahead for kernels of few rows, which wait for memory: they take an odd
-// address as one to be fetched into the second-level cache.
+// stream is ahead for kernels of few rows, which are memory-bound: an odd address tells
+// them to prefetch into the second-level cache.
 func (t *queryRows) stream(next unsafe.Pointer) unsafe.Pointer {
 	if t.c.Streaming != streamNear {
 		next = unsafe.Add(next, 1)
@@ -229,20 +229,20 @@ func (t *queryRows) stream(next unsafe.Pointer) unsafe.Pointer {
 	return t.ahead(next)
 }
 
-// hintSlots is the number of slots that kernels of 64 columns take at once.
+// hintSlots is the number of slots that kernels of 64 columns process at once.
 const hintSlots = 4 * TileEntries
 
-// upcoming returns what is asked for while the keys or values of the columns from at on
-// are read: keys or values of the slots from slot on. They are the values of the same slots,
-// then the keys of the next block. Kernels of 64 columns ask for what lies half a block
-// further instead, where the first-level cache has room for it, in the order in which pages
-// hold it: that is not the order of reading, but the processor's own look-ahead goes on with
-// neighbouring lines.
+// upcoming returns what to prefetch while the keys or values of the columns from at on are
+// read: keys or values of the slots from slot on. With keys, these are the values of the same
+// slots; with values, the keys of the next block. Where the first-level cache has room for it,
+// kernels of 64 columns instead prefetch what is half a block further on, in the order in which
+// pages hold it: that is not the order of reading, but the processor's own look-ahead continues
+// with neighbouring lines.
 func (t *queryRows) upcoming(base, at int, keys bool) (slot int, ofKeys bool) {
 	slot, ofKeys = base+at, !keys
 	switch {
 	case t.c.Streaming == streamNear && t.k.scores16 != nil:
-		const half = BlockEntries / hintSlots // kernels that half of the work on a block takes
+		const half = BlockEntries / hintSlots // kernel calls in half of the work on a block
 		i := at/hintSlots + half
 		if !keys {
 			i += half
@@ -257,14 +257,14 @@ func (t *queryRows) upcoming(base, at int, keys bool) (slot int, ofKeys bool) {
 	return slot, ofKeys
 }
 
-// hint says what kernels of 64 columns ask for ahead of need, and returns where it says
-// so: the keys or values of the 64 slots from slot on. The first address is odd
-// where lines go to the second-level cache only.
+// hint records what kernels of 64 columns prefetch, the keys or values of the 64 slots from
+// slot on, and returns the address of the record. The first address in it is odd where lines
+// go to the second-level cache only.
 //
-// A kernel asks for four lines at a time. They are neighbours, except for streamRuns: there
-// memory delivers lines of different pages of 4 KiB faster than one after the other. Shorter
-// heads have fewer of these in 64 slots, so the 64 slots next to them are asked for at the
-// same time, half of both each time.
+// A kernel requests four lines at a time. They are neighbours, except with streamRuns: there
+// memory delivers lines of different 4 KiB pages faster than consecutive ones. Shorter heads
+// have fewer such pages in 64 slots, so the neighbouring 64 slots are requested at the same
+// time, half of both each time.
 func (t *queryRows) hint(slot int, keys bool) unsafe.Pointer {
 	kv, h := &t.KV, t.s.hint
 	if t.k.scores16 == nil {
@@ -292,8 +292,8 @@ func (t *queryRows) hint(slot int, keys bool) unsafe.Pointer {
 	return unsafe.Pointer(&h[0])
 }
 
-// place returns where the keys or the value of a slot lie, address says it as a number, to
-// be asked for only.
+// place returns where the keys or the value of a slot are; address returns it as an integer,
+// for prefetching only.
 func (kv *KV) place(slot int, keys bool) unsafe.Pointer {
 	if keys {
 		return kv.key(slot)
@@ -359,7 +359,8 @@ func (t *queryRows) run() {
 }
 
 // block computes the weighted values of all rows over the logical slots [from, to)
-// of one block, and their part of the statistics. From here on slots are columns: numbers in the block, which starts at base.
+// of one block, and their part of the statistics. From here on, slots are columns,
+// counted from the start of the block, base.
 func (t *queryRows) block(from, to int) {
 	s := t.s
 	base := from / BlockEntries * BlockEntries
@@ -383,7 +384,7 @@ func (t *queryRows) block(from, to int) {
 	}
 }
 
-// merge adds a block to what rows have of those before.
+// merge adds a block to the rows' results from the earlier ones.
 func (t *queryRows) merge() {
 	s := t.s
 	// Limits grow with the row: those that see nothing here come first or last.
@@ -424,7 +425,7 @@ func (t *queryRows) weights(r int) {
 }
 
 // panelScores computes the scores of the columns [from, to), panel by panel.
-// What a panel holds beyond them is left over and no row will see its scores.
+// What a panel holds beyond them is left over, and no row sees its scores.
 func (t *queryRows) panelScores(base, from, to int) {
 	s, kv := t.s, &t.KV
 	row := TileEntries * kv.Type.Size()
@@ -461,7 +462,7 @@ func (t *queryRows) panelScores(base, from, to int) {
 	}
 }
 
-// panelValue is where the panel of values that begins at column at holds those of column j.
+// panelValue points to the values of column j in the panel of values that begins at column at.
 func (t *queryRows) panelValue(j, at int) *float32 {
 	if t.k.packed {
 		return &t.s.v[(j-at)/2*panelColumns]
@@ -479,7 +480,7 @@ func (t *queryRows) panelValues(base, from, to int) {
 	}
 	for at := from; at < to; {
 		end := min(to, at+panelSlots)
-		// Groups of which every row sees all of these columns.
+		// Groups in which every row sees all of these columns.
 		first, last := 0, t.padded
 		for first < last && s.hi[first] < end {
 			first += 6
@@ -514,7 +515,7 @@ func (t *queryRows) panelValues(base, from, to int) {
 }
 
 // panelEdge adds the values of the columns [at, end), which the panel holds, to
-// components c to c+cols-1 of the rows r to r+5, which do not all see all of them.
+// components c to c+cols-1 of the rows r to r+5, not all of which see all of them.
 func (t *queryRows) panelEdge(r, c, cols, at, end int) {
 	s := t.s
 	lo, hi := max(at, s.lo[r+5]), min(end, s.hi[r]) // what all see
@@ -553,7 +554,7 @@ func (t *queryRows) panelRow(r, c, cols, at, from, to int) {
 }
 
 // halfPanel returns a copy of the two slots from column j on in the panel that
-// begins at column at, with zeros for the slot that is not which.
+// begins at column at, with zeros for the slot other than which (0 or 1).
 func (t *queryRows) halfPanel(j, at, which int) unsafe.Pointer {
 	v := t.panelValue(j, at)
 	if t.k.packed {
@@ -645,8 +646,8 @@ func (t *queryRows) valuesOf(r int, v unsafe.Pointer, at, end int, next unsafe.P
 	}
 }
 
-// rowValues adds the values of the columns [from, to) to the rows from r on, one
-// or four, which see all of them; those of column at start at v.
+// rowValues adds the values of the columns [from, to) to the one or four rows from
+// r on, which see all of them; the values of column at start at v.
 func (t *queryRows) rowValues(rows, r int, v unsafe.Pointer, at, from, to int, next unsafe.Pointer) {
 	s, d := t.s, t.KV.HeadDim
 	size := t.KV.Type.Size()
@@ -678,8 +679,8 @@ func (t *queryRows) rowValues(rows, r int, v unsafe.Pointer, at, from, to int, n
 	}
 }
 
-// halfValues returns a copy of the values of the two slots at v, of bf16, with
-// zeros for the slot that is not which.
+// halfValues returns a copy of the bf16 values of the two slots at v, with zeros
+// for the slot other than which (0 or 1).
 func (t *queryRows) halfValues(v unsafe.Pointer, which int) unsafe.Pointer {
 	d := t.KV.HeadDim
 	dst := unsafe.Slice((*uint16)(unsafe.Pointer(&t.s.half[0])), 2*d)
@@ -734,10 +735,10 @@ var minWeights = float32(minWeight)
 
 // The assembly, in attention_amd64.go and attention_arm64.go:
 //
-//   - vector reports whether c has kernels at all, attentionKernels which.
+//   - vector reports whether c has kernels at all; attentionKernels returns them.
 //   - scores1 computes the scores of one row with n tiles.
 //   - mergeRows is mergePortable for n components, a multiple of 16, of some rows; a
 //     receives the result. It leaves acc cleared for the next block.
 //   - divideAsm sets dst[i] = x[i]/total + 0 for a multiple of 16 components.
-//   - softmaxWeightsAsm is softmaxWeightsPortable for as many of the first
-//     slots as it returns.
+//   - softmaxWeightsAsm is softmaxWeightsPortable for the first slots, and returns
+//     how many.

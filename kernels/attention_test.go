@@ -16,7 +16,7 @@ import (
 // TestAttentionRows computes the first n tokens of a chunk, for every n, so that
 // tiles of every number of rows occur, and compares them with the portable result
 // of the whole chunk. NaN and infinities are among the keys and values of the last
-// quarter, which earlier tokens may not see. Results lie flush against an unreadable page.
+// quarter, which earlier tokens may not see. Results end flush against an unreadable page.
 func TestAttentionRows(t *testing.T) {
 	checks := 0
 	for i, s := range []attentionShape{

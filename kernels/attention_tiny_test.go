@@ -8,10 +8,10 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// TestAttentionJudgesTininessAfterRounding adds, in bf16, to the smallest normal number
-// so little of the other sign that the sum rounds back to it. A processor that flushes
-// before it rounds makes it zero. One pair of slots, or one of components, does so, and
-// each call has another kernel compute it.
+// TestAttentionJudgesTininessAfterRounding adds, in bf16, so little of the opposite sign
+// to the smallest normal number that the sum rounds back to it. A processor that flushes
+// before it rounds makes it zero. The sum is that of one pair of slots, or of components,
+// and each case is computed by a different kernel.
 func TestAttentionJudgesTininessAfterRounding(t *testing.T) {
 	const dim, page, slots = 16, 16, 48
 	for _, k := range []struct {

@@ -43,7 +43,7 @@ func widenPortable(dst []float32, src []byte, t tensor.Type) {
 }
 
 // RoundBF16 sets dst[i] to src[i] rounded to bf16 (nearest, ties to even).
-// Subnormal numbers become zeros of their sign, NaN stays NaN. dst and src have
+// Subnormal numbers become zeros of the same sign; NaN stays NaN. dst and src have
 // the same length.
 func (c CPU) RoundBF16(dst []uint16, src []float32) {
 	dst = dst[:len(src)]
@@ -127,7 +127,7 @@ func load(p unsafe.Pointer, t tensor.Type, i int) float32 {
 }
 
 // load16 returns elements i to i+15 of an array of type t at p, widened into buf
-// unless they are f32 already.
+// unless they are already f32.
 func load16(buf *[16]float32, p unsafe.Pointer, t tensor.Type, i int) *[16]float32 {
 	switch t {
 	case tensor.F32:

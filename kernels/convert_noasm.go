@@ -4,7 +4,7 @@ package kernels
 
 import "github.com/lukv/lukv/tensor"
 
-// The functions of this file return how many elements they have done.
+// The functions in this file return how many elements they have processed.
 
 func (c CPU) roundBF16Asm(dst []uint16, src []float32) int           { return 0 }
 func (c CPU) widenAsm(dst []float32, src []byte, t tensor.Type) int  { return 0 }

@@ -46,7 +46,7 @@ func TestWidenAndNarrowEveryPattern(t *testing.T) {
 func TestNarrowAtBoundaries(t *testing.T) {
 	var x []float32
 	for h := range 1 << 16 {
-		for d := uint32(0x7fff); d <= 0x8001; d++ { // around the middle of two bf16
+		for d := uint32(0x7fff); d <= 0x8001; d++ { // around the midpoint of two bf16
 			x = append(x, math.Float32frombits(uint32(h)<<16+d))
 		}
 		m := math.Float32bits(float16.Frombits(uint16(h)).Float32()) + 0x1000 // of two normal f16
@@ -84,7 +84,7 @@ func TestExpAccuracyAndLimits(t *testing.T) {
 	for _, c := range Variants() {
 		c.Exp(got, x)
 		copy(got2, x)
-		c.softmaxWeights(got2, Softmax{Sum: 1}) // its weights are Exp2 of the scores then
+		c.softmaxWeights(got2, Softmax{Sum: 1}) // its weights are then Exp2 of the scores
 		worst, worst2 := 0.0, 0.0
 		for i, v := range x {
 			require.Equal(t, "", diff(tensor.F32, bytesOf(Exp(v)), bytesOf(got[i])), "%v: Exp(%v)", c, v)

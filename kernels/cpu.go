@@ -19,32 +19,32 @@ type CPU struct {
 	AVX512BF16 bool
 	NEON       bool
 
-	// Streaming is how kernels that wait for memory ask for it. No result depends on it.
+	// Streaming is how memory-bound kernels prefetch. No result depends on it.
 	Streaming Streaming
 
-	// SlowDot says that dot products of bf16 have half the rate of multiply-adds of f32,
-	// as on Intel's cores: products of many rows do without them. No result depends on it.
+	// SlowDot says that bf16 dot products run at half the rate of f32 multiply-adds, as on
+	// Intel's cores: products of many rows then avoid them. No result depends on it.
 	SlowDot bool
 }
 
-// Streaming is an order and a look-ahead in which weights and cache pages are read
-// where a pass has few rows. Which is fastest depends on the caches; NEON and
-// portable Go know only one.
+// Streaming is the order and look-ahead with which weights and cache pages are read
+// when a pass has few rows. Which is fastest depends on the caches; NEON and
+// portable Go have only one.
 type Streaming uint8
 
 const (
-	// streamNear fetches what comes next into the first-level cache. A single row of
-	// activations on AVX2 and six on AVX-512 read the weights as four runs of neighbouring
-	// rows side by side.
+	// streamNear prefetches into the first-level cache. A single row of activations on
+	// AVX2, and six on AVX-512, read the weights as four runs of neighbouring rows side
+	// by side.
 	streamNear Streaming = iota
 
-	// streamFar fetches into the second-level cache. Up to six rows of activations (a
+	// streamFar prefetches into the second-level cache. Up to six rows of activations (a
 	// single one on AVX2) read the weights as runs. Attention of few rows in bf16 reads
-	// 16 columns at a time, at the even pace at which memory keeps up.
+	// 16 columns at a time, at an even pace that memory can sustain.
 	streamFar
 
-	// streamRuns is streamFar with shorter look-ahead, and attention that reads 64 columns
-	// at a time and fetches from four pages of memory side by side.
+	// streamRuns is streamFar with a shorter look-ahead, and with attention that reads 64
+	// columns at a time and prefetches from four pages of memory side by side.
 	streamRuns
 )
 
@@ -52,8 +52,8 @@ var streamingNames = [...]string{"near", "far", "runs"}
 
 func (s Streaming) String() string { return streamingNames[s] }
 
-// stream says how tiles with so many rows of x read rows of w of so many columns: whether
-// as runs, and the tile's field far.
+// stream returns how tiles of n rows of x read rows of w of cols columns: whether as runs,
+// and the value of the tile's far field.
 func (c CPU) stream(n, cols int) (far int, runs bool) {
 	switch {
 	case c.Streaming == streamNear:
@@ -67,8 +67,8 @@ func (c CPU) stream(n, cols int) (far int, runs bool) {
 	return far, runs
 }
 
-// runAhead returns how many bytes ahead of need a run is fetched: what fits between two
-// uses of the memory on Intel's processors, and more where tiles compute longer or the
+// runAhead returns how many bytes ahead of use a run is prefetched: on Intel's processors,
+// what fits between two uses of memory; elsewhere more where tiles compute longer or the
 // processor's own look-ahead is shorter.
 func (c CPU) runAhead(n, cols int) int {
 	switch {
@@ -80,9 +80,10 @@ func (c CPU) runAhead(n, cols int) int {
 	return 1 << 10
 }
 
-// detectStreaming chooses as measured on Intel's Sapphire and Emerald Rapids and on
-// AMD's Zen 4 (32 KiB of first-level data cache, which a block of keys fills) and Zen 5
-// (48 KiB), unless the variable LUKV_STREAMING names a choice. l1 is in bytes, 0 if unknown.
+// detectStreaming returns the choice that measurements favour on Intel's Sapphire and
+// Emerald Rapids and on AMD's Zen 4 (32 KiB of first-level data cache, which a block of keys
+// fills) and Zen 5 (48 KiB), unless name, the value of LUKV_STREAMING, names another. l1 is
+// in bytes, 0 if unknown.
 func detectStreaming(intel bool, l1 int, name string) (Streaming, error) {
 	choice := streamNear
 	switch {
@@ -102,7 +103,7 @@ func detectStreaming(intel bool, l1 int, name string) (Streaming, error) {
 
 // Detect returns what this processor offers, narrowed by the environment
 // variable LUKV_CPU if it is set to a name that [ParseCPU] knows. Any other
-// value is reported once, as a warning of [slog.Default], and ignored.
+// value is ignored and reported once, as a warning to [slog.Default].
 func Detect() CPU { return detectOnce() }
 
 var detectOnce = sync.OnceValue(func() CPU {
@@ -125,7 +126,7 @@ func detectNamed(name string) (CPU, error) {
 }
 
 // ParseCPU returns the instruction set with the given name: "portable", "avx2",
-// "avx512", "avx512bf16", "neon" or "auto". A name beyond what the processor
+// "avx512", "avx512bf16", "neon" or "auto". Naming more than the processor
 // offers is an error.
 func ParseCPU(name string) (CPU, error) {
 	have := detect()

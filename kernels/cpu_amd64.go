@@ -11,7 +11,7 @@ import (
 	"github.com/klauspost/cpuid/v2"
 )
 
-// detect asks the processor; cpuid also checks that the operating system keeps
+// detect queries the processor; cpuid also checks that the operating system saves
 // the wide registers.
 func detect() CPU {
 	p := &cpuid.CPU
@@ -61,7 +61,7 @@ var dotAgrees = sync.OnceValue(func() bool {
 		x: unsafe.Pointer(&x), ldx: 2 * k, w: unsafe.Pointer(&w), ldw: 2 * k, ldd: 4 * cols,
 		rows: rows, cols: cols, step: 1, add: -1,
 	}
-	// One group at a time: 32 products leave their mark on the sum.
+	// One group at a time: a difference shows in a sum of only 32 products.
 	for range k / 32 {
 		t.dst = unsafe.Pointer(&want)
 		tileDotAVX512(&t)

@@ -3,7 +3,7 @@ package kernels
 import "math"
 
 // RMSNorm sets dst[i] = (x[i]·s)·w[i] with s = 1/√(Σx²/n + eps), n = len(x); the
-// squares are summed as by Dot, s is computed in binary64 and rounded once. dst
+// squares are summed as by Dot, and s is computed in binary64 and rounded once. dst
 // may be x; dst and w are at least as long as x.
 func (c CPU) RMSNorm(dst, x, w []float32, eps float64) {
 	ss := c.Dot(x, x)
@@ -17,8 +17,8 @@ func (c CPU) RMSNorm(dst, x, w []float32, eps float64) {
 	}
 }
 
-// Dot returns Σ x[i]·y[i]: for each group g of 16 elements lane i becomes
-// fma(x[16g+i], y[16g+i], lane i), from +0; the tree joins the lanes. There are
+// Dot returns Σ x[i]·y[i]: for each group g of 16 elements, lane i, starting from +0,
+// becomes fma(x[16g+i], y[16g+i], lane i); the tree joins the lanes. There are
 // no blocks. y is at least as long as x.
 func (c CPU) Dot(x, y []float32) float32 {
 	var s [lanes]float32
@@ -72,8 +72,8 @@ func (c CPU) SwiGLU(dst, gate, up []float32) {
 	}
 }
 
-// Argmax returns the index of the largest element, the first of equals. NaN
-// loses against everything; an empty or all-NaN x gives 0.
+// Argmax returns the index of the largest element, the first if several are equal.
+// NaN counts as -Inf; an empty x gives 0.
 func (c CPU) Argmax(x []float32) int {
 	raceRead(x)
 	best, n := c.maxAsm(x)

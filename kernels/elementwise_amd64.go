@@ -53,7 +53,7 @@ func (c CPU) swigluAsm(dst, gate, up []float32) int {
 	return n
 }
 
-// maxAsm returns the largest of the first n elements as portable Argmax finds it.
+// maxAsm returns the largest of the first n elements, as portable Argmax finds it.
 func (c CPU) maxAsm(x []float32) (largest float32, n int) {
 	n = len(x) &^ 31
 	if !c.AVX2 || n == 0 {
@@ -62,8 +62,8 @@ func (c CPU) maxAsm(x []float32) (largest float32, n int) {
 	return maxAVX2(&x[0], n), n
 }
 
-// indexAsm returns the index of the first element equal to v among the first
-// n, n the largest that the assembly handles, or n.
+// indexAsm returns the index of the first element equal to v among the first n,
+// or n if there is none; n is the most the assembly handles.
 func (c CPU) indexAsm(x []float32, v float32) int {
 	n := len(x) &^ 7
 	if !c.AVX2 || n == 0 {

@@ -38,7 +38,7 @@ func (c CPU) swigluAsm(dst, gate, up []float32) int {
 	return n
 }
 
-// Loops over memory that the compiler's code runs well enough.
+// The compiler's code is good enough for these loops over memory.
 
 func (c CPU) addAsm(dst, x []float32) int                 { return 0 }
 func (c CPU) maxAsm(x []float32) (largest float32, n int) { return minusInf, 0 }

@@ -7,7 +7,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// BenchmarkElementwise reports bytes read and written per second, in the caches.
+// BenchmarkElementwise reports bytes read and written per second, within the caches.
 func BenchmarkElementwise(b *testing.B) {
 	const n = 4096
 	x, y, z := make([]float32, n), make([]float32, n), make([]float32, n)

@@ -2,7 +2,7 @@
 
 package kernels
 
-// The functions of this file return how many elements they have done.
+// The functions in this file return how many elements they have processed.
 
 func (c CPU) dotAsm(s *[lanes]float32, x, y []float32) int   { return 0 }
 func (c CPU) addAsm(dst, x []float32) int                    { return 0 }

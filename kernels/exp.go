@@ -14,7 +14,7 @@ const (
 	exp2c6 = 0x1.44138ap-13
 
 	log2e   = 1.4426950408889634 // rounded to float32 wherever it is used
-	log2eLo = 0x1.4ae0c0p-26     // what that rounding took away
+	log2eLo = 0x1.4ae0c0p-26     // what that rounding lost
 
 	exp2Low  = -125.5 // below: 0, so that no result is subnormal
 	exp2High = 127.5  // from here on: +Inf
@@ -61,7 +61,7 @@ func (c CPU) Exp(dst, x []float32) {
 
 // Exp returns e^x: with h = x·log2e (rounded) and
 // e = fma(x, log2eLo, fma(x, log2e, -h)), it is Exp2's polynomial at
-// r = (h - n) + e and its limits applied to h. The relative error is below 2e-7.
+// r = (h - n) + e, with Exp2's limits applied to h. The relative error is below 2e-7.
 func Exp(x float32) float32 {
 	h := x * float32(log2e)
 	return exp2Sum(h, fma32(x, log2eLo, fma32(x, log2e, -h)))

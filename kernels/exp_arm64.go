@@ -4,7 +4,7 @@ package kernels
 
 import "math"
 
-// exp2Constants holds the constants of neon_arm64.h in its order.
+// exp2Constants holds the constants of neon_arm64.h, in that file's order.
 //
 //lint:ignore U1000 read by assembly
 var exp2Constants = [...]float32{

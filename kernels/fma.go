@@ -48,11 +48,11 @@ func fma32Slow(x, y, z float32) float32 {
 const minNormal = 0x1p-126
 
 // fmaFlush is one step of the bf16 dot product: x*y + z rounded once, where
-// subnormal operands count as zeros and a tiny result becomes a zero of its sign.
+// subnormal operands count as zeros and a tiny result becomes a zero of the same sign.
 // x and y hold bf16 values.
 func fmaFlush(x, y, z float32) float32 {
-	// With 8-bit significands the product is exact unless it is tiny, or beyond
-	// the largest number while the sum need not be.
+	// With 8-bit significands the product is exact unless it is tiny, or overflows
+	// where the sum might not.
 	p := x * y
 	r := p + z
 	if (excess(p)|excess(r)|excess(x)|excess(y)|excess(z)|beyond(r))>>63 != 0 {
@@ -84,7 +84,7 @@ func fmaFlushSlow(x, y, z float32) float32 {
 	return fma32(x, y, z)
 }
 
-// flush replaces a subnormal number by a zero of its sign.
+// flush replaces a subnormal number with a zero of the same sign.
 func flush(x float32) float32 {
 	if b := math.Float32bits(x); b&0x7f800000 == 0 {
 		return math.Float32frombits(b & 0x80000000)

@@ -11,7 +11,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// exactFMA is x*y + z rounded once, by arithmetic of unlimited precision. The
+// exactFMA returns x*y + z rounded once, computed with exact arithmetic. The
 // arguments are finite.
 func exactFMA(x, y, z float32) float32 {
 	exact := func(f float32) *big.Float { return new(big.Float).SetPrec(1000).SetFloat64(float64(f)) }
@@ -26,7 +26,7 @@ func TestFMA32(t *testing.T) {
 		for {
 			f := math.Float32frombits(randomBits(r, hard, tensor.F32))
 			if r.Uint64()%4 == 0 {
-				f = math.Float32frombits(math.Float32bits(f) &^ 0xfff) // short significands meet midpoints
+				f = math.Float32frombits(math.Float32bits(f) &^ 0xfff) // short significands hit midpoints
 			}
 			if !math.IsInf(float64(f), 0) {
 				return f
@@ -53,7 +53,7 @@ func TestFMA32(t *testing.T) {
 	require.Positive(t, slow, "no case in which two roundings differ from one")
 }
 
-// exactFlush is a step of the bf16 dot product by the words of the contract.
+// exactFlush is a step of the bf16 dot product, exactly as the contract words it.
 func exactFlush(x, y, z float32) float32 {
 	x, y, z = flush(x), flush(y), flush(z)
 	wide := func(f float32) *big.Float { return new(big.Float).SetPrec(1000).SetFloat64(float64(f)) }
@@ -88,8 +88,8 @@ func TestFMAFlush(t *testing.T) {
 	}
 }
 
-// TestDotTiny pins the border at which a sum counts as tiny, after rounding to
-// 24 bits, not before, and that only sums overflow, not products.
+// TestDotTiny pins the boundary at which a sum counts as tiny (after rounding to
+// 24 bits, not before), and that only sums overflow, not products.
 func TestDotTiny(t *testing.T) {
 	toBF16 := func(f float32) uint16 { return uint16(math.Float32bits(f) >> 16) }
 	for _, c := range []struct {

@@ -45,9 +45,9 @@ func (w *Matrix) rowBytes(o int) []byte {
 //
 //	dst[r*ldd+o] = Σ_k x[r*ldx+k]·w[o][k]
 //
-// with f32 activations x [n, w.Cols] of row distance ldx, in the order that the
-// package comment gives. Weights of any type are widened exactly. Assembly needs
-// w.Cols to be a multiple of 16; the portable function takes over otherwise.
+// with f32 activations x [n, w.Cols] whose rows are ldx apart, in the order given in
+// the package comment. Weights of any type are widened exactly. Assembly needs
+// w.Cols to be a multiple of 16; otherwise the portable function takes over.
 func (c CPU) MatMul(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, lo, hi int) {
 	if n <= 0 || lo >= hi {
 		return
@@ -109,26 +109,26 @@ type tile struct {
 	step int // groups of 16 or 32 elements; at least 1
 	add  int // -1: the sums are added to dst, 0: they replace what it holds
 
-	// ahead points to one address for each four of cols, if there are as many rows as
-	// CPU.tileRows, on AVX-512 three or more. While four rows of w are multiplied, the
-	// 64·step bytes at their address may be fetched, and as many apart bytes further
-	// unless that is 0 (AVX-512); an address of 0 is nothing. Nil stands for a list of
-	// nothing where there are fewer rows.
+	// ahead points to one address for every four of cols, if there are CPU.tileRows rows,
+	// or on AVX-512 three or more. While four rows of w are multiplied, the 64·step bytes
+	// at their address may be prefetched and, unless apart is 0, as many again apart bytes
+	// further on (AVX-512); an address of 0 means none. With fewer rows ahead may be nil,
+	// which means none at all.
 	ahead *uintptr
 	apart uintptr
 
-	// How a stream of weights comes from memory, for few rows of x. If run is not 0, x takes
-	// four runs of neighbouring rows of w at once, each run rows long, of which cols/4 are
-	// taken, and far is how many bytes ahead of need they are fetched. Rows of w then begin
-	// with more blocks of full groups each, in front of the one of step groups. Otherwise far
-	// is not 0 where the next rows of w are fetched into the second-level cache, not the first.
+	// How weights are streamed from memory, for few rows of x. If run is not 0, x is multiplied
+	// by four runs of neighbouring rows of w at once, each run rows long, of which cols/4 are
+	// used, and far is how many bytes ahead of use they are prefetched. Rows of w then begin
+	// with more blocks of full groups each, before the one of step groups. Otherwise a far other
+	// than 0 means that the next rows of w are prefetched into the second-level cache, not the first.
 	far, run, more, full int
 
-	// A tile of 6 rows can be computed in parts of the block, if the routine says so.
-	// Between them the lanes of all outputs wait in sums, in the routine's own order.
-	// tileF32AVX512 takes a multiple of four cols: part is 1 for the first of two
-	// parts, 2 for the second, 0 for both at once. tilePackedAVX2 takes an even number:
-	// part is the number of groups before this part, packed is room for x, widened.
+	// A tile of 6 rows can be computed in parts of the block, where the routine supports it.
+	// Between parts the lanes of all outputs are kept in sums, in the routine's own order.
+	// For tileF32AVX512 cols is a multiple of four, and part is 1 for the first of two
+	// parts, 2 for the second, 0 for both at once. For tilePackedAVX2 cols is even, part is
+	// the number of groups before this part, and packed is room for x, widened.
 	part   int
 	sums   unsafe.Pointer // [cols][rows][16] f32
 	packed unsafe.Pointer // [groups][rows][32] f32
@@ -136,22 +136,22 @@ type tile struct {
 
 const (
 	// panelBytes is how much of the weights should stay in the second-level cache
-	// while the rows of x pass by, panelRows how many rows of them at most.
+	// while the rows of x pass by; panelRows is the most rows of them.
 	panelBytes = 512 << 10
 	panelRows  = 128
 
 	packedRows = 6 // rows of a packed tile
 
-	// runRows is the number of rows of w in a run, of which callers that wait for memory
-	// should ask for four: where a run begins, nothing was asked for ahead.
+	// runRows is the number of rows of w in a run. Memory-bound callers should ask for four
+	// runs at a time: the beginning of a run is not prefetched.
 	runRows = 64
 
-	// runCols is the length of rows of w beyond which the first tile of a panel, too, reads
-	// them as runs. Putting sums where four runs want them costs shorter rows more than that gains.
+	// runCols is the length of rows of w beyond which the first tile of a panel also reads
+	// them as runs. For shorter rows, arranging the sums for four runs costs more than it gains.
 	runCols = 1024
 )
 
-// matMulTiles computes a product by tiles. size is that of an element of x: 4
+// matMulTiles computes a product in tiles. size is the size of an element of x: 4
 // for f32, 2 for bf16 with bf16 weights.
 func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n int, w *Matrix, lo, hi int) {
 	for r := range n {
@@ -175,7 +175,7 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 	c.roomyPanels(t, &a, dst, x, size, n, w, lo, hi)
 }
 
-// runs multiplies n rows of x by rows of w in four runs at once, and returns where it
+// runs multiplies n rows of x by rows of w, four runs at a time, and returns where it
 // stopped: fewer than four rows are left.
 func (c CPU) runs(t tile, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) int {
 	t.x, t.rows = x, n
@@ -190,7 +190,7 @@ func (c CPU) runs(t tile, dst []float32, x unsafe.Pointer, size, n int, w *Matri
 	return lo
 }
 
-// panels goes through panels of w, the blocks of their columns, and the rows of x.
+// panels loops over the panels of w, the blocks of their columns, and the rows of x.
 func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
 	wsize, ldd := w.Type.Size(), int(t.ldd)/4
 	group := lanes
@@ -233,9 +233,9 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 	}
 }
 
-// panelRuns computes the first tile of a panel. What of the panel still comes from memory
-// comes as four runs of its rows, in one part: between parts, the lanes of sums would wait
-// in another order.
+// panelRuns computes the first tile of a panel. Whatever part of the panel is still in memory
+// is read as four runs of its rows, and the tile is computed in one part: between parts, the
+// lanes of the sums would be kept in a different order.
 func (c CPU) panelRuns(t tile, size int, wt tensor.Type) {
 	t.ahead, t.far, t.sums = nil, c.runAhead(t.rows, blockK), nil
 	rest := t.cols % 4
@@ -250,7 +250,7 @@ func (c CPU) panelRuns(t tile, size int, wt tensor.Type) {
 	}
 }
 
-// tile computes one block of a product. size is that of an element of x, wt the type of w.
+// tile computes one block of a product. size is the size of an element of x, wt the type of w.
 func (c CPU) tile(a *tile, size int, wt tensor.Type) {
 	if size == 2 {
 		c.tileDot(a)
@@ -259,30 +259,30 @@ func (c CPU) tile(a *tile, size int, wt tensor.Type) {
 	}
 }
 
-// ahead says what the second-level cache should receive while tiles are
-// computed: the next tile's rows of x, and little by little the next panel of w.
-// Behind the end of the product that is what a caller is likely to ask for next.
-// Addresses are numbers here: nothing is read through them.
+// ahead says what to prefetch into the second-level cache while tiles are
+// computed: the next tile's rows of x and, little by little, the next panel of w.
+// Past the end of the product that is what a caller is likely to ask for next.
+// Addresses are integers here: nothing is read through them.
 type ahead struct {
 	list [panelRows / 4]uintptr // of the current tile
-	x    bool                   // rows of x do not stay there by themselves
+	x    bool                   // rows of x do not stay in the cache by themselves
 
-	// double says that tiles of fewer rows fetch, too, and two entries at once where one
-	// would not be enough for the next panel: then memory is at work as long as few tiles
+	// double says that tiles of fewer rows prefetch too, and two entries at once where one
+	// would not be enough for the next panel: this keeps memory busy even where few tiles
 	// are computed.
 	double bool
 
-	// runs says that the first tile of a panel reads it as runs and fetches nothing. The
-	// others then fetch evenly spread rows of the next panel, as many as they have entries
-	// for: memory is at work all the time, and the second-level cache does not wait for it.
+	// runs says that the first tile of a panel reads it as runs and prefetches nothing. The
+	// others then prefetch evenly spaced rows of the next panel, as many as they have entries
+	// for: memory is always busy, and the second-level cache does not wait for it.
 	runs bool
 
-	w     uintptr // what comes next of w
-	wstep uintptr // bytes of w that an entry of the list stands for
-	left  int     // entries
+	w     uintptr // the next entry of w
+	wstep uintptr // bytes of w from one entry to the next
+	left  int     // entries that remain
 }
 
-// panel begins the panel at row o and column k of w, for n rows of x.
+// panel prepares for the panel at row o and column k of w, for n rows of x.
 func (a *ahead) panel(t *tile, w *Matrix, o, k, n int) {
 	rows := t.cols
 	if k += blockK; k >= w.Cols {
@@ -299,8 +299,8 @@ func (a *ahead) panel(t *tile, w *Matrix, o, k, n int) {
 	a.x = n*int(t.ldx) > 256<<10
 }
 
-// share lets the panel's tiles fetch two entries of w at once, and no x, if one at a
-// time would not be enough. With runs it leaves out entries instead.
+// share lets the panel's tiles prefetch two entries of w at once, and no x, if one at a
+// time would not be enough. With runs it skips entries instead.
 func (a *ahead) share(t *tile, tiles int) {
 	t.apart = 0
 	quads := t.cols / 4
@@ -317,7 +317,7 @@ func (a *ahead) share(t *tile, tiles int) {
 	}
 }
 
-// tile makes the list for t, behind which so many rows of x follow.
+// tile fills the list for t, which is followed by follow more rows of x.
 func (a *ahead) tile(t *tile, follow int) {
 	list := a.list[:t.cols/4]
 	if a.x {
@@ -338,8 +338,8 @@ func (a *ahead) tile(t *tile, follow int) {
 	}
 }
 
-// evenly returns the size of the next of the fewest parts of at most limit into
-// which n falls, all of nearly equal size.
+// evenly divides n into the fewest parts of at most limit, all of nearly equal size,
+// and returns the size of the first.
 func evenly(n, limit int) int {
 	parts := (n + limit - 1) / limit
 	return (n + parts - 1) / parts
@@ -364,7 +364,7 @@ func matMulPortable(dst []float32, ldd int, x []float32, ldx, n int, w *Matrix, 
 	}
 }
 
-// dotF32 is one block of a product with f32 activations.
+// dotF32 computes one block of a product with f32 activations.
 func dotF32(x, w []float32) float32 {
 	var s [lanes]float32
 	w = w[:len(x)]
@@ -381,8 +381,8 @@ func dotF32(x, w []float32) float32 {
 	return sumLanes(&s)
 }
 
-// dotGroupF32 sets every s[i] to fma32(a[i], b[i], s[i]). It takes all 16 sums by
-// way of float64 and looks only once whether one of them needs more care.
+// dotGroupF32 sets every s[i] to fma32(a[i], b[i], s[i]). It computes all 16 sums
+// in float64 and checks only once whether any of them needs more care.
 func dotGroupF32(s, a, b *[lanes]float32) {
 	var t [lanes]float32
 	var doubt uint64 // top bit: the condition of fma32 for some lane, or a sum of zero
@@ -418,7 +418,7 @@ func matMulBF16Portable(dst []float32, ldd int, x []uint16, ldx, n int, w *Matri
 	}
 }
 
-// dotBF16 is one block of a product of bf16 with bf16. w holds len(x) bf16 values.
+// dotBF16 computes one block of a product of bf16 with bf16. w holds len(x) bf16 values.
 func dotBF16(x []uint16, w []byte) float32 {
 	var s [lanes]float32
 	w = w[:2*len(x)]
@@ -433,8 +433,8 @@ func dotBF16(x []uint16, w []byte) float32 {
 		copy(b[:], w[2*k:])
 		dotGroupBF16(&s, &a, &b)
 	}
-	// A product may have overflowed where its sum does not; then a lane has been
-	// infinite or NaN ever since.
+	// A product may have overflowed where its sum does not; its lane has then stayed
+	// infinite or NaN.
 	for _, v := range s {
 		if beyond(v)>>63 != 0 {
 			return dotBF16Slow(x, w)
@@ -443,7 +443,7 @@ func dotBF16(x []uint16, w []byte) float32 {
 	return sumLanes(&s)
 }
 
-// dotBF16Slow is dotBF16 with care at every step.
+// dotBF16Slow is dotBF16 with every step checked.
 //
 //go:noinline
 func dotBF16Slow(x []uint16, w []byte) float32 {
@@ -464,8 +464,8 @@ func dotBF16Slow(x []uint16, w []byte) float32 {
 	return sumLanes(&s)
 }
 
-// dotGroupBF16 takes both steps of each lane, the odd element first. It looks
-// only once whether a number in one of them was tiny. A lane whose product
+// dotGroupBF16 takes both steps of each lane, the odd element first. It checks
+// only once whether any number in them was tiny. A lane whose product
 // overflows becomes infinite or NaN.
 func dotGroupBF16(s *[lanes]float32, a *[2 * lanes]uint16, b *[4 * lanes]byte) {
 	var t [lanes]float32
@@ -495,7 +495,7 @@ func dotGroupBF16(s *[lanes]float32, a *[2 * lanes]uint16, b *[4 * lanes]byte) {
 func bf16(x uint16) float32 { return tensor.BF16ToF32(x) }
 
 // widenBytes returns the elements of src, stored with type t, as float32. It
-// uses buf (of as many elements) unless src is aligned f32 already.
+// uses buf, of as many elements, unless src is already aligned f32.
 func widenBytes(buf []float32, src []byte, t tensor.Type) []float32 {
 	if t == tensor.F32 && littleEndian && uintptr(unsafe.Pointer(unsafe.SliceData(src)))%4 == 0 {
 		return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(src))), len(buf))

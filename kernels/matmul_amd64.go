@@ -8,7 +8,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Tiles with f32 activations and weights as named; Dot is bf16 with bf16.
+// Tiles with f32 activations and weights of the named type; Dot is bf16 with bf16.
 
 //go:noescape
 func tileF32AVX2(a *tile)
@@ -22,9 +22,9 @@ func tileF16AVX2(a *tile)
 //go:noescape
 func tileDotAVX2(a *tile)
 
-// tilePackedAVX2 brings sums up to date with a part of the block: six rows, an even
-// number of cols and of groups. joinPackedAVX2 joins the lanes of complete sums and
-// adds them to dst.
+// tilePackedAVX2 updates sums with a part of the block: six rows, and even numbers of
+// cols and groups. joinPackedAVX2 joins the lanes of complete sums and stores them in
+// dst or adds them to it.
 //
 //go:noescape
 func tilePackedAVX2(a *tile)
@@ -58,7 +58,7 @@ func (c CPU) tileRows() int {
 	return 0
 }
 
-// roomyPanels is panels with the room on the stack that some tiles want.
+// roomyPanels is panels with the working memory that some tiles need.
 func (c CPU) roomyPanels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
 	switch {
 	case c.packsWide(size, n, w):
@@ -73,15 +73,15 @@ func (c CPU) roomyPanels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size
 }
 
 const (
-	// partSteps is the length of the first part of a tile in parts: so much of six
-	// rows of f32 is half of the first-level cache.
+	// partSteps is the length of the first part of a tile in parts: that much of six
+	// rows of f32 is half the first-level cache.
 	partSteps = 1024 / lanes
 
-	// partCols is the number of rows of w whose sums wait between two parts.
+	// partCols is the most rows of w whose sums are kept between two parts.
 	partCols = 64
 )
 
-// tilesInParts reports whether tiles of many rows should have sums. It pays with
+// tilesInParts reports whether tiles of many rows should have sums. This pays off with
 // f32 weights: the others leave the second-level cache time to deliver x as well.
 func (c CPU) tilesInParts(size int, w *Matrix) bool {
 	return c.AVX512 && size == 4 && w.Type == tensor.F32 && w.Cols > partSteps*lanes
@@ -105,11 +105,11 @@ func tileParts(a *tile) {
 }
 
 const (
-	// packedSteps is the length of a part of a packed tile: so much of its rows,
-	// widened, is half of the first-level cache.
+	// packedSteps is the length of a part of a packed tile: that much of its rows,
+	// widened, is half the first-level cache.
 	packedSteps = 32
 
-	// packedFrom is the number of rows of x from which on packed tiles pay.
+	// packedFrom is the fewest rows of x for which packed tiles pay off.
 	packedFrom = 24
 )
 
@@ -122,7 +122,7 @@ func (c CPU) packsTiles(size, n int) bool {
 //go:noinline
 func (c CPU) panelsPacked(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
 	const sums, packed = panelRows * packedRows * lanes, packedSteps * packedRows * 2 * lanes
-	const line = 64 // where they begin, no vector lies across two lines of the cache
+	const line = 64 // aligned to a cache line, so that no vector crosses one
 	var room [sums + packed + line/4]float32
 	t.sums = unsafe.Pointer(&room)
 	t.sums = unsafe.Add(t.sums, -uintptr(t.sums)%line)
@@ -162,8 +162,8 @@ func (c CPU) tileF32(a *tile, t tensor.Type) {
 	}
 }
 
-// slowDot reports whether slow dot products cost the tile time: the processor computes
-// longer than it waits for memory.
+// slowDot reports whether slow dot products cost the tile time: the processor spends longer
+// computing than waiting for memory.
 func (a *tile) slowDot() bool { return a.rows >= 5 || a.rows == 4 && a.ahead != nil }
 
 // tileDot computes one block of a product of bf16 with bf16.

@@ -9,8 +9,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Tiles with f32 activations and weights as named; Dot is bf16 with bf16. Each
-// returns how many rows of w it has done: tileDotNEON stops before a quad in
+// Tiles with f32 activations and weights of the named type; Dot is bf16 with bf16. Each
+// returns how many rows of w it has processed: tileDotNEON stops before a quad in
 // which a sum underflowed.
 
 //go:noescape
@@ -33,7 +33,7 @@ func (c CPU) tileRows() int {
 	return 0
 }
 
-// roomyPanels is panels: no tile wants more room.
+// roomyPanels is panels: no tile needs more memory.
 func (c CPU) roomyPanels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
 	c.panels(t, a, dst, x, size, n, w, lo, hi)
 }
@@ -96,7 +96,7 @@ func (t tile) skip(cols int) tile {
 	return t
 }
 
-// dotPortable does the work of a tile of bf16 with bf16.
+// dotPortable computes a tile of bf16 with bf16.
 func (t *tile) dotPortable() {
 	k := 2 * lanes * t.step
 	for r := range t.rows {

@@ -65,10 +65,10 @@ func randomMatrix(t tensor.Type, rows, cols int) Matrix {
 }
 
 // BenchmarkMatMulPrefill multiplies 512 rows the way the forward pass does: 64 rows of
-// weights a call, weights that no cache holds, activations further apart than they
-// are long. It reports the 90th percentile of the calls (the best are lucky, the
-// middle is what neighbours leave) and its fraction of the same percentile of
-// the multiply-add probe, taken in turn with it.
+// weights per call, weights that no cache holds, rows of activations further apart than
+// they are long. It reports the 90th percentile of the calls (the best are lucky, the
+// median is what other programs leave) and its fraction of the same percentile of
+// the multiply-add probe, which alternates with it.
 func BenchmarkMatMulPrefill(b *testing.B) {
 	const n, rows, part, pad = 512, 2048, 64, 64
 	for _, c := range Variants()[1:] {

@@ -10,15 +10,16 @@ import (
 )
 
 // Products of many rows on AVX-512. Both x and w are widened to f32 once, in the order
-// in which they are multiplied: w for all rows of x, six rows of x for a panel of w.
+// in which they are multiplied: w for all rows of x, and six rows of x at a time for a
+// panel of w.
 
 const (
-	// wideCols is the number of rows of w in a panel: so many of a block, widened, stay
+	// wideCols is the number of rows of w in a panel: that many of a block, widened, stay
 	// in the second-level cache.
 	wideCols = 64
 
-	// wideVectors is the length of a part of the block: so much of six rows of x, widened,
-	// is half of the first-level cache.
+	// wideVectors is the length of a part of the block: that much of six rows of x, widened,
+	// is half the first-level cache.
 	wideVectors = 64
 )
 
@@ -37,10 +38,10 @@ type packedTile struct {
 	ahead  *uintptr // as in tile
 	before int      // groups of the block before the part
 	last   int      // 1: the part is the last one of the block, and dst receives the sums
-	fresh  int      // 1: w is read and packed, 0: it was packed before
+	fresh  int      // 1: w is read and packed, 0: it is already packed
 
 	packedX unsafe.Pointer // room for [vectors][6][16] f32
-	packedW unsafe.Pointer // [cols/4][vectors of the block][4][16] f32, vectors of the part on
+	packedW unsafe.Pointer // [cols/4][vectors of the block][4][16] f32, from the part's first vector on
 	stepW   uintptr        // from four rows of packed w to the next
 	sums    unsafe.Pointer // [cols/4][6][4][16] f32, between parts
 }
@@ -50,12 +51,12 @@ type packedRoom struct {
 	w    [wideCols * blockK]float32
 	x    [wideVectors * packedRows * lanes]float32
 	sums [wideCols * packedRows * lanes]float32
-	dst  [packedRows * wideCols]float32 // of a tile that also computes rows which are there already
+	dst  [packedRows * wideCols]float32 // of a tile that recomputes rows of an earlier one
 }
 
 var packedRooms = sync.Pool{New: func() any { return new(packedRoom) }}
 
-// Packed tiles with f32 activations and weights as named; Dot is bf16 with bf16.
+// Packed tiles with f32 activations and weights of the named type; Dot is bf16 with bf16.
 
 //go:noescape
 func packedF32AVX512(a *packedTile)
@@ -70,8 +71,8 @@ func packedF16AVX512(a *packedTile)
 func packedDotAVX512(a *packedTile)
 
 // packsWide reports whether a product of n rows of x, whose elements have size bytes,
-// should go by packed tiles of AVX-512. The longer its rows, the more of them it takes:
-// sums wait between parts of a block, and w passes by in shorter runs.
+// should use packed tiles of AVX-512. The longer the rows, the more of them it takes: sums
+// are kept between parts of a block, and w is read in shorter runs.
 func (c CPU) packsWide(size, n int, w *Matrix) bool {
 	if !c.AVX512 || size == 2 && c.AVX512BF16 && !c.SlowDot {
 		return false
@@ -114,8 +115,9 @@ func (c CPU) panelsWide(t tile, a *ahead, dst []float32, x unsafe.Pointer, size,
 	}
 }
 
-// wideTile computes a tile of up to six rows of x, the first of a panel or not. Where
-// there are fewer than six, those before them are in memory.
+// wideTile computes a tile of up to six rows of x; first says whether it is the first of
+// a panel. A tile of fewer than six rows is filled up with the rows before it, of which
+// there are always enough.
 func (c CPU) wideTile(t *tile, room *packedRoom, size int, wt tensor.Type, first bool) {
 	elems := 64 / size // of a group
 	p := packedTile{

@@ -12,8 +12,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// TestMatMulValue compares with sums in binary64. The definition has no other
-// witness: the operation table only compares it with itself.
+// TestMatMulValue compares with sums in binary64. Nothing else checks the
+// definition: the operation table only compares it with itself.
 func TestMatMulValue(t *testing.T) {
 	const n, rows = 3, 5
 	for _, cols := range []int{1, 31, 64, 2048, 2080, 5000} {
@@ -85,7 +85,7 @@ func TestMatMulBounds(t *testing.T) {
 	good := Matrix{Type: tensor.BF16, Rows: rows, Cols: cols, Data: make([]byte, 2*rows*cols)}
 	short := good
 	short.Data = good.Data[:len(good.Data)-2]
-	sized := func(n int) []float32 { return make([]float32, n, n+100) } // capacity is no licence
+	sized := func(n int) []float32 { return make([]float32, n, n+100) } // capacity does not count
 	for _, c := range Variants() {
 		for _, b := range []struct {
 			name   string
@@ -109,8 +109,8 @@ func TestMatMulBounds(t *testing.T) {
 	}
 }
 
-// Tiles of all sizes, of which some overlap, give the bits of one row at a time however
-// weights are fetched, and rows beyond the result stay as they are.
+// Tiles of all sizes, some of which overlap, give the same bits as one row at a time,
+// however weights are fetched, and leave rows beyond the result untouched.
 func TestMatMulTiles(t *testing.T) {
 	const rows = 143
 	for _, cols := range []int{32, 768, 2016, 2048, 2080} {

@@ -55,7 +55,7 @@ func init() {
 	}
 }
 
-// cacheView is the KV head whose keys and values lie in k and v, whole pages from slot base on.
+// cacheView returns the KV head whose keys and values are in k and v, whole pages from slot base on.
 func cacheView(t tensor.Type, k, v mem, dim, page, base int) KV {
 	kv := KV{Type: t, HeadDim: dim, PageEntries: page, Base: base}
 	for bytes := page * dim * t.Size(); len(k) > 0; k, v = k[bytes:], v[bytes:] {

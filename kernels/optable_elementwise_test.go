@@ -58,7 +58,7 @@ func init() {
 					d := view[int64](b[0])
 					d[0] = int64(c.Argmax(b[1].f32()))
 					d[1] = int64(c.Argmax(b[1].f32()[n/2:]))
-					// Few different values, so that the first of equals counts.
+					// Few distinct values, so that ties are common.
 					x := make([]float32, n)
 					for i, v := range view[uint32](b[2]) {
 						x[i] = float32(v % 5)
@@ -83,8 +83,8 @@ func init() {
 
 func itself(x float32) float32 { return x }
 
-// exps sets every element of the first operand to f of the second, and of the third
-// to f of its multiple.
+// exps sets each element of the first operand to f of that of the second, and each of
+// the third to f of the same times factor.
 func exps(f func(float32) float32, factor float32, b []mem) {
 	dst, wide := b[0].f32(), b[2].f32()
 	for i, x := range b[1].f32() {

@@ -24,7 +24,7 @@ func init() {
 }
 
 // matMulOp is a product with f32 (dot: bf16) activations whose rows, like those of
-// the result, are apart by more than their length.
+// the result, are further apart than they are long.
 func matMulOp(t tensor.Type, dot bool, n, cols, rows int) op {
 	ldx, ldd := cols+3, rows+2
 	name, xt := fmt.Sprintf("MatMul/%v", t), tensor.F32

@@ -2,9 +2,9 @@ package kernels
 
 import "github.com/lukv/lukv/tensor"
 
-// Sizes at which an implementation may change its way, beside the shapes of
-// models: more rows of weights than stay in a cache, 6 and 7 heads a group, rows of
-// activations enough for packed tiles of AVX2 and AVX-512, which have parts, single
+// Sizes at which an implementation may switch methods, besides the shapes of
+// models: more rows of weights than stay in a cache, 6 and 7 heads per group, enough rows
+// of activations for packed tiles of AVX2 and AVX-512, which have parts, single
 // rows beyond the last six and the last four, and six rows at a time of a length that is
 // read as runs.
 func init() {

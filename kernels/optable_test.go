@@ -23,17 +23,17 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// The operation table. Each operation states its operands and one or more ways
+// The operation table. Each operation lists its operands and one or more ways
 // to compute the same thing (whole, in slices of rows, token by token, …). The
 // first way on the portable CPU is the definition. TestOpTable requires its bits
 //
-//   - of every way on every instruction set of this machine,
+//   - from every way on every instruction set that the processor offers,
 //   - with operands between guard bytes and flush against unreadable pages,
 //   - for plain data and for data full of subnormal, huge and special numbers,
-//   - and those recorded in testdata/optable.golden, by whatever processor.
+//   - to match those recorded in testdata/optable.golden, on any processor.
 //
-// A group of operations adds its rows in a file of its own: optable_<group>_test.go
-// with a func init that calls register.
+// A group of operations adds its rows in a file of its own, optable_<group>_test.go,
+// with an init function that calls register.
 
 // op is one operation with one shape.
 type op struct {
@@ -54,7 +54,7 @@ type role int
 
 const (
 	in    role = iota // must come back unchanged
-	out               // starts with a recognisable pattern; compared whole, what is not written included
+	out               // starts with a recognisable pattern; compared whole, including what is not written
 	inout             // filled like in, compared like out
 )
 
@@ -155,8 +155,8 @@ func TestOpTable(t *testing.T) {
 	fmt.Println(msg)
 }
 
-// streamingVariants returns every instruction set with every kind of streaming, and of
-// dot products, that makes a difference for an operation.
+// streamingVariants returns every instruction set with every choice of streaming and
+// SlowDot that makes a difference for an operation.
 func streamingVariants(name string) (all []CPU) {
 	sets, many := Variants(), strings.HasPrefix(name, "MatMul") || strings.HasPrefix(name, "Attention")
 	if last := sets[len(sets)-1]; last.AVX512BF16 && many {
@@ -199,8 +199,8 @@ func runOp(t *testing.T, where string, args []operand, data, want []mem, p testm
 	}
 }
 
-// diff describes how got differs from want, "" if all elements have the same
-// bits (any NaN equals any other).
+// diff describes how got differs from want. It returns "" if all elements have the
+// same bits (any NaN equals any other).
 func diff(t tensor.Type, want, got mem) string {
 	var lines []string
 	bad, n := 0, len(want)/t.Size()
@@ -219,7 +219,7 @@ func diff(t tensor.Type, want, got mem) string {
 	return fmt.Sprintf("%d of %d elements differ\n%s", bad, n, strings.Join(lines, "\n"))
 }
 
-// bitsAt returns element i with every NaN made the same.
+// bitsAt returns the bits of element i, the same for every NaN.
 func bitsAt(t tensor.Type, m mem, i int) uint64 {
 	switch t {
 	case tensor.F32:
@@ -290,8 +290,8 @@ func fillRandom(r *rand.Rand, m mem, a operand, st style) {
 	}
 }
 
-// randomBits returns a random element. It uses no function that differs between
-// processors.
+// randomBits returns the bits of a random element. It uses no function whose results
+// differ between processors.
 func randomBits(r *rand.Rand, st style, t tensor.Type) uint32 {
 	bits, exp, man := uint32(32), uint32(8), uint32(23)
 	switch t {

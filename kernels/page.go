@@ -8,20 +8,20 @@ import (
 
 // PageLayout describes the pages of a cache: PageEntries entries of one KV head,
 // with keys and values of HeadDim elements and their positions. On the host a
-// page is Bytes bytes, one part behind the other, little-endian:
+// page is Bytes bytes, one part after another, little-endian:
 //
 //	keys       [PageEntries/TileEntries][HeadDim][TileEntries]
 //	values     [PageEntries][HeadDim]
 //	positions  [PageEntries] int32
 //
-// Places that hold no entry are finite. Devices arrange pages as they like.
+// Unused places hold finite numbers. Devices arrange pages as they like.
 type PageLayout struct {
 	Type        tensor.Type // F32, F16 or BF16
 	HeadDim     int
 	PageEntries int // a multiple of TileEntries
 }
 
-// TileEntries is the number of entries in a key tile. Inside a tile the keys lie
+// TileEntries is the number of entries in a key tile. Inside a tile the keys are
 // transposed, so that a vector register holds the same element of 16 keys.
 const TileEntries = 16
 
@@ -44,12 +44,12 @@ func (l PageLayout) KeyElement(entry int) int {
 // of an entry's value; the others follow.
 func (l PageLayout) ValueElement(entry int) int { return entry * l.HeadDim }
 
-// Page says where the keys and the values of a page lie, see [PageLayout].
+// Page points to the keys and the values of a page; see [PageLayout].
 type Page struct {
 	K, V unsafe.Pointer
 }
 
-// KV is the view of one KV head that attention reads. It is a value and holds no copy.
+// KV is the view of one KV head that attention reads. It does not copy the entries.
 type KV struct {
 	Type        tensor.Type // F32, F16 or BF16
 	HeadDim     int
@@ -58,7 +58,7 @@ type KV struct {
 	Pages       []Page
 }
 
-// key returns the start of the key tile of a logical slot, value that of its values.
+// key returns the start of the key tile of a logical slot, value the start of its value.
 func (kv *KV) key(slot int) unsafe.Pointer {
 	slot -= kv.Base
 	tile := slot % kv.PageEntries &^ (TileEntries - 1)

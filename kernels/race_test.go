@@ -14,7 +14,7 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// racy runs operations that write what others read at the same time.
+// racy holds operations that write what another goroutine reads or writes at the same time.
 var racy = map[string]func(c CPU, shared []float32){
 	"MatMul": func(c CPU, shared []float32) {
 		w := F32Matrix(make([]float32, 64*8), 8, 64)
@@ -35,7 +35,7 @@ var racy = map[string]func(c CPU, shared []float32){
 }
 
 // TestRaces runs itself with two goroutines in one operation on the same memory:
-// the race detector, which does not see into assembly, must be told.
+// the race detector, which does not see into assembly, must report a race.
 func TestRaces(t *testing.T) {
 	if name := os.Getenv("LUKV_RACE"); name != "" {
 		shared := make([]float32, 64)

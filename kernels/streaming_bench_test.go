@@ -9,9 +9,9 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// BenchmarkStreaming reads weights and cache pages that no cache holds in every way
-// that Streaming knows, in turns, piece by piece, and reports the bytes per second of
-// each: the 90th percentile of the pieces, since the best are lucky and the middle is
+// BenchmarkStreaming reads weights and cache pages that no processor cache holds with
+// every Streaming in turn, piece by piece, and reports the bytes per second of each:
+// the 90th percentile of the pieces, since the best are lucky and the median is
 // what other programs leave.
 func BenchmarkStreaming(b *testing.B) {
 	const size = 512 << 20
@@ -27,7 +27,7 @@ func BenchmarkStreaming(b *testing.B) {
 				x, dst := make([]uint16, s.n*s.cols), make([]float32, s.n*rows)
 				piece := rows * 2 * s.cols
 				benchStreaming(b, c, piece, size/piece, func(c CPU, i int) {
-					// Strips, as the forward pass takes them: what lies behind may be looked at.
+					// Strips, as the forward pass takes them: what follows them may be prefetched.
 					w := Matrix{Type: tensor.BF16, Rows: size/(2*s.cols) - i*rows, Cols: s.cols, Data: data[i*piece:]}
 					for lo := 0; lo < rows; lo += 64 {
 						c.MatMulBF16(dst, rows, x, s.cols, s.n, &w, lo, min(rows, lo+64))
