@@ -10,7 +10,7 @@ import (
 )
 
 // stream reads a stream with the client's accumulator, which checks the order of
-// events, and returns what it made of them and the last chunk.
+// events, and returns the accumulator and the last chunk.
 func stream(t *testing.T, c openai.Client, p openai.ChatCompletionNewParams) (openai.ChatCompletionAccumulator, openai.ChatCompletionChunk) {
 	t.Helper()
 	p.StreamOptions = openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)}
@@ -36,8 +36,8 @@ func stream(t *testing.T, c openai.Client, p openai.ChatCompletionNewParams) (op
 	return acc, last
 }
 
-// TestChat asks in every way twice: for the whole answer and for a stream, which must
-// say the same.
+// TestChat makes every kind of request twice, for the whole answer and for a stream,
+// which must agree.
 func TestChat(t *testing.T) {
 	c := start(t, engine.Options{}).client()
 	withSeed := ask(1)
@@ -62,7 +62,7 @@ func TestChat(t *testing.T) {
 			if !p.Seed.Valid() {
 				p.Seed = openai.Int(1)
 			}
-			p.User, p.Store = openai.String("somebody"), openai.Bool(false) // fields without a meaning here
+			p.User, p.Store = openai.String("somebody"), openai.Bool(false) // fields that mean nothing here
 			whole, err := c.Chat.Completions.New(t.Context(), p)
 			require.NoError(t, err)
 			complete(t, whole)
@@ -103,7 +103,7 @@ func TestChat(t *testing.T) {
 	}
 }
 
-// TestStop: an answer ends before the stop text, wherever its tokens begin.
+// TestStop: an answer ends before the stop text, wherever token boundaries fall.
 func TestStop(t *testing.T) {
 	c := start(t, engine.Options{}).client()
 	p := ask(0)
@@ -138,7 +138,7 @@ func indexOf(text, part string) int {
 	return -1
 }
 
-// cacheUse is what an answer says of a compressed cache.
+// cacheUse is what an answer says about a compressed cache.
 type cacheUse struct {
 	Entries     int64   `json:"entries"`
 	FullEntries int64   `json:"full_entries"`
@@ -146,8 +146,8 @@ type cacheUse struct {
 	Document    string  `json:"document"`
 }
 
-// TestCompression asks about a context and a document in fields that the client does
-// not know.
+// TestCompression asks about a context and a document, passed in fields that the client
+// does not know.
 func TestCompression(t *testing.T) {
 	c := start(t, engine.Options{MaxBytes: 64 << 20}).client()
 	s := sample(1)

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	modelID = "needle/llama" // as ids of models from a hub, with a slash
+	modelID = "needle/llama" // with a slash, like model ids on a hub
 	apiKey  = "secret"
 )
 
@@ -45,15 +45,15 @@ func start(t *testing.T, o engine.Options) *server {
 	return &server{s, web.URL}
 }
 
-// client is configured as the client's documentation says: an address and a key.
+// client returns a client configured as its documentation says: with an address and a key.
 func (s *server) client(more ...option.RequestOption) openai.Client {
 	return openai.NewClient(append([]option.RequestOption{option.WithBaseURL(s.url + "/v1"), option.WithAPIKey(apiKey)}, more...)...)
 }
 
 // complete requires that an answer has every field that the client declares as
-// required, of the type that it declares, at every depth. null counts: the client
-// itself takes it for absent, but for a null in a list, which the protocol has in front
-// of the scores of a prompt.
+// required, of the declared type, at every depth. null counts as present, although the
+// client treats it as absent. Lists that begin with null are not checked: in the protocol
+// the scores of a prompt do.
 func complete(t *testing.T, answer any) {
 	t.Helper()
 	if v := reflect.Indirect(reflect.ValueOf(answer)); v.IsValid() {
@@ -92,7 +92,7 @@ func checkFields(t *testing.T, v reflect.Value, at string) {
 	}
 }
 
-// ask is a question about a text that the model was made for.
+// ask returns a request of the kind the model was made for: a question about a text.
 func ask(i int) openai.ChatCompletionNewParams {
 	s := sample(i)
 	return openai.ChatCompletionNewParams{
@@ -115,7 +115,7 @@ func sample(i int) builtin.Sample {
 	panic("no sample")
 }
 
-// extra decodes a field that the client does not know.
+// extra decodes a response field that the client does not know.
 func extra[T any](t *testing.T, fields map[string]respjson.Field, name string) (value T) {
 	t.Helper()
 	require.Contains(t, fields, name)

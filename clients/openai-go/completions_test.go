@@ -12,7 +12,7 @@ import (
 	"github.com/lukv/lukv/engine"
 )
 
-// TestCompletions asks for the whole answer and for a stream, which must say the same.
+// TestCompletions asks for the whole answer and for a stream, which must agree.
 func TestCompletions(t *testing.T) {
 	c := start(t, engine.Options{}).client()
 	text := func(s string) openai.CompletionNewParamsPromptUnion {
@@ -79,8 +79,8 @@ func TestCompletions(t *testing.T) {
 	}
 }
 
-// alternatives are the top_logprobs of a choice. The client gives up on the list if it
-// begins with null, as it does where a prompt is scored, in this API and in the original.
+// alternatives returns the top_logprobs of a choice. The client cannot decode the list if
+// it begins with null, as it does where a prompt is scored, here and in OpenAI's own API.
 func alternatives(t *testing.T, choice openai.CompletionChoice) []map[string]float64 {
 	t.Helper()
 	var top []map[string]float64
@@ -90,8 +90,8 @@ func alternatives(t *testing.T, choice openai.CompletionChoice) []map[string]flo
 	return top
 }
 
-// checkLogprobs: a value and a place in the text for every token; the token itself is
-// among the alternatives, with the very same value.
+// checkLogprobs requires a value and an offset in the text for every token. From the second
+// on, the alternatives include the token itself, with a value no lower than its own.
 func checkLogprobs(t *testing.T, choice openai.CompletionChoice) {
 	t.Helper()
 	l := choice.Logprobs

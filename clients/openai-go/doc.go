@@ -1,3 +1,3 @@
-// Package openaigo has the official Go client of the OpenAI API judge lukv serve. It
-// consists of tests.
+// Package openaigo checks lukv serve against the official Go client of the OpenAI API.
+// It contains only tests.
 package openaigo

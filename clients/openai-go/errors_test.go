@@ -32,8 +32,8 @@ func TestModels(t *testing.T) {
 	require.Equal(t, 2048, extra[int](t, m.JSON.ExtraFields, "max_model_len"))
 }
 
-// TestErrors: the client makes its error of every refusal, and does not repeat what
-// would be refused again.
+// TestErrors: the client turns every refusal into its own error type, and does not retry
+// what would be refused again.
 func TestErrors(t *testing.T) {
 	s := start(t, engine.Options{MaxBytes: 1 << 20})
 	attempts := 0
@@ -113,8 +113,8 @@ func firstChunk[T any](s *ssestream.Stream[T]) (T, error) {
 	return s.Current(), s.Err()
 }
 
-// long is a request whose answer does not end before it is read: its reader would have
-// to hold megabytes.
+// long returns a request whose answer cannot finish before it is read: buffering it
+// would take megabytes.
 func long(i int) openai.ChatCompletionNewParams {
 	p := openai.ChatCompletionNewParams{
 		Model: modelID, Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("Hello")},
@@ -124,8 +124,8 @@ func long(i int) openai.ChatCompletionNewParams {
 	return p
 }
 
-// TestRetry: where the queue is full the server says when to come again, and the
-// client does so by itself and gets its answer.
+// TestRetry: when the queue is full, the server says when to retry, and the client
+// does so by itself and gets its answer.
 func TestRetry(t *testing.T) {
 	s := start(t, engine.Options{MaxRunning: 1, MaxQueue: 1})
 	patient := s.client()
@@ -165,7 +165,7 @@ func TestRetry(t *testing.T) {
 	require.Equal(t, []int{http.StatusTooManyRequests, http.StatusOK}, statuses)
 }
 
-// waitFor polls a figure of the server's metrics.
+// waitFor polls the server's metrics until name has the value want.
 func (s *server) waitFor(t *testing.T, name, want string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -179,8 +179,8 @@ func (s *server) waitFor(t *testing.T, name, want string) {
 	}, time.Minute, 5*time.Millisecond, "%s is not %s", name, want)
 }
 
-// TestErrorInStream: a server that has to stop says so in the stream that it began, and
-// refuses new requests with a status that the client knows how to repeat.
+// TestErrorInStream: a server that shuts down says so in the streams that it has begun,
+// and refuses new requests with a status that the client knows to retry.
 func TestErrorInStream(t *testing.T) {
 	s := start(t, engine.Options{})
 	c := s.client(option.WithMaxRetries(0))

@@ -17,7 +17,7 @@ var weather = map[string]any{
 	"properties": map[string]any{"city": map[string]any{"type": "string", "maxLength": 12}},
 }
 
-// checkWeather requires arguments of the schema.
+// checkWeather requires arguments that match the schema.
 func checkWeather(t *testing.T, text string) {
 	t.Helper()
 	var arguments map[string]string
@@ -26,7 +26,7 @@ func checkWeather(t *testing.T, text string) {
 	require.LessOrEqual(t, len([]rune(arguments["city"])), 12)
 }
 
-// TestToolCalls: what the accumulator makes of a stream is the answer without.
+// TestToolCalls: the accumulated stream equals the answer without streaming.
 func TestToolCalls(t *testing.T) {
 	c := start(t, engine.Options{}).client()
 	p := ask(1)
@@ -53,7 +53,7 @@ func TestToolCalls(t *testing.T) {
 			require.Equal(t, call.Function.Arguments, again.Function.Arguments)
 			checkWeather(t, call.Function.Arguments)
 		}
-		// The answer goes back as the client writes it.
+		// The answer is sent back as the client writes it.
 		p := p
 		p.N, p.MaxTokens, p.ToolChoice = openai.Int(1), openai.Int(3), openai.ChatCompletionToolChoiceOptionUnionParam{}
 		p.Messages = append(p.Messages, whole.Choices[0].Message.ToParam(), openai.ToolMessage("rain", whole.Choices[0].Message.ToolCalls[0].ID), openai.UserMessage("So?"))
