@@ -128,8 +128,9 @@ func BenchmarkServer(b *testing.B) {
 // BenchmarkStoredDocument asks about a document that is only on disk, as after a restart.
 // Besides the time to the first token it reports its parts, measured separately in turn
 // with it: loading the cache's file, the pass that reads the question, which is needed in
-// any case, and the rest, which is what the server adds. All are medians, as is the time to
-// the first token as a multiple of the loading time measured next to it.
+// any case, and the rest: what the server adds, less the time for which loading and pass
+// overlap. All are medians, as is the time to the first token as a multiple of the loading
+// time measured next to it.
 func BenchmarkStoredDocument(b *testing.B) {
 	m := modelOfSize(b, "150m")
 	defer m.Close()
