@@ -54,11 +54,12 @@ func (e *Engine) startLoad(j *job, f *stored, n int) bool {
 }
 
 // readsBeside reports whether the rest of a prompt is read while the file with its
-// first n tokens is loading: if it is short, nobody else waits for the processors, and the
-// session can go back to the file's end, which others will ask for.
+// first n tokens is loading: if the file has all that is compressed, the rest is short,
+// nobody else waits for the processors, and the session can go back to the file's end,
+// which others will ask for.
 func (e *Engine) readsBeside(j *job, f *stored, n int) bool {
 	rest := len(j.req.Prompt) - n
-	return len(e.running) == 0 && n == len(f.tokens) && rest > 0 && rest <= e.chunk &&
+	return f.label == j.label && len(e.running) == 0 && n == len(f.tokens) && rest > 0 && rest <= e.chunk &&
 		!j.req.Echo && !e.disk.windowed && !f.renumbered
 }
 

@@ -468,6 +468,31 @@ func TestForgetStored(t *testing.T) {
 	}
 }
 
+// TestContextIsCompressedBehindAStoredFront: of a prompt whose protected tokens alone are
+// stored, the context is compressed as ever.
+func TestContextIsCompressedBehindAStoredFront(t *testing.T) {
+	m := openModel(t)
+	tokens, contexts := prompts(t, m, 1)
+	o := Options{MaxBytes: 64 << 20, Store: t.TempDir()}
+	const front = 20
+	e := newEngine(t, m, o)
+	s, err := e.Submit(t.Context(), Request{Prompt: tokens[0][:front], PromptOnly: true})
+	require.NoError(t, err)
+	collect(t, s, 1)
+	require.NoError(t, e.Close())
+	r := Request{
+		Prompt: tokens[0], Protected: front, Context: contexts[0], Sampling: model.Sampling{MaxTokens: 6, LogProbs: true, IgnoreEOS: true},
+		Policy: &lukv.Policy{Ratio: 0.5, Metric: lukv.MetricConfig{Name: "keydiff"}},
+	}
+	e = newEngine(t, m, o)
+	s, err = e.Submit(t.Context(), r)
+	require.NoError(t, err)
+	require.True(t, equal(collect(t, s, 1), alone(t, m, r)))
+	require.Equal(t, front, s.Usage().Cached)
+	require.EqualValues(t, 1, e.Stats().LoadedFiles)
+	require.NoError(t, e.Close())
+}
+
 // TestQuestionIsReadWhileItsFileLoads: the first question about a stored document takes no
 // pass of the engine before its answer, and others that wait for the file, cancel it, or
 // come later get what they get alone.
