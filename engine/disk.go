@@ -346,12 +346,12 @@ func (d *disk) read(ctx context.Context, f *stored, m *model.Model, o model.Sess
 	var s *model.Session
 	if len(question) == 0 {
 		s, err = m.LoadSessionFrom(f.name, file, size, o)
-	} else if s, err = m.LoadAndPrefill(ctx, f.name, file, size, o, question); s != nil {
-		err = nil // only the question failed: whoever asked reads it again, and fails alone
+	} else {
+		s, err = m.LoadAndPrefill(ctx, f.name, file, size, o, question)
 	}
-	if err != nil {
+	if s == nil {
 		return nil, err
-	}
+	} // otherwise at most the question failed: whoever asked reads it again, and fails alone
 	if tokens := s.Tokens(); len(tokens) < len(f.tokens) || !slices.Equal(tokens[:len(f.tokens)], f.tokens) {
 		s.Close()
 		return nil, errors.New("other tokens than before")

@@ -55,29 +55,32 @@ func (s Streaming) String() string { return streamingNames[s] }
 // stream returns how tiles of n rows of x read rows of w of cols columns: whether as runs,
 // and the value of the tile's far field.
 func (c CPU) stream(n, cols int) (far int, runs bool) {
+	near := c.Streaming == streamNear
 	switch {
-	case c.Streaming == streamNear:
-		runs = n == 1 && c.AVX2 && !c.AVX512 || n == 6 && c.AVX512
-	default:
-		far, runs = 1, n == 1 && c.AVX2 || n <= 6 && c.AVX512
+	case c.AVX512:
+		runs = n == 6 || n < 6 && !near
+	case c.AVX2:
+		runs = n == 1
 	}
-	if runs {
-		far = c.runAhead(n, cols)
+	switch {
+	case runs:
+		return c.runAhead(n, cols > runCols), true
+	case near:
+		return 0, false
 	}
-	return far, runs
+	return 1, false
 }
 
-// runAhead returns how many bytes ahead of use a run is prefetched: on Intel's processors,
-// what fits between two uses of memory; elsewhere more where tiles compute longer or the
-// processor's own look-ahead is shorter.
-func (c CPU) runAhead(n, cols int) int {
+// runAhead returns how many bytes ahead of use a run is prefetched by tiles of n rows of x,
+// as measurements favour: less than a page, and more where a tile computes longer.
+func (c CPU) runAhead(n int, long bool) int {
 	switch {
 	case c.Streaming == streamNear && !c.AVX512:
-		return 2 << 10
-	case c.Streaming == streamFar && (n > 3 || n > 1 && cols > runCols):
-		return 3 << 9
+		return 2048
+	case c.Streaming == streamFar && (n > 3 || n > 1 && long):
+		return 1536
 	}
-	return 1 << 10
+	return 1024
 }
 
 // detectStreaming returns the choice that measurements favour on Intel's Sapphire and

@@ -237,7 +237,7 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 // is read as four runs of its rows, and the tile is computed in one part: between parts, the
 // lanes of the sums would be kept in a different order.
 func (c CPU) panelRuns(t tile, size int, wt tensor.Type) {
-	t.ahead, t.far, t.sums = nil, c.runAhead(t.rows, blockK), nil
+	t.ahead, t.far, t.sums = nil, c.runAhead(t.rows, true), nil
 	rest := t.cols % 4
 	if t.cols -= rest; t.cols > 0 {
 		t.run = t.cols / 4

@@ -58,93 +58,60 @@ loop:
 	VZEROUPPER
 	RET
 
+// Four streams, a quarter of the bytes each, two lines of each at a time, and what follows
+// in AHEAD bytes asked for.
+#define FOURAVX2(AHEAD) \
+	MOVQ p+0(FP), SI; \
+	MOVQ n+8(FP), CX; \
+	SHRQ $2, CX; \
+	LEAQ (SI)(CX*1), R8; \
+	LEAQ (SI)(CX*2), R9; \
+	LEAQ (R8)(CX*2), R10; \
+loop: \
+	PREFETCHT1 AHEAD(SI); \
+	PREFETCHT1 (AHEAD+64)(SI); \
+	VMOVDQU 0(SI), Y0; \
+	VMOVDQU 32(SI), Y1; \
+	VMOVDQU 64(SI), Y2; \
+	VMOVDQU 96(SI), Y3; \
+	PREFETCHT1 AHEAD(R8); \
+	PREFETCHT1 (AHEAD+64)(R8); \
+	VMOVDQU 0(R8), Y4; \
+	VMOVDQU 32(R8), Y5; \
+	VMOVDQU 64(R8), Y6; \
+	VMOVDQU 96(R8), Y7; \
+	PREFETCHT1 AHEAD(R9); \
+	PREFETCHT1 (AHEAD+64)(R9); \
+	VMOVDQU 0(R9), Y0; \
+	VMOVDQU 32(R9), Y1; \
+	VMOVDQU 64(R9), Y2; \
+	VMOVDQU 96(R9), Y3; \
+	PREFETCHT1 AHEAD(R10); \
+	PREFETCHT1 (AHEAD+64)(R10); \
+	VMOVDQU 0(R10), Y4; \
+	VMOVDQU 32(R10), Y5; \
+	VMOVDQU 64(R10), Y6; \
+	VMOVDQU 96(R10), Y7; \
+	ADDQ $128, SI; \
+	ADDQ $128, R8; \
+	ADDQ $128, R9; \
+	ADDQ $128, R10; \
+	SUBQ $128, CX; \
+	JNE loop; \
+	VZEROUPPER; \
+	RET
+
 // Four streams, a quarter of the bytes each, and what follows in 2 KiB asked for.
 //
 // func streamsAVX2(p unsafe.Pointer, n int)
 TEXT ·streamsAVX2(SB), NOSPLIT, $0-16
-	MOVQ p+0(FP), SI
-	MOVQ n+8(FP), CX
-	SHRQ $2, CX
-	LEAQ (SI)(CX*1), R8
-	LEAQ (SI)(CX*2), R9
-	LEAQ (R8)(CX*2), R10
-loop:
-	PREFETCHT1 2048(SI)
-	PREFETCHT1 2112(SI)
-	VMOVDQU 0(SI), Y0
-	VMOVDQU 32(SI), Y1
-	VMOVDQU 64(SI), Y2
-	VMOVDQU 96(SI), Y3
-	PREFETCHT1 2048(R8)
-	PREFETCHT1 2112(R8)
-	VMOVDQU 0(R8), Y4
-	VMOVDQU 32(R8), Y5
-	VMOVDQU 64(R8), Y6
-	VMOVDQU 96(R8), Y7
-	PREFETCHT1 2048(R9)
-	PREFETCHT1 2112(R9)
-	VMOVDQU 0(R9), Y0
-	VMOVDQU 32(R9), Y1
-	VMOVDQU 64(R9), Y2
-	VMOVDQU 96(R9), Y3
-	PREFETCHT1 2048(R10)
-	PREFETCHT1 2112(R10)
-	VMOVDQU 0(R10), Y4
-	VMOVDQU 32(R10), Y5
-	VMOVDQU 64(R10), Y6
-	VMOVDQU 96(R10), Y7
-	ADDQ $128, SI
-	ADDQ $128, R8
-	ADDQ $128, R9
-	ADDQ $128, R10
-	SUBQ $128, CX
-	JNE  loop
-	VZEROUPPER
-	RET
+	FOURAVX2(2048)
 
 // Four streams, a quarter of the bytes each, and what follows in 1 KiB asked for.
 //
 // func nearAVX2(p unsafe.Pointer, n int)
 TEXT ·nearAVX2(SB), NOSPLIT, $0-16
-	MOVQ p+0(FP), SI
-	MOVQ n+8(FP), CX
-	SHRQ $2, CX
-	LEAQ (SI)(CX*1), R8
-	LEAQ (SI)(CX*2), R9
-	LEAQ (R8)(CX*2), R10
-loop:
-	PREFETCHT1 1024(SI)
-	PREFETCHT1 1088(SI)
-	VMOVDQU 0(SI), Y0
-	VMOVDQU 32(SI), Y1
-	VMOVDQU 64(SI), Y2
-	VMOVDQU 96(SI), Y3
-	PREFETCHT1 1024(R8)
-	PREFETCHT1 1088(R8)
-	VMOVDQU 0(R8), Y4
-	VMOVDQU 32(R8), Y5
-	VMOVDQU 64(R8), Y6
-	VMOVDQU 96(R8), Y7
-	PREFETCHT1 1024(R9)
-	PREFETCHT1 1088(R9)
-	VMOVDQU 0(R9), Y0
-	VMOVDQU 32(R9), Y1
-	VMOVDQU 64(R9), Y2
-	VMOVDQU 96(R9), Y3
-	PREFETCHT1 1024(R10)
-	PREFETCHT1 1088(R10)
-	VMOVDQU 0(R10), Y4
-	VMOVDQU 32(R10), Y5
-	VMOVDQU 64(R10), Y6
-	VMOVDQU 96(R10), Y7
-	ADDQ $128, SI
-	ADDQ $128, R8
-	ADDQ $128, R9
-	ADDQ $128, R10
-	SUBQ $128, CX
-	JNE  loop
-	VZEROUPPER
-	RET
+	FOURAVX2(1024)
 
 // Four streams, a quarter of the bytes each, a line of each at a time, and what follows in
 // 1.5 KiB asked for.
@@ -175,77 +142,52 @@ loop:
 	VZEROUPPER
 	RET
 
+// Four streams, a quarter of the bytes each, two lines of each at a time, and what follows
+// in AHEAD bytes asked for.
+#define FOURAVX512(AHEAD) \
+	MOVQ p+0(FP), SI; \
+	MOVQ n+8(FP), CX; \
+	SHRQ $2, CX; \
+	LEAQ (SI)(CX*1), R8; \
+	LEAQ (SI)(CX*2), R9; \
+	LEAQ (R8)(CX*2), R10; \
+loop: \
+	PREFETCHT1 AHEAD(SI); \
+	PREFETCHT1 (AHEAD+64)(SI); \
+	VMOVDQU64 0(SI), Z0; \
+	VMOVDQU64 64(SI), Z1; \
+	PREFETCHT1 AHEAD(R8); \
+	PREFETCHT1 (AHEAD+64)(R8); \
+	VMOVDQU64 0(R8), Z2; \
+	VMOVDQU64 64(R8), Z3; \
+	PREFETCHT1 AHEAD(R9); \
+	PREFETCHT1 (AHEAD+64)(R9); \
+	VMOVDQU64 0(R9), Z4; \
+	VMOVDQU64 64(R9), Z5; \
+	PREFETCHT1 AHEAD(R10); \
+	PREFETCHT1 (AHEAD+64)(R10); \
+	VMOVDQU64 0(R10), Z6; \
+	VMOVDQU64 64(R10), Z7; \
+	ADDQ $128, SI; \
+	ADDQ $128, R8; \
+	ADDQ $128, R9; \
+	ADDQ $128, R10; \
+	SUBQ $128, CX; \
+	JNE loop; \
+	VZEROUPPER; \
+	RET
+
 // Four streams, a quarter of the bytes each, and what follows in 2 KiB asked for.
 //
 // func streamsAVX512(p unsafe.Pointer, n int)
 TEXT ·streamsAVX512(SB), NOSPLIT, $0-16
-	MOVQ p+0(FP), SI
-	MOVQ n+8(FP), CX
-	SHRQ $2, CX
-	LEAQ (SI)(CX*1), R8
-	LEAQ (SI)(CX*2), R9
-	LEAQ (R8)(CX*2), R10
-loop:
-	PREFETCHT1 2048(SI)
-	PREFETCHT1 2112(SI)
-	VMOVDQU64 0(SI), Z0
-	VMOVDQU64 64(SI), Z1
-	PREFETCHT1 2048(R8)
-	PREFETCHT1 2112(R8)
-	VMOVDQU64 0(R8), Z2
-	VMOVDQU64 64(R8), Z3
-	PREFETCHT1 2048(R9)
-	PREFETCHT1 2112(R9)
-	VMOVDQU64 0(R9), Z4
-	VMOVDQU64 64(R9), Z5
-	PREFETCHT1 2048(R10)
-	PREFETCHT1 2112(R10)
-	VMOVDQU64 0(R10), Z6
-	VMOVDQU64 64(R10), Z7
-	ADDQ $128, SI
-	ADDQ $128, R8
-	ADDQ $128, R9
-	ADDQ $128, R10
-	SUBQ $128, CX
-	JNE  loop
-	VZEROUPPER
-	RET
+	FOURAVX512(2048)
 
 // Four streams, a quarter of the bytes each, and what follows in 1 KiB asked for.
 //
 // func nearAVX512(p unsafe.Pointer, n int)
 TEXT ·nearAVX512(SB), NOSPLIT, $0-16
-	MOVQ p+0(FP), SI
-	MOVQ n+8(FP), CX
-	SHRQ $2, CX
-	LEAQ (SI)(CX*1), R8
-	LEAQ (SI)(CX*2), R9
-	LEAQ (R8)(CX*2), R10
-loop:
-	PREFETCHT1 1024(SI)
-	PREFETCHT1 1088(SI)
-	VMOVDQU64 0(SI), Z0
-	VMOVDQU64 64(SI), Z1
-	PREFETCHT1 1024(R8)
-	PREFETCHT1 1088(R8)
-	VMOVDQU64 0(R8), Z2
-	VMOVDQU64 64(R8), Z3
-	PREFETCHT1 1024(R9)
-	PREFETCHT1 1088(R9)
-	VMOVDQU64 0(R9), Z4
-	VMOVDQU64 64(R9), Z5
-	PREFETCHT1 1024(R10)
-	PREFETCHT1 1088(R10)
-	VMOVDQU64 0(R10), Z6
-	VMOVDQU64 64(R10), Z7
-	ADDQ $128, SI
-	ADDQ $128, R8
-	ADDQ $128, R9
-	ADDQ $128, R10
-	SUBQ $128, CX
-	JNE  loop
-	VZEROUPPER
-	RET
+	FOURAVX512(1024)
 
 // Four streams, a quarter of the bytes each, a line of each at a time, and what follows in
 // 1.5 KiB asked for.
