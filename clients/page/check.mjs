@@ -429,7 +429,7 @@ test('the context of a model is shown once it has been loaded', async () => {
   loaded = true;
   await ask('hello');
   await idle();
-  assert.match(await text('#about'), /2,048 tokens/);
+  await page.waitForFunction(() => /2,048 tokens/.test(document.querySelector('#about').textContent)); // asked for after the answer
   await page.unroute('**/v1/models');
 });
 
