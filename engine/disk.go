@@ -335,12 +335,14 @@ func (d *disk) forget(label string, tokens []int32) {
 	}
 }
 
-// read loads a file and meanwhile reads a question behind it, if there is one. The session
-// stands behind the file alone if just the question could not be read.
-func (d *disk) read(ctx context.Context, f *stored, m *model.Model, o model.SessionOptions, question []int32) (*model.Session, error) {
+// read loads a file and meanwhile reads a question behind it, if there is one. It returns
+// the session as the file has it, and another behind the question. Each is nil where there
+// is none: the second if just the question could not be read, the first if the session
+// behind the question cannot go back. The caller closes both.
+func (d *disk) read(ctx context.Context, f *stored, m *model.Model, o model.SessionOptions, question []int32) (saved, asked *model.Session, err error) {
 	file, size, err := inputfile.OpenSized(filepath.Join(d.dir, f.name))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer file.Close()
 	var s *model.Session
@@ -350,13 +352,17 @@ func (d *disk) read(ctx context.Context, f *stored, m *model.Model, o model.Sess
 		s, err = m.LoadAndPrefill(ctx, f.name, file, size, o, question)
 	}
 	if s == nil {
-		return nil, err
+		return nil, nil, err
 	} // otherwise at most the question failed: whoever asked reads it again, and fails alone
-	if tokens := s.Tokens(); len(tokens) < len(f.tokens) || !slices.Equal(tokens[:len(f.tokens)], f.tokens) {
+	n, tokens := len(f.tokens), s.Tokens()
+	if len(tokens) < n || !slices.Equal(tokens[:n], f.tokens) {
 		s.Close()
-		return nil, errors.New("other tokens than before")
+		return nil, nil, errors.New("other tokens than before")
 	}
-	return s, nil
+	if len(tokens) == n {
+		return s, nil, nil
+	}
+	return forkAt(s, n, len(tokens)), s, nil
 }
 
 // write saves a session as a file, which is on disk when write returns.

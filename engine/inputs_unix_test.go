@@ -37,6 +37,6 @@ func TestStoredFilesAreFiles(t *testing.T) {
 
 	// A pipe that replaces a file later.
 	require.NoError(t, syscall.Mkfifo(name(3), 0o600))
-	_, err = d.read(t.Context(), &stored{name: filepath.Base(name(3))}, m, model.SessionOptions{}, nil)
+	_, _, err = d.read(t.Context(), &stored{name: filepath.Base(name(3))}, m, model.SessionOptions{}, nil)
 	require.ErrorContains(t, err, "found a named pipe, expected a file")
 }

@@ -196,19 +196,23 @@ func (e *Engine) advance(j *job, n int) {
 	e.pace.measured(time.Since(start), max(1, before-j.fill.Remaining()), 0)
 }
 
-// blame ends the request that made a pass fail, or all of them if it cannot be told
-// which.
+// blame ends the request that made a pass fail, or all of them if the model or its device
+// can no longer compute.
 func (e *Engine) blame(err error) {
 	var at *model.PartError
-	if errors.As(err, &at) {
+	switch {
+	case errors.As(err, &at):
 		e.fail(e.owners[at.Part], at.Err)
 		e.drawAll() // for those whose prompt was read before the pass
 		return
-	}
-	if e.ctx.Err() != nil || errors.Is(err, kernels.ErrDeviceLost) || len(e.parts) == 1 {
+	case e.ctx.Err() != nil || errors.Is(err, kernels.ErrDeviceLost):
 		for _, j := range slices.Clone(e.running) {
 			e.fail(j, err)
 		}
+		return
+	case len(e.parts) == 1:
+		e.fail(e.owners[0], err)
+		e.drawAll()
 		return
 	}
 	// Run each by itself, so that only the one to blame fails.

@@ -44,8 +44,8 @@ func (e *Engine) startLoad(j *job, f *stored, n int) bool {
 		e.beside++
 		o := j.sessionOptions()
 		go func() {
-			s, err := e.disk.read(j.ctx, f, e.m, o, question)
-			e.post(func() { e.loaded(l, s, err) })
+			saved, asked, err := e.disk.read(j.ctx, f, e.m, o, question)
+			e.post(func() { e.loaded(l, saved, asked, err) })
 		}()
 	}
 	j.load = f.load
@@ -63,8 +63,13 @@ func (e *Engine) readsBeside(j *job, f *stored, n int) bool {
 		!j.req.Echo && !e.disk.windowed && !f.renumbered
 }
 
-// loaded gives the requests that wait for a file what was read from it.
-func (e *Engine) loaded(l *load, s *model.Session, err error) {
+// loaded gives the requests that wait for a file what [disk.read] returned.
+func (e *Engine) loaded(l *load, saved, asked *model.Session, err error) {
+	for _, s := range []*model.Session{saved, asked} {
+		if s != nil {
+			defer s.Close()
+		}
+	}
 	e.beside--
 	l.file.load = nil
 	e.give(l.held)
@@ -78,19 +83,10 @@ func (e *Engine) loaded(l *load, s *model.Session, err error) {
 			e.stats.stored.Store(e.disk.bytes)
 		}
 	default:
-		defer s.Close()
 		e.stats.loaded.Add(1)
 	}
-	file := s // where the file ends
-	if err == nil {
-		if read := len(s.Tokens()); read > len(l.file.tokens) {
-			if file = forkAt(s, len(l.file.tokens), read); file != nil {
-				defer file.Close()
-			}
-		}
-	}
-	if file != nil {
-		e.kept.add(l.file.label, l.file.context, l.file.tokens, file, e.room())
+	if saved != nil {
+		e.kept.add(l.file.label, l.file.context, l.file.tokens, saved, e.room())
 		e.stats.kept.Store(e.kept.bytes)
 	}
 	for _, j := range l.jobs {
@@ -99,15 +95,15 @@ func (e *Engine) loaded(l *load, s *model.Session, err error) {
 			j.reserved = j.need
 			e.give(more)
 		}
-		if err == nil && j == l.asked && len(s.Tokens()) == len(j.req.Prompt) {
-			if f, err := s.Fork(); err == nil {
+		if j == l.asked && asked != nil {
+			if f, err := asked.Fork(); err == nil {
 				j.session, j.at, j.cached = f, len(j.req.Prompt), len(l.file.tokens)
 				continue
 			}
 		}
-		if file != nil {
-			if n := j.usable(l.file.label, common(l.file.tokens, j.req.Prompt), len(l.file.tokens), file.Logits() != nil); n > 0 {
-				if f := forkAt(file, n, len(l.file.tokens)); f != nil {
+		if saved != nil {
+			if n := j.usable(l.file.label, common(l.file.tokens, j.req.Prompt), len(l.file.tokens), saved.Logits() != nil); n > 0 {
+				if f := forkAt(saved, n, len(l.file.tokens)); f != nil {
 					j.session, j.at, j.cached = f, n, n
 					continue
 				}
