@@ -40,7 +40,9 @@ func render(source string, vars Mapping, limits Limits) (Result, error) {
 
 // TestLanguage pins results of Jinja2 3.1 that the golden cases leave out.
 func TestLanguage(t *testing.T) {
-	vars := object{"d", object{"b", 2, "a", 1}, "xs", []any{3, 1, 2}, "big", json.Number("123456789012345678901234567890"), "e", []string{}}
+	vars := object{"d", object{"b", 2, "a", 1}, "xs", []any{3, 1, 2}, "e", []string{},
+		"big", json.Number("123456789012345678901234567890"), "bigger", json.Number("1123456789012345678901234567890"),
+		"small", json.Number("-123456789012345678901234567890"), "smaller", json.Number("-223456789012345678901234567890")}
 	for _, c := range []struct{ source, want string }{
 		{"{% macro f() %}{{ x }}{% endmacro %}{% set x = 7 %}{{ f() }}", "7"},
 		{"{% macro f(a, b=a) %}{{ a }}{{ b }}{% endmacro %}{{ f(1) }}{{ f(1, 2) }}{{ f(b=3) }}", "11123"},
@@ -55,6 +57,8 @@ func TestLanguage(t *testing.T) {
 		{"{% set it = [1,2,3]|select('odd') %}{{ it|list }}{{ it|list }}", "[1, 3][]"},
 		{"{{ [1]|select and 'yes' }}", "yes"},
 		{"{{ big }} {{ [big]|tojson }} {{ big == big }} {{ big > 1 }} {{ big is integer }}", "123456789012345678901234567890 [123456789012345678901234567890] True True True"},
+		{"{{ big == bigger }} {{ big < bigger }} {{ big > small }} {{ small < smaller }} {{ [bigger, small, big, smaller, 1]|sort }}", "False True True False [-223456789012345678901234567890, -123456789012345678901234567890, 1, 123456789012345678901234567890, 1123456789012345678901234567890]"},
+		{"{{ 4611686018427387904 * -2 }} {{ -2 ** 63 }} {{ (-2) ** 63 }}", "-9223372036854775808 -9223372036854775808 -9223372036854775808"},
 		{"{{ -7 // 2 }} {{ -7 % 3 }} {{ 7.5 // -2 }} {{ 1e22 }} {{ 0.1 + 0.2 }} {{ 10 / 5 }} {{ 2 ** -1 }} {{ (-1) ** 3 }}", "-4 2 -4.0 1e+22 0.30000000000000004 2.0 0.5 -1"},
 		{"{{ {1: 'a', 1.0: 'b', true: 'c'} }}", "{1: 'c'}"},
 		{"{{ d|tojson(indent=2, separators=(',', ':')) }}", "{\n  \"b\":2,\n  \"a\":1\n}"},

@@ -65,8 +65,10 @@ func compareNumbers(a, b any) int {
 	switch {
 	case (aw || bw) && a == b:
 		return 0
-	case aw && bw, (aw || bw) && (af || bf):
+	case (aw || bw) && (af || bf):
 		tooWide()
+	case aw && bw:
+		return compareWide(a.(wide), b.(wide))
 	case aw:
 		return wideSign(a)
 	case bw:
@@ -89,6 +91,15 @@ func wideSign(v any) int {
 		return -1
 	}
 	return 1
+}
+
+// compareWide compares two wide integers, which have no leading zeros.
+func compareWide(a, b wide) int {
+	sign := wideSign(a)
+	if other := wideSign(b); sign != other {
+		return sign
+	}
+	return sign * cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
 // arith returns a op b for two numbers and op one of + - * / // % **.
@@ -148,7 +159,11 @@ func intProduct(x, y int64) (int64, bool) {
 		return uint64(i)
 	}
 	hi, lo := bits.Mul64(abs(x), abs(y))
-	return x * y, hi == 0 && lo <= math.MaxInt64
+	limit := uint64(math.MaxInt64)
+	if (x < 0) != (y < 0) {
+		limit++
+	}
+	return x * y, hi == 0 && lo <= limit
 }
 
 func intPower(x, y int64) (any, bool) {
