@@ -14,19 +14,18 @@ type checksum struct {
 	sum   hash.Hash // nil until begin
 	full  chan []byte
 	spare chan []byte // buffers that have been hashed
+	made  int         // how many buffers there are
 	ended chan struct{}
 }
 
-// checksumBuffers is the number of a checksum's buffers: how far hashing may fall behind.
-const checksumBuffers = 4
+// checksumBuffers is the most buffers of a checksum: how far hashing may fall behind, as it
+// does when a pass takes its processor for a millisecond, before reading waits for it.
+const checksumBuffers = 32
 
 // begin starts the goroutine that hashes the pieces sent to full.
 func (s *checksum) begin() {
 	s.sum, s.ended = sha256.New(), make(chan struct{})
 	s.full, s.spare = make(chan []byte, checksumBuffers), make(chan []byte, checksumBuffers)
-	for range checksumBuffers {
-		s.spare <- nil // made when it is first taken
-	}
 	go func() {
 		defer close(s.ended)
 		for b := range s.full {
@@ -43,10 +42,11 @@ func (s *checksum) buffer() []byte {
 		s.begin()
 	}
 	s.flush()
-	b := <-s.spare
-	if b == nil {
-		b = make([]byte, s.size)
+	if len(s.spare) == 0 && s.made < checksumBuffers {
+		s.made++
+		return make([]byte, s.size)
 	}
+	b := <-s.spare
 	return b[:s.size]
 }
 

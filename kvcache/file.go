@@ -522,8 +522,9 @@ func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
 }
 
 // pieceBytes is how much is read and hashed at a time, more if a page is larger: enough
-// that handing over a piece costs little compared to hashing it.
-const pieceBytes = 128 << 10
+// that handing over a piece costs little compared to hashing it, and read so quickly that
+// the Go scheduler does not give the reader's processor away.
+const pieceBytes = 32 << 10
 
 // read copies the tensors, in file order, to their heads and compares the checksum. It
 // calls arrived after every tensor of a layer.
