@@ -80,12 +80,8 @@ type run struct {
 // returns the results. It takes minutes.
 func Measure(ctx context.Context, m *model.Model, o Options) (*Figures, error) {
 	r := newRun(ctx, m, o, &Figures{Format: Format, Model: m.ID(), Precision: string(m.Precision())})
-	for _, name := range metrics {
-		metric, err := lukv.NewMetric(lukv.MetricConfig{Name: name})
-		if err != nil {
-			return nil, err
-		}
-		r.metrics = append(r.metrics, metric)
+	if err := r.makeMetrics(); err != nil {
+		return nil, fmt.Errorf("results: %w", err)
 	}
 	for _, step := range []func() error{
 		func() error { return r.measureProfiles(false) },
@@ -100,7 +96,7 @@ func Measure(ctx context.Context, m *model.Model, o Options) (*Figures, error) {
 }
 
 // Parts returns the parts of the figures that can be measured on their own.
-func Parts() []string { return []string{"objectives", "metrics", "weights", "remedies"} }
+func Parts() []string { return []string{"losses", "objectives", "metrics", "weights", "remedies"} }
 
 // MeasurePart measures one of [Parts] again and leaves the other figures as they
 // are.
@@ -109,7 +105,9 @@ func MeasurePart(ctx context.Context, m *model.Model, o Options, f *Figures, par
 		return fmt.Errorf("results: the figures are of model %s in %s, this one is %s in %s", f.Model, f.Precision, m.ID(), m.Precision())
 	}
 	r := newRun(ctx, m, o, f)
-	step := map[string]func() error{"objectives": r.objectives, "metrics": r.everyMetric, "weights": r.weights, "remedies": r.remedies}[part]
+	step := map[string]func() error{
+		"losses": r.lossesAlone, "objectives": r.objectives, "metrics": r.everyMetric, "weights": r.weights, "remedies": r.remedies,
+	}[part]
 	if step == nil {
 		return fmt.Errorf("results: found part %q, expected one of %q", part, Parts())
 	}
@@ -125,6 +123,18 @@ func newRun(ctx context.Context, m *model.Model, o Options, f *Figures) *run {
 		o.Progress = func(string, int, int) {}
 	}
 	return &run{ctx: ctx, m: m, o: o, profiles: map[string]*lukv.Profile{}, f: f}
+}
+
+// makeMetrics makes the metrics whose scores are measured, in their default configuration.
+func (r *run) makeMetrics() error {
+	for _, name := range metrics {
+		metric, err := lukv.NewMetric(lukv.MetricConfig{Name: name})
+		if err != nil {
+			return err
+		}
+		r.metrics = append(r.metrics, metric)
+	}
+	return nil
 }
 
 // measureProfiles makes all profiles that count the question's last row, or
@@ -404,6 +414,22 @@ func (r *run) development() error {
 	return nil
 }
 
+// lossesAlone is losses with the profiles made beforehand, which are those of the first
+// variant.
+func (r *run) lossesAlone() error {
+	if err := r.makeMetrics(); err != nil {
+		return err
+	}
+	for _, name := range metrics {
+		p, err := r.o.Profiles(name, false)
+		if err != nil {
+			return err
+		}
+		r.profiles[name+"/"+variants[0].name] = p
+	}
+	return r.losses()
+}
+
 // losses compares how much of the oracle importance the allocators lose.
 func (r *run) losses() error {
 	var texts []calibration.Text
@@ -412,8 +438,17 @@ func (r *run) losses() error {
 		texts = append(texts, calibration.Text{Context: items[i].Context,
 			Questions: []calibration.Question{{Question: items[i].Question, AnswerPrefix: items[i].AnswerPrefix}}})
 	}
-	type sums struct{ mass, loss, oracle float64 }
+	type sums struct{ mass, kept, best float64 }
 	total := map[string]*sums{}
+	var entries []int32
+	// keptMass is the importance of the entries that scores choose.
+	keptMass := func(importance, scores []float32, budget int, protected lukv.Protection) (mass float64) {
+		entries = lukv.Keep(entries, scores, budget, protected)
+		for _, t := range entries {
+			mass += float64(importance[t])
+		}
+		return mass
+	}
 	c := r.m.Config()
 	shape := lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads}
 	o := calibration.Options{Prompt: r.o.Prompt, Session: r.o.Eval.Session}
@@ -438,18 +473,18 @@ func (r *run) losses() error {
 					if err != nil {
 						return err
 					}
-					an, err := lukv.Analyze(r.ctx, imp, p.Scores[i], budgets, d.Protection, true)
-					if err != nil {
-						return err
-					}
 					key := methodName(lukv.MetricConfigOf(metric).Name, ratio, a)
 					if total[key] == nil {
 						total[key] = &sums{}
 					}
-					t := an.Total()
-					total[key].mass += t.Mass
-					total[key].loss += t.MetricLoss
-					total[key].oracle += t.OracleLoss
+					t := total[key]
+					for l, heads := range imp {
+						for h, importance := range heads {
+							t.mass += keptMass(importance, importance, len(importance), lukv.Protection{})
+							t.kept += keptMass(importance, p.Scores[i][l][h], budgets[l][h], d.Protection)
+							t.best += keptMass(importance, importance, budgets[l][h], lukv.Protection{})
+						}
+					}
 				}
 			}
 		}
@@ -459,12 +494,12 @@ func (r *run) losses() error {
 	if err != nil {
 		return err
 	}
-	r.f.Losses.Items = len(texts)
+	r.f.Losses = Losses{Items: len(texts)}
 	for _, metric := range metrics {
 		for _, ratio := range ratios {
 			for _, a := range allocators {
 				x := total[methodName(metric, ratio, a)]
-				r.f.Losses.Cells = append(r.f.Losses.Cells, Loss{metric, ratio, a, x.loss / x.mass, x.oracle / x.mass})
+				r.f.Losses.Cells = append(r.f.Losses.Cells, Loss{metric, ratio, a, 1 - x.kept/x.mass, 1 - x.best/x.mass})
 			}
 		}
 	}
