@@ -10,6 +10,7 @@ import (
 // that is done with a saved cache. It starts with the first piece and must be ended.
 type checksum struct {
 	size  int       // of a buffer
+	most  int       // how many buffers there may be: how far hashing may fall behind
 	part  []byte    // a buffer that Write fills
 	sum   hash.Hash // nil until begin
 	full  chan []byte
@@ -18,14 +19,10 @@ type checksum struct {
 	ended chan struct{}
 }
 
-// checksumBuffers is the most buffers of a checksum: how far hashing may fall behind, as it
-// does when a pass takes its processor for a millisecond, before reading waits for it.
-const checksumBuffers = 32
-
 // begin starts the goroutine that hashes the pieces sent to full.
 func (s *checksum) begin() {
 	s.sum, s.ended = sha256.New(), make(chan struct{})
-	s.full, s.spare = make(chan []byte, checksumBuffers), make(chan []byte, checksumBuffers)
+	s.full, s.spare = make(chan []byte, s.most), make(chan []byte, s.most)
 	go func() {
 		defer close(s.ended)
 		for b := range s.full {
@@ -42,7 +39,7 @@ func (s *checksum) buffer() []byte {
 		s.begin()
 	}
 	s.flush()
-	if len(s.spare) == 0 && s.made < checksumBuffers {
+	if len(s.spare) == 0 && s.made < s.most {
 		s.made++
 		return make([]byte, s.size)
 	}

@@ -143,7 +143,7 @@ func (c *Cache) sources(extra []safetensors.Named) ([]safetensors.Named, *checks
 		x.Name = extraPrefix + x.Name
 		s = append(s, x)
 	}
-	sum := &checksum{size: pieceBytes}
+	sum := &checksum{size: pieceBytes, most: saveAhead}
 	s = append(s, safetensors.Named{
 		Name:   sumName,
 		Tensor: tensor.Tensor{Type: tensor.U8, Shape: []int{sha256.Size}},
@@ -522,9 +522,15 @@ func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
 }
 
 // pieceBytes is how much is read and hashed at a time, more if a page is larger: enough
-// that handing over a piece costs little compared to hashing it, and read so quickly that
-// the Go scheduler does not give the reader's processor away.
-const pieceBytes = 32 << 10
+// that handing over a piece costs little compared to hashing it.
+const pieceBytes = 128 << 10
+
+// saveAhead and loadAhead are how many pieces hashing may fall behind. While a cache loads,
+// the pass that reads a question takes the processor that hashes for some milliseconds.
+const (
+	saveAhead = 4
+	loadAhead = 24
+)
 
 // read copies the tensors, in file order, to their heads and compares the checksum. It
 // calls arrived after every tensor of a layer.
@@ -533,7 +539,7 @@ func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target
 	for _, t := range f.All() {
 		size += len(t.Data)
 	}
-	sum := &checksum{size: min(max(pieceBytes, c.o.PageEntries*c.rowBytes()), len(src.data))}
+	sum := &checksum{size: min(max(pieceBytes, c.o.PageEntries*c.rowBytes()), len(src.data)), most: loadAhead}
 	defer sum.end()
 	sum.Write(src.data[:len(src.data)-size])
 	var found []byte
