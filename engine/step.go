@@ -210,10 +210,6 @@ func (e *Engine) blame(err error) {
 			e.fail(j, err)
 		}
 		return
-	case len(e.parts) == 1:
-		e.fail(e.owners[0], err)
-		e.drawAll()
-		return
 	}
 	// Run each by itself, so that only the one to blame fails.
 	parts, owners := slices.Clone(e.parts), slices.Clone(e.owners)

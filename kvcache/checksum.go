@@ -6,8 +6,8 @@ import (
 )
 
 // checksum computes the SHA-256 of a sequence of pieces. A goroutine hashes them while
-// the caller stores them where they belong: hashing takes longer than everything else
-// that is done with a saved cache. It starts with the first piece and must be ended.
+// the caller stores them where they belong: neither takes much less time than the other.
+// It starts with the first piece and must be ended.
 type checksum struct {
 	size  int       // of a buffer
 	most  int       // how many buffers there may be: how far hashing may fall behind

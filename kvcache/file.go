@@ -143,7 +143,7 @@ func (c *Cache) sources(extra []safetensors.Named) ([]safetensors.Named, *checks
 		x.Name = extraPrefix + x.Name
 		s = append(s, x)
 	}
-	sum := &checksum{size: pieceBytes, most: saveAhead}
+	sum := &checksum{size: pieceBytes, most: hashAhead}
 	s = append(s, safetensors.Named{
 		Name:   sumName,
 		Tensor: tensor.Tensor{Type: tensor.U8, Shape: []int{sha256.Size}},
@@ -366,11 +366,14 @@ func (f *File) open(o Options, extra map[string]tensor.Tensor, use func(*Cache, 
 	}
 	targets, err := c.prepare(f.f)
 	if err == nil {
-		read := func(arrived func(layer int)) error { return c.read(f.f, f.src, targets, extra, arrived) }
+		read := func(ahead int, arrived func(layer int)) error {
+			return c.read(f.f, f.src, targets, extra, ahead, arrived)
+		}
 		if use == nil {
-			err = read(func(int) {})
+			err = read(hashAhead, func(int) {})
 		} else {
-			err = c.whileArriving(read, func(await func(int) error) { use(c, await) })
+			beside := func(arrived func(layer int)) error { return read(besideAhead, arrived) }
+			err = c.whileArriving(beside, func(await func(int) error) { use(c, await) })
 		}
 	}
 	if err != nil {
@@ -525,21 +528,21 @@ func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
 // that handing over a piece costs little compared to hashing it.
 const pieceBytes = 128 << 10
 
-// saveAhead and loadAhead are how many pieces hashing may fall behind. While a cache loads,
-// the pass that reads a question takes the processor that hashes for some milliseconds.
+// hashAhead is how many pieces hashing may fall behind, besideAhead while somebody uses what
+// has been loaded, who may take the processor that hashes for some milliseconds.
 const (
-	saveAhead = 4
-	loadAhead = 24
+	hashAhead   = 4
+	besideAhead = 24
 )
 
-// read copies the tensors, in file order, to their heads and compares the checksum. It
-// calls arrived after every tensor of a layer.
-func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target, extra map[string]tensor.Tensor, arrived func(layer int)) error {
+// read copies the tensors, in file order, to their heads and compares the checksum, for
+// which hashing may fall ahead pieces behind. It calls arrived after every tensor of a layer.
+func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target, extra map[string]tensor.Tensor, ahead int, arrived func(layer int)) error {
 	size := 0
 	for _, t := range f.All() {
 		size += len(t.Data)
 	}
-	sum := &checksum{size: min(max(pieceBytes, c.o.PageEntries*c.rowBytes()), len(src.data)), most: loadAhead}
+	sum := &checksum{size: min(max(pieceBytes, c.o.PageEntries*c.rowBytes()), len(src.data)), most: ahead}
 	defer sum.end()
 	sum.Write(src.data[:len(src.data)-size])
 	var found []byte

@@ -136,6 +136,12 @@ func sumOf(x []float32) float64 {
 	return s
 }
 
+// DroppedMass returns the importance of the entries that are not kept: what is lost with
+// them. kept is ascending.
+func DroppedMass(importance []float32, kept []int32) float64 {
+	return droppedMass(importance, 0, len(importance), kept)
+}
+
 // droppedMass sums importance[lo:hi] outside kept (ascending).
 func droppedMass(importance []float32, lo, hi int, kept []int32) float64 {
 	s := 0.0

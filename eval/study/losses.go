@@ -323,24 +323,11 @@ func (l *losses) allocate(metric, T int, imp, scores [][][]float32, mass float64
 			}
 			for h, head := range layer {
 				kept = lukv.Keep(kept, scores[li][h], budgets[li][h], d.Protection)
-				l.Heads[metric][i][li][h] += outside(head, kept) / mass
+				l.Heads[metric][i][li][h] += lukv.DroppedMass(head, kept) / mass
 			}
 		}
 	}
 	return nil
-}
-
-// outside is the importance of the entries that are not kept; kept is ascending.
-func outside(imp []float32, kept []int32) float64 {
-	sum := 0.0
-	for t, v := range imp {
-		if len(kept) > 0 && int(kept[0]) == t {
-			kept = kept[1:]
-			continue
-		}
-		sum += float64(v)
-	}
-	return sum
 }
 
 // solve divides the budget among all heads by the first metric's loss curves.

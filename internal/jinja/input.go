@@ -21,6 +21,10 @@ type Trusted string
 // maxInputDepth is how deep the caller's values may nest.
 const maxInputDepth = 500
 
+// maxDigits is how long an integer of the input may be: the limit of Python. Comparing two
+// of them then takes no longer than other steps.
+const maxDigits = 4300
+
 // place is the position of a value in the input, for errors.
 type place struct {
 	up    *place
@@ -99,6 +103,9 @@ func inputNumber(n json.Number, at *place) any {
 		return i
 	}
 	if unsigned := strings.TrimPrefix(s, "-"); unsigned != "" && strings.Trim(unsigned, "0123456789") == "" {
+		if len(unsigned) > maxDigits {
+			failf("%v: found an integer of %d digits, expected at most %d", at, len(unsigned), maxDigits)
+		}
 		return wide(s)
 	}
 	f, err := strconv.ParseFloat(s, 64)

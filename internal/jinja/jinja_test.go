@@ -263,6 +263,7 @@ func TestInput(t *testing.T) {
 		"m.a[1]: found a Go map":                 object{"a", []any{1, map[string]any{"x": 1}}},
 		"m.a: found a Go value of type chan int": object{"a", make(chan int)},
 		"m[0]: found the number \"1x\"":          []any{json.Number("1x")},
+		"m[0]: found an integer of 4301 digits":  []any{json.Number("-" + strings.Repeat("9", 4301))},
 	} {
 		_, err := render("", object{"m", v}, Limits{})
 		assert.ErrorContains(t, err, want)

@@ -421,7 +421,7 @@ func (r *run) lossesAlone() error {
 		return err
 	}
 	for _, name := range metrics {
-		p, err := r.o.Profiles(name, false)
+		p, err := r.embedded(name, false)
 		if err != nil {
 			return err
 		}
@@ -438,17 +438,9 @@ func (r *run) losses() error {
 		texts = append(texts, calibration.Text{Context: items[i].Context,
 			Questions: []calibration.Question{{Question: items[i].Question, AnswerPrefix: items[i].AnswerPrefix}}})
 	}
-	type sums struct{ mass, kept, best float64 }
+	type sums struct{ mass, loss, oracle float64 }
 	total := map[string]*sums{}
-	var entries []int32
-	// keptMass is the importance of the entries that scores choose.
-	keptMass := func(importance, scores []float32, budget int, protected lukv.Protection) (mass float64) {
-		entries = lukv.Keep(entries, scores, budget, protected)
-		for _, t := range entries {
-			mass += float64(importance[t])
-		}
-		return mass
-	}
+	var kept []int32
 	c := r.m.Config()
 	shape := lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads}
 	o := calibration.Options{Prompt: r.o.Prompt, Session: r.o.Eval.Session}
@@ -473,16 +465,21 @@ func (r *run) losses() error {
 					if err != nil {
 						return err
 					}
+					an, err := lukv.Analyze(r.ctx, imp, p.Scores[i], budgets, d.Protection, true)
+					if err != nil {
+						return err
+					}
 					key := methodName(lukv.MetricConfigOf(metric).Name, ratio, a)
 					if total[key] == nil {
 						total[key] = &sums{}
 					}
-					t := total[key]
-					for l, heads := range imp {
+					t := an.Total()
+					total[key].mass += t.Mass
+					total[key].oracle += t.OracleLoss
+					for l, heads := range imp { // unlike the oracle, metrics have to keep what is protected
 						for h, importance := range heads {
-							t.mass += keptMass(importance, importance, len(importance), lukv.Protection{})
-							t.kept += keptMass(importance, p.Scores[i][l][h], budgets[l][h], d.Protection)
-							t.best += keptMass(importance, importance, budgets[l][h], lukv.Protection{})
+							kept = lukv.Keep(kept, p.Scores[i][l][h], budgets[l][h], d.Protection)
+							total[key].loss += lukv.DroppedMass(importance, kept)
 						}
 					}
 				}
@@ -499,7 +496,7 @@ func (r *run) losses() error {
 		for _, ratio := range ratios {
 			for _, a := range allocators {
 				x := total[methodName(metric, ratio, a)]
-				r.f.Losses.Cells = append(r.f.Losses.Cells, Loss{metric, ratio, a, 1 - x.kept/x.mass, 1 - x.best/x.mass})
+				r.f.Losses.Cells = append(r.f.Losses.Cells, Loss{metric, ratio, a, x.loss / x.mass, x.oracle / x.mass})
 			}
 		}
 	}
