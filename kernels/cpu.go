@@ -39,8 +39,10 @@ const (
 	streamNear Streaming = iota
 
 	// streamFar prefetches into the second-level cache. Up to six rows of activations (a
-	// single one on AVX2) read the weights as runs. Attention of few rows in bf16 reads
-	// 16 columns at a time, at an even pace that memory can sustain.
+	// single one on AVX2) read the weights as runs, whose next lines also come into the
+	// first-level cache, as the first to leave it: what else it holds, the activations, stays.
+	// Attention of few rows in bf16 reads 16 columns at a time, at an even pace that memory
+	// can sustain.
 	streamFar
 
 	// streamRuns is streamFar with a shorter look-ahead, and with attention that reads 64
@@ -75,10 +77,9 @@ func (c CPU) stream(n, cols int) (far int, runs bool) {
 // as measurements favour: less than a page, and more where a tile computes longer.
 func (c CPU) runAhead(n int, long bool) int {
 	switch {
-	case c.Streaming == streamNear && !c.AVX512:
+	case c.Streaming == streamNear && !c.AVX512,
+		c.Streaming == streamFar && (n > 2 || long && (n == 2 || !c.AVX512)):
 		return 2048
-	case c.Streaming == streamFar && (n > 3 || n > 1 && long):
-		return 1536
 	}
 	return 1024
 }

@@ -119,10 +119,12 @@ type tile struct {
 
 	// How weights are streamed from memory, for few rows of x. If run is not 0, x is multiplied
 	// by four runs of neighbouring rows of w at once, each run rows long, of which cols/4 are
-	// used, and far is how many bytes ahead of use they are prefetched. Rows of w then begin
-	// with more blocks of full groups each, before the one of step groups. Otherwise a far other
-	// than 0 means that the next rows of w are prefetched into the second-level cache, not the first.
-	far, run, more, full int
+	// used, and far is how many bytes ahead of use they are prefetched into the second-level
+	// cache. A near other than 0 means that they are also prefetched into the first, shortly
+	// before use and without displacing x. Rows of w then begin with more blocks of full groups
+	// each, before the one of step groups. Without runs, a far other than 0 means that the next
+	// rows of w are prefetched into the second-level cache, not the first.
+	far, near, run, more, full int
 
 	// A tile of 6 rows can be computed in parts of the block, where the routine supports it.
 	// Between parts the lanes of all outputs are kept in sums, in the routine's own order.
@@ -142,10 +144,6 @@ const (
 
 	packedRows = 6 // rows of a packed tile
 
-	// runRows is the number of rows of w in a run. Memory-bound callers should ask for four
-	// runs at a time: the beginning of a run is not prefetched.
-	runRows = 64
-
 	// runCols is the length of rows of w beyond which the first tile of a panel also reads
 	// them as runs. For shorter rows, arranging the sums for four runs costs more than it gains.
 	runCols = 1024
@@ -159,6 +157,9 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 	}
 	raceRead(w.Data[lo*w.Cols*w.Type.Size() : hi*w.Cols*w.Type.Size()])
 	t := tile{ldx: uintptr(ldx * size), ldw: uintptr(w.Cols * w.Type.Size()), ldd: uintptr(4 * ldd)}
+	if c.Streaming == streamFar && (n > 1 || size == 4 || !c.AVX512BF16) {
+		t.near = 1 // a single row of dot products keeps up with memory without
+	}
 	var runs bool
 	if t.far, runs = c.stream(n, w.Cols); runs {
 		lo = c.runs(t, dst, x, size, n, w, lo, hi)
@@ -175,19 +176,20 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 	c.roomyPanels(t, &a, dst, x, size, n, w, lo, hi)
 }
 
-// runs multiplies n rows of x by rows of w, four runs at a time, and returns where it
-// stopped: fewer than four rows are left.
+// runs multiplies n rows of x by rows of w as four runs, and returns where it stopped: fewer
+// than four rows are left. The beginnings of runs are not prefetched: memory-bound callers
+// should ask for many rows at a time.
 func (c CPU) runs(t tile, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) int {
 	t.x, t.rows = x, n
 	t.more, t.full = (w.Cols-1)/blockK, blockK*size/64
 	t.step = (w.Cols - t.more*blockK) * size / 64
-	for ; hi-lo >= 4; lo += 4 * t.run {
-		t.run = min(4*runRows, hi-lo) / 4
-		t.cols = 4 * t.run
-		t.w, t.dst = unsafe.Pointer(&w.Data[lo*w.Cols*w.Type.Size()]), unsafe.Pointer(&dst[lo])
-		c.tile(&t, size, w.Type)
+	if t.run = (hi - lo) / 4; t.run == 0 {
+		return lo
 	}
-	return lo
+	t.cols = 4 * t.run
+	t.w, t.dst = unsafe.Pointer(&w.Data[lo*w.Cols*w.Type.Size()]), unsafe.Pointer(&dst[lo])
+	c.tile(&t, size, w.Type)
+	return lo + t.cols
 }
 
 // panels loops over the panels of w, the blocks of their columns, and the rows of x.

@@ -4,6 +4,7 @@
 //	XSTEP, WSTEP   bytes of a group of 16 lanes in a row of x, of w
 //	STEP(G)        one half group (8 lanes), by G = G<R><C>, of R rows of x times C rows of w
 //	PAIR1          both halves of one group, one row of x, four rows of w
+//	MASK           sets what PAIR1 needs in Y11
 //	PREFETCH(OP)   asks for the 4·WSTEP bytes at R10 with instruction OP
 //	FLUSH, KEEP    switch the treatment of subnormal numbers around the loops
 //
@@ -20,16 +21,17 @@
 //	BX  rows of w left    R14 groups of the block    CX  groups left
 //	R9  bytes of the block in a row of x    R10 what to prefetch    R15 list of what to prefetch
 //	AX  scratch, dst of the row being stored
-//	Y0–Y11 sums, row r of x and row c of w in 4r+c; Y12–Y14 x; Y15 w
+//	Y0–Y11 sums, row r of x and row c of w in 4r+c, or Y11 what MASK sets; Y12–Y14 x; Y15 w
 //	0(SP) sums of lanes 0–7 in the same order, 384(SP) of lanes 8–15
 //	768(SP), 772(SP) MXCSR flushing, as found
 //	776(SP) groups left of the block, 784(SP) groups of a chunk or quarter
 //	792(SP) bytes of the block in a row of w
 //	800(SP) from the end of a prefetched quarter to the next row
 //	808(SP) m, 824(SP) s, four lanes each: what the sums are added to is dst & m | s
-//	840(SP) far, 848(SP) more, 856(SP) full; 864(SP), 880(SP) m and s of the first block
+//	840(SP) far, 848(SP) more, 856(SP) full; 864(SP), 880(SP) m and s of the first block;
+//	896(SP) near
 
-TEXT NAME, 0, $896-8
+TEXT NAME, 0, $904-8
 	MOVQ    a+0(FP), AX
 	MOVQ    tile_x(AX), SI
 	MOVQ    tile_ldx(AX), R8
@@ -62,6 +64,7 @@ TEXT NAME, 0, $896-8
 	CMPQ    CX, $2
 	JEQ     two
 	JGT     threefirst
+	MASK
 	MOVQ    a+0(FP), AX
 	CMPQ    tile_run(AX), $0
 	JNE     runs
@@ -120,6 +123,8 @@ one1:
 	// R9 the bytes of a row of x, R15 leads from the end of a row of w to the next, and BX
 	// counts rows of a run.
 runs:
+	MOVQ    tile_near(AX), CX
+	MOVQ    CX, 896(SP)
 	MOVQ    tile_full(AX), CX
 	MOVQ    CX, 856(SP)
 	MOVQ    tile_more(AX), R8
@@ -152,10 +157,15 @@ runblock:
 	MOVQ    840(SP), AX
 	ADDQ    DI, AX
 rungroup:
-	PREFETCHT1 (AX)
-	PREFETCHT1 (AX)(R11*1)
-	PREFETCHT1 (AX)(R11*2)
-	PREFETCHT1 (AX)(R12*1)
+	CMPQ    896(SP), $0
+	JEQ     runlines
+	TESTQ   $(128-WSTEP), DI
+	JNE     runpair
+	FOUR(PREFETCHNTA, NEAR, DI)
+	FOUR(PREFETCHNTA, (NEAR+64), DI)
+runlines:
+	FOUR(PREFETCHT1, 0, AX)
+runpair:
 	PAIR1
 	ADDQ    $XSTEP, SI
 	ADDQ    $WSTEP, DI

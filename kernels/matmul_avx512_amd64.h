@@ -25,9 +25,9 @@
 //	0(SP) groups, 8(SP), 16(SP) bytes of the block in a row of x, of w; 24(SP), 28(SP) MXCSR flushing, as found;
 //	32(SP) groups of a quarter of the block,
 //	40(SP) from the end of a prefetched quarter, or of a row of a run, to the next row; 48(SP) part, 56(SP) sums; 64(SP) far; 72(SP) apart;
-//	80(SP) more, 88(SP) full, 96(SP) full blocks left, 104(SP) add
+//	80(SP) more, 88(SP) full, 96(SP) full blocks left, 104(SP) add, 112(SP) near
 
-TEXT NAME, NOSPLIT, $112-8
+TEXT NAME, NOSPLIT, $120-8
 	MOVQ    a+0(FP), AX
 	MOVQ    tile_x(AX), SI
 	MOVQ    tile_ldx(AX), R8
@@ -113,6 +113,8 @@ done:
 	RET
 
 runs:
+	MOVQ    tile_near(AX), CX
+	MOVQ    CX, 112(SP)
 	MOVQ    tile_more(AX), CX
 	MOVQ    CX, 80(SP)
 	MOVQ    tile_add(AX), R15
@@ -141,9 +143,9 @@ runs:
 	JEQ     run4
 	CMPQ    AX, $6
 	JLT     run5
-	RUNS(run6, run6block, run6group, CLEAR64, G64, PUTRUNS6)
-	RUNS(run5, run5block, run5group, CLEAR54, G54, PUTRUNS5)
-	RUNS(run4, run4block, run4group, CLEAR44, G44, PUTRUNS4)
-	RUNS(run3, run3block, run3group, CLEAR34, G34, PUTRUNS3)
-	RUNS(run2, run2block, run2group, CLEAR24, G24, PUTRUNS2)
-	RUNS(run1, run1block, run1group, CLEAR14, G14, PUTRUNS1)
+	RUNS(run6, run6block, run6group, run6lines, run6product, NEARLINE, CLEAR64, G64, PUTRUNS6)
+	RUNS(run5, run5block, run5group, run5lines, run5product, NEARLINE, CLEAR54, G54, PUTRUNS5)
+	RUNS(run4, run4block, run4group, run4lines, run4product, NEARLINE, CLEAR44, G44, PUTRUNS4)
+	RUNS(run3, run3block, run3group, run3lines, run3product, NEARLINE, CLEAR34, G34, PUTRUNS3)
+	RUNS(run2, run2block, run2group, run2lines, run2product, NEARLINE, CLEAR24, G24, PUTRUNS2)
+	RUNS(run1, run1block, run1group, run1lines, run1product, NEARPAIR, CLEAR14, G14, PUTRUNS1)

@@ -252,9 +252,25 @@ summed:                    \
 // Memory then sees four long streams, each a page of its own. What a stream asks for
 // ahead is less than a page, so that it is not forgotten before its turn.
 //
+// With near, lines are also asked for NEAR bytes ahead, as the first to leave the first-level
+// cache. A single row, which computes little, does so for two at once, and asks memory for
+// one of the two: the processor fetches both.
+//
 // Registers: R11 distance of runs, R12 three times that, R14 distance of their results,
 // R15 three times that, BX rows of a run left. 40(SP) from the end of a row to the next.
-#define RUNS(row, block, group, ZERO, G, PUTS) \
+#define NEAR 256
+#define NEARLINE(product) FOUR(PREFETCHNTA, NEAR, DI)
+#define NEARPAIR(product) \
+	TESTQ $(128-WSTEP), DI; \
+	JNE  product;      \
+	FOUR(PREFETCHNTA, NEAR, DI); \
+	FOUR(PREFETCHNTA, (NEAR+64), DI)
+#define FOUR(OP, off, at) \
+	OP off(at);        \
+	OP off(at)(R11*1); \
+	OP off(at)(R11*2); \
+	OP off(at)(R12*1)
+#define RUNS(row, block, group, lines, product, FETCH, ZERO, G, PUTS) \
 row:                       \
 	MOVQ 80(SP), AX;       \
 	MOVQ AX, 96(SP);       \
@@ -268,10 +284,12 @@ block:                     \
 	MOVQ 64(SP), AX;       \
 	ADDQ DI, AX;           \
 group:                     \
-	PREFETCHT1 (AX);       \
-	PREFETCHT1 (AX)(R11*1); \
-	PREFETCHT1 (AX)(R11*2); \
-	PREFETCHT1 (AX)(R12*1); \
+	CMPQ 112(SP), $0;      \
+	JEQ  lines;            \
+	FETCH(product);        \
+lines:                     \
+	FOUR(PREFETCHT1, 0, AX); \
+product:                   \
 	STEP(G);               \
 	ADDQ $XSTEP, SI;       \
 	ADDQ $WSTEP, DI;       \

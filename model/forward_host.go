@@ -124,28 +124,31 @@ const (
 	// enough to divide them evenly and to notice a cancellation, enough to fill
 	// the kernels' tiles. While many are left, strips are wider: with many rows of
 	// activations that means fewer passes over them; with few, which are bound by
-	// memory, longer stretches of it are read.
-	strip     = 64
-	wideStrip = 128
-	wideRows  = 128 // rows of activations from which it pays
-	longStrip = 256
-	longRows  = 6 // those up to which it pays
+	// memory, longer stretches of it are read, and the beginning of each is slow.
+	strip        = 64
+	wideStrip    = 128
+	wideRows     = 128 // rows of activations from which it pays
+	longStrip    = 256
+	longestStrip = 1024
+	longWeights  = 512 << 10 // a strip between the two has as many weights
+	longRows     = 6         // those up to which it pays
 )
 
-// stripOf returns how wide strips are for a number of rows of activations.
-func stripOf(rows int) int {
+// stripOf returns how wide strips of weights of cols columns are for a number of rows of
+// activations.
+func stripOf(rows, cols int) int {
 	switch {
 	case rows <= longRows:
-		return longStrip
+		return min(max(longStrip, longWeights/cols/strip*strip), longestStrip)
 	case rows >= wideRows:
 		return wideStrip
 	}
 	return strip
 }
 
-// share divides n weight rows among the workers, in strips.
-func (h *hostRun) share(n int, t workers.Task) {
-	h.strip = stripOf(h.rows)
+// share divides n weight rows of cols columns among the workers, in strips.
+func (h *hostRun) share(n, cols int, t workers.Task) {
+	h.strip = stripOf(h.rows, cols)
 	h.m.pool.RunPieces(n, strip, h.strip, t)
 }
 
@@ -168,7 +171,7 @@ func newHostRun(p *pass) *hostRun {
 	}
 	p.q = shared[:nq]
 	// A run for many rows may also compute few.
-	products := max(n*stripOf(n), min(n, longRows)*longStrip)
+	products := max(n*stripOf(n, longWeights), min(n, longRows)*longestStrip)
 	for i := range h.workers {
 		h.workers[i] = hostScratch{
 			tile: make([]float32, min(n, h.attentionTile)*qn),
@@ -265,7 +268,7 @@ func (h *hostRun) multiply(src kernels.Act, add bool, linears []hostLinear) {
 	for i := range linears {
 		total += linears[i].w.Rows
 	}
-	h.share(total, (*linearStage)(h))
+	h.share(total, linears[0].w.Cols, (*linearStage)(h))
 }
 
 type linearStage hostRun
@@ -413,7 +416,7 @@ func (st *appendStage) Run(lo, hi, _ int) {
 func (h *hostRun) gateUp(gate, up kernels.Matrix, gateBias, upBias []float32) {
 	h.src = &h.narrow
 	h.gate, h.up = hostLinear{w: gate, bias: gateBias}, hostLinear{w: up, bias: upBias}
-	h.share(gate.Rows, (*gateUpStage)(h))
+	h.share(gate.Rows, gate.Cols, (*gateUpStage)(h))
 }
 
 type gateUpStage hostRun
