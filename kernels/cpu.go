@@ -54,9 +54,9 @@ var streamingNames = [...]string{"near", "far", "runs"}
 
 func (s Streaming) String() string { return streamingNames[s] }
 
-// stream returns how tiles of n rows of x read rows of w of cols columns: whether as runs,
-// and the value of the tile's far field.
-func (c CPU) stream(n, cols int) (far int, runs bool) {
+// stream returns how tiles of n rows of x, whose elements have size bytes, read rows of w of
+// cols columns: whether as runs, and the value of the tile's far field.
+func (c CPU) stream(n, size, cols int) (far int, runs bool) {
 	near := c.Streaming == streamNear
 	switch {
 	case c.AVX512:
@@ -66,7 +66,7 @@ func (c CPU) stream(n, cols int) (far int, runs bool) {
 	}
 	switch {
 	case runs:
-		return c.runAhead(n, cols > runCols), true
+		return c.runAhead(n, size, cols > runCols), true
 	case near:
 		return 0, false
 	}
@@ -75,13 +75,26 @@ func (c CPU) stream(n, cols int) (far int, runs bool) {
 
 // runAhead returns how many bytes ahead of use a run is prefetched by tiles of n rows of x,
 // as measurements favour: less than a page, and more where a tile computes longer.
-func (c CPU) runAhead(n int, long bool) int {
+func (c CPU) runAhead(n, size int, long bool) int {
 	switch {
 	case c.Streaming == streamNear && !c.AVX512,
 		c.Streaming == streamFar && (n > 2 || long && (n == 2 || !c.AVX512)):
 		return 2048
+	case c.fetch(n, size) == fetchPairs:
+		return 1536
 	}
 	return 1024
+}
+
+// fetch returns how runs are prefetched by tiles of n rows of x, whose elements have size bytes.
+func (c CPU) fetch(n, size int) fetch {
+	switch {
+	case c.Streaming != streamFar:
+		return fetchLines
+	case n == 1 && size == 2 && c.AVX512BF16:
+		return fetchPairs // dot products take so few instructions that x is there in time
+	}
+	return fetchNear
 }
 
 // detectStreaming returns the choice that measurements favour on Intel's Sapphire and

@@ -120,11 +120,11 @@ type tile struct {
 	// How weights are streamed from memory, for few rows of x. If run is not 0, x is multiplied
 	// by four runs of neighbouring rows of w at once, each run rows long, of which cols/4 are
 	// used, and far is how many bytes ahead of use they are prefetched into the second-level
-	// cache. A near other than 0 means that they are also prefetched into the first, shortly
-	// before use and without displacing x. Rows of w then begin with more blocks of full groups
+	// cache, in the way that fetch says. Rows of w then begin with more blocks of full groups
 	// each, before the one of step groups. Without runs, a far other than 0 means that the next
 	// rows of w are prefetched into the second-level cache, not the first.
-	far, near, run, more, full int
+	far, run, more, full int
+	fetch                fetch
 
 	// A tile of 6 rows can be computed in parts of the block, where the routine supports it.
 	// Between parts the lanes of all outputs are kept in sums, in the routine's own order.
@@ -135,6 +135,15 @@ type tile struct {
 	sums   unsafe.Pointer // [cols][rows][16] f32
 	packed unsafe.Pointer // [groups][rows][32] f32
 }
+
+// fetch is the way in which runs are prefetched.
+type fetch int
+
+const (
+	fetchLines fetch = iota // line by line
+	fetchPairs              // one of two neighbouring lines, if x is a single row
+	fetchNear               // so, and shortly before use into the first-level cache, as the first to leave it
+)
 
 const (
 	// panelBytes is how much of the weights should stay in the second-level cache
@@ -157,11 +166,9 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 	}
 	raceRead(w.Data[lo*w.Cols*w.Type.Size() : hi*w.Cols*w.Type.Size()])
 	t := tile{ldx: uintptr(ldx * size), ldw: uintptr(w.Cols * w.Type.Size()), ldd: uintptr(4 * ldd)}
-	if c.Streaming == streamFar && (n > 1 || size == 4 || !c.AVX512BF16) {
-		t.near = 1 // a single row of dot products keeps up with memory without
-	}
+	t.fetch = c.fetch(n, size)
 	var runs bool
-	if t.far, runs = c.stream(n, w.Cols); runs {
+	if t.far, runs = c.stream(n, size, w.Cols); runs {
 		lo = c.runs(t, dst, x, size, n, w, lo, hi)
 		t.far = min(t.far, 1)
 	}
@@ -239,7 +246,7 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 // is read as four runs of its rows, and the tile is computed in one part: between parts, the
 // lanes of the sums would be kept in a different order.
 func (c CPU) panelRuns(t tile, size int, wt tensor.Type) {
-	t.ahead, t.far, t.sums = nil, c.runAhead(t.rows, true), nil
+	t.ahead, t.far, t.sums = nil, c.runAhead(t.rows, size, true), nil
 	rest := t.cols % 4
 	if t.cols -= rest; t.cols > 0 {
 		t.run = t.cols / 4

@@ -252,17 +252,19 @@ summed:                    \
 // Memory then sees four long streams, each a page of its own. What a stream asks for
 // ahead is less than a page, so that it is not forgotten before its turn.
 //
-// With near, lines are also asked for NEAR bytes ahead, as the first to leave the first-level
-// cache. A single row, which computes little, does so for two at once, and asks memory for
-// one of the two: the processor fetches both.
+// A single row, which computes little, may ask for one of two neighbouring lines, since the
+// processor fetches both. With near, lines are also asked for NEAR bytes ahead, as the first
+// to leave the first-level cache.
 //
 // Registers: R11 distance of runs, R12 three times that, R14 distance of their results,
 // R15 three times that, BX rows of a run left. 40(SP) from the end of a row to the next.
 #define NEAR 256
-#define NEARLINE(product) FOUR(PREFETCHNTA, NEAR, DI)
-#define NEARPAIR(product) \
+#define NEARLINE(lines, product) FOUR(PREFETCHNTA, NEAR, DI)
+#define NEARPAIR(lines, product) \
 	TESTQ $(128-WSTEP), DI; \
 	JNE  product;      \
+	CMPQ 112(SP), $const_fetchNear; \
+	JNE  lines;        \
 	FOUR(PREFETCHNTA, NEAR, DI); \
 	FOUR(PREFETCHNTA, (NEAR+64), DI)
 #define FOUR(OP, off, at) \
@@ -286,7 +288,7 @@ block:                     \
 group:                     \
 	CMPQ 112(SP), $0;      \
 	JEQ  lines;            \
-	FETCH(product);        \
+	FETCH(lines, product); \
 lines:                     \
 	FOUR(PREFETCHT1, 0, AX); \
 product:                   \
