@@ -91,7 +91,7 @@ func (c CPU) fetch(n, size int) fetch {
 	switch {
 	case c.Streaming != streamFar:
 		return fetchLines
-	case n == 1 && size == 2 && c.AVX512BF16:
+	case n == 1 && size == 2 && c.AVX512 && c.AVX512BF16:
 		return fetchPairs // dot products take so few instructions that x is there in time
 	}
 	return fetchNear

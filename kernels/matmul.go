@@ -142,7 +142,7 @@ type fetch int
 const (
 	fetchLines fetch = iota // line by line
 	fetchPairs              // one of two neighbouring lines, if x is a single row
-	fetchNear               // so, and shortly before use into the first-level cache, as the first to leave it
+	fetchNear               // likewise, and shortly before use into the first-level cache, as the first to leave it
 )
 
 const (

@@ -231,9 +231,9 @@ loop:                  \
 #define PREFETCH2(OP) OP (R10); OP 64(R10)
 #define PREFETCH4(OP) PREFETCH2(OP); OP 128(R10); OP 192(R10)
 
-// Four runs: what is at off from a register. With near, lines are also asked for NEAR bytes
-// ahead, two at once, as the first to leave the first-level cache, and memory for one of the
-// two: the processor fetches both.
+// FOUR prefetches the same place in four runs. With fetchNear, lines are also asked for NEAR
+// bytes ahead, two at once, as the first to leave the first-level cache, and memory for one of
+// the two: the processor fetches both.
 #define FOUR(OP, off, at) \
 	OP off(at);        \
 	OP off(at)(R11*1); \

@@ -253,8 +253,8 @@ summed:                    \
 // ahead is less than a page, so that it is not forgotten before its turn.
 //
 // A single row, which computes little, may ask for one of two neighbouring lines, since the
-// processor fetches both. With near, lines are also asked for NEAR bytes ahead, as the first
-// to leave the first-level cache.
+// processor fetches both. With fetchNear, lines are also asked for NEAR bytes ahead, as the
+// first to leave the first-level cache.
 //
 // Registers: R11 distance of runs, R12 three times that, R14 distance of their results,
 // R15 three times that, BX rows of a run left. 40(SP) from the end of a row to the next.
