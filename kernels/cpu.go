@@ -39,14 +39,13 @@ const (
 	streamNear Streaming = iota
 
 	// streamFar prefetches into the second-level cache. Up to six rows of activations (a
-	// single one on AVX2) read the weights as runs, whose next lines also come into the
-	// first-level cache, as the first to leave it: what else it holds, the activations, stays.
-	// Attention of few rows in bf16 reads 16 columns at a time, at an even pace that memory
-	// can sustain.
+	// single one on AVX2) read the weights as runs, in a way that keeps the activations in the
+	// first-level cache. Attention of few rows in bf16 reads 16 columns at a time, at an even
+	// pace that memory can sustain.
 	streamFar
 
-	// streamRuns is streamFar with a shorter look-ahead, and with attention that reads 64
-	// columns at a time and prefetches from four pages of memory side by side.
+	// streamRuns is streamFar with a shorter look-ahead, line by line, and with attention that
+	// reads 64 columns at a time and prefetches from four pages of memory side by side.
 	streamRuns
 )
 

@@ -157,15 +157,12 @@ runblock:
 	MOVQ    840(SP), AX
 	ADDQ    DI, AX
 rungroup:
-	CMPQ    896(SP), $0
+	CMPQ    896(SP), $const_fetchLines
 	JEQ     runlines
-	TESTQ   $(128-WSTEP), DI
-	JNE     runpair
-	FOUR(PREFETCHNTA, NEAR, DI)
-	FOUR(PREFETCHNTA, (NEAR+64), DI)
+	NEARPAIR(896(SP), runlines, runproduct)
 runlines:
 	FOUR(PREFETCHT1, 0, AX)
-runpair:
+runproduct:
 	PAIR1
 	ADDQ    $XSTEP, SI
 	ADDQ    $WSTEP, DI

@@ -2,6 +2,7 @@
 
 #include "go_asm.h"
 #include "textflag.h"
+#include "matmul_runs_amd64.h"
 
 // Tiles of matrix products for AVX2 with FMA and F16C. The skeleton is in
 // matmul_avx2_amd64.h; here are its inner steps and, per weight type, how a
@@ -230,15 +231,6 @@ loop:                  \
 
 #define PREFETCH2(OP) OP (R10); OP 64(R10)
 #define PREFETCH4(OP) PREFETCH2(OP); OP 128(R10); OP 192(R10)
-
-// FOUR prefetches the same place in four runs. With fetchNear, lines are also asked for NEAR
-// bytes ahead, two at once, as the first to leave the first-level cache, and memory for one of
-// the two: the processor fetches both.
-#define FOUR(OP, off, at) \
-	OP off(at);        \
-	OP off(at)(R11*1); \
-	OP off(at)(R11*2); \
-	OP off(at)(R12*1)
 
 // A step of one row of x.
 #define ONESTEP(OP) \

@@ -2,6 +2,7 @@
 
 #include "go_asm.h"
 #include "textflag.h"
+#include "matmul_runs_amd64.h"
 #include "matmul_tree_avx512_amd64.h"
 
 // Tiles of matrix products for AVX-512 (F, BW, DQ, VL; one of them also BF16).
@@ -252,26 +253,12 @@ summed:                    \
 // Memory then sees four long streams, each a page of its own. What a stream asks for
 // ahead is less than a page, so that it is not forgotten before its turn.
 //
-// A single row, which computes little, may ask for one of two neighbouring lines, since the
-// processor fetches both. With fetchNear, lines are also asked for NEAR bytes ahead, as the
-// first to leave the first-level cache.
+// Unless tile.fetch is fetchLines, FETCH comes first: NEARPAIR for a single row, which computes
+// little, otherwise NEARLINE.
 //
 // Registers: R11 distance of runs, R12 three times that, R14 distance of their results,
 // R15 three times that, BX rows of a run left. 40(SP) from the end of a row to the next.
 #define NEAR 256
-#define NEARLINE(lines, product) FOUR(PREFETCHNTA, NEAR, DI)
-#define NEARPAIR(lines, product) \
-	TESTQ $(128-WSTEP), DI; \
-	JNE  product;      \
-	CMPQ 112(SP), $const_fetchNear; \
-	JNE  lines;        \
-	FOUR(PREFETCHNTA, NEAR, DI); \
-	FOUR(PREFETCHNTA, (NEAR+64), DI)
-#define FOUR(OP, off, at) \
-	OP off(at);        \
-	OP off(at)(R11*1); \
-	OP off(at)(R11*2); \
-	OP off(at)(R12*1)
 #define RUNS(row, block, group, lines, product, FETCH, ZERO, G, PUTS) \
 row:                       \
 	MOVQ 80(SP), AX;       \
@@ -286,9 +273,9 @@ block:                     \
 	MOVQ 64(SP), AX;       \
 	ADDQ DI, AX;           \
 group:                     \
-	CMPQ 112(SP), $0;      \
+	CMPQ 112(SP), $const_fetchLines; \
 	JEQ  lines;            \
-	FETCH(lines, product); \
+	FETCH(112(SP), lines, product); \
 lines:                     \
 	FOUR(PREFETCHT1, 0, AX); \
 product:                   \

@@ -171,7 +171,7 @@ func newHostRun(p *pass) *hostRun {
 	}
 	p.q = shared[:nq]
 	// A run for many rows may also compute few.
-	products := max(n*stripOf(n, longWeights), min(n, longRows)*longestStrip)
+	products := max(n*wideStrip, min(n, longRows)*longestStrip)
 	for i := range h.workers {
 		h.workers[i] = hostScratch{
 			tile: make([]float32, min(n, h.attentionTile)*qn),

@@ -1,0 +1,25 @@
+// How tiles for AVX2 and AVX-512 prefetch four runs of rows of w, R11 apart; R12 is three
+// times R11. The including file defines NEAR and, per weight type, WSTEP, the bytes of a
+// group in a row of w.
+
+// FOUR prefetches the same place in all runs.
+#define FOUR(OP, off, at) \
+	OP off(at);        \
+	OP off(at)(R11*1); \
+	OP off(at)(R11*2); \
+	OP off(at)(R12*1)
+
+// NEARLINE prefetches a line NEAR bytes ahead of DI into the first-level cache, as the first
+// to leave it.
+#define NEARLINE(fetch, lines, product) FOUR(PREFETCHNTA, NEAR, DI)
+
+// NEARPAIR does so for two neighbouring lines if fetch, a tile's, is fetchNear, and goes on
+// at lines. For the second of the two it goes to product: memory needs to be asked for the
+// first alone, since the processor fetches both.
+#define NEARPAIR(fetch, lines, product) \
+	TESTQ $(128-WSTEP), DI;        \
+	JNE   product;                 \
+	CMPQ  fetch, $const_fetchNear; \
+	JNE   lines;                   \
+	FOUR(PREFETCHNTA, NEAR, DI);   \
+	FOUR(PREFETCHNTA, (NEAR+64), DI)
