@@ -53,9 +53,9 @@ var streamingNames = [...]string{"near", "far", "runs"}
 
 func (s Streaming) String() string { return streamingNames[s] }
 
-// stream returns how tiles of n rows of x, whose elements have size bytes, read rows of w of
-// cols columns: whether as runs, and the value of the tile's far field.
-func (c CPU) stream(n, size, cols int) (far int, runs bool) {
+// stream returns how tiles of n rows of x, whose elements have size bytes, read rows of w:
+// whether as runs, and the value of the tile's far field.
+func (c CPU) stream(n, size int) (far int, runs bool) {
 	near := c.Streaming == streamNear
 	switch {
 	case c.AVX512:
@@ -65,35 +65,27 @@ func (c CPU) stream(n, size, cols int) (far int, runs bool) {
 	}
 	switch {
 	case runs:
-		return c.runAhead(n, size, cols > runCols), true
+		return c.runAhead(n, size), true
 	case near:
 		return 0, false
 	}
 	return 1, false
 }
 
-// runAhead returns how many bytes ahead of use a run is prefetched by tiles of n rows of x,
-// as measurements favour: less than a page, and more where a tile computes longer.
-func (c CPU) runAhead(n, size int, long bool) int {
+// runAhead returns how many bytes ahead of use a run is prefetched into the second-level cache
+// by tiles of n rows of x, whose elements have size bytes, as measurements favour: less than a
+// page, and more where a tile computes longer, or so little that memory should have more requests.
+func (c CPU) runAhead(n, size int) int {
+	far := c.Streaming == streamFar
 	switch {
-	case c.Streaming == streamNear && !c.AVX512,
-		c.Streaming == streamFar && (n > 2 || long && (n == 2 || !c.AVX512)):
-		return 2048
-	case c.fetch(n, size) == fetchPairs:
+	case far && n == 1 && size == 2 && c.AVX512BF16 && c.AVX512:
+		return 3072
+	case far && n == 1:
 		return 1536
+	case far && n > 2, c.Streaming == streamNear && !c.AVX512:
+		return 2048
 	}
 	return 1024
-}
-
-// fetch returns how runs are prefetched by tiles of n rows of x, whose elements have size bytes.
-func (c CPU) fetch(n, size int) fetch {
-	switch {
-	case c.Streaming != streamFar:
-		return fetchLines
-	case n == 1 && size == 2 && c.AVX512 && c.AVX512BF16:
-		return fetchPairs // dot products take so few instructions that x is there in time
-	}
-	return fetchNear
 }
 
 // detectStreaming returns the choice that measurements favour on Intel's Sapphire and

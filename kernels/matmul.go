@@ -120,11 +120,13 @@ type tile struct {
 	// How weights are streamed from memory, for few rows of x. If run is not 0, x is multiplied
 	// by four runs of neighbouring rows of w at once, each run rows long, of which cols/4 are
 	// used, and far is how many bytes ahead of use they are prefetched into the second-level
-	// cache, in the way that fetch says. Rows of w then begin with more blocks of full groups
-	// each, before the one of step groups. Without runs, a far other than 0 means that the next
-	// rows of w are prefetched into the second-level cache, not the first.
+	// cache. If near is set, they are prefetched once more shortly before use, into the
+	// first-level cache, as the first to leave it; with a single row of x, far then asks for one
+	// of two neighbouring lines only. Rows of w begin with more blocks of full groups each, before
+	// the one of step groups. Without runs, a far other than 0 means that the next rows of w are
+	// prefetched into the second-level cache, not the first.
 	far, run, more, full int
-	fetch                fetch
+	near                 bool
 
 	// A tile of 6 rows can be computed in parts of the block, where the routine supports it.
 	// Between parts the lanes of all outputs are kept in sums, in the routine's own order.
@@ -135,15 +137,6 @@ type tile struct {
 	sums   unsafe.Pointer // [cols][rows][16] f32
 	packed unsafe.Pointer // [groups][rows][32] f32
 }
-
-// fetch is the way in which runs are prefetched.
-type fetch int
-
-const (
-	fetchLines fetch = iota // line by line
-	fetchPairs              // one of two neighbouring lines, if x is a single row
-	fetchNear               // likewise, and shortly before use into the first-level cache, as the first to leave it
-)
 
 const (
 	// panelBytes is how much of the weights should stay in the second-level cache
@@ -166,9 +159,9 @@ func (c CPU) matMulTiles(dst []float32, ldd int, x unsafe.Pointer, size, ldx, n 
 	}
 	raceRead(w.Data[lo*w.Cols*w.Type.Size() : hi*w.Cols*w.Type.Size()])
 	t := tile{ldx: uintptr(ldx * size), ldw: uintptr(w.Cols * w.Type.Size()), ldd: uintptr(4 * ldd)}
-	t.fetch = c.fetch(n, size)
+	t.near = c.Streaming == streamFar
 	var runs bool
-	if t.far, runs = c.stream(n, size, w.Cols); runs {
+	if t.far, runs = c.stream(n, size); runs {
 		lo = c.runs(t, dst, x, size, n, w, lo, hi)
 		t.far = min(t.far, 1)
 	}
@@ -246,7 +239,7 @@ func (c CPU) panels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n i
 // is read as four runs of its rows, and the tile is computed in one part: between parts, the
 // lanes of the sums would be kept in a different order.
 func (c CPU) panelRuns(t tile, size int, wt tensor.Type) {
-	t.ahead, t.far, t.sums = nil, c.runAhead(t.rows, size, true), nil
+	t.ahead, t.far, t.sums = nil, c.runAhead(t.rows, size), nil
 	rest := t.cols % 4
 	if t.cols -= rest; t.cols > 0 {
 		t.run = t.cols / 4

@@ -29,7 +29,7 @@
 //	800(SP) from the end of a prefetched quarter to the next row
 //	808(SP) m, 824(SP) s, four lanes each: what the sums are added to is dst & m | s
 //	840(SP) far, 848(SP) more, 856(SP) full; 864(SP), 880(SP) m and s of the first block;
-//	896(SP) fetch
+//	896(SP) near
 
 TEXT NAME, 0, $904-8
 	MOVQ    a+0(FP), AX
@@ -123,7 +123,7 @@ one1:
 	// R9 the bytes of a row of x, R15 leads from the end of a row of w to the next, and BX
 	// counts rows of a run.
 runs:
-	MOVQ    tile_fetch(AX), CX
+	MOVBQZX tile_near(AX), CX
 	MOVQ    CX, 896(SP)
 	MOVQ    tile_full(AX), CX
 	MOVQ    CX, 856(SP)
@@ -157,9 +157,9 @@ runblock:
 	MOVQ    840(SP), AX
 	ADDQ    DI, AX
 rungroup:
-	CMPQ    896(SP), $const_fetchLines
+	CMPQ    896(SP), $0
 	JEQ     runlines
-	NEARPAIR(896(SP), runlines, runproduct)
+	NEARPAIR(runproduct)
 runlines:
 	FOUR(PREFETCHT1, 0, AX)
 runproduct:

@@ -243,7 +243,7 @@ loop:                  \
 
 #define XSTEP 64
 #define CHUNK 8
-#define NEAR 384
+#define NEAR 256
 #define MASK
 #define FLUSH
 #define KEEP

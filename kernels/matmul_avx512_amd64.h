@@ -25,7 +25,7 @@
 //	0(SP) groups, 8(SP), 16(SP) bytes of the block in a row of x, of w; 24(SP), 28(SP) MXCSR flushing, as found;
 //	32(SP) groups of a quarter of the block,
 //	40(SP) from the end of a prefetched quarter, or of a row of a run, to the next row; 48(SP) part, 56(SP) sums; 64(SP) far; 72(SP) apart;
-//	80(SP) more, 88(SP) full, 96(SP) full blocks left, 104(SP) add, 112(SP) fetch
+//	80(SP) more, 88(SP) full, 96(SP) full blocks left, 104(SP) add, 112(SP) near
 
 TEXT NAME, NOSPLIT, $120-8
 	MOVQ    a+0(FP), AX
@@ -113,7 +113,7 @@ done:
 	RET
 
 runs:
-	MOVQ    tile_fetch(AX), CX
+	MOVBQZX tile_near(AX), CX
 	MOVQ    CX, 112(SP)
 	MOVQ    tile_more(AX), CX
 	MOVQ    CX, 80(SP)

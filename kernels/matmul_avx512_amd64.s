@@ -253,12 +253,13 @@ summed:                    \
 // Memory then sees four long streams, each a page of its own. What a stream asks for
 // ahead is less than a page, so that it is not forgotten before its turn.
 //
-// Unless tile.fetch is fetchLines, FETCH comes first: NEARPAIR for a single row, which computes
-// little, otherwise NEARLINE.
+// If tile.near is set, FETCH comes first: NEARPAIR for a single row, which computes little,
+// otherwise NEARLINE.
 //
 // Registers: R11 distance of runs, R12 three times that, R14 distance of their results,
 // R15 three times that, BX rows of a run left. 40(SP) from the end of a row to the next.
-#define NEAR 256
+#define NEAR 128
+#define NEARLINE(product) FOUR(PREFETCHNTA, 256, DI)
 #define RUNS(row, block, group, lines, product, FETCH, ZERO, G, PUTS) \
 row:                       \
 	MOVQ 80(SP), AX;       \
@@ -273,9 +274,9 @@ block:                     \
 	MOVQ 64(SP), AX;       \
 	ADDQ DI, AX;           \
 group:                     \
-	CMPQ 112(SP), $const_fetchLines; \
+	CMPQ 112(SP), $0;      \
 	JEQ  lines;            \
-	FETCH(112(SP), lines, product); \
+	FETCH(product);        \
 lines:                     \
 	FOUR(PREFETCHT1, 0, AX); \
 product:                   \

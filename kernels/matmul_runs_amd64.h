@@ -9,17 +9,11 @@
 	OP off(at)(R11*2); \
 	OP off(at)(R12*1)
 
-// NEARLINE prefetches a line NEAR bytes ahead of DI into the first-level cache, as the first
-// to leave it.
-#define NEARLINE(fetch, lines, product) FOUR(PREFETCHNTA, NEAR, DI)
-
-// NEARPAIR does so for two neighbouring lines if fetch, a tile's, is fetchNear, and goes on
-// at lines. For the second of the two it goes to product: memory needs to be asked for the
-// first alone, since the processor fetches both.
-#define NEARPAIR(fetch, lines, product) \
+// NEARPAIR prefetches two neighbouring lines NEAR bytes ahead of DI into the first-level
+// cache, as the first to leave it. For the second of the two it goes to product: memory needs
+// to be asked for the first alone, since the processor fetches both.
+#define NEARPAIR(product) \
 	TESTQ $(128-WSTEP), DI;        \
 	JNE   product;                 \
-	CMPQ  fetch, $const_fetchNear; \
-	JNE   lines;                   \
 	FOUR(PREFETCHNTA, NEAR, DI);   \
 	FOUR(PREFETCHNTA, (NEAR+64), DI)
