@@ -97,9 +97,10 @@ func (s *span) set(lo, hi int) {
 	*(*uint64)(unsafe.Pointer(&s.Uint64)) = uint64(hi)<<32 | uint64(lo)
 }
 
-// share returns how many of n chunks to take at once: a quarter of them, so that workers
-// end at about the same time, but at least one and at most most.
-func share(n, most uint32) uint32 { return max(1, min(n/4, most)) }
+// share returns how many of n chunks to take at once: half of them, so that pieces are
+// large and yet workers end at about the same time, even if one is only half as fast as
+// the others, but at least one and at most most.
+func share(n, most uint32) uint32 { return max(1, min(n/2, most)) }
 
 // front takes the first chunks, back the last ones: [lo, hi), empty if there are none.
 func (s *span) front(most uint32) (lo, hi uint32) {
