@@ -40,9 +40,9 @@ func read(p unsafe.Pointer, n int) {
 func readers() []func(p unsafe.Pointer, n int) {
 	switch {
 	case haveAVX512:
-		return []func(unsafe.Pointer, int){read, streamsAVX512, nearAVX512, linesAVX512}
+		return []func(unsafe.Pointer, int){read, streamsAVX512, nearAVX512, linesAVX512, pairsAVX512}
 	case haveAVX2:
-		return []func(unsafe.Pointer, int){read, streamsAVX2, nearAVX2, linesAVX2}
+		return []func(unsafe.Pointer, int){read, streamsAVX2, nearAVX2, linesAVX2, pairsAVX2}
 	}
 	return []func(unsafe.Pointer, int){read}
 }
@@ -89,6 +89,12 @@ func linesAVX2(p unsafe.Pointer, n int)
 
 //go:noescape
 func linesAVX512(p unsafe.Pointer, n int)
+
+//go:noescape
+func pairsAVX2(p unsafe.Pointer, n int)
+
+//go:noescape
+func pairsAVX512(p unsafe.Pointer, n int)
 
 // fmaAVX2 adds 1·1 to each of 14 registers of 8 sums, n > 0 times.
 func fmaAVX2(n int)

@@ -18,7 +18,7 @@ func TestBuffer(t *testing.T) {
 	b, err := NewBuffer(5<<20 + 1)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, b.Close()) }()
-	require.Equal(t, 6<<20, b.Bytes())
+	require.Equal(t, 8<<20, b.Bytes())
 	require.NotEmpty(t, ReadName())
 	for _, threads := range []int{0, 1, 2, 9} {
 		begin := time.Now()
