@@ -142,8 +142,13 @@ loop:
 	VZEROUPPER
 	RET
 
-// Four streams, a quarter of the bytes each, two lines of each at a time. In 3 KiB one line of
-// two is asked for; the next two lines are fetched as the first to leave the first-level cache.
+#define ALLFOUR(OP, off) OP off(SI); OP off(SI)(CX*1); OP off(SI)(CX*2); OP off(SI)(R8*1)
+
+// AHEADPAIRS asks for one line of two 3 KiB ahead in all four streams, and for the next two lines
+// as the first to leave the first-level cache.
+#define AHEADPAIRS ALLFOUR(PREFETCHT1, 3072); ALLFOUR(PREFETCHNTA, 128); ALLFOUR(PREFETCHNTA, 192)
+
+// Four streams, a quarter of the bytes each, two lines of each at a time, with AHEADPAIRS.
 //
 // func pairsAVX2(p unsafe.Pointer, n int)
 TEXT ·pairsAVX2(SB), NOSPLIT, $0-16
@@ -153,18 +158,7 @@ TEXT ·pairsAVX2(SB), NOSPLIT, $0-16
 	LEAQ (CX)(CX*2), R8
 	MOVQ CX, R9
 loop:
-	PREFETCHT1 3072(SI)
-	PREFETCHT1 3072(SI)(CX*1)
-	PREFETCHT1 3072(SI)(CX*2)
-	PREFETCHT1 3072(SI)(R8*1)
-	PREFETCHNTA 128(SI)
-	PREFETCHNTA 128(SI)(CX*1)
-	PREFETCHNTA 128(SI)(CX*2)
-	PREFETCHNTA 128(SI)(R8*1)
-	PREFETCHNTA 192(SI)
-	PREFETCHNTA 192(SI)(CX*1)
-	PREFETCHNTA 192(SI)(CX*2)
-	PREFETCHNTA 192(SI)(R8*1)
+	AHEADPAIRS
 	VMOVDQU 0(SI), Y0
 	VMOVDQU 32(SI), Y1
 	VMOVDQU 64(SI), Y2
@@ -259,8 +253,7 @@ loop:
 	VZEROUPPER
 	RET
 
-// Four streams, a quarter of the bytes each, two lines of each at a time. In 3 KiB one line of
-// two is asked for; the next two lines are fetched as the first to leave the first-level cache.
+// Four streams, a quarter of the bytes each, two lines of each at a time, with AHEADPAIRS.
 //
 // func pairsAVX512(p unsafe.Pointer, n int)
 TEXT ·pairsAVX512(SB), NOSPLIT, $0-16
@@ -270,18 +263,7 @@ TEXT ·pairsAVX512(SB), NOSPLIT, $0-16
 	LEAQ (CX)(CX*2), R8
 	MOVQ CX, R9
 loop:
-	PREFETCHT1 3072(SI)
-	PREFETCHT1 3072(SI)(CX*1)
-	PREFETCHT1 3072(SI)(CX*2)
-	PREFETCHT1 3072(SI)(R8*1)
-	PREFETCHNTA 128(SI)
-	PREFETCHNTA 128(SI)(CX*1)
-	PREFETCHNTA 128(SI)(CX*2)
-	PREFETCHNTA 128(SI)(R8*1)
-	PREFETCHNTA 192(SI)
-	PREFETCHNTA 192(SI)(CX*1)
-	PREFETCHNTA 192(SI)(CX*2)
-	PREFETCHNTA 192(SI)(R8*1)
+	AHEADPAIRS
 	VMOVDQU64 0(SI), Z0
 	VMOVDQU64 64(SI), Z1
 	VMOVDQU64 0(SI)(CX*1), Z2
