@@ -113,74 +113,6 @@ TEXT ·streamsAVX2(SB), NOSPLIT, $0-16
 TEXT ·nearAVX2(SB), NOSPLIT, $0-16
 	FOURAVX2(1024)
 
-// Four streams, a quarter of the bytes each, a line of each at a time, and what follows in
-// 1.5 KiB asked for.
-//
-// func linesAVX2(p unsafe.Pointer, n int)
-TEXT ·linesAVX2(SB), NOSPLIT, $0-16
-	MOVQ p+0(FP), SI
-	MOVQ n+8(FP), CX
-	SHRQ $2, CX
-	LEAQ (CX)(CX*2), R8
-	MOVQ CX, R9
-loop:
-	PREFETCHT1 1536(SI)
-	PREFETCHT1 1536(SI)(CX*1)
-	PREFETCHT1 1536(SI)(CX*2)
-	PREFETCHT1 1536(SI)(R8*1)
-	VMOVDQU (SI), Y0
-	VMOVDQU 32(SI), Y1
-	VMOVDQU (SI)(CX*1), Y2
-	VMOVDQU 32(SI)(CX*1), Y3
-	VMOVDQU (SI)(CX*2), Y4
-	VMOVDQU 32(SI)(CX*2), Y5
-	VMOVDQU (SI)(R8*1), Y6
-	VMOVDQU 32(SI)(R8*1), Y7
-	ADDQ $64, SI
-	SUBQ $64, R9
-	JNE  loop
-	VZEROUPPER
-	RET
-
-#define ALLFOUR(OP, off) OP off(SI); OP off(SI)(CX*1); OP off(SI)(CX*2); OP off(SI)(R8*1)
-
-// AHEADPAIRS asks for one line of two 3 KiB ahead in all four streams, and for the next two lines
-// as the first to leave the first-level cache.
-#define AHEADPAIRS ALLFOUR(PREFETCHT1, 3072); ALLFOUR(PREFETCHNTA, 128); ALLFOUR(PREFETCHNTA, 192)
-
-// Four streams, a quarter of the bytes each, two lines of each at a time, with AHEADPAIRS.
-//
-// func pairsAVX2(p unsafe.Pointer, n int)
-TEXT ·pairsAVX2(SB), NOSPLIT, $0-16
-	MOVQ p+0(FP), SI
-	MOVQ n+8(FP), CX
-	SHRQ $2, CX
-	LEAQ (CX)(CX*2), R8
-	MOVQ CX, R9
-loop:
-	AHEADPAIRS
-	VMOVDQU 0(SI), Y0
-	VMOVDQU 32(SI), Y1
-	VMOVDQU 64(SI), Y2
-	VMOVDQU 96(SI), Y3
-	VMOVDQU 0(SI)(CX*1), Y4
-	VMOVDQU 32(SI)(CX*1), Y5
-	VMOVDQU 64(SI)(CX*1), Y6
-	VMOVDQU 96(SI)(CX*1), Y7
-	VMOVDQU 0(SI)(CX*2), Y0
-	VMOVDQU 32(SI)(CX*2), Y1
-	VMOVDQU 64(SI)(CX*2), Y2
-	VMOVDQU 96(SI)(CX*2), Y3
-	VMOVDQU 0(SI)(R8*1), Y4
-	VMOVDQU 32(SI)(R8*1), Y5
-	VMOVDQU 64(SI)(R8*1), Y6
-	VMOVDQU 96(SI)(R8*1), Y7
-	ADDQ $128, SI
-	SUBQ $128, R9
-	JNE  loop
-	VZEROUPPER
-	RET
-
 // Four streams, a quarter of the bytes each, two lines of each at a time, and what follows
 // in AHEAD bytes asked for.
 #define FOURAVX512(AHEAD) \
@@ -228,55 +160,53 @@ TEXT ·streamsAVX512(SB), NOSPLIT, $0-16
 TEXT ·nearAVX512(SB), NOSPLIT, $0-16
 	FOURAVX512(1024)
 
-// Four streams, a quarter of the bytes each, a line of each at a time, and what follows in
-// 1.5 KiB asked for.
-//
-// func linesAVX512(p unsafe.Pointer, n int)
-TEXT ·linesAVX512(SB), NOSPLIT, $0-16
-	MOVQ p+0(FP), SI
-	MOVQ n+8(FP), CX
-	SHRQ $2, CX
-	LEAQ (CX)(CX*2), R8
-	MOVQ CX, R9
-loop:
-	PREFETCHT1 1536(SI)
-	PREFETCHT1 1536(SI)(CX*1)
-	PREFETCHT1 1536(SI)(CX*2)
-	PREFETCHT1 1536(SI)(R8*1)
-	VMOVDQU64 (SI), Z0
-	VMOVDQU64 (SI)(CX*1), Z1
-	VMOVDQU64 (SI)(CX*2), Z2
-	VMOVDQU64 (SI)(R8*1), Z3
-	ADDQ $64, SI
-	SUBQ $64, R9
-	JNE  loop
-	VZEROUPPER
+// FOURSTREAMS reads four streams, a quarter of the bytes each, of which BODY reads STEP bytes each.
+#define FOURSTREAMS(STEP, BODY) \
+	MOVQ p+0(FP), SI; \
+	MOVQ n+8(FP), CX; \
+	SHRQ $2, CX; \
+	LEAQ (CX)(CX*2), R8; \
+	MOVQ CX, R9; \
+loop: \
+	BODY; \
+	ADDQ $STEP, SI; \
+	SUBQ $STEP, R9; \
+	JNE loop; \
+	VZEROUPPER; \
 	RET
 
-// Four streams, a quarter of the bytes each, two lines of each at a time, with AHEADPAIRS.
-//
+// ASK prefetches, LOAD loads the same place in all four streams.
+#define ASK(OP, off) OP off(SI); OP off(SI)(CX*1); OP off(SI)(CX*2); OP off(SI)(R8*1)
+#define LOAD(OP, off, a, b, c, d) OP off(SI), a; OP off(SI)(CX*1), b; OP off(SI)(CX*2), c; OP off(SI)(R8*1), d
+
+#define LINEAVX2(off) LOAD(VMOVDQU, off, Y0, Y1, Y2, Y3); LOAD(VMOVDQU, (off+32), Y4, Y5, Y6, Y7)
+#define LINEAVX512(off) LOAD(VMOVDQU64, off, Z0, Z1, Z2, Z3)
+
+// AHEADLINE asks for the line in 1.5 KiB; AHEADPAIR for one line of two in 3 KiB, and for the
+// next two lines as the first to leave the first-level cache.
+#define AHEADLINE ASK(PREFETCHT1, 1536)
+#define AHEADPAIR ASK(PREFETCHT1, 3072); ASK(PREFETCHNTA, 128); ASK(PREFETCHNTA, 192)
+
+#define LINESAVX2 AHEADLINE; LINEAVX2(0)
+#define PAIRSAVX2 AHEADPAIR; LINEAVX2(0); LINEAVX2(64)
+#define LINESAVX512 AHEADLINE; LINEAVX512(0)
+#define PAIRSAVX512 AHEADPAIR; LINEAVX512(0); LINEAVX512(64)
+
+// func linesAVX2(p unsafe.Pointer, n int)
+TEXT ·linesAVX2(SB), NOSPLIT, $0-16
+	FOURSTREAMS(64, LINESAVX2)
+
+// func pairsAVX2(p unsafe.Pointer, n int)
+TEXT ·pairsAVX2(SB), NOSPLIT, $0-16
+	FOURSTREAMS(128, PAIRSAVX2)
+
+// func linesAVX512(p unsafe.Pointer, n int)
+TEXT ·linesAVX512(SB), NOSPLIT, $0-16
+	FOURSTREAMS(64, LINESAVX512)
+
 // func pairsAVX512(p unsafe.Pointer, n int)
 TEXT ·pairsAVX512(SB), NOSPLIT, $0-16
-	MOVQ p+0(FP), SI
-	MOVQ n+8(FP), CX
-	SHRQ $2, CX
-	LEAQ (CX)(CX*2), R8
-	MOVQ CX, R9
-loop:
-	AHEADPAIRS
-	VMOVDQU64 0(SI), Z0
-	VMOVDQU64 64(SI), Z1
-	VMOVDQU64 0(SI)(CX*1), Z2
-	VMOVDQU64 64(SI)(CX*1), Z3
-	VMOVDQU64 0(SI)(CX*2), Z4
-	VMOVDQU64 64(SI)(CX*2), Z5
-	VMOVDQU64 0(SI)(R8*1), Z6
-	VMOVDQU64 64(SI)(R8*1), Z7
-	ADDQ $128, SI
-	SUBQ $128, R9
-	JNE  loop
-	VZEROUPPER
-	RET
+	FOURSTREAMS(128, PAIRSAVX512)
 
 // func fmaAVX2(n int)
 //
