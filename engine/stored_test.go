@@ -518,12 +518,24 @@ func TestQuestionIsReadWhileItsFileLoads(t *testing.T) {
 	for name, others := range map[string]int{"one": 0, "three": 2} {
 		t.Run(name, func(t *testing.T) {
 			e := newEngine(t, m, o)
+			submitted := func() {}
+			if others > 0 { // nobody is answered before all have asked
+				reached, release := make(chan struct{}), make(chan struct{})
+				submitted = func() { close(release) }
+				_, err := e.Submit(t.Context(), Request{
+					Prompt: []int32{1, 2, 3}, Sampling: model.Sampling{MaxTokens: 1},
+					Inspect: func(*model.Session) { close(reached); <-release },
+				})
+				require.NoError(t, err)
+				<-reached
+			}
 			var streams []*Stream
 			for i := range 1 + others {
 				s, err := e.Submit(t.Context(), ask(int32(20+i)))
 				require.NoError(t, err)
 				streams = append(streams, s)
 			}
+			submitted()
 			for i, s := range streams {
 				got := collect(t, s, 1)
 				require.True(t, equal(got, alone(t, m, ask(int32(20+i)))), "question %d", i)
