@@ -21,6 +21,10 @@ type rowSpan struct {
 	End []int
 }
 
+// combineAhead is how many blocks combine.comp asks memory for at once. It is a constant of
+// the pipeline: what glslc unrolls loses its promise not to contract sums.
+const combineAhead = 8
+
 // tileRows is the number of query rows (one query head of one token) in a task.
 const tileRows = 8
 
@@ -199,7 +203,7 @@ func (c *commands) Attention(a attentionOp) {
 	m.addr(a.Stats)
 	m.addr(a.Work.mem.All())
 	m.u32(a.Out.Stride, a.shape.Heads, a.KVHeads, a.group(), ldt, tileRows)
-	c.dispatchIndirect(op, "combine", []uint32{yt, uint32(a.HeadDim)}, &m, a.Work.mem.At(16, 12))
+	c.dispatchIndirect(op, "combine", []uint32{yt, uint32(a.HeadDim), combineAhead}, &m, a.Work.mem.At(16, 12))
 }
 
 // partialBytes returns the memory that split attention needs for the given number of items.

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -456,4 +457,98 @@ func TestTogetherAndCopy(t *testing.T) {
 	if err := d.run(context.Background(), func(c *commands) { c.Copy(a.view.At(0, 4), x.view) }); err == nil {
 		t.Error("a copy beyond a view was accepted")
 	}
+
+	// Sizes from which a shader copies, and what it leaves to the driver.
+	const most = 5*copyGroup + 48
+	large := make([]byte, most+64)
+	for i := range large {
+		large[i] = byte(i*7 + i>>8)
+	}
+	src, dst := upload(t, d, large), alloc(t, d, len(large))
+	for _, c := range []struct {
+		from, to, n int64
+		shader      bool
+	}{
+		{0, 0, copyGroup, true}, {16, 0, copyGroup + 16, true}, {0, 32, most, true}, {64, 64, most, true},
+		{0, 0, copyGroup - 16, false}, {4, 0, copyGroup, false}, {0, 4, copyGroup, false}, {0, 0, copyGroup + 4, false},
+	} {
+		name := fmt.Sprintf("%d bytes from %d to %d", c.n, c.from, c.to)
+		from, to := src.view.At(c.from, c.n), dst.view.At(c.to, int64(len(large))-c.to)
+		if got := shaderCopies(to, from); got != c.shader {
+			t.Errorf("%s by a shader: %v", name, got)
+		}
+		run(t, d, func(cmd *commands) {
+			cmd.Zero(dst.view)
+			cmd.Copy(to, from)
+		})
+		want := make([]byte, len(large))
+		copy(want[c.to:], large[c.from:c.from+c.n])
+		if !bytes.Equal(dst.raw(), want) {
+			t.Errorf("%s: the bytes differ", name)
+		}
+	}
+}
+
+// TestNoContraction: no sum of a shader may be fused with a product of which the source says
+// that it is rounded by itself. glslc's optimiser forgets that where it unrolls a loop, and
+// then fuses them; loops around such sums therefore have bounds that it does not know.
+func TestNoContraction(t *testing.T) {
+	files, err := filepath.Glob("shaders/*.spv")
+	ok(t, err)
+	if len(files) == 0 {
+		t.Fatal("there are no shaders")
+	}
+	for _, f := range files {
+		code, err := os.ReadFile(f)
+		ok(t, err)
+		if found := contractions(code, false); len(found) > 0 {
+			t.Errorf("%s: %v", f, found)
+		}
+	}
+	code, err := os.ReadFile("shaders/rope.spv")
+	ok(t, err)
+	if len(contractions(code, true)) == 0 {
+		t.Error("without its decorations rope.spv passes, too")
+	}
+}
+
+// contractions lists the operations of a SPIR-V module that a driver may fuse, or that show
+// that the optimiser has: differences, and products with a sum behind them, that lack
+// NoContraction. With bare, all lack it.
+func contractions(code []byte, bare bool) (found []string) {
+	const (
+		header, noContraction, fma               = 5, 42, 50
+		opExtInst, opDecorate                    = 12, 71
+		opFAdd, opFSub, opFMul, opVecTimesScalar = 129, 131, 133, 142
+	)
+	words := make([]uint32, len(code)/4)
+	for i := range words {
+		words[i] = binary.LittleEndian.Uint32(code[4*i:])
+	}
+	kept, products := map[uint32]bool{}, map[uint32]bool{}
+	for _, sums := range []bool{false, true} { // a sum may come before a decoration or a product
+		for at := header; at < len(words); at += int(words[at] >> 16) {
+			in := words[at : at+int(words[at]>>16)]
+			op := in[0] & 0xffff
+			switch {
+			case !sums && op == opDecorate && in[2] == noContraction && !bare:
+				kept[in[1]] = true
+			case !sums && (op == opFMul || op == opVecTimesScalar):
+				products[in[2]] = true
+			case sums && op == opFSub && !kept[in[2]]:
+				found = append(found, fmt.Sprintf("the difference %%%d", in[2]))
+			case sums && (op == opFAdd || op == opFSub || op == opExtInst && in[4] == fma):
+				operands := in[3:]
+				if op == opExtInst {
+					operands = in[len(in)-1:]
+				}
+				for _, x := range operands {
+					if products[x] && !kept[x] {
+						found = append(found, fmt.Sprintf("the product %%%d in the sum %%%d", x, in[2]))
+					}
+				}
+			}
+		}
+	}
+	return found
 }

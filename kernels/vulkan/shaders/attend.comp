@@ -39,13 +39,41 @@ layout(push_constant) uniform P {
 const float NONE = -3.0e38; // no score is below it
 const float MIN_WEIGHT = -60.0; // exponent below which a weight in bf16 is 0
 const uint CH = DP / 8;
+const uint LANES = 256 + 4; // threads, with a gap so that neighbours use different banks
 
-shared float sq[R * DP];
-shared float sp[(R < 8 ? 8 : R) * 256]; // weights [256][R]; later the lanes of a row [256][8]
+const uint PAGES = 255 / PE + 2; // that the 256 slots of a block can lie in
+
+shared vec4 sq[R * DP / 4];
+shared vec4 sp[8 * LANES / 4]; // weights [256][R]; later the lanes of a row [8][LANES]
+shared uvec2 page[PAGES];
 shared float red[256];
 shared float sums[256];
 shared float top[8], keep[8], take[8]; // of each row: the block's largest score, factors of the merge
 shared float allTop[8], allSum[8];
+
+float get(uint i) { return sp[i / 4][i % 4]; }
+void put(uint i, float x) { sp[i / 4][i % 4] = x; }
+
+// weights returns the weights of slot s of the block for rows 4i … 4i+3, as far as there are.
+vec4 weights(uint s, uint i) {
+	if (R >= 4) return sp[s * (R / 4) + i];
+	return R == 2 ? vec4(get(2 * s), get(2 * s + 1), 0, 0) : vec4(get(s), 0, 0, 0);
+}
+
+// value returns eight elements of an entry's value.
+V8 value(uint entry, uint page0, uint chunk) {
+	return load8(InU4(page[entry / PE - page0]), valueChunk(entry % PE, chunk, PE, DP), T);
+}
+
+// ADD adds the value v of slot s of the block to every row's sums.
+#define ADD(s, v) \
+	[[unroll]] for (uint i = 0; i < R; i += 4) { \
+		vec4 w = weights(s, i / 4); \
+		[[unroll]] for (uint r = i; r < min(i + 4, R); r++) { \
+			va[r] = fma(vec4(w[r - i]), v.a, va[r]); \
+			vb[r] = fma(vec4(w[r - i]), v.b, vb[r]); \
+		} \
+	}
 
 void main() {
 	uint tid = gl_LocalInvocationID.x;
@@ -71,7 +99,7 @@ void main() {
 
 	for (uint i = tid; i < R * DP; i += 256) {
 		uint r = i / DP, d = i % DP;
-		sq[i] = r < rows && d < D ? InF(q).v[(k.row + r / gn) * ldq + (kvh * group + g0 + r % gn) * D + d] : 0.0;
+		sq[i / 4][i % 4] = r < rows && d < D ? InF(q).v[(k.row + r / gn) * ldq + (kvh * group + g0 + r % gn) * D + d] : 0.0;
 	}
 	barrier();
 
@@ -86,18 +114,20 @@ void main() {
 	for (uint b = b0; b < b1; b++) {
 		uint slot = b * 256 + tid;
 		bool vis = slot >= lo0 && slot < hiLast;
+		uint page0 = (max(b * 256, lo0) - hd.base) / PE, pages0 = (hiLast - 1 - hd.base) / PE - page0 + 1;
+		if (tid < min(PAGES, pages0)) page[tid] = pages.v[page0 + tid];
+		barrier();
 		precise float acc[R];
 		[[unroll]] for (uint r = 0; r < R; r++) acc[r] = 0.0;
 		if (vis) {
 			uint ph = slot - hd.base;
-			InU4 page = InU4(pages.v[ph / PE]);
+			InU4 keys = InU4(page[ph / PE - page0]);
 			uint e = ph % PE;
 			[[dont_unroll]] for (uint c = 0; c < CH; c++) {
-				V8 kk = load8(page, keyChunk(e, c, PE), T);
+				V8 kk = load8(keys, keyChunk(e, c, PE), T);
 				[[unroll]] for (uint r = 0; r < R; r++) {
-					uint at = r * DP + c * 8;
-					V8 qq = V8(vec4(sq[at], sq[at + 1], sq[at + 2], sq[at + 3]), vec4(sq[at + 4], sq[at + 5], sq[at + 6], sq[at + 7]));
-					acc[r] = dot8(qq, kk, acc[r]);
+					uint q8 = r * (DP / 4) + c * 2;
+					acc[r] = dot8(V8(sq[q8], sq[q8 + 1]), kk, acc[r]);
 				}
 			}
 		}
@@ -105,14 +135,14 @@ void main() {
 			uint hi = k.end + r / gn;
 			bool see = vis && r < rows && slot < hi && slot >= firstSlot(hi, window);
 			precise float s = acc[r] * scale;
-			sp[tid * R + r] = see ? s : NONE;
+			put(tid * R + r, see ? s : NONE);
 		}
 		barrier();
 
 		uint r32 = tid / 32, j32 = tid % 32;
 		if (r32 < R) {
 			float m = NONE;
-			[[dont_unroll]] for (uint i = 0; i < 8; i++) m = max(m, sp[(j32 + 32 * i) * R + r32]);
+			[[dont_unroll]] for (uint i = 0; i < 8; i++) m = max(m, get((j32 + 32 * i) * R + r32));
 			red[tid] = m;
 		}
 		barrier();
@@ -122,10 +152,10 @@ void main() {
 			precise float s = 0.0;
 			[[dont_unroll]] for (uint i = 0; i < 8; i++) {
 				uint at = (j32 + 32 * i) * R + r32;
-				float x = sp[at];
+				float x = get(at);
 				float p = x > NONE ? power2(x - m) : 0.0;
 				if (WB != 0) p = x - m < MIN_WEIGHT ? 0.0 : roundBF16(p);
-				sp[at] = p;
+				put(at, p);
 				s += p;
 			}
 			sums[tid] = s;
@@ -157,31 +187,29 @@ void main() {
 		precise vec4 va[R], vb[R];
 		[[unroll]] for (uint r = 0; r < R; r++) { va[r] = vec4(0); vb[r] = vec4(0); }
 		if (lane < NL) {
-			[[dont_unroll]] for (uint s = lane; s < 256; s += NL) {
-				uint sl = b * 256 + s;
-				if (sl < lo0) continue;
-				if (sl >= hiLast) break;
-				uint ph = sl - hd.base;
-				V8 v = load8(InU4(pages.v[ph / PE]), valueChunk(ph % PE, ch, PE, DP), T);
-				[[unroll]] for (uint r = 0; r < R; r++) {
-					vec4 p = vec4(sp[s * R + r]);
-					va[r] = fma(p, v.a, va[r]);
-					vb[r] = fma(p, v.b, vb[r]);
-				}
+			// Two at a time, so that memory is asked for both at once.
+			[[dont_unroll]] for (uint s = lane; s < 256; s += 2 * NL) {
+				uint s0 = b * 256 + s, s1 = s0 + NL;
+				bool in0 = s0 >= lo0 && s0 < hiLast, in1 = s1 >= lo0 && s1 < hiLast;
+				V8 v0, v1;
+				if (in0) v0 = value(s0 - hd.base, page0, ch);
+				if (in1) v1 = value(s1 - hd.base, page0, ch);
+				if (in0) ADD(s, v0)
+				if (in1) ADD(s + NL, v1)
 			}
 		}
 		[[unroll]] for (uint r = 0; r < R; r++) {
 			barrier();
 			if (lane < NL) {
 				[[unroll]] for (uint i = 0; i < 4; i++) {
-					sp[tid * 8 + i] = va[r][i];
-					sp[tid * 8 + 4 + i] = vb[r][i];
+					put(i * LANES + tid, va[r][i]);
+					put((4 + i) * LANES + tid, vb[r][i]);
 				}
 			}
 			barrier();
 			if (tid < D) {
 				precise float a = 0.0;
-				[[dont_unroll]] for (uint l = 0; l < NL; l++) a += sp[(l * CH + tid / 8) * 8 + tid % 8];
+				[[dont_unroll]] for (uint l = 0; l < NL; l++) a += get(tid % 8 * LANES + l * CH + tid / 8);
 				if (split) {
 					if (r < rows) OutF(list.partials).v[(item * 8 + r) * ldt + 4 + tid] = a;
 				} else {
@@ -202,7 +230,7 @@ void main() {
 			if (YT == F32) {
 				if (r < rows) OutF(y).v[row * ldy + h * D + tid] = o;
 			} else {
-				sp[r * D + tid] = o;
+				put(r * D + tid, o);
 			}
 			if (tid == 0 && r < rows && !isNull(stats)) {
 				OutF(stats).v[(row * H + h) * 2] = allTop[r];
@@ -215,6 +243,6 @@ void main() {
 	for (uint i = tid; i < rows * D / 2; i += 256) {
 		uint r = 2 * i / D, d = 2 * i % D;
 		uint row = k.row + r / gn, h = kvh * group + g0 + r % gn;
-		OutU(y).v[(row * ldy + h * D + d) / 2] = pack2(sp[r * D + d], sp[r * D + d + 1], YT);
+		OutU(y).v[(row * ldy + h * D + d) / 2] = pack2(get(r * D + d), get(r * D + d + 1), YT);
 	}
 }

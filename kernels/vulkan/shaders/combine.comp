@@ -8,6 +8,7 @@
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint YT = 0;
 layout(constant_id = 1) const uint D = 128;
+layout(constant_id = 2) const uint AHEAD = 8; // blocks that a thread asks memory for at once
 
 #include "task.glsl"
 
@@ -31,15 +32,26 @@ void main() {
 	InF P = InF(list.partials);
 	precise float O = 0.0, M = -3.0e38, S = 0.0;
 	if (tid < D) {
-		for (uint b = 0; b < k.blocks; b++) {
-			uint at = ((k.items + b) * 8 + r) * ldt;
-			float m = P.v[at], s = P.v[at + 1], a = P.v[at + 4 + tid];
-			float mm = max(M, m);
-			precise float ra = power2(M - mm), rb = power2(m - mm);
-			precise float x = O * ra, z = a * rb, u = S * ra, w = s * rb;
-			O = x + z;
-			S = u + w;
-			M = mm;
+		for (uint b0 = 0; b0 < k.blocks; b0 += AHEAD) {
+			float m[AHEAD], s[AHEAD], a[AHEAD];
+			[[unroll]] for (uint i = 0; i < AHEAD; i++) {
+				if (b0 + i < k.blocks) {
+					uint at = ((k.items + b0 + i) * 8 + r) * ldt;
+					m[i] = P.v[at];
+					s[i] = P.v[at + 1];
+					a[i] = P.v[at + 4 + tid];
+				}
+			}
+			[[unroll]] for (uint i = 0; i < AHEAD; i++) {
+				if (b0 + i < k.blocks) {
+					float mm = max(M, m[i]);
+					precise float ra = power2(M - mm), rb = power2(m[i] - mm);
+					precise float x = O * ra, z = a[i] * rb, u = S * ra, w = s[i] * rb;
+					O = x + z;
+					S = u + w;
+					M = mm;
+				}
+			}
 		}
 		O = S == 0.0 ? 0.0 : O / S;
 		if (YT == F32) OutF(y).v[row * ldy + h * D + tid] = O;
