@@ -19,11 +19,12 @@ type deviceRun struct {
 	lists map[listKey]kernels.PassList
 
 	described []kernels.PassSpan // spans of the run, as the device wants them
+	to, from  []float32          // logits being copied
 	softmax   []kernels.Softmax  // [rows][Heads], as the device leaves them
 	ready     int                // rows of logits that the last list computed
 
-	from int     // first layer being reserved
-	errs []error // per layer, span and KV head
+	first int     // layer being reserved
+	errs  []error // per layer, span and KV head
 
 	ctx context.Context // of the list in progress
 }
@@ -186,7 +187,7 @@ func (d *deviceRun) reserve(from, to int) error {
 	if cap(d.errs) < n {
 		d.errs = make([]error, n)
 	}
-	d.errs, d.from = d.errs[:n], from
+	d.errs, d.first = d.errs[:n], from
 	d.each(n, 32, (*reserveStage)(d))
 	i := 0
 	for at := from; at < to; at++ {
@@ -213,7 +214,7 @@ func (st *reserveStage) Run(lo, hi, _ int) {
 	d := (*deviceRun)(st)
 	heads := d.m.cfg.KVHeads
 	for i := lo; i < hi; i++ {
-		at, g := d.from+i/heads/len(d.spans), &d.spans[i/heads%len(d.spans)]
+		at, g := d.first+i/heads/len(d.spans), &d.spans[i/heads%len(d.spans)]
 		d.errs[i] = g.s.cache.Reserve(at, i%heads, d.pos[g.row:g.row+g.n])
 	}
 }
@@ -274,16 +275,30 @@ func (d *deviceRun) result(ctx context.Context, x []float32) error {
 // logits copies the logits of rows first … first+n-1 of the run to dst, computing them
 // if that has not been done yet.
 func (d *deviceRun) logits(ctx context.Context, dst []float32, first, n int) error {
-	vocab := d.m.cfg.Vocab
 	if first+n <= d.ready {
-		copy(dst[:n*vocab], d.p.OutLogits(first + n)[first*vocab:])
+		d.copyLogits(dst, d.p.OutLogits(first + n)[first*d.m.cfg.Vocab:], n)
 		return nil
 	}
 	if err := d.submit(ctx, listKey{rows: d.rows, first: first, n: n}); err != nil {
 		return err
 	}
-	copy(dst[:n*vocab], d.p.OutLogits(n))
+	d.copyLogits(dst, d.p.OutLogits(n), n)
 	return nil
+}
+
+// copyLogits copies n rows of logits, on all threads: they come from memory that no
+// processor's cache holds.
+func (d *deviceRun) copyLogits(dst, src []float32, n int) {
+	d.to, d.from = dst, src
+	d.each(n, 1, (*copyStage)(d))
+	d.to, d.from = nil, nil
+}
+
+type copyStage deviceRun
+
+func (st *copyStage) Run(lo, hi, _ int) {
+	vocab := st.m.cfg.Vocab
+	copy(st.to[lo*vocab:hi*vocab], st.from[lo*vocab:hi*vocab])
 }
 
 // streamLogits computes the logits of rows of a stream.
@@ -296,7 +311,7 @@ func (d *deviceRun) streamLogits(ctx context.Context, dst []float32, st *stream,
 	if err != nil {
 		return err
 	}
-	copy(dst[:n*d.m.cfg.Vocab], d.p.OutLogits(n))
+	d.copyLogits(dst, d.p.OutLogits(n), n)
 	return nil
 }
 

@@ -161,6 +161,9 @@ type part struct {
 	f     *feeding
 	token int32
 	n     int
+
+	at      int  // row of batch with its first wanted logits
+	damaged bool // they are not finite
 }
 
 // decodes returns the part for a token and the drafts that were found for it.
@@ -344,16 +347,29 @@ func (r *run) compute(ctx context.Context) (err error) {
 
 // checkLogits returns an error if wanted logits are not finite.
 func (r *run) checkLogits() error {
-	vocab, wanted := r.m.cfg.Vocab, 0
+	r.each(len(r.parts), 1, (*checkStage)(r))
 	for i := range r.parts {
-		p := &r.parts[i]
-		n := p.logits()
-		if n > 0 && !finite(r.batch[wanted*vocab:(wanted+1)*vocab]) { // those of drafts do not matter yet
+		if p := &r.parts[i]; p.damaged {
 			return &PartError{i, p.s.notFinite(p.n)}
 		}
-		wanted += n
 	}
 	return nil
+}
+
+// checkStage looks at the logits of parts; those of drafts do not matter yet.
+type checkStage run
+
+func (st *checkStage) Run(lo, hi, _ int) {
+	for i := lo; i < hi; i++ {
+		p := &st.parts[i]
+		p.damaged = p.logits() > 0 && !finite((*run)(st).rowsOf(p, 1))
+	}
+}
+
+// rowsOf returns the first n rows of a part's wanted logits.
+func (r *run) rowsOf(p *part, n int) []float32 {
+	vocab := r.m.cfg.Vocab
+	return r.batch[p.at*vocab : (p.at+n)*vocab]
 }
 
 func (r *run) computeParts(ctx context.Context) error {
@@ -361,6 +377,7 @@ func (r *run) computeParts(ctx context.Context) error {
 	prompts, drafts := false, false
 	for i := range r.parts {
 		p := &r.parts[i]
+		p.at = len(r.wanted)
 		for row := p.n - p.logits(); row < p.n; row++ {
 			r.wanted = append(r.wanted, r.rows+row)
 		}
@@ -463,24 +480,20 @@ func (r *run) settle(ctx context.Context) error {
 // them have advanced.
 func (r *run) commit() error {
 	var errs error
-	logits := r.batch
+	r.each(len(r.parts), 1, (*keepStage)(r))
 	for i := range r.parts {
 		p := &r.parts[i]
-		s, c := p.s, r.m.cfg
+		s := p.s
 		n := p.logits()
-		if n > 0 {
-			copy(s.logitRow(), logits[:c.Vocab])
-			s.hasLogits = true
-		}
+		s.hasLogits = s.hasLogits || n > 0
 		from := r.spans[i].row
 		s.commit(r.tokens[from : from+p.taken()])
 		s.dropWindows()
 		if p.f == nil && n > 1 {
-			if err := s.foresee(r.tokens[from+1:from+n], logits[c.Vocab:n*c.Vocab]); err != nil {
+			if err := s.foresee(r.tokens[from+1:from+n], r.rowsOf(p, n)[r.m.cfg.Vocab:]); err != nil {
 				errs = errors.Join(errs, &PartError{i, err})
 			}
 		}
-		logits = logits[n*c.Vocab:]
 		if p.f != nil {
 			p.f.complete = p.last()
 			p.f.fed += p.n
@@ -488,6 +501,17 @@ func (r *run) commit() error {
 	}
 	r.cut()
 	return errs
+}
+
+// keepStage copies logits to the sessions of parts.
+type keepStage run
+
+func (st *keepStage) Run(lo, hi, _ int) {
+	for i := lo; i < hi; i++ {
+		if p := &st.parts[i]; p.logits() > 0 {
+			copy(p.s.logitRow(), (*run)(st).rowsOf(p, 1))
+		}
+	}
 }
 
 // cut evicts what the compression while decoding decided, even if a callback of one of
