@@ -177,8 +177,8 @@ func (c *commands) Together(record func()) {
 const everyStage = vk.StageCompute | vk.StageTransfer | vk.StageIndirect
 
 // order makes the results of what was recorded so far visible to what comes next: a shader,
-// or copies. Between two shaders nothing waits for copies, which takes half the time on some
-// devices.
+// or copies. Between two shaders the barrier leaves copies out: with them a step of a small
+// model takes a fifth longer on an NVIDIA H200.
 func (c *commands) order(copies bool) {
 	if c.together && c.apart {
 		c.copied = c.copied || copies
@@ -301,9 +301,9 @@ func (c *commands) Copy(dst, src view) {
 // copyGroup is how many bytes a workgroup of copy.comp copies.
 const copyGroup = 16 << 10
 
-// shaderCopies reports whether a shader copies src to dst: within the device's memory that is
-// faster than a driver's own copies (three times on an H100), unless it is so little that the
-// time to start it counts.
+// shaderCopies reports whether a shader copies src to dst: within the device's memory that can
+// be much faster than the driver's own copies, which move 0.8 of 3 TB/s on an NVIDIA H100,
+// unless it is so little that the time to start it counts.
 func shaderCopies(dst, src view) bool {
 	return dst.b.block.kind == local && src.b.block.kind == local && src.n >= copyGroup && src.n < 1<<34 &&
 		src.n%16 == 0 && src.address()%16 == 0 && dst.address()%16 == 0
