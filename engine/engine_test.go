@@ -52,6 +52,19 @@ func newEngine(t testing.TB, m *model.Model, o Options) *Engine {
 	return e
 }
 
+// occupy submits a short request that holds the engine's loop until release is called: what
+// is submitted before that is there together.
+func occupy(t testing.TB, e *Engine) (s *Stream, release func()) {
+	reached, released := make(chan struct{}), make(chan struct{})
+	s, err := e.Submit(t.Context(), Request{
+		Prompt: []int32{1, 2, 3}, Sampling: model.Sampling{MaxTokens: 1},
+		Inspect: func(*model.Session) { close(reached); <-released },
+	})
+	require.NoError(t, err)
+	<-reached
+	return s, sync.OnceFunc(func() { close(released) })
+}
+
 // prompts returns the tokens of n sample prompts of the embedded model, and how many
 // of them are context.
 func prompts(t testing.TB, m *model.Model, n int) (tokens [][]int32, contexts []int) {
@@ -453,12 +466,10 @@ func TestNeighbourOfAFailure(t *testing.T) {
 		return p
 	}
 	require.NoError(t, end(submit(Request{Prompt: prompt(40)})))
-	reached, release := make(chan struct{}), make(chan struct{})
-	first := submit(Request{Prompt: []int32{1, 2, 3}, PromptOnly: true, Inspect: func(*model.Session) { close(reached); <-release }})
-	<-reached
+	first, release := occupy(t, e)
 	damaged := submit(Request{Prompt: []int32{5, bad}})
 	all := []*Stream{submit(Request{Prompt: prompt(40)}), submit(Request{Prompt: prompt(300)[1:]})}
-	close(release)
+	release()
 	require.NoError(t, end(first))
 	require.ErrorIs(t, end(damaged), model.ErrNotFinite)
 	for _, s := range all {

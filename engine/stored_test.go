@@ -520,14 +520,7 @@ func TestQuestionIsReadWhileItsFileLoads(t *testing.T) {
 			e := newEngine(t, m, o)
 			submitted := func() {}
 			if others > 0 { // nobody is answered before all have asked
-				reached, release := make(chan struct{}), make(chan struct{})
-				submitted = func() { close(release) }
-				_, err := e.Submit(t.Context(), Request{
-					Prompt: []int32{1, 2, 3}, Sampling: model.Sampling{MaxTokens: 1},
-					Inspect: func(*model.Session) { close(reached); <-release },
-				})
-				require.NoError(t, err)
-				<-reached
+				_, submitted = occupy(t, e)
 			}
 			var streams []*Stream
 			for i := range 1 + others {

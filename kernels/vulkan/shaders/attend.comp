@@ -40,7 +40,6 @@ const float NONE = -3.0e38; // no score is below it
 const float MIN_WEIGHT = -60.0; // exponent below which a weight in bf16 is 0
 const uint CH = DP / 8;
 const uint LANES = 256 + 4; // threads, with a gap so that neighbours use different banks
-
 const uint PAGES = 255 / PE + 2; // that the 256 slots of a block can lie in
 
 shared vec4 sq[R * DP / 4];
