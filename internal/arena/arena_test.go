@@ -114,6 +114,7 @@ func TestErrors(t *testing.T) {
 	require.NoError(t, a.Close())
 	_, err = a.Alloc(nil, 1)
 	require.ErrorContains(t, err, "closed")
+	require.ErrorContains(t, a.Expect(1), "closed")
 	require.Len(t, b, 2)
 }
 
@@ -165,6 +166,11 @@ func TestSimulation(t *testing.T) {
 						copy(x[size-4:], tag(b))
 					}
 				},
+				"expect": func(t *rapid.T) {
+					n := rapid.IntRange(0, limit/3).Draw(t, "n")
+					require.NoError(t, a.Expect(n))
+				},
+				"settle": func(*rapid.T) { a.Settle() },
 				"ref": func(t *rapid.T) {
 					n := rapid.IntRange(0, min(len(held), 20)).Draw(t, "n")
 					more := slices.Clone(held[:n])

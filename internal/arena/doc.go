@@ -10,8 +10,8 @@
 // slabs are unmapped, and other freed blocks lose every memory page that no block
 // in use touches.
 //
-// An arena of [NewHuge] trades the latter for speed: it returns memory only in huge
-// pages.
+// [Arena.Expect] makes writing many blocks for the first time faster. An arena of
+// [NewHuge] trades release for speed: it returns memory only in huge pages.
 //
 // # Lifetime and concurrency
 //

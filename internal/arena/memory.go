@@ -7,6 +7,8 @@ type memory struct {
 	maxSlab  int64 // bytes of the largest slab, unless a single block needs more
 	pageSize int   // granularity of release in bytes
 	alloc    func(n int) ([]byte, error)
+	filled   func(n int) ([]byte, error) // alloc for memory that is soon written throughout; nil: alloc
+	settle   func(mem []byte)            // what filled returned has been written
 	free     func(mem []byte) error
 	release  func(mem []byte) // gives the memory back; mem stays usable but loses its content
 }

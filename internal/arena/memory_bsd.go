@@ -10,6 +10,8 @@ import (
 
 func advise([]byte) {}
 
+var mapFilled func(n int) ([]byte, error)
+
 // release maps fresh memory over the old. MADV_DONTNEED is only a hint on these
 // systems, and with MADV_FREE the memory stays counted until it is needed elsewhere.
 func release(mem []byte) {

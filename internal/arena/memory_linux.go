@@ -1,7 +1,6 @@
 package arena
 
 import (
-	"fmt"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -27,29 +26,40 @@ var hugeMemory = memory{
 	maxSlab:  systemMemory.maxSlab,
 	pageSize: hugePage,
 	alloc: func(n int) ([]byte, error) {
-		all := uintptr(n + hugePage)
-		begin, err := unix.MmapPtr(-1, 0, nil, all, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-		if err != nil {
-			return nil, fmt.Errorf("map %d bytes of memory: %w", n, err)
+		mem, err := mapAligned(n)
+		if err == nil {
+			_ = unix.Madvise(mem, unix.MADV_HUGEPAGE)
 		}
-		// Unmap what surrounds the slab; if that fails, it is never touched.
-		before := -uintptr(begin) % hugePage
-		mem := unsafe.Add(begin, before)
-		if before > 0 {
-			_ = unix.MunmapPtr(begin, before)
-		}
-		if after := all - before - uintptr(n); after > 0 {
-			_ = unix.MunmapPtr(unsafe.Add(mem, n), after)
-		}
-		slab := unsafe.Slice((*byte)(mem), n)
-		_ = unix.Madvise(slab, unix.MADV_HUGEPAGE)
-		return slab, nil
+		return mem, err
 	},
-	free: func(mem []byte) error {
-		if err := unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem))); err != nil {
-			return fmt.Errorf("unmap %d bytes of memory: %w", len(mem), err)
-		}
-		return nil
-	},
+	free:    unmapMemory,
 	release: release,
+}
+
+// mapFilled maps memory that takes huge pages where it fills them, until advise.
+func mapFilled(n int) ([]byte, error) {
+	mem, err := mapAligned(n)
+	if err == nil {
+		whole := n / hugePage * hugePage
+		_ = unix.Madvise(mem[:whole], unix.MADV_HUGEPAGE)
+		advise(mem[whole:])
+	}
+	return mem, err
+}
+
+// mapAligned maps n bytes from a multiple of hugePage on.
+func mapAligned(n int) ([]byte, error) {
+	all, err := mapMemory(n + hugePage)
+	if err != nil {
+		return nil, err
+	}
+	// Unmap what surrounds them; if that fails, it is never touched.
+	before := int(-uintptr(unsafe.Pointer(unsafe.SliceData(all))) % hugePage)
+	if before > 0 {
+		_ = unmapMemory(all[:before])
+	}
+	if after := all[before+n:]; len(after) > 0 {
+		_ = unmapMemory(after)
+	}
+	return all[before : before+n : before+n], nil
 }
