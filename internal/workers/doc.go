@@ -24,7 +24,7 @@
 // A pool may be shared by any number of goroutines. One Run at a time has the
 // helpers; a Run that finds them taken executes its task only on its own
 // goroutine. While c calls are in progress only n-c helpers take part, so that a
-// pool never keeps more than max(n, c) goroutines busy. Helpers start with the
-// first Run that can use them and end with [Pool.Close]; a pool that is dropped
-// without Close leaks its helpers.
+// pool never keeps more than max(n, c) goroutines busy; [Pool.Lend] counts as a
+// call. Helpers start with the first Run that can use them and end with [Pool.Close]; a
+// pool that is dropped without Close leaks its helpers.
 package workers

@@ -58,7 +58,7 @@ type Pool struct {
 	helpers []helper // worker i is helpers[i-1]
 	wg      sync.WaitGroup
 	closed  atomic.Bool
-	calls   atomic.Int32 // Run calls in progress
+	calls   atomic.Int32 // Run calls in progress, and threads lent
 	owned   atomic.Bool  // a Run has the helpers
 	asleep  atomic.Int32 // helpers blocked or about to block
 	failure atomic.Pointer[Panic]
@@ -141,6 +141,13 @@ func New(n int) *Pool { return &Pool{threads: max(1, n)} }
 
 // Threads returns the number of threads.
 func (p *Pool) Threads() int { return p.threads }
+
+// Lend leaves a thread's processor to something else until the returned function is
+// called: regions have one helper fewer, as if another Run were in progress.
+func (p *Pool) Lend() (back func()) {
+	p.calls.Add(1)
+	return sync.OnceFunc(func() { p.calls.Add(-1) })
+}
 
 // Run executes t over the items [0, n) in pieces of at most grain neighbouring
 // items (below 1 counts as 1) and returns when all are done. If a piece panics,

@@ -93,16 +93,32 @@ func TestOthersTakeOver(t *testing.T) {
 	assert.EqualValues(t, n, done.Load())
 }
 
-func TestHelpersTakePart(t *testing.T) {
-	p := newPool(t, 2)
-	// Both pieces must be running at the same time for the region to end.
+func TestHelpersTakePart(t *testing.T) { takeTwo(newPool(t, 2)) }
+
+// takeTwo returns when two workers have run a piece each at the same time.
+func takeTwo(p *Pool) {
 	var inside atomic.Int32
-	p.Run(2, 1, taskFunc(func(lo, hi, worker int) {
+	p.Run(2, 1, taskFunc(func(_, _, _ int) {
 		inside.Add(1)
 		for inside.Load() < 2 {
 			runtime.Gosched()
 		}
 	}))
+}
+
+// A lent thread takes no part until it is given back.
+func TestLend(t *testing.T) {
+	p := newPool(t, 2)
+	takeTwo(p)
+	back := p.Lend()
+	p.Run(1000, 1, taskFunc(func(_, _, worker int) {
+		assert.Zero(t, worker)
+		runtime.Gosched()
+	}))
+	back()
+	back()
+	takeTwo(p)
+	require.Zero(t, p.calls.Load())
 }
 
 func TestConcurrentRuns(t *testing.T) {
