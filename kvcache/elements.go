@@ -1,7 +1,6 @@
 package kvcache
 
 import (
-	"encoding/binary"
 	"slices"
 	"unsafe"
 
@@ -130,10 +129,11 @@ func (c *Cache) keyTiles(p kernels.Page, entry int) []byte {
 // appendKeys appends the first n keys of a page to b, row by row.
 func (c *Cache) appendKeys(b []byte, p kernels.Page, n int) []byte {
 	was, size, d := len(b), c.o.Type.Size(), c.o.HeadDim
+	cpu := kernels.Detect()
 	b = slices.Grow(b, n*c.rowBytes())[:was+n*c.rowBytes()]
 	for e := 0; e < n; e += tileEntries {
 		m := min(tileEntries, n-e)
-		transpose(b[was+e*c.rowBytes():], d, c.keyTiles(p, e), tileEntries, d, m, size)
+		cpu.Transpose(b[was+e*c.rowBytes():], c.rowBytes(), c.keyTiles(p, e), tileEntries*size, d, m, size)
 	}
 	return b
 }
@@ -141,53 +141,9 @@ func (c *Cache) appendKeys(b []byte, p kernels.Page, n int) []byte {
 // takeKeys is the inverse of appendKeys.
 func (c *Cache) takeKeys(p kernels.Page, rows []byte) {
 	n, size, d := len(rows)/c.rowBytes(), c.o.Type.Size(), c.o.HeadDim
+	cpu := kernels.Detect()
 	for e := 0; e < n; e += tileEntries {
 		m := min(tileEntries, n-e)
-		transpose(c.keyTiles(p, e), tileEntries, rows[e*c.rowBytes():], d, m, d, size)
+		cpu.Transpose(c.keyTiles(p, e), tileEntries*size, rows[e*c.rowBytes():], c.rowBytes(), m, d, size)
 	}
-}
-
-// transpose sets element [j][i] of dst to element [i][j] of src, for i < rows and
-// j < cols. Elements have size bytes, 2 or 4; rows of dst have wide elements, those of
-// src srcWide.
-func transpose(dst []byte, wide int, src []byte, srcWide, rows, cols, size int) {
-	if size == 4 {
-		for i := range rows {
-			for j := range cols {
-				binary.LittleEndian.PutUint32(dst[4*(j*wide+i):], binary.LittleEndian.Uint32(src[4*(i*srcWide+j):]))
-			}
-		}
-		return
-	}
-	whole, across := rows&^3, cols&^3
-	for i := 0; i < whole; i += 4 {
-		for j := 0; j < across; j += 4 {
-			transpose4(dst[2*(j*wide+i):], 2*wide, src[2*(i*srcWide+j):], 2*srcWide)
-		}
-	}
-	// The elements outside whole blocks of 4 × 4, one by one.
-	for i := range rows {
-		from := across
-		if i >= whole {
-			from = 0
-		}
-		for j := from; j < cols; j++ {
-			binary.LittleEndian.PutUint16(dst[2*(j*wide+i):], binary.LittleEndian.Uint16(src[2*(i*srcWide+j):]))
-		}
-	}
-}
-
-// transpose4 transposes 4 × 4 elements of 2 bytes; step and srcStep are bytes between rows.
-func transpose4(dst []byte, step int, src []byte, srcStep int) {
-	const even, low = 0x0000ffff0000ffff, 0xffffffff
-	a := binary.LittleEndian.Uint64(src)
-	b := binary.LittleEndian.Uint64(src[srcStep:])
-	c := binary.LittleEndian.Uint64(src[2*srcStep:])
-	d := binary.LittleEndian.Uint64(src[3*srcStep:])
-	a, c = a&low|c<<32, a>>32|c&^low
-	b, d = b&low|d<<32, b>>32|d&^low
-	binary.LittleEndian.PutUint64(dst, a&even|b&even<<16)
-	binary.LittleEndian.PutUint64(dst[step:], a>>16&even|b&^even)
-	binary.LittleEndian.PutUint64(dst[2*step:], c&even|d&even<<16)
-	binary.LittleEndian.PutUint64(dst[3*step:], c>>16&even|d&^even)
 }

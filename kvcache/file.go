@@ -302,7 +302,7 @@ func (f *File) Close() error {
 // The zero Options take everything from the file. If o sets Layers, KVHeads, HeadDim,
 // Type or Windows, they must agree with it. PageEntries may differ, except that the
 // entries dropped at the start of a head (Base) must be whole pages. MaxBytes, Account,
-// HugePages, Device and DeviceLayers are taken from o; a file that exceeds MaxBytes
+// HugePages, LoadHuge, Device and DeviceLayers are taken from o; a file that exceeds MaxBytes
 // fails with ErrFull. A file that is truncated, altered, of another version or not a
 // saved cache is an error, and then no memory is held.
 func (f *File) Load(o Options) (*Cache, map[string]tensor.Tensor, error) {
@@ -379,11 +379,12 @@ func (f *File) open(o Options, extra map[string]tensor.Tensor, use func(*Cache, 
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
+	c.pool.host.arena.Settle()
 	return c, nil
 }
 
 // savedOptions returns the options of the saved cache, with o's MaxBytes,
-// PageEntries, Account, HugePages and device. Anything else that o sets must agree.
+// PageEntries, Account, HugePages, LoadHuge and device. Anything else that o sets must agree.
 func savedOptions(f *safetensors.File, o Options) (Options, error) {
 	v, err := integers(f, "options", 4)
 	if err != nil {
@@ -498,6 +499,15 @@ func (c *Cache) prepare(f *safetensors.File) (map[string]target, error) {
 	if own != len(targets)+4 {
 		return nil, fmt.Errorf("found %d tensors, expected %d", own, len(targets)+4)
 	}
+	if c.o.LoadHuge {
+		pages := 0
+		for i := range c.heads {
+			if c.heads[i].mem == c.pool.host {
+				pages += pagesFor(int(numbers[3*i]), c.o.PageEntries)
+			}
+		}
+		_ = c.pool.host.arena.Expect(pages) // without it, growing gets by, or says why not
+	}
 	for i := range c.heads {
 		p := &c.heads[i]
 		n := int(numbers[3*i])
@@ -528,10 +538,11 @@ func (c *Cache) checkSaved(i int, n, base, dropped int64) error {
 // that handing over a piece costs little compared to hashing it.
 const pieceBytes = 128 << 10
 
-// hashAhead is how many pieces hashing may fall behind, besideAhead while somebody uses what
-// has been loaded, who may take the processor that hashes for some milliseconds.
+// hashAhead is how many pieces hashing may fall behind: enough that whoever is faster rarely
+// sleeps. besideAhead is that while somebody uses what has been loaded, who may take the
+// processor that hashes for some milliseconds.
 const (
-	hashAhead   = 4
+	hashAhead   = 8
 	besideAhead = 24
 )
 

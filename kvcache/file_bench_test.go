@@ -25,7 +25,7 @@ func BenchmarkFile(b *testing.B) {
 	b.Run("load", func(b *testing.B) {
 		b.SetBytes(c.Bytes())
 		for b.Loop() {
-			d, _, err := LoadFile(path, Options{})
+			d, _, err := LoadFile(path, Options{LoadHuge: true})
 			require.NoError(b, err)
 			require.NoError(b, d.Close())
 		}

@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"testing"
 
@@ -15,15 +17,16 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// resident returns the resident size of the process in bytes. The sum over its
-// mappings is exact; the counter in /proc/self/status lags.
+// resident returns the bytes of the process's memory that are not of a file, such as the
+// program's own. The sum over its mappings is exact; the counter in /proc/self/status lags.
 func resident(t *testing.T) int64 {
 	t.Helper()
+	runtime.GC() // what pools keep for one collection more
 	debug.FreeOSMemory()
 	text, err := os.ReadFile("/proc/self/smaps_rollup")
 	require.NoError(t, err)
-	_, after, ok := bytes.Cut(text, []byte("\nRss:"))
-	require.True(t, ok, "no Rss in %s", text)
+	_, after, ok := bytes.Cut(text, []byte("\nAnonymous:"))
+	require.True(t, ok, "not found in %s", text)
 	var kib int64
 	_, err = fmt.Sscan(string(after), &kib)
 	require.NoError(t, err)
@@ -79,4 +82,47 @@ func TestBytesAreResident(t *testing.T) {
 	require.NoError(t, f.Close())
 	require.NoError(t, c.Truncate(0))
 	want("empty", 0)
+}
+
+// TestLoadedBytesAreResident: a cache that may be loaded into huge pages takes what it
+// reports, and what is evicted leaves the process, too.
+func TestLoadedBytesAreResident(t *testing.T) {
+	const layers, heads, dim, tokens = 6, 4, 64, 8000
+	k, v := make([]float32, tokens*dim), make([]float32, tokens*dim)
+	for i := range k {
+		k[i], v[i] = float32(i%251), float32(i%241)
+	}
+	c := open(t, Options{Layers: layers, KVHeads: heads, HeadDim: dim, Type: tensor.BF16})
+	for i := range layers * heads {
+		require.NoError(t, c.Append(i/heads, i%heads, span(0, tokens), k, v, dim))
+	}
+	path := filepath.Join(t.TempDir(), "cache")
+	require.NoError(t, c.SaveFile(path, nil))
+	slots := span(0, tokens/5)
+	before := resident(t)
+	loaded, _, err := LoadFile(path, Options{LoadHuge: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, loaded.Close()) })
+	grown := func(what string) {
+		t.Helper()
+		grown, held, free := resident(t)-before, loaded.Bytes(), loaded.PoolStats().FreeBytes
+		t.Logf("%s: process grew by %d bytes, cache holds %d, %d free for reuse", what, grown, held, free)
+		// Up to a system's page at both ends of what a head keeps, and whatever the tests
+		// before have left to the garbage collector.
+		require.InDelta(t, grown, held+free, float64(layers*heads*2*os.Getpagesize()+2<<20))
+		require.NoError(t, loaded.Check())
+	}
+	grown("loaded")
+	for i := range layers * heads {
+		require.NoError(t, loaded.Keep(i/heads, i%heads, slots))
+	}
+	grown("after eviction")
+	require.InDelta(t, loaded.Bytes(), c.Bytes()/5, float64(layers*heads*c.Stats().PageBytes))
+
+	again, _, err := LoadFile(path, Options{LoadHuge: true})
+	require.NoError(t, err)
+	defer again.Close()
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, saved(t, again, nil)), "it is what was saved")
 }

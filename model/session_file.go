@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
@@ -240,8 +241,17 @@ func (m *Model) restoreAndFeed(ctx context.Context, f *kvcache.File, o SessionOp
 			}
 			return wrong
 		}
+		// Reading and hashing have a processor to themselves: a helper that takes turns
+		// with them would delay both.
+		back := m.pool.Lend()
+		var all sync.WaitGroup
+		all.Go(func() {
+			_ = await(m.cfg.Layers - 1)
+			back()
+		})
 		failed = s.Prefill(ctx, tokens)
 		_ = s.await(m.cfg.Layers - 1) // the prefill may have ended early
+		all.Wait()
 		s.await = nil
 	})
 	switch {
@@ -327,7 +337,8 @@ func (m *Model) readState(f *kvcache.File, o SessionOptions) (*sessionHeader, er
 		return nil, fmt.Errorf("session data: %d bytes beside the cache: %w", beside, kvcache.ErrFull)
 	}
 	return &sessionHeader{meta, state, o, kvcache.Options{
-		MaxBytes: o.MaxCacheBytes, Account: m.memory, PageEntries: o.PageEntries, HugePages: o.HugePages && o.Compression == nil, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
+		MaxBytes: o.MaxCacheBytes, Account: m.memory, PageEntries: o.PageEntries, Device: m.Device(), DeviceLayers: m.DeviceLayers(),
+		HugePages: o.HugePages && o.Compression == nil, LoadHuge: o.Compression == nil || !o.Compression.Decode.Enabled(),
 	}}, nil
 }
 

@@ -157,7 +157,7 @@ func BenchmarkStoredDocument(b *testing.B) {
 	for _, text := range []struct {
 		sentences int // of 15 tokens each
 		removed   float64
-	}{{400, 0}, {400, 0.8}, {2000, 0}} {
+	}{{400, 0}, {400, 0.8}, {2000, 0}, {2000, 0.8}} {
 		b.Run(fmt.Sprintf("%d/%g", text.sentences, text.removed), func(b *testing.B) {
 			ts := begin()
 			body := mustJSON(b, object{
