@@ -21,17 +21,42 @@ type rowSpan struct {
 	End []int
 }
 
-// combineAhead is how many blocks combine.comp asks memory for at once. It is a constant of
-// the pipeline: what glslc unrolls loses its promise not to contract sums.
-const combineAhead = 8
+// combineAhead is how many blocks combine.comp asks memory for at once, keysAhead how many
+// chunks of a key attend.comp. They are constants of the pipeline: what glslc unrolls loses
+// its promise not to contract sums.
+const (
+	combineAhead = 16
+	keysAhead    = 4
+)
 
 // tileRows is the number of query rows (one query head of one token) in a task.
 const tileRows = 8
 
+// loopsPerBlock and loopsPerRow bound the rounds of all loops of attend.comp for a block
+// of entries. They were measured with head dimensions from 8 to 256.
+const (
+	loopsPerBlock = 256
+	loopsPerRow   = 64
+)
+
 const (
 	taskBytes   = 32
-	headerBytes = 48
+	headerBytes = 64
+
+	// Where the header has the workgroups of the two programs for attention, see fewRows.
+	groupsAt    = 0
+	fewGroupsAt = 40
 )
+
+// fewRows is the number of rows of a program for tasks of one token: rows cost time even if
+// they are empty.
+func (s shape) fewRows() int {
+	r := 1
+	for r < min(s.group(), tileRows) {
+		r *= 2
+	}
+	return r
+}
 
 // workList is the work list of one layer's attention, in parameter memory. Recorded
 // commands read it when they run, including their numbers of workgroups: the host
@@ -42,6 +67,9 @@ type workList struct {
 	shape    shape
 	window   int
 	maxTasks int
+	loops    int // rounds of loops that the driver permits a shader, 0 for no limit
+
+	endsEarly error // why the driver would end a workgroup early, nil if it would not
 }
 
 // newWorkList makes a list for passes of at most tokens tokens in at most spans
@@ -62,7 +90,7 @@ func (d *Device) newWorkList(s shape, window, spans, tokens int) (*workList, err
 		return nil, err
 	}
 	clear(b.Bytes())
-	return &workList{mem: b, shape: s, window: window, maxTasks: tasks}, nil
+	return &workList{mem: b, shape: s, window: window, maxTasks: tasks, loops: d.loops}, nil
 }
 
 // Free frees the list.
@@ -79,9 +107,11 @@ func (w *workList) Fill(spans []rowSpan, partials view) (int, error) {
 	g := s.group()
 	heads := min(g, tileRows) // query heads of a task
 	tile := max(tileRows/g, 1)
-	tasks, items := 0, 0
+	tasks, items, longest := 0, 0, 0
+	few := s.fewRows() < tileRows
 	for i := range spans {
 		sp := &spans[i]
+		few = few && sp.N <= 1
 		if len(sp.End) != s.KVHeads || sp.N < 0 {
 			return 0, fmt.Errorf("plan attention: span %d has %d tokens and ends for %d kv heads, expected %d", i, sp.N, len(sp.End), s.KVHeads)
 		}
@@ -114,6 +144,7 @@ func (w *workList) Fill(spans []rowSpan, partials view) (int, error) {
 					put(6, items)
 					put(7, 0)
 					items += blocks
+					longest = max(longest, blocks)
 					tasks++
 				}
 			}
@@ -129,7 +160,16 @@ func (w *workList) Fill(spans []rowSpan, partials view) (int, error) {
 	if items > 0 && !partials.None() && partials.Size() >= partialBytes(s.HeadDim, items) {
 		groups, combine, total = items, tasks*tileRows, items
 	}
-	header(0, groups)
+	program, idle, rows := groupsAt, fewGroupsAt, tileRows
+	if few {
+		program, idle, rows = idle, program, s.fewRows()
+	}
+	header(program, groups)
+	header(idle, 0)
+	w.endsEarly = nil
+	if most := w.loops / (loopsPerBlock + loopsPerRow*rows); w.loops > 0 && total == 0 && longest > most {
+		w.endsEarly = fmt.Errorf("attention: the driver ends a shader after %d rounds of its loops, which %d entries may need; compute this on the processor", w.loops, longest*kernels.BlockEntries)
+	}
 	binary.LittleEndian.PutUint32(m[12:], uint32(tasks))
 	header(16, combine)
 	binary.LittleEndian.PutUint32(m[28:], uint32(total))
@@ -178,12 +218,6 @@ func (c *commands) Attention(a attentionOp) {
 	if a.Split {
 		mode++
 	}
-	// The fewest rows that hold a task: rows cost time even if they are empty.
-	r := tileRows
-	if a.Q.N == 1 {
-		for r = 1; r < min(a.group(), tileRows); r *= 2 {
-		}
-	}
 	ldt := a.HeadDim + 4
 	var p push
 	p.addr(a.Q.Mem)
@@ -194,7 +228,20 @@ func (c *commands) Attention(a attentionOp) {
 	p.u32(a.Q.Stride, a.Out.Stride, a.shape.Heads, a.KVHeads, a.Work.window)
 	p.f32(a.scale())
 	p.u32(a.group(), ldt)
-	c.dispatchIndirect(op, "attend", append(a.constants(), uint32(r), mode, a.lanes(), a.narrow()), &p, a.Work.mem.At(0, 12))
+	attend := func(rows, sums, at int) {
+		constants := append(a.constants(), uint32(rows), mode, a.lanes(), a.narrow(), keysAhead, uint32(sums))
+		c.dispatchIndirect(op, "attend", constants, &p, a.Work.mem.At(int64(at), 12))
+	}
+	few, any := a.fewRows(), min(2, workgroup/a.HeadDim)
+	switch {
+	case few == tileRows:
+		attend(tileRows, any, groupsAt)
+	case a.Q.N == 1:
+		attend(few, 1, fewGroupsAt)
+	default: // one of the two has no workgroups
+		attend(few, 1, fewGroupsAt)
+		c.beside(func() { attend(tileRows, any, groupsAt) })
+	}
 	if !a.Split {
 		return
 	}

@@ -174,6 +174,14 @@ func (c *commands) Together(record func()) {
 	c.together = false
 }
 
+// beside records operations that do not depend on the one recorded last.
+func (c *commands) beside(record func()) {
+	together, apart := c.together, c.apart
+	c.together, c.apart = true, true
+	record()
+	c.together, c.apart = together, apart
+}
+
 const everyStage = vk.StageCompute | vk.StageTransfer | vk.StageIndirect
 
 // order makes the results of what was recorded so far visible to what comes next: a shader,

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +23,7 @@ type Device struct {
 	info kernels.DeviceInfo
 
 	units *units // for products of bf16 by bf16, nil for plain shaders
+	loops int    // rounds of all its loops after which the driver ends a shader, 0: never
 
 	mu       sync.Mutex // guards everything below, and the queue
 	mem      *allocator
@@ -49,6 +51,9 @@ func open(in *vk.Instance, p *vk.PhysicalDevice, info kernels.DeviceInfo, u *uni
 		return nil, err
 	}
 	d := &Device{in: in, dev: dev, info: info, units: u, live: map[*commands]struct{}{}}
+	if strings.HasPrefix(info.Name, "llvmpipe") {
+		d.loops = 65535 // LP_MAX_TGSI_LOOP_ITERATIONS of Mesa, which then goes on as if the loops were over
+	}
 	fail := func(err error) (*Device, error) {
 		d.discard()
 		return nil, fmt.Errorf("open %s: %w", p.Name, err)

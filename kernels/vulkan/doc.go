@@ -88,9 +88,12 @@
 // arm64; elsewhere the package is empty. Head dimensions are multiples of 4 up to
 // 256; in pages they are rounded up to a multiple of 8. Pages have 16 to 1024
 // entries, a power of two. Matrix units are used in steps of up to 16×16×16 elements,
-// only by products of bf16. They have not run on a device that has them for bf16:
-// tests use the same shader, compiled for f16, on Mesa's software device. Its speed on
-// hardware is not known.
+// only by products of bf16. Where a device has none for bf16, as Mesa's software device,
+// tests use the same shader, compiled for f16.
+//
+// Mesa's llvmpipe silently ends the loops of a shader after 65,535 rounds in all.
+// Attention that would need more, behind some 20,000 to 50,000 entries, is refused there
+// unless there is memory to split it.
 //
 // The shaders are GLSL in shaders/, committed together with the SPIR-V made from them;
 // go generate recompiles them (those for matrix units need a newer glslc, see

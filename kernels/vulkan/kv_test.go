@@ -204,6 +204,7 @@ func attentionCases() []attentionCase {
 		{shape(tensor.F16, 16, 16, 2, 2), []int{1, 2}, 1, 0, nil},
 		{shape(tensor.BF16, 12, 16, 4, 2), []int{270, 40}, 5, 0, nil},
 		{shape(tensor.F32, 20, 16, 3, 1), []int{300}, 2, 0, nil},
+		{shape(tensor.F16, 16, 64, 2, 1), []int{66001}, 2, 0, nil}, // more blocks than combine.comp takes at once
 	}
 	for _, typ := range weightTypes {
 		cases = append(cases, attentionCase{shape(typ, 128, 64, 4, 2), []int{1000, 515}, 5, 0, nil})
@@ -275,21 +276,25 @@ func TestAttention(t *testing.T) {
 				}
 				return e
 			}
-			// attend computes tokens in chunks, split or not.
-			attend := func(chunk int, split bool) ([]float32, []float32) {
+			// attend computes tokens in chunks, and those in spans, split or not.
+			attend := func(chunk, span int, split bool) ([]float32, []float32) {
 				y, yg := newRows(t, d, n, width, tensor.F32)
 				st := alloc(t, d, n*s.Heads*8)
 				for at := 0; at < n; at += chunk {
 					m := min(chunk, n-at)
-					w, err := d.newWorkList(s, a.window, 1, m)
+					w, err := d.newWorkList(s, a.window, m, m)
 					ok(t, err)
 					defer w.Free()
-					const items = 400
+					const items = 600
 					var parts view
 					if split {
 						parts = alloc(t, d, int(partialBytes(s.HeadDim, items))).view
 					}
-					n, err := w.Fill([]rowSpan{{Seq: 0, Row: 0, N: m, End: ends(at)}}, parts)
+					var spans []rowSpan
+					for row := 0; row < m; row += span {
+						spans = append(spans, rowSpan{Seq: 0, Row: row, N: min(span, m-row), End: ends(at + row)})
+					}
+					n, err := w.Fill(spans, parts)
 					ok(t, err)
 					if n > items {
 						t.Fatalf("%d items", n)
@@ -302,7 +307,8 @@ func TestAttention(t *testing.T) {
 				}
 				return rowsOf(yg, y), st.f32()
 			}
-			got, stats := attend(n, false)
+			all := longest < 1<<16 || d.loops == 0 // a workgroup may go through all blocks
+			got, stats := attend(n, n, !all)
 
 			want := make([]float32, len(q))
 			wantStats := make([]float32, 2*n*s.Heads)
@@ -335,13 +341,16 @@ func TestAttention(t *testing.T) {
 			within(t, name, wide(want), got, func(i int) float64 { return 4e-6*5 + moved[i] })
 			within(t, name+" stats", wide(wantStats), stats, func(i int) float64 { return 1e-5*math.Abs(float64(wantStats[i])) + 1e-5 + movedStats[i] })
 
-			for _, chunk := range []int{n, 1, 4} {
-				if chunk > n {
+			for _, parts := range [][2]int{{n, n}, {1, 1}, {4, 4}, {4, 1}} {
+				if parts[0] > n {
 					continue
 				}
 				for _, split := range []bool{false, true} {
-					out, st := attend(chunk, split)
-					what := fmt.Sprintf("%s, %d tokens at a time, split %v", name, chunk, split)
+					if !split && !all {
+						continue
+					}
+					out, st := attend(parts[0], parts[1], split)
+					what := fmt.Sprintf("%s, %d tokens at a time in spans of %d, split %v", name, parts[0], parts[1], split)
 					testnum.SameBits(t, what, got, out)
 					testnum.SameBits(t, what+" stats", stats, st)
 				}
@@ -535,6 +544,35 @@ func TestRecordedDecode(t *testing.T) {
 	if n > 0 {
 		t.Errorf("a decode step allocates %v times", n)
 	}
+}
+
+// A driver that ends loops early gets no work that needs more.
+func TestLoopLimit(t *testing.T) {
+	d := device(t)
+	s := shape{layout{tensor.BF16, 64, 64}, 4, 1, 0, false}
+	w, err := d.newWorkList(s, 0, 1, 2)
+	ok(t, err)
+	defer w.Free()
+	w.loops = 65535
+	parts := alloc(t, d, int(partialBytes(s.HeadDim, 200)))
+	for _, c := range []struct {
+		entries, tokens int
+		parts           view
+		ok              bool
+	}{
+		{127 * 256, 1, view{}, true}, {127*256 + 1, 1, view{}, false}, {127*256 + 1, 1, parts.view, true},
+		{85*256 - 1, 2, view{}, true}, {85 * 256, 2, view{}, false}, {85 * 256, 2, parts.view, true},
+	} {
+		_, err := w.Fill([]rowSpan{{N: c.tokens, End: []int{c.entries}}}, c.parts)
+		ok(t, err)
+		if (w.endsEarly == nil) != c.ok {
+			t.Errorf("%+v: %v", c, w.endsEarly)
+		}
+	}
+	w.loops = 0
+	_, err = w.Fill([]rowSpan{{N: 2, End: []int{1 << 20}}}, view{})
+	ok(t, err)
+	ok(t, w.endsEarly)
 }
 
 // softmaxRef computes attention in float64.

@@ -71,6 +71,11 @@ func (p *pass) prepare(l *passList) error {
 	if err == nil && l.split && need <= maxPartialBytes && (p.partials == nil || need > p.partials.Size()) && p.growPartials(need) {
 		_, err = p.plan(l)
 	}
+	for _, i := range l.attend {
+		if err == nil {
+			err = p.layers[i].work.endsEarly
+		}
+	}
 	return err
 }
 

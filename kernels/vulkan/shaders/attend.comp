@@ -23,6 +23,8 @@ layout(constant_id = 3) const uint R = 8;  // rows of a tile, at most 8
 layout(constant_id = 4) const uint SPLIT_YT = 0; // type of out; 1 more: the list may be split
 layout(constant_id = 5) const uint NL = 16;
 layout(constant_id = 6) const uint WB = 0; // 1: weights are in bf16
+layout(constant_id = 7) const uint AHEAD = 4; // chunks of a key that a thread asks memory for at once
+layout(constant_id = 8) const uint SUMS = 1; // rows whose lanes are summed at once: divides R, at most 256/D
 
 const uint DP = (D + 7) / 8 * 8;
 
@@ -43,7 +45,7 @@ const uint LANES = 256 + 4; // threads, with a gap so that neighbours use differ
 const uint PAGES = 255 / PE + 2; // that the 256 slots of a block can lie in
 
 shared vec4 sq[R * DP / 4];
-shared vec4 sp[8 * LANES / 4]; // weights [256][R]; later the lanes of a row [8][LANES]
+shared vec4 sp[SUMS * 8 * LANES / 4]; // weights [256][R]; later the lanes of rows [SUMS][8][LANES]
 shared uvec2 page[PAGES];
 shared float red[256];
 shared float sums[256];
@@ -103,8 +105,9 @@ void main() {
 	barrier();
 
 	uint lo0 = firstSlot(k.end, window), hiLast = k.end + tokens - 1;
-	precise float O[R]; // component tid of each row
-	[[unroll]] for (uint r = 0; r < R; r++) O[r] = 0.0;
+	uint part = tid / D, comp = tid % D; // which of SUMS rows, and which component of it, the thread sums
+	precise float O[R / SUMS]; // that component of every SUMS-th row
+	[[unroll]] for (uint i = 0; i < R / SUMS; i++) O[i] = 0.0;
 	if (tid < 8) {
 		allTop[tid] = NONE;
 		allSum[tid] = 0.0;
@@ -122,11 +125,17 @@ void main() {
 			uint ph = slot - hd.base;
 			InU4 keys = InU4(page[ph / PE - page0]);
 			uint e = ph % PE;
-			[[dont_unroll]] for (uint c = 0; c < CH; c++) {
-				V8 kk = load8(keys, keyChunk(e, c, PE), T);
-				[[unroll]] for (uint r = 0; r < R; r++) {
-					uint q8 = r * (DP / 4) + c * 2;
-					acc[r] = dot8(V8(sq[q8], sq[q8 + 1]), kk, acc[r]);
+			[[dont_unroll]] for (uint c = 0; c < CH; c += AHEAD) {
+				V8 kk[AHEAD];
+				[[unroll]] for (uint i = 0; i < AHEAD; i++) {
+					if (c + i < CH) kk[i] = load8(keys, keyChunk(e, c + i, PE), T);
+				}
+				[[unroll]] for (uint i = 0; i < AHEAD; i++) {
+					if (c + i >= CH) break;
+					[[unroll]] for (uint r = 0; r < R; r++) {
+						uint q8 = r * (DP / 4) + (c + i) * 2;
+						acc[r] = dot8(V8(sq[q8], sq[q8 + 1]), kk[i], acc[r]);
+					}
 				}
 			}
 		}
@@ -197,23 +206,26 @@ void main() {
 				if (in1) ADD(s + NL, v1)
 			}
 		}
-		[[unroll]] for (uint r = 0; r < R; r++) {
+		[[unroll]] for (uint i = 0; i < R / SUMS; i++) {
 			barrier();
 			if (lane < NL) {
-				[[unroll]] for (uint i = 0; i < 4; i++) {
-					put(i * LANES + tid, va[r][i]);
-					put((4 + i) * LANES + tid, vb[r][i]);
+				[[unroll]] for (uint g = 0; g < SUMS; g++) {
+					[[unroll]] for (uint x = 0; x < 4; x++) {
+						put((8 * g + x) * LANES + tid, va[i * SUMS + g][x]);
+						put((8 * g + 4 + x) * LANES + tid, vb[i * SUMS + g][x]);
+					}
 				}
 			}
 			barrier();
-			if (tid < D) {
+			if (part < SUMS) {
 				precise float a = 0.0;
-				[[dont_unroll]] for (uint l = 0; l < NL; l++) a += get(tid % 8 * LANES + l * CH + tid / 8);
+				[[dont_unroll]] for (uint l = 0; l < NL; l++) a += get((8 * part + comp % 8) * LANES + l * CH + comp / 8);
+				uint r = i * SUMS + part;
 				if (split) {
-					if (r < rows) OutF(list.partials).v[(item * 8 + r) * ldt + 4 + tid] = a;
+					if (r < rows) OutF(list.partials).v[(item * 8 + r) * ldt + 4 + comp] = a;
 				} else {
-					precise float x = O[r] * keep[r], z = a * take[r];
-					O[r] = x + z;
+					precise float x = O[i] * keep[r], z = a * take[r];
+					O[i] = x + z;
 				}
 			}
 		}
@@ -222,16 +234,17 @@ void main() {
 	if (split) return;
 
 	const uint YT = SPLIT_YT & ~1u;
-	[[unroll]] for (uint r = 0; r < R; r++) {
-		if (tid < D) {
-			precise float o = allSum[r] == 0.0 ? 0.0 : O[r] / allSum[r];
+	if (part < SUMS) {
+		[[unroll]] for (uint i = 0; i < R / SUMS; i++) {
+			uint r = i * SUMS + part;
+			precise float o = allSum[r] == 0.0 ? 0.0 : O[i] / allSum[r];
 			uint row = k.row + r / gn, h = kvh * group + g0 + r % gn;
 			if (YT == F32) {
-				if (r < rows) OutF(y).v[row * ldy + h * D + tid] = o;
+				if (r < rows) OutF(y).v[row * ldy + h * D + comp] = o;
 			} else {
-				put(r * D + tid, o);
+				put(r * D + comp, o);
 			}
-			if (tid == 0 && r < rows && !isNull(stats)) {
+			if (comp == 0 && r < rows && !isNull(stats)) {
 				OutF(stats).v[(row * H + h) * 2] = allTop[r];
 				OutF(stats).v[(row * H + h) * 2 + 1] = allSum[r];
 			}

@@ -17,7 +17,10 @@ layout(push_constant) uniform P {
 	uint ldy, H, KV, group, ldt, R;
 };
 
+const float NONE = -3.0e38;
+
 shared float o[256];
+shared float top[256], keep[256], take[256], sums[256]; // of 256 blocks
 
 void main() {
 	uint tid = gl_LocalInvocationID.x;
@@ -30,29 +33,48 @@ void main() {
 	if (r >= tokens * gn) return;
 	uint row = k.row + r / gn, h = k.head % KV * group + g0 + r % gn;
 	InF P = InF(list.partials);
-	precise float O = 0.0, M = -3.0e38, S = 0.0;
-	if (tid < D) {
-		for (uint b0 = 0; b0 < k.blocks; b0 += AHEAD) {
-			float m[AHEAD], s[AHEAD], a[AHEAD];
-			[[unroll]] for (uint i = 0; i < AHEAD; i++) {
-				if (b0 + i < k.blocks) {
-					uint at = ((k.items + b0 + i) * 8 + r) * ldt;
-					m[i] = P.v[at];
-					s[i] = P.v[at + 1];
-					a[i] = P.v[at + 4 + tid];
+	precise float O = 0.0, S = 0.0;
+	float M = NONE; // largest of all blocks so far
+	for (uint b0 = 0; b0 < k.blocks; b0 += 256) {
+		uint n = min(256, k.blocks - b0), first = ((k.items + b0) * 8 + r) * ldt;
+		float m = NONE;
+		if (tid < n) {
+			m = P.v[first + tid * 8 * ldt];
+			sums[tid] = P.v[first + tid * 8 * ldt + 1];
+		}
+		top[tid] = m;
+		barrier();
+		// The largest of each block and those before it.
+		[[dont_unroll]] for (uint d = 1; d < 256; d *= 2) {
+			float x = tid >= d ? top[tid - d] : NONE;
+			barrier();
+			top[tid] = max(top[tid], x);
+			barrier();
+		}
+		float before = tid > 0 ? max(M, top[tid - 1]) : M, mm = max(before, m);
+		precise float ra = power2(before - mm), rb = power2(m - mm);
+		keep[tid] = ra;
+		take[tid] = rb;
+		barrier();
+		if (tid < D) {
+			for (uint b = 0; b < n; b += AHEAD) {
+				float a[AHEAD];
+				[[unroll]] for (uint i = 0; i < AHEAD; i++) {
+					if (b + i < n) a[i] = P.v[first + (b + i) * 8 * ldt + 4 + tid];
 				}
-			}
-			[[unroll]] for (uint i = 0; i < AHEAD; i++) {
-				if (b0 + i < k.blocks) {
-					float mm = max(M, m[i]);
-					precise float ra = power2(M - mm), rb = power2(m[i] - mm);
-					precise float x = O * ra, z = a[i] * rb, u = S * ra, w = s[i] * rb;
-					O = x + z;
-					S = u + w;
-					M = mm;
+				[[unroll]] for (uint i = 0; i < AHEAD; i++) {
+					if (b + i < n) {
+						precise float x = O * keep[b + i], z = a[i] * take[b + i], u = S * keep[b + i], w = sums[b + i] * take[b + i];
+						O = x + z;
+						S = u + w;
+					}
 				}
 			}
 		}
+		M = max(M, top[255]);
+		barrier();
+	}
+	if (tid < D) {
 		O = S == 0.0 ? 0.0 : O / S;
 		if (YT == F32) OutF(y).v[row * ldy + h * D + tid] = O;
 		else o[tid] = O;

@@ -1,4 +1,4 @@
-// A work list: a header of 12 words and the tasks. The host writes it, the
+// A work list: a header of 16 words and the tasks. The host writes it, the
 // counts of workgroups included; commands that were recorded before follow it.
 struct Task {
 	uint head;   // index into the heads
@@ -11,12 +11,13 @@ struct Task {
 	uint unused;
 };
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Tasks {
-	uint groups[3];  // workgroups of attention: of items if it is split, of tasks if not
+	uint groups[3];  // workgroups of attention for tasks of any size: of items if it is split, of tasks if not
 	uint count;      // tasks
 	uint combine[3]; // workgroups of combine.comp, none if attention is not split
 	uint total;      // items of all tasks, 0 if attention is not split
 	uvec2 partials;  // where items leave their results
-	uint unused[2];
+	uint few[3];     // workgroups of attention if all tasks have few rows, in place of the others
+	uint unused[3];
 	Task v[];
 };
 
