@@ -232,15 +232,15 @@ func (c *commands) Attention(a attentionOp) {
 		constants := append(a.constants(), uint32(rows), mode, a.lanes(), a.narrow(), keysAhead, uint32(sums))
 		c.dispatchIndirect(op, "attend", constants, &p, a.Work.mem.At(int64(at), 12))
 	}
-	few, any := a.fewRows(), min(2, workgroup/a.HeadDim)
+	few, sums := a.fewRows(), min(2, workgroup/a.HeadDim)
 	switch {
 	case few == tileRows:
-		attend(tileRows, any, groupsAt)
+		attend(tileRows, sums, groupsAt)
 	case a.Q.N == 1:
 		attend(few, 1, fewGroupsAt)
 	default: // one of the two has no workgroups
 		attend(few, 1, fewGroupsAt)
-		c.beside(func() { attend(tileRows, any, groupsAt) })
+		c.beside(func() { attend(tileRows, sums, groupsAt) })
 	}
 	if !a.Split {
 		return
