@@ -185,8 +185,10 @@ func (m *Model) LoadSession(path string, o SessionOptions) (*Session, error) {
 // is for messages. o.CacheType and o.Compression may be left out: the cache keeps its
 // element type, and the saved policy continues to compress while decoding if it did
 // (a policy that needs a profile must be given again). Compression while decoding
-// that differs from the saved one starts afresh. A file from another model gives
-// ErrWrongModel, a damaged one an error that says so.
+// that differs from the saved one starts afresh. Unless the session compresses while
+// decoding, its entries may lie in large pages of the system, see LoadHuge of
+// kvcache.Options. A file from another model gives ErrWrongModel, a damaged one an error
+// that says so.
 func (m *Model) LoadSessionFrom(name string, r io.ReaderAt, size int64, o SessionOptions) (*Session, error) {
 	f, err := kvcache.NewFile(name, r, size)
 	if err != nil {
