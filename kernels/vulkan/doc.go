@@ -93,7 +93,8 @@
 //
 // Mesa's llvmpipe silently ends the loops of a shader after 65,535 rounds in all.
 // Attention that would need more, behind some 20,000 to 50,000 entries, is refused there
-// unless there is memory to split it.
+// unless there is memory to split it. No other shader goes through a context in a loop:
+// for models of eight billion parameters, in chunks of 512, they need some 11,000 rounds.
 //
 // The shaders are GLSL in shaders/, committed together with the SPIR-V made from them;
 // go generate recompiles them (those for matrix units need a newer glslc, see

@@ -307,8 +307,8 @@ func TestAttention(t *testing.T) {
 				}
 				return rowsOf(yg, y), st.f32()
 			}
-			all := longest < 1<<16 || d.loops == 0 // a workgroup may go through all blocks
-			got, stats := attend(n, n, !all)
+			whole := longest < 1<<16 || d.loops == 0 // a workgroup may go through all blocks
+			got, stats := attend(n, n, !whole)
 
 			want := make([]float32, len(q))
 			wantStats := make([]float32, 2*n*s.Heads)
@@ -341,16 +341,16 @@ func TestAttention(t *testing.T) {
 			within(t, name, wide(want), got, func(i int) float64 { return 4e-6*5 + moved[i] })
 			within(t, name+" stats", wide(wantStats), stats, func(i int) float64 { return 1e-5*math.Abs(float64(wantStats[i])) + 1e-5 + movedStats[i] })
 
-			for _, parts := range [][2]int{{n, n}, {1, 1}, {4, 4}, {4, 1}} {
-				if parts[0] > n {
+			for _, by := range []struct{ chunk, span int }{{n, n}, {1, 1}, {4, 4}, {4, 1}} {
+				if by.chunk > n {
 					continue
 				}
 				for _, split := range []bool{false, true} {
-					if !split && !all {
+					if !split && !whole {
 						continue
 					}
-					out, st := attend(parts[0], parts[1], split)
-					what := fmt.Sprintf("%s, %d tokens at a time in spans of %d, split %v", name, parts[0], parts[1], split)
+					out, st := attend(by.chunk, by.span, split)
+					what := fmt.Sprintf("%s, %d tokens at a time in spans of %d, split %v", name, by.chunk, by.span, split)
 					testnum.SameBits(t, what, got, out)
 					testnum.SameBits(t, what+" stats", stats, st)
 				}
