@@ -121,9 +121,13 @@ func appendSegments(dst []segment, unit int, grid, y []float64) []segment {
 		}
 		hull = append(hull, i)
 	}
+	slope := math.Inf(1)
 	for k := 1; k < len(hull); k++ {
 		a, b := hull[k-1], hull[k]
-		dst = append(dst, segment{unit, grid[a], grid[b], (y[a] - y[b]) / (grid[b] - grid[a])})
+		// Points on a line within rounding are all on the hull, with quotients in any
+		// order; segments of a unit must be taken from left to right.
+		slope = min(slope, (y[a]-y[b])/(grid[b]-grid[a]))
+		dst = append(dst, segment{unit, grid[a], grid[b], slope})
 	}
 	if lowest < len(grid)-1 {
 		dst = append(dst, segment{unit, grid[lowest], 1, 0})

@@ -178,6 +178,38 @@ func TestFractionsProperties(t *testing.T) {
 	})
 }
 
+// TestFractionsOfLines: losses that are linear within rounding meet every total, and no
+// unit keeps more at a higher level.
+func TestFractionsOfLines(t *testing.T) {
+	grid := []float64{.02, .05, .1, .15, .2, .25, .3, .4, .5, .6, .7, .8, .9, 1}
+	rapid.Check(t, func(t *rapid.T) {
+		loss := make([][]float64, rapid.IntRange(1, 4).Draw(t, "units"))
+		for u := range loss {
+			c, end := rapid.Float64Range(1e-6, 1e6).Draw(t, "loss"), rapid.SampledFrom([]float64{1, .5}).Draw(t, "end")
+			for _, x := range grid {
+				loss[u] = append(loss[u], float64(c*max(0, end-x)))
+			}
+		}
+		levels, err := Fractions(grid, loss)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, kept := range levels {
+			sum := 0.0
+			for u, x := range kept {
+				sum += x
+				if i > 0 && x > levels[i-1][u]+1e-12 {
+					t.Fatalf("unit %d keeps %v at level %d and %v at level %d", u, levels[i-1][u], i, x, i+1)
+				}
+			}
+			n := float64(len(loss))
+			if want := max(float64(Levels-i)/100, grid[0]) * n; math.Abs(sum-want) > 1e-9 {
+				t.Fatalf("level %d keeps %v, expected %v", i+1, sum, want)
+			}
+		}
+	})
+}
+
 // TestFractionsSpreadTheRest: what is left when nothing can be gained goes to all
 // in proportion.
 func TestFractionsSpreadTheRest(t *testing.T) {
