@@ -78,10 +78,9 @@ func power(x, y float64) float64 {
 }
 
 func (a cakeLayers) Budgets(d Demand, s []Scores) ([][]int, error) {
-	fixed := d.Protection.Count(d.T)
+	fixed := min(d.Protection.Count(d.T), d.Share()) // protected entries must not exceed the budget either
 	total := int((d.mean() - float64(fixed)) * float64(d.ActiveLayers()))
-	if d.Absolute { // protected entries must not exceed it either
-		fixed = min(fixed, d.Share())
+	if d.Absolute {
 		total = d.Entries/d.KVHeads - fixed*d.ActiveLayers()
 	}
 	var seen []int

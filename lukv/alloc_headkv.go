@@ -86,15 +86,12 @@ func (a headKV) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	if H := len(a.Importance[0]); len(a.Importance) != d.Layers || H < d.KVHeads || H%d.KVHeads != 0 {
 		return nil, fmt.Errorf("importance: found %d layers of %d query heads, expected %d layers of a multiple of %d", len(a.Importance), H, d.Layers, d.KVHeads)
 	}
-	fixed := d.Protection.Count(d.T)
+	fixed := min(d.Protection.Count(d.T), d.Share()) // protected entries must not exceed the budget either
 	rows := make([][]float64, 0, d.ActiveLayers())
 	for l, row := range a.Importance {
 		if d.Takes(l) {
 			rows = append(rows, row)
 		}
-	}
-	if d.Absolute { // protected entries must not exceed it either
-		fixed = min(fixed, d.Share())
 	}
 	var flat []int
 	for _, perQuery := range headShares(rows, max(0, d.Share()-fixed), a.Beta, a.Tau) {

@@ -110,7 +110,7 @@ func PyramidAbsolute(layers, T, capacity, window, beta int) []int {
 		switch {
 		case T < capacity:
 			shares[l] = T
-		case T < 2*rest || layers == 1:
+		case T < 2*rest || layers == 1 || capacity <= window:
 			shares[l] = capacity
 		default:
 			shares[l] = hi - l*step + window
