@@ -1,5 +1,7 @@
 package lukv
 
+import "slices"
+
 // poolCounts runs a competition: all unprotected entries of all rows compete
 // by score, and the best are kept until total entries are kept, secured ones
 // included. It returns how many entries each row keeps.
@@ -7,8 +9,8 @@ package lukv
 // Secured in every row are the protected entries and as many of the best
 // others as it takes to reach safe entries; they stay whatever their scores.
 // Order: score descending, then row, then slot; NaN as -Inf. If the secured
-// entries alone exceed total, total is divided evenly, with the remainder
-// going to the lower rows.
+// entries alone exceed total, total is divided evenly among the rows that can
+// hold their part, with the remainder going to the lower rows.
 //
 // The cut is found by radix selection over all rows at once: time O(sum of
 // lengths), memory O(rows).
@@ -30,12 +32,7 @@ func poolCounts(rows [][]float32, prot Protection, safe, total int) []int {
 		secured += fixed
 	}
 	if secured > total {
-		for r := range out {
-			out[r] = total / len(rows)
-			if r < total%len(rows) {
-				out[r]++
-			}
-		}
+		divideEvenly(out, rows, total)
 		return out
 	}
 	open := 0
@@ -59,6 +56,29 @@ func poolCounts(rows [][]float32, prot Protection, safe, total int) []int {
 		})
 	}
 	return out
+}
+
+// divideEvenly writes to out an equal part of total for every row, but none above
+// its length; what short rows leave goes to the others.
+func divideEvenly(out []int, rows [][]float32, total int) {
+	order := make([]int, len(rows)) // shortest first
+	for r := range order {
+		order[r] = r
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return len(rows[a]) - len(rows[b]) })
+	for len(order) > 0 && len(rows[order[0]]) <= total/len(order) {
+		r := order[0]
+		out[r] = len(rows[r])
+		total -= out[r]
+		order = order[1:]
+	}
+	slices.Sort(order)
+	for i, r := range order {
+		out[r] = total / len(order)
+		if i < total%len(order) {
+			out[r]++
+		}
+	}
 }
 
 // entrant is one row of a competition without its protected entries.
