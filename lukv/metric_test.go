@@ -593,6 +593,35 @@ func TestSnapKVPooling(t *testing.T) {
 	require.Equal(t, []float64{9, 9, 9, 9}, dst)
 }
 
+// TestWidePooling: kernels of every width give what their definition does, up to wider
+// than the text.
+func TestWidePooling(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, n := range []int{1, 2, 63, 64, 65, 130, 257} {
+		x, got := make([]float64, n), make([]float64, n)
+		for i := range x {
+			x[i] = float64(rng.IntN(1000)) // sums are exact
+		}
+		for _, kernel := range []int{1, 3, 63, 65, 67, 127, 129, 131, 255, 257, 259, 1001, maxSlots - 1} {
+			for _, pool := range []string{"max", "avg"} {
+				snapKV{Kernel: kernel, Pool: pool}.pool(got, x)
+				for i, v := range got {
+					near := x[max(i-kernel/2, 0):min(i+kernel/2+1, n)]
+					want := slices.Max(near)
+					if pool == "avg" {
+						want = 0
+						for _, y := range near {
+							want += y
+						}
+						want /= float64(kernel)
+					}
+					require.Equal(t, want, v, "%s over %d of %d values at %d", pool, kernel, n, i)
+				}
+			}
+		}
+	}
+}
+
 func TestSnapKVWindow(t *testing.T) {
 	m := mustMetric(t, MetricConfig{Name: "snapkv", Params: `{"shrink_window":true}`})
 	for _, c := range []struct{ T, n, want int }{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // snapKV scores an entry by the attention that the last w queries pay to it,
@@ -149,6 +150,10 @@ func (m snapKV) pool(dst, x []float64) {
 		averagePool(dst, x, m.Kernel)
 		return
 	}
+	if min(m.Kernel, len(x)) >= wideKernel {
+		poolWide(dst, x, m.Kernel, func(a, b float64) float64 { return max(a, b) })
+		return
+	}
 	half := m.Kernel / 2
 	for t := range x {
 		lo, hi := max(t-half, 0), min(t+half+1, len(x))
@@ -163,6 +168,13 @@ func (m snapKV) pool(dst, x []float64) {
 // averagePool writes to dst the running mean of x over kernel positions,
 // counting zeros beyond both ends.
 func averagePool(dst, x []float64, kernel int) {
+	if min(kernel, len(x)) >= wideKernel {
+		poolWide(dst, x, kernel, func(a, b float64) float64 { return a + b })
+		for t := range x {
+			dst[t] /= float64(kernel)
+		}
+		return
+	}
 	half := kernel / 2
 	for t := range x {
 		var v float64
@@ -170,5 +182,37 @@ func averagePool(dst, x []float64, kernel int) {
 			v += y
 		}
 		dst[t] = v / float64(kernel)
+	}
+}
+
+// wideKernel is the width from which poolWide pools.
+const wideKernel = 64
+
+// poolWide combines the values of x within kernel/2 of every position. A window
+// consists of the end of one block of kernel values and the start of the next, whose
+// combinations are known: time O(len(x)), however wide the kernel.
+func poolWide(dst, x []float64, kernel int, combine func(a, b float64) float64) {
+	// starts[t] combines the block of t up to t, ends[t] from t on.
+	starts, ends := slices.Clone(x), slices.Clone(x)
+	for t := 1; t < len(x); t++ {
+		if t%kernel != 0 {
+			starts[t] = combine(starts[t-1], x[t])
+		}
+	}
+	for t := len(x) - 2; t >= 0; t-- {
+		if (t+1)%kernel != 0 {
+			ends[t] = combine(x[t], ends[t+1])
+		}
+	}
+	for t := range x {
+		lo, hi := max(t-kernel/2, 0), min(t+kernel/2, len(x)-1)
+		switch {
+		case lo/kernel != hi/kernel:
+			dst[t] = combine(ends[lo], starts[hi])
+		case lo%kernel == 0:
+			dst[t] = starts[hi]
+		default: // the text ends before the block
+			dst[t] = ends[lo]
+		}
 	}
 }
