@@ -211,6 +211,7 @@ func (e *Engine) submit(ctx context.Context, r Request) (*Stream, error) {
 	if err := e.check(&r); err != nil {
 		return nil, err
 	}
+	r.Prompt = slices.Clone(r.Prompt) // what is kept of it stays longer than the caller's may
 	j := &job{e: e, req: r, answerTokens: e.answerTokens(&r)}
 	if err := j.size(); err != nil {
 		return nil, err

@@ -967,3 +967,21 @@ func TestLongAnswersOfACompressedPrompt(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, need.Peak, e.Stats().PeakBytes)
 }
+
+// TestPromptBelongsToTheCaller: a request may reuse the memory of an earlier prompt, of
+// which a cache is kept.
+func TestPromptBelongsToTheCaller(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 2)
+	e := newEngine(t, m, Options{MaxBytes: 64 << 20})
+	n := min(len(tokens[0]), len(tokens[1]))
+	buf := slices.Clone(tokens[0][:n])
+	r := Request{Prompt: buf, Sampling: model.Sampling{MaxTokens: 8, LogProbs: true, IgnoreEOS: true}}
+	for _, p := range tokens {
+		copy(buf[1:], p[1:n]) // texts begin alike
+		s, err := e.Submit(t.Context(), r)
+		require.NoError(t, err)
+		require.True(t, equal(collect(t, s, 1), alone(t, m, r)))
+		require.Less(t, s.Usage().Cached, n)
+	}
+}

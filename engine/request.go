@@ -17,7 +17,7 @@ type Request struct {
 	// Client names the client whose request it is; clients take turns in the queue.
 	Client string
 
-	// Prompt is the text so far, at least one token.
+	// Prompt is the text so far, at least one token. The engine keeps a copy.
 	Prompt []int32
 
 	// Policy, if not nil, compresses the first Context tokens of the prompt before the
