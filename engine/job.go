@@ -204,20 +204,26 @@ func (j *job) compute() error {
 	if err != nil {
 		return err
 	}
-	j.session, j.at = s, 0
+	at := 0
 	if kept, n := e.kept.find(j); kept != nil {
 		s.Close()
-		j.session, j.at = kept, n
+		s, at = kept, n
 	}
-	j.cached = j.at
-	j.stream.cached.Store(int64(j.cached))
+	j.begin(s, at, at)
 	if e.disk != nil && !j.tried {
 		if f, n := e.disk.find(j); f != nil && n >= j.at+leastShared && e.startLoad(j, f, n) {
 			j.session.Close()
-			j.session, j.at, j.cached = nil, 0, 0
+			j.begin(nil, 0, 0)
 		}
 	}
 	return nil
+}
+
+// begin lets the request continue from a session that has read the first tokens of its
+// prompt, of which some were kept from earlier requests.
+func (j *job) begin(s *model.Session, at, cached int) {
+	j.session, j.at, j.cached = s, at, cached
+	j.stream.cached.Store(int64(cached))
 }
 
 // name computes the labels under which the request's prompt is kept.

@@ -97,14 +97,14 @@ func (e *Engine) loaded(l *load, saved, asked *model.Session, err error) {
 		}
 		if j == l.asked && asked != nil {
 			if f, err := asked.Fork(); err == nil {
-				j.session, j.at, j.cached = f, len(j.req.Prompt), len(l.file.tokens)
+				j.begin(f, len(j.req.Prompt), len(l.file.tokens))
 				continue
 			}
 		}
 		if saved != nil {
 			if n := j.usable(l.file.label, common(l.file.tokens, j.req.Prompt), len(l.file.tokens), saved.Logits() != nil); n > 0 {
 				if f := forkAt(saved, n, len(l.file.tokens)); f != nil {
-					j.session, j.at, j.cached = f, n, n
+					j.begin(f, n, n)
 					continue
 				}
 			}

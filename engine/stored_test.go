@@ -533,6 +533,7 @@ func TestQuestionIsReadWhileItsFileLoads(t *testing.T) {
 				got := collect(t, s, 1)
 				require.True(t, equal(got, alone(t, m, ask(int32(20+i)))), "question %d", i)
 				require.Equal(t, contexts[0], s.Usage().Cached)
+				require.Equal(t, contexts[0], s.Cached())
 			}
 			require.EqualValues(t, 1, e.Stats().LoadedFiles)
 			if others == 0 {
