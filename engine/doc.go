@@ -16,7 +16,8 @@
 // many tokens as fit into the time that may pass between two tokens of an answer
 // ([Options.Latency]), but at least a few, so that prompts never starve. A prompt that a
 // policy compresses is computed layer by layer and advances between the passes, under
-// the same limit. Tokens are drawn for all answers of a step in parallel.
+// the same limit, as is what recomputes an answer that lost its cache (see below). Tokens
+// are drawn for all answers of a step in parallel.
 //
 // # Lookup decoding
 //

@@ -143,8 +143,9 @@ type Engine struct {
 	pace     pace
 	turn     int // whose prompt is next
 	parts    []model.Part
-	owners   []*job // of parts
-	replayed int    // tokens in parts that recompute answers that lost their cache
+	owners   []*job    // of parts
+	replays  []*choice // answers that are recomputed, as a prompt is, since they lost their cache
+	replayed int       // tokens in parts that recompute answers
 	draws    []*choice
 
 	stats counters

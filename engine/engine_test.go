@@ -985,3 +985,36 @@ func TestPromptBelongsToTheCaller(t *testing.T) {
 		require.Less(t, s.Usage().Cached, n)
 	}
 }
+
+// TestReplaysAreLimited: answers that lost their cache are recomputed in pieces that leave
+// others their time, however many there are.
+func TestReplaysAreLimited(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	e := newEngine(t, m, Options{Kept: -1})
+	o := model.Sampling{MaxTokens: 120, IgnoreEOS: true, Temperature: 1, LogProbs: true}
+	r := Request{Prompt: tokens[0][:40], Choices: 12, Sampling: o}
+	want := alone(t, m, r)
+	most := 0
+	lose := sync.OnceFunc(func() { e.post(func() { preemptLast(e) }) })
+	r.Mask = func(choice int, answer []int32) ([]uint64, error) {
+		if choice == 0 && len(answer) == 100 {
+			lose()
+		}
+		return nil, nil
+	}
+	other, err := e.Submit(t.Context(), Request{Prompt: tokens[0][:20], Sampling: model.Sampling{MaxTokens: 400, IgnoreEOS: true}, Mask: func(int, []int32) ([]uint64, error) {
+		most = max(most, e.replayed) // the loop waits for this
+		return nil, nil
+	}})
+	require.NoError(t, err)
+	s, err := e.Submit(t.Context(), r)
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	wg.Go(func() { collect(t, other, 1) })
+	require.True(t, equal(collect(t, s, r.Choices), want))
+	wg.Wait()
+	require.EqualValues(t, 1, e.Stats().Preempted)
+	require.Positive(t, most)
+	require.LessOrEqual(t, most, e.chunk)
+}

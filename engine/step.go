@@ -16,8 +16,10 @@ import (
 // there was nothing to do.
 func (e *Engine) step() bool {
 	e.gather()
-	budget := e.pace.tokens(len(e.parts))
 	answers := len(e.parts)
+	budget := e.pace.tokens(answers)
+	budget -= e.addReplays(budget)
+	budget = max(leastTokens, budget)
 	layered, taken := e.addPrompts(budget)
 	taken += e.replayed
 	if len(e.parts) == 0 && layered == nil {
@@ -45,7 +47,7 @@ func (e *Engine) gather() {
 	e.draws = e.draws[:0]
 	for again := true; again; {
 		again = false
-		e.parts, e.owners, e.replayed = e.parts[:0], e.owners[:0], 0
+		e.parts, e.owners, e.replays, e.replayed = e.parts[:0], e.owners[:0], e.replays[:0], 0
 		for _, j := range e.running {
 			if j.session == nil && !j.over() && j.room() > 0 && !e.gatherJob(j) {
 				again = true // a request lost its cache or failed: start over
@@ -80,12 +82,23 @@ func (e *Engine) gatherJob(j *job) bool {
 					return false
 				}
 			}
-			n := min(e.chunk, c.fill.Remaining())
-			e.add(j, model.Part{Session: c.session, Prefill: c.fill, N: n})
-			e.replayed += n
+			e.replays = append(e.replays, c)
 		}
 	}
 	return true
+}
+
+// addReplays adds pieces of answers that are recomputed to the pass, n tokens at most, and
+// returns how many there are.
+func (e *Engine) addReplays(n int) (taken int) {
+	for _, c := range e.replays {
+		if piece := min(n-taken, c.fill.Remaining()); piece > 0 {
+			e.add(c.j, model.Part{Session: c.session, Prefill: c.fill, N: piece})
+			taken += piece
+		}
+	}
+	e.replayed += taken
+	return taken
 }
 
 // countsPasses reports whether the request compresses while decoding, on a schedule
