@@ -62,7 +62,9 @@ func occupy(t testing.TB, e *Engine) (s *Stream, release func()) {
 	})
 	require.NoError(t, err)
 	<-reached
-	return s, sync.OnceFunc(func() { close(released) })
+	release = sync.OnceFunc(func() { close(released) })
+	t.Cleanup(release) // a test that fails must not wait for the engine for ever
+	return s, release
 }
 
 // prompts returns the tokens of n sample prompts of the embedded model, and how many
@@ -1017,4 +1019,42 @@ func TestReplaysAreLimited(t *testing.T) {
 	require.EqualValues(t, 1, e.Stats().Preempted)
 	require.Positive(t, most)
 	require.LessOrEqual(t, most, e.chunk)
+}
+
+// TestPromptsTakeTurns: of two prompts that are read while others answer, neither is read
+// first because of where it stands among them.
+func TestPromptsTakeTurns(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 6)
+	e := newEngine(t, m, Options{Latency: time.Nanosecond}) // the fewest tokens of prompts in each step
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, release := occupy(t, e)
+	submit := func(r Request) *Stream {
+		s, err := e.Submit(ctx, r)
+		require.NoError(t, err)
+		return s
+	}
+	long := slices.Concat(tokens...)[:1200]
+	one := model.Sampling{MaxTokens: 1}
+	first := submit(Request{Prompt: long, Sampling: one})
+	var answers []*Stream
+	for i := range 10 {
+		answers = append(answers, submit(Request{Prompt: tokens[i%6][:4], Sampling: model.Sampling{IgnoreEOS: true}}))
+	}
+	last := submit(Request{Prompt: append([]int32{5}, long...), Sampling: one})
+	release()
+	for _, s := range answers { // until there are any, prompts get more
+		_, err := s.Next(ctx)
+		require.NoError(t, err)
+		go func() {
+			for range s.Events() {
+			}
+		}()
+	}
+	was := [2]float64{first.Progress(), last.Progress()}
+	for first.Progress()+last.Progress() < was[0]+was[1]+0.6 {
+		time.Sleep(time.Millisecond)
+	}
+	require.InDelta(t, first.Progress()-was[0], last.Progress()-was[1], 0.2)
 }

@@ -162,12 +162,14 @@ func (e *Engine) add(j *job, p model.Part) {
 // turns. A prompt that is computed layer by layer is returned instead, to be advanced
 // separately. taken is the number of tokens added.
 func (e *Engine) addPrompts(n int) (layered *job, taken int) {
-	running := slices.Clone(e.running)
-	for i := range running {
-		j := running[(e.turn+i)%len(running)]
-		if j.session == nil {
-			continue
+	var reading []*job
+	for _, j := range e.running {
+		if j.session != nil {
+			reading = append(reading, j)
 		}
+	}
+	for i := range reading { // those who answer take no turns
+		j := reading[(e.turn+i)%len(reading)]
 		read, err := j.next()
 		if err != nil {
 			e.fail(j, err)
