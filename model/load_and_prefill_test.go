@@ -138,3 +138,20 @@ func TestLoadAndPrefillKeepsTheSession(t *testing.T) {
 	require.Equal(t, file, save(t, got, ""))
 	require.NoError(t, got.Close())
 }
+
+// TestLoadGivesMemoryBack: a file whose checksum is right and whose positions are not takes
+// nothing from the memory of all sessions for good.
+func TestLoadGivesMemoryBack(t *testing.T) {
+	m := testShapes[0].open(t, WithMaxMemory(64<<20))
+	s := newTestSession(t, m, SessionOptions{})
+	require.NoError(t, s.Prefill(t.Context(), randomTokens(50, 97, 1)))
+	s.pos, s.tokens = 40, s.tokens[:40]
+	var b bytes.Buffer
+	require.NoError(t, s.SaveTo(&b, ""))
+	used := m.memory.Used()
+	_, err := m.LoadSessionFrom("x", bytes.NewReader(b.Bytes()), int64(b.Len()), SessionOptions{})
+	require.ErrorContains(t, err, "holds position 49")
+	_, err = m.LoadAndPrefill(t.Context(), "x", bytes.NewReader(b.Bytes()), int64(b.Len()), SessionOptions{}, []int32{1})
+	require.ErrorContains(t, err, "holds position 49")
+	require.Equal(t, used, m.memory.Used())
+}

@@ -294,11 +294,13 @@ func (m *Model) restoreFrom(f *kvcache.File, h *sessionHeader) (*Session, error)
 		return nil, err
 	}
 	s, err := m.assemble(cache, extra, h)
-	for at := 0; err == nil && at < m.cfg.Layers; at++ {
-		err = s.checkPositions(at, h.state.Position)
-	}
 	if err != nil {
 		return nil, errors.Join(err, cache.Close())
+	}
+	for at := range m.cfg.Layers {
+		if err := s.checkPositions(at, h.state.Position); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
 	}
 	return s, nil
 }
