@@ -231,3 +231,27 @@ func TestPrefillingClose(t *testing.T) {
 		}
 	}
 }
+
+// TestStepWithoutASession is an error, as it is in a pass.
+func TestStepWithoutASession(t *testing.T) {
+	m := testShapes[0].open(t)
+	s := newTestSession(t, m, SessionOptions{})
+	require.ErrorContains(t, m.Step(t.Context(), []*Session{s, nil}, []int32{1, 2}), "session 1: no session")
+	require.NoError(t, s.Append(t.Context(), 1), "nor is the other one busy")
+}
+
+// TestPrefillCopiesTokens: the caller may reuse the memory of tokens that are fed later.
+func TestPrefillCopiesTokens(t *testing.T) {
+	m := testShapes[0].open(t)
+	s, want := newTestSession(t, m, SessionOptions{}), newTestSession(t, m, SessionOptions{})
+	tokens := randomTokens(20, 97, 1)
+	require.NoError(t, want.Prefill(t.Context(), tokens))
+	p, err := s.StartPrefill(tokens, nil)
+	require.NoError(t, err)
+	require.NoError(t, p.Advance(t.Context(), 5))
+	tokens[10] = 1 << 30
+	require.NoError(t, p.Advance(t.Context(), 15))
+	require.True(t, p.Done())
+	require.Equal(t, want.Tokens(), s.Tokens())
+	testnum.SameBits(t, "logits", want.Logits(), s.Logits())
+}

@@ -120,9 +120,7 @@ func (s *Session) startPrefill(tokens []int32, each func(i int, logits []float32
 		return nil, fmt.Errorf("prefill: %w", err)
 	}
 	skip := len(s.pending)
-	if skip > 0 {
-		tokens = slices.Concat(s.pending, tokens)
-	}
+	tokens = slices.Concat(s.pending, tokens) // the caller's may change before they are fed
 	if comp == nil && s.pos == 0 {
 		comp = s.comp
 	}

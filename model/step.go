@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -15,6 +16,9 @@ func (m *Model) Step(ctx context.Context, sessions []*Session, tokens []int32) e
 	}
 	if len(sessions) == 0 {
 		return nil
+	}
+	if i := slices.Index(sessions, nil); i >= 0 {
+		return fmt.Errorf("step: session %d: no session", i)
 	}
 	session := func(i int) *Session { return sessions[i] }
 	if at, err := enterAll(len(sessions), session); err != nil {
