@@ -23,6 +23,7 @@ func TestCacheNeed(t *testing.T) {
 			{Ratio: 0.6, Metric: lukv.MetricConfig{Name: "keydiff"}, Allocator: lukv.AllocatorConfig{Name: "adakv"}},
 			{Ratio: 0.6, Metric: lukv.MetricConfig{Name: "keydiff"}, Allocator: lukv.AllocatorConfig{Name: "global"}},
 			{Ratio: 0.6, Metric: lukv.MetricConfig{Name: "cake"}, Allocator: lukv.AllocatorConfig{Name: "cake"}},
+			{Ratio: 0.9, Metric: lukv.MetricConfig{Name: "lagkv"}, Allocator: lukv.AllocatorConfig{Name: "cake"}}, // protects more than it may keep
 		} {
 			for _, n := range []Lengths{{0, 0, 5}, {0, 1, 0}, {0, 200, 0}, {0, 333, 40}, {37, 200, 20}, {33, 7, 1}} {
 				name := fmt.Sprintf("%s %+v %v", shape.name, p, n)
