@@ -21,7 +21,8 @@ type Run struct {
 
 // Read reads runs, one from each path: a [Folder], a file that
 // [eval.ReadPredictions] reads, or a folder with such files at any depth (kvpress's
-// predictions.csv, RULER's and LongBench's .jsonl), which together are one run.
+// predictions.csv, RULER's and LongBench's .jsonl), which together are one run. A
+// folder that holds a [Folder] is refused: that one has each of its answers twice.
 func Read(paths ...string) ([]*Run, error) {
 	var all []*Run
 	for _, path := range paths {
@@ -55,10 +56,16 @@ func read(path string) (*Run, error) {
 		return nil, err
 	}
 	err = filepath.WalkDir(path, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
+		if err != nil {
 			return err
 		}
-		if base := filepath.Base(p); base == "predictions.csv" || strings.HasSuffix(base, ".jsonl") {
+		if d.IsDir() { // seen before the files in it
+			if _, err := os.Lstat(filepath.Join(p, infoName)); err == nil {
+				return fmt.Errorf("%s in it is the folder of a run, expected that name: lukv eval --out keeps each answer there twice", p)
+			}
+			return nil
+		}
+		if base := filepath.Base(p); d.Type().IsRegular() && (base == "predictions.csv" || strings.HasSuffix(base, ".jsonl")) {
 			return r.add(p)
 		}
 		return nil

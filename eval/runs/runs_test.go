@@ -117,6 +117,31 @@ func TestFolder(t *testing.T) {
 	require.ErrorContains(t, err, "neither run.json nor predictions.csv")
 }
 
+// The folder above a run would count every answer twice.
+func TestFolderOfRuns(t *testing.T) {
+	dir := folder(t, answers(map[string]int{"full": 3, "snapkv/lukv/0.8": 1}, 3))
+	r, err := readOne(dir)
+	require.NoError(t, err)
+	assert.Len(t, r.Answers, 12)
+	_, err = readOne(filepath.Dir(dir))
+	require.ErrorContains(t, err, dir+" in it is the folder of a run")
+}
+
+// A filter that nothing passes is a mistake even where the full cache would be left.
+func TestTableOfNothing(t *testing.T) {
+	all := []*Run{{Answers: answers(map[string]int{"full": 3, "snapkv/uniform/0.8": 1, "snapkv/lukv/0.5": 2}, 3)}}
+	for want, o := range map[string]Options{
+		"the metric keydiff, found [snapkv]":                     {Metrics: []string{"snapkv", "keydiff"}},
+		"the allocator adakv, found [lukv uniform]":              {Allocators: []string{"adakv"}},
+		"none of the answers has the ratio 0.9, found [0.5 0.8]": {Ratios: []float64{0.9}},
+	} {
+		_, err := NewTable(all, o)
+		require.ErrorContains(t, err, want)
+	}
+	_, err := NewTable(all, Options{Metrics: []string{"snapkv"}, Allocators: []string{"lukv"}, Ratios: []float64{0.5}})
+	require.NoError(t, err)
+}
+
 // A complete run has its answers a second time by benchmark, task and method, and
 // any part of that can be read by itself. Names come from data and policies: none
 // leads out of the folder or replaces another.

@@ -2,7 +2,9 @@ package runs
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -164,6 +166,9 @@ func NewTable(all []*Run, o Options) (*Table, error) {
 	default:
 		return nil, fmt.Errorf("report: columns by %q, expected %s, %s or %s", o.By, ByTask, ByCategory, ByRatio)
 	}
+	if err := o.check(all); err != nil {
+		return nil, fmt.Errorf("report: %w", err)
+	}
 	if o.By != ByRatio {
 		if len(t.Columns) > 1 {
 			t.Columns = append(t.Columns, Column{Name: eval.Average})
@@ -191,6 +196,30 @@ func NewTable(all []*Run, o Options) (*Table, error) {
 	}
 	t.note(all)
 	return t, nil
+}
+
+// check returns an error if no answer has a metric, an allocator or a ratio that is asked
+// for: a table without it would look complete.
+func (o *Options) check(all []*Run) error {
+	metrics, allocators, ratios := map[string]bool{}, map[string]bool{}, map[float64]bool{}
+	for _, r := range all {
+		for _, a := range r.Answers {
+			if a.Metric != "" || a.Ratio != 0 { // not the full cache
+				metrics[a.Metric], allocators[a.Allocator], ratios[a.Ratio] = true, true, true
+			}
+		}
+	}
+	return errors.Join(among("metric", o.Metrics, metrics), among("allocator", o.Allocators, allocators), among("ratio", o.Ratios, ratios))
+}
+
+// among returns an error that names what is asked for but not there.
+func among[T cmp.Ordered](what string, asked []T, there map[T]bool) error {
+	for _, a := range asked {
+		if !there[a] {
+			return fmt.Errorf("none of the answers has the %s %v, found %v", what, a, slices.Sorted(maps.Keys(there)))
+		}
+	}
+	return nil
 }
 
 // methodsOf returns the methods that a table is about, the full cache first.
