@@ -44,6 +44,8 @@ type analyzeOut struct {
 	Out string `short:"o" required:"" placeholder:"FILE" help:"Write the figures' data to FILE as JSON; - is standard output."`
 }
 
+func (o *analyzeOut) outputs() []string { return []string{o.Out} }
+
 // finish writes an analysis that began at start.
 func (o *analyzeOut) finish(e *env, start time.Time, f *study.File) error {
 	f.Command, f.Seconds = e.commandLine(), time.Since(start).Seconds()

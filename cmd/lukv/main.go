@@ -129,8 +129,12 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		if c.Verbose {
 			e.log = slog.New(slog.NewTextHandler(stderr, nil))
 		}
-		if t, ok := k.Selected().Target.Addr().Interface().(flagChecker); ok {
+		target := k.Selected().Target.Addr().Interface()
+		if t, ok := target.(flagChecker); ok {
 			err = t.unused(e.given)
+		}
+		if t, ok := target.(outputter); ok && err == nil {
+			err = checkOutputs(t.outputs())
 		}
 		if err == nil {
 			err = k.Run(e)

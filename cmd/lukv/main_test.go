@@ -321,3 +321,26 @@ func TestNegativeNumbers(t *testing.T) {
 	fails(t, exitUsage, "-5", "run", "builtin", "--max-tokens", "-5", "Hello")
 	assert.Equal(t, []string{"run", "--top-p=-.5", "-o", "-1", "--", "--a", "-1"}, joinNegative([]string{"run", "--top-p", "-.5", "-o", "-1", "--", "--a", "-1"}))
 }
+
+// TestOutputsComeFirst: a file that cannot be written is noticed before the work, here
+// before the model, which does not exist either.
+func TestOutputsComeFirst(t *testing.T) {
+	dir := t.TempDir()
+	missing := filepath.Join(dir, "no", "x")
+	for _, path := range []string{missing, dir} {
+		for _, args := range [][]string{
+			{"run", "./none", "-c", "x", "--save", path},
+			{"run", "./none", "-c", "x", "--ratio=0.5", "--trace", path, "y"},
+			{"profile", "./none", "-o", path},
+			{"profile", "./none", "-o", filepath.Join(dir, "p"), "--npy", path},
+			{"probe", "./none", "-o", path},
+			{"analyze", "losses", "./none", "-o", path},
+			{"analyze", "continuation", "./none", "--text=x", "-o", path},
+		} {
+			fails(t, exitFailed, "create "+path, args...)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, entries)
+}

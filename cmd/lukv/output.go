@@ -21,6 +21,24 @@ func (e *env) writeTo(path string, write func(io.Writer) error) error {
 	return atomicfile.Write(path, 0o644, write)
 }
 
+// An outputter is a command that works long before it writes to the files that its flags
+// name; "" and - stand for none.
+type outputter interface{ outputs() []string }
+
+// checkOutputs returns an error if one of the files could not be written, before the work
+// whose result would then be lost.
+func checkOutputs(paths []string) error {
+	for _, path := range paths {
+		if path == "" || path == "-" {
+			continue
+		}
+		if err := atomicfile.Check(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // statePath returns the name of the file that keeps the unfinished work of an output,
 // "" if the output is standard output or exists and is not a regular file.
 func statePath(output string) string {

@@ -42,6 +42,8 @@ func (c *probeCmd) unused(g given) error {
 	return nil
 }
 
+func (c *probeCmd) outputs() []string { return []string{c.Output} }
+
 func (c *probeCmd) Run(e *env) error {
 	if c.Limit < 0 || c.MaxSteps < 1 {
 		return usage("--limit and --max-steps: found %d and %d, expected 0 or more, and at least 1", c.Limit, c.MaxSteps)

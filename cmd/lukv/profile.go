@@ -151,6 +151,8 @@ func (c *profileCmd) Run(e *env) error {
 	return k.print(p)
 }
 
+func (c *profileCmd) outputs() []string { return []string{c.Output, c.NPY} }
+
 func (c *profileCmd) check() (lukv.MetricConfig, error) {
 	switch {
 	case len(c.Text) != len(c.Questions):

@@ -176,6 +176,8 @@ func (c *runCmd) Run(e *env) error {
 	return r.run()
 }
 
+func (c *runCmd) outputs() []string { return []string{c.Save, c.Trace} }
+
 // check reports flags that contradict each other.
 func (c *runCmd) check() error {
 	fromInput := 0

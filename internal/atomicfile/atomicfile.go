@@ -31,6 +31,21 @@ func Write(path string, perm fs.FileMode, write func(io.Writer) error) error {
 	return nil
 }
 
+// Check returns the error that Write would end with if its folder is missing or may not
+// be written, or if a folder has its name: for programs that work long before they write.
+// It changes nothing.
+func Check(path string) error {
+	info, err := os.Stat(path)
+	if err == nil && !info.IsDir() && (!info.Mode().IsRegular() || isDescriptor(path)) {
+		return nil // a pipe may find its reader until then
+	}
+	checked := errors.New("checked")
+	if err := Write(path, 0o600, func(io.Writer) error { return checked }); !errors.Is(err, checked) {
+		return err
+	}
+	return nil
+}
+
 func toPath(path string, perm fs.FileMode, write func(io.Writer) error) error {
 	info, err := os.Stat(path)
 	switch {

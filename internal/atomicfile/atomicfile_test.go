@@ -55,6 +55,22 @@ func TestWrite(t *testing.T) {
 	require.ErrorContains(t, Write(dir, 0o600, text("", nil)), "found a directory")
 }
 
+// TestCheck: what Write would refuse, without a trace.
+func TestCheck(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x")
+	require.NoError(t, Check(path))
+	require.Empty(t, names(t, dir))
+	require.NoError(t, Write(path, 0o600, text("old", nil)))
+	require.NoError(t, Check(path))
+	require.Equal(t, "old", contents(t, path))
+	require.Equal(t, []string{"x"}, names(t, dir))
+	require.ErrorContains(t, Check(dir), "found a directory")
+	require.ErrorIs(t, Check(filepath.Join(dir, "no", "x")), fs.ErrNotExist)
+	require.ErrorContains(t, Check(filepath.Join(path, "x")), "not a directory")
+	require.NoError(t, Check(os.DevNull))
+}
+
 // TestNamed: not every system has files without a name.
 func TestNamed(t *testing.T) {
 	dir := t.TempDir()
