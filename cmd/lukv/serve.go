@@ -110,13 +110,8 @@ func (c *serveCmd) Run(e *env) error {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return usage("--tls-cert and --tls-key: both or none")
 	}
-	switch {
-	case c.MaxConns < 1 || c.MaxConns > maxConnections:
-		return usage("--max-connections: found %d, expected 1 to %d", c.MaxConns, maxConnections)
-	case c.UnloadAfter < 0:
-		return usage("--unload-after: found %v, expected 0 or more", c.UnloadAfter)
-	case c.MaxMemory > 0 && c.MaxCache == 0:
-		return usage("--max-memory needs --max-cache: caches without a limit cannot be counted")
+	if err := c.check(); err != nil {
+		return err
 	}
 	for _, origin := range c.CORSOrigin {
 		if err := http.NewCrossOriginProtection().AddTrustedOrigin(origin); err != nil {
@@ -175,6 +170,38 @@ func (c *serveCmd) Run(e *env) error {
 	defer again.onHangup()()
 	return c.listen(e, s, again, o.Log)
 }
+
+// check reports numbers out of range, 0 included where it would mean the default, and
+// models without a name.
+func (c *serveCmd) check() error {
+	switch {
+	case c.MaxConns < 1 || c.MaxConns > maxConnections:
+		return usage("--max-connections: found %d, expected 1 to %d", c.MaxConns, maxConnections)
+	case c.MaxRunning < 1 || c.MaxRunning > maxRunning:
+		return usage("--max-running: found %d, expected 1 to %d", c.MaxRunning, maxRunning)
+	case c.MaxQueue < 1:
+		return usage("--max-queue: found %d, expected at least 1", c.MaxQueue)
+	case c.MaxBody == 0:
+		return usage("--max-body: found 0, expected more")
+	case c.Latency <= 0:
+		return usage("--latency: found %v, expected more than 0", c.Latency)
+	case c.Grace < 0 || c.Drain < 0:
+		return usage("--grace and --drain: found %v and %v, expected 0 or more", c.Grace, c.Drain)
+	case c.UnloadAfter < 0:
+		return usage("--unload-after: found %v, expected 0 or more", c.UnloadAfter)
+	case c.MaxMemory > 0 && c.MaxCache == 0:
+		return usage("--max-memory needs --max-cache: caches without a limit cannot be counted")
+	}
+	for _, at := range c.Models {
+		if id, name := named(at); id == "" || name == "" {
+			return usage("model %q: expected MODEL or NAME=MODEL", at)
+		}
+	}
+	return nil
+}
+
+// maxRunning is the most that an engine takes.
+const maxRunning = 1 << 12
 
 // isLocal reports whether host is localhost or a loopback address.
 func isLocal(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }

@@ -193,6 +193,13 @@ func TestServeUsage(t *testing.T) {
 		"one of this name":                   {"serve", "builtin", "builtin", "--listen", "127.0.0.1:0"},
 		"one of this name ":                  {"serve", "builtin", "builtin", "--listen", "127.0.0.1:0", "--unload-after", "1m"},
 		"--max-connections":                  {"serve", "builtin", "--max-connections", "0"},
+		"--max-running: found 0":             {"serve", "builtin", "--max-running", "0", "--unload-after", "1m"},
+		"expected 1 to 4096":                 {"serve", "builtin", "--max-running", "4097"},
+		"--max-queue: found 0":               {"serve", "builtin", "--max-queue", "0"},
+		"--max-body":                         {"serve", "builtin", "--max-body", "0"},
+		"--latency":                          {"serve", "builtin", "--latency", "0"},
+		"--grace and --drain":                {"serve", "builtin", "--drain=-1s"},
+		"expected MODEL or NAME=MODEL":       {"serve", "=builtin"},
 		"--max-memory needs --max-cache":     {"serve", "builtin", "--max-memory", "1GiB"},
 		"--unload-after":                     {"serve", "builtin", "--unload-after", "-1m"},
 		"open store of documents":            {"serve", "builtin", "--store", os.DevNull},
@@ -203,6 +210,9 @@ func TestServeUsage(t *testing.T) {
 		code := run(context.Background(), args, strings.NewReader(""), &out, &log)
 		require.NotEqual(t, exitOK, code, want)
 		require.Contains(t, log.String(), strings.TrimSpace(want))
+		if strings.HasPrefix(want, "--max") { // before any model is loaded
+			require.Equal(t, exitUsage, code, want)
+		}
 	}
 }
 
