@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -118,7 +119,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	e := &env{ctx: ctx, args: args, in: stdin, out: stdout, err: stderr}
 	k, err := parser.Parse(joinNegative(args))
 	if err != nil {
-		err = usageError{err}
+		if !errors.As(err, new(*fs.PathError)) { // help that could not be written
+			err = usageError{err}
+		}
 		var parse *kong.ParseError
 		if errors.As(err, &parse) {
 			k = parse.Context
@@ -198,14 +201,15 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 
 // helpOf returns the command line that shows help for the command in k.
 func helpOf(k *kong.Context) string {
+	line := "lukv"
 	if k != nil {
 		for _, p := range k.Path {
 			if p.Command != nil {
-				return "lukv " + p.Command.Name + " --help"
+				line += " " + p.Command.Name
 			}
 		}
 	}
-	return "lukv --help"
+	return line + " --help"
 }
 
 // oneLine returns an error's text as one line; joined errors contain line breaks.

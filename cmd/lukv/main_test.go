@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"io/fs"
 	"os"
@@ -344,3 +345,27 @@ func TestOutputsComeFirst(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, entries)
 }
+
+// TestNothingWritten: what standard output does not take is an error.
+func TestNothingWritten(t *testing.T) {
+	for _, args := range [][]string{{"version"}, {"--version"}, {"--help"}, {"run", "--help"}, {"man"}} {
+		full := &fs.PathError{Op: "write", Path: "/dev/stdout", Err: errors.New("no space")}
+		var errs bytes.Buffer
+		code := run(t.Context(), args, strings.NewReader(""), brokenWriter{full}, &errs)
+		assert.Equal(t, exitFailed, code, args)
+		assert.Equal(t, "lukv: "+full.Error()+"\n", errs.String(), args)
+	}
+}
+
+// TestHintsNameTheCommand: the help that an error points to has the flags it is about.
+func TestHintsNameTheCommand(t *testing.T) {
+	fails(t, exitUsage, "(see lukv analyze losses --help)", "analyze", "losses", "--none")
+	fails(t, exitUsage, "(see lukv gen ruler --help)", "gen", "ruler", "builtin")
+	fails(t, exitUsage, "(see lukv run --help)", "run", "--none")
+	fails(t, exitUsage, "(see lukv --help)", "none")
+}
+
+// brokenWriter fails.
+type brokenWriter struct{ err error }
+
+func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -69,23 +70,23 @@ func (c versionCmd) Run(e *env) error {
 	if c.JSON {
 		return e.writeJSON("lukv version 1", v)
 	}
-	fmt.Fprintln(e.out, v)
-	fmt.Fprintln(e.out, "go     ", v.Go)
-	fmt.Fprintln(e.out, "system ", v.System)
-	fmt.Fprintln(e.out, "cpu    ", v.CPU)
+	text := fmt.Sprintln(v) + fmt.Sprintln("go     ", v.Go) + fmt.Sprintln("system ", v.System) + fmt.Sprintln("cpu    ", v.CPU)
 	if v.Tags != "" {
-		fmt.Fprintln(e.out, "tags   ", v.Tags)
+		text += fmt.Sprintln("tags   ", v.Tags)
 	}
-	return nil
+	_, err := io.WriteString(e.out, text)
+	return err
 }
 
 // versionFlag is --version.
 type versionFlag bool
 
 func (versionFlag) BeforeReset(k *kong.Kong) error {
-	fmt.Fprintln(k.Stdout, readVersion())
-	k.Exit(exitOK)
-	return nil
+	_, err := fmt.Fprintln(k.Stdout, readVersion())
+	if err == nil {
+		k.Exit(exitOK)
+	}
+	return err
 }
 
 // compact returns v as JSON on one line, for hashing and for names.
