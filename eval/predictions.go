@@ -130,7 +130,7 @@ func linePredictions(r io.Reader, name string) ([]Answer, error) {
 			Answers strict  `json:"answers"` // LongBench's
 		}
 		if err := json.Unmarshal(text, &raw); err != nil {
-			return nil, fmt.Errorf("line %d: %w", line, err)
+			return nil, fmt.Errorf("line %d: %w, expected an answer or a prediction as a JSON object", line, err)
 		}
 		switch {
 		case line == 1 && raw.Format == logFormat:

@@ -188,7 +188,7 @@ func readFile(r io.Reader, format string) (data []byte, id ProfileIdentity, err 
 		Identity ProfileIdentity `json:"identity"`
 	}
 	if err := json.Unmarshal(data, &kind); err != nil {
-		return nil, id, err
+		return nil, id, fmt.Errorf("%w, expected an object of the format %q", err, format)
 	}
 	if kind.Format != format {
 		return nil, id, fmt.Errorf("format %q, expected %q", kind.Format, format)

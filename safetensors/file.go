@@ -126,7 +126,7 @@ func (f *File) parse(file []byte) error {
 	// Unsigned, so that neither 2^64-1 nor a set sign bit wraps around.
 	length := binary.LittleEndian.Uint64(file)
 	if length > maxHeader {
-		return fmt.Errorf("header length is %d bytes, expected at most %d", length, maxHeader)
+		return fmt.Errorf("header length is %d bytes, expected at most %d: not a safetensors file", length, maxHeader)
 	}
 	rest := file[lengthSize:]
 	if length > uint64(len(rest)) {

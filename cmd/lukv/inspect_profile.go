@@ -52,7 +52,7 @@ func (c *inspectCmd) profile(e *env) error {
 		Identity lukv.ProfileIdentity `json:"identity"`
 	}
 	if err := json.Unmarshal(data, &kind); err != nil {
-		return fmt.Errorf("inspect %s: %w", c.Path, err)
+		return fmt.Errorf("inspect %s: %w, expected a profile", c.Path, err)
 	}
 	if kind.Format == "lukv profile state" {
 		if err := e.given.unused(profileFlags+" tensors verify positions", c.Path+" is an unfinished profile, without ratios"); err != nil {

@@ -365,6 +365,28 @@ func TestHintsNameTheCommand(t *testing.T) {
 	fails(t, exitUsage, "(see lukv --help)", "none")
 }
 
+// TestWrongFiles: a file of another kind is told what was expected.
+func TestWrongFiles(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notes.txt")
+	require.NoError(t, os.WriteFile(path, []byte("The gardener keeps the key.\n"), 0o600))
+	object := path + ".jsonl"
+	require.NoError(t, os.WriteFile(object, []byte("{}\n{}\n"), 0o600))
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{`expected an object of the format "lukv profile"`, []string{"run", "builtin", "-c", path, "--ratio=0.5", "--allocator=lukv", "--profile", path, "x"}},
+		{"not a safetensors file", []string{"run", "builtin", "--load", path, "x"}},
+		{`expected an object of the format "lukv analysis 1"`, []string{"plot", path, "--html=-"}},
+		{"expected an answer or a prediction", []string{"score", path}},
+		{"expected a profile", []string{"inspect", object}},
+		{"expected a JSON array of messages", []string{"template", "builtin", "--messages", path}},
+		{"expected a JSON array of tools", []string{"template", "builtin", "-u", "x", "--tools", object}},
+	} {
+		fails(t, exitFailed, c.want, c.args...)
+	}
+}
+
 // brokenWriter fails.
 type brokenWriter struct{ err error }
 

@@ -105,7 +105,9 @@ func (c *templateCmd) input(e *env) (chat.Input, error) {
 	if c.Tools != "" {
 		data, err := e.readFile(c.Tools)
 		if err == nil {
-			err = json.Unmarshal(data, &in.Tools)
+			if err = json.Unmarshal(data, &in.Tools); err != nil {
+				err = fmt.Errorf("%w, expected a JSON array of tools", err)
+			}
 		}
 		if err != nil {
 			return in, fmt.Errorf("read tools %s: %w", c.Tools, err)
@@ -131,6 +133,9 @@ func (c *templateCmd) readMessages(e *env) (messages, tools []*chat.Object, err 
 			messages, tools = whole.Messages, whole.Tools
 		} else {
 			err = json.Unmarshal(data, &messages)
+		}
+		if err != nil {
+			err = fmt.Errorf("%w, expected a JSON array of messages, or an object with them", err)
 		}
 	}
 	if err != nil {

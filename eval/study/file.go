@@ -47,6 +47,7 @@ func Read(r io.Reader, name string) (*File, error) {
 	err := json.NewDecoder(io.LimitReader(r, maxFile)).Decode(&f)
 	switch {
 	case err != nil:
+		err = fmt.Errorf("%w, expected an object of the format %q", err, format)
 	case f.Format != format:
 		err = fmt.Errorf("format %q, expected %q", f.Format, format)
 	case len(f.Figures) == 0:

@@ -36,7 +36,9 @@ type State struct {
 func ReadState(r io.Reader, name string) (*State, error) {
 	var s State
 	err := json.NewDecoder(io.LimitReader(r, maxFile)).Decode(&s)
-	if err == nil && s.Format != stateFormat {
+	if err != nil {
+		err = fmt.Errorf("%w, expected an object of the format %q", err, stateFormat)
+	} else if s.Format != stateFormat {
 		err = fmt.Errorf("format %q, expected %q", s.Format, stateFormat)
 	}
 	if err != nil {
