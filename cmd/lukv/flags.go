@@ -498,7 +498,7 @@ func (e *env) commandLine() string {
 type samplingFlags struct {
 	MaxTokens         *int     `group:"sampling" placeholder:"N" help:"Longest answer in tokens (default: the checkpoint's, or 1024; 0: until the context is full)."`
 	Stop              []string `group:"sampling" sep:"none" placeholder:"TEXT" help:"End the answer before this text. May be repeated."`
-	Temperature       *float64 `group:"sampling" placeholder:"T" help:"Sampling temperature; 0 is greedy (default: the checkpoint's)."`
+	Temperature       *float64 `group:"sampling" placeholder:"T" help:"Sampling temperature; 0 is greedy (default: the checkpoint's, or 1 if --top-k, --top-p or --min-p restricts the draw)."`
 	TopK              *int     `group:"sampling" placeholder:"K" help:"Sample from the K most likely tokens; 0: all (default: the checkpoint's)."`
 	TopP              *float64 `group:"sampling" placeholder:"P" help:"Nucleus sampling: the most likely tokens with total probability P (default: the checkpoint's)."`
 	MinP              *float64 `group:"sampling" placeholder:"P" help:"Drop tokens less likely than P times the most likely one (default: the checkpoint's)."`
@@ -519,7 +519,11 @@ func (f *samplingFlags) sampling(m *model.Model) (model.Sampling, error) {
 	set(&s.TopP, f.TopP)
 	set(&s.MinP, f.MinP)
 	set(&s.RepetitionPenalty, f.RepetitionPenalty)
-	if f.Temperature == nil && s.Temperature == 0 && (f.TopK != nil || f.TopP != nil || f.MinP != nil) {
+	if f.TopP != nil && *f.TopP == 0 { // elsewhere it means the most likely token, or all tokens
+		return s, usage("--top-p: found 0, expected more than 0 and at most 1; --temperature 0 takes the most likely token")
+	}
+	restricted := f.TopK != nil && *f.TopK > 0 || f.TopP != nil && *f.TopP < 1 || f.MinP != nil && *f.MinP > 0
+	if f.Temperature == nil && s.Temperature == 0 && restricted {
 		s.Temperature = 1 // restricting the draw implies drawing
 	}
 	if err := dialog.CheckStops(f.Stop); err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -260,4 +261,23 @@ func TestRunTraceWhileDecoding(t *testing.T) {
 	}
 	ok(t, "run", "builtin", "--decode", `{"mode":"tova","target_size":600}`, "--max-tokens", "5", "--trace", trace, "x")
 	assert.Zero(t, decode[traceInfo](t, ok(t, "inspect", trace, "--json")).Evicted)
+}
+
+// TestImpliedDrawing: flags that restrict the draw turn it on; at the values that restrict
+// nothing they do not.
+func TestImpliedDrawing(t *testing.T) {
+	temperature := func(args ...string) float64 {
+		var r struct{ Sampling model.Sampling }
+		text := ok(t, append([]string{"run", "builtin", "--json", "--max-tokens=1", "x"}, args...)...)
+		require.NoError(t, json.Unmarshal([]byte(text), &r))
+		return r.Sampling.Temperature
+	}
+	for _, arg := range []string{"--top-k=0", "--top-p=1", "--min-p=0"} {
+		assert.Zero(t, temperature(arg), arg)
+	}
+	for _, arg := range []string{"--top-k=3", "--top-p=0.5", "--min-p=0.1"} {
+		assert.Equal(t, 1.0, temperature(arg), arg)
+		assert.Equal(t, 0.5, temperature(arg, "--temperature=0.5"), arg)
+	}
+	fails(t, exitUsage, "--top-p: found 0", "run", "builtin", "--top-p=0", "x")
 }
