@@ -64,6 +64,7 @@ Examples:
   lukv profile builtin --metric keydiff --solver greedy+repair --json -o builtin-keydiff.profile
 
   lukv profile DIR --metric triattention -o dir-triattention.profile
+
   lukv profile builtin --metric keydiff --objective output-error --weights cut -o builtin-keydiff.profile`
 }
 
