@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/internal/brackets"
@@ -533,6 +534,14 @@ func (f *samplingFlags) sampling(m *model.Model) (model.Sampling, error) {
 		return s, usageError{err}
 	}
 	return s, nil
+}
+
+// noteText prints a note if a document is no text, such as a PDF: the model would read its
+// bytes all the same.
+func (e *env) noteText(path string, data []byte) {
+	if !utf8.Valid(data) {
+		e.note("note: %s is not text in UTF-8: bytes that are not are read as U+FFFD", path)
+	}
 }
 
 // noteSeed prints a note if --seed has no effect.

@@ -269,6 +269,7 @@ func (r *runner) readContext() (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("read context: %w", err)
 		}
+		r.e.noteText(path, data)
 		parts = append(parts, strings.ToValidUTF8(string(data), "\ufffd"))
 	}
 	return strings.Join(parts, "\n\n"), nil

@@ -281,3 +281,14 @@ func TestImpliedDrawing(t *testing.T) {
 	}
 	fails(t, exitUsage, "--top-p: found 0", "run", "builtin", "--top-p=0", "x")
 }
+
+// TestNoteText: a document that is no text is read, with a note.
+func TestNoteText(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.pdf")
+	for text, noted := range map[string]bool{"Käse": false, "K\xe4se": true} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		o := command(t, "run", "builtin", "-c", path, "--max-tokens=1", "x")
+		require.Equal(t, exitOK, o.code, o.err)
+		assert.Equal(t, noted, strings.Contains(o.err, path+" is not text in UTF-8"), "%q: %s", text, o.err)
+	}
+}
