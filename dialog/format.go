@@ -170,20 +170,24 @@ func (f *Format) ContinueTokens(ctx context.Context, in chat.Input, limit int) (
 	return f.tok.EncodeContext(ctx, p.Text, limit, tokenizer.EncodeOptions{Data: p.Data})
 }
 
+// ErrNoPlace says that a context cannot be put in front of a conversation.
+var ErrNoPlace = errors.New("the context has no place in front of the conversation")
+
 // SplitTokens is Tokens for a conversation about a context, which is put at the
 // beginning of the first user message, followed by a blank line. The first n tokens are
 // those up to the end of the context, encoded on their own: they are the same for every
 // conversation with the same messages before it. If other messages or tools come before
 // the context, front holds the tokens of what comes before it, encoded on its own; see
-// [Protected].
+// [Protected]. Without a message of a user, without a context, and if the template
+// changes the context, the error wraps ErrNoPlace.
 func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, limit int) (tokens, front []int32, n int, err error) {
 	text = strings.TrimSpace(text) // templates do that, too
 	if text == "" {
-		return nil, nil, 0, errors.New("the context is empty")
+		return nil, nil, 0, fmt.Errorf("%w: it is empty", ErrNoPlace)
 	}
 	at := slices.IndexFunc(in.Messages, func(m *chat.Object) bool { role, _ := m.Get("role"); return role == "user" })
 	if at < 0 {
-		return nil, nil, 0, errors.New("there is no message of a user to put the context in front of")
+		return nil, nil, 0, fmt.Errorf("%w: there is no message of a user", ErrNoPlace)
 	}
 	content, _ := in.Messages[at].Get("content")
 	in.Messages = slices.Clone(in.Messages)
@@ -195,7 +199,7 @@ func (f *Format) SplitTokens(ctx context.Context, in chat.Input, text string, li
 	}
 	start := place(p, text, message)
 	if start < 0 {
-		return nil, nil, 0, errors.New("the chat template changes the context's text: it cannot be read before the question")
+		return nil, nil, 0, fmt.Errorf("%w: the chat template changes its text, so it cannot be read before the question", ErrNoPlace)
 	}
 	end := start + len(text)
 	head, tail := p.Slice(0, end), p.Slice(end, len(p.Text))

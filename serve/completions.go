@@ -64,11 +64,11 @@ func (v *served) prompts(r *http.Request, f *fields) ([][]int32, error) {
 			}
 			var err error
 			if tokens, err = v.tok.EncodeContext(r.Context(), text, limit, tokenizer.EncodeOptions{AddSpecial: special}); err != nil {
-				return nil, tooLong(err, limit, "prompt")
+				return nil, aboutText(err, limit, "prompt")
 			}
 		} else {
 			if tokens = f.tokens("prompt", p, vocab, limit); len(tokens) > limit {
-				return nil, tooLong(fmt.Errorf("%w: a prompt of more than %d tokens", model.ErrContextFull, limit), limit, "prompt")
+				return nil, aboutText(fmt.Errorf("%w: a prompt of more than %d tokens", model.ErrContextFull, limit), limit, "prompt")
 			}
 		}
 		if f.err != nil {
@@ -155,7 +155,7 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 			policy = s.fitting(v, s.o.Compression)
 		}
 		if head, err = v.tok.EncodeContext(r.Context(), text, v.e.MaxTokens(), tokenizer.EncodeOptions{AddSpecial: true, SpecialAsText: true}); err != nil {
-			return nil, tooLong(err, v.e.MaxTokens(), "context")
+			return nil, aboutText(err, v.e.MaxTokens(), "context")
 		}
 	}
 	for _, p := range prompts {

@@ -147,7 +147,7 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, 
 	doc.Policy = doc.policy
 	q, err := doc.request(r.Context(), v)
 	if err != nil {
-		return nil, none, tooLong(err, v.e.MaxTokens(), "text")
+		return nil, none, aboutText(err, v.e.MaxTokens(), "text")
 	}
 	doc.Tokens = q.Context
 	key := fmt.Appendf(nil, "%s\x00%v\x00%s", v.m.ID(), q.Prompt, doc.policy)

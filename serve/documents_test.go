@@ -505,3 +505,17 @@ func TestKeepTurns(t *testing.T) {
 		}
 	}
 }
+
+// TestNoPlaceForDocument: a template that rewrites texts cannot have a document read before
+// the question, and the error says so.
+func TestNoPlaceForDocument(t *testing.T) {
+	ts := family(t, `{{ bos_token }}{% for m in messages %}{{ m.content | upper }}{% endfor %}`, "<x>")
+	for path, body := range map[string]object{
+		"/v1/documents":        {"text": "some text"},
+		"/v1/chat/completions": ask("?", object{"context": "some text"}),
+	} {
+		status, text, _ := ts.do(t, "POST", path, mustJSON(t, body))
+		require.Equal(t, 400, status, text)
+		require.Contains(t, text, "the chat template changes its text")
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 
+	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/engine"
 	"github.com/lukv/lukv/internal/grammar"
 	"github.com/lukv/lukv/model"
@@ -88,16 +89,18 @@ func asError(err error, limit int) *apiError {
 		return invalid("messages", "the chat template refuses the messages: %s", raised.Message)
 	case errors.As(err, &template):
 		return invalid("messages", "render the messages: %v", err)
+	case errors.Is(err, dialog.ErrNoPlace):
+		return invalid("context", "%v", err)
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 		return &apiError{status: 499, Type: "server_error", Message: "the request was cancelled"}
 	}
 	return &apiError{status: http.StatusInternalServerError, Type: "server_error", Code: "internal_error", Message: "an internal error", cause: err}
 }
 
-// tooLong returns an error from reading a text; if the text is too long, the error
-// names its field.
-func tooLong(err error, limit int, param string) error {
-	if bad := asError(err, limit); bad.Code == "context_length_exceeded" {
+// aboutText returns an error from reading a text; if the text is at fault, because it is
+// too long or has no place in the prompt, the error names its field.
+func aboutText(err error, limit int, param string) error {
+	if bad := asError(err, limit); bad.Code == "context_length_exceeded" || errors.Is(err, dialog.ErrNoPlace) {
 		bad.Param = param
 		return bad
 	}

@@ -560,6 +560,10 @@ var badRequests = []struct{ path, body, want string }{
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x","tool_calls":[{"id":"1","function":{"name":"f"}}]}]}`, "calls nothing"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"chat_template":"x"}`, "not supported"},
 	{"", `{"model":"needle/llama","messages":` + strings.Repeat("[", 100000) + strings.Repeat("]", 100000) + `}`, "nested"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"context":" "}`, "no place in front of the conversation: it is empty"},
+	{"", `{"model":"needle/llama","messages":[{"role":"system","content":"x"}],"context":"a"}`, "there is no message of a user"},
+	{"/v1/messages", `{"model":"needle/llama","max_tokens":1,"messages":[{"role":"user","content":"x"}],"context":"\n"}`, "it is empty"},
+	{"/v1/responses", `{"model":"needle/llama","input":[{"role":"assistant","content":"x"}],"context":"a"}`, "there is no message of a user"},
 	{"/v1/completions", `{"model":"needle/llama"}`, "prompt is missing"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":5}`, "expected text or tokens"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":[99999]}`, "expected 0 to 2175"},
@@ -600,7 +604,11 @@ func TestBadRequests(t *testing.T) {
 			Error map[string]any `json:"error"`
 		}
 		require.NoError(t, json.Unmarshal([]byte(text), &e))
-		require.Len(t, e.Error, 4)
+		if path == "/v1/messages" {
+			require.Len(t, e.Error, 2)
+		} else {
+			require.Len(t, e.Error, 4)
+		}
 		require.Equal(t, "application/json", h.Get("Content-Type"))
 		require.NotEmpty(t, h.Get("X-Request-Id"))
 	}
