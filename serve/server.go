@@ -225,6 +225,7 @@ func (s *Server) Handler() http.Handler {
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-Id", requestID(r.Header.Get("X-Request-Id"))) // refusals have one, too
+		s.boundBody(w, r)
 		if s.shared(w, r) {
 			return
 		}
@@ -302,7 +303,7 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 		start := time.Now()
 		id := w.Header().Get("X-Request-Id")
 		out := &statusWriter{ResponseWriter: w, log: s.o.Log}
-		r.Body = &timedBody{ReadCloser: http.MaxBytesReader(out, r.Body, s.o.MaxBody), conn: http.NewResponseController(w), limit: s.bodyTime}
+		r.Body = http.MaxBytesReader(out, r.Body, s.o.MaxBody)
 		used := &holds{}
 		ctx := context.WithValue(context.WithValue(r.Context(), requestKey{}, id), holdsKey{}, used)
 		err := s.guarded(out, r.WithContext(ctx), h)
@@ -440,20 +441,24 @@ func (w *statusWriter) Write(p []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// timedBody bounds the time until all of a body has arrived. After that the connection
-// has no deadline: answers take as long as they take.
+// boundBody bounds the time until all of a request's body has arrived, whether or not
+// anybody reads it: before a refusal is sent, net/http reads what is left of a short one.
+// After that the connection has no deadline: answers take as long as they take.
+func (s *Server) boundBody(w http.ResponseWriter, r *http.Request) {
+	if r.Body == http.NoBody {
+		return
+	}
+	conn := http.NewResponseController(w)
+	conn.SetReadDeadline(time.Now().Add(s.bodyTime))
+	r.Body = &timedBody{r.Body, conn}
+}
+
 type timedBody struct {
 	io.ReadCloser
-	conn  *http.ResponseController
-	limit time.Duration
-	begun bool
+	conn *http.ResponseController
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
-	if !b.begun {
-		b.begun = true
-		b.conn.SetReadDeadline(time.Now().Add(b.limit))
-	}
 	n, err := b.ReadCloser.Read(p)
 	if err == io.EOF { // otherwise net/http still reads the rest before it answers
 		b.conn.SetReadDeadline(time.Time{})
