@@ -86,6 +86,27 @@ func startServe(t *testing.T, args ...string) (url string, stop func() string) {
 	}
 }
 
+// TestServeDrain: answers that are not done in time end with an error, requests that have
+// not come with their connection, and the server ends as it should all the same.
+func TestServeDrain(t *testing.T) {
+	url, stop := startServe(t, "builtin", "--drain", "1ms")
+	half, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	require.NoError(t, err)
+	defer half.Close()
+	io.WriteString(half, "POST /tokenize HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+	resp, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader(
+		`{"model":"builtin","prompt":"hello","max_tokens":2000,"ignore_eos":true,"n":64,"stream":true}`))
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	_, err = resp.Body.Read(make([]byte, 1)) // it has begun
+	require.NoError(t, err)
+	stop()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "shutting down")
+	require.NotContains(t, string(text), "[DONE]")
+}
+
 // TestServeKVEvents: the tokens of prompts are not exposed to other machines by accident.
 func TestServeKVEvents(t *testing.T) {
 	for _, flags := range [][]string{
