@@ -216,7 +216,30 @@ type textChoice struct {
 
 	sum   float64 // of the answer's log-probabilities
 	count int
-	chars int // of the text so far
+	at    *textPlace
+}
+
+// textPlace is where the next token of a choice begins. What is held back, as it may become
+// a stop text, counts like what was sent.
+type textPlace struct {
+	dec   *tokenizer.StreamDecoder // of the answer
+	chars int
+}
+
+// next returns the place of the answer's next token.
+func (p *textPlace) next(id int32) int {
+	at := p.chars
+	p.chars += utf8.RuneCountInString(p.dec.Write(id))
+	return at
+}
+
+// places returns the places of a prompt's choices.
+func (c *textRequest) places() []*textPlace {
+	out := make([]*textPlace, c.best)
+	for i := range out {
+		out[i] = &textPlace{dec: c.v.tok.NewDecoder(true)}
+	}
+	return out
 }
 
 type textLogProbs struct {
@@ -266,7 +289,11 @@ func (c *textRequest) addTo(choice *textChoice, e engine.Event, text string) {
 		if choice.LogProbs == nil {
 			choice.LogProbs = &textLogProbs{}
 		}
-		c.describe(choice.LogProbs, e.Token, choice.chars)
+		at := choice.at.chars
+		if !e.Echo {
+			at = choice.at.next(e.Token.ID)
+		}
+		c.describe(choice.LogProbs, e.Token, at)
 	}
 	if e.HasToken && !e.Echo {
 		if c.ids {
@@ -276,7 +303,6 @@ func (c *textRequest) addTo(choice *textChoice, e engine.Event, text string) {
 		choice.count++
 	}
 	choice.Text += text
-	choice.chars += utf8.RuneCountInString(text)
 	choice.Finish = orNull(string(e.Finish))
 }
 
@@ -330,7 +356,10 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	u := &usage{}
 	for k, stream := range streams {
 		timer := c.v.metrics.begin(started)
-		choices := make([]textChoice, c.best)
+		choices, places := make([]textChoice, c.best), c.places()
+		for i := range choices {
+			choices[i].at = places[i]
+		}
 		echo := c.newEcho(k)
 		for e, err := range stream.Events() {
 			if err != nil {
@@ -351,8 +380,8 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 				c.addTo(&choices[i], e, "")
 			}
 			if echo.next(e.Token.ID); c.echo {
-				for i := range choices {
-					choices[i].chars = echo.chars
+				for _, at := range places {
+					at.chars = echo.chars
 				}
 			}
 		}
@@ -430,8 +459,7 @@ func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine
 	var cache *cacheUse
 	for k, stream := range streams {
 		timer := c.v.metrics.begin(started)
-		chars := make([]int, c.best)
-		echo := c.newEcho(k)
+		places, echo := c.places(), c.newEcho(k)
 		seen := make([]bool, c.best)
 		if c.progress {
 			out.progress = func() {
@@ -452,9 +480,11 @@ func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine
 				first, last, text = 0, c.best-1, echo.next(e.Token.ID)
 			}
 			for i := first; i <= last; i++ {
-				choice := textChoice{Index: k*c.n + i, chars: chars[i]}
+				choice := textChoice{Index: k*c.n + i, at: places[i]}
 				c.addTo(&choice, e, text)
-				chars[i] = choice.chars
+				if e.Echo {
+					places[i].chars = echo.chars
+				}
 				if choice.Text == "" && choice.LogProbs == nil && choice.IDs == nil && choice.Finish == nil {
 					continue
 				}

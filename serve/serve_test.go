@@ -358,6 +358,34 @@ func TestEvaluation(t *testing.T) {
 			}
 		}
 	}
+	// Offsets count what is held back because a stop text may begin there.
+	held := object{"model": "needle/llama", "prompt": "One of the special magic numbers for deep stable is", "temperature": 0, "max_tokens": 20, "logprobs": 0, "n": 2}
+	for _, echo := range []bool{false, true} {
+		held["echo"] = echo
+		var free, stopped textAnswer
+		delete(held, "stop")
+		ts.post(t, "/v1/completions", held, &free)
+		held["stop"] = []string{" ne", "the special price", "of theirs"}
+		ts.post(t, "/v1/completions", held, &stopped)
+		require.Equal(t, free.Choices, stopped.Choices)
+		streamed := make([][]int, 2)
+		for _, text := range ts.lines(t, "/v1/completions", held) {
+			var chunk textAnswer
+			decode(t, text, &chunk)
+			for _, c := range chunk.Choices {
+				if c.LogProbs != nil {
+					streamed[c.Index] = append(streamed[c.Index], c.LogProbs.Offsets...)
+				}
+			}
+		}
+		delete(held, "stream")
+		for i, c := range free.Choices {
+			require.Equal(t, c.LogProbs.Offsets, streamed[i])
+			for k, at := range c.LogProbs.Offsets {
+				require.True(t, strings.HasPrefix(c.Text[at:], c.LogProbs.Tokens[k]), "token %d", k)
+			}
+		}
+	}
 	// Several prompts and choices: in the order of the prompts.
 	var a textAnswer
 	ts.post(t, "/v1/completions", object{"model": "needle/llama", "prompt": []string{"One of", "The special"}, "n": 2, "best_of": 3, "max_tokens": 4, "seed": 1}, &a)
