@@ -30,11 +30,11 @@ type textRequest struct {
 	usage    bool
 }
 
-// prompts reads the prompts: text or tokens, one or several.
-func (v *served) prompts(r *http.Request, f *fields) ([][]int32, error) {
+// prompts reads the prompts: text or tokens, one or several. With special, texts begin with
+// what the tokenizer puts before every text; behind a context, they may be empty.
+func (v *served) prompts(r *http.Request, f *fields, special, behind bool) ([][]int32, error) {
 	raw := f.raw("prompt")
 	vocab, limit := v.m.Config().Vocab, v.e.MaxTokens()
-	special := !f.has("add_special_tokens") || f.boolean("add_special_tokens")
 	var list []json.RawMessage
 	switch {
 	case raw == nil:
@@ -74,7 +74,7 @@ func (v *served) prompts(r *http.Request, f *fields) ([][]int32, error) {
 		if f.err != nil {
 			return nil, f.err
 		}
-		if len(tokens) == 0 {
+		if len(tokens) == 0 && !behind {
 			return nil, invalid("prompt", "prompt: it is empty")
 		}
 		out = append(out, tokens)
@@ -133,6 +133,7 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 		KeepStop: f.boolean("include_stop_str_in_output")}
 	least := minTokens(f, o.MaxTokens)
 	like := format(f)
+	special := !f.has("add_special_tokens") || f.boolean("add_special_tokens")
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -145,7 +146,8 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 	if policy != nil && text == "" {
 		return nil, invalid("kv_compression", "there is nothing to compress: give a context or a document")
 	}
-	prompts, err := v.prompts(r, f)
+	// Behind a context, prompts are not the beginning.
+	prompts, err := v.prompts(r, f, special && text == "", text != "")
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +156,7 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 		if policy == nil {
 			policy = s.fitting(v, s.o.Compression)
 		}
-		if head, err = v.tok.EncodeContext(r.Context(), text, v.e.MaxTokens(), tokenizer.EncodeOptions{AddSpecial: true, SpecialAsText: true}); err != nil {
+		if head, err = v.tok.EncodeContext(r.Context(), text, v.e.MaxTokens(), tokenizer.EncodeOptions{AddSpecial: special, SpecialAsText: true}); err != nil {
 			return nil, aboutText(err, v.e.MaxTokens(), "context")
 		}
 	}

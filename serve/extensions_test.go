@@ -132,6 +132,25 @@ func TestDocumentsOfTexts(t *testing.T) {
 	require.Equal(t, 400, status)
 	require.Contains(t, text, `it was compressed with {\"metric\":{\"name\":\"snapkv\"`)
 
+	// What the tokenizer puts before texts comes once, at the beginning.
+	tokens := func(text string, special bool) []int32 {
+		var out struct{ Tokens []int32 }
+		ts.post(t, "/tokenize", object{"prompt": text, "add_special_tokens": special}, &out)
+		return out.Tokens
+	}
+	for _, special := range []bool{true, false} {
+		var rendered []struct {
+			IDs []int32 `json:"token_ids"`
+		}
+		ts.post(t, "/v1/completions/render", object{"model": "needle/llama", "prompt": []string{"What?", ""}, "context": "It is.", "add_special_tokens": special}, &rendered)
+		require.Equal(t, append(tokens("It is.", special), tokens("What?", false)...), rendered[0].IDs)
+		require.Equal(t, tokens("It is.", special), rendered[1].IDs)
+	}
+	var bare textAnswer
+	ts.post(t, "/v1/completions", object{"model": "needle/llama", "prompt": "", "document": doc.ID, "max_tokens": 3, "echo": true, "logprobs": 0}, &bare)
+	require.Equal(t, doc.Tokens-1, bare.Usage.Prompt, "the text without the mark of its turn")
+	require.Len(t, bare.Choices[0].LogProbs.Tokens, 3)
+
 	var plain document
 	ts.post(t, "/v1/documents", object{"text": sample(0).Context}, &plain)
 	require.Nil(t, plain.Policy, "nothing is compressed")
