@@ -21,6 +21,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	var ids []int32
 	if f.has("messages") {
 		in := input(f)
+		tools(f, v, &in)
 		refuse(f, "continue_final_message", "false")
 		if f.err != nil {
 			return f.err

@@ -301,6 +301,25 @@ func TestCutCalls(t *testing.T) {
 	}
 }
 
+// TestTokenizeTools: the tokens of a conversation include its tools, as the chat has them.
+func TestTokenizeTools(t *testing.T) {
+	for _, ts := range []*testServer{start(t, Options{}, engine.Options{}), family(t, likeLlama, llamaTag)} {
+		for _, choice := range []string{"auto", "none"} {
+			r := ask("Hello", object{"tools": []object{weather}, "tool_choice": choice})
+			var tokens struct{ Tokens []int32 }
+			var rendered struct {
+				IDs []int32 `json:"token_ids"`
+			}
+			ts.post(t, "/tokenize", r, &tokens)
+			ts.post(t, "/v1/chat/completions/render", r, &rendered)
+			require.Equal(t, rendered.IDs, tokens.Tokens)
+		}
+	}
+	ts := start(t, Options{}, engine.Options{})
+	status, text, _ := ts.do(t, "POST", "/tokenize", `{"messages":[{"role":"user","content":"x"}],"tools":[5]}`)
+	require.Equal(t, 400, status, text)
+}
+
 func mustJSON(t testing.TB, v any) string {
 	data, err := json.Marshal(v)
 	require.NoError(t, err)
