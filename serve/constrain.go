@@ -99,7 +99,14 @@ func format(f *fields) language {
 		switch t := o.str("type"); t {
 		case "text":
 		case "json_object":
-			add("response_format", anyObject())
+			if schema := o.raw("schema"); schema != nil { // as llama.cpp has it
+				if schema[0] == '{' {
+					o.values["schema"] = ofObjects(schema)
+				}
+				add("response_format", schemaLanguage(o, "schema", false))
+			} else {
+				add("response_format", anyObject())
+			}
 		case "json_schema":
 			if of := o.object("json_schema"); of == nil {
 				o.fail("json_schema", "missing")
@@ -129,6 +136,9 @@ func format(f *fields) language {
 		f.adopt(o)
 	}
 	if o := f.object("structured_outputs"); o != nil {
+		if o.boolean("json_object") {
+			add("structured_outputs", anyObject())
+		}
 		refuse(o, "structural_tag")
 		read(o, "")
 	}

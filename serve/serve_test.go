@@ -576,6 +576,8 @@ var badRequests = []struct{ path, body, want string }{
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"string","pattern":"(?=a)"}}}}`, `schema at #/pattern: lookahead is not supported`},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_schema","json_schema":{"schema":{"type":"string","format":"hostname"}}}}`, `is not supported, expected one of`},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"structured_outputs":{"grammar":"a"}}`, "not supported"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"structured_outputs":{"json_object":true,"regex":"a"}}`, "another format"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object","schema":5}}`, "expected an object"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"structured_outputs":{"regex":"("}}`, "regular expression"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"structured_outputs":{"choice":[]}}`, "nothing to choose"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"guided_choice":["a"],"guided_regex":"b"}`, "another format"},

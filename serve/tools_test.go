@@ -87,6 +87,7 @@ func TestStructuredOutput(t *testing.T) {
 	for i, format := range []object{
 		{"response_format": object{"type": "json_schema", "json_schema": object{"name": "x", "strict": true, "schema": schema}}},
 		{"structured_outputs": object{"json": schema}, "n": 3, "temperature": 1.5, "seed": 4},
+		{"response_format": object{"type": "json_object", "schema": schema}, "temperature": 1.0, "seed": 2},
 		{"guided_json": schema, "temperature": 2.0, "seed": 9, "ignore_eos": true},
 	} {
 		format["max_tokens"] = 150
@@ -107,8 +108,15 @@ func TestStructuredOutput(t *testing.T) {
 		require.Regexp(t, regexp.MustCompile(`^[0-9]{3}-[a-f]+(!$)?`), *c.Message.Content)
 	}
 	// Any object: the answer is one as far as it goes.
-	for _, c := range ts.agree(t, ask("Hello", object{"response_format": object{"type": "json_object"}, "max_tokens": 30})) {
-		require.True(t, strings.HasPrefix(*c.Message.Content, "{"))
+	for _, format := range []object{
+		{"response_format": object{"type": "json_object"}},
+		{"response_format": object{"type": "json_object", "schema": object{}}},
+		{"structured_outputs": object{"json_object": true}},
+	} {
+		format["max_tokens"] = 30
+		for _, c := range ts.agree(t, ask("Hello", format)) {
+			require.True(t, strings.HasPrefix(*c.Message.Content, "{"))
+		}
 	}
 	var a textAnswer
 	ts.post(t, "/v1/completions", object{"model": "needle/llama", "prompt": []string{"One", "Two"}, "structured_outputs": object{"choice": []string{" a", " b"}}, "n": 2, "seed": 1}, &a)
