@@ -123,7 +123,7 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 	o := v.sampling(f)
 	o.LogProbs = c.logprobs
 	if f.has("top_logprobs") {
-		if o.TopLogProbs = f.integer("top_logprobs", 0, 0, maxTopLogProbs); !c.logprobs {
+		if o.TopLogProbs = f.integer("top_logprobs", 0, 0, maxTopLogProbs); !c.logprobs && o.TopLogProbs > 0 { // vLLM's clients send its default, 0
 			f.fail("top_logprobs", "needs logprobs: true")
 		}
 	}

@@ -56,7 +56,7 @@ func (v *served) sampling(f *fields) model.Sampling {
 		o.LogitBias = map[int32]float64{}
 		for id := range bias.values {
 			n, err := strconv.Atoi(id)
-			if err != nil || n < 0 || n >= v.m.Config().Vocab {
+			if err != nil || n < 0 || n >= v.m.Config().Vocab || strconv.Itoa(n) != id { // "5" and "05" would be two values for one token
 				f.fail("logit_bias", "%.20q is no token of the model", id)
 				continue
 			}

@@ -569,6 +569,7 @@ var badRequests = []struct{ path, body, want string }{
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"top_logprobs":2}`, "needs logprobs"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"stream_options":{}}`, "needs stream"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"logit_bias":{"x":1}}`, "no token"},
+	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"logit_bias":{"5":1,"05":2}}`, "no token"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"max_tokens":5000}`, "maximum context length is 2048 tokens"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"tools":[{}]}`, "expected function"},
 	{"", `{"model":"needle/llama","messages":[{"role":"user","content":"x"}],"response_format":{"type":"xml"}}`, "expected text, json_object or json_schema"},
@@ -665,6 +666,7 @@ func TestGuards(t *testing.T) {
 	check(200, "GET", "/v1/models", "", "Authorization", "bearer two")
 	check(413, "POST", path, good+strings.Repeat(" ", 1000), "Authorization", "Bearer one")
 	check(415, "POST", path, good, "Authorization", "Bearer one", "Content-Type", "text/plain")
+	check(415, "POST", path, good, "Authorization", "Bearer one", "Content-Encoding", "gzip")
 	check(403, "POST", path, good, "Authorization", "Bearer one", "Host", "evil.example")
 	check(403, "POST", path, good, "Authorization", "Bearer one", "Origin", "https://evil.example", "Sec-Fetch-Site", "cross-site")
 	h := check(405, "GET", path, "")
@@ -689,6 +691,8 @@ func TestGuards(t *testing.T) {
 		require.Contains(t, text, name+"{model_name=\"needle/llama\"")
 	}
 	require.Contains(t, text, "vllm:generation_tokens_total{model_name=\"needle/llama\"} 2")
+	check(200, "POST", path, good, "Authorization", "Bearer one", "Content-Encoding", "identity")
+	check(200, "POST", path, strings.TrimSuffix(good, "}")+`,"logprobs":false,"top_logprobs":0}`, "Authorization", "Bearer one")
 
 	ts.s.NotReady()
 	h = check(503, "GET", "/ready", "")

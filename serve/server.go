@@ -342,7 +342,7 @@ func (s *Server) guarded(w http.ResponseWriter, r *http.Request, h handler) (err
 		if err != nil || kind != "application/json" && (kind != "multipart/form-data" || r.Pattern != putPattern) {
 			return &apiError{status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Message: "the content type must be application/json"}
 		}
-		if r.Header.Get("Content-Encoding") != "" {
+		if e := r.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 			return &apiError{status: http.StatusUnsupportedMediaType, Type: "invalid_request_error", Message: "compressed bodies are not read"}
 		}
 	}
