@@ -147,7 +147,7 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 		f.fail("return_progress", "needs stream: true")
 	}
 	c.follow(f, &in)
-	hidden, budget := f.has("include_reasoning") && !f.boolean("include_reasoning"), f.integer("thinking_token_budget", 0, 0, math.MaxInt32)
+	hidden, budget := f.has("include_reasoning") && !f.boolean("include_reasoning"), f.integer("thinking_token_budget", -1, 0, math.MaxInt32)
 	policy, text, id := s.compression(f, v, "keep_turns"), f.str("context"), f.str("document")
 	if o := f.object("kv_compression"); o != nil && o.has("keep_turns") {
 		c.keepTurns = o.integer("keep_turns", 0, 1, maxMessages)

@@ -43,7 +43,7 @@ type thinking struct {
 	begin, end int32 // the marks' tokens, -1 for a mark of several
 	opened     bool  // the prompt ends with the first mark
 	hidden     bool  // the client does not want to see it
-	budget     int   // tokens after which it is ended; 0: never
+	budget     int   // tokens after which it is ended; -1: never
 }
 
 // thinks determines how the answers begin, once the prompt is known. It makes formats
@@ -53,7 +53,7 @@ func (c *chatRequest) thinks(hidden bool, budget int) {
 	if c.goesOn || !v.thinking() {
 		return
 	}
-	t := &thinking{tok: v.tok, begin: -1, end: -1, hidden: hidden}
+	t := &thinking{tok: v.tok, begin: -1, end: -1, hidden: hidden, budget: -1}
 	if id, ok := v.tok.ID(thinkBegin); ok {
 		t.begin = id
 	}
@@ -74,7 +74,7 @@ func (c *chatRequest) thinks(hidden bool, budget int) {
 		c.q.ShowSpecial = c.q.ShowSpecial || id >= 0 && v.tok.IsSpecial(id)
 	}
 	c.thinking = t
-	if c.q.Mask != nil || t.budget > 0 {
+	if c.q.Mask != nil || t.budget >= 0 {
 		m := &thoughtMask{thinking: t, behind: c.q.Mask, size: v.m.Config().Vocab, choices: make([]thoughtPlace, c.q.Choices)}
 		if m.behind == nil {
 			m.behind = func(int, []int32) ([]uint64, error) { return nil, nil }
@@ -132,7 +132,7 @@ func (m *thoughtMask) mask(choice int, answer []int32) ([]uint64, error) {
 		}
 		copy(mask, first)
 		set(m.begin, true)
-	case m.budget > 0 && p.read >= m.budget:
+	case m.budget >= 0 && p.read >= m.budget:
 		set(m.end, true)
 	default:
 		for i := range mask {

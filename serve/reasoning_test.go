@@ -110,6 +110,11 @@ func TestThoughts(t *testing.T) {
 	require.NotEmpty(t, *c.Message.Content)
 	require.NotContains(t, c.Message.Reasoning+*c.Message.Content, thinkEnd)
 
+	// No budget is none, and not no bound.
+	none := ts.thoughts(t, ask("Hello", object{"max_tokens": 10, "ignore_eos": true, "thinking_token_budget": 0}))
+	require.Empty(t, none.Message.Reasoning)
+	require.NotEmpty(t, *none.Message.Content)
+
 	// Formats and calls come after the thoughts.
 	force["structured_outputs"] = object{"choice": []string{"yes", "no"}}
 	with := ts.thoughts(t, ask("Hello", force))
@@ -249,7 +254,7 @@ func TestThoughtMask(t *testing.T) {
 		mask[0] = yes
 		return mask, nil
 	}
-	c.thinks(false, 0)
+	c.thinks(false, -1)
 	require.True(t, c.q.ShowSpecial)
 	mask, err := c.q.Mask(0, nil)
 	require.NoError(t, err)
