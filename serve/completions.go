@@ -367,8 +367,8 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 			if err != nil {
 				return asError(err, limit)
 			}
-			timer.event()
 			if !e.Echo {
+				timer.event()
 				c.addTo(&choices[e.Choice], e, e.Text)
 				continue
 			}
@@ -475,7 +475,9 @@ func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine
 				out.fail(asError(err, c.v.e.MaxTokens()))
 				return
 			}
-			timer.event()
+			if !e.Echo {
+				timer.event()
+			}
 			first, last := e.Choice, e.Choice
 			text := e.Text
 			if e.Echo {

@@ -59,6 +59,19 @@ func TestMetricsOfCompression(t *testing.T) {
 	require.InDelta(t, 64<<20/page, count, float64(64<<20/page))
 }
 
+// TestMetricsOfEchoes: tokens of a prompt that is repeated are not generated, so that they
+// are no times between tokens.
+func TestMetricsOfEchoes(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	for i, stream := range []bool{false, true} {
+		status, text, _ := ts.do(t, "POST", "/v1/completions", mustJSON(t, object{
+			"model": "needle/llama", "prompt": sample(0).Question, "echo": true, "max_tokens": 3, "ignore_eos": true, "stream": stream}))
+		require.Equal(t, 200, status, text)
+		require.EqualValues(t, i+1, ts.metric(t, "vllm:time_to_first_token_seconds_count"))
+		require.EqualValues(t, 2*(i+1), ts.metric(t, "vllm:inter_token_latency_seconds_count"))
+	}
+}
+
 // BenchmarkScrape measures what a router pays twenty times a second while answers
 // are computed.
 func BenchmarkScrape(b *testing.B) {
