@@ -119,7 +119,7 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 	case c.best > c.n && c.stream:
 		f.fail("best_of", "cannot be more than n in a stream")
 	case c.best > c.n:
-		o.LogProbs = true
+		o.LogProbs, o.YieldEnd = true, true // the choice does not depend on who wants to see them
 	}
 	if opts := f.object("stream_options"); opts != nil {
 		if c.usage = opts.boolean("include_usage"); !c.stream {
@@ -298,7 +298,7 @@ func (c *textRequest) addTo(choice *textChoice, e engine.Event, text string) {
 		c.describe(choice.LogProbs, e.Token, at)
 	}
 	if e.HasToken && !e.Echo {
-		if c.ids {
+		if c.ids && !c.v.m.Ends(e.Token.ID, &c.queries[0].Sampling) {
 			choice.IDs = append(choice.IDs, e.Token.ID)
 		}
 		choice.sum += e.Token.LogProb

@@ -54,6 +54,28 @@ func TestTokenIDs(t *testing.T) {
 	ts.post(t, "/detokenize", object{"tokens": whole.Choices[0].IDs}, &text)
 	require.Equal(t, text.Prompt, whole.Choices[0].Text)
 
+	// The token that ends an answer is not one of them, nor does asking for
+	// log-probabilities change which answers are the best.
+	ended := object{"model": "needle/llama", "prompt": "<s><|user|>Hello<|assistant|>", "add_special_tokens": false, "max_tokens": 100, "temperature": 0, "return_token_ids": true}
+	var without, with textAnswer
+	ts.post(t, "/v1/completions", ended, &without)
+	ended["logprobs"] = 0
+	ts.post(t, "/v1/completions", ended, &with)
+	require.Equal(t, "stop", with.Choices[0].Finish)
+	require.Equal(t, without.Choices[0].IDs, with.Choices[0].IDs)
+	require.Len(t, with.Choices[0].LogProbs.Tokens, len(with.Choices[0].IDs)+1)
+	ended["temperature"], ended["best_of"], ended["max_tokens"] = 1, 6, 60
+	for seed := range 12 {
+		ended["seed"] = seed
+		with, without = textAnswer{}, textAnswer{}
+		ended["logprobs"] = 0
+		ts.post(t, "/v1/completions", ended, &with)
+		delete(ended, "logprobs")
+		ts.post(t, "/v1/completions", ended, &without)
+		require.Equal(t, without.Choices[0].Text, with.Choices[0].Text)
+		require.Equal(t, without.Choices[0].IDs, with.Choices[0].IDs)
+	}
+
 	chat := ask("hello", object{"temperature": 0, "max_tokens": 5, "return_token_ids": true})
 	var once chatAnswer
 	ts.post(t, "/v1/chat/completions", chat, &once)
