@@ -162,7 +162,7 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 	case id != "" && text != "":
 		return nil, invalid("document", "context and document are both given, expected one of them")
 	case id != "":
-		if c.document, err = s.docs.get(owner(r), id, v); err != nil {
+		if c.document, err = s.docs.get(s.owner(r), id, v); err != nil {
 			return nil, err
 		}
 		if err := c.document.samePolicy(policy); err != nil {

@@ -186,7 +186,7 @@ func (s *Server) inFront(r *http.Request, v *served, q *engine.Request, id strin
 	if text != "" {
 		return nil, "", invalid("document", "context and document are both given, expected one of them")
 	}
-	doc, err := s.docs.get(owner(r), id, v)
+	doc, err := s.docs.get(s.owner(r), id, v)
 	switch {
 	case err != nil:
 		return nil, "", err

@@ -127,7 +127,7 @@ func (s *Server) newDocument(r *http.Request, f *fields, v *served) (*document, 
 	var none engine.Request
 	doc := &document{
 		Object: "document", Created: time.Now().Unix(), LastUsed: time.Now().Unix(), Model: v.id, Status: "ready",
-		Name: f.str("name"), owner: owner(r), text: strings.TrimSpace(f.str("text")), System: f.str("system"), salt: f.str("cache_salt"),
+		Name: f.str("name"), owner: s.owner(r), text: strings.TrimSpace(f.str("text")), System: f.str("system"), salt: f.str("cache_salt"),
 		policy: s.compression(f, v), date: v.date,
 	}
 	switch {

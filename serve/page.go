@@ -61,7 +61,7 @@ func (s *Server) compressions(w http.ResponseWriter, _ *http.Request) error {
 // positions that /kept reports, including what the template puts in front. A character
 // belongs to the token that completes it.
 func (s *Server) documentTokens(w http.ResponseWriter, r *http.Request) error {
-	doc, err := s.docs.find(owner(r), r.PathValue("id"))
+	doc, err := s.docs.find(s.owner(r), r.PathValue("id"))
 	if err != nil {
 		return err
 	}

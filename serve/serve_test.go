@@ -515,6 +515,16 @@ func TestDocumentsOfKeys(t *testing.T) {
 	require.Equal(t, 200, status)
 	visible(mine, 404)
 	visible(other, 200)
+
+	// A server without keys does not tell clients apart by what they send: many always
+	// send a key, while curl and the page do not.
+	open := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
+	status, text, _ = open.do(t, "POST", "/v1/documents", string(body))
+	require.Equal(t, 201, status, text)
+	for _, headers := range [][]string{nil, mine, other} {
+		status, text, _ = open.do(t, "POST", "/v1/chat/completions", string(question), headers...)
+		require.Equal(t, 200, status, text)
+	}
 }
 
 // TestControlTokens: what a user writes is text, never control tokens.
