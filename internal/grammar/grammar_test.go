@@ -242,6 +242,7 @@ var schemas1 = []string{
 	`{"type":"object","additionalProperties":{"type":"array","items":{"type":"boolean"}}}`,
 	`{"anyOf":[{"type":"integer"},{"type":"object","properties":{"x":{"const":1}},"required":["x"]},{"type":"integer","minimum":4}]}`,
 	`{"oneOf":[{"type":"object","properties":{"kind":{"const":"a"},"v":{"type":"null"}},"required":["kind"]},{"type":"object","properties":{"kind":{"const":"b"}},"required":["kind"]}]}`,
+	`{"$defs":{"Cat":{"type":"object","properties":{"kind":{"const":"cat","type":"string"},"v":{"type":"null"}},"required":["kind"]},"Dog":{"type":"object","properties":{"kind":{"const":"dog","type":"string"}},"required":["kind"]}},"discriminator":{"mapping":{"cat":"#/$defs/Cat","dog":"#/$defs/Dog"},"propertyName":"kind"},"oneOf":[{"$ref":"#/$defs/Cat"},{"$ref":"#/$defs/Dog"}]}`,
 	`{"oneOf":[{"$ref":"#/definitions/x"},{"type":"null"},{"$ref":"#/definitions/y"}],"definitions":{"x":{"type":"boolean"},"y":{"type":"string","enum":["a","b"]}}}`,
 	`{"allOf":[{"$ref":"#/$defs/x"}],"$defs":{"x":{"type":"boolean","title":"t"}}}`,
 	`{"$defs":{"tree":{"type":"object","properties":{"v":{"type":"integer"},"kids":{"type":"array","items":{"$ref":"#/$defs/tree"}}},"required":["v","kids"],"additionalProperties":false}},"$ref":"#/$defs/tree"}`,

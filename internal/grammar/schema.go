@@ -26,8 +26,9 @@ var keywords = map[string]string{
 	"minimum": "number", "maximum": "number", "exclusiveMinimum": "number", "exclusiveMaximum": "number",
 }
 
-// notes are keywords that say nothing about values.
-var notes = []string{"title", "description", "default", "examples", "example", "$schema", "$id", "$comment", "$defs", "definitions", "deprecated", "readOnly", "writeOnly"}
+// notes are keywords that say nothing about values. OpenAPI's discriminator only names the
+// property that tells the alternatives of a oneOf apart.
+var notes = []string{"discriminator", "title", "description", "default", "examples", "example", "$schema", "$id", "$comment", "$defs", "definitions", "deprecated", "readOnly", "writeOnly"}
 
 // schemas compiles the parts of one schema.
 type schemas struct {
