@@ -325,10 +325,14 @@ func TestPullSelection(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		drop []string
+		add  string
 		o    PullOptions
 		want []string
 		err  string
 	}{
+		{name: "single file beside an old index", drop: []string{"model-00002-of-00002.safetensors"}, add: "model.safetensors",
+			want: []string{"additional_chat_templates/x.jinja", "config.json", "generation_config.json", "model.safetensors",
+				"special_tokens_map.json", "tokenizer.json", "tokenizer_config.json"}},
 		{name: "include", o: PullOptions{Include: []string{"*.gguf", "onnx/"}}, want: []string{"model-q4.gguf", "onnx/model.onnx"}},
 		{name: "exclude", o: PullOptions{Exclude: []string{"*.safetensors", "additional_chat_templates/", "special*"}},
 			want: []string{"config.json", "generation_config.json", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json"}},
@@ -341,6 +345,9 @@ func TestPullSelection(t *testing.T) {
 			f := maps.Clone(files)
 			for _, n := range tc.drop {
 				delete(f, n)
+			}
+			if tc.add != "" {
+				f[tc.add] = noise(1000, 9)
 			}
 			h := newHub(t, f, large...)
 			c := h.client()

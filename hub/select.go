@@ -60,9 +60,11 @@ func choose(s *Snapshot, o *PullOptions, index []byte) ([]*File, error) {
 	return list, nil
 }
 
-// needsIndex reports whether the choice depends on the weights' index.
+// needsIndex reports whether the choice depends on the weights' index: not beside a
+// single file of weights, which goes before it (see safetensors.OpenCheckpoint).
 func needsIndex(s *Snapshot, o *PullOptions) bool {
-	return len(o.Include) == 0 && s.file(weightsIndex) != nil && !matches(o.Exclude, weightsIndex)
+	single := s.file(singleWeights) != nil && !matches(o.Exclude, singleWeights)
+	return len(o.Include) == 0 && !single && s.file(weightsIndex) != nil && !matches(o.Exclude, weightsIndex)
 }
 
 func (s *Snapshot) file(name string) *File {

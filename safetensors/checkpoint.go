@@ -28,11 +28,13 @@ type Checkpoint struct {
 	names []string         // sorted
 }
 
-// OpenCheckpoint opens the tensors of the model folder dir: by the index
-// model.safetensors.index.json if there is one, otherwise the single file
-// model.safetensors. The index must assign each tensor to a shard inside the
-// folder that actually contains it; tensors that the index does not name are
-// not part of the checkpoint. The caller must close the Checkpoint.
+// OpenCheckpoint opens the tensors of the model folder dir: the single file
+// model.safetensors if there is one, otherwise by the index
+// model.safetensors.index.json. The order is that of transformers, which leaves an
+// old index behind when it saves a checkpoint as one file in place of a sharded one.
+// The index must assign each tensor to a shard inside the folder that actually
+// contains it; tensors that the index does not name are not part of the checkpoint.
+// The caller must close the Checkpoint.
 func OpenCheckpoint(dir string) (*Checkpoint, error) {
 	return openCheckpoint(folder{
 		name: dir,
@@ -76,22 +78,22 @@ type folder struct {
 }
 
 func openCheckpoint(dir folder) (*Checkpoint, error) {
-	indexPath := dir.path(IndexName)
-	text, err := dir.read(indexPath)
+	f, err := dir.open(dir.path(SingleName))
 	if err == nil {
-		return openShards(dir, indexPath, text)
+		return single(f), nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("open checkpoint: %w", err)
+		return nil, err
 	}
-	f, err := dir.open(dir.path(SingleName))
+	indexPath := dir.path(IndexName)
+	text, err := dir.read(indexPath)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open checkpoint %q: found neither %s nor %s: %w", dir.name, SingleName, IndexName, fs.ErrNotExist)
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open checkpoint: %w", err)
 	}
-	return single(f), nil
+	return openShards(dir, indexPath, text)
 }
 
 // ParseCheckpoint is like Parse, but returns a checkpoint of one file.

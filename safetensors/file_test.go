@@ -170,7 +170,7 @@ func TestIndexStrictness(t *testing.T) {
 	}
 }
 
-func TestCheckpointPrefersIndexAndFollowsIt(t *testing.T) {
+func TestCheckpointPrefersSingleFileAndFollowsIndex(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name string, value float32, tensors ...string) {
 		var list []Named
@@ -194,6 +194,12 @@ func TestCheckpointPrefersIndexAndFollowsIt(t *testing.T) {
 	write("sub/s2", 3, "b", "unlisted")
 	index := `{"weight_map":{"b":"sub/s2","a":"s1"}}`
 	require.NoError(t, os.WriteFile(filepath.Join(dir, IndexName), []byte(index), 0o600))
+	c, err = OpenCheckpoint(dir) // an index that the single file replaced, if nobody removed it
+	require.NoError(t, err)
+	x, _, _ = c.Tensor("a")
+	assert.Equal(t, []float32{1}, x.F32s())
+	require.NoError(t, c.Close())
+	require.NoError(t, os.Remove(filepath.Join(dir, SingleName)))
 	c, err = OpenCheckpoint(dir)
 	require.NoError(t, err)
 	c.WillNeed(1 << 20)

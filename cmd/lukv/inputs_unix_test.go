@@ -156,7 +156,10 @@ func TestInputsAreFiles(t *testing.T) {
 			switch name { // those read only in place of, or through, others
 			case "tokenizer.model", "tekken.json":
 				os.Remove(filepath.Join(model, "tokenizer.json"))
+			case "model.safetensors.index.json":
+				os.Remove(filepath.Join(model, "model.safetensors"))
 			case "model-00001-of-00001.safetensors":
+				os.Remove(filepath.Join(model, "model.safetensors"))
 				index := `{"weight_map":{"model.norm.weight":"` + name + `"}}`
 				require.NoError(t, os.WriteFile(filepath.Join(model, "model.safetensors.index.json"), []byte(index), 0o600))
 			}

@@ -338,8 +338,8 @@ func (c *converter) shards(weights []weight, r *Result) error {
 var weightFile = regexp.MustCompile(`^model(-\d+-of-\d+)?\.safetensors$`)
 
 // sweep removes the weights left by a stopped run with other options or another
-// source, except for the files in names, which will be replaced. Its index would be
-// read in place of a single file.
+// source, except for the files in names, which will be replaced. Its single file would
+// be read in place of an index.
 func (c *converter) sweep(names []string) error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
