@@ -56,6 +56,11 @@ type place struct {
 	shape []int
 }
 
+const (
+	embedName = "model.embed_tokens.weight"
+	headName  = "lm_head.weight"
+)
+
 // places returns all places of w that cfg calls for, in a fixed order, with the
 // names of the Hugging Face layout. With tied embeddings there is none for Head.
 func (w *Weights) places(cfg *Config) []place {
@@ -67,7 +72,7 @@ func (w *Weights) places(cfg *Config) []place {
 		}
 	}
 	q, kv := cfg.Heads*cfg.HeadDim, cfg.KVHeads*cfg.HeadDim
-	add(true, "model.embed_tokens.weight", &w.Embed, cfg.Vocab, cfg.Hidden)
+	add(true, embedName, &w.Embed, cfg.Vocab, cfg.Hidden)
 	for i := range w.Layers {
 		l := &w.Layers[i]
 		prefix = fmt.Sprintf("model.layers.%d.", i)
@@ -92,7 +97,7 @@ func (w *Weights) places(cfg *Config) []place {
 	}
 	prefix = ""
 	add(true, "model.norm.weight", &w.Norm, cfg.Hidden)
-	add(!cfg.TiedEmbeddings, "lm_head.weight", &w.Head, cfg.Vocab, cfg.Hidden)
+	add(!cfg.TiedEmbeddings, headName, &w.Head, cfg.Vocab, cfg.Hidden)
 	return list
 }
 
@@ -150,20 +155,21 @@ func newWeights(folder string, c *safetensors.Checkpoint, cfg *Config) (*Weights
 	w := &Weights{Layers: make([]LayerWeights, cfg.Layers), closer: c}
 	used := make(map[string]bool, len(names))
 	for _, s := range w.places(cfg) {
-		t, file, ok := c.Tensor(s.name)
+		name := storedName(c, cfg, s.name)
+		t, file, ok := c.Tensor(name)
 		if !ok {
 			return nil, fmt.Errorf("checkpoint %s: tensor %q of shape %s is missing", folder, s.name, tensor.ShapeString(s.shape))
 		}
 		if !t.HasShape(s.shape...) {
 			return nil, fmt.Errorf("checkpoint file %q: tensor %q has shape %s, expected %s by the config",
-				file, s.name, tensor.ShapeString(t.Shape), tensor.ShapeString(s.shape))
+				file, name, tensor.ShapeString(t.Shape), tensor.ShapeString(s.shape))
 		}
 		switch t.Type {
 		case tensor.F32, tensor.F16, tensor.BF16:
 		default:
-			return nil, fmt.Errorf("checkpoint file %q: tensor %q is of type %v, expected F32, F16 or BF16", file, s.name, t.Type)
+			return nil, fmt.Errorf("checkpoint file %q: tensor %q is of type %v, expected F32, F16 or BF16", file, name, t.Type)
 		}
-		used[s.name] = true
+		used[name] = true
 		*s.dst = aligned(t)
 	}
 	if cfg.TiedEmbeddings {
@@ -171,6 +177,22 @@ func newWeights(folder string, c *safetensors.Checkpoint, cfg *Config) (*Weights
 	}
 	w.unused = slices.DeleteFunc(names, func(name string) bool { return used[name] })
 	return w, nil
+}
+
+// storedName returns the name under which c holds the tensor of a place. Of matrices
+// that share memory the safetensors library's save_model keeps the one that comes first
+// by name, and so, of tied embeddings, the head.
+func storedName(c *safetensors.Checkpoint, cfg *Config, name string) string {
+	if name != embedName || !cfg.TiedEmbeddings {
+		return name
+	}
+	if _, _, ok := c.Tensor(embedName); ok {
+		return name
+	}
+	if _, _, ok := c.Tensor(headName); ok {
+		return headName
+	}
+	return name
 }
 
 // aligned returns t itself if its elements are aligned, and a copy in new memory

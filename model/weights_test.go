@@ -150,6 +150,35 @@ func TestLoadWeightsFillsEveryPlace(t *testing.T) {
 	assert.Equal(t, 2+2*9, n)
 }
 
+// TestLoadWeightsTiedUnderOneName: tied embeddings may be stored under either name; it
+// is the same model.
+func TestLoadWeightsTiedUnderOneName(t *testing.T) {
+	cfg := smallConfig()
+	cfg.TiedEmbeddings = true
+	all := everyTensor(cfg, tensor.F16)
+	i := slices.IndexFunc(all, func(n safetensors.Named) bool { return n.Name == "model.embed_tokens.weight" })
+	load := func(name string, x tensor.Tensor) (*Weights, error) {
+		all[i] = safetensors.Named{Name: name, Tensor: x}
+		var file bytesWriter
+		require.NoError(t, safetensors.Write(&file, all, nil))
+		return LoadWeightsFS(file.fs(), cfg)
+	}
+	embed := all[i].Tensor
+	usual, err := load("model.embed_tokens.weight", embed)
+	require.NoError(t, err)
+	w, err := load("lm_head.weight", embed)
+	require.NoError(t, err)
+	assert.Equal(t, embed, w.Embed)
+	assert.True(t, w.tied())
+	assert.Empty(t, w.Unused())
+	assert.Equal(t, identity(cfg, usual), identity(cfg, w))
+
+	_, err = load("lm_head.weight", tensor.Make(tensor.F16, 3, cfg.Hidden))
+	assert.ErrorContains(t, err, `tensor "lm_head.weight" has shape`)
+	_, err = load("other.weight", embed)
+	assert.ErrorContains(t, err, `tensor "model.embed_tokens.weight" of shape`)
+}
+
 func TestLoadWeightsNamesTheCulprit(t *testing.T) {
 	cfg := smallConfig()
 	all := everyTensor(cfg, tensor.F16)
