@@ -361,6 +361,26 @@ func (o *object) rope() RopeConfig {
 		}
 	}
 	kind := func(p *object) string { return p.str("rope_type", p.str("type", "")) }
+	settings := func(p *object) RopeConfig {
+		r := RopeConfig{Type: kind(p), Theta: r.Theta, Factor: p.number("factor", 0)}
+		r.OriginalMax = p.integer("original_max_position_embeddings", 0, 1, maxPositionsCap)
+		switch r.Type {
+		case "llama3":
+			r.LowFreq = p.number("low_freq_factor", 0)
+			r.HighFreq = p.number("high_freq_factor", 0)
+		case "yarn":
+			r.BetaFast = p.number("beta_fast", 0)
+			r.BetaSlow = p.number("beta_slow", 0)
+			r.NoTruncate = !p.boolean("truncate", true)
+			r.AttentionFactor = p.number("attention_factor", 0)
+			if p.has("attention_factor") && r.AttentionFactor <= 0 {
+				p.fail(fmt.Errorf("\"attention_factor\": found %g, expected a number above 0", r.AttentionFactor))
+			}
+			r.MScale = p.number("mscale", 0)
+			r.MScaleAllDim = p.number("mscale_all_dim", 0)
+		}
+		return r
+	}
 	p := params
 	switch paramsKind, scalingKind := kind(params), kind(scaling); {
 	case len(scaling.fields) > 0 && scalingKind == "":
@@ -370,26 +390,14 @@ func (o *object) rope() RopeConfig {
 	case len(scaling.fields) == 0 || scalingKind == "default":
 	case paramsKind == "" || paramsKind == "default":
 		p = scaling
+	case settings(params) == settings(scaling): // written for readers of either form
 	default:
-		o.fail(errors.New("found both \"rope_parameters\" and \"rope_scaling\", each with a scaling, expected one"))
+		o.fail(errors.New("found both \"rope_parameters\" and \"rope_scaling\", each with another scaling, expected one"))
 	}
-	r.Type = kind(p)
-	r.Factor = p.number("factor", 0)
-	r.OriginalMax = p.integer("original_max_position_embeddings", 0, 1, maxPositionsCap)
-	switch r.Type {
-	case "llama3":
-		r.LowFreq = p.number("low_freq_factor", 0)
-		r.HighFreq = p.number("high_freq_factor", 0)
-	case "yarn":
-		r.BetaFast = p.number("beta_fast", 0)
-		r.BetaSlow = p.number("beta_slow", 0)
-		r.NoTruncate = !p.boolean("truncate", true)
-		r.AttentionFactor = p.number("attention_factor", 0)
-		if p.has("attention_factor") && r.AttentionFactor <= 0 {
-			p.fail(fmt.Errorf("\"attention_factor\": found %g, expected a number above 0", r.AttentionFactor))
-		}
-		r.MScale = p.number("mscale", 0)
-		r.MScaleAllDim = p.number("mscale_all_dim", 0)
+	r = settings(p)
+	if r.Type == "llama3" || r.Type == "yarn" {
+		// Where it stands beside the scaling, it goes before, as in transformers.
+		r.OriginalMax = o.integer("original_max_position_embeddings", r.OriginalMax, 1, maxPositionsCap)
 	}
 	o.adopt("rope_parameters", params)
 	o.adopt("rope_scaling", scaling)
