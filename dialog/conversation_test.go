@@ -215,11 +215,11 @@ func TestConversationSaved(t *testing.T) {
 	c := begin(t, m, false)
 	c.Sampling.MaxTokens = 10
 	c.Session.Compression = &lukv.Policy{Ratio: 0.3}
-	require.ErrorContains(t, c.Save(path), "nothing has been read")
+	require.ErrorContains(t, c.Save(t.Context(), path), "nothing has been read")
 	require.NoError(t, c.ReadDocument(t.Context(), builtin.Samples()[0].Context))
 	_, err := c.Ask(t.Context(), "Who?", quiet)
 	require.NoError(t, err)
-	require.NoError(t, c.Save(path))
+	require.NoError(t, c.Save(t.Context(), path))
 	info, err := os.Stat(StateFile(path))
 	require.NoError(t, err)
 	assert.Equal(t, fs.FileMode(0o600), info.Mode().Perm(), "what was said is its owner's")

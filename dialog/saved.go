@@ -33,11 +33,11 @@ func StateFile(session string) string { return session + ".chat.json" }
 
 // Save writes the session to path and what was said to [StateFile]; only the
 // owner may read them.
-func (c *Conversation) Save(path string) error {
+func (c *Conversation) Save(ctx context.Context, path string) error {
 	if c.s == nil {
 		return errors.New("save: nothing has been read yet")
 	}
-	if err := c.s.Save(path); err != nil {
+	if err := c.s.Save(ctx, path); err != nil {
 		return err
 	}
 	state := savedState{c.State, c.format.now, strings.TrimSuffix(c.head, c.Document), len(c.headTokens)}
@@ -56,7 +56,7 @@ func (c *Conversation) Restore(ctx context.Context, path string, o model.Session
 	if p := o.Compression; p != nil && !p.Decode.Enabled() {
 		o.Compression = nil
 	}
-	s, err := c.m.LoadSession(path, o)
+	s, err := c.m.LoadSession(ctx, path, o)
 	if err != nil {
 		return err
 	}

@@ -209,11 +209,11 @@ func nameOf(label string, tokens []int32) string {
 	return hex.EncodeToString(h.Sum(nil)[:16]) + ".session"
 }
 
-// passing reports whether an error in reading a file says nothing about the file: there is
-// no memory for it, or the system cannot read it now.
+// passing reports whether an error in reading a file says nothing about the file: nobody
+// waits for it any more, there is no memory for it, or the system cannot read it now.
 func passing(err error) bool {
 	var system syscall.Errno
-	return errors.Is(err, kvcache.ErrFull) || errors.Is(err, kernels.ErrDeviceMemory) || errors.Is(err, kernels.ErrDeviceLost) ||
+	return errors.Is(err, context.Canceled) || errors.Is(err, kvcache.ErrFull) || errors.Is(err, kernels.ErrDeviceMemory) || errors.Is(err, kernels.ErrDeviceLost) ||
 		errors.As(err, &system) && !errors.Is(err, fs.ErrNotExist)
 }
 
@@ -347,7 +347,7 @@ func (d *disk) read(ctx context.Context, f *stored, m *model.Model, o model.Sess
 	defer file.Close()
 	var s *model.Session
 	if len(question) == 0 {
-		s, err = m.LoadSessionFrom(f.name, file, size, o)
+		s, err = m.LoadSessionFrom(ctx, f.name, file, size, o)
 	} else {
 		s, err = m.LoadAndPrefill(ctx, f.name, file, size, o, question)
 	}
@@ -367,5 +367,5 @@ func (d *disk) read(ctx context.Context, f *stored, m *model.Model, o model.Sess
 
 // write saves a session as a file, which is on disk when write returns.
 func (d *disk) write(f *stored, s *model.Session) error {
-	return atomicfile.Write(filepath.Join(d.dir, f.name), 0o600, func(w io.Writer) error { return s.SaveTo(w, f.label) })
+	return atomicfile.Write(filepath.Join(d.dir, f.name), 0o600, func(w io.Writer) error { return s.SaveTo(context.Background(), w, f.label) })
 }

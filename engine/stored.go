@@ -1,12 +1,18 @@
 package engine
 
-import "github.com/lukv/lukv/model"
+import (
+	"context"
+	"errors"
+
+	"github.com/lukv/lukv/model"
+)
 
 // load is a file being read for the requests that wait for it.
 type load struct {
-	file *stored
-	jobs []*job
-	held int64 // bytes reserved for requests that have gone away since
+	file   *stored
+	jobs   []*job
+	cancel func() // when no job waits any more
+	held   int64  // bytes reserved for requests that have gone away since
 
 	asked *job // whose prompt is read to its end at the same time, nil if none's is
 }
@@ -35,7 +41,8 @@ func (e *Engine) startLoad(j *job, f *stored, n int) bool {
 	}
 	e.disk.touch(f)
 	if f.load == nil {
-		l := &load{file: f}
+		ctx, cancel := context.WithCancel(context.Background()) // whoever asked first may leave before the others
+		l := &load{file: f, cancel: cancel}
 		var question []int32
 		if e.readsBeside(j, f, n) {
 			l.asked, question = j, j.req.Prompt[n:]
@@ -44,7 +51,7 @@ func (e *Engine) startLoad(j *job, f *stored, n int) bool {
 		e.beside++
 		o := j.sessionOptions()
 		go func() {
-			saved, asked, err := e.disk.read(j.ctx, f, e.m, o, question)
+			saved, asked, err := e.disk.read(ctx, f, e.m, o, question)
 			e.post(func() { e.loaded(l, saved, asked, err) })
 		}()
 	}
@@ -70,10 +77,14 @@ func (e *Engine) loaded(l *load, saved, asked *model.Session, err error) {
 			defer s.Close()
 		}
 	}
+	l.cancel()
 	e.beside--
-	l.file.load = nil
+	if l.file.load == l { // otherwise it was cancelled
+		l.file.load = nil
+	}
 	e.give(l.held)
 	switch {
+	case errors.Is(err, context.Canceled): // nobody waits any more
 	case err != nil && passing(err):
 		e.o.Log.Warn("stored prefix not read", "file", l.file.name, "error", err)
 	case err != nil:
@@ -128,6 +139,10 @@ func (e *Engine) away(j *job) {
 		}
 		l.held += j.reserved
 		j.reserved = 0
+		if len(l.jobs) == 0 {
+			l.file.load = nil // who comes now loads it again
+			l.cancel()
+		}
 	}
 	if w := j.write; w != nil {
 		j.write, w.job = nil, nil

@@ -552,11 +552,20 @@ func TestQuestionIsReadWhileItsFileLoads(t *testing.T) {
 		})
 	}
 	e = newEngine(t, m, o)
-	ctx, cancel := context.WithCancel(t.Context())
-	s, err = e.Submit(ctx, ask(20))
-	require.NoError(t, err)
-	cancel()
-	for range s.Events() {
+	for i := range 20 { // at once, while the file loads, later
+		ctx, cancel := context.WithCancel(t.Context())
+		s, err = e.Submit(ctx, ask(20))
+		require.NoError(t, err)
+		time.Sleep(time.Duration(i) * 200 * time.Microsecond)
+		cancel()
+		for range s.Events() {
+		}
+		if i%5 == 4 {
+			require.NoError(t, e.Close()) // so that the next request finds nothing in memory
+			require.Subset(t, stores(t, dir), stored, "a file whose load was cancelled is not damaged")
+			require.Zero(t, e.Stats().ReservedBytes)
+			e = newEngine(t, m, o)
+		}
 	}
 	s, err = e.Submit(t.Context(), ask(21))
 	require.NoError(t, err)

@@ -48,7 +48,7 @@ func testLoadWhile(t *testing.T, at place) {
 	f, err := NewFile("x", g, int64(len(file)))
 	require.NoError(t, err)
 	defer f.Close()
-	c, _, err := f.LoadWhile(at.options(Options{}), func(c *Cache, await func(int) error) {
+	c, _, err := f.LoadWhile(t.Context(), at.options(Options{}), func(c *Cache, await func(int) error) {
 		for l, n := range lengths {
 			require.EqualValues(t, n, c.Len(l, 0), "lengths are there before entries")
 			came := make(chan error, 1)
@@ -109,7 +109,7 @@ func TestLoadWhileFails(t *testing.T) {
 		f, err := NewFile("x", g, int64(len(file)))
 		require.NoError(t, err)
 		var seen error
-		c, _, err := f.LoadWhile(Options{}, func(c *Cache, await func(int) error) {
+		c, _, err := f.LoadWhile(t.Context(), Options{}, func(c *Cache, await func(int) error) {
 			seen = await(2)
 			require.Error(t, await(0))
 		})
@@ -123,7 +123,7 @@ func TestLoadWhileFails(t *testing.T) {
 	f, err := NewFile("x", io.NewSectionReader(bytes.NewReader(altered), 0, int64(len(file))), int64(len(file)))
 	require.NoError(t, err)
 	defer f.Close()
-	_, _, err = f.LoadWhile(Options{}, func(c *Cache, await func(int) error) {
+	_, _, err = f.LoadWhile(t.Context(), Options{}, func(c *Cache, await func(int) error) {
 		_ = await(2) // it may have come before the checksum
 		add(t, c, 0, 0, 500, 510)
 	})

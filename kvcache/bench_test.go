@@ -164,7 +164,7 @@ func BenchmarkSave(b *testing.B) {
 		require.NoError(b, c.Append(0, 0, pos, k, v, benchDim))
 		b.SetBytes(bytesPer(c, n))
 		for b.Loop() {
-			require.NoError(b, c.Save(io.Discard, nil))
+			require.NoError(b, c.Save(b.Context(), io.Discard, nil))
 		}
 	})
 }

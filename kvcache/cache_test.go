@@ -466,7 +466,7 @@ func testClosed(t *testing.T, at place) {
 	require.ErrorIs(t, addErr(c, 0, 0, 100, 101), ErrClosed)
 	require.ErrorIs(t, c.Keep(0, 0, nil), ErrClosed)
 	require.ErrorIs(t, c.Truncate(0), ErrClosed)
-	require.ErrorIs(t, c.Save(nil, nil), ErrClosed)
+	require.ErrorIs(t, c.Save(t.Context(), nil, nil), ErrClosed)
 	_, err = c.Fork()
 	require.ErrorIs(t, err, ErrClosed)
 	c.DropBefore(0, 100)

@@ -2,6 +2,7 @@ package kvcache
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -172,7 +173,7 @@ func TestViewsAreKept(t *testing.T) {
 	add(t, one, 0, 0, 0, 100)
 	reads("keys and values of a file", 7, func() { saved(t, one, nil) })
 	to := newFake()
-	loaded, _, err := Load("x", saved(t, one, nil), Options{Device: to})
+	loaded, _, err := Load(t.Context(), "x", saved(t, one, nil), Options{Device: to})
 	require.NoError(t, err)
 	require.Equal(t, 1, to.writes, "seven pages go to a device at once")
 	require.NoError(t, loaded.Close())
@@ -237,13 +238,13 @@ var faultSteps = []struct {
 	{"drop", func(s *faultScript) error { s.c.DropBefore(0, 20); return nil }, func(s *faultScript) {
 		s.held[0][0] = span(16, 45)
 	}},
-	{"save", func(s *faultScript) error { return s.c.Save(io.Discard, nil) }, func(*faultScript) {}},
+	{"save", func(s *faultScript) error { return s.c.Save(context.Background(), io.Discard, nil) }, func(*faultScript) {}},
 	{"load", func(s *faultScript) error {
 		var file bytes.Buffer
-		if err := s.c.Save(&file, nil); err != nil {
+		if err := s.c.Save(context.Background(), &file, nil); err != nil {
 			return err
 		}
-		c, _, err := Load("x", file.Bytes(), Options{Device: s.o.Device})
+		c, _, err := Load(context.Background(), "x", file.Bytes(), Options{Device: s.o.Device})
 		if err != nil {
 			return err
 		}
@@ -334,7 +335,7 @@ func runFaults(t *testing.T, at int, fault error) bool {
 			require.ErrorIs(t, err, fault)
 			for what, refused := range map[string]error{
 				"append": addErr(c, 1, 0, 100, 101), "reserve": c.Reserve(0, 0, []int32{100}), "keep": c.Keep(0, 0, nil),
-				"truncate": c.Truncate(0), "save": c.Save(io.Discard, nil),
+				"truncate": c.Truncate(0), "save": c.Save(t.Context(), io.Discard, nil),
 				"fork": second(c.Fork()),
 			} {
 				require.ErrorIs(t, refused, fault, "fault at use %d: %s of a failed cache", at, what)

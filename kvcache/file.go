@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -63,9 +64,9 @@ func (c *Cache) partType(part string, n int) tensor.Tensor {
 // says what the entries belong to (model, metric, ratio and so on), and extra
 // tensors under names of the caller's choice. The key "lukv_cache" is reserved.
 // Equal caches give equal bytes. Save needs little memory, whatever the size of
-// the cache.
-func (c *Cache) Save(w io.Writer, meta map[string]string, extra ...safetensors.Named) error {
-	if err := c.save(w, meta, extra); err != nil {
+// the cache. It ends within a page when ctx is done, with the cause.
+func (c *Cache) Save(ctx context.Context, w io.Writer, meta map[string]string, extra ...safetensors.Named) error {
+	if err := c.save(ctx, w, meta, extra); err != nil {
 		return fmt.Errorf("save a cache: %w", err)
 	}
 	return nil
@@ -76,7 +77,7 @@ func (c *Cache) SavedSize(meta map[string]string, extra ...safetensors.Named) (i
 	all, err := c.savedMeta(meta)
 	var n int64
 	if err == nil {
-		sources, _ := c.sources(extra)
+		sources, _ := c.sources(context.Background(), extra) // which are not read
 		n, err = safetensors.Size(sources, all)
 	}
 	if err != nil {
@@ -98,12 +99,12 @@ func (c *Cache) savedMeta(meta map[string]string) (map[string]string, error) {
 	return all, nil
 }
 
-func (c *Cache) save(w io.Writer, meta map[string]string, extra []safetensors.Named) error {
+func (c *Cache) save(ctx context.Context, w io.Writer, meta map[string]string, extra []safetensors.Named) error {
 	all, err := c.savedMeta(meta)
 	if err != nil {
 		return err
 	}
-	sources, sum := c.sources(extra)
+	sources, sum := c.sources(ctx, extra)
 	defer sum.end()
 	bw := bufio.NewWriterSize(w, pieceBytes)
 	if err := safetensors.Write(io.MultiWriter(bw, sum), sources, all); err != nil {
@@ -114,7 +115,7 @@ func (c *Cache) save(w io.Writer, meta map[string]string, extra []safetensors.Na
 
 // sources returns the tensors of the file and the checksum to which everything
 // written must also go.
-func (c *Cache) sources(extra []safetensors.Named) ([]safetensors.Named, *checksum) {
+func (c *Cache) sources(ctx context.Context, extra []safetensors.Named) ([]safetensors.Named, *checksum) {
 	windows, heads := make([]int64, c.o.Layers), make([]int64, 0, 3*len(c.heads))
 	for l := range windows {
 		windows[l] = int64(c.window(l))
@@ -135,7 +136,7 @@ func (c *Cache) sources(extra []safetensors.Named) ([]safetensors.Named, *checks
 			s = append(s, safetensors.Named{
 				Name:   partName(i, c.o.KVHeads, part),
 				Tensor: c.partType(part, c.heads[i].n),
-				Stream: func(w io.Writer) error { return c.writePart(w, &c.heads[i], part, &buf) },
+				Stream: func(w io.Writer) error { return c.writePart(ctx, w, &c.heads[i], part, &buf) },
 			})
 		}
 	}
@@ -156,8 +157,11 @@ func (c *Cache) sources(extra []safetensors.Named) ([]safetensors.Named, *checks
 }
 
 // writePart writes one tensor of a head, a page at a time.
-func (c *Cache) writePart(w io.Writer, p *head, part string, buf *saveBuffers) error {
+func (c *Cache) writePart(ctx context.Context, w io.Writer, p *head, part string, buf *saveBuffers) error {
 	for j := range p.blocks {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		n := min(c.o.PageEntries, p.n-j*c.o.PageEntries)
 		b := buf.out[:0]
 		if part == "positions" {
@@ -198,8 +202,8 @@ type saveBuffers struct {
 // only when it is complete and on disk, replacing any older one; on failure
 // nothing is left behind and an older file stays. Only its owner may read the
 // file, since it reveals what the context said.
-func (c *Cache) SaveFile(path string, meta map[string]string, extra ...safetensors.Named) error {
-	save := func(w io.Writer) error { return c.save(w, meta, extra) }
+func (c *Cache) SaveFile(ctx context.Context, path string, meta map[string]string, extra ...safetensors.Named) error {
+	save := func(w io.Writer) error { return c.save(ctx, w, meta, extra) }
 	if err := atomicfile.Write(path, 0o600, save); err != nil {
 		return fmt.Errorf("save a cache to %q: %w", path, err)
 	}
@@ -207,23 +211,23 @@ func (c *Cache) SaveFile(path string, meta map[string]string, extra ...safetenso
 }
 
 // LoadFile loads a cache that SaveFile wrote, see [File.Load].
-func LoadFile(path string, o Options) (c *Cache, meta map[string]string, err error) {
+func LoadFile(ctx context.Context, path string, o Options) (c *Cache, meta map[string]string, err error) {
 	f, err := OpenFile(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.Close()
-	return f.only(o)
+	return f.only(ctx, o)
 }
 
 // Load returns the cache that Save wrote as data, and the metadata given to
 // Save, see [File.Load]. The name is for error messages; data is not retained.
-func Load(name string, data []byte, o Options) (*Cache, map[string]string, error) {
+func Load(ctx context.Context, name string, data []byte, o Options) (*Cache, map[string]string, error) {
 	f, err := newFile(name, &source{data: data})
 	if err != nil {
 		return nil, nil, err
 	}
-	return f.only(o)
+	return f.only(ctx, o)
 }
 
 // File is a saved cache whose header has been read, so that what it belongs to is
@@ -304,10 +308,11 @@ func (f *File) Close() error {
 // entries dropped at the start of a head (Base) must be whole pages. MaxBytes, Account,
 // HugePages, LoadHuge, Device and DeviceLayers are taken from o; a file that exceeds MaxBytes
 // fails with ErrFull. A file that is truncated, altered, of another version or not a
-// saved cache is an error, and then no memory is held.
-func (f *File) Load(o Options) (*Cache, map[string]tensor.Tensor, error) {
+// saved cache is an error, and then no memory is held; so it is when ctx is done, which
+// ends Load within a piece.
+func (f *File) Load(ctx context.Context, o Options) (*Cache, map[string]tensor.Tensor, error) {
 	extra := map[string]tensor.Tensor{}
-	c, err := f.load(o, extra, nil)
+	c, err := f.load(ctx, o, extra, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -320,9 +325,9 @@ func (f *File) Load(o Options) (*Cache, map[string]tensor.Tensor, error) {
 // it have been read, on a device until everything has. Nothing is verified before
 // LoadWhile returns. If loading fails, await returns the error, the cache is closed, and
 // whatever use made of it has to be forgotten.
-func (f *File) LoadWhile(o Options, use func(c *Cache, await func(layer int) error)) (*Cache, map[string]tensor.Tensor, error) {
+func (f *File) LoadWhile(ctx context.Context, o Options, use func(c *Cache, await func(layer int) error)) (*Cache, map[string]tensor.Tensor, error) {
 	extra := map[string]tensor.Tensor{}
-	c, err := f.load(o, extra, use)
+	c, err := f.load(ctx, o, extra, use)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -330,8 +335,8 @@ func (f *File) LoadWhile(o Options, use func(c *Cache, await func(layer int) err
 }
 
 // only loads the cache without the extra tensors.
-func (f *File) only(o Options) (*Cache, map[string]string, error) {
-	c, err := f.load(o, nil, nil)
+func (f *File) only(ctx context.Context, o Options) (*Cache, map[string]string, error) {
+	c, err := f.load(ctx, o, nil, nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -339,8 +344,8 @@ func (f *File) only(o Options) (*Cache, map[string]string, error) {
 }
 
 // load puts the extra tensors into extra, if it is not nil. use may be nil.
-func (f *File) load(o Options, extra map[string]tensor.Tensor, use func(*Cache, func(int) error)) (*Cache, error) {
-	c, err := f.open(o, extra, use)
+func (f *File) load(ctx context.Context, o Options, extra map[string]tensor.Tensor, use func(*Cache, func(int) error)) (*Cache, error) {
+	c, err := f.open(ctx, o, extra, use)
 	if err != nil {
 		return nil, fmt.Errorf("load cache %q: %w", f.name, err)
 	}
@@ -348,7 +353,7 @@ func (f *File) load(o Options, extra map[string]tensor.Tensor, use func(*Cache, 
 	return c, nil
 }
 
-func (f *File) open(o Options, extra map[string]tensor.Tensor, use func(*Cache, func(int) error)) (*Cache, error) {
+func (f *File) open(ctx context.Context, o Options, extra map[string]tensor.Tensor, use func(*Cache, func(int) error)) (*Cache, error) {
 	for _, name := range shapes {
 		if t, ok := f.f.Tensor(name); ok {
 			if err := f.src.fetch(t.Data); err != nil {
@@ -367,7 +372,7 @@ func (f *File) open(o Options, extra map[string]tensor.Tensor, use func(*Cache, 
 	targets, err := c.prepare(f.f)
 	if err == nil {
 		read := func(ahead int, arrived func(layer int)) error {
-			return c.read(f.f, f.src, targets, extra, ahead, arrived)
+			return c.read(ctx, f.f, f.src, targets, extra, ahead, arrived)
 		}
 		if use == nil {
 			err = read(hashAhead, func(int) {})
@@ -548,7 +553,7 @@ const (
 
 // read copies the tensors, in file order, to their heads and compares the checksum, for
 // which hashing may fall ahead pieces behind. It calls arrived after every tensor of a layer.
-func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target, extra map[string]tensor.Tensor, ahead int, arrived func(layer int)) error {
+func (c *Cache) read(ctx context.Context, f *safetensors.File, src *source, targets map[string]target, extra map[string]tensor.Tensor, ahead int, arrived func(layer int)) error {
 	size := 0
 	for _, t := range f.All() {
 		size += len(t.Data)
@@ -570,7 +575,7 @@ func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target
 			found = t.Data
 			err = src.fetch(found)
 		case entries:
-			if err = c.readTensor(s, t.Data, src, sum); s.part == "positions" {
+			if err = c.readTensor(ctx, s, t.Data, src, sum); s.part == "positions" {
 				wrong = cmp.Or(wrong, c.checkOne(s.head))
 			} else if c.heads[s.head].mem.device != nil {
 				later[s] = t.Data
@@ -583,7 +588,7 @@ func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target
 				x := tensor.Make(t.Type, t.Shape...)
 				extra[name], to = x, x.Data
 			}
-			err = src.stream(t.Data, 1, sum, func(b []byte) { to = to[copy(to, b):] })
+			err = src.stream(ctx, t.Data, 1, sum, func(b []byte) { to = to[copy(to, b):] })
 		}
 		if err != nil {
 			return err
@@ -600,6 +605,9 @@ func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target
 	}
 	w := writer{c: c}
 	for i := range c.o.DeviceLayers * c.o.KVHeads {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err := c.upload(&w, &c.heads[i], later[target{i, "keys"}], later[target{i, "values"}]); err != nil {
 			return fmt.Errorf("write layer %d head %d: %w", i/c.o.KVHeads, i%c.o.KVHeads, err)
 		}
@@ -609,11 +617,11 @@ func (c *Cache) read(f *safetensors.File, src *source, targets map[string]target
 
 // readTensor reads one tensor of a head. Keys and values for a device go to their place
 // in the image.
-func (c *Cache) readTensor(s target, data []byte, src *source, sum *checksum) error {
+func (c *Cache) readTensor(ctx context.Context, s target, data []byte, src *source, sum *checksum) error {
 	p, j := &c.heads[s.head], 0
 	switch {
 	case s.part == "positions":
-		return src.stream(data, 4*c.o.PageEntries, sum, func(b []byte) {
+		return src.stream(ctx, data, 4*c.o.PageEntries, sum, func(b []byte) {
 			for ; len(b) > 0; j++ {
 				pos := c.positions(p, j)[:min(c.o.PageEntries, len(b)/4)]
 				for e := range pos {
@@ -626,9 +634,9 @@ func (c *Cache) readTensor(s target, data []byte, src *source, sum *checksum) er
 		sum.Write(data)
 		return nil
 	case p.mem.device != nil:
-		return src.stream(data, 1, sum, func(b []byte) { data = data[copy(data, b):] })
+		return src.stream(ctx, data, 1, sum, func(b []byte) { data = data[copy(data, b):] })
 	}
-	return src.stream(data, c.o.PageEntries*c.rowBytes(), sum, func(b []byte) {
+	return src.stream(ctx, data, c.o.PageEntries*c.rowBytes(), sum, func(b []byte) {
 		for ; len(b) > 0; j++ {
 			b = c.readPart(p.pages[j], min(c.o.PageEntries, len(b)/c.rowBytes()), s.part, b)
 		}

@@ -21,11 +21,11 @@ func BenchmarkFile(b *testing.B) {
 		require.NoError(b, c.Append(i/heads, i%heads, pos, k, v, dim))
 	}
 	path := filepath.Join(b.TempDir(), "cache")
-	require.NoError(b, c.SaveFile(path, nil))
+	require.NoError(b, c.SaveFile(b.Context(), path, nil))
 	b.Run("load", func(b *testing.B) {
 		b.SetBytes(c.Bytes())
 		for b.Loop() {
-			d, _, err := LoadFile(path, Options{LoadHuge: true})
+			d, _, err := LoadFile(b.Context(), path, Options{LoadHuge: true})
 			require.NoError(b, err)
 			require.NoError(b, d.Close())
 		}
@@ -33,7 +33,7 @@ func BenchmarkFile(b *testing.B) {
 	b.Run("save", func(b *testing.B) {
 		b.SetBytes(c.Bytes())
 		for b.Loop() {
-			require.NoError(b, c.Save(discard{}, nil))
+			require.NoError(b, c.Save(b.Context(), discard{}, nil))
 		}
 	})
 }

@@ -47,7 +47,7 @@ func wantSample(t testing.TB, c *Cache) {
 func saved(t testing.TB, c *Cache, meta map[string]string) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	require.NoError(t, c.Save(&b, meta))
+	require.NoError(t, c.Save(t.Context(), &b, meta))
 	return b.Bytes()
 }
 
@@ -58,7 +58,7 @@ func testSaveLoad(t *testing.T, at place) {
 	for _, typ := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 		file := saved(t, sample(t, at, typ), meta)
 		for _, pages := range []int{0, 16, 32} {
-			c, got, err := Load("x", file, at.options(Options{PageEntries: pages}))
+			c, got, err := Load(t.Context(), "x", file, at.options(Options{PageEntries: pages}))
 			require.NoError(t, err)
 			require.Equal(t, meta, got)
 			wantSample(t, c)
@@ -71,16 +71,16 @@ func testSaveLoad(t *testing.T, at place) {
 			add(t, c, 1, 1, 32, 60)
 			wantHead(t, c, 1, 1, 32, span(32, 60))
 			require.NoError(t, c.Close())
-			same, _, err := Load("x", file, o)
+			same, _, err := Load(t.Context(), "x", file, o)
 			require.NoError(t, err, "the options of a loaded cache fit")
 			require.NoError(t, same.Close())
 		}
-		_, _, err := Load("x", file, at.options(Options{PageEntries: 64}))
+		_, _, err := Load(t.Context(), "x", file, at.options(Options{PageEntries: 64}))
 		require.ErrorContains(t, err, "whole pages of 64")
-		_, _, err = Load("x", file, at.options(Options{MaxBytes: 100}))
+		_, _, err = Load(t.Context(), "x", file, at.options(Options{MaxBytes: 100}))
 		require.ErrorIs(t, err, ErrFull)
 		// Unaligned data loads as well.
-		c, _, err := Load("x", append([]byte{0}, file...)[1:], at.options(Options{}))
+		c, _, err := Load(t.Context(), "x", append([]byte{0}, file...)[1:], at.options(Options{}))
 		require.NoError(t, err)
 		wantSample(t, c)
 		require.NoError(t, c.Close())
@@ -92,11 +92,11 @@ func TestLoadOnlyReads(t *testing.T) { everywhere(t, testLoadOnlyReads) }
 
 func testLoadOnlyReads(t *testing.T, at place) {
 	path := filepath.Join(t.TempDir(), "cache")
-	require.NoError(t, sample(t, at, tensor.BF16).SaveFile(path, nil))
+	require.NoError(t, sample(t, at, tensor.BF16).SaveFile(t.Context(), path, nil))
 	m, err := mapfile.Open(path)
 	require.NoError(t, err)
 	defer m.Close()
-	c, _, err := Load("x", m.Bytes(), at.options(Options{}))
+	c, _, err := Load(t.Context(), "x", m.Bytes(), at.options(Options{}))
 	require.NoError(t, err)
 	wantSample(t, c)
 	require.NoError(t, c.Close())
@@ -139,7 +139,7 @@ func loadedFrom(t testing.TB, file []byte, pages int) (*Cache, error) {
 	f, err := NewFile("x", bytes.NewReader(file), int64(len(file)))
 	require.NoError(t, err)
 	defer f.Close()
-	c, _, err := f.Load(Options{PageEntries: pages})
+	c, _, err := f.Load(t.Context(), Options{PageEntries: pages})
 	return c, err
 }
 
@@ -154,7 +154,7 @@ func TestLoadRefusesOtherShapes(t *testing.T) {
 		"found 0 in layer 0, expected windows [1]":         {Windows: []int{1}},
 		"8 entries per page, expected a power of two from": {PageEntries: 8},
 	} {
-		_, _, err := Load("some.cache", file, o)
+		_, _, err := Load(t.Context(), "some.cache", file, o)
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, `"some.cache"`)
 	}
@@ -168,7 +168,7 @@ func testDamage(t *testing.T, at place) {
 	live := arena.Live()
 	refused := 0
 	try := func(b []byte, what string, i int) {
-		c, _, err := Load("x", b, at.options(Options{}))
+		c, _, err := Load(t.Context(), "x", b, at.options(Options{}))
 		if err == nil {
 			require.NoError(t, c.Close())
 			t.Fatalf("%s at %d of %d: loaded", what, i, len(file))
@@ -194,7 +194,7 @@ func testDamage(t *testing.T, at place) {
 func forge(t testing.TB, c *Cache, change func(s []safetensors.Named) []safetensors.Named, meta map[string]string) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	s, sum := c.sources(nil)
+	s, sum := c.sources(t.Context(), nil)
 	require.NoError(t, safetensors.Write(io.MultiWriter(&b, sum), change(s), meta))
 	return b.Bytes()
 }
@@ -283,7 +283,7 @@ func testLoadRefusesContradictions(t *testing.T, at place) {
 		{"position -1 of entry 4", positions(0, 7, 8, 30, 0xffffffff)},
 	} {
 		live := arena.Live()
-		_, _, err := Load("x", forge(t, c, x.change, good), at.options(Options{}))
+		_, _, err := Load(t.Context(), "x", forge(t, c, x.change, good), at.options(Options{}))
 		require.ErrorContains(t, err, x.want)
 		require.Equal(t, live, arena.Live())
 	}
@@ -292,18 +292,18 @@ func testLoadRefusesContradictions(t *testing.T, at place) {
 		"not a saved cache":                {"a": "b"},
 		`format version "2", expected "1"`: {formatKey: "2"},
 	} {
-		_, _, err := Load("x", forge(t, c, same, meta), at.options(Options{}))
+		_, _, err := Load(t.Context(), "x", forge(t, c, same, meta), at.options(Options{}))
 		require.ErrorContains(t, err, want)
 	}
-	loaded, _, err := Load("x", forge(t, c, same, good), at.options(Options{}))
+	loaded, _, err := Load(t.Context(), "x", forge(t, c, same, good), at.options(Options{}))
 	require.NoError(t, err)
 	wantSample(t, loaded)
 	require.NoError(t, loaded.Close())
-	loaded, _, err = Load("x", forge(t, c, i64("windows", 1, math.MaxInt32), good), at.options(Options{}))
+	loaded, _, err = Load(t.Context(), "x", forge(t, c, i64("windows", 1, math.MaxInt32), good), at.options(Options{}))
 	require.NoError(t, err, "the largest window")
 	require.Equal(t, math.MaxInt32, loaded.Options().Windows[1])
 	require.NoError(t, loaded.Close())
-	require.ErrorContains(t, c.Save(io.Discard, good), "reserved")
+	require.ErrorContains(t, c.Save(t.Context(), io.Discard, good), "reserved")
 }
 
 // TestChecksumComesLast puts the checksum before what it covers.
@@ -331,7 +331,7 @@ func TestChecksumComesLast(t *testing.T) {
 	text, err := json.Marshal(header)
 	require.NoError(t, err)
 	file := binary.LittleEndian.AppendUint64(nil, uint64(len(text)))
-	_, _, err = Load("x", append(append(file, text...), data...), Options{})
+	_, _, err = Load(t.Context(), "x", append(append(file, text...), data...), Options{})
 	require.ErrorContains(t, err, "follows the checksum")
 }
 
@@ -346,7 +346,7 @@ func TestExtra(t *testing.T) {
 		{Name: "none", Tensor: tensor.Make(tensor.F32, 0, 2)},
 	}
 	var file bytes.Buffer
-	require.NoError(t, c.Save(&file, meta, extra...))
+	require.NoError(t, c.Save(t.Context(), &file, meta, extra...))
 	size, err := c.SavedSize(meta, extra...)
 	require.NoError(t, err)
 	require.EqualValues(t, file.Len(), size)
@@ -355,7 +355,7 @@ func TestExtra(t *testing.T) {
 	defer f.Close()
 	require.Equal(t, meta, f.Meta())
 	listed := f.Extra()
-	got, found, err := f.Load(Options{})
+	got, found, err := f.Load(t.Context(), Options{})
 	require.NoError(t, err)
 	defer got.Close()
 	wantSample(t, got)
@@ -365,18 +365,18 @@ func TestExtra(t *testing.T) {
 		require.Equal(t, x.Tensor.Data, found[x.Name].Data)
 	}
 	// The cache can be loaded without them.
-	alone, _, err := Load("x", file.Bytes(), Options{})
+	alone, _, err := Load(t.Context(), "x", file.Bytes(), Options{})
 	require.NoError(t, err)
 	require.NoError(t, alone.Close())
 	at := bytes.Index(file.Bytes(), extra[0].Tensor.Data)
 	require.Positive(t, at)
 	damaged := bytes.Clone(file.Bytes())
 	damaged[at] ^= 1
-	_, _, err = Load("x", damaged, Options{})
+	_, _, err = Load(t.Context(), "x", damaged, Options{})
 	require.ErrorContains(t, err, "checksum")
 	short, err := NewFile("short", bytes.NewReader(file.Bytes()[:size-40]), size)
 	require.NoError(t, err, "the header is there")
-	_, _, err = short.Load(Options{})
+	_, _, err = short.Load(t.Context(), Options{})
 	require.ErrorContains(t, err, "became shorter")
 	require.NoError(t, short.Close())
 	_, err = NewFile("short", bytes.NewReader(file.Bytes()[:20]), 20)
@@ -400,34 +400,34 @@ func testSaveFile(t *testing.T, at place) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.cache")
 	c := sample(t, at, tensor.F32)
-	require.NoError(t, c.SaveFile(path, map[string]string{"n": "1"}))
-	loaded, meta, err := LoadFile(path, at.options(Options{}))
+	require.NoError(t, c.SaveFile(t.Context(), path, map[string]string{"n": "1"}))
+	loaded, meta, err := LoadFile(t.Context(), path, at.options(Options{}))
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"n": "1"}, meta)
 	wantSample(t, loaded)
 
 	// A failure leaves the old file and no other.
-	require.ErrorContains(t, loaded.SaveFile(path, map[string]string{"n": "\xff"}), path)
-	require.NoError(t, loaded.SaveFile(path, map[string]string{"n": "2"}))
-	require.Error(t, loaded.SaveFile(filepath.Join(dir, "none", "a.cache"), nil))
+	require.ErrorContains(t, loaded.SaveFile(t.Context(), path, map[string]string{"n": "\xff"}), path)
+	require.NoError(t, loaded.SaveFile(t.Context(), path, map[string]string{"n": "2"}))
+	require.Error(t, loaded.SaveFile(t.Context(), filepath.Join(dir, "none", "a.cache"), nil))
 	require.NoError(t, loaded.Close())
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
-	_, meta, err = LoadFile(path, at.options(Options{MaxBytes: 1}))
+	_, meta, err = LoadFile(t.Context(), path, at.options(Options{MaxBytes: 1}))
 	require.ErrorIs(t, err, ErrFull)
 	require.Nil(t, meta)
-	_, _, err = LoadFile(filepath.Join(dir, "none"), Options{})
+	_, _, err = LoadFile(t.Context(), filepath.Join(dir, "none"), Options{})
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
-	_, _, err = LoadFile(path, at.options(Options{}))
+	_, _, err = LoadFile(t.Context(), path, at.options(Options{}))
 	require.ErrorContains(t, err, path)
 
 	size := len(saved(t, c, nil))
 	for _, n := range []int{0, size / 2, size - 1} {
-		require.ErrorContains(t, c.Save(&failingWriter{n}, nil), "disk full")
+		require.ErrorContains(t, c.Save(t.Context(), &failingWriter{n}, nil), "disk full")
 	}
-	require.NoError(t, c.Save(&failingWriter{size}, nil))
+	require.NoError(t, c.Save(t.Context(), &failingWriter{size}, nil))
 }
 
 // TestSaveStreams checks that saving does not copy the cache.
@@ -440,7 +440,7 @@ func testSaveStreams(t *testing.T, at place) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	require.NoError(t, c.Save(io.Discard, nil))
+	require.NoError(t, c.Save(t.Context(), io.Discard, nil))
 	runtime.ReadMemStats(&after)
 	require.Greater(t, c.Bytes(), int64(8<<20))
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(2<<20), "bytes allocated by Save")
@@ -463,7 +463,7 @@ func FuzzLoad(f *testing.F) {
 			copy(file[len(file)-sha256.Size:], sum[:])
 		}
 		live := arena.Live()
-		c, meta, err := Load("fuzz", file, Options{MaxBytes: 1 << 24})
+		c, meta, err := Load(t.Context(), "fuzz", file, Options{MaxBytes: 1 << 24})
 		if err != nil {
 			require.Nil(t, c)
 			require.Equal(t, live, arena.Live())
@@ -472,7 +472,7 @@ func FuzzLoad(f *testing.F) {
 		defer c.Close()
 		require.NoError(t, c.Check())
 		again := saved(t, c, meta)
-		d, _, err := Load("again", again, Options{})
+		d, _, err := Load(t.Context(), "again", again, Options{})
 		require.NoError(t, err)
 		defer d.Close()
 		require.True(t, bytes.Equal(again, saved(t, d, meta)))

@@ -97,10 +97,10 @@ func TestLoadedBytesAreResident(t *testing.T) {
 		require.NoError(t, c.Append(i/heads, i%heads, span(0, tokens), k, v, dim))
 	}
 	path := filepath.Join(t.TempDir(), "cache")
-	require.NoError(t, c.SaveFile(path, nil))
+	require.NoError(t, c.SaveFile(t.Context(), path, nil))
 	slots := span(0, tokens/5)
 	before := resident(t)
-	loaded, _, err := LoadFile(path, Options{LoadHuge: true})
+	loaded, _, err := LoadFile(t.Context(), path, Options{LoadHuge: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, loaded.Close()) })
 	grown := func(what string) {
@@ -119,7 +119,7 @@ func TestLoadedBytesAreResident(t *testing.T) {
 	grown("after eviction")
 	require.InDelta(t, loaded.Bytes(), c.Bytes()/5, float64(layers*heads*c.Stats().PageBytes))
 
-	again, _, err := LoadFile(path, Options{LoadHuge: true})
+	again, _, err := LoadFile(t.Context(), path, Options{LoadHuge: true})
 	require.NoError(t, err)
 	defer again.Close()
 	want, err := os.ReadFile(path)

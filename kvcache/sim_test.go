@@ -225,17 +225,17 @@ func (s *sim) Close(t *rapid.T) {
 func (s *sim) Reload(t *rapid.T) {
 	at := s.pick(t)
 	var file, again bytes.Buffer
-	require.NoError(t, s.caches[at].Save(&file, map[string]string{"who": "sim"}))
+	require.NoError(t, s.caches[at].Save(t.Context(), &file, map[string]string{"who": "sim"}))
 	o := s.at.options(Options{})
 	if rapid.Bool().Draw(t, "to the host") {
 		o = Options{}
 	}
-	c, meta, err := Load("sim", file.Bytes(), o)
+	c, meta, err := Load(t.Context(), "sim", file.Bytes(), o)
 	require.NoError(t, err)
 	defer c.Close()
 	require.Equal(t, map[string]string{"who": "sim"}, meta)
 	s.compare(t, c, s.naive[at])
-	require.NoError(t, c.Save(&again, meta))
+	require.NoError(t, c.Save(t.Context(), &again, meta))
 	require.True(t, bytes.Equal(file.Bytes(), again.Bytes()), "saving a loaded cache gives the same file")
 }
 

@@ -1,6 +1,7 @@
 package kvcache
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -88,8 +89,11 @@ func (s *source) read(b []byte, at int) error {
 // stream reads a part of the file in pieces of whole units, except at the end, through
 // the buffers of sum, which can hold a unit or the whole file. Each piece is hashed while
 // use processes it. The image is not touched.
-func (s *source) stream(part []byte, unit int, sum *checksum, use func(piece []byte)) error {
+func (s *source) stream(ctx context.Context, part []byte, unit int, sum *checksum, use func(piece []byte)) error {
 	for at := 0; at < len(part); {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		b := sum.buffer()
 		if left := len(part) - at; left <= len(b) {
 			b = b[:left]

@@ -247,7 +247,7 @@ func TestDeviceSessions(t *testing.T) {
 	for i, m := range models {
 		s := newTestSession(t, m, SessionOptions{Compression: policy})
 		require.NoError(t, s.Prefill(ctx, prompt))
-		require.NoError(t, s.Save(filepath.Join(dir, fmt.Sprint(i))))
+		require.NoError(t, s.Save(t.Context(), filepath.Join(dir, fmt.Sprint(i))))
 		f, err := s.Fork()
 		require.NoError(t, err)
 		require.NoError(t, f.Prefill(ctx, steps))
@@ -264,7 +264,7 @@ func TestDeviceSessions(t *testing.T) {
 	}
 	for i := range models {
 		for _, m := range models {
-			s, err := m.LoadSession(filepath.Join(dir, fmt.Sprint(i)), SessionOptions{})
+			s, err := m.LoadSession(t.Context(), filepath.Join(dir, fmt.Sprint(i)), SessionOptions{})
 			require.NoError(t, err)
 			require.Equal(t, m.DeviceLayers() > 0, s.Stats().DeviceBytes > 0)
 			require.NoError(t, s.Prefill(ctx, steps))
@@ -318,10 +318,10 @@ func deviceLife(t testing.TB, shape testShape, d *fakeDevice, metric, dir string
 		}
 	}
 	path := filepath.Join(dir, "session")
-	if err := f.Save(path); err != nil {
+	if err := f.Save(t.Context(), path); err != nil {
 		return err
 	}
-	l, err := m.LoadSession(path, SessionOptions{})
+	l, err := m.LoadSession(t.Context(), path, SessionOptions{})
 	if err != nil {
 		return err
 	}
@@ -542,7 +542,7 @@ func TestDeviceLeaks(t *testing.T) {
 		f, err := s.Fork()
 		require.NoError(t, err)
 		require.NoError(t, f.Append(ctx, 3))
-		require.NoError(t, f.Save(path))
+		require.NoError(t, f.Save(t.Context(), path))
 		require.NoError(t, f.Close())
 		require.NoError(t, s.Close())
 	}

@@ -85,7 +85,7 @@ func TestDigest(t *testing.T) {
 	s := newTestSession(t, m, SessionOptions{})
 	require.NoError(t, s.Prefill(ctx, []int32{1, 2, 3}))
 	path := filepath.Join(t.TempDir(), "session")
-	require.NoError(t, s.Save(path))
+	require.NoError(t, s.Save(t.Context(), path))
 
 	// One byte in the middle of a matrix, between the samples of the identity.
 	file := filepath.Join(dir, "model.safetensors")
@@ -96,13 +96,13 @@ func TestDigest(t *testing.T) {
 	require.NoError(t, os.Rename(file+".new", file))
 	other := open()
 	require.Equal(t, m.ID(), other.ID(), "the test's own premise")
-	loaded, err := other.LoadSession(path, SessionOptions{})
+	loaded, err := other.LoadSession(t.Context(), path, SessionOptions{})
 	require.NoError(t, err, "nobody asked")
 	require.NoError(t, loaded.Close())
 	changed, err := other.Digest(ctx)
 	require.NoError(t, err)
 	require.NotEqual(t, digest, changed)
-	_, err = other.LoadSession(path, SessionOptions{})
+	_, err = other.LoadSession(t.Context(), path, SessionOptions{})
 	require.ErrorIs(t, err, ErrWrongModel)
 
 	done, cancel := context.WithCancel(ctx)

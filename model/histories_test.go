@@ -246,10 +246,10 @@ func (h *history) choose() (string, func(i int) error) {
 	case 5:
 		return "save", func(i int) error {
 			path := filepath.Join(h.t.TempDir(), "session")
-			if err := h.s[i].Save(path); err != nil {
+			if err := h.s[i].Save(ctx, path); err != nil {
 				return err
 			}
-			s, err := h.models[i].LoadSession(path, SessionOptions{ChunkTokens: h.options[i].ChunkTokens, Lookup: h.options[i].Lookup})
+			s, err := h.models[i].LoadSession(ctx, path, SessionOptions{ChunkTokens: h.options[i].ChunkTokens, Lookup: h.options[i].Lookup})
 			if err != nil {
 				return err
 			}

@@ -122,9 +122,9 @@ func TestMemoryOfAllSessions(t *testing.T) {
 	require.GreaterOrEqual(t, most, took+4*1000*int64(m.cfg.Hidden))
 
 	path := filepath.Join(t.TempDir(), "session")
-	require.NoError(t, d.Save(path))
+	require.NoError(t, d.Save(t.Context(), path))
 	held := m.memory.Used()
-	loaded, err := m.LoadSession(path, SessionOptions{})
+	loaded, err := m.LoadSession(t.Context(), path, SessionOptions{})
 	require.NoError(t, err)
 	require.Greater(t, m.memory.Used(), held)
 	for _, s := range []*Session{a, c, d, loaded} {

@@ -48,12 +48,12 @@ func TestPolicyOfASession(t *testing.T) {
 
 	path := filepath.Join(t.TempDir(), "session")
 	for i, s := range []*Session{s, derived} {
-		require.NoError(t, s.Save(path), i)
+		require.NoError(t, s.Save(t.Context(), path), i)
 		for _, o := range []SessionOptions{
 			{},
 			{Compression: &lukv.Policy{Metric: lukv.MetricConfig{Name: "snapkv"}, Ratio: 0.1}},
 		} {
-			loaded, err := m.LoadSession(path, o)
+			loaded, err := m.LoadSession(t.Context(), path, o)
 			require.NoError(t, err)
 			got := *loaded.Policy()
 			require.Equal(t, digest, got.ProfileDigest)
@@ -61,12 +61,12 @@ func TestPolicyOfASession(t *testing.T) {
 			require.Equal(t, want.Allocator, got.Allocator)
 			require.Equal(t, 0.6, got.Ratio)
 			// This remains so, however often it is saved.
-			require.NoError(t, loaded.Save(path))
+			require.NoError(t, loaded.Save(t.Context(), path))
 			require.NoError(t, loaded.Close())
 		}
 	}
 	decode := lukv.DecodeConfig{Mode: "streaming", TargetSize: 30}
-	loaded, err := m.LoadSession(path, SessionOptions{Compression: &lukv.Policy{Decode: decode}})
+	loaded, err := m.LoadSession(t.Context(), path, SessionOptions{Compression: &lukv.Policy{Decode: decode}})
 	require.NoError(t, err)
 	defer loaded.Close()
 	full, err := decode.WithDefaults()

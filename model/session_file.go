@@ -47,10 +47,11 @@ type savedSession struct {
 const savedVersion = 2
 
 // Save writes the session to a file, see SaveTo. The file replaces an older one
-// only when it is complete; only its owner may read it.
-func (s *Session) Save(path string) error {
+// only when it is complete; only its owner may read it. The session is as before if ctx
+// ends the call.
+func (s *Session) Save(ctx context.Context, path string) error {
 	return s.save("", func(meta map[string]string, extra []safetensors.Named) error {
-		return s.cache.SaveFile(path, meta, extra...)
+		return s.cache.SaveFile(ctx, path, meta, extra...)
 	})
 }
 
@@ -58,9 +59,9 @@ func (s *Session) Save(path string) error {
 // bit-identically: the cache with its per-head lengths and positions, the tokens, the
 // last logits, the policy, what compression while decoding has seen, and the identity
 // of the model. label is for the caller to recognise the session by, see [SessionInfo].
-func (s *Session) SaveTo(w io.Writer, label string) error {
+func (s *Session) SaveTo(ctx context.Context, w io.Writer, label string) error {
 	return s.save(label, func(meta map[string]string, extra []safetensors.Named) error {
-		return s.cache.Save(w, meta, extra...)
+		return s.cache.Save(ctx, w, meta, extra...)
 	})
 }
 
@@ -172,13 +173,13 @@ func parseSession(meta map[string]string) (*savedSession, error) {
 	return &state, nil
 }
 
-// LoadSession returns the session that Save wrote to path, see LoadSessionFrom.
-func (m *Model) LoadSession(path string, o SessionOptions) (*Session, error) {
+// LoadSession returns the session that Save wrote to path, see [Model.LoadSessionFrom].
+func (m *Model) LoadSession(ctx context.Context, path string, o SessionOptions) (*Session, error) {
 	f, err := kvcache.OpenFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("load session: %w", err)
 	}
-	return m.loadSession(path, f, o)
+	return m.loadSession(ctx, path, f, o)
 }
 
 // LoadSessionFrom returns the session that SaveTo wrote, size bytes in all; the name
@@ -188,21 +189,21 @@ func (m *Model) LoadSession(path string, o SessionOptions) (*Session, error) {
 // that differs from the saved one starts afresh. Unless the session compresses while
 // decoding, its entries may lie in large pages of the system, see LoadHuge of
 // kvcache.Options. A file from another model gives ErrWrongModel, a damaged one an error
-// that says so.
-func (m *Model) LoadSessionFrom(name string, r io.ReaderAt, size int64, o SessionOptions) (*Session, error) {
+// that says so. No memory is held if ctx ends the call.
+func (m *Model) LoadSessionFrom(ctx context.Context, name string, r io.ReaderAt, size int64, o SessionOptions) (*Session, error) {
 	f, err := kvcache.NewFile(name, r, size)
 	if err != nil {
 		return nil, fmt.Errorf("load session: %w", err)
 	}
-	return m.loadSession(name, f, o)
+	return m.loadSession(ctx, name, f, o)
 }
 
 // LoadAndPrefill is [Model.LoadSessionFrom] and [Session.Prefill] of tokens at the same
 // time, with the same bits: a layer of the prefill begins when the entries of the layer
 // have been read. (With layers on a device, and where the session compresses while
-// decoding, one follows the other.) It returns when the whole file has been verified. If
-// only the prefill fails, the session stands where it was saved and is returned with the
-// error.
+// decoding, one follows the other.) It returns when the whole file has been verified, or
+// ctx is done, which ends both. If only the prefill fails, the session stands where it was
+// saved and is returned with the error.
 func (m *Model) LoadAndPrefill(ctx context.Context, name string, r io.ReaderAt, size int64, o SessionOptions, tokens []int32) (*Session, error) {
 	f, err := kvcache.NewFile(name, r, size)
 	if err != nil {
@@ -223,13 +224,13 @@ func (m *Model) restoreAndFeed(ctx context.Context, f *kvcache.File, o SessionOp
 		return nil, nil, err
 	}
 	if m.acc != nil || h.options.Compression != nil && h.options.Compression.Decode.Enabled() {
-		if s, err = m.restoreFrom(f, h); err == nil {
+		if s, err = m.restoreFrom(ctx, f, h); err == nil {
 			failed = s.Prefill(ctx, tokens)
 		}
 		return s, failed, err
 	}
 	var wrong error // with the file, but not with the cache in it
-	cache, _, err := f.LoadWhile(h.cache, func(cache *kvcache.Cache, await func(layer int) error) {
+	cache, _, err := f.LoadWhile(ctx, h.cache, func(cache *kvcache.Cache, await func(layer int) error) {
 		if s, wrong = m.assemble(cache, nil, h); wrong != nil {
 			return
 		}
@@ -270,9 +271,9 @@ func (m *Model) restoreAndFeed(ctx context.Context, f *kvcache.File, o SessionOp
 }
 
 // loadSession loads a session from f and closes f.
-func (m *Model) loadSession(name string, f *kvcache.File, o SessionOptions) (*Session, error) {
+func (m *Model) loadSession(ctx context.Context, name string, f *kvcache.File, o SessionOptions) (*Session, error) {
 	defer f.Close()
-	s, err := m.restore(f, o)
+	s, err := m.restore(ctx, f, o)
 	if err != nil {
 		return nil, fmt.Errorf("load session: %s: %w", name, err)
 	}
@@ -280,16 +281,16 @@ func (m *Model) loadSession(name string, f *kvcache.File, o SessionOptions) (*Se
 }
 
 // restore makes a session from a file.
-func (m *Model) restore(f *kvcache.File, o SessionOptions) (*Session, error) {
+func (m *Model) restore(ctx context.Context, f *kvcache.File, o SessionOptions) (*Session, error) {
 	h, err := m.readState(f, o)
 	if err != nil {
 		return nil, err
 	}
-	return m.restoreFrom(f, h)
+	return m.restoreFrom(ctx, f, h)
 }
 
-func (m *Model) restoreFrom(f *kvcache.File, h *sessionHeader) (*Session, error) {
-	cache, extra, err := f.Load(h.cache)
+func (m *Model) restoreFrom(ctx context.Context, f *kvcache.File, h *sessionHeader) (*Session, error) {
+	cache, extra, err := f.Load(ctx, h.cache)
 	if err != nil {
 		return nil, err
 	}

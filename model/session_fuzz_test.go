@@ -39,7 +39,7 @@ func FuzzSession(f *testing.F) {
 			sum := sha256.Sum256(file[:len(file)-sha256.Size])
 			copy(file[len(file)-sha256.Size:], sum[:])
 		}
-		s, err := m.LoadSessionFrom("fuzz", bytes.NewReader(file), int64(len(file)), SessionOptions{MaxTokens: 1 << 12, MaxCacheBytes: 1 << 22})
+		s, err := m.LoadSessionFrom(t.Context(), "fuzz", bytes.NewReader(file), int64(len(file)), SessionOptions{MaxTokens: 1 << 12, MaxCacheBytes: 1 << 22})
 		if err != nil {
 			require.Nil(t, s)
 			return

@@ -42,7 +42,7 @@ func decodeMethods(t testing.TB) (all []lukv.DecodeConfig) {
 
 func save(t testing.TB, s *Session, label string) []byte {
 	var file bytes.Buffer
-	require.NoError(t, s.SaveTo(&file, label))
+	require.NoError(t, s.SaveTo(t.Context(), &file, label))
 	size, err := s.SavedSize(label)
 	require.NoError(t, err)
 	require.EqualValues(t, file.Len(), size)
@@ -50,7 +50,7 @@ func save(t testing.TB, s *Session, label string) []byte {
 }
 
 func load(t testing.TB, m *Model, file []byte, o SessionOptions) *Session {
-	s, err := m.LoadSessionFrom("file", bytes.NewReader(file), int64(len(file)), o)
+	s, err := m.LoadSessionFrom(t.Context(), "file", bytes.NewReader(file), int64(len(file)), o)
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
@@ -123,11 +123,11 @@ func TestSessionInfo(t *testing.T) {
 	require.Equal(t, &SessionInfo{
 		Label: "a label", Model: m.ID(), Precision: m.Precision(), Tokens: s.Tokens(), Position: 90, ContextTokens: 90, Policy: s.Policy(),
 	}, info)
-	_, err = m.LoadSessionFrom("file", bytes.NewReader(file), int64(len(file)), SessionOptions{})
+	_, err = m.LoadSessionFrom(t.Context(), "file", bytes.NewReader(file), int64(len(file)), SessionOptions{})
 	require.ErrorContains(t, err, "file", "loading it does look")
 
 	var cache bytes.Buffer
-	require.NoError(t, s.cache.Save(&cache, nil))
+	require.NoError(t, s.cache.Save(t.Context(), &cache, nil))
 	_, err = ReadSessionInfo("file", bytes.NewReader(cache.Bytes()), int64(cache.Len()))
 	require.ErrorContains(t, err, "no session")
 }
@@ -151,7 +151,7 @@ func resaved(t testing.TB, s *Session, change func(state *savedSession, extra ma
 		list = append(list, safetensors.Named{Name: name, Tensor: x})
 	}
 	var file bytes.Buffer
-	require.NoError(t, s.cache.Save(&file, meta, list...))
+	require.NoError(t, s.cache.Save(t.Context(), &file, meta, list...))
 	return file.Bytes()
 }
 
@@ -174,13 +174,13 @@ func TestOldSessions(t *testing.T) {
 			goOn(t, mode, rand.New(rand.NewPCG(1, 1)), s, load(t, m, file, SessionOptions{}))
 			continue
 		}
-		_, err := m.LoadSessionFrom("file", bytes.NewReader(file), int64(len(file)), SessionOptions{})
+		_, err := m.LoadSessionFrom(t.Context(), "file", bytes.NewReader(file), int64(len(file)), SessionOptions{})
 		require.ErrorContains(t, err, "version 1")
 		require.NoError(t, load(t, m, file, o).Append(ctx, 6), "it begins anew")
 	}
 	s := newTestSession(t, m, SessionOptions{})
 	file := resaved(t, s, func(state *savedSession, _ map[string]tensor.Tensor) { state.Version = savedVersion + 1 })
-	_, err := m.LoadSessionFrom("file", bytes.NewReader(file), int64(len(file)), SessionOptions{})
+	_, err := m.LoadSessionFrom(t.Context(), "file", bytes.NewReader(file), int64(len(file)), SessionOptions{})
 	require.ErrorContains(t, err, "of version 3, want 1 to 2")
 }
 
@@ -252,12 +252,12 @@ func TestStateThatContradictsItself(t *testing.T) {
 			}
 			c.change(x)
 		})
-		_, err := m.LoadSessionFrom("file", bytes.NewReader(file), int64(len(file)), SessionOptions{})
+		_, err := m.LoadSessionFrom(t.Context(), "file", bytes.NewReader(file), int64(len(file)), SessionOptions{})
 		require.ErrorContains(t, err, c.want)
 		require.True(t, strings.Contains(err.Error(), "state of the compression while decoding"), err)
 	}
 	file := save(t, rows, "")
-	_, err := m.LoadSessionFrom("file", bytes.NewReader(file), int64(len(file)), SessionOptions{MaxCacheBytes: 100})
+	_, err := m.LoadSessionFrom(t.Context(), "file", bytes.NewReader(file), int64(len(file)), SessionOptions{MaxCacheBytes: 100})
 	require.ErrorIs(t, err, kvcache.ErrFull)
 }
 

@@ -70,8 +70,8 @@ func TestForkTruncateAndSave(t *testing.T) {
 				require.Error(t, a.Truncate(a.Len()+1))
 
 				path := filepath.Join(t.TempDir(), "session.lukv")
-				require.NoError(t, s.Save(path))
-				loaded, err := m.LoadSession(path, SessionOptions{MaxTokens: 2000})
+				require.NoError(t, s.Save(t.Context(), path))
+				loaded, err := m.LoadSession(t.Context(), path, SessionOptions{MaxTokens: 2000})
 				require.NoError(t, err)
 				defer loaded.Close()
 				testnum.SameBits(t, "saved logits", s.Logits(), loaded.Logits())
@@ -80,13 +80,13 @@ func TestForkTruncateAndSave(t *testing.T) {
 				require.Equal(t, want, generate(t, loaded, free))
 
 				other := testShape{layers: shape.layers, hidden: shape.hidden, ffn: shape.ffn + 16, heads: shape.heads, kv: shape.kv, dim: shape.dim, weights: shape.weights}
-				_, err = other.open(t).LoadSession(path, SessionOptions{})
+				_, err = other.open(t).LoadSession(t.Context(), path, SessionOptions{})
 				require.ErrorIs(t, err, ErrWrongModel)
 				text, err := os.ReadFile(path)
 				require.NoError(t, err)
 				text[len(text)/2] ^= 1
 				require.NoError(t, os.WriteFile(path, text, 0o600))
-				_, err = m.LoadSession(path, SessionOptions{})
+				_, err = m.LoadSession(t.Context(), path, SessionOptions{})
 				require.Error(t, err)
 			}
 		})

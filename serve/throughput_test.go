@@ -179,7 +179,7 @@ func BenchmarkStoredDocument(b *testing.B) {
 				ask := mustJSON(b, object{"model": "m", "document": doc.ID, "messages": []object{{"role": "user", "content": fmt.Sprint(n, "?")}}, "max_tokens": 1, "ignore_eos": true, "stream": true})
 				question := questionTokens(b, begin, end, ask)
 				start := time.Now()
-				session, err := m.LoadSession(file, model.SessionOptions{})
+				session, err := m.LoadSession(b.Context(), file, model.SessionOptions{})
 				load = append(load, time.Since(start))
 				require.NoError(b, err)
 				read := session.Len()

@@ -70,7 +70,7 @@ func (r *chatter) command(line string) (leave bool, err error) {
 		if name == "load" {
 			return false, r.load(arg)
 		}
-		if err = r.conv.Save(arg); err == nil {
+		if err = r.conv.Save(r.busy, arg); err == nil {
 			fmt.Fprintf(r.e.out, "saved %s and %s\n", arg, dialog.StateFile(arg))
 		}
 	default:

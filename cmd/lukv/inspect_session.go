@@ -49,7 +49,7 @@ func (c *inspectCmd) session() (*model.SessionInfo, error) {
 }
 
 // readCache reads a saved cache, and the session's description if it belongs to one.
-func (c *inspectCmd) readCache(session bool) (*cacheInfo, *kvcache.Cache, error) {
+func (c *inspectCmd) readCache(e *env, session bool) (*cacheInfo, *kvcache.Cache, error) {
 	var said *model.SessionInfo
 	var err error
 	if session {
@@ -57,7 +57,7 @@ func (c *inspectCmd) readCache(session bool) (*cacheInfo, *kvcache.Cache, error)
 			return nil, nil, err
 		}
 	}
-	cache, _, err := kvcache.LoadFile(c.Path, kvcache.Options{})
+	cache, _, err := kvcache.LoadFile(e.ctx, c.Path, kvcache.Options{})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -117,7 +117,7 @@ func (c *inspectCmd) cache(e *env, session bool) error {
 	if err := e.given.unused("ratio nearest tensors verify", c.Path+" is a saved session, no profile"); err != nil {
 		return err
 	}
-	info, cache, err := c.readCache(session)
+	info, cache, err := c.readCache(e, session)
 	if err != nil {
 		return fmt.Errorf("inspect %s: %w", c.Path, err)
 	}

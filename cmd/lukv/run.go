@@ -306,7 +306,7 @@ func (r *runner) begin(contextText, prompt string) (*model.Session, error) {
 		if policy != nil && budgeted(policy) {
 			return nil, usage("--policy: the context of --load is compressed already, or was saved as it is; only a policy without ratio and budget goes with it")
 		}
-		s, err := r.m.LoadSession(r.Load, o)
+		s, err := r.m.LoadSession(r.e.ctx, r.Load, o)
 		if err != nil {
 			return nil, err
 		}
@@ -433,7 +433,7 @@ func (r *runner) save(s *model.Session) error {
 	case "-":
 		return r.saveOut(s)
 	}
-	return s.Save(r.Save)
+	return s.Save(r.e.ctx, r.Save)
 }
 
 // saveOut writes the session to standard output via a temporary file.
@@ -444,7 +444,7 @@ func (r *runner) saveOut(s *model.Session) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	path := filepath.Join(dir, "session")
-	if err := s.Save(path); err != nil {
+	if err := s.Save(r.e.ctx, path); err != nil {
 		return err
 	}
 	f, err := os.Open(path)

@@ -133,7 +133,7 @@ func (w *writers) one(way int) error {
 	path := func(name string) string { return filepath.Join(w.dir, name) }
 	switch way {
 	case 0:
-		return w.sessions[i].Save(path("session"))
+		return w.sessions[i].Save(context.Background(), path("session"))
 	case 1:
 		return w.profiles[i].Save(path("profile"))
 	case 2:
@@ -241,7 +241,7 @@ func TestKilled(t *testing.T) {
 // checkWritten checks what a folder holds after a kill, and returns the number of answers.
 func checkWritten(t *testing.T, dir string, want *writers, answers int) int {
 	path := func(name string) string { return filepath.Join(dir, name) }
-	s, err := want.m.LoadSession(path("session"), model.SessionOptions{})
+	s, err := want.m.LoadSession(t.Context(), path("session"), model.SessionOptions{})
 	if !errors.Is(err, fs.ErrNotExist) {
 		require.NoError(t, err)
 		which := 0

@@ -42,7 +42,7 @@ func (l *life) run(ctx context.Context) (err error) {
 		case 0:
 			next, err = l.fork(ctx, s, at)
 		case 1:
-			next, err = l.load(s)
+			next, err = l.load(ctx, s)
 		case 2:
 			at, err = l.generate(ctx, s, at)
 		case 3:
@@ -128,7 +128,7 @@ func (l *life) intruded(ctx context.Context, s *model.Session) error {
 				err = child.Close()
 			}
 			if err == nil || errors.Is(err, model.ErrBusy) {
-				err = s.Save(file)
+				err = s.Save(ctx, file)
 			}
 			if err != nil && !errors.Is(err, model.ErrBusy) {
 				intruder <- fmt.Errorf("intruder: %w", err)
@@ -202,15 +202,15 @@ func (l *life) fork(ctx context.Context, s *model.Session, at int) (*model.Sessi
 }
 
 // load saves the session and returns the loaded one.
-func (l *life) load(s *model.Session) (*model.Session, error) {
+func (l *life) load(ctx context.Context, s *model.Session) (*model.Session, error) {
 	if p := l.options.Compression; p != nil && p.Decode.Enabled() {
 		return nil, nil // the rows that periodic compression has buffered are not saved
 	}
 	l.do("save and load")
-	if err := s.Save(l.file); err != nil {
+	if err := s.Save(ctx, l.file); err != nil {
 		return nil, err
 	}
-	return l.m.LoadSession(l.file, model.SessionOptions{Compression: l.options.Compression})
+	return l.m.LoadSession(ctx, l.file, model.SessionOptions{Compression: l.options.Compression})
 }
 
 // generate asks for a few tokens and sometimes stops early.

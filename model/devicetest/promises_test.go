@@ -202,7 +202,7 @@ func TestAcrossDevices(t *testing.T) {
 		s := session(t, m, model.SessionOptions{Compression: policy})
 		require.NoError(t, s.Prefill(ctx, prompt))
 		path := filepath.Join(dir, fmt.Sprint(i))
-		require.NoError(t, s.Save(path))
+		require.NoError(t, s.Save(t.Context(), path))
 		f, err := s.Fork()
 		require.NoError(t, err)
 		require.NoError(t, f.Prefill(ctx, steps))
@@ -213,7 +213,7 @@ func TestAcrossDevices(t *testing.T) {
 		}
 		require.Less(t, testnum.Deviation(f.Logits(), want), 2e-5)
 		for _, other := range models {
-			l, err := other.LoadSession(path, model.SessionOptions{})
+			l, err := other.LoadSession(t.Context(), path, model.SessionOptions{})
 			require.NoError(t, err)
 			require.NoError(t, l.Cache().Check())
 			require.NoError(t, l.Prefill(ctx, steps))
@@ -287,7 +287,7 @@ func TestManySessions(t *testing.T) {
 		f, err := s.Fork()
 		require.NoError(t, err)
 		require.NoError(t, f.Append(ctx, 3))
-		require.NoError(t, f.Save(path))
+		require.NoError(t, f.Save(t.Context(), path))
 		require.NoError(t, f.Close())
 		require.NoError(t, s.Close())
 		require.NoError(t, s.Close())
