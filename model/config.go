@@ -427,20 +427,20 @@ func neutralGeneration() GenerationDefaults {
 
 // parseGeneration parses the text of a generation_config.json into c.Generation;
 // begin and end tokens given there replace those in c. On an error c is
-// unchanged.
+// unchanged. Numbers are read as Python compares them: 50.0 is 50, and 1 is true.
 func (c *Config) parseGeneration(text []byte) error {
 	o, err := parseObject(text)
 	if err != nil {
 		return err
 	}
 	g := neutralGeneration()
-	g.DoSample = o.boolean("do_sample", false)
+	g.DoSample = o.truth("do_sample", false)
 	g.Temperature = o.between("temperature", g.Temperature, 0, 1e6)
-	g.TopK = o.integer("top_k", 0, 0, math.MaxInt32)
+	g.TopK = max(0, o.whole("top_k", 0, -1, math.MaxInt32)) // -1: off, as in vLLM
 	g.TopP = o.between("top_p", g.TopP, 0, 1)
 	g.MinP = o.between("min_p", g.MinP, 0, 1)
 	g.RepetitionPenalty = o.between("repetition_penalty", g.RepetitionPenalty, 1e-6, 1e6)
-	g.MaxNewTokens = o.integer("max_new_tokens", 0, 0, math.MaxInt32)
+	g.MaxNewTokens = o.whole("max_new_tokens", 0, 0, math.MaxInt32)
 	bos, eos := o.ids("bos_token_id"), o.ids("eos_token_id")
 	if o.err != nil {
 		return o.err

@@ -114,7 +114,29 @@ func (o *object) integer(key string, def, lo, hi int) int {
 	return v
 }
 
-// ids reads a token id or a list of them, nil if absent.
+// whole reads a whole number that may be written with a decimal point or exponent.
+func (o *object) whole(key string, def, lo, hi int) int {
+	v := o.number(key, float64(def))
+	if v != math.Trunc(v) || v < float64(lo) || v > float64(hi) {
+		o.fail(o.wrong(key, fmt.Sprintf("a whole number from %d to %d", lo, hi)))
+		return def
+	}
+	return int(v)
+}
+
+// truth reads a boolean that may be written as 0 or 1.
+func (o *object) truth(key string, def bool) bool {
+	switch string(o.fields[key]) {
+	case "0":
+		return false
+	case "1":
+		return true
+	}
+	return o.boolean(key, def)
+}
+
+// ids reads a token id or a list of them, nil if absent. The id -1, which no token has,
+// stands for none.
 func (o *object) ids(key string) []int {
 	if !o.has(key) {
 		return nil
@@ -126,14 +148,16 @@ func (o *object) ids(key string) []int {
 			return nil
 		}
 	}
-	ids := make([]int, len(list))
-	for i, raw := range list {
+	ids := make([]int, 0, len(list))
+	for _, raw := range list {
 		id, err := strconv.Atoi(string(raw))
-		if err != nil || id < 0 || id > maxVocab {
+		if err != nil || id < -1 || id > maxVocab {
 			o.fail(o.wrong(key, "a token id or a list of token ids"))
 			return nil
 		}
-		ids[i] = id
+		if id >= 0 {
+			ids = append(ids, id)
+		}
 	}
 	return ids
 }

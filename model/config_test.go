@@ -204,7 +204,8 @@ func TestConfigRefuses(t *testing.T) {
 		{"too few layer types", jsonKeys{"layer_types": []string{"full_attention"}}, "list of 3 strings", false},
 		{"unknown layer type", jsonKeys{"layer_types": []string{"full_attention", "chunked_attention", "full_attention"}}, "chunked_attention", true},
 		{"sliding layer without window", jsonKeys{"layer_types": []string{"full_attention", "sliding_attention", "full_attention"}}, "sets no window", false},
-		{"negative token", jsonKeys{"eos_token_id": -1}, "eos_token_id", false},
+		{"negative token", jsonKeys{"eos_token_id": -2}, "eos_token_id", false},
+		{"negative token in a list", jsonKeys{"bos_token_id": []int{1, -2}}, "bos_token_id", false},
 		{"token as string", jsonKeys{"bos_token_id": []any{1, "2"}}, "bos_token_id", false},
 		{"token in two lists", jsonKeys{"eos_token_id": []any{[]any{1}}}, "found [[1]]", false},
 		{"theta", jsonKeys{"rope_theta": 1}, "rope theta", false},
@@ -255,7 +256,19 @@ func TestGeneration(t *testing.T) {
 	require.NoError(t, c.parseGeneration([]byte(`{"bos_token_id":7,"eos_token_id":null,"temperature":null}`)))
 	assert.Equal(t, Config{BOS: []int{7}, EOS: []int{2}, Generation: neutralGeneration()}, c)
 
+	// As other writers put it: -1 switches top-k off and is no token, and no id of a
+	// token that ends a text replaces those of config.json, too.
+	c = base
+	require.NoError(t, c.parseGeneration([]byte(`{"do_sample":1,"top_k":-1,"max_new_tokens":64.0,"bos_token_id":[-1,7],"eos_token_id":-1,"pad_token_id":-1}`)))
+	assert.Equal(t, Config{BOS: []int{7}, EOS: []int{}, Generation: GenerationDefaults{
+		DoSample: true, Temperature: 1, TopP: 1, RepetitionPenalty: 1, MaxNewTokens: 64}}, c)
+	c = base
+	require.NoError(t, c.parseGeneration([]byte(`{"do_sample":0,"top_k":5.0e1}`)))
+	assert.False(t, c.Generation.DoSample)
+	assert.Equal(t, 50, c.Generation.TopK)
+
 	for _, text := range []string{"[]", "{", `{"temperature":"1"}`, `{"temperature":-1}`, `{"top_p":1.5}`, `{"top_k":1.5}`,
+		`{"top_k":-2}`, `{"top_k":1e99}`, `{"top_k":"50"}`, `{"do_sample":2}`, `{"do_sample":1.5}`, `{"eos_token_id":2.5}`,
 		`{"repetition_penalty":0}`, `{"do_sample":"yes"}`, `{"eos_token_id":"x"}`, `{"max_new_tokens":-1}`} {
 		c := base
 		assert.Error(t, c.parseGeneration([]byte(text)), text)
@@ -284,6 +297,12 @@ func TestLoadConfigFiles(t *testing.T) {
 	again, err := loadConfigFS(os.DirFS(dir))
 	require.NoError(t, err)
 	assert.Equal(t, c, again)
+	write("generation_config.json", []byte(`{"top_k":50.0}`))
+	write("config.json", withKeys(jsonKeys{"eos_token_id": -1, "pad_token_id": -1}))
+	c, err = LoadConfig(dir)
+	require.NoError(t, err)
+	assert.Empty(t, c.EOS)
+	assert.Equal(t, 50, c.Generation.TopK)
 	write("generation_config.json", []byte(`{`))
 	_, err = LoadConfig(dir)
 	assert.ErrorContains(t, err, "generation_config.json")
