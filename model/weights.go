@@ -5,6 +5,7 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+	"strings"
 	"unsafe"
 
 	"github.com/lukv/lukv/internal/sysmem"
@@ -57,8 +58,9 @@ type place struct {
 }
 
 const (
-	embedName = "model.embed_tokens.weight"
-	headName  = "lm_head.weight"
+	basePrefix = "model." // of all names but the head's
+	embedName  = basePrefix + "embed_tokens.weight"
+	headName   = "lm_head.weight"
 )
 
 // places returns all places of w that cfg calls for, in a fixed order, with the
@@ -153,12 +155,13 @@ func newWeights(folder string, c *safetensors.Checkpoint, cfg *Config) (*Weights
 		return nil, fmt.Errorf("checkpoint %s: it has %d tensors, too few for the %d layers of the config", folder, len(names), cfg.Layers)
 	}
 	w := &Weights{Layers: make([]LayerWeights, cfg.Layers), closer: c}
+	bare := savedBare(names)
 	used := make(map[string]bool, len(names))
 	for _, s := range w.places(cfg) {
-		name := storedName(c, cfg, s.name)
+		name := storedName(c, cfg, s.name, bare)
 		t, file, ok := c.Tensor(name)
 		if !ok {
-			return nil, fmt.Errorf("checkpoint %s: tensor %q of shape %s is missing", folder, s.name, tensor.ShapeString(s.shape))
+			return nil, fmt.Errorf("checkpoint %s: tensor %q of shape %s is missing", folder, name, tensor.ShapeString(s.shape))
 		}
 		if !t.HasShape(s.shape...) {
 			return nil, fmt.Errorf("checkpoint file %q: tensor %q has shape %s, expected %s by the config",
@@ -179,20 +182,33 @@ func newWeights(folder string, c *safetensors.Checkpoint, cfg *Config) (*Weights
 	return w, nil
 }
 
+// savedBare reports whether the names are those of the network without its head, which
+// transformers' AutoModel saves: they have no prefix.
+func savedBare(names []string) bool {
+	starts := func(prefix string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, prefix) })
+	}
+	return starts("layers.") && !starts(basePrefix)
+}
+
 // storedName returns the name under which c holds the tensor of a place. Of matrices
 // that share memory the safetensors library's save_model keeps the one that comes first
 // by name, and so, of tied embeddings, the head.
-func storedName(c *safetensors.Checkpoint, cfg *Config, name string) string {
-	if name != embedName || !cfg.TiedEmbeddings {
-		return name
+func storedName(c *safetensors.Checkpoint, cfg *Config, name string, bare bool) string {
+	stored := name
+	if bare {
+		stored = strings.TrimPrefix(name, basePrefix)
 	}
-	if _, _, ok := c.Tensor(embedName); ok {
-		return name
+	if name != embedName || !cfg.TiedEmbeddings {
+		return stored
+	}
+	if _, _, ok := c.Tensor(stored); ok {
+		return stored
 	}
 	if _, _, ok := c.Tensor(headName); ok {
 		return headName
 	}
-	return name
+	return stored
 }
 
 // aligned returns t itself if its elements are aligned, and a copy in new memory

@@ -179,6 +179,50 @@ func TestLoadWeightsTiedUnderOneName(t *testing.T) {
 	assert.ErrorContains(t, err, `tensor "model.embed_tokens.weight" of shape`)
 }
 
+// TestLoadWeightsWithoutPrefix: AutoModel saves the network without its head, with bare
+// names; somebody may have put the head beside them. It is the same model.
+func TestLoadWeightsWithoutPrefix(t *testing.T) {
+	for _, tied := range []bool{false, true} {
+		cfg := smallConfig()
+		cfg.TiedEmbeddings = tied
+		all := everyTensor(cfg, tensor.BF16)
+		load := func(list []safetensors.Named) (*Weights, error) {
+			var file bytesWriter
+			require.NoError(t, safetensors.Write(&file, list, nil))
+			return LoadWeightsFS(file.fs(), cfg)
+		}
+		usual, err := load(all)
+		require.NoError(t, err)
+		bare := slices.Clone(all)
+		for i := range bare {
+			bare[i].Name = strings.TrimPrefix(bare[i].Name, "model.")
+		}
+		w, err := load(bare)
+		require.NoError(t, err)
+		n := 0
+		w.Each(func(name string, x tensor.Tensor) {
+			assert.Equal(t, all[n].Name, name)
+			assert.Equal(t, all[n].Tensor, x, name)
+			n++
+		})
+		assert.Equal(t, len(all), n)
+		assert.Empty(t, w.Unused())
+		assert.Equal(t, tied, w.tied())
+		assert.Equal(t, identity(cfg, usual), identity(cfg, w))
+
+		for i, victim := range bare {
+			_, err := load(slices.Delete(slices.Clone(bare), i, i+1))
+			assert.ErrorContains(t, err, fmt.Sprintf("tensor %q of shape %s is missing", victim.Name, tensor.ShapeString(victim.Tensor.Shape)))
+		}
+
+		// The names of one checkpoint are of one kind: with a single prefix, the usual ones.
+		mixed := slices.Clone(bare)
+		mixed[1].Name = all[1].Name
+		_, err = load(mixed)
+		assert.ErrorContains(t, err, `tensor "model.embed_tokens.weight" of shape`)
+	}
+}
+
 func TestLoadWeightsNamesTheCulprit(t *testing.T) {
 	cfg := smallConfig()
 	all := everyTensor(cfg, tensor.F16)
