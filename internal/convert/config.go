@@ -164,7 +164,10 @@ func readConfig(f *gguf.File) (*config, error) {
 	if d := k.integer("rope.dimension_count", c.HeadDim); d != c.HeadDim {
 		k.fail(fmt.Errorf("key %q: %d of %d elements are rotated, expected all: %w", k.prefix+"rope.dimension_count", d, c.HeadDim, model.ErrUnsupported))
 	}
-	if f.Has(k.prefix + "attention.sliding_window") {
+	// llama.cpp reads no window of qwen2 and qwen3 (load_arch_hparams in
+	// src/models/qwen2.cpp and qwen3.cpp): all their layers have full attention. GGUF
+	// does not say which layers would have one.
+	if name == "llama" && f.Has(k.prefix+"attention.sliding_window") {
 		if n, err := f.Uint(k.prefix + "attention.sliding_window"); err != nil || n > math.MaxInt32 {
 			k.fail(fmt.Errorf("key %q: out of range", k.prefix+"attention.sliding_window"))
 		} else if w := int(n); w > 0 && w < c.MaxPositions {
@@ -191,8 +194,7 @@ func readConfig(f *gguf.File) (*config, error) {
 		c.AttentionBias = &no
 	}
 	if name != "llama" {
-		yes := c.Window != nil
-		c.UseWindow = &yes
+		c.UseWindow = &no
 	}
 	return c, nil
 }

@@ -394,6 +394,60 @@ func TestYarn(t *testing.T) {
 	}
 }
 
+// qwen turns a file of the embedded model into one of arch, qwen2 or qwen3. What it
+// computes is of no use.
+func (f *file) qwen(arch string) {
+	for _, key := range slices.Clone(f.order) {
+		if name, ok := strings.CutPrefix(key, "llama."); ok {
+			f.set(arch+"."+name, f.keys[key])
+			f.drop(key)
+		}
+	}
+	f.set("general.architecture", arch)
+	for i := range 6 {
+		add := func(name string, n int) {
+			f.tensors = append(f.tensors, packed{fmt.Sprintf("blk.%d.%s", i, name), gguf.F32, []int{n}, make([]byte, 4*n)})
+		}
+		if arch == "qwen3" {
+			add("attn_q_norm.weight", 32)
+			add("attn_k_norm.weight", 32)
+			continue
+		}
+		add("attn_q.bias", 256)
+		add("attn_k.bias", 128)
+		add("attn_v.bias", 128)
+	}
+}
+
+// TestWindows: a window below the context makes a llama file a Mistral model with the
+// window in every layer; in files of Qwen models it is of no concern, as in llama.cpp.
+func TestWindows(t *testing.T) {
+	for arch, want := range map[string]int{"llama": 64, "qwen2": 0, "qwen3": 0} {
+		f := embedded(t)
+		if arch != "llama" {
+			f.qwen(arch)
+		}
+		f.set(arch+".attention.sliding_window", uint32(64))
+		out := filepath.Join(t.TempDir(), "out")
+		_, err := GGUF(t.Context(), f.write(t), out, Options{Type: tensor.BF16})
+		require.NoError(t, err, arch)
+		cfg, err := model.LoadConfig(out)
+		require.NoError(t, err, arch)
+		require.Equal(t, slices.Repeat([]int{want}, 6), cfg.Windows, arch)
+		raw, err := os.ReadFile(filepath.Join(out, "config.json"))
+		require.NoError(t, err)
+		var keys map[string]any
+		require.NoError(t, json.Unmarshal(raw, &keys))
+		if arch == "llama" {
+			require.Equal(t, "mistral", cfg.Arch)
+			continue
+		}
+		require.Equal(t, arch, cfg.Arch)
+		require.Equal(t, false, keys["use_sliding_window"], arch)
+		require.NotContains(t, keys, "sliding_window", arch)
+	}
+}
+
 // TestLinear: a factor alone means that positions are scaled, as in llama.cpp.
 func TestLinear(t *testing.T) {
 	for _, c := range []struct {
