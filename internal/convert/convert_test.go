@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -522,6 +523,51 @@ func TestLlama3(t *testing.T) {
 	require.Nil(t, s, "divisors of 1 scale nothing")
 	_, err = llama3(divisors(1e4, 8, 4, 8192, 64), 5e5, 64)
 	require.ErrorIs(t, err, model.ErrUnsupported, "divisors for another base")
+}
+
+// TestPretokenizerNames: several names in GGUF stand for one pre-tokenizer.
+func TestPretokenizerNames(t *testing.T) {
+	file := embedded(t)
+	file.drop("tokenizer.ggml.add_bos_token")
+	made := func(name string) (tok, cfg part, err error) {
+		file.set("tokenizer.ggml.pre", name)
+		f, err := gguf.Open(file.write(t))
+		require.NoError(t, err)
+		defer f.Close()
+		v, err := readVocabulary(f)
+		require.NoError(t, err)
+		s, err := v.special()
+		require.NoError(t, err)
+		return v.tokenizer(s, 2048)
+	}
+	for name, same := range map[string]string{
+		"llama3": "llama-bpe", "llama-v3": "llama-bpe", "midm-2.0": "llama-bpe", "deepseek-r1-qwen": "qwen2", "trillion": "gpt-2",
+	} {
+		wantTok, wantCfg, err := made(same)
+		require.NoError(t, err, same)
+		tok, cfg, err := made(name)
+		require.NoError(t, err, name)
+		require.Equal(t, wantTok, tok, name)
+		require.Equal(t, wantCfg, cfg, name)
+	}
+
+	// As Llama 3, but merges always count, and nothing comes before a text.
+	llama, _, err := made("llama-bpe")
+	require.NoError(t, err)
+	require.NotNil(t, llama["post_processor"])
+	tok, cfg, err := made("smaug-bpe")
+	require.NoError(t, err)
+	require.Equal(t, llama["pre_tokenizer"], tok["pre_tokenizer"])
+	require.Equal(t, true, llama["model"].(part)["ignore_merges"])
+	require.Equal(t, false, tok["model"].(part)["ignore_merges"])
+	require.Nil(t, tok["post_processor"])
+	require.Equal(t, false, cfg["add_bos_token"])
+
+	for _, name := range []string{"default", "deepseek-v3", "falcon3", "qwen35", "pixtral", ""} {
+		_, _, err := made(name)
+		require.ErrorIs(t, err, model.ErrUnsupported, name)
+		require.ErrorContains(t, err, strconv.Quote(name))
+	}
 }
 
 // TestSentencePiece: pieces with scores become merges that split text as the scores

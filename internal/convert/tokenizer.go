@@ -50,11 +50,26 @@ type pretokenizer struct {
 var pretokenizers = map[string]pretokenizer{
 	"gpt-2":     {parts: byteLevel(true)},
 	"llama-bpe": {parts: sequence("pretokenizers", split(words(`\p{N}{1,3}`)), byteLevel(false)), ignoreMerges: true, bos: true},
+	"smaug-bpe": {parts: sequence("pretokenizers", split(words(`\p{N}{1,3}`)), byteLevel(false))},
 	"qwen2":     {parts: sequence("pretokenizers", split(words(`\p{N}`)), byteLevel(false)), normalizer: part{"type": "NFC"}},
 	"tekken": {parts: sequence("pretokenizers",
 		split(`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`),
 		byteLevel(false)), ignoreMerges: true, bos: true},
 	"smollm": {parts: sequence("pretokenizers", part{"type": "Digits", "individual_digits": true}, byteLevel(true))},
+}
+
+// samePretokenizer has further names of these pre-tokenizers in files of the supported
+// architectures, by llama.cpp's src/llama-vocab.cpp (llama_vocab::impl::load for the
+// names, llm_tokenizer_bpe for the expressions). So is smaug-bpe, which converters also
+// gave Llama 3 itself. Left out are a.x-4.0, falcon3, megrez, mellum, minerva-7b and
+// pixtral, as llama.cpp's expression for them may not be that of the model's own
+// tokenizer.json.
+var samePretokenizer = map[string]string{
+	"llama3":           "llama-bpe",
+	"llama-v3":         "llama-bpe",
+	"midm-2.0":         "llama-bpe", // ggml-org/llama.cpp#14626
+	"deepseek-r1-qwen": "qwen2",
+	"trillion":         "gpt-2", // ggml-org/llama.cpp#12556
 }
 
 // vocabulary is what a file says about its tokens.
@@ -264,7 +279,7 @@ func (v *vocabulary) byteLevel() (part, bool, error) {
 			return nil, false, err
 		}
 	}
-	pre, ok := pretokenizers[name]
+	pre, ok := pretokenizers[cmp.Or(samePretokenizer[name], name)]
 	if !ok {
 		return nil, false, fmt.Errorf("key %q: %q, expected gpt-2, llama-bpe, qwen2, tekken or smollm: %w", ggml+"pre", name, model.ErrUnsupported)
 	}
