@@ -238,7 +238,7 @@ func ParseConfig(text []byte) (*Config, error) {
 	}
 	c.Type = o.elementType()
 	c.Windows = o.windows(c)
-	c.Rope = o.rope()
+	c.Rope = o.rope(c.MaxPositions)
 	if o.err != nil {
 		return nil, o.err
 	}
@@ -342,9 +342,9 @@ func (o *object) windows(c *Config) []int {
 	return w
 }
 
-// rope collects the rotation's settings from both generations of configs. The
-// values are checked by newRope.
-func (o *object) rope() RopeConfig {
+// rope collects the rotation's settings from both generations of configs, for a model
+// of maxPositions. The values are checked by newRope.
+func (o *object) rope(maxPositions int) RopeConfig {
 	// The newer rope_parameters hold everything; in the older form rope_theta
 	// is next to rope_scaling. Where a user has added rope_scaling to a newer
 	// config, it may replace the parameters only if these scale nothing.
@@ -398,6 +398,9 @@ func (o *object) rope() RopeConfig {
 	if r.Type == "llama3" || r.Type == "yarn" {
 		// Where it stands beside the scaling, it goes before, as in transformers.
 		r.OriginalMax = o.integer("original_max_position_embeddings", r.OriginalMax, 1, maxPositionsCap)
+	}
+	if raw, given := p.fields["factor"]; r.Type == "yarn" && given && string(raw) == "null" && r.OriginalMax > 0 {
+		r.Factor = float64(maxPositions) / float64(r.OriginalMax) // as in transformers
 	}
 	o.adopt("rope_parameters", params)
 	o.adopt("rope_scaling", scaling)
