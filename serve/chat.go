@@ -104,8 +104,9 @@ func input(f *fields) chat.Input {
 	return in
 }
 
-// chatRequest reads a chat completion.
-func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
+// chatRequest reads a chat completion; with counting, only the tokens of its prompt matter,
+// which may be more than the model takes.
+func (s *Server) chatRequest(r *http.Request, f *fields, counting bool) (*chatRequest, error) {
 	v, err := s.model(f, true)
 	if err != nil {
 		return nil, err
@@ -177,8 +178,17 @@ func (s *Server) chatRequest(r *http.Request, f *fields) (*chatRequest, error) {
 	case text != "" && policy == nil:
 		policy = s.fitting(v, s.o.Compression)
 	}
-	if err := c.tokens(r, in, policy, text); err != nil {
+	limit := v.e.MaxTokens()
+	if counting {
+		limit = maxCounted
+	}
+	if err := c.tokens(r, in, policy, text, limit); err != nil {
 		return nil, err
+	}
+	if !counting {
+		if err := v.positions(len(c.q.Prompt), max(1, o.MaxTokens)); err != nil {
+			return nil, err
+		}
 	}
 	c.thinks(hidden, budget)
 	v.atLeast(&c.q, least)
@@ -209,9 +219,8 @@ func (c *chatRequest) follow(f *fields, in *chat.Input) {
 	}
 }
 
-// tokens builds the prompt.
-func (c *chatRequest) tokens(r *http.Request, in chat.Input, policy *lukv.Policy, text string) error {
-	limit := c.v.e.MaxTokens()
+// tokens builds the prompt, of at most limit tokens.
+func (c *chatRequest) tokens(r *http.Request, in chat.Input, policy *lukv.Policy, text string, limit int) error {
 	var err error
 	switch {
 	case c.goesOn && text != "":
@@ -243,10 +252,7 @@ func (c *chatRequest) tokens(r *http.Request, in chat.Input, policy *lukv.Policy
 			c.q.Policy, c.q.Context, c.q.Protected = policy, n, dialog.Protected(c.v.m, policy, front, c.q.Prompt[:n])
 		}
 	}
-	if err != nil {
-		return err
-	}
-	return c.v.positions(len(c.q.Prompt), max(1, c.q.Sampling.MaxTokens))
+	return err
 }
 
 // system returns the text of the leading system message; empty if there is none.
@@ -409,7 +415,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	c, err := s.chatRequest(r, f)
+	c, err := s.chatRequest(r, f, false)
 	if err != nil {
 		return err
 	}
@@ -556,7 +562,7 @@ func (s *Server) renderChat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	c, err := s.chatRequest(r, f)
+	c, err := s.chatRequest(r, f, false)
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 		chat["thinking_token_budget"] = budget
 	}
 	var err error
-	if q.c, err = s.asChat(r, f, chat); err != nil {
+	if q.c, err = s.asChat(r, f, chat, counting); err != nil {
 		return nil, err
 	}
 	if think != nil && *think && !q.c.v.thinking() {

@@ -66,7 +66,7 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 	}
 	out := &responseRequest{stream: f.boolean("stream")}
 	var err error
-	if out.c, err = s.asChat(r, f, chat); err != nil {
+	if out.c, err = s.asChat(r, f, chat, false); err != nil {
 		return nil, err
 	}
 	or := func(key string, missing any) any {

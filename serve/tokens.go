@@ -7,6 +7,10 @@ import (
 	"github.com/lukv/lukv/tokenizer"
 )
 
+// maxCounted bounds the tokens of a prompt that is only counted: texts are bounded by the
+// body, and prompts that the model cannot take are the ones that clients count.
+const maxCounted = 1 << 30
+
 // tokenize returns the tokens of a prompt or of a conversation.
 func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 	f, err := body(r)
@@ -26,7 +30,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 		if f.err != nil {
 			return f.err
 		}
-		ids, err = v.format.Tokens(r.Context(), in, 1<<30)
+		ids, err = v.format.Tokens(r.Context(), in, maxCounted)
 	} else {
 		text := f.str("prompt")
 		special := !f.has("add_special_tokens") || f.boolean("add_special_tokens")
@@ -36,7 +40,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 		if f.err != nil {
 			return f.err
 		}
-		ids, err = v.tok.EncodeContext(r.Context(), text, 1<<30, tokenizer.EncodeOptions{AddSpecial: special})
+		ids, err = v.tok.EncodeContext(r.Context(), text, maxCounted, tokenizer.EncodeOptions{AddSpecial: special})
 	}
 	if err != nil {
 		return err

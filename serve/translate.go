@@ -26,8 +26,8 @@ var passed = []string{
 type object = map[string]any
 
 // asChat reads a request of another form as a chat completion, from the fields that are
-// passed on and others.
-func (s *Server) asChat(r *http.Request, f *fields, others object) (*chatRequest, error) {
+// passed on and others; counting is that of chatRequest.
+func (s *Server) asChat(r *http.Request, f *fields, others object, counting bool) (*chatRequest, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -44,7 +44,7 @@ func (s *Server) asChat(r *http.Request, f *fields, others object) (*chatRequest
 		}
 		out.values[k] = data
 	}
-	return s.chatRequest(r, out)
+	return s.chatRequest(r, out, counting)
 }
 
 // objects returns the elements of a list, which must be objects.

@@ -330,3 +330,27 @@ func TestResponseLogProbs(t *testing.T) {
 	ts.post(t, "/v1/responses", q, &whole)
 	require.Empty(t, text(whole)["logprobs"])
 }
+
+// TestCountLong: prompts that the model cannot take are counted all the same.
+func TestCountLong(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	count := func(words int) (messages, tokens int) {
+		var a struct {
+			Input int `json:"input_tokens"`
+		}
+		ts.post(t, "/v1/messages/count_tokens", ask(strings.Repeat("word ", words), nil), &a)
+		var b struct{ Count int }
+		ts.post(t, "/tokenize", ask(strings.Repeat("word ", words), nil), &b)
+		return a.Input, b.Count
+	}
+	short, same := count(10)
+	require.Equal(t, same, short)
+	more, _ := count(20)
+	long, same := count(5010)
+	require.Equal(t, same, long)
+	require.Equal(t, short+500*(more-short), long)
+	require.Greater(t, long, 2*ts.m.Config().MaxPositions)
+	status, text, _ := ts.do(t, "POST", "/v1/messages", mustJSON(t, ask(strings.Repeat("word ", 5010), object{"max_tokens": 1})))
+	require.Equal(t, 400, status)
+	require.Contains(t, text, "maximum context length")
+}
