@@ -188,6 +188,11 @@ func New(m *model.Model, o Options) (*Engine, error) {
 // MaxTokens returns the bound on the prompt and answer of a request together.
 func (e *Engine) MaxTokens() int { return e.o.MaxTokens }
 
+// MaxRequests returns how many requests of so many choices can wait and run at once.
+func (e *Engine) MaxRequests(choices int) int {
+	return e.o.MaxQueue + max(1, e.o.MaxRunning/max(1, choices))
+}
+
 // Submit queues a request and returns the stream of its answer. It does not wait:
 // [ErrQueueFull], [TooLargeError] and errors in the request are returned at once. When
 // ctx is done the request is cancelled, whatever its state.

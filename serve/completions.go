@@ -339,6 +339,9 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if n, most := len(c.queries), c.v.e.MaxRequests(c.best); n > most {
+		return invalid("prompt", "prompt: found %d prompts, expected at most %d, as many as this server lets wait and run at once", n, most)
+	}
 	started := time.Now()
 	limit := c.v.e.MaxTokens()
 	answer := textAnswer{ID: "cmpl-" + randomID(), Object: "text_completion", Created: started.Unix(), Model: c.v.id, Choices: []textChoice{}}

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -236,4 +237,25 @@ func TestPromptProgress(t *testing.T) {
 			require.Len(t, c.Choices, 1, "clients want one")
 		}
 	}
+}
+
+// TestTooManyPrompts: what no retry helps is not answered as if one did.
+func TestTooManyPrompts(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxQueue: 2, MaxRunning: 4})
+	send := func(path string, prompts, best int) (int, string, string) {
+		status, text, h := ts.do(t, "POST", path, mustJSON(t, object{
+			"model": "needle/llama", "prompt": slices.Repeat([]string{"One"}, prompts), "max_tokens": 1, "n": best}))
+		return status, text, h.Get("Retry-After")
+	}
+	for best, most := range map[int]int{1: 2 + 4, 2: 2 + 2, 3: 2 + 1, 9: 2 + 1} { // a request with too many choices runs alone
+		status, text, retry := send("/v1/completions", most+1, best)
+		require.Equal(t, 400, status, text)
+		require.Empty(t, retry)
+		require.Contains(t, text, fmt.Sprintf("found %d prompts, expected at most %d", most+1, most))
+		require.Contains(t, text, `"param":"prompt"`)
+		status, text, _ = send("/v1/completions", most, best)
+		require.Contains(t, []int{200, 429}, status, text) // it depends on how soon they run
+	}
+	status, text, _ := send("/v1/completions/render", 7, 1) // waits for nothing
+	require.Equal(t, 200, status, text)
 }
