@@ -496,7 +496,8 @@ func (c *counters) ended(j *job, err error) {
 	cause := context.Cause(j.ctx) // may be any error
 	switch {
 	case err == nil:
-		if slices.ContainsFunc(j.choices, func(c *choice) bool { return c.finish == model.FinishLength }) {
+		echoed := j.req.PromptOnly && j.req.Echo // an answer of length 0; without the echo, none was asked for
+		if echoed || slices.ContainsFunc(j.choices, func(c *choice) bool { return c.finish == model.FinishLength }) {
 			c.limited.Add(1)
 		} else {
 			c.stopped.Add(1)
@@ -521,7 +522,7 @@ type Stats struct {
 
 	PromptTokens, CachedTokens, GeneratedTokens int64
 	Completed, Cancelled, Failed, Preempted     int64 // requests
-	ReachedLength                               int64 // completed requests with an answer that ended with [model.FinishLength]
+	ReachedLength                               int64 // completed requests with an answer that ended with [model.FinishLength], or of length 0
 	Steps                                       int64
 	EvictedEntries                              int64 // of prompts that were compressed
 	Drafted, Accepted                           int64 // tokens that were looked up, and how many of these were right

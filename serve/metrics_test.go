@@ -72,6 +72,31 @@ func TestMetricsOfEchoes(t *testing.T) {
 	}
 }
 
+// TestMetricsOfReasons: requests are counted under the reason that their answers name, and
+// a document, which has no answer, under stop.
+func TestMetricsOfReasons(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	counted := func(reason string) float64 {
+		_, text, _ := ts.do(t, "GET", "/metrics", "")
+		m := regexp.MustCompile(`vllm:request_success_total\{model_name="needle/llama",finished_reason="` + reason + `"\} (\d+)`).FindStringSubmatch(text)
+		require.NotNil(t, m, text)
+		n, err := strconv.ParseFloat(m[1], 64)
+		require.NoError(t, err)
+		return n
+	}
+	for i, n := range []int{0, 3} {
+		var a textAnswer
+		ts.post(t, "/v1/completions", object{"model": "needle/llama", "prompt": "One", "echo": true, "max_tokens": n, "ignore_eos": true}, &a)
+		require.Equal(t, "length", a.Choices[0].Finish)
+		require.EqualValues(t, i+1, counted("length"))
+		require.Zero(t, counted("stop"))
+	}
+	var doc document
+	ts.post(t, "/v1/documents", object{"text": "Some text.", "kv_compression": object{"ratio": 0.5}}, &doc)
+	require.EqualValues(t, 2, counted("length"))
+	require.EqualValues(t, 1, counted("stop"))
+}
+
 // BenchmarkScrape measures what a router pays twenty times a second while answers
 // are computed.
 func BenchmarkScrape(b *testing.B) {
