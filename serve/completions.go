@@ -359,6 +359,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	u := &usage{}
+	var cache *cacheUse
 	for k, stream := range streams {
 		timer := c.v.metrics.begin(started)
 		choices, places := make([]textChoice, c.best), c.places()
@@ -407,12 +408,22 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 			answer.Choices = append(answer.Choices, choice)
 		}
 		u.add(stream.Usage())
-		if c.queries[k].Policy != nil {
-			answer.Cache = newCacheUse(stream.Cache(), c.document)
-		}
+		cache = c.addCache(cache, k, stream)
 	}
-	answer.Usage = u
+	answer.Usage, answer.Cache = u, cache
 	return writeJSON(w, answer)
+}
+
+// addCache adds the cache of prompt k, if it was compressed, to those of earlier ones.
+func (c *textRequest) addCache(sum *cacheUse, k int, stream *engine.Stream) *cacheUse {
+	if c.queries[k].Policy == nil {
+		return sum
+	}
+	if sum == nil {
+		return newCacheUse(stream.Cache(), c.document)
+	}
+	sum.add(stream.Cache())
+	return sum
 }
 
 // echoText is the text of a prompt as its tokens pass.
@@ -513,9 +524,7 @@ func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine
 		}
 		timer.end(stream)
 		u.add(stream.Usage())
-		if c.queries[k].Policy != nil {
-			cache = newCacheUse(stream.Cache(), c.document)
-		}
+		cache = c.addCache(cache, k, stream)
 	}
 	if c.usage {
 		chunk.Choices, chunk.Usage, chunk.Cache = []textChoice{}, u, cache

@@ -259,3 +259,36 @@ func TestTooManyPrompts(t *testing.T) {
 	status, text, _ := send("/v1/completions/render", 7, 1) // waits for nothing
 	require.Equal(t, 200, status, text)
 }
+
+// TestCacheOfPrompts: kv_cache of several prompts is the sum of what each has alone.
+func TestCacheOfPrompts(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxBytes: 64 << 20})
+	send := func(prompt any) textAnswer {
+		q := object{"model": "needle/llama", "prompt": prompt, "context": sample(0).Context, "kv_compression": object{"ratio": 0.5}, "max_tokens": 2, "n": 2}
+		var a textAnswer
+		ts.post(t, "/v1/completions", q, &a)
+		q["stream_options"] = object{"include_usage": true}
+		lines := ts.lines(t, "/v1/completions", q)
+		var last textAnswer
+		decode(t, lines[len(lines)-1], &last)
+		require.Equal(t, a.Cache, last.Cache)
+		return a
+	}
+	prompts := []string{"One", sample(1).Context, "One of the best"}
+	var want cacheUse
+	tokens := 0
+	for _, p := range prompts {
+		a := send(p)
+		want.Entries, want.FullEntries = want.Entries+a.Cache.Entries, want.FullEntries+a.Cache.FullEntries
+		want.Bytes, want.FullBytes = want.Bytes+a.Cache.Bytes, want.FullBytes+a.Cache.FullBytes
+		tokens += a.Usage.Prompt
+	}
+	want.Ratio = float64(want.FullEntries-want.Entries) / float64(want.FullEntries)
+	got := send(prompts)
+	require.Equal(t, tokens, got.Usage.Prompt)
+	require.InDelta(t, want.Ratio, got.Cache.Ratio, 1e-12)
+	want.Ratio = got.Cache.Ratio
+	require.Equal(t, want, *got.Cache)
+	c := ts.m.Config()
+	require.EqualValues(t, tokens*c.Layers*c.KVHeads, want.FullEntries)
+}

@@ -204,7 +204,7 @@ func (u *usage) add(x engine.Usage) {
 	u.Details.Cached += x.Cached
 }
 
-// cacheUse is what the cache of a prompt holds.
+// cacheUse is what the caches of a request's prompts hold.
 type cacheUse struct {
 	Entries     int64   `json:"entries"`
 	FullEntries int64   `json:"full_entries"`
@@ -215,11 +215,20 @@ type cacheUse struct {
 }
 
 func newCacheUse(c engine.CacheUse, document string) *cacheUse {
-	out := &cacheUse{Entries: c.Entries, FullEntries: c.FullEntries, Bytes: c.Bytes, FullBytes: c.FullBytes, Document: document}
-	if c.FullEntries > 0 {
-		out.Ratio = 1 - float64(c.Entries)/float64(c.FullEntries)
-	}
+	out := &cacheUse{Document: document}
+	out.add(c)
 	return out
+}
+
+// add adds the cache of another prompt; the ratio is that of the sums.
+func (u *cacheUse) add(c engine.CacheUse) {
+	u.Entries += c.Entries
+	u.FullEntries += c.FullEntries
+	u.Bytes += c.Bytes
+	u.FullBytes += c.FullBytes
+	if u.FullEntries > 0 {
+		u.Ratio = 1 - float64(u.Entries)/float64(u.FullEntries)
+	}
 }
 
 // tokenText returns a token as text, and its bytes, which are needed if the token is
