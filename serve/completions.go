@@ -346,22 +346,24 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	limit := c.v.e.MaxTokens()
 	answer := textAnswer{ID: "cmpl-" + randomID(), Object: "text_completion", Created: started.Unix(), Model: c.v.id, Choices: []textChoice{}}
 	var streams []*engine.Stream
+	var timers []*timing
 	for _, q := range c.queries {
 		stream, err := s.submit(contextOf(r), c.v, q)
 		if err != nil {
 			return asError(err, limit)
 		}
-		defer stream.Close()
-		streams = append(streams, stream)
+		timer := c.v.metrics.begin(started)
+		defer timer.end(stream)
+		streams, timers = append(streams, stream), append(timers, timer)
 	}
 	if c.stream {
-		c.send(newEventStream(w), answer, streams, started)
+		c.send(newEventStream(w), answer, streams, timers)
 		return nil
 	}
 	u := &usage{}
 	var cache *cacheUse
 	for k, stream := range streams {
-		timer := c.v.metrics.begin(started)
+		timer := timers[k]
 		choices, places := make([]textChoice, c.best), c.places()
 		for i := range choices {
 			choices[i].at = places[i]
@@ -470,16 +472,16 @@ func bestOf(choices []textChoice, n int) []textChoice {
 func (c *textChoice) mean() float64 { return c.sum / float64(max(1, c.count)) }
 
 // send streams the answers, one prompt after another.
-func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine.Stream, started time.Time) {
+func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine.Stream, timers []*timing) {
 	u := &usage{}
 	var cache *cacheUse
 	for k, stream := range streams {
-		timer := c.v.metrics.begin(started)
+		timer := timers[k]
 		places, echo := c.places(), c.newEcho(k)
 		seen := make([]bool, c.best)
 		if c.progress {
 			out.progress = func() {
-				chunk.Choices, chunk.Progress = []textChoice{{Index: k * c.n}}, newProgress(stream, len(c.queries[k].Prompt), started)
+				chunk.Choices, chunk.Progress = []textChoice{{Index: k * c.n}}, newProgress(stream, len(c.queries[k].Prompt), timer.start)
 				out.send(chunk)
 				chunk.Progress = nil
 			}

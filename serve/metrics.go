@@ -81,6 +81,7 @@ type metrics struct {
 type timing struct {
 	m             *metrics
 	start, latest time.Time
+	ended         bool
 }
 
 func (m *metrics) begin(start time.Time) *timing { return &timing{m: m, start: start} }
@@ -96,9 +97,19 @@ func (t *timing) event() {
 	t.latest = now
 }
 
-// end closes the stream and records that the answer is over.
+// end closes the stream and records that the answer is over, once. Like vLLM, it leaves
+// out requests that were cancelled or failed.
 func (t *timing) end(s *engine.Stream) {
+	if t.ended {
+		return
+	}
+	t.ended = true
 	s.Close()
+	for _, err := range s.Events() { // what was not read
+		if err != nil {
+			return
+		}
+	}
 	u := s.Usage()
 	t.m.whole.observe(time.Since(t.start))
 	t.m.queued.observe(u.Queued)

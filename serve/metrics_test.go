@@ -1,10 +1,15 @@
 package serve
 
 import (
+	"context"
+	"io"
+	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -95,6 +100,68 @@ func TestMetricsOfReasons(t *testing.T) {
 	ts.post(t, "/v1/documents", object{"text": "Some text.", "kv_compression": object{"ratio": 0.5}}, &doc)
 	require.EqualValues(t, 2, counted("length"))
 	require.EqualValues(t, 1, counted("stop"))
+}
+
+// TestMetricsOfCancelled: the durations of whole requests are those of requests that are
+// answered, of every form and streamed or not.
+func TestMetricsOfCancelled(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{MaxRunning: 1})
+	v := ts.s.models.find("needle/llama").loaded
+	sampling := v.m.DefaultSampling()
+	sampling.IgnoreEOS, sampling.MaxTokens = true, 1000
+	first, err := v.e.Submit(t.Context(), engine.Request{Prompt: []int32{1, 2, 3}, Sampling: sampling}) // pauses, as nobody reads it: the others wait
+	require.NoError(t, err)
+	defer first.Close()
+	waiting := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return ts.metric(t, "vllm:num_requests_waiting") == float64(n) }, 10*time.Second, time.Millisecond)
+	}
+	histograms := []string{"e2e_request_latency", "request_queue_time", "request_prefill_time", "request_decode_time"}
+	counts := func(want int) {
+		t.Helper()
+		for _, name := range histograms {
+			require.EqualValues(t, want, ts.metric(t, "vllm:"+name+"_seconds_count"), name)
+		}
+	}
+	prompts := map[string]int{"/v1/chat/completions": 1, "/v1/completions": 2, "/v1/responses": 1, "/v1/messages": 1}
+	ask := func(path string) object {
+		q := ask("One", object{"input": "One", "max_tokens": 2, "max_output_tokens": 2, "ignore_eos": true})
+		if prompts[path] == 2 {
+			q["prompt"] = []string{"One", "Two"}
+		}
+		return q
+	}
+	for path, n := range prompts {
+		for _, stream := range []bool{false, true} {
+			q := ask(path)
+			q["stream"] = stream
+			ctx, cancel := context.WithCancel(t.Context())
+			r, err := http.NewRequestWithContext(ctx, "POST", ts.URL+path, strings.NewReader(mustJSON(t, q)))
+			require.NoError(t, err)
+			r.Header.Set("Content-Type", "application/json")
+			over := make(chan struct{})
+			go func() {
+				defer close(over)
+				if resp, err := ts.Client().Do(r); err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+				}
+			}()
+			waiting(n)
+			cancel()
+			<-over
+			waiting(0)
+			counts(0)
+		}
+	}
+	first.Close()
+	answered := 0
+	for path, n := range prompts {
+		var a object
+		ts.post(t, path, ask(path), &a)
+		answered += n
+		counts(answered)
+	}
 }
 
 // BenchmarkScrape measures what a router pays twenty times a second while answers
