@@ -30,6 +30,7 @@ type chatRequest struct {
 	goesOn   bool       // continues the last message
 	thinking *thinking  // nil: answers begin without thoughts
 	thought  int        // tokens of thoughts so far
+	own      names      // of fields, in a request of another form
 
 	keepTurns int // older ones are compressed; 0: none are
 }
@@ -195,6 +196,11 @@ func (s *Server) chatRequest(r *http.Request, f *fields, counting bool) (*chatRe
 	return c, nil
 }
 
+// error returns an error for clients that names the fields of their request.
+func (c *chatRequest) error(err error) *apiError {
+	return c.own.rename(asError(err, c.v.e.MaxTokens()))
+}
+
 // follow constrains answers to the requested format, or to calls of tools.
 func (c *chatRequest) follow(f *fields, in *chat.Input) {
 	like, param := format(f), "response_format"
@@ -224,7 +230,7 @@ func (c *chatRequest) tokens(r *http.Request, in chat.Input, policy *lukv.Policy
 	var err error
 	switch {
 	case c.goesOn && text != "":
-		return invalid("continue_final_message", "not supported together with a context or document")
+		return invalid("continue_final_message", "continue_final_message: not supported together with a context or document")
 	case c.goesOn:
 		if c.q.Prompt, err = c.v.format.ContinueTokens(r.Context(), in, limit); errors.Is(err, dialog.ErrNoText) {
 			return invalid("messages", "%v", err)
@@ -328,7 +334,7 @@ func (c *chatRequest) parts(events iter.Seq2[engine.Event, error]) iter.Seq2[ans
 		}
 		for e, err := range events {
 			if err != nil {
-				yield(answerPart{}, asError(err, c.v.e.MaxTokens()))
+				yield(answerPart{}, c.error(err))
 				return
 			}
 			p := answerPart{choice: e.Choice, text: e.Text, probs: c.logProbs(e), finish: string(e.Finish)}

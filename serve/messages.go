@@ -2,6 +2,7 @@ package serve
 
 import (
 	"encoding/json"
+	"fmt"
 	"iter"
 	"net/http"
 	"strings"
@@ -33,6 +34,9 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 		f.adopt(m)
 	}
 	chat := object{"messages": messages}
+	own := names{
+		"stop": "stop_sequences", "tool_choice.function": "tool_choice", "continue_final_message": "messages", "response_format": "structured_outputs",
+	}
 	if n := len(messages); n > 0 && messages[n-1]["role"] == "assistant" {
 		chat["continue_final_message"], chat["add_generation_prompt"] = true, false
 	}
@@ -46,7 +50,7 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 		chat["max_tokens"] = f.integer("max_tokens", 0, 1, 1<<31-1)
 	}
 	if list := f.objects("tools", maxTools); len(list) > 0 {
-		chat["tools"] = messageTools(f, list)
+		chat["tools"] = messageTools(f, list, own)
 	}
 	if o := f.object("tool_choice"); o != nil {
 		chat["tool_choice"] = messageChoice(o)
@@ -59,13 +63,13 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 		chat["stream"] = false
 	}
 	if think != nil && !f.has("chat_template_kwargs") {
-		chat["chat_template_kwargs"] = object{"enable_thinking": *think}
+		chat["chat_template_kwargs"], own["chat_template_kwargs"] = object{"enable_thinking": *think}, "thinking"
 	}
 	if budget > 0 {
 		chat["thinking_token_budget"] = budget
 	}
 	var err error
-	if q.c, err = s.asChat(r, f, chat, counting); err != nil {
+	if q.c, err = s.asChat(r, f, chat, own, counting); err != nil {
 		return nil, err
 	}
 	if think != nil && *think && !q.c.v.thinking() {
@@ -90,12 +94,14 @@ func messageChoice(o *fields) any {
 	}
 }
 
-func messageTools(f *fields, list []*fields) []toolDefinition {
+func messageTools(f *fields, list []*fields, own names) []toolDefinition {
 	out := make([]toolDefinition, len(list))
 	for i, o := range list {
 		if t := o.str("type"); t != "" && t != "custom" {
 			o.fail("type", "%q is not supported, expected custom", t)
 		}
+		own[fmt.Sprintf("tools[%d].function", i)] = o.path
+		own[fmt.Sprintf("tools[%d].function.parameters", i)] = o.path + ".input_schema"
 		t := &out[i]
 		t.Type = "function"
 		t.Function.Name, t.Function.Description, t.Function.Parameters = o.str("name"), o.str("description"), o.raw("input_schema")
@@ -131,6 +137,9 @@ func messageOf(m *fields) []object {
 			input := b.raw("input")
 			if input == nil {
 				input = json.RawMessage("{}")
+			}
+			if input[0] != '{' {
+				b.fail("input", "found %s, expected an object", kind(input))
 			}
 			calls = append(calls, object{"id": b.str("id"), "type": "function", "function": object{"name": b.str("name"), "arguments": string(input)}})
 		case t == "tool_result" && role == "user":

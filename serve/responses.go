@@ -2,6 +2,7 @@ package serve
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -29,7 +30,8 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 	if f.has("instructions") {
 		messages = append(messages, object{"role": "system", "content": f.str("instructions")})
 	}
-	messages = append(messages, responseInput(f)...)
+	own := names{"messages": "input", "max_tokens": "max_output_tokens", "tool_choice.function": "tool_choice", "response_format": "structured_outputs"}
+	messages = responseInput(f, messages, own)
 	chat := object{"messages": messages}
 	for _, v := range f.texts("include", 64) {
 		if v == "message.output_text.logprobs" {
@@ -43,7 +45,7 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 		chat["max_tokens"] = f.integer("max_output_tokens", 0, 1, 1<<31-1)
 	}
 	if list := f.objects("tools", maxTools); len(list) > 0 {
-		chat["tools"] = responseTools(f, list)
+		chat["tools"] = responseTools(f, list, own)
 	}
 	choice := f.raw("tool_choice")
 	if choice != nil && choice[0] == '{' {
@@ -60,13 +62,16 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 				of["json_schema"] = object{"name": format.raw("name"), "schema": format.raw("schema"), "strict": format.boolean("strict")}
 			}
 			chat["response_format"] = of
+			if of["type"] != "text" { // otherwise another field may give the format
+				own["response_format"], own["response_format.json_schema"] = "text.format", "text.format"
+			}
 			o.adopt(format)
 		}
 		f.adopt(o)
 	}
 	out := &responseRequest{stream: f.boolean("stream")}
 	var err error
-	if out.c, err = s.asChat(r, f, chat, false); err != nil {
+	if out.c, err = s.asChat(r, f, chat, own, false); err != nil {
 		return nil, err
 	}
 	or := func(key string, missing any) any {
@@ -86,18 +91,18 @@ func (s *Server) responseRequest(r *http.Request, f *fields) (*responseRequest, 
 	return out, nil
 }
 
-// responseInput reads the conversation as messages of a chat.
-func responseInput(f *fields) []object {
+// responseInput adds the conversation to the messages of a chat, and the names of its items.
+func responseInput(f *fields, out []object, own names) []object {
 	v := f.raw("input")
 	switch {
 	case v == nil:
 		f.fail("input", "missing")
 		return nil
 	case v[0] == '"':
-		return []object{{"role": "user", "content": f.str("input")}}
+		return append(out, object{"role": "user", "content": f.str("input")})
 	}
-	var out []object
-	var calls []object // of the message that is being read
+	var calls []object     // of the message that is being read
+	var callItems []string // their names
 	flush := func() {
 		if len(calls) > 0 {
 			if n := len(out); n > 0 && out[n-1]["role"] == "assistant" && out[n-1]["tool_calls"] == nil {
@@ -105,7 +110,10 @@ func responseInput(f *fields) []object {
 			} else {
 				out = append(out, object{"role": "assistant", "content": nil, "tool_calls": calls})
 			}
-			calls = nil
+			for i, item := range callItems {
+				own[fmt.Sprintf("messages[%d].tool_calls[%d].function", len(out)-1, i)] = item
+			}
+			calls, callItems = nil, nil
 		}
 	}
 	for _, item := range f.objects("input", maxMessages) {
@@ -118,8 +126,10 @@ func responseInput(f *fields) []object {
 			if !item.has("content") {
 				item.fail("content", "missing")
 			}
+			own[fmt.Sprintf("messages[%d]", len(out))] = item.path
 			out = append(out, object{"role": item.str("role"), "content": item.text("content", "input_text", "output_text", "text")})
 		case "function_call":
+			callItems = append(callItems, item.path)
 			calls = append(calls, object{"id": item.str("call_id"), "type": "function", "function": object{"name": item.str("name"), "arguments": item.str("arguments")}})
 		case "function_call_output":
 			out = append(out, object{"role": "tool", "tool_call_id": item.str("call_id"), "content": item.text("output", "input_text", "output_text", "text")})
@@ -144,9 +154,10 @@ type toolDefinition struct {
 	} `json:"function"`
 }
 
-func responseTools(f *fields, list []*fields) []toolDefinition {
+func responseTools(f *fields, list []*fields, own names) []toolDefinition {
 	out := make([]toolDefinition, len(list))
 	for i, o := range list {
+		own[fmt.Sprintf("tools[%d].function", i)] = o.path
 		t := &out[i]
 		t.Type = o.str("type")
 		t.Function.Name, t.Function.Description = o.str("name"), o.str("description")

@@ -26,8 +26,8 @@ var passed = []string{
 type object = map[string]any
 
 // asChat reads a request of another form as a chat completion, from the fields that are
-// passed on and others; counting is that of chatRequest.
-func (s *Server) asChat(r *http.Request, f *fields, others object, counting bool) (*chatRequest, error) {
+// passed on and others, whose names in the request are own; counting is that of chatRequest.
+func (s *Server) asChat(r *http.Request, f *fields, others object, own names, counting bool) (*chatRequest, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
@@ -44,7 +44,36 @@ func (s *Server) asChat(r *http.Request, f *fields, others object, counting bool
 		}
 		out.values[k] = data
 	}
-	return s.chatRequest(r, out, counting)
+	c, err := s.chatRequest(r, out, counting)
+	if err != nil {
+		return nil, own.rename(asError(err, holdsOf(r.Context()).maxLen))
+	}
+	c.own = own
+	return c, nil
+}
+
+// names are the names, in a request of another form, of fields of a chat or what precedes
+// them: errors name what the client sent.
+type names map[string]string
+
+// of returns the name of a field, given that in a chat.
+func (n names) of(field string) string {
+	for end := len(field); end > 0; end = strings.LastIndexAny(field[:end], ".[") {
+		if own, ok := n[field[:end]]; ok {
+			return own + field[end:]
+		}
+	}
+	return field
+}
+
+// rename returns an error of a chat as one of the request.
+func (n names) rename(e *apiError) *apiError {
+	out := *e
+	out.Param = n.of(e.Param)
+	if rest, ok := strings.CutPrefix(e.Message, e.Param+": "); ok {
+		out.Message = out.Param + ": " + rest
+	}
+	return &out
 }
 
 // objects returns the elements of a list, which must be objects.
@@ -189,7 +218,7 @@ func (b *blocks) read(parts iter.Seq2[answerPart, *apiError], timer *timing) *ap
 func (s *Server) begin(r *http.Request, c *chatRequest) (stream *engine.Stream, timer *timing, end func(), err error) {
 	started := time.Now()
 	if stream, err = s.submit(contextOf(r), c.v, c.q); err != nil {
-		return nil, nil, nil, asError(err, c.v.e.MaxTokens())
+		return nil, nil, nil, c.error(err)
 	}
 	timer = c.v.metrics.begin(started)
 	return stream, timer, func() { timer.end(stream) }, nil

@@ -354,3 +354,41 @@ func TestCountLong(t *testing.T) {
 	require.Equal(t, 400, status)
 	require.Contains(t, text, "maximum context length")
 }
+
+// TestNamesInErrors: errors of translated requests name the fields of the request.
+func TestNamesInErrors(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	long := strings.Repeat("word ", 5000)
+	user := `{"role":"user","content":"x"}`
+	for _, x := range []struct{ path, body, want, param string }{
+		{"messages", `"messages":[` + user + `],"stop_sequences":[""]`, "stop_sequences: the text is empty", ""},
+		{"messages", `"messages":[` + user + `],"tools":[{"name":"a b"}]`, "tools[0].name: found", ""},
+		{"messages", `"messages":[` + user + `],"tools":[{"name":"a","input_schema":7}]`, "tools[0].input_schema: found", ""},
+		{"messages", `"messages":[` + user + `],"tools":[{"name":"a"}],"tool_choice":{"type":"tool","name":"b"}`, `tool_choice.name: \"b\" is none`, ""},
+		{"messages", `"messages":[` + user + `,{"role":"assistant","content":"x"}],"context":"c"`, "messages: not supported together with a context", ""},
+		{"messages", `"messages":[` + user + `,{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"n","input":7}]},` + user + `]`, "messages[1].content[0].input: found a number", ""},
+		{"messages", `"messages":[` + user + `],"structured_outputs":{"regex":"["}`, "structured_outputs: ", ""},
+		{"messages", `"messages":[` + user + `],"temperature":7`, "temperature: found", ""},
+		{"responses", `"input":[]`, "input: there are none", "input"},
+		{"responses", `"input":"` + long + `"`, "maximum context length", "input"},
+		{"responses", `"input":"x","max_output_tokens":5000`, "maximum context length", "max_output_tokens"},
+		{"responses", `"input":[` + user + `,{"role":"king","content":"x"}],"instructions":"i"`, `input[1].role: \"king\" is unknown`, "input[1].role"},
+		{"responses", `"input":[` + user + `,{"type":"function_call","call_id":"c","name":"n","arguments":"{}"},{"type":"function_call","call_id":"d","name":"n","arguments":"7"}],"instructions":"i"`,
+			"input[2].arguments: expected", "input[2].arguments"},
+		{"responses", `"input":"x","tools":[{"type":"web_search"}]`, "tools[0].type: ", "tools[0].type"},
+		{"responses", `"input":"x","tools":[{"type":"function","name":"a","parameters":7}]`, "tools[0].parameters: found", "tools[0].parameters"},
+		{"responses", `"input":"x","tools":[{"type":"function","name":"a"}],"tool_choice":{"type":"function","name":"b"}`, "tool_choice.name: ", "tool_choice.name"},
+		{"responses", `"input":"x","text":{"format":{"type":"json_schema"}}`, "text.format.schema: missing", "text.format.schema"},
+		{"responses", `"input":"x","text":{"format":{"type":"xml"}}`, "text.format.type: ", "text.format.type"},
+		{"responses", `"input":"x","text":{"format":{"type":"json_schema","schema":{"not":{}}}}`, "text.format: ", "text.format"},
+		{"responses", `"input":"x","structured_outputs":{"regex":"["}`, "structured_outputs: ", "structured_outputs"},
+		{"responses", `"input":"x","text":{"format":{"type":"text"}},"structured_outputs":{"regex":"["}`, "structured_outputs: ", "structured_outputs"},
+	} {
+		status, text, _ := ts.do(t, "POST", "/v1/"+x.path, `{"model":"needle/llama","max_tokens":3,`+x.body+`}`)
+		require.Equal(t, 400, status, text)
+		require.Contains(t, text, x.want)
+		if x.param != "" {
+			require.Contains(t, text, `"param":"`+x.param+`"`)
+		}
+	}
+}
