@@ -172,7 +172,9 @@ func schemaLanguage(f *fields, key string, strict bool) language {
 	case v == nil:
 		f.fail(key, "missing")
 	case v[0] == '"':
-		v = json.RawMessage(f.str(key))
+		if v = json.RawMessage(f.str(key)); loneSurrogate(v) != "" {
+			f.fail(key, "there is %s, half of a surrogate pair, which is no character", loneSurrogate(v))
+		}
 	case v[0] != '{':
 		f.fail(key, "found %s, expected an object", kind(v))
 	}

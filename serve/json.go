@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"strconv"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/lukv/lukv/internal/brackets"
@@ -19,7 +20,7 @@ const maxDepth = 64
 // fields reads the values of a JSON object. Keys are exact, null is absent, unknown
 // keys are ignored, and the first value of a wrong type or out of range is kept in err.
 // encoding/json by itself takes keys in any case and the last of duplicates, and turns
-// invalid UTF-8 into U+FFFD; a request could then mean one thing here and another to a
+// invalid UTF-8 and halves of surrogate pairs into U+FFFD; a request could then mean one thing here and another to a
 // gateway in front.
 type fields struct {
 	values map[string]json.RawMessage
@@ -53,9 +54,13 @@ func parseObject(data []byte, path string) (*fields, *apiError) {
 	}
 	f := &fields{values: map[string]json.RawMessage{}, path: path}
 	for dec.More() {
+		before := dec.InputOffset()
 		t, err := dec.Token()
 		if err != nil {
 			return nil, invalid(path, "%s is not JSON: %v", where, err)
+		}
+		if half := loneSurrogate(data[before:dec.InputOffset()]); half != "" {
+			return nil, invalid(path, "a key of %s has %s, half of a surrogate pair, which is no character", where, half)
 		}
 		key := t.(string)
 		if _, ok := f.values[key]; ok {
@@ -64,6 +69,11 @@ func parseObject(data []byte, path string) (*fields, *apiError) {
 		var value json.RawMessage
 		if err := dec.Decode(&value); err != nil {
 			return nil, invalid(f.name(key), "%q is not JSON: %v", f.name(key), err)
+		}
+		if path == "" { // values of nested objects are part of those of the body
+			if half := loneSurrogate(value); half != "" {
+				return nil, invalid(key, "%s: there is %s, half of a surrogate pair, which is no character", key, half)
+			}
 		}
 		f.values[key] = value
 	}
@@ -74,6 +84,41 @@ func parseObject(data []byte, path string) (*fields, *apiError) {
 		return nil, invalid(path, "there is something behind %s", where)
 	}
 	return f, nil
+}
+
+// loneSurrogate returns the first escape in JSON text that is half of a surrogate pair
+// without the other half; empty if there is none.
+func loneSurrogate(text []byte) string {
+	for {
+		i := bytes.IndexByte(text, '\\')
+		if i < 0 {
+			return ""
+		}
+		text = text[i:]
+		switch r := escapedUnit(text); {
+		case r < 0:
+			text = text[min(2, len(text)):]
+		case !utf16.IsSurrogate(r):
+			text = text[6:]
+		case utf16.DecodeRune(r, escapedUnit(text[6:])) == utf8.RuneError:
+			return string(text[:6])
+		default:
+			text = text[12:]
+		}
+	}
+}
+
+// escapedUnit returns the UTF-16 unit of the \u escape at the beginning of a text; -1 if
+// there is none.
+func escapedUnit(text []byte) rune {
+	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
+		return -1
+	}
+	r, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(r)
 }
 
 func (f *fields) name(key string) string {

@@ -160,3 +160,50 @@ func TestSlowBody(t *testing.T) {
 		}
 	}
 }
+
+// TestSurrogates: escapes that are no characters are refused by name, wherever they are;
+// pairs are characters, and what only looks like an escape is text.
+func TestSurrogates(t *testing.T) {
+	ts := start(t, Options{}, engine.Options{})
+	send := func(prompt, more string) (int, string) {
+		status, text, _ := ts.do(t, "POST", "/tokenize", `{"prompt":"`+prompt+`"`+more+`,"return_token_strs":true}`)
+		return status, text
+	}
+	for escape, text := range map[string]string{
+		`\ud83d\ude00`: "\U0001F600", `\uD83D\uDE00\ud83d\ude00`: "\U0001F600\U0001F600", `\\ud800`: `\\ud800`, `\\\ud83d\ude00`: "\\\\\U0001F600", `\uFFFD`: "\uFFFD", `\"\u0041`: `\"A`,
+	} {
+		status, got := send(escape, "")
+		require.Equal(t, 200, status, got)
+		_, want := send(text, "")
+		require.Equal(t, want, got, escape)
+	}
+	for escape, half := range map[string]string{
+		`\ud800`: `\ud800`, `\uDFFFx`: `\uDFFF`, `a\ud83d`: `\ud83d`, `\ud83d\ud83d\ude00`: `\ud83d`, `\ude00\ud83d`: `\ude00`,
+		`\ud83d\\ude00`: `\ud83d`, `\ud83d\n\ude00`: `\ud83d`, `\ud83d\ude00\ude00`: `\ude00`, `\\\ud800`: `\ud800`,
+	} {
+		status, text := send(escape, "")
+		require.Equal(t, 400, status, text)
+		var e struct {
+			Error struct{ Message, Param string }
+		}
+		decode(t, text, &e)
+		require.Equal(t, "prompt", e.Error.Param)
+		require.Contains(t, e.Error.Message, "prompt: there is "+half)
+	}
+	for more, param := range map[string]string{
+		`,"user":["\ud800"]`: `"user"`, `,"a":{"b":[{"\ud800":1}]}`: `"a"`, `,"\ud800":1`: "null", `,"\ud800":1,"\ud801":2`: "null",
+	} {
+		status, text := send("x", more)
+		require.Equal(t, 400, status, text)
+		require.Contains(t, text, `half of a surrogate pair`)
+		require.Contains(t, text, `"param":`+param)
+	}
+	for param, more := range map[string]object{ // JSON within strings
+		"messages[0].tool_calls[0].function.arguments": {"messages": []object{{"role": "assistant", "tool_calls": []object{{"id": "1", "function": object{"name": "f", "arguments": `{"a":"\ud800"}`}}}}}},
+		"guided_json": {"guided_json": `{"const":"\ud800"}`},
+	} {
+		status, text, _ := ts.do(t, "POST", "/v1/chat/completions", mustJSON(t, ask("x", more)))
+		require.Equal(t, 400, status, text)
+		require.Contains(t, text, `"param":"`+param+`"`)
+	}
+}

@@ -519,6 +519,8 @@ func messageCalls(m *fields) []any {
 			arguments := &chat.Object{}
 			if text := fn.str("arguments"); text != "" && json.Unmarshal([]byte(text), arguments) != nil {
 				fn.fail("arguments", "expected a text that is a JSON object")
+			} else if half := loneSurrogate([]byte(text)); half != "" {
+				fn.fail("arguments", "there is %s, half of a surrogate pair, which is no character", half)
 			}
 			call.Set("function", function.Set("arguments", arguments))
 			o.adopt(fn)
