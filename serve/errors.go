@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/engine"
@@ -127,6 +128,15 @@ func (e *apiError) write(w http.ResponseWriter) {
 	e.head(w)
 	w.WriteHeader(e.status)
 	writeJSON(w, map[string]any{"error": e})
+}
+
+// writeError answers with the error in the form of the API that was called.
+func writeError(w http.ResponseWriter, r *http.Request, e *apiError) {
+	if p := r.URL.Path; p == "/v1/messages" || strings.HasPrefix(p, "/v1/messages/") {
+		writeMessageError(w, e)
+		return
+	}
+	e.write(w)
 }
 
 // head sets the headers of an error answer.

@@ -88,3 +88,49 @@ func TestPanics(t *testing.T) {
 		require.Contains(t, log.String(), "fault in GET /"+at)
 	}
 }
+
+// TestFormOfRefusals: what is refused before it reaches an endpoint is refused in the form
+// of the API that was called, too.
+func TestFormOfRefusals(t *testing.T) {
+	ts := start(t, Options{Keys: []string{"k"}, Hosts: []string{"127.0.0.1"}}, engine.Options{})
+	for _, x := range []struct {
+		status       int
+		method, path string
+		kind         string
+		header       [2]string
+	}{
+		{405, "GET", "", "invalid_request_error", [2]string{}},
+		{405, "DELETE", "/count_tokens", "invalid_request_error", [2]string{}},
+		{404, "POST", "/batches", "not_found_error", [2]string{}},
+		{403, "POST", "", "permission_error", [2]string{"Sec-Fetch-Site", "cross-site"}},
+		{403, "POST", "/count_tokens", "permission_error", [2]string{"Host", "elsewhere.example"}},
+		{401, "POST", "/count_tokens", "authentication_error", [2]string{}},
+		{415, "POST", "", "invalid_request_error", [2]string{"Content-Type", "text/plain"}},
+	} {
+		header := []string{x.header[0], x.header[1]}
+		if x.header[0] == "" {
+			header = nil
+		}
+		if x.status == 415 {
+			header = append(header, "X-Api-Key", "k")
+		}
+		status, text, h := ts.do(t, x.method, "/v1/messages"+x.path, "{}", header...)
+		require.Equal(t, x.status, status, text)
+		require.Equal(t, "application/json", h.Get("Content-Type"))
+		var e struct {
+			Type      string
+			Error     map[string]string
+			RequestID string `json:"request_id"`
+		}
+		decode(t, text, &e)
+		require.Equal(t, "error", e.Type)
+		require.Equal(t, x.kind, e.Error["type"])
+		require.NotEmpty(t, e.Error["message"])
+		require.Len(t, e.Error, 2)
+		require.Equal(t, h.Get("Request-Id"), e.RequestID)
+		require.Equal(t, x.status == 405, h.Get("Allow") == "POST")
+	}
+	status, text, _ := ts.do(t, "POST", "/v1/messagesx", "{}")
+	require.Equal(t, 404, status)
+	require.Contains(t, text, `"param":null`)
+}

@@ -206,15 +206,15 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 // Handler returns the server's endpoints together with the checks that guard them.
 func (s *Server) Handler() http.Handler {
 	cross := http.NewCrossOriginProtection()
-	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		(&apiError{status: http.StatusForbidden, Type: "permission_error", Message: "requests from other sites are refused"}).write(w)
+	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, r, &apiError{status: http.StatusForbidden, Type: "permission_error", Message: "requests from other sites are refused"})
 	}))
 	for _, origin := range s.o.Origins {
 		cross.AddTrustedOrigin(origin) // an invalid one is one that no browser sends
 	}
 	guarded := cross.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.hostAllowed(r.Host) {
-			(&apiError{status: http.StatusForbidden, Type: "permission_error", Message: fmt.Sprintf("the host %q is not served", r.Host)}).write(w)
+			writeError(w, r, &apiError{status: http.StatusForbidden, Type: "permission_error", Message: fmt.Sprintf("the host %q is not served", r.Host)})
 			return
 		}
 		if _, pattern := s.mux.Handler(r); pattern == "" {
@@ -287,10 +287,10 @@ func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
 	if len(allowed) > 0 {
 		list := strings.Join(allowed, ", ")
 		w.Header().Set("Allow", list)
-		(&apiError{status: http.StatusMethodNotAllowed, Type: "invalid_request_error", Message: fmt.Sprintf("%s takes %s, not %s", r.URL.Path, list, r.Method)}).write(w)
+		writeError(w, r, &apiError{status: http.StatusMethodNotAllowed, Type: "invalid_request_error", Message: fmt.Sprintf("%s takes %s, not %s", r.URL.Path, list, r.Method)})
 		return
 	}
-	notFound("not_found", "there is nothing at %s", r.URL.Path).write(w)
+	writeError(w, r, notFound("not_found", "there is nothing at %s", r.URL.Path))
 }
 
 // handler answers a request, or returns an error before it has written anything.
@@ -309,11 +309,7 @@ func (s *Server) wrap(pattern string, h handler) http.Handler {
 		err := s.guarded(out, r.WithContext(ctx), h)
 		reported := err != nil && out.status == 0
 		if reported {
-			if bad := asError(err, used.maxLen).report(out); strings.HasPrefix(pattern, "POST /v1/messages") {
-				writeMessageError(out, bad)
-			} else {
-				bad.write(out)
-			}
+			writeError(out, r, asError(err, used.maxLen).report(out))
 		}
 		line := []any{"id", id, "endpoint", pattern, "status", out.status, "bytes", out.bytes, "time", time.Since(start).Round(time.Millisecond)}
 		s.o.Log.Info("request", append(line, used.end()...)...)
