@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"unicode"
 	"unicode/utf8"
@@ -48,7 +49,7 @@ var classes = sync.OnceValue(func() *classTable {
 	set(classLower, unicode.Ll, unicode.Lm, unicode.Lo, unicode.M)
 	for category, bits := range map[string]uint8{
 		"Lu": classL | classUpper, "Ll": classL | classLower, "Lm": classL | classUpper | classLower,
-		"Lo": classL | classUpper | classLower, "M": classUpper | classLower, "N": classN,
+		"Lo": classL | classUpper | classLower, "Mn": classUpper | classLower, "Mc": classUpper | classLower, "Nd": classN,
 	} {
 		for _, r := range newer[category] {
 			for c := r[0]; c <= r[1]; c++ {
@@ -116,7 +117,7 @@ var leads = func() (leads [256]byte) {
 func isWord(r rune) bool {
 	return classes().of(r)&(classL|classUpper) != 0 || // classUpper has the marks
 		unicode.In(r, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control) ||
-		slices.ContainsFunc(newer["N"], func(x [2]rune) bool { return x[0] <= r && r <= x[1] })
+		slices.ContainsFunc(newer["Nd"], func(x [2]rune) bool { return x[0] <= r && r <= x[1] })
 }
 
 // badPrefix examines b, which does not start with a complete character. It
@@ -204,9 +205,8 @@ func toByteLevel(raw string) string {
 	return string(b)
 }
 
-// newer holds, by category, the characters of Unicode 16 that Go's tables
-// (Unicode 15 up to Go 1.26) lack and the reference implementation knows. All of
-// N are decimal digits.
+// newer holds, by category or script, the characters of Unicode 16 that Go's tables
+// (Unicode 15 up to Go 1.26) lack and the reference implementation knows.
 var newer = map[string][][2]rune{
 	"Lu": {{0x1c89, 0x1c89}, {0xa7cb, 0xa7cc}, {0xa7da, 0xa7da}, {0xa7dc, 0xa7dc}, {0x10d50, 0x10d65}},
 	"Ll": {{0x1c8a, 0x1c8a}, {0xa7cd, 0xa7cd}, {0xa7db, 0xa7db}, {0x10d70, 0x10d85}},
@@ -217,19 +217,64 @@ var newer = map[string][][2]rune{
 		{0x113d3, 0x113d3}, {0x11bc0, 0x11be0}, {0x13460, 0x143fa}, {0x16100, 0x1611d}, {0x16d43, 0x16d6a},
 		{0x18cff, 0x18cff}, {0x1e5d0, 0x1e5ed}, {0x1e5f0, 0x1e5f0}, {0x2ebf0, 0x2ee5d},
 	},
-	"M": {
-		{0x897, 0x897}, {0x10d69, 0x10d6d}, {0x10efc, 0x10efc}, {0x113b8, 0x113c0}, {0x113c2, 0x113c2},
-		{0x113c5, 0x113c5}, {0x113c7, 0x113ca}, {0x113cc, 0x113d0}, {0x113d2, 0x113d2}, {0x113e1, 0x113e2},
-		{0x11f5a, 0x11f5a}, {0x1611e, 0x1612f}, {0x1e5ee, 0x1e5ef},
+	"Mn": {
+		{0x897, 0x897}, {0x10d69, 0x10d6d}, {0x10efc, 0x10efc}, {0x113bb, 0x113c0}, {0x113ce, 0x113ce},
+		{0x113d0, 0x113d0}, {0x113d2, 0x113d2}, {0x113e1, 0x113e2}, {0x11f5a, 0x11f5a}, {0x1611e, 0x16129},
+		{0x1612d, 0x1612f}, {0x1e5ee, 0x1e5ef},
 	},
-	"N": {
+	"Mc": {
+		{0x113b8, 0x113ba}, {0x113c2, 0x113c2}, {0x113c5, 0x113c5}, {0x113c7, 0x113ca}, {0x113cc, 0x113cd},
+		{0x113cf, 0x113cf}, {0x1171e, 0x1171e}, {0x1612a, 0x1612c},
+	},
+	"Nd": {
 		{0x10d40, 0x10d49}, {0x116d0, 0x116e3}, {0x11bf0, 0x11bf9}, {0x16130, 0x16139}, {0x16d70, 0x16d79},
 		{0x1ccf0, 0x1ccf9}, {0x1e5f1, 0x1e5fa},
 	},
+	"Pd": {{0x10d6e, 0x10d6e}},
+	"Po": {
+		{0x1b4e, 0x1b4f}, {0x1b7f, 0x1b7f}, {0x113d4, 0x113d5}, {0x113d7, 0x113d8}, {0x11be1, 0x11be1},
+		{0x16d6d, 0x16d6f}, {0x1e5ff, 0x1e5ff},
+	},
+	"Sm": {{0x10d8e, 0x10d8f}},
+	"So": {
+		{0x2427, 0x2429}, {0x2ffc, 0x2fff}, {0x31e4, 0x31e5}, {0x31ef, 0x31ef}, {0x1cc00, 0x1ccef}, {0x1cd00, 0x1ceb3},
+		{0x1f8b2, 0x1f8bb}, {0x1f8c0, 0x1f8c1}, {0x1fa89, 0x1fa89}, {0x1fa8f, 0x1fa8f}, {0x1fabe, 0x1fabe},
+		{0x1fac6, 0x1fac6}, {0x1fadc, 0x1fadc}, {0x1fadf, 0x1fadf}, {0x1fae9, 0x1fae9}, {0x1fbcb, 0x1fbef},
+	},
+	"Arabic":   {{0x897, 0x897}, {0x10ec2, 0x10ec4}, {0x10efc, 0x10efc}},
+	"Cyrillic": {{0x1c89, 0x1c8a}},
+	"Han":      {{0x2ebf0, 0x2ee5d}},
+	"Latin":    {{0xa7cb, 0xa7cd}, {0xa7da, 0xa7dc}},
 }
 
 // newerIn says which lists of newer belong to a property.
 var newerIn = map[string][]string{
 	"L": {"Lu", "Ll", "Lm", "Lo"}, "Lu": {"Lu"}, "Ll": {"Ll"}, "Lm": {"Lm"}, "Lo": {"Lo"},
-	"M": {"M"}, "N": {"N"}, "Nd": {"N"},
+	"M": {"Mn", "Mc"}, "Mn": {"Mn"}, "Mc": {"Mc"}, "N": {"Nd"}, "Nd": {"Nd"},
+	"P": {"Pd", "Po"}, "Pd": {"Pd"}, "Po": {"Po"}, "S": {"Sm", "So"}, "Sm": {"Sm"}, "So": {"So"},
+	"Arabic": {"Arabic"}, "Cyrillic": {"Cyrillic"}, "Han": {"Han"}, "Latin": {"Latin"},
 }
+
+// older holds, by category, the characters of Go's tables that are no longer in it:
+// those of newer were unassigned.
+var older = func() map[string][][2]rune {
+	var assigned [][2]rune
+	for name, ranges := range newer {
+		if len(name) == 2 { // a category; the scripts repeat their characters
+			assigned = append(assigned, ranges...)
+		}
+	}
+	return map[string][][2]rune{"C": assigned, "Cn": assigned, "Mn": {{0x1171e, 0x1171e}}}
+}()
+
+// exact holds the properties of which Go's tables, with newer and older, have exactly the
+// characters that the reference implementation has.
+var exact = func() map[string]bool {
+	names := make(map[string]bool)
+	for _, name := range strings.Fields("L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sc Sk Sm So Z Zs Zl Zp C Cc Cf Cn Co " +
+		"Arabic Armenian Bengali Bopomofo Braille Cyrillic Devanagari Ethiopic Georgian Greek Gujarati Gurmukhi Han Hangul Hebrew " +
+		"Hiragana Kannada Katakana Khmer Lao Latin Malayalam Mongolian Sinhala Tamil Telugu Thaana Thai Tibetan") {
+		names[name] = true
+	}
+	return names
+}()

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"errors"
 	"testing"
 	"unicode"
 	"unicode/utf8"
@@ -14,6 +15,10 @@ func TestUnicodeCategories(t *testing.T) {
 	const lu, ll, lt, lm, lo, marks, nd, nl, no, pc = 1858, 2258, 31, 404, 136477, 2501, 760, 236, 915, 10
 	for name, want := range map[string]int{
 		"L": lu + ll + lt + lm + lo, "Lu": lu, "Ll": ll, "Lt": lt, "Lm": lm, "Lo": lo, "M": marks, "N": nd + nl + no, "Nd": nd,
+		"Mn": 2020, "Mc": 468, "Me": 13, "Nl": nl, "No": no,
+		"P": 855, "Pc": pc, "Pd": 27, "Po": 640, "S": 8514, "Sc": 63, "Sk": 125, "Sm": 950, "So": 7376,
+		"Z": 19, "Zs": 17, "Cf": 170, "Co": 137468, "Cn": unicode.MaxRune + 1 - 154998 - 137468 - 65 - 2048,
+		"Han": 99030, "Latin": 1487, "Cyrillic": 508, "Arabic": 1373,
 	} {
 		p, err := compilePattern(`\p{` + name + `}`)
 		require.NoError(t, err)
@@ -42,6 +47,36 @@ func TestUnicodeCategories(t *testing.T) {
 	}, bits)
 	const circled, joiners = 130, 2 // letters that are symbols by category; ZWNJ and ZWJ
 	require.Equal(t, lu+ll+lt+lm+lo+marks+nd+nl+pc+circled+joiners, words)
+}
+
+// TestInexactProperties: a property that Go's tables cannot give as Unicode 16 has it
+// is refused, under every name.
+func TestInexactProperties(t *testing.T) {
+	for _, name := range []string{"Common", "Balinese", "Letter", "letter", "LC", "l", "Any", "Assigned", "Kawi"} {
+		_, err := compilePattern(`\p{` + name + `}+`)
+		require.ErrorIs(t, err, errors.ErrUnsupported, name)
+		_, err = compilePattern(`[^\P{` + name + `}]`)
+		require.ErrorIs(t, err, errors.ErrUnsupported, name)
+	}
+}
+
+// TestNewSymbols: a blank joins a symbol of Unicode 16 in the pattern of DeepSeek-V3.
+func TestNewSymbols(t *testing.T) {
+	m, err := newMatcher(`[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`)
+	require.NoError(t, err)
+	for _, symbol := range []string{"\U0001fae9", "\u31ef", "\U00010d6e", "\u1b4e"} {
+		require.Equal(t, []piece{{0, 1}, {1, 2 + len(symbol)}}, findAll(m, "a "+symbol), "%+q", symbol)
+	}
+}
+
+// TestFoldedClasses: (?i) applies to a class in brackets, but not to \p alone, as in
+// Oniguruma.
+func TestFoldedClasses(t *testing.T) {
+	for pattern, want := range map[string]int{`(?i:\p{Lu})`: 1, `(?i:[\p{Lu}])`: 2, `(?i:\p{Ll})`: 1, `(?i:\P{Lu})`: 1, `(?i:[a])`: 2} {
+		m, err := newMatcher(pattern)
+		require.NoError(t, err)
+		require.Len(t, findAll(m, "aA"), want, pattern)
+	}
 }
 
 // TestClassAt: characters of every length, whole and truncated, and bytes that are not

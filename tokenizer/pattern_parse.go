@@ -404,7 +404,7 @@ func (p *patternParser) escape() (*patternNode, error) {
 		if negated {
 			members = "^" + members
 		}
-		return p.class(members, p.fold)
+		return p.class(members, false) // (?i) applies to characters, and to classes in brackets
 	case 'b', 'B':
 		word, err := p.class(wordClass, false)
 		if err != nil {
@@ -470,6 +470,9 @@ func (p *patternParser) property(negated bool) (members string, not bool, err er
 	}
 	if strings.ContainsAny(name, `\[]{}`) {
 		return "", false, fmt.Errorf("no property %.20q", name)
+	}
+	if !exact[name] {
+		return "", false, unsupported("the property %.40q", name)
 	}
 	return propertyClass(name), negated, nil
 }
@@ -551,15 +554,39 @@ var classNames = map[byte]string{
 var wordClass = propertyClass("L") + propertyClass("M") + propertyClass("Nd") + `\p{Nl}\p{Pc}` +
 	"\u00b2\u00b3\u00b9\u00bc-\u00be\u24b6-\u24e9\U0001F130-\U0001F149\U0001F150-\U0001F169\U0001F170-\U0001F189"
 
-// propertyClass returns \p{name} with the characters that newer versions of
-// Unicode add, as written inside brackets.
+// propertyClass returns \p{name} as Unicode 16 has it, as written inside brackets.
 func propertyClass(name string) string {
 	var b strings.Builder
 	b.WriteString(`\p{` + name + `}`)
+	if old := older[name]; old != nil {
+		if ranges, err := classRanges(b.String(), false); err == nil {
+			b.Reset()
+			for i := 0; i < len(ranges); i += 2 {
+				writeWithout(&b, ranges[i], ranges[i+1], old)
+			}
+		}
+	}
 	for _, category := range newerIn[name] {
 		for _, r := range newer[category] {
 			b.WriteString(classRange(r[0], r[1]))
 		}
 	}
 	return b.String()
+}
+
+// writeWithout writes the characters from lo to hi that are in none of the ranges.
+func writeWithout(b *strings.Builder, lo, hi rune, ranges [][2]rune) {
+	for i, r := range ranges {
+		if r[1] < lo || hi < r[0] {
+			continue
+		}
+		if lo < r[0] {
+			writeWithout(b, lo, r[0]-1, ranges[i+1:])
+		}
+		if r[1] < hi {
+			writeWithout(b, r[1]+1, hi, ranges[i+1:])
+		}
+		return
+	}
+	b.WriteString(classRange(lo, hi))
 }
