@@ -130,9 +130,9 @@ var charsOf = func() (tables [4]func() *formChars) {
 			t := new(formChars)
 			for r := range rune(1 << 16) {
 				char := string(r)
-				if f := norm.Form(form); f.PropertiesString(char).BoundaryBefore() {
+				if f := unicodeForm(form); f.begins(char, r) {
 					t.begin[r>>6] |= 1 << (r & 63)
-					if f.QuickSpanString(char) == len(char) {
+					if norm.Form(f).QuickSpanString(char) == len(char) && !unicode.Is(younger, r) {
 						t.plain[r>>6] |= 1 << (r & 63)
 					}
 				}
@@ -166,9 +166,9 @@ func (f unicodeForm) span(text string) int {
 			i += n
 			continue
 		}
-		if p := form.PropertiesString(text[i:]); p.BoundaryBefore() {
+		if f.begins(text[i:], r) {
 			segment = i
-			if r >= 1<<16 && p.Decomposition() == nil {
+			if r >= 1<<16 && form.PropertiesString(text[i:]).Decomposition() == nil && !unicode.Is(younger, r) {
 				i += n
 				continue
 			}
@@ -190,7 +190,7 @@ func (f unicodeForm) segmentEnd(text string, i int) int {
 			if begin[r>>6]>>(r&63)&1 != 0 {
 				break
 			}
-		} else if norm.Form(f).PropertiesString(text[i:]).BoundaryBefore() {
+		} else if f.begins(text[i:], r) {
 			break
 		}
 		i += n
@@ -198,14 +198,57 @@ func (f unicodeForm) segmentEnd(text string, i int) int {
 	return i
 }
 
-// younger holds the characters that decompose, but not in the Unicode 12.0 tables
-// that the tokenizers library uses: it leaves them as they are.
+// younger holds the characters that the tables of the tokenizers library, which are of
+// Unicode 9, do not know as what they are: it neither decomposes nor composes them, nor
+// does it order these marks. There they are starters that stay as they are.
 var younger = &unicode.RangeTable{
-	R16: []unicode.Range16{{Lo: 0x32ff, Hi: 0x32ff, Stride: 1}, {Lo: 0xa7f2, Hi: 0xa7f4, Stride: 1}, {Lo: 0xab69, Hi: 0xab69, Stride: 1}},
-	R32: []unicode.Range32{
-		{Lo: 0x10781, Hi: 0x10785, Stride: 1}, {Lo: 0x10787, Hi: 0x107b0, Stride: 1}, {Lo: 0x107b2, Hi: 0x107ba, Stride: 1},
-		{Lo: 0x11938, Hi: 0x11938, Stride: 1}, {Lo: 0x1f16c, Hi: 0x1f16c, Stride: 1}, {Lo: 0x1fbf0, Hi: 0x1fbf9, Stride: 1},
+	R16: []unicode.Range16{
+		{Lo: 0x7fd, Hi: 0x7fd, Stride: 1}, {Lo: 0x898, Hi: 0x89f, Stride: 1}, {Lo: 0x8ca, Hi: 0x8d3, Stride: 1},
+		{Lo: 0x9fe, Hi: 0x9fe, Stride: 1}, {Lo: 0xc3c, Hi: 0xc3c, Stride: 1}, {Lo: 0xd3b, Hi: 0xd3c, Stride: 1},
+		{Lo: 0xeba, Hi: 0xeba, Stride: 1}, {Lo: 0x1715, Hi: 0x1715, Stride: 1}, {Lo: 0x1abf, Hi: 0x1ace, Stride: 1},
+		{Lo: 0x1df6, Hi: 0x1dfa, Stride: 1}, {Lo: 0x32ff, Hi: 0x32ff, Stride: 1},
+		{Lo: 0xa7f2, Hi: 0xa7f4, Stride: 1}, {Lo: 0xa82c, Hi: 0xa82c, Stride: 1},
+		{Lo: 0xab69, Hi: 0xab69, Stride: 1},
 	},
+	R32: []unicode.Range32{
+		{Lo: 0x10781, Hi: 0x10785, Stride: 1}, {Lo: 0x10787, Hi: 0x107b0, Stride: 1},
+		{Lo: 0x107b2, Hi: 0x107ba, Stride: 1}, {Lo: 0x10d24, Hi: 0x10d27, Stride: 1},
+		{Lo: 0x10eab, Hi: 0x10eac, Stride: 1}, {Lo: 0x10efd, Hi: 0x10eff, Stride: 1},
+		{Lo: 0x10f46, Hi: 0x10f50, Stride: 1}, {Lo: 0x10f82, Hi: 0x10f85, Stride: 1},
+		{Lo: 0x11070, Hi: 0x11070, Stride: 1}, {Lo: 0x1133b, Hi: 0x1133b, Stride: 1},
+		{Lo: 0x1145e, Hi: 0x1145e, Stride: 1}, {Lo: 0x11839, Hi: 0x1183a, Stride: 1},
+		{Lo: 0x11930, Hi: 0x11930, Stride: 1}, {Lo: 0x11938, Hi: 0x11938, Stride: 1},
+		{Lo: 0x1193d, Hi: 0x1193e, Stride: 1}, {Lo: 0x11943, Hi: 0x11943, Stride: 1},
+		{Lo: 0x119e0, Hi: 0x119e0, Stride: 1}, {Lo: 0x11a34, Hi: 0x11a34, Stride: 1},
+		{Lo: 0x11a47, Hi: 0x11a47, Stride: 1}, {Lo: 0x11a99, Hi: 0x11a99, Stride: 1},
+		{Lo: 0x11d42, Hi: 0x11d42, Stride: 1}, {Lo: 0x11d44, Hi: 0x11d45, Stride: 1},
+		{Lo: 0x11d97, Hi: 0x11d97, Stride: 1}, {Lo: 0x11f41, Hi: 0x11f42, Stride: 1},
+		{Lo: 0x16ff0, Hi: 0x16ff1, Stride: 1}, {Lo: 0x1e030, Hi: 0x1e06d, Stride: 1},
+		{Lo: 0x1e08f, Hi: 0x1e08f, Stride: 1}, {Lo: 0x1e130, Hi: 0x1e136, Stride: 1},
+		{Lo: 0x1e2ae, Hi: 0x1e2ae, Stride: 1}, {Lo: 0x1e2ec, Hi: 0x1e2ef, Stride: 1},
+		{Lo: 0x1e4ec, Hi: 0x1e4ef, Stride: 1}, {Lo: 0x1f16c, Hi: 0x1f16c, Stride: 1},
+		{Lo: 0x1fbf0, Hi: 0x1fbf9, Stride: 1},
+	},
+}
+
+// finals holds the compatibility forms of final consonants of Hangul. In NFKC they
+// compose with the syllable before them, which x/text overlooks.
+var finals = &unicode.RangeTable{
+	R16: []unicode.Range16{
+		{Lo: 0x3133, Hi: 0x3133, Stride: 1}, {Lo: 0x3135, Hi: 0x3136, Stride: 1}, {Lo: 0x313a, Hi: 0x313f, Stride: 1},
+		{Lo: 0xffa3, Hi: 0xffa3, Stride: 1}, {Lo: 0xffa5, Hi: 0xffa6, Stride: 1}, {Lo: 0xffaa, Hi: 0xffaf, Stride: 1},
+	},
+}
+
+// begins reports whether r, with which text starts, begins a segment.
+func (f unicodeForm) begins(text string, r rune) bool {
+	switch {
+	case unicode.Is(younger, r):
+		return true
+	case norm.Form(f) == norm.NFKC && unicode.Is(finals, r):
+		return false
+	}
+	return norm.Form(f).PropertiesString(text).BoundaryBefore()
 }
 
 func (f unicodeForm) normalize(s *scratch, _ bool) {
@@ -222,7 +265,8 @@ func (f unicodeForm) normalize(s *scratch, _ bool) {
 		if r, n := utf8.DecodeRuneInString(s.cur[bad:]); unicode.Is(younger, r) {
 			end = bad + n
 			s.copyOver(bad, end)
-		} else if utf8.RuneCountInString(s.cur[bad:end]) <= shortSegment {
+		} else if seg := s.cur[bad:end]; utf8.RuneCountInString(seg) <= shortSegment &&
+			!(form == norm.NFKC && strings.ContainsFunc(seg, func(r rune) bool { return unicode.Is(finals, r) })) {
 			s.norm = form.AppendString(s.norm[:0], s.cur[bad:end])
 			s.put(unsafe.String(unsafe.SliceData(s.norm), len(s.norm)), bad, end)
 		} else {

@@ -76,16 +76,37 @@ func TestSpans(t *testing.T) {
 	require.Greater(t, short, 1000)
 }
 
-// TestYoungerCharacters checks that characters that decompose only since Unicode
-// 12.1 stay, as in the tokenizers library, while their neighbours are normalised.
+// TestYoungerCharacters: characters that decompose, compose or are ordered only since
+// Unicode 10 stay, as in the tokenizers library, while what lies between them is
+// normalised by itself. Expected values: Hugging Face tokenizers 0.23.3.
 func TestYoungerCharacters(t *testing.T) {
-	for form, want := range map[norm.Form]string{
-		norm.NFKC: "\u5e73\u6210\u32ff\u5e73\u6210 \U00010781\u030c\u00e9\U0001fbf0\U00011938",
-		norm.NFD:  "\u337b\u32ff\u337b \U00010781\u030ce\u0301\U0001fbf0\U00011938",
+	for _, tt := range []struct{ text, nfc, nfd, nfkc string }{
+		{
+			"\u337b\u32ff\u337b \U00010781\u030ce\u0301\U0001fbf0\U00011938",
+			"\u337b\u32ff\u337b \U00010781\u030c\u00e9\U0001fbf0\U00011938",
+			"\u337b\u32ff\u337b \U00010781\u030ce\u0301\U0001fbf0\U00011938",
+			"\u5e73\u6210\u32ff\u5e73\u6210 \U00010781\u030c\u00e9\U0001fbf0\U00011938",
+		},
+		{"n\u0301\u0c3c\u0301\u0323", "\u0144\u0c3c\u0323\u0301", "n\u0301\u0c3c\u0323\u0301", "\u0144\u0c3c\u0323\u0301"},
+		{"a\u09fe\u0301", "a\u09fe\u0301", "a\u09fe\u0301", "a\u09fe\u0301"},
+		{"a\u0301\u0eba", "\u00e1\u0eba", "a\u0301\u0eba", "\u00e1\u0eba"},
+		{"a\u0345\U0001e132\u0323", "a\u0345\U0001e132\u0323", "a\u0345\U0001e132\u0323", "a\u0345\U0001e132\u0323"},
+		{"\U00011935\U00011930", "\U00011935\U00011930", "\U00011935\U00011930", "\U00011935\U00011930"},
+		{"\u1e9b\U0001e030\u1e9b", "\u1e9b\U0001e030\u1e9b", "\u017f\u0307\U0001e030\u017f\u0307", "\u1e61\U0001e030\u1e61"},
 	} {
-		tok := &Tokenizer{normalizers: []normalizer{unicodeForm(form)}}
-		require.Equal(t, want, tok.normalize("\u337b\u32ff\u337b \U00010781\u030ce\u0301\U0001fbf0\U00011938"))
+		for form, want := range map[norm.Form]string{norm.NFC: tt.nfc, norm.NFD: tt.nfd, norm.NFKC: tt.nfkc} {
+			tok := &Tokenizer{normalizers: []normalizer{unicodeForm(form)}}
+			require.Equal(t, want, tok.normalize(tt.text), "form %v of %+q", form, tt.text)
+		}
 	}
+}
+
+// TestHangulFinals: in NFKC the compatibility form of a final consonant composes with
+// the syllable before it, by the definition of the form.
+func TestHangulFinals(t *testing.T) {
+	tok := &Tokenizer{normalizers: []normalizer{unicodeForm(norm.NFKC)}}
+	require.Equal(t, "\uac03 \uac03\u11aa", tok.normalize("\uac00\u3133 \uac00\uffa3\u3133"))
+	require.Equal(t, "\u11aa\uac01\u11aa", tok.normalize("\u3133\uac01\u3133"))
 }
 
 // TestLowercaseOffsets: a character keeps the span of the original one, even if its
