@@ -79,6 +79,18 @@ func TestFoldedClasses(t *testing.T) {
 	}
 }
 
+// TestBracketWord: a superscript digit is a word character outside brackets only, as in
+// Oniguruma.
+func TestBracketWord(t *testing.T) {
+	for pattern, want := range map[string]int{
+		`\w`: 2, `[\w]`: 1, `[^\W]`: 1, `\W`: 1, `[\W]`: 2, `[^\w]`: 2, `[^\w\s]+`: 1, `\w+|[^\w\s]+`: 2, `\b`: 2,
+	} {
+		m, err := newMatcher(pattern)
+		require.NoError(t, err)
+		require.Len(t, findAll(m, "-\u00b2a"), want, pattern)
+	}
+}
+
 // TestClassAt: characters of every length, whole and truncated, and bytes that are not
 // part of one.
 func TestClassAt(t *testing.T) {

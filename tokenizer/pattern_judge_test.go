@@ -47,10 +47,14 @@ func judge(pattern, text string) (out []piece, ok bool) {
 	return out, err == nil
 }
 
-// judgeWord is \w as written inside brackets. Oniguruma counts the Latin-1
-// superscript digits and fractions as word characters, but no others.
-var judgeWord = judgeProperty("L") + judgeProperty("M") + judgeProperty("Nd") + `\p{Nl}\p{Pc}` +
-	"\u00b2\u00b3\u00b9\u00bc-\u00be\u24b6-\u24e9\U0001F130-\U0001F149\U0001F150-\U0001F169\U0001F170-\U0001F189"
+// judgeWord is \w outside brackets and judgeBracketWord \w inside them, as written
+// inside brackets. Oniguruma counts the Latin-1 superscript digits and fractions as
+// word characters outside brackets only, and no others.
+var (
+	judgeWord        = judgeBracketWord + "\u00b2\u00b3\u00b9\u00bc-\u00be"
+	judgeBracketWord = judgeProperty("L") + judgeProperty("M") + judgeProperty("Nd") + `\p{Nl}\p{Pc}` +
+		"\u24b6-\u24e9\U0001F130-\U0001F149\U0001F150-\U0001F169\U0001F170-\U0001F189"
+)
 
 // The classes of the pattern syntax, as written inside brackets.
 var judgeClasses = map[byte]string{
@@ -103,6 +107,9 @@ func translate(pattern string) (string, error) {
 			e := rest[0]
 			if members, ok := judgeClasses[e|0x20]; ok && (e|0x20 == e || 'A' <= e && e <= 'Z') {
 				negated := e != e|0x20
+				if inside && e|0x20 == 'w' {
+					members = judgeBracketWord
+				}
 				if negated && inside && e|0x20 == 's' {
 					// Everything but white space can be written without a class.
 					members, negated = notSpace, false

@@ -369,10 +369,15 @@ func (p *patternParser) member() (r rune, class string, err error) {
 		return 0, "", errors.New("a bracket is not closed")
 	}
 	switch e := p.next(); e {
-	case 's', 'd', 'w':
+	case 's', 'd':
 		return 0, classNames[byte(e)], nil
-	case 'S', 'D', 'W':
+	case 'w':
+		return 0, bracketWord, nil
+	case 'S', 'D':
 		class, err = negatedClass(classNames[byte(e|0x20)])
+		return 0, class, err
+	case 'W':
+		class, err = negatedClass(bracketWord)
 		return 0, class, err
 	case 'p', 'P':
 		members, negated, err := p.property(e == 'P')
@@ -549,10 +554,14 @@ var classNames = map[byte]string{
 	'w': wordClass,
 }
 
-// wordClass is \w as written inside brackets. Oniguruma counts the Latin-1
-// superscript digits and fractions as word characters, but no others.
-var wordClass = propertyClass("L") + propertyClass("M") + propertyClass("Nd") + `\p{Nl}\p{Pc}` +
-	"\u00b2\u00b3\u00b9\u00bc-\u00be\u24b6-\u24e9\U0001F130-\U0001F149\U0001F150-\U0001F169\U0001F170-\U0001F189"
+// wordClass is \w, and bracketWord is \w inside brackets, as written inside brackets.
+// Only outside them Oniguruma counts the Latin-1 superscript digits and fractions as
+// word characters.
+var (
+	wordClass   = bracketWord + "\u00b2\u00b3\u00b9\u00bc-\u00be"
+	bracketWord = propertyClass("L") + propertyClass("M") + propertyClass("Nd") + `\p{Nl}\p{Pc}` +
+		"\u24b6-\u24e9\U0001F130-\U0001F149\U0001F150-\U0001F169\U0001F170-\U0001F189"
+)
 
 // propertyClass returns \p{name} as Unicode 16 has it, as written inside brackets.
 func propertyClass(name string) string {
