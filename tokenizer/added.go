@@ -156,12 +156,15 @@ func (f *tokenFinder) cut(s *scratch, cur string, hides func(start, end int) boo
 			if tok.singleWord && besideWord(cur, start, end) {
 				continue
 			}
-			if tok.lstrip && start > done {
-				start = done + trimRight(cur[done:start], start-done)
-			}
+			// A white-space token may lie inside what the previous token took.
 			if tok.rstrip {
-				// A white-space token may lie inside what the previous token took.
 				end = trimLeft(cur, max(end, done))
+			}
+			if tok.lstrip {
+				start = done + trimRight(cur[done:max(start, done)], max(start-done, 0))
+				if end <= start {
+					continue // nothing is left of it
+				}
 			}
 			if done < start {
 				text(done, start)

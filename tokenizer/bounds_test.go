@@ -142,18 +142,20 @@ func TestNoRegularFile(t *testing.T) {
 }
 
 // TestWhiteSpaceTokens strips white space around white-space tokens in a long run
-// of them.
+// of them. A token that only takes white space to its right is found again inside what
+// the previous one took; of one that also takes it to its left nothing is left there.
+// Expected values: Hugging Face tokenizers 0.23.3.
 func TestWhiteSpaceTokens(t *testing.T) {
-	for _, strip := range []string{`"lstrip":true`, `"rstrip":true`, `"lstrip":true,"rstrip":true`} {
+	n := 1 << 16
+	for strip, found := range map[string]int{`"lstrip":true`: n, `"rstrip":true`: n, `"lstrip":true,"rstrip":true`: 1} {
 		tok, err := readHF(minimal(`,"added_tokens":[{"id":5,"content":" ",`+strip+`}]`), &config{})
 		require.NoError(t, err)
-		n := 1 << 16
 		s := new(scratch)
 		s.want = true
 		ids, spans, err := tok.encode(t.Context(), s, strings.Repeat(" ", n)+"a", 1<<30, EncodeOptions{})
 		require.NoError(t, err)
-		require.Len(t, ids, n+1)
-		require.Equal(t, int32(5), ids[n-1])
-		require.Equal(t, Span{n, n + 1}, spans[n])
+		require.Len(t, ids, found+1)
+		require.Equal(t, int32(5), ids[found-1])
+		require.Equal(t, Span{n, n + 1}, spans[found])
 	}
 }

@@ -109,6 +109,22 @@ func TestHangulFinals(t *testing.T) {
 	require.Equal(t, "\u11aa\uac01\u11aa", tok.normalize("\u3133\uac01\u3133"))
 }
 
+// TestNothingLeft: where normalising leaves nothing of a stretch, no prefix goes before
+// it. Expected values: Hugging Face tokenizers 0.23.3.
+func TestNothingLeft(t *testing.T) {
+	for _, pre := range []string{
+		`{"type":"ByteLevel","add_prefix_space":true,"use_regex":false}`,
+		`{"type":"Metaspace","replacement":"_","prepend_scheme":"always"}`,
+		`{"type":"Metaspace","replacement":"_","prepend_scheme":"first","split":false}`,
+	} {
+		tok, err := readHF([]byte(`{"model":{"vocab":{"_":0,"Ġ":1,"b":2}},"added_tokens":[{"id":5,"content":"<s>","special":true}],
+			"normalizer":{"type":"Strip","strip_left":true,"strip_right":true},"pre_tokenizer":`+pre+`}`), &config{})
+		require.NoError(t, err)
+		require.Empty(t, tok.Encode(" \n", EncodeOptions{}), pre)
+		require.Equal(t, []int32{5, 5}, tok.Encode(" <s> <s>\t", EncodeOptions{}), pre)
+	}
+}
+
 // TestLowercaseOffsets: a character keeps the span of the original one, even if its
 // lower case is longer.
 func TestLowercaseOffsets(t *testing.T) {

@@ -142,7 +142,7 @@ type byteLevel struct {
 func (p byteLevel) cut(s *scratch, first bool) {
 	if p.prefixSpace {
 		prepend(s, func(i int, text string) string {
-			if strings.HasPrefix(text, " ") {
+			if text == "" || strings.HasPrefix(text, " ") {
 				return ""
 			}
 			return " "
@@ -185,7 +185,7 @@ func (p metaspace) cut(s *scratch, first bool) {
 	for i, pc := range s.pieces {
 		at := len(s.out)
 		text := s.cur[pc.start:pc.end]
-		if !strings.HasPrefix(text, " ") && !strings.HasPrefix(text, p.mark) &&
+		if text != "" && !strings.HasPrefix(text, " ") && !strings.HasPrefix(text, p.mark) &&
 			(p.scheme == prependAlways || p.scheme == prependFirst && first && i == 0) {
 			s.put(p.mark, pc.start, pc.start)
 		}
