@@ -26,7 +26,8 @@ type Options struct {
 	MaxBytes int64
 
 	// Kept bounds what is kept of earlier prompts, within MaxBytes: 0 for all the room
-	// that requests leave (nothing if MaxBytes is 0), -1 for nothing.
+	// that requests leave (nothing if MaxBytes is 0), -1 for nothing. Each prompt counts
+	// with its cache, its tokens and the logits after it.
 	Kept int64
 
 	// Store, if not empty, is a folder in which prompts outlive the engine: those of
@@ -167,7 +168,7 @@ func New(m *model.Model, o Options) (*Engine, error) {
 	e := &Engine{
 		m: m, tok: tok, o: o, chunk: 512,
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
-		kept: store{limit: max(o.Kept, 0), changed: o.OnPrefix},
+		kept: store{limit: max(o.Kept, 0), vocab: m.Config().Vocab, changed: o.OnPrefix},
 	}
 	for _, w := range m.Config().Windows {
 		e.kept.windowed = e.kept.windowed || w > 0
@@ -515,7 +516,7 @@ type Stats struct {
 	ReservedBytes    int64 // for caches of running requests
 	PeakBytes        int64 // the most that was ever reserved
 	SavedBytes       int64 // that the caches of running requests would need in addition if nothing were compressed
-	KeptBytes        int64 // kept of earlier requests
+	KeptBytes        int64 // kept of earlier requests: caches, tokens and logits
 	StoredBytes      int64 // kept on disk
 	LoadedFiles      int64 // times that a stored file was loaded
 	MaxBytes         int64 // the limit on reserved and kept bytes together

@@ -15,6 +15,7 @@ import (
 // recently used first.
 type store struct {
 	limit, bytes int64
+	vocab        int
 	windowed     bool                         // sessions can be truncated only so far
 	trees        map[string]*prefixes[*entry] // by label
 	used         list.List                    // of *entry, the most recently used last
@@ -37,7 +38,7 @@ type entry struct {
 	context int // tokens that were compressed
 	tokens  []int32
 	session *model.Session
-	bytes   int64
+	bytes   int64 // of its cache, logits and tokens
 	at      *list.Element
 }
 
@@ -191,7 +192,7 @@ func (j *job) keepFront() {
 // add keeps a fork of a session that has read the tokens, if it fits into the room and the
 // limit.
 func (st *store) add(label string, context int, tokens []int32, session *model.Session, room int64) {
-	bytes := session.Stats().CacheBytes
+	bytes := session.Stats().CacheBytes + 4*int64(st.vocab+2*len(tokens)) // the session has the tokens, too
 	if bytes > min(st.limit, room) {
 		return
 	}

@@ -11,6 +11,33 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
+// TestKeptCountsEverything: what is kept counts with its logits and tokens, and the bound
+// holds for all of it.
+func TestKeptCountsEverything(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	const n, fit = 20, 3
+	one, err := m.CacheNeed(model.SessionOptions{PageEntries: 16}, model.Lengths{Rest: n})
+	require.NoError(t, err)
+	// Logits are 4 bytes each, and so are tokens, which the session and the index hold.
+	each := one.Held + 4*int64(m.Config().Vocab) + 2*4*n
+	kept := 0
+	e := newEngine(t, m, Options{MaxBytes: 64 << 20, Kept: (fit+1)*each - 1, PageEntries: 16, OnPrefix: func(p PrefixEvent) {
+		if p.Kept {
+			kept++
+		} else {
+			kept--
+		}
+	}})
+	for i := range 2 * fit {
+		s, err := e.Submit(t.Context(), Request{Prompt: tokens[0][i : i+n], PromptOnly: true})
+		require.NoError(t, err)
+		collect(t, s, 1)
+		require.Equal(t, min(1+i, fit), kept)
+		require.Equal(t, int64(kept)*each, e.Stats().KeptBytes)
+	}
+}
+
 // TestPrefixEvents: what is kept is reported once, before what it replaces is dropped, and
 // in the end all of it is dropped.
 func TestPrefixEvents(t *testing.T) {
