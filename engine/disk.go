@@ -36,6 +36,7 @@ type disk struct {
 	dir          string
 	lock         *os.File // held until the engine is closed
 	limit, bytes int64    // limit 0: none
+	pending      int64    // bytes of the files being written
 	windowed     bool
 	log          *slog.Logger
 	trees        map[string]*prefixes[*stored] // by label
@@ -266,17 +267,23 @@ func (d *disk) remove(f *stored) {
 	}
 }
 
-// room removes the least recently used files until n more bytes fit.
-func (d *disk) room(n int64) {
-	if d.limit == 0 || d.bytes+n <= d.limit {
-		return
+// room removes the least recently used files until n more bytes fit beside those being
+// written. It removes none and reports false if these leave too little.
+func (d *disk) room(n int64) bool {
+	n += d.pending
+	switch {
+	case d.limit == 0 || d.bytes+n <= d.limit:
+		return true
+	case n > d.limit:
+		return false
 	}
 	for _, f := range slices.SortedFunc(maps.Values(d.files), func(a, b *stored) int { return a.used.Compare(b.used) }) {
 		if d.bytes+n <= d.limit {
-			return
+			break
 		}
 		d.remove(f)
 	}
+	return true
 }
 
 // find returns the file with the longest prefix of the request's prompt, and how many of

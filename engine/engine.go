@@ -138,9 +138,10 @@ type Engine struct {
 	running  []*job // in the order of admission
 	reserved int64  // bytes, of all running requests
 	kept     store
-	disk     *disk // nil without Options.Store
-	beside   int   // file loads and writes in progress
-	writing  bool  // one of them is a write that no request waits for
+	disk     *disk    // nil without Options.Store
+	beside   int      // file loads and writes in progress
+	writing  bool     // one of them is a write that no request waits for
+	writes   []*write // of these, those that wait for room in the store
 	pace     pace
 	turn     int // whose prompt is next
 	parts    []model.Part

@@ -23,6 +23,8 @@ type write struct {
 	session *model.Session // its own
 	job     *job           // that waits for it, nil if none does
 	held    int64          // bytes reserved for it
+
+	background bool // no request ever waited for it
 }
 
 // post hands fn to the loop to run.
@@ -218,39 +220,51 @@ func (e *Engine) persist(j *job) bool {
 	if w.job != nil {
 		j.session, j.write = nil, w
 	} else {
-		e.writing = true
+		w.background, e.writing = true, true
 		e.reserved += w.held
 		e.stats.reserved.Store(e.reserved)
 	}
 	e.beside++
-	background := w.job == nil
-	go func() {
-		err := e.disk.write(f, s)
-		e.post(func() { e.written(w, background, err) })
-	}()
+	e.writes = append(e.writes, w)
+	e.startWrites()
 	return w.job != nil
 }
 
-// toStore makes room for a session's file; nil if it is larger than the whole store.
+// startWrites starts the writes for which the store has room beside those in progress, in
+// order.
+func (e *Engine) startWrites() {
+	for len(e.writes) > 0 && e.disk.room(e.writes[0].file.bytes) {
+		w := e.writes[0]
+		e.writes = e.writes[1:]
+		e.disk.pending += w.file.bytes
+		go func() {
+			err := e.disk.write(w.file, w.session)
+			e.post(func() { e.written(w, err) })
+		}()
+	}
+}
+
+// toStore describes a session's file; nil if it is larger than the whole store.
 func (e *Engine) toStore(label string, context int, tokens []int32, s *model.Session) *stored {
 	size, err := s.SavedSize(label)
 	if err != nil || e.disk.limit > 0 && size > e.disk.limit {
 		e.o.Log.Info("prefix not stored", "tokens", len(tokens), "bytes", size, "limit", e.disk.limit, "error", err)
 		return nil
 	}
-	e.disk.room(size)
 	return &stored{name: nameOf(label, tokens), label: label, tokens: tokens, context: context, bytes: size, renumbered: s.Len() != len(tokens)}
 }
 
 // written handles the end of a write, successful or not.
-func (e *Engine) written(w *write, background bool, err error) {
+func (e *Engine) written(w *write, err error) {
 	e.beside--
-	if background {
+	if w.background {
 		e.writing = false
 	}
 	w.session.Close()
 	e.give(w.held)
+	e.disk.pending -= w.file.bytes
 	e.store(w.file, err)
+	e.startWrites()
 	if j := w.job; j != nil {
 		j.write = nil
 		e.leave(j)
@@ -258,7 +272,8 @@ func (e *Engine) written(w *write, background bool, err error) {
 	}
 }
 
-// store adds a written file to the index, replacing those that offer nothing more.
+// store adds a written file, for which there was room, to the index, replacing those that
+// offer nothing more.
 func (e *Engine) store(f *stored, err error) {
 	if err != nil {
 		e.o.Log.Warn("prefix not stored", "tokens", len(f.tokens), "bytes", f.bytes, "error", err)
@@ -271,7 +286,6 @@ func (e *Engine) store(f *stored, err error) {
 			}
 		}
 	}
-	e.disk.room(f.bytes)
 	e.disk.add(f)
 	e.disk.touch(f)
 	e.stats.stored.Store(e.disk.bytes)
@@ -288,7 +302,7 @@ func (e *Engine) storeKept() {
 		if e.disk.has(en.label, en.tokens) == len(en.tokens) {
 			continue
 		}
-		if f := e.toStore(en.label, en.context, en.tokens, en.session); f != nil {
+		if f := e.toStore(en.label, en.context, en.tokens, en.session); f != nil && e.disk.room(f.bytes) {
 			e.store(f, e.disk.write(f, en.session))
 		}
 	}

@@ -162,6 +162,83 @@ func TestStore(t *testing.T) {
 	require.ErrorContains(t, err, "without a folder")
 }
 
+// TestStoreBoundWhileWriting: files that are being written at the same time count towards
+// the bound, too, and each is written in its turn.
+func TestStoreBoundWhileWriting(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	dir := t.TempDir()
+	request := func(i int) Request {
+		r := Request{Prompt: slices.Clone(tokens[0]), PromptOnly: true}
+		r.Prompt[0] = int32(i)
+		return r
+	}
+	e := newEngine(t, m, Options{Store: dir})
+	s, err := e.Submit(t.Context(), request(0))
+	require.NoError(t, err)
+	collect(t, s, 1)
+	one := e.Stats().StoredBytes
+	require.NoError(t, e.Close())
+
+	e = newEngine(t, m, Options{Store: dir, StoreBytes: 5 * one / 2})
+	var most int64
+	done, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			total := int64(0)
+			for _, name := range stores(t, dir) {
+				if info, err := os.Stat(name); err == nil {
+					total += info.Size()
+				}
+			}
+			most = max(most, total)
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	}()
+	const n = 24
+	_, release := occupy(t, e)
+	var streams []*Stream
+	for i := range n {
+		s, err := e.Submit(t.Context(), request(1+i))
+		require.NoError(t, err)
+		streams = append(streams, s)
+	}
+	release()
+	for _, s := range streams {
+		collect(t, s, 1)
+	}
+	close(done)
+	<-watched
+	require.LessOrEqual(t, most, 5*one/2)
+	require.Equal(t, 2*one, e.Stats().StoredBytes)
+	require.NoError(t, e.Close())
+	require.Len(t, stores(t, dir), 2)
+
+	// Whoever waits for its turn may go away; the engine ends all the same.
+	e = newEngine(t, m, Options{Store: dir, StoreBytes: one})
+	_, release = occupy(t, e)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for i := range n {
+		s, err := e.Submit(ctx, request(1+n+i))
+		require.NoError(t, err)
+		go func() {
+			s.Usage()
+			cancel() // the others, when the first is written
+		}()
+	}
+	release()
+	<-ctx.Done()
+	require.NoError(t, e.Close())
+	require.Zero(t, e.Stats().ReservedBytes)
+	require.Len(t, stores(t, dir), 1)
+}
+
 // TestStoredStaysWithoutMemory: a file that cannot be read now for lack of memory does not
 // count as damaged, and is read once there is memory.
 func TestStoredStaysWithoutMemory(t *testing.T) {
