@@ -343,7 +343,7 @@ func (e *Engine) admit() {
 		if j == nil || e.width()+j.req.Choices > e.o.MaxRunning && len(e.running) > 0 {
 			return
 		}
-		if !e.fits(j) || !e.reserve(j, j.need) {
+		if !e.fits(j) {
 			return
 		}
 		e.queue.pop()
@@ -356,19 +356,23 @@ func (e *Engine) admit() {
 	}
 }
 
-// fits reports whether a request that lost its cache can take it back and leave room
-// for every answer to grow once; otherwise it would lose it again at once.
+// fits reports whether there is room for a request beside those that run. One that lost
+// its cache must also leave room for every answer to grow once; otherwise it would lose
+// it again at once.
 func (e *Engine) fits(j *job) bool {
-	if !j.preempted || e.o.MaxBytes == 0 {
+	if e.o.MaxBytes == 0 {
 		return true
 	}
-	grow := j.step
-	for _, x := range e.running {
-		if x.covered < x.answerTokens {
-			grow += x.step
+	need := j.need
+	if j.preempted && len(e.running) > 0 {
+		need += j.step
+		for _, x := range e.running {
+			if x.covered < x.answerTokens {
+				need += x.step
+			}
 		}
 	}
-	return len(e.running) == 0 || e.reserved+j.need+grow <= e.o.MaxBytes
+	return e.reserved+need <= e.o.MaxBytes
 }
 
 // width returns the number of answers in progress.

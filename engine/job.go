@@ -193,22 +193,23 @@ func (j *job) start() error {
 	return j.compute()
 }
 
-// compute gives the request a session to read its prompt with, or makes it wait for a
-// file that has more of the prompt than memory does.
+// compute gives the request a session to read its prompt with, and what it needs of the
+// room that there is, or makes it wait for a file that has more of the prompt than memory
+// does.
 func (j *job) compute() error {
 	e := j.e
 	if err := j.name(); err != nil {
 		return err
 	}
-	s, err := e.m.NewSession(j.sessionOptions())
-	if err != nil {
-		return err
+	s, at := e.kept.find(j)
+	if s == nil {
+		var err error
+		if s, err = e.m.NewSession(j.sessionOptions()); err != nil {
+			return err
+		}
 	}
-	at := 0
-	if kept, n := e.kept.find(j); kept != nil {
-		s.Close()
-		s, at = kept, n
-	}
+	// Only now, as it may drop what was found: a fork takes no memory and keeps its pages.
+	e.reserve(j, j.need-j.reserved)
 	j.begin(s, at, at)
 	if e.disk != nil && !j.tried {
 		if f, n := e.disk.find(j); f != nil && n >= j.at+leastShared && e.startLoad(j, f, n) {

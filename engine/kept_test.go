@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/arena"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 )
@@ -35,6 +36,41 @@ func TestKeptCountsEverything(t *testing.T) {
 		collect(t, s, 1)
 		require.Equal(t, min(1+i, fit), kept)
 		require.Equal(t, int64(kept)*each, e.Stats().KeptBytes)
+	}
+}
+
+// TestOldestKeptIsContinued: a request for which something must be dropped does not drop
+// what it continues, however long ago that was used, and the bound holds all the while.
+func TestOldestKeptIsContinued(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 2)
+	const all = 450
+	need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: all})
+	require.NoError(t, err)
+	for _, store := range []string{"", t.TempDir()} {
+		e := newEngine(t, m, Options{MaxBytes: need.Peak, Store: store})
+		ask := func(prompt []int32, answer int) int {
+			r := Request{Prompt: prompt, Sampling: model.Sampling{MaxTokens: answer, LogProbs: true, IgnoreEOS: true}}
+			want := alone(t, m, r)
+			r.Inspect = func(*model.Session) {
+				require.LessOrEqual(t, e.reserved+e.kept.bytes, need.Peak)
+				require.LessOrEqual(t, arena.Live(), e.reserved+e.kept.bytes)
+			}
+			s, err := e.Submit(t.Context(), r)
+			require.NoError(t, err)
+			require.True(t, equal(collect(t, s, 1), want))
+			return s.Usage().Cached
+		}
+		for i, p := range tokens {
+			p[0] = int32(10 + i) // nothing in common
+			require.Zero(t, ask(p[:100], 1))
+		}
+		before := e.Stats().KeptBytes
+		more := slices.Concat(tokens[0][:100], []int32{5, 6, 7})
+		require.Equal(t, 100, ask(more, all-len(more)))
+		require.Less(t, e.Stats().KeptBytes, before, "the other went")
+		require.NoError(t, e.Close())
+		require.Zero(t, e.Stats().ReservedBytes)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lukv/lukv/internal/arena"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tensor"
@@ -22,7 +23,8 @@ import (
 
 // TestRandomRequests submits random requests that share prompts and policies to engines on
 // random models with little memory, with and without a store, while others come and go:
-// each gets what a session alone gives, and the heads hold as many entries.
+// each gets what a session alone gives, the heads hold as many entries, and memory stays
+// within its bound.
 func TestRandomRequests(t *testing.T) {
 	n := 5
 	if testing.Short() {
@@ -335,7 +337,13 @@ func (r *randomRequest) choose(m *model.Model, o Options, i int, out *outcome) e
 func (r *randomRequest) check(e *Engine, m *model.Model) error {
 	q := r.Request
 	var inspected []int
-	q.Inspect = func(s *model.Session) { inspected = headLens(s, m.Config()) }
+	var bound error
+	q.Inspect = func(s *model.Session) {
+		inspected = headLens(s, m.Config())
+		if live, limit := arena.Live(), e.o.MaxBytes; limit > 0 && (live > e.reserved+e.kept.bytes || e.reserved+e.kept.bytes > limit) {
+			bound = fmt.Errorf("%d bytes in use, %d reserved and %d kept of %d", live, e.reserved, e.kept.bytes, limit)
+		}
+	}
 	// Ample even on a slow machine: an engine that sleeps while there is work never ends.
 	ctx, cancel := context.WithTimeoutCause(context.Background(), 5*time.Minute, errors.New("no answer in five minutes"))
 	defer cancel()
@@ -373,6 +381,9 @@ func (r *randomRequest) check(e *Engine, m *model.Model) error {
 	}
 	if got, want := fmt.Sprintf("%v %x", out.echo, out.eprobs), fmt.Sprintf("%v %x", r.want.echo, r.want.eprobs); !equal(out, r.want) || got != want {
 		return fmt.Errorf("found %v, alone %v", out, r.want)
+	}
+	if bound != nil {
+		return bound
 	}
 	if !slices.Equal(inspected, r.lens) {
 		return fmt.Errorf("found heads of %d entries, alone %d", inspected, r.lens)
