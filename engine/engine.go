@@ -47,9 +47,9 @@ type Options struct {
 	// Log, if not nil, receives messages about the store.
 	Log *slog.Logger
 
-	// MaxRunning bounds the answers computed at once (default 64), MaxQueue the
-	// requests that wait (default 256), and MaxQueueTokens the tokens of their prompts
-	// (default 4 Mi).
+	// MaxRunning bounds the answers computed at once (default 64; a request with more
+	// choices runs by itself), MaxQueue the requests that wait (default 256), and
+	// MaxQueueTokens the tokens of their prompts (default 4 Mi).
 	MaxRunning     int
 	MaxQueue       int
 	MaxQueueTokens int
@@ -437,7 +437,7 @@ func (e *Engine) finish(j *job, err error) {
 	now := time.Now()
 	u := &j.stream.usage
 	if !j.began.IsZero() {
-		u.Prompt, u.Cached = len(j.req.Prompt), j.cached
+		u.Prompt, u.Cached = len(j.req.Prompt), j.stream.Cached()
 		u.Queued, u.Reading = j.began.Sub(j.arrived), now.Sub(j.began)
 		if !j.isRead.IsZero() {
 			u.Reading, u.Answering = j.isRead.Sub(j.began), now.Sub(j.isRead)

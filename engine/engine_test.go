@@ -328,7 +328,9 @@ func TestPreemptedWithItsPromptKept(t *testing.T) {
 	e := newEngine(t, m, Options{MaxBytes: 64 << 20})
 	r := Request{Prompt: tokens[0], Sampling: model.Sampling{MaxTokens: 30, IgnoreEOS: true, LogProbs: true}}
 	want := alone(t, m, r)
+	found := 0
 	r.Mask = func(_ int, answer []int32) ([]uint64, error) {
+		found = e.running[0].cached // the loop waits for this
 		if len(answer)%7 == 6 {
 			e.post(func() {
 				preemptLast(e)
@@ -345,7 +347,9 @@ func TestPreemptedWithItsPromptKept(t *testing.T) {
 	got := collect(t, s, 1)
 	require.True(t, equal(got, want), "found %v, expected %v", got, want)
 	require.Positive(t, e.Stats().Preempted)
-	require.Equal(t, len(tokens[0]), s.Usage().Cached)
+	require.Equal(t, len(tokens[0]), found)
+	require.Zero(t, s.Usage().Cached, "no earlier request kept it")
+	require.Zero(t, s.Cached())
 }
 
 func TestKept(t *testing.T) {

@@ -41,7 +41,7 @@ type job struct {
 	session *model.Session
 	fill    *model.Prefilling
 	at      int // tokens of the prompt in the session once fill is done
-	cached  int // of these, kept from earlier requests
+	cached  int // of these, kept
 
 	choices []*choice
 	echoed  int // tokens of the prompt sent so far
@@ -221,10 +221,13 @@ func (j *job) compute() error {
 }
 
 // begin lets the request continue from a session that has read the first tokens of its
-// prompt, of which some were kept from earlier requests.
+// prompt, of which some were kept: by earlier requests, or by itself before it lost its
+// cache.
 func (j *job) begin(s *model.Session, at, cached int) {
 	j.session, j.at, j.cached = s, at, cached
-	j.stream.cached.Store(int64(cached))
+	if !j.preempted {
+		j.stream.cached.Store(int64(cached))
+	}
 }
 
 // name computes the labels under which the request's prompt is kept.

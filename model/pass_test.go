@@ -240,6 +240,26 @@ func TestStepWithoutASession(t *testing.T) {
 	require.NoError(t, s.Append(t.Context(), 1), "nor is the other one busy")
 }
 
+// TestAdvanceThatDoesNotBegin: with a context that is done, nothing happens, and the prefill
+// goes on. To go back to the last token changes nothing either.
+func TestAdvanceThatDoesNotBegin(t *testing.T) {
+	m := testShapes[0].open(t)
+	s, want := newTestSession(t, m, SessionOptions{}), newTestSession(t, m, SessionOptions{})
+	tokens := randomTokens(20, 97, 1)
+	require.NoError(t, want.Prefill(t.Context(), tokens))
+	p, err := s.StartPrefill(tokens, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, p.Advance(ctx, 5), context.Canceled)
+	require.False(t, p.Done())
+	require.Equal(t, len(tokens), p.Remaining())
+	require.NoError(t, p.Advance(t.Context(), len(tokens)))
+	require.True(t, p.Done())
+	require.NoError(t, s.Truncate(len(tokens)))
+	testnum.SameBits(t, "logits", want.Logits(), s.Logits())
+}
+
 // TestPrefillCopiesTokens: the caller may reuse the memory of tokens that are fed later.
 func TestPrefillCopiesTokens(t *testing.T) {
 	m := testShapes[0].open(t)

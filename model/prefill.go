@@ -164,10 +164,11 @@ func (p *Prefilling) Layered() bool { return p.f.job != nil }
 
 // Advance does about as much work as n tokens through all layers take, in whole
 // units: a piece of the prompt, at most a chunk, through one layer or through all;
-// or a chunk that is repeated for a metric, through one layer. After an error
-// the prefill is over; the session stands at its last completed token: the
-// end of the last chunk, or where it stood before, if the prompt was to be
-// compressed.
+// or a chunk that is repeated for a metric, through one layer. If ctx is done
+// from the start, or the session is in use, nothing happens and the prefill can
+// go on. After an error while computing it is over; the session stands at its
+// last completed token: the end of the last chunk, or where it stood before, if
+// the prompt was to be compressed.
 func (p *Prefilling) Advance(ctx context.Context, n int) error {
 	s := p.s
 	if err := s.enter(); err != nil {

@@ -285,7 +285,8 @@ func (s *Session) undo(err error, pos int, follow func()) error {
 }
 
 // Truncate goes back to the first n tokens (n ≤ Len). Entries that compression
-// evicted do not come back. There are no logits afterwards; feed a token first.
+// evicted do not come back. Unless n is Len, there are no logits afterwards; feed
+// a token first.
 // A model with sliding windows can go back only as far as its windows still
 // reach; otherwise Truncate returns an error and changes nothing. Truncate(0)
 // always works: the session is as good as new and compresses its next prefill.
