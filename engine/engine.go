@@ -169,7 +169,7 @@ func New(m *model.Model, o Options) (*Engine, error) {
 	e := &Engine{
 		m: m, tok: tok, o: o, chunk: 512,
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
-		kept: store{limit: max(o.Kept, 0), vocab: m.Config().Vocab, changed: o.OnPrefix},
+		kept: store{limit: max(o.Kept, 0), vocab: m.Config().Vocab, trees: map[string]*prefixes[*entry]{}, changed: o.OnPrefix},
 	}
 	for _, w := range m.Config().Windows {
 		e.kept.windowed = e.kept.windowed || w > 0
@@ -220,6 +220,9 @@ func (e *Engine) submit(ctx context.Context, r Request) (*Stream, error) {
 		return nil, err
 	}
 	r.Prompt = slices.Clone(r.Prompt) // what is kept of it stays longer than the caller's may
+	if r.PromptOnly {
+		r.Choices = 1
+	}
 	j := &job{e: e, req: r, answerTokens: e.answerTokens(&r)}
 	if err := j.size(); err != nil {
 		return nil, err
@@ -313,7 +316,7 @@ func (e *Engine) receive() bool {
 			e.finish(j, err)
 		}
 	}
-	for _, j := range append([]*job(nil), e.running...) {
+	for _, j := range slices.Clone(e.running) {
 		if err := e.gone(j); err != nil {
 			e.leave(j)
 			e.finish(j, err)
@@ -420,11 +423,8 @@ func (e *Engine) release(j *job) {
 
 // leave removes a request from the running ones and frees its caches.
 func (e *Engine) leave(j *job) {
-	for i, x := range e.running {
-		if x == j {
-			e.running = append(e.running[:i], e.running[i+1:]...)
-			break
-		}
+	if i := slices.Index(e.running, j); i >= 0 {
+		e.running = slices.Delete(e.running, i, i+1)
 	}
 	e.away(j)
 	j.free()

@@ -485,6 +485,23 @@ func TestNeighbourOfAFailure(t *testing.T) {
 	require.Equal(t, 40, all[0].Usage().Cached)
 }
 
+// TestPromptOnlyTakesNoRoomForAnswers: whatever it says about these, a request without any
+// needs what its prompt does.
+func TestPromptOnlyTakesNoRoomForAnswers(t *testing.T) {
+	m := openModel(t)
+	tokens, _ := prompts(t, m, 1)
+	need, err := m.CacheNeed(model.SessionOptions{}, model.Lengths{Rest: len(tokens[0])})
+	require.NoError(t, err)
+	e := newEngine(t, m, Options{MaxBytes: need.Peak, MaxRunning: 2})
+	for _, n := range []int{0, 200} {
+		r := Request{Prompt: tokens[0], PromptOnly: true, Echo: true, Choices: 3, Sampling: model.Sampling{MaxTokens: n}}
+		s, err := e.Submit(t.Context(), r)
+		require.NoError(t, err)
+		require.Equal(t, tokens[0], collect(t, s, 3).echo)
+		require.Equal(t, need.Peak, e.Stats().PeakBytes)
+	}
+}
+
 // TestPromptThatFillsTheContext: no token follows it, as in Session.Generate.
 func TestPromptThatFillsTheContext(t *testing.T) {
 	m := openModel(t)
@@ -769,8 +786,8 @@ func TestQueueIsBoundedAndFair(t *testing.T) {
 	a1, a2, a3 := add("a", 1), add("a", 2), add("a", 3)
 	b1, c1 := add("b", 4), add("c", 5)
 	require.Equal(t, []int{5, 15}, []int{q.n, q.tokens})
-	require.True(t, q.remove(c1))
-	require.False(t, q.remove(c1))
+	q.remove(c1)
+	require.Equal(t, []int{4, 10}, []int{q.n, q.tokens})
 	var order []*job
 	take := func() { order = append(order, q.front()); q.pop() }
 	take()

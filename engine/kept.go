@@ -200,25 +200,19 @@ func (st *store) add(label string, context int, tokens []int32, session *model.S
 	if err != nil {
 		return
 	}
-	tree := st.trees[label]
-	if tree == nil {
-		if st.trees == nil {
-			st.trees = map[string]*prefixes[*entry]{}
-		}
-		tree = new(prefixes[*entry])
-		st.trees[label] = tree
-	}
 	en := &entry{label: label, context: context, tokens: tokens, session: s, bytes: bytes}
 	st.changed(PrefixEvent{tokens, context, label, true}) // before what it replaces is dropped: nothing is missing in between
-	for _, old := range tree.along(tokens) {
-		if superseded(len(old.tokens), len(tokens), context, st.windowed) {
-			st.remove(old)
+	if tree := st.trees[label]; tree != nil {
+		for _, old := range tree.along(tokens) {
+			if superseded(len(old.tokens), len(tokens), context, st.windowed) {
+				st.remove(old)
+			}
 		}
 	}
-	if st.trees[label] == nil {
-		st.trees[label] = tree // it was removed with its last entry
+	if st.trees[label] == nil { // there was none, or it went with its last entry
+		st.trees[label] = new(prefixes[*entry])
 	}
-	tree.put(tokens, en)
+	st.trees[label].put(tokens, en)
 	en.at = st.used.PushBack(en)
 	st.bytes += bytes
 	st.shrink(min(st.limit, room))

@@ -1,5 +1,7 @@
 package engine
 
+import "slices"
+
 // queue holds waiting requests. Clients take turns; the requests of each are
 // served in order of arrival.
 type queue struct {
@@ -60,25 +62,16 @@ func (q *queue) pop() {
 	}
 }
 
-// remove removes a request, wherever it is, and reports whether it was there.
-func (q *queue) remove(j *job) bool {
+// remove removes a request, wherever it is.
+func (q *queue) remove(j *job) {
 	c := q.by[j.req.Client]
-	if c == nil {
-		return false
-	}
-	for i, x := range c.jobs {
-		if x == j {
-			q.take(c, i)
-			return true
-		}
-	}
-	return false
+	q.take(c, slices.Index(c.jobs, j))
 }
 
 func (q *queue) take(c *client, i int) {
 	q.n--
 	q.tokens -= len(c.jobs[i].req.Prompt)
-	c.jobs = append(c.jobs[:i], c.jobs[i+1:]...)
+	c.jobs = slices.Delete(c.jobs, i, i+1)
 	if len(c.jobs) > 0 {
 		return
 	}

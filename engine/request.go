@@ -145,7 +145,10 @@ func (e *Engine) check(r *Request) error {
 
 // answerTokens returns the most tokens that an answer may have.
 func (e *Engine) answerTokens(r *Request) int {
-	if n := r.Sampling.MaxTokens; n > 0 {
+	switch n := r.Sampling.MaxTokens; {
+	case r.PromptOnly:
+		return 0
+	case n > 0:
 		return n
 	}
 	return e.o.MaxTokens - len(r.Prompt)

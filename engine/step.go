@@ -23,7 +23,9 @@ func (e *Engine) step() bool {
 	layered, taken := e.addPrompts(budget)
 	taken += e.replayed
 	if len(e.parts) == 0 && layered == nil {
-		return len(e.draws) > 0 && e.drawAll()
+		drew := len(e.draws) > 0
+		e.drawAll()
+		return drew
 	}
 	if len(e.parts) > 0 {
 		start := time.Now()
@@ -327,8 +329,8 @@ func (e *Engine) read(j *job) {
 }
 
 // drawAll draws the next tokens of every answer that is ready, in parallel, and sends
-// the events. It always returns true.
-func (e *Engine) drawAll() bool {
+// the events.
+func (e *Engine) drawAll() {
 	if n := workers(len(e.draws)); n > 1 {
 		var next atomic.Int64
 		var wg sync.WaitGroup
@@ -372,7 +374,6 @@ func (e *Engine) drawAll() bool {
 		}
 	}
 	e.draws = e.draws[:0]
-	return true
 }
 
 // draw draws the next token, and those after it that the step has computed ahead.

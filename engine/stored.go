@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/lukv/lukv/model"
 )
@@ -133,11 +134,8 @@ func (e *Engine) loaded(l *load, saved, asked *model.Session, err error) {
 func (e *Engine) away(j *job) {
 	if l := j.load; l != nil {
 		j.load = nil
-		for i, x := range l.jobs {
-			if x == j {
-				l.jobs = append(l.jobs[:i], l.jobs[i+1:]...)
-				break
-			}
+		if i := slices.Index(l.jobs, j); i >= 0 {
+			l.jobs = slices.Delete(l.jobs, i, i+1)
 		}
 		l.held += j.reserved
 		j.reserved = 0
