@@ -210,11 +210,11 @@ func nameOf(label string, tokens []int32) string {
 	return hex.EncodeToString(h.Sum(nil)[:16]) + ".session"
 }
 
-// passing reports whether an error in reading a file says nothing about the file: nobody
-// waits for it any more, there is no memory for it, or the system cannot read it now.
+// passing reports whether an error in reading a file says nothing about the file: there is
+// no memory for it, or the system cannot read it now.
 func passing(err error) bool {
 	var system syscall.Errno
-	return errors.Is(err, context.Canceled) || errors.Is(err, kvcache.ErrFull) || errors.Is(err, kernels.ErrDeviceMemory) || errors.Is(err, kernels.ErrDeviceLost) ||
+	return errors.Is(err, kvcache.ErrFull) || errors.Is(err, kernels.ErrDeviceMemory) || errors.Is(err, kernels.ErrDeviceLost) ||
 		errors.As(err, &system) && !errors.Is(err, fs.ErrNotExist)
 }
 

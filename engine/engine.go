@@ -47,8 +47,8 @@ type Options struct {
 	// Log, if not nil, receives messages about the store.
 	Log *slog.Logger
 
-	// MaxRunning bounds the answers computed at once (default 64; a request with more
-	// choices runs by itself), MaxQueue the requests that wait (default 256), and
+	// MaxRunning bounds the answers computed at once (default 64, at most MostRunning; a
+	// request with more choices runs by itself), MaxQueue the requests that wait (default 256), and
 	// MaxQueueTokens the tokens of their prompts (default 4 Mi).
 	MaxRunning     int
 	MaxQueue       int
@@ -106,8 +106,8 @@ func (o Options) withDefaults(positions int) (Options, error) {
 		return o, errors.New("a bound on a store without a folder for it")
 	case o.Kept < -1:
 		return o, fmt.Errorf("%d bytes kept, want -1 or more", o.Kept)
-	case o.MaxRunning < 1 || o.MaxRunning > 1<<12:
-		return o, fmt.Errorf("%d answers at once, want 1 to %d", o.MaxRunning, 1<<12)
+	case o.MaxRunning < 1 || o.MaxRunning > MostRunning:
+		return o, fmt.Errorf("%d answers at once, want 1 to %d", o.MaxRunning, MostRunning)
 	case o.MaxQueue < 1 || o.MaxQueueTokens < 1:
 		return o, fmt.Errorf("a queue of %d requests of %d tokens, want 1 or more", o.MaxQueue, o.MaxQueueTokens)
 	case o.Latency < 0:
@@ -115,6 +115,9 @@ func (o Options) withDefaults(positions int) (Options, error) {
 	}
 	return o, nil
 }
+
+// MostRunning is the most that MaxRunning of [Options] may be.
+const MostRunning = 1 << 12
 
 // Engine answers requests to a model. Close it before the model.
 type Engine struct {

@@ -209,6 +209,7 @@ func (j *job) compute() error {
 		}
 	}
 	// Only now, as it may drop what was found: a fork takes no memory and keeps its pages.
+	// It fits, or the request would still wait.
 	e.reserve(j, j.need-j.reserved)
 	j.begin(s, at, at)
 	if e.disk != nil && !j.tried {

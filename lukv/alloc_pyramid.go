@@ -92,7 +92,8 @@ func PyramidShares(layers, T int, B float64, window int, beta float64) (shares [
 }
 
 // PyramidAbsolute is the repository's integer form for a capacity per layer,
-// window included.
+// window included. A capacity that the window alone takes is that of every layer,
+// where the repository's layers exceed it.
 func PyramidAbsolute(layers, T, capacity, window, beta int) []int {
 	shares := make([]int, layers)
 	rest := max(0, capacity-window)

@@ -59,6 +59,7 @@ func (s *Session) Save(ctx context.Context, path string) error {
 // bit-identically: the cache with its per-head lengths and positions, the tokens, the
 // last logits, the policy, what compression while decoding has seen, and the identity
 // of the model. label is for the caller to recognise the session by, see [SessionInfo].
+// What was written is of no use if ctx ends the call.
 func (s *Session) SaveTo(ctx context.Context, w io.Writer, label string) error {
 	return s.save(label, func(meta map[string]string, extra []safetensors.Named) error {
 		return s.cache.Save(ctx, w, meta, extra...)

@@ -20,8 +20,8 @@ const maxDepth = 64
 // fields reads the values of a JSON object. Keys are exact, null is absent, unknown
 // keys are ignored, and the first value of a wrong type or out of range is kept in err.
 // encoding/json by itself takes keys in any case and the last of duplicates, and turns
-// invalid UTF-8 and halves of surrogate pairs into U+FFFD; a request could then mean one thing here and another to a
-// gateway in front.
+// invalid UTF-8 and halves of surrogate pairs into U+FFFD; a request could then mean one
+// thing here and another to a gateway in front.
 type fields struct {
 	values map[string]json.RawMessage
 	path   string // precedes names in errors

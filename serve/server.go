@@ -449,6 +449,7 @@ func (s *Server) boundBody(w http.ResponseWriter, r *http.Request) {
 	r.Body = &timedBody{r.Body, conn}
 }
 
+// timedBody lifts the deadline that boundBody sets when it has been read.
 type timedBody struct {
 	io.ReadCloser
 	conn *http.ResponseController

@@ -31,6 +31,13 @@ func (resultsCmd) Help() string {
 	return "Maintainers' command: measures profiles of the embedded model under every normalisation, compares them on the development set, and evaluates all allocators on the embedded samples. Takes minutes."
 }
 
+func (c *resultsCmd) outputs() []string {
+	if c.Render {
+		return []string{c.Out}
+	}
+	return []string{c.Out, c.Figures}
+}
+
 func (c *resultsCmd) Run(e *env) error {
 	var figures *results.Figures
 	if c.Render || len(c.Only) > 0 {

@@ -177,8 +177,8 @@ func (c *serveCmd) check() error {
 	switch {
 	case c.MaxConns < 1 || c.MaxConns > maxConnections:
 		return usage("--max-connections: found %d, expected 1 to %d", c.MaxConns, maxConnections)
-	case c.MaxRunning < 1 || c.MaxRunning > maxRunning:
-		return usage("--max-running: found %d, expected 1 to %d", c.MaxRunning, maxRunning)
+	case c.MaxRunning < 1 || c.MaxRunning > engine.MostRunning:
+		return usage("--max-running: found %d, expected 1 to %d", c.MaxRunning, engine.MostRunning)
 	case c.MaxQueue < 1:
 		return usage("--max-queue: found %d, expected at least 1", c.MaxQueue)
 	case c.MaxBody == 0:
@@ -199,9 +199,6 @@ func (c *serveCmd) check() error {
 	}
 	return nil
 }
-
-// maxRunning is the most that an engine takes.
-const maxRunning = 1 << 12
 
 // isLocal reports whether host is localhost or a loopback address.
 func isLocal(host string) bool { return host == "localhost" || net.ParseIP(host).IsLoopback() }
