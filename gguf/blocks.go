@@ -51,6 +51,26 @@ var blocks = map[Type]block{
 	20: {"IQ4_NL", 32, 18, nil}, 21: {"IQ3_S", 256, 110, nil}, 22: {"IQ2_S", 256, 82, nil}, 23: {"IQ4_XS", 256, 136, nil},
 	24: {"I8", 1, 1, nil}, 25: {"I16", 1, 2, nil}, 26: {"I32", 1, 4, nil}, 27: {"I64", 1, 8, nil}, 28: {"F64", 1, 8, nil},
 	29: {"IQ1_M", 256, 56, nil}, 34: {"TQ1_0", 256, 54, nil}, 35: {"TQ2_0", 256, 66, nil}, 39: {"MXFP4", 32, 17, nil},
+	40: {"NVFP4", 64, 36, nil}, 41: {"Q1_0", 128, 18, nil}, 42: {"Q2_0", 64, 18, nil},
+}
+
+// removed lists the types that were taken out of the format; old files hold them.
+var removed = map[Type]string{
+	4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8", 36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8",
+}
+
+// firstForkType is the first number that ik_llama.cpp gives to its own types.
+const firstForkType Type = 97
+
+// unknown returns the error for a type that is not in blocks.
+func (t Type) unknown() error {
+	if name, ok := removed[t]; ok {
+		return fmt.Errorf("type %d (%s) was removed from the format: convert the model again", uint32(t), name)
+	}
+	if t >= firstForkType {
+		return fmt.Errorf("type %d is not known: numbers from %d on are those of the fork ik_llama.cpp, whose own types are not supported", uint32(t), uint32(firstForkType))
+	}
+	return fmt.Errorf("type %d is not known", uint32(t))
 }
 
 func (t Type) String() string {
@@ -73,7 +93,7 @@ func (t *Tensor) Rows(dst []float32, from, n int) error {
 	}
 	width := t.RowLength()
 	stride := width / b.elements * b.bytes
-	data := t.data[from*stride : (from+n)*stride]
+	data := t.Data[from*stride : (from+n)*stride]
 	dst = dst[:n*width]
 	for len(dst) > 0 {
 		b.dequantise(dst[:b.elements], data[:b.bytes])

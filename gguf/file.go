@@ -20,26 +20,42 @@ const (
 	maxDims   = 4
 )
 
-// File is an open GGUF file.
+// File is an open GGUF file. A model in several files is one File, with the keys of
+// the first and the tensors of all.
 type File struct {
-	mapping *mapfile.File // nil for a parsed image
-	header  int           // bytes before the tensor data, without padding
-	values  map[string]value
-	tensors []*Tensor
-	byName  map[string]*Tensor
+	parts    []string        // paths, as given to Open or made from it
+	mappings []*mapfile.File // of the parts, none for a parsed image
+	header   int             // bytes before the tensor data of the first part, without padding
+	values   map[string]value
+	tensors  []*Tensor
+	byName   map[string]*Tensor
 }
 
 // Tensor is one tensor of a file.
 type Tensor struct {
 	Name  string
 	Type  Type
-	Shape []int // outermost first, unlike in the file
-
-	data []byte
+	Shape []int  // outermost first, unlike in the file
+	File  string // path of the part that holds it
+	Data  []byte // blocks, row after row: a view of the mapped file, not to be changed
 }
 
-// Open maps the file at path and checks it. The caller must close it.
+// Open maps the file at path and checks it. If the file is the first of several that
+// make up a model, the others are found by their names and opened, too; opening
+// another than the first is an error. The caller must close the File.
 func Open(path string) (*File, error) {
+	f, err := openPart(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.openOthers(); err != nil {
+		return nil, errors.Join(fmt.Errorf("gguf file %s: %w", path, err), f.Close())
+	}
+	return f, nil
+}
+
+// openPart maps one file.
+func openPart(path string) (*File, error) {
 	m, err := mapfile.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open gguf: %w", err)
@@ -48,27 +64,46 @@ func Open(path string) (*File, error) {
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	f.mapping = m
+	f.mappings = []*mapfile.File{m}
 	return f, nil
 }
 
-// Parse checks the image of a file in memory, which must not change while the
+// Parse checks the image of a single file in memory, which must not change while the
 // File is in use. name appears in errors.
 func Parse(name string, data []byte) (*File, error) {
-	f := &File{values: map[string]value{}, byName: map[string]*Tensor{}}
+	f := &File{parts: []string{name}, values: map[string]value{}, byName: map[string]*Tensor{}}
 	if err := f.parse(data); err != nil {
 		return nil, fmt.Errorf("gguf file %s: %w", name, err)
 	}
+	for _, t := range f.tensors {
+		t.File = name
+	}
 	return f, nil
 }
 
-// Close unmaps the file; its tensors must not be used afterwards. Closing
+// Parts returns the paths of the files that the File consists of.
+func (f *File) Parts() []string { return slices.Clone(f.parts) }
+
+// WillNeed asks the system to read up to limit bytes of the files into memory in the
+// background, in their order. It returns at once.
+func (f *File) WillNeed(limit int64) {
+	for _, m := range f.mappings {
+		if limit <= 0 {
+			return
+		}
+		m.WillNeed(limit)
+		limit -= m.Size()
+	}
+}
+
+// Close unmaps the files; tensors must not be used afterwards. Closing
 // again, and closing a parsed image, does nothing.
 func (f *File) Close() error {
-	if f.mapping == nil {
-		return nil
+	var errs []error
+	for _, m := range f.mappings {
+		errs = append(errs, m.Close())
 	}
-	return f.mapping.Close()
+	return errors.Join(errs...)
 }
 
 // Tensors returns all tensors in the order of the header. They must not be
@@ -142,13 +177,13 @@ func (f *File) parse(data []byte) error {
 			return fmt.Errorf("tensor %q: %w", p.t.Name, err)
 		}
 		if p.offset > uint64(len(rest)) || size > uint64(len(rest))-p.offset {
-			return fmt.Errorf("tensor %q: %d bytes at %d, but the file has %d bytes of data: it is cut off or damaged", p.t.Name, size, p.offset, len(rest))
+			return fmt.Errorf("tensor %q: its %d bytes at %d reach beyond the end of the file, which has %d bytes of data: it is truncated or damaged", p.t.Name, size, p.offset, len(rest))
 		}
 		if p.offset < end {
 			return fmt.Errorf("tensor %q: its data at %d overlap another tensor's, which end at %d", p.t.Name, p.offset, end)
 		}
 		end = p.offset + size
-		p.t.data = rest[p.offset:end:end]
+		p.t.Data = rest[p.offset:end:end]
 	}
 	return nil
 }
@@ -174,7 +209,7 @@ func (f *File) key(r *reader) error {
 		return err
 	}
 	if f.Has(name) {
-		return fmt.Errorf("%q stands there twice", name)
+		return fmt.Errorf("%q appears twice", name)
 	}
 	v, err := r.value()
 	if err != nil {
@@ -190,7 +225,7 @@ func (f *File) tensor(r *reader) (*Tensor, uint64, error) {
 		return nil, 0, err
 	}
 	if f.byName[name] != nil {
-		return nil, 0, fmt.Errorf("%q stands there twice", name)
+		return nil, 0, fmt.Errorf("%q appears twice", name)
 	}
 	dims := r.u32()
 	if dims < 1 || dims > maxDims {
@@ -221,7 +256,7 @@ func (t *Tensor) RowLength() int { return t.Shape[len(t.Shape)-1] }
 func (t *Tensor) bytes() (uint64, error) {
 	b, ok := blocks[t.Type]
 	if !ok {
-		return 0, fmt.Errorf("type %d is not known", uint32(t.Type))
+		return 0, t.Type.unknown()
 	}
 	if t.RowLength()%b.elements != 0 {
 		return 0, fmt.Errorf("rows of %d elements, expected a multiple of %d for the type %s", t.RowLength(), b.elements, t.Type)

@@ -47,7 +47,7 @@ func TestGoldenBlocks(t *testing.T) {
 			defer want.Close()
 		}
 		for _, x := range f.Tensors() {
-			rows := len(x.data) / (x.RowLength() / blocks[x.Type].elements * blocks[x.Type].bytes)
+			rows := len(x.Data) / (x.RowLength() / blocks[x.Type].elements * blocks[x.Type].bytes)
 			got := make([]float32, rows*x.RowLength())
 			require.NoError(t, x.Rows(got, 0, rows))
 			checks += len(got)
@@ -195,8 +195,8 @@ func TestHostile(t *testing.T) {
 		"18446744073709551608 keys":            counts(16, huge),
 		"ends inside its header":               sample().bytes()[:100],
 		"a name of 18446744073709551608 bytes": counts(24, huge),
-		`"u8" stands there twice`:              edit(func(m *image) { m.keys = append(m.keys, m.keys[0]) }),
-		`"a" stands there twice`:               edit(func(m *image) { m.tensors = append(m.tensors, m.tensors[0]) }),
+		`"u8" appears twice`:                   edit(func(m *image) { m.keys = append(m.keys, m.keys[0]) }),
+		`"a" appears twice`:                    edit(func(m *image) { m.tensors = append(m.tensors, m.tensors[0]) }),
 		"array of arrays": edit(func(m *image) {
 			m.keys = append(m.keys, pair("x", kindArray, append(u32(uint32(kindArray)), make([]byte, 8)...)...))
 		}),
@@ -210,10 +210,12 @@ func TestHostile(t *testing.T) {
 		"dimension 0":               edit(func(m *image) { m.tensor("x", F32, 64, 0) }),
 		"dimension 4294967296":      edit(func(m *image) { m.tensor("x", F32, 64, 1<<32) }),
 		"type 77 is not known":      edit(func(m *image) { m.tensor("x", 77, 64, 1) }),
+		"type 36 (IQ4_NL_4_4) was":  edit(func(m *image) { m.tensor("x", 36, 64, 1) }),
+		"the fork ik_llama.cpp":     edit(func(m *image) { m.tensor("x", 97, 64, 1) }),
 		"a multiple of 32":          edit(func(m *image) { m.tensor("x", F32, 65, 1) }),
 		"rows of 33 elements":       edit(func(m *image) { m.tensor("x", Q4_0, 64, 33) }),
 		"overlap another tensor's":  edit(func(m *image) { m.tensor("x", F32, 32, 1) }),
-		"cut off or damaged":        edit(func(m *image) { m.tensor("x", F32, 64, 9) }),
+		"truncated or damaged":      edit(func(m *image) { m.tensor("x", F32, 64, 9) }),
 		`"far": 4 bytes at 9223372`: edit(func(m *image) { m.tensor("far", F32, 1<<63, 1) }),
 		`"big"`:                     edit(func(m *image) { m.tensor("big", F32, 64, 1<<30, 1<<30, 1<<30) }),
 	} {
