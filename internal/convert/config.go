@@ -135,11 +135,6 @@ func readConfig(f *gguf.File) (*config, error) {
 		return nil, fmt.Errorf("architecture %q, expected llama, qwen2 or qwen3: %w", name, model.ErrUnsupported)
 	}
 	k := &keys{f: f, prefix: name + "."}
-	if f.Has("split.count") {
-		if n, err := f.Uint("split.count"); err != nil || n > 1 {
-			return nil, fmt.Errorf("key \"split.count\": one of several files, expected a whole model in one: %w", model.ErrUnsupported)
-		}
-	}
 	if f.Has(k.prefix + "expert_count") {
 		if n, err := f.Uint(k.prefix + "expert_count"); err != nil || n > 0 {
 			return nil, fmt.Errorf("key %q: a mixture of experts is %w", k.prefix+"expert_count", model.ErrUnsupported)

@@ -321,7 +321,7 @@ func TestRefuses(t *testing.T) {
 		"missing tensors: blk.6.attn_norm":  func(f *file) { f.set("llama.block_count", uint32(1<<30)) },
 		"no place in a model":               func(f *file) { f.set("llama.block_count", uint32(5)) },
 		"4294967295, expected 1":            func(f *file) { f.set("llama.embedding_length", uint32(math.MaxUint32)) },
-		"one of several files":              func(f *file) { f.set("split.count", uint32(2)) },
+		"split.no":                          func(f *file) { f.set("split.count", uint32(2)) },
 		"mixture of experts":                func(f *file) { f.set("llama.expert_count", uint32(8)) },
 		"values of 16 elements":             func(f *file) { f.set("llama.attention.value_length", uint32(16)) },
 		"heads of 1 elements": func(f *file) {
