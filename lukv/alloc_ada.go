@@ -39,7 +39,7 @@ func (a ada) Validate() error {
 	return nil
 }
 
-func (a ada) Knows() Knowledge {
+func (a ada) BudgetsKnown() Knowledge {
 	if a.Pool == "model" {
 		return KnownAtEnd
 	}
@@ -52,8 +52,8 @@ func (a ada) safe(d *Demand, n int) int {
 	return max(int(a.Alpha*float64(n)), d.Rounding.least())
 }
 
-// Secured is the safeguard of the pool form.
-func (a ada) Secured(d Demand) int {
+// GuaranteedBudget is the safeguard of the pool form.
+func (a ada) GuaranteedBudget(d Demand) int {
 	if a.Form != "pool" {
 		return 0
 	}

@@ -26,7 +26,7 @@ func (a cakeLayers) Validate() error {
 	return firstOf(within("window", a.Window, 1, maxSlots), within("tau1", a.Tau1, 1e-3, 1e3), within("tau2", a.Tau2, 1e-3, 1e3))
 }
 
-func (a cakeLayers) Knows() Knowledge {
+func (a cakeLayers) BudgetsKnown() Knowledge {
 	if a.Cascade {
 		return KnownSoFar
 	}

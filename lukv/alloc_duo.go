@@ -46,7 +46,7 @@ func (a duo) WithProfile(p *Profile) (Allocator, error) {
 	return a, nil
 }
 
-func (duo) Knows() Knowledge { return KnownBefore }
+func (duo) BudgetsKnown() Knowledge { return KnownBefore }
 
 func (a duo) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	importance, err := a.heads(&d)
@@ -95,7 +95,7 @@ func (a duo) heads(d *Demand) ([]float64, error) {
 	}
 	var flat []float64
 	for l, row := range rows {
-		if d.Takes(l) {
+		if d.Includes(l) {
 			flat = append(flat, row...)
 		}
 	}

@@ -35,7 +35,7 @@ func (a global) Validate() error {
 	return firstOf(oneOf("pool", a.Pool, "model", "layer"), oneOf("count", a.Count, "kept", "removed"))
 }
 
-func (a global) Knows() Knowledge {
+func (a global) BudgetsKnown() Knowledge {
 	if a.Pool == "layer" {
 		return KnownPerLayer
 	}

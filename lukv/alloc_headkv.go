@@ -80,7 +80,7 @@ func (a headKV) Validate() error {
 	return firstOf(within("beta", a.Beta, 1, 1e6), within("tau", a.Tau, 1e-3, 1e3))
 }
 
-func (headKV) Knows() Knowledge { return KnownBefore }
+func (headKV) BudgetsKnown() Knowledge { return KnownBefore }
 
 func (a headKV) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	if H := len(a.Importance[0]); len(a.Importance) != d.Layers || H < d.KVHeads || H%d.KVHeads != 0 {
@@ -89,7 +89,7 @@ func (a headKV) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	fixed := min(d.Protection.Count(d.T), d.Share()) // protected entries must not exceed the budget either
 	rows := make([][]float64, 0, d.ActiveLayers())
 	for l, row := range a.Importance {
-		if d.Takes(l) {
+		if d.Includes(l) {
 			rows = append(rows, row)
 		}
 	}

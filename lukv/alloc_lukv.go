@@ -21,7 +21,7 @@ func (a lu) WithProfile(p *Profile) (Allocator, error) {
 	return a, nil
 }
 
-func (lu) Knows() Knowledge { return KnownBefore }
+func (lu) BudgetsKnown() Knowledge { return KnownBefore }
 
 func (a lu) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	if a.profile == nil {
@@ -38,7 +38,7 @@ func (a lu) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	case d.Rounding.Reconcile == ReconcileModel:
 		var flat []float64
 		for l := range row {
-			if d.Takes(l) {
+			if d.Includes(l) {
 				flat = append(flat, row[l]...)
 			}
 		}
@@ -50,7 +50,7 @@ func (a lu) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	default:
 		out = newBudgets(d.Layers, d.KVHeads)
 		for l := range out {
-			if d.Takes(l) {
+			if d.Includes(l) {
 				copy(out[l], RoundLocal(row[l], d.T, d.Rounding.Heads, d.Rounding.AllowEmpty))
 			}
 		}
@@ -66,7 +66,7 @@ func (a lu) Budgets(d Demand, _ []Scores) ([][]int, error) {
 func (d *Demand) apportioned(row [][]float64) [][]int {
 	var keep []float64
 	for l := range row {
-		if d.Takes(l) {
+		if d.Includes(l) {
 			for _, r := range row[l] {
 				keep = append(keep, min(max(1-r, 0), 1))
 			}
@@ -79,7 +79,7 @@ func (d *Demand) apportioned(row [][]float64) [][]int {
 func (d *Demand) spread(flat []int) [][]int {
 	out := newBudgets(d.Layers, d.KVHeads)
 	for l := range out {
-		if d.Takes(l) {
+		if d.Includes(l) {
 			copy(out[l], flat)
 			flat = flat[d.KVHeads:]
 		}

@@ -26,7 +26,7 @@ func (a pyramid) Validate() error {
 	return err
 }
 
-func (pyramid) Knows() Knowledge { return KnownBefore }
+func (pyramid) BudgetsKnown() Knowledge { return KnownBefore }
 
 func (a pyramid) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	var shares []int
@@ -43,7 +43,7 @@ func (a pyramid) Budgets(d Demand, _ []Scores) ([][]int, error) {
 	}
 	out := newBudgets(d.Layers, d.KVHeads)
 	for l := range out {
-		if d.Takes(l) {
+		if d.Includes(l) {
 			d.fill(out[l], shares[0])
 			shares = shares[1:]
 		}

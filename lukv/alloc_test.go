@@ -123,7 +123,7 @@ func checkBudgets(t *testing.T, a Allocator, d *Demand, got [][]int, where strin
 	for l, row := range got {
 		require.Len(t, row, d.KVHeads, where)
 		for _, b := range row {
-			if d.Untouched() || !d.Takes(l) {
+			if d.NoOp() || !d.Includes(l) {
 				require.Equal(t, d.T, b, where)
 				continue
 			}
@@ -131,7 +131,7 @@ func checkBudgets(t *testing.T, a Allocator, d *Demand, got [][]int, where strin
 			require.LessOrEqual(t, b, d.T, where)
 		}
 	}
-	if d.Untouched() {
+	if d.NoOp() {
 		return
 	}
 	achieved := d.Achieved(got)
@@ -168,17 +168,17 @@ func checkBudgets(t *testing.T, a Allocator, d *Demand, got [][]int, where strin
 func checkEarlierAnswers(t *testing.T, a Allocator, d Demand, scores []Scores, want [][]int, where string) {
 	t.Helper()
 	before, err := Allocate(a, d, nil)
-	if d.Untouched() {
+	if d.NoOp() {
 		require.Equal(t, want, before, where)
 		return
 	}
-	if a.Knows() == KnownBefore {
+	if a.BudgetsKnown() == KnownBefore {
 		require.NoError(t, err, where)
 		require.Equal(t, want, before, where)
-	} else if a.Knows() == KnownPerLayer || a.Knows() == KnownSoFar {
+	} else if a.BudgetsKnown() == KnownPerLayer || a.BudgetsKnown() == KnownSoFar {
 		require.NoError(t, err, where)
 		for l := range before {
-			require.Equal(t, d.Takes(l), before[l] == nil, where)
+			require.Equal(t, d.Includes(l), before[l] == nil, where)
 		}
 	} else {
 		require.Error(t, err, where)
@@ -187,13 +187,13 @@ func checkEarlierAnswers(t *testing.T, a Allocator, d Demand, scores []Scores, w
 		seen := make([]Scores, d.Layers)
 		seen[l] = scores[l]
 		some, err := Allocate(a, d, seen)
-		if a.Knows() == KnownAtEnd {
+		if a.BudgetsKnown() == KnownAtEnd {
 			require.Error(t, err, where)
 			continue
 		}
 		require.NoError(t, err, where)
-		if a.Knows() == KnownSoFar {
-			if d.Takes(l) {
+		if a.BudgetsKnown() == KnownSoFar {
+			if d.Includes(l) {
 				require.GreaterOrEqual(t, some[l][0], want[l][0]-1, "%s: a layer alone has all of the budget", where)
 			}
 			continue
@@ -433,7 +433,7 @@ func TestDemandAbsolute(t *testing.T) {
 	require.Equal(t, 32, bytes.Share())
 	for n, want := range map[int]bool{99: false, 100: true, math.MaxInt32: true} {
 		d := d.DemandTokens(n)
-		require.Equal(t, want, d.Untouched(), n)
+		require.Equal(t, want, d.NoOp(), n)
 	}
 	for _, bad := range []Demand{
 		{T: 10, Layers: 1, KVHeads: 1, Ratio: 1},
@@ -491,7 +491,7 @@ func TestAllocatorShapeErrors(t *testing.T) {
 		bad.Ratio = 1.5
 		_, err = Allocate(a, bad, good)
 		require.ErrorContains(t, err, "ratio 1.5")
-		if a.Knows() == KnownBefore || strings.Contains(cfg.Params, "weights") {
+		if a.BudgetsKnown() == KnownBefore || strings.Contains(cfg.Params, "weights") {
 			continue
 		}
 		_, err = Allocate(a, d, good[:1])

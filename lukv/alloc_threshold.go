@@ -15,7 +15,7 @@ func (a scoreThreshold) Validate() error {
 	return within("least", a.Least, -math.MaxFloat32, math.MaxFloat32)
 }
 
-func (scoreThreshold) Knows() Knowledge { return KnownPerLayer }
+func (scoreThreshold) BudgetsKnown() Knowledge { return KnownPerLayer }
 
 func (a scoreThreshold) Budgets(d Demand, s []Scores) ([][]int, error) {
 	out := make([][]int, d.Layers)

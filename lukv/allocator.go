@@ -41,16 +41,16 @@ func (k Knowledge) String() string {
 //   - Validate() error checks the parameters once they have been read;
 //   - WithProfile, of the interface [ProfileUser], if it reads a profile;
 //   - Needs and Weigh, of the interface [LayerWeigher], if it looks at layers;
-//   - Secured, of the interface [Securer], if heads compete above a safeguard;
+//   - GuaranteedBudget(d Demand) int, if heads compete above a safeguard;
 //   - Notes(d Demand) []string says what a user should know about the outcome.
 type Allocator interface {
-	Knows() Knowledge
+	BudgetsKnown() Knowledge
 
 	// Budgets returns [L][K] counts. s holds the scores of the layers, [L]: none if the
 	// budgets are known before, some if they are known per layer or so far, those of all
 	// layers that take part if they are known at the end. Layers without scores are nil;
 	// their row of budgets may be nil if it is not known. [Allocate] calls it with a
-	// valid demand that is not [Demand.Untouched] and scores that fit it, and clips the
+	// valid demand that is not [Demand.NoOp] and scores that fit it, and clips the
 	// result: T in excluded layers, elsewhere at most T and, unless heads may be empty,
 	// at least one entry.
 	Budgets(d Demand, s []Scores) ([][]int, error)
@@ -66,13 +66,13 @@ type ProfileUser interface {
 	WithProfile(p *Profile) (Allocator, error)
 }
 
-// Securer is an allocator that guarantees every head some entries by score,
+// budgetGuarantor is an allocator that guarantees every head some entries by score,
 // whatever the other heads get.
-type Securer interface {
+type budgetGuarantor interface {
 	Allocator
 
-	// Secured returns how many, protected ones included.
-	Secured(d Demand) int
+	// GuaranteedBudget returns how many, protected ones included.
+	GuaranteedBudget(d Demand) int
 }
 
 // LayerWeigher is an allocator that looks at the layers themselves, not only at
@@ -138,10 +138,10 @@ func Allocate(a Allocator, d Demand, s []Scores) ([][]int, error) {
 	if s == nil {
 		s = make([]Scores, d.Layers)
 	}
-	if d.Untouched() {
+	if d.NoOp() {
 		return d.whole(), nil
 	}
-	s, err := d.takingPart(s, a.Knows())
+	s, err := d.takingPart(s, a.BudgetsKnown())
 	if err != nil {
 		return nil, err
 	}
@@ -158,9 +158,9 @@ func Allocate(a Allocator, d Demand, s []Scores) ([][]int, error) {
 	}
 	for l, row := range b {
 		switch {
-		case !d.Takes(l):
+		case !d.Includes(l):
 			b[l] = make([]int, d.KVHeads)
-		case a.Knows() != KnownBefore && s[l] == nil:
+		case a.BudgetsKnown() != KnownBefore && s[l] == nil:
 			b[l] = nil
 		case len(row) != d.KVHeads:
 			return nil, fmt.Errorf("allocator %s: layer %d: found budgets of %d heads, expected %d", name, l, len(row), d.KVHeads)
@@ -179,7 +179,7 @@ func (d *Demand) takingPart(s []Scores, k Knowledge) ([]Scores, error) {
 	out := make([]Scores, d.Layers)
 	for l, layer := range s {
 		switch {
-		case !d.Takes(l):
+		case !d.Includes(l):
 			continue
 		case layer == nil && k == KnownAtEnd:
 			return nil, fmt.Errorf("budgets: layer %d has no scores, expected those of all layers", l)

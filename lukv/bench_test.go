@@ -30,7 +30,7 @@ func randomAttention(T, heads, kvHeads, D int) *Layer {
 		Keys:    func(h, lo, hi int, _ []float32) []float32 { return keys[h][lo*D : hi*D] },
 		Values:  func(h, lo, hi int, _ []float32) []float32 { return values[h][lo*D : hi*D] },
 		Queries: NewQueryWindow(heads, D, T),
-		Stats:   NewQueryStats(heads, D, 4, true, kernels.Detect()).KeepLengths(),
+		Stats:   NewQueryStats(heads, D, 4, true, kernels.Detect()).KeepChannelNorms(),
 		Share:   T / 5, OutputDim: 3*D + 1,
 	}
 	l.Repeats = NewRepeatScores(slices.Repeat([]int{T}, kvHeads))

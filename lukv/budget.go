@@ -51,8 +51,8 @@ type Rounding struct {
 	AllowEmpty bool `json:"allow_empty"`
 }
 
-// CompatRounding returns the rounding of older kvpress, number for number.
-func CompatRounding() Rounding {
+// kvpressRounding returns the rounding of older kvpress, number for number.
+func kvpressRounding() Rounding {
 	return Rounding{ShareLiteral, HeadsRemainder32, ReconcileLayer, FloorNone, true}
 }
 
@@ -167,14 +167,14 @@ func (d *Demand) Validate() error {
 	return d.Rounding.Validate()
 }
 
-// Takes reports whether layer l takes part.
-func (d *Demand) Takes(l int) bool { return d.Excluded == nil || !d.Excluded[l] }
+// Includes reports whether layer l takes part.
+func (d *Demand) Includes(l int) bool { return d.Excluded == nil || !d.Excluded[l] }
 
 // ActiveLayers is the number of layers that take part.
 func (d *Demand) ActiveLayers() int {
 	n := 0
 	for l := range d.Layers {
-		if d.Takes(l) {
+		if d.Includes(l) {
 			n++
 		}
 	}
@@ -197,9 +197,9 @@ func (d *Demand) Target() float64 {
 	return max(0, 1-float64(d.Entries)/full)
 }
 
-// Untouched reports whether the cache stays as it is (spec 8): nothing to
+// NoOp reports whether the cache stays as it is (spec 8): nothing to
 // remove, a single entry, or no entry after the sinks.
-func (d *Demand) Untouched() bool {
+func (d *Demand) NoOp() bool {
 	switch {
 	case d.T <= 1 || d.T <= d.Protection.Sinks || d.Units() == 0:
 		return true
@@ -249,7 +249,7 @@ func (d *Demand) fill(row []int, n int) {
 func (d *Demand) finish(b [][]int) [][]int {
 	for l, row := range b {
 		for h := range row {
-			if d.Takes(l) {
+			if d.Includes(l) {
 				row[h] = min(max(row[h], d.Rounding.least()), d.T)
 			} else {
 				row[h] = d.T
@@ -275,7 +275,7 @@ func (d *Demand) Achieved(budgets [][]int) Achieved {
 	a := Achieved{PerLayer: make([]float64, d.Layers), Least: d.T}
 	protected := d.Protection.Count(d.T)
 	for l := range d.Layers {
-		if !d.Takes(l) {
+		if !d.Includes(l) {
 			continue
 		}
 		kept := 0

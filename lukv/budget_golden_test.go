@@ -30,7 +30,7 @@ func TestGoldenBudgets(t *testing.T) {
 			d := Demand{T: T, Layers: 2, KVHeads: 3, Ratio: ratio}
 			require.NoError(t, d.Validate())
 			require.Equal(t, cell[int](t, row[3]), d.Share())
-			d.Rounding = CompatRounding()
+			d.Rounding = kvpressRounding()
 			require.Equal(t, cell[int](t, row[2]), d.Share())
 		},
 		"pyramid": func(t *testing.T, row []json.RawMessage) {
@@ -54,7 +54,7 @@ func TestGoldenBudgets(t *testing.T) {
 			copy(p.at(ProfileIndex(ratio)), local)
 			a, err := NewAllocator(AllocatorConfig{Name: "lukv", Params: `{"lookup":"nearest"}`}, p)
 			require.NoError(t, err)
-			d := Demand{T: T, Layers: 1, KVHeads: len(local), Ratio: ratio, Rounding: CompatRounding()}
+			d := Demand{T: T, Layers: 1, KVHeads: len(local), Ratio: ratio, Rounding: kvpressRounding()}
 			d.Rounding.AllowEmpty = false
 			got, err := Allocate(a, d, nil)
 			require.NoError(t, err)

@@ -179,7 +179,7 @@ func trim(counts []int, total, floor int) {
 func (d *Demand) raiseToFloor(b [][]int) {
 	total := 0
 	for l, row := range b {
-		if d.Takes(l) {
+		if d.Includes(l) {
 			for _, v := range row {
 				total += v
 			}
@@ -190,7 +190,7 @@ func (d *Demand) raiseToFloor(b [][]int) {
 	debt := 0
 	var all []*int
 	for l, row := range b {
-		if !d.Takes(l) {
+		if !d.Includes(l) {
 			continue
 		}
 		heads := make([]*int, len(row))

@@ -84,7 +84,7 @@ func (m criticalKV) Refine(ctx context.Context, l *Layer, s Scores, budgets []in
 		}
 		first := 0
 		if budgets != nil {
-			first = max(int(m.FirstStage*float64(budgets[h])), min(l.Secured, budgets[h]), min(1, budgets[h]))
+			first = max(int(m.FirstStage*float64(budgets[h])), min(l.GuaranteedBudget, budgets[h]), min(1, budgets[h]))
 		}
 		out[h] = l.newScores(len(row))
 		weighByNorms(out[h], row, norms, first, m.Epsilon)

@@ -92,7 +92,7 @@ func TestCriticalKVKeepsInTwoStages(t *testing.T) {
 		require.Equal(t, Keep(nil, s[h], b, Protection{}), Keep(nil, refined[h], b, Protection{}))
 	}
 	// What an allocator secures also stays.
-	l.Secured = 60
+	l.GuaranteedBudget = 60
 	refined, err = Refine(ctx, m, l, s, budgets)
 	require.NoError(t, err)
 	require.Subset(t, Keep(nil, refined[0], 80, prot), Keep(nil, s[0], 60, prot))

@@ -518,8 +518,8 @@ func (s *DecodeLayer) statistics(cpu kernels.CPU) *QueryStats {
 	}
 	if s.stats == nil {
 		s.stats = NewQueryStats(s.heads, s.dim, s.needs.StatsSkip, s.needs.Covariance, cpu)
-		if s.needs.Lengths {
-			s.stats.KeepLengths()
+		if s.needs.ChannelNorms {
+			s.stats.KeepChannelNorms()
 		}
 	}
 	s.stats.Reset()

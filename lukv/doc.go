@@ -16,8 +16,8 @@
 //
 //	c, err := policy.Compile(fingerprint, shape)
 //	d := c.Demand(T)                          // what should become of T entries per head
-//	if d.Untouched() { … }                    // nothing to do
-//	budgets, err := lukv.Allocate(c.Allocator(), d, nil) // if c.Allocator().Knows() == KnownBefore
+//	if d.NoOp() { … }                    // nothing to do
+//	budgets, err := lukv.Allocate(c.Allocator(), d, nil) // if c.Allocator().BudgetsKnown() == KnownBefore
 //	scores, err := lukv.Score(ctx, c.Metric(), layer)
 //	kept := lukv.Keep(nil, scores[h], budgets[l][h], d.Protection)
 //

@@ -344,7 +344,7 @@ func (a *goldenAttention) layer(t testing.TB, m Metric, T, share int) *Layer {
 		}
 	}
 	if n.Stats {
-		l.Stats = NewQueryStats(a.Heads, D, n.StatsSkip, n.Covariance, a.cpu).KeepLengths()
+		l.Stats = NewQueryStats(a.Heads, D, n.StatsSkip, n.Covariance, a.cpu).KeepChannelNorms()
 		for q := range a.Heads {
 			l.Stats.Add(q, 0, a.pre[q*D:], T, width)
 		}
@@ -633,21 +633,21 @@ func (g *golden) selection(t *testing.T, c goldenCase, ratio float64) ([][]int32
 	switch c.Allocator {
 	case "adakv":
 		ada := mustAllocator(t, "adakv", "alpha", c.Params.Alpha)
-		all, err := Allocate(ada, Demand{T: a.T, Layers: 1, KVHeads: a.KVHeads, Ratio: ratio, Rounding: CompatRounding()}, []Scores{s})
+		all, err := Allocate(ada, Demand{T: a.T, Layers: 1, KVHeads: a.KVHeads, Ratio: ratio, Rounding: kvpressRounding()}, []Scores{s})
 		require.NoError(t, err)
 		budgets = all[0]
 	case "criticalada":
 		ada := mustAllocator(t, "adakv", "alpha", c.Params.Alpha)
-		d := Demand{T: a.T, Layers: 1, KVHeads: a.KVHeads, Ratio: ratio, Rounding: CompatRounding()}
+		d := Demand{T: a.T, Layers: 1, KVHeads: a.KVHeads, Ratio: ratio, Rounding: kvpressRounding()}
 		all, err := Allocate(ada, d, []Scores{s})
 		require.NoError(t, err)
 		budgets = all[0]
 		s = g.critical(t, a, c, s, func(h int) int {
-			return max(int(float64(budgets[h])*c.Params.FirstStage), min(ada.(Securer).Secured(d), budgets[h]))
+			return max(int(float64(budgets[h])*c.Params.FirstStage), min(ada.(budgetGuarantor).GuaranteedBudget(d), budgets[h]))
 		})
 	case "lukv":
 		// One layer of a profile, read at the nearest of its 99 levels.
-		budgets = RoundLocal(g.out(t, c, c.Curve).row(ProfileIndex(ratio), c.CurveLayer), a.T, CompatRounding().Heads, false)
+		budgets = RoundLocal(g.out(t, c, c.Curve).row(ProfileIndex(ratio), c.CurveLayer), a.T, kvpressRounding().Heads, false)
 		prot = Protection{Sinks: c.Params.Sink, Window: c.Params.Window}
 	default:
 		t.Fatalf("no runner for allocator %q", c.Allocator)
@@ -750,7 +750,7 @@ func (g *golden) pyramid(t *testing.T, c goldenCase) {
 	var want [][]int
 	require.NoError(t, json.Unmarshal(c.LayerBudgets, &want))
 	for i, ratio := range c.Ratios {
-		budgets, err := Allocate(pyramid, Demand{T: setup.T, Layers: setup.Layers, KVHeads: setup.KVHeads, Ratio: ratio, Rounding: CompatRounding()}, nil)
+		budgets, err := Allocate(pyramid, Demand{T: setup.T, Layers: setup.Layers, KVHeads: setup.KVHeads, Ratio: ratio, Rounding: kvpressRounding()}, nil)
 		require.NoError(t, err)
 		for l := range setup.Layers {
 			s := g.scores(t, g.attention(t, c.Setup, fmt.Sprintf("l%d.", l)), inner, 0)
@@ -782,7 +782,7 @@ func (g *golden) adaPaper(t *testing.T, c goldenCase) {
 	for i, run := range c.Runs {
 		// Through the allocator, whose capacity counts the window too.
 		ada := mustAllocator(t, "adakv", "form", "interpolate", "alpha", c.Params.FloorAlpha, "normalize", run.Normalize)
-		d := Demand{T: a.T, Layers: 1, KVHeads: a.KVHeads, Protection: m.Protection(a.T, 0), Rounding: CompatRounding()}
+		d := Demand{T: a.T, Layers: 1, KVHeads: a.KVHeads, Protection: m.Protection(a.T, 0), Rounding: kvpressRounding()}
 		all, err := Allocate(ada, d.DemandTokens(run.BaseCapacity), []Scores{s})
 		require.NoError(t, err)
 		budgets := all[0]
@@ -1056,7 +1056,7 @@ func (g *golden) layered(t *testing.T, c goldenCase, m Metric, a Allocator, rati
 	setup := g.index.Setups[c.Setup]
 	layers := max(1, setup.Layers)
 	scores := make([]Scores, layers)
-	d := Demand{T: setup.T, Layers: layers, KVHeads: setup.KVHeads, Ratio: ratio, Rounding: CompatRounding()}
+	d := Demand{T: setup.T, Layers: layers, KVHeads: setup.KVHeads, Ratio: ratio, Rounding: kvpressRounding()}
 	for l := range scores {
 		prefix := ""
 		if setup.Kind == "stack" {
@@ -1102,7 +1102,7 @@ func (g *golden) cake(t *testing.T, c goldenCase) {
 	m := mustMetric(t, configured("cake", "window", p.Window, "kernel", p.Kernel, "gamma", gamma))
 	a := mustAllocator(t, "cake", "window", p.Window, "tau1", p.Tau1, "tau2", p.Tau2, "cascade", p.Cascading || c.Kind == "cake")
 	d := Demand{T: setup.T, Layers: setup.Layers, KVHeads: setup.KVHeads, Protection: Protection{Window: p.Window},
-		Rounding: CompatRounding(), Weights: make([]float64, setup.Layers)}
+		Rounding: kvpressRounding(), Weights: make([]float64, setup.Layers)}
 	scores := make([]Scores, setup.Layers)
 	var want []float64
 	if c.Kind == "cake" {
@@ -1205,7 +1205,7 @@ func (g *golden) kvzip(t *testing.T, c goldenCase) {
 	keep := g.out(t, c, c.Keep)
 	for i, run := range c.Runs {
 		a := mustAllocator(t, "global", "pool", map[bool]string{true: "layer", false: "model"}[run.Layerwise], "count", "removed")
-		d := Demand{T: setup.T, Layers: setup.Layers, KVHeads: setup.KVHeads, Ratio: run.Ratio, Rounding: CompatRounding()}
+		d := Demand{T: setup.T, Layers: setup.Layers, KVHeads: setup.KVHeads, Ratio: run.Ratio, Rounding: kvpressRounding()}
 		budgets, err := Allocate(a, d, scores)
 		require.NoError(t, err)
 		for l := range scores {

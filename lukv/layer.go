@@ -71,9 +71,9 @@ type Layer struct {
 	// rounding to Share; 0 otherwise.
 	Ratio float64
 
-	// Secured is the number of entries that the allocator guarantees every
+	// GuaranteedBudget is the number of entries that the allocator guarantees every
 	// head by score, whatever the other heads get.
-	Secured int
+	GuaranteedBudget int
 
 	// CPU is the instruction set for the heavy products; results do not depend
 	// on it. The zero value is portable Go.
@@ -183,7 +183,7 @@ func (l *Layer) check(name string, n Needs) error {
 		return fail("found query statistics of %d heads × %d, expected %d × %d", len(l.Stats.heads), l.Stats.dim, l.Heads, l.HeadDim)
 	case n.Covariance && !l.Stats.covariance:
 		return fail("query statistics have no second moments")
-	case n.Lengths && !l.Stats.lengths:
+	case n.ChannelNorms && !l.Stats.lengths:
 		return fail("query statistics have no lengths")
 	case n.Stats && 2*len(l.InvFreq) != l.HeadDim:
 		return fail("found %d rope frequencies, expected half of head dimension %d", len(l.InvFreq), l.HeadDim)

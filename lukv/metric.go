@@ -65,10 +65,10 @@ type Needs struct {
 	WindowScores bool
 
 	// Stats asks for the mean of the queries before RoPE, Covariance for their
-	// second moments too, Lengths for the mean lengths of their pairs of channels.
+	// second moments too, ChannelNorms for the mean lengths of their pairs of channels.
 	// The first StatsSkip positions of the text are left out.
-	Stats, Covariance, Lengths bool
-	StatsSkip                  int
+	Stats, Covariance, ChannelNorms bool
+	StatsSkip                       int
 
 	// Hidden is the number of most recent tokens whose hidden states to keep; T or more
 	// keeps those of all compressed tokens. They take as much memory again as the
@@ -104,7 +104,7 @@ func (n Needs) Union(x Needs) (Needs, error) {
 	n.Keys, n.Values, n.Output = n.Keys || x.Keys, n.Values || x.Values, n.Output || x.Output
 	n.Window, n.Hidden = max(n.Window, x.Window), max(n.Hidden, x.Hidden)
 	n.Covariance = n.Covariance || x.Covariance
-	n.Lengths = n.Lengths || x.Lengths
+	n.ChannelNorms = n.ChannelNorms || x.ChannelNorms
 	n.ColumnSums = n.ColumnSums || x.ColumnSums
 	n.Budgets = n.Budgets || x.Budgets
 	n.WindowScores = false // what one reads on a device, another may read on the host

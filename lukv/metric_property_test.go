@@ -84,7 +84,7 @@ func TestMetricsOfEqualHeads(t *testing.T) {
 		two.Keys = func(_, lo, hi int, dst []float32) []float32 { return one.Keys(0, lo, hi, dst) }
 		two.Values = func(_, lo, hi int, dst []float32) []float32 { return one.Values(0, lo, hi, dst) }
 		two.Output = func(q, lo, hi int, dst []float32) []float32 { return one.Output(q%2, lo, hi, dst) }
-		two.Queries, two.Stats = NewQueryWindow(4, D, T), NewQueryStats(4, D, 4, true, one.CPU).KeepLengths()
+		two.Queries, two.Stats = NewQueryWindow(4, D, T), NewQueryStats(4, D, 4, true, one.CPU).KeepChannelNorms()
 		for i := range T {
 			two.Queries.Append(i, slices.Concat(one.Queries.Row(i, 0), one.Queries.Row(i, 1), one.Queries.Row(i, 0), one.Queries.Row(i, 1)))
 		}

@@ -269,7 +269,7 @@ func TestScoreBits(t *testing.T) {
 		T: T, Heads: H, KVHeads: K, HeadDim: D, NextPosition: T, Share: 60,
 		Keys:    func(h, lo, hi int, _ []float32) []float32 { return keys[h][lo*D : hi*D] },
 		Values:  func(h, lo, hi int, _ []float32) []float32 { return values[h][lo*D : hi*D] },
-		Queries: NewQueryWindow(H, D, T), Stats: NewQueryStats(H, D, 4, true, kernels.Detect()).KeepLengths(), Sums: NewColumnSums(H, K, 1),
+		Queries: NewQueryWindow(H, D, T), Stats: NewQueryStats(H, D, 4, true, kernels.Detect()).KeepChannelNorms(), Sums: NewColumnSums(H, K, 1),
 		OutputDim: 2 * D,
 		InvFreq:   []float64{1, 0.15, 0.025, 0.004, 0.0006}, RopeScale: 1.25,
 	}
@@ -490,14 +490,14 @@ func TestNeedsUnion(t *testing.T) {
 	repeat := RepeatText{Chunk: 1, Suffix: "x"}
 	all := []Needs{
 		{Keys: true}, {Values: true}, {Output: true}, {Window: 5}, {Stats: true, StatsSkip: 4}, {Stats: true, StatsSkip: 4, Covariance: true},
-		{Stats: true, StatsSkip: 4, Lengths: true}, {Hidden: 3}, {ColumnSums: true}, {Repeat: repeat}, {Budgets: true},
+		{Stats: true, StatsSkip: 4, ChannelNorms: true}, {Hidden: 3}, {ColumnSums: true}, {Repeat: repeat}, {Budgets: true},
 	}
 	for _, a := range all {
 		for _, b := range append(all, Needs{}) {
 			want := a
 			for _, x := range []struct{ to, of *bool }{
 				{&want.Keys, &b.Keys}, {&want.Values, &b.Values}, {&want.Output, &b.Output}, {&want.Stats, &b.Stats}, {&want.Covariance, &b.Covariance},
-				{&want.Lengths, &b.Lengths}, {&want.ColumnSums, &b.ColumnSums}, {&want.Budgets, &b.Budgets},
+				{&want.ChannelNorms, &b.ChannelNorms}, {&want.ColumnSums, &b.ColumnSums}, {&want.Budgets, &b.Budgets},
 			} {
 				if *x.of {
 					*x.to = true

@@ -144,7 +144,7 @@ func (m perHead) Score(ctx context.Context, l *Layer) (Scores, error) {
 		if err != nil {
 			return nil, err
 		}
-		all, first := m.Protection(l.longest(), l.Share), LUProtection(inner.Metric)
+		all, first := m.Protection(l.longest(), l.Share), ProfiledProtection(inner.Metric)
 		for h := range out {
 			if of(h) != i {
 				continue

@@ -23,7 +23,7 @@ func TestPerHeadAsksEachMetricForItsHeads(t *testing.T) {
 	l := randomAttention(T, 8, 4, 8)
 	l.Index = 1
 	m := threeMetrics(t)
-	require.Equal(t, Protection{Sinks: 4, Window: 1}, LUProtection(m), "what all protect")
+	require.Equal(t, Protection{Sinks: 4, Window: 1}, ProfiledProtection(m), "what all protect")
 	m.choice = [][]int{nil, {1, 0, 2, 1}}
 	got, err := Score(t.Context(), m, l)
 	require.NoError(t, err)

@@ -30,16 +30,16 @@ type Policy struct {
 	Rounding Rounding `json:"rounding,omitzero"`
 
 	// Protection replaces what metric and allocator protect by default: under
-	// lukv that is [LUProtection], otherwise the metric's own protected set.
+	// lukv that is [ProfiledProtection], otherwise the metric's own protected set.
 	Protection *Protection `json:"protection,omitempty"`
 
 	// Decode compresses while decoding; the zero value does not.
 	Decode DecodeConfig `json:"decode,omitzero"`
 
-	// Compat reproduces older kvpress number for number: CompatRounding (Rounding must
+	// KVPressRounding reproduces older kvpress number for number: in its rounding of budgets (Rounding must
 	// then be empty or the same) and, for lukv without parameters, the nearest level
 	// of a profile.
-	Compat bool `json:"compat,omitempty"`
+	KVPressRounding bool `json:"compat,omitempty"`
 
 	// ProfileDigest is the [Profile.Digest] of the profile that was used.
 	// Compile fills it in; if it is already set, Compile rejects any other
@@ -108,7 +108,7 @@ func (p *Policy) named() (MetricConfig, AllocatorConfig) {
 	if a.Name == "" {
 		a.Name = "uniform"
 	}
-	if p.Compat && a == (AllocatorConfig{Name: "lukv"}) {
+	if p.KVPressRounding && a == (AllocatorConfig{Name: "lukv"}) {
 		a.Params = `{"lookup":"nearest"}`
 	}
 	return m, a
@@ -132,7 +132,7 @@ func (p *Policy) Validate() error {
 		return fmt.Errorf("policy: budget_bytes %d, expected at least 0", p.BudgetBytes)
 	case set > 1:
 		return fmt.Errorf("policy: found %d of ratio, budget_tokens and budget_bytes, expected at most one", set)
-	case p.Compat && p.Rounding != Rounding{} && p.Rounding != CompatRounding():
+	case p.KVPressRounding && p.Rounding != Rounding{} && p.Rounding != kvpressRounding():
 		return fmt.Errorf("policy: rounding is given beside compat, expected one of them")
 	case p.Protection != nil && (p.Protection.Sinks < 0 || p.Protection.Sinks > maxSlots || p.Protection.Window < 0 || p.Protection.Window > maxSlots):
 		return fmt.Errorf("policy: protection of %d sinks and a window of %d, expected 0 to %d", p.Protection.Sinks, p.Protection.Window, maxSlots)
@@ -153,10 +153,10 @@ func (p *Policy) Validate() error {
 	return nil
 }
 
-// LUProtection returns the protection that profiles are made with and that
+// ProfiledProtection returns the protection that profiles are made with and that
 // LU-KV uses at run time (spec 5.4): four sinks and the last position, or more
 // if the metric protects more, such as its observation window.
-func LUProtection(m Metric) Protection {
+func ProfiledProtection(m Metric) Protection {
 	p := Protection{Sinks: 4, Window: 1}.Union(m.Protection(maxSlots, 0))
 	if m, ok := m.(ProfileProtecter); ok {
 		p = p.Union(m.ProfileProtection())
@@ -199,8 +199,8 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 		return nil, fmt.Errorf("policy: budget_bytes for a cache of %d bytes per entry", shape.BytesPerEntry)
 	}
 	c := &Compiled{policy: *p, shape: shape}
-	if p.Compat {
-		c.policy.Rounding = CompatRounding()
+	if p.KVPressRounding {
+		c.policy.Rounding = kvpressRounding()
 	}
 	c.policy.Rounding = c.policy.Rounding.withDefaults()
 	m, a := p.named()
@@ -211,7 +211,7 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 	if c.allocator, err = NewAllocator(a, p.Profile); err != nil {
 		return nil, fmt.Errorf("policy: %w", err)
 	}
-	if _, refines := c.metric.(Refiner); refines && c.allocator.Knows() == KnownSoFar {
+	if _, refines := c.metric.(Refiner); refines && c.allocator.BudgetsKnown() == KnownSoFar {
 		return nil, fmt.Errorf("policy: allocator %s: found budgets that shrink as layers arrive beside metric %s, which ranks anew for every budget; expected cascade to be off", a.Name, m.Name)
 	}
 	c.policy.Metric, c.policy.Allocator = MetricConfigOf(c.metric), AllocatorConfigOf(c.allocator)
@@ -325,7 +325,7 @@ func (c *Compiled) fixedProtection() (Protection, bool) {
 	case c.policy.Protection != nil:
 		return *c.policy.Protection, true
 	case c.usesProfile:
-		return LUProtection(c.metric), true
+		return ProfiledProtection(c.metric), true
 	}
 	return Protection{}, false
 }
@@ -364,8 +364,8 @@ func (c *Compiled) LayerBudgets(d Demand, l int, s Scores) ([]int, error) {
 // Refine returns the scores that the entries of a layer are selected by, once
 // its budgets are known (see [Refiner]).
 func (c *Compiled) Refine(ctx context.Context, d Demand, l *Layer, s Scores, budgets []int) (Scores, error) {
-	if a, ok := c.allocator.(Securer); ok {
-		l.Secured = a.Secured(d)
+	if a, ok := c.allocator.(budgetGuarantor); ok {
+		l.GuaranteedBudget = a.GuaranteedBudget(d)
 	}
 	return Refine(ctx, c.metric, l, s, budgets)
 }
@@ -374,7 +374,7 @@ func (c *Compiled) Refine(ctx context.Context, d Demand, l *Layer, s Scores, bud
 func (c *Compiled) Decoding() *Decoding { return c.decoding }
 
 // Demand returns what the policy asks of a cache of T entries per head. If it
-// is [Demand.Untouched], the cache stays as it is and nothing need be scored.
+// is [Demand.NoOp], the cache stays as it is and nothing need be scored.
 // A policy that compresses only while decoding gives an untouched demand.
 func (c *Compiled) Demand(T int) Demand {
 	d := Demand{
@@ -401,7 +401,7 @@ func (c *Compiled) protection(T, n int) Protection {
 // Notes says what a user should know about the outcome of d: budgets that are
 // nearly nothing, protected entries that do not fit, a pyramid without slope.
 func (c *Compiled) Notes(d Demand, budgets [][]int) []string {
-	if d.Untouched() {
+	if d.NoOp() {
 		return nil
 	}
 	var notes []string
@@ -435,7 +435,7 @@ func (c *Compiled) DecodeBudgets() DecodeBudgets {
 		switch {
 		case c.usesProfile: // looks up a ratio
 			d.Absolute, d.Ratio = false, max(0, 1-float64(target)/float64(d.T))
-		case c.allocator.Knows() == KnownBefore:
+		case c.allocator.BudgetsKnown() == KnownBefore:
 			d = d.DemandTokens(target)
 		default:
 			d.Excluded = make([]bool, d.Layers)
@@ -451,8 +451,8 @@ func (c *Compiled) DecodeBudgets() DecodeBudgets {
 		if err != nil {
 			return nil, fmt.Errorf("decode budgets: %w", err)
 		}
-		if a, ok := c.allocator.(Securer); ok {
-			l.Secured = a.Secured(d)
+		if a, ok := c.allocator.(budgetGuarantor); ok {
+			l.GuaranteedBudget = a.GuaranteedBudget(d)
 		}
 		out := all[l.Index]
 		for h := range out {

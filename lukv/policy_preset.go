@@ -15,7 +15,7 @@ type policyPreset struct {
 // policyPresets lists whole published settings. Sources: the papers' own tables and
 // the repositories of the methods; docs/methods.md names them.
 var policyPresets = []policyPreset{
-	{"kvpress", Policy{Metric: MetricConfig{"snapkv", `{"preset":"kvpress"}`}, Compat: true}},
+	{"kvpress", Policy{Metric: MetricConfig{"snapkv", `{"preset":"kvpress"}`}, KVPressRounding: true}},
 	{"snapkv", Policy{Metric: MetricConfig{"snapkv", `{"preset":"snapkv"}`}}},
 	{"snapkv-longbench", Policy{Metric: MetricConfig{"snapkv", `{"preset":"snapkv-longbench"}`}}},
 	{"pyramidkv", Policy{Metric: MetricConfig{"snapkv", `{"window":8}`}, Allocator: AllocatorConfig{"pyramidkv", `{"form":"absolute"}`}}},

@@ -29,7 +29,7 @@ func TestPolicyPresets(t *testing.T) {
 	}
 	p, err := PresetPolicy("kvpress", MetricConfig{})
 	require.NoError(t, err)
-	require.True(t, p.Compat)
+	require.True(t, p.KVPressRounding)
 	require.Equal(t, `{"name":"snapkv","window":64,"kernel":5,"pool":"avg","group":"mean","order":"pool-then-reduce","shrink_window":false}`, p.Metric.String())
 	p, err = PresetPolicy("kvpress", MetricConfig{Name: "ea"})
 	require.NoError(t, err)

@@ -20,7 +20,7 @@ func TestPolicyRoundTrip(t *testing.T) {
 		{},
 		{Ratio: 0.8},
 		{Metric: MetricConfig{Name: "ea", Params: `{"epsilon":0}`}, Allocator: AllocatorConfig{Name: "ada", Params: `{"alpha":0.5}`}, BudgetTokens: 64},
-		{Metric: MetricConfig{Name: "snapkv", Params: `{"preset":"kvpress"}`}, Ratio: 0.5, Compat: true},
+		{Metric: MetricConfig{Name: "snapkv", Params: `{"preset":"kvpress"}`}, Ratio: 0.5, KVPressRounding: true},
 		{BudgetBytes: 100_000, Protection: &Protection{Sinks: 2, Window: 3, Recent: true}, Rounding: Rounding{Share: ShareExact, Floor: FloorNone}},
 		{Ratio: 0.9, Decode: DecodeConfig{Mode: "periodic", TargetSize: 100, Metric: &MetricConfig{Name: "tova"}}},
 		{Decode: DecodeConfig{Mode: "h2o", Heavy: 3, Recent: 5}},
@@ -105,7 +105,7 @@ func TestPolicyUntouched(t *testing.T) {
 		require.NoError(t, err)
 		d := bound.Demand(c.T)
 		require.NoError(t, d.Validate())
-		require.Equal(t, c.untouched, d.Untouched(), "%s at %d", c.p.String(), c.T)
+		require.Equal(t, c.untouched, d.NoOp(), "%s at %d", c.p.String(), c.T)
 		require.Equal(t, c.p.prefills() || c.p.Decode.Enabled(), c.p.Enabled())
 	}
 	var none *Policy
@@ -143,7 +143,7 @@ func TestPolicyProtection(t *testing.T) {
 		case "compactor":
 			want.Sinks, want.Window = 8, 4
 		}
-		require.Equal(t, want, LUProtection(m), name)
+		require.Equal(t, want, ProfiledProtection(m), name)
 	}
 }
 
@@ -199,7 +199,7 @@ func TestPolicyProfile(t *testing.T) {
 
 // TestCompat: the switch selects the literal, unfloored arithmetic.
 func TestCompat(t *testing.T) {
-	c, err := (&Policy{Ratio: 0.9, Compat: true}).Compile("m", CacheShape{Layers: 1, KVHeads: 2})
+	c, err := (&Policy{Ratio: 0.9, KVPressRounding: true}).Compile("m", CacheShape{Layers: 1, KVHeads: 2})
 	require.NoError(t, err)
 	d := c.Demand(10)
 	require.Zero(t, d.Share())
@@ -212,7 +212,7 @@ func TestCompat(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, [][]int{{1, 1}}, b)
 
-	lu := Policy{Metric: MetricConfig{Name: "keydiff"}, Allocator: AllocatorConfig{Name: "lukv"}, Ratio: 0.5, Compat: true, Profile: testProfile(t, 2, 2, 300)}
+	lu := Policy{Metric: MetricConfig{Name: "keydiff"}, Allocator: AllocatorConfig{Name: "lukv"}, Ratio: 0.5, KVPressRounding: true, Profile: testProfile(t, 2, 2, 300)}
 	c, err = lu.Compile("test", CacheShape{Layers: 2, KVHeads: 2})
 	require.NoError(t, err)
 	require.Equal(t, `{"name":"lukv","lookup":"nearest"}`, c.Policy().Allocator.String())

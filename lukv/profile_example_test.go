@@ -32,7 +32,7 @@ func Example_profileAndEvict() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	id.Protection = lukv.LUProtection(metric)
+	id.Protection = lukv.ProfiledProtection(metric)
 	builder, err := lukv.NewProfileBuilder(id, 1, 2, nil)
 	if err != nil {
 		log.Fatal(err)

@@ -10,8 +10,8 @@ import (
 // them: their mean, [D], and the mean lengths of their pairs of channels f and
 // D/2+f, [D/2].
 type QueryCenter struct {
-	Mean    []float32 `json:"mean"`
-	Lengths []float32 `json:"lengths"`
+	Mean         []float32 `json:"mean"`
+	ChannelNorms []float32 `json:"lengths"`
 }
 
 // CenterBuilder measures the centres of a model's queries: means over the tokens of
@@ -45,7 +45,7 @@ func (b *CenterBuilder) Add(layer int, s *QueryStats) {
 			h.mean, h.lengths = make([]float64, s.dim), make([]float64, s.dim/2)
 		}
 		s.Mean(q, mean)
-		s.Lengths(q, lengths)
+		s.ChannelNorms(q, lengths)
 		h.n += n
 		for a, v := range mean {
 			h.mean[a] += float64(v * float64(n))
@@ -68,7 +68,7 @@ func (b *CenterBuilder) Centers(layers, heads, headDim int) [][]QueryCenter {
 					c.Mean[a] = float32(v / float64(sums[q].n))
 				}
 				for f, v := range sums[q].lengths {
-					c.Lengths[f] = float32(v / float64(sums[q].n))
+					c.ChannelNorms[f] = float32(v / float64(sums[q].n))
 				}
 			}
 			out[l][q] = c
@@ -86,10 +86,10 @@ func checkCenters(centers [][]QueryCenter) error {
 			return fmt.Errorf("layer %d: found %d query heads, expected %d, at least one", at, len(layer), len(centers[0]))
 		}
 		for q, c := range layer {
-			if d := len(centers[0][0].Mean); d == 0 || d%2 != 0 || len(c.Mean) != d || 2*len(c.Lengths) != d {
-				return fmt.Errorf("layer %d, query head %d: found a mean of %d channels and %d lengths, expected an even number, the same for all, and half as many", at, q, len(c.Mean), len(c.Lengths))
+			if d := len(centers[0][0].Mean); d == 0 || d%2 != 0 || len(c.Mean) != d || 2*len(c.ChannelNorms) != d {
+				return fmt.Errorf("layer %d, query head %d: found a mean of %d channels and %d lengths, expected an even number, the same for all, and half as many", at, q, len(c.Mean), len(c.ChannelNorms))
 			}
-			if slices.ContainsFunc(c.Mean, func(v float32) bool { return !finite(v) }) || slices.ContainsFunc(c.Lengths, func(v float32) bool { return !finite(v) || v < 0 }) {
+			if slices.ContainsFunc(c.Mean, func(v float32) bool { return !finite(v) }) || slices.ContainsFunc(c.ChannelNorms, func(v float32) bool { return !finite(v) || v < 0 }) {
 				return fmt.Errorf("layer %d, query head %d: found a number that is not finite or a length below 0", at, q)
 			}
 		}
@@ -104,8 +104,8 @@ func Concentration(centers [][]QueryCenter) float64 {
 	var center, length float64
 	for _, layer := range centers {
 		for _, c := range layer {
-			for f, n := range c.Lengths {
-				a, b := float64(c.Mean[f]), float64(c.Mean[len(c.Lengths)+f])
+			for f, n := range c.ChannelNorms {
+				a, b := float64(c.Mean[f]), float64(c.Mean[len(c.ChannelNorms)+f])
 				center += math.Sqrt(float64(a*a) + float64(b*b))
 				length += float64(n)
 			}

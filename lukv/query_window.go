@@ -166,9 +166,9 @@ func NewQueryStats(heads, headDim, skip int, covariance bool, cpu kernels.CPU) *
 	return s
 }
 
-// KeepLengths enables [QueryStats.Lengths]. Call it before the first row is
+// KeepChannelNorms enables [QueryStats.ChannelNorms]. Call it before the first row is
 // added; only an even head dimension has lengths. It returns s.
-func (s *QueryStats) KeepLengths() *QueryStats {
+func (s *QueryStats) KeepChannelNorms() *QueryStats {
 	s.lengths = true
 	for q := range s.heads {
 		s.heads[q].length = make([]float64, s.dim/2)
@@ -243,9 +243,9 @@ func (s *QueryStats) Mean(q int, dst []float64) {
 	}
 }
 
-// Lengths writes the mean lengths of the pairs of channels f and D/2+f of head q's
+// ChannelNorms writes the mean lengths of the pairs of channels f and D/2+f of head q's
 // queries, which a rotation leaves unchanged, to dst, [D/2]; zero without rows.
-func (s *QueryStats) Lengths(q int, dst []float64) {
+func (s *QueryStats) ChannelNorms(q int, dst []float64) {
 	h := &s.heads[q]
 	for f := range dst[:s.dim/2] {
 		dst[f] = 0

@@ -66,12 +66,12 @@ func TestQueryStats(t *testing.T) {
 		x[i] = float32(rng.NormFloat64() + 1000) // a large mean must not eat the covariance
 	}
 	mean, cov := make([]float64, D), make([]float64, D*D)
-	whole := NewQueryStats(2, D, skip, true, kernels.Detect()).KeepLengths()
+	whole := NewQueryStats(2, D, skip, true, kernels.Detect()).KeepChannelNorms()
 	for q := range 2 {
 		whole.Add(q, 0, x[q*D:], n, 2*D)
 	}
 	for _, chunk := range []int{1, 2, 3, 7, 8, 9, 64} {
-		s := NewQueryStats(2, D, skip, true, kernels.Detect()).KeepLengths()
+		s := NewQueryStats(2, D, skip, true, kernels.Detect()).KeepChannelNorms()
 		for lo := 0; lo < n; lo += chunk {
 			for q := range 2 {
 				s.Add(q, lo, x[lo*2*D+q*D:], min(chunk, n-lo), 2*D)
@@ -107,13 +107,13 @@ func TestQueryStats(t *testing.T) {
 	}
 	c := whole.Clone()
 	lengths, before := make([]float64, D/2), make([]float64, D/2)
-	whole.Lengths(0, before)
+	whole.ChannelNorms(0, before)
 	whole.Reset()
 	require.Zero(t, whole.Count(0))
 	require.Equal(t, n-skip, c.Count(0))
-	c.Lengths(0, lengths)
+	c.ChannelNorms(0, lengths)
 	require.Equal(t, before, lengths)
-	whole.Lengths(0, lengths)
+	whole.ChannelNorms(0, lengths)
 	require.Zero(t, slices.Max(lengths), "no rows")
 	whole.Add(0, 100, x, 1, D)
 	require.NoError(t, whole.Cov(0, cov))
@@ -200,11 +200,11 @@ func TestColumnSumsReserve(t *testing.T) {
 
 // TestQueryStatsOfOneRow: its mean is the row.
 func TestQueryStatsOfOneRow(t *testing.T) {
-	s := NewQueryStats(1, 4, 2, true, kernels.Detect()).KeepLengths()
+	s := NewQueryStats(1, 4, 2, true, kernels.Detect()).KeepChannelNorms()
 	mean, lengths, cov := make([]float64, 4), make([]float64, 2), make([]float64, 16)
 	read := func() {
 		s.Mean(0, mean)
-		s.Lengths(0, lengths)
+		s.ChannelNorms(0, lengths)
 		require.NoError(t, s.Cov(0, cov))
 		require.Equal(t, make([]float64, 16), cov)
 	}

@@ -52,7 +52,7 @@ func (m triAttention) Needs(T, n int) Needs {
 	if m.centers() != nil {
 		return Needs{Keys: true}
 	}
-	return Needs{Keys: true, Stats: true, Lengths: true, StatsSkip: m.Sinks}
+	return Needs{Keys: true, Stats: true, ChannelNorms: true, StatsSkip: m.Sinks}
 }
 
 func (m triAttention) Protection(T, n int) Protection { return Protection{Sinks: min(m.Sinks, T)} }
@@ -103,12 +103,12 @@ func (m triAttention) center(l *Layer, q int) (mean, excess []float64) {
 		for a, v := range c[l.Index][q].Mean {
 			mean[a] = float64(v)
 		}
-		for f, v := range c[l.Index][q].Lengths {
+		for f, v := range c[l.Index][q].ChannelNorms {
 			excess[f] = float64(v)
 		}
 	} else {
 		l.Stats.Mean(q, mean)
-		l.Stats.Lengths(q, excess)
+		l.Stats.ChannelNorms(q, excess)
 	}
 	for f, length := range excess {
 		a, b := mean[f], mean[D/2+f]

@@ -35,7 +35,7 @@ func triAttentionOf(l *Layer, h, first, future int, centers []QueryCenter) []flo
 					distance := float64(l.NextPosition - 1 - t + 1<<i)
 					sum += center * length * math.Cos(w*distance+phase) / float64(future)
 				}
-				sum += (float64(centers[q].Lengths[f]) - center) * length
+				sum += (float64(centers[q].ChannelNorms[f]) - center) * length
 			}
 			row = append(row, sum)
 		}
@@ -66,7 +66,7 @@ func centersOf(rows [][]float32, H, D int) []QueryCenter {
 			out[q].Mean = append(out[q].Mean, float32(v))
 		}
 		for _, v := range lengths {
-			out[q].Lengths = append(out[q].Lengths, float32(v))
+			out[q].ChannelNorms = append(out[q].ChannelNorms, float32(v))
 		}
 	}
 	return out
@@ -86,7 +86,7 @@ func randomQueries(n, H, D int, seed uint64) [][]float32 {
 
 // statsOf returns the statistics of rows, leaving out the first skip.
 func statsOf(rows [][]float32, H, D, skip int) *QueryStats {
-	s := NewQueryStats(H, D, skip, false, kernels.Detect()).KeepLengths()
+	s := NewQueryStats(H, D, skip, false, kernels.Detect()).KeepChannelNorms()
 	for q := range H {
 		for t, row := range rows {
 			s.Add(q, t, row[q*D:], 1, 0)
@@ -159,17 +159,17 @@ func TestCentersAreMeansOverAllTexts(t *testing.T) {
 	require.Len(t, got, 2)
 	for q, want := range centersOf(all, H, D) {
 		require.InDeltaSlice(t, want.Mean, got[1][q].Mean, 1e-6)
-		require.InDeltaSlice(t, want.Lengths, got[1][q].Lengths, 1e-6)
+		require.InDeltaSlice(t, want.ChannelNorms, got[1][q].ChannelNorms, 1e-6)
 		require.Equal(t, QueryCenter{make([]float32, D), make([]float32, D/2)}, got[0][q], "a layer without queries")
 	}
 
 	// Equal queries have a centre as long as themselves, opposite ones have none.
-	one := QueryCenter{Mean: []float32{3, 4}, Lengths: []float32{5}}
+	one := QueryCenter{Mean: []float32{3, 4}, ChannelNorms: []float32{5}}
 	require.InDelta(t, 1, Concentration([][]QueryCenter{{one}}), 1e-12)
-	require.InDelta(t, 0.5, Concentration([][]QueryCenter{{one}, {{Mean: []float32{0, 0}, Lengths: []float32{5}}}}), 1e-12)
+	require.InDelta(t, 0.5, Concentration([][]QueryCenter{{one}, {{Mean: []float32{0, 0}, ChannelNorms: []float32{5}}}}), 1e-12)
 	require.Zero(t, Concentration(nil))
 	// Channels 0 and 2, and 1 and 3, are pairs: lengths 5 and 6 of means, 10 and 12 of queries.
-	require.InDelta(t, 0.5, Concentration([][]QueryCenter{{{Mean: []float32{3, 6, 4, 0}, Lengths: []float32{10, 12}}}}), 1e-12)
+	require.InDelta(t, 0.5, Concentration([][]QueryCenter{{{Mean: []float32{3, 6, 4, 0}, ChannelNorms: []float32{10, 12}}}}), 1e-12)
 }
 
 // centersProfile returns a profile of triattention for 2 layers of 1 KV head.
@@ -204,10 +204,10 @@ func TestProfilesKeepCenters(t *testing.T) {
 	for want, bad := range map[string][][]QueryCenter{
 		"query centers of 1 layers, expected 2":                                       centers[:1],
 		"query centers: layer 1: found 1 query heads, expected 2":                     {centers[0], centers[1][:1]},
-		"query centers: layer 0, query head 0: found a mean of 3 channels":            {{{Mean: []float32{1, 2, 3}, Lengths: []float32{1}}}, {{}}},
-		"found a number that is not finite or a length below 0":                       {{{Mean: []float32{1, 2}, Lengths: []float32{-1}}}, {{Mean: []float32{1, 2}, Lengths: []float32{1}}}},
+		"query centers: layer 0, query head 0: found a mean of 3 channels":            {{{Mean: []float32{1, 2, 3}, ChannelNorms: []float32{1}}}, {{}}},
+		"found a number that is not finite or a length below 0":                       {{{Mean: []float32{1, 2}, ChannelNorms: []float32{-1}}}, {{Mean: []float32{1, 2}, ChannelNorms: []float32{1}}}},
 		"query centers: layer 0: found 0 query heads, expected 0, at least one":       {{}, {}},
-		"query centers: layer 1, query head 1: found a mean of 2 channels and 1 leng": {centers[0], {centers[1][0], {Mean: []float32{1, 2}, Lengths: []float32{1}}}},
+		"query centers: layer 1, query head 1: found a mean of 2 channels and 1 leng": {centers[0], {centers[1][0], {Mean: []float32{1, 2}, ChannelNorms: []float32{1}}}},
 	} {
 		var b bytes.Buffer
 		require.NoError(t, centersProfile(t, bad).Write(&b))

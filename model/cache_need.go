@@ -102,7 +102,7 @@ func (n *needCounter) compressed(comp *compression, l Lengths) (CacheNeed, error
 		return CacheNeed{}, wantsWhole(plan.Metric())
 	}
 	var budgets [][]int
-	if plan.Allocator().Knows() == lukv.KnownBefore {
+	if plan.Allocator().BudgetsKnown() == lukv.KnownBefore {
 		var err error
 		if budgets, err = lukv.Allocate(plan.Allocator(), d, nil); err != nil {
 			return CacheNeed{}, err
@@ -115,7 +115,7 @@ func (n *needCounter) compressed(comp *compression, l Lengths) (CacheNeed, error
 		others -= n.layer(at, l.Before)
 		peak = max(peak, others+n.layer(at, end)+again)
 		after := n.layer(at, end)
-		if d.Takes(at) {
+		if d.Includes(at) {
 			held += n.kept(d, budgets, at, l.Before, l.Rest)
 			after = n.kept(d, budgets, at, l.Before, 0)
 		} else {
@@ -123,7 +123,7 @@ func (n *needCounter) compressed(comp *compression, l Lengths) (CacheNeed, error
 		}
 		others += after
 	}
-	switch plan.Allocator().Knows() {
+	switch plan.Allocator().BudgetsKnown() {
 	case lukv.KnownSoFar, lukv.KnownAtEnd: // how much goes before the end depends on scores
 		peak = n.whole(end) + again
 	}

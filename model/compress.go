@@ -141,7 +141,7 @@ func (s *Session) choose(ctx context.Context, span Span, comp *compression) ([][
 		if err := f.passAgain(ctx, r, job, first, s); err != nil {
 			return err
 		}
-		if comp.plan.Allocator().Knows() == lukv.KnownAtEnd { // it may look at layers again
+		if comp.plan.Allocator().BudgetsKnown() == lukv.KnownAtEnd { // it may look at layers again
 			if err := f.holdAgain(s, span); err != nil {
 				return err
 			}
@@ -165,7 +165,7 @@ func (s *Session) goBack(j *prefillJob) (first int, err error) {
 	first = j.end()
 	repeats := false
 	for at := range s.m.cfg.Layers {
-		if !j.demand.Takes(at) {
+		if !j.demand.Includes(at) {
 			continue
 		}
 		needs, _, window, err := j.needs(at)
@@ -259,7 +259,7 @@ func (s *Session) passAgain(ctx context.Context, r *run, j *prefillJob, first in
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if len(tokens) > 0 && j.demand.Takes(at) {
+		if len(tokens) > 0 && j.demand.Includes(at) {
 			if err := s.dropEvicted(at, j.w, of); err != nil {
 				return err
 			}

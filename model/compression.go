@@ -137,7 +137,7 @@ func (c *compression) touches(start, T int) bool {
 		return false
 	}
 	d := c.demand(start, T)
-	return !d.Untouched()
+	return !d.NoOp()
 }
 
 // demand returns what the policy asks of a span of T tokens from position start on. Sinks
@@ -311,7 +311,7 @@ func (c *compression) decodeView(s *Session, at, next int) *lukv.Layer {
 	}
 	clear(v.known)
 	l := v.layer
-	l.NextPosition, l.Secured, l.Ratio = next, 0, 0
+	l.NextPosition, l.GuaranteedBudget, l.Ratio = next, 0, 0
 	if s.m.rope.dynamic() {
 		l.InvFreq = s.m.rope.invFreq(next)
 	}

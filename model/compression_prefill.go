@@ -36,8 +36,8 @@ func (r *run) collect(s *Session, at, end int, needs lukv.Needs, share int, metr
 			w.stats.Reset()
 		} else {
 			w.stats = lukv.NewQueryStats(c.Heads, c.HeadDim, needs.StatsSkip, needs.Covariance, r.m.cpu)
-			if needs.Lengths {
-				w.stats.KeepLengths()
+			if needs.ChannelNorms {
+				w.stats.KeepChannelNorms()
 			}
 		}
 	}
@@ -117,7 +117,7 @@ func (c *compression) begin(s *Session, start int, tokens []int32) *prefillJob {
 		}
 		return j.r.score(ctx, s, j.w, metric, l)
 	}
-	switch c.plan.Allocator().Knows() {
+	switch c.plan.Allocator().BudgetsKnown() {
 	case lukv.KnownBefore:
 		j.budgets, j.err = lukv.Allocate(c.plan.Allocator(), j.demand, nil)
 	case lukv.KnownSoFar, lukv.KnownAtEnd:
@@ -238,7 +238,7 @@ func (j *prefillJob) watch(r *run, at int) (*watcher, error) {
 	}
 	j.freeLayer()
 	j.r = r
-	if !j.demand.Takes(at) {
+	if !j.demand.Includes(at) {
 		return nil, nil
 	}
 	c, metric := j.c, j.c.plan.Metric()
@@ -265,7 +265,7 @@ func (j *prefillJob) layerDone(ctx context.Context, at int) (rows int, more bool
 		return 0, false, j.err
 	}
 	repeats, rows, more, err := j.repetition.piece(ctx, j.r, j.s, at)
-	if err != nil || more || !j.demand.Takes(at) {
+	if err != nil || more || !j.demand.Includes(at) {
 		return rows, more, err
 	}
 	return rows, false, j.compress(ctx, at, repeats)
@@ -305,7 +305,7 @@ func (j *prefillJob) compress(ctx context.Context, at int, repeats *lukv.RepeatS
 			return err
 		}
 	}
-	if j.c.plan.Allocator().Knows() == lukv.KnownSoFar {
+	if j.c.plan.Allocator().BudgetsKnown() == lukv.KnownSoFar {
 		return j.cascade(at)
 	}
 	return nil
@@ -474,7 +474,7 @@ func (j *prefillJob) cascade(at int) error {
 		return err
 	}
 	for l := range at + 1 {
-		if !j.demand.Takes(l) {
+		if !j.demand.Includes(l) {
 			continue
 		}
 		if err := j.cutFurther(l, budgets[l]); err != nil {
@@ -518,13 +518,13 @@ func (j *prefillJob) cutFurther(at int, budgets []int) error {
 // finish cuts all layers if the budgets needed all scores, and records the context's
 // length and the notes.
 func (j *prefillJob) finish(ctx context.Context) error {
-	if j.c.plan.Allocator().Knows() == lukv.KnownAtEnd {
+	if j.c.plan.Allocator().BudgetsKnown() == lukv.KnownAtEnd {
 		budgets, err := lukv.Allocate(j.c.plan.Allocator(), j.demand, j.scores)
 		if err != nil {
 			return err
 		}
 		for at := range budgets {
-			if !j.demand.Takes(at) {
+			if !j.demand.Includes(at) {
 				continue
 			}
 			view := behind(j.view(at), j.before(at))

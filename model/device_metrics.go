@@ -106,7 +106,7 @@ func (r *run) deviceWatch(at, T int, needs *lukv.Needs, share int, metrics []luk
 		return nil, nil
 	}
 	w := &deviceWatch{skip: needs.StatsSkip, covariance: needs.Covariance}
-	if needs.Stats && !needs.Lengths { // devices do not sum lengths
+	if needs.Stats && !needs.ChannelNorms { // devices do not sum lengths
 		var err error
 		if w.moments, err = mp.NewMoments(needs.Covariance); err != nil {
 			return nil, fmt.Errorf("memory for query statistics: %w", err)

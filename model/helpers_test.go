@@ -103,7 +103,7 @@ func testProfile(t testing.TB, m *Model, metric lukv.MetricConfig, tokens []int3
 	require.NoError(t, err)
 	require.Equal(t, 5, steps)
 	id := lukv.DefaultProfileIdentity()
-	id.Model, id.Metric, id.Protection = m.ID(), lukv.MetricConfigOf(mt), lukv.LUProtection(mt)
+	id.Model, id.Metric, id.Protection = m.ID(), lukv.MetricConfigOf(mt), lukv.ProfiledProtection(mt)
 	var excluded []int
 	scores := make([][][]float32, m.cfg.Layers)
 	for at := range scores {

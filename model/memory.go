@@ -54,7 +54,7 @@ func (s *Session) growth(n int, comp *compression) (cache, work int64, err error
 		return 0, 0, err
 	}
 	layers := int64(1)
-	if comp.plan.Allocator().Knows() == lukv.KnownAtEnd {
+	if comp.plan.Allocator().BudgetsKnown() == lukv.KnownAtEnd {
 		layers = int64(c.Layers)
 	}
 	work = 4*int64(n)*(int64(c.Hidden)+layers*int64(c.KVHeads)) + s.m.hiddenBytes(comp.plan.Metric().Needs(s.pos+n, 0), n)

@@ -106,7 +106,7 @@ func (ob *Observation) watched() int64 {
 	if n.Stats {
 		layer += 12 * H * D
 	}
-	if n.Lengths {
+	if n.ChannelNorms {
 		layer += 4 * H * D
 	}
 	if n.Covariance {

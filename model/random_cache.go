@@ -160,7 +160,7 @@ func (s *Session) randomBudgets(n int, seed uint64) ([][]int, error) {
 	c := s.m.cfg
 	plan := s.comp.plan
 	demand, alloc := plan.Demand(n), plan.Allocator()
-	if alloc.Knows() == lukv.KnownBefore {
+	if alloc.BudgetsKnown() == lukv.KnownBefore {
 		return lukv.Allocate(alloc, demand, nil)
 	}
 	rng := rand.New(rand.NewPCG(seed, 2<<32))
@@ -181,7 +181,7 @@ func (s *Session) randomBudgets(n int, seed uint64) ([][]int, error) {
 		return scores
 	}
 	demand.Weights = slices.Repeat([]float64{1}, c.Layers)
-	if alloc.Knows() == lukv.KnownAtEnd || alloc.Knows() == lukv.KnownSoFar {
+	if alloc.BudgetsKnown() == lukv.KnownAtEnd || alloc.BudgetsKnown() == lukv.KnownSoFar {
 		scores := make([]lukv.Scores, c.Layers)
 		for at := range scores {
 			scores[at] = layer()

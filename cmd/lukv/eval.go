@@ -547,7 +547,7 @@ func (c *evalCmd) shapes(decode lukv.DecodeConfig) ([]eval.Method, error) {
 		if decode.Enabled() {
 			p.Decode = decode
 		}
-		p.Compat = p.Compat || c.Compat
+		p.KVPressRounding = p.KVPressRounding || c.Compat
 		out = append(out, eval.Method{Name: name + ": ", Policy: &p})
 	}
 	metrics, allocators := splitList(c.Metric), splitList(c.Allocator)
@@ -570,7 +570,7 @@ func (c *evalCmd) shapes(decode lukv.DecodeConfig) ([]eval.Method, error) {
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, eval.Method{Policy: &lukv.Policy{Metric: metric, Allocator: allocator, Decode: decode, Compat: c.Compat}})
+			out = append(out, eval.Method{Policy: &lukv.Policy{Metric: metric, Allocator: allocator, Decode: decode, KVPressRounding: c.Compat}})
 		}
 	}
 	return out, nil

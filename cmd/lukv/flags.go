@@ -177,7 +177,7 @@ func (f *protectFlags) protection(m lukv.MetricConfig) (*lukv.Protection, error)
 	if err != nil {
 		return nil, err
 	}
-	p := lukv.LUProtection(metric)
+	p := lukv.ProfiledProtection(metric)
 	if f.Sinks != nil {
 		p.Sinks = *f.Sinks
 	}
@@ -284,7 +284,7 @@ func (f *policyFlags) shape() (*lukv.Policy, error) {
 			return nil, err
 		}
 	}
-	p.Compat = p.Compat || f.Compat
+	p.KVPressRounding = p.KVPressRounding || f.Compat
 	return p, nil
 }
 

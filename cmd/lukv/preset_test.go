@@ -17,7 +17,7 @@ func TestPreset(t *testing.T) {
 	}
 	p := run("--preset", "kvpress").Policy
 	assert.Equal(t, `{"name":"snapkv","window":64,"kernel":5,"pool":"avg","group":"mean","order":"pool-then-reduce","shrink_window":false}`, p.Metric.String())
-	assert.True(t, p.Compat)
+	assert.True(t, p.KVPressRounding)
 	p = run("--preset", "kvpress", "--metric", "chunkkv").Policy
 	assert.Contains(t, p.Metric.String(), `"size":20`)
 	p = run("--preset", "defensivekv", "--allocator", "uniform").Policy
@@ -33,7 +33,7 @@ func TestPreset(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, methods, 4)
 	assert.Equal(t, "lagkv: lagkv/uniform/0.8", methods[3].Name)
-	assert.True(t, methods[0].Policy.Compat)
+	assert.True(t, methods[0].Policy.KVPressRounding)
 	assert.Equal(t, 0.8, methods[1].Policy.Ratio)
 	e.Allocator = []string{"adakv"}
 	methods, err = e.methods(nil)

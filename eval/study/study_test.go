@@ -157,7 +157,7 @@ func TestLossesOfProtected(t *testing.T) {
 	id := lukv.DefaultProfileIdentity()
 	metric, err := lukv.NewMetric(lukv.MetricConfig{Name: "keydiff"})
 	require.NoError(t, err)
-	id.Model, id.Metric, id.Protection = "m", lukv.MetricConfigOf(metric), lukv.LUProtection(metric)
+	id.Model, id.Metric, id.Protection = "m", lukv.MetricConfigOf(metric), lukv.ProfiledProtection(metric)
 	profile, err := lukv.NewProfile(id, 1, 1, ratios, nil)
 	require.NoError(t, err)
 	importance, scores := make([]float32, T), make([]float32, T)

@@ -7,7 +7,7 @@ type tilted struct {
 	Tilt float64 `json:"tilt"` // fraction of the share that moves
 }
 
-func (tilted) Knows() lukv.Knowledge { return lukv.KnownBefore }
+func (tilted) BudgetsKnown() lukv.Knowledge { return lukv.KnownBefore }
 
 func (a tilted) Budgets(d lukv.Demand, _ []lukv.Scores) ([][]int, error) {
 	out := make([][]int, d.Layers)

@@ -47,7 +47,7 @@ type atLeast struct {
 	Entries   int                 `json:"entries"`
 }
 
-func (a atLeast) Knows() lukv.Knowledge { return a.Allocator.Knows() }
+func (a atLeast) BudgetsKnown() lukv.Knowledge { return a.Allocator.BudgetsKnown() }
 
 // WithProfile passes a profile on to the inner allocator, if it reads one.
 func (a atLeast) WithProfile(p *lukv.Profile) (lukv.Allocator, error) {

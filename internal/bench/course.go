@@ -115,7 +115,7 @@ func (c *course) need(policy *lukv.Policy) int64 {
 	atEnd := false
 	if prefillHere {
 		if plan, err := lukv.NewAllocator(policy.Allocator, policy.Profile); err == nil {
-			atEnd = plan.Knows() == lukv.KnownAtEnd
+			atEnd = plan.BudgetsKnown() == lukv.KnownAtEnd
 		}
 	}
 	var total, largest, full int64

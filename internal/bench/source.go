@@ -167,7 +167,7 @@ func randomProfile(m *model.Model, metric lukv.MetricConfig) (*lukv.Profile, err
 		return nil, err
 	}
 	id := lukv.DefaultProfileIdentity()
-	id.Model, id.Metric, id.Protection = m.ID(), lukv.MetricConfigOf(full), lukv.LUProtection(full)
+	id.Model, id.Metric, id.Protection = m.ID(), lukv.MetricConfigOf(full), lukv.ProfiledProtection(full)
 	id.Calibration = "none: made up for benchmarks"
 	var excluded []int
 	appetite := make([]float64, c.Layers*c.KVHeads) // 0 in excluded layers

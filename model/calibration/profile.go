@@ -19,7 +19,7 @@ type ProfileOptions struct {
 	Options
 
 	Metric     lukv.MetricConfig // an empty name means snapkv
-	Protection *lukv.Protection  // nil: lukv.LUProtection of the metric
+	Protection *lukv.Protection  // nil: lukv.ProfiledProtection of the metric
 
 	// Empty strings and zero take the values of
 	// lukv.DefaultProfileIdentity; a negative MinRetention means none.
@@ -68,7 +68,7 @@ func (o *ProfileOptions) Identity(m *model.Model, texts []Text) (lukv.ProfileIde
 		return id, err
 	}
 	id.Model, id.Metric = m.ID(), lukv.MetricConfigOf(metric)
-	id.Protection = lukv.LUProtection(metric)
+	id.Protection = lukv.ProfiledProtection(metric)
 	if o.Protection != nil {
 		id.Protection = *o.Protection
 	}
