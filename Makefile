@@ -10,7 +10,8 @@
 # make bench  speed of this machine and of a standard set (a minute)
 # make bench-peers  speed beside llama.cpp and ik_llama.cpp; see scripts/bench-peers
 # make microbench  Go benchmarks of the inner packages
-# make results  regenerates docs/results.md (minutes)
+# make results  measures again and writes docs/results.md, results.json and results/*.csv (minutes);
+#              RESULTSFLAGS=-render writes page and tables from results.json
 
 GO          ?= go
 # Go's own limit, ten minutes, is too short for a package on a busy machine.
@@ -90,8 +91,11 @@ bench-peers: build
 microbench:
 	$(GO) test -run '^$$' -bench . -benchtime 200ms ./kernels ./kvcache ./lukv ./tokenizer
 
+# See scripts/results.
+RESULTSFLAGS ?=
+
 results:
-	$(GO) run ./cmd/lukv results -o docs/results.md --figures docs/results.json
+	cd scripts/results && $(GO) run . $(RESULTSFLAGS)
 
 # Plants faults and runs the tests; see scripts/mutate. MUTATE lists folders.
 MUTATE      ?= hub safetensors kvcache lukv lukv/solve tokenizer eval

@@ -31,7 +31,7 @@ func TestAnalyzeAndPlot(t *testing.T) {
 	assert.Equal(t, []float64{0, 0.5, 0.8}, scores.Figures[0].Lines[0].X)
 
 	files := []string{at("losses.json"), at("cost.json"), at("needle.json"), at("profiles.json"), at("continuation.json")}
-	page := ok(t, append([]string{"plot", "--html", "-", "--svg", at("svg"), "--png", at("png"), "--csv", at("csv")}, files...)...)
+	page := ok(t, append([]string{"plot", "--html", "-", "--svg", at("svg"), "--csv", at("csv")}, files...)...)
 	assert.Equal(t, 5+4+1+2+1, strings.Count(page, "<svg "))
 	holds(t, at("csv"), "continuation.csv", "decoding.csv", "first-token.csv", "head-loss-snapkv.csv", "layer-loss-snapkv.csv", "local-ratios.csv", "memory-peak.csv",
 		"memory.csv", "needles.csv", "profile-correlation.csv", "profile-distance.csv", "recall.csv", "solver.csv")

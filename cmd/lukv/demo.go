@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/embedded"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -172,7 +173,7 @@ func (d *demo) profileFor(texts []calibration.Text, objective string) (*lukv.Pro
 
 // measure measures the profiles and sets up the methods.
 func (d *demo) measure() error {
-	texts := builtinTexts()
+	texts := embedded.Texts()
 	texts = texts[:min(d.Texts, len(texts))]
 	start := time.Now()
 	p, err := d.profileFor(texts, lukv.ObjectiveUtility)
@@ -256,7 +257,7 @@ func (d *demo) evaluate(items []eval.Item, share bool, what string) ([]eval.Answ
 	defer line.clear()
 	var answers []eval.Answer
 	o := eval.Options{
-		Framing: builtinFraming, Session: d.session(), OwnPrefills: !share,
+		Framing: embedded.Framing, Session: d.session(), OwnPrefills: !share,
 		Progress: func(done, total int) { line.show("%s: answer %d of %d", what, done, total) },
 	}
 	err := eval.Run(d.e.ctx, d.m, items, d.methods, o, func(a eval.Answer) error {

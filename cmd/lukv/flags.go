@@ -392,7 +392,7 @@ func (s *profileSet) match(m *model.Model, name string, metric lukv.MetricConfig
 		}
 	}
 	if len(s.paths) == 0 && name == builtin.Name {
-		return builtinProfile(metric)
+		return builtin.Profile(metric)
 	}
 	return nil, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/lukv/lukv/internal/embedded"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model/builtin"
 )
@@ -263,7 +264,7 @@ func (c *serveCmd) unused(g given) error {
 }
 
 func (c *demoCmd) unused(g given) error {
-	if n := len(builtinTexts()); c.Texts > n {
+	if n := len(embedded.Texts()); c.Texts > n {
 		return usage("--texts: found %d, expected at most %d", c.Texts, n)
 	}
 	return nil

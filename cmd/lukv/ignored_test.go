@@ -34,7 +34,7 @@ var alwaysUsed = map[string]string{
 	"devices": "json", "version": "json", "convert": "type shard-size json",
 	"tokenize": "decode json",
 	"template": "user system messages tools vars name generation-prompt tokens json",
-	"plot":     "html svg png csv",
+	"plot":     "html svg csv",
 	"score":    "match ruler-clean code-sim csv json markdown",
 	"report":   "by ratio metric allocator against reference csv json latex",
 }

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lukv/lukv/internal/bench"
-	"github.com/lukv/lukv/internal/results"
+	"github.com/lukv/lukv/internal/embedded"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/kvcache"
 	"github.com/lukv/lukv/lukv"
@@ -53,7 +53,6 @@ type cli struct {
 	Ver        versionCmd    `cmd:"" name:"version" help:"Print version, build and CPU."`
 	Completion completionCmd `cmd:"" help:"Print a shell completion script."`
 	Man        manCmd        `cmd:"" help:"Print the manual page."`
-	Results    resultsCmd    `cmd:"" hidden:"" help:"Regenerate docs/results.md."`
 	Busy       busyCmd       `cmd:"" hidden:"" help:"Keep a processor busy until standard input ends."`
 }
 
@@ -188,8 +187,7 @@ func newParser(c *cli, options ...kong.Option) (*kong.Kong, error) {
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
 		kong.Vars{"metrics": strings.Join(lukv.Metrics(), ", "), "allocators": strings.Join(lukv.Allocators(), ", "),
 			"presets":       strings.Join(lukv.PolicyPresets(), ", "),
-			"resultparts":   strings.Join(results.Parts(), ","),
-			"probesteps":    strconv.Itoa(probeSteps),
+			"probesteps":    strconv.Itoa(embedded.ProbeSteps),
 			"shapes":        strings.Join(model.Shapes(), ", "),
 			"normalization": lukv.DefaultProfileIdentity().Normalization},
 		kong.ExplicitGroups([]kong.Group{

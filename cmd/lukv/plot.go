@@ -9,21 +9,19 @@ import (
 
 	"github.com/lukv/lukv/eval/study"
 	"github.com/lukv/lukv/internal/atomicfile"
-	"github.com/lukv/lukv/internal/raster"
 	"github.com/lukv/lukv/internal/report"
 )
 
 type plotCmd struct {
 	Files []string `arg:"" name:"file" help:"JSON files written by lukv analyze."`
 
-	HTML string `name:"html" placeholder:"FILE" help:"All figures on one page that needs nothing else; - is standard output."`
-	SVG  string `name:"svg" placeholder:"DIR" help:"Every figure as DIR/NAME.svg."`
-	PNG  string `name:"png" placeholder:"DIR" help:"Every figure as DIR/NAME.png, two dots for each of the SVG's."`
-	CSV  string `name:"csv" placeholder:"DIR" help:"Every figure's points as DIR/NAME.csv, in long form."`
+	HTML string `name:"html" placeholder:"FILE" help:"Write all figures to one self-contained page; - is standard output."`
+	SVG  string `name:"svg" placeholder:"DIR" help:"Write each figure to DIR/NAME.svg."`
+	CSV  string `name:"csv" placeholder:"DIR" help:"Write the points of each figure to DIR/NAME.csv, in long form."`
 }
 
 func (plotCmd) Help() string {
-	return `Draws each figure in every format asked for.
+	return `Draw each figure in every requested format. Browsers, rsvg-convert and Inkscape turn SVG into PNG or PDF.
 
 Examples:
 
@@ -31,10 +29,10 @@ Examples:
 }
 
 func (c *plotCmd) Run(e *env) error {
-	if c.HTML == "" && c.SVG == "" && c.PNG == "" && c.CSV == "" {
-		return usage("nothing to draw: give --html FILE, --svg DIR, --png DIR or --csv DIR")
+	if c.HTML == "" && c.SVG == "" && c.CSV == "" {
+		return usage("nothing to draw: found no output, expected --html FILE, --svg DIR or --csv DIR")
 	}
-	page := report.Page{Title: "Figures", Intro: "Every figure is drawn from its data by lukv plot; the command that measured them stands above them."}
+	page := report.Page{Title: "Figures", Intro: "Every figure is drawn from its data by lukv plot; each section begins with the command that measured it."}
 	used := map[string]bool{}
 	for _, path := range c.Files {
 		data, err := e.readFile(path)
@@ -59,9 +57,6 @@ func (c *plotCmd) Run(e *env) error {
 			if err := c.write(c.SVG, figure.ID+".svg", func(w io.Writer) error { return figure.WriteSVG(w, f.Command) }); err != nil {
 				return err
 			}
-			if err := c.write(c.PNG, figure.ID+".png", func(w io.Writer) error { return writePNG(w, figure) }); err != nil {
-				return err
-			}
 			if err := c.write(c.CSV, figure.ID+".csv", figure.WriteCSV); err != nil {
 				return err
 			}
@@ -71,15 +66,6 @@ func (c *plotCmd) Run(e *env) error {
 		return nil
 	}
 	return e.writeTo(c.HTML, page.WriteHTML)
-}
-
-// writePNG draws a figure as its SVG shows it.
-func writePNG(w io.Writer, f *report.Figure) error {
-	var svg bytes.Buffer
-	if err := f.WriteSVG(&svg, ""); err != nil {
-		return err
-	}
-	return raster.WritePNG(w, svg.Bytes())
 }
 
 // write writes a file into a folder, if one is given.

@@ -2,16 +2,11 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 
-	"github.com/lukv/lukv/eval"
+	"github.com/lukv/lukv/internal/embedded"
 	"github.com/lukv/lukv/internal/inputfile"
-	"github.com/lukv/lukv/lukv"
-	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/model/calibration"
 )
@@ -59,7 +54,7 @@ func (c *probeCmd) Run(e *env) error {
 	defer m.Close()
 	line := e.progress()
 	defer line.clear()
-	a, scores, err := probeHeads(e.ctx, m, probes, calibration.ProbeOptions{
+	a, scores, err := embedded.HeadKV(e.ctx, m, probes, calibration.ProbeOptions{
 		Options:  calibration.Options{Prompt: framing.Prompt, MaxSteps: c.MaxSteps, Session: c.session()},
 		Progress: func(done int) { line.show("probing: question %d of %d", done, len(probes)) },
 	})
@@ -75,34 +70,6 @@ func (c *probeCmd) Run(e *env) error {
 		_, err := fmt.Fprintln(w, a)
 		return err
 	})
-}
-
-// probeSteps is the default length of an answer in tokens.
-const probeSteps = 32
-
-// probeHeads measures the importance of heads and returns it as the allocator headkv.
-func probeHeads(ctx context.Context, m *model.Model, probes []calibration.Probe, o calibration.ProbeOptions) (lukv.AllocatorConfig, *calibration.HeadScores, error) {
-	a := lukv.AllocatorConfig{Name: "headkv"}
-	o.Correct = answeredProbe
-	scores, err := calibration.ProbeHeads(ctx, m, probes, o)
-	if err != nil {
-		return a, nil, err
-	}
-	params, err := json.Marshal(struct {
-		Importance [][]float64 `json:"importance"`
-	}{scores.Scores})
-	if err != nil {
-		return a, nil, err
-	}
-	a.Params = string(params)
-	return a, scores, a.Validate()
-}
-
-// answeredProbe judges an answer as the method does: its word F1 against the right
-// one must be more than one half.
-func answeredProbe(p *calibration.Probe, answer string) bool {
-	score, _ := eval.Scoring{Match: eval.MatchF1}.Score(&eval.Item{Answers: []string{p.Answer}}, answer)
-	return score > 0.5
 }
 
 // probes returns the probes that the flags name.
@@ -122,34 +89,11 @@ func (c *probeCmd) probes() ([]calibration.Probe, error) {
 	if len(c.Data) == 0 {
 		out = calibration.NarrativeProbes()
 		if c.Model == builtin.Name {
-			out = builtinProbes()
+			out = embedded.Probes()
 		}
 	}
 	if c.Limit > 0 {
 		out = out[:min(c.Limit, len(out))]
 	}
 	return out, nil
-}
-
-// builtinProbes returns the calibration questions of the embedded model whose answer
-// occurs exactly once in their context; the sentence around it is the needle.
-func builtinProbes() []calibration.Probe {
-	var out []calibration.Probe
-	for _, text := range builtin.Calibration() {
-		for _, q := range text.Questions {
-			if len(q.Answers) != 1 || strings.Count(text.Context, q.Answers[0]) != 1 {
-				continue
-			}
-			at := strings.Index(text.Context, q.Answers[0])
-			start := max(strings.LastIndex(text.Context[:at], ". ")+2, strings.LastIndex(text.Context[:at], "\n")+1)
-			if at < start {
-				start = 0
-			}
-			end := at + strings.Index(text.Context[at:]+".", ".")
-			out = append(out, calibration.Probe{
-				Context: text.Context, Needle: text.Context[start:end], Question: q.Question, AnswerPrefix: q.AnswerPrefix, Answer: q.Answers[0],
-			})
-		}
-	}
-	return out
 }

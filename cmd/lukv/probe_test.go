@@ -9,13 +9,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/lukv/lukv/internal/embedded"
 )
 
 // The allocator that probe writes is one that run accepts.
 func TestProbe(t *testing.T) {
 	dir := t.TempDir()
 	data := filepath.Join(dir, "probes.jsonl")
-	p := builtinProbes()
+	p := embedded.Probes()
 	assert.Greater(t, len(p), 40)
 	var lines []string
 	for _, i := range []int{4, 5} {

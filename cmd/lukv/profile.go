@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/internal/embedded"
 	"github.com/lukv/lukv/internal/inputfile"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
@@ -216,7 +217,7 @@ func (c *profileCmd) texts() ([]calibration.Text, error) {
 	if len(texts) == 0 {
 		texts = []calibration.Text{calibration.Narrative()}
 		if c.Model == builtin.Name {
-			texts = builtinTexts()
+			texts = embedded.Texts()
 		}
 	}
 	if c.Texts > 0 {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lukv/lukv/dialog"
+	"github.com/lukv/lukv/internal/embedded"
 	"github.com/lukv/lukv/internal/report"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -215,7 +216,7 @@ func (r *runner) frame() (dialog.Framing, error) {
 		f.After = ""
 		return f.WithSystem(r.System, "\n\n"), err
 	case r.Model == builtin.Name:
-		return builtinFraming.WithSystem(r.System, "\n\n"), nil
+		return embedded.Framing.WithSystem(r.System, "\n\n"), nil
 	}
 	f, err := dialog.SystemFraming(r.e.ctx, r.m, time.Now(), r.System)
 	f.Between = "\n\n"

@@ -1,4 +1,4 @@
-package results
+package main
 
 import (
 	"encoding/json"
@@ -170,7 +170,7 @@ func Read(r io.Reader) (*Figures, error) {
 		return nil, fmt.Errorf("read results: %w", err)
 	}
 	if f.Format != Format {
-		return nil, fmt.Errorf("read results: format %q, want %q", f.Format, Format)
+		return nil, fmt.Errorf("read results: found format %q, expected %q", f.Format, Format)
 	}
 	return f, nil
 }

@@ -1,4 +1,4 @@
-package results
+package main
 
 import (
 	"github.com/lukv/lukv/eval"

@@ -1,4 +1,4 @@
-package results
+package main
 
 import (
 	"slices"
@@ -11,17 +11,29 @@ func (p *page) everyMetric() {
 		return
 	}
 	names := c.Cells.metrics()
-	p.printf("## Every metric\n\nMetrics in their default configuration under allocators and both objectives, with the embedded profiles and, for headkv, the\n"+
-		"importance that `lukv probe builtin` measures. triattention has the centres of queries from calibration under every\n"+
-		"allocator. %d samples, drawn as `lukv eval builtin --limit %d` does; full cache: %s.\n\n", c.Items, metricItems, c.Full)
-	p.comparison(c, names, ratios, metricMethods)
+	p.printf("## Every metric\n\nMetrics in their default configuration under allocators and both objectives, with the embedded profiles; headkv uses the\n"+
+		"importance that `lukv probe builtin` measures, and triattention the centres of queries from calibration. %d samples, drawn\nlike `lukv eval builtin --limit %d`; full cache: %s. Scores with %s removed:\n\n", c.Items, metricItems, c.Full, percent(taskRatio))
+	p.table([]string{"metric"}, metricMethods)
+	for _, metric := range names {
+		best := c.Cells.best(metric, taskRatio, metricMethods)
+		p.printf("| %s |", metric)
+		for _, m := range metricMethods {
+			mark := ""
+			x := c.Cells.at(metric, taskRatio, m)
+			if x.Score.Score == best.Score.Score {
+				mark = "**"
+			}
+			p.printf(" %s%.1f%s |", mark, 100*x.Score.Score, mark)
+		}
+		p.printf("\n")
+	}
+	p.printf("\n")
 	for _, ratio := range ratios {
 		best := slices.MaxFunc(c.Cells, func(a, b Cell) int { return compareAt(a, b, ratio) })
 		p.printf("* With %s removed, %s with %s is highest: %.1f.\n", percent(ratio), best.Metric, best.Method, 100*best.Score.Score)
 	}
 	p.missed(c.Cells)
-	p.printf("\nPaired differences of output error × effect, in points, with 95 %% intervals:\n\n")
-	p.gainsTable(c, names, ratios, metricOver)
+	p.printf("\nPaired differences of output error × effect:\n\n")
 	for _, over := range metricOver {
 		p.againstText(c.Gains, over)
 	}
@@ -40,7 +52,7 @@ func (p *page) missed(cells Cells) {
 				}
 			}
 			if low < ratio-most || high > ratio+most {
-				p.printf("* %s removes %.0f to %.0f %% where %s is asked for.\n", method, 100*low, 100*high, percent(ratio))
+				p.printf("* %s removes %.0f to %.0f %% where %s is requested.\n", method, 100*low, 100*high, percent(ratio))
 			}
 		}
 	}
@@ -70,43 +82,23 @@ func (p *page) weights() {
 	if w.Items == 0 {
 		return
 	}
-	p.printf("## Effects of layers: cut and span\n\nProfiles of output errors whose layers are weighted by the effect of cutting each alone (cut, the default), and by what each adds to a\n"+
-		"cut of all layers at 50, 80 and 90 %% (span, six times as many passes), all from %d questions of each of the calibration texts. %d\n"+
-		"samples, %d of each task; full cache: %s.\n\n", weightQuestions, w.Items, partItems, w.Full)
-	p.table([]string{"metric", "removed"}, append(slices.Clone(weightMethods), "cut − span"))
-	for _, metric := range objectiveMetrics {
-		for _, ratio := range ratios {
-			p.printf("| %s | %s |", metric, percent(ratio))
-			for _, m := range weightMethods {
-				p.printf(" %s |", w.Cells.at(metric, ratio, m).Score)
-			}
-			p.differences(w.Gains, metric, ratio)
-			p.printf("\n")
-		}
-	}
-	p.printf("\n")
+	p.printf("## Effects of layers: cut and span\n\nProfiles of output errors whose layers are weighted by the effect of cutting each layer alone (cut, the default), or by each layer's\n"+
+		"contribution to a cut of all layers at 50, 80 and 90 %% (span, six times as many passes), from %d questions of each calibration\ntext. %d "+
+		"samples, %d of each task; full cache: %s. Means over %s:\n\n", weightQuestions, w.Items, partItems, w.Full, list(objectiveMetrics))
+	p.means(w.Cells, objectiveMetrics, ratios, weightMethods)
 	p.againstText(w.Gains, "span")
 
 	h := &p.f.PerHead
-	p.printf("\n## A metric for each head\n\nThe metric `per_head`, with cut weights, from the same questions, on the same samples; then its paired differences\n" +
-		"from the metrics alone (the column cut above).\n\n")
-	var sets []string
+	p.printf("\n## A metric for each head\n\nThe metric `per_head` with cut weights, from the same questions and on the same samples:\n\n")
+	p.table([]string{"metrics"}, []string{"50 %", "80 %", "90 %"})
 	for _, set := range perHeadSets {
-		sets = append(sets, setName(set))
-	}
-	columns := []string{perHead}
-	for _, metric := range objectiveMetrics {
-		columns = append(columns, "− "+metric)
-	}
-	p.table([]string{"metrics", "removed"}, columns)
-	for _, set := range sets {
+		p.printf("| %s |", setName(set))
 		for _, ratio := range ratios {
-			p.printf("| %s | %s | %s |", set, percent(ratio), h.Cells.at(set, ratio, perHead).Score)
-			p.differences(h.Gains, set, ratio)
-			p.printf("\n")
+			p.printf(" %s |", h.Cells.at(setName(set), ratio, perHead).Score)
 		}
+		p.printf("\n")
 	}
-	p.printf("\n")
+	p.printf("\nPaired differences from each metric alone (the column cut above):\n\n")
 	for _, metric := range objectiveMetrics {
 		p.againstText(h.Gains, metric)
 	}

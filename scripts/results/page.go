@@ -1,4 +1,4 @@
-package results
+package main
 
 import (
 	"fmt"
@@ -9,18 +9,24 @@ import (
 	"github.com/lukv/lukv/internal/report"
 )
 
-// WriteMarkdown writes the page.
+// WriteMarkdown writes the page: what a reader should know, with summary tables. The
+// full tables are those of [Figures.WriteCSV].
 func (f *Figures) WriteMarkdown(w io.Writer) error {
 	p := &page{f: f}
 	p.printf(`# What compression costs the embedded model
 
-Scores are percentages of expected answers found, every one of %d tasks counting once; behind a score stands its 95 %% bootstrap
-interval over items (1000 resamples). Compression is question-agnostic: the context is compressed before the question is
-known. Decoding is greedy. Everything on this page, the sentences included, is made by `+"`make results`"+` from
-[results.json](results.json). Parts are measured again with `+"`lukv results --only %s`"+`. Model:
-%s, %s precision; profiles as embedded.
+Each score is the percentage of expected answers found, averaged over %d tasks and followed by its 95 %% bootstrap interval over
+items (1000 resamples). The context is compressed before the question is known. Decoding is greedy. Model: %s, %s
+precision, with the embedded profiles.
 
-`, len(f.Test.Tasks), strings.Join(Parts(), ","), f.Model, f.Precision)
+`+"`make results`"+` makes this page, sentences included, from [results.json](results.json);
+`+"`cd scripts/results && go run . -only %s`"+` measures parts of it. The full tables are:
+
+`, len(f.Test.Tasks), f.Model, f.Precision, strings.Join(Parts(), ","))
+	for _, t := range Tables {
+		p.printf("* [%s.csv](results/%s.csv): %s\n", t.Name, t.Name, t.Content)
+	}
+	p.printf("\n")
 	p.short()
 	p.test()
 	p.byTask()
@@ -159,13 +165,12 @@ func (p *page) short() {
 		p.printf("* With %s removed, the best of all combinations (%s with %s) keeps %.1f of the full cache's %.1f points, in %s instead of %s.\n",
 			percent(ratio), best.Metric, best.Method, 100*best.Score.Score, 100*t.Full.Score, report.Bytes(best.CacheBytes), report.Bytes(t.FullBytes))
 	}
-	p.printf("* The model is a 4-million-parameter retriever, the data are its generator's, and the profiles are made on the same kind of text.\n" +
-		"  The figures compare methods with each other; they say nothing about other models:\n" +
-		"  for one, see [experiments.md](experiments.md).\n\n")
+	p.printf("* The model is a 4-million-parameter retriever, the data come from its generator, and the profiles were measured on similar text.\n" +
+		"  The figures compare methods on this model only; [experiments.md](experiments.md) covers another model.\n\n")
 }
 
-// sides divides the rows by where the interval of the difference lies: above zero,
-// below it, or on both sides.
+// sides divides the rows by whether the interval of the difference is above zero, below
+// zero, or includes zero.
 func sides(gains []Gain, over string) (above, below, open []Cell) {
 	for _, g := range gains {
 		c := Cell{Metric: g.Metric, Ratio: g.Ratio}
@@ -182,7 +187,7 @@ func sides(gains []Gain, over string) (above, below, open []Cell) {
 	return above, below, open
 }
 
-// gains writes in how many rows the interval shows LU-KV ahead of another
+// gains writes in how many rows the interval shows that LU-KV scores higher than another
 // allocator.
 func (p *page) gains(over string) {
 	low, high := 1.0, -1.0
@@ -192,87 +197,87 @@ func (p *page) gains(over string) {
 		}
 	}
 	above, below, open := sides(p.f.Test.Gains, over)
-	p.printf("* Item by item, LU-KV scores %+.1f to %+.1f points against %s. The paired interval lies above zero in %d of %d rows",
+	p.printf("* Item by item, LU-KV scores %+.1f to %+.1f points against %s. The paired interval is above zero in %d of %d rows",
 		100*low, 100*high, over, len(above), len(above)+len(below)+len(open))
 	if len(open) > 0 {
 		p.printf("; it includes zero for %s", rowsText(open))
 	}
 	if len(below) > 0 {
-		p.printf("; it lies below zero for %s", rowsText(below))
+		p.printf("; it is below zero for %s", rowsText(below))
 	}
 	p.printf(".\n")
 }
 
 func (p *page) test() {
 	t := &p.f.Test
-	p.printf("## Allocators on the embedded samples\n\nThe test set: %d samples of 256 to 2,048 tokens. Full cache: %s, %s on average.\n\n",
+	p.printf("## Allocators on the embedded samples\n\nThe test set has %d samples of 256 to 2,048 tokens. Full cache: %s, %s on average.\n\n",
 		t.Items, t.Full, report.Bytes(t.FullBytes))
 	p.table([]string{"metric", "removed"}, allocators)
 	eachRow(func(metric string, ratio float64) {
 		p.scores(t.Cells, metric, ratio, allocators)
 	})
-	p.printf("\nPaired differences of LU-KV, in points, with 95 %% intervals; what was really removed; and what the cache held on average,\npage slack included:\n\n")
+	p.printf("\nPaired differences of LU-KV in points, with 95 %% intervals:\n\n")
 	var columns []string
 	for _, a := range against {
-		columns = append(columns, "LU-KV − "+a)
-	}
-	held := append(slices.Clone(against), "lukv")
-	for _, what := range []string{"removed: ", "cache: "} {
-		for i, a := range held {
-			if i > 0 {
-				what = ""
-			}
-			columns = append(columns, what+a)
-		}
+		columns = append(columns, "− "+a)
 	}
 	p.table([]string{"metric", "removed"}, columns)
 	eachRow(func(metric string, ratio float64) {
 		p.printf("| %s | %s |", metric, percent(ratio))
 		p.differences(t.Gains, metric, ratio)
-		for _, a := range held {
-			p.printf(" %.1f %% |", 100*t.Cells.at(metric, ratio, a).Achieved)
-		}
-		for _, a := range held {
-			p.printf(" %s |", report.Bytes(t.Cells.at(metric, ratio, a).CacheBytes))
-		}
 		p.printf("\n")
 	})
 	p.printf("\n")
 }
 
 func (p *page) byTask() {
-	p.printf("### By task, at %s\n\n", percent(taskRatio))
+	p.printf("### By task, with %s removed\n\nMeans over %s:\n\n", percent(taskRatio), list(metrics))
 	p.tasks(p.f.Test.Tasks, metrics, allocators)
 }
 
-// tasks writes a table by task for each metric.
+// tasks writes a table by task of means over metrics.
 func (p *page) tasks(tasks []Task, metrics, methods []string) {
-	for _, metric := range metrics {
-		p.printf("%s:\n\n", metric)
-		p.table([]string{"task"}, append([]string{"n", "full"}, methods...))
-		mean := make([]float64, len(methods)+1)
-		n := 0
-		for _, t := range tasks {
-			p.printf("| %s | %d | %.0f |", t.Task, t.Items, 100*t.Full)
-			mean[0] += t.Full
-			n += t.Items
-			for i, a := range methods {
-				p.printf(" %.0f |", 100*t.Scores[metric][a])
-				mean[i+1] += t.Scores[metric][a]
+	p.table([]string{"task"}, append([]string{"full"}, methods...))
+	for _, t := range tasks {
+		p.printf("| %s | %.0f |", t.Task, 100*t.Full)
+		for _, a := range methods {
+			sum := 0.0
+			for _, metric := range metrics {
+				sum += t.Scores[metric][a]
 			}
-			p.printf("\n")
+			p.printf(" %.0f |", 100*sum/float64(len(metrics)))
 		}
-		p.printf("| average | %d |", n)
-		for _, x := range mean {
-			p.printf(" %.1f |", 100*x/float64(len(tasks)))
-		}
-		p.printf("\n\n")
+		p.printf("\n")
 	}
+	p.printf("\n")
+}
+
+// means writes a table by ratio of mean scores over metrics, the best bold.
+func (p *page) means(cells Cells, metrics []string, ratios []float64, methods []string) {
+	p.table([]string{"removed"}, methods)
+	for _, ratio := range ratios {
+		means := make([]float64, len(methods))
+		for i, m := range methods {
+			for _, metric := range metrics {
+				means[i] += cells.at(metric, ratio, m).Score.Score / float64(len(metrics))
+			}
+		}
+		p.printf("| %s |", percent(ratio))
+		for _, x := range means {
+			if x == slices.Max(means) {
+				p.printf(" **%.1f** |", 100*x)
+			} else {
+				p.printf(" %.1f |", 100*x)
+			}
+		}
+		p.printf("\n")
+	}
+	p.printf("\n")
 }
 
 func (p *page) oneLayer() {
 	o := &p.f.OneLayer
-	p.printf("## One layer alone\n\nScores on %d development items when %s of one layer goes, uniformly over its heads, and the other layers keep everything\n(full cache: %.1f):\n\n",
+	p.printf("## One layer alone\n\nScores on %d development items when %s of one layer is removed, uniformly over its heads, and the other layers keep\nall entries (full cache: %.1f):\n\n",
 		o.Items, percent(o.Ratio), 100*o.Full)
 	layers := len(o.Scores[metrics[0]])
 	var columns []string
@@ -305,38 +310,26 @@ func (p *page) oneLayer() {
 			p.printf("With %s, layer %d costs most. ", list(worst[l]), l)
 		}
 	}
-	p.printf("The oracle adds up importance over layers as if a unit were worth the same in each, which\n" +
-		"on this model it is not: an allocator whose fixed slope happens to spare the costly layer (pyramidkv, at low ratios) can\n" +
-		"therefore score higher than its loss of importance, below, suggests.\n\n")
+	p.printf("The oracle sums importance over layers as if a unit were worth the same in each layer, which does not hold for this\n" +
+		"model. An allocator that happens to spare the costly layer (pyramidkv at low ratios) can therefore score higher\n" +
+		"than its loss of importance suggests.\n\n")
 }
 
 func (p *page) development() {
 	d := &p.f.Development
-	p.printf("## How to make the profile: development set\n\n%d items made by the model's generator with seeds of their own (512 to 2,048 tokens); no item of the test set.\n"+
-		"Full cache: %s. The columns are normalisations of the oracle importance, the repaired solver, the question's last row\ncounted as a decoding step, and the ablation without the optimality gap.\n\n", d.Items, d.Full)
+	p.printf("## How to make the profile: development set\n\n%d items from the model's generator with other seeds (512 to 2,048 tokens), none of them in the test set. Full cache: %s.\n"+
+		"The columns are normalisations of the oracle importance, the repaired solver, the question's last row counted as a decoding\nstep, and profiles without the optimality gap. Means over %s:\n\n", d.Items, d.Full, list(metrics))
 	names := []string{"uniform"}
 	for _, v := range variants {
 		names = append(names, v.name)
 	}
-	p.table([]string{"metric", "removed"}, names)
-	eachRow(func(metric string, ratio float64) {
-		p.printf("| %s | %s |", metric, percent(ratio))
-		for _, name := range names {
-			p.printf(" %s |", d.Cells.at(metric, ratio, name).Score)
-		}
-		p.printf("\n")
-	})
-	p.printf("| mean | |")
-	for _, name := range names {
-		p.printf(" %.1f |", 100*d.mean(name))
-	}
-	p.printf("\n\n")
+	p.means(d.Cells, metrics, ratios, names)
 	p.versus("No normalisation against one divisor per layer (the authors' recorder)", "none", "per layer")
 	p.versus("Repaired against greedy solutions", "none, repaired", "none")
 	p.versus("With the question counted against without", "none, question counted", "none")
 	p.versus("Profiles made as if the metric ranked perfectly (\"without the gap\") against uniform budgets", "none, without the gap", "uniform")
 	p.versus("The same against profiles with the gap", "none, without the gap", "none")
-	p.printf("\nDecided here, on one small model: no normalisation, greedy, the question not counted. `lukv profile` offers the others.\n\n")
+	p.printf("\nThe defaults follow from this comparison on one small model: no normalisation, the greedy solver, the question not counted. `lukv profile`\noffers the other variants.\n\n")
 }
 
 // mean returns the mean score of a column.
@@ -386,58 +379,43 @@ func tenths(score float64) int {
 	return 10*whole + part
 }
 
+// losses writes mean losses over metrics.
 func (p *page) losses() {
-	p.printf("## Oracle importance lost\n\nShare of the importance (not normalised) of %d development items that the kept entries lack, in percent; in parentheses what the\n"+
-		"best possible choice of entries would lose under the same budgets. The difference is the optimality gap of the metric.\n\n", p.f.Losses.Items)
-	p.table([]string{"metric", "removed"}, allocators)
-	eachRow(func(metric string, ratio float64) {
-		p.printf("| %s | %s |", metric, percent(ratio))
-		least := 2.0
-		of := map[string]Loss{}
-		for _, c := range p.f.Losses.Cells {
-			if c.Metric == metric && c.Ratio == ratio {
-				of[c.Allocator] = c
-				least = min(least, c.Loss)
-			}
-		}
+	p.printf("## Oracle importance lost\n\nPercentage of the importance (not normalised) of %d development items that the kept entries lack; in parentheses, the loss of the\n"+
+		"best possible choice of entries under the same budgets. The difference is the optimality gap of the metric. Means over\n%s:\n\n", p.f.Losses.Items, list(metrics))
+	p.table([]string{"removed"}, allocators)
+	for _, ratio := range ratios {
+		p.printf("| %s |", percent(ratio))
 		for _, a := range allocators {
-			mark := ""
-			if of[a].Loss == least {
-				mark = "**"
+			var loss, oracle float64
+			for _, c := range p.f.Losses.Cells {
+				if c.Ratio == ratio && c.Allocator == a {
+					loss += c.Loss / float64(len(metrics))
+					oracle += c.Oracle / float64(len(metrics))
+				}
 			}
-			p.printf(" %s%.1f%s (%.1f) |", mark, 100*of[a].Loss, mark, 100*of[a].Oracle)
+			p.printf(" %.1f (%.1f) |", 100*loss, 100*oracle)
 		}
 		p.printf("\n")
-	})
+	}
 	p.printf("\n")
 }
 
 // solver reports the certificates over all calibration questions.
 func (p *page) solver() {
 	s := &p.f.Solver
-	p.printf("## Solver\n\nHow far the summed losses of all calibration questions can lie above the optimum at most, in percent of the lower bound: greedy, and\n"+
-		"repaired in parentheses. At low ratios hardly anything is lost, and the bound is a small number to be a percentage of.\n"+
-		"Of %d solutions (questions × metrics × levels) %d are proven optimal as greedy finds them; repair improved %d and worsened %d.\n\n",
-		s.Solutions, s.Exact, s.Improved, s.Worsened)
-	var columns []string
-	for _, level := range solverLevels {
-		columns = append(columns, fmt.Sprintf("%d %%", level))
-	}
-	p.table([]string{"metric"}, append(columns, "all levels"))
-	for _, metric := range metrics {
-		p.printf("| %s |", metric)
-		for _, level := range append(slices.Clone(solverLevels), 0) {
-			for _, r := range s.Levels {
-				if r.Metric == metric && r.Ratio == float64(level)/100 {
-					p.printf(" %s (%s) |", above(r.Greedy, r.Bound), above(r.Repaired, r.Bound))
-				}
-			}
+	p.printf("## Solver\n\nThe summed losses of all calibration questions exceed the optimum by at most these percentages of the lower bound, over all levels;\n"+
+		"repaired solutions in parentheses. Greedy is proven optimal for %d of %d solutions (questions × metrics × levels); repair\nimproved %d and worsened %d.\n\n",
+		s.Exact, s.Solutions, s.Improved, s.Worsened)
+	p.table([]string{"metric"}, []string{"greedy (repaired)"})
+	for _, r := range s.Levels {
+		if r.Ratio == 0 {
+			p.printf("| %s | %s (%s) |\n", r.Metric, above(r.Greedy, r.Bound), above(r.Repaired, r.Bound))
 		}
-		p.printf("\n")
 	}
 }
 
-// above says how far a loss lies above its bound, in percent.
+// above returns how far a loss exceeds its bound, in percent.
 func above(loss, bound float64) string {
 	if bound <= 0 {
 		return "–"

@@ -1,4 +1,4 @@
-package results
+package main
 
 import "strings"
 
@@ -22,30 +22,29 @@ func (p *page) remedies() {
 		return
 	}
 	p.printf("## Remedies for tasks without calibration questions\n\n"+
-		"Profiles of output errors lose kinds of task that their calibration lacks. What was tried against it, on %d development items, %d of\n"+
-		"each task (full cache: %s): a smaller power γ of the layers' weights; for every head a quarter or half of what heads keep on average, paid\n"+
-		"by the others in proportion; and rows mixed with uniform ones.\n\n",
-		c.Items, partItems, c.Full)
-	p.comparison(c, metrics, remedyRatios, remedyMethods)
-	p.printf("Paired differences of the profile as it is, in points, with 95 %% intervals; above zero, the remedy loses:\n\n")
-	p.gainsTable(c, metrics, remedyRatios, remedyOver)
+		"Profiles of output errors lose on kinds of task that their calibration lacks. Remedies tried on %d development items, %d of\n"+
+		"each task (full cache: %s): a smaller power γ of the layers' weights; a floor for every head of a quarter or half of the mean, paid for\n"+
+		"by the other heads in proportion; and rows mixed with uniform rows. Means over %s:\n\n",
+		c.Items, partItems, c.Full, list(metrics))
+	p.means(c.Cells, metrics, remedyRatios, remedyMethods)
+	p.printf("Paired differences of the unchanged profile from each remedy; above zero, the remedy loses:\n\n")
 	for _, over := range remedyOver {
 		p.againstText(c.Gains, over)
 	}
-	p.printf("\n### Remedies by kind of task\n\n")
-	p.table([]string{"metric", "tasks"}, append([]string{"full"}, remedyMethods...))
+	p.printf("\n### Remedies by kind of task\n\nMeans over %s, with %s removed:\n\n", list(metrics), percent(taskRatio))
+	p.table([]string{"tasks"}, append([]string{"full"}, remedyMethods...))
+	var rows []string
 	for _, metric := range metrics {
-		for _, ratio := range remedyRatios {
-			for _, kind := range kinds {
-				p.kind(rowName(metric, ratio), kind.name, kind.tasks)
-			}
-		}
+		rows = append(rows, rowName(metric, taskRatio))
+	}
+	for _, kind := range kinds {
+		p.kind(rows, kind.name, kind.tasks)
 	}
 	p.printf("\n")
 }
 
-// kind writes the means over tasks with the given name prefixes.
-func (p *page) kind(row, name string, prefixes []string) {
+// kind writes the means over rows and over tasks with the given name prefixes.
+func (p *page) kind(rows []string, name string, prefixes []string) {
 	full, n := 0.0, 0.0
 	sums := map[string]float64{}
 	for _, t := range p.f.Remedies.Tasks {
@@ -56,11 +55,13 @@ func (p *page) kind(row, name string, prefixes []string) {
 			full += t.Full
 			n++
 			for _, m := range remedyMethods {
-				sums[m] += t.Scores[row][m]
+				for _, row := range rows {
+					sums[m] += t.Scores[row][m] / float64(len(rows))
+				}
 			}
 		}
 	}
-	p.printf("| %s | %s | %.0f |", row, name, 100*full/n)
+	p.printf("| %s | %.0f |", name, 100*full/n)
 	for _, m := range remedyMethods {
 		p.printf(" %.0f |", 100*sums[m]/n)
 	}

@@ -1,9 +1,11 @@
-package results
+package main
 
 import (
 	"bytes"
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -35,7 +37,68 @@ func TestPageIsMadeFromFigures(t *testing.T) {
 	page, err := os.ReadFile("../../docs/results.md")
 	require.NoError(t, err)
 	require.Equal(t, string(page), pageOf(t, figures(t)),
-		"write the page again: go run ./cmd/lukv results --render -o docs/results.md --figures docs/results.json")
+		"write the page again: cd scripts/results && go run . -render")
+	for _, table := range Tables {
+		file, err := os.ReadFile("../../docs/results/" + table.Name + ".csv")
+		require.NoError(t, err)
+		var b strings.Builder
+		require.NoError(t, figures(t).WriteCSV(&b, table.Name))
+		require.Equal(t, string(file), b.String(), "write the tables again: cd scripts/results && go run . -render")
+		require.Contains(t, string(page), "(results/"+table.Name+".csv)")
+	}
+	require.ErrorContains(t, figures(t).WriteCSV(io.Discard, "more"), `found table "more"`)
+}
+
+// The tables have a row for every score and difference of the figures, with its values.
+func TestTablesAreComplete(t *testing.T) {
+	f := figures(t)
+	rows := func(table string) map[string]int {
+		var b strings.Builder
+		require.NoError(t, f.WriteCSV(&b, table))
+		records, err := csv.NewReader(strings.NewReader(b.String())).ReadAll()
+		require.NoError(t, err)
+		count := map[string]int{}
+		for _, r := range records[1:] {
+			count[strings.Join(r, "|")]++
+		}
+		return count
+	}
+	scores := rows("scores")
+	for name, c := range map[string]struct {
+		items int
+		full  Score
+		cells Cells
+	}{
+		"allocators": {f.Test.Items, f.Test.Full, f.Test.Cells}, "objectives": {f.Objectives.Items, f.Objectives.Full, f.Objectives.Cells},
+		"metrics": {f.Metrics.Items, f.Metrics.Full, f.Metrics.Cells}, "weights": {f.Weights.Items, f.Weights.Full, f.Weights.Cells},
+		"remedies": {f.Remedies.Items, f.Remedies.Full, f.Remedies.Cells}, "development": {f.Development.Items, f.Development.Full, f.Development.Cells},
+	} {
+		full := fmt.Sprintf("%s|%d||0|full cache|%.4f|%.4f|%.4f||", name, c.items, c.full.Score, c.full.Low, c.full.High)
+		require.Equal(t, 1, scores[full], full)
+		for _, x := range c.cells {
+			row := fmt.Sprintf("%s|%d|%s|%g|%s|%.4f|%.4f|%.4f|%.4f|%d", name, c.items, x.Metric, x.Ratio, x.Method,
+				x.Score.Score, x.Low, x.High, x.Achieved, x.CacheBytes)
+			require.Equal(t, 1, scores[row], row)
+		}
+	}
+	gains := len(f.Test.Gains) + len(f.Objectives.Gains) + len(f.Metrics.Gains) + len(f.Weights.Gains) + len(f.PerHead.Gains) + len(f.Remedies.Gains)
+	require.Len(t, rows("differences"), gains)
+	require.Len(t, rows("losses"), len(f.Losses.Cells))
+	require.Len(t, rows("solver"), len(f.Solver.Levels))
+	require.Len(t, rows("tasks"), 13*(len(metrics)*(len(allocators)+1)+len(objectiveMetrics)*(len(objectiveMethods)+1)+
+		len(remedyRatios)*len(metrics)*(len(remedyMethods)+1)))
+	require.Equal(t, 1, rows("tasks")[fmt.Sprintf("remedies|keydiff|0.9|vt|8|%s|%.4f", halfMixed, f.Remedies.taskAt(t, "vt", "keydiff at 90 %", halfMixed))])
+}
+
+func (c *Comparison) taskAt(t *testing.T, task, row, method string) float64 {
+	t.Helper()
+	for _, x := range c.Tasks {
+		if x.Task == task {
+			return x.Scores[row][method]
+		}
+	}
+	t.Fatalf("found no task %s", task)
+	return 0
 }
 
 // Figures are complete: each table has a cell for every metric, ratio and method.
@@ -154,14 +217,14 @@ func TestSentencesFollowFigures(t *testing.T) {
 	rows := len(f.Metrics.Cells.metrics()) * len(ratios)
 	page := pageOf(t, f)
 	for _, want := range []string{
-		"* pyramidkv removes 50 to 53 % where 50 % is asked for.\n\nPaired",
+		"* pyramidkv removes 50 to 53 % where 50 % is requested.\n\nPaired",
 		"* With 90 % removed, cur with adakv is highest: 99.9.",
-		fmt.Sprintf("* Against the full cache, the interval lies above zero in %d of %d rows and below in 3 (knorm at 50 %%, 80 %% and 90 %%).", rows-3, rows),
-		"* Against half for certain, the interval lies above zero in 0 of 6 rows and below in 0.",
-		"* Against lukv, the interval lies above zero in 9 of 12 rows and below in 3 (key_distance at 50 %, 80 % and 90 %).",
+		fmt.Sprintf("* Against the full cache, the interval is above zero in %d of %d rows and below in 3 (knorm at 50 %%, 80 %% and 90 %%).", rows-3, rows),
+		"* Against half for certain, the interval is above zero in 0 of 6 rows and below in 0.",
+		"* Against lukv, the interval is above zero in 9 of 12 rows and below in 3 (key_distance at 50 %, 80 % and 90 %).",
 		" -25 points with keydiff",
 		"LU-KV has the highest score in 1 of 9 rows** of the first table (keydiff at 80 %). uniform leads in 8",
-		"LU-KV scores -20.0 to -20.0 points against uniform. The paired interval lies above zero in 0 of 9 rows; it lies below zero for snapkv at 50 %, 80 % and 90 %",
+		"LU-KV scores -20.0 to -20.0 points against uniform. The paired interval is above zero in 0 of 9 rows; it is below zero for snapkv at 50 %, 80 % and 90 %",
 		"(the authors' recorder): -11.0 to +0.0 points, higher in 0 of 9 rows, equal in 8;",
 		"With snapkv, keydiff and expected_attention, layer 5 costs most.",
 	} {
@@ -195,8 +258,8 @@ func TestKind(t *testing.T) {
 		return Task{Task: task, Full: full, Scores: map[string]map[string]float64{"row": {halfFloor: floor}}}
 	}
 	p := page{f: &Figures{Remedies: Comparison{Tasks: []Task{row("cwe", 0.5, 0.2), row("vt", 1, 1), row("fwe", 0.7, 0.4)}}}}
-	p.kind("row", "words", []string{"cwe", "fwe"})
-	require.Equal(t, "| row | words | 60 | 0 | 0 | 0 | 30 | 0 | 0 | 0 | 0 |\n", p.b.String())
+	p.kind([]string{"row"}, "words", []string{"cwe", "fwe"})
+	require.Equal(t, "| words | 60 | 0 | 0 | 0 | 30 | 0 | 0 | 0 | 0 |\n", p.b.String())
 }
 
 // Rows with a floor keep their mean: no head keeps less than its share of it,
