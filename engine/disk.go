@@ -39,8 +39,8 @@ type disk struct {
 	pending      int64    // bytes of the files being written
 	windowed     bool
 	log          *slog.Logger
-	trees        map[string]*prefixes[*stored] // by label
-	files        map[string]*stored            // by name
+	trees        map[string]*radixTree[*stored] // by label
+	files        map[string]*stored             // by name
 }
 
 // stored is a file of a saved session.
@@ -62,7 +62,7 @@ var prefixName = regexp.MustCompile(`^[0-9a-f]{32}\.session$`)
 func openDisk(dir string, limit int64, m *model.Model, log *slog.Logger) (*disk, error) {
 	d := &disk{
 		dir: filepath.Join(dir, folderOf(m)), limit: limit, log: log,
-		trees: map[string]*prefixes[*stored]{}, files: map[string]*stored{},
+		trees: map[string]*radixTree[*stored]{}, files: map[string]*stored{},
 	}
 	if err := os.MkdirAll(d.dir, 0o700); err != nil {
 		return nil, err
@@ -239,7 +239,7 @@ func (d *disk) add(f *stored) {
 	}
 	tree := d.trees[f.label]
 	if tree == nil {
-		tree = new(prefixes[*stored])
+		tree = new(radixTree[*stored])
 		d.trees[f.label] = tree
 	}
 	tree.put(f.tokens, f)

@@ -39,7 +39,7 @@
 // # Prefixes
 //
 // Sessions of finished prompts are kept as long as there is room and serve requests that
-// begin with the same tokens and have the same policy ([Options.Kept];
+// begin with the same tokens and have the same policy ([Options.PrefixCacheBytes];
 // [Options.OnPrefix] is told of each). With [Options.Store] they are also kept in files,
 // for the next engine on the same model; the prompt of a request with
 // [Request.PromptOnly] is on disk when the request ends. Files have checksums and appear

@@ -21,14 +21,14 @@ import (
 // Options configure an engine. The zero value has sensible limits, but none on
 // memory.
 type Options struct {
-	// MaxBytes bounds the caches of all requests together with what is kept of
-	// earlier ones; 0: no bound.
+	// MaxBytes bounds the KV caches of all requests and the prefix cache together; 0: no
+	// bound.
 	MaxBytes int64
 
-	// Kept bounds what is kept of earlier prompts, within MaxBytes: 0 for all the room
-	// that requests leave (nothing if MaxBytes is 0), -1 for nothing. Each prompt counts
-	// with its cache, its tokens and the logits after it.
-	Kept int64
+	// PrefixCacheBytes bounds the prefix cache, within MaxBytes: 0 for all the room that
+	// requests leave (none if MaxBytes is 0), -1 for none. Each prompt counts with its KV
+	// cache, its tokens and the logits after it.
+	PrefixCacheBytes int64
 
 	// Store, if not empty, is a folder in which prompts outlive the engine: those of
 	// requests with PromptOnly, before these end; compressed contexts, once they have
@@ -39,9 +39,8 @@ type Options struct {
 	Store      string
 	StoreBytes int64
 
-	// OnPrefix, if not nil, is called whenever the cache of a prompt is kept in memory
-	// or no longer is. It is called by the goroutine that computes everything and must
-	// not block.
+	// OnPrefix, if not nil, is called whenever a prompt enters or leaves the prefix cache. It
+	// is called by the goroutine that computes everything and must not block.
 	OnPrefix func(PrefixEvent)
 
 	// Log, if not nil, receives messages about the store.
@@ -86,8 +85,8 @@ func (o Options) withDefaults(positions int) (Options, error) {
 	if o.Latency == 0 {
 		o.Latency = 100 * time.Millisecond
 	}
-	if o.Kept == 0 {
-		o.Kept = o.MaxBytes
+	if o.PrefixCacheBytes == 0 {
+		o.PrefixCacheBytes = o.MaxBytes
 	}
 	if o.OnPrefix == nil {
 		o.OnPrefix = func(PrefixEvent) {}
@@ -104,8 +103,8 @@ func (o Options) withDefaults(positions int) (Options, error) {
 		return o, fmt.Errorf("a store of %d bytes, want 0 or more", o.StoreBytes)
 	case o.StoreBytes > 0 && o.Store == "":
 		return o, errors.New("a bound on a store without a folder for it")
-	case o.Kept < -1:
-		return o, fmt.Errorf("%d bytes kept, want -1 or more", o.Kept)
+	case o.PrefixCacheBytes < -1:
+		return o, fmt.Errorf("a prefix cache of %d bytes, expected -1 or more", o.PrefixCacheBytes)
 	case o.MaxRunning < 1 || o.MaxRunning > MostRunning:
 		return o, fmt.Errorf("%d answers at once, want 1 to %d", o.MaxRunning, MostRunning)
 	case o.MaxQueue < 1 || o.MaxQueueTokens < 1:
@@ -131,27 +130,27 @@ type Engine struct {
 	wake    chan struct{} // something happened that the loop should look at
 	stopped chan struct{} // closed when the loop has ended
 
-	mu      sync.Mutex // guards the following
-	queue   queue
-	closing bool
-	names   int      // requests named by the engine
-	posted  []func() // for the loop to run
+	mu        sync.Mutex // guards the following
+	queue     queue
+	closing   bool
+	names     int      // requests named by the engine
+	callbacks []func() // for the loop to run
 
 	// Owned by the loop.
-	running  []*job // in the order of admission
-	reserved int64  // bytes, of all running requests
-	kept     store
-	disk     *disk    // nil without Options.Store
-	beside   int      // file loads and writes in progress
-	writing  bool     // one of them is a write that no request waits for
-	writes   []*write // of these, those that wait for room in the store
-	pace     pace
-	turn     int // whose prompt is next
-	parts    []model.Part
-	owners   []*job    // of parts
-	replays  []*choice // answers that are recomputed, as a prompt is, since they lost their cache
-	replayed int       // tokens in parts that recompute answers
-	draws    []*choice
+	running   []*job // in the order of admission
+	reserved  int64  // bytes, of all running requests
+	cache     prefixCache
+	disk      *disk    // nil without Options.Store
+	pendingIO int      // file loads and writes in progress
+	writing   bool     // one of them is a write that no request waits for
+	writes    []*write // of these, those that wait for room in the store
+	pace      pace
+	turn      int // whose prompt is next
+	parts     []model.Part
+	owners    []*job    // of parts
+	replays   []*choice // answers that are recomputed, as a prompt is, since they lost their cache
+	replayed  int       // tokens in parts that recompute answers
+	draws     []*choice
 
 	stats counters
 }
@@ -172,16 +171,16 @@ func New(m *model.Model, o Options) (*Engine, error) {
 	e := &Engine{
 		m: m, tok: tok, o: o, chunk: 512,
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
-		kept: store{limit: max(o.Kept, 0), vocab: m.Config().Vocab, trees: map[string]*prefixes[*entry]{}, changed: o.OnPrefix},
+		cache: prefixCache{limit: max(o.PrefixCacheBytes, 0), vocab: m.Config().Vocab, trees: map[string]*radixTree[*entry]{}, changed: o.OnPrefix},
 	}
 	for _, w := range m.Config().Windows {
-		e.kept.windowed = e.kept.windowed || w > 0
+		e.cache.windowed = e.cache.windowed || w > 0
 	}
 	if o.Store != "" {
 		if e.disk, err = openDisk(o.Store, o.StoreBytes, m, o.Log); err != nil {
 			return nil, fmt.Errorf("new engine: store: %w", err)
 		}
-		e.disk.windowed = e.kept.windowed
+		e.disk.windowed = e.cache.windowed
 		e.stats.stored.Store(e.disk.bytes)
 	}
 	e.pace = pace{target: o.Latency, most: e.chunk}
@@ -222,7 +221,7 @@ func (e *Engine) submit(ctx context.Context, r Request) (*Stream, error) {
 	if err := e.check(&r); err != nil {
 		return nil, err
 	}
-	r.Prompt = slices.Clone(r.Prompt) // what is kept of it stays longer than the caller's may
+	r.Prompt = slices.Clone(r.Prompt) // the prefix cache may hold it longer than the caller does
 	if r.PromptOnly {
 		r.Choices = 1
 	}
@@ -278,8 +277,8 @@ func (e *Engine) Drain(ctx context.Context) error {
 	return errors.Join(err, e.Close())
 }
 
-// Close cancels all requests, waits for the step in progress, writes what is kept to the
-// store, if there is one, and frees all memory. Closing twice is fine.
+// Close cancels all requests, waits for the step in progress, writes the prefix cache to
+// the store, if there is one, and frees all memory. Closing twice is fine.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	e.closing = true
@@ -296,8 +295,8 @@ func (e *Engine) loop() {
 	for {
 		over := e.receive()
 		if over {
-			e.storeKept()
-			e.kept.close()
+			e.storeCached()
+			e.cache.close()
 			e.disk.close()
 			return
 		}
@@ -307,20 +306,20 @@ func (e *Engine) loop() {
 	}
 }
 
-// receive runs what was posted, ends requests that are no longer wanted and admits
+// receive runs callbacks, ends cancelled requests and admits
 // waiting ones. It reports whether the loop should end.
 func (e *Engine) receive() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.runPosted()
+	e.runCallbacks()
 	for _, j := range e.queue.all() {
-		if err := e.gone(j); err != nil {
+		if err := e.cancelled(j); err != nil {
 			e.queue.remove(j)
 			e.finish(j, err)
 		}
 	}
 	for _, j := range slices.Clone(e.running) {
-		if err := e.gone(j); err != nil {
+		if err := e.cancelled(j); err != nil {
 			e.leave(j)
 			e.finish(j, err)
 		}
@@ -328,11 +327,11 @@ func (e *Engine) receive() bool {
 	e.admit()
 	e.stats.waiting.Store(int64(e.queue.n))
 	e.stats.running.Store(int64(len(e.running)))
-	return e.closing && e.queue.n == 0 && len(e.running) == 0 && e.beside == 0
+	return e.closing && e.queue.n == 0 && len(e.running) == 0 && e.pendingIO == 0
 }
 
-// gone returns why a request is no longer wanted; nil if it still is.
-func (e *Engine) gone(j *job) error {
+// cancelled returns the cause if a request or the engine was cancelled, nil otherwise.
+func (e *Engine) cancelled(j *job) error {
 	if j.ctx.Err() != nil {
 		return context.Cause(j.ctx)
 	}
@@ -390,15 +389,15 @@ func (e *Engine) width() int {
 	return n
 }
 
-// reserve takes n more bytes for a request, dropping kept sessions if necessary. It
+// reserve takes n more bytes for a request, dropping entries of the prefix cache if necessary. It
 // reports whether they fit.
 func (e *Engine) reserve(j *job, n int64) bool {
 	if e.o.MaxBytes > 0 {
 		if e.reserved+n > e.o.MaxBytes {
 			return false
 		}
-		e.kept.shrink(e.o.MaxBytes - e.reserved - n)
-		e.stats.kept.Store(e.kept.bytes)
+		e.cache.shrink(e.o.MaxBytes - e.reserved - n)
+		e.stats.cached.Store(e.cache.bytes)
 	}
 	e.reserved += n
 	j.reserved += n
@@ -407,7 +406,7 @@ func (e *Engine) reserve(j *job, n int64) bool {
 	return true
 }
 
-// room returns the bytes that are left for sessions kept in memory.
+// room returns the bytes that are left for the prefix cache.
 func (e *Engine) room() int64 {
 	if e.o.MaxBytes == 0 {
 		return math.MaxInt64
@@ -485,15 +484,15 @@ func (e *Engine) fail(j *job, err error) {
 
 // counters are what Stats reports; they may be read at any time.
 type counters struct {
-	waiting, running, reserved, kept atomic.Int64
-	stored, loaded                   atomic.Int64
-	peak, saved, evicted             atomic.Int64
-	promptTokens, cachedTokens       atomic.Int64
-	generated, preempted             atomic.Int64
-	stopped, limited                 atomic.Int64 // completed: stop and length
-	cancelled, failed                atomic.Int64
-	steps                            atomic.Int64
-	drafted, accepted                atomic.Int64
+	waiting, running, reserved, cached atomic.Int64
+	stored, loaded                     atomic.Int64
+	peak, saved, evicted               atomic.Int64
+	promptTokens, cachedTokens         atomic.Int64
+	generated, preempted               atomic.Int64
+	stopped, limited                   atomic.Int64 // completed: stop and length
+	cancelled, failed                  atomic.Int64
+	steps                              atomic.Int64
+	drafted, accepted                  atomic.Int64
 }
 
 // ended counts a request that has ended.
@@ -524,10 +523,10 @@ type Stats struct {
 	ReservedBytes    int64 // for caches of running requests
 	PeakBytes        int64 // the most that was ever reserved
 	SavedBytes       int64 // that the caches of running requests would need in addition if nothing were compressed
-	KeptBytes        int64 // kept of earlier requests: caches, tokens and logits
-	StoredBytes      int64 // kept on disk
+	PrefixCacheBytes int64 // of the prefix cache: KV caches, tokens and logits
+	StoredBytes      int64 // of files in the store
 	LoadedFiles      int64 // times that a stored file was loaded
-	MaxBytes         int64 // the limit on reserved and kept bytes together
+	MaxBytes         int64 // the limit on ReservedBytes and PrefixCacheBytes together
 
 	PromptTokens, CachedTokens, GeneratedTokens int64
 	Completed, Cancelled, Failed, Preempted     int64 // requests
@@ -544,7 +543,7 @@ func (e *Engine) Stats() Stats {
 	return Stats{
 		Waiting: c.waiting.Load(), Running: c.running.Load(),
 		ReservedBytes: c.reserved.Load(), PeakBytes: c.peak.Load(), SavedBytes: c.saved.Load(), MaxBytes: e.o.MaxBytes,
-		KeptBytes: c.kept.Load(), StoredBytes: c.stored.Load(), LoadedFiles: c.loaded.Load(),
+		PrefixCacheBytes: c.cached.Load(), StoredBytes: c.stored.Load(), LoadedFiles: c.loaded.Load(),
 		PromptTokens: c.promptTokens.Load(), CachedTokens: c.cachedTokens.Load(), GeneratedTokens: c.generated.Load(),
 		Completed: c.stopped.Load() + limited, Cancelled: c.cancelled.Load(), Failed: c.failed.Load(), Preempted: c.preempted.Load(),
 		ReachedLength: limited,

@@ -320,9 +320,9 @@ func TestPreemption(t *testing.T) {
 	require.Positive(t, e.Stats().Preempted)
 }
 
-// TestPreemptedWithItsPromptKept: a preempted answer continues when its whole prompt is
+// TestPreemptedWithItsPromptCached: a preempted answer continues when its whole prompt is
 // kept.
-func TestPreemptedWithItsPromptKept(t *testing.T) {
+func TestPreemptedWithItsPromptCached(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 1)
 	e := newEngine(t, m, Options{MaxBytes: 64 << 20})
@@ -352,7 +352,7 @@ func TestPreemptedWithItsPromptKept(t *testing.T) {
 	require.Zero(t, s.Cached())
 }
 
-func TestKept(t *testing.T) {
+func TestPrefixCache(t *testing.T) {
 	m := openModel(t)
 	tokens, contexts := prompts(t, m, 2)
 	e := newEngine(t, m, Options{MaxBytes: 64 << 20})
@@ -419,9 +419,9 @@ func TestKept(t *testing.T) {
 
 	// Nothing is kept where there is no room for it.
 	st := e.Stats()
-	require.Positive(t, st.KeptBytes)
-	require.LessOrEqual(t, st.KeptBytes+st.ReservedBytes, st.MaxBytes)
-	none := newEngine(t, m, Options{MaxBytes: 64 << 20, Kept: -1})
+	require.Positive(t, st.PrefixCacheBytes)
+	require.LessOrEqual(t, st.PrefixCacheBytes+st.ReservedBytes, st.MaxBytes)
+	none := newEngine(t, m, Options{MaxBytes: 64 << 20, PrefixCacheBytes: -1})
 	for range 2 {
 		s, err := none.Submit(context.Background(), plain)
 		require.NoError(t, err)
@@ -447,7 +447,7 @@ func TestNeighbourOfAFailure(t *testing.T) {
 	for i := range cfg.Hidden { // the embedding of one token is damaged
 		binary.LittleEndian.PutUint32(w.Embed.Data[4*(bad*cfg.Hidden+i):], math.Float32bits(float32(math.NaN())))
 	}
-	e := newEngine(t, m, Options{Kept: 1 << 20, MaxBytes: 64 << 20})
+	e := newEngine(t, m, Options{PrefixCacheBytes: 1 << 20, MaxBytes: 64 << 20})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	submit := func(r Request) *Stream {
@@ -927,7 +927,7 @@ func TestNothingLeaks(t *testing.T) {
 	st := e.Stats()
 	require.Zero(t, st.ReservedBytes+st.Running+st.Waiting, "%+v", st)
 	require.EqualValues(t, n, st.Completed+st.Cancelled)
-	require.LessOrEqual(t, st.KeptBytes, st.MaxBytes)
+	require.LessOrEqual(t, st.PrefixCacheBytes, st.MaxBytes)
 	require.NoError(t, e.Close())
 	for range 100 {
 		if runtime.NumGoroutine() <= before {
@@ -1014,7 +1014,7 @@ func TestPromptBelongsToTheCaller(t *testing.T) {
 func TestReplaysAreLimited(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 1)
-	e := newEngine(t, m, Options{Kept: -1})
+	e := newEngine(t, m, Options{PrefixCacheBytes: -1})
 	o := model.Sampling{MaxTokens: 120, IgnoreEOS: true, Temperature: 1, LogProbs: true}
 	r := Request{Prompt: tokens[0][:40], Choices: 12, Sampling: o}
 	want := alone(t, m, r)

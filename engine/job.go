@@ -201,7 +201,7 @@ func (j *job) compute() error {
 	if err := j.name(); err != nil {
 		return err
 	}
-	s, at := e.kept.find(j)
+	s, at := e.cache.find(j)
 	if s == nil {
 		var err error
 		if s, err = e.m.NewSession(j.sessionOptions()); err != nil {

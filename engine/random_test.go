@@ -85,7 +85,7 @@ func randomCase(t *testing.T, seed uint64) (sum Stats) {
 	}
 	if rng.IntN(4) > 0 { // room for 500 to 1,700 tokens
 		o.MaxBytes = int64(8*cfg.Layers*heads*cfg.HeadDim) * int64(500+rng.IntN(1200))
-		o.Kept = []int64{0, 0, -1, o.MaxBytes / 3}[rng.IntN(4)]
+		o.PrefixCacheBytes = []int64{0, 0, -1, o.MaxBytes / 3}[rng.IntN(4)]
 	}
 	if rng.IntN(2) == 0 {
 		o.Store, o.StoreBytes = t.TempDir(), []int64{0, 1 << (16 + rng.IntN(6))}[rng.IntN(2)]
@@ -123,7 +123,7 @@ func randomCase(t *testing.T, seed uint64) (sum Stats) {
 		st := e.Stats()
 		require.Zero(t, st.ReservedBytes+st.Running+st.Waiting, "seed %d: %+v", seed, st)
 		if o.MaxBytes > 0 {
-			require.LessOrEqual(t, max(st.PeakBytes, st.KeptBytes), o.MaxBytes, "seed %d", seed)
+			require.LessOrEqual(t, max(st.PeakBytes, st.PrefixCacheBytes), o.MaxBytes, "seed %d", seed)
 		}
 		if o.StoreBytes > 0 {
 			require.LessOrEqual(t, st.StoredBytes, o.StoreBytes, "seed %d", seed)
@@ -340,8 +340,8 @@ func (r *randomRequest) check(e *Engine, m *model.Model) error {
 	var bound error
 	q.Inspect = func(s *model.Session) {
 		inspected = headLens(s, m.Config())
-		if live, limit := arena.Live(), e.o.MaxBytes; limit > 0 && (live > e.reserved+e.kept.bytes || e.reserved+e.kept.bytes > limit) {
-			bound = fmt.Errorf("%d bytes in use, %d reserved and %d kept of %d", live, e.reserved, e.kept.bytes, limit)
+		if live, limit := arena.Live(), e.o.MaxBytes; limit > 0 && (live > e.reserved+e.cache.bytes || e.reserved+e.cache.bytes > limit) {
+			bound = fmt.Errorf("%d bytes in use, %d reserved and %d kept of %d", live, e.reserved, e.cache.bytes, limit)
 		}
 	}
 	// Ample even on a slow machine: an engine that sleeps while there is work never ends.

@@ -147,8 +147,8 @@ func (e *Engine) grow(j *job) bool {
 	}
 	switch {
 	case e.preempt():
-	case e.beside > 0:
-		e.settle()
+	case e.pendingIO > 0:
+		e.waitForFiles()
 	default:
 		e.fail(j, &TooLargeError{Needed: j.reserved + j.step, Limit: e.o.MaxBytes})
 	}
@@ -303,8 +303,8 @@ func (e *Engine) read(j *job) {
 	j.saved = st.FullBytes - st.CacheBytes
 	e.stats.saved.Add(j.saved)
 	j.stream.cache = CacheUse{Entries: st.Entries, FullEntries: st.FullEntries, Bytes: st.CacheBytes, FullBytes: st.FullBytes}
-	e.kept.keep(j, e.room())
-	e.stats.kept.Store(e.kept.bytes)
+	e.cache.keep(j, e.room())
+	e.stats.cached.Store(e.cache.bytes)
 	if e.persist(j) {
 		return
 	}

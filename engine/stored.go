@@ -31,7 +31,7 @@ type write struct {
 // post hands fn to the loop to run.
 func (e *Engine) post(fn func()) {
 	e.mu.Lock()
-	e.posted = append(e.posted, fn)
+	e.callbacks = append(e.callbacks, fn)
 	e.mu.Unlock()
 	e.poke()
 }
@@ -51,7 +51,7 @@ func (e *Engine) startLoad(j *job, f *stored, n int) bool {
 			l.asked, question = j, j.req.Prompt[n:]
 		}
 		f.load = l
-		e.beside++
+		e.pendingIO++
 		o := j.sessionOptions()
 		go func() {
 			saved, asked, err := e.disk.read(ctx, f, e.m, o, question)
@@ -81,7 +81,7 @@ func (e *Engine) loaded(l *load, saved, asked *model.Session, err error) {
 		}
 	}
 	l.cancel()
-	e.beside--
+	e.pendingIO--
 	if l.file.load == l { // otherwise it was cancelled
 		l.file.load = nil
 	}
@@ -100,8 +100,8 @@ func (e *Engine) loaded(l *load, saved, asked *model.Session, err error) {
 		e.stats.loaded.Add(1)
 	}
 	if saved != nil {
-		e.kept.add(l.file.label, l.file.context, l.file.tokens, saved, e.room())
-		e.stats.kept.Store(e.kept.bytes)
+		e.cache.add(l.file.label, l.file.context, l.file.tokens, saved, e.room())
+		e.stats.cached.Store(e.cache.bytes)
 	}
 	for _, j := range l.jobs {
 		j.load, j.tried = nil, true
@@ -157,23 +157,23 @@ func (e *Engine) give(n int64) {
 	e.stats.reserved.Store(e.reserved)
 }
 
-// settle waits until a load or a write is over, which may free bytes.
-func (e *Engine) settle() {
-	for before := e.beside; e.beside == before; {
+// waitForFiles waits until a load or a write is over, which may free bytes.
+func (e *Engine) waitForFiles() {
+	for before := e.pendingIO; e.pendingIO == before; {
 		<-e.wake
 		e.mu.Lock()
-		e.runPosted()
+		e.runCallbacks()
 		e.mu.Unlock()
 	}
 	e.poke()
 }
 
-// runPosted runs the posted functions. The caller holds the mutex.
-func (e *Engine) runPosted() {
-	for _, fn := range e.posted {
+// runCallbacks runs the callbacks. The caller holds the mutex.
+func (e *Engine) runCallbacks() {
+	for _, fn := range e.callbacks {
 		fn()
 	}
-	e.posted = nil
+	e.callbacks = nil
 }
 
 // persist writes the cache of a prompt that has been read to disk, if it belongs there
@@ -182,7 +182,7 @@ func (e *Engine) runPosted() {
 // store, written in the background, one at a time; the rest is written when the engine
 // is closed.
 func (e *Engine) persist(j *job) bool {
-	if e.disk == nil || !j.keepable() {
+	if e.disk == nil || !j.cacheable() {
 		return false
 	}
 	has := e.disk.has(j.label, j.req.Prompt)
@@ -198,7 +198,7 @@ func (e *Engine) persist(j *job) bool {
 		return false
 	default:
 		bytes := s.Stats().CacheBytes
-		if e.o.MaxBytes > 0 && e.reserved+e.kept.bytes+bytes > e.o.MaxBytes {
+		if e.o.MaxBytes > 0 && e.reserved+e.cache.bytes+bytes > e.o.MaxBytes {
 			return false
 		}
 		var err error
@@ -222,7 +222,7 @@ func (e *Engine) persist(j *job) bool {
 		e.reserved += w.held
 		e.stats.reserved.Store(e.reserved)
 	}
-	e.beside++
+	e.pendingIO++
 	e.writes = append(e.writes, w)
 	e.startWrites()
 	return w.job != nil
@@ -254,7 +254,7 @@ func (e *Engine) toStore(label string, context int, tokens []int32, s *model.Ses
 
 // written handles the end of a write, successful or not.
 func (e *Engine) written(w *write, err error) {
-	e.beside--
+	e.pendingIO--
 	if w.background {
 		e.writing = false
 	}
@@ -289,13 +289,13 @@ func (e *Engine) store(f *stored, err error) {
 	e.stats.stored.Store(e.disk.bytes)
 }
 
-// storeKept writes what is in memory but not on disk, as the engine ends. The most
+// storeCached writes what is in memory but not on disk, as the engine ends. The most
 // recently used is written last and stays longest.
-func (e *Engine) storeKept() {
+func (e *Engine) storeCached() {
 	if e.disk == nil {
 		return
 	}
-	for at := e.kept.used.Front(); at != nil; at = at.Next() {
+	for at := e.cache.used.Front(); at != nil; at = at.Next() {
 		en := at.Value.(*entry)
 		if e.disk.has(en.label, en.tokens) == len(en.tokens) {
 			continue
@@ -337,8 +337,8 @@ func (e *Engine) Forget(r Request) error {
 	done := make(chan struct{})
 	e.post(func() {
 		defer close(done)
-		e.kept.forget(j.label, r.Prompt)
-		e.stats.kept.Store(e.kept.bytes)
+		e.cache.forget(j.label, r.Prompt)
+		e.stats.cached.Store(e.cache.bytes)
 		if e.disk != nil {
 			e.disk.forget(j.label, r.Prompt)
 			e.stats.stored.Store(e.disk.bytes)

@@ -259,7 +259,7 @@ func TestStoredStaysWithoutMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, e.Close())
 
-	e = newEngine(t, m, Options{Store: dir, Kept: -1})
+	e = newEngine(t, m, Options{Store: dir, PrefixCacheBytes: -1})
 	full, err := m.NewSession(model.SessionOptions{})
 	require.NoError(t, err)
 	defer full.Close()

@@ -194,7 +194,7 @@ func (s *Server) writeMetrics(w http.ResponseWriter, _ *http.Request) {
 	family("lukv:kv_evicted_entries_total", "counter", func(st *engine.Stats) float64 { return float64(st.EvictedEntries) })
 	b.family("lukv:prefix_store_bytes", "gauge")
 	for i, sl := range order {
-		b.sample("lukv:prefix_store_bytes", float64(stats[i].KeptBytes), "model_name", sl.id, "tier", "memory")
+		b.sample("lukv:prefix_store_bytes", float64(stats[i].PrefixCacheBytes), "model_name", sl.id, "tier", "memory")
 		b.sample("lukv:prefix_store_bytes", float64(stats[i].StoredBytes), "model_name", sl.id, "tier", "disk")
 	}
 	b.family("lukv:model_loaded", "gauge")

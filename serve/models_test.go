@@ -192,7 +192,7 @@ func TestModelNobodyWaitedFor(t *testing.T) {
 // TestPastCounts: a counter never goes back when a model is opened again; momentary
 // figures are those of the running engine.
 func TestPastCounts(t *testing.T) {
-	moment := []string{"Waiting", "Running", "ReservedBytes", "SavedBytes", "KeptBytes", "StoredBytes", "MaxBytes"}
+	moment := []string{"Waiting", "Running", "ReservedBytes", "SavedBytes", "PrefixCacheBytes", "StoredBytes", "MaxBytes"}
 	var past engine.Stats
 	v := reflect.ValueOf(&past).Elem()
 	for i := range v.NumField() {

@@ -69,7 +69,7 @@ func BenchmarkServer(b *testing.B) {
 	m := modelOfSize(b, "150m")
 	defer m.Close()
 	s := New(Options{})
-	require.NoError(b, s.Add("m", m, engine.Options{Kept: -1})) // every prompt is read anew
+	require.NoError(b, s.Add("m", m, engine.Options{PrefixCacheBytes: -1})) // every prompt is read anew
 	v := s.models.find("m").loaded
 	ts := httptest.NewServer(s.Handler())
 	defer ts.Close()

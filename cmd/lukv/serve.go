@@ -236,7 +236,7 @@ func (c *serveCmd) publish(e *env, log *slog.Logger) (*kvevents.Publisher, error
 func reportTo(m *kvevents.Model) func(engine.PrefixEvent) {
 	return func(p engine.PrefixEvent) {
 		if p.Context == 0 {
-			m.Report(p.Label, p.Tokens, p.Kept)
+			m.Report(p.Label, p.Tokens, p.Cached)
 		}
 	}
 }

@@ -3,26 +3,26 @@ package engine
 // prefixes is a radix tree that finds values by the tokens that they stand for, in
 // time proportional to the tokens looked up, however many values there are. The zero
 // value is empty.
-type prefixes[V any] struct{ root prefixNode[V] }
+type radixTree[V any] struct{ root radixNode[V] }
 
-type prefixNode[V any] struct {
-	edge     []int32                  // tokens from the parent to here
-	children map[int32]*prefixNode[V] // by the first token of their edge
+type radixNode[V any] struct {
+	edge     []int32                 // tokens from the parent to here
+	children map[int32]*radixNode[V] // by the first token of their edge
 	value    V
 	has      bool
 }
 
 // put stores a value, replacing an older one for the same tokens. It retains the
 // tokens.
-func (t *prefixes[V]) put(tokens []int32, v V) {
+func (t *radixTree[V]) put(tokens []int32, v V) {
 	n := &t.root
 	for len(tokens) > 0 {
 		child := n.children[tokens[0]]
 		if child == nil {
-			child = &prefixNode[V]{edge: tokens}
+			child = &radixNode[V]{edge: tokens}
 			n.adopt(child)
 		} else if k := common(child.edge, tokens); k < len(child.edge) { // split it
-			middle := &prefixNode[V]{edge: child.edge[:k]}
+			middle := &radixNode[V]{edge: child.edge[:k]}
 			child.edge = child.edge[k:]
 			middle.adopt(child)
 			n.adopt(middle)
@@ -33,16 +33,16 @@ func (t *prefixes[V]) put(tokens []int32, v V) {
 	n.value, n.has = v, true
 }
 
-func (n *prefixNode[V]) adopt(child *prefixNode[V]) {
+func (n *radixNode[V]) adopt(child *radixNode[V]) {
 	if n.children == nil {
-		n.children = map[int32]*prefixNode[V]{}
+		n.children = map[int32]*radixNode[V]{}
 	}
 	n.children[child.edge[0]] = child
 }
 
 // remove removes the value of exactly these tokens.
-func (t *prefixes[V]) remove(tokens []int32) {
-	path := []*prefixNode[V]{&t.root}
+func (t *radixTree[V]) remove(tokens []int32) {
+	path := []*radixNode[V]{&t.root}
 	for len(tokens) > 0 {
 		child := path[len(path)-1].children[tokens[0]]
 		if child == nil || common(child.edge, tokens) < len(child.edge) {
@@ -71,13 +71,13 @@ func (t *prefixes[V]) remove(tokens []int32) {
 // those of any value, and such a value, alike; and whole, the most tokens of a value
 // that are all a prefix of the given ones, -1 if there is none, and that value,
 // within.
-func (t *prefixes[V]) longest(tokens []int32) (n int, alike V, whole int, within V) {
+func (t *radixTree[V]) longest(tokens []int32) (n int, alike V, whole int, within V) {
 	at, whole := &t.root, -1
 	if at.has {
 		whole, within = 0, at.value
 	}
 	for {
-		var child *prefixNode[V]
+		var child *radixNode[V]
 		if n < len(tokens) {
 			child = at.children[tokens[n]]
 		}
@@ -100,7 +100,7 @@ func (t *prefixes[V]) longest(tokens []int32) (n int, alike V, whole int, within
 }
 
 // along returns the values whose tokens are all a prefix of the given ones.
-func (t *prefixes[V]) along(tokens []int32) (values []V) {
+func (t *radixTree[V]) along(tokens []int32) (values []V) {
 	for at := &t.root; at != nil; {
 		if at.has {
 			values = append(values, at.value)
@@ -118,7 +118,7 @@ func (t *prefixes[V]) along(tokens []int32) (values []V) {
 }
 
 // behind returns the values whose tokens begin with all of the given ones.
-func (t *prefixes[V]) behind(tokens []int32) (values []V) {
+func (t *radixTree[V]) behind(tokens []int32) (values []V) {
 	at := &t.root
 	for len(tokens) > 0 {
 		if at = at.children[tokens[0]]; at == nil {
@@ -137,9 +137,9 @@ func (t *prefixes[V]) behind(tokens []int32) (values []V) {
 }
 
 // all iterates over the values of a node and of all its descendants.
-func (n *prefixNode[V]) all(yield func(V) bool) { n.each(yield) }
+func (n *radixNode[V]) all(yield func(V) bool) { n.each(yield) }
 
-func (n *prefixNode[V]) each(yield func(V) bool) bool {
+func (n *radixNode[V]) each(yield func(V) bool) bool {
 	if n.has && !yield(n.value) {
 		return false
 	}

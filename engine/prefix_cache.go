@@ -11,26 +11,26 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// store keeps sessions of prompts in memory once they are read, and drops the least
+// prefixCache keeps sessions of prompts in memory after their prefill and drops the least
 // recently used first.
-type store struct {
+type prefixCache struct {
 	limit, bytes int64
 	vocab        int
-	windowed     bool                         // sessions can be truncated only so far
-	trees        map[string]*prefixes[*entry] // by label
-	used         list.List                    // of *entry, the most recently used last
+	windowed     bool                          // sessions can be truncated only so far
+	trees        map[string]*radixTree[*entry] // by label
+	used         list.List                     // of *entry, the most recently used last
 	changed      func(PrefixEvent)
 }
 
-// PrefixEvent says what happened to the cache of a prompt.
+// PrefixEvent reports that a prompt was added to the prefix cache or dropped from it.
 type PrefixEvent struct {
 	Tokens  []int32 // of the prompt; must not be changed
 	Context int     // end of the tokens that were compressed; 0: none were
-	Label   string  // digest of all else that the cache depends on: it serves only requests with the same
-	Kept    bool    // kept from now on; false: no longer kept
+	Label   string  // digest of everything else that the entry depends on: it serves only requests with an equal one
+	Cached  bool    // in the prefix cache from now on; false: no longer
 }
 
-// entry is a session that has read a prompt. It serves every prompt that begins with the
+// entry is a session after the prefill of a prompt. It serves every prompt that begins with the
 // same tokens, up to where they differ; a compressed one serves only prompts with exactly
 // its context, since what was evicted depends on all of it.
 type entry struct {
@@ -78,8 +78,9 @@ func (e *Engine) label(s *model.Session, r *Request) string {
 // prefixFormat begins every label; its number changes whenever the arithmetic does.
 const prefixFormat = "prefix 1 "
 
-// usable returns how many tokens the request can reuse of a kept prompt that has the given
-// label and length, and shares its first n tokens with the request's; 0: none.
+// usable returns how many tokens the request can reuse of a cached prompt that has the given
+// label and length, and shares its first n tokens with the request's; 0: none. logits reports
+// whether the entry has the logits after its last token: without them it cannot begin an answer.
 func (j *job) usable(label string, n, length int, logits bool) int {
 	r := &j.req
 	if label == j.front {
@@ -100,16 +101,16 @@ func (j *job) usable(label string, n, length int, logits bool) int {
 	return n
 }
 
-// find returns a session that has read the longest kept prefix of the request's prompt, and
-// that prefix's length; nil if there is none worth it. The session belongs to the caller.
-func (st *store) find(j *job) (*model.Session, int) {
+// find returns a session after the longest cached prefix of the request's prompt, and that
+// prefix's length; nil if no prefix is worth a fork. The session belongs to the caller.
+func (st *prefixCache) find(j *job) (*model.Session, int) {
 	if s, n := st.findUnder(j, j.label); s != nil || j.front == "" {
 		return s, n
 	}
 	return st.findUnder(j, j.front)
 }
 
-func (st *store) findUnder(j *job, label string) (*model.Session, int) {
+func (st *prefixCache) findUnder(j *job, label string) (*model.Session, int) {
 	tree := st.trees[label]
 	if tree == nil {
 		return nil, 0
@@ -124,8 +125,8 @@ func (st *store) findUnder(j *job, label string) (*model.Session, int) {
 	return nil, 0
 }
 
-// take forks a kept session for a request that shares its first n tokens.
-func (st *store) take(j *job, en *entry, n int) (*model.Session, int) {
+// take forks a cached session for a request that shares its first n tokens.
+func (st *prefixCache) take(j *job, en *entry, n int) (*model.Session, int) {
 	if n = j.usable(en.label, n, len(en.tokens), en.session.Logits() != nil); n == 0 {
 		return nil, 0
 	}
@@ -165,33 +166,32 @@ func common(a, b []int32) int {
 	return n
 }
 
-// keepable reports whether the session of a request whose prompt has been read is worth
-// keeping. One that compresses while decoding is not: its state depends on where the prompt
+// cacheable reports whether the session of a request after its prefill belongs in the prefix
+// cache. One that compresses while decoding is not: its state depends on where the prompt
 // ended and the answer began.
-func (j *job) keepable() bool {
+func (j *job) cacheable() bool {
 	return len(j.req.Prompt) >= leastShared && !j.countsPasses()
 }
 
-// keep keeps a fork of the session of a request whose prompt has been read, if it fits into
-// the room and the limit.
-func (st *store) keep(j *job, room int64) {
-	if j.keepable() && j.cached < len(j.req.Prompt) {
+// keep adds a fork of the session of a request after its prefill, if it fits into the room
+// and the limit.
+func (st *prefixCache) keep(j *job, room int64) {
+	if j.cacheable() && j.cached < len(j.req.Prompt) {
 		st.add(j.label, j.req.Context, j.req.Prompt, j.session, room)
 	}
 }
 
-// keepFront keeps the protected tokens of a prompt, which the session has just read, for
-// prompts that continue differently.
+// keepFront adds the protected tokens of a prompt, whose prefill has just ended, for prompts
+// that continue differently.
 func (j *job) keepFront() {
 	if n := j.req.Protected; n >= leastShared && j.cached < n {
-		j.e.kept.add(j.front, 0, slices.Clone(j.req.Prompt[:n]), j.session, j.e.room())
-		j.e.stats.kept.Store(j.e.kept.bytes)
+		j.e.cache.add(j.front, 0, slices.Clone(j.req.Prompt[:n]), j.session, j.e.room())
+		j.e.stats.cached.Store(j.e.cache.bytes)
 	}
 }
 
-// add keeps a fork of a session that has read the tokens, if it fits into the room and the
-// limit.
-func (st *store) add(label string, context int, tokens []int32, session *model.Session, room int64) {
+// add adds a fork of a session after the given tokens, if it fits into the room and the limit.
+func (st *prefixCache) add(label string, context int, tokens []int32, session *model.Session, room int64) {
 	bytes := session.Stats().CacheBytes + 4*int64(st.vocab+2*len(tokens)) // the session has the tokens, too
 	if bytes > min(st.limit, room) {
 		return
@@ -210,7 +210,7 @@ func (st *store) add(label string, context int, tokens []int32, session *model.S
 		}
 	}
 	if st.trees[label] == nil { // there was none, or it went with its last entry
-		st.trees[label] = new(prefixes[*entry])
+		st.trees[label] = new(radixTree[*entry])
 	}
 	st.trees[label].put(tokens, en)
 	en.at = st.used.PushBack(en)
@@ -218,21 +218,21 @@ func (st *store) add(label string, context int, tokens []int32, session *model.S
 	st.shrink(min(st.limit, room))
 }
 
-// superseded reports whether a kept prefix of n tokens offers nothing that the kept prompt
-// of all of them does not. It does offer something where windows prevent going back; the
-// end of a compressed context stays, since no session can go back past it.
+// superseded reports whether a cached prefix of n tokens serves no request that the cached
+// prompt of all tokens does not serve. Where windows prevent truncation it does, and the end
+// of a compressed context stays, since no session can be truncated past it.
 func superseded(n, all, context int, windowed bool) bool {
 	return n == all || !windowed && n != context
 }
 
 // shrink drops the least recently used sessions until the rest take at most n bytes.
-func (st *store) shrink(n int64) {
+func (st *prefixCache) shrink(n int64) {
 	for st.bytes > n && st.used.Len() > 0 {
 		st.remove(st.used.Front().Value.(*entry))
 	}
 }
 
-func (st *store) remove(en *entry) {
+func (st *prefixCache) remove(en *entry) {
 	tree := st.trees[en.label]
 	tree.remove(en.tokens)
 	if len(tree.root.children) == 0 {
@@ -245,7 +245,7 @@ func (st *store) remove(en *entry) {
 }
 
 // forget removes the sessions of prompts that begin with the given tokens.
-func (st *store) forget(label string, tokens []int32) {
+func (st *prefixCache) forget(label string, tokens []int32) {
 	if tree := st.trees[label]; tree != nil {
 		for _, en := range tree.behind(tokens) {
 			st.remove(en)
@@ -253,4 +253,4 @@ func (st *store) forget(label string, tokens []int32) {
 	}
 }
 
-func (st *store) close() { st.shrink(-1) }
+func (st *prefixCache) close() { st.shrink(-1) }

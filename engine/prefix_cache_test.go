@@ -12,9 +12,9 @@ import (
 	"github.com/lukv/lukv/model"
 )
 
-// TestKeptCountsEverything: what is kept counts with its logits and tokens, and the bound
+// TestPrefixCacheCountsEverything: what is kept counts with its logits and tokens, and the bound
 // holds for all of it.
-func TestKeptCountsEverything(t *testing.T) {
+func TestPrefixCacheCountsEverything(t *testing.T) {
 	m := openModel(t)
 	tokens, _ := prompts(t, m, 1)
 	const n, fit = 20, 3
@@ -23,8 +23,8 @@ func TestKeptCountsEverything(t *testing.T) {
 	// Logits are 4 bytes each, and so are tokens, which the session and the index hold.
 	each := one.Held + 4*int64(m.Config().Vocab) + 2*4*n
 	kept := 0
-	e := newEngine(t, m, Options{MaxBytes: 64 << 20, Kept: (fit+1)*each - 1, PageEntries: 16, OnPrefix: func(p PrefixEvent) {
-		if p.Kept {
+	e := newEngine(t, m, Options{MaxBytes: 64 << 20, PrefixCacheBytes: (fit+1)*each - 1, PageEntries: 16, OnPrefix: func(p PrefixEvent) {
+		if p.Cached {
 			kept++
 		} else {
 			kept--
@@ -35,7 +35,7 @@ func TestKeptCountsEverything(t *testing.T) {
 		require.NoError(t, err)
 		collect(t, s, 1)
 		require.Equal(t, min(1+i, fit), kept)
-		require.Equal(t, int64(kept)*each, e.Stats().KeptBytes)
+		require.Equal(t, int64(kept)*each, e.Stats().PrefixCacheBytes)
 	}
 }
 
@@ -53,8 +53,8 @@ func TestOldestKeptIsContinued(t *testing.T) {
 			r := Request{Prompt: prompt, Sampling: model.Sampling{MaxTokens: answer, LogProbs: true, IgnoreEOS: true}}
 			want := alone(t, m, r)
 			r.Inspect = func(*model.Session) {
-				require.LessOrEqual(t, e.reserved+e.kept.bytes, need.Peak)
-				require.LessOrEqual(t, arena.Live(), e.reserved+e.kept.bytes)
+				require.LessOrEqual(t, e.reserved+e.cache.bytes, need.Peak)
+				require.LessOrEqual(t, arena.Live(), e.reserved+e.cache.bytes)
 			}
 			s, err := e.Submit(t.Context(), r)
 			require.NoError(t, err)
@@ -65,10 +65,10 @@ func TestOldestKeptIsContinued(t *testing.T) {
 			p[0] = int32(10 + i) // nothing in common
 			require.Zero(t, ask(p[:100], 1))
 		}
-		before := e.Stats().KeptBytes
+		before := e.Stats().PrefixCacheBytes
 		more := slices.Concat(tokens[0][:100], []int32{5, 6, 7})
 		require.Equal(t, 100, ask(more, all-len(more)))
-		require.Less(t, e.Stats().KeptBytes, before, "the other went")
+		require.Less(t, e.Stats().PrefixCacheBytes, before, "the other went")
 		require.NoError(t, e.Close())
 		require.Zero(t, e.Stats().ReservedBytes)
 	}
@@ -88,14 +88,14 @@ func TestPrefixEvents(t *testing.T) {
 		names[fmt.Sprint(p)], names[fmt.Sprint(p[:100])] = fmt.Sprint(i), fmt.Sprint(i, " begun")
 	}
 	labels := map[string]bool{}
-	e := newEngine(t, m, Options{MaxBytes: 3 * one.Peak, Kept: one.Peak * 3 / 2, OnPrefix: func(p PrefixEvent) {
+	e := newEngine(t, m, Options{MaxBytes: 3 * one.Peak, PrefixCacheBytes: one.Peak * 3 / 2, OnPrefix: func(p PrefixEvent) {
 		name := names[fmt.Sprint(p.Tokens)]
 		require.NotEmpty(t, name)
 		labels[p.Label] = true
 		if p.Context > 0 {
 			name += fmt.Sprint(" compressed ", p.Context == contexts[2])
 		}
-		if p.Kept {
+		if p.Cached {
 			held[name]++
 			log = append(log, "+"+name)
 		} else {

@@ -11,7 +11,7 @@ import (
 // TestPrefixes compares the tree with a linear search of a list.
 func TestPrefixes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		var tree prefixes[string]
+		var tree radixTree[string]
 		list := map[string]bool{}
 		tokens := func(s string) (out []int32) {
 			for _, c := range s {
