@@ -8,31 +8,25 @@ import (
 	"math"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/lukv/lukv/dialog"
 	"github.com/lukv/lukv/engine"
-	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer/chat"
 )
 
 // chatRequest is a request for a chat completion.
 type chatRequest struct {
-	v        *served
-	q        engine.Request
-	document *document
-	stream   bool
-	usage    bool
-	logprobs bool
-	calls    *toolCalls // nil: nothing can be called
-	ids      bool       // return_token_ids
-	progress bool       // return_progress
-	goesOn   bool       // continues the last message
-	thinking *thinking  // nil: answers begin without thoughts
-	thought  int        // tokens of thoughts so far
-	own      names      // of fields, in a request of another form
-
-	keepTurns int // older ones are compressed; 0: none are
+	sharedFields
+	doc       *document // nil: none is named
+	logprobs  bool
+	calls     *toolCalls // nil: nothing can be called
+	continues bool       // the last message
+	reasoning *reasoning // nil: answers begin without reasoning
+	reasoned  int        // tokens of reasoning so far
+	own       names      // of fields, in a request of another form
+	keepTurns int        // older ones are compressed; 0: none are
 }
 
 // messages reads the conversation. Content is a string or a list of text parts.
@@ -112,45 +106,25 @@ func (s *Server) chatRequest(r *http.Request, f *fields, counting bool) (*chatRe
 	if err != nil {
 		return nil, err
 	}
-	c := &chatRequest{v: v, stream: f.boolean("stream"), logprobs: f.boolean("logprobs")}
-	in := input(f)
-	if c.goesOn = f.boolean("continue_final_message"); c.goesOn && len(in.Messages) > 0 {
-		switch last, _ := in.Messages[len(in.Messages)-1].Get("role"); {
-		case f.has("add_generation_prompt") && in.AddGenerationPrompt:
-			f.fail("continue_final_message", "not together with add_generation_prompt")
-		case last != "assistant":
-			f.fail("continue_final_message", "the last message is not the assistant's")
+	maxTokens := 0
+	for _, key := range []string{"max_tokens", "max_completion_tokens"} {
+		if f.has(key) {
+			maxTokens = f.integer(key, 0, 1, math.MaxInt32)
 		}
 	}
-	o := v.sampling(f)
-	o.LogProbs = c.logprobs
-	if f.has("top_logprobs") {
+	c := &chatRequest{sharedFields: s.sharedFields(f, v, maxTokens, "keep_turns"), logprobs: f.boolean("logprobs")}
+	in := input(f)
+	c.readContinue(f, in)
+	o := &c.q.Sampling
+	if o.LogProbs = c.logprobs; f.has("top_logprobs") {
 		if o.TopLogProbs = f.integer("top_logprobs", 0, 0, maxTopLogProbs); !c.logprobs && o.TopLogProbs > 0 { // vLLM's clients send its default, 0
 			f.fail("top_logprobs", "needs logprobs: true")
 		}
 	}
-	for _, key := range []string{"max_tokens", "max_completion_tokens"} {
-		if f.has(key) {
-			o.MaxTokens = f.integer(key, 0, 1, math.MaxInt32)
-		}
-	}
-	if opts := f.object("stream_options"); opts != nil {
-		if c.usage = opts.boolean("include_usage"); !c.stream {
-			f.fail("stream_options", "needs stream: true")
-		}
-		f.adopt(opts)
-	}
 	refuse(f, "functions")
 	refuse(f, "function_call")
-	c.q = engine.Request{Sampling: o, Stop: stops(f), Choices: f.integer("n", 1, 1, maxChoices), Salt: f.str("cache_salt"), KeepStop: f.boolean("include_stop_str_in_output")}
-	least := minTokens(f, o.MaxTokens)
-	c.ids, c.progress = f.boolean("return_token_ids"), f.boolean("return_progress")
-	if c.progress && !c.stream {
-		f.fail("return_progress", "needs stream: true")
-	}
 	c.follow(f, &in)
 	hidden, budget := f.has("include_reasoning") && !f.boolean("include_reasoning"), f.integer("thinking_token_budget", -1, 0, math.MaxInt32)
-	policy, text, id := s.compression(f, v, "keep_turns"), f.str("context"), f.str("document")
 	if o := f.object("kv_compression"); o != nil && o.has("keep_turns") {
 		c.keepTurns = o.integer("keep_turns", 0, 1, maxMessages)
 		f.adopt(o)
@@ -158,42 +132,55 @@ func (s *Server) chatRequest(r *http.Request, f *fields, counting bool) (*chatRe
 	if f.err != nil {
 		return nil, f.err
 	}
-	switch {
-	case c.keepTurns > 0 && (id != "" || text != "" || c.goesOn):
-		return nil, invalid("kv_compression.keep_turns", "not supported together with a context, a document or continue_final_message")
-	case id != "" && text != "":
-		return nil, invalid("document", "context and document are both given, expected one of them")
-	case id != "":
-		if c.document, err = s.docs.get(s.owner(r), id, v); err != nil {
-			return nil, err
-		}
-		if err := c.document.samePolicy(policy); err != nil {
-			return nil, err
-		}
-		policy, text = c.document.policy, c.document.text
-		if c.q.Salt == "" {
-			c.q.Salt = c.document.salt
-		}
-	case policy != nil && text == "" && c.keepTurns == 0:
-		return nil, invalid("kv_compression", "there is nothing to compress: give a context, a document or keep_turns")
-	case text != "" && policy == nil:
-		policy = s.fitting(v, s.o.Compression)
+	if err := c.checkCompression(); err != nil {
+		return nil, err
+	}
+	if c.doc, err = s.resolve(r, &c.sharedFields); err != nil {
+		return nil, err
 	}
 	limit := v.e.MaxTokens()
 	if counting {
 		limit = maxCounted
 	}
-	if err := c.tokens(r, in, policy, text, limit); err != nil {
+	if err := c.tokens(r, in, limit); err != nil {
 		return nil, err
 	}
 	if !counting {
-		if err := v.positions(len(c.q.Prompt), max(1, o.MaxTokens)); err != nil {
+		if err := v.positions(len(c.q.Prompt), max(1, maxTokens)); err != nil {
 			return nil, err
 		}
 	}
-	c.thinks(hidden, budget)
-	v.atLeast(&c.q, least)
+	c.reasons(hidden, budget)
+	v.atLeast(&c.q, c.least)
 	return c, nil
+}
+
+// readContinue reads continue_final_message.
+func (c *chatRequest) readContinue(f *fields, in chat.Input) {
+	if c.continues = f.boolean("continue_final_message"); !c.continues || len(in.Messages) == 0 {
+		return
+	}
+	switch last, _ := in.Messages[len(in.Messages)-1].Get("role"); {
+	case f.has("add_generation_prompt") && in.AddGenerationPrompt:
+		f.fail("continue_final_message", "cannot be combined with add_generation_prompt")
+	case last != "assistant":
+		f.fail("continue_final_message", "the role of the last message is %q, expected assistant", last)
+	}
+}
+
+// checkCompression reports a request for compression that has nothing to compress, or too
+// much.
+func (c *chatRequest) checkCompression() error {
+	given := c.context != "" || c.document != ""
+	switch {
+	case c.keepTurns > 0 && (given || c.continues):
+		return invalid("kv_compression.keep_turns", "kv_compression.keep_turns: cannot be combined with a context, a document or continue_final_message")
+	case c.policy != nil && !given && c.keepTurns == 0:
+		return invalid("kv_compression", "kv_compression: nothing to compress, expected a context, a document or keep_turns")
+	case c.continues && given:
+		return invalid("continue_final_message", "continue_final_message: cannot be combined with a context or document")
+	}
+	return nil
 }
 
 // error returns an error for clients that names the fields of their request.
@@ -226,37 +213,32 @@ func (c *chatRequest) follow(f *fields, in *chat.Input) {
 }
 
 // tokens builds the prompt, of at most limit tokens.
-func (c *chatRequest) tokens(r *http.Request, in chat.Input, policy *lukv.Policy, text string, limit int) error {
+func (c *chatRequest) tokens(r *http.Request, in chat.Input, limit int) error {
+	var front []int32
+	var n int
 	var err error
+	format := c.v.format
 	switch {
-	case c.goesOn && text != "":
-		return invalid("continue_final_message", "continue_final_message: not supported together with a context or document")
-	case c.goesOn:
-		if c.q.Prompt, err = c.v.format.ContinueTokens(r.Context(), in, limit); errors.Is(err, dialog.ErrNoText) {
+	case c.continues:
+		if c.q.Prompt, err = format.ContinueTokens(r.Context(), in, limit); errors.Is(err, dialog.ErrNoText) {
 			return invalid("messages", "%v", err)
 		}
+		return err
 	case c.keepTurns > 0:
-		var front []int32
-		var n int
-		if c.q.Prompt, front, n, err = c.v.format.TurnsTokens(r.Context(), in, c.keepTurns, limit); n > 0 {
-			c.q.Policy, c.q.Context, c.q.Protected = policy, n, dialog.Protected(c.v.m, policy, front, c.q.Prompt[:n])
-		}
-	case text == "":
-		c.q.Prompt, err = c.v.format.Tokens(r.Context(), in, limit)
+		c.q.Prompt, front, n, err = format.TurnsTokens(r.Context(), in, c.keepTurns, limit)
+	case c.context == "":
+		c.q.Prompt, err = format.Tokens(r.Context(), in, limit)
 	default:
-		format := c.v.format
-		if d := c.document; d != nil {
+		if d := c.doc; d != nil {
 			if d.System != system(in.Messages) {
-				return invalid("messages", "the document was read behind another system message: %q", d.System)
+				return invalid("messages", "messages: the document was processed after a different system message: %q", d.System)
 			}
 			format = format.At(d.date)
 		}
-		var front []int32
-		var n int
-		c.q.Prompt, front, n, err = format.SplitTokens(r.Context(), in, text, limit)
-		if policy != nil {
-			c.q.Policy, c.q.Context, c.q.Protected = policy, n, dialog.Protected(c.v.m, policy, front, c.q.Prompt[:n])
-		}
+		c.q.Prompt, front, n, err = format.SplitTokens(r.Context(), in, c.context, limit)
+	}
+	if err == nil && n > 0 && c.policy != nil {
+		c.q.Policy, c.q.Context, c.q.Protected = c.policy, n, dialog.Protected(c.v.m, c.policy, front, c.q.Prompt[:n])
 	}
 	return err
 }
@@ -298,6 +280,19 @@ type chatDelta struct {
 	Calls     []chatCall `json:"tool_calls,omitempty"`
 }
 
+func (d *chatDelta) empty() bool {
+	return d.Role == "" && d.Reasoning == "" && d.Content == nil && d.Calls == nil
+}
+
+// newChatCall returns a call, or a piece of one.
+func newChatCall(d callDelta) chatCall {
+	call := chatCall{ID: d.id, Function: chatCallFunction{Name: d.name, Arguments: d.arguments}}
+	if d.name != "" {
+		call.Type = "function"
+	}
+	return call
+}
+
 // chatCall is a function call; in a stream, the first piece has index, id, type and
 // name, the others index and arguments.
 type chatCall struct {
@@ -312,56 +307,39 @@ type chatCallFunction struct {
 	Arguments string `json:"arguments"`
 }
 
-// answerPart is a piece of an answer.
-type answerPart struct {
-	choice int
-	think  string // precedes the text
-	text   string
-	calls  []callDelta
-	probs  []chatLogProb
-	ids    []int32
-	before bool   // the token precedes the answer itself: it is part of the thoughts
-	finish string // why the choice ends; empty: it goes on
-}
-
-// parts splits the events of an answer into thoughts, text and calls.
-func (c *chatRequest) parts(events iter.Seq2[engine.Event, error]) iter.Seq2[answerPart, *apiError] {
-	return func(yield func(answerPart, *apiError) bool) {
-		readers := make([]callReader, c.q.Choices)
-		thoughts := make([]*thoughtReader, c.q.Choices)
-		for i := range thoughts {
-			thoughts[i] = c.thinking.newReader()
+// events splits an answer into reasoning, text and calls.
+func (c *chatRequest) events(events iter.Seq2[engine.Event, error]) iter.Seq2[answerEvent, error] {
+	return func(yield func(answerEvent, error) bool) {
+		calls := make([]callReader, c.q.Choices)
+		reasoning := make([]*reasoningReader, c.q.Choices)
+		for i := range reasoning {
+			reasoning[i], calls[i].t = c.reasoning.newReader(), c.calls
 		}
 		for e, err := range events {
 			if err != nil {
-				yield(answerPart{}, c.error(err))
+				yield(answerEvent{}, err)
 				return
 			}
-			p := answerPart{choice: e.Choice, text: e.Text, probs: c.logProbs(e), finish: string(e.Finish)}
-			if c.ids && e.HasToken {
-				p.ids = []int32{e.Token.ID}
-			}
-			if r := thoughts[e.Choice]; r != nil {
+			x := newAnswerEvent(0, e)
+			if r := reasoning[e.Choice]; r != nil {
 				before := r.tokens
-				p.think, p.text = r.add(e.Text, e.HasToken, p.finish != "")
-				c.thought += r.tokens - before
-				p.before = r.stage != inAnswer
-				if c.thinking.hidden {
-					p.think = ""
+				x.reasoning, x.text = r.add(e.Text, e.HasToken, x.finish != "")
+				c.reasoned += r.tokens - before
+				if x.inReasoning = r.stage != inAnswer; c.reasoning.hidden {
+					x.reasoning = ""
 				}
 			}
 			if c.calls != nil {
-				r := &readers[e.Choice]
-				r.t = c.calls
-				p.text, p.calls = r.add(p.text, p.finish != "")
+				r := &calls[e.Choice]
+				x.text, x.calls = r.add(x.text, x.finish != "")
 				// Calling a function that was named is not the model's decision, so the
 				// reason stays stop; and nobody should execute a call that a stop text
 				// cut.
-				if p.finish == string(model.FinishStop) && r.calls > 0 && r.stage != inArguments && (c.calls.choice == "" || c.calls.choice == "auto") {
-					p.finish = "tool_calls"
+				if x.finish == string(model.FinishStop) && r.calls > 0 && r.stage != inArguments && (c.calls.choice == "" || c.calls.choice == "auto") {
+					x.finish = "tool_calls"
 				}
 			}
-			if !yield(p, nil) {
+			if !yield(x, nil) {
 				return
 			}
 		}
@@ -371,6 +349,14 @@ func (c *chatRequest) parts(events iter.Seq2[engine.Event, error]) iter.Seq2[ans
 type chatLogProbs struct {
 	Content []chatLogProb `json:"content"`
 	Refusal []chatLogProb `json:"refusal"`
+}
+
+// newChatLogProbs returns the log-probabilities of tokens; nil of none.
+func newChatLogProbs(p []chatLogProb) *chatLogProbs {
+	if p == nil {
+		return nil
+	}
+	return &chatLogProbs{Content: p}
 }
 
 type chatLogProb struct {
@@ -389,14 +375,14 @@ func (v *served) chatLogProb(id int32, p float64) chatLogProb {
 	return out
 }
 
-// logProbs describes the token of an event.
-func (c *chatRequest) logProbs(e engine.Event) []chatLogProb {
-	if !c.logprobs || !e.HasToken {
+// logProbs describes the token of an event; nil if there is none, or nobody asked.
+func (c *chatRequest) logProbs(e *answerEvent) []chatLogProb {
+	if !c.logprobs || !e.hasToken {
 		return nil
 	}
-	out := c.v.chatLogProb(e.Token.ID, e.Token.LogProb)
+	out := c.v.chatLogProb(e.token.ID, e.token.LogProb)
 	out.Top = []chatLogProb{}
-	for _, t := range e.Token.Top {
+	for _, t := range e.token.Top {
 		out.Top = append(out.Top, c.v.chatLogProb(t.ID, t.LogProb))
 	}
 	return []chatLogProb{out}
@@ -425,142 +411,143 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	stream, timer, end, err := s.begin(r, c)
-	if err != nil {
-		return err
-	}
-	defer end()
-	answer := chatAnswer{ID: "chatcmpl-" + randomID(), Object: "chat.completion", Created: timer.start.Unix(), Model: c.v.id}
+	format := &chatFormat{c: c, begun: make([]bool, c.n), choices: make([]chatChoice, c.n), texts: make([]chatTexts, c.n)}
+	format.answer = chatAnswer{ID: "chatcmpl-" + randomID(), Object: "chat.completion", Created: time.Now().Unix(), Model: c.v.id}
 	if c.stream {
-		answer.Object = "chat.completion.chunk"
-		c.send(newEventStream(w), answer, stream, timer)
-		return nil
+		format.answer.Object += ".chunk"
 	}
-	var bad *apiError
-	if answer.Choices, bad = c.collect(stream, timer); bad != nil {
-		return bad
+	for i := range format.choices {
+		format.choices[i].Message = &chatMessage{Role: "assistant"}
 	}
-	c.close(&answer, stream)
-	if c.ids {
-		answer.PromptIDs = c.q.Prompt
-	}
-	return writeJSON(w, answer)
+	return s.answer(w, r, c.answering(c.stream), format)
 }
 
-// collect reads all choices.
-func (c *chatRequest) collect(stream *engine.Stream, timer *timing) ([]chatChoice, *apiError) {
-	texts, thoughts := make([]strings.Builder, c.q.Choices), make([]strings.Builder, c.q.Choices)
-	choices := make([]chatChoice, c.q.Choices)
-	calls := make([][]chatCall, c.q.Choices)
-	for p, err := range c.parts(stream.Events()) {
-		if err != nil {
-			return nil, err
-		}
-		timer.event()
-		texts[p.choice].WriteString(p.text)
-		thoughts[p.choice].WriteString(p.think)
-		choice := &choices[p.choice]
-		choice.Index, choice.Finish = p.choice, orNull(p.finish)
-		choice.IDs = append(choice.IDs, p.ids...)
-		for _, d := range p.calls {
-			list := &calls[p.choice]
-			if d.name != "" {
-				*list = append(*list, chatCall{ID: d.id, Type: "function", Function: chatCallFunction{Name: d.name}})
-			}
-			(*list)[d.index].Function.Arguments += d.arguments
-		}
-		if p.probs != nil {
-			if choice.LogProbs == nil {
-				choice.LogProbs = &chatLogProbs{}
-			}
-			choice.LogProbs.Content = append(choice.LogProbs.Content, p.probs...)
-		}
+// answering returns the request as one whose answer can be written.
+func (c *chatRequest) answering(stream bool) *answering {
+	a := &answering{
+		sharedFields: &c.sharedFields, queries: []engine.Request{c.q}, error: c.error,
+		events: func(_ int, events iter.Seq2[engine.Event, error]) iter.Seq2[answerEvent, error] {
+			return c.events(events)
+		},
 	}
-	for i := range choices {
-		m := &chatMessage{Role: "assistant", Reasoning: thoughts[i].String(), Calls: calls[i]}
-		if text := texts[i].String(); text != "" || len(m.Calls) == 0 && m.Reasoning == "" {
-			m.Content = &text
-		}
-		choices[i].Message = m
-	}
-	return choices, nil
+	a.stream = stream
+	return a
 }
 
-// close fills in what is known only at the end.
-func (c *chatRequest) close(a *chatAnswer, stream *engine.Stream) {
-	a.Usage = &usage{}
-	a.Usage.add(stream.Usage())
-	if c.thinking != nil {
-		a.Usage.Answer = &answerUsage{Reasoning: c.thought}
-	}
-	if c.q.Policy != nil {
-		id := ""
-		if c.document != nil {
-			id = c.document.ID
-		}
-		a.Cache = newCacheUse(stream.Cache(), id)
+// chatFormat writes answers as chat completions.
+type chatFormat struct {
+	c      *chatRequest
+	answer chatAnswer // whole, or the next chunk
+
+	begun   []bool       // of a stream, by choice
+	choices []chatChoice // of a whole answer
+	texts   []chatTexts  // likewise
+}
+
+// chatTexts are the texts of a whole answer so far.
+type chatTexts struct {
+	reasoning, content strings.Builder
+	arguments          []*strings.Builder // of calls
+}
+
+func (f *chatFormat) begin(*eventStream) {
+	if f.c.ids {
+		f.answer.PromptIDs = f.c.q.Prompt
 	}
 }
 
-// send streams the answer: the role first, then pieces of text and calls, then the
-// reason why each choice ended.
-func (c *chatRequest) send(out *eventStream, chunk chatAnswer, stream *engine.Stream, timer *timing) {
-	begun := make([]bool, c.q.Choices)
-	if c.progress {
-		out.progress = func() {
-			chunk.Choices, chunk.Progress = []chatChoice{{Delta: &chatDelta{}}}, newProgress(stream, len(c.q.Prompt), timer.start)
-			out.send(chunk)
-			chunk.Progress = nil
-		}
-	}
-	if c.ids {
-		chunk.PromptIDs = c.q.Prompt
-	}
-	for p, err := range c.parts(out.events(stream)) {
-		if err != nil {
-			out.fail(err)
-			return
-		}
-		timer.event()
-		delta := &chatDelta{}
-		if !begun[p.choice] {
-			begun[p.choice] = true
-			delta.Role = "assistant"
-			if c.calls == nil && c.thinking == nil {
-				delta.Content = new(string)
-			}
-		}
-		delta.Reasoning = p.think
-		if p.text != "" {
-			delta.Content = &p.text
-		}
-		for _, d := range p.calls {
-			call := chatCall{Index: &d.index, ID: d.id, Function: chatCallFunction{Name: d.name, Arguments: d.arguments}}
-			if d.name != "" {
-				call.Type = "function"
-			}
-			delta.Calls = append(delta.Calls, call)
-		}
-		choice := chatChoice{Index: p.choice, Delta: delta, IDs: p.ids, Finish: orNull(p.finish)}
-		if p.probs != nil {
-			choice.LogProbs = &chatLogProbs{Content: p.probs}
-		} else if p.think == "" && p.text == "" && p.calls == nil && p.finish == "" && delta.Role == "" && p.ids == nil {
-			continue
-		}
-		chunk.Choices = []chatChoice{choice}
-		out.send(chunk)
-		chunk.PromptIDs = nil // only the first has them
-	}
-	if out.err != nil {
+// add adds a piece to a whole answer, or sends it: the role first, then pieces of text and
+// calls, then the reason why the choice ended.
+func (f *chatFormat) add(out *eventStream, e *answerEvent) {
+	if out == nil {
+		f.collect(e)
 		return
 	}
-	if c.usage {
-		chunk.Choices = []chatChoice{}
-		c.close(&chunk, stream)
-		out.send(chunk)
+	c, delta := f.c, &chatDelta{Reasoning: e.reasoning}
+	if !f.begun[e.choice] {
+		f.begun[e.choice] = true
+		delta.Role = "assistant"
+		if c.calls == nil && c.reasoning == nil {
+			delta.Content = new(string)
+		}
 	}
-	out.done()
+	if e.text != "" {
+		delta.Content = &e.text
+	}
+	for _, d := range e.calls {
+		call := newChatCall(d)
+		call.Index = &d.index
+		delta.Calls = append(delta.Calls, call)
+	}
+	choice := chatChoice{Index: e.choice, Delta: delta, Finish: orNull(e.finish)}
+	if choice.LogProbs = newChatLogProbs(c.logProbs(e)); c.ids && e.hasToken {
+		choice.IDs = []int32{e.token.ID}
+	}
+	if choice.LogProbs == nil && choice.IDs == nil && e.finish == "" && delta.empty() {
+		return
+	}
+	f.answer.Choices = []chatChoice{choice}
+	out.send(f.answer)
+	f.answer.PromptIDs = nil // only the first has them
 }
+
+// collect adds a piece to a whole answer.
+func (f *chatFormat) collect(e *answerEvent) {
+	texts, choice := &f.texts[e.choice], &f.choices[e.choice]
+	texts.content.WriteString(e.text)
+	texts.reasoning.WriteString(e.reasoning)
+	choice.Index, choice.Finish = e.choice, orNull(e.finish)
+	if f.c.ids && e.hasToken {
+		choice.IDs = append(choice.IDs, e.token.ID)
+	}
+	for _, d := range e.calls {
+		if d.name != "" {
+			choice.Message.Calls = append(choice.Message.Calls, newChatCall(d))
+			texts.arguments = append(texts.arguments, &strings.Builder{})
+		}
+		texts.arguments[d.index].WriteString(d.arguments)
+	}
+	if p := f.c.logProbs(e); p != nil {
+		if choice.LogProbs == nil {
+			choice.LogProbs = &chatLogProbs{}
+		}
+		choice.LogProbs.Content = append(choice.LogProbs.Content, p...)
+	}
+}
+
+func (f *chatFormat) progress(out *eventStream, _ int, p *promptProgress) {
+	f.answer.Choices, f.answer.Progress = []chatChoice{{Delta: &chatDelta{}}}, p
+	out.send(f.answer)
+	f.answer.Progress = nil
+}
+
+func (f *chatFormat) end(w http.ResponseWriter, out *eventStream, sum *outcome) error {
+	f.answer.Usage, f.answer.Cache = &sum.usage, sum.cache
+	if f.c.reasoning != nil {
+		f.answer.Usage.Answer = &answerUsage{Reasoning: f.c.reasoned}
+	}
+	if out != nil {
+		if f.answer.Choices = []chatChoice{}; f.c.usage {
+			out.send(f.answer)
+		}
+		out.done()
+		return nil
+	}
+	for i := range f.choices {
+		m := f.choices[i].Message
+		m.Reasoning = f.texts[i].reasoning.String()
+		for k, arguments := range f.texts[i].arguments {
+			m.Calls[k].Function.Arguments = arguments.String()
+		}
+		if text := f.texts[i].content.String(); text != "" || len(m.Calls) == 0 && m.Reasoning == "" {
+			m.Content = &text
+		}
+	}
+	f.answer.Choices = f.choices
+	return writeJSON(w, f.answer)
+}
+
+func (f *chatFormat) fail(out *eventStream, e *apiError) { out.fail(e) }
 
 // renderChat answers with the tokens of the prompt, for routers that track prefixes.
 func (s *Server) renderChat(w http.ResponseWriter, r *http.Request) error {

@@ -4,30 +4,25 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"math"
 	"net/http"
 	"time"
 	"unicode/utf8"
 
 	"github.com/lukv/lukv/engine"
-	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/tokenizer"
 )
 
 // textRequest is a request for a text completion, possibly of several prompts.
 type textRequest struct {
-	v        *served
+	sharedFields
 	queries  []engine.Request
-	n, best  int
+	best     int
 	logprobs int // alternatives; -1: none
 	echo     bool
-	prompt   int  // alternatives of the prompt's tokens; -1: none
-	ids      bool // return_token_ids
-	progress bool // return_progress
-	document string
-	stream   bool
-	usage    bool
+	prompt   int // alternatives of the prompt's tokens; -1: none
 }
 
 // prompts reads the prompts: text or tokens, one or several. With special, texts begin with
@@ -88,121 +83,95 @@ func (s *Server) textRequest(r *http.Request, f *fields) (*textRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &textRequest{v: v, stream: f.boolean("stream"), echo: f.boolean("echo"), logprobs: f.integer("logprobs", -1, 0, maxTopLogProbs)}
-	c.prompt = f.integer("prompt_logprobs", -1, 0, maxTopLogProbs)
-	c.ids, c.progress = f.boolean("return_token_ids"), f.boolean("return_progress")
-	switch {
-	case c.stream && c.prompt >= 0:
-		f.fail("prompt_logprobs", "not supported in a stream")
-	case !c.stream && c.progress:
-		f.fail("return_progress", "needs stream: true")
+	c := &textRequest{sharedFields: s.sharedFields(f, v, f.integer("max_tokens", 16, 0, math.MaxInt32)), echo: f.boolean("echo")}
+	c.readProbs(f)
+	c.readBest(f)
+	refuse(f, "suffix", `""`)
+	like := format(f)
+	special := !f.has("add_special_tokens") || f.boolean("add_special_tokens")
+	if f.err != nil {
+		return nil, f.err
 	}
-	o := v.sampling(f)
-	o.MaxTokens = f.integer("max_tokens", 16, 0, math.MaxInt32)
+	doc, err := s.resolve(r, &c.sharedFields)
+	switch {
+	case err != nil:
+		return nil, err
+	case doc != nil && doc.System != "":
+		return nil, invalid("document", "document: it has a system message, and a text completion has none; ask about it in a chat")
+	case c.policy != nil && c.context == "":
+		return nil, invalid("kv_compression", "kv_compression: nothing to compress, expected a context or a document")
+	case doc != nil && !c.policy.Enabled():
+		c.policy = nil
+	}
+	return c, c.build(r, f, special, like)
+}
+
+// build builds the prompts, and what their answers must look like.
+func (c *textRequest) build(r *http.Request, f *fields, special bool, like language) error {
+	v := c.v
+	// After a context, prompts are not the beginning.
+	prompts, err := v.prompts(r, f, special && c.context == "", c.context != "")
+	if err != nil {
+		return err
+	}
+	var head []int32
+	if c.context != "" {
+		if head, err = v.tok.EncodeContext(r.Context(), c.context, v.e.MaxTokens(), tokenizer.EncodeOptions{AddSpecial: special, SpecialAsText: true}); err != nil {
+			return aboutText(err, v.e.MaxTokens(), "context")
+		}
+	}
+	for _, p := range prompts {
+		q := c.q
+		q.Prompt = append(head[:len(head):len(head)], p...)
+		if c.policy != nil && len(head) > 0 {
+			q.Policy, q.Context = c.policy, len(head)
+		}
+		if err := v.positions(len(q.Prompt), q.Sampling.MaxTokens); err != nil {
+			return err
+		}
+		if like.key != nil {
+			if err := v.constrain(&q, like, nil); err != nil {
+				return invalid("response_format", "%v", err)
+			}
+		}
+		v.atLeast(&q, c.least)
+		c.queries = append(c.queries, q)
+	}
+	return nil
+}
+
+// readProbs reads which log-probabilities are wanted, of which tokens.
+func (c *textRequest) readProbs(f *fields) {
+	c.logprobs, c.prompt = f.integer("logprobs", -1, 0, maxTopLogProbs), f.integer("prompt_logprobs", -1, 0, maxTopLogProbs)
+	o := &c.q.Sampling
 	if c.logprobs >= 0 {
 		// The end of the text counts as a token; otherwise whoever adds up
 		// probabilities would miss the last one.
 		o.LogProbs, o.TopLogProbs, o.YieldEnd = true, c.logprobs, true
 	}
 	if c.prompt >= 0 {
-		o.LogProbs, o.TopLogProbs = true, max(c.prompt, c.logprobs)
+		if o.LogProbs, o.TopLogProbs = true, max(c.prompt, c.logprobs); c.stream {
+			f.fail("prompt_logprobs", "not supported in a stream")
+		}
 	}
-	only := o.MaxTokens == 0
-	if only && !c.echo {
+	c.q.Echo, c.q.PromptOnly = c.echo || c.prompt >= 0, o.MaxTokens == 0
+	if c.q.PromptOnly && !c.echo {
 		f.fail("max_tokens", "found 0, which needs echo: true")
 	}
-	c.n = f.integer("n", 1, 1, maxChoices)
+}
+
+// readBest reads how many answers the returned ones are chosen from.
+func (c *textRequest) readBest(f *fields) {
 	c.best = f.integer("best_of", c.n, 1, maxChoices)
+	c.q.Choices = c.best
 	switch {
 	case c.best < c.n:
 		f.fail("best_of", "found %d, expected at least n, which is %d", c.best, c.n)
 	case c.best > c.n && c.stream:
-		f.fail("best_of", "cannot be more than n in a stream")
+		f.fail("best_of", "found %d in a stream, expected n, which is %d", c.best, c.n)
 	case c.best > c.n:
-		o.LogProbs, o.YieldEnd = true, true // the choice does not depend on who wants to see them
+		c.q.Sampling.LogProbs, c.q.Sampling.YieldEnd = true, true // the choice does not depend on who wants to see them
 	}
-	if opts := f.object("stream_options"); opts != nil {
-		if c.usage = opts.boolean("include_usage"); !c.stream {
-			f.fail("stream_options", "needs stream: true")
-		}
-		f.adopt(opts)
-	}
-	refuse(f, "suffix", `""`)
-	policy, text := s.compression(f, v), f.str("context")
-	q := engine.Request{Sampling: o, Stop: stops(f), Choices: c.best, Salt: f.str("cache_salt"), Echo: c.echo || c.prompt >= 0, PromptOnly: only,
-		KeepStop: f.boolean("include_stop_str_in_output")}
-	least := minTokens(f, o.MaxTokens)
-	like := format(f)
-	special := !f.has("add_special_tokens") || f.boolean("add_special_tokens")
-	if f.err != nil {
-		return nil, f.err
-	}
-	if id := f.str("document"); id != "" {
-		if policy, text, err = s.inFront(r, v, &q, id, policy, text); err != nil {
-			return nil, err
-		}
-		c.document = id
-	}
-	if policy != nil && text == "" {
-		return nil, invalid("kv_compression", "there is nothing to compress: give a context or a document")
-	}
-	// Behind a context, prompts are not the beginning.
-	prompts, err := v.prompts(r, f, special && text == "", text != "")
-	if err != nil {
-		return nil, err
-	}
-	var head []int32
-	if text != "" {
-		if policy == nil {
-			policy = s.fitting(v, s.o.Compression)
-		}
-		if head, err = v.tok.EncodeContext(r.Context(), text, v.e.MaxTokens(), tokenizer.EncodeOptions{AddSpecial: special, SpecialAsText: true}); err != nil {
-			return nil, aboutText(err, v.e.MaxTokens(), "context")
-		}
-	}
-	for _, p := range prompts {
-		q.Prompt = append(head[:len(head):len(head)], p...)
-		if policy != nil && len(head) > 0 {
-			q.Policy, q.Context = policy, len(head)
-		}
-		if err := v.positions(len(q.Prompt), o.MaxTokens); err != nil {
-			return nil, err
-		}
-		if like.key != nil {
-			if err := v.constrain(&q, like, nil); err != nil {
-				return nil, invalid("response_format", "%v", err)
-			}
-		}
-		own := q
-		v.atLeast(&own, least)
-		c.queries = append(c.queries, own)
-	}
-	return c, nil
-}
-
-// inFront returns the policy and the text of a document that precedes a prompt
-// without a template.
-func (s *Server) inFront(r *http.Request, v *served, q *engine.Request, id string, policy *lukv.Policy, text string) (*lukv.Policy, string, error) {
-	if text != "" {
-		return nil, "", invalid("document", "context and document are both given, expected one of them")
-	}
-	doc, err := s.docs.get(s.owner(r), id, v)
-	switch {
-	case err != nil:
-		return nil, "", err
-	case doc.System != "":
-		return nil, "", invalid("document", "the document has a system message, and a text completion has none; ask about it in a chat")
-	}
-	if err := doc.samePolicy(policy); err != nil {
-		return nil, "", err
-	}
-	if q.Salt == "" {
-		q.Salt = doc.salt
-	}
-	if !doc.policy.Enabled() {
-		return nil, doc.text, nil
-	}
-	return doc.policy, doc.text, nil
 }
 
 // textChoice is one answer, or a piece of one.
@@ -216,9 +185,14 @@ type textChoice struct {
 	PromptIDs []int32            `json:"prompt_token_ids,omitempty"`
 	Prompt    []map[int32]ranked `json:"prompt_logprobs,omitempty"` // of each token; nil for the first
 
+	text  []byte  // of a whole answer so far
 	sum   float64 // of the answer's log-probabilities
 	count int
-	at    *textPlace
+}
+
+// empty reports whether a piece of an answer says nothing.
+func (c *textChoice) empty() bool {
+	return c.Text == "" && c.LogProbs == nil && c.IDs == nil && c.Finish == nil
 }
 
 // textPlace is where the next token of a choice begins. What is held back, as it may become
@@ -233,15 +207,6 @@ func (p *textPlace) next(id int32) int {
 	at := p.chars
 	p.chars += utf8.RuneCountInString(p.dec.Write(id))
 	return at
-}
-
-// places returns the places of a prompt's choices.
-func (c *textRequest) places() []*textPlace {
-	out := make([]*textPlace, c.best)
-	for i := range out {
-		out[i] = &textPlace{dec: c.v.tok.NewDecoder(true)}
-	}
-	return out
 }
 
 type textLogProbs struct {
@@ -285,27 +250,69 @@ type textAnswer struct {
 	Progress *promptProgress `json:"prompt_progress,omitempty"`
 }
 
-// addTo adds an event to a choice. text is the text that it adds.
-func (c *textRequest) addTo(choice *textChoice, e engine.Event, text string) {
-	if e.HasToken && c.logprobs >= 0 {
+// events puts the prompt, if it is echoed, in front of every choice.
+func (c *textRequest) events(k int, events iter.Seq2[engine.Event, error]) iter.Seq2[answerEvent, error] {
+	return func(yield func(answerEvent, error) bool) {
+		places, echo := make([]textPlace, c.best), c.newEcho(k)
+		for i := range places {
+			places[i].dec = c.v.tok.NewDecoder(true)
+		}
+		for e, err := range events {
+			if err != nil {
+				yield(answerEvent{}, err)
+				return
+			}
+			x := newAnswerEvent(k, e)
+			if !e.Echo {
+				if e.HasToken && c.logprobs >= 0 {
+					x.offset = places[e.Choice].next(e.Token.ID)
+				}
+				if !yield(x, nil) {
+					return
+				}
+				continue
+			}
+			x.offset = echo.chars
+			x.text = echo.next(e.Token.ID)
+			for i := range places {
+				if x.choice = i; !yield(x, nil) {
+					return
+				}
+				if c.echo {
+					places[i].chars = echo.chars
+				}
+			}
+		}
+		for i := 0; i < c.best && c.queries[k].PromptOnly; i++ {
+			if !yield(answerEvent{prompt: k, choice: i, finish: string(model.FinishLength)}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// addTo adds an event to a choice.
+func (c *textRequest) addTo(choice *textChoice, e *answerEvent) {
+	if e.echo && c.prompt >= 0 {
+		choice.Prompt = append(choice.Prompt, c.rank(e.token))
+	}
+	if e.echo && !c.echo {
+		return
+	}
+	if e.hasToken && c.logprobs >= 0 {
 		if choice.LogProbs == nil {
 			choice.LogProbs = &textLogProbs{}
 		}
-		at := choice.at.chars
-		if !e.Echo {
-			at = choice.at.next(e.Token.ID)
-		}
-		c.describe(choice.LogProbs, e.Token, at)
+		c.describe(choice.LogProbs, e.token, e.offset)
 	}
-	if e.HasToken && !e.Echo {
-		if c.ids && !c.v.m.Ends(e.Token.ID, &c.queries[0].Sampling) {
-			choice.IDs = append(choice.IDs, e.Token.ID)
+	if e.hasToken && !e.echo {
+		if c.ids && !c.v.m.Ends(e.token.ID, &c.q.Sampling) {
+			choice.IDs = append(choice.IDs, e.token.ID)
 		}
-		choice.sum += e.Token.LogProb
+		choice.sum += e.token.LogProb
 		choice.count++
 	}
-	choice.Text += text
-	choice.Finish = orNull(string(e.Finish))
+	choice.Finish = orNull(e.finish)
 }
 
 // describe appends a token. The token itself is always among the alternatives; of two
@@ -342,95 +349,76 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	if n, most := len(c.queries), c.v.e.MaxRequests(c.best); n > most {
 		return invalid("prompt", "prompt: found %d prompts, expected at most %d, as many as this server lets wait and run at once", n, most)
 	}
-	started := time.Now()
-	limit := c.v.e.MaxTokens()
-	answer := textAnswer{ID: "cmpl-" + randomID(), Object: "text_completion", Created: started.Unix(), Model: c.v.id, Choices: []textChoice{}}
-	var streams []*engine.Stream
-	var timers []*timing
-	for _, q := range c.queries {
-		stream, err := s.submit(contextOf(r), c.v, q)
-		if err != nil {
-			return asError(err, limit)
-		}
-		timer := c.v.metrics.begin(started)
-		defer timer.end(stream)
-		streams, timers = append(streams, stream), append(timers, timer)
+	a := &answering{
+		sharedFields: &c.sharedFields, stream: c.stream, queries: c.queries, events: c.events,
+		error: func(err error) *apiError { return asError(err, c.v.e.MaxTokens()) },
 	}
-	if c.stream {
-		c.send(newEventStream(w), answer, streams, timers)
-		return nil
-	}
-	u := &usage{}
-	var cache *cacheUse
-	for k, stream := range streams {
-		timer := timers[k]
-		choices, places := make([]textChoice, c.best), c.places()
-		for i := range choices {
-			choices[i].at = places[i]
-		}
-		echo := c.newEcho(k)
-		for e, err := range stream.Events() {
-			if err != nil {
-				return asError(err, limit)
-			}
-			if !e.Echo {
-				timer.event()
-				c.addTo(&choices[e.Choice], e, e.Text)
-				continue
-			}
-			for i := range choices { // every choice begins with the prompt
-				if c.prompt >= 0 {
-					choices[i].Prompt = append(choices[i].Prompt, c.rank(e.Token))
-				}
-				if !c.echo {
-					continue
-				}
-				c.addTo(&choices[i], e, "")
-			}
-			if echo.next(e.Token.ID); c.echo {
-				for _, at := range places {
-					at.chars = echo.chars
-				}
-			}
-		}
-		timer.end(stream)
-		for i := range choices {
-			if c.echo {
-				choices[i].Text = echo.text + choices[i].Text
-			}
-			if choices[i].Finish == nil { // nothing was asked for
-				choices[i].Finish = string(model.FinishLength)
-			}
-		}
-		for i, choice := range bestOf(choices, c.n) {
-			choice.Index = k*c.n + i
-			if c.ids {
-				choice.PromptIDs = c.queries[k].Prompt
-			}
-			answer.Choices = append(answer.Choices, choice)
-		}
-		u.add(stream.Usage())
-		cache = c.addCache(cache, k, stream)
-	}
-	answer.Usage, answer.Cache = u, cache
-	return writeJSON(w, answer)
+	format := &textFormat{c: c, choices: make([]textChoice, len(c.queries)*c.best), begun: make([]bool, len(c.queries)*c.n)}
+	format.answer = textAnswer{ID: "cmpl-" + randomID(), Object: "text_completion", Created: time.Now().Unix(), Model: c.v.id, Choices: []textChoice{}}
+	return s.answer(w, r, a, format)
 }
 
-// addCache adds the cache of prompt k, if it was compressed, to those of earlier ones.
-func (c *textRequest) addCache(sum *cacheUse, k int, stream *engine.Stream) *cacheUse {
-	if c.queries[k].Policy == nil {
-		return sum
-	}
-	if sum == nil {
-		return newCacheUse(stream.Cache(), c.document)
-	}
-	sum.add(stream.Cache())
-	return sum
+// textFormat writes answers as text completions.
+type textFormat struct {
+	c       *textRequest
+	answer  textAnswer   // whole, or the next chunk
+	choices []textChoice // of a whole answer, prompt by prompt
+	begun   []bool       // of a stream, by index
 }
+
+func (f *textFormat) begin(*eventStream) {}
+
+func (f *textFormat) add(out *eventStream, e *answerEvent) {
+	if out == nil {
+		choice := &f.choices[e.prompt*f.c.best+e.choice]
+		if f.c.addTo(choice, e); !e.echo || f.c.echo {
+			choice.text = append(choice.text, e.text...)
+		}
+		return
+	}
+	choice := textChoice{Index: e.prompt*f.c.n + e.choice, Text: e.text}
+	if f.c.addTo(&choice, e); choice.empty() {
+		return
+	}
+	if f.c.ids && !f.begun[choice.Index] {
+		f.begun[choice.Index] = true
+		choice.PromptIDs = f.c.queries[e.prompt].Prompt
+	}
+	f.answer.Choices = []textChoice{choice}
+	out.send(f.answer)
+}
+
+func (f *textFormat) progress(out *eventStream, k int, p *promptProgress) {
+	f.answer.Choices, f.answer.Progress = []textChoice{{Index: k * f.c.n}}, p
+	out.send(f.answer)
+	f.answer.Progress = nil
+}
+
+func (f *textFormat) end(w http.ResponseWriter, out *eventStream, sum *outcome) error {
+	f.answer.Choices, f.answer.Usage, f.answer.Cache = []textChoice{}, &sum.usage, sum.cache
+	if out != nil {
+		if f.c.usage {
+			out.send(f.answer)
+		}
+		out.done()
+		return nil
+	}
+	for k := range f.c.queries {
+		for _, choice := range bestOf(f.choices[k*f.c.best:(k+1)*f.c.best:(k+1)*f.c.best], f.c.n) {
+			choice.Text, choice.Index = string(choice.text), len(f.answer.Choices)
+			if f.c.ids {
+				choice.PromptIDs = f.c.queries[k].Prompt
+			}
+			f.answer.Choices = append(f.answer.Choices, choice)
+		}
+	}
+	return writeJSON(w, f.answer)
+}
+
+func (f *textFormat) fail(out *eventStream, e *apiError) { out.fail(e) }
 
 // echoText is the text of a prompt as its tokens pass.
 type echoText struct {
-	text  string // whole
 	dec   *tokenizer.StreamDecoder
 	left  int // tokens
 	chars int // so far
@@ -440,7 +428,7 @@ type echoText struct {
 func (c *textRequest) newEcho(k int) *echoText {
 	q := c.queries[k]
 	rest := q.Prompt[q.Context:]
-	return &echoText{text: c.v.tok.Decode(rest, false), dec: c.v.tok.NewDecoder(false), left: len(rest)}
+	return &echoText{dec: c.v.tok.NewDecoder(false), left: len(rest)}
 }
 
 // next returns what the next token adds to the text; the last one includes what is
@@ -470,70 +458,6 @@ func bestOf(choices []textChoice, n int) []textChoice {
 }
 
 func (c *textChoice) mean() float64 { return c.sum / float64(max(1, c.count)) }
-
-// send streams the answers, one prompt after another.
-func (c *textRequest) send(out *eventStream, chunk textAnswer, streams []*engine.Stream, timers []*timing) {
-	u := &usage{}
-	var cache *cacheUse
-	for k, stream := range streams {
-		timer := timers[k]
-		places, echo := c.places(), c.newEcho(k)
-		seen := make([]bool, c.best)
-		if c.progress {
-			out.progress = func() {
-				chunk.Choices, chunk.Progress = []textChoice{{Index: k * c.n}}, newProgress(stream, len(c.queries[k].Prompt), timer.start)
-				out.send(chunk)
-				chunk.Progress = nil
-			}
-		}
-		for e, err := range out.events(stream) {
-			if err != nil {
-				out.fail(asError(err, c.v.e.MaxTokens()))
-				return
-			}
-			if !e.Echo {
-				timer.event()
-			}
-			first, last := e.Choice, e.Choice
-			text := e.Text
-			if e.Echo {
-				first, last, text = 0, c.best-1, echo.next(e.Token.ID)
-			}
-			for i := first; i <= last; i++ {
-				choice := textChoice{Index: k*c.n + i, at: places[i]}
-				c.addTo(&choice, e, text)
-				if e.Echo {
-					places[i].chars = echo.chars
-				}
-				if choice.Text == "" && choice.LogProbs == nil && choice.IDs == nil && choice.Finish == nil {
-					continue
-				}
-				if c.ids && !seen[i] {
-					seen[i], choice.PromptIDs = true, c.queries[k].Prompt
-				}
-				chunk.Choices = []textChoice{choice}
-				out.send(chunk)
-			}
-		}
-		if c.queries[k].PromptOnly {
-			for i := range c.n {
-				chunk.Choices = []textChoice{{Index: k*c.n + i, Finish: string(model.FinishLength)}}
-				out.send(chunk)
-			}
-		}
-		if out.err != nil {
-			return
-		}
-		timer.end(stream)
-		u.add(stream.Usage())
-		cache = c.addCache(cache, k, stream)
-	}
-	if c.usage {
-		chunk.Choices, chunk.Usage, chunk.Cache = []textChoice{}, u, cache
-		out.send(chunk)
-	}
-	out.done()
-}
 
 // renderText answers with the tokens of the prompts.
 func (s *Server) renderText(w http.ResponseWriter, r *http.Request) error {

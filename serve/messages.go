@@ -3,7 +3,6 @@ package serve
 import (
 	"encoding/json"
 	"fmt"
-	"iter"
 	"net/http"
 	"strings"
 
@@ -49,16 +48,7 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 		}
 		chat["max_tokens"] = f.integer("max_tokens", 0, 1, 1<<31-1)
 	}
-	if list := f.objects("tools", maxTools); len(list) > 0 {
-		chat["tools"] = messageTools(f, list, own)
-	}
-	if o := f.object("tool_choice"); o != nil {
-		chat["tool_choice"] = messageChoice(o)
-		if o.boolean("disable_parallel_tool_use") {
-			chat["parallel_tool_calls"] = false
-		}
-		f.adopt(o)
-	}
+	callsOfMessage(f, chat, own)
 	if counting {
 		chat["stream"] = false
 	}
@@ -72,11 +62,25 @@ func (s *Server) messageRequest(r *http.Request, f *fields, counting bool) (*mes
 	if q.c, err = s.asChat(r, f, chat, own, counting); err != nil {
 		return nil, err
 	}
-	if think != nil && *think && !q.c.v.thinking() {
+	if think != nil && *think && !q.c.v.reasons() {
 		return nil, invalid("thinking", "thinking: the chat template of the model %s knows no thoughts", q.c.v.id)
 	}
 	q.c.q.Sampling.YieldEnd = true // distinguishes the end of a turn from a stop sequence
 	return q, nil
+}
+
+// callsOfMessage translates the tools and which of them may be called.
+func callsOfMessage(f *fields, chat object, own names) {
+	if list := f.objects("tools", maxTools); len(list) > 0 {
+		chat["tools"] = messageTools(f, list, own)
+	}
+	if o := f.object("tool_choice"); o != nil {
+		chat["tool_choice"] = messageChoice(o)
+		if o.boolean("disable_parallel_tool_use") {
+			chat["parallel_tool_calls"] = false
+		}
+		f.adopt(o)
+	}
 }
 
 // messageChoice translates tool_choice into that of a chat.
@@ -125,72 +129,68 @@ func messageOf(m *fields) []object {
 	case v[0] == '"':
 		return []object{{"role": role, "content": m.str("content")}}
 	}
-	var out, calls []object
-	var text, thought strings.Builder
-	texts := 0
+	var p messageParts
 	for _, b := range m.objects("content", maxParts) {
-		switch t := b.str("type"); {
-		case t == "text":
-			text.WriteString(b.str("text"))
-			texts++
-		case t == "tool_use" && role == "assistant":
-			input := b.raw("input")
-			if input == nil {
-				input = json.RawMessage("{}")
-			}
-			if input[0] != '{' {
-				b.fail("input", "found %s, expected an object", kind(input))
-			}
-			calls = append(calls, object{"id": b.str("id"), "type": "function", "function": object{"name": b.str("name"), "arguments": string(input)}})
-		case t == "tool_result" && role == "user":
-			out = append(out, object{"role": "tool", "tool_call_id": b.str("tool_use_id"), "content": b.text("content", "text")})
-		case t == "thinking" && role == "assistant":
-			thought.WriteString(b.str("thinking"))
-		case t == "redacted_thinking" && role == "assistant": // from another model
-		default:
-			b.fail("type", "%q is not supported in a message of the %s", t, role)
-		}
+		p.add(b, role)
 		m.adopt(b)
 	}
-	if texts > 0 || len(out) == 0 {
-		own := object{"role": role, "content": text.String()}
-		if len(calls) > 0 {
-			own["tool_calls"] = calls
+	if p.texts > 0 || len(p.results) == 0 {
+		own := object{"role": role, "content": p.text.String()}
+		if len(p.calls) > 0 {
+			own["tool_calls"] = p.calls
 		}
-		if thought.Len() > 0 { // the template decides whether the model sees it
-			own["reasoning_content"] = thought.String()
+		if p.reasoning.Len() > 0 { // the template decides whether the model sees it
+			own["reasoning_content"] = p.reasoning.String()
 		}
-		out = append(out, own)
+		p.results = append(p.results, own)
 	}
-	return out
+	return p.results
 }
 
-// messageAnswer is one answer.
-type messageAnswer struct {
-	q    *messageRequest
-	id   string
-	ids  []int32 // tokens of the answer
-	turn bool    // the model ended its turn
+// messageParts are the parts of a message, sorted.
+type messageParts struct {
+	results, calls  []object
+	text, reasoning strings.Builder
+	texts           int // parts of text
 }
 
-// watch notes the tokens that pass.
-func (a *messageAnswer) watch(events iter.Seq2[engine.Event, error]) iter.Seq2[engine.Event, error] {
-	return func(yield func(engine.Event, error) bool) {
-		for e, err := range events {
-			if err == nil && e.HasToken {
-				if a.turn = a.q.c.v.m.Ends(e.Token.ID, &a.q.c.q.Sampling); !a.turn {
-					a.ids = append(a.ids, e.Token.ID)
-				}
-			}
-			if !yield(e, err) {
-				return
-			}
+// add adds a part of a message of a role.
+func (p *messageParts) add(b *fields, role string) {
+	switch t := b.str("type"); {
+	case t == "text":
+		p.text.WriteString(b.str("text"))
+		p.texts++
+	case t == "tool_use" && role == "assistant":
+		input := b.raw("input")
+		if input == nil {
+			input = json.RawMessage("{}")
 		}
+		if input[0] != '{' {
+			b.fail("input", "found %s, expected an object", kind(input))
+		}
+		p.calls = append(p.calls, object{"id": b.str("id"), "type": "function", "function": object{"name": b.str("name"), "arguments": string(input)}})
+	case t == "tool_result" && role == "user":
+		p.results = append(p.results, object{"role": "tool", "tool_call_id": b.str("tool_use_id"), "content": b.text("content", "text")})
+	case t == "thinking" && role == "assistant":
+		p.reasoning.WriteString(b.str("thinking"))
+	case t == "redacted_thinking" && role == "assistant": // from another model
+	default:
+		b.fail("type", "%q is not supported in a message with the role %s", t, role)
 	}
+}
+
+// messageFormat writes an answer as a message.
+type messageFormat struct {
+	q      *messageRequest
+	id     string
+	blocks blocks
+	ids    []int32 // tokens of the answer
+	turn   bool    // the model ended its turn
 }
 
 // stop returns why the answer ended, and at which stop sequence.
-func (a *messageAnswer) stop(b *blocks) (reason string, sequence any) {
+func (a *messageFormat) stop() (reason string, sequence any) {
+	b := &a.blocks
 	last := b.list[len(b.list)-1]
 	called := last.kind == callBlock && json.Valid([]byte(last.text.String())) // otherwise a stop sequence cut it
 	switch {
@@ -215,11 +215,11 @@ func (a *messageAnswer) stop(b *blocks) (reason string, sequence any) {
 }
 
 // usage counts tokens as this API does: those from the cache are not input.
-func (a *messageAnswer) usage(u engine.Usage) object {
+func (a *messageFormat) usage(u engine.Usage) object {
 	return object{"input_tokens": u.Prompt - u.Cached, "cache_read_input_tokens": u.Cached, "cache_creation_input_tokens": 0, "output_tokens": u.Generated}
 }
 
-func (a *messageAnswer) object(content []object, reason, sequence any, use object) object {
+func (a *messageFormat) object(content []object, reason, sequence any, use object) object {
 	return object{
 		"id": a.id, "type": "message", "role": "assistant", "model": a.q.c.v.id, "content": content,
 		"stop_reason": reason, "stop_sequence": sequence, "usage": use,
@@ -235,7 +235,7 @@ func (b *block) content(empty bool) object {
 	switch b.kind {
 	case textBlock:
 		return object{"type": "text", "text": text}
-	case thoughtBlock:
+	case reasoningBlock:
 		return object{"type": "thinking", "thinking": text, "signature": ""}
 	}
 	input := json.RawMessage(text)
@@ -255,62 +255,63 @@ func (s *Server) messages(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	stream, timer, end, err := s.begin(r, q.c)
-	if err != nil {
-		return err
-	}
-	defer end()
-	a := &messageAnswer{q: q, id: "msg_" + randomID()}
-	if q.stream {
-		a.send(newEventStream(w), stream, timer)
-		return nil
-	}
-	var b blocks
-	if err := b.read(q.c.parts(a.watch(stream.Events())), timer); err != nil {
-		return err
-	}
-	content := []object{}
-	for _, x := range b.list {
-		content = append(content, x.content(false))
-	}
-	reason, sequence := a.stop(&b)
-	return writeJSON(w, a.object(content, reason, sequence, a.usage(stream.Usage())))
+	return s.answer(w, r, q.c.answering(q.stream), &messageFormat{q: q, id: "msg_" + randomID(), blocks: blocks{c: q.c}})
 }
 
-// send streams a message.
-func (a *messageAnswer) send(out *eventStream, stream *engine.Stream, timer *timing) {
-	event := func(name string, v object) {
-		v["type"] = name
-		out.event(name, v)
+func (a *messageFormat) begin(out *eventStream) {
+	if out == nil {
+		return
 	}
 	use := a.usage(engine.Usage{Prompt: len(a.q.c.q.Prompt)}) // how much came from the cache is known only at the end
-	event("message_start", object{"message": a.object([]object{}, nil, nil, use)})
-	list := blocks{
-		begun: func(b *block) {
-			event("content_block_start", object{"index": b.n, "content_block": b.content(true)})
-		},
-		more: func(b *block, text string, _ []chatLogProb) {
-			delta := object{"type": "text_delta", "text": text}
-			switch b.kind {
-			case callBlock:
-				delta = object{"type": "input_json_delta", "partial_json": text}
-			case thoughtBlock:
-				delta = object{"type": "thinking_delta", "thinking": text}
-			}
-			event("content_block_delta", object{"index": b.n, "delta": delta})
-		},
-		ended: func(b *block) { event("content_block_stop", object{"index": b.n}) },
+	out.typed("message_start", object{"message": a.object([]object{}, nil, nil, use)})
+	a.blocks.begun = func(b *block) {
+		out.typed("content_block_start", object{"index": b.n, "content_block": b.content(true)})
 	}
-	if err := list.read(a.q.c.parts(a.watch(out.events(stream))), timer); err != nil {
-		event("error", object{"error": messageError(err.report(out.w))})
-		return
+	a.blocks.more = func(b *block, text string, _ []chatLogProb) {
+		delta := object{"type": "text_delta", "text": text}
+		switch b.kind {
+		case callBlock:
+			delta = object{"type": "input_json_delta", "partial_json": text}
+		case reasoningBlock:
+			delta = object{"type": "thinking_delta", "thinking": text}
+		}
+		out.typed("content_block_delta", object{"index": b.n, "delta": delta})
 	}
-	if out.err != nil {
-		return
+	a.blocks.ended = func(b *block) { out.typed("content_block_stop", object{"index": b.n}) }
+}
+
+func (a *messageFormat) add(_ *eventStream, e *answerEvent) {
+	if e.hasToken {
+		if a.turn = a.q.c.v.m.Ends(e.token.ID, &a.q.c.q.Sampling); !a.turn {
+			a.ids = append(a.ids, e.token.ID)
+		}
 	}
-	reason, sequence := a.stop(&list)
-	event("message_delta", object{"delta": object{"stop_reason": reason, "stop_sequence": sequence}, "usage": a.usage(stream.Usage())})
-	event("message_stop", object{})
+	a.blocks.add(e)
+}
+
+func (a *messageFormat) end(w http.ResponseWriter, out *eventStream, sum *outcome) error {
+	a.blocks.close()
+	reason, sequence := a.stop()
+	if out != nil {
+		out.typed("message_delta", object{"delta": object{"stop_reason": reason, "stop_sequence": sequence}, "usage": a.usage(sum.tokens)})
+		out.typed("message_stop", object{})
+		return nil
+	}
+	content := []object{}
+	for _, x := range a.blocks.list {
+		content = append(content, x.content(false))
+	}
+	return writeJSON(w, a.object(content, reason, sequence, a.usage(sum.tokens)))
+}
+
+func (a *messageFormat) fail(out *eventStream, e *apiError) {
+	out.typed("error", object{"error": messageError(e.report(out.w))})
+}
+
+// typed writes an event whose data has its name as type.
+func (s *eventStream) typed(name string, v object) {
+	v["type"] = name
+	s.event(name, v)
 }
 
 // countTokens returns the number of tokens in the prompt of a message.

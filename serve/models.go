@@ -71,7 +71,7 @@ type served struct {
 
 	grammars   grammars
 	toolSyntax func() *toolSyntax
-	thinking   func() bool // whether the template knows thoughts
+	reasons    func() bool // whether the template knows reasoning
 }
 
 func newServed(sl *slot, m *model.Model) (*served, error) {
@@ -91,7 +91,7 @@ func newServed(sl *slot, m *model.Model) (*served, error) {
 	return &served{
 		id: sl.id, m: m, e: e, tok: tok, format: format, date: now, metrics: &sl.metrics,
 		toolSyntax: sync.OnceValue(func() *toolSyntax { return findToolSyntax(format, tok) }),
-		thinking:   sync.OnceValue(func() bool { return findThinking(format) }),
+		reasons:    sync.OnceValue(func() bool { return findReasoning(format) }),
 	}, nil
 }
 

@@ -19,9 +19,9 @@ const (
 	thinkEnd   = "</think>"
 )
 
-// findThinking reports whether a template knows the marks: it leaves out earlier
+// findReasoning reports whether a template knows the marks: it leaves out earlier
 // thoughts, or begins one.
-func findThinking(format *dialog.Format) bool {
+func findReasoning(format *dialog.Format) bool {
 	p, err := format.Render(context.Background(), chat.Input{
 		Messages: []*chat.Object{
 			chat.NewMessage("user", "x"),
@@ -37,8 +37,8 @@ func findThinking(format *dialog.Format) bool {
 	return left || strings.HasSuffix(strings.TrimSpace(p.Text), thinkBegin)
 }
 
-// thinking says how the answers to one request begin; nil: with the answer itself.
-type thinking struct {
+// reasoning says how the answers to one request begin; nil: with the answer itself.
+type reasoning struct {
 	tok        *tokenizer.Tokenizer
 	begin, end int32 // the marks' tokens, -1 for a mark of several
 	opened     bool  // the prompt ends with the first mark
@@ -46,14 +46,14 @@ type thinking struct {
 	budget     int   // tokens after which it is ended; -1: never
 }
 
-// thinks determines how the answers begin, once the prompt is known. It makes formats
+// reasons determines how the answers begin, once the prompt is known. It makes formats
 // and calls apply to what follows the thoughts.
-func (c *chatRequest) thinks(hidden bool, budget int) {
+func (c *chatRequest) reasons(hidden bool, budget int) {
 	v := c.v
-	if c.goesOn || !v.thinking() {
+	if c.continues || !v.reasons() {
 		return
 	}
-	t := &thinking{tok: v.tok, begin: -1, end: -1, hidden: hidden, budget: -1}
+	t := &reasoning{tok: v.tok, begin: -1, end: -1, hidden: hidden, budget: -1}
 	if id, ok := v.tok.ID(thinkBegin); ok {
 		t.begin = id
 	}
@@ -73,9 +73,9 @@ func (c *chatRequest) thinks(hidden bool, budget int) {
 	for _, id := range []int32{t.begin, t.end} {
 		c.q.ShowSpecial = c.q.ShowSpecial || id >= 0 && v.tok.IsSpecial(id)
 	}
-	c.thinking = t
+	c.reasoning = t
 	if c.q.Mask != nil || t.budget >= 0 {
-		m := &thoughtMask{thinking: t, behind: c.q.Mask, size: v.m.Config().Vocab, choices: make([]thoughtPlace, c.q.Choices)}
+		m := &reasoningMask{reasoning: t, behind: c.q.Mask, size: v.m.Config().Vocab, choices: make([]reasoningPlace, c.q.Choices)}
 		if m.behind == nil {
 			m.behind = func(int, []int32) ([]uint64, error) { return nil, nil }
 		}
@@ -88,23 +88,23 @@ func (c *chatRequest) thinks(hidden bool, budget int) {
 	}
 }
 
-// thoughtMask allows anything while the model thinks, except for the end of the answer.
-type thoughtMask struct {
-	*thinking
+// reasoningMask allows anything while the model thinks, except for the end of the answer.
+type reasoningMask struct {
+	*reasoning
 	behind  func(choice int, answer []int32) ([]uint64, error)
 	size    int
 	ends    []int32
-	choices []thoughtPlace
+	choices []reasoningPlace
 }
 
-// thoughtPlace is how far an answer has been read.
-type thoughtPlace struct {
+// reasoningPlace is how far an answer has been read.
+type reasoningPlace struct {
 	read int    // tokens
 	text []byte // the end of their text
 	over bool   // the answer itself begins at read
 }
 
-func (m *thoughtMask) mask(choice int, answer []int32) ([]uint64, error) {
+func (m *reasoningMask) mask(choice int, answer []int32) ([]uint64, error) {
 	p := &m.choices[choice]
 	for ; p.read < len(answer) && !p.over; p.read++ {
 		if p.read == 0 && !m.opened && answer[0] != m.begin {
@@ -145,54 +145,54 @@ func (m *thoughtMask) mask(choice int, answer []int32) ([]uint64, error) {
 	return mask, nil
 }
 
-// thoughtReader splits an answer into what the model thinks and what it says, as it
+// reasoningReader splits an answer into what the model thinks and what it says, as it
 // comes, without the white space around the thoughts.
-type thoughtReader struct {
-	stage  thoughtStage
+type reasoningReader struct {
+	stage  reasoningStage
 	buf    string // still undecided
 	begun  bool   // something was thought
 	tokens int    // of the thoughts
 }
 
-type thoughtStage int
+type reasoningStage int
 
 const (
-	beforeThoughts thoughtStage = iota // the mark may still come
-	inThoughts
-	behindThoughts // white space is dropped
+	beforeReasoning reasoningStage = iota // the mark may still come
+	inReasoning
+	afterReasoning // white space is dropped
 	inAnswer
 )
 
 // newReader returns a reader for one choice; nil if answers begin without thoughts.
-func (t *thinking) newReader() *thoughtReader {
+func (t *reasoning) newReader() *reasoningReader {
 	switch {
 	case t == nil:
 		return nil
 	case t.opened:
-		return &thoughtReader{stage: inThoughts}
+		return &reasoningReader{stage: inReasoning}
 	}
-	return &thoughtReader{}
+	return &reasoningReader{}
 }
 
 // add takes the next piece of the answer; last is set at the end.
-func (r *thoughtReader) add(text string, token, last bool) (thought, answer string) {
+func (r *reasoningReader) add(text string, token, last bool) (thought, answer string) {
 	r.buf += text
-	if r.stage == beforeThoughts {
+	if r.stage == beforeReasoning {
 		rest := strings.TrimLeftFunc(r.buf, unicode.IsSpace)
 		switch {
 		case strings.HasPrefix(rest, thinkBegin):
-			r.buf, r.stage = rest[len(thinkBegin):], inThoughts
+			r.buf, r.stage = rest[len(thinkBegin):], inReasoning
 		case last || !strings.HasPrefix(thinkBegin, rest):
 			r.stage = inAnswer
 		}
 	}
-	if token && r.stage <= inThoughts {
+	if token && r.stage <= inReasoning {
 		r.tokens++
 	}
-	if r.stage == inThoughts {
+	if r.stage == inReasoning {
 		thought = r.thought(last)
 	}
-	if r.stage == behindThoughts {
+	if r.stage == afterReasoning {
 		if r.buf = strings.TrimLeftFunc(r.buf, unicode.IsSpace); r.buf != "" {
 			r.stage = inAnswer
 		}
@@ -204,13 +204,13 @@ func (r *thoughtReader) add(text string, token, last bool) (thought, answer stri
 }
 
 // thought returns what is certain to belong to the thoughts.
-func (r *thoughtReader) thought(last bool) string {
+func (r *reasoningReader) thought(last bool) string {
 	if !r.begun {
 		r.buf = strings.TrimLeftFunc(r.buf, unicode.IsSpace)
 	}
 	end := len(r.buf)
 	if before, behind, ok := strings.Cut(r.buf, thinkEnd); ok {
-		r.buf, r.stage, end = before+behind, behindThoughts, len(before)
+		r.buf, r.stage, end = before+behind, afterReasoning, len(before)
 	} else if !last {
 		for n := min(len(thinkEnd)-1, end); n > 0; n-- { // a part of the mark
 			if strings.HasSuffix(r.buf, thinkEnd[:n]) {
@@ -220,7 +220,7 @@ func (r *thoughtReader) thought(last bool) string {
 		}
 	}
 	out := strings.TrimRightFunc(r.buf[:end], unicode.IsSpace)
-	if r.stage == inThoughts && !last {
+	if r.stage == inReasoning && !last {
 		end = len(out)
 	}
 	r.buf = r.buf[end:]

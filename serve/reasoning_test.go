@@ -34,7 +34,7 @@ func TestReadThoughts(t *testing.T) {
 		n := len(test.answer)
 		for i := range n + 1 {
 			for j := i; j <= n; j++ {
-				r := (&thinking{opened: test.opened}).newReader()
+				r := (&reasoning{opened: test.opened}).newReader()
 				thought, spoken := "", ""
 				for k, piece := range []string{test.answer[:i], test.answer[i:j], test.answer[j:]} {
 					a, b := r.add(piece, true, k == 2)
@@ -237,15 +237,15 @@ func TestWhoThinks(t *testing.T) {
 	require.Contains(t, text, "knows no thoughts")
 }
 
-// TestThoughtMask: a model that decides by itself to think may begin with the mark or
-// with what the format says, may not end while it thinks, and follows the format
+// TestReasoningMask: a model that decides by itself to reason may begin with the mark or
+// with what the format says, may not end while it reasons, and follows the format
 // afterwards.
-func TestThoughtMask(t *testing.T) {
+func TestReasoningMask(t *testing.T) {
 	ts := family(t, likeQwen3, thinkBegin)
 	v, release, err := ts.s.models.acquire(t.Context(), ts.s.models.find(""))
 	require.NoError(t, err)
 	defer release()
-	c := &chatRequest{v: v, q: engine.Request{Choices: 1, Prompt: []int32{1}}}
+	c := &chatRequest{sharedFields: sharedFields{v: v, q: engine.Request{Choices: 1, Prompt: []int32{1}}}}
 	yes := uint64(1) << 40
 	var behind [][]int32
 	c.q.Mask = func(_ int, answer []int32) ([]uint64, error) {
@@ -254,7 +254,7 @@ func TestThoughtMask(t *testing.T) {
 		mask[0] = yes
 		return mask, nil
 	}
-	c.thinks(false, -1)
+	c.reasons(false, -1)
 	require.True(t, c.q.ShowSpecial)
 	mask, err := c.q.Mask(0, nil)
 	require.NoError(t, err)

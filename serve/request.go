@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -27,13 +28,78 @@ const (
 	maxPrompts     = 128
 )
 
+// sharedFields are the fields that chat and text completions have in common.
+type sharedFields struct {
+	v        *served
+	q        engine.Request // without a prompt
+	n        int            // answers to return
+	stream   bool
+	usage    bool // in the last chunk of a stream
+	ids      bool // return_token_ids
+	progress bool // return_progress
+	least    int  // min_tokens
+
+	// What is compressed, as requested; see [Server.resolve].
+	policy   *lukv.Policy
+	context  string
+	document string // its id
+}
+
+// sharedFields reads the fields that chat and text completions have in common; the answer
+// has at most maxTokens tokens, 0 for no limit. further are names that kv_compression may
+// have besides those of a policy.
+func (s *Server) sharedFields(f *fields, v *served, maxTokens int, further ...string) sharedFields {
+	c := sharedFields{
+		v: v, stream: f.boolean("stream"), ids: f.boolean("return_token_ids"), progress: f.boolean("return_progress"), n: f.integer("n", 1, 1, maxChoices),
+		policy: s.compression(f, v, further...), context: f.str("context"), document: f.str("document"),
+	}
+	c.q = engine.Request{Sampling: v.sampling(f), Stop: stops(f), Choices: c.n, Salt: f.str("cache_salt"), KeepStop: f.boolean("include_stop_str_in_output")}
+	c.q.Sampling.MaxTokens = maxTokens
+	c.least = minTokens(f, maxTokens)
+	if c.progress && !c.stream {
+		f.fail("return_progress", "needs stream: true")
+	}
+	if o := f.object("stream_options"); o != nil {
+		if c.usage = o.boolean("include_usage"); !c.stream {
+			f.fail("stream_options", "needs stream: true")
+		}
+		f.adopt(o)
+	}
+	return c
+}
+
+// resolve finds the document that a request names, whose text, policy and salt then
+// apply, or the policy of a context that has none. The document is nil if none is named.
+func (s *Server) resolve(r *http.Request, c *sharedFields) (*document, error) {
+	switch {
+	case c.document != "" && c.context != "":
+		return nil, invalid("document", "document: found a context as well, expected one of the two")
+	case c.document == "" && c.context != "" && c.policy == nil:
+		c.policy = s.fitting(c.v, s.o.Compression)
+	}
+	if c.document == "" {
+		return nil, nil
+	}
+	doc, err := s.docs.get(s.owner(r), c.document, c.v)
+	if err == nil {
+		err = doc.samePolicy(c.policy)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.policy, c.context = doc.policy, doc.text
+	if c.q.Salt == "" {
+		c.q.Salt = doc.salt
+	}
+	return doc, nil
+}
+
 // sampling reads the fields that say how tokens are drawn. Defaults are what the
 // checkpoint recommends, or what the protocol says: temperature 1.
 func (v *served) sampling(f *fields) model.Sampling {
 	o := v.m.DefaultSampling()
 	g := v.m.Config().Generation
 	o.Temperature, o.TopK, o.TopP, o.MinP = g.Temperature, g.TopK, g.TopP, g.MinP
-	o.MaxTokens = 0
 	o.Temperature = f.number("temperature", o.Temperature, 0, 2)
 	if o.TopP = f.number("top_p", o.TopP, 0, 1); f.has("top_p") && o.TopP == 0 {
 		f.fail("top_p", "found 0, expected more than 0 and at most 1; temperature 0 takes the most likely token")

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"time"
-
-	"github.com/lukv/lukv/engine"
 )
 
 // responseRequest is a request to /v1/responses, which is stateless: each has the whole
@@ -167,37 +165,38 @@ func responseTools(f *fields, list []*fields, own names) []toolDefinition {
 	return out
 }
 
-// response is one answer as it is known so far.
-type response struct {
+// responseFormat writes an answer as a response.
+type responseFormat struct {
 	q       *responseRequest
 	id      string
 	created int64
+	blocks  blocks
 	items   []object
+	events  int // of a stream so far
 }
 
-// object describes the response; stream, if not nil, has ended.
-func (a *response) object(status string, finish string, stream *engine.Stream) object {
+// object describes the response; sum is nil until all of the answer has come.
+func (a *responseFormat) object(sum *outcome) object {
 	out := object{
-		"id": a.id, "object": "response", "created_at": a.created, "model": a.q.c.v.id, "status": status,
+		"id": a.id, "object": "response", "created_at": a.created, "model": a.q.c.v.id, "status": "in_progress",
 		"error": nil, "incomplete_details": nil, "output": append([]object{}, a.items...), "usage": nil,
 	}
 	for k, v := range a.q.echo {
 		out[k] = v
 	}
-	if stream == nil {
+	if sum == nil {
 		return out
 	}
-	if finish == "length" {
+	if out["status"] = "completed"; a.blocks.finish == "length" {
 		out["status"], out["incomplete_details"] = "incomplete", object{"reason": "max_output_tokens"}
 	}
-	u := stream.Usage()
+	u := sum.tokens
 	out["usage"] = object{
 		"input_tokens": u.Prompt, "input_tokens_details": object{"cached_tokens": u.Cached, "cache_write_tokens": 0},
-		"output_tokens": u.Generated, "output_tokens_details": object{"reasoning_tokens": a.q.c.thought}, "total_tokens": u.Prompt + u.Generated,
+		"output_tokens": u.Generated, "output_tokens_details": object{"reasoning_tokens": a.q.c.reasoned}, "total_tokens": u.Prompt + u.Generated,
 	}
-	var last chatAnswer
-	if a.q.c.close(&last, stream); last.Cache != nil {
-		out["kv_cache"] = last.Cache
+	if sum.cache != nil {
+		out["kv_cache"] = sum.cache
 	}
 	return out
 }
@@ -213,11 +212,11 @@ func (b *blocks) status(x *block) string {
 }
 
 // item describes a block.
-func (a *response) item(b *block, status string) object {
+func (a *responseFormat) item(b *block, status string) object {
 	switch b.kind {
 	case callBlock:
 		return object{"type": "function_call", "id": itemID("fc_", a.id, b.n), "call_id": b.id, "name": b.name, "arguments": b.text.String(), "status": status}
-	case thoughtBlock:
+	case reasoningBlock:
 		content := []object{}
 		if status != "in_progress" {
 			content = append(content, b.part(false))
@@ -237,7 +236,7 @@ func (b *block) part(empty bool) object {
 	if empty {
 		text = ""
 	}
-	if b.kind == thoughtBlock {
+	if b.kind == reasoningBlock {
 		return object{"type": "reasoning_text", "text": text}
 	}
 	probs := []chatLogProb{}
@@ -262,37 +261,28 @@ func (s *Server) responses(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	stream, timer, end, err := s.begin(r, q.c)
-	if err != nil {
-		return err
-	}
-	defer end()
-	a := &response{q: q, id: "resp_" + randomID(), created: time.Now().Unix()}
-	if q.stream {
-		a.send(newEventStream(w), stream, timer)
-		return nil
-	}
-	var b blocks
-	if err := b.read(q.c.parts(stream.Events()), timer); err != nil {
-		return err
-	}
-	for _, x := range b.list {
-		a.items = append(a.items, a.item(x, b.status(x)))
-	}
-	return writeJSON(w, a.object("completed", b.finish, stream))
+	format := &responseFormat{q: q, id: "resp_" + randomID(), created: time.Now().Unix(), blocks: blocks{c: q.c}}
+	return s.answer(w, r, q.c.answering(q.stream), format)
 }
 
-// send streams a response: every item is announced, sent in pieces, and repeated as a
-// whole.
-func (a *response) send(out *eventStream, stream *engine.Stream, timer *timing) {
-	n := 0
-	event := func(name string, v object) {
-		v["type"], v["sequence_number"] = name, n
-		n++
-		out.event(name, v)
+func (a *responseFormat) begin(out *eventStream) {
+	a.blocks.begun = func(b *block) { a.items = append(a.items, a.item(b, "in_progress")) }
+	a.blocks.ended = func(b *block) {
+		done := a.item(b, a.blocks.status(b))
+		done["id"] = a.items[b.n]["id"]
+		a.items[b.n] = done
 	}
-	event("response.created", object{"response": a.object("in_progress", "", nil)})
-	event("response.in_progress", object{"response": a.object("in_progress", "", nil)})
+	if out != nil {
+		a.stream(out)
+	}
+}
+
+// stream sends what the answer begins with, and lets every item be announced, sent in
+// pieces, and repeated as a whole.
+func (a *responseFormat) stream(out *eventStream) {
+	event := func(name string, v object) { a.event(out, name, v) }
+	event("response.created", object{"response": a.object(nil)})
+	event("response.in_progress", object{"response": a.object(nil)})
 	at := func(b *block, more object) object {
 		more["output_index"], more["item_id"] = b.n, a.items[b.n]["id"]
 		if b.kind != callBlock {
@@ -300,57 +290,64 @@ func (a *response) send(out *eventStream, stream *engine.Stream, timer *timing) 
 		}
 		return more
 	}
-	var list blocks
-	list = blocks{
-		begun: func(b *block) {
-			a.items = append(a.items, a.item(b, "in_progress"))
-			event("response.output_item.added", object{"output_index": b.n, "item": a.items[b.n]})
-			if b.kind != callBlock {
-				event("response.content_part.added", at(b, object{"part": b.part(true)}))
-			}
-		},
-		more: func(b *block, text string, probs []chatLogProb) {
-			switch b.kind {
-			case callBlock:
-				event("response.function_call_arguments.delta", at(b, object{"delta": text}))
-			case thoughtBlock:
-				event("response.reasoning_text.delta", at(b, object{"delta": text}))
-			default:
-				event("response.output_text.delta", at(b, object{"delta": text, "logprobs": probs}))
-			}
-		},
-		ended: func(b *block) {
-			text := b.text.String()
-			switch b.kind {
-			case callBlock:
-				event("response.function_call_arguments.done", at(b, object{"name": b.name, "arguments": text}))
-			case thoughtBlock:
-				event("response.reasoning_text.done", at(b, object{"text": text}))
-			default:
-				event("response.output_text.done", at(b, object{"text": text, "logprobs": b.part(false)["logprobs"]}))
-			}
-			if b.kind != callBlock {
-				event("response.content_part.done", at(b, object{"part": b.part(false)}))
-			}
-			id := a.items[b.n]["id"]
-			a.items[b.n] = a.item(b, list.status(b))
-			a.items[b.n]["id"] = id
-			event("response.output_item.done", object{"output_index": b.n, "item": a.items[b.n]})
-		},
+	begun, ended := a.blocks.begun, a.blocks.ended
+	a.blocks.begun = func(b *block) {
+		begun(b)
+		event("response.output_item.added", object{"output_index": b.n, "item": a.items[b.n]})
+		if b.kind != callBlock {
+			event("response.content_part.added", at(b, object{"part": b.part(true)}))
+		}
 	}
-	if err := list.read(a.q.c.parts(out.events(stream)), timer); err != nil {
-		err = err.report(out.w)
-		event("error", object{"code": orNull(err.Code), "message": err.Message, "param": orNull(err.Param), "error": err})
-		return
+	a.blocks.more = func(b *block, text string, probs []chatLogProb) {
+		switch b.kind {
+		case callBlock:
+			event("response.function_call_arguments.delta", at(b, object{"delta": text}))
+		case reasoningBlock:
+			event("response.reasoning_text.delta", at(b, object{"delta": text}))
+		default:
+			event("response.output_text.delta", at(b, object{"delta": text, "logprobs": append([]chatLogProb{}, probs...)}))
+		}
 	}
-	if out.err != nil {
-		return
+	a.blocks.ended = func(b *block) {
+		text := b.text.String()
+		switch b.kind {
+		case callBlock:
+			event("response.function_call_arguments.done", at(b, object{"name": b.name, "arguments": text}))
+		case reasoningBlock:
+			event("response.reasoning_text.done", at(b, object{"text": text}))
+		default:
+			event("response.output_text.done", at(b, object{"text": text, "logprobs": b.part(false)["logprobs"]}))
+		}
+		if b.kind != callBlock {
+			event("response.content_part.done", at(b, object{"part": b.part(false)}))
+		}
+		ended(b)
+		event("response.output_item.done", object{"output_index": b.n, "item": a.items[b.n]})
 	}
-	name := "response.completed"
-	if list.finish == "length" {
-		name = "response.incomplete"
+}
+
+func (a *responseFormat) add(_ *eventStream, e *answerEvent) { a.blocks.add(e) }
+
+func (a *responseFormat) end(w http.ResponseWriter, out *eventStream, sum *outcome) error {
+	a.blocks.close()
+	whole := a.object(sum)
+	if out == nil {
+		return writeJSON(w, whole)
 	}
-	event(name, object{"response": a.object("completed", list.finish, stream)})
+	a.event(out, fmt.Sprintf("response.%s", whole["status"]), object{"response": whole})
+	return nil
+}
+
+func (a *responseFormat) fail(out *eventStream, e *apiError) {
+	e = e.report(out.w)
+	a.event(out, "error", object{"code": orNull(e.Code), "message": e.Message, "param": orNull(e.Param), "error": e})
+}
+
+// event writes a numbered event.
+func (a *responseFormat) event(out *eventStream, name string, v object) {
+	v["sequence_number"] = a.events
+	a.events++
+	out.typed(name, v)
 }
 
 // event writes a chunk with an event name.

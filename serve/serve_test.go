@@ -457,13 +457,13 @@ func TestDocuments(t *testing.T) {
 	require.Equal(t, 404, status)
 
 	for want, body := range map[string]object{
-		"another policy":    ask("?", object{"document": doc.ID, "kv_compression": object{"ratio": 0.1}}),
-		"no document":       ask("?", object{"document": "doc_x"}),
-		"context and doc":   ask("?", object{"document": doc.ID, "context": "x"}),
-		"nothing to comp":   ask("?", object{"kv_compression": object{"ratio": 0.1}}),
-		"is unknown":        ask("?", object{"context": "x", "kv_compression": object{"profile": "none"}}),
-		"metric \\\"no\\\"": ask("?", object{"context": "x", "kv_compression": object{"ratio": 0.5, "metric": object{"name": "no"}}}),
-		"another system": {"model": "needle/llama", "document": doc.ID, "messages": []object{
+		"another policy":          ask("?", object{"document": doc.ID, "kv_compression": object{"ratio": 0.1}}),
+		"no document":             ask("?", object{"document": "doc_x"}),
+		"found a context as well": ask("?", object{"document": doc.ID, "context": "x"}),
+		"nothing to comp":         ask("?", object{"kv_compression": object{"ratio": 0.1}}),
+		"is unknown":              ask("?", object{"context": "x", "kv_compression": object{"profile": "none"}}),
+		"metric \\\"no\\\"":       ask("?", object{"context": "x", "kv_compression": object{"ratio": 0.5, "metric": object{"name": "no"}}}),
+		"a different system message": {"model": "needle/llama", "document": doc.ID, "messages": []object{
 			{"role": "system", "content": "be brief"}, {"role": "user", "content": "?"}}},
 	} {
 		data, _ := json.Marshal(body)
@@ -623,7 +623,7 @@ var badRequests = []struct{ path, body, want string }{
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","prompt_logprobs":1,"stream":true}`, "not supported in a stream"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","return_progress":true}`, "needs stream"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","document":"doc_x"}`, "document_not_found"},
-	{"/v1/completions", `{"model":"needle/llama","prompt":"x","context":"a","document":"doc_x"}`, "both given"},
+	{"/v1/completions", `{"model":"needle/llama","prompt":"x","context":"a","document":"doc_x"}`, "found a context as well"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","context":"a","kv_compression":{"budget_bytes":"1MiB"}}`, "budget_bytes: found string, expected a whole number"},
 	{"/v1/completions", `{"model":"needle/llama","prompt":"x","context":"a","kv_compression":{"ratoi":1}}`, `unknown field \"ratoi\"`},
 	{"/tokenize", `{}`, "prompt: missing"},

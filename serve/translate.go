@@ -3,17 +3,13 @@ package serve
 import (
 	"encoding/json"
 	"fmt"
-	"iter"
 	"net/http"
 	"slices"
 	"strings"
-	"time"
-
-	"github.com/lukv/lukv/engine"
 )
 
 // Other forms of the chat endpoint: a request is read into the fields of a chat
-// completion, and the parts of the answer become blocks: thoughts, texts and calls.
+// completion, and the parts of the answer become blocks: reasoning, texts and calls.
 
 // passed are fields that mean the same in every form.
 var passed = []string{
@@ -118,7 +114,7 @@ func (f *fields) text(key string, types ...string) string {
 	return b.String()
 }
 
-// block is a piece of an answer of one kind: a thought, a text, or a call with its
+// block is a piece of an answer of one kind: reasoning, text, or a call with its
 // arguments.
 type block struct {
 	n    int
@@ -134,21 +130,31 @@ type blockKind int
 
 const (
 	textBlock blockKind = iota
-	thoughtBlock
+	reasoningBlock
 	callBlock
 )
 
-// blocks puts the parts of an answer together and calls begun, more and ended where they
+// blocks puts the events of an answer together and calls begun, more and ended where they
 // are set.
 type blocks struct {
+	c      *chatRequest
 	list   []*block
+	probs  []chatLogProb // of tokens whose text is still to come
 	finish string
 	begun  func(*block)
 	more   func(*block, string, []chatLogProb)
 	ended  func(*block)
 }
 
-func (b *blocks) begin(n block) *block {
+// in returns the block that a text of a kind belongs to.
+func (b *blocks) in(kind blockKind) *block {
+	if n := len(b.list); n > 0 && b.list[n-1].kind == kind {
+		return b.list[n-1]
+	}
+	return b.start(block{kind: kind})
+}
+
+func (b *blocks) start(n block) *block {
 	b.end()
 	n.n = len(b.list)
 	b.list = append(b.list, &n)
@@ -158,13 +164,14 @@ func (b *blocks) begin(n block) *block {
 	return &n
 }
 
+// end ends the last block.
 func (b *blocks) end() {
 	if len(b.list) > 0 && b.ended != nil {
 		b.ended(b.list[len(b.list)-1])
 	}
 }
 
-func (b *blocks) add(to *block, text string, probs []chatLogProb) {
+func (b *blocks) write(to *block, text string, probs []chatLogProb) {
 	to.text.WriteString(text)
 	to.probs = append(to.probs, probs...)
 	if b.more != nil {
@@ -172,54 +179,34 @@ func (b *blocks) add(to *block, text string, probs []chatLogProb) {
 	}
 }
 
-// read reads all parts of a choice. An empty answer is an empty text.
-func (b *blocks) read(parts iter.Seq2[answerPart, *apiError], timer *timing) *apiError {
-	var last *block
-	probs := []chatLogProb{} // of tokens whose text is still to come
-	for p, err := range parts {
-		if err != nil {
-			return err
-		}
-		timer.event()
-		if p.think != "" {
-			if last == nil {
-				last = b.begin(block{kind: thoughtBlock})
-			}
-			b.add(last, p.think, nil)
-		}
-		if !p.before {
-			probs = append(probs, p.probs...)
-		}
-		if p.text != "" {
-			if last == nil || last.kind != textBlock {
-				last = b.begin(block{})
-			}
-			b.add(last, p.text, probs)
-			probs = []chatLogProb{}
-		}
-		for _, d := range p.calls {
-			if d.name != "" {
-				last, probs = b.begin(block{kind: callBlock, id: d.id, name: d.name}), nil
-			}
-			if d.arguments != "" {
-				b.add(last, d.arguments, nil)
-			}
-		}
-		b.finish = p.finish
+// add adds an event of the only choice.
+func (b *blocks) add(e *answerEvent) {
+	if e.reasoning != "" {
+		b.write(b.in(reasoningBlock), e.reasoning, nil)
 	}
-	if last == nil {
-		b.begin(block{})
+	if !e.inReasoning {
+		b.probs = append(b.probs, b.c.logProbs(e)...)
 	}
-	b.end()
-	return nil
+	if e.text != "" {
+		b.write(b.in(textBlock), e.text, b.probs)
+		b.probs = nil
+	}
+	for _, d := range e.calls {
+		if d.name != "" {
+			b.start(block{kind: callBlock, id: d.id, name: d.name})
+			b.probs = nil
+		}
+		if d.arguments != "" {
+			b.write(b.list[len(b.list)-1], d.arguments, nil)
+		}
+	}
+	b.finish = e.finish
 }
 
-// begin submits a chat to its engine. The caller must call end when it is answered.
-func (s *Server) begin(r *http.Request, c *chatRequest) (stream *engine.Stream, timer *timing, end func(), err error) {
-	started := time.Now()
-	if stream, err = s.submit(contextOf(r), c.v, c.q); err != nil {
-		return nil, nil, nil, c.error(err)
+// close ends the answer. An empty one is an empty text.
+func (b *blocks) close() {
+	if len(b.list) == 0 {
+		b.start(block{})
 	}
-	timer = c.v.metrics.begin(started)
-	return stream, timer, func() { timer.end(stream) }, nil
+	b.end()
 }

@@ -272,10 +272,10 @@ func TestContinue(t *testing.T) {
 	rest := *ts.agree(t, r)[0].Message.Content
 	require.True(t, strings.HasPrefix(begin+rest, whole), "%q and %q, whole %q", begin, rest, whole)
 	for want, change := range map[string]object{
-		"not together":        {"add_generation_prompt": true},
-		"not supported toget": {"context": "x"},
-		"not the assistant's": {"messages": []object{{"role": "user", "content": "x"}}},
-		"no text":             {"messages": []object{{"role": "assistant", "content": " "}}},
+		"combined with add_generation_prompt": {"add_generation_prompt": true},
+		"combined with a context":             {"context": "x"},
+		"expected assistant":                  {"messages": []object{{"role": "user", "content": "x"}}},
+		"no text":                             {"messages": []object{{"role": "assistant", "content": " "}}},
 	} {
 		bad := object{}
 		for k, v := range r {
@@ -365,7 +365,7 @@ func TestNamesInErrors(t *testing.T) {
 		{"messages", `"messages":[` + user + `],"tools":[{"name":"a b"}]`, "tools[0].name: found", ""},
 		{"messages", `"messages":[` + user + `],"tools":[{"name":"a","input_schema":7}]`, "tools[0].input_schema: found", ""},
 		{"messages", `"messages":[` + user + `],"tools":[{"name":"a"}],"tool_choice":{"type":"tool","name":"b"}`, `tool_choice.name: \"b\" is none`, ""},
-		{"messages", `"messages":[` + user + `,{"role":"assistant","content":"x"}],"context":"c"`, "messages: not supported together with a context", ""},
+		{"messages", `"messages":[` + user + `,{"role":"assistant","content":"x"}],"context":"c"`, "messages: cannot be combined with a context", ""},
 		{"messages", `"messages":[` + user + `,{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"n","input":7}]},` + user + `]`, "messages[1].content[0].input: found a number", ""},
 		{"messages", `"messages":[` + user + `],"structured_outputs":{"regex":"["}`, "structured_outputs: ", ""},
 		{"messages", `"messages":[` + user + `],"temperature":7`, "temperature: found", ""},

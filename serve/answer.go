@@ -1,0 +1,126 @@
+package serve
+
+import (
+	"iter"
+	"net/http"
+	"time"
+
+	"github.com/lukv/lukv/engine"
+	"github.com/lukv/lukv/model"
+)
+
+// answerEvent is a piece of an answer: what every protocol's format is written from.
+type answerEvent struct {
+	prompt, choice int
+	token          model.Token
+	hasToken       bool // otherwise it is text that was held back, or the end
+	echo           bool // the token is one of the prompt
+	offset         int  // characters before the token, of a text completion with log-probabilities
+	reasoning      string
+	inReasoning    bool   // the token is part of the reasoning
+	text           string // follows the reasoning
+	calls          []callDelta
+	finish         string // why the choice ends; empty: it goes on
+}
+
+func newAnswerEvent(prompt int, e engine.Event) answerEvent {
+	return answerEvent{prompt: prompt, choice: e.Choice, token: e.Token, hasToken: e.HasToken, echo: e.Echo, text: e.Text, finish: string(e.Finish)}
+}
+
+// answerFormat writes an answer in the form of one protocol: as a stream, or whole if out
+// is nil.
+type answerFormat interface {
+	begin(out *eventStream)
+	add(out *eventStream, e *answerEvent)
+	end(w http.ResponseWriter, out *eventStream, sum *outcome) error
+	fail(out *eventStream, e *apiError) // ends a stream
+}
+
+// progressFormat is an answerFormat that can show how much of prompt k has been read.
+type progressFormat interface {
+	progress(out *eventStream, k int, p *promptProgress)
+}
+
+// outcome is what is known when all answers are complete.
+type outcome struct {
+	tokens engine.Usage // over all prompts
+	usage  usage        // likewise, in OpenAI's form
+	cache  *cacheUse    // nil: nothing was compressed
+}
+
+// answering is a request whose answer is to be written.
+type answering struct {
+	*sharedFields
+	stream  bool
+	queries []engine.Request // one for each prompt
+
+	// events splits the events of prompt k as the protocol does.
+	events func(k int, events iter.Seq2[engine.Event, error]) iter.Seq2[answerEvent, error]
+
+	// error returns an error for clients.
+	error func(err error) *apiError
+}
+
+// answer submits a request to its engine and writes the answer.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, a *answering, format answerFormat) error {
+	started := time.Now()
+	streams, timers := make([]*engine.Stream, len(a.queries)), make([]*timing, len(a.queries))
+	for k, q := range a.queries {
+		var err error
+		if streams[k], err = s.submit(contextOf(r), a.v, q); err != nil {
+			return a.error(err)
+		}
+		timers[k] = a.v.metrics.begin(started)
+		defer timers[k].end(streams[k])
+	}
+	var out *eventStream
+	if a.stream {
+		out = newEventStream(w)
+	}
+	format.begin(out)
+	sum := &outcome{}
+	for k, stream := range streams {
+		events := stream.Events()
+		if out != nil {
+			if f, ok := format.(progressFormat); ok && a.progress {
+				out.progress = func() { f.progress(out, k, newProgress(stream, len(a.queries[k].Prompt), started)) }
+			}
+			events = out.events(stream)
+		}
+		for e, err := range a.events(k, events) {
+			switch {
+			case err != nil && out == nil:
+				return a.error(err)
+			case err != nil:
+				format.fail(out, a.error(err))
+				return nil
+			}
+			if !e.echo {
+				timers[k].event()
+			}
+			format.add(out, &e)
+		}
+		if out != nil && out.err != nil {
+			return nil
+		}
+		timers[k].end(stream)
+		sum.add(stream, &a.queries[k], a.document)
+	}
+	return format.end(w, out, sum)
+}
+
+// add adds the tokens and the cache of a prompt whose answers are complete.
+func (o *outcome) add(stream *engine.Stream, q *engine.Request, document string) {
+	u := stream.Usage()
+	o.tokens.Prompt += u.Prompt
+	o.tokens.Cached += u.Cached
+	o.tokens.Generated += u.Generated
+	o.usage.add(u)
+	if q.Policy == nil {
+		return
+	}
+	if o.cache == nil {
+		o.cache = &cacheUse{Document: document}
+	}
+	o.cache.add(stream.Cache())
+}
