@@ -1,16 +1,12 @@
 package model
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"math"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/lukv/lukv/tensor"
@@ -44,7 +40,7 @@ const (
 // Config describes the network of a checkpoint. What a config.json leaves out
 // is filled in with the default of its model class.
 type Config struct {
-	Arch string // "llama", "mistral", "qwen2" or "qwen3"
+	Arch string // the model_type: "llama", "qwen3" …
 
 	Layers       int
 	Hidden       int
@@ -76,6 +72,8 @@ type Config struct {
 	Type tensor.Type
 
 	Generation GenerationDefaults
+
+	plan []layerPlan // of every layer, see layerPlans
 }
 
 // GenerationDefaults are the sampling settings that come with a checkpoint, in
@@ -89,22 +87,6 @@ type GenerationDefaults struct {
 	MinP              float64 // (0) drop tokens below P times the most likely one
 	RepetitionPenalty float64 // (1)
 	MaxNewTokens      int     // (0) no limit
-}
-
-// archs lists the supported architectures by the model_type of their configs,
-// with the defaults that differ between the model classes of transformers.
-var archs = map[string]archDefaults{
-	"llama":   {class: "LlamaForCausalLM", maxPositions: 2048},
-	"mistral": {class: "MistralForCausalLM", maxPositions: 131072, kvHeads: 8},
-	"qwen2":   {class: "Qwen2ForCausalLM", maxPositions: 32768, kvHeads: 32},
-	"qwen3":   {class: "Qwen3ForCausalLM", maxPositions: 32768, kvHeads: 32, headDim: 128},
-}
-
-type archDefaults struct {
-	class        string
-	maxPositions int
-	kvHeads      int // 0: as many as heads
-	headDim      int // 0: hidden / heads
 }
 
 // LoadConfig reads config.json and, if there is one, generation_config.json from
@@ -172,7 +154,7 @@ func ParseConfig(text []byte) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	arch, err := findArch(o)
+	f, err := findFamily(o)
 	if err != nil {
 		return nil, err
 	}
@@ -184,9 +166,9 @@ func ParseConfig(text []byte) (*Config, error) {
 	if act := o.str("hidden_act", "silu"); act != "silu" && act != "swish" && o.err == nil {
 		return nil, fmt.Errorf("\"hidden_act\": activation %q is %w, expected \"silu\"", act, ErrUnsupported)
 	}
-	def := archs[arch]
+	def := f.defaults
 	c := &Config{
-		Arch:           arch,
+		Arch:           f.arch,
 		Layers:         o.integer("num_hidden_layers", required, 1, maxLayers),
 		Hidden:         o.integer("hidden_size", required, 1, maxWidth),
 		Intermediate:   o.integer("intermediate_size", required, 1, maxWidth),
@@ -224,20 +206,8 @@ func ParseConfig(text []byte) (*Config, error) {
 	}
 	c.HeadDim = o.integer("head_dim", c.HeadDim, 1, maxHeadDim)
 
-	switch arch {
-	case "llama":
-		c.QKVBias = o.boolean("attention_bias", false)
-		c.OutBias = c.QKVBias
-		c.MLPBias = o.boolean("mlp_bias", false)
-	case "qwen2":
-		c.QKVBias = true
-	case "qwen3":
-		c.QKVBias = o.boolean("attention_bias", false)
-		c.OutBias = c.QKVBias
-		c.QKNorm = true
-	}
+	f.read(o, c)
 	c.Type = o.elementType()
-	c.Windows = o.windows(c)
 	c.Rope = o.rope(c.MaxPositions)
 	if o.err != nil {
 		return nil, o.err
@@ -263,83 +233,6 @@ func (c *Config) stretchYarn() {
 	if n := r.Factor * float64(r.OriginalMax); n > float64(c.MaxPositions) {
 		c.MaxPositions = int(min(n, maxPositionsCap))
 	}
-}
-
-// findArch returns the key of archs that the config asks for: by model_type or,
-// in configs without it, by the class under architectures.
-func findArch(o *object) (string, error) {
-	supported := slices.Sorted(maps.Keys(archs))
-	if o.has("model_type") {
-		name := o.str("model_type", "")
-		if o.err != nil {
-			return "", o.err
-		}
-		if _, ok := archs[name]; !ok {
-			return "", fmt.Errorf("\"model_type\": architecture %s is %w, expected one of %v", short(strconv.Quote(name)), ErrUnsupported, supported)
-		}
-		return name, nil
-	}
-	if o.has("architectures") {
-		var classes []string
-		if err := json.Unmarshal(o.fields["architectures"], &classes); err != nil {
-			return "", o.wrong("architectures", "a list of strings")
-		}
-		for _, name := range supported {
-			if slices.Contains(classes, archs[name].class) {
-				return name, nil
-			}
-		}
-		return "", fmt.Errorf("\"architectures\": architecture %s is %w, expected one of %v",
-			short(fmt.Sprintf("%q", classes)), ErrUnsupported, supported)
-	}
-	return "", fmt.Errorf("neither \"model_type\" nor \"architectures\" is given, so the architecture is %w, expected one of %v",
-		ErrUnsupported, supported)
-}
-
-// windows returns the attention window of each layer.
-//
-// transformers has three ways to set it: Mistral has one window for all layers;
-// Qwen has one, behind a switch, for the layers from max_window_layers on; newer
-// configs list each layer's kind under layer_types, which takes precedence.
-func (o *object) windows(c *Config) []int {
-	w := make([]int, max(c.Layers, 0))
-	first, window := len(w), 0 // layers from first on have the window
-	width := func() int {
-		if raw, given := o.fields["sliding_window"]; given && string(raw) == "null" {
-			return 0
-		}
-		return o.integer("sliding_window", 4096, 1, math.MaxInt32)
-	}
-	switch c.Arch {
-	case "mistral":
-		first, window = 0, width()
-	case "qwen2", "qwen3":
-		if o.boolean("use_sliding_window", false) {
-			first, window = o.integer("max_window_layers", 28, 0, math.MaxInt32), width()
-		}
-	}
-	if o.err != nil || !o.has("layer_types") {
-		for i := first; i < len(w); i++ {
-			w[i] = window
-		}
-		return w
-	}
-	var kinds []string
-	if err := json.Unmarshal(o.fields["layer_types"], &kinds); err != nil || len(kinds) != len(w) {
-		o.fail(o.wrong("layer_types", fmt.Sprintf("a list of %d strings, one for each layer", len(w))))
-		return w
-	}
-	for i, kind := range kinds {
-		switch {
-		case kind == "sliding_attention" && window > 0:
-			w[i] = window
-		case kind == "sliding_attention":
-			o.fail(fmt.Errorf("\"layer_types\": layer %d has sliding attention, but the config sets no window", i))
-		case kind != "full_attention":
-			o.fail(fmt.Errorf("\"layer_types\": layer %d is of type %s, which is %w", i, short(strconv.Quote(kind)), ErrUnsupported))
-		}
-	}
-	return w
 }
 
 // rope collects the rotation's settings from both generations of configs, for a model

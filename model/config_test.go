@@ -182,7 +182,8 @@ func TestConfigRefuses(t *testing.T) {
 		want        string // part of the error
 		unsupported bool
 	}{
-		{"architecture", jsonKeys{"model_type": "mixtral"}, "[llama mistral qwen2 qwen3]", true},
+		{"architecture", jsonKeys{"model_type": "gpt2"}, "expected one of [", true},
+		{"known architecture", jsonKeys{"model_type": "gpt_oss"}, "attention sinks", true},
 		{"class", jsonKeys{"model_type": absentKey, "architectures": []string{"GPT2LMHeadModel"}}, "GPT2LMHeadModel", true},
 		{"no architecture", jsonKeys{"model_type": absentKey}, "model_type", true},
 		{"architecture as number", jsonKeys{"model_type": 1}, "expected a string", false},

@@ -132,7 +132,7 @@ func (m *Model) upload(ctx context.Context, a *accelerator, w *Weights, n int) e
 		return x
 	}
 	for at := range n {
-		a.layers = append(a.layers, newDecoder(&w.Layers[at], mat, vec))
+		a.layers = append(a.layers, newDecoder(&m.plan[at], &w.Layers[at], mat, vec))
 		if failed != nil {
 			return fmt.Errorf("copy layer %d to %s: %w", at, a.dev.Info().Name, failed)
 		}
@@ -202,7 +202,7 @@ func (m *Model) passShape(s runShape) kernels.PassShape {
 		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]),
 		// If any product needs unrounded activations, all get them.
 		BF16:  m.precision == PrecisionBF16 && !m.narrowForms.f32 && !m.innerForms.f32,
-		Scale: m.rope.scale,
+		Scale: m.plan[0].attentionScale(),
 		Page:  s.page,
 
 		AttentionBF16: m.attentionInBF16(s.page.Type),

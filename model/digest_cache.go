@@ -44,7 +44,7 @@ type fileStamps struct {
 // stampFiles returns the stamps of the weights' files, and nothing if there is no folder
 // for digests, the weights are not files, or one is no longer the file that was opened.
 func (m *Model) stampFiles() fileStamps {
-	c, ok := m.weights.closer.(*safetensors.Checkpoint)
+	c, ok := m.weights.source.(*safetensors.Checkpoint)
 	if !ok || m.digests == "" {
 		return fileStamps{}
 	}

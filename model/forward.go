@@ -19,6 +19,8 @@ import (
 // decoder is one decoder layer with weights as a backend holds them: M is its
 // matrix type, V its vector type. Absent biases and norms are zero values.
 type decoder[M, V any] struct {
+	plan *layerPlan
+
 	attnNorm, mlpNorm V // [Hidden]
 	qNorm, kNorm      V // [HeadDim]
 
@@ -38,11 +40,12 @@ type linear[M, V any] struct {
 }
 
 // newDecoder makes a layer from stored weights. vector is called for absent tensors, too.
-func newDecoder[M, V any](l *LayerWeights, matrix func(tensor.Tensor) M, vector func(tensor.Tensor) V) decoder[M, V] {
+func newDecoder[M, V any](p *layerPlan, l *LayerWeights, matrix func(tensor.Tensor) M, vector func(tensor.Tensor) V) decoder[M, V] {
 	of := func(w, bias tensor.Tensor, dst kernels.Act) linear[M, V] {
 		return linear[M, V]{matrix(w), vector(bias), dst}
 	}
 	return decoder[M, V]{
+		plan:     p,
 		attnNorm: vector(l.AttnNorm), mlpNorm: vector(l.MLPNorm),
 		qNorm: vector(l.QNorm), kNorm: vector(l.KNorm),
 		qkv: []linear[M, V]{
@@ -79,10 +82,10 @@ type backend[M, V any] interface {
 
 // forwardLayer runs layer at over the rows of a pass: ActX, the residual
 // stream, is updated, and keys and values are appended to the sessions' caches.
-func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V], qkNorm bool) error {
+func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V]) error {
 	b.norm(l.attnNorm)
 	b.multiply(kernels.ActNorm, false, l.qkv)
-	if qkNorm {
+	if l.plan.qkNorm == headNorm {
 		b.headNorm(kernels.ActQ, l.qNorm)
 		b.headNorm(kernels.ActK, l.kNorm)
 	}
@@ -265,7 +268,7 @@ func (r *run) hostLayer(ctx context.Context, at int) error {
 			}
 		}
 	}
-	if err := forwardLayer(r.host, at, &r.m.layers[at], r.m.cfg.QKNorm); err != nil {
+	if err := forwardLayer(r.host, at, &r.m.layers[at]); err != nil {
 		return err
 	}
 	return r.interrupted(ctx)

@@ -160,7 +160,7 @@ func (d *deviceRun) record(k listKey) error {
 		d.p.Take()
 	}
 	for at := range k.layers {
-		if err := forwardLayer(d, at, &d.acc.layers[at], d.m.cfg.QKNorm); err != nil {
+		if err := forwardLayer(d, at, &d.acc.layers[at]); err != nil {
 			return err
 		}
 	}
@@ -253,7 +253,7 @@ func (d *deviceRun) forwardLayer(ctx context.Context, at int, st *stream, first 
 		} else {
 			d.p.Load(st.rows, first)
 		}
-		if err := forwardLayer(d, at, &d.acc.layers[at], d.m.cfg.QKNorm); err != nil {
+		if err := forwardLayer(d, at, &d.acc.layers[at]); err != nil {
 			return err
 		}
 		if !last {

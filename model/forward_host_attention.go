@@ -121,8 +121,8 @@ func (h *hostRun) attentionArgs(it *attentionItem, tile []float32) kernels.Atten
 		Q: h.q[first*stride+col : (first+it.n-1)*stride+col+width], Stride: stride,
 		N: it.n, Group: group,
 		End:    g.s.slots(h.at, it.head) - g.n + it.from + 1,
-		Window: c.Windows[h.at],
-		Scale:  h.m.rope.scale,
+		Window: h.m.plan[h.at].window,
+		Scale:  h.m.plan[h.at].attentionScale(),
 		KV:     g.s.view(h.at, it.head),
 		BF16:   g.s.attentionInBF16(),
 	}

@@ -22,6 +22,7 @@ import (
 // sessions is used by one goroutine at a time.
 type Model struct {
 	cfg       *Config
+	plan      []layerPlan
 	weights   *Weights
 	precision Precision
 	cpu       kernels.CPU
@@ -154,7 +155,7 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 		return nil, err
 	}
 	m := &Model{
-		cfg: cfg, weights: w, precision: o.precision, cpu: *o.cpu,
+		cfg: cfg, plan: cfg.layerPlans(), weights: w, precision: o.precision, cpu: *o.cpu,
 		rope: rope, log: o.logger, digests: o.digests,
 		embed: matrix(w.Embed), norm: vector(w.Norm),
 		head:   []hostLinear{{w: matrix(w.Head), dst: kernels.ActLogits}},
@@ -170,7 +171,7 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	m.narrowForms = m.narrowForms.with(m.precision, w.Head.Type)
 	for i := range m.layers {
 		l := &w.Layers[i]
-		m.layers[i] = newDecoder(l, matrix, vector)
+		m.layers[i] = newDecoder(&m.plan[i], l, matrix, vector)
 		for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O, l.Gate, l.Up} {
 			m.narrowForms = m.narrowForms.with(m.precision, t.Type)
 		}

@@ -63,31 +63,27 @@ func ShapeConfig(name string) (*Config, error) {
 // done it returns its cause.
 func RandomWeights(ctx context.Context, cfg *Config, t tensor.Type, seed uint64) (*Weights, error) {
 	g := &randomTensors{ctx: ctx, t: t, seed: seed}
-	qn, kn := cfg.Heads*cfg.HeadDim, cfg.KVHeads*cfg.HeadDim
-	w := &Weights{Embed: g.matrix(cfg.Vocab, cfg.Hidden), Norm: g.ones(cfg.Hidden)}
+	w := &Weights{Embed: g.matrix(cfg.Vocab, cfg.Hidden), Norm: g.ones(cfg.Hidden), Layers: make([]LayerWeights, cfg.Layers), names: cfg.tensors()}
 	w.Head = w.Embed
 	if !cfg.TiedEmbeddings {
 		w.Head = g.matrix(cfg.Vocab, cfg.Hidden)
 	}
-	for range cfg.Layers {
-		l := LayerWeights{
-			AttnNorm: g.ones(cfg.Hidden), MLPNorm: g.ones(cfg.Hidden),
-			Q: g.matrix(qn, cfg.Hidden), K: g.matrix(kn, cfg.Hidden), V: g.matrix(kn, cfg.Hidden), O: g.matrix(cfg.Hidden, qn),
-			Gate: g.matrix(cfg.Intermediate, cfg.Hidden), Up: g.matrix(cfg.Intermediate, cfg.Hidden), Down: g.matrix(cfg.Hidden, cfg.Intermediate),
-		}
-		if cfg.QKVBias {
-			l.QBias, l.KBias, l.VBias = g.vector(qn), g.vector(kn), g.vector(kn)
-		}
-		if cfg.OutBias {
-			l.OBias = g.vector(cfg.Hidden)
-		}
-		if cfg.MLPBias {
-			l.GateBias, l.UpBias, l.DownBias = g.vector(cfg.Intermediate), g.vector(cfg.Intermediate), g.vector(cfg.Hidden)
-		}
-		if cfg.QKNorm {
-			l.QNorm, l.KNorm = g.ones(cfg.HeadDim), g.ones(cfg.HeadDim)
-		}
-		w.Layers = append(w.Layers, l)
+	for at, p := range cfg.layerPlans() {
+		l := &w.Layers[at]
+		l.each(func(role tensorRole, dst *tensor.Tensor) {
+			if shape := p.shape(cfg, role); len(shape) == 2 {
+				*dst = g.matrix(shape[0], shape[1])
+			}
+		})
+		l.each(func(role tensorRole, dst *tensor.Tensor) {
+			switch shape := p.shape(cfg, role); {
+			case len(shape) != 1:
+			case role.isNorm():
+				*dst = g.ones(shape[0])
+			default:
+				*dst = g.vector(shape[0])
+			}
+		})
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

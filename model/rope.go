@@ -6,7 +6,6 @@ import (
 	"math"
 
 	"github.com/lukv/lukv/internal/detmath"
-	"github.com/lukv/lukv/kernels"
 )
 
 // RopeConfig describes how queries and keys are rotated. The zero value of each
@@ -38,7 +37,6 @@ type rope struct {
 	theta   float64
 	freq    []float64 // [HeadDim/2], for dynamic scaling up to maxPos
 	factor  float64   // of cosine and sine
-	scale   float32   // of the scores, for the attention kernel
 
 	// Dynamic scaling: stretch 0 if not in use.
 	stretch float64
@@ -57,7 +55,6 @@ func newRope(c *Config) (*rope, error) {
 	r := &rope{
 		headDim: c.HeadDim, theta: rc.Theta,
 		freq: make([]float64, c.HeadDim/2), factor: 1,
-		scale: kernels.AttentionScale(c.HeadDim),
 	}
 	for i := range r.freq {
 		r.freq[i] = frequency(rc.Theta, i, c.HeadDim)

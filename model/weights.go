@@ -2,7 +2,6 @@ package model
 
 import (
 	"fmt"
-	"io"
 	"io/fs"
 	"slices"
 	"strings"
@@ -23,8 +22,9 @@ type Weights struct {
 	Norm   tensor.Tensor // [Hidden]
 	Head   tensor.Tensor // [Vocab, Hidden], Embed itself when tied
 
+	names  tensorTable // of the model's family
 	unused []string
-	closer io.Closer // nil for weights made in memory
+	source source // nil for weights made in memory
 }
 
 // LayerWeights are the tensors of one decoder layer. Matrices are [out, in].
@@ -50,56 +50,55 @@ type LayerWeights struct {
 	DownBias tensor.Tensor // [Hidden] if MLPBias
 }
 
-// place is a place in Weights with the name and shape of the tensor that belongs there.
-type place struct {
-	name  string
-	dst   *tensor.Tensor
-	shape []int
+// source is an open container of tensors.
+type source interface {
+	// Names returns the names of all tensors, sorted.
+	Names() []string
+
+	// Tensor returns a tensor, valid until Close, and the file that holds it.
+	Tensor(name string) (t tensor.Tensor, file string, ok bool)
+
+	// WillNeed starts to read up to so many bytes of tensors into memory.
+	WillNeed(bytes int64)
+
+	Close() error
 }
 
-const (
-	basePrefix = "model." // of all names but the head's
-	embedName  = basePrefix + "embed_tokens.weight"
-	headName   = "lm_head.weight"
-)
+// place is a place in Weights with the shape of the tensor that belongs there. stored
+// are the ways in which checkpoints hold it, of which the first one found counts.
+type place struct {
+	dst    *tensor.Tensor
+	shape  []int
+	stored []storedTensor
+}
 
-// places returns all places of w that cfg calls for, in a fixed order, with the
-// names of the Hugging Face layout. With tied embeddings there is none for Head.
-func (w *Weights) places(cfg *Config) []place {
-	var list []place
-	prefix := ""
-	add := func(want bool, name string, dst *tensor.Tensor, shape ...int) {
-		if want {
-			list = append(list, place{prefix + name, dst, shape})
-		}
+// storedTensor says where a checkpoint holds the tensor of a place: as a tensor of its own,
+// or as rows of a larger one from row on, counted over all leading dimensions.
+type storedTensor struct {
+	name  string
+	shape []int
+	row   int
+}
+
+// places returns all places of w that cfg calls for, in a fixed order. With tied
+// embeddings there is none for Head.
+func (w *Weights) places(cfg *Config, n naming) []place {
+	table := cfg.tensors()
+	whole := func(role tensorRole, dst *tensor.Tensor, shape ...int) place {
+		return place{dst, shape, []storedTensor{{name: table.name(n, role, 0), shape: shape}}}
 	}
-	q, kv := cfg.Heads*cfg.HeadDim, cfg.KVHeads*cfg.HeadDim
-	add(true, embedName, &w.Embed, cfg.Vocab, cfg.Hidden)
-	for i := range w.Layers {
-		l := &w.Layers[i]
-		prefix = fmt.Sprintf("model.layers.%d.", i)
-		add(true, "input_layernorm.weight", &l.AttnNorm, cfg.Hidden)
-		add(true, "self_attn.q_proj.weight", &l.Q, q, cfg.Hidden)
-		add(cfg.QKVBias, "self_attn.q_proj.bias", &l.QBias, q)
-		add(true, "self_attn.k_proj.weight", &l.K, kv, cfg.Hidden)
-		add(cfg.QKVBias, "self_attn.k_proj.bias", &l.KBias, kv)
-		add(true, "self_attn.v_proj.weight", &l.V, kv, cfg.Hidden)
-		add(cfg.QKVBias, "self_attn.v_proj.bias", &l.VBias, kv)
-		add(true, "self_attn.o_proj.weight", &l.O, cfg.Hidden, q)
-		add(cfg.OutBias, "self_attn.o_proj.bias", &l.OBias, cfg.Hidden)
-		add(cfg.QKNorm, "self_attn.q_norm.weight", &l.QNorm, cfg.HeadDim)
-		add(cfg.QKNorm, "self_attn.k_norm.weight", &l.KNorm, cfg.HeadDim)
-		add(true, "post_attention_layernorm.weight", &l.MLPNorm, cfg.Hidden)
-		add(true, "mlp.gate_proj.weight", &l.Gate, cfg.Intermediate, cfg.Hidden)
-		add(cfg.MLPBias, "mlp.gate_proj.bias", &l.GateBias, cfg.Intermediate)
-		add(true, "mlp.up_proj.weight", &l.Up, cfg.Intermediate, cfg.Hidden)
-		add(cfg.MLPBias, "mlp.up_proj.bias", &l.UpBias, cfg.Intermediate)
-		add(true, "mlp.down_proj.weight", &l.Down, cfg.Hidden, cfg.Intermediate)
-		add(cfg.MLPBias, "mlp.down_proj.bias", &l.DownBias, cfg.Hidden)
+	list := []place{whole(roleEmbed, &w.Embed, cfg.Vocab, cfg.Hidden)}
+	for at, p := range cfg.layerPlans() {
+		w.Layers[at].each(func(role tensorRole, dst *tensor.Tensor) {
+			if shape := p.shape(cfg, role); shape != nil {
+				list = append(list, place{dst, shape, p.stored(cfg, role, func(r tensorRole) string { return table.name(n, r, at) })})
+			}
+		})
 	}
-	prefix = ""
-	add(true, "model.norm.weight", &w.Norm, cfg.Hidden)
-	add(!cfg.TiedEmbeddings, headName, &w.Head, cfg.Vocab, cfg.Hidden)
+	list = append(list, whole(roleLastNorm, &w.Norm, cfg.Hidden))
+	if !cfg.TiedEmbeddings {
+		list = append(list, whole(roleHead, &w.Head, cfg.Vocab, cfg.Hidden))
+	}
 	return list
 }
 
@@ -115,15 +114,15 @@ func LoadWeights(dir string, cfg *Config) (*Weights, error) {
 	if err != nil {
 		return nil, err
 	}
-	return loadWeights(fmt.Sprintf("%q", dir), c, cfg)
+	return loadWeights(fmt.Sprintf("%q", dir), c, hfNames, cfg)
 }
 
 // readAhead brings mapped weights into memory in the background, while the tokenizer
 // is read and the prompt encoded, up to seven eighths of the available memory. Reading
 // more would push out what the first layers need, and other programs' pages.
 func (w *Weights) readAhead() {
-	if c, ok := w.closer.(*safetensors.Checkpoint); ok {
-		c.WillNeed(sysmem.Available() / 8 * 7)
+	if w.source != nil {
+		w.source.WillNeed(sysmem.Available() / 8 * 7)
 	}
 }
 
@@ -134,46 +133,40 @@ func LoadWeightsFS(fsys fs.FS, cfg *Config) (*Weights, error) {
 	if err != nil {
 		return nil, err
 	}
-	return loadWeights("of the file system", c, cfg)
+	return loadWeights("of the file system", c, hfNames, cfg)
 }
 
-// loadWeights takes over c.
-func loadWeights(name string, c *safetensors.Checkpoint, cfg *Config) (*Weights, error) {
-	w, err := newWeights(name, c, cfg)
+// loadWeights takes over src, whose tensors are named by the convention n. name is that of
+// the checkpoint, for errors.
+func loadWeights(name string, src source, n naming, cfg *Config) (*Weights, error) {
+	w, err := newWeights(name, src, n, cfg)
 	if err != nil {
-		c.Close()
+		src.Close()
 		return nil, err
 	}
 	return w, nil
 }
 
-func newWeights(folder string, c *safetensors.Checkpoint, cfg *Config) (*Weights, error) {
+func newWeights(checkpoint string, src source, n naming, cfg *Config) (*Weights, error) {
 	// Every layer has a tensor of its own, so a count that the checkpoint cannot
 	// hold is refused before anything is allocated for the layers.
-	names := c.Names()
+	names := src.Names()
 	if cfg.Layers < 1 || cfg.Layers > len(names) {
-		return nil, fmt.Errorf("checkpoint %s: it has %d tensors, too few for the %d layers of the config", folder, len(names), cfg.Layers)
+		return nil, fmt.Errorf("checkpoint %s: found %d tensors, too few for the %d layers of the config", checkpoint, len(names), cfg.Layers)
 	}
-	w := &Weights{Layers: make([]LayerWeights, cfg.Layers), closer: c}
-	bare := savedBare(names)
+	w := &Weights{Layers: make([]LayerWeights, cfg.Layers), names: cfg.tensors(), source: src}
 	used := make(map[string]bool, len(names))
-	for _, s := range w.places(cfg) {
-		name := storedName(c, cfg, s.name, bare)
-		t, file, ok := c.Tensor(name)
-		if !ok {
-			return nil, fmt.Errorf("checkpoint %s: tensor %q of shape %s is missing", folder, name, tensor.ShapeString(s.shape))
+	l := loader{checkpoint: checkpoint, src: src, rename: renaming(names, n), used: used}
+	for _, p := range w.places(cfg, n) {
+		if p.dst == &w.Embed && cfg.TiedEmbeddings {
+			// Of matrices that share memory the safetensors library's save_model keeps the
+			// one that comes first by name, and so, of tied embeddings, the head.
+			p.stored = append(p.stored, storedTensor{name: w.names.name(n, roleHead, 0), shape: p.shape})
 		}
-		if !t.HasShape(s.shape...) {
-			return nil, fmt.Errorf("checkpoint file %q: tensor %q has shape %s, expected %s by the config",
-				file, name, tensor.ShapeString(t.Shape), tensor.ShapeString(s.shape))
+		var err error
+		if *p.dst, err = l.load(&p); err != nil {
+			return nil, err
 		}
-		switch t.Type {
-		case tensor.F32, tensor.F16, tensor.BF16:
-		default:
-			return nil, fmt.Errorf("checkpoint file %q: tensor %q is of type %v, expected F32, F16 or BF16", file, name, t.Type)
-		}
-		used[name] = true
-		*s.dst = aligned(t)
 	}
 	if cfg.TiedEmbeddings {
 		w.Head = w.Embed
@@ -182,33 +175,85 @@ func newWeights(folder string, c *safetensors.Checkpoint, cfg *Config) (*Weights
 	return w, nil
 }
 
-// savedBare reports whether the names are those of the network without its head, which
-// transformers' AutoModel saves: they have no prefix.
-func savedBare(names []string) bool {
-	starts := func(prefix string) bool {
-		return slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, prefix) })
-	}
-	return starts("layers.") && !starts(basePrefix)
+// loader finds the tensors of places in a source.
+type loader struct {
+	checkpoint string
+	src        source
+	rename     func(string) string
+	used       map[string]bool // by the source's names
 }
 
-// storedName returns the name under which c holds the tensor of a place. Of matrices
-// that share memory the safetensors library's save_model keeps the one that comes first
-// by name, and so, of tied embeddings, the head.
-func storedName(c *safetensors.Checkpoint, cfg *Config, name string, bare bool) string {
-	stored := name
-	if bare {
-		stored = strings.TrimPrefix(name, basePrefix)
+// load returns the tensor of a place, a view of the source if its elements are aligned.
+func (l *loader) load(p *place) (tensor.Tensor, error) {
+	for _, s := range p.stored {
+		name := l.rename(s.name)
+		t, file, ok := l.src.Tensor(name)
+		if !ok {
+			continue
+		}
+		if !t.HasShape(s.shape...) {
+			return t, fmt.Errorf("checkpoint file %q: tensor %q has shape %s, expected %s by the config",
+				file, name, tensor.ShapeString(t.Shape), tensor.ShapeString(s.shape))
+		}
+		switch t.Type {
+		case tensor.F32, tensor.F16, tensor.BF16:
+		default:
+			return t, fmt.Errorf("checkpoint file %q: tensor %q is of type %v, expected F32, F16 or BF16", file, name, t.Type)
+		}
+		l.used[name] = true
+		return aligned(s.rows(t, p.shape)), nil
 	}
-	if name != embedName || !cfg.TiedEmbeddings {
-		return stored
+	s := p.stored[0]
+	return tensor.Tensor{}, fmt.Errorf("checkpoint %s: tensor %q of shape %s is missing", l.checkpoint, l.rename(s.name), tensor.ShapeString(s.shape))
+}
+
+// rows returns the rows of a stored tensor that make up a place's of the given shape.
+func (s *storedTensor) rows(t tensor.Tensor, shape []int) tensor.Tensor {
+	if slices.Equal(s.shape, shape) {
+		return t
 	}
-	if _, _, ok := c.Tensor(stored); ok {
-		return stored
+	rows := 1
+	for _, d := range s.shape[:len(s.shape)-1] {
+		rows *= d
 	}
-	if _, _, ok := c.Tensor(headName); ok {
-		return headName
+	size, n := len(t.Data)/rows, shape[0]
+	return tensor.Tensor{Type: t.Type, Shape: shape, Data: t.Data[s.row*size : (s.row+n)*size : (s.row+n)*size]}
+}
+
+// prefixes are the ways in which the Hugging Face names of a checkpoint begin: those of the
+// network and those of its head. The first is the plain one; transformers' AutoModel saves
+// a network without its head and without a prefix; the others hold the text model of a
+// multimodal one.
+var prefixes = [][2]string{
+	{"model.", "lm_head."},
+	{"", "lm_head."},
+	{"language_model.model.", "language_model.lm_head."},
+	{"model.language_model.", "lm_head."},
+}
+
+// renaming returns what turns the plain name of a tensor into that of a checkpoint with the
+// given names.
+func renaming(names []string, n naming) func(string) string {
+	plain := prefixes[0]
+	if n != hfNames {
+		return func(name string) string { return name }
 	}
-	return stored
+	of := plain
+	for _, p := range prefixes {
+		if slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, p[0]+"layers.") }) {
+			of = p
+			break
+		}
+	}
+	return func(name string) string {
+		if rest, ok := strings.CutPrefix(name, plain[0]); ok {
+			return of[0] + rest
+		}
+		if rest, ok := strings.CutPrefix(name, plain[1]); ok {
+			return of[1] + rest
+		}
+		return name
+	}
 }
 
 // aligned returns t itself if its elements are aligned, and a copy in new memory
@@ -225,11 +270,22 @@ func aligned(t tensor.Tensor) tensor.Tensor {
 // Each calls f for every tensor that is present, in a fixed order, with its name
 // in the Hugging Face layout. A tied Head is not visited separately.
 func (w *Weights) Each(f func(name string, t tensor.Tensor)) {
-	every := Config{QKVBias: true, OutBias: true, MLPBias: true, QKNorm: true, TiedEmbeddings: w.tied()}
-	for _, s := range w.places(&every) {
-		if !s.dst.IsZero() {
-			f(s.name, *s.dst)
+	names := w.names
+	if names == nil {
+		names = llamaTensors
+	}
+	visit := func(role tensorRole, at int, t *tensor.Tensor) {
+		if !t.IsZero() {
+			f(names.name(hfNames, role, at), *t)
 		}
+	}
+	visit(roleEmbed, 0, &w.Embed)
+	for at := range w.Layers {
+		w.Layers[at].each(func(role tensorRole, t *tensor.Tensor) { visit(role, at, t) })
+	}
+	visit(roleLastNorm, 0, &w.Norm)
+	if !w.tied() {
+		visit(roleHead, 0, &w.Head)
 	}
 }
 
@@ -252,8 +308,8 @@ func (w *Weights) Unused() []string { return slices.Clone(w.unused) }
 // Close unmaps the checkpoint; no tensor may be used afterwards. Closing again
 // does nothing.
 func (w *Weights) Close() error {
-	if w.closer == nil {
+	if w.source == nil {
 		return nil
 	}
-	return w.closer.Close()
+	return w.source.Close()
 }

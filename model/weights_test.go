@@ -87,12 +87,12 @@ func TestGoldenMalformedFolders(t *testing.T) {
 func everyTensor(cfg *Config, typ tensor.Type) []safetensors.Named {
 	w := &Weights{Layers: make([]LayerWeights, cfg.Layers)}
 	var list []safetensors.Named
-	for n, s := range w.places(cfg) {
+	for n, s := range w.places(cfg, hfNames) {
 		x := tensor.Make(typ, s.shape...)
 		for i := range x.Data {
 			x.Data[i] = byte(i*7+n*13) & 0x3f // positive, finite
 		}
-		list = append(list, safetensors.Named{Name: s.name, Tensor: x})
+		list = append(list, safetensors.Named{Name: s.stored[0].name, Tensor: x})
 	}
 	return list
 }

@@ -1,0 +1,140 @@
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+)
+
+// family describes the checkpoints of a model family: how they are recognised, named and
+// read. Each is a file; the rest of the package knows plans and tables only.
+type family struct {
+	arch  string // model_type of its configs
+	class string // under architectures, in configs without model_type
+	gguf  string // general.architecture of its GGUF files
+
+	tensors  tensorTable
+	defaults configDefaults
+
+	// read reads the family's own keys into c, whose common fields are set.
+	read func(o *object, c *Config)
+}
+
+// configDefaults are the defaults of common keys that differ between the model classes of
+// transformers.
+type configDefaults struct {
+	maxPositions int
+	kvHeads      int // 0: as many as heads
+	headDim      int // 0: hidden / heads
+}
+
+// families is the registry.
+var families = []*family{&llamaFamily, &mistralFamily, &qwen2Family, &qwen3Family}
+
+// unsupported are architectures that are known, and why they cannot run.
+var unsupported = map[string]string{
+	"deepseek_v2":      "latent attention",
+	"deepseek_v3":      "latent attention and grouped expert routing",
+	"gemma4":           "layers that share caches and per-layer embeddings",
+	"gemma4_text":      "layers that share caches and per-layer embeddings",
+	"glm4_moe":         "sigmoid expert routing",
+	"gpt_oss":          "attention sinks and clamped experts",
+	"granitemoe":       "a mixture of experts routed by the chosen logits",
+	"granitemoehybrid": "Mamba layers",
+	"kimi_k2":          "latent attention and grouped expert routing",
+	"llama4":           "chunked attention and interleaved rotation",
+	"llama4_text":      "chunked attention and interleaved rotation",
+	"qwen3_5":          "gated delta-net layers",
+	"qwen3_5_moe":      "gated delta-net layers",
+	"qwen3_5_moe_text": "gated delta-net layers",
+	"qwen3_5_text":     "gated delta-net layers",
+	"qwen3_next":       "gated delta-net layers",
+}
+
+// architectures returns the supported architectures, by the model_type of their configs,
+// sorted.
+func architectures() []string {
+	var names []string
+	for _, f := range families {
+		names = append(names, f.arch)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// familyOf returns the family of an architecture, nil if it is not supported.
+func familyOf(arch string) *family {
+	for _, f := range families {
+		if f.arch == arch {
+			return f
+		}
+	}
+	return nil
+}
+
+// findFamily returns the family that a config asks for: by model_type or, in configs
+// without it, by the class under architectures.
+func findFamily(o *object) (*family, error) {
+	if o.has("model_type") {
+		name := o.str("model_type", "")
+		if o.err != nil {
+			return nil, o.err
+		}
+		if f := familyOf(name); f != nil {
+			return f, nil
+		}
+		return nil, unsupportedArch("model_type", short(strconv.Quote(name)), unsupported[name])
+	}
+	if o.has("architectures") {
+		var classes []string
+		if err := json.Unmarshal(o.fields["architectures"], &classes); err != nil {
+			return nil, o.wrong("architectures", "a list of strings")
+		}
+		for _, f := range families {
+			if slices.Contains(classes, f.class) {
+				return f, nil
+			}
+		}
+		return nil, unsupportedArch("architectures", short(fmt.Sprintf("%q", classes)), "")
+	}
+	return nil, fmt.Errorf("found neither \"model_type\" nor \"architectures\", so the architecture is %w, expected one of %v",
+		ErrUnsupported, architectures())
+}
+
+// unsupportedArch returns the error for an architecture; missing, if known, says what of
+// it is not implemented.
+func unsupportedArch(key, name, missing string) error {
+	if missing != "" {
+		return fmt.Errorf("%q: architecture %s is %w because of its %s, expected one of %v", key, name, ErrUnsupported, missing, architectures())
+	}
+	return fmt.Errorf("%q: architecture %s is %w, expected one of %v", key, name, ErrUnsupported, architectures())
+}
+
+// windows sets the attention window of each layer: that of layers from first on is width.
+// Newer configs list each layer's kind under layer_types, which takes precedence.
+func (o *object) windows(c *Config, first, width int) {
+	w := make([]int, max(c.Layers, 0))
+	c.Windows = w
+	if o.err != nil || !o.has("layer_types") {
+		for i := first; i < len(w); i++ {
+			w[i] = width
+		}
+		return
+	}
+	var kinds []string
+	if err := json.Unmarshal(o.fields["layer_types"], &kinds); err != nil || len(kinds) != len(w) {
+		o.fail(o.wrong("layer_types", fmt.Sprintf("a list of %d strings, one for each layer", len(w))))
+		return
+	}
+	for i, kind := range kinds {
+		switch {
+		case kind == "sliding_attention" && width > 0:
+			w[i] = width
+		case kind == "sliding_attention":
+			o.fail(fmt.Errorf("\"layer_types\": layer %d has sliding attention, but the config sets no window", i))
+		case kind != "full_attention":
+			o.fail(fmt.Errorf("\"layer_types\": layer %d is of type %s, which is %w", i, short(strconv.Quote(kind)), ErrUnsupported))
+		}
+	}
+}

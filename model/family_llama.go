@@ -1,0 +1,41 @@
+package model
+
+// Llama 2 and 3 and what is built like them (Touvron et al., 2023; Dubey et al., 2024):
+// RMS norms before attention and MLP, grouped queries, rotation of half-split pairs, SwiGLU.
+var llamaFamily = family{
+	arch: "llama", class: "LlamaForCausalLM", gguf: "llama",
+	tensors:  llamaTensors,
+	defaults: configDefaults{maxPositions: 2048},
+	read: func(o *object, c *Config) {
+		c.QKVBias = o.boolean("attention_bias", false)
+		c.OutBias = c.QKVBias
+		c.MLPBias = o.boolean("mlp_bias", false)
+		o.windows(c, c.Layers, 0)
+	},
+}
+
+// llamaTensors are the names that most families share.
+var llamaTensors = tensorTable{
+	{roleEmbed, "model.embed_tokens.weight", "token_embd.weight"},
+	{roleLastNorm, "model.norm.weight", "output_norm.weight"},
+	{roleHead, "lm_head.weight", "output.weight"},
+
+	{roleAttnNorm, "input_layernorm.weight", "attn_norm.weight"},
+	{roleQ, "self_attn.q_proj.weight", "attn_q.weight"},
+	{roleQBias, "self_attn.q_proj.bias", "attn_q.bias"},
+	{roleK, "self_attn.k_proj.weight", "attn_k.weight"},
+	{roleKBias, "self_attn.k_proj.bias", "attn_k.bias"},
+	{roleV, "self_attn.v_proj.weight", "attn_v.weight"},
+	{roleVBias, "self_attn.v_proj.bias", "attn_v.bias"},
+	{roleO, "self_attn.o_proj.weight", "attn_output.weight"},
+	{roleOBias, "self_attn.o_proj.bias", "attn_output.bias"},
+	{roleQNorm, "self_attn.q_norm.weight", "attn_q_norm.weight"},
+	{roleKNorm, "self_attn.k_norm.weight", "attn_k_norm.weight"},
+	{roleMLPNorm, "post_attention_layernorm.weight", "ffn_norm.weight"},
+	{roleGate, "mlp.gate_proj.weight", "ffn_gate.weight"},
+	{roleGateBias, "mlp.gate_proj.bias", "ffn_gate.bias"},
+	{roleUp, "mlp.up_proj.weight", "ffn_up.weight"},
+	{roleUpBias, "mlp.up_proj.bias", "ffn_up.bias"},
+	{roleDown, "mlp.down_proj.weight", "ffn_down.weight"},
+	{roleDownBias, "mlp.down_proj.bias", "ffn_down.bias"},
+}

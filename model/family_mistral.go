@@ -1,0 +1,20 @@
+package model
+
+import "math"
+
+// Mistral (Jiang et al., 2023): a Llama whose layers may all share one attention window.
+var mistralFamily = family{
+	arch: "mistral", class: "MistralForCausalLM", gguf: "llama",
+	tensors:  llamaTensors,
+	defaults: configDefaults{maxPositions: 131072, kvHeads: 8},
+	read:     func(o *object, c *Config) { o.windows(c, 0, o.slidingWindow()) },
+}
+
+// slidingWindow returns the config's attention window; absent, it is the default of
+// transformers' classes, and null is none.
+func (o *object) slidingWindow() int {
+	if raw, given := o.fields["sliding_window"]; given && string(raw) == "null" {
+		return 0
+	}
+	return o.integer("sliding_window", 4096, 1, math.MaxInt32)
+}

@@ -1,0 +1,25 @@
+package model
+
+import "math"
+
+// Qwen 2 and 2.5 (Yang et al., 2024): a Llama with biases on queries, keys and values and,
+// behind a switch, a window in the upper layers.
+var qwen2Family = family{
+	arch: "qwen2", class: "Qwen2ForCausalLM", gguf: "qwen2",
+	tensors:  llamaTensors,
+	defaults: configDefaults{maxPositions: 32768, kvHeads: 32},
+	read: func(o *object, c *Config) {
+		c.QKVBias = true
+		o.qwenWindows(c)
+	},
+}
+
+// qwenWindows sets the windows of a Qwen config: one behind a switch, for the layers from
+// max_window_layers on.
+func (o *object) qwenWindows(c *Config) {
+	first, width := c.Layers, 0
+	if o.boolean("use_sliding_window", false) {
+		first, width = o.integer("max_window_layers", 28, 0, math.MaxInt32), o.slidingWindow()
+	}
+	o.windows(c, first, width)
+}

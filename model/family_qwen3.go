@@ -1,0 +1,15 @@
+package model
+
+// Qwen 3 (Yang et al., 2025): a Llama with norms of every query and key head and a head
+// dimension of its own.
+var qwen3Family = family{
+	arch: "qwen3", class: "Qwen3ForCausalLM", gguf: "qwen3",
+	tensors:  llamaTensors,
+	defaults: configDefaults{maxPositions: 32768, kvHeads: 32, headDim: 128},
+	read: func(o *object, c *Config) {
+		c.QKVBias = o.boolean("attention_bias", false)
+		c.OutBias = c.QKVBias
+		c.QKNorm = true
+		o.qwenWindows(c)
+	},
+}

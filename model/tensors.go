@@ -1,0 +1,196 @@
+package model
+
+import (
+	"fmt"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+// tensorRole says what a tensor of a checkpoint is for.
+type tensorRole uint8
+
+const (
+	roleEmbed    tensorRole = iota // [Vocab, Hidden]
+	roleLastNorm                   // [Hidden]
+	roleHead                       // [Vocab, Hidden]
+
+	// Of a layer.
+	roleAttnNorm
+	roleQ
+	roleQBias
+	roleK
+	roleKBias
+	roleV
+	roleVBias
+	roleO
+	roleOBias
+	roleQNorm
+	roleKNorm
+	roleMLPNorm
+	roleGate
+	roleGateBias
+	roleUp
+	roleUpBias
+	roleDown
+	roleDownBias
+
+	// Tensors that hold those of several roles.
+	roleQKV    // rows of roleQ, roleK and roleV
+	roleGateUp // rows of roleGate and roleUp
+)
+
+// isNorm reports whether the tensor is the weight of a norm.
+func (r tensorRole) isNorm() bool {
+	switch r {
+	case roleLastNorm, roleAttnNorm, roleQNorm, roleKNorm, roleMLPNorm:
+		return true
+	}
+	return false
+}
+
+// tensorNames names the tensor of a role in the two conventions. Names of layers' tensors
+// follow the layer's prefix. "" means that the convention has no such tensor.
+type tensorNames struct {
+	role     tensorRole
+	hf, gguf string
+}
+
+// tensorTable lists the names of a family's tensors.
+type tensorTable []tensorNames
+
+// with returns the table with rows added; a row replaces the one of its role.
+func (t tensorTable) with(rows ...tensorNames) tensorTable {
+	var out tensorTable
+	for _, old := range t {
+		if (tensorTable(rows)).find(old.role) == nil {
+			out = append(out, old)
+		}
+	}
+	return append(out, rows...)
+}
+
+func (t tensorTable) find(role tensorRole) *tensorNames {
+	for i := range t {
+		if t[i].role == role {
+			return &t[i]
+		}
+	}
+	return nil
+}
+
+// naming is the convention by which the tensors of a checkpoint are named.
+type naming uint8
+
+const (
+	hfNames naming = iota
+	ggufNames
+)
+
+// name returns the name of a role's tensor, of layer at if it belongs to a layer, and ""
+// if the family has none.
+func (t tensorTable) name(n naming, role tensorRole, at int) string {
+	row := t.find(role)
+	if row == nil {
+		return ""
+	}
+	name, prefix := row.hf, "model.layers.%d."
+	if n == ggufNames {
+		name, prefix = row.gguf, "blk.%d."
+	}
+	if name == "" || role < roleAttnNorm {
+		return name
+	}
+	return fmt.Sprintf(prefix, at) + name
+}
+
+// each calls f for every tensor of a layer, present or not, in a fixed order.
+func (l *LayerWeights) each(f func(role tensorRole, t *tensor.Tensor)) {
+	f(roleAttnNorm, &l.AttnNorm)
+	f(roleQ, &l.Q)
+	f(roleQBias, &l.QBias)
+	f(roleK, &l.K)
+	f(roleKBias, &l.KBias)
+	f(roleV, &l.V)
+	f(roleVBias, &l.VBias)
+	f(roleO, &l.O)
+	f(roleOBias, &l.OBias)
+	f(roleQNorm, &l.QNorm)
+	f(roleKNorm, &l.KNorm)
+	f(roleMLPNorm, &l.MLPNorm)
+	f(roleGate, &l.Gate)
+	f(roleGateBias, &l.GateBias)
+	f(roleUp, &l.Up)
+	f(roleUpBias, &l.UpBias)
+	f(roleDown, &l.Down)
+	f(roleDownBias, &l.DownBias)
+}
+
+// shape returns the shape of a layer's tensor, nil if the plan does not call for it.
+func (p *layerPlan) shape(c *Config, role tensorRole) []int {
+	if !p.has(role) {
+		return nil
+	}
+	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	switch role {
+	case roleQ:
+		return []int{q, c.Hidden}
+	case roleK, roleV:
+		return []int{kv, c.Hidden}
+	case roleO:
+		return []int{c.Hidden, q}
+	case roleQBias:
+		return []int{q}
+	case roleKBias, roleVBias:
+		return []int{kv}
+	case roleQNorm, roleKNorm:
+		return []int{c.HeadDim}
+	case roleGate, roleUp:
+		return []int{p.ffn.width, c.Hidden}
+	case roleDown:
+		return []int{c.Hidden, p.ffn.width}
+	case roleGateBias, roleUpBias:
+		return []int{p.ffn.width}
+	}
+	return []int{c.Hidden} // norms of the residual stream, biases of what is added to it
+}
+
+// has reports whether the plan calls for a layer's tensor.
+func (p *layerPlan) has(role tensorRole) bool {
+	switch role {
+	case roleQBias, roleKBias, roleVBias:
+		return p.qkvBias
+	case roleOBias:
+		return p.outBias
+	case roleQNorm, roleKNorm:
+		return p.qkNorm != noNorm
+	case roleGateBias, roleUpBias, roleDownBias:
+		return p.ffn.bias
+	}
+	return true
+}
+
+// stored returns the ways in which checkpoints hold a layer's tensor; name returns the name
+// of a role's tensor, "" where the family has none.
+func (p *layerPlan) stored(c *Config, role tensorRole, name func(tensorRole) string) []storedTensor {
+	var list []storedTensor
+	add := func(in tensorRole, row int, shape ...int) {
+		if n := name(in); n != "" {
+			list = append(list, storedTensor{n, shape, row})
+		}
+	}
+	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	switch role {
+	case roleQ:
+		add(roleQKV, 0, q+2*kv, c.Hidden)
+	case roleK:
+		add(roleQKV, q, q+2*kv, c.Hidden)
+	case roleV:
+		add(roleQKV, q+kv, q+2*kv, c.Hidden)
+	case roleGate:
+		add(roleGateUp, 0, 2*p.ffn.width, c.Hidden)
+	case roleUp:
+		add(roleGateUp, p.ffn.width, 2*p.ffn.width, c.Hidden)
+	}
+	add(role, 0, p.shape(c, role)...)
+	return list
+}
