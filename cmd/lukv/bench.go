@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -17,47 +16,41 @@ import (
 )
 
 type benchCmd struct {
-	Models []string `arg:"" optional:"" name:"model" help:"Checkpoints to measure; with --compare the two results."`
+	Models []string `arg:"" optional:"" name:"model" help:"Checkpoints to measure; with --compare, the two results."`
 
-	Shape   []string `group:"model" sep:"," placeholder:"NAME,…" help:"Shapes of published models with random weights (default 150m, if no MODEL is given): ${shapes}; NAME:LAYERS is the first layers of one."`
-	Weights string   `group:"model" enum:"bf16,f16,f32" default:"bf16" help:"Type of the random weights: ${enum}."`
+	Shape   []string `group:"model" sep:"," placeholder:"NAME,…" help:"Measure random weights in the dimensions of published models (default 150m without MODEL): ${shapes}; NAME:LAYERS takes the first layers only."`
+	Weights string   `group:"model" enum:"bf16,f16,f32" default:"bf16" help:"Set the type of the random weights: ${enum}."`
 
-	Threads   []int    `group:"model" sep:"," placeholder:"N,…" help:"Numbers of threads (default: as many as the processor offers)."`
-	Precision []string `group:"model" sep:"," enum:"auto,bf16,f32" default:"auto" help:"Activations in products with bf16 weights and caches: ${enum}."`
-	CPU       []string `group:"model" name:"cpu" sep:"," default:"auto" help:"Instruction sets: auto, all, portable, avx2, avx512, avx512bf16, neon."`
-	CacheType []string `group:"model" sep:"," enum:"auto,f32,f16,bf16" default:"auto" help:"Types of cached keys and values: ${enum}."`
+	Threads   []int    `group:"model" sep:"," placeholder:"N,…" help:"Set the numbers of threads (default: all processors)."`
+	Precision []string `group:"model" sep:"," enum:"auto,bf16,f32" default:"auto" help:"Set the precision of activations in products with bf16 weights and caches: ${enum}."`
+	CPU       []string `group:"model" name:"cpu" sep:"," default:"auto" help:"Set the instruction sets: auto, all, portable, avx2, avx512, avx512bf16, neon."`
+	CacheType []string `group:"model" sep:"," enum:"auto,f32,f16,bf16" default:"auto" help:"Set the types of cached keys and values: ${enum}."`
 	deviceFlags
 
-	PP    []int `name:"pp" sep:"," placeholder:"N,…" help:"Tokens to prefill (default 512 if --tg is not given either)."`
-	TG    []int `name:"tg" sep:"," placeholder:"N,…" help:"Tokens to decode (default 64, likewise)."`
-	Depth []int `sep:"," default:"0" placeholder:"N,…" help:"Entries in the cache before (default ${default})."`
-	Batch []int `sep:"," default:"1" placeholder:"N,…" help:"Sessions that decode together (default ${default})."`
-	Reps  int   `default:"5" placeholder:"N" help:"Repetitions of each point (default ${default}); up to as many again replace disturbed ones."`
+	PP    []int `name:"pp" sep:"," placeholder:"N,…" help:"Prefill N tokens (default 512 without --tg)."`
+	TG    []int `name:"tg" sep:"," placeholder:"N,…" help:"Decode N tokens (default 64 without --pp)."`
+	Depth []int `sep:"," default:"0" placeholder:"N,…" help:"Start with N entries in the cache (default ${default})."`
+	Batch []int `sep:"," default:"1" placeholder:"N,…" help:"Decode N sessions together (default ${default})."`
+	Reps  int   `default:"5" placeholder:"N" help:"Repeat each point N times (default ${default}), plus at most N times in place of disturbed repetitions."`
 
-	Busy      []int    `sep:"," default:"0" placeholder:"N,…" help:"Processes that keep a processor busy each while decoding (default ${default})."`
-	Start     bool     `help:"Time from opening to the first token with the files in memory and, where the system lets go of them, without. Alone it measures nothing else."`
-	Mapped    bool     `help:"Write the shapes' random weights to a checkpoint in the temporary folder (TMPDIR), and measure them as they lie there. --start does, too."`
-	Lookup    int      `placeholder:"N" help:"Answer N prompts of each set with lookup decoding and without, in turns: quote recites a document, answer are questions of the embedded model, free draws what nothing foretells. Alone it measures nothing else."`
-	Resume    string   `placeholder:"FILE" help:"Write what has been measured to this file, as --json prints it, after every point, and take over what it already holds."`
-	MaxMemory byteSize `placeholder:"SIZE" help:"Limit of weights and caches together; what needs more is listed as not measured (default: 80 % of what is available)."`
+	Resume    string   `placeholder:"FILE" help:"Write the report to this file after every point, and skip points that the file already holds."`
+	MaxMemory byteSize `placeholder:"SIZE" help:"Limit weights and caches together; larger points are listed as not measured (default: 80 % of available memory)."`
 
 	budgetLists `set:"ratios=0"`
-	Metric      []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Metrics (default snapkv): ${metrics}; or JSON objects."`
-	Allocator   []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Allocators (default uniform): ${allocators}; or JSON objects."`
-	Profile     []string `group:"policy" sep:"none" placeholder:"FILE" help:"Profiles for the allocator lukv, one per metric (default: made up). May be repeated."`
+	Metric      []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Compress with these metrics (default snapkv): ${metrics}; or JSON objects."`
+	Allocator   []string `group:"policy" sep:"none" placeholder:"NAME,…" help:"Compress with these allocators (default uniform): ${allocators}; or JSON objects."`
+	Profile     []string `group:"policy" sep:"none" placeholder:"FILE" help:"Read profiles for the allocator lukv, one per metric (default: random profiles). May be repeated."`
 
-	Compare  bool `help:"Measure nothing: test whether the results in two files, or comma-separated lists of files, differ."`
+	Compare  bool `help:"Measure nothing; test whether the results in two files, or comma-separated lists of files, differ."`
 	CSV      bool `name:"csv" xor:"format" help:"Print CSV, one line per point."`
 	JSON     bool `name:"json" xor:"format" help:"Print one JSON object with every repetition."`
 	Markdown bool `xor:"format" help:"Print Markdown."`
 }
 
 func (benchCmd) Help() string {
-	return `Measures the machine (memory bandwidth, multiply-add peaks, core to core), and then prefill (pp) and decode (tg) for the cross product of the lists. Before and after each repetition the machine is probed again; read and compute are the fractions of memory bandwidth and of the multiply-add peak that were reached, vs full is the speed relative to no compression. Repetitions between probes that differ by more than 10 % do not count. A cache of some depth is filled with random entries; what does not fit into memory is listed and makes the exit status 4. With --busy, every repetition decodes three times in a row: alone, on one thread alone, and against the busy processes; the fractions are those of the two quiet speeds. Memory beyond weights and cache is only seen clearly where the weights are mapped (a checkpoint, or --mapped).
+	return `Measure the machine (memory bandwidth, multiply-add peaks, core to core), then prefill (pp) and decoding (tg) for the cross product of the lists. The machine is probed again before and after each repetition: read and compute are the fractions reached of memory bandwidth and of the multiply-add peak, vs full is the speed relative to no compression. Repetitions between probes that differ by more than 10 % do not count. A cache of some depth is filled with random entries. Points that do not fit into memory are listed, and the exit status is then 4. Memory beyond weights and cache is measured precisely only for checkpoint folders, whose weights are mapped. With --device there are no fractions.
 
-With --device, an accelerator's own limits and operations are measured first: copying within its memory, matrix-vector and matrix products with bf16 weights, attention over ragged caches. Read is then the fraction of the copy's bandwidth, compute that of the best matrix product.
-
---compare reads JSON of this command or output of go test -bench, and prints the p-value of a Mann-Whitney U test. Of a list of JSON files each is one observation. scripts/bench-compare does the whole for two revisions.
+--compare reads JSON of this command or output of go test -bench, and prints the p-value of a Mann-Whitney U test. In a list of JSON files, each file is one observation. scripts/bench-compare builds, measures and compares two revisions.
 
 Examples:
 
@@ -68,12 +61,6 @@ Examples:
   lukv bench --shape 150m --tg 32 --depth 8192,32768,131072 --batch 1,16 --ratio 0,0.5,0.8,0.9 --markdown
 
   lukv bench --shape 150m --pp 8192 --ratio 0,0.8 --metric snapkv,keydiff,expected_attention
-
-  lukv bench --shape llama-3.2-1b --tg 32 --busy 1,3
-
-  lukv bench --shape llama-3.2-1b --start
-
-  lukv bench builtin --lookup 100
 
   lukv bench --shape 150m,llama-3.2-1b,llama-3.1-8b:8 --tg 32 --depth 0,8192,32768 --threads 1,2 --reps 3 --resume decode.json
 
@@ -118,7 +105,7 @@ func (c *benchCmd) Run(e *env) error {
 		return err
 	}
 	report.Command = e.args
-	if e.ctx.Err() != nil && len(report.Points)+len(report.Starts)+len(report.Lookups) == 0 {
+	if e.ctx.Err() != nil && len(report.Points) == 0 {
 		return err
 	}
 	return errors.Join(c.print(e, report), firstOf(err))
@@ -155,10 +142,10 @@ func (c *benchCmd) print(e *env, r *bench.Report) error {
 
 func (c *benchCmd) compare(e *env) error {
 	if len(c.Models) != 2 {
-		return usage("--compare: found %d results, expected two: OLD.json NEW.json, each perhaps a comma-separated list", len(c.Models))
+		return usage("--compare: found %d results, expected two: OLD.json NEW.json, or a comma-separated list for each", len(c.Models))
 	}
 	if c.CSV || c.Markdown {
-		return usage("--compare prints a table, or with --json an object")
+		return usage("--compare: found --csv or --markdown, expected --json or no format")
 	}
 	old, err := bench.ReadSeries(strings.Split(c.Models[0], ","))
 	if err != nil {
@@ -182,18 +169,12 @@ func (c *benchCmd) compare(e *env) error {
 func (c *benchCmd) options() (*bench.Options, error) {
 	o := &bench.Options{
 		Threads: c.Threads, Depth: c.Depth, Batch: c.Batch, Prefill: c.PP, Decode: c.TG, Reps: c.Reps,
-		Busy: c.Busy, Start: c.Start, Lookup: c.Lookup, MaxMemory: int64(c.MaxMemory),
-		Probe: probeTime, ProbeBytes: probeBytes,
+		MaxMemory: int64(c.MaxMemory), Probe: probeTime, ProbeBytes: probeBytes,
 	}
 	var err error
 	if o.Device, o.DeviceLayers, err = c.device(); err != nil {
 		return nil, err
 	}
-	program, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	o.BusyCommand = []string{program, "busy"}
 	if c.Reps < 1 {
 		return nil, usage("--reps: found %d, expected 1 or more", c.Reps)
 	}
@@ -282,9 +263,6 @@ func (c *benchCmd) sources(e *env) ([]*bench.Source, error) {
 	var out []*bench.Source
 	for _, name := range shapes {
 		s, err := bench.Shape(name, types[c.Weights])
-		if c.Mapped || c.Start {
-			s, err = bench.Written(name, types[c.Weights], "")
-		}
 		if err != nil {
 			return nil, usage("--shape: %w", err)
 		}
@@ -303,8 +281,3 @@ func (c *benchCmd) sources(e *env) ([]*bench.Source, error) {
 	}
 	return out, nil
 }
-
-// busyCmd is the command that bench --busy starts.
-type busyCmd struct{}
-
-func (busyCmd) Run(e *env) error { return bench.Busy(e.in, e.out) }

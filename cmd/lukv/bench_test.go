@@ -20,8 +20,6 @@ func TestBench(t *testing.T) {
 	r := decode[bench.Report](t, text)
 	assert.Equal(t, args, r.Command)
 	assert.NotEmpty(t, r.Version)
-	require.Len(t, r.Starts, 1)
-	assert.Equal(t, dir, r.Starts[0].Model)
 	require.Len(t, r.Points, 2*2+1+2)
 	for _, p := range r.Points {
 		assert.Equal(t, dir, p.Model)
@@ -39,25 +37,6 @@ func TestBench(t *testing.T) {
 	list := decode[struct{ Differences []bench.Difference }](t, ok(t, "bench", "--compare", "--json", path+","+path, path)).Differences
 	require.Len(t, list, 2*len(r.Points))
 	assert.Equal(t, 2, list[0].OldN)
-}
-
-// The other kinds of measurement.
-func TestBenchKinds(t *testing.T) {
-	r := decode[bench.Report](t, ok(t, "bench", "builtin", "--tg", "4", "--busy", "1", "--threads", "2", "--reps", "1", "--json"))
-	require.Len(t, r.Points, 1)
-	assert.Positive(t, r.Points[0].VersusQuiet)
-	assert.Positive(t, r.Points[0].VersusQuietOne)
-
-	dir := checkpoint(t, nil)
-	text := ok(t, "bench", dir, "--start", "--reps", "2")
-	assert.Contains(t, text, "open to first token")
-	assert.NotContains(t, text, "tok/s", "nothing else was asked for")
-	t.Setenv("TMPDIR", t.TempDir())
-	r = decode[bench.Report](t, ok(t, "bench", "--shape", "150m", "--mapped", "--tg", "1", "--reps", "1", "--json"))
-	require.Len(t, r.Starts, 1)
-	require.Len(t, r.Points, 1)
-	assert.Greater(t, r.Starts[0].Bytes, int64(240e6))
-	holds(t, os.Getenv("TMPDIR"))
 }
 
 func TestBenchFormats(t *testing.T) {
@@ -79,7 +58,7 @@ func TestBenchRefuses(t *testing.T) {
 	fails(t, exitUsage, "threads: found -2", "bench", "--threads=-2")
 	fails(t, exitUsage, "threads: found 1025", "bench", "builtin", "--threads", "1025")
 	fails(t, exitUsage, "--compare: found 1 results", "bench", "--compare", "a.json")
-	fails(t, exitUsage, "--compare prints a table", "bench", "--compare", "--csv", "a", "b")
+	fails(t, exitUsage, "--compare: found --csv or --markdown", "bench", "--compare", "--csv", "a", "b")
 	fails(t, exitFailed, "no such folder", "bench", filepath.Join(t.TempDir(), "none"))
 	fails(t, exitFailed, "read measurements", "bench", "--compare", filepath.Join(t.TempDir(), "none"), "b")
 }
@@ -95,13 +74,6 @@ func TestBenchResume(t *testing.T) {
 	require.Len(t, r.Points, 2)
 	assert.Equal(t, decode[bench.Report](t, string(first)).Points[0], r.Points[0])
 	fails(t, exitFailed, "--resume: read measurements", append(args[:len(args)-1], t.TempDir())...)
-}
-
-func TestBenchLookup(t *testing.T) {
-	r := decode[bench.Report](t, ok(t, "bench", "builtin", "--lookup", "1", "--json"))
-	require.Len(t, r.Lookups, 3)
-	fails(t, exitUsage, "--depth would have no effect", "bench", "builtin", "--lookup", "1", "--depth", "8")
-	fails(t, exitUsage, "prompts for lookup decoding: found -1", "bench", "builtin", "--lookup=-1")
 }
 
 // What does not fit is listed; the rest is measured.
@@ -124,10 +96,5 @@ func TestBenchInterrupted(t *testing.T) {
 	o := interrupted(t, " pp31 ", 1, "-v", "bench", "builtin", "--pp", "30,31", "--reps", "1")
 	assert.Equal(t, exitInterrupted, o.code)
 	assert.Contains(t, o.out, "pp30")
-	assert.Contains(t, o.out, "interrupted: points are missing")
-
-	o = interrupted(t, "set free", 1, "-v", "bench", "builtin", "--lookup", "1")
-	assert.Equal(t, exitInterrupted, o.code)
-	assert.Contains(t, o.out, "quote")
 	assert.Contains(t, o.out, "interrupted: points are missing")
 }

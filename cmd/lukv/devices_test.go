@@ -13,8 +13,7 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// commandEnv makes the test program act as the command. bench --busy starts it
-// without the variable.
+// commandEnv makes the test program act as the command.
 const commandEnv = "LUKV_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
@@ -23,9 +22,6 @@ func TestMain(m *testing.M) {
 		kernels.RegisterDevice(brokenDriver{})
 		main()
 	case "1":
-		main()
-	}
-	if len(os.Args) == 2 && os.Args[1] == "busy" {
 		main()
 	}
 	os.Exit(runTests(m))

@@ -272,11 +272,11 @@ func (c *demoCmd) unused(g given) error {
 
 func (c *benchCmd) unused(g given) error {
 	if c.Compare {
-		return g.unused("shape weights threads precision cpu cache-type device gpu-layers pp tg depth batch reps busy start mapped lookup resume max-memory "+
+		return g.unused("shape weights threads precision cpu cache-type device gpu-layers pp tg depth batch reps resume max-memory "+
 			budgetFlags+" "+shapingFlags, "--compare measures nothing")
 	}
 	if len(c.Models) > 0 && len(c.Shape) == 0 {
-		if err := g.unused("weights mapped", "there are no random weights without --shape"); err != nil {
+		if err := g.unused("weights", "there are no random weights without --shape"); err != nil {
 			return err
 		}
 	}
@@ -285,13 +285,8 @@ func (c *benchCmd) unused(g given) error {
 			return err
 		}
 	}
-	if (c.Start || c.Lookup > 0) && !g.any("pp tg") {
-		if err := g.unused("depth batch busy "+budgetFlags, "--start and --lookup alone measure nothing else: give --pp or --tg, too"); err != nil {
-			return err
-		}
-	}
 	if g["pp"] && !g["tg"] {
-		if err := g.unused("batch busy", "they are about decoding: give --tg, too"); err != nil {
+		if err := g.unused("batch", "it is about decoding: give --tg, too"); err != nil {
 			return err
 		}
 	}

@@ -28,7 +28,7 @@ var alwaysUsed = map[string]string{
 	"demo":    "metric ratio limit json threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"inspect": "json",
 	"pull":    "include exclude parallel verify json",
-	"bench":   "compare resume lookup csv json markdown",
+	"bench":   "compare resume csv json markdown",
 	"serve": "listen key-file host cors-origin max-body max-connections max-running max-queue latency lookup grace drain unload-after profile kv-compression store " +
 		"threads precision cpu cache-type max-context max-cache device gpu-layers",
 	"devices": "json", "version": "json", "convert": "type shard-size json",
@@ -143,16 +143,14 @@ func TestNoFlagIsIgnored(t *testing.T) {
 
 	for _, flag := range []string{
 		"--shape=150m", "--weights=f16", "--threads=1", "--precision=f32", "--cpu=portable", "--cache-type=f32", "--device=broken", "--gpu-layers=1",
-		"--pp=1", "--tg=1", "--depth=1", "--batch=1", "--reps=1", "--busy=1", "--start", "--mapped", "--max-memory=1", "--ratio=0.5", "--budget-tokens=5", "--budget-bytes=1MiB",
+		"--pp=1", "--tg=1", "--depth=1", "--batch=1", "--reps=1", "--max-memory=1", "--ratio=0.5", "--budget-tokens=5", "--budget-bytes=1MiB",
 		"--metric=tova", "--allocator=adakv", "--profile=x",
 	} {
 		refuse("bench", "--compare", "a.json", "b.json", flag)
 	}
 	refuse("bench", "builtin", "--weights=f16")
-	refuse("bench", "builtin", "--mapped")
 	refuse("bench", "builtin", "--allocator=adakv")
 	refuse("bench", "builtin", "--ratio=0.5", "--profile=x")
-	refuse("bench", "builtin", "--start", "--depth=5")
 	refuse("bench", "builtin", "--pp=5", "--batch=5")
 
 	refuse("serve", "builtin", "--insecure")

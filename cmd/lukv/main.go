@@ -53,7 +53,6 @@ type cli struct {
 	Ver        versionCmd    `cmd:"" name:"version" help:"Print version, build and CPU."`
 	Completion completionCmd `cmd:"" help:"Print a shell completion script."`
 	Man        manCmd        `cmd:"" help:"Print the manual page."`
-	Busy       busyCmd       `cmd:"" hidden:"" help:"Keep a processor busy until standard input ends."`
 }
 
 // Exit statuses; see doc.go. The Go runtime exits with 2 on any crash, so wrong

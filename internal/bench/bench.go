@@ -30,27 +30,11 @@ type Options struct {
 	Batch       []int             // sessions that decode together, default 1; prefill has no batches
 	Compression []Compression     // default none
 
-	// Prefill and Decode are numbers of tokens. If both are empty they are 512
-	// and 64, or nothing with Start or Lookup.
+	// Prefill and Decode are numbers of tokens, 512 and 64 if both are empty.
 	Prefill []int
 	Decode  []int
 
-	// Busy are numbers of competing processes, each of which keeps a processor
-	// busy while a decode point is measured, default 0. BusyCommand is the command
-	// line of such a process: a program that calls [Busy] with its standard
-	// input and output.
-	Busy        []int
-	BusyCommand []string
-
-	// Start asks for the time from opening a checkpoint to its first token also
-	// with the files out of memory, if the system drops them.
-	Start bool
-
-	// Lookup is the number of prompts of each set to answer with and without
-	// lookup decoding, 0 for none.
-	Lookup int
-
-	// Device is the accelerator to measure and to run models on, as
+	// Device is the accelerator to run models on, as
 	// kernels.OpenDevice takes it; "" for none. DeviceLayers is the number of
 	// layers on it, 0 for all.
 	Device       string
@@ -94,9 +78,8 @@ func (o *Options) setDefaults() {
 	list(&o.CacheType, tensor.Type(0))
 	list(&o.Depth, 0)
 	list(&o.Batch, 1)
-	list(&o.Busy, 0)
 	list(&o.Compression, Compression{})
-	if len(o.Prefill)+len(o.Decode) == 0 && !o.Start && o.Lookup == 0 {
+	if len(o.Prefill)+len(o.Decode) == 0 {
 		o.Prefill, o.Decode = []int{512}, []int{64}
 	}
 	o.Reps = cmp.Or(o.Reps, 5)
@@ -114,17 +97,13 @@ func (o *Options) Validate() error {
 	}{
 		{"threads", o.Threads, 0, 1024}, {"depth", o.Depth, 0, limit}, {"batch", o.Batch, 1, 4096},
 		{"prefill tokens", o.Prefill, 1, limit}, {"decode tokens", o.Decode, 1, limit},
-		{"busy processes", o.Busy, 0, 1024}, {"repetitions", []int{cmp.Or(o.Reps, 1)}, 1, 10000},
-		{"prompts for lookup decoding", []int{o.Lookup}, 0, 10000},
+		{"repetitions", []int{cmp.Or(o.Reps, 1)}, 1, 10000},
 	} {
 		for _, x := range c.x {
 			if x < c.lo || x > c.hi {
 				return fmt.Errorf("bench: %s: found %d, expected %d to %d", c.what, x, c.lo, c.hi)
 			}
 		}
-	}
-	if len(o.BusyCommand) == 0 && len(o.Busy) > 0 && slices.Max(o.Busy) > 0 {
-		return errors.New("bench: busy processes: found no command that starts one")
 	}
 	if o.MaxMemory < 0 {
 		return fmt.Errorf("bench: memory limit: found %d bytes, expected 0 or more", o.MaxMemory)
@@ -176,7 +155,6 @@ type Key struct {
 	BudgetTokens int   `json:"budget_tokens,omitempty"`
 	BudgetBytes  int64 `json:"budget_bytes,omitempty"`
 
-	Busy   int    `json:"busy,omitempty"`          // competing processes
 	Device string `json:"device,omitempty"`        // name of the accelerator
 	Layers int    `json:"device_layers,omitempty"` // on it, 0 for all
 }
@@ -195,7 +173,7 @@ func (k Key) Compression() string {
 	case k.BudgetTokens > 0:
 		return fmt.Sprintf("%s/%s/%d entries", k.Metric, k.Allocator, k.BudgetTokens)
 	case k.BudgetBytes > 0:
-		return fmt.Sprintf("%s/%s/%s", k.Metric, k.Allocator, size(k.BudgetBytes))
+		return fmt.Sprintf("%s/%s/%s", k.Metric, k.Allocator, Size(k.BudgetBytes))
 	case k.compressed():
 		return fmt.Sprintf("%s/%s/%g", k.Metric, k.Allocator, k.Ratio)
 	}
@@ -208,9 +186,6 @@ func (k Key) compressed() bool { return k.Ratio > 0 || k.BudgetTokens > 0 || k.B
 func (k Key) String() string {
 	s := fmt.Sprintf("%s %s %s depth %d batch %d threads %d %s %s cache %s compression %s", k.Model, k.Weights, k.Name(),
 		k.Depth, k.Batch, k.Threads, k.Precision, k.CPU, k.Cache, k.Compression())
-	if k.Busy > 0 {
-		s += fmt.Sprintf(" against %d busy", k.Busy)
-	}
 	if k.Device != "" {
 		s += " on " + k.on()
 	}
@@ -254,10 +229,10 @@ func Run(ctx context.Context, sources []*Source, o Options) (*Report, error) {
 		return nil, err
 	}
 	if o.Device != "" {
-		if err := r.device(ctx); err != nil {
+		if err := r.device(); err != nil {
 			return nil, err
 		}
-		defer r.meter.close()
+		defer r.dev.Close()
 	}
 	models := len(o.Precision) * len(o.CPU) * len(o.Threads)
 	r.total = len(sources) * models * r.perModel()
@@ -292,7 +267,7 @@ func Run(ctx context.Context, sources []*Source, o Options) (*Report, error) {
 type runner struct {
 	o        *Options
 	p        *prober
-	meter    *meter // nil without a device
+	dev      kernels.Device // nil without a device
 	report   *Report
 	seen     map[Key]bool
 	failures map[Key]error
@@ -302,7 +277,7 @@ type runner struct {
 
 func (r *runner) perModel() int {
 	o := r.o
-	return len(o.CacheType) * len(o.Depth) * len(o.Compression) * (len(o.Prefill) + len(o.Batch)*len(o.Decode)*len(o.Busy))
+	return len(o.CacheType) * len(o.Depth) * len(o.Compression) * (len(o.Prefill) + len(o.Batch)*len(o.Decode))
 }
 
 func (r *runner) progress(format string, args ...any) {
@@ -322,33 +297,29 @@ func (r *runner) room(what string, need, weights int64) error {
 	}
 	runtime.GC()
 	if free := sysmem.Available(); free > 0 && need+margin > free {
-		return fmt.Errorf("%s: %w: it needs %s and %s for buffers, %s are free", what, ErrMemory, size(need), size(margin), size(free))
+		return fmt.Errorf("%s: %w: it needs %s and %s for buffers, %s are free", what, ErrMemory, Size(need), Size(margin), Size(free))
 	}
 	if limit := r.o.MaxMemory; limit > 0 && need+weights+margin > limit {
 		return fmt.Errorf("%s: %w: it needs %s and %s for buffers beside %s of weights, the limit is %s",
-			what, ErrMemory, size(need), size(margin), size(weights), size(limit))
+			what, ErrMemory, Size(need), Size(margin), Size(weights), Size(limit))
 	}
 	return nil
 }
 
-// device opens and measures the accelerator.
-func (r *runner) device(ctx context.Context) error {
-	r.progress("%s: copying", r.o.Device)
-	m, err := newMeter(ctx, r.o.Device, r.o.Reps)
+// device opens the accelerator.
+func (r *runner) device() error {
+	dev, err := kernels.OpenDevice(r.o.Device)
 	if err != nil {
 		return err
 	}
-	if err := m.operations(ctx, func(what string) { r.progress("%s: %s", r.o.Device, what) }); err != nil {
-		return errors.Join(err, m.close())
-	}
-	r.meter, r.report.Device = m, m.report
+	r.dev, r.report.Device = dev, &DeviceReport{Name: r.o.Device, Info: dev.Info()}
 	return nil
 }
 
 // options adds the options that all models of the run share to opts.
 func (r *runner) options(opts ...model.Option) []model.Option {
-	if r.meter != nil {
-		opts = append(opts, model.WithOpenDevice(r.meter.dev))
+	if r.dev != nil {
+		opts = append(opts, model.WithOpenDevice(r.dev))
 		if r.o.DeviceLayers > 0 {
 			opts = append(opts, model.WithDeviceLayers(r.o.DeviceLayers))
 		}
@@ -358,30 +329,14 @@ func (r *runner) options(opts ...model.Option) []model.Option {
 
 func (r *runner) source(ctx context.Context, s *Source) error {
 	if s.random() {
-		r.progress("%s: making %s of random weights", s.name, size(s.bytes))
+		r.progress("%s: making %s of random weights", s.name, Size(s.bytes))
 		if err := r.room(s.name, s.bytes, 0); err != nil {
-			return err
-		}
-	}
-	if s.folder != nil {
-		if err := r.start(ctx, s); err != nil {
-			return err
-		}
-		if err := r.save(); err != nil {
 			return err
 		}
 	}
 	for _, precision := range r.o.Precision {
 		for _, cpu := range r.o.CPU {
 			for _, threads := range r.o.Threads {
-				if r.o.Lookup > 0 {
-					if err := r.lookup(ctx, s, precision, cpu, threads); err != nil {
-						return err
-					}
-				}
-				if r.perModel() == 0 {
-					continue
-				}
 				if err := r.model(ctx, s, precision, cpu, threads); err != nil {
 					return err
 				}
@@ -492,10 +447,8 @@ func (r *runner) points(s *Source, m *model.Model) ([]*course, error) {
 				}
 				for _, n := range o.Decode {
 					for _, b := range o.Batch {
-						for _, busy := range o.Busy {
-							k.Test, k.Tokens, k.Batch, k.Busy = TestDecode, n, b, busy
-							add(k)
-						}
+						k.Test, k.Tokens, k.Batch = TestDecode, n, b
+						add(k)
 					}
 				}
 			}

@@ -102,15 +102,6 @@ func TestRun(t *testing.T) {
 		}
 		if p.Test == TestDecode {
 			assert.Less(t, p.Allocations, 3.0, p.Key) // page tables still grow in so few steps
-			require.Len(t, p.Drawing, 3, p.Key)
-			assert.Equal(t, "greedy", p.Drawing[0].Settings)
-			for _, d := range p.Drawing {
-				assert.Positive(t, d.Seconds, p.Key)
-				assert.Positive(t, d.Share, p.Key)
-				assert.Less(t, d.Share, 1.0, p.Key)
-			}
-		} else {
-			assert.Empty(t, p.Drawing)
 		}
 		if p.Test == TestPrefill && p.Depth == 0 && p.Ratio > 0 {
 			assert.Positive(t, p.Ranking, p.Key)
@@ -171,16 +162,6 @@ func checkOutputs(t *testing.T, r *Report) {
 	require.Len(t, rows, len(r.Points)+1)
 	assert.Contains(t, rows[0], "tokens_per_second")
 	assert.Equal(t, "tiny", rows[1][slices.Index(rows[0], "model")])
-	drawings := 0
-	for i, row := range rows[1:] {
-		if cell := row[slices.Index(rows[0], "drawing")]; cell != "" {
-			var list []Drawing
-			require.NoError(t, json.Unmarshal([]byte(cell), &list))
-			assert.Equal(t, r.Points[i].Drawing, list)
-			drawings++
-		}
-	}
-	assert.Positive(t, drawings)
 
 	data, err := json.Marshal(r)
 	require.NoError(t, err)
@@ -192,7 +173,7 @@ func checkOutputs(t *testing.T, r *Report) {
 	require.NoError(t, os.WriteFile(path, data, 0o644))
 	s, err := ReadSeries([]string{path})
 	require.NoError(t, err)
-	assert.Len(t, s.Names(), 2*len(r.Points))
+	assert.Len(t, s.names, 2*len(r.Points))
 	list, err := Compare(s, s)
 	require.NoError(t, err)
 	require.Len(t, list, 2*len(r.Points))
@@ -271,8 +252,6 @@ func TestOptions(t *testing.T) {
 		{Options{Prefill: []int{0}}, "prefill tokens: found 0"},
 		{Options{Decode: []int{1 << 30}}, "decode tokens: found"},
 		{Options{Reps: -1}, "repetitions: found -1"},
-		{Options{Busy: []int{-1}}, "busy processes: found -1"},
-		{Options{Busy: []int{0, 1}}, "found no command"},
 		{Options{MaxMemory: -1}, "memory limit: found -1"},
 		{Options{Compression: []Compression{compression("snapkv", "uniform", 1)}}, "ratio: found 1"},
 	} {
@@ -362,5 +341,55 @@ func TestSteadyStateAllocations(t *testing.T) {
 		// whatever else the process does meanwhile, count too; package model tests
 		// for exactly zero.
 		assert.Less(t, p.Allocations, 0.5, p.Key)
+	}
+}
+
+// The memory beyond weights and caches is known for mapped weights.
+func TestPrivateMemory(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the system does not tell")
+	}
+	o := quick()
+	o.Prefill, o.Decode = []int{300}, []int{3}
+	r, err := Run(t.Context(), []*Source{Folder("disk", mappedModel)}, o)
+	require.NoError(t, err)
+	require.Len(t, r.Points, 2)
+	for _, p := range r.Points {
+		assert.True(t, p.Mapped)
+		assert.Positive(t, p.PrivateBytes, p.Key)
+		assert.Positive(t, p.PrivatePeakBytes, p.Key)
+	}
+
+	_, err = Run(t.Context(), []*Source{Folder("none", filepath.Join(t.TempDir(), "none"))}, o)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.ErrorContains(t, err, "open none")
+}
+
+// mappedModel is a checkpoint folder.
+const mappedModel = "../../model/testdata/models/llama32-tied-bf16"
+
+// Keys, and with them tables, name the device and how much of the model it runs.
+func TestKeyNamesDevice(t *testing.T) {
+	k := Key{Model: "m", Test: TestDecode, Tokens: 4}
+	assert.NotContains(t, k.String(), " on ")
+	k.Device = "Card"
+	assert.Contains(t, k.String(), " on Card")
+	k.Layers = 3
+	assert.Contains(t, k.String(), " on Card (3 layers)")
+}
+
+// A device is named with its driver.
+func TestWriteDevice(t *testing.T) {
+	r := &Report{Device: &DeviceReport{
+		Name: "vulkan", Info: kernels.DeviceInfo{Name: "Card", Driver: "driver 1.2", API: "Vulkan 1.3", Matrices: "bf16 16×16×16"},
+	}}
+	for _, write := range []func(*bytes.Buffer) error{
+		func(b *bytes.Buffer) error { return r.WriteTable(b) }, func(b *bytes.Buffer) error { return r.WriteMarkdown(b) },
+	} {
+		var b bytes.Buffer
+		require.NoError(t, write(&b))
+		for _, want := range []string{"Card", "driver 1.2", "matrices: bf16 16×16×16"} {
+			assert.Contains(t, b.String(), want)
+		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -78,20 +77,6 @@ func (s *Series) read(data []byte, medians bool) error {
 	if r.Format != Format {
 		return fmt.Errorf("report: found format %q, expected %q", r.Format, Format)
 	}
-	if r.Device != nil {
-		for _, o := range r.Device.Operations {
-			var rates []float64
-			for _, seconds := range o.Samples {
-				rates = append(rates, o.Rate*o.Seconds/seconds)
-			}
-			if medians && rates != nil {
-				rates = []float64{median(rates)}
-			}
-			if rates != nil {
-				s.add(r.Device.Info.Name+" "+o.Name+" "+o.Shape, o.Unit, rates...)
-			}
-		}
-	}
 	for i := range r.Points {
 		p := &r.Points[i]
 		if p.Error != "" {
@@ -111,7 +96,7 @@ func (s *Series) read(data []byte, medians bool) error {
 			continue
 		}
 		if medians {
-			speeds, fractions = []float64{median(speeds)}, []float64{median(fractions)}
+			speeds, fractions = []float64{Median(speeds)}, []float64{Median(fractions)}
 		}
 		s.add(p.Key.String(), UnitSpeed, speeds...)
 		s.add(p.Key.String(), UnitFraction, fractions...)
@@ -166,7 +151,7 @@ func Compare(old, new *Series) ([]Difference, error) {
 			continue
 		}
 		d := Difference{
-			Name: key.name, Unit: key.unit, Old: median(a), New: median(b), OldN: len(a), NewN: len(b),
+			Name: key.name, Unit: key.unit, Old: Median(a), New: Median(b), OldN: len(a), NewN: len(b),
 			P: MannWhitney(a, b),
 		}
 		if d.Old != 0 {
@@ -216,14 +201,4 @@ func smallestP(n1, n2 int) float64 {
 		a[i] = -float64(1 + i)
 	}
 	return MannWhitney(a, b)
-}
-
-// Names returns the names and units of the series, sorted, for messages.
-func (s *Series) Names() []string {
-	var out []string
-	for _, k := range s.names {
-		out = append(out, k.name+" "+k.unit)
-	}
-	slices.Sort(out)
-	return out
 }

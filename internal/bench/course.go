@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -31,8 +30,6 @@ type course struct {
 	// member of the batch; nil if repetitions start from new sessions.
 	bases []*model.Session
 	point *Point
-
-	one *course // the same on one thread, if busy processes compete and there are more threads
 }
 
 // disturbance is the relative difference of two probes above which the repetition
@@ -59,12 +56,6 @@ func (c *course) measure(ctx context.Context) (*Point, error) {
 	if err := c.prepare(ctx); err != nil {
 		return nil, err
 	}
-	if c.pairs() {
-		if c.one, err = c.single(ctx); err != nil {
-			return nil, fmt.Errorf("on one thread: %w", err)
-		}
-		defer c.one.close()
-	}
 	if err := c.repeat(ctx); err != nil {
 		return nil, err
 	}
@@ -74,14 +65,11 @@ func (c *course) measure(ctx context.Context) (*Point, error) {
 
 // fits returns ErrMemory if there is no room for the point's caches.
 func (c *course) fits(need int64) error {
-	if c.pairs() {
-		need *= 2
-	}
 	var there int64
 	if dev := c.m.Device(); dev != nil {
 		there = need / int64(c.m.Config().Layers) * int64(c.m.DeviceLayers())
 		if free := int64(dev.Memory().Free); there > free {
-			return fmt.Errorf("cache on the device: %w: it needs %s, %s are free", ErrMemory, size(there), size(free))
+			return fmt.Errorf("cache on the device: %w: it needs %s, %s are free", ErrMemory, Size(there), Size(free))
 		}
 	}
 	return c.r.room("cache", need-there, c.m.WeightBytes())
@@ -240,8 +228,8 @@ func (c *course) unit() probe.Unit {
 // or twice as many in all.
 func (c *course) repeat(ctx context.Context) error {
 	u, reps := c.unit(), c.r.o.Reps
-	if c.point.Unit = u.Name; c.r.meter != nil {
-		c.point.Unit = "best matrix product of the device"
+	if c.r.dev == nil {
+		c.point.Unit = u.Name
 	}
 	good := 0
 	for i := 0; good < reps && i < 2*reps; i++ {
@@ -270,8 +258,6 @@ func (c *course) once(ctx context.Context, u probe.Unit) (*Sample, error) {
 	defer done()
 	test := c.prefill
 	switch {
-	case c.key.Busy > 0:
-		test = c.contend
 	case c.paired():
 		test = c.beside
 	case c.key.Test == TestDecode:
@@ -280,16 +266,16 @@ func (c *course) once(ctx context.Context, u probe.Unit) (*Sample, error) {
 	runtime.GC() // collect earlier repetitions' garbage now, not in the middle of this one
 	s := &Sample{}
 	var before roof
-	var failed error
-	took, err := test(ctx, sessions, s, func() { before, failed = c.roof(ctx, u) })
-	if err := errors.Join(err, failed); err != nil {
-		return nil, err
-	}
-	after, err := c.roof(ctx, u)
+	took, err := test(ctx, sessions, s, func() { before = c.roof(u) })
 	if err != nil {
 		return nil, err
 	}
 	s.Seconds, s.Speed = took.Seconds(), c.speed(took)
+	c.account(sessions)
+	if c.r.dev != nil {
+		return s, nil
+	}
+	after := c.roof(u)
 	s.ReadBefore, s.ReadAfter = before.read, after.read
 	s.PeakBefore, s.PeakAfter = before.compute, after.compute
 	calls := 1.0
@@ -300,19 +286,21 @@ func (c *course) once(ctx context.Context, u probe.Unit) (*Sample, error) {
 	} else {
 		s.Disturbed = apart(before.compute, after.compute)
 	}
-	if before.compute > 0 { // it was measured
-		s.Compute = float64(c.point.Flop+c.point.AttentionFlop) * calls / s.Seconds / ((before.compute + after.compute) / 2)
-	}
-	c.account(sessions)
+	s.Compute = float64(c.point.Flop+c.point.AttentionFlop) * calls / s.Seconds / ((before.compute + after.compute) / 2)
 	return s, nil
 }
 
-// roof probes the machine or device that the point runs on.
-func (c *course) roof(ctx context.Context, u probe.Unit) (roof, error) {
-	if c.r.meter != nil {
-		return c.r.meter.roof(ctx)
+// roof probes the machine. On an accelerator nothing is probed.
+func (c *course) roof(u probe.Unit) roof {
+	if c.r.dev != nil {
+		return roof{}
 	}
-	return c.r.p.roof(c.key.Threads, u), nil
+	return c.r.p.roof(c.key.Threads, u)
+}
+
+// speed returns the tokens per second of a repetition that took the given time.
+func (c *course) speed(took time.Duration) float64 {
+	return float64(c.key.Tokens) * float64(c.key.Batch) / took.Seconds()
 }
 
 // apart reports whether two probes differ too much.
@@ -387,9 +375,7 @@ func (c *course) decode(ctx context.Context, sessions []*model.Session, sample *
 	took := time.Since(begin)
 	runtime.ReadMemStats(&b)
 	sample.Allocations = float64(b.Mallocs-a.Mallocs) / float64(n*c.key.Batch)
-	var err error
-	c.point.Drawing, err = c.drawing(sessions, took/time.Duration(n))
-	return took, err
+	return took, nil
 }
 
 // attention returns the operations of attention in all layers: 4 · HeadDim for each
@@ -432,8 +418,8 @@ func (c *course) account(sessions []*model.Session) {
 	}
 	p.CacheBytes, p.PeakCacheBytes = max(p.CacheBytes, held), max(p.PeakCacheBytes, high)
 	p.Kept = float64(entries) / float64(max(1, full))
-	if c.r.meter != nil {
-		p.DeviceBytes = max(p.DeviceBytes, int64(c.r.meter.dev.Memory().Used))
+	if c.r.dev != nil {
+		p.DeviceBytes = max(p.DeviceBytes, int64(c.r.dev.Memory().Used))
 		return // its memory may or may not be part of this process's
 	}
 	if c.s.private {
@@ -455,10 +441,9 @@ func (c *course) account(sessions []*model.Session) {
 
 // observe records the peak memory of the process until done is called. With weights on
 // the Go heap, the memory beyond weights and caches is not watched, since the collector
-// leaves as much garbage again. Nothing is observed against busy processes, since there is
-// a second model, or on a device.
+// leaves as much garbage again. Nothing is observed on a device.
 func (c *course) observe(sessions []*model.Session) (done func()) {
-	if c.key.Busy > 0 || c.r.meter != nil {
+	if c.r.dev != nil {
 		return func() {}
 	}
 	buffer := int64(c.r.p.buf.Bytes())
@@ -542,34 +527,35 @@ func (p *Point) summarize() {
 		return out
 	}
 	speeds := column(func(s Sample) float64 { return s.Speed })
-	p.Speed, p.Low, p.High = median(speeds), slices.Min(speeds), slices.Max(speeds)
-	p.Read = median(column(func(s Sample) float64 { return s.Read }))
-	p.Compute = median(column(func(s Sample) float64 { return s.Compute }))
-	p.Ranking = median(column(func(s Sample) float64 { return s.Ranking }))
-	p.Allocations = median(column(func(s Sample) float64 { return s.Allocations }))
+	p.Speed, p.Low, p.High = Median(speeds), slices.Min(speeds), slices.Max(speeds)
+	p.Read = Median(column(func(s Sample) float64 { return s.Read }))
+	p.Compute = Median(column(func(s Sample) float64 { return s.Compute }))
+	p.Ranking = Median(column(func(s Sample) float64 { return s.Ranking }))
+	p.Allocations = Median(column(func(s Sample) float64 { return s.Allocations }))
 	if use[0].Full > 0 {
-		p.VersusFull = median(column(func(s Sample) float64 { return s.Speed / s.Full }))
-	}
-	if p.Busy > 0 {
-		p.VersusQuiet = median(column(func(s Sample) float64 { return s.Speed / s.Quiet }))
-		p.VersusQuietOne = median(column(func(s Sample) float64 { return s.Speed / s.QuietOne }))
+		p.VersusFull = Median(column(func(s Sample) float64 { return s.Speed / s.Full }))
 	}
 }
 
-// pace returns the median of speeds divided by the results of the probes around them.
+// pace returns the median of speeds, divided by the results of the probes around them
+// unless a device ran the model.
 func (p *Point) pace() float64 {
 	var out []float64
 	for _, s := range p.Samples {
 		if s.Disturbed && !p.Disturbed {
 			continue
 		}
-		probes := s.ReadBefore + s.ReadAfter
-		if p.Test == TestPrefill && p.Device == "" {
+		probes := 1.0
+		switch {
+		case p.Device != "":
+		case p.Test == TestPrefill:
 			probes = s.PeakBefore + s.PeakAfter
+		default:
+			probes = s.ReadBefore + s.ReadAfter
 		}
 		out = append(out, s.Speed/probes)
 	}
-	return median(out)
+	return Median(out)
 }
 
 // compareWithFull sets the speed relative to the same point without compression, each
@@ -585,8 +571,8 @@ func (p *Point) compareWithFull(all []Point) {
 	}
 }
 
-// size formats a number of bytes.
-func size(n int64) string {
+// Size formats a number of bytes.
+func Size(n int64) string {
 	switch {
 	case n >= 10<<30:
 		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))

@@ -1,13 +1,13 @@
 // Package bench measures how fast models run on this machine, in absolute terms and
 // as fractions of the machine's own limits.
 //
-// [Run] takes [Source]s, checkpoints or published shapes with random weights
-// made in memory ([Shape]) or written to a file and mapped ([Written]), and
-// measures prefill and decode over the cross product of the lists in [Options]:
-// threads, precision, instruction set, cache type, depth, batch size, compression,
-// busy processes; on the processor or on an accelerator. The result is a
-// [Report], written as a table, Markdown, CSV or JSON; [Compare] tests whether
-// two of them differ.
+// [Run] takes [Source]s, checkpoints or published shapes with random weights made in
+// memory ([Shape]), and measures prefill and decoding over the cross product of the
+// lists in [Options]: threads, precision, instruction set, cache type, depth, batch
+// size and compression; on the processor or on an accelerator. The result is a
+// [Report], written as a table, Markdown, CSV or JSON; [Compare] tests whether two
+// reports differ. Experiments of the project's makers (operations of accelerators, a
+// busy machine, the first token, drafting, sampling) are in scripts/bench-lab.
 //
 // # What is measured
 //
@@ -19,13 +19,8 @@
 // entries (Session.Fill), ragged if a policy compresses, so that a deep point costs
 // its memory but not a prefill. Every repetition starts from that same state.
 //
-// Since the machine's speed changes, comparisons are measured in alternation: a
-// compressing prefill with the same one without compression, decoding against busy
-// processes (programs that call [Busy]) with decoding alone, on as many threads and
-// on one.
-//
-// A start is the time from opening a mapped checkpoint to its first token, with the
-// files in memory and, if asked for, after the system has dropped them.
+// Since the machine's speed changes, a compressing prefill is measured in alternation
+// with the same prefill without compression.
 //
 // # Fractions of the machine
 //
@@ -40,24 +35,19 @@
 //     the arithmetic allows. Operations are 2 · parameters of the layers' matrices ·
 //     tokens (in decoding, the output projection too), and those of attention.
 //
-// A fraction above 1 is a defect of the probe, not a feat.
+// A fraction above 1 means that the probe underestimates the machine.
 //
 // A repetition whose two probes differ by more than a tenth is disturbed. Disturbed
-// ones are repeated, at most as often as repetitions were asked for; medians are
-// taken over the undisturbed ones, and a point without any is flagged.
+// repetitions are repeated, at most Options.Reps times; medians are taken over the
+// undisturbed repetitions, and a point without any is flagged.
 //
 // # Accelerators
 //
-// With Options.Device the accelerator is opened once, for everything. First its
-// operations are measured, each in lists that take tens of milliseconds: copying
-// within its memory, products of one, few and many rows with bf16 weights, and
-// attention of decoding and prefill over caches, in decoding with heads of different
-// lengths; [DeviceReport] gives them as fractions of the copy's bandwidth and of the
-// best product. Then the points follow: read is a fraction of the copy's bandwidth,
-// probed before and after each repetition, and compute one of the best product.
+// With Options.Device the accelerator is opened once, for all models. Its speed is not
+// compared with its limits, which scripts/bench-lab measures.
 //
 // # Limits
 //
 // Memory figures come from Linux; elsewhere they are zero, and nothing is
-// refused for lack of memory. A Run uses the whole machine: do not run two.
+// refused for lack of memory. A Run uses the whole machine; two at once disturb each other.
 package bench

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"encoding/csv"
-	"encoding/json"
 	"fmt"
 	"io"
 	"reflect"
@@ -10,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/lukv/lukv/kernels"
 )
 
 // Format is the format identifier of a Report in JSON.
@@ -26,28 +27,14 @@ type Report struct {
 
 	Machine     Machine       `json:"machine"`
 	Device      *DeviceReport `json:"device,omitempty"`
-	Starts      []Start       `json:"starts,omitempty"`
-	Lookups     []Lookup      `json:"lookups,omitempty"`
 	Points      []Point       `json:"points"`
 	Interrupted bool          `json:"interrupted,omitempty"` // points are missing
 }
 
-// Start is the median time in seconds from opening a checkpoint to its first token on
-// all processors, including reading its tokenizer and encoding a word.
-type Start struct {
-	Model   string  `json:"model"`
-	Weights string  `json:"weights,omitempty"`       // element type of random ones
-	Device  string  `json:"device,omitempty"`        // as it was opened
-	Layers  int     `json:"device_layers,omitempty"` // on it, 0 for all
-	Bytes   int64   `json:"bytes"`                   // of its files
-	Warm    float64 `json:"warm_seconds"`            // with the files in memory
-
-	// Cold is the time with the files out of memory; 0 if that was not asked
-	// for or the system does not drop them.
-	Cold float64 `json:"cold_seconds,omitempty"`
-
-	WarmSamples []float64 `json:"warm_samples"`
-	ColdSamples []float64 `json:"cold_samples,omitempty"`
+// DeviceReport names the accelerator that ran the models.
+type DeviceReport struct {
+	Name string             `json:"name"` // as it was opened
+	Info kernels.DeviceInfo `json:"info"`
 }
 
 // Point is the measurement for one Key. Fractions are of 1; sizes are in bytes.
@@ -64,25 +51,17 @@ type Point struct {
 	High  float64 `json:"high"`
 
 	// Read and Compute are the medians of the fractions that the samples reached
-	// of the machine's read bandwidth (decoding only) and of its peak in Unit.
+	// of the machine's read bandwidth (decoding only) and of its peak in Unit; 0 on an
+	// accelerator.
 	Read    float64 `json:"read_fraction,omitempty"`
 	Compute float64 `json:"compute_fraction"`
-	Unit    string  `json:"unit"`
+	Unit    string  `json:"unit,omitempty"`
 
 	// VersusFull is Speed over that of the same point without compression. A
 	// compressing prefill is measured alongside one without compression, and this
 	// is the median over the pairs. For other points it is set if the report has
 	// the point without compression; both are first divided by the probes around them.
 	VersusFull float64 `json:"versus_full,omitempty"`
-
-	// VersusQuiet and VersusQuietOne are Speed over that without the busy
-	// processes, on as many threads and on one: medians over pairs measured in
-	// direct succession.
-	VersusQuiet    float64 `json:"versus_quiet,omitempty"`
-	VersusQuietOne float64 `json:"versus_quiet_one_thread,omitempty"`
-
-	// Drawing is the cost of choosing tokens, on top of decoding steps.
-	Drawing []Drawing `json:"drawing,omitempty"`
 
 	// BytesPerStep is what a decoding step reads, CacheRead the cache's part.
 	// Flop and AttentionFlop are the operations of matrix products and of
@@ -107,8 +86,7 @@ type Point struct {
 	PrivatePeakBytes int64 `json:"private_peak_bytes,omitempty"`
 	PeakBytes        int64 `json:"peak_bytes,omitempty"`
 
-	// DeviceBytes is the size of all live buffers on the device: weights, caches
-	// and those used to probe it.
+	// DeviceBytes is the size of all live buffers on the device.
 	DeviceBytes int64 `json:"device_bytes,omitempty"`
 
 	// Ranking is the share of a compressing prefill spent on ranking and eviction
@@ -138,9 +116,7 @@ type Sample struct {
 	PeakAfter   float64 `json:"peak_after"`
 	Allocations float64 `json:"allocations_per_token,omitempty"`
 	Ranking     float64 `json:"ranking,omitempty"`
-	Full        float64 `json:"full_tokens_per_second,omitempty"`  // without compression
-	Quiet       float64 `json:"quiet_tokens_per_second,omitempty"` // without busy processes
-	QuietOne    float64 `json:"quiet_one_thread_tokens_per_second,omitempty"`
+	Full        float64 `json:"full_tokens_per_second,omitempty"` // without compression
 	Disturbed   bool    `json:"disturbed,omitempty"`
 }
 
@@ -181,24 +157,21 @@ var columns = []column{
 	{"depth", true, true, func(p *Point) string { return strconv.Itoa(p.Depth) }},
 	{"compression", true, false, func(p *Point) string { return p.Key.Compression() }},
 	{"profile", true, false, func(p *Point) string { return orDash(p.Profile != "", p.Profile[:min(len(p.Profile), 19)]) }},
-	{"busy", true, true, func(p *Point) string { return orDash(p.Busy > 0, strconv.Itoa(p.Busy)) }},
 	{"test", false, false, func(p *Point) string { return p.Name() }},
 	{"tok/s", false, true, func(p *Point) string { return figure(p.Speed) }},
 	{"spread", false, true, func(p *Point) string { return orDash(p.counted() > 1, percent(p.Spread())) }},
 	{"read", false, true, func(p *Point) string { return orDash(p.Read > 0, percent(p.Read)) }},
-	{"compute", false, true, func(p *Point) string { return percent(p.Compute) }},
+	{"compute", false, true, func(p *Point) string { return orDash(p.Compute > 0, percent(p.Compute)) }},
 	{"vs full", false, true, func(p *Point) string {
 		return orDash(p.VersusFull > 0, strconv.FormatFloat(p.VersusFull, 'f', 2, 64)+"x")
 	}},
-	{"vs quiet", false, true, func(p *Point) string { return orDash(p.VersusQuiet > 0, percent(p.VersusQuiet)) }},
-	{"vs 1 quiet thread", false, true, func(p *Point) string { return orDash(p.VersusQuietOne > 0, percent(p.VersusQuietOne)) }},
 	{"ranking", false, true, func(p *Point) string { return orDash(p.Ranking > 0, percent(p.Ranking)) }},
-	{"cache", false, true, func(p *Point) string { return size(p.CacheBytes) }},
-	{"peak", false, true, func(p *Point) string { return orDash(p.PeakBytes > 0, size(p.PeakBytes)) }},
+	{"cache", false, true, func(p *Point) string { return Size(p.CacheBytes) }},
+	{"peak", false, true, func(p *Point) string { return orDash(p.PeakBytes > 0, Size(p.PeakBytes)) }},
 	{"private", false, true, func(p *Point) string {
-		return orDash(p.PrivateBytes > 0, size(max(p.PrivateBytes, p.PrivatePeakBytes)))
+		return orDash(p.PrivateBytes > 0, Size(max(p.PrivateBytes, p.PrivatePeakBytes)))
 	}},
-	{"on device", false, true, func(p *Point) string { return orDash(p.DeviceBytes > 0, size(p.DeviceBytes)) }},
+	{"on device", false, true, func(p *Point) string { return orDash(p.DeviceBytes > 0, Size(p.DeviceBytes)) }},
 	{"allocs", false, true, func(p *Point) string {
 		return orDash(p.Test == TestDecode, strconv.FormatFloat(p.Allocations, 'g', 3, 64))
 	}},
@@ -275,38 +248,6 @@ func (r *Report) table() (cols []column, rows [][]string, common string) {
 	return cols, rows, strings.Join(same, ", ")
 }
 
-// table returns header and rows of the operations that were measured.
-func (d *DeviceReport) table() [][]string {
-	rows := [][]string{{"operation", "shape", "time", "spread", "rate", "of the best"}}
-	for _, o := range d.Operations {
-		if o.Error != "" {
-			continue
-		}
-		took := time.Duration(o.Seconds * float64(time.Second)).Round(100 * time.Nanosecond)
-		rows = append(rows, []string{o.Name, o.Shape, took.String(), percent((o.High - o.Low) / o.Seconds), rate(o.Rate, o.Unit), percent(o.Fraction)})
-	}
-	return rows
-}
-
-func deviceRight(i int) bool { return i >= 2 }
-
-// lookupTable returns header and rows of lookup decoding.
-func (r *Report) lookupTable() [][]string {
-	rows := [][]string{{"lookup decoding", "weights", "precision", "threads", "cpu", "answers", "items", "tok/s", "faster", "quartiles", "drafts/token", "right"}}
-	for _, x := range r.Lookups {
-		right := orDash(x.Drafted > 0, percent(x.Accepted/x.Drafted))
-		name := x.Model
-		if x.Device != "" {
-			name += " on " + Key{Device: x.Device, Layers: x.Layers}.on()
-		}
-		rows = append(rows, []string{name, x.Weights, x.Precision, strconv.Itoa(x.Threads), x.CPU, x.Set, strconv.Itoa(x.Items), figure(x.Speed),
-			fmt.Sprintf("%.2fx", x.Faster), fmt.Sprintf("%.2f–%.2f", x.Low, x.High), fmt.Sprintf("%.2f", x.Drafted), right})
-	}
-	return rows
-}
-
-func lookupRight(i int) bool { return i == 3 || i >= 6 }
-
 // rate formats a rate.
 func rate(x float64, unit string) string {
 	if unit == BytesPerSecond {
@@ -320,10 +261,10 @@ func cache(n int) string {
 	if n == 0 {
 		return "unknown size"
 	}
-	return size(int64(n))
+	return Size(int64(n))
 }
 
-// lines describes machine and start times.
+// lines describes the machine.
 func (r *Report) lines() []string {
 	m := &r.Machine
 	cpu := m.CPU
@@ -331,7 +272,7 @@ func (r *Report) lines() []string {
 		cpu += fmt.Sprintf(" (family %d, model %d)", m.Family, m.Model)
 	}
 	out := []string{
-		fmt.Sprintf("%s, %s, %d processors, %s of memory, %s", cpu, m.System, m.Processors, size(m.Memory), m.Go),
+		fmt.Sprintf("%s, %s, %d processors, %s of memory, %s", cpu, m.System, m.Processors, Size(m.Memory), m.Go),
 		fmt.Sprintf("caches of %s, %s and %s; streaming: %s", cache(m.L1), cache(m.L2), cache(m.L3), m.Streaming),
 	}
 	byName := map[string]int{}
@@ -348,52 +289,18 @@ func (r *Report) lines() []string {
 		out = append(out, fmt.Sprintf("core to core and back: %.0f ns", m.RoundTrip*1e9))
 	}
 	if d := r.Device; d != nil {
-		text := fmt.Sprintf("%s: %s, %s, %s, %s, %s of memory", d.Name, d.Info.Name, d.Info.Kind, d.Info.Driver, d.Info.API, size(int64(d.Info.Memory)))
+		text := fmt.Sprintf("%s: %s, %s, %s, %s, %s of memory", d.Name, d.Info.Name, d.Info.Kind, d.Info.Driver, d.Info.API, Size(int64(d.Info.Memory)))
 		if d.Info.Matrices != "" {
 			text += ", matrices: " + d.Info.Matrices
-		}
-		out = append(out, text)
-	}
-	for _, s := range r.Starts {
-		name := s.Model
-		if s.Weights != "" {
-			name += " " + s.Weights
-		}
-		if s.Device != "" {
-			name += " on " + Key{Device: s.Device, Layers: s.Layers}.on()
-		}
-		text := fmt.Sprintf("%s, %s, open to first token: %.3f s warm", name, size(s.Bytes), s.Warm)
-		if s.Cold > 0 {
-			text += fmt.Sprintf(", %.3f s cold", s.Cold)
 		}
 		out = append(out, text)
 	}
 	return out
 }
 
-// ends describes the cost of drawing tokens, for the first point of each model, and what
-// is missing.
+// ends describes what is missing.
 func (r *Report) ends() []string {
 	var out []string
-	seen := map[string]bool{}
-	for _, p := range r.Points {
-		if len(p.Drawing) == 0 || seen[p.Model] {
-			continue
-		}
-		seen[p.Model] = true
-		var parts []string
-		for _, d := range p.Drawing {
-			parts = append(parts, fmt.Sprintf("%s %.3f ms, %.2f %% of a step", d.Settings, d.Seconds*1e3, 100*d.Share))
-		}
-		out = append(out, fmt.Sprintf("%s, drawing a token: %s", p.Model, strings.Join(parts, "; ")))
-	}
-	if r.Device != nil {
-		for _, o := range r.Device.Operations {
-			if o.Error != "" {
-				out = append(out, fmt.Sprintf("not measured: %s: %s", o.Name, o.Error))
-			}
-		}
-	}
 	for i := range r.Points {
 		if p := &r.Points[i]; p.Error != "" {
 			out = append(out, "not measured: "+p.Error)
@@ -410,14 +317,6 @@ func (r *Report) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	for _, line := range r.lines() {
 		fmt.Fprintln(&b, line)
-	}
-	if r.Device != nil {
-		fmt.Fprintln(&b)
-		writeAligned(&b, r.Device.table(), deviceRight)
-	}
-	if len(r.Lookups) > 0 {
-		fmt.Fprintln(&b)
-		writeAligned(&b, r.lookupTable(), lookupRight)
 	}
 	cols, rows, common := r.table()
 	if len(rows) > 1 {
@@ -480,19 +379,8 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 	for _, line := range r.lines() {
 		fmt.Fprintf(&b, "- %s\n", line)
 	}
-	if r.Device != nil {
-		fmt.Fprintln(&b)
-		writeMarkdown(&b, r.Device.table(), deviceRight)
-	}
-	if len(r.Lookups) > 0 {
-		fmt.Fprintln(&b)
-		writeMarkdown(&b, r.lookupTable(), lookupRight)
-	}
 	cols, rows, common := r.table()
 	if len(rows) > 1 {
-		if r.Device != nil || len(r.Lookups) > 0 {
-			fmt.Fprintln(&b)
-		}
 		fmt.Fprintf(&b, "- %s\n\n", common)
 		writeMarkdown(&b, rows, func(i int) bool { return cols[i].right })
 	}
@@ -504,7 +392,7 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 }
 
 // WriteCSV writes one line per point with all of its numbers except samples,
-// under their JSON names. A list is JSON within its cell.
+// under their JSON names.
 func (r *Report) WriteCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
 	var head []string
@@ -536,20 +424,7 @@ func (r *Report) WriteCSV(w io.Writer) error {
 			row = append(row, fmt.Sprint(k.Field(j).Interface()))
 		}
 		for _, j := range fields {
-			x := p.Field(j)
-			if x.Kind() != reflect.Slice {
-				row = append(row, fmt.Sprint(x.Interface()))
-				continue
-			}
-			text := ""
-			if x.Len() > 0 {
-				b, err := json.Marshal(x.Interface())
-				if err != nil {
-					return err
-				}
-				text = string(b)
-			}
-			row = append(row, text)
+			row = append(row, fmt.Sprint(p.Field(j).Interface()))
 		}
 		if err := out.Write(row); err != nil {
 			return err

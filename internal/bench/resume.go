@@ -53,7 +53,6 @@ func (r *runner) resume(old *Report) error {
 		}
 	}
 	r.report.Started = old.Started
-	r.report.Starts, r.report.Lookups = old.Starts, old.Lookups
 	for _, p := range old.Points {
 		if p.Error == "" {
 			r.report.Points = append(r.report.Points, p)

@@ -88,33 +88,7 @@ func TestResumeWhole(t *testing.T) {
 	assert.Equal(t, r.Points, saved.Points)
 }
 
-// What an earlier run measured with other weights is not taken over.
-func TestResumeOtherWeights(t *testing.T) {
-	o := quick()
-	o.Reps, o.Start, o.Lookup = 1, true, 1
-	run := func(typ tensor.Type) *Report {
-		r, err := Run(t.Context(), []*Source{written("tiny", tiny(0), typ, t.TempDir())}, o)
-		require.NoError(t, err)
-		o.Previous = r
-		return r
-	}
-	first := run(tensor.F16)
-	require.Len(t, first.Starts, 1)
-	require.Len(t, first.Lookups, 2)
-	r := run(tensor.F32)
-	require.Len(t, r.Starts, 2)
-	require.Len(t, r.Lookups, 4)
-	assert.Greater(t, r.Starts[1].Bytes, r.Starts[0].Bytes)
-	assert.Equal(t, []string{"F16", "F32"}, []string{r.Starts[0].Weights, r.Starts[1].Weights})
-	assert.Equal(t, []string{"F16", "F32"}, []string{r.Lookups[0].Weights, r.Lookups[2].Weights})
-	assert.Equal(t, r.Lookups, run(tensor.F32).Lookups)
-
-	// A start that was only measured warm is measured again, and is listed once.
-	o.Previous.Starts[1].Cold = 0
-	assert.Len(t, run(tensor.F32).Starts, 2)
-}
-
-// Nor is what was measured with mapped weights, or with another profile.
+// Measurements with mapped weights, or with another profile, are not taken over.
 func TestResumeOtherSource(t *testing.T) {
 	o := quick()
 	o.Reps, o.Decode, o.Depth = 1, []int{2}, []int{70}
@@ -128,7 +102,7 @@ func TestResumeOtherSource(t *testing.T) {
 	inMemory := func() *Source { return Random("tiny", tiny(0), tensor.BF16) }
 	require.Len(t, run(inMemory()).Points, 1)
 	require.Len(t, run(inMemory()).Points, 1)
-	require.Len(t, run(written("tiny", tiny(0), tensor.BF16, t.TempDir())).Points, 2)
+	require.Len(t, run(Folder("tiny", mappedModel)).Points, 2)
 
 	s := inMemory()
 	m, err := s.open(t.Context())
@@ -148,12 +122,12 @@ func TestResumeOtherSource(t *testing.T) {
 }
 
 func TestShapeLayers(t *testing.T) {
-	cfg, err := shapeConfig("llama-3.1-8b:8")
+	cfg, err := ShapeConfig("llama-3.1-8b:8")
 	require.NoError(t, err)
 	assert.Equal(t, 8, cfg.Layers)
 	assert.Len(t, cfg.Windows, 8)
 	for _, name := range []string{"llama-3.1-8b:0", "llama-3.1-8b:33", "llama-3.1-8b:", "llama-3.1-8b:x", "llama-9:1"} {
-		_, err := shapeConfig(name)
+		_, err := ShapeConfig(name)
 		assert.Error(t, err, name)
 	}
 }

@@ -16,22 +16,23 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-// Source is a model to measure. Make one with [Shape], [Random], [Written],
-// [Folder] or [Checkpoint].
+// Source is a model to measure. Make one with [Shape], [Random], [Folder] or
+// [Checkpoint].
 type Source struct {
 	name    string
 	open    func(ctx context.Context, opts ...model.Option) (*model.Model, error)
 	release func()
-	private bool   // the weights are memory of the process, not a mapped file
-	bytes   int64  // memory that random weights take to make; 0: they are a checkpoint's
-	weights string // element type of random weights
-
-	// folder returns the folder of a mapped checkpoint; nil for other sources.
-	folder func(ctx context.Context) (string, error)
+	private bool  // the weights are memory of the process, not a mapped file
+	bytes   int64 // memory that random weights take to make; 0: they are a checkpoint's
 }
 
-// Name returns the source's name in reports.
-func (s *Source) Name() string { return s.name }
+// Open opens the model; the caller closes it.
+func (s *Source) Open(ctx context.Context, opts ...model.Option) (*model.Model, error) {
+	return s.open(ctx, opts...)
+}
+
+// Release frees random weights. The source makes them again when it is opened again.
+func (s *Source) Release() { s.release() }
 
 // random reports whether the weights are random.
 func (s *Source) random() bool { return s.bytes > 0 }
@@ -40,16 +41,16 @@ func (s *Source) random() bool { return s.bytes > 0 }
 // model.Shapes), or for NAME:LAYERS those of its first layers, and random weights
 // of type t: BF16, F16 or F32. The weights are made when they are first needed.
 func Shape(name string, t tensor.Type) (*Source, error) {
-	cfg, err := shapeConfig(name)
+	cfg, err := ShapeConfig(name)
 	if err != nil {
 		return nil, err
 	}
 	return Random(name, cfg, t), nil
 }
 
-// shapeConfig returns the configuration of a shape, reduced to the first layers if the
+// ShapeConfig returns the configuration of a shape, reduced to the first layers if the
 // name says how many.
-func shapeConfig(name string) (*model.Config, error) {
+func ShapeConfig(name string) (*model.Config, error) {
 	shape, count, cut := strings.Cut(name, ":")
 	cfg, err := model.ShapeConfig(shape)
 	if err != nil || !cut {
@@ -67,7 +68,7 @@ func shapeConfig(name string) (*model.Config, error) {
 func Random(name string, cfg *model.Config, t tensor.Type) *Source {
 	c := *cfg
 	c.Type = t
-	s := &Source{name: name, private: true, weights: t.String()}
+	s := &Source{name: name, private: true}
 	params := int64(c.Layers)*layerParams(&c) + int64(c.Vocab)*int64(c.Hidden)
 	if !c.TiedEmbeddings {
 		params += int64(c.Vocab) * int64(c.Hidden)
@@ -94,7 +95,7 @@ func Checkpoint(name string, open func(ctx context.Context, opts ...model.Option
 }
 
 // Folder returns a source for the checkpoint in a folder; opts come before a run's
-// own options. The time from opening it to the first token is measured, too.
+// own options.
 func Folder(name, dir string, opts ...model.Option) *Source {
 	return &Source{
 		name: name,
@@ -102,7 +103,6 @@ func Folder(name, dir string, opts ...model.Option) *Source {
 			return model.Open(ctx, dir, slices.Concat(opts, more)...)
 		},
 		release: func() {},
-		folder:  func(context.Context) (string, error) { return dir, nil },
 	}
 }
 

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// median returns the median of x, 0 if x is empty.
-func median(x []float64) float64 {
+// Median returns the median of x, 0 if x is empty.
+func Median(x []float64) float64 {
 	if len(x) == 0 {
 		return 0
 	}

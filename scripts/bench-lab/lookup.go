@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lukv/lukv/kernels"
+	"github.com/lukv/lukv/internal/bench"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/model/builtin"
 	"github.com/lukv/lukv/tokenizer"
@@ -20,9 +20,8 @@ type Lookup struct {
 	Threads   int    `json:"threads"`
 	Precision string `json:"precision"`
 	CPU       string `json:"cpu"`
-	Device    string `json:"device,omitempty"`        // name of the accelerator
-	Layers    int    `json:"device_layers,omitempty"` // on it, 0 for all
-	Set       string `json:"set"`                     // LookupQuote, LookupAnswer or LookupFree
+	Device    string `json:"device,omitempty"` // name of the accelerator
+	Set       string `json:"set"`              // LookupQuote, LookupAnswer or LookupFree
 	Items     int    `json:"items"`
 
 	// Faster is the median over the items of the ratio of the speeds with and without
@@ -50,55 +49,49 @@ const (
 // that a prompt of LookupQuote ends with.
 const lookupTokens, lookupBegin = 64, 24
 
-// lookup measures all sets with one number of threads and instruction set.
-func (r *runner) lookup(ctx context.Context, s *Source, precision model.Precision, cpu kernels.CPU, threads int) error {
-	m, err := s.open(ctx, r.options(model.WithPrecision(precision), model.WithCPU(cpu), model.WithThreads(threads))...)
+// lookup measures all sets on a checkpoint.
+func (s *settings) lookup(ctx context.Context, name string) (any, error) {
+	source, _, err := s.source(name)
 	if err != nil {
-		return fmt.Errorf("open %s: %w", s.name, err)
+		return nil, err
+	}
+	defer source.Release()
+	m, err := source.Open(ctx, s.options()...)
+	if err != nil {
+		return nil, err
 	}
 	defer m.Close()
 	tok, err := m.Tokenizer()
 	if err != nil {
-		return fmt.Errorf("lookup decoding of %s: %w", s.name, err)
+		return nil, fmt.Errorf("lookup decoding of %s: %w", name, err)
 	}
 	sets := []string{LookupQuote, LookupFree}
-	if s.name == builtin.Name {
+	if name == builtin.Name {
 		sets = []string{LookupQuote, LookupAnswer, LookupFree}
 	}
-	on := keyOf(s, m)
+	var out []Lookup
 	for _, set := range sets {
 		x := Lookup{
-			Model: on.Model, Weights: on.Weights, Threads: on.Threads, Precision: on.Precision, CPU: on.CPU,
-			Device: on.Device, Layers: on.Layers, Set: set, Items: r.o.Lookup,
+			Model: name, Weights: m.Config().Type.String(), Threads: m.Threads(), Precision: string(m.Precision()), CPU: m.CPU().String(),
+			Set: set, Items: s.items,
 		}
-		if r.hasLookup(&x) {
-			continue
+		if dev := m.Device(); dev != nil {
+			x.Device = dev.Info().Name
 		}
-		if err := r.lookupSet(ctx, m, tok, &x); err != nil {
-			return fmt.Errorf("lookup decoding of %s, set %s: %w", s.name, set, err)
+		if err := s.lookupSet(ctx, m, tok, &x); err != nil {
+			return nil, fmt.Errorf("lookup decoding of %s, set %s: %w", name, set, err)
 		}
-		r.report.Lookups = append(r.report.Lookups, x)
-		if err := r.save(); err != nil {
-			return err
-		}
+		out = append(out, x)
 	}
-	return nil
+	return out, nil
 }
 
-// hasLookup reports whether the report holds the same measurement.
-func (r *runner) hasLookup(x *Lookup) bool {
-	return slices.ContainsFunc(r.report.Lookups, func(y Lookup) bool {
-		return y.Model == x.Model && y.Weights == x.Weights && y.Threads == x.Threads && y.Precision == x.Precision && y.CPU == x.CPU &&
-			y.Device == x.Device && y.Layers == x.Layers && y.Set == x.Set && y.Items == x.Items
-	})
-}
-
-func (r *runner) lookupSet(ctx context.Context, m *model.Model, tok *tokenizer.Tokenizer, x *Lookup) error {
+func (s *settings) lookupSet(ctx context.Context, m *model.Model, tok *tokenizer.Tokenizer, x *Lookup) error {
 	samples := builtin.Samples()
 	var faster, speeds, plain []float64
 	var drafted, accepted, tokens int
 	for i := range x.Items {
-		r.progress("%s: lookup decoding, set %s, item %d of %d", x.Model, x.Set, i+1, x.Items)
+		s.progress(fmt.Sprintf("set %s, item %d of %d", x.Set, i+1, x.Items))
 		// A stride, since neighbouring samples are of the same task.
 		prompt, o := lookupItem(tok, x.Model, x.Set, samples[i*37%len(samples)])
 		o.Seed = uint64(i)
@@ -124,8 +117,8 @@ func (r *runner) lookupSet(ctx context.Context, m *model.Model, tok *tokenizer.T
 		drafted, accepted, tokens = drafted+with.drafted, accepted+with.accepted, tokens+len(with.tokens)
 	}
 	slices.Sort(faster)
-	x.Faster, x.Low, x.High = median(faster), faster[len(faster)/4], faster[len(faster)-1-len(faster)/4]
-	x.Speed, x.Plain = median(speeds), median(plain)
+	x.Faster, x.Low, x.High = bench.Median(faster), faster[len(faster)/4], faster[len(faster)-1-len(faster)/4]
+	x.Speed, x.Plain = bench.Median(speeds), bench.Median(plain)
 	x.Drafted, x.Accepted = float64(drafted)/float64(tokens), float64(accepted)/float64(tokens)
 	return nil
 }

@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"bytes"
@@ -11,12 +11,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lukv/lukv/tensor"
+	"github.com/lukv/lukv/model/builtin"
 )
 
 // The test program serves as its own busy process.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == "busy" {
+	if len(os.Args) == 2 && os.Args[1] == "spin" {
 		if err := Busy(os.Stdin, os.Stdout); err != nil {
 			os.Exit(1)
 		}
@@ -43,47 +43,27 @@ func TestBusy(t *testing.T) {
 func TestContention(t *testing.T) {
 	program, err := os.Executable()
 	require.NoError(t, err)
-	for _, window := range []int{0, 100} {
-		o := quick()
-		o.Threads = []int{1, 2}
-		o.Depth = []int{150}
-		o.Decode = []int{20}
-		o.Busy = []int{0, 2}
-		o.BusyCommand = []string{program, "busy"}
-		r, err := Run(t.Context(), []*Source{Random("tiny", tiny(window), tensor.BF16)}, o)
+	for _, threads := range []int{1, 2} {
+		s := quick()
+		s.threads, s.depth, s.tokens, s.busy, s.batch = threads, 150, 5, 2, 2
+		_, err := s.contend(t.Context(), builtin.Name)
+		require.ErrorContains(t, err, "found no command")
+		s.command = []string{program, "spin"}
+		x, err := s.contend(t.Context(), builtin.Name)
 		require.NoError(t, err)
-		require.Len(t, r.Points, 4)
-		for _, p := range r.Points {
-			if p.Busy == 0 {
-				assert.Zero(t, p.VersusQuiet, p.Key)
-				continue
-			}
-			assert.Positive(t, p.VersusQuiet, p.Key)
-			assert.Positive(t, p.VersusQuietOne, p.Key)
-			if p.Threads == 1 {
-				assert.Equal(t, p.VersusQuiet, p.VersusQuietOne)
-			}
-			for _, s := range p.Samples {
-				assert.Positive(t, s.Quiet)
-				assert.Positive(t, s.QuietOne)
-			}
+		c := x.(Contention)
+		assert.Equal(t, threads, c.Threads)
+		assert.Equal(t, 2, c.Busy)
+		for _, v := range []float64{c.Quiet, c.QuietOne, c.Speed, c.VersusQuiet, c.VersusQuietOne} {
+			assert.Positive(t, v)
 		}
-		checkBusyTable(t, r)
 	}
-}
-
-func checkBusyTable(t *testing.T, r *Report) {
-	t.Helper()
-	var b bytes.Buffer
-	require.NoError(t, r.WriteTable(&b))
-	assert.Contains(t, b.String(), "vs 1 quiet thread")
-	assert.Contains(t, r.Points[1].Key.String(), "against 2 busy")
 }
 
 func TestRivals(t *testing.T) {
 	program, err := os.Executable()
 	require.NoError(t, err)
-	b, err := startRivals(t.Context(), []string{program, "busy"}, 2)
+	b, err := startRivals(t.Context(), []string{program, "spin"}, 2)
 	require.NoError(t, err)
 	list := b.list
 	require.Len(t, list, 2)
@@ -99,6 +79,6 @@ func TestRivals(t *testing.T) {
 	require.ErrorContains(t, err, `expected "busy"`)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = startRivals(ctx, []string{program, "busy"}, 1)
+	_, err = startRivals(ctx, []string{program, "spin"}, 1)
 	require.ErrorIs(t, err, context.Canceled)
 }

@@ -1,7 +1,6 @@
-package bench
+package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"testing"
@@ -174,10 +173,6 @@ func TestMeter(t *testing.T) {
 	m, err := newMeter(t.Context(), "null", 3)
 	require.NoError(t, err)
 	require.NoError(t, m.operations(t.Context(), func(string) {}))
-	rf, err := m.roof(t.Context())
-	require.NoError(t, err)
-	assert.Positive(t, rf.read)
-	assert.Equal(t, m.report.Product, rf.compute)
 	require.NoError(t, m.close())
 	assert.True(t, dev.closed)
 	assert.Zero(t, dev.live, "everything is freed")
@@ -265,32 +260,4 @@ func TestSizes(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestWriteDevice(t *testing.T) {
-	r := &Report{Device: &DeviceReport{
-		Name: "vulkan", Info: kernels.DeviceInfo{Name: "Card", Driver: "driver 1.2", API: "Vulkan 1.3", Matrices: "bf16 16×16×16"}, Copy: 4e12, Product: 3e14,
-		Operations: []Operation{
-			{Name: OpCopy, Shape: "64 MiB", Seconds: 3e-5, Low: 3e-5, High: 3e-5, Rate: 4e12, Unit: BytesPerSecond, Fraction: 1},
-			{Name: OpDecodeAttention, Error: "out of device memory"},
-		},
-	}}
-	for _, write := range []func(*bytes.Buffer) error{
-		func(b *bytes.Buffer) error { return r.WriteTable(b) }, func(b *bytes.Buffer) error { return r.WriteMarkdown(b) },
-	} {
-		var b bytes.Buffer
-		require.NoError(t, write(&b))
-		for _, want := range []string{"Card", "driver 1.2", "matrices: bf16 16×16×16", "4000 GB/s", "64 MiB", "100.0%", "not measured: attention, decode: out of device memory"} {
-			assert.Contains(t, b.String(), want)
-		}
-	}
-}
-
-func TestKeyNamesDevice(t *testing.T) {
-	k := Key{Model: "m", Test: TestDecode, Tokens: 4}
-	assert.NotContains(t, k.String(), " on ")
-	k.Device = "Card"
-	assert.Contains(t, k.String(), " on Card")
-	k.Layers = 3
-	assert.Contains(t, k.String(), " on Card (3 layers)")
 }

@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"context"
@@ -7,74 +7,101 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"slices"
 	"time"
 
+	"github.com/lukv/lukv/internal/bench"
 	"github.com/lukv/lukv/model"
 	"github.com/lukv/lukv/safetensors"
 	"github.com/lukv/lukv/tensor"
 	"github.com/lukv/lukv/tokenizer"
 )
 
-// start measures the time from opening a checkpoint to its first token.
-func (r *runner) start(ctx context.Context, s *Source) error {
-	st := Start{Model: s.name, Weights: s.weights, Device: r.o.Device, Layers: r.o.DeviceLayers}
-	same := func(x Start) bool {
-		return x.Model == st.Model && x.Weights == st.Weights && x.Device == st.Device && x.Layers == st.Layers
-	}
-	if slices.ContainsFunc(r.report.Starts, func(x Start) bool { return same(x) && (x.Cold > 0 || !r.o.Start) }) {
-		return nil // an earlier run has measured it
-	}
-	// The first run depends on what happens to be in memory and does not count;
-	// it writes the checkpoint if there is none yet.
-	if _, err := r.firstToken(ctx, s); err != nil {
-		return err
-	}
-	dir, err := s.folder(ctx)
-	if err != nil {
-		return err
-	}
-	if st.Bytes, err = folderBytes(dir); err != nil {
-		return err
-	}
-	for range r.o.Reps {
-		took, err := r.firstToken(ctx, s)
+// Start is the median time in seconds from opening a checkpoint to its first token,
+// including reading its tokenizer and encoding a word.
+type Start struct {
+	Model   string  `json:"model"`
+	Device  string  `json:"device,omitempty"` // as it was opened
+	Threads int     `json:"threads"`
+	Bytes   int64   `json:"bytes"`        // of its files
+	Warm    float64 `json:"warm_seconds"` // with the files in memory
+
+	// Cold is the time with the files out of memory; 0 if the system does not drop them.
+	Cold float64 `json:"cold_seconds,omitempty"`
+
+	WarmSamples []float64 `json:"warm_samples"`
+	ColdSamples []float64 `json:"cold_samples,omitempty"`
+}
+
+// start measures the time to the first token of a checkpoint folder, or of a shape whose
+// random weights it writes to a temporary folder.
+func (s *settings) start(ctx context.Context, name string) (any, error) {
+	dir := name
+	if info, err := os.Stat(name); err != nil || !info.IsDir() {
+		temp, err := os.MkdirTemp("", "lukv-bench-")
 		if err != nil {
-			return err
+			return nil, err
+		}
+		defer os.RemoveAll(temp)
+		if _, err := s.write(ctx, name, temp); err != nil {
+			return nil, err
+		}
+		dir = temp
+	}
+	st := Start{Model: name, Device: s.device}
+	var err error
+	if st.Bytes, err = folderBytes(dir); err != nil {
+		return nil, err
+	}
+	// The first run depends on what is in memory and does not count.
+	if _, st.Threads, err = s.firstToken(ctx, dir); err != nil {
+		return nil, err
+	}
+	for range s.reps {
+		took, _, err := s.firstToken(ctx, dir)
+		if err != nil {
+			return nil, err
 		}
 		st.WarmSamples = append(st.WarmSamples, took)
 	}
-	for range r.o.Reps {
-		if !r.o.Start || !dropPages(dir) {
+	for range s.reps {
+		if !dropPages(dir) {
 			break
 		}
-		took, err := r.firstToken(ctx, s)
+		took, _, err := s.firstToken(ctx, dir)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		st.ColdSamples = append(st.ColdSamples, took)
 	}
-	st.Warm, st.Cold = median(st.WarmSamples), median(st.ColdSamples)
-	// An earlier run may have measured it warm only.
-	r.report.Starts = append(slices.DeleteFunc(r.report.Starts, same), st)
-	return nil
+	st.Warm, st.Cold = bench.Median(st.WarmSamples), bench.Median(st.ColdSamples)
+	return st, nil
 }
 
-// firstToken returns the seconds from opening the model to the first token, including
-// reading its tokenizer.
-func (r *runner) firstToken(ctx context.Context, s *Source) (float64, error) {
-	r.progress("%s: time to the first token", s.name)
-	fail := func(err error) (float64, error) {
-		return 0, fmt.Errorf("time %s to the first token: %w", s.name, err)
+// write writes a checkpoint of random weights in the dimensions of a shape.
+func (s *settings) write(ctx context.Context, shape, dir string) (any, error) {
+	cfg, err := bench.ShapeConfig(shape)
+	if err != nil {
+		return nil, err
 	}
-	if s.folder != nil {
-		if _, err := s.folder(ctx); err != nil {
-			return fail(err)
-		}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, err
 	}
+	if err := writeCheckpoint(ctx, dir, cfg, s.weights); err != nil {
+		return nil, fmt.Errorf("write a checkpoint of random weights: %w", err)
+	}
+	return map[string]string{"shape": shape, "weights": s.weights.String(), "dir": dir}, nil
+}
+
+// firstToken returns the seconds from opening the model to the first token, and the
+// number of threads.
+func (s *settings) firstToken(ctx context.Context, dir string) (float64, int, error) {
+	fail := func(err error) (float64, int, error) {
+		return 0, 0, fmt.Errorf("time %s to the first token: %w", dir, err)
+	}
+	s.progress("time to the first token")
 	debug.FreeOSMemory()
 	begin := time.Now()
-	m, err := s.open(ctx, r.options()...)
+	m, err := model.Open(ctx, dir, s.options()...)
 	if err != nil {
 		return fail(err)
 	}
@@ -99,7 +126,7 @@ func (r *runner) firstToken(ctx context.Context, s *Source) (float64, error) {
 			return fail(err)
 		}
 	}
-	return time.Since(begin).Seconds(), nil
+	return time.Since(begin).Seconds(), m.Threads(), nil
 }
 
 // files returns the regular files of a folder.
@@ -133,53 +160,6 @@ func folderBytes(dir string) (int64, error) {
 		n += info.Size()
 	}
 	return n, nil
-}
-
-// Written is like Shape, but the weights are written to a checkpoint when they are
-// first needed, and then mapped like those of any other. The checkpoint has a made-up
-// tokenizer. It lies in a new folder under dir, os.TempDir if empty, that is removed
-// when the source is released.
-func Written(name string, t tensor.Type, dir string) (*Source, error) {
-	cfg, err := shapeConfig(name)
-	if err != nil {
-		return nil, err
-	}
-	return written(name, cfg, t, dir), nil
-}
-
-func written(name string, cfg *model.Config, t tensor.Type, dir string) *Source {
-	inMemory := Random(name, cfg, t)
-	s := &Source{name: name, bytes: inMemory.bytes, weights: inMemory.weights}
-	var temp string
-	s.folder = func(ctx context.Context) (string, error) {
-		if temp != "" {
-			return temp, nil
-		}
-		folder, err := os.MkdirTemp(dir, "lukv-bench-")
-		if err != nil {
-			return "", err
-		}
-		if err := writeCheckpoint(ctx, folder, cfg, t); err != nil {
-			os.RemoveAll(folder)
-			return "", fmt.Errorf("write a checkpoint of random weights: %w", err)
-		}
-		temp = folder
-		return temp, nil
-	}
-	s.open = func(ctx context.Context, opts ...model.Option) (*model.Model, error) {
-		folder, err := s.folder(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return model.Open(ctx, folder, opts...)
-	}
-	s.release = func() {
-		if temp != "" {
-			os.RemoveAll(temp)
-			temp = ""
-		}
-	}
-	return s
 }
 
 // writeCheckpoint writes a checkpoint of random weights of type t for cfg, with config

@@ -1,12 +1,14 @@
-package bench
+package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"time"
 
+	"github.com/lukv/lukv/internal/bench"
 	"github.com/lukv/lukv/model"
 )
 
@@ -20,11 +22,45 @@ type Drawing struct {
 // draws is the number of tokens drawn for a measurement.
 const draws = 15
 
-// drawing measures how long sessions take to draw a token after a step: greedily, and with
-// the checkpoint's settings, or those that two model families recommend if it has none.
-func (c *course) drawing(sessions []*model.Session, step time.Duration) ([]Drawing, error) {
+// draw measures how long sessions take to sample a token after a decoding step: greedily,
+// and with the checkpoint's settings or, without any, those that two model families
+// recommend.
+func (s *settings) draw(ctx context.Context, name string) (any, error) {
+	source, random, err := s.source(name)
+	if err != nil {
+		return nil, err
+	}
+	defer source.Release()
+	m, err := source.Open(ctx, s.options()...)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	sessions, err := s.sessions(m)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(sessions)
+	var steps []float64
+	for range s.reps + 1 {
+		took, err := decode(ctx, m, sessions, 1)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, took.Seconds())
+	}
+	list, err := drawing(m, sessions, bench.Median(steps[1:]), random)
+	if err != nil {
+		return nil, fmt.Errorf("draw a token: %w", err)
+	}
+	return map[string]any{"model": name, "batch": s.batch, "threads": m.Threads(), "step_seconds": bench.Median(steps[1:]), "drawing": list}, nil
+}
+
+// drawing measures sampling after a step of the given seconds. The logits of random
+// weights are spread like those of a trained model.
+func drawing(m *model.Model, sessions []*model.Session, step float64, random bool) ([]Drawing, error) {
 	settings := map[string]model.Sampling{}
-	if own := c.m.DefaultSampling(); own.Temperature > 0 {
+	if own := m.DefaultSampling(); own.Temperature > 0 {
 		settings["own settings"] = own
 	} else {
 		settings["temperature 0.7, top-k 20, top-p 0.8"] = model.Sampling{Temperature: 0.7, TopK: 20, TopP: 0.8, RepetitionPenalty: 1.05}
@@ -36,20 +72,20 @@ func (c *course) drawing(sessions []*model.Session, step time.Duration) ([]Drawi
 	}
 	for i := range out {
 		d := &out[i]
-		sampler, err := c.m.NewSampler(settings[d.Settings], 0)
+		sampler, err := m.NewSampler(settings[d.Settings], 0)
 		if err != nil {
-			return nil, fmt.Errorf("draw a token: %w", err)
+			return nil, err
 		}
 		var times []float64
 		for i := range draws {
 			logits := sessions[i%len(sessions)].Logits()
-			if c.s.random() {
+			if random {
 				logits = trained(logits)
 			}
 			begin := time.Now()
 			id, err := sampler.Next(logits, nil)
 			if err != nil {
-				return nil, fmt.Errorf("draw a token: %w", err)
+				return nil, err
 			}
 			sampler.Accept(id)
 			times = append(times, time.Since(begin).Seconds())
@@ -57,7 +93,7 @@ func (c *course) drawing(sessions []*model.Session, step time.Duration) ([]Drawi
 		slices.Sort(times)
 		d.Seconds = times[len(times)/2]
 		all := d.Seconds * float64(len(sessions))
-		d.Share = all / (all + step.Seconds())
+		d.Share = all / (all + step)
 	}
 	return out, nil
 }

@@ -1,4 +1,4 @@
-package bench
+package main
 
 import (
 	"context"
@@ -10,11 +10,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lukv/lukv/internal/bench"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/tensor"
 )
 
-// DeviceReport says what an accelerator achieves at best, and how close its operations
+// DeviceReport says how fast an accelerator is at best, and how close its operations
 // come to that.
 type DeviceReport struct {
 	Name string             `json:"name"` // as it was opened
@@ -70,6 +71,9 @@ type deviceSizes struct {
 
 const copyCols = 4096
 
+// pageEntries is the page size of caches.
+const pageEntries = 64
+
 // sizesFor returns the sizes of a model of eight billion parameters, reduced for
 // software devices, and until each operand takes at most an eighth of the free
 // memory or is at its minimum.
@@ -101,15 +105,22 @@ func sizesFor(kind string, free uint64) deviceSizes {
 	}
 }
 
+// operations measures the operations of an accelerator.
+func (s *settings) operations(ctx context.Context, name string) (any, error) {
+	m, err := newMeter(ctx, name, s.reps)
+	if err != nil {
+		return nil, err
+	}
+	err = m.operations(ctx, s.progress)
+	return m.report, errors.Join(err, m.close())
+}
+
 // meter measures an accelerator.
 type meter struct {
 	dev    kernels.Device
 	sizes  deviceSizes
 	reps   int
 	report *DeviceReport
-	free   []func() // free what is kept until the end
-
-	copying timed // kept for the probes around repetitions
 }
 
 // newMeter opens an accelerator and measures how fast it copies.
@@ -130,9 +141,6 @@ func newMeter(ctx context.Context, name string, reps int) (*meter, error) {
 }
 
 func (m *meter) close() error {
-	for _, f := range slices.Backward(m.free) {
-		f()
-	}
 	return m.dev.Close()
 }
 
@@ -164,22 +172,13 @@ func (m *meter) operations(ctx context.Context, progress func(what string)) erro
 	for i := range r.Operations {
 		o := &r.Operations[i]
 		switch {
-		case o.Unit == BytesPerSecond:
+		case o.Unit == bench.BytesPerSecond:
 			o.Fraction = o.Rate / r.Copy
 		case r.Product > 0:
 			o.Fraction = o.Rate / r.Product
 		}
 	}
 	return nil
-}
-
-// roof probes the device between repetitions.
-func (m *meter) roof(ctx context.Context) (roof, error) {
-	one, err := m.copying.once(ctx)
-	if err != nil {
-		return roof{}, err
-	}
-	return roof{read: float64(m.report.Operations[0].Bytes) / one, compute: m.report.Product}, nil
 }
 
 // timed is a list that holds one operation n times.
@@ -234,10 +233,6 @@ func (m *meter) measure(ctx context.Context, p kernels.Pass, rows int, o Operati
 		return err
 	}
 	defer t.list.Free()
-	return m.note(ctx, &t, o)
-}
-
-func (m *meter) note(ctx context.Context, t *timed, o Operation) error {
 	for range m.reps {
 		s, err := t.once(ctx)
 		if err != nil {
@@ -245,10 +240,10 @@ func (m *meter) note(ctx context.Context, t *timed, o Operation) error {
 		}
 		o.Samples = append(o.Samples, s)
 	}
-	o.Seconds, o.Low, o.High = median(o.Samples), slices.Min(o.Samples), slices.Max(o.Samples)
+	o.Seconds, o.Low, o.High = bench.Median(o.Samples), slices.Min(o.Samples), slices.Max(o.Samples)
 	work := o.Bytes
-	if o.Unit = BytesPerSecond; o.Name == OpMatrixMatrix || o.Name == OpPrefillAttention {
-		o.Unit, work = FlopPerSecond, o.Flop
+	if o.Unit = bench.BytesPerSecond; o.Name == OpMatrixMatrix || o.Name == OpPrefillAttention {
+		o.Unit, work = bench.FlopPerSecond, o.Flop
 	}
 	o.Rate = float64(work) / o.Seconds
 	m.report.Operations = append(m.report.Operations, o)
@@ -293,21 +288,18 @@ func (m *meter) measureCopy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.free = append(m.free, rows.Free)
+	defer rows.Free()
 	p, err := m.dev.Pass(passShape(n, copyCols, 64))
 	if err != nil {
 		return err
 	}
-	m.free = append(m.free, p.Close)
+	defer p.Close()
 	if err := take(ctx, p, n); err != nil {
 		return err
 	}
-	if m.copying, err = m.timed(ctx, p, n, func(int) { p.Store(rows, 0) }); err != nil {
-		return err
-	}
-	m.free = append(m.free, m.copying.list.Free)
 	bytes := 4 * int64(n) * copyCols
-	if err := m.note(ctx, &m.copying, Operation{Name: OpCopy, Shape: size(bytes), Bytes: 2 * bytes}); err != nil {
+	o := Operation{Name: OpCopy, Shape: bench.Size(bytes), Bytes: 2 * bytes}
+	if err := m.measure(ctx, p, n, o, func(int) { p.Store(rows, 0) }); err != nil {
 		return err
 	}
 	m.report.Copy = m.report.Operations[0].Rate

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// dropPages reports that the system dropped no pages.
+func dropPages(string) bool { return false }
