@@ -105,7 +105,7 @@ func TestCriticalKVConfigurations(t *testing.T) {
 		`{"name":"criticalkv","metric":"criticalkv"}`:                              "which refines by itself",
 		`{"name":"criticalkv","metric":{"name":"snapkv","kernel":4}}`:              "metric criticalkv: metric snapkv: kernel: found 4, expected an odd number",
 		`{"name":"criticalkv","metric":{"name":"snap"}}`:                           `metric "snap" is unknown`,
-		`{"name":"criticalkv","metric":5}`:                                         "found 5, expected an object",
+		`{"name":"criticalkv","metric":5}`:                                         "found '5', expected an object",
 		`{"name":"criticalkv","first_stage":1.5}`:                                  "first_stage: found 1.5, expected 0 to 1",
 		`{"name":"criticalkv","epsilon":-1}`:                                       "epsilon: found -1",
 		`{"name":"criticalkv","window":3}`:                                         "it has no parameter window",
@@ -113,8 +113,8 @@ func TestCriticalKVConfigurations(t *testing.T) {
 		`{"name":"defensivekv","kernel":0}`:                                        "metric defensivekv: kernel: found 0, expected an odd number",
 		`{"name":"cake","gamma":-1}`:                                               "metric cake: gamma: found -1",
 		`{"name":"cake","window":"wide"}`:                                          "metric cake: window: found string, expected a whole number",
-		`{"name":"criticalkv","metric":` + nested(30, `{"a":`, "1", "}") + `}`:     "levels of nesting, expected at most 16",
-		`{"name":"criticalkv","metric":` + nested(20, `[`, "1", "]") + `,"x":"{"}`: "levels of nesting",
+		`{"name":"criticalkv","metric":` + nested(30, `{"a":`, "1", "}") + `}`:     "nested more than 16 deep",
+		`{"name":"criticalkv","metric":` + nested(20, `[`, "1", "]") + `,"x":"{"}`: "nested more than 16 deep",
 	} {
 		c, err := ParseMetricConfig(in)
 		if err == nil {

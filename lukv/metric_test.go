@@ -102,8 +102,8 @@ func TestMetricConfigErrors(t *testing.T) {
 		`{"name":"tova","window":2}`:               `metric tova: window: found 2, expected 0 to 1`,
 		`{"name":"keydiff","block":-1}`:            `metric keydiff: block: found -1`,
 		`{"name":"knorm","colour":1}`:              `metric knorm: it has no parameter colour`,
-		`{"name":"knorm"}}`:                        `found more text after the value`,
-		`{"name":"knorm"} x`:                       `found more text after the value`,
+		`{"name":"knorm"}}`:                        `after the value, expected the end`,
+		`{"name":"knorm"} x`:                       `after the value, expected the end`,
 		`{"name":"snapkv","window":1e99}`:          `metric snapkv: window: found number 1e99, expected a whole number`,
 		`{"name":"lagkv","lag":0}`:                 `metric lagkv: lag: found 0, expected 1 to`,
 		`{"name":"lagkv","sinks":-1}`:              `metric lagkv: sinks: found -1, expected 0 to`,
@@ -138,7 +138,7 @@ func TestMetricConfigErrors(t *testing.T) {
 		})
 	}
 	_, err := NewMetric(MetricConfig{Name: "ea", Params: `{"epsilon":`})
-	require.ErrorContains(t, err, "metric expected_attention: read parameters: unexpected EOF")
+	require.ErrorContains(t, err, "metric expected_attention: read parameters: JSON at byte 11: found the end of the text, expected a value")
 }
 
 func FuzzParseMetricConfig(f *testing.F) {

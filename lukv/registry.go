@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/lukv/lukv/internal/brackets"
+	"github.com/lukv/lukv/internal/strictjson"
 )
 
 // Preset is a named set of parameters of a metric or an allocator, for
@@ -316,35 +316,17 @@ func objectMembers(data []byte) ([]member, error) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil, nil
 	}
-	if !json.Valid(data) {
-		var v any
-		return nil, decodeStrict(data, &v)
-	}
-	if n := brackets.Depth(data); n > maxNesting {
-		return nil, fmt.Errorf("found %d levels of nesting, expected at most %d", n, maxNesting)
-	}
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, data); err != nil {
-		return nil, err
-	}
-	if compact.Bytes()[0] != '{' {
-		return nil, fmt.Errorf("found %.40s, expected an object", compact.Bytes())
-	}
-	dec := json.NewDecoder(&compact)
-	if _, err := dec.Token(); err != nil {
+	o, err := strictjson.ParseObject(data, maxNesting)
+	if err != nil {
 		return nil, err
 	}
 	var out []member
-	for dec.More() {
-		key, err := dec.Token()
-		if err != nil {
+	for name, value := range o.All() {
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, value); err != nil {
 			return nil, err
 		}
-		m := member{name: key.(string)}
-		if err := dec.Decode(&m.value); err != nil {
-			return nil, err
-		}
-		out = append(out, m)
+		out = append(out, member{name, compact.Bytes()})
 	}
 	return out, nil
 }

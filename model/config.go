@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/lukv/lukv/tensor"
-
 	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/internal/strictjson"
+	"github.com/lukv/lukv/tensor"
 )
 
 // ErrUnsupported says that a checkpoint is of a kind that this package cannot
@@ -29,6 +29,7 @@ const (
 // the angles that can be rotated exactly.
 const (
 	maxConfigBytes  = 16 << 20
+	maxClasses      = 1 << 6
 	maxLayers       = 1 << 10
 	maxWidth        = 1 << 20 // Hidden, Intermediate
 	maxHeads        = 1 << 12
@@ -159,30 +160,30 @@ func ParseConfig(text []byte) (*Config, error) {
 		return nil, err
 	}
 	for _, key := range []string{"quantization_config", "quantization", "compression_config"} {
-		if o.has(key) {
+		if o.Has(key) {
 			return nil, fmt.Errorf("%q: quantized checkpoints are %w, expected plain float weights", key, ErrUnsupported)
 		}
 	}
-	if act := o.str("hidden_act", "silu"); act != "silu" && act != "swish" && o.err == nil {
+	if act := o.String("hidden_act", "silu"); act != "silu" && act != "swish" && o.Err() == nil {
 		return nil, fmt.Errorf("\"hidden_act\": activation %q is %w, expected \"silu\"", act, ErrUnsupported)
 	}
 	def := f.defaults
 	c := &Config{
 		Arch:           f.arch,
-		Layers:         o.integer("num_hidden_layers", required, 1, maxLayers),
-		Hidden:         o.integer("hidden_size", required, 1, maxWidth),
-		Intermediate:   o.integer("intermediate_size", required, 1, maxWidth),
-		Heads:          o.integer("num_attention_heads", required, 1, maxHeads),
-		Vocab:          o.integer("vocab_size", required, 1, maxVocab),
-		MaxPositions:   o.integer("max_position_embeddings", def.maxPositions, 1, maxPositionsCap),
-		NormEps:        o.number("rms_norm_eps", 1e-6),
-		TiedEmbeddings: o.boolean("tie_word_embeddings", false),
+		Layers:         o.Int("num_hidden_layers", strictjson.Required, 1, maxLayers),
+		Hidden:         o.Int("hidden_size", strictjson.Required, 1, maxWidth),
+		Intermediate:   o.Int("intermediate_size", strictjson.Required, 1, maxWidth),
+		Heads:          o.Int("num_attention_heads", strictjson.Required, 1, maxHeads),
+		Vocab:          o.Int("vocab_size", strictjson.Required, 1, maxVocab),
+		MaxPositions:   o.Int("max_position_embeddings", def.maxPositions, 1, maxPositionsCap),
+		NormEps:        o.Float("rms_norm_eps", 1e-6),
+		TiedEmbeddings: o.Bool("tie_word_embeddings", false),
 		BOS:            o.ids("bos_token_id"),
 		EOS:            o.ids("eos_token_id"),
 		Generation:     neutralGeneration(),
 	}
-	if o.err != nil {
-		return nil, o.err
+	if o.Err() != nil {
+		return nil, o.Err()
 	}
 	if !(c.NormEps >= 0 && c.NormEps < 1) {
 		return nil, fmt.Errorf("\"rms_norm_eps\": found %g, expected a number from 0 to below 1", c.NormEps)
@@ -191,26 +192,26 @@ func ParseConfig(text []byte) (*Config, error) {
 	// An absent key and a null differ here: null always means one KV head per
 	// query head.
 	c.KVHeads = c.Heads
-	if _, given := o.fields["num_key_value_heads"]; !given && def.kvHeads != 0 {
+	if !o.Has("num_key_value_heads") && !o.Null("num_key_value_heads") && def.kvHeads != 0 {
 		c.KVHeads = def.kvHeads
 	}
-	c.KVHeads = o.integer("num_key_value_heads", c.KVHeads, 1, maxHeads)
-	if o.err == nil && c.Heads%c.KVHeads != 0 {
+	c.KVHeads = o.Int("num_key_value_heads", c.KVHeads, 1, maxHeads)
+	if o.Err() == nil && c.Heads%c.KVHeads != 0 {
 		return nil, fmt.Errorf("\"num_key_value_heads\": found %d, expected a divisor of the %d heads", c.KVHeads, c.Heads)
 	}
-	if c.HeadDim = def.headDim; !o.has("head_dim") && c.HeadDim == 0 {
+	if c.HeadDim = def.headDim; !o.Has("head_dim") && c.HeadDim == 0 {
 		if c.Hidden%c.Heads != 0 {
 			return nil, fmt.Errorf("\"hidden_size\": found %d, expected a multiple of the %d heads as \"head_dim\" is absent", c.Hidden, c.Heads)
 		}
 		c.HeadDim = c.Hidden / c.Heads
 	}
-	c.HeadDim = o.integer("head_dim", c.HeadDim, 1, maxHeadDim)
+	c.HeadDim = o.Int("head_dim", c.HeadDim, 1, maxHeadDim)
 
 	f.read(o, c)
 	c.Type = o.elementType()
 	c.Rope = o.rope(c.MaxPositions)
-	if o.err != nil {
-		return nil, o.err
+	if o.Err() != nil {
+		return nil, o.Err()
 	}
 	if c.Rope.Type == "yarn" {
 		c.stretchYarn()
@@ -237,73 +238,71 @@ func (c *Config) stretchYarn() {
 
 // rope collects the rotation's settings from both generations of configs, for a model
 // of maxPositions. The values are checked by newRope.
-func (o *object) rope(maxPositions int) RopeConfig {
+func (o object) rope(maxPositions int) RopeConfig {
 	// The newer rope_parameters hold everything; in the older form rope_theta
 	// is next to rope_scaling. Where a user has added rope_scaling to a newer
 	// config, it may replace the parameters only if these scale nothing.
-	params, scaling := o.object("rope_parameters"), o.object("rope_scaling")
+	params, scaling := object{o.Object("rope_parameters")}, object{o.Object("rope_scaling")}
 	o.sole("partial_rotary_factor", 1)
-	r := RopeConfig{Theta: o.number("rope_theta", 10000)}
-	for _, p := range []*object{params, scaling} {
-		r.Theta = p.number("rope_theta", r.Theta)
+	r := RopeConfig{Theta: o.Float("rope_theta", 10000)}
+	for _, p := range []object{params, scaling} {
+		r.Theta = p.Float("rope_theta", r.Theta)
 		p.sole("partial_rotary_factor", 1)
 		for _, kind := range []string{"full_attention", "sliding_attention"} {
-			if p.has(kind) {
-				p.fail(fmt.Errorf("%q: different rotations for kinds of layers are %w", kind, ErrUnsupported))
+			if p.Has(kind) {
+				p.Fail(kind, "different rotations for kinds of layers are %w", ErrUnsupported)
 			}
 		}
 	}
-	kind := func(p *object) string { return p.str("rope_type", p.str("type", "")) }
-	settings := func(p *object) RopeConfig {
-		r := RopeConfig{Type: kind(p), Theta: r.Theta, Factor: p.number("factor", 0)}
-		r.OriginalMax = p.integer("original_max_position_embeddings", 0, 1, maxPositionsCap)
+	kind := func(p object) string { return p.String("rope_type", p.String("type", "")) }
+	settings := func(p object) RopeConfig {
+		r := RopeConfig{Type: kind(p), Theta: r.Theta, Factor: p.Float("factor", 0)}
+		r.OriginalMax = p.Int("original_max_position_embeddings", 0, 1, maxPositionsCap)
 		switch r.Type {
 		case "llama3":
-			r.LowFreq = p.number("low_freq_factor", 0)
-			r.HighFreq = p.number("high_freq_factor", 0)
+			r.LowFreq = p.Float("low_freq_factor", 0)
+			r.HighFreq = p.Float("high_freq_factor", 0)
 		case "yarn":
-			r.BetaFast = p.number("beta_fast", 0)
-			r.BetaSlow = p.number("beta_slow", 0)
-			r.NoTruncate = !p.boolean("truncate", true)
-			r.AttentionFactor = p.number("attention_factor", 0)
-			if p.has("attention_factor") && r.AttentionFactor <= 0 {
-				p.fail(fmt.Errorf("\"attention_factor\": found %g, expected a number above 0", r.AttentionFactor))
+			r.BetaFast = p.Float("beta_fast", 0)
+			r.BetaSlow = p.Float("beta_slow", 0)
+			r.NoTruncate = !p.Bool("truncate", true)
+			r.AttentionFactor = p.Float("attention_factor", 0)
+			if p.Has("attention_factor") && r.AttentionFactor <= 0 {
+				p.Fail("attention_factor", "found %g, expected a number above 0", r.AttentionFactor)
 			}
-			r.MScale = p.number("mscale", 0)
-			r.MScaleAllDim = p.number("mscale_all_dim", 0)
+			r.MScale = p.Float("mscale", 0)
+			r.MScaleAllDim = p.Float("mscale_all_dim", 0)
 		}
 		return r
 	}
 	p := params
 	switch paramsKind, scalingKind := kind(params), kind(scaling); {
-	case len(scaling.fields) > 0 && scalingKind == "":
-		scaling.fail(errors.New("\"rope_type\" is missing"))
-	case params.has("factor") && paramsKind == "":
-		params.fail(errors.New("\"rope_type\" is missing"))
-	case len(scaling.fields) == 0 || scalingKind == "default":
+	case scaling.Len() > 0 && scalingKind == "":
+		scaling.Fail("rope_type", "missing")
+	case params.Has("factor") && paramsKind == "":
+		params.Fail("rope_type", "missing")
+	case scaling.Len() == 0 || scalingKind == "default":
 	case paramsKind == "" || paramsKind == "default":
 		p = scaling
 	case settings(params) == settings(scaling): // written for readers of either form
 	default:
-		o.fail(errors.New("found both \"rope_parameters\" and \"rope_scaling\", each with another scaling, expected one"))
+		o.Fail("rope_scaling", "another scaling than in \"rope_parameters\", expected one")
 	}
 	r = settings(p)
 	if r.Type == "llama3" || r.Type == "yarn" {
 		// Where it stands beside the scaling, it goes before, as in transformers.
-		r.OriginalMax = o.integer("original_max_position_embeddings", r.OriginalMax, 1, maxPositionsCap)
+		r.OriginalMax = o.Int("original_max_position_embeddings", r.OriginalMax, 1, maxPositionsCap)
 	}
-	if raw, given := p.fields["factor"]; r.Type == "yarn" && given && string(raw) == "null" && r.OriginalMax > 0 {
+	if r.Type == "yarn" && p.Null("factor") && r.OriginalMax > 0 {
 		r.Factor = float64(maxPositions) / float64(r.OriginalMax) // as in transformers
 	}
-	o.adopt("rope_parameters", params)
-	o.adopt("rope_scaling", scaling)
 	return r
 }
 
 // elementType returns the declared type, 0 if there is none or tensors cannot have
 // it ("auto"). It is only informational.
-func (o *object) elementType() tensor.Type {
-	name := o.str("dtype", o.str("torch_dtype", ""))
+func (o object) elementType() tensor.Type {
+	name := o.String("dtype", o.String("torch_dtype", ""))
 	switch strings.TrimPrefix(name, "torch.") {
 	case "bfloat16":
 		return tensor.BF16
@@ -331,15 +330,15 @@ func (c *Config) parseGeneration(text []byte) error {
 	}
 	g := neutralGeneration()
 	g.DoSample = o.truth("do_sample", false)
-	g.Temperature = o.between("temperature", g.Temperature, 0, 1e6)
-	g.TopK = max(0, o.whole("top_k", 0, -1, math.MaxInt32)) // -1: off, as in vLLM
-	g.TopP = o.between("top_p", g.TopP, 0, 1)
-	g.MinP = o.between("min_p", g.MinP, 0, 1)
-	g.RepetitionPenalty = o.between("repetition_penalty", g.RepetitionPenalty, 1e-6, 1e6)
-	g.MaxNewTokens = o.whole("max_new_tokens", 0, 0, math.MaxInt32)
+	g.Temperature = o.Between("temperature", g.Temperature, 0, 1e6)
+	g.TopK = max(0, o.Whole("top_k", 0, -1, math.MaxInt32)) // -1: off, as in vLLM
+	g.TopP = o.Between("top_p", g.TopP, 0, 1)
+	g.MinP = o.Between("min_p", g.MinP, 0, 1)
+	g.RepetitionPenalty = o.Between("repetition_penalty", g.RepetitionPenalty, 1e-6, 1e6)
+	g.MaxNewTokens = o.Whole("max_new_tokens", 0, 0, math.MaxInt32)
 	bos, eos := o.ids("bos_token_id"), o.ids("eos_token_id")
-	if o.err != nil {
-		return o.err
+	if o.Err() != nil {
+		return o.Err()
 	}
 	c.Generation = g
 	if bos != nil {

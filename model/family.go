@@ -1,7 +1,6 @@
 package model
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -18,7 +17,7 @@ type family struct {
 	defaults configDefaults
 
 	// read reads the family's own keys into c, whose common fields are set.
-	read func(o *object, c *Config)
+	read func(o object, c *Config)
 }
 
 // configDefaults are the defaults of common keys that differ between the model classes of
@@ -75,21 +74,21 @@ func familyOf(arch string) *family {
 
 // findFamily returns the family that a config asks for: by model_type or, in configs
 // without it, by the class under architectures.
-func findFamily(o *object) (*family, error) {
-	if o.has("model_type") {
-		name := o.str("model_type", "")
-		if o.err != nil {
-			return nil, o.err
+func findFamily(o object) (*family, error) {
+	if o.Has("model_type") {
+		name := o.String("model_type", "")
+		if o.Err() != nil {
+			return nil, o.Err()
 		}
 		if f := familyOf(name); f != nil {
 			return f, nil
 		}
 		return nil, unsupportedArch("model_type", short(strconv.Quote(name)), unsupported[name])
 	}
-	if o.has("architectures") {
-		var classes []string
-		if err := json.Unmarshal(o.fields["architectures"], &classes); err != nil {
-			return nil, o.wrong("architectures", "a list of strings")
+	if o.Has("architectures") {
+		classes := o.Strings("architectures", maxClasses)
+		if err := o.Err(); err != nil {
+			return nil, err
 		}
 		for _, f := range families {
 			if slices.Contains(classes, f.class) {
@@ -113,18 +112,18 @@ func unsupportedArch(key, name, missing string) error {
 
 // windows sets the attention window of each layer: that of layers from first on is width.
 // Newer configs list each layer's kind under layer_types, which takes precedence.
-func (o *object) windows(c *Config, first, width int) {
+func (o object) windows(c *Config, first, width int) {
 	w := make([]int, max(c.Layers, 0))
 	c.Windows = w
-	if o.err != nil || !o.has("layer_types") {
+	if o.Err() != nil || !o.Has("layer_types") {
 		for i := first; i < len(w); i++ {
 			w[i] = width
 		}
 		return
 	}
-	var kinds []string
-	if err := json.Unmarshal(o.fields["layer_types"], &kinds); err != nil || len(kinds) != len(w) {
-		o.fail(o.wrong("layer_types", fmt.Sprintf("a list of %d strings, one for each layer", len(w))))
+	kinds := o.Strings("layer_types", maxLayers)
+	if len(kinds) != len(w) {
+		o.Wrong("layer_types", fmt.Sprintf("a list of %d strings, one for each layer", len(w)))
 		return
 	}
 	for i, kind := range kinds {
@@ -132,9 +131,9 @@ func (o *object) windows(c *Config, first, width int) {
 		case kind == "sliding_attention" && width > 0:
 			w[i] = width
 		case kind == "sliding_attention":
-			o.fail(fmt.Errorf("\"layer_types\": layer %d has sliding attention, but the config sets no window", i))
+			o.Fail("layer_types", "layer %d has sliding attention, but the config sets no window", i)
 		case kind != "full_attention":
-			o.fail(fmt.Errorf("\"layer_types\": layer %d is of type %s, which is %w", i, short(strconv.Quote(kind)), ErrUnsupported))
+			o.Fail("layer_types", "layer %d is of type %s, which is %w", i, short(strconv.Quote(kind)), ErrUnsupported)
 		}
 	}
 }

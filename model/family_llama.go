@@ -6,10 +6,10 @@ var llamaFamily = family{
 	arch: "llama", class: "LlamaForCausalLM", gguf: "llama",
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 2048},
-	read: func(o *object, c *Config) {
-		c.QKVBias = o.boolean("attention_bias", false)
+	read: func(o object, c *Config) {
+		c.QKVBias = o.Bool("attention_bias", false)
 		c.OutBias = c.QKVBias
-		c.MLPBias = o.boolean("mlp_bias", false)
+		c.MLPBias = o.Bool("mlp_bias", false)
 		o.windows(c, c.Layers, 0)
 	},
 }

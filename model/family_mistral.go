@@ -7,14 +7,14 @@ var mistralFamily = family{
 	arch: "mistral", class: "MistralForCausalLM", gguf: "llama",
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 131072, kvHeads: 8},
-	read:     func(o *object, c *Config) { o.windows(c, 0, o.slidingWindow()) },
+	read:     func(o object, c *Config) { o.windows(c, 0, o.slidingWindow()) },
 }
 
 // slidingWindow returns the config's attention window; absent, it is the default of
 // transformers' classes, and null is none.
-func (o *object) slidingWindow() int {
-	if raw, given := o.fields["sliding_window"]; given && string(raw) == "null" {
+func (o object) slidingWindow() int {
+	if o.Null("sliding_window") {
 		return 0
 	}
-	return o.integer("sliding_window", 4096, 1, math.MaxInt32)
+	return o.Int("sliding_window", 4096, 1, math.MaxInt32)
 }

@@ -8,7 +8,7 @@ var qwen2Family = family{
 	arch: "qwen2", class: "Qwen2ForCausalLM", gguf: "qwen2",
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 32768, kvHeads: 32},
-	read: func(o *object, c *Config) {
+	read: func(o object, c *Config) {
 		c.QKVBias = true
 		o.qwenWindows(c)
 	},
@@ -16,10 +16,10 @@ var qwen2Family = family{
 
 // qwenWindows sets the windows of a Qwen config: one behind a switch, for the layers from
 // max_window_layers on.
-func (o *object) qwenWindows(c *Config) {
+func (o object) qwenWindows(c *Config) {
 	first, width := c.Layers, 0
-	if o.boolean("use_sliding_window", false) {
-		first, width = o.integer("max_window_layers", 28, 0, math.MaxInt32), o.slidingWindow()
+	if o.Bool("use_sliding_window", false) {
+		first, width = o.Int("max_window_layers", 28, 0, math.MaxInt32), o.slidingWindow()
 	}
 	o.windows(c, first, width)
 }

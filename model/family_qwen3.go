@@ -6,8 +6,8 @@ var qwen3Family = family{
 	arch: "qwen3", class: "Qwen3ForCausalLM", gguf: "qwen3",
 	tensors:  llamaTensors,
 	defaults: configDefaults{maxPositions: 32768, kvHeads: 32, headDim: 128},
-	read: func(o *object, c *Config) {
-		c.QKVBias = o.boolean("attention_bias", false)
+	read: func(o object, c *Config) {
+		c.QKVBias = o.Bool("attention_bias", false)
 		c.OutBias = c.QKVBias
 		c.QKNorm = true
 		o.qwenWindows(c)

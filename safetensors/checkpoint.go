@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/lukv/lukv/internal/mapfile"
+	"github.com/lukv/lukv/internal/strictjson"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -154,48 +154,34 @@ func parseIndex(text []byte) ([]assignment, error) {
 	if len(text) > maxHeader {
 		return nil, fmt.Errorf("it has more than %d bytes", maxHeader)
 	}
-	if !utf8.Valid(text) {
-		return nil, errors.New("text is not valid UTF-8")
-	}
 	const key = "weight_map"
 	var index []assignment
 	found := false
-	s := &scanner{text: text}
-	err := s.object("an object", func(field string) error {
+	s := strictjson.NewScanner(text, maxDepth)
+	err := s.Object("an object", func(field string) error {
 		if field != key {
-			return s.skip(0)
-		}
-		if found {
-			return fmt.Errorf("field %q occurs twice", key)
+			return s.Skip()
 		}
 		found = true
-		seen := make(map[string]bool)
-		return s.object(key+", an object", func(name string) error {
-			if seen[name] {
-				return fmt.Errorf("%s: tensor %s occurs twice", key, quote(name))
-			}
-			seen[name] = true
-			shard, err := s.str("the shard of tensor " + quote(name))
+		return s.Object(key+", an object", func(name string) error {
+			shard, err := s.String("the shard of tensor " + quote(name))
 			if err != nil {
 				return err
 			}
 			if err := checkShardName(shard); err != nil {
 				return fmt.Errorf("%s: tensor %s: shard name %s %w", key, quote(name), quote(shard), err)
 			}
-			index = append(index, assignment{name, shard})
+			index = append(index, assignment{strings.Clone(name), shard})
 			return nil
 		})
 	})
 	if err != nil {
 		return nil, err
 	}
-	if s.peek(); s.pos < len(s.text) {
-		return nil, s.fail("found %s after the object", s.found())
-	}
 	if !found {
 		return nil, fmt.Errorf("field %q is missing", key)
 	}
-	return index, nil
+	return index, s.End()
 }
 
 // checkShardName accepts names of files inside the folder, the same names on every

@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"iter"
 	"maps"
+	"math"
 	"slices"
-	"unicode/utf8"
+	"strings"
 
 	"github.com/lukv/lukv/internal/mapfile"
+	"github.com/lukv/lukv/internal/strictjson"
 	"github.com/lukv/lukv/tensor"
 )
 
@@ -19,6 +21,7 @@ const (
 	lengthSize = 8           // bytes of the length field before the header
 	maxHeader  = 100_000_000 // limit on the bytes of a header or index, as in the reference reader
 	maxDims    = 64
+	maxDepth   = 66 // of the objects and arrays in a header or index
 	metaName   = "__metadata__"
 )
 
@@ -176,19 +179,11 @@ func (f *File) parse(file []byte) error {
 // parseHeader reads the JSON text of a header. Each entry's byte range fits its
 // type and shape; checking that the ranges cover the data is left to the caller.
 func parseHeader(header []byte) (entries []entry, meta map[string]string, err error) {
-	if !utf8.Valid(header) {
-		return nil, nil, errors.New("text is not valid UTF-8")
-	}
 	if len(header) == 0 || header[0] != '{' {
 		return nil, nil, fmt.Errorf("text begins with %s, expected '{'", quote(string(header[:min(len(header), 8)])))
 	}
-	s := &scanner{text: header}
-	seen := make(map[string]bool)
-	err = s.object("the header, an object", func(name string) error {
-		if seen[name] {
-			return fmt.Errorf("name %s occurs twice", quote(name))
-		}
-		seen[name] = true
+	s := strictjson.NewScanner(header, maxDepth)
+	err = s.Object("the header, an object", func(name string) error {
 		if name == metaName {
 			if meta, err = parseMetadata(s); err != nil {
 				return fmt.Errorf("%s: %w", metaName, err)
@@ -199,7 +194,7 @@ func parseHeader(header []byte) (entries []entry, meta map[string]string, err er
 		if err != nil {
 			return fmt.Errorf("tensor %s: %w", quote(name), err)
 		}
-		e.name = name
+		e.name = strings.Clone(name) // the header is unmapped before names are dropped
 		entries = append(entries, e)
 		return nil
 	})
@@ -207,51 +202,42 @@ func parseHeader(header []byte) (entries []entry, meta map[string]string, err er
 		return nil, nil, err
 	}
 	// The format pads with spaces; the reference reader accepts any white space.
-	if s.peek(); s.pos < len(header) {
-		rest := header[s.pos:]
-		return nil, nil, fmt.Errorf("byte %d: found %s after the object, expected only spaces",
-			s.pos, quote(string(rest[:min(len(rest), 8)])))
-	}
-	return entries, meta, nil
+	return entries, meta, s.End()
 }
 
 // parseMetadata reads an object of strings, or a null, which counts as an empty
 // one.
-func parseMetadata(s *scanner) (map[string]string, error) {
+func parseMetadata(s *strictjson.Scanner) (map[string]string, error) {
 	meta := make(map[string]string)
-	if s.peek() == 'n' {
-		return meta, s.skip(0)
+	if s.Null() {
+		return meta, nil
 	}
-	err := s.object("an object of strings", func(key string) error {
-		if _, ok := meta[key]; ok {
-			return fmt.Errorf("key %s occurs twice", quote(key))
-		}
-		value, err := s.str("the value of " + quote(key))
-		meta[key] = value
+	err := s.Object("an object of strings", func(key string) error {
+		value, err := s.String("the value of " + quote(key))
+		meta[strings.Clone(key)] = value
 		return err
 	})
 	return meta, err
 }
 
-func parseEntry(s *scanner) (entry, error) {
+func parseEntry(s *strictjson.Scanner) (entry, error) {
 	var e entry
-	var typeName string
 	var offsets []int
-	seen := make(map[string]bool, 3)
-	err := s.object("an entry, an object", func(key string) (err error) {
-		if seen[key] {
-			return fmt.Errorf("field %s occurs twice", quote(key))
-		}
-		seen[key] = true
+	err := s.Object("an entry, an object", func(key string) (err error) {
 		switch key {
 		case "dtype":
-			typeName, err = s.str("an element type")
+			var name string
+			if name, err = s.View("an element type"); err == nil {
+				if e.typ, err = tensor.ParseType(name); err != nil {
+					err = fmt.Errorf("element type %s is not supported", quote(name))
+				}
+			}
 		case "shape":
-			e.shape, err = s.counts("an array of dimensions", maxDims)
+			e.shape, err = counts(s, "an array of dimensions", maxDims)
 		case "data_offsets":
-			offsets, err = s.counts("an array of two offsets", 2)
+			offsets, err = counts(s, "an array of two offsets", 2)
 		default:
-			return s.skip(0)
+			return s.Skip()
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", key, err)
@@ -261,13 +247,13 @@ func parseEntry(s *scanner) (entry, error) {
 	if err != nil {
 		return e, err
 	}
-	for _, key := range []string{"dtype", "shape", "data_offsets"} {
-		if !seen[key] {
-			return e, fmt.Errorf("field %q is missing", key)
-		}
-	}
-	if e.typ, err = tensor.ParseType(typeName); err != nil {
-		return e, fmt.Errorf("dtype: element type %s is not supported", quote(typeName))
+	switch {
+	case e.typ == 0:
+		return e, errors.New(`field "dtype" is missing`)
+	case e.shape == nil:
+		return e, errors.New(`field "shape" is missing`)
+	case offsets == nil:
+		return e, errors.New(`field "data_offsets" is missing`)
 	}
 	if len(offsets) != 2 {
 		return e, fmt.Errorf("data_offsets: found %d numbers, expected 2", len(offsets))
@@ -289,14 +275,14 @@ func parseEntry(s *scanner) (entry, error) {
 
 // counts reads an array of at most limit non-negative integers. The result is
 // never nil.
-func (s *scanner) counts(what string, limit int) ([]int, error) {
+func counts(s *strictjson.Scanner, what string, limit int) ([]int, error) {
 	v := make([]int, 0, 4)
-	err := s.array(what, func() error {
-		if len(v) == limit {
-			return s.fail("more than %d numbers", limit)
+	err := s.Array(what, func(i int) error {
+		if i == limit {
+			return s.Fail("found more than %d numbers", limit)
 		}
-		n, err := s.count()
-		v = append(v, n)
+		n, err := s.Int(0, math.MaxInt)
+		v = append(v, int(n))
 		return err
 	})
 	return v, err

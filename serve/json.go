@@ -11,7 +11,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
-	"github.com/lukv/lukv/internal/brackets"
+	"github.com/lukv/lukv/internal/strictjson"
 )
 
 // maxDepth bounds the nesting of requests.
@@ -34,8 +34,11 @@ func parseBody(data []byte) (*fields, *apiError) {
 	if !utf8.Valid(data) {
 		return nil, invalid("", "the body is not UTF-8")
 	}
-	if depth := brackets.Depth(data); depth > maxDepth {
-		return nil, invalid("", "the body is nested %d deep, at most %d are read", depth, maxDepth)
+	var at strictjson.Nesting
+	for _, c := range data {
+		if at.Next(c); at.Depth > maxDepth {
+			return nil, invalid("", "the body is nested more than %d deep", maxDepth)
+		}
 	}
 	return parseObject(data, "")
 }

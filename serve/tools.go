@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/lukv/lukv/dialog"
-	"github.com/lukv/lukv/internal/brackets"
 	"github.com/lukv/lukv/internal/grammar"
+	"github.com/lukv/lukv/internal/strictjson"
 	"github.com/lukv/lukv/tokenizer"
 	"github.com/lukv/lukv/tokenizer/chat"
 )
@@ -368,7 +368,7 @@ type callReader struct {
 	lost  string // preceded it; it is text if no call follows
 	begun bool   // without a mark: the answer did not begin with a call
 	calls int
-	at    brackets.Scanner // in the arguments
+	at    strictjson.Nesting // in the arguments
 }
 
 type callStage int
@@ -473,7 +473,7 @@ func (c *callReader) head(content string, calls []callDelta) (string, []callDelt
 			calls = append(calls, callDelta{index: c.calls, id: c.t.newID(), name: rest[:i]})
 			c.calls++
 			c.buf, c.lost, c.stage = rest[i+len(behind):], "", inArguments
-			c.at = brackets.Scanner{}
+			c.at = strictjson.Nesting{}
 			return content, calls
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/lukv/lukv/dialog"
-	"github.com/lukv/lukv/internal/brackets"
 	"github.com/lukv/lukv/internal/inputfile"
+	"github.com/lukv/lukv/internal/strictjson"
 	"github.com/lukv/lukv/kernels"
 	"github.com/lukv/lukv/lukv"
 	"github.com/lukv/lukv/model"
@@ -562,7 +562,7 @@ func set[T any](to *T, from *T) {
 func splitList(items []string) []string {
 	var out []string
 	for _, item := range items {
-		var at brackets.Scanner
+		var at strictjson.Nesting
 		from := 0
 		for i := range len(item) {
 			if at.Next(item[i]) && item[i] == ',' && at.Depth == 0 {

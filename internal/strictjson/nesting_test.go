@@ -1,4 +1,4 @@
-package brackets
+package strictjson
 
 import (
 	"encoding/json"
@@ -9,15 +9,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestDepth(t *testing.T) {
+// depth returns the greatest nesting depth in a text.
+func depth(text []byte) int {
+	var n Nesting
+	most := 0
+	for _, c := range text {
+		n.Next(c)
+		most = max(most, n.Depth)
+	}
+	return most
+}
+
+func TestNesting(t *testing.T) {
 	for text, want := range map[string]int{
 		``: 0, `1`: 0, `"[{"`: 0, `[]`: 1, `{"a":[1,{"b":"}\"]"}]}`: 3, `["\\",[]]`: 2, `[[],[[]]`: 3, `]`: 0,
 	} {
-		require.Equal(t, want, Depth([]byte(text)), text)
+		require.Equal(t, want, depth([]byte(text)), text)
 	}
 }
 
-// TestDepthOfValues: the depth of JSON text is that of the value.
+// TestDepthOfValues: the depth of JSON text is that of the value, by brackets and
+// by the limit of a Scanner.
 func TestDepthOfValues(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var value func(depth int) (any, int)
@@ -38,6 +50,10 @@ func TestDepthOfValues(t *testing.T) {
 		v, want := value(4)
 		text, err := json.Marshal(v)
 		require.NoError(t, err)
-		require.Equal(t, want, Depth(text), "%s", text)
+		require.Equal(t, want, depth(text), "%s", text)
+		require.NoError(t, Check(text, want), "%s", text)
+		if want > 0 {
+			require.ErrorContains(t, Check(text, want-1), "deep", "%s", text)
+		}
 	})
 }
