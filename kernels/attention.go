@@ -235,7 +235,7 @@ func (a *AttentionArgs) race() {
 func (a *AttentionArgs) raceValues(lo, hi int) {
 	for lo < hi {
 		n := min(hi-lo, a.KV.PageEntries-(lo-a.KV.Base)%a.KV.PageEntries)
-		raceRead(unsafe.Slice((*byte)(a.KV.value(lo)), n*a.KV.HeadDim*a.KV.Type.Size()))
+		raceRead(unsafe.Slice((*byte)(a.KV.value(lo)), a.KV.Type.Bytes(n*a.KV.HeadDim)))
 		lo += n
 	}
 }

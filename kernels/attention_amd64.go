@@ -115,7 +115,7 @@ func (c CPU) scores1(t tensor.Type, p, q *float32, k unsafe.Pointer, d, n int, s
 			return
 		}
 		p = (*float32)(unsafe.Add(unsafe.Pointer(p), 8*m*TileEntries*4))
-		k = unsafe.Add(k, 8*m*TileEntries*d*t.Size())
+		k = unsafe.Add(k, t.Bytes(8*m*TileEntries*d))
 	}
 	switch t {
 	case tensor.F32:

@@ -15,10 +15,10 @@ func benchCache(t tensor.Type, heads, dim, n int) []KV {
 	const page = 64
 	kvs := make([]KV, heads)
 	for h := range kvs {
-		k, v := newMem(n*dim*t.Size()), newMem(n*dim*t.Size())
+		k, v := newMem(n*dim*t.Bytes(1)), newMem(n*dim*t.Bytes(1))
 		r := rand.New(rand.NewPCG(1, uint64(h)))
 		for _, m := range []mem{k, v} {
-			fillRandom(r, m[:64<<10], operand{elem: t, n: 64 << 10 / t.Size(), role: in}, plain)
+			fillRandom(r, m[:64<<10], operand{elem: t, n: 64 << 10 / t.Bytes(1), role: in}, plain)
 			for i := 64 << 10; i < len(m); i *= 2 {
 				copy(m[i:], m[:i])
 			}
@@ -43,7 +43,7 @@ func BenchmarkAttentionDecode(b *testing.B) {
 	for _, dim := range []int{64, 128} {
 		for _, t := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 			const n, group = 8192, 4
-			heads := 256 << 20 / (2 * n * dim * t.Size())
+			heads := 256 << 20 / (2 * n * dim * t.Bytes(1))
 			kvs := benchCache(t, heads, dim, n)
 			for _, c := range Variants()[1:] {
 				for _, inBF16 := range modes(t) {
@@ -53,7 +53,7 @@ func BenchmarkAttentionDecode(b *testing.B) {
 							q[i] = float32(i%7) / 7
 						}
 						var s AttentionScratch
-						b.SetBytes(int64(heads) * 2 * n * int64(dim*t.Size()))
+						b.SetBytes(int64(heads) * 2 * n * int64(dim*t.Bytes(1)))
 						b.ReportAllocs()
 						for b.Loop() {
 							for h := range kvs {

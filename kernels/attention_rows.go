@@ -278,7 +278,7 @@ func (t *queryRows) hint(slot int, keys bool) unsafe.Pointer {
 		}
 		return unsafe.Pointer(&h[0])
 	}
-	quarter := uintptr(TileEntries * kv.HeadDim * kv.Type.Size())
+	quarter := uintptr(kv.Type.Bytes(TileEntries * kv.HeadDim))
 	h[0], h[1], h[2], h[3], h[4] = first, first+quarter, first+2*quarter, first+3*quarter, 1
 	other := kv.Base + ((slot - kv.Base) ^ hintSlots)
 	if quarter < 4096 && other < t.end {
@@ -428,7 +428,7 @@ func (t *queryRows) weights(r int) {
 // What a panel holds beyond them is left over, and no row sees its scores.
 func (t *queryRows) panelScores(base, from, to int) {
 	s, kv := t.s, &t.KV
-	row := TileEntries * kv.Type.Size()
+	row := kv.Type.Bytes(TileEntries)
 	stride, n := row, kv.HeadDim
 	if t.k.packed {
 		stride, n = 2*row, n/2
@@ -456,7 +456,7 @@ func (t *queryRows) panelScores(base, from, to int) {
 				nextK = kv.key(base + end)
 			}
 			groups := (last - first) / 6
-			pace := (panelColumns*kv.Type.Size()/2/groups + 1) * 2
+			pace := (kv.Type.Bytes(panelColumns)/2/groups + 1) * 2
 			t.k.scores6(&s.p[first*attentionStride+at], &s.q[first*attentionStride], &s.k[0], kv.HeadDim, groups, t.ahead(nextK), nextV, pace, t.Scale)
 		}
 	}
@@ -473,7 +473,7 @@ func (t *queryRows) panelValue(j, at int) *float32 {
 // panelValues adds the weighted values of the columns [from, to), panel by panel.
 func (t *queryRows) panelValues(base, from, to int) {
 	s, kv := t.s, &t.KV
-	size := kv.Type.Size()
+	size := kv.Type.Bytes(1)
 	if t.k.dot {
 		// Whole pairs: a page has an even number of slots.
 		from, to = from&^1, (to+1)&^1
@@ -582,7 +582,7 @@ func (t *queryRows) scores(base, from, to int) {
 			tiles = 4 // their keys stay in the first-level cache for all rows
 		}
 		end := at + tiles*TileEntries
-		k := unsafe.Add(page.K, e*kv.HeadDim*kv.Type.Size())
+		k := unsafe.Add(page.K, kv.Type.Bytes(e*kv.HeadDim))
 		ahead, keys := t.upcoming(base, at, true)
 		next, hint := t.stream(kv.place(ahead, keys)), t.hint(ahead, keys)
 		for r := 0; r < t.n; r += 4 {
@@ -604,7 +604,7 @@ func (t *queryRows) scores(base, from, to int) {
 // values adds the weighted values of the columns [from, to).
 func (t *queryRows) values(base, from, to int) {
 	kv := &t.KV
-	stride := kv.HeadDim * kv.Type.Size()
+	stride := kv.Type.Bytes(kv.HeadDim)
 	for at := from; at < to; {
 		if t.k.dot {
 			at &^= 1
@@ -650,7 +650,7 @@ func (t *queryRows) valuesOf(r int, v unsafe.Pointer, at, end int, next unsafe.P
 // r on, which see all of them; the values of column at start at v.
 func (t *queryRows) rowValues(rows, r int, v unsafe.Pointer, at, from, to int, next unsafe.Pointer) {
 	s, d := t.s, t.KV.HeadDim
-	size := t.KV.Type.Size()
+	size := t.KV.Type.Bytes(1)
 	stride := d * size
 	for from < to {
 		n, j := to-from, from
@@ -709,7 +709,7 @@ func (c CPU) attentionScores(dst, q []float32, kv *KV, from int, scale float32) 
 		slot := from + j - kv.Base
 		page, e := &kv.Pages[slot/kv.PageEntries], slot%kv.PageEntries
 		skip := e % TileEntries
-		k := unsafe.Add(page.K, (e-skip)*kv.HeadDim*kv.Type.Size())
+		k := unsafe.Add(page.K, kv.Type.Bytes((e-skip)*kv.HeadDim))
 		if n := min(len(dst)-j, kv.PageEntries-e) / TileEntries; skip == 0 && n > 0 {
 			c.scores1(kv.Type, &dst[j], &q[0], k, kv.HeadDim, n, scale)
 			j += n * TileEntries

@@ -46,7 +46,7 @@ func checkAttentionRows(t *testing.T, i int, s attentionShape, typ tensor.Type, 
 	r := rand.New(rand.NewPCG(7, uint64(i)))
 	seen := s.end + s.n*3/4 - s.base
 	for i, a := range o.operands {
-		data[i] = newMem(a.n * a.elem.Size())
+		data[i] = newMem(a.n * a.elem.Bytes(1))
 		if a.name != "k" && a.name != "v" {
 			fillRandom(r, data[i], a, plain)
 			continue

@@ -11,35 +11,12 @@ import (
 
 var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
-// Widen sets dst[i] to element i of src, which holds len(dst) little-endian
-// elements of type F32, F16 or BF16. The conversion is exact.
+// Widen sets dst to the first len(dst) elements of src, as t.Widen does.
 func (c CPU) Widen(dst []float32, src []byte, t tensor.Type) {
-	raceRead(src[:len(dst)*t.Size()])
+	raceRead(src[:t.Bytes(len(dst))])
 	raceWrite(dst)
 	n := c.widenAsm(dst, src, t)
-	widenPortable(dst[n:], src[n*t.Size():], t)
-}
-
-func widenPortable(dst []float32, src []byte, t tensor.Type) {
-	switch t {
-	case tensor.F32:
-		src = src[:4*len(dst)]
-		for i := range dst {
-			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
-		}
-	case tensor.F16:
-		src = src[:2*len(dst)]
-		for i := range dst {
-			dst[i] = tensor.F16ToF32(binary.LittleEndian.Uint16(src[2*i:]))
-		}
-	case tensor.BF16:
-		src = src[:2*len(dst)]
-		for i := range dst {
-			dst[i] = bf16(binary.LittleEndian.Uint16(src[2*i:]))
-		}
-	default:
-		panic(fmt.Sprintf("kernels: cannot widen %v", t))
-	}
+	t.Widen(dst[n:], src[t.Bytes(n):])
 }
 
 // RoundBF16 sets dst[i] to src[i] rounded to bf16 (nearest, ties to even).
@@ -83,9 +60,9 @@ func roundBF16(x float32) uint16 {
 // len(src) little-endian elements of type F32, F16 or BF16.
 func (c CPU) Narrow(dst []byte, src []float32, t tensor.Type) {
 	raceRead(src)
-	raceWrite(dst[:len(src)*t.Size()])
+	raceWrite(dst[:t.Bytes(len(src))])
 	n := c.narrowAsm(dst, src, t)
-	dst, src = dst[n*t.Size():len(src)*t.Size()], src[n:]
+	dst, src = dst[t.Bytes(n):t.Bytes(len(src))], src[n:]
 	switch t {
 	case tensor.F32:
 		for i, x := range src {

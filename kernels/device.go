@@ -212,29 +212,29 @@ type PassShape struct {
 	AttentionBF16 bool
 }
 
-// Act names a matrix of activations of a pass, [rows][columns] of f32 as far as the
+// Activation names a matrix of activations of a pass, [rows][columns] of f32 as far as the
 // host can see.
-type Act uint8
+type Activation uint8
 
 const (
-	ActX         Act = iota // [Hidden] residual stream
-	ActNorm                 // [Hidden] normalised
-	ActQ                    // [Heads*HeadDim]
-	ActK                    // [KVHeads*HeadDim]
-	ActV                    // [KVHeads*HeadDim]
-	ActAttention            // [Heads*HeadDim]
-	ActInner                // [Intermediate]
-	ActLogits               // [Vocab]
+	ActX         Activation = iota // [Hidden] residual stream
+	ActNorm                        // [Hidden] normalised
+	ActQ                           // [Heads*HeadDim]
+	ActK                           // [KVHeads*HeadDim]
+	ActV                           // [KVHeads*HeadDim]
+	ActAttention                   // [Heads*HeadDim]
+	ActMLP                         // [Intermediate]
+	ActLogits                      // [Vocab]
 )
 
 // Columns returns the number of columns of an activation.
-func (s *PassShape) Columns(a Act) int {
+func (s *PassShape) Columns(a Activation) int {
 	switch a {
 	case ActQ, ActAttention:
 		return s.Heads * s.HeadDim
 	case ActK, ActV:
 		return s.KVHeads * s.HeadDim
-	case ActInner:
+	case ActMLP:
 		return s.Intermediate
 	case ActLogits:
 		return s.Vocab
@@ -245,7 +245,7 @@ func (s *PassShape) Columns(a Act) int {
 // DeviceProduct is one matrix product of a MatMul: Dst = src·Wᵀ + Bias.
 type DeviceProduct struct {
 	W    DeviceMatrix
-	Dst  Act
+	Dst  Activation
 	Bias DeviceVector // or nil
 }
 
@@ -257,7 +257,7 @@ type PassSpan struct{ Row, N int }
 // may be used by one goroutine at a time. Recording and running are separate, so
 // that decoding records once and runs for every token:
 //
-//	p.Begin(rows); p.Take(); p.Norm(…); …; list, err := p.End()
+//	p.Begin(rows); p.SetInput(); p.Norm(…); …; list, err := p.End()
 //	copy(p.In(), x); p.SetRow(…); p.SetSpans(…); p.SetHead(…)
 //	err = p.Run(ctx, list)
 //
@@ -269,35 +269,35 @@ type Pass interface {
 	Begin(rows int)
 	End() (PassList, error)
 
-	// Take sets ActX to the contents of In at the time the list runs.
-	Take()
-	// Load sets ActX to the rows of r from first on; Store does the reverse.
-	Load(r DeviceRows, first int)
-	Store(r DeviceRows, first int)
+	// SetInput sets ActX to the contents of In at the time the list runs.
+	SetInput()
+	// LoadRows sets ActX to the rows of r from first on; StoreRows does the reverse.
+	LoadRows(r DeviceRows, first int)
+	StoreRows(r DeviceRows, first int)
 	// Norm sets ActNorm to the RMS-normalised ActX.
 	Norm(w DeviceVector, eps float64)
 	// MatMul computes products of src. With add they are added to their Dst, which must
 	// be ActX, ActQ, ActK or ActV.
-	MatMul(src Act, add bool, products []DeviceProduct)
+	MatMul(src Activation, add bool, products []DeviceProduct)
 	// HeadNorm normalises every head of ActQ or ActK in place; w is [HeadDim].
-	HeadNorm(a Act, w DeviceVector, eps float64)
-	// RopeAppend rotates ActQ and ActK by the rows' turns and stores keys and
+	HeadNorm(a Activation, w DeviceVector, eps float64)
+	// RopeAppend rotates ActQ and ActK by the rows' cosines and sines and stores keys and
 	// values in the pages of the layer's heads. With AttentionBF16 it rounds ActQ.
 	RopeAppend(layer int)
 	// Attend sets ActAttention from ActQ and the layer's pages. With stats, ReadStats
 	// can read the softmax statistics afterwards.
 	Attend(layer int, stats bool)
-	// GateUp sets ActInner to SwiGLU(ActNorm·gateᵀ + gb, ActNorm·upᵀ + ub); biases may be nil.
+	// GateUp sets ActMLP to SwiGLU(ActNorm·gateᵀ + gb, ActNorm·upᵀ + ub); biases may be nil.
 	GateUp(gate, up DeviceMatrix, gb, ub DeviceVector)
 	// Logits sets n rows of ActLogits to the products of head with the rows of ActX from
 	// first on, normalised with w, and makes them available to OutLogits.
 	Logits(w DeviceVector, eps float64, head DeviceMatrix, first, n int)
 
-	// In returns host memory for the rows of Take, [rows][Hidden]. Turns returns that
+	// In returns host memory for the rows of SetInput, [rows][Hidden]. CosSin returns that
 	// for the cosines and sines of every row, [rows][HeadDim]: HeadDim/2 cosines, then as
 	// many sines. Both are valid until Close and may be written only while no list runs.
 	In() []float32
-	Turns() []float32
+	CosSin() []float32
 
 	// SetSpans says which rows belong to sequence i = 0 … len(spans)-1; positions,
 	// [rows], holds those of the rows.
@@ -315,7 +315,7 @@ type Pass interface {
 	// OutLogits returns n rows of logits, [n][Vocab], valid until the next Run.
 	OutLogits(n int) []float32
 	// Read copies n rows of an activation, from first on, to dst, [n][columns].
-	Read(ctx context.Context, dst []float32, a Act, first, n int) error
+	Read(ctx context.Context, dst []float32, a Activation, first, n int) error
 	// ReadStats copies the softmax statistics of n rows, from first on, to dst, [n][Heads].
 	ReadStats(ctx context.Context, dst []Softmax, first, n int) error
 

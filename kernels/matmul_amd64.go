@@ -58,18 +58,18 @@ func (c CPU) tileRows() int {
 	return 0
 }
 
-// roomyPanels is panels with the working memory that some tiles need.
-func (c CPU) roomyPanels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
+// tiling returns how a product of n rows, 6 or more on AVX-512 and 3 or more on AVX2, is
+// computed.
+func (c CPU) tiling(size, n int, w *Matrix) tiling {
 	switch {
 	case c.packsWide(size, n, w):
-		c.panelsWide(t, a, dst, x, size, n, w, lo, hi)
+		return tilesWide
 	case c.tilesInParts(size, w):
-		c.panelsInParts(t, a, dst, x, size, n, w, lo, hi)
-	case c.packsTiles(size, n):
-		c.panelsPacked(t, a, dst, x, size, n, w, lo, hi)
-	default:
-		c.panels(t, a, dst, x, size, n, w, lo, hi)
+		return tilesInParts
+	case !c.AVX512 && size == 2 && n >= packedFrom:
+		return tilesPacked
 	}
+	return tilesPlain
 }
 
 const (
@@ -79,19 +79,15 @@ const (
 
 	// partCols is the most rows of w whose sums are kept between two parts.
 	partCols = 64
+
+	// packedFrom is the fewest rows of x for which packed tiles pay off.
+	packedFrom = 24
 )
 
 // tilesInParts reports whether tiles of many rows should have sums. This pays off with
 // f32 weights: the others leave the second-level cache time to deliver x as well.
 func (c CPU) tilesInParts(size int, w *Matrix) bool {
 	return c.AVX512 && size == 4 && w.Type == tensor.F32 && w.Cols > partSteps*lanes
-}
-
-//go:noinline
-func (c CPU) panelsInParts(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
-	var sums [partCols * 6 * lanes]float32
-	t.sums = unsafe.Pointer(&sums)
-	c.panels(t, a, dst, x, size, n, w, lo, hi)
 }
 
 // tileParts is tileF32AVX512 in two parts.
@@ -102,32 +98,6 @@ func tileParts(a *tile) {
 	t.part, t.step = 2, a.step-partSteps
 	t.x, t.w = unsafe.Add(t.x, 64*partSteps), unsafe.Add(t.w, 64*partSteps)
 	tileF32AVX512(&t)
-}
-
-const (
-	// packedSteps is the length of a part of a packed tile: that much of its rows,
-	// widened, is half the first-level cache.
-	packedSteps = 32
-
-	// packedFrom is the fewest rows of x for which packed tiles pay off.
-	packedFrom = 24
-)
-
-// packsTiles reports whether tiles of bf16 with bf16 should be packed where their
-// shape allows.
-func (c CPU) packsTiles(size, n int) bool {
-	return !c.AVX512 && size == 2 && n >= packedFrom
-}
-
-//go:noinline
-func (c CPU) panelsPacked(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
-	const sums, packed = panelRows * packedRows * lanes, packedSteps * packedRows * 2 * lanes
-	const line = 64 // aligned to a cache line, so that no vector crosses one
-	var room [sums + packed + line/4]float32
-	t.sums = unsafe.Pointer(&room)
-	t.sums = unsafe.Add(t.sums, -uintptr(t.sums)%line)
-	t.packed = unsafe.Add(t.sums, 4*sums)
-	c.panels(t, a, dst, x, size, n, w, lo, hi)
 }
 
 // tilePacked is tilePackedAVX2 in parts.
@@ -145,6 +115,8 @@ func tilePacked(a *tile) {
 // tileF32 computes one block of a product with f32 activations.
 func (c CPU) tileF32(a *tile, t tensor.Type) {
 	switch {
+	case a.wide != nil:
+		c.tileWide(a, 4, t)
 	case c.AVX512 && t == tensor.F32 && a.sums != nil && a.rows == 6 && a.step > partSteps && a.cols <= partCols && a.cols%4 == 0:
 		tileParts(a)
 	case c.AVX512 && t == tensor.F32:
@@ -169,6 +141,8 @@ func (a *tile) slowDot() bool { return a.rows >= 5 || a.rows == 4 && a.ahead != 
 // tileDot computes one block of a product of bf16 with bf16.
 func (c CPU) tileDot(a *tile) {
 	switch {
+	case a.wide != nil:
+		c.tileWide(a, 2, tensor.BF16)
 	case c.AVX512BF16 && c.AVX512 && !(c.SlowDot && a.slowDot()):
 		tileDotAVX512BF16(a)
 	case c.AVX512:

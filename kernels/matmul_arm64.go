@@ -33,10 +33,8 @@ func (c CPU) tileRows() int {
 	return 0
 }
 
-// roomyPanels is panels: no tile needs more memory.
-func (c CPU) roomyPanels(t tile, a *ahead, dst []float32, x unsafe.Pointer, size, n int, w *Matrix, lo, hi int) {
-	c.panels(t, a, dst, x, size, n, w, lo, hi)
-}
+// tiling returns how a product of many rows is computed.
+func (c CPU) tiling(size, n int, w *Matrix) tiling { return tilesPlain }
 
 // prepare readies dst for routines that always add: negative zero is the neutral
 // element of addition.

@@ -56,7 +56,7 @@ func benchMatMul(b *testing.B, c CPU, t tensor.Type, dot bool, n, cols, rows int
 
 // randomMatrix returns a matrix of ordinary numbers.
 func randomMatrix(t tensor.Type, rows, cols int) Matrix {
-	w := Matrix{Type: t, Rows: rows, Cols: cols, Data: make([]byte, rows*cols*t.Size())}
+	w := Matrix{Type: t, Rows: rows, Cols: cols, Data: make([]byte, rows*cols*t.Bytes(1))}
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := 0; i < len(w.Data); i += 8 {
 		binary.LittleEndian.PutUint64(w.Data[i:], r.Uint64()&0x80ff80ff80ff80ff|0x3a003a003a003a00)
@@ -79,7 +79,7 @@ func BenchmarkMatMulPrefill(b *testing.B) {
 		}{{"dot", tensor.BF16, true}, {"bf16", tensor.BF16, false}, {"f16", tensor.F16, false}, {"f32", tensor.F32, false}} {
 			for _, cols := range []int{768, 2048, 8192} {
 				b.Run(fmt.Sprintf("%v/%s/cols=%d", c, k.name, cols), func(b *testing.B) {
-					many := max(2, (96<<20)/(rows*cols*k.t.Size()))
+					many := max(2, (96<<20)/(rows*cols*k.t.Bytes(1)))
 					all := randomMatrix(k.t, many*rows, cols)
 					x, xb, dst := make([]float32, n*(cols+pad)), make([]uint16, n*(cols+pad)), make([]float32, n*rows)
 					for i := range x {
@@ -91,7 +91,7 @@ func BenchmarkMatMulPrefill(b *testing.B) {
 						set = "avx512"
 					}
 					unit := probe.UnitOf(set)
-					size := rows * cols * k.t.Size()
+					size := rows * cols * k.t.Bytes(1)
 					var rates, probes []float64
 					for i := 0; b.Loop(); i++ {
 						w := Matrix{Type: k.t, Rows: rows, Cols: cols, Data: all.Data[i%many*size:][:size]}

@@ -25,10 +25,10 @@ func TestMatMulValue(t *testing.T) {
 					}
 					t.Run(fmt.Sprintf("%v/%v/dot=%t/cols=%d", c, typ, dot, cols), func(t *testing.T) {
 						r := rand.New(rand.NewPCG(7, uint64(cols)))
-						w := Matrix{Type: typ, Rows: rows, Cols: cols, Data: newMem(rows * cols * typ.Size())}
+						w := Matrix{Type: typ, Rows: rows, Cols: cols, Data: newMem(rows * cols * typ.Bytes(1))}
 						fillRandom(r, w.Data, operand{elem: typ, n: rows * cols}, plain)
 						wide := make([]float32, rows*cols)
-						widenPortable(wide, w.Data, typ)
+						typ.Widen(wide, w.Data)
 						xm, xb := newMem(4*n*cols), make([]uint16, n*cols)
 						fillRandom(r, xm, operand{elem: tensor.F32, n: n * cols}, plain)
 						x, dst := mem(xm).f32(), make([]float32, n*rows)

@@ -58,7 +58,7 @@ func init() {
 // cacheView returns the KV head whose keys and values are in k and v, whole pages from slot base on.
 func cacheView(t tensor.Type, k, v mem, dim, page, base int) KV {
 	kv := KV{Type: t, HeadDim: dim, PageEntries: page, Base: base}
-	for bytes := page * dim * t.Size(); len(k) > 0; k, v = k[bytes:], v[bytes:] {
+	for bytes := page * dim * t.Bytes(1); len(k) > 0; k, v = k[bytes:], v[bytes:] {
 		kv.Pages = append(kv.Pages, Page{K: unsafe.Pointer(unsafe.SliceData(k)), V: unsafe.Pointer(unsafe.SliceData(v))})
 	}
 	return kv

@@ -115,7 +115,7 @@ func TestOpTable(t *testing.T) {
 				data := make([]mem, len(o.operands))
 				r := rand.New(rand.NewPCG(hashString(key), 1))
 				for i, a := range o.operands {
-					data[i] = newMem(a.n * a.elem.Size())
+					data[i] = newMem(a.n * a.elem.Bytes(1))
 					fillRandom(r, data[i], a, st)
 				}
 				want := make([]mem, len(data))
@@ -180,7 +180,7 @@ func runOp(t *testing.T, where string, args []operand, data, want []mem, p testm
 	got := make([]mem, len(data))
 	for i := range data {
 		// An offset from 64 bytes, but never off the element's own alignment.
-		bufs[i] = testmem.New(t, len(data[i]), p, (offset+i+1)*args[i].elem.Size())
+		bufs[i] = testmem.New(t, len(data[i]), p, (offset+i+1)*args[i].elem.Bytes(1))
 		got[i] = bufs[i].Bytes
 		copy(got[i], data[i])
 	}
@@ -203,7 +203,7 @@ func runOp(t *testing.T, where string, args []operand, data, want []mem, p testm
 // same bits (any NaN equals any other).
 func diff(t tensor.Type, want, got mem) string {
 	var lines []string
-	bad, n := 0, len(want)/t.Size()
+	bad, n := 0, len(want)/t.Bytes(1)
 	for i := range n {
 		w, g := bitsAt(t, want, i), bitsAt(t, got, i)
 		if w == g {
@@ -272,8 +272,8 @@ func newMem(n int) mem {
 func fillRandom(r *rand.Rand, m mem, a operand, st style) {
 	for i := range a.n {
 		if a.role == out {
-			for j := range a.elem.Size() {
-				m[i*a.elem.Size()+j] = byte(0xC0 + j)
+			for j := range a.elem.Bytes(1) {
+				m[i*a.elem.Bytes(1)+j] = byte(0xC0 + j)
 			}
 			continue
 		}

@@ -11,7 +11,7 @@ func init() {
 		rows, cols := shape[0], shape[1]
 		for _, t := range []tensor.Type{tensor.F32, tensor.BF16} {
 			for _, gap := range []int{0, 6} { // elements between rows
-				size := t.Size()
+				size := t.Bytes(1)
 				register(op{name: fmt.Sprintf("Transpose/%v/%dx%d+%d", t, rows, cols, gap),
 					operands: []operand{{"dst", t, max(0, cols*(rows+gap)-gap), out}, {"src", t, max(0, rows*(cols+gap)-gap), in}},
 					ways: []way{

@@ -26,7 +26,7 @@ type PageLayout struct {
 const TileEntries = 16
 
 // ValuesAt is the offset of the values in bytes.
-func (l PageLayout) ValuesAt() int { return l.PageEntries * l.HeadDim * l.Type.Size() }
+func (l PageLayout) ValuesAt() int { return l.Type.Bytes(l.PageEntries * l.HeadDim) }
 
 // PositionsAt is the offset of the positions in bytes.
 func (l PageLayout) PositionsAt() int { return 2 * l.ValuesAt() }
@@ -62,10 +62,10 @@ type KV struct {
 func (kv *KV) key(slot int) unsafe.Pointer {
 	slot -= kv.Base
 	tile := slot % kv.PageEntries &^ (TileEntries - 1)
-	return unsafe.Add(kv.Pages[slot/kv.PageEntries].K, tile*kv.HeadDim*kv.Type.Size())
+	return unsafe.Add(kv.Pages[slot/kv.PageEntries].K, kv.Type.Bytes(tile*kv.HeadDim))
 }
 
 func (kv *KV) value(slot int) unsafe.Pointer {
 	slot -= kv.Base
-	return unsafe.Add(kv.Pages[slot/kv.PageEntries].V, slot%kv.PageEntries*kv.HeadDim*kv.Type.Size())
+	return unsafe.Add(kv.Pages[slot/kv.PageEntries].V, kv.Type.Bytes(slot%kv.PageEntries*kv.HeadDim))
 }

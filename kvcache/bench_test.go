@@ -26,7 +26,7 @@ func benchTypes(b *testing.B, run func(b *testing.B, c *Cache)) {
 }
 
 // bytesPer returns the bytes of n entries' keys and values.
-func bytesPer(c *Cache, n int) int64 { return int64(n * 2 * benchDim * c.Options().Type.Size()) }
+func bytesPer(c *Cache, n int) int64 { return int64(n * 2 * benchDim * c.Options().Type.Bytes(1)) }
 
 func BenchmarkAppend(b *testing.B) {
 	for _, n := range []int{1, 512} {

@@ -87,7 +87,7 @@ func wantPages(t testing.TB, c *Cache, layer, head int, k, v []float32) {
 	t.Helper()
 	o := c.Options()
 	at := func(p unsafe.Pointer, i int) float32 {
-		switch p = unsafe.Add(p, i*o.Type.Size()); o.Type {
+		switch p = unsafe.Add(p, i*o.Type.Bytes(1)); o.Type {
 		case tensor.F32:
 			return *(*float32)(p)
 		case tensor.F16:
@@ -150,7 +150,7 @@ func testAppendByHand(t *testing.T, at place) {
 	for _, typ := range []tensor.Type{tensor.F32, tensor.F16, tensor.BF16} {
 		for _, dim := range []int{2, 6, 64} {
 			c := at.open(t, Options{Layers: 2, KVHeads: 3, HeadDim: dim, Type: typ, PageEntries: 16})
-			page := int64(2*16*dim*typ.Size() + 16*4)
+			page := int64(2*16*dim*typ.Bytes(1) + 16*4)
 			wantHead(t, c, 1, 2, 0, nil)
 			require.Zero(t, c.Bytes())
 			require.EqualValues(t, -1, c.LastPosition(1, 2))

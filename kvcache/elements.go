@@ -94,7 +94,7 @@ func (c *Cache) load(p unsafe.Pointer, i, span, step int, row []float32) {
 
 // move copies a key and a value, bit for bit, from one place in a page to another.
 func (c *Cache) move(dst kernels.Page, to int, src kernels.Page, from int) {
-	if c.o.Type.Size() == 4 {
+	if c.o.Type.Bytes(1) == 4 {
 		moveElems[uint32](c, dst, to, src, from)
 	} else {
 		moveElems[uint16](c, dst, to, src, from)
@@ -113,7 +113,7 @@ func moveElems[T uint16 | uint32](c *Cache, dst kernels.Page, to int, src kernel
 }
 
 // rowBytes is the size of a key or a value in bytes.
-func (c *Cache) rowBytes() int { return c.o.HeadDim * c.o.Type.Size() }
+func (c *Cache) rowBytes() int { return c.o.Type.Bytes(c.o.HeadDim) }
 
 // values returns the first n values of a page, [n][HeadDim].
 func (c *Cache) values(p kernels.Page, n int) []byte {
@@ -128,7 +128,7 @@ func (c *Cache) keyTiles(p kernels.Page, entry int) []byte {
 
 // appendKeys appends the first n keys of a page to b, row by row.
 func (c *Cache) appendKeys(b []byte, p kernels.Page, n int) []byte {
-	was, size, d := len(b), c.o.Type.Size(), c.o.HeadDim
+	was, size, d := len(b), c.o.Type.Bytes(1), c.o.HeadDim
 	cpu := kernels.Detect()
 	b = slices.Grow(b, n*c.rowBytes())[:was+n*c.rowBytes()]
 	for e := 0; e < n; e += tileEntries {
@@ -140,7 +140,7 @@ func (c *Cache) appendKeys(b []byte, p kernels.Page, n int) []byte {
 
 // takeKeys is the inverse of appendKeys.
 func (c *Cache) takeKeys(p kernels.Page, rows []byte) {
-	n, size, d := len(rows)/c.rowBytes(), c.o.Type.Size(), c.o.HeadDim
+	n, size, d := len(rows)/c.rowBytes(), c.o.Type.Bytes(1), c.o.HeadDim
 	cpu := kernels.Detect()
 	for e := 0; e < n; e += tileEntries {
 		m := min(tileEntries, n-e)

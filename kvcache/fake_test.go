@@ -224,7 +224,7 @@ func (p *fakePool) Copy(dst, src kernels.DevicePage) error {
 // entry returns the key, element by element, the value and the position of an entry
 // of a page, spelling out the layout's formula.
 func (p *fakePool) entry(data []byte, e int) (parts [][]byte) {
-	size, dim := p.l.Type.Size(), p.l.HeadDim
+	size, dim := p.l.Type.Bytes(1), p.l.HeadDim
 	half := p.l.PageEntries * dim * size
 	for d := range dim {
 		at := (e/16*16*dim + d*16 + e%16) * size
@@ -341,7 +341,7 @@ func pass(c *Cache, layer, head, first int, pos []int32, k, v []float32) {
 		parts := t.p.entry(t.p.own(t.pages[e/o.PageEntries]).data, e%o.PageEntries)
 		for j := range d {
 			encode(parts[j], o.Type, k[i*d+j])
-			encode(parts[d][j*o.Type.Size():], o.Type, v[i*d+j])
+			encode(parts[d][j*o.Type.Bytes(1):], o.Type, v[i*d+j])
 		}
 		*(*int32)(unsafe.Pointer(&parts[d+1][0])) = x
 	}

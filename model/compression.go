@@ -35,7 +35,7 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 		return nil, nil
 	}
 	c := m.cfg
-	shape := lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, BytesPerEntry: 2 * c.HeadDim * o.CacheType.Size()}
+	shape := lukv.CacheShape{Layers: c.Layers, KVHeads: c.KVHeads, BytesPerEntry: 2 * o.CacheType.Bytes(c.HeadDim)}
 	for at, w := range c.Windows {
 		if w > 0 {
 			if shape.Excluded == nil {
@@ -357,11 +357,9 @@ func (s *Session) lengths(l *lukv.Layer, lens []int) {
 // reads query head q into dst, [hi-lo][HeadDim].
 func (m *Model) outputRows(at, q, lo, hi int, dst []float32) []float32 {
 	w, d := &m.layers[at].out[0].w, m.cfg.HeadDim
-	size := w.Type.Size()
 	dst = slices.Grow(dst[:0], (hi-lo)*d)[:(hi-lo)*d]
 	for i := lo; i < hi; i++ {
-		from := (i*w.Cols + q*d) * size
-		m.cpu.Widen(dst[(i-lo)*d:(i-lo+1)*d], w.Data[from:from+d*size], w.Type)
+		m.cpu.WidenRow(dst[(i-lo)*d:(i-lo+1)*d], w, i, q*d)
 	}
 	return dst
 }

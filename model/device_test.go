@@ -576,6 +576,6 @@ func TestDeviceLayerBytes(t *testing.T) {
 			vectors += 2 * cfg.HeadDim
 		}
 		w := randomWeights(t, cfg, shape.weights, 7)
-		require.EqualValues(t, matrices*shape.weights.Size()+4*vectors, w.Layers[1].bytes(), shape.name)
+		require.EqualValues(t, matrices*shape.weights.Bytes(1)+4*vectors, w.Layers[1].bytes(), shape.name)
 	}
 }

@@ -156,7 +156,7 @@ func (m *Model) fits(dev kernels.Device, w *Weights, n int) error {
 	for i := range w.Layers {
 		need[i+1] = need[i] + w.Layers[i].bytes()
 	}
-	need[m.cfg.Layers] += int64(len(w.Head.Data) + 4*len(w.Norm.Data)/w.Norm.Type.Size())
+	need[m.cfg.Layers] += int64(len(w.Head.Data) + 4*w.Norm.Len())
 	if need[n] <= free {
 		return nil
 	}
@@ -180,7 +180,7 @@ func (l *LayerWeights) bytes() int64 {
 	}
 	for _, t := range []tensor.Tensor{l.AttnNorm, l.MLPNorm, l.QBias, l.KBias, l.VBias, l.OBias, l.QNorm, l.KNorm, l.GateBias, l.UpBias, l.DownBias} {
 		if t.Data != nil {
-			n += 4 * len(t.Data) / t.Type.Size()
+			n += 4 * t.Len()
 		}
 	}
 	return int64(n)
@@ -201,7 +201,7 @@ func (m *Model) passShape(s runShape) kernels.PassShape {
 		Hidden: c.Hidden, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Intermediate: c.Intermediate, Vocab: c.Vocab,
 		Windows: slices.Clone(c.Windows[:len(m.acc.layers)]),
 		// If any product needs unrounded activations, all get them.
-		BF16:  m.precision == PrecisionBF16 && !m.narrowForms.f32 && !m.innerForms.f32,
+		BF16:  m.precision == PrecisionBF16 && (m.narrowForms|m.innerForms)&kernels.FormF32 == 0,
 		Scale: m.plan[0].attentionScale(),
 		Page:  s.page,
 

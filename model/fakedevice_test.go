@@ -239,7 +239,7 @@ func (p *fakePool) Copy(dst, src kernels.DevicePage) error {
 
 // entry returns the places of element i of the key and value of entry e of a page.
 func (p *fakePool) entry(data []byte, e, i int) (key, value []byte) {
-	size, dim := p.l.Type.Size(), p.l.HeadDim
+	size, dim := p.l.Type.Bytes(1), p.l.HeadDim
 	k := (e/kernels.TileEntries*kernels.TileEntries*dim + i*kernels.TileEntries + e%kernels.TileEntries) * size
 	v := (p.l.PageEntries*dim + e*dim + i) * size
 	return data[k : k+size], data[v : v+size]
@@ -311,7 +311,7 @@ func (t *fakeTable) kv(base, n int) kernels.KV {
 	kv := kernels.KV{Type: l.Type, HeadDim: l.HeadDim, PageEntries: l.PageEntries, Base: base}
 	for _, x := range t.pages[:(n+l.PageEntries-1)/l.PageEntries] {
 		p := unsafe.Pointer(unsafe.SliceData(t.p.data(x)))
-		kv.Pages = append(kv.Pages, kernels.Page{K: p, V: unsafe.Add(p, l.PageEntries*l.HeadDim*l.Type.Size())})
+		kv.Pages = append(kv.Pages, kernels.Page{K: p, V: unsafe.Add(p, l.PageEntries*l.HeadDim*l.Type.Bytes(1))})
 	}
 	return kv
 }
@@ -324,15 +324,15 @@ type fakeHead struct {
 // fakePass keeps what a device would: activations, and operations, as closures.
 type fakePass struct {
 	kernels.PassShape
-	d     *fakeDevice
-	acts  [kernels.ActLogits + 1][]float32
-	in    []float32
-	turns []float32
-	out   []float32
-	stats []kernels.Softmax
-	spans []kernels.PassSpan
-	pos   []int32
-	heads map[[3]int]fakeHead
+	d      *fakeDevice
+	acts   [kernels.ActLogits + 1][]float32
+	in     []float32
+	cosSin []float32
+	out    []float32
+	stats  []kernels.Softmax
+	spans  []kernels.PassSpan
+	pos    []int32
+	heads  map[[3]int]fakeHead
 
 	rows int
 	ops  []func()
@@ -347,16 +347,16 @@ func (d *fakeDevice) Pass(s kernels.PassShape) (kernels.Pass, error) {
 	d.count("pass", 1)
 	p := &fakePass{
 		PassShape: s, d: d,
-		in: make([]float32, s.Rows*s.Hidden), turns: make([]float32, s.Rows*s.HeadDim),
+		in: make([]float32, s.Rows*s.Hidden), cosSin: make([]float32, s.Rows*s.HeadDim),
 		out: make([]float32, s.Logits*s.Vocab), stats: make([]kernels.Softmax, s.Rows*s.Heads),
 		heads: map[[3]int]fakeHead{},
 	}
 	for a := range p.acts {
 		rows := s.Rows
-		if kernels.Act(a) == kernels.ActLogits {
+		if kernels.Activation(a) == kernels.ActLogits {
 			rows = s.Logits
 		}
-		p.acts[a] = make([]float32, rows*p.Columns(kernels.Act(a)))
+		p.acts[a] = make([]float32, rows*p.Columns(kernels.Activation(a)))
 	}
 	return p, nil
 }
@@ -397,15 +397,15 @@ func (p *fakePass) op(f func()) {
 	p.ops = append(p.ops, f)
 }
 
-func (p *fakePass) Take() { p.op(func() { copy(p.acts[kernels.ActX], p.in[:p.rows*p.Hidden]) }) }
-func (p *fakePass) Load(r kernels.DeviceRows, first int) {
+func (p *fakePass) SetInput() { p.op(func() { copy(p.acts[kernels.ActX], p.in[:p.rows*p.Hidden]) }) }
+func (p *fakePass) LoadRows(r kernels.DeviceRows, first int) {
 	p.op(func() { copy(p.acts[kernels.ActX][:p.rows*p.Hidden], r.(*fakeThing).v[first*p.Hidden:]) })
 }
-func (p *fakePass) Store(r kernels.DeviceRows, first int) {
+func (p *fakePass) StoreRows(r kernels.DeviceRows, first int) {
 	p.op(func() { copy(r.(*fakeThing).v[first*p.Hidden:], p.acts[kernels.ActX][:p.rows*p.Hidden]) })
 }
 
-func (p *fakePass) row(a kernels.Act, i int) []float32 {
+func (p *fakePass) row(a kernels.Activation, i int) []float32 {
 	n := p.Columns(a)
 	return p.acts[a][i*n : (i+1)*n]
 }
@@ -437,7 +437,7 @@ func (p *fakePass) product(src []float32, n int, w kernels.DeviceMatrix, bias ke
 	return dst
 }
 
-func (p *fakePass) MatMul(src kernels.Act, add bool, products []kernels.DeviceProduct) {
+func (p *fakePass) MatMul(src kernels.Activation, add bool, products []kernels.DeviceProduct) {
 	products = slices.Clone(products)
 	p.op(func() {
 		for _, x := range products {
@@ -451,7 +451,7 @@ func (p *fakePass) MatMul(src kernels.Act, add bool, products []kernels.DevicePr
 	})
 }
 
-func (p *fakePass) HeadNorm(a kernels.Act, w kernels.DeviceVector, eps float64) {
+func (p *fakePass) HeadNorm(a kernels.Activation, w kernels.DeviceVector, eps float64) {
 	p.op(func() {
 		for i := range p.rows * p.Columns(a) / p.HeadDim {
 			x := p.acts[a][i*p.HeadDim : (i+1)*p.HeadDim]
@@ -464,8 +464,8 @@ func (p *fakePass) RopeAppend(layer int) {
 	p.op(func() {
 		d := p.HeadDim
 		for i := range p.rows {
-			t := p.turns[i*d : (i+1)*d]
-			for _, a := range []kernels.Act{kernels.ActQ, kernels.ActK} {
+			t := p.cosSin[i*d : (i+1)*d]
+			for _, a := range []kernels.Activation{kernels.ActQ, kernels.ActK} {
 				x := p.row(a, i)
 				for ; len(x) > 0; x = x[d:] {
 					p.d.cpu.Rope(x[:d], t[:d/2], t[d/2:])
@@ -528,7 +528,7 @@ func (p *fakePass) GateUp(gate, up kernels.DeviceMatrix, gb, ub kernels.DeviceVe
 	p.op(func() {
 		g := p.product(p.acts[kernels.ActNorm], p.rows, gate, gb)
 		u := p.product(p.acts[kernels.ActNorm], p.rows, up, ub)
-		p.d.cpu.SwiGLU(p.acts[kernels.ActInner][:len(g)], g, u)
+		p.d.cpu.SwiGLU(p.acts[kernels.ActMLP][:len(g)], g, u)
 	})
 }
 
@@ -545,8 +545,8 @@ func (p *fakePass) Logits(w kernels.DeviceVector, eps float64, head kernels.Devi
 	})
 }
 
-func (p *fakePass) In() []float32    { return p.in }
-func (p *fakePass) Turns() []float32 { return p.turns }
+func (p *fakePass) In() []float32     { return p.in }
+func (p *fakePass) CosSin() []float32 { return p.cosSin }
 
 func (p *fakePass) SetSpans(spans []kernels.PassSpan, positions []int32) {
 	if len(spans) > p.Sequences {
@@ -582,7 +582,7 @@ func (p *fakePass) Run(ctx context.Context, list kernels.PassList) error {
 
 func (p *fakePass) OutLogits(n int) []float32 { return p.out[:n*p.Vocab] }
 
-func (p *fakePass) Read(_ context.Context, dst []float32, a kernels.Act, first, n int) error {
+func (p *fakePass) Read(_ context.Context, dst []float32, a kernels.Activation, first, n int) error {
 	if p.open {
 		panic("fake device: Read while recording")
 	}

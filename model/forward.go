@@ -26,7 +26,7 @@ type decoder[M, V any] struct {
 
 	qkv  []linear[M, V] // of ActNorm, [Heads*HeadDim, Hidden], [KVHeads*HeadDim, Hidden] twice
 	out  []linear[M, V] // of ActAttention, [Hidden, Heads*HeadDim]
-	down []linear[M, V] // of ActInner, [Hidden, Intermediate]
+	down []linear[M, V] // of ActMLP, [Hidden, Intermediate]
 
 	gate, up         M // [Intermediate, Hidden]
 	gateBias, upBias V // [Intermediate]
@@ -36,12 +36,12 @@ type decoder[M, V any] struct {
 type linear[M, V any] struct {
 	w    M
 	bias V
-	dst  kernels.Act
+	dst  kernels.Activation
 }
 
 // newDecoder makes a layer from stored weights. vector is called for absent tensors, too.
 func newDecoder[M, V any](p *layerPlan, l *LayerWeights, matrix func(tensor.Tensor) M, vector func(tensor.Tensor) V) decoder[M, V] {
-	of := func(w, bias tensor.Tensor, dst kernels.Act) linear[M, V] {
+	of := func(w, bias tensor.Tensor, dst kernels.Activation) linear[M, V] {
 		return linear[M, V]{matrix(w), vector(bias), dst}
 	}
 	return decoder[M, V]{
@@ -63,15 +63,15 @@ type backend[M, V any] interface {
 	// norm sets ActNorm to the RMS-normalised ActX.
 	norm(w V)
 	// multiply computes products of src, adding them to their dst if add is set.
-	multiply(src kernels.Act, add bool, linears []linear[M, V])
+	multiply(src kernels.Activation, add bool, linears []linear[M, V])
 	// headNorm normalises every head of a in place.
-	headNorm(a kernels.Act, w V)
+	headNorm(a kernels.Activation, w V)
 	// ropeAppend rotates queries and keys and appends keys and values to the
 	// caches of the spans.
 	ropeAppend(at int) error
 	// attend sets ActAttention.
 	attend(at int)
-	// gateUp sets ActInner to SwiGLU of the products of ActNorm with gate and up.
+	// gateUp sets ActMLP to SwiGLU of the products of ActNorm with gate and up.
 	gateUp(gate, up M, gateBias, upBias V)
 	// queriesReady is called when ActQ holds a layer's queries before rotation,
 	// attentionReady when the layer's attention is complete: the points at which
@@ -102,7 +102,7 @@ func forwardLayer[M, V any](b backend[M, V], at int, l *decoder[M, V]) error {
 	b.multiply(kernels.ActAttention, true, l.out)
 	b.norm(l.mlpNorm)
 	b.gateUp(l.gate, l.up, l.gateBias, l.upBias)
-	b.multiply(kernels.ActInner, true, l.down)
+	b.multiply(kernels.ActMLP, true, l.down)
 	return nil
 }
 
@@ -293,7 +293,7 @@ type stream struct {
 	mem    []byte             // of x, outside the Go heap: freed when the prefill ends
 	memory *kvcache.Account   // charged for it, may be nil
 	rows   kernels.DeviceRows // the same on a device, nil without one
-	turns  []float32          // [tokens][HeadDim] for the device: cosines and sines
+	cosSin []float32          // [tokens][HeadDim] for the device: cosines and sines
 }
 
 func (r *run) newStream(tokens []int32) (*stream, error) {
@@ -380,9 +380,8 @@ func (r *run) streamLogits(ctx context.Context, dst []float32, st *stream, first
 // embedTokens writes the embeddings of tokens to x, [len(tokens)][Hidden].
 func (m *Model) embedTokens(x []float32, tokens []int32) {
 	h := m.cfg.Hidden
-	size := h * m.embed.Type.Size()
 	for i, t := range tokens {
-		m.cpu.Widen(x[i*h:(i+1)*h], m.embed.Data[int(t)*size:(int(t)+1)*size], m.embed.Type)
+		m.cpu.WidenRow(x[i*h:(i+1)*h], &m.embed, int(t), 0)
 	}
 }
 

@@ -80,7 +80,7 @@ func (d *deviceRun) start() {
 	d.ready = 0
 }
 
-// rotations fills the turns of all rows.
+// rotations fills the cosines and sines of all rows.
 func (d *deviceRun) rotations() { d.each(d.rows, 16, (*turnStage)(d)) }
 
 type turnStage deviceRun
@@ -88,11 +88,11 @@ type turnStage deviceRun
 func (st *turnStage) Run(lo, hi, _ int) {
 	d := (*deviceRun)(st)
 	n := d.m.cfg.HeadDim
-	turns := d.p.Turns()
+	cosSin := d.p.CosSin()
 	for i := range d.spans {
 		g := &d.spans[i]
 		for row := max(lo, g.row); row < min(hi, g.row+g.n); row++ {
-			t := turns[row*n : (row+1)*n]
+			t := cosSin[row*n : (row+1)*n]
 			d.m.rope.row(int(d.pos[row]), g.seqLen, t[:n/2], t[n/2:])
 		}
 	}
@@ -157,7 +157,7 @@ func (d *deviceRun) once(ctx context.Context, rows int, record func() error) err
 // record records the operations of a key.
 func (d *deviceRun) record(k listKey) error {
 	if k.layers > 0 {
-		d.p.Take()
+		d.p.SetInput()
 	}
 	for at := range k.layers {
 		if err := forwardLayer(d, at, &d.acc.layers[at]); err != nil {
@@ -219,20 +219,20 @@ func (st *reserveStage) Run(lo, hi, _ int) {
 	}
 }
 
-// turn hands the turns of the run's rows, those of the stream from first on, to
+// turn hands the cosines and sines of the run's rows, those of the stream from first on, to
 // the device. They are computed in the first layer and kept for the others.
 func (st *stream) turn(d *deviceRun, at, first int) {
 	n := d.m.cfg.HeadDim
-	if st.turns == nil {
-		st.turns = make([]float32, len(st.tokens)*n)
+	if st.cosSin == nil {
+		st.cosSin = make([]float32, len(st.tokens)*n)
 	}
-	kept := st.turns[first*n : (first+d.rows)*n]
+	kept := st.cosSin[first*n : (first+d.rows)*n]
 	if at > 0 {
-		copy(d.p.Turns(), kept)
+		copy(d.p.CosSin(), kept)
 		return
 	}
 	d.rotations()
-	copy(kept, d.p.Turns())
+	copy(kept, d.p.CosSin())
 }
 
 // forwardLayer runs a layer over the rows of a stream from first on. The first layer
@@ -249,15 +249,15 @@ func (d *deviceRun) forwardLayer(ctx context.Context, at int, st *stream, first 
 	}
 	err := d.once(ctx, d.rows, func() error {
 		if at == 0 {
-			d.p.Take()
+			d.p.SetInput()
 		} else {
-			d.p.Load(st.rows, first)
+			d.p.LoadRows(st.rows, first)
 		}
 		if err := forwardLayer(d, at, &d.acc.layers[at]); err != nil {
 			return err
 		}
 		if !last {
-			d.p.Store(st.rows, first)
+			d.p.StoreRows(st.rows, first)
 		}
 		return nil
 	})
@@ -304,7 +304,7 @@ func (st *copyStage) Run(lo, hi, _ int) {
 // streamLogits computes the logits of rows of a stream.
 func (d *deviceRun) streamLogits(ctx context.Context, dst []float32, st *stream, first, n int) error {
 	err := d.once(ctx, n, func() error {
-		d.p.Load(st.rows, first)
+		d.p.LoadRows(st.rows, first)
 		d.p.Logits(d.acc.norm, d.m.cfg.NormEps, d.acc.head, 0, n)
 		return nil
 	})
@@ -317,7 +317,7 @@ func (d *deviceRun) streamLogits(ctx context.Context, dst []float32, st *stream,
 
 func (d *deviceRun) norm(w kernels.DeviceVector) { d.p.Norm(w, d.m.cfg.NormEps) }
 
-func (d *deviceRun) multiply(src kernels.Act, add bool, linears []deviceLinear) {
+func (d *deviceRun) multiply(src kernels.Activation, add bool, linears []deviceLinear) {
 	list := make([]kernels.DeviceProduct, len(linears))
 	for i, p := range linears {
 		list[i] = kernels.DeviceProduct{W: p.w, Dst: p.dst, Bias: p.bias}
@@ -325,7 +325,7 @@ func (d *deviceRun) multiply(src kernels.Act, add bool, linears []deviceLinear) 
 	d.p.MatMul(src, add, list)
 }
 
-func (d *deviceRun) headNorm(a kernels.Act, w kernels.DeviceVector) {
+func (d *deviceRun) headNorm(a kernels.Activation, w kernels.DeviceVector) {
 	d.p.HeadNorm(a, w, d.m.cfg.NormEps)
 }
 

@@ -1,14 +1,9 @@
 package model
 
 import (
-	"unsafe"
-
 	"github.com/lukv/lukv/internal/workers"
 	"github.com/lukv/lukv/kernels"
-	"github.com/lukv/lukv/tensor"
 )
-
-const bf16Type = tensor.BF16
 
 type (
 	hostLinear  = linear[kernels.Matrix, []float32]
@@ -22,13 +17,13 @@ type (
 type hostRun struct {
 	*pass
 
-	x       []float32 // [rows][Hidden] residual stream
-	own     []float32 // memory for x if the caller brings none, made when first needed
-	narrow  operand   // [rows][Hidden] normalised, then [rows][Heads*HeadDim] attention
-	shared  []float32 // queries, keys and values, or inner: never needed at the same time
-	inner   operand   // [rows][Intermediate]
-	k, v    []float32 // [rows][KVHeads*HeadDim]
-	cos     []float32 // [rows][HeadDim/2]
+	x       []float32       // [rows][Hidden] residual stream
+	own     []float32       // memory for x if the caller brings none, made when first needed
+	narrow  kernels.Operand // [rows][Hidden] normalised, then [rows][Heads*HeadDim] attention
+	shared  []float32       // queries, keys and values, or inner: never needed at the same time
+	inner   kernels.Operand // [rows][Intermediate]
+	k, v    []float32       // [rows][KVHeads*HeadDim]
+	cos     []float32       // [rows][HeadDim/2]
 	sin     []float32
 	dst     []float32 // [rows][Vocab] logits, the caller's
 	workers []hostScratch
@@ -37,78 +32,17 @@ type hostRun struct {
 
 	// The current stage's operands; see the stage types below.
 	weight   []float32
-	src      *operand
+	src      *kernels.Operand
 	add      bool
 	strip    int // weight rows that a worker takes at a time
 	linears  []hostLinear
 	gate, up hostLinear
-	norming  kernels.Act
+	norming  kernels.Activation
 	items    []attentionItem
 	splits   []splitHead
 	values   []float32 // of the blocks of splits
 	stats    []kernels.Softmax
 	errs     []error // per span and KV head
-}
-
-// operand is the left side of matrix products, in the forms that they read.
-type operand struct {
-	f32  []float32 // [rows][wide] unrounded, nil if no product reads it
-	bf16 []uint16  // [rows][wide] rounded, nil likewise
-	wide int
-}
-
-// operandForms says which forms products read.
-type operandForms struct{ f32, bf16 bool }
-
-// with adds the form that a product with weights of type t reads.
-func (f operandForms) with(p Precision, t tensor.Type) operandForms {
-	if p == PrecisionBF16 && t == bf16Type {
-		f.bf16 = true
-	} else {
-		f.f32 = true
-	}
-	return f
-}
-
-// stride returns the row distance of an operand: not a power of two, so that rows do
-// not fall on the same cache sets.
-func (f operandForms) stride(cols int) int { return cols + 64 }
-
-// words returns the size of an operand in float32.
-func (f operandForms) words(rows, cols int) int {
-	n := rows * f.stride(cols)
-	words := 0
-	if f.f32 {
-		words = n
-	}
-	if f.bf16 {
-		words += (n + 1) / 2
-	}
-	return words
-}
-
-// newOperand makes an operand in the first words of mem.
-func newOperand(mem []float32, rows, cols int, f operandForms) operand {
-	o := operand{wide: f.stride(cols)}
-	n := rows * o.wide
-	if f.f32 {
-		o.f32, mem = mem[:n:n], mem[n:]
-	}
-	if f.bf16 {
-		o.bf16 = unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(mem[:(n+1)/2]))), n)
-	}
-	return o
-}
-
-// store sets the columns of a row from col on to x.
-func (o *operand) store(cpu kernels.CPU, row, col int, x []float32) {
-	at := row*o.wide + col
-	if o.f32 != nil {
-		copy(o.f32[at:at+len(x)], x)
-	}
-	if o.bf16 != nil {
-		cpu.RoundBF16(o.bf16[at:at+len(x)], x)
-	}
 }
 
 // hostScratch is the scratch of one worker.
@@ -157,12 +91,12 @@ func newHostRun(p *pass) *hostRun {
 	qn, kn := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	wide := max(c.Hidden, qn)
 	nq, nk := n*qn, n*kn
-	shared := make([]float32, max(nq+2*nk, p.m.innerForms.words(n, c.Intermediate)))
+	shared := make([]float32, max(nq+2*nk, kernels.OperandWords(p.m.innerForms, n, c.Intermediate)))
 	h := &hostRun{
 		pass:   p,
-		narrow: newOperand(make([]float32, p.m.narrowForms.words(n, wide)), n, wide, p.m.narrowForms),
+		narrow: kernels.NewOperand(make([]float32, kernels.OperandWords(p.m.narrowForms, n, wide)), p.m.narrowForms, n, wide),
 		shared: shared,
-		inner:  newOperand(shared, n, c.Intermediate, p.m.innerForms),
+		inner:  kernels.NewOperand(shared, p.m.innerForms, n, c.Intermediate),
 		k:      shared[nq : nq+nk], v: shared[nq+nk : nq+2*nk],
 		cos: make([]float32, n*c.HeadDim/2), sin: make([]float32, n*c.HeadDim/2),
 		workers: make([]hostScratch, p.m.pool.Threads()),
@@ -196,7 +130,7 @@ func (h *hostRun) useOwn() {
 // workers grow, at most 300 KiB each.
 func (h *hostRun) bytes() int {
 	n := 4 * (len(h.own) + len(h.shared) + len(h.cos) + len(h.sin))
-	n += 4*len(h.narrow.f32) + 2*len(h.narrow.bf16)
+	n += 4 * kernels.OperandWords(h.m.narrowForms, h.cap, max(h.m.cfg.Hidden, h.m.cfg.Heads*h.m.cfg.HeadDim))
 	for i := range h.workers {
 		w := &h.workers[i]
 		n += 4 * (len(w.tile) + len(w.row) + len(w.strip[0]) + len(w.strip[1]))
@@ -205,15 +139,15 @@ func (h *hostRun) bytes() int {
 }
 
 // operand returns the operand that holds an activation.
-func (h *hostRun) operand(a kernels.Act) *operand {
-	if a == kernels.ActInner {
+func (h *hostRun) operand(a kernels.Activation) *kernels.Operand {
+	if a == kernels.ActMLP {
 		return &h.inner
 	}
 	return &h.narrow
 }
 
 // buffer returns an activation that products write, in rows without padding.
-func (h *hostRun) buffer(a kernels.Act) []float32 {
+func (h *hostRun) buffer(a kernels.Activation) []float32 {
 	switch a {
 	case kernels.ActX:
 		return h.x
@@ -258,11 +192,11 @@ func (st *normStage) Run(lo, hi, worker int) {
 	row := h.workers[worker].row
 	for i := lo; i < hi; i++ {
 		h.m.cpu.RMSNorm(row, h.x[i*n:(i+1)*n], h.weight, h.m.cfg.NormEps)
-		h.narrow.store(h.m.cpu, i, 0, row)
+		h.m.cpu.SetOperand(&h.narrow, i, 0, row)
 	}
 }
 
-func (h *hostRun) multiply(src kernels.Act, add bool, linears []hostLinear) {
+func (h *hostRun) multiply(src kernels.Activation, add bool, linears []hostLinear) {
 	h.src, h.add, h.linears = h.operand(src), add, linears
 	total := 0
 	for i := range linears {
@@ -300,13 +234,8 @@ func (st *linearStage) Run(lo, hi, worker int) {
 func (h *hostRun) matMul(dst []float32, ldd int, p *hostLinear, lo, hi int) {
 	// dst begins with column lo. The rows after hi stay in w: the kernels prefetch
 	// them.
-	w, n := p.w, hi-lo
-	w.Data, w.Rows = w.Data[lo*w.Cols*w.Type.Size():], w.Rows-lo
-	if h.src.bf16 != nil && w.Type == bf16Type {
-		h.m.cpu.MatMulBF16(dst, ldd, h.src.bf16, h.src.wide, h.rows, &w, 0, n)
-	} else {
-		h.m.cpu.MatMul(dst, ldd, h.src.f32, h.src.wide, h.rows, &w, 0, n)
-	}
+	w, n := p.w.Slice(lo, p.w.Rows), hi-lo
+	h.m.cpu.Multiply(dst, ldd, h.src, h.rows, &w, 0, n)
 	if p.bias != nil {
 		for i := range h.rows {
 			h.m.cpu.Add(dst[i*ldd:i*ldd+n], p.bias[lo:hi])
@@ -323,7 +252,7 @@ func (h *hostRun) addLinear(p *hostLinear, lo, hi int, buf []float32) {
 	}
 }
 
-func (h *hostRun) headNorm(a kernels.Act, w []float32) {
+func (h *hostRun) headNorm(a kernels.Activation, w []float32) {
 	h.weight, h.norming = w, a
 	h.each(h.rows, 4, (*headNormStage)(h))
 }
@@ -432,7 +361,7 @@ func (st *gateUpStage) Run(lo, hi, worker int) {
 		h.matMul(u, cols, &h.up, lo, end)
 		h.m.cpu.SwiGLU(g, g, u)
 		for i := range h.rows {
-			h.inner.store(h.m.cpu, i, lo, g[i*cols:(i+1)*cols])
+			h.m.cpu.SetOperand(&h.inner, i, lo, g[i*cols:(i+1)*cols])
 		}
 		lo = end
 	}

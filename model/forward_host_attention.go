@@ -159,7 +159,7 @@ func (st *attentionStage) Run(lo, hi, worker int) {
 			h.m.cpu.MergeAttention(&a, &split.blocks, &w.attention)
 		}
 		for j := range it.n {
-			h.narrow.store(h.m.cpu, first+j, col, w.tile[j*stride+col:j*stride+col+width])
+			h.m.cpu.SetOperand(&h.narrow, first+j, col, w.tile[j*stride+col:j*stride+col+width])
 		}
 	}
 }

@@ -62,7 +62,7 @@ func (hiddenValues) Score(ctx context.Context, l *lukv.Layer) (lukv.Scores, erro
 			seen.tokens++
 			for d := range l.HeadDim {
 				i := h*l.HeadDim + d
-				seen.m.cpu.Widen(row, w.Data[i*dim*w.Type.Size():(i+1)*dim*w.Type.Size()], w.Type)
+				seen.m.cpu.WidenRow(row, &w, i, 0)
 				sum := 0.0
 				if bias != nil {
 					sum = float64(bias[i])

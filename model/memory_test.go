@@ -1,6 +1,7 @@
 package model
 
 import (
+	"github.com/lukv/lukv/kernels"
 	"runtime"
 	"testing"
 
@@ -29,7 +30,7 @@ func TestRunMemory(t *testing.T) {
 		{tensor.BF16, 1, mib / 2},
 		{tensor.F32, 1, mib / 2},
 	} {
-		m.narrowForms = operandForms{}.with(m.precision, c.weights)
+		m.narrowForms = kernels.FormFor(c.weights, m.precision.forms())
 		m.innerForms = m.narrowForms
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

@@ -40,8 +40,8 @@ type Model struct {
 	eos    []int32
 
 	// What the operands of products must hold: those of width Hidden or
-	// Heads*HeadDim, and ActInner.
-	narrowForms, innerForms operandForms
+	// Heads*HeadDim, and ActMLP.
+	narrowForms, innerForms kernels.Forms
 
 	acc  *accelerator // nil without a device
 	runs runList
@@ -168,14 +168,15 @@ func newModel(ctx context.Context, cfg *Config, w *Weights, opts []Option) (*Mod
 	for _, t := range cfg.EOS {
 		m.eos = append(m.eos, int32(t))
 	}
-	m.narrowForms = m.narrowForms.with(m.precision, w.Head.Type)
+	forms := m.precision.forms()
+	m.narrowForms = kernels.FormFor(w.Head.Type, forms)
 	for i := range m.layers {
 		l := &w.Layers[i]
 		m.layers[i] = newDecoder(&m.plan[i], l, matrix, vector)
 		for _, t := range []tensor.Tensor{l.Q, l.K, l.V, l.O, l.Gate, l.Up} {
-			m.narrowForms = m.narrowForms.with(m.precision, t.Type)
+			m.narrowForms |= kernels.FormFor(t.Type, forms)
 		}
-		m.innerForms = m.innerForms.with(m.precision, l.Down.Type)
+		m.innerForms |= kernels.FormFor(l.Down.Type, forms)
 	}
 	if err := m.openDevice(ctx, w, &o); err != nil {
 		return nil, err

@@ -21,6 +21,14 @@ const (
 	PrecisionF32 Precision = "f32"
 )
 
+// forms returns the forms of activations that products may read.
+func (p Precision) forms() kernels.Forms {
+	if p == PrecisionBF16 {
+		return kernels.FormF32 | kernels.FormBF16
+	}
+	return kernels.FormF32
+}
+
 // Option configures [Open] and its siblings.
 type Option func(*options)
 

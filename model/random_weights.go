@@ -129,7 +129,7 @@ func (g *randomTensors) fill(shape []int, at func(i uint64) float32) tensor.Tens
 	if g.ctx.Err() != nil {
 		n = 0
 	}
-	size := g.t.Size()
+	size := g.t.Bytes(1)
 	data := make([]byte, n*size)
 	const part = 1 << 20
 	var wg sync.WaitGroup

@@ -41,7 +41,7 @@ func (s *Session) Stats() SessionStats {
 	defer s.quiet()()
 	st := s.stats
 	c := s.m.cfg
-	page, entry := s.cache.Options().PageEntries, int64(2*c.HeadDim*s.opts.CacheType.Size())
+	page, entry := s.cache.Options().PageEntries, int64(2*c.HeadDim*s.opts.CacheType.Bytes(1))
 	var fullPages int64
 	for at := range c.Layers {
 		kept, whole := st.Entries, st.FullEntries

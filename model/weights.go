@@ -195,9 +195,7 @@ func (l *loader) load(p *place) (tensor.Tensor, error) {
 			return t, fmt.Errorf("checkpoint file %q: tensor %q has shape %s, expected %s by the config",
 				file, name, tensor.ShapeString(t.Shape), tensor.ShapeString(s.shape))
 		}
-		switch t.Type {
-		case tensor.F32, tensor.F16, tensor.BF16:
-		default:
+		if !t.Type.Weights() {
 			return t, fmt.Errorf("checkpoint file %q: tensor %q is of type %v, expected F32, F16 or BF16", file, name, t.Type)
 		}
 		l.used[name] = true
@@ -259,7 +257,7 @@ func renaming(names []string, n naming) func(string) string {
 // aligned returns t itself if its elements are aligned, and a copy in new memory
 // otherwise.
 func aligned(t tensor.Tensor) tensor.Tensor {
-	if uintptr(unsafe.Pointer(unsafe.SliceData(t.Data)))%uintptr(t.Type.Size()) == 0 {
+	if uintptr(unsafe.Pointer(unsafe.SliceData(t.Data)))%uintptr(t.Type.Align()) == 0 {
 		return t
 	}
 	c := tensor.Make(t.Type, t.Shape...)

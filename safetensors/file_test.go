@@ -113,7 +113,7 @@ func TestParseStrictness(t *testing.T) {
 		{"many dimensions", `{"a":{"dtype":"U8","shape":[` + strings.Repeat("1,", 64) + `1],"data_offsets":[0,1]}}`, "more than 64"},
 		{"most dimensions", `{"a":{"dtype":"U8","shape":[` + strings.Repeat("1,", 63) + `1],"data_offsets":[0,1]}}`, ""},
 		{"four-bit floats", `{"a":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}`, ""},
-		{"half a byte", `{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}}`, "3 elements of 4 bits end within a byte"},
+		{"half a byte", `{"a":{"dtype":"F4","shape":[3],"data_offsets":[0,1]}}`, "3 elements are not whole blocks of 2"},
 		{"no such floats", `{"a":{"dtype":"F5","shape":[8],"data_offsets":[0,1]}}`, `"F5" is not supported`},
 		{"zero after overflow", `{"a":` + a + `,"b":{"dtype":"U8","shape":[65536,65536,65536,65536,0],"data_offsets":[1,1]}}`, "out of range"},
 	}

@@ -71,7 +71,7 @@ func Size(tensors []Named, metadata map[string]string) (int64, error) {
 func inOrder(tensors []Named) []Named {
 	order := slices.Clone(tensors)
 	slices.SortStableFunc(order, func(a, b Named) int {
-		return cmp.Compare(b.Tensor.Type.Size(), a.Tensor.Type.Size())
+		return cmp.Compare(b.Tensor.Type.Align(), a.Tensor.Type.Align())
 	})
 	return order
 }

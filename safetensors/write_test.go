@@ -61,7 +61,7 @@ func TestRoundTrip(t *testing.T) {
 		offset := a.Len()
 		for _, m := range slices.Backward(f.tensors) {
 			offset -= len(m.tensor.Data)
-			require.Zero(t, offset%m.tensor.Type.Size(), "alignment of %v", m.tensor)
+			require.Zero(t, offset%m.tensor.Type.Align(), "alignment of %v", m.tensor)
 		}
 		require.Zero(t, offset%8, "the data begin at a multiple of 8")
 	})

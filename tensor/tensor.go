@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -42,7 +43,7 @@ func Count(shape []int) (int, error) {
 
 // Bytes returns the number of bytes that an array of the given type and shape
 // takes. It fails if Count does, for an invalid type, if the size is beyond the
-// range of int, and if elements smaller than a byte do not fill the last one.
+// range of int, and if the elements do not fill the last block.
 func Bytes(t Type, shape []int) (int, error) {
 	if !t.Valid() {
 		return 0, fmt.Errorf("element type %v is invalid", t)
@@ -51,14 +52,13 @@ func Bytes(t Type, shape []int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	width := typeInfo[t].bits
-	hi, lo := bits.Mul64(uint64(n), uint64(width))
-	size := hi<<61 | lo>>3
-	switch {
-	case hi > 3 || size > math.MaxInt: // from hi = 4 on the sign bit would be set
+	f := &formats[t]
+	if n%f.block != 0 {
+		return 0, fmt.Errorf("%v%s: %d elements are not whole blocks of %d", t, ShapeString(shape), n, f.block)
+	}
+	hi, size := bits.Mul64(uint64(n/f.block), uint64(f.bytes))
+	if hi != 0 || size > math.MaxInt {
 		return 0, fmt.Errorf("%v%s: size in bytes is out of range", t, ShapeString(shape))
-	case lo%8 != 0:
-		return 0, fmt.Errorf("%v%s: %d elements of %d bits end within a byte", t, ShapeString(shape), n, width)
 	}
 	return int(size), nil
 }
@@ -135,24 +135,18 @@ func (t Tensor) Len() int {
 	if t.IsZero() {
 		return 0
 	}
-	if size := t.Type.Size(); size > 0 {
-		return len(t.Data) / size
-	}
-	n, _ := Count(t.Shape) // in range, since Data is
-	return n
+	f := &formats[t.Type]
+	return len(t.Data) / f.bytes * f.block
 }
 
 // Row returns element i along the first dimension: for a [rows, cols] matrix,
 // row i as a view of shape [cols]. It panics if t is a scalar or i is out of
-// range, and for types smaller than a byte, whose rows may end within one.
+// range, and for rows that are not whole blocks.
 func (t Tensor) Row(i int) Tensor {
-	if t.Type.Size() == 0 {
-		panic(fmt.Sprintf("tensor: row of %v%s", t.Type, ShapeString(t.Shape)))
-	}
 	if len(t.Shape) == 0 || i < 0 || i >= t.Shape[0] {
 		panic(fmt.Sprintf("tensor: row %d of shape %s", i, ShapeString(t.Shape)))
 	}
-	size := len(t.Data) / t.Shape[0]
+	size := t.Type.Bytes(t.Len() / t.Shape[0])
 	return Tensor{Type: t.Type, Shape: t.Shape[1:], Data: t.Data[i*size : (i+1)*size : (i+1)*size]}
 }
 
@@ -190,31 +184,12 @@ func (t Tensor) U16s() []uint16 {
 	return v
 }
 
-// AppendF32s appends the elements of a floating-point tensor (F32, F16, BF16:
-// exactly; F64: rounded to nearest even) to dst and returns the extended slice.
-// It panics for types that are not Float.
+// AppendF32s appends the elements of a tensor, converted as by Type.Widen, to dst and
+// returns the extended slice. It panics for types that Widen does not convert.
 func (t Tensor) AppendF32s(dst []float32) []float32 {
-	d := t.Data
-	switch t.Type {
-	case F32:
-		for ; len(d) >= 4; d = d[4:] {
-			dst = append(dst, math.Float32frombits(binary.LittleEndian.Uint32(d)))
-		}
-	case F16:
-		for ; len(d) >= 2; d = d[2:] {
-			dst = append(dst, F16ToF32(binary.LittleEndian.Uint16(d)))
-		}
-	case BF16:
-		for ; len(d) >= 2; d = d[2:] {
-			dst = append(dst, BF16ToF32(binary.LittleEndian.Uint16(d)))
-		}
-	case F64:
-		for ; len(d) >= 8; d = d[8:] {
-			dst = append(dst, float32(math.Float64frombits(binary.LittleEndian.Uint64(d))))
-		}
-	default:
-		panic(fmt.Sprintf("tensor: cannot widen %v%s to float32", t.Type, ShapeString(t.Shape)))
-	}
+	was, n := len(dst), t.Len()
+	dst = slices.Grow(dst, n)[:was+n]
+	t.Type.Widen(dst[was:], t.Data)
 	return dst
 }
 
@@ -238,7 +213,7 @@ func (t Tensor) Int64s(dst []int64) []int64 {
 	}
 	dst = dst[:n]
 	for i := range dst {
-		d := t.Data[i*t.Type.Size():]
+		d := t.Data[i*len(t.Data)/n:]
 		switch t.Type {
 		case I64, U64:
 			dst[i] = int64(binary.LittleEndian.Uint64(d))

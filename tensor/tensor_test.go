@@ -9,12 +9,15 @@ import (
 )
 
 func TestTypes(t *testing.T) {
-	sizes := map[Type]int{F32: 4, F16: 2, BF16: 2, F64: 8, I64: 8, I32: 4, I16: 2, I8: 1,
-		U64: 8, U32: 4, U16: 2, U8: 1, Bool: 1, F8E4M3: 1, F8E5M2: 1,
-		F8E4M3FNUZ: 1, F8E5M2FNUZ: 1, F8E8M0: 1, C64: 8, F4: 0, F6E2M3: 0, F6E3M2: 0}
-	require.Len(t, sizes, typeCount)
-	for typ, size := range sizes {
-		assert.Equal(t, size, typ.Size(), typ.String())
+	bits := map[Type]int{F32: 32, F16: 16, BF16: 16, F64: 64, I64: 64, I32: 32, I16: 16, I8: 8,
+		U64: 64, U32: 32, U16: 16, U8: 8, Bool: 8, F8E4M3: 8, F8E5M2: 8,
+		F8E4M3FNUZ: 8, F8E5M2FNUZ: 8, F8E8M0: 8, C64: 64, F4: 4, F6E2M3: 6, F6E3M2: 6}
+	require.Len(t, bits, typeCount)
+	for typ, n := range bits {
+		assert.Equal(t, n, typ.Bytes(8), typ.String())
+		if n%8 != 0 {
+			assert.Panics(t, func() { typ.Bytes(1) }, typ.String())
+		}
 		got, err := ParseType(typ.String())
 		require.NoError(t, err)
 		assert.Equal(t, typ, got)
@@ -24,7 +27,7 @@ func TestTypes(t *testing.T) {
 		assert.Error(t, err, name)
 	}
 	assert.False(t, Type(0).Valid())
-	assert.Zero(t, Type(200).Size())
+	assert.Zero(t, Type(0).Bytes(1))
 	assert.Equal(t, "Type(200)", Type(200).String())
 }
 
@@ -170,7 +173,7 @@ func TestInt64s(t *testing.T) {
 	want := map[Type]int64{I64: -1, U64: -1, I32: -1, U32: math.MaxUint32, I16: -1,
 		U16: math.MaxUint16, I8: -1, U8: 255, Bool: 255}
 	for typ, w := range want {
-		x := Tensor{Type: typ, Shape: []int{1}, Data: ff[:typ.Size()]}
+		x := Tensor{Type: typ, Shape: []int{1}, Data: ff[:typ.Bytes(1)]}
 		assert.Equal(t, []int64{w}, x.Int64s(nil), typ.String())
 	}
 	x := FromI64s([]int64{5, -6}, 2)

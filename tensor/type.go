@@ -37,30 +37,8 @@ const (
 	typeCount = iota
 )
 
-var typeInfo = [typeCount + 1]struct {
-	name string
-	bits int
-}{
-	F32: {"F32", 32}, F16: {"F16", 16}, BF16: {"BF16", 16}, F64: {"F64", 64},
-	I64: {"I64", 64}, I32: {"I32", 32}, I16: {"I16", 16}, I8: {"I8", 8},
-	U64: {"U64", 64}, U32: {"U32", 32}, U16: {"U16", 16}, U8: {"U8", 8},
-	Bool: {"BOOL", 8}, F8E4M3: {"F8_E4M3", 8}, F8E5M2: {"F8_E5M2", 8},
-	F8E4M3FNUZ: {"F8_E4M3FNUZ", 8}, F8E5M2FNUZ: {"F8_E5M2FNUZ", 8},
-	F8E8M0: {"F8_E8M0", 8}, C64: {"C64", 64},
-	F4: {"F4", 4}, F6E2M3: {"F6_E2M3", 6}, F6E3M2: {"F6_E3M2", 6},
-}
-
 // Valid reports whether t is one of the types above.
 func (t Type) Valid() bool { return t >= F32 && t <= typeCount }
-
-// Size returns the size of one element in bytes, 0 for an invalid type and for one
-// smaller than a byte.
-func (t Type) Size() int {
-	if !t.Valid() {
-		return 0
-	}
-	return typeInfo[t].bits / 8
-}
 
 // Float reports whether t is a floating-point type whose values Float32s can
 // convert. Those of 8 bits or fewer are not: they can only be listed and copied.
@@ -71,13 +49,13 @@ func (t Type) String() string {
 	if !t.Valid() {
 		return fmt.Sprintf("Type(%d)", uint8(t))
 	}
-	return typeInfo[t].name
+	return formats[t].name
 }
 
 // ParseType returns the type with the given safetensors name (upper case).
 func ParseType(name string) (Type, error) {
 	for t := F32; t <= typeCount; t++ {
-		if typeInfo[t].name == name {
+		if formats[t].name == name {
 			return t, nil
 		}
 	}

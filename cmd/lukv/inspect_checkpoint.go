@@ -170,7 +170,7 @@ func (c *inspectCmd) readCheckpoint(e *env) (*checkpointInfo, *model.Config, err
 	}
 	info.CacheBytes = map[string]int{}
 	for name, t := range map[string]tensor.Type{"f32": tensor.F32, "f16": tensor.F16, "bf16": tensor.BF16} {
-		info.CacheBytes[name] = 2 * cfg.Layers * cfg.KVHeads * cfg.HeadDim * t.Size()
+		info.CacheBytes[name] = 2 * cfg.Layers * cfg.KVHeads * t.Bytes(cfg.HeadDim)
 	}
 	if tok, err := m.Tokenizer(); err != nil {
 		info.Tokenizer = err.Error()

@@ -85,7 +85,7 @@ func (c *course) policy() (*lukv.Policy, error) {
 // need estimates the bytes of all caches of the point at their largest.
 func (c *course) need(policy *lukv.Policy) int64 {
 	cfg := c.m.Config()
-	pageBytes := int64(pageEntries * (2*cfg.HeadDim*c.cache.Size() + 4))
+	pageBytes := int64(pageEntries * (2*c.cache.Bytes(cfg.HeadDim) + 4))
 	heads := int64(cfg.KVHeads)
 	pages := func(n int) int64 { return int64((n + pageEntries - 1) / pageEntries) }
 	kept := func(n int) int { // entries of a head, on average
@@ -93,7 +93,7 @@ func (c *course) need(policy *lukv.Policy) int64 {
 		case c.key.BudgetTokens > 0:
 			return min(n, c.key.BudgetTokens)
 		case c.key.BudgetBytes > 0:
-			whole := int64(cfg.Layers) * heads * int64(2*cfg.HeadDim*c.cache.Size())
+			whole := int64(cfg.Layers) * heads * int64(2*c.cache.Bytes(cfg.HeadDim))
 			return int(min(int64(n), c.key.BudgetBytes/whole+1))
 		}
 		return int(float64(n)*(1-c.key.Ratio)) + 1
@@ -358,7 +358,7 @@ func (c *course) decode(ctx context.Context, sessions []*model.Session, sample *
 		c.point.AttentionFlop += flop
 		// Each slot is one key and one value, used by all heads of a group for
 		// 4·HeadDim operations each.
-		c.point.CacheRead += flop / int64(2*cfg.Heads/cfg.KVHeads) * int64(c.cache.Size())
+		c.point.CacheRead += flop / int64(2*cfg.Heads/cfg.KVHeads) * int64(c.cache.Bytes(1))
 	}
 	c.point.BytesPerStep = c.weightsRead() + c.point.CacheRead
 	ready()
@@ -399,7 +399,7 @@ func (c *course) weightsRead() int64 {
 	cfg := c.m.Config()
 	n := c.m.WeightBytes()
 	if !cfg.TiedEmbeddings {
-		n -= int64(cfg.Vocab) * int64(cfg.Hidden) * int64(cfg.Type.Size())
+		n -= int64(cfg.Vocab) * int64(cfg.Type.Bytes(cfg.Hidden))
 	}
 	return n
 }

@@ -73,7 +73,7 @@ func Random(name string, cfg *model.Config, t tensor.Type) *Source {
 	if !c.TiedEmbeddings {
 		params += int64(c.Vocab) * int64(c.Hidden)
 	}
-	s.bytes = params * int64(t.Size())
+	s.bytes = params * int64(t.Bytes(1))
 	var weights *model.Weights
 	s.open = func(ctx context.Context, opts ...model.Option) (*model.Model, error) {
 		if weights == nil {

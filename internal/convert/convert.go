@@ -291,7 +291,7 @@ func (c *converter) shards(weights []weight, r *Result) error {
 		c.total += n
 	}
 	r.Bytes, r.Shards = c.total, len(files)
-	r.Parameters = c.total / int64(c.o.Type.Size())
+	r.Parameters = c.total / int64(c.o.Type.Bytes(1))
 	names := []string{safetensors.SingleName}
 	if len(files) > 1 {
 		names = names[:0]
@@ -394,7 +394,7 @@ func (c *converter) stream(out io.Writer, w weight) error {
 	}
 	at := max(1, (1<<18)/width) // rows at a time
 	values := make([]float32, min(at, rows)*width)
-	raw := make([]byte, 0, len(values)*c.o.Type.Size())
+	raw := make([]byte, 0, c.o.Type.Bytes(len(values)))
 	for from := 0; from < rows; from += at {
 		if err := c.ctx.Err(); err != nil {
 			return err

@@ -32,7 +32,7 @@
 // rows). Long lists are divided into parts, of which at most two are in flight, so
 // that a run can be cancelled and no submission takes long.
 //
-// With PassShape.BF16, ActNorm, ActAttention and ActInner are stored as bf16, and
+// With PassShape.BF16, ActNorm, ActAttention and ActMLP are stored as bf16, and
 // all matrices must be bf16. Products write ActX, ActQ, ActK or ActV. With
 // PassShape.AttentionBF16, RopeAppend rounds the queries in place, and attention
 // rounds its weights.

@@ -36,7 +36,7 @@ func (l layout) Check() error {
 }
 
 // half is the size of a page's keys in bytes, and of its values.
-func (l layout) half() int { return l.PageEntries * padded(l.HeadDim) * l.Type.Size() }
+func (l layout) half() int { return l.Type.Bytes(l.PageEntries * padded(l.HeadDim)) }
 
 // PageBytes is the size of a page on the device.
 func (l layout) PageBytes() int { return 2*l.half() + 4*l.PageEntries }
@@ -62,7 +62,7 @@ func (l layout) FromHost(dst, block []byte) { l.turn(block, dst, true) }
 func (l layout) ToHost(block, src []byte) { l.turn(block, src, false) }
 
 func (l layout) turn(hst, dev []byte, in bool) {
-	size := l.Type.Size()
+	size := l.Type.Bytes(1)
 	row, pitch := l.HeadDim*size, padded(l.HeadDim)*size
 	keys := l.PageEntries * row
 	// A tile of 16 keys on the host is 16 rows of 8 in each of the device's chunks.

@@ -73,7 +73,7 @@ func newTestCache(t testing.TB, d *Device, r *rand.Rand, s shape, lens, bases []
 }
 
 // hostHalf returns the size of a page's keys on the host in bytes.
-func (l layout) hostHalf() int { return l.PageEntries * l.HeadDim * l.Type.Size() }
+func (l layout) hostHalf() int { return l.PageEntries * l.HeadDim * l.Type.Bytes(1) }
 
 // hostPage returns a page in the host's order.
 func hostPage(k, v []byte, pos []int32) []byte {
@@ -98,7 +98,7 @@ func (c *testCache) kv(h int) kernels.KV {
 func (c *testCache) key(h, e int) []float32 {
 	s, tile := c.s, kernels.TileEntries
 	out := make([]float32, s.HeadDim)
-	size := s.Type.Size()
+	size := s.Type.Bytes(1)
 	page := c.k[h][e/s.PageEntries*s.hostHalf():]
 	e %= s.PageEntries
 	for d := range out {
@@ -111,8 +111,8 @@ func (c *testCache) key(h, e int) []float32 {
 func (c *testCache) value(h, e int) []float32 {
 	s := c.s
 	out := make([]float32, s.HeadDim)
-	at := e/s.PageEntries*s.hostHalf() + e%s.PageEntries*s.HeadDim*s.Type.Size()
-	kernels.CPU{}.Widen(out, c.v[h][at:at+s.HeadDim*s.Type.Size()], s.Type)
+	at := e/s.PageEntries*s.hostHalf() + e%s.PageEntries*s.HeadDim*s.Type.Bytes(1)
+	kernels.CPU{}.Widen(out, c.v[h][at:at+s.HeadDim*s.Type.Bytes(1)], s.Type)
 	return out
 }
 
@@ -151,7 +151,7 @@ func TestLayoutRoundTrip(t *testing.T) {
 				page[i] = 0xA5
 			}
 			l.FromHost(page, block)
-			size, pad := typ.Size(), padded(dim)
+			size, pad := typ.Bytes(1), padded(dim)
 			for e := range 32 {
 				for d := range pad {
 					key, value := page[((d/8*32+e)*8+d%8)*size:][:size], page[l.half()+(e*pad+d)*size:][:size]

@@ -202,12 +202,12 @@ func upload(t testing.TB, d *Device, data []byte) *guarded {
 // pattern, which is garbage that must not matter.
 func uploadRows(t testing.TB, d *Device, x []float32, n, cols int, typ tensor.Type) (rowset, *guarded) {
 	t.Helper()
-	g := alloc(t, d, max(n*padded(cols)*typ.Size(), 4))
+	g := alloc(t, d, max(n*padded(cols)*typ.Bytes(1), 4))
 	r := newRowset(g.view, typ, n, cols)
-	raw := make([]byte, cols*typ.Size())
+	raw := make([]byte, cols*typ.Bytes(1))
 	for i := range n {
 		kernels.CPU{}.Narrow(raw, x[i*cols:(i+1)*cols], typ)
-		ok(t, d.upload(context.Background(), g.view.At(int64(i*padded(cols)*typ.Size()), int64(len(raw))), raw))
+		ok(t, d.upload(context.Background(), g.view.At(int64(i*padded(cols)*typ.Bytes(1)), int64(len(raw))), raw))
 	}
 	return r, g
 }
@@ -217,7 +217,7 @@ func rowsOf(g *guarded, r rowset) []float32 {
 	g.t.Helper()
 	raw := g.raw()
 	out := make([]float32, r.N*r.Cols)
-	size := r.Type.Size()
+	size := r.Type.Bytes(1)
 	for i := range r.N {
 		kernels.CPU{}.Widen(out[i*r.Cols:(i+1)*r.Cols], raw[i*r.Stride*size:(i*r.Stride+r.Cols)*size], r.Type)
 	}
@@ -226,14 +226,14 @@ func rowsOf(g *guarded, r rowset) []float32 {
 
 func newRows(t testing.TB, d *Device, n, cols int, typ tensor.Type) (rowset, *guarded) {
 	t.Helper()
-	g := alloc(t, d, max(n*padded(cols)*typ.Size(), 4))
+	g := alloc(t, d, max(n*padded(cols)*typ.Bytes(1), 4))
 	return newRowset(g.view, typ, n, cols), g
 }
 
 func uploadWeights(t testing.TB, d *Device, raw []byte, typ tensor.Type, rows, cols int) weights {
 	t.Helper()
 	g := alloc(t, d, int(weightBytes(typ, rows, cols)))
-	ok(t, d.uploadRows(context.Background(), g.view, raw, cols*typ.Size(), padded(cols)*typ.Size()))
+	ok(t, d.uploadRows(context.Background(), g.view, raw, cols*typ.Bytes(1), padded(cols)*typ.Bytes(1)))
 	return weights{Mem: g.view, Type: typ, Rows: rows, Cols: cols}
 }
 
@@ -259,7 +259,7 @@ func random(r *rand.Rand, n int) []float32 {
 
 // narrow rounds values to a type and returns their bytes and the rounded values.
 func narrow(x []float32, typ tensor.Type) ([]byte, []float32) {
-	raw := make([]byte, len(x)*typ.Size())
+	raw := make([]byte, len(x)*typ.Bytes(1))
 	kernels.CPU{}.Narrow(raw, x, typ)
 	y := make([]float32, len(x))
 	kernels.CPU{}.Widen(y, raw, typ)

@@ -21,7 +21,7 @@ type rowset struct {
 func padded(n int) int { return (n + 7) &^ 7 }
 
 // bytes is the size of the rows with their gaps.
-func (r rowset) bytes() int64 { return int64(r.N) * int64(r.Stride) * int64(r.Type.Size()) }
+func (r rowset) bytes() int64 { return int64(r.N) * int64(r.Stride) * int64(r.Type.Bytes(1)) }
 
 // newRowset describes n rows of cols elements at the beginning of mem.
 func newRowset(mem view, t tensor.Type, n, cols int) rowset {
@@ -36,7 +36,7 @@ func (r rowset) First(n int) rowset {
 
 // Part returns rows first … first+n-1.
 func (r rowset) Part(first, n int) rowset {
-	off := int64(first) * int64(r.Stride) * int64(r.Type.Size())
+	off := int64(first) * int64(r.Stride) * int64(r.Type.Bytes(1))
 	r.Mem, r.N = r.Mem.At(off, r.Mem.Size()-off), n
 	return r
 }
@@ -51,7 +51,7 @@ type weights struct {
 
 // weightBytes is the size of weights on the device.
 func weightBytes(t tensor.Type, rows, cols int) int64 {
-	return int64(rows) * int64(padded(cols)) * int64(t.Size())
+	return int64(rows) * int64(padded(cols)) * int64(t.Bytes(1))
 }
 
 func typeCode(t tensor.Type) (uint32, bool) {

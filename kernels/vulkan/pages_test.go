@@ -28,7 +28,7 @@ type hostPool struct {
 
 // entry returns the bytes of an entry in a block: value, position, and the key's elements.
 func (h *hostPool) entry(block []byte, e int) [][]byte {
-	l, size := h.layout, h.layout.Type.Size()
+	l, size := h.layout, h.layout.Type.Bytes(1)
 	half := l.PageEntries * l.HeadDim * size
 	parts := [][]byte{block[half+e*l.HeadDim*size:][:l.HeadDim*size], block[2*half+4*e:][:4]}
 	for d := range l.HeadDim {

@@ -137,7 +137,7 @@ func (p *pass) allocate() error {
 		return b
 	}
 	rows := func(n, cols int, t tensor.Type) (r rowset) {
-		if b := grab(p.d.newLocalBuffer, n*padded(cols)*t.Size()); b != nil {
+		if b := grab(p.d.newLocalBuffer, t.Bytes(n*padded(cols))); b != nil {
 			r = newRowset(b.All(), t, n, cols)
 		}
 		return r
@@ -148,13 +148,13 @@ func (p *pass) allocate() error {
 	}
 	for a := range p.act {
 		t, n := tensor.F32, s.Rows
-		switch kernels.Act(a) {
-		case kernels.ActNorm, kernels.ActAttention, kernels.ActInner:
+		switch kernels.Activation(a) {
+		case kernels.ActNorm, kernels.ActAttention, kernels.ActMLP:
 			t = factor
 		case kernels.ActLogits:
 			n = s.Logits
 		}
-		p.act[a] = rows(n, s.Columns(kernels.Act(a)), t)
+		p.act[a] = rows(n, s.Columns(kernels.Activation(a)), t)
 	}
 	p.last = rows(s.Logits, s.Hidden, factor)
 	if b := grab(p.d.newLocalBuffer, 8*s.Rows*s.Heads); b != nil {

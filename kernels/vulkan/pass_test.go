@@ -221,7 +221,7 @@ func (r *passRig) layer(l int) {
 	p.MatMul(kernels.ActAttention, true, []kernels.DeviceProduct{{W: w("o"), Dst: kernels.ActX}})
 	p.Norm(v("mlp"), 1e-5)
 	p.GateUp(w("gate"), w("up"), v("gb"), nil)
-	p.MatMul(kernels.ActInner, true, []kernels.DeviceProduct{{W: w("down"), Dst: kernels.ActX, Bias: v("db")}})
+	p.MatMul(kernels.ActMLP, true, []kernels.DeviceProduct{{W: w("down"), Dst: kernels.ActX, Bias: v("db")}})
 }
 
 // list records the whole model for the given number of rows.
@@ -232,7 +232,7 @@ func (r *passRig) list(rows int) kernels.PassList {
 	}
 	p := r.pass
 	p.Begin(rows)
-	p.Take()
+	p.SetInput()
 	for l := range r.m.windows {
 		r.layer(l)
 	}
@@ -273,7 +273,7 @@ func (r *passRig) set(seqs []*passSeq, tokens [][]int) {
 		n := len(tokens[i])
 		copy(r.pass.In()[row*r.m.hidden:], r.m.embed(tokens[i]))
 		for j := range n {
-			copy(r.pass.Turns()[(row+j)*r.m.dim:], r.m.turns(s.n+j))
+			copy(r.pass.CosSin()[(row+j)*r.m.dim:], r.m.turns(s.n+j))
 			positions = append(positions, int32(s.n+j))
 		}
 		spans = append(spans, kernels.PassSpan{Row: row, N: n})
@@ -403,13 +403,13 @@ func TestPass(t *testing.T) {
 			for l := range lists {
 				r.pass.Begin(c.n)
 				if l == 0 {
-					r.pass.Take()
+					r.pass.SetInput()
 				} else {
-					r.pass.Load(store, 2)
+					r.pass.LoadRows(store, 2)
 				}
 				if l < len(c.windows) {
 					r.layer(l)
-					r.pass.Store(store, 2)
+					r.pass.StoreRows(store, 2)
 				} else {
 					r.pass.Logits(r.v["norm"], 1e-5, r.w["head"], c.n-4, 3)
 				}
@@ -455,7 +455,7 @@ func TestPassReads(t *testing.T) {
 		const n = 9
 		r := newPassRig(t, d, m, n, 1)
 		r.chunks(r.sequence(), testTokens(m, n, 3), n)
-		read := func(a kernels.Act, first, k, cols int) []float32 {
+		read := func(a kernels.Activation, first, k, cols int) []float32 {
 			x := make([]float32, k*cols)
 			ok(t, r.pass.Read(ctx, x, a, first, k))
 			return x
@@ -470,7 +470,7 @@ func TestPassReads(t *testing.T) {
 		w := kernels.Matrix{Type: tensor.BF16, Rows: m.vocab, Cols: m.hidden, Data: m.raw["head"]}
 		kernels.CPU{}.MatMul(want, m.vocab, norm, m.hidden, 1, &w, 0, m.vocab)
 		within(t, "logits from the residual stream", wide(want), r.pass.OutLogits(n)[m.vocab:2*m.vocab], func(int) float64 { return 0.05 })
-		inner := read(kernels.ActInner, 0, n, m.inner)
+		inner := read(kernels.ActMLP, 0, n, m.inner)
 		if _, y := narrow(inner, tensor.BF16); bf16 {
 			testnum.SameBits(t, "inner activations are bf16", y, inner)
 		}
@@ -524,8 +524,8 @@ func TestPassChecksItsArguments(t *testing.T) {
 		"norm":       func() { p.Begin(1); p.Norm(r.v["qn0"], 1e-5) },
 		"freed":      func() { p.Begin(1); p.Norm(freed, 1e-5) },
 		"heads":      func() { p.Begin(1); p.HeadNorm(kernels.ActX, r.v["qn0"], 1e-5) },
-		"rows":       func() { p.Begin(2); p.Load(other, 1) },
-		"store":      func() { p.Begin(2); p.Store(nil, 0) },
+		"rows":       func() { p.Begin(2); p.LoadRows(other, 1) },
+		"store":      func() { p.Begin(2); p.StoreRows(nil, 0) },
 		"gate":       func() { p.Begin(1); p.GateUp(r.w["gate0"], r.w["down0"], nil, nil) },
 		"bias":       func() { p.Begin(1); p.GateUp(r.w["gate0"], r.w["up0"], r.v["qn0"], nil) },
 		"logits":     func() { p.Begin(2); p.Logits(r.v["norm"], 1e-5, r.w["head"], 1, 2) },
@@ -693,7 +693,7 @@ func TestDeviceLostThroughTheInterface(t *testing.T) {
 			"Compact": func() error { return r.pool.Compact(pages, pages, []int32{1}, 0) },
 			"Table":   func() error { _, err := r.pool.Table(); return err },
 			"Set":     func() error { return s.table[0].Set(pages, 0) },
-			"End":     func() error { r.pass.Begin(1); r.pass.Take(); _, err := r.pass.End(); return err },
+			"End":     func() error { r.pass.Begin(1); r.pass.SetInput(); _, err := r.pass.End(); return err },
 			"Act":     func() error { return r.pass.Read(ctx, make([]float32, m.hidden), kernels.ActX, 0, 1) },
 			"Stats":   func() error { return r.pass.ReadStats(ctx, make([]kernels.Softmax, m.heads), 0, 1) },
 		} {
@@ -721,7 +721,7 @@ func TestPassesLeaveNothing(t *testing.T) {
 		p, err := d.Pass((&passRig{m: m, page: kernels.PageLayout{Type: tensor.F32, HeadDim: 16, PageEntries: 16}}).passShape(1+i%3, 1))
 		ok(t, err)
 		p.Begin(1)
-		p.Take()
+		p.SetInput()
 		if i%3 > 0 {
 			_, err := p.End()
 			ok(t, err)

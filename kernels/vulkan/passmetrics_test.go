@@ -66,7 +66,7 @@ func TestMetricPass(t *testing.T) {
 				k := min(sizes[min(i, len(sizes)-1)], n-x.s.n)
 				record := func(after bool) kernels.PassList {
 					mp.Begin(k + 3)
-					mp.Take()
+					mp.SetInput()
 					mp.Norm(r.v["attn0"], 1e-5)
 					mp.MatMul(kernels.ActNorm, false, []kernels.DeviceProduct{
 						{W: r.w["q0"], Dst: kernels.ActQ}, {W: r.w["k0"], Dst: kernels.ActK}, {W: r.w["v0"], Dst: kernels.ActV},

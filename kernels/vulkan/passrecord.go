@@ -108,9 +108,9 @@ func (l *passList) Free() {
 }
 
 // rows returns an activation's rows, as many as the list has.
-func (p *pass) rows(a kernels.Act) rowset { return p.act[a].First(p.list.rows) }
+func (p *pass) rows(a kernels.Activation) rowset { return p.act[a].First(p.list.rows) }
 
-func (p *pass) Take() {
+func (p *pass) SetInput() {
 	if p.recording() {
 		x := p.act[kernels.ActX]
 		p.c.CopyRows(x.Mem, 4*x.Stride, p.in.All(), 4*x.Cols, 4*x.Cols, p.list.rows)
@@ -134,13 +134,13 @@ func (p *pass) stored(r kernels.DeviceRows, first int) view {
 	return view{}
 }
 
-func (p *pass) Load(r kernels.DeviceRows, first int) {
+func (p *pass) LoadRows(r kernels.DeviceRows, first int) {
 	if v := p.stored(r, first); !v.None() {
 		p.c.Copy(p.act[kernels.ActX].Mem, v)
 	}
 }
 
-func (p *pass) Store(r kernels.DeviceRows, first int) {
+func (p *pass) StoreRows(r kernels.DeviceRows, first int) {
 	if v := p.stored(r, first); !v.None() {
 		p.c.Copy(v, p.act[kernels.ActX].Mem.At(0, v.Size()))
 	}
@@ -182,7 +182,7 @@ func (p *pass) Norm(w kernels.DeviceVector, eps float64) {
 	}
 }
 
-func (p *pass) MatMul(src kernels.Act, add bool, products []kernels.DeviceProduct) {
+func (p *pass) MatMul(src kernels.Activation, add bool, products []kernels.DeviceProduct) {
 	if !p.recording() {
 		return
 	}
@@ -217,7 +217,7 @@ func (p *pass) MatMul(src kernels.Act, add bool, products []kernels.DeviceProduc
 	p.work(flops)
 }
 
-func (p *pass) HeadNorm(a kernels.Act, w kernels.DeviceVector, eps float64) {
+func (p *pass) HeadNorm(a kernels.Activation, w kernels.DeviceVector, eps float64) {
 	if !p.recording() {
 		return
 	}
@@ -288,7 +288,7 @@ func (p *pass) GateUp(gate, up kernels.DeviceMatrix, gb, ub kernels.DeviceVector
 	if p.err != nil {
 		return
 	}
-	p.c.GateUp(p.act[kernels.ActInner], p.rows(kernels.ActNorm), product{W: g, Bias: bias[0]}, product{W: u, Bias: bias[1]})
+	p.c.GateUp(p.act[kernels.ActMLP], p.rows(kernels.ActNorm), product{W: g, Bias: bias[0]}, product{W: u, Bias: bias[1]})
 	p.work(4 * float64(p.list.rows) * float64(p.s.Intermediate) * float64(p.s.Hidden))
 }
 

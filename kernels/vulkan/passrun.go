@@ -14,8 +14,8 @@ import (
 	"github.com/lukv/lukv/tensor"
 )
 
-func (p *pass) In() []float32    { return floatsOf(p.in) }
-func (p *pass) Turns() []float32 { return floatsOf(p.turns) }
+func (p *pass) In() []float32     { return floatsOf(p.in) }
+func (p *pass) CosSin() []float32 { return floatsOf(p.turns) }
 
 func (p *pass) OutLogits(n int) []float32 {
 	out := floatsOf(p.out)
@@ -159,7 +159,7 @@ func (p *pass) run(ctx context.Context, l *passList) error {
 	return err
 }
 
-func (p *pass) Read(ctx context.Context, dst []float32, a kernels.Act, first, n int) error {
+func (p *pass) Read(ctx context.Context, dst []float32, a kernels.Activation, first, n int) error {
 	if a > kernels.ActLogits {
 		return fmt.Errorf("read activation %d: there is none", a)
 	}
@@ -171,7 +171,7 @@ func (p *pass) Read(ctx context.Context, dst []float32, a kernels.Act, first, n 
 		return p.d.ready()
 	}
 	r = r.Part(first, n)
-	size := r.Type.Size()
+	size := r.Type.Bytes(1)
 	raw := floatBytes(dst[:n*r.Cols])
 	if r.Stride != r.Cols || r.Type != tensor.F32 {
 		raw = make([]byte, r.bytes())

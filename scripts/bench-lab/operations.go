@@ -270,7 +270,7 @@ func take(ctx context.Context, p kernels.Pass, rows int) error {
 	for i := range in {
 		in[i] = rng.Float32() - 0.5
 	}
-	return now(ctx, p, rows, p.Take)
+	return now(ctx, p, rows, p.SetInput)
 }
 
 // passShape returns a pass shape with the given rows and dimensions, and little else.
@@ -299,7 +299,7 @@ func (m *meter) measureCopy(ctx context.Context) error {
 	}
 	bytes := 4 * int64(n) * copyCols
 	o := Operation{Name: OpCopy, Shape: bench.Size(bytes), Bytes: 2 * bytes}
-	if err := m.measure(ctx, p, n, o, func(int) { p.Store(rows, 0) }); err != nil {
+	if err := m.measure(ctx, p, n, o, func(int) { p.StoreRows(rows, 0) }); err != nil {
 		return err
 	}
 	m.report.Copy = m.report.Operations[0].Rate
@@ -396,7 +396,7 @@ func (m *meter) measureProducts(ctx context.Context) error {
 	}
 	defer free()
 	return each(fmt.Sprintf("[%d, %d]", s.hidden, s.inner), 1, func(i int) {
-		p.MatMul(kernels.ActInner, false, []kernels.DeviceProduct{{W: down[i%len(down)], Dst: kernels.ActX}})
+		p.MatMul(kernels.ActMLP, false, []kernels.DeviceProduct{{W: down[i%len(down)], Dst: kernels.ActX}})
 	})
 }
 

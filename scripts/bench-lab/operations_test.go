@@ -42,7 +42,7 @@ func (d *nullDevice) Info() kernels.DeviceInfo     { return d.info }
 func (d *nullDevice) Memory() kernels.DeviceMemory { return kernels.DeviceMemory{Free: d.free} }
 
 func (d *nullDevice) Matrix(_ context.Context, m kernels.Matrix) (kernels.DeviceMatrix, error) {
-	if len(m.Data) != m.Rows*m.Cols*m.Type.Size() {
+	if len(m.Data) != m.Rows*m.Cols*m.Type.Bytes(1) {
 		return nil, errors.New("matrix of another size")
 	}
 	return &freed{d.own()}, nil
@@ -117,12 +117,12 @@ type nullPass struct {
 	freed
 }
 
-func (p *nullPass) Begin(rows int)                                    { p.rows, p.ops = rows, 0 }
-func (p *nullPass) Take()                                             { p.ops++ }
-func (p *nullPass) Store(kernels.DeviceRows, int)                     { p.ops++ }
-func (p *nullPass) Norm(kernels.DeviceVector, float64)                { p.ops++ }
-func (p *nullPass) MatMul(kernels.Act, bool, []kernels.DeviceProduct) { p.ops++ }
-func (p *nullPass) Attend(int, bool)                                  { p.ops++ }
+func (p *nullPass) Begin(rows int)                                           { p.rows, p.ops = rows, 0 }
+func (p *nullPass) SetInput()                                                { p.ops++ }
+func (p *nullPass) StoreRows(kernels.DeviceRows, int)                        { p.ops++ }
+func (p *nullPass) Norm(kernels.DeviceVector, float64)                       { p.ops++ }
+func (p *nullPass) MatMul(kernels.Activation, bool, []kernels.DeviceProduct) { p.ops++ }
+func (p *nullPass) Attend(int, bool)                                         { p.ops++ }
 func (p *nullPass) GateUp(_, _ kernels.DeviceMatrix, _, _ kernels.DeviceVector) {
 	p.ops++
 }

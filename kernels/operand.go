@@ -1,0 +1,102 @@
+package kernels
+
+import (
+	"math/bits"
+	"unsafe"
+
+	"github.com/lukv/lukv/tensor"
+)
+
+// Forms is a set of the forms in which matrix products read activations.
+type Forms uint8
+
+// The forms, from the widest to the narrowest.
+const (
+	FormF32  Forms = 1 << iota // as they are
+	FormBF16                   // rounded to bf16
+)
+
+// products lists the forms of activations by which weights of each type can be multiplied.
+// Every instruction set has all of them.
+var products = [...]Forms{
+	tensor.F32:  FormF32,
+	tensor.F16:  FormF32,
+	tensor.BF16: FormF32 | FormBF16,
+}
+
+// FormFor returns the form of activations that products with weights of type t read: of those
+// allowed the narrowest by which such weights can be multiplied, 0 if there is none.
+func FormFor(t tensor.Type, allowed Forms) Forms {
+	if int(t) >= len(products) || products[t]&allowed == 0 {
+		return 0
+	}
+	return 1 << (bits.Len8(uint8(products[t]&allowed)) - 1)
+}
+
+func checkProduct(w *Matrix, f Forms) {
+	if FormFor(w.Type, f) != f {
+		panic("kernels: no such product with weights of type " + w.Type.String())
+	}
+}
+
+// Operand is the left side of matrix products, [rows][columns], in the forms that they
+// read.
+type Operand struct {
+	Forms  Forms
+	stride int // elements from one row to the next
+
+	f32  []float32 // [rows][stride], nil without FormF32
+	bf16 []uint16  // [rows][stride], nil without FormBF16
+}
+
+// operandStride is the row distance of operands: not a power of two, so that rows do not
+// fall on the same cache sets.
+func operandStride(cols int) int { return cols + 64 }
+
+// OperandWords returns the size of an operand of the given forms in float32.
+func OperandWords(f Forms, rows, cols int) int {
+	n := rows * operandStride(cols)
+	words := 0
+	if f&FormF32 != 0 {
+		words = n
+	}
+	if f&FormBF16 != 0 {
+		words += (n + 1) / 2
+	}
+	return words
+}
+
+// NewOperand makes an operand in the first OperandWords elements of mem.
+func NewOperand(mem []float32, f Forms, rows, cols int) Operand {
+	o := Operand{Forms: f, stride: operandStride(cols)}
+	n := rows * o.stride
+	if f&FormF32 != 0 {
+		o.f32, mem = mem[:n:n], mem[n:]
+	}
+	if f&FormBF16 != 0 {
+		o.bf16 = unsafe.Slice((*uint16)(unsafe.Pointer(unsafe.SliceData(mem[:(n+1)/2]))), n)
+	}
+	return o
+}
+
+// SetOperand sets len(x) columns of a row of o, from column col on, to x in every form.
+func (c CPU) SetOperand(o *Operand, row, col int, x []float32) {
+	at := row*o.stride + col
+	if o.f32 != nil {
+		copy(o.f32[at:at+len(x)], x)
+	}
+	if o.bf16 != nil {
+		c.RoundBF16(o.bf16[at:at+len(x)], x)
+	}
+}
+
+// Multiply computes rows [lo, hi) of the product of w with the first n rows of x, which are
+// stored ldd apart, in the narrowest form that x has and w is multiplied by.
+func (c CPU) Multiply(dst []float32, ldd int, x *Operand, n int, w *Matrix, lo, hi int) {
+	switch FormFor(w.Type, x.Forms) {
+	case FormBF16:
+		c.MatMulBF16(dst, ldd, x.bf16, x.stride, n, w, lo, hi)
+	default:
+		c.MatMul(dst, ldd, x.f32, x.stride, n, w, lo, hi)
+	}
+}
