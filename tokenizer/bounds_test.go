@@ -50,7 +50,7 @@ func TestBounds(t *testing.T) {
 		{"many splits", `,"pre_tokenizer":{"type":"Sequence","pretokenizers":[` + steps(17, `{"type":"Digits"}`) + `]}`, "17 steps"},
 		{"many decoders", `,"decoder":{"type":"Sequence","decoders":[` + steps(17, `{"type":"Fuse"}`) + `]}`, "17 steps"},
 		{"parts", `,"normalizer":{"type":"Sequence","normalizers":[` + steps(5000, `{}`) + `]}`, "objects and arrays"},
-		{"deep parts", `,"normalizer":` + strings.Repeat(`{"type":"Sequence","normalizers":[`, 3000), "unexpected end"},
+		{"deep parts", `,"normalizer":` + strings.Repeat(`{"type":"Sequence","normalizers":[`, 3000), "nested more than 64 deep"},
 		{"strip", `,"decoder":{"type":"Strip","content":"a","start":0,"stop":1000000000}`, "counts up to 64"},
 		{"nested pattern", `,"pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":"` + strings.Repeat("(", 1000) + strings.Repeat(")", 1000) + `"}}`, "nested"},
 		{"deeply nested pattern", `,"pre_tokenizer":{"type":"Split","behavior":"Isolated","pattern":{"Regex":"` + strings.Repeat("(", 1000000) + `"}}`, "bytes"},

@@ -16,43 +16,34 @@ type hfFile struct {
 	model         hfModel
 }
 
-// parse reads the file; large parts stay JSON text.
+// parse reads the file; the added tokens and the merges stay JSON text.
 func (f *hfFile) parse(data []byte) error {
 	parts := map[string]**hfPart{
 		"normalizer": &f.normalizer, "pre_tokenizer": &f.preTokenizer,
 		"post_processor": &f.postProcessor, "decoder": &f.decoder,
 	}
-	c := jsonCursor{b: data}
-	return c.end(c.members(func(name string) error {
-		if name == "model" {
-			// Read in passing, without finding its end first. Any error is found
-			// again and reported below.
-			at, m := c.i, f.model
-			if m.read(&c) == nil {
-				f.model = m
-				return nil
-			}
-			c.i = at
-		}
-		value, err := c.value()
-		if err != nil {
-			return err
-		}
+	s := newScanner(data)
+	err := s.Object("an object", func(name string) (err error) {
 		into, ok := parts[name]
 		switch {
 		case name == "added_tokens":
-			f.addedTokens = value
-		case name == "model" && !isNull(value):
-			if err := f.model.parse(value); err != nil {
-				return fmt.Errorf("model: %w", err)
-			}
+			f.addedTokens, err = s.Outline()
+		case name == "model" && !s.Null():
+			err = f.model.read(s)
 		case ok:
-			if err := unmarshalPart(value, into); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
+			err = unmarshalPart(s, into)
+		default:
+			return s.Skip()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
 		return nil
-	}))
+	})
+	if err != nil {
+		return err
+	}
+	return s.End()
 }
 
 // hfPart has the fields of all normalizers, pre-tokenizers, post-processors and
@@ -159,11 +150,10 @@ func (t *Tokenizer) hfAdded(raw []byte) error {
 	if isNull(raw) {
 		return nil
 	}
-	n := -1
-	return eachElement(raw, func(value []byte) error {
-		n++
+	s := newScanner(raw)
+	err := s.Array("an array", func(n int) error {
 		var e addedTokenEntry
-		if err := unmarshalPart(value, &e); err != nil {
+		if err := unmarshalPart(s, &e); err != nil {
 			return fmt.Errorf("added token %d: %w", n, err)
 		}
 		if e.Content == "" {
@@ -185,4 +175,8 @@ func (t *Tokenizer) hfAdded(raw []byte) error {
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return s.End()
 }

@@ -1,13 +1,16 @@
 package tokenizer
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 	"unsafe"
+
+	"github.com/lukv/lukv/internal/strictjson"
 )
 
 type hfModel struct {
@@ -20,8 +23,8 @@ type hfModel struct {
 	ByteFallback            bool     `json:"byte_fallback"`
 	IgnoreMerges            bool     `json:"ignore_merges"`
 
-	vocab, merges []byte
-	tokens        []hfToken // of vocab, if it is valid
+	merges []byte
+	tokens []hfToken // the vocabulary
 }
 
 // hfToken is an entry of the vocabulary. The name may be a view of the file.
@@ -30,44 +33,34 @@ type hfToken struct {
 	id   int32
 }
 
-func (f *hfModel) parse(data []byte) error {
-	c := jsonCursor{b: data}
-	return c.end(f.read(&c))
-}
-
 // read reads the model that comes next.
-func (f *hfModel) read(c *jsonCursor) error {
-	small := []byte{'{'}
-	err := c.members(func(name string) error {
-		if name == "vocab" {
-			at := c.i
-			if tokens, err := c.vocabulary(); err == nil {
-				f.vocab, f.tokens = c.b[at:c.i], tokens
-				return nil
-			}
-			c.i = at
-		}
-		value, err := c.value()
-		if err != nil {
+func (f *hfModel) read(s *strictjson.Scanner) error {
+	var small bytes.Buffer // an object of the fields that encoding/json reads
+	err := s.Object("an object", func(name string) (err error) {
+		switch {
+		case name == "merges":
+			f.merges, err = s.Outline()
 			return err
-		}
-		switch name {
-		case "vocab":
-			f.vocab, f.tokens = value, nil
-		case "merges":
-			f.merges = value
-		default:
-			if len(small) > 1 {
-				small = append(small, ',')
+		case name == "vocab" && s.Peek() == '{':
+			if f.tokens, err = readVocabulary(s); err != nil {
+				return fmt.Errorf("vocab: %w", err)
 			}
-			small = append(append(strconv.AppendQuote(small, name), ':'), value...)
+			return nil
+		case name == "vocab": // of another type of model
+			return s.Skip()
 		}
-		return nil
+		value, err := s.Raw()
+		if small.Len() > 0 {
+			small.WriteByte(',')
+		}
+		key, _ := json.Marshal(name) // a string always encodes
+		fmt.Fprintf(&small, "%s:%s", key, value)
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	return unmarshalPart(append(small, '}'), f)
+	return unmarshalPart(newScanner([]byte("{"+small.String()+"}")), f)
 }
 
 // modelID returns the id of a piece of the model by its name.
@@ -148,22 +141,18 @@ func (t *Tokenizer) hfModel(f hfModel, bytesOnly bool) error {
 	return nil
 }
 
-// vocabulary reads the tokens and ids that come next.
-func (c *jsonCursor) vocabulary() ([]hfToken, error) {
+// readVocabulary reads the tokens and ids that come next.
+func readVocabulary(s *strictjson.Scanner) ([]hfToken, error) {
 	// Most files have some 48 bytes or more for each token and its merge.
-	tokens := make([]hfToken, 0, min((len(c.b)-c.i)/48, maxID))
-	err := c.members(func(name string) error {
-		value, err := c.value()
+	tokens := make([]hfToken, 0, min(s.Rest()/48, maxID))
+	err := s.Members("an object", func(name string) error {
+		id, err := s.Int(0, maxID)
 		if err != nil {
-			return err
+			return fmt.Errorf("id of token %q: %w", name, err)
 		}
-		id, err := parseID(value)
-		if err != nil {
-			return fmt.Errorf("token %q %w", name, err)
-		}
-		tokens = append(tokens, hfToken{name, id})
+		tokens = append(tokens, hfToken{name, int32(id)})
 		if len(tokens) > maxID+1 {
-			return fmt.Errorf("more than %d tokens", maxID+1)
+			return fmt.Errorf("found more than %d tokens", maxID+1)
 		}
 		return nil
 	})
@@ -179,14 +168,6 @@ const loadBatch = 64
 // hfVocab makes the pieces of the model.
 func (t *Tokenizer) hfVocab(f hfModel, bytesOnly bool) error {
 	m, tokens := t.model, f.tokens
-	if tokens == nil {
-		c := jsonCursor{b: f.vocab}
-		var err error
-		tokens, err = c.vocabulary()
-		if err = c.end(err); err != nil {
-			return err
-		}
-	}
 	if len(tokens) == 0 {
 		return errors.New("no tokens")
 	}
@@ -206,7 +187,7 @@ func (t *Tokenizer) hfVocab(f hfModel, bytesOnly bool) error {
 		seen := int32(0)
 		for i, e := range batch {
 			if taken[e.id] {
-				failed = fmt.Errorf("id %d of token %q stands there twice", e.id, e.name)
+				failed = fmt.Errorf("id %d of token %q occurs twice", e.id, e.name)
 				batch = batch[:i]
 				break
 			}
@@ -231,7 +212,7 @@ func (t *Tokenizer) hfVocab(f hfModel, bytesOnly bool) error {
 		runtime.KeepAlive(seen)
 		for i, e := range batch {
 			if m.pieces[e.id] != "" && !m.insertHashed(hashes[i], e.id) {
-				return fmt.Errorf("token %q stands there twice", e.name)
+				return fmt.Errorf("token %q occurs twice", e.name)
 			}
 		}
 		if failed != nil {

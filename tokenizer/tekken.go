@@ -5,7 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"strconv"
+	"math"
 	"unsafe"
 )
 
@@ -21,19 +21,27 @@ type tekkenFile struct {
 }
 
 func (f *tekkenFile) parse(data []byte) error {
-	return eachMember(data, func(name string, value []byte) error {
+	s := newScanner(data)
+	err := s.Object("an object", func(name string) (err error) {
 		switch name {
 		case "config":
-			if err := unmarshalPart(value, &f.config); err != nil {
-				return fmt.Errorf("config: %w", err)
-			}
+			err = unmarshalPart(s, &f.config)
 		case "vocab":
-			f.vocab = value
+			f.vocab, err = s.Outline()
 		case "special_tokens":
-			f.specialTokens = value
+			f.specialTokens, err = s.Outline()
+		default:
+			return s.Skip()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return s.End()
 }
 
 // maxTekkenSpecial bounds the special tokens of a tekken.json, which gives their
@@ -119,7 +127,7 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 			name = fmt.Sprintf("<SPECIAL_%d>", i)
 		}
 		if seen[name] {
-			return nil, fmt.Errorf("special_tokens: %q stands there twice", name)
+			return nil, fmt.Errorf("special_tokens: %q occurs twice", name)
 		}
 		seen[name] = true
 		t.added = append(t.added, addedToken{id: int32(i), content: name, special: true})
@@ -157,22 +165,22 @@ func readTekken(data []byte, cfg *config) (*Tokenizer, error) {
 // tekkenVocab reads the ranks below active; their ids start at special.
 func (m *bpe) tekkenVocab(raw []byte, special, active int64) error {
 	var block []byte // of many pieces
-	n := -1
-	return eachElement(raw, func(value []byte) error {
-		n++
+	s := newScanner(raw)
+	err := s.Array("an array", func(n int) error {
 		rank, text := int64(-1), ""
-		err := eachMember(value, func(name string, value []byte) (err error) {
+		err := s.Object("an object", func(name string) (err error) {
 			switch name {
 			case "rank":
-				rank, err = strconv.ParseInt(string(value), 10, 64)
+				rank, err = s.Int(0, math.MaxInt64)
 			case "token_bytes":
-				c := jsonCursor{b: value}
-				text, err = c.text()
+				text, err = s.View("base64")
+			default:
+				err = s.Skip()
 			}
 			return err
 		})
 		if err != nil || rank < 0 {
-			return fmt.Errorf("entry %d has rank %d: %w", n, rank, cmp.Or(err, errors.New("expected 0 or more")))
+			return fmt.Errorf("entry %d: %w", n, cmp.Or(err, errors.New("no rank")))
 		}
 		if rank >= active {
 			return nil
@@ -190,14 +198,18 @@ func (m *bpe) tekkenVocab(raw []byte, special, active int64) error {
 		}
 		id := int32(rank + special)
 		if m.pieces[id] != "" {
-			return fmt.Errorf("rank %d stands there twice", rank)
+			return fmt.Errorf("rank %d occurs twice", rank)
 		}
 		m.pieces[id] = unsafe.String(unsafe.SliceData(block[from:]), len(block)-from)
 		if len(block) == from || !m.insert(id) {
-			return fmt.Errorf("bytes %q stand there twice or are none", block[from:])
+			return fmt.Errorf("rank %d has bytes %q, expected some that no other rank has", rank, block[from:])
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return s.End()
 }
 
 // tekkenNames reads the names of the special tokens, "" where the file has none.
@@ -207,21 +219,23 @@ func tekkenNames(raw []byte, special int64) ([]string, error) {
 		copy(names, tekkenSpecial)
 		return names, nil
 	}
-	n := -1
-	err := eachElement(raw, func(value []byte) error {
-		n++
-		var s struct {
+	s := newScanner(raw)
+	err := s.Array("an array", func(n int) error {
+		var e struct {
 			Rank int64  `json:"rank"`
 			Str  string `json:"token_str"`
 		}
-		if err := unmarshalPart(value, &s); err != nil {
+		if err := unmarshalPart(s, &e); err != nil {
 			return fmt.Errorf("entry %d: %w", n, err)
 		}
-		if s.Rank < 0 || s.Rank >= special || s.Str == "" || names[s.Rank] != "" {
-			return fmt.Errorf("entry %d %q has rank %d, expected one of its own below %d", n, s.Str, s.Rank, special)
+		if e.Rank < 0 || e.Rank >= special || e.Str == "" || names[e.Rank] != "" {
+			return fmt.Errorf("entry %d %q has rank %d, expected one of its own below %d", n, e.Str, e.Rank, special)
 		}
-		names[s.Rank] = s.Str
+		names[e.Rank] = e.Str
 		return nil
 	})
+	if err == nil {
+		err = s.End()
+	}
 	return names, err
 }

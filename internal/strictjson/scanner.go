@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
 	"unsafe"
@@ -24,8 +25,8 @@ func NewScanner(text []byte, depth int) *Scanner {
 	return &Scanner{text: text, limit: depth}
 }
 
-// Pos returns the number of bytes that have been read.
-func (s *Scanner) Pos() int { return s.pos }
+// Rest returns the number of bytes that have not been read.
+func (s *Scanner) Rest() int { return len(s.text) - s.pos }
 
 // Fail returns an error that names the current position.
 func (s *Scanner) Fail(format string, args ...any) error {
@@ -97,13 +98,23 @@ func (s *Scanner) more(n int, end byte) (bool, error) {
 	return false, s.expected(fmt.Sprintf("',' or %q", end))
 }
 
-// Members reads an object, called what in errors, and calls member for each key in
+// Object reads an object, called what in errors, and calls member for each key in
 // order, with the Scanner before the value, which member must read. The key may be
-// a view of the text. Members leaves it to the caller to refuse duplicate keys.
+// a view of the text. A key that occurs twice is an error.
+func (s *Scanner) Object(what string, member func(key string) error) error {
+	return s.object(what, true, member)
+}
+
+// Members is like Object, but leaves it to the caller to refuse duplicate keys.
 func (s *Scanner) Members(what string, member func(key string) error) error {
+	return s.object(what, false, member)
+}
+
+func (s *Scanner) object(what string, distinct bool, member func(key string) error) error {
 	if err := s.open('{', what); err != nil {
 		return err
 	}
+	var seen keySet
 	for n := 0; ; n++ {
 		ok, err := s.more(n, '}')
 		if !ok || err != nil {
@@ -112,6 +123,9 @@ func (s *Scanner) Members(what string, member func(key string) error) error {
 		key, err := s.View("a key")
 		if err != nil {
 			return err
+		}
+		if distinct && !seen.add(key) {
+			return s.Fail("key %.80q occurs twice", key)
 		}
 		if s.Peek() != ':' {
 			return s.expected("':'")
@@ -123,46 +137,32 @@ func (s *Scanner) Members(what string, member func(key string) error) error {
 	}
 }
 
-// Object is like Members, but refuses duplicate keys.
-func (s *Scanner) Object(what string, member func(key string) error) error {
-	var seen keySet
-	return s.Members(what, func(key string) error {
-		if !seen.add(key) {
-			return s.Fail("key %.80q occurs twice", key)
-		}
-		return member(key)
-	})
-}
-
 // keySet is the set of the keys of an object.
 type keySet struct {
-	few  []string
-	many map[string]struct{} // in place of few, once there are more than fewKeys
+	few  [8]string
+	n    int                 // keys in few
+	many map[string]struct{} // of all keys, once there are more than few can hold
 }
 
-const fewKeys = 8
-
-func (k *keySet) add(key string) (isNew bool) {
-	if k.many == nil && len(k.few) == fewKeys {
-		k.many = make(map[string]struct{}, 2*fewKeys)
-		for _, other := range k.few {
-			k.many[other] = struct{}{}
-		}
-	}
+// add adds a key and reports whether it is new.
+func (k *keySet) add(key string) bool {
 	if k.many != nil {
 		n := len(k.many)
 		k.many[key] = struct{}{}
 		return len(k.many) > n
 	}
+	if slices.Contains(k.few[:k.n], key) {
+		return false
+	}
+	if k.n < len(k.few) {
+		k.few[k.n] = key
+		k.n++
+		return true
+	}
+	k.many = map[string]struct{}{key: {}}
 	for _, other := range k.few {
-		if other == key {
-			return false
-		}
+		k.many[other] = struct{}{}
 	}
-	if k.few == nil {
-		k.few = make([]string, 0, fewKeys)
-	}
-	k.few = append(k.few, key)
 	return true
 }
 
@@ -198,7 +198,10 @@ var plain = func() (t [256]bool) {
 }()
 
 // View is like String, but a string without escapes is a view of the text.
-func (s *Scanner) View(what string) (string, error) {
+func (s *Scanner) View(what string) (string, error) { return s.view(what, true) }
+
+// view is View; unless keep, a string with escapes is only checked.
+func (s *Scanner) view(what string, keep bool) (string, error) {
 	if s.Peek() != '"' {
 		return "", s.expected(what + ", a string")
 	}
@@ -207,11 +210,13 @@ func (s *Scanner) View(what string) (string, error) {
 	var buf []byte // nil until an escape occurs
 	for {
 		var all byte
-		i := s.pos
-		for i < len(s.text) && plain[s.text[i]] {
-			all |= s.text[i]
-			i++
+		n := 0
+		rest := s.text[s.pos:]
+		for n < len(rest) && plain[rest[n]] {
+			all |= rest[n]
+			n++
 		}
+		i := s.pos + n
 		if all >= utf8.RuneSelf && !utf8.Valid(s.text[s.pos:i]) {
 			return "", s.Fail("a string is not valid UTF-8")
 		}
@@ -232,7 +237,9 @@ func (s *Scanner) View(what string) (string, error) {
 			if err != nil {
 				return "", err
 			}
-			buf = utf8.AppendRune(append(buf, part...), r)
+			if keep {
+				buf = utf8.AppendRune(append(buf, part...), r)
+			}
 		default:
 			return "", s.Fail("found control character %#02x in a string", c)
 		}
@@ -435,7 +442,7 @@ func (s *Scanner) Skip() error {
 	case c == '[':
 		err = s.Array("an array", func(int) error { return s.Skip() })
 	case c == '"':
-		_, err = s.View("a value")
+		_, err = s.view("a value", false)
 	case c == '-' || '0' <= c && c <= '9':
 		_, err = s.Number()
 	default:

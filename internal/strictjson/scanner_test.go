@@ -19,7 +19,7 @@ import (
 func TestRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		``:                      "byte 0: found the end of the text, expected a value",
-		`{"a":1,"a":2}`:         `byte 11: key "a" occurs twice`,
+		`{"a":1,"a":2}`:         `byte 10: key "a" occurs twice`,
 		`{"a":1,"\u0061":2}`:    `key "a" occurs twice`,
 		`[{"b":{"a":1,"a":2}}]`: `key "a" occurs twice`,
 		`{"a":1,"b":1,"c":1,"d":1,"e":1,"f":1,"g":1,"h":1,"i":1,"j":1,"a":1}`: `key "a" occurs twice`,
