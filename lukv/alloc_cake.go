@@ -41,11 +41,11 @@ func (a cakeLayers) Needs(T, n int) Needs {
 // Weigh is the layer's preference: dispersion^(1/τ₁) · shift^(1/τ₂).
 func (a cakeLayers) Weigh(ctx context.Context, l *Layer) (float64, error) {
 	dispersions, shifts := make([]float64, l.KVHeads), make([]float64, l.KVHeads)
-	err := l.EachHead(ctx, func(h int) error {
+	err := l.EachHead(ctx, func(h int, ws *Workspace) error {
 		T := l.Len(h)
 		w := min(max(min(a.Window, T-1), 0), l.Queries.Len())
 		n := T - w
-		mean, spread := make([]float64, n), make([]float64, n)
+		mean, spread := ws.Float64s(n), ws.Float64s(n)
 		return l.WindowAttention(ctx, h, w, func(_ int, p []float32) {
 			for i := range w {
 				for _, v := range p[i*T : i*T+n] {

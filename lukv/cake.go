@@ -25,29 +25,22 @@ func (m cake) Needs(T, n int) Needs { return Needs{Keys: true, Window: m.effecti
 func (m cake) Protection(T, n int) Protection { return Protection{Window: m.effective(T)} }
 
 func (m cake) Score(ctx context.Context, l *Layer) (Scores, error) {
-	s := make(Scores, l.KVHeads)
-	err := l.EachHead(ctx, func(h int) (err error) {
-		s[h], err = m.head(ctx, l, h)
-		return err
-	})
-	return s, err
+	s := l.NewScores()
+	return s, l.EachHead(ctx, func(h int, ws *Workspace) error { return m.head(ctx, l, h, ws, s[h]) })
 }
 
-func (m cake) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
-	T := l.Len(h)
-	out := l.newScores(T)
+func (m cake) head(ctx context.Context, l *Layer, h int, ws *Workspace, out []float32) error {
+	T := len(out)
 	for t := range out {
 		out[t] = float32(math.Inf(1))
 	}
 	if T <= 1 {
-		return out, nil
+		return nil
 	}
-	w := min(m.effective(T), l.Queries.Len())
+	w := l.WindowRows(h, m.Window)
 	n := T - w
-	ws := l.takeWorkspace()
-	defer l.giveWorkspace(ws)
-	mean, spread, total := ws.float64s(n), ws.float64s(n), ws.zeros(n)
-	err := l.windowAttention(ctx, ws, h, w, func(_ int, p []float32) {
+	mean, spread, total := ws.Float64s(n), ws.Float64s(n), ws.zeros(n)
+	err := l.WindowAttention(ctx, h, w, func(_ int, p []float32) {
 		columnMeans(mean, p, w, T)
 		columnVariances(spread, mean, p, w, T)
 		for t := range mean {
@@ -61,7 +54,7 @@ func (m cake) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 	for t, v := range total {
 		out[t] = float32(v / float64(l.Group()))
 	}
-	return out, err
+	return err
 }
 
 // columnVariances computes the unbiased variances of the first len(dst) columns

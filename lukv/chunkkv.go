@@ -56,14 +56,13 @@ func (m chunkKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 	if err := l.checkScores(MetricConfigOf(m.Metric.Metric).Name, inner); err != nil {
 		return nil, err
 	}
-	s := make(Scores, len(inner))
+	s := l.NewScores()
 	together := m.collect(l, 0, len(inner), inner)
 	for h, row := range inner {
 		pos, means := l.positions(h), together
 		if m.Heads == "each" {
 			means = m.collect(l, h, h+1, inner)
 		}
-		s[h] = l.newScores(len(row))
 		for t, v := range row {
 			// Entries without a finite score of their own keep the one they have.
 			if s[h][t] = v; finite(v) {

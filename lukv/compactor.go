@@ -45,10 +45,14 @@ func (m compactor) Score(ctx context.Context, l *Layer) (Scores, error) {
 	if err != nil {
 		return nil, err
 	}
+	squares, err := l.SquaredValueNorms(ctx)
+	if err != nil {
+		return nil, err
+	}
 	attention := unprotected(l, ws, prot)
-	err = l.EachHead(ctx, func(h int) error {
+	err = l.EachHead(ctx, func(h int, ws *Workspace) error {
 		lo, hi := prot.Split(l.Len(h))
-		return m.attention(ctx, l, h, lo, hi, attention[h])
+		return m.attention(ctx, l, h, lo, hi, squares[h], ws, attention[h])
 	})
 	if err != nil {
 		return nil, err
@@ -71,7 +75,7 @@ const compactorRows = 64
 // attention that the queries of the same chunk pay to each, averaged over the
 // group, times the length of its value, smoothed over three entries. Logits are
 // not scaled, as published.
-func (m compactor) attention(ctx context.Context, l *Layer, h, lo, hi int, smooth []float64) error {
+func (m compactor) attention(ctx context.Context, l *Layer, h, lo, hi int, squares []float64, ws *Workspace, smooth []float64) error {
 	D, G := l.HeadDim, l.Group()
 	if hi == lo {
 		return nil
@@ -80,11 +84,9 @@ func (m compactor) attention(ctx context.Context, l *Layer, h, lo, hi int, smoot
 		return fmt.Errorf("score layer %d with compactor: found %d queries of %d entries, expected those of a whole prefill", l.Index, l.Queries.Len(), T)
 	}
 	size := min(m.Chunk, hi-lo)
-	ws := l.takeWorkspace()
-	defer l.giveWorkspace(ws)
 	raw := ws.zeros(hi - lo)
 	rows := min(compactorRows, size)
-	queries, keys, probs := ws.float32s(rows*D), ws.float32s(size*D), ws.float32s(rows*size)
+	queries, keys, probs := ws.Float32s(rows*D), ws.Float32s(size*D), ws.Float32s(rows*size)
 	for from := lo; from < hi; from += m.Chunk {
 		n := min(m.Chunk, hi-from)
 		w := kernels.F32Matrix(l.Keys(h, from, from+n, keys)[:n*D], n, D)
@@ -108,11 +110,9 @@ func (m compactor) attention(ctx context.Context, l *Layer, h, lo, hi int, smoot
 			}
 		}
 	}
-	err := l.eachSlots(ctx, ws, l.Values, h, lo, hi, func(from, to int, values []float32) {
-		for t := from; t < to; t++ {
-			raw[t-lo] *= math.Sqrt(sumSquares(values[(t-from)*D : (t-from+1)*D]))
-		}
-	})
+	for t := range raw {
+		raw[t] *= math.Sqrt(squares[lo+t])
+	}
 	averagePool(smooth, raw, 3)
-	return err
+	return nil
 }

@@ -70,14 +70,12 @@ func (m criticalKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 // Refine leaves protected entries alone: they have a score of +Inf or are
 // left to the selection.
 func (m criticalKV) Refine(ctx context.Context, l *Layer, s Scores, budgets []int) (Scores, error) {
-	out := make(Scores, len(s))
-	err := l.EachHead(ctx, func(h int) error {
-		ws := l.takeWorkspace()
-		defer l.giveWorkspace(ws)
-		norms := ws.zeros(l.Len(h))
-		if err := l.outputNorms(ctx, ws, h, norms); err != nil {
-			return err
-		}
+	norms, err := l.OutputNorms(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := l.NewScores()
+	return out, l.EachHead(ctx, func(h int, _ *Workspace) error {
 		row, err := m.inner(l, h, s[h])
 		if err != nil {
 			return err
@@ -86,11 +84,9 @@ func (m criticalKV) Refine(ctx context.Context, l *Layer, s Scores, budgets []in
 		if budgets != nil {
 			first = max(int(m.FirstStage*float64(budgets[h])), min(l.GuaranteedBudget, budgets[h]), min(1, budgets[h]))
 		}
-		out[h] = l.newScores(len(row))
-		weighByNorms(out[h], row, norms, first, m.Epsilon)
+		weighByNorms(out[h], row, norms[h], first, m.Epsilon)
 		return nil
 	})
-	return out, err
 }
 
 // inner returns the inner scores of head h, shifted if asked for.

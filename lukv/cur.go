@@ -21,41 +21,39 @@ func (m curKV) Needs(T, n int) Needs { return Needs{Keys: m.Of != "value", Value
 func (m curKV) Protection(T, n int) Protection { return Protection{Sinks: min(m.Sinks, T)} }
 
 func (m curKV) Score(ctx context.Context, l *Layer) (Scores, error) {
-	s := make(Scores, l.KVHeads)
-	err := l.EachHead(ctx, func(h int) error {
-		ws := l.takeWorkspace()
-		defer l.giveWorkspace(ws)
-		var keys, values []float64
-		var err error
-		if m.Of != "value" {
-			if keys, err = m.lengths(ctx, l, ws, l.Keys, h); err != nil {
-				return err
-			}
+	var keys, values [][]float64
+	var err error
+	if m.Of != "value" {
+		if keys, err = m.shares(l.SquaredKeyNorms(ctx)); err != nil {
+			return nil, err
 		}
-		if m.Of != "key" {
-			if values, err = m.lengths(ctx, l, ws, l.Values, h); err != nil {
-				return err
-			}
+	}
+	if m.Of != "key" {
+		if values, err = m.shares(l.SquaredValueNorms(ctx)); err != nil {
+			return nil, err
 		}
-		s[h] = l.newScores(l.Len(h))
-		m.combine(s[h], ws.float64s(l.Len(h)), keys, values)
+	}
+	s := l.NewScores()
+	return s, l.EachHead(ctx, func(h int, ws *Workspace) error {
+		m.combine(s[h], ws.Float64s(len(s[h])), row(keys, h), row(values, h))
 		return nil
 	})
-	return s, err
 }
 
-// lengths returns the squared length of every row of head h, divided by the sum
-// over its neighbourhood if Local is set; 0 where that sum is 0.
-func (m curKV) lengths(ctx context.Context, l *Layer, ws *workspace, rows rowReader, h int) ([]float64, error) {
-	D, T := l.HeadDim, l.Len(h)
-	x := ws.float64s(T)
-	err := l.eachTile(ctx, rows, h, T, &ws.attend.tile, func(lo, hi int, tile []float32) {
-		for t := lo; t < hi; t++ {
-			x[t] = sumSquares(tile[(t-lo)*D : (t-lo+1)*D])
+func row(x [][]float64, h int) []float64 {
+	if x == nil {
+		return nil
+	}
+	return x[h]
+}
+
+// shares divides every squared length by the sum over its neighbourhood, if Local is
+// set and that sum is positive.
+func (m curKV) shares(x [][]float64, err error) ([][]float64, error) {
+	for _, row := range x {
+		for from := 0; m.Local > 0 && from < len(row); from += m.Local {
+			toShares(row[from:min(from+m.Local, len(row))])
 		}
-	})
-	for from, size := 0, m.Local; m.Local > 0 && from < T; from += size {
-		toShares(x[from:min(from+size, T)])
 	}
 	return x, err
 }

@@ -3,135 +3,10 @@ package lukv
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/lukv/lukv/kernels"
 )
-
-// DecodeConfig says how a cache is kept small while tokens are generated (spec
-// §7). The zero value does nothing.
-type DecodeConfig struct {
-	// Mode is "periodic" (cut with any metric every Interval passes), or one of
-	// the streaming forms "tova", "h2o" and "streaming", which cut after every
-	// pass, prefill included. Empty: no compression while decoding.
-	Mode string `json:"mode,omitempty"`
-
-	// TargetSize is the number of entries per head after a cut, default 2048.
-	// For "h2o" it is Heavy + Recent; if both are 0, each gets half, and Heavy
-	// the odd entry.
-	TargetSize int `json:"target_size,omitempty"`
-
-	// Ratio replaces TargetSize in "periodic" mode with the fraction to remove
-	// of all entries seen: max(1, ⌊(p+1)(1-Ratio)⌋) entries at position p.
-	Ratio float64 `json:"ratio,omitempty"`
-
-	// Interval is the number of passes between cuts in "periodic" mode, default
-	// 512; a pass of at least TargetSize tokens (a second turn of a chat) cuts at
-	// once. Buffer is the number of recent query rows kept for the metric,
-	// default 256; -1 keeps none beyond the current pass.
-	Interval int `json:"interval,omitempty"`
-	Buffer   int `json:"buffer,omitempty"`
-
-	// Metric ranks the entries in "periodic" mode; empty: the metric that
-	// compresses the prefill.
-	Metric *MetricConfig `json:"metric,omitempty"`
-
-	// Heavy and Recent are the two parts of "h2o". Decay multiplies
-	// accumulated attention before each query row, in "h2o" and "periodic"
-	// mode; default 1, no decay.
-	Heavy  int     `json:"heavy,omitempty"`
-	Recent int     `json:"recent,omitempty"`
-	Decay  float64 `json:"decay,omitempty"`
-
-	// Sinks is the number of first entries that "streaming" keeps, default 4;
-	// -1 for none.
-	Sinks int `json:"sinks,omitempty"`
-}
-
-var decodeModes = []string{"periodic", "tova", "h2o", "streaming"}
-
-// Enabled reports whether the configuration asks for anything.
-func (c DecodeConfig) Enabled() bool { return c.Mode != "" }
-
-// WithDefaults returns the configuration with every parameter of its mode
-// written out, or an error that names the bad one.
-func (c DecodeConfig) WithDefaults() (DecodeConfig, error) {
-	fail := func(field string, found any, expected string) (DecodeConfig, error) {
-		return DecodeConfig{}, fmt.Errorf("decode compression %s: %s: found %v, expected %s", c.Mode, field, found, expected)
-	}
-	if c.Mode == "" {
-		if c != (DecodeConfig{}) {
-			return fail("mode", `""`, "one of "+strings.Join(decodeModes, ", "))
-		}
-		return c, nil
-	}
-	if !slices.Contains(decodeModes, c.Mode) {
-		return fail("mode", fmt.Sprintf("%q", c.Mode), "one of "+strings.Join(decodeModes, ", "))
-	}
-	periodic, h2o := c.Mode == "periodic", c.Mode == "h2o"
-	// Parameters of other modes are treated as mistakes rather than ignored.
-	switch {
-	case !periodic && c.Ratio != 0:
-		return fail("ratio", c.Ratio, "none in this mode")
-	case !periodic && c.Interval != 0:
-		return fail("interval", c.Interval, "none in this mode")
-	case !periodic && c.Buffer != 0:
-		return fail("buffer", c.Buffer, "none in this mode")
-	case !periodic && c.Metric != nil:
-		return fail("metric", c.Metric, "none in this mode")
-	case !h2o && (c.Heavy != 0 || c.Recent != 0):
-		return fail("heavy and recent", fmt.Sprint(c.Heavy, " and ", c.Recent), "none in this mode")
-	case !h2o && c.Decay != 0 && !periodic:
-		return fail("decay", c.Decay, "none in this mode")
-	case c.Mode != "streaming" && c.Sinks != 0:
-		return fail("sinks", c.Sinks, "none in this mode")
-	case c.TargetSize < 0 || c.TargetSize > maxSlots:
-		return fail("target_size", c.TargetSize, "at least 1")
-	case !(c.Ratio >= 0 && c.Ratio < 1):
-		return fail("ratio", c.Ratio, "at least 0 and below 1")
-	case c.Ratio != 0 && c.TargetSize != 0:
-		return fail("target_size", c.TargetSize, "none beside a ratio")
-	case c.Interval < 0 || c.Interval > maxSlots:
-		return fail("interval", c.Interval, "at least 1")
-	case c.Buffer < -1 || c.Buffer > maxSlots:
-		return fail("buffer", c.Buffer, "at least 1, or -1 for none")
-	case c.Heavy < 0 || c.Heavy > maxSlots:
-		return fail("heavy", c.Heavy, "at least 0")
-	case c.Recent < 0 || c.Recent > maxSlots:
-		return fail("recent", c.Recent, "at least 0")
-	case !(c.Decay >= 0 && c.Decay <= 1):
-		return fail("decay", c.Decay, "above 0, at most 1")
-	case c.Sinks < -1 || c.Sinks > maxSlots:
-		return fail("sinks", c.Sinks, "at least 1, or -1 for none")
-	}
-	if h2o && c.Heavy+c.Recent > 0 {
-		if n := c.Heavy + c.Recent; c.TargetSize != 0 && c.TargetSize != n {
-			return fail("target_size", c.TargetSize, fmt.Sprintf("heavy + recent = %d", n))
-		}
-		c.TargetSize = c.Heavy + c.Recent
-	}
-	if c.TargetSize == 0 && c.Ratio == 0 {
-		c.TargetSize = 2048
-	}
-	if h2o && c.Heavy+c.Recent == 0 {
-		c.Recent = c.TargetSize / 2
-		c.Heavy = c.TargetSize - c.Recent
-	}
-	if (h2o || periodic) && c.Decay == 0 {
-		c.Decay = 1
-	}
-	if periodic && c.Interval == 0 {
-		c.Interval = 512
-	}
-	if periodic && c.Buffer == 0 {
-		c.Buffer = 256
-	}
-	if c.Mode == "streaming" && c.Sinks == 0 {
-		c.Sinks = 4
-	}
-	return c, nil
-}
 
 // Decoding is a resolved [DecodeConfig]: the metric it ranks with and when it
 // cuts. It is immutable and shared by all layers and sessions; the state of
@@ -140,41 +15,30 @@ type Decoding struct {
 	cfg    DecodeConfig
 	metric Metric
 	prot   *Protection // nil: the metric's own
-	every  bool        // a streaming form: cut after every pass, prefill too
 }
 
-// NewDecoding resolves cfg. metric is that of the prefill, used in periodic
-// mode unless the configuration names its own; it may be nil otherwise. A
-// nil result without an error means that cfg asks for nothing.
+// NewDecoding resolves cfg. metric is that of the prefill, which ranks unless the
+// configuration names its own; it may be nil otherwise. A nil result without an error
+// means that cfg asks for nothing.
 func NewDecoding(cfg DecodeConfig, metric Metric) (*Decoding, error) {
 	cfg, err := cfg.WithDefaults()
 	if err != nil || !cfg.Enabled() {
 		return nil, err
 	}
-	d := &Decoding{cfg: cfg, metric: metric, every: cfg.Mode != "periodic"}
-	switch cfg.Mode {
-	case "periodic":
-		if cfg.Metric != nil {
-			if d.metric, err = NewMetric(*cfg.Metric); err != nil {
-				return nil, fmt.Errorf("decode compression: %w", err)
-			}
+	if cfg.Metric != nil {
+		if metric, err = NewMetric(*cfg.Metric); err != nil {
+			return nil, fmt.Errorf("decode compression: %w", err)
 		}
-		if d.metric == nil {
-			return nil, fmt.Errorf("decode compression periodic: metric: found none, expected one of %s", strings.Join(Metrics(), ", "))
-		}
-		full := MetricConfigOf(d.metric)
-		if n := d.metric.Needs(maxSlots, 0); n.Repeat.Chunk > 0 || n.Hidden > 0 || n.Window >= maxSlots {
-			return nil, fmt.Errorf("decode compression periodic: metric: found %s, which reads a whole context at once, expected one that looks at what passes by", full.Name)
-		}
-		d.cfg.Metric = &full
-	case "tova":
-		d.metric = tova{Window: 0}
-	case "h2o":
-		d.metric = h2o{Window: cfg.Recent}
-	case "streaming":
-		d.metric = streamingLLM{Sinks: max(cfg.Sinks, 0)}
 	}
-	return d, nil
+	if metric == nil {
+		return nil, fmt.Errorf("decode compression: metric: found none, expected one of %s", strings.Join(Metrics(), ", "))
+	}
+	full := MetricConfigOf(metric)
+	if n := metric.Needs(maxSlots, 0); n.Repeat.Chunk > 0 || n.Hidden > 0 || n.Window >= maxSlots {
+		return nil, fmt.Errorf("decode compression: metric: found %s, which reads a whole context at once, expected one that reads a bounded number of queries", full.Name)
+	}
+	cfg.Metric = &full
+	return &Decoding{cfg: cfg, metric: metric}, nil
 }
 
 // Config returns the configuration with all defaults written out.
@@ -192,12 +56,7 @@ func (d *Decoding) Protect(p Protection) *Decoding {
 }
 
 // buffer is the number of query rows kept from earlier passes.
-func (d *Decoding) buffer() int {
-	if d.every {
-		return 0
-	}
-	return max(d.cfg.Buffer, 0)
-}
+func (d *Decoding) buffer() int { return max(d.cfg.Buffer, 0) }
 
 // DecodeNeeds says what has to be passed to a [DecodeLayer].
 type DecodeNeeds struct {
@@ -213,7 +72,7 @@ type DecodeNeeds struct {
 func (d *Decoding) Needs() DecodeNeeds {
 	n := d.metric.Needs(maxSlots, 0)
 	return DecodeNeeds{
-		Queries: n.Window > 0, PreRoPE: n.Stats, Sums: n.ColumnSums, Prefill: d.every,
+		Queries: n.Window > 0, PreRoPE: n.Stats, Sums: n.ColumnSums, Prefill: d.cfg.Prefill,
 		Keys: n.Keys, Values: n.Values,
 	}
 }
@@ -234,8 +93,9 @@ type DecodeBudgets func(l *Layer, lens []int, target int, s Scores, p Protection
 
 // DecodeLayer is the decode-time state of one attention layer in one session:
 // step counter, buffered queries, accumulated attention. It belongs to one
-// goroutine at a time. In steady state its methods allocate only when they
-// score.
+// goroutine at a time. In steady state its methods allocate only what the metric
+// does: nothing for one made of the layer's reductions and sums, such as tova, h2o,
+// streaming_llm, knorm and keydiff.
 type DecodeLayer struct {
 	d                   *Decoding
 	heads, kvHeads, dim int
@@ -246,11 +106,10 @@ type DecodeLayer struct {
 	recorded            int          // rows of the current pass
 	before              decodeState  // see Begin
 
-	stats  *QueryStats // scratch
-	kept   [][]int32   // scratch handed out by After
-	lens   []int       // scratch
-	scores Scores      // scratch
-	tova   *tovaPass   // scratch
+	stats   *QueryStats // scratch
+	kept    [][]int32   // scratch handed out by After
+	lens    []int       // scratch
+	scratch *Scratch    // for layers that have none
 }
 
 // NewLayer returns the empty state of one layer.
@@ -258,7 +117,7 @@ func (d *Decoding) NewLayer(heads, kvHeads, headDim int) *DecodeLayer {
 	n := d.metric.Needs(maxSlots, 0)
 	s := &DecodeLayer{
 		d: d, heads: heads, kvHeads: kvHeads, dim: headDim, needs: n,
-		kept: make([][]int32, kvHeads), lens: make([]int, kvHeads), scores: make(Scores, kvHeads),
+		kept: make([][]int32, kvHeads), lens: make([]int, kvHeads),
 	}
 	// Windows get their memory with the first row recorded.
 	if n.Window > 0 {
@@ -268,11 +127,7 @@ func (d *Decoding) NewLayer(heads, kvHeads, headDim int) *DecodeLayer {
 		s.pre = NewQueryWindow(heads, headDim, 0)
 	}
 	if n.ColumnSums {
-		decay := d.cfg.Decay
-		if decay == 0 {
-			decay = 1
-		}
-		s.sums = NewColumnSums(heads, kvHeads, decay)
+		s.sums = NewColumnSums(heads, kvHeads, d.cfg.Decay)
 	}
 	return s
 }
@@ -382,23 +237,23 @@ func (s *DecodeLayer) Record(pos int, post, pre []float32, n, stride int) {
 // returns the slots that each head keeps, ascending, or nil if nothing is to be
 // cut; they are valid until the next call. The layer's own accumulators are
 // compacted before it returns; compacting the cache is up to the caller.
-// prefill reports that the pass is the first prefill, which periodic
-// compression leaves alone; a later one is a decoding pass of many tokens. l
+// prefill reports that the pass is the first prefill, which stays as it is without
+// [DecodeConfig.Prefill]; a later one is a decoding pass of many tokens. l
 // describes the cache after the pass; After sets its Queries, Stats, Sums,
-// Share and Budgets.
+// Share, Budgets and, if it has none, Scratch.
 func (s *DecodeLayer) After(ctx context.Context, l *Layer, n int, prefill bool, budgets DecodeBudgets) ([][]int32, error) {
 	recorded := s.recorded
 	s.recorded = 0
 	if s.post != nil {
 		s.post.Trim(s.needs.Window)
 	}
-	if prefill && !s.d.every {
+	if prefill && !s.d.cfg.Prefill {
 		s.forget()
 		return nil, nil
 	}
 	target := s.d.Target(l.NextPosition - 1)
 	s.passes++
-	if !s.d.every && s.passes < s.d.cfg.Interval && n < target {
+	if s.passes < s.d.cfg.Interval && n < target {
 		s.trim(s.d.buffer())
 		return nil, nil
 	}
@@ -429,7 +284,14 @@ func (s *DecodeLayer) cut(ctx context.Context, l *Layer, target int, budgets Dec
 	}
 	l.Queries, l.Stats, l.Sums = s.post, s.statistics(l.CPU), s.sums
 	l.Share, l.Budgets = target, nil
-	scores, err := s.score(ctx, l)
+	if l.Scratch == nil {
+		if s.scratch == nil {
+			s.scratch = &Scratch{Scores: true, Heap: true}
+		}
+		l.Scratch = s.scratch
+	}
+	l.Scratch.Next()
+	scores, err := Score(ctx, s.d.metric, l)
 	if err != nil {
 		return nil, fmt.Errorf("compress while decoding: %w", err)
 	}
@@ -472,43 +334,6 @@ func (s *DecodeLayer) cut(ctx context.Context, l *Layer, target int, budgets Dec
 		}
 	}
 	return s.kept, nil
-}
-
-// score ranks the layer. The streaming forms, which cut after every token, use
-// the layer's own memory.
-func (s *DecodeLayer) score(ctx context.Context, l *Layer) (Scores, error) {
-	m := s.d.metric
-	if !s.d.every {
-		return Score(ctx, m, l)
-	}
-	if err := l.check(metrics.nameOf(m), s.needs); err != nil {
-		return nil, err
-	}
-	var rank func(h int, row []float32)
-	switch m := m.(type) {
-	case tova:
-		if s.tova == nil {
-			s.tova = newTOVAPass(m)
-		}
-		return s.tova.score(ctx, l)
-	case streamingLLM:
-		rank = func(_ int, row []float32) { m.rank(row) }
-	case h2o:
-		rank = func(h int, row []float32) {
-			for t := range row {
-				row[t] = float32(s.sums.Mean(h, t))
-			}
-		}
-	}
-	for h := range s.scores {
-		n := l.Len(h)
-		if cap(s.scores[h]) < n {
-			s.scores[h] = make([]float32, n+n/4)
-		}
-		s.scores[h] = s.scores[h][:n]
-		rank(h, s.scores[h])
-	}
-	return s.scores, ctx.Err()
 }
 
 // statistics computes the query moments of the buffered rows.
@@ -561,8 +386,8 @@ func (s *DecodeLayer) Rewind(lens []int, pos int) {
 // Clone returns an independent copy, for a forked session.
 func (s *DecodeLayer) Clone() *DecodeLayer {
 	c := *s
-	c.kept, c.lens, c.scores, c.stats = make([][]int32, s.kvHeads), make([]int, s.kvHeads), make(Scores, s.kvHeads), nil
-	c.tova, c.before = nil, decodeState{}
+	c.kept, c.lens, c.stats = make([][]int32, s.kvHeads), make([]int, s.kvHeads), nil
+	c.scratch, c.before = nil, decodeState{}
 	if s.post != nil {
 		c.post = s.post.Clone()
 	}

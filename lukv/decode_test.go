@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -16,18 +17,26 @@ import (
 )
 
 func TestDecodeConfigDefaults(t *testing.T) {
+	h2o := func(target, window int, decay string) string {
+		return fmt.Sprintf(`{"mode":"periodic","target_size":%d,"interval":1,"buffer":-1,"prefill":true,"metric":{"name":"h2o","window":%d},"decay":%s}`, target, window, decay)
+	}
+	streaming := func(target, sinks int) string {
+		return fmt.Sprintf(`{"mode":"periodic","target_size":%d,"interval":1,"buffer":-1,"prefill":true,"metric":{"name":"streaming_llm","sinks":%d},"decay":1}`, target, sinks)
+	}
 	for in, want := range map[string]string{
-		`{}`:                             `{}`,
-		`{"mode":"periodic"}`:            `{"mode":"periodic","target_size":2048,"interval":512,"buffer":256,"decay":1}`,
-		`{"mode":"tova"}`:                `{"mode":"tova","target_size":2048}`,
-		`{"mode":"streaming"}`:           `{"mode":"streaming","target_size":2048,"sinks":4}`,
-		`{"mode":"h2o"}`:                 `{"mode":"h2o","target_size":2048,"heavy":1024,"recent":1024,"decay":1}`,
-		`{"mode":"h2o","target_size":7}`: `{"mode":"h2o","target_size":7,"heavy":4,"recent":3,"decay":1}`,
-		`{"mode":"h2o","heavy":5}`:       `{"mode":"h2o","target_size":5,"heavy":5,"decay":1}`,
-		`{"mode":"periodic","ratio":0.5,"buffer":-1}`:                     `{"mode":"periodic","ratio":0.5,"interval":512,"buffer":-1,"decay":1}`,
-		`{"mode":"streaming","sinks":-1,"target_size":9}`:                 `{"mode":"streaming","target_size":9,"sinks":-1}`,
-		`{"mode":"periodic","interval":3,"metric":{"name":"knorm"}}`:      `{"mode":"periodic","target_size":2048,"interval":3,"buffer":256,"metric":{"name":"knorm"},"decay":1}`,
-		`{"mode":"h2o","heavy":1,"recent":2,"target_size":3,"decay":0.5}`: `{"mode":"h2o","target_size":3,"heavy":1,"recent":2,"decay":0.5}`,
+		`{}`:                  `{}`,
+		`{"mode":"periodic"}`: `{"mode":"periodic","target_size":2048,"interval":512,"buffer":256,"decay":1}`,
+		`{"mode":"periodic","ratio":0.5,"buffer":-1}`:                `{"mode":"periodic","ratio":0.5,"interval":512,"buffer":-1,"decay":1}`,
+		`{"mode":"periodic","interval":3,"metric":{"name":"knorm"}}`: `{"mode":"periodic","target_size":2048,"interval":3,"buffer":256,"metric":{"name":"knorm"},"decay":1}`,
+		`{"mode":"tova"}`:                             `{"mode":"periodic","target_size":2048,"interval":1,"buffer":-1,"prefill":true,"metric":{"name":"tova","window":0},"decay":1}`,
+		`{"mode":"tova","interval":4,"ratio":0.5}`:    `{"mode":"periodic","ratio":0.5,"interval":4,"buffer":-1,"prefill":true,"metric":{"name":"tova","window":0},"decay":1}`,
+		`{"mode":"h2o","metric":{"name":"observed"}}`: `{"mode":"periodic","target_size":2048,"interval":1,"buffer":-1,"prefill":true,"metric":{"name":"observed"},"decay":1}`,
+		// What was written before the modes were presets.
+		`{"mode":"h2o","target_size":7,"heavy":4,"recent":3,"decay":1}`:   h2o(7, 3, "1"),
+		`{"mode":"h2o","heavy":5}`:                                        h2o(5, 0, "1"),
+		`{"mode":"h2o","heavy":1,"recent":2,"target_size":3,"decay":0.5}`: h2o(3, 2, "0.5"),
+		`{"mode":"streaming","sinks":-1,"target_size":9}`:                 streaming(9, 0),
+		`{"mode":"streaming","target_size":2048,"sinks":4}`:               streaming(2048, 4),
 	} {
 		var c DecodeConfig
 		require.NoError(t, json.Unmarshal([]byte(in), &c))
@@ -47,32 +56,21 @@ func TestDecodeConfigErrors(t *testing.T) {
 		cfg  DecodeConfig
 		want string
 	}{
-		"unknown mode":     {DecodeConfig{Mode: "h20"}, `mode: found "h20", expected one of periodic, tova, h2o, streaming`},
-		"no mode":          {DecodeConfig{TargetSize: 4}, `mode: found "", expected one of periodic`},
-		"ratio elsewhere":  {DecodeConfig{Mode: "tova", Ratio: 0.5}, "decode compression tova: ratio: found 0.5, expected none in this mode"},
-		"sinks elsewhere":  {DecodeConfig{Mode: "h2o", Sinks: 3}, "sinks: found 3"},
-		"heavy elsewhere":  {DecodeConfig{Mode: "tova", Heavy: 3}, "heavy and recent: found 3 and 0"},
-		"metric elsewhere": {DecodeConfig{Mode: "tova", Metric: &MetricConfig{Name: "knorm"}}, `metric: found {"name":"knorm"}`},
-		"ratio of one":     {DecodeConfig{Mode: "periodic", Ratio: 1}, "ratio: found 1, expected at least 0 and below 1"},
-		"two targets":      {DecodeConfig{Mode: "periodic", Ratio: 0.5, TargetSize: 4}, "target_size: found 4, expected none beside a ratio"},
-		"contradiction":    {DecodeConfig{Mode: "h2o", Heavy: 2, Recent: 2, TargetSize: 5}, "target_size: found 5, expected heavy + recent = 4"},
-		"negative":         {DecodeConfig{Mode: "periodic", Interval: -1}, "interval: found -1"},
-		"growing":          {DecodeConfig{Mode: "h2o", Decay: 1.5}, "decay: found 1.5"},
-		"shrinking":        {DecodeConfig{Mode: "h2o", Decay: -0.5}, "decay: found -0.5, expected above 0, at most 1"},
-		"no size":          {DecodeConfig{Mode: "tova", TargetSize: -1}, "target_size: found -1"},
-		"huge size":        {DecodeConfig{Mode: "tova", TargetSize: maxSlots + 1}, "target_size: found"},
-		"negative ratio":   {DecodeConfig{Mode: "periodic", Ratio: -0.1}, "ratio: found -0.1"},
-		"huge interval":    {DecodeConfig{Mode: "periodic", Interval: maxSlots + 1}, "interval: found"},
-		"no buffer":        {DecodeConfig{Mode: "periodic", Buffer: -2}, "buffer: found -2, expected at least 1, or -1 for none"},
-		"huge buffer":      {DecodeConfig{Mode: "periodic", Buffer: maxSlots + 1}, "buffer: found"},
-		"no heavy part":    {DecodeConfig{Mode: "h2o", Heavy: -1}, "heavy: found -1, expected at least 0"},
-		"huge heavy part":  {DecodeConfig{Mode: "h2o", Heavy: maxSlots + 1}, "heavy: found"},
-		"no recent part":   {DecodeConfig{Mode: "h2o", Recent: -1}, "recent: found -1, expected at least 0"},
-		"huge recent part": {DecodeConfig{Mode: "h2o", Recent: maxSlots + 1}, "recent: found"},
-		"no sinks":         {DecodeConfig{Mode: "streaming", Sinks: -2}, "sinks: found -2, expected at least 1, or -1 for none"},
-		"huge sinks":       {DecodeConfig{Mode: "streaming", Sinks: maxSlots + 1}, "sinks: found"},
-		"no metric":        {DecodeConfig{Mode: "periodic"}, "metric: found none, expected one of snapkv"},
-		"unknown metric":   {DecodeConfig{Mode: "periodic", Metric: &MetricConfig{Name: "x"}}, `metric "x" is unknown`},
+		"unknown mode":   {DecodeConfig{Mode: "h20"}, `mode: found "h20", expected one of h2o, periodic, streaming, tova`},
+		"no mode":        {DecodeConfig{TargetSize: 4}, `mode: found "", expected one of h2o, periodic`},
+		"ratio of one":   {DecodeConfig{Mode: "periodic", Ratio: 1}, "ratio: found 1, expected at least 0 and below 1"},
+		"two targets":    {DecodeConfig{Mode: "periodic", Ratio: 0.5, TargetSize: 4}, "target_size: found 4, expected none beside a ratio"},
+		"negative":       {DecodeConfig{Mode: "periodic", Interval: -1}, "interval: found -1"},
+		"growing":        {DecodeConfig{Mode: "h2o", Decay: 1.5}, "decay: found 1.5"},
+		"shrinking":      {DecodeConfig{Mode: "h2o", Decay: -0.5}, "decay: found -0.5, expected above 0, at most 1"},
+		"no size":        {DecodeConfig{Mode: "tova", TargetSize: -1}, "target_size: found -1"},
+		"huge size":      {DecodeConfig{Mode: "tova", TargetSize: maxSlots + 1}, "target_size: found"},
+		"negative ratio": {DecodeConfig{Mode: "periodic", Ratio: -0.1}, "ratio: found -0.1"},
+		"huge interval":  {DecodeConfig{Mode: "periodic", Interval: maxSlots + 1}, "interval: found"},
+		"no buffer":      {DecodeConfig{Mode: "periodic", Buffer: -2}, "buffer: found -2, expected at least 1, or -1 for none"},
+		"huge buffer":    {DecodeConfig{Mode: "periodic", Buffer: maxSlots + 1}, "buffer: found"},
+		"no metric":      {DecodeConfig{Mode: "periodic"}, "metric: found none, expected one of snapkv"},
+		"unknown metric": {DecodeConfig{Mode: "periodic", Metric: &MetricConfig{Name: "x"}}, `metric "x" is unknown`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := NewDecoding(c.cfg, nil)
@@ -82,6 +80,23 @@ func TestDecodeConfigErrors(t *testing.T) {
 	d, err := NewDecoding(DecodeConfig{}, nil)
 	require.NoError(t, err)
 	require.Nil(t, d)
+	for in, want := range map[string]string{
+		`{"mode":"tova","x":1}`:                               `unknown field "x"`,
+		`{"mode":"tova","heavy":3}`:                           "decode compression tova: heavy and recent: found 3 and 0, expected none in this mode",
+		`{"mode":"h2o","sinks":3}`:                            "sinks: found 3, expected none in this mode",
+		`{"mode":"h2o","heavy":2,"recent":2,"target_size":5}`: "target_size: found 5, expected heavy + recent = 4",
+		`{"mode":"h2o","heavy":-1}`:                           "heavy: found -1",
+		`{"mode":"h2o","heavy":2147483648}`:                   "heavy: found 2147483648",
+		`{"mode":"h2o","recent":-1}`:                          "recent: found -1",
+		`{"mode":"h2o","recent":2147483648}`:                  "recent: found 2147483648",
+		`{"mode":"streaming","sinks":-2}`:                     "sinks: found -2",
+		`{"mode":"streaming","sinks":2147483648}`:             "sinks: found 2147483648",
+		`{"mode":"h2o","heavy":2,"metric":{"name":"h2o"}}`:    "expected none beside a metric",
+		`{"mode":"h2o","heavy":"2"}`:                          "heavy: found string",
+	} {
+		var c DecodeConfig
+		require.ErrorContains(t, json.Unmarshal([]byte(in), &c), want, in)
+	}
 }
 
 // decodeRun drives one layer of random attention token by token.
@@ -314,7 +329,7 @@ func TestStreamingFormKeepsEnds(t *testing.T) {
 // TestH2OFormWithDecay runs the accumulators against a map from each
 // position to what it has received.
 func TestH2OFormWithDecay(t *testing.T) {
-	d, err := NewDecoding(DecodeConfig{Mode: "h2o", Heavy: 3, Recent: 2, Decay: 0.75}, nil)
+	d, err := NewDecoding(DecodeConfig{Mode: "h2o", TargetSize: 5, Decay: 0.75}, nil)
 	require.NoError(t, err)
 	r := newDecodeRun(t, d, 0, 60)
 	got := []map[int32]float64{{}, {}}
@@ -414,7 +429,7 @@ func TestDecodeLayerCloneAndRewind(t *testing.T) {
 
 // everyDecoding returns a Decoding for each kind of state.
 func everyDecoding(t *testing.T) map[string]*Decoding {
-	h2o, err := NewDecoding(DecodeConfig{Mode: "h2o", Heavy: 4, Recent: 5, Decay: 0.9}, nil)
+	h2o, err := NewDecoding(DecodeConfig{Mode: "h2o", TargetSize: 9, Metric: &MetricConfig{"h2o", `{"window":5}`}, Decay: 0.9}, nil)
 	require.NoError(t, err)
 	tova, err := NewDecoding(DecodeConfig{Mode: "tova", TargetSize: 9}, nil)
 	require.NoError(t, err)
@@ -489,8 +504,8 @@ func TestDecodePassInPieces(t *testing.T) {
 func TestDecodeStateComesBack(t *testing.T) {
 	for name, d := range everyDecoding(t) {
 		r := newDecodeRun(t, d, 0, 200)
-		require.Equal(t, d.every, r.pass(20, true, nil), name)
-		if !d.every {
+		require.Equal(t, d.cfg.Prefill, r.pass(20, true, nil), name)
+		if !d.cfg.Prefill {
 			require.Empty(t, r.state.State().Post.Positions, "what the prefill asked is not of the decoding")
 			require.Empty(t, r.state.State().Pre.Positions)
 		}
@@ -552,7 +567,7 @@ func TestDecodeRestoreRefuses(t *testing.T) {
 func TestDecodeRefusesWholeContexts(t *testing.T) {
 	for _, name := range []string{"kvzip", "compactor", "newest_hidden"} {
 		_, err := NewDecoding(DecodeConfig{Mode: "periodic"}, mustMetric(t, MetricConfig{Name: name}))
-		require.ErrorContains(t, err, "decode compression periodic: metric: found "+name+", which reads a whole context at once")
+		require.ErrorContains(t, err, "decode compression: metric: found "+name+", which reads a whole context at once")
 	}
 }
 
@@ -617,6 +632,8 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 		"h2o":       {Mode: "h2o", TargetSize: 16},
 		"streaming": {Mode: "streaming", TargetSize: 16},
 		"tova":      {Mode: "tova", TargetSize: 16},
+		"knorm":     {Mode: "tova", TargetSize: 16, Metric: &MetricConfig{Name: "knorm"}},
+		"keydiff":   {Mode: "tova", TargetSize: 16, Metric: &MetricConfig{Name: "keydiff"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, err := NewDecoding(cfg, nil)

@@ -38,19 +38,23 @@ func (m defensiveKV) Needs(T, n int) Needs {
 func (m defensiveKV) Protection(T, n int) Protection { return Protection{Window: m.effective(T)} }
 
 func (m defensiveKV) Score(ctx context.Context, l *Layer) (Scores, error) {
+	norms, err := l.OutputNorms(ctx)
+	if err != nil {
+		return nil, err
+	}
 	ws := l.takeWorkspace()
 	defer l.giveWorkspace(ws)
 	heads := make([]defensiveHead, l.KVHeads)
 	for h := range heads {
 		T := l.Len(h)
-		heads[h].score, heads[h].plain, heads[h].norms = ws.zeros(T), ws.zeros(T), ws.zeros(T)
+		heads[h].score, heads[h].plain, heads[h].norms = ws.zeros(T), ws.zeros(T), norms[h]
 	}
-	err := l.EachHead(ctx, func(h int) error { return m.observe(ctx, l, h, &heads[h]) })
+	err = l.EachHead(ctx, func(h int, ws *Workspace) error { return m.observe(ctx, l, h, ws, &heads[h]) })
 	if err != nil {
 		return nil, err
 	}
 	shareNorms(l, ws, heads)
-	s, top, own := make(Scores, l.KVHeads), 0.0, 0.0
+	s, top, own := l.NewScores(), 0.0, 0.0
 	for h := range heads {
 		if m.Compat {
 			heads[h].own = heads[h].compat
@@ -69,7 +73,6 @@ func (m defensiveKV) Score(ctx context.Context, l *Layer) (Scores, error) {
 		for _, t := range x.first(m.keepShare(l, h), m.Mass-own, m.Compat) {
 			x.score[t] = top
 		}
-		s[h] = l.newScores(l.Len(h))
 		for t := range s[h] {
 			if s[h][t] = float32(math.Inf(1)); t < len(x.score) {
 				s[h][t] = float32(x.score[t])
@@ -101,7 +104,7 @@ type defensiveHead struct {
 	norms  []float64 // share of the output norm among the heads
 }
 
-func (m defensiveKV) observe(ctx context.Context, l *Layer, h int, x *defensiveHead) error {
+func (m defensiveKV) observe(ctx context.Context, l *Layer, h int, ws *Workspace, x *defensiveHead) error {
 	T := l.Len(h)
 	if T == 0 {
 		return nil
@@ -113,10 +116,8 @@ func (m defensiveKV) observe(ctx context.Context, l *Layer, h int, x *defensiveH
 	n := T - w
 	x.window = w
 	x.score, x.plain = x.score[:n], x.plain[:n]
-	ws := l.takeWorkspace()
-	defer l.giveWorkspace(ws)
-	row, pooled := ws.float64s(n), ws.float64s(n)
-	err := l.windowAttention(ctx, ws, h, w, func(_ int, p []float32) {
+	row, pooled := ws.Float64s(n), ws.Float64s(n)
+	err := l.WindowAttention(ctx, h, w, func(_ int, p []float32) {
 		for i := range w {
 			var sum, smooth float64
 			for t, v := range p[i*T : i*T+n] {
@@ -156,9 +157,8 @@ func (m defensiveKV) observe(ctx context.Context, l *Layer, h int, x *defensiveH
 			x.plain[t] /= total
 		}
 	}
-	norms := x.norms
-	x.norms = norms[:n]
-	return l.outputNorms(ctx, ws, h, norms)
+	x.norms = x.norms[:n]
+	return nil
 }
 
 // first returns the entries that are kept before the scores compete: the best
@@ -190,7 +190,7 @@ func (x *defensiveHead) first(keep, mass float64, compat bool) []int32 {
 
 // shareNorms divides every norm by the sum of the norms that the heads have at
 // the same position.
-func shareNorms(l *Layer, ws *workspace, heads []defensiveHead) {
+func shareNorms(l *Layer, ws *Workspace, heads []defensiveHead) {
 	positions, end := make([][]int32, len(heads)), 0
 	for h := range heads {
 		positions[h] = l.positions(h)

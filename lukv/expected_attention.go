@@ -6,7 +6,6 @@ import (
 	"math"
 
 	"github.com/lukv/lukv/internal/detmath"
-	"github.com/lukv/lukv/kernels"
 )
 
 // expectedAttention scores an entry by the attention that future queries are
@@ -36,97 +35,77 @@ func (m expectedAttention) Score(ctx context.Context, l *Layer) (Scores, error) 
 	if l.HeadDim%2 != 0 {
 		return nil, fmt.Errorf("score layer %d with expected_attention: found odd head dimension %d, rope needs an even one", l.Index, l.HeadDim)
 	}
-	if l.Accelerator != nil {
-		o, err := m.scoring(l)
-		if err != nil {
+	logits, err := m.logits(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	var squares [][]float64 // of the values' norms
+	if m.ValueNorm {
+		if squares, err = l.SquaredValueNorms(ctx); err != nil {
 			return nil, err
 		}
-		return l.Accelerator.ExpectedScores(ctx, o)
 	}
-	rot := meanRotation(l.InvFreq, l.NextPosition, m.Future, l.RopeScale)
-	s := make(Scores, l.KVHeads)
-	err := l.EachHead(ctx, func(h int) (err error) {
-		s[h], err = m.head(ctx, l, h, rot)
-		return err
+	s := l.NewScores()
+	return s, l.EachHead(ctx, func(h int, ws *Workspace) error {
+		// Sinks are positions of the text; what is left of them leads the cache.
+		first := visible(l.positions(h), len(s[h]), m.Sinks-1)
+		for t := range first {
+			s[h][t] = float32(math.Inf(1))
+		}
+		total := ws.zeros(len(s[h]) - first)
+		for _, z := range logits[h*l.Group() : (h+1)*l.Group()] {
+			addSoftmax(total, z[first:])
+		}
+		for i, v := range total {
+			v /= float64(l.Group())
+			if t := first + i; m.ValueNorm {
+				s[h][t] = float32((v + m.Epsilon) * math.Sqrt(squares[h][t]))
+			} else {
+				s[h][t] = float32(v)
+			}
+		}
+		return nil
 	})
-	return s, err
 }
 
-func (m expectedAttention) head(ctx context.Context, l *Layer, h int, rot rotation) ([]float32, error) {
-	T, D, G := l.Len(h), l.HeadDim, l.Group()
-	out := l.newScores(T)
-	// Sinks are positions of the text; what is left of them leads the cache.
-	first := visible(l.positions(h), T, m.Sinks-1)
-	for t := range first {
-		out[t] = float32(math.Inf(1))
-	}
-	n := T - first
-	if n == 0 {
-		return out, nil
-	}
+// logits returns the expected logits of future queries with every key, [H][Len(h)]:
+// k·μ/√D + kᵀΣk/(2D) for the rotated mean μ and covariance Σ of a query head.
+func (m expectedAttention) logits(ctx context.Context, l *Layer) ([][]float64, error) {
+	D, root := l.HeadDim, l.logitDivisor()
+	rot := meanRotation(l.InvFreq, l.NextPosition, m.Future, l.RopeScale)
 	ws := l.takeWorkspace()
 	defer l.giveWorkspace(ws)
-	z, total := ws.float64s(n), ws.zeros(n)
-	mu, mean32 := ws.float64s(D), ws.float32s(D)
+	mu, linear := ws.Float64s(D), ws.Float32s(l.Heads*D)
 	var cov []float64
-	var form, image []float32 // image: keys times the form, [tile][D]
+	var form []float32
 	if m.Covariance {
-		cov, form, image = ws.float64s(D*D), ws.float32s(D*D), ws.float32s(min(slotTile, T)*D)
+		cov, form = ws.Float64s(D*D), ws.Float32s(l.Heads*D*D)
 	}
-	root := l.logitDivisor()
-	for g := range G {
-		q := h*G + g
+	for q := range l.Heads {
 		l.Stats.Mean(q, mu)
 		rot.apply(mu)
 		for a, v := range mu {
-			mean32[a] = float32(v / root)
+			linear[q*D+a] = float32(v / root)
 		}
-		if m.Covariance {
-			if err := l.Stats.Cov(q, cov); err != nil {
-				return nil, err
-			}
-			rot.conjugate(cov)
-			quadraticForm(form, cov, D)
+		if !m.Covariance {
+			continue
 		}
-		w := kernels.F32Matrix(form, len(form)/D, D)
-		err := l.eachTile(ctx, l.Keys, h, T, &ws.attend.tile, func(lo, hi int, keys []float32) {
-			if m.Covariance {
-				l.CPU.MatMul(image, D, keys, D, hi-lo, &w, 0, D)
-			}
-			for t := max(lo, first); t < hi; t++ {
-				k := keys[(t-lo)*D : (t-lo+1)*D]
-				v := float64(l.CPU.Dot(k, mean32))
-				if m.Covariance {
-					v += float64(l.CPU.Dot(k, image[(t-lo)*D:(t-lo+1)*D]))
-				}
-				z[t-first] = v
-			}
-		})
-		if err != nil {
+		if err := l.Stats.Cov(q, cov); err != nil {
 			return nil, err
 		}
-		addSoftmax(total, z)
-	}
-	for t, v := range total {
-		total[t] = v / float64(G)
-	}
-	if !m.ValueNorm {
-		for t, v := range total {
-			out[first+t] = float32(v)
+		rot.conjugate(cov)
+		for i, v := range cov {
+			form[q*D*D+i] = float32(v / float64(2*D))
 		}
-		return out, nil
 	}
-	err := l.eachTile(ctx, l.Values, h, T, &ws.attend.tile, func(lo, hi int, values []float32) {
-		for t := max(lo, first); t < hi; t++ {
-			norm := math.Sqrt(sumSquares(values[(t-lo)*D : (t-lo+1)*D]))
-			out[t] = float32((total[t-first] + m.Epsilon) * norm)
-		}
-	})
-	return out, err
+	return l.QuadraticForms(ctx, linear, form)
 }
 
 // addSoftmax adds the softmax of z to dst; z is overwritten.
 func addSoftmax(dst, z []float64) {
+	if len(z) == 0 {
+		return
+	}
 	top := z[0]
 	for _, v := range z {
 		top = max(top, v)
@@ -138,13 +117,6 @@ func addSoftmax(dst, z []float64) {
 	}
 	for t, v := range z {
 		dst[t] += v / sum
-	}
-}
-
-// quadraticForm writes Σ/(2D), the matrix of the second term.
-func quadraticForm(dst []float32, cov []float64, D int) {
-	for i, v := range cov {
-		dst[i] = float32(v / float64(2*D))
 	}
 }
 

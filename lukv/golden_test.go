@@ -568,11 +568,11 @@ func (g *golden) critical(t testing.TB, a *goldenAttention, c goldenCase, inner 
 	t.Helper()
 	l := a.layer(t, kNorm{}, a.T, 0)
 	out := make(Scores, len(inner))
+	norms, err := l.OutputNorms(context.Background())
+	require.NoError(t, err)
 	for h, row := range inner {
-		norms, err := l.OutputNorms(context.Background(), h)
-		require.NoError(t, err)
 		out[h] = make([]float32, len(row))
-		weighByNorms(out[h], row, norms, first(h), c.Params.Epsilon)
+		weighByNorms(out[h], row, norms[h], first(h), c.Params.Epsilon)
 		for i, v := range out[h] {
 			if math.IsInf(float64(v), 1) {
 				out[h][i] = 3e38
@@ -1011,7 +1011,7 @@ func (g *golden) streamingForm(t *testing.T, c goldenCase) {
 	a := g.attention(t, c.Setup, "")
 	cfg := DecodeConfig{Mode: "tova", TargetSize: c.Params.CacheSize}
 	if c.Kind == "h2o_official" {
-		cfg = DecodeConfig{Mode: "h2o", Heavy: c.Params.Heavy, Recent: c.Params.Recent}
+		cfg = DecodeConfig{Mode: "h2o", TargetSize: c.Params.Heavy + c.Params.Recent, Metric: &MetricConfig{"h2o", fmt.Sprintf(`{"window":%d}`, c.Params.Recent)}}
 	}
 	d, err := NewDecoding(cfg, nil)
 	require.NoError(t, err)

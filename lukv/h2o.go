@@ -21,5 +21,11 @@ func (m h2o) Protection(T, n int) Protection {
 }
 
 func (h2o) Score(ctx context.Context, l *Layer) (Scores, error) {
-	return scoreSums(ctx, l, l.Sums.Mean)
+	s := l.NewScores()
+	for h, row := range s {
+		for t := range row {
+			row[t] = float32(l.Sums.Mean(h, t))
+		}
+	}
+	return s, ctx.Err()
 }

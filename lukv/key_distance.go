@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-
-	"github.com/lukv/lukv/internal/detmath"
 )
 
 // keyDistance scores an entry by the squared distance of its key, with the
@@ -26,29 +24,23 @@ func (m keyDistance) Score(ctx context.Context, l *Layer) (Scores, error) {
 	if 2*len(l.InvFreq) != l.HeadDim {
 		return nil, fmt.Errorf("score layer %d with key_distance: found %d rope frequencies, expected half of head dimension %d", l.Index, len(l.InvFreq), l.HeadDim)
 	}
-	s := make(Scores, l.KVHeads)
-	err := l.EachHead(ctx, func(h int) (err error) {
-		s[h], err = m.head(ctx, l, h)
-		return err
-	})
-	return s, err
+	s := l.NewScores()
+	return s, l.EachHead(ctx, func(h int, ws *Workspace) error { return m.head(ctx, l, h, ws, s[h]) })
 }
 
-func (m keyDistance) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
-	T, D, pos := l.Len(h), l.HeadDim, l.positions(h)
-	ws := l.takeWorkspace()
-	defer l.giveWorkspace(ws)
-	mean, key := ws.zeros(D), ws.float64s(D)
+func (m keyDistance) head(ctx context.Context, l *Layer, h int, ws *Workspace, out []float32) error {
+	T, D, pos := len(out), l.HeadDim, l.positions(h)
+	mean, key := ws.zeros(D), ws.Float64s(D)
 	err := l.EachKeys(ctx, h, func(lo, hi int, keys []float32) {
 		for t := lo; t < hi; t++ {
-			l.unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], positionOf(pos, t))
+			l.Unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], positionOf(pos, t))
 			for i, v := range key {
 				mean[i] += v
 			}
 		}
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for i := range mean {
 		mean[i] /= float64(max(1, T))
@@ -56,7 +48,7 @@ func (m keyDistance) head(ctx context.Context, l *Layer, h int) ([]float32, erro
 	distance := ws.zeros(T)
 	err = l.EachKeys(ctx, h, func(lo, hi int, keys []float32) {
 		for t := lo; t < hi; t++ {
-			l.unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], positionOf(pos, t))
+			l.Unrotate(key, keys[(t-lo)*D:(t-lo+1)*D], positionOf(pos, t))
 			for i, v := range key {
 				d := v - mean[i]
 				distance[t] += float64(d * d)
@@ -66,26 +58,10 @@ func (m keyDistance) head(ctx context.Context, l *Layer, h int) ([]float32, erro
 	if err == nil && m.Values {
 		err = l.weighByValues(ctx, h, distance)
 	}
-	out := l.newScores(T)
 	for t, v := range distance {
 		out[t] = float32(v)
 	}
-	return out, err
-}
-
-// unrotate writes the key at position p, with its rotation undone, to dst, [D].
-func (l *Layer) unrotate(dst []float64, key []float32, p int) {
-	scale := l.RopeScale
-	if scale == 0 {
-		scale = 1
-	}
-	half := len(l.InvFreq)
-	for i, f := range l.InvFreq {
-		sin, cos := detmath.SinCos(float64(p) * f)
-		a, b := float64(key[i])/scale, float64(key[half+i])/scale
-		dst[i] = float64(a*cos) + float64(b*sin)
-		dst[half+i] = float64(b*cos) - float64(a*sin)
-	}
+	return err
 }
 
 // weighByValues multiplies x, [Len(h)], by ‖(v_t - v̄)·W_O‖₂ over the group.

@@ -24,50 +24,48 @@ func (m keyDiff) Needs(T, n int) Needs { return Needs{Keys: true, Budgets: m.Blo
 func (keyDiff) Protection(T, n int) Protection { return Protection{} }
 
 func (m keyDiff) Score(ctx context.Context, l *Layer) (Scores, error) {
-	if l.Accelerator != nil && m.Block == 0 {
-		return l.Accelerator.AnchorScores(ctx)
-	}
 	if m.Block > 0 && l.Share <= 0 && l.Budgets == nil {
 		return nil, fmt.Errorf("score layer %d with keydiff: budgets must be known beforehand to score in blocks", l.Index)
 	}
-	s := make(Scores, l.KVHeads)
-	err := l.EachHead(ctx, func(h int) (err error) {
-		if n := l.budget(h); m.Block > 0 && n < l.Len(h) {
-			s[h], err = m.blockwise(ctx, l, h, max(n, 1))
-		} else {
-			s[h], err = m.head(ctx, l, h)
+	s := l.NewScores()
+	if m.Block == 0 {
+		return s, m.atOnce(ctx, l, s)
+	}
+	for h := range s {
+		if l.budget(h) >= l.Len(h) { // the head keeps everything
+			if err := m.atOnce(ctx, l, s); err != nil {
+				return nil, err
+			}
+			break
 		}
-		return err
+	}
+	return s, l.EachHead(ctx, func(h int, _ *Workspace) error {
+		if n := l.budget(h); n < l.Len(h) {
+			return m.blockwise(ctx, l, h, max(n, 1), s[h])
+		}
+		return nil
 	})
-	return s, err
 }
 
-func (m keyDiff) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
-	D := l.HeadDim
-	a := newAnchor(D)
-	err := l.eachTile(ctx, l.Keys, h, l.Len(h), nil, func(lo, hi int, keys []float32) {
-		for t := range hi - lo {
-			a.add(keys[t*D : (t+1)*D])
-		}
-	})
+// atOnce scores all entries together.
+func (m keyDiff) atOnce(ctx context.Context, l *Layer, s Scores) error {
+	cosines, err := l.MeanCosines(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	a.finish()
-	out := l.newScores(l.Len(h))
-	err = l.eachTile(ctx, l.Keys, h, l.Len(h), nil, func(lo, hi int, keys []float32) {
-		for t := lo; t < hi; t++ {
-			out[t] = a.score(keys[(t-lo)*D : (t-lo+1)*D])
+	for h, row := range s {
+		for t := range row {
+			row[t] = float32(-cosines[h][t])
 		}
-	})
-	return out, err
+	}
+	return nil
 }
 
 // blockwise keeps n entries while the text arrives in blocks: after each
 // block, survivors and block are scored together and cut back to n. Entries
 // dropped along the way get -Inf, so that the n best scores are the final
 // survivors.
-func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int) ([]float32, error) {
+func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int, out []float32) error {
 	T, D := l.Len(h), l.HeadDim
 	// keys[i] is the key of slot slots[i]; both hold survivors and one block.
 	block := min(m.Block, T-n)
@@ -75,7 +73,6 @@ func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int) ([]float32, 
 	keys := make([]float32, 0, most*D)
 	slots := make([]int32, 0, most)
 	scores := make([]float32, most)
-	out := l.newScores(T)
 	for t := range out {
 		out[t] = float32(math.Inf(-1))
 	}
@@ -87,13 +84,13 @@ func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int) ([]float32, 
 		}
 	}
 	score := func() []float32 {
-		a := newAnchor(D)
+		a := anchor{mean: make([]float64, D)}
 		for i := range slots {
 			a.add(keys[i*D : (i+1)*D])
 		}
 		a.finish()
 		for i := range slots {
-			scores[i] = a.score(keys[i*D : (i+1)*D])
+			scores[i] = float32(-a.cosine(keys[i*D : (i+1)*D]))
 		}
 		return scores[:len(slots)]
 	}
@@ -101,7 +98,7 @@ func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int) ([]float32, 
 	kept := make([]int32, 0, n)
 	for lo := n; lo < T; lo += block {
 		if err := ctx.Err(); err != nil {
-			return nil, err
+			return err
 		}
 		read(lo, min(lo+block, T))
 		kept = Keep(kept, score(), n, Protection{})
@@ -114,7 +111,7 @@ func (m keyDiff) blockwise(ctx context.Context, l *Layer, h, n int) ([]float32, 
 	for i, t := range slots {
 		out[t] = scores[i]
 	}
-	return out, nil
+	return nil
 }
 
 // anchor is the mean of the unit vectors of a head's keys.
@@ -123,8 +120,6 @@ type anchor struct {
 	n    int
 	norm float64
 }
-
-func newAnchor(D int) *anchor { return &anchor{mean: make([]float64, D)} }
 
 func (a *anchor) add(k []float32) {
 	inv := 1 / max(math.Sqrt(sumSquares(k)), 1e-12)
@@ -143,8 +138,8 @@ func (a *anchor) finish() {
 	a.norm = max(math.Sqrt(s), 1e-8)
 }
 
-// score returns -cos(k, anchor).
-func (a *anchor) score(k []float32) float32 {
+// cosine returns cos(k, anchor).
+func (a *anchor) cosine(k []float32) float64 {
 	norm := max(math.Sqrt(sumSquares(k)), 1e-8)
-	return float32(-(dotWide(k, a.mean) / float64(norm*a.norm)))
+	return dotWide(k, a.mean) / float64(norm*a.norm)
 }

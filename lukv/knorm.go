@@ -16,23 +16,15 @@ func (kNorm) Needs(T, n int) Needs { return Needs{Keys: true} }
 func (kNorm) Protection(T, n int) Protection { return Protection{} }
 
 func (kNorm) Score(ctx context.Context, l *Layer) (Scores, error) {
-	if l.Accelerator != nil {
-		s, err := l.Accelerator.KeyNorms(ctx)
-		for h := range s {
-			for t, v := range s[h] {
-				s[h][t] = -v
-			}
-		}
-		return s, err
+	squares, err := l.SquaredKeyNorms(ctx)
+	if err != nil {
+		return nil, err
 	}
-	s, D := make(Scores, l.KVHeads), l.HeadDim
-	err := l.EachHead(ctx, func(h int) error {
-		s[h] = l.newScores(l.Len(h))
-		return l.eachTile(ctx, l.Keys, h, l.Len(h), nil, func(lo, hi int, keys []float32) {
-			for t := lo; t < hi; t++ {
-				s[h][t] = float32(-math.Sqrt(sumSquares(keys[(t-lo)*D : (t-lo+1)*D])))
-			}
-		})
-	})
-	return s, err
+	s := l.NewScores()
+	for h, row := range s {
+		for t := range row {
+			row[t] = float32(-math.Sqrt(squares[h][t]))
+		}
+	}
+	return s, nil
 }

@@ -40,10 +40,9 @@ func (m kvZip) Protection(T, n int) Protection {
 }
 
 func (kvZip) Score(ctx context.Context, l *Layer) (Scores, error) {
-	s := make(Scores, l.KVHeads)
-	for h := range s {
-		s[h] = l.newScores(len(l.Repeats.best[h]))
-		copy(s[h], l.Repeats.best[h])
+	s := l.NewScores()
+	for h, row := range s {
+		copy(row, l.Repeats.best[h])
 	}
 	return s, ctx.Err()
 }
@@ -110,14 +109,14 @@ func (r *RepeatScores) Add(ctx context.Context, l *Layer, h int, x Repetition) e
 	}
 	ws := l.takeWorkspace()
 	defer l.giveWorkspace(ws)
-	keys, buf := ws.float32s((sinks + chunk + m) * D)[:0], ws.float32s(max(sinks, chunk)*D)
+	keys, buf := ws.Float32s((sinks + chunk + m) * D)[:0], ws.Float32s(max(sinks, chunk)*D)
 	keys = append(keys, l.Keys(h, 0, sinks, buf)[:sinks*D]...)
 	keys = append(keys, l.Keys(h, x.From, x.To, buf)[:chunk*D]...)
 	keys = append(keys, own[:m*D]...)
 	n := sinks + chunk + m
 	w := kernels.F32Matrix(keys, n, D)
 	scale := 1 / l.logitDivisor()
-	p, queries := ws.float32s(repeatRows*n), ws.float32s(repeatRows*D)
+	p, queries := ws.Float32s(repeatRows*n), ws.Float32s(repeatRows*D)
 	best := r.best[h][x.From:x.To]
 	var weight []float64
 	for q := h * G; q < (h+1)*G; q++ {

@@ -33,29 +33,22 @@ func (m lagKV) Protection(T, n int) Protection {
 }
 
 func (m lagKV) Score(ctx context.Context, l *Layer) (Scores, error) {
-	s := make(Scores, l.KVHeads)
-	err := l.EachHead(ctx, func(h int) (err error) {
-		s[h], err = m.head(ctx, l, h)
-		return err
-	})
-	return s, err
+	s := l.NewScores()
+	return s, l.EachHead(ctx, func(h int, ws *Workspace) error { return m.head(ctx, l, h, ws, s[h]) })
 }
 
 // head scores partitions that are followed by another from 0 to 1, and the
 // entries after those higher, the newer the higher. With fewer than two
 // partitions the newest entries are the best.
-func (m lagKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
-	T := l.Len(h)
-	out := l.newScores(T)
+func (m lagKV) head(ctx context.Context, l *Layer, h int, ws *Workspace, out []float32) error {
+	T := len(out)
 	lo, hi := m.Protection(T, 0).Split(T)
 	parts := max(0, (T-lo)/m.Lag-1)
 	end := lo + parts*m.Lag
-	ws := l.takeWorkspace()
-	defer l.giveWorkspace(ws)
 	scores := ws.zeros(end - lo)
 	for _, rows := range []rowReader{l.Keys, l.Values} {
 		if err := m.addSpreads(ctx, l, ws, rows, h, lo, scores); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	var ranks ranking
@@ -76,21 +69,18 @@ func (m lagKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 			out[t] = 1 + float32(t-end+1)/float32(T)
 		}
 	}
-	return out, nil
+	return nil
 }
-
-// rowReader is Layer.Keys or Layer.Values.
-type rowReader func(h, lo, hi int, dst []float32) []float32
 
 // addSpreads adds to scores, for the entries from slot lo on, half the
 // softmax, over each partition, of the spread of its rows within the range of
 // the next one.
-func (m lagKV) addSpreads(ctx context.Context, l *Layer, ws *workspace, rows rowReader, h, lo int, scores []float64) error {
+func (m lagKV) addSpreads(ctx context.Context, l *Layer, ws *Workspace, rows rowReader, h, lo int, scores []float64) error {
 	if len(scores) == 0 {
 		return nil
 	}
 	D := l.HeadDim
-	part, next := ws.float32s(m.Lag*D), ws.float32s(m.Lag*D)
+	part, next := ws.Float32s(m.Lag*D), ws.Float32s(m.Lag*D)
 	low, high := make([]float32, D), make([]float32, D)
 	spread := make([]float64, m.Lag)
 	for from := 0; from < len(scores); from += m.Lag {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/lukv/lukv/internal/detmath"
 	"github.com/lukv/lukv/kernels"
 )
 
@@ -214,54 +215,56 @@ func (l *Layer) check(name string, n Needs) error {
 	return nil
 }
 
-// EachHead runs fn for every KV head whose scores are wanted and returns the error
-// of the lowest head that fails.
-func (l *Layer) EachHead(ctx context.Context, fn func(h int) error) error {
+// EachHead runs fn for every KV head whose scores are wanted, with memory that it may
+// use until it returns, and returns the error of the lowest head that fails.
+func (l *Layer) EachHead(ctx context.Context, fn func(h int, ws *Workspace) error) error {
 	errs := make([]error, l.KVHeads)
-	run := func(h int) {
-		if l.wanted != nil && !l.wanted[h] {
-			return
-		}
-		if errs[h] = ctx.Err(); errs[h] == nil {
-			errs[h] = fn(h)
-		}
-	}
-	if l.Parallel != nil {
-		l.Parallel(l.KVHeads, run)
-	} else {
-		for h := range l.KVHeads {
-			run(h)
-		}
-	}
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	l.parallel(func(h int) { errs[h] = l.oneHead(ctx, h, fn) })
+	return firstOf(errs...)
 }
 
-// eachTile calls fn with the rows [lo,hi) of head h, tile by tile. buf is
-// scratch, grown as needed; it may be nil.
-func (l *Layer) eachTile(ctx context.Context, rows func(h, lo, hi int, dst []float32) []float32, h, n int, buf *[]float32, fn func(lo, hi int, x []float32)) error {
-	if buf == nil {
-		ws := l.takeWorkspace()
-		defer l.giveWorkspace(ws)
-		buf = &ws.attend.tile
+// oneHead runs fn for KV head h, if its scores are wanted.
+func (l *Layer) oneHead(ctx context.Context, h int, fn func(h int, ws *Workspace) error) error {
+	if l.wanted != nil && !l.wanted[h] {
+		return nil
 	}
-	if need := min(slotTile, n) * l.HeadDim; cap(*buf) < need {
-		*buf = make([]float32, need)
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	for lo := 0; lo < n; lo += slotTile {
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	return fn(h, ws)
+}
+
+// parallel runs fn for every KV head.
+func (l *Layer) parallel(fn func(h int)) {
+	if l.Parallel != nil {
+		l.Parallel(l.KVHeads, fn)
+		return
+	}
+	for h := range l.KVHeads {
+		fn(h)
+	}
+}
+
+// rowReader is Layer.Keys or Layer.Values.
+type rowReader func(h, lo, hi int, dst []float32) []float32
+
+// eachTile calls fn with the rows [from,to) of head h within [lo,hi), tile by tile.
+func (l *Layer) eachTile(ctx context.Context, rows rowReader, h, lo, hi int, fn func(from, to int, x []float32)) error {
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	tile := ws.Float32s(min(slotTile, hi-lo) * l.HeadDim)
+	for from := lo; from < hi; from += slotTile {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		hi := min(lo+slotTile, n)
-		x := rows(h, lo, hi, (*buf)[:(hi-lo)*l.HeadDim])
-		if len(x) < (hi-lo)*l.HeadDim {
-			return fmt.Errorf("read slots [%d,%d) of layer %d, kv head %d: found %d values, expected %d", lo, hi, l.Index, h, len(x), (hi-lo)*l.HeadDim)
+		to := min(from+slotTile, hi)
+		x := rows(h, from, to, tile[:(to-from)*l.HeadDim])
+		if len(x) < (to-from)*l.HeadDim {
+			return fmt.Errorf("read slots [%d,%d) of layer %d, kv head %d: found %d values, expected %d", from, to, l.Index, h, len(x), (to-from)*l.HeadDim)
 		}
-		fn(lo, hi, x)
+		fn(from, to, x)
 	}
 	return nil
 }
@@ -269,23 +272,44 @@ func (l *Layer) eachTile(ctx context.Context, rows func(h, lo, hi int, dst []flo
 // EachKeys calls fn with the keys of head h, [hi-lo][D], tile by tile in
 // slot order. fn must not keep or change them.
 func (l *Layer) EachKeys(ctx context.Context, h int, fn func(lo, hi int, keys []float32)) error {
-	return l.eachTile(ctx, l.Keys, h, l.Len(h), nil, fn)
+	return l.eachTile(ctx, l.Keys, h, 0, l.Len(h), fn)
 }
 
 // EachValues is EachKeys for the values.
 func (l *Layer) EachValues(ctx context.Context, h int, fn func(lo, hi int, values []float32)) error {
-	return l.eachTile(ctx, l.Values, h, l.Len(h), nil, fn)
+	return l.eachTile(ctx, l.Values, h, 0, l.Len(h), fn)
 }
 
-// Attend returns the causal softmax of n queries of one query head over the
-// entries of the KV head h that it reads, [n][Len(h)]: query i is
-// queries[i*D:], after RoPE, at positions[i]. Entries that it cannot see get 0.
-func (l *Layer) Attend(ctx context.Context, h int, queries []float32, positions []int) ([]float32, error) {
-	T, D := l.Len(h), l.HeadDim
-	p := make([]float32, len(positions)*T)
-	row := func(i int) []float32 { return queries[i*D : (i+1)*D] }
-	return p, l.attend(ctx, h, len(positions), T, row, func(i int) int { return positions[i] }, p, new(attendScratch))
+// Unrotate writes a key that was cached at position p, with its rotation undone, to
+// dst, [D]. It reads InvFreq and RopeScale.
+func (l *Layer) Unrotate(dst []float64, key []float32, p int) {
+	scale := l.RopeScale
+	if scale == 0 {
+		scale = 1
+	}
+	half := len(l.InvFreq)
+	for i, f := range l.InvFreq {
+		sin, cos := detmath.SinCos(float64(p) * f)
+		a, b := float64(key[i])/scale, float64(key[half+i])/scale
+		dst[i] = float64(a*cos) + float64(b*sin)
+		dst[half+i] = float64(b*cos) - float64(a*sin)
+	}
 }
+
+// Attend writes the causal softmax of some queries of one query head over the entries
+// of the KV head h that it reads to probs, [len(positions)][Len(h)]: query i is
+// queries[i*D:], after RoPE, at positions[i]. Entries that it cannot see get 0.
+func (l *Layer) Attend(ctx context.Context, h int, queries []float32, positions []int, probs []float32) error {
+	D := l.HeadDim
+	ws := l.takeWorkspace()
+	defer l.giveWorkspace(ws)
+	row := func(i int) []float32 { return queries[i*D : (i+1)*D] }
+	return l.attend(ctx, h, len(positions), l.Len(h), row, func(i int) int { return positions[i] }, probs, &ws.attend)
+}
+
+// windowRows rows of a window are computed together, of several query heads where one has
+// fewer: the keys are then read once for them.
+const windowRows = 16
 
 // WindowAttention calls fn for every query head g of the group of KV head h
 // with the causal softmax of the last w queries, [w][Len(h)], oldest first; fn
@@ -293,67 +317,19 @@ func (l *Layer) Attend(ctx context.Context, h int, queries []float32, positions 
 func (l *Layer) WindowAttention(ctx context.Context, h, w int, fn func(g int, probs []float32)) error {
 	ws := l.takeWorkspace()
 	defer l.giveWorkspace(ws)
-	return l.windowAttention(ctx, ws, h, w, fn)
-}
-
-// windowAttention is WindowAttention using the memory of ws.
-func (l *Layer) windowAttention(ctx context.Context, ws *workspace, h, w int, fn func(g int, probs []float32)) error {
-	T, first := l.Len(h), l.Queries.Len()-w
-	p := ws.float32s(w * T)
-	for g := range l.Group() {
-		row := func(i int) []float32 { return l.Queries.Row(first+i, h*l.Group()+g) }
-		pos := func(i int) int { return l.Queries.Position(first + i) }
-		if err := l.attend(ctx, h, w, T, row, pos, p, &ws.attend); err != nil {
+	T, G, first := l.Len(h), l.Group(), l.Queries.Len()-w
+	together := min(G, max(1, windowRows/max(1, w)))
+	p := ws.Float32s(together * w * T)
+	for from := 0; from < G; from += together {
+		n := min(together, G-from)
+		row := func(i int) []float32 { return l.Queries.Row(first+i%w, h*G+from+i/w) }
+		pos := func(i int) int { return l.Queries.Position(first + i%w) }
+		if err := l.attend(ctx, h, n*w, T, row, pos, p, &ws.attend); err != nil {
 			return err
 		}
-		fn(g, p)
-	}
-	return nil
-}
-
-// outputTile outputs of the projection are computed together.
-const outputTile = 256
-
-// OutputNorms returns ‖v_t·W_O‖₁ for every entry of KV head h, [Len(h)]: the sum
-// of the absolute values of what its value adds to the outputs, averaged over
-// the query heads of the group. Products are float32 in the order of
-// kernels.MatMul, sums float64 in ascending order. Time Len·G·D·OutputDim.
-func (l *Layer) OutputNorms(ctx context.Context, h int) ([]float64, error) {
-	norms := make([]float64, l.Len(h))
-	ws := l.takeWorkspace()
-	defer l.giveWorkspace(ws)
-	return norms, l.outputNorms(ctx, ws, h, norms)
-}
-
-// outputNorms writes OutputNorms to norms, which must be 0.
-func (l *Layer) outputNorms(ctx context.Context, ws *workspace, h int, norms []float64) error {
-	D, G := l.HeadDim, l.Group()
-	weights := ws.float32s(min(outputTile, l.OutputDim) * D)
-	product := ws.float32s(slotTile * min(outputTile, l.OutputDim))
-	for q := h * G; q < (h+1)*G; q++ {
-		for from := 0; from < l.OutputDim; from += outputTile {
-			to := min(from+outputTile, l.OutputDim)
-			n := to - from
-			rows := l.Output(q, from, to, weights[:n*D])
-			if len(rows) < n*D {
-				return fmt.Errorf("read the output projection of layer %d, query head %d: found %d weights, expected %d", l.Index, q, len(rows), n*D)
-			}
-			w := kernels.F32Matrix(rows, n, D)
-			err := l.eachTile(ctx, l.Values, h, l.Len(h), &ws.attend.tile, func(lo, hi int, x []float32) {
-				l.CPU.MatMul(product, n, x, D, hi-lo, &w, 0, n)
-				for t := lo; t < hi; t++ {
-					for _, v := range product[(t-lo)*n : (t-lo+1)*n] {
-						norms[t] += math.Abs(float64(v))
-					}
-				}
-			})
-			if err != nil {
-				return err
-			}
+		for g := range n {
+			fn(from+g, p[g*w*T:(g+1)*w*T])
 		}
-	}
-	for t := range norms {
-		norms[t] /= float64(G)
 	}
 	return nil
 }
@@ -361,7 +337,6 @@ func (l *Layer) outputNorms(ctx context.Context, ws *workspace, h int, norms []f
 // attendScratch is memory that attend reuses.
 type attendScratch struct {
 	seen    []int     // slots that each row sees
-	tile    []float32 // keys
 	queries []float32 // [rows][D]
 }
 
@@ -381,7 +356,7 @@ func (l *Layer) attend(ctx context.Context, h, rows, T int, row func(i int) []fl
 		most = max(most, seen[i])
 		copy(sc.queries[i*D:(i+1)*D], row(i))
 	}
-	err := l.eachTile(ctx, l.Keys, h, most, &sc.tile, func(lo, hi int, keys []float32) {
+	err := l.eachTile(ctx, l.Keys, h, 0, most, func(lo, hi int, keys []float32) {
 		w := kernels.F32Matrix(keys, hi-lo, D)
 		l.CPU.MatMul(p[lo:], T, sc.queries, D, rows, &w, 0, hi-lo)
 	})

@@ -39,20 +39,20 @@ func (m leverage) Score(ctx context.Context, l *Layer) (Scores, error) {
 
 // layer returns the leverage of the entries of every head that prot does not
 // protect, in memory from ws.
-func (m leverage) layer(ctx context.Context, l *Layer, ws *workspace, prot Protection) ([][]float64, error) {
+func (m leverage) layer(ctx context.Context, l *Layer, ws *Workspace, prot Protection) ([][]float64, error) {
 	if 2*len(l.InvFreq) != l.HeadDim {
 		return nil, fmt.Errorf("score layer %d by leverage: found %d rope frequencies, expected half of head dimension %d", l.Index, len(l.InvFreq), l.HeadDim)
 	}
 	x := unprotected(l, ws, prot)
-	return x, l.EachHead(ctx, func(h int) error {
+	return x, l.EachHead(ctx, func(h int, ws *Workspace) error {
 		lo, hi := prot.Split(l.Len(h))
-		return m.head(ctx, l, h, lo, hi, x[h])
+		return m.head(ctx, l, h, lo, hi, ws, x[h])
 	})
 }
 
 // unprotected returns room for one value per entry that prot does not protect,
 // [K][hi-lo].
-func unprotected(l *Layer, ws *workspace, prot Protection) [][]float64 {
+func unprotected(l *Layer, ws *Workspace, prot Protection) [][]float64 {
 	x := make([][]float64, l.KVHeads)
 	for h := range x {
 		lo, hi := prot.Split(l.Len(h))
@@ -64,31 +64,29 @@ func unprotected(l *Layer, ws *workspace, prot Protection) [][]float64 {
 // head computes (k-k̄)ᵀ(Σ(k-k̄)(k-k̄)ᵀ + ridge·1)⁻¹(k-k̄) for the keys k of slots
 // [lo,hi) of KV head h, into out. Gram matrix and products are float32 in the order of
 // kernels.MatMul over tiles, the factorisation float64.
-func (m leverage) head(ctx context.Context, l *Layer, h, lo, hi int, out []float64) error {
+func (m leverage) head(ctx context.Context, l *Layer, h, lo, hi int, ws *Workspace, out []float64) error {
 	D, n, pos := l.HeadDim, hi-lo, l.positions(h)
 	if n == 0 {
 		return nil
 	}
-	ws := l.takeWorkspace()
-	defer l.giveWorkspace(ws)
 	stats := ws.momentsOf(D, l.CPU)
-	plain, tile := ws.float64s(D), ws.float32s(slotTile*D)
+	plain, tile := ws.Float64s(D), ws.Float32s(slotTile*D)
 	unrotated := func(from, to int, keys []float32) []float32 {
 		for t := from; t < to; t++ {
-			l.unrotate(plain, keys[(t-from)*D:(t-from+1)*D], positionOf(pos, t))
+			l.Unrotate(plain, keys[(t-from)*D:(t-from+1)*D], positionOf(pos, t))
 			for i, v := range plain {
 				tile[(t-from)*D+i] = float32(v)
 			}
 		}
 		return tile[:(to-from)*D]
 	}
-	err := l.eachSlots(ctx, ws, l.Keys, h, lo, hi, func(from, to int, keys []float32) {
+	err := l.eachTile(ctx, l.Keys, h, lo, hi, func(from, to int, keys []float32) {
 		stats.Add(0, from, unrotated(from, to, keys), to-from, D)
 	})
 	if err != nil {
 		return err
 	}
-	mean, gram := ws.float64s(D), ws.float64s(D*D)
+	mean, gram := ws.Float64s(D), ws.Float64s(D*D)
 	stats.Mean(0, mean)
 	if err := stats.Cov(0, gram); err != nil {
 		return err
@@ -101,8 +99,8 @@ func (m leverage) head(ctx context.Context, l *Layer, h, lo, hi int, out []float
 	}
 	inverse := inverseFactor(gram, D, m.Ridge)
 	w := kernels.F32Matrix(inverse, D, D)
-	image := ws.float32s(slotTile * D)
-	return l.eachSlots(ctx, ws, l.Keys, h, lo, hi, func(from, to int, keys []float32) {
+	image := ws.Float32s(slotTile * D)
+	return l.eachTile(ctx, l.Keys, h, lo, hi, func(from, to int, keys []float32) {
 		x := unrotated(from, to, keys)
 		for i, v := range x {
 			x[i] = float32(float64(v) - mean[i%D])
@@ -112,12 +110,6 @@ func (m leverage) head(ctx context.Context, l *Layer, h, lo, hi int, out []float
 			out[t-lo] = min(1, sumSquares(image[(t-from)*D:(t-from+1)*D]))
 		}
 	})
-}
-
-// eachSlots is eachTile for slots [lo,hi).
-func (l *Layer) eachSlots(ctx context.Context, ws *workspace, rows rowReader, h, lo, hi int, fn func(from, to int, x []float32)) error {
-	shifted := func(h, from, to int, dst []float32) []float32 { return rows(h, lo+from, lo+to, dst) }
-	return l.eachTile(ctx, shifted, h, hi-lo, &ws.attend.tile, func(from, to int, x []float32) { fn(lo+from, lo+to, x) })
 }
 
 // inverseFactor returns the inverse of the lower Cholesky factor of a, [D][D],
@@ -182,9 +174,8 @@ func standardize(x [][]float64) {
 
 // toScores lays out the scores of unprotected entries, with +Inf for the others.
 func toScores(x [][]float64, l *Layer, prot Protection) Scores {
-	s := make(Scores, len(x))
+	s := l.NewScores()
 	for h, row := range x {
-		s[h] = l.newScores(l.Len(h))
 		lo, hi := prot.Split(len(s[h]))
 		for t := range s[h] {
 			if s[h][t] = float32(math.Inf(1)); t >= lo && t < hi {

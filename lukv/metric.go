@@ -59,10 +59,10 @@ type Needs struct {
 	Output bool
 
 	// Window is the number of most recent queries (after RoPE) to keep, and
-	// WindowScores says that, if there is an accelerator, only
-	// Accelerator.WindowScores uses them.
-	Window       int
-	WindowScores bool
+	// WindowMeans says that only [Layer.WindowMeans] reads them, so that an accelerator
+	// may keep their column sums instead.
+	Window      int
+	WindowMeans bool
 
 	// Stats asks for the mean of the queries before RoPE, Covariance for their
 	// second moments too, ChannelNorms for the mean lengths of their pairs of channels.
@@ -107,7 +107,7 @@ func (n Needs) Union(x Needs) (Needs, error) {
 	n.ChannelNorms = n.ChannelNorms || x.ChannelNorms
 	n.ColumnSums = n.ColumnSums || x.ColumnSums
 	n.Budgets = n.Budgets || x.Budgets
-	n.WindowScores = false // what one reads on a device, another may read on the host
+	n.WindowMeans = false // what one reads on a device, another may read on the host
 	return n, nil
 }
 
@@ -115,8 +115,8 @@ func (n Needs) Union(x Needs) (Needs, error) {
 // metric needs and that the result has a score for every entry.
 func Score(ctx context.Context, m Metric, l *Layer) (Scores, error) {
 	n := m.Needs(l.longest(), l.Share)
-	if l.Accelerator != nil && n.WindowScores {
-		n.Window = 0 // the device has the queries; a metric that falls back to the host checks again
+	if l.Accelerator != nil && n.WindowMeans {
+		n.Window = 0 // the device has the queries; a layer that falls back to the host checks again
 	}
 	name := metrics.nameOf(m)
 	if err := l.check(name, n); err != nil {

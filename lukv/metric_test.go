@@ -444,9 +444,9 @@ func TestMetricsReadWhatTheyName(t *testing.T) {
 func TestOneOutput(t *testing.T) {
 	l := randomAttention(20, 2, 1, 4)
 	l.OutputDim = 1
-	norms, err := l.OutputNorms(context.Background(), 0)
+	norms, err := l.OutputNorms(context.Background())
 	require.NoError(t, err)
-	require.InEpsilon(t, (outputLength(l, 0, l.Values(0, 3, 4, nil))+outputLength(l, 1, l.Values(0, 3, 4, nil)))/2, norms[3], 1e-5)
+	require.InEpsilon(t, (outputLength(l, 0, l.Values(0, 3, 4, nil))+outputLength(l, 1, l.Values(0, 3, 4, nil)))/2, norms[0][3], 1e-5)
 	_, err = Score(context.Background(), mustMetric(t, MetricConfig{Name: "defensivekv"}), l)
 	require.NoError(t, err)
 }
@@ -516,7 +516,7 @@ func TestNeedsUnion(t *testing.T) {
 			}
 		}
 	}
-	device, err := Needs{Window: 2, WindowScores: true}.Union(Needs{Window: 2})
+	device, err := Needs{Window: 2, WindowMeans: true}.Union(Needs{Window: 2})
 	require.NoError(t, err)
 	require.Equal(t, Needs{Window: 2}, device)
 	other := repeat

@@ -11,20 +11,11 @@ func (observed) Needs(T, n int) Needs { return Needs{ColumnSums: true} }
 func (observed) Protection(T, n int) Protection { return Protection{} }
 
 func (observed) Score(ctx context.Context, l *Layer) (Scores, error) {
-	return scoreSums(ctx, l, func(h, t int) float64 {
-		return l.Sums.Mean(h, t) / float64(max(l.Sums.Seen(h, t), 1))
-	})
-}
-
-// scoreSums scores every entry by its accumulated attention.
-func scoreSums(ctx context.Context, l *Layer, score func(h, t int) float64) (Scores, error) {
-	s := make(Scores, l.KVHeads)
-	err := l.EachHead(ctx, func(h int) error {
-		s[h] = l.newScores(l.Len(h))
-		for t := range s[h] {
-			s[h][t] = float32(score(h, t))
+	s := l.NewScores()
+	for h, row := range s {
+		for t := range row {
+			row[t] = float32(l.Sums.Mean(h, t) / float64(max(l.Sums.Seen(h, t), 1)))
 		}
-		return nil
-	})
-	return s, err
+	}
+	return s, ctx.Err()
 }

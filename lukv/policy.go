@@ -236,13 +236,13 @@ func (p *Policy) Compile(model string, shape CacheShape) (*Compiled, error) {
 			return nil, fmt.Errorf("policy: decode %w", err)
 		}
 		c.policy.Decode = c.decoding.Config()
-		if used := MetricConfigOf(c.decoding.Metric()); c.usesProfile && p.Decode.Mode == "periodic" && used.String() != c.policy.Metric.String() {
+		if used := MetricConfigOf(c.decoding.Metric()); c.usesProfile && !c.policy.Decode.Prefill && used.String() != c.policy.Metric.String() {
 			return nil, fmt.Errorf("policy: decode metric: %w: the profile was made for %v, decoding ranks with %v", ErrProfileMismatch, c.policy.Metric, used)
 		}
 	}
 	if prot, fixed := c.fixedProtection(); fixed {
 		c.policy.Protection = &prot
-		if p.Decode.Mode == "periodic" {
+		if c.decoding != nil && !c.policy.Decode.Prefill {
 			c.decoding = c.decoding.Protect(prot)
 		}
 	}
@@ -276,10 +276,13 @@ func (c *Compiled) calibrated(model string, m Metric) (Metric, error) {
 
 // bindHeads gives each head the metric that the profile names for the ratio.
 func (c *Compiled) bindHeads(m perHead) (Metric, error) {
+	d, err := c.policy.Decode.WithDefaults()
 	switch {
+	case err != nil:
+		return nil, err
 	case !c.usesProfile:
 		return nil, fmt.Errorf("metric per_head: found allocator %s, expected lukv with a profile that names the metric of each head", c.policy.Allocator.Name)
-	case c.policy.BudgetTokens > 0 || c.policy.BudgetBytes > 0 || c.policy.Decode.Mode == "periodic":
+	case c.policy.BudgetTokens > 0 || c.policy.BudgetBytes > 0 || d.Enabled() && !d.Prefill:
 		return nil, errors.New("metric per_head: found a budget in entries or bytes, or periodic decoding, expected a ratio alone: the metric of a head depends on it")
 	}
 	return m.bind(c.policy.Profile, c.policy.Ratio)

@@ -23,7 +23,7 @@ func TestPolicyRoundTrip(t *testing.T) {
 		{Metric: MetricConfig{Name: "snapkv", Params: `{"preset":"kvpress"}`}, Ratio: 0.5, KVPressRounding: true},
 		{BudgetBytes: 100_000, Protection: &Protection{Sinks: 2, Window: 3, Recent: true}, Rounding: Rounding{Share: ShareExact, Floor: FloorNone}},
 		{Ratio: 0.9, Decode: DecodeConfig{Mode: "periodic", TargetSize: 100, Metric: &MetricConfig{Name: "tova"}}},
-		{Decode: DecodeConfig{Mode: "h2o", Heavy: 3, Recent: 5}},
+		{Decode: DecodeConfig{Mode: "h2o", TargetSize: 8, Metric: &MetricConfig{"h2o", `{"window":5}`}}},
 	}
 	for _, cfg := range allocatorTable() {
 		if !cfg.NeedsProfile() {

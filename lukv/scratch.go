@@ -9,25 +9,29 @@ import (
 	"github.com/lukv/lukv/kernels"
 )
 
-// Scratch is memory outside the Go heap that metrics work in. Each layer reuses the
-// memory of the one before it, and Close returns it to the system at once, so that
-// no garbage piles up beside the cache. It serves the layers of one prefill, scored
-// one after another; the heads of a layer may be scored concurrently. The zero
-// value is ready for use.
+// Scratch is the memory that metrics work in. Each layer reuses the memory of the one
+// before it, so that no garbage piles up beside the cache, and a metric that is made of
+// the layer's reductions allocates nothing. It serves layers that are scored one after
+// another; the heads of a layer may be scored concurrently. The zero value is ready for
+// use and takes memory outside the Go heap, which Close returns to the system at once.
 type Scratch struct {
 	// Scores puts scores there too; those of a layer are valid until
 	// [Scratch.Next].
 	Scores bool
 
+	// Heap takes the memory from the Go heap: Close may be omitted.
+	Heap bool
+
 	mu     sync.Mutex
-	idle   []*workspace // last used last
+	idle   []*Workspace // last used last
 	held   []*block     // of Hold
-	scores []*block
-	taken  int // of scores
+	scores rowPool[float32]
+	rows   rowPool[float64] // of reductions
+	reduce reduction
 }
 
-// Next invalidates the scores handed out so far.
-func (s *Scratch) Next() { s.taken = 0 }
+// Next invalidates the scores and the results of reductions handed out so far.
+func (s *Scratch) Next() { s.scores.taken, s.rows.taken = 0, 0 }
 
 // Close frees the memory, including that of scores. The scratch can be used again.
 func (s *Scratch) Close() {
@@ -36,10 +40,12 @@ func (s *Scratch) Close() {
 			w.blocks[i].free()
 		}
 	}
-	for _, b := range slices.Concat(s.scores, s.held) {
+	for _, b := range s.held {
 		b.free()
 	}
-	s.idle, s.scores, s.held, s.taken = nil, nil, nil, 0
+	s.scores.free()
+	s.rows.free()
+	s.idle, s.held = nil, nil
 }
 
 // QueryWindow is [NewQueryWindow] with rows in the scratch, valid until Close, or
@@ -56,33 +62,74 @@ func (s *Scratch) QueryWindow(heads, headDim, capacity int) *QueryWindow {
 // Hold returns n arbitrary values that belong to the caller until Close. Not safe
 // for concurrent use.
 func (s *Scratch) Hold(n int) []float32 {
-	b := &block{mapped: true}
+	b := &block{mapped: !s.Heap}
 	s.held = append(s.held, b)
 	return b.float32s(n)
 }
 
-// newScores returns room for the scores of a head, [n], all 0.
-func (l *Layer) newScores(n int) []float32 {
-	s := l.Scratch
-	if s == nil || !s.Scores {
-		return make([]float32, n)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.taken == len(s.scores) {
-		s.scores = append(s.scores, &block{mapped: true})
-	}
-	b := s.scores[s.taken]
-	s.taken++
-	x := b.float32s(n)
-	clear(x)
-	return x
+// rowPool hands out lists of rows. Their memory is used again once taken is reset.
+type rowPool[E float32 | float64] struct {
+	lists []*rowList[E]
+	taken int
 }
 
-// workspace is the scratch of one worker while it scores one head. Slices come from
-// its blocks in turn: a metric that asks for the same sizes in the same order gets
-// the memory of the previous head.
-type workspace struct {
+type rowList[E float32 | float64] struct {
+	rows   [][]E
+	blocks []block
+}
+
+// take returns n rows of 0s, row i of size(i) elements.
+func (p *rowPool[E]) take(mapped bool, n int, size func(i int) int) [][]E {
+	if p.taken == len(p.lists) {
+		p.lists = append(p.lists, new(rowList[E]))
+	}
+	x := p.lists[p.taken]
+	p.taken++
+	for len(x.blocks) < n {
+		x.blocks = append(x.blocks, block{mapped: mapped})
+	}
+	x.rows = slices.Grow(x.rows[:0], n)[:n]
+	for i := range x.rows {
+		x.rows[i] = valuesOf[E](&x.blocks[i], size(i))
+		clear(x.rows[i])
+	}
+	return x.rows
+}
+
+func (p *rowPool[E]) free() {
+	for _, x := range p.lists {
+		for i := range x.blocks {
+			x.blocks[i].free()
+		}
+	}
+	p.lists, p.taken = nil, 0
+}
+
+// NewScores returns a row of 0s for every KV head, [K][Len(h)]. They are in the layer's
+// scratch, if that is for scores, until its Next, and otherwise on the Go heap.
+func (l *Layer) NewScores() Scores {
+	if s := l.Scratch; s != nil && s.Scores {
+		return s.scores.take(!s.Heap, l.KVHeads, l.scored)
+	}
+	out := make(Scores, l.KVHeads)
+	for h := range out {
+		out[h] = make([]float32, l.scored(h))
+	}
+	return out
+}
+
+// scored is Len(h), or 0 if no scores of the head are wanted.
+func (l *Layer) scored(h int) int {
+	if l.wanted != nil && !l.wanted[h] {
+		return 0
+	}
+	return l.Len(h)
+}
+
+// Workspace is the memory of one worker while it scores one head (see
+// [Layer.EachHead]). Slices come from its blocks in turn: a metric that asks for the
+// same sizes in the same order gets the memory of the previous head.
+type Workspace struct {
 	mapped bool // outside the Go heap
 	blocks []block
 	taken  int
@@ -91,7 +138,7 @@ type workspace struct {
 }
 
 // momentsOf returns empty statistics for rows of dim values.
-func (w *workspace) momentsOf(dim int, cpu kernels.CPU) *QueryStats {
+func (w *Workspace) momentsOf(dim int, cpu kernels.CPU) *QueryStats {
 	if w.stats == nil || w.stats.dim != dim {
 		w.stats = NewQueryStats(1, dim, 0, true, cpu)
 	}
@@ -101,27 +148,27 @@ func (w *workspace) momentsOf(dim int, cpu kernels.CPU) *QueryStats {
 }
 
 // workspaces serves layers without a Scratch.
-var workspaces = sync.Pool{New: func() any { return new(workspace) }}
+var workspaces = sync.Pool{New: func() any { return new(Workspace) }}
 
 // takeWorkspace returns a workspace; giveWorkspace gives it back with
 // everything taken from it.
-func (l *Layer) takeWorkspace() *workspace {
+func (l *Layer) takeWorkspace() *Workspace {
 	s := l.Scratch
 	if s == nil {
-		return workspaces.Get().(*workspace)
+		return workspaces.Get().(*Workspace)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := len(s.idle)
 	if n == 0 {
-		return &workspace{mapped: true}
+		return &Workspace{mapped: !s.Heap}
 	}
 	w := s.idle[n-1]
 	s.idle = s.idle[:n-1]
 	return w
 }
 
-func (l *Layer) giveWorkspace(w *workspace) {
+func (l *Layer) giveWorkspace(w *Workspace) {
 	w.taken = 0
 	s := l.Scratch
 	if s == nil {
@@ -133,7 +180,7 @@ func (l *Layer) giveWorkspace(w *workspace) {
 	s.idle = append(s.idle, w)
 }
 
-func (w *workspace) next() *block {
+func (w *Workspace) next() *block {
 	if w.taken == len(w.blocks) {
 		w.blocks = append(w.blocks, block{mapped: w.mapped})
 	}
@@ -141,14 +188,15 @@ func (w *workspace) next() *block {
 	return &w.blocks[w.taken-1]
 }
 
-// float32s returns n arbitrary values.
-func (w *workspace) float32s(n int) []float32 { return w.next().float32s(n) }
+// Float32s returns n arbitrary values, valid until the head has been scored.
+func (w *Workspace) Float32s(n int) []float32 { return w.next().float32s(n) }
 
-// float64s returns n arbitrary values; zeros returns n zeros.
-func (w *workspace) float64s(n int) []float64 { return w.next().float64s(n) }
+// Float64s is [Workspace.Float32s] for float64.
+func (w *Workspace) Float64s(n int) []float64 { return w.next().float64s(n) }
 
-func (w *workspace) zeros(n int) []float64 {
-	x := w.float64s(n)
+// zeros returns n zeros.
+func (w *Workspace) zeros(n int) []float64 {
+	x := w.Float64s(n)
 	clear(x)
 	return x
 }
@@ -179,11 +227,15 @@ func (b *block) float64s(n int) []float64 {
 	return b.mem[:n:n]
 }
 
-func (b *block) float32s(n int) []float32 {
+func (b *block) float32s(n int) []float32 { return valuesOf[float32](b, n) }
+
+// valuesOf returns the first n values of the block, as float64s does.
+func valuesOf[E float32 | float64](b *block, n int) []E {
 	if n == 0 {
 		return nil
 	}
-	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b.float64s((n+1)/2)))), n)
+	size := int(unsafe.Sizeof(E(0)))
+	return unsafe.Slice((*E)(unsafe.Pointer(unsafe.SliceData(b.float64s((n*size+7)/8)))), n)
 }
 
 func (b *block) free() {

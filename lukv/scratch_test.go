@@ -24,12 +24,12 @@ func TestScratchIsUsedAgain(t *testing.T) {
 		s := &Scratch{Scores: true}
 		l.Scratch = s
 		require.Equal(t, want, score(), name)
-		idle, scores := slices.Clone(s.idle), slices.Clone(s.scores)
+		idle, scores := slices.Clone(s.idle), slices.Clone(s.scores.lists)
 		for range 3 {
 			s.Next()
 			require.Equal(t, want, score(), name)
 			require.ElementsMatch(t, idle, s.idle, name)
-			require.Equal(t, scores, s.scores, name)
+			require.Equal(t, scores, s.scores.lists, name)
 		}
 		for _, w := range s.idle {
 			require.Zero(t, w.taken, name)
@@ -45,20 +45,21 @@ func TestScratchIsUsedAgain(t *testing.T) {
 func TestScratchKeepsScores(t *testing.T) {
 	s := &Scratch{Scores: true}
 	defer s.Close()
-	l := &Layer{Scratch: s}
-	first, second := l.newScores(10), l.newScores(30)
-	for i := range first {
-		first[i] = 1
+	l := &Layer{Scratch: s, KVHeads: 2, Lens: []int{10, 30}}
+	first, second := l.NewScores(), l.NewScores()
+	for i := range first[1] {
+		first[1][i] = 1
 	}
-	require.Equal(t, make([]float32, 30), second)
+	zeros := Scores{make([]float32, 10), make([]float32, 30)}
+	require.Equal(t, zeros, second)
 	s.Next()
-	require.Equal(t, make([]float32, 10), l.newScores(10))
+	require.Equal(t, zeros, l.NewScores())
 	held := s.Hold(5)
 	other := s.Hold(5)
 	held[4], other[4] = 1, 2
 	require.Equal(t, float32(1), held[4])
 	l.Scratch = &Scratch{}
-	a, b := l.newScores(4), l.newScores(4)
-	a[0] = 1
-	require.Zero(t, b[0])
+	a, b := l.NewScores(), l.NewScores()
+	a[0][0] = 1
+	require.Zero(t, b[0][0])
 }

@@ -50,54 +50,43 @@ func (m snapKV) effective(T, n int) int {
 }
 
 func (m snapKV) Needs(T, n int) Needs {
-	return Needs{Keys: true, Window: m.effective(T, n), WindowScores: true}
+	return Needs{Keys: true, Window: m.effective(T, n), WindowMeans: true}
 }
 
 func (m snapKV) Protection(T, n int) Protection { return Protection{Window: m.effective(T, n)} }
 
 func (m snapKV) Score(ctx context.Context, l *Layer) (Scores, error) {
-	needs := m.Needs(l.longest(), l.Share)
-	if l.Accelerator != nil {
-		if m.outlasts(l, needs.Window) {
-			return l.Accelerator.WindowScores(ctx, m.scoring(needs.Window))
-		}
-		if err := l.check("snapkv", needs); err != nil { // the queries too
+	w := m.effective(l.longest(), l.Share)
+	means := make([][]float64, l.Heads)
+	if w > 0 { // some head has entries outside the window
+		var err error
+		if means, err = l.WindowMeans(ctx, w); err != nil {
 			return nil, err
 		}
 	}
-	s := make(Scores, l.KVHeads)
-	err := l.EachHead(ctx, func(h int) (err error) {
-		s[h], err = m.head(ctx, l, h)
-		return err
+	s := l.NewScores()
+	return s, l.EachHead(ctx, func(h int, ws *Workspace) error {
+		m.head(l, h, means[h*l.Group():(h+1)*l.Group()], ws, s[h])
+		return nil
 	})
-	return s, err
 }
 
-func (m snapKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
-	T := l.Len(h)
-	out := l.newScores(T)
-	w := m.effective(T, l.Share)
-	if w > 0 {
-		w = min(w, l.Queries.Len())
+// head smooths the mean attention of the query heads of a group, [G][T], and reduces it
+// to the scores of their KV head.
+func (m snapKV) head(l *Layer, h int, means [][]float64, ws *Workspace, out []float32) {
+	T := len(out)
+	n := 0 // columns outside the window
+	if T > 1 {
+		n = T - l.WindowRows(h, m.effective(T, l.Share))
 	}
-	n := max(T-w, 0) // columns outside the window
 	for t := n; t < T; t++ {
 		out[t] = float32(math.Inf(1))
 	}
-	if T <= 1 {
-		for t := range out {
-			out[t] = float32(math.Inf(1))
-		}
-		return out, nil
-	}
-	ws := l.takeWorkspace()
-	defer l.giveWorkspace(ws)
-	mean, pooled, total := ws.float64s(n), ws.float64s(n), ws.zeros(n)
-	err := l.windowAttention(ctx, ws, h, w, func(g int, p []float32) {
-		columnMeans(mean, p, w, T)
-		x := mean
+	pooled, total := ws.Float64s(n), ws.zeros(n)
+	for g, mean := range means {
+		x := mean[:n]
 		if m.Order == poolFirst {
-			m.pool(pooled, mean)
+			m.pool(pooled, x)
 			x = pooled
 		}
 		for t, v := range x {
@@ -110,9 +99,6 @@ func (m snapKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 				total[t] += v
 			}
 		}
-	})
-	if err != nil {
-		return nil, err
 	}
 	if m.Group == "mean" {
 		for t := range total {
@@ -126,20 +112,6 @@ func (m snapKV) head(ctx context.Context, l *Layer, h int) ([]float32, error) {
 	}
 	for t, v := range x {
 		out[t] = float32(v)
-	}
-	return out, nil
-}
-
-// columnMeans averages the first len(dst) columns of p, [w][T].
-func columnMeans(dst []float64, p []float32, w, T int) {
-	clear(dst)
-	for i := range w {
-		for t, v := range p[i*T : i*T+len(dst)] {
-			dst[t] += float64(v)
-		}
-	}
-	for t := range dst {
-		dst[t] /= float64(w)
 	}
 }
 

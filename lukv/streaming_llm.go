@@ -26,13 +26,11 @@ func (streamingLLM) Needs(T, n int) Needs { return Needs{} }
 func (streamingLLM) Protection(T, n int) Protection { return Protection{} }
 
 func (m streamingLLM) Score(ctx context.Context, l *Layer) (Scores, error) {
-	s := make(Scores, l.KVHeads)
-	err := l.EachHead(ctx, func(h int) error {
-		s[h] = l.newScores(l.Len(h))
-		m.rank(s[h])
-		return nil
-	})
-	return s, err
+	s := l.NewScores()
+	for _, row := range s {
+		m.rank(row)
+	}
+	return s, ctx.Err()
 }
 
 // rank scores a head of len(row) entries: the newest entry first, then the

@@ -70,12 +70,8 @@ func (m triAttention) Score(ctx context.Context, l *Layer) (Scores, error) {
 			l.Index, len(c), len(c[0]), len(c[0][0].Mean), l.Heads, D)
 	}
 	rot := m.rotation(l)
-	s := make(Scores, l.KVHeads)
-	err := l.EachHead(ctx, func(h int) (err error) {
-		s[h], err = m.head(ctx, l, h, rot)
-		return err
-	})
-	return s, err
+	s := l.NewScores()
+	return s, l.EachHead(ctx, func(h int, ws *Workspace) error { return m.head(ctx, l, h, rot, ws, s[h]) })
 }
 
 // rotation returns the mean rotation to the positions 0, 1, 3, 7, … after the
@@ -119,8 +115,8 @@ func (m triAttention) center(l *Layer, q int) (mean, excess []float64) {
 
 // head scores with every query head of the group, gives each mean 0 and
 // deviation 1, and takes the largest.
-func (m triAttention) head(ctx context.Context, l *Layer, h int, rot rotation) ([]float32, error) {
-	T, D, G := l.Len(h), l.HeadDim, l.Group()
+func (m triAttention) head(ctx context.Context, l *Layer, h int, rot rotation, ws *Workspace, out []float32) error {
+	T, D, G := len(out), l.HeadDim, l.Group()
 	first := visible(l.positions(h), T, m.Sinks-1) // sinks are positions of the text
 	scale := l.RopeScale
 	if scale == 0 {
@@ -133,12 +129,10 @@ func (m triAttention) head(ctx context.Context, l *Layer, h int, rot rotation) (
 		rot.apply(means[g])
 	}
 	lengths := make([]float64, D/2)
-	ws := l.takeWorkspace()
-	defer l.giveWorkspace(ws)
 	for g := range scores {
-		scores[g] = ws.float64s(T - first)
+		scores[g] = ws.Float64s(T - first)
 	}
-	err := l.eachSlots(ctx, ws, l.Keys, h, first, T, func(from, to int, keys []float32) {
+	err := l.eachTile(ctx, l.Keys, h, first, T, func(from, to int, keys []float32) {
 		for t := from; t < to; t++ {
 			key := keys[(t-from)*D : (t-from+1)*D]
 			for f := range lengths { // a rotation leaves them as they are
@@ -155,9 +149,8 @@ func (m triAttention) head(ctx context.Context, l *Layer, h int, rot rotation) (
 		}
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	out := l.newScores(T)
 	for t := range first {
 		out[t] = float32(math.Inf(1))
 	}
@@ -169,5 +162,5 @@ func (m triAttention) head(ctx context.Context, l *Layer, h int, rot rotation) (
 			}
 		}
 	}
-	return out, nil
+	return nil
 }

@@ -21,3 +21,11 @@ func dotWide(a []float32, b []float64) float64 {
 	}
 	return s
 }
+
+// resize returns x with length n; its contents are arbitrary.
+func resize[E any](x []E, n int) []E {
+	if cap(x) < n {
+		x = make([]E, n+n/4)
+	}
+	return x[:n]
+}

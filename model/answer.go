@@ -188,8 +188,8 @@ func (a *Answer) attention(ctx context.Context, view *lukv.Layer, h int) ([][]fl
 			queries = append(queries, window.Row(i, h*view.Group()+g)...)
 			positions[i] = window.Position(i)
 		}
-		probs, err := view.Attend(ctx, h, queries, positions)
-		if err != nil {
+		probs := make([]float32, steps*view.Len(h))
+		if err := view.Attend(ctx, h, queries, positions, probs); err != nil {
 			return nil, err
 		}
 		out = append(out, probs)

@@ -240,7 +240,7 @@ func TestCompressRefusesAndLeavesAlone(t *testing.T) {
 	require.Equal(t, before, heldPositions(s))
 	require.Nil(t, s.Policy())
 
-	decoding := newTestSession(t, m, SessionOptions{Compression: &lukv.Policy{Decode: lukv.DecodeConfig{Mode: "h2o", Heavy: 30, Recent: 30}}})
+	decoding := newTestSession(t, m, SessionOptions{Compression: &lukv.Policy{Decode: lukv.DecodeConfig{Mode: "h2o", TargetSize: 60}}})
 	require.NoError(t, decoding.Prefill(ctx, randomTokens(50, 97, 1)))
 	require.ErrorContains(t, decoding.PrefillCompressed(ctx, randomTokens(60, 97, 2), half), "expected Prefill and then Compress")
 	require.NoError(t, decoding.Compress(ctx, Span{10, 50}, half))

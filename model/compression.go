@@ -23,6 +23,7 @@ type compression struct {
 	at     int                 // index in kept of the layer to cut next
 	head   int                 // the same for its heads
 	views  []decodeView        // [L] nil before the first pass
+	memory *lukv.Scratch       // of metrics while decoding
 	held   []int32             // scratch of reportEvicted
 	gone   []Eviction          // likewise
 
@@ -52,7 +53,7 @@ func newCompression(m *Model, o SessionOptions) (*compression, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compression: %w", err)
 	}
-	comp := &compression{m: m, plan: plan}
+	comp := &compression{m: m, plan: plan, memory: &lukv.Scratch{Scores: true, Heap: true}}
 	if plan.Rerotates() {
 		if plan.Policy().Allocator.Name != "uniform" || shape.Excluded != nil || m.rope.dynamic() {
 			return nil, errors.New("compression: renumbering positions works with the uniform allocator, without sliding windows and without dynamic rope scaling only")
@@ -115,7 +116,7 @@ func (c *compression) clone() *compression {
 	if c == nil {
 		return nil
 	}
-	d := &compression{m: c.m, plan: c.plan, renumber: c.renumber}
+	d := &compression{m: c.m, plan: c.plan, renumber: c.renumber, memory: &lukv.Scratch{Scores: true, Heap: true}}
 	if c.decode != nil {
 		d.decode = make([]*lukv.DecodeLayer, len(c.decode))
 		for i, l := range c.decode {
@@ -312,6 +313,7 @@ func (c *compression) decodeView(s *Session, at, next int) *lukv.Layer {
 	clear(v.known)
 	l := v.layer
 	l.NextPosition, l.GuaranteedBudget, l.Ratio = next, 0, 0
+	l.Scratch = c.memory
 	if s.m.rope.dynamic() {
 		l.InvFreq = s.m.rope.invFreq(next)
 	}

@@ -2,6 +2,7 @@ package model
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/lukv/lukv/kernels"
@@ -115,7 +116,7 @@ func (r *run) deviceWatch(at, T int, needs *lukv.Needs, share int, metrics []luk
 	}
 	window := 0 // for the host
 	for _, m := range metrics {
-		size := windowOnDevice(m, T, share)
+		size := windowOnDevice(mp, m, T, share)
 		if n := m.Needs(T, share).Window; size == 0 || m.Needs(T, 1).Window != n {
 			window = max(window, n) // also for a window that a small budget shrinks later
 		}
@@ -148,9 +149,9 @@ func (w *deviceWatch) window(size int) kernels.DeviceSums {
 // windowOnDevice returns the number of queries whose attention a metric looks at
 // on a device, 0 for none. A window that depends on the budget is not known when
 // an observation collects, so no session takes it from the device.
-func windowOnDevice(m lukv.Metric, T, share int) int {
+func windowOnDevice(p kernels.MetricPass, m lukv.Metric, T, share int) int {
 	needs := m.Needs(T, share)
-	if !needs.WindowScores || needs.Window >= T || needs.Window != m.Needs(T, 0).Window {
+	if _, ok := p.(reducer); !ok || !needs.WindowMeans || needs.Window >= T || needs.Window != m.Needs(T, 0).Window {
 		return 0
 	}
 	return needs.Window
@@ -173,12 +174,12 @@ func (r *run) score(ctx context.Context, s *Session, w *watcher, metric lukv.Met
 		}
 		l.Stats = w.stats
 	}
-	scorer := &layerScorer{p: mp, layer: l.Index}
-	if size := windowOnDevice(metric, l.T, l.Share); size > 0 && device != nil {
-		scorer.sums = device.window(size)
+	on := &layerReductions{p: mp, layer: l.Index}
+	if size := windowOnDevice(mp, metric, l.T, l.Share); size > 0 && device != nil {
+		on.sums, on.window = device.window(size), size
 	}
-	if !metric.Needs(l.T, l.Share).WindowScores || scorer.sums != nil {
-		l.Accelerator = scorer
+	if !metric.Needs(l.T, l.Share).WindowMeans || on.sums != nil {
+		l.Accelerator = on
 		for head := range r.m.cfg.KVHeads {
 			mp.SetHead(l.Index, 0, head, s.cache.Table(l.Index, head), s.cache.Len(l.Index, head), s.cache.Base(l.Index, head))
 		}
@@ -208,25 +209,74 @@ func (m *Model) readMoments(ctx context.Context, mp kernels.MetricPass, w *devic
 	return stats, nil
 }
 
-// layerScorer is the lukv.Accelerator of one layer.
-type layerScorer struct {
-	p     kernels.MetricPass
-	layer int
-	sums  kernels.DeviceSums
+// layerReductions is the lukv.Accelerator of one layer.
+type layerReductions struct {
+	p      kernels.MetricPass
+	layer  int
+	window int                // rows that sums cover
+	sums   kernels.DeviceSums // nil: none
 }
 
-func (s *layerScorer) WindowScores(ctx context.Context, o kernels.WindowScoring) (lukv.Scores, error) {
-	return s.p.WindowScores(ctx, s.layer, 0, s.sums, o)
+// reducer is a pass that also reads back the attention of a window and quadratic forms,
+// a row per query head. form is [H][D][D], upper triangles with zeros below, or nil.
+type reducer interface {
+	ReadColumnSums(ctx context.Context, s kernels.DeviceSums, layer, seq int) ([][]float32, error)
+	QuadraticForm(ctx context.Context, layer, seq int, linear, form []float32) ([][]float32, error)
 }
 
-func (s *layerScorer) AnchorScores(ctx context.Context) (lukv.Scores, error) {
-	return s.p.AnchorScores(ctx, s.layer, 0)
-}
-
-func (s *layerScorer) KeyNorms(ctx context.Context) (lukv.Scores, error) {
+func (s *layerReductions) KeyNorms(ctx context.Context) ([][]float32, error) {
 	return s.p.KeyNorms(ctx, s.layer, 0)
 }
 
-func (s *layerScorer) ExpectedScores(ctx context.Context, o kernels.ExpectedScoring) (lukv.Scores, error) {
-	return s.p.ExpectedScores(ctx, s.layer, 0, o)
+func (s *layerReductions) ValueNorms(ctx context.Context) ([][]float32, error) {
+	return s.p.ValueNorms(ctx, s.layer, 0)
+}
+
+func (s *layerReductions) OutputNorms(context.Context) ([][]float32, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func (s *layerReductions) MeanCosines(ctx context.Context) ([][]float32, error) {
+	x, err := s.p.AnchorScores(ctx, s.layer, 0)
+	for _, row := range x {
+		for t, v := range row {
+			row[t] = -v
+		}
+	}
+	return x, err
+}
+
+func (s *layerReductions) QuadraticForms(ctx context.Context, linear, form []float32) ([][]float32, error) {
+	p, ok := s.p.(reducer)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	if form == nil {
+		return p.QuadraticForm(ctx, s.layer, 0, linear, nil)
+	}
+	D := len(form) / len(linear)
+	upper := make([]float32, len(form))
+	for at := 0; at < len(form); at += D * D {
+		for i := range D {
+			upper[at+i*D+i] = form[at+i*D+i]
+			for j := i + 1; j < D; j++ {
+				upper[at+i*D+j] = form[at+i*D+j] + form[at+j*D+i]
+			}
+		}
+	}
+	return p.QuadraticForm(ctx, s.layer, 0, linear, upper)
+}
+
+func (s *layerReductions) WindowMeans(ctx context.Context, w int) ([][]float32, error) {
+	p, ok := s.p.(reducer)
+	if !ok || s.sums == nil || w != s.window {
+		return nil, errors.ErrUnsupported
+	}
+	x, err := p.ReadColumnSums(ctx, s.sums, s.layer, 0)
+	for _, row := range x {
+		for t, v := range row {
+			row[t] = v / float32(w)
+		}
+	}
+	return x, err
 }

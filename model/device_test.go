@@ -79,7 +79,7 @@ func TestDeviceCompresses(t *testing.T) {
 				testnum.SameBits(t, name, want, traceOf(t, s, prompt, steps))
 				st := s.Stats()
 				if m == whole {
-					onDevice := slices.Contains([]string{"snapkv", "keydiff", "knorm", "expected_attention", "criticalkv", "chunkkv"}, p.Metric.Name)
+					onDevice := slices.Contains([]string{"snapkv", "keydiff", "knorm", "expected_attention", "criticalkv", "chunkkv", "cur", "compactor"}, p.Metric.Name)
 					require.Equal(t, onDevice, d.scored > scored, "the device scores")
 				}
 				require.Positive(t, st.DeviceBytes)

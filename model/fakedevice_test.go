@@ -698,100 +698,79 @@ func (p *fakePass) layer(layer, seq int) *lukv.Layer {
 	return l
 }
 
-func (p *fakePass) score(ctx context.Context, cfg lukv.MetricConfig, l *lukv.Layer) ([][]float32, error) {
+// reduce counts a reduction and returns its rows, rounded as a device's are.
+func (p *fakePass) reduce(rows [][]float64, err error) ([][]float32, error) {
 	if err := p.d.hit(); err != nil {
 		return nil, err
 	}
 	p.d.mu.Lock()
 	p.d.scored++
 	p.d.mu.Unlock()
-	m, err := lukv.NewMetric(cfg)
-	if err != nil {
-		return nil, err
+	out := make([][]float32, len(rows))
+	for i, row := range rows {
+		for _, v := range row {
+			out[i] = append(out[i], float32(v))
+		}
 	}
-	return lukv.Score(ctx, m, l)
+	return out, err
 }
 
-func (p *fakePass) WindowScores(ctx context.Context, layer, seq int, s kernels.DeviceSums, o kernels.WindowScoring) ([][]float32, error) {
+func (p *fakePass) ReadColumnSums(ctx context.Context, s kernels.DeviceSums, layer, seq int) ([][]float32, error) {
 	l := p.layer(layer, seq)
 	l.Queries = s.(*fakeSums).queries
-	if o.Window != l.Queries.Len() || !o.MaxPool || o.GroupMax || o.ReduceFirst {
-		panic("fake device: only the default of snapkv")
+	rows, err := l.WindowMeans(ctx, l.Queries.Len())
+	for _, row := range rows {
+		for t := range row {
+			row[t] *= float64(l.Queries.Len())
+		}
 	}
-	return p.score(ctx, lukv.MetricConfig{Name: "snapkv", Params: fmt.Sprintf(`{"window":%d,"kernel":%d}`, o.Window, o.Kernel)}, l)
+	return p.reduce(rows, err)
 }
 
 func (p *fakePass) AnchorScores(ctx context.Context, layer, seq int) ([][]float32, error) {
-	return p.score(ctx, lukv.MetricConfig{Name: "keydiff"}, p.layer(layer, seq))
+	rows, err := p.layer(layer, seq).MeanCosines(ctx)
+	for _, row := range rows {
+		for t := range row {
+			row[t] = -row[t]
+		}
+	}
+	return p.reduce(rows, err)
 }
 
 func (p *fakePass) KeyNorms(ctx context.Context, layer, seq int) ([][]float32, error) {
-	s, err := p.score(ctx, lukv.MetricConfig{Name: "knorm"}, p.layer(layer, seq))
-	for _, row := range s {
-		for i := range row {
-			row[i] = -row[i]
-		}
-	}
-	return s, err
+	return p.reduce(roots(p.layer(layer, seq).SquaredKeyNorms(ctx)))
 }
 
-func (p *fakePass) ExpectedScores(_ context.Context, layer, seq int, o kernels.ExpectedScoring) ([][]float32, error) {
-	if err := p.d.hit(); err != nil {
-		return nil, err
-	}
-	p.d.mu.Lock()
-	p.d.scored++
-	p.d.mu.Unlock()
-	l, d, group := p.layer(layer, seq), p.HeadDim, p.Heads/p.KVHeads
-	out := make([][]float32, p.KVHeads)
-	for h := range out {
-		T := l.Lens[h]
-		keys, values := l.Keys(h, 0, T, nil), l.Values(h, 0, T, nil)
-		total := make([]float64, T)
-		for q := h * group; q < (h+1)*group; q++ {
-			z, sum := make([]float64, T), 0.0
-			for t := o.Sinks[h]; t < T; t++ {
-				k := keys[t*d : (t+1)*d]
-				for a, x := range k {
-					z[t] += float64(x) * float64(o.Mean[q*d+a])
-					for b, y := range k {
-						if o.Form != nil {
-							z[t] += float64(x) * float64(o.Form[(q*d+a)*d+b]) * float64(y)
-						}
-					}
-				}
-				z[t] = math.Exp(z[t])
-				sum += z[t]
-			}
-			for t := range z {
-				total[t] += z[t] / sum / float64(group)
-			}
-		}
-		out[h] = make([]float32, T)
-		for t := range T {
-			norm := 0.0
-			for _, x := range values[t*d : (t+1)*d] {
-				norm += float64(x) * float64(x)
-			}
-			v := total[t] + o.Epsilon
-			if o.ValueNorm {
-				v *= math.Sqrt(norm)
-			}
-			if t < o.Sinks[h] {
-				v = math.Inf(1)
-			}
-			out[h][t] = float32(v)
-		}
-	}
-	return out, nil
+func (p *fakePass) ValueNorms(ctx context.Context, layer, seq int) ([][]float32, error) {
+	return p.reduce(roots(p.layer(layer, seq).SquaredValueNorms(ctx)))
 }
 
-func (p *fakePass) ValueNorms(context.Context, int, int) ([][]float32, error) {
-	panic("fake device: nobody asks for value norms")
+func roots(rows [][]float64, err error) ([][]float64, error) {
+	for _, row := range rows {
+		for t := range row {
+			row[t] = math.Sqrt(row[t])
+		}
+	}
+	return rows, err
+}
+
+func (p *fakePass) QuadraticForm(ctx context.Context, layer, seq int, linear, form []float32) ([][]float32, error) {
+	return p.reduce(p.layer(layer, seq).QuadraticForms(ctx, linear, form))
+}
+
+func (p *fakePass) WindowScores(context.Context, int, int, kernels.DeviceSums, kernels.WindowScoring) ([][]float32, error) {
+	panic("fake device: nobody asks for window scores")
+}
+
+func (p *fakePass) ExpectedScores(context.Context, int, int, kernels.ExpectedScoring) ([][]float32, error) {
+	panic("fake device: nobody asks for expected scores")
 }
 
 func (p *fakePass) OutputNorms(context.Context, int, int, kernels.DeviceMatrix, int) ([][]float32, error) {
 	panic("fake device: nobody asks for output norms")
 }
 
-var _ kernels.MetricPass = (*fakePass)(nil)
+var (
+	_ kernels.MetricPass = (*fakePass)(nil)
+	_ reducer            = (*fakePass)(nil)
+)

@@ -266,7 +266,7 @@ func TestCallbacksMayUseAClosingModel(t *testing.T) {
 func TestCallbacksThatDoNotReturn(t *testing.T) {
 	ctx := context.Background()
 	compressing := &lukv.Policy{Metric: lukv.MetricConfig{Name: "snapkv"}, Ratio: 0.5}
-	streaming := &lukv.Policy{Decode: lukv.DecodeConfig{Mode: "h2o", Heavy: 20, Recent: 20}}
+	streaming := &lukv.Policy{Decode: lukv.DecodeConfig{Mode: "h2o", TargetSize: 40}}
 	for _, shape := range []testShape{testShapes[0], testShapes[2]} {
 		for name, policy := range map[string]*lukv.Policy{"whole": nil, "compressed": compressing, "h2o": streaming} {
 			m := shape.open(t, WithThreads(2))
@@ -352,8 +352,8 @@ func TestFailedStepsChangeNothing(t *testing.T) {
 		{Mode: "periodic", TargetSize: 40, Interval: 4, Buffer: 8, Metric: &lukv.MetricConfig{Name: "snapkv"}},
 		{Mode: "periodic", TargetSize: 40, Interval: 4, Buffer: 8, Metric: &lukv.MetricConfig{Name: "expected_attention"}},
 		{Mode: "tova", TargetSize: 40},
-		{Mode: "h2o", Heavy: 20, Recent: 20},
-		{Mode: "h2o", Heavy: 20, Recent: 20, Decay: 0.9},
+		{Mode: "h2o", TargetSize: 40},
+		{Mode: "h2o", TargetSize: 40, Decay: 0.9},
 		{Mode: "streaming", TargetSize: 40},
 	} {
 		policy := &lukv.Policy{Decode: d}
@@ -395,7 +395,7 @@ func TestTruncateToNothing(t *testing.T) {
 	for _, shape := range testShapes {
 		for name, policy := range map[string]*lukv.Policy{
 			"whole": nil, "compressed": {Metric: lukv.MetricConfig{Name: "expected_attention"}, Ratio: 0.5},
-			"h2o":        {Decode: lukv.DecodeConfig{Mode: "h2o", Heavy: 20, Recent: 20}},
+			"h2o":        {Decode: lukv.DecodeConfig{Mode: "h2o", TargetSize: 40}},
 			"renumbered": {Metric: lukv.MetricConfig{Name: "streaming_llm", Params: `{"rerotate":true}`}, Ratio: 0.5},
 		} {
 			if name == "renumbered" && shape.window > 0 {

@@ -135,7 +135,7 @@ func (l *lookup) find(dst, tokens []int32, next int32, n int) []int32 {
 func (s *Session) lookupOff() string {
 	switch {
 	case s.comp != nil && s.comp.decode != nil:
-		return fmt.Sprintf("lookup decoding is off: compression while decoding (%s) looks at every token before the next is known", s.comp.plan.Decoding().Config().Mode)
+		return fmt.Sprintf("lookup decoding is off: compression while decoding (%s) looks at every token before the next is known", s.comp.plan.Decoding().Config().Metric.Name)
 	case s.m.rope.dynamic():
 		return "lookup decoding is off: dynamic rope scaling rotates a token by the length of the sequence when it is fed"
 	}

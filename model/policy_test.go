@@ -69,9 +69,9 @@ func TestPolicyOfASession(t *testing.T) {
 	loaded, err := m.LoadSession(t.Context(), path, SessionOptions{Compression: &lukv.Policy{Decode: decode}})
 	require.NoError(t, err)
 	defer loaded.Close()
-	full, err := decode.WithDefaults()
+	full, err := lukv.NewDecoding(decode, nil)
 	require.NoError(t, err)
-	require.Equal(t, full, loaded.Policy().Decode, "compression while decoding goes on as asked for now")
+	require.Equal(t, full.Config(), loaded.Policy().Decode, "compression while decoding goes on as asked for now")
 	require.Equal(t, 0.6, loaded.Policy().Ratio)
 	require.Nil(t, newTestSession(t, m, SessionOptions{}).Policy())
 }

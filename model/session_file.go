@@ -326,8 +326,8 @@ func (m *Model) readState(f *kvcache.File, o SessionOptions) (*sessionHeader, er
 		return nil, err
 	}
 	if o.Compression == nil && state.Policy != nil && state.Policy.Decode.Enabled() {
-		if d := state.Policy.Decode; state.Version == 1 && d.Mode == "periodic" {
-			return nil, fmt.Errorf("session data of version 1 lacks what its compression while decoding (%s) depends on: give a compression, which begins anew", d.Mode)
+		if d, err := state.Policy.Decode.WithDefaults(); err == nil && state.Version == 1 && !d.Prefill {
+			return nil, errors.New("session data of version 1 lacks the state that its compression while decoding depends on: give a compression, which begins anew")
 		}
 		o.Compression = state.Policy
 	}

@@ -23,7 +23,7 @@ func FuzzSession(f *testing.F) {
 		nil,
 		{Metric: lukv.MetricConfig{Name: "keydiff"}, Ratio: 0.5},
 		{Metric: lukv.MetricConfig{Name: "streaming_llm"}, Ratio: 0.5, Decode: lukv.DecodeConfig{Mode: "tova", TargetSize: 12}},
-		{Decode: lukv.DecodeConfig{Mode: "h2o", Heavy: 6, Recent: 6}},
+		{Decode: lukv.DecodeConfig{Mode: "h2o", TargetSize: 12}},
 		{Decode: lukv.DecodeConfig{Mode: "periodic", TargetSize: 12, Interval: 3, Metric: &lukv.MetricConfig{Name: "expected_attention"}}},
 	} {
 		s := newTestSession(f, m, SessionOptions{Compression: policy, PageEntries: 16})

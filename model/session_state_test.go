@@ -23,8 +23,8 @@ import (
 // and periodic with every metric that can be used for it.
 func decodeMethods(t testing.TB) (all []lukv.DecodeConfig) {
 	all = []lukv.DecodeConfig{
-		{Mode: "h2o", Heavy: 14, Recent: 14},
-		{Mode: "h2o", Heavy: 14, Recent: 14, Decay: 0.5},
+		{Mode: "h2o", TargetSize: 28},
+		{Mode: "h2o", TargetSize: 28, Decay: 0.5},
 		{Mode: "tova", TargetSize: 30},
 		{Mode: "streaming", TargetSize: 30},
 		{Mode: "periodic", Ratio: 0.5, Interval: 4, Metric: &lukv.MetricConfig{Name: "knorm"}},
@@ -214,7 +214,7 @@ func TestStateThatContradictsItself(t *testing.T) {
 		}
 		return s
 	}
-	sums := open(lukv.DecodeConfig{Mode: "h2o", Heavy: 30, Recent: 30})
+	sums := open(lukv.DecodeConfig{Mode: "h2o", TargetSize: 60})
 	rows := open(lukv.DecodeConfig{Mode: "periodic", TargetSize: 30, Interval: 9, Buffer: 8, Metric: &lukv.MetricConfig{Name: "expected_attention"}})
 	type state = map[string]tensor.Tensor
 	ints := func(name string, i int, v int64) func(state) {

@@ -125,7 +125,7 @@ func TestDecodeCompression(t *testing.T) {
 		require.Equal(t, 72, s.Len())
 	}
 	for _, d := range []lukv.DecodeConfig{
-		{Mode: "tova", TargetSize: 25}, {Mode: "h2o", Heavy: 12, Recent: 13}, {Mode: "streaming", TargetSize: 25},
+		{Mode: "tova", TargetSize: 25}, {Mode: "h2o", TargetSize: 25, Metric: &lukv.MetricConfig{Name: "h2o", Params: `{"window":13}`}}, {Mode: "streaming", TargetSize: 25},
 	} {
 		s := newTestSession(t, m, SessionOptions{Compression: &lukv.Policy{Decode: d}})
 		require.NoError(t, s.Prefill(ctx, randomTokens(40, 97, 1)))

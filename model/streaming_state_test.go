@@ -19,8 +19,8 @@ func TestForksKeepTheirOwnStatistics(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
 	for _, d := range []lukv.DecodeConfig{
-		{Mode: "h2o", Heavy: 20, Recent: 20},
-		{Mode: "h2o", Heavy: 20, Recent: 20, Decay: 0.5},
+		{Mode: "h2o", TargetSize: 40},
+		{Mode: "h2o", TargetSize: 40, Decay: 0.5},
 		{Mode: "tova", TargetSize: 40},
 		{Mode: "periodic", TargetSize: 40, Interval: 5, Buffer: 8, Metric: &lukv.MetricConfig{Name: "expected_attention"}},
 		{Mode: "periodic", TargetSize: 40, Interval: 5, Buffer: 8, Metric: &lukv.MetricConfig{Name: "snapkv"}},
@@ -69,7 +69,7 @@ func TestForksKeepTheirOwnStatistics(t *testing.T) {
 func TestTruncateKeepsStatisticsInStep(t *testing.T) {
 	ctx := context.Background()
 	m := testShapes[0].open(t, WithThreads(2))
-	s := newTestSession(t, m, SessionOptions{Compression: &lukv.Policy{Decode: lukv.DecodeConfig{Mode: "h2o", Heavy: 50, Recent: 50}}})
+	s := newTestSession(t, m, SessionOptions{Compression: &lukv.Policy{Decode: lukv.DecodeConfig{Mode: "h2o", TargetSize: 100}}})
 	require.NoError(t, s.Prefill(ctx, randomTokens(60, 97, 1)))
 	require.NoError(t, s.Prefill(ctx, randomTokens(20, 97, 2)))
 	require.NoError(t, s.Truncate(70))

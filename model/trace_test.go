@@ -265,7 +265,7 @@ func TestTraceEvicted(t *testing.T) {
 		for _, d := range []lukv.DecodeConfig{
 			{Mode: "periodic", TargetSize: 30, Interval: 5},
 			{Mode: "tova", TargetSize: 30},
-			{Mode: "h2o", Heavy: 20, Recent: 10},
+			{Mode: "h2o", TargetSize: 30, Metric: &lukv.MetricConfig{Name: "h2o", Params: `{"window":10}`}},
 			{Mode: "streaming", TargetSize: 30},
 		} {
 			o := SessionOptions{Compression: &lukv.Policy{Ratio: 0.1, Metric: lukv.MetricConfig{Name: "keydiff"}, Decode: d}}

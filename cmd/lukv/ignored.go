@@ -73,8 +73,8 @@ func (f *policyFlags) unused(g given) error {
 			return err
 		}
 	}
-	if p.Decode.Enabled() && p.Decode.Mode != "periodic" && !g.any(budgetFlags+" policy") {
-		if err := g.unused("metric", "the decode mode "+p.Decode.Mode+" ranks by itself"); err != nil {
+	if d, err := p.Decode.WithDefaults(); err == nil && d.Metric != nil && !g.any(budgetFlags+" policy") {
+		if err := g.unused("metric", "decoding ranks with a metric of its own"); err != nil {
 			return err
 		}
 	}

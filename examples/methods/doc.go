@@ -24,6 +24,7 @@ func init() {
 		panic(err)
 	}
 	lukv.RegisterMetric("value_norm", valueNorm{Sinks: 4})
+	lukv.RegisterMetric("key_change", keyChange{})
 	lukv.RegisterMetric("chunks", chunks{Metric: lukv.InnerMetric{Metric: keydiff}, Size: 8})
 	lukv.RegisterAllocator("tilted", tilted{Tilt: 0.25})
 	lukv.RegisterAllocator("at_least", atLeast{Allocator: lukv.InnerAllocator{Allocator: uniform}, Entries: 16})

@@ -3,6 +3,7 @@ package methods_test
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,6 +67,43 @@ func TestPolicy(t *testing.T) {
 	if again.String() != full {
 		t.Errorf("the policy comes back as %s, expected %s", again, full)
 	}
+}
+
+// TestKeyChange scores a layer whose keys are the same but for their rotation, and one
+// entry that differs.
+func TestKeyChange(t *testing.T) {
+	ctx := context.Background()
+	m, err := lukv.NewMetric(lukv.MetricConfig{Name: "key_change"})
+	check(t, err)
+	keys := make([]float32, 0, 20)
+	for p := range 10 {
+		sin, cos := math.Sincos(0.5 * float64(p))
+		length := 1.0
+		if p == 6 {
+			length = 3
+		}
+		keys = append(keys, float32(length*cos), float32(length*sin))
+	}
+	l := &lukv.Layer{T: 10, Heads: 1, KVHeads: 1, HeadDim: 2, NextPosition: 10, InvFreq: []float64{0.5},
+		Keys: func(_, lo, hi int, _ []float32) []float32 { return keys[2*lo : 2*hi] }}
+	s, err := lukv.Score(ctx, m, l)
+	check(t, err)
+	for p, v := range s[0] {
+		if want := float32(4 * (b2i(p == 6) + b2i(p == 7))); math.Abs(float64(v-want)) > 1e-5 {
+			t.Errorf("entry %d: score %v, expected %v", p, v, want)
+		}
+	}
+	l.Keys = nil
+	if _, err := lukv.Score(ctx, m, l); err == nil || !strings.Contains(err.Error(), "keys are missing") {
+		t.Errorf("without keys: %v", err)
+	}
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // TestProfile measures a profile of a metric and uses it under LU-KV.

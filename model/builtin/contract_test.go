@@ -101,7 +101,7 @@ func compressions(t testing.TB, cpu kernels.CPU, precision model.Precision) []ou
 	}
 	for _, d := range []lukv.DecodeConfig{
 		{Mode: "periodic", TargetSize: 16, Interval: 5, Buffer: 8, Metric: &lukv.MetricConfig{Name: "snapkv"}},
-		{Mode: "tova", TargetSize: 16}, {Mode: "h2o", Heavy: 8, Recent: 8}, {Mode: "streaming", TargetSize: 16},
+		{Mode: "tova", TargetSize: 16}, {Mode: "h2o", TargetSize: 16}, {Mode: "streaming", TargetSize: 16},
 	} {
 		s, err := m.NewSession(model.SessionOptions{Compression: &lukv.Policy{Decode: d}})
 		require.NoError(t, err)
